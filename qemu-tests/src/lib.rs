@@ -1,1 +1,27 @@
-//! See the package description.
+//! Boots images in QEMU and judges what they did: by the guest's own verdict, and by the monitor's log
+//! of what really retired.
+//!
+//! ```no_run
+//! use pugmark_qemu_tests::{images::Images, judge, machine::Machine};
+//!
+//! # fn main() -> anyhow::Result<()> {
+//! let images = Images::build()?;
+//! let outcome = Machine::on_monitor(&images, "profile=skylake", "only=sort").run(|line| println!("{line}"))?;
+//! for run in &outcome.transcript.runs {
+//!     let verdict = judge::judge(run, &outcome.truth, &images.guest_symbols()?)?;
+//!     println!("{}: {verdict}", run.name);
+//! }
+//! # Ok(())
+//! # }
+//! ```
+
+pub mod exec_log;
+pub mod filter;
+pub mod images;
+pub mod judge;
+pub mod libipt;
+pub mod machine;
+pub mod matrix;
+pub mod protocol;
+pub mod symbols;
+pub mod truth;

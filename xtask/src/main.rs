@@ -1,2 +1,60 @@
-//! cargo xtask.
-fn main() {}
+//! `cargo xtask`: one command for each thing that one does with Pugmark.
+
+mod cargo;
+mod ci;
+mod mutate;
+mod run;
+mod setup;
+mod test;
+
+use anyhow::Result;
+use clap::{Args, Parser, Subcommand};
+use std::process::ExitCode;
+
+#[derive(Parser)]
+#[command(name = "cargo xtask", about = "Builds, boots, traces and tests Pugmark", version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Boot the kernel in QEMU, let it trace itself, and hold its decode against the truth
+    Run(run::Options),
+    /// Run every test: host, model, QEMU, documentation
+    Test(SetupOptions),
+    /// What the CI runs: format, clippy, documentation, then all tests
+    Ci(SetupOptions),
+    /// Break the code on purpose, one small mutation at a time, and see the tests notice
+    Mutate(mutate::Options),
+}
+
+/// How to treat a machine that lacks something.
+#[derive(Args, Clone, Copy)]
+struct SetupOptions {
+    /// Do not install what is missing: stop and print the command that would
+    #[arg(long)]
+    no_install: bool,
+}
+
+fn main() -> ExitCode {
+    let result = match Cli::parse().command {
+        Command::Run(options) => run::run(&options),
+        Command::Test(options) => test::test(options).map(|()| ExitCode::SUCCESS),
+        Command::Ci(options) => ci::ci(options).map(|()| ExitCode::SUCCESS),
+        Command::Mutate(options) => mutate::mutate(&options),
+    };
+    result.unwrap_or_else(|error| {
+        eprintln!("error: {error:#}");
+        ExitCode::FAILURE
+    })
+}
+
+/// Prints what is about to be done, so that a long log can be read.
+fn headline(text: &str) {
+    println!("== {text}");
+}
+
+/// The result that most commands end with.
+type Done = Result<()>;

@@ -1,0 +1,153 @@
+//! QEMU's own execution log, the witness against which the monitor's truth is held.
+//!
+//! QEMU writes a line for each block that it enters; told to put one instruction into a block, that is a
+//! line for each instruction it begins. Two things stand in that log that did not retire: each iteration of
+//! a REP instruction but the last, and an instruction that faulted. [`compare`] knows both and counts them.
+
+use anyhow::{Context, Result, bail};
+use std::io::{BufRead, BufReader};
+use std::ops::Range;
+use std::path::Path;
+
+use crate::machine::open;
+use crate::truth::Record;
+
+/// The bit of QEMU's translation flags that marks code of an SVM guest.
+const SVM_GUEST: u64 = 1 << 21;
+
+/// QEMU's arguments for a log of the instructions in `range`.
+#[must_use]
+pub fn arguments(log: &Path, range: &Range<u64>) -> Vec<String> {
+    let filter = format!("{:#x}..{:#x}", range.start, range.end - 1);
+    let file = log.to_string_lossy().into_owned();
+    ["-singlestep", "-d", "exec,nochain", "-D", &file, "-dfilter", &filter].map(String::from).to_vec()
+}
+
+/// The addresses of the SVM guest's instructions in a log, in order.
+///
+/// # Errors
+/// A file that cannot be read or a line that is not of the known form.
+pub fn read(log: &Path) -> Result<Vec<u64>> {
+    let mut addresses = Vec::new();
+    for line in BufReader::new(open(log)?).lines() {
+        let line = line?;
+        if line.starts_with("Trace ") {
+            let (address, flags) = trace_line(&line).with_context(|| format!("unknown form: {line:?}"))?;
+            if flags & SVM_GUEST != 0 {
+                addresses.push(address);
+            }
+        }
+    }
+    Ok(addresses)
+}
+
+/// Address and flags of `Trace 0: 0x… [cs_base/pc/flags/cflags] …`.
+fn trace_line(line: &str) -> Option<(u64, u64)> {
+    let (_, fields) = line.split_once('[')?;
+    let mut fields = fields.split_once(']')?.0.split('/');
+    let mut hex = || u64::from_str_radix(fields.next()?, 16).ok();
+    let (_cs_base, pc, flags) = (hex()?, hex()?, hex()?);
+    Some((pc, flags))
+}
+
+/// How the two accounts agree.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Agreement {
+    /// Instructions in both.
+    pub equal: u64,
+    /// Log entries that repeat the one before: REP iterations.
+    pub repeated: u64,
+    /// Log entries of instructions that began and did not retire there: they faulted, or were interrupted
+    /// between two iterations.
+    pub unfinished: u64,
+}
+
+/// Holds a session's truth against the log, in which it must stand as one contiguous stretch.
+///
+/// # Errors
+/// The first place where they differ.
+pub fn compare(log: &[u64], truth: &[Record]) -> Result<Agreement> {
+    let Some(first) = truth.first() else { bail!("the truth is empty") };
+    let mut best: Option<(usize, anyhow::Error)> = None;
+    for start in (0..log.len()).filter(|&index| log[index] == first.rip) {
+        match compare_from(log, start, truth) {
+            Ok(agreement) => return Ok(agreement),
+            Err((reached, error)) => {
+                if best.as_ref().is_none_or(|(farthest, _)| reached > *farthest) {
+                    best = Some((reached, error));
+                }
+            }
+        }
+    }
+    Err(best.map_or_else(|| anyhow::anyhow!("{:#x} is not in the log", first.rip), |(_, error)| error))
+}
+
+fn compare_from(
+    log: &[u64],
+    start: usize,
+    truth: &[Record],
+) -> Result<Agreement, (usize, anyhow::Error)> {
+    let mut agreement = Agreement::default();
+    let mut at = start;
+    for (index, record) in truth.iter().enumerate() {
+        while log.get(at) != Some(&record.rip) {
+            let Some(&entry) = log.get(at) else {
+                return Err((index, anyhow::anyhow!("the log ends before instruction {index} of the truth")));
+            };
+            let run = log[at..].iter().take_while(|&&next| next == entry).count();
+            if at > start && log[at - 1] == entry {
+                agreement.repeated += run as u64;
+            } else if log.get(at + run) == Some(&record.rip) {
+                agreement.unfinished += run as u64;
+            } else {
+                let error = anyhow::anyhow!(
+                    "instruction {index} is {:#x} in the truth and {entry:#x} in the log (entry {at})",
+                    record.rip
+                );
+                return Err((index, error));
+            }
+            at += run;
+        }
+        agreement.equal += 1;
+        at += 1;
+    }
+    Ok(agreement)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::truth::Flags;
+
+    fn records(addresses: &[u64]) -> Vec<Record> {
+        let record = |&rip: &u64| Record { rip, cr3: 0, session: 1, flags: Flags::new(0), cpu: 0 };
+        addresses.iter().map(record).collect()
+    }
+
+    #[test]
+    fn knows_what_did_not_retire() {
+        for (log, truth, expected) in [
+            (&[7, 1, 2, 3, 8][..], &[1, 2, 3][..], Some((3, 0, 0))),
+            (&[1, 2, 2, 2, 3], &[1, 2, 3], Some((3, 2, 0))),
+            (&[1, 2, 9, 2, 3], &[1, 9, 2, 3], Some((4, 0, 1))),
+            (&[1, 2, 2, 9, 2, 2, 3], &[1, 9, 2, 3], Some((4, 1, 2))),
+            (&[1, 9, 1, 2, 3], &[1, 2, 3], Some((3, 0, 0))),
+            (&[1, 2, 4, 3], &[1, 2, 3], Some((3, 0, 1))),
+            (&[1, 2, 4, 5, 3], &[1, 2, 3], None),
+            (&[1, 3], &[1, 2, 3], None),
+            (&[1, 2], &[1, 2, 3], None),
+            (&[1, 2], &[], None),
+        ] {
+            let agreement = compare(log, &records(truth)).ok();
+            let counts = agreement.map(|found| (found.equal, found.repeated, found.unfinished));
+            assert_eq!(counts, expected, "{log:?} {truth:?}");
+        }
+    }
+
+    #[test]
+    fn reads_the_form_that_qemu_writes() {
+        let line = "Trace 0: 0x7f5b3c000100 [0000000000000000/0000000000101234/00a0c0b3/ff000201] main";
+        assert_eq!(trace_line(line), Some((0x10_1234, 0x00a0_c0b3)));
+        assert_eq!(trace_line("Trace 0: 0x7f5b3c000100"), None);
+    }
+}

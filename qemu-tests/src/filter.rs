@@ -1,0 +1,118 @@
+//! What of an execution a tracer was asked to trace, computed from the truth and the declared filter alone.
+
+use anyhow::{Context, Result, bail};
+use std::ops::Range;
+
+use crate::protocol::{Pairs, number};
+use crate::symbols::Symbols;
+use crate::truth::Record;
+
+/// A filter as a workload declares it: `cpl=any|0|3 cr3=any|0x… range=any|SYM..SYM stop=none|SYM..SYM`.
+///
+/// A range is given by two symbols and holds the addresses from the first one up to, not including, the second.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Filter {
+    /// Only this level: 0, or 3 for all above 0.
+    pub cpl: Option<u8>,
+    /// Only under this CR3, bits 63:5.
+    pub cr3: Option<u64>,
+    /// Only between these symbols.
+    pub range: Option<(String, String)>,
+    /// Nothing more once an instruction between these symbols would run.
+    pub stop: Option<(String, String)>,
+}
+
+impl Filter {
+    /// Reads the `key=value` words; a key that is absent does not filter.
+    ///
+    /// # Errors
+    /// An unknown key or a value that is not of its form.
+    pub fn parse(pairs: &[&str]) -> Result<Self> {
+        let mut filter = Self::default();
+        for pair in pairs {
+            let (key, value) = pair.split_once('=').with_context(|| format!("{pair:?} has no value"))?;
+            match (key, value) {
+                ("cpl" | "cr3" | "range", "any") | ("stop", "none") => {}
+                ("cpl", _) => filter.cpl = Some(value.parse()?),
+                ("cr3", _) => filter.cr3 = Some(number(Pairs(&[pair]).get("cr3")?)?),
+                ("range", _) => filter.range = Some(symbol_range(value)?),
+                ("stop", _) => filter.stop = Some(symbol_range(value)?),
+                _ => bail!("unknown filter {pair:?}"),
+            }
+        }
+        Ok(filter)
+    }
+
+    /// The addresses of what should have been traced, in order.
+    ///
+    /// # Errors
+    /// A symbol that the image does not have.
+    pub fn traced<'r>(
+        &self,
+        records: impl IntoIterator<Item = &'r Record>,
+        symbols: &Symbols,
+    ) -> Result<Vec<u64>> {
+        let range = self.range.as_ref().map(|range| resolve(range, symbols)).transpose()?;
+        let stop = self.stop.as_ref().map(|range| resolve(range, symbols)).transpose()?;
+        Ok(records
+            .into_iter()
+            .take_while(|record| !stop.as_ref().is_some_and(|stop| stop.contains(&record.rip)))
+            .filter(|record| !record.flags.is_software_interrupt())
+            .filter(|record| self.cpl.is_none_or(|cpl| (cpl == 0) == (record.flags.cpl() == 0)))
+            .filter(|record| self.cr3.is_none_or(|cr3| cr3 >> 5 == record.cr3 >> 5))
+            .map(|record| record.rip)
+            .filter(|ip| range.as_ref().is_none_or(|range| range.contains(ip)))
+            .collect())
+    }
+}
+
+fn resolve((from, to): &(String, String), symbols: &Symbols) -> Result<Range<u64>> {
+    Ok(symbols.address(from)?..symbols.address(to)?)
+}
+
+fn symbol_range(text: &str) -> Result<(String, String)> {
+    let (from, to) = text.split_once("..").with_context(|| format!("{text:?} is no range SYMBOL..SYMBOL"))?;
+    Ok((from.into(), to.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::truth::Flags;
+
+    fn record(rip: u64, cpl: u8, cr3: u64) -> Record {
+        Record { rip, cr3, session: 1, flags: Flags::new(cpl), cpu: 0 }
+    }
+
+    #[test]
+    fn keeps_what_the_filter_names() {
+        let symbols = Symbols::from_pairs([("a", 0x100), ("b", 0x200), ("c", 0x300)]);
+        let software_interrupt = Record { flags: Flags::new(3).software_interrupt(), ..record(0x104, 3, 0x2000) };
+        let records =
+            [record(0x100, 0, 0x1000), software_interrupt, record(0x1ff, 3, 0x2000), record(0x200, 3, 0x1000)];
+        for (text, expected) in [
+            ("", &[0x100, 0x1ff, 0x200][..]),
+            ("cpl=any cr3=any range=any stop=none", &[0x100, 0x1ff, 0x200]),
+            ("cpl=0", &[0x100]),
+            ("cpl=3", &[0x1ff, 0x200]),
+            ("cr3=0x1000", &[0x100, 0x200]),
+            ("range=a..b", &[0x100, 0x1ff]),
+            ("range=b..c", &[0x200]),
+            ("stop=b..c", &[0x100, 0x1ff]),
+            ("cpl=3 range=a..b", &[0x1ff]),
+        ] {
+            let words: Vec<&str> = text.split_whitespace().collect();
+            let traced = Filter::parse(&words).unwrap().traced(&records, &symbols).unwrap();
+            assert_eq!(traced, expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn refuses_what_it_does_not_know() {
+        for text in ["cpl", "cpl=x", "cr3=zz", "range=a", "level=0"] {
+            assert!(Filter::parse(&[text]).is_err(), "{text}");
+        }
+        let filter = Filter::parse(&["range=a..nowhere"]).unwrap();
+        assert!(filter.traced(&[], &Symbols::from_pairs([("a", 1)])).is_err());
+    }
+}

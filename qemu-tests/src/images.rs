@@ -1,0 +1,91 @@
+//! The images under test: built by cargo, found in its target folder.
+
+use anyhow::{Context, Result, ensure};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+use crate::symbols::Symbols;
+
+/// The two images: the guest kernel and the monitor that goes under it.
+#[derive(Clone, Debug)]
+pub struct Images {
+    /// The kernel that traces itself.
+    pub guest: PathBuf,
+    /// The monitor.
+    pub monitor: PathBuf,
+}
+
+impl Images {
+    /// Builds both in release mode, once a process, and says where they are.
+    ///
+    /// # Errors
+    /// A build that fails.
+    pub fn build() -> Result<Self> {
+        static BUILT: OnceLock<Result<Images, String>> = OnceLock::new();
+        BUILT
+            .get_or_init(|| Self::build_now().map_err(|error| format!("{error:#}")))
+            .clone()
+            .map_err(anyhow::Error::msg)
+    }
+
+    fn build_now() -> Result<Self> {
+        let folder = cargo_build(
+            &workspace().join("Cargo.toml"),
+            &["--release", "-p", "pugmark-boot", "-p", "pugmark-monitor", "--bins"],
+        )?;
+        Ok(Self { guest: folder.join("pugmark-boot"), monitor: folder.join("pugmark-monitor") })
+    }
+
+    /// The guest kernel's symbols.
+    ///
+    /// # Errors
+    /// An image that cannot be read.
+    pub fn guest_symbols(&self) -> Result<Symbols> {
+        Symbols::read(&self.guest)
+    }
+}
+
+/// Builds the kernel that is not ours, a workspace of its own, and says where it is.
+///
+/// # Errors
+/// A build that fails.
+pub fn build_foreign_kernel() -> Result<PathBuf> {
+    let manifest = workspace().join("qemu-tests/foreign-kernel/Cargo.toml");
+    let target = target_folder().join("foreign-kernel");
+    let target = target.to_str().context("the target folder's name is no UTF-8")?;
+    Ok(cargo_build(&manifest, &["--release", "--target-dir", target])?.join("foreign-kernel"))
+}
+
+/// The workspace's root.
+#[must_use]
+pub fn workspace() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().map(Path::to_path_buf).unwrap_or_default()
+}
+
+/// Where cargo puts what it builds.
+#[must_use]
+pub fn target_folder() -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| workspace().join("target"), PathBuf::from)
+}
+
+/// Runs `cargo build` and returns the folder of the binaries.
+fn cargo_build(manifest: &Path, arguments: &[&str]) -> Result<PathBuf> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let output = Command::new(cargo)
+        .args(["build", "--quiet", "--manifest-path"])
+        .arg(manifest)
+        .args(arguments)
+        .stdin(std::process::Stdio::null())
+        .output()
+        .context("cannot start cargo")?;
+    ensure!(
+        output.status.success(),
+        "cargo build {} failed:\n{}",
+        arguments.join(" "),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let target = arguments.iter().position(|argument| *argument == "--target-dir");
+    let target = target.map_or_else(target_folder, |position| PathBuf::from(arguments[position + 1]));
+    Ok(target.join("release"))
+}

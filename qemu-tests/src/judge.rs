@@ -1,0 +1,137 @@
+//! Is a decode what really ran?
+
+use anyhow::{Result, bail, ensure};
+use std::fmt;
+
+use crate::protocol::{End, Piece, Run};
+use crate::symbols::Symbols;
+use crate::truth::{Truth, hash};
+
+/// A decode that agrees with the truth.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    /// Instructions that retired under the filter while tracing was on.
+    pub truth_count: u64,
+    /// Their hash.
+    pub truth_hash: u64,
+    /// Instructions that the decode has.
+    pub decoded: u64,
+    /// The longest gap, in instructions; 0 where nothing was lost.
+    pub longest_gap: u64,
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "count={} hash={:#018x} ", self.truth_count, self.truth_hash)?;
+        if self.decoded == self.truth_count {
+            write!(f, "equal")
+        } else {
+            write!(f, "decoded={} longest_gap={} in order", self.decoded, self.longest_gap)
+        }
+    }
+}
+
+/// Holds one workload's decode against what the monitor logged.
+///
+/// Without a loss, count and hash must be equal. With one, each piece must be a run of the truth, the pieces
+/// in order, and each gap must lie after a loss that the guest counted.
+///
+/// # Errors
+/// What differs.
+pub fn judge(run: &Run, truth: &Truth, symbols: &Symbols) -> Result<Verdict> {
+    match &run.end {
+        None => bail!("has not ended"),
+        Some(End::Fail(reason)) => bail!("the guest says: {reason}"),
+        Some(End::Ok) => {}
+    }
+    let (Some(session), Some(stat)) = (run.session, run.stat) else { bail!("no session, or no stat line") };
+    let traced = run.filter.traced(truth.session(session), symbols)?;
+    let truth_count = traced.len() as u64;
+    let truth_hash = hash(&traced);
+    ensure!(truth_count > 0, "the truth is empty: nothing was traced");
+    ensure!(run.pieces.iter().map(|piece| piece.count).sum::<u64>() == stat.count, "pieces do not add up");
+    if stat.loss == 0 {
+        ensure!(
+            (stat.count, stat.hash) == (truth_count, truth_hash),
+            "decoded count={} hash={:#018x}, but the truth is count={truth_count} hash={truth_hash:#018x}{}",
+            stat.count,
+            stat.hash,
+            first_difference(&run.pieces, &traced),
+        );
+        return Ok(Verdict { truth_count, truth_hash, decoded: stat.count, longest_gap: 0 });
+    }
+    let longest_gap = place(&run.pieces, &traced)?;
+    Ok(Verdict { truth_count, truth_hash, decoded: stat.count, longest_gap })
+}
+
+/// Finds each piece in the truth, in order; returns the longest gap between two of them or at the end.
+fn place(pieces: &[Piece], traced: &[u64]) -> Result<u64> {
+    let (mut at, mut longest) = (0, 0);
+    for (index, piece) in pieces.iter().enumerate().filter(|(_, piece)| piece.count > 0) {
+        let length = usize::try_from(piece.count)?;
+        let starts = (at..(traced.len() + 1).saturating_sub(length)).filter(|&start| {
+            traced[start] == piece.first
+                && traced[start + length - 1] == piece.last
+                && hash(&traced[start..start + length]) == piece.hash
+        });
+        // The nearest one: a piece that could lie in several places is in the first.
+        let Some(start) = { starts }.next() else {
+            bail!(
+                "piece {index} ({} instructions from {:#x} after {}) is no run of the truth behind its instruction {at}",
+                piece.count,
+                piece.first,
+                piece.after
+            );
+        };
+        ensure!(
+            start == at || matches!(piece.after.as_str(), "ovf" | "stop" | "wrap" | "error" | "psb"),
+            "{} instructions are missing before piece {index}, and no loss is told there ({})",
+            start - at,
+            piece.after
+        );
+        longest = longest.max(start - at);
+        at = start + length;
+    }
+    Ok(longest.max(traced.len() - at) as u64)
+}
+
+/// A hint for whoever looks for the bug: which piece is the first that is not in its place.
+fn first_difference(pieces: &[Piece], traced: &[u64]) -> String {
+    match place(pieces, traced) {
+        Ok(gap) => format!("; the pieces are in order, the longest gap is {gap}"),
+        Err(error) => format!("; {error}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn piece(addresses: &[u64], after: &str) -> Piece {
+        Piece {
+            count: addresses.len() as u64,
+            hash: hash(addresses),
+            first: addresses[0],
+            last: addresses[addresses.len() - 1],
+            after: after.into(),
+        }
+    }
+
+    #[test]
+    fn places_pieces_in_order() {
+        let truth = [1, 2, 3, 4, 5, 3, 4, 9];
+        for (pieces, expected) in [
+            (vec![piece(&truth, "start")], Some(0)),
+            (vec![piece(&[1, 2], "start"), piece(&[3, 4, 5, 3, 4, 9], "psb")], Some(0)),
+            (vec![piece(&[1, 2], "start"), piece(&[3, 4, 9], "ovf")], Some(3)),
+            (vec![piece(&[1, 2], "start"), piece(&[3, 4], "ovf")], Some(4)),
+            (vec![piece(&[3, 4], "wrap"), piece(&[3, 4], "ovf")], Some(2)),
+            (vec![piece(&[2, 3], "start")], None),
+            (vec![piece(&[1, 2], "start"), piece(&[4, 5], "start")], None),
+            (vec![piece(&[4, 5], "wrap"), piece(&[1, 2], "ovf")], None),
+            (vec![piece(&[1, 2, 4], "start")], None),
+        ] {
+            assert_eq!(place(&pieces, &truth).ok(), expected, "{pieces:?}");
+        }
+    }
+}

@@ -1,0 +1,1 @@
+//! Debian's libipt as a second opinion.

@@ -1,0 +1,232 @@
+//! A QEMU machine, run with a deadline.
+
+use anyhow::{Context, Result, bail};
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+use crate::images::Images;
+use crate::protocol::Transcript;
+use crate::truth::Truth;
+
+/// The program that is started.
+pub const QEMU: &str = "qemu-system-x86_64";
+
+/// QEMU's exit status when the guest wrote 0x10 to the debug-exit port: all passed.
+const EXIT_PASSED: i32 = (0x10 << 1) | 1;
+/// The same for 0x11: something failed.
+const EXIT_FAILED: i32 = (0x11 << 1) | 1;
+
+/// What to boot, and for how long at most.
+#[derive(Clone, Debug)]
+pub struct Machine {
+    kernel: PathBuf,
+    module: Option<PathBuf>,
+    command_line: String,
+    deadline: Duration,
+    extra: Vec<OsString>,
+    keeps_truth: bool,
+}
+
+/// What a machine did until it ended.
+#[derive(Debug)]
+pub struct Outcome {
+    /// What the guest said.
+    pub transcript: Transcript,
+    /// What the monitor logged; empty where it did not run.
+    pub truth: Truth,
+    /// What came out of the debug console: the trace bytes that the guest dumped.
+    pub dump: Vec<u8>,
+}
+
+impl Machine {
+    /// A kernel on the bare machine.
+    #[must_use]
+    pub fn plain(kernel: &Path, command_line: &str) -> Self {
+        Self {
+            kernel: kernel.into(),
+            module: Some(kernel.into()),
+            command_line: command_line.into(),
+            deadline: Duration::from_secs(60),
+            extra: Vec::new(),
+            keeps_truth: false,
+        }
+    }
+
+    /// Our guest kernel on the monitor.
+    #[must_use]
+    pub fn on_monitor(images: &Images, monitor_options: &str, command_line: &str) -> Self {
+        Self::kernel_on_monitor(images, &images.guest, monitor_options, command_line)
+    }
+
+    /// Any kernel on the monitor.
+    #[must_use]
+    pub fn kernel_on_monitor(
+        images: &Images,
+        kernel: &Path,
+        monitor_options: &str,
+        command_line: &str,
+    ) -> Self {
+        Self {
+            kernel: images.monitor.clone(),
+            module: Some(kernel.into()),
+            command_line: format!("{monitor_options} -- {command_line}"),
+            deadline: Duration::from_secs(120),
+            extra: Vec::new(),
+            keeps_truth: true,
+        }
+    }
+
+    /// Gives the machine this long.
+    #[must_use]
+    pub fn deadline(mut self, deadline: Duration) -> Self {
+        self.deadline = deadline;
+        self
+    }
+
+    /// Adds arguments to QEMU's.
+    #[must_use]
+    pub fn arguments<A: Into<OsString>>(mut self, arguments: impl IntoIterator<Item = A>) -> Self {
+        self.extra.extend(arguments.into_iter().map(Into::into));
+        self
+    }
+
+    /// Runs the machine to its end. Each line the guest writes goes to `watch` as it comes, with what the
+    /// monitor has logged by then.
+    ///
+    /// # Errors
+    /// A machine that does not start, a guest that breaks the protocol, misses the deadline, or ends
+    /// without its closing line or with another status than that line says.
+    pub fn run_watched(&self, mut watch: impl FnMut(&str, &Transcript, &Truth)) -> Result<Outcome> {
+        let folder = TempDir::with_prefix("pugmark-")?;
+        let (ram, dump) = (folder.path().join("ram"), folder.path().join("dump"));
+        let mut child = Running::start(self.command(&ram, &dump))?;
+        let lines = child.lines()?;
+        let end = Instant::now() + self.deadline;
+        let mut transcript = Transcript::default();
+        let mut truth = Truth::default();
+        loop {
+            match lines.recv_timeout(end.saturating_duration_since(Instant::now())) {
+                Ok(line) => {
+                    transcript.line(&line)?;
+                    if self.keeps_truth && line.starts_with("ok ") {
+                        truth.follow(&ram)?;
+                    }
+                    watch(&line, &transcript, &truth);
+                }
+                Err(RecvTimeoutError::Disconnected) => break,
+                Err(RecvTimeoutError::Timeout) => {
+                    bail!("no end within {:?}; the last of it:\n{}", self.deadline, tail(&transcript))
+                }
+            }
+        }
+        let (status, stderr) = child.wait()?;
+        if self.keeps_truth {
+            truth.follow(&ram)?;
+        }
+        let passed = match transcript.done {
+            None => bail!("ended without its closing line, status {status}\n{}\n{stderr}", tail(&transcript)),
+            Some((_, failed)) => failed == 0,
+        };
+        let expected = if passed { EXIT_PASSED } else { EXIT_FAILED };
+        if status != expected {
+            bail!("status {status} where {expected} was due\n{}\n{stderr}", tail(&transcript));
+        }
+        Ok(Outcome { transcript, truth, dump: std::fs::read(&dump).unwrap_or_default() })
+    }
+
+    /// [`Self::run_watched`] for those who want the lines only.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn run(&self, mut watch: impl FnMut(&str)) -> Result<Outcome> {
+        self.run_watched(|line, _, _| watch(line))
+    }
+
+    fn command(&self, ram: &Path, dump: &Path) -> Command {
+        let with_path = |prefix: &str, path: &Path| {
+            let mut text = OsString::from(prefix);
+            text.push(path);
+            text
+        };
+        let mut command = Command::new(QEMU);
+        command
+            .args(["-accel", "tcg", "-cpu", "max", "-m", "512M", "-machine", "pc,memory-backend=ram"])
+            .arg("-object")
+            .arg(with_path("memory-backend-file,id=ram,size=512M,share=on,mem-path=", ram))
+            .args(["-display", "none", "-monitor", "none", "-serial", "stdio", "-nic", "none", "-no-reboot"])
+            .args(["-device", "isa-debug-exit,iobase=0xf4,iosize=4"])
+            .arg("-chardev")
+            .arg(with_path("file,id=dump,path=", dump))
+            .args(["-device", "isa-debugcon,iobase=0xe9,chardev=dump"])
+            .arg("-kernel")
+            .arg(&self.kernel);
+        if let Some(module) = &self.module {
+            command.arg("-initrd").arg(module);
+        }
+        command.arg("-append").arg(&self.command_line).args(&self.extra);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+}
+
+/// A machine that is running; it ends when this is dropped.
+struct Running(Child);
+
+impl Running {
+    fn start(mut command: Command) -> Result<Self> {
+        command
+            .spawn()
+            .map(Self)
+            .with_context(|| format!("cannot start {QEMU}: `cargo xtask test` installs it where it is missing"))
+    }
+
+    /// The lines of its standard output, read by a thread of their own so that a deadline can be kept.
+    fn lines(&mut self) -> Result<Receiver<String>> {
+        let (sender, receiver) = channel();
+        let output = BufReader::new(self.0.stdout.take().context("standard output was not piped")?);
+        std::thread::spawn(move || {
+            for line in output.split(b'\n').map_while(Result::ok) {
+                if sender.send(String::from_utf8_lossy(&line).trim_end().to_owned()).is_err() {
+                    break;
+                }
+            }
+        });
+        Ok(receiver)
+    }
+
+    fn wait(&mut self) -> Result<(i32, String)> {
+        let mut stderr = String::new();
+        if let Some(mut pipe) = self.0.stderr.take() {
+            pipe.read_to_string(&mut stderr)?;
+        }
+        Ok((self.0.wait()?.code().unwrap_or(-1), stderr))
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It may have ended by itself, then there is nothing to kill.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn tail(transcript: &Transcript) -> String {
+    let run = transcript.runs.last();
+    let mut lines: Vec<String> = transcript.other.iter().rev().take(20).rev().cloned().collect();
+    if let Some(run) = run {
+        lines.push(format!("in {} ({:?})", run.name, run.end));
+    }
+    lines.join("\n")
+}
+
+/// Opens a file that QEMU writes.
+pub(crate) fn open(path: &Path) -> Result<File> {
+    File::open(path).with_context(|| format!("cannot open {}", path.display()))
+}

@@ -1,0 +1,279 @@
+//! The guest's text protocol: one line a fact, the last one the verdict.
+//!
+//! | line | meaning |
+//! |---|---|
+//! | `run NAME` | a workload begins |
+//! | `session NAME N` | its records in the truth log carry the marker N |
+//! | `filter NAME KEY=VALUE…` | what of it should be traced, see [`crate::filter`] |
+//! | `stat NAME KEY=VALUE…` | what the driver and the decoder measured |
+//! | `top NAME RANK SYMBOL COUNT` | a function and the instructions it ran |
+//! | `piece NAME INDEX KEY=VALUE…` | a contiguous part of the decode |
+//! | `lost NAME KEY=VALUE…` | losses, by kind |
+//! | `refuse NAME REASON` | the driver declined; the reason names the CPUID bit |
+//! | `dump NAME bytes=N` | the next N bytes of the debug console are the trace of NAME |
+//! | `ok NAME`, `fail NAME: REASON` | a workload ended |
+//! | `done PASSED FAILED` | all ended |
+//!
+//! A line that begins with none of these words is the guest's own talk and is kept apart.
+
+use anyhow::{Context, Result, bail, ensure};
+use std::collections::BTreeMap;
+
+use crate::filter::Filter;
+
+/// Everything a guest said.
+#[derive(Debug, Default)]
+pub struct Transcript {
+    /// The workloads, in the order they ran.
+    pub runs: Vec<Run>,
+    /// The closing line: passed and failed.
+    pub done: Option<(u64, u64)>,
+    /// Lines outside the protocol.
+    pub other: Vec<String>,
+}
+
+/// What a guest said of one workload.
+#[derive(Debug, Default)]
+pub struct Run {
+    /// The workload.
+    pub name: String,
+    /// Its trace session: the marker that its truth records carry.
+    pub session: Option<u16>,
+    /// What of it should be traced.
+    pub filter: Filter,
+    /// Instructions, bytes and the rest, as the guest counted them.
+    pub stat: Option<Stat>,
+    /// The functions that ran most.
+    pub top: Vec<(String, u64)>,
+    /// The contiguous parts of the decode.
+    pub pieces: Vec<Piece>,
+    /// Losses by kind.
+    pub lost: BTreeMap<String, u64>,
+    /// Why the driver declined.
+    pub refusal: Option<String>,
+    /// How many bytes of the debug console are this workload's trace.
+    pub dump: Option<u64>,
+    /// How it ended; none if it never did.
+    pub end: Option<End>,
+}
+
+/// How a workload ended, by its own judgement.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum End {
+    /// `ok`
+    Ok,
+    /// `fail`, with the reason.
+    Fail(String),
+}
+
+/// The guest's figures for a workload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stat {
+    /// Decoded instructions.
+    pub count: u64,
+    /// Their hash.
+    pub hash: u64,
+    /// Trace bytes.
+    pub bytes: u64,
+    /// Interrupts that the tracing hardware raised.
+    pub pmis: u64,
+    /// Losses of any kind.
+    pub loss: u64,
+}
+
+/// A contiguous part of a decode.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// Instructions in it.
+    pub count: u64,
+    /// Their hash.
+    pub hash: u64,
+    /// The first one's address.
+    pub first: u64,
+    /// The last one's address.
+    pub last: u64,
+    /// What stands before it.
+    pub after: String,
+}
+
+impl Transcript {
+    /// Takes in one line.
+    ///
+    /// # Errors
+    /// A line of the protocol that is malformed or out of place.
+    pub fn line(&mut self, line: &str) -> Result<()> {
+        let line = line.trim_end();
+        self.take(line).with_context(|| format!("in the guest's line {line:?}"))
+    }
+
+    fn take(&mut self, line: &str) -> Result<()> {
+        let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
+        let words: Vec<&str> = rest.split_whitespace().collect();
+        match (word, words.as_slice()) {
+            ("run", [name]) => {
+                ensure!(self.done.is_none(), "after the closing line");
+                if let Some(open) = self.runs.last().filter(|run| run.end.is_none()) {
+                    bail!("{} has not ended", open.name);
+                }
+                self.runs.push(Run { name: (*name).into(), ..Run::default() });
+            }
+            ("session", [name, number]) => self.open(name)?.session = Some(number.parse()?),
+            ("filter", [name, pairs @ ..]) => self.open(name)?.filter = Filter::parse(pairs)?,
+            ("stat", [name, pairs @ ..]) => self.open(name)?.stat = Some(Stat::parse(pairs)?),
+            ("top", [name, _rank, symbol @ .., count]) => {
+                self.open(name)?.top.push((symbol.join(" "), count.parse()?));
+            }
+            ("piece", [name, index, pairs @ ..]) => {
+                let run = self.open(name)?;
+                ensure!(index.parse::<usize>()? == run.pieces.len(), "piece out of order");
+                run.pieces.push(Piece::parse(pairs)?);
+            }
+            ("lost", [name, pairs @ ..]) => {
+                let run = self.open(name)?;
+                for (key, value) in pairs.iter().map(|pair| key_value(pair)) {
+                    run.lost.insert(key.into(), number(value)?);
+                }
+            }
+            ("refuse", [name, reason @ ..]) => self.open(name)?.refusal = Some(reason.join(" ")),
+            ("dump", [name, pairs @ ..]) => {
+                self.open(name)?.dump = Some(number(Pairs(pairs).get("bytes")?)?);
+            }
+            ("ok", [name]) => self.open(name)?.end = Some(End::Ok),
+            ("fail", [name, reason @ ..]) => {
+                let name = name.strip_suffix(':').unwrap_or(name);
+                self.open(name)?.end = Some(End::Fail(reason.join(" ")));
+            }
+            ("done", [passed, failed]) => self.done = Some((passed.parse()?, failed.parse()?)),
+            _ => self.other.push(line.into()),
+        }
+        Ok(())
+    }
+
+    /// The workload that is running, if it has this name.
+    fn open(&mut self, name: &str) -> Result<&mut Run> {
+        match self.runs.last_mut() {
+            Some(run) if run.name == name && run.end.is_none() => Ok(run),
+            _ => bail!("{name} is not running"),
+        }
+    }
+}
+
+impl Run {
+    /// Whether it ended well without tracing: a kernel that only reports, or a driver that declined.
+    #[must_use]
+    pub fn traces_nothing(&self) -> bool {
+        self.end == Some(End::Ok) && self.stat.is_none()
+    }
+}
+
+impl Stat {
+    fn parse(pairs: &[&str]) -> Result<Self> {
+        let pairs = Pairs(pairs);
+        let get = |key| number(pairs.get(key)?);
+        Ok(Self {
+            count: get("count")?,
+            hash: get("hash")?,
+            bytes: get("bytes")?,
+            pmis: get("pmis")?,
+            loss: get("loss")?,
+        })
+    }
+}
+
+impl Piece {
+    fn parse(pairs: &[&str]) -> Result<Self> {
+        let pairs = Pairs(pairs);
+        let get = |key| number(pairs.get(key)?);
+        Ok(Self {
+            count: get("count")?,
+            hash: get("hash")?,
+            first: get("first")?,
+            last: get("last")?,
+            after: pairs.get("after")?.into(),
+        })
+    }
+}
+
+/// The `key=value` words of a line.
+pub(crate) struct Pairs<'a>(pub(crate) &'a [&'a str]);
+
+impl<'a> Pairs<'a> {
+    /// The value of `key`.
+    pub(crate) fn get(&self, key: &str) -> Result<&'a str> {
+        let found = self.0.iter().map(|pair| key_value(pair)).find(|(name, _)| *name == key);
+        found.map(|(_, value)| value).with_context(|| format!("no {key}="))
+    }
+}
+
+fn key_value(pair: &str) -> (&str, &str) {
+    pair.split_once('=').unwrap_or((pair, ""))
+}
+
+/// A number in C notation: `0x` or decimal.
+pub(crate) fn number(text: &str) -> Result<u64> {
+    match text.strip_prefix("0x") {
+        Some(digits) => u64::from_str_radix(digits, 16),
+        None => text.parse(),
+    }
+    .with_context(|| format!("{text:?} is no number"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn transcript(lines: &[&str]) -> Result<Transcript> {
+        let mut transcript = Transcript::default();
+        lines.iter().try_for_each(|line| transcript.line(line))?;
+        Ok(transcript)
+    }
+
+    #[test]
+    fn takes_in_a_whole_run() {
+        let transcript = transcript(&[
+            "pugmark 0.1.0",
+            "run sort",
+            "session sort 3",
+            "stat sort instructions=9 bytes=40 bpi=35.5 pmis=2 loss=0 decode_us=7 count=9 hash=0x10",
+            "top sort 1 core::slice::sort<T, F> 5",
+            "piece sort 0 count=9 hash=0x10 first=0x100 last=0x120 after=start",
+            "lost sort ovf=0 stop=1",
+            "dump sort bytes=40",
+            "ok sort",
+            "done 1 0",
+        ])
+        .unwrap();
+        let run = &transcript.runs[0];
+        assert_eq!(run.session, Some(3));
+        assert_eq!(run.stat, Some(Stat { count: 9, hash: 16, bytes: 40, pmis: 2, loss: 0 }));
+        assert_eq!(run.top, [("core::slice::sort<T, F>".to_string(), 5)]);
+        assert_eq!(run.pieces[0].last, 0x120);
+        assert_eq!(run.lost["stop"], 1);
+        assert_eq!(run.dump, Some(40));
+        assert_eq!(run.end, Some(End::Ok));
+        assert_eq!(transcript.done, Some((1, 0)));
+        assert_eq!(transcript.other, ["pugmark 0.1.0"]);
+    }
+
+    #[test]
+    fn refuses_lines_out_of_place() {
+        for lines in [
+            &["ok sort"][..],
+            &["run a", "run b"],
+            &["run a", "ok b"],
+            &["run a", "ok a", "ok a"],
+            &["done 0 0", "run a"],
+            &["run a", "stat a count=1"],
+            &["run a", "stat a count=x hash=0x1 bytes=1 pmis=0 loss=0"],
+            &["run a", "piece a 1 count=1 hash=0x1 first=0x1 last=0x1 after=start"],
+        ] {
+            assert!(transcript(lines).is_err(), "{lines:?}");
+        }
+    }
+
+    #[test]
+    fn keeps_the_reason_of_a_failure() {
+        let transcript = transcript(&["run a", "fail a: sum is 3, not 4", "done 0 1"]).unwrap();
+        assert_eq!(transcript.runs[0].end, Some(End::Fail("sum is 3, not 4".into())));
+    }
+}

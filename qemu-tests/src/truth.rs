@@ -1,0 +1,137 @@
+//! What the monitor logged, read from the file that is the machine's memory.
+
+use anyhow::{Context, Result, ensure};
+use memmap2::MmapOptions;
+use std::collections::HashMap;
+use std::io::{self, Write};
+use std::path::Path;
+
+pub use pugmark_truth::{Flags, Record};
+use pugmark_truth::{Log, REGION_BASE, REGION_BYTES};
+
+use crate::machine::open;
+
+/// The truth about one machine's life.
+#[derive(Debug, Default)]
+pub struct Truth {
+    /// How many records of the log are in `sessions`.
+    read: usize,
+    sessions: HashMap<u16, Vec<Record>>,
+}
+
+impl Truth {
+    /// Every record of a trace session, in order.
+    #[must_use]
+    pub fn session(&self, session: u16) -> &[Record] {
+        self.sessions.get(&session).map_or(&[], Vec::as_slice)
+    }
+
+    /// The sessions that have records, in ascending order.
+    #[must_use]
+    pub fn sessions(&self) -> Vec<u16> {
+        let mut sessions: Vec<u16> = self.sessions.keys().copied().collect();
+        sessions.sort_unstable();
+        sessions
+    }
+
+    /// How many records there are in all.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.read
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.read == 0
+    }
+
+    /// Takes in what the log has by now. The machine may be running.
+    ///
+    /// # Errors
+    /// A file that cannot be read, memory without a log, or a log that was too small.
+    pub fn follow(&mut self, ram: &Path) -> Result<()> {
+        let file = open(ram)?;
+        // SAFETY: QEMU writes to the file while it is mapped, so its bytes may change under the map. The monitor
+        // counts a record after it has written it and never changes one that it has counted, and no more than
+        // the counted ones are read.
+        let map = unsafe { MmapOptions::new().offset(REGION_BASE).len(REGION_BYTES as usize).map(&file) }
+            .context("cannot map the machine's memory")?;
+        let log = Log::new(&map).context("the monitor left no log")?;
+        ensure!(log.header().lost() == 0, "the log was too small by {} records", log.header().lost());
+        for record in log.records().skip(self.read) {
+            self.sessions.entry(record.session).or_default().push(record);
+            self.read += 1;
+        }
+        Ok(())
+    }
+
+    /// Writes `session cpu cpl cr3 address`, a line a record; `!` follows a software interrupt's address.
+    ///
+    /// # Errors
+    /// Whatever `out` answers.
+    pub fn write(&self, out: &mut impl Write) -> io::Result<()> {
+        for record in self.sessions().into_iter().flat_map(|session| self.session(session)) {
+            let Record { rip, cr3, session, flags, cpu } = record;
+            let mark = if flags.is_software_interrupt() { "!" } else { "" };
+            writeln!(out, "{session} {cpu} {} {cr3:#x} {rip:#x}{mark}", flags.cpl())?;
+        }
+        Ok(())
+    }
+}
+
+/// FNV-1a, 64 bits, over addresses as little-endian `u64`.
+#[must_use]
+pub fn hash(addresses: &[u64]) -> u64 {
+    let bytes = addresses.iter().flat_map(|address| address.to_le_bytes());
+    bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    fn record(rip: u64, session: u16) -> Record {
+        Record { rip, cr3: 0x1000, session, flags: Flags::new(3), cpu: 0 }
+    }
+
+    #[test]
+    fn follows_a_log_that_grows() {
+        let words: Vec<AtomicU64> = (0..64).map(|_| AtomicU64::new(0)).collect();
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let save = || {
+            let bytes: Vec<u8> =
+                words.iter().flat_map(|word| word.load(Ordering::Relaxed).to_le_bytes()).collect();
+            file.as_file().set_len(REGION_BASE + REGION_BYTES).unwrap();
+            std::os::unix::fs::FileExt::write_all_at(file.as_file(), &bytes, REGION_BASE).unwrap();
+        };
+        let mut truth = Truth::default();
+        save();
+        assert!(truth.follow(file.path()).is_err(), "memory without a log");
+
+        let writer = pugmark_truth::Writer::new(&words).unwrap();
+        writer.append(record(1, 1));
+        save();
+        truth.follow(file.path()).unwrap();
+        writer.append(record(2, 2));
+        writer.append(record(3, 1));
+        save();
+        truth.follow(file.path()).unwrap();
+
+        let addresses = |session| truth.session(session).iter().map(|record| record.rip).collect::<Vec<_>>();
+        assert_eq!((addresses(1), addresses(2), truth.len()), (vec![1, 3], vec![2], 3));
+        let mut text = Vec::new();
+        truth.write(&mut text).unwrap();
+        assert_eq!(text, b"1 0 3 0x1000 0x1\n1 0 3 0x1000 0x3\n2 0 3 0x1000 0x2\n");
+    }
+
+    #[test]
+    fn hashes_as_fnv_1a_does() {
+        // FNV's published value of no bytes; then one u64 by hand.
+        assert_eq!(hash(&[]), 0xcbf2_9ce4_8422_2325);
+        assert_eq!(hash(&[0x1000, 0x1003]), 0xddee_fc94_8dc4_1886);
+    }
+}

@@ -1,0 +1,123 @@
+//! `cargo xtask run`.
+
+use anyhow::{Context, Result};
+use clap::{Args, ValueEnum};
+use pugmark_qemu_tests::{
+    images::Images,
+    judge::{Verdict, judge},
+    machine::{Machine, Outcome},
+    matrix,
+    protocol::{Run, Transcript},
+    symbols::Symbols,
+    truth::Truth,
+};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use crate::{SetupOptions, setup};
+
+#[derive(Args)]
+pub(crate) struct Options {
+    #[command(flatten)]
+    setup: SetupOptions,
+    /// The processor that the monitor shows
+    #[arg(long, default_value = "skylake")]
+    profile: String,
+    /// What traces
+    #[arg(long, value_enum, default_value = "pt")]
+    source: Source,
+    /// Run these workloads only, separated by commas
+    #[arg(long)]
+    only: Option<String>,
+    /// Boot this kernel on the monitor in place of ours: a PVH or multiboot2 ELF that speaks the guest protocol
+    #[arg(long, value_name = "FILE")]
+    kernel: Option<PathBuf>,
+    /// Write every instruction that retired under tracing: `session cpu cpl cr3 address`, a line each
+    #[arg(long, value_name = "FILE")]
+    truth: Option<PathBuf>,
+    /// More options for the monitor, such as `pmi-skid=100`
+    #[arg(long, value_name = "OPTIONS", default_value = "")]
+    monitor: String,
+}
+
+/// A source of trace.
+#[derive(Clone, Copy, ValueEnum)]
+enum Source {
+    /// Intel Processor Trace
+    Pt,
+}
+
+/// Boots, traces, compares; prints the guest's lines with the truth beside them.
+pub(crate) fn run(options: &Options) -> Result<ExitCode> {
+    setup::prepare(options.setup.no_install)?;
+    let Source::Pt = options.source;
+    let images = Images::build()?;
+    let mut score = Score::default();
+    let mut truths = Vec::new();
+    if let Some(kernel) = &options.kernel {
+        let monitor_options = format!("profile={} {}", options.profile, options.monitor);
+        let machine = Machine::kernel_on_monitor(&images, kernel, &monitor_options, "");
+        truths.push(boot(&machine, kernel, &mut score)?.truth);
+    } else {
+        for boot_plan in matrix::boots(&options.profile, options.only.as_deref()) {
+            let monitor_options = format!("{} {}", boot_plan.monitor_options, options.monitor);
+            let machine = Machine::on_monitor(&images, &monitor_options, &boot_plan.command_line);
+            truths.push(boot(&machine, &images.guest, &mut score)?.truth);
+        }
+    }
+    if let Some(file) = &options.truth {
+        write_truth(file, &truths)?;
+    }
+    println!("done {} passed {} failed", score.passed, score.failed);
+    Ok(if score.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+#[derive(Default)]
+struct Score {
+    passed: u64,
+    failed: u64,
+}
+
+fn boot(machine: &Machine, kernel: &Path, score: &mut Score) -> Result<Outcome> {
+    let symbols = Symbols::read(kernel)?;
+    machine.run_watched(|line, transcript, truth| {
+        if line.starts_with("done ") {
+            return;
+        }
+        println!("{line}");
+        if line.starts_with("ok ") || line.starts_with("fail ") {
+            close(transcript, truth, &symbols, score);
+        }
+    })
+}
+
+/// Prints what the truth says of the workload that has just ended.
+fn close(transcript: &Transcript, truth: &Truth, symbols: &Symbols, score: &mut Score) {
+    let Some(run) = transcript.runs.last() else { return };
+    match verdict(run, truth, symbols) {
+        Ok(text) => {
+            println!("truth {} {text}", run.name);
+            score.passed += 1;
+        }
+        Err(error) => {
+            println!("truth {} DIFFERS: {error:#}", run.name);
+            score.failed += 1;
+        }
+    }
+}
+
+fn verdict(run: &Run, truth: &Truth, symbols: &Symbols) -> Result<String> {
+    if run.traces_nothing() {
+        return Ok("nothing to compare".into());
+    }
+    judge(run, truth, symbols).map(|verdict: Verdict| verdict.to_string())
+}
+
+fn write_truth(file: &Path, truths: &[Truth]) -> Result<()> {
+    let write = || -> std::io::Result<()> {
+        let mut out = std::io::BufWriter::new(std::fs::File::create(file)?);
+        truths.iter().try_for_each(|truth| truth.write(&mut out))?;
+        std::io::Write::flush(&mut out)
+    };
+    write().with_context(|| format!("cannot write {}", file.display()))
+}

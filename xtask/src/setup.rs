@@ -1,0 +1,129 @@
+//! What the machine must have, and how it gets it.
+
+use anyhow::{Context, Result, bail, ensure};
+use pugmark_qemu_tests::machine::QEMU;
+use std::process::Command;
+
+/// The oldest QEMU that the monitor was run on.
+const OLDEST_QEMU: (u32, u32) = (7, 2);
+
+/// A system's package manager: how `/etc/os-release` names the system, and the shell command that installs
+/// QEMU there.
+struct PackageManager {
+    systems: &'static [&'static str],
+    install: &'static str,
+}
+
+const PACKAGE_MANAGERS: &[PackageManager] = &[
+    PackageManager {
+        systems: &["debian", "ubuntu"],
+        install: "apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends qemu-system-x86",
+    },
+    PackageManager { systems: &["fedora", "rhel"], install: "dnf install --assumeyes qemu-system-x86-core" },
+    PackageManager { systems: &["arch"], install: "pacman --sync --noconfirm qemu-system-x86" },
+    PackageManager { systems: &["opensuse", "suse"], install: "zypper --non-interactive install qemu-x86" },
+    PackageManager { systems: &["alpine"], install: "apk add qemu-system-x86_64" },
+];
+
+/// Sees to it that QEMU and a linker are there; installs QEMU unless told not to.
+pub(crate) fn prepare(no_install: bool) -> Result<()> {
+    ensure!(
+        answers("cc", "--version"),
+        "there is no linker: install a C compiler driver (`cc`), on Debian with `apt-get install gcc libc6-dev`"
+    );
+    if !answers(QEMU, "--version") {
+        install(no_install)?;
+    }
+    let version = qemu_version()?;
+    ensure!(
+        version >= OLDEST_QEMU,
+        "{QEMU} is version {}.{}, and {}.{} is the oldest that will do",
+        version.0,
+        version.1,
+        OLDEST_QEMU.0,
+        OLDEST_QEMU.1
+    );
+    Ok(())
+}
+
+fn install(no_install: bool) -> Result<()> {
+    let release = std::fs::read_to_string("/etc/os-release").unwrap_or_default();
+    let Some(command) = install_command(&release, is_root()?) else {
+        bail!("{QEMU} is missing, and this system's package manager is not known: install it by hand");
+    };
+    ensure!(!no_install, "{QEMU} is missing; this installs it: {command}");
+    println!("{QEMU} is missing; installing it: {command}");
+    let status = Command::new("sh").args(["-c", &command]).status().context("cannot start sh")?;
+    ensure!(status.success(), "`{command}` failed");
+    ensure!(answers(QEMU, "--version"), "`{command}` went through, yet there is no {QEMU}");
+    Ok(())
+}
+
+/// The command for the system that this `/etc/os-release` describes.
+fn install_command(os_release: &str, root: bool) -> Option<String> {
+    let value = |key: &str| {
+        let line = os_release.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='))?;
+        Some(line.trim_matches('"').to_owned())
+    };
+    let names = format!("{} {}", value("ID").unwrap_or_default(), value("ID_LIKE").unwrap_or_default());
+    let known = |manager: &&PackageManager| {
+        names.split_whitespace().any(|name| manager.systems.iter().any(|system| name.starts_with(system)))
+    };
+    let install = PACKAGE_MANAGERS.iter().find(known)?.install;
+    Some(if root { install.into() } else { format!("sudo sh -c '{install}'") })
+}
+
+fn answers(program: &str, argument: &str) -> bool {
+    Command::new(program).arg(argument).output().is_ok_and(|output| output.status.success())
+}
+
+fn is_root() -> Result<bool> {
+    let output = Command::new("id").arg("-u").output().context("cannot start id")?;
+    Ok(output.stdout.trim_ascii() == b"0")
+}
+
+fn qemu_version() -> Result<(u32, u32)> {
+    let output = Command::new(QEMU).arg("--version").output()?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    parse_version(&text).with_context(|| format!("{QEMU} --version says {text:?}"))
+}
+
+/// `QEMU emulator version 7.2.22 (…)`
+fn parse_version(text: &str) -> Option<(u32, u32)> {
+    let mut numbers = text.split_once("version ")?.1.split(|letter: char| !letter.is_ascii_digit());
+    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn knows_the_package_manager_by_the_systems_name() {
+        for (release, program) in [
+            ("PRETTY_NAME=\"Debian\"\nID=debian\n", Some("apt-get")),
+            ("ID=linuxmint\nID_LIKE=\"ubuntu debian\"\n", Some("apt-get")),
+            ("ID=fedora\n", Some("dnf")),
+            ("ID=\"opensuse-leap\"\n", Some("zypper")),
+            ("ID=plan9\n", None),
+            ("", None),
+        ] {
+            let command = install_command(release, true);
+            assert_eq!(command.as_deref().and_then(|text| text.split(' ').next()), program, "{release:?}");
+        }
+    }
+
+    #[test]
+    fn asks_for_rights_without_root() {
+        let command = install_command("ID=debian", false).unwrap();
+        assert!(command.starts_with("sudo sh -c 'apt-get update && "), "{command}");
+    }
+
+    #[test]
+    fn reads_qemus_version() {
+        let debian = "QEMU emulator version 7.2.22 (Debian 1:7.2+dfsg-7)\nCopyright";
+        assert_eq!(parse_version(debian), Some((7, 2)));
+        assert_eq!(parse_version("QEMU emulator version 10.0.2"), Some((10, 0)));
+        assert_eq!(parse_version("something else"), None);
+    }
+}
