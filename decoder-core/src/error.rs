@@ -19,6 +19,8 @@ pub enum ErrorKind {
     UnknownOpcode(u8),
     /// No packet begins with `02` and this byte.
     UnknownExtendedOpcode(u8),
+    /// No packet begins with `02 c3` and this byte.
+    UnknownOpcodeAfterC3(u8),
     /// A packet whose opcode is known has this value where the manual allows none.
     MalformedPacket {
         /// The packet's name in the manual.
@@ -26,6 +28,93 @@ pub enum ErrorKind {
         /// The value that is not allowed.
         value: u64,
     },
+    /// Asked for more before a PSB was found, or after an error without a new synchronisation.
+    OutOfSync,
+    /// This packet has no meaning where it stands.
+    UnexpectedPacket(&'static str),
+    /// This packet suppresses its IP where one is needed.
+    IpSuppressed(&'static str),
+    /// More packets wait for the packet that completes them than a processor ever leaves open.
+    TooManyWaiting(&'static str),
+    /// What a PSB+ says of the state is not what the packets before it left.
+    StateMismatch {
+        /// Where the decoder is.
+        ip: u64,
+    },
+    /// The instruction needs something of the trace, and what comes next in the trace is something else.
+    TraceMismatch {
+        /// The instruction.
+        ip: u64,
+    },
+    /// The way to the next event is a loop that never leaves: nothing in it needs trace.
+    EndlessLoop {
+        /// An instruction in the loop.
+        ip: u64,
+    },
+    /// The image has no byte here.
+    NoMemory {
+        /// The address of the instruction.
+        ip: u64,
+    },
+    /// The bytes here are no instruction.
+    UnknownInstruction {
+        /// Their address.
+        ip: u64,
+    },
+    /// No packet has said in what mode this is executed, or one has said a mode that there is not.
+    UnknownMode {
+        /// The address of the instruction.
+        ip: u64,
+    },
+    /// A compressed return whose call is not in the trace.
+    ReturnWithoutCall {
+        /// The return.
+        ip: u64,
+    },
+    /// A not-taken outcome for a return.
+    BadReturnCompression {
+        /// The return.
+        ip: u64,
+    },
+}
+
+impl ErrorKind {
+    /// What libipt says for the same error.
+    #[must_use]
+    pub const fn libipt_text(&self) -> &'static str {
+        match self {
+            Self::UnknownOpcode(_) | Self::UnknownExtendedOpcode(_) | Self::UnknownOpcodeAfterC3(_) => {
+                "unknown opcode"
+            }
+            Self::MalformedPacket { .. } => "unknown packet",
+            Self::OutOfSync => "decoder out of sync",
+            Self::UnexpectedPacket(_) => "unexpected packet context",
+            Self::IpSuppressed(_) => "ip has been suppressed",
+            Self::TooManyWaiting(_) => "out of memory",
+            Self::StateMismatch { .. } => "bad status update",
+            Self::TraceMismatch { .. } | Self::EndlessLoop { .. } => "trace stream does not match query",
+            Self::NoMemory { .. } => "no memory mapped at this address",
+            Self::UnknownInstruction { .. } | Self::UnknownMode { .. } => "unknown instruction",
+            Self::ReturnWithoutCall { .. } => "compressed return without call",
+            Self::BadReturnCompression { .. } => "bad compressed return",
+        }
+    }
+
+    /// The address that the error is about, where it is about an instruction.
+    #[must_use]
+    pub const fn ip(&self) -> Option<u64> {
+        match *self {
+            Self::StateMismatch { ip }
+            | Self::TraceMismatch { ip }
+            | Self::EndlessLoop { ip }
+            | Self::NoMemory { ip }
+            | Self::UnknownInstruction { ip }
+            | Self::UnknownMode { ip }
+            | Self::ReturnWithoutCall { ip }
+            | Self::BadReturnCompression { ip } => Some(ip),
+            _ => None,
+        }
+    }
 }
 
 impl fmt::Display for Error {
@@ -39,10 +128,94 @@ impl fmt::Display for ErrorKind {
         match self {
             Self::UnknownOpcode(byte) => write!(f, "unknown packet opcode {byte:#04x}"),
             Self::UnknownExtendedOpcode(byte) => write!(f, "unknown extended packet opcode 0x02 {byte:#04x}"),
+            Self::UnknownOpcodeAfterC3(byte) => write!(f, "unknown packet opcode 0x02 0xc3 {byte:#04x}"),
             Self::MalformedPacket { packet, value } => write!(f, "{packet} packet with value {value:#x}"),
+            Self::OutOfSync => f.write_str("not synchronised onto a PSB"),
+            Self::UnexpectedPacket(packet) => write!(f, "{packet} packet has no meaning here"),
+            Self::IpSuppressed(packet) => write!(f, "{packet} packet without the IP that is needed here"),
+            Self::TooManyWaiting(packet) => {
+                write!(f, "{packet} packet while too many others wait for their partners")
+            }
+            Self::StateMismatch { ip } => write!(f, "PSB+ contradicts the state at {ip:#x}"),
+            Self::TraceMismatch { ip } => write!(f, "the instruction at {ip:#x} does not fit the trace"),
+            Self::EndlessLoop { ip } => write!(f, "endless loop at {ip:#x} on the way to the next event"),
+            Self::NoMemory { ip } => write!(f, "no memory in the image for the instruction at {ip:#x}"),
+            Self::UnknownInstruction { ip } => write!(f, "no instruction at {ip:#x}"),
+            Self::UnknownMode { ip } => write!(f, "unknown execution mode at {ip:#x}"),
+            Self::ReturnWithoutCall { ip } => write!(f, "compressed return without a call at {ip:#x}"),
+            Self::BadReturnCompression { ip } => write!(f, "not-taken outcome for the return at {ip:#x}"),
         }
     }
 }
 
 impl core::error::Error for Error {}
 impl core::error::Error for ErrorKind {}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+
+    use super::*;
+    use std::string::ToString;
+
+    #[test]
+    fn errors_say_where_and_what_and_have_libipts_words() {
+        let ip = 0x1000;
+        for (kind, own, libipt) in [
+            (ErrorKind::UnknownOpcode(0xc9), "unknown packet opcode 0xc9", "unknown opcode"),
+            (
+                ErrorKind::MalformedPacket { packet: "TIP", value: 5 },
+                "TIP packet with value 0x5",
+                "unknown packet",
+            ),
+            (ErrorKind::OutOfSync, "not synchronised onto a PSB", "decoder out of sync"),
+            (
+                ErrorKind::UnexpectedPacket("TIP"),
+                "TIP packet has no meaning here",
+                "unexpected packet context",
+            ),
+            (
+                ErrorKind::IpSuppressed("FUP"),
+                "FUP packet without the IP that is needed here",
+                "ip has been suppressed",
+            ),
+            (
+                ErrorKind::TooManyWaiting("CFE"),
+                "CFE packet while too many others wait for their partners",
+                "out of memory",
+            ),
+            (ErrorKind::StateMismatch { ip }, "PSB+ contradicts the state at 0x1000", "bad status update"),
+            (
+                ErrorKind::TraceMismatch { ip },
+                "the instruction at 0x1000 does not fit the trace",
+                "trace stream does not match query",
+            ),
+            (
+                ErrorKind::EndlessLoop { ip },
+                "endless loop at 0x1000 on the way to the next event",
+                "trace stream does not match query",
+            ),
+            (
+                ErrorKind::NoMemory { ip },
+                "no memory in the image for the instruction at 0x1000",
+                "no memory mapped at this address",
+            ),
+            (ErrorKind::UnknownInstruction { ip }, "no instruction at 0x1000", "unknown instruction"),
+            (ErrorKind::UnknownMode { ip }, "unknown execution mode at 0x1000", "unknown instruction"),
+            (
+                ErrorKind::ReturnWithoutCall { ip },
+                "compressed return without a call at 0x1000",
+                "compressed return without call",
+            ),
+            (
+                ErrorKind::BadReturnCompression { ip },
+                "not-taken outcome for the return at 0x1000",
+                "bad compressed return",
+            ),
+        ] {
+            assert_eq!(Error { offset: 0x40, kind }.to_string(), std::format!("0x40: {own}"));
+            assert_eq!(kind.libipt_text(), libipt, "{kind:?}");
+            assert_eq!(kind.ip(), own.contains("0x1000").then_some(ip), "{kind:?}");
+        }
+    }
+}

@@ -1,8 +1,72 @@
 //! Bytes to meaning and back: Intel Processor Trace packets, the events they make, and the flow of
 //! instructions that they describe.
+//!
+//! No heap, no I/O, no clock; no input makes it panic or run without end. Each layer stands on the one before it
+//! and can be used alone.
+//!
+//! **Packets** are parsed and emitted:
+//!
+//! ```
+//! use pugmark_decoder_core::packet::{Ip, ModeExec, Packet, Packets};
+//!
+//! let written = [
+//!     Packet::Psb,
+//!     Packet::ModeExec(ModeExec { cs_l: true, cs_d: false, iflag: false }),
+//!     Packet::Fup(Ip::SignExtend48(0x1000)),
+//!     Packet::PsbEnd,
+//!     // An interrupt in front of the instruction at 1001.
+//!     Packet::Fup(Ip::Update16(0x1001)),
+//!     Packet::Tip(Ip::Update16(0x1003)),
+//!     // Packet generation is disabled in front of the instruction at 1004.
+//!     Packet::Fup(Ip::Update16(0x1004)),
+//!     Packet::TipPgd(Ip::Suppressed),
+//! ];
+//! let mut trace = vec![0; 64];
+//! let mut end = 0;
+//! for packet in &written {
+//!     end += packet.emit(&mut trace[end..])?;
+//! }
+//! trace.truncate(end);
+//!
+//! let read: Result<Vec<_>, _> = Packets::new(&trace).map(|packet| packet.map(|(_offset, packet)| packet)).collect();
+//! assert_eq!(read?, written);
+//! #
+//! # use pugmark_decoder_core::event::{EventDecoder, EventKind};
+//! # let mut events = EventDecoder::new(&trace);
+//! # events.sync_forward();
+//! # let mut kinds = vec![];
+//! # while let Some(event) = events.next()? {
+//! #     if !event.status { kinds.push(event.kind); }
+//! # }
+//! # assert_eq!(kinds, [EventKind::AsyncBranch { from: 0x1001 }, EventKind::AsyncDisabled { at: 0x1004 }]);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! **Events** are what packets mean together, with their addresses ([`event`]); of those above the interrupt and
+//! the end are events, and PSB to PSBEND are the state to begin with.
+//!
+//! The **instruction flow** is the way through the code on which those events lie ([`flow`]), and **pieces** are its
+//! runs without loss:
+//!
+//! ```
+//! use pugmark_decoder_core::flow::{InsnDecoder, Pieces};
+//! use pugmark_decoder_core::image::{AddressSpace, Image, Section};
+//!
+//! let trace = b"\
+//!     \x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x99\x01\x7d\0\x10\0\0\0\0\x02\x23\
+//!     \x3d\x01\x10\x2d\x03\x10\x3d\x04\x10\x01";
+//! let sections = [Section { base: 0x1000, bytes: &[0x90; 16], space: AddressSpace::Any }];
+//! let mut pieces = Pieces::new(InsnDecoder::new(trace, Image::new(&sections)));
+//! let mut addresses = vec![];
+//! while let Some(piece) = pieces.next_with(|insn| addresses.push(insn.ip)) {
+//!     println!("{} instructions, hash {:#018x}", piece.hash.count(), piece.hash.value());
+//! }
+//! assert_eq!(addresses, [0x1000, 0x1003]);
+//! ```
 #![no_std]
 #![forbid(unsafe_code)]
 
+pub mod errata;
 pub mod error;
 pub mod event;
 pub mod flow;
@@ -14,6 +78,7 @@ pub mod mode;
 pub mod packet;
 pub mod ret_stack;
 pub mod sync;
+pub mod time;
 
 pub use error::{Error, ErrorKind};
 pub use packet::Packet;

@@ -1,1 +1,101 @@
-//! Under construction.
+//! The return addresses that compressed returns go to.
+//!
+//! Source: SDM vol. 3, Intel Processor Trace, "Indirect Transfer Compression for Returns (RET)".
+//!
+//! ```
+//! use pugmark_decoder_core::ret_stack::ReturnStack;
+//!
+//! let mut stack = ReturnStack::new();
+//! stack.push(0x1005);
+//! assert_eq!((stack.pop(), stack.pop()), (Some(0x1005), None));
+//! ```
+
+/// The last 64 calls that have not returned; when it is full, the oldest falls out.
+#[derive(Clone, Debug)]
+pub struct ReturnStack {
+    addresses: [u64; Self::DEPTH],
+    /// How many were pushed less how many were popped, modulo the depth: where the next one goes.
+    top: usize,
+    len: usize,
+}
+
+impl ReturnStack {
+    /// How many return addresses the processor remembers.
+    pub const DEPTH: usize = 64;
+
+    /// An empty stack.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { addresses: [0; Self::DEPTH], top: 0, len: 0 }
+    }
+
+    /// Remembers where a call will return to.
+    #[inline]
+    pub fn push(&mut self, address: u64) {
+        self.addresses[self.top % Self::DEPTH] = address;
+        self.top = (self.top + 1) % Self::DEPTH;
+        self.len = (self.len + 1).min(Self::DEPTH);
+    }
+
+    /// Where the last call that has not returned will return to.
+    #[inline]
+    pub fn pop(&mut self) -> Option<u64> {
+        self.len = self.len.checked_sub(1)?;
+        self.top = (self.top + Self::DEPTH - 1) % Self::DEPTH;
+        Some(self.addresses[self.top])
+    }
+
+    /// Forgets all of them, as processors do when they lose packets.
+    pub fn clear(&mut self) {
+        self.len = 0;
+    }
+
+    /// How many returns can be compressed now.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether no return can be compressed.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+}
+
+impl Default for ReturnStack {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gives_back_the_last_sixty_four_in_reverse() {
+        for pushes in [0_u64, 1, 2, 63, 64, 65, 127, 128, 200] {
+            let mut stack = ReturnStack::new();
+            for address in 0..pushes {
+                stack.push(address);
+            }
+            assert_eq!(stack.len() as u64, pushes.min(64));
+            for address in (pushes.saturating_sub(64)..pushes).rev() {
+                assert_eq!(stack.pop(), Some(address), "{pushes} pushes");
+            }
+            assert_eq!(stack.pop(), None, "{pushes} pushes");
+            assert!(stack.is_empty());
+        }
+    }
+
+    #[test]
+    fn forgets_everything_when_cleared() {
+        let mut stack = ReturnStack::new();
+        stack.push(1);
+        stack.clear();
+        assert_eq!(stack.pop(), None);
+        stack.push(2);
+        assert_eq!(stack.pop(), Some(2));
+    }
+}

@@ -1,6 +1,58 @@
 //! Intel PT packets: bytes to values and back.
 //!
+//! A file a family of packets: the type, its parse and its emit side by side. Bits that the manual reserves and says
+//! nothing about are not looked at and emitted as zero, so what parses re-emits to an equal packet, though not always
+//! to equal bytes. Fields wider than their place in the packet are cut down to it when emitted, as their docs say.
+//!
 //! Source for all of them: SDM vol. 3, Intel Processor Trace, "Packet Definitions".
+//!
+//! ```
+//! use pugmark_decoder_core::packet::{Context, Packet, Tsc};
+//!
+//! let mut bytes = [0; 8];
+//! let size = Packet::Tsc(Tsc { tsc: 0x12345 }).emit(&mut bytes).unwrap();
+//! assert_eq!((size, &bytes[..3]), (8, &[0x19, 0x45, 0x23][..]));
+//! let parsed = Packet::parse(&bytes, Context::default()).unwrap();
+//! assert_eq!(parsed, Some((Packet::Tsc(Tsc { tsc: 0x12345 }), 8)));
+//! // The trace ends within the packet: no error.
+//! assert_eq!(Packet::parse(&bytes[..7], Context::default()), Ok(None));
+//! ```
+
+mod block;
+mod context;
+mod context_state;
+mod cursor;
+mod event_trace;
+mod ip;
+mod mode;
+mod power;
+mod ptw;
+mod stream;
+#[cfg(test)]
+mod tests;
+mod timing;
+mod tnt;
+mod trig;
+
+pub use block::{Bbp, Bep, Bip, BipValue, BlockItemSize};
+pub use context::{Context, Dialect};
+pub use context_state::{Pip, Vmcs};
+pub use cursor::Packets;
+pub use event_trace::{Cfe, Evd};
+pub use ip::Ip;
+pub use mode::{ModeExec, ModeTsx};
+pub use power::{Exstop, Mwait, Pwre, Pwrx};
+pub use ptw::{Ptw, PtwPayload};
+pub use stream::{Mnt, PSB};
+pub use timing::{Cbr, Cyc, Mtc, Tma, Tsc};
+pub use tnt::Tnt;
+pub use trig::Trig;
+
+use crate::error::ErrorKind;
+use core::fmt;
+
+/// A value and how many bytes it took, or `None` where the bytes end within the packet.
+type Parsed<T> = Result<Option<(T, usize)>, ErrorKind>;
 
 /// One packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -41,6 +93,8 @@ pub enum Packet {
     Cbr(Cbr),
     /// TSC/MTC Alignment.
     Tma(Tma),
+    /// A TMA with reserved bits set, by erratum SKZ84: to be ignored. Only where [`Context::errata`] has it.
+    DamagedTma([u8; 8]),
     /// Mini Time Counter.
     Mtc(Mtc),
     /// Cycles since the last CYC.
@@ -71,246 +125,147 @@ pub enum Packet {
     Trig(Trig),
 }
 
-/// Outcomes of conditional branches and compressed returns, oldest in the highest bit of `bits` below `len`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Tnt {
-    /// The outcomes: bit `len - 1` is the oldest, bit 0 the youngest; 1 is taken. Zero above `len`.
-    pub bits: u64,
-    /// How many: 1 to 6 in a short packet, 1 to 47 in a long one.
-    pub len: u8,
+impl Packet {
+    /// The most bytes a packet has (a PSB's).
+    pub const MAX_LEN: usize = PSB.len();
+
+    /// Parses the packet at the front of `bytes`: the packet and its size.
+    ///
+    /// `Ok(None)`: the bytes end within the packet. That is the end of the trace, not an error. An opcode that no
+    /// packet has, and a reserved value that is already there, are errors also when the bytes end behind them.
+    #[inline]
+    pub fn parse(bytes: &[u8], context: Context) -> Result<Option<(Self, usize)>, ErrorKind> {
+        let Some(&first) = bytes.first() else { return Ok(None) };
+        match first {
+            _ if first & 0b111 == Bip::OPCODE
+                && let Some(size) = context.block =>
+            {
+                map(Bip::parse(bytes, size), Self::Bip)
+            }
+            0x00 => Ok(Some((Self::Pad, 1))),
+            0x02 => Self::parse_extended(bytes, context),
+            _ if first & 1 == 0 => Ok(Some((Self::TntShort(Tnt::parse_short(first)?), 1))),
+            _ if first & 0b111 == 0b111 && context.errata.skd007 && timing::is_ovf_by_skd007(bytes) => {
+                Ok(Some((Self::Ovf, 3)))
+            }
+            _ if first & 0b11 == 0b11 => map(Cyc::parse(bytes), Self::Cyc),
+            0x19 => map(Tsc::parse(bytes), Self::Tsc),
+            0x59 => map(Mtc::parse(bytes), Self::Mtc),
+            0x99 => mode::parse(bytes),
+            0xd9 => map(Trig::parse(bytes), Self::Trig),
+            _ => match first & 0x1f {
+                ip::TIP => map(Ip::parse(bytes, "TIP"), Self::Tip),
+                ip::FUP => map(Ip::parse(bytes, "FUP"), Self::Fup),
+                ip::TIP_PGE => map(Ip::parse(bytes, "TIP.PGE"), Self::TipPge),
+                ip::TIP_PGD => map(Ip::parse(bytes, "TIP.PGD"), Self::TipPgd),
+                _ => Err(ErrorKind::UnknownOpcode(first)),
+            },
+        }
+    }
+
+    /// Parses a packet whose first byte is `02`.
+    fn parse_extended(bytes: &[u8], context: Context) -> Result<Option<(Self, usize)>, ErrorKind> {
+        let Some(&second) = bytes.get(1) else { return Ok(None) };
+        match second {
+            0x82 => map(stream::parse_psb(bytes), |()| Self::Psb),
+            0x23 => Ok(Some((Self::PsbEnd, 2))),
+            0xf3 => Ok(Some((Self::Ovf, 2))),
+            0x83 => Ok(Some((Self::TraceStop, 2))),
+            0xa3 => map(Tnt::parse_long(bytes), Self::TntLong),
+            0x43 => map(Pip::parse(bytes), Self::Pip),
+            0xc8 => map(Vmcs::parse(bytes), Self::Vmcs),
+            0x03 => map(Cbr::parse(bytes), Self::Cbr),
+            0x73 if context.errata.skz84 && timing::is_damaged_tma(bytes) => {
+                Ok(bytes.first_chunk().map(|bytes| (Self::DamagedTma(*bytes), bytes.len())))
+            }
+            0x73 => map(Tma::parse(bytes), Self::Tma),
+            0xc3 => map(Mnt::parse(bytes), Self::Mnt),
+            0x62 | 0xe2 => Ok(Some((Self::Exstop(Exstop { ip: second & 1 << 7 != 0 }), 2))),
+            0xc2 => map(Mwait::parse(bytes), Self::Mwait),
+            0x22 => map(Pwre::parse(bytes, context.dialect), Self::Pwre),
+            0xa2 => map(Pwrx::parse(bytes), Self::Pwrx),
+            0x13 => map(Cfe::parse(bytes), Self::Cfe),
+            0x53 => map(Evd::parse(bytes, context.dialect), Self::Evd),
+            0x63 if context.dialect == Dialect::Manual => map(Bbp::parse(bytes), Self::Bbp),
+            0x33 | 0xb3 if context.dialect == Dialect::Manual => {
+                Ok(Some((Self::Bep(Bep { ip: second & 1 << 7 != 0 }), 2)))
+            }
+            _ if second & 0x1f == ptw::OPCODE => map(Ptw::parse(bytes), Self::Ptw),
+            _ => Err(ErrorKind::UnknownExtendedOpcode(second)),
+        }
+    }
+
+    /// Writes the packet to the front of `out` and returns its size.
+    ///
+    /// # Errors
+    /// [`Full`] when it does not fit, or when a TNT has more outcomes than the packet can hold. Then nothing is
+    /// written.
+    pub fn emit(&self, out: &mut [u8]) -> Result<usize, Full> {
+        match *self {
+            Self::Pad => put(out, &[0x00]),
+            Self::Psb => put(out, &PSB),
+            Self::PsbEnd => put(out, &[0x02, 0x23]),
+            Self::Ovf => put(out, &[0x02, 0xf3]),
+            Self::TraceStop => put(out, &[0x02, 0x83]),
+            Self::TntShort(tnt) => tnt.emit_short(out),
+            Self::TntLong(tnt) => tnt.emit_long(out),
+            Self::Tip(ip) => ip.emit(ip::TIP, out),
+            Self::TipPge(ip) => ip.emit(ip::TIP_PGE, out),
+            Self::TipPgd(ip) => ip.emit(ip::TIP_PGD, out),
+            Self::Fup(ip) => ip.emit(ip::FUP, out),
+            Self::ModeExec(mode) => mode.emit(out),
+            Self::ModeTsx(mode) => mode.emit(out),
+            Self::Pip(pip) => pip.emit(out),
+            Self::Vmcs(vmcs) => vmcs.emit(out),
+            Self::Tsc(tsc) => tsc.emit(out),
+            Self::Cbr(cbr) => cbr.emit(out),
+            Self::Tma(tma) => tma.emit(out),
+            Self::DamagedTma(bytes) => put(out, &bytes),
+            Self::Mtc(mtc) => mtc.emit(out),
+            Self::Cyc(cyc) => cyc.emit(out),
+            Self::Mnt(mnt) => mnt.emit(out),
+            Self::Exstop(exstop) => exstop.emit(out),
+            Self::Mwait(mwait) => mwait.emit(out),
+            Self::Pwre(pwre) => pwre.emit(out),
+            Self::Pwrx(pwrx) => pwrx.emit(out),
+            Self::Ptw(ptw) => ptw.emit(out),
+            Self::Bbp(bbp) => bbp.emit(out),
+            Self::Bip(bip) => bip.emit(out),
+            Self::Bep(bep) => bep.emit(out),
+            Self::Cfe(cfe) => cfe.emit(out),
+            Self::Evd(evd) => evd.emit(out),
+            Self::Trig(trig) => trig.emit(out),
+        }
+    }
+
+    /// How many bytes [`emit`](Self::emit) writes; 0 for a TNT that cannot be emitted.
+    #[expect(clippy::len_without_is_empty, reason = "no packet is empty")]
+    pub fn len(&self) -> usize {
+        self.emit(&mut [0; Self::MAX_LEN]).unwrap_or(0)
+    }
 }
 
-/// An IP as a packet carries it: `IPBytes` and the bytes that are there.
+/// A packet does not fit where it was to be emitted; nothing was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Ip {
-    /// IPBytes 0: no payload, the IP is out of context.
-    Suppressed,
-    /// IPBytes 1: bits 15:0; the rest as in the last IP.
-    Update16(u16),
-    /// IPBytes 2: bits 31:0; the rest as in the last IP.
-    Update32(u32),
-    /// IPBytes 3: bits 47:0, to be sign-extended. Held as in the packet: below 2^48.
-    SignExtend48(u64),
-    /// IPBytes 4: bits 47:0; the rest as in the last IP. Below 2^48.
-    Update48(u64),
-    /// IPBytes 6: all 64 bits.
-    Full(u64),
+pub struct Full;
+
+impl fmt::Display for Full {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the packet does not fit")
+    }
 }
 
-/// MODE leaf 0.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct ModeExec {
-    /// CS.L, with IA32_EFER.LMA.
-    pub cs_l: bool,
-    /// CS.D.
-    pub cs_d: bool,
-    /// RFLAGS.IF; only where event trace is on.
-    pub iflag: bool,
+impl core::error::Error for Full {}
+
+/// Puts a parsed payload into its packet.
+#[inline]
+fn map<T>(parsed: Parsed<T>, packet: impl FnOnce(T) -> Packet) -> Parsed<Packet> {
+    Ok(parsed?.map(|(payload, size)| (packet(payload), size)))
 }
 
-/// MODE leaf 1.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct ModeTsx {
-    /// In a transaction.
-    pub in_tx: bool,
-    /// A transaction aborted.
-    pub abort: bool,
-}
-
-/// CR3 and whether it was written in VMX non-root operation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Pip {
-    /// CR3 with bits 4:0 zero (bits 51:5 are in the packet).
-    pub cr3: u64,
-    /// VMX non-root operation.
-    pub non_root: bool,
-}
-
-/// The VMCS pointer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Vmcs {
-    /// The physical address, 4 KiB aligned, below 2^52.
-    pub base: u64,
-}
-
-/// The TSC's low 56 bits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Tsc {
-    /// Below 2^56.
-    pub tsc: u64,
-}
-
-/// The ratio of the core clock to the bus clock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Cbr {
-    /// The ratio.
-    pub ratio: u8,
-    /// Byte 3 of the packet, reserved: kept so that a packet re-emits as it was.
-    pub reserved: u8,
-}
-
-/// The crystal clock's counter and the core cycles since it last changed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Tma {
-    /// Bits 15:0 of the crystal clock counter.
-    pub ctc: u16,
-    /// Fast counter, 9 bits.
-    pub fc: u16,
-}
-
-/// Bits `MTCFreq+7:MTCFreq` of the crystal clock counter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Mtc {
-    /// The eight bits.
-    pub ctc: u8,
-}
-
-/// Core cycles since the last CYC packet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Cyc {
-    /// The count; 5 + 7n bits in n + 1 bytes.
-    pub cycles: u64,
-}
-
-/// Eight bytes with a model-specific meaning.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Mnt {
-    /// The payload.
-    pub payload: u64,
-}
-
-/// Execution stopped (C-state, T-state, frequency change).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Exstop {
-    /// A FUP with the IP follows.
-    pub ip: bool,
-}
-
-/// MWAIT's operands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Mwait {
-    /// EAX.
-    pub hints: u32,
-    /// ECX.
-    pub ext: u32,
-}
-
-/// A C-state was entered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Pwre {
-    /// Resolved thread C-state, 4 bits.
-    pub state: u8,
-    /// Resolved thread sub C-state, 4 bits.
-    pub sub_state: u8,
-    /// Entered by hardware, not by MWAIT.
-    pub hw: bool,
-}
-
-/// A C-state was left.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Pwrx {
-    /// Last core C-state, 4 bits.
-    pub last: u8,
-    /// Deepest core C-state, 4 bits.
-    pub deepest: u8,
-    /// Woken by an interrupt.
-    pub interrupt: bool,
-    /// Woken by a store to the monitored address.
-    pub store: bool,
-    /// Woken by hardware.
-    pub autonomous: bool,
-}
-
-/// PTWRITE's operand.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Ptw {
-    /// The operand and its size.
-    pub payload: PtwPayload,
-    /// A FUP with PTWRITE's IP follows.
-    pub ip: bool,
-}
-
-/// PTWRITE's operand by size.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum PtwPayload {
-    /// PayloadBytes 0.
-    Four(u32),
-    /// PayloadBytes 1.
-    Eight(u64),
-}
-
-/// The begin of a group of block items.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Bbp {
-    /// The items' size.
-    pub size: BlockItemSize,
-    /// What the group holds, 5 bits.
-    pub kind: u8,
-}
-
-/// The size of a block item's payload.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum BlockItemSize {
-    /// BBP.SZ = 1.
-    Four,
-    /// BBP.SZ = 0.
-    Eight,
-}
-
-/// One item of a group.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Bip {
-    /// Which item, 5 bits.
-    pub id: u8,
-    /// Its value, as wide as the BBP said.
-    pub value: BipValue,
-}
-
-/// A block item's payload by size.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum BipValue {
-    /// Four bytes.
-    Four(u32),
-    /// Eight bytes.
-    Eight(u64),
-}
-
-/// The end of all groups.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Bep {
-    /// A FUP with the IP follows.
-    pub ip: bool,
-}
-
-/// A control-flow event.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Cfe {
-    /// What happened, 5 bits.
-    pub kind: u8,
-    /// The vector, where the kind has one.
-    pub vector: u8,
-    /// A FUP with the IP follows.
-    pub ip: bool,
-}
-
-/// Data of a control-flow event.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Evd {
-    /// What `payload` is, 6 bits.
-    pub kind: u8,
-    /// The value.
-    pub payload: u64,
-}
-
-/// A trigger fired.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Trig {
-    /// Trigger bit vector.
-    pub trbv: u8,
-    /// Instructions since the last anchor, where the hardware says it is valid.
-    pub icnt: Option<u16>,
-    /// More than one trigger.
-    pub mult: bool,
-    /// A FUP with the IP follows.
-    pub ip: bool,
+/// Writes all of `bytes` to the front of `out`, or nothing.
+#[inline]
+fn put(out: &mut [u8], bytes: &[u8]) -> Result<usize, Full> {
+    out.get_mut(..bytes.len()).ok_or(Full)?.copy_from_slice(bytes);
+    Ok(bytes.len())
 }

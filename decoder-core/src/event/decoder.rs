@@ -1,0 +1,271 @@
+//! The event decoder: takes packets, gives events.
+
+use super::{
+    Event, EventKind, branch::Branch, control::Control, fup::Waiting, mode::Mode, power::Power, psb::Replay,
+    ready::Ready,
+};
+use crate::{
+    errata::Errata,
+    error::{Error, ErrorKind},
+    last_ip::LastIp,
+    packet::{Context, Dialect, Packet, Packets, Tnt},
+};
+
+/// What an [`EventDecoder`] is asked for beyond the rule.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Options {
+    /// Report changes of RFLAGS.IF as [`EventKind::Iflags`].
+    pub iflags: bool,
+    /// Whose reading of packets counts.
+    pub dialect: Dialect,
+    /// The processor's errata. Beyond what packets' bytes mean, BDM70 is allowed for.
+    pub errata: Errata,
+}
+
+/// What a decoder has seen so far, over all synchronisations.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Packets of every kind.
+    pub packets: u64,
+    /// PSB packets.
+    pub psbs: u64,
+    /// OVF packets: each stands for packets that were lost.
+    pub overflows: u64,
+    /// TraceStop packets.
+    pub stops: u64,
+}
+
+/// Gives the events of a trace, in order.
+///
+/// It begins at a PSB: [`sync_forward`](Self::sync_forward) first, and again after each error.
+#[derive(Clone, Debug)]
+pub struct EventDecoder<'a> {
+    pub(super) packets: Packets<'a>,
+    pub(super) options: Options,
+    synced: bool,
+    pub(super) last_ip: LastIp,
+    /// Packet generation is on.
+    pub(super) tracing: bool,
+    pub(super) tsc: Option<u64>,
+    pub(super) ready: Ready,
+    pub(super) replay: Option<Replay<'a>>,
+    pub(super) mode: Mode,
+    pub(super) waiting: Waiting,
+    /// A FUP began an asynchronous branch, its TIP or TIP.PGD is not there yet.
+    pub(super) branch: Option<Branch>,
+    pub(super) power: Power,
+    pub(super) control: Control,
+    /// An OVF whose consequence the next packets decide.
+    pub(super) overflow: bool,
+    pub(super) counters: Counters,
+}
+
+impl<'a> EventDecoder<'a> {
+    /// A decoder in front of `trace`, not synchronised.
+    #[must_use]
+    pub fn new(trace: &'a [u8]) -> Self {
+        Self::with_options(trace, Options::default())
+    }
+
+    /// A decoder in front of `trace`, not synchronised.
+    #[must_use]
+    pub fn with_options(trace: &'a [u8], options: Options) -> Self {
+        Self {
+            packets: Packets::new(trace)
+                .with_context(Context { errata: options.errata, ..Context::new(options.dialect) }),
+            options,
+            synced: false,
+            last_ip: LastIp::new(),
+            tracing: false,
+            tsc: None,
+            ready: Ready::new(),
+            replay: None,
+            mode: Mode::new(),
+            waiting: Waiting::new(),
+            branch: None,
+            power: Power::new(),
+            control: Control::new(),
+            overflow: false,
+            counters: Counters::default(),
+        }
+    }
+
+    /// Goes to the next PSB and returns its offset; `None` when none follows.
+    ///
+    /// Everything that was known is forgotten, except the counters.
+    pub fn sync_forward(&mut self) -> Option<u64> {
+        self.forget();
+        let psb = self.packets.sync_forward();
+        self.synced = psb.is_some();
+        psb
+    }
+
+    /// Goes to the last PSB before the current position and returns its offset; `None` when there is none.
+    pub fn sync_backward(&mut self) -> Option<u64> {
+        self.forget();
+        let psb = self.packets.sync_backward();
+        self.synced = psb.is_some();
+        psb
+    }
+
+    /// Goes back to a PSB that was read already, for the next synchronisation to find it.
+    pub(crate) fn rewind(&mut self, psb: u64) {
+        self.packets.set_offset(psb);
+    }
+
+    /// Gives nothing more until the next synchronisation.
+    pub(crate) fn desync(&mut self) {
+        self.synced = false;
+    }
+
+    fn forget(&mut self) {
+        self.synced = false;
+        self.last_ip.reset();
+        self.tracing = false;
+        self.tsc = None;
+        self.ready.clear();
+        self.replay = None;
+        self.mode = Mode::new();
+        self.drop_waiting();
+        self.overflow = false;
+    }
+
+    /// Forgets the packets that wait for others.
+    pub(super) fn drop_waiting(&mut self) {
+        self.waiting = Waiting::new();
+        self.branch = None;
+        self.power = Power::new();
+        self.control = Control::new();
+    }
+
+    /// The offset of the packet that comes next, or where the trace ends.
+    #[must_use]
+    pub fn offset(&self) -> u64 {
+        self.packets.offset()
+    }
+
+    /// The trace.
+    #[must_use]
+    pub fn trace(&self) -> &'a [u8] {
+        self.packets.bytes()
+    }
+
+    /// What was seen so far.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// The next event, or `None` at the end of the trace.
+    ///
+    /// # Errors
+    /// With the offset of the packet that is wrong. After one, only [`ErrorKind::OutOfSync`] follows until
+    /// [`sync_forward`](Self::sync_forward).
+    #[expect(clippy::should_implement_trait, reason = "an iterator cannot tell its end from an error by `?`")]
+    #[inline]
+    pub fn next(&mut self) -> Result<Option<Event>, Error> {
+        if !self.synced {
+            return Err(Error { offset: self.offset(), kind: ErrorKind::OutOfSync });
+        }
+        let next = self.advance();
+        if let Err(error) = next {
+            self.synced = false;
+            // What is wrong here may be a PSB, which the next synchronisation should find.
+            self.packets.set_offset(error.offset);
+        }
+        next
+    }
+
+    fn advance(&mut self) -> Result<Option<Event>, Error> {
+        loop {
+            if let Some(event) = self.ready.pop() {
+                return Ok(Some(event));
+            }
+            if self.replay.is_some() {
+                if let Some(event) = self.replay()? {
+                    return Ok(Some(event));
+                }
+                continue;
+            }
+            let Some(packet) = self.packets.next() else {
+                // The trace may end behind an OVF.
+                let offset = self.offset();
+                self.end_overflow(offset).map_err(|kind| Error { offset, kind })?;
+                return Ok(self.ready.pop());
+            };
+            let (offset, packet) = packet?;
+            self.counters.packets += 1;
+            if packet == Packet::Psb {
+                self.psb(offset)?;
+            } else if let Some(event) = self.step(offset, packet).map_err(|kind| Error { offset, kind })? {
+                return Ok(Some(event));
+            }
+        }
+    }
+
+    /// One packet outside a PSB+. What it completes is returned or ready; when both, what is returned is first.
+    #[inline]
+    fn step(&mut self, offset: u64, packet: Packet) -> Result<Option<Event>, ErrorKind> {
+        if self.overflow && self.resolve_overflow(offset, packet)? {
+            return Ok(None);
+        }
+        match packet {
+            Packet::TntShort(tnt) | Packet::TntLong(tnt) => return self.tnt(offset, tnt).map(Some),
+            Packet::Tip(ip) => return self.tip(offset, ip).map(Some),
+            Packet::Pad
+            | Packet::Mtc(_)
+            | Packet::Cyc(_)
+            | Packet::Tma(_)
+            | Packet::DamagedTma(_)
+            | Packet::Bbp(_)
+            | Packet::Bip(_) => {}
+            Packet::Tsc(tsc) => self.tsc = Some(tsc.tsc),
+            Packet::Cbr(cbr) => self.publish(offset, None, EventKind::Cbr { ratio: cbr.ratio })?,
+            Packet::Fup(ip) => self.fup(offset, ip)?,
+            Packet::TipPge(ip) => self.tip_pge(offset, ip)?,
+            Packet::TipPgd(ip) => self.tip_pgd(offset, ip)?,
+            Packet::ModeExec(mode) => self.mode_exec(mode)?,
+            Packet::ModeTsx(mode) => self.mode_tsx(offset, mode)?,
+            Packet::Pip(pip) => self.pip(offset, pip)?,
+            Packet::Vmcs(vmcs) => self.vmcs(offset, vmcs)?,
+            Packet::Ovf => self.ovf(offset)?,
+            Packet::TraceStop => {
+                self.counters.stops += 1;
+                self.publish(offset, None, EventKind::Stop)?;
+            }
+            Packet::Mnt(mnt) => self.publish(offset, None, EventKind::Mnt { payload: mnt.payload })?,
+            Packet::Exstop(exstop) => self.exstop(offset, exstop)?,
+            Packet::Mwait(mwait) => self.mwait(offset, mwait)?,
+            Packet::Pwre(pwre) => self.pwre(pwre)?,
+            Packet::Pwrx(pwrx) => self.pwrx(offset, pwrx)?,
+            Packet::Ptw(ptw) => self.ptw(offset, ptw)?,
+            Packet::Bep(bep) => self.bep(bep)?,
+            Packet::Cfe(cfe) => self.cfe(offset, cfe)?,
+            Packet::Evd(evd) => self.evd(evd)?,
+            Packet::Trig(trig) => self.trig(offset, trig)?,
+            Packet::PsbEnd => return Err(ErrorKind::UnexpectedPacket("PSBEND")),
+            // Only `advance` takes it, because what is wrong in a PSB+ has another offset.
+            Packet::Psb => return Err(ErrorKind::UnexpectedPacket("PSB")),
+        }
+        Ok(None)
+    }
+
+    #[inline]
+    fn tnt(&mut self, offset: u64, tnt: Tnt) -> Result<Event, ErrorKind> {
+        if !self.tracing || self.branch.is_some() {
+            return Err(ErrorKind::UnexpectedPacket("TNT"));
+        }
+        Ok(self.event(offset, None, EventKind::Tnt(tnt)))
+    }
+
+    #[inline]
+    pub(super) fn event(&self, offset: u64, ip: Option<u64>, kind: EventKind) -> Event {
+        Event { kind, ip, tsc: self.tsc, offset, status: false }
+    }
+
+    /// Appends an event to those that are ready.
+    pub(super) fn publish(&mut self, offset: u64, ip: Option<u64>, kind: EventKind) -> Result<(), ErrorKind> {
+        let event = self.event(offset, ip, kind);
+        if self.ready.push(event) { Ok(()) } else { Err(ErrorKind::TooManyWaiting("event")) }
+    }
+}

@@ -1,0 +1,61 @@
+//! OVF: packets were lost.
+//!
+//! When a FUP follows, tracing goes on at its IP. Any other packet that says something about the flow means that
+//! tracing is off.
+//!
+//! Source: SDM vol. 3, Intel Processor Trace, "Packet Definitions", "Overflow (OVF) Packet".
+
+use super::{EventDecoder, EventKind, mode::Mode};
+use crate::{error::ErrorKind, packet::Packet};
+
+impl EventDecoder<'_> {
+    pub(super) fn ovf(&mut self, offset: u64) -> Result<(), ErrorKind> {
+        self.counters.overflows += 1;
+        if !self.tracing {
+            // Nobody knows where in the code these were, and nothing that would say so was lost.
+            self.publish_pwres(offset)?;
+            self.publish_mwait()?;
+            self.publish_waiting(offset, None)?;
+        }
+        self.drop_waiting();
+        self.mode = Mode::new();
+        self.overflow = true;
+        Ok(())
+    }
+
+    /// Takes the packet behind an OVF; `true` when nothing is left of it.
+    pub(super) fn resolve_overflow(&mut self, offset: u64, packet: Packet) -> Result<bool, ErrorKind> {
+        match packet {
+            Packet::Pad
+            | Packet::Tsc(_)
+            | Packet::Cbr(_)
+            | Packet::Tma(_)
+            | Packet::DamagedTma(_)
+            | Packet::Mtc(_)
+            | Packet::Cyc(_)
+            | Packet::Mnt(_) => Ok(false),
+            Packet::Fup(ip) => {
+                let ip = self.last_ip.update(ip).ok_or(ErrorKind::IpSuppressed("FUP"))?;
+                self.overflow = false;
+                self.tracing = true;
+                self.publish(offset, Some(ip), EventKind::Overflow)?;
+                Ok(true)
+            }
+            Packet::TntShort(_) | Packet::TntLong(_) => Err(ErrorKind::UnexpectedPacket("TNT")),
+            Packet::Tip(_) => Err(ErrorKind::UnexpectedPacket("TIP")),
+            Packet::TipPgd(_) => Err(ErrorKind::UnexpectedPacket("TIP.PGD")),
+            Packet::PsbEnd => Err(ErrorKind::UnexpectedPacket("PSBEND")),
+            _ => self.end_overflow(offset).map(|()| false),
+        }
+    }
+
+    /// An OVF without a FUP: tracing is off.
+    pub(super) fn end_overflow(&mut self, offset: u64) -> Result<(), ErrorKind> {
+        if !self.overflow {
+            return Ok(());
+        }
+        self.overflow = false;
+        self.tracing = false;
+        self.publish(offset, None, EventKind::Overflow)
+    }
+}

@@ -1,0 +1,173 @@
+//! PSB+: PSB, the state, PSBEND.
+//!
+//! Whether tracing is on, and where, is only known when the whole PSB+ was seen; so it is read twice: once for that
+//! and to see that it is whole, then for its events.
+//!
+//! Source: SDM vol. 3, Intel Processor Trace, "Packet Definitions", "Packet Stream Boundary (PSB) Packet".
+
+use super::{Event, EventDecoder, EventKind, mode::exec_mode};
+use crate::{
+    error::{Error, ErrorKind},
+    packet::{PSB, Packet, Packets},
+};
+
+/// A PSB+ that is read for its events.
+#[derive(Clone, Debug)]
+pub(super) struct Replay<'a> {
+    packets: Packets<'a>,
+    /// Where it ends.
+    end: u64,
+    /// What comes before its packets.
+    first: Option<Event>,
+}
+
+impl EventDecoder<'_> {
+    /// Reads on to the end of the PSB+ whose PSB is at `psb`.
+    pub(super) fn psb(&mut self, psb: u64) -> Result<(), Error> {
+        self.counters.psbs += 1;
+        self.end_overflow(psb).map_err(|kind| Error { offset: psb, kind })?;
+        if !self.waiting.is_empty() || self.branch.is_some() || !self.control.is_empty() {
+            return Err(Error { offset: psb, kind: ErrorKind::UnexpectedPacket("PSB") });
+        }
+        self.last_ip.reset();
+        let start = psb + PSB.len() as u64;
+        let mut ip = None;
+        loop {
+            let Some(packet) = self.packets.next() else { return Ok(()) };
+            let (offset, packet) = packet?;
+            match packet {
+                Packet::PsbEnd => {
+                    self.counters.packets += 1;
+                    self.begin_replay(psb, start, offset, ip, true);
+                    return Ok(());
+                }
+                Packet::Ovf => {
+                    // It is taken again, behind the events of the PSB+ that it cut short.
+                    self.packets.set_offset(offset);
+                    self.begin_replay(psb, start, offset, ip, false);
+                    return Ok(());
+                }
+                Packet::Fup(fup) => ip = self.last_ip.update(fup),
+                Packet::Tsc(tsc) => self.tsc = Some(tsc.tsc),
+                Packet::Pad
+                | Packet::Cbr(_)
+                | Packet::Tma(_)
+                | Packet::DamagedTma(_)
+                | Packet::Mtc(_)
+                | Packet::Cyc(_)
+                | Packet::Mnt(_)
+                | Packet::ModeExec(_)
+                | Packet::ModeTsx(_)
+                | Packet::Pip(_)
+                | Packet::Vmcs(_) => {}
+                _ => return Err(Error { offset, kind: ErrorKind::UnexpectedPacket(name(packet)) }),
+            }
+            self.counters.packets += 1;
+        }
+    }
+
+    /// `whole`: it was not cut short by an OVF. Where it was, its FUP may be among what was lost, and a missing one says
+    /// nothing.
+    fn begin_replay(&mut self, psb: u64, start: u64, end: u64, ip: Option<u64>, whole: bool) {
+        let ip = ip.filter(|_| !(self.options.errata.bdm70 && self.is_enabled_next()));
+        let kind = match ip {
+            Some(_) => Some(EventKind::Enabled { resumed: false }),
+            None => whole.then_some(EventKind::Disabled),
+        };
+        if kind.is_some() {
+            self.tracing = ip.is_some();
+        }
+        let first = kind.map(|kind| Event { status: true, ..self.event(psb, ip, kind) });
+        let mut packets = self.packets.clone();
+        packets.set_offset(start);
+        self.replay = Some(Replay { packets, end, first });
+    }
+
+    /// Whether a TIP.PGE follows. Then, by erratum BDM70, the FUP in the PSB+ is one that should not be there.
+    fn is_enabled_next(&self) -> bool {
+        let next = self.packets.clone().find(|packet| {
+            !matches!(
+                packet,
+                Ok((
+                    _,
+                    Packet::Pad
+                        | Packet::Tsc(_)
+                        | Packet::Cbr(_)
+                        | Packet::Tma(_)
+                        | Packet::DamagedTma(_)
+                        | Packet::Mtc(_)
+                        | Packet::Cyc(_)
+                        | Packet::Mnt(_)
+                        | Packet::ModeExec(_)
+                        | Packet::ModeTsx(_)
+                        | Packet::Pip(_)
+                        | Packet::Vmcs(_)
+                ))
+            )
+        });
+        matches!(next, Some(Ok((_, Packet::TipPge(_)))))
+    }
+
+    /// The next event of the PSB+ that is read again.
+    pub(super) fn replay(&mut self) -> Result<Option<Event>, Error> {
+        let Some(replay) = &mut self.replay else { return Ok(None) };
+        if let Some(first) = replay.first.take() {
+            return Ok(Some(first));
+        }
+        loop {
+            let Some(replay) = &mut self.replay else { return Ok(None) };
+            let (offset, packet) = match replay.packets.next() {
+                Some(packet) => packet?,
+                None => (replay.end, Packet::PsbEnd),
+            };
+            if offset >= replay.end {
+                self.replay = None;
+                return Ok(None);
+            }
+            let kind = match packet {
+                Packet::ModeExec(mode) => {
+                    self.mode.know(mode);
+                    let iflags = EventKind::Iflags { enabled: mode.iflag };
+                    let event = Event { status: true, ..self.event(offset, None, iflags) };
+                    if self.options.iflags && !self.ready.push(event) {
+                        return Err(Error { offset, kind: ErrorKind::TooManyWaiting("MODE.Exec") });
+                    }
+                    EventKind::ExecMode(exec_mode(mode))
+                }
+                Packet::ModeTsx(mode) => EventKind::Tsx { speculative: mode.in_tx, aborted: mode.abort },
+                Packet::Pip(pip) => EventKind::Paging(pip),
+                Packet::Vmcs(vmcs) => EventKind::Vmcs(vmcs),
+                Packet::Cbr(cbr) => EventKind::Cbr { ratio: cbr.ratio },
+                Packet::Mnt(mnt) => {
+                    return Ok(Some(self.event(offset, None, EventKind::Mnt { payload: mnt.payload })));
+                }
+                _ => continue,
+            };
+            return Ok(Some(Event { status: true, ..self.event(offset, None, kind) }));
+        }
+    }
+}
+
+/// The manual's name of a packet that a PSB+ cannot hold.
+const fn name(packet: Packet) -> &'static str {
+    match packet {
+        Packet::Psb => "PSB",
+        Packet::TraceStop => "TraceStop",
+        Packet::TntShort(_) | Packet::TntLong(_) => "TNT",
+        Packet::Tip(_) => "TIP",
+        Packet::TipPge(_) => "TIP.PGE",
+        Packet::TipPgd(_) => "TIP.PGD",
+        Packet::Exstop(_) => "EXSTOP",
+        Packet::Mwait(_) => "MWAIT",
+        Packet::Pwre(_) => "PWRE",
+        Packet::Pwrx(_) => "PWRX",
+        Packet::Ptw(_) => "PTW",
+        Packet::Bbp(_) => "BBP",
+        Packet::Bip(_) => "BIP",
+        Packet::Bep(_) => "BEP",
+        Packet::Cfe(_) => "CFE",
+        Packet::Evd(_) => "EVD",
+        Packet::Trig(_) => "TRIG",
+        _ => "state",
+    }
+}

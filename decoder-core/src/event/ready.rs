@@ -1,0 +1,44 @@
+//! Events that are complete and wait to be taken.
+
+use super::Event;
+
+/// A queue of fixed size. More than one event becomes ready at a time only where one packet completes several.
+#[derive(Clone, Debug)]
+pub(super) struct Ready {
+    events: [Option<Event>; Self::CAPACITY],
+    first: usize,
+    len: usize,
+}
+
+impl Ready {
+    /// Enough for everything that can wait at one time: PWREs, MWAIT, and MODE.Execs with two events each.
+    const CAPACITY: usize = 18;
+
+    pub(super) const fn new() -> Self {
+        Self { events: [None; Self::CAPACITY], first: 0, len: 0 }
+    }
+
+    pub(super) const fn clear(&mut self) {
+        self.len = 0;
+    }
+
+    /// Appends an event; `false` when there is no room.
+    pub(super) fn push(&mut self, event: Event) -> bool {
+        if self.len == Self::CAPACITY {
+            return false;
+        }
+        self.events[(self.first + self.len) % Self::CAPACITY] = Some(event);
+        self.len += 1;
+        true
+    }
+
+    pub(super) fn pop(&mut self) -> Option<Event> {
+        if self.len == 0 {
+            return None;
+        }
+        let event = self.events[self.first].take();
+        self.first = (self.first + 1) % Self::CAPACITY;
+        self.len -= 1;
+        event
+    }
+}

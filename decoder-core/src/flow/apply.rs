@@ -1,0 +1,125 @@
+//! What events do to the decoder's state.
+
+use super::{InsnDecoder, Tracing};
+use crate::{
+    error::ErrorKind,
+    event::{Event, EventKind},
+    image::Window,
+    insn::{Class, Insn, Op},
+};
+
+impl InsnDecoder<'_> {
+    /// Applies an event before the instruction at `ip`; gives it back when it is not a status update.
+    pub(super) fn apply(&mut self, event: Event) -> Result<Option<Event>, ErrorKind> {
+        if event.status {
+            self.apply_status(event)?;
+            return Ok(None);
+        }
+        let mut event = event;
+        self.walk.consumed();
+        if event.ip.is_some() || matches!(event.kind, EventKind::Trigger { .. }) {
+            self.walk.anchor();
+        }
+        match event.kind {
+            EventKind::Enabled { .. } => {
+                let ip = event.ip.ok_or(ErrorKind::IpSuppressed("TIP.PGE"))?;
+                event.kind = EventKind::Enabled { resumed: self.stopped_at == Some(ip) };
+                self.start(ip);
+            }
+            EventKind::Disabled => self.stop(Some(self.ip)),
+            EventKind::AsyncDisabled { at } => self.stop(Some(at)),
+            EventKind::AsyncBranch { .. } => self.ip = event.ip.ok_or(ErrorKind::IpSuppressed("TIP"))?,
+            EventKind::Overflow => {
+                self.returns.clear();
+                self.speculative = false;
+                self.mode_lost = true;
+                match event.ip {
+                    Some(ip) => self.start(ip),
+                    None => self.stop(None),
+                }
+            }
+            EventKind::ExecMode(mode) => {
+                self.mode = mode;
+                self.mode_lost = false;
+            }
+            EventKind::Trigger { trbv, icnt: Some(_), mult } if self.tracing == Tracing::On => {
+                event.ip = Some(self.ip);
+                event.kind = EventKind::Trigger { trbv, icnt: None, mult };
+            }
+            _ => self.apply_context(event.kind),
+        }
+        Ok(Some(event))
+    }
+
+    /// Applies an event behind the instruction that caused it, which the walk has not left.
+    pub(super) fn apply_behind(&mut self, event: Event, insn: Insn) -> Event {
+        self.event = None;
+        self.walk.consumed();
+        if event.kind == EventKind::Disabled {
+            // Where tracing may go on: a call returns, and a change of CR3 is no branch.
+            let returns =
+                matches!(insn.class, Class::IndirectCall | Class::FarCall) || insn.op == Op::MovToCr3;
+            self.stop(returns.then(|| insn.next(self.ip)));
+            self.executed = None;
+        } else {
+            if let (EventKind::Paging(_), Some(Insn { op: op @ Op::MovToCr3, .. })) =
+                (event.kind, &mut self.executed)
+            {
+                // A MOV to CR3 that disables tracing has no PIP (cases 5c and 5d of the table "Packet Generation under
+                // Different Enable Conditions"): a TIP.PGD without IP that comes now is of a later instruction.
+                *op = Op::Other;
+            }
+            self.apply_context(event.kind);
+        }
+        event
+    }
+
+    /// Applies what a PSB+ repeats. A decoder that has just synchronised learns it, others compare.
+    fn apply_status(&mut self, event: Event) -> Result<(), ErrorKind> {
+        let mismatch = Err(ErrorKind::StateMismatch { ip: self.ip });
+        if matches!(event.kind, EventKind::Enabled { .. } | EventKind::Disabled) {
+            self.psb = Some(event.offset);
+        }
+        match (event.kind, self.tracing) {
+            (EventKind::Enabled { .. }, Tracing::Unknown) => {
+                self.start(event.ip.ok_or(ErrorKind::IpSuppressed("FUP"))?);
+                self.walk.anchor();
+            }
+            (EventKind::Disabled, Tracing::Unknown) => self.stop(None),
+            (EventKind::Enabled { .. }, Tracing::Off) | (EventKind::Disabled, Tracing::On) => {
+                return mismatch;
+            }
+            (EventKind::ExecMode(mode), _) => {
+                if self.mode.is_some() && !self.mode_lost && self.mode != mode {
+                    return mismatch;
+                }
+                self.mode = mode;
+                self.mode_lost = false;
+            }
+            (kind, _) => self.apply_context(kind),
+        }
+        Ok(())
+    }
+
+    fn apply_context(&mut self, kind: EventKind) {
+        match kind {
+            EventKind::Paging(pip) | EventKind::AsyncPaging(pip) => {
+                self.cr3 = Some(pip.cr3);
+                self.window = Window::default();
+            }
+            EventKind::Tsx { speculative, .. } => self.speculative = speculative,
+            _ => {}
+        }
+    }
+
+    fn start(&mut self, ip: u64) {
+        self.tracing = Tracing::On;
+        self.ip = ip;
+        self.stopped_at = None;
+    }
+
+    fn stop(&mut self, at: Option<u64>) {
+        self.tracing = Tracing::Off;
+        self.stopped_at = at;
+    }
+}

@@ -1,0 +1,181 @@
+//! A trace as contiguous runs of instructions, and what was lost between them.
+//!
+//! Not every gap is a loss. Where a filter, a level or the driver itself switched packet generation off and on again,
+//! nothing was missed of what was to be traced, and the run goes on. It ends where packets were lost (OVF), where a
+//! TraceStop region stopped the trace for good, and where the decoder had to give up until the next PSB.
+//!
+//! ```
+//! use pugmark_decoder_core::flow::{After, InsnDecoder, Pieces};
+//! use pugmark_decoder_core::image::{AddressSpace, Image, Section};
+//!
+//! let sections = [Section { base: 0x1000, bytes: &[0x90; 16], space: AddressSpace::Any }];
+//! // PSB, MODE.Exec (64 bit), FUP (1000), PSBEND, FUP (1003), TIP.PGD
+//! let trace = b"\
+//!     \x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x99\x01\x7d\0\x10\0\0\0\0\x02\x23\
+//!     \x3d\x03\x10\x01";
+//! let mut pieces = Pieces::new(InsnDecoder::new(trace, Image::new(&sections)));
+//! let piece = pieces.next().unwrap();
+//! assert_eq!((piece.after, piece.first, piece.last, piece.hash.count()), (After::Start, 0x1000, 0x1002, 3));
+//! assert_eq!(pieces.next(), None);
+//! assert_eq!(pieces.errors(), 0);
+//! ```
+
+use super::{Insn, InsnDecoder, Item};
+use crate::{
+    error::Error,
+    event::EventKind,
+    hash::AddressHash,
+    packet::{Packet, Packets},
+};
+
+/// A run of instructions without loss.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// Why the run before it ended.
+    pub after: After,
+    /// The address of the first instruction.
+    pub first: u64,
+    /// The address of the last instruction.
+    pub last: u64,
+    /// Count and hash of all of them.
+    pub hash: AddressHash,
+}
+
+/// What is before a [`Piece`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum After {
+    /// Nothing: the trace begins with it.
+    Start,
+    /// The trace begins with packets that only make sense to who saw those before them.
+    Psb,
+    /// The begin of the trace was overwritten.
+    Wrap,
+    /// An OVF.
+    Overflow,
+    /// A TraceStop region stopped the trace.
+    Stop,
+    /// What could not be decoded, up to the next PSB.
+    Error(Error),
+}
+
+/// The pieces of a trace.
+///
+/// As an iterator it gives one after the other; pieces without instructions are left out.
+#[derive(Clone, Debug)]
+pub struct Pieces<'a> {
+    decoder: InsnDecoder<'a>,
+    after: Option<After>,
+    synced: bool,
+    errors: u64,
+}
+
+impl<'a> Pieces<'a> {
+    /// The pieces of a trace that was recorded from its begin on.
+    #[must_use]
+    pub fn new(decoder: InsnDecoder<'a>) -> Self {
+        Self { decoder, after: None, synced: false, errors: 0 }
+    }
+
+    /// The pieces of a trace whose begin was overwritten by its end.
+    #[must_use]
+    pub fn wrapped(decoder: InsnDecoder<'a>) -> Self {
+        Self { after: Some(After::Wrap), ..Self::new(decoder) }
+    }
+
+    /// How many times decoding had to go on at the next PSB.
+    #[must_use]
+    pub fn errors(&self) -> u64 {
+        self.errors
+    }
+
+    /// What is before the instructions that come next, or what the trace ended with when none do.
+    #[must_use]
+    pub fn after(&self) -> Option<After> {
+        self.after
+    }
+
+    /// The decoder.
+    #[must_use]
+    pub fn decoder(&self) -> &InsnDecoder<'a> {
+        &self.decoder
+    }
+
+    /// The next piece, like [`next`](Iterator::next); `visit` sees each of its instructions.
+    pub fn next_with(&mut self, mut visit: impl FnMut(&Insn)) -> Option<Piece> {
+        let mut piece: Option<Piece> = None;
+        loop {
+            if !self.synced && !self.sync() {
+                return piece;
+            }
+            let lost = match self.decoder.next() {
+                Ok(Some(Item::Insn(insn))) => {
+                    visit(&insn);
+                    let after = self.after.unwrap_or(After::Start);
+                    let hash = AddressHash::new();
+                    let piece = piece.get_or_insert(Piece { after, first: insn.ip, last: insn.ip, hash });
+                    piece.last = insn.ip;
+                    piece.hash.add(insn.ip);
+                    continue;
+                }
+                Ok(Some(Item::Event(event))) => match event.kind {
+                    EventKind::Overflow => After::Overflow,
+                    EventKind::Stop => After::Stop,
+                    _ => continue,
+                },
+                Ok(None) => return piece,
+                Err(error) => {
+                    self.synced = false;
+                    self.errors += 1;
+                    After::Error(error)
+                }
+            };
+            self.after = Some(lost);
+            if piece.is_some() {
+                return piece;
+            }
+        }
+    }
+
+    fn sync(&mut self) -> bool {
+        let Some(psb) = self.decoder.resync() else { return false };
+        self.synced = true;
+        let trace = self.decoder.trace();
+        self.after.get_or_insert_with(|| if begins_with(trace, psb) { After::Start } else { After::Psb });
+        true
+    }
+}
+
+impl Iterator for Pieces<'_> {
+    type Item = Piece;
+
+    fn next(&mut self) -> Option<Piece> {
+        self.next_with(|_| {})
+    }
+}
+
+/// Whether the trace begins with the PSB at `psb`: before it is only what the processor may put there when packet
+/// generation is enabled.
+fn begins_with(trace: &[u8], psb: u64) -> bool {
+    Packets::new(trace).take_while(|packet| !matches!(packet, Ok((offset, _)) if *offset >= psb)).all(
+        |packet| {
+            matches!(
+                packet,
+                Ok((
+                    _,
+                    Packet::Pad
+                        | Packet::Tsc(_)
+                        | Packet::Tma(_)
+                        | Packet::DamagedTma(_)
+                        | Packet::Mtc(_)
+                        | Packet::Cyc(_)
+                        | Packet::Cbr(_)
+                        | Packet::Pip(_)
+                        | Packet::Vmcs(_)
+                        | Packet::ModeExec(_)
+                        | Packet::TipPge(_)
+                        | Packet::Psb
+                ))
+            )
+        },
+    )
+}

@@ -1,0 +1,207 @@
+//! What scenarios do not show: pieces, counters, synchronisation.
+
+extern crate std;
+
+use super::*;
+use crate::{
+    image::{AddressSpace, Section},
+    packet::{
+        Ip, ModeExec, Packet,
+        Packet::{Fup, Ovf, Pad, Psb, PsbEnd, TipPgd, TipPge, TntShort, TraceStop},
+        Tnt,
+    },
+};
+use std::{vec, vec::Vec};
+
+/// 1000: nop; 1001: jz 1000; 1003: nop; 1004: jmp 1000; 1006: jmp rax.
+const CODE: [Section<'static>; 1] = [Section {
+    base: 0x1000,
+    bytes: &[0x90, 0x74, 0xfd, 0x90, 0xeb, 0xfa, 0xff, 0xe0],
+    space: AddressSpace::Any,
+}];
+
+const MODE: Packet = Packet::ModeExec(ModeExec { cs_l: true, cs_d: false, iflag: false });
+const MODE_32: Packet = Packet::ModeExec(ModeExec { cs_l: false, cs_d: true, iflag: false });
+const TAKEN: Packet = TntShort(Tnt { bits: 1, len: 1 });
+const NOT_TAKEN: Packet = TntShort(Tnt { bits: 0, len: 1 });
+const OFF: Packet = TipPgd(Ip::Suppressed);
+
+const fn ip(ip: u64) -> Ip {
+    Ip::Full(ip)
+}
+
+const fn psb_plus(ip: u64) -> [Packet; 4] {
+    [Psb, MODE, Fup(Ip::Full(ip)), PsbEnd]
+}
+
+fn trace(packets: &[&[Packet]]) -> Vec<u8> {
+    let mut trace = vec![];
+    for packet in packets.concat() {
+        let mut bytes = [0; Packet::MAX_LEN];
+        let len = packet.emit(&mut bytes).unwrap();
+        trace.extend(&bytes[..len]);
+    }
+    trace
+}
+
+/// What each piece comes after, its first and last address and its length.
+fn pieces(pieces: &mut Pieces<'_>) -> Vec<(&'static str, u64, u64, u64)> {
+    let name = |after| match after {
+        After::Start => "start",
+        After::Psb => "psb",
+        After::Wrap => "wrap",
+        After::Overflow => "ovf",
+        After::Stop => "stop",
+        After::Error(_) => "error",
+    };
+    pieces.map(|piece| (name(piece.after), piece.first, piece.last, piece.hash.count())).collect()
+}
+
+#[test]
+fn a_piece_goes_on_over_filters_and_ends_with_a_loss() {
+    let start = psb_plus(0x1000);
+    let off_and_on = [Fup(ip(0x1003)), OFF, Packet::Pad, MODE, TipPge(ip(0x1000))];
+    for (packets, expected) in [
+        (trace(&[&start, &[TAKEN]]), &[("start", 0x1000, 0x1001, 2)][..]),
+        // Switched off and on again, also with a new PSB+ in between, as a driver does that changes buffers.
+        (trace(&[&start, &[NOT_TAKEN], &off_and_on, &[TAKEN]]), &[("start", 0x1000, 0x1001, 4)]),
+        (
+            trace(&[
+                &start,
+                &[Fup(ip(0x1001)), OFF],
+                &[MODE, TipPge(ip(0x1001))],
+                &psb_plus(0x1001),
+                &[TAKEN],
+            ]),
+            &[("start", 0x1000, 0x1001, 2)],
+        ),
+        (
+            trace(&[&start, &[Fup(ip(0x1001)), OFF, Psb, PsbEnd, MODE, TipPge(ip(0x1001)), TAKEN]]),
+            &[("start", 0x1000, 0x1001, 2)],
+        ),
+        (
+            trace(&[&start, &[TAKEN, Ovf, Fup(ip(0x1001)), NOT_TAKEN, Fup(ip(0x1004)), OFF]]),
+            &[("start", 0x1000, 0x1001, 2), ("ovf", 0x1001, 0x1003, 2)],
+        ),
+        // A MODE.Exec was lost: the next PSB+ has another mode.
+        (
+            trace(&[&start, &[TAKEN, Ovf, Fup(ip(0x1000)), Psb, MODE_32, Fup(ip(0x1000)), PsbEnd, TAKEN]]),
+            &[("start", 0x1000, 0x1001, 2), ("ovf", 0x1000, 0x1001, 2)],
+        ),
+        // A PSB+ that lost its FUP does not say that tracing is off.
+        (
+            trace(&[&start, &[TAKEN, Psb, Ovf, Fup(ip(0x1001)), TAKEN]]),
+            &[("start", 0x1000, 0x1001, 2), ("ovf", 0x1001, 0x1001, 1)],
+        ),
+        (
+            trace(&[&start, &[TAKEN, Ovf, MODE, TipPge(ip(0x1000)), TAKEN]]),
+            &[("start", 0x1000, 0x1001, 2), ("ovf", 0x1000, 0x1001, 2)],
+        ),
+        // Losses without an instruction between them make one piece.
+        (
+            trace(&[&start, &[TAKEN, Ovf, Fup(ip(0x1000)), Ovf, Fup(ip(0x1001)), TAKEN]]),
+            &[("start", 0x1000, 0x1001, 2), ("ovf", 0x1001, 0x1001, 1)],
+        ),
+        (
+            trace(&[&start, &[TipPgd(ip(0x1000)), TraceStop, MODE, TipPge(ip(0x1001)), TAKEN]]),
+            &[("stop", 0x1001, 0x1001, 1)],
+        ),
+        (
+            trace(&[&start, &[TAKEN, PsbEnd], &start, &[TAKEN]]),
+            &[("start", 0x1000, 0x1001, 2), ("error", 0x1000, 0x1001, 2)],
+        ),
+        // A PSB+ that instructions were given out behind is not gone back to.
+        (
+            trace(&[&start, &[TAKEN], &start, &[TAKEN, PsbEnd], &start, &[TAKEN]]),
+            &[("start", 0x1000, 0x1001, 4), ("error", 0x1000, 0x1001, 2)],
+        ),
+        // Nothing is lost of a PSB+ that contradicts what was before it: here, that tracing is on.
+        (
+            trace(&[&start, &[Fup(ip(0x1001)), OFF], &start, &[TAKEN]]),
+            &[("start", 0x1000, 0x1000, 1), ("error", 0x1000, 0x1001, 2)],
+        ),
+        // The jump out of the image is only seen when the next PSB+ was read already.
+        (
+            trace(&[&psb_plus(0x1006), &[Packet::Tip(ip(0x9000))], &start, &[TAKEN]]),
+            &[("start", 0x1006, 0x1006, 1), ("error", 0x1000, 0x1001, 2)],
+        ),
+    ] {
+        let mut found = Pieces::new(InsnDecoder::new(&packets, Image::new(&CODE)));
+        assert_eq!(pieces(&mut found), expected, "{packets:02x?}");
+    }
+}
+
+#[test]
+fn the_first_piece_says_whether_something_is_before_it() {
+    let (start, end) = (psb_plus(0x1000), [TAKEN]);
+    for (before, wrapped, expected) in [
+        (&[][..], false, "start"),
+        (&[Pad, Pad], false, "start"),
+        // How the first enable begins.
+        (&[MODE, TipPge(ip(0x1000))], false, "start"),
+        (&[TAKEN], false, "psb"),
+        (&[Fup(ip(0x1000)), OFF], false, "psb"),
+        (&[TAKEN], true, "wrap"),
+        (&[], true, "wrap"),
+    ] {
+        let trace = trace(&[before, &start, &end]);
+        let decoder = InsnDecoder::new(&trace, Image::new(&CODE));
+        let mut found = if wrapped { Pieces::wrapped(decoder) } else { Pieces::new(decoder) };
+        assert_eq!(pieces(&mut found), [(expected, 0x1000, 0x1001, 2)], "{before:?}");
+    }
+}
+
+#[test]
+fn pieces_count_what_was_lost_also_at_the_end() {
+    let start = psb_plus(0x1000);
+    let trace = trace(&[&start, &[TAKEN, PsbEnd], &start, &[TAKEN, Ovf]]);
+    let mut found = Pieces::new(InsnDecoder::new(&trace, Image::new(&CODE)));
+    assert_eq!(pieces(&mut found).len(), 2);
+    assert_eq!((found.errors(), found.after()), (1, Some(After::Overflow)));
+    let counters = found.decoder().counters();
+    assert_eq!((counters.psbs, counters.overflows, counters.stops), (2, 1, 0));
+}
+
+#[test]
+fn visits_each_instruction_of_a_piece() {
+    let trace = trace(&[&psb_plus(0x1000), &[NOT_TAKEN, TAKEN]]);
+    let mut found = Pieces::new(InsnDecoder::new(&trace, Image::new(&CODE)));
+    let mut visited = vec![];
+    let piece = found.next_with(|insn| visited.push((insn.ip, insn.len, insn.class))).unwrap();
+    let (other, jump) = (Class::Other, Class::CondJump);
+    let once = [(0x1000, 1, other), (0x1001, 2, jump)];
+    let expected = [&once[..], &[(0x1003, 1, other), (0x1004, 2, Class::NearJump)], &once].concat();
+    assert_eq!(visited, expected);
+    let mut hash = crate::hash::AddressHash::new();
+    visited.iter().for_each(|(ip, ..)| hash.add(*ip));
+    assert_eq!(piece.hash, hash);
+}
+
+#[test]
+fn an_error_is_followed_by_out_of_sync_until_a_psb() {
+    let trace = trace(&[&psb_plus(0x1000), &[Packet::Tip(ip(0x1000))], &psb_plus(0x1003)]);
+    let mut decoder = InsnDecoder::new(&trace, Image::new(&CODE));
+    let kind = |next: Result<Option<Item>, Error>| next.map(|_| ()).map_err(|error| error.kind);
+    assert_eq!(kind(decoder.next()), Err(ErrorKind::OutOfSync));
+    assert_eq!(decoder.sync_forward(), Some(0));
+    assert_eq!((kind(decoder.next()), decoder.ip()), (Ok(()), Some(0x1000)));
+    assert_eq!((kind(decoder.next()), decoder.ip()), (Ok(()), Some(0x1001)));
+    assert_eq!(kind(decoder.next()), Err(ErrorKind::TraceMismatch { ip: 0x1001 }));
+    assert_eq!(kind(decoder.next()), Err(ErrorKind::OutOfSync));
+    assert_eq!(decoder.resync(), Some(38));
+    assert_eq!(decoder.next(), Ok(None));
+    assert_eq!(decoder.sync_backward(), Some(38));
+    assert_eq!(decoder.sync_backward(), Some(0));
+    assert_eq!(decoder.sync_backward(), None);
+}
+
+#[test]
+fn the_address_space_follows_the_trace() {
+    let pip = |cr3| Packet::Pip(crate::packet::Pip { cr3, non_root: false });
+    let trace = trace(&[&[Psb, MODE, pip(0x5000), Fup(ip(0x1000)), PsbEnd, TAKEN, pip(0x6000)]]);
+    let mut decoder = InsnDecoder::new(&trace, Image::new(&CODE));
+    decoder.sync_forward();
+    assert_eq!(decoder.cr3(), None);
+    decoder.next().unwrap();
+    assert_eq!(decoder.cr3(), Some(0x5000));
+}

@@ -1,0 +1,90 @@
+//! The way since the trace last said something.
+//!
+//! Without trace the walk is decided by the code alone, so coming to an address for the second time means that it
+//! never ends. Brent's method finds that out with one remembered address: it is compared with each jump's target and
+//! replaced after 1, 2, 4, 8 … jumps.
+
+/// Counts instructions and finds endless loops.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Walk {
+    /// Instructions since the last place that the trace named, which TRIG packets count from.
+    insns: u64,
+    /// Jumps since the mark was set, and after how many it is set anew.
+    jumps: u64,
+    limit: u64,
+    mark: Option<u64>,
+}
+
+impl Walk {
+    pub(super) const fn new() -> Self {
+        Self { insns: 0, jumps: 0, limit: 1, mark: None }
+    }
+
+    /// The trace said something: what was walked until here cannot be part of an endless loop.
+    #[inline]
+    pub(super) fn consumed(&mut self) {
+        self.jumps = 0;
+        self.limit = 1;
+        self.mark = None;
+    }
+
+    /// The trace said where this is.
+    #[inline]
+    pub(super) fn anchor(&mut self) {
+        *self = Self::new();
+    }
+
+    /// One instruction.
+    #[inline]
+    pub(super) fn step(&mut self) {
+        self.insns += 1;
+    }
+
+    /// How many instructions there were since the last anchor.
+    #[inline]
+    pub(super) const fn insns(&self) -> u64 {
+        self.insns
+    }
+
+    /// A direct jump to `target`, without trace; `false` when the walk has been there since the trace said something.
+    #[inline]
+    #[must_use]
+    pub(super) fn jump(&mut self, target: u64) -> bool {
+        if self.mark == Some(target) {
+            return false;
+        }
+        self.jumps += 1;
+        if self.jumps == self.limit {
+            self.mark = Some(target);
+            self.jumps = 0;
+            self.limit = self.limit.saturating_mul(2);
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn finds_a_loop_of_any_length_behind_a_way_of_any_length() {
+        for (way, length) in [(0_u64, 1_u64), (0, 2), (1, 1), (5, 3), (100, 7), (3, 1000)] {
+            let mut walk = Walk::new();
+            let target = |jump: u64| if jump < way { jump } else { way + (jump - way) % length };
+            let found = (0..).find(|&jump| !walk.jump(target(jump)));
+            let found = found.expect("the search has no other end");
+            assert!(found >= way + length, "{way} {length}: reported {found}, before anything repeats");
+            assert!(found <= 4 * (way + length) + 4, "{way} {length}: reported only at {found}");
+        }
+    }
+
+    #[test]
+    fn a_loop_that_consumes_trace_is_not_endless() {
+        let mut walk = Walk::new();
+        for _ in 0..1000 {
+            assert!(walk.jump(0x1000));
+            walk.consumed();
+        }
+    }
+}

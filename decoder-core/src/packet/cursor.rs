@@ -1,0 +1,123 @@
+//! Walking over the packets of a trace.
+//!
+//! ```
+//! use pugmark_decoder_core::packet::{Packet, Packets};
+//!
+//! let trace = [0xff, 0x02, 0x82, 0x02, 0x82, 0x02, 0x82, 0x02, 0x82, 0x02, 0x82, 0x02, 0x82, 0x02, 0x82, 0x02, 0x82,
+//!     0x02, 0x23];
+//! let mut packets = Packets::new(&trace);
+//! assert_eq!(packets.sync_forward(), Some(1));
+//! assert_eq!(packets.next(), Some(Ok((1, Packet::Psb))));
+//! assert_eq!(packets.next(), Some(Ok((17, Packet::PsbEnd))));
+//! assert_eq!(packets.next(), None);
+//! ```
+
+use super::{Context, PSB, Packet};
+use crate::{error::Error, sync};
+
+/// The packets of a trace, one after the other.
+///
+/// As an iterator it gives each packet with its offset. It ends at the end of the trace, also where the trace ends
+/// within a packet. After an error it gives nothing more until [`sync_forward`](Self::sync_forward),
+/// [`sync_backward`](Self::sync_backward) or [`set_offset`](Self::set_offset) say where to go on.
+#[derive(Clone, Debug)]
+pub struct Packets<'a> {
+    bytes: &'a [u8],
+    offset: usize,
+    /// The PSB last synchronised onto.
+    sync: Option<usize>,
+    failed: bool,
+    context: Context,
+}
+
+impl<'a> Packets<'a> {
+    /// A cursor at the first byte of the trace.
+    pub fn new(bytes: &'a [u8]) -> Self {
+        Self::at(bytes, 0)
+    }
+
+    /// A cursor at a packet that is known to begin at `offset`; behind the end there are no packets.
+    pub fn at(bytes: &'a [u8], offset: u64) -> Self {
+        let mut packets = Self { bytes, offset: 0, sync: None, failed: false, context: Context::default() };
+        packets.set_offset(offset);
+        packets
+    }
+
+    /// Reads packets in `context` from here on.
+    pub fn with_context(mut self, context: Context) -> Self {
+        self.context = context;
+        self
+    }
+
+    /// The trace.
+    pub fn bytes(&self) -> &'a [u8] {
+        self.bytes
+    }
+
+    /// The offset of the next packet, or of the packet that failed, or where the trace ends.
+    pub fn offset(&self) -> u64 {
+        self.offset as u64
+    }
+
+    /// The context of the next packet.
+    pub fn context(&self) -> Context {
+        self.context
+    }
+
+    /// Goes to a packet that is known to begin at `offset`, outside any block.
+    pub fn set_offset(&mut self, offset: u64) {
+        self.offset = usize::try_from(offset).unwrap_or(usize::MAX).min(self.bytes.len());
+        self.failed = false;
+        self.context.block = None;
+    }
+
+    /// Goes to the next PSB and returns its offset, or stays and returns `None` when none follows.
+    ///
+    /// The search begins 15 bytes before the current packet, so that a PSB is found whose first bytes were taken for
+    /// the tail of a damaged packet, but never finds the PSB synchronised onto last.
+    pub fn sync_forward(&mut self) -> Option<u64> {
+        let look_back = self.offset.saturating_sub(PSB.len() - 1);
+        let from = match self.sync {
+            Some(sync) if self.offset >= sync => look_back.max(sync + 1),
+            _ => look_back,
+        };
+        let psb = sync::forward(self.bytes, from)?;
+        Some(self.synced(psb))
+    }
+
+    /// Goes to the last PSB before the current position and returns its offset, or stays and returns `None`.
+    pub fn sync_backward(&mut self) -> Option<u64> {
+        let psb = sync::backward(self.bytes, self.offset)?;
+        Some(self.synced(psb))
+    }
+
+    fn synced(&mut self, psb: usize) -> u64 {
+        self.set_offset(psb as u64);
+        self.sync = Some(psb);
+        psb as u64
+    }
+}
+
+impl Iterator for Packets<'_> {
+    type Item = Result<(u64, Packet), Error>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.failed {
+            return None;
+        }
+        let offset = self.offset as u64;
+        match Packet::parse(self.bytes.get(self.offset..)?, self.context) {
+            Ok(Some((packet, size))) => {
+                self.offset += size;
+                self.context = self.context.after(&packet);
+                Some(Ok((offset, packet)))
+            }
+            Ok(None) => None,
+            Err(kind) => {
+                self.failed = true;
+                Some(Err(Error { offset, kind }))
+            }
+        }
+    }
+}

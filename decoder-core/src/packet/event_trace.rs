@@ -1,0 +1,61 @@
+//! CFE and EVD: control-flow events by kind, and the data that belong to them.
+//!
+//! Source: SDM vol. 3, Intel Processor Trace, "Packet Definitions", "Control Flow Event (CFE) Packet", "Event Data
+//! (EVD) Packet".
+//!
+//! ```
+//! use pugmark_decoder_core::packet::{Cfe, Context, Packet};
+//!
+//! // An interrupt with vector 14; a FUP follows.
+//! let (packet, _) = Packet::parse(&[0x02, 0x13, 0x81, 0x0e], Context::default()).unwrap().unwrap();
+//! assert_eq!(packet, Packet::Cfe(Cfe { kind: 1, vector: 14, ip: true }));
+//! ```
+
+use super::{Dialect, Full, Parsed, put};
+
+/// A control-flow event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Cfe {
+    /// What happened, 5 bits; emitted modulo 32.
+    pub kind: u8,
+    /// The vector, where the kind has one.
+    pub vector: u8,
+    /// A FUP with the IP follows.
+    pub ip: bool,
+}
+
+impl Cfe {
+    pub(super) fn parse(bytes: &[u8]) -> Parsed<Self> {
+        let &[_, _, kind, vector, ..] = bytes else { return Ok(None) };
+        Ok(Some((Self { kind: kind & 0x1f, vector, ip: kind & 1 << 7 != 0 }, 4)))
+    }
+
+    pub(super) fn emit(self, out: &mut [u8]) -> Result<usize, Full> {
+        put(out, &[0x02, 0x13, self.kind & 0x1f | u8::from(self.ip) << 7, self.vector])
+    }
+}
+
+/// Data of a control-flow event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Evd {
+    /// What `payload` is, 6 bits; emitted modulo 64.
+    pub kind: u8,
+    /// The value.
+    pub payload: u64,
+}
+
+impl Evd {
+    pub(super) fn parse(bytes: &[u8], dialect: Dialect) -> Parsed<Self> {
+        let &[_, _, kind, a, b, c, d, e, f, g, h, ..] = bytes else { return Ok(None) };
+        let kind = match dialect {
+            Dialect::Manual => kind & 0x3f,
+            Dialect::Libipt => kind & 0x1f,
+        };
+        Ok(Some((Self { kind, payload: u64::from_le_bytes([a, b, c, d, e, f, g, h]) }, 11)))
+    }
+
+    pub(super) fn emit(self, out: &mut [u8]) -> Result<usize, Full> {
+        let [a, b, c, d, e, f, g, h] = self.payload.to_le_bytes();
+        put(out, &[0x02, 0x53, self.kind & 0x3f, a, b, c, d, e, f, g, h])
+    }
+}

@@ -1,0 +1,53 @@
+//! PSB and MNT, which say nothing about the traced program.
+//!
+//! Source: SDM vol. 3, Intel Processor Trace, "Packet Definitions", "Packet Stream Boundary (PSB) Packet", "Maintenance
+//! (MNT) Packet".
+//!
+//! ```
+//! use pugmark_decoder_core::packet::{Context, Mnt, Packet};
+//!
+//! let bytes = [0x02, 0xc3, 0x88, 8, 7, 6, 5, 4, 3, 2, 1];
+//! let (packet, _) = Packet::parse(&bytes, Context::default()).unwrap().unwrap();
+//! assert_eq!(packet, Packet::Mnt(Mnt { payload: 0x0102_0304_0506_0708 }));
+//! ```
+
+use super::{Full, Parsed, put};
+use crate::error::ErrorKind;
+
+/// A PSB packet's bytes.
+pub const PSB: [u8; 16] = *b"\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82";
+
+/// The error's value is the first byte that is not as in a PSB.
+pub(super) fn parse_psb(bytes: &[u8]) -> Parsed<()> {
+    let Some(bytes) = bytes.first_chunk::<16>() else { return Ok(None) };
+    if *bytes == PSB {
+        return Ok(Some(((), PSB.len())));
+    }
+    let wrong =
+        bytes.iter().zip(&PSB).find(|(byte, psb)| byte != psb).map_or(0, |(byte, _)| u64::from(*byte));
+    Err(ErrorKind::MalformedPacket { packet: "PSB", value: wrong })
+}
+
+/// Eight bytes with a model-specific meaning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Mnt {
+    /// The payload.
+    pub payload: u64,
+}
+
+impl Mnt {
+    pub(super) fn parse(bytes: &[u8]) -> Parsed<Self> {
+        match *bytes {
+            [_, _, 0x88, a, b, c, d, e, f, g, h, ..] => {
+                Ok(Some((Self { payload: u64::from_le_bytes([a, b, c, d, e, f, g, h]) }, 11)))
+            }
+            [_, _, 0x88, ..] | [] | [_] | [_, _] => Ok(None),
+            [_, _, third, ..] => Err(ErrorKind::UnknownOpcodeAfterC3(third)),
+        }
+    }
+
+    pub(super) fn emit(self, out: &mut [u8]) -> Result<usize, Full> {
+        let [a, b, c, d, e, f, g, h] = self.payload.to_le_bytes();
+        put(out, &[0x02, 0xc3, 0x88, a, b, c, d, e, f, g, h])
+    }
+}

@@ -1,0 +1,495 @@
+//! Every packet's bytes, typed from the manual, and every way to get them wrong.
+
+#![expect(clippy::unusual_byte_groupings, reason = "grouped by the packets' fields")]
+
+extern crate std;
+
+use super::*;
+use crate::errata::Errata;
+use crate::error::{Error, ErrorKind};
+use std::vec::Vec;
+
+const OUTSIDE: Context = Context::new(Dialect::Manual);
+const LIBIPT: Context = Context::new(Dialect::Libipt);
+const FOUR: Context = Context { block: Some(BlockItemSize::Four), ..OUTSIDE };
+const EIGHT: Context = Context { block: Some(BlockItemSize::Eight), ..OUTSIDE };
+
+fn exec(cs_l: bool, cs_d: bool, iflag: bool) -> Packet {
+    Packet::ModeExec(ModeExec { cs_l, cs_d, iflag })
+}
+
+fn tsx(in_tx: bool, abort: bool) -> Packet {
+    Packet::ModeTsx(ModeTsx { in_tx, abort })
+}
+
+fn cyc(cycles: u64) -> Packet {
+    Packet::Cyc(Cyc { cycles })
+}
+
+/// Bytes that the manual gives a packet, reserved bits zero, and the packet.
+fn table() -> Vec<(Context, &'static [u8], Packet)> {
+    let outside: &[(&[u8], Packet)] = &[
+        (&[0x00], Packet::Pad),
+        (b"\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82", Packet::Psb),
+        (&[0x02, 0x23], Packet::PsbEnd),
+        (&[0x02, 0xf3], Packet::Ovf),
+        (&[0x02, 0x83], Packet::TraceStop),
+        (&[0b0000_0100], Packet::TntShort(Tnt { bits: 0, len: 1 })),
+        (&[0b0000_0110], Packet::TntShort(Tnt { bits: 1, len: 1 })),
+        (&[0b0010_1100], Packet::TntShort(Tnt { bits: 0b0110, len: 4 })),
+        (&[0b1000_0000], Packet::TntShort(Tnt { bits: 0, len: 6 })),
+        (&[0b1111_1110], Packet::TntShort(Tnt { bits: 0b11_1111, len: 6 })),
+        (&[0x02, 0xa3, 2, 0, 0, 0, 0, 0], Packet::TntLong(Tnt { bits: 0, len: 1 })),
+        (&[0x02, 0xa3, 0x80, 1, 0, 0, 0, 0], Packet::TntLong(Tnt { bits: 0x80, len: 8 })),
+        (&[0x02, 0xa3, 1, 0, 0, 0, 0, 0x80], Packet::TntLong(Tnt { bits: 1, len: 47 })),
+        (&[0x0d], Packet::Tip(Ip::Suppressed)),
+        (&[0x2d, 0x34, 0x12], Packet::Tip(Ip::Update16(0x1234))),
+        (&[0x4d, 4, 3, 2, 1], Packet::Tip(Ip::Update32(0x0102_0304))),
+        (&[0x6d, 6, 5, 4, 3, 2, 0x81], Packet::Tip(Ip::SignExtend48(0x8102_0304_0506))),
+        (&[0x8d, 6, 5, 4, 3, 2, 0x81], Packet::Tip(Ip::Update48(0x8102_0304_0506))),
+        (&[0xcd, 8, 7, 6, 5, 4, 3, 2, 0x81], Packet::Tip(Ip::Full(0x8102_0304_0506_0708))),
+        (&[0x11], Packet::TipPge(Ip::Suppressed)),
+        (&[0x31, 0x34, 0x12], Packet::TipPge(Ip::Update16(0x1234))),
+        (&[0x51, 4, 3, 2, 1], Packet::TipPge(Ip::Update32(0x0102_0304))),
+        (&[0x71, 6, 5, 4, 3, 2, 1], Packet::TipPge(Ip::SignExtend48(0x0102_0304_0506))),
+        (&[0x91, 6, 5, 4, 3, 2, 1], Packet::TipPge(Ip::Update48(0x0102_0304_0506))),
+        (&[0xd1, 8, 7, 6, 5, 4, 3, 2, 1], Packet::TipPge(Ip::Full(0x0102_0304_0506_0708))),
+        (&[0x01], Packet::TipPgd(Ip::Suppressed)),
+        (&[0x21, 0x34, 0x12], Packet::TipPgd(Ip::Update16(0x1234))),
+        (&[0x41, 4, 3, 2, 1], Packet::TipPgd(Ip::Update32(0x0102_0304))),
+        (&[0x61, 6, 5, 4, 3, 2, 1], Packet::TipPgd(Ip::SignExtend48(0x0102_0304_0506))),
+        (&[0x81, 6, 5, 4, 3, 2, 1], Packet::TipPgd(Ip::Update48(0x0102_0304_0506))),
+        (&[0xc1, 8, 7, 6, 5, 4, 3, 2, 1], Packet::TipPgd(Ip::Full(0x0102_0304_0506_0708))),
+        (&[0x1d], Packet::Fup(Ip::Suppressed)),
+        (&[0x3d, 0x34, 0x12], Packet::Fup(Ip::Update16(0x1234))),
+        (&[0x5d, 4, 3, 2, 1], Packet::Fup(Ip::Update32(0x0102_0304))),
+        (&[0x7d, 6, 5, 4, 3, 2, 1], Packet::Fup(Ip::SignExtend48(0x0102_0304_0506))),
+        (&[0x9d, 6, 5, 4, 3, 2, 1], Packet::Fup(Ip::Update48(0x0102_0304_0506))),
+        (&[0xdd, 8, 7, 6, 5, 4, 3, 2, 1], Packet::Fup(Ip::Full(0x0102_0304_0506_0708))),
+        (&[0x99, 0b000_00000], exec(false, false, false)),
+        (&[0x99, 0b000_00001], exec(true, false, false)),
+        (&[0x99, 0b000_00010], exec(false, true, false)),
+        (&[0x99, 0b000_00100], exec(false, false, true)),
+        (&[0x99, 0b001_00000], tsx(false, false)),
+        (&[0x99, 0b001_00001], tsx(true, false)),
+        (&[0x99, 0b001_00010], tsx(false, true)),
+        (&[0x02, 0x43, 0, 0x10, 0, 0, 0, 0], Packet::Pip(Pip { cr3: 0x1_0000, non_root: false })),
+        (
+            &[0x02, 0x43, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff],
+            Packet::Pip(Pip { cr3: 0xf_ffff_ffff_ffe0, non_root: true }),
+        ),
+        (&[0x02, 0xc8, 5, 4, 3, 2, 0x81], Packet::Vmcs(Vmcs { base: 0x8_1020_3040_5000 })),
+        (&[0x19, 7, 6, 5, 4, 3, 2, 0x81], Packet::Tsc(Tsc { tsc: 0x81_0203_0405_0607 })),
+        (&[0x02, 0x03, 0x24, 0x00], Packet::Cbr(Cbr { ratio: 0x24, reserved: 0 })),
+        (&[0x02, 0x03, 0xff, 0x5a], Packet::Cbr(Cbr { ratio: 0xff, reserved: 0x5a })),
+        (&[0x02, 0x73, 0x34, 0x12, 0, 0xcd, 0x01], Packet::Tma(Tma { ctc: 0x1234, fc: 0x1cd })),
+        (&[0x59, 0x94], Packet::Mtc(Mtc { ctc: 0x94 })),
+        (&[0b00000_0_11], cyc(0)),
+        (&[0b10001_0_11], cyc(0x11)),
+        (&[0b11111_0_11], cyc(31)),
+        (&[0b00000_1_11, 0b0000001_0], cyc(32)),
+        (&[0b11111_1_11, 0b1111111_0], cyc((1 << 12) - 1)),
+        (&[0b00000_1_11, 0b0000000_1, 0b0000001_0], cyc(1 << 12)),
+        (&[0xff, 0xff, 0xff, 0xfe], cyc((1 << 26) - 1)),
+        (&[0xff, 0xff, 0xff, 0xff, 0xfe], cyc((1 << 33) - 1)),
+        (&[0xff, 0xff, 0xff, 0xff, 0xff, 0xfe], cyc((1 << 40) - 1)),
+        (&[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xfe], cyc((1 << 47) - 1)),
+        (&[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xfe], cyc((1 << 54) - 1)),
+        (&[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xfe], cyc((1 << 61) - 1)),
+        (&[0x02, 0xc3, 0x88, 8, 7, 6, 5, 4, 3, 2, 0x81], Packet::Mnt(Mnt { payload: 0x8102_0304_0506_0708 })),
+        (&[0x02, 0x62], Packet::Exstop(Exstop { ip: false })),
+        (&[0x02, 0xe2], Packet::Exstop(Exstop { ip: true })),
+        (&[0x02, 0xc2, 0x21, 0, 0, 0, 1, 0, 0, 0], Packet::Mwait(Mwait { hints: 0x21, ext: 1 })),
+        (&[0x02, 0x22, 0x00, 0x21], Packet::Pwre(Pwre { state: 2, sub_state: 1, hw: false })),
+        (&[0x02, 0x22, 0x80, 0x5f], Packet::Pwre(Pwre { state: 5, sub_state: 15, hw: true })),
+        (
+            &[0x02, 0xa2, 0x25, 0b0001, 0, 0, 0],
+            Packet::Pwrx(Pwrx { last: 2, deepest: 5, interrupt: true, store: false, autonomous: false }),
+        ),
+        (
+            &[0x02, 0xa2, 0xf0, 0b0100, 0, 0, 0],
+            Packet::Pwrx(Pwrx { last: 15, deepest: 0, interrupt: false, store: true, autonomous: false }),
+        ),
+        (
+            &[0x02, 0xa2, 0x0f, 0b1000, 0, 0, 0],
+            Packet::Pwrx(Pwrx { last: 0, deepest: 15, interrupt: false, store: false, autonomous: true }),
+        ),
+        (&[0x02, 0x12, 4, 3, 2, 1], Packet::Ptw(Ptw { payload: PtwPayload::Four(0x0102_0304), ip: false })),
+        (&[0x02, 0x92, 4, 3, 2, 1], Packet::Ptw(Ptw { payload: PtwPayload::Four(0x0102_0304), ip: true })),
+        (
+            &[0x02, 0x32, 8, 7, 6, 5, 4, 3, 2, 1],
+            Packet::Ptw(Ptw { payload: PtwPayload::Eight(0x0102_0304_0506_0708), ip: false }),
+        ),
+        (
+            &[0x02, 0xb2, 8, 7, 6, 5, 4, 3, 2, 1],
+            Packet::Ptw(Ptw { payload: PtwPayload::Eight(0x0102_0304_0506_0708), ip: true }),
+        ),
+        (&[0x02, 0x63, 0x01], Packet::Bbp(Bbp { size: BlockItemSize::Eight, kind: 1 })),
+        (&[0x02, 0x63, 0x9f], Packet::Bbp(Bbp { size: BlockItemSize::Four, kind: 31 })),
+        (&[0x02, 0x33], Packet::Bep(Bep { ip: false })),
+        (&[0x02, 0xb3], Packet::Bep(Bep { ip: true })),
+        (&[0x02, 0x13, 0x01, 0x0e], Packet::Cfe(Cfe { kind: 1, vector: 14, ip: false })),
+        (&[0x02, 0x13, 0x9f, 0xff], Packet::Cfe(Cfe { kind: 31, vector: 255, ip: true })),
+        (
+            &[0x02, 0x53, 0x02, 8, 7, 6, 5, 4, 3, 2, 1],
+            Packet::Evd(Evd { kind: 2, payload: 0x0102_0304_0506_0708 }),
+        ),
+        (&[0x02, 0x53, 0x3f, 0, 0, 0, 0, 0, 0, 0, 0], Packet::Evd(Evd { kind: 63, payload: 0 })),
+        (&[0xd9, 0x00, 0xa1], Packet::Trig(Trig { trbv: 0xa1, icnt: None, mult: false, ip: false })),
+        (&[0xd9, 0xa0, 0xa1], Packet::Trig(Trig { trbv: 0xa1, icnt: None, mult: true, ip: true })),
+        (
+            &[0xd9, 0x40, 1, 0x17, 2],
+            Packet::Trig(Trig { trbv: 1, icnt: Some(0x217), mult: false, ip: false }),
+        ),
+    ];
+    let mut rows: Vec<_> = outside.iter().map(|&(bytes, packet)| (OUTSIDE, bytes, packet)).collect();
+    rows.extend([
+        (FOUR, &[0x04, 4, 3, 2, 1][..], Packet::Bip(Bip { id: 0, value: BipValue::Four(0x0102_0304) })),
+        (FOUR, &[0xfc, 4, 3, 2, 1], Packet::Bip(Bip { id: 31, value: BipValue::Four(0x0102_0304) })),
+        (
+            EIGHT,
+            &[0x14, 8, 7, 6, 5, 4, 3, 2, 1],
+            Packet::Bip(Bip { id: 2, value: BipValue::Eight(0x0102_0304_0506_0708) }),
+        ),
+    ]);
+    rows
+}
+
+#[test]
+fn parses_and_emits_each_packet_as_the_manual_has_it() {
+    for (context, bytes, packet) in table() {
+        assert_eq!(Packet::parse(bytes, context), Ok(Some((packet, bytes.len()))), "{bytes:02x?}");
+        let more = [bytes, &[0xff; 16]].concat();
+        assert_eq!(Packet::parse(&more, context), Ok(Some((packet, bytes.len()))), "{bytes:02x?} and more");
+
+        let mut out = [0xee; 17];
+        assert_eq!(packet.emit(&mut out), Ok(bytes.len()), "{packet:?}");
+        assert_eq!(&out[..bytes.len()], bytes, "{packet:?}");
+        assert!(out[bytes.len()..].iter().all(|&byte| byte == 0xee), "{packet:?} writes behind its end");
+        assert_eq!(packet.len(), bytes.len(), "{packet:?}");
+    }
+}
+
+#[test]
+fn a_packet_that_is_cut_short_is_the_end_of_the_trace() {
+    for (context, bytes, _) in table() {
+        for cut in 0..bytes.len() {
+            assert_eq!(Packet::parse(&bytes[..cut], context), Ok(None), "{:02x?}", &bytes[..cut]);
+        }
+    }
+}
+
+#[test]
+fn writes_nothing_where_a_packet_does_not_fit() {
+    for (_, bytes, packet) in table() {
+        let mut out = [0xee; 16];
+        assert_eq!(packet.emit(&mut out[..bytes.len() - 1]), Err(Full), "{packet:?}");
+        assert_eq!(out, [0xee; 16], "{packet:?}");
+    }
+}
+
+#[test]
+fn opcodes_that_are_not_in_the_manual_are_unknown() {
+    let known = [0x00, 0x02, 0x19, 0x59, 0x99, 0xd9];
+    for first in 0..=u8::MAX {
+        let taken = known.contains(&first)
+            || first & 1 == 0
+            || first & 3 == 3
+            || matches!(first & 0x1f, 0x01 | 0x0d | 0x11 | 0x1d);
+        let unknown = Packet::parse(&[first], OUTSIDE) == Err(ErrorKind::UnknownOpcode(first));
+        assert_eq!(unknown, !taken, "{first:02x}");
+    }
+    let known = [
+        0x82, 0x23, 0xf3, 0x83, 0xa3, 0x43, 0xc8, 0x03, 0x73, 0xc3, 0x62, 0xe2, 0xc2, 0x22, 0xa2, 0x13, 0x53,
+        0x63, 0x33, 0xb3,
+    ];
+    for second in 0..=u8::MAX {
+        let unknown =
+            Packet::parse(&[0x02, second], OUTSIDE) == Err(ErrorKind::UnknownExtendedOpcode(second));
+        assert_eq!(unknown, !known.contains(&second) && second & 0x1f != 0x12, "02 {second:02x}");
+    }
+    for third in (0..=u8::MAX).filter(|&third| third != 0x88) {
+        let parsed = Packet::parse(&[0x02, 0xc3, third], OUTSIDE);
+        assert_eq!(parsed, Err(ErrorKind::UnknownOpcodeAfterC3(third)), "02 c3 {third:02x}");
+    }
+}
+
+#[test]
+fn values_that_the_manual_does_not_allow_are_errors_with_that_value() {
+    let cases: &[(&[u8], &str, u64)] = &[
+        (b"\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x83", "PSB", 0x83),
+        (b"\x02\x82\x77\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x83", "PSB", 0x77),
+        (&[0xad], "TIP", 5),
+        (&[0xed], "TIP", 7),
+        (&[0xb1], "TIP.PGE", 5),
+        (&[0xf1], "TIP.PGE", 7),
+        (&[0xa1], "TIP.PGD", 5),
+        (&[0xe1], "TIP.PGD", 7),
+        (&[0xbd], "FUP", 5),
+        (&[0xfd], "FUP", 7),
+        (&[0x02, 0xa3, 0, 0, 0, 0, 0, 0], "TNT", 0),
+        (&[0x02, 0xa3, 1, 0, 0, 0, 0, 0], "TNT", 1),
+        (&[0x99, 0x40], "MODE", 0x40),
+        (&[0x99, 0xe3], "MODE", 0xe3),
+        (&[0x02, 0x73, 0, 0, 1, 0, 0], "TMA", 0x00_0001),
+        (&[0x02, 0x73, 0, 0, 0, 0, 2], "TMA", 0x02_0000),
+        (&[0x02, 0x73, 0, 0, 0, 0xff, 0xff], "TMA", 0xff_ff00),
+        (&[0x07, 1, 1, 1, 1, 1, 1, 1, 1, 0x55], "CYC", 0x55),
+        (&[0x02, 0x52], "PTW", 2),
+        (&[0x02, 0x72], "PTW", 3),
+        (&[0x02, 0xd2], "PTW", 2),
+        (&[0x02, 0xf2], "PTW", 3),
+    ];
+    for &(bytes, packet, value) in cases {
+        let error = Err(ErrorKind::MalformedPacket { packet, value });
+        assert_eq!(Packet::parse(bytes, OUTSIDE), error, "{bytes:02x?}");
+        // The value decides as soon as it is there; a packet with a check on its last bytes can still be cut.
+        let needs = match packet {
+            "PSB" | "TNT" | "TMA" | "CYC" => bytes.len(),
+            "MODE" | "PTW" => 2,
+            _ => 1,
+        };
+        assert_eq!(Packet::parse(&bytes[..needs - 1], OUTSIDE), Ok(None), "{bytes:02x?} cut");
+        assert_eq!(Packet::parse(&[bytes, &[0; 9]].concat(), OUTSIDE), error, "{bytes:02x?} and more");
+    }
+}
+
+#[test]
+fn reserved_bits_are_not_looked_at() {
+    let cases: &[(&[u8], Packet)] = &[
+        (&[0x99, 0b000_11001], exec(true, false, false)),
+        (&[0x99, 0b001_11101], tsx(true, false)),
+        (&[0x02, 0x22, 0x7f, 0x10], Packet::Pwre(Pwre { state: 1, sub_state: 0, hw: false })),
+        (
+            &[0x02, 0xa2, 0x12, 0xf2, 1, 2, 3],
+            Packet::Pwrx(Pwrx { last: 1, deepest: 2, interrupt: false, store: false, autonomous: false }),
+        ),
+        (&[0x02, 0x63, 0x61], Packet::Bbp(Bbp { size: BlockItemSize::Eight, kind: 1 })),
+        (&[0x02, 0x13, 0x62, 0], Packet::Cfe(Cfe { kind: 2, vector: 0, ip: false })),
+        (&[0x02, 0x53, 0xc1, 0, 0, 0, 0, 0, 0, 0, 0], Packet::Evd(Evd { kind: 1, payload: 0 })),
+        (&[0xd9, 0x1f, 0], Packet::Trig(Trig { trbv: 0, icnt: None, mult: false, ip: false })),
+        // A count can be written longer than it need be.
+        (&[0x07, 0x01, 0x00], cyc(0)),
+    ];
+    for &(bytes, packet) in cases {
+        assert_eq!(Packet::parse(bytes, OUTSIDE), Ok(Some((packet, bytes.len()))), "{bytes:02x?}");
+        assert_re_emits(&packet, OUTSIDE);
+    }
+}
+
+#[test]
+fn libipt_reads_some_bytes_differently() {
+    for (bytes, unknown) in [([0x02, 0x63, 0x01], 0x63), ([0x02, 0x33, 0], 0x33), ([0x02, 0xb3, 0], 0xb3)] {
+        let error = Err(ErrorKind::UnknownExtendedOpcode(unknown));
+        assert_eq!(Packet::parse(&bytes, LIBIPT), error, "{bytes:02x?}");
+    }
+    for (flags, manual, libipt) in [(0x80, true, false), (0x08, false, true), (0x77, false, false)] {
+        let pwre = |hw| Ok(Some((Packet::Pwre(Pwre { state: 0, sub_state: 0, hw }), 4)));
+        assert_eq!(Packet::parse(&[0x02, 0x22, flags, 0], OUTSIDE), pwre(manual), "{flags:02x}");
+        assert_eq!(Packet::parse(&[0x02, 0x22, flags, 0], LIBIPT), pwre(libipt), "{flags:02x}");
+    }
+    let evd = |kind| Ok(Some((Packet::Evd(Evd { kind, payload: 0 }), 11)));
+    assert_eq!(Packet::parse(&[0x02, 0x53, 0xe2, 0, 0, 0, 0, 0, 0, 0, 0], LIBIPT), evd(2));
+}
+
+#[test]
+fn skd007_makes_an_ovf_of_a_cyc() {
+    let skd007 = Context { errata: Errata { skd007: true, ..Errata::NONE }, ..OUTSIDE };
+    for (bytes, with, without) in [
+        (&[0x07, 0x02, 0xf3][..], (Packet::Ovf, 3), (cyc(0x20), 2)),
+        (&[0xff, 0x02, 0xf3, 0x00], (Packet::Ovf, 3), (cyc(0x3f), 2)),
+        (&[0x07, 0x04, 0xf3], (cyc(0x40), 2), (cyc(0x40), 2)),
+        (&[0x07, 0x02, 0xf2], (cyc(0x20), 2), (cyc(0x20), 2)),
+        (&[0x07, 0x02], (cyc(0x20), 2), (cyc(0x20), 2)),
+        (&[0x03, 0x02, 0xf3], (cyc(0), 1), (cyc(0), 1)),
+    ] {
+        assert_eq!(Packet::parse(bytes, skd007), Ok(Some(with)), "{bytes:02x?}");
+        assert_eq!(Packet::parse(bytes, OUTSIDE), Ok(Some(without)), "{bytes:02x?}");
+    }
+}
+
+#[test]
+fn skz84_makes_eight_bytes_of_a_damaged_tma() {
+    let skz84 = Context { errata: Errata { skz84: true, ..Errata::NONE }, ..OUTSIDE };
+    for bytes in [[0x02, 0x73, 1, 1, 1, 1, 0, 0], [0x02, 0x73, 1, 1, 0, 0, 2, 0xff]] {
+        assert_eq!(Packet::parse(&bytes, skz84), Ok(Some((Packet::DamagedTma(bytes), 8))), "{bytes:02x?}");
+        assert!(Packet::parse(&bytes, OUTSIDE).is_err(), "{bytes:02x?}");
+        assert_re_emits(&Packet::DamagedTma(bytes), skz84);
+        for cut in 0..bytes.len() {
+            assert_eq!(Packet::parse(&bytes[..cut], skz84), Ok(None), "{bytes:02x?}");
+        }
+    }
+    let whole = Packet::Tma(Tma { ctc: 0x101, fc: 1 });
+    assert_eq!(Packet::parse(&[0x02, 0x73, 1, 1, 0, 1, 0, 0], skz84), Ok(Some((whole, 7))));
+}
+
+#[test]
+fn values_too_big_are_emitted_as_their_docs_say() {
+    let cases: &[(Packet, &[u8])] = &[
+        (Packet::Tip(Ip::Update48(u64::MAX)), &[0x8d, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff]),
+        (Packet::Fup(Ip::SignExtend48(u64::MAX)), &[0x7d, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff]),
+        (Packet::Tsc(Tsc { tsc: u64::MAX }), &[0x19, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff]),
+        (
+            Packet::Pip(Pip { cr3: u64::MAX, non_root: false }),
+            &[0x02, 0x43, 0xfe, 0xff, 0xff, 0xff, 0xff, 0xff],
+        ),
+        (Packet::Vmcs(Vmcs { base: u64::MAX }), &[0x02, 0xc8, 0xff, 0xff, 0xff, 0xff, 0xff]),
+        (Packet::Tma(Tma { ctc: 0, fc: 0xffff }), &[0x02, 0x73, 0, 0, 0, 0xff, 0x01]),
+        (cyc(u64::MAX), &[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xfe]),
+        (Packet::Pwre(Pwre { state: 0x12, sub_state: 0x34, hw: false }), &[0x02, 0x22, 0, 0x24]),
+        (
+            Packet::Pwrx(Pwrx {
+                last: 0x12,
+                deepest: 0x34,
+                interrupt: false,
+                store: false,
+                autonomous: false,
+            }),
+            &[0x02, 0xa2, 0x24, 0, 0, 0, 0],
+        ),
+        (Packet::Bbp(Bbp { size: BlockItemSize::Eight, kind: 0xff }), &[0x02, 0x63, 0x1f]),
+        (Packet::Bip(Bip { id: 0xff, value: BipValue::Four(0) }), &[0xfc, 0, 0, 0, 0]),
+        (Packet::Cfe(Cfe { kind: 0xff, vector: 0, ip: false }), &[0x02, 0x13, 0x1f, 0]),
+        (Packet::Evd(Evd { kind: 0xff, payload: 0 }), &[0x02, 0x53, 0x3f, 0, 0, 0, 0, 0, 0, 0, 0]),
+        (Packet::TntShort(Tnt { bits: u64::MAX, len: 2 }), &[0b0000_1110]),
+        (Packet::TntShort(Tnt { bits: u64::MAX, len: 0 }), &[0]),
+        (Packet::TntLong(Tnt { bits: u64::MAX, len: 0 }), &[0; 8]),
+    ];
+    for &(packet, bytes) in cases {
+        let mut out = [0xee; 16];
+        assert_eq!(packet.emit(&mut out), Ok(bytes.len()), "{packet:x?}");
+        assert_eq!(&out[..bytes.len()], bytes, "{packet:x?}");
+    }
+    for packet in [
+        Packet::TntShort(Tnt { bits: 0, len: 7 }),
+        Packet::TntLong(Tnt { bits: 0, len: 48 }),
+        Packet::TntLong(Tnt { bits: 0, len: 255 }),
+    ] {
+        assert_eq!((packet.emit(&mut [0; 16]), packet.len()), (Err(Full), 0), "{packet:x?}");
+    }
+}
+
+fn assert_re_emits(packet: &Packet, context: Context) {
+    let mut out = [0; Packet::MAX_LEN];
+    let size = packet.emit(&mut out).unwrap();
+    assert_eq!(Packet::parse(&out[..size], context), Ok(Some((*packet, size))), "{packet:x?}");
+}
+
+/// A sequence that looks random and is the same each time (xorshift64*).
+fn random() -> impl FnMut() -> u64 {
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    move || {
+        state ^= state >> 12;
+        state ^= state << 25;
+        state ^= state >> 27;
+        state.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+}
+
+#[test]
+fn what_parses_re_emits_to_an_equal_packet_whatever_the_bytes() {
+    let mut random = random();
+    for context in [OUTSIDE, FOUR, EIGHT, LIBIPT] {
+        // Emission follows the manual, and so does the second reading.
+        let second = Context { dialect: Dialect::Manual, ..context };
+        let check = |bytes: &[u8]| match Packet::parse(bytes, context) {
+            Ok(Some((packet, size))) => {
+                assert!((1..=bytes.len()).contains(&size), "{bytes:02x?}");
+                assert_re_emits(&packet, second);
+                for cut in 0..size {
+                    let cut = Packet::parse(&bytes[..cut], context);
+                    assert_eq!(cut, Ok(None), "{bytes:02x?}");
+                }
+            }
+            Ok(None) => assert!(bytes.len() < Packet::MAX_LEN, "{bytes:02x?}"),
+            Err(_) => {}
+        };
+        for first in 0..=u8::MAX {
+            check(&[first]);
+            for second in 0..=u8::MAX {
+                check(&[first, second]);
+                let mut bytes = [0; 16];
+                bytes[..8].copy_from_slice(&random().to_le_bytes());
+                bytes[8..].copy_from_slice(&random().to_le_bytes());
+                [bytes[0], bytes[1]] = [first, second];
+                check(&bytes);
+            }
+        }
+        for _ in 0..20_000 {
+            let third = random() as u8;
+            let mut bytes = [0x02, random() as u8, third, 0, 0, 0, 0, 0, 0, 0, 0];
+            bytes[3..].copy_from_slice(&random().to_le_bytes());
+            check(&bytes);
+            check(&bytes[..3]);
+        }
+    }
+}
+
+#[test]
+fn tnt_outcomes_come_oldest_first() {
+    let outcomes = |bits, len| Tnt { bits, len }.outcomes().collect::<Vec<_>>();
+    assert_eq!(outcomes(0b100, 3), [true, false, false]);
+    assert_eq!(outcomes(0b1, 1), [true]);
+    assert_eq!(outcomes(0, 0), [false; 0]);
+    assert_eq!(outcomes(u64::MAX, 255).len(), 64);
+}
+
+#[test]
+fn a_block_lasts_until_a_packet_that_cannot_be_inside_one() {
+    let inside: &[&[u8]] = &[&[0x00], &[0x59, 1], &[0x13], &[0x02, 0x62], &[0x3d, 1, 2]];
+    let outside: &[&[u8]] = &[&[0x02, 0x33], &[0x02, 0xb3], &[0x02, 0xf3], &[0x06], &[0x2d, 1, 2], &PSB];
+    for (packets, still_inside) in [(inside, true), (outside, false)] {
+        for packet in packets {
+            let trace = [&[0x02, 0x63, 0x80][..], packet, &[0x0c, 1, 0, 0, 0]].concat();
+            let last = Packets::new(&trace).nth(2).unwrap().unwrap().1;
+            assert_eq!(matches!(last, Packet::Bip(_)), still_inside, "{packet:02x?}");
+            assert_eq!(matches!(last, Packet::TntShort(_)), !still_inside, "{packet:02x?}");
+        }
+    }
+}
+
+#[test]
+fn the_cursor_stops_at_an_error_and_goes_on_at_the_next_psb() {
+    let trace = [&[0x00][..], &PSB, &[0x02, 0x23, 0x05, 0x00], &PSB, &[0x02, 0x23, 0x02]].concat();
+    let mut packets = Packets::new(&trace);
+    assert_eq!(packets.sync_forward(), Some(1));
+    let error = Error { offset: 19, kind: ErrorKind::UnknownOpcode(0x05) };
+    assert!(packets.by_ref().eq([Ok((1, Packet::Psb)), Ok((17, Packet::PsbEnd)), Err(error)]));
+    assert_eq!((packets.next(), packets.offset()), (None, 19));
+    assert_eq!(packets.sync_forward(), Some(21));
+    assert!(packets.by_ref().eq([Ok((21, Packet::Psb)), Ok((37, Packet::PsbEnd))]));
+    // The last packet is cut off.
+    assert_eq!(packets.offset(), 39);
+    assert_eq!(packets.sync_forward(), None);
+    assert_eq!(packets.sync_backward(), Some(21));
+    assert_eq!(packets.sync_backward(), Some(1));
+    assert_eq!(packets.sync_backward(), None);
+    assert_eq!(packets.offset(), 1);
+}
+
+#[test]
+fn synchronising_finds_a_psb_that_a_damaged_packet_reached_into() {
+    // A long TNT takes the first four bytes of the PSB; what it leaves is no PSB.
+    let trace = [&PSB[..], &[0x02, 0xa3, 1, 1], &PSB, &[0x02, 0x23, 0x00, 0x00]].concat();
+    let mut packets = Packets::new(&trace);
+    assert_eq!(packets.sync_forward(), Some(0));
+    assert!(packets.by_ref().last().unwrap().is_err());
+    assert_eq!(packets.offset(), 24);
+    assert_eq!(packets.sync_forward(), Some(20));
+    assert_eq!(packets.next(), Some(Ok((20, Packet::Psb))));
+}
+
+#[test]
+fn synchronising_never_finds_the_psb_it_was_on() {
+    let trace = [&PSB[..], &[0x02, 0x23]].concat();
+    let mut packets = Packets::new(&trace);
+    assert_eq!(packets.sync_forward(), Some(0));
+    for _ in 0..2 {
+        assert_eq!(packets.clone().sync_forward(), None);
+        packets.next();
+    }
+    assert_eq!(packets.sync_forward(), None);
+    packets.set_offset(0);
+    assert_eq!(Packets::at(&trace, 5).sync_forward(), Some(0));
+    assert_eq!(Packets::at(&trace, u64::MAX).sync_forward(), None);
+}

@@ -1,0 +1,77 @@
+//! TNT: outcomes of conditional branches and of compressed returns.
+//!
+//! Source: SDM vol. 3, Intel Processor Trace, "Packet Definitions", "Taken/Not-taken (TNT) Packet".
+//!
+//! ```
+//! use pugmark_decoder_core::packet::{Context, Packet, Tnt};
+//!
+//! // The highest set bit above the opcode ends the outcomes: taken, not taken.
+//! let (packet, _) = Packet::parse(&[0b0000_1100], Context::default()).unwrap().unwrap();
+//! assert_eq!(packet, Packet::TntShort(Tnt { bits: 0b10, len: 2 }));
+//! let Packet::TntShort(tnt) = packet else { unreachable!() };
+//! assert!(tnt.outcomes().eq([true, false]));
+//! ```
+
+use super::{Full, Parsed, put};
+use crate::error::ErrorKind;
+
+/// Outcomes of conditional branches and compressed returns, oldest in the highest bit of `bits` below `len`.
+///
+/// Emission: bits at and above `len` are not looked at; with no outcomes PAD bytes of the packet's size are written,
+/// which say as much; more outcomes than the packet holds are refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Tnt {
+    /// The outcomes: bit `len - 1` is the oldest, bit 0 the youngest; 1 is taken. Zero above `len`.
+    pub bits: u64,
+    /// How many: 1 to 6 in a short packet, 1 to 47 in a long one.
+    pub len: u8,
+}
+
+impl Tnt {
+    /// The most outcomes of a short packet.
+    pub const SHORT: u8 = 6;
+    /// The most outcomes of a long packet.
+    pub const LONG: u8 = 47;
+
+    /// The outcomes, oldest first; `true` is taken.
+    pub fn outcomes(self) -> impl Iterator<Item = bool> {
+        (0..self.len.min(64)).rev().map(move |bit| self.bits >> bit & 1 != 0)
+    }
+
+    /// Splits the stop bit from the outcomes below it.
+    fn from_payload(payload: u64) -> Result<Self, ErrorKind> {
+        match payload.checked_ilog2() {
+            None | Some(0) => Err(ErrorKind::MalformedPacket { packet: "TNT", value: payload }),
+            // A payload has at most 48 bits, so the stop bit's number fits.
+            Some(stop) => Ok(Self { bits: payload ^ 1 << stop, len: stop as u8 }),
+        }
+    }
+
+    fn to_payload(self, most: u8) -> Result<Option<u64>, Full> {
+        match self.len {
+            0 => Ok(None),
+            len if len <= most => Ok(Some(self.bits & ((1 << len) - 1) | 1 << len)),
+            _ => Err(Full),
+        }
+    }
+
+    pub(super) fn parse_short(first: u8) -> Result<Self, ErrorKind> {
+        Self::from_payload(u64::from(first >> 1))
+    }
+
+    pub(super) fn parse_long(bytes: &[u8]) -> Parsed<Self> {
+        let &[_, _, a, b, c, d, e, f, ..] = bytes else { return Ok(None) };
+        Ok(Some((Self::from_payload(u64::from_le_bytes([a, b, c, d, e, f, 0, 0]))?, 8)))
+    }
+
+    pub(super) fn emit_short(self, out: &mut [u8]) -> Result<usize, Full> {
+        let byte = self.to_payload(Self::SHORT)?.map_or(0, |payload| payload.to_le_bytes()[0] << 1);
+        put(out, &[byte])
+    }
+
+    pub(super) fn emit_long(self, out: &mut [u8]) -> Result<usize, Full> {
+        let Some(payload) = self.to_payload(Self::LONG)? else { return put(out, &[0; 8]) };
+        let [a, b, c, d, e, f, ..] = payload.to_le_bytes();
+        put(out, &[0x02, 0xa3, a, b, c, d, e, f])
+    }
+}

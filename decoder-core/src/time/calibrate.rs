@@ -1,0 +1,114 @@
+//! How long a core cycle is.
+
+use super::{Clocks, TimeError};
+use crate::packet::{Cyc, Mtc, Tsc};
+
+/// The ratio of TSC ticks to core cycles, from CBRs and from the cycles between MTCs or TSCs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Calibration {
+    /// TSC ticks a cycle, eight fraction bits.
+    ratio: Option<u64>,
+    /// The last TSC, or zero.
+    tsc: u64,
+    /// Cycles since then.
+    cyc_tsc: u64,
+    /// The crystal clock at the last MTC.
+    mtc: Option<u64>,
+    /// Cycles since then.
+    cyc_mtc: u64,
+    /// The next MTC is the first behind a PSB on a processor with erratum SKL168.
+    suspect_mtc: bool,
+}
+
+impl Calibration {
+    /// TSC ticks a core cycle, a fixed point number with eight fraction bits.
+    ///
+    /// # Errors
+    /// [`TimeError::NotCalibrated`] when it is not known yet.
+    pub const fn ratio(&self) -> Result<u64, TimeError> {
+        match self.ratio {
+            Some(ratio) => Ok(ratio),
+            None => Err(TimeError::NotCalibrated),
+        }
+    }
+
+    /// Applies a PSB on a processor with erratum SKL168: the first MTC behind it may come late.
+    pub const fn psb_with_skl168(&mut self) {
+        self.suspect_mtc = true;
+    }
+
+    /// Applies a TSC; `in_psb` says whether it is inside a PSB+.
+    pub fn tsc(&mut self, packet: Tsc, in_psb: bool) {
+        // A TSC of its own means that tracing was off or packets were lost.
+        if in_psb && self.tsc != 0 && self.cyc_tsc != 0 && self.mtc.is_none() {
+            let wrap = if packet.tsc < self.tsc { 1 << 56 } else { 0 };
+            let ticks = packet.tsc.wrapping_add(wrap).wrapping_sub(self.tsc);
+            self.ratio = Some((ticks << 8) / self.cyc_tsc);
+        }
+        self.tsc = packet.tsc;
+        self.cyc_tsc = 0;
+    }
+
+    /// Applies a CBR's ratio; `in_psb` says whether it is inside a PSB+.
+    ///
+    /// # Errors
+    /// [`TimeError::OutOfRange`] when it is zero.
+    pub fn cbr(&mut self, ratio: u8, in_psb: bool, clocks: &Clocks) -> Result<(), TimeError> {
+        // Outside it means that the frequency changed.
+        if !in_psb {
+            *self = Self::default();
+        }
+        if clocks.nom_freq != 0 {
+            let ticks = u64::from(clocks.nom_freq) << 8;
+            self.ratio = Some(ticks.checked_div(ratio.into()).ok_or(TimeError::OutOfRange)?);
+        }
+        Ok(())
+    }
+
+    /// Applies an MTC.
+    ///
+    /// # Errors
+    /// [`TimeError::UnknownRatio`] and [`TimeError::OutOfRange`].
+    pub fn mtc(&mut self, packet: Mtc, clocks: &Clocks) -> Result<(), TimeError> {
+        let new = clocks.crystal_of(packet.ctc);
+        let suspect = core::mem::take(&mut self.suspect_mtc);
+        let Some(old) = self.mtc else {
+            (self.mtc, self.cyc_mtc) = (Some(new), 0);
+            return Ok(());
+        };
+        if self.cyc_mtc == 0 {
+            return Ok(());
+        }
+        self.mtc = Some(new);
+        let cycles = core::mem::take(&mut self.cyc_mtc);
+        let ticks = clocks.ticks_between(old, new)?;
+        let tsc = clocks.tsc_of(ticks)?;
+        if suspect && self.comes_late(ticks, cycles, tsc, clocks) {
+            return Ok(());
+        }
+        self.ratio = Some((tsc << 8) / cycles);
+        Ok(())
+    }
+
+    /// Applies a CYC.
+    pub const fn cyc(&mut self, packet: Cyc) {
+        self.cyc_mtc = self.cyc_mtc.wrapping_add(packet.cycles);
+        self.cyc_tsc = self.cyc_tsc.wrapping_add(packet.cycles);
+    }
+
+    /// Applies an OVF: what was counted across it means nothing. The ratio stays if `keep_ratio` says so.
+    pub fn ovf(&mut self, keep_ratio: bool) {
+        if keep_ratio {
+            (self.tsc, self.cyc_tsc, self.mtc, self.cyc_mtc) = (0, 0, None, 0);
+        } else {
+            *self = Self::default();
+        }
+    }
+
+    /// Erratum SKL168: an MTC was skipped, or it stands some 0xf00 cycles late.
+    fn comes_late(&self, ticks: u64, cycles: u64, tsc: u64, clocks: &Clocks) -> bool {
+        let expected = |ratio: u64| ratio.wrapping_mul(cycles.wrapping_add(0xf00)) >> 8;
+        ticks > 1_u64.wrapping_shl(clocks.mtc_freq.into())
+            || clocks.mtc_freq < 10 && self.ratio.is_some_and(|ratio| expected(ratio) < tsc)
+    }
+}

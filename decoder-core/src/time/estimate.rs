@@ -1,0 +1,145 @@
+//! What time it is.
+
+use super::{Clocks, TimeError};
+use crate::packet::{Cyc, Mtc, Tma, Tsc};
+
+/// The TSC's value at the last timing packet, estimated.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Estimate {
+    /// There was a TSC; a TMA since; an MTC (or a TMA that stands for one) since.
+    have_tsc: bool,
+    have_tma: bool,
+    have_mtc: bool,
+    tsc: u64,
+    /// The time at the last TSC or MTC.
+    base: u64,
+    /// TSC ticks since then by CYCs, or by the TMA.
+    fast_counter: u64,
+    /// The crystal clock at the last MTC or TMA.
+    ctc: u64,
+    /// The crystal clock up to which CYCs are accounted for.
+    ctc_cyc: u64,
+    /// CYCs since the last MTC that could not be made time of.
+    lost_cyc: u64,
+}
+
+impl Estimate {
+    /// The time at the last timing packet.
+    ///
+    /// # Errors
+    /// [`TimeError::NoTsc`] before the first TSC; [`relative`](Self::relative) is all there is then.
+    pub const fn time(&self) -> Result<u64, TimeError> {
+        if self.have_tsc { Ok(self.tsc) } else { Err(TimeError::NoTsc) }
+    }
+
+    /// As [`time`](Self::time), but before the first TSC the time since the start.
+    pub const fn relative(&self) -> u64 {
+        self.tsc
+    }
+
+    /// How many CYC packets since the last TSC or MTC are not in the time, because no ratio was known.
+    pub const fn lost_cyc(&self) -> u64 {
+        self.lost_cyc
+    }
+
+    /// Applies a TSC: it starts everything anew.
+    pub const fn tsc(&mut self, packet: Tsc) {
+        *self = Self {
+            have_tsc: true,
+            have_tma: false,
+            have_mtc: false,
+            tsc: packet.tsc,
+            base: packet.tsc,
+            fast_counter: 0,
+            ctc: 0,
+            // libipt leaves it, so that a CYC before the next TMA is measured against the last MTC before the TSC.
+            ctc_cyc: self.ctc_cyc,
+            lost_cyc: 0,
+        };
+    }
+
+    /// Applies a TMA.
+    ///
+    /// # Errors
+    /// [`TimeError::UnexpectedTma`] without a TSC and after another TMA.
+    pub fn tma(&mut self, packet: Tma, clocks: &Clocks) -> Result<(), TimeError> {
+        if !self.have_tsc || self.have_tma {
+            return Err(TimeError::UnexpectedTma);
+        }
+        let fast_counter = u64::from(packet.fc);
+        self.base = self.base.wrapping_sub(fast_counter);
+        self.fast_counter = self.fast_counter.wrapping_add(fast_counter);
+        self.have_tma = true;
+        // Up to this frequency the TMA's 16 bits hold all that an MTC would say.
+        self.have_mtc |= clocks.mtc_freq <= 8;
+        self.ctc = u64::from(packet.ctc) & clocks.mtc_period().wrapping_sub(1);
+        self.ctc_cyc = self.ctc;
+        Ok(())
+    }
+
+    /// Applies an MTC.
+    ///
+    /// # Errors
+    /// [`TimeError::UnknownRatio`] and [`TimeError::OutOfRange`].
+    pub fn mtc(&mut self, packet: Mtc, clocks: &Clocks) -> Result<(), TimeError> {
+        // What an MTC between TSC and TMA counts from is not known.
+        if self.have_tsc && !self.have_tma {
+            return Ok(());
+        }
+        let (new, mut last, first) = (clocks.crystal_of(packet.ctc), self.ctc, !self.have_mtc);
+        if self.fast_counter != 0 || self.lost_cyc != 0 || first {
+            self.ctc_cyc = new;
+        }
+        self.fast_counter = 0;
+        self.ctc = new;
+        self.lost_cyc = 0;
+        self.have_mtc = true;
+        if first {
+            if !self.have_tma {
+                return Ok(());
+            }
+            // The TMA gave 16 bits; an MTC has more above them. Take those that make the clock go forward least.
+            let mut high = new & !0xffff;
+            if new & 0xffff < last {
+                high = high.wrapping_sub(0x1_0000) & 0xff_u64.wrapping_shl(clocks.mtc_freq.into());
+            }
+            last |= high;
+        }
+        let ticks = clocks.ticks_between(last, new)?;
+        self.base = self.base.wrapping_add(clocks.tsc_of(ticks)?);
+        self.tsc = self.base;
+        Ok(())
+    }
+
+    /// Checks a CBR.
+    ///
+    /// # Errors
+    /// [`TimeError::OutOfRange`] when it is zero.
+    pub const fn cbr(&mut self, ratio: u8) -> Result<(), TimeError> {
+        // It says how fast the core runs, which is the calibration's matter, not what time it is.
+        if ratio == 0 { Err(TimeError::OutOfRange) } else { Ok(()) }
+    }
+
+    /// Applies a CYC with `ratio` TSC ticks a cycle, a fixed point number with eight fraction bits; 0 where it is not
+    /// known.
+    ///
+    /// # Errors
+    /// [`TimeError::UnknownRatio`] and [`TimeError::OutOfRange`].
+    pub fn cyc(&mut self, packet: Cyc, ratio: u64, clocks: &Clocks) -> Result<(), TimeError> {
+        if ratio == 0 {
+            self.lost_cyc += 1;
+            return Ok(());
+        }
+        let mut cycles = packet.cycles;
+        // Cycles since the last CYC: some of them lie before the last MTC, whose time holds them already.
+        if self.fast_counter == 0 && self.ctc != self.ctc_cyc {
+            let ticks = clocks.ticks_between(self.ctc_cyc, self.ctc)?;
+            let before = (clocks.tsc_of(ticks)? << 8) / ratio;
+            cycles = cycles.saturating_sub(before);
+        }
+        let ticks = cycles.wrapping_mul(ratio) >> 8;
+        self.fast_counter = self.fast_counter.wrapping_add(ticks);
+        self.tsc = self.base.wrapping_add(self.fast_counter);
+        Ok(())
+    }
+}

@@ -1,0 +1,12 @@
+//! The instruction flow: scenarios, libipt's vectors, traces of real processors, and damaged ones.
+
+mod event_line;
+mod notation;
+mod real;
+mod robustness;
+mod scenarios;
+mod vectors;
+
+#[allow(dead_code, unreachable_pub, reason = "a module of another crate, of which this needs two functions")]
+#[path = "../../../qemu-tests/src/libipt.rs"]
+mod libipt;

@@ -1,0 +1,211 @@
+//! The notation of scenarios: code, packets and flow as text.
+//!
+//! A file is made of sections, each with a heading of its own line. `#` begins a comment, numbers are hexadecimal
+//! unless said otherwise.
+//!
+//! - Before the first heading: `options iflags bdm70` what is asked of the decoder, `libipt differs` (with the reason
+//!   as a comment) where Debian's libipt 2.0.5 is not expected to give the same addresses.
+//! - `code` or `code cr3=2000`: lines `ADDRESS: BYTES ; mnemonic`. Lines that follow each other make one section of
+//!   the image; so a new heading makes a new section.
+//! - `packets`: one packet a line, see [`packet`]; ` xN` (decimal) at the end repeats it.
+//! - `flow`: addresses of instructions (`?` before each in a transaction), several a line, ` xN` at the end repeats
+//!   the line; `[event]` as ptxed has it with all addresses; `error OFFSET: text`; `end` where the trace ends with
+//!   tracing on. After an error decoding goes on at the next PSB.
+
+use pugmark_decoder_core::{
+    errata::Errata,
+    event::Options,
+    last_ip::LastIp,
+    packet::{
+        Bbp, Bep, Bip, BipValue, BlockItemSize, Cbr, Cfe, Cyc, Evd, Exstop, Ip, Mnt, ModeExec, ModeTsx, Mtc,
+        Mwait, Packet, Pip, Ptw, PtwPayload, Pwre, Pwrx, Tma, Tnt, Trig, Tsc, Vmcs,
+    },
+};
+
+/// A scenario.
+#[derive(Default)]
+pub(crate) struct Scenario {
+    pub(crate) options: Options,
+    pub(crate) libipt_differs: bool,
+    pub(crate) code: Vec<Code>,
+    pub(crate) trace: Vec<u8>,
+    pub(crate) flow: Vec<String>,
+}
+
+/// A section of the image.
+pub(crate) struct Code {
+    pub(crate) base: u64,
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) cr3: Option<u64>,
+}
+
+impl Scenario {
+    /// Reads a scenario; panics with the line that is wrong.
+    pub(crate) fn parse(text: &str) -> Self {
+        let mut scenario = Self::default();
+        let mut heading = "";
+        let mut cr3 = None;
+        let mut adjacent = false;
+        let mut last_ip = LastIp::new();
+        for line in text.lines() {
+            let line = line.split(['#', ';']).next().unwrap_or_default().trim();
+            let words: Vec<_> = line.split_whitespace().collect();
+            match (words.first().copied(), heading) {
+                (None, _) => {}
+                (Some("code"), _) => {
+                    cr3 = words.get(1).map(|space| hex(space.trim_start_matches("cr3=")));
+                    (heading, adjacent) = ("code", false);
+                }
+                (Some("packets"), _) => heading = "packets",
+                (Some("flow"), _) => heading = "flow",
+                (Some("options"), "") => words[1..].iter().for_each(|option| scenario.option(option)),
+                (Some("libipt"), "") => scenario.libipt_differs = true,
+                (Some(_), "code") => {
+                    scenario.code_line(line, cr3, adjacent);
+                    adjacent = true;
+                }
+                (Some(_), "packets") => {
+                    let (words, times) = times(&words);
+                    for _ in 0..times {
+                        scenario.packet_line(words, &mut last_ip);
+                    }
+                }
+                (Some(_), "flow") => scenario.flow_line(line, &words),
+                _ => panic!("before a heading: {line}"),
+            }
+        }
+        scenario
+    }
+
+    fn option(&mut self, option: &str) {
+        match option {
+            "iflags" => self.options.iflags = true,
+            "bdm70" => self.options.errata = Errata { bdm70: true, ..Errata::NONE },
+            _ => panic!("unknown option {option}"),
+        }
+    }
+
+    fn code_line(&mut self, line: &str, cr3: Option<u64>, adjacent: bool) {
+        let (address, bytes) =
+            line.split_once(':').unwrap_or_else(|| panic!("code without an address: {line}"));
+        let address = hex(address);
+        let bytes = bytes.split_whitespace().map(|byte| u8::from_str_radix(byte, 16).unwrap());
+        match self.code.last_mut() {
+            Some(code) if adjacent && code.base + code.bytes.len() as u64 == address => {
+                code.bytes.extend(bytes)
+            }
+            _ => self.code.push(Code { base: address, bytes: bytes.collect(), cr3 }),
+        }
+    }
+
+    fn packet_line(&mut self, words: &[&str], last_ip: &mut LastIp) {
+        if words[0] == "bytes" {
+            self.trace.extend(words[1..].iter().map(|byte| u8::from_str_radix(byte, 16).unwrap()));
+            return;
+        }
+        let mut bytes = [0; 16];
+        let len = packet(words, last_ip).emit(&mut bytes).unwrap();
+        self.trace.extend(&bytes[..len]);
+    }
+
+    fn flow_line(&mut self, line: &str, words: &[&str]) {
+        if line.starts_with('[') || words[0] == "error" || words[0] == "end" {
+            self.flow.push(line.to_owned());
+            return;
+        }
+        let (words, times) = times(words);
+        for _ in 0..times {
+            let mut mark = "";
+            for word in words {
+                if *word == "?" {
+                    mark = "? ";
+                } else {
+                    self.flow.push(format!("{mark}{:x}", hex(word)));
+                    mark = "";
+                }
+            }
+        }
+    }
+}
+
+/// One packet: its name in ptdump's spelling, then its fields in the order of ptdump.
+fn packet(words: &[&str], last_ip: &mut LastIp) -> Packet {
+    let has = |flag: &str| words[1..].contains(&flag);
+    let number = |at: usize| hex(words.get(at).unwrap_or_else(|| panic!("{words:?} has no field {at}")));
+    let mut ip = || match words[1] {
+        "-" => Ip::Suppressed,
+        ip => last_ip.compress(hex(ip)),
+    };
+    let tnt = |outcomes: &str| Tnt {
+        bits: outcomes.chars().fold(0, |bits, outcome| bits << 1 | u64::from(outcome == '!')),
+        len: outcomes.len() as u8,
+    };
+    match words[0] {
+        "pad" => Packet::Pad,
+        "psb" => {
+            last_ip.reset();
+            Packet::Psb
+        }
+        "psbend" => Packet::PsbEnd,
+        "ovf" => Packet::Ovf,
+        "stop" => Packet::TraceStop,
+        "tnt" => Packet::TntShort(tnt(words[1])),
+        "tnt.64" => Packet::TntLong(tnt(words[1])),
+        "tip" => Packet::Tip(ip()),
+        "tip.pge" => Packet::TipPge(ip()),
+        "tip.pgd" => Packet::TipPgd(ip()),
+        "fup" => Packet::Fup(ip()),
+        "mode.exec" => Packet::ModeExec(ModeExec { cs_l: has("cs.l"), cs_d: has("cs.d"), iflag: has("if") }),
+        "mode.tsx" => Packet::ModeTsx(ModeTsx { in_tx: has("intx"), abort: has("abrt") }),
+        "pip" => Packet::Pip(Pip { cr3: number(1), non_root: has("nr") }),
+        "vmcs" => Packet::Vmcs(Vmcs { base: number(1) }),
+        "tsc" => Packet::Tsc(Tsc { tsc: number(1) }),
+        "cbr" => Packet::Cbr(Cbr { ratio: number(1) as u8, reserved: 0 }),
+        "tma" => Packet::Tma(Tma { ctc: number(1) as u16, fc: number(2) as u16 }),
+        "mtc" => Packet::Mtc(Mtc { ctc: number(1) as u8 }),
+        "cyc" => Packet::Cyc(Cyc { cycles: number(1) }),
+        "mnt" => Packet::Mnt(Mnt { payload: number(1) }),
+        "exstop" => Packet::Exstop(Exstop { ip: has("ip") }),
+        "mwait" => Packet::Mwait(Mwait { hints: number(1) as u32, ext: number(2) as u32 }),
+        "pwre" => Packet::Pwre(Pwre { state: number(1) as u8, sub_state: number(2) as u8, hw: has("hw") }),
+        "pwrx" => Packet::Pwrx(Pwrx {
+            last: number(1) as u8,
+            deepest: number(2) as u8,
+            interrupt: has("int"),
+            store: has("st"),
+            autonomous: has("hw"),
+        }),
+        "ptw" => {
+            let payload = match words[1] {
+                "4" => PtwPayload::Four(number(2) as u32),
+                _ => PtwPayload::Eight(number(2)),
+            };
+            Packet::Ptw(Ptw { payload, ip: has("ip") })
+        }
+        "bbp" => Packet::Bbp(Bbp { size: BlockItemSize::Eight, kind: number(1) as u8 }),
+        "bip" => Packet::Bip(Bip { id: number(1) as u8, value: BipValue::Eight(number(2)) }),
+        "bep" => Packet::Bep(Bep { ip: has("ip") }),
+        "cfe" => {
+            let vector = if words.len() > 2 && words[2] != "ip" { number(2) as u8 } else { 0 };
+            Packet::Cfe(Cfe { kind: number(1) as u8, vector, ip: has("ip") })
+        }
+        "evd" => Packet::Evd(Evd { kind: number(1) as u8, payload: number(2) }),
+        "trig" => {
+            let icnt = words.iter().find_map(|word| word.strip_prefix("icnt=")).map(|icnt| hex(icnt) as u16);
+            Packet::Trig(Trig { trbv: number(1) as u8, icnt, mult: has("mult"), ip: has("ip") })
+        }
+        _ => panic!("unknown packet {words:?}"),
+    }
+}
+
+/// Words without their ` xN`, and N.
+fn times<'a, 'b>(words: &'b [&'a str]) -> (&'b [&'a str], usize) {
+    match words {
+        [rest @ .., last] if last.starts_with('x') => (rest, last[1..].parse().unwrap()),
+        _ => (words, 1),
+    }
+}
+
+fn hex(number: &str) -> u64 {
+    u64::from_str_radix(number.trim(), 16).unwrap_or_else(|_| panic!("not a hexadecimal number: {number}"))
+}

@@ -1,0 +1,98 @@
+//! Scenarios: one behaviour a file, with code, packets and flow.
+
+use crate::{event_line::event_line, libipt, notation::Scenario};
+use pugmark_decoder_core::{
+    flow::{InsnDecoder, Item},
+    image::{AddressSpace, Image, Section},
+};
+use std::{fmt::Write, fs, path::Path};
+
+#[test]
+fn each_scenario_has_its_flow() {
+    let mut failed = String::new();
+    let mut count = 0;
+    for (name, scenario) in all() {
+        count += 1;
+        let flow = decode(&scenario);
+        if flow != scenario.flow {
+            let (expected, got) = (scenario.flow.join("\n  "), flow.join("\n  "));
+            writeln!(failed, "{name}: expected\n  {expected}\ngot\n  {got}\n").unwrap();
+        }
+    }
+    assert!(count > 60, "only {count} scenarios");
+    assert!(failed.is_empty(), "{failed}");
+}
+
+#[test]
+fn libipt_walks_each_scenario_in_the_same_way() {
+    let mut failed = String::new();
+    let mut compared = 0;
+    for (name, scenario) in all() {
+        let code: Vec<_> = scenario.code.iter().map(|code| (code.base, &code.bytes[..])).collect();
+        if scenario.libipt_differs || scenario.code.iter().any(|code| code.cr3.is_some()) {
+            continue;
+        }
+        let Some(other) = libipt::decode(&scenario.trace, &code) else {
+            println!("skipped: libipt is not installed");
+            return;
+        };
+        compared += 1;
+        let own: Vec<_> = decode(&scenario).iter().filter_map(|line| address(line)).collect();
+        if own != other.addresses {
+            writeln!(failed, "{name}:\n own    {own:x?}\n libipt {:x?} {:x?}", other.addresses, other.errors)
+                .unwrap();
+        }
+    }
+    println!("{compared} scenarios compared");
+    assert!(failed.is_empty(), "{failed}");
+}
+
+/// All scenarios by name, in order.
+pub(crate) fn all() -> Vec<(String, Scenario)> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/scenarios");
+    let mut paths: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    paths.sort();
+    let scenario = |path: &std::path::PathBuf| {
+        let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
+        (name, Scenario::parse(&fs::read_to_string(path).unwrap()))
+    };
+    paths.iter().map(scenario).collect()
+}
+
+/// The image of a scenario.
+pub(crate) fn sections(scenario: &Scenario) -> Vec<Section<'_>> {
+    let space = |cr3: Option<u64>| cr3.map_or(AddressSpace::Any, AddressSpace::Cr3);
+    let sections = scenario.code.iter();
+    sections.map(|code| Section { base: code.base, bytes: &code.bytes, space: space(code.cr3) }).collect()
+}
+
+fn decode(scenario: &Scenario) -> Vec<String> {
+    let sections = sections(scenario);
+    let mut decoder = InsnDecoder::with_options(&scenario.trace, Image::new(&sections), scenario.options);
+    let mut lines = vec![];
+    while decoder.resync().is_some() {
+        loop {
+            match decoder.next() {
+                Ok(Some(Item::Insn(insn))) => {
+                    lines.push(format!("{}{:x}", if insn.speculative { "? " } else { "" }, insn.ip));
+                }
+                Ok(Some(Item::Event(event))) => lines.push(format!("[{}]", event_line(&event, true))),
+                Ok(None) => {
+                    if decoder.ip().is_some() {
+                        lines.push("end".into());
+                    }
+                    return lines;
+                }
+                Err(error) => {
+                    lines.push(format!("error {:x}: {}", error.offset, error.kind));
+                    break;
+                }
+            }
+        }
+    }
+    lines
+}
+
+fn address(line: &str) -> Option<u64> {
+    u64::from_str_radix(line.trim_start_matches("? "), 16).ok()
+}
