@@ -1,2 +1,41 @@
-//! See the package description.
+//! The log of what really retired.
+//!
+//! The monitor appends one [`Record`] for every instruction it sees retire; the harness reads them from the file that
+//! holds the machine's memory. The log lies in a region of RAM that the guest cannot reach: a [`Header`], then records.
+//!
+//! ```
+//! use core::sync::atomic::AtomicU64;
+//! use pugmark_truth::{Flags, Log, Record, Writer};
+//!
+//! let words = [const { AtomicU64::new(0) }; 64];
+//! let writer = Writer::new(&words)?;
+//! writer.append(Record { rip: 0x1000, cr3: 0x2000, session: 1, flags: Flags::new(3), cpu: 0 });
+//! writer.close(0x10);
+//!
+//! // What the harness finds in the file.
+//! let bytes: Vec<u8> = words.iter().flat_map(|word| word.load(core::sync::atomic::Ordering::Relaxed).to_le_bytes()).collect();
+//! let log = Log::new(&bytes)?;
+//! assert_eq!(log.header().exit(), Some(0x10));
+//! assert_eq!(log.records().map(|record| record.rip).collect::<Vec<_>>(), [0x1000]);
+//! # Ok::<(), pugmark_truth::Error>(())
+//! ```
 #![no_std]
+#![forbid(unsafe_code)]
+
+mod error;
+mod header;
+mod reader;
+mod record;
+mod writer;
+
+pub use error::Error;
+pub use header::Header;
+pub use reader::{Log, Records};
+pub use record::{Flags, Record};
+pub use writer::Writer;
+
+/// Physical address of the log in a machine of 512 MiB: behind the monitor, below the end of RAM.
+pub const REGION_BASE: u64 = 320 << 20;
+
+/// Bytes from [`REGION_BASE`] that belong to the log.
+pub const REGION_BYTES: u64 = 160 << 20;

@@ -1,0 +1,61 @@
+//! Reading a finished log.
+
+use crate::{Error, Header, Record};
+
+/// A log in a file of the machine's memory.
+#[derive(Clone, Copy, Debug)]
+pub struct Log<'a> {
+    header: Header,
+    records: &'a [[u8; Record::BYTES]],
+}
+
+impl<'a> Log<'a> {
+    /// The log that fills `region`.
+    ///
+    /// # Errors
+    /// When the region holds no log of this layout.
+    pub fn new(region: &'a [u8]) -> Result<Self, Error> {
+        let header = Header::parse(region)?;
+        let (records, _) = region[Header::BYTES..].as_chunks();
+        // `parse` has checked that the claimed capacity fits.
+        Ok(Self { header, records: &records[..header.len() as usize] })
+    }
+
+    /// What the log says about itself.
+    #[must_use]
+    pub const fn header(&self) -> &Header {
+        &self.header
+    }
+
+    /// Its records, in the order of retirement.
+    #[must_use]
+    pub fn records(&self) -> Records<'a> {
+        Records { rest: self.records.iter() }
+    }
+}
+
+/// Iterator over the records of a [`Log`].
+#[derive(Clone, Debug)]
+pub struct Records<'a> {
+    rest: core::slice::Iter<'a, [u8; Record::BYTES]>,
+}
+
+impl Iterator for Records<'_> {
+    type Item = Record;
+
+    #[inline]
+    fn next(&mut self) -> Option<Record> {
+        let bytes = self.rest.next()?;
+        let mut words = [0; 3];
+        for (word, bytes) in words.iter_mut().zip(bytes.as_chunks().0) {
+            *word = u64::from_le_bytes(*bytes);
+        }
+        Some(Record::from_words(words))
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        self.rest.size_hint()
+    }
+}
+
+impl ExactSizeIterator for Records<'_> {}

@@ -1,0 +1,147 @@
+extern crate std;
+
+use core::sync::atomic::{AtomicU64, Ordering};
+use std::vec::Vec;
+
+use crate::{Error, Flags, Log, Record, Writer};
+
+fn region(words: usize) -> Vec<AtomicU64> {
+    (0..words).map(|_| AtomicU64::new(0xdead_beef_dead_beef)).collect()
+}
+
+fn bytes(region: &[AtomicU64]) -> Vec<u8> {
+    region.iter().flat_map(|word| word.load(Ordering::Relaxed).to_le_bytes()).collect()
+}
+
+const ROWS: [Record; 3] = [
+    Record { rip: 0x1000, cr3: 0x2000, session: 1, flags: Flags::new(0), cpu: 0 },
+    Record {
+        rip: 0xffff_8000_0000_1234,
+        cr3: u64::MAX,
+        session: 0xffff,
+        flags: Flags::new(3).software_interrupt(),
+        cpu: 3,
+    },
+    Record { rip: u64::MAX, cr3: 0, session: 0x0102, flags: Flags::new(2).by_hand(), cpu: 0xffff },
+];
+
+#[test]
+fn what_was_appended_is_read_in_order() {
+    let region = region(8 + 3 * 5 + 2);
+    let writer = Writer::new(&region).unwrap();
+    assert_eq!(writer.capacity(), 5);
+    for row in ROWS {
+        writer.append(row);
+    }
+    let bytes = bytes(&region);
+    let log = Log::new(&bytes).unwrap();
+    assert_eq!(log.records().collect::<Vec<_>>(), ROWS);
+    assert_eq!((log.header().len(), log.header().lost(), log.header().exit()), (3, 0, None));
+    writer.close(0x10);
+    assert_eq!(Log::new(&self::bytes(&region)).unwrap().header().exit(), Some(0x10));
+}
+
+#[test]
+fn bytes_lie_where_the_layout_says() {
+    let region = region(8 + 3);
+    let writer = Writer::new(&region).unwrap();
+    writer.append(Record {
+        rip: 0x0807_0605_0403_0201,
+        cr3: 0x1817_1615_1413_1211,
+        session: 0x2221,
+        flags: Flags::new(3).software_interrupt(),
+        cpu: 0x2625,
+    });
+    let bytes = bytes(&region);
+    assert_eq!(&bytes[..8], b"PUGTRUTH");
+    assert_eq!(bytes[8..16], [1, 0, 0, 0, 24, 0, 0, 0]);
+    assert_eq!(bytes[16..24], [1, 0, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(bytes[24..32], [1, 0, 0, 0, 0, 0, 0, 0]);
+    let record = [
+        1, 2, 3, 4, 5, 6, 7, 8, 0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17, 0x18, 0x21, 0x22, 7, 0, 0x25, 0x26,
+        0, 0,
+    ];
+    assert_eq!(bytes[64..], record);
+}
+
+#[test]
+fn counts_what_finds_no_room() {
+    let region = region(8 + 3 * 2);
+    let writer = Writer::new(&region).unwrap();
+    for row in ROWS {
+        writer.append(row);
+    }
+    let bytes = bytes(&region);
+    let log = Log::new(&bytes).unwrap();
+    assert_eq!((log.header().len(), log.header().lost()), (2, 1));
+    assert_eq!(log.records().collect::<Vec<_>>(), ROWS[..2]);
+}
+
+#[test]
+fn refuses_what_is_no_log() {
+    assert_eq!(Writer::new(&region(7)).unwrap_err(), Error::Short { bytes: 56 });
+    let region = region(8 + 3);
+    Writer::new(&region).unwrap();
+    let good = bytes(&region);
+    let change = |at: usize, value: u8| {
+        let mut bytes = good.clone();
+        bytes[at] = value;
+        Log::new(&bytes).unwrap_err()
+    };
+    assert_eq!(change(0, b'p'), Error::Magic(u64::from_le_bytes(*b"pUGTRUTH")));
+    assert_eq!(change(8, 2), Error::Version(2));
+    assert_eq!(change(12, 32), Error::RecordBytes(32));
+    assert_eq!(change(16, 2), Error::Capacity { claimed: 2, fits: 1 });
+    assert_eq!(Log::new(&good[..63]).unwrap_err(), Error::Short { bytes: 63 });
+}
+
+#[test]
+fn processors_share_one_log() {
+    let region = region(8 + 3 * 4000);
+    let writer = Writer::new(&region).unwrap();
+    std::thread::scope(|scope| {
+        for cpu in 0..4 {
+            scope.spawn(move || {
+                for rip in 0..1000 {
+                    writer.append(Record { rip, cr3: 0, session: 1, flags: Flags::new(0), cpu });
+                }
+            });
+        }
+    });
+    let bytes = bytes(&region);
+    let log = Log::new(&bytes).unwrap();
+    for cpu in 0..4 {
+        let rips: Vec<u64> = log.records().filter(|r| r.cpu == cpu).map(|r| r.rip).collect();
+        assert_eq!(rips, (0..1000).collect::<Vec<_>>());
+    }
+}
+
+/// The harness reads while the machine runs: what is counted must be whole.
+#[test]
+fn a_record_is_counted_only_when_it_is_written() {
+    const EACH: u64 = 20_000;
+    let region = region(8 + 3 * 2 * EACH as usize);
+    let writer = Writer::new(&region).unwrap();
+    let torn = std::thread::scope(|scope| {
+        for cpu in 1..=2 {
+            scope.spawn(move || {
+                for rip in 0..EACH {
+                    writer.append(Record { rip, cr3: !rip, session: 7, flags: Flags::new(0), cpu });
+                }
+            });
+        }
+        let (mut seen, mut torn) = (0, 0);
+        while seen < 2 * EACH {
+            let count = writer.count();
+            for index in seen..count {
+                let at = 8 + 3 * index as usize;
+                let words = [0, 1, 2].map(|word| region[at + word].load(Ordering::Relaxed));
+                let record = Record::from_words(words);
+                torn += u64::from(record.cr3 != !record.rip || record.session != 7);
+            }
+            seen = count;
+        }
+        torn
+    });
+    assert_eq!(torn, 0);
+}
