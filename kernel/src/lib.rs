@@ -1,2 +1,145 @@
-//! See the package description.
-#![no_std]
+//! The tracing driver a kernel embeds: Intel Processor Trace, from CPUID to the bytes of the trace.
+//!
+//! It has no heap, no lock that waits, no clock and no thread of its own. What it needs of the kernel around it are
+//! three traits: [`msr::Msr`] (the real ones are in [`arch`]), [`memory::Frames`] and [`lapic::LocalApic`].
+//!
+//! # Layers
+//!
+//! **What the processor can do, and what is to be traced.** [`cpuid`] reads leaf 14H, [`config`] is checked against it
+//! before anything is written; a refusal names the bit that is missing.
+//!
+//! ```
+//! use pugmark_kernel::{config::Config, cpuid::{Capabilities, CpuIdResult}};
+//!
+//! // A processor with ToPA and no cycle-accurate mode; a kernel takes `Capabilities::of_this_processor()`.
+//! let cpuid = |leaf, subleaf| match (leaf, subleaf) {
+//!     (0, _) => CpuIdResult { eax: 0x14, ebx: 0, ecx: 0, edx: 0 },
+//!     (7, 0) => CpuIdResult { eax: 0, ebx: 1 << 25, ecx: 0, edx: 0 },
+//!     (0x14, 0) => CpuIdResult { eax: 0, ebx: 1, ecx: 3, edx: 0 },
+//!     _ => CpuIdResult { eax: 0, ebx: 0, ecx: 0, edx: 0 },
+//! };
+//! let capabilities = Capabilities::read(cpuid)?;
+//! let config = Config::new().os(true).cr3(0x1000);
+//! assert!(config.check(&capabilities).is_ok());
+//! let refusal = config.cycles(0).check(&capabilities).unwrap_err();
+//! assert_eq!(refusal.to_string(), "CPUID.14H.0:EBX[1] (cycle-accurate mode) is not there");
+//! # Ok::<(), pugmark_kernel::cpuid::NoProcessorTrace>(())
+//! ```
+//!
+//! **Where the trace goes.** [`buffer`] takes memory from the kernel's frames, and lists it in tables ([`topa`]) whose
+//! rules are checked; dropping it gives the memory back.
+//!
+//! ```
+#![doc = include_str!("../doc/machine.md")]
+//! # let (frames, capabilities) = (Memory::new(), capabilities());
+//! use pugmark_kernel::buffer::{Buffer, Layout, Mode};
+//! use pugmark_kernel::topa::{EntryFlags, RegionSize};
+//!
+//! // Eight regions of 4 KiB; a PMI comes while two are still free.
+//! let layout = Layout::topa(RegionSize::K4, 8);
+//! let buffer = Buffer::allocate(&frames, &capabilities, layout, Mode::StopWhenFull { spare: 2 })?;
+//! assert_eq!(buffer.capacity(), 0x8000);
+//! let entry = buffer.topa().unwrap().entry(0);
+//! assert_eq!((entry.size(), entry.flags()), (RegionSize::K4, EntryFlags::empty()));
+//! # Ok::<(), pugmark_kernel::buffer::BufferError>(())
+//! ```
+//!
+//! **A trace.** [`pt::Unit`] is off, [`pt::Running`] traces and owns the memory, [`pt::Stopped`] has what was traced.
+//! Whatever fails gives back what it was given, or keeps it where the processor may still write to it.
+//!
+//! ```
+#![doc = include_str!("../doc/machine.md")]
+//! # let (frames, capabilities) = (Memory::new(), capabilities());
+//! # let buffer = Buffer::allocate(&frames, &capabilities, Layout::topa(RegionSize::K4, 8), Mode::Overwrite).unwrap();
+//! # use pugmark_kernel::{buffer::{Buffer, Layout, Mode}, topa::RegionSize};
+//! use pugmark_kernel::{config::Config, drain::Piece, pt::Unit};
+//!
+//! let unit = Unit::with_capabilities(capabilities, Registers::new()).unwrap();
+//! let running = unit.start(&Config::new().os(true), buffer).map_err(|failed| failed.error())?;
+//! // … the code to be traced …
+//! let stopped = running.stop().unwrap_or_else(|_| panic!("the processor does not stop"));
+//! assert!(stopped.loss.is_none());
+//! for piece in stopped.trace.pieces() {
+//!     match piece {
+//!         Piece::Bytes(bytes) => println!("{} bytes", bytes.len()),
+//!         Piece::Gap(gap) => println!("{gap}"),
+//!     }
+//! }
+//! # Ok::<(), pugmark_kernel::pt::StartError>(())
+//! ```
+//!
+//! **The PMI.** [`pmi::Handler`] serves all sources in the order the manual wants, [`drain::Sink`] takes the bytes
+//! where they lie, and [`slot::Slot`] is where handler and interrupted code share a trace.
+//!
+//! ```
+#![doc = include_str!("../doc/machine.md")]
+//! # let (frames, capabilities) = (Memory::new(), capabilities());
+//! # let (full, layout) = (Mode::StopWhenFull { spare: 2 }, Layout::topa(RegionSize::K4, 8));
+//! # let buffer = Buffer::allocate(&frames, &capabilities, layout, full).unwrap();
+//! # use pugmark_kernel::{buffer::{Buffer, Layout, Mode}, config::Config, pt::{Running, Unit}, topa::RegionSize};
+//! # let unit = Unit::with_capabilities(capabilities, Registers::new()).unwrap();
+//! # let running = unit.start(&Config::new().os(true), buffer).unwrap_or_else(|_| panic!());
+//! use pugmark_kernel::drain::Sink;
+//! use pugmark_kernel::lapic::Delivery;
+//! use pugmark_kernel::loss::Gap;
+//! use pugmark_kernel::msr::GeneralProtection;
+//! use pugmark_kernel::pmi::{Handler, Pmi};
+//! use pugmark_kernel::slot::Slot;
+//!
+//! struct Count(usize);
+//!
+//! impl Sink for Count {
+//!     fn bytes(&mut self, bytes: &[u8]) -> usize {
+//!         self.0 += bytes.len();
+//!         bytes.len()
+//!     }
+//!     fn gap(&mut self, _: Gap) -> bool {
+//!         true
+//!     }
+//! }
+//!
+//! // SAFETY: one processor uses it.
+//! let slot = unsafe { Slot::new() };
+//! slot.with(|value| *value = Some(running), |_| ());
+//! let mut handler = Handler::new(Delivery::Nmi);
+//! handler.arm(&mut Apic::new())?;
+//!
+//! // The NMI handler:
+//! let pmi = slot.in_handler(|value| match value {
+//!     Some(running) => handler.handle(
+//!         &mut Registers::new(),
+//!         &mut Apic::new(),
+//!         &mut [&mut running.source(&mut Count(0))],
+//!     ),
+//!     None => Ok(Pmi::NotOurs),
+//! });
+//! // The registers of this example have no request in them: some other NMI.
+//! assert_eq!(pmi, Some(Ok(Pmi::NotOurs)));
+//! # Ok::<(), GeneralProtection>(())
+//! ```
+//!
+//! # Not there yet
+//!
+//! BTS, PEBS (also through PT), counters and AMD's units; XSAVES and tracing by task; suspend and hot-plug; output to
+//! the trace transport subsystem; trigger tracing's registers. A kernel that uses VMX stops its traces before VMXON
+//! where [`detect::VmxTracing`] says so.
+#![cfg_attr(not(test), no_std)]
+
+pub mod arch;
+pub mod buffer;
+pub mod config;
+pub mod cpuid;
+pub mod detect;
+pub mod drain;
+pub mod errata;
+pub mod lapic;
+pub mod loss;
+pub mod memory;
+pub mod msr;
+pub mod pmi;
+pub mod pt;
+pub mod slot;
+pub mod topa;
+
+#[cfg(test)]
+mod fake;

@@ -1,0 +1,200 @@
+//! Is the unit really there, and free?
+//!
+//! CPUID first. Then the registers themselves: where nothing is behind them an access raises #GP, or, on some
+//! virtual machines, reads give 0 and writes are dropped.
+
+use crate::cpuid::{Capabilities, Feature, NoProcessorTrace};
+use crate::msr::{DebugCtl, GeneralProtection, Msr, OutputMaskPtrs, Register, RtitCtl, VmxMisc};
+use core::fmt;
+
+/// Looks whether the unit that CPUID announces answers and is free.
+///
+/// Writes IA32_RTIT_OUTPUT_MASK_PTRS and puts it back.
+///
+/// # Errors
+///
+/// It does not answer, or is not free.
+pub fn probe(msr: &mut impl Msr, capabilities: &Capabilities) -> Result<(), DetectError> {
+    if !capabilities.has(Feature::Topa) && !capabilities.has(Feature::SingleRange) {
+        return Err(DetectError::NoMemoryOutput);
+    }
+    let ctl: RtitCtl = msr.read()?;
+    if ctl.contains(RtitCtl::TRACE_EN) {
+        return Err(DetectError::AlreadyEnabled { ctl });
+    }
+    let before: OutputMaskPtrs = msr.read()?;
+    // SAFETY: without TraceEn the register leads to no write to memory.
+    unsafe { msr.write(PATTERN) }?;
+    let read: OutputMaskPtrs = msr.read()?;
+    // SAFETY: as above.
+    unsafe { msr.write(before) }?;
+    match read == PATTERN {
+        true => Ok(()),
+        false => Err(DetectError::NotBacked { written: PATTERN.to_bits(), read: read.to_bits() }),
+    }
+}
+
+/// What VMX does to a trace on this processor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum VmxTracing {
+    /// There is no VMX.
+    NoVmx,
+    /// TraceEn may stay set in VMX operation.
+    Allowed,
+    /// VMXON clears TraceEn, and setting it in VMX operation raises #GP: a kernel must stop the trace before VMXON.
+    ClearedByVmxon,
+}
+
+impl VmxTracing {
+    /// Reads it; a processor that does not let IA32_VMX_MISC be read is taken for the careful case.
+    pub fn read(msr: &mut impl Msr, capabilities: &Capabilities) -> Self {
+        match capabilities.vmx.then(|| msr.read::<VmxMisc>()) {
+            None => Self::NoVmx,
+            Some(Ok(misc)) if misc.contains(VmxMisc::PT_IN_VMX) => Self::Allowed,
+            Some(_) => Self::ClearedByVmxon,
+        }
+    }
+}
+
+/// The other branch recorders that are on, if any: LBR and BTS and PT exclude each other on many processors.
+///
+/// A processor without IA32_DEBUGCTL has none.
+pub(crate) fn other_recorder(msr: &mut impl Msr) -> Option<DebugCtl> {
+    let on = msr.read::<DebugCtl>().ok()?.intersection(DebugCtl::all());
+    (!on.is_empty()).then_some(on)
+}
+
+/// Why there is no unit to use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DetectError {
+    /// CPUID announces none.
+    Cpuid(NoProcessorTrace),
+    /// CPUID announces one that cannot write to memory.
+    NoMemoryOutput,
+    /// CPUID announces one, but its registers raise #GP.
+    Fault(GeneralProtection),
+    /// CPUID announces one, but its registers do not hold what is written.
+    NotBacked {
+        /// What was written to IA32_RTIT_OUTPUT_MASK_PTRS.
+        written: u64,
+        /// What was read from it.
+        read: u64,
+    },
+    /// TraceEn is set: somebody else (firmware, a debugger, a hypervisor) uses the unit.
+    AlreadyEnabled {
+        /// IA32_RTIT_CTL.
+        ctl: RtitCtl,
+    },
+}
+
+impl From<GeneralProtection> for DetectError {
+    fn from(fault: GeneralProtection) -> Self {
+        Self::Fault(fault)
+    }
+}
+
+impl From<NoProcessorTrace> for DetectError {
+    fn from(absent: NoProcessorTrace) -> Self {
+        Self::Cpuid(absent)
+    }
+}
+
+impl fmt::Display for DetectError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Cpuid(absent) => absent.fmt(f),
+            Self::NoMemoryOutput => {
+                write!(f, "neither {} nor {} is there", Feature::Topa, Feature::SingleRange)
+            }
+            Self::Fault(fault) => write!(f, "CPUID announces Intel PT, but {fault}"),
+            Self::NotBacked { written, read } => write!(
+                f,
+                "CPUID announces Intel PT, but IA32_RTIT_OUTPUT_MASK_PTRS reads {read:#x} after {written:#x} was written"
+            ),
+            Self::AlreadyEnabled { ctl } => {
+                write!(f, "somebody else uses Intel PT: IA32_RTIT_CTL is {:#x}", ctl.bits())
+            }
+        }
+    }
+}
+
+impl core::error::Error for DetectError {}
+
+/// An offset and a mask that no reset gives.
+const PATTERN: OutputMaskPtrs = OutputMaskPtrs::single_range(0xfff, 0x5a0);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::errata::Errata;
+    use crate::fake::{FakeMsr, capabilities};
+
+    #[test]
+    fn finds_a_unit_that_answers_and_leaves_it_as_it_was() {
+        let mut msr = FakeMsr::new();
+        msr.set(0x561, 0x1_0000_007f);
+        assert_eq!(probe(&mut msr, &capabilities()), Ok(()));
+        assert_eq!(msr.get(0x561), 0x1_0000_007f);
+        assert_eq!(msr.get(0x570), 0);
+    }
+
+    #[test]
+    fn sees_registers_that_drop_what_is_written() {
+        let mut msr = FakeMsr::new();
+        msr.dead = true;
+        let error = probe(&mut msr, &capabilities()).unwrap_err();
+        assert_eq!(error, DetectError::NotBacked { written: 0x5a0_0000_0fff, read: 0 });
+    }
+
+    #[test]
+    fn sees_registers_that_fault() {
+        for nth in 0..5 {
+            let mut msr = FakeMsr::new();
+            msr.fault_at = Some(nth);
+            assert!(matches!(probe(&mut msr, &capabilities()), Err(DetectError::Fault(_))), "access {nth}");
+        }
+    }
+
+    #[test]
+    fn refuses_a_unit_that_somebody_uses() {
+        let mut msr = FakeMsr::new();
+        msr.set(0x570, 0x2005);
+        let error = probe(&mut msr, &capabilities()).unwrap_err();
+        assert_eq!(error, DetectError::AlreadyEnabled { ctl: RtitCtl::from_bits_retain(0x2005) });
+        assert_eq!(msr.writes, []);
+    }
+
+    #[test]
+    fn refuses_a_unit_without_output_to_memory() {
+        let capabilities = Capabilities { ecx: 1 << 3, errata: Errata::empty(), ..capabilities() };
+        assert_eq!(probe(&mut FakeMsr::new(), &capabilities), Err(DetectError::NoMemoryOutput));
+    }
+
+    #[test]
+    fn vmx_tracing_follows_cpuid_and_vmx_misc() {
+        // (VMX, IA32_VMX_MISC, verdict)
+        let table = [
+            (false, 1 << 14, VmxTracing::NoVmx),
+            (true, 1 << 14, VmxTracing::Allowed),
+            (true, !(1 << 14), VmxTracing::ClearedByVmxon),
+        ];
+        for (vmx, misc, verdict) in table {
+            let mut msr = FakeMsr::new();
+            msr.set(0x485, misc);
+            assert_eq!(VmxTracing::read(&mut msr, &Capabilities { vmx, ..capabilities() }), verdict);
+        }
+        let mut msr = FakeMsr::new();
+        msr.fault_at = Some(0);
+        let with_vmx = Capabilities { vmx: true, ..capabilities() };
+        assert_eq!(VmxTracing::read(&mut msr, &with_vmx), VmxTracing::ClearedByVmxon);
+    }
+
+    #[test]
+    fn sees_other_branch_recorders() {
+        for (debugctl, on) in [(0, None), (1, Some(1)), (1 << 7, Some(1 << 7)), (0x203e, None)] {
+            let mut msr = FakeMsr::new();
+            msr.set(0x1d9, debugctl);
+            assert_eq!(other_recorder(&mut msr).map(|on| on.bits()), on);
+        }
+    }
+}

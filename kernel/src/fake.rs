@@ -1,0 +1,165 @@
+//! Registers and frames for the unit tests beside the code; the tests in `tests/` run on the model instead.
+
+use crate::cpuid::Capabilities;
+use crate::errata::Errata;
+use crate::memory::{Frames, Request};
+use crate::msr::{GeneralProtection, Msr};
+use core::ptr::NonNull;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use x86_64::PhysAddr;
+
+/// Registers that hold what is written.
+#[derive(Debug, Default)]
+pub(crate) struct FakeMsr {
+    values: BTreeMap<u32, u64>,
+    pub(crate) writes: Vec<(u32, u64)>,
+    /// Writes are dropped and reads give 0.
+    pub(crate) dead: bool,
+    /// The number of the access that faults.
+    pub(crate) fault_at: Option<usize>,
+    accesses: usize,
+}
+
+impl FakeMsr {
+    pub(crate) fn new() -> Self {
+        Self::default()
+    }
+
+    pub(crate) fn get(&self, address: u32) -> u64 {
+        self.values.get(&address).copied().unwrap_or(0)
+    }
+
+    pub(crate) fn set(&mut self, address: u32, value: u64) {
+        self.values.insert(address, value);
+    }
+
+    fn access(&mut self, fault: GeneralProtection) -> Result<(), GeneralProtection> {
+        self.accesses += 1;
+        match self.fault_at == Some(self.accesses - 1) {
+            true => Err(fault),
+            false => Ok(()),
+        }
+    }
+}
+
+// SAFETY: the registers stand for no hardware.
+unsafe impl Msr for FakeMsr {
+    fn rdmsr(&mut self, address: u32) -> Result<u64, GeneralProtection> {
+        self.access(GeneralProtection { address, written: None })?;
+        Ok(self.get(address))
+    }
+
+    unsafe fn wrmsr(&mut self, address: u32, value: u64) -> Result<(), GeneralProtection> {
+        self.access(GeneralProtection { address, written: Some(value) })?;
+        self.writes.push((address, value));
+        if !self.dead {
+            self.set(address, value);
+        }
+        Ok(())
+    }
+}
+
+/// Every feature, four ranges, every encoding.
+pub(crate) fn capabilities() -> Capabilities {
+    Capabilities {
+        ebx: 0x3ff,
+        ecx: 0x8000_000f,
+        address_ranges: 4,
+        mtc_freqs: 0xffff,
+        cyc_thresholds: 0xffff,
+        psb_freqs: 0xffff,
+        physical_address_bits: 39,
+        linear_address_bits: 48,
+        tsc_ratio: None,
+        base_mhz: None,
+        vmx: false,
+        errata: Errata::empty(),
+    }
+}
+
+/// Memory from physical address [`FakeFrames::BASE`] on, given out once. It panics on a free that is none, and when
+/// something was not given back.
+#[derive(Debug)]
+pub(crate) struct FakeFrames {
+    memory: NonNull<u8>,
+    size: usize,
+    next: Cell<u64>,
+    live: RefCell<Vec<(PhysAddr, Request)>>,
+    /// The number of the allocation that fails.
+    pub(crate) fail_at: Cell<Option<usize>>,
+    /// Added to each address: an allocator that does not do what it is asked.
+    pub(crate) skew: Cell<u64>,
+    pub(crate) allocations: Cell<usize>,
+}
+
+impl FakeFrames {
+    pub(crate) const BASE: u64 = 0x10_0000;
+
+    pub(crate) fn new(size: usize) -> Self {
+        let memory = Box::leak(vec![0xa5u8; size].into_boxed_slice());
+        Self {
+            memory: NonNull::from(memory).cast(),
+            size,
+            next: Cell::new(Self::BASE),
+            live: RefCell::default(),
+            fail_at: Cell::new(None),
+            skew: Cell::new(0),
+            allocations: Cell::new(0),
+        }
+    }
+
+    pub(crate) fn live(&self) -> usize {
+        self.live.borrow().len()
+    }
+
+    /// Memory as the processor sees it.
+    pub(crate) fn write(&self, address: u64, bytes: &[u8]) {
+        for (n, &byte) in bytes.iter().enumerate() {
+            let at = (address - Self::BASE) as usize + n;
+            assert!(at < self.size);
+            // SAFETY: within the memory.
+            let to = unsafe { self.memory.add(at) };
+            // SAFETY: within the memory, which no reference points into now.
+            unsafe { to.write(byte) };
+        }
+    }
+}
+
+// SAFETY: each block is given out once, from memory that stays, where the request wants it unless a test skews it.
+unsafe impl Frames for FakeFrames {
+    fn allocate(&self, request: Request) -> Option<PhysAddr> {
+        let nth = self.allocations.replace(self.allocations.get() + 1);
+        let start = self.next.get().next_multiple_of(request.align) + self.skew.get();
+        let end = start + request.size;
+        if self.fail_at.get() == Some(nth) || end > Self::BASE + self.size as u64 {
+            return None;
+        }
+        self.next.set(end);
+        self.live.borrow_mut().push((PhysAddr::new(start), request));
+        Some(PhysAddr::new(start))
+    }
+
+    unsafe fn free(&self, address: PhysAddr, request: Request) {
+        let mut live = self.live.borrow_mut();
+        let n =
+            live.iter().position(|block| *block == (address, request)).expect("a block that was given out");
+        live.remove(n);
+    }
+
+    fn pointer(&self, address: PhysAddr) -> NonNull<u8> {
+        // SAFETY: within the memory, as all that is given out.
+        unsafe { self.memory.add((address.as_u64() - Self::BASE) as usize) }
+    }
+}
+
+impl Drop for FakeFrames {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            assert_eq!(*self.live.borrow(), []);
+        }
+        let slice = NonNull::slice_from_raw_parts(self.memory, self.size);
+        // SAFETY: from the box in `new`, and no block is used any more.
+        drop(unsafe { Box::from_raw(slice.as_ptr()) });
+    }
+}

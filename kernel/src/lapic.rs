@@ -1,0 +1,182 @@
+//! The local APIC's entry for performance-monitoring interrupts.
+//!
+//! Source: SDM vol. 3, Advanced Programmable Interrupt Controller, "Local Vector Table" and "x2APIC Register Address
+//! Space".
+
+use crate::msr::{GeneralProtection, Msr, Register};
+use core::ptr::NonNull;
+
+/// The local APIC of one logical processor, as far as the driver touches it: LVT Performance Monitoring.
+///
+/// # Safety
+///
+/// The entry read and written must be the one of the logical processor that the driver runs on, the same one for all
+/// calls, and nothing else.
+pub unsafe trait LocalApic {
+    /// The entry as it is.
+    fn lvt_pc(&mut self) -> Result<LvtPc, GeneralProtection>;
+
+    /// Writes the entry.
+    ///
+    /// # Errors
+    ///
+    /// The entry's register raised #GP(0).
+    fn set_lvt_pc(&mut self, entry: LvtPc) -> Result<(), GeneralProtection>;
+}
+
+// SAFETY: every call goes to the one implementation behind the reference.
+unsafe impl<A: LocalApic> LocalApic for &mut A {
+    fn lvt_pc(&mut self) -> Result<LvtPc, GeneralProtection> {
+        (**self).lvt_pc()
+    }
+
+    fn set_lvt_pc(&mut self, entry: LvtPc) -> Result<(), GeneralProtection> {
+        (**self).set_lvt_pc(entry)
+    }
+}
+
+/// LVT Performance Monitoring: xAPIC offset `0x340`, x2APIC MSR `0x834`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LvtPc(pub u32);
+
+impl LvtPc {
+    /// Bit 16, Mask: no interrupt. Intel's processors set it when they deliver one.
+    pub const MASK: u32 = 1 << 16;
+
+    /// An unmasked entry with this delivery.
+    #[must_use]
+    pub const fn new(delivery: Delivery) -> Self {
+        match delivery {
+            Delivery::Fixed(vector) => Self(vector as u32),
+            Delivery::Nmi => Self(0b100 << 8),
+        }
+    }
+
+    /// Whether the mask bit is set.
+    #[must_use]
+    pub const fn is_masked(self) -> bool {
+        self.0 & Self::MASK != 0
+    }
+
+    /// The entry with the mask bit set.
+    #[must_use]
+    pub const fn masked(self) -> Self {
+        Self(self.0 | Self::MASK)
+    }
+}
+
+/// How a PMI comes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Delivery {
+    /// As the interrupt with this vector, 16 or higher; held back while RFLAGS.IF is 0.
+    Fixed(u8),
+    /// As an NMI: also where interrupts are off.
+    Nmi,
+}
+
+/// The xAPIC: registers in memory.
+#[derive(Debug)]
+pub struct XApic {
+    base: NonNull<u8>,
+}
+
+impl XApic {
+    /// The local APIC whose page is mapped at `base`.
+    ///
+    /// # Safety
+    ///
+    /// The local APIC's page (IA32_APIC_BASE) is mapped there, writable and uncached, for as long as the value lives,
+    /// and the APIC is in xAPIC mode.
+    #[must_use]
+    pub const unsafe fn new(base: NonNull<u8>) -> Self {
+        Self { base }
+    }
+
+    fn register(&self) -> *mut u32 {
+        // SAFETY: the page that `new` was promised is 4 KiB long.
+        unsafe { self.base.as_ptr().add(0x340) }.cast()
+    }
+}
+
+// SAFETY: the page is that of the processor which reads it, and the offset is LVT Performance Monitoring.
+unsafe impl LocalApic for XApic {
+    fn lvt_pc(&mut self) -> Result<LvtPc, GeneralProtection> {
+        // SAFETY: an aligned register of the page that `new` was promised.
+        Ok(LvtPc(unsafe { self.register().read_volatile() }))
+    }
+
+    fn set_lvt_pc(&mut self, entry: LvtPc) -> Result<(), GeneralProtection> {
+        // SAFETY: an aligned register of the page that `new` was promised.
+        unsafe { self.register().write_volatile(entry.0) };
+        Ok(())
+    }
+}
+
+/// The x2APIC: registers among the MSRs.
+#[derive(Debug)]
+pub struct X2Apic<M> {
+    msr: M,
+}
+
+impl<M: Msr> X2Apic<M> {
+    /// The local APIC behind these MSRs, which must be in x2APIC mode; in xAPIC mode its registers raise #GP.
+    pub const fn new(msr: M) -> Self {
+        Self { msr }
+    }
+}
+
+// SAFETY: the MSR is LVT Performance Monitoring of the processor whose MSRs these are.
+unsafe impl<M: Msr> LocalApic for X2Apic<M> {
+    fn lvt_pc(&mut self) -> Result<LvtPc, GeneralProtection> {
+        self.msr.read()
+    }
+
+    fn set_lvt_pc(&mut self, entry: LvtPc) -> Result<(), GeneralProtection> {
+        // SAFETY: an interrupt's routing; it makes the processor write to no memory but the handler's stack.
+        unsafe { self.msr.write(entry) }
+    }
+}
+
+impl Register for LvtPc {
+    const ADDRESS: u32 = 0x834;
+
+    fn from_bits(bits: u64) -> Self {
+        Self(bits as u32)
+    }
+
+    fn to_bits(self) -> u64 {
+        u64::from(self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_entry_has_the_manuals_bits() {
+        // Bits 7:0 vector, 10:8 delivery mode (000 fixed, 100 NMI), 16 mask.
+        let table = [
+            (LvtPc::new(Delivery::Fixed(0x42)), 0x42),
+            (LvtPc::new(Delivery::Nmi), 0x400),
+            (LvtPc::new(Delivery::Nmi).masked(), 0x1_0400),
+        ];
+        for (entry, bits) in table {
+            assert_eq!(entry.0, bits);
+            assert_eq!(entry.is_masked(), bits >> 16 & 1 == 1);
+        }
+        assert_eq!(LvtPc::ADDRESS, 0x834);
+    }
+
+    #[test]
+    fn the_xapic_entry_is_at_340h() {
+        let mut page = [0u32; 1024];
+        page[0x340 / 4] = 0x1_0000;
+        // SAFETY: the page outlives the value, and plain memory can stand for a register.
+        let mut apic = unsafe { XApic::new(NonNull::new(page.as_mut_ptr().cast()).unwrap()) };
+        assert_eq!(apic.lvt_pc(), Ok(LvtPc(0x1_0000)));
+        apic.set_lvt_pc(LvtPc::new(Delivery::Nmi)).unwrap();
+        assert_eq!(page.iter().position(|&word| word != 0), Some(0x340 / 4));
+        assert_eq!(page[0x340 / 4], 0x400);
+    }
+}

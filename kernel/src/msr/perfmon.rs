@@ -1,0 +1,65 @@
+//! The performance monitoring registers that a PMI handler needs.
+
+use super::Register;
+use bitflags::bitflags;
+
+bitflags! {
+    /// IA32_PERF_GLOBAL_STATUS (`0x38e`): who asked for a PMI. Read only.
+    ///
+    /// Scope: logical processor. Source: SDM vol. 3, Performance Monitoring, "Architectural Performance Monitoring
+    /// Version 4"; vol. 4, "IA-32 Architectural MSRs".
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct GlobalStatus: u64 {
+        /// Ovf_PMCn: a general-purpose counter overflowed.
+        const OVF_PMC = 0xffff_ffff;
+        /// Ovf_FixedCtrn: a fixed-function counter overflowed.
+        const OVF_FIXED_CTR = 0xffff << 32;
+        /// Ovf_PERF_METRICS: the metrics register overflowed.
+        const OVF_PERF_METRICS = 1 << 48;
+        /// Trace_ToPA_PMI: a ToPA region with INT filled.
+        const TRACE_TOPA_PMI = 1 << 55;
+        /// LBR_Frz: the LBRs are frozen.
+        const LBR_FRZ = 1 << 58;
+        /// CTR_Frz: the counters are frozen.
+        const CTR_FRZ = 1 << 59;
+        /// ASCI: counts include an enclave's.
+        const ASCI = 1 << 60;
+        /// Ovf_Uncore: an uncore counter overflowed.
+        const OVF_UNCORE = 1 << 61;
+        /// OvfBuf: the DS save area is full.
+        const OVF_BUF = 1 << 62;
+        /// CondChgd: the state changed; says nothing about who did it.
+        const COND_CHGD = 1 << 63;
+    }
+}
+
+/// IA32_PERF_GLOBAL_STATUS_RESET (`0x390`, IA32_PERF_GLOBAL_OVF_CTRL before version 4): a bit that is written as 1
+/// clears the one in [`GlobalStatus`]; a reserved bit is #GP(0).
+///
+/// Scope: logical processor. Source: as [`GlobalStatus`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GlobalStatusReset(pub GlobalStatus);
+
+impl Register for GlobalStatus {
+    const ADDRESS: u32 = 0x38e;
+
+    fn from_bits(bits: u64) -> Self {
+        Self::from_bits_retain(bits)
+    }
+
+    fn to_bits(self) -> u64 {
+        self.bits()
+    }
+}
+
+impl Register for GlobalStatusReset {
+    const ADDRESS: u32 = 0x390;
+
+    fn from_bits(bits: u64) -> Self {
+        Self(GlobalStatus::from_bits_retain(bits))
+    }
+
+    fn to_bits(self) -> u64 {
+        self.0.bits()
+    }
+}

@@ -1,0 +1,282 @@
+//! The IA32_RTIT_* registers.
+//!
+//! Source for all of them: SDM vol. 3, Intel Processor Trace, "Configuration MSRs"; vol. 4, "IA-32
+//! Architectural MSRs". Scope: logical processor.
+
+use super::Register;
+use bitflags::bitflags;
+
+bitflags! {
+    /// IA32_RTIT_CTL (`0x570`): what the unit traces and where packets go.
+    ///
+    /// While `TRACE_EN` is set only a write that clears it, or of the same value, is legal; anything else is
+    /// #GP(0), and so is a bit whose capability is not enumerated. Reset: 0.
+    /// Source: "IA32_RTIT_CTL MSR".
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct RtitCtl: u64 {
+        /// TraceEn: packets are generated.
+        const TRACE_EN = 1 << 0;
+        /// CYCEn: CYC packets.
+        const CYC_EN = 1 << 1;
+        /// OS: CPL 0 is traced.
+        const OS = 1 << 2;
+        /// User: CPL above 0 is traced.
+        const USER = 1 << 3;
+        /// PwrEvtEn: power event packets.
+        const PWR_EVT_EN = 1 << 4;
+        /// FUPonPTW: a FUP follows each PTW.
+        const FUP_ON_PTW = 1 << 5;
+        /// FabricEn: output to the trace transport subsystem.
+        const FABRIC_EN = 1 << 6;
+        /// CR3Filter: only the address space of IA32_RTIT_CR3_MATCH is traced.
+        const CR3_FILTER = 1 << 7;
+        /// ToPA: output through a table of physical addresses; else one range.
+        const TOPA = 1 << 8;
+        /// MTCEn: MTC packets.
+        const MTC_EN = 1 << 9;
+        /// TSCEn: TSC packets.
+        const TSC_EN = 1 << 10;
+        /// DisRETC: returns are not compressed.
+        const DIS_RETC = 1 << 11;
+        /// PTWEn: PTWRITE gives packets.
+        const PTW_EN = 1 << 12;
+        /// BranchEn: change-of-flow packets.
+        const BRANCH_EN = 1 << 13;
+        /// MTCFreq: an MTC packet each 2^n ticks of the always running timer.
+        const MTC_FREQ = 0xf << 14;
+        /// CycThresh: 0 for every cycle count, n for at least 2^(n-1) cycles between two CYC packets.
+        const CYC_THRESH = 0xf << 19;
+        /// PSBFreq: a PSB about every 2^(n+11) bytes.
+        const PSB_FREQ = 0xf << 24;
+        /// EventEn: event trace.
+        const EVENT_EN = 1 << 31;
+        /// ADDR0_CFG: see [`AddrCfg`].
+        const ADDR0_CFG = 0xf << 32;
+        /// ADDR1_CFG: see [`AddrCfg`].
+        const ADDR1_CFG = 0xf << 36;
+        /// ADDR2_CFG: see [`AddrCfg`].
+        const ADDR2_CFG = 0xf << 40;
+        /// ADDR3_CFG: see [`AddrCfg`].
+        const ADDR3_CFG = 0xf << 44;
+        /// DisTNT: no TNT packets.
+        const DIS_TNT = 1 << 55;
+        /// InjectPsbPmiOnEnable: a PSB or PMI that was owed when the state was saved comes after the enable.
+        const INJECT_PSB_PMI_ON_ENABLE = 1 << 56;
+    }
+}
+
+impl RtitCtl {
+    /// An MTC packet each `2^n` ticks; n must be enumerated in `CPUID.14H.1:EAX[31:16]`.
+    #[must_use]
+    pub const fn with_mtc_freq(self, n: u8) -> Self {
+        self.with_field(Self::MTC_FREQ, n)
+    }
+
+    /// CYC packets at least `2^(n-1)` cycles apart, 0 for all; n must be enumerated in `CPUID.14H.1:EBX[15:0]`.
+    #[must_use]
+    pub const fn with_cyc_thresh(self, n: u8) -> Self {
+        self.with_field(Self::CYC_THRESH, n)
+    }
+
+    /// A PSB about every `2^(n+11)` bytes of output; n must be enumerated in `CPUID.14H.1:EBX[31:16]`.
+    #[must_use]
+    pub const fn with_psb_freq(self, n: u8) -> Self {
+        self.with_field(Self::PSB_FREQ, n)
+    }
+
+    /// What the address range `n`, 0 to 3, is for.
+    #[must_use]
+    pub const fn with_addr_cfg(self, n: usize, cfg: AddrCfg) -> Self {
+        self.with_field(Self::ADDR_CFG[n], cfg as u8)
+    }
+
+    const ADDR_CFG: [Self; 4] = [Self::ADDR0_CFG, Self::ADDR1_CFG, Self::ADDR2_CFG, Self::ADDR3_CFG];
+
+    const fn with_field(self, field: Self, value: u8) -> Self {
+        let shift = field.bits().trailing_zeros();
+        let value = ((value as u64) << shift) & field.bits();
+        Self::from_bits_retain(self.bits() & !field.bits() | value)
+    }
+}
+
+/// IA32_RTIT_CTL.ADDRn_CFG: what an address range is for. Values above 2 are reserved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum AddrCfg {
+    /// Nothing.
+    Off = 0,
+    /// Only code in the range is traced (FilterEn).
+    Filter = 1,
+    /// Entering the range stops the trace (TraceStop).
+    TraceStop = 2,
+}
+
+bitflags! {
+    /// IA32_RTIT_STATUS (`0x571`): how the trace stands.
+    ///
+    /// Any write while `TRACE_EN` is set is #GP(0). Reset: 0. Source: "IA32_RTIT_STATUS MSR".
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct RtitStatus: u64 {
+        /// FilterEn: the IP is in a traced range. Read only: a write is ignored.
+        const FILTER_EN = 1 << 0;
+        /// ContextEn: the context (CPL, CR3) is traced. Read only: a write is ignored.
+        const CONTEXT_EN = 1 << 1;
+        /// TriggerEn: tracing is on. Read only: a write is ignored.
+        const TRIGGER_EN = 1 << 2;
+        /// Error: an operational error stopped the trace. Stays until software clears it.
+        const ERROR = 1 << 4;
+        /// Stopped: a ToPA STOP or a TraceStop range stopped the trace. Stays until software clears it.
+        const STOPPED = 1 << 5;
+        /// PendPSB: a PSB was owed when the state was saved.
+        const PEND_PSB = 1 << 6;
+        /// PendToPAPMI: a PMI was owed when the state was saved.
+        const PEND_TOPA_PMI = 1 << 7;
+        /// PacketByteCnt: bytes since the last PSB; with 0 the next enable gives a PSB+.
+        const PACKET_BYTE_CNT = 0x1_ffff << 32;
+    }
+}
+
+/// IA32_RTIT_OUTPUT_BASE (`0x560`): the physical address of the output range, or of the current ToPA table.
+///
+/// The processor writes it while it traces: a read means something only after TraceEn is cleared. Bits 6:0 and
+/// those from MAXPHYADDR on are reserved. Source: "IA32_RTIT_OUTPUT_BASE MSR".
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OutputBase(pub u64);
+
+/// IA32_RTIT_OUTPUT_MASK_PTRS (`0x561`): the size of the output range or the current ToPA entry, and the offset
+/// of the next byte.
+///
+/// The processor writes it while it traces: a read means something only after TraceEn is cleared.
+/// Source: "IA32_RTIT_OUTPUT_MASK_PTRS MSR".
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OutputMaskPtrs(u64);
+
+impl OutputMaskPtrs {
+    /// LowerMask, bits 6:0: read as ones, whatever is written.
+    pub const LOWER_MASK: u64 = 0x7f;
+
+    /// Single-range output: the range's size less one, and the offset of the next byte.
+    #[must_use]
+    pub const fn single_range(mask: u32, offset: u32) -> Self {
+        Self(mask as u64 | Self::LOWER_MASK | (offset as u64) << 32)
+    }
+
+    /// ToPA output: the index of the entry in its table (in units of 8 bytes from the table's base, 25 bits)
+    /// and the offset of the next byte in that entry's region.
+    #[must_use]
+    pub const fn topa(entry: u32, offset: u32) -> Self {
+        Self(((entry & 0x1ff_ffff) as u64) << 7 | Self::LOWER_MASK | (offset as u64) << 32)
+    }
+
+    /// ToPA output: the entry's index, MaskOrTableOffset.
+    #[must_use]
+    pub const fn entry(self) -> u32 {
+        (self.0 as u32) >> 7
+    }
+
+    /// OutputOffset: where the next byte goes.
+    #[must_use]
+    pub const fn offset(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
+}
+
+/// IA32_RTIT_CR3_MATCH (`0x572`): the CR3 that is traced, bits 63:5; bits 4:0 are reserved.
+///
+/// With PCIDs their bits are compared too. Source: "IA32_RTIT_CR3_MATCH MSR".
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cr3Match(pub u64);
+
+/// IA32_RTIT_ADDRn_A (`0x580 + 2n`): the first linear address of range `N`; canonical.
+/// Source: "IA32_RTIT_ADDRn_A and IA32_RTIT_ADDRn_B MSRs".
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AddrA<const N: u32>(pub u64);
+
+/// IA32_RTIT_ADDRn_B (`0x581 + 2n`): the last linear address of range `N`; canonical.
+/// Source: "IA32_RTIT_ADDRn_A and IA32_RTIT_ADDRn_B MSRs".
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AddrB<const N: u32>(pub u64);
+
+impl Register for RtitCtl {
+    const ADDRESS: u32 = 0x570;
+
+    fn from_bits(bits: u64) -> Self {
+        Self::from_bits_retain(bits)
+    }
+
+    fn to_bits(self) -> u64 {
+        self.bits()
+    }
+}
+
+impl Register for RtitStatus {
+    const ADDRESS: u32 = 0x571;
+
+    fn from_bits(bits: u64) -> Self {
+        Self::from_bits_retain(bits)
+    }
+
+    fn to_bits(self) -> u64 {
+        self.bits()
+    }
+}
+
+impl Register for OutputBase {
+    const ADDRESS: u32 = 0x560;
+
+    fn from_bits(bits: u64) -> Self {
+        Self(bits)
+    }
+
+    fn to_bits(self) -> u64 {
+        self.0
+    }
+}
+
+impl Register for OutputMaskPtrs {
+    const ADDRESS: u32 = 0x561;
+
+    fn from_bits(bits: u64) -> Self {
+        Self(bits)
+    }
+
+    fn to_bits(self) -> u64 {
+        self.0
+    }
+}
+
+impl Register for Cr3Match {
+    const ADDRESS: u32 = 0x572;
+
+    fn from_bits(bits: u64) -> Self {
+        Self(bits)
+    }
+
+    fn to_bits(self) -> u64 {
+        self.0
+    }
+}
+
+impl<const N: u32> Register for AddrA<N> {
+    const ADDRESS: u32 = 0x580 + 2 * N;
+
+    fn from_bits(bits: u64) -> Self {
+        Self(bits)
+    }
+
+    fn to_bits(self) -> u64 {
+        self.0
+    }
+}
+
+impl<const N: u32> Register for AddrB<N> {
+    const ADDRESS: u32 = 0x581 + 2 * N;
+
+    fn from_bits(bits: u64) -> Self {
+        Self(bits)
+    }
+
+    fn to_bits(self) -> u64 {
+        self.0
+    }
+}

@@ -1,0 +1,155 @@
+//! The masks, against tables typed a second time from the manual.
+
+use super::*;
+
+/// (field, lowest bit, highest bit), from "Table IA32_RTIT_CTL MSR".
+#[test]
+fn rtit_ctl_has_the_manuals_bits() {
+    let table = [
+        (RtitCtl::TRACE_EN, 0, 0),
+        (RtitCtl::CYC_EN, 1, 1),
+        (RtitCtl::OS, 2, 2),
+        (RtitCtl::USER, 3, 3),
+        (RtitCtl::PWR_EVT_EN, 4, 4),
+        (RtitCtl::FUP_ON_PTW, 5, 5),
+        (RtitCtl::FABRIC_EN, 6, 6),
+        (RtitCtl::CR3_FILTER, 7, 7),
+        (RtitCtl::TOPA, 8, 8),
+        (RtitCtl::MTC_EN, 9, 9),
+        (RtitCtl::TSC_EN, 10, 10),
+        (RtitCtl::DIS_RETC, 11, 11),
+        (RtitCtl::PTW_EN, 12, 12),
+        (RtitCtl::BRANCH_EN, 13, 13),
+        (RtitCtl::MTC_FREQ, 14, 17),
+        (RtitCtl::CYC_THRESH, 19, 22),
+        (RtitCtl::PSB_FREQ, 24, 27),
+        (RtitCtl::EVENT_EN, 31, 31),
+        (RtitCtl::ADDR0_CFG, 32, 35),
+        (RtitCtl::ADDR1_CFG, 36, 39),
+        (RtitCtl::ADDR2_CFG, 40, 43),
+        (RtitCtl::ADDR3_CFG, 44, 47),
+        (RtitCtl::DIS_TNT, 55, 55),
+        (RtitCtl::INJECT_PSB_PMI_ON_ENABLE, 56, 56),
+    ];
+    let mut all = 0;
+    for (field, low, high) in table {
+        assert_eq!(field.bits(), bits(low, high), "bits {high}:{low}");
+        all |= field.bits();
+    }
+    assert_eq!(RtitCtl::all().bits(), all);
+}
+
+#[test]
+fn rtit_ctl_fields_hold_their_encoding_and_nothing_else() {
+    for n in 0..16 {
+        let n64 = u64::from(n);
+        assert_eq!(RtitCtl::all().with_mtc_freq(n).bits() >> 14 & 0xf, n64);
+        assert_eq!(RtitCtl::all().with_cyc_thresh(n).bits() >> 19 & 0xf, n64);
+        assert_eq!(RtitCtl::all().with_psb_freq(n).bits() >> 24 & 0xf, n64);
+        assert_eq!(RtitCtl::empty().with_mtc_freq(n).bits(), n64 << 14);
+        assert_eq!(RtitCtl::empty().with_cyc_thresh(n).bits(), n64 << 19);
+        assert_eq!(RtitCtl::empty().with_psb_freq(n).bits(), n64 << 24);
+    }
+    for (n, shift) in [32, 36, 40, 44].into_iter().enumerate() {
+        assert_eq!(RtitCtl::all().with_addr_cfg(n, AddrCfg::Off).bits() >> shift & 0xf, 0);
+        assert_eq!(RtitCtl::empty().with_addr_cfg(n, AddrCfg::Filter).bits(), 1 << shift);
+        assert_eq!(RtitCtl::empty().with_addr_cfg(n, AddrCfg::TraceStop).bits(), 2 << shift);
+    }
+}
+
+#[test]
+fn rtit_status_has_the_manuals_bits() {
+    let table = [
+        (RtitStatus::FILTER_EN, 0, 0),
+        (RtitStatus::CONTEXT_EN, 1, 1),
+        (RtitStatus::TRIGGER_EN, 2, 2),
+        (RtitStatus::ERROR, 4, 4),
+        (RtitStatus::STOPPED, 5, 5),
+        (RtitStatus::PEND_PSB, 6, 6),
+        (RtitStatus::PEND_TOPA_PMI, 7, 7),
+        (RtitStatus::PACKET_BYTE_CNT, 32, 48),
+    ];
+    let mut all = 0;
+    for (field, low, high) in table {
+        assert_eq!(field.bits(), bits(low, high), "bits {high}:{low}");
+        all |= field.bits();
+    }
+    assert_eq!(RtitStatus::all().bits(), all);
+}
+
+#[test]
+fn perf_global_status_has_the_manuals_bits() {
+    let table = [
+        (GlobalStatus::OVF_PMC, 0, 31),
+        (GlobalStatus::OVF_FIXED_CTR, 32, 47),
+        (GlobalStatus::OVF_PERF_METRICS, 48, 48),
+        (GlobalStatus::TRACE_TOPA_PMI, 55, 55),
+        (GlobalStatus::LBR_FRZ, 58, 58),
+        (GlobalStatus::CTR_FRZ, 59, 59),
+        (GlobalStatus::ASCI, 60, 60),
+        (GlobalStatus::OVF_UNCORE, 61, 61),
+        (GlobalStatus::OVF_BUF, 62, 62),
+        (GlobalStatus::COND_CHGD, 63, 63),
+    ];
+    for (field, low, high) in table {
+        assert_eq!(field.bits(), bits(low, high), "bits {high}:{low}");
+    }
+    assert_eq!(DebugCtl::all().bits(), bits(0, 0) | bits(6, 7));
+    assert_eq!(VmxMisc::all().bits(), bits(14, 14));
+}
+
+#[test]
+fn registers_are_at_the_manuals_addresses() {
+    let table = [
+        (OutputBase::ADDRESS, 0x560),
+        (OutputMaskPtrs::ADDRESS, 0x561),
+        (RtitCtl::ADDRESS, 0x570),
+        (RtitStatus::ADDRESS, 0x571),
+        (Cr3Match::ADDRESS, 0x572),
+        (AddrA::<0>::ADDRESS, 0x580),
+        (AddrB::<0>::ADDRESS, 0x581),
+        (AddrA::<1>::ADDRESS, 0x582),
+        (AddrB::<1>::ADDRESS, 0x583),
+        (AddrA::<2>::ADDRESS, 0x584),
+        (AddrB::<2>::ADDRESS, 0x585),
+        (AddrA::<3>::ADDRESS, 0x586),
+        (AddrB::<3>::ADDRESS, 0x587),
+        (GlobalStatus::ADDRESS, 0x38e),
+        (GlobalStatusReset::ADDRESS, 0x390),
+        (DebugCtl::ADDRESS, 0x1d9),
+        (VmxMisc::ADDRESS, 0x485),
+    ];
+    for (is, should) in table {
+        assert_eq!(is, should);
+    }
+}
+
+#[test]
+fn output_mask_ptrs_places_mask_entry_and_offset() {
+    // (register, bits 31:0, bits 63:32)
+    let table = [
+        (OutputMaskPtrs::single_range(0xfff, 0), 0xfff, 0),
+        (OutputMaskPtrs::single_range(0x7f, 0x13), 0x7f, 0x13),
+        (OutputMaskPtrs::topa(0, 0), 0x7f, 0),
+        (OutputMaskPtrs::topa(3, 0x40), 0x1ff, 0x40),
+        (OutputMaskPtrs::topa(511, 0x7ff_ffff), 0xffff, 0x7ff_ffff),
+        (OutputMaskPtrs::topa(0x1ff_ffff, 1), 0xffff_ffff, 1),
+    ];
+    for (register, low, high) in table {
+        assert_eq!(register.to_bits(), low | high << 32);
+        assert_eq!(u64::from(register.offset()), high);
+    }
+    assert_eq!(OutputMaskPtrs::topa(511, 9).entry(), 511);
+}
+
+#[test]
+fn a_fault_names_the_access() {
+    let read = GeneralProtection { address: 0x570, written: None };
+    let write = GeneralProtection { address: 0x570, written: Some(0x2005) };
+    assert_eq!(read.to_string(), "RDMSR 0x570 raised #GP(0)");
+    assert_eq!(write.to_string(), "WRMSR 0x570 with 0x2005 raised #GP(0)");
+}
+
+fn bits(low: u32, high: u32) -> u64 {
+    (low..=high).map(|bit| 1u64 << bit).sum()
+}

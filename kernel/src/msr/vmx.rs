@@ -1,0 +1,27 @@
+//! IA32_VMX_MISC, as far as it concerns the trace.
+
+use super::Register;
+use bitflags::bitflags;
+
+bitflags! {
+    /// IA32_VMX_MISC (`0x485`): read only; there where CPUID.1:ECX[5] (VMX) is 1.
+    ///
+    /// Scope: logical processor. Source: SDM vol. 3, VMX Capability Reporting Facility, "Miscellaneous Data".
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct VmxMisc: u64 {
+        /// TraceEn may be 1 in VMX operation. Else VMXON clears it, and setting it there is #GP(0).
+        const PT_IN_VMX = 1 << 14;
+    }
+}
+
+impl Register for VmxMisc {
+    const ADDRESS: u32 = 0x485;
+
+    fn from_bits(bits: u64) -> Self {
+        Self::from_bits_retain(bits)
+    }
+
+    fn to_bits(self) -> u64 {
+        self.bits()
+    }
+}

@@ -1,0 +1,74 @@
+//! Tables of physical addresses (ToPA): where the processor puts the trace.
+//!
+//! Source: SDM vol. 3, Intel Processor Trace, "Table of Physical Addresses (ToPA)".
+
+mod entry;
+mod table;
+#[cfg(test)]
+mod tests;
+
+pub use entry::{Entry, EntryFlags, RegionSize};
+pub use table::{Chain, Topa, TopaPlan};
+pub(crate) use table::{Marks, allocate};
+
+use crate::memory::Request;
+use core::fmt;
+
+/// Why a table cannot be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TopaError {
+    /// No region has this size: it is not 4 KiB to 128 MiB by powers of two.
+    RegionSize {
+        /// In bytes.
+        bytes: u64,
+    },
+    /// A base is not a multiple of what it must be.
+    Misaligned {
+        /// The physical address.
+        address: u64,
+        /// What it must be a multiple of: the region's size, or 4 KiB for a table.
+        align: u64,
+    },
+    /// Memory beyond what the processor can address.
+    AboveLimit {
+        /// The physical address.
+        address: u64,
+        /// The first one that is too high.
+        limit: u64,
+    },
+    /// A ring needs at least one region.
+    Regions {
+        /// How many.
+        regions: u32,
+    },
+    /// Regions a table: not 1 to 511.
+    RegionsPerTable {
+        /// How many.
+        regions: u32,
+    },
+    /// The embedding kernel has no such memory.
+    NoMemory(Request),
+}
+
+impl fmt::Display for TopaError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::RegionSize { bytes } => {
+                write!(f, "no ToPA region has {bytes:#x} bytes: 4 KiB to 128 MiB by powers of two")
+            }
+            Self::Misaligned { address, align } => {
+                write!(f, "physical address {address:#x} is not a multiple of {align:#x}")
+            }
+            Self::AboveLimit { address, limit } => {
+                write!(f, "physical address {address:#x} does not end below {limit:#x}")
+            }
+            Self::Regions { regions } => write!(f, "a ToPA of {regions} regions"),
+            Self::RegionsPerTable { regions } => write!(f, "a ToPA table of {regions} regions: 1 to 511"),
+            Self::NoMemory(Request { size, align, limit }) => {
+                write!(f, "no memory of {size:#x} bytes aligned to {align:#x} below {limit:#x}")
+            }
+        }
+    }
+}
+
+impl core::error::Error for TopaError {}

@@ -1,0 +1,323 @@
+//! Tables and their regions in memory of the embedding kernel.
+
+use super::entry::{TABLE_BYTES, checked};
+use super::{Entry, EntryFlags, RegionSize, TopaError};
+use crate::memory::{Frames, Request};
+use crate::pt::TraceOff;
+use core::ptr::NonNull;
+use x86_64::PhysAddr;
+
+/// A ring of equal regions, listed in one or many tables. It owns their memory and gives it back when dropped.
+///
+/// The processor reads the tables and writes the regions while it traces with them: the value that means
+/// "running" owns this one meanwhile.
+#[derive(Debug)]
+pub struct Topa<F: Frames> {
+    frames: F,
+    plan: TopaPlan,
+    limit: u64,
+    first: PhysAddr,
+    /// How many tables and regions there are; less than planned only while they are made.
+    tables: u32,
+    regions: u32,
+    /// All regions in one block, where the plan is contiguous.
+    block: Option<PhysAddr>,
+    /// The regions with a flag.
+    marks: Marks,
+}
+
+/// How a ring of regions is to be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TopaPlan {
+    /// The size of each region.
+    pub size: RegionSize,
+    /// How many regions.
+    pub regions: u32,
+    /// How many of them a table lists, 1 to 511: a table is one 4 KiB page. 511 wastes nothing.
+    pub regions_per_table: u32,
+    /// All regions in one piece of memory, so that a trace is read as one slice.
+    pub contiguous: bool,
+    /// How one region follows another.
+    pub chain: Chain,
+}
+
+/// How one region follows another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Chain {
+    /// By the table: END leads to the next table, the last one's to the first.
+    Table,
+    /// By the driver: each region has its own table whose END leads back to it, as processors with single-entry ToPA
+    /// demand. The driver goes to the next one when it serves the PMI.
+    Driver,
+}
+
+/// The regions with INT and STOP.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Marks {
+    pub(crate) int: Option<u32>,
+    pub(crate) stop: Option<u32>,
+}
+
+impl<F: Frames> Topa<F> {
+    /// Makes tables and regions from the kernel's frames, all below `limit`.
+    ///
+    /// # Errors
+    ///
+    /// The plan breaks a rule, there is no memory, or the kernel's frames are not as they were asked for; what was
+    /// taken is given back.
+    pub fn new(frames: F, plan: TopaPlan, limit: u64) -> Result<Self, TopaError> {
+        let regions = plan.regions;
+        let plan = match plan.chain {
+            Chain::Table => plan,
+            Chain::Driver => TopaPlan { regions_per_table: 1, ..plan },
+        };
+        if !(1..=MAX_REGIONS_PER_TABLE).contains(&plan.regions_per_table) {
+            return Err(TopaError::RegionsPerTable { regions: plan.regions_per_table });
+        }
+        if regions == 0 {
+            return Err(TopaError::Regions { regions });
+        }
+        let block = match plan.contiguous {
+            true => Some(allocate(&frames, block_request(&plan, limit))?),
+            false => None,
+        };
+        let marks = Marks::default();
+        let first = PhysAddr::zero();
+        let mut topa = Self { frames, plan, limit, first, tables: 0, regions: 0, block, marks };
+        topa.first = topa.add_table()?;
+        let mut table = topa.first;
+        for n in 0..regions {
+            if n > 0 && n % topa.plan.regions_per_table == 0 {
+                let next = topa.add_table()?;
+                topa.link(table, n - 1, next)?;
+                table = next;
+            }
+            topa.add_region(table, n)?;
+        }
+        let first = topa.first;
+        topa.link(table, regions - 1, first)?;
+        Ok(topa)
+    }
+
+    /// How many regions.
+    #[must_use]
+    pub const fn regions(&self) -> u32 {
+        self.plan.regions
+    }
+
+    /// How many tables.
+    #[must_use]
+    pub const fn tables(&self) -> u32 {
+        self.tables
+    }
+
+    /// The size of each region.
+    #[must_use]
+    pub const fn region_size(&self) -> RegionSize {
+        self.plan.size
+    }
+
+    /// How one region follows another.
+    #[must_use]
+    pub const fn chain(&self) -> Chain {
+        self.plan.chain
+    }
+
+    /// The entry of region `n`.
+    #[must_use]
+    pub fn entry(&self, n: u32) -> Entry {
+        let (table, index) = self.place(n);
+        self.read(table, index)
+    }
+
+    /// The table with region `n`, and the entry's index in it: what OUTPUT_BASE and MASK_PTRS are to hold.
+    #[must_use]
+    pub fn place(&self, n: u32) -> (PhysAddr, u32) {
+        let per_table = self.plan.regions_per_table;
+        let mut table = self.first;
+        for _ in 0..n / per_table {
+            table = self.next_table(table);
+        }
+        (table, n % per_table)
+    }
+
+    /// The region that OUTPUT_BASE and MASK_PTRS name, if it is one of these.
+    ///
+    /// The index of an END stands for the region that it leads to.
+    #[must_use]
+    pub fn region_at(&self, base: u64, index: u32) -> Option<u32> {
+        let per_table = self.plan.regions_per_table;
+        let mut table = self.first;
+        for n in 0..self.tables {
+            if table.as_u64() == base {
+                let start = n * per_table;
+                let here = per_table.min(self.plan.regions - start);
+                return match index {
+                    index if index < here => Some(start + index),
+                    index if index == here && self.plan.chain == Chain::Driver => Some(start),
+                    index if index == here => Some((start + here) % self.plan.regions),
+                    _ => None,
+                };
+            }
+            table = self.next_table(table);
+        }
+        None
+    }
+
+    /// Where region `n` is mapped. In a contiguous ring the pointer is good for all regions from `n` on.
+    #[must_use]
+    pub(crate) fn pointer(&self, n: u32) -> NonNull<u8> {
+        match self.block {
+            // SAFETY: the block is mapped as one and has all regions.
+            Some(block) => unsafe {
+                self.frames.pointer(block).add((u64::from(n) * self.plan.size.bytes()) as usize)
+            },
+            None => self.frames.pointer(PhysAddr::new_truncate(self.entry(n).base())),
+        }
+    }
+
+    /// Whether all regions are one piece of memory.
+    #[must_use]
+    pub const fn is_contiguous(&self) -> bool {
+        self.block.is_some()
+    }
+
+    /// Puts INT on one region and STOP on one, and takes them from all others.
+    ///
+    /// Only with the trace off: the processor may have read the entries in advance.
+    pub(crate) fn mark(&mut self, marks: Marks, _off: &TraceOff) {
+        for n in [self.marks.int, self.marks.stop].into_iter().flatten() {
+            self.flag(n, EntryFlags::empty());
+        }
+        for n in [marks.int, marks.stop].into_iter().flatten() {
+            let mut flags = EntryFlags::empty();
+            flags.set(EntryFlags::INT, marks.int == Some(n));
+            flags.set(EntryFlags::STOP, marks.stop == Some(n));
+            self.flag(n, flags);
+        }
+        self.marks = marks;
+    }
+
+    /// Puts INT on every `every`th region, from the last one back.
+    pub(crate) fn mark_every(&mut self, every: u32, _off: &TraceOff) {
+        for n in (0..self.plan.regions).rev().step_by(every.max(1) as usize) {
+            self.flag(n, EntryFlags::INT);
+        }
+    }
+
+    fn flag(&mut self, n: u32, flags: EntryFlags) {
+        let (table, index) = self.place(n);
+        let entry = self.read(table, index).with_flags(flags);
+        self.write(table, index, entry);
+    }
+
+    fn add_table(&mut self) -> Result<PhysAddr, TopaError> {
+        let table = allocate(&self.frames, table_request(self.limit))?;
+        // SAFETY: the block is ours and one table long.
+        unsafe { self.frames.pointer(table).write_bytes(0, TABLE_BYTES as usize) };
+        self.tables += 1;
+        Ok(table)
+    }
+
+    fn add_region(&mut self, table: PhysAddr, n: u32) -> Result<(), TopaError> {
+        let size = self.plan.size;
+        let base = match self.block {
+            Some(block) => block + u64::from(n) * size.bytes(),
+            None => allocate(&self.frames, region_request(size, self.limit))?,
+        };
+        let entry = Entry::region(base.as_u64(), size, self.limit)?;
+        self.write(table, n % self.plan.regions_per_table, entry);
+        self.regions = n + 1;
+        Ok(())
+    }
+
+    /// Lets `next` follow `table`, whose last region is `last`.
+    fn link(&mut self, table: PhysAddr, last: u32, next: PhysAddr) -> Result<(), TopaError> {
+        // Kept in the last slot too, for the way through the tables where END leads back: the processor reads
+        // nothing behind an END.
+        self.write(table, LINK, Entry::end(next.as_u64(), self.limit)?);
+        let target = match self.plan.chain {
+            Chain::Table => next,
+            Chain::Driver => table,
+        };
+        self.write(table, last % self.plan.regions_per_table + 1, Entry::end(target.as_u64(), self.limit)?);
+        Ok(())
+    }
+
+    fn next_table(&self, table: PhysAddr) -> PhysAddr {
+        PhysAddr::new_truncate(self.read(table, LINK).base())
+    }
+
+    fn read(&self, table: PhysAddr, index: u32) -> Entry {
+        let slot = self.slot(table, index);
+        // SAFETY: a slot of our own table; the processor only reads it.
+        unsafe { slot.read() }
+    }
+
+    fn write(&mut self, table: PhysAddr, index: u32, entry: Entry) {
+        let slot = self.slot(table, index);
+        // SAFETY: a slot of our own table, and nobody else writes it. Volatile: the processor reads it.
+        unsafe { slot.write_volatile(entry) };
+    }
+
+    fn slot(&self, table: PhysAddr, index: u32) -> NonNull<Entry> {
+        debug_assert!(index <= LINK);
+        // SAFETY: a table is mapped as one page and has LINK + 1 slots; callers name no higher one.
+        unsafe { self.frames.pointer(table).cast::<Entry>().add(index as usize) }
+    }
+}
+
+impl<F: Frames> Drop for Topa<F> {
+    fn drop(&mut self) {
+        let mut table = self.first;
+        for t in 0..self.tables {
+            let start = t * self.plan.regions_per_table;
+            let here = self.plan.regions_per_table.min(self.regions.saturating_sub(start));
+            if self.block.is_none() {
+                for index in 0..here {
+                    let base = PhysAddr::new_truncate(self.read(table, index).base());
+                    // SAFETY: from `add_region` with this request; no unit uses it: it would own this value.
+                    unsafe { self.frames.free(base, region_request(self.plan.size, self.limit)) };
+                }
+            }
+            let next = self.next_table(table);
+            // SAFETY: from `add_table` with this request; no unit uses it.
+            unsafe { self.frames.free(table, table_request(self.limit)) };
+            table = next;
+        }
+        if let Some(block) = self.block {
+            // SAFETY: from `new` with this request; no unit uses it.
+            unsafe { self.frames.free(block, block_request(&self.plan, self.limit)) };
+        }
+    }
+}
+
+/// Allocates, and holds the kernel to what was asked for.
+pub(crate) fn allocate(frames: &impl Frames, request: Request) -> Result<PhysAddr, TopaError> {
+    let block = frames.allocate(request).ok_or(TopaError::NoMemory(request))?;
+    match checked(block.as_u64(), request.size, request.align, request.limit) {
+        Ok(_) => Ok(block),
+        Err(error) => {
+            // SAFETY: it was just allocated with this request and nobody uses it.
+            unsafe { frames.free(block, request) };
+            Err(error)
+        }
+    }
+}
+
+/// The slot with the table's way to the next one.
+const LINK: u32 = 511;
+const MAX_REGIONS_PER_TABLE: u32 = 511;
+
+const fn table_request(limit: u64) -> Request {
+    Request { size: TABLE_BYTES, align: TABLE_BYTES, limit }
+}
+
+const fn region_request(size: RegionSize, limit: u64) -> Request {
+    Request { size: size.bytes(), align: size.bytes(), limit }
+}
+
+const fn block_request(plan: &TopaPlan, limit: u64) -> Request {
+    // At most 2^32 regions of 2^27 bytes.
+    Request { size: plan.size.bytes() * plan.regions as u64, align: plan.size.bytes(), limit }
+}

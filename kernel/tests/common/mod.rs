@@ -1,0 +1,393 @@
+//! A machine for the driver: the model's processor, memory, and a program of indirect jumps.
+#![allow(dead_code, reason = "each test file uses its part")]
+
+mod ram;
+
+pub(crate) use ram::Ram;
+
+use pugmark_decoder_core::last_ip::LastIp;
+use pugmark_decoder_core::packet::{Packet, Packets};
+use pugmark_kernel::buffer::{Buffer, Layout, Mode};
+use pugmark_kernel::config::Config;
+use pugmark_kernel::cpuid::{Capabilities, CpuIdResult};
+use pugmark_kernel::drain::{Piece, Sink};
+use pugmark_kernel::lapic::{Delivery, LocalApic, LvtPc};
+use pugmark_kernel::loss::Gap;
+use pugmark_kernel::msr::{GeneralProtection, Msr};
+use pugmark_kernel::pmi::{Handler, Pmi, PmiSource};
+use pugmark_kernel::pt::{Running, Trace, Unit};
+use pugmark_model as model;
+use std::cell::RefCell;
+use std::rc::Rc;
+
+/// A running trace on this machine.
+pub(crate) type Tracing<'a> = Running<Registers, &'a Ram>;
+
+/// One processor with its memory. Clones are the same machine.
+#[derive(Clone)]
+pub(crate) struct Machine {
+    state: Rc<RefCell<State>>,
+    pub(crate) ram: Rc<Ram>,
+}
+
+struct State {
+    processor: model::Processor,
+    /// Where user code is.
+    ip: u64,
+    tsc: u64,
+    /// The driver ran since the last user code.
+    in_kernel: bool,
+    /// The targets of all jumps while TraceEn was set.
+    jumps: Vec<u64>,
+    /// The number of the MSR access that raises #GP, counted from now, and how many do.
+    fault_in: Option<(u32, u32)>,
+    accesses: u32,
+}
+
+impl Machine {
+    pub(crate) fn new(profile: &str, settings: model::Settings) -> Self {
+        let profile = model::Profile::by_name(profile).unwrap();
+        let processor = model::Processor::new(profile, settings);
+        let state = State {
+            processor,
+            ip: CODE,
+            tsc: 0,
+            in_kernel: false,
+            jumps: Vec::new(),
+            fault_in: None,
+            accesses: 0,
+        };
+        Self { state: Rc::new(RefCell::new(state)), ram: Rc::new(Ram::new(16 << 20)) }
+    }
+
+    pub(crate) fn registers(&self) -> Registers {
+        Registers(self.clone())
+    }
+
+    pub(crate) fn cpuid(&self, leaf: u32, subleaf: u32) -> CpuIdResult {
+        let answer = self.state.borrow().processor.cpuid(leaf, subleaf, model::CpuidResult::default());
+        CpuIdResult { eax: answer.eax, ebx: answer.ebx, ecx: answer.ecx, edx: answer.edx }
+    }
+
+    pub(crate) fn capabilities(&self) -> Capabilities {
+        Capabilities::read(|leaf, subleaf| self.cpuid(leaf, subleaf)).unwrap()
+    }
+
+    pub(crate) fn unit(&self) -> Unit<Registers> {
+        Unit::detect(|leaf, subleaf| self.cpuid(leaf, subleaf), self.registers()).unwrap()
+    }
+
+    pub(crate) fn buffer(&self, layout: Layout, mode: Mode) -> Buffer<&Ram> {
+        Buffer::allocate(&*self.ram, &self.capabilities(), layout, mode).unwrap()
+    }
+
+    /// Starts a trace of the user code.
+    pub(crate) fn start(&self, layout: Layout, mode: Mode) -> Tracing<'_> {
+        self.unit().start(&user_code(), self.buffer(layout, mode)).map_err(|failed| failed.error()).unwrap()
+    }
+
+    /// The next access to an MSR but `accesses` raises #GP.
+    pub(crate) fn fault_in(&self, accesses: u32) {
+        self.faults_in(accesses, 1);
+    }
+
+    /// The next `faults` accesses to MSRs but `accesses` raise #GP.
+    pub(crate) fn faults_in(&self, accesses: u32, faults: u32) {
+        self.state.borrow_mut().fault_in = Some((accesses, faults));
+    }
+
+    /// How many accesses to MSRs there were.
+    pub(crate) fn accesses(&self) -> u32 {
+        self.state.borrow().accesses
+    }
+
+    pub(crate) fn msr(&self, address: u32) -> u64 {
+        self.state.borrow_mut().processor.read_msr(address).unwrap()
+    }
+
+    pub(crate) fn violations(&self) -> model::Violations {
+        *self.state.borrow().processor.violations()
+    }
+
+    pub(crate) fn is_tracing(&self) -> bool {
+        self.state.borrow().processor.steps()
+    }
+
+    pub(crate) fn jumps(&self) -> Vec<u64> {
+        self.state.borrow().jumps.clone()
+    }
+
+    /// One jump of the user code; whether a PMI came with it.
+    pub(crate) fn jump(&self) -> Option<model::Pmi> {
+        if self.state.borrow().in_kernel {
+            self.iret();
+        }
+        let mut state = self.state.borrow_mut();
+        let state = &mut *state;
+        let target = CODE + (state.ip - CODE + 0x10) % 0x4000;
+        if state.processor.steps() {
+            state.jumps.push(target);
+            let jump = model::Retired {
+                before: user(state.ip),
+                after: user(target),
+                bytes: &[0xff, 0xe0],
+                tsc: state.tsc,
+                operand: 0,
+            };
+            state.processor.retire(&jump, &mut &*self.ram);
+        }
+        state.tsc += 10;
+        state.ip = target;
+        state.processor.take_pmi()
+    }
+
+    /// Jumps, with nobody to serve a PMI.
+    pub(crate) fn run(&self, jumps: usize) {
+        for _ in 0..jumps {
+            self.jump();
+        }
+    }
+
+    /// Jumps, and serves each PMI with the source; what they were.
+    pub(crate) fn run_with(
+        &self,
+        jumps: usize,
+        handler: &mut Handler,
+        source: &mut dyn PmiSource,
+    ) -> Vec<Pmi> {
+        let mut served = Vec::new();
+        for _ in 0..jumps {
+            let mut pmi = self.jump();
+            while pmi.is_some() {
+                self.deliver();
+                let (mut msr, mut apic) = (self.registers(), self.registers());
+                served.push(handler.handle(&mut msr, &mut apic, &mut [&mut *source]).unwrap());
+                self.iret();
+                pmi = self.state.borrow_mut().processor.take_pmi();
+            }
+        }
+        served
+    }
+
+    /// A machine whose PMIs are delivered.
+    pub(crate) fn handler(&self) -> Handler {
+        let handler = Handler::new(Delivery::Nmi);
+        handler.arm(&mut self.registers()).unwrap();
+        handler
+    }
+
+    fn deliver(&self) {
+        let mut state = self.state.borrow_mut();
+        let state = &mut *state;
+        let delivery = model::Delivery {
+            kind: model::DeliveryKind::Nmi,
+            vector: 2,
+            before: user(state.ip),
+            after: kernel(HANDLER),
+            cr2: None,
+            tsc: state.tsc,
+        };
+        if state.processor.steps() {
+            state.processor.deliver(&delivery, &mut &*self.ram);
+        }
+    }
+
+    fn iret(&self) {
+        let mut state = self.state.borrow_mut();
+        let state = &mut *state;
+        let iret = model::Retired {
+            before: kernel(HANDLER + 0x100),
+            after: user(state.ip),
+            bytes: &[0x48, 0xcf],
+            tsc: state.tsc,
+            operand: 0,
+        };
+        state.in_kernel = false;
+        if state.processor.steps() {
+            state.processor.retire(&iret, &mut &*self.ram);
+        }
+    }
+}
+
+/// The machine's MSRs and local APIC.
+#[derive(Clone)]
+pub(crate) struct Registers(Machine);
+
+impl std::fmt::Debug for Registers {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Registers")
+    }
+}
+
+// SAFETY: they are of the one processor of the machine.
+unsafe impl Msr for Registers {
+    fn rdmsr(&mut self, address: u32) -> Result<u64, GeneralProtection> {
+        let mut state = self.0.state.borrow_mut();
+        state.access().map_err(|()| GeneralProtection { address, written: None })?;
+        match state.processor.owns_msr(address) {
+            true => {
+                state.processor.read_msr(address).map_err(|_| GeneralProtection { address, written: None })
+            }
+            false => Ok(0),
+        }
+    }
+
+    unsafe fn wrmsr(&mut self, address: u32, value: u64) -> Result<(), GeneralProtection> {
+        let mut state = self.0.state.borrow_mut();
+        let fault = GeneralProtection { address, written: Some(value) };
+        state.access().map_err(|()| fault)?;
+        assert!(state.processor.owns_msr(address), "{fault}");
+        let wrmsr = model::Retired {
+            before: kernel(HANDLER + 0x10),
+            after: kernel(HANDLER + 0x12),
+            bytes: &[0x0f, 0x30],
+            tsc: state.tsc,
+            operand: 0,
+        };
+        state.in_kernel = true;
+        state.processor.write_msr(address, value, &wrmsr, &mut &*self.0.ram).map_err(|_| fault)
+    }
+}
+
+// SAFETY: it is the entry of the one processor of the machine.
+unsafe impl LocalApic for Registers {
+    fn lvt_pc(&mut self) -> Result<LvtPc, GeneralProtection> {
+        Ok(LvtPc(self.0.state.borrow().processor.lvt_pc()))
+    }
+
+    fn set_lvt_pc(&mut self, entry: LvtPc) -> Result<(), GeneralProtection> {
+        self.0.state.borrow_mut().processor.set_lvt_pc(entry.0);
+        Ok(())
+    }
+}
+
+impl State {
+    fn access(&mut self) -> Result<(), ()> {
+        self.accesses += 1;
+        match self.fault_in {
+            Some((0, faults)) => {
+                self.fault_in = (faults > 1).then(|| (0, faults - 1));
+                Err(())
+            }
+            Some((left, faults)) => {
+                self.fault_in = Some((left - 1, faults));
+                Ok(())
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+/// Takes all, or as much as it is told.
+#[derive(Debug, Default)]
+pub(crate) struct Collector {
+    /// The bytes between two gaps.
+    pub(crate) stretches: Vec<Vec<u8>>,
+    pub(crate) gaps: Vec<Gap>,
+    /// How many bytes it takes before it takes no more.
+    pub(crate) appetite: Option<usize>,
+}
+
+impl Collector {
+    pub(crate) fn new() -> Self {
+        Self { stretches: vec![Vec::new()], ..Self::default() }
+    }
+
+    /// What a stopped trace has left.
+    pub(crate) fn finish(&mut self, trace: &Trace<&Ram>) {
+        for piece in trace.pieces() {
+            match piece {
+                Piece::Bytes(bytes) => assert_eq!(self.bytes(bytes), bytes.len()),
+                Piece::Gap(gap) => assert!(self.gap(gap)),
+            }
+        }
+    }
+
+    /// The one stretch of a trace without gaps.
+    pub(crate) fn whole(&self) -> &[u8] {
+        assert_eq!(self.gaps, []);
+        &self.stretches[0]
+    }
+}
+
+impl Sink for Collector {
+    fn bytes(&mut self, bytes: &[u8]) -> usize {
+        let taken = self.appetite.unwrap_or(usize::MAX).min(bytes.len());
+        if let Some(appetite) = &mut self.appetite {
+            *appetite -= taken;
+        }
+        self.stretches.last_mut().unwrap().extend_from_slice(&bytes[..taken]);
+        taken
+    }
+
+    fn gap(&mut self, gap: Gap) -> bool {
+        if self.appetite == Some(0) {
+            return false;
+        }
+        self.gaps.push(gap);
+        self.stretches.push(Vec::new());
+        true
+    }
+}
+
+/// The targets of a stretch's TIP packets. A last packet that is cut ends it.
+pub(crate) fn tips(bytes: &[u8]) -> Vec<u64> {
+    let mut last_ip = LastIp::new();
+    let mut targets = Vec::new();
+    for packet in Packets::new(bytes) {
+        let (_, packet) = packet.unwrap();
+        match packet {
+            Packet::Psb => last_ip.reset(),
+            Packet::Tip(ip) => targets.extend(last_ip.update(ip)),
+            Packet::TipPge(ip) | Packet::TipPgd(ip) | Packet::Fup(ip) => {
+                last_ip.update(ip);
+            }
+            _ => {}
+        }
+    }
+    targets
+}
+
+/// Panics with the first difference only: the lists are long.
+#[track_caller]
+pub(crate) fn assert_same(is: &[u64], should: &[u64], what: &str) {
+    let same = is.iter().zip(should).take_while(|(is, should)| is == should).count();
+    assert!(
+        is.len() == should.len() && same == is.len(),
+        "{what}: {} of {}, {:x?} instead of {:x?} at {same}",
+        is.len(),
+        should.len(),
+        is.get(same),
+        should.get(same)
+    );
+}
+
+/// A stretch from its first PSB on.
+pub(crate) fn synced(bytes: &[u8]) -> &[u8] {
+    let mut packets = Packets::new(bytes);
+    let offset = packets.sync_forward().expect("a PSB");
+    &bytes[offset as usize..]
+}
+
+/// User code only: the handler is not in the trace.
+pub(crate) fn user_code() -> Config {
+    Config::new().user(true)
+}
+
+/// Whether `part` is a contiguous run of `whole`, and where it ends.
+pub(crate) fn run_within(part: &[u64], whole: &[u64], from: usize) -> Option<usize> {
+    (from..=whole.len().checked_sub(part.len())?)
+        .find(|&at| whole[at..].starts_with(part))
+        .map(|at| at + part.len())
+}
+
+const CODE: u64 = 0x40_0000;
+const HANDLER: u64 = 0xffff_8000_0000_1000;
+
+fn user(ip: u64) -> model::Context {
+    model::Context { ip, cr3: 0x5000, cpl: 3, mode: model::ExecMode::Bits64, iflag: true }
+}
+
+fn kernel(ip: u64) -> model::Context {
+    model::Context { ip, cr3: 0x5000, cpl: 0, mode: model::ExecMode::Bits64, iflag: false }
+}

@@ -1,0 +1,109 @@
+//! Physical memory that knows what was given out.
+
+use pugmark_kernel::memory::{Frames, Request};
+use pugmark_model::PhysMemory;
+use std::cell::{Cell, RefCell};
+use std::ptr::NonNull;
+use x86_64::PhysAddr;
+
+/// Memory from [`Ram::BASE`] on. The processor reaches only what is given out.
+#[derive(Debug)]
+pub(crate) struct Ram {
+    memory: NonNull<u8>,
+    size: u64,
+    next: Cell<u64>,
+    live: RefCell<Vec<(PhysAddr, Request)>>,
+    /// The number of the allocation that fails.
+    pub(crate) fail_at: Cell<Option<u32>>,
+    pub(crate) allocations: Cell<u32>,
+    /// Where the processor wrote though nothing is given out there.
+    pub(crate) strays: RefCell<Vec<u64>>,
+}
+
+impl Ram {
+    pub(crate) const BASE: u64 = 0x1000_0000;
+
+    pub(crate) fn new(size: usize) -> Self {
+        let memory = Box::leak(vec![0x5au8; size].into_boxed_slice());
+        Self {
+            memory: NonNull::from(memory).cast(),
+            size: size as u64,
+            next: Cell::new(Self::BASE),
+            live: RefCell::default(),
+            fail_at: Cell::new(None),
+            allocations: Cell::new(0),
+            strays: RefCell::default(),
+        }
+    }
+
+    /// How many blocks are given out.
+    pub(crate) fn live(&self) -> usize {
+        self.live.borrow().len()
+    }
+
+    fn reach(&self, address: u64, len: usize) -> Option<NonNull<u8>> {
+        let end = address.checked_add(len as u64)?;
+        let live = self.live.borrow();
+        let block = live.iter().any(|(start, request)| {
+            let start = start.as_u64();
+            start <= address && end <= start + request.size
+        });
+        // SAFETY: blocks are in the memory.
+        block.then(|| unsafe { self.memory.add((address - Self::BASE) as usize) })
+    }
+}
+
+// SAFETY: each block is given out once, as it is asked for, from memory that stays.
+unsafe impl Frames for Ram {
+    fn allocate(&self, request: Request) -> Option<PhysAddr> {
+        let nth = self.allocations.replace(self.allocations.get() + 1);
+        let start = self.next.get().next_multiple_of(request.align);
+        let end = start + request.size;
+        if self.fail_at.get() == Some(nth) || end > (Self::BASE + self.size).min(request.limit) {
+            return None;
+        }
+        // A page between two blocks: what runs over one is seen.
+        self.next.set(end + 0x1000);
+        self.live.borrow_mut().push((PhysAddr::new(start), request));
+        Some(PhysAddr::new(start))
+    }
+
+    unsafe fn free(&self, address: PhysAddr, request: Request) {
+        let mut live = self.live.borrow_mut();
+        let n =
+            live.iter().position(|block| *block == (address, request)).expect("a block that was given out");
+        live.remove(n);
+    }
+
+    fn pointer(&self, address: PhysAddr) -> NonNull<u8> {
+        // SAFETY: blocks are in the memory.
+        unsafe { self.memory.add((address.as_u64() - Self::BASE) as usize) }
+    }
+}
+
+impl PhysMemory for &Ram {
+    fn read(&self, addr: u64, out: &mut [u8]) -> bool {
+        let Some(from) = self.reach(addr, out.len()) else { return false };
+        // SAFETY: in one block, and nobody holds a mutable reference to it.
+        unsafe { from.as_ptr().copy_to(out.as_mut_ptr(), out.len()) };
+        true
+    }
+
+    fn write(&mut self, addr: u64, bytes: &[u8]) -> bool {
+        let Some(to) = self.reach(addr, bytes.len()) else {
+            self.strays.borrow_mut().push(addr);
+            return false;
+        };
+        // SAFETY: in one block, and nobody holds a reference to it while the processor writes.
+        unsafe { to.as_ptr().copy_from(bytes.as_ptr(), bytes.len()) };
+        true
+    }
+}
+
+impl Drop for Ram {
+    fn drop(&mut self) {
+        let slice = NonNull::slice_from_raw_parts(self.memory, self.size as usize);
+        // SAFETY: from the box in `new`, and no block is used any more.
+        drop(unsafe { Box::from_raw(slice.as_ptr()) });
+    }
+}

@@ -1,0 +1,222 @@
+//! Whatever fails, the memory is not lost and not written to behind its owner's back.
+
+mod common;
+
+use common::{Collector, Machine, user_code};
+use pugmark_kernel::buffer::{Buffer, BufferError, Layout, Mode};
+use pugmark_kernel::lapic::Delivery;
+use pugmark_kernel::pmi::Handler;
+use pugmark_kernel::pt::{NotStarted, StopFailed, Unit};
+use pugmark_kernel::topa::{RegionSize, TopaError};
+use pugmark_model::Settings;
+
+/// How far a life with a fault came.
+#[derive(Debug, PartialEq, Eq, Clone, Copy)]
+enum Came {
+    Nowhere,
+    ToTheStart,
+    ToTheStop,
+    ThroughIt,
+}
+
+#[test]
+fn each_access_that_faults_in_turn_leaves_memory_with_its_owner() {
+    for (profile, mode) in [
+        ("skylake", Mode::StopWhenFull { spare: 1 }),
+        ("skylake", Mode::Circular { interrupt_every: 1 }),
+        ("skylake", Mode::Overwrite),
+        ("broadwell", Mode::StopWhenFull { spare: 1 }),
+    ] {
+        let machine = Machine::new(profile, Settings::default());
+        assert_eq!(live(&machine, mode), Came::ThroughIt);
+        let accesses = machine.accesses();
+        let mut came = Vec::new();
+        for access in 0..accesses {
+            let machine = Machine::new(profile, Settings::default());
+            machine.fault_in(access);
+            came.push(live(&machine, mode));
+            let what = format!("{profile} {mode:?} access {access} of {accesses}");
+            assert!(machine.accesses() > access, "{what}: the fault was met");
+            match machine.is_tracing() {
+                true => assert_eq!(machine.ram.live(), LIVE, "{what}: memory was freed under a running unit"),
+                false => assert_eq!(machine.ram.live(), 0, "{what}: memory was not given back"),
+            }
+            assert_eq!(*machine.ram.strays.borrow(), [], "{what}");
+            assert_eq!(machine.violations().live_table_edits, 0, "{what}");
+        }
+        for end in [Came::Nowhere, Came::ToTheStart, Came::ToTheStop] {
+            assert!(came.contains(&end), "{profile} {mode:?}: {end:?}");
+        }
+    }
+}
+
+#[test]
+fn a_fault_in_the_handler_is_reported_and_the_trace_can_be_drained_and_go_on() {
+    let quiet = Machine::new("skylake", Settings::default());
+    let accesses = handle_one(&quiet, None).1;
+    for access in 0..accesses {
+        let machine = Machine::new("skylake", Settings::default());
+        let (fault, _) = handle_one(&machine, Some(access));
+        assert!(fault, "access {access}");
+        assert_eq!(*machine.ram.strays.borrow(), []);
+    }
+}
+
+#[test]
+fn a_stop_that_faults_gives_the_running_trace_back() {
+    let machine = Machine::new("skylake", Settings::default());
+    let tracing = machine.start(LAYOUT, Mode::StopWhenFull { spare: 1 });
+    machine.run(10);
+    machine.fault_in(0);
+    let Err(StopFailed::Running { running, fault }) = tracing.stop() else { panic!("the stop fails") };
+    assert_eq!((fault.address, fault.written.map(|ctl| ctl & 1)), (0x570, Some(0)));
+    assert!(machine.is_tracing());
+    machine.run(10);
+    let stopped = running.stop().map_err(|_| "stop").unwrap();
+    let mut collector = Collector::new();
+    collector.finish(&stopped.trace);
+    assert_eq!(common::tips(collector.whole()), machine.jumps());
+}
+
+#[test]
+fn a_stop_that_cannot_read_the_end_gives_unit_and_buffer_back() {
+    for read in 1..=3 {
+        let machine = Machine::new("skylake", Settings::default());
+        let tracing = machine.start(LAYOUT, Mode::StopWhenFull { spare: 1 });
+        machine.fault_in(read);
+        let Err(StopFailed::Off { unit, buffer, .. }) = tracing.stop() else { panic!("the read fails") };
+        assert!(!machine.is_tracing());
+        let again = unit.start(&user_code(), buffer).map_err(|failed| failed.error()).unwrap();
+        drop(again);
+        assert_eq!(machine.ram.live(), 0);
+    }
+}
+
+#[test]
+fn a_start_that_can_neither_go_on_nor_back_keeps_the_memory_with_the_unit() {
+    let machine = Machine::new("skylake", Settings::default());
+    let unit = machine.unit();
+    let buffer = machine.buffer(LAYOUT, Mode::StopWhenFull { spare: 1 });
+    // The accesses up to the one that sets TraceEn; then the look at STATUS faults, and the way back.
+    let before = machine.accesses();
+    drop(
+        machine.unit().start(&user_code(), machine.buffer(LAYOUT, Mode::StopWhenFull { spare: 1 })).unwrap(),
+    );
+    let whole = machine.accesses() - before - DETECTION;
+    let blocks = machine.ram.live();
+    machine.faults_in(whole - 2, 2);
+    let failed = unit.start(&user_code(), buffer).unwrap_err();
+    let NotStarted::Stuck { running, fault, .. } = failed else { panic!("it is stuck: {}", failed.error()) };
+    assert_eq!(fault.address, 0x570);
+    assert!(machine.is_tracing());
+    assert_eq!(machine.ram.live(), blocks);
+    // Later it lets itself be stopped.
+    machine.run(10);
+    drop(running);
+    assert!(!machine.is_tracing());
+    assert_eq!(machine.ram.live(), 0);
+}
+
+#[test]
+fn each_allocation_that_fails_in_turn_gives_back_the_others() {
+    let layouts = [
+        (Layout::SingleRange { bytes: 0x4000 }, Mode::Overwrite, 1),
+        (LAYOUT, Mode::StopWhenFull { spare: 1 }, 2 + 4),
+        (Layout::contiguous_topa(RegionSize::K4, 4), Mode::Overwrite, 1 + 1),
+    ];
+    for (layout, mode, allocations) in layouts {
+        for fail_at in 0..=allocations {
+            let machine = Machine::new("skylake", Settings::default());
+            machine.ram.fail_at.set(Some(fail_at));
+            let made = Buffer::allocate(&*machine.ram, &machine.capabilities(), layout, mode);
+            match fail_at == allocations {
+                true => assert!(made.is_ok()),
+                false => {
+                    assert!(matches!(made, Err(BufferError::Topa(TopaError::NoMemory(_)))), "{layout:?}")
+                }
+            }
+            drop(made);
+            assert_eq!(machine.ram.live(), 0, "{layout:?} {fail_at}");
+        }
+    }
+}
+
+const LAYOUT: Layout =
+    Layout::Topa { size: RegionSize::K4, regions: 4, regions_per_table: 3, contiguous: false };
+/// Accesses of a detection.
+const DETECTION: u32 = 5;
+/// Blocks of a buffer that is kept: broadwell's has a table for each region, the others of one region no chain.
+const LIVE: usize = 2;
+
+/// Detection, start, PMIs, a drain, the stop; drops all it has at the first fault.
+fn live(machine: &Machine, mode: Mode) -> Came {
+    let (regions, layout) = match mode {
+        Mode::StopWhenFull { .. } if machine.capabilities().ecx & 2 == 0 => {
+            (1, Layout::topa(RegionSize::K4, 1))
+        }
+        _ => (2, Layout::contiguous_topa(RegionSize::K4, 2)),
+    };
+    let Ok(unit) = Unit::detect(|leaf, subleaf| machine.cpuid(leaf, subleaf), machine.registers()) else {
+        return Came::Nowhere;
+    };
+    let buffer = machine.buffer(layout, mode);
+    let mut running = match unit.start(&user_code(), buffer) {
+        Ok(running) => running,
+        Err(failed) => {
+            if let NotStarted::Off { unit, buffer, .. } = failed {
+                // What comes back is good for another start.
+                let again = unit.start(&user_code(), buffer).map_err(|failed| failed.error()).unwrap();
+                machine.run(10);
+                drop(again);
+            }
+            return Came::ToTheStart;
+        }
+    };
+    let mut handler = Handler::new(Delivery::Nmi);
+    handler.arm(&mut machine.registers()).unwrap();
+    let mut collector = Collector::new();
+    for _ in 0..4000 {
+        if machine.jump().is_some() {
+            let (mut msr, mut apic) = (machine.registers(), machine.registers());
+            let source = &mut running.source(&mut collector);
+            if handler.handle(&mut msr, &mut apic, &mut [source]).is_err() {
+                return Came::ToTheStop;
+            }
+        }
+    }
+    if running.drain(&mut collector).is_err() {
+        return Came::ToTheStop;
+    }
+    machine.run(regions * 100);
+    match running.stop() {
+        Ok(_) => Came::ThroughIt,
+        Err(_) => Came::ToTheStop,
+    }
+}
+
+/// One PMI with a fault at an access, then a drain and more of the trace. Whether the fault was reported, and how many
+/// accesses the handler made.
+fn handle_one(machine: &Machine, fault_in: Option<u32>) -> (bool, u32) {
+    let mut handler = machine.handler();
+    let mut tracing = machine.start(LAYOUT, Mode::StopWhenFull { spare: 1 });
+    let mut collector = Collector::new();
+    while machine.jump().is_none() {}
+    let before = machine.accesses();
+    if let Some(accesses) = fault_in {
+        machine.fault_in(accesses);
+    }
+    let (mut msr, mut apic) = (machine.registers(), machine.registers());
+    let served = handler.handle(&mut msr, &mut apic, &mut [&mut tracing.source(&mut collector)]);
+    let accesses = machine.accesses() - before;
+    tracing.drain(&mut collector).unwrap();
+    handler.arm(&mut machine.registers()).unwrap();
+    machine.run_with(3000, &mut handler, &mut tracing.source(&mut collector));
+    let stopped = tracing.stop().map_err(|_| "stop").unwrap();
+    collector.finish(&stopped.trace);
+    let mut got = Vec::new();
+    for stretch in &collector.stretches {
+        got.extend(common::tips(stretch));
+    }
+    assert!(got.len() > 3000 && machine.jumps().ends_with(&got[got.len() - 3000..]), "{fault_in:?}");
+    (served.is_err(), accesses)
+}
