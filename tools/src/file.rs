@@ -1,0 +1,146 @@
+//! `FILE[:FROM[-TO]]`: a file or a part of it.
+
+use crate::number;
+use std::{fmt, fs, io, str::FromStr};
+
+/// A file and which bytes of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileRange {
+    /// The file.
+    pub name: String,
+    /// The first byte.
+    pub from: u64,
+    /// The byte behind the last, or `None` for the file's end.
+    pub to: Option<u64>,
+}
+
+impl FromStr for FileRange {
+    type Err = Error;
+
+    /// The range is what follows the last colon, if that is a number or two; else everything is the name.
+    fn from_str(argument: &str) -> Result<Self, Error> {
+        let range = argument.rsplit_once(':').and_then(|(name, range)| Some((name, split_range(range)?)));
+        let Some((name, (from, to))) = range else {
+            return Ok(Self { name: argument.into(), from: 0, to: None });
+        };
+        if to.is_some_and(|to| to <= from) {
+            return Err(Error::EmptyRange(argument.into()));
+        }
+        Ok(Self { name: name.into(), from, to })
+    }
+}
+
+impl FileRange {
+    /// The bytes.
+    ///
+    /// # Errors
+    /// When there is no such file, or not so many bytes in it.
+    pub fn load(&self) -> Result<Vec<u8>, Error> {
+        let error = |error: io::Error| Error::Open { name: self.name.clone(), errno: error.raw_os_error() };
+        let mut bytes = fs::read(&self.name).map_err(error)?;
+        let size = bytes.len() as u64;
+        if self.from >= size {
+            return Err(Error::Offset { name: self.name.clone(), offset: self.from });
+        }
+        if let Some(to) = self.to {
+            if to > size {
+                return Err(Error::Range { name: self.name.clone(), to });
+            }
+            bytes.truncate(to as usize);
+        }
+        bytes.drain(..self.from as usize);
+        Ok(bytes)
+    }
+}
+
+/// Why there are no bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Error {
+    /// The range of this argument ends before it begins.
+    EmptyRange(String),
+    /// The file cannot be read.
+    Open {
+        /// Its name.
+        name: String,
+        /// The system's error number.
+        errno: Option<i32>,
+    },
+    /// The range begins behind the file's end.
+    Offset {
+        /// The file's name.
+        name: String,
+        /// Where it begins.
+        offset: u64,
+    },
+    /// The range ends behind the file's end.
+    Range {
+        /// The file's name.
+        name: String,
+        /// Where it ends.
+        to: u64,
+    },
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::EmptyRange(argument) => write!(f, "bad file {argument}: invalid argument."),
+            Self::Open { name, errno } => write!(f, "failed to open {name}: {}.", errno.unwrap_or(0)),
+            Self::Offset { name, offset } => write!(f, "bad offset {offset:#x} into {name}."),
+            Self::Range { name, to } => write!(f, "bad range {to:#x} in {name}."),
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+/// `NUM` or `NUM-NUM`.
+fn split_range(range: &str) -> Option<(u64, Option<u64>)> {
+    match number::split(range)? {
+        (from, "") => Some((from, None)),
+        (from, to) => Some((from, Some(number::parse(to.strip_prefix('-')?)?))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn splits_the_range_from_the_name() {
+        for (argument, name, from, to) in [
+            ("a.pt", "a.pt", 0, None),
+            ("a.pt:8", "a.pt", 8, None),
+            ("a.pt:0x10-0x20", "a.pt", 16, Some(32)),
+            ("a:b:010-9", "a:b", 8, Some(9)),
+            ("a.pt:", "a.pt:", 0, None),
+            ("a.pt:x", "a.pt:x", 0, None),
+            ("a.pt:1-x", "a.pt:1-x", 0, None),
+            ("a.pt:1-", "a.pt:1-", 0, None),
+            ("a.pt:1+2", "a.pt:1+2", 0, None),
+        ] {
+            let expected = FileRange { name: name.into(), from, to };
+            assert_eq!(argument.parse(), Ok(expected), "{argument:?}");
+        }
+        for argument in ["a.pt:0x20-0x10", "a.pt:5-5"] {
+            assert_eq!(argument.parse::<FileRange>(), Err(Error::EmptyRange(argument.into())));
+        }
+    }
+
+    #[test]
+    fn loads_what_is_in_the_range_and_refuses_what_is_not() {
+        let path = std::env::temp_dir().join(format!("pugmark-file-{}", std::process::id()));
+        let name = path.to_str().unwrap().to_string();
+        fs::write(&path, [0, 1, 2, 3]).unwrap();
+        let load = |from, to| FileRange { name: name.clone(), from, to }.load();
+        assert_eq!(load(0, None), Ok(vec![0, 1, 2, 3]));
+        assert_eq!(load(1, Some(3)), Ok(vec![1, 2]));
+        assert_eq!(load(3, Some(4)), Ok(vec![3]));
+        assert_eq!(load(4, None), Err(Error::Offset { name: name.clone(), offset: 4 }));
+        assert_eq!(load(0, Some(5)), Err(Error::Range { name: name.clone(), to: 5 }));
+        fs::write(&path, []).unwrap();
+        assert_eq!(load(0, None), Err(Error::Offset { name: name.clone(), offset: 0 }));
+        fs::remove_file(&path).unwrap();
+        assert_eq!(load(0, None), Err(Error::Open { name: name.clone(), errno: Some(2) }));
+    }
+}

@@ -1,0 +1,146 @@
+//! ptdump's command line.
+
+use crate::args::{Args, Usage};
+use crate::file::FileRange;
+use crate::sideband::{self, Layout};
+use crate::{cpu, sideband::Stream};
+use pugmark_decoder_core::errata::Cpu;
+use pugmark_decoder_core::time::Clocks;
+
+/// What the command line asks for.
+#[derive(Debug)]
+pub enum Command {
+    /// The usage text.
+    Help,
+    /// The version.
+    Version,
+    /// The packets of a trace.
+    Dump {
+        /// How.
+        options: Box<Options>,
+        /// The trace as it was given, its range not read yet.
+        trace: String,
+    },
+}
+
+/// How to show a trace.
+#[derive(Debug, Default)]
+pub struct Options {
+    /// Begin at offset 0.
+    pub no_sync: bool,
+    /// No packets.
+    pub quiet: bool,
+    /// No PADs.
+    pub no_pad: bool,
+    /// No timing packets.
+    pub no_timing: bool,
+    /// No CYCs, also not for time.
+    pub no_cyc: bool,
+    /// No offset column.
+    pub no_offset: bool,
+    /// The bytes' column.
+    pub raw: bool,
+    /// The last IP's column.
+    pub last_ip: bool,
+    /// The execution mode's column.
+    pub exec_mode: bool,
+    /// The column for time.
+    pub time: Option<TimeColumn>,
+    /// Time as differences.
+    pub time_delta: bool,
+    /// No calibration.
+    pub no_tcal: bool,
+    /// Relative time will do.
+    pub no_wall_clock: bool,
+    /// OVF keeps the calibration.
+    pub keep_tcal_on_ovf: bool,
+    /// The processor.
+    pub cpu: Option<Cpu>,
+    /// Its clocks.
+    pub clocks: Clocks,
+    /// How to show side-band records.
+    pub sideband: sideband::Show,
+    /// Where they come from.
+    pub streams: Vec<Stream>,
+}
+
+/// What to show as time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TimeColumn {
+    /// The estimated TSC.
+    Tsc,
+    /// The calibration's ratio.
+    Ratio,
+}
+
+impl Command {
+    /// Reads the arguments behind the program's name.
+    ///
+    /// # Errors
+    /// The first one that is wrong.
+    pub fn parse(mut args: Args) -> Result<Self, Usage> {
+        let mut options = Options::default();
+        let mut records = sideband::Config::default();
+        while let Some(argument) = args.next() {
+            let option = argument.as_str();
+            if !option.starts_with('-') {
+                let behind = !args.is_empty();
+                let dump = Self::Dump { options: Box::new(options), trace: argument };
+                return if behind { Err(Usage::BehindTrace) } else { Ok(dump) };
+            }
+            match option {
+                "--help" | "-h" => return Ok(Self::Help),
+                "--version" => return Ok(Self::Version),
+                "--no-sync" => options.no_sync = true,
+                "--quiet" => options.quiet = true,
+                "--no-pad" => options.no_pad = true,
+                "--no-timing" => options.no_timing = true,
+                "--no-cyc" => options.no_cyc = true,
+                "--no-offset" => options.no_offset = true,
+                "--raw" => options.raw = true,
+                "--lastip" => options.last_ip = true,
+                "--exec-mode" => options.exec_mode = true,
+                "--time" => options.set_time(TimeColumn::Tsc)?,
+                "--tcal" => options.set_time(TimeColumn::Ratio)?,
+                "--time-delta" => options.time_delta = true,
+                "--no-tcal" => options.no_tcal = true,
+                "--no-wall-clock" => options.no_wall_clock = true,
+                "--keep-tcal-on-ovf" => options.keep_tcal_on_ovf = true,
+                "--cpu" => options.cpu = cpu::parse(&args.value(option)?)?,
+                "--mtc-freq" => options.clocks.mtc_freq = args.number_as(option)?,
+                "--nom-freq" => options.clocks.nom_freq = args.number_as(option)?,
+                "--cpuid-0x15.eax" => options.clocks.cpuid_15h_eax = args.number_as(option)?,
+                "--cpuid-0x15.ebx" => options.clocks.cpuid_15h_ebx = args.number_as(option)?,
+                "--sb" | "--sb:compact" => options.sideband.layout = Some(Layout::Compact),
+                "--sb:verbose" => options.sideband.layout = Some(Layout::Verbose),
+                "--sb:filename" => options.sideband.filename = true,
+                "--sb:offset" => options.sideband.offset = true,
+                "--sb:time" => options.sideband.time = true,
+                "--sb:warn" => options.sideband.warn = true,
+                // Switches choose images, of which there are none here.
+                "--sb:switch" => {}
+                "--pevent" | "--pevent:primary" | "--pevent:secondary" => {
+                    let range: FileRange = args.value(option)?.parse()?;
+                    let primary = option != "--pevent:secondary";
+                    options.streams.push(Stream::load(&range, primary, records.clone())?);
+                }
+                "--pevent:sample-config" => records.add_sample_config(option, &args.value(option)?)?,
+                _ if option.starts_with("--pevent:") => records.set(option, &mut args)?,
+                _ => return Err(Usage::UnknownOption(argument)),
+            }
+        }
+        Err(Usage::NoTrace)
+    }
+}
+
+impl Options {
+    fn set_time(&mut self, column: TimeColumn) -> Result<(), Usage> {
+        match self.time {
+            Some(other) if other != column => Err(Usage::TimeAndTcal),
+            _ => {
+                self.time = Some(column);
+                Ok(())
+            }
+        }
+    }
+}

@@ -1,0 +1,375 @@
+//! A record.
+
+use super::{Config, Sample};
+use std::borrow::Cow;
+
+/// A record and its sample.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Event<'a> {
+    /// What happened.
+    pub record: Record<'a>,
+    /// When and to whom.
+    pub sample: Sample,
+}
+
+/// `PERF_RECORD_*`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Record<'a> {
+    /// Memory was mapped.
+    Mmap {
+        /// The process.
+        pid: u32,
+        /// The thread.
+        tid: u32,
+        /// Where.
+        addr: u64,
+        /// How many bytes.
+        len: u64,
+        /// What of the file, in bytes.
+        pgoff: u64,
+        /// What `MMAP2` says besides.
+        more: Option<Mmap2>,
+        /// The file, or something in brackets.
+        filename: Cow<'a, str>,
+    },
+    /// Records were lost.
+    Lost {
+        /// Of this event.
+        id: u64,
+        /// How many.
+        lost: u64,
+    },
+    /// A thread has a new name.
+    Comm {
+        /// The process.
+        pid: u32,
+        /// The thread.
+        tid: u32,
+        /// The name.
+        comm: Cow<'a, str>,
+        /// By exec.
+        exec: bool,
+    },
+    /// A thread ended.
+    Exit(Fork),
+    /// A thread began.
+    Fork(Fork),
+    /// Too many samples: they stop.
+    Throttle(Throttle),
+    /// They go on.
+    Unthrottle(Throttle),
+    /// There is new trace.
+    Aux {
+        /// Where it begins in the trace buffer.
+        offset: u64,
+        /// How many bytes.
+        size: u64,
+        /// `PERF_AUX_FLAG_*`.
+        flags: u64,
+    },
+    /// Tracing began.
+    ItraceStart {
+        /// The process.
+        pid: u32,
+        /// The thread.
+        tid: u32,
+    },
+    /// Samples were lost.
+    LostSamples {
+        /// How many.
+        lost: u64,
+    },
+    /// The thread was switched in or out.
+    Switch {
+        /// Out.
+        out: bool,
+    },
+    /// The same on a processor.
+    SwitchCpuWide {
+        /// Out.
+        out: bool,
+        /// The process that comes next, or was before.
+        pid: u32,
+        /// Its thread.
+        tid: u32,
+    },
+    /// Something else.
+    Unknown {
+        /// The header's type.
+        kind: u32,
+        /// The header's misc.
+        misc: u16,
+    },
+}
+
+/// What `MMAP2` has more than `MMAP`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mmap2 {
+    /// The device's major number.
+    pub maj: u32,
+    /// The device's minor number.
+    pub min: u32,
+    /// The inode.
+    pub ino: u64,
+    /// Its generation.
+    pub ino_generation: u64,
+    /// `PROT_*`.
+    pub prot: u32,
+    /// `MAP_*`.
+    pub flags: u32,
+}
+
+/// The fields of `FORK` and `EXIT`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fork {
+    /// The process.
+    pub pid: u32,
+    /// Its parent.
+    pub ppid: u32,
+    /// The thread.
+    pub tid: u32,
+    /// The thread that made it.
+    pub ptid: u32,
+    /// When, in perf's clock.
+    pub time: u64,
+}
+
+/// The fields of `THROTTLE` and `UNTHROTTLE`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Throttle {
+    /// When, in perf's clock.
+    pub time: u64,
+    /// The event.
+    pub id: u64,
+    /// The event's instance.
+    pub stream_id: u64,
+}
+
+/// Why there is no record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoRecord {
+    /// The bytes end.
+    End,
+    /// The record is shorter than its fields.
+    Malformed,
+}
+
+/// `PERF_RECORD_MISC_COMM_EXEC` and `PERF_RECORD_MISC_SWITCH_OUT`.
+const MISC_13: u16 = 1 << 13;
+/// `PERF_AUX_FLAG_TRUNCATED`.
+pub(super) const AUX_TRUNCATED: u64 = 1;
+
+impl<'a> Event<'a> {
+    /// Reads the record at the front of `bytes`, and its size.
+    ///
+    /// # Errors
+    /// [`NoRecord`].
+    pub fn parse(bytes: &'a [u8], config: &Config) -> Result<(Self, usize), NoRecord> {
+        let &[a, b, c, d, e, f, g, h, ..] = bytes else { return Err(NoRecord::End) };
+        let (kind, misc) = (u32::from_le_bytes([a, b, c, d]), u16::from_le_bytes([e, f]));
+        let size = usize::from(u16::from_le_bytes([g, h]));
+        if size < 8 {
+            return Err(NoRecord::Malformed);
+        }
+        let body = bytes.get(8..size).ok_or(NoRecord::End)?;
+        let (body, sample) = Sample::split(body, config).ok_or(NoRecord::Malformed)?;
+        let record = Record::parse(kind, misc, body).ok_or(NoRecord::Malformed)?;
+        Ok((Self { record, sample }, size))
+    }
+}
+
+impl<'a> Record<'a> {
+    fn parse(kind: u32, misc: u16, body: &'a [u8]) -> Option<Self> {
+        let mut fields = Fields(body);
+        Some(match kind {
+            1 | 10 => Self::Mmap {
+                pid: fields.u32()?,
+                tid: fields.u32()?,
+                addr: fields.u64()?,
+                len: fields.u64()?,
+                pgoff: fields.u64()?,
+                more: if kind == 10 { Some(fields.mmap2()?) } else { None },
+                filename: fields.text(),
+            },
+            2 => Self::Lost { id: fields.u64()?, lost: fields.u64()? },
+            3 => Self::Comm {
+                pid: fields.u32()?,
+                tid: fields.u32()?,
+                comm: fields.text(),
+                exec: misc & MISC_13 != 0,
+            },
+            4 => Self::Exit(fields.fork()?),
+            5 => Self::Throttle(fields.throttle()?),
+            6 => Self::Unthrottle(fields.throttle()?),
+            7 => Self::Fork(fields.fork()?),
+            11 => Self::Aux { offset: fields.u64()?, size: fields.u64()?, flags: fields.u64()? },
+            12 => Self::ItraceStart { pid: fields.u32()?, tid: fields.u32()? },
+            13 => Self::LostSamples { lost: fields.u64()? },
+            14 => Self::Switch { out: misc & MISC_13 != 0 },
+            15 => Self::SwitchCpuWide { out: misc & MISC_13 != 0, pid: fields.u32()?, tid: fields.u32()? },
+            kind => Self::Unknown { kind, misc },
+        })
+    }
+
+    /// What a decoder of the trace loses by this record; `primary` says whether it is of the traced processor.
+    pub fn warning(&self, primary: bool) -> Option<&'static str> {
+        match self {
+            Self::Lost { .. } => Some("sideband lost"),
+            Self::Aux { flags, .. } if primary && flags & AUX_TRUNCATED != 0 => Some("trace lost"),
+            Self::Mmap { filename, .. } if is_no_file(filename) => Some("image section lost"),
+            _ => None,
+        }
+    }
+}
+
+/// Whether code is mapped that no file holds.
+fn is_no_file(name: &str) -> bool {
+    name.starts_with('[') && name != "[vdso]" || name == "//anon" || name.contains(" (deleted)")
+}
+
+/// The fields not yet read.
+struct Fields<'a>(&'a [u8]);
+
+impl<'a> Fields<'a> {
+    fn u32(&mut self) -> Option<u32> {
+        let (field, rest) = self.0.split_first_chunk()?;
+        self.0 = rest;
+        Some(u32::from_le_bytes(*field))
+    }
+
+    fn u64(&mut self) -> Option<u64> {
+        let (field, rest) = self.0.split_first_chunk()?;
+        self.0 = rest;
+        Some(u64::from_le_bytes(*field))
+    }
+
+    /// Up to the first zero.
+    fn text(&mut self) -> Cow<'a, str> {
+        let end = self.0.iter().position(|&byte| byte == 0).unwrap_or(self.0.len());
+        String::from_utf8_lossy(&self.0[..end])
+    }
+
+    fn mmap2(&mut self) -> Option<Mmap2> {
+        Some(Mmap2 {
+            maj: self.u32()?,
+            min: self.u32()?,
+            ino: self.u64()?,
+            ino_generation: self.u64()?,
+            prot: self.u32()?,
+            flags: self.u32()?,
+        })
+    }
+
+    fn fork(&mut self) -> Option<Fork> {
+        Some(Fork {
+            pid: self.u32()?,
+            ppid: self.u32()?,
+            tid: self.u32()?,
+            ptid: self.u32()?,
+            time: self.u64()?,
+        })
+    }
+
+    fn throttle(&mut self) -> Option<Throttle> {
+        Some(Throttle { time: self.u64()?, id: self.u64()?, stream_id: self.u64()? })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bytes(kind: u32, misc: u16, words: &[u64]) -> Vec<u8> {
+        let header = u64::from(kind) | u64::from(misc) << 32 | (8 + 8 * words.len() as u64) << 48;
+        std::iter::once(&header).chain(words).flat_map(|word| word.to_le_bytes()).collect()
+    }
+
+    fn pair(low: u32, high: u32) -> u64 {
+        u64::from(low) | u64::from(high) << 32
+    }
+
+    #[test]
+    fn reads_each_kind_by_its_layout() {
+        let name = u64::from_le_bytes(*b"a.out\0\0\0");
+        let fork = Fork { pid: 1, ppid: 2, tid: 3, ptid: 4, time: 5 };
+        let throttle = Throttle { time: 1, id: 2, stream_id: 3 };
+        let more = Mmap2 { maj: 8, min: 1, ino: 9, ino_generation: 10, prot: 5, flags: 2 };
+        let mmap = |more| Record::Mmap {
+            pid: 1,
+            tid: 2,
+            addr: 0x1000,
+            len: 0x20,
+            pgoff: 3,
+            more,
+            filename: "a.out".into(),
+        };
+        for (kind, misc, words, record) in [
+            (1, 0, &[pair(1, 2), 0x1000, 0x20, 3, name][..], mmap(None)),
+            (10, 0, &[pair(1, 2), 0x1000, 0x20, 3, pair(8, 1), 9, 10, pair(5, 2), name], mmap(Some(more))),
+            (2, 0, &[1, 2], Record::Lost { id: 1, lost: 2 }),
+            (3, 0, &[pair(1, 2), name], Record::Comm { pid: 1, tid: 2, comm: "a.out".into(), exec: false }),
+            (
+                3,
+                0x2000,
+                &[pair(1, 2), name],
+                Record::Comm { pid: 1, tid: 2, comm: "a.out".into(), exec: true },
+            ),
+            (4, 0, &[pair(1, 2), pair(3, 4), 5], Record::Exit(fork)),
+            (5, 0, &[1, 2, 3], Record::Throttle(throttle)),
+            (6, 0, &[1, 2, 3], Record::Unthrottle(throttle)),
+            (7, 0, &[pair(1, 2), pair(3, 4), 5], Record::Fork(fork)),
+            (11, 0, &[1, 2, 3], Record::Aux { offset: 1, size: 2, flags: 3 }),
+            (12, 0, &[pair(1, 2)], Record::ItraceStart { pid: 1, tid: 2 }),
+            (13, 0, &[7], Record::LostSamples { lost: 7 }),
+            (14, 0x2000, &[], Record::Switch { out: true }),
+            (15, 0, &[pair(1, 2)], Record::SwitchCpuWide { out: false, pid: 1, tid: 2 }),
+            (99, 3, &[1], Record::Unknown { kind: 99, misc: 3 }),
+        ] {
+            let bytes = bytes(kind, misc, words);
+            let event = Event { record, sample: Sample::default() };
+            assert_eq!(Event::parse(&bytes, &Config::default()), Ok((event, bytes.len())), "{kind}");
+            for cut in 0..bytes.len() {
+                assert_eq!(Event::parse(&bytes[..cut], &Config::default()), Err(NoRecord::End), "{kind}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_record_shorter_than_its_fields_or_its_header_is_malformed() {
+        for (kind, words) in
+            [(1, &[1, 2, 3][..]), (2, &[1]), (4, &[1, 2]), (5, &[1, 2]), (12, &[]), (15, &[])]
+        {
+            let parsed = Event::parse(&bytes(kind, 0, words), &Config::default()).map(|_| ());
+            assert_eq!(parsed, Err(NoRecord::Malformed), "{kind}");
+        }
+        let parsed = Event::parse(&[14, 0, 0, 0, 0, 0, 7, 0], &Config::default()).map(|_| ());
+        assert_eq!(parsed, Err(NoRecord::Malformed));
+    }
+
+    #[test]
+    fn warns_of_what_a_decoder_loses() {
+        let mmap = |name: &'static str| Record::Mmap {
+            pid: 0,
+            tid: 0,
+            addr: 0,
+            len: 0,
+            pgoff: 0,
+            more: None,
+            filename: name.into(),
+        };
+        let aux = |flags| Record::Aux { offset: 0, size: 0, flags };
+        for (record, primary, warning) in [
+            (Record::Lost { id: 0, lost: 1 }, false, Some("sideband lost")),
+            (aux(1), true, Some("trace lost")),
+            (aux(1), false, None),
+            (aux(0), true, None),
+            (mmap("[heap]"), true, Some("image section lost")),
+            (mmap("//anon"), true, Some("image section lost")),
+            (mmap("/lib/x.so (deleted)"), true, Some("image section lost")),
+            (mmap("[vdso]"), true, None),
+            (mmap("/lib/x.so"), true, None),
+        ] {
+            assert_eq!(record.warning(primary), warning, "{record:?}");
+        }
+    }
+}
