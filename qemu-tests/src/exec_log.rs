@@ -82,11 +82,7 @@ pub fn compare(log: &[u64], truth: &[Record]) -> Result<Agreement> {
     Err(best.map_or_else(|| anyhow::anyhow!("{:#x} is not in the log", first.rip), |(_, error)| error))
 }
 
-fn compare_from(
-    log: &[u64],
-    start: usize,
-    truth: &[Record],
-) -> Result<Agreement, (usize, anyhow::Error)> {
+fn compare_from(log: &[u64], start: usize, truth: &[Record]) -> Result<Agreement, (usize, anyhow::Error)> {
     let mut agreement = Agreement::default();
     let mut at = start;
     for (index, record) in truth.iter().enumerate() {

@@ -87,9 +87,14 @@ mod tests {
     #[test]
     fn keeps_what_the_filter_names() {
         let symbols = Symbols::from_pairs([("a", 0x100), ("b", 0x200), ("c", 0x300)]);
-        let software_interrupt = Record { flags: Flags::new(3).software_interrupt(), ..record(0x104, 3, 0x2000) };
-        let records =
-            [record(0x100, 0, 0x1000), software_interrupt, record(0x1ff, 3, 0x2000), record(0x200, 3, 0x1000)];
+        let software_interrupt =
+            Record { flags: Flags::new(3).software_interrupt(), ..record(0x104, 3, 0x2000) };
+        let records = [
+            record(0x100, 0, 0x1000),
+            software_interrupt,
+            record(0x1ff, 3, 0x2000),
+            record(0x200, 3, 0x1000),
+        ];
         for (text, expected) in [
             ("", &[0x100, 0x1ff, 0x200][..]),
             ("cpl=any cr3=any range=any stop=none", &[0x100, 0x1ff, 0x200]),

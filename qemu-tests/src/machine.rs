@@ -180,10 +180,9 @@ struct Running(Child);
 
 impl Running {
     fn start(mut command: Command) -> Result<Self> {
-        command
-            .spawn()
-            .map(Self)
-            .with_context(|| format!("cannot start {QEMU}: `cargo xtask test` installs it where it is missing"))
+        command.spawn().map(Self).with_context(|| {
+            format!("cannot start {QEMU}: `cargo xtask test` installs it where it is missing")
+        })
     }
 
     /// The lines of its standard output, read by a thread of their own so that a deadline can be kept.

@@ -161,7 +161,10 @@ impl Copy {
 
 fn tracked_files() -> Result<Vec<PathBuf>> {
     let output = Command::new("git").args(["ls-files", "-z"]).current_dir(workspace()).output()?;
-    ensure!(output.status.success(), "`git ls-files` failed: mutations are tried on a copy of what git tracks");
+    ensure!(
+        output.status.success(),
+        "`git ls-files` failed: mutations are tried on a copy of what git tracks"
+    );
     let names = String::from_utf8(output.stdout)?;
     Ok(names.split_terminator('\0').map(Path::new).map(Path::to_path_buf).collect())
 }

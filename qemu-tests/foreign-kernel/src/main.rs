@@ -1,0 +1,187 @@
+//! A multiboot2 kernel written without any of the project's crates: it asks for Processor Trace by CPUID, breaks a rule
+//! of its control register and expects #GP, and does a little work between two trace markers. Besides it looks closely at
+//! what a monitor could get wrong: single steps, interrupt shadows, NMIs, accesses to the local APIC.
+#![no_std]
+#![no_main]
+
+use core::arch::x86_64::__cpuid_count;
+use core::arch::{asm, global_asm};
+use core::fmt::{self, Write};
+use core::panic::PanicInfo;
+use core::sync::atomic::{AtomicU64, Ordering};
+
+global_asm!(include_str!("boot.s"));
+
+unsafe extern "C" {
+    safe fn try_wrmsr(msr: u32, value: u64) -> u64;
+    safe fn try_rdmsr(msr: u32) -> u64;
+    safe fn work() -> u64;
+    safe fn traps(session: u32) -> u64;
+    safe static breakpoints: AtomicU64;
+}
+
+const IA32_RTIT_CTL: u32 = 0x570;
+const FAULTED: u64 = !0;
+
+type Test<'a> = &'a dyn Fn() -> Result<(), &'static str>;
+
+// SAFETY: the boot code calls this name, and nothing else has it.
+#[unsafe(no_mangle)]
+extern "C" fn kernel_main(magic: u32, information: u32) -> ! {
+    let tests: [(&str, Test<'_>); 6] = [
+        ("foreign-boot", &|| boot(magic, information)),
+        ("foreign-cpuid", &cpuid),
+        ("foreign-protection", &protection),
+        ("foreign-work", &execution),
+        ("foreign-traps", &|| trapping(0)),
+        ("foreign-traps-in-session", &|| trapping(2)),
+    ];
+    let mut failed = 0;
+    for (name, test) in tests {
+        let _ = writeln!(Serial, "run {name}");
+        let _ = match test() {
+            Ok(()) => writeln!(Serial, "ok {name}"),
+            Err(reason) => {
+                failed += 1;
+                writeln!(Serial, "fail {name}: {reason}")
+            }
+        };
+    }
+    let _ = writeln!(Serial, "done {} {failed}", tests.len() - failed);
+    exit(if failed == 0 { 0x10 } else { 0x11 })
+}
+
+fn boot(magic: u32, information: u32) -> Result<(), &'static str> {
+    check(magic == 0x36d7_6289, "EAX is not multiboot2's")?;
+    check(information != 0 && information.is_multiple_of(8), "no boot information")
+}
+
+fn cpuid() -> Result<(), &'static str> {
+    let vendor = __cpuid_count(0, 0);
+    check(
+        [vendor.ebx, vendor.edx, vendor.ecx] == [0x756e_6547, 0x4965_6e69, 0x6c65_746e],
+        "not GenuineIntel",
+    )?;
+    check(vendor.eax >= 0x14, "no leaf 14H")?;
+    check(__cpuid_count(7, 0).ebx & 1 << 25 != 0, "no Processor Trace in leaf 7")?;
+    let trace = __cpuid_count(0x14, 0);
+    check(trace.ecx & 1 != 0, "no ToPA in leaf 14H")?;
+    check(__cpuid_count(0x8000_0001, 0).ecx & 1 << 2 == 0, "SVM shows")
+}
+
+fn protection() -> Result<(), &'static str> {
+    check(try_rdmsr(IA32_RTIT_CTL) == 0, "IA32_RTIT_CTL is not 0 after reset")?;
+    check(try_wrmsr(IA32_RTIT_CTL, 1 << 63) == FAULTED, "no #GP for a reserved bit")?;
+    check(try_wrmsr(IA32_RTIT_CTL, 1 << 2) == 0, "#GP for OS alone")?;
+    check(try_rdmsr(IA32_RTIT_CTL) == 1 << 2, "OS does not read back")?;
+    check(try_wrmsr(IA32_RTIT_CTL, 0) == 0, "#GP for 0")
+}
+
+fn execution() -> Result<(), &'static str> {
+    let mut expected = 0u64;
+    for count in (1..=200u64).rev() {
+        expected = expected.wrapping_mul(3).wrapping_add(1);
+        if count & 1 != 0 {
+            expected = expected.wrapping_add(7);
+        }
+    }
+    check(work() == expected, "wrong result, or TF shows")?;
+    check(breakpoints.load(Ordering::Relaxed) == 2, "INT3 and INT 3 were not both taken")
+}
+
+/// The same must come out whether or not the kernel says that it is to be watched.
+fn trapping(session: u32) -> Result<(), &'static str> {
+    let wrong = traps(session);
+    check(wrong & 1 == 0, "its own single steps are not what they should be")?;
+    check(wrong & 2 == 0, "the local APIC did not take a bit")?;
+    check(wrong & 4 == 0, "an interrupt did not come one instruction after STI")?;
+    check(wrong & 8 == 0, "two NMIs did not come")?;
+    check(wrong & 16 == 0, "an NMI came within an NMI")?;
+    check(wrong & 32 == 0, "IF is clear after HLT")?;
+    check(wrong & 64 == 0, "HLT was not interrupted where it should be")
+}
+
+fn check(holds: bool, otherwise: &'static str) -> Result<(), &'static str> {
+    if holds { Ok(()) } else { Err(otherwise) }
+}
+
+struct Serial;
+
+impl Write for Serial {
+    fn write_str(&mut self, s: &str) -> fmt::Result {
+        for byte in s.bytes() {
+            // SAFETY: the first serial port; no memory is touched.
+            unsafe { asm!("out dx, al", in("dx") 0x3f8u16, in("al") byte, options(nomem, nostack)) };
+        }
+        Ok(())
+    }
+}
+
+fn exit(value: u32) -> ! {
+    // SAFETY: the debug-exit device; no memory is touched.
+    unsafe { asm!("out dx, eax", in("dx") 0xf4u16, in("eax") value, options(nomem, nostack)) };
+    loop {
+        core::hint::spin_loop();
+    }
+}
+
+#[panic_handler]
+fn panic(info: &PanicInfo<'_>) -> ! {
+    let _ = writeln!(Serial, "fail panic: {info}");
+    exit(0x11)
+}
+
+/// What a hosted target's compiled code refers to.
+#[cfg(target_os = "linux")]
+mod hosted {
+    use core::arch::naked_asm;
+
+    // SAFETY: the name is reserved for this; never called.
+    #[unsafe(no_mangle)]
+    extern "C" fn rust_eh_personality() {}
+
+    // SAFETY: the name is reserved for this; never called.
+    #[unsafe(no_mangle)]
+    extern "C" fn _Unwind_Resume() -> ! {
+        super::exit(0x11)
+    }
+
+    // SAFETY: C's `memcpy`, and the only definition.
+    #[unsafe(no_mangle)]
+    #[unsafe(naked)]
+    unsafe extern "C" fn memcpy(dest: *mut u8, src: *const u8, bytes: usize) -> *mut u8 {
+        naked_asm!("mov rax, rdi", "mov rcx, rdx", "rep movsb", "ret")
+    }
+
+    // SAFETY: C's `memset`, and the only definition.
+    #[unsafe(no_mangle)]
+    #[unsafe(naked)]
+    unsafe extern "C" fn memset(dest: *mut u8, value: i32, bytes: usize) -> *mut u8 {
+        naked_asm!("mov r8, rdi", "mov eax, esi", "mov rcx, rdx", "rep stosb", "mov rax, r8", "ret")
+    }
+
+    // SAFETY: C's `memcmp` for equality, as `bcmp`; the only definition.
+    #[unsafe(no_mangle)]
+    #[unsafe(naked)]
+    unsafe extern "C" fn bcmp(a: *const u8, b: *const u8, bytes: usize) -> i32 {
+        naked_asm!("mov rcx, rdx", "xor eax, eax", "cmp eax, eax", "repe cmpsb", "setne al", "ret")
+    }
+
+    // SAFETY: C's `memcmp`, and the only definition.
+    #[unsafe(no_mangle)]
+    #[unsafe(naked)]
+    unsafe extern "C" fn memcmp(a: *const u8, b: *const u8, bytes: usize) -> i32 {
+        naked_asm!(
+            "mov rcx, rdx",
+            "xor eax, eax",
+            "cmp eax, eax",
+            "repe cmpsb",
+            "je 2f",
+            "movzx eax, byte ptr [rdi - 1]",
+            "movzx ecx, byte ptr [rsi - 1]",
+            "sub eax, ecx",
+            "2:",
+            "ret"
+        )
+    }
+}
