@@ -1,2 +1,15 @@
-//! See the package description.
+//! The parts of the bootable kernel that need no machine: what a boot loader says, memory, symbols, the protocol.
 #![no_std]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+
+pub mod archive;
+pub mod boot_info;
+pub mod command_line;
+pub mod decode;
+pub mod expectation;
+pub mod histogram;
+pub mod protocol;
+pub mod regions;
+pub mod symbols;

@@ -1,0 +1,55 @@
+//! Where the image's parts are.
+
+use core::ops::Range;
+
+macro_rules! linker_symbols {
+    ($($name:ident = $symbol:ident;)*) => {
+        unsafe extern "C" { $(static $symbol: u8;)* }
+        $(fn $name() -> u64 {
+            &raw const $symbol as u64
+        })*
+    };
+}
+
+linker_symbols! {
+    image_start = __image_start;
+    text_end = __text_end;
+    rodata_end = __rodata_end;
+    image_end = __image_end;
+    filtered_start = __filtered_start;
+    filtered_end = __filtered_end;
+    stopping_start = __stopping_start;
+    stopping_end = __stopping_end;
+}
+
+/// All of it.
+pub(crate) fn all() -> Range<u64> {
+    image_start()..image_end()
+}
+
+/// Code, and the headers before it.
+pub(crate) fn text() -> Range<u64> {
+    image_start()..text_end()
+}
+
+/// Constants.
+pub(crate) fn rodata() -> Range<u64> {
+    text_end()..rodata_end()
+}
+
+/// The code that range filters let through; its symbols are `__filtered_start` and `__filtered_end`.
+pub(crate) fn filtered() -> Range<u64> {
+    filtered_start()..filtered_end()
+}
+
+/// The code that a TraceStop range holds; its symbols are `__stopping_start` and `__stopping_end`.
+pub(crate) fn stopping() -> Range<u64> {
+    stopping_start()..stopping_end()
+}
+
+/// The bytes of [`text`].
+pub(crate) fn text_bytes() -> &'static [u8] {
+    let text = text();
+    // SAFETY: the linker laid the section out, it is mapped for good, and nothing writes to it.
+    unsafe { core::slice::from_raw_parts(text.start as *const u8, (text.end - text.start) as usize) }
+}

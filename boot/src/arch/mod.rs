@@ -1,0 +1,33 @@
+//! The machine: everything that needs assembly, ports or registers.
+
+pub(crate) mod apic;
+pub(crate) mod clock;
+pub(crate) mod console;
+pub(crate) mod entry;
+pub(crate) mod exit;
+pub(crate) mod image;
+pub(crate) mod marker;
+pub(crate) mod memory;
+pub(crate) mod paging;
+mod pic;
+#[cfg(target_os = "linux")]
+mod runtime;
+pub(crate) mod segments;
+pub(crate) mod serial;
+mod stack;
+pub(crate) mod traps;
+pub(crate) mod user;
+
+/// Brings the CPU up: segments, traps, paging, the local APIC, the clock, system calls. Interrupts stay off.
+///
+/// # Panics
+/// If there is no memory for the page tables, or the machine is not what it must be.
+pub(crate) fn init() {
+    segments::init();
+    traps::init();
+    paging::init();
+    pic::mask_all();
+    apic::init();
+    clock::init();
+    user::init();
+}

@@ -1,0 +1,181 @@
+//! Page tables: memory one to one, the image by its sections, and address spaces with a user part.
+//!
+//! The lowest part (PML4 entry 0) is the same everywhere. The image's code and constants are open to user level, so
+//! that the same functions can run at both levels; its data and the rest of memory are not.
+
+use x86_64::registers::control::{Cr3, Cr3Flags};
+use x86_64::structures::paging::mapper::MapToError;
+use x86_64::structures::paging::{
+    FrameAllocator, Mapper, OffsetPageTable, Page, PageSize, PageTable, PageTableFlags as Flags, PhysFrame,
+    Size2MiB, Size4KiB,
+};
+use x86_64::{PhysAddr, VirtAddr};
+
+use super::memory::ZeroedFrames;
+use super::{apic, image, memory};
+
+/// Where an address space's own part begins: PML4 entry 1.
+pub(crate) const USER_BASE: u64 = 0x80_0000_0000;
+/// Pages that are absent until they are touched: PML4 entry 2, first made by the kernel's own address space.
+pub(crate) const DEMAND_BASE: u64 = 0x100_0000_0000;
+/// How many of those.
+pub(crate) const DEMAND_PAGES: u64 = 16;
+
+const PARENTS: Flags = Flags::PRESENT.union(Flags::WRITABLE).union(Flags::USER_ACCESSIBLE);
+const DEMAND_FLAGS: Flags = Flags::PRESENT.union(Flags::WRITABLE).union(Flags::NO_EXECUTE);
+
+/// An address space: the kernel's part and pages of its own.
+#[derive(Debug)]
+pub(crate) struct AddressSpace {
+    root: PhysFrame,
+}
+
+impl AddressSpace {
+    /// One that has the kernel's part alone.
+    pub(crate) fn new() -> Option<Self> {
+        let root = ZeroedFrames.allocate_frame()?;
+        let entries = root.start_address().as_u64() as *mut PageTable;
+        // SAFETY: the frame was just allocated, zeroed, and is mapped one to one; zeroes are a page table.
+        let entries = unsafe { &mut *entries };
+        let (current, _) = Cr3::read();
+        // SAFETY: CR3 holds the current root, mapped one to one; nobody writes to it meanwhile.
+        let kernel = unsafe { &*(current.start_address().as_u64() as *const PageTable) };
+        for index in [0, 2] {
+            entries[index] = kernel[index].clone();
+        }
+        Some(Self { root })
+    }
+
+    /// Maps a page of its own at `address` (4 KiB aligned, from [`USER_BASE`] on), open to user level and filled with
+    /// `bytes` and zeroes after; executable, or else writable.
+    pub(crate) fn map_user(&mut self, address: u64, bytes: &[u8], executable: bool) -> Option<()> {
+        let frame = ZeroedFrames.allocate_frame()?;
+        let target = frame.start_address().as_u64() as *mut u8;
+        let size = bytes.len().min(4096);
+        // SAFETY: the frame is nobody else's and as large; the copy is cut to its size.
+        unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), target, size) };
+        let access = if executable { Flags::empty() } else { Flags::WRITABLE | Flags::NO_EXECUTE };
+        let page = Page::<Size4KiB>::from_start_address(VirtAddr::new(address)).ok()?;
+        map(&mut tables(self.root), page, frame, Flags::PRESENT | Flags::USER_ACCESSIBLE | access).ok()
+    }
+
+    /// What CR3 holds while it is current.
+    pub(crate) fn cr3(&self) -> u64 {
+        self.root.start_address().as_u64()
+    }
+
+    /// Makes it current.
+    pub(crate) fn enter(&self) {
+        // SAFETY: the kernel's part, where this code and its stack are, is the same in all address spaces.
+        unsafe { Cr3::write(self.root, Cr3Flags::empty()) };
+    }
+
+    /// The current one.
+    pub(crate) fn current() -> Self {
+        Self { root: Cr3::read().0 }
+    }
+}
+
+/// Makes the kernel's own address space and enters it.
+///
+/// # Panics
+/// If there is no memory for the tables.
+pub(super) fn init() {
+    let root = ZeroedFrames.allocate_frame().expect("memory for the page tables");
+    let mut tables = tables(root);
+    let image = image::all();
+    let small_end = image.end.next_multiple_of(Size2MiB::SIZE);
+    // The page at 0 stays absent: null pointers fault.
+    for address in (4096..small_end).step_by(4096) {
+        let flags = if image::text().contains(&address) {
+            Flags::PRESENT | Flags::USER_ACCESSIBLE
+        } else if image::rodata().contains(&address) {
+            Flags::PRESENT | Flags::USER_ACCESSIBLE | Flags::NO_EXECUTE
+        } else {
+            Flags::PRESENT | Flags::WRITABLE | Flags::NO_EXECUTE
+        };
+        identity::<Size4KiB>(&mut tables, address, flags);
+    }
+    let flags = Flags::PRESENT | Flags::WRITABLE | Flags::NO_EXECUTE;
+    // The local APIC's registers may lie above memory, or in a hole of it.
+    let registers = apic::BASE - apic::BASE % Size2MiB::SIZE;
+    let large = (small_end..memory::end()).step_by(Size2MiB::SIZE as usize);
+    for address in large.filter(|&address| address != registers) {
+        identity::<Size2MiB>(&mut tables, address, flags);
+    }
+    identity::<Size2MiB>(&mut tables, registers, flags | Flags::NO_CACHE | Flags::WRITE_THROUGH);
+    for page in demand_pages() {
+        let frame = ZeroedFrames.allocate_frame().expect("memory for the demand pages");
+        map(&mut tables, page, frame, DEMAND_FLAGS).expect("the demand pages' tables");
+    }
+    AddressSpace { root }.enter();
+}
+
+/// Makes the demand pages absent.
+pub(crate) fn forget_demand_pages() {
+    for page in demand_pages() {
+        set_demand_flags(page, DEMAND_FLAGS - Flags::PRESENT);
+    }
+}
+
+/// Mends a page fault at `address`, if it is one of the demand pages'.
+pub(super) fn mend(address: u64) -> bool {
+    let page = Page::containing_address(VirtAddr::new_truncate(address));
+    let absent = address >= DEMAND_BASE && address - DEMAND_BASE < DEMAND_PAGES * 4096;
+    if absent {
+        set_demand_flags(page, DEMAND_FLAGS);
+    }
+    absent
+}
+
+fn demand_pages() -> impl Iterator<Item = Page> {
+    (0..DEMAND_PAGES).map(|index| Page::containing_address(VirtAddr::new(DEMAND_BASE + index * 4096)))
+}
+
+fn set_demand_flags(page: Page, flags: Flags) {
+    let (root, _) = Cr3::read();
+    // SAFETY: the page has a frame of its own, and only its own users touch it.
+    let change = unsafe { tables(root).update_flags(page, flags) };
+    if let Ok(flush) = change {
+        flush.flush();
+    }
+}
+
+/// The first two bytes of the kernel's instruction at `address`.
+pub(super) fn code_at(address: u64) -> Option<[u8; 2]> {
+    let offset = usize::try_from(address.checked_sub(image::text().start)?).ok()?;
+    image::text_bytes().get(offset..)?.first_chunk().copied()
+}
+
+fn tables(root: PhysFrame) -> OffsetPageTable<'static> {
+    let entries = root.start_address().as_u64() as *mut PageTable;
+    // SAFETY: a root that this module made, mapped one to one. One such reference is used at a time: by the one CPU,
+    // and by the page fault handler only for faults outside this module.
+    let entries = unsafe { &mut *entries };
+    // SAFETY: the tables are those of `root`, and all memory is mapped with the offset 0.
+    unsafe { OffsetPageTable::new(entries, VirtAddr::new(0)) }
+}
+
+fn identity<S: PageSize + core::fmt::Debug>(tables: &mut OffsetPageTable<'static>, address: u64, flags: Flags)
+where
+    OffsetPageTable<'static>: Mapper<S>,
+{
+    let page = Page::<S>::containing_address(VirtAddr::new(address));
+    let frame = PhysFrame::containing_address(PhysAddr::new(address));
+    map(tables, page, frame, flags).expect("memory for the page tables");
+}
+
+fn map<S: PageSize + core::fmt::Debug>(
+    tables: &mut OffsetPageTable<'static>,
+    page: Page<S>,
+    frame: PhysFrame<S>,
+    flags: Flags,
+) -> Result<(), MapToError<S>>
+where
+    OffsetPageTable<'static>: Mapper<S>,
+{
+    // SAFETY: memory is mapped to where it already was, or a frame of its own to an address nobody used.
+    let change = unsafe { tables.map_to_with_table_flags(page, frame, flags, PARENTS, &mut ZeroedFrames) };
+    // Absent entries are not cached.
+    change.map(|flush| flush.ignore())
+}

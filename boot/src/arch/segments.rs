@@ -1,0 +1,75 @@
+//! The GDT and the TSS.
+//!
+//! The code compiled for a hosted target uses the red zone below its stack pointer, so no trap may be delivered
+//! on the stack that it interrupts: each one has a stack of the TSS's interrupt stack table.
+
+use super::stack::Stack;
+use spin::LazyLock;
+use x86_64::VirtAddr;
+use x86_64::instructions::segmentation::{CS, DS, ES, SS, Segment};
+use x86_64::instructions::tables::load_tss;
+use x86_64::structures::gdt::{Descriptor, GlobalDescriptorTable, SegmentSelector};
+use x86_64::structures::tss::TaskStateSegment;
+
+/// Which stack of the interrupt stack table a vector runs on. Two that can nest are not on the same one.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum TrapStack {
+    Exception,
+    Nmi,
+    DoubleFault,
+    Interrupt,
+    SystemCall,
+}
+
+static STACKS: [Stack<{ 64 * 1024 }>; 5] = [const { Stack::new() }; 5];
+
+static TSS: LazyLock<TaskStateSegment> = LazyLock::new(|| {
+    let mut tss = TaskStateSegment::new();
+    for (index, stack) in STACKS.iter().enumerate() {
+        tss.interrupt_stack_table[index] = VirtAddr::new(stack.top());
+    }
+    tss
+});
+
+/// The selectors of the GDT, laid out for SYSCALL and SYSRET.
+pub(crate) struct Selectors {
+    pub(crate) kernel_code: SegmentSelector,
+    pub(crate) kernel_data: SegmentSelector,
+    pub(crate) user_data: SegmentSelector,
+    pub(crate) user_code: SegmentSelector,
+    tss: SegmentSelector,
+}
+
+static GDT: LazyLock<(GlobalDescriptorTable, Selectors)> = LazyLock::new(|| {
+    let mut gdt = GlobalDescriptorTable::new();
+    // The order of SYSCALL (code, stack) and SYSRET (stack, code).
+    let selectors = Selectors {
+        kernel_code: gdt.append(Descriptor::kernel_code_segment()),
+        kernel_data: gdt.append(Descriptor::kernel_data_segment()),
+        user_data: gdt.append(Descriptor::user_data_segment()),
+        user_code: gdt.append(Descriptor::user_code_segment()),
+        tss: gdt.append(Descriptor::tss_segment(&TSS)),
+    };
+    (gdt, selectors)
+});
+
+/// The selectors.
+pub(crate) fn selectors() -> &'static Selectors {
+    &GDT.1
+}
+
+/// Loads the GDT, its segments and the TSS.
+pub(super) fn init() {
+    let (gdt, selectors) = &*GDT;
+    gdt.load();
+    // SAFETY: the selector is that of a 64-bit code segment of level 0 in the GDT just loaded.
+    unsafe { CS::set_reg(selectors.kernel_code) };
+    // SAFETY: the selector is that of a writable data segment of level 0.
+    unsafe { SS::set_reg(selectors.kernel_data) };
+    // SAFETY: a null selector is allowed in DS in 64-bit mode, where it has no base or limit.
+    unsafe { DS::set_reg(SegmentSelector::NULL) };
+    // SAFETY: as for DS.
+    unsafe { ES::set_reg(SegmentSelector::NULL) };
+    // SAFETY: the selector is that of a TSS that is never dropped, not loaded before.
+    unsafe { load_tss(selectors.tss) };
+}

@@ -1,0 +1,52 @@
+//! The first serial port: where the protocol goes.
+
+use core::fmt::{self, Write};
+use spin::Mutex;
+use uart_16550::backend::PioBackend;
+use uart_16550::{Config, Uart16550};
+
+const COM1: u16 = 0x3f8;
+
+static SERIAL: Mutex<Option<Serial>> = Mutex::new(None);
+
+struct Serial(Uart16550<PioBackend>);
+
+impl Write for Serial {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.0.send_bytes_exact(text.as_bytes());
+        Ok(())
+    }
+}
+
+/// Sets the port up. Without a port there everything printed is dropped.
+pub(crate) fn init() {
+    // SAFETY: 3F8H to 3FFH belong to COM1 on a PC, and this is the only driver of it.
+    let port = unsafe { Uart16550::new_port(COM1) };
+    let ready = port.ok().and_then(|mut uart| uart.init(Config::default()).is_ok().then_some(uart));
+    *SERIAL.lock() = ready.map(Serial);
+}
+
+/// Prints to the port. Not for interrupt handlers: it takes a lock.
+pub(crate) fn print(arguments: fmt::Arguments<'_>) {
+    if let Some(serial) = SERIAL.lock().as_mut() {
+        // Writing to the port never fails.
+        let _ = serial.write_fmt(arguments);
+    }
+}
+
+/// Prints from a place that cannot return: takes the port from whoever holds it.
+pub(crate) fn print_last_words(arguments: fmt::Arguments<'_>) {
+    if SERIAL.is_locked() {
+        // SAFETY: the one CPU is here and never goes back to the holder.
+        unsafe { SERIAL.force_unlock() };
+    }
+    print(arguments);
+}
+
+/// Prints one line of the protocol.
+macro_rules! say {
+    ($($argument:tt)*) => {
+        $crate::arch::serial::print(format_args!("{}\n", format_args!($($argument)*)))
+    };
+}
+pub(crate) use say;

@@ -1,0 +1,222 @@
+//! Exceptions and interrupts: the IDT, the stubs and what each vector does.
+
+use core::arch::global_asm;
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use spin::LazyLock;
+use x86_64::VirtAddr;
+use x86_64::structures::idt::{Entry, InterruptDescriptorTable};
+
+use super::segments::TrapStack;
+use super::{apic, paging, user};
+
+/// The local APIC's timer.
+pub(crate) const TIMER_VECTOR: u8 = 0x20;
+/// The tracing unit's interrupt, where it is not an NMI.
+pub(crate) const PMI_VECTOR: u8 = 0x21;
+/// The system call that is an `INT n`.
+pub(crate) const SYSTEM_CALL_VECTOR: u8 = 0x80;
+const SPURIOUS_VECTOR: u8 = 0xff;
+
+const BREAKPOINT: u64 = 3;
+const NMI: u64 = 2;
+const UNDEFINED: u64 = 6;
+const GENERAL_PROTECTION: u64 = 13;
+const PAGE_FAULT: u64 = 14;
+
+/// Timer interrupts taken.
+pub(crate) static TICKS: AtomicU64 = AtomicU64::new(0);
+/// `UD2` instructions stepped over.
+pub(crate) static UNDEFINED_INSTRUCTIONS: AtomicU64 = AtomicU64::new(0);
+/// `INT3` instructions executed.
+pub(crate) static BREAKPOINTS: AtomicU64 = AtomicU64::new(0);
+/// Page faults mended.
+pub(crate) static PAGE_FAULTS: AtomicU64 = AtomicU64::new(0);
+
+/// The registers at a trap, as the stub has pushed them.
+#[repr(C)]
+#[derive(Debug)]
+pub(crate) struct TrapFrame {
+    pub(super) rax: u64,
+    pub(super) rcx: u64,
+    pub(super) rdx: u64,
+    pub(super) rbx: u64,
+    pub(super) rbp: u64,
+    pub(super) rsi: u64,
+    pub(super) rdi: u64,
+    pub(super) r8: u64,
+    pub(super) r9: u64,
+    pub(super) r10: u64,
+    pub(super) r11: u64,
+    pub(super) r12: u64,
+    pub(super) r13: u64,
+    pub(super) r14: u64,
+    pub(super) r15: u64,
+    pub(super) vector: u64,
+    pub(super) error: u64,
+    pub(super) rip: u64,
+    pub(super) cs: u64,
+    pub(super) rflags: u64,
+    pub(super) rsp: u64,
+    pub(super) ss: u64,
+}
+
+extern "C" fn trap(frame: &mut TrapFrame) {
+    match frame.vector {
+        NMI if crate::trace::pmi() => {}
+        BREAKPOINT => _ = BREAKPOINTS.fetch_add(1, Relaxed),
+        UNDEFINED if frame.cs & 3 == 0 && paging::code_at(frame.rip) == Some([0x0f, 0x0b]) => {
+            UNDEFINED_INSTRUCTIONS.fetch_add(1, Relaxed);
+            frame.rip += 2;
+        }
+        GENERAL_PROTECTION => match crate::trace::mend_msr_access(frame.rip) {
+            Some(after) => frame.rip = after,
+            None => unexpected(frame),
+        },
+        PAGE_FAULT if paging::mend(x86_64::registers::control::Cr2::read_raw()) => {
+            PAGE_FAULTS.fetch_add(1, Relaxed);
+        }
+        vector if vector == TIMER_VECTOR.into() => {
+            TICKS.fetch_add(1, Relaxed);
+            apic::end_of_interrupt();
+        }
+        vector if vector == PMI_VECTOR.into() => {
+            // One that nobody asked for is counted where the handler is.
+            crate::trace::pmi();
+            apic::end_of_interrupt();
+        }
+        vector if vector == SYSTEM_CALL_VECTOR.into() => user::interrupt_call(frame),
+        vector if vector == SPURIOUS_VECTOR.into() => {}
+        _ => unexpected(frame),
+    }
+}
+
+#[cold]
+fn unexpected(frame: &TrapFrame) -> ! {
+    let cr2 = x86_64::registers::control::Cr2::read_raw();
+    panic!("unexpected trap {}, CR2 {cr2:#x}: {frame:x?}", frame.vector)
+}
+
+unsafe extern "C" {
+    /// The first of 256 stubs, 16 bytes each.
+    static trap_stubs: [[u8; 16]; 256];
+}
+
+static IDT: LazyLock<InterruptDescriptorTable> = LazyLock::new(|| {
+    let mut idt = InterruptDescriptorTable::new();
+    use TrapStack::{DoubleFault, Exception, Interrupt, Nmi, SystemCall};
+    install(&mut idt.divide_error, 0, Exception);
+    install(&mut idt.debug, 1, Exception);
+    install(&mut idt.non_maskable_interrupt, 2, Nmi);
+    install(&mut idt.breakpoint, 3, Exception).set_privilege_level(x86_64::PrivilegeLevel::Ring3);
+    install(&mut idt.overflow, 4, Exception);
+    install(&mut idt.bound_range_exceeded, 5, Exception);
+    install(&mut idt.invalid_opcode, 6, Exception);
+    install(&mut idt.device_not_available, 7, Exception);
+    install(&mut idt.double_fault, 8, DoubleFault);
+    install(&mut idt.invalid_tss, 10, Exception);
+    install(&mut idt.segment_not_present, 11, Exception);
+    install(&mut idt.stack_segment_fault, 12, Exception);
+    install(&mut idt.general_protection_fault, 13, Exception);
+    install(&mut idt.page_fault, 14, Exception);
+    install(&mut idt.x87_floating_point, 16, Exception);
+    install(&mut idt.alignment_check, 17, Exception);
+    install(&mut idt.machine_check, 18, Exception);
+    install(&mut idt.simd_floating_point, 19, Exception);
+    for vector in 32..=255 {
+        let stack = if vector == SYSTEM_CALL_VECTOR { SystemCall } else { Interrupt };
+        let options = install(&mut idt[vector], vector, stack);
+        if vector == SYSTEM_CALL_VECTOR {
+            options.set_privilege_level(x86_64::PrivilegeLevel::Ring3);
+        }
+    }
+    idt
+});
+
+fn install<F>(
+    entry: &mut Entry<F>,
+    vector: u8,
+    stack: TrapStack,
+) -> &mut x86_64::structures::idt::EntryOptions {
+    // SAFETY: only the address is taken.
+    let stub = unsafe { &raw const trap_stubs[usize::from(vector)] };
+    // SAFETY: the stub saves all registers, handles the vector's error code and ends with IRETQ.
+    let options = unsafe { entry.set_handler_addr(VirtAddr::from_ptr(stub)) };
+    // SAFETY: the TSS has a stack at each of these indices, and no two vectors that nest share one.
+    unsafe { options.set_stack_index(stack as u16) }
+}
+
+/// Loads the IDT.
+pub(super) fn init() {
+    IDT.load();
+}
+
+global_asm!(
+    r#"
+    .section .text.traps, "ax"
+    .global trap_stubs
+    .type trap_stubs, @function
+    .align 16
+trap_stubs:
+    .set vector, 0
+    .rept 256
+    .align 16
+    // Vectors whose error code the processor pushes itself.
+    .if vector == 8 || vector == 10 || vector == 11 || vector == 12 || vector == 13 || vector == 14 || vector == 17 || vector == 21 || vector == 29 || vector == 30
+    .else
+    pushq $0
+    .endif
+    pushq $vector
+    jmp trap_common
+    .set vector, vector + 1
+    .endr
+    .size trap_stubs, . - trap_stubs
+
+    .type trap_common, @function
+trap_common:
+    pushq %r15
+    pushq %r14
+    pushq %r13
+    pushq %r12
+    pushq %r11
+    pushq %r10
+    pushq %r9
+    pushq %r8
+    pushq %rdi
+    pushq %rsi
+    pushq %rbp
+    pushq %rbx
+    pushq %rdx
+    pushq %rcx
+    pushq %rax
+    cld
+    movq %rsp, %rbp
+    movq %rsp, %rdi
+    // The handlers are compiled code that may use SSE.
+    subq $512, %rsp
+    andq $-16, %rsp
+    fxsave64 (%rsp)
+    call {trap}
+    fxrstor64 (%rsp)
+    movq %rbp, %rsp
+    popq %rax
+    popq %rcx
+    popq %rdx
+    popq %rbx
+    popq %rbp
+    popq %rsi
+    popq %rdi
+    popq %r8
+    popq %r9
+    popq %r10
+    popq %r11
+    popq %r12
+    popq %r13
+    popq %r14
+    popq %r15
+    addq $16, %rsp
+    iretq
+    .size trap_common, . - trap_common
+    "#,
+    trap = sym trap,
+    options(att_syntax),
+);

@@ -1,0 +1,154 @@
+//! Where the PMI handler puts what it drains.
+
+use pugmark_kernel::drain::Sink;
+use pugmark_kernel::loss::Gap;
+
+use crate::protocol::After;
+
+/// How many segments are remembered.
+const SEGMENTS: usize = 64;
+
+/// Trace bytes in memory that was set aside before the trace: it neither waits nor allocates.
+#[derive(Debug)]
+pub struct Archive<'m> {
+    memory: &'m mut [u8],
+    len: usize,
+    segments: [(usize, After); SEGMENTS],
+    count: usize,
+    full: u64,
+    /// There is no place to note one more segment.
+    closed: bool,
+}
+
+/// Contiguous bytes of trace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Segment<'m> {
+    /// What stands before it.
+    pub after: After,
+    /// The bytes.
+    pub bytes: &'m [u8],
+}
+
+impl<'m> Archive<'m> {
+    /// An empty archive in `memory`.
+    #[must_use]
+    pub const fn new(memory: &'m mut [u8]) -> Self {
+        Self { memory, len: 0, segments: [(0, After::Start); SEGMENTS], count: 1, full: 0, closed: false }
+    }
+
+    /// All bytes, one segment behind the other.
+    #[must_use]
+    pub fn trace(&self) -> &[u8] {
+        &self.memory[..self.len]
+    }
+
+    /// The segments, oldest first; empty ones are left out.
+    pub fn segments(&self) -> impl Iterator<Item = Segment<'_>> {
+        (0..self.count).filter_map(|index| {
+            let (start, after) = self.segments[index];
+            let end = if index + 1 < self.count { self.segments[index + 1].0 } else { self.len };
+            (start < end).then(|| Segment { after, bytes: &self.memory[start..end] })
+        })
+    }
+
+    /// The memory, for the next trace.
+    #[must_use]
+    pub fn into_memory(self) -> &'m mut [u8] {
+        self.memory
+    }
+
+    /// How often there was no room: bytes were thrown away.
+    #[must_use]
+    pub const fn full(&self) -> u64 {
+        self.full
+    }
+
+    fn begin_segment(&mut self, after: After) {
+        if self.segments[self.count - 1].0 == self.len {
+            // Nothing came since the last one began.
+            self.segments[self.count - 1].1 = after;
+        } else if self.count < SEGMENTS {
+            self.segments[self.count] = (self.len, after);
+            self.count += 1;
+        } else {
+            self.closed = true;
+        }
+    }
+}
+
+impl Sink for Archive<'_> {
+    fn bytes(&mut self, bytes: &[u8]) -> usize {
+        match self.memory.get_mut(self.len..self.len + bytes.len()) {
+            Some(room) if !self.closed => {
+                room.copy_from_slice(bytes);
+                self.len += bytes.len();
+            }
+            _ => {
+                self.full += 1;
+                self.begin_segment(After::Full);
+            }
+        }
+        bytes.len()
+    }
+
+    fn gap(&mut self, gap: Gap) -> bool {
+        self.begin_segment(match gap {
+            Gap::Stop => After::Stop,
+            Gap::Wrap { .. } => After::Wrap,
+            Gap::Error => After::Error,
+        });
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec::Vec;
+
+    fn segments<'a>(archive: &'a Archive<'_>) -> Vec<(After, &'a [u8])> {
+        archive.segments().map(|segment| (segment.after, segment.bytes)).collect()
+    }
+
+    #[test]
+    fn bytes_are_one_segment_until_a_gap() {
+        let mut memory = [0; 64];
+        let mut archive = Archive::new(&mut memory);
+        archive.gap(Gap::Wrap { bytes: 1 });
+        for bytes in [&b"ab"[..], b"", b"c"] {
+            assert_eq!(archive.bytes(bytes), bytes.len());
+        }
+        // Gaps without anything between them are one.
+        (0..SEGMENTS).for_each(|_| assert!(archive.gap(Gap::Stop)));
+        archive.gap(Gap::Error);
+        archive.bytes(b"de");
+        archive.gap(Gap::Stop);
+        assert_eq!(segments(&archive), [(After::Wrap, &b"abc"[..]), (After::Error, b"de")]);
+        assert_eq!((archive.trace(), archive.full()), (&b"abcde"[..], 0));
+    }
+
+    #[test]
+    fn what_does_not_fit_is_counted_and_is_a_gap() {
+        let mut memory = [0; 4];
+        let mut archive = Archive::new(&mut memory);
+        archive.bytes(b"abc");
+        assert_eq!(archive.bytes(b"defg"), 4);
+        archive.bytes(b"h");
+        archive.bytes(b"i");
+        assert_eq!(segments(&archive), [(After::Start, &b"abc"[..]), (After::Full, b"h")]);
+        assert_eq!(archive.full(), 2);
+    }
+
+    #[test]
+    fn nothing_is_taken_when_no_more_gaps_can_be_noted() {
+        let mut memory = [0; 256];
+        let mut archive = Archive::new(&mut memory);
+        for _ in 0..SEGMENTS + 3 {
+            archive.bytes(b"a");
+            archive.gap(Gap::Stop);
+        }
+        assert_eq!(archive.segments().count(), SEGMENTS);
+        assert_eq!(archive.full(), 3);
+        assert!(archive.segments().skip(1).all(|segment| segment.bytes == b"a"));
+    }
+}

@@ -1,0 +1,71 @@
+//! The kernel's command line: words, separated by spaces.
+
+/// What the command line asks for. A word that is not known, like the image's own name, asks for nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CommandLine<'a> {
+    only: Option<&'a str>,
+    /// `dump`: send the trace bytes to the debug console.
+    pub dump: bool,
+    /// `expect-ovf`: the machine is set up to overflow, so a trace without an OVF is a failure.
+    pub expect_overflow: bool,
+}
+
+impl<'a> CommandLine<'a> {
+    /// Reads the words of `text`.
+    #[must_use]
+    pub fn parse(text: &'a str) -> Self {
+        let mut line = Self { only: None, dump: false, expect_overflow: false };
+        for word in text.split_ascii_whitespace() {
+            match word.split_once('=') {
+                None if word == "dump" => line.dump = true,
+                None if word == "expect-ovf" => line.expect_overflow = true,
+                Some(("only", names)) => line.only = Some(names),
+                _ => {}
+            }
+        }
+        line
+    }
+
+    /// Whether the workload `name` is to run: `only=` names it, or is not there.
+    #[must_use]
+    pub fn selects(&self, name: &str) -> bool {
+        self.only.is_none_or(|names| names.split(',').any(|only| only == name))
+    }
+
+    /// The names that `only=` gives, to find those that no workload has.
+    pub fn only(&self) -> impl Iterator<Item = &'a str> {
+        self.only.into_iter().flat_map(|names| names.split(','))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_what_it_knows() {
+        for (text, dump, expect_overflow, sort) in [
+            ("", false, false, true),
+            ("dump", true, false, true),
+            ("pugmark-boot  only=sort", false, false, true),
+            ("only=recursion,sort dump", true, false, true),
+            ("only=recursion expect-ovf", false, true, false),
+            ("only=sorting", false, false, false),
+            ("only=", false, false, false),
+            ("dump=no only", false, false, true),
+        ] {
+            let line = CommandLine::parse(text);
+            assert_eq!(
+                (line.dump, line.expect_overflow, line.selects("sort")),
+                (dump, expect_overflow, sort),
+                "{text}"
+            );
+        }
+    }
+
+    #[test]
+    fn names_what_was_asked_for() {
+        assert!(CommandLine::parse("only=a,b").only().eq(["a", "b"]));
+        assert_eq!(CommandLine::parse("dump").only().count(), 0);
+    }
+}

@@ -1,0 +1,92 @@
+//! What a workload is to lose, and whether it lost that and nothing else.
+
+use core::fmt;
+
+use crate::protocol::Lost;
+
+/// What a workload is to lose.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Expected {
+    /// Nothing.
+    Nothing,
+    /// What comes after a STOP.
+    Stop,
+    /// What a ring's end overwrites.
+    Wrap,
+    /// What the machine below lets overflow, if it does.
+    Overflow,
+}
+
+/// A loss that should not be, or one that should be and is not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Surprise {
+    /// What was expected.
+    pub expected: Expected,
+    /// What was lost.
+    pub lost: Lost,
+}
+
+impl Expected {
+    /// Compares with what was lost.
+    ///
+    /// # Errors
+    /// A loss of another kind, or none of the kind that was to happen. Where the machine was set up to overflow
+    /// (`overflows`), OVF packets are no surprise anywhere, and [`Expected::Overflow`] must have some.
+    pub fn check(self, lost: Lost, overflows: bool) -> Result<(), Surprise> {
+        let Lost { overflows: ovf, stops, wraps, full, strays: _ } = lost;
+        let as_expected = match self {
+            Self::Nothing => stops == 0 && wraps == 0 && (ovf == 0 || overflows),
+            Self::Stop => stops > 0 && wraps == 0 && (ovf == 0 || overflows),
+            Self::Wrap => stops == 0 && wraps > 0 && (ovf == 0 || overflows),
+            Self::Overflow => stops == 0 && wraps == 0 && (ovf > 0 || !overflows),
+        };
+        if as_expected && full == 0 { Ok(()) } else { Err(Surprise { expected: self, lost }) }
+    }
+}
+
+impl fmt::Display for Surprise {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let expected = match self.expected {
+            Expected::Nothing => "nothing",
+            Expected::Stop => "a stop",
+            Expected::Wrap => "a wrap",
+            Expected::Overflow => "an overflow",
+        };
+        write!(f, "{expected} was to be lost, not {}", self.lost)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::format;
+
+    #[test]
+    fn only_what_is_expected_is_no_surprise() {
+        let lost = |overflows, stops, wraps, full| Lost { overflows, stops, wraps, full, strays: 1 };
+        // What was lost; then for each kind of expectation whether that is right, without and with `overflows`.
+        for (lost, right) in [
+            (lost(0, 0, 0, 0), [(true, true), (false, false), (false, false), (true, false)]),
+            (lost(1, 0, 0, 0), [(false, true), (false, false), (false, false), (true, true)]),
+            (lost(0, 2, 0, 0), [(false, false), (true, true), (false, false), (false, false)]),
+            (lost(1, 1, 0, 0), [(false, false), (false, true), (false, false), (false, false)]),
+            (lost(0, 0, 1, 0), [(false, false), (false, false), (true, true), (false, false)]),
+            (lost(0, 1, 1, 0), [(false, false); 4]),
+            (lost(0, 0, 0, 1), [(false, false); 4]),
+        ] {
+            for (expected, right) in
+                [Expected::Nothing, Expected::Stop, Expected::Wrap, Expected::Overflow].into_iter().zip(right)
+            {
+                let found = (expected.check(lost, false).is_ok(), expected.check(lost, true).is_ok());
+                assert_eq!(found, right, "{expected:?} {lost}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_surprise_says_both() {
+        let lost = Lost { stops: 1, ..Lost::default() };
+        let surprise = Expected::Nothing.check(lost, false).unwrap_err();
+        assert_eq!(format!("{surprise}"), "nothing was to be lost, not ovf=0 stop=1 wrap=0 full=0 stray=0");
+    }
+}

@@ -1,0 +1,88 @@
+//! The bootable kernel: brings the machine up, runs the workloads under the tracing driver and reports.
+#![no_std]
+#![no_main]
+
+extern crate alloc;
+
+mod arch;
+mod trace;
+mod workloads;
+
+use alloc::string::String;
+use arch::entry::Handover;
+use arch::serial::say;
+use arch::{image, memory};
+use pugmark_boot::boot_info::BootInfo;
+use pugmark_boot::command_line::CommandLine;
+use pugmark_boot::symbols::Symbols;
+use raw_cpuid::CpuId;
+use trace::Stage;
+
+/// Where the entry code hands over.
+fn kernel_main(handover: Handover) -> ! {
+    arch::serial::init();
+    let info = BootInfo::read(&memory::Mapped, handover.eax, handover.ebx).expect("boot information");
+    let module = info.module.clone().unwrap_or(0..0);
+    let mut free = info.memory.clone();
+    // The first MiB has the boot loader's structures and the firmware's.
+    free.remove(0..image::all().end);
+    free.remove(module.start & !0xfff..module.end.next_multiple_of(4096));
+    free.remove(info.command_line.clone());
+    let end = info.memory.iter().map(|region| region.end).max().unwrap_or(0).max(module.end);
+    memory::init(free, end);
+    // The boot loader may have put it into the page at 0, which goes away.
+    let text = String::from_utf8_lossy(memory::loaded(&info.command_line)).into_owned();
+    let command_line = CommandLine::parse(&text);
+    arch::init();
+    let symbols = Symbols::parse(memory::loaded(&module)).unwrap_or_else(|error| {
+        say!("symbols: {error}");
+        Symbols::from_functions([])
+    });
+    greet();
+    let (passed, failed) = run_workloads(&command_line, &symbols);
+    say!("done {passed} {failed}");
+    arch::exit::exit(failed == 0)
+}
+
+/// Says what runs on what.
+fn greet() {
+    let id = CpuId::new();
+    let (vendor, brand) = (id.get_vendor_info(), id.get_processor_brand_string());
+    say!(
+        "pugmark {} on {} {}",
+        env!("CARGO_PKG_VERSION"),
+        vendor.as_ref().map_or("?", |vendor| vendor.as_str()),
+        brand.as_ref().map_or("?", |brand| brand.as_str().trim())
+    );
+}
+
+/// Runs what the command line asks for; returns how many passed and how many failed.
+fn run_workloads(command_line: &CommandLine<'_>, symbols: &Symbols<'_>) -> (u32, u32) {
+    let (mut passed, mut failed) = (0, 0);
+    let mut stage = Stage::new(symbols, command_line.dump, command_line.expect_overflow);
+    for (name, make) in workloads::ALL.into_iter().filter(|(name, _)| command_line.selects(name)) {
+        say!("run {name}");
+        match stage.run(name, &mut *make()) {
+            Ok(()) => {
+                say!("ok {name}");
+                passed += 1;
+            }
+            Err(fault) => {
+                say!("fail {name}: {fault}");
+                failed += 1;
+            }
+        }
+    }
+    for name in command_line.only().filter(|only| workloads::ALL.iter().all(|(name, _)| name != only)) {
+        say!("run {name}");
+        say!("fail {name}: there is no such workload");
+        failed += 1;
+    }
+    (passed, failed)
+}
+
+#[panic_handler]
+fn panic(info: &core::panic::PanicInfo<'_>) -> ! {
+    arch::serial::print_last_words(format_args!("{info}\n"));
+    arch::exit::exit(false)
+}

@@ -1,0 +1,255 @@
+//! The lines the kernel prints about a workload, one fact each.
+//!
+//! ```text
+//! run NAME
+//! session NAME N
+//! filter NAME cpl=any|0|3 cr3=any|0x… range=any|SYMBOL..SYMBOL stop=none|SYMBOL..SYMBOL
+//! stat NAME instructions=N bytes=N bpi=F pmis=N loss=N decode_us=N count=N hash=0x…
+//! top NAME RANK SYMBOL COUNT
+//! piece NAME INDEX count=N hash=0x… first=0x… last=0x… after=start|psb|ovf|stop|wrap|full|error
+//! lost NAME ovf=N stop=N wrap=N full=N stray=N
+//! dump NAME bytes=N
+//! refuse NAME REASON
+//! ok NAME
+//! fail NAME: REASON
+//! done PASSED FAILED
+//! ```
+//!
+//! Counts are of instructions; a hash is FNV-1a 64 over their addresses as little-endian `u64`. The types here
+//! are what follows the name. The last line of all is `done`; a kernel that ends without it has failed.
+
+use core::fmt;
+use pugmark_decoder_core::hash::AddressHash;
+
+/// Which instructions a workload has traced.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Filter {
+    /// Only at these privilege levels.
+    pub level: Level,
+    /// Only under this CR3.
+    pub cr3: Option<u64>,
+    /// Only from the first symbol to before the second.
+    pub range: Option<SymbolRange>,
+    /// Until an instruction from the first symbol to before the second would execute.
+    pub stop: Option<SymbolRange>,
+}
+
+/// Privilege levels.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Level {
+    /// All.
+    #[default]
+    Any,
+    /// CPL 0.
+    Os,
+    /// CPL above 0.
+    User,
+}
+
+/// The addresses from one symbol to before another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SymbolRange {
+    /// Where it begins.
+    pub from: &'static str,
+    /// Before which it ends.
+    pub to: &'static str,
+}
+
+impl fmt::Display for Filter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let level = match self.level {
+            Level::Any => "any",
+            Level::Os => "0",
+            Level::User => "3",
+        };
+        write!(f, "cpl={level} ")?;
+        match self.cr3 {
+            None => write!(f, "cr3=any ")?,
+            Some(cr3) => write!(f, "cr3={cr3:#x} ")?,
+        }
+        match self.range {
+            None => write!(f, "range=any ")?,
+            Some(range) => write!(f, "range={range} ")?,
+        }
+        match self.stop {
+            None => write!(f, "stop=none"),
+            Some(range) => write!(f, "stop={range}"),
+        }
+    }
+}
+
+impl fmt::Display for SymbolRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}..{}", self.from, self.to)
+    }
+}
+
+/// What was lost, by kind: how often, not how much.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Lost {
+    /// OVF packets.
+    pub overflows: u64,
+    /// Output that ran into a STOP.
+    pub stops: u64,
+    /// Rings that were written over.
+    pub wraps: u64,
+    /// Drains for which the archive had no room, and times the buffer had none.
+    pub full: u64,
+    /// Performance monitoring interrupts that nobody had asked for: nothing is lost, but something is odd.
+    pub strays: u64,
+}
+
+impl Lost {
+    /// Losses of trace: strays are not.
+    #[must_use]
+    pub const fn total(&self) -> u64 {
+        self.overflows + self.stops + self.wraps + self.full
+    }
+}
+
+impl fmt::Display for Lost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { overflows, stops, wraps, full, strays } = self;
+        write!(f, "ovf={overflows} stop={stops} wrap={wraps} full={full} stray={strays}")
+    }
+}
+
+/// What stands before a piece of the decode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum After {
+    /// The trace's beginning.
+    Start,
+    /// The first PSB, with packets before it that need one.
+    Psb,
+    /// An OVF packet.
+    Overflow,
+    /// Output that ran into a STOP, or a TraceStop range.
+    Stop,
+    /// What the ring's writing over itself has left off.
+    Wrap,
+    /// A drain for which the archive had no room.
+    Full,
+    /// Bytes that could not be decoded.
+    Error,
+}
+
+/// A contiguous part of the decode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// What stands before it.
+    pub after: After,
+    /// Count and hash.
+    pub hash: AddressHash,
+    /// The address of its first instruction.
+    pub first: u64,
+    /// The address of its last instruction.
+    pub last: u64,
+}
+
+impl fmt::Display for Piece {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { after, hash, first, last } = self;
+        let after = match after {
+            After::Start => "start",
+            After::Psb => "psb",
+            After::Overflow => "ovf",
+            After::Stop => "stop",
+            After::Wrap => "wrap",
+            After::Full => "full",
+            After::Error => "error",
+        };
+        write!(
+            f,
+            "count={} hash={:#018x} first={first:#x} last={last:#x} after={after}",
+            hash.count(),
+            hash.value()
+        )
+    }
+}
+
+/// A workload's figures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stat {
+    /// Trace bytes, as drained.
+    pub bytes: u64,
+    /// Performance monitoring interrupts that the tracing unit raised.
+    pub pmis: u64,
+    /// Losses of trace.
+    pub loss: u64,
+    /// How long the decode took, in microseconds.
+    pub decode_us: u64,
+    /// Decoded instructions.
+    pub hash: AddressHash,
+}
+
+impl fmt::Display for Stat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { bytes, pmis, loss, decode_us, hash } = self;
+        let (count, value) = (hash.count(), hash.value());
+        let hundredths = (bytes * 800).checked_div(count).unwrap_or(0);
+        let (whole, part) = (hundredths / 100, hundredths % 100);
+        write!(
+            f,
+            "instructions={count} bytes={bytes} bpi={whole}.{part:02} pmis={pmis} loss={loss} \
+             decode_us={decode_us} count={count} hash={value:#018x}"
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::format;
+
+    #[test]
+    fn a_filter_names_levels_address_space_and_ranges() {
+        let range = SymbolRange { from: "a", to: "b" };
+        for (filter, text) in [
+            (Filter::default(), "cpl=any cr3=any range=any stop=none"),
+            (
+                Filter { level: Level::Os, cr3: Some(0x5000), ..Filter::default() },
+                "cpl=0 cr3=0x5000 range=any stop=none",
+            ),
+            (
+                Filter { level: Level::User, cr3: None, range: Some(range), stop: Some(range) },
+                "cpl=3 cr3=any range=a..b stop=a..b",
+            ),
+        ] {
+            assert_eq!(format!("{filter}"), text);
+        }
+    }
+
+    #[test]
+    fn a_stat_has_bits_per_instruction() {
+        let mut hash = AddressHash::new();
+        (0..3).for_each(|address| hash.add(address));
+        let value = hash.value();
+        for (bytes, count, bpi) in [(0, 3, "0.00"), (1, 3, "2.66"), (3, 3, "8.00"), (9, 0, "0.00")] {
+            let hash = if count == 0 { AddressHash::new() } else { hash };
+            let text = format!("{}", Stat { bytes, pmis: 4, loss: 5, decode_us: 6, hash });
+            let value = if count == 0 { 0xcbf2_9ce4_8422_2325 } else { value };
+            assert_eq!(
+                text,
+                format!(
+                    "instructions={count} bytes={bytes} bpi={bpi} pmis=4 loss=5 decode_us=6 count={count} \
+                     hash=0x{value:016x}"
+                )
+            );
+        }
+    }
+
+    #[test]
+    fn a_piece_has_its_ends_and_its_hash() {
+        let mut hash = AddressHash::new();
+        [0x1000, 0x1003].into_iter().for_each(|address| hash.add(address));
+        let piece = Piece { after: After::Stop, hash, first: 0x1000, last: 0x1003 };
+        assert_eq!(format!("{piece}"), "count=2 hash=0xddeefc948dc41886 first=0x1000 last=0x1003 after=stop");
+    }
+
+    #[test]
+    fn strays_are_no_loss() {
+        let lost = Lost { overflows: 1, stops: 2, wraps: 3, full: 4, strays: 5 };
+        assert_eq!(lost.total(), 10);
+        assert_eq!(format!("{lost}"), "ovf=1 stop=2 wrap=3 full=4 stray=5");
+    }
+}

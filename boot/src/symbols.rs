@@ -1,0 +1,165 @@
+//! The symbol table of an ELF file: which function an address belongs to.
+
+use alloc::vec::Vec;
+use core::fmt;
+
+/// The functions of an ELF image, by address.
+#[derive(Clone, Debug)]
+pub struct Symbols<'a> {
+    functions: Vec<Function<'a>>,
+}
+
+/// A function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Function<'a> {
+    /// Where it begins.
+    pub address: u64,
+    /// Its length in bytes; 0 where the file does not say.
+    pub size: u64,
+    /// Its linkage name.
+    pub name: &'a str,
+}
+
+/// What is wrong with an ELF file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ElfError {
+    /// It is no ELF file for 64 bits, little-endian.
+    NotElf64,
+    /// What should be at this offset of the file is not all there.
+    CutShort {
+        /// The offset, in bytes.
+        offset: u64,
+    },
+    /// It has no symbol table.
+    NoSymbolTable,
+}
+
+const SECTION_SYMTAB: u32 = 2;
+const SECTION_STRTAB: u32 = 3;
+const SYMBOL_FUNCTION: u8 = 2;
+const SYMBOL_SIZE: usize = 24;
+
+impl<'a> Symbols<'a> {
+    /// Reads the functions of an ELF file.
+    ///
+    /// # Errors
+    /// A file that is no ELF64, is cut short or has no symbol table. A symbol whose name is not UTF-8 or lies
+    /// outside the string table is left out. Source: "ELF-64 Object File Format", "Sections" and "Symbol Table".
+    pub fn parse(elf: &'a [u8]) -> Result<Self, ElfError> {
+        if elf.get(..6) != Some(b"\x7fELF\x02\x01") {
+            return Err(ElfError::NotElf64);
+        }
+        let section = |index: u64| {
+            let offset =
+                u64_at(elf, 0x28)?.saturating_add(u64::from(u16_at(elf, 0x3a)?).saturating_mul(index));
+            Section::read(elf, offset)
+        };
+        let mut table = None;
+        for index in 0..u64::from(u16_at(elf, 0x3c)?) {
+            let candidate = section(index)?;
+            if candidate.kind == SECTION_SYMTAB {
+                table = Some(candidate);
+                break;
+            }
+        }
+        let table = table.ok_or(ElfError::NoSymbolTable)?;
+        let names = section(table.link.into())?.bytes;
+        let symbols = table.bytes.as_chunks::<SYMBOL_SIZE>().0.iter();
+        Ok(Self::from_functions(symbols.filter_map(|symbol| function(symbol, names))))
+    }
+
+    /// A table of functions given in any order.
+    pub fn from_functions(functions: impl IntoIterator<Item = Function<'a>>) -> Self {
+        let mut functions: Vec<_> = functions.into_iter().collect();
+        functions.sort_unstable_by_key(|function| (function.address, function.size));
+        Self { functions }
+    }
+
+    /// The number of the function that holds `address`.
+    #[must_use]
+    pub fn find(&self, address: u64) -> Option<usize> {
+        let index = self.functions.partition_point(|function| function.address <= address).checked_sub(1)?;
+        let function = &self.functions[index];
+        (function.size == 0 || address - function.address < function.size).then_some(index)
+    }
+
+    /// The functions, by address.
+    #[must_use]
+    pub fn functions(&self) -> &[Function<'a>] {
+        &self.functions
+    }
+}
+
+impl fmt::Display for ElfError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotElf64 => write!(f, "not an ELF file for 64 bits, little-endian"),
+            Self::CutShort { offset } => write!(f, "ELF file cut short at {offset:#x}"),
+            Self::NoSymbolTable => write!(f, "ELF file without a symbol table"),
+        }
+    }
+}
+
+impl core::error::Error for ElfError {}
+
+struct Section<'a> {
+    kind: u32,
+    link: u32,
+    bytes: &'a [u8],
+}
+
+impl<'a> Section<'a> {
+    fn read(elf: &'a [u8], header: u64) -> Result<Self, ElfError> {
+        let kind = u32_at(elf, header.saturating_add(4))?;
+        let link = u32_at(elf, header.saturating_add(0x28))?;
+        // Only the sections that are read must be in the file: .bss is not.
+        let bytes = if matches!(kind, SECTION_SYMTAB | SECTION_STRTAB) {
+            let (offset, size) =
+                (u64_at(elf, header.saturating_add(0x18))?, u64_at(elf, header.saturating_add(0x20))?);
+            bytes_at(elf, offset, size)?
+        } else {
+            &[]
+        };
+        Ok(Self { kind, link, bytes })
+    }
+}
+
+fn function<'a>(symbol: &[u8; SYMBOL_SIZE], names: &'a [u8]) -> Option<Function<'a>> {
+    let [n0, n1, n2, n3, info, _other, s0, s1, rest @ ..] = symbol;
+    let (address, size) = rest.split_at(8);
+    // Section 0 is where undefined symbols are.
+    if info & 0xf != SYMBOL_FUNCTION || [*s0, *s1] == [0, 0] {
+        return None;
+    }
+    let name = names.get(usize::try_from(u32::from_le_bytes([*n0, *n1, *n2, *n3])).ok()?..)?;
+    let name = name.split(|&byte| byte == 0).next()?;
+    Some(Function {
+        address: u64::from_le_bytes(address.try_into().ok()?),
+        size: u64::from_le_bytes(size.try_into().ok()?),
+        name: core::str::from_utf8(name).ok()?,
+    })
+}
+
+fn bytes_at(elf: &[u8], offset: u64, size: u64) -> Result<&[u8], ElfError> {
+    let range = usize::try_from(offset).ok().zip(usize::try_from(offset.saturating_add(size)).ok());
+    range.and_then(|(start, end)| elf.get(start..end)).ok_or(ElfError::CutShort { offset })
+}
+
+fn array_at<const N: usize>(elf: &[u8], offset: u64) -> Result<[u8; N], ElfError> {
+    bytes_at(elf, offset, N as u64)?.try_into().map_err(|_| ElfError::CutShort { offset })
+}
+
+fn u16_at(elf: &[u8], offset: u64) -> Result<u16, ElfError> {
+    array_at(elf, offset).map(u16::from_le_bytes)
+}
+
+fn u32_at(elf: &[u8], offset: u64) -> Result<u32, ElfError> {
+    array_at(elf, offset).map(u32::from_le_bytes)
+}
+
+fn u64_at(elf: &[u8], offset: u64) -> Result<u64, ElfError> {
+    array_at(elf, offset).map(u64::from_le_bytes)
+}
+
+#[cfg(test)]
+mod tests;

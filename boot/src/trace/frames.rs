@@ -1,0 +1,32 @@
+//! Memory for the driver.
+
+use core::ptr::NonNull;
+use pugmark_kernel::memory::{Frames, Request};
+use x86_64::PhysAddr;
+
+use crate::arch::memory;
+
+/// The kernel's free memory.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct KernelFrames;
+
+// SAFETY: blocks come from free memory, are nobody else's until they are given back, and all memory is mapped one to
+// one, writable and write-back, for good.
+unsafe impl Frames for KernelFrames {
+    fn allocate(&self, request: Request) -> Option<PhysAddr> {
+        let start = memory::take(request.size, request.align)?;
+        if start + request.size > request.limit {
+            memory::give_back(start, request.size);
+            return None;
+        }
+        Some(PhysAddr::new(start))
+    }
+
+    unsafe fn free(&self, address: PhysAddr, request: Request) {
+        memory::give_back(address.as_u64(), request.size);
+    }
+
+    fn pointer(&self, address: PhysAddr) -> NonNull<u8> {
+        memory::pointer(address.as_u64()).expect("a block that was allocated")
+    }
+}

@@ -1,0 +1,174 @@
+//! Traces a workload, decodes the trace in place and reports.
+
+mod frames;
+mod plan;
+mod session;
+
+use alloc::vec;
+use alloc::vec::Vec;
+use core::fmt;
+use core::mem;
+use pugmark_boot::archive::Archive;
+use pugmark_boot::decode::{Decoded, decode};
+use pugmark_boot::expectation::Surprise;
+use pugmark_boot::histogram::Histogram;
+use pugmark_boot::protocol::{Lost, Stat};
+use pugmark_boot::symbols::Symbols;
+use pugmark_decoder_core::Error;
+use pugmark_decoder_core::image::{AddressSpace, Section};
+use pugmark_kernel::msr::GeneralProtection;
+use x86_64::instructions::interrupts;
+
+use crate::arch::serial::say;
+use crate::arch::{clock, console, image};
+use crate::workloads::{Mismatch, Workload};
+use session::{Failure, Ready, Recorded};
+
+pub(crate) use plan::Plan;
+pub(crate) use session::pmi;
+
+/// Room for a workload's trace.
+const ARCHIVE_SIZE: usize = 4 << 20;
+/// How many functions are named.
+const TOP: usize = 5;
+
+/// Where to go on after a #GP at `rip`, if it was the driver's.
+pub(crate) fn mend_msr_access(rip: u64) -> Option<u64> {
+    pugmark_kernel::arch::fixup(rip)
+}
+
+/// Traces one workload after the other.
+pub(crate) struct Stage<'s> {
+    symbols: &'s Symbols<'s>,
+    /// Send the trace bytes to the debug console.
+    dump: bool,
+    /// The machine is set up to overflow.
+    overflows: bool,
+    /// Where the last trace was, for the next one.
+    memory: &'static mut [u8],
+    sessions: u32,
+}
+
+/// Why a workload failed.
+pub(crate) enum Fault {
+    /// Its own result is wrong.
+    Workload(Mismatch),
+    Driver(Failure),
+    Interrupt(GeneralProtection),
+    /// The processor reported operational errors.
+    Operational(u64),
+    Decode(Error),
+    Loss(Surprise),
+    /// The trace has no instruction.
+    Empty,
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Workload(mismatch) => mismatch.fmt(f),
+            Self::Driver(failure) => failure.fmt(f),
+            Self::Interrupt(fault) => write!(f, "in the interrupt handler: {fault}"),
+            Self::Operational(count) => write!(f, "{count} operational errors"),
+            Self::Decode(error) => write!(f, "decode: {error}"),
+            Self::Loss(surprise) => surprise.fmt(f),
+            Self::Empty => f.write_str("nothing was traced"),
+        }
+    }
+}
+
+impl<'s> Stage<'s> {
+    /// For a kernel with these symbols.
+    pub(crate) fn new(symbols: &'s Symbols<'s>, dump: bool, overflows: bool) -> Self {
+        Self { symbols, dump, overflows, memory: &mut [], sessions: 0 }
+    }
+
+    /// Runs a workload, traced where the processor can, and reports.
+    pub(crate) fn run(&mut self, name: &str, workload: &mut dyn Workload) -> Result<(), Fault> {
+        let plan = workload.plan();
+        match Ready::new(plan).and_then(|ready| self.record(name, ready, plan, workload)) {
+            Ok(recorded) => self.report(name, &plan, recorded, workload),
+            Err(failure) if failure.is_refusal() => {
+                say!("refuse {name} {failure}");
+                interrupts::enable();
+                workload.run();
+                interrupts::disable();
+                workload.check().map_err(Fault::Workload)
+            }
+            Err(failure) => Err(Fault::Driver(failure)),
+        }
+    }
+
+    fn record(
+        &mut self,
+        name: &str,
+        ready: Ready,
+        plan: Plan,
+        workload: &mut dyn Workload,
+    ) -> Result<Recorded, Failure> {
+        self.sessions += 1;
+        say!("session {name} {}", self.sessions);
+        say!("filter {name} {}", plan.filter);
+        let mut memory = mem::take(&mut self.memory);
+        if memory.is_empty() {
+            // The first one, or the one before went down with its trace.
+            memory = vec![0; ARCHIVE_SIZE].leak();
+        }
+        ready.record(self.sessions, Archive::new(memory), || workload.run())
+    }
+
+    fn report(
+        &mut self,
+        name: &str,
+        plan: &Plan,
+        recorded: Recorded,
+        workload: &dyn Workload,
+    ) -> Result<(), Fault> {
+        let Recorded { archive, loss, counts, fault } = recorded;
+        let text =
+            Section { base: image::text().start, bytes: image::text_bytes(), space: AddressSpace::Any };
+        let sections: Vec<_> = [text].into_iter().chain(workload.sections()).collect();
+        let mut histogram = Histogram::new(self.symbols);
+        let before = clock::tsc();
+        let decoded = decode(&archive, &sections, &mut histogram);
+        let decode_us = clock::microseconds(clock::tsc() - before);
+        let lost = Lost {
+            overflows: decoded.overflows,
+            stops: loss.stop,
+            wraps: loss.wrap,
+            full: loss.full + archive.full(),
+            strays: counts.stray + session::take_strays(),
+        };
+        let Decoded { pieces, total, first_error, .. } = &decoded;
+        let (bytes, pmis) = (archive.trace().len() as u64, counts.served + counts.unannounced);
+        say!("stat {name} {}", Stat { bytes, pmis, loss: lost.total(), decode_us, hash: *total });
+        for (rank, (function, count)) in histogram.top(TOP).into_iter().enumerate() {
+            say!("top {name} {} {:#} {count}", rank + 1, rustc_demangle::demangle(function.name));
+        }
+        for (index, piece) in pieces.iter().enumerate() {
+            say!("piece {name} {index} {piece}");
+        }
+        say!("lost {name} {lost}");
+        if self.dump {
+            say!("dump {name} bytes={bytes}");
+            console::send(archive.trace());
+        }
+        let checked = workload.check_trace(archive.trace()).map_err(Fault::Workload);
+        self.memory = archive.into_memory();
+        workload.check().map_err(Fault::Workload)?;
+        if let Some(fault) = fault {
+            return Err(Fault::Interrupt(fault));
+        }
+        if loss.error > 0 {
+            return Err(Fault::Operational(loss.error));
+        }
+        if let Some(error) = first_error {
+            return Err(Fault::Decode(*error));
+        }
+        if total.count() == 0 {
+            return Err(Fault::Empty);
+        }
+        plan.expected.check(lost, self.overflows).map_err(Fault::Loss)?;
+        if lost.total() == 0 { checked } else { Ok(()) }
+    }
+}

@@ -1,0 +1,99 @@
+//! How a workload wants to be traced.
+
+use pugmark_boot::expectation::Expected;
+use pugmark_boot::protocol::{Filter, Level, SymbolRange};
+use pugmark_kernel::buffer::{Layout, Mode};
+use pugmark_kernel::config::Config;
+use pugmark_kernel::lapic::Delivery;
+use pugmark_kernel::topa::RegionSize;
+
+use crate::arch::image;
+use crate::arch::traps::PMI_VECTOR;
+
+/// The driver's configuration, and the same filter for whoever checks the result.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Plan {
+    pub(super) config: Config,
+    pub(super) filter: Filter,
+    pub(super) layout: Layout,
+    pub(super) mode: Mode,
+    pub(super) delivery: Delivery,
+    /// Whether interrupts are on when the workload begins.
+    pub(super) interrupts: bool,
+    pub(super) expected: Expected,
+}
+
+impl Plan {
+    /// Everything, into a buffer that is drained by interrupts.
+    pub(crate) fn everything() -> Self {
+        Self {
+            config: Config::new().os(true).user(true),
+            filter: Filter::default(),
+            layout: Layout::topa(RegionSize::K64, 4),
+            mode: Mode::StopWhenFull { spare: 1 },
+            delivery: Delivery::Fixed(PMI_VECTOR),
+            interrupts: true,
+            expected: Expected::Nothing,
+        }
+    }
+
+    /// With another configuration.
+    pub(crate) fn configured(mut self, change: impl Fn(Config) -> Config) -> Self {
+        self.config = change(self.config);
+        self
+    }
+
+    /// Only at some privilege levels.
+    pub(crate) fn at_level(mut self, level: Level) -> Self {
+        self.config = self.config.os(level != Level::User).user(level != Level::Os);
+        self.filter.level = level;
+        self
+    }
+
+    /// Only in one address space.
+    pub(crate) fn under_cr3(mut self, cr3: u64) -> Self {
+        self.config = self.config.cr3(cr3);
+        self.filter.cr3 = Some(cr3);
+        self
+    }
+
+    /// Only the code of [`image::filtered`].
+    pub(crate) fn in_filtered_code(mut self) -> Self {
+        let code = image::filtered();
+        self.config = self.config.filter(code.start, code.end - 1);
+        self.filter.range = Some(SymbolRange { from: "__filtered_start", to: "__filtered_end" });
+        self
+    }
+
+    /// Until the code of [`image::stopping`] is entered.
+    pub(crate) fn until_stopping_code(mut self) -> Self {
+        let code = image::stopping();
+        self.config = self.config.trace_stop(code.start, code.end - 1);
+        self.filter.stop = Some(SymbolRange { from: "__stopping_start", to: "__stopping_end" });
+        self
+    }
+
+    /// Into another kind of buffer.
+    pub(crate) fn into(mut self, layout: Layout, mode: Mode) -> Self {
+        (self.layout, self.mode) = (layout, mode);
+        self
+    }
+
+    /// With another kind of interrupt.
+    pub(crate) fn delivered(mut self, delivery: Delivery) -> Self {
+        self.delivery = delivery;
+        self
+    }
+
+    /// With interrupts off at the beginning.
+    pub(crate) fn without_interrupts(mut self) -> Self {
+        self.interrupts = false;
+        self
+    }
+
+    /// With a loss that is meant to happen.
+    pub(crate) fn losing(mut self, expected: Expected) -> Self {
+        self.expected = expected;
+        self
+    }
+}

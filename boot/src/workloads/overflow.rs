@@ -1,0 +1,48 @@
+//! An overflow, where the machine below drops packets that come too fast: bursts of them, and quiet stretches between
+//! in which the output catches up.
+
+use core::hint::black_box;
+
+use super::returns::Returns;
+use super::{Mismatch, Workload, expect};
+use crate::trace::Plan;
+use pugmark_boot::expectation::Expected;
+
+const ROUNDS: u64 = 10;
+/// Returns in a burst, one instruction and three bytes of trace each.
+const BURST: usize = 500;
+/// Turns of the quiet loop.
+const QUIET: u64 = 300;
+
+/// What the quiet stretches count.
+pub(super) struct Overflow {
+    returns: Returns,
+    finished: u64,
+    count: u64,
+}
+
+impl Overflow {
+    pub(super) fn new() -> Self {
+        Self { returns: Returns::new(BURST), finished: Returns::finished(), count: 0 }
+    }
+}
+
+impl Workload for Overflow {
+    fn plan(&self) -> Plan {
+        Plan::everything().losing(Expected::Overflow)
+    }
+
+    fn run(&mut self) {
+        for _ in 0..ROUNDS {
+            self.returns.run();
+            for turn in 0..QUIET {
+                self.count = black_box(self.count + turn % 2);
+            }
+        }
+    }
+
+    fn check(&self) -> Result<(), Mismatch> {
+        expect("bursts", Returns::finished() - self.finished, ROUNDS)?;
+        expect("count", self.count, ROUNDS * QUIET / 2)
+    }
+}

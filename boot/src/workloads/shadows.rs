@@ -1,0 +1,56 @@
+//! The interrupt shadows of STI and of MOV to SS, with every kind of instruction within.
+
+use core::arch::asm;
+
+use super::{Mismatch, Workload, expect};
+
+const ROUNDS: u64 = 60;
+
+/// A count that goes through all the shadows.
+#[derive(Default)]
+pub(super) struct Shadows {
+    count: u64,
+}
+
+impl Workload for Shadows {
+    fn run(&mut self) {
+        for _ in 0..ROUNDS {
+            // SAFETY: interrupts end as they were, SS is loaded with what it holds, and the calls return.
+            self.count += unsafe { round() };
+        }
+    }
+
+    fn check(&self) -> Result<(), Mismatch> {
+        expect("count", self.count, ROUNDS * 8)
+    }
+}
+
+/// Eight increments, one behind each way to go on within a shadow.
+///
+/// # Safety
+/// Interrupts must be on: they are turned off and on again.
+unsafe fn round() -> u64 {
+    let mut count = 0u64;
+    // SAFETY: as the caller says; the stack is used in pairs, and no red zone is assumed by this block.
+    unsafe {
+        asm!(
+            "mov {ss:e}, ss",
+            // STI, then a plain instruction, a jump, a conditional jump, a call.
+            "cli", "sti", "inc {n}",
+            "cli", "sti", "jmp 2f", "2:", "inc {n}",
+            "cli", "test {n}, {n}", "sti", "jnz 3f", "ud2", "3:", "inc {n}",
+            "cli", "sti", "call 6f",
+            // MOV SS: the same.
+            "mov ss, {ss:e}", "inc {n}",
+            "mov ss, {ss:e}", "jmp 4f", "4:", "inc {n}",
+            "test {n}, {n}", "mov ss, {ss:e}", "jz 5f", "inc {n}", "5:",
+            "mov ss, {ss:e}", "call 6f",
+            "jmp 7f",
+            "6:", "inc {n}", "ret",
+            "7:",
+            n = inout(reg) count,
+            ss = out(reg) _,
+        );
+    }
+    count
+}

@@ -1,0 +1,89 @@
+//! User level and back: by SYSCALL and SYSRET with RFLAGS.TF masked or kept, by INT and IRET; and the same traced at
+//! one level only.
+
+use core::hint::black_box;
+
+use super::{Mismatch, Workload, expect};
+use crate::arch::paging::{AddressSpace, USER_BASE};
+use crate::arch::user::{self, Gate};
+use crate::trace::Plan;
+use pugmark_boot::protocol::Level;
+
+const ROUNDS: u64 = 40;
+/// What user level asks of the kernel in each round.
+const SERVICE: u64 = 6;
+const SEED: u64 = 42;
+const STACK: u64 = USER_BASE + 4 * 4096;
+
+/// Work at user level that calls the kernel again and again.
+pub(super) struct User {
+    gate: Gate,
+    mask_trap_flag: bool,
+    level: Level,
+    space: AddressSpace,
+    result: u64,
+}
+
+impl User {
+    /// # Panics
+    /// If there is no memory for the address space.
+    pub(super) fn new(gate: Gate, mask_trap_flag: bool, level: Level) -> Self {
+        Self { gate, mask_trap_flag, level, space: space_with_stack(), result: 0 }
+    }
+}
+
+impl Workload for User {
+    fn plan(&self) -> Plan {
+        Plan::everything().at_level(self.level)
+    }
+
+    fn run(&mut self) {
+        let kernel = AddressSpace::current();
+        user::mask_trap_flag(self.mask_trap_flag);
+        self.space.enter();
+        let code = match self.gate {
+            Gate::SystemCall => by_system_call,
+            Gate::Interrupt => by_interrupt,
+        };
+        // SAFETY: the address space has a stack of four pages there, and the code uses nothing else.
+        self.result = unsafe { user::run(self.gate, code, SEED, STACK) };
+        kernel.enter();
+        user::mask_trap_flag(true);
+    }
+
+    fn check(&self) -> Result<(), Mismatch> {
+        let expected = work(SEED, |number, value| (0..number).fold(value, |value, _| user::lcg(value)));
+        expect("result", self.result, expected)
+    }
+}
+
+/// An address space with four pages of stack below [`STACK`].
+///
+/// # Panics
+/// If there is no memory for it.
+fn space_with_stack() -> AddressSpace {
+    let mut space = AddressSpace::new().expect("memory for an address space");
+    for page in 0..4 {
+        space.map_user(USER_BASE + page * 4096, &[], false).expect("memory for a user stack");
+    }
+    space
+}
+
+extern "C" fn by_system_call(seed: u64) -> ! {
+    user::exit(Gate::SystemCall, work(seed, |number, value| user::call(Gate::SystemCall, number, value)))
+}
+
+extern "C" fn by_interrupt(seed: u64) -> ! {
+    user::exit(Gate::Interrupt, work(seed, |number, value| user::call(Gate::Interrupt, number, value)))
+}
+
+/// Mixes a value, now at this level, now at the kernel's.
+#[inline(always)]
+fn work(seed: u64, service: impl Fn(u64, u64) -> u64) -> u64 {
+    (0..ROUNDS).fold(seed, |value, round| mix(service(1 + round % SERVICE, value), round))
+}
+
+#[inline(never)]
+fn mix(value: u64, depth: u64) -> u64 {
+    if depth == 0 { value } else { black_box(mix(value.rotate_left(7) ^ depth, depth / 2)) }
+}
