@@ -4,8 +4,10 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CommandLine<'a> {
     only: Option<&'a str>,
-    /// `dump`: send the trace bytes to the debug console.
+    /// `dump`: send the trace bytes to the debug console, and say what code they are of.
     pub dump: bool,
+    /// `no-decode`: trace, but leave it at that.
+    pub no_decode: bool,
     /// `expect-ovf`: the machine is set up to overflow, so a trace without an OVF is a failure.
     pub expect_overflow: bool,
 }
@@ -14,10 +16,11 @@ impl<'a> CommandLine<'a> {
     /// Reads the words of `text`.
     #[must_use]
     pub fn parse(text: &'a str) -> Self {
-        let mut line = Self { only: None, dump: false, expect_overflow: false };
+        let mut line = Self { only: None, dump: false, no_decode: false, expect_overflow: false };
         for word in text.split_ascii_whitespace() {
             match word.split_once('=') {
                 None if word == "dump" => line.dump = true,
+                None if word == "no-decode" => line.no_decode = true,
                 None if word == "expect-ovf" => line.expect_overflow = true,
                 Some(("only", names)) => line.only = Some(names),
                 _ => {}
@@ -44,20 +47,21 @@ mod tests {
 
     #[test]
     fn reads_what_it_knows() {
-        for (text, dump, expect_overflow, sort) in [
-            ("", false, false, true),
-            ("dump", true, false, true),
-            ("pugmark-boot  only=sort", false, false, true),
-            ("only=recursion,sort dump", true, false, true),
-            ("only=recursion expect-ovf", false, true, false),
-            ("only=sorting", false, false, false),
-            ("only=", false, false, false),
-            ("dump=no only", false, false, true),
+        for (text, dump, no_decode, expect_overflow, sort) in [
+            ("", false, false, false, true),
+            ("dump", true, false, false, true),
+            ("no-decode", false, true, false, true),
+            ("pugmark-boot  only=sort", false, false, false, true),
+            ("only=recursion,sort dump", true, false, false, true),
+            ("only=recursion expect-ovf", false, false, true, false),
+            ("only=sorting", false, false, false, false),
+            ("only=", false, false, false, false),
+            ("dump=no only", false, false, false, true),
         ] {
             let line = CommandLine::parse(text);
             assert_eq!(
-                (line.dump, line.expect_overflow, line.selects("sort")),
-                (dump, expect_overflow, sort),
+                (line.dump, line.no_decode, line.expect_overflow, line.selects("sort")),
+                (dump, no_decode, expect_overflow, sort),
                 "{text}"
             );
         }

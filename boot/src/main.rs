@@ -59,7 +59,7 @@ fn greet() {
 /// Runs what the command line asks for; returns how many passed and how many failed.
 fn run_workloads(command_line: &CommandLine<'_>, symbols: &Symbols<'_>) -> (u32, u32) {
     let (mut passed, mut failed) = (0, 0);
-    let mut stage = Stage::new(symbols, command_line.dump, command_line.expect_overflow);
+    let mut stage = Stage::new(symbols, command_line);
     for (name, make) in workloads::ALL.into_iter().filter(|(name, _)| command_line.selects(name)) {
         say!("run {name}");
         match stage.run(name, &mut *make()) {

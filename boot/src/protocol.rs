@@ -9,6 +9,7 @@
 //! piece NAME INDEX count=N hash=0x… first=0x… last=0x… after=start|psb|ovf|stop|wrap|full|error
 //! lost NAME ovf=N stop=N wrap=N full=N stray=N
 //! dump NAME bytes=N
+//! section NAME base=0x… len=N from=0x… cr3=any|0x…
 //! refuse NAME REASON
 //! ok NAME
 //! fail NAME: REASON
@@ -20,6 +21,7 @@
 
 use core::fmt;
 use pugmark_decoder_core::hash::AddressHash;
+use pugmark_decoder_core::image::{AddressSpace, Section};
 
 /// Which instructions a workload has traced.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -81,6 +83,42 @@ impl fmt::Display for Filter {
 impl fmt::Display for SymbolRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}..{}", self.from, self.to)
+    }
+}
+
+/// Code that a trace is of: where it is executed, and where in the image its bytes are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Code {
+    /// The address at which it is executed.
+    pub base: u64,
+    /// Its bytes.
+    pub len: usize,
+    /// The address in the image.
+    pub from: u64,
+    /// In which address space; none: all.
+    pub cr3: Option<u64>,
+}
+
+impl Code {
+    /// What is in a section. Its bytes must be the image's.
+    #[must_use]
+    pub fn of(section: &Section<'_>) -> Self {
+        let cr3 = match section.space {
+            AddressSpace::Any => None,
+            AddressSpace::Cr3(cr3) => Some(cr3),
+        };
+        Self { base: section.base, len: section.bytes.len(), from: section.bytes.as_ptr() as u64, cr3 }
+    }
+}
+
+impl fmt::Display for Code {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { base, len, from, cr3 } = self;
+        write!(f, "base={base:#x} len={len} from={from:#x} ")?;
+        match cr3 {
+            None => write!(f, "cr3=any"),
+            Some(cr3) => write!(f, "cr3={cr3:#x}"),
+        }
     }
 }
 
@@ -244,6 +282,16 @@ mod tests {
         [0x1000, 0x1003].into_iter().for_each(|address| hash.add(address));
         let piece = Piece { after: After::Stop, hash, first: 0x1000, last: 0x1003 };
         assert_eq!(format!("{piece}"), "count=2 hash=0xddeefc948dc41886 first=0x1000 last=0x1003 after=stop");
+    }
+
+    #[test]
+    fn code_has_two_addresses_and_an_address_space() {
+        let bytes = [0x90; 3];
+        let from = bytes.as_ptr() as u64;
+        for (space, text) in [(AddressSpace::Any, "any"), (AddressSpace::Cr3(0x5000), "0x5000")] {
+            let code = Code::of(&Section { base: 0x1000, bytes: &bytes, space });
+            assert_eq!(format!("{code}"), format!("base=0x1000 len=3 from={from:#x} cr3={text}"));
+        }
     }
 
     #[test]

@@ -23,5 +23,6 @@ pub mod libipt;
 pub mod machine;
 pub mod matrix;
 pub mod protocol;
+pub mod scratch;
 pub mod symbols;
 pub mod truth;

@@ -60,9 +60,27 @@ pub struct Cpu {
     pub stepping: u8,
 }
 
+/// Code at an address.
+#[derive(Clone, Copy, Debug)]
+pub struct Section<'a> {
+    /// Where its first byte is.
+    pub base: u64,
+    /// The code.
+    pub bytes: &'a [u8],
+    /// The address space that it is in; none: all.
+    pub cr3: Option<u64>,
+}
+
 /// Like [`decode`], with the errata of a processor; one that libipt does not know has none.
 #[must_use]
 pub fn decode_for(cpu: Option<Cpu>, trace: &[u8], sections: &[(u64, &[u8])]) -> Option<Decoded> {
+    let section = |&(base, bytes)| Section { base, bytes, cr3: None };
+    decode_sections(cpu, trace, &sections.iter().map(section).collect::<Vec<_>>())
+}
+
+/// Like [`decode_for`], with code that differs by address space.
+#[must_use]
+pub fn decode_sections(cpu: Option<Cpu>, trace: &[u8], sections: &[Section<'_>]) -> Option<Decoded> {
     static LIBRARY: OnceLock<Option<Library>> = OnceLock::new();
     let library = LIBRARY.get_or_init(Library::load).as_ref()?;
     let sections = Sections(sections);
@@ -73,7 +91,7 @@ pub fn decode_for(cpu: Option<Cpu>, trace: &[u8], sections: &[(u64, &[u8])]) -> 
 pub const MOST_INSTRUCTIONS: usize = 1 << 26;
 
 type DecoderHandle = NonNull<c_void>;
-type ReadMemory = unsafe extern "C" fn(*mut u8, usize, *const c_void, u64, *mut c_void) -> c_int;
+type ReadMemory = unsafe extern "C" fn(*mut u8, usize, *const AddressSpace, u64, *mut c_void) -> c_int;
 
 /// libipt's functions; the signatures are those of intel-pt.h, version 2.
 struct Library {
@@ -173,19 +191,28 @@ impl Library {
     }
 }
 
+/// `struct pt_asid`.
+#[repr(C)]
+struct AddressSpace {
+    _size: usize,
+    cr3: u64,
+    _vmcs: u64,
+}
+
 /// The code, as the callback sees it.
-struct Sections<'a>(&'a [(u64, &'a [u8])]);
+struct Sections<'a>(&'a [Section<'a>]);
 
 impl Sections<'_> {
-    fn byte(&self, address: u64) -> Option<u8> {
-        self.0.iter().rev().find_map(|(base, bytes)| {
-            let at = usize::try_from(address.checked_sub(*base)?).ok()?;
-            bytes.get(at).copied()
+    fn byte(&self, address: u64, cr3: u64) -> Option<u8> {
+        let there = |section: &&Section<'_>| section.cr3.is_none_or(|own| own == cr3);
+        self.0.iter().rev().filter(there).find_map(|section| {
+            let at = usize::try_from(address.checked_sub(section.base)?).ok()?;
+            section.bytes.get(at).copied()
         })
     }
 
-    fn read(&self, address: u64, out: &mut [u8]) -> usize {
-        let bytes = (0..).map_while(|at| self.byte(address.checked_add(at)?));
+    fn read(&self, address: u64, cr3: u64, out: &mut [u8]) -> usize {
+        let bytes = (0..).map_while(|at| self.byte(address.checked_add(at)?, cr3));
         out.iter_mut().zip(bytes).map(|(out, byte)| *out = byte).count()
     }
 }
@@ -197,7 +224,7 @@ impl Sections<'_> {
 unsafe extern "C" fn read_memory(
     buffer: *mut u8,
     size: usize,
-    _asid: *const c_void,
+    asid: *const AddressSpace,
     ip: u64,
     context: *mut c_void,
 ) -> c_int {
@@ -205,7 +232,9 @@ unsafe extern "C" fn read_memory(
     let sections = unsafe { &*context.cast_const().cast::<Sections<'_>>() };
     // SAFETY: the caller's promise; libipt zeroes the buffer or has it from its stack, and reads only what was read.
     let buffer = unsafe { slice::from_raw_parts_mut(buffer, size) };
-    match sections.read(ip, buffer) {
+    // SAFETY: libipt hands in the address space that it is decoding.
+    let cr3 = unsafe { (*asid).cr3 };
+    match sections.read(ip, cr3, buffer) {
         0 => -ERROR_NO_MEMORY_MAPPED,
         read => c_int::try_from(read).unwrap_or(c_int::MAX),
     }
@@ -357,6 +386,20 @@ mod tests {
         assert_eq!(decoded.addresses, [0x1000, 0x1001]);
         let errors: Vec<_> = decoded.errors.iter().map(|error| (error.after, &error.text[..])).collect();
         assert_eq!(errors, [(0, "unknown opcode")]);
+    }
+
+    #[test]
+    fn reads_the_code_of_the_address_space() {
+        // PIP (CR3 2000), MODE.Exec (64 bit), FUP (1000), PSBEND, FUP (1002), TIP.PGD.
+        let pip = b"\x02\x43\0\x02\0\0\0\0";
+        let trace = [PSB, pip, b"\x99\x01\x7d\0\x10\0\0\0\0\x02\x23\x3d\x02\x10\x01"].concat();
+        let one_byte = Section { base: 0x1000, bytes: &[0x90; 16], cr3: Some(0x2000) };
+        let two_bytes = Section { base: 0x1000, bytes: &[0x66, 0x90, 0x66, 0x90], cr3: Some(0x3000) };
+        let Some(decoded) = decode_sections(None, &trace, &[one_byte, two_bytes]) else {
+            println!("skipped: libipt is not installed");
+            return;
+        };
+        assert_eq!((decoded.addresses, decoded.errors), (vec![0x1000, 0x1001], vec![]));
     }
 
     #[test]

@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
-use tempfile::TempDir;
 
 use crate::images::Images;
 use crate::protocol::Transcript;
+use crate::scratch::Scratch;
 use crate::truth::Truth;
 
 /// The program that is started.
@@ -103,8 +103,8 @@ impl Machine {
     /// A machine that does not start, a guest that breaks the protocol, misses the deadline, or ends
     /// without its closing line or with another status than that line says.
     pub fn run_watched(&self, mut watch: impl FnMut(&str, &Transcript, &Truth)) -> Result<Outcome> {
-        let folder = TempDir::with_prefix("pugmark-")?;
-        let (ram, dump) = (folder.path().join("ram"), folder.path().join("dump"));
+        let scratch = Scratch::new()?;
+        let (ram, dump) = (scratch.file("ram"), scratch.file("dump"));
         let mut child = Running::start(self.command(&ram, &dump))?;
         let lines = child.lines()?;
         let end = Instant::now() + self.deadline;

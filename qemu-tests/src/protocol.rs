@@ -11,6 +11,7 @@
 //! | `lost NAME KEY=VALUE…` | losses, by kind |
 //! | `refuse NAME REASON` | the driver declined; the reason names the CPUID bit |
 //! | `dump NAME bytes=N` | the next N bytes of the debug console are the trace of NAME |
+//! | `section NAME base=0x… len=N from=0x… cr3=any\|0x…` | code that ran at `base`; its bytes are at `from` in the image |
 //! | `ok NAME`, `fail NAME: REASON` | a workload ended |
 //! | `done PASSED FAILED` | all ended |
 //!
@@ -53,6 +54,8 @@ pub struct Run {
     pub refusal: Option<String>,
     /// How many bytes of the debug console are this workload's trace.
     pub dump: Option<u64>,
+    /// The code that the trace is of, where it is dumped.
+    pub code: Vec<Code>,
     /// How it ended; none if it never did.
     pub end: Option<End>,
 }
@@ -79,6 +82,19 @@ pub struct Stat {
     pub pmis: u64,
     /// Losses of any kind.
     pub loss: u64,
+}
+
+/// Code that a trace is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Code {
+    /// The address at which it is executed.
+    pub base: u64,
+    /// Its bytes.
+    pub len: u64,
+    /// Where in the image they are.
+    pub from: u64,
+    /// The address space that has it there; none: all.
+    pub cr3: Option<u64>,
 }
 
 /// A contiguous part of a decode.
@@ -138,6 +154,7 @@ impl Transcript {
             ("dump", [name, pairs @ ..]) => {
                 self.open(name)?.dump = Some(number(Pairs(pairs).get("bytes")?)?);
             }
+            ("section", [name, pairs @ ..]) => self.open(name)?.code.push(Code::parse(pairs)?),
             ("ok", [name]) => self.open(name)?.end = Some(End::Ok),
             ("fail", [name, reason @ ..]) => {
                 let name = name.strip_suffix(':').unwrap_or(name);
@@ -177,6 +194,18 @@ impl Stat {
             pmis: get("pmis")?,
             loss: get("loss")?,
         })
+    }
+}
+
+impl Code {
+    fn parse(pairs: &[&str]) -> Result<Self> {
+        let pairs = Pairs(pairs);
+        let get = |key| number(pairs.get(key)?);
+        let cr3 = match pairs.get("cr3")? {
+            "any" => None,
+            _ => Some(get("cr3")?),
+        };
+        Ok(Self { base: get("base")?, len: get("len")?, from: get("from")?, cr3 })
     }
 }
 
@@ -239,6 +268,8 @@ mod tests {
             "piece sort 0 count=9 hash=0x10 first=0x100 last=0x120 after=start",
             "lost sort ovf=0 stop=1",
             "dump sort bytes=40",
+            "section sort base=0x1000 len=16 from=0x2000 cr3=any",
+            "section sort base=0x1000 len=8 from=0x3000 cr3=0x5000",
             "ok sort",
             "done 1 0",
         ])
@@ -250,6 +281,8 @@ mod tests {
         assert_eq!(run.pieces[0].last, 0x120);
         assert_eq!(run.lost["stop"], 1);
         assert_eq!(run.dump, Some(40));
+        let code = Code { base: 0x1000, len: 16, from: 0x2000, cr3: None };
+        assert_eq!(run.code, [code, Code { len: 8, from: 0x3000, cr3: Some(0x5000), ..code }]);
         assert_eq!(run.end, Some(End::Ok));
         assert_eq!(transcript.done, Some((1, 0)));
         assert_eq!(transcript.other, ["pugmark 0.1.0"]);

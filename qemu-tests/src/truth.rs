@@ -101,25 +101,27 @@ mod tests {
     #[test]
     fn follows_a_log_that_grows() {
         let words: Vec<AtomicU64> = (0..64).map(|_| AtomicU64::new(0)).collect();
-        let file = tempfile::NamedTempFile::new().unwrap();
+        let scratch = crate::scratch::Scratch::new().unwrap();
+        let path = scratch.file("ram");
+        let file = std::fs::File::create(&path).unwrap();
         let save = || {
             let bytes: Vec<u8> =
                 words.iter().flat_map(|word| word.load(Ordering::Relaxed).to_le_bytes()).collect();
-            file.as_file().set_len(REGION_BASE + REGION_BYTES).unwrap();
-            std::os::unix::fs::FileExt::write_all_at(file.as_file(), &bytes, REGION_BASE).unwrap();
+            file.set_len(REGION_BASE + REGION_BYTES).unwrap();
+            std::os::unix::fs::FileExt::write_all_at(&file, &bytes, REGION_BASE).unwrap();
         };
         let mut truth = Truth::default();
         save();
-        assert!(truth.follow(file.path()).is_err(), "memory without a log");
+        assert!(truth.follow(&path).is_err(), "memory without a log");
 
         let writer = pugmark_truth::Writer::new(&words).unwrap();
         writer.append(record(1, 1));
         save();
-        truth.follow(file.path()).unwrap();
+        truth.follow(&path).unwrap();
         writer.append(record(2, 2));
         writer.append(record(3, 1));
         save();
-        truth.follow(file.path()).unwrap();
+        truth.follow(&path).unwrap();
 
         let addresses = |session| truth.session(session).iter().map(|record| record.rip).collect::<Vec<_>>();
         assert_eq!((addresses(1), addresses(2), truth.len()), (vec![1, 3], vec![2], 3));

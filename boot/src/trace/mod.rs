@@ -9,13 +9,15 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::mem;
 use pugmark_boot::archive::Archive;
+use pugmark_boot::command_line::CommandLine;
 use pugmark_boot::decode::{Decoded, decode};
 use pugmark_boot::expectation::Surprise;
 use pugmark_boot::histogram::Histogram;
-use pugmark_boot::protocol::{Lost, Stat};
+use pugmark_boot::protocol::{Code, Lost, Stat};
 use pugmark_boot::symbols::Symbols;
 use pugmark_decoder_core::Error;
 use pugmark_decoder_core::image::{AddressSpace, Section};
+use pugmark_kernel::loss::Loss;
 use pugmark_kernel::msr::GeneralProtection;
 use x86_64::instructions::interrupts;
 
@@ -40,8 +42,10 @@ pub(crate) fn mend_msr_access(rip: u64) -> Option<u64> {
 /// Traces one workload after the other.
 pub(crate) struct Stage<'s> {
     symbols: &'s Symbols<'s>,
-    /// Send the trace bytes to the debug console.
+    /// Send the trace bytes to the debug console, and say what code they are of.
     dump: bool,
+    /// Trace, but leave it at that.
+    no_decode: bool,
     /// The machine is set up to overflow.
     overflows: bool,
     /// Where the last trace was, for the next one.
@@ -78,15 +82,21 @@ impl fmt::Display for Fault {
 }
 
 impl<'s> Stage<'s> {
-    /// For a kernel with these symbols.
-    pub(crate) fn new(symbols: &'s Symbols<'s>, dump: bool, overflows: bool) -> Self {
-        Self { symbols, dump, overflows, memory: &mut [], sessions: 0 }
+    /// For a kernel with these symbols, as the command line wants it.
+    pub(crate) fn new(symbols: &'s Symbols<'s>, wishes: &CommandLine<'_>) -> Self {
+        let &CommandLine { dump, no_decode, expect_overflow: overflows, .. } = wishes;
+        Self { symbols, dump, no_decode, overflows, memory: &mut [], sessions: 0 }
     }
 
     /// Runs a workload, traced where the processor can, and reports.
     pub(crate) fn run(&mut self, name: &str, workload: &mut dyn Workload) -> Result<(), Fault> {
         let plan = workload.plan();
         match Ready::new(plan).and_then(|ready| self.record(name, ready, plan, workload)) {
+            Ok(recorded) if self.no_decode => {
+                let Recorded { archive, loss, fault, .. } = recorded;
+                self.memory = archive.into_memory();
+                recorded_well(workload, &loss, fault)
+            }
             Ok(recorded) => self.report(name, &plan, recorded, workload),
             Err(failure) if failure.is_refusal() => {
                 say!("refuse {name} {failure}");
@@ -152,16 +162,13 @@ impl<'s> Stage<'s> {
         if self.dump {
             say!("dump {name} bytes={bytes}");
             console::send(archive.trace());
+            for section in &sections {
+                say!("section {name} {}", Code::of(section));
+            }
         }
         let checked = workload.check_trace(archive.trace()).map_err(Fault::Workload);
         self.memory = archive.into_memory();
-        workload.check().map_err(Fault::Workload)?;
-        if let Some(fault) = fault {
-            return Err(Fault::Interrupt(fault));
-        }
-        if loss.error > 0 {
-            return Err(Fault::Operational(loss.error));
-        }
+        recorded_well(workload, &loss, fault)?;
         if let Some(error) = first_error {
             return Err(Fault::Decode(*error));
         }
@@ -170,5 +177,19 @@ impl<'s> Stage<'s> {
         }
         plan.expected.check(lost, self.overflows).map_err(Fault::Loss)?;
         if lost.total() == 0 { checked } else { Ok(()) }
+    }
+}
+
+/// Whether the workload did its work, and the driver its own.
+fn recorded_well(
+    workload: &dyn Workload,
+    loss: &Loss,
+    fault: Option<GeneralProtection>,
+) -> Result<(), Fault> {
+    workload.check().map_err(Fault::Workload)?;
+    match fault {
+        Some(fault) => Err(Fault::Interrupt(fault)),
+        None if loss.error > 0 => Err(Fault::Operational(loss.error)),
+        None => Ok(()),
     }
 }

@@ -12,7 +12,7 @@ const REX_R: u8 = 4;
 /// REX2.R4.
 const REX2_R4: u8 = 0x40;
 
-/// See [`super::decode`].
+/// See [`super::decode()`].
 pub(super) fn decode(bytes: &[u8], mode: ExecMode, ip: u64) -> Result<Insn, InsnError> {
     let map = if mode == ExecMode::Bits64 { &legacy::ONE_BYTE_64 } else { &legacy::ONE_BYTE };
     let mut pass = Pass {

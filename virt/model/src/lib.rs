@@ -1,2 +1,59 @@
-//! See the package description.
+//! The tracing hardware as a library: what an Intel processor's tracing units answer to CPUID, RDMSR and
+//! WRMSR, and what they write to memory while instructions retire.
+//!
+//! It is written from the manual (SDM vol. 3, "Intel Processor Trace") and from nothing of the driver's. What
+//! kind of branch an instruction is it learns from `iced-x86`, not from the decoder that will read the trace.
+//! One [`Processor`] is one logical processor; whoever runs the code (a monitor, a test) feeds it:
+//!
+//! ```
+//! use pugmark_model::{Context, ExecMode, FlatMemory, Processor, Profile, Retired, Settings};
+//!
+//! let mut ram = [0u8; 0x2000];
+//! let mut memory = FlatMemory { base: 0x1000, bytes: &mut ram };
+//! let mut processor = Processor::new(Profile::by_name("skylake").unwrap(), Settings::default());
+//! let at = |ip| Context { ip, cr3: 0x5000, cpl: 0, mode: ExecMode::Bits64, iflag: true };
+//! let step = |from, to, bytes| Retired { before: at(from), after: at(to), bytes, tsc: 0, operand: 0 };
+//! let wrmsr = step(0x40_0000, 0x40_0002, &[0x0f, 0x30]);
+//! // Single-range output of 4 KiB at 1000h, then TraceEn | OS | BranchEn.
+//! processor.write_msr(0x560, 0x1000, &wrmsr, &mut memory).unwrap();
+//! processor.write_msr(0x561, 0xfff, &wrmsr, &mut memory).unwrap();
+//! processor.write_msr(0x570, 1 | 1 << 2 | 1 << 13, &wrmsr, &mut memory).unwrap();
+//! assert!(processor.steps());
+//! // JMP RAX: an indirect branch, a TIP packet.
+//! processor.retire(&step(0x40_0002, 0x40_1000, &[0xff, 0xe0]), &mut memory);
+//! processor.write_msr(0x570, 0, &step(0x40_1000, 0x40_1002, &[0x0f, 0x30]), &mut memory).unwrap();
+//! let offset = processor.read_msr(0x561).unwrap() >> 32;
+//! assert!(offset > 0 && memory.bytes[..offset as usize].starts_with(&[0x02, 0x82]));
+//! ```
 #![no_std]
+#![forbid(unsafe_code)]
+
+#[cfg(test)]
+extern crate std;
+
+mod branch;
+mod context;
+mod cpuid;
+mod memory;
+mod msr_rules;
+mod output;
+mod packetizer;
+mod perfmon;
+mod processor;
+mod profile;
+mod pt;
+mod registers;
+mod settings;
+#[cfg(test)]
+mod tests;
+mod unit;
+
+pub use context::{Context, Delivery, DeliveryKind, Retired};
+pub use cpuid::CpuidResult;
+pub use memory::{FlatMemory, PhysMemory};
+pub use output::OperationalError;
+pub use perfmon::Pmi;
+pub use processor::{GeneralProtection, Processor, Violations};
+pub use profile::Profile;
+pub use pugmark_decoder_core::mode::ExecMode;
+pub use settings::{Overflow, Settings};

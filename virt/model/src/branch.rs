@@ -1,0 +1,247 @@
+//! What kind of instruction the tracing hardware saw retire.
+//!
+//! Source of the kinds: SDM vol. 3, Intel Processor Trace, "Change of Flow Instruction (COFI) Tracing". Which bytes
+//! are which instruction says `iced-x86`.
+
+use iced_x86::{Code, Decoder, DecoderOptions, Instruction, Mnemonic, Register};
+
+use crate::{Context, ExecMode, Retired};
+
+/// An instruction as tracing sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Nothing to trace.
+    Other,
+    /// Jcc, J*CXZ, LOOP*.
+    Conditional,
+    /// Near direct JMP.
+    DirectJump,
+    /// Near direct CALL; whether its displacement is 0.
+    DirectCall { to_next: bool },
+    /// Near indirect JMP.
+    IndirectJump,
+    /// Near indirect CALL.
+    IndirectCall,
+    /// Near RET.
+    Return,
+    /// Far transfer.
+    Far,
+    /// Far transfer that ends a handler: IRET.
+    InterruptReturn,
+    /// MOV to CR3.
+    MovCr3,
+    /// PTWRITE of 4 or 8 bytes.
+    Ptwrite { eight: bool },
+    /// HLT.
+    Hlt,
+    /// MWAIT.
+    Mwait,
+}
+
+/// An instruction's kind and length.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Decoded {
+    pub(crate) kind: Kind,
+    /// In bytes; 0 when the bytes are no instruction.
+    pub(crate) len: u8,
+}
+
+impl Decoded {
+    /// The address of the instruction behind this one, as wide as the mode has it.
+    pub(crate) fn next_ip(self, before: &Context) -> u64 {
+        let next = before.ip.wrapping_add(u64::from(self.len));
+        match before.mode {
+            ExecMode::Bits16 => next & 0xffff,
+            ExecMode::Bits32 => next & 0xffff_ffff,
+            ExecMode::Bits64 => next,
+        }
+    }
+
+    /// Control can go on elsewhere than behind it.
+    pub(crate) fn may_transfer(self) -> bool {
+        !matches!(self.kind, Kind::Other | Kind::MovCr3 | Kind::Ptwrite { .. } | Kind::Hlt | Kind::Mwait)
+    }
+}
+
+const ENTRIES: usize = 256;
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    ip: u64,
+    bytes: u128,
+    mode: ExecMode,
+    decoded: Decoded,
+}
+
+/// Decoded instructions by address and bytes: stepping runs loops, and decoding is the dearest part of a step.
+#[derive(Debug)]
+pub(crate) struct DecodeCache {
+    entries: [Option<Entry>; ENTRIES],
+}
+
+impl DecodeCache {
+    pub(crate) const fn new() -> Self {
+        Self { entries: [None; ENTRIES] }
+    }
+
+    pub(crate) fn decode(&mut self, retired: &Retired) -> Decoded {
+        let ip = retired.before.ip;
+        let mode = retired.before.mode;
+        let bytes = first_bytes(retired.bytes);
+        let index = (ip ^ ip >> 8) as usize % ENTRIES;
+        if let Some(entry) = &self.entries[index]
+            && entry.ip == ip
+            && entry.bytes == bytes
+            && entry.mode == mode
+        {
+            return entry.decoded;
+        }
+        let decoded = decode(retired.bytes, mode, ip);
+        self.entries[index] = Some(Entry { ip, bytes, mode, decoded });
+        decoded
+    }
+}
+
+/// The first 15 bytes and how many there are.
+fn first_bytes(bytes: &[u8]) -> u128 {
+    let mut all = [0; 16];
+    let len = bytes.len().min(15);
+    all[..len].copy_from_slice(&bytes[..len]);
+    all[15] = len as u8;
+    u128::from_le_bytes(all)
+}
+
+fn decode(bytes: &[u8], mode: ExecMode, ip: u64) -> Decoded {
+    let bits = match mode {
+        ExecMode::Bits16 => 16,
+        ExecMode::Bits32 => 32,
+        ExecMode::Bits64 => 64,
+    };
+    let mut decoder = Decoder::with_ip(bits, bytes, ip, DecoderOptions::NONE);
+    let instruction = decoder.decode();
+    if instruction.is_invalid() {
+        return Decoded { kind: Kind::Other, len: 0 };
+    }
+    Decoded { kind: classify(&instruction), len: instruction.len() as u8 }
+}
+
+fn classify(instruction: &Instruction) -> Kind {
+    if instruction.is_jcc_short_or_near() || instruction.is_jcx_short() {
+        return Kind::Conditional;
+    }
+    if instruction.is_loop() || instruction.is_loopcc() {
+        return Kind::Conditional;
+    }
+    if instruction.is_jmp_short_or_near() {
+        return Kind::DirectJump;
+    }
+    if instruction.is_call_near() {
+        return Kind::DirectCall { to_next: instruction.near_branch_target() == instruction.next_ip() };
+    }
+    if instruction.is_jmp_near_indirect() {
+        return Kind::IndirectJump;
+    }
+    if instruction.is_call_near_indirect() {
+        return Kind::IndirectCall;
+    }
+    if instruction.is_jmp_far()
+        || instruction.is_jmp_far_indirect()
+        || instruction.is_call_far()
+        || instruction.is_call_far_indirect()
+    {
+        return Kind::Far;
+    }
+    match instruction.mnemonic() {
+        Mnemonic::Ret => Kind::Return,
+        Mnemonic::Iret | Mnemonic::Iretd | Mnemonic::Iretq => Kind::InterruptReturn,
+        Mnemonic::Retf
+        | Mnemonic::Syscall
+        | Mnemonic::Sysret
+        | Mnemonic::Sysretq
+        | Mnemonic::Sysenter
+        | Mnemonic::Sysexit
+        | Mnemonic::Sysexitq
+        | Mnemonic::Int
+        | Mnemonic::Int1
+        | Mnemonic::Int3
+        | Mnemonic::Rsm
+        | Mnemonic::Uiret
+        | Mnemonic::Vmlaunch
+        | Mnemonic::Vmresume => Kind::Far,
+        Mnemonic::Mov if instruction.op0_register() == Register::CR3 => Kind::MovCr3,
+        Mnemonic::Ptwrite => Kind::Ptwrite { eight: instruction.code() == Code::Ptwrite_rm64 },
+        Mnemonic::Hlt => Kind::Hlt,
+        Mnemonic::Mwait => Kind::Mwait,
+        _ => Kind::Other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn knows_each_kind_by_its_bytes() {
+        use ExecMode::{Bits16, Bits32, Bits64};
+        let rows: [(ExecMode, &[u8], Kind, u8); 40] = [
+            (Bits64, &[0x90], Kind::Other, 1),
+            (Bits64, &[0x74, 0x02], Kind::Conditional, 2),
+            (Bits64, &[0x0f, 0x85, 0, 1, 0, 0], Kind::Conditional, 6),
+            (Bits64, &[0xe3, 0x02], Kind::Conditional, 2),
+            (Bits64, &[0xe2, 0xfe], Kind::Conditional, 2),
+            (Bits64, &[0xe1, 0xfe], Kind::Conditional, 2),
+            (Bits64, &[0xe0, 0xfe], Kind::Conditional, 2),
+            (Bits64, &[0xeb, 0xfe], Kind::DirectJump, 2),
+            (Bits64, &[0xe9, 0, 0, 0, 0], Kind::DirectJump, 5),
+            (Bits64, &[0xe8, 1, 0, 0, 0], Kind::DirectCall { to_next: false }, 5),
+            (Bits64, &[0xe8, 0, 0, 0, 0], Kind::DirectCall { to_next: true }, 5),
+            (Bits64, &[0xff, 0xe0], Kind::IndirectJump, 2),
+            (Bits64, &[0xff, 0x25, 0, 0, 0, 0], Kind::IndirectJump, 6),
+            (Bits64, &[0x3e, 0xff, 0xe0], Kind::IndirectJump, 3),
+            (Bits64, &[0xff, 0xd0], Kind::IndirectCall, 2),
+            (Bits64, &[0xff, 0x15, 0, 0, 0, 0], Kind::IndirectCall, 6),
+            (Bits64, &[0xc3], Kind::Return, 1),
+            (Bits64, &[0xc2, 8, 0], Kind::Return, 3),
+            (Bits64, &[0xf3, 0xc3], Kind::Return, 2),
+            (Bits64, &[0xcb], Kind::Far, 1),
+            (Bits64, &[0x48, 0xcb], Kind::Far, 2),
+            (Bits64, &[0x48, 0xcf], Kind::InterruptReturn, 2),
+            (Bits32, &[0xcf], Kind::InterruptReturn, 1),
+            (Bits64, &[0x0f, 0x05], Kind::Far, 2),
+            (Bits64, &[0x48, 0x0f, 0x07], Kind::Far, 3),
+            (Bits64, &[0x0f, 0x34], Kind::Far, 2),
+            (Bits64, &[0x48, 0x0f, 0x35], Kind::Far, 3),
+            (Bits64, &[0xff, 0x2c, 0x24], Kind::Far, 3),
+            (Bits64, &[0xff, 0x1c, 0x24], Kind::Far, 3),
+            (Bits32, &[0xea, 0, 0, 0, 0, 8, 0], Kind::Far, 7),
+            (Bits16, &[0x9a, 0, 0, 8, 0], Kind::Far, 5),
+            (Bits64, &[0x0f, 0x22, 0xd8], Kind::MovCr3, 3),
+            (Bits64, &[0x0f, 0x22, 0xe0], Kind::Other, 3),
+            (Bits64, &[0x0f, 0x20, 0xd8], Kind::Other, 3),
+            (Bits64, &[0xf3, 0x0f, 0xae, 0xe0], Kind::Ptwrite { eight: false }, 4),
+            (Bits64, &[0xf3, 0x48, 0x0f, 0xae, 0xe0], Kind::Ptwrite { eight: true }, 5),
+            (Bits64, &[0xf4], Kind::Hlt, 1),
+            (Bits64, &[0x0f, 0x01, 0xc9], Kind::Mwait, 3),
+            (Bits64, &[0x0f, 0x30], Kind::Other, 2),
+            (Bits64, &[0x06], Kind::Other, 0),
+        ];
+        for (mode, bytes, kind, len) in rows {
+            assert_eq!(decode(bytes, mode, 0x1000), Decoded { kind, len }, "{mode:?} {bytes:02x?}");
+        }
+    }
+
+    #[test]
+    fn the_cache_sees_code_that_changes_in_place() {
+        let context = |mode| Context { ip: 0x1000, cr3: 0, cpl: 0, mode, iflag: false };
+        let retired =
+            |mode, bytes| Retired { before: context(mode), after: context(mode), bytes, tsc: 0, operand: 0 };
+        let mut cache = DecodeCache::new();
+        for _ in 0..2 {
+            assert_eq!(cache.decode(&retired(ExecMode::Bits64, &[0xeb, 0])).kind, Kind::DirectJump);
+            assert_eq!(cache.decode(&retired(ExecMode::Bits64, &[0x74, 0])).kind, Kind::Conditional);
+            assert_eq!(cache.decode(&retired(ExecMode::Bits64, &[0x74])).len, 0);
+            assert_eq!(cache.decode(&retired(ExecMode::Bits64, &[0x48, 0xcf])).kind, Kind::InterruptReturn);
+            assert_eq!(cache.decode(&retired(ExecMode::Bits32, &[0x48, 0xcf])).kind, Kind::Other);
+        }
+    }
+}

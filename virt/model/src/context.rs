@@ -1,0 +1,70 @@
+//! What the tracing hardware is told about execution.
+
+use crate::ExecMode;
+
+/// The architectural state the tracing hardware looks at, at an instruction boundary.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Context {
+    /// The instruction pointer. Linear address and RIP are the same here: code segments have base 0.
+    pub ip: u64,
+    /// CR3 as a MOV from it would read it.
+    pub cr3: u64,
+    /// Current privilege level, 0 to 3.
+    pub cpl: u8,
+    /// CS.L and CS.D.
+    pub mode: ExecMode,
+    /// RFLAGS.IF.
+    pub iflag: bool,
+}
+
+/// One instruction that retired. A REP string instruction is one instruction, however often it repeats.
+///
+/// An instruction that faults, and INT n, INT3, INT1 and INTO when they are delivered, are no `Retired`: they
+/// are a [`Delivery`].
+#[derive(Clone, Copy, Debug)]
+pub struct Retired<'a> {
+    /// The state before it; `ip` is its own address.
+    pub before: Context,
+    /// The state after it; `ip` is the next instruction's address.
+    pub after: Context,
+    /// Its bytes; more than it has does not matter.
+    pub bytes: &'a [u8],
+    /// The time-stamp counter when it retired.
+    pub tsc: u64,
+    /// PTWRITE's operand, zero-extended; MWAIT's hints (EAX) in bits 31:0 and extensions (ECX) in bits 63:32.
+    /// Of no meaning for other instructions.
+    pub operand: u64,
+}
+
+/// What transferred control without an instruction that says where to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeliveryKind {
+    /// An external, maskable interrupt.
+    Interrupt,
+    /// A non-maskable interrupt.
+    Nmi,
+    /// A fault: the instruction at `before.ip` did not complete.
+    Fault,
+    /// A trap: the instruction before `before.ip` completed.
+    Trap,
+    /// INT n, INT3, INT1 or INTO.
+    SoftwareInterrupt,
+}
+
+/// The delivery of an interrupt or exception.
+#[derive(Clone, Copy, Debug)]
+pub struct Delivery {
+    /// What was delivered.
+    pub kind: DeliveryKind,
+    /// Its vector.
+    pub vector: u8,
+    /// The state before it. `ip` is what a FUP packet names: the next instruction's address for interrupts, NMIs
+    /// and traps, the instruction's own address for faults and software interrupts.
+    pub before: Context,
+    /// The state at the first instruction of the handler.
+    pub after: Context,
+    /// The faulting address that a page fault left in CR2.
+    pub cr2: Option<u64>,
+    /// The time-stamp counter at the delivery.
+    pub tsc: u64,
+}

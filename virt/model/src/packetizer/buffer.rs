@@ -1,0 +1,80 @@
+//! The internal buffer: packet bytes on their way to memory.
+
+/// The buffer's size, for the largest capacity that can be set and the largest burst of one event besides.
+const SIZE: usize = 4096;
+
+/// A ring of bytes.
+#[derive(Debug)]
+pub(crate) struct Buffer {
+    bytes: [u8; SIZE],
+    start: usize,
+    len: usize,
+}
+
+impl Buffer {
+    pub(crate) const fn new() -> Self {
+        Self { bytes: [0; SIZE], start: 0, len: 0 }
+    }
+
+    pub(crate) const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Appends `bytes`, or nothing when they do not fit.
+    pub(crate) fn push(&mut self, bytes: &[u8]) -> bool {
+        if self.len + bytes.len() > SIZE {
+            return false;
+        }
+        for &byte in bytes {
+            self.bytes[(self.start + self.len) % SIZE] = byte;
+            self.len += 1;
+        }
+        true
+    }
+
+    /// The oldest bytes, at most `most` of them and as far as they lie in one piece.
+    pub(crate) fn front(&self, most: usize) -> &[u8] {
+        let len = self.len.min(most).min(SIZE - self.start);
+        &self.bytes[self.start..self.start + len]
+    }
+
+    /// Drops the oldest `count` bytes.
+    pub(crate) fn consume(&mut self, count: usize) {
+        let count = count.min(self.len);
+        self.start = (self.start + count) % SIZE;
+        self.len -= count;
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.len = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keeps_order_across_its_end_and_refuses_what_does_not_fit() {
+        let mut buffer = Buffer::new();
+        let mut next_in = 0u8;
+        let mut next_out = 0u8;
+        for _ in 0..2000 {
+            let chunk: [u8; 7] = core::array::from_fn(|i| next_in.wrapping_add(i as u8));
+            assert!(buffer.push(&chunk));
+            next_in = next_in.wrapping_add(7);
+            while buffer.len() > 3 {
+                let front = buffer.front(5);
+                let len = front.len();
+                for &byte in front {
+                    assert_eq!(byte, next_out);
+                    next_out = next_out.wrapping_add(1);
+                }
+                buffer.consume(len);
+            }
+        }
+        buffer.clear();
+        assert!(buffer.push(&[0; SIZE]));
+        assert!(!buffer.push(&[0]));
+    }
+}

@@ -1,0 +1,75 @@
+//! The call stack that RETs are compressed against. Source: SDM vol. 3, Intel Processor Trace, "Indirect Transfer
+//! Compression for Returns (RET)".
+
+const DEPTH: usize = 64;
+
+/// The return addresses of the youngest 64 CALLs that the trace has shown.
+#[derive(Debug)]
+pub(crate) struct RetStack {
+    addresses: [u64; DEPTH],
+    /// Where the next CALL's goes.
+    top: usize,
+    len: usize,
+}
+
+impl RetStack {
+    pub(crate) const fn new() -> Self {
+        Self { addresses: [0; DEPTH], top: 0, len: 0 }
+    }
+
+    /// A CALL; when the stack is full the oldest falls out.
+    pub(crate) fn push(&mut self, next_ip: u64) {
+        self.addresses[self.top] = next_ip;
+        self.top = (self.top + 1) % DEPTH;
+        self.len = (self.len + 1).min(DEPTH);
+    }
+
+    /// A RET to `target`: whether it goes where its CALL came from.
+    ///
+    /// A RET that does not empties the stack. The manual pops one address, and some readers of traces pop none for a
+    /// RET with a TIP; after an empty stack both agree on every RET that is compressed.
+    pub(crate) fn pop(&mut self, target: u64) -> bool {
+        if self.len == 0 {
+            return false;
+        }
+        self.top = (self.top + DEPTH - 1) % DEPTH;
+        self.len -= 1;
+        let matches = self.addresses[self.top] == target;
+        if !matches {
+            self.clear();
+        }
+        matches
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.len = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn holds_the_youngest_64() {
+        let mut stack = RetStack::new();
+        for address in 0..70 {
+            stack.push(address);
+        }
+        for address in (6..70).rev() {
+            assert!(stack.pop(address), "{address}");
+        }
+        assert!(!stack.pop(5));
+    }
+
+    #[test]
+    fn a_ret_elsewhere_empties_it() {
+        let mut stack = RetStack::new();
+        stack.push(1);
+        stack.push(2);
+        assert!(!stack.pop(3));
+        assert!(!stack.pop(1));
+        stack.push(4);
+        assert!(stack.pop(4));
+    }
+}

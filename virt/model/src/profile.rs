@@ -1,0 +1,72 @@
+//! Which processor it is: what it enumerates by CPUID and by MSRs that are constant.
+
+mod table;
+
+use crate::registers::cap_ebx;
+
+/// A processor's enumerated capabilities.
+///
+/// What the model lacks no profile enumerates: VMX, TSX, SGX, the Debug Store, performance counters, XSAVES.
+/// IP payloads are RIPs (CPUID.14H.0:ECX\[31\] = 0).
+#[derive(Debug)]
+pub struct Profile {
+    /// Its name: `broadwell`, `skylake`, `icelake` or `sapphire-rapids`.
+    pub name: &'static str,
+    /// Family, model and stepping, as in CPUID.01H:EAX.
+    pub signature: u32,
+    /// CPUID.0:EAX.
+    pub highest_leaf: u32,
+    /// MAXPHYADDR: physical address bits.
+    pub physical_address_bits: u32,
+    /// The version of architectural performance monitoring, CPUID.0AH:EAX\[7:0\].
+    pub perfmon_version: u32,
+    /// CPUID.14H.0:EBX.
+    pub pt_features: u32,
+    /// CPUID.14H.0:ECX.
+    pub pt_outputs: u32,
+    /// The number of address ranges, CPUID.14H.1:EAX\[2:0\].
+    pub address_ranges: u32,
+    /// The allowed MTCFreq encodings, CPUID.14H.1:EAX\[31:16\].
+    pub mtc_freqs: u16,
+    /// The allowed CycThresh encodings, CPUID.14H.1:EBX\[15:0\].
+    pub cyc_thresholds: u16,
+    /// The allowed PSBFreq encodings, CPUID.14H.1:EBX\[31:16\].
+    pub psb_freqs: u16,
+    /// The ratio of the TSC to the core crystal clock, CPUID.15H:EBX over EAX; zeros where there is no such leaf.
+    pub tsc_ratio: (u32, u32),
+    /// The core crystal clock in Hz, CPUID.15H:ECX; 0 where it is not enumerated.
+    pub crystal_hz: u32,
+    /// The highest frequency in MHz, CPUID.16H:EBX.
+    pub max_mhz: u32,
+    /// The maximum non-turbo ratio: TSC frequency over the bus clock of 100 MHz, PLATFORM_INFO\[15:8\].
+    pub non_turbo_ratio: u8,
+}
+
+impl Profile {
+    /// The profile of that name.
+    pub fn by_name(name: &str) -> Option<&'static Self> {
+        Self::all().iter().find(|profile| profile.name == name)
+    }
+
+    /// All profiles.
+    pub fn all() -> &'static [Self] {
+        &table::ALL
+    }
+
+    pub(crate) const fn feature(&self, bit: u32) -> bool {
+        self.pt_features & bit != 0
+    }
+
+    pub(crate) const fn output(&self, bit: u32) -> bool {
+        self.pt_outputs & bit != 0
+    }
+
+    pub(crate) const fn counts_packet_bytes(&self) -> bool {
+        self.feature(cap_ebx::CONFIGURABLE_PSB)
+    }
+
+    /// The bits of a physical address that do not exist.
+    pub(crate) const fn beyond_physical(&self) -> u64 {
+        !((1 << self.physical_address_bits) - 1)
+    }
+}

@@ -1,0 +1,99 @@
+//! MSR numbers and fields. Source: SDM vol. 3, Intel Processor Trace, "Enabling and Configuration MSRs", and
+//! vol. 4, Model-Specific Registers.
+
+/// MSR numbers.
+pub(crate) mod msr {
+    pub(crate) const PLATFORM_INFO: u32 = 0x0ce;
+    pub(crate) const IA32_MISC_ENABLE: u32 = 0x1a0;
+    pub(crate) const IA32_PERF_CAPABILITIES: u32 = 0x345;
+    pub(crate) const IA32_PERF_GLOBAL_STATUS: u32 = 0x38e;
+    pub(crate) const IA32_PERF_GLOBAL_CTRL: u32 = 0x38f;
+    pub(crate) const IA32_PERF_GLOBAL_STATUS_RESET: u32 = 0x390;
+    pub(crate) const IA32_PERF_GLOBAL_STATUS_SET: u32 = 0x391;
+    pub(crate) const IA32_RTIT_OUTPUT_BASE: u32 = 0x560;
+    pub(crate) const IA32_RTIT_OUTPUT_MASK_PTRS: u32 = 0x561;
+    pub(crate) const IA32_RTIT_CTL: u32 = 0x570;
+    pub(crate) const IA32_RTIT_STATUS: u32 = 0x571;
+    pub(crate) const IA32_RTIT_CR3_MATCH: u32 = 0x572;
+    pub(crate) const IA32_RTIT_ADDR0_A: u32 = 0x580;
+    pub(crate) const IA32_RTIT_ADDR3_B: u32 = 0x587;
+}
+
+/// IA32_RTIT_CTL.
+pub(crate) mod ctl {
+    pub(crate) const TRACE_EN: u64 = 1 << 0;
+    pub(crate) const CYC_EN: u64 = 1 << 1;
+    pub(crate) const OS: u64 = 1 << 2;
+    pub(crate) const USER: u64 = 1 << 3;
+    pub(crate) const PWR_EVT_EN: u64 = 1 << 4;
+    pub(crate) const FUP_ON_PTW: u64 = 1 << 5;
+    pub(crate) const FABRIC_EN: u64 = 1 << 6;
+    pub(crate) const CR3_FILTER: u64 = 1 << 7;
+    pub(crate) const TOPA: u64 = 1 << 8;
+    pub(crate) const MTC_EN: u64 = 1 << 9;
+    pub(crate) const TSC_EN: u64 = 1 << 10;
+    pub(crate) const DIS_RETC: u64 = 1 << 11;
+    pub(crate) const PTW_EN: u64 = 1 << 12;
+    pub(crate) const BRANCH_EN: u64 = 1 << 13;
+    pub(crate) const EVENT_EN: u64 = 1 << 31;
+    pub(crate) const DIS_TNT: u64 = 1 << 55;
+    pub(crate) const INJECT_PSB_PMI_ON_ENABLE: u64 = 1 << 56;
+
+    /// Bits 17:14.
+    pub(crate) const fn mtc_freq(ctl: u64) -> u32 {
+        (ctl >> 14) as u32 & 0xf
+    }
+
+    /// Bits 22:19.
+    pub(crate) const fn cyc_thresh(ctl: u64) -> u32 {
+        (ctl >> 19) as u32 & 0xf
+    }
+
+    /// Bits 27:24.
+    pub(crate) const fn psb_freq(ctl: u64) -> u32 {
+        (ctl >> 24) as u32 & 0xf
+    }
+
+    /// ADDRn_CFG: bits 35:32 for n = 0, and so on.
+    pub(crate) const fn addr_cfg(ctl: u64, n: u32) -> u32 {
+        (ctl >> (32 + 4 * n)) as u32 & 0xf
+    }
+}
+
+/// IA32_RTIT_STATUS.
+pub(crate) mod status {
+    pub(crate) const FILTER_EN: u64 = 1 << 0;
+    pub(crate) const CONTEXT_EN: u64 = 1 << 1;
+    pub(crate) const TRIGGER_EN: u64 = 1 << 2;
+    pub(crate) const ERROR: u64 = 1 << 4;
+    pub(crate) const STOPPED: u64 = 1 << 5;
+    pub(crate) const PEND_PSB: u64 = 1 << 6;
+    pub(crate) const PEND_TOPA_PMI: u64 = 1 << 7;
+    /// PacketByteCnt: bits 48:32.
+    pub(crate) const PACKET_BYTE_CNT_SHIFT: u32 = 32;
+    pub(crate) const PACKET_BYTE_CNT_MAX: u64 = 0x1_ffff;
+}
+
+/// CPUID.14H.0:EBX.
+pub(crate) mod cap_ebx {
+    pub(crate) const CR3_FILTERING: u32 = 1 << 0;
+    pub(crate) const CONFIGURABLE_PSB: u32 = 1 << 1;
+    pub(crate) const IP_FILTERING: u32 = 1 << 2;
+    pub(crate) const MTC: u32 = 1 << 3;
+    pub(crate) const PTWRITE: u32 = 1 << 4;
+    pub(crate) const POWER_EVENT: u32 = 1 << 5;
+    pub(crate) const PSB_PMI_PRESERVATION: u32 = 1 << 6;
+    pub(crate) const EVENT_TRACE: u32 = 1 << 7;
+    pub(crate) const TNT_DISABLE: u32 = 1 << 8;
+}
+
+/// CPUID.14H.0:ECX.
+pub(crate) mod cap_ecx {
+    pub(crate) const TOPA: u32 = 1 << 0;
+    pub(crate) const TOPA_MULTIPLE_ENTRIES: u32 = 1 << 1;
+    pub(crate) const SINGLE_RANGE: u32 = 1 << 2;
+    pub(crate) const TRACE_TRANSPORT: u32 = 1 << 3;
+}
+
+/// IA32_PERF_GLOBAL_STATUS.Trace_ToPA_PMI.
+pub(crate) const TRACE_TOPA_PMI: u64 = 1 << 55;

@@ -1,0 +1,46 @@
+//! What the manual leaves to the processor, as settings.
+
+/// How a processor behaves where the manual leaves it a choice. The default is as strict as hardware may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Instructions between the event that raises a PMI and its delivery. Counted only while tracing; it is due at
+    /// once when TraceEn is cleared.
+    pub pmi_skid: u32,
+    /// Bytes of output that stay inside the processor until TraceEn is cleared, at most 256 and at
+    /// most an eighth of the internal buffer's capacity.
+    pub visibility: u32,
+    /// The internal buffer and how fast it empties; `None`: output never overflows.
+    pub overflow: Option<Overflow>,
+    /// Gather conditional branches in long TNT packets; otherwise in short ones.
+    pub long_tnt: bool,
+    /// Hold TIP packets back until the TNT buffer is full, see "Deferred TIPs".
+    pub deferred_tips: bool,
+    /// PSB+ comes before TIP.PGE when TraceEn is set, as recorded traces have it; otherwise after it, as the table
+    /// "Packet Generation under Different Enable Conditions" has it.
+    pub psb_before_pge: bool,
+    /// The core clock in units of the bus clock; `None`: the maximum non-turbo ratio.
+    pub core_ratio: Option<u8>,
+}
+
+/// How output falls behind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Overflow {
+    /// Bytes the internal buffer holds, 128 to 2048.
+    pub capacity: u32,
+    /// Bytes that leave it per instruction.
+    pub drain: u32,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            pmi_skid: 40,
+            visibility: 64,
+            overflow: None,
+            long_tnt: true,
+            deferred_tips: false,
+            psb_before_pge: true,
+            core_ratio: None,
+        }
+    }
+}

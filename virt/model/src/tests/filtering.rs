@@ -1,0 +1,177 @@
+//! IP filters and TraceStop ranges.
+
+use std::string::String;
+
+use super::machine::*;
+use crate::{DeliveryKind, Settings};
+
+/// [401000h, 401fffh] in range 0, [403000h, 4030ffh] in range 1; `config` is ADDR0_CFG and ADDR1_CFG.
+fn traced(config: u64, code: impl FnOnce(&mut Machine)) -> (String, u64) {
+    let mut machine = Machine::new("skylake", Settings::default());
+    for (msr, value) in [(0x580, 0x40_1000), (0x581, 0x40_1fff), (0x582, 0x40_3000), (0x583, 0x40_30ff)] {
+        machine.write(msr, value);
+    }
+    machine.start(ALL | config << 32);
+    code(&mut machine);
+    let status = machine.read(STATUS) & 0x37;
+    machine.stop();
+    (machine.body(), status)
+}
+
+const FILTER: u64 = 0x01;
+const STOP: u64 = 0x20;
+
+#[test]
+fn the_trace_goes_on_and_off_at_the_border() {
+    let enter = |m: &mut Machine| m.go(JMP, 0x40_1000);
+    let entered = "MODE.Exec 64; TIP.PGE 401000";
+    assert_eq!(traced(FILTER, |_| ()), (String::new(), 0b110), "outside at the start");
+    assert_eq!(traced(FILTER, enter), (entered.into(), 0b111));
+    // Bytes, target, packets on the way out of the range.
+    let rows: [(&[u8], u64, &str); 7] = [
+        (JMP, 0x40_2000, "TIP.PGD 402000"),
+        (CALL, 0x40_2000, "TIP.PGD 402000"),
+        (JMP_RAX, 0x40_2000, "TIP.PGD 402000"),
+        (RET, 0x40_2000, "TIP.PGD 402000"),
+        (IRETQ, 0x40_2000, "TIP.PGD 402000"),
+        // Which way a conditional branch went follows from the TIP.PGD alone.
+        (JZ, 0x40_2000, "TIP.PGD -"),
+        // Sequentially across the border: not noticed.
+        (NOP, 0x40_2000, ""),
+    ];
+    for (bytes, target, packets) in rows {
+        let (body, _) = traced(FILTER, |m| {
+            enter(m);
+            m.go(bytes, target);
+        });
+        let expected = if packets.is_empty() { entered.into() } else { std::format!("{entered}; {packets}") };
+        assert_eq!(body, expected, "{bytes:02x?}");
+    }
+}
+
+#[test]
+fn a_compressed_ret_out_of_the_range_suppresses_its_ip() {
+    let (body, _) = traced(FILTER, |m| {
+        m.go(JMP, 0x40_1ff0);
+        m.go(CALL, 0x40_1000);
+        m.next(JZ);
+        m.at.ip = 0x40_1004;
+        m.go(RET, 0x40_1ff5);
+        // This CALL's return address lies outside.
+        m.go(JMP, 0x40_1ffb);
+        m.go(CALL, 0x40_1100);
+        m.go(RET, 0x40_2000);
+    });
+    assert_eq!(body, "MODE.Exec 64; TIP.PGE 401ff0; TNT 01; TIP.PGD -");
+}
+
+#[test]
+fn calls_made_outside_do_not_count() {
+    let (body, _) = traced(FILTER, |m| {
+        m.go(JMP, 0x40_1000);
+        m.go(CALL, 0x40_1100);
+        m.go(JMP, 0x40_2000);
+        m.go(JMP, 0x40_1100);
+        m.go(RET, 0x40_1005);
+    });
+    assert_eq!(body, "MODE.Exec 64; TIP.PGE 401000; TIP.PGD 402000; TIP.PGE 401100; TIP 401005");
+}
+
+#[test]
+fn events_out_of_and_into_the_range() {
+    let (body, _) = traced(FILTER, |m| {
+        m.go(JMP, 0x40_1000);
+        m.next(JZ);
+        m.deliver(DeliveryKind::Interrupt, 3, m.kernel(0x50_0000), None);
+        m.next(JZ);
+        m.far(IRETQ, m.kernel(0x40_1002));
+    });
+    let expected = "MODE.Exec 64; TIP.PGE 401000; TNT 0; FUP 401002; TIP.PGD 500000; TIP.PGE 401002";
+    assert_eq!(body, expected);
+}
+
+#[test]
+fn filter_en_stands_still_while_context_en_is_clear() {
+    let mut machine = Machine::new("skylake", Settings::default());
+    machine.write(0x580, 0x40_1000);
+    machine.write(0x581, 0x40_1fff);
+    machine.start(0x2005 | 1 << 32);
+    machine.go(JMP, 0x40_1000);
+    assert_eq!(machine.read(STATUS) & 7, 0b111);
+    machine.far(IRETQ, machine.user(0x1000));
+    assert_eq!(machine.read(STATUS) & 7, 0b101);
+    machine.go(JMP, 0x2000);
+    assert_eq!(machine.read(STATUS) & 7, 0b101);
+    machine.far(SYSCALL, machine.kernel(0x50_0000));
+    assert_eq!(machine.read(STATUS) & 7, 0b110);
+    machine.stop();
+    assert_eq!(machine.body(), "MODE.Exec 64; TIP.PGE 401000; TIP.PGD -");
+}
+
+#[test]
+fn entering_a_trace_stop_range_ends_the_trace() {
+    let on = "MODE.Exec 64; TIP.PGE 400000; ";
+    // Stopped is set, FilterEn and TriggerEn are clear.
+    const STOPPED: u64 = 0b10_0010;
+    let rows: [(&[u8], &str); 4] = [
+        (JMP, "TIP.PGD 403000; TraceStop"),
+        (JMP_RAX, "TIP.PGD 403000; TraceStop"),
+        (JZ, "TIP.PGD -; TraceStop"),
+        (IRETQ, "TIP.PGD 403000; TraceStop"),
+    ];
+    for (bytes, packets) in rows {
+        let result = traced(STOP, |m| {
+            m.go(bytes, 0x40_3000);
+            m.go(JMP_RAX, 0x40_0000);
+            m.next(JZ);
+        });
+        assert_eq!(result, (String::from(on) + packets, STOPPED), "{bytes:02x?}");
+    }
+    let (body, status) = traced(STOP, |m| m.deliver(DeliveryKind::Fault, 14, m.kernel(0x40_30ff), None));
+    assert_eq!((body, status), (String::from(on) + "FUP 400000; TIP.PGD 4030ff; TraceStop", STOPPED));
+    // With the filter off at the time there is no TIP.PGD.
+    let (body, status) = traced(STOP | FILTER, |m| m.go(JMP, 0x40_3000));
+    assert_eq!((body.as_str(), status), ("TraceStop", STOPPED));
+    // MOV to CR3 in the range, entered sequentially.
+    let (body, status) = traced(STOP, |m| {
+        m.at.ip = 0x40_3000;
+        m.next(MOV_CR3);
+    });
+    assert_eq!((body, status), (String::from(on) + "PIP 5000; TIP.PGD 403003; TraceStop", STOPPED));
+}
+
+#[test]
+fn a_trace_stop_range_does_nothing_out_of_context() {
+    let mut machine = Machine::new("skylake", Settings::default());
+    machine.write(0x580, 0x40_1000);
+    machine.write(0x581, 0x40_1fff);
+    machine.start(0x2009 | 2 << 32);
+    machine.go(JMP, 0x40_1000);
+    assert_eq!(machine.read(STATUS) & 0x3f, 0b101);
+}
+
+#[test]
+fn enabling_within_a_trace_stop_range_stops_at_once() {
+    let mut machine = Machine::new("skylake", Settings::default());
+    machine.write(0x580, 0x40_0000);
+    machine.write(0x581, 0x40_0fff);
+    machine.start(ALL | 2 << 32);
+    assert_eq!(machine.read(STATUS) & 0x37, 0b10_0010);
+    machine.stop();
+    assert_eq!(machine.body(), "TraceStop");
+}
+
+#[test]
+fn stopped_keeps_the_trace_off_until_it_is_cleared() {
+    let mut machine = Machine::new("skylake", Settings::default());
+    machine.write(STATUS, 1 << 5);
+    machine.start(ALL);
+    machine.go(JMP_RAX, 0x40_1000);
+    assert_eq!(machine.read(STATUS) & 0x37, 0b10_0000);
+    machine.stop();
+    assert_eq!(machine.read(MASK_PTRS) >> 32, 0);
+    machine.write(STATUS, 0);
+    machine.start(ALL);
+    machine.stop();
+    assert_ne!(machine.read(MASK_PTRS) >> 32, 0);
+}

@@ -1,0 +1,85 @@
+//! What a boot loader tells a kernel, whatever the protocol.
+
+/// Everything a guest is told.
+#[derive(Clone, Copy, Debug)]
+pub struct BootInfo<'a> {
+    /// Its command line.
+    pub command_line: &'a str,
+    /// Files in memory.
+    pub modules: &'a [Module],
+    /// What lies where, ascending.
+    pub memory: &'a [MemoryRange],
+    /// Physical address of ACPI's root pointer; 0: not said.
+    pub rsdp: u64,
+}
+
+/// A file in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Module {
+    /// Physical address.
+    pub start: u64,
+    /// Length.
+    pub bytes: u64,
+}
+
+/// A range of physical memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryRange {
+    /// First byte.
+    pub start: u64,
+    /// Length.
+    pub bytes: u64,
+    /// What it holds.
+    pub kind: MemoryKind,
+}
+
+impl MemoryRange {
+    /// The address behind the last byte.
+    #[must_use]
+    pub const fn end(&self) -> u64 {
+        self.start.saturating_add(self.bytes)
+    }
+}
+
+/// What a range holds, by the numbers of the BIOS function E820h.
+///
+/// Source: ACPI specification, "System Address Map Interfaces".
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MemoryKind {
+    /// Free to use.
+    Ram,
+    /// Not to be used.
+    Reserved,
+    /// ACPI tables.
+    Acpi,
+    /// ACPI non-volatile storage.
+    AcpiNvs,
+    /// A number of no meaning here.
+    Other(u32),
+}
+
+impl MemoryKind {
+    /// The kind an E820h number stands for.
+    #[must_use]
+    pub const fn from_e820(number: u32) -> Self {
+        match number {
+            1 => Self::Ram,
+            2 => Self::Reserved,
+            3 => Self::Acpi,
+            4 => Self::AcpiNvs,
+            other => Self::Other(other),
+        }
+    }
+
+    /// The E820h number of the kind.
+    #[must_use]
+    pub const fn to_e820(self) -> u32 {
+        match self {
+            Self::Ram => 1,
+            Self::Reserved => 2,
+            Self::Acpi => 3,
+            Self::AcpiNvs => 4,
+            Self::Other(other) => other,
+        }
+    }
+}

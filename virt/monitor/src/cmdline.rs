@@ -1,0 +1,186 @@
+//! The monitor's command line: its own options before ` -- `, the guest's behind it.
+
+use core::fmt;
+use core::num::ParseIntError;
+
+use pugmark_model::{Overflow, Profile, Settings};
+
+/// What the command line says.
+#[derive(Clone, Copy, Debug)]
+pub struct Options<'a> {
+    /// `profile=NAME`: the processor the guest sees. Default: skylake.
+    pub profile: &'static Profile,
+    /// `pmi-skid=N`, `visibility=N`, `ovf=CAPACITY:DRAIN`, `long-tnt=on|off`, `deferred-tips=on|off`,
+    /// `psb-before-pge=on|off`, `core-ratio=N`.
+    pub settings: Settings,
+    /// `truth=on|off`: keep a log of what retires. Default: on.
+    pub truth: bool,
+    /// `step=traced|always`: when to step the guest.
+    pub step: StepPolicy,
+    /// What lies behind ` -- `.
+    pub guest: &'a str,
+}
+
+/// When the guest is stepped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StepPolicy {
+    /// While a tracing unit must see every instruction.
+    Traced,
+    /// From a marker that names a session to the next that names none, tracing or not.
+    Always,
+}
+
+/// Why a command line is refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Error<'a> {
+    /// A word that is no option of the monitor's.
+    UnknownOption(&'a str),
+    /// A profile that does not exist.
+    UnknownProfile(&'a str),
+    /// A value that the option does not take.
+    Value(&'a str),
+    /// A value that is no number.
+    Number(&'a str, ParseIntError),
+}
+
+impl fmt::Display for Error<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::UnknownOption(word) => write!(f, "unknown option {word}"),
+            Self::UnknownProfile(name) => write!(f, "unknown profile {name}"),
+            Self::Value(word) => write!(f, "{word}: no such value"),
+            Self::Number(word, error) => write!(f, "{word}: {error}"),
+        }
+    }
+}
+
+impl core::error::Error for Error<'_> {}
+
+impl<'a> Options<'a> {
+    /// Reads a command line. Without ` -- ` all of it is the monitor's.
+    ///
+    /// # Errors
+    /// When a word of the monitor's part is not understood.
+    pub fn parse(line: &'a str) -> Result<Self, Error<'a>> {
+        let (own, guest) = split(line);
+        let mut options = Self {
+            profile: Profile::by_name("skylake").ok_or(Error::UnknownProfile("skylake"))?,
+            settings: Settings::default(),
+            truth: true,
+            step: StepPolicy::Traced,
+            guest,
+        };
+        own.split_ascii_whitespace().try_for_each(|word| options.set(word))?;
+        Ok(options)
+    }
+
+    fn set(&mut self, word: &'a str) -> Result<(), Error<'a>> {
+        let (name, value) = word.split_once('=').ok_or(Error::UnknownOption(word))?;
+        let settings = &mut self.settings;
+        match name {
+            "profile" => self.profile = Profile::by_name(value).ok_or(Error::UnknownProfile(value))?,
+            "pmi-skid" => settings.pmi_skid = number(word, value)?,
+            "visibility" => settings.visibility = number(word, value)?,
+            "ovf" => settings.overflow = overflow(word, value)?,
+            "long-tnt" => settings.long_tnt = switch(word, value)?,
+            "deferred-tips" => settings.deferred_tips = switch(word, value)?,
+            "psb-before-pge" => settings.psb_before_pge = switch(word, value)?,
+            "core-ratio" => settings.core_ratio = Some(number(word, value)?),
+            "truth" => self.truth = switch(word, value)?,
+            "step" => {
+                self.step = match value {
+                    "traced" => StepPolicy::Traced,
+                    "always" => StepPolicy::Always,
+                    _ => return Err(Error::Value(word)),
+                }
+            }
+            _ => return Err(Error::UnknownOption(word)),
+        }
+        Ok(())
+    }
+}
+
+fn split(line: &str) -> (&str, &str) {
+    if let Some(guest) = line.strip_prefix("-- ") {
+        return ("", guest);
+    }
+    line.split_once(" -- ").or_else(|| line.strip_suffix(" --").map(|own| (own, ""))).unwrap_or((line, ""))
+}
+
+fn number<'a, T: core::str::FromStr<Err = ParseIntError>>(
+    word: &'a str,
+    value: &str,
+) -> Result<T, Error<'a>> {
+    value.parse().map_err(|error| Error::Number(word, error))
+}
+
+fn switch<'a>(word: &'a str, value: &str) -> Result<bool, Error<'a>> {
+    match value {
+        "on" => Ok(true),
+        "off" => Ok(false),
+        _ => Err(Error::Value(word)),
+    }
+}
+
+/// `off`, or the bytes of the internal buffer and how many leave it per instruction.
+fn overflow<'a>(word: &'a str, value: &str) -> Result<Option<Overflow>, Error<'a>> {
+    if value == "off" {
+        return Ok(None);
+    }
+    let (capacity, drain) = value.split_once(':').ok_or(Error::Value(word))?;
+    Ok(Some(Overflow { capacity: number(word, capacity)?, drain: number(word, drain)? }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_guest_gets_what_lies_behind_the_dashes() {
+        let rows = [
+            ("", ""),
+            ("-- only=sort dump", "only=sort dump"),
+            ("profile=icelake -- only=sort -- x", "only=sort -- x"),
+            ("pmi-skid=3 --", ""),
+            ("pmi-skid=3", ""),
+        ];
+        for (line, guest) in rows {
+            assert_eq!(Options::parse(line).map(|options| options.guest), Ok(guest), "{line}");
+        }
+    }
+
+    #[test]
+    fn options_reach_the_model() {
+        let line = "profile=broadwell pmi-skid=7 visibility=0 ovf=128:3 long-tnt=off deferred-tips=on psb-before-pge=off \
+                    core-ratio=9 \
+                    truth=off step=always";
+        let options = Options::parse(line).unwrap();
+        assert!(core::ptr::eq(options.profile, Profile::by_name("broadwell").unwrap()));
+        let expected = Settings {
+            pmi_skid: 7,
+            visibility: 0,
+            overflow: Some(Overflow { capacity: 128, drain: 3 }),
+            long_tnt: false,
+            deferred_tips: true,
+            core_ratio: Some(9),
+            psb_before_pge: false,
+        };
+        assert_eq!((options.settings, options.truth, options.step), (expected, false, StepPolicy::Always));
+    }
+
+    #[test]
+    fn refuses_what_it_does_not_know() {
+        let rows = [
+            ("quiet", Error::UnknownOption("quiet")),
+            ("pmi-skit=3", Error::UnknownOption("pmi-skit=3")),
+            ("profile=486", Error::UnknownProfile("486")),
+            ("truth=maybe", Error::Value("truth=maybe")),
+            ("step=never", Error::Value("step=never")),
+            ("ovf=7", Error::Value("ovf=7")),
+        ];
+        for (line, error) in rows {
+            assert_eq!(Options::parse(line).unwrap_err(), error, "{line}");
+        }
+        assert!(matches!(Options::parse("pmi-skid=-1"), Err(Error::Number("pmi-skid=-1", _))));
+    }
+}

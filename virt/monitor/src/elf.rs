@@ -1,0 +1,223 @@
+//! As much of an ELF file as loading one takes: program headers and notes, of 32-bit and 64-bit files.
+//!
+//! Source: System V ABI, "Object Files", "Program Loading".
+
+use core::fmt;
+
+/// An ELF executable for x86.
+#[derive(Clone, Copy, Debug)]
+pub struct Elf<'a> {
+    bytes: &'a [u8],
+    class: Class,
+    entry: u64,
+    headers: &'a [u8],
+    header_bytes: usize,
+}
+
+/// A part of the file that belongs into memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Load<'a> {
+    /// Physical address of its first byte.
+    pub physical: u64,
+    /// Virtual address of its first byte.
+    pub linear: u64,
+    /// What the file holds of it.
+    pub bytes: &'a [u8],
+    /// Bytes it has in memory; those the file does not hold are zero.
+    pub memory_bytes: u64,
+}
+
+/// Why a file is no executable that can be loaded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Error {
+    /// It does not begin as an ELF file does.
+    NotElf,
+    /// Neither a 32-bit nor a 64-bit little-endian file for x86.
+    Machine {
+        /// Class byte.
+        class: u8,
+        /// Machine number.
+        machine: u16,
+    },
+    /// Something it refers to lies beyond its end.
+    Truncated {
+        /// Offset in the file of what is missing.
+        offset: u64,
+    },
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotElf => write!(f, "not an ELF file"),
+            Self::Machine { class, machine } => write!(f, "ELF class {class}, machine {machine}: not x86"),
+            Self::Truncated { offset } => write!(f, "ELF file ends before {offset:#x}"),
+        }
+    }
+}
+
+impl core::error::Error for Error {}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Class {
+    Bits32,
+    Bits64,
+}
+
+const PT_LOAD: u32 = 1;
+const PT_NOTE: u32 = 4;
+
+impl<'a> Elf<'a> {
+    /// Reads the file header.
+    ///
+    /// # Errors
+    /// When it is no ELF file for x86, or its program headers are not all there.
+    pub fn parse(bytes: &'a [u8]) -> Result<Self, Error> {
+        if !bytes.starts_with(b"\x7fELF") {
+            return Err(Error::NotElf);
+        }
+        let [class, machine] = [number(bytes, 4, 1)?, number(bytes, 18, 2)?];
+        let class = match (class, machine) {
+            (1, 3 | 62) => Class::Bits32,
+            (2, 62) => Class::Bits64,
+            _ => return Err(Error::Machine { class: class as u8, machine: machine as u16 }),
+        };
+        let (entry, table, size, count) = match class {
+            Class::Bits32 => {
+                (word(bytes, 24)?, word(bytes, 28)?, number(bytes, 42, 2)?, number(bytes, 44, 2)?)
+            }
+            Class::Bits64 => {
+                (number(bytes, 24, 8)?, number(bytes, 32, 8)?, number(bytes, 54, 2)?, number(bytes, 56, 2)?)
+            }
+        };
+        let headers = part(bytes, table, size * count)?;
+        Ok(Self { bytes, class, entry, headers, header_bytes: size as usize })
+    }
+
+    /// Address at which the file says it starts, usually virtual.
+    #[must_use]
+    pub const fn entry(&self) -> u64 {
+        self.entry
+    }
+
+    /// What is to be loaded.
+    pub fn loads(&self) -> impl Iterator<Item = Result<Load<'a>, Error>> {
+        self.segments().filter_map(|segment| match segment {
+            Ok(segment) if segment.kind == PT_LOAD && segment.memory_bytes > 0 => Some(self.load(&segment)),
+            Ok(_) => None,
+            Err(error) => Some(Err(error)),
+        })
+    }
+
+    /// The 32-bit physical entry point of a PVH note (`XEN_ELFNOTE_PHYS32_ENTRY`), if the file has one.
+    ///
+    /// Source: Xen documentation, "x86/HVM direct boot ABI".
+    ///
+    /// # Errors
+    /// When notes lie beyond the end of the file.
+    pub fn pvh_entry(&self) -> Result<Option<u32>, Error> {
+        for segment in self.segments() {
+            let segment = segment?;
+            if segment.kind == PT_NOTE
+                && let Some(entry) = pvh_note(part(self.bytes, segment.offset, segment.file_bytes)?)
+            {
+                return Ok(Some(entry));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The physical address of the virtual `linear`, by the first loaded part that has it.
+    ///
+    /// # Errors
+    /// When a part lies beyond the end of the file.
+    pub fn physical(&self, linear: u64) -> Result<Option<u64>, Error> {
+        for load in self.loads() {
+            let load = load?;
+            if let Some(offset) = linear.checked_sub(load.linear).filter(|&offset| offset < load.memory_bytes)
+            {
+                return Ok(Some(load.physical.wrapping_add(offset)));
+            }
+        }
+        Ok(None)
+    }
+
+    fn load(&self, segment: &Segment) -> Result<Load<'a>, Error> {
+        let bytes = part(self.bytes, segment.offset, segment.file_bytes.min(segment.memory_bytes))?;
+        Ok(Load {
+            physical: segment.physical,
+            linear: segment.linear,
+            bytes,
+            memory_bytes: segment.memory_bytes,
+        })
+    }
+
+    fn segments(&self) -> impl Iterator<Item = Result<Segment, Error>> {
+        let class = self.class;
+        self.headers.chunks_exact(self.header_bytes.max(1)).map(move |header| {
+            Ok(match class {
+                Class::Bits32 => Segment {
+                    kind: word(header, 0)? as u32,
+                    offset: word(header, 4)?,
+                    linear: word(header, 8)?,
+                    physical: word(header, 12)?,
+                    file_bytes: word(header, 16)?,
+                    memory_bytes: word(header, 20)?,
+                },
+                Class::Bits64 => Segment {
+                    kind: word(header, 0)? as u32,
+                    offset: number(header, 8, 8)?,
+                    linear: number(header, 16, 8)?,
+                    physical: number(header, 24, 8)?,
+                    file_bytes: number(header, 32, 8)?,
+                    memory_bytes: number(header, 40, 8)?,
+                },
+            })
+        })
+    }
+}
+
+struct Segment {
+    kind: u32,
+    offset: u64,
+    linear: u64,
+    physical: u64,
+    file_bytes: u64,
+    memory_bytes: u64,
+}
+
+/// The value of the PVH note among these notes. Notes that run out of bytes end the search.
+fn pvh_note(mut notes: &[u8]) -> Option<u32> {
+    const PHYS32_ENTRY: u64 = 18;
+    loop {
+        let [name_bytes, value_bytes, kind] =
+            [word(notes, 0).ok()?, word(notes, 4).ok()?, word(notes, 8).ok()?];
+        let name = part(notes, 12, name_bytes).ok()?;
+        let value_at = 12 + name_bytes.next_multiple_of(4);
+        let value = part(notes, value_at, value_bytes).ok()?;
+        if kind == PHYS32_ENTRY && name == b"Xen\0" {
+            return Some(word(value, 0).ok()? as u32);
+        }
+        notes = notes.get((value_at + value_bytes.next_multiple_of(4)) as usize..)?;
+    }
+}
+
+fn word(bytes: &[u8], offset: u64) -> Result<u64, Error> {
+    number(bytes, offset, 4)
+}
+
+/// The little-endian number of `size` bytes at `offset`.
+fn number(bytes: &[u8], offset: u64, size: u64) -> Result<u64, Error> {
+    Ok(part(bytes, offset, size)?.iter().rev().fold(0, |value, &byte| value << 8 | u64::from(byte)))
+}
+
+fn part(bytes: &[u8], offset: u64, size: u64) -> Result<&[u8], Error> {
+    let start = usize::try_from(offset).ok();
+    start
+        .zip(usize::try_from(size).ok())
+        .and_then(|(start, size)| bytes.get(start..start.checked_add(size)?))
+        .ok_or(Error::Truncated { offset: offset.saturating_add(size) })
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -1,0 +1,236 @@
+//! Delivery of events through the guest's IDT and TSS.
+
+use super::cpu::{Cpu, Mode, dr6, dr7, rflags};
+use super::exception::{Error, Exception, ExceptionKind, Unsupported, vector};
+use super::memory::GuestMemory;
+
+mod long;
+mod protected;
+mod real;
+
+/// An event to be delivered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A maskable interrupt that was acknowledged. `Cpu::rip` is the instruction that would come next.
+    ///
+    /// Between two iterations of a repeated string instruction set RF in `Cpu::rflags` first, as the pushed image
+    /// has it then.
+    Interrupt {
+        /// Its vector.
+        vector: u8,
+    },
+    /// A non-maskable interrupt. It blocks further ones until an IRET.
+    Nmi,
+    /// An exception. `Cpu::rip` is the faulting instruction's, or the next one's after a trap.
+    Exception(Exception),
+    /// An INT n or its kin. `Cpu::rip` is the instruction's own.
+    Software {
+        /// Its vector.
+        vector: u8,
+        /// Which instruction.
+        kind: SoftwareKind,
+        /// Its length in bytes.
+        length: u8,
+    },
+}
+
+/// Which instruction raised a software interrupt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SoftwareKind {
+    /// INT n.
+    Int,
+    /// INT3.
+    Int3,
+    /// INTO.
+    Into,
+    /// INT1: a privileged software exception, which skips the check of the gate's DPL.
+    Int1,
+}
+
+impl Event {
+    /// The vector.
+    pub const fn vector(&self) -> u8 {
+        match self {
+            Self::Interrupt { vector } | Self::Software { vector, .. } => *vector,
+            Self::Nmi => vector::NMI,
+            Self::Exception(exception) => exception.vector,
+        }
+    }
+}
+
+/// What became of a delivery.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The handler of this event starts: the event asked for, or the exception its delivery ran into.
+    Handler(Event),
+    /// A fault in the delivery of a double fault: the processor shuts down. Nothing but CR2 has changed.
+    Shutdown,
+}
+
+/// Delivers `event`: checks the gate, switches the stack, pushes the frame, and leaves `cpu` at the handler's first
+/// instruction.
+///
+/// TF in the pushed RFLAGS is the guest's own. A fault on the way is delivered in the event's stead, or as a double
+/// fault. What an event does before its gate is looked at stays done: CR2 of a page fault, DR6 of a debug exception,
+/// the blocking of NMIs.
+///
+/// Errors: the guest needs something that is not done by hand; `cpu` is unchanged.
+///
+/// Source: SDM vol. 3, Interrupt and Exception Handling, "Exception and Interrupt Handling", "Exception and Interrupt
+/// Handling in 64-bit Mode", "Interrupt 8—Double Fault Exception (#DF)"; SDM vol. 2, "INT n/INTO/INT3/INT1"; the
+/// pushed RF: SDM vol. 3, Debug, Branch Profile, TSC, "Instruction-Breakpoint Exception Condition".
+pub fn deliver<M: GuestMemory + ?Sized>(
+    cpu: &mut Cpu,
+    memory: &mut M,
+    event: Event,
+) -> Result<Outcome, Unsupported> {
+    let mut start = *cpu;
+    let mut event = event;
+    loop {
+        begin(&mut start, &event);
+        let mut after = start;
+        match enter(&mut after, memory, &Frame::new(&start, &event)) {
+            Ok(()) => {
+                *cpu = after;
+                return Ok(Outcome::Handler(event));
+            }
+            Err(Error::Unsupported(unsupported)) => return Err(unsupported),
+            Err(Error::Exception(second)) => {
+                // Also where the fault becomes a double fault or comes in the delivery of one.
+                start.cr2 = second.cr2.unwrap_or(start.cr2);
+                match combine(&event, second) {
+                    Some(next) => event = Event::Exception(next),
+                    None => {
+                        cpu.cr2 = start.cr2;
+                        return Ok(Outcome::Shutdown);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// What a delivery pushes, and how its faults are marked.
+struct Frame {
+    vector: u8,
+    error_code: Option<u32>,
+    /// The gate's DPL must not be below the CPL.
+    checks_dpl: bool,
+    /// Bit 0 of the error code of a fault on the way: the event came from outside the program.
+    ext: u32,
+    return_rip: u64,
+    rflags: u64,
+}
+
+impl Frame {
+    fn new(cpu: &Cpu, event: &Event) -> Self {
+        let mut frame = Self {
+            vector: event.vector(),
+            error_code: None,
+            checks_dpl: false,
+            ext: 1,
+            return_rip: cpu.rip,
+            rflags: cpu.rflags,
+        };
+        match event {
+            Event::Interrupt { .. } | Event::Nmi => {}
+            Event::Exception(exception) => {
+                frame.error_code = exception.error_code;
+                if exception.kind() == ExceptionKind::Fault {
+                    frame.rflags |= rflags::RF;
+                }
+            }
+            Event::Software { kind, length, .. } => {
+                if *kind != SoftwareKind::Int1 {
+                    frame.checks_dpl = true;
+                    frame.ext = 0;
+                }
+                frame.return_rip = cpu.rip_after(*length);
+                frame.rflags &= !rflags::RF;
+            }
+        }
+        frame
+    }
+
+    /// The error code that names the gate.
+    fn gate_error(&self) -> u32 {
+        u32::from(self.vector) * 8 + 2 + self.ext
+    }
+
+    /// RFLAGS for the handler. AC stays as it is.
+    fn handler_rflags(&self, clears_if: bool) -> u64 {
+        let cleared = rflags::TF | rflags::NT | rflags::RF | rflags::VM;
+        self.rflags & !cleared & !if clears_if { rflags::IF } else { 0 }
+    }
+}
+
+/// What happens to the processor before the IDT is looked at.
+fn begin(cpu: &mut Cpu, event: &Event) {
+    cpu.shadow = None;
+    match event {
+        Event::Nmi => cpu.nmi_blocked = true,
+        Event::Exception(exception) => {
+            if let Some(address) = exception.cr2 {
+                cpu.cr2 = address;
+            }
+            if exception.vector == vector::DEBUG {
+                if exception.dr6 != 0 {
+                    cpu.dr6 = cpu.dr6 & !dr6::B | exception.dr6;
+                }
+                cpu.dr7 &= !dr7::GD;
+            }
+        }
+        Event::Interrupt { .. } | Event::Software { .. } => {}
+    }
+}
+
+fn enter<M: GuestMemory + ?Sized>(cpu: &mut Cpu, memory: &mut M, frame: &Frame) -> Result<(), Error> {
+    match cpu.mode() {
+        Mode::Bits64 | Mode::Compatibility => long::enter(cpu, memory, frame),
+        Mode::Protected => protected::enter(cpu, memory, frame),
+        Mode::Real => real::enter(cpu, memory, frame),
+        Mode::Virtual8086 => Err(Unsupported::Virtual8086 { rip: cpu.rip }.into()),
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Class {
+    Benign,
+    Contributory,
+    PageFault,
+    DoubleFault,
+}
+
+/// The exception to deliver after `second` came up in the delivery of `first`; `None` is the shutdown.
+///
+/// Source: SDM vol. 3, Interrupt and Exception Handling, "Interrupt 8—Double Fault Exception (#DF)", the table
+/// "Conditions for Generating a Double Fault".
+fn combine(first: &Event, second: Exception) -> Option<Exception> {
+    let first = match first {
+        Event::Exception(exception) => class(exception.vector),
+        Event::Interrupt { .. } | Event::Nmi | Event::Software { .. } => Class::Benign,
+    };
+    match (first, class(second.vector)) {
+        (Class::DoubleFault, _) => None,
+        (Class::Contributory, Class::Contributory)
+        | (Class::PageFault, Class::Contributory | Class::PageFault) => Some(Exception::double_fault()),
+        _ => Some(second),
+    }
+}
+
+fn class(vector: u8) -> Class {
+    match vector {
+        vector::DOUBLE_FAULT => Class::DoubleFault,
+        vector::PAGE_FAULT | vector::VIRTUALIZATION => Class::PageFault,
+        vector::DIVIDE_ERROR
+        | vector::INVALID_TSS
+        | vector::SEGMENT_NOT_PRESENT
+        | vector::STACK_FAULT
+        | vector::GENERAL_PROTECTION
+        | vector::CONTROL_PROTECTION => Class::Contributory,
+        _ => Class::Benign,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,83 @@
+//! The double-fault rules; one file a mode.
+
+extern crate std;
+
+use super::super::testing::{Gate, Machine, at};
+use super::*;
+
+mod legacy;
+mod long;
+
+const INTERRUPT: Event = Event::Interrupt { vector: 0x30 };
+const INT: Event = Event::Software { vector: 0x30, kind: SoftwareKind::Int, length: 2 };
+
+fn handler(exception: Exception) -> Result<Outcome, Unsupported> {
+    Ok(Outcome::Handler(Event::Exception(exception)))
+}
+
+fn gp(code: u32) -> Result<Outcome, Unsupported> {
+    handler(Exception::general_protection(code))
+}
+
+type Change = fn(&mut Machine);
+
+/// Name, level, change to the machine, event, what comes of it.
+type Row<'a> = (&'a str, u8, Change, Event, Result<Outcome, Unsupported>);
+
+#[test]
+fn faults_of_a_delivery_follow_the_double_fault_table() {
+    let pf = Exception::page_fault(2, 0x5000);
+    let gp = Exception::general_protection(0x10);
+    let df = Exception::double_fault();
+    let first = |vector| Event::Exception(Exception::from_intercept(vector, 0, 0));
+    // Retyped from the manual: rows the first event, columns the second.
+    let rows = [
+        (INTERRUPT, Some(gp), Some(pf)),
+        (Event::Nmi, Some(gp), Some(pf)),
+        (INT, Some(gp), Some(pf)),
+        (first(1), Some(gp), Some(pf)),
+        (first(6), Some(gp), Some(pf)),
+        (first(7), Some(gp), Some(pf)),
+        (first(16), Some(gp), Some(pf)),
+        (first(17), Some(gp), Some(pf)),
+        (first(18), Some(gp), Some(pf)),
+        (first(0), Some(df), Some(pf)),
+        (first(10), Some(df), Some(pf)),
+        (first(11), Some(df), Some(pf)),
+        (first(12), Some(df), Some(pf)),
+        (first(13), Some(df), Some(pf)),
+        (first(21), Some(df), Some(pf)),
+        (first(14), Some(df), Some(df)),
+        (first(20), Some(df), Some(df)),
+        (first(8), None, None),
+    ];
+    for (first, with_gp, with_pf) in rows {
+        assert_eq!(combine(&first, gp), with_gp, "{first:?}");
+        assert_eq!(combine(&first, pf), with_pf, "{first:?}");
+    }
+}
+
+#[test]
+fn a_bad_gate_of_a_fault_ends_in_a_double_fault_and_two_in_a_shutdown() {
+    let mut machine = Machine::long();
+    machine.set_gate(13, Gate { present: false, ..Gate::interrupt(13) });
+    let fault = Event::Exception(Exception::general_protection(0));
+    let double = Exception::double_fault();
+    assert_eq!(deliver(&mut machine.cpu, &mut machine.ram, fault), handler(double));
+    assert_eq!(machine.quad(at::STACK - 48), 0, "its error code");
+
+    machine.set_gate(8, Gate { present: false, ..Gate::interrupt(8) });
+    let before = machine.cpu;
+    assert_eq!(deliver(&mut machine.cpu, &mut machine.ram, fault), Ok(Outcome::Shutdown));
+    assert_eq!(machine.cpu, before);
+}
+
+#[test]
+fn a_second_page_fault_replaces_cr2_before_the_double_fault() {
+    let mut machine = Machine::long();
+    machine.set_gate(8, Gate { ist: 1, ..Gate::interrupt(8) });
+    machine.set_page(at::STACK - 0x1000, 0);
+    let first = Event::Exception(Exception::page_fault(0, 0x1234));
+    assert_eq!(deliver(&mut machine.cpu, &mut machine.ram, first), handler(Exception::double_fault()));
+    assert_eq!(machine.cpu.cr2, at::STACK - 48);
+}

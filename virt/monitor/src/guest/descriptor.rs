@@ -1,0 +1,98 @@
+//! Segment descriptors in the guest's GDT and LDT.
+
+use super::cpu::{Cpu, Segment};
+use super::exception::Error;
+use super::linear::{read_linear, write_linear};
+use super::memory::GuestMemory;
+use super::paging::{Access, AccessKind};
+
+/// A segment descriptor and where it was found.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Descriptor {
+    /// Its linear address.
+    address: u64,
+    /// The register as it would be loaded.
+    pub(super) segment: Segment,
+}
+
+impl Descriptor {
+    /// The descriptor `selector` names; `None` when that is beyond the limit of its table, or in no table at all.
+    ///
+    /// Source: SDM vol. 3, Protected-Mode Memory Management, "Segment Descriptors", "Segment Selectors".
+    pub(super) fn find<M: GuestMemory + ?Sized>(
+        cpu: &Cpu,
+        memory: &mut M,
+        selector: u16,
+    ) -> Result<Option<Self>, Error> {
+        let (base, limit) = if selector & 4 == 0 {
+            (cpu.gdtr.base, u32::from(cpu.gdtr.limit))
+        } else if cpu.ldtr.has(Segment::P) {
+            (cpu.ldtr.base, cpu.ldtr.limit)
+        } else {
+            return Ok(None);
+        };
+        let offset = u64::from(selector & 0xfff8);
+        if offset + 7 > u64::from(limit) {
+            return Ok(None);
+        }
+        let address = base.wrapping_add(offset);
+        let mut bytes = [0; 8];
+        read_linear(cpu, memory, address, &mut bytes, Access::implicit(AccessKind::Read))?;
+        Ok(Some(Self { address, segment: unpack(selector, u64::from_le_bytes(bytes)) }))
+    }
+
+    pub(super) const fn is_code(&self) -> bool {
+        self.segment.has(Segment::S | Segment::CODE)
+    }
+
+    pub(super) const fn is_conforming(&self) -> bool {
+        self.segment.has(Segment::CONFORMING)
+    }
+
+    pub(super) const fn is_writable_data(&self) -> bool {
+        self.segment.has(Segment::S | Segment::READ_WRITE) && !self.segment.has(Segment::CODE)
+    }
+
+    pub(super) const fn is_present(&self) -> bool {
+        self.segment.has(Segment::P)
+    }
+
+    /// Sets the accessed flag in memory, as loading the segment does, and gives the register's new content with
+    /// `selector` in it.
+    pub(super) fn load<M: GuestMemory + ?Sized>(
+        &self,
+        cpu: &Cpu,
+        memory: &mut M,
+        selector: u16,
+    ) -> Result<Segment, Error> {
+        let attributes = self.segment.attributes | Segment::ACCESSED;
+        if attributes != self.segment.attributes {
+            let access = Access::implicit(AccessKind::Write);
+            write_linear(cpu, memory, self.address.wrapping_add(5), &[attributes as u8], access)?;
+        }
+        Ok(Segment { selector, attributes, ..self.segment })
+    }
+}
+
+/// SS without a descriptor, as 64-bit mode allows it below CPL 3.
+pub(super) const fn null_stack_segment(selector: u16, cpl: u8) -> Segment {
+    Segment { selector, attributes: (cpl as u16) << 5, limit: 0, base: 0 }
+}
+
+/// `selector` names the null descriptor.
+pub(super) const fn is_null(selector: u16) -> bool {
+    selector & 0xfffc == 0
+}
+
+/// The selector part of an error code.
+pub(super) const fn error_code(selector: u16) -> u32 {
+    (selector & 0xfffc) as u32
+}
+
+fn unpack(selector: u16, raw: u64) -> Segment {
+    let attributes = (raw >> 40 & 0xff | raw >> 44 & 0xf00) as u16;
+    let count = (raw & 0xffff | raw >> 32 & 0xf_0000) as u32;
+    let limit = if attributes & Segment::G != 0 { count << 12 | 0xfff } else { count };
+    let base = raw >> 16 & 0xff_ffff | raw >> 32 & 0xff00_0000;
+    Segment { selector, attributes, limit, base }
+}

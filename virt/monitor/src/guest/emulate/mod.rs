@@ -1,0 +1,137 @@
+//! Instructions executed by hand.
+
+use super::cpu::{Cpu, Mode, rflags};
+use super::deliver::{Event, SoftwareKind};
+use super::exception::{Error, Exception, Unsupported, vector};
+use super::lookahead::{Emulation, Instruction};
+use super::memory::GuestMemory;
+
+mod debug_status;
+mod flags;
+mod iret;
+mod operand;
+mod ptwrite;
+mod stack;
+mod stack_segment;
+mod syscall;
+mod sysenter;
+
+pub use ptwrite::{PtwriteOperand, ptwrite_operand};
+
+/// What comes after an instruction executed by hand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// It retired; `Cpu::rip` is the next instruction.
+    Retired {
+        /// The guest steps itself and its single-step trap is due now.
+        single_step: bool,
+    },
+    /// HLT retired: nothing more executes before an interrupt.
+    Halted {
+        /// The guest steps itself and its single-step trap is due now, which also ends the halt.
+        single_step: bool,
+    },
+    /// It raises this event, to be [delivered](super::deliver()); the processor's state is as before.
+    Deliver(Event),
+}
+
+/// Executes `instruction`, which [`Lookahead`](super::Lookahead) found at CS:RIP.
+///
+/// Errors: the fault the manual's pseudo-code names, with `cpu` and memory unchanged, but for IRET, which ends the
+/// blocking of NMIs even if it faults; or something that is not done by hand.
+///
+/// Source: SDM vol. 2, "IRET/IRETD/IRETQ", "INT n/INTO/INT3/INT1", "PUSHF/PUSHFD/PUSHFQ", "POPF/POPFD/POPFQ",
+/// "SYSCALL", "SYSRET", "SYSENTER", "SYSEXIT", "STI", "CLI", "MOV", "POP", "LDS/LES/LFS/LGS/LSS", "PAUSE", "HLT". Single-step traps: SDM vol. 3, Debug,
+/// Branch Profile, TSC, "Single-Step Exception Condition".
+pub fn execute<M: GuestMemory + ?Sized>(
+    cpu: &mut Cpu,
+    memory: &mut M,
+    instruction: &Instruction,
+) -> Result<Next, Error> {
+    let Some(emulation) = instruction.emulation() else {
+        return Err(Unsupported::Instruction { rip: cpu.rip }.into());
+    };
+    let mode = cpu.mode();
+    if mode == Mode::Virtual8086 {
+        return Err(Unsupported::Virtual8086 { rip: cpu.rip }.into());
+    }
+    if let Some(event) = software_interrupt(cpu, emulation, instruction.len()) {
+        return Ok(Next::Deliver(event));
+    }
+
+    let mut after = *cpu;
+    let stepped = advance(&mut after, instruction.len());
+    let done = match emulation {
+        Emulation::Pushf(size) => flags::pushf(&mut after, memory, size),
+        Emulation::Popf(size) => flags::popf(&mut after, memory, size),
+        Emulation::Sti => flags::sti(&mut after),
+        Emulation::Cli => flags::cli(&mut after),
+        Emulation::Iret(size) => iret::iret(&mut after, memory, size),
+        Emulation::Syscall => syscall::syscall(&mut after),
+        Emulation::Sysret(size) => syscall::sysret(&mut after, size),
+        Emulation::Sysenter => sysenter::sysenter(&mut after),
+        Emulation::Sysexit(size) => sysenter::sysexit(&mut after, size),
+        Emulation::MovSs => stack_segment::mov_ss(&mut after, memory, instruction),
+        Emulation::PopSs(size) => stack_segment::pop_ss(&mut after, memory, size),
+        Emulation::Lss => stack_segment::lss(&mut after, memory, instruction),
+        Emulation::MovFromDr6 => debug_status::mov_from(&mut after, instruction),
+        Emulation::MovToDr6 => debug_status::mov_to(&mut after, instruction),
+        Emulation::Hlt if cpu.cpl != 0 => Err(Exception::general_protection(0).into()),
+        // INTO without an overflow does nothing; the others have been raised above.
+        Emulation::Int(_) | Emulation::Int3 | Emulation::Int1 | Emulation::Into => Ok(()),
+        Emulation::Hlt | Emulation::Pause => Ok(()),
+    };
+    if matches!(emulation, Emulation::Iret(_)) && !matches!(done, Err(Error::Unsupported(_))) {
+        cpu.nmi_blocked = false;
+        after.nmi_blocked = false;
+    }
+    done?;
+
+    if emulation == Emulation::MovSs || matches!(emulation, Emulation::PopSs(_)) {
+        // The second of two in a row opens no shadow, so that a guest cannot hold interrupts off with them for ever.
+        after.shadow = if cpu.shadow.is_none() { instruction.shadow() } else { None };
+    } else if emulation == Emulation::Sti {
+        after.shadow = instruction.shadow();
+    }
+    let single_step = match emulation {
+        // These two look at TF as they leave it, so that FMASK can keep the trap out of the kernel, and the trap
+        // after SYSRET looks like the one of the SYSCALL before it.
+        Emulation::Syscall | Emulation::Sysret(_) => after.rflags & rflags::TF != 0,
+        // Held back until the next instruction has executed, which traps by itself.
+        Emulation::MovSs | Emulation::PopSs(_) if after.shadow.is_some() => false,
+        _ => stepped,
+    };
+    *cpu = after;
+    Ok(match emulation {
+        Emulation::Hlt => Next::Halted { single_step },
+        _ => Next::Retired { single_step },
+    })
+}
+
+/// Retires `instruction`, whose effect the monitor brought about itself (CPUID, RDMSR, WRMSR, PTWRITE and others that
+/// exit): moves RIP past it, ends the interrupt shadow and RF.
+pub fn retire(cpu: &mut Cpu, instruction: &Instruction) -> Next {
+    Next::Retired { single_step: advance(cpu, instruction.len()) }
+}
+
+/// Moves past an instruction of `length` bytes; whether the guest is stepping itself.
+fn advance(cpu: &mut Cpu, length: u8) -> bool {
+    cpu.rip = cpu.rip_after(length);
+    cpu.rflags &= !rflags::RF;
+    cpu.shadow = None;
+    cpu.owns_single_step()
+}
+
+fn software_interrupt(cpu: &Cpu, emulation: Emulation, length: u8) -> Option<Event> {
+    let (vector, kind) = match emulation {
+        Emulation::Int(vector) => (vector, SoftwareKind::Int),
+        Emulation::Int3 => (vector::BREAKPOINT, SoftwareKind::Int3),
+        Emulation::Int1 => (vector::DEBUG, SoftwareKind::Int1),
+        Emulation::Into if cpu.rflags & rflags::OF != 0 => (vector::OVERFLOW, SoftwareKind::Into),
+        _ => return None,
+    };
+    Some(Event::Software { vector, kind, length })
+}
+
+#[cfg(test)]
+mod tests;

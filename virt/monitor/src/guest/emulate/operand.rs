@@ -1,0 +1,103 @@
+//! Explicit operands of an instruction, decoded once more.
+
+use iced_x86::{Decoder, DecoderOptions, OpKind, Register};
+
+use crate::guest::cpu::Cpu;
+use crate::guest::exception::{Error, Exception};
+use crate::guest::linear::{SegmentName, read_linear, segment_address};
+use crate::guest::lookahead::Instruction;
+use crate::guest::memory::GuestMemory;
+use crate::guest::paging::{Access, AccessKind};
+
+pub(super) fn decode(cpu: &Cpu, instruction: &Instruction) -> iced_x86::Instruction {
+    let bits = cpu.code_bits();
+    Decoder::with_ip(bits, instruction.bytes(), instruction.rip(), DecoderOptions::NONE).decode()
+}
+
+/// The far pointer in the memory operand `index`: its offset of `len` bytes, and its selector.
+///
+/// Errors: as [`read`].
+pub(super) fn read_far<M: GuestMemory + ?Sized>(
+    cpu: &Cpu,
+    memory: &mut M,
+    decoded: &iced_x86::Instruction,
+    index: u32,
+    len: usize,
+) -> Result<(u64, u16), Error> {
+    let mut bytes = [0; 10];
+    let linear = address(cpu, decoded, index, len as u64 + 2)?;
+    read_linear(cpu, memory, linear, &mut bytes[..len + 2], Access::at_cpl(cpu, AccessKind::Read))?;
+    let mut offset = [0; 8];
+    offset[..len].copy_from_slice(&bytes[..len]);
+    Ok((u64::from_le_bytes(offset), u16::from_le_bytes([bytes[len], bytes[len + 1]])))
+}
+
+/// The value of operand `index`, a register or `len` bytes of memory, zero-extended.
+///
+/// Errors: `#GP(0)`, `#SS(0)` or a page fault of the access to memory; `#UD` for another kind of operand.
+pub(super) fn read<M: GuestMemory + ?Sized>(
+    cpu: &Cpu,
+    memory: &mut M,
+    decoded: &iced_x86::Instruction,
+    index: u32,
+    len: usize,
+) -> Result<u64, Error> {
+    let mut bytes = [0; 8];
+    match decoded.op_kind(index) {
+        OpKind::Register => {
+            let value = register(cpu, decoded.op_register(index)).to_le_bytes();
+            bytes[..len].copy_from_slice(&value[..len]);
+        }
+        OpKind::Memory => {
+            let linear = address(cpu, decoded, index, len as u64)?;
+            read_linear(cpu, memory, linear, &mut bytes[..len], Access::at_cpl(cpu, AccessKind::Read))?;
+        }
+        _ => return Err(Exception::invalid_opcode().into()),
+    }
+    Ok(u64::from_le_bytes(bytes))
+}
+
+/// Sets a general register: 16 bits leave the rest as it is, 32 bits clear it.
+pub(super) fn set_register(cpu: &mut Cpu, name: Register, value: u64) {
+    if !name.is_gpr() {
+        return;
+    }
+    let full = &mut cpu.gpr[name.full_register().number() % 16];
+    *full = match name.size() {
+        2 => *full & !0xffff | value & 0xffff,
+        4 => value & 0xffff_ffff,
+        _ => value,
+    };
+}
+
+/// The linear address of the memory operand `index`, `len` bytes of it to be read.
+fn address(cpu: &Cpu, decoded: &iced_x86::Instruction, index: u32, len: u64) -> Result<u64, Exception> {
+    // Segment bases are left out here: the result is the effective address.
+    let effective = decoded
+        .virtual_address(index, 0, |name, _, _| {
+            Some(if name.is_segment_register() { 0 } else { register(cpu, name) })
+        })
+        .ok_or(Exception::invalid_opcode())?;
+    let name = match decoded.memory_segment() {
+        Register::ES => SegmentName::Es,
+        Register::CS => SegmentName::Cs,
+        Register::SS => SegmentName::Ss,
+        Register::FS => SegmentName::Fs,
+        Register::GS => SegmentName::Gs,
+        _ => SegmentName::Ds,
+    };
+    segment_address(cpu, name, effective, len, AccessKind::Read)
+}
+
+/// A general register of 16 to 64 bits; others count as 0.
+pub(super) fn register(cpu: &Cpu, name: Register) -> u64 {
+    if !name.is_gpr() {
+        return 0;
+    }
+    let value = cpu.gpr[name.full_register().number() % 16];
+    match name.size() {
+        2 => value & 0xffff,
+        4 => value & 0xffff_ffff,
+        _ => value,
+    }
+}

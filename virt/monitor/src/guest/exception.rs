@@ -1,0 +1,207 @@
+//! Exceptions, and what is not done by hand.
+
+use core::fmt;
+
+use super::cpu::dr6;
+
+/// The vectors the processor itself uses.
+///
+/// Source: SDM vol. 3, Interrupt and Exception Handling, "Exception and Interrupt Vectors".
+pub mod vector {
+    /// `#DE`, divide error.
+    pub const DIVIDE_ERROR: u8 = 0;
+    /// `#DB`, debug.
+    pub const DEBUG: u8 = 1;
+    /// Non-maskable interrupt.
+    pub const NMI: u8 = 2;
+    /// `#BP`, breakpoint (INT3).
+    pub const BREAKPOINT: u8 = 3;
+    /// `#OF`, overflow (INTO).
+    pub const OVERFLOW: u8 = 4;
+    /// `#UD`, invalid opcode.
+    pub const INVALID_OPCODE: u8 = 6;
+    /// `#DF`, double fault.
+    pub const DOUBLE_FAULT: u8 = 8;
+    /// `#TS`, invalid TSS.
+    pub const INVALID_TSS: u8 = 10;
+    /// `#NP`, segment not present.
+    pub const SEGMENT_NOT_PRESENT: u8 = 11;
+    /// `#SS`, stack-segment fault.
+    pub const STACK_FAULT: u8 = 12;
+    /// `#GP`, general protection.
+    pub const GENERAL_PROTECTION: u8 = 13;
+    /// `#PF`, page fault.
+    pub const PAGE_FAULT: u8 = 14;
+    /// `#AC`, alignment check.
+    pub const ALIGNMENT_CHECK: u8 = 17;
+    /// `#MC`, machine check.
+    pub const MACHINE_CHECK: u8 = 18;
+    /// `#VE`, virtualization exception.
+    pub const VIRTUALIZATION: u8 = 20;
+    /// `#CP`, control protection.
+    pub const CONTROL_PROTECTION: u8 = 21;
+}
+
+/// An exception the processor raises, with what its delivery leaves for the handler.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Exception {
+    /// The vector.
+    pub vector: u8,
+    /// The error code, for the vectors that push one.
+    pub error_code: Option<u32>,
+    /// The linear address a page fault puts into CR2.
+    pub cr2: Option<u64>,
+    /// The bits a debug exception sets in DR6 (B0–B3, BD, BS).
+    pub dr6: u64,
+}
+
+/// When an exception is reported, relative to the instruction it belongs to.
+///
+/// Source: SDM vol. 3, Interrupt and Exception Handling, "Exception Classifications".
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExceptionKind {
+    /// Before the instruction: its address is pushed.
+    Fault,
+    /// After the instruction: the next one's address is pushed.
+    Trap,
+    /// The address pushed need not mean anything.
+    Abort,
+}
+
+impl Exception {
+    /// An exception as an intercept reports it: `error_code` is used for the vectors that push one, `address` for
+    /// the page fault. A debug exception made so sets no bit of DR6.
+    pub const fn from_intercept(vector: u8, error_code: u32, address: u64) -> Self {
+        let error_code = if pushes_error_code(vector) { Some(error_code) } else { None };
+        let cr2 = if vector == vector::PAGE_FAULT { Some(address) } else { None };
+        Self { vector, error_code, cr2, dr6: 0 }
+    }
+
+    /// `#UD`.
+    pub const fn invalid_opcode() -> Self {
+        Self::from_intercept(vector::INVALID_OPCODE, 0, 0)
+    }
+
+    /// `#GP(code)`.
+    pub const fn general_protection(code: u32) -> Self {
+        Self::from_intercept(vector::GENERAL_PROTECTION, code, 0)
+    }
+
+    /// `#SS(code)`.
+    pub const fn stack_fault(code: u32) -> Self {
+        Self::from_intercept(vector::STACK_FAULT, code, 0)
+    }
+
+    /// `#NP(code)`.
+    pub const fn segment_not_present(code: u32) -> Self {
+        Self::from_intercept(vector::SEGMENT_NOT_PRESENT, code, 0)
+    }
+
+    /// `#TS(code)`.
+    pub const fn invalid_tss(code: u32) -> Self {
+        Self::from_intercept(vector::INVALID_TSS, code, 0)
+    }
+
+    /// `#PF(code)` at the linear `address`.
+    pub const fn page_fault(code: u32, address: u64) -> Self {
+        Self::from_intercept(vector::PAGE_FAULT, code, address)
+    }
+
+    /// `#DF(0)`.
+    pub const fn double_fault() -> Self {
+        Self::from_intercept(vector::DOUBLE_FAULT, 0, 0)
+    }
+
+    /// `#DB` that reports `conditions` in DR6.
+    pub const fn debug(conditions: u64) -> Self {
+        Self { vector: vector::DEBUG, error_code: None, cr2: None, dr6: conditions }
+    }
+
+    /// The `#DB` a guest gets that steps itself: DR6.BS.
+    pub const fn single_step() -> Self {
+        Self::debug(dr6::BS)
+    }
+
+    /// Fault, trap or abort. A debug exception is a fault only for a general detect condition (DR6.BD); an
+    /// instruction breakpoint, a fault too, is not told from a data breakpoint here: both push RF as it is.
+    pub const fn kind(&self) -> ExceptionKind {
+        match self.vector {
+            vector::DEBUG if self.dr6 & dr6::BD != 0 => ExceptionKind::Fault,
+            vector::DEBUG | vector::BREAKPOINT | vector::OVERFLOW => ExceptionKind::Trap,
+            vector::DOUBLE_FAULT | vector::MACHINE_CHECK => ExceptionKind::Abort,
+            _ => ExceptionKind::Fault,
+        }
+    }
+}
+
+/// Source: SDM vol. 3, Interrupt and Exception Handling, "Protected-Mode Exceptions and Interrupts".
+const fn pushes_error_code(vector: u8) -> bool {
+    matches!(vector, 8 | 10..=14 | 17 | 21 | 29 | 30)
+}
+
+/// Why an access, an instruction or a delivery did not take place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Error {
+    /// The guest's own fault: deliver it.
+    Exception(Exception),
+    /// Beyond what is done by hand: the monitor must stop the guest and say so.
+    Unsupported(Unsupported),
+}
+
+/// What the monitor does not do by hand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unsupported {
+    /// A page table, descriptor table, stack or instruction lies where the guest has no RAM.
+    NoMemory {
+        /// The guest-physical address.
+        address: u64,
+    },
+    /// An event goes through a task gate.
+    TaskGate {
+        /// The event's vector.
+        vector: u8,
+    },
+    /// IRET with RFLAGS.NT set outside long mode returns to another task.
+    TaskReturn {
+        /// RIP of the IRET.
+        rip: u64,
+    },
+    /// An event or instruction in, or a return to, virtual-8086 mode.
+    Virtual8086 {
+        /// RIP of the instruction.
+        rip: u64,
+    },
+    /// The instruction is not one of those executed by hand.
+    Instruction {
+        /// Its RIP.
+        rip: u64,
+    },
+}
+
+impl From<Exception> for Error {
+    fn from(exception: Exception) -> Self {
+        Self::Exception(exception)
+    }
+}
+
+impl From<Unsupported> for Error {
+    fn from(unsupported: Unsupported) -> Self {
+        Self::Unsupported(unsupported)
+    }
+}
+
+impl fmt::Display for Unsupported {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoMemory { address } => {
+                write!(f, "the guest uses {address:#x}, where it has no RAM")
+            }
+            Self::TaskGate { vector } => write!(f, "vector {vector:#x} goes through a task gate"),
+            Self::TaskReturn { rip } => write!(f, "{rip:#x}: IRET to another task"),
+            Self::Virtual8086 { rip } => write!(f, "{rip:#x}: virtual-8086 mode"),
+            Self::Instruction { rip } => {
+                write!(f, "{rip:#x}: an instruction that is not executed by hand")
+            }
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! Ranges of linear memory, and what segmentation says about them.
+
+use super::cpu::{Cpu, Mode, Segment};
+use super::exception::{Error, Exception, Unsupported};
+use super::memory::GuestMemory;
+use super::paging::{Access, AccessKind, translate};
+
+/// Reads the bytes at `linear`, over page boundaries.
+///
+/// Errors: the page fault of the first page that has one, or a page without RAM.
+pub fn read_linear<M: GuestMemory + ?Sized>(
+    cpu: &Cpu,
+    memory: &mut M,
+    linear: u64,
+    out: &mut [u8],
+    access: Access,
+) -> Result<(), Error> {
+    for piece in pieces(linear, out.len()) {
+        let address = translate(cpu, memory, piece.linear, access)?;
+        if !memory.read(address, &mut out[piece.offset..piece.offset + piece.len]) {
+            return Err(Unsupported::NoMemory { address }.into());
+        }
+    }
+    Ok(())
+}
+
+/// Writes `bytes` at `linear`, over page boundaries; nothing is written when any page of the range faults.
+///
+/// Errors: the page fault of the first page that has one, or a page without RAM.
+pub fn write_linear<M: GuestMemory + ?Sized>(
+    cpu: &Cpu,
+    memory: &mut M,
+    linear: u64,
+    bytes: &[u8],
+    access: Access,
+) -> Result<(), Error> {
+    for piece in pieces(linear, bytes.len()) {
+        let address = translate(cpu, memory, piece.linear, access)?;
+        if !memory.read(address, &mut [0]) {
+            return Err(Unsupported::NoMemory { address }.into());
+        }
+    }
+    for piece in pieces(linear, bytes.len()) {
+        let address = translate(cpu, memory, piece.linear, access)?;
+        if !memory.write(address, &bytes[piece.offset..piece.offset + piece.len]) {
+            return Err(Unsupported::NoMemory { address }.into());
+        }
+    }
+    Ok(())
+}
+
+/// A register an effective address is relative to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SegmentName {
+    Es,
+    Cs,
+    Ss,
+    Ds,
+    Fs,
+    Gs,
+}
+
+/// The linear address of `len` bytes at `offset` in a segment.
+///
+/// Errors: `#SS(0)` for SS, else `#GP(0)`: not canonical, beyond the limit, null, or of a type that forbids it.
+///
+/// Source: SDM vol. 3, Protection, "Limit Checking", "Type Checking"; Interrupt 12 and 13.
+pub(super) fn segment_address(
+    cpu: &Cpu,
+    name: SegmentName,
+    offset: u64,
+    len: u64,
+    kind: AccessKind,
+) -> Result<u64, Exception> {
+    let segment = match name {
+        SegmentName::Es => &cpu.es,
+        SegmentName::Cs => &cpu.cs,
+        SegmentName::Ss => &cpu.ss,
+        SegmentName::Ds => &cpu.ds,
+        SegmentName::Fs => &cpu.fs,
+        SegmentName::Gs => &cpu.gs,
+    };
+    let refused =
+        if name == SegmentName::Ss { Exception::stack_fault(0) } else { Exception::general_protection(0) };
+    if cpu.mode() == Mode::Bits64 {
+        let base = if matches!(name, SegmentName::Fs | SegmentName::Gs) { segment.base } else { 0 };
+        let linear = base.wrapping_add(offset);
+        let last = linear.wrapping_add(len.saturating_sub(1));
+        return if cpu.is_canonical(linear) && cpu.is_canonical(last) { Ok(linear) } else { Err(refused) };
+    }
+    if matches!(cpu.mode(), Mode::Protected | Mode::Compatibility) && !type_allows(segment, kind) {
+        return Err(refused);
+    }
+    if !within_limit(segment, offset, len) {
+        return Err(refused);
+    }
+    Ok(segment.base.wrapping_add(offset) & 0xffff_ffff)
+}
+
+/// `len` bytes at `offset` lie within the limit, expand-down data included.
+pub(super) fn within_limit(segment: &Segment, offset: u64, len: u64) -> bool {
+    let last = offset.wrapping_add(len.saturating_sub(1));
+    if last < offset {
+        return false;
+    }
+    let limit = u64::from(segment.limit);
+    let expand_down = !segment.has(Segment::CODE) && segment.has(Segment::S | Segment::CONFORMING);
+    if expand_down {
+        let top = if segment.has(Segment::DB) { 0xffff_ffff } else { 0xffff };
+        offset > limit && last <= top
+    } else {
+        last <= limit
+    }
+}
+
+fn type_allows(segment: &Segment, kind: AccessKind) -> bool {
+    if !segment.has(Segment::P | Segment::S) {
+        return false;
+    }
+    let code = segment.has(Segment::CODE);
+    let read_write = segment.has(Segment::READ_WRITE);
+    match kind {
+        AccessKind::Read => !code || read_write,
+        AccessKind::Write => !code && read_write,
+        AccessKind::Execute => code,
+    }
+}
+
+struct Piece {
+    linear: u64,
+    offset: usize,
+    len: usize,
+}
+
+fn pieces(linear: u64, len: usize) -> impl Iterator<Item = Piece> {
+    let mut offset = 0;
+    core::iter::from_fn(move || {
+        if offset == len {
+            return None;
+        }
+        let at = linear.wrapping_add(offset as u64);
+        let room = 4096 - (at & 0xfff) as usize;
+        let piece = Piece { linear: at, offset, len: room.min(len - offset) };
+        offset += piece.len;
+        Some(piece)
+    })
+}
+
+#[cfg(test)]
+mod tests;

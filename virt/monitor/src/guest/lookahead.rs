@@ -1,0 +1,226 @@
+//! Which instruction comes next.
+
+use super::cpu::{Cpu, Mode, Shadow, rflags};
+use super::exception::{Error, Exception, Unsupported};
+use super::linear::within_limit;
+use super::memory::GuestMemory;
+use super::paging::Tlb;
+
+mod classify;
+
+use classify::{Cache, Class, classify};
+
+/// No instruction is longer.
+const MAX_LEN: usize = 15;
+
+/// An operand size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Size {
+    /// 16 bits.
+    Word,
+    /// 32 bits.
+    Dword,
+    /// 64 bits.
+    Qword,
+}
+
+impl Size {
+    /// The size in bytes.
+    pub const fn bytes(self) -> usize {
+        match self {
+            Self::Word => 2,
+            Self::Dword => 4,
+            Self::Qword => 8,
+        }
+    }
+}
+
+/// An instruction [`execute`](super::execute) knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Emulation {
+    /// PUSHF, PUSHFD, PUSHFQ.
+    Pushf(Size),
+    /// POPF, POPFD, POPFQ.
+    Popf(Size),
+    /// IRET, IRETD, IRETQ.
+    Iret(Size),
+    /// INT n.
+    Int(u8),
+    /// INT3.
+    Int3,
+    /// INT1.
+    Int1,
+    /// INTO.
+    Into,
+    /// SYSCALL.
+    Syscall,
+    /// SYSRET; the 64-bit form returns to 64-bit mode.
+    Sysret(Size),
+    /// SYSENTER.
+    Sysenter,
+    /// SYSEXIT; the 64-bit form returns to 64-bit mode.
+    Sysexit(Size),
+    /// STI.
+    Sti,
+    /// CLI.
+    Cli,
+    /// MOV to SS.
+    MovSs,
+    /// POP SS.
+    PopSs(Size),
+    /// LSS, which TCG (seen in QEMU 7.2) takes for one that opens a shadow.
+    Lss,
+    /// MOV from DR6.
+    MovFromDr6,
+    /// MOV to DR6.
+    MovToDr6,
+    /// PAUSE, after which TCG (seen in QEMU 7.2) forgets the single-step trap.
+    Pause,
+    /// HLT.
+    Hlt,
+}
+
+impl Emulation {
+    /// The processor must not execute it while the guest is stepped: it would show or lose TF, or swallow a step.
+    pub const fn when_stepping(self) -> bool {
+        !matches!(self, Self::Cli | Self::Hlt)
+    }
+}
+
+/// The instruction at CS:RIP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Instruction {
+    rip: u64,
+    bytes: [u8; MAX_LEN],
+    class: Class,
+    shadow: Option<Shadow>,
+}
+
+impl Instruction {
+    /// Its RIP.
+    pub const fn rip(&self) -> u64 {
+        self.rip
+    }
+
+    /// Its bytes; of one that is not [valid](Self::is_valid), those the decoder looked at.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.class.len)]
+    }
+
+    /// Its length in bytes.
+    #[expect(clippy::len_without_is_empty, reason = "an instruction is never empty")]
+    pub const fn len(&self) -> u8 {
+        self.class.len
+    }
+
+    /// How it is executed by hand, if it can be.
+    pub const fn emulation(&self) -> Option<Emulation> {
+        self.class.emulation
+    }
+
+    /// The interrupt shadow it opens (STI only where RFLAGS.IF is 0).
+    pub const fn shadow(&self) -> Option<Shadow> {
+        self.shadow
+    }
+
+    /// A string instruction with a REP prefix: single-step traps come between its iterations, with RIP still on it.
+    pub const fn repeats(&self) -> bool {
+        self.class.repeats
+    }
+
+    /// The bytes are an instruction; otherwise the processor is expected to raise `#UD`.
+    pub const fn is_valid(&self) -> bool {
+        self.class.valid
+    }
+}
+
+/// Reads and classifies the next instruction.
+///
+/// The bytes are read anew each time, so that code that changes itself is seen; only what bytes mean is remembered.
+/// Translations are kept: see [`Tlb`] for when they must be forgotten. About 12 KiB.
+pub struct Lookahead {
+    tlb: Tlb,
+    cache: Cache,
+}
+
+impl Lookahead {
+    /// One that knows nothing yet.
+    pub const fn new() -> Self {
+        Self { tlb: Tlb::new(), cache: Cache::new() }
+    }
+
+    /// The instruction at CS:RIP. The page behind is looked at only if the instruction reaches into it.
+    ///
+    /// Errors: the fault of the fetch: `#PF`, or `#GP(0)` where RIP is not canonical or beyond the limit of CS.
+    pub fn next<M: GuestMemory + ?Sized>(&mut self, cpu: &Cpu, memory: &mut M) -> Result<Instruction, Error> {
+        let bits = cpu.code_bits();
+        let mut bytes = [0; MAX_LEN];
+        let first = MAX_LEN.min(4096 - (linear(cpu, 0)? & 0xfff) as usize);
+        self.fetch(cpu, memory, &mut bytes, 0, first)?;
+        let class = match self.cache.find(cpu.rip, bits, &bytes, first) {
+            Some(class) => class,
+            None => {
+                let mut class = classify(bits, cpu.rip, &bytes[..first]);
+                if class.is_none() && first < MAX_LEN {
+                    self.fetch(cpu, memory, &mut bytes, first, MAX_LEN - first)?;
+                    class = self.cache.find(cpu.rip, bits, &bytes, MAX_LEN);
+                    class = class.or_else(|| classify(bits, cpu.rip, &bytes));
+                }
+                // Fifteen bytes and still no end.
+                let class = class.ok_or(Exception::general_protection(0))?;
+                self.cache.insert(cpu.rip, bits, &bytes, class);
+                class
+            }
+        };
+        // The last byte must be within the code segment too.
+        linear(cpu, u64::from(class.len) - 1)?;
+        let shadow = match class.shadow {
+            Some(Shadow::Sti) if cpu.rflags & rflags::IF != 0 => None,
+            shadow => shadow,
+        };
+        Ok(Instruction { rip: cpu.rip, bytes, class, shadow })
+    }
+
+    /// Forgets translations: see [`Tlb`] for when.
+    pub fn flush(&mut self) {
+        self.tlb.flush();
+    }
+
+    /// Reads `len` bytes, all of one page, at RIP + `offset` into their place in `bytes`.
+    fn fetch<M: GuestMemory + ?Sized>(
+        &mut self,
+        cpu: &Cpu,
+        memory: &mut M,
+        bytes: &mut [u8; MAX_LEN],
+        offset: usize,
+        len: usize,
+    ) -> Result<(), Error> {
+        let linear = linear(cpu, offset as u64)?;
+        let address = self.tlb.translate_fetch(cpu, memory, linear)?;
+        if !memory.read(address, &mut bytes[offset..offset + len]) {
+            return Err(Unsupported::NoMemory { address }.into());
+        }
+        Ok(())
+    }
+}
+
+impl Default for Lookahead {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// The linear address of the byte at RIP + `offset`.
+fn linear(cpu: &Cpu, offset: u64) -> Result<u64, Exception> {
+    let rip = cpu.rip.wrapping_add(offset);
+    if cpu.mode() == Mode::Bits64 {
+        return if cpu.is_canonical(rip) { Ok(rip) } else { Err(Exception::general_protection(0)) };
+    }
+    if !within_limit(&cpu.cs, rip, 1) {
+        return Err(Exception::general_protection(0));
+    }
+    Ok(cpu.cs.base.wrapping_add(rip) & 0xffff_ffff)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,122 @@
+//! What the bytes of an instruction mean to a stepping monitor.
+
+use iced_x86::{Code, Decoder, DecoderError, DecoderOptions, Mnemonic, Register};
+
+use super::{Emulation, MAX_LEN, Size};
+use crate::guest::cpu::Shadow;
+
+/// What there is to know about an instruction beforehand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Class {
+    pub(super) len: u8,
+    pub(super) emulation: Option<Emulation>,
+    /// STI's is here whatever IF is.
+    pub(super) shadow: Option<Shadow>,
+    pub(super) repeats: bool,
+    pub(super) valid: bool,
+}
+
+/// Classifies the instruction at the front of `bytes`; `None` when it does not end within them.
+pub(super) fn classify(bits: u32, rip: u64, bytes: &[u8]) -> Option<Class> {
+    let mut decoder = Decoder::with_ip(bits, bytes, rip, DecoderOptions::NONE);
+    let instruction = decoder.decode();
+    match decoder.last_error() {
+        DecoderError::None => {}
+        DecoderError::NoMoreBytes => return None,
+        _ => {
+            let len = decoder.position().clamp(1, bytes.len().max(1)) as u8;
+            return Some(Class { len, emulation: None, shadow: None, repeats: false, valid: false });
+        }
+    }
+    let emulation = emulation(&instruction);
+    let shadow = match emulation {
+        Some(Emulation::Sti) => Some(Shadow::Sti),
+        Some(Emulation::MovSs | Emulation::PopSs(_)) => Some(Shadow::MovSs),
+        _ => None,
+    };
+    let prefixed = instruction.has_rep_prefix() || instruction.has_repne_prefix();
+    let repeats = prefixed && instruction.is_string_instruction();
+    Some(Class { len: instruction.len() as u8, emulation, shadow, repeats, valid: true })
+}
+
+fn emulation(instruction: &iced_x86::Instruction) -> Option<Emulation> {
+    Some(match instruction.mnemonic() {
+        Mnemonic::Pushf => Emulation::Pushf(Size::Word),
+        Mnemonic::Pushfd => Emulation::Pushf(Size::Dword),
+        Mnemonic::Pushfq => Emulation::Pushf(Size::Qword),
+        Mnemonic::Popf => Emulation::Popf(Size::Word),
+        Mnemonic::Popfd => Emulation::Popf(Size::Dword),
+        Mnemonic::Popfq => Emulation::Popf(Size::Qword),
+        Mnemonic::Iret => Emulation::Iret(Size::Word),
+        Mnemonic::Iretd => Emulation::Iret(Size::Dword),
+        Mnemonic::Iretq => Emulation::Iret(Size::Qword),
+        Mnemonic::Int => Emulation::Int(instruction.immediate8()),
+        Mnemonic::Int3 => Emulation::Int3,
+        Mnemonic::Int1 => Emulation::Int1,
+        Mnemonic::Into => Emulation::Into,
+        Mnemonic::Syscall => Emulation::Syscall,
+        Mnemonic::Sysret => Emulation::Sysret(Size::Dword),
+        Mnemonic::Sysretq => Emulation::Sysret(Size::Qword),
+        Mnemonic::Sysenter => Emulation::Sysenter,
+        Mnemonic::Sysexit => Emulation::Sysexit(Size::Dword),
+        Mnemonic::Sysexitq => Emulation::Sysexit(Size::Qword),
+        Mnemonic::Sti => Emulation::Sti,
+        Mnemonic::Cli => Emulation::Cli,
+        Mnemonic::Hlt => Emulation::Hlt,
+        Mnemonic::Pause => Emulation::Pause,
+        Mnemonic::Lss => Emulation::Lss,
+        // DR4, the other name of DR6 without CR4.DE, is left to the processor.
+        Mnemonic::Mov => match (instruction.op0_register(), instruction.op1_register()) {
+            (Register::SS, _) => Emulation::MovSs,
+            (Register::DR6, _) => Emulation::MovToDr6,
+            (_, Register::DR6) => Emulation::MovFromDr6,
+            _ => return None,
+        },
+        Mnemonic::Pop => match instruction.code() {
+            Code::Popw_SS => Emulation::PopSs(Size::Word),
+            Code::Popd_SS => Emulation::PopSs(Size::Dword),
+            _ => return None,
+        },
+        _ => return None,
+    })
+}
+
+/// Classes by the bytes they were found for; RIP only chooses the place.
+pub(super) struct Cache {
+    entries: [Option<Entry>; Self::ENTRIES],
+}
+
+#[derive(Clone, Copy)]
+struct Entry {
+    bits: u8,
+    /// The instruction's bytes and no others.
+    bytes: [u8; MAX_LEN],
+    class: Class,
+}
+
+impl Cache {
+    const ENTRIES: usize = 512;
+
+    pub(super) const fn new() -> Self {
+        Self { entries: [None; Self::ENTRIES] }
+    }
+
+    /// The class of the instruction at the front of `bytes`, of which `available` are there.
+    pub(super) fn find(&self, rip: u64, bits: u32, bytes: &[u8; MAX_LEN], available: usize) -> Option<Class> {
+        let entry = self.entries[place(rip)].as_ref()?;
+        let len = usize::from(entry.class.len);
+        let same = u32::from(entry.bits) == bits && len <= available && entry.bytes[..len] == bytes[..len];
+        same.then_some(entry.class)
+    }
+
+    /// Remembers a class. One that is not an instruction is not kept: how far its bytes mattered is not known.
+    pub(super) fn insert(&mut self, rip: u64, bits: u32, bytes: &[u8; MAX_LEN], class: Class) {
+        if class.valid {
+            self.entries[place(rip)] = Some(Entry { bits: bits as u8, bytes: *bytes, class });
+        }
+    }
+}
+
+fn place(rip: u64) -> usize {
+    (rip ^ rip >> 9) as usize % Cache::ENTRIES
+}

@@ -1,0 +1,344 @@
+//! The guest's page tables.
+
+use super::cpu::{Cpu, cr0, cr4, efer, rflags};
+use super::exception::{Error, Exception, Unsupported};
+use super::memory::GuestMemory;
+
+/// What an access does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AccessKind {
+    /// Reads data.
+    Read,
+    /// Writes data.
+    Write,
+    /// Fetches an instruction.
+    Execute,
+}
+
+/// On whose behalf an access is made.
+///
+/// Source: SDM vol. 3, Paging, "Access Rights".
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Privilege {
+    /// A user-mode access: CPL is 3.
+    User,
+    /// An explicit supervisor-mode access: CPL below 3; RFLAGS.AC lifts SMAP.
+    Supervisor,
+    /// An implicit supervisor-mode access, to a descriptor table or a TSS at any CPL; nothing lifts SMAP.
+    Implicit,
+}
+
+/// One access to linear memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Access {
+    /// What it does.
+    pub kind: AccessKind,
+    /// For whom.
+    pub privilege: Privilege,
+}
+
+impl Access {
+    /// An access by the instruction at hand, with the rights of the current level.
+    pub const fn at_cpl(cpu: &Cpu, kind: AccessKind) -> Self {
+        let privilege = if cpu.cpl == 3 { Privilege::User } else { Privilege::Supervisor };
+        Self { kind, privilege }
+    }
+
+    /// An access to a descriptor table or a TSS.
+    pub const fn implicit(kind: AccessKind) -> Self {
+        Self { kind, privilege: Privilege::Implicit }
+    }
+}
+
+/// Walks the guest's page tables: the guest-physical address of `linear`.
+///
+/// Sets accessed and dirty flags as the processor does, on success only. Without paging `linear` is the answer.
+/// Above the linear address width nothing is checked: that is [`Cpu::is_canonical`]'s part.
+///
+/// Errors: the page fault, or [`Unsupported::NoMemory`] where a table is not in RAM.
+///
+/// Source: SDM vol. 3, Paging, "32-Bit Paging", "PAE Paging", "4-Level Paging and 5-Level Paging", "Access Rights",
+/// "Page-Fault Exceptions", "Accessed and Dirty Flags".
+pub fn translate<M: GuestMemory + ?Sized>(
+    cpu: &Cpu,
+    memory: &mut M,
+    linear: u64,
+    access: Access,
+) -> Result<u64, Error> {
+    let linear = if cpu.is_long_mode() { linear } else { linear & 0xffff_ffff };
+    if cpu.cr0 & cr0::PG == 0 {
+        return Ok(linear);
+    }
+    if cpu.is_long_mode() || cpu.cr4 & cr4::PAE != 0 {
+        walk_wide(cpu, memory, linear, access)
+    } else {
+        walk_narrow(cpu, memory, linear, access)
+    }
+}
+
+/// A few translations of instruction fetches, kept between steps.
+///
+/// It holds what the processor's own TLB may hold, and must be [flushed](Tlb::flush) whenever that one is: on INVLPG,
+/// INVPCID, MOV to CR3 and CR4, MOV to CR0, WRMSR of IA32_EFER, and after any stretch of execution in which these were
+/// not intercepted. Writes of CR0, CR3, CR4, EFER and changes of the level are also noticed by themselves. A guest
+/// that edits a mapping in place without INVLPG gets the old one until then, as the manual allows the processor.
+#[derive(Clone, Debug)]
+pub struct Tlb {
+    context: [u64; 4],
+    entries: [Option<(u64, u64)>; Self::ENTRIES],
+}
+
+impl Tlb {
+    const ENTRIES: usize = 16;
+
+    /// An empty TLB.
+    pub const fn new() -> Self {
+        Self { context: [0; 4], entries: [None; Self::ENTRIES] }
+    }
+
+    /// Forgets everything.
+    pub fn flush(&mut self) {
+        self.entries = [None; Self::ENTRIES];
+    }
+
+    /// [`translate`] of an instruction fetch at the current level.
+    pub fn translate_fetch<M: GuestMemory + ?Sized>(
+        &mut self,
+        cpu: &Cpu,
+        memory: &mut M,
+        linear: u64,
+    ) -> Result<u64, Error> {
+        let context = [cpu.cr3, cpu.cr4, cpu.cr0, cpu.efer << 2 | u64::from(cpu.cpl)];
+        if self.context != context {
+            self.context = context;
+            self.flush();
+        }
+        let page = linear >> 12;
+        let slot = page as usize % Self::ENTRIES;
+        if let Some((held, frame)) = self.entries[slot]
+            && held == page
+        {
+            return Ok(frame | linear & 0xfff);
+        }
+        let physical = translate(cpu, memory, linear, Access::at_cpl(cpu, AccessKind::Execute))?;
+        self.entries[slot] = Some((page, physical & !0xfff));
+        Ok(physical)
+    }
+}
+
+impl Default for Tlb {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Bits of a page-fault error code. Source: SDM vol. 3, Paging, "Page-Fault Exceptions".
+mod code {
+    pub(super) const P: u32 = 1 << 0;
+    pub(super) const WR: u32 = 1 << 1;
+    pub(super) const US: u32 = 1 << 2;
+    pub(super) const RSVD: u32 = 1 << 3;
+    pub(super) const ID: u32 = 1 << 4;
+}
+
+/// Bits of a paging-structure entry, of all three formats.
+mod entry {
+    pub(super) const P: u64 = 1 << 0;
+    pub(super) const RW: u64 = 1 << 1;
+    pub(super) const US: u64 = 1 << 2;
+    pub(super) const A: u64 = 1 << 5;
+    pub(super) const D: u64 = 1 << 6;
+    pub(super) const PS: u64 = 1 << 7;
+    pub(super) const XD: u64 = 1 << 63;
+    pub(super) const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
+}
+
+/// The entries a walk went through, to be marked when it ends well.
+struct Trail {
+    entries: [(u64, u64); 5],
+    len: usize,
+}
+
+impl Trail {
+    const fn new() -> Self {
+        Self { entries: [(0, 0); 5], len: 0 }
+    }
+
+    fn push(&mut self, address: u64, value: u64) {
+        self.entries[self.len] = (address, value);
+        self.len += 1;
+    }
+
+    /// Sets A in all entries, and D in the last one for a write. Both flags are in the low byte of every format.
+    fn mark<M: GuestMemory + ?Sized>(&self, memory: &mut M, kind: AccessKind) -> Result<(), Error> {
+        for (index, &(address, value)) in self.entries[..self.len].iter().enumerate() {
+            let dirty = if index + 1 == self.len && kind == AccessKind::Write { entry::D } else { 0 };
+            let flags = entry::A | dirty;
+            if value & flags != flags && !memory.write(address, &[(value | flags) as u8]) {
+                return Err(Unsupported::NoMemory { address }.into());
+            }
+        }
+        Ok(())
+    }
+}
+
+/// 4-level, 5-level and PAE paging: entries of 64 bits.
+fn walk_wide<M: GuestMemory + ?Sized>(
+    cpu: &Cpu,
+    memory: &mut M,
+    linear: u64,
+    access: Access,
+) -> Result<u64, Error> {
+    let long = cpu.is_long_mode();
+    let levels = match (long, cpu.cr4 & cr4::LA57 != 0) {
+        (true, true) => 5,
+        (true, false) => 4,
+        (false, _) => 3,
+    };
+    let reserved = reserved_address_bits(cpu) | if cpu.efer & efer::NXE == 0 { entry::XD } else { 0 };
+    let mut table = if long { cpu.cr3 & entry::ADDRESS } else { cpu.cr3 & 0xffff_ffe0 };
+    let mut rights = entry::RW | entry::US;
+    let mut no_execute = 0;
+    let mut trail = Trail::new();
+    for level in (1..=levels).rev() {
+        let shift = 12 + 9 * (level - 1);
+        let address = table + (linear >> shift & 0x1ff) * 8;
+        let value = read_entry::<8, M>(memory, address)?;
+        if value & entry::P == 0 {
+            return Err(fault(cpu, linear, access, 0));
+        }
+        // The four entries of a PAE page-directory-pointer table have no rights, no flags, mark nothing and map nothing.
+        let pae_pointer = !long && level == 3;
+        let leaf = level == 1 || level <= 3 && value & entry::PS != 0;
+        let mut must_be_zero = reserved;
+        if pae_pointer {
+            must_be_zero |= 0x1e6 | entry::XD;
+        } else if !long {
+            must_be_zero |= 0x7ff0_0000_0000_0000;
+        }
+        if level > 3 || pae_pointer {
+            must_be_zero |= entry::PS;
+        } else if leaf && level > 1 {
+            // Bit 12 of a large page is PAT.
+            must_be_zero |= ((1 << shift) - 1) & !0x1fff;
+        }
+        if value & must_be_zero != 0 {
+            return Err(fault(cpu, linear, access, code::P | code::RSVD));
+        }
+        if !pae_pointer {
+            rights &= value;
+            no_execute |= value & entry::XD;
+            trail.push(address, value);
+        }
+        if leaf {
+            if !permits(cpu, access, rights, no_execute != 0) {
+                return Err(fault(cpu, linear, access, code::P));
+            }
+            trail.mark(memory, access.kind)?;
+            let offset = (1 << shift) - 1;
+            return Ok(value & entry::ADDRESS & !offset | linear & offset);
+        }
+        table = value & entry::ADDRESS;
+    }
+    // The last round has level 1, which is always a leaf.
+    Err(fault(cpu, linear, access, 0))
+}
+
+/// 32-bit paging: two levels, entries of 32 bits.
+fn walk_narrow<M: GuestMemory + ?Sized>(
+    cpu: &Cpu,
+    memory: &mut M,
+    linear: u64,
+    access: Access,
+) -> Result<u64, Error> {
+    let mut trail = Trail::new();
+    let directory = (cpu.cr3 & 0xffff_f000) + (linear >> 22 & 0x3ff) * 4;
+    let value = read_entry::<4, M>(memory, directory)?;
+    if value & entry::P == 0 {
+        return Err(fault(cpu, linear, access, 0));
+    }
+    trail.push(directory, value);
+    let (rights, physical) = if value & entry::PS != 0 && cpu.cr4 & cr4::PSE != 0 {
+        // PSE-36: bits 20:13 are bits 39:32 of the address, bit 21 and those above the address width are reserved.
+        let high = (value >> 13 & 0xff) << 32;
+        if value & 1 << 21 != 0 || high & reserved_address_bits(cpu) != 0 {
+            return Err(fault(cpu, linear, access, code::P | code::RSVD));
+        }
+        (value, high | value & 0xffc0_0000 | linear & 0x3f_ffff)
+    } else {
+        let table = (value & 0xffff_f000) + (linear >> 12 & 0x3ff) * 4;
+        let leaf = read_entry::<4, M>(memory, table)?;
+        if leaf & entry::P == 0 {
+            return Err(fault(cpu, linear, access, 0));
+        }
+        trail.push(table, leaf);
+        (value & leaf, leaf & 0xffff_f000 | linear & 0xfff)
+    };
+    if !permits(cpu, access, rights, false) {
+        return Err(fault(cpu, linear, access, code::P));
+    }
+    trail.mark(memory, access.kind)?;
+    Ok(physical)
+}
+
+fn read_entry<const N: usize, M: GuestMemory + ?Sized>(memory: &M, address: u64) -> Result<u64, Error> {
+    let mut bytes = [0; 8];
+    if !memory.read(address, &mut bytes[..N]) {
+        return Err(Unsupported::NoMemory { address }.into());
+    }
+    Ok(u64::from_le_bytes(bytes))
+}
+
+/// Bits 51 down to the physical address width.
+fn reserved_address_bits(cpu: &Cpu) -> u64 {
+    let width = match cpu.physical_address_bits {
+        0 => 52,
+        bits => bits.clamp(32, 52),
+    };
+    entry::ADDRESS & !((1 << width) - 1)
+}
+
+/// Source: SDM vol. 3, Paging, "Determination of Access Rights".
+fn permits(cpu: &Cpu, access: Access, rights: u64, no_execute: bool) -> bool {
+    let user_page = rights & entry::US != 0;
+    let writable = rights & entry::RW != 0;
+    let execute = access.kind == AccessKind::Execute;
+    if execute && no_execute && cpu.efer & efer::NXE != 0 {
+        return false;
+    }
+    if access.privilege == Privilege::User {
+        return user_page && (access.kind != AccessKind::Write || writable);
+    }
+    if user_page {
+        if execute {
+            return cpu.cr4 & cr4::SMEP == 0;
+        }
+        let lifted = access.privilege == Privilege::Supervisor && cpu.rflags & rflags::AC != 0;
+        if cpu.cr4 & cr4::SMAP != 0 && !lifted {
+            return false;
+        }
+    }
+    access.kind != AccessKind::Write || writable || cpu.cr0 & cr0::WP == 0
+}
+
+fn fault(cpu: &Cpu, linear: u64, access: Access, code: u32) -> Error {
+    let mut code = code;
+    match access.kind {
+        AccessKind::Read => {}
+        AccessKind::Write => code |= code::WR,
+        // The flag exists only where execution can be forbidden at all.
+        AccessKind::Execute => {
+            let xd = cpu.efer & efer::NXE != 0 && (cpu.is_long_mode() || cpu.cr4 & cr4::PAE != 0);
+            if xd || cpu.cr4 & cr4::SMEP != 0 {
+                code |= code::ID;
+            }
+        }
+    }
+    if access.privilege == Privilege::User {
+        code |= code::US;
+    }
+    Exception::page_fault(code, linear).into()
+}
+
+#[cfg(test)]
+mod tests;

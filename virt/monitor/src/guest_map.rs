@@ -1,0 +1,165 @@
+//! Which physical memory the guest reaches, and the nested page tables that say so.
+//!
+//! Source: AMD64 Architecture Programmer's Manual vol. 2, Secure Virtual Machine, "Nested Paging".
+
+/// The guest's RAM: below it; everything is mapped to itself.
+pub const GUEST_RAM: u64 = 256 << 20;
+/// The page of the local APIC's registers: trapped.
+pub const LOCAL_APIC: u64 = 0xfee0_0000;
+
+const PAGE: u64 = 4 << 10;
+const LARGE_PAGE: u64 = 2 << 20;
+/// Entries of a table.
+const ENTRIES: usize = 512;
+
+/// One page of page-table entries.
+#[derive(Clone, Debug)]
+#[repr(C, align(4096))]
+pub struct Table(pub [u64; ENTRIES]);
+
+impl Table {
+    /// A table that maps nothing.
+    pub const EMPTY: Self = Self([0; ENTRIES]);
+}
+
+/// Physical addresses the guest reaches.
+#[derive(Clone, Debug)]
+pub struct GuestMap<'a> {
+    /// Ranges behind the guest's RAM that it may see: ACPI tables.
+    pub firmware: &'a [(u64, u64)],
+}
+
+impl GuestMap<'_> {
+    /// Whether all, some or nothing of `start..end` is the guest's.
+    fn reach(&self, start: u64, end: u64) -> Reach {
+        const MMIO: (u64, u64) = (0xc000_0000, LOCAL_APIC);
+        const ABOVE: (u64, u64) = (LOCAL_APIC + PAGE, 1 << 32);
+        let fixed = [(0, GUEST_RAM), MMIO, ABOVE];
+        let mut covered = 0;
+        for &(first, behind) in fixed.iter().chain(self.firmware) {
+            covered += behind.min(end).saturating_sub(first.max(start));
+        }
+        match covered {
+            0 => Reach::Nothing,
+            bytes if bytes >= end - start => Reach::All,
+            _ => Reach::Part,
+        }
+    }
+
+    /// Fills the tables of four levels for the first 4 GiB, in pages of 2 MiB where a page is wholly the guest's.
+    ///
+    /// `table` hands out an empty table with its physical address; the first one asked for is the root.
+    pub fn build<'t>(&self, mut table: impl FnMut() -> (u64, &'t mut Table)) -> u64 {
+        /// Present, writable, user: nested walks are user accesses.
+        const LINK: u64 = 0b111;
+        const LARGE: u64 = 1 << 7;
+        let (root, level4) = table();
+        let (address, level3) = table();
+        level4.0[0] = address | LINK;
+        for (gigabyte, entry) in level3.0[..4].iter_mut().enumerate() {
+            let (address, level2) = table();
+            *entry = address | LINK;
+            for (index, entry) in level2.0.iter_mut().enumerate() {
+                let start = (gigabyte * ENTRIES + index) as u64 * LARGE_PAGE;
+                *entry = match self.reach(start, start + LARGE_PAGE) {
+                    Reach::Nothing => 0,
+                    Reach::All => start | LARGE | LINK,
+                    Reach::Part => {
+                        let (address, level1) = table();
+                        for (index, entry) in level1.0.iter_mut().enumerate() {
+                            let page = start + index as u64 * PAGE;
+                            if self.reach(page, page + PAGE) == Reach::All {
+                                *entry = page | LINK;
+                            }
+                        }
+                        address | LINK
+                    }
+                };
+            }
+        }
+        root
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reach {
+    Nothing,
+    Part,
+    All,
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+
+    use std::boxed::Box;
+    use std::vec::Vec;
+
+    use super::*;
+
+    fn build(map: &GuestMap<'_>) -> (u64, Vec<(u64, &'static mut Table)>) {
+        let mut tables: Vec<*mut Table> = Vec::new();
+        let root = map.build(|| {
+            let table = Box::leak(Box::new(Table::EMPTY));
+            tables.push(table);
+            ((tables.len() as u64) << 12, table)
+        });
+        // SAFETY: each table was leaked above, and `build` no longer has its reference.
+        (root, tables.iter().enumerate().map(|(i, &t)| ((i as u64 + 1) << 12, unsafe { &mut *t })).collect())
+    }
+
+    fn translate(root: u64, tables: &[(u64, &'static mut Table)], address: u64) -> Option<u64> {
+        let find =
+            |at: u64| tables.iter().find(|(address, _)| *address == at & !0xfff).map(|(_, table)| &table.0);
+        let mut at = root;
+        for level in (1..=4).rev() {
+            let entry = find(at)?[(address >> (3 + 9 * level)) as usize & 511];
+            if entry & 7 != 7 {
+                return None;
+            }
+            let page = 1u64 << (3 + 9 * level);
+            if level == 1 || entry & 0x80 != 0 {
+                return Some(entry & !0xfff & !(page - 1) | address & (page - 1));
+            }
+            at = entry;
+        }
+        None
+    }
+
+    #[test]
+    fn the_guest_reaches_its_memory_and_devices_and_nothing_of_the_monitor() {
+        let (root, tables) = build(&GuestMap { firmware: &[(0x1ffe_0000, 0x2000_0000)] });
+        let rows = [
+            (0, true),
+            (0xfff_ffff, true),
+            (0x1000_0000, false),
+            (0x1400_0000, false),
+            (0x1dff_ffff, false),
+            (0x1ffd_ffff, false),
+            (0x1ffe_0000, true),
+            (0x1fff_ffff, true),
+            (0x2000_0000, false),
+            (0xbfff_ffff, false),
+            (0xc000_0000, true),
+            (0xfec0_0000, true),
+            (0xfed0_0000, true),
+            (0xfee0_0000, false),
+            (0xfee0_0fff, false),
+            (0xfee0_1000, true),
+            (0xffff_fff0, true),
+            (0x1_0000_0000, false),
+            (0x80_0000_0000, false),
+        ];
+        for (address, reached) in rows {
+            let expected = reached.then_some(address);
+            assert_eq!(translate(root, &tables, address), expected, "{address:#x}");
+        }
+    }
+
+    #[test]
+    fn firmware_that_is_not_said_is_not_mapped() {
+        let (root, tables) = build(&GuestMap { firmware: &[] });
+        assert_eq!(translate(root, &tables, 0x1ffe_0000), None);
+        assert_eq!(tables.len(), 7, "one small-page table, for the local APIC");
+    }
+}

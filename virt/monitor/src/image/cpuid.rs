@@ -1,0 +1,47 @@
+//! CPUID.
+
+use core::arch::x86_64::__cpuid_count;
+
+use pugmark_model::CpuidResult;
+use pugmark_monitor::guest::Instruction;
+
+use crate::image::vcpu::Vcpu;
+
+impl Vcpu {
+    /// Executes CPUID: what the processor below says, less what the monitor keeps to itself, under what the guest's
+    /// processor is said to be.
+    pub(crate) fn cpuid(&mut self, instruction: &Instruction) {
+        let [leaf, subleaf] = [self.cpu.gpr[0] as u32, self.cpu.gpr[1] as u32];
+        let CpuidResult { eax, ebx, ecx, edx } = self.cpuid_answer(leaf, subleaf);
+        for (register, value) in [(0, eax), (1, ecx), (2, edx), (3, ebx)] {
+            self.cpu.gpr[register] = value.into();
+        }
+        self.finish(instruction, 0);
+    }
+
+    /// Whether the guest's processor has PTWRITE.
+    pub(crate) fn has_ptwrite(&self) -> bool {
+        const PTWRITE: u32 = 1 << 4;
+        self.cpuid_answer(0x14, 0).ebx & PTWRITE != 0
+    }
+
+    fn cpuid_answer(&self, leaf: u32, subleaf: u32) -> CpuidResult {
+        let below = __cpuid_count(leaf, subleaf);
+        let mut below = CpuidResult { eax: below.eax, ebx: below.ebx, ecx: below.ecx, edx: below.edx };
+        match leaf {
+            // The local APIC is reached through its page only.
+            1 => below.ecx &= !X2APIC,
+            0x8000_0001 => below.ecx &= !(SVM | SKINIT),
+            0x8000_000a => below = CpuidResult::default(),
+            _ => {}
+        }
+        self.processor.cpuid(leaf, subleaf, below)
+    }
+}
+
+/// CPUID.01H:ECX.
+const X2APIC: u32 = 1 << 21;
+/// CPUID.80000001H:ECX.
+const SVM: u32 = 1 << 2;
+/// CPUID.80000001H:ECX.
+const SKINIT: u32 = 1 << 12;

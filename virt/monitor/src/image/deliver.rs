@@ -1,0 +1,74 @@
+//! Delivering events to the guest by hand.
+
+use pugmark_model::{Context, Delivery, DeliveryKind};
+use pugmark_monitor::guest::{self, Error, Event, Exception, ExceptionKind, Outcome, Unsupported, rflags};
+
+use crate::image::exit::fatal;
+use crate::image::vcpu::{Vcpu, tsc};
+
+impl Vcpu {
+    /// Delivers an exception the guest has raised at the present RIP.
+    pub(crate) fn deliver_exception(&mut self, exception: Exception) {
+        self.deliver(Event::Exception(exception));
+    }
+
+    /// Delivers an interrupt that was taken for the guest; `repeating`: between two iterations of an instruction, which
+    /// the pushed RF shows.
+    pub(crate) fn deliver_interrupt(&mut self, vector: u8, repeating: bool) {
+        if repeating {
+            self.cpu.rflags |= rflags::RF;
+        }
+        self.deliver(Event::Interrupt { vector });
+    }
+
+    /// Delivers an NMI.
+    pub(crate) fn deliver_nmi(&mut self) {
+        self.deliver(Event::Nmi);
+    }
+
+    /// Delivers what went wrong, or ends the machine where it is more than the monitor can do.
+    pub(crate) fn deliver_error(&mut self, error: Error) {
+        match error {
+            Error::Exception(exception) => self.deliver_exception(exception),
+            Error::Unsupported(unsupported) => self.unsupported(unsupported),
+        }
+    }
+
+    /// Delivers `event`: the guest continues at the first instruction of a handler.
+    pub(crate) fn deliver(&mut self, event: Event) {
+        let before = self.context();
+        self.local_apic.abandon_window();
+        self.repeating = None;
+        self.fetch_extra();
+        let outcome = match guest::deliver(&mut self.cpu, &mut self.memory, event) {
+            Ok(outcome) => outcome,
+            Err(unsupported) => self.unsupported(unsupported),
+        };
+        self.return_extra();
+        let Outcome::Handler(delivered) = outcome else {
+            fatal!("the guest shuts down: no handler for {event:x?} at rip {:#x}", before.ip)
+        };
+        if self.processor.steps() {
+            let delivery = self.delivery(&delivered, before);
+            self.processor.deliver(&delivery, &mut self.memory);
+        }
+    }
+
+    /// Ends the machine over something that is not done by hand.
+    pub(crate) fn unsupported(&self, unsupported: Unsupported) -> ! {
+        fatal!("{unsupported}; rip {:#x}", self.cpu.rip)
+    }
+
+    fn delivery(&self, event: &Event, before: Context) -> Delivery {
+        let (kind, cr2) = match event {
+            Event::Interrupt { .. } => (DeliveryKind::Interrupt, None),
+            Event::Nmi => (DeliveryKind::Nmi, None),
+            Event::Software { .. } => (DeliveryKind::SoftwareInterrupt, None),
+            Event::Exception(exception) => match exception.kind() {
+                ExceptionKind::Trap => (DeliveryKind::Trap, exception.cr2),
+                ExceptionKind::Fault | ExceptionKind::Abort => (DeliveryKind::Fault, exception.cr2),
+            },
+        };
+        Delivery { kind, vector: event.vector(), before, after: self.context(), cr2, tsc: tsc() }
+    }
+}

@@ -1,0 +1,135 @@
+//! Why the guest was left, and what is done about it.
+
+use pugmark_monitor::guest::{Exception, Instruction, ptwrite_operand, vector};
+use pugmark_monitor::guest_map::LOCAL_APIC;
+use pugmark_monitor::vmcb::exit_code;
+
+use crate::image::exit::{FAILED, exit};
+use crate::image::interrupts;
+use crate::image::serial::report;
+use crate::image::vcpu::{Pace, Vcpu};
+
+impl Vcpu {
+    /// Runs the guest at full speed until something exits, and deals with it.
+    pub(crate) fn run_freely(&mut self) {
+        self.enter(Pace::Free);
+        // Whatever was remembered of the guest's translations may have changed.
+        self.lookahead.flush();
+        self.exited(None);
+    }
+
+    /// Deals with an exit that is no step. `instruction` is the one at RIP where the guest was stepped.
+    pub(crate) fn exited(&mut self, instruction: Option<&Instruction>) {
+        let (code, info1, info2) = {
+            let control = &self.vmcb.control;
+            (control.exit_code, control.exit_info1, control.exit_info2)
+        };
+        match code {
+            exit_code::INTR => self.interrupted(instruction),
+            exit_code::NMI => self.nmi_pending |= interrupts::take_nmi(),
+            exit_code::EXCEPTION_FIRST..=exit_code::EXCEPTION_LAST => {
+                let vector = (code - exit_code::EXCEPTION_FIRST) as u8;
+                self.raised(Exception::from_intercept(vector, info1 as u32, info2), instruction);
+            }
+            exit_code::NPF if info2 & !0xfff == LOCAL_APIC => {
+                const WRITE: u64 = 1 << 1;
+                self.local_apic.open_window(info2, info1 & WRITE != 0, &self.processor);
+            }
+            exit_code::PUSHF
+            | exit_code::POPF
+            | exit_code::IRET
+            | exit_code::SWINT
+            | exit_code::HLT
+            | exit_code::ICEBP => self.with_instruction(instruction, Self::execute),
+            exit_code::CPUID => self.with_instruction(instruction, Self::cpuid),
+            exit_code::MSR => {
+                let write = info1 != 0;
+                self.with_instruction(instruction, |vcpu, instruction| vcpu.msr(write, instruction));
+            }
+            exit_code::IOIO => self.with_instruction(instruction, |vcpu, at| vcpu.port(info1, at)),
+            exit_code::MWAIT | exit_code::MWAIT_ARMED => self.with_instruction(instruction, Self::mwait),
+            // SVM's own instructions: the guest's processor has none of them.
+            exit_code::VMRUN..=exit_code::SKINIT | exit_code::INVLPGA => {
+                self.deliver_exception(Exception::invalid_opcode());
+            }
+            _ => self.unexpected(),
+        }
+    }
+
+    /// Prints what is known about an exit that nothing here deals with, and ends the machine.
+    fn unexpected(&self) -> ! {
+        let (control, save) = (&self.vmcb.control, &self.vmcb.save);
+        report!(
+            "unexpected exit {:#x} at rip {:#x}: info1 {:#x}, info2 {:#x}, cs {:#x}/{:#x}, cpl {}, rflags {:#x}, \
+             rsp {:#x}, cr0 {:#x}, cr2 {:#x}, cr3 {:#x}, cr4 {:#x}, efer {:#x}",
+            control.exit_code,
+            save.rip,
+            control.exit_info1,
+            control.exit_info2,
+            save.cs.selector,
+            save.cs.attributes,
+            save.cpl,
+            save.rflags,
+            save.rsp,
+            save.cr0,
+            save.cr2,
+            save.cr3,
+            save.cr4,
+            save.efer,
+        );
+        exit(FAILED)
+    }
+
+    /// The guest can take an interrupt and one is there.
+    fn interrupted(&mut self, instruction: Option<&Instruction>) {
+        let taken = interrupts::take();
+        self.nmi_pending |= taken.nmi;
+        if let Some(vector) = taken.vector {
+            let repeating = instruction.is_some_and(|instruction| self.is_repeating(instruction));
+            self.deliver_interrupt(vector, repeating);
+        }
+    }
+
+    fn raised(&mut self, exception: Exception, instruction: Option<&Instruction>) {
+        let invalid = exception.vector == vector::INVALID_OPCODE;
+        match instruction {
+            // SYSCALL and SYSRET, which have no intercept of their own.
+            Some(instruction) if invalid && instruction.emulation().is_some() => self.execute(instruction),
+            _ if invalid && self.has_ptwrite() => {
+                self.with_instruction(instruction, |vcpu, instruction| vcpu.ptwrite(exception, instruction));
+            }
+            _ => self.deliver_exception(exception),
+        }
+    }
+
+    /// #UD that may be a PTWRITE, which the processor below lacks.
+    fn ptwrite(&mut self, exception: Exception, instruction: &Instruction) {
+        self.fetch_extra();
+        match ptwrite_operand(&self.cpu, &mut self.memory, instruction) {
+            Ok(Some(operand)) => self.finish(instruction, operand.value),
+            Ok(None) => self.deliver_exception(exception),
+            Err(error) => self.deliver_error(error),
+        }
+    }
+
+    /// MWAIT may end at any time, so it ends at once.
+    fn mwait(&mut self, instruction: &Instruction) {
+        let [hints, extensions] = [self.cpu.gpr[0], self.cpu.gpr[1]];
+        self.finish(instruction, hints & 0xffff_ffff | extensions << 32);
+    }
+
+    fn with_instruction(
+        &mut self,
+        known: Option<&Instruction>,
+        handle: impl FnOnce(&mut Self, &Instruction),
+    ) {
+        match known {
+            Some(instruction) => handle(self, instruction),
+            None => {
+                if let Some(instruction) = self.instruction() {
+                    handle(self, &instruction);
+                }
+            }
+        }
+    }
+}

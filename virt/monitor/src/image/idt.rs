@@ -1,0 +1,112 @@
+//! The monitor's own interrupt descriptor table.
+//!
+//! A fault of the monitor is reported and ends the machine. Interrupts reach the monitor only where it waits for them
+//! (see [`crate::image::interrupts`]): the stub leaves the vector in EAX (EDX for an NMI) of the interrupted code and
+//! returns with IF clear, so that one window takes one interrupt.
+
+use core::arch::global_asm;
+use core::cell::UnsafeCell;
+
+use crate::image::exit::fatal;
+
+/// Selector of the 64-bit code segment.
+const CODE: u16 = 0x08;
+/// Present, 64-bit interrupt gate.
+const INTERRUPT_GATE: u16 = 0x8e00;
+
+global_asm!(
+    r#"
+    .section .text.vectors, "ax", @progbits
+    .balign 16
+monitor_vectors:
+    .set vector, 0
+    .rept 256
+    .balign 16
+    .if vector == 2
+        mov edx, 1
+        iretq
+    .elseif vector >= 32
+        mov eax, vector
+        jmp monitor_interrupt
+    .elseif (vector == 8) || ((vector >= 10) && (vector <= 14)) || (vector == 17) || (vector == 21) || (vector == 29) || (vector == 30)
+        push vector
+        jmp monitor_fault
+    .else
+        push 0
+        push vector
+        jmp monitor_fault
+    .endif
+    .set vector, vector + 1
+    .endr
+
+monitor_interrupt:
+    and dword ptr [rsp + 16], ~0x200
+    iretq
+
+monitor_fault:
+    // Vector, error code, RIP, CS, RFLAGS lie on the stack.
+    mov rdi, rsp
+    and rsp, -16
+    call {fault}
+    ud2
+    "#,
+    fault = sym fault,
+);
+
+unsafe extern "C" {
+    static monitor_vectors: [[u8; 16]; 256];
+}
+
+#[repr(C, align(16))]
+struct Table(UnsafeCell<[[u16; 8]; 256]>);
+
+// SAFETY: only `load` writes it, on the first processor, before any other runs.
+unsafe impl Sync for Table {}
+
+static TABLE: Table = Table(UnsafeCell::new([[0; 8]; 256]));
+
+#[repr(C, packed)]
+struct Pointer {
+    limit: u16,
+    base: u64,
+}
+
+/// Fills the table and makes it this processor's.
+pub(crate) fn load() {
+    // SAFETY: nothing else has a reference to the table: this runs once, with interrupts off.
+    let table = unsafe { &mut *TABLE.0.get() };
+    // SAFETY: the assembly above defines 256 stubs of 16 bytes each.
+    let stubs = unsafe { &monitor_vectors };
+    for (gate, stub) in table.iter_mut().zip(stubs) {
+        let [a, b, c, d] = [0, 16, 32, 48].map(|shift| (stub.as_ptr() as u64 >> shift) as u16);
+        *gate = [a, CODE, INTERRUPT_GATE, b, c, d, 0, 0];
+    }
+    let pointer = Pointer { limit: (size_of::<Table>() - 1) as u16, base: TABLE.0.get() as u64 };
+    // SAFETY: the table is filled and lives for ever.
+    unsafe { core::arch::asm!("lidt [{}]", in(reg) &raw const pointer, options(nostack, readonly)) };
+}
+
+/// What a stub leaves on the stack.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Frame {
+    vector: u64,
+    error_code: u64,
+    rip: u64,
+    cs: u64,
+    rflags: u64,
+}
+
+extern "C" fn fault(frame: *const Frame) -> ! {
+    // SAFETY: the stub passes the address of the frame it has just built.
+    let frame = unsafe { *frame };
+    fatal!(
+        "exception {} in the monitor: error code {:#x}, rip {:#x}, cs {:#x}, rflags {:#x}, cr2 {:#x}",
+        frame.vector,
+        frame.error_code,
+        frame.rip,
+        frame.cs,
+        frame.rflags,
+        x86_64::registers::control::Cr2::read_raw(),
+    )
+}

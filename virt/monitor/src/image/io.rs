@@ -1,0 +1,64 @@
+//! The intercepted ports: the debug exit, and the marker of trace sessions.
+
+use pugmark_model::Violations;
+use pugmark_monitor::guest::Instruction;
+
+use crate::image::exit::{DEBUG_EXIT_PORT, exit, fatal};
+use crate::image::serial::report;
+use crate::image::vcpu::Vcpu;
+
+/// Port to which a guest writes the number of the trace session it begins; 0: none.
+pub(crate) const MARKER_PORT: u16 = 0xe700;
+
+/// Information about an intercepted access: IN, string, size bits 6:4, port 31:16.
+const IN: u64 = 1 << 0;
+const STRING: u64 = 1 << 2;
+
+impl Vcpu {
+    /// Executes an access to an intercepted port.
+    pub(crate) fn port(&mut self, info: u64, instruction: &Instruction) {
+        let port = (info >> 16) as u16;
+        let mask = match info >> 4 & 7 {
+            1 => 0xff,
+            2 => 0xffff,
+            _ => 0xffff_ffff,
+        };
+        if info & STRING != 0 {
+            fatal!("string access to port {port:#x} at rip {:#x}", self.cpu.rip);
+        }
+        if info & IN != 0 {
+            // Nothing answers a read.
+            let kept = if mask == 0xffff_ffff { 0 } else { self.cpu.gpr[0] & !mask };
+            self.cpu.gpr[0] = kept | mask;
+            return self.finish(instruction, 0);
+        }
+        let value = (self.cpu.gpr[0] & mask) as u32;
+        match port {
+            DEBUG_EXIT_PORT => self.end(value),
+            MARKER_PORT => self.mark(value, instruction),
+            _ => self.finish(instruction, 0),
+        }
+    }
+
+    /// Neither the marker that begins a session nor the one that ends it belongs to it.
+    fn mark(&mut self, value: u32, instruction: &Instruction) {
+        let session = value as u16;
+        if session == 0 {
+            self.session = 0;
+        }
+        self.finish(instruction, 0);
+        self.session = session;
+    }
+
+    /// The guest ends the machine: what its driver did against the manual is told, and the log closed first.
+    fn end(&self, value: u32) -> ! {
+        let violations = self.processor.violations();
+        if *violations != Violations::default() {
+            report!("violations: {violations:x?}");
+        }
+        if let Some(truth) = &self.truth {
+            truth.close(value);
+        }
+        exit(value)
+    }
+}

@@ -1,0 +1,111 @@
+//! The local APIC's page, which the guest does not reach by itself.
+//!
+//! An access exits. The monitor then lays a page of its own under the guest's, with the register's value in it, has the
+//! guest execute that one instruction, and passes on what it wrote: so no kind of instruction needs to be known here.
+//! All registers are the real local APIC's, but for the LVT entry of performance monitoring, which is the model's.
+
+use alloc::boxed::Box;
+
+use pugmark_model::Processor;
+use pugmark_monitor::guest_map::{LOCAL_APIC, Table};
+use pugmark_monitor::local_apic::{self, Command};
+
+/// A page for the guest to access in the registers' stead.
+#[repr(C, align(4096))]
+struct Page([u32; 1024]);
+
+/// The guest's local APIC.
+pub(crate) struct LocalApic {
+    page: Box<Page>,
+    /// The nested table that maps the registers' page by its first entry.
+    table: &'static mut Table,
+    window: Option<Window>,
+    /// What the guest wrote to ICR (low) last.
+    command: u32,
+}
+
+#[derive(Clone, Copy)]
+struct Window {
+    /// Offset of the register in the page.
+    register: usize,
+    write: bool,
+}
+
+impl LocalApic {
+    /// `table` is the nested table of the 2 MiB that begin with the registers.
+    pub(crate) fn new(table: &'static mut Table) -> Self {
+        Self { page: Box::new(Page([0; 1024])), table, window: None, command: 0 }
+    }
+
+    /// Whether the next instruction accesses the page in the registers' stead.
+    pub(crate) fn window_is_open(&self) -> bool {
+        self.window.is_some()
+    }
+
+    /// Lets the next instruction read (or write) the register that `address` is in.
+    pub(crate) fn open_window(&mut self, address: u64, write: bool, processor: &Processor) {
+        let register = (address & 0xff0) as usize;
+        let value = self.read(register, processor);
+        // SAFETY: the index is within the page. Volatile, because the guest reads it.
+        unsafe { (&raw mut self.page.0[register / 4]).write_volatile(value) };
+        self.window = Some(Window { register, write });
+        self.table.0[0] = (&raw const *self.page as u64) | local_apic::window_flags(write);
+    }
+
+    /// The instruction is over: passes on what it wrote.
+    pub(crate) fn close_window(&mut self, processor: &mut Processor) {
+        let Some(Window { register, write }) = self.window.take() else { return };
+        self.table.0[0] = 0;
+        if write {
+            // SAFETY: the index is within the page. Volatile, because the guest wrote it.
+            let value = unsafe { (&raw const self.page.0[register / 4]).read_volatile() };
+            self.write(register, value, processor);
+        }
+    }
+
+    /// Forgets an access whose instruction did not complete.
+    pub(crate) fn abandon_window(&mut self) {
+        self.window = None;
+        self.table.0[0] = 0;
+    }
+
+    /// Raises a fixed interrupt at this processor, as its performance-monitoring LVT entry does.
+    pub(crate) fn interrupt_self(&mut self, vector: u8) {
+        write_register(local_apic::ICR_LOW, local_apic::self_interrupt(vector));
+    }
+
+    fn read(&self, register: usize, processor: &Processor) -> u32 {
+        match register {
+            local_apic::LVT_PC => processor.lvt_pc(),
+            local_apic::ICR_LOW => self.command,
+            _ => read_register(register),
+        }
+    }
+
+    fn write(&mut self, register: usize, value: u32, processor: &mut Processor) {
+        match register {
+            local_apic::LVT_PC => processor.set_lvt_pc(value),
+            local_apic::ICR_LOW => {
+                self.command = value;
+                match Command::of(value) {
+                    // There is no other processor yet that could be started.
+                    Command::Init | Command::StartUp => {}
+                    Command::Interrupt => write_register(register, value),
+                }
+            }
+            _ => write_register(register, value),
+        }
+    }
+}
+
+fn read_register(register: usize) -> u32 {
+    let address = (LOCAL_APIC as usize + register) as *const u32;
+    // SAFETY: the boot code mapped the page, and reading a register has no effect.
+    unsafe { address.read_volatile() }
+}
+
+fn write_register(register: usize, value: u32) {
+    let address = (LOCAL_APIC as usize + register) as *mut u32;
+    // SAFETY: the boot code mapped the page; interrupts this may raise wait for a window of `interrupts`.
+    unsafe { address.write_volatile(value) }
+}

@@ -1,0 +1,20 @@
+//! What only runs on bare metal.
+
+mod boot;
+mod cpuid;
+mod deliver;
+pub(crate) mod exit;
+mod exits;
+pub(crate) mod heap;
+pub(crate) mod idt;
+mod interrupts;
+mod io;
+mod local_apic;
+mod msr;
+mod physical;
+mod runtime;
+pub(crate) mod serial;
+pub(crate) mod setup;
+mod step;
+mod vcpu;
+mod vmrun;

@@ -1,0 +1,92 @@
+//! Physical memory, which the boot code mapped to itself.
+
+use core::arch::asm;
+
+use pugmark_model::PhysMemory;
+use pugmark_monitor::guest::GuestMemory;
+
+/// Physical memory from address 0 up to an end. Address 0 is a place like any other in it, which a Rust pointer to a
+/// value must not be: hence the assembly.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Physical {
+    end: u64,
+}
+
+impl Physical {
+    /// Memory below `end`.
+    ///
+    /// # Safety
+    /// It is mapped to itself and readable; whoever writes through the value answers for what is there.
+    pub(crate) const unsafe fn below(end: u64) -> Self {
+        Self { end }
+    }
+
+    fn has(&self, address: u64, bytes: usize) -> bool {
+        address.checked_add(bytes as u64).is_some_and(|end| end <= self.end)
+    }
+}
+
+impl GuestMemory for Physical {
+    fn read(&self, address: u64, out: &mut [u8]) -> bool {
+        if !self.has(address, out.len()) {
+            return false;
+        }
+        match out.len() {
+            8 => out.copy_from_slice(&load(address)),
+            // The bytes of an instruction: two loads that overlap, where a string instruction takes a turn a byte.
+            9..=15 => {
+                let tail = out.len() - 8;
+                out[..8].copy_from_slice(&load(address));
+                out[tail..].copy_from_slice(&load(address + tail as u64));
+            }
+            _ => copy(address, out),
+        }
+        true
+    }
+
+    fn write(&mut self, address: u64, bytes: &[u8]) -> bool {
+        if !self.has(address, bytes.len()) {
+            return false;
+        }
+        // SAFETY: source and destination are as long as `bytes`; the destination lies below `end`, and the maker of
+        // this value has said that it may be written.
+        unsafe {
+            asm!(
+                "rep movsb",
+                inout("rsi") bytes.as_ptr() => _, inout("rdi") address => _, inout("rcx") bytes.len() => _,
+                options(nostack)
+            );
+        }
+        true
+    }
+}
+
+/// The eight bytes at `address`, which the caller has found to be memory.
+fn load(address: u64) -> [u8; 8] {
+    let value: u64;
+    // SAFETY: `Physical` calls this for addresses it has, where memory can be read.
+    unsafe { asm!("mov {}, [{}]", out(reg) value, in(reg) address, options(nostack, readonly)) };
+    value.to_le_bytes()
+}
+
+/// Fills `out` from `address`; the caller has found all of it to be memory.
+fn copy(address: u64, out: &mut [u8]) {
+    // SAFETY: source and destination are as long as `out`; the source is memory that `Physical` has.
+    unsafe {
+        asm!(
+            "rep movsb",
+            inout("rsi") address => _, inout("rdi") out.as_mut_ptr() => _, inout("rcx") out.len() => _,
+            options(nostack)
+        );
+    }
+}
+
+impl PhysMemory for Physical {
+    fn read(&self, addr: u64, out: &mut [u8]) -> bool {
+        GuestMemory::read(self, addr, out)
+    }
+
+    fn write(&mut self, addr: u64, bytes: &[u8]) -> bool {
+        GuestMemory::write(self, addr, bytes)
+    }
+}

@@ -1,0 +1,45 @@
+//! The monitor's own lines on the first serial port, which it shares with the guest.
+
+use core::fmt;
+
+use x86_64::instructions::port::Port;
+
+const DATA: u16 = 0x3f8;
+const LINE_STATUS: u16 = DATA + 5;
+/// Transmitter holding register empty.
+const THRE: u8 = 1 << 5;
+
+/// The first serial port, as the guest left it.
+#[derive(Debug)]
+pub(crate) struct Serial;
+
+impl fmt::Write for Serial {
+    fn write_str(&mut self, s: &str) -> fmt::Result {
+        s.bytes().for_each(put);
+        Ok(())
+    }
+}
+
+fn put(byte: u8) {
+    let mut status = Port::<u8>::new(LINE_STATUS);
+    // A guest may have left the port in loopback or without its FIFO: never wait for ever.
+    for _ in 0..100_000 {
+        // SAFETY: reading the line status register of a 16550 changes nothing but its error bits.
+        if unsafe { status.read() } & THRE != 0 {
+            break;
+        }
+    }
+    let mut data = Port::<u8>::new(DATA);
+    // SAFETY: this port sends a byte and touches no memory.
+    unsafe { data.write(byte) };
+}
+
+/// Prints one line that begins with `monitor: `.
+macro_rules! report {
+    ($($arg:tt)*) => {{
+        use core::fmt::Write as _;
+        // Writing to the port cannot fail.
+        let _ = writeln!($crate::image::serial::Serial, "monitor: {}", format_args!($($arg)*));
+    }};
+}
+pub(crate) use report;

@@ -1,0 +1,247 @@
+//! From the start info to a guest that is ready to run.
+
+use alloc::boxed::Box;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::fmt;
+use core::sync::atomic::AtomicU64;
+
+use pugmark_model::Processor;
+use pugmark_monitor::boot_info::{MemoryKind, MemoryRange};
+use pugmark_monitor::cmdline::{self, Options};
+use pugmark_monitor::guest::{Cpu, GuestMemory, Lookahead, Segment, Table as TableRegister};
+use pugmark_monitor::guest_map::{GUEST_RAM, GuestMap, LOCAL_APIC, Table};
+use pugmark_monitor::loader::{self, Start};
+use pugmark_monitor::permission_map::{self, MSR_MAP_BYTES, PORT_MAP_BYTES};
+use pugmark_monitor::pvh::StartInfo;
+use pugmark_monitor::vmcb::{EFER_SVME, Vmcb};
+use pugmark_truth::{REGION_BASE, REGION_BYTES, Writer};
+use x86_64::registers::model_specific::Msr;
+
+use crate::image::exit::DEBUG_EXIT_PORT;
+use crate::image::io::MARKER_PORT;
+use crate::image::local_apic::LocalApic;
+use crate::image::msr::{APIC_BASE, EFER, SVM_FIRST, SVM_LAST};
+use crate::image::physical::Physical;
+use crate::image::vcpu::Vcpu;
+use crate::image::vmrun::Sse;
+
+/// Why there is nothing to run.
+pub(crate) enum Error {
+    /// The boot loader's word is not understood.
+    StartInfo(u64),
+    /// The machine has too little RAM.
+    Memory,
+    /// The processor below has no SVM.
+    NoSvm,
+    CommandLine(String),
+    NoGuest,
+    Guest(loader::Error),
+    Truth(pugmark_truth::Error),
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::StartInfo(address) => write!(f, "no PVH start info at {address:#x}"),
+            Self::Memory => write!(f, "the machine has less than 512 MiB of RAM"),
+            Self::NoSvm => {
+                write!(f, "the processor has no SVM with nested paging: QEMU needs -cpu max or +svm,+npt")
+            }
+            Self::CommandLine(error) => write!(f, "command line: {error}"),
+            Self::NoGuest => write!(f, "no guest: it comes by -initrd"),
+            Self::Guest(error) => write!(f, "guest: {error}"),
+            Self::Truth(error) => write!(f, "{error}"),
+        }
+    }
+}
+
+impl From<cmdline::Error<'_>> for Error {
+    fn from(error: cmdline::Error<'_>) -> Self {
+        Self::CommandLine(alloc::format!("{error}"))
+    }
+}
+
+/// Makes the guest's first processor, with the kernel loaded that came as a module.
+pub(crate) fn guest(start_info: u64) -> Result<Vcpu, Error> {
+    // SAFETY: the boot code mapped the first 4 GiB to themselves. Only read through.
+    let machine = unsafe { Physical::below(1 << 32) };
+    let info = StartInfo::read(start_info, &machine).ok_or(Error::StartInfo(start_info))?;
+    let line = command_line(info.command_line, &machine);
+    let options = Options::parse(&line)?;
+    if !has_ram(&info.memory, REGION_BASE + REGION_BYTES) {
+        return Err(Error::Memory);
+    }
+    enable_svm()?;
+
+    // SAFETY: the memory below is the guest's alone: the image and its heap lie above. It is written through while the
+    // guest does not run.
+    let mut memory = unsafe { Physical::below(GUEST_RAM) };
+    let start = load(&info, &options, &machine, &mut memory)?;
+    let truth = options.truth.then(truth_log).transpose().map_err(Error::Truth)?;
+    let firmware: Vec<(u64, u64)> = firmware(&info.memory).collect();
+    let (nested_cr3, local_apic_table) = nested_tables(&GuestMap { firmware: &firmware });
+    let processor = Processor::new(options.profile, options.settings);
+    let vmcb = control_block(nested_cr3, &processor);
+    Ok(Vcpu {
+        index: 0,
+        cpu: initial_state(start),
+        sse: Sse::ZERO,
+        vmcb,
+        lookahead: Box::new(Lookahead::new()),
+        processor,
+        local_apic: LocalApic::new(local_apic_table),
+        memory,
+        nmi_pending: false,
+        repeating: None,
+        ahead: false,
+        session: 0,
+        step_policy: options.step,
+        truth,
+    })
+}
+
+/// The zero-terminated string at `address`; what is not ASCII is dropped.
+fn command_line(address: u64, machine: &Physical) -> String {
+    let mut line = String::new();
+    let mut byte = [0];
+    let mut at = address;
+    while address != 0 && machine.read(at, &mut byte) && byte[0] != 0 {
+        if byte[0].is_ascii() {
+            line.push(char::from(byte[0]));
+        }
+        at += 1;
+    }
+    line
+}
+
+fn has_ram(memory: &[MemoryRange], end: u64) -> bool {
+    memory.iter().any(|range| range.kind == MemoryKind::Ram && range.start <= 1 << 20 && range.end() >= end)
+}
+
+/// What firmware left for kernels to read, ACPI tables above all, behind the guest's RAM.
+fn firmware(memory: &[MemoryRange]) -> impl Iterator<Item = (u64, u64)> {
+    let above = |range: &&MemoryRange| range.start >= GUEST_RAM && range.end() <= 0xc000_0000;
+    let kept = |range: &&MemoryRange| range.kind != MemoryKind::Ram;
+    memory.iter().filter(above).filter(kept).map(|range| (range.start & !0xfff, range.end()))
+}
+
+fn load(
+    info: &StartInfo,
+    options: &Options<'_>,
+    machine: &Physical,
+    memory: &mut Physical,
+) -> Result<Start, Error> {
+    let module = info.modules.first().ok_or(Error::NoGuest)?;
+    let mut file = alloc::vec![0; module.bytes as usize];
+    if !machine.read(module.start, &mut file) {
+        return Err(Error::NoGuest);
+    }
+    loader::load(&file, options.guest, info.rsdp, GUEST_RAM, memory).map_err(Error::Guest)
+}
+
+fn truth_log() -> Result<Writer<'static>, pugmark_truth::Error> {
+    // SAFETY: `has_ram` found RAM there, the heap ends before it, and only the log's atomics touch it.
+    let words =
+        unsafe { core::slice::from_raw_parts(REGION_BASE as *const AtomicU64, REGION_BYTES as usize / 8) };
+    Writer::new(words)
+}
+
+fn enable_svm() -> Result<(), Error> {
+    const SVM: u32 = 1 << 2;
+    const NESTED_PAGING: u32 = 1 << 0;
+    const VM_HSAVE_PA: u32 = 0xc001_0117;
+    let cpuid = |leaf| core::arch::x86_64::__cpuid_count(leaf, 0);
+    let has_leaf = cpuid(0x8000_0000).eax >= 0x8000_000a;
+    if !has_leaf || cpuid(0x8000_0001).ecx & SVM == 0 || cpuid(0x8000_000a).edx & NESTED_PAGING == 0 {
+        return Err(Error::NoSvm);
+    }
+    let mut efer = Msr::new(EFER);
+    // SAFETY: EFER is there: the boot code has written it.
+    let value = unsafe { efer.read() };
+    // SAFETY: the processor has SVM; nothing else changes.
+    unsafe { efer.write(value | EFER_SVME) };
+    let host_save: &'static mut Table = Box::leak(Box::new(Table::EMPTY));
+    // SAFETY: a page of the monitor's that nothing else uses, at the physical address that is its address.
+    unsafe { Msr::new(VM_HSAVE_PA).write(host_save.0.as_ptr() as u64) };
+    // SAFETY: SVM is on. Interrupts wait for the windows of `interrupts` from here on.
+    unsafe { core::arch::asm!("clgi", options(nomem, nostack)) };
+    Ok(())
+}
+
+/// Builds the nested tables; the root's address, and the table whose first entry is the local APIC's page.
+fn nested_tables(map: &GuestMap<'_>) -> (u64, &'static mut Table) {
+    let mut tables: Vec<*mut Table> = Vec::new();
+    let root = map.build(|| {
+        let table: &'static mut Table = Box::leak(Box::new(Table::EMPTY));
+        tables.push(table);
+        (tables[tables.len() - 1] as u64, table)
+    });
+    let neighbour = |table: &&*mut Table| {
+        // SAFETY: the tables were leaked above, and `build` is done with its references.
+        let table = unsafe { &***table };
+        table.0[0] == 0 && table.0[1] & !0xfff == LOCAL_APIC + 0x1000
+    };
+    let local_apic = *tables.iter().find(neighbour).expect("the map leaves out the local APIC's page alone");
+    // SAFETY: as above; no other reference to this table is kept.
+    (root, unsafe { &mut *local_apic })
+}
+
+fn control_block(nested_cr3: u64, processor: &Processor) -> Box<Vmcb> {
+    #[repr(C, align(4096))]
+    struct Maps {
+        msrs: [u8; MSR_MAP_BYTES],
+        ports: [u8; PORT_MAP_BYTES],
+    }
+    let maps = Box::leak(Box::new(Maps { msrs: [0; MSR_MAP_BYTES], ports: [0; PORT_MAP_BYTES] }));
+    for msr in permission_map::mapped_msrs().filter(|&msr| processor.owns_msr(msr)) {
+        permission_map::intercept_msr(&mut maps.msrs, msr, true, true);
+    }
+    permission_map::intercept_msr(&mut maps.msrs, EFER, true, true);
+    permission_map::intercept_msr(&mut maps.msrs, APIC_BASE, false, true);
+    for msr in SVM_FIRST..=SVM_LAST {
+        permission_map::intercept_msr(&mut maps.msrs, msr, true, true);
+    }
+    permission_map::intercept_ports(&mut maps.ports, DEBUG_EXIT_PORT, 4);
+    permission_map::intercept_ports(&mut maps.ports, MARKER_PORT, 4);
+
+    let mut vmcb = Box::new(Vmcb::ZERO);
+    vmcb.control.msrpm_base = maps.msrs.as_ptr() as u64;
+    vmcb.control.iopm_base = maps.ports.as_ptr() as u64;
+    vmcb.control.asid = 1;
+    vmcb.control.nested_control = 1;
+    vmcb.control.nested_cr3 = nested_cr3;
+    // The PAT of a processor after reset.
+    vmcb.save.g_pat = 0x0007_0406_0007_0406;
+    vmcb
+}
+
+/// 32-bit protected mode, paging off, flat segments: what PVH and multiboot2 both ask for.
+fn initial_state(start: Start) -> Cpu {
+    const CODE: u16 = 0xc9b;
+    const DATA: u16 = 0xc93;
+    const BUSY_TSS: u16 = 0x08b;
+    let flat = |selector, attributes| Segment { selector, attributes, limit: u32::MAX, base: 0 };
+    let data = flat(0x10, DATA);
+    let mut cpu = Cpu {
+        rip: start.entry.into(),
+        rflags: 2,
+        // ET, PE.
+        cr0: 0x11,
+        dr6: 0xffff_0ff0,
+        dr7: 0x400,
+        cs: flat(0x8, CODE),
+        ss: data,
+        ds: data,
+        es: data,
+        fs: data,
+        gs: data,
+        tr: Segment { selector: 0, attributes: BUSY_TSS, limit: 0x67, base: 0 },
+        idtr: TableRegister { base: 0, limit: 0 },
+        physical_address_bits: core::arch::x86_64::__cpuid_count(0x8000_0008, 0).eax as u8,
+        ..Cpu::default()
+    };
+    cpu.gpr[0] = start.eax.into();
+    cpu.gpr[3] = start.ebx.into();
+    cpu
+}

@@ -1,0 +1,231 @@
+//! One of the guest's processors.
+
+use alloc::boxed::Box;
+
+use pugmark_model::{Context, ExecMode, Pmi, Processor, Retired};
+use pugmark_monitor::cmdline::StepPolicy;
+use pugmark_monitor::guest::{Cpu, Instruction, Lookahead, efer, rflags};
+use pugmark_monitor::single_step;
+use pugmark_monitor::vmcb::{Vmcb, intercept1, intercept2};
+use pugmark_truth::{Flags, Record, Writer};
+
+use crate::image::local_apic::LocalApic;
+use crate::image::physical::Physical;
+use crate::image::vmrun::{Sse, vmrun};
+
+/// One of the guest's processors, and what belongs to it alone.
+pub(crate) struct Vcpu {
+    /// From 0, in the order they were started.
+    pub(crate) index: u16,
+    /// The state its software sees.
+    pub(crate) cpu: Cpu,
+    pub(crate) sse: Sse,
+    pub(crate) vmcb: Box<Vmcb>,
+    pub(crate) lookahead: Box<Lookahead>,
+    /// Its tracing hardware.
+    pub(crate) processor: Processor,
+    pub(crate) local_apic: LocalApic,
+    /// The guest's memory.
+    pub(crate) memory: Physical,
+    /// An NMI has come that was not yet delivered.
+    pub(crate) nmi_pending: bool,
+    /// RIP of the repeated instruction whose iteration was the last step.
+    pub(crate) repeating: Option<u64>,
+    /// The present instruction is executed by hand without an exit.
+    pub(crate) ahead: bool,
+    /// The session its last marker named.
+    pub(crate) session: u16,
+    pub(crate) step_policy: StepPolicy,
+    /// The log; `None` when it is switched off.
+    pub(crate) truth: Option<Writer<'static>>,
+}
+
+/// Intercepts that are always there.
+const ALWAYS1: u32 = intercept1::NMI
+    | intercept1::CPUID
+    | intercept1::INVLPGA
+    | intercept1::IO
+    | intercept1::MSR
+    | intercept1::SHUTDOWN;
+const ALWAYS2: u32 = intercept2::VMRUN
+    | intercept2::VMMCALL
+    | intercept2::VMLOAD
+    | intercept2::VMSAVE
+    | intercept2::STGI
+    | intercept2::CLGI
+    | intercept2::SKINIT
+    | intercept2::ICEBP;
+/// What comes on top while the guest is stepped.
+const STEPPING1: u32 = intercept1::INTR
+    | intercept1::PUSHF
+    | intercept1::POPF
+    | intercept1::IRET
+    | intercept1::SWINT
+    | intercept1::HLT
+    | intercept1::TASK_SWITCH;
+const STEPPING2: u32 = intercept2::MWAIT | intercept2::MWAIT_ARMED;
+/// PTWRITE, which the processor below may lack, raises #UD.
+const INVALID_OPCODE: u32 = 1 << 6;
+
+/// How to enter the guest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pace {
+    /// Until something exits.
+    Free,
+    /// One instruction.
+    Step {
+        /// No interrupt may come before it: it is in a shadow, or half done.
+        masked: bool,
+    },
+}
+
+impl Vcpu {
+    /// Runs the guest until it ends the machine.
+    pub(crate) fn run(&mut self) -> ! {
+        loop {
+            self.poll_pmi();
+            let window = self.local_apic.window_is_open();
+            if self.nmi_pending && !window && self.cpu.takes_nmi() {
+                self.nmi_pending = false;
+                self.deliver_nmi();
+            } else if window || self.cpu.shadow.is_some() || self.is_stepped() {
+                self.step();
+            } else {
+                self.run_freely();
+            }
+        }
+    }
+
+    /// Whether each instruction must be seen.
+    pub(crate) fn is_stepped(&self) -> bool {
+        self.is_logged() || self.processor.steps()
+    }
+
+    /// Whether what retires now belongs into the log.
+    pub(crate) fn is_logged(&self) -> bool {
+        match self.step_policy {
+            StepPolicy::Traced => self.processor.steps(),
+            StepPolicy::Always => self.session != 0,
+        }
+    }
+
+    /// The state the tracing hardware looks at.
+    pub(crate) fn context(&self) -> Context {
+        let Cpu { rip, cr3, cpl, .. } = self.cpu;
+        let (mode, ip) = match self.cpu.code_bits() {
+            64 => (ExecMode::Bits64, rip),
+            32 => (ExecMode::Bits32, self.cpu.cs.base.wrapping_add(rip) & 0xffff_ffff),
+            _ => (ExecMode::Bits16, self.cpu.cs.base.wrapping_add(rip) & 0xffff_ffff),
+        };
+        Context { ip, cr3, cpl, mode, iflag: self.cpu.rflags & rflags::IF != 0 }
+    }
+
+    /// Accounts for `instruction`, which executed at `before` and has retired.
+    pub(crate) fn retired(&mut self, before: Context, instruction: &Instruction, operand: u64) {
+        if self.is_logged() {
+            self.log(before, self.flags(before));
+        }
+        if self.processor.steps() {
+            let after = self.context();
+            let retired = Retired { before, after, bytes: instruction.bytes(), tsc: tsc(), operand };
+            self.processor.retire(&retired, &mut self.memory);
+        }
+    }
+
+    /// What the log says about an instruction that executes at `before`.
+    pub(crate) fn flags(&self, before: Context) -> Flags {
+        let flags = Flags::new(before.cpl);
+        if self.ahead { flags.by_hand() } else { flags }
+    }
+
+    /// Appends one record.
+    pub(crate) fn log(&self, before: Context, flags: Flags) {
+        if let Some(truth) = &self.truth {
+            let Context { ip, cr3, .. } = before;
+            truth.append(Record { rip: ip, cr3, session: self.session, flags, cpu: self.index });
+        }
+    }
+
+    /// Enters the guest once and takes its state back.
+    pub(crate) fn enter(&mut self, pace: Pace) {
+        let Vmcb { control, save, .. } = &mut *self.vmcb;
+        save.load_from(&self.cpu);
+        match pace {
+            Pace::Free => {
+                // While NMIs are blocked the IRET that ends the blocking must be seen.
+                let iret = if self.cpu.nmi_blocked { intercept1::IRET } else { 0 };
+                control.intercept1 = ALWAYS1 | iret;
+                control.intercept2 = ALWAYS2;
+                control.intercept_exceptions = INVALID_OPCODE;
+            }
+            Pace::Step { masked } => {
+                control.intercept1 = ALWAYS1 | STEPPING1;
+                control.intercept2 = ALWAYS2 | STEPPING2;
+                control.intercept_exceptions = !0;
+                save.rflags = self.cpu.rflags_for_stepping();
+                // SYSCALL and SYSRET raise #UD and are executed by hand.
+                save.efer &= !efer::SCE;
+                if masked {
+                    save.rflags &= !rflags::IF;
+                }
+            }
+        }
+        // SAFETY: `setup` has switched SVM on and filled the control block with the physical addresses of maps and
+        // tables that live for ever; physical and virtual addresses are the same. Interrupts and GIF are only ever on
+        // within the windows of `interrupts`.
+        unsafe { vmrun(&raw mut *self.vmcb, &raw mut self.cpu.gpr, &raw mut self.sse) };
+        let save = &self.vmcb.save;
+        let (had, sce) = (self.cpu.rflags, self.cpu.efer & efer::SCE);
+        save.store_to(&mut self.cpu);
+        match pace {
+            Pace::Free => {
+                self.cpu.rflags = save.rflags;
+                self.cpu.dr6 = save.dr6;
+            }
+            Pace::Step { masked } => {
+                self.cpu.efer |= sce;
+                // The trap of the step is not the guest's.
+                self.cpu.dr6 = save.dr6 & !single_step::BS | self.cpu.dr6 & single_step::BS;
+                if masked {
+                    // CLI is never executed masked, and what else changes IF is executed by hand.
+                    self.cpu.rflags |= had & rflags::IF;
+                }
+            }
+        }
+    }
+
+    /// Executes `VMSAVE`, so that the state the processor keeps to itself is in `cpu`.
+    pub(crate) fn fetch_extra(&mut self) {
+        let vmcb = &raw mut *self.vmcb;
+        // SAFETY: the control block is the guest's, at the physical address that is its address.
+        unsafe { core::arch::asm!("vmsave rax", in("rax") vmcb, options(nostack)) };
+        self.vmcb.save.store_extra_to(&mut self.cpu);
+    }
+
+    /// Executes `VMLOAD` when that state is no longer what [`Vcpu::fetch_extra`] found.
+    pub(crate) fn return_extra(&mut self) {
+        let mut found = self.cpu;
+        self.vmcb.save.store_extra_to(&mut found);
+        if found != self.cpu {
+            self.vmcb.save.load_extra_from(&self.cpu);
+            let vmcb = &raw const *self.vmcb;
+            // SAFETY: as in `fetch_extra`; the monitor uses none of the registers this loads.
+            unsafe { core::arch::asm!("vmload rax", in("rax") vmcb, options(nostack)) };
+        }
+    }
+
+    /// Passes a PMI that is due to the local APIC, or on as an NMI.
+    pub(crate) fn poll_pmi(&mut self) {
+        match self.processor.take_pmi() {
+            Some(Pmi::Fixed(vector)) => self.local_apic.interrupt_self(vector),
+            Some(Pmi::Nmi) => self.nmi_pending = true,
+            None => {}
+        }
+    }
+}
+
+/// The time-stamp counter as the guest reads it: the control block's offset is 0.
+pub(crate) fn tsc() -> u64 {
+    // SAFETY: RDTSC is allowed at CPL 0 and touches no memory.
+    unsafe { core::arch::x86_64::_rdtsc() }
+}

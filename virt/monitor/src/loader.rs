@@ -1,0 +1,215 @@
+//! Loading a guest kernel: where its parts go, and how it starts.
+
+use alloc::vec::Vec;
+use core::fmt;
+
+use crate::boot_info::{BootInfo, MemoryKind, MemoryRange, Module};
+use crate::elf::{self, Elf};
+use crate::guest::GuestMemory;
+use crate::{multiboot2, pvh};
+
+/// Guest-physical address of the start info or boot information: below 1 MiB, where kernels are not loaded.
+pub const BOOT_INFO_BASE: u64 = 0x8000;
+/// First byte behind the room for it.
+pub const BOOT_INFO_END: u64 = 0x1_0000;
+
+/// What a guest of `ram` bytes is told about its memory.
+#[must_use]
+pub const fn memory_map(ram: u64) -> [MemoryRange; 3] {
+    const EBDA: u64 = 0x9_fc00;
+    const HIGH: u64 = 0x10_0000;
+    [
+        MemoryRange { start: 0, bytes: EBDA, kind: MemoryKind::Ram },
+        MemoryRange { start: EBDA, bytes: HIGH - EBDA, kind: MemoryKind::Reserved },
+        MemoryRange { start: HIGH, bytes: ram.saturating_sub(HIGH), kind: MemoryKind::Ram },
+    ]
+}
+
+/// How the loaded kernel starts: 32-bit protected mode, paging off, flat segments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Start {
+    /// EIP.
+    pub entry: u32,
+    /// EAX.
+    pub eax: u32,
+    /// EBX: the address of the start info or boot information.
+    pub ebx: u32,
+}
+
+/// Why a kernel cannot be loaded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Error {
+    /// The file is damaged, or no ELF file and without a multiboot2 header that says where it goes.
+    Elf(elf::Error),
+    /// Its multiboot2 header cannot be served.
+    Multiboot2(multiboot2::Error),
+    /// It has neither a PVH note nor a multiboot2 header.
+    NoProtocol,
+    /// A part of it would lie outside the guest's memory, or over the boot information or the module.
+    Place {
+        /// First byte.
+        start: u64,
+        /// Behind the last byte.
+        end: u64,
+    },
+    /// The entry point lies in none of its parts, or above 4 GiB.
+    Entry(u64),
+    /// The boot information does not fit below [`BOOT_INFO_END`].
+    BootInfo {
+        /// Bytes it takes.
+        bytes: usize,
+    },
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Elf(error) => error.fmt(f),
+            Self::Multiboot2(error) => error.fmt(f),
+            Self::NoProtocol => write!(f, "neither a PVH note nor a multiboot2 header"),
+            Self::Place { start, end } => write!(f, "no place for {start:#x}..{end:#x}"),
+            Self::Entry(entry) => write!(f, "entry point {entry:#x} is not in the file"),
+            Self::BootInfo { bytes } => write!(f, "boot information of {bytes} bytes"),
+        }
+    }
+}
+
+impl core::error::Error for Error {}
+
+impl From<elf::Error> for Error {
+    fn from(error: elf::Error) -> Self {
+        Self::Elf(error)
+    }
+}
+
+impl From<multiboot2::Error> for Error {
+    fn from(error: multiboot2::Error) -> Self {
+        Self::Multiboot2(error)
+    }
+}
+
+/// Loads `file` into the `ram` bytes of guest memory, a copy of it as module 0 at their end, and what it is told.
+///
+/// A file that has both a PVH note and a multiboot2 header starts by PVH.
+///
+/// # Errors
+/// When the file is not understood or has no room.
+pub fn load(
+    file: &[u8],
+    command_line: &str,
+    rsdp: u64,
+    ram: u64,
+    memory: &mut impl GuestMemory,
+) -> Result<Start, Error> {
+    let bytes = file.len() as u64;
+    let module = Module { start: ram.saturating_sub(bytes) & !0xfff, bytes };
+    let plan = Plan::of(file)?;
+    for part in &plan.parts {
+        let end = part.start.saturating_add(part.memory_bytes);
+        let over_boot_info = part.start < BOOT_INFO_END && end > BOOT_INFO_BASE;
+        if end > module.start || over_boot_info {
+            return Err(Error::Place { start: part.start, end });
+        }
+        place(memory, part.start, part.bytes)?;
+        clear(memory, part.start + part.bytes.len() as u64, end)?;
+    }
+    place(memory, module.start, file)?;
+
+    let info = BootInfo { command_line, modules: &[module], memory: &memory_map(ram), rsdp };
+    let (told, eax) = match plan.protocol {
+        Protocol::Pvh => (pvh::build(BOOT_INFO_BASE, &info), 0),
+        Protocol::Multiboot2 => (multiboot2::build(&info), multiboot2::BOOTLOADER_MAGIC),
+    };
+    if told.len() as u64 > BOOT_INFO_END - BOOT_INFO_BASE {
+        return Err(Error::BootInfo { bytes: told.len() });
+    }
+    place(memory, BOOT_INFO_BASE, &told)?;
+    Ok(Start { entry: plan.entry, eax, ebx: BOOT_INFO_BASE as u32 })
+}
+
+enum Protocol {
+    Pvh,
+    Multiboot2,
+}
+
+struct Part<'a> {
+    start: u64,
+    bytes: &'a [u8],
+    memory_bytes: u64,
+}
+
+struct Plan<'a> {
+    protocol: Protocol,
+    entry: u32,
+    parts: Vec<Part<'a>>,
+}
+
+impl<'a> Plan<'a> {
+    fn of(file: &'a [u8]) -> Result<Self, Error> {
+        let elf = Elf::parse(file);
+        if let Ok(elf) = elf
+            && let Some(entry) = elf.pvh_entry()?
+        {
+            return Ok(Self { protocol: Protocol::Pvh, entry, parts: elf_parts(&elf)? });
+        }
+        let Some(header) = multiboot2::Header::find(file)? else {
+            return Err(elf.err().map_or(Error::NoProtocol, Error::Elf));
+        };
+        let parts = match header.address {
+            Some(tag) => Vec::from([addressed_part(file, header.offset, tag)?]),
+            None => elf_parts(&elf?)?,
+        };
+        let entry = match (header.entry, elf) {
+            (Some(entry), _) => entry,
+            (None, Ok(elf)) => {
+                let physical = elf.physical(elf.entry())?.ok_or(Error::Entry(elf.entry()))?;
+                u32::try_from(physical).map_err(|_| Error::Entry(physical))?
+            }
+            (None, Err(error)) => return Err(error.into()),
+        };
+        Ok(Self { protocol: Protocol::Multiboot2, entry, parts })
+    }
+}
+
+fn elf_parts<'a>(elf: &Elf<'a>) -> Result<Vec<Part<'a>>, Error> {
+    elf.loads()
+        .map(|load| {
+            let load = load?;
+            Ok(Part { start: load.physical, bytes: load.bytes, memory_bytes: load.memory_bytes })
+        })
+        .collect()
+}
+
+/// The one part a multiboot2 address tag describes.
+fn addressed_part(file: &[u8], header: u32, tag: multiboot2::AddressTag) -> Result<Part<'_>, Error> {
+    let place = Error::Place { start: tag.load.into(), end: tag.load_end.into() };
+    // The header's offset in the file and its address say where the file's first loaded byte is.
+    let skipped =
+        tag.header.checked_sub(tag.load).and_then(|before| header.checked_sub(before)).ok_or(place)?;
+    let bytes = file.get(skipped as usize..).ok_or(place)?;
+    let bytes = match tag.load_end {
+        0 => bytes,
+        end => end.checked_sub(tag.load).and_then(|length| bytes.get(..length as usize)).ok_or(place)?,
+    };
+    let loaded = bytes.len() as u64;
+    let memory_bytes = u64::from(tag.bss_end.saturating_sub(tag.load)).max(loaded);
+    Ok(Part { start: tag.load.into(), bytes, memory_bytes })
+}
+
+fn place(memory: &mut impl GuestMemory, start: u64, bytes: &[u8]) -> Result<(), Error> {
+    let end = start.saturating_add(bytes.len() as u64);
+    memory.write(start, bytes).then_some(()).ok_or(Error::Place { start, end })
+}
+
+fn clear(memory: &mut impl GuestMemory, mut start: u64, end: u64) -> Result<(), Error> {
+    const ZEROS: [u8; 4096] = [0; 4096];
+    while start < end {
+        let bytes = (end - start).min(ZEROS.len() as u64) as usize;
+        place(memory, start, &ZEROS[..bytes])?;
+        start += bytes as u64;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

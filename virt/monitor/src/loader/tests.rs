@@ -1,0 +1,93 @@
+extern crate std;
+
+use std::vec;
+use std::vec::Vec;
+
+use super::{BOOT_INFO_BASE, Error, Start, load};
+use crate::elf::tests::{executable, note};
+use crate::memory::SliceMemory;
+use crate::pvh::StartInfo;
+
+const RAM: usize = 4 << 20;
+
+fn load_into(ram: &mut [u8], file: &[u8]) -> Result<Start, Error> {
+    let size = ram.len() as u64;
+    load(file, "only=sort", 0, size, &mut SliceMemory { base: 0, bytes: ram })
+}
+
+fn pvh_kernel(physical: u64) -> Vec<u8> {
+    executable(&note(b"Xen\0", 18, &0x10_0004u32.to_le_bytes()), physical, b"the kernel")
+}
+
+/// A multiboot2 header with these tags, each of 8-byte words.
+fn header(tags: &[&[u32]]) -> Vec<u8> {
+    let length = 16 + tags.iter().map(|tag| 4 * tag.len().next_multiple_of(2)).sum::<usize>() as u32;
+    let mut header: Vec<u8> = Vec::new();
+    let sum = 0xe852_50d6u32.wrapping_add(length).wrapping_neg();
+    [0xe852_50d6, 0, length, sum].iter().for_each(|word| header.extend_from_slice(&word.to_le_bytes()));
+    for tag in tags {
+        tag.iter().for_each(|word| header.extend_from_slice(&word.to_le_bytes()));
+        header.resize(header.len().next_multiple_of(8), 0);
+    }
+    header
+}
+
+#[test]
+fn a_pvh_kernel_starts_with_its_start_info_and_itself_as_module() {
+    let mut ram = vec![0xaa; RAM];
+    let file = pvh_kernel(0x10_0000);
+    let start = load_into(&mut ram, &file).unwrap();
+    assert_eq!(start, Start { entry: 0x10_0004, eax: 0, ebx: BOOT_INFO_BASE as u32 });
+    assert_eq!(&ram[0x10_0000..0x10_000a], b"the kernel");
+    assert_eq!(ram[0x10_000a..0x10_001b], [[0; 16].as_slice(), &[0xaa]].concat(), "cleared behind it");
+    let info = StartInfo::read(BOOT_INFO_BASE, &SliceMemory { base: 0, bytes: &mut ram }).unwrap();
+    let module = info.modules[0];
+    assert_eq!(ram[module.start as usize..][..module.bytes as usize], file);
+    assert_eq!(&ram[info.command_line as usize..][..10], b"only=sort\0");
+    assert_eq!(info.memory.last().unwrap().end(), RAM as u64);
+}
+
+#[test]
+fn a_multiboot2_kernel_starts_with_the_magic() {
+    // The header lies in the text, which is what the file begins its loaded part with.
+    let text = header(&[&[0, 8]]);
+    let mut file = executable(&[], 0x10_0000, &text);
+    file[24..32].copy_from_slice(&0x1000_0010_0008u64.to_le_bytes());
+    let mut ram = vec![0; RAM];
+    let start = load_into(&mut ram, &file).unwrap();
+    assert_eq!(start, Start { entry: 0x10_0008, eax: 0x36d7_6289, ebx: BOOT_INFO_BASE as u32 });
+    assert_eq!(ram[0x10_0000..][..text.len()], text);
+    let [total, first] =
+        [0, 8].map(|at| u32::from_le_bytes(ram[BOOT_INFO_BASE as usize + at..][..4].try_into().unwrap()));
+    assert!(total > 100 && first == 1, "{total} {first}");
+}
+
+#[test]
+fn the_header_says_where_a_file_that_is_no_elf_goes() {
+    // Skip 8 bytes, load all but the last 3, clear up to 200h; the entry tag says where it starts.
+    let tags: [&[u32]; 3] = [&[2, 24, 0x20_0000, 0x20_0000, 0, 0x20_0200], &[3, 12, 0x20_0040], &[0, 8]];
+    let file = [&[1; 8], &header(&tags)[..], b"code"].concat();
+    let mut ram = vec![0xaa; RAM];
+    assert_eq!(load_into(&mut ram, &file).map(|start| start.entry), Ok(0x20_0040));
+    assert_eq!(ram[0x20_0000..][..file.len() - 8], file[8..]);
+    assert_eq!((ram[0x20_01ff], ram[0x20_0200]), (0, 0xaa));
+}
+
+#[test]
+fn refuses_what_has_no_room_or_no_protocol() {
+    let mut ram = vec![0; RAM];
+    let rows = [
+        (pvh_kernel(0x9000), Error::Place { start: 0x9000, end: 0x901a }),
+        (pvh_kernel(RAM as u64 - 8), Error::Place { start: RAM as u64 - 8, end: RAM as u64 + 18 }),
+        (pvh_kernel(u64::MAX - 4), Error::Place { start: u64::MAX - 4, end: u64::MAX }),
+        (executable(&[], 0x10_0000, b"text"), Error::NoProtocol),
+        (b"text".to_vec(), Error::Elf(crate::elf::Error::NotElf)),
+    ];
+    for (file, error) in rows {
+        assert_eq!(load_into(&mut ram, &file), Err(error));
+    }
+    let long = "x".repeat(0x8000);
+    let refused =
+        load(&pvh_kernel(0x10_0000), &long, 0, RAM as u64, &mut SliceMemory { base: 0, bytes: &mut ram });
+    assert!(matches!(refused, Err(Error::BootInfo { .. })));
+}

@@ -1,0 +1,19 @@
+//! The monitor's image: boots by PVH, loads the guest kernel that came as a module, and runs it.
+#![no_std]
+#![no_main]
+
+extern crate alloc;
+
+mod image;
+
+use image::{exit::fatal, heap, idt, setup};
+
+/// Where the boot code arrives in 64-bit mode.
+extern "C" fn main(start_info: u64) -> ! {
+    idt::load();
+    heap::initialize();
+    match setup::guest(start_info) {
+        Ok(mut vcpu) => vcpu.run(),
+        Err(error) => fatal!("{error}"),
+    }
+}

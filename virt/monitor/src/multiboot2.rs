@@ -1,0 +1,168 @@
+//! Multiboot2: the header in a kernel, and the information it is started with.
+//!
+//! Source: Multiboot2 Specification, "OS image format", "Boot information format".
+
+use alloc::vec::Vec;
+use core::fmt;
+
+use crate::boot_info::BootInfo;
+
+/// What EAX holds when a kernel starts.
+pub const BOOTLOADER_MAGIC: u32 = 0x36d7_6289;
+
+const HEADER_MAGIC: u32 = 0xe852_50d6;
+/// The header lies wholly in this many bytes of the file.
+const SEARCH_BYTES: usize = 32 << 10;
+
+/// What a kernel asks of its loader.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Header {
+    /// Where to load, for a file that is not to be read as ELF.
+    pub address: Option<AddressTag>,
+    /// Physical address to start at, instead of the file's own.
+    pub entry: Option<u32>,
+    /// Offset of the header in the file.
+    pub offset: u32,
+}
+
+/// The address tag: physical addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AddressTag {
+    /// Of the header.
+    pub header: u32,
+    /// Of the first byte to load.
+    pub load: u32,
+    /// Behind the last byte to load; 0: the whole file.
+    pub load_end: u32,
+    /// Behind the memory to clear; 0: none.
+    pub bss_end: u32,
+}
+
+/// Why a header is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Error {
+    /// It is for another architecture than 32-bit x86.
+    Architecture(u32),
+    /// A tag reaches beyond the header's end.
+    Tag {
+        /// Offset in the file.
+        offset: usize,
+    },
+    /// It insists on something that is not provided.
+    Unsupported {
+        /// Number of the tag.
+        tag: u16,
+    },
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Architecture(number) => write!(f, "multiboot2 header for architecture {number}"),
+            Self::Tag { offset } => write!(f, "multiboot2 header: bad tag at {offset:#x}"),
+            Self::Unsupported { tag } => write!(f, "multiboot2 header asks for what tag {tag} stands for"),
+        }
+    }
+}
+
+impl core::error::Error for Error {}
+
+impl Header {
+    /// Looks for a header; `Ok(None)` when the file has none.
+    ///
+    /// # Errors
+    /// When there is one, and it is malformed or cannot be served.
+    pub fn find(file: &[u8]) -> Result<Option<Self>, Error> {
+        let searched = &file[..file.len().min(SEARCH_BYTES)];
+        for offset in (0..searched.len()).step_by(8) {
+            if let Some([magic, architecture, length, checksum]) = words::<4>(searched, offset)
+                && magic == HEADER_MAGIC
+                && magic.wrapping_add(architecture).wrapping_add(length).wrapping_add(checksum) == 0
+            {
+                if architecture != 0 {
+                    return Err(Error::Architecture(architecture));
+                }
+                let end = offset + length as usize;
+                let header = searched.get(..end).ok_or(Error::Tag { offset })?;
+                return Self::parse(header, offset).map(Some);
+            }
+        }
+        Ok(None)
+    }
+
+    fn parse(header: &[u8], start: usize) -> Result<Self, Error> {
+        const OPTIONAL: u32 = 1;
+        let mut parsed = Self { offset: start as u32, ..Self::default() };
+        let mut offset = start + 16;
+        loop {
+            let [kind_and_flags, size] = words::<2>(header, offset).ok_or(Error::Tag { offset })?;
+            let (kind, flags) = (kind_and_flags as u16, kind_and_flags >> 16);
+            if size < 8 || offset + size as usize > header.len() {
+                return Err(Error::Tag { offset });
+            }
+            let body = offset + 8;
+            match kind {
+                0 => return Ok(parsed),
+                2 => {
+                    let [header, load, load_end, bss_end] =
+                        words::<4>(header, body).ok_or(Error::Tag { offset })?;
+                    parsed.address = Some(AddressTag { header, load, load_end, bss_end });
+                }
+                3 => parsed.entry = Some(words::<1>(header, body).ok_or(Error::Tag { offset })?[0]),
+                // What information it wants, text console, module alignment: all provided.
+                1 | 4 | 6 => {}
+                tag if flags & OPTIONAL == 0 => return Err(Error::Unsupported { tag }),
+                _ => {}
+            }
+            offset += (size as usize).next_multiple_of(8);
+        }
+    }
+}
+
+/// Lays out the boot information.
+#[must_use]
+pub fn build(info: &BootInfo<'_>) -> Vec<u8> {
+    const LOADER: &str = "pugmark-monitor\0";
+    let mut out = Vec::new();
+    out.extend_from_slice(&[0; 8]);
+    tag(&mut out, 1, &[info.command_line.as_bytes(), &[0]]);
+    tag(&mut out, 2, &[LOADER.as_bytes()]);
+    for module in info.modules {
+        let [start, end] = [module.start as u32, (module.start + module.bytes) as u32];
+        tag(&mut out, 3, &[&start.to_le_bytes(), &end.to_le_bytes(), b"guest\0"]);
+    }
+    let upper = info.memory.iter().find(|range| range.start == 1 << 20).map_or(0, |range| range.bytes >> 10);
+    let lower = info.memory.iter().find(|range| range.start == 0).map_or(0, |range| range.bytes >> 10);
+    tag(&mut out, 4, &[&(lower as u32).to_le_bytes(), &(upper as u32).to_le_bytes()]);
+    let mut map = Vec::from([24, 0, 0, 0, 0, 0, 0, 0]);
+    for range in info.memory {
+        map.extend_from_slice(&range.start.to_le_bytes());
+        map.extend_from_slice(&range.bytes.to_le_bytes());
+        map.extend_from_slice(&u64::from(range.kind.to_e820()).to_le_bytes());
+    }
+    tag(&mut out, 6, &[&map]);
+    tag(&mut out, 0, &[]);
+    let total = out.len() as u32;
+    out[..4].copy_from_slice(&total.to_le_bytes());
+    out
+}
+
+fn tag(out: &mut Vec<u8>, kind: u32, parts: &[&[u8]]) {
+    let size = 8 + parts.iter().map(|part| part.len()).sum::<usize>();
+    out.extend_from_slice(&kind.to_le_bytes());
+    out.extend_from_slice(&(size as u32).to_le_bytes());
+    parts.iter().for_each(|part| out.extend_from_slice(part));
+    out.resize(out.len().next_multiple_of(8), 0);
+}
+
+fn words<const N: usize>(bytes: &[u8], offset: usize) -> Option<[u32; N]> {
+    let (words, _) = bytes.get(offset..offset.checked_add(N * 4)?)?.as_chunks();
+    let mut out = [0; N];
+    for (word, bytes) in out.iter_mut().zip(words) {
+        *word = u32::from_le_bytes(*bytes);
+    }
+    Some(out)
+}
+
+#[cfg(test)]
+mod tests;

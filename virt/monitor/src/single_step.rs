@@ -1,0 +1,87 @@
+//! What a debug exit of a stepped guest means.
+//!
+//! Source: SDM vol. 3, Debug, Branch Profile, TSC, and Intel RDT, "Debug Exceptions"; on repeated instructions:
+//! "Single-Step Exception Condition".
+
+/// DR6: a single step, among the conditions of a debug exception.
+pub const BS: u64 = 1 << 14;
+/// DR6: the breakpoints of DR0 to DR3.
+pub const B: u64 = 0xf;
+
+/// The state around a debug exit.
+#[derive(Clone, Copy, Debug)]
+pub struct DebugExit {
+    /// DR6 as the exit left it.
+    pub dr6: u64,
+    /// RIP before the guest was entered.
+    pub from: u64,
+    /// RIP at the exit.
+    pub to: u64,
+    /// The instruction at `from` is a string instruction with a REP prefix.
+    pub repeats: bool,
+    /// RFLAGS.TF was the guest's own, too.
+    pub guest_steps: bool,
+}
+
+/// What has happened, and what the guest is to be told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    /// What was executed.
+    pub progress: Progress,
+    /// The conditions of the debug exception the guest gets; 0: it gets none.
+    pub guest_conditions: u64,
+}
+
+/// How far the instruction came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// Not begun: an instruction breakpoint.
+    None,
+    /// One iteration of a repeated instruction, which has not retired.
+    Iteration,
+    /// It retired.
+    Retired,
+}
+
+impl DebugExit {
+    /// Sorts out the exit.
+    #[must_use]
+    pub const fn verdict(&self) -> Verdict {
+        let stepped = self.dr6 & BS != 0;
+        let progress = if !stepped {
+            Progress::None
+        } else if self.repeats && self.from == self.to {
+            Progress::Iteration
+        } else {
+            Progress::Retired
+        };
+        let own_step = if stepped && self.guest_steps { BS } else { 0 };
+        Verdict { progress, guest_conditions: self.dr6 & B | own_step }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_instruction_retires_once_and_only_the_guests_own_conditions_reach_it() {
+        // DR6, RIP after (before it is 100h), repeats, the guest steps itself; then what happened and what it gets.
+        let rows = [
+            (BS, 0x102, false, false, Progress::Retired, 0),
+            (BS, 0x100, false, false, Progress::Retired, 0), // a jump to itself
+            (BS, 0x100, true, false, Progress::Iteration, 0),
+            (BS, 0x102, true, false, Progress::Retired, 0),
+            (BS, 0x102, false, true, Progress::Retired, BS),
+            (BS, 0x100, true, true, Progress::Iteration, BS),
+            (BS | 0b10, 0x102, false, false, Progress::Retired, 0b10),
+            (BS | 0b10, 0x102, false, true, Progress::Retired, BS | 0b10),
+            (0b1, 0x100, false, true, Progress::None, 0b1),
+            (0xffff_0ff0 | BS, 0x102, false, false, Progress::Retired, 0),
+        ];
+        for (dr6, to, repeats, guest_steps, progress, guest_conditions) in rows {
+            let exit = DebugExit { dr6, from: 0x100, to, repeats, guest_steps };
+            assert_eq!(exit.verdict(), Verdict { progress, guest_conditions }, "{exit:x?}");
+        }
+    }
+}

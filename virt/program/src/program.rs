@@ -1,0 +1,202 @@
+//! A program: sections of bytes, and what each instruction in them does to the flow.
+
+use std::collections::HashMap;
+use std::ops::RangeInclusive;
+
+use pugmark_model::ExecMode;
+
+use crate::{Shape, generate, layout};
+
+/// A program, as bytes and as what they mean.
+#[derive(Debug)]
+pub struct Program {
+    pub(crate) sections: Vec<Section>,
+    pub(crate) functions: Vec<Function>,
+    pub(crate) instructions: HashMap<u64, Instruction>,
+    pub(crate) entries: Entries,
+}
+
+/// Code that lies together.
+#[derive(Debug, Clone)]
+pub struct Section {
+    /// The address of the first byte.
+    pub base: u64,
+    /// The code, with INT3 between the functions.
+    pub bytes: Vec<u8>,
+}
+
+/// Where a function is.
+#[derive(Debug, Clone)]
+pub struct Function {
+    /// The addresses of its first and its last byte.
+    pub range: RangeInclusive<u64>,
+    /// Who runs it.
+    pub level: Level,
+}
+
+/// Who runs a function, and where it lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Level {
+    /// The kernel: level 0, upper half.
+    Kernel,
+    /// The user's program: level 3.
+    User,
+    /// A library: level 3, far away from the program.
+    Library,
+    /// 32-bit code of the user: level 3, reached by far calls.
+    Compat,
+}
+
+impl Level {
+    /// All of them.
+    pub(crate) const ALL: [Self; 4] = [Self::Kernel, Self::User, Self::Library, Self::Compat];
+
+    /// Its section's base.
+    pub(crate) const fn base(self) -> u64 {
+        match self {
+            Self::Kernel => 0xffff_ffff_8100_0000,
+            Self::User => 0x0000_5555_5541_3000,
+            Self::Library => 0x0000_7fff_f7a2_8000,
+            Self::Compat => 0x0804_8000,
+        }
+    }
+
+    /// How its bytes are decoded.
+    pub(crate) const fn mode(self) -> ExecMode {
+        match self {
+            Self::Compat => ExecMode::Bits32,
+            _ => ExecMode::Bits64,
+        }
+    }
+}
+
+/// Where the processor enters by itself.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Entries {
+    /// The first instruction.
+    pub(crate) start: u64,
+    /// Where the user begins.
+    pub(crate) user: u64,
+    /// What SYSCALL enters.
+    pub(crate) syscall: u64,
+    /// Handlers of interrupts and exceptions; the vector chooses.
+    pub(crate) handlers: Vec<u64>,
+    /// The handler of NMIs, which turns tracing off and on.
+    pub(crate) nmi: u64,
+}
+
+/// What a WRMSR in a program is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Switch {
+    /// It sets IA32_RTIT_CTL.TraceEn.
+    On,
+    /// It clears IA32_RTIT_CTL.TraceEn.
+    Off,
+}
+
+/// One instruction.
+#[derive(Debug, Clone)]
+pub struct Instruction {
+    /// Its length in bytes.
+    pub len: usize,
+    pub(crate) flow: Flow,
+}
+
+/// What an instruction does to the flow.
+#[derive(Debug, Clone)]
+pub(crate) enum Flow {
+    /// Goes on.
+    Next,
+    /// Goes on, or faults first.
+    MayFault,
+    /// A repeated string instruction: goes on, or is interrupted first.
+    Rep,
+    /// A conditional branch, taken `taken` times of 256.
+    Cond { target: u64, taken: u8 },
+    /// The conditional branch that ends a recursion when it is taken.
+    EndRecursion { target: u64 },
+    /// JMP rel.
+    Jump(u64),
+    /// CALL rel, also to the next instruction.
+    Call(u64),
+    /// CALL rel to the next instruction, which pops the address.
+    CallNext,
+    /// JMP r/m, or a RET that jumps: to one of these.
+    IndirectJump(Vec<u64>),
+    /// JMP r/m that drops frames and goes on behind a call.
+    Unwind,
+    /// CALL r/m.
+    IndirectCall(Vec<u64>),
+    /// RET.
+    Return,
+    /// CALL far to one of these, in this mode.
+    FarCall(Vec<u64>, ExecMode),
+    /// RET far.
+    FarReturn,
+    /// JMP far.
+    FarJump(u64),
+    /// SYSCALL.
+    Syscall,
+    /// SYSRET.
+    Sysret,
+    /// IRET from a handler.
+    Iret,
+    /// IRET that enters the user for the first time.
+    EnterUser,
+    /// INT n, INT3, INT1.
+    SoftwareInterrupt(u8),
+    /// UD2, which the handler skips.
+    Undefined,
+    /// MOV to CR3.
+    MovCr3,
+    /// STI.
+    Sti,
+    /// CLI.
+    Cli,
+    /// PTWRITE.
+    Ptwrite,
+    /// WRMSR of IA32_RTIT_CTL.
+    Wrmsr(Switch),
+}
+
+impl Program {
+    /// The program of `seed`.
+    #[must_use]
+    pub fn generate(seed: u64, shape: &Shape) -> Self {
+        layout::lay_out(generate::generate(seed, shape))
+    }
+
+    /// Its code.
+    #[must_use]
+    pub fn sections(&self) -> &[Section] {
+        &self.sections
+    }
+
+    /// Its functions, in no order.
+    #[must_use]
+    pub fn functions(&self) -> &[Function] {
+        &self.functions
+    }
+
+    /// The address of the first instruction: a WRMSR that turns tracing on.
+    #[must_use]
+    pub fn start(&self) -> u64 {
+        self.entries.start
+    }
+
+    /// Each instruction's address and the instruction, in no order.
+    pub fn instructions(&self) -> impl Iterator<Item = (u64, &Instruction)> {
+        self.instructions.iter().map(|(address, instruction)| (*address, instruction))
+    }
+
+    /// The bytes from `address` to the end of the section it lies in.
+    #[must_use]
+    pub fn bytes_at(&self, address: u64) -> &[u8] {
+        self.sections
+            .iter()
+            .find_map(|section| {
+                section.bytes.get(usize::try_from(address.checked_sub(section.base)?).ok()?..)
+            })
+            .unwrap_or(&[])
+    }
+}

@@ -1,0 +1,288 @@
+//! The walk through a program.
+
+use fastrand::Rng;
+use pugmark_model::{Context, Delivery, DeliveryKind, ExecMode, Retired};
+
+use crate::program::{Flow, Program, Switch};
+
+/// What a processor does next.
+#[derive(Debug, Clone, Copy)]
+pub enum Step<'a> {
+    /// An instruction retired.
+    Retired(Retired<'a>),
+    /// The WRMSR that turns tracing on or off retired.
+    Switch(Switch, Retired<'a>),
+    /// An interrupt or exception was delivered.
+    Delivered(Delivery),
+}
+
+/// How often the unforeseen happens: so many times of 65536 where it can.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rates {
+    /// Interrupts, before any instruction while RFLAGS.IF is set.
+    pub interrupt: u16,
+    /// Traps, behind any instruction.
+    pub trap: u16,
+    /// Page faults, at instructions with a memory operand.
+    pub fault: u16,
+    /// Time-stamp counter ticks an instruction takes, at most.
+    pub ticks: u64,
+    /// The recursion's depth, at most.
+    pub depth: u32,
+}
+
+impl Default for Rates {
+    fn default() -> Self {
+        Self { interrupt: 300, trap: 100, fault: 10_000, ticks: 12, depth: 140 }
+    }
+}
+
+/// Interrupts within interrupts, at most.
+const NESTED: usize = 4;
+
+/// The address spaces. Their low 12 bits differ: they are PCID or PWT and PCD.
+const CR3: [u64; 4] = [0x0010_0000, 0x0020_0000, 0x0000_000f_ffff_f000, 0x0010_0018];
+
+/// A page-fault's vector.
+const PAGE_FAULT: u8 = 14;
+const INVALID_OPCODE: u8 = 6;
+const DEBUG: u8 = 1;
+const NMI: u8 = 2;
+
+/// Where to go back to.
+#[derive(Debug, Clone, Copy)]
+enum Frame {
+    Near(u64),
+    Far(u64, ExecMode),
+    Syscall(Context),
+    /// What IRET restores, and whether it ends an NMI.
+    Interrupt(Context, bool),
+}
+
+/// The walk through a program: an iterator without an end.
+#[derive(Debug, Clone)]
+pub struct Walk<'a> {
+    program: &'a Program,
+    rng: Rng,
+    rates: Rates,
+    at: Context,
+    tsc: u64,
+    frames: Vec<Frame>,
+    /// An instruction has just retired: a trap may follow.
+    retired: bool,
+    /// No interrupt before the next instruction (STI).
+    shadow: bool,
+    /// Deeper by so many, while it recurses.
+    recursion: Option<u32>,
+    nmi_wanted: bool,
+    in_nmi: bool,
+}
+
+impl<'a> Walk<'a> {
+    /// The walk of `seed` from the program's start: in the kernel, interrupts off.
+    #[must_use]
+    pub fn new(program: &'a Program, seed: u64, rates: Rates) -> Self {
+        let at = Context { ip: program.start(), cr3: CR3[0], cpl: 0, mode: ExecMode::Bits64, iflag: false };
+        Self {
+            program,
+            rng: Rng::with_seed(seed ^ 0x5761_6c6b),
+            rates,
+            at,
+            tsc: 1 << 20,
+            frames: Vec::new(),
+            retired: false,
+            shadow: false,
+            recursion: None,
+            nmi_wanted: false,
+            in_nmi: false,
+        }
+    }
+
+    /// The state before the next step.
+    #[must_use]
+    pub fn context(&self) -> Context {
+        self.at
+    }
+
+    /// Delivers an NMI before the next instruction, or behind the NMI handler that runs. The handler turns tracing
+    /// off and on again.
+    pub fn request_nmi(&mut self) {
+        self.nmi_wanted = true;
+    }
+
+    /// Whether it happens now.
+    fn chance(&mut self, rate: u16) -> bool {
+        rate != 0 && self.rng.u16(..) < rate
+    }
+
+    fn one(&mut self, of: &[u64]) -> u64 {
+        of[self.rng.usize(..of.len())]
+    }
+
+    fn interrupted(&self) -> usize {
+        self.frames.iter().filter(|frame| matches!(frame, Frame::Interrupt(..))).count()
+    }
+
+    /// What is delivered before the instruction at hand, if anything.
+    fn unforeseen(&mut self) -> Option<Step<'a>> {
+        if self.nmi_wanted && !self.in_nmi && !self.shadow {
+            self.nmi_wanted = false;
+            self.in_nmi = true;
+            return Some(self.deliver(DeliveryKind::Nmi, NMI, self.at, None));
+        }
+        let retired = std::mem::take(&mut self.retired);
+        if retired && !self.shadow && self.interrupted() < NESTED && self.chance(self.rates.trap) {
+            return Some(self.deliver(DeliveryKind::Trap, DEBUG, self.at, None));
+        }
+        let open = self.at.iflag && !self.shadow && self.interrupted() < NESTED;
+        if open && self.chance(self.rates.interrupt) {
+            let vector = self.rng.u8(32..);
+            return Some(self.deliver(DeliveryKind::Interrupt, vector, self.at, None));
+        }
+        None
+    }
+
+    /// Enters a handler; IRET restores `back`.
+    fn deliver(&mut self, kind: DeliveryKind, vector: u8, back: Context, cr2: Option<u64>) -> Step<'a> {
+        let before = self.at;
+        let entries = &self.program.entries;
+        let ip = match kind {
+            DeliveryKind::Nmi => entries.nmi,
+            _ => entries.handlers[usize::from(vector) % entries.handlers.len()],
+        };
+        self.frames.push(Frame::Interrupt(back, kind == DeliveryKind::Nmi));
+        // Exceptions go through trap gates, which leave IF alone; interrupts through interrupt gates.
+        let iflag = before.iflag && !matches!(kind, DeliveryKind::Interrupt | DeliveryKind::Nmi);
+        self.at = Context { ip, cr3: before.cr3, cpl: 0, mode: ExecMode::Bits64, iflag };
+        self.tick();
+        Step::Delivered(Delivery { kind, vector, before, after: self.at, cr2, tsc: self.tsc })
+    }
+
+    fn tick(&mut self) {
+        self.tsc += self.rng.u64(..=self.rates.ticks);
+    }
+
+    /// Takes frames off until one is `Near`, a few of them.
+    fn unwind(&mut self) -> u64 {
+        let deep = self.frames.iter().rev().take_while(|frame| matches!(frame, Frame::Near(_))).count();
+        let drop = 1 + self.rng.usize(..deep.clamp(1, 5));
+        let mut to = self.at.ip;
+        for _ in 0..drop.min(deep) {
+            if let Some(Frame::Near(ip)) = self.frames.pop() {
+                to = ip;
+            }
+        }
+        to
+    }
+
+    /// What the instruction at hand makes of the context; `None` where something is delivered instead.
+    fn execute(&mut self, flow: &Flow, next: Context) -> Option<Context> {
+        let mut after = next;
+        match flow {
+            Flow::Next | Flow::MayFault | Flow::Rep | Flow::Ptwrite | Flow::Wrmsr(_) | Flow::CallNext => {}
+            Flow::Undefined | Flow::SoftwareInterrupt(_) => return None,
+            Flow::Cond { target, taken } => {
+                if self.rng.u8(..) < *taken {
+                    after.ip = *target;
+                }
+            }
+            Flow::EndRecursion { target } => {
+                let depth = self.rates.depth;
+                let left = self.recursion.unwrap_or_else(|| self.rng.u32(..=depth));
+                self.recursion = left.checked_sub(1);
+                if left == 0 {
+                    after.ip = *target;
+                }
+            }
+            Flow::Jump(target) | Flow::FarJump(target) => after.ip = *target,
+            Flow::IndirectJump(targets) => after.ip = self.one(targets),
+            Flow::Call(target) => {
+                self.frames.push(Frame::Near(next.ip));
+                after.ip = *target;
+            }
+            Flow::IndirectCall(targets) => {
+                self.frames.push(Frame::Near(next.ip));
+                after.ip = self.one(targets);
+            }
+            Flow::FarCall(targets, mode) => {
+                self.frames.push(Frame::Far(next.ip, self.at.mode));
+                after.ip = self.one(targets);
+                after.mode = *mode;
+            }
+            Flow::Unwind => after.ip = self.unwind(),
+            Flow::Return | Flow::FarReturn | Flow::Sysret | Flow::Iret => match self.frames.pop() {
+                Some(Frame::Near(ip)) => after.ip = ip,
+                Some(Frame::Far(ip, mode)) => (after.ip, after.mode) = (ip, mode),
+                Some(Frame::Syscall(back)) => after = Context { cr3: self.at.cr3, ..back },
+                Some(Frame::Interrupt(back, nmi)) => {
+                    after = Context { cr3: self.at.cr3, ..back };
+                    self.in_nmi &= !nmi;
+                }
+                // No frame: never in a generated program.
+                None => {}
+            },
+            Flow::EnterUser => {
+                after = Context { ip: self.program.entries.user, cpl: 3, iflag: true, ..next };
+            }
+            Flow::Syscall => {
+                self.frames.push(Frame::Syscall(next));
+                after = Context { ip: self.program.entries.syscall, cpl: 0, iflag: false, ..next };
+            }
+            Flow::MovCr3 => after.cr3 = self.one(&CR3),
+            Flow::Sti => {
+                self.shadow = !self.at.iflag;
+                after.iflag = true;
+            }
+            Flow::Cli => after.iflag = false,
+        }
+        Some(after)
+    }
+}
+
+impl<'a> Iterator for Walk<'a> {
+    type Item = Step<'a>;
+
+    /// The next step; `None` only where the program has no instruction, which no generated program reaches.
+    fn next(&mut self) -> Option<Step<'a>> {
+        let program = self.program;
+        let instruction = program.instructions.get(&self.at.ip)?;
+        let next = Context { ip: self.at.ip + instruction.len as u64, ..self.at };
+        if let Some(step) = self.unforeseen() {
+            return Some(step);
+        }
+        if self.interrupted() < NESTED {
+            let rate = self.rates.fault;
+            match instruction.flow {
+                Flow::MayFault if self.chance(rate) => {
+                    let cr2 = Some(self.rng.u64(..));
+                    return Some(self.deliver(DeliveryKind::Fault, PAGE_FAULT, self.at, cr2));
+                }
+                Flow::Rep if self.at.iflag && self.chance(rate) => {
+                    let vector = self.rng.u8(32..);
+                    return Some(self.deliver(DeliveryKind::Interrupt, vector, self.at, None));
+                }
+                _ => {}
+            }
+        }
+        self.shadow = false;
+        let before = self.at;
+        let Some(after) = self.execute(&instruction.flow, next) else {
+            return Some(match instruction.flow {
+                Flow::SoftwareInterrupt(vector) => {
+                    self.deliver(DeliveryKind::SoftwareInterrupt, vector, next, None)
+                }
+                _ => self.deliver(DeliveryKind::Fault, INVALID_OPCODE, next, None),
+            });
+        };
+        self.at = after;
+        self.retired = true;
+        self.tick();
+        let bytes = program.bytes_at(before.ip).get(..instruction.len)?;
+        let operand = if matches!(instruction.flow, Flow::Ptwrite) { self.rng.u64(..) } else { 0 };
+        let retired = Retired { before, after, bytes, tsc: self.tsc, operand };
+        Some(match instruction.flow {
+            Flow::Wrmsr(switch) => Step::Switch(switch, retired),
+            _ => Step::Retired(retired),
+        })
+    }
+}

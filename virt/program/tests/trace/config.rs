@@ -1,0 +1,244 @@
+//! How a run is traced, drawn from a seed.
+
+use fastrand::Rng;
+use pugmark_model::{Overflow, Profile, Settings};
+use pugmark_program::{Filter, Level, Program, Shape};
+
+/// IA32_RTIT_CTL, typed from the manual: SDM vol. 3, Intel Processor Trace, "IA32_RTIT_CTL MSR".
+pub(crate) mod ctl {
+    pub(crate) const TRACE_EN: u64 = 1 << 0;
+    pub(crate) const CYC_EN: u64 = 1 << 1;
+    pub(crate) const OS: u64 = 1 << 2;
+    pub(crate) const USER: u64 = 1 << 3;
+    pub(crate) const FUP_ON_PTW: u64 = 1 << 5;
+    pub(crate) const CR3_FILTER: u64 = 1 << 7;
+    pub(crate) const TOPA: u64 = 1 << 8;
+    pub(crate) const MTC_EN: u64 = 1 << 9;
+    pub(crate) const TSC_EN: u64 = 1 << 10;
+    pub(crate) const DIS_RETC: u64 = 1 << 11;
+    pub(crate) const PTW_EN: u64 = 1 << 12;
+    pub(crate) const BRANCH_EN: u64 = 1 << 13;
+    pub(crate) const MTC_FREQ: u32 = 14;
+    pub(crate) const CYC_THRESH: u32 = 19;
+    pub(crate) const PSB_FREQ: u32 = 24;
+    pub(crate) const EVENT_EN: u64 = 1 << 31;
+    pub(crate) const ADDR_CFG: u32 = 32;
+    pub(crate) const ADDR_FILTER: u64 = 1;
+    pub(crate) const ADDR_STOP: u64 = 2;
+}
+
+/// Where packets go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Output {
+    /// One range, large enough for the whole run.
+    Range,
+    /// One ToPA region, large enough for the whole run.
+    Region,
+    /// So many ToPA regions of 4 KiB, with a PMI from this one on and STOP at the last.
+    Regions { count: usize, pmi: usize },
+    /// So many ToPA regions of 4 KiB, with STOP at the last.
+    Full { count: usize },
+    /// So many ToPA regions of 4 KiB, over and over.
+    Ring { count: usize },
+}
+
+/// How a run is traced.
+#[derive(Debug, Clone)]
+pub(crate) struct Config {
+    pub(crate) profile: &'static Profile,
+    pub(crate) settings: Settings,
+    /// IA32_RTIT_CTL without TraceEn, filters and output.
+    pub(crate) ctl: u64,
+    pub(crate) filter: Filter,
+    pub(crate) output: Output,
+    /// STATUS is written 0 before each start, so that a PSB follows.
+    pub(crate) fresh: bool,
+    pub(crate) steps: usize,
+}
+
+/// What the test is about; the rest is drawn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Topic {
+    /// All is traced.
+    Everything,
+    /// By level.
+    Level,
+    /// By CR3.
+    Cr3,
+    /// By address.
+    Range,
+    /// Until an address.
+    Stop,
+    /// Small regions and PMIs.
+    Pmi,
+    /// Packets are lost.
+    Overflow,
+    /// The output gets full.
+    Full,
+    /// The output overwrites itself.
+    Wrap,
+    /// PTWRITE and event trace.
+    Events,
+}
+
+impl Config {
+    /// The program of `seed`, and how it is traced.
+    pub(crate) fn draw(topic: Topic, seed: u64) -> (Program, Self) {
+        let mut rng = Rng::with_seed(seed ^ 0x636f_6e66);
+        let newest = &["sapphire-rapids"][..];
+        let names = match topic {
+            Topic::Events => newest,
+            Topic::Range | Topic::Stop => &["skylake", "icelake", "sapphire-rapids"],
+            Topic::Pmi | Topic::Overflow | Topic::Full | Topic::Wrap => &["skylake", "sapphire-rapids"],
+            _ => &["broadwell", "skylake", "icelake", "sapphire-rapids"],
+        };
+        let name = names[rng.usize(..names.len())];
+        let profile = Profile::by_name(name).expect("a profile");
+        let shape = Shape {
+            user: if rng.u8(..5) == 0 && topic != Topic::Level { 0 } else { 1 + rng.usize(..8) },
+            ptwrite: topic == Topic::Events,
+            ..Shape::default()
+        };
+        let program = Program::generate(seed, &shape);
+        let mut config = Self {
+            profile,
+            settings: Settings {
+                pmi_skid: rng.u32(..100),
+                visibility: rng.u32(..100),
+                overflow: None,
+                long_tnt: rng.bool(),
+                deferred_tips: rng.bool(),
+                psb_before_pge: rng.bool(),
+                core_ratio: None,
+            },
+            ctl: ctl::BRANCH_EN | packets(name, &mut rng),
+            filter: Filter::all(),
+            output: if name == "broadwell" || rng.bool() { Output::Region } else { Output::Range },
+            fresh: rng.bool(),
+            steps: 1000 + rng.usize(..3000),
+        };
+        config.about(topic, &program, &mut rng);
+        (program, config)
+    }
+
+    fn about(&mut self, topic: Topic, program: &Program, rng: &mut Rng) {
+        match topic {
+            Topic::Everything => {}
+            Topic::Level => {
+                self.filter.os = rng.bool();
+                self.filter.user = !self.filter.os;
+            }
+            Topic::Cr3 => {
+                self.filter.cr3 = Some([0x0010_0000, 0x0020_0000][rng.usize(..2)]);
+                self.any_level(rng);
+            }
+            Topic::Range => {
+                let count = 1 + rng.usize(..self.profile.address_ranges as usize);
+                self.filter.ranges = (0..count).map(|_| function(program, rng)).collect();
+                self.any_level(rng);
+            }
+            Topic::Stop => {
+                self.filter.stop = Some(function(program, rng));
+                if self.profile.address_ranges > 1 && rng.bool() {
+                    self.filter.ranges =
+                        (1..self.profile.address_ranges).map(|_| function(program, rng)).collect();
+                }
+                self.any_level(rng);
+            }
+            Topic::Pmi => {
+                let count = 3 + rng.usize(..4);
+                self.output = Output::Regions { count, pmi: rng.usize(..count - 1) };
+                self.ctl |= ctl::CYC_EN | ctl::TSC_EN | ctl::DIS_RETC;
+                self.settings.pmi_skid = rng.u32(..20);
+                self.steps = 8000 + rng.usize(..8000);
+            }
+            Topic::Full | Topic::Wrap => {
+                let count = 1 + rng.usize(..3);
+                self.output =
+                    if topic == Topic::Full { Output::Full { count } } else { Output::Ring { count } };
+                self.ctl |= ctl::CYC_EN | ctl::DIS_RETC;
+                self.ctl &= !(0xf << ctl::PSB_FREQ);
+                self.steps = 8000 + rng.usize(..8000);
+            }
+            Topic::Overflow => {
+                self.settings.overflow = Some(Overflow { capacity: 128 + rng.u32(..100), drain: 1 });
+                self.settings.visibility = 16;
+                // Many bytes for each instruction: CYC for each packet, MTC for each tick of the crystal.
+                self.ctl &= !(0xf << ctl::CYC_THRESH | 0xf << ctl::MTC_FREQ);
+                self.ctl |= ctl::DIS_RETC | ctl::CYC_EN | if rng.bool() { ctl::MTC_EN } else { 0 };
+                if rng.bool() {
+                    self.filter.ranges = vec![function(program, rng), function(program, rng)];
+                }
+            }
+            Topic::Events => {
+                self.ctl |= ctl::PTW_EN | if rng.bool() { ctl::FUP_ON_PTW } else { 0 };
+                self.ctl |= if rng.bool() { ctl::EVENT_EN } else { 0 };
+                self.any_level(rng);
+            }
+        }
+    }
+
+    /// Sometimes filtered by level, too.
+    fn any_level(&mut self, rng: &mut Rng) {
+        match rng.u8(..6) {
+            0 => self.filter.os = false,
+            1 => self.filter.user = false,
+            _ => {}
+        }
+    }
+
+    /// IA32_RTIT_CTL with TraceEn.
+    pub(crate) fn ctl(&self) -> u64 {
+        let when = |condition: bool, bit: u64| if condition { bit } else { 0 };
+        let mut value = self.ctl
+            | ctl::TRACE_EN
+            | when(self.filter.os, ctl::OS)
+            | when(self.filter.user, ctl::USER)
+            | when(self.filter.cr3.is_some(), ctl::CR3_FILTER)
+            | when(self.output != Output::Range, ctl::TOPA);
+        for (at, (_, cfg)) in self.ranges().enumerate() {
+            value |= cfg << (ctl::ADDR_CFG + 4 * at as u32);
+        }
+        value
+    }
+
+    /// The address ranges in the order of their registers, and their ADDRn_CFG.
+    pub(crate) fn ranges(&self) -> impl Iterator<Item = (std::ops::RangeInclusive<u64>, u64)> {
+        let stop = self.filter.stop.iter().map(|range| (range.clone(), ctl::ADDR_STOP));
+        stop.chain(self.filter.ranges.iter().map(|range| (range.clone(), ctl::ADDR_FILTER)))
+    }
+}
+
+/// What the processor may be asked for.
+fn packets(name: &str, rng: &mut Rng) -> u64 {
+    let mut value = 0;
+    let mut maybe = |bit: u64| {
+        if rng.bool() {
+            value |= bit
+        }
+    };
+    maybe(ctl::TSC_EN);
+    maybe(ctl::DIS_RETC);
+    if name == "broadwell" {
+        return value;
+    }
+    maybe(ctl::MTC_EN);
+    maybe(ctl::CYC_EN);
+    if value & ctl::MTC_EN != 0 {
+        value |= [0, 3, 6, 9][rng.usize(..4)] << ctl::MTC_FREQ;
+    }
+    if value & ctl::CYC_EN != 0 {
+        value |= rng.u64(..14) << ctl::CYC_THRESH;
+    }
+    value | rng.u64(..3) << ctl::PSB_FREQ
+}
+
+/// A function's addresses, or some that begin with one function's and end with another's.
+fn function(program: &Program, rng: &mut Rng) -> std::ops::RangeInclusive<u64> {
+    let functions = program.functions();
+    let first = &functions[rng.usize(..functions.len())];
+    let same = |level: Level| functions.iter().filter(move |function| function.level == level);
+    let last = same(first.level).filter(|function| function.range.start() >= first.range.start());
+    let last: Vec<_> = last.collect();
+    *first.range.start()..=*last[rng.usize(..last.len())].range.end()
+}

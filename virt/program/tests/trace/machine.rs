@@ -1,0 +1,229 @@
+//! A processor of the model with memory for its output, fed with a walk.
+
+use pugmark_decoder_core::packet::PtwPayload;
+use pugmark_model::{Context, FlatMemory, Processor, Retired};
+use pugmark_program::{Program, Rates, Step, Switch, Walk};
+
+use crate::config::{Config, Output};
+
+/// MSRs, typed from the manual: SDM vol. 4.
+mod msr {
+    pub(super) const OUTPUT_BASE: u32 = 0x560;
+    pub(super) const OUTPUT_MASK_PTRS: u32 = 0x561;
+    pub(super) const CTL: u32 = 0x570;
+    pub(super) const STATUS: u32 = 0x571;
+    pub(super) const CR3_MATCH: u32 = 0x572;
+    pub(super) const ADDR0_A: u32 = 0x580;
+    pub(super) const GLOBAL_STATUS: u32 = 0x38e;
+    pub(super) const GLOBAL_STATUS_RESET: u32 = 0x390;
+}
+
+/// STATUS.Error.
+const ERROR: u64 = 1 << 4;
+/// STATUS.Stopped.
+const STOPPED: u64 = 1 << 5;
+/// GLOBAL_STATUS.Trace_ToPA_PMI.
+const TOPA_PMI: u64 = 1 << 55;
+/// LVT: delivery mode NMI.
+const LVT_NMI: u32 = 4 << 8;
+/// ToPA entry bits.
+const END: u64 = 1;
+const INT: u64 = 1 << 2;
+const STOP: u64 = 1 << 4;
+const SIZE_SHIFT: u64 = 6;
+
+/// Physical memory: the ToPA table's page, and from the middle on output.
+const RAM: u64 = 0x1000_0000;
+const BUFFER: u64 = RAM + BUFFER_SIZE;
+const BUFFER_SIZE: u64 = 512 << 10;
+/// 4 KiB << 7.
+const BUFFER_ORDER: u64 = 7;
+const PAGE: u64 = 4096;
+
+/// What came of a run.
+#[derive(Default)]
+pub(crate) struct Run {
+    /// All packets, in order.
+    pub(crate) trace: Vec<u8>,
+    /// The address of each instruction that had to be traced, in order.
+    pub(crate) truth: Vec<u64>,
+    /// PTWRITE's operands, of those that had to be traced.
+    pub(crate) ptwrites: Vec<PtwPayload>,
+    /// The vectors of what was delivered while tracing was on, and the address of page faults.
+    pub(crate) events: Vec<(u8, Option<u64>)>,
+    /// The output began to overwrite itself.
+    pub(crate) wrapped: bool,
+    /// PMIs that were handled.
+    pub(crate) pmis: usize,
+    /// STATUS.Stopped was found set.
+    pub(crate) stops: usize,
+}
+
+/// Walks `program` and traces it.
+pub(crate) fn run(program: &Program, config: &Config, seed: u64) -> Run {
+    let mut ram = vec![0; 2 * BUFFER_SIZE as usize];
+    let memory = FlatMemory { base: RAM, bytes: &mut ram };
+    let processor = Processor::new(config.profile, config.settings);
+    let run = Run::default();
+    let mut machine = Machine { processor, memory, config, run, on: false, stopped: false };
+    let mut walk = Walk::new(program, seed, Rates::default());
+    let mut left = config.steps;
+    loop {
+        let step = walk.next().expect("the walk goes on");
+        machine.step(&step);
+        left = left.saturating_sub(1);
+        if machine.processor.take_pmi().is_some() {
+            machine.run.pmis += 1;
+            walk.request_nmi();
+        }
+        if left == 0 && matches!(step, Step::Switch(Switch::Off, _)) {
+            return machine.run;
+        }
+        if left == 0 {
+            walk.request_nmi();
+        }
+    }
+}
+
+struct Machine<'a> {
+    processor: Processor,
+    memory: FlatMemory<'a>,
+    config: &'a Config,
+    run: Run,
+    on: bool,
+    /// TraceStop ended the trace until it is turned on again.
+    stopped: bool,
+}
+
+impl Machine<'_> {
+    fn step(&mut self, step: &Step) {
+        match step {
+            Step::Switch(Switch::On, retired) => self.start(retired),
+            Step::Switch(Switch::Off, retired) => self.stop(retired),
+            Step::Retired(retired) => {
+                if self.on && !self.stopped && self.config.filter.traces(&retired.before) {
+                    self.run.truth.push(retired.before.ip);
+                    self.run.ptwrites.extend(ptwrite(retired));
+                }
+                self.arrive(&retired.after);
+                if self.processor.steps() {
+                    self.processor.retire(retired, &mut self.memory);
+                }
+            }
+            Step::Delivered(delivery) => {
+                if self.on && !self.stopped {
+                    self.run.events.push((delivery.vector, delivery.cr2));
+                }
+                self.arrive(&delivery.after);
+                if self.processor.steps() {
+                    self.processor.deliver(delivery, &mut self.memory);
+                }
+            }
+        }
+    }
+
+    fn arrive(&mut self, at: &Context) {
+        self.stopped |= self.on && self.config.filter.stops(at);
+    }
+
+    fn write(&mut self, number: u32, value: u64, at: &Retired) {
+        let written = self.processor.write_msr(number, value, at, &mut self.memory);
+        assert!(written.is_ok(), "WRMSR {number:#x}, {value:#x}");
+    }
+
+    fn read(&mut self, number: u32) -> u64 {
+        self.processor.read_msr(number).expect("RDMSR")
+    }
+
+    fn start(&mut self, at: &Retired) {
+        assert!(!self.on, "turned on twice");
+        let config = self.config;
+        if self.run.trace.is_empty() || config.fresh {
+            self.write(msr::STATUS, 0, at);
+        } else {
+            let status = self.read(msr::STATUS);
+            self.write(msr::STATUS, status & !(ERROR | STOPPED), at);
+        }
+        match config.output {
+            Output::Range => {
+                self.write(msr::OUTPUT_BASE, BUFFER, at);
+                self.write(msr::OUTPUT_MASK_PTRS, BUFFER_SIZE - 1, at);
+            }
+            Output::Region => self.topa(&[BUFFER | BUFFER_ORDER << SIZE_SHIFT | STOP], at),
+            Output::Regions { count, pmi } => {
+                let mut entries = pages(count);
+                entries[pmi] |= INT;
+                entries[count - 1] |= STOP;
+                self.topa(&entries, at);
+            }
+            Output::Full { count } => {
+                let mut entries = pages(count);
+                entries[count - 1] |= STOP;
+                self.topa(&entries, at);
+            }
+            Output::Ring { count } => self.topa(&pages(count), at),
+        }
+        if let Some(cr3) = config.filter.cr3 {
+            self.write(msr::CR3_MATCH, cr3, at);
+        }
+        for (index, (range, _)) in config.ranges().enumerate() {
+            self.write(msr::ADDR0_A + 2 * index as u32, *range.start(), at);
+            self.write(msr::ADDR0_A + 2 * index as u32 + 1, *range.end(), at);
+        }
+        self.processor.set_lvt_pc(LVT_NMI);
+        self.write(msr::CTL, config.ctl(), at);
+        assert_eq!(self.read(msr::STATUS) & ERROR, 0, "operational error");
+        self.on = true;
+        self.stopped = config.filter.stops(&at.after);
+    }
+
+    /// A table of these regions that ends with itself.
+    fn topa(&mut self, regions: &[u64], at: &Retired) {
+        for (index, entry) in regions.iter().chain([&(RAM | END)]).enumerate() {
+            self.memory.bytes[8 * index..8 * index + 8].copy_from_slice(&entry.to_le_bytes());
+        }
+        self.write(msr::OUTPUT_BASE, RAM, at);
+        self.write(msr::OUTPUT_MASK_PTRS, 0, at);
+    }
+
+    fn stop(&mut self, at: &Retired) {
+        assert!(self.on, "turned off twice");
+        self.write(msr::CTL, 0, at);
+        let status = self.read(msr::STATUS);
+        assert_eq!(status & ERROR, 0, "operational error");
+        self.run.stops += usize::from(status & STOPPED != 0);
+        if self.read(msr::GLOBAL_STATUS) & TOPA_PMI != 0 {
+            self.write(msr::GLOBAL_STATUS_RESET, TOPA_PMI, at);
+        }
+        let pointers = self.read(msr::OUTPUT_MASK_PTRS);
+        let offset = pointers >> 32;
+        let valid = match self.config.output {
+            Output::Range | Output::Region => offset,
+            _ => (pointers >> 7 & 0x1ff_ffff) * PAGE + offset,
+        };
+        let buffer = &self.memory.bytes[(BUFFER - RAM) as usize..];
+        let (newest, oldest) = buffer.split_at(valid as usize);
+        if let Output::Ring { count } = self.config.output {
+            // Memory that was never written is zero, like PAD packets.
+            let oldest = &oldest[..count * PAGE as usize - newest.len()];
+            self.run.wrapped = oldest.iter().any(|&byte| byte != 0);
+            self.run.trace.extend(oldest.iter().filter(|_| self.run.wrapped));
+        }
+        self.run.trace.extend(newest);
+        self.on = false;
+    }
+}
+
+/// ToPA entries of regions of 4 KiB.
+fn pages(count: usize) -> Vec<u64> {
+    (0..count as u64).map(|index| BUFFER + index * PAGE).collect()
+}
+
+/// The operand, if it is a PTWRITE as programs have it.
+fn ptwrite(retired: &Retired) -> Option<PtwPayload> {
+    match retired.bytes {
+        [0xf3, 0x48, 0x0f, 0xae, ..] => Some(PtwPayload::Eight(retired.operand)),
+        [0xf3, 0x0f, 0xae, ..] => Some(PtwPayload::Four(retired.operand as u32)),
+        _ => None,
+    }
+}
