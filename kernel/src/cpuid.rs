@@ -71,11 +71,12 @@ impl Capabilities {
     /// There is no PT here.
     pub fn read(cpuid: impl CpuIdReader) -> Result<Self, NoProcessorTrace> {
         let highest = cpuid.cpuid1(0).eax;
+        // Leaf 7 has the say: where it denies PT that is the reason to give, whatever other leaves there are.
+        if highest >= FEATURE_LEAF && cpuid.cpuid2(FEATURE_LEAF, 0).ebx >> 25 & 1 == 0 {
+            return Err(NoProcessorTrace::NotEnumerated);
+        }
         if highest < PT_LEAF {
             return Err(NoProcessorTrace::HighestLeaf { highest });
-        }
-        if cpuid.cpuid2(7, 0).ebx >> 25 & 1 == 0 {
-            return Err(NoProcessorTrace::NotEnumerated);
         }
         let main = cpuid.cpuid2(PT_LEAF, 0);
         let sub = if main.eax >= 1 { cpuid.cpuid2(PT_LEAF, 1) } else { ZERO };
@@ -136,7 +137,7 @@ pub enum NoProcessorTrace {
         /// The highest basic leaf: `CPUID.0:EAX`.
         highest: u32,
     },
-    /// `CPUID.7.0:EBX[25]` is 0.
+    /// `CPUID.07H.0:EBX[25]` is 0.
     NotEnumerated,
 }
 
@@ -144,7 +145,7 @@ impl fmt::Display for NoProcessorTrace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::HighestLeaf { highest } => write!(f, "CPUID.14H is not there: CPUID.0:EAX is {highest:#x}"),
-            Self::NotEnumerated => write!(f, "CPUID.7.0:EBX[25] (Intel Processor Trace) is not there"),
+            Self::NotEnumerated => write!(f, "CPUID.07H.0:EBX[25] (Intel Processor Trace) is not there"),
         }
     }
 }
@@ -152,6 +153,8 @@ impl fmt::Display for NoProcessorTrace {
 impl core::error::Error for NoProcessorTrace {}
 
 const PT_LEAF: u32 = 0x14;
+/// The leaf that says whether there is PT.
+const FEATURE_LEAF: u32 = 7;
 const ZERO: CpuIdResult = CpuIdResult { eax: 0, ebx: 0, ecx: 0, edx: 0 };
 
 /// A width of addresses; a hypervisor that leaves it 0 says nothing.

@@ -168,6 +168,9 @@ mod tests {
     fn refuses_a_unit_without_output_to_memory() {
         let capabilities = Capabilities { ecx: 1 << 3, errata: Errata::empty(), ..capabilities() };
         assert_eq!(probe(&mut FakeMsr::new(), &capabilities), Err(DetectError::NoMemoryOutput));
+        for ecx in [1 << 0, 1 << 2] {
+            assert_eq!(probe(&mut FakeMsr::new(), &Capabilities { ecx, ..capabilities }), Ok(()), "{ecx:#b}");
+        }
     }
 
     #[test]

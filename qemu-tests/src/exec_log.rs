@@ -15,10 +15,11 @@ use crate::truth::Record;
 /// The bit of QEMU's translation flags that marks code of an SVM guest.
 const SVM_GUEST: u64 = 1 << 21;
 
-/// QEMU's arguments for a log of the instructions in `range`.
+/// QEMU's arguments for a log of the instructions in `ranges`.
 #[must_use]
-pub fn arguments(log: &Path, range: &Range<u64>) -> Vec<String> {
-    let filter = format!("{:#x}..{:#x}", range.start, range.end - 1);
+pub fn arguments(log: &Path, ranges: &[Range<u64>]) -> Vec<String> {
+    let range = |range: &Range<u64>| format!("{:#x}..{:#x}", range.start, range.end - 1);
+    let filter = ranges.iter().map(range).collect::<Vec<_>>().join(",");
     let file = log.to_string_lossy().into_owned();
     ["-singlestep", "-d", "exec,nochain", "-D", &file, "-dfilter", &filter].map(String::from).to_vec()
 }
@@ -60,17 +61,30 @@ pub struct Agreement {
     /// Log entries of instructions that began and did not retire there: they faulted, or were interrupted
     /// between two iterations.
     pub unfinished: u64,
+    /// Instructions that the monitor executed by hand, which QEMU cannot know of.
+    pub by_hand: u64,
+    /// Log entries between the WRMSR that switches tracing off and the one that switches it on, both included.
+    pub untraced: u64,
 }
 
-/// Holds a session's truth against the log, in which it must stand as one contiguous stretch.
+/// Holds a session's truth against the log, in which it must stand as one stretch; it may have gaps, but only
+/// from one WRMSR to another. `wrmsr` is the address of the one instruction that the guest has for that.
 ///
 /// # Errors
 /// The first place where they differ.
-pub fn compare(log: &[u64], truth: &[Record]) -> Result<Agreement> {
-    let Some(first) = truth.first() else { bail!("the truth is empty") };
+pub fn compare(log: &[u64], truth: &[Record], wrmsr: u64) -> Result<Agreement> {
+    let in_log = |record: &&Record| !record.flags.is_by_hand();
+    let expected: Vec<u64> = truth.iter().filter(in_log).map(|record| record.rip).collect();
+    let by_hand = (truth.len() - expected.len()) as u64;
+    Ok(Agreement { by_hand, ..find(log, &expected, wrmsr)? })
+}
+
+/// Finds the stretch of the log that has these instructions.
+fn find(log: &[u64], expected: &[u64], wrmsr: u64) -> Result<Agreement> {
+    let Some(first) = expected.first() else { bail!("the truth is empty") };
     let mut best: Option<(usize, anyhow::Error)> = None;
-    for start in (0..log.len()).filter(|&index| log[index] == first.rip) {
-        match compare_from(log, start, truth) {
+    for start in (0..log.len()).filter(|&index| log[index] == *first) {
+        match find_at(log, start, expected, wrmsr) {
             Ok(agreement) => return Ok(agreement),
             Err((reached, error)) => {
                 if best.as_ref().is_none_or(|(farthest, _)| reached > *farthest) {
@@ -79,26 +93,35 @@ pub fn compare(log: &[u64], truth: &[Record]) -> Result<Agreement> {
             }
         }
     }
-    Err(best.map_or_else(|| anyhow::anyhow!("{:#x} is not in the log", first.rip), |(_, error)| error))
+    Err(best.map_or_else(|| anyhow::anyhow!("{first:#x} is not in the log"), |(_, error)| error))
 }
 
-fn compare_from(log: &[u64], start: usize, truth: &[Record]) -> Result<Agreement, (usize, anyhow::Error)> {
+fn find_at(
+    log: &[u64],
+    start: usize,
+    expected: &[u64],
+    wrmsr: u64,
+) -> Result<Agreement, (usize, anyhow::Error)> {
     let mut agreement = Agreement::default();
     let mut at = start;
-    for (index, record) in truth.iter().enumerate() {
-        while log.get(at) != Some(&record.rip) {
+    for (index, address) in expected.iter().enumerate() {
+        while log.get(at) != Some(address) {
             let Some(&entry) = log.get(at) else {
                 return Err((index, anyhow::anyhow!("the log ends before instruction {index} of the truth")));
             };
             let run = log[at..].iter().take_while(|&&next| next == entry).count();
+            if let Some(on) = switched_on(&log[at..], &expected[index..], wrmsr) {
+                agreement.untraced += on as u64;
+                at += on;
+                continue;
+            }
             if at > start && log[at - 1] == entry {
                 agreement.repeated += run as u64;
-            } else if log.get(at + run) == Some(&record.rip) {
+            } else if log.get(at + run) == Some(address) {
                 agreement.unfinished += run as u64;
             } else {
                 let error = anyhow::anyhow!(
-                    "instruction {index} is {:#x} in the truth and {entry:#x} in the log (entry {at})",
-                    record.rip
+                    "instruction {index} is {address:#x} in the truth and {entry:#x} in the log (entry {at})"
                 );
                 return Err((index, error));
             }
@@ -110,10 +133,22 @@ fn compare_from(log: &[u64], start: usize, truth: &[Record]) -> Result<Agreement
     Ok(agreement)
 }
 
+/// If the log begins with the WRMSR that switches tracing off: how far it is to what is behind the one that
+/// switches it on, which is where the truth goes on.
+fn switched_on(log: &[u64], expected: &[u64], wrmsr: u64) -> Option<usize> {
+    /// Enough to tell one WRMSR, which is always followed by the same instructions, from another by its caller.
+    const ENOUGH: usize = 16;
+    let ahead = &expected[..expected.len().min(ENOUGH)];
+    let behind = |at: &usize| log[*at - 1] == wrmsr && log[*at..].starts_with(ahead);
+    (log.first() == Some(&wrmsr)).then(|| (1..log.len()).find(behind)).flatten()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::truth::Flags;
+
+    const WRMSR: u64 = 77;
 
     fn records(addresses: &[u64]) -> Vec<Record> {
         let record = |&rip: &u64| Record { rip, cr3: 0, session: 1, flags: Flags::new(0), cpu: 0 };
@@ -134,10 +169,33 @@ mod tests {
             (&[1, 2], &[1, 2, 3], None),
             (&[1, 2], &[], None),
         ] {
-            let agreement = compare(log, &records(truth)).ok();
+            let agreement = compare(log, &records(truth), WRMSR).ok();
             let counts = agreement.map(|found| (found.equal, found.repeated, found.unfinished));
             assert_eq!(counts, expected, "{log:?} {truth:?}");
         }
+    }
+
+    #[test]
+    fn a_gap_goes_from_one_wrmsr_to_another() {
+        for (log, expected) in [
+            (&[1, 2, 77, 8, 9, 77, 3, 4][..], Some(4)),
+            (&[1, 2, 77, 8, 77, 9, 77, 3, 4], Some(5)),
+            (&[1, 2, 77, 3, 8, 77, 3, 4], Some(4)),
+            (&[1, 2, 8, 9, 77, 3, 4], None),
+            (&[1, 2, 77, 8, 9, 3, 4], None),
+            (&[1, 2, 77, 8, 77, 3, 5], None),
+        ] {
+            let agreement = compare(log, &records(&[1, 2, 3, 4]), WRMSR).ok();
+            assert_eq!(agreement.map(|found| found.untraced), expected, "{log:?}");
+        }
+    }
+
+    #[test]
+    fn qemu_does_not_know_what_was_done_by_hand() {
+        let mut truth = records(&[1, 2, 3]);
+        truth[1].flags = truth[1].flags.by_hand();
+        let agreement = compare(&[1, 3], &truth, WRMSR).unwrap();
+        assert_eq!(agreement, Agreement { equal: 2, by_hand: 1, ..Agreement::default() });
     }
 
     #[test]

@@ -375,9 +375,21 @@ fn an_overflow_is_decided_by_what_follows() {
             (&[Ovf, Ovf, Fup(ip(0x2000))], &[lost, found]),
             (&[Ovf, Packet::TraceStop], &[lost, (EventKind::Stop, None)]),
             (&[Ovf, Psb, PsbEnd], &[lost]),
+            (
+                &[Ovf, Psb, BITS_64, Fup(ip(0x2000)), PsbEnd, TntShort(TNT)],
+                &[lost, (EventKind::Tnt(TNT), None)],
+            ),
             // What waits is lost, and the mode is not known any more.
-            (&[tsx(true, false), Ovf, Fup(ip(0x2000))], &[found]),
-            (&[Fup(ip(0x1001)), Ovf, Fup(ip(0x2000))], &[found]),
+            (
+                &[tsx(true, false), Ovf, Fup(ip(0x2000)), Tip(ip(0x3000))],
+                &[found, (EventKind::Tip, Some(0x3000))],
+            ),
+            (&[Fup(ip(0x1001)), Ovf, Fup(ip(0x2000)), TntShort(TNT)], &[found, (EventKind::Tnt(TNT), None)]),
+            // The last IP is as it was.
+            (
+                &[Tip(ip(0xffff_0000_1234)), Ovf, Fup(Ip::Update16(0x2000))],
+                &[(EventKind::Tip, Some(0xffff_0000_1234)), (EventKind::Overflow, Some(0xffff_0000_2000))],
+            ),
             (
                 &[Ovf, Fup(ip(0x2000)), BITS_64, Tip(ip(0x3000))],
                 &[
@@ -504,6 +516,8 @@ fn bdm70_makes_nothing_of_a_fup_in_psb_that_an_enable_follows() {
     let got: Vec<_> = got.iter().map(|event| (event.kind, event.ip)).collect();
     assert_eq!(got, [(EventKind::Disabled, None), (TO_64, None), (ENABLED, Some(0x1000))]);
     assert_eq!(error, None);
+    let (got, error) = events(&trace(&[Psb, BITS_64, Fup(ip(0x9000)), PsbEnd, Tip(ip(0x1000))]), options);
+    assert_eq!((got[0].kind, got[0].ip, error), (ENABLED, Some(0x9000), None));
     let (_, error) = events(&trace(&packets), Options::default());
     assert_eq!(error.map(|error| error.kind), Some(ErrorKind::UnexpectedPacket("TIP.PGE")));
 }

@@ -73,6 +73,8 @@ global_asm!(
     .pushsection .text.pugmark_msr, "ax", @progbits
     .global pugmark_rdmsr, pugmark_wrmsr, pugmark_rdmsr_access, pugmark_wrmsr_access, pugmark_msr_faulted
     .hidden pugmark_rdmsr, pugmark_wrmsr, pugmark_rdmsr_access, pugmark_wrmsr_access, pugmark_msr_faulted
+    .type pugmark_rdmsr, @function
+    .type pugmark_wrmsr, @function
     pugmark_rdmsr:
         mov ecx, edi
     pugmark_rdmsr_access:
@@ -81,6 +83,7 @@ global_asm!(
         mov dword ptr [rsi + 4], edx
         xor eax, eax
         ret
+    .size pugmark_rdmsr, . - pugmark_rdmsr
     pugmark_wrmsr:
         mov ecx, edi
         mov rax, rsi
@@ -90,6 +93,7 @@ global_asm!(
         wrmsr
         xor eax, eax
         ret
+    .size pugmark_wrmsr, . - pugmark_wrmsr
     pugmark_msr_faulted:
         mov eax, 1
         ret

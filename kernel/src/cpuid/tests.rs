@@ -65,8 +65,23 @@ fn a_sub_leaf_above_the_highest_is_not_read() {
 
 #[test]
 fn a_leaf_above_the_highest_is_not_read() {
-    let leaves = [(0, 0, [0x0d, 0, 0, 0]), (7, 0, [0, 1 << 25, 0, 0]), (0x14, 0, [1, u32::MAX, u32::MAX, 0])];
-    assert_eq!(Capabilities::read(reader(&leaves)), Err(NoProcessorTrace::HighestLeaf { highest: 0x0d }));
+    for highest in [0x0d, 0x13] {
+        let leaves =
+            [(0, 0, [highest, 0, 0, 0]), (7, 0, [0, 1 << 25, 0, 0]), (0x14, 0, [1, u32::MAX, u32::MAX, 0])];
+        assert_eq!(Capabilities::read(reader(&leaves)), Err(NoProcessorTrace::HighestLeaf { highest }));
+    }
+}
+
+#[test]
+fn a_processor_without_pt_is_told_by_leaf_7_however_few_leaves_it_has() {
+    for (highest, expected) in [
+        (0x06, NoProcessorTrace::HighestLeaf { highest: 0x06 }),
+        (0x07, NoProcessorTrace::NotEnumerated),
+        (0x0d, NoProcessorTrace::NotEnumerated),
+    ] {
+        let leaves = [(0, 0, [highest, 0, 0, 0]), (7, 0, [0, !(1 << 25), 0, 0])];
+        assert_eq!(Capabilities::read(reader(&leaves)), Err(expected));
+    }
 }
 
 #[test]

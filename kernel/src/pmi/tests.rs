@@ -38,13 +38,17 @@ fn a_request_that_the_masked_entry_dropped_is_served() {
 
 #[test]
 fn a_source_that_asks_for_ever_is_left_stopped_and_masked() {
-    let machine = Machine::new(u32::MAX);
-    let mut source = machine.source(GlobalStatus::TRACE_TOPA_PMI);
-    let mut handler = Handler::new(Delivery::Nmi);
-    assert_eq!(machine.handle(&mut handler, &mut [&mut source]), Ok(Pmi::Stuck));
-    assert_eq!(handler.counts().stuck, 1);
-    assert!(!machine.log().contains(&"resume".to_string()));
-    assert!(LvtPc(machine.0.borrow().lvt).is_masked());
+    // Also where the interrupt was another's NMI, which does not mask the entry.
+    for lvt in [0x1_0400, 0x400] {
+        let machine = Machine::new(u32::MAX);
+        machine.0.borrow_mut().lvt = lvt;
+        let mut source = machine.source(GlobalStatus::TRACE_TOPA_PMI);
+        let mut handler = Handler::new(Delivery::Nmi);
+        assert_eq!(machine.handle(&mut handler, &mut [&mut source]), Ok(Pmi::Stuck));
+        assert_eq!(handler.counts().stuck, 1);
+        assert!(!machine.log().contains(&"resume".to_string()));
+        assert!(LvtPc(machine.0.borrow().lvt).is_masked());
+    }
 }
 
 #[test]
@@ -73,6 +77,16 @@ fn an_interrupt_without_a_request_is_the_local_apics_or_nobodys() {
         // The echo of one PMI is taken once.
         machine.0.borrow_mut().lvt = 0x400;
         assert_eq!(machine.handle(&mut handler, &mut [&mut source]), Ok(Pmi::NotOurs));
+    }
+}
+
+#[test]
+fn the_echo_of_a_served_pmi_is_the_local_apics() {
+    let machine = Machine::new(1);
+    let mut source = machine.source(GlobalStatus::TRACE_TOPA_PMI);
+    let mut handler = Handler::new(Delivery::Nmi);
+    for verdict in [Pmi::Served, Pmi::Stray, Pmi::NotOurs] {
+        assert_eq!(machine.handle(&mut handler, &mut [&mut source]), Ok(verdict));
     }
 }
 

@@ -52,12 +52,13 @@ mod tests {
 
     #[test]
     fn refuses_what_is_no_range() {
-        let rows: [(u64, u64, Option<OperationalError>); 8] = [
+        let rows: [(u64, u64, Option<OperationalError>); 9] = [
             (0x1000, 0xfff, None),
             (0x80, 0x7f, None),
             (0, 0xffff_ffff, None),
             (0x1000, 0xfff_0000_0fff, None),
             (0x1000, 0x17f, Some(OperationalError::MaskNotContiguous { mask: 0x17f })),
+            (0x1000, 0x2ff, Some(OperationalError::MaskNotContiguous { mask: 0x2ff })),
             (0x1000, 0xf00, Some(OperationalError::MaskNotContiguous { mask: 0xf7f })),
             (0x1800, 0xfff, Some(OperationalError::BaseOverlapsMask { base: 0x1800, mask: 0xfff })),
             (0x1000, 0x1000_0000_0fff, Some(OperationalError::OffsetBeyondRange { offset: 0x1000 })),

@@ -51,10 +51,11 @@ mod tests {
 
     #[test]
     fn takes_the_shortest_form() {
-        let rows: [(u64, u64, Ip); 9] = [
+        let rows: [(u64, u64, Ip); 10] = [
             (0, 0x1234, Ip::Update16(0x1234)),
             (0, 0, Ip::Update16(0)),
             (0, 0x40_1234, Ip::Update32(0x40_1234)),
+            (0, 0x1_0040_1234, Ip::SignExtend48(0x1_0040_1234)),
             (0, 0x7fff_0040_1234, Ip::SignExtend48(0x7fff_0040_1234)),
             (0x7fff_0040_1234, 0x7fff_0040_0000, Ip::Update16(0)),
             (0x7fff_0040_1234, 0x7fff_1140_0000, Ip::Update32(0x1140_0000)),

@@ -59,6 +59,8 @@ mod tests {
         for address in (6..70).rev() {
             assert!(stack.pop(address), "{address}");
         }
+        // Its slot held the youngest.
+        assert!(!stack.pop(69));
         assert!(!stack.pop(5));
     }
 

@@ -185,6 +185,13 @@ mod tests {
     }
 
     #[test]
+    fn tsc_has_56_bits() {
+        for (tsc, payload) in [(0x00f1_2345_6789_abcd, 0x00f1_2345_6789_abcd), (0x0100_0000_0000_0005, 5)] {
+            assert_eq!(clock(ctl::TSC_EN, tsc, 30).tsc(), Some(Packet::Tsc(Tsc { tsc: payload })));
+        }
+    }
+
+    #[test]
     fn cycles_are_core_cycles_and_wait_for_the_threshold() {
         // CycThresh, core ratio, TSC, cycles.
         let rows: [(u64, u8, u64, Option<u64>); 7] = [

@@ -97,6 +97,7 @@ fn mov_cr3() {
     let to = |cr3| move |m: &mut Machine| m.far(MOV_CR3, Context { cr3, ip: m.at.ip + 3, ..m.at });
     // 5d, and the low bits are no address.
     assert_eq!(traced(ALL, to(0x7018)), on("PIP 7000"));
+    assert_eq!(traced(ALL, to(0x7fe0)), on("PIP 7000"));
     assert_eq!(traced(ALL, to(0x5000)), on("PIP 5000"), "written, though not changed");
     // 5a: CPL 0 is not traced.
     assert_eq!(traced(USER, to(0x7000)), "");
@@ -190,4 +191,20 @@ fn the_last_ip_survives_a_stop() {
     machine.stop();
     // CBR, MODE.Exec, then TIP.PGE with two bytes of IP.
     assert_eq!(machine.ram[RANGE + offset + 6], 0x31);
+}
+
+#[test]
+fn no_ret_compresses_across_a_stop() {
+    let mut machine = Machine::new("skylake", Settings::default());
+    machine.start(OS);
+    machine.go(CALL, 0x40_2000);
+    machine.stop();
+    let before = machine.trace().len();
+    machine.start(OS);
+    machine.go(RET, 0x40_0005);
+    machine.stop();
+    assert_eq!(
+        machine.trace()[before..],
+        ["CBR 30", "MODE.Exec 64", "TIP.PGE 400000", "TIP 400005", "FUP 400005", "TIP.PGD -"]
+    );
 }

@@ -75,6 +75,11 @@ fn calls_made_outside_do_not_count() {
         m.go(RET, 0x40_1005);
     });
     assert_eq!(body, "MODE.Exec 64; TIP.PGE 401000; TIP.PGD 402000; TIP.PGE 401100; TIP 401005");
+    let (body, _) = traced(FILTER, |m| {
+        m.go(CALL, 0x40_1100);
+        m.go(RET, 0x40_0005);
+    });
+    assert_eq!(body, "MODE.Exec 64; TIP.PGE 401100; TIP.PGD 400005");
 }
 
 #[test]

@@ -49,7 +49,7 @@ fn refuses_each_malformed_table() {
     let second = T + 8;
     let end = T | 1;
     // Profile, entry 0, entry 1, MASK_PTRS, error at the start.
-    let rows: [(&str, u64, u64, u64, Option<OperationalError>); 31] = [
+    let rows: [(&str, u64, u64, u64, Option<OperationalError>); 32] = [
         ("skylake", 0x20_0000, end, at(0, 0), None),
         ("skylake", 0x20_0000, end, at(0, 0xfff), None),
         ("skylake", 0x20_0000, end, at(0, 0x1000), Some(OffsetBeyondRange { offset: 0x1000 })),
@@ -69,6 +69,7 @@ fn refuses_each_malformed_table() {
         ("skylake", 0x20_0014, end, at(0, 0), None),
         ("skylake", T | 1, end, at(0, 0), Some(EndInFirstEntry { address: first })),
         ("skylake", 0x5_0001, end, at(0, 0), Some(EndInFirstEntry { address: first })),
+        ("skylake", T | 1, end, at(1, 0), Some(EndInFirstEntry { address: first })),
         (
             "skylake",
             0x20_0000,

@@ -1,0 +1,44 @@
+//! The monitor's truth equals QEMU's own execution log.
+
+use pugmark_qemu_tests::images::Images;
+use pugmark_qemu_tests::machine::Machine;
+use pugmark_qemu_tests::scratch::Scratch;
+use pugmark_qemu_tests::{exec_log, matrix};
+use std::time::Duration;
+
+/// Where the guest runs code: in its RAM, which ends where the monitor begins, and where it maps pages of its own.
+const GUEST: [std::ops::Range<u64>; 2] = [0x10_0000..0x1000_0000, 0x80_0000_0000..0x100_0000_0000];
+
+/// Time that passes with the instructions: QEMU is slow while it logs, and the timer must not be faster for it.
+const VIRTUAL_TIME: [&str; 2] = ["-icount", "shift=0,sleep=off"];
+
+/// Sessions that are held against the log at a time: the log of everything would be gigabytes.
+const AT_A_TIME: usize = 7;
+
+#[test]
+fn the_truth_is_what_qemu_executed() {
+    let images = Images::build().unwrap();
+    let wrmsr = images.guest_symbols().unwrap().address("pugmark_wrmsr_access").unwrap();
+    let names: Vec<&str> = matrix::WORKLOADS.iter().map(|workload| workload.name).collect();
+    let mut wrong = Vec::new();
+    for names in names.chunks(AT_A_TIME) {
+        let scratch = Scratch::new().unwrap();
+        let log_file = scratch.file("log");
+        let command_line = format!("no-decode only={}", names.join(","));
+        let outcome = Machine::on_monitor(&images, "profile=sapphire-rapids", &command_line)
+            .arguments(exec_log::arguments(&log_file, &GUEST))
+            .arguments(VIRTUAL_TIME)
+            .deadline(Duration::from_secs(240))
+            .run(|_| {})
+            .unwrap();
+        let log = exec_log::read(&log_file).unwrap();
+        for run in &outcome.transcript.runs {
+            match exec_log::compare(&log, outcome.truth.session(run.session.unwrap()), wrmsr) {
+                Ok(agreement) => println!("{}: {agreement:?}", run.name),
+                Err(error) => wrong.push(format!("{}: {error:#}", run.name)),
+            }
+        }
+        assert_eq!(outcome.transcript.runs.len(), names.len());
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
