@@ -8,7 +8,7 @@
 //! top NAME RANK SYMBOL COUNT
 //! piece NAME INDEX count=N hash=0x… first=0x… last=0x… after=start|psb|ovf|stop|wrap|full|error
 //! lost NAME ovf=N stop=N wrap=N full=N stray=N
-//! dump NAME bytes=N
+//! dump NAME bytes=N                  (a line for each contiguous part of the trace)
 //! section NAME base=0x… len=N from=0x… cr3=any|0x…
 //! refuse NAME REASON
 //! ok NAME

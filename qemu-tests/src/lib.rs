@@ -15,6 +15,7 @@
 //! # }
 //! ```
 
+pub mod code;
 pub mod exec_log;
 pub mod filter;
 pub mod images;
@@ -25,4 +26,5 @@ pub mod matrix;
 pub mod protocol;
 pub mod scratch;
 pub mod symbols;
+pub mod traces;
 pub mod truth;

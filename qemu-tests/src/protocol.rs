@@ -10,7 +10,7 @@
 //! | `piece NAME INDEX KEY=VALUE…` | a contiguous part of the decode |
 //! | `lost NAME KEY=VALUE…` | losses, by kind |
 //! | `refuse NAME REASON` | the driver declined; the reason names the CPUID bit |
-//! | `dump NAME bytes=N` | the next N bytes of the debug console are the trace of NAME |
+//! | `dump NAME bytes=N` | the next N bytes of the debug console are a contiguous part of NAME's trace |
 //! | `section NAME base=0x… len=N from=0x… cr3=any\|0x…` | code that ran at `base`; its bytes are at `from` in the image |
 //! | `ok NAME`, `fail NAME: REASON` | a workload ended |
 //! | `done PASSED FAILED` | all ended |
@@ -52,8 +52,8 @@ pub struct Run {
     pub lost: BTreeMap<String, u64>,
     /// Why the driver declined.
     pub refusal: Option<String>,
-    /// How many bytes of the debug console are this workload's trace.
-    pub dump: Option<u64>,
+    /// How many bytes each contiguous part of the trace has on the debug console; none where it is not dumped.
+    pub dump: Vec<u64>,
     /// The code that the trace is of, where it is dumped.
     pub code: Vec<Code>,
     /// How it ended; none if it never did.
@@ -152,7 +152,7 @@ impl Transcript {
             }
             ("refuse", [name, reason @ ..]) => self.open(name)?.refusal = Some(reason.join(" ")),
             ("dump", [name, pairs @ ..]) => {
-                self.open(name)?.dump = Some(number(Pairs(pairs).get("bytes")?)?);
+                self.open(name)?.dump.push(number(Pairs(pairs).get("bytes")?)?);
             }
             ("section", [name, pairs @ ..]) => self.open(name)?.code.push(Code::parse(pairs)?),
             ("ok", [name]) => self.open(name)?.end = Some(End::Ok),
@@ -268,6 +268,7 @@ mod tests {
             "piece sort 0 count=9 hash=0x10 first=0x100 last=0x120 after=start",
             "lost sort ovf=0 stop=1",
             "dump sort bytes=40",
+            "dump sort bytes=7",
             "section sort base=0x1000 len=16 from=0x2000 cr3=any",
             "section sort base=0x1000 len=8 from=0x3000 cr3=0x5000",
             "ok sort",
@@ -280,7 +281,7 @@ mod tests {
         assert_eq!(run.top, [("core::slice::sort<T, F>".to_string(), 5)]);
         assert_eq!(run.pieces[0].last, 0x120);
         assert_eq!(run.lost["stop"], 1);
-        assert_eq!(run.dump, Some(40));
+        assert_eq!(run.dump, [40, 7]);
         let code = Code { base: 0x1000, len: 16, from: 0x2000, cr3: None };
         assert_eq!(run.code, [code, Code { len: 8, from: 0x3000, cr3: Some(0x5000), ..code }]);
         assert_eq!(run.end, Some(End::Ok));

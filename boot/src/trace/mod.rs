@@ -160,8 +160,10 @@ impl<'s> Stage<'s> {
         }
         say!("lost {name} {lost}");
         if self.dump {
-            say!("dump {name} bytes={bytes}");
-            console::send(archive.trace());
+            for segment in archive.segments() {
+                say!("dump {name} bytes={}", segment.bytes.len());
+                console::send(segment.bytes);
+            }
             for section in &sections {
                 say!("section {name} {}", Code::of(section));
             }

@@ -1,0 +1,38 @@
+//! The code that a trace is of, taken from the image that ran.
+
+use anyhow::{Context, Result};
+use object::{Object, ObjectSegment};
+use std::path::Path;
+
+use crate::protocol::{self, Run};
+
+/// Bytes at an address, maybe in one address space only.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Code {
+    /// Where they are executed.
+    pub base: u64,
+    /// The bytes.
+    pub bytes: Vec<u8>,
+    /// The address space that has them there; none: all.
+    pub cr3: Option<u64>,
+}
+
+/// The bytes of each section that a run names, read from the image's segments.
+///
+/// # Errors
+/// An image that cannot be read, or a section that begins in none of its segments.
+pub fn of(run: &Run, image: &Path) -> Result<Vec<Code>> {
+    let file = std::fs::read(image).with_context(|| format!("cannot read {}", image.display()))?;
+    let elf = object::File::parse(&*file).with_context(|| format!("{} is no ELF", image.display()))?;
+    let section = |code: &protocol::Code| {
+        let bytes = elf.segments().find_map(|segment| {
+            let at = usize::try_from(code.from.checked_sub(segment.address())?).ok()?;
+            segment.data().ok()?.get(at..).filter(|bytes| !bytes.is_empty())
+        });
+        let bytes = bytes.with_context(|| format!("the image has nothing at {:#x}", code.from))?;
+        // A section of whole pages may be longer than what the file has of it.
+        let len = bytes.len().min(usize::try_from(code.len)?);
+        Ok(Code { base: code.base, bytes: bytes[..len].to_vec(), cr3: code.cr3 })
+    };
+    run.code.iter().map(section).collect()
+}

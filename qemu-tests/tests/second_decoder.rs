@@ -1,0 +1,81 @@
+//! Intel's libipt, where it is installed, decodes the same bytes to the same instructions.
+
+use pugmark_qemu_tests::code::Code;
+use pugmark_qemu_tests::images::Images;
+use pugmark_qemu_tests::libipt::{self, Decoded, Section};
+use pugmark_qemu_tests::machine::Machine;
+use pugmark_qemu_tests::matrix;
+use pugmark_qemu_tests::protocol::Run;
+use pugmark_qemu_tests::traces::{self, Trace};
+use pugmark_qemu_tests::truth::hash;
+
+/// libipt 2.0.5 walks on behind the last packet of a trace that was cut, up to the next instruction that needs
+/// one; ours ends with what the packets say. That is at most this many instructions.
+const WALKED_ON: usize = 64;
+
+fn same_as_libipt(profile: &str) {
+    let images = Images::build().unwrap();
+    let mut wrong = Vec::new();
+    for boot in matrix::boots(profile, None) {
+        let command_line = format!("{} dump", boot.command_line);
+        let outcome = Machine::on_monitor(&images, &boot.monitor_options, &command_line).run(|_| {}).unwrap();
+        for trace in traces::of(&outcome, &images.guest).unwrap() {
+            let Some(parts) = decode(&trace) else {
+                println!("skipped: libipt is not installed");
+                return;
+            };
+            match compare(trace.run, &parts) {
+                Ok(count) => println!("{profile} {}: libipt count={count}, as ours", trace.run.name),
+                Err(difference) => wrong.push(format!("{profile} {}: {difference}", trace.run.name)),
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// Each part of a trace by libipt; none where it is not installed.
+fn decode(trace: &Trace<'_>) -> Option<Vec<Decoded>> {
+    let sections: Vec<_> = trace.code.iter().map(section).collect();
+    trace.parts.iter().map(|part| libipt::decode_sections(None, part, &sections)).collect()
+}
+
+fn section(code: &Code) -> Section<'_> {
+    Section { base: code.base, bytes: &code.bytes, cr3: code.cr3 }
+}
+
+/// Count and hash of all parts, or where the trace was cut, of each part but for what libipt walks on.
+fn compare(run: &Run, parts: &[Decoded]) -> Result<usize, String> {
+    let stat = run.stat.ok_or("no stat line")?;
+    if let Some(error) = parts.iter().find_map(|part| part.errors.first()) {
+        return Err(format!("{error:?}"));
+    }
+    let all: Vec<u64> = parts.iter().flat_map(|part| part.addresses.iter().copied()).collect();
+    if (all.len() as u64, hash(&all)) == (stat.count, stat.hash) {
+        return Ok(all.len());
+    }
+    if parts.len() == 1 || parts.len() != run.pieces.len() {
+        return Err(format!("libipt count={}, ours {}", all.len(), stat.count));
+    }
+    for (index, (part, piece)) in parts.iter().zip(&run.pieces).enumerate() {
+        let count = usize::try_from(piece.count).map_err(|error| error.to_string())?;
+        let ours = part.addresses.get(..count).filter(|ours| hash(ours) == piece.hash);
+        if ours.is_none() || part.addresses.len() - count > WALKED_ON {
+            return Err(format!("part {index}: libipt count={}, ours {count}", part.addresses.len()));
+        }
+    }
+    Ok(all.len())
+}
+
+#[test]
+fn libipt_agrees_on_skylake() {
+    same_as_libipt("skylake");
+}
+
+#[test]
+fn libipt_agrees_on_broadwell() {
+    same_as_libipt("broadwell");
+}
+
+fn section(code: &Code) -> Section<'_> {
+    Section { base: code.base, bytes: &code.bytes, cr3: code.cr3 }
+}
