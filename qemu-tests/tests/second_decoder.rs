@@ -75,7 +75,3 @@ fn libipt_agrees_on_skylake() {
 fn libipt_agrees_on_broadwell() {
     same_as_libipt("broadwell");
 }
-
-fn section(code: &Code) -> Section<'_> {
-    Section { base: code.base, bytes: &code.bytes, cr3: code.cr3 }
-}
