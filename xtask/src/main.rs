@@ -2,6 +2,7 @@
 
 mod cargo;
 mod ci;
+mod iso;
 mod mutate;
 mod run;
 mod setup;
@@ -26,6 +27,8 @@ enum Command {
     Test(SetupOptions),
     /// What the CI runs: format, clippy, documentation, then all tests
     Ci(SetupOptions),
+    /// Make a disk image for a USB stick or a CD: the kernel alone, for a machine that has the tracing hardware
+    Iso(iso::Options),
     /// Break the code on purpose, one small mutation at a time, and see the tests notice
     Mutate(mutate::Options),
 }
@@ -43,6 +46,7 @@ fn main() -> ExitCode {
         Command::Run(options) => run::run(&options),
         Command::Test(options) => test::test(options).map(|()| ExitCode::SUCCESS),
         Command::Ci(options) => ci::ci(options).map(|()| ExitCode::SUCCESS),
+        Command::Iso(options) => iso::iso(&options).map(|()| ExitCode::SUCCESS),
         Command::Mutate(options) => mutate::mutate(&options),
     };
     result.unwrap_or_else(|error| {

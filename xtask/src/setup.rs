@@ -7,22 +7,46 @@ use std::process::Command;
 /// The oldest QEMU that the monitor was run on.
 const OLDEST_QEMU: (u32, u32) = (7, 2);
 
-/// A system's package manager: how `/etc/os-release` names the system, and the shell command that installs
-/// QEMU there.
+/// A system's package manager: how `/etc/os-release` names the system, the shell command that installs packages
+/// there, and what they are called.
 struct PackageManager {
     systems: &'static [&'static str],
     install: &'static str,
+    qemu: &'static str,
+    grub: &'static str,
 }
 
 const PACKAGE_MANAGERS: &[PackageManager] = &[
     PackageManager {
         systems: &["debian", "ubuntu"],
-        install: "apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends qemu-system-x86",
+        install: "apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends",
+        qemu: "qemu-system-x86",
+        grub: "grub-common grub-pc-bin grub-efi-amd64-bin xorriso mtools",
     },
-    PackageManager { systems: &["fedora", "rhel"], install: "dnf install --assumeyes qemu-system-x86-core" },
-    PackageManager { systems: &["arch"], install: "pacman --sync --noconfirm qemu-system-x86" },
-    PackageManager { systems: &["opensuse", "suse"], install: "zypper --non-interactive install qemu-x86" },
-    PackageManager { systems: &["alpine"], install: "apk add qemu-system-x86_64" },
+    PackageManager {
+        systems: &["fedora", "rhel"],
+        install: "dnf install --assumeyes",
+        qemu: "qemu-system-x86-core",
+        grub: "grub2-tools-extra grub2-pc-modules grub2-efi-x64-modules xorriso mtools",
+    },
+    PackageManager {
+        systems: &["arch"],
+        install: "pacman --sync --noconfirm",
+        qemu: "qemu-system-x86",
+        grub: "grub libisoburn mtools",
+    },
+    PackageManager {
+        systems: &["opensuse", "suse"],
+        install: "zypper --non-interactive install",
+        qemu: "qemu-x86",
+        grub: "grub2 grub2-i386-pc grub2-x86_64-efi xorriso mtools",
+    },
+    PackageManager {
+        systems: &["alpine"],
+        install: "apk add",
+        qemu: "qemu-system-x86_64",
+        grub: "grub grub-bios grub-efi xorriso mtools",
+    },
 ];
 
 /// Sees to it that QEMU and a linker are there; installs QEMU unless told not to.
@@ -31,9 +55,7 @@ pub(crate) fn prepare(no_install: bool) -> Result<()> {
         answers("cc", "--version"),
         "there is no linker: install a C compiler driver (`cc`), on Debian with `apt-get install gcc libc6-dev`"
     );
-    if !answers(QEMU, "--version") {
-        install(no_install)?;
-    }
+    require(QEMU, |manager| manager.qemu, no_install)?;
     let version = qemu_version()?;
     ensure!(
         version >= OLDEST_QEMU,
@@ -46,21 +68,32 @@ pub(crate) fn prepare(no_install: bool) -> Result<()> {
     Ok(())
 }
 
-fn install(no_install: bool) -> Result<()> {
+/// Sees to it that GRUB can make an image of a disk.
+pub(crate) fn prepare_grub(no_install: bool) -> Result<()> {
+    ["grub-mkrescue", "xorriso", "mformat"]
+        .into_iter()
+        .try_for_each(|program| require(program, |manager| manager.grub, no_install))
+}
+
+/// Sees to it that a program is there; installs the packages that have it unless told not to.
+fn require(program: &str, packages: fn(&PackageManager) -> &str, no_install: bool) -> Result<()> {
+    if answers(program, "--version") {
+        return Ok(());
+    }
     let release = std::fs::read_to_string("/etc/os-release").unwrap_or_default();
-    let Some(command) = install_command(&release, is_root()?) else {
-        bail!("{QEMU} is missing, and this system's package manager is not known: install it by hand");
+    let Some(command) = install_command(&release, packages, is_root()?) else {
+        bail!("{program} is missing, and this system's package manager is not known: install it by hand");
     };
-    ensure!(!no_install, "{QEMU} is missing; this installs it: {command}");
-    println!("{QEMU} is missing; installing it: {command}");
+    ensure!(!no_install, "{program} is missing; this installs it: {command}");
+    println!("{program} is missing; installing it: {command}");
     let status = Command::new("sh").args(["-c", &command]).status().context("cannot start sh")?;
     ensure!(status.success(), "`{command}` failed");
-    ensure!(answers(QEMU, "--version"), "`{command}` went through, yet there is no {QEMU}");
+    ensure!(answers(program, "--version"), "`{command}` went through, yet there is no {program}");
     Ok(())
 }
 
 /// The command for the system that this `/etc/os-release` describes.
-fn install_command(os_release: &str, root: bool) -> Option<String> {
+fn install_command(os_release: &str, packages: fn(&PackageManager) -> &str, root: bool) -> Option<String> {
     let value = |key: &str| {
         let line = os_release.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='))?;
         Some(line.trim_matches('"').to_owned())
@@ -69,8 +102,9 @@ fn install_command(os_release: &str, root: bool) -> Option<String> {
     let known = |manager: &&PackageManager| {
         names.split_whitespace().any(|name| manager.systems.iter().any(|system| name.starts_with(system)))
     };
-    let install = PACKAGE_MANAGERS.iter().find(known)?.install;
-    Some(if root { install.into() } else { format!("sudo sh -c '{install}'") })
+    let manager = PACKAGE_MANAGERS.iter().find(known)?;
+    let install = format!("{} {}", manager.install, packages(manager));
+    Some(if root { install } else { format!("sudo sh -c '{install}'") })
 }
 
 fn answers(program: &str, argument: &str) -> bool {
@@ -108,15 +142,16 @@ mod tests {
             ("ID=plan9\n", None),
             ("", None),
         ] {
-            let command = install_command(release, true);
+            let command = install_command(release, |manager| manager.qemu, true);
             assert_eq!(command.as_deref().and_then(|text| text.split(' ').next()), program, "{release:?}");
         }
     }
 
     #[test]
     fn asks_for_rights_without_root() {
-        let command = install_command("ID=debian", false).unwrap();
+        let command = install_command("ID=debian", |manager| manager.grub, false).unwrap();
         assert!(command.starts_with("sudo sh -c 'apt-get update && "), "{command}");
+        assert!(command.ends_with(" xorriso mtools'"), "{command}");
     }
 
     #[test]
