@@ -125,7 +125,9 @@ impl Config {
         self.flag(RtitCtl::INJECT_PSB_PMI_ON_ENABLE, on)
     }
 
-    /// CR3Filter: only code under this CR3, bits 63:5 with the PCID's. Needs [`Feature::Cr3Filtering`].
+    /// CR3Filter: only code under this CR3, without its PCID. Needs [`Feature::Cr3Filtering`].
+    ///
+    /// In IA-32e mode bits 63:12 are compared, so all PCIDs of a page table count; with PAE paging it is bits 63:5.
     #[must_use]
     pub const fn cr3(mut self, cr3: u64) -> Self {
         self.cr3 = Some(cr3);

@@ -69,13 +69,14 @@
 //! ```
 //!
 //! **The PMI.** [`pmi::Handler`] serves all sources in the order the manual wants, [`drain::Sink`] takes the bytes
-//! where they lie, and [`slot::Slot`] is where handler and interrupted code share a trace.
+//! where they lie, and [`slot::Slot`] is where handler and interrupted code share a trace. The handler is asked while
+//! nothing is traced too: a PMI can come after its trace was stopped, and it masks the LVT entry.
 //!
 //! ```
 #![doc = include_str!("../doc/machine.md")]
 //! # let (frames, capabilities) = (Memory::new(), capabilities());
 //! # let (full, layout) = (Mode::StopWhenFull { spare: 2 }, Layout::topa(RegionSize::K4, 8));
-//! # let buffer = Buffer::allocate(&frames, &capabilities, layout, full).unwrap();
+//! # let buffer = Buffer::allocate(frames, &capabilities, layout, full).unwrap();
 //! # use pugmark_kernel::{buffer::{Buffer, Layout, Mode}, config::Config, pt::{Running, Unit}, topa::RegionSize};
 //! # let unit = Unit::with_capabilities(capabilities, Registers::new()).unwrap();
 //! # let running = unit.start(&Config::new().os(true), buffer).unwrap_or_else(|_| panic!());
@@ -83,7 +84,7 @@
 //! use pugmark_kernel::lapic::Delivery;
 //! use pugmark_kernel::loss::Gap;
 //! use pugmark_kernel::msr::GeneralProtection;
-//! use pugmark_kernel::pmi::{Handler, Pmi};
+//! use pugmark_kernel::pmi::{Handler, Pmi, PmiSource};
 //! use pugmark_kernel::slot::Slot;
 //!
 //! struct Count(usize);
@@ -98,23 +99,45 @@
 //!     }
 //! }
 //!
+//! /// What handler and interrupted code share; the handler is there for as long as the LVT entry is armed.
+//! struct Tracer {
+//!     handler: Handler,
+//!     running: Option<Running<Registers, Memory>>,
+//!     count: Count,
+//! }
+//!
+//! impl Tracer {
+//!     /// `interrupted`: RIP, where it is known.
+//!     fn pmi(&mut self, interrupted: Option<u64>) -> Result<Pmi, GeneralProtection> {
+//!         let Self { handler, running, count } = self;
+//!         let mut source = running.as_mut().map(|running| running.source(count));
+//!         // None of them while nothing is traced.
+//!         let mut sources: Vec<&mut dyn PmiSource> = Vec::new();
+//!         sources.extend(source.as_mut().map(|source| source as &mut dyn PmiSource));
+//!         match interrupted {
+//!             Some(rip) => handler.handle_at(rip, &mut Registers::new(), &mut Apic::new(), &mut sources),
+//!             None => handler.handle(&mut Registers::new(), &mut Apic::new(), &mut sources),
+//!         }
+//!     }
+//! }
+//!
 //! // SAFETY: one processor uses it.
 //! let slot = unsafe { Slot::new() };
-//! slot.with(|value| *value = Some(running), |_| ());
-//! let mut handler = Handler::new(Delivery::Nmi);
+//! // What is done with the slot in hand, and the PMI that may have come meanwhile.
+//! let late = |tracer: &mut Option<Tracer>| drop(tracer.as_mut().map(|tracer| tracer.pmi(None)));
+//! let handler = Handler::new(Delivery::Nmi);
 //! handler.arm(&mut Apic::new())?;
+//! slot.with(|tracer| *tracer = Some(Tracer { handler, running: Some(running), count: Count(0) }), late);
 //!
-//! // The NMI handler:
-//! let pmi = slot.in_handler(|value| match value {
-//!     Some(running) => handler.handle(
-//!         &mut Registers::new(),
-//!         &mut Apic::new(),
-//!         &mut [&mut running.source(&mut Count(0))],
-//!     ),
-//!     None => Ok(Pmi::NotOurs),
-//! });
+//! // The NMI handler, with the RIP that the processor pushed:
+//! let nmi = |rip| slot.in_handler(|tracer| tracer.as_mut().map_or(Ok(Pmi::NotOurs), |tracer| tracer.pmi(Some(rip))));
 //! // The registers of this example have no request in them: some other NMI.
-//! assert_eq!(pmi, Some(Ok(Pmi::NotOurs)));
+//! assert_eq!(nmi(0x1000), Some(Ok(Pmi::NotOurs)));
+//!
+//! // The end of the trace: the handler stays.
+//! let running = slot.with(|tracer| tracer.as_mut().and_then(|tracer| tracer.running.take()), late).flatten();
+//! let stopped = running.expect("it was put there").stop().unwrap_or_else(|_| panic!("it does not stop"));
+//! assert_eq!(nmi(0x1000), Some(Ok(Pmi::NotOurs)));
 //! # Ok::<(), GeneralProtection>(())
 //! ```
 //!

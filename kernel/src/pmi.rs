@@ -5,6 +5,7 @@ mod tests;
 
 use crate::lapic::{Delivery, LocalApic, LvtPc};
 use crate::msr::{GeneralProtection, GlobalStatus, GlobalStatusReset, Msr};
+use core::cell::Cell;
 
 /// Something that asks for PMIs: a running PT unit, and in time BTS, counters, IBS.
 ///
@@ -37,12 +38,23 @@ pub trait PmiSource {
 }
 
 /// The PMI handler of one logical processor.
+///
+/// It belongs to the processor and not to a trace: while nothing is traced it is called too, without sources. A PMI that
+/// was on its way when a trace stopped has masked the LVT entry, and nobody else unmasks it.
 #[derive(Debug)]
 pub struct Handler {
     delivery: Delivery,
-    /// A PMI that was served just now may be delivered once more.
-    echo: bool,
+    /// [`Handler::disarm`] has masked the entry, so a masked one says nothing.
+    disarmed: Cell<bool>,
+    echo: Option<Echo>,
     counts: Counts,
+}
+
+/// An NMI that may still come for a request that is served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Echo {
+    /// The interrupted RIP, where it is known: the processor delivers a latched NMI before it executes anything there.
+    at: Option<u64>,
 }
 
 /// What the handler met since it was made.
@@ -64,8 +76,8 @@ pub struct Counts {
 pub enum Pmi {
     /// A source's. All go on.
     Served,
-    /// The local APIC's, but no source has anything to say: the echo of one that is served, or of a source that is
-    /// gone. All go on.
+    /// The local APIC's, but no source has anything to say: the echo of one that is served, or the PMI of a source that
+    /// is gone. All go on, and the LVT entry is unmasked.
     Stray,
     /// Not a PMI: where PMIs are NMIs, one of another cause.
     NotOurs,
@@ -77,7 +89,8 @@ impl Handler {
     /// For PMIs that are delivered so.
     #[must_use]
     pub const fn new(delivery: Delivery) -> Self {
-        Self { delivery, echo: false, counts: Counts { served: 0, unannounced: 0, stray: 0, stuck: 0 } }
+        let counts = Counts { served: 0, unannounced: 0, stray: 0, stuck: 0 };
+        Self { delivery, disarmed: Cell::new(false), echo: None, counts }
     }
 
     /// What it met.
@@ -92,37 +105,85 @@ impl Handler {
     ///
     /// The local APIC raised #GP.
     pub fn arm(&self, apic: &mut impl LocalApic) -> Result<(), GeneralProtection> {
-        apic.set_lvt_pc(LvtPc::new(self.delivery))
+        self.disarmed.set(false);
+        apic.set_lvt_pc(self.entry())
     }
 
-    /// Masks the LVT entry.
+    /// Masks the LVT entry: until [`Handler::arm`] it stays masked, also when a source is served.
     ///
     /// # Errors
     ///
     /// The local APIC raised #GP.
     pub fn disarm(&self, apic: &mut impl LocalApic) -> Result<(), GeneralProtection> {
-        apic.set_lvt_pc(LvtPc::new(self.delivery).masked())
+        self.disarmed.set(true);
+        apic.set_lvt_pc(self.entry())
     }
 
-    /// Serves an interrupt that may be a PMI.
+    /// Serves an interrupt that may be a PMI, and that interrupted the code at RIP `interrupted`.
     ///
     /// Order: all sources are stopped; IA32_PERF_GLOBAL_STATUS is read and what was seen acknowledged; the sources are
-    /// served, and this is repeated until none asks; they go on; the LVT entry is unmasked last. A request that came
-    /// between the last two steps was dropped by the masked entry, so the status is read once more.
+    /// served, and this is repeated until none asks; they go on; the LVT entry is unmasked. A request that came
+    /// between the last two steps was dropped by the masked entry, so the status is read once more. Last, counters and
+    /// LBRs that this PMI froze are released, if nobody else has a request: frozen, they make none that the masked
+    /// entry could drop.
+    ///
+    /// While an NMI is handled another one may be latched, and its request be served with the first. It is claimed as
+    /// [`Pmi::Stray`] when it interrupts at the same RIP as the one before: nothing ran between them. Where code waits
+    /// in one place, as in an idle loop, [`Handler::forget_echo`] says that something did run.
     ///
     /// # Errors
     ///
     /// An access raised #GP. The sources are stopped as far as they let themselves be, and the LVT entry is left as it
     /// was: masked, if this was a PMI.
+    pub fn handle_at(
+        &mut self,
+        interrupted: u64,
+        msr: &mut impl Msr,
+        apic: &mut impl LocalApic,
+        sources: &mut [&mut dyn PmiSource],
+    ) -> Result<Pmi, GeneralProtection> {
+        self.interrupt(Some(interrupted), msr, apic, sources)
+    }
+
+    /// As [`Handler::handle_at`] for a kernel that does not say where the interrupt came.
+    ///
+    /// The next interrupt is then an echo only where the registers show that one may be latched: the entry was not
+    /// masked when this one came, or a request came after it was unmasked. The PMI that was latched while somebody
+    /// else's NMI was on its way to the handler is not noticed, and its echo is [`Pmi::NotOurs`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Handler::handle_at`].
     pub fn handle(
         &mut self,
         msr: &mut impl Msr,
         apic: &mut impl LocalApic,
         sources: &mut [&mut dyn PmiSource],
     ) -> Result<Pmi, GeneralProtection> {
-        let delivered = apic.lvt_pc()?.is_masked();
+        self.interrupt(None, msr, apic, sources)
+    }
+
+    /// Code ran since the last interrupt, even if the next one comes at the same RIP: no echo is to come any more.
+    pub fn forget_echo(&mut self) {
+        self.echo = None;
+    }
+
+    fn interrupt(
+        &mut self,
+        interrupted: Option<u64>,
+        msr: &mut impl Msr,
+        apic: &mut impl LocalApic,
+        sources: &mut [&mut dyn PmiSource],
+    ) -> Result<Pmi, GeneralProtection> {
+        let masked = apic.lvt_pc()?.is_masked();
+        let delivered = masked && !self.disarmed.get();
+        let echoed = self.echo.take() == Some(Echo { at: interrupted });
+        // Nobody else has the vector of a fixed interrupt.
+        let claimed = delivered || echoed || self.delivery != Delivery::Nmi;
+        let mut latched = !masked;
         let ours = sources.iter().fold(GlobalStatus::empty(), |all, source| all.union(source.status()));
         let mut rounds = 0;
+        let mut status = GlobalStatus::empty();
         for pass in 0.. {
             let settled = serve(msr, ours, sources, &mut rounds)?;
             if !settled || pass >= ROUNDS {
@@ -131,16 +192,21 @@ impl Handler {
                 return Ok(Pmi::Stuck);
             }
             resume(sources)?;
-            if rounds == 0 && !delivered && !self.echo {
+            if rounds == 0 && !claimed {
                 return Ok(Pmi::NotOurs);
             }
-            apic.set_lvt_pc(LvtPc::new(self.delivery))?;
-            if msr.read::<GlobalStatus>()?.intersection(ours).is_empty() {
+            apic.set_lvt_pc(self.entry())?;
+            status = msr.read::<GlobalStatus>()?;
+            if status.intersection(ours).is_empty() {
                 break;
             }
+            latched = true;
             apic.set_lvt_pc(LvtPc::new(self.delivery).masked())?;
         }
-        self.echo = rounds > 0;
+        if rounds > 0 {
+            release(msr, status)?;
+            self.echo = (interrupted.is_some() || latched).then_some(Echo { at: interrupted });
+        }
         if rounds == 0 {
             self.counts.stray += 1;
             return Ok(Pmi::Stray);
@@ -148,6 +214,12 @@ impl Handler {
         self.counts.served += 1;
         self.counts.unannounced += u64::from(rounds - 1);
         Ok(Pmi::Served)
+    }
+
+    /// The LVT entry while no PMI is served.
+    fn entry(&self) -> LvtPc {
+        let entry = LvtPc::new(self.delivery);
+        if self.disarmed.get() { entry.masked() } else { entry }
     }
 }
 
@@ -179,6 +251,22 @@ fn serve(
         *rounds += 1;
     }
     Ok(false)
+}
+
+/// Unfreezes counters and LBRs that IA32_DEBUGCTL lets a PMI freeze, unless the PMI is also that of somebody who is not
+/// served yet: it is theirs to look at what stands still, and to release it.
+///
+/// The bits are there from version 4 on. Before, a PMI clears enable bits instead, and the one who set them sets them
+/// again. Source: SDM vol. 3, Debug, Branch Profile, TSC, "Freezing LBR and Performance Counters on PMI".
+fn release(msr: &mut impl Msr, status: GlobalStatus) -> Result<(), GeneralProtection> {
+    let frozen = GlobalStatus::CTR_FRZ.union(GlobalStatus::LBR_FRZ);
+    let no_request = frozen.union(GlobalStatus::ASCI).union(GlobalStatus::COND_CHGD);
+    let mine = status.intersection(frozen);
+    if mine.is_empty() || !status.difference(no_request).is_empty() {
+        return Ok(());
+    }
+    // SAFETY: lets counters and LBRs go on that their owner has enabled; no memory is written.
+    unsafe { msr.write(GlobalStatusReset(mine)) }
 }
 
 /// Stops all, also those behind one that does not let itself be stopped.

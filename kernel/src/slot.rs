@@ -6,7 +6,8 @@ use spin::Mutex;
 /// A place for what a processor's PMI handler needs, such as [`Running`](crate::pt::Running).
 ///
 /// Nobody waits for it: a handler that finds it taken, because it interrupted the code that holds it, leaves a note,
-/// and that code serves the PMI when it is done. Until then the LVT entry is masked and no other comes.
+/// and that code serves the PMI when it is done. Until then the LVT entry is masked and no other comes. That holds also
+/// where the value has nothing to trace at that time: somebody has to unmask the entry.
 #[derive(Debug)]
 pub struct Slot<T> {
     value: Mutex<OneProcessor<Option<T>>>,

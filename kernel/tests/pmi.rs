@@ -242,6 +242,61 @@ fn a_request_left_over_from_an_earlier_trace_is_not_this_ones() {
 }
 
 #[test]
+fn a_pmi_in_flight_at_stop_costs_the_next_trace_nothing() {
+    let (layout, mode) = (Layout::topa(RegionSize::K4, 8), Mode::StopWhenFull { spare: 6 });
+    let machine = Machine::new("skylake", Settings { pmi_skid: 400, ..Settings::default() });
+    let mut handler = machine.handler();
+    let tracing = machine.start(layout, mode);
+    while machine.msr(0x38e) >> 55 & 1 == 0 {
+        assert_eq!(machine.jump(), None);
+    }
+    drop(tracing.stop().map_err(|_| "stop").unwrap());
+    assert!(machine.registers().lvt_pc().unwrap().is_masked(), "the PMI came when the trace was off");
+    assert_eq!(machine.interrupt(&mut handler, &mut []), Pmi::Stray);
+    assert_eq!(machine.registers().lvt_pc(), Ok(LvtPc(0x400)));
+    assert_eq!(machine.interrupt(&mut handler, &mut []), Pmi::NotOurs, "somebody else's NMI");
+    let before = machine.jumps().len();
+    let mut tracing = machine.start(layout, mode);
+    let mut collector = Collector::new();
+    let pmis = machine.run_with(30_000, &mut handler, &mut tracing.source(&mut collector));
+    assert!(pmis.len() > 5, "{pmis:?}");
+    let stopped = tracing.stop().map_err(|_| "stop").unwrap();
+    collector.finish(&stopped.trace);
+    assert_eq!(stopped.loss, Loss::NONE);
+    assert_same(&tips(collector.whole()), &machine.jumps()[before..], "the second trace");
+}
+
+#[test]
+fn an_nmi_of_somebody_else_is_not_taken_for_the_last_pmi() {
+    let machine = Machine::new("skylake", Settings::default());
+    let mut handler = machine.handler();
+    let mut tracing = machine.start(Layout::topa(RegionSize::K4, 8), Mode::StopWhenFull { spare: 6 });
+    let mut collector = Collector::new();
+    let mut source = tracing.source(&mut collector);
+    let pmis = machine.run_with(3000, &mut handler, &mut source);
+    assert_eq!(pmis.last(), Some(&Pmi::Served));
+    assert_eq!(machine.run_with(50, &mut handler, &mut source), []);
+    assert_eq!(machine.interrupt(&mut handler, &mut [&mut source]), Pmi::NotOurs);
+    assert_eq!(machine.registers().lvt_pc(), Ok(LvtPc(0x400)));
+}
+
+#[test]
+fn counters_that_the_pmi_froze_go_on() {
+    // (other bits of IA32_PERF_GLOBAL_STATUS, what is left of them): CTR_Frz and LBR_Frz, and with them OvfBuf.
+    for (set, left) in [(3 << 58, 0), (3 << 58 | 1 << 62, 3 << 58 | 1 << 62)] {
+        let machine = Machine::new("skylake", Settings::default());
+        let mut handler = machine.handler();
+        let mut tracing = machine.start(Layout::topa(RegionSize::K4, 8), Mode::StopWhenFull { spare: 6 });
+        // SAFETY: the registers stand for no hardware.
+        unsafe { machine.registers().wrmsr(0x391, set) }.unwrap();
+        let mut collector = Collector::new();
+        let pmis = machine.run_with(3000, &mut handler, &mut tracing.source(&mut collector));
+        assert!(pmis.contains(&Pmi::Served));
+        assert_eq!(machine.msr(0x38e), left);
+    }
+}
+
+#[test]
 fn a_trace_stop_range_stops_and_lets_go_on() {
     let machine = Machine::new("skylake", Settings::default());
     let config = user_code().trace_stop(0x40_0800, 0x40_0fff);

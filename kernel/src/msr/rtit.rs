@@ -183,7 +183,8 @@ impl OutputMaskPtrs {
 
 /// IA32_RTIT_CR3_MATCH (`0x572`): the CR3 that is traced, bits 63:5; bits 4:0 are reserved.
 ///
-/// With PCIDs their bits are compared too. Source: "IA32_RTIT_CR3_MATCH MSR".
+/// CR3\[11:5\] are compared only with PAE paging, where they are an address; in IA-32e mode, also in compatibility mode,
+/// they are a PCID's or ignored, and bits 63:12 are compared. Source: "IA32_RTIT_CR3_MATCH MSR", "Filtering by CR3".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cr3Match(pub u64);
 

@@ -63,30 +63,141 @@ fn a_status_bit_that_nobody_takes_does_not_hang_the_handler() {
 
 #[test]
 fn an_interrupt_without_a_request_is_the_local_apics_or_nobodys() {
-    // (the LVT entry was masked by a delivery, one was served just before, verdict, stray)
-    let table = [(false, false, Pmi::NotOurs, 0), (true, false, Pmi::Stray, 1), (false, true, Pmi::Stray, 1)];
-    for (masked, echo, verdict, stray) in table {
-        let machine = Machine::new(0);
-        machine.0.borrow_mut().lvt = if masked { 0x1_0400 } else { 0x400 };
-        let mut source = machine.source(GlobalStatus::TRACE_TOPA_PMI);
-        let mut handler = Handler { echo, ..Handler::new(Delivery::Nmi) };
-        assert_eq!(machine.handle(&mut handler, &mut [&mut source]), Ok(verdict));
-        assert_eq!(handler.counts().stray, stray);
-        assert_eq!(machine.0.borrow().lvt, 0x400);
-        assert!(machine.log().contains(&"resume".to_string()));
-        // The echo of one PMI is taken once.
-        machine.0.borrow_mut().lvt = 0x400;
-        assert_eq!(machine.handle(&mut handler, &mut [&mut source]), Ok(Pmi::NotOurs));
+    let (nmi, fixed) = (Delivery::Nmi, Delivery::Fixed(0x40));
+    // (delivery, LVT entry before, disarmed, verdict, LVT entry after)
+    let table = [
+        (nmi, 0x400, false, Pmi::NotOurs, 0x400),
+        (nmi, 0x1_0400, false, Pmi::Stray, 0x400),
+        // A masked entry that nobody armed says nothing, and stays so.
+        (nmi, 0x1_0400, true, Pmi::NotOurs, 0x1_0400),
+        // Nobody else has the vector.
+        (fixed, 0x40, false, Pmi::Stray, 0x40),
+        (fixed, 0x1_0040, false, Pmi::Stray, 0x40),
+        (fixed, 0x1_0040, true, Pmi::Stray, 0x1_0040),
+    ];
+    for (delivery, before, disarmed, verdict, after) in table {
+        for sources in [0, 1] {
+            let what = format!("{delivery:?} {before:#x} {disarmed} {sources}");
+            let machine = Machine::new(0);
+            let mut source = machine.source(GlobalStatus::TRACE_TOPA_PMI);
+            let mut handler = Handler::new(delivery);
+            if disarmed {
+                handler.disarm(&mut machine.clone()).unwrap();
+            }
+            machine.0.borrow_mut().lvt = before;
+            let mut all: [&mut dyn PmiSource; 1] = [&mut source];
+            assert_eq!(machine.handle(&mut handler, &mut all[..sources]), Ok(verdict), "{what}");
+            assert_eq!(handler.counts().stray, u64::from(verdict == Pmi::Stray), "{what}");
+            assert_eq!(machine.0.borrow().lvt, after, "{what}");
+            assert_eq!(machine.log().contains(&"resume".to_string()), sources == 1, "{what}");
+        }
     }
 }
 
 #[test]
-fn the_echo_of_a_served_pmi_is_the_local_apics() {
+fn a_handler_that_is_disarmed_serves_and_stays_masked_until_it_is_armed() {
     let machine = Machine::new(1);
     let mut source = machine.source(GlobalStatus::TRACE_TOPA_PMI);
     let mut handler = Handler::new(Delivery::Nmi);
-    for verdict in [Pmi::Served, Pmi::Stray, Pmi::NotOurs] {
-        assert_eq!(machine.handle(&mut handler, &mut [&mut source]), Ok(verdict));
+    handler.disarm(&mut machine.clone()).unwrap();
+    assert_eq!(machine.handle(&mut handler, &mut [&mut source]), Ok(Pmi::Served));
+    assert_eq!(machine.0.borrow().lvt, 0x1_0400);
+    assert_eq!(
+        machine.handle(&mut handler, &mut [&mut source]),
+        Ok(Pmi::NotOurs),
+        "nothing could be latched"
+    );
+    handler.arm(&mut machine.clone()).unwrap();
+    machine.0.borrow_mut().lvt = 0x1_0400;
+    assert_eq!(machine.handle(&mut handler, &mut [&mut source]), Ok(Pmi::Stray));
+    assert_eq!(machine.0.borrow().lvt, 0x400);
+}
+
+#[test]
+fn an_echo_comes_before_anything_else_runs() {
+    // (RIP at the PMI, RIP at the next interrupts, verdicts); the entry is never masked by them.
+    let table: [(_, &[_], &[_]); 7] = [
+        (Some(0x1000), &[Some(0x1000), Some(0x1000)], &[Pmi::Stray, Pmi::NotOurs]),
+        (Some(0x1000), &[Some(0x1001), Some(0x1000)], &[Pmi::NotOurs, Pmi::NotOurs]),
+        (Some(0x1000), &[None], &[Pmi::NotOurs]),
+        // Where RIP is not known, only what the registers show counts.
+        (None, &[None, None], &[Pmi::NotOurs, Pmi::NotOurs]),
+        (None, &[Some(0x1000)], &[Pmi::NotOurs]),
+        (None, &[], &[]),
+        (Some(0), &[None], &[Pmi::NotOurs]),
+    ];
+    for (first, then, verdicts) in table {
+        let machine = Machine::new(1);
+        let mut source = machine.source(GlobalStatus::TRACE_TOPA_PMI);
+        let mut handler = Handler::new(Delivery::Nmi);
+        let pmi = machine.handle_at(first, &mut handler, &mut [&mut source]);
+        assert_eq!(pmi, Ok(Pmi::Served));
+        for (at, verdict) in then.iter().zip(verdicts) {
+            let pmi = machine.handle_at(*at, &mut handler, &mut [&mut source]);
+            assert_eq!(pmi, Ok(*verdict), "{first:x?} {at:x?}");
+        }
+    }
+}
+
+#[test]
+fn an_echo_is_forgotten_when_code_ran() {
+    let machine = Machine::new(1);
+    let mut source = machine.source(GlobalStatus::TRACE_TOPA_PMI);
+    let mut handler = Handler::new(Delivery::Nmi);
+    machine.handle_at(Some(0x1000), &mut handler, &mut [&mut source]).unwrap();
+    handler.forget_echo();
+    assert_eq!(machine.handle_at(Some(0x1000), &mut handler, &mut [&mut source]), Ok(Pmi::NotOurs));
+}
+
+#[test]
+fn the_registers_show_that_a_served_pmi_may_be_latched() {
+    // (LVT entry at the interrupt, requests that come when it is unmasked)
+    for (lvt, at_unmask) in [(0x400, 0), (0x1_0400, 1)] {
+        let machine = Machine::new(1);
+        machine.0.borrow_mut().lvt = lvt;
+        machine.0.borrow_mut().at_unmask = at_unmask;
+        let mut source = machine.source(GlobalStatus::TRACE_TOPA_PMI);
+        let mut handler = Handler::new(Delivery::Nmi);
+        for verdict in [Pmi::Served, Pmi::Stray, Pmi::NotOurs] {
+            assert_eq!(machine.handle(&mut handler, &mut [&mut source]), Ok(verdict), "{lvt:#x}");
+        }
+    }
+}
+
+#[test]
+fn what_a_pmi_froze_is_released_unless_somebody_else_asks() {
+    let both = GlobalStatus::CTR_FRZ | GlobalStatus::LBR_FRZ;
+    let topa = GlobalStatus::TRACE_TOPA_PMI;
+    // (the status beside the request, what is acknowledged at the end)
+    let table = [
+        (both, Some(both)),
+        (GlobalStatus::CTR_FRZ, Some(GlobalStatus::CTR_FRZ)),
+        (GlobalStatus::LBR_FRZ | GlobalStatus::COND_CHGD, Some(GlobalStatus::LBR_FRZ)),
+        (both | GlobalStatus::ASCI, Some(both)),
+        (GlobalStatus::COND_CHGD, None),
+        (both | GlobalStatus::OVF_BUF, None),
+        (both | GlobalStatus::from_bits_retain(1), None),
+        (both | GlobalStatus::from_bits_retain(1 << 32), None),
+    ];
+    for (others, released) in table {
+        let machine = Machine::new(1);
+        machine.0.borrow_mut().others = others;
+        let mut source = machine.source(topa);
+        machine.handle(&mut Handler::new(Delivery::Nmi), &mut [&mut source]).unwrap();
+        let acked = machine.0.borrow().acked.clone();
+        assert_eq!(acked, [Some(topa), released].into_iter().flatten().collect::<Vec<_>>(), "{others:?}");
+        // A counter that overflows while the entry is masked is lost: it goes on behind that.
+        let last = if released.is_some() {
+            ["lvt 0x400", "status", "ack"]
+        } else {
+            ["resume", "lvt 0x400", "status"]
+        };
+        assert!(machine.log().ends_with(&last.map(String::from)), "{others:?}");
+        // Frozen by somebody else's PMI.
+        let machine = Machine::new(0);
+        machine.0.borrow_mut().others = others;
+        machine.handle(&mut Handler::new(Delivery::Nmi), &mut [&mut machine.source(topa)]).unwrap();
+        assert_eq!(machine.0.borrow().acked, [], "{others:?}");
     }
 }
 
@@ -141,6 +252,8 @@ struct State {
     /// How many more requests come when the LVT entry is unmasked.
     at_unmask: u32,
     bits: GlobalStatus,
+    /// Bits that are set whoever asks.
+    others: GlobalStatus,
     acked: Vec<GlobalStatus>,
     lvt: u32,
     rest: FakeMsr,
@@ -153,6 +266,7 @@ impl Machine {
             requests,
             at_unmask: 0,
             bits: GlobalStatus::TRACE_TOPA_PMI,
+            others: GlobalStatus::empty(),
             acked: Vec::new(),
             lvt: 0x1_0400,
             rest: FakeMsr::new(),
@@ -168,7 +282,20 @@ impl Machine {
         handler: &mut Handler,
         sources: &mut [&mut dyn PmiSource],
     ) -> Result<Pmi, GeneralProtection> {
-        handler.handle(&mut self.clone(), &mut self.clone(), sources)
+        self.handle_at(None, handler, sources)
+    }
+
+    fn handle_at(
+        &self,
+        interrupted: Option<u64>,
+        handler: &mut Handler,
+        sources: &mut [&mut dyn PmiSource],
+    ) -> Result<Pmi, GeneralProtection> {
+        let (mut msr, mut apic) = (self.clone(), self.clone());
+        match interrupted {
+            Some(rip) => handler.handle_at(rip, &mut msr, &mut apic, sources),
+            None => handler.handle(&mut msr, &mut apic, sources),
+        }
     }
 
     fn log(&self) -> Vec<String> {
@@ -188,15 +315,21 @@ unsafe impl Msr for Machine {
         }
         self.note("status");
         let state = self.0.borrow();
-        Ok(if state.requests > 0 { state.bits.bits() } else { 0 })
+        let asking = if state.requests > 0 { state.bits } else { GlobalStatus::empty() };
+        Ok(asking.union(state.others).bits())
     }
 
     unsafe fn wrmsr(&mut self, address: u32, value: u64) -> Result<(), GeneralProtection> {
         assert_eq!(address, GlobalStatusReset::ADDRESS);
         self.note("ack");
         let mut state = self.0.borrow_mut();
-        state.requests = if state.requests == u32::MAX { u32::MAX } else { state.requests - 1 };
-        state.acked.push(GlobalStatus::from_bits_retain(value));
+        let acked = GlobalStatus::from_bits_retain(value);
+        if acked.intersects(state.bits) {
+            state.requests = if state.requests == u32::MAX { u32::MAX } else { state.requests - 1 };
+        }
+        let others = state.others.difference(acked);
+        state.others = others;
+        state.acked.push(acked);
         Ok(())
     }
 }

@@ -45,6 +45,9 @@ impl<M: Msr, F: Frames> Running<M, F> {
     }
 
     /// How it stands, as of the last PMI or drain.
+    ///
+    /// An operational error, a TraceStop range and a STOP region end a trace without a PMI. A kernel that wants to know
+    /// calls [`Running::drain`] now and then, which looks; one that relies on PMIs alone may wait for ever.
     #[must_use]
     pub fn state(&self) -> State {
         self.session.state()
@@ -89,6 +92,9 @@ impl<M: Msr, F: Frames> Running<M, F> {
     }
 
     /// Stops the trace.
+    ///
+    /// A PMI that was on its way, or that the last flush asks for, comes afterwards and masks the LVT entry: a
+    /// [`Handler`](crate::pmi::Handler) that is asked without sources claims it and unmasks the entry.
     ///
     /// # Errors
     ///

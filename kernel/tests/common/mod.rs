@@ -159,14 +159,21 @@ impl Machine {
         for _ in 0..jumps {
             let mut pmi = self.jump();
             while pmi.is_some() {
-                self.deliver();
-                let (mut msr, mut apic) = (self.registers(), self.registers());
-                served.push(handler.handle(&mut msr, &mut apic, &mut [&mut *source]).unwrap());
-                self.iret();
+                served.push(self.interrupt(handler, &mut [&mut *source]));
                 pmi = self.state.borrow_mut().processor.take_pmi();
             }
         }
         served
+    }
+
+    /// An NMI, whoever sent it.
+    pub(crate) fn interrupt(&self, handler: &mut Handler, sources: &mut [&mut dyn PmiSource]) -> Pmi {
+        self.deliver();
+        let interrupted = self.state.borrow().ip;
+        let (mut msr, mut apic) = (self.registers(), self.registers());
+        let pmi = handler.handle_at(interrupted, &mut msr, &mut apic, sources).unwrap();
+        self.iret();
+        pmi
     }
 
     /// A machine whose PMIs are delivered.

@@ -1,8 +1,8 @@
 //! What is traced: FilterEn, ContextEn, TriggerEn. Source: SDM vol. 3, Intel Processor Trace, "Packet Generation
 //! Enable Controls" and "Trace Filtering".
 
+use crate::Context;
 use crate::registers::ctl;
-use crate::{Context, ExecMode};
 
 /// An inclusive range of IPs.
 type Range = (u64, u64);
@@ -34,15 +34,10 @@ impl Filter {
     }
 
     /// ContextEn for this state.
-    pub(crate) fn context(&self, at: &Context) -> bool {
+    pub(crate) fn context(&self, at: &Context, ia_32e: bool) -> bool {
         let level = if at.cpl == 0 { ctl::OS } else { ctl::USER };
-        self.ctl & level != 0 && (self.ctl & ctl::CR3_FILTER == 0 || self.cr3_matches(at))
-    }
-
-    /// CR3\[63:12\] is compared in IA-32e mode, CR3\[63:5\] elsewhere (PAE).
-    fn cr3_matches(&self, at: &Context) -> bool {
-        let low = if at.mode == ExecMode::Bits64 { 0xfff } else { 0x1f };
-        (at.cr3 ^ self.cr3_match) & !low == 0
+        let cr3_matches = table(at.cr3 ^ self.cr3_match, ia_32e) == 0;
+        self.ctl & level != 0 && (self.ctl & ctl::CR3_FILTER == 0 || cr3_matches)
     }
 
     /// FilterEn for this IP, TraceStop ranges left aside.
@@ -56,6 +51,12 @@ impl Filter {
     }
 }
 
+/// The bits of CR3 that say where the paging structures are: 63:12 in IA-32e mode, also in compatibility mode; elsewhere
+/// 63:5, as with PAE paging. The model takes other 32-bit paging, which ignores bits 11:5, for that.
+pub(super) const fn table(cr3: u64, ia_32e: bool) -> u64 {
+    cr3 & if ia_32e { !0xfff } else { !0x1f }
+}
+
 fn within(ranges: &[Option<Range>; 4], ip: u64) -> bool {
     ranges.iter().flatten().any(|&(first, last)| (first..=last).contains(&ip))
 }
@@ -63,6 +64,7 @@ fn within(ranges: &[Option<Range>; 4], ip: u64) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ExecMode;
 
     #[test]
     fn context_en_follows_level_and_cr3() {
@@ -83,11 +85,15 @@ mod tests {
         ];
         for (ctl, cpl, cr3, expected) in rows {
             let at = Context { ip: 0, cr3, cpl, mode: ExecMode::Bits64, iflag: false };
-            assert_eq!(Filter::new(ctl, 0x5000, &[0; 8]).context(&at), expected, "{ctl:x} {cpl} {cr3:x}");
+            assert_eq!(
+                Filter::new(ctl, 0x5000, &[0; 8]).context(&at, true),
+                expected,
+                "{ctl:x} {cpl} {cr3:x}"
+            );
         }
         let pae = Context { ip: 0, cr3: 0x5020, cpl: 0, mode: ExecMode::Bits32, iflag: false };
-        assert!(!Filter::new(ctl::OS | ctl::CR3_FILTER, 0x5000, &[0; 8]).context(&pae));
-        assert!(Filter::new(ctl::OS | ctl::CR3_FILTER, 0x5020, &[0; 8]).context(&pae));
+        assert!(!Filter::new(ctl::OS | ctl::CR3_FILTER, 0x5000, &[0; 8]).context(&pae, false));
+        assert!(Filter::new(ctl::OS | ctl::CR3_FILTER, 0x5020, &[0; 8]).context(&pae, false));
     }
 
     #[test]

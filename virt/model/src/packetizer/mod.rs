@@ -5,7 +5,10 @@
 //!
 //! Choices the manual leaves open, and what the model does:
 //! - FilterEn and TraceStop are evaluated at taken branches, far transfers, events and MOV to CR3, not when execution
-//!   runs sequentially across the border of a range.
+//!   runs sequentially across the border of a range. They look at the next instruction; only TraceStop at a MOV to CR3
+//!   looks at that one's own address, as the table has it.
+//! - Whether a processor is in IA-32e mode, which decides about CR3\[11:5\], follows from the code: compatibility mode
+//!   is what code with CPL above 0 is in when the last kernel code was 64-bit code.
 //! - Any packet but CYC forces out the TNT buffer and the TIPs deferred behind it.
 //! - RETs are never compressed with DisTNT, and a RET that goes elsewhere empties the return stack.
 //! - A conditional branch to the next instruction counts as not taken.
@@ -63,6 +66,8 @@ pub(crate) struct Packetizer {
     trigger_en: bool,
     context_en: bool,
     filter_en: bool,
+    /// IA32_EFER.LMA, as far as the code shows it.
+    ia_32e: bool,
     stopped: bool,
     /// The mode that the last MODE.Exec since the last PSB showed.
     mode: Option<ModeExec>,
@@ -84,6 +89,7 @@ impl Packetizer {
             trigger_en: false,
             context_en: false,
             filter_en: false,
+            ia_32e: false,
             stopped: false,
             mode: None,
             asleep: false,
@@ -143,7 +149,7 @@ impl Packetizer {
         self.rets.clear();
         self.stream.start(ctl, tsc, self.settings.deferred_tips);
         self.trigger_en = true;
-        self.context_en = self.filter.context(next);
+        self.set_context(next);
         let stops = self.context_en && self.filter.stops(next.ip);
         self.filter_en = !stops && self.filter.passes(next.ip);
         let psb = psb || !self.counts_packet_bytes || self.stream.since_psb() == 0;
@@ -250,7 +256,7 @@ impl Packetizer {
                 self.event_of_iret(before);
                 self.transfer(Shape::Far, before, after);
             }
-            Kind::MovCr3 => self.mov_cr3(after),
+            Kind::MovCr3 => self.mov_cr3(before, after),
             Kind::Ptwrite { eight } => self.ptwrite(before, eight, retired.operand),
             Kind::Hlt => self.sleep(before, None),
             Kind::Mwait => self.sleep(before, Some(retired.operand)),
@@ -259,6 +265,12 @@ impl Packetizer {
 
     fn packet_en(&self) -> bool {
         self.trigger_en && self.context_en && self.filter_en && self.ctl & ctl::BRANCH_EN != 0
+    }
+
+    /// The state in which the next instruction executes decides ContextEn.
+    fn set_context(&mut self, at: &Context) {
+        self.ia_32e = at.mode == ExecMode::Bits64 || self.ia_32e && at.cpl != 0;
+        self.context_en = self.filter.context(at, self.ia_32e);
     }
 
     fn call(&mut self, next_ip: u64) {
@@ -275,7 +287,7 @@ impl Packetizer {
     /// A taken branch or an event: the enables change with it, and they decide the packets.
     fn transfer(&mut self, shape: Shape, before: &Context, after: &Context) {
         let was_on = self.packet_en();
-        self.context_en = self.filter.context(after);
+        self.set_context(after);
         let stops = self.context_en && self.filter.stops(after.ip);
         if self.context_en {
             self.filter_en = !stops && self.filter.passes(after.ip);
@@ -317,10 +329,10 @@ impl Packetizer {
     }
 
     /// MOV to CR3 (cases 5a to 5f): no branch, but it can change ContextEn.
-    fn mov_cr3(&mut self, after: &Context) {
+    fn mov_cr3(&mut self, before: &Context, after: &Context) {
         let was_on = self.packet_en();
-        self.context_en = self.filter.context(after);
-        let stops = self.context_en && self.filter.stops(after.ip);
+        self.set_context(after);
+        let stops = self.context_en && self.filter.stops(before.ip);
         if self.context_en {
             self.filter_en = !stops && self.filter.passes(after.ip);
         }
@@ -365,11 +377,10 @@ impl Packetizer {
         }
     }
 
-    /// PIP where it is allowed. CR3\[11:5\] is an address only outside IA-32e mode (PAE).
+    /// PIP where it is allowed.
     fn pip(&mut self, at: &Context) {
         if self.context_en && self.ctl & ctl::OS != 0 {
-            let low = if at.mode == ExecMode::Bits64 { 0xfff } else { 0x1f };
-            let cr3 = at.cr3 & ((1 << 52) - 1) & !low;
+            let cr3 = enables::table(at.cr3, self.ia_32e) & ((1 << 52) - 1);
             self.lost.pip = !self.stream.packet(Packet::Pip(Pip { cr3, non_root: false }));
         }
     }

@@ -104,7 +104,8 @@ impl Stream {
             | Packet::Mtc(_)
             | Packet::Tsc(_)
             | Packet::Ptw(_)
-            | Packet::Exstop(_) => self.put_eligible(&packet),
+            | Packet::Exstop(_)
+            | Packet::Mwait(_) => self.put_eligible(&packet),
             _ => self.put(&packet),
         }
     }

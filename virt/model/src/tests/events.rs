@@ -125,6 +125,13 @@ fn mov_cr3_has_cr3_11_5_outside_ia_32e_mode() {
         m.far(MOV_CR3, Context { cr3: 0x7fff, ip: 0x40_0003, ..m.at });
     };
     assert_eq!(traced(ALL, code), on("PIP 7fe0"));
+    // In compatibility mode they are a PCID.
+    let compatibility = |m: &mut Machine| {
+        m.far(IRETQ, Context { mode: ExecMode::Bits32, ..m.user(0x1000) });
+        m.far(SYSCALL, Context { cr3: 0x7fff, mode: ExecMode::Bits32, ..m.user(0x1002) });
+    };
+    let expected = "MODE.Exec 32; TIP 1000; PIP 7000; TIP 1002";
+    assert_eq!(traced(ALL, compatibility), on(expected));
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::string::String;
 
 use super::machine::*;
-use crate::{DeliveryKind, Settings};
+use crate::{Context, DeliveryKind, ExecMode, Settings};
 
 /// [401000h, 401fffh] in range 0, [403000h, 4030ffh] in range 1; `config` is ADDR0_CFG and ADDR1_CFG.
 fn traced(config: u64, code: impl FnOnce(&mut Machine)) -> (String, u64) {
@@ -143,6 +143,45 @@ fn entering_a_trace_stop_range_ends_the_trace() {
         m.next(MOV_CR3);
     });
     assert_eq!((body, status), (String::from(on) + "PIP 5000; TIP.PGD 403003; TraceStop", STOPPED));
+}
+
+#[test]
+fn mov_to_cr3_stops_where_it_is_executed() {
+    // Its last byte is the range's, or the last one before it.
+    for (ip, stopped) in [(0x40_30fd, true), (0x40_3000, true), (0x40_2ffd, false)] {
+        let (body, status) = traced(STOP, |m| {
+            m.at.ip = ip;
+            m.next(MOV_CR3);
+        });
+        let on = "MODE.Exec 64; TIP.PGE 400000; PIP 5000";
+        let end = std::format!("; TIP.PGD {:x}; TraceStop", ip + 3);
+        let expected = String::from(on) + if stopped { &end } else { "" };
+        assert_eq!((body, status >> 5 == 1), (expected, stopped), "{ip:x}");
+    }
+}
+
+#[test]
+fn compatibility_mode_compares_cr3_as_64_bit_code_does() {
+    // CR3_MATCH is 5000h, CR3 5020h. (code that is traced after a 64-bit kernel has started the trace, ContextEn)
+    let kernel = ExecMode::Bits64;
+    for (starts_in, mode, cpl, context_en) in [
+        (kernel, ExecMode::Bits64, 3, true),
+        (kernel, ExecMode::Bits32, 3, true),
+        (kernel, ExecMode::Bits16, 3, true),
+        // No 64-bit kernel: PAE paging.
+        (ExecMode::Bits32, ExecMode::Bits32, 3, false),
+        (ExecMode::Bits32, ExecMode::Bits32, 0, false),
+        (ExecMode::Bits32, ExecMode::Bits64, 0, true),
+        (kernel, ExecMode::Bits32, 0, false),
+    ] {
+        let mut machine = Machine::new("skylake", Settings::default());
+        machine.write(0x572, 0x5000);
+        machine.at.cr3 = 0x5020;
+        machine.at.mode = starts_in;
+        machine.start(ALL | 1 << 7);
+        machine.far(&[0xcf], Context { mode, cpl, ip: 0x1000, ..machine.at });
+        assert_eq!(machine.read(STATUS) >> 1 & 1 == 1, context_en, "{starts_in:?} {mode:?} {cpl}");
+    }
 }
 
 #[test]

@@ -80,5 +80,14 @@ fn mwait_shows_its_hints_and_extensions() {
     assert_eq!(traced(all, wait(1 << 32 | 0x21)), String::from(ON) + packets);
     let user = traced(0x2009 | PWR_EVT_EN, wait(0x21));
     assert_eq!(user, "PWRE 1.0; EXSTOP; CBR 20; PWRX 1 1", "out of context");
+    let timed = traced(all | 1 << 1, |m| {
+        m.tsc = 1000;
+        step(MWAIT, 0x21)(m);
+    });
+    assert_eq!(
+        timed,
+        String::from(ON) + "CYC 1000; MWAIT 21 0; PWRE 1.0; EXSTOP ip; FUP 400000",
+        "CYC-eligible"
+    );
     assert_eq!(traced(all, wait(0xf0)), ON.trim_end_matches("; "), "to C0: nothing");
 }
