@@ -110,13 +110,17 @@ set_gate:
     mov [rdx + rcx + 8], eax
     ret
 
-// Counts single steps: only those whose DR6 says so.
+// Counts debug exceptions, and as single steps those whose DR6 says so. Returns past a breakpoint of DR0 by RF.
 debug:
     push rax
+    inc qword ptr [rip + debug_exceptions]
     mov rax, dr6
     test eax, 0x4000
     jz 1f
     inc qword ptr [rip + single_steps]
+1:  test eax, 1
+    jz 1f
+    or dword ptr [rsp + 24], 0x10000
 1:  mov eax, 0xffff0ff0
     mov dr6, rax
     pop rax
@@ -150,7 +154,7 @@ breakpoint:
     inc qword ptr [rip + breakpoints]
     iretq
 
-// The fault of an RDMSR or WRMSR: past it, and RAX says that it faulted.
+// The fault of an RDMSR, WRMSR or INT n: past it, and RAX says that it faulted.
 protection:
     add rsp, 8
     add qword ptr [rsp], 2
@@ -307,6 +311,70 @@ traps:
 1:  cmp [rip + interrupted_at], rax
     je 1f
     or ebx, 64
+
+    // SYSENTER, from level 0 to level 0.
+1:  mov ecx, 0x174
+    mov eax, 8
+    xor edx, edx
+    wrmsr
+    mov ecx, 0x175
+    mov rax, rsp
+    wrmsr
+    mov ecx, 0x176
+    lea rax, [rip + 1f]
+    wrmsr
+    sysenter
+    or ebx, 128
+
+    // INT n beyond the table faults.
+1:  xor eax, eax
+    int 0x50
+    cmp rax, -1
+    je 1f
+    or ebx, 256
+
+    // Conditions that stand in DR6 are no new ones, and stay until they are cleared.
+1:  mov qword ptr [rip + debug_exceptions], 0
+    mov eax, 0xffff4ff1
+    mov dr6, rax
+    nop
+    nop
+    mov rcx, dr6
+    cmp rax, rcx
+    jne 2f
+    mov eax, 0xffff0ff0
+    mov dr6, rax
+    nop
+    mov rcx, dr6
+    cmp rax, rcx
+    jne 2f
+    cmp qword ptr [rip + debug_exceptions], 0
+    je 1f
+2:  or ebx, 512
+
+    // A breakpoint is hit once, and DR0 is the kernel's own.
+1:  lea rax, [rip + 1f]
+    mov dr0, rax
+    mov ecx, 0x402
+    mov dr7, rcx
+    nop
+    nop
+1:  nop
+    nop
+    mov ecx, 0x400
+    mov dr7, rcx
+    nop
+    nop
+    nop
+    mov rdx, dr0
+    mov rcx, dr7
+    cmp rax, rdx
+    jne 2f
+    cmp ecx, 0x400
+    jne 2f
+    cmp qword ptr [rip + debug_exceptions], 1
+    je 1f
+2:  or ebx, 1024
 1:  mov edx, 0xe700
     xor eax, eax
     out dx, eax
@@ -339,6 +407,7 @@ level2: .skip 4096
 level2_devices: .skip 4096
 idt: .skip 65 * 16
 single_steps: .skip 8
+debug_exceptions: .skip 8
 nmis: .skip 8
 interrupted_at: .skip 8
 nmi_waited: .skip 8

@@ -21,6 +21,10 @@ unsafe extern "C" {
 }
 
 const IA32_RTIT_CTL: u32 = 0x570;
+const IA32_DEBUGCTL: u32 = 0x1d9;
+const IA32_EFER: u32 = 0xc000_0080;
+const AMD_VM_CR: u32 = 0xc001_0114;
+const AMD_FFXSR: u64 = 1 << 14;
 const FAULTED: u64 = !0;
 
 type Test<'a> = &'a dyn Fn() -> Result<(), &'static str>;
@@ -66,7 +70,9 @@ fn cpuid() -> Result<(), &'static str> {
     check(__cpuid_count(7, 0).ebx & 1 << 25 != 0, "no Processor Trace in leaf 7")?;
     let trace = __cpuid_count(0x14, 0);
     check(trace.ecx & 1 != 0, "no ToPA in leaf 14H")?;
-    check(__cpuid_count(0x8000_0001, 0).ecx & 1 << 2 == 0, "SVM shows")
+    check(__cpuid_count(0x8000_0001, 0).ecx & 1 << 2 == 0, "SVM shows")?;
+    let amds = [0x4000_0000, 0x8000_0005, 0x8000_000a].map(|leaf| __cpuid_count(leaf, 0));
+    check(amds.iter().all(|leaf| [leaf.eax, leaf.ebx, leaf.ecx, leaf.edx] == [0; 4]), "AMD shows")
 }
 
 fn protection() -> Result<(), &'static str> {
@@ -74,7 +80,12 @@ fn protection() -> Result<(), &'static str> {
     check(try_wrmsr(IA32_RTIT_CTL, 1 << 63) == FAULTED, "no #GP for a reserved bit")?;
     check(try_wrmsr(IA32_RTIT_CTL, 1 << 2) == 0, "#GP for OS alone")?;
     check(try_rdmsr(IA32_RTIT_CTL) == 1 << 2, "OS does not read back")?;
-    check(try_wrmsr(IA32_RTIT_CTL, 0) == 0, "#GP for 0")
+    check(try_wrmsr(IA32_RTIT_CTL, 0) == 0, "#GP for 0")?;
+    check(try_rdmsr(IA32_DEBUGCTL) == 0, "IA32_DEBUGCTL is not 0 after reset")?;
+    check(try_rdmsr(AMD_VM_CR) == FAULTED, "an MSR of AMD's is there")?;
+    let efer = try_rdmsr(IA32_EFER);
+    check(efer == 0x500, "IA32_EFER shows more than long mode")?;
+    check(try_wrmsr(IA32_EFER, efer | AMD_FFXSR) == FAULTED, "AMD's fast FXSAVE is there")
 }
 
 fn execution() -> Result<(), &'static str> {
@@ -98,7 +109,11 @@ fn trapping(session: u32) -> Result<(), &'static str> {
     check(wrong & 8 == 0, "two NMIs did not come")?;
     check(wrong & 16 == 0, "an NMI came within an NMI")?;
     check(wrong & 32 == 0, "IF is clear after HLT")?;
-    check(wrong & 64 == 0, "HLT was not interrupted where it should be")
+    check(wrong & 64 == 0, "HLT was not interrupted where it should be")?;
+    check(wrong & 128 == 0, "SYSENTER did not arrive")?;
+    check(wrong & 256 == 0, "INT beyond the table did not fault")?;
+    check(wrong & 512 == 0, "DR6 is not the kernel's own")?;
+    check(wrong & 1024 == 0, "a breakpoint was not hit once, or DR0 or DR7 is not the kernel's own")
 }
 
 fn check(holds: bool, otherwise: &'static str) -> Result<(), &'static str> {

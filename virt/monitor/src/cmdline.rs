@@ -5,6 +5,8 @@ use core::num::ParseIntError;
 
 use pugmark_model::{Overflow, Profile, Settings};
 
+use crate::guest::Stretch;
+
 /// What the command line says.
 #[derive(Clone, Copy, Debug)]
 pub struct Options<'a> {
@@ -17,6 +19,9 @@ pub struct Options<'a> {
     pub truth: bool,
     /// `step=traced|always`: when to step the guest.
     pub step: StepPolicy,
+    /// `stretch=N`: at most so many instructions are executed in one go where a step would do no more; 0 and 1: each is
+    /// stepped. Default: [`Stretch::MAX`].
+    pub stretch: usize,
     /// What lies behind ` -- `.
     pub guest: &'a str,
 }
@@ -68,6 +73,7 @@ impl<'a> Options<'a> {
             settings: Settings::default(),
             truth: true,
             step: StepPolicy::Traced,
+            stretch: Stretch::MAX,
             guest,
         };
         own.split_ascii_whitespace().try_for_each(|word| options.set(word))?;
@@ -86,6 +92,7 @@ impl<'a> Options<'a> {
             "deferred-tips" => settings.deferred_tips = switch(word, value)?,
             "psb-before-pge" => settings.psb_before_pge = switch(word, value)?,
             "core-ratio" => settings.core_ratio = Some(number(word, value)?),
+            "stretch" => self.stretch = number(word, value)?,
             "truth" => self.truth = switch(word, value)?,
             "step" => {
                 self.step = match value {
@@ -153,7 +160,7 @@ mod tests {
     fn options_reach_the_model() {
         let line = "profile=broadwell pmi-skid=7 visibility=0 ovf=128:3 long-tnt=off deferred-tips=on psb-before-pge=off \
                     core-ratio=9 \
-                    truth=off step=always";
+                    truth=off step=always stretch=3";
         let options = Options::parse(line).unwrap();
         assert!(core::ptr::eq(options.profile, Profile::by_name("broadwell").unwrap()));
         let expected = Settings {
@@ -166,6 +173,7 @@ mod tests {
             psb_before_pge: false,
         };
         assert_eq!((options.settings, options.truth, options.step), (expected, false, StepPolicy::Always));
+        assert_eq!(options.stretch, 3);
     }
 
     #[test]
@@ -182,5 +190,6 @@ mod tests {
             assert_eq!(Options::parse(line).unwrap_err(), error, "{line}");
         }
         assert!(matches!(Options::parse("pmi-skid=-1"), Err(Error::Number("pmi-skid=-1", _))));
+        assert!(matches!(Options::parse("stretch=x"), Err(Error::Number("stretch=x", _))));
     }
 }

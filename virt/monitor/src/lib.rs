@@ -9,12 +9,15 @@ extern crate alloc;
 
 pub mod boot_info;
 pub mod cmdline;
+pub mod cpuid;
 pub mod elf;
+pub mod entry;
 pub mod guest;
 pub mod guest_map;
 pub mod loader;
 pub mod local_apic;
 pub mod memory;
+pub mod msr;
 pub mod multiboot2;
 pub mod permission_map;
 pub mod pvh;

@@ -1,17 +1,21 @@
 //! What a debug exit of a stepped guest means.
 //!
 //! Source: SDM vol. 3, Debug, Branch Profile, TSC, and Intel RDT, "Debug Exceptions"; on repeated instructions:
-//! "Single-Step Exception Condition".
+//! "Single-Step Exception Condition", "Instruction-Breakpoint Exception Condition".
+
+/// DR6 with no condition in it.
+pub const NO_CONDITION: u64 = 0xffff_0ff0;
 
 /// DR6: a single step, among the conditions of a debug exception.
-pub const BS: u64 = 1 << 14;
-/// DR6: the breakpoints of DR0 to DR3.
-pub const B: u64 = 0xf;
+const BS: u64 = 1 << 14;
+/// DR6: what is the guest's whatever the monitor does: the breakpoints of DR0 to DR3, an access to a guarded debug
+/// register (BD), a switch to a task that asked for it (BT).
+const OWN: u64 = 0xf | 1 << 13 | 1 << 15;
 
 /// The state around a debug exit.
 #[derive(Clone, Copy, Debug)]
 pub struct DebugExit {
-    /// DR6 as the exit left it.
+    /// DR6 as the exit left it; the guest was entered with [`NO_CONDITION`].
     pub dr6: u64,
     /// RIP before the guest was entered.
     pub from: u64,
@@ -30,12 +34,14 @@ pub struct Verdict {
     pub progress: Progress,
     /// The conditions of the debug exception the guest gets; 0: it gets none.
     pub guest_conditions: u64,
+    /// The guest's handler finds RF set: its IRET resumes a repeated instruction.
+    pub resumes: bool,
 }
 
 /// How far the instruction came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// Not begun: an instruction breakpoint.
+    /// Not begun: an instruction breakpoint, or an access to a guarded debug register.
     None,
     /// One iteration of a repeated instruction, which has not retired.
     Iteration,
@@ -56,7 +62,8 @@ impl DebugExit {
             Progress::Retired
         };
         let own_step = if stepped && self.guest_steps { BS } else { 0 };
-        Verdict { progress, guest_conditions: self.dr6 & B | own_step }
+        let resumes = matches!(progress, Progress::Iteration);
+        Verdict { progress, guest_conditions: self.dr6 & OWN | own_step, resumes }
     }
 }
 
@@ -77,11 +84,34 @@ mod tests {
             (BS | 0b10, 0x102, false, false, Progress::Retired, 0b10),
             (BS | 0b10, 0x102, false, true, Progress::Retired, BS | 0b10),
             (0b1, 0x100, false, true, Progress::None, 0b1),
-            (0xffff_0ff0 | BS, 0x102, false, false, Progress::Retired, 0),
+            (NO_CONDITION | BS, 0x102, false, false, Progress::Retired, 0),
+            (NO_CONDITION | 1 << 13, 0x100, false, true, Progress::None, 1 << 13),
+            (NO_CONDITION | BS | 1 << 15, 0x200, false, false, Progress::Retired, 1 << 15),
+            (NO_CONDITION, 0x100, false, true, Progress::None, 0),
         ];
         for (dr6, to, repeats, guest_steps, progress, guest_conditions) in rows {
             let exit = DebugExit { dr6, from: 0x100, to, repeats, guest_steps };
-            assert_eq!(exit.verdict(), Verdict { progress, guest_conditions }, "{exit:x?}");
+            let verdict = exit.verdict();
+            assert_eq!(
+                (verdict.progress, verdict.guest_conditions),
+                (progress, guest_conditions),
+                "{exit:x?}"
+            );
+        }
+    }
+
+    #[test]
+    fn rf_is_set_between_iterations_only() {
+        for (dr6, to, repeats, resumes) in [
+            (BS, 0x100, true, true),
+            (BS | 1, 0x100, true, true),
+            (BS, 0x102, true, false),
+            (BS, 0x100, false, false),
+            // An instruction breakpoint leaves RF to its handler.
+            (1, 0x100, true, false),
+        ] {
+            let exit = DebugExit { dr6, from: 0x100, to, repeats, guest_steps: true };
+            assert_eq!(exit.verdict().resumes, resumes, "{exit:x?}");
         }
     }
 }

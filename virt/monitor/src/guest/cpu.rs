@@ -84,6 +84,8 @@ pub(super) mod dr6 {
 
 /// Bits of DR7. Source: SDM vol. 3, Debug, Branch Profile, TSC, "Debug Control Register (DR7)".
 pub(super) mod dr7 {
+    /// A breakpoint of DR0 to DR3 is enabled, locally or globally.
+    pub(in crate::guest) const ENABLED: u64 = 0xff;
     /// General detect enable.
     pub(in crate::guest) const GD: u64 = 1 << 13;
 }

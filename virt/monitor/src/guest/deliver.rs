@@ -56,6 +56,11 @@ impl Event {
             Self::Exception(exception) => exception.vector,
         }
     }
+
+    /// It is what an instruction does, which has retired once the handler starts.
+    pub const fn ends_instruction(&self) -> bool {
+        matches!(self, Self::Software { .. })
+    }
 }
 
 /// What became of a delivery.

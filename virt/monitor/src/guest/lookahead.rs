@@ -7,8 +7,10 @@ use super::memory::GuestMemory;
 use super::paging::Tlb;
 
 mod classify;
+mod stretch;
 
 use classify::{Cache, Class, classify};
+pub use stretch::Stretch;
 
 /// No instruction is longer.
 const MAX_LEN: usize = 15;
@@ -153,32 +155,42 @@ impl Lookahead {
     ///
     /// Errors: the fault of the fetch: `#PF`, or `#GP(0)` where RIP is not canonical or beyond the limit of CS.
     pub fn next<M: GuestMemory + ?Sized>(&mut self, cpu: &Cpu, memory: &mut M) -> Result<Instruction, Error> {
+        self.at(cpu, cpu.rip, memory)
+    }
+
+    /// The instruction at CS:`rip`.
+    fn at<M: GuestMemory + ?Sized>(
+        &mut self,
+        cpu: &Cpu,
+        rip: u64,
+        memory: &mut M,
+    ) -> Result<Instruction, Error> {
         let bits = cpu.code_bits();
         let mut bytes = [0; MAX_LEN];
-        let first = MAX_LEN.min(4096 - (linear(cpu, 0)? & 0xfff) as usize);
-        self.fetch(cpu, memory, &mut bytes, 0, first)?;
-        let class = match self.cache.find(cpu.rip, bits, &bytes, first) {
+        let first = MAX_LEN.min(4096 - (linear(cpu, rip)? & 0xfff) as usize);
+        self.fetch(cpu, rip, memory, &mut bytes[..first])?;
+        let class = match self.cache.find(rip, bits, &bytes, first) {
             Some(class) => class,
             None => {
-                let mut class = classify(bits, cpu.rip, &bytes[..first]);
+                let mut class = classify(bits, rip, &bytes[..first]);
                 if class.is_none() && first < MAX_LEN {
-                    self.fetch(cpu, memory, &mut bytes, first, MAX_LEN - first)?;
-                    class = self.cache.find(cpu.rip, bits, &bytes, MAX_LEN);
-                    class = class.or_else(|| classify(bits, cpu.rip, &bytes));
+                    self.fetch(cpu, rip.wrapping_add(first as u64), memory, &mut bytes[first..])?;
+                    class = self.cache.find(rip, bits, &bytes, MAX_LEN);
+                    class = class.or_else(|| classify(bits, rip, &bytes));
                 }
                 // Fifteen bytes and still no end.
                 let class = class.ok_or(Exception::general_protection(0))?;
-                self.cache.insert(cpu.rip, bits, &bytes, class);
+                self.cache.insert(rip, bits, &bytes, class);
                 class
             }
         };
         // The last byte must be within the code segment too.
-        linear(cpu, u64::from(class.len) - 1)?;
+        linear(cpu, rip.wrapping_add(u64::from(class.len) - 1))?;
         let shadow = match class.shadow {
             Some(Shadow::Sti) if cpu.rflags & rflags::IF != 0 => None,
             shadow => shadow,
         };
-        Ok(Instruction { rip: cpu.rip, bytes, class, shadow })
+        Ok(Instruction { rip, bytes, class, shadow })
     }
 
     /// Forgets translations: see [`Tlb`] for when.
@@ -186,18 +198,16 @@ impl Lookahead {
         self.tlb.flush();
     }
 
-    /// Reads `len` bytes, all of one page, at RIP + `offset` into their place in `bytes`.
+    /// Reads `bytes`, all of one page, at CS:`rip`.
     fn fetch<M: GuestMemory + ?Sized>(
         &mut self,
         cpu: &Cpu,
+        rip: u64,
         memory: &mut M,
-        bytes: &mut [u8; MAX_LEN],
-        offset: usize,
-        len: usize,
+        bytes: &mut [u8],
     ) -> Result<(), Error> {
-        let linear = linear(cpu, offset as u64)?;
-        let address = self.tlb.translate_fetch(cpu, memory, linear)?;
-        if !memory.read(address, &mut bytes[offset..offset + len]) {
+        let address = self.tlb.translate_fetch(cpu, memory, linear(cpu, rip)?)?;
+        if !memory.read(address, bytes) {
             return Err(Unsupported::NoMemory { address }.into());
         }
         Ok(())
@@ -210,9 +220,8 @@ impl Default for Lookahead {
     }
 }
 
-/// The linear address of the byte at RIP + `offset`.
-fn linear(cpu: &Cpu, offset: u64) -> Result<u64, Exception> {
-    let rip = cpu.rip.wrapping_add(offset);
+/// The linear address of CS:`rip`.
+fn linear(cpu: &Cpu, rip: u64) -> Result<u64, Exception> {
     if cpu.mode() == Mode::Bits64 {
         return if cpu.is_canonical(rip) { Ok(rip) } else { Err(Exception::general_protection(0)) };
     }

@@ -15,6 +15,8 @@
 //! 3. Otherwise run the guest with [`Cpu::rflags_for_stepping`] and DR6 in its reset state; at the exit take the flags
 //!    back with [`Cpu::set_rflags_from_hardware`] and leave [`Cpu::dr6`] as it is: software reads and writes it by
 //!    hand too. A `#DB` of the monitor's own TF is [`Cpu::owns_single_step`] = false.
+//!    Where [`Lookahead::stretch`] finds several instructions that must follow one another, a breakpoint behind the last
+//!    of them takes the place of TF ([`Pace::Stretch`](crate::entry::Pace::Stretch)), and RIP tells how many executed.
 //! 4. [`deliver()`] answers with the event whose handler now starts (a fault of the delivery replaces the event) or
 //!    with a shutdown.
 //!
@@ -38,6 +40,6 @@ pub use deliver::{Event, Outcome, SoftwareKind, deliver};
 pub use emulate::{Next, PtwriteOperand, execute, ptwrite_operand, retire};
 pub use exception::{Error, Exception, ExceptionKind, Unsupported, vector};
 pub use linear::{read_linear, write_linear};
-pub use lookahead::{Emulation, Instruction, Lookahead, Size};
+pub use lookahead::{Emulation, Instruction, Lookahead, Size, Stretch};
 pub use memory::GuestMemory;
 pub use paging::{Access, AccessKind, Privilege, Tlb, translate};

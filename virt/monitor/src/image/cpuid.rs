@@ -3,6 +3,7 @@
 use core::arch::x86_64::__cpuid_count;
 
 use pugmark_model::CpuidResult;
+use pugmark_monitor::cpuid::without_monitor;
 use pugmark_monitor::guest::Instruction;
 
 use crate::image::vcpu::Vcpu;
@@ -27,21 +28,7 @@ impl Vcpu {
 
     fn cpuid_answer(&self, leaf: u32, subleaf: u32) -> CpuidResult {
         let below = __cpuid_count(leaf, subleaf);
-        let mut below = CpuidResult { eax: below.eax, ebx: below.ebx, ecx: below.ecx, edx: below.edx };
-        match leaf {
-            // The local APIC is reached through its page only.
-            1 => below.ecx &= !X2APIC,
-            0x8000_0001 => below.ecx &= !(SVM | SKINIT),
-            0x8000_000a => below = CpuidResult::default(),
-            _ => {}
-        }
-        self.processor.cpuid(leaf, subleaf, below)
+        let below = CpuidResult { eax: below.eax, ebx: below.ebx, ecx: below.ecx, edx: below.edx };
+        self.processor.cpuid(leaf, subleaf, without_monitor(leaf, below))
     }
 }
-
-/// CPUID.01H:ECX.
-const X2APIC: u32 = 1 << 21;
-/// CPUID.80000001H:ECX.
-const SVM: u32 = 1 << 2;
-/// CPUID.80000001H:ECX.
-const SKINIT: u32 = 1 << 12;

@@ -34,8 +34,9 @@ impl Vcpu {
         }
     }
 
-    /// Delivers `event`: the guest continues at the first instruction of a handler.
-    pub(crate) fn deliver(&mut self, event: Event) {
+    /// Delivers `event`: the guest continues at the first instruction of a handler. Answers with the event whose
+    /// handler that is: a fault of the delivery may have come in the stead of `event`.
+    pub(crate) fn deliver(&mut self, event: Event) -> Event {
         let before = self.context();
         self.local_apic.abandon_window();
         self.repeating = None;
@@ -52,6 +53,7 @@ impl Vcpu {
             let delivery = self.delivery(&delivered, before);
             self.processor.deliver(&delivery, &mut self.memory);
         }
+        delivered
     }
 
     /// Ends the machine over something that is not done by hand.

@@ -1,13 +1,14 @@
 //! Why the guest was left, and what is done about it.
 
-use pugmark_monitor::guest::{Exception, Instruction, ptwrite_operand, vector};
+use pugmark_monitor::entry::Pace;
+use pugmark_monitor::guest::{Emulation, Exception, Instruction, ptwrite_operand, vector};
 use pugmark_monitor::guest_map::LOCAL_APIC;
 use pugmark_monitor::vmcb::exit_code;
 
 use crate::image::exit::{FAILED, exit};
 use crate::image::interrupts;
 use crate::image::serial::report;
-use crate::image::vcpu::{Pace, Vcpu};
+use crate::image::vcpu::Vcpu;
 
 impl Vcpu {
     /// Runs the guest at full speed until something exits, and deals with it.
@@ -57,7 +58,7 @@ impl Vcpu {
     }
 
     /// Prints what is known about an exit that nothing here deals with, and ends the machine.
-    fn unexpected(&self) -> ! {
+    pub(crate) fn unexpected(&self) -> ! {
         let (control, save) = (&self.vmcb.control, &self.vmcb.save);
         report!(
             "unexpected exit {:#x} at rip {:#x}: info1 {:#x}, info2 {:#x}, cs {:#x}/{:#x}, cpl {}, rflags {:#x}, \
@@ -95,14 +96,23 @@ impl Vcpu {
         match instruction {
             // SYSCALL and SYSRET, which have no intercept of their own.
             Some(instruction) if invalid && instruction.emulation().is_some() => self.execute(instruction),
-            _ if invalid && self.has_ptwrite() => {
-                self.with_instruction(instruction, |vcpu, instruction| vcpu.ptwrite(exception, instruction));
+            _ if invalid => {
+                self.with_instruction(instruction, |vcpu, at| vcpu.invalid_opcode(exception, at));
             }
             _ => self.deliver_exception(exception),
         }
     }
 
-    /// #UD that may be a PTWRITE, which the processor below lacks.
+    /// #UD that may be an instruction of the guest's processor which the processor below lacks: PTWRITE, and in long
+    /// mode, if it is AMD's, SYSENTER and SYSEXIT.
+    fn invalid_opcode(&mut self, exception: Exception, instruction: &Instruction) {
+        match instruction.emulation() {
+            Some(Emulation::Sysenter | Emulation::Sysexit(_)) => self.execute(instruction),
+            _ if self.has_ptwrite() => self.ptwrite(exception, instruction),
+            _ => self.deliver_exception(exception),
+        }
+    }
+
     fn ptwrite(&mut self, exception: Exception, instruction: &Instruction) {
         self.fetch_extra();
         match ptwrite_operand(&self.cpu, &mut self.memory, instruction) {

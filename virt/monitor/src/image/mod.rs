@@ -16,5 +16,6 @@ mod runtime;
 pub(crate) mod serial;
 pub(crate) mod setup;
 mod step;
+mod stretch;
 mod vcpu;
 mod vmrun;

@@ -12,8 +12,10 @@ use pugmark_monitor::cmdline::{self, Options};
 use pugmark_monitor::guest::{Cpu, GuestMemory, Lookahead, Segment, Table as TableRegister};
 use pugmark_monitor::guest_map::{GUEST_RAM, GuestMap, LOCAL_APIC, Table};
 use pugmark_monitor::loader::{self, Start};
+use pugmark_monitor::msr::{EFER, Place};
 use pugmark_monitor::permission_map::{self, MSR_MAP_BYTES, PORT_MAP_BYTES};
 use pugmark_monitor::pvh::StartInfo;
+use pugmark_monitor::single_step::NO_CONDITION;
 use pugmark_monitor::vmcb::{EFER_SVME, Vmcb};
 use pugmark_truth::{REGION_BASE, REGION_BYTES, Writer};
 use x86_64::registers::model_specific::Msr;
@@ -21,7 +23,6 @@ use x86_64::registers::model_specific::Msr;
 use crate::image::exit::DEBUG_EXIT_PORT;
 use crate::image::io::MARKER_PORT;
 use crate::image::local_apic::LocalApic;
-use crate::image::msr::{APIC_BASE, EFER, SVM_FIRST, SVM_LAST};
 use crate::image::physical::Physical;
 use crate::image::vcpu::Vcpu;
 use crate::image::vmrun::Sse;
@@ -97,6 +98,8 @@ pub(crate) fn guest(start_info: u64) -> Result<Vcpu, Error> {
         ahead: false,
         session: 0,
         step_policy: options.step,
+        // A PMI that one of them raises must not be due before the last of them.
+        stretch: options.stretch.min(options.settings.pmi_skid as usize),
         truth,
     })
 }
@@ -194,13 +197,10 @@ fn control_block(nested_cr3: u64, processor: &Processor) -> Box<Vmcb> {
         ports: [u8; PORT_MAP_BYTES],
     }
     let maps = Box::leak(Box::new(Maps { msrs: [0; MSR_MAP_BYTES], ports: [0; PORT_MAP_BYTES] }));
-    for msr in permission_map::mapped_msrs().filter(|&msr| processor.owns_msr(msr)) {
-        permission_map::intercept_msr(&mut maps.msrs, msr, true, true);
-    }
-    permission_map::intercept_msr(&mut maps.msrs, EFER, true, true);
-    permission_map::intercept_msr(&mut maps.msrs, APIC_BASE, false, true);
-    for msr in SVM_FIRST..=SVM_LAST {
-        permission_map::intercept_msr(&mut maps.msrs, msr, true, true);
+    for msr in permission_map::mapped_msrs() {
+        let own = processor.owns_msr(msr);
+        let (read, write) = if own { (true, true) } else { Place::of(msr).exits() };
+        permission_map::intercept_msr(&mut maps.msrs, msr, read, write);
     }
     permission_map::intercept_ports(&mut maps.ports, DEBUG_EXIT_PORT, 4);
     permission_map::intercept_ports(&mut maps.ports, MARKER_PORT, 4);
@@ -228,7 +228,7 @@ fn initial_state(start: Start) -> Cpu {
         rflags: 2,
         // ET, PE.
         cr0: 0x11,
-        dr6: 0xffff_0ff0,
+        dr6: NO_CONDITION,
         dr7: 0x400,
         cs: flat(0x8, CODE),
         ss: data,

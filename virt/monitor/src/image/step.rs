@@ -1,24 +1,29 @@
 //! One instruction of the guest.
 
 use pugmark_model::Context;
+use pugmark_monitor::entry::Pace;
 use pugmark_monitor::guest::{Emulation, Exception, Instruction, Next, execute, rflags};
-use pugmark_monitor::single_step::{self, DebugExit, Progress, Verdict};
+use pugmark_monitor::single_step::{DebugExit, Progress, Verdict};
 use pugmark_monitor::translation;
 use pugmark_monitor::vmcb::exit_code;
 
 use crate::image::interrupts;
-use crate::image::vcpu::{Pace, Vcpu};
+use crate::image::vcpu::Vcpu;
 
-const DEBUG: u64 = exit_code::EXCEPTION_FIRST + 1;
+/// The exit code of a debug exception.
+pub(crate) const DEBUG: u64 = exit_code::EXCEPTION_FIRST + 1;
 
 impl Vcpu {
-    /// Executes one instruction, or delivers what comes in its stead.
+    /// Executes one instruction or a few, or delivers what comes in its stead.
     pub(crate) fn step(&mut self) {
         let instruction = match self.lookahead.next(&self.cpu, &mut self.memory) {
             Ok(instruction) => instruction,
             Err(error) => return self.deliver_error(error),
         };
         let masked = self.cpu.shadow.is_some() || self.local_apic.window_is_open();
+        if !masked && self.run_stretch(&instruction) {
+            return;
+        }
         match instruction.emulation() {
             Some(Emulation::Cli) if masked => self.execute_ahead(&instruction),
             Some(emulation) if emulation.when_stepping() && !exits(emulation) => {
@@ -51,10 +56,12 @@ impl Vcpu {
                 if single_step { self.trap_if(true) } else { self.halt() }
             }
             Ok(Next::Deliver(event)) => {
-                if self.is_logged() {
+                let logged = self.is_logged();
+                let delivered = self.deliver(event);
+                // Not where its gate refused it: then a fault came in its stead.
+                if logged && delivered.ends_instruction() {
                     self.log(before, self.flags(before).software_interrupt());
                 }
-                self.deliver(event);
             }
             Err(error) => self.deliver_error(error),
         }
@@ -75,7 +82,10 @@ impl Vcpu {
             repeats: instruction.repeats(),
             guest_steps,
         };
-        let Verdict { progress, guest_conditions } = exit.verdict();
+        let Verdict { progress, guest_conditions, resumes } = exit.verdict();
+        if progress == Progress::None && guest_conditions == 0 {
+            self.unexpected();
+        }
         if progress != Progress::None {
             self.local_apic.close_window(&mut self.processor);
             self.cpu.shadow = None;
@@ -85,7 +95,9 @@ impl Vcpu {
             self.finished_below(before, instruction);
         }
         if guest_conditions != 0 {
-            self.cpu.dr6 &= !single_step::B;
+            if resumes {
+                self.cpu.rflags |= rflags::RF;
+            }
             self.deliver_exception(Exception::debug(guest_conditions));
         }
     }

@@ -4,8 +4,8 @@ use alloc::boxed::Box;
 
 use pugmark_model::{Context, ExecMode, Pmi, Processor, Retired};
 use pugmark_monitor::cmdline::StepPolicy;
-use pugmark_monitor::guest::{Cpu, Instruction, Lookahead, efer, rflags};
-use pugmark_monitor::single_step;
+use pugmark_monitor::entry::Pace;
+use pugmark_monitor::guest::{Cpu, Instruction, Lookahead, rflags};
 use pugmark_monitor::vmcb::{Vmcb, intercept1, intercept2};
 use pugmark_truth::{Flags, Record, Writer};
 
@@ -36,6 +36,8 @@ pub(crate) struct Vcpu {
     /// The session its last marker named.
     pub(crate) session: u16,
     pub(crate) step_policy: StepPolicy,
+    /// Instructions that are executed in one go at most.
+    pub(crate) stretch: usize,
     /// The log; `None` when it is switched off.
     pub(crate) truth: Option<Writer<'static>>,
 }
@@ -64,20 +66,8 @@ const STEPPING1: u32 = intercept1::INTR
     | intercept1::HLT
     | intercept1::TASK_SWITCH;
 const STEPPING2: u32 = intercept2::MWAIT | intercept2::MWAIT_ARMED;
-/// PTWRITE, which the processor below may lack, raises #UD.
+/// What the processor below may lack raises #UD.
 const INVALID_OPCODE: u32 = 1 << 6;
-
-/// How to enter the guest.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Pace {
-    /// Until something exits.
-    Free,
-    /// One instruction.
-    Step {
-        /// No interrupt may come before it: it is in a shadow, or half done.
-        masked: bool,
-    },
-}
 
 impl Vcpu {
     /// Runs the guest until it ends the machine.
@@ -148,8 +138,8 @@ impl Vcpu {
 
     /// Enters the guest once and takes its state back.
     pub(crate) fn enter(&mut self, pace: Pace) {
-        let Vmcb { control, save, .. } = &mut *self.vmcb;
-        save.load_from(&self.cpu);
+        pace.load(&self.cpu, &mut self.vmcb);
+        let control = &mut self.vmcb.control;
         match pace {
             Pace::Free => {
                 // While NMIs are blocked the IRET that ends the blocking must be seen.
@@ -158,40 +148,17 @@ impl Vcpu {
                 control.intercept2 = ALWAYS2;
                 control.intercept_exceptions = INVALID_OPCODE;
             }
-            Pace::Step { masked } => {
+            Pace::Stretch | Pace::Step { .. } => {
                 control.intercept1 = ALWAYS1 | STEPPING1;
                 control.intercept2 = ALWAYS2 | STEPPING2;
                 control.intercept_exceptions = !0;
-                save.rflags = self.cpu.rflags_for_stepping();
-                // SYSCALL and SYSRET raise #UD and are executed by hand.
-                save.efer &= !efer::SCE;
-                if masked {
-                    save.rflags &= !rflags::IF;
-                }
             }
         }
         // SAFETY: `setup` has switched SVM on and filled the control block with the physical addresses of maps and
         // tables that live for ever; physical and virtual addresses are the same. Interrupts and GIF are only ever on
         // within the windows of `interrupts`.
         unsafe { vmrun(&raw mut *self.vmcb, &raw mut self.cpu.gpr, &raw mut self.sse) };
-        let save = &self.vmcb.save;
-        let (had, sce) = (self.cpu.rflags, self.cpu.efer & efer::SCE);
-        save.store_to(&mut self.cpu);
-        match pace {
-            Pace::Free => {
-                self.cpu.rflags = save.rflags;
-                self.cpu.dr6 = save.dr6;
-            }
-            Pace::Step { masked } => {
-                self.cpu.efer |= sce;
-                // The trap of the step is not the guest's.
-                self.cpu.dr6 = save.dr6 & !single_step::BS | self.cpu.dr6 & single_step::BS;
-                if masked {
-                    // CLI is never executed masked, and what else changes IF is executed by hand.
-                    self.cpu.rflags |= had & rflags::IF;
-                }
-            }
-        }
+        pace.store(&self.vmcb, &mut self.cpu);
     }
 
     /// Executes `VMSAVE`, so that the state the processor keeps to itself is in `cpu`.

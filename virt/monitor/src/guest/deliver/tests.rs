@@ -81,3 +81,16 @@ fn a_second_page_fault_replaces_cr2_before_the_double_fault() {
     assert_eq!(deliver(&mut machine.cpu, &mut machine.ram, first), handler(Exception::double_fault()));
     assert_eq!(machine.cpu.cr2, at::STACK - 48);
 }
+
+#[test]
+fn an_int_that_its_gate_refuses_does_not_end() {
+    let rows = [(0, 0, INT, true), (3, 3, INT, true), (0, 3, INT, false), (0, 0, INTERRUPT, false)];
+    for (dpl, level, event, ends) in rows {
+        let mut machine = if level == 3 { Machine::long_user() } else { Machine::long() };
+        machine.set_gate(0x30, Gate { dpl, ..Gate::interrupt(0x30) });
+        let Ok(Outcome::Handler(delivered)) = deliver(&mut machine.cpu, &mut machine.ram, event) else {
+            panic!("no handler: {event:?} at level {level}");
+        };
+        assert_eq!(delivered.ends_instruction(), ends, "{event:?} at level {level}, DPL {dpl}");
+    }
+}

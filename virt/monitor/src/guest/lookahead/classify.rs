@@ -1,6 +1,6 @@
 //! What the bytes of an instruction mean to a stepping monitor.
 
-use iced_x86::{Code, Decoder, DecoderError, DecoderOptions, Mnemonic, Register};
+use iced_x86::{Code, Decoder, DecoderError, DecoderOptions, FlowControl, Mnemonic, Register};
 
 use super::{Emulation, MAX_LEN, Size};
 use crate::guest::cpu::Shadow;
@@ -14,6 +14,9 @@ pub(super) struct Class {
     pub(super) shadow: Option<Shadow>,
     pub(super) repeats: bool,
     pub(super) valid: bool,
+    /// Nothing but a fault or an interrupt keeps the next one in memory from being the next one executed, and no
+    /// register that decides how instructions execute changes.
+    pub(super) plain: bool,
 }
 
 /// Classifies the instruction at the front of `bytes`; `None` when it does not end within them.
@@ -25,7 +28,14 @@ pub(super) fn classify(bits: u32, rip: u64, bytes: &[u8]) -> Option<Class> {
         DecoderError::NoMoreBytes => return None,
         _ => {
             let len = decoder.position().clamp(1, bytes.len().max(1)) as u8;
-            return Some(Class { len, emulation: None, shadow: None, repeats: false, valid: false });
+            return Some(Class {
+                len,
+                emulation: None,
+                shadow: None,
+                repeats: false,
+                valid: false,
+                plain: false,
+            });
         }
     }
     let emulation = emulation(&instruction);
@@ -36,7 +46,11 @@ pub(super) fn classify(bits: u32, rip: u64, bytes: &[u8]) -> Option<Class> {
     };
     let prefixed = instruction.has_rep_prefix() || instruction.has_repne_prefix();
     let repeats = prefixed && instruction.is_string_instruction();
-    Some(Class { len: instruction.len() as u8, emulation, shadow, repeats, valid: true })
+    let plain = emulation.is_none()
+        && instruction.flow_control() == FlowControl::Next
+        && !instruction.is_privileged()
+        && !instruction.is_string_instruction();
+    Some(Class { len: instruction.len() as u8, emulation, shadow, repeats, valid: true, plain })
 }
 
 fn emulation(instruction: &iced_x86::Instruction) -> Option<Emulation> {

@@ -1,0 +1,56 @@
+//! What of the processor below the guest's processor may not show.
+
+use pugmark_model::CpuidResult;
+
+/// The answer `below` to CPUID leaf `leaf`, less what the monitor keeps to itself and what only AMD's processors say.
+///
+/// Source: AMD64 Architecture Programmer's Manual vol. 3, "CPUID Function 8000_0005h" and the like; SDM vol. 2,
+/// "CPUID", on the same leaves.
+#[must_use]
+pub const fn without_monitor(leaf: u32, below: CpuidResult) -> CpuidResult {
+    const NOTHING: CpuidResult = CpuidResult { eax: 0, ebx: 0, ecx: 0, edx: 0 };
+    match leaf {
+        // The local APIC is reached through its page only.
+        1 => CpuidResult { ecx: below.ecx & !X2APIC, ..below },
+        // Where a hypervisor names itself.
+        0x4000_0000..=0x4fff_ffff => NOTHING,
+        0x8000_0001 => CpuidResult { ecx: below.ecx & !(SVM | SKINIT), ..below },
+        // AMD: the level-1 caches and TLBs.
+        0x8000_0005 => NOTHING,
+        // The level-2 cache; AMD: its TLBs and the level-3 cache too.
+        0x8000_0006 => CpuidResult { ecx: below.ecx, ..NOTHING },
+        0x8000_000a => NOTHING,
+        _ => below,
+    }
+}
+
+/// CPUID.01H:ECX.
+const X2APIC: u32 = 1 << 21;
+/// CPUID.80000001H:ECX.
+const SVM: u32 = 1 << 2;
+/// CPUID.80000001H:ECX.
+const SKINIT: u32 = 1 << 12;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hides_svm_and_what_only_amd_has() {
+        let rows = [
+            (0, [!0; 4]),
+            (1, [!0, !0, !(1 << 21), !0]),
+            (7, [!0; 4]),
+            (0x4000_0000, [0; 4]),
+            (0x4000_0001, [0; 4]),
+            (0x8000_0001, [!0, !0, !0x1004, !0]),
+            (0x8000_0005, [0; 4]),
+            (0x8000_0006, [0, 0, !0, 0]),
+            (0x8000_000a, [0; 4]),
+        ];
+        for (leaf, [eax, ebx, ecx, edx]) in rows {
+            let below = CpuidResult { eax: !0, ebx: !0, ecx: !0, edx: !0 };
+            assert_eq!(without_monitor(leaf, below), CpuidResult { eax, ebx, ecx, edx }, "{leaf:#x}");
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! MSRs that are not the tracing hardware's: which of them the guest's processor has, and what may be written.
+//!
+//! Source: SDM vol. 4, Model-Specific Registers, "Architectural MSRs"; AMD64 Architecture Programmer's Manual vol. 2,
+//! "MSR Cross-Reference", for what AMD's processors have besides.
+
+use crate::guest::{Cpu, cr0, efer};
+
+/// IA32_APIC_BASE.
+pub const APIC_BASE: u32 = 0x1b;
+/// IA32_EFER.
+pub const EFER: u32 = 0xc000_0080;
+const DEBUGCTL: u32 = 0x1d9;
+
+/// Who answers for an MSR.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// The processor below, without an exit.
+    Below,
+    /// IA32_EFER: the guest does not see SVME.
+    Efer,
+    /// IA32_APIC_BASE: reads go below, the page stays where it is trapped.
+    ApicBase,
+    /// IA32_DEBUGCTL: 0, and no bit of it can be set. The guest's processor has no last-branch records and no branch
+    /// trace store, and below it may be another register's worth of bits.
+    DebugCtl,
+    /// Intel's processors have no such MSR: #GP.
+    Absent,
+}
+
+impl Place {
+    /// Of `msr`.
+    #[must_use]
+    pub const fn of(msr: u32) -> Self {
+        match msr {
+            APIC_BASE => Self::ApicBase,
+            DEBUGCTL => Self::DebugCtl,
+            EFER => Self::Efer,
+            // STAR, LSTAR, CSTAR, FMASK; the bases of FS and GS, KERNEL_GS_BASE, TSC_AUX.
+            0..=0x1fff | 0xc000_0081..=0xc000_0084 | 0xc000_0100..=0xc000_0103 => Self::Below,
+            _ => Self::Absent,
+        }
+    }
+
+    /// Whether reads and writes must exit.
+    #[must_use]
+    pub const fn exits(self) -> (bool, bool) {
+        match self {
+            Self::Below => (false, false),
+            Self::ApicBase => (false, true),
+            Self::Efer | Self::DebugCtl | Self::Absent => (true, true),
+        }
+    }
+}
+
+/// What IA32_EFER holds after a write of `value`; `None`: #GP.
+///
+/// Source: SDM vol. 3, System Architecture Overview, "Extended Feature Enable Register".
+#[must_use]
+pub const fn written_efer(cpu: &Cpu, value: u64) -> Option<u64> {
+    const LME: u64 = 1 << 8;
+    const KNOWN: u64 = efer::SCE | LME | efer::LMA | efer::NXE;
+    let paging = cpu.cr0 & cr0::PG != 0;
+    if value & !KNOWN != 0 || (paging && (value ^ cpu.efer) & LME != 0) {
+        return None;
+    }
+    Some(value & !efer::LMA | cpu.efer & efer::LMA)
+}
+
+/// Whether IA32_APIC_BASE, which holds `present`, takes `value`: the page must not move, and x2APIC mode is not offered.
+#[must_use]
+pub const fn takes_apic_base(present: u64, value: u64) -> bool {
+    const EXTD: u64 = 1 << 10;
+    value & EXTD == 0 && (value ^ present) & !0xfff == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn amds_msrs_are_not_there() {
+        let rows = [
+            (0x10, Place::Below),
+            (0x1b, Place::ApicBase),
+            (0x174, Place::Below),
+            (0x1d9, Place::DebugCtl),
+            (0x277, Place::Below),
+            (0x1fff, Place::Below),
+            (0x2000, Place::Absent),
+            (0x4b56_4d00, Place::Absent),
+            (0xc000_0080, Place::Efer),
+            (0xc000_0082, Place::Below),
+            (0xc000_0085, Place::Absent),
+            (0xc000_0102, Place::Below),
+            (0xc000_0103, Place::Below),
+            // The ratio of the time-stamp counter, SYSCFG, VM_CR, VM_HSAVE_PA, IBS.
+            (0xc000_0104, Place::Absent),
+            (0xc001_0010, Place::Absent),
+            (0xc001_0114, Place::Absent),
+            (0xc001_0117, Place::Absent),
+            (0xc001_1030, Place::Absent),
+        ];
+        for (msr, place) in rows {
+            assert_eq!(Place::of(msr), place, "{msr:#x}");
+        }
+        assert_eq!(Place::Below.exits(), (false, false));
+        assert_eq!(Place::Absent.exits(), (true, true));
+    }
+
+    #[test]
+    fn efer_has_intels_bits_and_lme_only_changes_without_paging() {
+        const PAGING: u64 = cr0::PG;
+        let rows = [
+            (0, 0, 0x901, Some(0x901)),
+            (0, 0, 0x400, Some(0)),
+            (PAGING, 0x500, 0xd01, Some(0xd01)),
+            (PAGING, 0x500, 0x901, Some(0xd01)),
+            (PAGING, 0x500, 0x400, None),
+            (PAGING, 0, 0x100, None),
+            (0, 0, 1 << 12, None),
+            // AMD's fast FXSAVE.
+            (0, 0, 1 << 14, None),
+            (0, 0, 1 << 63, None),
+        ];
+        for (cr0, efer, value, left) in rows {
+            let cpu = Cpu { cr0, efer, ..Cpu::default() };
+            assert_eq!(written_efer(&cpu, value), left, "{value:#x} over {efer:#x}");
+        }
+    }
+
+    #[test]
+    fn the_local_apic_stays_where_it_is() {
+        let rows = [
+            (0xfee0_0900, true),
+            (0xfee0_0100, true),
+            (0xfee0_0d00, false),
+            (0xfee1_0900, false),
+            (0x10_fee0_0900, false),
+        ];
+        for (value, taken) in rows {
+            assert_eq!(takes_apic_base(0xfee0_0900, value), taken, "{value:#x}");
+        }
+    }
+}
