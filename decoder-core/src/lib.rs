@@ -66,6 +66,8 @@
 #![no_std]
 #![forbid(unsafe_code)]
 
+pub mod block;
+pub mod config;
 pub mod errata;
 pub mod error;
 pub mod event;
@@ -76,6 +78,7 @@ pub mod insn;
 pub mod last_ip;
 pub mod mode;
 pub mod packet;
+pub mod query;
 pub mod ret_stack;
 pub mod sync;
 pub mod time;

@@ -21,6 +21,7 @@ pub mod filter;
 pub mod images;
 pub mod judge;
 pub mod libipt;
+pub mod libipt_speed;
 pub mod machine;
 pub mod matrix;
 pub mod protocol;

@@ -16,5 +16,9 @@ pub mod cpu;
 pub mod file;
 pub mod number;
 pub mod ptdump;
+pub mod ptxed;
+pub mod pugmark;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+pub mod record;
 pub mod sideband;
 pub mod text;

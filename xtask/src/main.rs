@@ -1,5 +1,6 @@
 //! `cargo xtask`: one command for each thing that one does with Pugmark.
 
+mod bench;
 mod cargo;
 mod ci;
 mod iso;
@@ -29,6 +30,8 @@ enum Command {
     Ci(SetupOptions),
     /// Make a disk image for a USB stick or a CD: the kernel alone, for a machine that has the tracing hardware
     Iso(iso::Options),
+    /// Measure the decoder's layers beside libipt's; build with --release
+    Bench(bench::Options),
     /// Break the code on purpose, one small mutation at a time, and see the tests notice
     Mutate(mutate::Options),
 }
@@ -47,6 +50,7 @@ fn main() -> ExitCode {
         Command::Test(options) => test::test(options).map(|()| ExitCode::SUCCESS),
         Command::Ci(options) => ci::ci(options).map(|()| ExitCode::SUCCESS),
         Command::Iso(options) => iso::iso(&options).map(|()| ExitCode::SUCCESS),
+        Command::Bench(options) => bench::bench(&options).map(|()| ExitCode::SUCCESS),
         Command::Mutate(options) => mutate::mutate(&options),
     };
     result.unwrap_or_else(|error| {

@@ -56,6 +56,9 @@ impl EventDecoder<'_> {
         self.tracing = false;
         match self.branch.take() {
             None => {
+                if self.waiting.is_empty() {
+                    self.held = self.packets.offset();
+                }
                 self.publish(offset, ip, EventKind::Disabled)?;
                 self.publish_modes(offset, None)
             }

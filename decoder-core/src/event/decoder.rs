@@ -1,14 +1,16 @@
 //! The event decoder: takes packets, gives events.
 
 use super::{
-    Event, EventKind, branch::Branch, control::Control, fup::Waiting, mode::Mode, power::Power, psb::Replay,
-    ready::Ready,
+    Event, EventKind, branch::Branch, clock::Clock, control::Control, fup::Waiting, mode::Mode, power::Power,
+    psb::Replay, ready::Ready,
 };
 use crate::{
+    config::AddressFilter,
     errata::Errata,
     error::{Error, ErrorKind},
     last_ip::LastIp,
     packet::{Context, Dialect, Packet, Packets, Tnt},
+    time::Clocks,
 };
 
 /// What an [`EventDecoder`] is asked for beyond the rule.
@@ -18,8 +20,18 @@ pub struct Options {
     pub iflags: bool,
     /// Whose reading of packets counts.
     pub dialect: Dialect,
-    /// The processor's errata. Beyond what packets' bytes mean, BDM70 is allowed for.
+    /// The processor's errata.
     pub errata: Errata,
+    /// What makes time of the timing packets.
+    pub clocks: Clocks,
+    /// An overflow keeps the ratio of core cycles to TSC ticks.
+    pub keep_calibration: bool,
+    /// The instruction flow decoder reports [`EventKind::Tick`]s.
+    pub ticks: bool,
+    /// The instruction flow decoder gives out status updates as well.
+    pub statuses: bool,
+    /// The address ranges that were traced, for erratum SKL014.
+    pub filter: AddressFilter,
 }
 
 /// What a decoder has seen so far, over all synchronisations.
@@ -43,10 +55,15 @@ pub struct EventDecoder<'a> {
     pub(super) packets: Packets<'a>,
     pub(super) options: Options,
     synced: bool,
+    ended: bool,
+    /// The PSB of the last PSB+.
+    pub(super) status_psb: u64,
     pub(super) last_ip: LastIp,
     /// Packet generation is on.
     pub(super) tracing: bool,
-    pub(super) tsc: Option<u64>,
+    pub(super) clock: Clock,
+    /// The packet that the decoder holds; see [`Event::held`].
+    pub(super) held: u64,
     pub(super) ready: Ready,
     pub(super) replay: Option<Replay<'a>>,
     pub(super) mode: Mode,
@@ -57,6 +74,10 @@ pub struct EventDecoder<'a> {
     pub(super) control: Control,
     /// An OVF whose consequence the next packets decide.
     pub(super) overflow: bool,
+    /// The time of that OVF, as in events.
+    pub(super) overflow_time: (Option<u64>, u64, u64),
+    /// The packet before the one at hand.
+    previous: u64,
     pub(super) counters: Counters,
 }
 
@@ -75,9 +96,12 @@ impl<'a> EventDecoder<'a> {
                 .with_context(Context { errata: options.errata, ..Context::new(options.dialect) }),
             options,
             synced: false,
+            ended: false,
+            status_psb: 0,
             last_ip: LastIp::new(),
             tracing: false,
-            tsc: None,
+            clock: Clock::default(),
+            held: 0,
             ready: Ready::new(),
             replay: None,
             mode: Mode::new(),
@@ -86,6 +110,8 @@ impl<'a> EventDecoder<'a> {
             power: Power::new(),
             control: Control::new(),
             overflow: false,
+            overflow_time: (None, 0, 0),
+            previous: 0,
             counters: Counters::default(),
         }
     }
@@ -113,16 +139,53 @@ impl<'a> EventDecoder<'a> {
         self.packets.set_offset(psb);
     }
 
+    /// Goes behind the PSB at `offset`, if there is one, so that the next synchronisation does not find it.
+    pub(crate) fn pass_psb(&mut self, offset: u64) {
+        let mut packets = self.packets.clone();
+        packets.set_offset(offset);
+        if let Some(Ok((_, Packet::Psb))) = packets.next() {
+            // Synchronising begins a PSB's length less one before, to find one that a bad packet seemed to hold.
+            self.packets.set_offset(packets.offset());
+        }
+    }
+
     /// Gives nothing more until the next synchronisation.
     pub(crate) fn desync(&mut self) {
         self.synced = false;
     }
 
+    /// Whether it gives events: it found a PSB, and there was no error since.
+    pub(crate) fn is_synced(&self) -> bool {
+        self.synced
+    }
+
+    /// The offset of the packet that is held once all events given out are used: see [`Event::held`].
+    pub(crate) fn held_next(&self) -> u64 {
+        if self.ended { self.packets.bytes().len() as u64 } else { self.packets.offset() }
+    }
+
+    /// The PSB whose status updates came last.
+    pub(crate) fn status_psb(&self) -> u64 {
+        self.status_psb
+    }
+
+    /// The next status update of the PSB+ that is being given out.
+    pub(crate) fn next_status(&mut self) -> Result<Option<Event>, Error> {
+        match &self.replay {
+            Some(replay) if !replay.maintenance => match self.ready.pop() {
+                Some(event) => Ok(Some(event)),
+                None => self.replay(),
+            },
+            _ => Ok(None),
+        }
+    }
+
     fn forget(&mut self) {
         self.synced = false;
+        self.ended = false;
         self.last_ip.reset();
         self.tracing = false;
-        self.tsc = None;
+        self.clock = Clock::default();
         self.ready.clear();
         self.replay = None;
         self.mode = Mode::new();
@@ -190,6 +253,8 @@ impl<'a> EventDecoder<'a> {
             let Some(packet) = self.packets.next() else {
                 // The trace may end behind an OVF.
                 let offset = self.offset();
+                self.ended = true;
+                self.held = self.packets.bytes().len() as u64;
                 self.end_overflow(offset).map_err(|kind| Error { offset, kind })?;
                 return Ok(self.ready.pop());
             };
@@ -197,8 +262,15 @@ impl<'a> EventDecoder<'a> {
             self.counters.packets += 1;
             if packet == Packet::Psb {
                 self.psb(offset)?;
-            } else if let Some(event) = self.step(offset, packet).map_err(|kind| Error { offset, kind })? {
-                return Ok(Some(event));
+            } else {
+                // libipt looks at what follows an OVF while it has the packet before in its hand.
+                let libipt = self.options.dialect == Dialect::Libipt;
+                let blamed = if self.overflow && libipt { self.previous } else { offset };
+                let event = self.step(offset, packet).map_err(|kind| Error { offset: blamed, kind })?;
+                self.previous = offset;
+                if event.is_some() {
+                    return Ok(event);
+                }
             }
         }
     }
@@ -206,20 +278,26 @@ impl<'a> EventDecoder<'a> {
     /// One packet outside a PSB+. What it completes is returned or ready; when both, what is returned is first.
     #[inline]
     fn step(&mut self, offset: u64, packet: Packet) -> Result<Option<Event>, ErrorKind> {
+        // A packet that completes others is held until all of them are reported.
+        self.held = offset;
         if self.overflow && self.resolve_overflow(offset, packet)? {
             return Ok(None);
         }
+        if !matches!(packet, Packet::Tip(_) | Packet::Fup(_) | Packet::TipPge(_) | Packet::TipPgd(_)) {
+            self.held = self.packets.offset();
+        }
+        self.track_time(packet)?;
         match packet {
             Packet::TntShort(tnt) | Packet::TntLong(tnt) => return self.tnt(offset, tnt).map(Some),
             Packet::Tip(ip) => return self.tip(offset, ip).map(Some),
             Packet::Pad
+            | Packet::Tsc(_)
             | Packet::Mtc(_)
             | Packet::Cyc(_)
             | Packet::Tma(_)
             | Packet::DamagedTma(_)
             | Packet::Bbp(_)
             | Packet::Bip(_) => {}
-            Packet::Tsc(tsc) => self.tsc = Some(tsc.tsc),
             Packet::Cbr(cbr) => self.publish(offset, None, EventKind::Cbr { ratio: cbr.ratio })?,
             Packet::Fup(ip) => self.fup(offset, ip)?,
             Packet::TipPge(ip) => self.tip_pge(offset, ip)?,
@@ -260,7 +338,8 @@ impl<'a> EventDecoder<'a> {
 
     #[inline]
     pub(super) fn event(&self, offset: u64, ip: Option<u64>, kind: EventKind) -> Event {
-        Event { kind, ip, tsc: self.tsc, offset, status: false }
+        let (tsc, time, lost_cyc) = self.clock.now();
+        Event { kind, ip, tsc, time, lost_cyc, offset, held: self.held, status: false }
     }
 
     /// Appends an event to those that are ready.

@@ -26,8 +26,10 @@
 //! ```
 
 mod branch;
+mod clock;
 mod control;
 mod decoder;
+mod errata;
 mod fup;
 mod mode;
 mod overflow;
@@ -52,10 +54,17 @@ pub struct Event {
     /// Where, or where to for [`AsyncBranch`](EventKind::AsyncBranch), [`Tip`](EventKind::Tip) and the disabling
     /// kinds; `None` where the packets have no IP.
     pub ip: Option<u64>,
-    /// The payload of the last TSC packet before, 56 bits.
+    /// The estimated TSC, 56 bits; `None` before the first TSC packet.
     pub tsc: Option<u64>,
+    /// The same, but before the first TSC packet the time since the synchronisation.
+    pub time: u64,
+    /// How many CYC packets are not in the time, because no ratio was known.
+    pub lost_cyc: u64,
     /// The offset of the packet that completed the event.
     pub offset: u64,
+    /// The offset of the packet that a decoder with this event in its hand holds: the one that completed the event, as
+    /// long as it may complete others, or the one behind it.
+    pub held: u64,
     /// From a PSB+: repeats state that a decoder which was there all along knows already.
     pub status: bool,
 }
@@ -118,6 +127,8 @@ pub enum EventKind {
     Pwrx(Pwrx),
     /// PTWRITE.
     Ptwrite(PtwPayload),
+    /// Time went on at a branch. Only the instruction flow decoder makes them, if asked to.
+    Tick,
     /// The ratio of core clock to bus clock.
     Cbr {
         /// The ratio.

@@ -5,12 +5,13 @@
 //!
 //! Source: SDM vol. 3, Intel Processor Trace, "Packet Definitions", "Overflow (OVF) Packet".
 
-use super::{EventDecoder, EventKind, mode::Mode};
+use super::{Event, EventDecoder, EventKind, mode::Mode};
 use crate::{error::ErrorKind, packet::Packet};
 
 impl EventDecoder<'_> {
     pub(super) fn ovf(&mut self, offset: u64) -> Result<(), ErrorKind> {
         self.counters.overflows += 1;
+        self.held = offset;
         if !self.tracing {
             // Nobody knows where in the code these were, and nothing that would say so was lost.
             self.publish_pwres(offset)?;
@@ -20,6 +21,7 @@ impl EventDecoder<'_> {
         self.drop_waiting();
         self.mode = Mode::new();
         self.overflow = true;
+        self.overflow_time = self.clock.now();
         Ok(())
     }
 
@@ -34,13 +36,23 @@ impl EventDecoder<'_> {
             | Packet::Mtc(_)
             | Packet::Cyc(_)
             | Packet::Mnt(_) => Ok(false),
+            Packet::Fup(_) if self.options.errata.apl12 && self.went_off_by_apl12() => {
+                self.held = self.packets.offset();
+                self.end_overflow(offset).map(|()| true)
+            }
             Packet::Fup(ip) => {
                 let ip = self.last_ip.update(ip).ok_or(ErrorKind::IpSuppressed("FUP"))?;
                 self.overflow = false;
                 self.tracing = true;
-                self.publish(offset, Some(ip), EventKind::Overflow)?;
+                self.publish_overflow(offset, Some(ip))?;
                 Ok(true)
             }
+            Packet::TipPgd(ip) if self.options.errata.apl11 || self.options.errata.skd010 => {
+                self.held = self.packets.offset();
+                self.last_ip.update(ip);
+                self.end_overflow(offset).map(|()| true)
+            }
+            _ if self.options.errata.skd010 && self.resume_by_skd010(offset)? => Ok(true),
             Packet::TntShort(_) | Packet::TntLong(_) => Err(ErrorKind::UnexpectedPacket("TNT")),
             Packet::Tip(_) => Err(ErrorKind::UnexpectedPacket("TIP")),
             Packet::TipPgd(_) => Err(ErrorKind::UnexpectedPacket("TIP.PGD")),
@@ -56,6 +68,13 @@ impl EventDecoder<'_> {
         }
         self.overflow = false;
         self.tracing = false;
-        self.publish(offset, None, EventKind::Overflow)
+        self.publish_overflow(offset, None)
+    }
+
+    /// It happened when the OVF says, not when its consequence is known.
+    pub(super) fn publish_overflow(&mut self, offset: u64, ip: Option<u64>) -> Result<(), ErrorKind> {
+        let (tsc, time, lost_cyc) = self.overflow_time;
+        let event = Event { tsc, time, lost_cyc, ..self.event(offset, ip, EventKind::Overflow) };
+        if self.ready.push(event) { Ok(()) } else { Err(ErrorKind::TooManyWaiting("event")) }
     }
 }

@@ -34,7 +34,9 @@ impl EventDecoder<'_> {
 
     pub(super) fn exstop(&mut self, offset: u64, exstop: Exstop) -> Result<(), ErrorKind> {
         if !exstop.ip {
+            let behind = core::mem::replace(&mut self.held, offset);
             self.publish_mwait()?;
+            self.held = behind;
             return self.publish(offset, None, EventKind::Exstop);
         }
         if let Some(mwait) = self.power.mwait.take() {
@@ -51,7 +53,9 @@ impl EventDecoder<'_> {
     }
 
     pub(super) fn pwrx(&mut self, offset: u64, pwrx: Pwrx) -> Result<(), ErrorKind> {
+        let behind = core::mem::replace(&mut self.held, offset);
         self.publish_pwres(offset)?;
+        self.held = behind;
         self.publish(offset, None, EventKind::Pwrx(pwrx))
     }
 
@@ -70,6 +74,7 @@ impl EventDecoder<'_> {
     }
 
     fn publish_as_it_was(&mut self, event: Event) -> Result<(), ErrorKind> {
+        let event = Event { held: self.held, ..event };
         if self.ready.push(event) { Ok(()) } else { Err(ErrorKind::TooManyWaiting("event")) }
     }
 }

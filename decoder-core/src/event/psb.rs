@@ -8,15 +8,18 @@
 use super::{Event, EventDecoder, EventKind, mode::exec_mode};
 use crate::{
     error::{Error, ErrorKind},
-    packet::{PSB, Packet, Packets},
+    packet::{Dialect, PSB, Packet, Packets},
 };
 
 /// A PSB+ that is read for its events.
 #[derive(Clone, Debug)]
 pub(super) struct Replay<'a> {
     packets: Packets<'a>,
-    /// Where it ends.
+    /// Where its first packet behind the PSB is, and where it ends.
+    start: u64,
     end: u64,
+    /// Its state was given out; what is left is its MNTs.
+    pub(super) maintenance: bool,
     /// What comes before its packets.
     first: Option<Event>,
 }
@@ -25,11 +28,22 @@ impl EventDecoder<'_> {
     /// Reads on to the end of the PSB+ whose PSB is at `psb`.
     pub(super) fn psb(&mut self, psb: u64) -> Result<(), Error> {
         self.counters.psbs += 1;
+        self.held = psb;
+        if self.overflow
+            && self.options.errata.skd010
+            && self.resume_by_skd010(psb).map_err(|kind| Error { offset: psb, kind })?
+        {
+            // It is taken again, behind the overflow.
+            self.counters.psbs -= 1;
+            return Ok(());
+        }
         self.end_overflow(psb).map_err(|kind| Error { offset: psb, kind })?;
         if !self.waiting.is_empty() || self.branch.is_some() || !self.control.is_empty() {
             return Err(Error { offset: psb, kind: ErrorKind::UnexpectedPacket("PSB") });
         }
+        self.status_psb = psb;
         self.last_ip.reset();
+        self.clock.in_psb = true;
         let start = psb + PSB.len() as u64;
         let mut ip = None;
         loop {
@@ -38,6 +52,13 @@ impl EventDecoder<'_> {
             match packet {
                 Packet::PsbEnd => {
                     self.counters.packets += 1;
+                    // libipt finds this one a packet early.
+                    if ip.is_none()
+                        && self.options.dialect == Dialect::Libipt
+                        && matches!(self.packets.clone().next(), Some(Ok((_, Packet::Fup(_)))))
+                    {
+                        return Err(Error { offset, kind: ErrorKind::UnexpectedPacket("FUP") });
+                    }
                     self.begin_replay(psb, start, offset, ip, true);
                     return Ok(());
                 }
@@ -48,8 +69,8 @@ impl EventDecoder<'_> {
                     return Ok(());
                 }
                 Packet::Fup(fup) => ip = self.last_ip.update(fup),
-                Packet::Tsc(tsc) => self.tsc = Some(tsc.tsc),
                 Packet::Pad
+                | Packet::Tsc(_)
                 | Packet::Cbr(_)
                 | Packet::Tma(_)
                 | Packet::DamagedTma(_)
@@ -62,6 +83,7 @@ impl EventDecoder<'_> {
                 | Packet::Vmcs(_) => {}
                 _ => return Err(Error { offset, kind: ErrorKind::UnexpectedPacket(name(packet)) }),
             }
+            self.track_time(packet).map_err(|kind| Error { offset, kind })?;
             self.counters.packets += 1;
         }
     }
@@ -77,10 +99,12 @@ impl EventDecoder<'_> {
         if kind.is_some() {
             self.tracing = ip.is_some();
         }
+        self.clock.in_psb = false;
+        self.held = psb;
         let first = kind.map(|kind| Event { status: true, ..self.event(psb, ip, kind) });
         let mut packets = self.packets.clone();
         packets.set_offset(start);
-        self.replay = Some(Replay { packets, end, first });
+        self.replay = Some(Replay { packets, start, end, maintenance: false, first });
     }
 
     /// Whether a TIP.PGE follows. Then, by erratum BDM70, the FUP in the PSB+ is one that should not be there.
@@ -121,9 +145,21 @@ impl EventDecoder<'_> {
                 None => (replay.end, Packet::PsbEnd),
             };
             if offset >= replay.end {
-                self.replay = None;
+                if replay.maintenance {
+                    self.replay = None;
+                    return Ok(None);
+                }
+                // Those that are not about state come last.
+                replay.maintenance = true;
+                replay.packets.set_offset(replay.start);
                 return Ok(None);
             }
+            if replay.maintenance {
+                let Packet::Mnt(mnt) = packet else { continue };
+                self.held = replay.end;
+                return Ok(Some(self.event(offset, None, EventKind::Mnt { payload: mnt.payload })));
+            }
+            self.held = offset;
             let kind = match packet {
                 Packet::ModeExec(mode) => {
                     self.mode.know(mode);
@@ -138,9 +174,6 @@ impl EventDecoder<'_> {
                 Packet::Pip(pip) => EventKind::Paging(pip),
                 Packet::Vmcs(vmcs) => EventKind::Vmcs(vmcs),
                 Packet::Cbr(cbr) => EventKind::Cbr { ratio: cbr.ratio },
-                Packet::Mnt(mnt) => {
-                    return Ok(Some(self.event(offset, None, EventKind::Mnt { payload: mnt.payload })));
-                }
                 _ => continue,
             };
             return Ok(Some(Event { status: true, ..self.event(offset, None, kind) }));

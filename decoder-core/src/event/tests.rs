@@ -452,8 +452,8 @@ fn a_psb_plus_gives_status_updates_in_its_order_behind_the_state_of_tracing() {
         (0x1e, true, None, EventKind::Paging(PIP)),
         (0x26, true, None, TO_64),
         (0x26, true, None, EventKind::Iflags { enabled: true }),
-        (0x28, false, None, EventKind::Mnt { payload: 5 }),
         (0x3c, true, None, EventKind::Vmcs(VMCS)),
+        (0x28, false, None, EventKind::Mnt { payload: 5 }),
     ];
     assert_eq!(got, expected);
 }

@@ -6,6 +6,7 @@ use crate::{
     event::{Event, EventKind},
     image::Window,
     insn::{Class, Insn, Op},
+    packet::Dialect,
 };
 
 impl InsnDecoder<'_> {
@@ -13,9 +14,11 @@ impl InsnDecoder<'_> {
     pub(super) fn apply(&mut self, event: Event) -> Result<Option<Event>, ErrorKind> {
         if event.status {
             self.apply_status(event)?;
-            return Ok(None);
+            self.time = event.time;
+            return Ok(self.options.statuses.then_some(event));
         }
         let mut event = event;
+        self.time = event.time;
         self.walk.consumed();
         if event.ip.is_some() || matches!(event.kind, EventKind::Trigger { .. }) {
             self.walk.anchor();
@@ -23,19 +26,19 @@ impl InsnDecoder<'_> {
         match event.kind {
             EventKind::Enabled { .. } => {
                 let ip = event.ip.ok_or(ErrorKind::IpSuppressed("TIP.PGE"))?;
-                event.kind = EventKind::Enabled { resumed: self.stopped_at == Some(ip) };
-                self.start(ip);
+                event.kind = EventKind::Enabled { resumed: self.stopped_at == ip };
+                self.resume_at(ip);
             }
-            EventKind::Disabled => self.stop(Some(self.ip)),
-            EventKind::AsyncDisabled { at } => self.stop(Some(at)),
+            EventKind::Disabled => self.stop(self.ip),
+            EventKind::AsyncDisabled { at } => self.stop(at),
             EventKind::AsyncBranch { .. } => self.ip = event.ip.ok_or(ErrorKind::IpSuppressed("TIP"))?,
             EventKind::Overflow => {
                 self.returns.clear();
                 self.speculative = false;
                 self.mode_lost = true;
                 match event.ip {
-                    Some(ip) => self.start(ip),
-                    None => self.stop(None),
+                    Some(ip) => self.resume_at(ip),
+                    None => self.stop(0),
                 }
             }
             EventKind::ExecMode(mode) => {
@@ -54,12 +57,13 @@ impl InsnDecoder<'_> {
     /// Applies an event behind the instruction that caused it, which the walk has not left.
     pub(super) fn apply_behind(&mut self, event: Event, insn: Insn) -> Event {
         self.event = None;
+        self.time = event.time;
         self.walk.consumed();
         if event.kind == EventKind::Disabled {
-            // Where tracing may go on: a call returns, and a change of CR3 is no branch.
-            let returns =
-                matches!(insn.class, Class::IndirectCall | Class::FarCall) || insn.op == Op::MovToCr3;
-            self.stop(returns.then(|| insn.next(self.ip)));
+            // Where tracing may go on: a call returns, and a change of CR3 is no branch. libipt knows only the first.
+            let returns = matches!(insn.class, Class::IndirectCall | Class::FarCall)
+                || insn.op == Op::MovToCr3 && self.options.dialect == Dialect::Manual;
+            self.stop(if returns { insn.next(self.ip) } else { 0 });
             self.executed = None;
         } else {
             if let (EventKind::Paging(_), Some(Insn { op: op @ Op::MovToCr3, .. })) =
@@ -82,10 +86,10 @@ impl InsnDecoder<'_> {
         }
         match (event.kind, self.tracing) {
             (EventKind::Enabled { .. }, Tracing::Unknown) => {
-                self.start(event.ip.ok_or(ErrorKind::IpSuppressed("FUP"))?);
+                self.resume_at(event.ip.ok_or(ErrorKind::IpSuppressed("FUP"))?);
                 self.walk.anchor();
             }
-            (EventKind::Disabled, Tracing::Unknown) => self.stop(None),
+            (EventKind::Disabled, Tracing::Unknown) => self.stop(0),
             (EventKind::Enabled { .. }, Tracing::Off) | (EventKind::Disabled, Tracing::On) => {
                 return mismatch;
             }
@@ -101,7 +105,7 @@ impl InsnDecoder<'_> {
         Ok(())
     }
 
-    fn apply_context(&mut self, kind: EventKind) {
+    pub(super) fn apply_context(&mut self, kind: EventKind) {
         match kind {
             EventKind::Paging(pip) | EventKind::AsyncPaging(pip) => {
                 self.cr3 = Some(pip.cr3);
@@ -112,13 +116,12 @@ impl InsnDecoder<'_> {
         }
     }
 
-    fn start(&mut self, ip: u64) {
+    pub(super) fn resume_at(&mut self, ip: u64) {
         self.tracing = Tracing::On;
         self.ip = ip;
-        self.stopped_at = None;
     }
 
-    fn stop(&mut self, at: Option<u64>) {
+    pub(super) fn stop(&mut self, at: u64) {
         self.tracing = Tracing::Off;
         self.stopped_at = at;
     }

@@ -12,6 +12,7 @@ impl InsnDecoder<'_> {
     #[inline]
     pub(super) fn leave(&mut self, insn: Insn) -> Result<(), Error> {
         let next = insn.next(self.ip);
+        let outcomes = self.tnt_event.filter(|_| !self.tnt.is_empty());
         self.ip = match insn.class {
             Class::Other | Class::Ptwrite => next,
             Class::NearJump => self.go_to(insn.target)?,
@@ -42,7 +43,21 @@ impl InsnDecoder<'_> {
             }
             Class::IndirectJump | Class::FarJump | Class::FarCall | Class::FarReturn => self.take_tip()?,
         };
+        if let Some(event) = outcomes
+            && matches!(insn.class, Class::CondJump | Class::NearReturn)
+        {
+            self.tnt_event = None;
+            self.tick(event, self.ip);
+        }
         Ok(())
+    }
+
+    /// Makes a tick at `ip` when time has gone on since the last event.
+    fn tick(&mut self, event: Event, ip: u64) {
+        if self.options.ticks && event.time != self.time {
+            self.time = event.time;
+            self.tick = Some(Event { kind: EventKind::Tick, ip: Some(ip), ..event });
+        }
     }
 
     fn go_to(&mut self, target: Option<u64>) -> Result<u64, Error> {
@@ -64,13 +79,17 @@ impl InsnDecoder<'_> {
     /// Takes the next TIP. With outcomes left, that is a deferred one behind them.
     fn take_tip(&mut self) -> Result<u64, Error> {
         if self.event.is_none() {
-            self.event = self.events.next()?;
+            self.event = self.next_event()?;
         }
-        let Some(Event { kind: EventKind::Tip, ip, .. }) = self.event else {
+        let Some(event @ Event { kind: EventKind::Tip, ip, .. }) = self.event else {
             return Err(self.mismatch());
         };
         let ip = ip.ok_or_else(|| self.fail(ErrorKind::IpSuppressed("TIP")))?;
         self.event = None;
+        // A deferred one says nothing about when.
+        if self.tnt.is_empty() {
+            self.tick(event, self.ip);
+        }
         self.walk.anchor();
         Ok(ip)
     }

@@ -29,15 +29,18 @@
 //! ```
 
 mod apply;
+mod errata;
 mod leave;
 mod pieces;
 mod place;
+mod recover;
 #[cfg(test)]
 mod tests;
 mod tnt;
 mod walk;
 
 pub use pieces::{After, Piece, Pieces};
+pub use recover::Recovered;
 
 use crate::{
     error::{Error, ErrorKind},
@@ -73,12 +76,27 @@ pub struct InsnDecoder<'a> {
     mode_lost: bool,
     speculative: bool,
     cr3: Option<u64>,
-    /// Where packet generation was disabled, if that is known.
-    stopped_at: Option<u64>,
+    /// Where packet generation was disabled; 0 where that is not known.
+    stopped_at: u64,
     returns: ReturnStack,
     walk: Walk,
     /// The last PSB, when no instruction was given out since.
     psb: Option<u64>,
+    options: Options,
+    /// A tick at the branch that was left last.
+    tick: Option<Event>,
+    /// The TNT whose outcomes are in `tnt`, until the first of them is used.
+    tnt_event: Option<Event>,
+    /// An error that comes behind the outcomes that are left.
+    deferred: Option<Error>,
+    /// What ended the last run.
+    error: Option<Error>,
+    /// The status updates of the PSB+ synchronised onto were given out.
+    started: bool,
+    /// The time of the last event.
+    time: u64,
+    /// Nothing more until a synchronisation or a recovery.
+    failed: bool,
 }
 
 /// Whether packet generation is on, as far as the walk has come.
@@ -125,6 +143,14 @@ impl<'a> InsnDecoder<'a> {
     pub fn with_options(trace: &'a [u8], image: Image<'a>, options: Options) -> Self {
         Self {
             events: EventDecoder::with_options(trace, options),
+            options,
+            tick: None,
+            tnt_event: None,
+            deferred: None,
+            error: None,
+            started: false,
+            time: 0,
+            failed: false,
             image,
             window: Window::default(),
             tnt: TntBuffer::new(),
@@ -136,7 +162,7 @@ impl<'a> InsnDecoder<'a> {
             mode_lost: false,
             speculative: false,
             cr3: None,
-            stopped_at: None,
+            stopped_at: 0,
             returns: ReturnStack::new(),
             walk: Walk::new(),
             psb: None,
@@ -180,7 +206,14 @@ impl<'a> InsnDecoder<'a> {
         self.mode_lost = false;
         self.speculative = false;
         self.cr3 = None;
-        self.stopped_at = None;
+        self.stopped_at = 0;
+        self.tick = None;
+        self.tnt_event = None;
+        self.deferred = None;
+        self.error = None;
+        self.started = false;
+        self.time = 0;
+        self.failed = false;
         self.returns.clear();
         self.walk = Walk::new();
     }
@@ -190,6 +223,83 @@ impl<'a> InsnDecoder<'a> {
     #[must_use]
     pub fn offset(&self) -> u64 {
         self.event.map_or_else(|| self.events.offset(), |event| event.offset)
+    }
+
+    /// The offset of the packet that the decoder holds: the first one that is not an event yet, see [`Event::held`];
+    /// where the trace ends once everything was used.
+    #[must_use]
+    pub fn held(&self) -> u64 {
+        self.event.map_or_else(|| self.events.held_next(), |event| event.held)
+    }
+
+    /// Reads on to the next event already when one outcome is left, as libipt's instruction decoder does; an error in it
+    /// is kept until it is its turn. Only [`held`](Self::held) tells the difference.
+    pub fn look_ahead(&mut self) {
+        if self.tnt.len() == 1 && self.event.is_none() && self.deferred.is_none() {
+            match self.events.next() {
+                Ok(event) => self.event = event,
+                Err(error) => self.deferred = Some(error),
+            }
+        }
+    }
+
+    /// Goes to the next PSB as libipt does, and returns its offset: a PSB that is the packet which the decoder holds is
+    /// not found.
+    pub fn sync_forward_from_held(&mut self) -> Option<u64> {
+        if self.failed {
+            self.events.pass_psb(self.held());
+        }
+        self.sync_forward()
+    }
+
+    /// The next status update of the PSB+ that the decoder has synchronised onto, applied; `None` behind the last, or
+    /// where the trace ends in it.
+    ///
+    /// [`next`](Self::next) applies them as well; this tells the errors in them from those behind.
+    ///
+    /// # Errors
+    /// As [`next`](Self::next).
+    pub fn sync_status(&mut self) -> Result<Option<Event>, Error> {
+        let status = self.next_status();
+        if let Err(error) = status {
+            self.error = Some(error);
+            self.failed = true;
+        }
+        status
+    }
+
+    fn next_status(&mut self) -> Result<Option<Event>, Error> {
+        let first = !core::mem::replace(&mut self.started, true);
+        let event = if first { self.events.next()? } else { self.events.next_status()? };
+        match event {
+            Some(event) if event.status => {
+                self.event = Some(event);
+                self.apply(event).map_err(|kind| Error { offset: event.offset, kind })?;
+                self.event = None;
+                Ok(Some(event))
+            }
+            Some(Event { kind: EventKind::Tnt(tnt), .. }) => {
+                self.tnt.fill(tnt);
+                Ok(None)
+            }
+            other => {
+                self.event = other;
+                Ok(None)
+            }
+        }
+    }
+
+    /// Whether the next thing in the trace is an event that has its place on the way, not an outcome or a target.
+    #[must_use]
+    pub fn awaits_event(&self) -> bool {
+        self.tnt.is_empty()
+            && self.event.is_some_and(|event| !matches!(event.kind, EventKind::Tip | EventKind::Tnt(_)))
+    }
+
+    /// Decodes from another image from here on.
+    pub fn set_image(&mut self, image: Image<'a>) {
+        self.image = image;
+        self.window = Window::default();
     }
 
     /// The trace.
@@ -231,8 +341,12 @@ impl<'a> InsnDecoder<'a> {
     /// [`ErrorKind::OutOfSync`] follows until [`sync_forward`](Self::sync_forward).
     #[expect(clippy::should_implement_trait, reason = "an iterator cannot tell its end from an error by `?`")]
     pub fn next(&mut self) -> Result<Option<Item>, Error> {
+        if self.failed {
+            return Err(self.fail(ErrorKind::OutOfSync));
+        }
         let next = self.advance();
-        if next.is_err() {
+        if let Err(error) = next {
+            self.error = Some(error);
             if let Some(Event {
                 kind: EventKind::Enabled { .. } | EventKind::Disabled,
                 status: true,
@@ -242,8 +356,7 @@ impl<'a> InsnDecoder<'a> {
             {
                 self.psb = Some(offset);
             }
-            self.forget();
-            self.events.desync();
+            self.failed = true;
         }
         next
     }
@@ -256,9 +369,19 @@ impl<'a> InsnDecoder<'a> {
             if let Some(event) = self.event_if_next(|_, event, ip| place::is_behind(event, &executed, ip)) {
                 return Ok(Some(Item::Event(self.apply_behind(event, executed))));
             }
+            if self.leads_out_by_skl014(&executed) {
+                return Ok(self.event.map(|event| Item::Event(self.apply_behind(event, executed))));
+            }
             // Where packets were lost behind a branch, nothing says where it led.
             if self.event_if_next(|_, event, _| event.kind == EventKind::Overflow).is_none() {
                 self.leave(executed)?;
+                self.executed = None;
+                if place::needs_trace(executed.class) && self.options.errata.bdm64 {
+                    self.jump_by_bdm64()?;
+                }
+                if let Some(tick) = self.tick.take() {
+                    return Ok(Some(Item::Event(tick)));
+                }
             }
             self.executed = None;
         }
@@ -266,9 +389,13 @@ impl<'a> InsnDecoder<'a> {
             let Some(event) = self.event_if_next(|decoder, event, _| decoder.is_here(event)) else {
                 return self.execute().map(|insn| Some(Item::Insn(insn)));
             };
+            if self.is_entry_by_skd022(&event) {
+                continue;
+            }
             let offset = event.offset;
+            let applied = self.apply(event).map_err(|kind| Error { offset, kind })?;
             self.event = None;
-            if let Some(event) = self.apply(event).map_err(|kind| Error { offset, kind })? {
+            if let Some(event) = applied {
                 return Ok(Some(Item::Event(event)));
             }
         }
@@ -278,14 +405,30 @@ impl<'a> InsnDecoder<'a> {
     /// Makes known what comes next in the trace, an outcome or an event; `false` at the end of the trace.
     #[inline]
     fn look(&mut self) -> Result<bool, Error> {
-        while self.tnt.is_empty() && self.event.is_none() {
-            match self.events.next()? {
-                Some(Event { kind: EventKind::Tnt(tnt), .. }) => self.tnt.fill(tnt),
+        while self.tnt.is_empty() {
+            if !matches!(self.event, None | Some(Event { kind: EventKind::Tnt(_), .. })) {
+                break;
+            }
+            match self.next_event()? {
+                Some(event @ Event { kind: EventKind::Tnt(tnt), .. }) => {
+                    self.tnt.fill(tnt);
+                    self.tnt_event = self.options.ticks.then_some(event);
+                }
                 Some(event) => self.event = Some(event),
                 None => return Ok(false),
             }
         }
         Ok(true)
+    }
+
+    /// The next event, which may have been read already.
+    #[inline]
+    fn next_event(&mut self) -> Result<Option<Event>, Error> {
+        match (self.event.take(), self.deferred.take()) {
+            (Some(event), _) => Ok(Some(event)),
+            (None, Some(error)) => Err(error),
+            (None, None) => self.events.next(),
+        }
     }
 
     /// The next event, when no outcomes are before it and `is_due` says that its place is here.

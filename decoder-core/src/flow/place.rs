@@ -54,6 +54,6 @@ pub(super) fn is_behind(event: &Event, insn: &Insn, ip: u64) -> bool {
 }
 
 /// Whether the code alone does not say what comes behind the instruction.
-const fn needs_trace(class: Class) -> bool {
+pub(super) const fn needs_trace(class: Class) -> bool {
     !matches!(class, Class::Other | Class::Ptwrite | Class::NearJump | Class::NearCall)
 }

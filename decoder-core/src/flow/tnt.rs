@@ -18,6 +18,11 @@ impl TntBuffer {
         self.len = 0;
     }
 
+    /// How many outcomes are left.
+    pub(super) const fn len(&self) -> u8 {
+        self.len
+    }
+
     #[inline]
     pub(super) const fn is_empty(&self) -> bool {
         self.len == 0

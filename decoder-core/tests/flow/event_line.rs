@@ -53,6 +53,7 @@ pub(crate) fn event_line(event: &Event, with_ip: bool) -> String {
         }
         EventKind::Ptwrite(PtwPayload::Four(value)) => format!("ptwrite: {value:x}{ip}"),
         EventKind::Ptwrite(PtwPayload::Eight(value)) => format!("ptwrite: {value:x}{ip}"),
+        EventKind::Tick => format!("tick{ip}"),
         EventKind::Cbr { ratio } => format!("cbr: {ratio:x}"),
         EventKind::Mnt { payload } => format!("mnt: {payload:x}"),
         EventKind::Iflags { enabled } => {

@@ -3,7 +3,7 @@
 //! A file is made of sections, each with a heading of its own line. `#` begins a comment, numbers are hexadecimal
 //! unless said otherwise.
 //!
-//! - Before the first heading: `options iflags bdm70` what is asked of the decoder, `libipt differs` (with the reason
+//! - Before the first heading: `options iflags ticks bdm70` what is asked of the decoder, `libipt differs` (with the reason
 //!   as a comment) where Debian's libipt 2.0.5 is not expected to give the same addresses.
 //! - `code` or `code cr3=2000`: lines `ADDRESS: BYTES ; mnemonic`. Lines that follow each other make one section of
 //!   the image; so a new heading makes a new section.
@@ -13,6 +13,7 @@
 //!   tracing on. After an error decoding goes on at the next PSB.
 
 use pugmark_decoder_core::{
+    config::{AddressRange, RangeKind},
     errata::Errata,
     event::Options,
     last_ip::LastIp,
@@ -80,7 +81,19 @@ impl Scenario {
     fn option(&mut self, option: &str) {
         match option {
             "iflags" => self.options.iflags = true,
+            "ticks" => self.options.ticks = true,
+            // Only what is in 1000 to 1fff was traced.
+            "filter" => {
+                self.options.filter.ranges[0] =
+                    AddressRange { kind: RangeKind::Filter, first: 0x1000, last: 0x1fff };
+            }
+            "apl11" => self.options.errata = Errata { apl11: true, ..Errata::NONE },
+            "apl12" => self.options.errata = Errata { apl12: true, ..Errata::NONE },
+            "bdm64" => self.options.errata = Errata { bdm64: true, ..Errata::NONE },
             "bdm70" => self.options.errata = Errata { bdm70: true, ..Errata::NONE },
+            "skd010" => self.options.errata = Errata { skd010: true, ..Errata::NONE },
+            "skd022" => self.options.errata = Errata { skd022: true, ..Errata::NONE },
+            "skl014" => self.options.errata = Errata { skl014: true, ..Errata::NONE },
             _ => panic!("unknown option {option}"),
         }
     }

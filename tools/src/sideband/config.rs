@@ -20,6 +20,10 @@ pub struct Config {
     pub tsc_offset: u64,
     /// The lowest address of the kernel.
     pub kernel_start: u64,
+    /// What names of mapped files are under.
+    pub sysroot: String,
+    /// The file to map for `[vdso]`.
+    pub vdso: Option<String>,
 }
 
 impl Default for Config {
@@ -32,6 +36,8 @@ impl Default for Config {
             time_mult: 1,
             tsc_offset: 0,
             kernel_start: u64::MAX,
+            sysroot: String::new(),
+            vdso: None,
         }
     }
 }
@@ -49,9 +55,10 @@ impl Config {
             "--pevent:time-mult" => self.time_mult = args.number_as(option)?,
             "--pevent:tsc-offset" => self.tsc_offset = args.number_as(option)?,
             "--pevent:kernel-start" => self.kernel_start = args.number_as(option)?,
-            // They name files to make images of.
-            "--pevent:sysroot" | "--pevent:kcore" | "--pevent:vdso-x64" | "--pevent:vdso-x32"
-            | "--pevent:vdso-ia32" => drop(args.value(option)?),
+            "--pevent:sysroot" => self.sysroot = args.value(option)?,
+            "--pevent:vdso-x64" => self.vdso = Some(args.value(option)?),
+            // Processes of 32 bits, and a kernel that the command line maps as well.
+            "--pevent:kcore" | "--pevent:vdso-x32" | "--pevent:vdso-ia32" => drop(args.value(option)?),
             _ => return Err(Usage::UnknownOption(option.into())),
         }
         Ok(())

@@ -3,6 +3,7 @@
 //! Source: Linux, include/uapi/linux/perf_event.h.
 
 mod config;
+mod context;
 mod record;
 mod sample;
 mod session;
@@ -10,6 +11,7 @@ mod show;
 mod stream;
 
 pub use config::Config;
+pub use context::Context;
 pub use record::{Event, Fork, Mmap2, NoRecord, Record, Throttle};
 pub use sample::Sample;
 pub use session::Session;

@@ -10,6 +10,8 @@ pub struct Event<'a> {
     pub record: Record<'a>,
     /// When and to whom.
     pub sample: Sample,
+    /// In kernel mode.
+    pub kernel: bool,
 }
 
 /// `PERF_RECORD_*`.
@@ -154,6 +156,9 @@ pub enum NoRecord {
     Malformed,
 }
 
+/// `PERF_RECORD_MISC_CPUMODE_MASK` and `PERF_RECORD_MISC_KERNEL`.
+const MISC_CPUMODE: u16 = 7;
+const MISC_KERNEL: u16 = 1;
 /// `PERF_RECORD_MISC_COMM_EXEC` and `PERF_RECORD_MISC_SWITCH_OUT`.
 const MISC_13: u16 = 1 << 13;
 /// `PERF_AUX_FLAG_TRUNCATED`.
@@ -174,7 +179,8 @@ impl<'a> Event<'a> {
         let body = bytes.get(8..size).ok_or(NoRecord::End)?;
         let (body, sample) = Sample::split(body, config).ok_or(NoRecord::Malformed)?;
         let record = Record::parse(kind, misc, body).ok_or(NoRecord::Malformed)?;
-        Ok((Self { record, sample }, size))
+        let kernel = misc & MISC_CPUMODE == MISC_KERNEL;
+        Ok((Self { record, sample, kernel }, size))
     }
 }
 
@@ -223,7 +229,7 @@ impl<'a> Record<'a> {
 }
 
 /// Whether code is mapped that no file holds.
-fn is_no_file(name: &str) -> bool {
+pub(super) fn is_no_file(name: &str) -> bool {
     name.starts_with('[') && name != "[vdso]" || name == "//anon" || name.contains(" (deleted)")
 }
 
@@ -326,7 +332,7 @@ mod tests {
             (99, 3, &[1], Record::Unknown { kind: 99, misc: 3 }),
         ] {
             let bytes = bytes(kind, misc, words);
-            let event = Event { record, sample: Sample::default() };
+            let event = Event { record, sample: Sample::default(), kernel: misc & 7 == 1 };
             assert_eq!(Event::parse(&bytes, &Config::default()), Ok((event, bytes.len())), "{kind}");
             for cut in 0..bytes.len() {
                 assert_eq!(Event::parse(&bytes[..cut], &Config::default()), Err(NoRecord::End), "{kind}");

@@ -1,7 +1,7 @@
 //! Several streams in the order of time.
 
 use super::stream::Stop;
-use super::{Show, Stream};
+use super::{Event, Show, Stream};
 use std::collections::VecDeque;
 use std::io::{self, Write};
 
@@ -34,22 +34,41 @@ impl Session {
     /// # Errors
     /// Those of `out`. Errors in the records are lines.
     pub fn show(&mut self, tsc: u64, show: &Show, out: &mut dyn Write) -> io::Result<()> {
+        self.show_and_apply(tsc, show, "error", out, &mut |_, _| Ok(()))
+    }
+
+    /// As [`show`](Self::show), with warnings called `warnings`; `apply` gets each record and may say what is wrong with
+    /// it.
+    ///
+    /// # Errors
+    /// Those of `out`.
+    pub fn show_and_apply(
+        &mut self,
+        tsc: u64,
+        show: &Show,
+        warnings: &str,
+        out: &mut dyn Write,
+        apply: &mut dyn FnMut(&Event<'_>, &Stream) -> Result<(), &'static str>,
+    ) -> io::Result<()> {
         for (stream, error) in self.failed.drain(..) {
-            report(out, &stream, error)?;
+            report(out, &stream, "error", error)?;
         }
         while self.waiting.front().is_some_and(|(due, _)| *due <= tsc) {
             let Some((due, mut stream)) = self.waiting.pop_front() else { break };
             if let Some(event) = stream.event() {
                 show.event(&event, &stream, due, out)?;
                 let warning = event.record.warning(stream.primary).filter(|_| show.warn);
-                warning.map_or(Ok(()), |warning| report(out, &stream, warning))?;
+                warning.map_or(Ok(()), |warning| report(out, &stream, warnings, warning))?;
+                if let Err(error) = apply(&event, &stream) {
+                    report(out, &stream, "error", error)?;
+                }
             }
             match stream.advance() {
                 Ok(due) => {
                     let place = self.waiting.partition_point(|(other, _)| *other < due);
                     self.waiting.insert(place, (due, stream));
                 }
-                Err(Stop::Error(error)) => report(out, &stream, error)?,
+                Err(Stop::Error(error)) => report(out, &stream, "error", error)?,
                 Err(Stop::End) => {}
             }
         }
@@ -57,6 +76,6 @@ impl Session {
     }
 }
 
-fn report(out: &mut dyn Write, stream: &Stream, error: &str) -> io::Result<()> {
-    writeln!(out, "[{}:{:016x} sideband error: {error}]", stream.name, stream.offset())
+fn report(out: &mut dyn Write, stream: &Stream, kind: &str, error: &str) -> io::Result<()> {
+    writeln!(out, "[{}:{:016x} sideband {kind}: {error}]", stream.name, stream.offset())
 }

@@ -57,6 +57,11 @@ impl Stream {
         Event::parse(rest, &self.config).ok().map(|(event, _)| event)
     }
 
+    /// How its records were taken.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
     /// Its offset.
     pub fn offset(&self) -> usize {
         self.offset

@@ -1,0 +1,54 @@
+//! The instructions of a block.
+
+use super::{Block, cache};
+use crate::{
+    image::{Image, Window},
+    insn::{Class, Insn},
+    mode::ExecMode,
+};
+
+/// The instructions of a [`Block`], each with its address, in order.
+///
+/// It ends early where the image does not hold the block, which then is not of this image.
+#[derive(Clone, Debug)]
+pub struct Insns<'a> {
+    image: Image<'a>,
+    cr3: Option<u64>,
+    window: Window<'a>,
+    mode: ExecMode,
+    ip: u64,
+    left: u32,
+}
+
+impl<'a> Insns<'a> {
+    /// The instructions of `block`, which was executed in the address space of `cr3`.
+    #[must_use]
+    pub fn new(image: Image<'a>, cr3: Option<u64>, block: &Block) -> Self {
+        let window = Window::default();
+        Self { image, cr3, window, mode: block.mode, ip: block.ip, left: block.insns }
+    }
+
+    /// Goes on with another block of the same image.
+    ///
+    /// Better than a new iterator for each block, as long as CR3 stays the same: the section need not be found again.
+    pub fn restart(&mut self, block: &Block) {
+        (self.mode, self.ip, self.left) = (block.mode, block.ip, block.insns);
+    }
+}
+
+impl Iterator for Insns<'_> {
+    type Item = (u64, Insn);
+
+    #[inline]
+    fn next(&mut self) -> Option<(u64, Insn)> {
+        self.left = self.left.checked_sub(1)?;
+        let ip = self.ip;
+        let (window, insn, _) = cache::fetch(self.image, self.cr3, self.window, ip, self.mode).ok()?;
+        self.window = window;
+        self.ip = match (insn.class, insn.target) {
+            (Class::NearJump | Class::NearCall, Some(target)) => target,
+            _ => insn.next(ip),
+        };
+        Some((ip, insn))
+    }
+}

@@ -1,0 +1,179 @@
+//! Where in the code events happened, and what they do to the decoder's state: off the hot path.
+//!
+//! The rules are those of the instruction flow, which tests hold these blocks against.
+
+use super::{BlockDecoder, Tracing};
+use crate::{
+    error::ErrorKind,
+    event::{Event, EventKind},
+    image::Window,
+    insn::{Class, Insn, Op},
+    packet::Dialect,
+};
+
+impl BlockDecoder<'_> {
+    /// Whether `event` happened before the instruction at `ip`, behind all that was executed.
+    pub(super) fn is_here(&self, event: &Event) -> bool {
+        if event.status {
+            return true;
+        }
+        if self.tracing != Tracing::On {
+            return !matches!(event.kind, EventKind::Tip | EventKind::Tnt(_));
+        }
+        match event.kind {
+            EventKind::AsyncBranch { from: at } | EventKind::AsyncDisabled { at } => at == self.ip,
+            EventKind::Disabled | EventKind::Iret | EventKind::Syscall => event.ip == Some(self.ip),
+            EventKind::Tip
+            | EventKind::Tnt(_)
+            | EventKind::Paging(_)
+            | EventKind::Vmcs(_)
+            | EventKind::Ptwrite(_)
+            | EventKind::Vmentry
+            | EventKind::Uiret => false,
+            EventKind::Overflow | EventKind::Enabled { .. } => true,
+            EventKind::Trigger { icnt: Some(icnt), .. } => u64::from(icnt) == self.walk.insns(),
+            _ => event.ip.is_none_or(|ip| ip == self.ip),
+        }
+    }
+
+    /// Applies an event before the instruction at `ip`; gives it back when it is not a status update.
+    pub(super) fn apply(&mut self, event: Event) -> Result<Option<Event>, ErrorKind> {
+        if event.status {
+            self.apply_status(event)?;
+            self.time = event.time;
+            return Ok(self.options.events.statuses.then_some(event));
+        }
+        let mut event = event;
+        self.time = event.time;
+        self.walk.consumed();
+        if event.ip.is_some() || matches!(event.kind, EventKind::Trigger { .. }) {
+            self.walk.anchor();
+        }
+        match event.kind {
+            EventKind::Enabled { .. } => {
+                let ip = event.ip.ok_or(ErrorKind::IpSuppressed("TIP.PGE"))?;
+                event.kind = EventKind::Enabled { resumed: self.stopped_at == ip };
+                self.start(ip);
+            }
+            EventKind::Disabled => self.stop(self.ip),
+            EventKind::AsyncDisabled { at } => self.stop(at),
+            EventKind::AsyncBranch { .. } => self.ip = event.ip.ok_or(ErrorKind::IpSuppressed("TIP"))?,
+            EventKind::Overflow => {
+                self.returns.clear();
+                self.speculative = false;
+                self.mode_lost = true;
+                match event.ip {
+                    Some(ip) => self.start(ip),
+                    None => self.stop(0),
+                }
+            }
+            EventKind::ExecMode(mode) => {
+                self.mode = mode;
+                self.mode_lost = false;
+            }
+            EventKind::Trigger { trbv, icnt: Some(_), mult } if self.tracing == Tracing::On => {
+                event.ip = Some(self.ip);
+                event.kind = EventKind::Trigger { trbv, icnt: None, mult };
+            }
+            _ => self.apply_context(event.kind),
+        }
+        Ok(Some(event))
+    }
+
+    /// Applies an event behind the instruction that caused it, which the walk has not left.
+    pub(super) fn apply_behind(&mut self, event: Event, insn: Insn) -> Event {
+        self.event = None;
+        self.time = event.time;
+        self.walk.consumed();
+        if event.kind == EventKind::Disabled {
+            // Where tracing may go on: a call returns, and a change of CR3 is no branch. libipt knows only the first.
+            let returns = matches!(insn.class, Class::IndirectCall | Class::FarCall)
+                || insn.op == Op::MovToCr3 && self.options.events.dialect == Dialect::Manual;
+            self.stop(if returns { insn.next(self.ip) } else { 0 });
+            self.executed = None;
+        } else {
+            if let (EventKind::Paging(_), Some(Insn { op: op @ Op::MovToCr3, .. })) =
+                (event.kind, &mut self.executed)
+            {
+                // A MOV to CR3 that disables tracing has no PIP (cases 5c and 5d of the table "Packet Generation under
+                // Different Enable Conditions"): a TIP.PGD without IP that comes now is of a later instruction.
+                *op = Op::Other;
+            }
+            self.apply_context(event.kind);
+        }
+        event
+    }
+
+    /// Applies what a PSB+ repeats. A decoder that has just synchronised learns it, others compare.
+    fn apply_status(&mut self, event: Event) -> Result<(), ErrorKind> {
+        let mismatch = Err(ErrorKind::StateMismatch { ip: self.ip });
+        if matches!(event.kind, EventKind::Enabled { .. } | EventKind::Disabled) {
+            self.psb = Some(event.offset);
+        }
+        match (event.kind, self.tracing) {
+            (EventKind::Enabled { .. }, Tracing::Unknown) => {
+                self.start(event.ip.ok_or(ErrorKind::IpSuppressed("FUP"))?);
+                self.walk.anchor();
+            }
+            (EventKind::Disabled, Tracing::Unknown) => self.stop(0),
+            (EventKind::Enabled { .. }, Tracing::Off) | (EventKind::Disabled, Tracing::On) => {
+                return mismatch;
+            }
+            (EventKind::ExecMode(mode), _) => {
+                if self.mode.is_some() && !self.mode_lost && self.mode != mode {
+                    return mismatch;
+                }
+                self.mode = mode;
+                self.mode_lost = false;
+            }
+            (kind, _) => self.apply_context(kind),
+        }
+        Ok(())
+    }
+
+    fn apply_context(&mut self, kind: EventKind) {
+        match kind {
+            EventKind::Paging(pip) | EventKind::AsyncPaging(pip) => {
+                self.cr3 = Some(pip.cr3);
+                self.cache.enter(self.cr3);
+                self.window = Window::default();
+            }
+            EventKind::Tsx { speculative, .. } => self.speculative = speculative,
+            _ => {}
+        }
+    }
+
+    fn start(&mut self, ip: u64) {
+        self.tracing = Tracing::On;
+        self.ip = ip;
+    }
+
+    fn stop(&mut self, at: u64) {
+        self.tracing = Tracing::Off;
+        self.stopped_at = at;
+    }
+}
+
+/// Whether `event` was caused by `insn`, which was executed at `ip`.
+pub(super) fn is_behind(event: &Event, insn: &Insn, ip: u64) -> bool {
+    let named_or = |caused: bool| event.ip.map_or(caused, |named| named == ip);
+    match event.kind {
+        _ if event.status => false,
+        EventKind::Disabled => needs_trace(insn.class) || event.ip.is_none() && insn.op == Op::MovToCr3,
+        EventKind::Paging(_) => insn.can_write_cr3(),
+        EventKind::Vmcs(_) => insn.can_change_vmcs(),
+        EventKind::Ptwrite(_) => named_or(insn.op == Op::Ptwrite),
+        EventKind::Vmentry => named_or(insn.op == Op::VmEntry),
+        EventKind::Uiret => named_or(insn.op == Op::Uiret),
+        EventKind::Iret => event.ip.is_none() && matches!(insn.op, Op::Iret | Op::Eret),
+        // They can only come to be next here behind another event of the same instruction.
+        EventKind::Cbr { .. } | EventKind::Mnt { .. } | EventKind::Pwre(_) | EventKind::Pwrx(_) => true,
+        EventKind::Syscall => event.ip.is_none() && matches!(insn.op, Op::Syscall | Op::Sysenter),
+        _ => false,
+    }
+}
+
+/// Whether the code alone does not say what comes behind the instruction.
+pub(super) const fn needs_trace(class: Class) -> bool {
+    !matches!(class, Class::Other | Class::Ptwrite | Class::NearJump | Class::NearCall)
+}

@@ -1,0 +1,96 @@
+//! What a trace does not say about how it was taken.
+//!
+//! ```
+//! use pugmark_decoder_core::config::{AddressFilter, AddressRange, RangeKind};
+//!
+//! let mut filter = AddressFilter::default();
+//! assert!(filter.contains(0x5000));
+//! filter.ranges[0] = AddressRange { kind: RangeKind::Filter, first: 0x1000, last: 0x1fff };
+//! assert!(filter.contains(0x1fff) && !filter.contains(0x5000));
+//! ```
+
+/// IA32_RTIT_CTL.ADDRn_CFG with IA32_RTIT_ADDRn_A and IA32_RTIT_ADDRn_B: which code was traced.
+///
+/// Source: SDM vol. 3, Intel Processor Trace, "Filtering by IP".
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct AddressFilter {
+    /// The four ranges.
+    pub ranges: [AddressRange; 4],
+}
+
+/// One range of addresses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct AddressRange {
+    /// ADDRn_CFG.
+    pub kind: RangeKind,
+    /// ADDRn_A: the lowest address.
+    pub first: u64,
+    /// ADDRn_B: the highest address.
+    pub last: u64,
+}
+
+/// What a range is for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum RangeKind {
+    /// 0: nothing.
+    #[default]
+    Unused,
+    /// 1: packet generation is on in it.
+    Filter,
+    /// 2: packet generation stops in it.
+    Stop,
+    /// Reserved.
+    Reserved(u8),
+}
+
+impl From<u8> for RangeKind {
+    fn from(value: u8) -> Self {
+        match value {
+            0 => Self::Unused,
+            1 => Self::Filter,
+            2 => Self::Stop,
+            reserved => Self::Reserved(reserved),
+        }
+    }
+}
+
+impl AddressFilter {
+    /// Whether code at `ip` is traced: in a filter range, or anywhere when there is none, and in no TraceStop range.
+    #[must_use]
+    pub fn contains(&self, ip: u64) -> bool {
+        let of = |kind: RangeKind| self.ranges.iter().filter(move |range| range.kind == kind);
+        let holds = |range: &AddressRange| (range.first..=range.last).contains(&ip);
+        if of(RangeKind::Stop).any(holds) {
+            return false;
+        }
+        of(RangeKind::Filter).count() == 0 || of(RangeKind::Filter).any(holds)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stop_ranges_win_over_filter_ranges_and_no_filter_range_means_everywhere() {
+        let range = |kind, first, last| AddressRange { kind, first, last };
+        let none = AddressRange::default();
+        let code = range(RangeKind::from(1), 0x1000, 0x1fff);
+        let stop = range(RangeKind::from(2), 0x1800, 0x18ff);
+        for (ranges, inside, outside) in [
+            ([none; 4], &[0, 0x1000, u64::MAX][..], &[][..]),
+            ([none, code, none, none], &[0x1000, 0x1fff], &[0xfff, 0x2000]),
+            ([stop, code, none, none], &[0x17ff, 0x1900], &[0x1800, 0x18ff, 0x2000]),
+            ([stop, none, none, none], &[0, 0x17ff], &[0x1800]),
+            ([range(RangeKind::from(7), 0, 1), none, none, none], &[0, 5], &[]),
+        ] {
+            let filter = AddressFilter { ranges };
+            for &ip in inside {
+                assert!(filter.contains(ip), "{ranges:x?} {ip:x}");
+            }
+            for &ip in outside {
+                assert!(!filter.contains(ip), "{ranges:x?} {ip:x}");
+            }
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! Time: what the timing packets say, for the events between them.
+
+use super::EventDecoder;
+use crate::{
+    error::ErrorKind,
+    packet::Packet,
+    time::{Calibration, Estimate, TimeError},
+};
+
+/// What time it is, and how long a core cycle takes.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Clock {
+    estimate: Estimate,
+    calibration: Calibration,
+    /// Between PSB and PSBEND, where TSC and CBR repeat what is known.
+    pub(super) in_psb: bool,
+}
+
+impl Clock {
+    /// The TSC, the time relative to the synchronisation where there is none, and the CYCs that were lost.
+    #[inline]
+    pub(super) fn now(&self) -> (Option<u64>, u64, u64) {
+        (self.estimate.time().ok(), self.estimate.relative(), self.estimate.lost_cyc())
+    }
+}
+
+impl EventDecoder<'_> {
+    /// Applies a packet that has to do with time.
+    #[inline]
+    pub(super) fn track_time(&mut self, packet: Packet) -> Result<(), ErrorKind> {
+        match packet {
+            Packet::Tsc(_)
+            | Packet::Cbr(_)
+            | Packet::Tma(_)
+            | Packet::Mtc(_)
+            | Packet::Cyc(_)
+            | Packet::Ovf => self.apply_timing(packet),
+            _ => Ok(()),
+        }
+    }
+
+    fn apply_timing(&mut self, packet: Packet) -> Result<(), ErrorKind> {
+        let clocks = &self.options.clocks;
+        let Clock { estimate, calibration, in_psb } = &mut self.clock;
+        match packet {
+            Packet::Tsc(tsc) => {
+                calibration.tsc(tsc, *in_psb);
+                estimate.tsc(tsc);
+                Ok(())
+            }
+            Packet::Cbr(cbr) => check("CBR", cbr.ratio.into(), calibration.cbr(cbr.ratio, *in_psb, clocks))
+                .and_then(|()| check("CBR", cbr.ratio.into(), estimate.cbr(cbr.ratio))),
+            Packet::Tma(tma) => check("TMA", tma.ctc.into(), estimate.tma(tma, clocks)),
+            Packet::Mtc(mtc) => check("MTC", mtc.ctc.into(), calibration.mtc(mtc, clocks))
+                .and_then(|()| check("MTC", mtc.ctc.into(), estimate.mtc(mtc, clocks))),
+            Packet::Cyc(cyc) => {
+                calibration.cyc(cyc);
+                let ratio = calibration.ratio().unwrap_or(0);
+                check("CYC", cyc.cycles, estimate.cyc(cyc, ratio, clocks))
+            }
+            Packet::Ovf => {
+                calibration.ovf(self.options.keep_calibration);
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// What a packet cannot mean is wrong with the trace; what is missing of the clocks is not.
+fn check(packet: &'static str, value: u64, step: Result<(), TimeError>) -> Result<(), ErrorKind> {
+    match step {
+        Err(TimeError::OutOfRange) => Err(ErrorKind::MalformedPacket { packet, value }),
+        Err(TimeError::UnexpectedTma) => Err(ErrorKind::UnexpectedPacket(packet)),
+        Ok(()) | Err(TimeError::UnknownRatio | TimeError::NoTsc | TimeError::NotCalibrated) => Ok(()),
+    }
+}

@@ -1,0 +1,77 @@
+//! Errata that only the code under the trace shows.
+//!
+//! Source: the specification updates of the 5th generation Intel Core processors (BDM64, "An Incorrect LBR or Intel
+//! Processor Trace Packet May Be Recorded Following a Transactional Abort") and of the 6th (SKD022, "VM Entry That Clears
+//! TraceEn May Generate a FUP"; SKL014, "Intel PT TIP.PGD May Not Have Target IP Payload").
+
+use super::InsnDecoder;
+use crate::{
+    error::Error,
+    event::{Event, EventKind},
+    insn::{self, Class, Insn, Op},
+};
+
+/// How many instructions to look ahead for the place of an abort.
+const STEPS: usize = 256;
+
+impl<'a> InsnDecoder<'a> {
+    /// BDM64: the branch that was left went to the place of the abort that comes next, if nothing else leads there.
+    pub(super) fn jump_by_bdm64(&mut self) -> Result<(), Error> {
+        self.look()?;
+        let aborted = |_: &Self, event: &Event, _| matches!(event.kind, EventKind::Tsx { aborted: true, .. });
+        if let Some(Event { ip: Some(ip), .. }) = self.event_if_next(aborted)
+            && !self.reaches(ip)
+        {
+            self.ip = ip;
+        }
+        Ok(())
+    }
+
+    /// Whether the code leads to `target` by itself.
+    fn reaches(&mut self, target: u64) -> bool {
+        let mut ip = self.ip;
+        for _ in 0..STEPS {
+            if ip == target {
+                return true;
+            }
+            let Some(insn) = self.peek(ip) else { return false };
+            ip = match (insn.class, insn.target) {
+                (Class::Other | Class::Ptwrite, _) => insn.next(ip),
+                (Class::NearJump | Class::NearCall, Some(target)) => target,
+                _ => return false,
+            };
+        }
+        false
+    }
+
+    /// SKD022: what looks like an asynchronous end in front of a VM entry is the VM entry's own.
+    pub(super) fn is_entry_by_skd022(&mut self, event: &Event) -> bool {
+        let EventKind::AsyncDisabled { at } = event.kind else { return false };
+        if !self.options.errata.skd022 || at != self.ip {
+            return false;
+        }
+        let enters = self.peek(at).is_some_and(|insn| insn.op == Op::VmEntry);
+        if enters {
+            self.event = Some(Event { kind: EventKind::Disabled, ..*event });
+        }
+        enters
+    }
+
+    /// SKL014: the end of tracing that comes next, which has no IP, is that of a direct branch out of the filter's
+    /// ranges.
+    pub(super) fn leads_out_by_skl014(&self, insn: &Insn) -> bool {
+        self.options.errata.skl014
+            && matches!(insn.class, Class::NearJump | Class::NearCall)
+            && insn.target.is_some_and(|target| !self.options.filter.contains(target))
+            && self
+                .event_if_next(|_, event, _| event.kind == EventKind::Disabled && event.ip.is_none())
+                .is_some()
+    }
+
+    /// The instruction at `ip`, without going there.
+    fn peek(&self, ip: u64) -> Option<Insn> {
+        let mut bytes = [0; insn::MAX_LEN];
+        let len = self.image.read(ip, self.cr3, &mut bytes);
+        insn::decode(bytes.get(..len)?, self.mode?, ip).ok()
+    }
+}

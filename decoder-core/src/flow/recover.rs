@@ -1,0 +1,147 @@
+//! Going on behind an error without the next PSB: events say where the decoder is.
+
+use super::{InsnDecoder, Tracing, Walk};
+use crate::{
+    error::{Error, ErrorKind},
+    event::{Event, EventKind},
+};
+
+/// What [`InsnDecoder::recover`] came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Recovered {
+    /// A place to go on; tracing may be off there.
+    Place,
+    /// The end of the trace.
+    End,
+    /// An event whose place is not known, on the way; the search goes on with the next call.
+    Event(Event),
+}
+
+impl InsnDecoder<'_> {
+    /// Behind an error, looks for the next event that says where the decoder is, to go on from there.
+    ///
+    /// What lies between is lost. A PSB+ among it is begun with anew.
+    ///
+    /// # Errors
+    /// When there is an error before such an event. Then [`sync_forward`](Self::sync_forward) is left.
+    pub fn recover(&mut self) -> Result<Recovered, Error> {
+        self.executed = None;
+        self.tick = None;
+        self.walk = Walk::new();
+        self.failed = false;
+        let recovered = self.search();
+        match recovered {
+            Ok(Recovered::Place) => self.error = None,
+            Ok(Recovered::Event(_)) => {}
+            Ok(Recovered::End) => self.failed = true,
+            Err(error) => {
+                self.error = Some(error);
+                self.failed = true;
+            }
+        }
+        recovered
+    }
+
+    fn search(&mut self) -> Result<Recovered, Error> {
+        loop {
+            let event = match self.event.take() {
+                Some(event) => event,
+                None if self.deferred.is_none() && !self.events.is_synced() => {
+                    return Err(self.error.unwrap_or(self.fail(ErrorKind::OutOfSync)));
+                }
+                None => match self.next_event()? {
+                    Some(event) => event,
+                    None => {
+                        self.tnt.clear();
+                        return Ok(Recovered::End);
+                    }
+                },
+            };
+            self.tnt.clear();
+            self.tnt_event = None;
+            if let Some(recovered) = self.place(event)? {
+                return Ok(recovered);
+            }
+        }
+    }
+
+    /// What `event` says about the place; `None` when that is nothing.
+    fn place(&mut self, event: Event) -> Result<Option<Recovered>, Error> {
+        if event.status {
+            self.event = Some(event);
+            return self.start_over().map(Some);
+        }
+        let pending = match (event.kind, event.ip) {
+            (EventKind::Enabled { .. }, _) => {
+                self.stop(0);
+                true
+            }
+            (EventKind::Disabled, _) => {
+                self.stop(event.ip.unwrap_or(0));
+                false
+            }
+            (EventKind::AsyncDisabled { at: from } | EventKind::AsyncBranch { from }, _) => {
+                self.resume_at(from);
+                true
+            }
+            (EventKind::Overflow, _) => true,
+            (EventKind::Tip, Some(ip)) => {
+                self.resume_at(ip);
+                false
+            }
+            (EventKind::Tip, None) => {
+                return Err(Error { offset: event.held, kind: ErrorKind::IpSuppressed("TIP") });
+            }
+            (
+                EventKind::ExecMode(_)
+                | EventKind::Tsx { .. }
+                | EventKind::Iflags { .. }
+                | EventKind::Interrupt { .. },
+                None,
+            ) => {
+                self.stop(0);
+                true
+            }
+            (EventKind::Ptwrite(_), None) => return Ok(Some(Recovered::Event(event))),
+            (EventKind::Paging(_) | EventKind::Vmcs(_), _)
+            | (EventKind::AsyncPaging(_) | EventKind::AsyncVmcs(_), None) => {
+                self.apply_context(event.kind);
+                return Ok(None);
+            }
+            (
+                EventKind::Stop
+                | EventKind::Pwre(_)
+                | EventKind::Pwrx(_)
+                | EventKind::Cbr { .. }
+                | EventKind::Mnt { .. }
+                | EventKind::Tnt(_)
+                | EventKind::Trigger { .. }
+                | EventKind::Sipi { .. },
+                _,
+            ) => return Ok(None),
+            (_, Some(ip)) => {
+                self.resume_at(ip);
+                true
+            }
+            (_, None) => return Ok(None),
+        };
+        self.event = pending.then_some(event);
+        Ok(Some(Recovered::Place))
+    }
+
+    /// Begins again with the PSB+ whose status update is at hand.
+    fn start_over(&mut self) -> Result<Recovered, Error> {
+        let psb = self.events.status_psb();
+        // The mode stays known: what contradicts it once does so again.
+        let mode = self.mode;
+        self.forget();
+        self.mode = mode;
+        self.events.rewind(psb);
+        if self.events.sync_forward().is_none() {
+            return Ok(Recovered::End);
+        }
+        while self.next_status()?.is_some() {}
+        let known = self.tracing != Tracing::Unknown || self.event.is_some();
+        Ok(if known { Recovered::Place } else { Recovered::End })
+    }
+}

@@ -1,0 +1,43 @@
+//! Why there is no answer.
+
+use super::Pending;
+use crate::error::Error;
+use core::fmt;
+
+/// Why there is no answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QueryError {
+    /// Something is wrong with the trace.
+    Trace(Error),
+    /// Something else comes next. The trace does not fit the walk, or the other way round.
+    Other {
+        /// The offset of the packet that comes next.
+        offset: u64,
+        /// What it is.
+        pending: Pending,
+    },
+}
+
+impl From<Error> for QueryError {
+    fn from(error: Error) -> Self {
+        Self::Trace(error)
+    }
+}
+
+impl fmt::Display for QueryError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Trace(error) => error.fmt(f),
+            Self::Other { offset, pending } => {
+                let what = match pending {
+                    Pending::Event => "an event",
+                    Pending::Conditional => "the outcome of a conditional branch",
+                    Pending::Indirect => "the target of an indirect branch",
+                };
+                write!(f, "{offset:#x}: {what} comes next, and something else was asked for")
+            }
+        }
+    }
+}
+
+impl core::error::Error for QueryError {}

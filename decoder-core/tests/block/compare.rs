@@ -1,0 +1,135 @@
+//! Both decoders side by side.
+
+use pugmark_decoder_core::{
+    Error,
+    block::{self, BlockDecoder, Slot},
+    event::{Counters, Event},
+    flow::{self, InsnDecoder},
+    hash::AddressHash,
+    image::Image,
+    mode::ExecMode,
+};
+
+/// What a decoder gives, with blocks taken apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    Sync(u64),
+    Insn {
+        ip: u64,
+        mode: ExecMode,
+        speculative: bool,
+    },
+    Event(Event),
+    /// The trace ends, with the decoder here.
+    End(Option<u64>),
+    Error(Error),
+}
+
+/// What blocks were like.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Sum {
+    pub(crate) blocks: u64,
+    pub(crate) insns: u64,
+    pub(crate) errors: u64,
+    pub(crate) hash: AddressHash,
+}
+
+/// How much memory for code the block decoder gets: none, little enough for runs to replace each other, and enough.
+const MEMORIES: [usize; 3] = [0, 16, 1 << 12];
+
+/// Decodes with both in every way; says what differs.
+pub(crate) fn compare(
+    trace: &[u8],
+    image: Image<'_>,
+    events: pugmark_decoder_core::event::Options,
+) -> Result<Sum, String> {
+    let (expected, counters) = insns(trace, image, events);
+    let mut sum = Sum::default();
+    for memory in MEMORIES {
+        for (end_on_call, end_on_jump) in [(false, false), (true, false), (false, true)] {
+            let options = block::Options { events, end_on_call, end_on_jump };
+            let mut memory = vec![Slot::default(); memory];
+            let decoder = BlockDecoder::with_options(trace, image, &mut memory, options);
+            let (got, seen, these) = blocks(decoder)?;
+            if got != expected {
+                let same = got.iter().zip(&expected).take_while(|(a, b)| a == b).count();
+                return Err(format!(
+                    "{options:?}, step {same}: {:x?} instead of {:x?}, behind {:x?}",
+                    got.get(same),
+                    expected.get(same),
+                    expected.get(same.saturating_sub(3)..same)
+                ));
+            }
+            if seen != counters {
+                return Err(format!("{options:?}: {seen:?} instead of {counters:?}"));
+            }
+            sum = these;
+        }
+    }
+    Ok(sum)
+}
+
+fn insns(
+    trace: &[u8],
+    image: Image<'_>,
+    options: pugmark_decoder_core::event::Options,
+) -> (Vec<Step>, Counters) {
+    let mut decoder = InsnDecoder::with_options(trace, image, options);
+    let mut steps = vec![];
+    while let Some(psb) = decoder.resync() {
+        steps.push(Step::Sync(psb));
+        loop {
+            steps.push(match decoder.next() {
+                Ok(Some(flow::Item::Insn(insn))) => {
+                    Step::Insn { ip: insn.ip, mode: insn.mode, speculative: insn.speculative }
+                }
+                Ok(Some(flow::Item::Event(event))) => Step::Event(event),
+                Ok(None) => Step::End(decoder.ip()),
+                Err(error) => Step::Error(error),
+            });
+            if matches!(steps.last(), Some(Step::End(_) | Step::Error(_))) {
+                break;
+            }
+        }
+    }
+    (steps, decoder.counters())
+}
+
+fn blocks(mut decoder: BlockDecoder<'_>) -> Result<(Vec<Step>, Counters, Sum), String> {
+    let mut steps = vec![];
+    let mut sum = Sum::default();
+    while let Some(psb) = decoder.resync() {
+        steps.push(Step::Sync(psb));
+        loop {
+            match decoder.next() {
+                Ok(Some(block::Item::Block(block))) => {
+                    let mut last = None;
+                    sum.blocks += 1;
+                    for (ip, _) in decoder.insns(&block) {
+                        steps.push(Step::Insn { ip, mode: block.mode, speculative: block.speculative });
+                        sum.hash.add(ip);
+                        sum.insns += 1;
+                        last = Some(ip);
+                    }
+                    if last != Some(block.end_ip) {
+                        return Err(format!("{block:x?} ends at {last:x?}"));
+                    }
+                }
+                Ok(Some(block::Item::Event(event))) => steps.push(Step::Event(event)),
+                Ok(None) => {
+                    steps.push(Step::End(decoder.ip()));
+                    break;
+                }
+                Err(error) => {
+                    steps.push(Step::Error(error));
+                    sum.errors += 1;
+                    if decoder.next().is_ok() {
+                        return Err("goes on after an error".into());
+                    }
+                    break;
+                }
+            }
+        }
+    }
+    Ok((steps, decoder.counters(), sum))
+}

@@ -1,0 +1,136 @@
+//! The query layer gives what the event layer gives, outcome by outcome, from any PSB on, and refuses what is not next.
+
+#[allow(dead_code, unreachable_pub, reason = "a module of another test")]
+#[path = "../flow/notation.rs"]
+mod notation;
+
+use pugmark_decoder_core::{
+    Error,
+    event::{Event, EventDecoder, EventKind, Options},
+    query::{Answer, Pending, QueryDecoder, QueryError},
+};
+use std::{fs, path::Path};
+
+/// The traces of the scenarios, with what is asked of the decoder.
+fn traces() -> Vec<(String, Vec<u8>, Options)> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/scenarios");
+    let mut paths: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    paths.sort();
+    let trace = |path: &std::path::PathBuf| {
+        let scenario = notation::Scenario::parse(&fs::read_to_string(path).unwrap());
+        (path.display().to_string(), scenario.trace, scenario.options)
+    };
+    paths.iter().map(trace).collect()
+}
+
+/// The event layer's events up to the end or an error, as answers.
+fn expected(mut decoder: EventDecoder<'_>) -> (Vec<Answer>, Option<Error>) {
+    let mut answers = vec![];
+    loop {
+        match decoder.next() {
+            Ok(Some(Event { kind: EventKind::Tnt(tnt), .. })) => {
+                answers.extend(tnt.outcomes().map(Answer::Conditional));
+            }
+            Ok(Some(Event { kind: EventKind::Tip, ip, .. })) => answers.push(Answer::Indirect(ip)),
+            Ok(Some(event)) => answers.push(Answer::Event(event)),
+            Ok(None) => return (answers, None),
+            Err(error) => return (answers, Some(error)),
+        }
+    }
+}
+
+/// All answers, each by its own verb, with the other verbs refused in front of it.
+fn asked(decoder: &mut QueryDecoder<'_>) -> (Vec<Answer>, Option<Error>) {
+    let mut answers = vec![];
+    loop {
+        let pending = match decoder.pending() {
+            Ok(Some(pending)) => pending,
+            Ok(None) => return (answers, None),
+            Err(error) => return (answers, Some(error)),
+        };
+        let other = Err(QueryError::Other { offset: decoder.offset(), pending });
+        if pending != Pending::Conditional {
+            assert_eq!(decoder.conditional(), other.map(|()| None));
+        }
+        if pending != Pending::Indirect {
+            assert_eq!(decoder.indirect(), other.map(|()| None));
+        }
+        if pending != Pending::Event {
+            assert_eq!(decoder.event(), other.map(|()| None));
+        }
+        answers.push(match pending {
+            Pending::Conditional => Answer::Conditional(decoder.conditional().unwrap().unwrap()),
+            Pending::Indirect => Answer::Indirect(decoder.indirect().unwrap().unwrap()),
+            Pending::Event => Answer::Event(decoder.event().unwrap().unwrap()),
+        });
+    }
+}
+
+#[test]
+fn gives_the_events_and_each_outcome_from_every_psb_on() {
+    let (mut psbs, mut answers) = (0, 0);
+    for (name, trace, options) in traces() {
+        let mut events = EventDecoder::with_options(&trace, options);
+        let mut query = QueryDecoder::with_options(&trace, options);
+        let mut offsets = vec![];
+        while let Some(psb) = events.sync_forward() {
+            assert_eq!(query.sync_forward(), Some(psb), "{name}");
+            assert_eq!(query.sync_offset(), Some(psb), "{name}");
+            offsets.push(psb);
+            // Both stay where they are, for the next PSB to be found.
+            let expected = expected(events.clone());
+            answers += expected.0.len();
+            assert_eq!(asked(&mut query.clone()), expected, "{name} from {psb:#x}");
+            let mut at = query.clone();
+            at.next().ok();
+            assert!(at.sync_at(psb), "{name}");
+            assert_eq!((at.offset(), at.sync_offset()), (psb, Some(psb)), "{name}");
+            assert_eq!(asked(&mut at), expected, "{name} at {psb:#x}");
+            assert!(!at.sync_at(psb + 1), "{name}");
+        }
+        assert_eq!(query.sync_forward(), None, "{name}");
+        for &psb in offsets.iter().rev().skip(1) {
+            assert_eq!(query.sync_backward(), Some(psb), "{name}");
+        }
+        psbs += offsets.len();
+    }
+    assert!(psbs > 60 && answers > 300, "{answers} answers behind {psbs} PSBs");
+}
+
+#[test]
+fn a_deferred_tip_is_given_before_the_outcomes_in_front_of_it() {
+    // PSB, PSBEND, FUP (1000) before it; TNT (taken, not taken), TIP (2000), TNT (taken).
+    let trace = b"\
+        \x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x99\x01\x7d\0\x10\0\0\0\0\x02\x23\
+        \x0c\x2d\0\x20\x06";
+    let mut query = QueryDecoder::new(trace);
+    query.sync_forward();
+    while query.pending() == Ok(Some(Pending::Event)) {
+        query.event().unwrap();
+    }
+    assert_eq!(query.conditional(), Ok(Some(true)));
+    assert_eq!(query.deferred(), Ok(Some(Some(0x2000))));
+    assert_eq!(query.deferred(), Err(QueryError::Other { offset: 0x1f, pending: Pending::Conditional }));
+    assert_eq!(query.conditional(), Ok(Some(false)));
+    assert_eq!(query.conditional(), Ok(Some(true)));
+    assert_eq!((query.conditional(), query.event()), (Ok(None), Ok(None)));
+}
+
+#[test]
+fn time_and_bus_ratio_are_those_of_what_was_given_out_last() {
+    // PSB, TSC (5), CBR (20), MODE.Exec, FUP (1000), PSBEND, TNT (taken), TSC (9), TNT (taken).
+    let trace = b"\
+        \x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x19\x05\0\0\0\0\0\0\x02\x03\x20\0\
+        \x99\x01\x7d\0\x10\0\0\0\0\x02\x23\x06\x19\x09\0\0\0\0\0\0\x06";
+    let mut query = QueryDecoder::new(trace);
+    query.sync_forward();
+    assert_eq!((query.time(), query.core_bus_ratio()), (None, None));
+    while query.pending() == Ok(Some(Pending::Event)) {
+        query.event().unwrap();
+    }
+    assert_eq!((query.time(), query.core_bus_ratio()), (Some(5), Some(0x20)));
+    query.conditional().unwrap();
+    assert_eq!((query.time(), query.lost_cyc()), (Some(5), 0));
+    query.conditional().unwrap();
+    assert_eq!(query.time(), Some(9));
+}

@@ -1,0 +1,237 @@
+//! libipt's packet and block decoders, for measuring beside our own.
+//!
+//! As in [`libipt`](crate::libipt) the library is loaded at run time. Code comes from files, because libipt remembers
+//! the blocks of code that it has mapped, and not of code that a callback reads.
+
+use anyhow::{Context, Result, bail};
+use std::{
+    ffi::{CString, c_char, c_int, c_void},
+    os::unix::ffi::OsStrExt,
+    path::PathBuf,
+    ptr::{self, NonNull},
+};
+
+/// Code in a file.
+#[derive(Clone, Debug)]
+pub struct FileSection {
+    /// The file.
+    pub file: PathBuf,
+    /// Where in the file.
+    pub offset: u64,
+    /// How many bytes.
+    pub len: u64,
+    /// Where in memory.
+    pub base: u64,
+}
+
+type Handle = NonNull<c_void>;
+
+/// libipt's functions; the signatures are those of intel-pt.h, version 2.
+pub struct Libipt {
+    pkt_alloc: unsafe extern "C" fn(*const Config) -> Option<Handle>,
+    pkt_free: unsafe extern "C" fn(Handle),
+    pkt_sync_forward: unsafe extern "C" fn(Handle) -> c_int,
+    pkt_next: unsafe extern "C" fn(Handle, *mut Packet, usize) -> c_int,
+    blk_alloc: unsafe extern "C" fn(*const Config) -> Option<Handle>,
+    blk_free: unsafe extern "C" fn(Handle),
+    blk_sync_forward: unsafe extern "C" fn(Handle) -> c_int,
+    blk_next: unsafe extern "C" fn(Handle, *mut Block, usize) -> c_int,
+    blk_event: unsafe extern "C" fn(Handle, *mut Event, usize) -> c_int,
+    blk_set_image: unsafe extern "C" fn(Handle, Handle) -> c_int,
+    image_alloc: unsafe extern "C" fn(*const c_char) -> Option<Handle>,
+    image_free: unsafe extern "C" fn(Handle),
+    image_add_file: unsafe extern "C" fn(Handle, *const c_char, u64, u64, *const c_void, u64) -> c_int,
+}
+
+/// `struct pt_config` up to its errata; libipt takes what is missing behind for zero.
+#[repr(C)]
+struct Config {
+    size: usize,
+    begin: *const u8,
+    end: *const u8,
+    callback: usize,
+    context: usize,
+    cpu: [u32; 2],
+    errata: [u32; 16],
+}
+
+/// Room for `struct pt_packet`.
+#[repr(C, align(8))]
+struct Packet {
+    kind: c_int,
+    size: u8,
+    payload: [u64; 4],
+}
+
+/// `struct pt_block`.
+#[repr(C)]
+#[derive(Default)]
+struct Block {
+    ip: u64,
+    end_ip: u64,
+    isid: c_int,
+    mode: c_int,
+    class: c_int,
+    insns: u16,
+    raw: [u8; 15],
+    size: u8,
+    flags: u32,
+}
+
+/// The begin of `struct pt_event`; libipt copies as much as there is room for.
+#[repr(C)]
+#[derive(Default)]
+struct Event {
+    kind: c_int,
+    flags: u32,
+    rest: [u64; 16],
+}
+
+const STATUS_EVENT_PENDING: c_int = 1 << 0;
+const STATUS_END_OF_STREAM: c_int = 1 << 2;
+
+impl Libipt {
+    /// The library; `None` where it is not installed.
+    #[must_use]
+    pub fn load() -> Option<Self> {
+        // SAFETY: libipt has no constructors and no destructors.
+        let library = unsafe { libloading::Library::new("libipt.so.2") }.ok()?;
+        // Its functions are used to the end of the program, so it is never unloaded.
+        let library: &'static libloading::Library = Box::leak(Box::new(library));
+        /// The function of this name, with the type of the field that it is assigned to.
+        macro_rules! function {
+            ($name:literal) => {
+                // SAFETY: intel-pt.h declares the function of this name with this type.
+                *unsafe { library.get($name) }.ok()?
+            };
+        }
+        Some(Self {
+            pkt_alloc: function!(b"pt_pkt_alloc_decoder"),
+            pkt_free: function!(b"pt_pkt_free_decoder"),
+            pkt_sync_forward: function!(b"pt_pkt_sync_forward"),
+            pkt_next: function!(b"pt_pkt_next"),
+            blk_alloc: function!(b"pt_blk_alloc_decoder"),
+            blk_free: function!(b"pt_blk_free_decoder"),
+            blk_sync_forward: function!(b"pt_blk_sync_forward"),
+            blk_next: function!(b"pt_blk_next"),
+            blk_event: function!(b"pt_blk_event"),
+            blk_set_image: function!(b"pt_blk_set_image"),
+            image_alloc: function!(b"pt_image_alloc"),
+            image_free: function!(b"pt_image_free"),
+            image_add_file: function!(b"pt_image_add_file"),
+        })
+    }
+
+    /// How many packets there are from the first PSB to the first error.
+    ///
+    /// # Errors
+    /// When libipt gives no decoder.
+    pub fn packets(&self, trace: &[u8]) -> Result<u64> {
+        let config = config(trace);
+        // SAFETY: libipt copies the configuration and only reads the trace, which outlives the decoder.
+        let decoder = unsafe { (self.pkt_alloc)(&raw const config) }.context("libipt: no packet decoder")?;
+        let mut packet = Packet { kind: 0, size: 0, payload: [0; 4] };
+        let mut count = 0;
+        // SAFETY: the decoder is allocated.
+        if unsafe { (self.pkt_sync_forward)(decoder) } >= 0 {
+            // SAFETY: the decoder is allocated, the packet has the size that is said.
+            while unsafe { (self.pkt_next)(decoder, &raw mut packet, size_of::<Packet>()) } >= 0 {
+                count += 1;
+            }
+        }
+        // SAFETY: the decoder was allocated and is not used any more.
+        unsafe { (self.pkt_free)(decoder) };
+        Ok(count)
+    }
+
+    /// An image of files, to be used again and again.
+    ///
+    /// # Errors
+    /// When libipt refuses it.
+    pub fn image(&self, sections: &[FileSection]) -> Result<LibiptImage<'_>> {
+        // SAFETY: images need no name.
+        let handle = unsafe { (self.image_alloc)(ptr::null()) }.context("libipt: no image")?;
+        let image = LibiptImage { library: self, handle };
+        for FileSection { file, offset, len, base } in sections {
+            let name = CString::new(file.as_os_str().as_bytes())?;
+            // SAFETY: the image is allocated, the name ends with zero; no address space means all.
+            let status =
+                unsafe { (self.image_add_file)(handle, name.as_ptr(), *offset, *len, ptr::null(), *base) };
+            if status < 0 {
+                bail!("libipt: cannot add {} at {base:#x}: error {}", file.display(), -status);
+            }
+        }
+        Ok(image)
+    }
+}
+
+/// An image of libipt.
+pub struct LibiptImage<'a> {
+    library: &'a Libipt,
+    handle: Handle,
+}
+
+impl LibiptImage<'_> {
+    /// How many instructions and how many blocks there are from the first PSB on; after an error it goes on at the next.
+    ///
+    /// # Errors
+    /// When libipt gives no decoder.
+    pub fn blocks(&self, trace: &[u8]) -> Result<(u64, u64)> {
+        let library = self.library;
+        let config = config(trace);
+        // SAFETY: libipt copies the configuration and only reads the trace, which outlives the decoder.
+        let decoder =
+            unsafe { (library.blk_alloc)(&raw const config) }.context("libipt: no block decoder")?;
+        // SAFETY: both are allocated; the image is freed after the decoder.
+        let status = unsafe { (library.blk_set_image)(decoder, self.handle) };
+        let mut counts = (0, 0);
+        if status >= 0 {
+            // SAFETY: the decoder is allocated.
+            while let status @ 0.. = unsafe { (library.blk_sync_forward)(decoder) } {
+                self.until_error(decoder, status, &mut counts);
+            }
+        }
+        // SAFETY: the decoder was allocated and is not used any more.
+        unsafe { (library.blk_free)(decoder) };
+        Ok(counts)
+    }
+
+    fn until_error(&self, decoder: Handle, mut status: c_int, (insns, blocks): &mut (u64, u64)) {
+        let mut block = Block::default();
+        let mut event = Event::default();
+        loop {
+            while status & STATUS_EVENT_PENDING != 0 {
+                // SAFETY: the decoder is allocated, the event has the size that is said.
+                status = unsafe { (self.library.blk_event)(decoder, &raw mut event, size_of::<Event>()) };
+                if status < 0 {
+                    return;
+                }
+            }
+            if status & STATUS_END_OF_STREAM != 0 {
+                return;
+            }
+            block.insns = 0;
+            // SAFETY: the decoder is allocated, the block has the size that is said.
+            status = unsafe { (self.library.blk_next)(decoder, &raw mut block, size_of::<Block>()) };
+            // An error may come behind instructions; then there are the instructions as well.
+            *insns += u64::from(block.insns);
+            *blocks += u64::from(block.insns > 0);
+            if status < 0 {
+                return;
+            }
+        }
+    }
+}
+
+impl Drop for LibiptImage<'_> {
+    fn drop(&mut self) {
+        // SAFETY: it was allocated, and no decoder has it any more.
+        unsafe { (self.library.image_free)(self.handle) };
+    }
+}
+
+fn config(trace: &[u8]) -> Config {
+    let range = trace.as_ptr_range();
+    let size = size_of::<Config>();
+    Config { size, begin: range.start, end: range.end, callback: 0, context: 0, cpu: [0; 2], errata: [0; 16] }
+}

@@ -1,0 +1,36 @@
+//! Shows the instructions of an Intel PT trace.
+
+use pugmark_tools::args::Args;
+use pugmark_tools::ptxed::{self, Command, Failure};
+use std::io::{self, BufWriter, Write};
+use std::process::ExitCode;
+
+/// What the output's format is that of.
+const COMPATIBLE: &str = "2.3.0-devel";
+
+fn main() -> ExitCode {
+    let mut args = std::env::args_os().map(|argument| argument.to_string_lossy().into_owned());
+    let program = args.next().unwrap_or_else(|| "ptxed".into());
+    let mut out = BufWriter::new(io::stdout().lock());
+    let command = Command::parse(&program, Args::new(args), &mut out);
+    // A reader that has seen enough is no error.
+    let (_, status) = match command {
+        Ok(Command::Help) => (write!(out, "{}", ptxed::HELP), ExitCode::SUCCESS),
+        Ok(Command::Version) => {
+            (writeln!(out, "{program}-{COMPATIBLE} / libipt-{COMPATIBLE}"), ExitCode::SUCCESS)
+        }
+        Ok(Command::Decode(options)) => (ptxed::decode(*options, &mut out), ExitCode::SUCCESS),
+        Err(failure) => {
+            let status = match &failure {
+                Failure::Harmless(_) => ExitCode::SUCCESS,
+                Failure::Usage(_) | Failure::Line(_) => ExitCode::FAILURE,
+            };
+            let prefix =
+                if matches!(failure, Failure::Line(_)) { String::new() } else { format!("{program}: ") };
+            eprintln!("{prefix}{failure}");
+            (Ok(()), status)
+        }
+    };
+    let _ = out.flush();
+    status
+}

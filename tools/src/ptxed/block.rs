@@ -1,0 +1,128 @@
+//! Blocks: where one ends and the next begins.
+//!
+//! Without an event to come to, a block decoder remembers for each instruction it has passed where its block went on;
+//! code that is executed again makes longer blocks than code that is new.
+
+use pugmark_decoder_core::flow::Insn;
+use pugmark_decoder_core::image::Window;
+use pugmark_decoder_core::insn::Class;
+use std::collections::HashSet;
+
+/// The most instructions of a block.
+const MOST: u32 = 65535;
+/// The most new instructions of a block.
+const MOST_NEW: u32 = 1024;
+
+/// Finds blocks in a flow of instructions.
+#[derive(Debug)]
+pub(super) struct Blocks {
+    /// Near calls end blocks.
+    end_on_call: bool,
+    /// Near jumps end blocks.
+    end_on_jump: bool,
+    /// The instructions that a block went through with no event to come, by where their bytes are.
+    known: HashSet<usize>,
+    current: Option<Block>,
+}
+
+/// The block so far.
+#[derive(Clone, Copy, Debug)]
+struct Block {
+    insns: u32,
+    /// New instructions since the block left known ones.
+    new: u32,
+    walk: Walk,
+    /// Where the section is that it lies in.
+    section: (u64, *const u8),
+}
+
+/// How a block goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Walk {
+    /// To an event.
+    ToEvent,
+    /// Over instructions that are known.
+    Known,
+    /// Over new ones.
+    New,
+}
+
+impl Blocks {
+    /// Nothing is known yet. Near calls and near jumps end blocks if asked to.
+    pub(super) fn new(end_on_call: bool, end_on_jump: bool) -> Self {
+        Self { end_on_call, end_on_jump, known: HashSet::new(), current: None }
+    }
+
+    /// The block ends here: an event, an error, a synchronisation.
+    pub(super) fn end(&mut self) {
+        self.current = None;
+    }
+
+    /// Whether a block is open that the next instruction may belong to.
+    pub(super) fn is_open(&self) -> bool {
+        self.current.is_some()
+    }
+
+    /// Takes the next instruction, which lies in `window`; `target` is where it goes as a direct branch. Whether it
+    /// begins a block.
+    pub(super) fn add(
+        &mut self,
+        insn: &Insn,
+        target: Option<u64>,
+        window: Window<'_>,
+        to_event: bool,
+    ) -> bool {
+        let section = (window.base, window.bytes.as_ptr());
+        let open = self.current.take().filter(|block| block.section == section && block.insns < MOST);
+        let begins = open.is_none();
+        let mut block = open.unwrap_or_else(|| {
+            let walk = match to_event {
+                true => Walk::ToEvent,
+                false if self.known.contains(&place(insn.ip, window)) => Walk::Known,
+                false => Walk::New,
+            };
+            Block { insns: 0, new: 0, walk, section }
+        });
+        block.insns += 1;
+        let next = insn.ip.wrapping_add(insn.len.into());
+        let behind = match insn.class {
+            Class::NearJump | Class::NearCall => target.unwrap_or(next),
+            _ => next,
+        };
+        let crosses = window.from(insn.ip).len() < insn.len.into();
+        let mut ends = crosses
+            || match insn.class {
+                Class::Other | Class::Ptwrite => false,
+                Class::NearCall => self.end_on_call,
+                Class::NearJump => self.end_on_jump,
+                _ => true,
+            };
+        if block.walk == Walk::New {
+            self.known.insert(place(insn.ip, window));
+            block.new += 1;
+            ends |= match insn.class {
+                Class::NearCall => true,
+                Class::NearJump => behind <= insn.ip,
+                _ => false,
+            } || block.new == MOST_NEW;
+        }
+        if block.walk != Walk::ToEvent {
+            let known = !window.from(behind).is_empty() && self.known.contains(&place(behind, window));
+            block.walk = match (known, block.walk) {
+                (true, _) => Walk::Known,
+                (false, Walk::New) => Walk::New,
+                (false, _) => {
+                    block.new = 0;
+                    Walk::New
+                }
+            };
+        }
+        self.current = (!ends).then_some(block);
+        begins
+    }
+}
+
+/// The address of the byte that `ip` names: the same wherever a section is mapped.
+fn place(ip: u64, window: Window<'_>) -> usize {
+    window.from(ip).as_ptr() as usize
+}

@@ -1,0 +1,203 @@
+//! `pugmark bench`: how fast a layer decodes a trace that is in memory.
+//!
+//! Each run decodes the whole trace anew, with an empty memory for code. Hashing the addresses of instructions is not
+//! the decoder's work and takes longer than decoding; so it is done once before, and the runs only count.
+
+use super::{
+    code::Code,
+    decode::{self, Layer, hash_text},
+    layers::SLOTS,
+    options::Input,
+    progress::Progress,
+};
+use anyhow::{Result, ensure};
+use clap::Args;
+use pugmark_decoder_core::{
+    block::{self, BlockDecoder, Slot},
+    event::{self, EventDecoder},
+    flow::{self, InsnDecoder},
+    hash::AddressHash,
+    image::Image,
+    packet::{Context, Packets},
+    query::QueryDecoder,
+};
+use serde::Serialize;
+use std::{
+    hint::black_box,
+    io::{self, Write},
+    time::{Duration, Instant},
+};
+
+/// The options of `pugmark bench`.
+#[derive(Args, Clone, Debug)]
+pub struct Options {
+    #[command(flatten)]
+    input: Input,
+    /// How long to measure, at least
+    #[arg(long, default_value_t = 3.0, value_parser = parse_seconds)]
+    seconds: f64,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// How fast a layer is.
+#[derive(Clone, Debug, Serialize)]
+pub struct Speed {
+    /// The layer.
+    pub layer: Layer,
+    /// Bytes of the trace.
+    pub bytes: u64,
+    /// How often it was decoded.
+    pub runs: usize,
+    /// The fastest run.
+    pub seconds_min: f64,
+    /// The middle one.
+    pub seconds_median: f64,
+    /// 10^6 bytes of trace in a second of the middle run.
+    pub mb_per_s: f64,
+    /// What the layer counts: packets, events, branches and events, or instructions.
+    pub count: u64,
+    /// Of the instructions' addresses.
+    pub hash: String,
+}
+
+fn parse_seconds(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(seconds) if (0.0..=86400.0).contains(&seconds) => Ok(seconds),
+        _ => Err("not a number of seconds between 0 and 86400".into()),
+    }
+}
+
+/// Runs `pugmark bench`.
+///
+/// # Errors
+/// When there is no trace or no code to decode, or nobody to print for.
+pub fn run(options: &Options) -> Result<()> {
+    let mut progress = Progress::stderr();
+    let code = options.input.code()?;
+    let trace = options.input.load(&mut progress)?;
+    ensure!(!trace.is_empty(), "the trace is empty: there is nothing to measure");
+    let seconds = Duration::from_secs_f64(options.seconds);
+    let speed = measure(&trace, &code, options.input.options()?, options.input.layer, seconds, &mut progress);
+    let mut out = io::stdout().lock();
+    if options.json {
+        serde_json::to_writer(&mut out, &speed)?;
+        writeln!(out)?;
+    } else {
+        writeln!(
+            out,
+            "{:?}: {:.1} MB/s; {} bytes in {:.6} s, at best {:.6} s, of {} runs; count {}, hash {}",
+            speed.layer,
+            speed.mb_per_s,
+            speed.bytes,
+            speed.seconds_median,
+            speed.seconds_min,
+            speed.runs,
+            speed.count,
+            speed.hash
+        )?;
+    }
+    Ok(())
+}
+
+/// Decodes the trace again and again for at least this long, at least three times.
+pub fn measure(
+    trace: &[u8],
+    code: &Code,
+    options: event::Options,
+    layer: Layer,
+    least: Duration,
+    progress: &mut Progress,
+) -> Speed {
+    let hash = match layer {
+        Layer::Insns | Layer::Blocks => decode::decode(trace, code, options, layer, progress).hash,
+        _ => AddressHash::new(),
+    };
+    let sections = code.sections();
+    let image = Image::new(&sections);
+    let mut memory = vec![Slot::default(); SLOTS];
+    let mut times = vec![];
+    let mut count = 0;
+    let begin = Instant::now();
+    progress.begin("measuring", Some(least.as_millis() as u64));
+    while times.len() < 3 || begin.elapsed() < least {
+        let start = Instant::now();
+        count = black_box(once(black_box(trace), image, options, layer, &mut memory));
+        times.push(start.elapsed().as_secs_f64());
+        progress.at(begin.elapsed().as_millis() as u64);
+    }
+    progress.end();
+    times.sort_by(f64::total_cmp);
+    let median = times[times.len() / 2];
+    Speed {
+        layer,
+        bytes: trace.len() as u64,
+        runs: times.len(),
+        seconds_min: times[0],
+        seconds_median: median,
+        mb_per_s: trace.len() as f64 / 1e6 / median,
+        count,
+        hash: hash_text(hash),
+    }
+}
+
+/// Decodes the trace once and says how much there was of what the layer gives.
+pub fn once(
+    trace: &[u8],
+    image: Image<'_>,
+    options: event::Options,
+    layer: Layer,
+    memory: &mut [Slot],
+) -> u64 {
+    let mut count = 0;
+    match layer {
+        Layer::Packets => {
+            let context = Context { errata: options.errata, ..Context::new(options.dialect) };
+            let mut packets = Packets::new(trace).with_context(context);
+            while packets.sync_forward().is_some() {
+                count += packets.by_ref().filter(Result::is_ok).count() as u64;
+            }
+        }
+        Layer::Events => {
+            let mut decoder = EventDecoder::with_options(trace, options);
+            while decoder.sync_forward().is_some() {
+                while let Ok(Some(event)) = decoder.next() {
+                    black_box(&event);
+                    count += 1;
+                }
+            }
+        }
+        Layer::Query => {
+            let mut decoder = QueryDecoder::with_options(trace, options);
+            while decoder.sync_forward().is_some() {
+                while let Ok(Some(answer)) = decoder.next() {
+                    black_box(&answer);
+                    count += 1;
+                }
+            }
+        }
+        Layer::Insns => {
+            let mut decoder = InsnDecoder::with_options(trace, image, options);
+            while decoder.resync().is_some() {
+                while let Ok(Some(item)) = decoder.next() {
+                    black_box(&item);
+                    count += u64::from(matches!(item, flow::Item::Insn(_)));
+                }
+            }
+        }
+        Layer::Blocks => {
+            let options = block::Options { events: options, ..block::Options::default() };
+            let mut decoder = BlockDecoder::with_options(trace, image, memory, options);
+            while decoder.resync().is_some() {
+                while let Ok(Some(item)) = decoder.next() {
+                    black_box(&item);
+                    if let block::Item::Block(block) = item {
+                        count += u64::from(block.insns);
+                    }
+                }
+            }
+        }
+    }
+    count
+}

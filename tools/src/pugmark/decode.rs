@@ -1,0 +1,199 @@
+//! `pugmark decode`: a trace's totals.
+
+use super::{code::Code, layers, options::Input, progress::Progress};
+use anyhow::Result;
+use clap::{Args, ValueEnum};
+use pugmark_decoder_core::{Error, event, hash::AddressHash, image::Image};
+use serde::Serialize;
+use std::io::{self, Write};
+
+/// The options of `pugmark decode`.
+#[derive(Args, Clone, Debug)]
+pub struct Options {
+    #[command(flatten)]
+    input: Input,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// A layer of the decoder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Layer {
+    /// Packets alone
+    Packets,
+    /// What packets mean together
+    Events,
+    /// Branches and events, as one asks for them
+    Query,
+    /// The instruction flow
+    Insns,
+    /// The instruction flow by blocks
+    Blocks,
+}
+
+/// What a layer made of a trace.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Totals {
+    /// Bytes of the trace.
+    pub bytes: u64,
+    /// Packets.
+    pub packets: u64,
+    /// Events that the layer gave.
+    pub events: u64,
+    /// Conditional branches that the query layer gave.
+    pub conditional: u64,
+    /// Indirect branches that the query layer gave.
+    pub indirect: u64,
+    /// Instructions.
+    pub instructions: u64,
+    /// Blocks.
+    pub blocks: u64,
+    /// What was wrong. After each error the layer went on at the next PSB.
+    pub errors: Vec<Error>,
+    /// Of the instructions' addresses.
+    pub hash: AddressHash,
+    /// The first and the last TSC packet's value.
+    pub tsc_first: Option<u64>,
+    /// See `tsc_first`.
+    pub tsc_last: Option<u64>,
+}
+
+/// Totals as one JSON object.
+#[derive(Serialize)]
+struct Json {
+    layer: Layer,
+    bytes: u64,
+    packets: u64,
+    events: u64,
+    conditional_branches: u64,
+    indirect_branches: u64,
+    instructions: u64,
+    blocks: u64,
+    errors: Vec<JsonError>,
+    hash: String,
+    tsc_first: Option<u64>,
+    tsc_last: Option<u64>,
+}
+
+#[derive(Serialize)]
+struct JsonError {
+    offset: u64,
+    address: Option<u64>,
+    text: String,
+}
+
+/// Runs `pugmark decode`.
+///
+/// # Errors
+/// When there is no trace or no code to decode, or nobody to print for. What is wrong in the trace is in the totals.
+pub fn run(options: &Options) -> Result<()> {
+    let mut progress = Progress::stderr();
+    let code = options.input.code()?;
+    let trace = options.input.load(&mut progress)?;
+    let layer = options.input.layer;
+    let totals = decode(&trace, &code, options.input.options()?, layer, &mut progress);
+    let mut out = io::stdout().lock();
+    if options.json {
+        serde_json::to_writer(&mut out, &totals.json(layer))?;
+        writeln!(out)?;
+    } else {
+        totals.print(layer, &mut out)?;
+    }
+    Ok(())
+}
+
+/// Decodes a trace from its first PSB on.
+pub fn decode(
+    trace: &[u8],
+    code: &Code,
+    options: event::Options,
+    layer: Layer,
+    progress: &mut Progress,
+) -> Totals {
+    let sections = code.sections();
+    let image = Image::new(&sections);
+    progress.begin("decoding", Some(trace.len() as u64));
+    let mut totals = layers::packets(trace, options, progress);
+    totals = match layer {
+        Layer::Packets => totals,
+        // The packet layer's count is that of all packets; a layer above it may skip some.
+        _ => Totals {
+            bytes: totals.bytes,
+            packets: totals.packets,
+            tsc_first: totals.tsc_first,
+            tsc_last: totals.tsc_last,
+            ..match layer {
+                Layer::Packets | Layer::Events => layers::events(trace, options, progress),
+                Layer::Query => layers::query(trace, options, progress),
+                Layer::Insns => layers::insns(trace, image, options, progress),
+                Layer::Blocks => layers::blocks(trace, image, options, progress),
+            }
+        },
+    };
+    progress.end();
+    totals
+}
+
+impl Totals {
+    fn json(&self, layer: Layer) -> Json {
+        let error = |error: &Error| JsonError {
+            offset: error.offset,
+            address: error.kind.ip(),
+            text: error.kind.to_string(),
+        };
+        Json {
+            layer,
+            bytes: self.bytes,
+            packets: self.packets,
+            events: self.events,
+            conditional_branches: self.conditional,
+            indirect_branches: self.indirect,
+            instructions: self.instructions,
+            blocks: self.blocks,
+            errors: self.errors.iter().map(error).collect(),
+            hash: hash_text(self.hash),
+            tsc_first: self.tsc_first,
+            tsc_last: self.tsc_last,
+        }
+    }
+
+    fn print(&self, layer: Layer, out: &mut impl Write) -> io::Result<()> {
+        writeln!(out, "bytes         {}", self.bytes)?;
+        writeln!(out, "packets       {}", self.packets)?;
+        if layer != Layer::Packets {
+            writeln!(out, "events        {}", self.events)?;
+        }
+        match layer {
+            Layer::Packets | Layer::Events => {}
+            Layer::Query => {
+                writeln!(out, "conditional   {}", self.conditional)?;
+                writeln!(out, "indirect      {}", self.indirect)?;
+            }
+            Layer::Insns | Layer::Blocks => {
+                writeln!(out, "instructions  {}", self.instructions)?;
+                if layer == Layer::Blocks {
+                    writeln!(out, "blocks        {}", self.blocks)?;
+                }
+                writeln!(out, "hash          {}", hash_text(self.hash))?;
+            }
+        }
+        for (name, tsc) in [("tsc first", self.tsc_first), ("tsc last", self.tsc_last)] {
+            if let Some(tsc) = tsc {
+                writeln!(out, "{name:<13} {tsc:#x}")?;
+            }
+        }
+        writeln!(out, "errors        {}", self.errors.len())?;
+        for error in &self.errors {
+            writeln!(out, "  {error}")?;
+        }
+        Ok(())
+    }
+}
+
+/// A hash as the totals have it.
+#[must_use]
+pub fn hash_text(hash: AddressHash) -> String {
+    format!("{:#018x}", hash.value())
+}

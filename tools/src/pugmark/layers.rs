@@ -1,0 +1,160 @@
+//! Each layer over a whole trace, from PSB to PSB where something is wrong.
+
+use super::{decode::Totals, progress::Progress};
+use pugmark_decoder_core::{
+    Packet,
+    block::{self, BlockDecoder, Slot},
+    event::{self, EventDecoder},
+    flow::{self, InsnDecoder},
+    image::Image,
+    packet::{Context, Packets},
+    query::{Answer, QueryDecoder},
+};
+
+/// How many steps lie between two looks at the clock.
+const STRIDE: u32 = 1 << 16;
+
+/// How many runs of code are remembered: more than the hot code of a large program has.
+pub const SLOTS: usize = 1 << 16;
+
+/// The packet layer.
+pub fn packets(trace: &[u8], options: event::Options, progress: &mut Progress) -> Totals {
+    let mut totals = Totals { bytes: trace.len() as u64, ..Totals::default() };
+    let context = Context { errata: options.errata, ..Context::new(options.dialect) };
+    let mut packets = Packets::new(trace).with_context(context);
+    let mut stride = 0;
+    while packets.sync_forward().is_some() {
+        while let Some(packet) = packets.next() {
+            match packet {
+                Ok((_, packet)) => {
+                    totals.packets += 1;
+                    if let Packet::Tsc(tsc) = packet {
+                        totals.tsc_first.get_or_insert(tsc.tsc);
+                        totals.tsc_last = Some(tsc.tsc);
+                    }
+                }
+                Err(error) => totals.errors.push(error),
+            }
+            stride += 1;
+            if stride == STRIDE {
+                stride = 0;
+                progress.at(packets.offset());
+            }
+        }
+        if packets.offset() == trace.len() as u64 {
+            break;
+        }
+    }
+    totals
+}
+
+/// The event layer.
+pub fn events(trace: &[u8], options: event::Options, progress: &mut Progress) -> Totals {
+    let mut totals = Totals::default();
+    let mut decoder = EventDecoder::with_options(trace, options);
+    let mut stride = 0;
+    while decoder.sync_forward().is_some() {
+        loop {
+            match decoder.next() {
+                Ok(Some(_)) => totals.events += 1,
+                Ok(None) => break,
+                Err(error) => {
+                    totals.errors.push(error);
+                    break;
+                }
+            }
+            stride += 1;
+            if stride == STRIDE {
+                stride = 0;
+                progress.at(decoder.offset());
+            }
+        }
+    }
+    totals
+}
+
+/// The query layer, asked for what comes next.
+pub fn query(trace: &[u8], options: event::Options, progress: &mut Progress) -> Totals {
+    let mut totals = Totals::default();
+    let mut decoder = QueryDecoder::with_options(trace, options);
+    let mut stride = 0;
+    while decoder.sync_forward().is_some() {
+        loop {
+            match decoder.next() {
+                Ok(Some(Answer::Conditional(_))) => totals.conditional += 1,
+                Ok(Some(Answer::Indirect(_))) => totals.indirect += 1,
+                Ok(Some(Answer::Event(_))) => totals.events += 1,
+                Ok(None) => break,
+                Err(error) => {
+                    totals.errors.push(error);
+                    break;
+                }
+            }
+            stride += 1;
+            if stride == STRIDE {
+                stride = 0;
+                progress.at(decoder.offset());
+            }
+        }
+    }
+    totals
+}
+
+/// The instruction flow layer.
+pub fn insns(trace: &[u8], image: Image<'_>, options: event::Options, progress: &mut Progress) -> Totals {
+    let mut totals = Totals::default();
+    let mut decoder = InsnDecoder::with_options(trace, image, options);
+    let mut stride = 0;
+    while decoder.resync().is_some() {
+        loop {
+            match decoder.next() {
+                Ok(Some(flow::Item::Insn(insn))) => totals.hash.add(insn.ip),
+                Ok(Some(flow::Item::Event(_))) => totals.events += 1,
+                Ok(None) => break,
+                Err(error) => {
+                    totals.errors.push(error);
+                    break;
+                }
+            }
+            stride += 1;
+            if stride == STRIDE {
+                stride = 0;
+                progress.at(decoder.offset());
+            }
+        }
+    }
+    totals.instructions = totals.hash.count();
+    totals
+}
+
+/// The block layer; the hash is that of the blocks' instructions.
+pub fn blocks(trace: &[u8], image: Image<'_>, options: event::Options, progress: &mut Progress) -> Totals {
+    let mut totals = Totals::default();
+    let mut memory = vec![Slot::default(); SLOTS];
+    let options = block::Options { events: options, ..block::Options::default() };
+    let mut decoder = BlockDecoder::with_options(trace, image, &mut memory, options);
+    let mut stride = 0;
+    while decoder.resync().is_some() {
+        loop {
+            match decoder.next() {
+                Ok(Some(block::Item::Block(block))) => {
+                    totals.blocks += 1;
+                    totals.instructions += u64::from(block.insns);
+                    decoder.insns(&block).for_each(|(ip, _)| totals.hash.add(ip));
+                }
+                Ok(Some(block::Item::Event(_))) => totals.events += 1,
+                Ok(None) => break,
+                Err(error) => {
+                    totals.errors.push(error);
+                    break;
+                }
+            }
+            stride += 1;
+            if stride == STRIDE {
+                stride = 0;
+                progress.at(decoder.offset());
+            }
+        }
+    }
+    totals
+}

@@ -1,0 +1,117 @@
+//! What the subcommands have in common on their command lines.
+
+use super::{code::Code, decode::Layer, input, progress::Progress};
+use crate::{cpu, number};
+use anyhow::{Context, Result, anyhow};
+use clap::Args;
+use pugmark_decoder_core::{
+    errata::{Cpu, Errata},
+    event,
+};
+use std::path::PathBuf;
+
+/// A trace, the code that made it, and what is to become of them.
+#[derive(Args, Clone, Debug)]
+pub struct Input {
+    /// The trace: bytes of Intel PT; `-` for standard input
+    pub trace: PathBuf,
+    /// Code: `{"sections":[{"file","offset","len","vaddr"}]}`, files beside it; may be given again
+    #[arg(long, value_name = "IMAGE.json")]
+    pub image: Vec<PathBuf>,
+    /// Code: the segments of an ELF file, moved so that the lowest is at BASE
+    #[arg(long, value_name = "FILE[:BASE]")]
+    pub elf: Vec<String>,
+    /// Code: a file as it is, at BASE
+    #[arg(long, value_name = "FILE:BASE")]
+    pub raw: Vec<String>,
+    /// The layer that decodes
+    #[arg(long, value_enum, default_value_t = Layer::Blocks)]
+    pub layer: Layer,
+    /// The processor, for its errata: family/model[/stepping] or none
+    #[arg(long, value_name = "F/M[/S]", value_parser = parse_cpu, default_value = "none")]
+    pub cpu: CpuArgument,
+}
+
+/// `--cpu`.
+#[derive(Clone, Copy, Debug)]
+pub struct CpuArgument(pub Option<Cpu>);
+
+fn parse_cpu(text: &str) -> Result<CpuArgument, String> {
+    cpu::parse(text).map(CpuArgument).map_err(|_| "not a processor: family/model[/stepping] or none".into())
+}
+
+impl Input {
+    /// The code: image files first, then ELF files, then raw ones; later ones are in front of earlier ones.
+    ///
+    /// # Errors
+    /// When a file cannot be read, or is not what it should be.
+    pub fn code(&self) -> Result<Code> {
+        let mut code = Code::default();
+        for image in &self.image {
+            code.add_image(image)?;
+        }
+        for argument in &self.elf {
+            let (file, base) = split_base(argument);
+            code.add_elf(file.as_ref(), base)?;
+        }
+        for argument in &self.raw {
+            let (file, base) = split_base(argument);
+            let base =
+                base.ok_or_else(|| anyhow!("--raw {argument}: say where the code was, as FILE:BASE"))?;
+            code.add_raw(file.as_ref(), base)?;
+        }
+        Ok(code)
+    }
+
+    /// The trace's bytes.
+    ///
+    /// # Errors
+    /// When they cannot be read.
+    pub fn load(&self, progress: &mut Progress) -> Result<Vec<u8>> {
+        input::load(&self.trace, progress)
+            .with_context(|| format!("cannot read the trace {}", self.trace.display()))
+    }
+
+    /// How events are decoded.
+    ///
+    /// # Errors
+    /// When the processor is not known.
+    pub fn options(&self) -> Result<event::Options> {
+        let errata = match self.cpu.0 {
+            None => Errata::NONE,
+            Some(cpu) => Errata::of(cpu).ok_or_else(|| {
+                let Cpu { family, model, .. } = cpu;
+                anyhow!(
+                    "--cpu {family}/{model}: no such processor is known; leave it out to allow for no errata"
+                )
+            })?,
+        };
+        Ok(event::Options { errata, ..event::Options::default() })
+    }
+}
+
+/// `FILE` or `FILE:BASE`.
+fn split_base(argument: &str) -> (&str, Option<u64>) {
+    match argument.rsplit_once(':').map(|(file, base)| (file, number::parse(base))) {
+        Some((file, Some(base))) => (file, Some(base)),
+        _ => (argument, None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_base_is_a_number_behind_the_last_colon() {
+        for (argument, file, base) in [
+            ("a.out", "a.out", None),
+            ("a.out:0x1000", "a.out", Some(0x1000)),
+            ("a:b:4096", "a:b", Some(4096)),
+            ("a:b", "a:b", None),
+            ("a:", "a:", None),
+        ] {
+            assert_eq!(split_base(argument), (file, base), "{argument}");
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! The command line of `pugmark record`.
+
+use super::{Ending, Options, Part, Range, record};
+use anyhow::{Result, bail};
+use clap::{Args, builder::PossibleValuesParser};
+use indicatif::{ProgressBar, ProgressStyle};
+use pugmark_model::Profile;
+use std::{
+    ffi::OsString,
+    io::{self, IsTerminal},
+    path::PathBuf,
+};
+
+/// The options of `pugmark record`.
+#[derive(Args, Clone, Debug)]
+pub struct Command {
+    /// The directory for trace.pt, image.json, code.bin and truth.json
+    #[arg(short, long, value_name = "DIR", default_value = "pugmark-record")]
+    out: PathBuf,
+    /// The processor that traces
+    #[arg(long, value_parser = profiles(), default_value = "skylake")]
+    profile: String,
+    /// Trace with TSC packets
+    #[arg(long)]
+    tsc: bool,
+    /// Trace with MTC packets, each 2^FREQ ticks of the crystal clock
+    #[arg(long, value_name = "FREQ", num_args = 0..=1, default_missing_value = "3", require_equals = true,
+        value_parser = clap::value_parser!(u8).range(..16))]
+    mtc: Option<u8>,
+    /// Trace with CYC packets, at least 2^(THRESHOLD-1) cycles apart; 0: for each packet
+    #[arg(long, value_name = "THRESHOLD", num_args = 0..=1, default_missing_value = "0", require_equals = true,
+        value_parser = clap::value_parser!(u8).range(..16))]
+    cyc: Option<u8>,
+    /// Trace with a PSB each 2^(11+FREQ) bytes
+    #[arg(long, value_name = "FREQ", default_value_t = 0, value_parser = clap::value_parser!(u8).range(..16))]
+    psb: u8,
+    /// Trace each return with its target
+    #[arg(long)]
+    no_ret_compression: bool,
+    /// Gather up to 47 conditional branches in a packet instead of up to 6
+    #[arg(long)]
+    long_tnt: bool,
+    /// Trace only these addresses: 0xFIRST-0xLAST, FUNCTION or FUNCTION-FUNCTION; as often as the processor has ranges
+    #[arg(long, value_name = "RANGE")]
+    filter: Vec<Range>,
+    /// Trace so many instructions at most; then the program runs on without
+    #[arg(long, value_name = "N")]
+    limit: Option<u64>,
+    /// Leave it to the system where the program is in memory
+    #[arg(long)]
+    aslr: bool,
+    /// The program and its arguments
+    #[arg(last = true, required = true, value_name = "PROGRAM")]
+    program: Vec<OsString>,
+}
+
+/// Runs `pugmark record`.
+///
+/// # Errors
+/// When the program cannot be recorded, or nothing of it was.
+pub fn run(command: &Command) -> Result<()> {
+    let options = command.options();
+    let bar = if io::stderr().is_terminal() { ProgressBar::new_spinner() } else { ProgressBar::hidden() };
+    let style =
+        ProgressStyle::with_template("recording {spinner} {human_pos} steps, {per_sec}, {msg} of trace");
+    // The template is a constant.
+    let bar = bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner()));
+    let recording = record(&options, &mut |progress| {
+        bar.set_message(format!("{}", indicatif::DecimalBytes(progress.bytes)));
+        bar.set_position(progress.steps);
+    });
+    bar.finish_and_clear();
+    let recording = recording?;
+    for part in &recording.parts {
+        eprintln!("{}", line(part));
+        if part.unexplained > 0 {
+            eprintln!(
+                "warning: {} transfers of control that nothing explains; the trace is wrong there",
+                part.unexplained
+            );
+        }
+    }
+    match recording.ending {
+        Ending::Exit(0) => {}
+        Ending::Exit(status) => eprintln!("the program ended with status {status}"),
+        Ending::Signal(signal) => eprintln!("the program was ended by signal {signal}"),
+    }
+    if recording.parts.is_empty() {
+        bail!("nothing was traced: no file that the program mapped has all functions of the filters");
+    }
+    Ok(())
+}
+
+impl Command {
+    fn options(&self) -> Options {
+        let plain = Options::new(self.program.iter().cloned());
+        Options {
+            out: self.out.clone(),
+            profile: Profile::by_name(&self.profile).unwrap_or(plain.profile),
+            tsc: self.tsc,
+            mtc: self.mtc,
+            cyc: self.cyc,
+            psb: self.psb,
+            ret_compression: !self.no_ret_compression,
+            long_tnt: self.long_tnt,
+            ranges: self.filter.clone(),
+            limit: self.limit,
+            aslr: self.aslr,
+            ..plain
+        }
+    }
+}
+
+fn profiles() -> PossibleValuesParser {
+    PossibleValuesParser::new(Profile::all().iter().map(|profile| profile.name))
+}
+
+fn line(part: &Part) -> String {
+    let (count, hash) = (part.truth.count(), part.truth.value());
+    format!(
+        "{}: {}: {count} instructions, hash {hash:#018x}, {} bytes",
+        part.dir.display(),
+        part.program,
+        part.bytes
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Cli {
+        #[command(flatten)]
+        command: Command,
+    }
+
+    #[test]
+    fn options_stand_before_the_program_and_its_own_behind() {
+        let words = "record --profile icelake --tsc --mtc --cyc=4 --filter main --limit 5 -- ls --aslr";
+        let options = Cli::parse_from(words.split(' ')).command.options();
+        assert_eq!(
+            (options.profile.name, options.tsc, options.mtc, options.cyc),
+            ("icelake", true, Some(3), Some(4))
+        );
+        assert_eq!((options.limit, options.aslr, options.ret_compression), (Some(5), false, true));
+        assert_eq!(options.ranges, ["main".parse().expect("a range")]);
+        assert_eq!(options.program, ["ls", "--aslr"]);
+        for refused in
+            ["record", "record --", "record --profile 8086 -- ls", "record --mtc=16 -- ls", "record ls"]
+        {
+            assert!(Cli::try_parse_from(refused.split(' ')).is_err(), "{refused}");
+        }
+    }
+}

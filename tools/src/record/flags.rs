@@ -1,0 +1,41 @@
+//! PUSHF and POPF, which would show stepping to the program, and the program's flags to stepping.
+
+use super::{instruction::Special, tracee::Tracee};
+use pugmark_model::ExecMode;
+use std::io;
+
+/// EFLAGS.TF is the first bit of the second byte.
+const TRAP_FLAG: u8 = 1;
+
+/// What POPF changes at CPL 3, but for TF: that is the stepping's. Source: SDM vol. 2, "POPF".
+const POPPED: u64 = 0x24_4cd5;
+
+/// PUSHF was stepped: clears the flag on the stack that stepping had set, and the program has not.
+pub(super) fn clear_pushed_trap_flag(tracee: &Tracee) -> io::Result<()> {
+    let at = tracee.registers()?.rsp + 1;
+    let mut flags = [0];
+    if tracee.read(at, &mut flags) == 1 { tracee.write(at, &[flags[0] & !TRAP_FLAG]) } else { Ok(()) }
+}
+
+/// Does a POPF's work, of `len` bytes, without a step: by a step over it Linux would take TF for the program's own, and
+/// would leave it set for a new thread. False when its operand cannot be read; the step will fault.
+pub(super) fn pop(tracee: &Tracee, special: Special, len: u64, mode: ExecMode) -> io::Result<bool> {
+    let Special::PopFlags { short } = special else { return Ok(false) };
+    let mut registers = tracee.registers()?;
+    let (size, changed) = match (short, mode) {
+        (true, _) => (2, POPPED & 0xffff),
+        (false, ExecMode::Bits64) => (8, POPPED),
+        (false, _) => (4, POPPED),
+    };
+    let mut popped = [0; 8];
+    if tracee.read(registers.rsp, &mut popped[..size]) != size {
+        return Ok(false);
+    }
+    registers.eflags = registers.eflags & !changed | u64::from_le_bytes(popped) & changed;
+    // Where TF is the stepping's, Linux sets it again by itself.
+    registers.eflags &= !(u64::from(TRAP_FLAG) << 8);
+    registers.rsp += size as u64;
+    registers.rip += len;
+    tracee.set_registers(&registers)?;
+    Ok(true)
+}

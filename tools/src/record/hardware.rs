@@ -1,0 +1,221 @@
+//! The tracing hardware that watches the program: the model, programmed by MSRs as a driver would, and memory for its
+//! output.
+
+use super::{Error, Options};
+use pugmark_decoder_core::hash::AddressHash;
+use pugmark_model::{Context, Delivery, DeliveryKind, ExecMode, FlatMemory, Processor, Retired, Settings};
+use std::io::Write;
+
+/// Source: SDM vol. 4, Model-Specific Registers, "IA-32 Architectural MSRs".
+mod msr {
+    pub(super) const OUTPUT_BASE: u32 = 0x560;
+    pub(super) const OUTPUT_MASK_PTRS: u32 = 0x561;
+    pub(super) const CTL: u32 = 0x570;
+    pub(super) const STATUS: u32 = 0x571;
+    pub(super) const ADDR0_A: u32 = 0x580;
+}
+
+/// IA32_RTIT_STATUS: FilterEn, ContextEn, TriggerEn.
+const ENABLES: u64 = 0b111;
+/// IA32_RTIT_STATUS.Error and Stopped.
+const FAILED: u64 = 0b11 << 4;
+
+/// Physical memory: the ToPA's page, and from [`BUFFER`] on the one region of output, which is written over and over.
+const RAM: u64 = 0x1000_0000;
+const BUFFER: u64 = RAM + BUFFER_SIZE;
+const BUFFER_SIZE: u64 = 4096 << BUFFER_ORDER;
+const BUFFER_ORDER: u64 = 8;
+/// ToPA entries: END; the shift of the size.
+const END: u64 = 1;
+const SIZE_SHIFT: u64 = 6;
+
+/// After so many instructions and events the output is fetched. One makes some hundred bytes at most, so that the
+/// buffer cannot come round meanwhile.
+const FETCH_EVERY: u32 = 1024;
+
+/// What a system call or a signal takes, in ticks of the TSC. An instruction takes one.
+const KERNEL_TICKS: u64 = 1000;
+
+/// Somewhere in the kernel. CR3 is of no meaning where only CPL 3 is traced.
+const KERNEL: Context =
+    Context { ip: 0xffff_ffff_8100_0000, cr3: 0, cpl: 0, mode: ExecMode::Bits64, iflag: false };
+const SYSRET: &[u8] = &[0x48, 0x0f, 0x07];
+const WRMSR: &[u8] = &[0x0f, 0x30];
+
+/// One trace while it is made.
+pub(super) struct Hardware<W> {
+    processor: Box<Processor>,
+    ram: Vec<u8>,
+    /// Where in the buffer the output is that comes next.
+    fetched: u64,
+    until_fetch: u32,
+    trace: W,
+    bytes: u64,
+    tsc: u64,
+    in_kernel: bool,
+    truth: AddressHash,
+}
+
+impl<W: Write> Hardware<W> {
+    /// Turns tracing on, in the kernel. `ranges`: the inclusive ranges of addresses that are traced; all, if none.
+    pub(super) fn start(options: &Options, ranges: &[(u64, u64)], trace: W) -> Result<Self, Error> {
+        let settings = Settings { long_tnt: options.long_tnt, ..Settings::default() };
+        let mut hardware = Self {
+            processor: Box::new(Processor::new(options.profile, settings)),
+            ram: vec![0; 2 * BUFFER_SIZE as usize],
+            fetched: 0,
+            until_fetch: FETCH_EVERY,
+            trace,
+            bytes: 0,
+            tsc: KERNEL_TICKS,
+            in_kernel: true,
+            truth: AddressHash::new(),
+        };
+        for (index, entry) in [BUFFER | BUFFER_ORDER << SIZE_SHIFT, RAM | END].iter().enumerate() {
+            hardware.ram[8 * index..8 * index + 8].copy_from_slice(&entry.to_le_bytes());
+        }
+        hardware.write_msr(msr::OUTPUT_BASE, RAM)?;
+        hardware.write_msr(msr::OUTPUT_MASK_PTRS, 0)?;
+        for (index, &(first, last)) in (0..).step_by(2).zip(ranges) {
+            hardware.write_msr(msr::ADDR0_A + index, first)?;
+            hardware.write_msr(msr::ADDR0_A + index + 1, last)?;
+        }
+        hardware.write_msr(msr::CTL, options.ctl())?;
+        Ok(hardware)
+    }
+
+    /// What was traced so far.
+    pub(super) fn truth(&self) -> AddressHash {
+        self.truth
+    }
+
+    /// How many bytes of trace there are so far, some of them still inside the processor.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// The TSC.
+    pub(super) fn tsc(&self) -> u64 {
+        self.tsc
+    }
+
+    /// Transfers of control that nothing explains.
+    pub(super) fn unexplained(&self) -> u32 {
+        self.processor.violations().unexplained_transfers
+    }
+
+    /// The program is in the kernel.
+    pub(super) fn in_kernel(&self) -> bool {
+        self.in_kernel
+    }
+
+    /// An instruction of the program retired. When the program was in the kernel, this is where it came back to.
+    pub(super) fn retire(&mut self, before: (u64, ExecMode), after: Next, bytes: &[u8]) -> Result<(), Error> {
+        self.enter(before)?;
+        if self.processor.read_msr(msr::STATUS).is_ok_and(|status| status & ENABLES == ENABLES) {
+            self.truth.add(before.0);
+        }
+        self.tsc += 1;
+        let after = match after {
+            Next::User(ip, mode) => user(ip, mode),
+            Next::Kernel => KERNEL,
+        };
+        self.in_kernel = after.cpl == 0;
+        self.instruction(user(before.0, before.1), after, bytes)
+    }
+
+    /// An interrupt or exception takes the program to the kernel; in front of the instruction at `at`, or by it.
+    pub(super) fn deliver(
+        &mut self,
+        kind: DeliveryKind,
+        vector: u8,
+        at: (u64, ExecMode),
+    ) -> Result<(), Error> {
+        self.enter(at)?;
+        self.in_kernel = true;
+        self.tsc += 1;
+        let before = user(at.0, at.1);
+        let delivery = Delivery { kind, vector, before, after: KERNEL, cr2: None, tsc: self.tsc };
+        self.processor.deliver(&delivery, &mut memory(&mut self.ram));
+        self.settle()
+    }
+
+    /// Turns tracing off, in front of the instruction at `at` unless the program is in the kernel.
+    pub(super) fn finish(&mut self, at: (u64, ExecMode)) -> Result<(), Error> {
+        if !self.in_kernel {
+            self.deliver(DeliveryKind::Interrupt, PERFMON_VECTOR, at)?;
+        }
+        self.write_msr(msr::CTL, 0)?;
+        let status = self.processor.read_msr(msr::STATUS).unwrap_or_default();
+        let violations = self.processor.violations();
+        assert!(status & FAILED == 0 && violations.writes_outside_memory == 0, "the output is set up right");
+        self.fetch()?;
+        self.trace.flush().map_err(Error::Write)
+    }
+
+    /// Back from the kernel, if the program was there.
+    fn enter(&mut self, (ip, mode): (u64, ExecMode)) -> Result<(), Error> {
+        if !std::mem::take(&mut self.in_kernel) {
+            return Ok(());
+        }
+        self.tsc += KERNEL_TICKS;
+        self.instruction(KERNEL, user(ip, mode), SYSRET)
+    }
+
+    fn instruction(&mut self, before: Context, after: Context, bytes: &[u8]) -> Result<(), Error> {
+        let retired = Retired { before, after, bytes, tsc: self.tsc, operand: 0 };
+        self.processor.retire(&retired, &mut memory(&mut self.ram));
+        self.settle()
+    }
+
+    fn write_msr(&mut self, number: u32, value: u64) -> Result<(), Error> {
+        let after = Context { ip: KERNEL.ip + WRMSR.len() as u64, ..KERNEL };
+        let at = Retired { before: KERNEL, after, bytes: WRMSR, tsc: self.tsc, operand: 0 };
+        let written = self.processor.write_msr(number, value, &at, &mut memory(&mut self.ram));
+        written.map_err(|_| Error::Refused { msr: number, value })
+    }
+
+    fn settle(&mut self) -> Result<(), Error> {
+        self.until_fetch -= 1;
+        if self.until_fetch == 0 {
+            self.fetch()?;
+        }
+        Ok(())
+    }
+
+    /// Moves what is new in the buffer to the trace.
+    fn fetch(&mut self) -> Result<(), Error> {
+        self.until_fetch = FETCH_EVERY;
+        let end = self.processor.read_msr(msr::OUTPUT_MASK_PTRS).unwrap_or_default() >> 32;
+        let buffer = &self.ram[(BUFFER - RAM) as usize..];
+        let (fetched, end) = (self.fetched as usize, end as usize);
+        let pieces =
+            if end < fetched { [&buffer[fetched..], &buffer[..end]] } else { [&buffer[fetched..end], &[]] };
+        for piece in pieces {
+            self.trace.write_all(piece).map_err(Error::Write)?;
+            self.bytes += piece.len() as u64;
+        }
+        self.fetched = end as u64;
+        Ok(())
+    }
+}
+
+/// What comes after an instruction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Next {
+    /// An instruction of the program.
+    User(u64, ExecMode),
+    /// The kernel.
+    Kernel,
+}
+
+/// The interrupt by which a trace ends while the program goes on.
+const PERFMON_VECTOR: u8 = 0xf0;
+
+fn user(ip: u64, mode: ExecMode) -> Context {
+    Context { ip, cr3: 0, cpl: 3, mode, iflag: true }
+}
+
+fn memory(ram: &mut [u8]) -> FlatMemory<'_> {
+    FlatMemory { base: RAM, bytes: ram }
+}

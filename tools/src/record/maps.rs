@@ -1,0 +1,120 @@
+//! `/proc/PID/maps`: what is mapped where.
+
+/// One line: a range of addresses with the same backing.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Mapping {
+    /// The first address.
+    pub(super) start: u64,
+    /// The address behind the last.
+    pub(super) end: u64,
+    /// It can be executed.
+    pub(super) executable: bool,
+    /// Its content can change without a system call of the program's main thread.
+    pub(super) volatile: bool,
+    /// Where in the file it begins.
+    pub(super) offset: u64,
+    /// The file; empty, or a name in brackets, when there is none.
+    pub(super) name: String,
+    /// Device and inode.
+    file: String,
+}
+
+impl Mapping {
+    /// Its lines that can be read as such; the kernel writes no others.
+    pub(super) fn parse(maps: &str) -> Vec<Self> {
+        maps.lines().filter_map(Self::line).collect()
+    }
+
+    /// It is backed by a file.
+    pub(super) fn is_file(&self) -> bool {
+        self.name.starts_with('/')
+    }
+
+    fn line(line: &str) -> Option<Self> {
+        // start-end perms offset device inode name
+        let mut rest = line;
+        let mut word = || {
+            let (word, behind) = rest.split_once(' ').unwrap_or((rest, ""));
+            rest = behind.trim_start();
+            word
+        };
+        let (start, end) = word().split_once('-')?;
+        let permissions = word();
+        let offset = u64::from_str_radix(word(), 16).ok()?;
+        let (device, inode) = (word(), word());
+        // Memory of the program's own may be written while it is not executable, and by other threads.
+        let anonymous = inode == "0" && !rest.starts_with("[v");
+        Some(Self {
+            start: u64::from_str_radix(start, 16).ok()?,
+            end: u64::from_str_radix(end, 16).ok()?,
+            executable: permissions.contains('x'),
+            volatile: anonymous || permissions.contains(['w', 's']),
+            offset,
+            name: rest.into(),
+            file: format!("{device} {inode}"),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_lines_of_every_kind() {
+        // Line; start, end, executable, volatile, offset, name.
+        type Row = (&'static str, u64, u64, bool, bool, u64, &'static str);
+        let rows: [Row; 6] = [
+            (
+                "555555558000-55555556c000 r-xp 00004000 fe:00 4201                       /usr/bin/a b",
+                0x5555_5555_8000,
+                0x5555_5556_c000,
+                true,
+                false,
+                0x4000,
+                "/usr/bin/a b",
+            ),
+            ("1000-2000 rw-p 00000000 fe:00 12 /x", 0x1000, 0x2000, false, true, 0, "/x"),
+            (
+                "1000-2000 r-xs 00000000 00:01 12 /memfd:x (deleted)",
+                0x1000,
+                0x2000,
+                true,
+                true,
+                0,
+                "/memfd:x (deleted)",
+            ),
+            ("1000-2000 r-xp 00000000 00:00 0 ", 0x1000, 0x2000, true, true, 0, ""),
+            (
+                "7000-8000 r-xp 00000000 00:00 0                  [vdso]",
+                0x7000,
+                0x8000,
+                true,
+                false,
+                0,
+                "[vdso]",
+            ),
+            (
+                "ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0          [vsyscall]",
+                0xffff_ffff_ff60_0000,
+                0xffff_ffff_ff60_1000,
+                true,
+                false,
+                0,
+                "[vsyscall]",
+            ),
+        ];
+        for (line, start, end, executable, volatile, offset, name) in rows {
+            let mapping = Mapping::line(line).expect(line);
+            assert_eq!((mapping.start, mapping.end), (start, end), "{line}");
+            assert_eq!(
+                (mapping.executable, mapping.volatile, mapping.offset),
+                (executable, volatile, offset),
+                "{line}"
+            );
+            assert_eq!(mapping.name, name);
+        }
+        assert_eq!(Mapping::line("1000-2000"), None);
+        assert_eq!(Mapping::parse("1000-2000 r-xp 0 0:0 1 /a\n3000-4000 r--p 0 0:0 1 /a\n").len(), 2);
+    }
+}

@@ -1,0 +1,165 @@
+//! `pugmark record`: a PT trace of any program on any processor.
+//!
+//! The program runs step by step under ptrace, and each step is told to the model of the tracing hardware
+//! (`pugmark-model`). What comes out is what a processor with Intel PT would have written: a trace, the code that was
+//! executed, and the truth, which is not computed from the trace: how many instructions were traced, and their hash.
+//!
+//! ```no_run
+//! use pugmark_tools::record::{Options, record};
+//!
+//! let options = Options { out: "hello".into(), ..Options::new(["echo", "hello"]) };
+//! let recording = record(&options, &mut |_| {})?;
+//! println!("{} instructions", recording.parts[0].truth.count());
+//! # Ok::<(), pugmark_tools::record::Error>(())
+//! ```
+//!
+//! # What is traced
+//! The main thread, in user mode. Other threads and child processes run as always and are not traced.
+//! - A system call is its SYSCALL instruction, at which the trace pauses (TIP.PGD), and the instruction it comes back to
+//!   (TIP.PGE). Signals are interrupts and exceptions: FUP, TIP.PGD, and TIP.PGE at the handler.
+//! - A string instruction with a REP prefix is one instruction.
+//! - Time is no real time, because stepping would show in it: a tick of the TSC for each instruction and a thousand for
+//!   each visit to the kernel. So one program makes one trace, as far as it does the same itself; addresses are not
+//!   randomised unless that is asked for.
+//!
+//! # Parts
+//! A trace and an image explain each other as long as no code that was executed changes. Where it does (another program
+//! is executed in the process, a library or a just-in-time compiler's code takes the place of other), tracing ends and
+//! begins again, and what follows is a recording of its own.
+//!
+//! # Files
+//! In the directory, for the first part; in subdirectories `2`, `3` and so on for those behind it:
+//! - `trace.pt`, the trace;
+//! - `image.json`, sections of `code.bin`: `{"sections":[{"file","offset","len","vaddr"}]}`;
+//! - `truth.json`: `count` and `hash` of the instructions traced, and what a decoder may need to know of the processor.
+//!
+//! # What is not right
+//! A step is seen by the program in few places, and these differ from a run without it: RDTSC and clocks; restartable
+//! sequences, which stepping aborts; transactions, likewise; SIGTRAP sent by a process. Job control does not stop a
+//! program that is recorded. The program and its threads share one CPU.
+
+mod code;
+pub mod command;
+mod filter;
+mod flags;
+mod hardware;
+mod instruction;
+mod maps;
+mod options;
+mod part;
+mod recorder;
+mod tracee;
+
+pub use filter::{BadRange, Range};
+pub use options::Options;
+pub use part::Part;
+pub use tracee::Ending;
+
+use std::{fmt, io, path::PathBuf};
+
+/// What was recorded.
+#[derive(Clone, Debug)]
+pub struct Recording {
+    /// One after the other; without any, the functions to trace were never mapped.
+    pub parts: Vec<Part>,
+    /// How the program ended.
+    pub ending: Ending,
+}
+
+/// How far it is.
+#[derive(Clone, Copy, Debug)]
+pub struct Progress {
+    /// Steps made so far.
+    pub steps: u64,
+    /// Bytes of trace, in the part that is being recorded.
+    pub bytes: u64,
+}
+
+/// Runs the program and records it.
+///
+/// # Errors
+/// When the program cannot be run or stepped, the files cannot be written, or the processor of the profile cannot do
+/// what is asked for.
+pub fn record(options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<Recording, Error> {
+    recorder::Recorder::start(options)?.run(progress)
+}
+
+/// Why there is no recording.
+#[derive(Debug)]
+pub enum Error {
+    /// The program cannot be started.
+    Start {
+        /// Its name.
+        program: String,
+        /// Why.
+        error: io::Error,
+    },
+    /// The program cannot be stepped.
+    Step {
+        /// Where it is.
+        ip: u64,
+        /// Why.
+        error: io::Error,
+    },
+    /// An instruction was executed whose bytes cannot be read.
+    NoCode {
+        /// Its address.
+        ip: u64,
+    },
+    /// The processor refuses a register's value.
+    Refused {
+        /// The MSR.
+        msr: u32,
+        /// The value.
+        value: u64,
+    },
+    /// The processor has not so many address ranges.
+    Ranges {
+        /// How many there are.
+        most: u32,
+        /// How many were asked for.
+        wanted: usize,
+    },
+    /// The trace cannot be written.
+    Write(io::Error),
+    /// A file or directory cannot be written.
+    File {
+        /// It.
+        path: PathBuf,
+        /// Why.
+        error: io::Error,
+    },
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Start { program, error } => write!(f, "{program} cannot be started: {error}"),
+            Self::Step { ip, error } => write!(f, "the program cannot be stepped at {ip:#x}: {error}"),
+            Self::NoCode { ip } => write!(f, "the code executed at {ip:#x} cannot be read"),
+            Self::Refused { msr, value } => write!(
+                f,
+                "the processor refuses {value:#x} for MSR {msr:#x}: choose a profile that has what is asked for, \
+                 or leave options away"
+            ),
+            Self::Ranges { most, wanted } => {
+                write!(
+                    f,
+                    "{wanted} filters, but the processor has {most} address ranges: choose another profile"
+                )
+            }
+            Self::Write(error) => write!(f, "the trace cannot be written: {error}"),
+            Self::File { path, error } => write!(f, "{} cannot be written: {error}", path.display()),
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Start { error, .. } | Self::Step { error, .. } | Self::File { error, .. } => Some(error),
+            Self::Write(error) => Some(error),
+            Self::NoCode { .. } | Self::Refused { .. } | Self::Ranges { .. } => None,
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! Programs to record.
+
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+    process::{self, Command},
+};
+
+/// A directory for as long as it is used.
+pub(crate) struct Scratch(PathBuf);
+
+impl Scratch {
+    pub(crate) fn new(name: &str) -> Self {
+        let path = env::temp_dir().join(format!("pugmark-record-{}-{name}", process::id()));
+        fs::create_dir_all(&path).expect("a directory");
+        Self(path)
+    }
+
+    /// A path in it.
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(Path::new(&self.0));
+    }
+}
+
+/// Compiles a program in C to `program` in the directory, without libraries; `None` where there is no compiler.
+pub(crate) fn compile(name: &str, source: &str) -> Option<Scratch> {
+    let scratch = Scratch::new(name);
+    fs::write(scratch.path("program.c"), [PRELUDE, source].concat()).expect("the source");
+    let mut cc = Command::new("cc");
+    cc.args(["-O1", "-static", "-fno-stack-protector", "-o"])
+        .args(["program", "program.c"].map(|file| scratch.path(file)));
+    match cc.output() {
+        Ok(output) if output.status.success() => Some(scratch),
+        Ok(output) => panic!("{}", String::from_utf8_lossy(&output.stderr)),
+        Err(_) => {
+            println!("skipped: no compiler");
+            None
+        }
+    }
+}
+
+const PRELUDE: &str = "
+#define _GNU_SOURCE
+#include <setjmp.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/time.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+";
+
+/// Signals of all kinds, system calls that are interrupted, string instructions; exits with what went wrong.
+pub(crate) const EVENTS: &str = r#"
+static sigjmp_buf back;
+static volatile int counted;
+static void count(int signal) { counted++; }
+static void leave(int signal) { siglongjmp(back, 1); }
+
+int main(void) {
+    signal(SIGUSR1, count); signal(SIGTRAP, count); signal(SIGALRM, count);
+    signal(SIGSEGV, leave); signal(SIGILL, leave); signal(SIGFPE, leave);
+    raise(SIGUSR1);
+    __asm__ volatile("int3");
+    if (counted != 2) return 1;
+    if (!sigsetjmp(back, 1)) { *(volatile int *)8 = 1; return 2; }
+    if (!sigsetjmp(back, 1)) { __asm__ volatile("ud2"); return 3; }
+    if (!sigsetjmp(back, 1)) { __asm__ volatile("xor %%ecx, %%ecx; cltd; idivl %%ecx" ::: "rax", "rcx", "rdx"); return 4; }
+
+    /* A signal into running code, and one into a system call that is not restarted. */
+    struct itimerval soon = {{0, 0}, {0, 5000}};
+    setitimer(ITIMER_REAL, &soon, 0);
+    while (counted != 3) {}
+    soon.it_value.tv_usec = 50000;
+    struct timespec long_time = {20, 0};
+    setitimer(ITIMER_REAL, &soon, 0);
+    if (nanosleep(&long_time, 0) == 0 || counted != 4) return 5;
+
+    /* System calls that are restarted, behind a handler and without one. */
+    int ends[2];
+    char byte;
+    if (pipe(ends)) return 6;
+    setitimer(ITIMER_REAL, &soon, 0);
+    if (!fork()) { usleep(300000); _exit(write(ends[1], "x", 1) != 1); }
+    if (read(ends[0], &byte, 1) != 1 || counted != 5) return 7;
+    int status;
+    wait(&status);
+    if (status) return 8;
+    if (!fork()) { usleep(100000); _exit(0); }
+    struct timespec time = {0, 300000000};
+    if (nanosleep(&time, 0)) return 9;
+    wait(&status);
+
+    static char bytes[5000];
+    char *to = bytes;
+    unsigned long many = sizeof bytes, none = 0;
+    __asm__ volatile("rep stosb" : "+D"(to), "+c"(many) : "a"(7) : "memory");
+    __asm__ volatile("rep stosb" : "+D"(to), "+c"(none) : "a"(7) : "memory");
+    if (bytes[4999] != 7) return 10;
+
+    /* Stepping must not show. */
+    unsigned long flags;
+    __asm__ volatile("pushfq; pop %0" : "=r"(flags));
+    if (flags & 0x100) return 11;
+    __asm__ volatile("push %1; popfq; pushfq; pop %0" : "=r"(flags) : "r"(0x4c1ul) : "cc");
+    if ((flags & 0xcd5) != 0x4c1) return 12;
+    __asm__ volatile("cld; mov %%ss, %%eax; mov %%eax, %%ss; nop" ::: "rax");
+    return 0;
+}
+"#;
+
+/// Writes code, executes it, and writes other code over it; then another program.
+pub(crate) const PARTS: &str = r#"
+int main(void) {
+    unsigned char *code = mmap(0, 4096, 7, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    int sum = 0;
+    for (int round = 0; round < 4; round++) {
+        /* mov eax, 1; ret, the second time elsewhere, the third time the same, and then 2 in the first one's place. */
+        unsigned char *at = code + (round == 1 ? 64 : 0);
+        memcpy(at, "\xb8\1\0\0\0\xc3", 6);
+        at[1] = round == 3 ? 2 : 1;
+        sum += ((int (*)(void))at)();
+    }
+    if (sum != 5) return 1;
+    execl("/bin/true", "true", (char *)0);
+    return 2;
+}
+"#;
+
+/// A function of a known number of instructions.
+pub(crate) const FILTER: &str = r#"
+__asm__(".globl work\n.type work, @function\n"
+        "work: mov $100, %ecx\n"
+        "1: dec %ecx\n jnz 1b\n"
+        "xor %eax, %eax\n ret\n"
+        ".size work, . - work\n");
+int work(void);
+int main(void) { return work(); }
+"#;

@@ -1,0 +1,210 @@
+//! `cargo xtask bench`: how fast packets, instructions and blocks are, beside libipt in the same run.
+
+mod made;
+
+use anyhow::{Context, Result, ensure};
+use clap::Args;
+use pugmark_decoder_core::{
+    block::{self, BlockDecoder, Slot},
+    event::EventDecoder,
+    flow::{InsnDecoder, Item},
+    image::{AddressSpace, Image, Section},
+    packet::Packets,
+    query::QueryDecoder,
+};
+use pugmark_qemu_tests::libipt_speed::{FileSection, Libipt, LibiptImage};
+use std::{
+    fs,
+    hint::black_box,
+    path::PathBuf,
+    time::{Duration, Instant},
+};
+
+/// How many runs of code the block decoder remembers.
+const SLOTS: usize = 1 << 14;
+
+/// The options of `cargo xtask bench`.
+#[derive(Args)]
+pub(crate) struct Options {
+    /// How long to measure each layer of each decoder
+    #[arg(long, default_value_t = 2.0)]
+    seconds: f64,
+    /// How many bytes of trace to make
+    #[arg(long, default_value_t = 4 << 20)]
+    bytes: usize,
+    /// Measure a recorded trace instead of a made one; needs --image
+    #[arg(long, requires = "image")]
+    trace: Option<PathBuf>,
+    /// The code of the recorded trace: `{"sections":[{"file","offset","len","vaddr"}]}`, files beside it
+    #[arg(long, requires = "trace")]
+    image: Option<PathBuf>,
+}
+
+/// A trace and its code.
+struct Load {
+    name: String,
+    trace: Vec<u8>,
+    code: Vec<(u64, Vec<u8>)>,
+    files: Vec<FileSection>,
+}
+
+/// Runs `cargo xtask bench`.
+pub(crate) fn bench(options: &Options) -> Result<()> {
+    // Where the made code lies for libipt, which wants files.
+    let scratch = std::env::temp_dir().join(format!("pugmark-bench-{}", std::process::id()));
+    fs::create_dir_all(&scratch)?;
+    let done = bench_in(options, &scratch);
+    fs::remove_dir_all(&scratch)?;
+    done
+}
+
+fn bench_in(options: &Options, scratch: &std::path::Path) -> Result<()> {
+    let loads = match (&options.trace, &options.image) {
+        (Some(trace), Some(image)) => vec![recorded(trace, image)?],
+        _ => [false, true]
+            .map(|timing| made::made(options.bytes, timing, scratch))
+            .into_iter()
+            .collect::<Result<_>>()?,
+    };
+    let library = Libipt::load();
+    if library.is_none() {
+        println!("libipt is not installed: no comparison");
+    }
+    for load in loads {
+        measure(&load, library.as_ref(), Duration::from_secs_f64(options.seconds))?;
+    }
+    Ok(())
+}
+
+fn recorded(trace: &std::path::Path, image: &std::path::Path) -> Result<Load> {
+    let bytes = fs::read(trace).with_context(|| format!("trace {}", trace.display()))?;
+    let text = fs::read_to_string(image).with_context(|| format!("image {}", image.display()))?;
+    let image_json: serde_json::Value = serde_json::from_str(&text)?;
+    let folder = image.parent().unwrap_or(std::path::Path::new(""));
+    let (mut code, mut files) = (vec![], vec![]);
+    for section in image_json["sections"].as_array().context("no sections in the image")? {
+        let number =
+            |field: &str| section[field].as_u64().with_context(|| format!("no {field} in a section"));
+        let file = folder.join(section["file"].as_str().context("no file in a section")?);
+        let (offset, len, base) = (number("offset")?, number("len")?, number("vaddr")?);
+        let contents = fs::read(&file).with_context(|| format!("{}", file.display()))?;
+        let range = offset as usize..(offset + len) as usize;
+        code.push((base, contents.get(range).context("a section behind its file's end")?.to_vec()));
+        files.push(FileSection { file, offset, len, base });
+    }
+    Ok(Load { name: trace.display().to_string(), trace: bytes, code, files })
+}
+
+fn measure(load: &Load, library: Option<&Libipt>, least: Duration) -> Result<()> {
+    let Load { name, trace, code, files } = load;
+    let sections: Vec<_> =
+        code.iter().map(|(base, bytes)| Section { base: *base, bytes, space: AddressSpace::Any }).collect();
+    let image = Image::new(&sections);
+    let mut memory = vec![Slot::default(); SLOTS];
+    println!("\n{name}: {} bytes", trace.len());
+    let packets = time(least, || packets(trace));
+    let theirs = library.map(|library| time(least, || library.packets(trace).unwrap_or(0)));
+    line("packets", trace, packets, theirs);
+    line("events", trace, time(least, || events(trace)), None);
+    line("query", trace, time(least, || query(trace)), None);
+    line("insns", trace, time(least, || insns(trace, image)), None);
+    let mut decoder = BlockDecoder::new(trace, image, &mut memory);
+    let own = time(least, || {
+        decoder.set_trace(trace);
+        blocks(&mut decoder)
+    });
+    let their_image = library.map(|library| library.image(files)).transpose()?;
+    let block_count = |image: &LibiptImage<'_>| image.blocks(trace).map_or(0, |(insns, _)| insns);
+    let theirs = their_image.as_ref().map(|image| time(least, || block_count(image)));
+    line("blocks", trace, own, theirs);
+    if let Some((_, count)) = theirs {
+        ensure!(count == own.1, "libipt has {count} instructions, our own blocks have {}", own.1);
+    }
+    Ok(())
+}
+
+/// The median time of a run and what it counted.
+fn time(least: Duration, mut run: impl FnMut() -> u64) -> (f64, u64) {
+    let begin = Instant::now();
+    let (mut times, mut count) = (vec![], 0);
+    while times.len() < 3 || begin.elapsed() < least {
+        let start = Instant::now();
+        count = black_box(run());
+        times.push(start.elapsed().as_secs_f64());
+    }
+    times.sort_by(f64::total_cmp);
+    (times[times.len() / 2], count)
+}
+
+fn line(layer: &str, trace: &[u8], own: (f64, u64), theirs: Option<(f64, u64)>) {
+    let mb_per_s = |seconds: f64| trace.len() as f64 / 1e6 / seconds;
+    let (seconds, count) = own;
+    let each = seconds * 1e9 / count.max(1) as f64;
+    print!("{layer:>8} {:>9.1} MB/s {count:>10} {each:>7.2} ns each", mb_per_s(seconds));
+    match theirs {
+        Some((other, count)) => {
+            println!("   libipt {:>8.1} MB/s {count:>10}   ratio {:.2}", mb_per_s(other), other / seconds);
+        }
+        None => println!(),
+    }
+}
+
+fn packets(trace: &[u8]) -> u64 {
+    let mut packets = Packets::new(trace);
+    let mut count = 0;
+    while packets.sync_forward().is_some() {
+        for packet in packets.by_ref() {
+            count += u64::from(black_box(packet).is_ok());
+        }
+    }
+    count
+}
+
+fn events(trace: &[u8]) -> u64 {
+    let mut decoder = EventDecoder::new(trace);
+    let mut count = 0;
+    while decoder.sync_forward().is_some() {
+        while let Ok(Some(event)) = decoder.next() {
+            black_box(&event);
+            count += 1;
+        }
+    }
+    count
+}
+
+fn query(trace: &[u8]) -> u64 {
+    let mut decoder = QueryDecoder::new(trace);
+    let mut count = 0;
+    while decoder.sync_forward().is_some() {
+        while let Ok(Some(answer)) = decoder.next() {
+            black_box(&answer);
+            count += 1;
+        }
+    }
+    count
+}
+
+fn insns(trace: &[u8], image: Image<'_>) -> u64 {
+    let mut decoder = InsnDecoder::new(trace, image);
+    let mut count = 0;
+    while decoder.resync().is_some() {
+        while let Ok(Some(item)) = decoder.next() {
+            black_box(&item);
+            count += u64::from(matches!(item, Item::Insn(_)));
+        }
+    }
+    count
+}
+
+fn blocks(decoder: &mut BlockDecoder<'_>) -> u64 {
+    let mut count = 0;
+    while decoder.resync().is_some() {
+        while let Ok(Some(item)) = decoder.next() {
+            black_box(&item);
+            if let block::Item::Block(block) = item {
+                count += u64::from(block.insns);
+            }
+        }
+    }
+    count
+}

@@ -1,0 +1,85 @@
+//! A trace made of a random program by the model.
+
+use super::Load;
+use anyhow::{Result, anyhow, ensure};
+use pugmark_model::{FlatMemory, Processor, Profile, Retired, Settings};
+use pugmark_program::{Program, Rates, Shape, Step, Switch, Walk};
+use pugmark_qemu_tests::libipt_speed::FileSection;
+use std::{fs, path::Path};
+
+/// Registers and bits, typed from the manual: SDM vol. 4; vol. 3, Intel Processor Trace, "IA32_RTIT_CTL MSR".
+const OUTPUT_BASE: u32 = 0x560;
+const OUTPUT_MASK_PTRS: u32 = 0x561;
+const CTL: u32 = 0x570;
+const TRACE_EN: u64 = 1 << 0;
+const OS_USER: u64 = 3 << 2;
+const CYC_EN: u64 = 1 << 1;
+const MTC_EN: u64 = 1 << 9;
+const TSC_EN: u64 = 1 << 10;
+const BRANCH_EN: u64 = 1 << 13;
+
+/// Physical memory: the output, aligned to its size.
+const RAM: u64 = 0x1_0000_0000;
+
+/// Few interrupts and faults, as a program has that computes.
+const RATES: Rates = Rates { interrupt: 2, trap: 1, fault: 4, ticks: 12, depth: 40 };
+
+/// A trace of about so many bytes, return compression on, with timing packets if wanted.
+pub(super) fn made(bytes: usize, timing: bool, scratch: &Path) -> Result<Load> {
+    let shape =
+        Shape { kernel: 60, user: 60, library: 40, blocks: 20, cr3_writes: false, ..Shape::default() };
+    let program = Program::generate(1, &shape);
+    let profile = Profile::by_name("skylake").ok_or_else(|| anyhow!("no such profile"))?;
+    let size = (2 * bytes).next_power_of_two();
+    let mut ram = vec![0; size];
+    let mut memory = FlatMemory { base: RAM, bytes: &mut ram };
+    let mut processor = Processor::new(profile, Settings::default());
+    let mut ctl = TRACE_EN | OS_USER | BRANCH_EN;
+    if timing {
+        ctl |= CYC_EN | MTC_EN | TSC_EN;
+    }
+    let mut walk = Walk::new(&program, 1, RATES);
+    let write = |processor: &mut Processor, memory: &mut FlatMemory<'_>, number, value, at: &Retired<'_>| {
+        let written = processor.write_msr(number, value, at, memory);
+        written.map_err(|_| anyhow!("WRMSR {number:#x}, {value:#x} faults"))
+    };
+    let mut steps = 0_u64;
+    let end = loop {
+        let step = walk.next().ok_or_else(|| anyhow!("the walk ends"))?;
+        steps += 1;
+        match step {
+            Step::Switch(Switch::On, retired) => {
+                write(&mut processor, &mut memory, OUTPUT_BASE, RAM, &retired)?;
+                write(&mut processor, &mut memory, OUTPUT_MASK_PTRS, size as u64 - 1, &retired)?;
+                write(&mut processor, &mut memory, CTL, ctl, &retired)?;
+            }
+            Step::Switch(Switch::Off, retired) => {
+                write(&mut processor, &mut memory, CTL, 0, &retired)?;
+                let pointers = processor.read_msr(OUTPUT_MASK_PTRS).map_err(|_| anyhow!("RDMSR faults"))?;
+                break (pointers >> 32) as usize;
+            }
+            Step::Retired(retired) => processor.retire(&retired, &mut memory),
+            Step::Delivered(delivery) => processor.deliver(&delivery, &mut memory),
+        }
+        // Each instruction has its share of the output; what has come so far is read now and then.
+        if steps.is_multiple_of(4096) {
+            let pointers = processor.read_msr(OUTPUT_MASK_PTRS).map_err(|_| anyhow!("RDMSR faults"))?;
+            if (pointers >> 32) as usize >= bytes {
+                walk.request_nmi();
+            }
+        }
+    };
+    ensure!(end < size, "the output overwrote itself");
+    ram.truncate(end);
+    let mut files = vec![];
+    let mut code = vec![];
+    for (number, section) in program.sections().iter().enumerate() {
+        let file = scratch.join(format!("{timing}-{number}"));
+        fs::write(&file, &section.bytes)?;
+        let (base, len) = (section.base, section.bytes.len() as u64);
+        files.push(FileSection { file, offset: 0, len, base });
+        code.push((base, section.bytes.clone()));
+    }
+    let name = if timing { "random program, with TSC, MTC and CYC" } else { "random program, branches only" };
+    Ok(Load { name: name.into(), trace: ram, code, files })
+}
