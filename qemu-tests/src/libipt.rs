@@ -242,14 +242,14 @@ unsafe extern "C" fn read_memory(
 
 /// An instruction flow decoder of libipt.
 struct Decoder<'a> {
-    library: &'a Library,
+    libipt: &'a Library,
     handle: DecoderHandle,
     decoded: Decoded,
 }
 
 impl<'a> Decoder<'a> {
     fn new(
-        library: &'a Library,
+        libipt: &'a Library,
         cpu: Option<Cpu>,
         trace: &'a [u8],
         sections: &'a Sections<'a>,
@@ -259,19 +259,19 @@ impl<'a> Decoder<'a> {
             cpu.map_or((0, Cpu { family: 0, model: 0, stepping: 0 }), |cpu| (VENDOR_INTEL, cpu));
         let cpu = VendorCpu { vendor, cpu };
         // SAFETY: both are as large as intel-pt.h has them; a processor that is not known leaves the errata alone.
-        unsafe { (library.cpu_errata)(&raw mut errata, &raw const cpu) };
+        unsafe { (libipt.cpu_errata)(&raw mut errata, &raw const cpu) };
         let range = trace.as_ptr_range();
         let size = size_of::<Config>();
         let config =
             Config { size, begin: range.start, end: range.end, callback: 0, context: 0, cpu, errata };
         // SAFETY: the trace outlives the decoder; libipt copies the configuration and only reads the trace.
-        let handle = unsafe { (library.alloc_decoder)(&raw const config) }?;
-        let decoder = Self { library, handle, decoded: Decoded::default() };
+        let handle = unsafe { (libipt.alloc_decoder)(&raw const config) }?;
+        let decoder = Self { libipt, handle, decoded: Decoded::default() };
         // SAFETY: the decoder was allocated above and not freed.
-        let image = unsafe { (library.get_image)(handle) }?;
+        let image = unsafe { (libipt.get_image)(handle) }?;
         // SAFETY: the image is the decoder's; the sections outlive it.
         let status =
-            unsafe { (library.set_callback)(image, Some(read_memory), (&raw const *sections).cast()) };
+            unsafe { (libipt.set_callback)(image, Some(read_memory), (&raw const *sections).cast()) };
         (status >= 0).then_some(decoder)
     }
 
@@ -279,7 +279,7 @@ impl<'a> Decoder<'a> {
         let mut last_sync_error = None;
         loop {
             // SAFETY: the decoder is allocated.
-            let status = unsafe { (self.library.sync_forward)(self.handle) };
+            let status = unsafe { (self.libipt.sync_forward)(self.handle) };
             if status == -ERROR_END_OF_STREAM {
                 break;
             }
@@ -311,7 +311,7 @@ impl<'a> Decoder<'a> {
             while status & STATUS_EVENT_PENDING != 0 {
                 let mut event = Event::default();
                 // SAFETY: the decoder is allocated; the event has the size that is said.
-                status = unsafe { (self.library.event)(self.handle, &raw mut event, size_of::<Event>()) };
+                status = unsafe { (self.libipt.event)(self.handle, &raw mut event, size_of::<Event>()) };
                 if status < 0 {
                     return Err(status);
                 }
@@ -322,7 +322,7 @@ impl<'a> Decoder<'a> {
             }
             let mut insn = Insn::default();
             // SAFETY: the decoder is allocated; the instruction has the size that is said.
-            status = unsafe { (self.library.next)(self.handle, &raw mut insn, size_of::<Insn>()) };
+            status = unsafe { (self.libipt.next)(self.handle, &raw mut insn, size_of::<Insn>()) };
             // An error may come from what is behind an instruction; then there is the instruction as well.
             if status >= 0 || insn.class != 0 {
                 self.decoded.addresses.push(insn.ip);
@@ -336,14 +336,14 @@ impl<'a> Decoder<'a> {
 
     fn error(&mut self, status: c_int) {
         let (offset, after) = (self.offset(), self.decoded.addresses.len());
-        self.decoded.errors.push(DecodeError { offset, after, text: self.library.error_text(status) });
+        self.decoded.errors.push(DecodeError { offset, after, text: self.libipt.error_text(status) });
     }
 
     /// Where libipt is in the trace; 0 when it is out of sync.
     fn offset(&self) -> u64 {
         let mut offset = 0;
         // SAFETY: the decoder is allocated; it writes one number.
-        unsafe { (self.library.get_offset)(self.handle, &raw mut offset) };
+        unsafe { (self.libipt.get_offset)(self.handle, &raw mut offset) };
         offset
     }
 }
@@ -351,7 +351,7 @@ impl<'a> Decoder<'a> {
 impl Drop for Decoder<'_> {
     fn drop(&mut self) {
         // SAFETY: it was allocated and is not used any more.
-        unsafe { (self.library.free_decoder)(self.handle) };
+        unsafe { (self.libipt.free_decoder)(self.handle) };
     }
 }
 

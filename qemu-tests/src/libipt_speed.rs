@@ -151,7 +151,7 @@ impl Libipt {
     pub fn image(&self, sections: &[FileSection]) -> Result<LibiptImage<'_>> {
         // SAFETY: images need no name.
         let handle = unsafe { (self.image_alloc)(ptr::null()) }.context("libipt: no image")?;
-        let image = LibiptImage { library: self, handle };
+        let image = LibiptImage { libipt: self, handle };
         for FileSection { file, offset, len, base } in sections {
             let name = CString::new(file.as_os_str().as_bytes())?;
             // SAFETY: the image is allocated, the name ends with zero; no address space means all.
@@ -167,7 +167,7 @@ impl Libipt {
 
 /// An image of libipt.
 pub struct LibiptImage<'a> {
-    library: &'a Libipt,
+    libipt: &'a Libipt,
     handle: Handle,
 }
 
@@ -177,22 +177,21 @@ impl LibiptImage<'_> {
     /// # Errors
     /// When libipt gives no decoder.
     pub fn blocks(&self, trace: &[u8]) -> Result<(u64, u64)> {
-        let library = self.library;
+        let libipt = self.libipt;
         let config = config(trace);
         // SAFETY: libipt copies the configuration and only reads the trace, which outlives the decoder.
-        let decoder =
-            unsafe { (library.blk_alloc)(&raw const config) }.context("libipt: no block decoder")?;
+        let decoder = unsafe { (libipt.blk_alloc)(&raw const config) }.context("libipt: no block decoder")?;
         // SAFETY: both are allocated; the image is freed after the decoder.
-        let status = unsafe { (library.blk_set_image)(decoder, self.handle) };
+        let status = unsafe { (libipt.blk_set_image)(decoder, self.handle) };
         let mut counts = (0, 0);
         if status >= 0 {
             // SAFETY: the decoder is allocated.
-            while let status @ 0.. = unsafe { (library.blk_sync_forward)(decoder) } {
+            while let status @ 0.. = unsafe { (libipt.blk_sync_forward)(decoder) } {
                 self.until_error(decoder, status, &mut counts);
             }
         }
         // SAFETY: the decoder was allocated and is not used any more.
-        unsafe { (library.blk_free)(decoder) };
+        unsafe { (libipt.blk_free)(decoder) };
         Ok(counts)
     }
 
@@ -202,7 +201,7 @@ impl LibiptImage<'_> {
         loop {
             while status & STATUS_EVENT_PENDING != 0 {
                 // SAFETY: the decoder is allocated, the event has the size that is said.
-                status = unsafe { (self.library.blk_event)(decoder, &raw mut event, size_of::<Event>()) };
+                status = unsafe { (self.libipt.blk_event)(decoder, &raw mut event, size_of::<Event>()) };
                 if status < 0 {
                     return;
                 }
@@ -212,7 +211,7 @@ impl LibiptImage<'_> {
             }
             block.insns = 0;
             // SAFETY: the decoder is allocated, the block has the size that is said.
-            status = unsafe { (self.library.blk_next)(decoder, &raw mut block, size_of::<Block>()) };
+            status = unsafe { (self.libipt.blk_next)(decoder, &raw mut block, size_of::<Block>()) };
             // An error may come behind instructions; then there are the instructions as well.
             *insns += u64::from(block.insns);
             *blocks += u64::from(block.insns > 0);
@@ -226,7 +225,7 @@ impl LibiptImage<'_> {
 impl Drop for LibiptImage<'_> {
     fn drop(&mut self) {
         // SAFETY: it was allocated, and no decoder has it any more.
-        unsafe { (self.library.image_free)(self.handle) };
+        unsafe { (self.libipt.image_free)(self.handle) };
     }
 }
 
