@@ -5,14 +5,22 @@
 //! ```
 //! use pugmark_decoder_core::errata::{Cpu, Errata};
 //!
-//! let skylake = Errata::of(Cpu { family: 6, model: 0x5e, stepping: 3 }).unwrap();
+//! // CPUID.01H:EAX of a Skylake.
+//! let cpu = Cpu::from_signature(0x0005_06e3);
+//! assert_eq!(cpu, Cpu::intel(6, 0x5e, 3));
+//! let skylake = Errata::of(cpu)?;
 //! assert!(skylake.skd007 && !skylake.skz84);
-//! assert_eq!(Errata::of(Cpu { family: 0, model: 0, stepping: 0 }), None);
+//! assert!(Errata::of(Cpu::intel(0, 0, 0)).is_err());
+//! # Ok::<(), pugmark_decoder_core::errata::UnknownCpu>(())
 //! ```
 
-/// A processor of Intel's by CPUID.01H:EAX.
+use core::fmt;
+
+/// A processor, by its vendor and CPUID.01H:EAX.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Cpu {
+    /// Who made it.
+    pub vendor: Vendor,
     /// The display family.
     pub family: u16,
     /// The display model.
@@ -21,28 +29,112 @@ pub struct Cpu {
     pub stepping: u8,
 }
 
+/// Who made a processor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Vendor {
+    /// CPUID.0H says "GenuineIntel".
+    Intel,
+    /// It says something else.
+    Other,
+}
+
+impl Cpu {
+    /// A processor of Intel's.
+    #[must_use]
+    pub const fn intel(family: u16, model: u8, stepping: u8) -> Self {
+        Self { vendor: Vendor::Intel, family, model, stepping }
+    }
+
+    /// The processor of Intel's whose CPUID.01H:EAX is `signature`.
+    ///
+    /// Source: SDM vol. 2, CPUID, "INPUT EAX = 01H: Returns Model, Family, Stepping Information".
+    #[must_use]
+    pub const fn from_signature(signature: u32) -> Self {
+        let [stepping, low_model] = [signature & 0xf, signature >> 4 & 0xf];
+        let [family, high_model, more_family] =
+            [signature >> 8 & 0xf, signature >> 16 & 0xf, signature >> 20 & 0xff];
+        // All fit: four bits, twice four bits, and at most f + ff.
+        let model = match family {
+            6 | 15 => high_model << 4 | low_model,
+            _ => low_model,
+        };
+        let family = if family == 15 { family + more_family } else { family };
+        Self::intel(family as u16, model as u8, stepping as u8)
+    }
+}
+
+impl fmt::Display for Cpu {
+    /// `6/94/3`: family, model and stepping.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}/{}", self.family, self.model, self.stepping)
+    }
+}
+
+/// A processor of whose errata nothing is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct UnknownCpu(pub Cpu);
+
+impl fmt::Display for UnknownCpu {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.vendor {
+            Vendor::Intel => write!(f, "the errata of processor {} are not known", self.0),
+            Vendor::Other => write!(f, "processor {} is not one of Intel's", self.0),
+        }
+    }
+}
+
+impl core::error::Error for UnknownCpu {}
+
 /// The errata that a decoder allows for.
+///
+/// Each has the title that its specification update gives it, and the names of the same erratum on other processors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Errata {
-    /// BDM64: after a transaction abort the branch before it may have led to the abort's IP.
+    /// BDM64, "An Incorrect LBR or Intel Processor Trace Packet May Be Recorded Following a Transactional Abort": the
+    /// branch before the abort may have led to the abort's IP.
+    ///
+    /// Layers: instructions and blocks.
     pub bdm64: bool,
-    /// BDM70: a PSB+ may say that tracing is on where a TIP.PGE follows.
+    /// BDM70, "Intel Processor Trace PSB+ Packets May Contain Unexpected Packets": a PSB+ may say that tracing is on
+    /// where a TIP.PGE follows.
+    ///
+    /// Same as SKD024, SKL021, KBL021. Layers: events and what stands on them.
     pub bdm70: bool,
-    /// SKD007: an OVF may have a first byte too many in front, which with the OVF's first looks like a CYC.
+    /// SKD007, "Intel PT Buffer Overflow May Result in Incorrect Packets": an OVF may come behind the first byte of a
+    /// CYC that has several, in place of the others.
+    ///
+    /// Same as SKL049, KBL041. Layers: packets and what stands on them.
     pub skd007: bool,
-    /// SKD022: VM entries may give a FUP before the TIP.PGD.
+    /// SKD022, "VM Entry That Clears TraceEn May Generate a FUP": the TIP.PGD of a VM entry may have a FUP in front.
+    ///
+    /// Same as SKL024, KBL023. Layers: instructions and blocks.
     pub skd022: bool,
-    /// SKD010: the FUP behind an OVF may be missing.
+    /// SKD010, "Intel PT FUP May be Dropped After OVF": the FUP or TIP.PGE behind an OVF may be missing.
+    ///
+    /// Same as SKD014, SKL033, KBL030. Layers: events and what stands on them.
     pub skd010: bool,
-    /// SKL014: a TIP.PGD at a direct branch out of a filter range may suppress the IP.
+    /// SKL014, "Intel PT TIP.PGD May Not Have Target IP Payload": the TIP.PGD of a direct branch out of a filter range
+    /// may suppress the IP.
+    ///
+    /// Same as KBL014. Layers: instructions and blocks, where [`Config::filter`](crate::config::Config::filter) is set.
     pub skl014: bool,
-    /// SKL168: the first MTC behind a PSB may come late.
+    /// SKL168, "Intel PT CYC Packets Can be Dropped When Immediately Preceding PSB": cycles, and with them an MTC, may
+    /// be missing in front of a PSB.
+    ///
+    /// Layers: time and what stands on it.
     pub skl168: bool,
-    /// SKZ84: a TMA may have reserved bits set and eight bytes.
+    /// SKZ84, "Use of VMX TSC Scaling or TSC Offsetting Will Result in Corrupted Intel PT Packets": a TMA may have
+    /// wrong values, reserved bits set and a byte too many.
+    ///
+    /// Layers: packets and what stands on them.
     pub skz84: bool,
-    /// APL11: an OVF may be followed by a TIP.PGD.
+    /// APL11, "Intel PT OVF Packet May Be Followed by TIP.PGD Packet".
+    ///
+    /// Layers: events and what stands on them.
     pub apl11: bool,
-    /// APL12: an OVF that resolves while tracing goes off may be followed by a FUP.
+    /// APL12, "Intel PT OVF May Be Followed By An Unexpected FUP Packet": where tracing is off by a filter.
+    ///
+    /// Layers: events and what stands on them.
     pub apl12: bool,
 }
 
@@ -61,8 +153,11 @@ impl Errata {
         apl12: false,
     };
 
-    /// The errata of a processor, or `None` for one that is not in the table.
-    pub const fn of(cpu: Cpu) -> Option<Self> {
+    /// The errata of a processor.
+    ///
+    /// # Errors
+    /// [`UnknownCpu`] for one that is not in the table, and for all that are not Intel's.
+    pub const fn of(cpu: Cpu) -> Result<Self, UnknownCpu> {
         const BROADWELL: Errata = Errata { bdm70: true, bdm64: true, ..Errata::NONE };
         const SKYLAKE: Errata = Errata {
             bdm70: true,
@@ -80,7 +175,10 @@ impl Errata {
         const ALDER_LAKE: Errata = Errata { bdm70: true, skd022: true, apl11: true, ..Errata::NONE };
         const GOLDMONT: Errata = Errata { apl12: true, apl11: true, ..Errata::NONE };
         const GOLDMONT_PLUS: Errata = Errata { apl11: true, ..Errata::NONE };
-        Some(match (cpu.family, cpu.model) {
+        if matches!(cpu.vendor, Vendor::Other) {
+            return Err(UnknownCpu(cpu));
+        }
+        Ok(match (cpu.family, cpu.model) {
             (6, 0x3d | 0x47 | 0x4f | 0x56) => BROADWELL,
             (6, 0x4e | 0x5e | 0x8e | 0x9e | 0xa5 | 0xa6) => SKYLAKE,
             (6, 0x55 | 0x6a | 0x6c) => SKYLAKE_SP,
@@ -90,7 +188,7 @@ impl Errata {
             | (0x12, 1 | 3) => ALDER_LAKE,
             (6, 0x5c | 0x5f) => GOLDMONT,
             (6, 0x7a | 0x86 | 0x96 | 0x9c | 0xb6 | 0xaf | 0xdd) => GOLDMONT_PLUS,
-            _ => return None,
+            _ => return Err(UnknownCpu(cpu)),
         })
     }
 }
@@ -136,11 +234,32 @@ mod tests {
         ] {
             for &model in models {
                 for stepping in [0, 15] {
-                    assert_eq!(Errata::of(Cpu { family, model, stepping }), Some(errata), "{family}/{model}");
+                    let cpu = Cpu::intel(family, model, stepping);
+                    assert_eq!(Errata::of(cpu), Ok(errata), "{cpu}");
+                    let foreign = Cpu { vendor: Vendor::Other, ..cpu };
+                    assert_eq!(Errata::of(foreign), Err(UnknownCpu(foreign)));
                 }
-                assert_eq!(Errata::of(Cpu { family: 15, model, stepping: 0 }), None);
+                let other = Cpu::intel(15, model, 0);
+                assert_eq!(Errata::of(other), Err(UnknownCpu(other)));
             }
         }
-        assert_eq!(Errata::of(Cpu { family: 6, model: 60, stepping: 3 }), None);
+        let haswell = Cpu::intel(6, 60, 3);
+        assert_eq!(Errata::of(haswell), Err(UnknownCpu(haswell)));
+    }
+
+    #[test]
+    fn signatures_hold_family_model_and_stepping() {
+        for (signature, family, model, stepping) in [
+            (0x0005_06e3, 6, 0x5e, 3),
+            (0x0003_06d4, 6, 0x3d, 4),
+            // The extended model counts in families 6 and 15 only, the extended family in 15 only.
+            (0x0002_0f31, 15, 0x23, 1),
+            (0x0030_0f10, 18, 1, 0),
+            (0xfff0_0f00, 0x10e, 0, 0),
+            (0x0ff0_0543, 5, 4, 3),
+            (0x0ffe_0543, 5, 4, 3),
+        ] {
+            assert_eq!(Cpu::from_signature(signature), Cpu::intel(family, model, stepping), "{signature:x}");
+        }
     }
 }

@@ -28,6 +28,8 @@ pub enum ErrorKind {
         /// The value that is not allowed.
         value: u64,
     },
+    /// [`Config::unknown`](crate::config::Config::unknown) refused an unknown packet, with a code of its own.
+    Refused(u32),
     /// Asked for more before a PSB was found, or after an error without a new synchronisation.
     OutOfSync,
     /// This packet has no meaning where it stands.
@@ -83,9 +85,10 @@ impl ErrorKind {
     #[must_use]
     pub const fn libipt_text(&self) -> &'static str {
         match self {
-            Self::UnknownOpcode(_) | Self::UnknownExtendedOpcode(_) | Self::UnknownOpcodeAfterC3(_) => {
-                "unknown opcode"
-            }
+            Self::UnknownOpcode(_)
+            | Self::UnknownExtendedOpcode(_)
+            | Self::UnknownOpcodeAfterC3(_)
+            | Self::Refused(_) => "unknown opcode",
             Self::MalformedPacket { .. } => "unknown packet",
             Self::OutOfSync => "decoder out of sync",
             Self::UnexpectedPacket(_) => "unexpected packet context",
@@ -130,6 +133,7 @@ impl fmt::Display for ErrorKind {
             Self::UnknownExtendedOpcode(byte) => write!(f, "unknown extended packet opcode 0x02 {byte:#04x}"),
             Self::UnknownOpcodeAfterC3(byte) => write!(f, "unknown packet opcode 0x02 0xc3 {byte:#04x}"),
             Self::MalformedPacket { packet, value } => write!(f, "{packet} packet with value {value:#x}"),
+            Self::Refused(code) => write!(f, "unknown packet refused with code {code:#x}"),
             Self::OutOfSync => f.write_str("not synchronised onto a PSB"),
             Self::UnexpectedPacket(packet) => write!(f, "{packet} packet has no meaning here"),
             Self::IpSuppressed(packet) => write!(f, "{packet} packet without the IP that is needed here"),
@@ -168,6 +172,7 @@ mod tests {
                 "TIP packet with value 0x5",
                 "unknown packet",
             ),
+            (ErrorKind::Refused(7), "unknown packet refused with code 0x7", "unknown opcode"),
             (ErrorKind::OutOfSync, "not synchronised onto a PSB", "decoder out of sync"),
             (
                 ErrorKind::UnexpectedPacket("TIP"),

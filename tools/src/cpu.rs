@@ -23,7 +23,7 @@ pub fn parse(text: &str) -> Result<Option<Cpu>, BadCpu> {
     if fields.next().is_some() {
         return Err(BadCpu);
     }
-    Ok(Some(Cpu { family, model, stepping }))
+    Ok(Some(Cpu::intel(family, model, stepping)))
 }
 
 #[cfg(test)]
@@ -32,7 +32,7 @@ mod tests {
 
     #[test]
     fn reads_family_model_and_stepping() {
-        let cpu = |family, model, stepping| Ok(Some(Cpu { family, model, stepping }));
+        let cpu = |family, model, stepping| Ok(Some(Cpu::intel(family, model, stepping)));
         for (text, expected) in [
             ("none", Ok(None)),
             ("6/78", cpu(6, 78, 0)),

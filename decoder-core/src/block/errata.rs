@@ -44,7 +44,7 @@ impl BlockDecoder<'_> {
     /// SKD022: what looks like an asynchronous end in front of a VM entry is the VM entry's own.
     pub(super) fn is_entry_by_skd022(&mut self, event: &Event) -> bool {
         let EventKind::AsyncDisabled { at } = event.kind else { return false };
-        if !self.options.events.errata.skd022 || at != self.ip {
+        if !self.config.errata.skd022 || at != self.ip {
             return false;
         }
         let enters = self.peek(at).is_some_and(|insn| insn.op == Op::VmEntry);
@@ -57,7 +57,7 @@ impl BlockDecoder<'_> {
     /// SKL014: the end of tracing that comes next, which has no IP, is that of a direct branch out of the filter's
     /// ranges.
     pub(super) fn leads_out_by_skl014(&self, insn: &Insn, next: &Event) -> bool {
-        let events = &self.options.events;
+        let events = &self.config;
         events.errata.skl014
             && next.kind == EventKind::Disabled
             && next.ip.is_none()

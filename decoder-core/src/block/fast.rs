@@ -54,9 +54,9 @@ impl BlockDecoder<'_> {
                     }
                     self.ip = run.target;
                     let ends = if run.end == End::Jump {
-                        self.options.end_on_jump
+                        self.config.flags.end_on_jump
                     } else {
-                        self.options.end_on_call
+                        self.config.flags.end_on_call
                     };
                     if ends {
                         return Ok(Next::Block);
@@ -84,7 +84,7 @@ impl BlockDecoder<'_> {
                 End::Indirect => self.ip = self.take_tip()?,
             }
             self.walk.anchor();
-            if self.options.events.errata.bdm64 {
+            if self.config.errata.bdm64 {
                 self.jump_by_bdm64()?;
             }
             return Ok(Next::Block);

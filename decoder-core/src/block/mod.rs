@@ -46,8 +46,9 @@ pub use cache::Slot;
 pub use insns::Insns;
 
 use crate::{
+    config::Config,
     error::{Error, ErrorKind},
-    event::{self, Counters, Event, EventDecoder, EventKind},
+    event::{Counters, Event, EventDecoder, EventKind},
     image::{Image, Window},
     insn,
     mode::ExecMode,
@@ -56,17 +57,6 @@ use crate::{
 use cache::Cache;
 use tnt::Outcomes;
 use walk::Walk;
-
-/// What a [`BlockDecoder`] is asked for beyond the rule.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Options {
-    /// What the events are asked for.
-    pub events: event::Options,
-    /// Blocks end behind direct calls.
-    pub end_on_call: bool,
-    /// Blocks end behind direct jumps.
-    pub end_on_jump: bool,
-}
 
 /// Instructions that were executed one behind the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -104,7 +94,7 @@ pub struct BlockDecoder<'a> {
     events: EventDecoder<'a>,
     image: Image<'a>,
     cache: Cache<'a>,
-    options: Options,
+    config: Config<'a>,
     /// Packets that were read without the event decoder.
     packets: u64,
     /// Outcomes that were not used yet. While there are some, `event` is behind them.
@@ -164,17 +154,22 @@ impl<'a> BlockDecoder<'a> {
     /// A decoder in front of `trace`, not synchronised. Of `memory` the largest power of two is used.
     #[must_use]
     pub fn new(trace: &'a [u8], image: Image<'a>, memory: &'a mut [Slot]) -> Self {
-        Self::with_options(trace, image, memory, Options::default())
+        Self::with_config(trace, image, memory, Config::new())
     }
 
     /// A decoder in front of `trace`, not synchronised. Of `memory` the largest power of two is used.
     #[must_use]
-    pub fn with_options(trace: &'a [u8], image: Image<'a>, memory: &'a mut [Slot], options: Options) -> Self {
+    pub fn with_config(
+        trace: &'a [u8],
+        image: Image<'a>,
+        memory: &'a mut [Slot],
+        config: Config<'a>,
+    ) -> Self {
         Self {
-            events: EventDecoder::with_options(trace, options.events),
+            events: EventDecoder::with_config(trace, config),
             image,
             cache: Cache::new(memory, image),
-            options,
+            config,
             packets: 0,
             tnt: Outcomes::new(),
             event: None,
@@ -204,7 +199,7 @@ impl<'a> BlockDecoder<'a> {
         self.forget();
         self.psb = None;
         self.packets = 0;
-        self.events = EventDecoder::with_options(trace, self.options.events);
+        self.events = EventDecoder::with_config(trace, self.config);
     }
 
     /// Goes to the next PSB and returns its offset; `None` when none follows.
@@ -367,7 +362,7 @@ impl<'a> BlockDecoder<'a> {
                 Some(event @ Event { kind: EventKind::Tnt(tnt), .. }) => {
                     let offset = self.events.offset() as usize;
                     // Each TNT has a time of its own.
-                    let ticks = self.options.events.ticks;
+                    let ticks = self.config.flags.ticks;
                     self.tnt_event = ticks.then_some(event);
                     let more = self.tnt.fill(tnt, if ticks { &[] } else { self.events.trace() }, offset);
                     if more > 0 {
@@ -385,7 +380,7 @@ impl<'a> BlockDecoder<'a> {
     /// No event has its place before the next branch that the trace decides, and none is made of it.
     #[inline]
     fn is_bulk(&self) -> bool {
-        if self.options.events.ticks {
+        if self.config.flags.ticks {
             return false;
         }
         !self.tnt.is_empty() || matches!(self.event, Some(Event { kind: EventKind::Tip, status: false, .. }))

@@ -4,11 +4,11 @@
 
 use super::{BlockDecoder, Tracing};
 use crate::{
+    config::Dialect,
     error::ErrorKind,
     event::{Event, EventKind},
     image::Window,
     insn::{Class, Insn, Op},
-    packet::Dialect,
 };
 
 impl BlockDecoder<'_> {
@@ -41,7 +41,7 @@ impl BlockDecoder<'_> {
         if event.status {
             self.apply_status(event)?;
             self.time = event.time;
-            return Ok(self.options.events.statuses.then_some(event));
+            return Ok(self.config.flags.statuses.then_some(event));
         }
         let mut event = event;
         self.time = event.time;
@@ -88,7 +88,7 @@ impl BlockDecoder<'_> {
         if event.kind == EventKind::Disabled {
             // Where tracing may go on: a call returns, and a change of CR3 is no branch. libipt knows only the first.
             let returns = matches!(insn.class, Class::IndirectCall | Class::FarCall)
-                || insn.op == Op::MovToCr3 && self.options.events.dialect == Dialect::Manual;
+                || insn.op == Op::MovToCr3 && self.config.dialect == Dialect::Manual;
             self.stop(if returns { insn.next(self.ip) } else { 0 });
             self.executed = None;
         } else {

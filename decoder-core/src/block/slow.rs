@@ -42,7 +42,7 @@ impl BlockDecoder<'_> {
                 if !lost {
                     self.leave(executed)?;
                     self.executed = None;
-                    if self.options.events.errata.bdm64 && place::needs_trace(executed.class) {
+                    if self.config.errata.bdm64 && place::needs_trace(executed.class) {
                         self.jump_by_bdm64()?;
                     }
                 }
@@ -90,8 +90,8 @@ impl BlockDecoder<'_> {
     fn ends_block(&self, class: Class) -> bool {
         match class {
             Class::Other | Class::Ptwrite => false,
-            Class::NearJump => self.options.end_on_jump,
-            Class::NearCall => self.options.end_on_call,
+            Class::NearJump => self.config.flags.end_on_jump,
+            Class::NearCall => self.config.flags.end_on_call,
             _ => true,
         }
     }
@@ -180,7 +180,7 @@ impl BlockDecoder<'_> {
 
     /// Makes a tick at `ip` when time has gone on since the last event.
     pub(super) fn tick(&mut self, event: Event, ip: u64) {
-        if self.options.events.ticks && event.time != self.time {
+        if self.config.flags.ticks && event.time != self.time {
             self.time = event.time;
             self.tick = Some(Event { kind: EventKind::Tick, ip: Some(ip), ..event });
         }

@@ -2,6 +2,7 @@
 
 use super::EventDecoder;
 use crate::{
+    config::Config,
     error::ErrorKind,
     packet::Packet,
     time::{Calibration, Estimate, TimeError},
@@ -40,7 +41,7 @@ impl EventDecoder<'_> {
     }
 
     fn apply_timing(&mut self, packet: Packet) -> Result<(), ErrorKind> {
-        let clocks = &self.options.clocks;
+        let Config { clocks, flags, .. } = self.packets.config();
         let Clock { estimate, calibration, in_psb } = &mut self.clock;
         match packet {
             Packet::Tsc(tsc) => {
@@ -59,7 +60,7 @@ impl EventDecoder<'_> {
                 check("CYC", cyc.cycles, estimate.cyc(cyc, ratio, clocks))
             }
             Packet::Ovf => {
-                calibration.ovf(self.options.keep_calibration);
+                calibration.ovf(flags.keep_calibration);
                 Ok(())
             }
             _ => Ok(()),

@@ -5,34 +5,11 @@ use super::{
     psb::Replay, ready::Ready,
 };
 use crate::{
-    config::AddressFilter,
-    errata::Errata,
+    config::{Config, Dialect},
     error::{Error, ErrorKind},
     last_ip::LastIp,
-    packet::{Context, Dialect, Packet, Packets, Tnt},
-    time::Clocks,
+    packet::{Packet, Packets, Tnt},
 };
-
-/// What an [`EventDecoder`] is asked for beyond the rule.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Options {
-    /// Report changes of RFLAGS.IF as [`EventKind::Iflags`].
-    pub iflags: bool,
-    /// Whose reading of packets counts.
-    pub dialect: Dialect,
-    /// The processor's errata.
-    pub errata: Errata,
-    /// What makes time of the timing packets.
-    pub clocks: Clocks,
-    /// An overflow keeps the ratio of core cycles to TSC ticks.
-    pub keep_calibration: bool,
-    /// The instruction flow decoder reports [`EventKind::Tick`]s.
-    pub ticks: bool,
-    /// The instruction flow decoder gives out status updates as well.
-    pub statuses: bool,
-    /// The address ranges that were traced, for erratum SKL014.
-    pub filter: AddressFilter,
-}
 
 /// What a decoder has seen so far, over all synchronisations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -53,7 +30,6 @@ pub struct Counters {
 #[derive(Clone, Debug)]
 pub struct EventDecoder<'a> {
     pub(super) packets: Packets<'a>,
-    pub(super) options: Options,
     synced: bool,
     ended: bool,
     /// The PSB of the last PSB+.
@@ -85,16 +61,14 @@ impl<'a> EventDecoder<'a> {
     /// A decoder in front of `trace`, not synchronised.
     #[must_use]
     pub fn new(trace: &'a [u8]) -> Self {
-        Self::with_options(trace, Options::default())
+        Self::with_config(trace, Config::new())
     }
 
     /// A decoder in front of `trace`, not synchronised.
     #[must_use]
-    pub fn with_options(trace: &'a [u8], options: Options) -> Self {
+    pub fn with_config(trace: &'a [u8], config: Config<'a>) -> Self {
         Self {
-            packets: Packets::new(trace)
-                .with_context(Context { errata: options.errata, ..Context::new(options.dialect) }),
-            options,
+            packets: Packets::with_config(trace, config),
             synced: false,
             ended: false,
             status_psb: 0,
@@ -114,6 +88,12 @@ impl<'a> EventDecoder<'a> {
             previous: 0,
             counters: Counters::default(),
         }
+    }
+
+    /// How the trace is read.
+    #[must_use]
+    pub fn config(&self) -> &Config<'a> {
+        self.packets.config()
     }
 
     /// Goes to the next PSB and returns its offset; `None` when none follows.
@@ -264,7 +244,7 @@ impl<'a> EventDecoder<'a> {
                 self.psb(offset)?;
             } else {
                 // libipt looks at what follows an OVF while it has the packet before in its hand.
-                let libipt = self.options.dialect == Dialect::Libipt;
+                let libipt = self.config().dialect == Dialect::Libipt;
                 let blamed = if self.overflow && libipt { self.previous } else { offset };
                 let event = self.step(offset, packet).map_err(|kind| Error { offset: blamed, kind })?;
                 self.previous = offset;
@@ -297,7 +277,8 @@ impl<'a> EventDecoder<'a> {
             | Packet::Tma(_)
             | Packet::DamagedTma(_)
             | Packet::Bbp(_)
-            | Packet::Bip(_) => {}
+            | Packet::Bip(_)
+            | Packet::Unknown(_) => {}
             Packet::Cbr(cbr) => self.publish(offset, None, EventKind::Cbr { ratio: cbr.ratio })?,
             Packet::Fup(ip) => self.fup(offset, ip)?,
             Packet::TipPge(ip) => self.tip_pge(offset, ip)?,

@@ -101,7 +101,8 @@ impl EventDecoder<'_> {
                 | Packet::Exstop(_)
                 | Packet::Mwait(_)
                 | Packet::Pwre(_)
-                | Packet::Pwrx(_) => {}
+                | Packet::Pwrx(_)
+                | Packet::Unknown(_) => {}
                 _ => return false,
             }
         }

@@ -39,7 +39,7 @@ mod ready;
 #[cfg(test)]
 mod tests;
 
-pub use decoder::{Counters, EventDecoder, Options};
+pub use decoder::{Counters, EventDecoder};
 
 use crate::{
     mode::ExecMode,

@@ -66,7 +66,7 @@ impl EventDecoder<'_> {
         if known.map(|known| (known.cs_l, known.cs_d)) != Some((mode.cs_l, mode.cs_d)) {
             self.publish(offset, ip, EventKind::ExecMode(exec_mode(mode)))?;
         }
-        if self.options.iflags && known.map(|known| known.iflag) != Some(mode.iflag) {
+        if self.config().flags.iflags && known.map(|known| known.iflag) != Some(mode.iflag) {
             self.publish(offset, ip, EventKind::Iflags { enabled: mode.iflag })?;
         }
         Ok(())

@@ -35,8 +35,9 @@ impl EventDecoder<'_> {
             | Packet::DamagedTma(_)
             | Packet::Mtc(_)
             | Packet::Cyc(_)
-            | Packet::Mnt(_) => Ok(false),
-            Packet::Fup(_) if self.options.errata.apl12 && self.went_off_by_apl12() => {
+            | Packet::Mnt(_)
+            | Packet::Unknown(_) => Ok(false),
+            Packet::Fup(_) if self.config().errata.apl12 && self.went_off_by_apl12() => {
                 self.held = self.packets.offset();
                 self.end_overflow(offset).map(|()| true)
             }
@@ -47,12 +48,12 @@ impl EventDecoder<'_> {
                 self.publish_overflow(offset, Some(ip))?;
                 Ok(true)
             }
-            Packet::TipPgd(ip) if self.options.errata.apl11 || self.options.errata.skd010 => {
+            Packet::TipPgd(ip) if self.config().errata.apl11 || self.config().errata.skd010 => {
                 self.held = self.packets.offset();
                 self.last_ip.update(ip);
                 self.end_overflow(offset).map(|()| true)
             }
-            _ if self.options.errata.skd010 && self.resume_by_skd010(offset)? => Ok(true),
+            _ if self.config().errata.skd010 && self.resume_by_skd010(offset)? => Ok(true),
             Packet::TntShort(_) | Packet::TntLong(_) => Err(ErrorKind::UnexpectedPacket("TNT")),
             Packet::Tip(_) => Err(ErrorKind::UnexpectedPacket("TIP")),
             Packet::TipPgd(_) => Err(ErrorKind::UnexpectedPacket("TIP.PGD")),

@@ -7,8 +7,9 @@
 
 use super::{Event, EventDecoder, EventKind, mode::exec_mode};
 use crate::{
+    config::Dialect,
     error::{Error, ErrorKind},
-    packet::{Dialect, PSB, Packet, Packets},
+    packet::{PSB, Packet, Packets},
 };
 
 /// A PSB+ that is read for its events.
@@ -30,7 +31,7 @@ impl EventDecoder<'_> {
         self.counters.psbs += 1;
         self.held = psb;
         if self.overflow
-            && self.options.errata.skd010
+            && self.config().errata.skd010
             && self.resume_by_skd010(psb).map_err(|kind| Error { offset: psb, kind })?
         {
             // It is taken again, behind the overflow.
@@ -54,7 +55,7 @@ impl EventDecoder<'_> {
                     self.counters.packets += 1;
                     // libipt finds this one a packet early.
                     if ip.is_none()
-                        && self.options.dialect == Dialect::Libipt
+                        && self.config().dialect == Dialect::Libipt
                         && matches!(self.packets.clone().next(), Some(Ok((_, Packet::Fup(_)))))
                     {
                         return Err(Error { offset, kind: ErrorKind::UnexpectedPacket("FUP") });
@@ -80,7 +81,8 @@ impl EventDecoder<'_> {
                 | Packet::ModeExec(_)
                 | Packet::ModeTsx(_)
                 | Packet::Pip(_)
-                | Packet::Vmcs(_) => {}
+                | Packet::Vmcs(_)
+                | Packet::Unknown(_) => {}
                 _ => return Err(Error { offset, kind: ErrorKind::UnexpectedPacket(name(packet)) }),
             }
             self.track_time(packet).map_err(|kind| Error { offset, kind })?;
@@ -91,7 +93,7 @@ impl EventDecoder<'_> {
     /// `whole`: it was not cut short by an OVF. Where it was, its FUP may be among what was lost, and a missing one says
     /// nothing.
     fn begin_replay(&mut self, psb: u64, start: u64, end: u64, ip: Option<u64>, whole: bool) {
-        let ip = ip.filter(|_| !(self.options.errata.bdm70 && self.is_enabled_next()));
+        let ip = ip.filter(|_| !(self.config().errata.bdm70 && self.is_enabled_next()));
         let kind = match ip {
             Some(_) => Some(EventKind::Enabled { resumed: false }),
             None => whole.then_some(EventKind::Disabled),
@@ -126,6 +128,7 @@ impl EventDecoder<'_> {
                         | Packet::ModeTsx(_)
                         | Packet::Pip(_)
                         | Packet::Vmcs(_)
+                        | Packet::Unknown(_)
                 ))
             )
         });
@@ -165,7 +168,7 @@ impl EventDecoder<'_> {
                     self.mode.know(mode);
                     let iflags = EventKind::Iflags { enabled: mode.iflag };
                     let event = Event { status: true, ..self.event(offset, None, iflags) };
-                    if self.options.iflags && !self.ready.push(event) {
+                    if self.config().flags.iflags && !self.ready.push(event) {
                         return Err(Error { offset, kind: ErrorKind::TooManyWaiting("MODE.Exec") });
                     }
                     EventKind::ExecMode(exec_mode(mode))

@@ -4,12 +4,13 @@ extern crate std;
 
 use super::*;
 use crate::{
+    config::{Config, Flags, Position, UnknownPackets},
     errata::Errata,
     error::{Error, ErrorKind},
     packet::{
-        Bep, Cbr, Cfe, Evd, Exstop, Ip, Mnt, ModeExec, ModeTsx, Mtc, Packet,
+        Bep, Cbr, Cfe, Context, Evd, Exstop, Ip, Mnt, ModeExec, ModeTsx, Mtc, Packet,
         Packet::{Fup, Ovf, Psb, PsbEnd, Tip, TipPgd, TipPge, TntShort},
-        Ptw, Trig, Tsc,
+        Ptw, Trig, Tsc, Unknown,
     },
 };
 use std::{vec, vec::Vec};
@@ -79,8 +80,8 @@ fn trace(packets: &[Packet]) -> Vec<u8> {
 }
 
 /// All events up to the end or an error.
-fn events(trace: &[u8], options: Options) -> (Vec<Event>, Option<Error>) {
-    let mut decoder = EventDecoder::with_options(trace, options);
+fn events(trace: &[u8], config: Config<'_>) -> (Vec<Event>, Option<Error>) {
+    let mut decoder = EventDecoder::with_config(trace, config);
     decoder.sync_forward();
     let mut events = vec![];
     loop {
@@ -95,8 +96,8 @@ fn events(trace: &[u8], options: Options) -> (Vec<Event>, Option<Error>) {
 /// The events that `packets` make behind a PSB+ with tracing on at 1000 in 64-bit mode, or off.
 fn events_behind(on: bool, packets: &[Packet]) -> (Vec<(EventKind, Option<u64>)>, Option<ErrorKind>) {
     let start: &[Packet] = if on { &[Psb, BITS_64, Fup(ip(0x1000)), PsbEnd] } else { &[Psb, PsbEnd] };
-    let options = Options { iflags: true, ..Options::default() };
-    let (events, error) = events(&trace(&[start, packets].concat()), options);
+    let config = Config { flags: Flags { iflags: true, ..Flags::NONE }, ..Config::new() };
+    let (events, error) = events(&trace(&[start, packets].concat()), config);
     let plain = events.iter().filter(|event| !event.status).map(|event| (event.kind, event.ip));
     (plain.collect(), error.map(|error| error.kind))
 }
@@ -442,7 +443,8 @@ fn a_psb_plus_gives_status_updates_in_its_order_behind_the_state_of_tracing() {
         Packet::Vmcs(VMCS),
         PsbEnd,
     ];
-    let (got, error) = events(&trace(&packets), Options { iflags: true, ..Options::default() });
+    let (got, error) =
+        events(&trace(&packets), Config { flags: Flags { iflags: true, ..Flags::NONE }, ..Config::new() });
     assert_eq!(error, None);
     let got: Vec<_> = got.iter().map(|event| (event.offset, event.status, event.ip, event.kind)).collect();
     let expected = [
@@ -478,7 +480,7 @@ fn a_psb_plus_holds_nothing_but_state() {
         (trig(None, false), "TRIG"),
         (Packet::Bep(Bep { ip: false }), "BEP"),
     ] {
-        let (got, error) = events(&trace(&[Psb, BITS_64, packet, PsbEnd]), Options::default());
+        let (got, error) = events(&trace(&[Psb, BITS_64, packet, PsbEnd]), Config::new());
         let expected = Error { offset: 18, kind: ErrorKind::UnexpectedPacket(name) };
         // A PSB right behind another would be the one that is synchronised onto, but for the mode between them.
         assert_eq!((got, error), (vec![], Some(expected)), "{packet:?}");
@@ -487,8 +489,7 @@ fn a_psb_plus_holds_nothing_but_state() {
 
 #[test]
 fn a_psb_plus_ends_with_an_overflow_as_well() {
-    let (got, error) =
-        events(&trace(&[Psb, BITS_64, Fup(ip(0x1000)), Ovf, Fup(ip(0x2000))]), Options::default());
+    let (got, error) = events(&trace(&[Psb, BITS_64, Fup(ip(0x1000)), Ovf, Fup(ip(0x2000))]), Config::new());
     let plain = |events: &[Event]| -> Vec<_> {
         events.iter().map(|event| (event.kind, event.ip, event.status)).collect()
     };
@@ -497,28 +498,28 @@ fn a_psb_plus_ends_with_an_overflow_as_well() {
         [(ENABLED, Some(0x1000), true), (TO_64, None, true), (EventKind::Overflow, Some(0x2000), false)];
     assert_eq!((&got[..], error), (&expected[..], None));
     // Without a FUP it does not say that tracing is off.
-    let (got, error) = events(&trace(&[Psb, BITS_64, Ovf, Fup(ip(0x2000))]), Options::default());
+    let (got, error) = events(&trace(&[Psb, BITS_64, Ovf, Fup(ip(0x2000))]), Config::new());
     assert_eq!((&plain(&got)[..], error), (&expected[1..], None));
 }
 
 #[test]
 fn a_psb_plus_that_is_cut_off_gives_nothing() {
     for packets in [&[Psb][..], &[Psb, BITS_64], &[Psb, BITS_64, Fup(ip(0x1000))]] {
-        assert_eq!(events(&trace(packets), Options::default()), (vec![], None), "{packets:?}");
+        assert_eq!(events(&trace(packets), Config::new()), (vec![], None), "{packets:?}");
     }
 }
 
 #[test]
 fn bdm70_makes_nothing_of_a_fup_in_psb_that_an_enable_follows() {
     let packets = [Psb, BITS_64, Fup(ip(0x9000)), PsbEnd, Packet::Pad, TipPge(ip(0x1000))];
-    let options = Options { errata: Errata { bdm70: true, ..Errata::NONE }, ..Options::default() };
-    let (got, error) = events(&trace(&packets), options);
+    let config = Config { errata: Errata { bdm70: true, ..Errata::NONE }, ..Config::new() };
+    let (got, error) = events(&trace(&packets), config);
     let got: Vec<_> = got.iter().map(|event| (event.kind, event.ip)).collect();
     assert_eq!(got, [(EventKind::Disabled, None), (TO_64, None), (ENABLED, Some(0x1000))]);
     assert_eq!(error, None);
-    let (got, error) = events(&trace(&[Psb, BITS_64, Fup(ip(0x9000)), PsbEnd, Tip(ip(0x1000))]), options);
+    let (got, error) = events(&trace(&[Psb, BITS_64, Fup(ip(0x9000)), PsbEnd, Tip(ip(0x1000))]), config);
     assert_eq!((got[0].kind, got[0].ip, error), (ENABLED, Some(0x9000), None));
-    let (_, error) = events(&trace(&packets), Options::default());
+    let (_, error) = events(&trace(&packets), Config::new());
     assert_eq!(error.map(|error| error.kind), Some(ErrorKind::UnexpectedPacket("TIP.PGE")));
 }
 
@@ -526,7 +527,7 @@ fn bdm70_makes_nothing_of_a_fup_in_psb_that_an_enable_follows() {
 fn events_have_the_last_tsc_and_pwre_its_own() {
     let at = |tsc| Packet::Tsc(Tsc { tsc });
     let packets = [Psb, PsbEnd, Packet::Pwre(PWRE), at(5), Packet::Pwrx(PWRX), at(6), Packet::TraceStop];
-    let (got, _) = events(&trace(&packets), Options::default());
+    let (got, _) = events(&trace(&packets), Config::new());
     let got: Vec<_> = got.iter().map(|event| (event.kind, event.tsc)).collect();
     let expected = [
         (EventKind::Disabled, None),
@@ -562,4 +563,26 @@ fn gives_only_out_of_sync_before_a_psb_and_behind_an_error() {
     assert_eq!(decoder.sync_forward(), None);
     assert!(decoder.next().is_err());
     assert_eq!(decoder.sync_backward(), Some(22));
+}
+
+#[test]
+fn packets_that_only_the_reader_knows_are_passed_over() {
+    let sizes = |_: &Config<'_>, position: Position<'_>, _: Context| match position.bytes() {
+        [0x05, 0, ..] => Ok(Unknown { size: 2, value: 0 }),
+        _ => Err(ErrorKind::Refused(1)),
+    };
+    let config = Config { unknown: Some(UnknownPackets::new(&sizes)), ..Config::new() };
+    let parts = [
+        trace(&[Psb, BITS_64]),
+        trace(&[Fup(ip(0x1000)), PsbEnd, Fup(ip(0x2000))]),
+        trace(&[Tip(ip(0x3000)), Ovf]),
+        trace(&[Fup(ip(0x4000))]),
+    ];
+    let kinds = |events: Vec<Event>| events.iter().map(|event| (event.ip, event.kind)).collect::<Vec<_>>();
+    let (plain, error) = events(&parts.concat(), config);
+    assert_eq!((plain.len(), error), (4, None));
+    let (mixed, error) = events(&parts.join(&[5, 0][..]), config);
+    assert_eq!((kinds(mixed), error), (kinds(plain), None));
+    let (_, error) = events(&parts.join(&[5, 1][..]), config);
+    assert_eq!(error, Some(Error { offset: 18, kind: ErrorKind::Refused(1) }));
 }

@@ -2,11 +2,11 @@
 
 use super::{InsnDecoder, Tracing};
 use crate::{
+    config::Dialect,
     error::ErrorKind,
     event::{Event, EventKind},
     image::Window,
     insn::{Class, Insn, Op},
-    packet::Dialect,
 };
 
 impl InsnDecoder<'_> {
@@ -15,7 +15,7 @@ impl InsnDecoder<'_> {
         if event.status {
             self.apply_status(event)?;
             self.time = event.time;
-            return Ok(self.options.statuses.then_some(event));
+            return Ok(self.config.flags.statuses.then_some(event));
         }
         let mut event = event;
         self.time = event.time;
@@ -62,7 +62,7 @@ impl InsnDecoder<'_> {
         if event.kind == EventKind::Disabled {
             // Where tracing may go on: a call returns, and a change of CR3 is no branch. libipt knows only the first.
             let returns = matches!(insn.class, Class::IndirectCall | Class::FarCall)
-                || insn.op == Op::MovToCr3 && self.options.dialect == Dialect::Manual;
+                || insn.op == Op::MovToCr3 && self.config.dialect == Dialect::Manual;
             self.stop(if returns { insn.next(self.ip) } else { 0 });
             self.executed = None;
         } else {

@@ -47,7 +47,7 @@ impl<'a> InsnDecoder<'a> {
     /// SKD022: what looks like an asynchronous end in front of a VM entry is the VM entry's own.
     pub(super) fn is_entry_by_skd022(&mut self, event: &Event) -> bool {
         let EventKind::AsyncDisabled { at } = event.kind else { return false };
-        if !self.options.errata.skd022 || at != self.ip {
+        if !self.config.errata.skd022 || at != self.ip {
             return false;
         }
         let enters = self.peek(at).is_some_and(|insn| insn.op == Op::VmEntry);
@@ -60,9 +60,9 @@ impl<'a> InsnDecoder<'a> {
     /// SKL014: the end of tracing that comes next, which has no IP, is that of a direct branch out of the filter's
     /// ranges.
     pub(super) fn leads_out_by_skl014(&self, insn: &Insn) -> bool {
-        self.options.errata.skl014
+        self.config.errata.skl014
             && matches!(insn.class, Class::NearJump | Class::NearCall)
-            && insn.target.is_some_and(|target| !self.options.filter.contains(target))
+            && insn.target.is_some_and(|target| !self.config.filter.contains(target))
             && self
                 .event_if_next(|_, event, _| event.kind == EventKind::Disabled && event.ip.is_none())
                 .is_some()

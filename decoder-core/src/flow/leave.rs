@@ -54,7 +54,7 @@ impl InsnDecoder<'_> {
 
     /// Makes a tick at `ip` when time has gone on since the last event.
     fn tick(&mut self, event: Event, ip: u64) {
-        if self.options.ticks && event.time != self.time {
+        if self.config.flags.ticks && event.time != self.time {
             self.time = event.time;
             self.tick = Some(Event { kind: EventKind::Tick, ip: Some(ip), ..event });
         }

@@ -43,8 +43,9 @@ pub use pieces::{After, Piece, Pieces};
 pub use recover::Recovered;
 
 use crate::{
+    config::Config,
     error::{Error, ErrorKind},
-    event::{Counters, Event, EventDecoder, EventKind, Options},
+    event::{Counters, Event, EventDecoder, EventKind},
     image::{Image, Window},
     insn::{self, Class, InsnError},
     mode::ExecMode,
@@ -82,7 +83,7 @@ pub struct InsnDecoder<'a> {
     walk: Walk,
     /// The last PSB, when no instruction was given out since.
     psb: Option<u64>,
-    options: Options,
+    config: Config<'a>,
     /// A tick at the branch that was left last.
     tick: Option<Event>,
     /// The TNT whose outcomes are in `tnt`, until the first of them is used.
@@ -135,15 +136,15 @@ impl<'a> InsnDecoder<'a> {
     /// A decoder in front of `trace`, not synchronised.
     #[must_use]
     pub fn new(trace: &'a [u8], image: Image<'a>) -> Self {
-        Self::with_options(trace, image, Options::default())
+        Self::with_config(trace, image, Config::new())
     }
 
     /// A decoder in front of `trace`, not synchronised.
     #[must_use]
-    pub fn with_options(trace: &'a [u8], image: Image<'a>, options: Options) -> Self {
+    pub fn with_config(trace: &'a [u8], image: Image<'a>, config: Config<'a>) -> Self {
         Self {
-            events: EventDecoder::with_options(trace, options),
-            options,
+            events: EventDecoder::with_config(trace, config),
+            config,
             tick: None,
             tnt_event: None,
             deferred: None,
@@ -376,7 +377,7 @@ impl<'a> InsnDecoder<'a> {
             if self.event_if_next(|_, event, _| event.kind == EventKind::Overflow).is_none() {
                 self.leave(executed)?;
                 self.executed = None;
-                if place::needs_trace(executed.class) && self.options.errata.bdm64 {
+                if place::needs_trace(executed.class) && self.config.errata.bdm64 {
                     self.jump_by_bdm64()?;
                 }
                 if let Some(tick) = self.tick.take() {
@@ -412,7 +413,7 @@ impl<'a> InsnDecoder<'a> {
             match self.next_event()? {
                 Some(event @ Event { kind: EventKind::Tnt(tnt), .. }) => {
                     self.tnt.fill(tnt);
-                    self.tnt_event = self.options.ticks.then_some(event);
+                    self.tnt_event = self.config.flags.ticks.then_some(event);
                 }
                 Some(event) => self.event = Some(event),
                 None => return Ok(false),

@@ -1,52 +1,35 @@
-//! What a packet's reading depends on besides its own bytes.
+//! What the packets before a packet decide about its reading.
 //!
 //! ```
-//! use pugmark_decoder_core::packet::{Context, Dialect, Packet};
+//! use pugmark_decoder_core::config::Config;
+//! use pugmark_decoder_core::packet::{BlockItemSize, Context, Packet};
 //!
-//! // BBP: the manual has it, libipt does not.
-//! assert!(Packet::parse(&[0x02, 0x63, 0x01], Context::default()).is_ok());
-//! let libipt = Context { dialect: Dialect::Libipt, ..Context::default() };
-//! assert!(Packet::parse(&[0x02, 0x63, 0x01], libipt).is_err());
+//! // Between BBP and BEP this is an item with four bytes, elsewhere a TNT.
+//! let bytes = [0x14, 1, 0, 0, 0];
+//! let inside = Context { block: Some(BlockItemSize::Four) };
+//! assert!(matches!(Packet::parse_with(&bytes, &Config::new(), inside), Ok(Some((Packet::Bip(_), 5)))));
+//! assert!(matches!(Packet::parse(&bytes), Ok(Some((Packet::TntShort(_), 1)))));
 //! ```
 
 use super::{BlockItemSize, Packet};
-use crate::errata::Errata;
 
-/// What the bytes before a packet, and the reader's wishes, decide about it.
+/// What the packets before a packet decide about its reading.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Context {
     /// Between BBP and BEP: the items' size. Bytes with bits 2:0 = 100 begin a BIP there.
     pub block: Option<BlockItemSize>,
-    /// Whose reading of the bytes counts.
-    pub dialect: Dialect,
-    /// The processor's errata. SKD007 and SKZ84 change what bytes mean.
-    pub errata: Errata,
-}
-
-/// Whose reading of packets' bytes counts, where readings differ.
-///
-/// Emission always follows the manual.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Dialect {
-    /// The SDM's.
-    #[default]
-    Manual,
-    /// libipt 2.3's: no block packets (their opcodes are unknown), PWRE.HW is bit 3 of byte 2 instead of bit 7,
-    /// EVD.Type has five bits instead of six.
-    Libipt,
 }
 
 impl Context {
-    /// A context outside any block.
-    pub const fn new(dialect: Dialect) -> Self {
-        Self { block: None, dialect, errata: Errata::NONE }
-    }
+    /// Outside any block.
+    pub const OUTSIDE: Self = Self { block: None };
 
     /// The context of the packet that follows `packet`.
     ///
-    /// BBP opens a block. Items, padding, timing, power and maintenance packets and FUPs leave it open; everything
-    /// else closes it, so that a lost BEP does no harm beyond the next packet that cannot be inside a block.
+    /// BBP opens a block. Items, padding, timing, power, maintenance and unknown packets and FUPs leave it open;
+    /// everything else closes it, so that a lost BEP does no harm beyond the next packet that cannot be inside a block.
     #[inline]
+    #[must_use]
     pub fn after(mut self, packet: &Packet) -> Self {
         match packet {
             Packet::Bbp(bbp) => self.block = Some(bbp.size),
@@ -63,7 +46,8 @@ impl Context {
             | Packet::Exstop(_)
             | Packet::Pwre(_)
             | Packet::Pwrx(_)
-            | Packet::Fup(_) => {}
+            | Packet::Fup(_)
+            | Packet::Unknown(_) => {}
             _ => self.block = None,
         }
         self

@@ -3,10 +3,10 @@
 //! Source: SDM vol. 3, Intel Processor Trace, "Packet Definitions", "Paging Information Packet (PIP)", "VMCS Packet".
 //!
 //! ```
-//! use pugmark_decoder_core::packet::{Context, Packet, Pip};
+//! use pugmark_decoder_core::packet::{Packet, Pip};
 //!
 //! let bytes = [0x02, 0x43, 0x01, 0x10, 0, 0, 0, 0];
-//! let (packet, _) = Packet::parse(&bytes, Context::default()).unwrap().unwrap();
+//! let (packet, _) = Packet::parse(&bytes).unwrap().unwrap();
 //! assert_eq!(packet, Packet::Pip(Pip { cr3: 0x1_0000, non_root: true }));
 //! ```
 

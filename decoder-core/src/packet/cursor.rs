@@ -13,7 +13,11 @@
 //! ```
 
 use super::{Context, PSB, Packet};
-use crate::{error::Error, sync};
+use crate::{
+    config::{Config, Position},
+    error::Error,
+    sync,
+};
 
 /// The packets of a trace, one after the other.
 ///
@@ -28,25 +32,26 @@ pub struct Packets<'a> {
     sync: Option<usize>,
     failed: bool,
     context: Context,
+    config: Config<'a>,
 }
 
 impl<'a> Packets<'a> {
+    /// A cursor at the first byte of the trace, with nothing known of the processor.
+    #[must_use]
+    pub fn new(trace: &'a [u8]) -> Self {
+        Self::with_config(trace, Config::new())
+    }
+
     /// A cursor at the first byte of the trace.
-    pub fn new(bytes: &'a [u8]) -> Self {
-        Self::at(bytes, 0)
+    #[must_use]
+    pub fn with_config(trace: &'a [u8], config: Config<'a>) -> Self {
+        Self { bytes: trace, offset: 0, sync: None, failed: false, context: Context::OUTSIDE, config }
     }
 
-    /// A cursor at a packet that is known to begin at `offset`; behind the end there are no packets.
-    pub fn at(bytes: &'a [u8], offset: u64) -> Self {
-        let mut packets = Self { bytes, offset: 0, sync: None, failed: false, context: Context::default() };
-        packets.set_offset(offset);
-        packets
-    }
-
-    /// Reads packets in `context` from here on.
-    pub fn with_context(mut self, context: Context) -> Self {
-        self.context = context;
-        self
+    /// What the trace is read by.
+    #[must_use]
+    pub fn config(&self) -> &Config<'a> {
+        &self.config
     }
 
     /// The trace.
@@ -68,7 +73,7 @@ impl<'a> Packets<'a> {
     pub fn set_offset(&mut self, offset: u64) {
         self.offset = usize::try_from(offset).unwrap_or(usize::MAX).min(self.bytes.len());
         self.failed = false;
-        self.context.block = None;
+        self.context = Context::OUTSIDE;
     }
 
     /// Goes to the next PSB and returns its offset, or stays and returns `None` when none follows.
@@ -107,7 +112,8 @@ impl Iterator for Packets<'_> {
             return None;
         }
         let offset = self.offset as u64;
-        match Packet::parse(self.bytes.get(self.offset..)?, self.context) {
+        let position = Position { trace: self.bytes, offset: self.offset };
+        match Packet::parse_at(position, &self.config, self.context) {
             Ok(Some((packet, size))) => {
                 self.offset += size;
                 self.context = self.context.after(&packet);

@@ -4,14 +4,15 @@
 //! (EVD) Packet".
 //!
 //! ```
-//! use pugmark_decoder_core::packet::{Cfe, Context, Packet};
+//! use pugmark_decoder_core::packet::{Cfe, Packet};
 //!
 //! // An interrupt with vector 14; a FUP follows.
-//! let (packet, _) = Packet::parse(&[0x02, 0x13, 0x81, 0x0e], Context::default()).unwrap().unwrap();
+//! let (packet, _) = Packet::parse(&[0x02, 0x13, 0x81, 0x0e]).unwrap().unwrap();
 //! assert_eq!(packet, Packet::Cfe(Cfe { kind: 1, vector: 14, ip: true }));
 //! ```
 
-use super::{Dialect, Full, Parsed, put};
+use super::{Full, Parsed, put};
+use crate::config::Dialect;
 
 /// A control-flow event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -3,10 +3,10 @@
 //! Source: SDM vol. 3, Intel Processor Trace, "Packet Definitions", "IP Compression".
 //!
 //! ```
-//! use pugmark_decoder_core::packet::{Context, Ip, Packet};
+//! use pugmark_decoder_core::packet::{Ip, Packet};
 //!
 //! // A TIP with IPBytes 1: only bits 15:0 differ from the last IP.
-//! let (packet, size) = Packet::parse(&[0x2d, 0x34, 0x12], Context::default()).unwrap().unwrap();
+//! let (packet, size) = Packet::parse(&[0x2d, 0x34, 0x12]).unwrap().unwrap();
 //! assert_eq!((packet, size), (Packet::Tip(Ip::Update16(0x1234)), 3));
 //! ```
 

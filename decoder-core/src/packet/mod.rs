@@ -7,15 +7,14 @@
 //! Source for all of them: SDM vol. 3, Intel Processor Trace, "Packet Definitions".
 //!
 //! ```
-//! use pugmark_decoder_core::packet::{Context, Packet, Tsc};
+//! use pugmark_decoder_core::packet::{Packet, Tsc};
 //!
 //! let mut bytes = [0; 8];
 //! let size = Packet::Tsc(Tsc { tsc: 0x12345 }).emit(&mut bytes).unwrap();
 //! assert_eq!((size, &bytes[..3]), (8, &[0x19, 0x45, 0x23][..]));
-//! let parsed = Packet::parse(&bytes, Context::default()).unwrap();
-//! assert_eq!(parsed, Some((Packet::Tsc(Tsc { tsc: 0x12345 }), 8)));
+//! assert_eq!(Packet::parse(&bytes), Ok(Some((Packet::Tsc(Tsc { tsc: 0x12345 }), 8))));
 //! // The trace ends within the packet: no error.
-//! assert_eq!(Packet::parse(&bytes[..7], Context::default()), Ok(None));
+//! assert_eq!(Packet::parse(&bytes[..7]), Ok(None));
 //! ```
 
 mod block;
@@ -33,9 +32,10 @@ mod tests;
 mod timing;
 mod tnt;
 mod trig;
+mod unknown;
 
 pub use block::{Bbp, Bep, Bip, BipValue, BlockItemSize};
-pub use context::{Context, Dialect};
+pub use context::Context;
 pub use context_state::{Pip, Vmcs};
 pub use cursor::Packets;
 pub use event_trace::{Cfe, Evd};
@@ -47,8 +47,12 @@ pub use stream::{Mnt, PSB};
 pub use timing::{Cbr, Cyc, Mtc, Tma, Tsc};
 pub use tnt::Tnt;
 pub use trig::Trig;
+pub use unknown::Unknown;
 
-use crate::error::ErrorKind;
+use crate::{
+    config::{Config, Dialect, Position},
+    error::ErrorKind,
+};
 use core::fmt;
 
 /// A value and how many bytes it took, or `None` where the bytes end within the packet.
@@ -93,7 +97,7 @@ pub enum Packet {
     Cbr(Cbr),
     /// TSC/MTC Alignment.
     Tma(Tma),
-    /// A TMA with reserved bits set, by erratum SKZ84: to be ignored. Only where [`Context::errata`] has it.
+    /// A TMA with reserved bits set, by erratum SKZ84: to be ignored. Only where [`Config::errata`] has it.
     DamagedTma([u8; 8]),
     /// Mini Time Counter.
     Mtc(Mtc),
@@ -123,18 +127,46 @@ pub enum Packet {
     Evd(Evd),
     /// Trigger.
     Trig(Trig),
+    /// A packet that [`Config::unknown`] knows.
+    Unknown(Unknown),
 }
 
 impl Packet {
     /// The most bytes a packet has (a PSB's).
     pub const MAX_LEN: usize = PSB.len();
 
-    /// Parses the packet at the front of `bytes`: the packet and its size.
+    /// Parses the packet at the front of `bytes`, with nothing known of the processor and outside any block: the packet
+    /// and its size.
     ///
     /// `Ok(None)`: the bytes end within the packet. That is the end of the trace, not an error. An opcode that no
     /// packet has, and a reserved value that is already there, are errors also when the bytes end behind them.
+    ///
+    /// # Errors
+    /// An opcode that no packet has, and a value that its packet cannot have.
+    pub fn parse(bytes: &[u8]) -> Result<Option<(Self, usize)>, ErrorKind> {
+        Self::parse_with(bytes, &Config::new(), Context::OUTSIDE)
+    }
+
+    /// As [`parse`](Self::parse), with what `config` says of the processor, behind packets that made `context`.
+    ///
+    /// # Errors
+    /// As in [`parse`](Self::parse), and what [`Config::unknown`] returns.
+    pub fn parse_with(
+        bytes: &[u8],
+        config: &Config<'_>,
+        context: Context,
+    ) -> Result<Option<(Self, usize)>, ErrorKind> {
+        Self::parse_at(Position { trace: bytes, offset: 0 }, config, context)
+    }
+
+    /// Parses the packet at a place in a trace.
     #[inline]
-    pub fn parse(bytes: &[u8], context: Context) -> Result<Option<(Self, usize)>, ErrorKind> {
+    fn parse_at(
+        position: Position<'_>,
+        config: &Config<'_>,
+        context: Context,
+    ) -> Result<Option<(Self, usize)>, ErrorKind> {
+        let bytes = position.bytes();
         let Some(&first) = bytes.first() else { return Ok(None) };
         match first {
             _ if first & 0b111 == Bip::OPCODE
@@ -143,9 +175,9 @@ impl Packet {
                 map(Bip::parse(bytes, size), Self::Bip)
             }
             0x00 => Ok(Some((Self::Pad, 1))),
-            0x02 => Self::parse_extended(bytes, context),
+            0x02 => Self::parse_extended(position, config, context),
             _ if first & 1 == 0 => Ok(Some((Self::TntShort(Tnt::parse_short(first)?), 1))),
-            _ if first & 0b111 == 0b111 && context.errata.skd007 && timing::is_ovf_by_skd007(bytes) => {
+            _ if first & 0b111 == 0b111 && config.errata.skd007 && timing::is_ovf_by_skd007(bytes) => {
                 Ok(Some((Self::Ovf, 3)))
             }
             _ if first & 0b11 == 0b11 => map(Cyc::parse(bytes), Self::Cyc),
@@ -158,13 +190,18 @@ impl Packet {
                 ip::FUP => map(Ip::parse(bytes, "FUP"), Self::Fup),
                 ip::TIP_PGE => map(Ip::parse(bytes, "TIP.PGE"), Self::TipPge),
                 ip::TIP_PGD => map(Ip::parse(bytes, "TIP.PGD"), Self::TipPgd),
-                _ => Err(ErrorKind::UnknownOpcode(first)),
+                _ => Self::unknown(ErrorKind::UnknownOpcode(first), position, config, context),
             },
         }
     }
 
     /// Parses a packet whose first byte is `02`.
-    fn parse_extended(bytes: &[u8], context: Context) -> Result<Option<(Self, usize)>, ErrorKind> {
+    fn parse_extended(
+        position: Position<'_>,
+        config: &Config<'_>,
+        context: Context,
+    ) -> Result<Option<(Self, usize)>, ErrorKind> {
+        let bytes = position.bytes();
         let Some(&second) = bytes.get(1) else { return Ok(None) };
         match second {
             0x82 => map(stream::parse_psb(bytes), |()| Self::Psb),
@@ -175,23 +212,47 @@ impl Packet {
             0x43 => map(Pip::parse(bytes), Self::Pip),
             0xc8 => map(Vmcs::parse(bytes), Self::Vmcs),
             0x03 => map(Cbr::parse(bytes), Self::Cbr),
-            0x73 if context.errata.skz84 && timing::is_damaged_tma(bytes) => {
+            0x73 if config.errata.skz84 && timing::is_damaged_tma(bytes) => {
                 Ok(bytes.first_chunk().map(|bytes| (Self::DamagedTma(*bytes), bytes.len())))
             }
             0x73 => map(Tma::parse(bytes), Self::Tma),
-            0xc3 => map(Mnt::parse(bytes), Self::Mnt),
+            0xc3 => match bytes.get(2) {
+                None => Ok(None),
+                Some(&Mnt::THIRD) => map(Mnt::parse(bytes), Self::Mnt),
+                Some(&third) => {
+                    Self::unknown(ErrorKind::UnknownOpcodeAfterC3(third), position, config, context)
+                }
+            },
             0x62 | 0xe2 => Ok(Some((Self::Exstop(Exstop { ip: second & 1 << 7 != 0 }), 2))),
             0xc2 => map(Mwait::parse(bytes), Self::Mwait),
-            0x22 => map(Pwre::parse(bytes, context.dialect), Self::Pwre),
+            0x22 => map(Pwre::parse(bytes, config.dialect), Self::Pwre),
             0xa2 => map(Pwrx::parse(bytes), Self::Pwrx),
             0x13 => map(Cfe::parse(bytes), Self::Cfe),
-            0x53 => map(Evd::parse(bytes, context.dialect), Self::Evd),
-            0x63 if context.dialect == Dialect::Manual => map(Bbp::parse(bytes), Self::Bbp),
-            0x33 | 0xb3 if context.dialect == Dialect::Manual => {
+            0x53 => map(Evd::parse(bytes, config.dialect), Self::Evd),
+            0x63 if config.dialect == Dialect::Manual => map(Bbp::parse(bytes), Self::Bbp),
+            0x33 | 0xb3 if config.dialect == Dialect::Manual => {
                 Ok(Some((Self::Bep(Bep { ip: second & 1 << 7 != 0 }), 2)))
             }
             _ if second & 0x1f == ptw::OPCODE => map(Ptw::parse(bytes), Self::Ptw),
-            _ => Err(ErrorKind::UnknownExtendedOpcode(second)),
+            _ => Self::unknown(ErrorKind::UnknownExtendedOpcode(second), position, config, context),
+        }
+    }
+
+    /// A packet that is not in the manual: `error` unless the reader knows it.
+    #[cold]
+    fn unknown(
+        error: ErrorKind,
+        position: Position<'_>,
+        config: &Config<'_>,
+        context: Context,
+    ) -> Result<Option<(Self, usize)>, ErrorKind> {
+        let Some(reader) = config.unknown else { return Err(error) };
+        let unknown = reader.ask(config, position, context)?;
+        let size = usize::from(unknown.size);
+        match size {
+            0 => Err(error),
+            _ if size > position.bytes().len() => Ok(None),
+            _ => Ok(Some((Self::Unknown(unknown), size))),
         }
     }
 
@@ -235,6 +296,7 @@ impl Packet {
             Self::Cfe(cfe) => cfe.emit(out),
             Self::Evd(evd) => evd.emit(out),
             Self::Trig(trig) => trig.emit(out),
+            Self::Unknown(_) => Err(Full),
         }
     }
 

@@ -3,9 +3,9 @@
 //! Source: SDM vol. 3, Intel Processor Trace, "Packet Definitions", "MODE Packets".
 //!
 //! ```
-//! use pugmark_decoder_core::packet::{Context, ModeExec, Packet};
+//! use pugmark_decoder_core::packet::{ModeExec, Packet};
 //!
-//! let (packet, _) = Packet::parse(&[0x99, 0x01], Context::default()).unwrap().unwrap();
+//! let (packet, _) = Packet::parse(&[0x99, 0x01]).unwrap().unwrap();
 //! assert_eq!(packet, Packet::ModeExec(ModeExec { cs_l: true, cs_d: false, iflag: false }));
 //! ```
 

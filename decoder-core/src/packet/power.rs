@@ -3,13 +3,14 @@
 //! Source: SDM vol. 3, Intel Processor Trace, "Packet Definitions", the packets' sections.
 //!
 //! ```
-//! use pugmark_decoder_core::packet::{Context, Exstop, Packet};
+//! use pugmark_decoder_core::packet::{Exstop, Packet};
 //!
-//! let (packet, _) = Packet::parse(&[0x02, 0xe2], Context::default()).unwrap().unwrap();
+//! let (packet, _) = Packet::parse(&[0x02, 0xe2]).unwrap().unwrap();
 //! assert_eq!(packet, Packet::Exstop(Exstop { ip: true }));
 //! ```
 
-use super::{Dialect, Full, Parsed, put};
+use super::{Full, Parsed, put};
+use crate::config::Dialect;
 
 /// Execution stopped (C-state, T-state, frequency change).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -3,9 +3,9 @@
 //! Source: SDM vol. 3, Intel Processor Trace, "Packet Definitions", "PTWRITE (PTW) Packet".
 //!
 //! ```
-//! use pugmark_decoder_core::packet::{Context, Packet, Ptw, PtwPayload};
+//! use pugmark_decoder_core::packet::{Packet, Ptw, PtwPayload};
 //!
-//! let (packet, _) = Packet::parse(&[0x02, 0x92, 1, 0, 0, 0], Context::default()).unwrap().unwrap();
+//! let (packet, _) = Packet::parse(&[0x02, 0x92, 1, 0, 0, 0]).unwrap().unwrap();
 //! assert_eq!(packet, Packet::Ptw(Ptw { payload: PtwPayload::Four(1), ip: true }));
 //! ```
 

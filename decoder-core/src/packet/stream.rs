@@ -4,10 +4,10 @@
 //! (MNT) Packet".
 //!
 //! ```
-//! use pugmark_decoder_core::packet::{Context, Mnt, Packet};
+//! use pugmark_decoder_core::packet::{Mnt, Packet};
 //!
 //! let bytes = [0x02, 0xc3, 0x88, 8, 7, 6, 5, 4, 3, 2, 1];
-//! let (packet, _) = Packet::parse(&bytes, Context::default()).unwrap().unwrap();
+//! let (packet, _) = Packet::parse(&bytes).unwrap().unwrap();
 //! assert_eq!(packet, Packet::Mnt(Mnt { payload: 0x0102_0304_0506_0708 }));
 //! ```
 
@@ -36,18 +36,20 @@ pub struct Mnt {
 }
 
 impl Mnt {
+    /// The opcode behind `02 c3`.
+    pub(super) const THIRD: u8 = 0x88;
+
     pub(super) fn parse(bytes: &[u8]) -> Parsed<Self> {
         match *bytes {
-            [_, _, 0x88, a, b, c, d, e, f, g, h, ..] => {
+            [_, _, _, a, b, c, d, e, f, g, h, ..] => {
                 Ok(Some((Self { payload: u64::from_le_bytes([a, b, c, d, e, f, g, h]) }, 11)))
             }
-            [_, _, 0x88, ..] | [] | [_] | [_, _] => Ok(None),
-            [_, _, third, ..] => Err(ErrorKind::UnknownOpcodeAfterC3(third)),
+            _ => Ok(None),
         }
     }
 
     pub(super) fn emit(self, out: &mut [u8]) -> Result<usize, Full> {
         let [a, b, c, d, e, f, g, h] = self.payload.to_le_bytes();
-        put(out, &[0x02, 0xc3, 0x88, a, b, c, d, e, f, g, h])
+        put(out, &[0x02, 0xc3, Self::THIRD, a, b, c, d, e, f, g, h])
     }
 }

@@ -5,14 +5,26 @@
 extern crate std;
 
 use super::*;
+use crate::config::{Clocks, UnknownPackets};
 use crate::errata::Errata;
 use crate::error::{Error, ErrorKind};
 use std::vec::Vec;
 
-const OUTSIDE: Context = Context::new(Dialect::Manual);
-const LIBIPT: Context = Context::new(Dialect::Libipt);
-const FOUR: Context = Context { block: Some(BlockItemSize::Four), ..OUTSIDE };
-const EIGHT: Context = Context { block: Some(BlockItemSize::Eight), ..OUTSIDE };
+/// All that decides about a packet besides its bytes.
+type Reading = (Config<'static>, Context);
+
+const OUTSIDE: Reading = (Config::new(), Context::OUTSIDE);
+const LIBIPT: Reading = (Config { dialect: Dialect::Libipt, ..Config::new() }, Context::OUTSIDE);
+const FOUR: Reading = (Config::new(), Context { block: Some(BlockItemSize::Four) });
+const EIGHT: Reading = (Config::new(), Context { block: Some(BlockItemSize::Eight) });
+
+fn parse(bytes: &[u8], (config, context): Reading) -> Parsed<Packet> {
+    Packet::parse_with(bytes, &config, context)
+}
+
+fn with_errata(errata: Errata) -> Reading {
+    (Config { errata, ..Config::new() }, Context::OUTSIDE)
+}
 
 fn exec(cs_l: bool, cs_d: bool, iflag: bool) -> Packet {
     Packet::ModeExec(ModeExec { cs_l, cs_d, iflag })
@@ -27,7 +39,7 @@ fn cyc(cycles: u64) -> Packet {
 }
 
 /// Bytes that the manual gives a packet, reserved bits zero, and the packet.
-fn table() -> Vec<(Context, &'static [u8], Packet)> {
+fn table() -> Vec<(Reading, &'static [u8], Packet)> {
     let outside: &[(&[u8], Packet)] = &[
         (&[0x00], Packet::Pad),
         (b"\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82", Packet::Psb),
@@ -158,9 +170,9 @@ fn table() -> Vec<(Context, &'static [u8], Packet)> {
 #[test]
 fn parses_and_emits_each_packet_as_the_manual_has_it() {
     for (context, bytes, packet) in table() {
-        assert_eq!(Packet::parse(bytes, context), Ok(Some((packet, bytes.len()))), "{bytes:02x?}");
+        assert_eq!(parse(bytes, context), Ok(Some((packet, bytes.len()))), "{bytes:02x?}");
         let more = [bytes, &[0xff; 16]].concat();
-        assert_eq!(Packet::parse(&more, context), Ok(Some((packet, bytes.len()))), "{bytes:02x?} and more");
+        assert_eq!(parse(&more, context), Ok(Some((packet, bytes.len()))), "{bytes:02x?} and more");
 
         let mut out = [0xee; 17];
         assert_eq!(packet.emit(&mut out), Ok(bytes.len()), "{packet:?}");
@@ -174,7 +186,7 @@ fn parses_and_emits_each_packet_as_the_manual_has_it() {
 fn a_packet_that_is_cut_short_is_the_end_of_the_trace() {
     for (context, bytes, _) in table() {
         for cut in 0..bytes.len() {
-            assert_eq!(Packet::parse(&bytes[..cut], context), Ok(None), "{:02x?}", &bytes[..cut]);
+            assert_eq!(parse(&bytes[..cut], context), Ok(None), "{:02x?}", &bytes[..cut]);
         }
     }
 }
@@ -196,7 +208,7 @@ fn opcodes_that_are_not_in_the_manual_are_unknown() {
             || first & 1 == 0
             || first & 3 == 3
             || matches!(first & 0x1f, 0x01 | 0x0d | 0x11 | 0x1d);
-        let unknown = Packet::parse(&[first], OUTSIDE) == Err(ErrorKind::UnknownOpcode(first));
+        let unknown = parse(&[first], OUTSIDE) == Err(ErrorKind::UnknownOpcode(first));
         assert_eq!(unknown, !taken, "{first:02x}");
     }
     let known = [
@@ -204,12 +216,11 @@ fn opcodes_that_are_not_in_the_manual_are_unknown() {
         0x63, 0x33, 0xb3,
     ];
     for second in 0..=u8::MAX {
-        let unknown =
-            Packet::parse(&[0x02, second], OUTSIDE) == Err(ErrorKind::UnknownExtendedOpcode(second));
+        let unknown = parse(&[0x02, second], OUTSIDE) == Err(ErrorKind::UnknownExtendedOpcode(second));
         assert_eq!(unknown, !known.contains(&second) && second & 0x1f != 0x12, "02 {second:02x}");
     }
     for third in (0..=u8::MAX).filter(|&third| third != 0x88) {
-        let parsed = Packet::parse(&[0x02, 0xc3, third], OUTSIDE);
+        let parsed = parse(&[0x02, 0xc3, third], OUTSIDE);
         assert_eq!(parsed, Err(ErrorKind::UnknownOpcodeAfterC3(third)), "02 c3 {third:02x}");
     }
 }
@@ -242,15 +253,15 @@ fn values_that_the_manual_does_not_allow_are_errors_with_that_value() {
     ];
     for &(bytes, packet, value) in cases {
         let error = Err(ErrorKind::MalformedPacket { packet, value });
-        assert_eq!(Packet::parse(bytes, OUTSIDE), error, "{bytes:02x?}");
+        assert_eq!(parse(bytes, OUTSIDE), error, "{bytes:02x?}");
         // The value decides as soon as it is there; a packet with a check on its last bytes can still be cut.
         let needs = match packet {
             "PSB" | "TNT" | "TMA" | "CYC" => bytes.len(),
             "MODE" | "PTW" => 2,
             _ => 1,
         };
-        assert_eq!(Packet::parse(&bytes[..needs - 1], OUTSIDE), Ok(None), "{bytes:02x?} cut");
-        assert_eq!(Packet::parse(&[bytes, &[0; 9]].concat(), OUTSIDE), error, "{bytes:02x?} and more");
+        assert_eq!(parse(&bytes[..needs - 1], OUTSIDE), Ok(None), "{bytes:02x?} cut");
+        assert_eq!(parse(&[bytes, &[0; 9]].concat(), OUTSIDE), error, "{bytes:02x?} and more");
     }
 }
 
@@ -272,7 +283,7 @@ fn reserved_bits_are_not_looked_at() {
         (&[0x07, 0x01, 0x00], cyc(0)),
     ];
     for &(bytes, packet) in cases {
-        assert_eq!(Packet::parse(bytes, OUTSIDE), Ok(Some((packet, bytes.len()))), "{bytes:02x?}");
+        assert_eq!(parse(bytes, OUTSIDE), Ok(Some((packet, bytes.len()))), "{bytes:02x?}");
         assert_re_emits(&packet, OUTSIDE);
     }
 }
@@ -281,20 +292,67 @@ fn reserved_bits_are_not_looked_at() {
 fn libipt_reads_some_bytes_differently() {
     for (bytes, unknown) in [([0x02, 0x63, 0x01], 0x63), ([0x02, 0x33, 0], 0x33), ([0x02, 0xb3, 0], 0xb3)] {
         let error = Err(ErrorKind::UnknownExtendedOpcode(unknown));
-        assert_eq!(Packet::parse(&bytes, LIBIPT), error, "{bytes:02x?}");
+        assert_eq!(parse(&bytes, LIBIPT), error, "{bytes:02x?}");
     }
     for (flags, manual, libipt) in [(0x80, true, false), (0x08, false, true), (0x77, false, false)] {
         let pwre = |hw| Ok(Some((Packet::Pwre(Pwre { state: 0, sub_state: 0, hw }), 4)));
-        assert_eq!(Packet::parse(&[0x02, 0x22, flags, 0], OUTSIDE), pwre(manual), "{flags:02x}");
-        assert_eq!(Packet::parse(&[0x02, 0x22, flags, 0], LIBIPT), pwre(libipt), "{flags:02x}");
+        assert_eq!(parse(&[0x02, 0x22, flags, 0], OUTSIDE), pwre(manual), "{flags:02x}");
+        assert_eq!(parse(&[0x02, 0x22, flags, 0], LIBIPT), pwre(libipt), "{flags:02x}");
     }
     let evd = |kind| Ok(Some((Packet::Evd(Evd { kind, payload: 0 }), 11)));
-    assert_eq!(Packet::parse(&[0x02, 0x53, 0xe2, 0, 0, 0, 0, 0, 0, 0, 0], LIBIPT), evd(2));
+    assert_eq!(parse(&[0x02, 0x53, 0xe2, 0, 0, 0, 0, 0, 0, 0, 0], LIBIPT), evd(2));
+}
+
+#[test]
+fn who_knows_unknown_packets_is_asked_for_their_size_and_value() {
+    let trace =
+        [0x00, 0x05, 9, 8, 0x02, 0xff, 0x02, 0xc3, 0x89, 0x02, 0x63, 0x80, 0x02, 0x0c, 0x0c, 7, 0, 0, 0, 5];
+    let asked = |config: &Config<'_>, position: Position<'_>, context: Context| {
+        assert_eq!((position.trace, config.clocks.mtc_freq), (&trace[..], 3));
+        let bytes = position.bytes();
+        let value = position.offset as u64 | u64::from(context.block.is_some()) << 8;
+        match bytes {
+            [0x05, ..] => Ok(Unknown { size: 3, value }),
+            [0x02, 0xff | 0x0c, ..] => Ok(Unknown { size: 2, value }),
+            [0x02, 0xc3, third, ..] => Err(ErrorKind::Refused((*third).into())),
+            _ => Ok(Unknown { size: 0, value }),
+        }
+    };
+    let config = Config {
+        clocks: Clocks { mtc_freq: 3, ..Clocks::UNKNOWN },
+        unknown: Some(UnknownPackets::new(&asked)),
+        ..Config::new()
+    };
+    let mut packets = Packets::with_config(&trace, config);
+    let unknown = |offset, size, value| Some(Ok((offset, Packet::Unknown(Unknown { size, value }))));
+    assert_eq!(packets.next(), Some(Ok((0, Packet::Pad))));
+    assert_eq!(packets.next(), unknown(1, 3, 1));
+    assert_eq!(packets.next(), unknown(4, 2, 4));
+    assert_eq!(packets.next(), Some(Err(Error { offset: 6, kind: ErrorKind::Refused(0x89) })));
+    packets.set_offset(9);
+    assert!(matches!(packets.next(), Some(Ok((9, Packet::Bbp(_))))));
+    assert_eq!(packets.next(), unknown(12, 2, 12 | 1 << 8));
+    // The block is still open.
+    let item = Bip { id: 1, value: BipValue::Four(7) };
+    assert_eq!(packets.next(), Some(Ok((14, Packet::Bip(item)))));
+    // The last one would reach over the end.
+    assert_eq!((packets.next(), packets.offset()), (None, 19));
+
+    let sizeless = |_: &Config<'_>, _: Position<'_>, _: Context| Ok(Unknown { size: 0, value: 0 });
+    let config = Config { unknown: Some(UnknownPackets::new(&sizeless)), ..Config::new() };
+    for (bytes, kind) in [
+        (&[0x05, 0][..], ErrorKind::UnknownOpcode(5)),
+        (&[0x02, 0x0c, 0], ErrorKind::UnknownExtendedOpcode(0x0c)),
+        (&[0x02, 0xc3, 0x87, 0], ErrorKind::UnknownOpcodeAfterC3(0x87)),
+        (&[0xad, 0], ErrorKind::MalformedPacket { packet: "TIP", value: 5 }),
+    ] {
+        assert_eq!(Packet::parse_with(bytes, &config, Context::OUTSIDE), Err(kind), "{bytes:02x?}");
+    }
 }
 
 #[test]
 fn skd007_makes_an_ovf_of_a_cyc() {
-    let skd007 = Context { errata: Errata { skd007: true, ..Errata::NONE }, ..OUTSIDE };
+    let skd007 = with_errata(Errata { skd007: true, ..Errata::NONE });
     for (bytes, with, without) in [
         (&[0x07, 0x02, 0xf3][..], (Packet::Ovf, 3), (cyc(0x20), 2)),
         (&[0xff, 0x02, 0xf3, 0x00], (Packet::Ovf, 3), (cyc(0x3f), 2)),
@@ -303,24 +361,24 @@ fn skd007_makes_an_ovf_of_a_cyc() {
         (&[0x07, 0x02], (cyc(0x20), 2), (cyc(0x20), 2)),
         (&[0x03, 0x02, 0xf3], (cyc(0), 1), (cyc(0), 1)),
     ] {
-        assert_eq!(Packet::parse(bytes, skd007), Ok(Some(with)), "{bytes:02x?}");
-        assert_eq!(Packet::parse(bytes, OUTSIDE), Ok(Some(without)), "{bytes:02x?}");
+        assert_eq!(parse(bytes, skd007), Ok(Some(with)), "{bytes:02x?}");
+        assert_eq!(parse(bytes, OUTSIDE), Ok(Some(without)), "{bytes:02x?}");
     }
 }
 
 #[test]
 fn skz84_makes_eight_bytes_of_a_damaged_tma() {
-    let skz84 = Context { errata: Errata { skz84: true, ..Errata::NONE }, ..OUTSIDE };
+    let skz84 = with_errata(Errata { skz84: true, ..Errata::NONE });
     for bytes in [[0x02, 0x73, 1, 1, 1, 1, 0, 0], [0x02, 0x73, 1, 1, 0, 0, 2, 0xff]] {
-        assert_eq!(Packet::parse(&bytes, skz84), Ok(Some((Packet::DamagedTma(bytes), 8))), "{bytes:02x?}");
-        assert!(Packet::parse(&bytes, OUTSIDE).is_err(), "{bytes:02x?}");
+        assert_eq!(parse(&bytes, skz84), Ok(Some((Packet::DamagedTma(bytes), 8))), "{bytes:02x?}");
+        assert!(parse(&bytes, OUTSIDE).is_err(), "{bytes:02x?}");
         assert_re_emits(&Packet::DamagedTma(bytes), skz84);
         for cut in 0..bytes.len() {
-            assert_eq!(Packet::parse(&bytes[..cut], skz84), Ok(None), "{bytes:02x?}");
+            assert_eq!(parse(&bytes[..cut], skz84), Ok(None), "{bytes:02x?}");
         }
     }
     let whole = Packet::Tma(Tma { ctc: 0x101, fc: 1 });
-    assert_eq!(Packet::parse(&[0x02, 0x73, 1, 1, 0, 1, 0, 0], skz84), Ok(Some((whole, 7))));
+    assert_eq!(parse(&[0x02, 0x73, 1, 1, 0, 1, 0, 0], skz84), Ok(Some((whole, 7))));
 }
 
 #[test]
@@ -369,10 +427,10 @@ fn values_too_big_are_emitted_as_their_docs_say() {
     }
 }
 
-fn assert_re_emits(packet: &Packet, context: Context) {
+fn assert_re_emits(packet: &Packet, context: Reading) {
     let mut out = [0; Packet::MAX_LEN];
     let size = packet.emit(&mut out).unwrap();
-    assert_eq!(Packet::parse(&out[..size], context), Ok(Some((*packet, size))), "{packet:x?}");
+    assert_eq!(parse(&out[..size], context), Ok(Some((*packet, size))), "{packet:x?}");
 }
 
 /// A sequence that looks random and is the same each time (xorshift64*).
@@ -391,13 +449,13 @@ fn what_parses_re_emits_to_an_equal_packet_whatever_the_bytes() {
     let mut random = random();
     for context in [OUTSIDE, FOUR, EIGHT, LIBIPT] {
         // Emission follows the manual, and so does the second reading.
-        let second = Context { dialect: Dialect::Manual, ..context };
-        let check = |bytes: &[u8]| match Packet::parse(bytes, context) {
+        let second = (Config::new(), context.1);
+        let check = |bytes: &[u8]| match parse(bytes, context) {
             Ok(Some((packet, size))) => {
                 assert!((1..=bytes.len()).contains(&size), "{bytes:02x?}");
                 assert_re_emits(&packet, second);
                 for cut in 0..size {
-                    let cut = Packet::parse(&bytes[..cut], context);
+                    let cut = parse(&bytes[..cut], context);
                     assert_eq!(cut, Ok(None), "{bytes:02x?}");
                 }
             }
@@ -490,6 +548,9 @@ fn synchronising_never_finds_the_psb_it_was_on() {
     }
     assert_eq!(packets.sync_forward(), None);
     packets.set_offset(0);
-    assert_eq!(Packets::at(&trace, 5).sync_forward(), Some(0));
-    assert_eq!(Packets::at(&trace, u64::MAX).sync_forward(), None);
+    for (offset, psb) in [(5, Some(0)), (u64::MAX, None)] {
+        let mut packets = Packets::new(&trace);
+        packets.set_offset(offset);
+        assert_eq!(packets.sync_forward(), psb);
+    }
 }

@@ -3,10 +3,10 @@
 //! Source: SDM vol. 3, Intel Processor Trace, "Packet Definitions", "Taken/Not-taken (TNT) Packet".
 //!
 //! ```
-//! use pugmark_decoder_core::packet::{Context, Packet, Tnt};
+//! use pugmark_decoder_core::packet::{Packet, Tnt};
 //!
 //! // The highest set bit above the opcode ends the outcomes: taken, not taken.
-//! let (packet, _) = Packet::parse(&[0b0000_1100], Context::default()).unwrap().unwrap();
+//! let (packet, _) = Packet::parse(&[0b0000_1100]).unwrap().unwrap();
 //! assert_eq!(packet, Packet::TntShort(Tnt { bits: 0b10, len: 2 }));
 //! let Packet::TntShort(tnt) = packet else { unreachable!() };
 //! assert!(tnt.outcomes().eq([true, false]));

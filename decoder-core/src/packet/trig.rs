@@ -3,9 +3,9 @@
 //! Source: SDM vol. 3, Intel Processor Trace, "Packet Definitions", "Trigger (TRIG) Packet".
 //!
 //! ```
-//! use pugmark_decoder_core::packet::{Context, Packet, Trig};
+//! use pugmark_decoder_core::packet::{Packet, Trig};
 //!
-//! let (packet, _) = Packet::parse(&[0xd9, 0x40, 0x01, 0x17, 0], Context::default()).unwrap().unwrap();
+//! let (packet, _) = Packet::parse(&[0xd9, 0x40, 0x01, 0x17, 0]).unwrap().unwrap();
 //! assert_eq!(packet, Packet::Trig(Trig { trbv: 1, icnt: Some(23), mult: false, ip: false }));
 //! ```
 

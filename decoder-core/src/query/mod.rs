@@ -32,8 +32,9 @@ mod error;
 pub use error::QueryError;
 
 use crate::{
+    config::Config,
     error::Error,
-    event::{Counters, Event, EventDecoder, EventKind, Options},
+    event::{Counters, Event, EventDecoder, EventKind},
     packet::{PSB, Tnt},
 };
 
@@ -43,7 +44,6 @@ use crate::{
 #[derive(Clone, Debug)]
 pub struct QueryDecoder<'a> {
     events: EventDecoder<'a>,
-    options: Options,
     /// Outcomes that were not asked for yet; the oldest is in bit `len - 1`. While there are some, `next` is `None`.
     tnt: Tnt,
     /// What comes behind them, if it was looked at.
@@ -84,15 +84,14 @@ impl<'a> QueryDecoder<'a> {
     /// A decoder in front of `trace`, not synchronised.
     #[must_use]
     pub fn new(trace: &'a [u8]) -> Self {
-        Self::with_options(trace, Options::default())
+        Self::with_config(trace, Config::new())
     }
 
     /// A decoder in front of `trace`, not synchronised.
     #[must_use]
-    pub fn with_options(trace: &'a [u8], options: Options) -> Self {
+    pub fn with_config(trace: &'a [u8], config: Config<'a>) -> Self {
         Self {
-            events: EventDecoder::with_options(trace, options),
-            options,
+            events: EventDecoder::with_config(trace, config),
             tnt: NO_OUTCOMES,
             next: None,
             sync: None,
@@ -128,7 +127,7 @@ impl<'a> QueryDecoder<'a> {
         if trace.get(at..).and_then(|rest| rest.get(..PSB.len())) != Some(&PSB[..]) {
             return false;
         }
-        let mut events = EventDecoder::with_options(trace, self.options);
+        let mut events = EventDecoder::with_config(trace, *self.events.config());
         events.rewind(offset);
         // In a run of PSBs without a gap the last one counts.
         let Some(psb) = events.sync_forward() else { return false };
@@ -168,7 +167,7 @@ impl<'a> QueryDecoder<'a> {
 
     /// The time of what was given out last: the estimated TSC, 56 bits; `None` before the first TSC packet.
     ///
-    /// What makes time of the packets behind a TSC is in [`Options::clocks`].
+    /// What makes time of the packets behind a TSC is in [`Config::clocks`].
     #[must_use]
     pub fn time(&self) -> Option<u64> {
         self.tsc

@@ -7,8 +7,9 @@
 //! libipt's, so that both show the same time.
 //!
 //! ```
+//! use pugmark_decoder_core::config::Clocks;
 //! use pugmark_decoder_core::packet::{Cyc, Tsc};
-//! use pugmark_decoder_core::time::{Calibration, Clocks, Estimate};
+//! use pugmark_decoder_core::time::{Calibration, Estimate};
 //!
 //! let clocks = Clocks { nom_freq: 4, ..Clocks::default() };
 //! let (mut estimate, mut calibration) = (Estimate::default(), Calibration::default());
@@ -27,20 +28,8 @@ mod tests;
 pub use calibrate::Calibration;
 pub use estimate::Estimate;
 
+use crate::config::Clocks;
 use core::fmt;
-
-/// What must be known of the clocks to make time of packets. Zero where it is not known.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Clocks {
-    /// IA32_RTIT_CTL.MTCFreq: an MTC comes every `2^mtc_freq` ticks of the crystal clock.
-    pub mtc_freq: u8,
-    /// The TSC's frequency as a multiple of the bus clock: bits 15:8 of MSR_PLATFORM_INFO.
-    pub nom_freq: u8,
-    /// CPUID.15H:EAX, the denominator of the TSC to crystal clock ratio.
-    pub cpuid_15h_eax: u32,
-    /// CPUID.15H:EBX, its numerator.
-    pub cpuid_15h_ebx: u32,
-}
 
 impl Clocks {
     /// Crystal clock ticks as TSC ticks.

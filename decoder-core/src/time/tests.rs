@@ -75,7 +75,8 @@ fn check(clocks: Clocks, steps: &[(Step, Result<Known, TimeError>)]) {
 const NOT_YET: Result<u64, TimeError> = Err(TimeError::NotCalibrated);
 
 /// An MTC every 16 crystal ticks, four TSC ticks each: 0x40.
-const CLOCKS: Clocks = Clocks { mtc_freq: 4, nom_freq: 4, cpuid_15h_eax: 1, cpuid_15h_ebx: 4 };
+const CLOCKS: Clocks =
+    Clocks { mtc_freq: 4, nom_freq: 4, cpuid_15h_eax: 1, cpuid_15h_ebx: 4, ..Clocks::UNKNOWN };
 
 #[test]
 fn mtcs_tell_time_and_the_cycles_between_them_the_ratio() {
@@ -114,7 +115,7 @@ fn mtc_payloads_start_again() {
 
 #[test]
 fn a_tma_is_completed_with_the_mtc_where_an_mtc_has_more_bits() {
-    let clocks = Clocks { mtc_freq: 10, nom_freq: 0, cpuid_15h_eax: 1, cpuid_15h_ebx: 1 };
+    let clocks = Clocks { mtc_freq: 10, nom_freq: 0, cpuid_15h_eax: 1, cpuid_15h_ebx: 1, ..Clocks::UNKNOWN };
     let low = |time| Ok((Ok(time), NOT_YET));
     check(
         clocks,
@@ -254,6 +255,7 @@ fn no_sequence_of_packets_panics() {
             nom_freq: random() as u8,
             cpuid_15h_eax: random() as u32,
             cpuid_15h_ebx: random() as u32 >> (random() % 32),
+            ..Clocks::UNKNOWN
         };
         let mut clock = Clock { clocks, ..Clock::default() };
         for _ in 0..200 {

@@ -3,6 +3,7 @@
 use pugmark_decoder_core::{
     Error,
     block::{self, BlockDecoder, Slot},
+    config::{Config, Flags},
     event::{Counters, Event},
     flow::{self, InsnDecoder},
     hash::AddressHash,
@@ -38,30 +39,26 @@ pub(crate) struct Sum {
 const MEMORIES: [usize; 3] = [0, 16, 1 << 12];
 
 /// Decodes with both in every way; says what differs.
-pub(crate) fn compare(
-    trace: &[u8],
-    image: Image<'_>,
-    events: pugmark_decoder_core::event::Options,
-) -> Result<Sum, String> {
-    let (expected, counters) = insns(trace, image, events);
+pub(crate) fn compare(trace: &[u8], image: Image<'_>, config: Config<'_>) -> Result<Sum, String> {
+    let (expected, counters) = insns(trace, image, config);
     let mut sum = Sum::default();
     for memory in MEMORIES {
         for (end_on_call, end_on_jump) in [(false, false), (true, false), (false, true)] {
-            let options = block::Options { events, end_on_call, end_on_jump };
+            let flags = Flags { end_on_call, end_on_jump, ..config.flags };
             let mut memory = vec![Slot::default(); memory];
-            let decoder = BlockDecoder::with_options(trace, image, &mut memory, options);
+            let decoder = BlockDecoder::with_config(trace, image, &mut memory, Config { flags, ..config });
             let (got, seen, these) = blocks(decoder)?;
             if got != expected {
                 let same = got.iter().zip(&expected).take_while(|(a, b)| a == b).count();
                 return Err(format!(
-                    "{options:?}, step {same}: {:x?} instead of {:x?}, behind {:x?}",
+                    "{flags:?}, step {same}: {:x?} instead of {:x?}, behind {:x?}",
                     got.get(same),
                     expected.get(same),
                     expected.get(same.saturating_sub(3)..same)
                 ));
             }
             if seen != counters {
-                return Err(format!("{options:?}: {seen:?} instead of {counters:?}"));
+                return Err(format!("{flags:?}: {seen:?} instead of {counters:?}"));
             }
             sum = these;
         }
@@ -69,12 +66,8 @@ pub(crate) fn compare(
     Ok(sum)
 }
 
-fn insns(
-    trace: &[u8],
-    image: Image<'_>,
-    options: pugmark_decoder_core::event::Options,
-) -> (Vec<Step>, Counters) {
-    let mut decoder = InsnDecoder::with_options(trace, image, options);
+fn insns(trace: &[u8], image: Image<'_>, config: Config<'_>) -> (Vec<Step>, Counters) {
+    let mut decoder = InsnDecoder::with_config(trace, image, config);
     let mut steps = vec![];
     while let Some(psb) = decoder.resync() {
         steps.push(Step::Sync(psb));

@@ -6,7 +6,7 @@ use crate::{
     machine::run,
 };
 use pugmark_decoder_core::{
-    event::Options,
+    config::{Config as Reading, Flags},
     hash::AddressHash,
     image::{AddressSpace, Image, Section},
 };
@@ -36,7 +36,7 @@ fn random_programs_whole_and_damaged() {
             let sections = code.iter().map(|(base, bytes)| Section { base: *base, bytes, space: any });
             let sections: Vec<_> = sections.collect();
             let image = Image::new(&sections);
-            let sum = compare(&run.trace, image, Options::default())
+            let sum = compare(&run.trace, image, Reading::new())
                 .unwrap_or_else(|what| panic!("{topic:?} {seed}: {what}"));
             if !matches!(topic, Topic::Overflow | Topic::Wrap) {
                 let mut truth = AddressHash::new();
@@ -51,8 +51,8 @@ fn random_programs_whole_and_damaged() {
                 damaged[at] = random.u8(..);
             }
             let ticks = random.bool();
-            let options = Options { ticks, statuses: random.bool(), ..Options::default() };
-            let sum = compare(&damaged, image, options)
+            let flags = Flags { ticks, statuses: random.bool(), ..Flags::NONE };
+            let sum = compare(&damaged, image, Reading { flags, ..Reading::new() })
                 .unwrap_or_else(|what| panic!("{topic:?} {seed}, damaged: {what}"));
             errors += sum.errors;
         }

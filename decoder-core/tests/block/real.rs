@@ -2,8 +2,8 @@
 
 use crate::compare::compare;
 use pugmark_decoder_core::{
+    config::Config,
     errata::{Cpu, Errata},
-    event::Options,
     image::{AddressSpace, Image, Section},
 };
 use std::{fs, path::Path};
@@ -38,7 +38,7 @@ fn real_traces_have_the_known_instructions() {
     }
     for (model, name, folder, insns, hash) in TRACES {
         let trace = fs::read(real.join(name)).unwrap();
-        let errata = Errata::of(Cpu { family: 6, model, stepping: 0 }).unwrap();
+        let errata = Errata::of(Cpu::intel(6, model, 0)).unwrap();
         let folder = real.join(folder);
         let image: serde_json::Value =
             serde_json::from_str(&fs::read_to_string(folder.join("image.json")).unwrap()).unwrap();
@@ -53,9 +53,9 @@ fn real_traces_have_the_known_instructions() {
             .iter()
             .map(|(base, bytes)| Section { base: *base, bytes, space: AddressSpace::Any })
             .collect();
-        let options = Options { errata, ..Options::default() };
+        let config = Config { errata, ..Config::new() };
         let sum =
-            compare(&trace, Image::new(&sections), options).unwrap_or_else(|what| panic!("{name}: {what}"));
+            compare(&trace, Image::new(&sections), config).unwrap_or_else(|what| panic!("{name}: {what}"));
         assert_eq!((sum.insns, sum.hash.value()), (insns, hash), "{name}");
     }
 }

@@ -2,8 +2,8 @@
 
 use crate::{compare::compare, notation::Scenario};
 use pugmark_decoder_core::{
+    config::{Config, Flags},
     errata::Errata,
-    event::Options,
     image::{AddressSpace, Image, Section},
 };
 use std::{fs, path::Path};
@@ -33,7 +33,7 @@ fn scenarios_and_every_cut_of_them() {
         let sections = sections(&scenario);
         for end in 0..=scenario.trace.len() {
             let trace = &scenario.trace[..end];
-            if let Err(what) = compare(trace, Image::new(&sections), scenario.options) {
+            if let Err(what) = compare(trace, Image::new(&sections), scenario.config) {
                 panic!("{name} cut at {end:#x}: {what}");
             }
         }
@@ -72,11 +72,11 @@ fn damaged_scenarios() {
             }
         }
         trace.extend(&scenario.trace);
-        let options = Options { ticks: random.bool(), statuses: random.bool(), ..scenario.options };
-        let errata = options.errata;
+        let flags = Flags { ticks: random.bool(), statuses: random.bool(), ..scenario.config.flags };
+        let errata = scenario.config.errata;
         let errata =
             if random.bool() { errata } else { Errata { bdm64: true, skd022: true, skl014: true, ..errata } };
-        match compare(&trace, Image::new(&images[which]), Options { errata, ..options }) {
+        match compare(&trace, Image::new(&images[which]), Config { flags, errata, ..scenario.config }) {
             Ok(sum) => errors += sum.errors,
             Err(what) => panic!("{name}, {trace:02x?}: {what}"),
         }

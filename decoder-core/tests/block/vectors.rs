@@ -2,9 +2,8 @@
 
 use crate::compare::compare;
 use pugmark_decoder_core::{
-    event::Options,
+    config::{Config, Dialect},
     image::{AddressSpace, Image, Section},
-    packet::Dialect,
 };
 use std::{fs, path::Path};
 
@@ -37,14 +36,14 @@ fn vectors_whole_and_damaged() {
             Section { base: base + 2, bytes: code.get(2..).unwrap_or_default(), space: AddressSpace::Any },
         ];
         for dialect in [Dialect::Manual, Dialect::Libipt] {
-            let options = Options { dialect, ..Options::default() };
+            let config = Config { dialect, ..Config::new() };
             for sections in [&sections[..1], &sections[..]] {
                 let image = Image::new(sections);
-                compare(&trace, image, options).unwrap_or_else(|what| panic!("{name}: {what}"));
+                compare(&trace, image, config).unwrap_or_else(|what| panic!("{name}: {what}"));
                 for _ in 0..if trace.is_empty() { 0 } else { 20 } {
                     let mut damaged = trace.clone();
                     damaged[random.usize(..trace.len())] = random.u8(..);
-                    compare(&damaged, image, options)
+                    compare(&damaged, image, config)
                         .unwrap_or_else(|what| panic!("{name}, {damaged:02x?}: {what}"));
                 }
             }

@@ -13,9 +13,8 @@
 //!   tracing on. After an error decoding goes on at the next PSB.
 
 use pugmark_decoder_core::{
-    config::{AddressRange, RangeKind},
+    config::{AddressRange, Config, RangeKind},
     errata::Errata,
-    event::Options,
     last_ip::LastIp,
     packet::{
         Bbp, Bep, Bip, BipValue, BlockItemSize, Cbr, Cfe, Cyc, Evd, Exstop, Ip, Mnt, ModeExec, ModeTsx, Mtc,
@@ -26,7 +25,7 @@ use pugmark_decoder_core::{
 /// A scenario.
 #[derive(Default)]
 pub(crate) struct Scenario {
-    pub(crate) options: Options,
+    pub(crate) config: Config<'static>,
     pub(crate) libipt_differs: bool,
     pub(crate) code: Vec<Code>,
     pub(crate) trace: Vec<u8>,
@@ -80,20 +79,20 @@ impl Scenario {
 
     fn option(&mut self, option: &str) {
         match option {
-            "iflags" => self.options.iflags = true,
-            "ticks" => self.options.ticks = true,
+            "iflags" => self.config.flags.iflags = true,
+            "ticks" => self.config.flags.ticks = true,
             // Only what is in 1000 to 1fff was traced.
             "filter" => {
-                self.options.filter.ranges[0] =
+                self.config.filter.ranges[0] =
                     AddressRange { kind: RangeKind::Filter, first: 0x1000, last: 0x1fff };
             }
-            "apl11" => self.options.errata = Errata { apl11: true, ..Errata::NONE },
-            "apl12" => self.options.errata = Errata { apl12: true, ..Errata::NONE },
-            "bdm64" => self.options.errata = Errata { bdm64: true, ..Errata::NONE },
-            "bdm70" => self.options.errata = Errata { bdm70: true, ..Errata::NONE },
-            "skd010" => self.options.errata = Errata { skd010: true, ..Errata::NONE },
-            "skd022" => self.options.errata = Errata { skd022: true, ..Errata::NONE },
-            "skl014" => self.options.errata = Errata { skl014: true, ..Errata::NONE },
+            "apl11" => self.config.errata = Errata { apl11: true, ..Errata::NONE },
+            "apl12" => self.config.errata = Errata { apl12: true, ..Errata::NONE },
+            "bdm64" => self.config.errata = Errata { bdm64: true, ..Errata::NONE },
+            "bdm70" => self.config.errata = Errata { bdm70: true, ..Errata::NONE },
+            "skd010" => self.config.errata = Errata { skd010: true, ..Errata::NONE },
+            "skd022" => self.config.errata = Errata { skd022: true, ..Errata::NONE },
+            "skl014" => self.config.errata = Errata { skl014: true, ..Errata::NONE },
             _ => panic!("unknown option {option}"),
         }
     }

@@ -3,8 +3,8 @@
 
 use crate::libipt;
 use pugmark_decoder_core::{
+    config::Config,
     errata::{Cpu, Errata},
-    event::Options,
     flow::{InsnDecoder, Item},
     hash::AddressHash,
     image::{AddressSpace, Image, Section},
@@ -76,7 +76,7 @@ fn real_traces_have_the_known_instructions() {
     for Recorded { cpu: (family, model, stepping), trace: name, folder, instructions, hash, errors } in TRACES
     {
         let trace = fs::read(real.join(name)).unwrap();
-        let errata = Errata::of(Cpu { family, model, stepping }).unwrap();
+        let errata = Errata::of(Cpu::intel(family, model, stepping)).unwrap();
         let code = sections(&real.join(folder));
         let sections: Vec<_> = code
             .iter()
@@ -104,7 +104,7 @@ fn real_traces_have_the_known_instructions() {
 }
 
 fn decode(trace: &[u8], image: Image<'_>, errata: Errata) -> (Vec<u64>, Vec<String>) {
-    let mut decoder = InsnDecoder::with_options(trace, image, Options { errata, ..Options::default() });
+    let mut decoder = InsnDecoder::with_config(trace, image, Config { errata, ..Config::new() });
     let (mut addresses, mut errors) = (vec![], vec![]);
     while decoder.sync_forward().is_some() {
         loop {

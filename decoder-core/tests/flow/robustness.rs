@@ -38,7 +38,7 @@ fn damaged_traces_give_errors_and_go_on_at_the_next_psb() {
         // Longer than any packet: there is an error before the tail.
         trace.extend([UNKNOWN; 16]);
         trace.extend(TAIL);
-        let mut decoder = InsnDecoder::with_options(&trace, Image::new(&images[which]), all[which].1.options);
+        let mut decoder = InsnDecoder::with_config(&trace, Image::new(&images[which]), all[which].1.config);
         let (these_errors, these_instructions) = walk(&mut decoder, &trace);
         errors += these_errors;
         instructions += these_instructions;
@@ -123,7 +123,7 @@ fn every_cut_of_a_trace_gives_a_prefix_of_its_flow() {
         let sections = scenarios::sections(&scenario);
         let flow = |trace: &[u8]| -> Vec<u64> {
             let mut ips = vec![];
-            let decoder = InsnDecoder::with_options(trace, Image::new(&sections), scenario.options);
+            let decoder = InsnDecoder::with_config(trace, Image::new(&sections), scenario.config);
             let mut pieces = Pieces::new(decoder);
             while pieces.next_with(|insn| ips.push(insn.ip)).is_some() {}
             ips

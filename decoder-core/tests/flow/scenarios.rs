@@ -68,7 +68,7 @@ pub(crate) fn sections(scenario: &Scenario) -> Vec<Section<'_>> {
 
 fn decode(scenario: &Scenario) -> Vec<String> {
     let sections = sections(scenario);
-    let mut decoder = InsnDecoder::with_options(&scenario.trace, Image::new(&sections), scenario.options);
+    let mut decoder = InsnDecoder::with_config(&scenario.trace, Image::new(&sections), scenario.config);
     let mut lines = vec![];
     while decoder.resync().is_some() {
         loop {

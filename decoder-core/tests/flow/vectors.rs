@@ -2,10 +2,9 @@
 
 use crate::event_line::event_line;
 use pugmark_decoder_core::{
-    event::Options,
+    config::{Config, Dialect, Flags},
     flow::{InsnDecoder, Item},
     image::{AddressSpace, Image, Section},
-    packet::Dialect,
 };
 use std::{
     fs,
@@ -122,9 +121,9 @@ impl Vector {
             Section { base: self.base + 2, bytes: self.code.get(2..).unwrap_or_default(), space: any },
         ];
         let image = Image::new(&sections[..if self.has("--raw") { 2 } else { 1 }]);
-        let options =
-            Options { iflags: self.has("--event:iflags"), dialect: Dialect::Libipt, ..Options::default() };
-        let mut decoder = InsnDecoder::with_options(&self.trace, image, options);
+        let flags = Flags { iflags: self.has("--event:iflags"), ..Flags::NONE };
+        let config = Config { flags, dialect: Dialect::Libipt, ..Config::new() };
+        let mut decoder = InsnDecoder::with_config(&self.trace, image, config);
         let mut lines = vec![];
         while decoder.sync_forward().is_some() {
             // No expectation has an error behind an instruction.

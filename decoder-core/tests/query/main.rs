@@ -6,19 +6,20 @@ mod notation;
 
 use pugmark_decoder_core::{
     Error,
-    event::{Event, EventDecoder, EventKind, Options},
+    config::Config,
+    event::{Event, EventDecoder, EventKind},
     query::{Answer, Pending, QueryDecoder, QueryError},
 };
 use std::{fs, path::Path};
 
 /// The traces of the scenarios, with what is asked of the decoder.
-fn traces() -> Vec<(String, Vec<u8>, Options)> {
+fn traces() -> Vec<(String, Vec<u8>, Config<'static>)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/scenarios");
     let mut paths: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     paths.sort();
     let trace = |path: &std::path::PathBuf| {
         let scenario = notation::Scenario::parse(&fs::read_to_string(path).unwrap());
-        (path.display().to_string(), scenario.trace, scenario.options)
+        (path.display().to_string(), scenario.trace, scenario.config)
     };
     paths.iter().map(trace).collect()
 }
@@ -69,9 +70,9 @@ fn asked(decoder: &mut QueryDecoder<'_>) -> (Vec<Answer>, Option<Error>) {
 #[test]
 fn gives_the_events_and_each_outcome_from_every_psb_on() {
     let (mut psbs, mut answers) = (0, 0);
-    for (name, trace, options) in traces() {
-        let mut events = EventDecoder::with_options(&trace, options);
-        let mut query = QueryDecoder::with_options(&trace, options);
+    for (name, trace, config) in traces() {
+        let mut events = EventDecoder::with_config(&trace, config);
+        let mut query = QueryDecoder::with_config(&trace, config);
         let mut offsets = vec![];
         while let Some(psb) = events.sync_forward() {
             assert_eq!(query.sync_forward(), Some(psb), "{name}");

@@ -63,6 +63,7 @@ fn opcode_and_payload(packet: &Packet) -> (&'static str, String) {
         Packet::Bbp(bbp) => ("bbp", format!("{:x}", bbp.kind)),
         Packet::Bip(bip) => ("bip", format!("{:x}", bip.id)),
         Packet::Bep(bep) => ("bep", flags("", [(bep.ip, "ip")])),
+        Packet::Unknown(_) => ("unknown", none),
     }
 }
 

@@ -6,8 +6,9 @@ use super::options::Options;
 use super::tracking::{Diagnostic, Tracking};
 use crate::sideband::Session;
 use crate::text;
+use pugmark_decoder_core::config::{Config, Dialect};
 use pugmark_decoder_core::errata::Errata;
-use pugmark_decoder_core::packet::{Context, Dialect, Packet, Packets};
+use pugmark_decoder_core::packet::{Packet, Packets};
 use std::io::{self, Write};
 
 /// How many of a packet's bytes are shown.
@@ -20,13 +21,14 @@ const RAW: usize = 16;
 pub fn dump(trace: &[u8], mut options: Options, out: &mut dyn Write) -> io::Result<()> {
     let errata = match options.cpu.map(Errata::of) {
         None => Errata::NONE,
-        Some(Some(errata)) => errata,
-        Some(None) => {
+        Some(Ok(errata)) => errata,
+        Some(Err(_)) => {
             diagnose(out, 0, ("failed to determine errata", Some("unknown cpu")))?;
             Errata::NONE
         }
     };
-    let mut packets = Packets::new(trace).with_context(Context { errata, ..Context::new(Dialect::Libipt) });
+    let mut packets =
+        Packets::with_config(trace, Config { errata, dialect: Dialect::Libipt, ..Config::new() });
     if !options.no_sync && packets.sync_forward().is_none() {
         return Ok(());
     }

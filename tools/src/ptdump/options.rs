@@ -4,8 +4,8 @@ use crate::args::{Args, Usage};
 use crate::file::FileRange;
 use crate::sideband::{self, Layout};
 use crate::{cpu, sideband::Stream};
+use pugmark_decoder_core::config::Clocks;
 use pugmark_decoder_core::errata::Cpu;
-use pugmark_decoder_core::time::Clocks;
 
 /// What the command line asks for.
 #[derive(Debug)]

@@ -5,10 +5,8 @@ use crate::args::{Args, Usage};
 use crate::cpu;
 use crate::file::FileRange;
 use crate::sideband::{self, Layout, Stream};
-use pugmark_decoder_core::config::RangeKind;
+use pugmark_decoder_core::config::{self, Dialect, Flags, RangeKind};
 use pugmark_decoder_core::errata::{Cpu, Errata};
-use pugmark_decoder_core::event;
-use pugmark_decoder_core::packet::Dialect;
 use std::fmt;
 use std::io::{self, Write};
 
@@ -31,7 +29,7 @@ pub struct Options {
     /// How to read it.
     pub decoder: Decoder,
     /// The processor, its clocks and what to report.
-    pub config: event::Options,
+    pub config: config::Config<'static>,
     /// The code.
     pub code: Code,
     /// No text.
@@ -112,7 +110,7 @@ impl fmt::Display for Failure {
 #[derive(Default)]
 struct Reader {
     options: Options,
-    config: event::Options,
+    config: config::Config<'static>,
     cpu: Option<Cpu>,
     keep_insn: bool,
     keep_block: bool,
@@ -231,8 +229,8 @@ impl Reader {
             "--time" => &mut options.time,
             "--event:time" => &mut options.event_time,
             "--event:ip" => &mut options.event_ip,
-            "--event:tick" => &mut self.config.ticks,
-            "--event:iflags" => &mut self.config.iflags,
+            "--event:tick" => &mut self.config.flags.ticks,
+            "--event:iflags" => &mut self.config.flags.iflags,
             "--resync-on-error" => &mut options.resync_on_error,
             "--stat" => &mut self.stat,
             "--stat:insn" => &mut options.stat_insn,
@@ -277,8 +275,8 @@ impl Reader {
         self.loaded = true;
         let errata = match self.cpu.map(Errata::of) {
             None => Errata::NONE,
-            Some(Some(errata)) => errata,
-            Some(None) => {
+            Some(Ok(errata)) => errata,
+            Some(Err(_)) => {
                 // A reader that has seen enough is no error.
                 let _: io::Result<()> = writeln!(out, "[0, 0: config error: unknown cpu]");
                 Errata::NONE
@@ -288,14 +286,8 @@ impl Reader {
             Decoder::Insn => self.keep_insn,
             Decoder::Block => self.keep_block,
         };
-        let common = event::Options {
-            dialect: Dialect::Libipt,
-            errata,
-            keep_calibration,
-            statuses: true,
-            ..self.config
-        };
-        self.options.config = common;
+        let flags = Flags { keep_calibration, statuses: true, ..self.config.flags };
+        self.options.config = config::Config { dialect: Dialect::Libipt, errata, flags, ..self.config };
         (self.options.end_on_call, self.options.end_on_jump) = (self.end_on_call, self.end_on_jump);
         Ok(())
     }

@@ -23,7 +23,7 @@ pub fn decode(mut options: Options, out: &mut dyn Write) -> io::Result<()> {
         (!streams.is_empty()).then(|| Context::new(streams, options.sideband, options.show_switches));
     let sections = options.code.sections();
     let trace = std::mem::take(&mut options.trace);
-    let decoder = InsnDecoder::with_options(&trace, Image::new(&sections), options.config);
+    let decoder = InsnDecoder::with_config(&trace, Image::new(&sections), options.config);
     let blocks =
         (options.decoder == Decoder::Block).then(|| Blocks::new(options.end_on_call, options.end_on_jump));
     let mut run = Run {

@@ -14,11 +14,12 @@ use anyhow::{Result, ensure};
 use clap::Args;
 use pugmark_decoder_core::{
     block::{self, BlockDecoder, Slot},
-    event::{self, EventDecoder},
+    config::Config,
+    event::EventDecoder,
     flow::{self, InsnDecoder},
     hash::AddressHash,
     image::Image,
-    packet::{Context, Packets},
+    packet::Packets,
     query::QueryDecoder,
 };
 use serde::Serialize;
@@ -79,7 +80,7 @@ pub fn run(options: &Options) -> Result<()> {
     let trace = options.input.load(&mut progress)?;
     ensure!(!trace.is_empty(), "the trace is empty: there is nothing to measure");
     let seconds = Duration::from_secs_f64(options.seconds);
-    let speed = measure(&trace, &code, options.input.options()?, options.input.layer, seconds, &mut progress);
+    let speed = measure(&trace, &code, options.input.config()?, options.input.layer, seconds, &mut progress);
     let mut out = io::stdout().lock();
     if options.json {
         serde_json::to_writer(&mut out, &speed)?;
@@ -105,13 +106,13 @@ pub fn run(options: &Options) -> Result<()> {
 pub fn measure(
     trace: &[u8],
     code: &Code,
-    options: event::Options,
+    config: Config<'_>,
     layer: Layer,
     least: Duration,
     progress: &mut Progress,
 ) -> Speed {
     let hash = match layer {
-        Layer::Insns | Layer::Blocks => decode::decode(trace, code, options, layer, progress).hash,
+        Layer::Insns | Layer::Blocks => decode::decode(trace, code, config, layer, progress).hash,
         _ => AddressHash::new(),
     };
     let sections = code.sections();
@@ -123,7 +124,7 @@ pub fn measure(
     progress.begin("measuring", Some(least.as_millis() as u64));
     while times.len() < 3 || begin.elapsed() < least {
         let start = Instant::now();
-        count = black_box(once(black_box(trace), image, options, layer, &mut memory));
+        count = black_box(once(black_box(trace), image, config, layer, &mut memory));
         times.push(start.elapsed().as_secs_f64());
         progress.at(begin.elapsed().as_millis() as u64);
     }
@@ -143,24 +144,17 @@ pub fn measure(
 }
 
 /// Decodes the trace once and says how much there was of what the layer gives.
-pub fn once(
-    trace: &[u8],
-    image: Image<'_>,
-    options: event::Options,
-    layer: Layer,
-    memory: &mut [Slot],
-) -> u64 {
+pub fn once(trace: &[u8], image: Image<'_>, config: Config<'_>, layer: Layer, memory: &mut [Slot]) -> u64 {
     let mut count = 0;
     match layer {
         Layer::Packets => {
-            let context = Context { errata: options.errata, ..Context::new(options.dialect) };
-            let mut packets = Packets::new(trace).with_context(context);
+            let mut packets = Packets::with_config(trace, config);
             while packets.sync_forward().is_some() {
                 count += packets.by_ref().filter(Result::is_ok).count() as u64;
             }
         }
         Layer::Events => {
-            let mut decoder = EventDecoder::with_options(trace, options);
+            let mut decoder = EventDecoder::with_config(trace, config);
             while decoder.sync_forward().is_some() {
                 while let Ok(Some(event)) = decoder.next() {
                     black_box(&event);
@@ -169,7 +163,7 @@ pub fn once(
             }
         }
         Layer::Query => {
-            let mut decoder = QueryDecoder::with_options(trace, options);
+            let mut decoder = QueryDecoder::with_config(trace, config);
             while decoder.sync_forward().is_some() {
                 while let Ok(Some(answer)) = decoder.next() {
                     black_box(&answer);
@@ -178,7 +172,7 @@ pub fn once(
             }
         }
         Layer::Insns => {
-            let mut decoder = InsnDecoder::with_options(trace, image, options);
+            let mut decoder = InsnDecoder::with_config(trace, image, config);
             while decoder.resync().is_some() {
                 while let Ok(Some(item)) = decoder.next() {
                     black_box(&item);
@@ -187,8 +181,7 @@ pub fn once(
             }
         }
         Layer::Blocks => {
-            let options = block::Options { events: options, ..block::Options::default() };
-            let mut decoder = BlockDecoder::with_options(trace, image, memory, options);
+            let mut decoder = BlockDecoder::with_config(trace, image, memory, config);
             while decoder.resync().is_some() {
                 while let Ok(Some(item)) = decoder.next() {
                     black_box(&item);

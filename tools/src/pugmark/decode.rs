@@ -3,7 +3,7 @@
 use super::{code::Code, layers, options::Input, progress::Progress};
 use anyhow::Result;
 use clap::{Args, ValueEnum};
-use pugmark_decoder_core::{Error, event, hash::AddressHash, image::Image};
+use pugmark_decoder_core::{Error, config::Config, hash::AddressHash, image::Image};
 use serde::Serialize;
 use std::io::{self, Write};
 
@@ -93,7 +93,7 @@ pub fn run(options: &Options) -> Result<()> {
     let code = options.input.code()?;
     let trace = options.input.load(&mut progress)?;
     let layer = options.input.layer;
-    let totals = decode(&trace, &code, options.input.options()?, layer, &mut progress);
+    let totals = decode(&trace, &code, options.input.config()?, layer, &mut progress);
     let mut out = io::stdout().lock();
     if options.json {
         serde_json::to_writer(&mut out, &totals.json(layer))?;
@@ -108,14 +108,14 @@ pub fn run(options: &Options) -> Result<()> {
 pub fn decode(
     trace: &[u8],
     code: &Code,
-    options: event::Options,
+    config: Config<'_>,
     layer: Layer,
     progress: &mut Progress,
 ) -> Totals {
     let sections = code.sections();
     let image = Image::new(&sections);
     progress.begin("decoding", Some(trace.len() as u64));
-    let mut totals = layers::packets(trace, options, progress);
+    let mut totals = layers::packets(trace, config, progress);
     totals = match layer {
         Layer::Packets => totals,
         // The packet layer's count is that of all packets; a layer above it may skip some.
@@ -125,10 +125,10 @@ pub fn decode(
             tsc_first: totals.tsc_first,
             tsc_last: totals.tsc_last,
             ..match layer {
-                Layer::Packets | Layer::Events => layers::events(trace, options, progress),
-                Layer::Query => layers::query(trace, options, progress),
-                Layer::Insns => layers::insns(trace, image, options, progress),
-                Layer::Blocks => layers::blocks(trace, image, options, progress),
+                Layer::Packets | Layer::Events => layers::events(trace, config, progress),
+                Layer::Query => layers::query(trace, config, progress),
+                Layer::Insns => layers::insns(trace, image, config, progress),
+                Layer::Blocks => layers::blocks(trace, image, config, progress),
             }
         },
     };

@@ -4,10 +4,11 @@ use super::{decode::Totals, progress::Progress};
 use pugmark_decoder_core::{
     Packet,
     block::{self, BlockDecoder, Slot},
-    event::{self, EventDecoder},
+    config::Config,
+    event::EventDecoder,
     flow::{self, InsnDecoder},
     image::Image,
-    packet::{Context, Packets},
+    packet::Packets,
     query::{Answer, QueryDecoder},
 };
 
@@ -18,10 +19,9 @@ const STRIDE: u32 = 1 << 16;
 pub const SLOTS: usize = 1 << 16;
 
 /// The packet layer.
-pub fn packets(trace: &[u8], options: event::Options, progress: &mut Progress) -> Totals {
+pub fn packets(trace: &[u8], config: Config<'_>, progress: &mut Progress) -> Totals {
     let mut totals = Totals { bytes: trace.len() as u64, ..Totals::default() };
-    let context = Context { errata: options.errata, ..Context::new(options.dialect) };
-    let mut packets = Packets::new(trace).with_context(context);
+    let mut packets = Packets::with_config(trace, config);
     let mut stride = 0;
     while packets.sync_forward().is_some() {
         while let Some(packet) = packets.next() {
@@ -49,9 +49,9 @@ pub fn packets(trace: &[u8], options: event::Options, progress: &mut Progress) -
 }
 
 /// The event layer.
-pub fn events(trace: &[u8], options: event::Options, progress: &mut Progress) -> Totals {
+pub fn events(trace: &[u8], config: Config<'_>, progress: &mut Progress) -> Totals {
     let mut totals = Totals::default();
-    let mut decoder = EventDecoder::with_options(trace, options);
+    let mut decoder = EventDecoder::with_config(trace, config);
     let mut stride = 0;
     while decoder.sync_forward().is_some() {
         loop {
@@ -74,9 +74,9 @@ pub fn events(trace: &[u8], options: event::Options, progress: &mut Progress) ->
 }
 
 /// The query layer, asked for what comes next.
-pub fn query(trace: &[u8], options: event::Options, progress: &mut Progress) -> Totals {
+pub fn query(trace: &[u8], config: Config<'_>, progress: &mut Progress) -> Totals {
     let mut totals = Totals::default();
-    let mut decoder = QueryDecoder::with_options(trace, options);
+    let mut decoder = QueryDecoder::with_config(trace, config);
     let mut stride = 0;
     while decoder.sync_forward().is_some() {
         loop {
@@ -101,9 +101,9 @@ pub fn query(trace: &[u8], options: event::Options, progress: &mut Progress) -> 
 }
 
 /// The instruction flow layer.
-pub fn insns(trace: &[u8], image: Image<'_>, options: event::Options, progress: &mut Progress) -> Totals {
+pub fn insns(trace: &[u8], image: Image<'_>, config: Config<'_>, progress: &mut Progress) -> Totals {
     let mut totals = Totals::default();
-    let mut decoder = InsnDecoder::with_options(trace, image, options);
+    let mut decoder = InsnDecoder::with_config(trace, image, config);
     let mut stride = 0;
     while decoder.resync().is_some() {
         loop {
@@ -128,11 +128,10 @@ pub fn insns(trace: &[u8], image: Image<'_>, options: event::Options, progress: 
 }
 
 /// The block layer; the hash is that of the blocks' instructions.
-pub fn blocks(trace: &[u8], image: Image<'_>, options: event::Options, progress: &mut Progress) -> Totals {
+pub fn blocks(trace: &[u8], image: Image<'_>, config: Config<'_>, progress: &mut Progress) -> Totals {
     let mut totals = Totals::default();
     let mut memory = vec![Slot::default(); SLOTS];
-    let options = block::Options { events: options, ..block::Options::default() };
-    let mut decoder = BlockDecoder::with_options(trace, image, &mut memory, options);
+    let mut decoder = BlockDecoder::with_config(trace, image, &mut memory, config);
     let mut stride = 0;
     while decoder.resync().is_some() {
         loop {

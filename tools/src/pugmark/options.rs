@@ -4,10 +4,7 @@ use super::{code::Code, decode::Layer, input, progress::Progress};
 use crate::{cpu, number};
 use anyhow::{Context, Result, anyhow};
 use clap::Args;
-use pugmark_decoder_core::{
-    errata::{Cpu, Errata},
-    event,
-};
+use pugmark_decoder_core::{config::Config, errata::Cpu};
 use std::path::PathBuf;
 
 /// A trace, the code that made it, and what is to become of them.
@@ -72,21 +69,18 @@ impl Input {
             .with_context(|| format!("cannot read the trace {}", self.trace.display()))
     }
 
-    /// How events are decoded.
+    /// How the trace is read.
     ///
     /// # Errors
     /// When the processor is not known.
-    pub fn options(&self) -> Result<event::Options> {
-        let errata = match self.cpu.0 {
-            None => Errata::NONE,
-            Some(cpu) => Errata::of(cpu).ok_or_else(|| {
-                let Cpu { family, model, .. } = cpu;
-                anyhow!(
-                    "--cpu {family}/{model}: no such processor is known; leave it out to allow for no errata"
-                )
-            })?,
-        };
-        Ok(event::Options { errata, ..event::Options::default() })
+    pub fn config(&self) -> Result<Config<'static>> {
+        let mut config = Config::new();
+        if let Some(cpu) = self.cpu.0 {
+            config
+                .set_cpu(cpu)
+                .with_context(|| format!("--cpu {cpu}: leave it out to allow for no errata"))?;
+        }
+        Ok(config)
     }
 }
 

@@ -1,11 +1,11 @@
-//! What a trace does not say about how it was taken.
+//! IA32_RTIT_CTL.ADDRn_CFG, IA32_RTIT_ADDRn_A and IA32_RTIT_ADDRn_B.
 //!
 //! ```
-//! use pugmark_decoder_core::config::{AddressFilter, AddressRange, RangeKind};
+//! use pugmark_decoder_core::config::AddressFilter;
 //!
-//! let mut filter = AddressFilter::default();
-//! assert!(filter.contains(0x5000));
-//! filter.ranges[0] = AddressRange { kind: RangeKind::Filter, first: 0x1000, last: 0x1fff };
+//! assert!(AddressFilter::default().contains(0x5000));
+//! // ADDR1_CFG = 1: trace only from 1000 to 1fff.
+//! let filter = AddressFilter::new(1 << 36, [[0; 2], [0x1000, 0x1fff], [0; 2], [0; 2]]);
 //! assert!(filter.contains(0x1fff) && !filter.contains(0x5000));
 //! ```
 
@@ -55,6 +55,21 @@ impl From<u8> for RangeKind {
 }
 
 impl AddressFilter {
+    /// No ranges: all code was traced.
+    pub const NONE: Self = Self { ranges: [AddressRange { kind: RangeKind::Unused, first: 0, last: 0 }; 4] };
+
+    /// The filter by its registers: IA32_RTIT_CTL and, for each range, IA32_RTIT_ADDRn_A and IA32_RTIT_ADDRn_B.
+    #[must_use]
+    pub fn new(rtit_ctl: u64, addr: [[u64; 2]; 4]) -> Self {
+        let mut cfg = rtit_ctl >> 32;
+        let ranges = addr.map(|[first, last]| {
+            let kind = RangeKind::from((cfg & 0xf) as u8);
+            cfg >>= 4;
+            AddressRange { kind, first, last }
+        });
+        Self { ranges }
+    }
+
     /// Whether code at `ip` is traced: in a filter range, or anywhere when there is none, and in no TraceStop range.
     #[must_use]
     pub fn contains(&self, ip: u64) -> bool {
@@ -70,6 +85,15 @@ impl AddressFilter {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_range_has_its_four_bits_and_its_two_registers() {
+        let addr = [[1, 2], [3, 4], [5, 6], [7, 8]];
+        let kinds = [RangeKind::Stop, RangeKind::Filter, RangeKind::Reserved(15), RangeKind::Unused];
+        let AddressFilter { ranges } = AddressFilter::new(0xdead_0f12_dead_beef, addr);
+        assert_eq!(ranges.map(|range| range.kind), kinds);
+        assert_eq!(ranges.map(|range| [range.first, range.last]), addr);
+    }
 
     #[test]
     fn stop_ranges_win_over_filter_ranges_and_no_filter_range_means_everywhere() {

@@ -1,0 +1,80 @@
+//! Packets that this library does not know and its user does.
+//!
+//! ```
+//! use pugmark_decoder_core::config::{Config, UnknownPackets};
+//! use pugmark_decoder_core::error::ErrorKind;
+//! use pugmark_decoder_core::packet::{Packet, Packets, Unknown};
+//!
+//! // 05 and a byte, of which only those below 10 are known.
+//! let sizes = UnknownPackets::new(&|_, position, _| match *position.bytes() {
+//!     [0x05, value, ..] if value < 0x10 => Ok(Unknown { size: 2, value: value.into() }),
+//!     [0x05, value, ..] => Err(ErrorKind::Refused(value.into())),
+//!     [opcode, ..] => Err(ErrorKind::UnknownOpcode(opcode)),
+//!     [] => Err(ErrorKind::Refused(0)),
+//! });
+//! let config = Config { unknown: Some(sizes), ..Config::default() };
+//! let mut packets = Packets::with_config(&[0x00, 0x05, 0x07, 0x00, 0x05, 0x17], config).skip(1);
+//! assert_eq!(packets.next(), Some(Ok((1, Packet::Unknown(Unknown { size: 2, value: 7 })))));
+//! assert_eq!(packets.next(), Some(Ok((3, Packet::Pad))));
+//! assert_eq!(packets.next().unwrap().unwrap_err().to_string(), "0x4: unknown packet refused with code 0x17");
+//! ```
+
+use super::Config;
+use crate::{
+    error::ErrorKind,
+    packet::{Context, Unknown},
+};
+use core::fmt;
+
+/// Sizes and names packets whose opcode is not known.
+///
+/// It is called for each of them with the configuration, the packet's position and the context, and returns the
+/// packet's size and a value of its own. An error that it returns becomes the packet's. A size of zero is an error, the
+/// unknown opcode; a packet that reaches over the end of the trace ends it, as all packets do.
+///
+/// What it looks up, and what the values stand for, is in what the function captures.
+#[derive(Clone, Copy)]
+pub struct UnknownPackets<'a>(&'a Callback<'a>);
+
+type Callback<'a> = dyn Fn(&Config<'_>, Position<'_>, Context) -> Result<Unknown, ErrorKind> + Sync + 'a;
+
+impl<'a> UnknownPackets<'a> {
+    /// Asks `callback`.
+    pub const fn new(
+        callback: &'a (impl Fn(&Config<'_>, Position<'_>, Context) -> Result<Unknown, ErrorKind> + Sync),
+    ) -> Self {
+        Self(callback)
+    }
+
+    pub(crate) fn ask(
+        self,
+        config: &Config<'_>,
+        position: Position<'_>,
+        context: Context,
+    ) -> Result<Unknown, ErrorKind> {
+        self.0(config, position, context)
+    }
+}
+
+impl fmt::Debug for UnknownPackets<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("UnknownPackets(..)")
+    }
+}
+
+/// A place in a trace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Position<'a> {
+    /// The whole trace, as far as there is one: of a packet that is parsed alone, the bytes that it is in front of.
+    pub trace: &'a [u8],
+    /// Where in it the packet begins.
+    pub offset: usize,
+}
+
+impl<'a> Position<'a> {
+    /// The bytes from there on.
+    #[must_use]
+    pub fn bytes(&self) -> &'a [u8] {
+        self.trace.get(self.offset..).unwrap_or_default()
+    }
+}
