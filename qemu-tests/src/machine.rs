@@ -89,6 +89,12 @@ impl Machine {
         self
     }
 
+    /// Gives the machine this many processors; otherwise it has one.
+    #[must_use]
+    pub fn processors(self, processors: u16) -> Self {
+        self.arguments(["-smp".into(), processors.to_string()])
+    }
+
     /// Adds arguments to QEMU's.
     #[must_use]
     pub fn arguments<A: Into<OsString>>(mut self, arguments: impl IntoIterator<Item = A>) -> Self {

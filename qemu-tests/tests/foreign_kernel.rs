@@ -1,17 +1,59 @@
-//! A kernel from another source tree boots on the monitor and meets a processor with PT.
+//! A kernel from another source tree boots on the monitor and meets a processor with PT, or several.
 
 use pugmark_qemu_tests::images::{Images, build_foreign_kernel};
-use pugmark_qemu_tests::machine::Machine;
+use pugmark_qemu_tests::machine::{Machine, Outcome};
 use pugmark_qemu_tests::protocol::End;
+
+/// The sessions of the work that each processor traces: the first processor's, and one for each start of another.
+const FIRST_SESSION: u16 = 10;
+
+fn boot(monitor_options: &str, processors: u16) -> Outcome {
+    let images = Images::build().unwrap();
+    let kernel = build_foreign_kernel().unwrap();
+    let options = format!("profile=skylake {monitor_options}");
+    let outcome = Machine::kernel_on_monitor(&images, &kernel, &options, &format!("processors={processors}"))
+        .processors(processors)
+        .run(|_| {})
+        .unwrap();
+    let ends: Vec<_> =
+        outcome.transcript.runs.iter().map(|run| (run.name.as_str(), run.end.clone())).collect();
+    let expected = ["boot", "cpuid", "protection", "work", "traps", "traps-in-session", "processors"];
+    let expected = expected.map(|name| format!("foreign-{name}"));
+    assert_eq!(ends, expected.each_ref().map(|name| (name.as_str(), Some(End::Ok))));
+    outcome
+}
 
 #[test]
 fn a_kernel_that_is_not_ours_finds_pt_and_gets_gp_on_a_reserved_bit() {
-    let images = Images::build().unwrap();
-    let kernel = build_foreign_kernel().unwrap();
-    let outcome = Machine::kernel_on_monitor(&images, &kernel, "profile=skylake", "").run(|_| {}).unwrap();
-    let ends: Vec<_> =
-        outcome.transcript.runs.iter().map(|run| (run.name.as_str(), run.end.clone())).collect();
-    let expected = ["boot", "cpuid", "protection", "work", "traps", "traps-in-session"];
-    let expected = expected.map(|name| format!("foreign-{name}"));
-    assert_eq!(ends, expected.each_ref().map(|name| (name.as_str(), Some(End::Ok))));
+    for options in ["", "stretch=1"] {
+        boot(options, 1);
+    }
+}
+
+#[test]
+fn a_kernel_that_is_always_stepped_notices_nothing() {
+    boot("step=always", 1);
+}
+
+#[test]
+fn four_processors_are_started_by_the_guest_and_each_is_traced() {
+    for options in ["", "step=always"] {
+        let outcome = boot(options, 4);
+        let session = |start: u16| outcome.truth.session(FIRST_SESSION + start);
+        let addresses = |start| session(start).iter().map(|record| record.rip).collect::<Vec<_>>();
+        let first = addresses(0);
+        assert!(first.len() > 1000, "{options}: {} instructions", first.len());
+        let mut processors = Vec::new();
+        for start in 0..=5 {
+            assert_eq!(addresses(start), first, "{options}: start {start}");
+            let processor = session(start)[0].cpu;
+            assert!(session(start).iter().all(|record| record.cpu == processor), "{options}: start {start}");
+            processors.push(processor);
+        }
+        // Each at once with the others, then two of them once more.
+        assert_eq!((processors[0], processors[4], processors[5]), (0, processors[1], processors[2]));
+        processors.truncate(4);
+        processors.sort_unstable();
+        assert_eq!(processors, [0, 1, 2, 3], "{options}");
+    }
 }

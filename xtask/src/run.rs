@@ -32,6 +32,9 @@ pub(crate) struct Options {
     /// Boot this kernel on the monitor in place of ours: a PVH or multiboot2 ELF that speaks the guest protocol
     #[arg(long, value_name = "FILE")]
     kernel: Option<PathBuf>,
+    /// How many processors the machine has
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    processors: u16,
     /// Write every instruction that retired under tracing: `session cpu cpl cr3 address`, a line each
     #[arg(long, value_name = "FILE")]
     truth: Option<PathBuf>,
@@ -56,7 +59,8 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let mut truths = Vec::new();
     if let Some(kernel) = &options.kernel {
         let monitor_options = format!("profile={} {}", options.profile, options.monitor);
-        let machine = Machine::kernel_on_monitor(&images, kernel, &monitor_options, "");
+        let machine =
+            Machine::kernel_on_monitor(&images, kernel, &monitor_options, "").processors(options.processors);
         truths.push(boot(&machine, kernel, judge_by_truth, &mut score)?.truth);
     } else {
         let by_table = |run: &Run, truth: &Truth, symbols: &Symbols| {
@@ -64,7 +68,8 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
         };
         for boot_plan in matrix::boots(&options.profile, options.only.as_deref()) {
             let monitor_options = format!("{} {}", boot_plan.monitor_options, options.monitor);
-            let machine = Machine::on_monitor(&images, &monitor_options, &boot_plan.command_line);
+            let machine = Machine::on_monitor(&images, &monitor_options, &boot_plan.command_line)
+                .processors(options.processors);
             truths.push(boot(&machine, &images.guest, by_table, &mut score)?.truth);
         }
     }

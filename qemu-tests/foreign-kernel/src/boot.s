@@ -151,7 +151,7 @@ interrupt:
     iretq
 
 breakpoint:
-    inc qword ptr [rip + breakpoints]
+    lock inc qword ptr [rip + breakpoints]
     iretq
 
 // The fault of an RDMSR, WRMSR or INT n: past it, and RAX says that it faulted.
@@ -186,12 +186,12 @@ try_rdmsr:
     or rax, rdx
 1:  ret
 
-// Something of everything between two markers. RAX: what a wrong processor would not compute.
+// EDI: session to announce. Something of everything between two markers. RAX: what a wrong processor would not compute.
     .global work
 work:
     push rbx
     mov edx, 0xe700
-    mov eax, 1
+    mov eax, edi
     out dx, eax
 
     xor r8d, r8d

@@ -1,6 +1,6 @@
 //! A multiboot2 kernel written without any of the project's crates: it asks for Processor Trace by CPUID, breaks a rule
 //! of its control register and expects #GP, and does a little work between two trace markers. Besides it looks closely at
-//! what a monitor could get wrong: single steps, interrupt shadows, NMIs, accesses to the local APIC.
+//! what a monitor could get wrong: single steps, interrupt shadows, NMIs, accesses to the local APIC, several processors.
 #![no_std]
 #![no_main]
 
@@ -10,12 +10,14 @@ use core::fmt::{self, Write};
 use core::panic::PanicInfo;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-global_asm!(include_str!("boot.s"));
+mod processors;
+
+global_asm!(include_str!("boot.s"), include_str!("processors.s"));
 
 unsafe extern "C" {
     safe fn try_wrmsr(msr: u32, value: u64) -> u64;
     safe fn try_rdmsr(msr: u32) -> u64;
-    safe fn work() -> u64;
+    safe fn work(session: u32) -> u64;
     safe fn traps(session: u32) -> u64;
     safe static breakpoints: AtomicU64;
 }
@@ -32,13 +34,14 @@ type Test<'a> = &'a dyn Fn() -> Result<(), &'static str>;
 // SAFETY: the boot code calls this name, and nothing else has it.
 #[unsafe(no_mangle)]
 extern "C" fn kernel_main(magic: u32, information: u32) -> ! {
-    let tests: [(&str, Test<'_>); 6] = [
+    let tests: [(&str, Test<'_>); 7] = [
         ("foreign-boot", &|| boot(magic, information)),
         ("foreign-cpuid", &cpuid),
         ("foreign-protection", &protection),
         ("foreign-work", &execution),
         ("foreign-traps", &|| trapping(0)),
         ("foreign-traps-in-session", &|| trapping(2)),
+        ("foreign-processors", &|| processors::run(processors_told(information), work_result())),
     ];
     let mut failed = 0;
     for (name, test) in tests {
@@ -89,6 +92,12 @@ fn protection() -> Result<(), &'static str> {
 }
 
 fn execution() -> Result<(), &'static str> {
+    check(work(1) == work_result(), "wrong result, or TF shows")?;
+    check(breakpoints.load(Ordering::Relaxed) == 2, "INT3 and INT 3 were not both taken")
+}
+
+/// What the work comes to.
+fn work_result() -> u64 {
     let mut expected = 0u64;
     for count in (1..=200u64).rev() {
         expected = expected.wrapping_mul(3).wrapping_add(1);
@@ -96,8 +105,26 @@ fn execution() -> Result<(), &'static str> {
             expected = expected.wrapping_add(7);
         }
     }
-    check(work() == expected, "wrong result, or TF shows")?;
-    check(breakpoints.load(Ordering::Relaxed) == 2, "INT3 and INT 3 were not both taken")
+    expected
+}
+
+/// How many processors the command line says the machine has: `processors=N`; otherwise one.
+fn processors_told(information: u32) -> usize {
+    const COMMAND_LINE: u32 = 1;
+    // SAFETY: the boot loader has put its information there, and all of it is mapped.
+    let word = |at: u32| unsafe { (at as *const u32).read() };
+    let end = information + word(information);
+    let mut tag = information + 8;
+    while tag < end && word(tag) != COMMAND_LINE {
+        tag += word(tag + 4).next_multiple_of(8);
+    }
+    if tag >= end {
+        return 1;
+    }
+    // SAFETY: as above.
+    let text = unsafe { core::slice::from_raw_parts((tag + 8) as *const u8, word(tag + 4) as usize - 9) };
+    let number = text.strip_prefix(b"processors=").and_then(|digits| core::str::from_utf8(digits).ok());
+    number.and_then(|digits| digits.parse().ok()).unwrap_or(1)
 }
 
 /// The same must come out whether or not the kernel says that it is to be watched.

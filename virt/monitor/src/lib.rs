@@ -7,6 +7,7 @@
 
 extern crate alloc;
 
+pub mod acpi;
 pub mod boot_info;
 pub mod cmdline;
 pub mod cpuid;
@@ -22,5 +23,6 @@ pub mod multiboot2;
 pub mod permission_map;
 pub mod pvh;
 pub mod single_step;
+pub mod startup;
 pub mod translation;
 pub mod vmcb;

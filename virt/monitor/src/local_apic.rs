@@ -1,12 +1,75 @@
 //! Registers of the local APIC, as far as the monitor looks at them.
 //!
 //! Source: SDM vol. 3, Advanced Programmable Interrupt Controller (APIC), "Local APIC Register Address Map", "Interrupt
-//! Command Register (ICR)".
+//! Command Register (ICR)", "Determining IPI Destination", "Local APIC State After It Receives an INIT Reset
+//! ("Wait-for-SIPI" State)".
 
+/// Local APIC ID register.
+pub const ID: usize = 0x20;
+/// Task-priority register.
+pub const TPR: usize = 0x80;
+/// End-of-interrupt register.
+pub const EOI: usize = 0xb0;
+/// Logical destination register.
+pub const LDR: usize = 0xd0;
+/// Destination format register.
+pub const DFR: usize = 0xe0;
+/// Spurious-interrupt vector register.
+pub const SVR: usize = 0xf0;
+/// In-service register: the first of eight.
+pub const ISR: usize = 0x100;
+/// Error status register.
+pub const ESR: usize = 0x280;
 /// Interrupt command register, bits 31:0: writing it sends.
 pub const ICR_LOW: usize = 0x300;
+/// Interrupt command register, bits 63:32: the destination.
+pub const ICR_HIGH: usize = 0x310;
+/// LVT timer register.
+pub const LVT_TIMER: usize = 0x320;
+/// LVT thermal sensor register.
+pub const LVT_THERMAL: usize = 0x330;
 /// LVT performance monitoring counters register.
 pub const LVT_PC: usize = 0x340;
+/// LVT LINT0 register.
+pub const LVT_LINT0: usize = 0x350;
+/// LVT LINT1 register.
+pub const LVT_LINT1: usize = 0x360;
+/// LVT error register.
+pub const LVT_ERROR: usize = 0x370;
+/// Initial count register of the timer.
+pub const INITIAL_COUNT: usize = 0x380;
+/// Divide configuration register of the timer.
+pub const DIVIDE: usize = 0x3e0;
+
+/// [`SVR`]: the local APIC is on.
+pub const SVR_ENABLE: u32 = 1 << 8;
+/// [`ICR_LOW`]: the last command is still on its way.
+pub const ICR_PENDING: u32 = 1 << 12;
+/// An LVT entry after INIT: masked.
+pub const LVT_RESET: u32 = 1 << 16;
+/// [`DFR`] after INIT: the flat model.
+pub const DFR_RESET: u32 = u32::MAX;
+
+/// What to write where, in this order, so that the local APIC is as INIT leaves it. Interrupts that are pending or in
+/// service are not among it. The performance-monitoring entry is not here either: it is the model's.
+pub const INIT: [(usize, u32); 14] = [
+    (LVT_TIMER, LVT_RESET),
+    (LVT_THERMAL, LVT_RESET),
+    (LVT_LINT0, LVT_RESET),
+    (LVT_LINT1, LVT_RESET),
+    (LVT_ERROR, LVT_RESET),
+    (INITIAL_COUNT, 0),
+    (DIVIDE, 0),
+    (TPR, 0),
+    (LDR, 0),
+    (DFR, DFR_RESET),
+    (ICR_HIGH, 0),
+    // Off.
+    (SVR, 0xff),
+    // What is written is no matter: the first write latches the errors there were, the second latches none.
+    (ESR, 0),
+    (ESR, 0),
+];
 
 /// What a write of the interrupt command register's low half sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,18 +78,78 @@ pub enum Command {
     Interrupt,
     /// INIT.
     Init,
-    /// Start-up.
-    StartUp,
+    /// INIT level de-assert, which no processor since the Pentium 4 takes notice of.
+    Deassert,
+    /// Start-up, with its vector.
+    StartUp(u8),
 }
 
 impl Command {
-    /// By the delivery mode, bits 10:8.
+    /// By the delivery mode, bits 10:8; of INIT also by level, bit 14, and trigger mode, bit 15.
     #[must_use]
-    pub const fn of(value: u32) -> Self {
-        match value >> 8 & 7 {
+    pub const fn of(low: u32) -> Self {
+        const LEVEL: u32 = 1 << 14;
+        const TRIGGERED_BY_LEVEL: u32 = 1 << 15;
+        match low >> 8 & 7 {
+            5 if low & (LEVEL | TRIGGERED_BY_LEVEL) == TRIGGERED_BY_LEVEL => Self::Deassert,
             5 => Self::Init,
-            6 => Self::StartUp,
+            6 => Self::StartUp(low as u8),
             _ => Self::Interrupt,
+        }
+    }
+}
+
+/// To whom a command goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Destination {
+    /// The processor with this local APIC ID; all ones: every one.
+    Physical(u8),
+    /// Those whose logical destination register matches.
+    Logical(u8),
+    /// Every processor but the sender.
+    Others,
+    /// The sender, or every processor with it: INIT and start-up are not sent so.
+    Sender,
+}
+
+/// By what a processor is addressed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// Its local APIC ID.
+    pub id: u8,
+    /// Its [`LDR`].
+    pub ldr: u32,
+    /// Its [`DFR`].
+    pub dfr: u32,
+}
+
+impl Destination {
+    /// By the shorthand, bits 19:18, the destination mode, bit 11, and the destination, bits 63:56 of the whole register.
+    #[must_use]
+    pub const fn of(high: u32, low: u32) -> Self {
+        const LOGICAL: u32 = 1 << 11;
+        let destination = (high >> 24) as u8;
+        match low >> 18 & 3 {
+            0 if low & LOGICAL != 0 => Self::Logical(destination),
+            0 => Self::Physical(destination),
+            3 => Self::Others,
+            _ => Self::Sender,
+        }
+    }
+
+    /// Whether `processor`, which may be the sender, is among those addressed.
+    #[must_use]
+    pub const fn includes(self, processor: &Identity, sender: bool) -> bool {
+        const ALL: u8 = u8::MAX;
+        let own = (processor.ldr >> 24) as u8;
+        match self {
+            Self::Physical(id) => id == ALL || id == processor.id,
+            Self::Logical(ALL) => true,
+            Self::Logical(mask) if processor.dfr >> 28 == 0xf => own & mask != 0,
+            // The cluster model: cluster 7:4, members 3:0.
+            Self::Logical(mask) => own >> 4 == mask >> 4 && own & mask & 0xf != 0,
+            Self::Others => !sender,
+            Self::Sender => sender,
         }
     }
 }
@@ -37,6 +160,17 @@ pub const fn self_interrupt(vector: u8) -> u32 {
     const ASSERT: u32 = 1 << 14;
     const SELF: u32 = 0b01 << 18;
     SELF | ASSERT | vector as u32
+}
+
+/// The command that sends an NMI to the destination in [`ICR_HIGH`].
+pub const SEND_NMI: u32 = 0x4400;
+/// The command that sends INIT to the destination in [`ICR_HIGH`].
+pub const SEND_INIT: u32 = 0x4500;
+
+/// The command that sends a start-up interrupt to the destination in [`ICR_HIGH`].
+#[must_use]
+pub const fn send_start_up(vector: u8) -> u32 {
+    0x4600 | vector as u32
 }
 
 /// Flags of the nested entry for the page laid under the registers': present, user, and writable if asked for.
@@ -56,11 +190,77 @@ mod tests {
             (0x0004_4400, Command::Interrupt),
             (0x000c_4500, Command::Init),
             (0x0000_c500, Command::Init),
-            (0x000c_4608, Command::StartUp),
+            (0x0000_0500, Command::Init),
+            (0x0000_8500, Command::Deassert),
+            (0x000c_8500, Command::Deassert),
+            (0x000c_4608, Command::StartUp(8)),
+            (0x0000_06ff, Command::StartUp(0xff)),
+            (SEND_NMI, Command::Interrupt),
+            (SEND_INIT, Command::Init),
+            (send_start_up(0x12), Command::StartUp(0x12)),
         ];
         for (value, command) in rows {
             assert_eq!(Command::of(value), command, "{value:#x}");
         }
+    }
+
+    #[test]
+    fn a_command_reaches_whom_it_names() {
+        const FLAT: u32 = u32::MAX;
+        const CLUSTER: u32 = 0x0fff_ffff;
+        let rows = [
+            // Physical: one, all, another.
+            ((0x0300_0000, 0x4500), (3, 0, FLAT), false, true),
+            ((0xff00_0000, 0x4500), (3, 0, FLAT), false, true),
+            ((0xff00_0000, 0x4500), (3, 0, FLAT), true, true),
+            ((0x0200_0000, 0x4500), (3, 0, FLAT), false, false),
+            // The destination alone counts.
+            ((0x03ff_ffff, 0x4500), (3, 0, FLAT), false, true),
+            // Logical, flat: bits in common.
+            ((0x0600_0000, 0x4d00), (3, 0x0400_0000, FLAT), false, true),
+            ((0x0300_0000, 0x4d00), (3, 0x0400_0000, FLAT), false, false),
+            ((0xff00_0000, 0x4d00), (3, 0, FLAT), false, true),
+            // Logical, cluster: the same cluster and members in common.
+            ((0x2300_0000, 0x4d00), (3, 0x2200_0000, CLUSTER), false, true),
+            ((0x2100_0000, 0x4d00), (3, 0x2200_0000, CLUSTER), false, false),
+            ((0x3200_0000, 0x4d00), (3, 0x2200_0000, CLUSTER), false, false),
+            // Shorthands look at no destination.
+            ((0x0300_0000, 0xc_4500), (3, 0, FLAT), true, false),
+            ((0x0200_0000, 0xc_4500), (3, 0, FLAT), false, true),
+            ((0x0200_0000, 0x4_4500), (3, 0, FLAT), true, true),
+            ((0x0300_0000, 0x4_4500), (3, 0, FLAT), false, false),
+            ((0x0300_0000, 0x8_4500), (3, 0, FLAT), false, false),
+        ];
+        for ((high, low), (id, ldr, dfr), sender, expected) in rows {
+            let processor = Identity { id, ldr, dfr };
+            let reached = Destination::of(high, low).includes(&processor, sender);
+            assert_eq!(reached, expected, "{high:#x} {low:#x} to {processor:x?}, sender: {sender}");
+        }
+    }
+
+    #[test]
+    fn init_masks_all_entries_and_switches_off() {
+        let value = |register| INIT.iter().find(|(at, _)| *at == register).map(|(_, value)| *value);
+        let rows = [
+            (0x320, 0x1_0000),
+            (0x330, 0x1_0000),
+            (0x350, 0x1_0000),
+            (0x360, 0x1_0000),
+            (0x370, 0x1_0000),
+            (0x380, 0),
+            (0x3e0, 0),
+            (0x80, 0),
+            (0xd0, 0),
+            (0xe0, 0xffff_ffff),
+            (0xf0, 0xff),
+            (0x310, 0),
+        ];
+        for (register, reset) in rows {
+            assert_eq!(value(register), Some(reset), "{register:#x}");
+        }
+        assert_eq!(value(0x340), None);
+        assert_eq!(value(0x20), None, "the ID stays");
+        assert_eq!(value(0x300), None, "a write of it would send");
     }
 
     #[test]

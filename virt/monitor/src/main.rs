@@ -10,10 +10,11 @@ use image::{exit::fatal, heap, idt, setup};
 
 /// Where the boot code arrives in 64-bit mode.
 extern "C" fn main(start_info: u64) -> ! {
+    idt::fill();
     idt::load();
     heap::initialize();
-    match setup::guest(start_info) {
-        Ok(mut vcpu) => vcpu.run(),
+    match setup::machine(start_info) {
+        Ok(mut first) => first.run(),
         Err(error) => fatal!("{error}"),
     }
 }

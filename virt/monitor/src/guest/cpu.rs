@@ -36,8 +36,14 @@ pub mod rflags {
 pub mod cr0 {
     /// Protected mode.
     pub const PE: u64 = 1 << 0;
+    /// Always 1: an x87 unit is there.
+    pub const ET: u64 = 1 << 4;
     /// Supervisor writes respect read-only pages.
     pub const WP: u64 = 1 << 16;
+    /// Not write-through.
+    pub const NW: u64 = 1 << 29;
+    /// Caches are off.
+    pub const CD: u64 = 1 << 30;
     /// Paging.
     pub const PG: u64 = 1 << 31;
 }

@@ -28,6 +28,7 @@ mod deliver;
 mod descriptor;
 mod emulate;
 mod exception;
+mod init;
 mod linear;
 mod lookahead;
 mod memory;

@@ -69,10 +69,13 @@ pub fn translate<M: GuestMemory + ?Sized>(
     if cpu.cr0 & cr0::PG == 0 {
         return Ok(linear);
     }
-    if cpu.is_long_mode() || cpu.cr4 & cr4::PAE != 0 {
-        walk_wide(cpu, memory, linear, access)
-    } else {
-        walk_narrow(cpu, memory, linear, access)
+    let wide = cpu.is_long_mode() || cpu.cr4 & cr4::PAE != 0;
+    loop {
+        let walk = if wide { walk_wide } else { walk_narrow };
+        // Again where another processor has changed an entry in the meantime.
+        if let Some(physical) = walk(cpu, memory, linear, access)? {
+            return Ok(physical);
+        }
     }
 }
 
@@ -169,26 +172,32 @@ impl Trail {
         self.len += 1;
     }
 
-    /// Sets A in all entries, and D in the last one for a write. Both flags are in the low byte of every format.
-    fn mark<M: GuestMemory + ?Sized>(&self, memory: &mut M, kind: AccessKind) -> Result<(), Error> {
+    /// Sets A in all entries, and D in the last one for a write. Both flags are in the low byte of every format, as P
+    /// is. `false`: an entry is no longer what it was.
+    fn mark<M: GuestMemory + ?Sized>(&self, memory: &mut M, kind: AccessKind) -> Result<bool, Error> {
         for (index, &(address, value)) in self.entries[..self.len].iter().enumerate() {
             let dirty = if index + 1 == self.len && kind == AccessKind::Write { entry::D } else { 0 };
             let flags = entry::A | dirty;
-            if value & flags != flags && !memory.write(address, &[(value | flags) as u8]) {
-                return Err(Unsupported::NoMemory { address }.into());
+            if value & flags == flags {
+                continue;
+            }
+            match memory.replace(address, value as u8, (value | flags) as u8) {
+                Some(true) => {}
+                Some(false) => return Ok(false),
+                None => return Err(Unsupported::NoMemory { address }.into()),
             }
         }
-        Ok(())
+        Ok(true)
     }
 }
 
-/// 4-level, 5-level and PAE paging: entries of 64 bits.
+/// 4-level, 5-level and PAE paging: entries of 64 bits. `None`: another processor has changed one of them.
 fn walk_wide<M: GuestMemory + ?Sized>(
     cpu: &Cpu,
     memory: &mut M,
     linear: u64,
     access: Access,
-) -> Result<u64, Error> {
+) -> Result<Option<u64>, Error> {
     let long = cpu.is_long_mode();
     let levels = match (long, cpu.cr4 & cr4::LA57 != 0) {
         (true, true) => 5,
@@ -234,9 +243,9 @@ fn walk_wide<M: GuestMemory + ?Sized>(
             if !permits(cpu, access, rights, no_execute != 0) {
                 return Err(fault(cpu, linear, access, code::P));
             }
-            trail.mark(memory, access.kind)?;
             let offset = (1 << shift) - 1;
-            return Ok(value & entry::ADDRESS & !offset | linear & offset);
+            let physical = value & entry::ADDRESS & !offset | linear & offset;
+            return Ok(trail.mark(memory, access.kind)?.then_some(physical));
         }
         table = value & entry::ADDRESS;
     }
@@ -244,13 +253,13 @@ fn walk_wide<M: GuestMemory + ?Sized>(
     Err(fault(cpu, linear, access, 0))
 }
 
-/// 32-bit paging: two levels, entries of 32 bits.
+/// 32-bit paging: two levels, entries of 32 bits. `None` as in [`walk_wide`].
 fn walk_narrow<M: GuestMemory + ?Sized>(
     cpu: &Cpu,
     memory: &mut M,
     linear: u64,
     access: Access,
-) -> Result<u64, Error> {
+) -> Result<Option<u64>, Error> {
     let mut trail = Trail::new();
     let directory = (cpu.cr3 & 0xffff_f000) + (linear >> 22 & 0x3ff) * 4;
     let value = read_entry::<4, M>(memory, directory)?;
@@ -277,8 +286,7 @@ fn walk_narrow<M: GuestMemory + ?Sized>(
     if !permits(cpu, access, rights, false) {
         return Err(fault(cpu, linear, access, code::P));
     }
-    trail.mark(memory, access.kind)?;
-    Ok(physical)
+    Ok(trail.mark(memory, access.kind)?.then_some(physical))
 }
 
 fn read_entry<const N: usize, M: GuestMemory + ?Sized>(memory: &M, address: u64) -> Result<u64, Error> {

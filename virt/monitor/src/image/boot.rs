@@ -99,6 +99,7 @@ long_mode:
 
     .section .rodata.boot, "a", @progbits
     .balign 8
+    .global boot_gdt
 boot_gdt:
     .quad 0
     .quad 0x00af9b000000ffff      // 64-bit code
@@ -109,6 +110,7 @@ boot_gdt_pointer:
 
     .section .bss.boot, "aw", @nobits
     .balign 4096
+    .global boot_pml4
 boot_pml4: .skip 4096
 boot_pdpt: .skip 4096
 boot_pd:   .skip 4096 * 4

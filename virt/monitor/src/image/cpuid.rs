@@ -26,7 +26,8 @@ impl Vcpu {
         self.cpuid_answer(0x14, 0).ebx & PTWRITE != 0
     }
 
-    fn cpuid_answer(&self, leaf: u32, subleaf: u32) -> CpuidResult {
+    /// What CPUID says to the guest.
+    pub(crate) fn cpuid_answer(&self, leaf: u32, subleaf: u32) -> CpuidResult {
         let below = __cpuid_count(leaf, subleaf);
         let below = CpuidResult { eax: below.eax, ebx: below.ebx, ecx: below.ecx, edx: below.edx };
         self.processor.cpuid(leaf, subleaf, without_monitor(leaf, below))

@@ -27,7 +27,7 @@ impl Vcpu {
         };
         match code {
             exit_code::INTR => self.interrupted(instruction),
-            exit_code::NMI => self.nmi_pending |= interrupts::take_nmi(),
+            exit_code::NMI => self.took_nmi(interrupts::take_nmi()),
             exit_code::EXCEPTION_FIRST..=exit_code::EXCEPTION_LAST => {
                 let vector = (code - exit_code::EXCEPTION_FIRST) as u8;
                 self.raised(Exception::from_intercept(vector, info1 as u32, info2), instruction);
@@ -84,7 +84,7 @@ impl Vcpu {
     /// The guest can take an interrupt and one is there.
     fn interrupted(&mut self, instruction: Option<&Instruction>) {
         let taken = interrupts::take();
-        self.nmi_pending |= taken.nmi;
+        self.took_nmi(taken.nmi);
         if let Some(vector) = taken.vector {
             let repeating = instruction.is_some_and(|instruction| self.is_repeating(instruction));
             self.deliver_interrupt(vector, repeating);

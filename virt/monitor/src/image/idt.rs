@@ -23,8 +23,7 @@ monitor_vectors:
     .rept 256
     .balign 16
     .if vector == 2
-        mov edx, 1
-        iretq
+        jmp monitor_nmi
     .elseif vector >= 32
         mov eax, vector
         jmp monitor_interrupt
@@ -38,6 +37,19 @@ monitor_vectors:
     .endif
     .set vector, vector + 1
     .endr
+
+monitor_nmi:
+    mov edx, 1
+    // Before a HLT that waits for it: past that.
+    cmp qword ptr [rsp], offset wait_begins
+    jb 1f
+    cmp qword ptr [rsp], offset wait_ends
+    jae 1f
+    mov qword ptr [rsp], offset wait_ends
+1:  cmp qword ptr [rsp], offset nmi_wait_begins
+    jne 2f
+    mov qword ptr [rsp], offset nmi_wait_ends
+2:  iretq
 
 monitor_interrupt:
     and dword ptr [rsp + 16], ~0x200
@@ -60,7 +72,7 @@ unsafe extern "C" {
 #[repr(C, align(16))]
 struct Table(UnsafeCell<[[u16; 8]; 256]>);
 
-// SAFETY: only `load` writes it, on the first processor, before any other runs.
+// SAFETY: only `fill` writes it, on the first processor, before any other runs.
 unsafe impl Sync for Table {}
 
 static TABLE: Table = Table(UnsafeCell::new([[0; 8]; 256]));
@@ -71,8 +83,8 @@ struct Pointer {
     base: u64,
 }
 
-/// Fills the table and makes it this processor's.
-pub(crate) fn load() {
+/// Fills the table. To be called once, on the first processor.
+pub(crate) fn fill() {
     // SAFETY: nothing else has a reference to the table: this runs once, with interrupts off.
     let table = unsafe { &mut *TABLE.0.get() };
     // SAFETY: the assembly above defines 256 stubs of 16 bytes each.
@@ -81,6 +93,10 @@ pub(crate) fn load() {
         let [a, b, c, d] = [0, 16, 32, 48].map(|shift| (stub.as_ptr() as u64 >> shift) as u16);
         *gate = [a, CODE, INTERRUPT_GATE, b, c, d, 0, 0];
     }
+}
+
+/// Makes the table this processor's.
+pub(crate) fn load() {
     let pointer = Pointer { limit: (size_of::<Table>() - 1) as u16, base: TABLE.0.get() as u64 };
     // SAFETY: the table is filled and lives for ever.
     unsafe { core::arch::asm!("lidt [{}]", in(reg) &raw const pointer, options(nostack, readonly)) };

@@ -32,6 +32,12 @@ pub(crate) fn wait() -> Taken {
     unsafe { wait_window() }.into()
 }
 
+/// Halts until an NMI comes; `false`: something else ended the halt.
+pub(crate) fn wait_for_nmi() -> bool {
+    // SAFETY: as in `take`.
+    unsafe { nmi_wait_window() }.rdx != 0
+}
+
 #[repr(C)]
 struct Registers {
     /// The vector; all ones: none.
@@ -59,7 +65,38 @@ unsafe extern "C" fn nmi_window() -> Registers {
     naked_asm!("mov rax, -1", "xor edx, edx", "stgi", "nop", "clgi", "ret")
 }
 
+// An interrupt waits for the HLT behind STI. An NMI does not: its stub ends the wait also where it comes before the HLT.
+
 #[unsafe(naked)]
 unsafe extern "C" fn wait_window() -> Registers {
-    naked_asm!("mov rax, -1", "xor edx, edx", "stgi", "sti", "hlt", "cli", "clgi", "ret")
+    naked_asm!(
+        "mov rax, -1",
+        "xor edx, edx",
+        "stgi",
+        ".global wait_begins",
+        "wait_begins:",
+        "sti",
+        "hlt",
+        ".global wait_ends",
+        "wait_ends:",
+        "cli",
+        "clgi",
+        "ret"
+    )
+}
+
+#[unsafe(naked)]
+unsafe extern "C" fn nmi_wait_window() -> Registers {
+    naked_asm!(
+        "mov rax, -1",
+        "xor edx, edx",
+        "stgi",
+        ".global nmi_wait_begins",
+        "nmi_wait_begins:",
+        "hlt",
+        ".global nmi_wait_ends",
+        "nmi_wait_ends:",
+        "clgi",
+        "ret"
+    )
 }

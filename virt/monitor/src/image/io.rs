@@ -4,6 +4,7 @@ use pugmark_model::Violations;
 use pugmark_monitor::guest::Instruction;
 
 use crate::image::exit::{DEBUG_EXIT_PORT, exit, fatal};
+use crate::image::interrupts;
 use crate::image::serial::report;
 use crate::image::vcpu::Vcpu;
 
@@ -50,15 +51,32 @@ impl Vcpu {
         self.session = session;
     }
 
-    /// The guest ends the machine: what its driver did against the manual is told, and the log closed first.
+    /// The guest ends the machine: what its driver did against the manual is told, for each processor, and the log
+    /// closed first.
     fn end(&self, value: u32) -> ! {
-        let violations = self.processor.violations();
-        if *violations != Violations::default() {
-            report!("violations: {violations:x?}");
+        if !self.peers.end_others() {
+            self.end_here();
         }
+        self.report_violations();
         if let Some(truth) = &self.truth {
             truth.close(value);
         }
         exit(value)
+    }
+
+    /// Another processor ends the machine.
+    pub(crate) fn end_here(&self) -> ! {
+        self.report_violations();
+        self.peers.ended();
+        loop {
+            interrupts::wait_for_nmi();
+        }
+    }
+
+    fn report_violations(&self) {
+        let violations = self.processor.violations();
+        if *violations != Violations::default() {
+            report!("violations on processor {}: {violations:x?}", self.peers.index());
+        }
     }
 }

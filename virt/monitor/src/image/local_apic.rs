@@ -8,7 +8,10 @@ use alloc::boxed::Box;
 
 use pugmark_model::Processor;
 use pugmark_monitor::guest_map::{LOCAL_APIC, Table};
-use pugmark_monitor::local_apic::{self, Command};
+use pugmark_monitor::local_apic::{self, Command, Destination};
+
+use crate::image::interrupts;
+use crate::image::peers::Peers;
 
 /// A page for the guest to access in the registers' stead.
 #[repr(C, align(4096))]
@@ -22,6 +25,7 @@ pub(crate) struct LocalApic {
     window: Option<Window>,
     /// What the guest wrote to ICR (low) last.
     command: u32,
+    peers: Peers,
 }
 
 #[derive(Clone, Copy)]
@@ -33,8 +37,38 @@ struct Window {
 
 impl LocalApic {
     /// `table` is the nested table of the 2 MiB that begin with the registers.
-    pub(crate) fn new(table: &'static mut Table) -> Self {
-        Self { page: Box::new(Page([0; 1024])), table, window: None, command: 0 }
+    pub(crate) fn new(table: &'static mut Table, peers: Peers) -> Self {
+        Self { page: Box::new(Page([0; 1024])), table, window: None, command: 0, peers }
+    }
+
+    /// Resets the registers as INIT does, and forgets interrupts that are pending or in service.
+    pub(crate) fn init(&mut self) {
+        /// One for each vector, and then some.
+        const MOST: usize = 512;
+        for (register, value) in local_apic::INIT {
+            write_register(register, value);
+            match register {
+                local_apic::LDR => self.peers.set_ldr(value),
+                local_apic::DFR => self.peers.set_dfr(value),
+                _ => {}
+            }
+        }
+        self.command = 0;
+        // Only while it is on it hands out what is pending.
+        write_register(local_apic::SVR, local_apic::SVR_ENABLE | 0xff);
+        let in_service = || (0..8).any(|index| read_register(local_apic::ISR + index * 0x10) != 0);
+        for _ in 0..MOST {
+            let taken = interrupts::take();
+            if taken.nmi {
+                // Another processor's call is answered soon; an NMI of the guest's is forgotten too.
+                let _ = self.peers.was_called();
+            }
+            if taken.vector.is_none() && !in_service() {
+                break;
+            }
+            write_register(local_apic::EOI, 0);
+        }
+        write_register(local_apic::SVR, 0xff);
     }
 
     /// Whether the next instruction accesses the page in the registers' stead.
@@ -87,15 +121,38 @@ impl LocalApic {
             local_apic::LVT_PC => processor.set_lvt_pc(value),
             local_apic::ICR_LOW => {
                 self.command = value;
+                let to = Destination::of(read_register(local_apic::ICR_HIGH), value);
                 match Command::of(value) {
-                    // There is no other processor yet that could be started.
-                    Command::Init | Command::StartUp => {}
+                    // No processor gets these otherwise than one that is there itself.
+                    Command::Init | Command::StartUp(_) if to == Destination::Sender => {}
+                    Command::Init => self.peers.send_init(to),
+                    Command::StartUp(vector) => self.peers.send_start_up(to, vector),
+                    Command::Deassert => {}
                     Command::Interrupt => write_register(register, value),
                 }
             }
-            _ => write_register(register, value),
+            _ => {
+                write_register(register, value);
+                match register {
+                    local_apic::ID => self.peers.set_id((value >> 24) as u8),
+                    local_apic::LDR => self.peers.set_ldr(value),
+                    local_apic::DFR => self.peers.set_dfr(value),
+                    _ => {}
+                }
+            }
         }
     }
+}
+
+/// Sends a command to the processor with local APIC ID `id`, and leaves the guest's destination as it was.
+pub(crate) fn send(id: u8, command: u32) {
+    let guests = read_register(local_apic::ICR_HIGH);
+    write_register(local_apic::ICR_HIGH, u32::from(id) << 24);
+    write_register(local_apic::ICR_LOW, command);
+    while read_register(local_apic::ICR_LOW) & local_apic::ICR_PENDING != 0 {
+        core::hint::spin_loop();
+    }
+    write_register(local_apic::ICR_HIGH, guests);
 }
 
 fn read_register(register: usize) -> u32 {

@@ -59,6 +59,24 @@ impl GuestMemory for Physical {
         }
         true
     }
+
+    fn replace(&mut self, address: u64, old: u8, new: u8) -> Option<bool> {
+        self.has(address, 1).then(|| replace(address, old, new))
+    }
+}
+
+/// Replaces the byte at `address`, which the caller has found to be memory, if it is `old`.
+fn replace(address: u64, old: u8, new: u8) -> bool {
+    let found: u8;
+    // SAFETY: `Physical` calls this for addresses it has; the maker of that value has said that they may be written.
+    unsafe {
+        asm!(
+            "lock cmpxchg byte ptr [{}], {}",
+            in(reg) address, in(reg_byte) new, inout("al") old => found,
+            options(nostack)
+        );
+    }
+    found == old
 }
 
 /// The eight bytes at `address`, which the caller has found to be memory.

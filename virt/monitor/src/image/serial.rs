@@ -1,6 +1,7 @@
 //! The monitor's own lines on the first serial port, which it shares with the guest.
 
 use core::fmt;
+use core::sync::atomic::{AtomicBool, Ordering};
 
 use x86_64::instructions::port::Port;
 
@@ -34,12 +35,27 @@ fn put(byte: u8) {
     unsafe { data.write(byte) };
 }
 
+/// A processor is printing a line.
+static PRINTING: AtomicBool = AtomicBool::new(false);
+
+/// Prints `line` and ends it; the lines of several processors come one after the other.
+pub(crate) fn print(line: fmt::Arguments<'_>) {
+    // A processor that faults while it prints must not wait for itself.
+    for _ in 0..100_000_000 {
+        if !PRINTING.swap(true, Ordering::Acquire) {
+            break;
+        }
+        core::hint::spin_loop();
+    }
+    // Writing to the port cannot fail.
+    let _ = fmt::write(&mut Serial, format_args!("{line}\n"));
+    PRINTING.store(false, Ordering::Release);
+}
+
 /// Prints one line that begins with `monitor: `.
 macro_rules! report {
-    ($($arg:tt)*) => {{
-        use core::fmt::Write as _;
-        // Writing to the port cannot fail.
-        let _ = writeln!($crate::image::serial::Serial, "monitor: {}", format_args!($($arg)*));
-    }};
+    ($($arg:tt)*) => {
+        $crate::image::serial::print(format_args!("monitor: {}", format_args!($($arg)*)))
+    };
 }
 pub(crate) use report;

@@ -1,4 +1,4 @@
-//! From the start info to a guest that is ready to run.
+//! From the start info to a guest that is ready to run, on all processors of the machine.
 
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -7,6 +7,7 @@ use core::fmt;
 use core::sync::atomic::AtomicU64;
 
 use pugmark_model::Processor;
+use pugmark_monitor::acpi;
 use pugmark_monitor::boot_info::{MemoryKind, MemoryRange};
 use pugmark_monitor::cmdline::{self, Options};
 use pugmark_monitor::guest::{Cpu, GuestMemory, Lookahead, Segment, Table as TableRegister};
@@ -23,7 +24,9 @@ use x86_64::registers::model_specific::Msr;
 use crate::image::exit::DEBUG_EXIT_PORT;
 use crate::image::io::MARKER_PORT;
 use crate::image::local_apic::LocalApic;
+use crate::image::peers::Peers;
 use crate::image::physical::Physical;
+use crate::image::startup;
 use crate::image::vcpu::Vcpu;
 use crate::image::vmrun::Sse;
 
@@ -39,6 +42,8 @@ pub(crate) enum Error {
     NoGuest,
     Guest(loader::Error),
     Truth(pugmark_truth::Error),
+    /// The processor with this local APIC ID does not start.
+    Processor(u8),
 }
 
 impl fmt::Display for Error {
@@ -53,6 +58,7 @@ impl fmt::Display for Error {
             Self::NoGuest => write!(f, "no guest: it comes by -initrd"),
             Self::Guest(error) => write!(f, "guest: {error}"),
             Self::Truth(error) => write!(f, "{error}"),
+            Self::Processor(id) => write!(f, "the processor with local APIC ID {id} does not start"),
         }
     }
 }
@@ -63,8 +69,9 @@ impl From<cmdline::Error<'_>> for Error {
     }
 }
 
-/// Makes the guest's first processor, with the kernel loaded that came as a module.
-pub(crate) fn guest(start_info: u64) -> Result<Vcpu, Error> {
+/// Makes the guest's processors, parks all but the first, and gives that one, with the kernel loaded that came as a
+/// module.
+pub(crate) fn machine(start_info: u64) -> Result<Vcpu, Error> {
     // SAFETY: the boot code mapped the first 4 GiB to themselves. Only read through.
     let machine = unsafe { Physical::below(1 << 32) };
     let info = StartInfo::read(start_info, &machine).ok_or(Error::StartInfo(start_info))?;
@@ -76,32 +83,69 @@ pub(crate) fn guest(start_info: u64) -> Result<Vcpu, Error> {
     enable_svm()?;
 
     // SAFETY: the memory below is the guest's alone: the image and its heap lie above. It is written through while the
-    // guest does not run.
+    // guest does not run, and as a processor of the guest's would write.
     let mut memory = unsafe { Physical::below(GUEST_RAM) };
     let start = load(&info, &options, &machine, &mut memory)?;
-    let truth = options.truth.then(truth_log).transpose().map_err(Error::Truth)?;
     let firmware: Vec<(u64, u64)> = firmware(&info.memory).collect();
-    let (nested_cr3, local_apic_table) = nested_tables(&GuestMap { firmware: &firmware });
-    let processor = Processor::new(options.profile, options.settings);
-    let vmcb = control_block(nested_cr3, &processor);
-    Ok(Vcpu {
-        index: 0,
-        cpu: initial_state(start),
-        sse: Sse::ZERO,
-        vmcb,
-        lookahead: Box::new(Lookahead::new()),
-        processor,
-        local_apic: LocalApic::new(local_apic_table),
+    let plan = Plan {
+        map: GuestMap { firmware: &firmware },
+        maps: Maps::new(&Processor::new(options.profile, options.settings)),
         memory,
-        nmi_pending: false,
-        repeating: None,
-        ahead: false,
-        session: 0,
-        step_policy: options.step,
-        // A PMI that one of them raises must not be due before the last of them.
-        stretch: options.stretch.min(options.settings.pmi_skid as usize),
-        truth,
-    })
+        truth: options.truth.then(truth_log).transpose().map_err(Error::Truth)?,
+        options,
+    };
+    let mut vcpus = Peers::new(&processors(info.rsdp, &machine)).map(|peers| plan.vcpu(peers));
+    let mut first = vcpus.next().expect("this processor is the first");
+    first.cpu = Cpu { physical_address_bits: first.cpu.physical_address_bits, ..initial_state(start) };
+    startup::start(vcpus.collect(), &mut memory).map_err(Error::Processor)?;
+    Ok(first)
+}
+
+/// What the guest's processors have in common.
+struct Plan<'a> {
+    options: Options<'a>,
+    map: GuestMap<'a>,
+    maps: &'static Maps,
+    memory: Physical,
+    truth: Option<Writer<'static>>,
+}
+
+impl Plan<'_> {
+    /// One that has just been switched on. It has nested tables of its own: a window in place of the local APIC's page is
+    /// open to one processor alone.
+    fn vcpu(&self, peers: Peers) -> Vcpu {
+        let (nested_cr3, local_apic_table) = nested_tables(&self.map);
+        Vcpu {
+            peers,
+            cpu: Cpu {
+                // CD, NW, ET.
+                cr0: 0x6000_0010,
+                physical_address_bits: core::arch::x86_64::__cpuid_count(0x8000_0008, 0).eax as u8,
+                ..Cpu::default()
+            },
+            sse: Sse::ZERO,
+            vmcb: control_block(nested_cr3, self.maps),
+            lookahead: Box::new(Lookahead::new()),
+            processor: Processor::new(self.options.profile, self.options.settings),
+            local_apic: LocalApic::new(local_apic_table, peers),
+            memory: self.memory,
+            nmi_pending: false,
+            repeating: None,
+            ahead: false,
+            session: 0,
+            step_policy: self.options.step,
+            // A PMI that one of them raises must not be due before the last of them.
+            stretch: self.options.stretch.min(self.options.settings.pmi_skid as usize),
+            truth: self.truth,
+        }
+    }
+}
+
+/// Local APIC IDs of all processors, of this one first.
+fn processors(rsdp: u64, machine: &Physical) -> Vec<u8> {
+    let own = (core::arch::x86_64::__cpuid_count(1, 0).ebx >> 24) as u8;
+    let others = acpi::processors(rsdp, machine).into_iter().filter(|&id| id != own);
+    core::iter::once(own).chain(others).collect()
 }
 
 /// The zero-terminated string at `address`; what is not ASCII is dropped.
@@ -150,7 +194,8 @@ fn truth_log() -> Result<Writer<'static>, pugmark_truth::Error> {
     Writer::new(words)
 }
 
-fn enable_svm() -> Result<(), Error> {
+/// Switches SVM on, for the processor at hand.
+pub(crate) fn enable_svm() -> Result<(), Error> {
     const SVM: u32 = 1 << 2;
     const NESTED_PAGING: u32 = 1 << 0;
     const VM_HSAVE_PA: u32 = 0xc001_0117;
@@ -190,21 +235,29 @@ fn nested_tables(map: &GuestMap<'_>) -> (u64, &'static mut Table) {
     (root, unsafe { &mut *local_apic })
 }
 
-fn control_block(nested_cr3: u64, processor: &Processor) -> Box<Vmcb> {
-    #[repr(C, align(4096))]
-    struct Maps {
-        msrs: [u8; MSR_MAP_BYTES],
-        ports: [u8; PORT_MAP_BYTES],
-    }
-    let maps = Box::leak(Box::new(Maps { msrs: [0; MSR_MAP_BYTES], ports: [0; PORT_MAP_BYTES] }));
-    for msr in permission_map::mapped_msrs() {
-        let own = processor.owns_msr(msr);
-        let (read, write) = if own { (true, true) } else { Place::of(msr).exits() };
-        permission_map::intercept_msr(&mut maps.msrs, msr, read, write);
-    }
-    permission_map::intercept_ports(&mut maps.ports, DEBUG_EXIT_PORT, 4);
-    permission_map::intercept_ports(&mut maps.ports, MARKER_PORT, 4);
+/// The permission maps.
+#[repr(C, align(4096))]
+struct Maps {
+    msrs: [u8; MSR_MAP_BYTES],
+    ports: [u8; PORT_MAP_BYTES],
+}
 
+impl Maps {
+    /// With what is intercepted under a guest that has `processor`.
+    fn new(processor: &Processor) -> &'static Self {
+        let maps = Box::leak(Box::new(Self { msrs: [0; MSR_MAP_BYTES], ports: [0; PORT_MAP_BYTES] }));
+        for msr in permission_map::mapped_msrs() {
+            let own = processor.owns_msr(msr);
+            let (read, write) = if own { (true, true) } else { Place::of(msr).exits() };
+            permission_map::intercept_msr(&mut maps.msrs, msr, read, write);
+        }
+        permission_map::intercept_ports(&mut maps.ports, DEBUG_EXIT_PORT, 4);
+        permission_map::intercept_ports(&mut maps.ports, MARKER_PORT, 4);
+        maps
+    }
+}
+
+fn control_block(nested_cr3: u64, maps: &'static Maps) -> Box<Vmcb> {
     let mut vmcb = Box::new(Vmcb::ZERO);
     vmcb.control.msrpm_base = maps.msrs.as_ptr() as u64;
     vmcb.control.iopm_base = maps.ports.as_ptr() as u64;
@@ -238,7 +291,6 @@ fn initial_state(start: Start) -> Cpu {
         gs: data,
         tr: Segment { selector: 0, attributes: BUSY_TSS, limit: 0x67, base: 0 },
         idtr: TableRegister { base: 0, limit: 0 },
-        physical_address_bits: core::arch::x86_64::__cpuid_count(0x8000_0008, 0).eax as u8,
         ..Cpu::default()
     };
     cpu.gpr[0] = start.eax.into();

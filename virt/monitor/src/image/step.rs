@@ -145,14 +145,13 @@ impl Vcpu {
     fn halt(&mut self) {
         self.poll_pmi();
         // An NMI that is due ends it at once.
-        while !(self.nmi_pending && self.cpu.takes_nmi()) {
+        while !(self.nmi_pending && self.cpu.takes_nmi() || self.is_wanted()) {
             if self.cpu.rflags & rflags::IF == 0 {
-                // Only an NMI can come, and NMIs come through windows only.
-                self.nmi_pending |= interrupts::take_nmi();
+                self.took_nmi(interrupts::wait_for_nmi());
                 continue;
             }
             let taken = interrupts::wait();
-            self.nmi_pending |= taken.nmi;
+            self.took_nmi(taken.nmi);
             if let Some(vector) = taken.vector {
                 return self.deliver_interrupt(vector, false);
             }

@@ -10,13 +10,14 @@ use pugmark_monitor::vmcb::{Vmcb, intercept1, intercept2};
 use pugmark_truth::{Flags, Record, Writer};
 
 use crate::image::local_apic::LocalApic;
+use crate::image::peers::Peers;
 use crate::image::physical::Physical;
 use crate::image::vmrun::{Sse, vmrun};
 
 /// One of the guest's processors, and what belongs to it alone.
 pub(crate) struct Vcpu {
-    /// From 0, in the order they were started.
-    pub(crate) index: u16,
+    /// The machine's processors; this is one of them.
+    pub(crate) peers: Peers,
     /// The state its software sees.
     pub(crate) cpu: Cpu,
     pub(crate) sse: Sse,
@@ -73,6 +74,10 @@ impl Vcpu {
     /// Runs the guest until it ends the machine.
     pub(crate) fn run(&mut self) -> ! {
         loop {
+            if self.is_wanted() {
+                self.answer();
+                continue;
+            }
             self.poll_pmi();
             let window = self.local_apic.window_is_open();
             if self.nmi_pending && !window && self.cpu.takes_nmi() {
@@ -132,7 +137,7 @@ impl Vcpu {
     pub(crate) fn log(&self, before: Context, flags: Flags) {
         if let Some(truth) = &self.truth {
             let Context { ip, cr3, .. } = before;
-            truth.append(Record { rip: ip, cr3, session: self.session, flags, cpu: self.index });
+            truth.append(Record { rip: ip, cr3, session: self.session, flags, cpu: self.peers.index() });
         }
     }
 
@@ -174,11 +179,16 @@ impl Vcpu {
         let mut found = self.cpu;
         self.vmcb.save.store_extra_to(&mut found);
         if found != self.cpu {
-            self.vmcb.save.load_extra_from(&self.cpu);
-            let vmcb = &raw const *self.vmcb;
-            // SAFETY: as in `fetch_extra`; the monitor uses none of the registers this loads.
-            unsafe { core::arch::asm!("vmload rax", in("rax") vmcb, options(nostack)) };
+            self.load_extra();
         }
+    }
+
+    /// Executes `VMLOAD`, so that the processor has that state from `cpu`.
+    pub(crate) fn load_extra(&mut self) {
+        self.vmcb.save.load_extra_from(&self.cpu);
+        let vmcb = &raw const *self.vmcb;
+        // SAFETY: as in `fetch_extra`; the monitor uses none of the registers this loads.
+        unsafe { core::arch::asm!("vmload rax", in("rax") vmcb, options(nostack)) };
     }
 
     /// Passes a PMI that is due to the local APIC, or on as an NMI.

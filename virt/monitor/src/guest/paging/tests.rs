@@ -2,7 +2,7 @@ extern crate std;
 
 use std::vec::Vec;
 
-use super::super::testing::{Machine, at};
+use super::super::testing::{Machine, Ram, at};
 use super::super::{Error, Unsupported};
 use super::*;
 
@@ -134,6 +134,54 @@ fn sets_accessed_everywhere_and_dirty_in_the_leaf_of_a_write() {
     let refused = Access { kind: WRITE, privilege: Privilege::User };
     translate(&machine.cpu, &mut machine.ram, PAGE, refused).unwrap_err();
     assert_eq!(flags(&machine), [0; 4]);
+}
+
+/// Memory in which another processor takes the page away between the walk and its flags.
+struct Contended {
+    ram: Ram,
+    entry: u64,
+    taken: bool,
+}
+
+impl GuestMemory for Contended {
+    fn read(&self, address: u64, out: &mut [u8]) -> bool {
+        self.ram.read(address, out)
+    }
+
+    fn write(&mut self, address: u64, bytes: &[u8]) -> bool {
+        self.ram.write(address, bytes)
+    }
+
+    fn replace(&mut self, address: u64, old: u8, new: u8) -> Option<bool> {
+        if address == self.entry && !self.taken {
+            self.taken = true;
+            assert!(self.ram.write(address, &[0]));
+        }
+        self.ram.replace(address, old, new)
+    }
+}
+
+#[test]
+fn a_page_that_another_processor_takes_away_stays_away() {
+    let wide = {
+        let mut machine = Machine::long();
+        machine.set_page(PAGE, PAGE | 3);
+        (machine, at::LAST_TABLE + (PAGE >> 12) * 8)
+    };
+    let narrow = {
+        let mut machine = Machine::long();
+        (machine.cpu.cr4, machine.cpu.efer, machine.cpu.cr3) = (0, 0, 0x5000);
+        machine.put_doubles(0x5000, &[0xa007]);
+        machine.put_doubles(0xa0c0, &[PAGE | 3]);
+        (machine, 0xa0c0)
+    };
+    for (machine, entry) in [wide, narrow] {
+        let mut memory = Contended { ram: machine.ram, entry, taken: false };
+        let access = Access { kind: WRITE, privilege: Privilege::Supervisor };
+        assert_eq!(translate(&machine.cpu, &mut memory, PAGE, access), page_fault(2, PAGE));
+        let mut left = [0xff];
+        assert!(memory.read(entry, &mut left) && left == [0], "{left:x?}");
+    }
 }
 
 #[test]

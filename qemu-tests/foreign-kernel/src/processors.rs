@@ -1,0 +1,211 @@
+//! Several processors at once: each is started, traces itself and is compared with the first.
+
+use core::arch::asm;
+use core::arch::x86_64::{__cpuid_count, _rdtsc};
+use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+use crate::{check, try_rdmsr, try_wrmsr, work};
+
+unsafe extern "C" {
+    static further_page: u8;
+    static further_page_end: u8;
+}
+
+const IA32_RTIT_OUTPUT_BASE: u32 = 0x560;
+const IA32_RTIT_OUTPUT_MASK_PTRS: u32 = 0x561;
+const IA32_RTIT_CTL: u32 = 0x570;
+const IA32_RTIT_STATUS: u32 = 0x571;
+/// TraceEn, OS, BranchEn.
+const TRACE: u64 = 1 << 0 | 1 << 2 | 1 << 13;
+
+/// Where further processors begin.
+const PAGE: usize = 0x9000;
+/// Starts that are kept: the first processor's, which is none, and one of each further one, and then some.
+const STARTS: usize = 8;
+const TRACE_BYTES: usize = 4096;
+/// The session of the first start; the others follow.
+const FIRST_SESSION: u32 = 10;
+/// The session a processor announces behind its work, while it waits.
+const WAITING_SESSION: u32 = 20;
+
+/// What a processor found from one start to the next.
+struct Start {
+    id: AtomicU32,
+    /// EDX and CR0 as it began.
+    edx: AtomicU32,
+    cr0: AtomicU32,
+    /// Registers of the local APIC as it began.
+    svr: AtomicU32,
+    tpr: AtomicU32,
+    /// What the work came to.
+    result: AtomicU64,
+    /// Bytes of trace; all ones: something faulted.
+    bytes: AtomicU64,
+}
+
+static FOUND: [Start; STARTS] = [const {
+    Start {
+        id: AtomicU32::new(0),
+        edx: AtomicU32::new(0),
+        cr0: AtomicU32::new(0),
+        svr: AtomicU32::new(0),
+        tpr: AtomicU32::new(0),
+        result: AtomicU64::new(0),
+        bytes: AtomicU64::new(0),
+    }
+}; STARTS];
+
+/// Further processors that have done their work.
+static DONE: AtomicUsize = AtomicUsize::new(0);
+
+#[repr(C, align(4096))]
+struct Traces([[AtomicU64; TRACE_BYTES / 8]; STARTS]);
+
+static TRACES: Traces = Traces([const { [const { AtomicU64::new(0) }; TRACE_BYTES / 8] }; STARTS]);
+
+/// Starts all processors of a machine that has `processors`, then two of them once more, and compares what they did.
+pub(crate) fn run(processors: usize, expected: u64) -> Result<(), &'static str> {
+    check((1..=STARTS - 2).contains(&processors), "more processors than there is room for")?;
+    place_page();
+    trace_work(0);
+    check(trace(0).next().is_some(), "the first processor has no trace")?;
+
+    // INIT, its de-assert, and two start-up interrupts to all but the sender.
+    send(0, 0xc_4500);
+    send(0, 0xc_8500);
+    send(0, 0xc_4600 | (PAGE >> 12) as u32);
+    send(0, 0xc_4600 | (PAGE >> 12) as u32);
+    check(comes(processors - 1), "not all processors started")?;
+    let signature = __cpuid_count(1, 0).eax;
+    for (start, found) in FOUND.iter().enumerate().take(processors) {
+        check(found.result.load(Ordering::Relaxed) == expected, "wrong result")?;
+        check(trace(start).eq(trace(0)), "another trace than the first processor's")?;
+        if start > 0 {
+            fresh(found, signature)?;
+            check(found.cr0.load(Ordering::Relaxed) == 0x6000_0010, "CR0 is not as after a reset")?;
+        }
+    }
+
+    // One waits in HLT, another one in a loop. A start-up interrupt alone does nothing.
+    for (done, start) in (processors..).zip((1..processors).take(2)) {
+        let id = FOUND[start].id.load(Ordering::Relaxed);
+        send(id, 0x4600 | (PAGE >> 12) as u32);
+        check(DONE.load(Ordering::Acquire) == done - 1, "a processor that runs started again")?;
+        send(id, 0x4500);
+        send(id, 0x4600 | (PAGE >> 12) as u32);
+        check(comes(done), "a processor did not start again")?;
+        let again = &FOUND[done];
+        check(again.id.load(Ordering::Relaxed) == id, "another processor started")?;
+        fresh(again, signature)?;
+        check(again.result.load(Ordering::Relaxed) == expected, "wrong result the second time")?;
+        check(trace(done).eq(trace(0)), "another trace the second time")?;
+    }
+    Ok(())
+}
+
+/// Whether a processor began as INIT and a start-up interrupt leave it.
+fn fresh(found: &Start, signature: u32) -> Result<(), &'static str> {
+    check(found.edx.load(Ordering::Relaxed) == signature, "EDX is not the processor's signature")?;
+    check(found.svr.load(Ordering::Relaxed) == 0xff, "the local APIC is on, or has a spurious vector")?;
+    check(found.tpr.load(Ordering::Relaxed) == 0, "the local APIC has a priority")
+}
+
+/// What a further processor does; `start` counts the starts from 1.
+// SAFETY: the start-up code calls this name, and nothing else has it.
+#[unsafe(no_mangle)]
+extern "C" fn further_main(start: u32, edx: u32, cr0: u32) -> ! {
+    let found = &FOUND[start as usize];
+    found.id.store(__cpuid_count(1, 0).ebx >> 24, Ordering::Relaxed);
+    found.edx.store(edx, Ordering::Relaxed);
+    found.cr0.store(cr0, Ordering::Relaxed);
+    found.svr.store(local_apic(0xf0), Ordering::Relaxed);
+    found.tpr.store(local_apic(0x80), Ordering::Relaxed);
+    set_local_apic(0xf0, 0x1ff);
+    set_local_apic(0x80, 0x20);
+    trace_work(start as usize);
+    announce(WAITING_SESSION + start);
+    DONE.fetch_add(1, Ordering::Release);
+    loop {
+        if start % 2 == 1 {
+            // SAFETY: touches nothing.
+            unsafe { asm!("hlt", options(nomem, nostack)) };
+        }
+    }
+}
+
+/// Has the processor trace its work.
+fn trace_work(start: usize) {
+    let found = &FOUND[start];
+    let output = TRACES.0[start].as_ptr() as u64;
+    let setup = [
+        (IA32_RTIT_STATUS, 0),
+        (IA32_RTIT_OUTPUT_BASE, output),
+        (IA32_RTIT_OUTPUT_MASK_PTRS, TRACE_BYTES as u64 - 1),
+    ];
+    let legal = setup.iter().all(|&(msr, value)| try_wrmsr(msr, value) == 0);
+    let result = traced(FIRST_SESSION + start as u32);
+    let bytes = try_rdmsr(IA32_RTIT_OUTPUT_MASK_PTRS) >> 32;
+    found.result.store(result.unwrap_or(0), Ordering::Relaxed);
+    found.bytes.store(if legal && result.is_some() { bytes } else { !0 }, Ordering::Release);
+}
+
+/// The same code for each processor, so that its trace is.
+#[inline(never)]
+fn traced(session: u32) -> Option<u64> {
+    let on = try_wrmsr(IA32_RTIT_CTL, TRACE);
+    let result = work(session);
+    let off = try_wrmsr(IA32_RTIT_CTL, 0);
+    (on == 0 && off == 0).then_some(result)
+}
+
+/// The trace of a start; empty where there is none.
+fn trace(start: usize) -> impl Iterator<Item = u8> {
+    let bytes = FOUND[start].bytes.load(Ordering::Acquire);
+    let bytes = usize::try_from(bytes).ok().filter(|&bytes| bytes < TRACE_BYTES).unwrap_or(0);
+    TRACES.0[start].iter().flat_map(|word| word.load(Ordering::Relaxed).to_le_bytes()).take(bytes)
+}
+
+/// Waits until as many starts have come to their end; `false`: they do not.
+fn comes(starts: usize) -> bool {
+    /// Cycles; many seconds.
+    const PATIENCE: u64 = 30_000_000_000;
+    let now = || {
+        // SAFETY: RDTSC is there and touches no memory.
+        unsafe { _rdtsc() }
+    };
+    let begin = now();
+    while DONE.load(Ordering::Acquire) != starts {
+        if now() - begin > PATIENCE {
+            return false;
+        }
+        core::hint::spin_loop();
+    }
+    true
+}
+
+fn place_page() {
+    let start = &raw const further_page;
+    let bytes = &raw const further_page_end as usize - start as usize;
+    // SAFETY: the page is RAM that nobody else uses, and the code lies between its labels.
+    unsafe { core::ptr::copy_nonoverlapping(start, PAGE as *mut u8, bytes) };
+}
+
+fn send(id: u32, command: u32) {
+    set_local_apic(0x310, id << 24);
+    set_local_apic(0x300, command);
+}
+
+fn local_apic(register: usize) -> u32 {
+    // SAFETY: the local APIC's page is mapped.
+    unsafe { ((0xfee0_0000 + register) as *const u32).read_volatile() }
+}
+
+fn set_local_apic(register: usize, value: u32) {
+    // SAFETY: the local APIC's page is mapped.
+    unsafe { ((0xfee0_0000 + register) as *mut u32).write_volatile(value) }
+}
+
+fn announce(session: u32) {
+    // SAFETY: the port of the trace marker; no memory is touched.
+    unsafe { asm!("out dx, eax", in("dx") 0xe700u16, in("eax") session, options(nomem, nostack)) };
+}

@@ -1,0 +1,156 @@
+//! The processors that firmware lists.
+//!
+//! Source: ACPI specification, ACPI Software Programming Model, "Root System Description Pointer (RSDP)", "Root System
+//! Description Table (RSDT)", "Extended System Description Table (XSDT)", "Multiple APIC Description Table (MADT)".
+
+use alloc::vec::Vec;
+
+use crate::guest::GuestMemory;
+
+/// Bytes of the header that all tables begin with.
+const HEADER: u64 = 36;
+
+/// Local APIC IDs of the processors that can be used, in the order of the MADT; none where there is no such table.
+///
+/// `rsdp` is the address of the root pointer, 0 where nobody has said it. Processors with IDs above 254, which only
+/// x2APIC mode reaches, are left out.
+#[must_use]
+pub fn processors(rsdp: u64, memory: &impl GuestMemory) -> Vec<u8> {
+    madt(rsdp, memory).and_then(|table| entries(table, memory)).unwrap_or_default()
+}
+
+/// Where the MADT lies.
+fn madt(rsdp: u64, memory: &impl GuestMemory) -> Option<u64> {
+    if rsdp == 0 || bytes::<8>(memory, rsdp)? != *b"RSD PTR " {
+        return None;
+    }
+    let [revision] = bytes(memory, rsdp + 15)?;
+    let xsdt = if revision >= 2 { u64::from_le_bytes(bytes(memory, rsdp + 24)?) } else { 0 };
+    let (root, width) = match xsdt {
+        0 => (u32::from_le_bytes(bytes(memory, rsdp + 16)?).into(), 4),
+        xsdt => (xsdt, 8),
+    };
+    let end = root + length(memory, root)?;
+    let mut at = root + HEADER;
+    while at + width <= end {
+        let low: u64 = u32::from_le_bytes(bytes(memory, at)?).into();
+        let high: u64 = if width == 8 { u32::from_le_bytes(bytes(memory, at + 4)?).into() } else { 0 };
+        let table = high << 32 | low;
+        if bytes::<4>(memory, table)? == *b"APIC" {
+            return Some(table);
+        }
+        at += width;
+    }
+    None
+}
+
+fn entries(madt: u64, memory: &impl GuestMemory) -> Option<Vec<u8>> {
+    /// Processor Local APIC: type, length, processor UID, APIC ID, flags.
+    const PROCESSOR: u8 = 0;
+    const ENABLED: u8 = 1 << 0;
+    let end = madt + length(memory, madt)?;
+    let mut processors = Vec::new();
+    // The address of the local APICs and flags lie before the entries.
+    let mut at = madt + HEADER + 8;
+    while at + 2 <= end {
+        let [kind, bytes_of_it] = bytes(memory, at)?;
+        if kind == PROCESSOR {
+            let [_uid, id, flags] = bytes(memory, at + 2)?;
+            if flags & ENABLED != 0 && id != u8::MAX {
+                processors.push(id);
+            }
+        }
+        if bytes_of_it < 2 {
+            break;
+        }
+        at += u64::from(bytes_of_it);
+    }
+    Some(processors)
+}
+
+/// The length a table says it has.
+fn length(memory: &impl GuestMemory, table: u64) -> Option<u64> {
+    bytes(memory, table + 4).map(|length| u32::from_le_bytes(length).into())
+}
+
+fn bytes<const N: usize>(memory: &impl GuestMemory, address: u64) -> Option<[u8; N]> {
+    let mut bytes = [0; N];
+    memory.read(address, &mut bytes).then_some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::SliceMemory;
+
+    const RSDP: u64 = 0x100;
+    const RSDT: u64 = 0x200;
+    const XSDT: u64 = 0x300;
+    const MADT: u64 = 0x400;
+    const FADT: u64 = 0x500;
+
+    /// Firmware's tables; the root pointer is of `revision`.
+    fn firmware(revision: u8) -> Vec<u8> {
+        let mut memory = alloc::vec![0; 0x600];
+        let mut put = |at: u64, bytes: &[u8]| memory[at as usize..][..bytes.len()].copy_from_slice(bytes);
+        put(RSDP, b"RSD PTR ");
+        put(RSDP + 15, &[revision]);
+        put(RSDP + 16, &(RSDT as u32).to_le_bytes());
+        put(RSDP + 24, &XSDT.to_le_bytes());
+        put(RSDT, b"RSDT\x2c\0\0\0");
+        put(RSDT + 36, &(FADT as u32).to_le_bytes());
+        put(RSDT + 40, &(MADT as u32).to_le_bytes());
+        put(XSDT, b"XSDT\x2c\0\0\0");
+        put(XSDT + 36, &MADT.to_le_bytes());
+        put(FADT, b"FACP");
+        put(MADT, b"APIC\x60\0\0\0");
+        let entries: [&[u8]; 6] = [
+            &[0, 8, 7, 0, 1, 0, 0, 0],
+            &[0, 8, 6, 4, 1, 0, 0, 0],
+            &[1, 12, 0, 0, 0, 0, 0xc0, 0xfe, 0, 0, 0, 0],
+            &[0, 8, 5, 2, 0, 0, 0, 0],
+            &[0, 8, 5, 0xff, 1, 0, 0, 0],
+            &[0, 8, 4, 1, 1, 0, 0, 0],
+        ];
+        let mut at = MADT + 44;
+        for entry in entries {
+            put(at, entry);
+            at += entry.len() as u64;
+        }
+        // Behind the table's end.
+        put(MADT + 0x60, &[0, 8, 4, 9, 1, 0, 0, 0]);
+        memory
+    }
+
+    fn found(mut memory: Vec<u8>, rsdp: u64) -> Vec<u8> {
+        processors(rsdp, &SliceMemory { base: 0, bytes: &mut memory })
+    }
+
+    #[test]
+    fn finds_the_enabled_processors_by_either_root_table() {
+        for revision in [0, 2] {
+            assert_eq!(found(firmware(revision), RSDP), [0, 4, 1], "revision {revision}");
+        }
+    }
+
+    #[test]
+    fn without_tables_nobody_is_listed() {
+        let none: [u8; 0] = [];
+        assert_eq!(found(firmware(2), 0), none);
+        assert_eq!(found(firmware(2), RSDP + 8), none);
+        assert_eq!(found(firmware(2), 0x5fc), none);
+    }
+
+    #[test]
+    fn a_table_that_is_cut_or_broken_ends_the_search() {
+        let none: [u8; 0] = [];
+        for end in [RSDP + 20, XSDT + 6, MADT + 6] {
+            let mut memory = firmware(2);
+            memory.truncate(end as usize);
+            assert_eq!(found(memory, RSDP), none, "{end:#x}");
+        }
+        let mut memory = firmware(2);
+        memory[MADT as usize + 44 + 8 + 1] = 0;
+        assert_eq!(found(memory, RSDP), [0, 4]);
+    }
+}

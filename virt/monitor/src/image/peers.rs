@@ -1,0 +1,165 @@
+//! The processors of the machine, and how one of them reaches another.
+//!
+//! Each runs one of the guest's, in a loop of its own, and nobody else touches what belongs to it. To be heard at once,
+//! also where the guest runs freely or has halted, one calls another by an NMI.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
+
+use pugmark_monitor::local_apic::{Destination, Identity, SEND_NMI};
+use pugmark_monitor::startup::Startup;
+
+use crate::image::exit::fatal;
+use crate::image::local_apic::send;
+use crate::image::vcpu::tsc;
+
+/// Cycles of the time-stamp counter that a processor has to come to its end: a second or more.
+const PATIENCE: u64 = 4_000_000_000;
+
+/// The guest ends: every processor is to come to its own end.
+static ENDING: AtomicBool = AtomicBool::new(false);
+
+/// What others may know of a processor.
+struct Peer {
+    id: AtomicU8,
+    ldr: AtomicU32,
+    dfr: AtomicU32,
+    startup: Startup,
+    /// The next NMI that comes is a call.
+    called: AtomicBool,
+    ended: AtomicBool,
+}
+
+/// All processors, seen by one of them.
+#[derive(Clone, Copy)]
+pub(crate) struct Peers {
+    all: &'static [Peer],
+    own: usize,
+}
+
+impl Peers {
+    /// The processors with these local APIC IDs. The first one runs, the others wait to be started.
+    pub(crate) fn new(ids: &[u8]) -> impl Iterator<Item = Self> + use<> {
+        let peer = |(index, &id)| Peer {
+            id: AtomicU8::new(id),
+            ldr: AtomicU32::new(0),
+            dfr: AtomicU32::new(u32::MAX),
+            startup: if index == 0 { Startup::running() } else { Startup::waiting() },
+            called: AtomicBool::new(false),
+            ended: AtomicBool::new(false),
+        };
+        let all: &'static [Peer] = Box::leak(ids.iter().enumerate().map(peer).collect::<Vec<_>>().into());
+        (0..all.len()).map(move |own| Self { all, own })
+    }
+
+    /// Index of this processor: 0 is the one that the machine started with.
+    pub(crate) fn index(&self) -> u16 {
+        self.own as u16
+    }
+
+    /// Its local APIC ID.
+    pub(crate) fn id(&self) -> u8 {
+        self.me().id.load(Ordering::Relaxed)
+    }
+
+    /// The guest has changed the local APIC ID.
+    pub(crate) fn set_id(&self, id: u8) {
+        self.me().id.store(id, Ordering::Relaxed);
+    }
+
+    /// The guest has changed the logical destination register.
+    pub(crate) fn set_ldr(&self, ldr: u32) {
+        self.me().ldr.store(ldr, Ordering::Relaxed);
+    }
+
+    /// The guest has changed the destination format register.
+    pub(crate) fn set_dfr(&self, dfr: u32) {
+        self.me().dfr.store(dfr, Ordering::Relaxed);
+    }
+
+    /// INIT and start-up interrupts of this processor.
+    pub(crate) fn startup(&self) -> &Startup {
+        &self.me().startup
+    }
+
+    /// The guest ends.
+    pub(crate) fn is_ending(&self) -> bool {
+        ENDING.load(Ordering::Acquire)
+    }
+
+    /// Whether the NMI that has just been taken was a call, and not the guest's.
+    pub(crate) fn was_called(&self) -> bool {
+        self.me().called.swap(false, Ordering::AcqRel)
+    }
+
+    /// Sends INIT.
+    pub(crate) fn send_init(&self, to: Destination) {
+        for index in self.addressed(to) {
+            if index == 0 {
+                // It would begin in the firmware, where the monitor could not follow.
+                fatal!("the guest sends INIT to its first processor");
+            }
+            self.all[index].startup.send_init();
+            self.call(index);
+        }
+    }
+
+    /// Sends a start-up interrupt.
+    pub(crate) fn send_start_up(&self, to: Destination, vector: u8) {
+        for index in self.addressed(to) {
+            if self.all[index].startup.send_start_up(vector) {
+                self.call(index);
+            }
+        }
+    }
+
+    /// Has the other processors come to their end, and waits for it; `false`: another processor does so.
+    pub(crate) fn end_others(&self) -> bool {
+        if ENDING.swap(true, Ordering::AcqRel) {
+            return false;
+        }
+        let start = tsc();
+        for index in (0..self.all.len()).filter(|&index| index != self.own) {
+            self.call(index);
+            while !self.all[index].ended.load(Ordering::Acquire) && tsc() - start < PATIENCE {
+                core::hint::spin_loop();
+            }
+        }
+        true
+    }
+
+    /// This processor has come to its end.
+    pub(crate) fn ended(&self) {
+        self.me().ended.store(true, Ordering::Release);
+    }
+
+    fn me(&self) -> &'static Peer {
+        &self.all[self.own]
+    }
+
+    fn addressed(&self, to: Destination) -> impl Iterator<Item = usize> {
+        let all = self.all;
+        let own = self.own;
+        (0..all.len()).filter(move |&index| to.includes(&all[index].identity(), index == own))
+    }
+
+    /// Has a processor look at what others want of it. This one does so anyway, before it enters the guest.
+    fn call(&self, index: usize) {
+        let peer = &self.all[index];
+        // One NMI on its way does for all.
+        if index != self.own && !peer.called.swap(true, Ordering::AcqRel) {
+            send(peer.id.load(Ordering::Relaxed), SEND_NMI);
+        }
+    }
+}
+
+impl Peer {
+    fn identity(&self) -> Identity {
+        Identity {
+            id: self.id.load(Ordering::Relaxed),
+            ldr: self.ldr.load(Ordering::Relaxed),
+            dfr: self.dfr.load(Ordering::Relaxed),
+        }
+    }
+}

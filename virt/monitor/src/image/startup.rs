@@ -1,0 +1,204 @@
+//! How the processors besides the first come into the monitor, and how the guest gets at them.
+//!
+//! The monitor starts each of them before the guest begins, and parks it: it halts until the guest starts it by INIT
+//! and a start-up interrupt, and again whenever INIT comes.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::arch::{asm, global_asm};
+use core::ptr;
+use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+
+use pugmark_monitor::guest::GuestMemory;
+use pugmark_monitor::local_apic::{LVT_RESET, SEND_INIT, send_start_up};
+
+use crate::image::exit::fatal;
+use crate::image::idt;
+use crate::image::interrupts;
+use crate::image::local_apic::send;
+use crate::image::physical::Physical;
+use crate::image::serial::report;
+use crate::image::setup;
+use crate::image::vcpu::Vcpu;
+
+/// The page that the processors start at, in real mode. It is the guest's again before the guest begins.
+const PAGE: u64 = 0x8000;
+/// Words of a further processor's stack.
+const STACK_WORDS: usize = (64 << 10) / size_of::<u128>();
+/// Start-up interrupts that are sent to a processor until it comes, and how often is looked in between.
+const ATTEMPTS: usize = 100;
+const LOOKS: usize = 100_000;
+
+/// What the processor that is being started runs; null once it has taken it.
+static HANDOVER: AtomicPtr<Vcpu> = AtomicPtr::new(ptr::null_mut());
+/// The end of its stack.
+static STACK: AtomicU64 = AtomicU64::new(0);
+
+global_asm!(
+    r#"
+    .section .text.startup, "ax", @progbits
+    .code16
+startup_page:
+    cli
+    mov ax, cs
+    mov ds, ax
+    // LGDT with an operand of 32 bits, at an offset in the page.
+    .byte 0x66, 0x0f, 0x01, 0x16
+    .word startup_gdt_pointer - startup_page
+    mov eax, 0x620                // PAE | OSFXSR | OSXMMEXCPT
+    mov cr4, eax
+    mov eax, offset boot_pml4
+    mov cr3, eax
+    mov ecx, 0xc0000080           // EFER
+    rdmsr
+    or eax, 0x100                 // LME
+    wrmsr
+    mov eax, 0x80010033           // PG | WP | NE | ET | MP | PE
+    mov cr0, eax
+    // A far jump with an offset of 32 bits to the 64-bit code segment.
+    .byte 0x66, 0xea
+    .long startup_long_mode
+    .word 0x08
+    .balign 4
+startup_gdt_pointer:
+    .word 23
+    .long boot_gdt
+startup_page_end:
+
+    .code64
+startup_long_mode:
+    mov eax, 0x10
+    mov ds, eax
+    mov es, eax
+    mov ss, eax
+    xor eax, eax
+    mov fs, eax
+    mov gs, eax
+    mov rsp, [rip + {stack}]
+    xor ebp, ebp
+    call {further}
+    ud2
+    "#,
+    stack = sym STACK,
+    further = sym further,
+);
+
+unsafe extern "C" {
+    static startup_page: u8;
+    static startup_page_end: u8;
+}
+
+/// Starts and parks the processors that `vcpus` are to run on; the local APIC ID of one that does not come.
+pub(crate) fn start(vcpus: Vec<Vcpu>, memory: &mut Physical) -> Result<(), u8> {
+    let start = &raw const startup_page;
+    let bytes = &raw const startup_page_end as usize - start as usize;
+    // SAFETY: the assembly above lies between its two labels, and nobody writes there.
+    let code = unsafe { core::slice::from_raw_parts(start, bytes) };
+    let mut kept = [0; 256];
+    let kept = &mut kept[..bytes];
+    let placed = memory.read(PAGE, kept) && memory.write(PAGE, code);
+    assert!(placed, "the page is in the guest's memory");
+    let result = vcpus.into_iter().try_for_each(start_one);
+    let given_back = memory.write(PAGE, kept);
+    assert!(given_back, "it was written before");
+    result
+}
+
+fn start_one(vcpu: Vcpu) -> Result<(), u8> {
+    let id = vcpu.peers.id();
+    let stack: &'static mut [u128] = alloc::vec![0; STACK_WORDS].leak();
+    STACK.store(stack.as_ptr_range().end as u64, Ordering::Relaxed);
+    HANDOVER.store(Box::into_raw(Box::new(vcpu)), Ordering::Release);
+    send(id, SEND_INIT);
+    for _ in 0..ATTEMPTS {
+        send(id, send_start_up((PAGE >> 12) as u8));
+        for _ in 0..LOOKS {
+            if HANDOVER.load(Ordering::Acquire).is_null() {
+                return Ok(());
+            }
+            core::hint::spin_loop();
+        }
+    }
+    Err(id)
+}
+
+/// Where a further processor arrives in 64-bit mode.
+extern "C" fn further() -> ! {
+    idt::load();
+    if let Err(error) = setup::enable_svm() {
+        fatal!("a further processor: {error}");
+    }
+    let vcpu = HANDOVER.swap(ptr::null_mut(), Ordering::AcqRel);
+    // SAFETY: `start_one` has put a box's pointer there for this processor alone, which takes it once.
+    let mut vcpu = unsafe { Box::from_raw(vcpu) };
+    vcpu.reset();
+    vcpu.wait_for_start_up();
+    vcpu.run()
+}
+
+impl Vcpu {
+    /// Does what another processor wants of this one.
+    pub(crate) fn answer(&mut self) {
+        if self.peers.is_ending() {
+            self.end_here();
+        }
+        if self.peers.startup().is_init() {
+            if self.processor.steps() {
+                report!(
+                    "INIT of processor {} while it traces, of which the trace tells nothing",
+                    self.peers.index()
+                );
+            }
+            self.local_apic.init();
+            self.reset();
+            self.peers.startup().reset();
+            self.wait_for_start_up();
+        }
+    }
+
+    /// Whether another processor wants anything of this one.
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.peers.startup().is_init() || self.peers.is_ending()
+    }
+
+    /// An NMI has been taken, if one `came`: the guest's, unless it was another processor's call.
+    pub(crate) fn took_nmi(&mut self, came: bool) {
+        self.nmi_pending |= came && !self.peers.was_called();
+    }
+
+    /// Resets the guest's processor as INIT does. Its tracing hardware stays as it is, but for its LVT entry.
+    fn reset(&mut self) {
+        self.fetch_extra();
+        let signature = self.cpuid_answer(1, 0).eax;
+        self.cpu.init(signature);
+        self.load_extra();
+        // SAFETY: the addresses of breakpoints, of which none is enabled while the monitor runs.
+        unsafe {
+            asm!(
+                "mov dr0, {0}", "mov dr1, {0}", "mov dr2, {0}", "mov dr3, {0}",
+                in(reg) 0u64, options(nomem, nostack)
+            );
+        }
+        self.local_apic.abandon_window();
+        self.lookahead.flush();
+        self.processor.set_lvt_pc(LVT_RESET);
+        self.nmi_pending = false;
+        self.repeating = None;
+        self.ahead = false;
+    }
+
+    /// Halts until a start-up interrupt comes. NMIs that others send meanwhile are lost on a processor that waits.
+    fn wait_for_start_up(&mut self) {
+        loop {
+            if self.is_wanted() {
+                return;
+            }
+            if let Some(vector) = self.peers.startup().take_start_up() {
+                return self.cpu.start_up(vector);
+            }
+            if interrupts::wait_for_nmi() {
+                let _ = self.peers.was_called();
+            }
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! How one processor starts another: INIT, and the start-up interrupt.
+//!
+//! Source: SDM vol. 3, Multiple-Processor Management, "MP Initialization Protocol Algorithm for MP Systems"; Advanced
+//! Programmable Interrupt Controller (APIC), "Interrupt Command Register (ICR)", on INIT and start-up.
+
+use core::sync::atomic::{AtomicU32, Ordering};
+
+/// What of the two has reached a processor. Others ask, the processor itself answers.
+///
+/// As on hardware a start-up interrupt counts only for one that waits for it, and the first alone. One that comes
+/// before the processor has got round to its INIT is kept, for on hardware INIT takes no time.
+#[derive(Debug)]
+pub struct Startup(AtomicU32);
+
+/// It executes.
+const RUNNING: u32 = 0;
+/// INIT has come, and the processor has not seen it yet.
+const INIT: u32 = 1 << 8;
+/// It waits for a start-up interrupt.
+const WAITING: u32 = 1 << 9;
+/// A start-up interrupt has come; bits 7:0 are its vector.
+const STARTED: u32 = 1 << 10;
+
+impl Startup {
+    /// Of a processor that executes.
+    #[must_use]
+    pub const fn running() -> Self {
+        Self(AtomicU32::new(RUNNING))
+    }
+
+    /// Of a processor that waits to be started.
+    #[must_use]
+    pub const fn waiting() -> Self {
+        Self(AtomicU32::new(WAITING))
+    }
+
+    /// Another processor sends INIT.
+    pub fn send_init(&self) {
+        self.0.store(INIT, Ordering::Release);
+    }
+
+    /// Another processor sends a start-up interrupt; `false`: it is ignored.
+    pub fn send_start_up(&self, vector: u8) -> bool {
+        let started = |state| match state {
+            INIT | WAITING => Some(state & INIT | STARTED | u32::from(vector)),
+            _ => None,
+        };
+        self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, started).is_ok()
+    }
+
+    /// INIT has come: the processor must reset itself and then say so with [`Startup::reset`].
+    #[must_use]
+    pub fn is_init(&self) -> bool {
+        self.0.load(Ordering::Acquire) & INIT != 0
+    }
+
+    /// The processor has reset itself and waits.
+    pub fn reset(&self) {
+        let waits = |state| match state {
+            INIT => Some(WAITING),
+            state if state & INIT != 0 => Some(state & !INIT),
+            _ => None,
+        };
+        // Refused where nobody has asked for it.
+        let _ = self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, waits);
+    }
+
+    /// The vector of the start-up interrupt that ends the waiting, if it has come: the processor executes from here on.
+    #[must_use]
+    pub fn take_start_up(&self) -> Option<u8> {
+        let started = self.0.load(Ordering::Acquire);
+        if started & STARTED == 0 || started & INIT != 0 {
+            return None;
+        }
+        // Otherwise another INIT has come in between.
+        let taken = self.0.compare_exchange(started, RUNNING, Ordering::AcqRel, Ordering::Acquire);
+        taken.is_ok().then_some(started as u8)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_processor_that_waits_starts_at_the_first_vector() {
+        let processor = Startup::waiting();
+        assert_eq!(processor.take_start_up(), None);
+        assert!(processor.send_start_up(8));
+        assert!(!processor.send_start_up(9), "the second one comes to a processor that no longer waits");
+        assert!(!processor.is_init());
+        assert_eq!(processor.take_start_up(), Some(8));
+        assert_eq!(processor.take_start_up(), None);
+    }
+
+    #[test]
+    fn a_processor_that_runs_ignores_start_up() {
+        let processor = Startup::running();
+        assert!(!processor.send_start_up(8));
+        assert_eq!((processor.is_init(), processor.take_start_up()), (false, None));
+        processor.reset();
+        assert_eq!(processor.take_start_up(), None);
+        assert!(!processor.send_start_up(8), "it has not been reset: nobody sent INIT");
+    }
+
+    #[test]
+    fn a_start_up_right_behind_init_is_kept_until_the_processor_waits() {
+        let processor = Startup::running();
+        processor.send_init();
+        assert!(processor.is_init());
+        assert!(processor.send_start_up(0));
+        assert!(!processor.send_start_up(1));
+        assert_eq!(processor.take_start_up(), None, "before it has reset itself");
+        processor.reset();
+        assert_eq!((processor.is_init(), processor.take_start_up()), (false, Some(0)));
+    }
+
+    #[test]
+    fn init_takes_a_start_up_back() {
+        let processor = Startup::waiting();
+        assert!(processor.send_start_up(8));
+        processor.send_init();
+        assert_eq!(processor.take_start_up(), None);
+        processor.reset();
+        assert_eq!(processor.take_start_up(), None);
+        assert!(processor.send_start_up(9));
+        assert_eq!(processor.take_start_up(), Some(9));
+    }
+}
