@@ -7,7 +7,7 @@
 //! **Packets** are parsed and emitted:
 //!
 //! ```
-//! use pugmark_decoder_core::packet::{Ip, ModeExec, Packet, Packets};
+//! use pugmark_decoder_core::packet::{Encoder, Ip, ModeExec, Packet, Packets};
 //!
 //! let written = [
 //!     Packet::Psb,
@@ -21,18 +21,18 @@
 //!     Packet::Fup(Ip::Update16(0x1004)),
 //!     Packet::TipPgd(Ip::Suppressed),
 //! ];
-//! let mut trace = vec![0; 64];
-//! let mut end = 0;
+//! let mut memory = [0; 64];
+//! let mut encoder = Encoder::new(&mut memory);
 //! for packet in &written {
-//!     end += packet.emit(&mut trace[end..])?;
+//!     encoder.emit(packet)?;
 //! }
-//! trace.truncate(end);
 //!
-//! let read: Result<Vec<_>, _> = Packets::new(&trace).map(|packet| packet.map(|(_offset, packet)| packet)).collect();
+//! let trace = encoder.trace();
+//! let read: Result<Vec<_>, _> = Packets::new(trace).map(|packet| packet.map(|(_offset, packet)| packet)).collect();
 //! assert_eq!(read?, written);
 //! #
 //! # use pugmark_decoder_core::event::{EventDecoder, EventKind};
-//! # let mut events = EventDecoder::new(&trace);
+//! # let mut events = EventDecoder::new(trace);
 //! # events.sync_forward();
 //! # let mut kinds = vec![];
 //! # while let Some(event) = events.next()? {

@@ -83,7 +83,7 @@ impl EventDecoder<'_> {
                 | Packet::Pip(_)
                 | Packet::Vmcs(_)
                 | Packet::Unknown(_) => {}
-                _ => return Err(Error { offset, kind: ErrorKind::UnexpectedPacket(name(packet)) }),
+                _ => return Err(Error { offset, kind: ErrorKind::UnexpectedPacket(packet.name()) }),
             }
             self.track_time(packet).map_err(|kind| Error { offset, kind })?;
             self.counters.packets += 1;
@@ -181,29 +181,5 @@ impl EventDecoder<'_> {
             };
             return Ok(Some(Event { status: true, ..self.event(offset, None, kind) }));
         }
-    }
-}
-
-/// The manual's name of a packet that a PSB+ cannot hold.
-const fn name(packet: Packet) -> &'static str {
-    match packet {
-        Packet::Psb => "PSB",
-        Packet::TraceStop => "TraceStop",
-        Packet::TntShort(_) | Packet::TntLong(_) => "TNT",
-        Packet::Tip(_) => "TIP",
-        Packet::TipPge(_) => "TIP.PGE",
-        Packet::TipPgd(_) => "TIP.PGD",
-        Packet::Exstop(_) => "EXSTOP",
-        Packet::Mwait(_) => "MWAIT",
-        Packet::Pwre(_) => "PWRE",
-        Packet::Pwrx(_) => "PWRX",
-        Packet::Ptw(_) => "PTW",
-        Packet::Bbp(_) => "BBP",
-        Packet::Bip(_) => "BIP",
-        Packet::Bep(_) => "BEP",
-        Packet::Cfe(_) => "CFE",
-        Packet::Evd(_) => "EVD",
-        Packet::Trig(_) => "TRIG",
-        _ => "state",
     }
 }

@@ -15,7 +15,7 @@
 //! assert_eq!(item, (3, Packet::Bip(Bip { id: 2, value: BipValue::Four(0xdead_beef) })));
 //! ```
 
-use super::{Full, Parsed, put};
+use super::{EmitError, Parsed, emit::put};
 
 /// The begin of a group of block items.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -42,7 +42,7 @@ impl Bbp {
         Ok(Some((Self { size, kind: payload & 0x1f }, 3)))
     }
 
-    pub(super) fn emit(self, out: &mut [u8]) -> Result<usize, Full> {
+    pub(super) fn emit(self, out: &mut [u8]) -> Result<usize, EmitError> {
         let four = u8::from(self.size == BlockItemSize::Four);
         put(out, &[0x02, 0x63, four << 7 | self.kind & 0x1f])
     }
@@ -84,7 +84,7 @@ impl Bip {
         })
     }
 
-    pub(super) fn emit(self, out: &mut [u8]) -> Result<usize, Full> {
+    pub(super) fn emit(self, out: &mut [u8]) -> Result<usize, EmitError> {
         let first = self.id << 3 | Self::OPCODE;
         match self.value {
             BipValue::Four(value) => {
@@ -107,7 +107,7 @@ pub struct Bep {
 }
 
 impl Bep {
-    pub(super) fn emit(self, out: &mut [u8]) -> Result<usize, Full> {
+    pub(super) fn emit(self, out: &mut [u8]) -> Result<usize, EmitError> {
         put(out, &[0x02, 0x33 | u8::from(self.ip) << 7])
     }
 }

@@ -10,7 +10,7 @@
 //! assert_eq!(packet, Packet::Pip(Pip { cr3: 0x1_0000, non_root: true }));
 //! ```
 
-use super::{Full, Parsed, put};
+use super::{EmitError, Parsed, emit::put};
 
 const CR3: u64 = (1 << 52) - (1 << 5);
 const VMCS_POINTER: u64 = (1 << 52) - (1 << 12);
@@ -31,7 +31,7 @@ impl Pip {
         Ok(Some((Self { cr3: payload >> 1 << 5, non_root: payload & 1 != 0 }, 8)))
     }
 
-    pub(super) fn emit(self, out: &mut [u8]) -> Result<usize, Full> {
+    pub(super) fn emit(self, out: &mut [u8]) -> Result<usize, EmitError> {
         let payload = (self.cr3 & CR3) >> 5 << 1 | u64::from(self.non_root);
         let [a, b, c, d, e, f, ..] = payload.to_le_bytes();
         put(out, &[0x02, 0x43, a, b, c, d, e, f])
@@ -51,7 +51,7 @@ impl Vmcs {
         Ok(Some((Self { base: u64::from_le_bytes([a, b, c, d, e, 0, 0, 0]) << 12 }, 7)))
     }
 
-    pub(super) fn emit(self, out: &mut [u8]) -> Result<usize, Full> {
+    pub(super) fn emit(self, out: &mut [u8]) -> Result<usize, EmitError> {
         let [a, b, c, d, e, ..] = ((self.base & VMCS_POINTER) >> 12).to_le_bytes();
         put(out, &[0x02, 0xc8, a, b, c, d, e])
     }

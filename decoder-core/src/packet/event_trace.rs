@@ -11,7 +11,7 @@
 //! assert_eq!(packet, Packet::Cfe(Cfe { kind: 1, vector: 14, ip: true }));
 //! ```
 
-use super::{Full, Parsed, put};
+use super::{EmitError, Parsed, emit::put};
 use crate::config::Dialect;
 
 /// A control-flow event.
@@ -31,7 +31,7 @@ impl Cfe {
         Ok(Some((Self { kind: kind & 0x1f, vector, ip: kind & 1 << 7 != 0 }, 4)))
     }
 
-    pub(super) fn emit(self, out: &mut [u8]) -> Result<usize, Full> {
+    pub(super) fn emit(self, out: &mut [u8]) -> Result<usize, EmitError> {
         put(out, &[0x02, 0x13, self.kind & 0x1f | u8::from(self.ip) << 7, self.vector])
     }
 }
@@ -48,15 +48,19 @@ pub struct Evd {
 impl Evd {
     pub(super) fn parse(bytes: &[u8], dialect: Dialect) -> Parsed<Self> {
         let &[_, _, kind, a, b, c, d, e, f, g, h, ..] = bytes else { return Ok(None) };
-        let kind = match dialect {
-            Dialect::Manual => kind & 0x3f,
-            Dialect::Libipt => kind & 0x1f,
-        };
-        Ok(Some((Self { kind, payload: u64::from_le_bytes([a, b, c, d, e, f, g, h]) }, 11)))
+        let payload = u64::from_le_bytes([a, b, c, d, e, f, g, h]);
+        Ok(Some((Self { kind: kind & Self::kinds(dialect), payload }, 11)))
     }
 
-    pub(super) fn emit(self, out: &mut [u8]) -> Result<usize, Full> {
+    pub(super) fn emit(self, dialect: Dialect, out: &mut [u8]) -> Result<usize, EmitError> {
         let [a, b, c, d, e, f, g, h] = self.payload.to_le_bytes();
-        put(out, &[0x02, 0x53, self.kind & 0x3f, a, b, c, d, e, f, g, h])
+        put(out, &[0x02, 0x53, self.kind & Self::kinds(dialect), a, b, c, d, e, f, g, h])
+    }
+
+    const fn kinds(dialect: Dialect) -> u8 {
+        match dialect {
+            Dialect::Manual => 0x3f,
+            Dialect::Libipt => 0x1f,
+        }
     }
 }

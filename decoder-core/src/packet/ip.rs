@@ -10,7 +10,7 @@
 //! assert_eq!((packet, size), (Packet::Tip(Ip::Update16(0x1234)), 3));
 //! ```
 
-use super::{Full, Parsed, put};
+use super::{EmitError, Parsed, emit::put};
 use crate::error::ErrorKind;
 
 /// The opcode of TIP in bits 4:0 of the first byte.
@@ -80,7 +80,7 @@ impl Ip {
     }
 
     /// Emits the packet with `opcode` in bits 4:0 of its first byte.
-    pub(super) fn emit(self, opcode: u8, out: &mut [u8]) -> Result<usize, Full> {
+    pub(super) fn emit(self, opcode: u8, out: &mut [u8]) -> Result<usize, EmitError> {
         let (payload, size) = match self {
             Self::Suppressed => (0, 0),
             Self::Update16(low) => (u64::from(low), 2),

@@ -9,7 +9,7 @@
 //! assert_eq!(packet, Packet::ModeExec(ModeExec { cs_l: true, cs_d: false, iflag: false }));
 //! ```
 
-use super::{Full, Packet, Parsed, put};
+use super::{EmitError, Packet, Parsed, emit::put};
 use crate::error::ErrorKind;
 
 const OPCODE: u8 = 0x99;
@@ -48,13 +48,13 @@ pub(super) fn parse(bytes: &[u8]) -> Parsed<Packet> {
 }
 
 impl ModeExec {
-    pub(super) fn emit(self, out: &mut [u8]) -> Result<usize, Full> {
+    pub(super) fn emit(self, out: &mut [u8]) -> Result<usize, EmitError> {
         put(out, &[OPCODE, u8::from(self.cs_l) | u8::from(self.cs_d) << 1 | u8::from(self.iflag) << 2])
     }
 }
 
 impl ModeTsx {
-    pub(super) fn emit(self, out: &mut [u8]) -> Result<usize, Full> {
+    pub(super) fn emit(self, out: &mut [u8]) -> Result<usize, EmitError> {
         put(out, &[OPCODE, LEAF_TSX | u8::from(self.in_tx) | u8::from(self.abort) << 1])
     }
 }

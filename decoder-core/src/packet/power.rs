@@ -9,7 +9,7 @@
 //! assert_eq!(packet, Packet::Exstop(Exstop { ip: true }));
 //! ```
 
-use super::{Full, Parsed, put};
+use super::{EmitError, Parsed, emit::put};
 use crate::config::Dialect;
 
 /// Execution stopped (C-state, T-state, frequency change).
@@ -20,7 +20,7 @@ pub struct Exstop {
 }
 
 impl Exstop {
-    pub(super) fn emit(self, out: &mut [u8]) -> Result<usize, Full> {
+    pub(super) fn emit(self, out: &mut [u8]) -> Result<usize, EmitError> {
         put(out, &[0x02, 0x62 | u8::from(self.ip) << 7])
     }
 }
@@ -41,7 +41,7 @@ impl Mwait {
         Ok(Some((Self { hints, ext }, 10)))
     }
 
-    pub(super) fn emit(self, out: &mut [u8]) -> Result<usize, Full> {
+    pub(super) fn emit(self, out: &mut [u8]) -> Result<usize, EmitError> {
         let ([a, b, c, d], [e, f, g, h]) = (self.hints.to_le_bytes(), self.ext.to_le_bytes());
         put(out, &[0x02, 0xc2, a, b, c, d, e, f, g, h])
     }
@@ -61,15 +61,20 @@ pub struct Pwre {
 impl Pwre {
     pub(super) fn parse(bytes: &[u8], dialect: Dialect) -> Parsed<Self> {
         let &[_, _, flags, states, ..] = bytes else { return Ok(None) };
-        let hw = match dialect {
-            Dialect::Manual => flags & 1 << 7,
-            Dialect::Libipt => flags & 1 << 3,
-        };
-        Ok(Some((Self { state: states >> 4, sub_state: states & 0xf, hw: hw != 0 }, 4)))
+        let hw = flags & Self::hw(dialect) != 0;
+        Ok(Some((Self { state: states >> 4, sub_state: states & 0xf, hw }, 4)))
     }
 
-    pub(super) fn emit(self, out: &mut [u8]) -> Result<usize, Full> {
-        put(out, &[0x02, 0x22, u8::from(self.hw) << 7, self.state << 4 | self.sub_state & 0xf])
+    pub(super) fn emit(self, dialect: Dialect, out: &mut [u8]) -> Result<usize, EmitError> {
+        let flags = if self.hw { Self::hw(dialect) } else { 0 };
+        put(out, &[0x02, 0x22, flags, self.state << 4 | self.sub_state & 0xf])
+    }
+
+    const fn hw(dialect: Dialect) -> u8 {
+        match dialect {
+            Dialect::Manual => 1 << 7,
+            Dialect::Libipt => 1 << 3,
+        }
     }
 }
 
@@ -101,7 +106,7 @@ impl Pwrx {
         Ok(Some((packet, 7)))
     }
 
-    pub(super) fn emit(self, out: &mut [u8]) -> Result<usize, Full> {
+    pub(super) fn emit(self, out: &mut [u8]) -> Result<usize, EmitError> {
         let wake = u8::from(self.interrupt) | u8::from(self.store) << 2 | u8::from(self.autonomous) << 3;
         put(out, &[0x02, 0xa2, self.last << 4 | self.deepest & 0xf, wake, 0, 0, 0])
     }

@@ -9,7 +9,7 @@
 //! assert_eq!(packet, Packet::Ptw(Ptw { payload: PtwPayload::Four(1), ip: true }));
 //! ```
 
-use super::{Full, Parsed, put};
+use super::{EmitError, Parsed, emit::put};
 use crate::error::ErrorKind;
 
 /// The opcode in bits 4:0 of the second byte.
@@ -53,7 +53,7 @@ impl Ptw {
         })
     }
 
-    pub(super) fn emit(self, out: &mut [u8]) -> Result<usize, Full> {
+    pub(super) fn emit(self, out: &mut [u8]) -> Result<usize, EmitError> {
         let second = OPCODE | u8::from(self.ip) << 7;
         match self.payload {
             PtwPayload::Four(operand) => {

@@ -11,7 +11,7 @@
 //! assert_eq!(packet, Packet::Mnt(Mnt { payload: 0x0102_0304_0506_0708 }));
 //! ```
 
-use super::{Full, Parsed, put};
+use super::{EmitError, Parsed, emit::put};
 use crate::error::ErrorKind;
 
 /// A PSB packet's bytes.
@@ -48,7 +48,7 @@ impl Mnt {
         }
     }
 
-    pub(super) fn emit(self, out: &mut [u8]) -> Result<usize, Full> {
+    pub(super) fn emit(self, out: &mut [u8]) -> Result<usize, EmitError> {
         let [a, b, c, d, e, f, g, h] = self.payload.to_le_bytes();
         put(out, &[0x02, 0xc3, Self::THIRD, a, b, c, d, e, f, g, h])
     }

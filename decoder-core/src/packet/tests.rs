@@ -5,7 +5,7 @@
 extern crate std;
 
 use super::*;
-use crate::config::{Clocks, UnknownPackets};
+use crate::config::{Clocks, Config, Dialect, Position, UnknownPackets};
 use crate::errata::Errata;
 use crate::error::{Error, ErrorKind};
 use std::vec::Vec;
@@ -195,7 +195,8 @@ fn a_packet_that_is_cut_short_is_the_end_of_the_trace() {
 fn writes_nothing_where_a_packet_does_not_fit() {
     for (_, bytes, packet) in table() {
         let mut out = [0xee; 16];
-        assert_eq!(packet.emit(&mut out[..bytes.len() - 1]), Err(Full), "{packet:?}");
+        let (size, room) = (bytes.len(), bytes.len() - 1);
+        assert_eq!(packet.emit(&mut out[..room]), Err(EmitError::Full { size, room }), "{packet:?}");
         assert_eq!(out, [0xee; 16], "{packet:?}");
     }
 }
@@ -410,20 +411,24 @@ fn values_too_big_are_emitted_as_their_docs_say() {
         (Packet::Cfe(Cfe { kind: 0xff, vector: 0, ip: false }), &[0x02, 0x13, 0x1f, 0]),
         (Packet::Evd(Evd { kind: 0xff, payload: 0 }), &[0x02, 0x53, 0x3f, 0, 0, 0, 0, 0, 0, 0, 0]),
         (Packet::TntShort(Tnt { bits: u64::MAX, len: 2 }), &[0b0000_1110]),
-        (Packet::TntShort(Tnt { bits: u64::MAX, len: 0 }), &[0]),
-        (Packet::TntLong(Tnt { bits: u64::MAX, len: 0 }), &[0; 8]),
     ];
     for &(packet, bytes) in cases {
         let mut out = [0xee; 16];
         assert_eq!(packet.emit(&mut out), Ok(bytes.len()), "{packet:x?}");
         assert_eq!(&out[..bytes.len()], bytes, "{packet:x?}");
     }
-    for packet in [
-        Packet::TntShort(Tnt { bits: 0, len: 7 }),
-        Packet::TntLong(Tnt { bits: 0, len: 48 }),
-        Packet::TntLong(Tnt { bits: 0, len: 255 }),
+    let unknown = Unknown { size: 3, value: 7 };
+    for (packet, error) in [
+        (Packet::TntShort(Tnt { bits: 0, len: 7 }), EmitError::Outcomes(7)),
+        (Packet::TntLong(Tnt { bits: 0, len: 48 }), EmitError::Outcomes(48)),
+        (Packet::TntLong(Tnt { bits: 0, len: 255 }), EmitError::Outcomes(255)),
+        (Packet::TntShort(Tnt::EMPTY), EmitError::Outcomes(0)),
+        (Packet::TntLong(Tnt::EMPTY), EmitError::Outcomes(0)),
+        (Packet::Unknown(unknown), EmitError::Unknown(unknown)),
     ] {
-        assert_eq!((packet.emit(&mut [0; 16]), packet.len()), (Err(Full), 0), "{packet:x?}");
+        let mut out = [0xee; 16];
+        assert_eq!((packet.emit(&mut out), packet.len()), (Err(error), 0), "{packet:x?}");
+        assert_eq!(out, [0xee; 16], "{packet:x?}");
     }
 }
 
@@ -481,6 +486,19 @@ fn what_parses_re_emits_to_an_equal_packet_whatever_the_bytes() {
             check(&bytes[..3]);
         }
     }
+}
+
+#[test]
+fn pushed_outcomes_become_the_smaller_packet() {
+    let mut tnt = Tnt::EMPTY;
+    for len in 1..=Tnt::LONG {
+        assert!(tnt.push(len % 3 == 0));
+        assert_eq!((tnt.len, tnt.packet().len()), (len, if len <= Tnt::SHORT { 1 } else { 8 }));
+    }
+    assert!(tnt.outcomes().eq((1..=Tnt::LONG).map(|len| len % 3 == 0)));
+    let full = tnt;
+    assert!(!tnt.push(true));
+    assert_eq!(tnt, full);
 }
 
 #[test]

@@ -10,7 +10,7 @@
 //! assert_eq!(Packet::Cyc(Cyc { cycles: 32 }).len(), 2);
 //! ```
 
-use super::{Full, Parsed, put};
+use super::{EmitError, Parsed, emit::put};
 use crate::error::ErrorKind;
 
 /// The TSC's low 56 bits.
@@ -26,7 +26,7 @@ impl Tsc {
         Ok(Some((Self { tsc: u64::from_le_bytes([a, b, c, d, e, f, g, 0]) }, 8)))
     }
 
-    pub(super) fn emit(self, out: &mut [u8]) -> Result<usize, Full> {
+    pub(super) fn emit(self, out: &mut [u8]) -> Result<usize, EmitError> {
         let [a, b, c, d, e, f, g, _] = self.tsc.to_le_bytes();
         put(out, &[0x19, a, b, c, d, e, f, g])
     }
@@ -47,7 +47,7 @@ impl Cbr {
         Ok(Some((Self { ratio, reserved }, 4)))
     }
 
-    pub(super) fn emit(self, out: &mut [u8]) -> Result<usize, Full> {
+    pub(super) fn emit(self, out: &mut [u8]) -> Result<usize, EmitError> {
         put(out, &[0x02, 0x03, self.ratio, self.reserved])
     }
 }
@@ -73,7 +73,7 @@ impl Tma {
         Ok(Some((Self { ctc: u16::from_le_bytes([a, b]), fc }, 7)))
     }
 
-    pub(super) fn emit(self, out: &mut [u8]) -> Result<usize, Full> {
+    pub(super) fn emit(self, out: &mut [u8]) -> Result<usize, EmitError> {
         let ([a, b], [c, d]) = (self.ctc.to_le_bytes(), (self.fc & 0x1ff).to_le_bytes());
         put(out, &[0x02, 0x73, a, b, 0, c, d])
     }
@@ -103,7 +103,7 @@ impl Mtc {
         Ok(Some((Self { ctc }, 2)))
     }
 
-    pub(super) fn emit(self, out: &mut [u8]) -> Result<usize, Full> {
+    pub(super) fn emit(self, out: &mut [u8]) -> Result<usize, EmitError> {
         put(out, &[0x59, self.ctc])
     }
 }
@@ -142,7 +142,7 @@ impl Cyc {
         Ok(None)
     }
 
-    pub(super) fn emit(self, out: &mut [u8]) -> Result<usize, Full> {
+    pub(super) fn emit(self, out: &mut [u8]) -> Result<usize, EmitError> {
         let cycles = self.cycles.min(Self::MOST);
         // Both casts cut the count down to the bits that go into that byte.
         let mut bytes = [(cycles << 3) as u8 | 0b11, 0, 0, 0, 0, 0, 0, 0, 0];

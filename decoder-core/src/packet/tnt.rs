@@ -12,13 +12,12 @@
 //! assert!(tnt.outcomes().eq([true, false]));
 //! ```
 
-use super::{Full, Parsed, put};
+use super::{EmitError, Packet, Parsed, emit::put};
 use crate::error::ErrorKind;
 
 /// Outcomes of conditional branches and compressed returns, oldest in the highest bit of `bits` below `len`.
 ///
-/// Emission: bits at and above `len` are not looked at; with no outcomes PAD bytes of the packet's size are written,
-/// which say as much; more outcomes than the packet holds are refused.
+/// Emission: bits at and above `len` are not looked at; no outcomes, and more than the packet holds, are refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Tnt {
     /// The outcomes: bit `len - 1` is the oldest, bit 0 the youngest; 1 is taken. Zero above `len`.
@@ -32,6 +31,24 @@ impl Tnt {
     pub const SHORT: u8 = 6;
     /// The most outcomes of a long packet.
     pub const LONG: u8 = 47;
+
+    /// No outcomes, to [`push`](Self::push) some.
+    pub const EMPTY: Self = Self { bits: 0, len: 0 };
+
+    /// Adds the youngest outcome; `false`, and it is not added, when a long packet holds no more.
+    pub const fn push(&mut self, taken: bool) -> bool {
+        if self.len >= Self::LONG {
+            return false;
+        }
+        *self = Self { bits: self.bits << 1 | taken as u64, len: self.len + 1 };
+        true
+    }
+
+    /// The smaller packet that holds the outcomes.
+    #[must_use]
+    pub const fn packet(self) -> Packet {
+        if self.len <= Self::SHORT { Packet::TntShort(self) } else { Packet::TntLong(self) }
+    }
 
     /// The outcomes, oldest first; `true` is taken.
     pub fn outcomes(self) -> impl Iterator<Item = bool> {
@@ -47,11 +64,10 @@ impl Tnt {
         }
     }
 
-    fn to_payload(self, most: u8) -> Result<Option<u64>, Full> {
+    fn to_payload(self, most: u8) -> Result<u64, EmitError> {
         match self.len {
-            0 => Ok(None),
-            len if len <= most => Ok(Some(self.bits & ((1 << len) - 1) | 1 << len)),
-            _ => Err(Full),
+            len if (1..=most).contains(&len) => Ok(self.bits & ((1 << len) - 1) | 1 << len),
+            len => Err(EmitError::Outcomes(len)),
         }
     }
 
@@ -64,14 +80,13 @@ impl Tnt {
         Ok(Some((Self::from_payload(u64::from_le_bytes([a, b, c, d, e, f, 0, 0]))?, 8)))
     }
 
-    pub(super) fn emit_short(self, out: &mut [u8]) -> Result<usize, Full> {
-        let byte = self.to_payload(Self::SHORT)?.map_or(0, |payload| payload.to_le_bytes()[0] << 1);
-        put(out, &[byte])
+    pub(super) fn emit_short(self, out: &mut [u8]) -> Result<usize, EmitError> {
+        // At most seven bits.
+        put(out, &[(self.to_payload(Self::SHORT)? << 1) as u8])
     }
 
-    pub(super) fn emit_long(self, out: &mut [u8]) -> Result<usize, Full> {
-        let Some(payload) = self.to_payload(Self::LONG)? else { return put(out, &[0; 8]) };
-        let [a, b, c, d, e, f, ..] = payload.to_le_bytes();
+    pub(super) fn emit_long(self, out: &mut [u8]) -> Result<usize, EmitError> {
+        let [a, b, c, d, e, f, ..] = self.to_payload(Self::LONG)?.to_le_bytes();
         put(out, &[0x02, 0xa3, a, b, c, d, e, f])
     }
 }

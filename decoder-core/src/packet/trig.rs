@@ -9,7 +9,7 @@
 //! assert_eq!(packet, Packet::Trig(Trig { trbv: 1, icnt: Some(23), mult: false, ip: false }));
 //! ```
 
-use super::{Full, Parsed, put};
+use super::{EmitError, Parsed, emit::put};
 
 const IP: u8 = 1 << 7;
 const ICNT_VALID: u8 = 1 << 6;
@@ -39,7 +39,7 @@ impl Trig {
         Ok(Some((Self { trbv: *trbv, icnt, mult: flags & MULT != 0, ip: flags & IP != 0 }, size)))
     }
 
-    pub(super) fn emit(self, out: &mut [u8]) -> Result<usize, Full> {
+    pub(super) fn emit(self, out: &mut [u8]) -> Result<usize, EmitError> {
         let flag = |set: bool, flag: u8| if set { flag } else { 0 };
         let flags = flag(self.ip, IP) | flag(self.icnt.is_some(), ICNT_VALID) | flag(self.mult, MULT);
         match self.icnt {

@@ -1,0 +1,139 @@
+//! Bytes to packets.
+
+use super::{
+    Bbp, Bep, Bip, Cbr, Cfe, Context, Cyc, Evd, Exstop, Ip, Mnt, Mtc, Mwait, Packet, Parsed, Pip, Ptw, Pwre,
+    Pwrx, Tma, Tnt, Trig, Tsc, Vmcs, ip, mode, ptw, stream, timing,
+};
+use crate::{
+    config::{Config, Dialect, Position},
+    error::ErrorKind,
+};
+
+impl Packet {
+    /// Parses the packet at the front of `bytes`, with nothing known of the processor and outside any block: the packet
+    /// and its size.
+    ///
+    /// `Ok(None)`: the bytes end within the packet. That is the end of the trace, not an error. An opcode that no
+    /// packet has, and a reserved value that is already there, are errors also when the bytes end behind them.
+    ///
+    /// # Errors
+    /// An opcode that no packet has, and a value that its packet cannot have.
+    pub fn parse(bytes: &[u8]) -> Result<Option<(Self, usize)>, ErrorKind> {
+        Self::parse_with(bytes, &Config::new(), Context::OUTSIDE)
+    }
+
+    /// As [`parse`](Self::parse), with what `config` says of the processor, behind packets that made `context`.
+    ///
+    /// # Errors
+    /// As in [`parse`](Self::parse), and what [`Config::unknown`] returns.
+    pub fn parse_with(
+        bytes: &[u8],
+        config: &Config<'_>,
+        context: Context,
+    ) -> Result<Option<(Self, usize)>, ErrorKind> {
+        Self::parse_at(Position { trace: bytes, offset: 0 }, config, context)
+    }
+
+    /// Parses the packet at a place in a trace.
+    #[inline]
+    pub(super) fn parse_at(
+        position: Position<'_>,
+        config: &Config<'_>,
+        context: Context,
+    ) -> Result<Option<(Self, usize)>, ErrorKind> {
+        let bytes = position.bytes();
+        let Some(&first) = bytes.first() else { return Ok(None) };
+        match first {
+            _ if first & 0b111 == Bip::OPCODE
+                && let Some(size) = context.block =>
+            {
+                map(Bip::parse(bytes, size), Self::Bip)
+            }
+            0x00 => Ok(Some((Self::Pad, 1))),
+            0x02 => Self::parse_extended(position, config, context),
+            _ if first & 1 == 0 => Ok(Some((Self::TntShort(Tnt::parse_short(first)?), 1))),
+            _ if first & 0b111 == 0b111 && config.errata.skd007 && timing::is_ovf_by_skd007(bytes) => {
+                Ok(Some((Self::Ovf, 3)))
+            }
+            _ if first & 0b11 == 0b11 => map(Cyc::parse(bytes), Self::Cyc),
+            0x19 => map(Tsc::parse(bytes), Self::Tsc),
+            0x59 => map(Mtc::parse(bytes), Self::Mtc),
+            0x99 => mode::parse(bytes),
+            0xd9 => map(Trig::parse(bytes), Self::Trig),
+            _ => match first & 0x1f {
+                ip::TIP => map(Ip::parse(bytes, "TIP"), Self::Tip),
+                ip::FUP => map(Ip::parse(bytes, "FUP"), Self::Fup),
+                ip::TIP_PGE => map(Ip::parse(bytes, "TIP.PGE"), Self::TipPge),
+                ip::TIP_PGD => map(Ip::parse(bytes, "TIP.PGD"), Self::TipPgd),
+                _ => Self::unknown(ErrorKind::UnknownOpcode(first), position, config, context),
+            },
+        }
+    }
+
+    /// Parses a packet whose first byte is `02`.
+    fn parse_extended(
+        position: Position<'_>,
+        config: &Config<'_>,
+        context: Context,
+    ) -> Result<Option<(Self, usize)>, ErrorKind> {
+        let bytes = position.bytes();
+        let Some(&second) = bytes.get(1) else { return Ok(None) };
+        match second {
+            0x82 => map(stream::parse_psb(bytes), |()| Self::Psb),
+            0x23 => Ok(Some((Self::PsbEnd, 2))),
+            0xf3 => Ok(Some((Self::Ovf, 2))),
+            0x83 => Ok(Some((Self::TraceStop, 2))),
+            0xa3 => map(Tnt::parse_long(bytes), Self::TntLong),
+            0x43 => map(Pip::parse(bytes), Self::Pip),
+            0xc8 => map(Vmcs::parse(bytes), Self::Vmcs),
+            0x03 => map(Cbr::parse(bytes), Self::Cbr),
+            0x73 if config.errata.skz84 && timing::is_damaged_tma(bytes) => {
+                Ok(bytes.first_chunk().map(|bytes| (Self::DamagedTma(*bytes), bytes.len())))
+            }
+            0x73 => map(Tma::parse(bytes), Self::Tma),
+            0xc3 => match bytes.get(2) {
+                None => Ok(None),
+                Some(&Mnt::THIRD) => map(Mnt::parse(bytes), Self::Mnt),
+                Some(&third) => {
+                    Self::unknown(ErrorKind::UnknownOpcodeAfterC3(third), position, config, context)
+                }
+            },
+            0x62 | 0xe2 => Ok(Some((Self::Exstop(Exstop { ip: second & 1 << 7 != 0 }), 2))),
+            0xc2 => map(Mwait::parse(bytes), Self::Mwait),
+            0x22 => map(Pwre::parse(bytes, config.dialect), Self::Pwre),
+            0xa2 => map(Pwrx::parse(bytes), Self::Pwrx),
+            0x13 => map(Cfe::parse(bytes), Self::Cfe),
+            0x53 => map(Evd::parse(bytes, config.dialect), Self::Evd),
+            0x63 if config.dialect == Dialect::Manual => map(Bbp::parse(bytes), Self::Bbp),
+            0x33 | 0xb3 if config.dialect == Dialect::Manual => {
+                Ok(Some((Self::Bep(Bep { ip: second & 1 << 7 != 0 }), 2)))
+            }
+            _ if second & 0x1f == ptw::OPCODE => map(Ptw::parse(bytes), Self::Ptw),
+            _ => Self::unknown(ErrorKind::UnknownExtendedOpcode(second), position, config, context),
+        }
+    }
+
+    /// A packet that is not in the manual: `error` unless the reader knows it.
+    #[cold]
+    fn unknown(
+        error: ErrorKind,
+        position: Position<'_>,
+        config: &Config<'_>,
+        context: Context,
+    ) -> Result<Option<(Self, usize)>, ErrorKind> {
+        let Some(reader) = config.unknown else { return Err(error) };
+        let unknown = reader.ask(config, position, context)?;
+        let size = usize::from(unknown.size);
+        match size {
+            0 => Err(error),
+            _ if size > position.bytes().len() => Ok(None),
+            _ => Ok(Some((Self::Unknown(unknown), size))),
+        }
+    }
+}
+
+/// Puts a parsed payload into its packet.
+#[inline]
+fn map<T>(parsed: Parsed<T>, packet: impl FnOnce(T) -> Packet) -> Parsed<Packet> {
+    Ok(parsed?.map(|(payload, size)| (packet(payload), size)))
+}
