@@ -6,11 +6,16 @@ use pugmark_qemu_tests::matrix;
 
 /// Boots everything on `profile`, the monitor set up with `options` on top.
 fn all_as_the_table_says(profile: &str, options: &str) {
+    as_the_table_says(profile, options, None);
+}
+
+/// The same for the workloads that `only` names.
+fn as_the_table_says(profile: &str, options: &str, only: Option<&str>) {
     let images = Images::build().unwrap();
     let symbols = images.guest_symbols().unwrap();
     let mut seen = Vec::new();
     let mut wrong = Vec::new();
-    for boot in matrix::boots(profile, None) {
+    for boot in matrix::boots(profile, only) {
         let monitor_options = format!("{} {options}", boot.monitor_options);
         let outcome = Machine::on_monitor(&images, &monitor_options, &boot.command_line).run(|_| {}).unwrap();
         for run in &outcome.transcript.runs {
@@ -29,7 +34,8 @@ fn all_as_the_table_says(profile: &str, options: &str) {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-    assert_eq!(seen.len(), matrix::WORKLOADS.len(), "not every workload ran: {seen:?}");
+    let due = only.map_or(matrix::WORKLOADS.len(), |only| only.split(',').count());
+    assert_eq!(seen.len(), due, "not every workload ran: {seen:?}");
 }
 
 #[test]
@@ -59,4 +65,25 @@ fn skylake_that_chooses_otherwise() {
         "skylake",
         "long-tnt=off deferred-tips=on psb-before-pge=off pmi-skid=150 visibility=0",
     );
+}
+
+/// A step for each instruction, where otherwise several are executed in one go: what interrupts, changes the level or
+/// loses something comes in the middle of it.
+#[test]
+fn skylake_instruction_by_instruction() {
+    let only = "strings,timer,exceptions,shadows,syscall,user-interrupt,address-spaces,nmi,overflow";
+    as_the_table_says("skylake", "stretch=1", Some(only));
+}
+
+/// What one processor traces is no different where there are more.
+#[test]
+fn skylake_among_others() {
+    let images = Images::build().unwrap();
+    let symbols = images.guest_symbols().unwrap();
+    let machine = Machine::on_monitor(&images, "profile=skylake", "only=sort,timer,nmi").processors(4);
+    let outcome = machine.run(|_| {}).unwrap();
+    for run in &outcome.transcript.runs {
+        matrix::check(run, "skylake", &outcome.truth, &symbols).unwrap();
+    }
+    assert_eq!(outcome.transcript.runs.len(), 3);
 }
