@@ -1,5 +1,9 @@
 //! Registers and frames for the unit tests beside the code; the tests in `tests/` run on the model instead.
 
+mod linear;
+
+pub(crate) use linear::FakeLinear;
+
 use crate::cpuid::Capabilities;
 use crate::errata::Errata;
 use crate::memory::{Frames, Request};
@@ -14,6 +18,7 @@ use x86_64::PhysAddr;
 pub(crate) struct FakeMsr {
     values: BTreeMap<u32, u64>,
     pub(crate) writes: Vec<(u32, u64)>,
+    pub(crate) reads: Vec<u32>,
     /// Writes are dropped and reads give 0.
     pub(crate) dead: bool,
     /// The number of the access that faults.
@@ -34,6 +39,11 @@ impl FakeMsr {
         self.values.insert(address, value);
     }
 
+    /// The access behind so many more faults.
+    pub(crate) fn fault_in(&mut self, accesses: usize) {
+        self.fault_at = Some(self.accesses + accesses);
+    }
+
     fn access(&mut self, fault: GeneralProtection) -> Result<(), GeneralProtection> {
         self.accesses += 1;
         match self.fault_at == Some(self.accesses - 1) {
@@ -47,6 +57,7 @@ impl FakeMsr {
 unsafe impl Msr for FakeMsr {
     fn rdmsr(&mut self, address: u32) -> Result<u64, GeneralProtection> {
         self.access(GeneralProtection { address, written: None })?;
+        self.reads.push(address);
         Ok(self.get(address))
     }
 

@@ -149,11 +149,13 @@
 #![cfg_attr(not(test), no_std)]
 
 pub mod arch;
+pub mod bts;
 pub mod buffer;
 pub mod config;
 pub mod cpuid;
 pub mod detect;
 pub mod drain;
+pub mod ds;
 pub mod errata;
 pub mod lapic;
 pub mod loss;

@@ -21,6 +21,15 @@ pub trait PmiSource {
     /// An access raised #GP.
     fn quiesce(&mut self) -> Result<(), GeneralProtection>;
 
+    /// Whether it asks though no bit of IA32_PERF_GLOBAL_STATUS need say so. Called while it runs.
+    ///
+    /// # Errors
+    ///
+    /// An access raised #GP.
+    fn asks(&mut self) -> Result<bool, GeneralProtection> {
+        Ok(false)
+    }
+
     /// Serves it; `seen` are those of its bits that were set, which are acknowledged already. Returns whether the PMI
     /// was, among others, its own. Called again until no source says so.
     ///
@@ -196,8 +205,8 @@ impl Handler {
                 return Ok(Pmi::NotOurs);
             }
             apic.set_lvt_pc(self.entry())?;
-            status = msr.read::<GlobalStatus>()?;
-            if status.intersection(ours).is_empty() {
+            status = read_status(msr, ours)?;
+            if status.intersection(ours).is_empty() && !any_asks(sources)? {
                 break;
             }
             latched = true;
@@ -236,7 +245,7 @@ fn serve(
 ) -> Result<bool, GeneralProtection> {
     quiesce(sources)?;
     while *rounds < ROUNDS {
-        let seen = msr.read::<GlobalStatus>()?.intersection(ours);
+        let seen = read_status(msr, ours)?.intersection(ours);
         if !seen.is_empty() {
             // SAFETY: clears bits of sources that are stopped; no memory is written.
             unsafe { msr.write(GlobalStatusReset(seen)) }?;
@@ -249,6 +258,23 @@ fn serve(
             return Ok(true);
         }
         *rounds += 1;
+    }
+    Ok(false)
+}
+
+/// Reads IA32_PERF_GLOBAL_STATUS where a source has a bit in it: processors without it have none.
+fn read_status(msr: &mut impl Msr, ours: GlobalStatus) -> Result<GlobalStatus, GeneralProtection> {
+    match ours.is_empty() {
+        true => Ok(GlobalStatus::empty()),
+        false => msr.read(),
+    }
+}
+
+fn any_asks(sources: &mut [&mut dyn PmiSource]) -> Result<bool, GeneralProtection> {
+    for source in sources.iter_mut() {
+        if source.asks()? {
+            return Ok(true);
+        }
     }
     Ok(false)
 }

@@ -1,6 +1,7 @@
 //! Model-specific registers: the seam to the processor and a type for each register.
 
 mod debug;
+mod ds;
 mod perfmon;
 mod rtit;
 #[cfg(test)]
@@ -10,6 +11,7 @@ mod vmx;
 use core::fmt;
 
 pub use debug::DebugCtl;
+pub use ds::{ApicBase, DsAreaBase, MiscEnable};
 pub use perfmon::{GlobalStatus, GlobalStatusReset};
 pub use rtit::{AddrA, AddrB, AddrCfg, Cr3Match, OutputBase, OutputMaskPtrs, RtitCtl, RtitStatus};
 pub use vmx::VmxMisc;

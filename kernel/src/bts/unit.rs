@@ -1,0 +1,253 @@
+//! A unit that is off, and the way to start it.
+
+use super::running::{Messages, Running};
+use super::session::Session;
+use super::{BtsConfig, BtsRefusal, Control, ControlRegister, RECORDERS};
+use crate::cpuid::CpuIdReader;
+use crate::ds::{AreaError, DsAbsent, DsArea, DsCapabilities, LinearMemory, Strictness};
+use crate::msr::{ApicBase, DsAreaBase, GeneralProtection, Msr, RtitCtl};
+use core::fmt;
+use core::marker::PhantomData;
+
+/// The branch trace store of one logical processor, off.
+///
+/// It cannot be sent to another thread of execution: it stands for the processor that it was found on, and so does
+/// what comes of it.
+#[derive(Debug)]
+pub struct Unit<M: Msr> {
+    pub(super) msr: M,
+    capabilities: DsCapabilities,
+    of_this_processor: PhantomData<*const ()>,
+}
+
+impl<M: Msr> Unit<M> {
+    /// Finds the unit: CPUID first, then whether its registers answer, and whether it is free.
+    ///
+    /// # Errors
+    ///
+    /// It is not there, or somebody uses it.
+    pub fn detect(cpuid: impl CpuIdReader, mut msr: M) -> Result<Self, DsAbsent> {
+        let capabilities = DsCapabilities::detect(cpuid, &mut msr)?;
+        Ok(Self { msr, capabilities, of_this_processor: PhantomData })
+    }
+
+    /// What it can do.
+    #[must_use]
+    pub const fn capabilities(&self) -> &DsCapabilities {
+        &self.capabilities
+    }
+
+    /// Starts to record branches into `area`. The first branch may be missed: the processor begins somewhere behind the
+    /// write that enables it.
+    ///
+    /// Order: the management area, IA32_DS_AREA, then TR and BTS, with BTINT where the buffer asks for PMIs. The
+    /// configuration and each page of the area are checked before any of it. The LVT entry is the
+    /// [`Handler`](crate::pmi::Handler)'s.
+    ///
+    /// # Errors
+    ///
+    /// The configuration, the area or the processor says no. Unit and area come back, unless the unit cannot be stopped
+    /// any more.
+    #[allow(clippy::result_large_err, reason = "it gives back what it was given")]
+    pub fn start<L: LinearMemory>(
+        self,
+        config: &BtsConfig,
+        mut area: DsArea<L>,
+    ) -> Result<Running<M, L>, NotStarted<M, L>> {
+        let control = match self.check(config, &mut area) {
+            Ok(control) => control,
+            Err(error) => return Err(NotStarted::Off { unit: self, area, error }),
+        };
+        let mut session = Session::new(self, area, control);
+        let Err(error) = session.begin() else { return Ok(Running::new(session)) };
+        match session.quiesce().and_then(|()| session.leave()) {
+            Ok(()) => {
+                let (unit, area) = session.into_parts();
+                Err(NotStarted::Off { unit, area, error })
+            }
+            Err(fault) => Err(NotStarted::Stuck { running: Running::new(session), error, fault }),
+        }
+    }
+
+    /// Sends branch trace messages without storing them (TR alone), for a probe on the bus.
+    ///
+    /// # Errors
+    ///
+    /// Somebody records branches, or an access raised #GP. The unit comes back.
+    #[allow(clippy::result_large_err, reason = "it gives back what it was given")]
+    pub fn send_messages(mut self) -> Result<Messages<M>, (Self, StartError)> {
+        let result = self.claim().and_then(|()| Ok(self.set(Control::TR)?));
+        match result {
+            Ok(()) => Ok(Messages::new(self)),
+            Err(error) => Err((self, error)),
+        }
+    }
+
+    /// Sets these, besides what is set.
+    pub(super) fn set(&mut self, control: Control) -> Result<(), GeneralProtection> {
+        let bits = self.msr.rdmsr(ControlRegister::ADDRESS)?;
+        // SAFETY: without BTS nothing is written to memory; with it the caller has set the area.
+        unsafe { self.msr.wrmsr(ControlRegister::ADDRESS, bits | self.capabilities.control.bits(control)) }
+    }
+
+    /// Clears these.
+    pub(super) fn clear(&mut self, control: Control) -> Result<(), GeneralProtection> {
+        let bits = self.msr.rdmsr(ControlRegister::ADDRESS)?;
+        // SAFETY: it only ends writes to memory.
+        unsafe { self.msr.wrmsr(ControlRegister::ADDRESS, bits & !self.capabilities.control.bits(control)) }
+    }
+
+    /// Makes sure that nobody uses it, and that PT, which excludes it, is off.
+    pub(super) fn claim(&mut self) -> Result<(), StartError> {
+        let bits = self.msr.rdmsr(ControlRegister::ADDRESS)?;
+        if self.capabilities.control.control(bits).intersects(RECORDERS) {
+            return Err(StartError::OtherRecorder { control: bits });
+        }
+        if self.capabilities.processor_trace {
+            let ctl: RtitCtl = self.msr.read()?;
+            if ctl.contains(RtitCtl::TRACE_EN) {
+                return Err(StartError::ProcessorTrace { ctl });
+            }
+        }
+        match self.msr.read()? {
+            DsAreaBase(0) => Ok(()),
+            DsAreaBase(area) => Err(StartError::AreaInUse { area }),
+        }
+    }
+
+    /// The PMI comes through the local APIC.
+    pub(super) fn require_apic(&mut self) -> Result<(), StartError> {
+        let base: ApicBase = self.msr.read()?;
+        match base.contains(ApicBase::ENABLE) {
+            true => Ok(()),
+            false => Err(StartError::ApicOff { base }),
+        }
+    }
+
+    fn check<L: LinearMemory>(
+        &self,
+        config: &BtsConfig,
+        area: &mut DsArea<L>,
+    ) -> Result<Control, StartError> {
+        let control = config.check(&self.capabilities, area.mode())?;
+        if area.layout() != self.capabilities.layout {
+            return Err(StartError::OtherLayout);
+        }
+        area.check(&self.capabilities, Strictness::Lenient)?;
+        Ok(control)
+    }
+}
+
+/// A recording that did not start.
+#[derive(Debug)]
+#[allow(clippy::large_enum_variant, reason = "there is no heap to put it on")]
+pub enum NotStarted<M: Msr, L: LinearMemory> {
+    /// The unit is off and everything is given back.
+    Off {
+        /// The unit.
+        unit: Unit<M>,
+        /// The memory.
+        area: DsArea<L>,
+        /// What was wrong.
+        error: StartError,
+    },
+    /// The unit may be on, or still names the area, and an access raised #GP: the memory stays with it.
+    Stuck {
+        /// What may be running.
+        running: Running<M, L>,
+        /// What was wrong first.
+        error: StartError,
+        /// What was wrong with the stop.
+        fault: GeneralProtection,
+    },
+}
+
+impl<M: Msr, L: LinearMemory> NotStarted<M, L> {
+    /// What was wrong.
+    #[must_use]
+    pub const fn error(&self) -> StartError {
+        match self {
+            Self::Off { error, .. } | Self::Stuck { error, .. } => *error,
+        }
+    }
+}
+
+/// Why branches are not recorded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StartError {
+    /// The processor cannot do it.
+    Config(BtsRefusal),
+    /// The memory breaks a rule.
+    Area(AreaError),
+    /// The area was made for a processor with the other layout.
+    OtherLayout,
+    /// Somebody records branches.
+    OtherRecorder {
+        /// The control register.
+        control: u64,
+    },
+    /// Intel PT traces: it and BTS exclude each other.
+    ProcessorTrace {
+        /// IA32_RTIT_CTL.
+        ctl: RtitCtl,
+    },
+    /// Somebody has set a DS save area.
+    AreaInUse {
+        /// IA32_DS_AREA.
+        area: u64,
+    },
+    /// The buffer asks for PMIs, and the local APIC is off.
+    ApicOff {
+        /// IA32_APIC_BASE.
+        base: ApicBase,
+    },
+    /// An access raised #GP.
+    Fault(GeneralProtection),
+}
+
+impl From<BtsRefusal> for StartError {
+    fn from(refusal: BtsRefusal) -> Self {
+        Self::Config(refusal)
+    }
+}
+
+impl From<AreaError> for StartError {
+    fn from(error: AreaError) -> Self {
+        Self::Area(error)
+    }
+}
+
+impl From<GeneralProtection> for StartError {
+    fn from(fault: GeneralProtection) -> Self {
+        Self::Fault(fault)
+    }
+}
+
+impl fmt::Display for StartError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Config(refusal) => refusal.fmt(f),
+            Self::Area(error) => error.fmt(f),
+            Self::OtherLayout => f.write_str("the DS save area was made for a processor with another layout"),
+            Self::OtherRecorder { control } => {
+                write!(f, "somebody else records branches: MSR 0x1d9 is {control:#x}")
+            }
+            Self::ProcessorTrace { ctl } => {
+                write!(f, "Intel PT traces, which excludes BTS: IA32_RTIT_CTL is {:#x}", ctl.bits())
+            }
+            Self::AreaInUse { area } => {
+                write!(f, "somebody else uses the debug store: IA32_DS_AREA is {area:#x}")
+            }
+            Self::ApicOff { base } => {
+                write!(
+                    f,
+                    "the local APIC, which the PMI comes through, is off: IA32_APIC_BASE is {:#x}",
+                    base.bits()
+                )
+            }
+            Self::Fault(fault) => fault.fmt(f),
+        }
+    }
+}
+
+impl core::error::Error for StartError {}

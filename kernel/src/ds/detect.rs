@@ -1,0 +1,263 @@
+//! Is there a debug store, and what can it do?
+//!
+//! CPUID first, then IA32_MISC_ENABLE, then whether the registers hold what is written: emulators read 0 everywhere.
+
+use super::DsLayout;
+use crate::bts::ControlRegister;
+use crate::cpuid::CpuIdReader;
+use crate::msr::{DsAreaBase, GeneralProtection, MiscEnable, Msr};
+use core::fmt;
+use raw_cpuid::CpuId;
+
+/// What this processor's debug store can do.
+///
+/// Source: SDM vol. 3, Debug, Branch Profile, TSC, and Intel Resource Director Technology Features, "Detection of the
+/// BTS Facilities", "BTS and DS Save Area"; vol. 2, "CPUID".
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DsCapabilities {
+    /// The register that turns branch trace messages on.
+    pub control: ControlRegister,
+    /// 64-bit with DTES64: `CPUID.1:ECX[2]`.
+    pub layout: DsLayout,
+    /// BTS_OFF_OS and BTS_OFF_USR are there: `CPUID.1:ECX[4]` (DS-CPL).
+    pub cpl_qualified: bool,
+    /// The branch trace store is there: `IA32_MISC_ENABLE[11]` is 0.
+    pub bts: bool,
+    /// Event-based sampling into the area is there: `IA32_MISC_ENABLE[12]` is 0.
+    pub pebs: bool,
+    /// There is Intel PT, which excludes BTS while it traces: `CPUID.07H.0:EBX[25]`.
+    pub processor_trace: bool,
+    /// There is IA32_PERF_GLOBAL_STATUS: `CPUID.0AH:EAX[7:0]` is 2 or more.
+    pub global_status: bool,
+    /// The bits of a linear address: `CPUID.80000008H:EAX[15:8]`, 48 where it is not there.
+    pub linear_address_bits: u8,
+}
+
+impl DsCapabilities {
+    /// Finds the debug store of this processor.
+    ///
+    /// Writes IA32_DS_AREA and puts it back; nothing is traced meanwhile, or it would not be written.
+    ///
+    /// # Errors
+    ///
+    /// It is not there, or somebody uses it.
+    pub fn detect(cpuid: impl CpuIdReader, msr: &mut impl Msr) -> Result<Self, DsAbsent> {
+        let id = CpuId::with_cpuid_reader(cpuid);
+        let features = id.get_feature_info().filter(|features| features.has_ds()).ok_or(DsAbsent::Cpuid)?;
+        let (family, model) = (features.family_id(), features.model_id());
+        let control = ControlRegister::of(family, model).ok_or(DsAbsent::Family { family, model })?;
+        let off: MiscEnable = msr.read()?;
+        let bts = !off.contains(MiscEnable::BTS_UNAVAILABLE);
+        let pebs = !off.contains(MiscEnable::PEBS_UNAVAILABLE);
+        if !bts && !pebs {
+            return Err(DsAbsent::Unavailable { misc_enable: off });
+        }
+        probe(msr, control)?;
+        let bits = id.get_processor_capacity_feature_info().map(|addresses| addresses.linear_address_bits());
+        Ok(Self {
+            control,
+            layout: if features.has_ds_area() { DsLayout::Bits64 } else { DsLayout::Bits32 },
+            cpl_qualified: features.has_cpl() && control.has(crate::bts::Control::BTS_OFF_OS),
+            bts,
+            pebs,
+            processor_trace: id.get_extended_feature_info().is_some_and(|f| f.has_processor_trace()),
+            global_status: id.get_performance_monitoring_info().is_some_and(|info| info.version_id() >= 2),
+            // A hypervisor that leaves it 0 says nothing.
+            linear_address_bits: bits.filter(|&bits| bits != 0).unwrap_or(48),
+        })
+    }
+}
+
+/// Looks whether the registers are backed.
+fn probe(msr: &mut impl Msr, control: ControlRegister) -> Result<(), DsAbsent> {
+    let bits = msr.rdmsr(ControlRegister::ADDRESS)?;
+    if control.control(bits).intersects(crate::bts::RECORDERS) {
+        return Err(DsAbsent::InUse { control: bits });
+    }
+    let before: DsAreaBase = msr.read()?;
+    if before.0 != 0 {
+        return Err(DsAbsent::AreaInUse { area: before.0 });
+    }
+    // SAFETY: branch trace messages are off, so that nothing is written there.
+    unsafe { msr.write(PATTERN) }?;
+    let read: DsAreaBase = msr.read()?;
+    // SAFETY: as above.
+    unsafe { msr.write(before) }?;
+    match read == PATTERN {
+        true => Ok(()),
+        false => Err(DsAbsent::NotBacked { written: PATTERN.0, read: read.0 }),
+    }
+}
+
+/// Canonical whatever the width, and aligned to a cache line.
+const PATTERN: DsAreaBase = DsAreaBase(0x5a5a_0fc0);
+
+/// Why there is no debug store to use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DsAbsent {
+    /// `CPUID.1:EDX[21]` is 0.
+    Cpuid,
+    /// CPUID announces one, on a processor whose registers are not known.
+    Family {
+        /// The family, with the extended field added.
+        family: u8,
+        /// The model, with the extended field added.
+        model: u8,
+    },
+    /// IA32_MISC_ENABLE says that neither BTS nor PEBS is available.
+    Unavailable {
+        /// The register.
+        misc_enable: MiscEnable,
+    },
+    /// CPUID announces one, but its registers raise #GP.
+    Fault(GeneralProtection),
+    /// CPUID announces one, but its registers do not hold what is written.
+    NotBacked {
+        /// What was written to IA32_DS_AREA.
+        written: u64,
+        /// What was read from it.
+        read: u64,
+    },
+    /// Somebody records branches.
+    InUse {
+        /// The control register.
+        control: u64,
+    },
+    /// Somebody has set a DS save area.
+    AreaInUse {
+        /// IA32_DS_AREA.
+        area: u64,
+    },
+}
+
+impl From<GeneralProtection> for DsAbsent {
+    fn from(fault: GeneralProtection) -> Self {
+        Self::Fault(fault)
+    }
+}
+
+impl fmt::Display for DsAbsent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Cpuid => f.write_str("absent: CPUID.1:EDX[21] (debug store) is 0"),
+            Self::Family { family, model } => {
+                write!(f, "absent: no branch trace store is known on family {family:#x}, model {model:#x}")
+            }
+            Self::Unavailable { misc_enable } => {
+                write!(
+                    f,
+                    "absent: IA32_MISC_ENABLE is {:#x}: neither BTS nor PEBS is available",
+                    misc_enable.bits()
+                )
+            }
+            Self::Fault(fault) => write!(f, "absent: CPUID announces a debug store, but {fault}"),
+            Self::NotBacked { written, read } => write!(
+                f,
+                "absent: CPUID announces a debug store, but IA32_DS_AREA reads {read:#x} after {written:#x} was written"
+            ),
+            Self::InUse { control } => {
+                write!(f, "somebody else records branches: MSR 0x1d9 is {control:#x}")
+            }
+            Self::AreaInUse { area } => {
+                write!(f, "somebody else uses the debug store: IA32_DS_AREA is {area:#x}")
+            }
+        }
+    }
+}
+
+impl core::error::Error for DsAbsent {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cpuid::CpuIdResult;
+    use crate::fake::FakeMsr;
+
+    const MISC_ENABLE: u32 = 0x1a0;
+    const DS_AREA: u32 = 0x600;
+
+    /// A Nehalem with these bits of CPUID.1.
+    fn cpuid(ecx: u32, edx: u32) -> impl CpuIdReader {
+        signature(0x106a5, ecx, edx)
+    }
+
+    fn signature(eax: u32, ecx: u32, edx: u32) -> impl CpuIdReader {
+        move |leaf, _| match leaf {
+            0 => CpuIdResult { eax: 0xb, ebx: 0x756e_6547, edx: 0x4965_6e69, ecx: 0x6c65_746e },
+            1 => CpuIdResult { eax, ebx: 0, ecx, edx },
+            _ => CpuIdResult { eax: 0, ebx: 0, ecx: 0, edx: 0 },
+        }
+    }
+
+    const DS: u32 = 1 << 21;
+    const DTES64: u32 = 1 << 2;
+    const DS_CPL: u32 = 1 << 4;
+
+    #[test]
+    fn reads_what_cpuid_and_misc_enable_say() {
+        // (ECX, MISC_ENABLE, layout, CPL, BTS, PEBS)
+        let table = [
+            (DTES64 | DS_CPL, 0, DsLayout::Bits64, true, true, true),
+            (0, 0, DsLayout::Bits32, false, true, true),
+            (DTES64, 1 << 12, DsLayout::Bits64, false, true, false),
+            (DTES64, 1 << 11, DsLayout::Bits64, false, false, true),
+        ];
+        for (ecx, misc, layout, cpl_qualified, bts, pebs) in table {
+            let mut msr = FakeMsr::new();
+            msr.set(MISC_ENABLE, misc);
+            let found = DsCapabilities::detect(cpuid(ecx, DS), &mut msr).unwrap();
+            assert_eq!(
+                (found.layout, found.cpl_qualified, found.bts, found.pebs),
+                (layout, cpl_qualified, bts, pebs),
+                "{ecx:#x} {misc:#x}"
+            );
+            assert_eq!(msr.get(DS_AREA), 0);
+        }
+    }
+
+    #[test]
+    fn says_what_is_missing() {
+        let mut msr = FakeMsr::new();
+        msr.set(MISC_ENABLE, 0x1800);
+        let unavailable = DsAbsent::Unavailable { misc_enable: MiscEnable::all() };
+        assert_eq!(DsCapabilities::detect(cpuid(DTES64, DS), &mut msr), Err(unavailable));
+        assert_eq!(DsCapabilities::detect(cpuid(DTES64, 0), &mut FakeMsr::new()), Err(DsAbsent::Cpuid));
+        let old = signature(0x68a, 0, DS);
+        let family = DsAbsent::Family { family: 6, model: 8 };
+        assert_eq!(DsCapabilities::detect(old, &mut FakeMsr::new()), Err(family));
+    }
+
+    #[test]
+    fn sees_an_emulator_that_reads_zero_everywhere() {
+        let mut msr = FakeMsr::new();
+        msr.dead = true;
+        let error = DsCapabilities::detect(cpuid(DTES64, DS), &mut msr).unwrap_err();
+        assert_eq!(error, DsAbsent::NotBacked { written: PATTERN.0, read: 0 });
+        assert!(error.to_string().starts_with("absent: "));
+    }
+
+    #[test]
+    fn sees_registers_that_fault() {
+        for nth in 0..6 {
+            let mut msr = FakeMsr::new();
+            msr.fault_at = Some(nth);
+            let error = DsCapabilities::detect(cpuid(DTES64, DS), &mut msr);
+            assert!(matches!(error, Err(DsAbsent::Fault(_))), "access {nth}: {error:?}");
+        }
+    }
+
+    #[test]
+    fn refuses_what_somebody_uses() {
+        for on in [1 << 0, 1 << 6, 1 << 7] {
+            let mut msr = FakeMsr::new();
+            msr.set(0x1d9, on);
+            let error = DsCapabilities::detect(cpuid(DTES64, DS), &mut msr);
+            assert_eq!(error, Err(DsAbsent::InUse { control: on }));
+            assert_eq!(msr.writes, []);
+        }
+        let mut msr = FakeMsr::new();
+        msr.set(DS_AREA, 0x1000);
+        let error = DsCapabilities::detect(cpuid(DTES64, DS), &mut msr);
+        assert_eq!(error, Err(DsAbsent::AreaInUse { area: 0x1000 }));
+    }
+}

@@ -1,0 +1,91 @@
+//! The two layouts of the DS save area.
+//!
+//! Source: SDM vol. 3, Debug, Branch Profile, TSC, and Intel Resource Director Technology Features, "BTS and DS Save
+//! Area", "64 Bit Format of the DS Save Area".
+
+/// How wide the fields of the DS save area are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DsLayout {
+    /// Fields of 4 bytes: processors without DTES64. Addresses above 4 GiB are cut.
+    Bits32,
+    /// Fields of 8 bytes, in all modes: `CPUID.1:ECX[2]` (DTES64).
+    Bits64,
+}
+
+/// The fields of the buffer management area for branch records, in their order in memory; as many for event-based
+/// sampling follow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Field {
+    Base,
+    Index,
+    Maximum,
+    Threshold,
+}
+
+impl Field {
+    /// Where the field is, from the area's first byte on.
+    pub(crate) const fn offset(self, layout: DsLayout) -> u64 {
+        self as u64 * layout.field_bytes()
+    }
+}
+
+impl DsLayout {
+    /// The size of a branch record: from, to, flags.
+    #[must_use]
+    pub const fn branch_record_bytes(self) -> u64 {
+        3 * self.field_bytes()
+    }
+
+    /// Where the first PEBS counter reset value is. They have 8 bytes in both layouts.
+    #[must_use]
+    pub const fn counter_resets(self) -> u64 {
+        8 * self.field_bytes()
+    }
+
+    /// The size of the management area with so many counter reset values.
+    #[must_use]
+    pub const fn management_bytes(self, counters: u32) -> u64 {
+        self.counter_resets() + 8 * counters as u64
+    }
+
+    /// The first linear address that a field cannot hold, if any.
+    #[must_use]
+    pub const fn limit(self) -> Option<u64> {
+        match self {
+            Self::Bits32 => Some(1 << 32),
+            Self::Bits64 => None,
+        }
+    }
+
+    /// The size of an address in it.
+    pub(crate) const fn field_bytes(self) -> u64 {
+        match self {
+            Self::Bits32 => 4,
+            Self::Bits64 => 8,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_are_where_the_manual_has_them() {
+        // (field, 32-bit, 64-bit)
+        let table = [
+            (Field::Base, 0x00, 0x00),
+            (Field::Index, 0x04, 0x08),
+            (Field::Maximum, 0x08, 0x10),
+            (Field::Threshold, 0x0c, 0x18),
+        ];
+        for (field, narrow, wide) in table {
+            assert_eq!(field.offset(DsLayout::Bits32), narrow, "{field:?}");
+            assert_eq!(field.offset(DsLayout::Bits64), wide, "{field:?}");
+        }
+        assert_eq!(DsLayout::Bits32.counter_resets(), 0x20);
+        assert_eq!(DsLayout::Bits64.counter_resets(), 0x40);
+        assert_eq!(DsLayout::Bits32.branch_record_bytes(), 12);
+        assert_eq!(DsLayout::Bits64.branch_record_bytes(), 24);
+    }
+}

@@ -1,0 +1,245 @@
+//! What the manual demands of the memory of a DS save area, and what it recommends.
+//!
+//! Source: SDM vol. 3, Debug, Branch Profile, TSC, and Intel Resource Director Technology Features, "Setting Up the DS
+//! Save Area".
+
+use super::DsCapabilities;
+use super::memory::{LinearMemory, LinearPage, MemoryType};
+use super::plan::{BufferMode, BufferPlan, Division, ENOUGH};
+use core::fmt;
+use x86_64::VirtAddr;
+use x86_64::structures::paging::PageTableFlags;
+
+/// A rule that is broken, and where.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rule {
+    /// The page is not present, in this address space: a table made later, one that is filled in lazily, or the one for
+    /// user code where page tables are isolated.
+    NotPresent(Place),
+    /// The kernel may take the page away.
+    Pageable(Place),
+    /// The page cannot be written to.
+    NotWritable(Place),
+    /// User code can reach the page.
+    UserAccessible(Place),
+    /// The page is not marked accessed: the processor would not do that here.
+    NotAccessed(Place),
+    /// The page is not marked dirty: the processor would not do that here.
+    NotDirty(Place),
+    /// The page is another one in this address space.
+    MappedElsewhere(Place),
+    /// There is code in the page: each record would count as self-modifying code.
+    HoldsCode(Place),
+    /// Bit 20 of the address is set, and A20M# could be asserted.
+    Bit20 {
+        /// The address.
+        address: u64,
+    },
+    /// The address is not canonical.
+    NotCanonical {
+        /// The address.
+        address: u64,
+        /// The bits of a linear address.
+        bits: u8,
+    },
+    /// The kernel counts no address space at all: nothing is said about where the area is mapped.
+    NoAddressSpace,
+}
+
+/// A page in an address space.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The address of the page.
+    pub address: u64,
+    /// The number of the address space.
+    pub space: usize,
+}
+
+/// Whether what the manual recommends is a rule as well.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Strictness {
+    /// Only what it demands.
+    Lenient,
+    /// All.
+    Strict,
+}
+
+/// Something that the manual recommends and that is not there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Warning {
+    /// A buffer does not begin on a cache line.
+    CacheLine {
+        /// Where it begins.
+        address: u64,
+    },
+    /// A buffer's size is no multiple of a record's.
+    Remainder {
+        /// The size.
+        bytes: u64,
+        /// The size of a record.
+        record_bytes: u64,
+    },
+    /// A page is not write-back memory.
+    NotWriteBack {
+        /// The page.
+        address: u64,
+        /// What it is.
+        memory_type: MemoryType,
+    },
+    /// Few records are kept free for the time until a PMI is served.
+    FewSpare {
+        /// How many.
+        spare: u32,
+    },
+}
+
+/// The first warning of each kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Warnings([Option<Warning>; 4]);
+
+impl Warnings {
+    /// Those there are.
+    pub fn iter(&self) -> impl Iterator<Item = Warning> + '_ {
+        self.0.iter().flatten().copied()
+    }
+
+    /// Those about sizes.
+    pub(super) fn of_plan(&mut self, plan: &BufferPlan, division: &Division) {
+        let record_bytes = division.record_bytes;
+        if !plan.bytes.is_multiple_of(record_bytes) {
+            self.add(Warning::Remainder { bytes: plan.bytes, record_bytes });
+        }
+        match plan.mode {
+            BufferMode::Interrupt { spare } if spare < ENOUGH => self.add(Warning::FewSpare { spare }),
+            _ => {}
+        }
+    }
+
+    fn add(&mut self, warning: Warning) {
+        let kind = match warning {
+            Warning::CacheLine { .. } => 0,
+            Warning::Remainder { .. } => 1,
+            Warning::NotWriteBack { .. } => 2,
+            Warning::FewSpare { .. } => 3,
+        };
+        self.0[kind].get_or_insert(warning);
+    }
+}
+
+/// Checks all pages of a block in all address spaces.
+pub(super) fn check(
+    memory: &impl LinearMemory,
+    start: u64,
+    bytes: u64,
+    capabilities: &DsCapabilities,
+    warnings: &mut Warnings,
+) -> Result<(), Rule> {
+    let spaces = memory.spaces();
+    if spaces == 0 {
+        return Err(Rule::NoAddressSpace);
+    }
+    let last = start + (bytes - 1);
+    for address in [start, last] {
+        check_canonical(address, capabilities.linear_address_bits)?;
+    }
+    if !start.is_multiple_of(CACHE_LINE) {
+        warnings.add(Warning::CacheLine { address: start });
+    }
+    for address in (start & !PAGE_OFFSET..=last).step_by(PAGE_OFFSET as usize + 1) {
+        if address & BIT_20 != 0 && memory.a20m() {
+            return Err(Rule::Bit20 { address: address.max(start) });
+        }
+        let mut first = None;
+        for space in 0..spaces {
+            let place = Place { address, space };
+            let page = memory.page(space, VirtAddr::new_truncate(address)).ok_or(Rule::NotPresent(place))?;
+            check_page(&page, place)?;
+            if *first.get_or_insert(page.frame) != page.frame {
+                return Err(Rule::MappedElsewhere(place));
+            }
+            if page.memory_type != MemoryType::WriteBack {
+                warnings.add(Warning::NotWriteBack { address, memory_type: page.memory_type });
+            }
+        }
+    }
+    Ok(())
+}
+
+fn check_page(page: &LinearPage, place: Place) -> Result<(), Rule> {
+    let has = |flag| page.flags.contains(flag);
+    let table = [
+        (!has(PageTableFlags::PRESENT), Rule::NotPresent(place)),
+        (page.pageable, Rule::Pageable(place)),
+        (!has(PageTableFlags::WRITABLE), Rule::NotWritable(place)),
+        (has(PageTableFlags::USER_ACCESSIBLE), Rule::UserAccessible(place)),
+        (!has(PageTableFlags::ACCESSED), Rule::NotAccessed(place)),
+        (!has(PageTableFlags::DIRTY), Rule::NotDirty(place)),
+        (page.holds_code, Rule::HoldsCode(place)),
+    ];
+    table.into_iter().find(|(broken, _)| *broken).map_or(Ok(()), |(_, rule)| Err(rule))
+}
+
+fn check_canonical(address: u64, bits: u8) -> Result<(), Rule> {
+    let unused = 64 - u32::from(bits.clamp(1, 64));
+    match (address << unused).cast_signed() >> unused == address.cast_signed() {
+        true => Ok(()),
+        false => Err(Rule::NotCanonical { address, bits }),
+    }
+}
+
+const CACHE_LINE: u64 = 64;
+const PAGE_OFFSET: u64 = 0xfff;
+const BIT_20: u64 = 1 << 20;
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the page at {:#x} in address space {}", self.address, self.space)
+    }
+}
+
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotPresent(place) => write!(
+                f,
+                "{place} is not present: the DS save area must be mapped wherever the processor may trace, also in \
+                 isolated page tables"
+            ),
+            Self::Pageable(place) => write!(f, "{place} may be taken away while the processor records"),
+            Self::NotWritable(place) => write!(f, "{place} is not writable"),
+            Self::UserAccessible(place) => write!(f, "{place} is accessible to user code"),
+            Self::NotAccessed(place) => write!(f, "{place} is not marked accessed"),
+            Self::NotDirty(place) => write!(f, "{place} is not marked dirty"),
+            Self::MappedElsewhere(place) => write!(f, "{place} is another one than in address space 0"),
+            Self::HoldsCode(place) => write!(f, "{place} holds code"),
+            Self::Bit20 { address } => {
+                write!(f, "bit 20 of {address:#x} is set, and A20M# could be asserted")
+            }
+            Self::NotCanonical { address, bits } => {
+                write!(f, "{address:#x} is not canonical with {bits} bits of linear address")
+            }
+            Self::NoAddressSpace => f.write_str("the kernel names no address space to check"),
+        }
+    }
+}
+
+impl core::error::Error for Rule {}
+
+impl fmt::Display for Warning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::CacheLine { address } => {
+                write!(f, "the buffer at {address:#x} does not begin on a cache line")
+            }
+            Self::Remainder { bytes, record_bytes } => {
+                write!(f, "a buffer of {bytes} bytes is no multiple of its records' {record_bytes}")
+            }
+            Self::NotWriteBack { address, memory_type } => {
+                write!(f, "the page at {address:#x} is {memory_type:?} and not write-back memory")
+            }
+            Self::FewSpare { spare } => {
+                write!(f, "only {spare} records are kept free for the time until a PMI is served")
+            }
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! Linear memory whose mappings a test can spoil.
+
+use crate::ds::{LinearMemory, LinearPage, LinearRequest, MemoryType};
+use core::ptr::NonNull;
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use x86_64::structures::paging::PageTableFlags;
+use x86_64::{PhysAddr, VirtAddr};
+
+/// What a test does to the mapping of a page: address space, address, and how it would be mapped.
+type Spoil = Box<dyn Fn(usize, u64, &mut Option<LinearPage>)>;
+
+/// Memory from linear address [`FakeLinear::BASE`] on, given out once, mapped in two address spaces. It panics on a free
+/// that is none, and when something was not given back. Clones are the same memory.
+#[derive(Clone, Debug)]
+pub(crate) struct FakeLinear(Rc<State>);
+
+struct State {
+    memory: NonNull<[u64]>,
+    base: u64,
+    next: Cell<u64>,
+    live: RefCell<Vec<(VirtAddr, LinearRequest)>>,
+    spaces: Cell<usize>,
+    a20m: Cell<bool>,
+    fail_at: Cell<Option<usize>>,
+    skew: Cell<u64>,
+    allocations: Cell<usize>,
+    spoil: RefCell<Option<Spoil>>,
+}
+
+impl core::fmt::Debug for State {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "memory at {:#x}", self.base)
+    }
+}
+
+impl FakeLinear {
+    pub(crate) const BASE: u64 = 0xffff_9000_0000_0000;
+
+    pub(crate) fn new() -> Self {
+        Self::at(Self::BASE)
+    }
+
+    pub(crate) fn at(base: u64) -> Self {
+        let memory = NonNull::from(Box::leak(vec![0x1111_1111_1111_1111u64; SIZE / 8].into_boxed_slice()));
+        Self(Rc::new(State {
+            memory,
+            base,
+            next: Cell::new(base),
+            live: RefCell::default(),
+            spaces: Cell::new(2),
+            a20m: Cell::new(false),
+            fail_at: Cell::new(None),
+            skew: Cell::new(0),
+            allocations: Cell::new(0),
+            spoil: RefCell::new(None),
+        }))
+    }
+
+    pub(crate) fn live(&self) -> usize {
+        self.0.live.borrow().len()
+    }
+
+    /// Blocks that are out stay out.
+    pub(crate) fn forget(&self) {
+        self.0.live.borrow_mut().clear();
+    }
+
+    pub(crate) fn set_spaces(&self, spaces: usize) {
+        self.0.spaces.set(spaces);
+    }
+
+    pub(crate) fn set_a20m(&self) {
+        self.0.a20m.set(true);
+    }
+
+    /// The allocation with this number fails.
+    pub(crate) fn fail_at(&self, nth: usize) {
+        self.0.fail_at.set(Some(nth));
+    }
+
+    /// Added to each address: an allocator that does not do what it is asked.
+    pub(crate) fn skew(&self, skew: u64) {
+        self.0.skew.set(skew);
+    }
+
+    pub(crate) fn spoil(&self, spoil: impl Fn(usize, u64, &mut Option<LinearPage>) + 'static) {
+        *self.0.spoil.borrow_mut() = Some(Box::new(spoil));
+    }
+
+    /// A field of `N` bytes as the processor sees it.
+    pub(crate) fn read<const N: usize>(&self, address: u64) -> u64 {
+        let mut bytes = [0; 8];
+        // SAFETY: within the memory, which no reference points into now.
+        bytes[..N].copy_from_slice(&unsafe { self.at_address(address).cast::<[u8; N]>().read_unaligned() });
+        u64::from_le_bytes(bytes)
+    }
+
+    /// Writes a field of `N` bytes as the processor does.
+    pub(crate) fn write<const N: usize>(&self, address: u64, value: u64) {
+        let mut bytes = [0; N];
+        bytes.copy_from_slice(&value.to_le_bytes()[..N]);
+        // SAFETY: within the memory, which no reference points into now.
+        unsafe { self.at_address(address).cast::<[u8; N]>().write_unaligned(bytes) };
+    }
+
+    fn at_address(&self, address: u64) -> NonNull<u8> {
+        let at = (address - self.0.base) as usize;
+        assert!(at + 8 <= SIZE);
+        // SAFETY: within the memory.
+        unsafe { self.0.memory.cast::<u8>().add(at) }
+    }
+}
+
+// SAFETY: each block is given out once, from memory that stays, where the request wants it unless a test skews it, and
+// mapped so unless a test spoils it.
+unsafe impl LinearMemory for FakeLinear {
+    fn allocate(&self, request: LinearRequest) -> Option<VirtAddr> {
+        let state = &*self.0;
+        let nth = state.allocations.replace(state.allocations.get() + 1);
+        let start = state.next.get() + state.skew.get();
+        let end = start + request.size;
+        if state.fail_at.get() == Some(nth) || end - state.base > SIZE as u64 {
+            return None;
+        }
+        state.next.set(end);
+        state.live.borrow_mut().push((VirtAddr::new(start), request));
+        Some(VirtAddr::new(start))
+    }
+
+    unsafe fn free(&self, address: VirtAddr, request: LinearRequest) {
+        let mut live = self.0.live.borrow_mut();
+        let n =
+            live.iter().position(|block| *block == (address, request)).expect("a block that was given out");
+        live.remove(n);
+    }
+
+    fn pointer(&self, address: VirtAddr) -> NonNull<u8> {
+        self.at_address(address.as_u64())
+    }
+
+    fn spaces(&self) -> usize {
+        self.0.spaces.get()
+    }
+
+    fn page(&self, space: usize, address: VirtAddr) -> Option<LinearPage> {
+        let flags = PageTableFlags::PRESENT
+            | PageTableFlags::WRITABLE
+            | PageTableFlags::ACCESSED
+            | PageTableFlags::DIRTY
+            | PageTableFlags::NO_EXECUTE;
+        let mut page = Some(LinearPage {
+            frame: PhysAddr::new(address.as_u64() & 0xff_ffff_f000),
+            flags,
+            memory_type: MemoryType::WriteBack,
+            holds_code: false,
+            pageable: false,
+        });
+        if let Some(spoil) = &*self.0.spoil.borrow() {
+            spoil(space, address.as_u64(), &mut page);
+        }
+        page
+    }
+
+    fn a20m(&self) -> bool {
+        self.0.a20m.get()
+    }
+}
+
+const SIZE: usize = 4 << 20;
+
+impl Drop for State {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            assert_eq!(*self.live.borrow(), []);
+        }
+        // SAFETY: from the box in `at`, and no block is used any more.
+        drop(unsafe { Box::from_raw(self.memory.as_ptr()) });
+    }
+}
