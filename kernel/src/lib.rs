@@ -1,4 +1,5 @@
-//! The tracing driver a kernel embeds: Intel Processor Trace, from CPUID to the bytes of the trace.
+//! The tracing driver a kernel embeds: Intel Processor Trace and the Branch Trace Store, from CPUID to the bytes of the
+//! trace.
 //!
 //! It has no heap, no lock that waits, no clock and no thread of its own. What it needs of the kernel around it are
 //! three traits: [`msr::Msr`] (the real ones are in [`arch`]), [`memory::Frames`] and [`lapic::LocalApic`].
@@ -141,9 +142,12 @@
 //! # Ok::<(), GeneralProtection>(())
 //! ```
 //!
+//! **Branch records.** [`ds`] takes the memory of the DS save area, [`bts`] records into it: [`bts::Unit`],
+//! [`bts::Running`] and [`bts::Stopped`] as above, and [`bts::Running::source`] for the same PMI handler.
+//!
 //! # Not there yet
 //!
-//! BTS, PEBS (also through PT), counters and AMD's units; XSAVES and tracing by task; suspend and hot-plug; output to
+//! PEBS (also through PT), counters and AMD's units; XSAVES and tracing by task; suspend and hot-plug; output to
 //! the trace transport subsystem; trigger tracing's registers. A kernel that uses VMX stops its traces before VMXON
 //! where [`detect::VmxTracing`] says so.
 #![cfg_attr(not(test), no_std)]

@@ -59,10 +59,11 @@ fn the_management_area_says_where_the_buffer_is() {
 #[test]
 fn each_page_must_keep_each_rule_in_each_address_space() {
     type Break = fn(&mut Option<LinearPage>);
+    type Broken = fn(Place) -> Rule;
     fn page(page: &mut Option<LinearPage>) -> &mut LinearPage {
         page.as_mut().unwrap()
     }
-    let table: [(Break, fn(Place) -> Rule); 9] = [
+    let table: [(Break, Broken); 9] = [
         (|mapping| *mapping = None, Rule::NotPresent),
         (|mapping| page(mapping).flags.remove(PageTableFlags::PRESENT), Rule::NotPresent),
         (|mapping| page(mapping).pageable = true, Rule::Pageable),
