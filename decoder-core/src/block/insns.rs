@@ -1,7 +1,8 @@
 //! The instructions of a block.
 
-use super::{Block, cache};
+use super::Block;
 use crate::{
+    flow::fetch,
     image::{Image, Window},
     insn::{Class, Insn},
     mode::ExecMode,
@@ -43,7 +44,7 @@ impl Iterator for Insns<'_> {
     fn next(&mut self) -> Option<(u64, Insn)> {
         self.left = self.left.checked_sub(1)?;
         let ip = self.ip;
-        let (window, insn, _) = cache::fetch(self.image, self.cr3, self.window, ip, self.mode).ok()?;
+        let (window, insn) = fetch(self.image, self.cr3, self.window, ip, self.mode).ok()?;
         self.window = window;
         self.ip = match (insn.class, insn.target) {
             (Class::NearJump | Class::NearCall, Some(target)) => target,

@@ -1,8 +1,8 @@
 //! The event decoder: takes packets, gives events.
 
 use super::{
-    Event, EventKind, branch::Branch, clock::Clock, control::Control, fup::Waiting, mode::Mode, power::Power,
-    psb::Replay, ready::Ready,
+    Counters, Event, EventKind, branch::Branch, clock::Clock, control::Control, fup::Waiting, mode::Mode,
+    power::Power, psb::Replay, ready::Ready,
 };
 use crate::{
     config::{Config, Dialect},
@@ -11,27 +11,14 @@ use crate::{
     packet::{Packet, Packets, Tnt},
 };
 
-/// What a decoder has seen so far, over all synchronisations.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counters {
-    /// Packets of every kind.
-    pub packets: u64,
-    /// PSB packets.
-    pub psbs: u64,
-    /// OVF packets: each stands for packets that were lost.
-    pub overflows: u64,
-    /// TraceStop packets.
-    pub stops: u64,
-}
-
 /// Gives the events of a trace, in order.
 ///
 /// It begins at a PSB: [`sync_forward`](Self::sync_forward) first, and again after each error.
 #[derive(Clone, Debug)]
 pub struct EventDecoder<'a> {
     pub(super) packets: Packets<'a>,
-    synced: bool,
-    ended: bool,
+    pub(super) synced: bool,
+    pub(super) ended: bool,
     /// The PSB of the last PSB+.
     pub(super) status_psb: u64,
     pub(super) last_ip: LastIp,
@@ -94,91 +81,6 @@ impl<'a> EventDecoder<'a> {
     #[must_use]
     pub fn config(&self) -> &Config<'a> {
         self.packets.config()
-    }
-
-    /// Goes to the next PSB and returns its offset; `None` when none follows.
-    ///
-    /// Everything that was known is forgotten, except the counters.
-    pub fn sync_forward(&mut self) -> Option<u64> {
-        self.forget();
-        let psb = self.packets.sync_forward();
-        self.synced = psb.is_some();
-        psb
-    }
-
-    /// Goes to the last PSB before the current position and returns its offset; `None` when there is none.
-    pub fn sync_backward(&mut self) -> Option<u64> {
-        self.forget();
-        let psb = self.packets.sync_backward();
-        self.synced = psb.is_some();
-        psb
-    }
-
-    /// Goes back to a PSB that was read already, for the next synchronisation to find it.
-    pub(crate) fn rewind(&mut self, psb: u64) {
-        self.packets.set_offset(psb);
-    }
-
-    /// Goes behind the PSB at `offset`, if there is one, so that the next synchronisation does not find it.
-    pub(crate) fn pass_psb(&mut self, offset: u64) {
-        let mut packets = self.packets.clone();
-        packets.set_offset(offset);
-        if let Some(Ok((_, Packet::Psb))) = packets.next() {
-            // Synchronising begins a PSB's length less one before, to find one that a bad packet seemed to hold.
-            self.packets.set_offset(packets.offset());
-        }
-    }
-
-    /// Gives nothing more until the next synchronisation.
-    pub(crate) fn desync(&mut self) {
-        self.synced = false;
-    }
-
-    /// Whether it gives events: it found a PSB, and there was no error since.
-    pub(crate) fn is_synced(&self) -> bool {
-        self.synced
-    }
-
-    /// The offset of the packet that is held once all events given out are used: see [`Event::held`].
-    pub(crate) fn held_next(&self) -> u64 {
-        if self.ended { self.packets.bytes().len() as u64 } else { self.packets.offset() }
-    }
-
-    /// The PSB whose status updates came last.
-    pub(crate) fn status_psb(&self) -> u64 {
-        self.status_psb
-    }
-
-    /// The next status update of the PSB+ that is being given out.
-    pub(crate) fn next_status(&mut self) -> Result<Option<Event>, Error> {
-        match &self.replay {
-            Some(replay) if !replay.maintenance => match self.ready.pop() {
-                Some(event) => Ok(Some(event)),
-                None => self.replay(),
-            },
-            _ => Ok(None),
-        }
-    }
-
-    fn forget(&mut self) {
-        self.synced = false;
-        self.ended = false;
-        self.last_ip.reset();
-        self.tracing = false;
-        self.clock = Clock::default();
-        self.ready.clear();
-        self.replay = None;
-        self.mode = Mode::new();
-        self.drop_waiting();
-        self.overflow = false;
-    }
-
-    /// Forgets the packets that wait for others.
-    pub(super) fn drop_waiting(&mut self) {
-        self.waiting = Waiting::new();
-        self.branch = None;
-        self.power = Power::new();
-        self.control = Control::new();
     }
 
     /// The offset of the packet that comes next, or where the trace ends.

@@ -4,7 +4,7 @@
 //! After OVF") and of the Intel Atom processors of their time (APL12, "Intel PT OVF May Be Followed by an Unexpected
 //! FUP Packet").
 
-use super::EventDecoder;
+use super::{EventDecoder, is_aside, is_state};
 use crate::{
     error::ErrorKind,
     last_ip::LastIp,
@@ -86,23 +86,8 @@ impl EventDecoder<'_> {
             match packet {
                 Packet::TraceStop | Packet::TipPge(_) => return true,
                 Packet::Psb => return has_no_fup(&mut packets),
-                Packet::Pad
-                | Packet::Tsc(_)
-                | Packet::Cbr(_)
-                | Packet::Tma(_)
-                | Packet::DamagedTma(_)
-                | Packet::Mtc(_)
-                | Packet::Cyc(_)
-                | Packet::Mnt(_)
-                | Packet::ModeExec(_)
-                | Packet::ModeTsx(_)
-                | Packet::Pip(_)
-                | Packet::Vmcs(_)
-                | Packet::Exstop(_)
-                | Packet::Mwait(_)
-                | Packet::Pwre(_)
-                | Packet::Pwrx(_)
-                | Packet::Unknown(_) => {}
+                Packet::Exstop(_) | Packet::Mwait(_) | Packet::Pwre(_) | Packet::Pwrx(_) => {}
+                _ if is_aside(&packet) || is_state(&packet) => {}
                 _ => return false,
             }
         }

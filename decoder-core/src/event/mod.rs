@@ -28,18 +28,26 @@
 mod branch;
 mod clock;
 mod control;
+mod counters;
 mod decoder;
 mod errata;
 mod fup;
+mod kinds;
 mod mode;
 mod overflow;
 mod power;
 mod psb;
 mod ready;
+mod sync;
 #[cfg(test)]
 mod tests;
+mod text;
 
-pub use decoder::{Counters, EventDecoder};
+pub use counters::Counters;
+pub use decoder::EventDecoder;
+pub use text::Text;
+
+pub(crate) use kinds::{is_aside, is_state};
 
 use crate::{
     mode::ExecMode,

@@ -5,7 +5,7 @@
 //!
 //! Source: SDM vol. 3, Intel Processor Trace, "Packet Definitions", "Overflow (OVF) Packet".
 
-use super::{Event, EventDecoder, EventKind, mode::Mode};
+use super::{Event, EventDecoder, EventKind, is_aside, mode::Mode};
 use crate::{error::ErrorKind, packet::Packet};
 
 impl EventDecoder<'_> {
@@ -28,15 +28,7 @@ impl EventDecoder<'_> {
     /// Takes the packet behind an OVF; `true` when nothing is left of it.
     pub(super) fn resolve_overflow(&mut self, offset: u64, packet: Packet) -> Result<bool, ErrorKind> {
         match packet {
-            Packet::Pad
-            | Packet::Tsc(_)
-            | Packet::Cbr(_)
-            | Packet::Tma(_)
-            | Packet::DamagedTma(_)
-            | Packet::Mtc(_)
-            | Packet::Cyc(_)
-            | Packet::Mnt(_)
-            | Packet::Unknown(_) => Ok(false),
+            _ if is_aside(&packet) => Ok(false),
             Packet::Fup(_) if self.config().errata.apl12 && self.went_off_by_apl12() => {
                 self.held = self.packets.offset();
                 self.end_overflow(offset).map(|()| true)

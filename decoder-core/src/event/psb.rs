@@ -5,7 +5,7 @@
 //!
 //! Source: SDM vol. 3, Intel Processor Trace, "Packet Definitions", "Packet Stream Boundary (PSB) Packet".
 
-use super::{Event, EventDecoder, EventKind, mode::exec_mode};
+use super::{Event, EventDecoder, EventKind, is_aside, is_state, mode::exec_mode};
 use crate::{
     config::Dialect,
     error::{Error, ErrorKind},
@@ -70,19 +70,7 @@ impl EventDecoder<'_> {
                     return Ok(());
                 }
                 Packet::Fup(fup) => ip = self.last_ip.update(fup),
-                Packet::Pad
-                | Packet::Tsc(_)
-                | Packet::Cbr(_)
-                | Packet::Tma(_)
-                | Packet::DamagedTma(_)
-                | Packet::Mtc(_)
-                | Packet::Cyc(_)
-                | Packet::Mnt(_)
-                | Packet::ModeExec(_)
-                | Packet::ModeTsx(_)
-                | Packet::Pip(_)
-                | Packet::Vmcs(_)
-                | Packet::Unknown(_) => {}
+                _ if is_aside(&packet) || is_state(&packet) => {}
                 _ => return Err(Error { offset, kind: ErrorKind::UnexpectedPacket(packet.name()) }),
             }
             self.track_time(packet).map_err(|kind| Error { offset, kind })?;
@@ -111,27 +99,11 @@ impl EventDecoder<'_> {
 
     /// Whether a TIP.PGE follows. Then, by erratum BDM70, the FUP in the PSB+ is one that should not be there.
     fn is_enabled_next(&self) -> bool {
-        let next = self.packets.clone().find(|packet| {
-            !matches!(
-                packet,
-                Ok((
-                    _,
-                    Packet::Pad
-                        | Packet::Tsc(_)
-                        | Packet::Cbr(_)
-                        | Packet::Tma(_)
-                        | Packet::DamagedTma(_)
-                        | Packet::Mtc(_)
-                        | Packet::Cyc(_)
-                        | Packet::Mnt(_)
-                        | Packet::ModeExec(_)
-                        | Packet::ModeTsx(_)
-                        | Packet::Pip(_)
-                        | Packet::Vmcs(_)
-                        | Packet::Unknown(_)
-                ))
-            )
-        });
+        let says_where = |packet: &Result<(u64, Packet), Error>| match packet {
+            Ok((_, packet)) => !is_aside(packet) && !is_state(packet),
+            Err(_) => true,
+        };
+        let next = self.packets.clone().find(says_where);
         matches!(next, Some(Ok((_, Packet::TipPge(_)))))
     }
 

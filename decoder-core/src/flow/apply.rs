@@ -1,6 +1,6 @@
 //! What events do to the decoder's state.
 
-use super::{InsnDecoder, Tracing};
+use super::walker::{Tracing, Walker};
 use crate::{
     config::Dialect,
     error::ErrorKind,
@@ -9,13 +9,13 @@ use crate::{
     insn::{Class, Insn, Op},
 };
 
-impl InsnDecoder<'_> {
+impl Walker<'_> {
     /// Applies an event before the instruction at `ip`; gives it back when it is not a status update.
     pub(super) fn apply(&mut self, event: Event) -> Result<Option<Event>, ErrorKind> {
         if event.status {
             self.apply_status(event)?;
             self.time = event.time;
-            return Ok(self.config.flags.statuses.then_some(event));
+            return Ok(self.config().flags.statuses.then_some(event));
         }
         let mut event = event;
         self.time = event.time;
@@ -56,13 +56,12 @@ impl InsnDecoder<'_> {
 
     /// Applies an event behind the instruction that caused it, which the walk has not left.
     pub(super) fn apply_behind(&mut self, event: Event, insn: Insn) -> Event {
-        self.event = None;
         self.time = event.time;
         self.walk.consumed();
         if event.kind == EventKind::Disabled {
             // Where tracing may go on: a call returns, and a change of CR3 is no branch. libipt knows only the first.
             let returns = matches!(insn.class, Class::IndirectCall | Class::FarCall)
-                || insn.op == Op::MovToCr3 && self.config.dialect == Dialect::Manual;
+                || insn.op == Op::MovToCr3 && self.config().dialect == Dialect::Manual;
             self.stop(if returns { insn.next(self.ip) } else { 0 });
             self.executed = None;
         } else {

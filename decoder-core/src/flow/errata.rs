@@ -4,22 +4,22 @@
 //! Processor Trace Packet May Be Recorded Following a Transactional Abort") and of the 6th (SKD022, "VM Entry That Clears
 //! TraceEn May Generate a FUP"; SKL014, "Intel PT TIP.PGD May Not Have Target IP Payload").
 
-use super::InsnDecoder;
+use super::{fetch::fetch, walker::Walker};
 use crate::{
     error::Error,
     event::{Event, EventKind},
-    insn::{self, Class, Insn, Op},
+    insn::{Class, Insn, Op},
 };
 
 /// How many instructions to look ahead for the place of an abort.
 const STEPS: usize = 256;
 
-impl<'a> InsnDecoder<'a> {
+impl Walker<'_> {
     /// BDM64: the branch that was left went to the place of the abort that comes next, if nothing else leads there.
-    pub(super) fn jump_by_bdm64(&mut self) -> Result<(), Error> {
+    pub(crate) fn jump_by_bdm64(&mut self) -> Result<(), Error> {
         self.look()?;
-        let aborted = |_: &Self, event: &Event, _| matches!(event.kind, EventKind::Tsx { aborted: true, .. });
-        if let Some(Event { ip: Some(ip), .. }) = self.event_if_next(aborted)
+        if let Some(&Event { kind: EventKind::Tsx { aborted: true, .. }, ip: Some(ip), .. }) =
+            self.event_if_next()
             && !self.reaches(ip)
         {
             self.ip = ip;
@@ -28,7 +28,7 @@ impl<'a> InsnDecoder<'a> {
     }
 
     /// Whether the code leads to `target` by itself.
-    fn reaches(&mut self, target: u64) -> bool {
+    fn reaches(&self, target: u64) -> bool {
         let mut ip = self.ip;
         for _ in 0..STEPS {
             if ip == target {
@@ -47,7 +47,7 @@ impl<'a> InsnDecoder<'a> {
     /// SKD022: what looks like an asynchronous end in front of a VM entry is the VM entry's own.
     pub(super) fn is_entry_by_skd022(&mut self, event: &Event) -> bool {
         let EventKind::AsyncDisabled { at } = event.kind else { return false };
-        if !self.config.errata.skd022 || at != self.ip {
+        if !self.config().errata.skd022 || at != self.ip {
             return false;
         }
         let enters = self.peek(at).is_some_and(|insn| insn.op == Op::VmEntry);
@@ -59,19 +59,16 @@ impl<'a> InsnDecoder<'a> {
 
     /// SKL014: the end of tracing that comes next, which has no IP, is that of a direct branch out of the filter's
     /// ranges.
-    pub(super) fn leads_out_by_skl014(&self, insn: &Insn) -> bool {
-        self.config.errata.skl014
+    pub(super) fn leads_out_by_skl014(&self, insn: &Insn, next: &Event) -> bool {
+        self.config().errata.skl014
+            && next.kind == EventKind::Disabled
+            && next.ip.is_none()
             && matches!(insn.class, Class::NearJump | Class::NearCall)
-            && insn.target.is_some_and(|target| !self.config.filter.contains(target))
-            && self
-                .event_if_next(|_, event, _| event.kind == EventKind::Disabled && event.ip.is_none())
-                .is_some()
+            && insn.target.is_some_and(|target| !self.config().filter.contains(target))
     }
 
     /// The instruction at `ip`, without going there.
     fn peek(&self, ip: u64) -> Option<Insn> {
-        let mut bytes = [0; insn::MAX_LEN];
-        let len = self.image.read(ip, self.cr3, &mut bytes);
-        insn::decode(bytes.get(..len)?, self.mode?, ip).ok()
+        fetch(self.image, self.cr3, self.window, ip, self.mode?).ok().map(|(_, insn)| insn)
     }
 }

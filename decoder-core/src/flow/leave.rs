@@ -1,50 +1,56 @@
 //! From one instruction to the next.
 
-use super::InsnDecoder;
+use super::walker::Walker;
 use crate::{
     error::{Error, ErrorKind},
     event::{Event, EventKind},
     insn::{Class, Insn},
 };
 
-impl InsnDecoder<'_> {
+/// Which way a walk goes on behind an instruction.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// No branch: the code goes on.
+    #[default]
+    On,
+    Cond,
+    Jump,
+    Call,
+    /// A call to the next instruction only asks for its own address; it is never returned from.
+    CallNext,
+    Return,
+    IndirectCall,
+    /// All others: a TIP says where they lead.
+    Indirect,
+}
+
+impl Way {
+    /// Behind `insn`, where `next` is the address behind it.
+    #[inline]
+    pub(crate) fn behind(insn: &Insn, next: u64) -> Self {
+        match insn.class {
+            Class::Other | Class::Ptwrite => Self::On,
+            Class::CondJump => Self::Cond,
+            Class::NearCall if insn.target != Some(next) => Self::Call,
+            Class::NearCall => Self::CallNext,
+            Class::NearJump => Self::Jump,
+            Class::NearReturn => Self::Return,
+            Class::IndirectCall => Self::IndirectCall,
+            Class::IndirectJump | Class::FarJump | Class::FarCall | Class::FarReturn => Self::Indirect,
+        }
+    }
+}
+
+impl Walker<'_> {
     /// Goes from `insn`, executed at `ip`, to the instruction that was executed next.
     #[inline]
     pub(super) fn leave(&mut self, insn: Insn) -> Result<(), Error> {
         let next = insn.next(self.ip);
+        let way = Way::behind(&insn, next);
         let outcomes = self.tnt_event.filter(|_| !self.tnt.is_empty());
-        self.ip = match insn.class {
-            Class::Other | Class::Ptwrite => next,
-            Class::NearJump => self.go_to(insn.target)?,
-            Class::NearCall => {
-                let target = self.go_to(insn.target)?;
-                // A call to the next instruction only asks for its own address; it is never returned from.
-                if target != next {
-                    self.returns.push(next);
-                }
-                target
-            }
-            Class::CondJump => match (self.take_outcome(), insn.target) {
-                (Some(true), Some(target)) => target,
-                (Some(false), _) => next,
-                _ => return Err(self.mismatch()),
-            },
-            Class::NearReturn => match self.take_outcome() {
-                Some(true) => {
-                    let target = self.returns.pop();
-                    target.ok_or_else(|| self.fail(ErrorKind::ReturnWithoutCall { ip: self.ip }))?
-                }
-                Some(false) => return Err(self.fail(ErrorKind::BadReturnCompression { ip: self.ip })),
-                None => self.take_tip()?,
-            },
-            Class::IndirectCall => {
-                self.returns.push(next);
-                self.take_tip()?
-            }
-            Class::IndirectJump | Class::FarJump | Class::FarCall | Class::FarReturn => self.take_tip()?,
-        };
+        self.go(way, insn.target.unwrap_or_default(), next)?;
         if let Some(event) = outcomes
-            && matches!(insn.class, Class::CondJump | Class::NearReturn)
+            && matches!(way, Way::Cond | Way::Return)
         {
             self.tnt_event = None;
             self.tick(event, self.ip);
@@ -52,21 +58,43 @@ impl InsnDecoder<'_> {
         Ok(())
     }
 
-    /// Makes a tick at `ip` when time has gone on since the last event.
-    fn tick(&mut self, event: Event, ip: u64) {
-        if self.config.flags.ticks && event.time != self.time {
-            self.time = event.time;
-            self.tick = Some(Event { kind: EventKind::Tick, ip: Some(ip), ..event });
-        }
-    }
-
-    fn go_to(&mut self, target: Option<u64>) -> Result<u64, Error> {
-        let target = target.ok_or_else(|| self.mismatch())?;
-        if self.walk.jump(target) {
-            Ok(target)
-        } else {
-            Err(self.fail(ErrorKind::EndlessLoop { ip: self.ip }))
-        }
+    /// Goes from the instruction at `ip` to the one that was executed next: `target` where a direct branch leads that is
+    /// taken, `next` behind the instruction.
+    #[inline(always)]
+    pub(crate) fn go(&mut self, way: Way, target: u64, next: u64) -> Result<(), Error> {
+        self.ip = match way {
+            Way::On => next,
+            Way::Jump | Way::Call | Way::CallNext => {
+                if !self.walk.jump(target) {
+                    return Err(self.fail(ErrorKind::EndlessLoop { ip: self.ip }));
+                }
+                if way == Way::Call {
+                    self.returns.push(next);
+                }
+                target
+            }
+            Way::Cond => match self.take_outcome() {
+                Some(true) => target,
+                Some(false) => next,
+                None => return Err(self.mismatch()),
+            },
+            Way::Return => match self.take_outcome() {
+                Some(true) => match self.returns.pop() {
+                    Some(target) => target,
+                    None => return Err(self.fail_at_outcome(ErrorKind::ReturnWithoutCall { ip: self.ip })),
+                },
+                Some(false) => {
+                    return Err(self.fail_at_outcome(ErrorKind::BadReturnCompression { ip: self.ip }));
+                }
+                None => self.take_tip()?,
+            },
+            Way::IndirectCall => {
+                self.returns.push(next);
+                self.take_tip()?
+            }
+            Way::Indirect => self.take_tip()?,
+        };
+        Ok(())
     }
 
     #[inline]
@@ -77,14 +105,16 @@ impl InsnDecoder<'_> {
     }
 
     /// Takes the next TIP. With outcomes left, that is a deferred one behind them.
+    #[inline]
     fn take_tip(&mut self) -> Result<u64, Error> {
         if self.event.is_none() {
+            self.give_back();
             self.event = self.next_event()?;
         }
         let Some(event @ Event { kind: EventKind::Tip, ip, .. }) = self.event else {
             return Err(self.mismatch());
         };
-        let ip = ip.ok_or_else(|| self.fail(ErrorKind::IpSuppressed("TIP")))?;
+        let Some(ip) = ip else { return Err(self.fail(ErrorKind::IpSuppressed("TIP"))) };
         self.event = None;
         // A deferred one says nothing about when.
         if self.tnt.is_empty() {
@@ -94,7 +124,12 @@ impl InsnDecoder<'_> {
         Ok(ip)
     }
 
-    fn mismatch(&self) -> Error {
-        self.fail(ErrorKind::TraceMismatch { ip: self.ip })
+    /// Makes a tick at `ip` when time has gone on since the last event.
+    #[inline]
+    fn tick(&mut self, event: Event, ip: u64) {
+        if self.config().flags.ticks && event.time != self.time {
+            self.time = event.time;
+            self.tick = Some(Event { kind: EventKind::Tick, ip: Some(ip), ..event });
+        }
     }
 }

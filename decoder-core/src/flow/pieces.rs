@@ -23,7 +23,7 @@
 use super::{Insn, InsnDecoder, Item};
 use crate::{
     error::Error,
-    event::EventKind,
+    event::{EventKind, is_aside, is_state},
     hash::AddressHash,
     packet::{Packet, Packets},
 };
@@ -156,26 +156,10 @@ impl Iterator for Pieces<'_> {
 /// Whether the trace begins with the PSB at `psb`: before it is only what the processor may put there when packet
 /// generation is enabled.
 fn begins_with(trace: &[u8], psb: u64) -> bool {
-    Packets::new(trace).take_while(|packet| !matches!(packet, Ok((offset, _)) if *offset >= psb)).all(
-        |packet| {
-            matches!(
-                packet,
-                Ok((
-                    _,
-                    Packet::Pad
-                        | Packet::Tsc(_)
-                        | Packet::Tma(_)
-                        | Packet::DamagedTma(_)
-                        | Packet::Mtc(_)
-                        | Packet::Cyc(_)
-                        | Packet::Cbr(_)
-                        | Packet::Pip(_)
-                        | Packet::Vmcs(_)
-                        | Packet::ModeExec(_)
-                        | Packet::TipPge(_)
-                        | Packet::Psb
-                ))
-            )
-        },
-    )
+    let mut before = Packets::new(trace).take_while(|packet| !matches!(packet, Ok((at, _)) if *at >= psb));
+    before.all(|packet| match packet {
+        Ok((_, Packet::TipPge(_) | Packet::Psb)) => true,
+        Ok((_, packet)) => is_aside(&packet) || is_state(&packet),
+        Err(_) => false,
+    })
 }

@@ -1,12 +1,12 @@
 //! Where in the code events happened.
 
-use super::{InsnDecoder, Tracing};
+use super::walker::{Tracing, Walker};
 use crate::{
     event::{Event, EventKind},
     insn::{Class, Insn, Op},
 };
 
-impl InsnDecoder<'_> {
+impl Walker<'_> {
     /// Whether `event` happened before the instruction at `ip`, behind all that was executed.
     #[inline]
     pub(super) fn is_here(&self, event: &Event) -> bool {

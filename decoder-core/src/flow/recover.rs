@@ -1,12 +1,15 @@
 //! Going on behind an error without the next PSB: events say where the decoder is.
 
-use super::{InsnDecoder, Tracing, Walk};
+use super::{
+    walk::Walk,
+    walker::{Tracing, Walker},
+};
 use crate::{
     error::{Error, ErrorKind},
     event::{Event, EventKind},
 };
 
-/// What [`InsnDecoder::recover`] came to.
+/// What [`InsnDecoder::recover`](super::InsnDecoder::recover) came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Recovered {
     /// A place to go on; tracing may be off there.
@@ -17,14 +20,9 @@ pub enum Recovered {
     Event(Event),
 }
 
-impl InsnDecoder<'_> {
-    /// Behind an error, looks for the next event that says where the decoder is, to go on from there.
-    ///
-    /// What lies between is lost. A PSB+ among it is begun with anew.
-    ///
-    /// # Errors
-    /// When there is an error before such an event. Then [`sync_forward`](Self::sync_forward) is left.
-    pub fn recover(&mut self) -> Result<Recovered, Error> {
+impl Walker<'_> {
+    /// Behind an error, looks for the next event that says where the walk is, to go on from there.
+    pub(crate) fn recover(&mut self) -> Result<Recovered, Error> {
         self.executed = None;
         self.tick = None;
         self.walk = Walk::new();
@@ -47,7 +45,7 @@ impl InsnDecoder<'_> {
             let event = match self.event.take() {
                 Some(event) => event,
                 None if self.deferred.is_none() && !self.events.is_synced() => {
-                    return Err(self.error.unwrap_or(self.fail(ErrorKind::OutOfSync)));
+                    return Err(self.error.unwrap_or_else(|| self.fail(ErrorKind::OutOfSync)));
                 }
                 None => match self.next_event()? {
                     Some(event) => event,
@@ -59,14 +57,14 @@ impl InsnDecoder<'_> {
             };
             self.tnt.clear();
             self.tnt_event = None;
-            if let Some(recovered) = self.place(event)? {
+            if let Some(recovered) = self.place_of(event)? {
                 return Ok(recovered);
             }
         }
     }
 
     /// What `event` says about the place; `None` when that is nothing.
-    fn place(&mut self, event: Event) -> Result<Option<Recovered>, Error> {
+    fn place_of(&mut self, event: Event) -> Result<Option<Recovered>, Error> {
         if event.status {
             self.event = Some(event);
             return self.start_over().map(Some);

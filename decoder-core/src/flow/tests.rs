@@ -4,7 +4,8 @@ extern crate std;
 
 use super::*;
 use crate::{
-    image::{AddressSpace, Section},
+    error::{Error, ErrorKind},
+    image::{AddressSpace, Image, Section},
     packet::{
         Ip, ModeExec, Packet,
         Packet::{Fup, Ovf, Pad, Psb, PsbEnd, TipPgd, TipPge, TntShort, TraceStop},

@@ -1,17 +1,25 @@
-//! Outcomes that the walk has not come to yet.
+//! Outcomes that the walk has not come to yet, of one packet or of several.
 
 use crate::packet::Tnt;
 
-/// The outcomes of one TNT packet; the oldest is in bit `len - 1`.
+/// Outcomes of TNT packets that follow each other without a gap; the oldest is in bit 63.
+///
+/// Packets behind the first are short ones, of one byte each, read from the trace without the event decoder. Where the
+/// borders between packets matter, which is at errors and deferred TIPs, they are found again from the bytes.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct TntBuffer {
+pub(crate) struct Outcomes {
     bits: u64,
     len: u8,
+    /// How many outcomes the first packet had, and how many there were with those of the packets behind it.
+    first: u8,
+    filled: u8,
+    /// Where the first of the packets behind the first one begins.
+    more: usize,
 }
 
-impl TntBuffer {
+impl Outcomes {
     pub(super) const fn new() -> Self {
-        Self { bits: 0, len: 0 }
+        Self { bits: 0, len: 0, first: 0, filled: 0, more: 0 }
     }
 
     pub(super) fn clear(&mut self) {
@@ -28,16 +36,132 @@ impl TntBuffer {
         self.len == 0
     }
 
-    /// Takes a packet's outcomes; the buffer must be empty.
+    /// Takes a packet's outcomes and those of short TNT packets at `more`, where the next packet begins; returns how
+    /// many packets these were. There must be no outcomes left.
     #[inline]
-    pub(super) fn fill(&mut self, tnt: Tnt) {
-        *self = Self { bits: tnt.bits, len: tnt.len.min(63) };
+    pub(super) fn fill(&mut self, tnt: Tnt, trace: &[u8], more: usize) -> usize {
+        let len = tnt.len.min(63);
+        let mut bits = if len == 0 { 0 } else { tnt.bits << (64 - u32::from(len)) };
+        let mut filled = len;
+        let mut at = more;
+        // A short packet has six outcomes at most.
+        while filled <= 58
+            && let Some(&byte) = trace.get(at)
+            && let Some(next) = short(byte)
+        {
+            bits |= next.bits << (64 - filled - next.len);
+            filled += next.len;
+            at += 1;
+        }
+        *self = Self { bits, len: filled, first: len, filled, more };
+        at - more
     }
 
     /// The oldest outcome.
     #[inline]
     pub(super) fn take(&mut self) -> Option<bool> {
         self.len = self.len.checked_sub(1)?;
-        Some(self.bits >> self.len & 1 != 0)
+        let taken = self.bits >> 63 != 0;
+        self.bits <<= 1;
+        Some(taken)
+    }
+
+    /// Keeps those of the packet with the outcome that would be next, or with the one so many `before` it, and gives the
+    /// others back: returns the offset of the packet behind it and how many packets are given back, or `None` when
+    /// nothing has to be.
+    #[cold]
+    pub(super) fn give_back(&mut self, trace: &[u8], before: u8) -> Option<(usize, usize)> {
+        let taken = self.filled - self.len;
+        let kept = taken.saturating_sub(before);
+        let mut border = self.first;
+        let mut at = self.more;
+        while border <= kept && border < self.filled {
+            border += trace.get(at).copied().and_then(short)?.len;
+            at += 1;
+        }
+        let mut back = 0;
+        let mut end = border;
+        while end < self.filled {
+            end += trace.get(at + back).copied().and_then(short)?.len;
+            back += 1;
+        }
+        self.len = border.saturating_sub(taken);
+        self.filled = border;
+        (back > 0).then_some((at, back))
+    }
+}
+
+/// The outcomes of a short TNT packet; `None` for the first byte of anything else.
+#[inline]
+fn short(byte: u8) -> Option<Tnt> {
+    // Bit 0 is the opcode; 00 is PAD and 02 begins other packets. The highest bit set ends the outcomes.
+    if byte & 1 != 0 || byte < 4 {
+        return None;
+    }
+    let stop = 7 - byte.leading_zeros();
+    Some(Tnt { bits: u64::from(byte ^ 1 << stop) >> 1, len: (stop - 1) as u8 })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    extern crate std;
+    use std::vec::Vec;
+
+    const FIRST: Tnt = Tnt { bits: 0b101, len: 3 };
+
+    fn all(outcomes: &mut Outcomes) -> Vec<bool> {
+        core::iter::from_fn(|| outcomes.take()).collect()
+    }
+
+    #[test]
+    fn short_packets_behind_the_first_join_it_in_order() {
+        for (trace, packets, expected) in [
+            (&[][..], 0, &[true, false, true][..]),
+            (&[0b110], 1, &[true, false, true, true]),
+            (&[0b1010, 0b100, 0x02], 2, &[true, false, true, false, true, false]),
+            (&[0x00, 0b110], 0, &[true, false, true]),
+            (&[0x02, 0xa3], 0, &[true, false, true]),
+            (&[0x2d, 0x06], 0, &[true, false, true]),
+        ] {
+            let mut outcomes = Outcomes::new();
+            assert_eq!(outcomes.fill(FIRST, trace, 0), packets, "{trace:x?}");
+            assert_eq!(all(&mut outcomes), expected, "{trace:x?}");
+        }
+    }
+
+    #[test]
+    fn takes_no_more_packets_than_fit() {
+        // Six outcomes each, all taken.
+        let trace = [0xfe; 20];
+        let mut outcomes = Outcomes::new();
+        assert_eq!(outcomes.fill(FIRST, &trace, 5), 10);
+        assert_eq!(all(&mut outcomes).len(), 63);
+    }
+
+    #[test]
+    fn gives_back_the_packets_behind_the_one_that_is_next() {
+        // Three, two and one outcome.
+        let trace = [0xff, 0b1010, 0b110, 0xff];
+        for (taken, before, left, back) in [
+            (0, 0, 3, Some((1, 2))),
+            (2, 0, 1, Some((1, 2))),
+            (3, 0, 2, Some((2, 1))),
+            (3, 1, 0, Some((1, 2))),
+            (4, 0, 1, Some((2, 1))),
+            (4, 1, 1, Some((2, 1))),
+            (5, 0, 1, None),
+            (5, 1, 0, Some((2, 1))),
+            (6, 0, 0, None),
+        ] {
+            let mut outcomes = Outcomes::new();
+            assert_eq!(outcomes.fill(FIRST, &trace, 1), 2);
+            for _ in 0..taken {
+                outcomes.take();
+            }
+            assert_eq!(outcomes.give_back(&trace, before), back, "{taken} taken");
+            assert_eq!(all(&mut outcomes).len(), left, "{taken} taken");
+        }
     }
 }

@@ -6,7 +6,7 @@
 
 /// Counts instructions and finds endless loops.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Walk {
+pub(crate) struct Walk {
     /// Instructions since the last place that the trace named, which TRIG packets count from.
     insns: u64,
     /// Jumps since the mark was set, and after how many it is set anew.
@@ -31,13 +31,14 @@ impl Walk {
     /// The trace said where this is.
     #[inline]
     pub(super) fn anchor(&mut self) {
-        *self = Self::new();
+        self.insns = 0;
+        self.consumed();
     }
 
-    /// One instruction.
+    /// So many instructions.
     #[inline]
-    pub(super) fn step(&mut self) {
-        self.insns += 1;
+    pub(crate) fn step(&mut self, insns: u64) {
+        self.insns += insns;
     }
 
     /// How many instructions there were since the last anchor.

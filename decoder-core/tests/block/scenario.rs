@@ -1,35 +1,20 @@
 //! The scenarios of the instruction flow, whole, cut and damaged.
 
-use crate::{compare::compare, notation::Scenario};
+use crate::{
+    common::{scenarios, sections},
+    compare::compare,
+};
 use pugmark_decoder_core::{
     config::{Config, Flags},
     errata::Errata,
-    image::{AddressSpace, Image, Section},
+    image::Image,
 };
-use std::{fs, path::Path};
 
 const DAMAGED: usize = 10_000;
 
-fn all() -> Vec<(String, Scenario)> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/scenarios");
-    let mut paths: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
-    paths.sort();
-    let scenario = |path: &std::path::PathBuf| {
-        let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
-        (name, Scenario::parse(&fs::read_to_string(path).unwrap()))
-    };
-    paths.iter().map(scenario).collect()
-}
-
-fn sections(scenario: &Scenario) -> Vec<Section<'_>> {
-    let space = |cr3: Option<u64>| cr3.map_or(AddressSpace::Any, AddressSpace::Cr3);
-    let sections = scenario.code.iter();
-    sections.map(|code| Section { base: code.base, bytes: &code.bytes, space: space(code.cr3) }).collect()
-}
-
 #[test]
 fn scenarios_and_every_cut_of_them() {
-    for (name, scenario) in all() {
+    for (name, scenario) in scenarios() {
         let sections = sections(&scenario);
         for end in 0..=scenario.trace.len() {
             let trace = &scenario.trace[..end];
@@ -42,7 +27,7 @@ fn scenarios_and_every_cut_of_them() {
 
 #[test]
 fn damaged_scenarios() {
-    let all = all();
+    let all = scenarios();
     let images: Vec<_> = all.iter().map(|(_, scenario)| sections(scenario)).collect();
     let mut random = fastrand::Rng::with_seed(0x626c_6f63_6b00);
     let mut errors = 0;

@@ -1,7 +1,7 @@
 //! The instruction flow: scenarios, libipt's vectors, traces of real processors, and damaged ones.
 
-mod event_line;
-mod notation;
+#[path = "../common/mod.rs"]
+mod common;
 mod real;
 mod robustness;
 mod scenarios;

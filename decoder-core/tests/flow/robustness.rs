@@ -1,6 +1,6 @@
 //! Damaged traces: nothing panics, everything ends, each error has a place, and the next PSB is found.
 
-use crate::scenarios;
+use crate::common;
 use pugmark_decoder_core::{
     event::EventKind,
     flow::{InsnDecoder, Item, Pieces},
@@ -19,11 +19,11 @@ const TAIL: &[u8] = b"\
 
 #[test]
 fn damaged_traces_give_errors_and_go_on_at_the_next_psb() {
-    let all = scenarios::all();
+    let all = common::scenarios();
     let images: Vec<_> = all
         .iter()
         .map(|(_, scenario)| {
-            let mut sections = scenarios::sections(scenario);
+            let mut sections = common::sections(scenario);
             let space = pugmark_decoder_core::image::AddressSpace::Any;
             sections.push(pugmark_decoder_core::image::Section { base: 0xf000, bytes: &[0x90; 4], space });
             sections
@@ -88,7 +88,7 @@ fn walk(decoder: &mut InsnDecoder<'_>, trace: &[u8]) -> (u64, u64) {
     (errors, instructions)
 }
 
-fn damage(trace: &mut Vec<u8>, random: &mut fastrand::Rng, all: &[(String, crate::notation::Scenario)]) {
+fn damage(trace: &mut Vec<u8>, random: &mut fastrand::Rng, all: &[(String, common::notation::Scenario)]) {
     for _ in 0..random.usize(1..5) {
         if trace.is_empty() {
             return;
@@ -119,8 +119,8 @@ fn damage(trace: &mut Vec<u8>, random: &mut fastrand::Rng, all: &[(String, crate
 
 #[test]
 fn every_cut_of_a_trace_gives_a_prefix_of_its_flow() {
-    for (name, scenario) in scenarios::all() {
-        let sections = scenarios::sections(&scenario);
+    for (name, scenario) in common::scenarios() {
+        let sections = common::sections(&scenario);
         let flow = |trace: &[u8]| -> Vec<u64> {
             let mut ips = vec![];
             let decoder = InsnDecoder::with_config(trace, Image::new(&sections), scenario.config);

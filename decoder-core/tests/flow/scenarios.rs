@@ -1,17 +1,20 @@
 //! Scenarios: one behaviour a file, with code, packets and flow.
 
-use crate::{event_line::event_line, libipt, notation::Scenario};
+use crate::{
+    common::{notation::Scenario, scenarios, sections},
+    libipt,
+};
 use pugmark_decoder_core::{
     flow::{InsnDecoder, Item},
-    image::{AddressSpace, Image, Section},
+    image::Image,
 };
-use std::{fmt::Write, fs, path::Path};
+use std::fmt::Write;
 
 #[test]
 fn each_scenario_has_its_flow() {
     let mut failed = String::new();
     let mut count = 0;
-    for (name, scenario) in all() {
+    for (name, scenario) in scenarios() {
         count += 1;
         let flow = decode(&scenario);
         if flow != scenario.flow {
@@ -27,7 +30,7 @@ fn each_scenario_has_its_flow() {
 fn libipt_walks_each_scenario_in_the_same_way() {
     let mut failed = String::new();
     let mut compared = 0;
-    for (name, scenario) in all() {
+    for (name, scenario) in scenarios() {
         let code: Vec<_> = scenario.code.iter().map(|code| (code.base, &code.bytes[..])).collect();
         if scenario.libipt_differs || scenario.code.iter().any(|code| code.cr3.is_some()) {
             continue;
@@ -47,25 +50,6 @@ fn libipt_walks_each_scenario_in_the_same_way() {
     assert!(failed.is_empty(), "{failed}");
 }
 
-/// All scenarios by name, in order.
-pub(crate) fn all() -> Vec<(String, Scenario)> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/scenarios");
-    let mut paths: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
-    paths.sort();
-    let scenario = |path: &std::path::PathBuf| {
-        let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
-        (name, Scenario::parse(&fs::read_to_string(path).unwrap()))
-    };
-    paths.iter().map(scenario).collect()
-}
-
-/// The image of a scenario.
-pub(crate) fn sections(scenario: &Scenario) -> Vec<Section<'_>> {
-    let space = |cr3: Option<u64>| cr3.map_or(AddressSpace::Any, AddressSpace::Cr3);
-    let sections = scenario.code.iter();
-    sections.map(|code| Section { base: code.base, bytes: &code.bytes, space: space(code.cr3) }).collect()
-}
-
 fn decode(scenario: &Scenario) -> Vec<String> {
     let sections = sections(scenario);
     let mut decoder = InsnDecoder::with_config(&scenario.trace, Image::new(&sections), scenario.config);
@@ -76,7 +60,7 @@ fn decode(scenario: &Scenario) -> Vec<String> {
                 Ok(Some(Item::Insn(insn))) => {
                     lines.push(format!("{}{:x}", if insn.speculative { "? " } else { "" }, insn.ip));
                 }
-                Ok(Some(Item::Event(event))) => lines.push(format!("[{}]", event_line(&event, true))),
+                Ok(Some(Item::Event(event))) => lines.push(format!("[{}]", event.text(true))),
                 Ok(None) => {
                     if decoder.ip().is_some() {
                         lines.push("end".into());

@@ -1,6 +1,5 @@
 //! The instruction flow against libipt's test vectors: addresses and event lines of the ptxed expectations.
 
-use crate::event_line::event_line;
 use pugmark_decoder_core::{
     config::{Config, Dialect, Flags},
     flow::{InsnDecoder, Item},
@@ -136,7 +135,7 @@ impl Vector {
                         ip = insn.ip;
                     }
                     Ok(Some(Item::Event(event))) => {
-                        lines.push(format!("[{}]", event_line(&event, self.has("--event:ip"))));
+                        lines.push(format!("[{}]", event.text(self.has("--event:ip"))));
                     }
                     Ok(None) => {
                         if decoder.ip().is_some() {

@@ -1,28 +1,13 @@
 //! The query layer gives what the event layer gives, outcome by outcome, from any PSB on, and refuses what is not next.
 
-#[allow(dead_code, unreachable_pub, reason = "a module of another test")]
-#[path = "../flow/notation.rs"]
-mod notation;
+#[path = "../common/mod.rs"]
+mod common;
 
 use pugmark_decoder_core::{
     Error,
-    config::Config,
     event::{Event, EventDecoder, EventKind},
     query::{Answer, Pending, QueryDecoder, QueryError},
 };
-use std::{fs, path::Path};
-
-/// The traces of the scenarios, with what is asked of the decoder.
-fn traces() -> Vec<(String, Vec<u8>, Config<'static>)> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/scenarios");
-    let mut paths: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
-    paths.sort();
-    let trace = |path: &std::path::PathBuf| {
-        let scenario = notation::Scenario::parse(&fs::read_to_string(path).unwrap());
-        (path.display().to_string(), scenario.trace, scenario.config)
-    };
-    paths.iter().map(trace).collect()
-}
 
 /// The event layer's events up to the end or an error, as answers.
 fn expected(mut decoder: EventDecoder<'_>) -> (Vec<Answer>, Option<Error>) {
@@ -70,7 +55,8 @@ fn asked(decoder: &mut QueryDecoder<'_>) -> (Vec<Answer>, Option<Error>) {
 #[test]
 fn gives_the_events_and_each_outcome_from_every_psb_on() {
     let (mut psbs, mut answers) = (0, 0);
-    for (name, trace, config) in traces() {
+    for (name, scenario) in common::scenarios() {
+        let (trace, config) = (scenario.trace, scenario.config);
         let mut events = EventDecoder::with_config(&trace, config);
         let mut query = QueryDecoder::with_config(&trace, config);
         let mut offsets = vec![];

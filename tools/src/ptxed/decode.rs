@@ -2,7 +2,6 @@
 
 use super::block::Blocks;
 use super::diagnose::{Last, is_fetch_error};
-use super::event_line::event_line;
 use super::insn_line::insn_text;
 use super::{Decoder, Options};
 use crate::sideband::Context;
@@ -174,7 +173,7 @@ impl Run<'_, '_> {
             if let Some(tsc) = event.tsc.filter(|_| self.options.event_time) {
                 write!(self.out, "{tsc:016x}  ")?;
             }
-            writeln!(self.out, "{}]", event_line(event, self.options.event_ip))?;
+            writeln!(self.out, "{}]", event.text(self.options.event_ip))?;
         }
         self.time = event.time;
         if let Some(context) = &mut self.context

@@ -5,7 +5,6 @@ mod command;
 mod decode;
 mod diagnose;
 mod elf;
-mod event_line;
 mod image;
 mod insn_line;
 

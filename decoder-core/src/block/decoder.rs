@@ -1,0 +1,232 @@
+//! The block decoder: the walk, many steps at a time.
+
+use super::{Block, Insns, Item, Slot, cache::Cache};
+use crate::{
+    config::Config,
+    error::Error,
+    event::{Counters, Event},
+    flow::{Recovered, Tracing, Walker},
+    image::{Image, Window},
+    mode::ExecMode,
+};
+
+/// Gives the blocks of a trace and the events between them, in order.
+///
+/// It begins at a PSB: [`sync_forward`](Self::sync_forward) first, and again after each error.
+#[derive(Debug)]
+pub struct BlockDecoder<'a> {
+    pub(super) walker: Walker<'a>,
+    pub(super) cache: Cache<'a>,
+    /// What was executed and not given out; nothing when its count is 0.
+    pub(super) block: Block,
+    /// What comes behind `block`.
+    pub(super) failed: Option<Error>,
+    /// The part of the image that the last single instruction came from, and its section.
+    pub(super) window: Window<'a>,
+    pub(super) section: u32,
+}
+
+const NO_BLOCK: Block = Block {
+    ip: 0,
+    end_ip: 0,
+    insns: 0,
+    section: u32::MAX,
+    mode: ExecMode::Bits64,
+    speculative: false,
+    truncated: false,
+};
+
+impl Block {
+    /// Makes an instruction at `ip` the first of the block, if it has none; `false` when it is of another block.
+    #[inline]
+    pub(super) fn begin(&mut self, ip: u64, mode: ExecMode, speculative: bool, section: u32) -> bool {
+        if self.insns != 0 {
+            return self.section == section && !self.truncated;
+        }
+        (self.ip, self.mode, self.section, self.speculative) = (ip, mode, section, speculative);
+        true
+    }
+}
+
+/// How a step ends.
+pub(super) enum Next {
+    /// There is something in `block` that is to be given out.
+    Block,
+    Event(Event),
+    End,
+}
+
+impl<'a> BlockDecoder<'a> {
+    /// A decoder in front of `trace`, not synchronised. Of `memory` the largest power of two is used.
+    #[must_use]
+    pub fn new(trace: &'a [u8], image: Image<'a>, memory: &'a mut [Slot]) -> Self {
+        Self::with_config(trace, image, memory, Config::new())
+    }
+
+    /// A decoder in front of `trace`, not synchronised. Of `memory` the largest power of two is used.
+    #[must_use]
+    pub fn with_config(
+        trace: &'a [u8],
+        image: Image<'a>,
+        memory: &'a mut [Slot],
+        config: Config<'a>,
+    ) -> Self {
+        Self {
+            walker: Walker::new(trace, image, config, true),
+            cache: Cache::new(memory, image),
+            block: NO_BLOCK,
+            failed: None,
+            window: Window::default(),
+            section: u32::MAX,
+        }
+    }
+
+    /// Goes in front of another trace of the same image, with everything forgotten but the code.
+    pub fn set_trace(&mut self, trace: &'a [u8]) {
+        self.forget();
+        self.walker.set_trace(trace);
+    }
+
+    /// Goes to the next PSB and returns its offset; `None` when none follows.
+    ///
+    /// Everything that was known is forgotten, except the counters and the code. The decoder looks ahead: a PSB that it
+    /// has read before it came to an error counts as passed. [`resync`](Self::resync) loses less.
+    pub fn sync_forward(&mut self) -> Option<u64> {
+        self.forget();
+        self.walker.sync_forward()
+    }
+
+    /// Goes to the PSB from which on nothing was given out yet and returns its offset; `None` when there is none.
+    ///
+    /// That is the next PSB, or the last one that was read when there was an error before any instruction behind it.
+    pub fn resync(&mut self) -> Option<u64> {
+        self.forget();
+        self.walker.resync()
+    }
+
+    /// Goes to the last PSB before the current position and returns its offset; `None` when there is none.
+    pub fn sync_backward(&mut self) -> Option<u64> {
+        self.forget();
+        self.walker.sync_backward()
+    }
+
+    /// Behind an error, looks for the next event that says where the decoder is, to go on from there.
+    ///
+    /// What lies between is lost. A PSB+ among it is begun with anew.
+    ///
+    /// # Errors
+    /// When there is an error before such an event. Then [`sync_forward`](Self::sync_forward) is left.
+    pub fn recover(&mut self) -> Result<Recovered, Error> {
+        self.forget();
+        let recovered = self.walker.recover();
+        self.cache.enter(self.walker.cr3);
+        recovered
+    }
+
+    fn forget(&mut self) {
+        self.block = NO_BLOCK;
+        self.failed = None;
+        self.window = Window::default();
+        self.cache.enter(None);
+    }
+
+    /// The offset of the packet that completed the next event, or of a packet behind the outcomes that come next when no
+    /// event is known, or where the trace ends.
+    #[must_use]
+    pub fn offset(&self) -> u64 {
+        self.walker.offset()
+    }
+
+    /// The trace.
+    #[must_use]
+    pub fn trace(&self) -> &'a [u8] {
+        self.walker.trace()
+    }
+
+    /// The image.
+    #[must_use]
+    pub fn image(&self) -> Image<'a> {
+        self.walker.image
+    }
+
+    /// CR3 where the decoder is, if the trace said.
+    #[must_use]
+    pub fn cr3(&self) -> Option<u64> {
+        self.walker.cr3
+    }
+
+    /// The address of the instruction that comes next, or was executed last; `None` while tracing is off.
+    #[must_use]
+    pub fn ip(&self) -> Option<u64> {
+        self.walker.place()
+    }
+
+    /// What was seen of the trace so far.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        self.walker.counters()
+    }
+
+    /// The instructions of a block that was just given out.
+    #[must_use]
+    pub fn insns(&self, block: &Block) -> Insns<'a> {
+        Insns::new(self.walker.image, self.walker.cr3, block)
+    }
+
+    /// The next block or event, or `None` at the end of the trace.
+    ///
+    /// Status updates, TIPs and TNTs are used up inside and not given out.
+    ///
+    /// # Errors
+    /// With the offset of the packet that is wrong, or that the code does not lead to. The instructions before it are
+    /// given out first. After an error, only [`ErrorKind::OutOfSync`](crate::ErrorKind::OutOfSync) follows until
+    /// [`sync_forward`](Self::sync_forward).
+    #[expect(clippy::should_implement_trait, reason = "an iterator cannot tell its end from an error by `?`")]
+    #[inline]
+    pub fn next(&mut self) -> Result<Option<Item>, Error> {
+        // A block is what mostly comes; everything else is found out from what is left behind.
+        match self.advance() {
+            Ok(Next::Block) => Ok(Some(Item::Block(self.take_block()))),
+            Ok(Next::Event(event)) => Ok(Some(Item::Event(event))),
+            Ok(Next::End) => Ok(None),
+            Err(error) => self.give_up(error),
+        }
+    }
+
+    #[inline]
+    fn take_block(&mut self) -> Block {
+        let block = self.block;
+        self.block.insns = 0;
+        block
+    }
+
+    #[cold]
+    fn give_up(&mut self, error: Error) -> Result<Option<Item>, Error> {
+        if self.block.insns > 0 {
+            self.failed = Some(error);
+            self.walker.failed = true;
+            return Ok(Some(Item::Block(self.take_block())));
+        }
+        self.walker.give_up(error);
+        Err(error)
+    }
+
+    #[inline]
+    fn advance(&mut self) -> Result<Next, Error> {
+        if self.walker.executed.is_none()
+            && !self.walker.failed
+            && let Some(mode) = self.bulk_mode()
+        {
+            return self.run(mode);
+        }
+        self.step()
+    }
+
+    /// The mode to run in, when no event has its place before the next branch that the trace decides, and none is made
+    /// of that branch.
+    #[inline]
+    pub(super) fn bulk_mode(&self) -> Option<ExecMode> {
+        let goes_on = self.walker.tracing == Tracing::On && self.walker.awaits_branch();
+        self.walker.mode.filter(|_| goes_on && !self.walker.config().flags.ticks)
+    }
+}

@@ -1,0 +1,14 @@
+//! What was seen of a trace.
+
+/// What a decoder has seen so far, over all synchronisations.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Packets of every kind.
+    pub packets: u64,
+    /// PSB packets.
+    pub psbs: u64,
+    /// OVF packets: each stands for packets that were lost.
+    pub overflows: u64,
+    /// TraceStop packets.
+    pub stops: u64,
+}

@@ -1,0 +1,86 @@
+//! Where an event decoder begins: at a PSB, with nothing known.
+
+use super::{Event, EventDecoder, clock::Clock, control::Control, fup::Waiting, mode::Mode, power::Power};
+use crate::{error::Error, packet::Packet};
+
+impl EventDecoder<'_> {
+    /// Goes to the next PSB and returns its offset; `None` when none follows.
+    ///
+    /// Everything that was known is forgotten, except the counters.
+    pub fn sync_forward(&mut self) -> Option<u64> {
+        self.forget();
+        let psb = self.packets.sync_forward();
+        self.synced = psb.is_some();
+        psb
+    }
+
+    /// Goes to the last PSB before the current position and returns its offset; `None` when there is none.
+    pub fn sync_backward(&mut self) -> Option<u64> {
+        self.forget();
+        let psb = self.packets.sync_backward();
+        self.synced = psb.is_some();
+        psb
+    }
+
+    /// Goes back to a PSB that was read already, for the next synchronisation to find it.
+    pub(crate) fn rewind(&mut self, psb: u64) {
+        self.packets.set_offset(psb);
+    }
+
+    /// Goes behind the PSB at `offset`, if there is one, so that the next synchronisation does not find it.
+    pub(crate) fn pass_psb(&mut self, offset: u64) {
+        let mut packets = self.packets.clone();
+        packets.set_offset(offset);
+        if let Some(Ok((_, Packet::Psb))) = packets.next() {
+            // Synchronising begins a PSB's length less one before, to find one that a bad packet seemed to hold.
+            self.packets.set_offset(packets.offset());
+        }
+    }
+
+    /// Whether it gives events: it found a PSB, and there was no error since.
+    pub(crate) fn is_synced(&self) -> bool {
+        self.synced
+    }
+
+    /// The offset of the packet that is held once all events given out are used: see [`Event::held`].
+    pub(crate) fn held_next(&self) -> u64 {
+        if self.ended { self.packets.bytes().len() as u64 } else { self.packets.offset() }
+    }
+
+    /// The PSB whose status updates came last.
+    pub(crate) fn status_psb(&self) -> u64 {
+        self.status_psb
+    }
+
+    /// The next status update of the PSB+ that is being given out.
+    pub(crate) fn next_status(&mut self) -> Result<Option<Event>, Error> {
+        match &self.replay {
+            Some(replay) if !replay.maintenance => match self.ready.pop() {
+                Some(event) => Ok(Some(event)),
+                None => self.replay(),
+            },
+            _ => Ok(None),
+        }
+    }
+
+    fn forget(&mut self) {
+        self.synced = false;
+        self.ended = false;
+        self.last_ip.reset();
+        self.tracing = false;
+        self.clock = Clock::default();
+        self.ready.clear();
+        self.replay = None;
+        self.mode = Mode::new();
+        self.drop_waiting();
+        self.overflow = false;
+    }
+
+    /// Forgets the packets that wait for others.
+    pub(super) fn drop_waiting(&mut self) {
+        self.waiting = Waiting::new();
+        self.branch = None;
+        self.power = Power::new();
+        self.control = Control::new();
+    }
+}

@@ -1,0 +1,100 @@
+//! What comes next in the trace: outcomes and the event behind them, and errors with their place.
+
+use super::walker::Walker;
+use crate::{
+    error::{Error, ErrorKind},
+    event::{Event, EventKind},
+};
+
+impl Walker<'_> {
+    /// Makes known what comes next in the trace, an outcome or an event; `false` at the end of the trace.
+    #[inline]
+    pub(super) fn look(&mut self) -> Result<bool, Error> {
+        while self.tnt.is_empty() {
+            if !matches!(self.event, None | Some(Event { kind: EventKind::Tnt(_), .. })) {
+                break;
+            }
+            match self.next_event()? {
+                Some(event @ Event { kind: EventKind::Tnt(tnt), .. }) => {
+                    self.tnt_event = self.config().flags.ticks.then_some(event);
+                    let offset = self.events.offset() as usize;
+                    let more = self.tnt.fill(tnt, if self.bulk { self.events.trace() } else { &[] }, offset);
+                    if more > 0 {
+                        self.packets += more as u64;
+                        self.events.rewind((offset + more) as u64);
+                    }
+                }
+                Some(event) => self.event = Some(event),
+                None => return Ok(false),
+            }
+        }
+        Ok(true)
+    }
+
+    /// The next event, which may have been read already.
+    #[inline]
+    pub(super) fn next_event(&mut self) -> Result<Option<Event>, Error> {
+        match (self.event.take(), self.deferred.take()) {
+            (Some(event), _) => Ok(Some(event)),
+            (None, Some(error)) => Err(error),
+            (None, None) => self.events.next(),
+        }
+    }
+
+    /// Reads on to the next event already when one outcome is left; an error in it is kept until it is its turn.
+    pub(super) fn look_ahead(&mut self) {
+        if self.tnt.len() == 1 && self.event.is_none() && self.deferred.is_none() {
+            match self.events.next() {
+                Ok(event) => self.event = event,
+                Err(error) => self.deferred = Some(error),
+            }
+        }
+    }
+
+    /// The next event, when no outcomes are before it.
+    #[inline]
+    pub(super) fn event_if_next(&self) -> Option<&Event> {
+        self.event.as_ref().filter(|_| self.tnt.is_empty())
+    }
+
+    /// Whether what is known of the trace is a branch, and no event has its place before that.
+    #[inline]
+    pub(crate) fn awaits_branch(&self) -> bool {
+        !self.tnt.is_empty() || matches!(self.event, Some(Event { kind: EventKind::Tip, status: false, .. }))
+    }
+
+    /// Gives the outcomes back that are not of the packet that comes next.
+    #[cold]
+    pub(super) fn give_back(&mut self) {
+        self.give_back_behind(0);
+    }
+
+    /// Gives the outcomes back that are not of the packet with the one that comes next, or with one `before` it.
+    fn give_back_behind(&mut self, before: u8) {
+        if !self.tnt.is_empty()
+            && let Some((offset, packets)) = self.tnt.give_back(self.events.trace(), before)
+        {
+            self.packets -= packets as u64;
+            self.events.rewind(offset as u64);
+        }
+    }
+
+    /// An error at the packet that the decoder holds.
+    #[cold]
+    pub(crate) fn fail(&mut self, kind: ErrorKind) -> Error {
+        self.give_back();
+        Error { offset: self.offset(), kind }
+    }
+
+    /// An error at the packet with the outcome that was taken last.
+    #[cold]
+    pub(super) fn fail_at_outcome(&mut self, kind: ErrorKind) -> Error {
+        self.give_back_behind(1);
+        Error { offset: self.offset(), kind }
+    }
+
+    #[cold]
+    pub(super) fn mismatch(&mut self) -> Error {
+        self.fail(ErrorKind::TraceMismatch { ip: self.ip })
+    }
+}

@@ -1,0 +1,45 @@
+//! Bytes of an image to an instruction.
+
+use crate::{
+    error::ErrorKind,
+    image::{Image, Window},
+    insn::{self, Insn, InsnError},
+    mode::ExecMode,
+};
+
+/// The instruction at `ip`, and the part of the image that its first byte is in; `window` is looked at first.
+#[inline]
+pub(crate) fn fetch<'a>(
+    image: Image<'a>,
+    cr3: Option<u64>,
+    window: Window<'a>,
+    ip: u64,
+    mode: ExecMode,
+) -> Result<(Window<'a>, Insn), ErrorKind> {
+    match insn::decode(window.from(ip), mode, ip) {
+        Ok(insn) => Ok((window, insn)),
+        Err(error) => fetch_elsewhere(error, image, cr3, ip, mode),
+    }
+}
+
+/// An instruction that is not as a whole where the last one was, as the error says.
+#[cold]
+pub(super) fn fetch_elsewhere(
+    error: InsnError,
+    image: Image<'_>,
+    cr3: Option<u64>,
+    ip: u64,
+    mode: ExecMode,
+) -> Result<(Window<'_>, Insn), ErrorKind> {
+    if error != InsnError::Truncated {
+        return Err(ErrorKind::UnknownInstruction { ip });
+    }
+    let window = image.window(ip, cr3).ok_or(ErrorKind::NoMemory { ip })?;
+    let mut bytes = [0; insn::MAX_LEN];
+    let len = image.read(ip, cr3, &mut bytes);
+    match insn::decode(bytes.get(..len).unwrap_or_default(), mode, ip) {
+        Ok(insn) => Ok((window, insn)),
+        Err(InsnError::Truncated) => Err(ErrorKind::NoMemory { ip }),
+        Err(_) => Err(ErrorKind::UnknownInstruction { ip }),
+    }
+}

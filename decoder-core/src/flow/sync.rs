@@ -1,0 +1,71 @@
+//! Where a walk begins: at a PSB, with the status updates behind it.
+
+use super::walker::Walker;
+use crate::{
+    error::Error,
+    event::{Event, EventKind},
+};
+
+impl Walker<'_> {
+    /// Goes to the next PSB and returns its offset; `None` when none follows.
+    pub(crate) fn sync_forward(&mut self) -> Option<u64> {
+        self.forget();
+        self.psb = None;
+        self.events.sync_forward()
+    }
+
+    /// Goes to the PSB from which on nothing was given out yet and returns its offset; `None` when there is none.
+    pub(crate) fn resync(&mut self) -> Option<u64> {
+        if let Some(psb) = self.psb {
+            self.events.rewind(psb);
+        }
+        self.sync_forward()
+    }
+
+    /// Goes to the last PSB before the current position and returns its offset; `None` when there is none.
+    pub(crate) fn sync_backward(&mut self) -> Option<u64> {
+        self.forget();
+        self.psb = None;
+        self.events.sync_backward()
+    }
+
+    /// The offset of the packet that the decoder holds: the first one that is not an event yet, see [`Event::held`];
+    /// where the trace ends once everything was used.
+    pub(super) fn held(&self) -> u64 {
+        self.event.map_or_else(|| self.events.held_next(), |event| event.held)
+    }
+
+    /// Goes to the next PSB as libipt does, and returns its offset: a PSB that is the packet which the decoder holds is
+    /// not found.
+    pub(super) fn sync_forward_from_held(&mut self) -> Option<u64> {
+        if self.failed {
+            self.events.pass_psb(self.held());
+        }
+        self.sync_forward()
+    }
+
+    /// The next status update of the PSB+ that the walk has synchronised onto, applied; `None` behind the last, or where
+    /// the trace ends in it.
+    pub(super) fn next_status(&mut self) -> Result<Option<Event>, Error> {
+        let first = !core::mem::replace(&mut self.started, true);
+        let event = if first { self.events.next()? } else { self.events.next_status()? };
+        match event {
+            Some(event) if event.status => {
+                self.event = Some(event);
+                self.apply(event).map_err(|kind| Error { offset: event.offset, kind })?;
+                self.event = None;
+                Ok(Some(event))
+            }
+            other => {
+                self.event = other;
+                Ok(None)
+            }
+        }
+    }
+
+    /// Whether the next thing in the trace is an event that has its place on the way, not an outcome or a target.
+    pub(super) fn awaits_event(&self) -> bool {
+        self.tnt.is_empty()
+            && self.event.is_some_and(|event| !matches!(event.kind, EventKind::Tip | EventKind::Tnt(_)))
+    }
+}

@@ -1,0 +1,299 @@
+//! The walk that both decoders are made of: from event to event, one instruction after the other.
+//!
+//! [`InsnDecoder`](super::InsnDecoder) gives each step of it out. [`BlockDecoder`](crate::block::BlockDecoder) takes
+//! many steps at a time where nothing but branches is to be expected, and is a walker like any other elsewhere.
+
+use super::{Insn, fetch, place, tnt::Outcomes, walk::Walk};
+use crate::{
+    config::Config,
+    error::{Error, ErrorKind},
+    event::{Counters, Event, EventDecoder, EventKind},
+    image::{Image, Window},
+    insn::{self, InsnError},
+    mode::ExecMode,
+    ret_stack::ReturnStack,
+};
+
+/// Where a walk is, and what it knows of what comes.
+#[derive(Clone, Debug)]
+pub(crate) struct Walker<'a> {
+    pub(super) events: EventDecoder<'a>,
+    /// Short TNTs that follow each other are read at once, without the event decoder.
+    pub(super) bulk: bool,
+    /// Packets that were read like that.
+    pub(super) packets: u64,
+    pub(crate) image: Image<'a>,
+    /// The part of the image that the last instruction came from.
+    pub(crate) window: Window<'a>,
+    /// Outcomes that were not used yet. While there are some, `event` is behind them.
+    pub(super) tnt: Outcomes,
+    /// The next event.
+    pub(super) event: Option<Event>,
+    /// Where the walk is: the instruction in `executed`, or else the one that comes next.
+    pub(crate) ip: u64,
+    /// The instruction that was executed last, as long as the walk has not left it.
+    pub(crate) executed: Option<insn::Insn>,
+    pub(crate) tracing: Tracing,
+    pub(crate) mode: Option<ExecMode>,
+    /// Packets were lost and a MODE.Exec may have been among them: the next PSB+ says what mode it is.
+    pub(super) mode_lost: bool,
+    pub(crate) speculative: bool,
+    pub(crate) cr3: Option<u64>,
+    /// Where packet generation was disabled; 0 where that is not known.
+    pub(super) stopped_at: u64,
+    pub(super) returns: ReturnStack,
+    pub(crate) walk: Walk,
+    /// The last PSB, when no instruction was executed since.
+    pub(crate) psb: Option<u64>,
+    /// A tick at the branch that was left last.
+    pub(super) tick: Option<Event>,
+    /// The TNT whose outcomes are in `tnt`, until the first of them is used; only for ticks.
+    pub(super) tnt_event: Option<Event>,
+    /// An error that comes behind the outcomes that are left.
+    pub(super) deferred: Option<Error>,
+    /// What ended the last run.
+    pub(super) error: Option<Error>,
+    /// The status updates of the PSB+ synchronised onto were given out.
+    pub(super) started: bool,
+    /// The time of the last event.
+    pub(super) time: u64,
+    /// Nothing more until a synchronisation or a recovery.
+    pub(crate) failed: bool,
+}
+
+/// Whether packet generation is on, as far as the walk has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Tracing {
+    Unknown,
+    Off,
+    On,
+}
+
+/// What comes next on the way.
+pub(crate) enum Due {
+    /// The instruction at `ip`.
+    Insn,
+    /// This event, which was applied.
+    Event(Event),
+    /// An event, which was not asked for.
+    Held,
+    /// The end of the trace.
+    End,
+}
+
+impl<'a> Walker<'a> {
+    /// A walk in front of `trace`. With `bulk` it reads short TNTs many at a time; ticks need them one by one.
+    pub(crate) fn new(trace: &'a [u8], image: Image<'a>, config: Config<'a>, bulk: bool) -> Self {
+        Self {
+            events: EventDecoder::with_config(trace, config),
+            bulk: bulk && !config.flags.ticks,
+            packets: 0,
+            image,
+            window: Window::default(),
+            tnt: Outcomes::new(),
+            event: None,
+            ip: 0,
+            executed: None,
+            tracing: Tracing::Unknown,
+            mode: None,
+            mode_lost: false,
+            speculative: false,
+            cr3: None,
+            stopped_at: 0,
+            returns: ReturnStack::new(),
+            walk: Walk::new(),
+            psb: None,
+            tick: None,
+            tnt_event: None,
+            deferred: None,
+            error: None,
+            started: false,
+            time: 0,
+            failed: false,
+        }
+    }
+
+    /// Goes in front of another trace of the same image.
+    pub(crate) fn set_trace(&mut self, trace: &'a [u8]) {
+        self.forget();
+        self.psb = None;
+        self.packets = 0;
+        self.events = EventDecoder::with_config(trace, *self.config());
+    }
+
+    pub(super) fn forget(&mut self) {
+        self.window = Window::default();
+        self.tnt.clear();
+        self.event = None;
+        self.ip = 0;
+        self.executed = None;
+        self.tracing = Tracing::Unknown;
+        self.mode = None;
+        self.mode_lost = false;
+        self.speculative = false;
+        self.cr3 = None;
+        self.stopped_at = 0;
+        self.returns.clear();
+        self.walk = Walk::new();
+        self.tick = None;
+        self.tnt_event = None;
+        self.deferred = None;
+        self.error = None;
+        self.started = false;
+        self.time = 0;
+        self.failed = false;
+    }
+
+    /// The offset of the packet that completed the next event, or of the packet that comes next when no event is
+    /// known, or where the trace ends.
+    pub(crate) fn offset(&self) -> u64 {
+        self.event.map_or_else(|| self.events.offset(), |event| event.offset)
+    }
+
+    #[inline]
+    pub(crate) fn config(&self) -> &Config<'a> {
+        self.events.config()
+    }
+
+    pub(crate) fn trace(&self) -> &'a [u8] {
+        self.events.trace()
+    }
+
+    /// The address of the instruction that comes next, or was executed last; `None` while tracing is off.
+    pub(crate) fn place(&self) -> Option<u64> {
+        (self.tracing == Tracing::On).then_some(self.ip)
+    }
+
+    pub(crate) fn counters(&self) -> Counters {
+        let counters = self.events.counters();
+        Counters { packets: counters.packets + self.packets, ..counters }
+    }
+
+    /// Leaves the instruction that was executed last and goes to what comes next; with `hold` not over an event.
+    ///
+    /// An event behind an instruction has its place before the instruction is left; so what the walk knows while it is
+    /// held is what was true at that instruction.
+    #[inline]
+    pub(crate) fn advance(&mut self, hold: bool) -> Result<Due, Error> {
+        if let Some(executed) = self.executed {
+            if !self.look()? {
+                return Ok(Due::End);
+            }
+            if let Some(event) = self.event_if_next() {
+                if place::is_behind(event, &executed, self.ip) || self.leads_out_by_skl014(&executed, event) {
+                    return Ok(if hold { Due::Held } else { self.take_behind(executed) });
+                }
+                // Where packets were lost behind a branch, nothing says where it led.
+                if event.kind == EventKind::Overflow {
+                    self.executed = None;
+                }
+            }
+            if self.executed.is_some() {
+                self.leave(executed)?;
+                self.executed = None;
+                if place::needs_trace(executed.class) && self.config().errata.bdm64 {
+                    self.jump_by_bdm64()?;
+                }
+            }
+        }
+        if self.tick.is_some() {
+            return Ok(if hold { Due::Held } else { self.take_tick() });
+        }
+        while self.look()? {
+            match self.event_if_next() {
+                Some(event) if self.is_here(event) => {}
+                _ => return Ok(Due::Insn),
+            }
+            if hold {
+                return Ok(Due::Held);
+            }
+            if let Some(event) = self.take_here()? {
+                return Ok(Due::Event(event));
+            }
+        }
+        Ok(Due::End)
+    }
+
+    #[cold]
+    fn take_tick(&mut self) -> Due {
+        self.tick.take().map_or(Due::Held, Due::Event)
+    }
+
+    /// Applies the next event, whose place is behind `insn`.
+    #[cold]
+    fn take_behind(&mut self, insn: insn::Insn) -> Due {
+        self.event.take().map_or(Due::Held, |event| Due::Event(self.apply_behind(event, insn)))
+    }
+
+    /// Applies the next event, whose place is here, and gives it back if it is one to be given out.
+    #[cold]
+    fn take_here(&mut self) -> Result<Option<Event>, Error> {
+        let Some(event) = self.event else { return Ok(None) };
+        if self.is_entry_by_skd022(&event) {
+            return Ok(None);
+        }
+        let applied = self.apply(event).map_err(|kind| Error { offset: event.offset, kind })?;
+        self.event = None;
+        Ok(applied)
+    }
+
+    /// Executes the instruction at `ip`, if `accept` says so of it.
+    #[inline]
+    pub(crate) fn execute_if(
+        &mut self,
+        accept: impl FnOnce(&Self, &insn::Insn, ExecMode) -> bool,
+    ) -> Result<Option<Insn>, Error> {
+        let ip = self.ip;
+        let (Tracing::On, Some(mode)) = (self.tracing, self.mode) else {
+            return Err(self.cannot_execute());
+        };
+        let insn = match insn::decode(self.window.from(ip), mode, ip) {
+            Ok(insn) => insn,
+            Err(error) => self.fetch_elsewhere(error, mode)?,
+        };
+        if !accept(self, &insn, mode) {
+            return Ok(None);
+        }
+        self.executed = Some(insn);
+        self.psb = None;
+        self.walk.step(1);
+        Ok(Some(Insn { ip, len: insn.len, class: insn.class, mode, speculative: self.speculative }))
+    }
+
+    #[cold]
+    fn fetch_elsewhere(&mut self, error: InsnError, mode: ExecMode) -> Result<insn::Insn, Error> {
+        match fetch::fetch_elsewhere(error, self.image, self.cr3, self.ip, mode) {
+            Ok((window, insn)) => {
+                self.window = window;
+                Ok(insn)
+            }
+            Err(kind) => Err(self.fail(kind)),
+        }
+    }
+
+    #[cold]
+    fn cannot_execute(&mut self) -> Error {
+        let ip = self.ip;
+        match self.tracing {
+            Tracing::On => self.fail(ErrorKind::UnknownMode { ip }),
+            // The event decoder lets nothing through that needs code while tracing is off.
+            _ => self.fail(ErrorKind::TraceMismatch { ip }),
+        }
+    }
+
+    /// Gives nothing more until the next synchronisation or recovery.
+    #[cold]
+    pub(crate) fn give_up(&mut self, error: Error) {
+        self.error = Some(error);
+        if let Some(Event {
+            kind: EventKind::Enabled { .. } | EventKind::Disabled,
+            status: true,
+            offset,
+            ..
+        }) = self.event
+        {
+            self.psb = Some(offset);
+        }
+        self.failed = true;
+    }
+}
