@@ -62,7 +62,7 @@ pub(crate) struct TrapFrame {
 
 extern "C" fn trap(frame: &mut TrapFrame) {
     match frame.vector {
-        NMI if crate::trace::pmi() => {}
+        NMI if crate::trace::pmi(frame.rip) => {}
         BREAKPOINT => _ = BREAKPOINTS.fetch_add(1, Relaxed),
         UNDEFINED if frame.cs & 3 == 0 && paging::code_at(frame.rip) == Some([0x0f, 0x0b]) => {
             UNDEFINED_INSTRUCTIONS.fetch_add(1, Relaxed);
@@ -81,7 +81,7 @@ extern "C" fn trap(frame: &mut TrapFrame) {
         }
         vector if vector == PMI_VECTOR.into() => {
             // One that nobody asked for is counted where the handler is.
-            crate::trace::pmi();
+            crate::trace::pmi(frame.rip);
             apic::end_of_interrupt();
         }
         vector if vector == SYSTEM_CALL_VECTOR.into() => user::interrupt_call(frame),

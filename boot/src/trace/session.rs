@@ -13,7 +13,7 @@ use pugmark_kernel::drain::{Piece, Sink};
 use pugmark_kernel::lapic::XApic;
 use pugmark_kernel::loss::Loss;
 use pugmark_kernel::msr::GeneralProtection;
-use pugmark_kernel::pmi::{Counts, Handler, Pmi};
+use pugmark_kernel::pmi::{Counts, Handler, Pmi, PmiSource};
 use pugmark_kernel::pt::{Running, StartError, StopFailed, Stopped, Unit};
 use pugmark_kernel::slot::Slot;
 use x86_64::instructions::interrupts;
@@ -153,10 +153,10 @@ impl Ready {
     }
 }
 
-/// The tracing unit's interrupt; false if it is none of it.
-pub(crate) fn pmi() -> bool {
+/// The tracing unit's interrupt, which came at RIP `interrupted`; false if it is none of it.
+pub(crate) fn pmi(interrupted: u64) -> bool {
     // A handler that finds the slot taken has left a note there.
-    TRACER.in_handler(handle).unwrap_or(true)
+    TRACER.in_handler(|slot| handle(slot, Some(interrupted))).unwrap_or(true)
 }
 
 /// Interrupts with nothing being traced, since this was asked last.
@@ -164,17 +164,23 @@ pub(super) fn take_strays() -> u64 {
     STRAYS.swap(0, Relaxed)
 }
 
+/// Serves an interrupt that came while the slot was taken.
 fn serve(slot: &mut Option<Tracer>) {
-    handle(slot);
+    handle(slot, None);
 }
 
-fn handle(slot: &mut Option<Tracer>) -> bool {
+fn handle(slot: &mut Option<Tracer>, interrupted: Option<u64>) -> bool {
     let Some(Tracer { running, handler, archive, msr, apic, fault }) = slot else {
         STRAYS.fetch_add(1, Relaxed);
         return true;
     };
     let mut source = running.source(archive);
-    match handler.handle(msr, apic, &mut [&mut source]) {
+    let sources: &mut [&mut dyn PmiSource] = &mut [&mut source];
+    let handled = match interrupted {
+        Some(rip) => handler.handle_at(rip, msr, apic, sources),
+        None => handler.handle(msr, apic, sources),
+    };
+    match handled {
         Ok(pmi) => pmi != Pmi::NotOurs,
         Err(error) => {
             fault.get_or_insert(error);
