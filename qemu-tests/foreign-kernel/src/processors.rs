@@ -28,7 +28,7 @@ const FIRST_SESSION: u32 = 10;
 /// The session a processor announces behind its work, while it waits.
 const WAITING_SESSION: u32 = 20;
 
-/// What a processor found from one start to the next.
+/// What a processor found at a start, and what it did then.
 struct Start {
     id: AtomicU32,
     /// EDX and CR0 as it began.
@@ -37,6 +37,11 @@ struct Start {
     /// Registers of the local APIC as it began.
     svr: AtomicU32,
     tpr: AtomicU32,
+    lvt_pc: AtomicU32,
+    /// Interrupts that wait or are in service: all such registers in one.
+    interrupts: AtomicU32,
+    /// DR0.
+    breakpoint: AtomicU64,
     /// What the work came to.
     result: AtomicU64,
     /// Bytes of trace; all ones: something faulted.
@@ -50,6 +55,9 @@ static FOUND: [Start; STARTS] = [const {
         cr0: AtomicU32::new(0),
         svr: AtomicU32::new(0),
         tpr: AtomicU32::new(0),
+        lvt_pc: AtomicU32::new(0),
+        interrupts: AtomicU32::new(0),
+        breakpoint: AtomicU64::new(0),
         result: AtomicU64::new(0),
         bytes: AtomicU64::new(0),
     }
@@ -107,7 +115,13 @@ pub(crate) fn run(processors: usize, expected: u64) -> Result<(), &'static str> 
 fn fresh(found: &Start, signature: u32) -> Result<(), &'static str> {
     check(found.edx.load(Ordering::Relaxed) == signature, "EDX is not the processor's signature")?;
     check(found.svr.load(Ordering::Relaxed) == 0xff, "the local APIC is on, or has a spurious vector")?;
-    check(found.tpr.load(Ordering::Relaxed) == 0, "the local APIC has a priority")
+    check(found.tpr.load(Ordering::Relaxed) == 0, "the local APIC has a priority")?;
+    check(
+        found.lvt_pc.load(Ordering::Relaxed) == 1 << 16,
+        "the entry of performance monitoring is not masked",
+    )?;
+    check(found.interrupts.load(Ordering::Relaxed) == 0, "an interrupt has outlived INIT")?;
+    check(found.breakpoint.load(Ordering::Relaxed) == 0, "DR0 is not 0")
 }
 
 /// What a further processor does; `start` counts the starts from 1.
@@ -120,9 +134,17 @@ extern "C" fn further_main(start: u32, edx: u32, cr0: u32) -> ! {
     found.cr0.store(cr0, Ordering::Relaxed);
     found.svr.store(local_apic(0xf0), Ordering::Relaxed);
     found.tpr.store(local_apic(0x80), Ordering::Relaxed);
+    found.lvt_pc.store(local_apic(0x340), Ordering::Relaxed);
+    let in_service_or_waiting = (0x100..0x180).chain(0x200..0x280).step_by(0x10).map(local_apic);
+    found.interrupts.store(in_service_or_waiting.fold(0, |all, one| all | one), Ordering::Relaxed);
+    found.breakpoint.store(dr0(), Ordering::Relaxed);
+    trace_work(start as usize);
+    // What the next INIT has to undo: an interrupt that is never taken, among others.
+    set_dr0(0x1000);
     set_local_apic(0xf0, 0x1ff);
     set_local_apic(0x80, 0x20);
-    trace_work(start as usize);
+    set_local_apic(0x340, 0x41);
+    set_local_apic(0x300, 0x4_4040);
     announce(WAITING_SESSION + start);
     DONE.fetch_add(1, Ordering::Release);
     loop {
@@ -203,6 +225,18 @@ fn local_apic(register: usize) -> u32 {
 fn set_local_apic(register: usize, value: u32) {
     // SAFETY: the local APIC's page is mapped.
     unsafe { ((0xfee0_0000 + register) as *mut u32).write_volatile(value) }
+}
+
+fn dr0() -> u64 {
+    let value;
+    // SAFETY: reading a debug register has no effect.
+    unsafe { asm!("mov {}, dr0", out(reg) value, options(nomem, nostack)) };
+    value
+}
+
+fn set_dr0(value: u64) {
+    // SAFETY: no breakpoint is enabled.
+    unsafe { asm!("mov dr0, {}", in(reg) value, options(nomem, nostack)) };
 }
 
 fn announce(session: u32) {

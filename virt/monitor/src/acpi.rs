@@ -36,7 +36,8 @@ fn madt(rsdp: u64, memory: &impl GuestMemory) -> Option<u64> {
         let low: u64 = u32::from_le_bytes(bytes(memory, at)?).into();
         let high: u64 = if width == 8 { u32::from_le_bytes(bytes(memory, at + 4)?).into() } else { 0 };
         let table = high << 32 | low;
-        if bytes::<4>(memory, table)? == *b"APIC" {
+        // One that cannot be read is another one's business.
+        if bytes(memory, table) == Some(*b"APIC") {
             return Some(table);
         }
         at += width;
@@ -88,6 +89,10 @@ mod tests {
     const XSDT: u64 = 0x300;
     const MADT: u64 = 0x400;
     const FADT: u64 = 0x500;
+    /// Where a table lies, 4 GiB above what is another one's place.
+    const BEYOND: u64 = 1 << 32 | EMPTY;
+    /// A MADT with nothing in it.
+    const EMPTY: u64 = 0x580;
 
     /// Firmware's tables; the root pointer is of `revision`.
     fn firmware(revision: u8) -> Vec<u8> {
@@ -100,8 +105,10 @@ mod tests {
         put(RSDT, b"RSDT\x2c\0\0\0");
         put(RSDT + 36, &(FADT as u32).to_le_bytes());
         put(RSDT + 40, &(MADT as u32).to_le_bytes());
-        put(XSDT, b"XSDT\x2c\0\0\0");
-        put(XSDT + 36, &MADT.to_le_bytes());
+        put(XSDT, b"XSDT\x34\0\0\0");
+        put(XSDT + 36, &BEYOND.to_le_bytes());
+        put(XSDT + 44, &MADT.to_le_bytes());
+        put(EMPTY, b"APIC\x2c\0\0\0");
         put(FADT, b"FACP");
         put(MADT, b"APIC\x60\0\0\0");
         let entries: [&[u8]; 6] = [
