@@ -24,31 +24,40 @@ pub fn arguments(log: &Path, ranges: &[Range<u64>]) -> Vec<String> {
     ["-singlestep", "-d", "exec,nochain", "-D", &file, "-dfilter", &filter].map(String::from).to_vec()
 }
 
-/// The addresses of the SVM guest's instructions in a log, in order.
+/// The addresses of the SVM guest's instructions that `processor` began, by a log, in order.
 ///
 /// # Errors
 /// A file that cannot be read or a line that is not of the known form.
-pub fn read(log: &Path) -> Result<Vec<u64>> {
+pub fn read(log: &Path, processor: u16) -> Result<Vec<u64>> {
     let mut addresses = Vec::new();
     for line in BufReader::new(open(log)?).lines() {
         let line = line?;
         if line.starts_with("Trace ") {
-            let (address, flags) = trace_line(&line).with_context(|| format!("unknown form: {line:?}"))?;
-            if flags & SVM_GUEST != 0 {
-                addresses.push(address);
+            let entry = trace_line(&line).with_context(|| format!("unknown form: {line:?}"))?;
+            if entry.processor == processor && entry.flags & SVM_GUEST != 0 {
+                addresses.push(entry.address);
             }
         }
     }
     Ok(addresses)
 }
 
-/// Address and flags of `Trace 0: 0x… [cs_base/pc/flags/cflags] …`.
-fn trace_line(line: &str) -> Option<(u64, u64)> {
-    let (_, fields) = line.split_once('[')?;
+/// A line of the log.
+#[derive(Debug, PartialEq, Eq)]
+struct Entry {
+    processor: u16,
+    address: u64,
+    flags: u64,
+}
+
+/// Reads `Trace processor: 0x… [cs_base/pc/flags/cflags] …`.
+fn trace_line(line: &str) -> Option<Entry> {
+    let (processor, rest) = line.strip_prefix("Trace ")?.split_once(':')?;
+    let (_, fields) = rest.split_once('[')?;
     let mut fields = fields.split_once(']')?.0.split('/');
     let mut hex = || u64::from_str_radix(fields.next()?, 16).ok();
-    let (_cs_base, pc, flags) = (hex()?, hex()?, hex()?);
-    Some((pc, flags))
+    let (_cs_base, address, flags) = (hex()?, hex()?, hex()?);
+    Some(Entry { processor: processor.parse().ok()?, address, flags })
 }
 
 /// How the two accounts agree.
@@ -200,8 +209,9 @@ mod tests {
 
     #[test]
     fn reads_the_form_that_qemu_writes() {
-        let line = "Trace 0: 0x7f5b3c000100 [0000000000000000/0000000000101234/00a0c0b3/ff000201] main";
-        assert_eq!(trace_line(line), Some((0x10_1234, 0x00a0_c0b3)));
+        let line = "Trace 3: 0x7f5b3c000100 [0000000000000000/0000000000101234/00a0c0b3/ff000201] main";
+        let entry = Entry { processor: 3, address: 0x10_1234, flags: 0x00a0_c0b3 };
+        assert_eq!(trace_line(line), Some(entry));
         assert_eq!(trace_line("Trace 0: 0x7f5b3c000100"), None);
     }
 }
