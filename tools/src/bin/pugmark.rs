@@ -1,7 +1,7 @@
 //! Decodes traces to totals, and measures how fast.
 
 use clap::{Parser, Subcommand};
-use pugmark_tools::pugmark::{bench, decode};
+use pugmark_tools::pugmark::{bench, decode, pmc};
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 use pugmark_tools::record::command as record;
 use std::{io, process::ExitCode};
@@ -19,6 +19,8 @@ enum Command {
     Decode(decode::Options),
     /// Decode a trace from memory again and again and print how fast
     Bench(bench::Options),
+    /// Program AMD's performance counters by libpfm's event names
+    Pmc(pmc::Command),
     /// Run a program and make a trace of it, on any processor
     #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
     Record(record::Command),
@@ -28,6 +30,7 @@ fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Decode(options) => decode::run(&options),
         Command::Bench(options) => bench::run(&options),
+        Command::Pmc(command) => pmc::run(&command),
         #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
         Command::Record(options) => record::run(&options),
     };

@@ -16,4 +16,5 @@ pub mod decode;
 pub mod input;
 pub mod layers;
 pub mod options;
+pub mod pmc;
 pub mod progress;

@@ -1,0 +1,45 @@
+//! Compiles the event tables, `events/*.tsv`, to static Rust.
+//!
+//! A family's table has a row for each event and, behind a tab, a row for each of its unit masks: name, code,
+//! marks. `text.tsv` describes them, for all families at once; its rows are a name and a sentence.
+
+mod emit;
+mod row;
+mod table;
+mod text;
+
+use std::{env, fs, path::Path, process::ExitCode};
+
+/// The families, by the name of their file. The static table has the same name in capitals.
+const FAMILIES: [&str; 3] = ["k7", "k8", "fam10h"];
+
+fn main() -> ExitCode {
+    println!("cargo::rerun-if-changed=build");
+    println!("cargo::rerun-if-changed=events");
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<(), String> {
+    let words = read("text")?;
+    let text = text::Text::parse(&words).map_err(|error| format!("events/text.tsv:{error}"))?;
+    let mut rust = emit::Rust::default();
+    for family in FAMILIES {
+        let place = |error| format!("events/{family}.tsv:{error}");
+        let events = table::parse(&read(family)?).map_err(place)?;
+        rust.table(&family.to_uppercase(), &events, &text).map_err(place)?;
+    }
+    let out = env::var("OUT_DIR").map_err(|error| format!("OUT_DIR: {error}"))?;
+    let out = Path::new(&out).join("tables.rs");
+    fs::write(&out, rust.finish()).map_err(|error| format!("{}: {error}", out.display()))
+}
+
+fn read(name: &str) -> Result<String, String> {
+    let path = Path::new("events").join(name).with_extension("tsv");
+    fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))
+}

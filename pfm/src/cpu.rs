@@ -1,0 +1,144 @@
+//! Processors by libpfm3's revisions.
+
+use crate::{
+    dispatch::{self, Dispatch, DispatchError, FindError, Request, Selection},
+    family::{self, Bank, Family},
+    table::{Absent, Event, Flags, Revision, Scope, UnitMask},
+};
+use core::fmt;
+
+/// A processor revision that libpfm3 programs.
+pub struct Cpu {
+    name: &'static str,
+    title: &'static str,
+    family: &'static Family,
+    revision: Revision,
+}
+
+impl Cpu {
+    /// All of them, oldest first.
+    #[must_use]
+    pub fn all() -> &'static [Self] {
+        &CPUS
+    }
+
+    /// The processor of a name such as `k8_revf`, in whatever case.
+    #[must_use]
+    pub fn by_name(name: &str) -> Option<&'static Self> {
+        CPUS.iter().find(|cpu| cpu.name.eq_ignore_ascii_case(name))
+    }
+
+    /// The processor by its display family, display model and stepping (CPUID.1:EAX).
+    #[must_use]
+    pub fn detect(family: u8, model: u8, stepping: u8) -> Option<&'static Self> {
+        let revision = match family {
+            0xf => family::k8_revision(model, stepping),
+            0x10 => family::fam10h_revision(model),
+            _ => Revision::A,
+        };
+        CPUS.iter().find(|cpu| cpu.family.number == family && cpu.revision == revision)
+    }
+
+    /// Its name: family and revision.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// What processor it is.
+    #[must_use]
+    pub const fn title(&self) -> &'static str {
+        self.title
+    }
+
+    /// The counters and their registers.
+    #[must_use]
+    pub const fn bank(&self) -> Bank {
+        self.family.bank
+    }
+
+    /// Its events.
+    pub fn events(&self) -> impl Iterator<Item = &'static Event> + use<> {
+        self.family.table.events(self.scope())
+    }
+
+    /// The event of a name, in whatever case.
+    #[must_use]
+    pub fn event(&self, name: &str) -> Option<&'static Event> {
+        self.find(name).ok()
+    }
+
+    /// The unit masks of one of its events.
+    pub fn unit_masks(&self, event: &Event) -> impl Iterator<Item = &'static UnitMask> + use<> {
+        self.scope().masks(event).map(|(_, mask)| mask)
+    }
+
+    /// Selects an event: `EVENT`, and behind it its unit masks, each after a `:`.
+    ///
+    /// A unit mask is a name in whatever case, or a number: the code of one, or the codes of several together. An event
+    /// with unit masks needs one, whatever its default; one without takes none.
+    ///
+    /// # Errors
+    /// The first thing that is wrong with the string.
+    pub fn select<'a>(&'static self, event: &'a str) -> Result<Selection, FindError<'a>> {
+        dispatch::find(self, event)
+    }
+
+    /// Assigns events to counters, sets up the IBS units, and gives the registers to write.
+    ///
+    /// # Errors
+    /// When the request asks for what the processor does not have.
+    pub fn dispatch(&'static self, request: &Request<'_>) -> Result<Dispatch, DispatchError> {
+        dispatch::dispatch(self, request)
+    }
+
+    /// The event select has twelve bits, counters know guest and host, and IBS is there: since family 10h.
+    pub(crate) const fn is_extended(&self) -> bool {
+        self.family.number >= 0x10
+    }
+
+    /// IBS can count dispatched ops: since revision C of family 10h.
+    pub(crate) fn counts_ops(&self) -> bool {
+        self.family.number > 0x10 || self.family.number == 0x10 && self.revision >= Revision::C
+    }
+
+    pub(crate) fn find(&self, name: &str) -> Result<&'static Event, Absent> {
+        self.family.table.find(self.scope(), name)
+    }
+
+    pub(crate) const fn scope(&self) -> Scope {
+        Scope { revision: self.revision, without: Flags::PFM4_ONLY }
+    }
+}
+
+impl PartialEq for Cpu {
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name
+    }
+}
+
+impl Eq for Cpu {}
+
+impl fmt::Debug for Cpu {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Cpu({})", self.name)
+    }
+}
+
+static CPUS: [Cpu; 11] = [
+    cpu("k7", "AMD K7", &family::K7, Revision::A),
+    cpu("k8_revb", "AMD K8, revision B", &family::K8, Revision::B),
+    cpu("k8_revc", "AMD K8, revision C", &family::K8, Revision::C),
+    cpu("k8_revd", "AMD K8, revision D", &family::K8, Revision::D),
+    cpu("k8_reve", "AMD K8, revision E", &family::K8, Revision::E),
+    cpu("k8_revf", "AMD K8, revision F", &family::K8, Revision::F),
+    cpu("k8_revg", "AMD K8, revision G", &family::K8, Revision::G),
+    cpu("fam10h_revb", "AMD family 10h, revision B: Barcelona", &family::FAM10H, Revision::B),
+    cpu("fam10h_revc", "AMD family 10h, revision C: Shanghai", &family::FAM10H, Revision::C),
+    cpu("fam10h_revd", "AMD family 10h, revision D: Istanbul", &family::FAM10H, Revision::D),
+    cpu("fam10h_reve", "AMD family 10h, revision E", &family::FAM10H, Revision::E),
+];
+
+const fn cpu(name: &'static str, title: &'static str, family: &'static Family, revision: Revision) -> Cpu {
+    Cpu { name, title, family, revision }
+}

@@ -1,0 +1,143 @@
+//! Events to counters.
+
+use super::{
+    MOST_COUNTERS,
+    error::DispatchError,
+    find::Selection,
+    output::{Dispatch, IBS_FETCH_PMC, IBS_FETCH_PMD, IBS_OP_PMC, IBS_OP_PMD, Pmc, Pmd},
+    request::{CounterFlags, Request},
+};
+use crate::{
+    cpu::Cpu,
+    levels::Levels,
+    register::{IbsFetchCtl, IbsOpCtl, PerfEvtSel},
+    table::Flags,
+};
+
+/// The levels that no counter has.
+const REFUSED: Levels = Levels::LEVEL1.union(Levels::LEVEL2);
+/// The counter mask is below this.
+const COUNTER_MASKS: u32 = 4;
+/// The address that libpfm3 gives for the control register of its fetch event. The register is at `C001_1030`.
+const IBS_FETCH_EVENT_ADDRESS: u32 = 0xc001_1031;
+
+/// Appends the registers of the events.
+pub(super) fn dispatch(
+    cpu: &'static Cpu,
+    request: &Request<'_>,
+    dispatch: &mut Dispatch,
+) -> Result<(), DispatchError> {
+    let counters = assign(cpu, request)?;
+    for ((index, selection), counter) in request.events.iter().enumerate().zip(counters) {
+        if let Some(mask) = selection.unit_masks().find(|mask| !cpu.scope().has_mask(mask)) {
+            return Err(DispatchError::OtherRevision { event: index, unit_mask: mask.name() });
+        }
+        let (pmc, pmd) = match selection.event.flags() {
+            flags if flags.contains(Flags::IBS_OP) => ibs_op(cpu, index, selection)?,
+            flags if flags.contains(Flags::IBS_FETCH) => ibs_fetch(selection),
+            _ => count(cpu, request, index, counter)?,
+        };
+        dispatch.push(pmc, pmd);
+    }
+    Ok(())
+}
+
+/// The counter of each event: the next that is available, in the order of the events.
+fn assign(cpu: &'static Cpu, request: &Request<'_>) -> Result<[u8; MOST_COUNTERS], DispatchError> {
+    if request.levels.intersects(REFUSED) {
+        return Err(DispatchError::Levels { event: None, levels: request.levels });
+    }
+    let mut assigned = [0; MOST_COUNTERS];
+    let mut free = (0..cpu.bank().counters()).filter(|n| request.unavailable >> n & 1 == 0);
+    for ((index, selection), place) in request.events.iter().enumerate().zip(&mut assigned) {
+        check(cpu, request, index, selection)?;
+        *place = free.next().ok_or(DispatchError::NoCounter { event: index })?;
+    }
+    Ok(assigned)
+}
+
+fn check(
+    cpu: &'static Cpu,
+    request: &Request<'_>,
+    index: usize,
+    selection: &Selection,
+) -> Result<(), DispatchError> {
+    if selection.levels.intersects(REFUSED) {
+        return Err(DispatchError::Levels { event: Some(index), levels: selection.levels });
+    }
+    if selection.has_many_masks() && selection.event.all_masks().iter().all(|mask| mask.is_exclusive()) {
+        return Err(DispatchError::Combination { event: index });
+    }
+    if selection.cpu != cpu {
+        return Err(DispatchError::OtherCpu { event: index, cpu: selection.cpu.name() });
+    }
+    let Some(features) = request.features.as_ref().and_then(|features| features.counters.get(index)) else {
+        return Ok(());
+    };
+    let unknown = features.flags.difference(CounterFlags::all());
+    if !unknown.is_empty() {
+        return Err(DispatchError::Flags { event: index, flags: unknown.bits() });
+    }
+    if features.counter_mask >= COUNTER_MASKS {
+        return Err(DispatchError::CounterMask { event: index, mask: features.counter_mask });
+    }
+    Ok(())
+}
+
+/// A counter that counts.
+fn count(cpu: &Cpu, request: &Request<'_>, index: usize, counter: u8) -> Result<(Pmc, Pmd), DispatchError> {
+    let Some(selection) = request.events.get(index) else { return Err(DispatchError::Nothing) };
+    let levels = if selection.levels.is_empty() { request.levels } else { selection.levels };
+    let mut select = PerfEvtSel::EN
+        .union(PerfEvtSel::INT)
+        .with_event(selection.event.code())
+        .with_unit_mask(unit_mask(selection));
+    select.set(PerfEvtSel::USR, levels.contains(Levels::USER));
+    select.set(PerfEvtSel::OS, levels.contains(Levels::KERNEL));
+    if let Some(features) = request.features.as_ref().and_then(|features| features.counters.get(index)) {
+        // It is below COUNTER_MASKS.
+        select = select.with_counter_mask(features.counter_mask as u8);
+        select.set(PerfEvtSel::INV, features.flags.contains(CounterFlags::INV));
+        select.set(PerfEvtSel::EDGE, features.flags.contains(CounterFlags::EDGE));
+        select.set(PerfEvtSel::GUEST_ONLY, features.flags.contains(CounterFlags::GUEST));
+        select.set(PerfEvtSel::HOST_ONLY, features.flags.contains(CounterFlags::HOST));
+    }
+    if select.intersects(PerfEvtSel::SINCE_FAM10H) && !cpu.is_extended() {
+        return Err(DispatchError::SinceFam10h { event: index });
+    }
+    let bank = cpu.bank();
+    Ok((
+        Pmc { number: counter, address: bank.select_msr(counter), value: select.bits() },
+        Pmd { number: counter, address: bank.counter_msr(counter), rdpmc: u32::from(counter) },
+    ))
+}
+
+/// libpfm3's event that stands for the op unit. It has no period.
+fn ibs_op(cpu: &Cpu, index: usize, selection: &Selection) -> Result<(Pmc, Pmd), DispatchError> {
+    let in_ops = unit_mask(selection) != 1;
+    if in_ops && !cpu.counts_ops() {
+        return Err(DispatchError::NoOpCount { event: Some(index) });
+    }
+    let mut control = IbsOpCtl::EN;
+    control.set(IbsOpCtl::CNT_CTL, in_ops);
+    let address = IbsOpCtl::MSR;
+    Ok((
+        Pmc { number: IBS_OP_PMC, address, value: control.bits() },
+        Pmd { number: IBS_OP_PMD, address, rdpmc: 0 },
+    ))
+}
+
+/// libpfm3's event that stands for the fetch unit. It has no period.
+fn ibs_fetch(selection: &Selection) -> (Pmc, Pmd) {
+    let mut control = IbsFetchCtl::EN;
+    control.set(IbsFetchCtl::RAND_EN, unit_mask(selection) == 1);
+    let address = IBS_FETCH_EVENT_ADDRESS;
+    (
+        Pmc { number: IBS_FETCH_PMC, address, value: control.bits() },
+        Pmd { number: IBS_FETCH_PMD, address, rdpmc: 0 },
+    )
+}
+
+fn unit_mask(selection: &Selection) -> u8 {
+    selection.unit_masks().fold(0, |bits, mask| bits | mask.code())
+}

@@ -1,0 +1,196 @@
+//! What can be wrong with a request.
+
+use crate::levels::Levels;
+use core::{error, fmt};
+
+/// What is wrong with an event string, and where.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FindError<'a> {
+    /// Where it stands in the string, in bytes.
+    pub offset: usize,
+    /// What stands there.
+    pub text: &'a str,
+    /// What is wrong with it.
+    pub kind: FindErrorKind,
+}
+
+/// What is wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FindErrorKind {
+    /// The processor has no event of this name.
+    UnknownEvent,
+    /// Only other revisions of the processor have this event.
+    OtherRevision,
+    /// The event needs a unit mask.
+    MissingUnitMask,
+    /// The event has no unit masks.
+    NoUnitMasks,
+    /// The event has no such unit mask, and none whose codes make up the number.
+    UnknownUnitMask,
+}
+
+impl FindErrorKind {
+    /// The name of libpfm3's error, without its `PFMLIB_ERR_`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::UnknownEvent | Self::OtherRevision => "NOTFOUND",
+            Self::MissingUnitMask | Self::NoUnitMasks | Self::UnknownUnitMask => "UMASK",
+        }
+    }
+}
+
+impl fmt::Display for FindError<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} at {}: {}", self.text, self.offset, self.kind)
+    }
+}
+
+impl fmt::Display for FindErrorKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::UnknownEvent => "the processor has no event of this name",
+            Self::OtherRevision => "only other revisions of the processor have this event",
+            Self::MissingUnitMask => "the event needs a unit mask",
+            Self::NoUnitMasks => "the event has no unit masks",
+            Self::UnknownUnitMask => "not a unit mask of the event",
+        })
+    }
+}
+
+impl error::Error for FindError<'_> {}
+
+/// What is wrong with a request. Events are named by their index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DispatchError {
+    /// Nothing is to be counted or sampled.
+    Nothing,
+    /// The request has no privilege levels.
+    NoLevels,
+    /// A privilege level that counters do not have.
+    Levels {
+        /// The event; none: the request's.
+        event: Option<usize>,
+        /// All levels.
+        levels: Levels,
+    },
+    /// Unknown flags of a counter.
+    Flags {
+        /// The event.
+        event: usize,
+        /// The unknown ones.
+        flags: u32,
+    },
+    /// The counter mask is above 3.
+    CounterMask {
+        /// The event.
+        event: usize,
+        /// The counter mask.
+        mask: u32,
+    },
+    /// More events than counters.
+    TooManyEvents {
+        /// How many events there are.
+        events: usize,
+        /// How many counters the processor has.
+        counters: u8,
+    },
+    /// No counter is left that is available.
+    NoCounter {
+        /// The first event without one.
+        event: usize,
+    },
+    /// The event's unit masks do not go together.
+    Combination {
+        /// The event.
+        event: usize,
+    },
+    /// The event was selected for another processor.
+    OtherCpu {
+        /// The event.
+        event: usize,
+        /// The processor.
+        cpu: &'static str,
+    },
+    /// Only other revisions of the processor have a unit mask.
+    OtherRevision {
+        /// The event.
+        event: usize,
+        /// The unit mask.
+        unit_mask: &'static str,
+    },
+    /// Guest, host or an event select of twelve bits on a processor before family 10h.
+    SinceFam10h {
+        /// The event.
+        event: usize,
+    },
+    /// The processor has no IBS.
+    NoIbs,
+    /// IBS counts no dispatched ops before revision C of family 10h.
+    NoOpCount {
+        /// The event that asks for it; none: the features.
+        event: Option<usize>,
+    },
+}
+
+impl DispatchError {
+    /// The name of libpfm3's error, without its `PFMLIB_ERR_`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Nothing
+            | Self::NoLevels
+            | Self::Levels { .. }
+            | Self::Flags { .. }
+            | Self::CounterMask { .. } => "INVAL",
+            Self::TooManyEvents { .. } | Self::NoCounter { .. } => "NOASSIGN",
+            Self::Combination { .. } => "FEATCOMB",
+            Self::OtherCpu { .. }
+            | Self::OtherRevision { .. }
+            | Self::SinceFam10h { .. }
+            | Self::NoIbs
+            | Self::NoOpCount { .. } => "BADHOST",
+        }
+    }
+}
+
+impl fmt::Display for DispatchError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Nothing => f.write_str("nothing is to be counted or sampled"),
+            Self::NoLevels => f.write_str("no privilege level to count at"),
+            Self::Levels { event: None, levels } => {
+                write!(f, "no counter has the privilege levels {:#x}", levels.bits())
+            }
+            Self::Levels { event: Some(event), levels } => {
+                write!(f, "event {event}: no counter has the privilege levels {:#x}", levels.bits())
+            }
+            Self::Flags { event, flags } => write!(f, "event {event}: unknown flags {flags:#x}"),
+            Self::CounterMask { event, mask } => {
+                write!(f, "event {event}: the counter mask {mask} is above 3")
+            }
+            Self::TooManyEvents { events, counters } => write!(f, "{events} events for {counters} counters"),
+            Self::NoCounter { event } => write!(f, "event {event}: no counter is left"),
+            Self::Combination { event } => write!(f, "event {event}: its unit masks do not go together"),
+            Self::OtherCpu { event, cpu } => write!(f, "event {event}: it was selected for {cpu}"),
+            Self::OtherRevision { event, unit_mask } => {
+                write!(
+                    f,
+                    "event {event}: only other revisions of the processor have the unit mask {unit_mask}"
+                )
+            }
+            Self::SinceFam10h { event } => {
+                write!(f, "event {event}: guest and host are known since family 10h")
+            }
+            Self::NoIbs => f.write_str("the processor has no IBS"),
+            Self::NoOpCount { event: None } => {
+                f.write_str("IBS counts dispatched ops since revision C of family 10h")
+            }
+            Self::NoOpCount { event: Some(event) } => {
+                write!(f, "event {event}: IBS counts dispatched ops since revision C of family 10h")
+            }
+        }
+    }
+}
+
+impl error::Error for DispatchError {}

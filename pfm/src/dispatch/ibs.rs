@@ -1,0 +1,38 @@
+//! The IBS units.
+
+use super::{
+    error::DispatchError,
+    output::{Dispatch, IBS_FETCH_PMC, IBS_FETCH_PMD, IBS_OP_PMC, IBS_OP_PMD, Pmc, Pmd},
+    request::Features,
+};
+use crate::{
+    cpu::Cpu,
+    register::{IbsFetchCtl, IbsOpCtl},
+};
+
+/// Appends the registers of the IBS units. As in libpfm3 their address is 0; [`Pmc::msr`] knows it.
+pub(super) fn dispatch(cpu: &Cpu, features: Features, dispatch: &mut Dispatch) -> Result<(), DispatchError> {
+    if !cpu.is_extended() {
+        return Err(DispatchError::NoIbs);
+    }
+    if let Some(fetch) = features.ibs_fetch {
+        let mut control = IbsFetchCtl::EN.with_max_count(fetch.max_count);
+        control.set(IbsFetchCtl::RAND_EN, fetch.random);
+        dispatch.fetch_base = dispatch.push(
+            Pmc { number: IBS_FETCH_PMC, address: 0, value: control.bits() },
+            Pmd { number: IBS_FETCH_PMD, address: 0, rdpmc: 0 },
+        );
+    }
+    if let Some(op) = features.ibs_op {
+        if op.ops && !cpu.counts_ops() {
+            return Err(DispatchError::NoOpCount { event: None });
+        }
+        let mut control = IbsOpCtl::EN.with_max_count(op.max_count);
+        control.set(IbsOpCtl::CNT_CTL, op.ops);
+        dispatch.op_base = dispatch.push(
+            Pmc { number: IBS_OP_PMC, address: 0, value: control.bits() },
+            Pmd { number: IBS_OP_PMD, address: 0, rdpmc: 0 },
+        );
+    }
+    Ok(())
+}

@@ -1,0 +1,46 @@
+//! Events to registers, as libpfm3's `pfm_dispatch_events` does it for AMD64.
+
+mod assign;
+mod error;
+mod find;
+mod ibs;
+mod output;
+mod request;
+
+pub use error::{DispatchError, FindError, FindErrorKind};
+pub use find::Selection;
+pub use output::{Control, Dispatch, IbsPmds, Pmc, Pmd};
+pub use request::{CounterFeatures, CounterFlags, Features, IbsFetch, IbsOp, Request};
+
+pub(crate) use find::find;
+
+use crate::cpu::Cpu;
+
+/// The most counters that a processor has.
+pub const MOST_COUNTERS: usize = 6;
+
+/// The registers of a request: counters first, in the order of the events, then IBS fetch, then IBS op.
+pub(crate) fn dispatch(cpu: &'static Cpu, request: &Request<'_>) -> Result<Dispatch, DispatchError> {
+    if request.levels.is_empty() {
+        return Err(DispatchError::NoLevels);
+    }
+    let counters = cpu.bank().counters();
+    if request.events.len() > usize::from(counters) {
+        return Err(DispatchError::TooManyEvents { events: request.events.len(), counters });
+    }
+    let ibs = request.features.filter(|features| features.ibs_fetch.is_some() || features.ibs_op.is_some());
+    if request.events.is_empty() && ibs.is_none() {
+        return Err(DispatchError::Nothing);
+    }
+    let mut dispatch = Dispatch::default();
+    if !request.events.is_empty() {
+        assign::dispatch(cpu, request, &mut dispatch)?;
+    }
+    if let Some(features) = ibs {
+        ibs::dispatch(cpu, features, &mut dispatch)?;
+    }
+    Ok(dispatch)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,149 @@
+//! Registers to write, and registers to read.
+
+use super::MOST_COUNTERS;
+use crate::register::{IbsFetchCtl, IbsOpCtl, PerfEvtSel};
+use core::fmt;
+
+/// The number of IbsFetchCtl among the PMCs.
+pub(super) const IBS_FETCH_PMC: u8 = 6;
+/// The number of IbsFetchCtl among the PMDs.
+pub(super) const IBS_FETCH_PMD: u8 = 6;
+/// The number of IbsOpCtl among the PMCs.
+pub(super) const IBS_OP_PMC: u8 = 7;
+/// The number of IbsOpCtl among the PMDs.
+pub(super) const IBS_OP_PMD: u8 = 9;
+
+/// The counters and both IBS units.
+const MOST: usize = MOST_COUNTERS + 2;
+
+/// A control register.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pmc {
+    /// libpfm3's number: that of the counter, 6 for IbsFetchCtl, 7 for IbsOpCtl.
+    pub number: u8,
+    /// The MSR that libpfm3 gives; 0 where it gives none. [`msr`](Self::msr) is the right one always.
+    pub address: u32,
+    /// What to write.
+    pub value: u64,
+}
+
+/// A control register's value, as the type that it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Control {
+    /// Of a counter.
+    Counter(PerfEvtSel),
+    /// Of the IBS fetch unit.
+    IbsFetch(IbsFetchCtl),
+    /// Of the IBS op unit.
+    IbsOp(IbsOpCtl),
+}
+
+impl Pmc {
+    /// The MSR to write.
+    #[must_use]
+    pub const fn msr(&self) -> u32 {
+        match self.number {
+            IBS_FETCH_PMC => IbsFetchCtl::MSR,
+            IBS_OP_PMC => IbsOpCtl::MSR,
+            _ => self.address,
+        }
+    }
+
+    /// The value by its fields.
+    #[must_use]
+    pub const fn control(&self) -> Control {
+        match self.number {
+            IBS_FETCH_PMC => Control::IbsFetch(IbsFetchCtl::from_bits_retain(self.value)),
+            IBS_OP_PMC => Control::IbsOp(IbsOpCtl::from_bits_retain(self.value)),
+            _ => Control::Counter(PerfEvtSel::from_bits_retain(self.value)),
+        }
+    }
+}
+
+impl fmt::Display for Pmc {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "pmc{}@{:#x}={:#x}", self.number, self.address, self.value)
+    }
+}
+
+/// A data register.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pmd {
+    /// libpfm3's number: that of the counter, 6 for IbsFetchCtl, 9 for IbsOpCtl.
+    pub number: u8,
+    /// The MSR that libpfm3 gives; 0 where it gives none.
+    pub address: u32,
+    /// What RDPMC reads the counter by; 0 for an IBS unit.
+    pub rdpmc: u32,
+}
+
+impl fmt::Display for Pmd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "pmd{}@{:#x}/rdpmc{}", self.number, self.address, self.rdpmc)
+    }
+}
+
+/// The data registers of an IBS unit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IbsPmds {
+    /// The index of the first, its control register, in [`Dispatch::pmds`].
+    pub base: usize,
+    /// Its number.
+    pub number: u8,
+    /// How many there are: for fetches control, linear and physical address; for ops control, rIP, data 1 to 3, linear
+    /// and physical address.
+    pub count: u8,
+}
+
+impl IbsPmds {
+    /// Bit n: PMD n belongs to the unit.
+    #[must_use]
+    pub const fn mask(self) -> u64 {
+        ((1 << self.count) - 1) << self.number
+    }
+}
+
+/// The registers of a request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Dispatch {
+    pmcs: [Pmc; MOST],
+    pmds: [Pmd; MOST],
+    length: usize,
+    pub(super) fetch_base: Option<usize>,
+    pub(super) op_base: Option<usize>,
+}
+
+impl Dispatch {
+    /// The control registers: one for each event, in their order, then IBS fetch, then IBS op.
+    #[must_use]
+    pub fn pmcs(&self) -> &[Pmc] {
+        self.pmcs.get(..self.length).unwrap_or_default()
+    }
+
+    /// The data registers: one for each control register.
+    #[must_use]
+    pub fn pmds(&self) -> &[Pmd] {
+        self.pmds.get(..self.length).unwrap_or_default()
+    }
+
+    /// The data registers of the IBS fetch unit, where the request's features ask for it.
+    #[must_use]
+    pub fn ibs_fetch(&self) -> Option<IbsPmds> {
+        self.fetch_base.map(|base| IbsPmds { base, number: IBS_FETCH_PMD, count: 3 })
+    }
+
+    /// The data registers of the IBS op unit, where the request's features ask for it.
+    #[must_use]
+    pub fn ibs_op(&self) -> Option<IbsPmds> {
+        self.op_base.map(|base| IbsPmds { base, number: IBS_OP_PMD, count: 7 })
+    }
+
+    /// Appends a pair and gives its index.
+    pub(super) fn push(&mut self, pmc: Pmc, pmd: Pmd) -> Option<usize> {
+        let index = self.length;
+        *self.pmcs.get_mut(index)? = pmc;
+        *self.pmds.get_mut(index)? = pmd;
+        self.length += 1;
+        Some(index)
+    }
+}

@@ -1,0 +1,96 @@
+//! What an event string encodes to.
+
+use super::{bit, choice::Choice};
+use crate::{
+    family::Modifier,
+    pmu::Pmu,
+    register::PerfEvtSel,
+    table::{Event, UnitMask},
+};
+use core::fmt::{self, Write};
+
+/// An encoded event. Its display is libpfm4's canonical string: every unit mask, those by default included, in the
+/// table's order, then every modifier with its value.
+#[derive(Clone, Copy, Debug)]
+pub struct Encoding {
+    pmu: &'static Pmu,
+    event: &'static Event,
+    choice: Choice,
+    select: PerfEvtSel,
+}
+
+impl Encoding {
+    pub(super) const fn new(
+        pmu: &'static Pmu,
+        event: &'static Event,
+        choice: Choice,
+        select: PerfEvtSel,
+    ) -> Self {
+        Self { pmu, event, choice, select }
+    }
+
+    /// The PMU.
+    #[must_use]
+    pub const fn pmu(&self) -> &'static Pmu {
+        self.pmu
+    }
+
+    /// The event.
+    #[must_use]
+    pub const fn event(&self) -> &'static Event {
+        self.event
+    }
+
+    /// The unit masks, in the table's order; none where the request gave their bits as a number.
+    pub fn unit_masks(&self) -> impl Iterator<Item = &'static UnitMask> {
+        self.choice.masks()
+    }
+
+    /// What the counter's PERFEVTSEL has to be, enabled and with its interrupt.
+    #[must_use]
+    pub const fn select(&self) -> PerfEvtSel {
+        self.select
+    }
+
+    fn value(&self, modifier: Modifier) -> u8 {
+        match modifier {
+            Modifier::CounterMask => self.select.counter_mask(),
+            _ => self.select.intersects(bit(modifier)).into(),
+        }
+    }
+}
+
+impl fmt::Display for Encoding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}::", self.pmu.name())?;
+        let mut f = Limited { rest: LONGEST, to: f };
+        f.write_str(self.event.name())?;
+        for mask in self.unit_masks() {
+            write!(f, ":{}", mask.name())?;
+        }
+        if let Some(raw) = self.choice.raw() {
+            write!(f, ":{raw:#x}")?;
+        }
+        for &modifier in self.pmu.modifiers() {
+            write!(f, ":{modifier}={}", self.value(modifier))?;
+        }
+        Ok(())
+    }
+}
+
+/// libpfm4's buffer for what follows `pmu::`: it cuts off what is longer.
+const LONGEST: usize = 255;
+
+/// Passes on so many bytes and drops the rest. All of them are ASCII.
+struct Limited<'a, 'b> {
+    rest: usize,
+    to: &'a mut fmt::Formatter<'b>,
+}
+
+impl Write for Limited<'_, '_> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let part = text.get(..self.rest).unwrap_or(text);
+        self.rest = self.rest.saturating_sub(part.len());
+        self.to.write_str(part)
+    }
+}

@@ -1,0 +1,145 @@
+//! Event strings to event selects, as libpfm4 does it.
+
+mod attribute;
+mod choice;
+mod encoding;
+mod error;
+
+pub use encoding::Encoding;
+pub use error::{EncodeError, EncodeErrorKind};
+
+use crate::{
+    family::Modifier,
+    levels::Levels,
+    pmu::Pmu,
+    register::PerfEvtSel,
+    table::{Absent, Event},
+};
+use attribute::{Attributes, Kind};
+use choice::Choice;
+
+/// Encodes `pmu::EVENT`, with unit masks and modifiers behind it, each after a `:` or `.`.
+///
+/// Unit masks are names, or one hexadecimal number in their place; modifiers are `k`, `u`, `e`, `i`, `h`, `g`, with
+/// `=0` or `=1` or alone for 1, and `c=0` to `c=255`. Names are in whatever case. Where neither `k` nor `u` nor `h` is
+/// named the counter counts at `levels`; where no unit mask of a group is named, those that are its default. EN and INT
+/// are set always.
+///
+/// # Errors
+/// The first thing that is wrong with the string, in the order in which libpfm4 looks.
+///
+/// ```
+/// use pugmark_pfm::{Levels, encode};
+///
+/// let encoding = encode("amd64_fam10h_barcelona::DISPATCHED_FPU:OPS_ADD:k", Levels::default())?;
+/// assert_eq!(encoding.select().bits(), 0x52_0100);
+/// assert_eq!(
+///     encoding.to_string(),
+///     "amd64_fam10h_barcelona::DISPATCHED_FPU:OPS_ADD:k=1:u=0:e=0:i=0:c=0:h=0:g=0"
+/// );
+///
+/// let error = encode("amd64_k8_revb::PROBE:ALL:MISS", Levels::default()).unwrap_err();
+/// assert_eq!((error.offset, error.text, error.kind.name()), (25, "MISS", "FEATCOMB"));
+/// # Ok::<(), pugmark_pfm::EncodeError<'_>>(())
+/// ```
+pub fn encode(request: &str, levels: Levels) -> Result<Encoding, EncodeError<'_>> {
+    if let Some(at) = request.find(SEPARATORS) {
+        return Err(EncodeError::at(request, at, 1, EncodeErrorKind::Separator));
+    }
+    let Some((name, event)) = request.split_once("::") else {
+        return Err(EncodeError::at(request, 0, request.len(), EncodeErrorKind::NoPmu));
+    };
+    let Some(pmu) = Pmu::by_name(name) else {
+        return Err(EncodeError::at(request, 0, name.len(), EncodeErrorKind::UnknownPmu));
+    };
+    encode_on(pmu, event, levels).map_err(|error| error.behind(name.len() + 2))
+}
+
+/// Encodes an event string without its `pmu::`.
+pub(crate) fn encode_on<'a>(
+    pmu: &'static Pmu,
+    request: &'a str,
+    levels: Levels,
+) -> Result<Encoding, EncodeError<'a>> {
+    if let Some(at) = request.find(SEPARATORS) {
+        return Err(EncodeError::at(request, at, 1, EncodeErrorKind::Separator));
+    }
+    let name = request.find([':', '.']).unwrap_or(request.len());
+    let event = pmu.find(&request[..name]).map_err(|absent| {
+        let kind = match absent {
+            Absent::Unknown => EncodeErrorKind::UnknownEvent,
+            Absent::Elsewhere => EncodeErrorKind::OtherRevision,
+        };
+        EncodeError::at(request, 0, name, kind)
+    })?;
+    let attributes = Attributes::parse(pmu, event, request, name)?;
+    let mut select = PerfEvtSel::EN.union(PerfEvtSel::INT).with_event(event.code());
+    let choice = apply(pmu, event, &attributes, levels, &mut select).map_err(|error| {
+        if error.text.is_empty() { EncodeError::at(request, 0, name, error.kind) } else { error }
+    })?;
+    Ok(Encoding::new(pmu, event, choice, select))
+}
+
+/// What stands between events in libpfm4's lists of them.
+const SEPARATORS: [char; 4] = [',', ' ', '\t', '\n'];
+
+/// Sets what the attributes say; gives the unit masks. An error without text is the event's.
+fn apply<'a>(
+    pmu: &'static Pmu,
+    event: &Event,
+    attributes: &Attributes<'a>,
+    levels: Levels,
+    select: &mut PerfEvtSel,
+) -> Result<Choice, EncodeError<'a>> {
+    let mut choice = Choice::new(pmu.scope(), event);
+    let mut leveled = false;
+    for attribute in attributes.iter() {
+        let set = attribute.value != 0;
+        match attribute.kind {
+            Kind::UnitMask(index) => choice.add(index),
+            Kind::RawUnitMask => choice.set_raw(attribute.value),
+            Kind::Modifier(Modifier::CounterMask) => match u8::try_from(attribute.value) {
+                Ok(mask) => {
+                    *select = select.with_counter_mask(mask);
+                    Ok(())
+                }
+                Err(_) => Err(EncodeErrorKind::CounterMask(attribute.value)),
+            },
+            Kind::Modifier(modifier) => {
+                leveled |= matches!(modifier, Modifier::Kernel | Modifier::User | Modifier::Host);
+                select.set(bit(modifier), set);
+                Ok(())
+            }
+        }
+        .map_err(|kind| attribute.error(kind))?;
+    }
+    if !leveled {
+        for (level, modifier) in LEVELS {
+            // The bit of a modifier that the PMU does not have is reserved.
+            let known = pmu.modifiers().contains(&modifier);
+            select.set(bit(modifier), known && levels.contains(level));
+        }
+    }
+    choice.fill().map_err(EncodeError::of_event)?;
+    *select = select.with_unit_mask(choice.unit_mask());
+    Ok(choice)
+}
+
+const LEVELS: [(Levels, Modifier); 3] =
+    [(Levels::KERNEL, Modifier::Kernel), (Levels::USER, Modifier::User), (Levels::HOST, Modifier::Host)];
+
+/// The bit that a modifier stands for; all bits of the field for `c`.
+pub(super) const fn bit(modifier: Modifier) -> PerfEvtSel {
+    match modifier {
+        Modifier::Kernel => PerfEvtSel::OS,
+        Modifier::User => PerfEvtSel::USR,
+        Modifier::Edge => PerfEvtSel::EDGE,
+        Modifier::Invert => PerfEvtSel::INV,
+        Modifier::CounterMask => PerfEvtSel::CNT_MASK,
+        Modifier::Host => PerfEvtSel::HOST_ONLY,
+        Modifier::Guest => PerfEvtSel::GUEST_ONLY,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,136 @@
+//! Processor families: their tables, modifiers and counters.
+
+use crate::table::{self, Revision, Table};
+use core::fmt;
+
+/// A family of processors that share a table of events.
+pub(crate) struct Family {
+    /// The display family: CPUID's base family plus the extended one.
+    pub(crate) number: u8,
+    pub(crate) table: &'static Table,
+    pub(crate) modifiers: &'static [Modifier],
+    pub(crate) bank: Bank,
+}
+
+/// The counters of a core and where their registers are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bank {
+    /// Four: PERFEVTSELn at `C001_0000 + n`, PERFCTRn at `C001_0004 + n`.
+    Legacy,
+    /// Six, since family 15h: PERFEVTSELn at `C001_0200 + 2n`, PERFCTRn behind it.
+    Extended,
+}
+
+impl Bank {
+    /// How many counters there are.
+    #[must_use]
+    pub const fn counters(self) -> u8 {
+        match self {
+            Self::Legacy => 4,
+            Self::Extended => 6,
+        }
+    }
+
+    /// The MSR of PERFEVTSELn.
+    #[must_use]
+    pub const fn select_msr(self, n: u8) -> u32 {
+        match self {
+            Self::Legacy => 0xc001_0000 + n as u32,
+            Self::Extended => 0xc001_0200 + 2 * n as u32,
+        }
+    }
+
+    /// The MSR of PERFCTRn.
+    #[must_use]
+    pub const fn counter_msr(self, n: u8) -> u32 {
+        match self {
+            Self::Legacy => 0xc001_0004 + n as u32,
+            Self::Extended => 0xc001_0201 + 2 * n as u32,
+        }
+    }
+}
+
+/// A modifier of an event string, by libpfm4's letter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Modifier {
+    /// `k`: count at CPL 0.
+    Kernel,
+    /// `u`: count above CPL 0.
+    User,
+    /// `e`: count edges.
+    Edge,
+    /// `i`: invert the comparison with the counter mask.
+    Invert,
+    /// `c`: the counter mask, 0 to 255.
+    CounterMask,
+    /// `h`: count in the host of virtual machines only.
+    Host,
+    /// `g`: count in guests only.
+    Guest,
+}
+
+impl Modifier {
+    /// Its letter.
+    #[must_use]
+    pub const fn letter(self) -> &'static str {
+        match self {
+            Self::Kernel => "k",
+            Self::User => "u",
+            Self::Edge => "e",
+            Self::Invert => "i",
+            Self::CounterMask => "c",
+            Self::Host => "h",
+            Self::Guest => "g",
+        }
+    }
+}
+
+impl fmt::Display for Modifier {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.letter())
+    }
+}
+
+/// Those of K7 and K8, in the order of the canonical string.
+const BASIC: &[Modifier] =
+    &[Modifier::Kernel, Modifier::User, Modifier::Edge, Modifier::Invert, Modifier::CounterMask];
+/// Since family 10h.
+const VIRTUAL: &[Modifier] = &[
+    Modifier::Kernel,
+    Modifier::User,
+    Modifier::Edge,
+    Modifier::Invert,
+    Modifier::CounterMask,
+    Modifier::Host,
+    Modifier::Guest,
+];
+
+pub(crate) static K7: Family = Family { number: 6, table: &table::K7, modifiers: BASIC, bank: Bank::Legacy };
+pub(crate) static K8: Family =
+    Family { number: 0xf, table: &table::K8, modifiers: BASIC, bank: Bank::Legacy };
+pub(crate) static FAM10H: Family =
+    Family { number: 0x10, table: &table::FAM10H, modifiers: VIRTUAL, bank: Bank::Legacy };
+
+/// The revision of a K8 processor.
+pub(crate) const fn k8_revision(model: u8, stepping: u8) -> Revision {
+    match (model >> 4, model & 0xf) {
+        (0, 5) if stepping < 2 => Revision::B,
+        (0, 4) if stepping == 0 => Revision::B,
+        (0, _) => Revision::C,
+        (1, _) => Revision::D,
+        (2 | 3, _) => Revision::E,
+        (4 | 5 | 0xc, _) => Revision::F,
+        (6..=8, _) => Revision::G,
+        _ => Revision::B,
+    }
+}
+
+/// The revision of a family 10h processor.
+pub(crate) const fn fam10h_revision(model: u8) -> Revision {
+    match model {
+        4..=6 => Revision::C,
+        8 | 9 => Revision::D,
+        10 => Revision::E,
+        _ => Revision::B,
+    }
+}

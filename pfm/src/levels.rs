@@ -1,0 +1,30 @@
+//! Privilege levels.
+
+use bitflags::bitflags;
+
+bitflags! {
+    /// Where a counter counts: libpfm's mask of privilege levels.
+    ///
+    /// AMD's counters know the kernel, the user and, since family 10h, the host of virtual machines. Levels 1 and 2 are
+    /// in the mask because libpfm3 refuses them.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct Levels: u32 {
+        /// CPL 0.
+        const KERNEL = 1 << 0;
+        /// Level 1; no counter has it by itself.
+        const LEVEL1 = 1 << 1;
+        /// Level 2; no counter has it by itself.
+        const LEVEL2 = 1 << 2;
+        /// CPL above 0.
+        const USER = 1 << 3;
+        /// The host of virtual machines.
+        const HOST = 1 << 4;
+    }
+}
+
+impl Default for Levels {
+    /// Kernel and user.
+    fn default() -> Self {
+        Self::KERNEL | Self::USER
+    }
+}

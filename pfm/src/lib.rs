@@ -1,0 +1,69 @@
+//! libpfm's names for the performance counters of AMD processors, and what they program.
+//!
+//! No heap and no I/O: a kernel that programs its own counters can take event strings by it. The tables are data,
+//! `events/*.tsv`, compiled in.
+//!
+//! **libpfm4's half**: a [`Pmu`] has events, these have unit masks and modifiers, and [`encode()`] makes a
+//! PERFEVTSEL of them.
+//!
+//! ```
+//! use pugmark_pfm::{Levels, Pmu, encode};
+//!
+//! let pmu = Pmu::detect(0x10, 2, 3).unwrap();
+//! assert_eq!(pmu.name(), "amd64_fam10h_barcelona");
+//! let event = pmu.event("DATA_CACHE_REFILLS").unwrap();
+//! assert_eq!((event.code(), pmu.unit_masks(event).count()), (0x42, 6));
+//!
+//! let encoding = encode("amd64_k8_revf::DATA_CACHE_MISSES:u:e=1:c=2", Levels::default())?;
+//! assert_eq!(encoding.select().bits(), 0x255_0041);
+//! # Ok::<(), pugmark_pfm::EncodeError<'_>>(())
+//! ```
+//!
+//! **libpfm3's half**: a [`Cpu`] selects events, assigns them to counters that are available, and sets up the IBS
+//! units beside.
+//!
+//! ```
+//! use pugmark_pfm::{Cpu, dispatch::{Features, IbsOp, Request}};
+//!
+//! let cpu = Cpu::by_name("fam10h_revc").unwrap();
+//! let events = [cpu.select("CPU_CLK_UNHALTED")?, cpu.select("L2_CACHE_MISS:DATA:TLB_WALK")?];
+//! let op = IbsOp { max_count: 0x1_0000, ops: false };
+//! let request = Request {
+//!     events: &events,
+//!     // Somebody else has counter 0.
+//!     unavailable: 0b1,
+//!     features: Some(Features { ibs_op: Some(op), ..Features::default() }),
+//!     ..Request::default()
+//! };
+//! let dispatch = cpu.dispatch(&request)?;
+//! let written = dispatch.pmcs().iter().map(|pmc| (pmc.msr(), pmc.value)).collect::<Vec<_>>();
+//! assert_eq!(written, [(0xc001_0001, 0x53_0076), (0xc001_0002, 0x53_067e), (0xc001_1033, 0x2_1000)]);
+//! # Ok::<(), Box<dyn core::error::Error>>(())
+//! ```
+//!
+//! What libpfm does, errors included, is done here too; where it is odd, a comment says so.
+
+#![no_std]
+#![forbid(unsafe_code)]
+
+#[cfg(test)]
+extern crate alloc;
+
+mod cpu;
+pub mod dispatch;
+pub mod encode;
+mod family;
+mod levels;
+mod number;
+mod pmu;
+pub mod register;
+mod table;
+mod text;
+
+pub use cpu::Cpu;
+pub use dispatch::{DispatchError, FindError};
+pub use encode::{EncodeError, Encoding, encode};
+pub use family::{Bank, Modifier};
+pub use levels::Levels;
+pub use pmu::Pmu;
+pub use table::{Event, Revision, UnitMask};

@@ -1,0 +1,124 @@
+//! PMUs by libpfm4's names.
+
+use crate::{
+    encode::{self, EncodeError, Encoding},
+    family::{self, Bank, Family, Modifier},
+    levels::Levels,
+    table::{Absent, Event, Flags, Revision, Scope, UnitMask},
+};
+use core::fmt;
+
+/// The performance monitoring unit of a processor, as libpfm4 names it.
+pub struct Pmu {
+    name: &'static str,
+    title: &'static str,
+    family: &'static Family,
+    revision: Revision,
+}
+
+impl Pmu {
+    /// All of them, in libpfm4's order.
+    #[must_use]
+    pub fn all() -> &'static [Self] {
+        &PMUS
+    }
+
+    /// The PMU of a name, in whatever case.
+    #[must_use]
+    pub fn by_name(name: &str) -> Option<&'static Self> {
+        PMUS.iter().find(|pmu| pmu.name.eq_ignore_ascii_case(name))
+    }
+
+    /// The PMU of a processor by its display family, display model and stepping (CPUID.1:EAX).
+    #[must_use]
+    pub fn detect(family: u8, model: u8, stepping: u8) -> Option<&'static Self> {
+        let revision = match family {
+            0xf => family::k8_revision(model, stepping),
+            // libpfm4 has no name for revision E and takes it for the first.
+            0x10 => {
+                Some(family::fam10h_revision(model)).filter(|&it| it != Revision::E).unwrap_or(Revision::B)
+            }
+            _ => Revision::A,
+        };
+        PMUS.iter().find(|pmu| pmu.family.number == family && pmu.revision == revision)
+    }
+
+    /// libpfm4's name, such as `amd64_k8_revb`.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// What processor it is.
+    #[must_use]
+    pub const fn title(&self) -> &'static str {
+        self.title
+    }
+
+    /// The counters and their registers.
+    #[must_use]
+    pub const fn bank(&self) -> Bank {
+        self.family.bank
+    }
+
+    /// The modifiers that its events take, in the order of the canonical string.
+    #[must_use]
+    pub const fn modifiers(&self) -> &'static [Modifier] {
+        self.family.modifiers
+    }
+
+    /// Its events, in libpfm4's order.
+    pub fn events(&self) -> impl Iterator<Item = &'static Event> + use<> {
+        self.family.table.events(self.scope())
+    }
+
+    /// The event of a name, in whatever case.
+    #[must_use]
+    pub fn event(&self, name: &str) -> Option<&'static Event> {
+        self.find(name).ok()
+    }
+
+    /// The unit masks of one of its events.
+    pub fn unit_masks(&self, event: &Event) -> impl Iterator<Item = &'static UnitMask> + use<> {
+        self.scope().masks(event).map(|(_, mask)| mask)
+    }
+
+    /// Encodes an event string of one of its events: [`encode()`](encode::encode) without `pmu::`.
+    ///
+    /// # Errors
+    /// Those of [`encode()`](encode::encode).
+    pub fn encode<'a>(&'static self, event: &'a str, levels: Levels) -> Result<Encoding, EncodeError<'a>> {
+        encode::encode_on(self, event, levels)
+    }
+
+    pub(crate) fn find(&self, name: &str) -> Result<&'static Event, Absent> {
+        self.family.table.find(self.scope(), name)
+    }
+
+    pub(crate) const fn scope(&self) -> Scope {
+        Scope { revision: self.revision, without: Flags::PFM3_ONLY }
+    }
+}
+
+impl fmt::Debug for Pmu {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Pmu({})", self.name)
+    }
+}
+
+static PMUS: [Pmu; 10] = [
+    pmu("amd64_k7", "AMD K7", &family::K7, Revision::A),
+    pmu("amd64_k8_revb", "AMD K8, revision B", &family::K8, Revision::B),
+    pmu("amd64_k8_revc", "AMD K8, revision C", &family::K8, Revision::C),
+    pmu("amd64_k8_revd", "AMD K8, revision D", &family::K8, Revision::D),
+    pmu("amd64_k8_reve", "AMD K8, revision E", &family::K8, Revision::E),
+    pmu("amd64_k8_revf", "AMD K8, revision F", &family::K8, Revision::F),
+    pmu("amd64_k8_revg", "AMD K8, revision G", &family::K8, Revision::G),
+    pmu("amd64_fam10h_barcelona", "AMD family 10h, revision B: Barcelona", &family::FAM10H, Revision::B),
+    pmu("amd64_fam10h_shanghai", "AMD family 10h, revision C: Shanghai", &family::FAM10H, Revision::C),
+    pmu("amd64_fam10h_istanbul", "AMD family 10h, revision D: Istanbul", &family::FAM10H, Revision::D),
+];
+
+const fn pmu(name: &'static str, title: &'static str, family: &'static Family, revision: Revision) -> Pmu {
+    Pmu { name, title, family, revision }
+}

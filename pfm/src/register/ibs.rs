@@ -1,0 +1,112 @@
+//! The control registers of Instruction Based Sampling.
+
+use bitflags::bitflags;
+
+bitflags! {
+    /// IbsFetchCtl (`C001_1030`): sampling of instruction fetches.
+    ///
+    /// Reset: 0. Scope: logical processor. Source: APM vol. 2, Debug and Performance Resources,
+    /// "Instruction-Based Sampling"; BKDG 31116, "IBS Fetch Control Register".
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct IbsFetchCtl: u64 {
+        /// IbsFetchMaxCnt: bits 19:4 of the period, in completed fetches.
+        const MAX_CNT = 0xffff;
+        /// IbsFetchCnt: bits 19:4 of the count.
+        const CNT = 0xffff << 16;
+        /// IbsFetchLat: clocks from the begin of the fetch to its end.
+        const LAT = 0xffff << 32;
+        /// IbsFetchEn: the unit samples.
+        const EN = 1 << 48;
+        /// IbsFetchVal: a sample is there.
+        const VAL = 1 << 49;
+        /// IbsFetchComp: the fetch gave its bytes to the decoder.
+        const COMP = 1 << 50;
+        /// IbsIcMiss: it missed the instruction cache.
+        const IC_MISS = 1 << 51;
+        /// IbsPhyAddrValid: its physical address is valid.
+        const PHY_ADDR_VALID = 1 << 52;
+        /// IbsL1TlbPgSz: the page size in the first level TLB.
+        const L1_TLB_PG_SZ = 0b11 << 53;
+        /// IbsL1TlbMiss: it missed the first level TLB.
+        const L1_TLB_MISS = 1 << 55;
+        /// IbsL2TlbMiss: it missed the second level TLB.
+        const L2_TLB_MISS = 1 << 56;
+        /// IbsRandEn: the low bits of the period are random.
+        const RAND_EN = 1 << 57;
+    }
+}
+
+impl IbsFetchCtl {
+    /// The MSR.
+    pub const MSR: u32 = 0xc001_1030;
+
+    /// The period, in completed fetches.
+    #[must_use]
+    pub const fn max_count(self) -> u32 {
+        (self.bits() as u32 & 0xffff) << 4
+    }
+
+    /// The period: bits 19:4 of `count`. The low four are zero in the unit, whatever they are here.
+    #[must_use]
+    pub const fn with_max_count(self, count: u32) -> Self {
+        Self::from_bits_retain(self.difference(Self::MAX_CNT).bits() | (count >> 4 & 0xffff) as u64)
+    }
+}
+
+bitflags! {
+    /// IbsOpCtl (`C001_1033`): sampling of ops.
+    ///
+    /// Reset: 0. Scope: logical processor. Source: APM vol. 2, Debug and Performance Resources,
+    /// "Instruction-Based Sampling"; BKDG 31116, "IBS Execution Control Register".
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct IbsOpCtl: u64 {
+        /// IbsOpMaxCnt: bits 19:4 of the period.
+        const MAX_CNT = 0xffff;
+        /// IbsOpEn: the unit samples.
+        const EN = 1 << 17;
+        /// IbsOpVal: a sample is there.
+        const VAL = 1 << 18;
+        /// IbsOpCntCtl: the period is in dispatched ops instead of clocks, since revision C of family 10h.
+        const CNT_CTL = 1 << 19;
+    }
+}
+
+impl IbsOpCtl {
+    /// The MSR.
+    pub const MSR: u32 = 0xc001_1033;
+
+    /// The period, in clocks or dispatched ops.
+    #[must_use]
+    pub const fn max_count(self) -> u32 {
+        (self.bits() as u32 & 0xffff) << 4
+    }
+
+    /// The period: bits 19:4 of `count`. The low four are zero in the unit, whatever they are here.
+    #[must_use]
+    pub const fn with_max_count(self, count: u32) -> Self {
+        Self::from_bits_retain(self.difference(Self::MAX_CNT).bits() | (count >> 4 & 0xffff) as u64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn masks_are_those_of_the_manual() {
+        assert_eq!(IbsFetchCtl::all().bits(), 0x03ff_ffff_ffff_ffff);
+        assert_eq!(IbsOpCtl::all().bits(), 0x000e_ffff);
+    }
+
+    #[test]
+    fn a_period_loses_its_low_four_bits_and_what_is_above_20() {
+        for (count, kept) in [(0, 0), (0xf, 0), (0x10, 0x10), (0xfffff, 0xffff0), (0x10_0010, 0x10)] {
+            let fetch = IbsFetchCtl::all().with_max_count(count);
+            assert_eq!(fetch.max_count(), kept);
+            assert_eq!(fetch | IbsFetchCtl::MAX_CNT, IbsFetchCtl::all());
+            let op = IbsOpCtl::all().with_max_count(count);
+            assert_eq!(op.max_count(), kept);
+            assert_eq!(op | IbsOpCtl::MAX_CNT, IbsOpCtl::all());
+        }
+    }
+}

@@ -1,0 +1,236 @@
+//! Events, their unit masks, and the tables of them.
+
+use crate::text::Text;
+use bitflags::bitflags;
+use core::{cmp::Ordering, fmt, iter};
+
+include!(concat!(env!("OUT_DIR"), "/tables.rs"));
+
+/// A revision of a processor family, by AMD's letter. Families whose revisions all have the same events are at `A`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[allow(missing_docs, reason = "letters")]
+pub enum Revision {
+    A,
+    B,
+    C,
+    D,
+    E,
+    F,
+    G,
+}
+
+/// An event: what a counter can count.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Event {
+    name: Text,
+    words: Text,
+    code: u16,
+    flags: Flags,
+    revisions: (Option<Revision>, Option<Revision>),
+    groups: u8,
+    masks: &'static [UnitMask],
+}
+
+/// A part of an event: bits of the unit mask, and what they make the counter count.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct UnitMask {
+    name: Text,
+    words: Text,
+    code: u8,
+    flags: Flags,
+    revisions: (Option<Revision>, Option<Revision>),
+    group: u8,
+}
+
+impl Event {
+    /// libpfm's name, in capitals.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        self.name.as_str()
+    }
+
+    /// What it counts, in words.
+    #[must_use]
+    pub fn description(&self) -> &'static str {
+        self.words.as_str()
+    }
+
+    /// The event select, 12 bits.
+    #[must_use]
+    pub const fn code(&self) -> u16 {
+        self.code
+    }
+
+    /// The groups of unit masks, 0 to 4. One of each group has to be chosen.
+    #[must_use]
+    pub const fn groups(&self) -> u8 {
+        self.groups
+    }
+
+    /// All unit masks, those of other revisions and of the other library included.
+    pub(crate) const fn all_masks(&self) -> &'static [UnitMask] {
+        self.masks
+    }
+
+    pub(crate) const fn flags(&self) -> Flags {
+        self.flags
+    }
+}
+
+impl UnitMask {
+    /// libpfm's name, in capitals.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        self.name.as_str()
+    }
+
+    /// What it makes the event count, in words.
+    #[must_use]
+    pub fn description(&self) -> &'static str {
+        self.words.as_str()
+    }
+
+    /// Its bits in the unit mask.
+    #[must_use]
+    pub const fn code(&self) -> u8 {
+        self.code
+    }
+
+    /// The group that it belongs to, from 0.
+    #[must_use]
+    pub const fn group(&self) -> u8 {
+        self.group
+    }
+
+    /// It is taken where the request names none of its group.
+    #[must_use]
+    pub const fn is_default(&self) -> bool {
+        self.flags.contains(Flags::DEFAULT)
+    }
+
+    /// No other of its group goes with it.
+    #[must_use]
+    pub const fn is_exclusive(&self) -> bool {
+        self.flags.contains(Flags::EXCLUSIVE)
+    }
+
+    /// Its group may stay without a choice.
+    #[must_use]
+    pub const fn is_omittable(&self) -> bool {
+        self.flags.contains(Flags::OMITTED)
+    }
+
+    pub(crate) const fn flags(&self) -> Flags {
+        self.flags
+    }
+}
+
+impl fmt::Debug for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Event({} {:#x})", self.name(), self.code)
+    }
+}
+
+impl fmt::Debug for UnitMask {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "UnitMask({} {:#x})", self.name(), self.code)
+    }
+}
+
+bitflags! {
+    /// What the tables say about an event or a unit mask besides.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(crate) struct Flags: u8 {
+        /// Taken where the request names none of its group.
+        const DEFAULT = 1 << 0;
+        /// No other of its group goes with it.
+        const EXCLUSIVE = 1 << 1;
+        /// Its group may stay without a choice.
+        const OMITTED = 1 << 2;
+        /// libpfm4 does not have it.
+        const PFM3_ONLY = 1 << 3;
+        /// libpfm3 does not have it.
+        const PFM4_ONLY = 1 << 4;
+        /// Stands for the IBS fetch unit.
+        const IBS_FETCH = 1 << 5;
+        /// Stands for the IBS op unit.
+        const IBS_OP = 1 << 6;
+    }
+}
+
+/// What of a table exists: a revision as a library knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Scope {
+    pub(crate) revision: Revision,
+    /// [`Flags::PFM3_ONLY`] or [`Flags::PFM4_ONLY`]: what the other library has alone.
+    pub(crate) without: Flags,
+}
+
+impl Scope {
+    pub(crate) fn has_event(self, event: &Event) -> bool {
+        self.has(event.flags, event.revisions)
+    }
+
+    pub(crate) fn has_mask(self, mask: &UnitMask) -> bool {
+        self.has(mask.flags, mask.revisions)
+    }
+
+    /// The unit masks of an event, with their index among [`Event::all_masks`].
+    pub(crate) fn masks(self, event: &Event) -> impl Iterator<Item = (u8, &'static UnitMask)> + use<> {
+        (0..).zip(event.masks).filter(move |(_, mask)| self.has_mask(mask))
+    }
+
+    fn has(self, flags: Flags, (from, till): (Option<Revision>, Option<Revision>)) -> bool {
+        !flags.intersects(self.without)
+            && from.is_none_or(|from| self.revision >= from)
+            && till.is_none_or(|till| self.revision <= till)
+    }
+}
+
+/// A table of events, in libpfm's order.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Table {
+    events: &'static [Event],
+    /// The indices of the events, by name.
+    by_name: &'static [u16],
+}
+
+impl Table {
+    pub(crate) fn events(&self, scope: Scope) -> impl Iterator<Item = &'static Event> + use<> {
+        self.events.iter().filter(move |event| scope.has_event(event))
+    }
+
+    /// The event of a name, in whatever case.
+    pub(crate) fn find(&self, scope: Scope, name: &str) -> Result<&'static Event, Absent> {
+        let mut absent = Absent::Unknown;
+        for event in self.named(name) {
+            if scope.has_event(event) {
+                return Ok(event);
+            }
+            absent = Absent::Elsewhere;
+        }
+        Err(absent)
+    }
+
+    fn named(&self, name: &str) -> impl Iterator<Item = &'static Event> {
+        let of = |&index: &u16| self.events.get(usize::from(index));
+        let is_before =
+            |index: &u16| of(index).is_some_and(|event| order(event.name(), name) == Ordering::Less);
+        let mut rest = self.by_name.iter().skip(self.by_name.partition_point(is_before)).filter_map(of);
+        iter::from_fn(move || rest.next().filter(|event| event.name().eq_ignore_ascii_case(name)))
+    }
+}
+
+/// Why a table does not give an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Absent {
+    /// It has none of this name.
+    Unknown,
+    /// Other revisions of the family have it, or only the other library.
+    Elsewhere,
+}
+
+fn order(name: &str, other: &str) -> Ordering {
+    let [name, other] = [name, other].map(|name| name.bytes().map(|byte| byte.to_ascii_uppercase()));
+    name.cmp(other)
+}

@@ -1,0 +1,34 @@
+//! Requests on standard input, an answer for each on standard output.
+
+use anyhow::Result;
+use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
+
+/// Answers each line of standard input by a line.
+pub(super) fn run(answer: impl FnMut(usize, &str) -> String) -> Result<()> {
+    answer_lines(io::stdin().lock(), io::stdout().lock(), answer)
+}
+
+/// Answers each line by a line. The closure gets the number of the line too, from 1.
+///
+/// Answers are written through whenever there is nothing more to read, so that both ends may talk by turns.
+pub(super) fn answer_lines(
+    from: impl Read,
+    to: impl Write,
+    mut answer: impl FnMut(usize, &str) -> String,
+) -> Result<()> {
+    let (mut from, mut to) = (BufReader::new(from), BufWriter::new(to));
+    let mut line = Vec::new();
+    for number in 1.. {
+        line.clear();
+        if from.read_until(b'\n', &mut line)? == 0 {
+            break;
+        }
+        // What is not UTF-8 becomes a character that no name has.
+        let text = String::from_utf8_lossy(&line);
+        writeln!(to, "{}", answer(number, text.trim_end_matches(['\r', '\n'])))?;
+        if from.buffer().is_empty() {
+            to.flush()?;
+        }
+    }
+    Ok(to.flush()?)
+}

@@ -1,0 +1,199 @@
+//! `pugmark pmc dispatch`.
+
+use super::{batch, number, row::Row};
+use anyhow::{Context, Result, anyhow, bail};
+use clap::Args;
+use pugmark_pfm::{
+    Cpu, Levels,
+    dispatch::{
+        Control, CounterFeatures, CounterFlags, Dispatch, Features, IbsFetch, IbsOp, IbsPmds, Pmc, Request,
+    },
+};
+use serde_json::{Value, json};
+
+/// The options of `pugmark pmc dispatch`.
+#[derive(Args, Clone, Debug)]
+pub(super) struct Options {
+    /// Events: EVENT[:UNIT_MASK…][@LEVELS]
+    #[arg(value_name = "EVENT", conflicts_with = "batch")]
+    events: Vec<String>,
+    /// The processor, as `list` prints it
+    #[arg(long, required_unless_present = "batch", conflicts_with = "batch")]
+    cpu: Option<String>,
+    /// Where events count that do not say it: a mask (1 kernel, 8 user), or letters of ku
+    #[arg(long, value_name = "LEVELS", default_value = "ku", value_parser = super::levels)]
+    plm: Levels,
+    /// Counters that belong to somebody else: bit n for counter n
+    #[arg(long, value_name = "MASK", default_value = "0", value_parser = mask)]
+    unavailable: u64,
+    /// Count clocks with at least so many events, 1 to 3
+    #[arg(long, value_name = "COUNT", value_parser = count)]
+    cnt_mask: Option<u32>,
+    /// Count clocks with fewer events
+    #[arg(long)]
+    inv: bool,
+    /// Count edges
+    #[arg(long)]
+    edge: bool,
+    /// Count in guests only
+    #[arg(long)]
+    guest: bool,
+    /// Count in the host only
+    #[arg(long)]
+    host: bool,
+    /// Sample fetches with this period, randomized by rand
+    #[arg(long, value_name = "MAXCNT[,rand]", value_parser = ibs_fetch)]
+    ibs_fetch: Option<IbsFetch>,
+    /// Sample ops with this period in clocks, or by uops in dispatched ops
+    #[arg(long, value_name = "MAXCNT[,uops]", value_parser = ibs_op)]
+    ibs_op: Option<IbsOp>,
+    /// Read requests from standard input, ten tab separated columns a line; write error name, control registers, data
+    /// registers and IBS base indices of each
+    #[arg(long, conflicts_with = "json")]
+    batch: bool,
+    /// Write JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(options: &Options) -> Result<()> {
+    if options.batch {
+        return run_batch();
+    }
+    let name = options.cpu.as_deref().unwrap_or_default();
+    let cpu = Cpu::by_name(name).ok_or_else(|| anyhow!("NOTFOUND: no processor is called {name:?}"))?;
+    let mut events = Vec::new();
+    for text in &options.events {
+        let (event, levels) = split(text)?;
+        let selection = cpu.select(event).map_err(|error| anyhow!("{}: {error}", error.kind.name()))?;
+        events.push(selection.at(levels));
+    }
+    let request = Request {
+        events: &events,
+        levels: options.plm,
+        unavailable: options.unavailable,
+        features: options.features(),
+    };
+    let dispatch = cpu.dispatch(&request).map_err(|error| anyhow!("{}: {error}", error.name()))?;
+    if options.json {
+        println!("{}", json(&dispatch))
+    } else {
+        print!("{}", text(&dispatch))
+    }
+    Ok(())
+}
+
+/// The event and its levels in `EVENT[@LEVELS]`; no levels are the request's.
+pub(super) fn split(text: &str) -> Result<(&str, Levels)> {
+    match text.rsplit_once('@') {
+        Some((event, levels)) => Ok((event, super::levels(levels).with_context(|| format!("{text:?}"))?)),
+        None => Ok((text, Levels::empty())),
+    }
+}
+
+/// Answers rows; fails in the end when one was no request.
+fn run_batch() -> Result<()> {
+    let mut refused = 0;
+    batch::run(|line, text| {
+        Row::parse(text).map(|row| row.answer()).unwrap_or_else(|error| {
+            eprintln!("line {line}: {error:#}");
+            refused += 1;
+            "INVAL\t-\t-\t-".to_owned()
+        })
+    })?;
+    if refused > 0 {
+        bail!("{refused} lines were no requests");
+    }
+    Ok(())
+}
+
+impl Options {
+    /// None where no option asks for any: libpfm3 tells that apart from features that are all off.
+    fn features(&self) -> Option<Features> {
+        let mut flags = CounterFlags::empty();
+        flags.set(CounterFlags::INV, self.inv);
+        flags.set(CounterFlags::EDGE, self.edge);
+        flags.set(CounterFlags::GUEST, self.guest);
+        flags.set(CounterFlags::HOST, self.host);
+        let counter = CounterFeatures { counter_mask: self.cnt_mask.unwrap_or(0), flags };
+        let features = Features { counters: [counter; _], ibs_fetch: self.ibs_fetch, ibs_op: self.ibs_op };
+        (features != Features::default() || self.cnt_mask.is_some()).then_some(features)
+    }
+}
+
+fn text(dispatch: &Dispatch) -> String {
+    let mut text = String::new();
+    for pmc in dispatch.pmcs() {
+        text += &format!("{pmc} {} MSR {:#x}\n", register(pmc), pmc.msr());
+    }
+    for pmd in dispatch.pmds() {
+        text += &format!("{pmd}\n");
+    }
+    for (name, unit) in [("fetch", dispatch.ibs_fetch()), ("op", dispatch.ibs_op())] {
+        if let Some(IbsPmds { base, number, count }) = unit {
+            text += &format!("{name}_base={base} pmd{number}..pmd{}\n", number + count - 1);
+        }
+    }
+    text
+}
+
+fn register(pmc: &Pmc) -> String {
+    match pmc.control() {
+        Control::Counter(_) => format!("PERFEVTSEL{}", pmc.number),
+        Control::IbsFetch(_) => "IbsFetchCtl".to_owned(),
+        Control::IbsOp(_) => "IbsOpCtl".to_owned(),
+    }
+}
+
+fn json(dispatch: &Dispatch) -> Value {
+    let hex = |number: u64| format!("{number:#x}");
+    let pmcs = dispatch.pmcs().iter().map(|pmc| {
+        json!({
+            "number": pmc.number,
+            "register": register(pmc),
+            "msr": hex(pmc.msr().into()),
+            "address": hex(pmc.address.into()),
+            "value": hex(pmc.value),
+        })
+    });
+    let pmds = dispatch
+        .pmds()
+        .iter()
+        .map(|pmd| json!({ "number": pmd.number, "address": hex(pmd.address.into()), "rdpmc": pmd.rdpmc }));
+    let unit = |unit: Option<IbsPmds>| {
+        unit.map(|unit| json!({ "base": unit.base, "number": unit.number, "count": unit.count }))
+    };
+    json!({
+        "pmcs": pmcs.collect::<Vec<_>>(),
+        "pmds": pmds.collect::<Vec<_>>(),
+        "ibs_fetch": unit(dispatch.ibs_fetch()),
+        "ibs_op": unit(dispatch.ibs_op()),
+    })
+}
+
+fn mask(text: &str) -> Result<u64> {
+    crate::number::parse(text).ok_or_else(|| anyhow!("{text:?} is no mask"))
+}
+
+fn count(text: &str) -> Result<u32> {
+    number(text).ok_or_else(|| anyhow!("{text:?} is no number of 32 bits"))
+}
+
+fn ibs_fetch(text: &str) -> Result<IbsFetch> {
+    let (max_count, random) = period(text, "rand")?;
+    Ok(IbsFetch { max_count, random })
+}
+
+fn ibs_op(text: &str) -> Result<IbsOp> {
+    let (max_count, ops) = period(text, "uops")?;
+    Ok(IbsOp { max_count, ops })
+}
+
+/// `MAXCNT`, or `MAXCNT,option`.
+fn period(text: &str, option: &str) -> Result<(u32, bool)> {
+    match text.split_once(',') {
+        None => Ok((count(text)?, false)),
+        Some((period, word)) if word == option => Ok((count(period)?, true)),
+        Some((_, word)) => bail!("{word:?} instead of {option}"),
+    }
+}

@@ -1,0 +1,68 @@
+//! `pugmark pmc encode`.
+
+use super::batch;
+use anyhow::{Result, anyhow};
+use clap::Args;
+use pugmark_pfm::{EncodeError, Encoding, Levels, encode};
+use serde_json::json;
+
+/// The options of `pugmark pmc encode`.
+#[derive(Args, Clone, Debug)]
+pub(super) struct Options {
+    /// Events: pmu::EVENT[:UNIT_MASK…][:MODIFIER[=VALUE]…]
+    #[arg(value_name = "EVENT", required_unless_present = "batch", conflicts_with = "batch")]
+    events: Vec<String>,
+    /// Where to count when an event says neither k nor u nor h: a mask (1 kernel, 8 user, 16 host), or letters of kuh
+    #[arg(long, value_name = "LEVELS", default_value = "ku", value_parser = super::levels)]
+    plm: Levels,
+    /// Read events from standard input, one a line; write error name, code and canonical string of each, tab separated
+    #[arg(long, conflicts_with = "json")]
+    batch: bool,
+    /// Write JSON, an object a line
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(options: &Options) -> Result<()> {
+    if options.batch {
+        return batch::run(|_, line| answer(line, options.plm));
+    }
+    for event in &options.events {
+        let encoded = encode(event, options.plm);
+        if options.json {
+            println!("{}", json(event, encoded));
+        }
+        let encoding = encoded.map_err(|error| anyhow!("{}: {error}", error.kind.name()))?;
+        if !options.json {
+            println!("{encoding} {:#x}", encoding.select().bits());
+        }
+    }
+    Ok(())
+}
+
+/// A line of answer: the name of the error, the code, the canonical string.
+pub(super) fn answer(event: &str, levels: Levels) -> String {
+    match encode(event, levels) {
+        Ok(encoding) => format!("SUCCESS\t{:#x}\t{encoding}", encoding.select().bits()),
+        Err(error) => format!("{}\t-\t-", error.kind.name()),
+    }
+}
+
+fn json(event: &str, encoded: Result<Encoding, EncodeError<'_>>) -> serde_json::Value {
+    match encoded {
+        Ok(encoding) => json!({
+            "event": event,
+            "pmu": encoding.pmu().name(),
+            "name": encoding.event().name(),
+            "code": format!("{:#x}", encoding.select().bits()),
+            "canonical": encoding.to_string(),
+        }),
+        Err(error) => json!({
+            "event": event,
+            "error": error.kind.name(),
+            "offset": error.offset,
+            "text": error.text,
+            "message": error.kind.to_string(),
+        }),
+    }
+}

@@ -1,0 +1,53 @@
+//! `pugmark pmc list`.
+
+use anyhow::{Result, bail};
+use clap::Args;
+use pugmark_pfm::{Cpu, Event, Pmu};
+use serde_json::json;
+use std::io::{self, Write};
+
+/// The options of `pugmark pmc list`.
+#[derive(Args, Clone, Debug)]
+pub(super) struct Options {
+    /// Whose events to print: a PMU, or a processor of `dispatch`
+    pmu: Option<String>,
+    /// Write JSON, an object a line
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(options: &Options) -> Result<()> {
+    let mut to = io::stdout().lock();
+    let Some(name) = &options.pmu else {
+        return all(&mut to, options.json);
+    };
+    let events: Vec<&Event> = match (Pmu::by_name(name), Cpu::by_name(name)) {
+        (Some(pmu), _) => pmu.events().collect(),
+        (None, Some(cpu)) => cpu.events().collect(),
+        (None, None) => bail!("NOTFOUND: no PMU and no processor is called {name:?}"),
+    };
+    for event in events {
+        if options.json {
+            let (name, description) = (event.name(), event.description());
+            let code = format!("{:#x}", event.code());
+            writeln!(to, "{}", json!({ "event": name, "code": code, "description": description }))?;
+        } else {
+            writeln!(to, "{}\t{:#05x}\t{}", event.name(), event.code(), event.description())?;
+        }
+    }
+    Ok(())
+}
+
+/// Prints the PMUs, then the processors.
+fn all(to: &mut impl Write, json: bool) -> Result<()> {
+    let pmus = Pmu::all().iter().map(|pmu| ("pmu", pmu.name(), pmu.title(), pmu.events().count()));
+    let cpus = Cpu::all().iter().map(|cpu| ("cpu", cpu.name(), cpu.title(), cpu.events().count()));
+    for (kind, name, title, events) in pmus.chain(cpus) {
+        if json {
+            writeln!(to, "{}", json!({ kind: name, "events": events, "description": title }))?;
+        } else {
+            writeln!(to, "{kind}\t{name}\t{events} events\t{title}")?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,70 @@
+//! `pugmark pmc`: AMD's performance counters by libpfm's names.
+//!
+//! `encode`, `list` and `info` are libpfm4's, `dispatch` is libpfm3's.
+
+mod batch;
+mod dispatch;
+mod encode;
+mod info;
+mod list;
+mod row;
+
+use anyhow::{Result, bail};
+use clap::{Args, Subcommand};
+use pugmark_pfm::Levels;
+
+/// The options of `pugmark pmc`.
+#[derive(Args, Clone, Debug)]
+pub struct Command {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Subcommand, Clone, Debug)]
+enum Action {
+    /// Print the canonical string and the event select of events
+    Encode(encode::Options),
+    /// Print the PMUs, or the events of one
+    List(list::Options),
+    /// Print the unit masks and modifiers of an event
+    Info(info::Options),
+    /// Assign events to counters, set up IBS, and print the registers to write
+    Dispatch(dispatch::Options),
+}
+
+/// Runs `pugmark pmc`.
+///
+/// # Errors
+/// libpfm's, by its name and in words; or when the output cannot be written.
+pub fn run(command: &Command) -> Result<()> {
+    match &command.action {
+        Action::Encode(options) => encode::run(options),
+        Action::List(options) => list::run(options),
+        Action::Info(options) => info::run(options),
+        Action::Dispatch(options) => dispatch::run(options),
+    }
+}
+
+/// Privilege levels as on the command line: libpfm's mask, or `k` and `u`.
+fn levels(text: &str) -> Result<Levels> {
+    if let Some(bits) = number(text) {
+        return Ok(Levels::from_bits_retain(bits));
+    }
+    let mut levels = Levels::empty();
+    for letter in text.chars() {
+        levels |= match letter {
+            'k' => Levels::KERNEL,
+            'u' => Levels::USER,
+            'h' => Levels::HOST,
+            _ => bail!("{letter:?} is no privilege level; they are k, u, h, or a mask"),
+        };
+    }
+    Ok(levels)
+}
+
+fn number(text: &str) -> Option<u32> {
+    u32::try_from(crate::number::parse(text)?).ok()
+}
+
+#[cfg(test)]
+mod tests;
