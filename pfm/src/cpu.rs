@@ -5,7 +5,7 @@ use crate::{
     family::{self, Bank, Family},
     table::{Absent, Event, Flags, Revision, Scope, UnitMask},
 };
-use core::fmt;
+use core::{fmt, ptr};
 
 /// A processor revision that libpfm3 programs.
 pub struct Cpu {
@@ -31,12 +31,8 @@ impl Cpu {
     /// The processor by its display family, display model and stepping (CPUID.1:EAX).
     #[must_use]
     pub fn detect(family: u8, model: u8, stepping: u8) -> Option<&'static Self> {
-        let revision = match family {
-            0xf => family::k8_revision(model, stepping),
-            0x10 => family::fam10h_revision(model),
-            _ => Revision::A,
-        };
-        CPUS.iter().find(|cpu| cpu.family.number == family && cpu.revision == revision)
+        let (family, revision) = family::detect(family, model, stepping)?;
+        CPUS.iter().find(|cpu| ptr::eq(cpu.family, family) && cpu.revision == revision)
     }
 
     /// Its name: family and revision.
@@ -125,7 +121,7 @@ impl fmt::Debug for Cpu {
     }
 }
 
-static CPUS: [Cpu; 11] = [
+static CPUS: [Cpu; 12] = [
     cpu("k7", "AMD K7", &family::K7, Revision::A),
     cpu("k8_revb", "AMD K8, revision B", &family::K8, Revision::B),
     cpu("k8_revc", "AMD K8, revision C", &family::K8, Revision::C),
@@ -137,6 +133,7 @@ static CPUS: [Cpu; 11] = [
     cpu("fam10h_revc", "AMD family 10h, revision C: Shanghai", &family::FAM10H, Revision::C),
     cpu("fam10h_revd", "AMD family 10h, revision D: Istanbul", &family::FAM10H, Revision::D),
     cpu("fam10h_reve", "AMD family 10h, revision E", &family::FAM10H, Revision::E),
+    cpu("fam15h", "AMD family 15h", &family::FAM15H, Revision::A),
 ];
 
 const fn cpu(name: &'static str, title: &'static str, family: &'static Family, revision: Revision) -> Cpu {

@@ -108,11 +108,40 @@ const VIRTUAL: &[Modifier] = &[
 pub(crate) static K7: Family = Family { number: 6, table: &table::K7, modifiers: BASIC, bank: Bank::Legacy };
 pub(crate) static K8: Family =
     Family { number: 0xf, table: &table::K8, modifiers: BASIC, bank: Bank::Legacy };
-pub(crate) static FAM10H: Family =
-    Family { number: 0x10, table: &table::FAM10H, modifiers: VIRTUAL, bank: Bank::Legacy };
+pub(crate) static FAM10H: Family = since_10h(0x10, &table::FAM10H, Bank::Legacy);
+pub(crate) static FAM15H: Family = since_10h(0x15, &table::FAM15H, Bank::Extended);
+pub(crate) static FAM16H: Family = since_10h(0x16, &table::FAM16H, Bank::Legacy);
+pub(crate) static ZEN1: Family = since_10h(0x17, &table::ZEN1, Bank::Extended);
+pub(crate) static ZEN2: Family = since_10h(0x17, &table::ZEN2, Bank::Extended);
+pub(crate) static ZEN3: Family = since_10h(0x19, &table::ZEN3, Bank::Extended);
+pub(crate) static ZEN4: Family = since_10h(0x19, &table::ZEN4, Bank::Extended);
+pub(crate) static ZEN5: Family = since_10h(0x1a, &table::ZEN5, Bank::Extended);
+
+const fn since_10h(number: u8, table: &'static Table, bank: Bank) -> Family {
+    Family { number, table, modifiers: VIRTUAL, bank }
+}
+
+/// The family and revision of a processor by its display family, display model and stepping.
+///
+/// Source: the revision guides; which models are which Zen, as Linux and libpfm have it.
+pub(crate) fn detect(family: u8, model: u8, stepping: u8) -> Option<(&'static Family, Revision)> {
+    Some(match (family, model) {
+        (6, _) => (&K7, Revision::A),
+        (0xf, _) => (&K8, k8_revision(model, stepping)),
+        (0x10, _) => (&FAM10H, fam10h_revision(model)),
+        (0x15, _) => (&FAM15H, Revision::A),
+        (0x16, _) => (&FAM16H, Revision::A),
+        (0x17, ..0x30) => (&ZEN1, Revision::A),
+        (0x17, _) => (&ZEN2, Revision::A),
+        (0x19, 0x10..0x20 | 0x60..) => (&ZEN4, Revision::A),
+        (0x19, _) => (&ZEN3, Revision::A),
+        (0x1a, _) => (&ZEN5, Revision::A),
+        _ => return None,
+    })
+}
 
 /// The revision of a K8 processor.
-pub(crate) const fn k8_revision(model: u8, stepping: u8) -> Revision {
+const fn k8_revision(model: u8, stepping: u8) -> Revision {
     match (model >> 4, model & 0xf) {
         (0, 5) if stepping < 2 => Revision::B,
         (0, 4) if stepping == 0 => Revision::B,
@@ -126,7 +155,7 @@ pub(crate) const fn k8_revision(model: u8, stepping: u8) -> Revision {
 }
 
 /// The revision of a family 10h processor.
-pub(crate) const fn fam10h_revision(model: u8) -> Revision {
+const fn fam10h_revision(model: u8) -> Revision {
     match model {
         4..=6 => Revision::C,
         8 | 9 => Revision::D,

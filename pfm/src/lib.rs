@@ -41,7 +41,8 @@
 //! # Ok::<(), Box<dyn core::error::Error>>(())
 //! ```
 //!
-//! What libpfm does, errors included, is done here too; where it is odd, a comment says so.
+//! What libpfm does, errors included, is done here too; where it is odd, a comment says so. The northbridge and L3 units
+//! of newer families, which libpfm4 has as PMUs of their own, are missing.
 
 #![no_std]
 #![forbid(unsafe_code)]
@@ -66,4 +67,4 @@ pub use encode::{EncodeError, Encoding, encode};
 pub use family::{Bank, Modifier};
 pub use levels::Levels;
 pub use pmu::Pmu;
-pub use table::{Event, Revision, UnitMask};
+pub use table::{Event, UnitMask};

@@ -6,7 +6,7 @@ use crate::{
     levels::Levels,
     table::{Absent, Event, Flags, Revision, Scope, UnitMask},
 };
-use core::fmt;
+use core::{fmt, ptr};
 
 /// The performance monitoring unit of a processor, as libpfm4 names it.
 pub struct Pmu {
@@ -32,15 +32,10 @@ impl Pmu {
     /// The PMU of a processor by its display family, display model and stepping (CPUID.1:EAX).
     #[must_use]
     pub fn detect(family: u8, model: u8, stepping: u8) -> Option<&'static Self> {
-        let revision = match family {
-            0xf => family::k8_revision(model, stepping),
-            // libpfm4 has no name for revision E and takes it for the first.
-            0x10 => {
-                Some(family::fam10h_revision(model)).filter(|&it| it != Revision::E).unwrap_or(Revision::B)
-            }
-            _ => Revision::A,
-        };
-        PMUS.iter().find(|pmu| pmu.family.number == family && pmu.revision == revision)
+        let (family, revision) = family::detect(family, model, stepping)?;
+        // libpfm4 has no name for revision E of family 10h and takes it for the first.
+        let revision = if revision == Revision::E && family.number == 0x10 { Revision::B } else { revision };
+        PMUS.iter().find(|pmu| ptr::eq(pmu.family, family) && pmu.revision == revision)
     }
 
     /// libpfm4's name, such as `amd64_k8_revb`.
@@ -106,7 +101,7 @@ impl fmt::Debug for Pmu {
     }
 }
 
-static PMUS: [Pmu; 10] = [
+static PMUS: [Pmu; 18] = [
     pmu("amd64_k7", "AMD K7", &family::K7, Revision::A),
     pmu("amd64_k8_revb", "AMD K8, revision B", &family::K8, Revision::B),
     pmu("amd64_k8_revc", "AMD K8, revision C", &family::K8, Revision::C),
@@ -117,6 +112,14 @@ static PMUS: [Pmu; 10] = [
     pmu("amd64_fam10h_barcelona", "AMD family 10h, revision B: Barcelona", &family::FAM10H, Revision::B),
     pmu("amd64_fam10h_shanghai", "AMD family 10h, revision C: Shanghai", &family::FAM10H, Revision::C),
     pmu("amd64_fam10h_istanbul", "AMD family 10h, revision D: Istanbul", &family::FAM10H, Revision::D),
+    pmu("amd64_fam15h_interlagos", "AMD family 15h", &family::FAM15H, Revision::A),
+    pmu("amd64_fam16h", "AMD family 16h", &family::FAM16H, Revision::A),
+    pmu("amd64_fam17h_zen1", "AMD family 17h, Zen", &family::ZEN1, Revision::A),
+    pmu("amd64_fam17h", "AMD family 17h, Zen: an older name", &family::ZEN1, Revision::A),
+    pmu("amd64_fam17h_zen2", "AMD family 17h, Zen 2", &family::ZEN2, Revision::A),
+    pmu("amd64_fam19h_zen3", "AMD family 19h, Zen 3", &family::ZEN3, Revision::A),
+    pmu("amd64_fam19h_zen4", "AMD family 19h, Zen 4", &family::ZEN4, Revision::A),
+    pmu("amd64_fam1ah_zen5", "AMD family 1Ah, Zen 5", &family::ZEN5, Revision::A),
 ];
 
 const fn pmu(name: &'static str, title: &'static str, family: &'static Family, revision: Revision) -> Pmu {

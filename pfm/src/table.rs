@@ -8,8 +8,7 @@ include!(concat!(env!("OUT_DIR"), "/tables.rs"));
 
 /// A revision of a processor family, by AMD's letter. Families whose revisions all have the same events are at `A`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-#[allow(missing_docs, reason = "letters")]
-pub enum Revision {
+pub(crate) enum Revision {
     A,
     B,
     C,
@@ -234,3 +233,6 @@ fn order(name: &str, other: &str) -> Ordering {
     let [name, other] = [name, other].map(|name| name.bytes().map(|byte| byte.to_ascii_uppercase()));
     name.cmp(other)
 }
+
+#[cfg(test)]
+mod tests;

@@ -100,6 +100,11 @@ pub enum DispatchError {
         /// The first event without one.
         event: usize,
     },
+    /// The event needs a unit mask. Only the number 0, when no unit mask has that code, selects none.
+    MissingUnitMask {
+        /// The event.
+        event: usize,
+    },
     /// The event's unit masks do not go together.
     Combination {
         /// The event.
@@ -145,6 +150,7 @@ impl DispatchError {
             | Self::CounterMask { .. } => "INVAL",
             Self::TooManyEvents { .. } | Self::NoCounter { .. } => "NOASSIGN",
             Self::Combination { .. } => "FEATCOMB",
+            Self::MissingUnitMask { .. } => "UMASK",
             Self::OtherCpu { .. }
             | Self::OtherRevision { .. }
             | Self::SinceFam10h { .. }
@@ -171,6 +177,7 @@ impl fmt::Display for DispatchError {
             }
             Self::TooManyEvents { events, counters } => write!(f, "{events} events for {counters} counters"),
             Self::NoCounter { event } => write!(f, "event {event}: no counter is left"),
+            Self::MissingUnitMask { event } => write!(f, "event {event}: it needs a unit mask"),
             Self::Combination { event } => write!(f, "event {event}: its unit masks do not go together"),
             Self::OtherCpu { event, cpu } => write!(f, "event {event}: it was selected for {cpu}"),
             Self::OtherRevision { event, unit_mask } => {

@@ -40,6 +40,10 @@ impl Selection {
             .map(|(_, mask)| mask)
     }
 
+    pub(super) fn lacks_mask(&self) -> bool {
+        self.masks == 0 && masks(self.cpu, self.event).next().is_some()
+    }
+
     pub(super) const fn has_many_masks(&self) -> bool {
         self.masks.count_ones() > 1
     }

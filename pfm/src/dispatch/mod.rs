@@ -28,6 +28,9 @@ pub(crate) fn dispatch(cpu: &'static Cpu, request: &Request<'_>) -> Result<Dispa
     if request.events.len() > usize::from(counters) {
         return Err(DispatchError::TooManyEvents { events: request.events.len(), counters });
     }
+    if let Some(event) = request.events.iter().position(Selection::lacks_mask) {
+        return Err(DispatchError::MissingUnitMask { event });
+    }
     let ibs = request.features.filter(|features| features.ibs_fetch.is_some() || features.ibs_op.is_some());
     if request.events.is_empty() && ibs.is_none() {
         return Err(DispatchError::Nothing);

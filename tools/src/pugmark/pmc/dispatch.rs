@@ -102,7 +102,7 @@ fn run_batch() -> Result<()> {
         })
     })?;
     if refused > 0 {
-        bail!("{refused} lines were no requests");
+        bail!("lines that are no request: {refused}");
     }
     Ok(())
 }
