@@ -4,8 +4,8 @@ use super::{Block, Insns, Item, Slot, cache::Cache};
 use crate::{
     config::Config,
     error::Error,
-    event::{Counters, Event},
-    flow::{Recovered, Tracing, Walker},
+    event::Event,
+    flow::{Recovered, Tracing, Walker, walker_verbs},
     image::{Image, Window},
     mode::ExecMode,
 };
@@ -55,6 +55,8 @@ pub(super) enum Next {
     Event(Event),
     End,
 }
+
+walker_verbs!(BlockDecoder);
 
 impl<'a> BlockDecoder<'a> {
     /// A decoder in front of `trace`, not synchronised. Of `memory` the largest power of two is used.
@@ -110,6 +112,17 @@ impl<'a> BlockDecoder<'a> {
         self.walker.sync_backward()
     }
 
+    /// Goes to the PSB at `offset`, also to one that it was at before; `false`, and nothing changes, when there is none.
+    ///
+    /// In a run of PSBs without a gap it goes to the last one.
+    pub fn sync_at(&mut self, offset: u64) -> bool {
+        let found = self.walker.sync_at(offset);
+        if found {
+            self.forget();
+        }
+        found
+    }
+
     /// Behind an error, looks for the next event that says where the decoder is, to go on from there.
     ///
     /// What lies between is lost. A PSB+ among it is begun with anew.
@@ -128,43 +141,6 @@ impl<'a> BlockDecoder<'a> {
         self.failed = None;
         self.window = Window::default();
         self.cache.enter(None);
-    }
-
-    /// The offset of the packet that completed the next event, or of a packet behind the outcomes that come next when no
-    /// event is known, or where the trace ends.
-    #[must_use]
-    pub fn offset(&self) -> u64 {
-        self.walker.offset()
-    }
-
-    /// The trace.
-    #[must_use]
-    pub fn trace(&self) -> &'a [u8] {
-        self.walker.trace()
-    }
-
-    /// The image.
-    #[must_use]
-    pub fn image(&self) -> Image<'a> {
-        self.walker.image
-    }
-
-    /// CR3 where the decoder is, if the trace said.
-    #[must_use]
-    pub fn cr3(&self) -> Option<u64> {
-        self.walker.cr3
-    }
-
-    /// The address of the instruction that comes next, or was executed last; `None` while tracing is off.
-    #[must_use]
-    pub fn ip(&self) -> Option<u64> {
-        self.walker.place()
-    }
-
-    /// What was seen of the trace so far.
-    #[must_use]
-    pub fn counters(&self) -> Counters {
-        self.walker.counters()
     }
 
     /// The instructions of a block that was just given out.

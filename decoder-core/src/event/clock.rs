@@ -1,6 +1,6 @@
 //! Time: what the timing packets say, for the events between them.
 
-use super::EventDecoder;
+use super::{EventDecoder, Stamp};
 use crate::{
     config::Config,
     error::ErrorKind,
@@ -18,10 +18,15 @@ pub(super) struct Clock {
 }
 
 impl Clock {
-    /// The TSC, the time relative to the synchronisation where there is none, and the CYCs that were lost.
     #[inline]
-    pub(super) fn now(&self) -> (Option<u64>, u64, u64) {
-        (self.estimate.time().ok(), self.estimate.relative(), self.estimate.lost_cyc())
+    pub(super) fn now(&self) -> Stamp {
+        Stamp {
+            tsc: self.estimate.time().ok(),
+            time: self.estimate.relative(),
+            lost_mtc: self.estimate.lost_mtc(),
+            lost_cyc: self.estimate.lost_cyc(),
+            core_bus_ratio: self.estimate.core_bus_ratio(),
+        }
     }
 }
 

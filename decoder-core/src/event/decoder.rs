@@ -1,8 +1,8 @@
 //! The event decoder: takes packets, gives events.
 
 use super::{
-    Counters, Event, EventKind, branch::Branch, clock::Clock, control::Control, fup::Waiting, mode::Mode,
-    power::Power, psb::Replay, ready::Ready,
+    Counters, Event, EventKind, Stamp, branch::Branch, clock::Clock, control::Control, fup::Waiting,
+    mode::Mode, power::Power, psb::Replay, ready::Ready,
 };
 use crate::{
     config::{Config, Dialect},
@@ -37,8 +37,8 @@ pub struct EventDecoder<'a> {
     pub(super) control: Control,
     /// An OVF whose consequence the next packets decide.
     pub(super) overflow: bool,
-    /// The time of that OVF, as in events.
-    pub(super) overflow_time: (Option<u64>, u64, u64),
+    /// When that OVF was.
+    pub(super) overflow_time: Stamp,
     /// The packet before the one at hand.
     previous: u64,
     pub(super) counters: Counters,
@@ -71,7 +71,7 @@ impl<'a> EventDecoder<'a> {
             power: Power::new(),
             control: Control::new(),
             overflow: false,
-            overflow_time: (None, 0, 0),
+            overflow_time: Stamp::default(),
             previous: 0,
             counters: Counters::default(),
         }
@@ -93,6 +93,30 @@ impl<'a> EventDecoder<'a> {
     #[must_use]
     pub fn trace(&self) -> &'a [u8] {
         self.packets.bytes()
+    }
+
+    /// The time at the packet that was read last: the estimated TSC, 56 bits; `None` before the first TSC packet.
+    #[must_use]
+    pub fn time(&self) -> Option<u64> {
+        self.clock.now().tsc
+    }
+
+    /// How many MTC packets are not in the [`time`](Self::time), because their clock ran too far.
+    #[must_use]
+    pub fn lost_mtc(&self) -> u32 {
+        self.clock.now().lost_mtc
+    }
+
+    /// How many CYC packets are not in the [`time`](Self::time), because no ratio was known.
+    #[must_use]
+    pub fn lost_cyc(&self) -> u32 {
+        self.clock.now().lost_cyc
+    }
+
+    /// The ratio of core clock to bus clock by the last CBR packet.
+    #[must_use]
+    pub fn core_bus_ratio(&self) -> Option<u8> {
+        self.clock.now().core_bus_ratio
     }
 
     /// What was seen so far.
@@ -221,8 +245,7 @@ impl<'a> EventDecoder<'a> {
 
     #[inline]
     pub(super) fn event(&self, offset: u64, ip: Option<u64>, kind: EventKind) -> Event {
-        let (tsc, time, lost_cyc) = self.clock.now();
-        Event { kind, ip, tsc, time, lost_cyc, offset, held: self.held, status: false }
+        Event { kind, ip, when: self.clock.now(), offset, held: self.held, status: false }
     }
 
     /// Appends an event to those that are ready.

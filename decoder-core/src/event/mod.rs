@@ -62,12 +62,8 @@ pub struct Event {
     /// Where, or where to for [`AsyncBranch`](EventKind::AsyncBranch), [`Tip`](EventKind::Tip) and the disabling
     /// kinds; `None` where the packets have no IP.
     pub ip: Option<u64>,
-    /// The estimated TSC, 56 bits; `None` before the first TSC packet.
-    pub tsc: Option<u64>,
-    /// The same, but before the first TSC packet the time since the synchronisation.
-    pub time: u64,
-    /// How many CYC packets are not in the time, because no ratio was known.
-    pub lost_cyc: u64,
+    /// When.
+    pub when: Stamp,
     /// The offset of the packet that completed the event.
     pub offset: u64,
     /// The offset of the packet that a decoder with this event in its hand holds: the one that completed the event, as
@@ -75,6 +71,23 @@ pub struct Event {
     pub held: u64,
     /// From a PSB+: repeats state that a decoder which was there all along knows already.
     pub status: bool,
+}
+
+/// When something happened, as far as the trace says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Stamp {
+    /// The estimated TSC, 56 bits; `None` before the first TSC packet.
+    ///
+    /// What makes time of the packets behind a TSC is in [`Config::clocks`](crate::config::Config::clocks).
+    pub tsc: Option<u64>,
+    /// The same, but before the first TSC packet the time since the synchronisation.
+    pub time: u64,
+    /// How many MTC packets since the last TSC are not in the time, because their clock ran too far.
+    pub lost_mtc: u32,
+    /// How many CYC packets since the last TSC or MTC are not in the time, because no ratio was known.
+    pub lost_cyc: u32,
+    /// The ratio of core clock to bus clock; `None` before the first CBR packet.
+    pub core_bus_ratio: Option<u8>,
 }
 
 /// What happened.

@@ -66,8 +66,7 @@ impl EventDecoder<'_> {
 
     /// It happened when the OVF says, not when its consequence is known.
     pub(super) fn publish_overflow(&mut self, offset: u64, ip: Option<u64>) -> Result<(), ErrorKind> {
-        let (tsc, time, lost_cyc) = self.overflow_time;
-        let event = Event { tsc, time, lost_cyc, ..self.event(offset, ip, EventKind::Overflow) };
+        let event = Event { when: self.overflow_time, ..self.event(offset, ip, EventKind::Overflow) };
         if self.ready.push(event) { Ok(()) } else { Err(ErrorKind::TooManyWaiting("event")) }
     }
 }

@@ -22,6 +22,24 @@ impl EventDecoder<'_> {
         psb
     }
 
+    /// Goes to the PSB at `offset`, also to one that it was at before; `false`, and nothing changes, when there is none.
+    ///
+    /// In a run of PSBs without a gap it goes to the last one.
+    pub fn sync_at(&mut self, offset: u64) -> bool {
+        let found = self.packets.sync_at(offset);
+        if found {
+            self.forget();
+            self.synced = true;
+        }
+        found
+    }
+
+    /// The offset of the PSB synchronised onto last.
+    #[must_use]
+    pub fn sync_offset(&self) -> Option<u64> {
+        self.packets.sync_offset()
+    }
+
     /// Goes back to a PSB that was read already, for the next synchronisation to find it.
     pub(crate) fn rewind(&mut self, psb: u64) {
         self.packets.set_offset(psb);

@@ -528,7 +528,7 @@ fn events_have_the_last_tsc_and_pwre_its_own() {
     let at = |tsc| Packet::Tsc(Tsc { tsc });
     let packets = [Psb, PsbEnd, Packet::Pwre(PWRE), at(5), Packet::Pwrx(PWRX), at(6), Packet::TraceStop];
     let (got, _) = events(&trace(&packets), Config::new());
-    let got: Vec<_> = got.iter().map(|event| (event.kind, event.tsc)).collect();
+    let got: Vec<_> = got.iter().map(|event| (event.kind, event.when.tsc)).collect();
     let expected = [
         (EventKind::Disabled, None),
         (EventKind::Pwre(PWRE), None),

@@ -16,7 +16,12 @@ impl Walker<'_> {
             }
             match self.next_event()? {
                 Some(event @ Event { kind: EventKind::Tnt(tnt), .. }) => {
-                    self.tnt_event = self.config().flags.ticks.then_some(event);
+                    if self.config().flags.ticks {
+                        // Only its first outcome tells whether time has gone on.
+                        self.tnt_event = Some(event);
+                    } else {
+                        self.when = event.when;
+                    }
                     let offset = self.events.offset() as usize;
                     let more = self.tnt.fill(tnt, if self.bulk { self.events.trace() } else { &[] }, offset);
                     if more > 0 {

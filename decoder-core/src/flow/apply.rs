@@ -14,11 +14,11 @@ impl Walker<'_> {
     pub(super) fn apply(&mut self, event: Event) -> Result<Option<Event>, ErrorKind> {
         if event.status {
             self.apply_status(event)?;
-            self.time = event.time;
+            self.when = event.when;
             return Ok(self.config().flags.statuses.then_some(event));
         }
         let mut event = event;
-        self.time = event.time;
+        self.when = event.when;
         self.walk.consumed();
         if event.ip.is_some() || matches!(event.kind, EventKind::Trigger { .. }) {
             self.walk.anchor();
@@ -56,7 +56,7 @@ impl Walker<'_> {
 
     /// Applies an event behind the instruction that caused it, which the walk has not left.
     pub(super) fn apply_behind(&mut self, event: Event, insn: Insn) -> Event {
-        self.time = event.time;
+        self.when = event.when;
         self.walk.consumed();
         if event.kind == EventKind::Disabled {
             // Where tracing may go on: a call returns, and a change of CR3 is no branch. libipt knows only the first.

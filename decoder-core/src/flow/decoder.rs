@@ -1,10 +1,10 @@
 //! The instruction flow decoder: the walk, step by step.
 
-use super::{Due, Item, Recovered, Walker};
+use super::{Due, Item, Recovered, Walker, verbs::walker_verbs};
 use crate::{
     config::Config,
     error::{Error, ErrorKind},
-    event::{Counters, Event},
+    event::Event,
     image::{Image, Window},
 };
 
@@ -15,6 +15,8 @@ use crate::{
 pub struct InsnDecoder<'a> {
     walker: Walker<'a>,
 }
+
+walker_verbs!(InsnDecoder);
 
 impl<'a> InsnDecoder<'a> {
     /// A decoder in front of `trace`, not synchronised.
@@ -49,6 +51,13 @@ impl<'a> InsnDecoder<'a> {
         self.walker.sync_backward()
     }
 
+    /// Goes to the PSB at `offset`, also to one that it was at before; `false`, and nothing changes, when there is none.
+    ///
+    /// In a run of PSBs without a gap it goes to the last one.
+    pub fn sync_at(&mut self, offset: u64) -> bool {
+        self.walker.sync_at(offset)
+    }
+
     /// Goes to the next PSB as libipt does, and returns its offset: a PSB that is the packet which the decoder holds is
     /// not found.
     pub fn sync_forward_from_held(&mut self) -> Option<u64> {
@@ -76,13 +85,6 @@ impl<'a> InsnDecoder<'a> {
         self.walker.recover()
     }
 
-    /// The offset of the packet that completed the next event, or of the packet that comes next when no event is
-    /// known, or where the trace ends.
-    #[must_use]
-    pub fn offset(&self) -> u64 {
-        self.walker.offset()
-    }
-
     /// The offset of the packet that the decoder holds: the first one that is not an event yet, see [`Event::held`];
     /// where the trace ends once everything was used.
     #[must_use]
@@ -106,36 +108,6 @@ impl<'a> InsnDecoder<'a> {
     pub fn set_image(&mut self, image: Image<'a>) {
         self.walker.image = image;
         self.walker.window = Window::default();
-    }
-
-    /// The trace.
-    #[must_use]
-    pub fn trace(&self) -> &'a [u8] {
-        self.walker.trace()
-    }
-
-    /// The image.
-    #[must_use]
-    pub fn image(&self) -> Image<'a> {
-        self.walker.image
-    }
-
-    /// CR3 where the decoder is, if the trace said.
-    #[must_use]
-    pub fn cr3(&self) -> Option<u64> {
-        self.walker.cr3
-    }
-
-    /// The address of the instruction that comes next, or was given out last; `None` while tracing is off.
-    #[must_use]
-    pub fn ip(&self) -> Option<u64> {
-        self.walker.place()
-    }
-
-    /// What was seen of the trace so far.
-    #[must_use]
-    pub fn counters(&self) -> Counters {
-        self.walker.counters()
     }
 
     /// The next instruction or event, or `None` at the end of the trace.

@@ -53,7 +53,11 @@ impl Walker<'_> {
             && matches!(way, Way::Cond | Way::Return)
         {
             self.tnt_event = None;
-            self.tick(event, self.ip);
+            // As libipt has it: without a TSC outcomes have no tick, though a TIP has.
+            if event.when.tsc.is_some() {
+                self.tick(event, self.ip);
+            }
+            self.when = event.when;
         }
         Ok(())
     }
@@ -119,16 +123,16 @@ impl Walker<'_> {
         // A deferred one says nothing about when.
         if self.tnt.is_empty() {
             self.tick(event, self.ip);
+            self.when = event.when;
         }
         self.walk.anchor();
         Ok(ip)
     }
 
-    /// Makes a tick at `ip` when time has gone on since the last event.
+    /// Makes a tick at `ip` when time has gone on since what was used last.
     #[inline]
     fn tick(&mut self, event: Event, ip: u64) {
-        if self.config().flags.ticks && event.time != self.time {
-            self.time = event.time;
+        if self.config().flags.ticks && event.when.time != self.when.time {
             self.tick = Some(Event { kind: EventKind::Tick, ip: Some(ip), ..event });
         }
     }

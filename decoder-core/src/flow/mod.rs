@@ -41,6 +41,7 @@ mod sync;
 #[cfg(test)]
 mod tests;
 mod tnt;
+mod verbs;
 mod walk;
 mod walker;
 
@@ -50,6 +51,7 @@ pub use recover::Recovered;
 
 pub(crate) use fetch::fetch;
 pub(crate) use leave::Way;
+pub(crate) use verbs::walker_verbs;
 pub(crate) use walker::{Due, Tracing, Walker};
 
 use crate::{event::Event, insn::Class, mode::ExecMode};

@@ -43,6 +43,8 @@ impl Walker<'_> {
     fn search(&mut self) -> Result<Recovered, Error> {
         loop {
             let event = match self.event.take() {
+                // At its place there was an error again.
+                Some(event) if self.recovered_at == Some(event) => continue,
                 Some(event) => event,
                 None if self.deferred.is_none() && !self.events.is_synced() => {
                     return Err(self.error.unwrap_or_else(|| self.fail(ErrorKind::OutOfSync)));
@@ -124,6 +126,7 @@ impl Walker<'_> {
             (_, None) => return Ok(None),
         };
         self.event = pending.then_some(event);
+        self.recovered_at = self.event;
         Ok(Some(Recovered::Place))
     }
 

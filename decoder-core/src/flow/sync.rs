@@ -29,6 +29,20 @@ impl Walker<'_> {
         self.events.sync_backward()
     }
 
+    /// Goes to the PSB at `offset`, also to one that it was at before; `false`, and nothing changes, when there is none.
+    pub(crate) fn sync_at(&mut self, offset: u64) -> bool {
+        let found = self.events.sync_at(offset);
+        if found {
+            self.forget();
+            self.psb = None;
+        }
+        found
+    }
+
+    pub(crate) fn sync_offset(&self) -> Option<u64> {
+        self.events.sync_offset()
+    }
+
     /// The offset of the packet that the decoder holds: the first one that is not an event yet, see [`Event::held`];
     /// where the trace ends once everything was used.
     pub(super) fn held(&self) -> u64 {

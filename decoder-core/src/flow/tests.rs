@@ -9,7 +9,7 @@ use crate::{
     packet::{
         Ip, ModeExec, Packet,
         Packet::{Fup, Ovf, Pad, Psb, PsbEnd, TipPgd, TipPge, TntShort, TraceStop},
-        Tnt,
+        Ptw, PtwPayload, Tnt,
     },
 };
 use std::{vec, vec::Vec};
@@ -205,4 +205,27 @@ fn the_address_space_follows_the_trace() {
     assert_eq!(decoder.cr3(), None);
     decoder.next().unwrap();
     assert_eq!(decoder.cr3(), Some(0x5000));
+}
+
+#[test]
+fn recovers_once_at_the_place_of_an_event() {
+    let ptw = Packet::Ptw(Ptw { payload: PtwPayload::Four(7), ip: true });
+    // A PTWRITE where there is no code, then an interrupt where there is some.
+    let trace =
+        trace(&[&psb_plus(0x5000), &[ptw, Fup(ip(0x5000)), Fup(ip(0x1003)), Packet::Tip(ip(0x1000))]]);
+    let mut decoder = InsnDecoder::new(&trace, Image::new(&CODE));
+    decoder.sync_forward();
+    let no_memory = |decoder: &mut InsnDecoder<'_>| {
+        let kind = decoder.next().map_err(|error| error.kind);
+        assert_eq!(kind, Err(ErrorKind::NoMemory { ip: 0x5000 }));
+    };
+    no_memory(&mut decoder);
+    assert_eq!(decoder.recover(), Ok(Recovered::Place));
+    no_memory(&mut decoder);
+    assert_eq!(decoder.recover(), Ok(Recovered::Place));
+    let kind = |item| match item {
+        Ok(Some(Item::Event(event))) => Some(event.kind),
+        _ => None,
+    };
+    assert_eq!(kind(decoder.next()), Some(EventKind::AsyncBranch { from: 0x1003 }));
 }

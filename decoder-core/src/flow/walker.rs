@@ -7,7 +7,7 @@ use super::{Insn, fetch, place, tnt::Outcomes, walk::Walk};
 use crate::{
     config::Config,
     error::{Error, ErrorKind},
-    event::{Counters, Event, EventDecoder, EventKind},
+    event::{Counters, Event, EventDecoder, EventKind, Stamp},
     image::{Image, Window},
     insn::{self, InsnError},
     mode::ExecMode,
@@ -55,10 +55,12 @@ pub(crate) struct Walker<'a> {
     pub(super) error: Option<Error>,
     /// The status updates of the PSB+ synchronised onto were given out.
     pub(super) started: bool,
-    /// The time of the last event.
-    pub(super) time: u64,
+    /// When what was used last of the trace happened.
+    pub(crate) when: Stamp,
     /// Nothing more until a synchronisation or a recovery.
     pub(crate) failed: bool,
+    /// The event at whose place the last recovery went on.
+    pub(super) recovered_at: Option<Event>,
 }
 
 /// Whether packet generation is on, as far as the walk has come.
@@ -108,8 +110,9 @@ impl<'a> Walker<'a> {
             deferred: None,
             error: None,
             started: false,
-            time: 0,
+            when: Stamp::default(),
             failed: false,
+            recovered_at: None,
         }
     }
 
@@ -140,8 +143,9 @@ impl<'a> Walker<'a> {
         self.deferred = None;
         self.error = None;
         self.started = false;
-        self.time = 0;
+        self.when = Stamp::default();
         self.failed = false;
+        self.recovered_at = None;
     }
 
     /// The offset of the packet that completed the next event, or of the packet that comes next when no event is

@@ -96,6 +96,23 @@ impl<'a> Packets<'a> {
         Some(self.synced(psb))
     }
 
+    /// Goes to the PSB at `offset`, also to one that it was at before; `false`, and it stays, when there is none.
+    ///
+    /// In a run of PSBs without a gap it goes to the last one, as all synchronisation does.
+    pub fn sync_at(&mut self, offset: u64) -> bool {
+        let from = usize::try_from(offset).unwrap_or(usize::MAX);
+        let is_psb = self.bytes.get(from..).is_some_and(|rest| rest.starts_with(&PSB));
+        match sync::forward(self.bytes, from).filter(|_| is_psb) {
+            Some(psb) => self.synced(psb) == psb as u64,
+            None => false,
+        }
+    }
+
+    /// The offset of the PSB synchronised onto last.
+    pub fn sync_offset(&self) -> Option<u64> {
+        self.sync.map(|sync| sync as u64)
+    }
+
     fn synced(&mut self, psb: usize) -> u64 {
         self.set_offset(psb as u64);
         self.sync = Some(psb);

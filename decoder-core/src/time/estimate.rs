@@ -19,8 +19,12 @@ pub struct Estimate {
     ctc: u64,
     /// The crystal clock up to which CYCs are accounted for.
     ctc_cyc: u64,
+    /// MTCs since the last TSC that could not be made time of.
+    lost_mtc: u32,
     /// CYCs since the last MTC that could not be made time of.
-    lost_cyc: u64,
+    lost_cyc: u32,
+    /// The last CBR's ratio.
+    core_bus_ratio: Option<u8>,
 }
 
 impl Estimate {
@@ -38,8 +42,18 @@ impl Estimate {
     }
 
     /// How many CYC packets since the last TSC or MTC are not in the time, because no ratio was known.
-    pub const fn lost_cyc(&self) -> u64 {
+    pub const fn lost_cyc(&self) -> u32 {
         self.lost_cyc
+    }
+
+    /// How many MTC packets since the last TSC are not in the time, because their clock ran too far.
+    pub const fn lost_mtc(&self) -> u32 {
+        self.lost_mtc
+    }
+
+    /// The ratio of core clock to bus clock by the last CBR packet.
+    pub const fn core_bus_ratio(&self) -> Option<u8> {
+        self.core_bus_ratio
     }
 
     /// Applies a TSC: it starts everything anew.
@@ -54,7 +68,9 @@ impl Estimate {
             ctc: 0,
             // libipt leaves it, so that a CYC before the next TMA is measured against the last MTC before the TSC.
             ctc_cyc: self.ctc_cyc,
+            lost_mtc: 0,
             lost_cyc: 0,
+            core_bus_ratio: self.core_bus_ratio,
         };
     }
 
@@ -105,19 +121,25 @@ impl Estimate {
             }
             last |= high;
         }
-        let ticks = clocks.ticks_between(last, new)?;
+        let ticks = clocks
+            .ticks_between(last, new)
+            .inspect_err(|_| self.lost_mtc = self.lost_mtc.saturating_add(1))?;
         self.base = self.base.wrapping_add(clocks.tsc_of(ticks)?);
         self.tsc = self.base;
         Ok(())
     }
 
-    /// Checks a CBR.
+    /// Applies a CBR.
     ///
     /// # Errors
     /// [`TimeError::OutOfRange`] when it is zero.
     pub const fn cbr(&mut self, ratio: u8) -> Result<(), TimeError> {
+        if ratio == 0 {
+            return Err(TimeError::OutOfRange);
+        }
         // It says how fast the core runs, which is the calibration's matter, not what time it is.
-        if ratio == 0 { Err(TimeError::OutOfRange) } else { Ok(()) }
+        self.core_bus_ratio = Some(ratio);
+        Ok(())
     }
 
     /// Applies a CYC with `ratio` TSC ticks a cycle, a fixed point number with eight fraction bits; 0 where it is not
@@ -127,7 +149,7 @@ impl Estimate {
     /// [`TimeError::UnknownRatio`] and [`TimeError::OutOfRange`].
     pub fn cyc(&mut self, packet: Cyc, ratio: u64, clocks: &Clocks) -> Result<(), TimeError> {
         if ratio == 0 {
-            self.lost_cyc += 1;
+            self.lost_cyc = self.lost_cyc.saturating_add(1);
             return Ok(());
         }
         let mut cycles = packet.cycles;

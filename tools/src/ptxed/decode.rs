@@ -170,12 +170,12 @@ impl Run<'_, '_> {
             if self.options.offset {
                 write!(self.out, "{:016x}  ", event.held)?;
             }
-            if let Some(tsc) = event.tsc.filter(|_| self.options.event_time) {
+            if let Some(tsc) = event.when.tsc.filter(|_| self.options.event_time) {
                 write!(self.out, "{tsc:016x}  ")?;
             }
             writeln!(self.out, "{}]", event.text(self.options.event_ip))?;
         }
-        self.time = event.time;
+        self.time = event.when.time;
         if let Some(context) = &mut self.context
             && let Some(sections) = context.event(event, self.out)?
         {

@@ -72,7 +72,7 @@ impl Context {
     ) -> io::Result<Option<&'static [Section<'static>]>> {
         let Self { session, show, images, .. } = self;
         let mut apply = |record: &RecordEvent<'_>, stream: &Stream| images.apply(record, stream);
-        session.show_and_apply(event.time, show, "warning", out, &mut apply)?;
+        session.show_and_apply(event.when.time, show, "warning", out, &mut apply)?;
         if self.images.prepared.is_some() && self.images.is_in_kernel(event) {
             self.images.switch_to_prepared();
         }
