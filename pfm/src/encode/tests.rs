@@ -111,6 +111,7 @@ fn says_what_is_wrong_and_where() {
         ("amd64_k7::DATA_CACHE_MISSES:u=2", "ATTR_VAL", "u=2"),
         ("amd64_k7::DATA_CACHE_MISSES:u=yes", "ATTR_VAL", "u=yes"),
         ("amd64_k7::DATA_CACHE_MISSES:u:k:u=0", "ATTR_SET", "u=0"),
+        ("amd64_k7::DATA_CACHE_MISSES:c=1:c=2", "ATTR_SET", "c=2"),
         ("amd64_k7::DATA_CACHE_REFILLS:L2_OWNED:ALL", "FEATCOMB", "ALL"),
         ("amd64_k7::DATA_CACHE_REFILLS:ALL:L2_OWNED", "FEATCOMB", "L2_OWNED"),
         ("amd64_fam10h_barcelona::MAB_REQUESTS:u", "UMASK", "MAB_REQUESTS"),

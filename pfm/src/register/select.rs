@@ -96,7 +96,7 @@ mod tests {
             (full.with_unit_mask(0), 0x0000_030f_ffdf_00ff),
             (full.with_counter_mask(0), 0x0000_030f_00df_ffff),
             (PerfEvtSel::empty().with_event(0x4e3), 0x0000_0004_0000_00e3),
-            (PerfEvtSel::empty().with_event(0xf4e3), 0x0000_0004_0000_00e3),
+            (PerfEvtSel::empty().with_event(0xffff), 0x0000_000f_0000_00ff),
             (PerfEvtSel::empty().with_unit_mask(0x81), 0x8100),
             (PerfEvtSel::empty().with_counter_mask(0x81), 0x8100_0000),
         ] {

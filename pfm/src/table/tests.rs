@@ -87,6 +87,24 @@ fn revisions_bound_events_and_unit_masks() {
 }
 
 #[test]
+fn all_of_an_event_is_what_the_revision_has_of_it() {
+    for (pmu, event, code) in [
+        ("amd64_k8_revc", "PROBE", 0x3f),
+        ("amd64_k8_revd", "PROBE", 0x7f),
+        ("amd64_k8_reve", "L2_FILL_WRITEBACK", 1),
+        ("amd64_k8_revf", "L2_FILL_WRITEBACK", 3),
+        ("amd64_k8_reve", "THERMAL_STATUS_AND_ECC_ERRORS", 0x80),
+        ("amd64_k8_revf", "THERMAL_STATUS_AND_ECC_ERRORS", 0x8f),
+        ("amd64_fam10h_barcelona", "L1_DTLB_MISS_AND_L2_DTLB_HIT", 3),
+        ("amd64_fam10h_shanghai", "L1_DTLB_MISS_AND_L2_DTLB_HIT", 7),
+    ] {
+        let pmu = Pmu::by_name(pmu).expect(pmu);
+        let codes = pmu.unit_masks(pmu.event(event).expect(event)).filter(|mask| mask.name() == "ALL");
+        assert_eq!(codes.map(UnitMask::code).collect::<Vec<_>>(), [code], "{pmu:?} {event}");
+    }
+}
+
+#[test]
 fn processors_are_known_by_family_model_and_stepping() {
     for (family, model, stepping, pmu, cpu) in [
         (6, 8, 0, "amd64_k7", "k7"),
