@@ -63,11 +63,16 @@
 //! }
 //! assert_eq!(addresses, [0x1000, 0x1003]);
 //! ```
+//!
+//! **Branch records** of the older Branch Trace Store describe the same flow ([`bts`]), and [`pebs`] are the samples that
+//! lie beside them in the Debug Store save area ([`ds`]).
 #![no_std]
 #![forbid(unsafe_code)]
 
 pub mod block;
+pub mod bts;
 pub mod config;
+pub mod ds;
 pub mod errata;
 pub mod error;
 pub mod event;
@@ -78,6 +83,7 @@ pub mod insn;
 pub mod last_ip;
 pub mod mode;
 pub mod packet;
+pub mod pebs;
 pub mod query;
 pub mod ret_stack;
 pub mod sync;

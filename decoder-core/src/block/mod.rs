@@ -43,6 +43,7 @@ mod slow;
 pub use cache::Slot;
 pub use decoder::BlockDecoder;
 pub use insns::Insns;
+pub(crate) use run::{is_truncated, section_of};
 
 use crate::{event::Event, mode::ExecMode};
 

@@ -69,12 +69,12 @@ impl Run {
 
 /// Whether some bytes of an instruction that begins in `window` are elsewhere.
 #[inline]
-pub(super) fn is_truncated(window: &Window<'_>, ip: u64, insn: &insn::Insn) -> bool {
+pub(crate) fn is_truncated(window: &Window<'_>, ip: u64, insn: &insn::Insn) -> bool {
     window.from(ip).len() < usize::from(insn.len)
 }
 
 /// Which of the image's sections a window is a part of.
-pub(super) fn section_of(image: Image<'_>, window: &Window<'_>) -> u32 {
+pub(crate) fn section_of(image: Image<'_>, window: &Window<'_>) -> u32 {
     let start = window.bytes.as_ptr();
     let holds = |section: &Section<'_>| {
         section.bytes.as_ptr_range().contains(&start)

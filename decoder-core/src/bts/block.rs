@@ -1,0 +1,313 @@
+//! Branch records to blocks of instructions.
+
+use super::path::{Cause, End, Leg, Paths};
+use super::{BranchRecord, Entry, Error, ErrorKind, Options, Records};
+use crate::{
+    block::{Block, Insns, Item},
+    event::{Event, EventKind},
+    image::Image,
+    insn::{Class, Insn, Op},
+};
+
+/// Gives the blocks that branch records describe and the events between them, in order.
+///
+/// [`Enabled`](EventKind::Enabled) says where a run without gaps begins. A block ends with the branch of a record, or
+/// before an interrupt or exception: then [`AsyncBranch`](EventKind::AsyncBranch) follows. INT n, INT3, INT1 and INTO
+/// count as such, as in the flow of Intel PT. After an error the next call goes on with what comes behind it.
+#[derive(Clone, Debug)]
+pub struct BlockDecoder<'a> {
+    records: Records<'a>,
+    pub(super) paths: Paths<'a>,
+    options: Options<'a>,
+    /// Where execution goes on, if that is known.
+    pub(super) position: Option<Position>,
+    /// A record that is looked at again, after an error, as the first of a run.
+    pub(super) again: Option<(u64, BranchRecord)>,
+    /// What is left to give out of the last record: an event, a way, then events.
+    before: Option<Event>,
+    pub(super) way: Option<Way>,
+    pub(super) after: [Option<Event>; 2],
+    /// The last record's branch was of this instruction.
+    pub(super) branched: Option<u64>,
+    /// How the last record may have left the level that is traced.
+    pub(super) left: Left,
+    /// The index of the next record.
+    index: u64,
+    ended: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Position {
+    pub(super) at: u64,
+    /// A run without gaps begins here; whether it goes on where one ended.
+    pub(super) begins: Option<Resumed>,
+}
+
+pub(super) type Resumed = bool;
+
+/// A straight way that was found to lead where it has to.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Way {
+    pub(super) at: u64,
+    pub(super) goal: u64,
+    /// The instruction at the goal was executed too.
+    pub(super) through: bool,
+    pub(super) leg: Option<Leg>,
+}
+
+/// Where execution goes on when the level that a record led to is not traced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Left {
+    No,
+    /// Here, when the handler returns.
+    ToReturn(u64),
+    /// Nobody knows.
+    ForGood,
+}
+
+/// What a record says of the instruction at its origin.
+enum Origin {
+    /// It branched.
+    Branch(Insn),
+    /// It was not executed.
+    Interrupted(Insn),
+}
+
+impl<'a> BlockDecoder<'a> {
+    /// A decoder in front of `records`.
+    #[must_use]
+    pub fn new(records: Records<'a>, image: Image<'a>, options: Options<'a>) -> Self {
+        Self {
+            records,
+            paths: Paths::new(image, options.cr3, options.mode, options.modes),
+            options,
+            position: options.start.map(begin),
+            again: None,
+            before: None,
+            way: None,
+            after: [None; 2],
+            branched: None,
+            left: Left::No,
+            index: 0,
+            ended: false,
+        }
+    }
+
+    /// The image.
+    #[must_use]
+    pub fn image(&self) -> Image<'a> {
+        self.paths.image()
+    }
+
+    /// How many records were looked at.
+    #[must_use]
+    pub fn index(&self) -> u64 {
+        self.index
+    }
+
+    /// The instructions of a block that was given out.
+    #[must_use]
+    pub fn insns(&self, block: &Block) -> Insns<'a> {
+        Insns::new(self.paths.image(), self.paths.cr3(), block)
+    }
+
+    /// The next block or event, or `None` behind the last record.
+    ///
+    /// # Errors
+    /// With the index of the record that is wrong. Nothing was given out of it, and the next call goes on behind it, or
+    /// with it when only the way to it is wrong.
+    #[expect(clippy::should_implement_trait, reason = "an iterator cannot tell its end from an error by `?`")]
+    pub fn next(&mut self) -> Result<Option<Item>, Error> {
+        loop {
+            if let Some(event) = self.before.take() {
+                return Ok(Some(Item::Event(event)));
+            }
+            if let Some(block) = self.next_block().map_err(|kind| self.fail(kind))? {
+                return Ok(Some(Item::Block(block)));
+            }
+            if let Some(event) = self.after.iter_mut().find_map(Option::take) {
+                return Ok(Some(Item::Event(event)));
+            }
+            if let Some((index, record)) = self.again.take() {
+                self.follow(index, record)?;
+                continue;
+            }
+            match self.records.next() {
+                Some(Ok((index, Entry::Branch(record)))) => {
+                    self.index = index + 1;
+                    self.follow(index, record)?;
+                }
+                Some(Ok((index, Entry::Lost { .. }))) => {
+                    self.lose();
+                    self.after[0] = Some(self.event(EventKind::Overflow, None, index));
+                }
+                Some(Err(error)) => {
+                    self.lose();
+                    return Err(error);
+                }
+                None if self.ended => return Ok(None),
+                None => {
+                    self.ended = true;
+                    self.finish()?;
+                }
+            }
+        }
+    }
+
+    /// The next block of the way that is left.
+    fn next_block(&mut self) -> Result<Option<Block>, ErrorKind> {
+        let Some(way) = self.way.take() else { return Ok(None) };
+        let leg = match way.leg {
+            Some(leg) => leg,
+            None => {
+                self.paths.reach(way.at, way.goal).map_err(|end| unreachable_at(way.at, way.goal, end))?
+            }
+        };
+        let mut block = leg.block;
+        if leg.next != way.goal {
+            self.way = Some(Way { at: leg.next, leg: None, ..way });
+        } else if way.through && !self.paths.extend(&mut block, way.goal)? {
+            self.way = Some(Way { at: way.goal, leg: None, ..way });
+        }
+        Ok((block.insns > 0).then_some(block))
+    }
+
+    /// Goes where a record says.
+    fn follow(&mut self, index: u64, record: BranchRecord) -> Result<(), Error> {
+        let BranchRecord { from, to, .. } = record;
+        let position = self.position.take().unwrap_or(begin(from));
+        let (at, fail) = (position.at, |kind| Error { index, kind });
+        match self.paths.reach(at, from) {
+            Ok(leg) => {
+                self.depart(index, record, Way { at, goal: from, through: false, leg: Some(leg) })
+                    .map_err(fail)?;
+            }
+            Err(_) if self.traps(from, to) => {
+                self.after[0] = Some(self.event(EventKind::AsyncBranch { from: at }, Some(to), index));
+                self.arrive(to, None, Left::ToReturn(at));
+            }
+            Err(end) if self.options.one_level && self.bridge(index, record, at, end) => {}
+            Err(end) => {
+                // Without the code of either end there is one thing wrong, not two.
+                if matches!(end.cause, Cause::Code(_)) && self.paths.place(from).is_err() {
+                    self.begin(to);
+                } else {
+                    self.lose();
+                    self.again = Some((index, record));
+                }
+                return Err(fail(unreachable_at(at, from, end)));
+            }
+        }
+        if let Some(resumed) = position.begins {
+            self.before = Some(self.event(EventKind::Enabled { resumed }, Some(at), index));
+        }
+        Ok(())
+    }
+
+    /// Goes to the origin of a record, by a way that leads there, and on.
+    fn depart(&mut self, index: u64, record: BranchRecord, way: Way) -> Result<(), ErrorKind> {
+        let BranchRecord { from, to, .. } = record;
+        match self.judge(from, to) {
+            Ok(Origin::Branch(insn)) => {
+                let left = match insn.class {
+                    Class::FarCall => Left::ToReturn(insn.next(from)),
+                    Class::FarReturn => Left::ForGood,
+                    _ => Left::No,
+                };
+                self.way = Some(Way { through: true, ..way });
+                self.arrive(to, Some(from), left);
+            }
+            Ok(Origin::Interrupted(insn)) => {
+                let back = if is_software_interrupt(insn.op) { insn.next(from) } else { from };
+                self.way = Some(way);
+                self.after[0] = Some(self.event(EventKind::AsyncBranch { from }, Some(to), index));
+                self.arrive(to, None, Left::ToReturn(back));
+            }
+            Err(kind @ ErrorKind::Impossible { .. }) => {
+                self.lose();
+                return Err(kind);
+            }
+            Err(kind) => {
+                self.begin(to);
+                return Err(kind);
+            }
+        }
+        Ok(())
+    }
+
+    fn judge(&mut self, from: u64, to: u64) -> Result<Origin, ErrorKind> {
+        let insn = self.paths.place(from)?.insn;
+        let to_handler =
+            self.options.handlers.map(|handlers| handlers.iter().any(|range| range.contains(&to)));
+        let branches = match (insn.class, insn.target) {
+            _ if is_software_interrupt(insn.op) => false,
+            (Class::Other | Class::Ptwrite, _) => false,
+            (Class::CondJump | Class::NearJump | Class::NearCall, target) => target == Some(to),
+            // The handler that was interrupted at its begin is returned to as well.
+            (Class::FarReturn, _) => true,
+            _ => to_handler != Some(true),
+        };
+        match (branches, to_handler) {
+            (true, _) => Ok(Origin::Branch(insn)),
+            (false, Some(false)) => Err(ErrorKind::Impossible { from, to }),
+            (false, _) => Ok(Origin::Interrupted(insn)),
+        }
+    }
+
+    /// A record of the instruction that has branched already: a trap behind the branch.
+    fn traps(&self, from: u64, to: u64) -> bool {
+        let leads = self.options.handlers.is_none_or(|list| list.iter().any(|range| range.contains(&to)));
+        self.branched == Some(from) && leads
+    }
+
+    /// Goes from the last record to the end.
+    fn finish(&mut self) -> Result<(), Error> {
+        let (Some(Position { at, begins }), Some(goal)) = (self.position.take(), self.options.end) else {
+            return Ok(());
+        };
+        let leg = self.paths.reach(at, goal).map_err(|end| self.fail(unreachable_at(at, goal, end)))?;
+        self.way = Some(Way { at, goal, through: true, leg: Some(leg) });
+        self.before = begins.map(|resumed| self.event(EventKind::Enabled { resumed }, Some(at), self.index));
+        Ok(())
+    }
+
+    pub(super) fn arrive(&mut self, at: u64, branched: Option<u64>, left: Left) {
+        self.position = Some(Position { at, begins: None });
+        (self.branched, self.left) = (branched, left);
+    }
+
+    /// What comes next begins anew, here.
+    fn begin(&mut self, at: u64) {
+        self.lose();
+        self.position = Some(begin(at));
+    }
+
+    /// What comes next begins anew.
+    pub(super) fn lose(&mut self) {
+        (self.position, self.branched, self.left) = (None, None, Left::No);
+    }
+
+    pub(super) fn event(&self, kind: EventKind, ip: Option<u64>, index: u64) -> Event {
+        let offset = index.saturating_mul(self.records.layout().record_bytes() as u64);
+        Event { kind, ip, tsc: None, time: 0, lost_cyc: 0, offset, held: offset, status: false }
+    }
+
+    fn fail(&self, kind: ErrorKind) -> Error {
+        Error { index: self.index, kind }
+    }
+}
+
+fn begin(at: u64) -> Position {
+    Position { at, begins: Some(false) }
+}
+
+fn unreachable_at(at: u64, from: u64, end: End) -> ErrorKind {
+    match end.cause {
+        Cause::Code(kind) => kind,
+        Cause::Branch(_) | Cause::Missed => ErrorKind::Unreachable { at, from, end: end.ip },
+    }
+}
+
+pub(super) fn is_software_interrupt(op: Op) -> bool {
+    matches!(op, Op::IntN | Op::Int3 | Op::Int1 | Op::Into)
+}

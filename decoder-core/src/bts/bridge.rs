@@ -1,0 +1,49 @@
+//! Over what ran in a privilege level that is not traced.
+
+use super::BranchRecord;
+use super::block::{BlockDecoder, Left, Position, Way, is_software_interrupt};
+use super::path::{Cause, End};
+use crate::event::EventKind;
+
+impl BlockDecoder<'_> {
+    /// Goes to a record over what ran in the level that is not traced; `false` when that explains nothing.
+    pub(super) fn bridge(&mut self, index: u64, record: BranchRecord, at: u64, end: End) -> bool {
+        let BranchRecord { from, to, .. } = record;
+        // The record before led out of the level, and it was left out how execution came back.
+        if let Left::ToReturn(back) = self.left
+            && self.paths.reach(back, from).is_ok()
+        {
+            self.enter(index, record, back);
+            return true;
+        }
+        if self.left == Left::ForGood && matches!(end.cause, Cause::Code(_) | Cause::Missed) {
+            self.enter(index, record, from);
+            return true;
+        }
+        // How execution left the level was left out, and this record leads back: to where it was interrupted, or behind
+        // a far transfer.
+        let (kind, goes_on) = if let Ok(leg) = self.paths.reach(at, to) {
+            self.way = Some(Way { at, goal: to, through: false, leg: Some(leg) });
+            (EventKind::AsyncDisabled { at: to }, to)
+        } else if let End { ip, cause: Cause::Branch(insn) } = self.paths.end(at)
+            && insn.class.is_far()
+        {
+            let through = !is_software_interrupt(insn.op);
+            self.way = Some(Way { at, goal: ip, through, leg: None });
+            (EventKind::Disabled, insn.next(ip))
+        } else {
+            return false;
+        };
+        let enabled = EventKind::Enabled { resumed: goes_on == to };
+        self.after = [Some(self.event(kind, None, index)), Some(self.event(enabled, Some(to), index))];
+        self.arrive(to, None, Left::No);
+        true
+    }
+
+    /// Begins a run at `at` that leads to a record.
+    fn enter(&mut self, index: u64, record: BranchRecord, at: u64) {
+        self.position = Some(Position { at, begins: Some(self.left == Left::ToReturn(at)) });
+        (self.branched, self.left) = (None, Left::No);
+        self.again = Some((index, record));
+    }
+}

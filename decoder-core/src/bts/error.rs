@@ -1,0 +1,101 @@
+//! What can be wrong with branch records, and in which.
+
+use core::fmt;
+
+/// An error, and the record that it is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Error {
+    /// How many records are before it.
+    pub index: u64,
+    /// What is wrong.
+    pub kind: ErrorKind,
+}
+
+/// What is wrong with a branch record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// The bytes end within the record.
+    Truncated {
+        /// How many there are.
+        bytes: usize,
+        /// How many a record has.
+        needed: usize,
+    },
+    /// An address does not fit into the layout.
+    TooWide {
+        /// The address.
+        address: u64,
+    },
+    /// Records that are all zero: memory that the processor has not written.
+    Empty {
+        /// How many there are in a row.
+        count: u64,
+    },
+    /// Execution cannot have come to the branch: no straight way leads there, so records are missing, or it is none of
+    /// this code.
+    Unreachable {
+        /// Where the record before led.
+        at: u64,
+        /// Where this one comes from.
+        from: u64,
+        /// The instruction at which the straight way ends.
+        end: u64,
+    },
+    /// The branch leads where no instruction at its origin leads, and where no handler is.
+    Impossible {
+        /// The origin.
+        from: u64,
+        /// Where the record says it led.
+        to: u64,
+    },
+    /// The image has no byte here.
+    NoMemory {
+        /// The address of the instruction.
+        ip: u64,
+    },
+    /// The bytes here are no instruction.
+    UnknownInstruction {
+        /// Their address.
+        ip: u64,
+    },
+}
+
+impl ErrorKind {
+    /// The address of the instruction that it is about, if it is about one.
+    #[must_use]
+    pub const fn ip(&self) -> Option<u64> {
+        match *self {
+            Self::Unreachable { from, .. } | Self::Impossible { from, .. } => Some(from),
+            Self::NoMemory { ip } | Self::UnknownInstruction { ip } => Some(ip),
+            Self::Truncated { .. } | Self::TooWide { .. } | Self::Empty { .. } => None,
+        }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "branch record {}: {}", self.index, self.kind)
+    }
+}
+
+impl fmt::Display for ErrorKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Truncated { bytes, needed } => write!(f, "{bytes} bytes, a record has {needed}"),
+            Self::TooWide { address } => write!(f, "no room for the address {address:#x}"),
+            Self::Empty { count } => write!(f, "empty, {count} in a row"),
+            Self::Unreachable { at, from, end } => {
+                write!(f, "no straight way from {at:#x} to {from:#x}, it ends at {end:#x}")
+            }
+            Self::Impossible { from, to } => {
+                write!(f, "the instruction at {from:#x} does not lead to {to:#x}, and no handler is there")
+            }
+            Self::NoMemory { ip } => write!(f, "no memory in the image for the instruction at {ip:#x}"),
+            Self::UnknownInstruction { ip } => write!(f, "no instruction at {ip:#x}"),
+        }
+    }
+}
+
+impl core::error::Error for Error {}
+impl core::error::Error for ErrorKind {}

@@ -1,0 +1,66 @@
+//! Branch Trace Store: records of taken branches, and the flow of instructions that they describe.
+//!
+//! The processor stores a record for each taken branch, interrupt and exception: where from, and where to. Between the
+//! address that one record leads to and the one that the next comes from, execution went straight on. So each record
+//! closes a block of instructions; blocks, instructions and events are of the same types as those of Intel PT.
+//!
+//! ```
+//! use pugmark_decoder_core::bts::{BlockDecoder, BranchRecord, InsnDecoder, Layout, Options, Records};
+//! use pugmark_decoder_core::{block, flow};
+//! use pugmark_decoder_core::image::{AddressSpace, Image, Section};
+//!
+//! // 1000: xor eax, eax; 1002: jz 1005; 1004: hlt; 1005: nop; 1006: jmp 1000
+//! let code = [0x31, 0xc0, 0x74, 0x01, 0xf4, 0x90, 0xeb, 0xf8];
+//! let sections = [Section { base: 0x1000, bytes: &code, space: AddressSpace::Any }];
+//! let image = Image::new(&sections);
+//!
+//! // What the processor stores.
+//! let mut buffer = [0; 2 * 24];
+//! BranchRecord { from: 0x1002, to: 0x1005, predicted: true }.emit(Layout::Bits64, &mut buffer)?;
+//! BranchRecord { from: 0x1006, to: 0x1000, predicted: true }.emit(Layout::Bits64, &mut buffer[24..])?;
+//!
+//! let options = Options { start: Some(0x1000), ..Options::default() };
+//! let mut blocks = BlockDecoder::new(Records::new(&buffer, Layout::Bits64), image, options);
+//! let mut seen = vec![];
+//! while let Some(item) = blocks.next()? {
+//!     if let block::Item::Block(block) = item {
+//!         seen.push((block.ip, block.end_ip, block.insns));
+//!     }
+//! }
+//! assert_eq!(seen, [(0x1000, 0x1002, 2), (0x1005, 0x1006, 2)]);
+//!
+//! let mut flow = InsnDecoder::new(Records::new(&buffer, Layout::Bits64), image, options);
+//! let mut seen = vec![];
+//! while let Some(item) = flow.next()? {
+//!     if let flow::Item::Insn(insn) = item {
+//!         seen.push(insn.ip);
+//!     }
+//! }
+//! assert_eq!(seen, [0x1000, 0x1002, 0x1005, 0x1006]);
+//! # Ok::<(), pugmark_decoder_core::bts::Error>(())
+//! ```
+//!
+//! What a record does not say: in which mode and address space the code ran, and whether it was the instruction at its
+//! origin that branched, or an interrupt that came before it. A direct branch tells by its target. For an indirect one
+//! [`Options::handlers`] tells: what leads there is an interrupt or an exception. An exception behind an instruction
+//! (a trap) names that instruction, which is then taken as not executed.
+//!
+//! Source: SDM vol. 3, Debug, Branch Profile, TSC, and Resource Monitoring Features, "BTS and DS Save Area".
+
+mod block;
+mod bridge;
+mod error;
+mod flow;
+mod options;
+mod path;
+mod record;
+mod records;
+#[cfg(test)]
+mod tests;
+
+pub use block::BlockDecoder;
+pub use error::{Error, ErrorKind};
+pub use flow::InsnDecoder;
+pub use options::{ModeRange, Options};
+pub use record::{BranchRecord, Layout};
+pub use records::{Entry, Records};

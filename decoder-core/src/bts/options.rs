@@ -1,0 +1,50 @@
+//! What branch records do not say.
+
+use core::ops::RangeInclusive;
+
+use crate::mode::ExecMode;
+
+/// What branch records do not say.
+#[derive(Clone, Copy, Debug)]
+pub struct Options<'a> {
+    /// The mode of code that is in none of `modes`.
+    pub mode: ExecMode,
+    /// The mode of other code.
+    pub modes: &'a [ModeRange],
+    /// The address space that the code ran in, if the image has several.
+    pub cr3: Option<u64>,
+    /// The first instruction that was traced. Without it, what ran before the first branch is not known.
+    pub start: Option<u64>,
+    /// The last instruction that was traced. Without it, what ran behind the last branch is not known.
+    pub end: Option<u64>,
+    /// Where interrupts and exceptions lead to, best the exact addresses in the interrupt descriptor table. Without
+    /// it they may lead anywhere, but none is seen that comes right before an indirect branch.
+    pub handlers: Option<&'a [RangeInclusive<u64>]>,
+    /// The processor stored branches of one privilege level only (BTS_OFF_OS or BTS_OFF_USR): what ran in the other
+    /// is left out without a sign.
+    pub one_level: bool,
+}
+
+/// Code of one execution mode.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct ModeRange {
+    /// Where it is.
+    pub addresses: RangeInclusive<u64>,
+    /// Its mode.
+    pub mode: ExecMode,
+}
+
+/// All code is 64-bit, and nothing else is known.
+impl Default for Options<'_> {
+    fn default() -> Self {
+        Self {
+            mode: ExecMode::Bits64,
+            modes: &[],
+            cr3: None,
+            start: None,
+            end: None,
+            handlers: None,
+            one_level: false,
+        }
+    }
+}

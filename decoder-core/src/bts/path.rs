@@ -1,0 +1,173 @@
+//! Straight ways through code: what runs between two records.
+
+use super::{ErrorKind, ModeRange};
+use crate::{
+    block::{Block, is_truncated, section_of},
+    flow::fetch,
+    image::{Image, Window},
+    insn::{self, Class, Insn},
+    mode::ExecMode,
+};
+
+/// Straight-line code that is longer than this is not believed: it bounds the work for one record.
+const LONGEST: u64 = 1 << 20;
+
+/// Finds straight ways through an image.
+#[derive(Clone, Debug)]
+pub(super) struct Paths<'a> {
+    image: Image<'a>,
+    cr3: Option<u64>,
+    mode: ExecMode,
+    modes: &'a [ModeRange],
+    /// The part of the image that the last instruction came from, and which section that is.
+    window: Window<'a>,
+    section: u32,
+}
+
+/// The begin of a straight way that leads to its goal.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Leg {
+    /// Without the instruction at the goal; it may be empty.
+    pub(super) block: Block,
+    /// Where the block ends: the goal, or a border that no block goes over.
+    pub(super) next: u64,
+}
+
+/// Where a straight way ends before its goal.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct End {
+    pub(super) ip: u64,
+    pub(super) cause: Cause,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Cause {
+    /// At an instruction that always branches.
+    Branch(Insn),
+    /// The goal is behind, within an instruction, or too far away.
+    Missed,
+    /// There is no instruction.
+    Code(ErrorKind),
+}
+
+/// An instruction, and where it lies.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    pub(super) insn: Insn,
+    mode: ExecMode,
+    section: u32,
+    truncated: bool,
+}
+
+impl<'a> Paths<'a> {
+    pub(super) fn new(image: Image<'a>, cr3: Option<u64>, mode: ExecMode, modes: &'a [ModeRange]) -> Self {
+        Self { image, cr3, mode, modes, window: Window::default(), section: u32::MAX }
+    }
+
+    pub(super) fn image(&self) -> Image<'a> {
+        self.image
+    }
+
+    pub(super) fn cr3(&self) -> Option<u64> {
+        self.cr3
+    }
+
+    /// Goes straight on from `at` to `goal`.
+    pub(super) fn reach(&mut self, at: u64, goal: u64) -> Result<Leg, End> {
+        let missed = End { ip: at, cause: Cause::Missed };
+        let distance = goal.checked_sub(at).ok_or(missed)?;
+        if distance > LONGEST {
+            return Err(missed);
+        }
+        let mut leg = Leg { block: self.empty(at), next: at };
+        let mut ip = at;
+        let mut closed = false;
+        while ip != goal {
+            let place = self.place(ip).map_err(|error| End { ip, cause: Cause::Code(error) })?;
+            if always_branches(place.insn.class) {
+                return Err(End { ip, cause: Cause::Branch(place.insn) });
+            }
+            closed |= !append(&mut leg.block, ip, place);
+            let next = place.insn.next(ip);
+            if next > goal || next <= ip {
+                return Err(End { ip, cause: Cause::Missed });
+            }
+            ip = next;
+            if !closed {
+                leg.next = ip;
+            }
+        }
+        Ok(leg)
+    }
+
+    /// Where the straight way from `at` on ends.
+    pub(super) fn end(&mut self, at: u64) -> End {
+        let goal = at.saturating_add(LONGEST);
+        self.reach(at, goal).err().unwrap_or(End { ip: goal, cause: Cause::Missed })
+    }
+
+    /// Adds the instruction at `ip` to a block that ends there; `false` when it has to be in a block of its own.
+    pub(super) fn extend(&mut self, block: &mut Block, ip: u64) -> Result<bool, ErrorKind> {
+        let place = self.place(ip)?;
+        Ok(append(block, ip, place))
+    }
+
+    /// The instruction at `ip`.
+    pub(super) fn place(&mut self, ip: u64) -> Result<Place, ErrorKind> {
+        let mode = self.mode_at(ip);
+        let insn = match insn::decode(self.window.from(ip), mode, ip) {
+            Ok(insn) => insn,
+            Err(_) => self.fetch_elsewhere(ip, mode)?,
+        };
+        let truncated = is_truncated(&self.window, ip, &insn);
+        Ok(Place { insn, mode, section: self.section, truncated })
+    }
+
+    /// Decodes an instruction that is not as a whole in the part of the image that the last one came from.
+    #[cold]
+    fn fetch_elsewhere(&mut self, ip: u64, mode: ExecMode) -> Result<Insn, ErrorKind> {
+        let fetched = fetch(self.image, self.cr3, Window::default(), ip, mode);
+        let (window, insn) = fetched.map_err(|kind| match kind {
+            crate::ErrorKind::NoMemory { ip } => ErrorKind::NoMemory { ip },
+            _ => ErrorKind::UnknownInstruction { ip },
+        })?;
+        self.window = window;
+        self.section = section_of(self.image, &window);
+        Ok(insn)
+    }
+
+    fn mode_at(&self, ip: u64) -> ExecMode {
+        self.modes.iter().find(|range| range.addresses.contains(&ip)).map_or(self.mode, |range| range.mode)
+    }
+
+    fn empty(&self, ip: u64) -> Block {
+        Block {
+            ip,
+            end_ip: ip,
+            insns: 0,
+            section: u32::MAX,
+            mode: self.mode,
+            speculative: false,
+            truncated: false,
+        }
+    }
+}
+
+/// Adds an instruction to a block that ends where it begins, unless a border is between.
+fn append(block: &mut Block, ip: u64, place: Place) -> bool {
+    let Place { insn: _, mode, section, truncated } = place;
+    if block.insns == 0 {
+        *block = Block { ip, section, mode, ..*block };
+    } else if block.section != section || block.mode != mode || block.truncated {
+        return false;
+    }
+    block.end_ip = ip;
+    block.insns += 1;
+    block.truncated = truncated;
+    true
+}
+
+/// Control never goes on behind it, or only after a record.
+fn always_branches(class: Class) -> bool {
+    class.is_branch() && class != Class::CondJump
+}

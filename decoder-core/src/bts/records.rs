@@ -1,0 +1,167 @@
+//! The records of a buffer, in the order in which they were stored.
+
+use super::record::perf;
+use super::{BranchRecord, Error, ErrorKind, Layout};
+
+/// What lies next in a buffer of branch records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Entry {
+    /// A branch.
+    Branch(BranchRecord),
+    /// So many branches were lost here, a PERF_RECORD_LOST says; only in [`Layout::PerfSample`].
+    Lost {
+        /// How many.
+        count: u64,
+    },
+}
+
+/// The records of a buffer, each with its index, in the order in which they were stored.
+///
+/// ```
+/// use pugmark_decoder_core::bts::{BranchRecord, Entry, Layout, Records};
+///
+/// // A circular buffer of three records, of which the one in the middle is the oldest.
+/// let mut buffer = [0; 3 * 12];
+/// for (slot, from) in [(0, 0x30), (1, 0x10), (2, 0x20)] {
+///     BranchRecord { from, to: 0x100, predicted: false }.emit(Layout::Bits32, &mut buffer[slot * 12..])?;
+/// }
+/// let read: Result<Vec<_>, _> = Records::circular(&buffer, 12, Layout::Bits32).collect();
+/// let from = |(index, entry)| match entry {
+///     Entry::Branch(branch) => (index, branch.from),
+///     Entry::Lost { .. } => unreachable!(),
+/// };
+/// assert_eq!(read?.into_iter().map(from).collect::<Vec<_>>(), [(0, 0x10), (1, 0x20), (2, 0x30)]);
+/// # Ok::<(), pugmark_decoder_core::bts::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Records<'a> {
+    bytes: &'a [u8],
+    /// What comes behind `bytes`: the front of a circular buffer.
+    then: &'a [u8],
+    layout: Layout,
+    index: u64,
+    /// Nothing was given out yet of a circular buffer's older part, which may never have been written.
+    skips_empty: bool,
+}
+
+impl<'a> Records<'a> {
+    /// The records that `bytes` consist of.
+    #[must_use]
+    pub const fn new(bytes: &'a [u8], layout: Layout) -> Self {
+        Self { bytes, then: &[], layout, index: 0, skips_empty: false }
+    }
+
+    /// The records of a circular buffer of which the next one would be written at the offset `next`: from there to the
+    /// end, as far as it was ever written, then from the begin to there. When `next` lies behind the end it is as if it
+    /// were the end.
+    #[must_use]
+    pub fn circular(bytes: &'a [u8], next: usize, layout: Layout) -> Self {
+        let (then, bytes) = bytes.split_at_checked(next).unwrap_or((bytes, &[]));
+        // The buffer may be larger than its records.
+        let whole = bytes.len() - bytes.len() % layout.record_bytes();
+        let bytes = bytes.get(..whole).unwrap_or_default();
+        Self { bytes, then, layout, index: 0, skips_empty: !bytes.is_empty() }
+    }
+
+    /// Their layout.
+    #[must_use]
+    pub const fn layout(&self) -> Layout {
+        self.layout
+    }
+
+    fn take(&mut self, bytes: usize) {
+        self.bytes = self.bytes.get(bytes..).unwrap_or_default();
+    }
+
+    fn next_fixed(&mut self) -> Result<Entry, ErrorKind> {
+        let size = self.layout.record_bytes();
+        let mut empty = 0;
+        while let Ok(record) = BranchRecord::parse(self.layout, self.bytes) {
+            if !record.is_empty() {
+                break;
+            }
+            empty += 1;
+            self.take(size);
+        }
+        if empty > 0 {
+            return Err(ErrorKind::Empty { count: empty });
+        }
+        match BranchRecord::parse(self.layout, self.bytes) {
+            Ok(record) => {
+                self.take(size);
+                Ok(Entry::Branch(record))
+            }
+            Err(error) => {
+                self.bytes = &[];
+                Err(error.kind)
+            }
+        }
+    }
+
+    /// Gives `None` for a record that says nothing of branches.
+    fn next_perf(&mut self) -> Result<Option<Entry>, ErrorKind> {
+        let bytes = self.bytes.len();
+        let whole = self.bytes.first_chunk::<{ perf::HEADER }>().map(|header| {
+            let header = u64::from_le_bytes(*header);
+            (header as u32, usize::from((header >> 48) as u16).max(perf::HEADER))
+        });
+        let Some((kind, size)) = whole else {
+            self.bytes = &[];
+            return Err(ErrorKind::Truncated { bytes, needed: perf::HEADER });
+        };
+        let Some(record) = self.bytes.get(..size) else {
+            self.bytes = &[];
+            return Err(ErrorKind::Truncated { bytes, needed: size });
+        };
+        self.take(size);
+        match kind {
+            perf::SAMPLE => match BranchRecord::parse(self.layout, record) {
+                Ok(branch) if branch.is_empty() => Err(ErrorKind::Empty { count: 1 }),
+                Ok(branch) => Ok(Some(Entry::Branch(branch))),
+                Err(error) => Err(error.kind),
+            },
+            perf::LOST => {
+                // An identifier, then the count.
+                let count = record.get(16..).and_then(|rest| rest.first_chunk()).copied();
+                let count = count.ok_or(ErrorKind::Truncated { bytes: size, needed: 24 })?;
+                Ok(Some(Entry::Lost { count: u64::from_le_bytes(count) }))
+            }
+            _ => Ok(None),
+        }
+    }
+}
+
+impl Iterator for Records<'_> {
+    type Item = Result<(u64, Entry), Error>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            if self.bytes.is_empty() {
+                self.bytes = core::mem::take(&mut self.then);
+                if self.bytes.is_empty() {
+                    return None;
+                }
+            }
+            let index = self.index;
+            let entry = match self.layout {
+                Layout::PerfSample => self.next_perf(),
+                Layout::Bits32 | Layout::Bits64 => self.next_fixed().map(Some),
+            };
+            let first = core::mem::take(&mut self.skips_empty);
+            match entry {
+                Ok(Some(entry)) => {
+                    self.index += u64::from(matches!(entry, Entry::Branch(_)));
+                    return Some(Ok((index, entry)));
+                }
+                Ok(None) => {}
+                Err(ErrorKind::Empty { .. }) if first => {}
+                Err(kind) => {
+                    if let ErrorKind::Empty { count } = kind {
+                        self.index += count;
+                    }
+                    return Some(Err(Error { index, kind }));
+                }
+            }
+        }
+    }
+}

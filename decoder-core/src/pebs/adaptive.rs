@@ -1,0 +1,133 @@
+//! Format 4: a basic group, and others as MSR_PEBS_DATA_CFG has them.
+//!
+//! The basic group's first word says which: bits 31:0 are the record format (0 memory, 1 general-purpose registers,
+//! 2 XMM registers, 3 branches; 31:24 the number of branches less one), bits 47:32 the retire latency, bits 63:48 the
+//! record's size.
+
+use super::registers::WORDS;
+use super::words::{Reader, Writer};
+use super::{Branch, Branches, DataSource, ErrorKind, Format, Memory, Record, Registers, TxAbort};
+
+const MEMORY: u32 = 1 << 0;
+const REGISTERS: u32 = 1 << 1;
+const XMM: u32 = 1 << 2;
+const BRANCHES: u32 = 1 << 3;
+const BRANCH_COUNT_SHIFT: u32 = 24;
+const MOST_BRANCHES: usize = 32;
+
+const MEMORY_BYTES: usize = 32;
+const XMM_BYTES: usize = 256;
+
+pub(super) fn parse(bytes: &[u8]) -> Result<(Record<'_>, usize), ErrorKind> {
+    let truncated = |needed| ErrorKind::Truncated { bytes: bytes.len(), needed };
+    let least = Format::Adaptive.least_bytes();
+    let mut reader = Reader(bytes);
+    let [first, ip, counters, tsc] = reader.words().ok_or(truncated(least))?;
+    let format = first as u32;
+    let size = usize::from((first >> 48) as u16);
+    let groups = bytes_of(format)?;
+    if size != groups {
+        return Err(ErrorKind::Size { size, groups });
+    }
+    let mut record = Record {
+        eventing_ip: Some(ip),
+        applicable_counters: Some(counters),
+        tsc: Some(tsc),
+        retire_latency: Some((first >> 32) as u16),
+        ..Record::default()
+    };
+    read_groups(&mut record, format, reader).ok_or(truncated(size))?;
+    Ok((record, size))
+}
+
+fn read_groups<'a>(record: &mut Record<'a>, format: u32, mut reader: Reader<'a>) -> Option<()> {
+    if format & MEMORY != 0 {
+        let [address, source, latency, tx_abort] = reader.words()?;
+        record.memory = Some(Memory { address, source: DataSource(source), latency });
+        record.tx_abort = Some(TxAbort(tx_abort));
+    }
+    if format & REGISTERS != 0 {
+        record.registers = Some(Registers::from_adaptive(reader.words()?));
+    }
+    if format & XMM != 0 {
+        record.xmm = Some(reader.bytes()?);
+    }
+    if format & BRANCHES != 0 {
+        let branches = reader.0.get(..branch_count(format) * Branch::BYTES)?;
+        record.branches = Some(Branches::new(branches.as_chunks().0));
+    }
+    Some(())
+}
+
+pub(super) fn emit(record: &Record<'_>, out: &mut [u8]) -> Result<usize, ErrorKind> {
+    let mut format = 0;
+    let with_memory = record.memory.is_some() || record.tx_abort.is_some();
+    for (there, group) in [
+        (with_memory, MEMORY),
+        (record.registers.is_some(), REGISTERS),
+        (record.xmm.is_some(), XMM),
+        (record.branches.is_some(), BRANCHES),
+    ] {
+        format |= if there { group } else { 0 };
+    }
+    if let Some(branches) = record.branches {
+        let count = branches.as_bytes().len();
+        // One more than the field can say is more than there may be, too.
+        let Some(less_one) = count.checked_sub(1).filter(|less_one| *less_one < MOST_BRANCHES) else {
+            return Err(ErrorKind::Branches { count });
+        };
+        format |= (less_one as u32) << BRANCH_COUNT_SHIFT;
+    }
+    let size = bytes_of(format)?;
+    let truncated = ErrorKind::Truncated { bytes: out.len(), needed: size };
+    let mut writer = Writer(out.get_mut(..size).ok_or(truncated)?);
+    write_groups(record, format, size, &mut writer).ok_or(truncated)?;
+    Ok(size)
+}
+
+fn write_groups(record: &Record<'_>, format: u32, size: usize, writer: &mut Writer<'_>) -> Option<()> {
+    let latency = u64::from(record.retire_latency.unwrap_or_default());
+    writer.words(&[
+        u64::from(format) | latency << 32 | (size as u64) << 48,
+        record.eventing_ip.unwrap_or_default(),
+        record.applicable_counters.unwrap_or_default(),
+        record.tsc.unwrap_or_default(),
+    ])?;
+    if format & MEMORY != 0 {
+        let Memory { address, source, latency } = record.memory.unwrap_or_default();
+        writer.words(&[address, source.0, latency, record.tx_abort.unwrap_or_default().0])?;
+    }
+    if let Some(registers) = record.registers {
+        writer.words(&registers.adaptive())?;
+    }
+    if let Some(xmm) = record.xmm {
+        writer.bytes(xmm)?;
+    }
+    if let Some(branches) = record.branches {
+        writer.bytes(branches.as_bytes().as_flattened())?;
+    }
+    Some(())
+}
+
+/// Bytes of a record with these groups.
+fn bytes_of(format: u32) -> Result<usize, ErrorKind> {
+    let count = branch_count(format);
+    if format & BRANCHES != 0 && count > MOST_BRANCHES {
+        return Err(ErrorKind::Branches { count });
+    }
+    let known = MEMORY | REGISTERS | XMM | BRANCHES | 0xff << BRANCH_COUNT_SHIFT;
+    if format & !known != 0 {
+        return Err(ErrorKind::Groups { format });
+    }
+    let mut bytes = Format::Adaptive.least_bytes();
+    for (group, size) in
+        [(MEMORY, MEMORY_BYTES), (REGISTERS, WORDS * 8), (XMM, XMM_BYTES), (BRANCHES, count * Branch::BYTES)]
+    {
+        bytes += if format & group != 0 { size } else { 0 };
+    }
+    Ok(bytes)
+}
+
+fn branch_count(format: u32) -> usize {
+    (format >> BRANCH_COUNT_SHIFT) as usize + 1
+}

@@ -1,0 +1,79 @@
+//! Formats 0 to 3 and the 32-bit one: fields at fixed places.
+
+use super::registers::WORDS;
+use super::words::{Reader, Writer};
+use super::{DataSource, ErrorKind, Format, Memory, Record, Registers, TxAbort};
+
+/// Registers of the 32-bit format.
+const NARROW: usize = 10;
+
+pub(super) fn parse(format: Format, bytes: &[u8]) -> Result<Record<'static>, ErrorKind> {
+    let needed = format.least_bytes();
+    let truncated = ErrorKind::Truncated { bytes: bytes.len(), needed };
+    read(format, Reader(bytes)).ok_or(truncated)
+}
+
+fn read(format: Format, mut reader: Reader<'_>) -> Option<Record<'static>> {
+    if format == Format::Bits32 {
+        let mut words = [0; WORDS];
+        for word in &mut words[..NARROW] {
+            *word = u32::from_le_bytes(*reader.bytes()?).into();
+        }
+        return Some(Record { registers: Some(Registers::from_fixed(words)), ..Record::default() });
+    }
+    let mut record = Record { registers: Some(Registers::from_fixed(reader.words()?)), ..Record::default() };
+    if format == Format::Registers {
+        return Some(record);
+    }
+    let [status, address, source, latency] = reader.words()?;
+    match format {
+        Format::Time => record.applicable_counters = Some(status),
+        _ => record.global_status = Some(status),
+    }
+    record.memory = Some(Memory { address, source: DataSource(source), latency });
+    if format == Format::Latency {
+        return Some(record);
+    }
+    record.eventing_ip = Some(reader.word()?);
+    record.tx_abort = Some(TxAbort(reader.word()?));
+    if format == Format::Time {
+        record.tsc = Some(reader.word()?);
+    }
+    Some(record)
+}
+
+pub(super) fn emit(record: &Record<'_>, format: Format, out: &mut [u8]) -> Result<usize, ErrorKind> {
+    let needed = format.least_bytes();
+    let truncated = ErrorKind::Truncated { bytes: out.len(), needed };
+    let out = out.get_mut(..needed).ok_or(truncated)?;
+    let registers = record.registers.unwrap_or_default().fixed();
+    let mut writer = Writer(out);
+    if format == Format::Bits32 {
+        let narrow = |value: &u64| u32::try_from(*value).map_err(|_| ErrorKind::TooWide { value: *value });
+        for value in &registers {
+            narrow(value)?;
+        }
+        for value in &registers[..NARROW] {
+            writer.bytes(&narrow(value)?.to_le_bytes()).ok_or(truncated)?;
+        }
+        return Ok(needed);
+    }
+    let status = match format {
+        Format::Time => record.applicable_counters,
+        _ => record.global_status,
+    };
+    let memory = record.memory.unwrap_or_default();
+    let rest = [
+        status.unwrap_or_default(),
+        memory.address,
+        memory.source.0,
+        memory.latency,
+        record.eventing_ip.unwrap_or_default(),
+        record.tx_abort.unwrap_or_default().0,
+        record.tsc.unwrap_or_default(),
+    ];
+    writer.words(&registers).ok_or(truncated)?;
+    let len = needed / 8 - WORDS;
+    writer.words(rest.get(..len).unwrap_or_default()).ok_or(truncated)?;
+    Ok(needed)
+}

@@ -1,0 +1,112 @@
+//! What a PEBS record says of memory accesses and of transactions.
+
+/// The memory access that was sampled. What of it means something depends on the event that was counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Memory {
+    /// Data linear address: what was loaded from, or stored to.
+    pub address: u64,
+    /// Data source encoding, or store status.
+    pub source: DataSource,
+    /// Latency in core cycles. From Alder Lake on, format 4 has the instruction's in bits 15:0 and that of the access
+    /// to the cache in bits 47:32.
+    pub latency: u64,
+}
+
+/// Data source encoding of a load, or status of a store.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct DataSource(pub u64);
+
+impl DataSource {
+    /// For a load: what satisfied it, an encoding of the table "Data Source Encoding for Load Latency Record".
+    #[must_use]
+    pub const fn source(self) -> u8 {
+        (self.0 & 0xf) as u8
+    }
+
+    /// For a store: it hit the data cache closest to the core.
+    #[must_use]
+    pub const fn store_hit(self) -> bool {
+        self.0 & 1 != 0
+    }
+
+    /// It missed the second-level TLB.
+    #[must_use]
+    pub const fn stlb_miss(self) -> bool {
+        self.0 & 1 << 4 != 0
+    }
+
+    /// It was part of a locked access.
+    #[must_use]
+    pub const fn locked(self) -> bool {
+        self.0 & 1 << 5 != 0
+    }
+}
+
+/// TX abort information.
+///
+/// Source: SDM vol. 3, Performance Monitoring, "Intel TSX and PEBS Support", the table "TX Abort Information Field
+/// Definition".
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct TxAbort(pub u64);
+
+impl TxAbort {
+    /// Core cycles in the last transaction.
+    #[must_use]
+    pub const fn cycles(self) -> u32 {
+        self.0 as u32
+    }
+
+    /// An HLE region aborted.
+    #[must_use]
+    pub const fn hle(self) -> bool {
+        self.0 & 1 << 32 != 0
+    }
+
+    /// An RTM region aborted.
+    #[must_use]
+    pub const fn rtm(self) -> bool {
+        self.0 & 1 << 33 != 0
+    }
+
+    /// The instruction at the eventing IP caused it.
+    #[must_use]
+    pub const fn instruction(self) -> bool {
+        self.0 & 1 << 34 != 0
+    }
+
+    /// The instruction at the eventing IP may have nothing to do with it.
+    #[must_use]
+    pub const fn non_instruction(self) -> bool {
+        self.0 & 1 << 35 != 0
+    }
+
+    /// A retry may succeed.
+    #[must_use]
+    pub const fn retry(self) -> bool {
+        self.0 & 1 << 36 != 0
+    }
+
+    /// Another logical processor accessed the same memory.
+    #[must_use]
+    pub const fn data_conflict(self) -> bool {
+        self.0 & 1 << 37 != 0
+    }
+
+    /// Too much was written.
+    #[must_use]
+    pub const fn capacity_writes(self) -> bool {
+        self.0 & 1 << 38 != 0
+    }
+
+    /// Too much was read.
+    #[must_use]
+    pub const fn capacity_reads(self) -> bool {
+        self.0 & 1 << 39 != 0
+    }
+
+    /// A transaction aborted.
+    #[must_use]
+    pub const fn aborted(self) -> bool {
+        self.hle() || self.rtm()
+    }
+}

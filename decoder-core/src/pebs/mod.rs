@@ -1,0 +1,44 @@
+//! Processor Event Based Sampling: the records that the processor stores when a counter has overflowed.
+//!
+//! ```
+//! use pugmark_decoder_core::pebs::{Format, Record, Records, Registers};
+//!
+//! // What a processor whose IA32_PERF_CAPABILITIES[11:8] is 3 stores.
+//! let format = Format::from_capabilities(3).unwrap();
+//! let record = Record {
+//!     registers: Some(Registers { rip: 0x1003, rflags: 0x202, ..Registers::default() }),
+//!     eventing_ip: Some(0x1000),
+//!     applicable_counters: Some(0b1),
+//!     tsc: Some(77),
+//!     ..Record::default()
+//! };
+//! let mut buffer = [0; 256];
+//! let len = record.emit(format, &mut buffer)?;
+//! assert_eq!(len, 200);
+//!
+//! let read: Result<Vec<_>, _> = Records::new(&buffer[..len], format).collect();
+//! let read = read?[0];
+//! assert_eq!((read.eventing_ip, read.next_ip(), read.tsc), (Some(0x1000), Some(0x1003), Some(77)));
+//! assert_eq!(read.global_status, None);
+//! # Ok::<(), pugmark_decoder_core::pebs::Error>(())
+//! ```
+//!
+//! What a record has depends on its format, and in format 4 on each record: a field that it has not is `None`.
+//!
+//! Source: SDM vol. 3, Performance Monitoring, "Processor Event Based Sampling (PEBS)", "PEBS Record Format" and the
+//! tables "PEBS Record Format" of each microarchitecture; for format 4 "Adaptive PEBS".
+
+mod adaptive;
+mod error;
+mod fixed;
+mod memory;
+mod record;
+mod registers;
+#[cfg(test)]
+mod tests;
+mod words;
+
+pub use error::{Error, ErrorKind};
+pub use memory::{DataSource, Memory, TxAbort};
+pub use record::{Branch, Branches, Format, Record, Records};
+pub use registers::Registers;

@@ -1,0 +1,224 @@
+//! A PEBS record, and the records of a buffer.
+
+use super::words::Reader;
+use super::{Error, ErrorKind, Memory, Registers, TxAbort, adaptive, fixed};
+
+/// How PEBS records lie in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Format {
+    /// 40 bytes, registers of 32 bits: NetBurst without DTES64, outside IA-32e mode.
+    Bits32,
+    /// Format 0, 144 bytes: the registers.
+    Registers,
+    /// Format 1, 176 bytes: IA32_PERF_GLOBAL_STATUS and the memory access besides.
+    Latency,
+    /// Format 2, 192 bytes: eventing IP and TX abort information besides.
+    Transaction,
+    /// Format 3, 200 bytes: the time besides, and the applicable counters instead of IA32_PERF_GLOBAL_STATUS.
+    Time,
+    /// Format 4: groups of fields, at least 32 bytes.
+    Adaptive,
+}
+
+/// A PEBS record.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Record<'a> {
+    /// The registers behind the instruction that caused the record.
+    pub registers: Option<Registers>,
+    /// The address of the instruction that caused the record.
+    pub eventing_ip: Option<u64>,
+    /// IA32_PERF_GLOBAL_STATUS before the record was stored: all counters that had overflowed.
+    pub global_status: Option<u64>,
+    /// The counters that the record is for.
+    pub applicable_counters: Option<u64>,
+    /// Memory access information.
+    pub memory: Option<Memory>,
+    /// TX abort information.
+    pub tx_abort: Option<TxAbort>,
+    /// The time-stamp counter.
+    pub tsc: Option<u64>,
+    /// Cycles from the retirement of the instruction before to that of this one; 0 where the processor does not say.
+    pub retire_latency: Option<u16>,
+    /// XMM0 to XMM15.
+    pub xmm: Option<&'a [u8; 256]>,
+    /// The last branches, the latest first.
+    pub branches: Option<Branches<'a>>,
+}
+
+/// Last branch records in a PEBS record, the latest first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Branches<'a>(&'a [[u8; Branch::BYTES]]);
+
+/// A last branch record.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Branch {
+    /// MSR_LASTBRANCH_x_FROM_IP.
+    pub from: u64,
+    /// MSR_LASTBRANCH_x_TO_IP.
+    pub to: u64,
+    /// MSR_LBR_INFO_x.
+    pub info: u64,
+}
+
+impl Format {
+    /// The format that IA32_PERF_CAPABILITIES\[11:8\] names; `None` when it is not known.
+    #[must_use]
+    pub const fn from_capabilities(format: u8) -> Option<Self> {
+        match format {
+            0 => Some(Self::Registers),
+            1 => Some(Self::Latency),
+            2 => Some(Self::Transaction),
+            3 => Some(Self::Time),
+            4 => Some(Self::Adaptive),
+            _ => None,
+        }
+    }
+
+    /// Bytes of a record, at least.
+    #[must_use]
+    pub const fn least_bytes(self) -> usize {
+        match self {
+            Self::Bits32 => 40,
+            Self::Registers => 0x90,
+            Self::Latency => 0xb0,
+            Self::Transaction => 0xc0,
+            Self::Time => 0xc8,
+            Self::Adaptive => 32,
+        }
+    }
+}
+
+impl<'a> Record<'a> {
+    /// Reads the record that `bytes` begin with, and says how many it has.
+    ///
+    /// # Errors
+    /// As of the first record.
+    pub fn parse(format: Format, bytes: &'a [u8]) -> Result<(Self, usize), Error> {
+        let parsed = match format {
+            Format::Adaptive => adaptive::parse(bytes),
+            _ => fixed::parse(format, bytes).map(|record| (record, format.least_bytes())),
+        };
+        parsed.map_err(first)
+    }
+
+    /// Writes the record to the front of `out` and returns how many bytes it has.
+    ///
+    /// What the format has no place for is left out; what it has a place for and the record has not is 0. The adaptive
+    /// format has the groups that are there.
+    ///
+    /// # Errors
+    /// When `out` is too short, or a value does not fit; as of the first record.
+    pub fn emit(&self, format: Format, out: &mut [u8]) -> Result<usize, Error> {
+        match format {
+            Format::Adaptive => adaptive::emit(self, out),
+            _ => fixed::emit(self, format, out),
+        }
+        .map_err(first)
+    }
+
+    /// The address of the instruction to be executed next.
+    #[must_use]
+    pub const fn next_ip(&self) -> Option<u64> {
+        match self.registers {
+            Some(registers) => Some(registers.rip),
+            None => None,
+        }
+    }
+
+    /// The registers, unless a transaction aborted: then only RIP means something.
+    #[must_use]
+    pub fn valid_registers(&self) -> Option<Registers> {
+        self.registers.filter(|_| !self.tx_abort.is_some_and(TxAbort::aborted))
+    }
+
+    /// The memory access, unless a transaction aborted: then it means nothing.
+    #[must_use]
+    pub fn valid_memory(&self) -> Option<Memory> {
+        self.memory.filter(|_| !self.tx_abort.is_some_and(TxAbort::aborted))
+    }
+}
+
+fn first(kind: ErrorKind) -> Error {
+    Error { index: 0, kind }
+}
+
+impl<'a> Branches<'a> {
+    /// Branches as they lie in memory.
+    #[must_use]
+    pub const fn new(branches: &'a [[u8; Branch::BYTES]]) -> Self {
+        Self(branches)
+    }
+
+    /// How they lie in memory.
+    #[must_use]
+    pub const fn as_bytes(&self) -> &'a [[u8; Branch::BYTES]] {
+        self.0
+    }
+
+    /// Each of them, the latest first.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = Branch> + use<'a> {
+        self.0.iter().map(Branch::parse)
+    }
+}
+
+impl Branch {
+    /// Bytes in memory.
+    pub const BYTES: usize = 24;
+
+    /// Reads one.
+    #[must_use]
+    pub fn parse(bytes: &[u8; Self::BYTES]) -> Self {
+        let [from, to, info] = Reader(bytes).words().unwrap_or_default();
+        Self { from, to, info }
+    }
+
+    /// Writes one.
+    #[must_use]
+    pub fn emit(self) -> [u8; Self::BYTES] {
+        let mut bytes = [0; Self::BYTES];
+        for (to, word) in bytes.as_chunks_mut().0.iter_mut().zip([self.from, self.to, self.info]) {
+            *to = word.to_le_bytes();
+        }
+        bytes
+    }
+}
+
+/// The records of a buffer, in the order in which they were stored.
+///
+/// It ends behind an error: where the next record begins is not known.
+#[derive(Clone, Debug)]
+pub struct Records<'a> {
+    bytes: &'a [u8],
+    format: Format,
+    index: u64,
+}
+
+impl<'a> Records<'a> {
+    /// The records that `bytes` consist of.
+    #[must_use]
+    pub const fn new(bytes: &'a [u8], format: Format) -> Self {
+        Self { bytes, format, index: 0 }
+    }
+}
+
+impl<'a> Iterator for Records<'a> {
+    type Item = Result<Record<'a>, Error>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.bytes.is_empty() {
+            return None;
+        }
+        let index = self.index;
+        self.index += 1;
+        match Record::parse(self.format, self.bytes) {
+            Ok((record, size)) => {
+                self.bytes = self.bytes.get(size..).unwrap_or_default();
+                Some(Ok(record))
+            }
+            Err(error) => {
+                self.bytes = &[];
+                Some(Err(Error { index, ..error }))
+            }
+        }
+    }
+}

@@ -1,0 +1,307 @@
+//! PEBS records against the manual's tables.
+
+extern crate std;
+
+use std::{string::ToString, vec, vec::Vec};
+
+use super::*;
+
+fn registers() -> Registers {
+    Registers {
+        rflags: 0x10,
+        rip: 0x11,
+        rax: 0x12,
+        rbx: 0x13,
+        rcx: 0x14,
+        rdx: 0x15,
+        rsi: 0x16,
+        rdi: 0x17,
+        rbp: 0x18,
+        rsp: 0x19,
+        r8_r15: [0x20, 0x21, 0x22, 0x23, 0x24, 0x25, 0x26, 0x27],
+    }
+}
+
+/// Every field that any fixed format has.
+fn full() -> Record<'static> {
+    Record {
+        registers: Some(registers()),
+        eventing_ip: Some(0x31),
+        global_status: Some(0x32),
+        applicable_counters: Some(0x33),
+        memory: Some(Memory { address: 0x34, source: DataSource(0x35), latency: 0x36 }),
+        tx_abort: Some(TxAbort(0x37)),
+        tsc: Some(0x38),
+        ..Record::default()
+    }
+}
+
+/// Offset and value, typed from "64-bit PEBS Record Format".
+const REGISTERS: [(usize, u8); 18] = [
+    (0x00, 0x10),
+    (0x08, 0x11),
+    (0x10, 0x12),
+    (0x18, 0x13),
+    (0x20, 0x14),
+    (0x28, 0x15),
+    (0x30, 0x16),
+    (0x38, 0x17),
+    (0x40, 0x18),
+    (0x48, 0x19),
+    (0x50, 0x20),
+    (0x58, 0x21),
+    (0x60, 0x22),
+    (0x68, 0x23),
+    (0x70, 0x24),
+    (0x78, 0x25),
+    (0x80, 0x26),
+    (0x88, 0x27),
+];
+
+#[test]
+fn fixed_formats_have_their_fields_where_the_tables_have_them() {
+    // Format, its number, its size, its fields behind the registers: the tables of the Core i7, of the 4th and of the
+    // 6th generation.
+    type Row = (Format, u8, usize, &'static [(usize, u8)]);
+    let rows: [Row; 4] = [
+        (Format::Registers, 0, 144, &[]),
+        (Format::Latency, 1, 176, &[(0x90, 0x32), (0x98, 0x34), (0xa0, 0x35), (0xa8, 0x36)]),
+        (
+            Format::Transaction,
+            2,
+            192,
+            &[(0x90, 0x32), (0x98, 0x34), (0xa0, 0x35), (0xa8, 0x36), (0xb0, 0x31), (0xb8, 0x37)],
+        ),
+        (
+            Format::Time,
+            3,
+            200,
+            &[
+                (0x90, 0x33),
+                (0x98, 0x34),
+                (0xa0, 0x35),
+                (0xa8, 0x36),
+                (0xb0, 0x31),
+                (0xb8, 0x37),
+                (0xc0, 0x38),
+            ],
+        ),
+    ];
+    for (format, number, size, fields) in rows {
+        assert_eq!(Format::from_capabilities(number), Some(format));
+        let mut expected = vec![0; size];
+        for &(at, value) in REGISTERS.iter().chain(fields) {
+            expected[at] = value;
+        }
+        let mut bytes = vec![0xaa; size + 8];
+        assert_eq!(full().emit(format, &mut bytes), Ok(size), "{format:?}");
+        assert_eq!(bytes[..size], expected, "{format:?}");
+        assert_eq!(bytes[size..], [0xaa; 8], "{format:?}");
+        let (parsed, len) = Record::parse(format, &bytes).expect("a whole record");
+        assert_eq!(len, size);
+        let has = |at| fields.iter().any(|field| field.0 == at);
+        let expected = Record {
+            eventing_ip: full().eventing_ip.filter(|_| has(0xb0)),
+            global_status: full().global_status.filter(|_| number == 1 || number == 2),
+            applicable_counters: full().applicable_counters.filter(|_| number == 3),
+            memory: full().memory.filter(|_| has(0x98)),
+            tx_abort: full().tx_abort.filter(|_| has(0xb8)),
+            tsc: full().tsc.filter(|_| has(0xc0)),
+            ..full()
+        };
+        assert_eq!(parsed, expected, "{format:?}");
+        for len in 0..size {
+            let kind = ErrorKind::Truncated { bytes: len, needed: size };
+            let error = Error { index: 0, kind };
+            assert_eq!(Record::parse(format, &bytes[..len]), Err(error), "{format:?} {len}");
+            assert_eq!(full().emit(format, &mut bytes[..len]), Err(error), "{format:?} {len}");
+        }
+    }
+    assert_eq!(Format::from_capabilities(5), None);
+}
+
+#[test]
+fn the_32_bit_format_has_ten_registers() {
+    let record = Record { registers: Some(Registers { r8_r15: [0; 8], ..registers() }), ..Record::default() };
+    let mut bytes = [0xaa; 44];
+    assert_eq!(record.emit(Format::Bits32, &mut bytes), Ok(40));
+    let words: Vec<u32> = bytes.as_chunks().0.iter().map(|word| u32::from_le_bytes(*word)).collect();
+    let expected = [0x10, 0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17, 0x18, 0x19, 0xaaaa_aaaa];
+    assert_eq!(words, expected);
+    assert_eq!(Record::parse(Format::Bits32, &bytes), Ok((record, 40)));
+    let wide = Record { registers: Some(Registers { rsi: 1 << 32, ..registers() }), ..Record::default() };
+    let kind = ErrorKind::TooWide { value: 1 << 32 };
+    assert_eq!(wide.emit(Format::Bits32, &mut bytes), Err(Error { index: 0, kind }));
+    for len in 0..40 {
+        let kind = ErrorKind::Truncated { bytes: len, needed: 40 };
+        assert_eq!(Record::parse(Format::Bits32, &bytes[..len]), Err(Error { index: 0, kind }));
+    }
+}
+
+/// The words of an adaptive record with all groups and two branches, by groups.
+fn adaptive_words() -> Vec<u64> {
+    let size = 32 + 32 + 144 + 256 + 2 * 24;
+    let mut words = vec![0xf | 1 << 24 | 0x99 << 32 | size << 48, 0x31, 0x33, 0x38];
+    words.extend([0x34, 0x35, 0x36, 0x37]);
+    // RFLAGS, RIP, then RAX, RCX, RDX, RBX, RSP, RBP, RSI, RDI, R8 to R15.
+    words.extend([0x10, 0x11, 0x12, 0x14, 0x15, 0x13, 0x19, 0x18, 0x16, 0x17]);
+    words.extend(0x20..0x28);
+    words.extend(0x100..0x120);
+    words.extend([0x41, 0x42, 0x43, 0x51, 0x52, 0x53]);
+    words
+}
+
+fn bytes(words: &[u64]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_le_bytes()).collect()
+}
+
+#[test]
+fn adaptive_records_have_the_groups_that_they_say() {
+    let all = adaptive_words();
+    let xmm: [u8; 256] = bytes(&all[26..58]).try_into().expect("sixteen registers");
+    let lbrs = [
+        Branch { from: 0x41, to: 0x42, info: 0x43 }.emit(),
+        Branch { from: 0x51, to: 0x52, info: 0x53 }.emit(),
+    ];
+    let whole = Record {
+        global_status: None,
+        retire_latency: Some(0x99),
+        xmm: Some(&xmm),
+        branches: Some(Branches::new(&lbrs)),
+        ..full()
+    };
+    for groups in 0..16_u64 {
+        let has = |bit: u64| groups & 1 << bit != 0;
+        let record = Record {
+            memory: whole.memory.filter(|_| has(0)),
+            tx_abort: whole.tx_abort.filter(|_| has(0)),
+            registers: whole.registers.filter(|_| has(1)),
+            xmm: whole.xmm.filter(|_| has(2)),
+            branches: whole.branches.filter(|_| has(3)),
+            ..whole
+        };
+        let mut words = all[..4].to_vec();
+        for (bit, range) in [(0, 4..8), (1, 8..26), (2, 26..58), (3, 58..64)] {
+            if has(bit) {
+                words.extend(&all[range]);
+            }
+        }
+        let count = if has(3) { 1 << 24 } else { 0 };
+        words[0] = groups | count | 0x99 << 32 | (words.len() as u64 * 8) << 48;
+        let expected = bytes(&words);
+        assert_eq!(Record::parse(Format::Adaptive, &expected), Ok((record, expected.len())), "{groups:#x}");
+        let mut emitted = vec![0xaa; expected.len()];
+        assert_eq!(record.emit(Format::Adaptive, &mut emitted), Ok(expected.len()), "{groups:#x}");
+        assert_eq!(emitted, expected, "{groups:#x}");
+        for len in 0..expected.len() {
+            let needed = if len < 32 { 32 } else { expected.len() };
+            let kind = ErrorKind::Truncated { bytes: len, needed };
+            let error = Error { index: 0, kind };
+            assert_eq!(Record::parse(Format::Adaptive, &expected[..len]), Err(error), "{groups:#x} {len}");
+            let needed = expected.len();
+            let kind = ErrorKind::Truncated { bytes: len, needed };
+            let error = Error { index: 0, kind };
+            assert_eq!(record.emit(Format::Adaptive, &mut emitted[..len]), Err(error), "{groups:#x} {len}");
+        }
+    }
+    let found: Vec<_> = whole.branches.expect("two").iter().map(|branch| branch.from).collect();
+    assert_eq!(found, [0x41, 0x51]);
+}
+
+#[test]
+fn adaptive_records_that_contradict_themselves_are_refused() {
+    let rows = [
+        (32_u64 << 48, None),
+        (0, Some(ErrorKind::Size { size: 0, groups: 32 })),
+        (31 << 48, Some(ErrorKind::Size { size: 31, groups: 32 })),
+        (33 << 48, Some(ErrorKind::Size { size: 33, groups: 32 })),
+        (1 | 32 << 48, Some(ErrorKind::Size { size: 32, groups: 64 })),
+        (1 << 4 | 32 << 48, Some(ErrorKind::Groups { format: 1 << 4 })),
+        (1 << 23 | 32 << 48, Some(ErrorKind::Groups { format: 1 << 23 })),
+        (8 | 32 << 24 | 800 << 48, Some(ErrorKind::Branches { count: 33 })),
+        (8 | 255 << 24 | 800 << 48, Some(ErrorKind::Branches { count: 256 })),
+        // Without the group its count does not matter.
+        (255 << 24 | 32 << 48, None),
+    ];
+    for (first, expected) in rows {
+        let bytes = bytes(&[first, 0, 0, 0, 0]);
+        let parsed = Record::parse(Format::Adaptive, &bytes).map(|(_, size)| size);
+        assert_eq!(parsed.map_err(|error| error.kind).err(), expected, "{first:#x}");
+    }
+    for count in [0, 33, 257] {
+        let lbrs = vec![[0; 24]; count];
+        let record = Record { branches: Some(Branches::new(&lbrs)), ..Record::default() };
+        let error = Error { index: 0, kind: ErrorKind::Branches { count } };
+        assert_eq!(record.emit(Format::Adaptive, &mut [0; 8192]), Err(error));
+    }
+}
+
+#[test]
+fn a_buffer_is_read_to_its_end_or_to_what_is_wrong() {
+    let mut buffer = vec![0; 3 * 192];
+    for (slot, chunk) in buffer.chunks_exact_mut(192).enumerate() {
+        let record = Record { eventing_ip: Some(slot as u64), ..full() };
+        record.emit(Format::Transaction, chunk).expect("it fits");
+    }
+    let ips: Vec<_> = Records::new(&buffer, Format::Transaction)
+        .map(|record| record.expect("a whole record").eventing_ip)
+        .collect();
+    assert_eq!(ips, [Some(0), Some(1), Some(2)]);
+    let cut: Vec<_> = Records::new(&buffer[..2 * 192 + 1], Format::Transaction).collect();
+    assert_eq!(cut.len(), 3);
+    let error = cut[2].expect_err("it is cut");
+    assert_eq!(error.to_string(), "PEBS record 2: 1 bytes, it has 192");
+    // Records of different sizes.
+    let basic = bytes(&[32 << 48, 7, 0, 0]);
+    let mixed = [bytes(&adaptive_words()), basic.clone(), basic].concat();
+    let ips: Vec<_> = Records::new(&mixed, Format::Adaptive)
+        .map(|record| record.map(|record| (record.eventing_ip, record.next_ip())))
+        .collect();
+    assert_eq!(ips, [Ok((Some(0x31), Some(0x11))), Ok((Some(7), None)), Ok((Some(7), None))]);
+}
+
+#[test]
+fn behind_an_abort_only_the_ips_mean_something() {
+    let rows: [(u64, bool); 5] =
+        [(0, true), (0xffff_ffff, true), (1 << 32, false), (1 << 33, false), (1 << 34, true)];
+    for (bits, valid) in rows {
+        let record = Record { tx_abort: Some(TxAbort(bits)), ..full() };
+        assert_eq!(record.valid_registers().is_some(), valid, "{bits:#x}");
+        assert_eq!(record.valid_memory().is_some(), valid, "{bits:#x}");
+        assert_eq!(record.next_ip(), Some(0x11));
+    }
+    assert_eq!(Record::default().valid_registers(), None);
+}
+
+#[test]
+fn fields_of_fields_are_the_bits_of_the_tables() {
+    let abort = TxAbort(0x1234_5678);
+    assert_eq!((abort.cycles(), abort.aborted()), (0x1234_5678, false));
+    type Flag = (u32, fn(TxAbort) -> bool);
+    let flags: [Flag; 8] = [
+        (32, TxAbort::hle),
+        (33, TxAbort::rtm),
+        (34, TxAbort::instruction),
+        (35, TxAbort::non_instruction),
+        (36, TxAbort::retry),
+        (37, TxAbort::data_conflict),
+        (38, TxAbort::capacity_writes),
+        (39, TxAbort::capacity_reads),
+    ];
+    for (bit, _) in flags {
+        for (of, flag) in flags {
+            assert_eq!(flag(TxAbort(1 << bit)), of == bit, "bit {bit}");
+        }
+    }
+    let rows: [(u64, u8, bool, bool, bool); 4] = [
+        (0x0f, 0xf, true, false, false),
+        (0x10, 0, false, true, false),
+        (0x20, 0, false, false, true),
+        (0x3e, 0xe, false, true, true),
+    ];
+    for (bits, encoding, hit, stlb_miss, locked) in rows {
+        let source = DataSource(bits);
+        assert_eq!((source.source(), source.store_hit()), (encoding, hit), "{bits:#x}");
+        assert_eq!((source.stlb_miss(), source.locked()), (stlb_miss, locked), "{bits:#x}");
+    }
+}
