@@ -121,6 +121,56 @@ fn errors_have_a_place_and_decoding_goes_on_at_the_next_psb() {
 }
 
 #[test]
+fn branch_records_are_decoded_in_each_layout() {
+    let folder = scratch("branches");
+    let branches = [(0x1002_u64, 0x1005_u64), (0x1006, 0x1000), (0x1006, 0x1000)];
+    let wide = |from: u64, to: u64| [from.to_le_bytes(), to.to_le_bytes(), 0x10_u64.to_le_bytes()].concat();
+    let narrow = |from: u64, to: u64| {
+        [(from as u32).to_le_bytes(), (to as u32).to_le_bytes(), 0x10_u32.to_le_bytes()].concat()
+    };
+    // A PERF_RECORD_SAMPLE of 24 bytes.
+    let sample =
+        |from: u64, to: u64| [[9, 0, 0, 0, 0, 0, 24, 0], from.to_le_bytes(), to.to_le_bytes()].concat();
+    type Layout<'a> = (&'a str, &'a dyn Fn(u64, u64) -> Vec<u8>, usize);
+    let layouts: [Layout; 3] = [("bts", &wide, 24), ("bts32", &narrow, 12), ("perf-bts", &sample, 24)];
+    for (source, record, size) in layouts {
+        let [a, b, c] = branches.map(|(from, to)| record(from, to));
+        let bytes = [&a[..], &b, &c].concat();
+        for layer in ["insns", "blocks"] {
+            let arguments =
+                ["decode", "--json", "--raw", "code:0x1000", "--source", source, "--start", "0x1000"];
+            let arguments = [&arguments[..], &["--layer", layer, "-"]].concat();
+            let totals = json(&folder, &arguments, &bytes);
+            // 1000, 1002; 1005, 1006; then 1000 and 1002, 1004, 1005, 1006.
+            assert_eq!(
+                (&totals["packets"], &totals["instructions"]),
+                (&3.into(), &9.into()),
+                "{source} {layer}"
+            );
+            assert_eq!(totals["hash"], "0xd637118b87c9ce31", "{source} {layer}");
+            assert_eq!(totals["errors"].as_array().unwrap().len(), 0, "{source} {layer}");
+            // Nothing leads from the first to the second.
+            let totals = json(&folder, &arguments, &[&a[..], &record(0x1000, 0x1005), &c].concat());
+            let error = &totals["errors"][0];
+            assert_eq!(
+                (&error["offset"], &error["address"]),
+                (&size.into(), &0x1000.into()),
+                "{source} {layer}"
+            );
+            let text = error["text"].as_str().unwrap();
+            assert!(text.starts_with("branch record 1: no straight way from 0x1005 to 0x1000"), "{text}");
+        }
+    }
+    // A circular buffer: the oldest record is at its end.
+    let bytes = [wide(0x1006, 0x1000), wide(0x1002, 0x1005)].concat();
+    let arguments = ["decode", "--json", "--raw", "code:0x1000", "--source", "bts", "--next", "24", "-"];
+    let totals = json(&folder, &arguments, &bytes);
+    assert_eq!((&totals["instructions"], &totals["blocks"]), (&3.into(), &2.into()));
+    assert_eq!(totals["errors"].as_array().unwrap().len(), 0);
+    fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
 fn bench_gives_the_counts_of_decode() {
     let folder = scratch("bench");
     for layer in ["packets", "events", "query", "insns", "blocks"] {
@@ -155,6 +205,8 @@ fn refusals_say_what_and_where() {
         (&["decode", "--elf", "code", "trace"], "ELF file code"),
         (&["decode", "--cpu", "6/1", "trace"], "no such processor"),
         (&["decode", "--cpu", "x", "trace"], "not a processor"),
+        (&["decode", "--source", "bts", "--layer", "query", "trace"], "branch records have no such layer"),
+        (&["decode", "--source", "bts", "--handler", "2-1", "trace"], "not an address"),
         (&["bench", "--seconds", "x", "trace"], "not a number of seconds"),
     ] {
         let output = pugmark(&folder, arguments, &[]);

@@ -7,7 +7,7 @@ use pugmark_tools::record::command as record;
 use std::{io, process::ExitCode};
 
 #[derive(Parser)]
-#[command(name = "pugmark", about = "Decodes Intel Processor Trace", version)]
+#[command(name = "pugmark", about = "Decodes Intel Processor Trace and branch records", version)]
 struct Cli {
     #[command(subcommand)]
     command: Command,

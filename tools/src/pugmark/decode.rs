@@ -1,9 +1,15 @@
 //! `pugmark decode`: a trace's totals.
 
-use super::{code::Code, layers, options::Input, progress::Progress};
+use super::{
+    branches::{self, Source},
+    code::Code,
+    layers,
+    options::Input,
+    progress::Progress,
+};
 use anyhow::Result;
 use clap::{Args, ValueEnum};
-use pugmark_decoder_core::{Error, config::Config, hash::AddressHash, image::Image};
+use pugmark_decoder_core::{Error, bts, config::Config, hash::AddressHash, image::Image};
 use serde::Serialize;
 use std::io::{self, Write};
 
@@ -12,6 +18,8 @@ use std::io::{self, Write};
 pub struct Options {
     #[command(flatten)]
     input: Input,
+    #[command(flatten)]
+    branches: branches::Arguments,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -21,7 +29,7 @@ pub struct Options {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Layer {
-    /// Packets alone
+    /// Packets alone, or branch records
     Packets,
     /// What packets mean together
     Events,
@@ -38,7 +46,7 @@ pub enum Layer {
 pub struct Totals {
     /// Bytes of the trace.
     pub bytes: u64,
-    /// Packets.
+    /// Packets, or branch records.
     pub packets: u64,
     /// Events that the layer gave.
     pub events: u64,
@@ -50,14 +58,39 @@ pub struct Totals {
     pub instructions: u64,
     /// Blocks.
     pub blocks: u64,
-    /// What was wrong. After each error the layer went on at the next PSB.
-    pub errors: Vec<Error>,
+    /// What was wrong. After each error the layer went on at the next PSB, or with the next record.
+    pub errors: Vec<Problem>,
     /// Of the instructions' addresses.
     pub hash: AddressHash,
     /// The first and the last TSC packet's value.
     pub tsc_first: Option<u64>,
     /// See `tsc_first`.
     pub tsc_last: Option<u64>,
+}
+
+/// Something that was wrong in a trace.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Problem {
+    /// The offset of the packet or record.
+    pub offset: u64,
+    /// The address of the instruction, if it is about one.
+    pub address: Option<u64>,
+    /// What.
+    pub text: String,
+}
+
+impl From<Error> for Problem {
+    fn from(error: Error) -> Self {
+        Self { offset: error.offset, address: error.kind.ip(), text: error.kind.to_string() }
+    }
+}
+
+/// An error in a record, and how many bytes a record has.
+impl From<(bts::Error, usize)> for Problem {
+    fn from((error, size): (bts::Error, usize)) -> Self {
+        let offset = error.index.saturating_mul(size as u64);
+        Self { offset, address: error.kind.ip(), text: error.to_string() }
+    }
 }
 
 /// Totals as one JSON object.
@@ -71,17 +104,10 @@ struct Json {
     indirect_branches: u64,
     instructions: u64,
     blocks: u64,
-    errors: Vec<JsonError>,
+    errors: Vec<Problem>,
     hash: String,
     tsc_first: Option<u64>,
     tsc_last: Option<u64>,
-}
-
-#[derive(Serialize)]
-struct JsonError {
-    offset: u64,
-    address: Option<u64>,
-    text: String,
 }
 
 /// Runs `pugmark decode`.
@@ -93,7 +119,10 @@ pub fn run(options: &Options) -> Result<()> {
     let code = options.input.code()?;
     let trace = options.input.load(&mut progress)?;
     let layer = options.input.layer;
-    let totals = decode(&trace, &code, options.input.config()?, layer, &mut progress);
+    let totals = match options.branches.source {
+        Source::Pt => decode(&trace, &code, options.input.config()?, layer, &mut progress),
+        _ => branches::decode(&trace, &code, &options.branches, layer, &mut progress)?,
+    };
     let mut out = io::stdout().lock();
     if options.json {
         serde_json::to_writer(&mut out, &totals.json(layer))?;
@@ -138,11 +167,6 @@ pub fn decode(
 
 impl Totals {
     fn json(&self, layer: Layer) -> Json {
-        let error = |error: &Error| JsonError {
-            offset: error.offset,
-            address: error.kind.ip(),
-            text: error.kind.to_string(),
-        };
         Json {
             layer,
             bytes: self.bytes,
@@ -152,7 +176,7 @@ impl Totals {
             indirect_branches: self.indirect,
             instructions: self.instructions,
             blocks: self.blocks,
-            errors: self.errors.iter().map(error).collect(),
+            errors: self.errors.clone(),
             hash: hash_text(self.hash),
             tsc_first: self.tsc_first,
             tsc_last: self.tsc_last,
@@ -186,7 +210,7 @@ impl Totals {
         }
         writeln!(out, "errors        {}", self.errors.len())?;
         for error in &self.errors {
-            writeln!(out, "  {error}")?;
+            writeln!(out, "  {:#x}: {}", error.offset, error.text)?;
         }
         Ok(())
     }

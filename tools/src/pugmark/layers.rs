@@ -33,7 +33,7 @@ pub fn packets(trace: &[u8], config: Config<'_>, progress: &mut Progress) -> Tot
                         totals.tsc_last = Some(tsc.tsc);
                     }
                 }
-                Err(error) => totals.errors.push(error),
+                Err(error) => totals.errors.push(error.into()),
             }
             stride += 1;
             if stride == STRIDE {
@@ -59,7 +59,7 @@ pub fn events(trace: &[u8], config: Config<'_>, progress: &mut Progress) -> Tota
                 Ok(Some(_)) => totals.events += 1,
                 Ok(None) => break,
                 Err(error) => {
-                    totals.errors.push(error);
+                    totals.errors.push(error.into());
                     break;
                 }
             }
@@ -86,7 +86,7 @@ pub fn query(trace: &[u8], config: Config<'_>, progress: &mut Progress) -> Total
                 Ok(Some(Answer::Event(_))) => totals.events += 1,
                 Ok(None) => break,
                 Err(error) => {
-                    totals.errors.push(error);
+                    totals.errors.push(error.into());
                     break;
                 }
             }
@@ -112,7 +112,7 @@ pub fn insns(trace: &[u8], image: Image<'_>, config: Config<'_>, progress: &mut 
                 Ok(Some(flow::Item::Event(_))) => totals.events += 1,
                 Ok(None) => break,
                 Err(error) => {
-                    totals.errors.push(error);
+                    totals.errors.push(error.into());
                     break;
                 }
             }
@@ -144,7 +144,7 @@ pub fn blocks(trace: &[u8], image: Image<'_>, config: Config<'_>, progress: &mut
                 Ok(Some(block::Item::Event(_))) => totals.events += 1,
                 Ok(None) => break,
                 Err(error) => {
-                    totals.errors.push(error);
+                    totals.errors.push(error.into());
                     break;
                 }
             }

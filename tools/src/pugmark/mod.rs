@@ -11,6 +11,7 @@
 //! ```
 
 pub mod bench;
+pub mod branches;
 pub mod code;
 pub mod decode;
 pub mod input;

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 /// A trace, the code that made it, and what is to become of them.
 #[derive(Args, Clone, Debug)]
 pub struct Input {
-    /// The trace: bytes of Intel PT; `-` for standard input
+    /// The trace; `-` for standard input
     pub trace: PathBuf,
     /// Code: `{"sections":[{"file","offset","len","vaddr"}]}`, files beside it; may be given again
     #[arg(long, value_name = "IMAGE.json")]

@@ -1,0 +1,170 @@
+//! `pugmark decode` of branch records.
+
+use super::{
+    code::Code,
+    decode::{Layer, Totals},
+    progress::Progress,
+};
+use crate::number;
+use anyhow::{Result, bail};
+use clap::{Args, ValueEnum};
+use pugmark_decoder_core::{
+    block,
+    bts::{BlockDecoder, Entry, InsnDecoder, Layout, Options, Records},
+    flow,
+    image::Image,
+};
+use std::ops::RangeInclusive;
+
+/// How many steps lie between two looks at the clock.
+const STRIDE: u64 = 1 << 16;
+
+/// Where a trace comes from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Source {
+    /// Packets of Intel Processor Trace
+    #[default]
+    Pt,
+    /// Records of a Branch Trace Store buffer, 24 bytes each, as also in perf's AUX area
+    Bts,
+    /// The same of a 32-bit processor, 12 bytes each
+    Bts32,
+    /// perf's samples of IP and address, one for each branch
+    PerfBts,
+}
+
+/// What only branch records need to be told.
+#[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = "Branch records")]
+pub struct Arguments {
+    /// What the trace consists of
+    #[arg(long, value_enum, default_value_t, help_heading = None)]
+    pub source: Source,
+    /// The buffer is circular and its next record would be at this offset
+    #[arg(long, value_name = "OFFSET", value_parser = parse_number)]
+    pub next: Option<u64>,
+    /// The address of the first instruction that was traced
+    #[arg(long, value_name = "ADDRESS", value_parser = parse_number)]
+    pub start: Option<u64>,
+    /// The address of the last instruction that was traced
+    #[arg(long, value_name = "ADDRESS", value_parser = parse_number)]
+    pub end: Option<u64>,
+    /// Where interrupts lead to; may be given again
+    #[arg(long, value_name = "ADDRESS[-LAST]", value_parser = parse_range)]
+    pub handler: Vec<RangeInclusive<u64>>,
+    /// Branches of one privilege level only were stored
+    #[arg(long)]
+    pub one_level: bool,
+}
+
+fn parse_number(text: &str) -> Result<u64, String> {
+    number::parse(text).ok_or_else(|| "not a number".into())
+}
+
+fn parse_range(text: &str) -> Result<RangeInclusive<u64>, String> {
+    let (first, last) = text.split_once('-').unwrap_or((text, text));
+    match (number::parse(first), number::parse(last)) {
+        (Some(first), Some(last)) if first <= last => Ok(first..=last),
+        _ => Err("not an address, nor two with - between".into()),
+    }
+}
+
+impl Arguments {
+    fn layout(&self) -> Layout {
+        match self.source {
+            Source::Pt | Source::Bts => Layout::Bits64,
+            Source::Bts32 => Layout::Bits32,
+            Source::PerfBts => Layout::PerfSample,
+        }
+    }
+
+    fn records<'a>(&self, trace: &'a [u8]) -> Records<'a> {
+        match self.next {
+            None => Records::new(trace, self.layout()),
+            Some(next) => {
+                Records::circular(trace, usize::try_from(next).unwrap_or(usize::MAX), self.layout())
+            }
+        }
+    }
+
+    fn options(&self) -> Options<'_> {
+        Options {
+            start: self.start,
+            end: self.end,
+            handlers: (!self.handler.is_empty()).then_some(&self.handler[..]),
+            one_level: self.one_level,
+            ..Options::default()
+        }
+    }
+}
+
+/// Decodes branch records.
+///
+/// # Errors
+/// When they have no such layer.
+pub fn decode(
+    trace: &[u8],
+    code: &Code,
+    arguments: &Arguments,
+    layer: Layer,
+    progress: &mut Progress,
+) -> Result<Totals> {
+    let sections = code.sections();
+    let image = Image::new(&sections);
+    let records = arguments.records(trace);
+    let mut totals = Totals { bytes: trace.len() as u64, ..Totals::default() };
+    totals.packets =
+        records.clone().filter(|entry| matches!(entry, Ok((_, Entry::Branch(_))))).count() as u64;
+    progress.begin("decoding", Some(totals.bytes));
+    let size = arguments.layout().record_bytes();
+    match layer {
+        Layer::Packets => {
+            totals.errors = records.filter_map(Result::err).map(|error| (error, size).into()).collect();
+        }
+        Layer::Insns => {
+            insns(InsnDecoder::new(records, image, arguments.options()), size, &mut totals, progress)
+        }
+        Layer::Blocks => {
+            blocks(BlockDecoder::new(records, image, arguments.options()), size, &mut totals, progress);
+        }
+        Layer::Events | Layer::Query => {
+            bail!("branch records have no such layer: --layer packets, insns or blocks")
+        }
+    }
+    progress.end();
+    Ok(totals)
+}
+
+fn insns(mut decoder: InsnDecoder<'_>, size: usize, totals: &mut Totals, progress: &mut Progress) {
+    loop {
+        match decoder.next() {
+            Ok(Some(flow::Item::Insn(insn))) => totals.hash.add(insn.ip),
+            Ok(Some(flow::Item::Event(_))) => totals.events += 1,
+            Ok(None) => break,
+            Err(error) => totals.errors.push((error, size).into()),
+        }
+        if totals.hash.count().is_multiple_of(STRIDE) {
+            progress.at(decoder.index() * size as u64);
+        }
+    }
+    totals.instructions = totals.hash.count();
+}
+
+/// The hash is that of the blocks' instructions.
+fn blocks(mut decoder: BlockDecoder<'_>, size: usize, totals: &mut Totals, progress: &mut Progress) {
+    loop {
+        match decoder.next() {
+            Ok(Some(block::Item::Block(block))) => {
+                totals.blocks += 1;
+                totals.instructions += u64::from(block.insns);
+                decoder.insns(&block).for_each(|(ip, _)| totals.hash.add(ip));
+            }
+            Ok(Some(block::Item::Event(_))) => totals.events += 1,
+            Ok(None) => break,
+            Err(error) => totals.errors.push((error, size).into()),
+        }
+        if totals.blocks.is_multiple_of(STRIDE) {
+            progress.at(decoder.index() * size as u64);
+        }
+    }
+}
