@@ -8,11 +8,3 @@ mod programs;
 mod real;
 mod scenario;
 mod vectors;
-
-/// How random programs are traced: modules of the tests of `virt/program`.
-#[allow(dead_code, reason = "a module of another test")]
-#[path = "../../../virt/program/tests/trace/config.rs"]
-mod config;
-#[allow(dead_code, reason = "a module of another test")]
-#[path = "../../../virt/program/tests/trace/machine.rs"]
-mod machine;

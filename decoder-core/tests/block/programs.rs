@@ -1,15 +1,12 @@
 //! Random programs, traced by the model, whole and damaged.
 
-use crate::{
-    compare::compare,
-    config::{Config, Topic},
-    machine::run,
-};
+use crate::compare::compare;
 use pugmark_decoder_core::{
     config::{Config as Reading, Flags},
     hash::AddressHash,
     image::{AddressSpace, Image, Section},
 };
+use pugmark_program::trace::{Config, Topic, run};
 
 const TOPICS: [Topic; 8] = [
     Topic::Everything,

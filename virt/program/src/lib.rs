@@ -22,6 +22,7 @@ mod filter;
 mod generate;
 mod layout;
 mod program;
+pub mod trace;
 mod walk;
 
 pub use filter::Filter;

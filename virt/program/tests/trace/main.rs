@@ -3,12 +3,8 @@
 //! What had to be traced is computed from the walk and the filter's definition, never from the model.
 //! `PUGMARK_LONG=1` takes fifty times as many programs.
 
-mod config;
-mod machine;
 mod pieces;
 
-use config::{Config, Topic};
-use machine::{Run, run};
 use pugmark_decoder_core::Error;
 use pugmark_decoder_core::event::EventKind;
 use pugmark_decoder_core::flow::{InsnDecoder, Item};
@@ -16,6 +12,7 @@ use pugmark_decoder_core::hash::AddressHash;
 use pugmark_decoder_core::image::{AddressSpace, Image, Section};
 use pugmark_decoder_core::packet::PtwPayload;
 use pugmark_program::Program;
+use pugmark_program::trace::{Config, Run, Topic, ctl, run};
 
 /// How many programs a test takes.
 fn programs(usual: u64) -> u64 {
@@ -94,13 +91,13 @@ fn check(topic: Topic, seed: u64) -> Result<Run, String> {
     }
     from_the_middle(&run, &sections).map_err(|what| format!("{topic:?} {seed}: {what}\n{config:?}"))?;
     let traces = |bit| config.ctl & bit != 0;
-    if traces(config::ctl::PTW_EN) && ptwrites != run.ptwrites {
+    if traces(ctl::PTW_EN) && ptwrites != run.ptwrites {
         return Err(format!(
             "{topic:?} {seed}: PTWRITE: {ptwrites:x?} instead of {:x?}\n{config:?}",
             run.ptwrites
         ));
     }
-    if traces(config::ctl::EVENT_EN) && config.filter.os && config.filter.user && events != run.events {
+    if traces(ctl::EVENT_EN) && config.filter.os && config.filter.user && events != run.events {
         let same = events.iter().zip(&run.events).take_while(|(a, b)| a == b).count();
         let (is, must) = (events.get(same), run.events.get(same));
         return Err(format!("{topic:?} {seed}: event {same}: {is:x?} instead of {must:x?}\n{config:?}"));

@@ -3,9 +3,8 @@
 use pugmark_decoder_core::flow::{After, InsnDecoder, Pieces};
 use pugmark_decoder_core::image::Image;
 use pugmark_decoder_core::packet::{Packet, Packets};
+use pugmark_program::trace::{Config, Run, Topic, run};
 
-use crate::config::{Config, Topic};
-use crate::machine::{Run, run};
 use crate::{programs, sections};
 
 /// What came of runs with loss.

@@ -1,64 +1,101 @@
 //! How a run is traced, drawn from a seed.
 
 use fastrand::Rng;
-use pugmark_model::{Overflow, Profile, Settings};
-use pugmark_program::{Filter, Level, Program, Shape};
+use std::ops::{Range, RangeInclusive};
 
-/// IA32_RTIT_CTL, typed from the manual: SDM vol. 3, Intel Processor Trace, "IA32_RTIT_CTL MSR".
-pub(crate) mod ctl {
-    pub(crate) const TRACE_EN: u64 = 1 << 0;
-    pub(crate) const CYC_EN: u64 = 1 << 1;
-    pub(crate) const OS: u64 = 1 << 2;
-    pub(crate) const USER: u64 = 1 << 3;
-    pub(crate) const FUP_ON_PTW: u64 = 1 << 5;
-    pub(crate) const CR3_FILTER: u64 = 1 << 7;
-    pub(crate) const TOPA: u64 = 1 << 8;
-    pub(crate) const MTC_EN: u64 = 1 << 9;
-    pub(crate) const TSC_EN: u64 = 1 << 10;
-    pub(crate) const DIS_RETC: u64 = 1 << 11;
-    pub(crate) const PTW_EN: u64 = 1 << 12;
-    pub(crate) const BRANCH_EN: u64 = 1 << 13;
-    pub(crate) const MTC_FREQ: u32 = 14;
-    pub(crate) const CYC_THRESH: u32 = 19;
-    pub(crate) const PSB_FREQ: u32 = 24;
-    pub(crate) const EVENT_EN: u64 = 1 << 31;
-    pub(crate) const ADDR_CFG: u32 = 32;
-    pub(crate) const ADDR_FILTER: u64 = 1;
-    pub(crate) const ADDR_STOP: u64 = 2;
+use crate::{Filter, Level, Program, Shape};
+use pugmark_model::{Overflow, Profile, Settings};
+
+/// Bits of IA32_RTIT_CTL, typed from the manual: SDM vol. 3, Intel Processor Trace, "IA32_RTIT_CTL MSR".
+pub mod ctl {
+    /// TraceEn: packets are generated.
+    pub const TRACE_EN: u64 = 1 << 0;
+    /// CYCEn.
+    pub const CYC_EN: u64 = 1 << 1;
+    /// OS: level 0 is traced.
+    pub const OS: u64 = 1 << 2;
+    /// User: levels above 0 are traced.
+    pub const USER: u64 = 1 << 3;
+    /// FUPonPTW.
+    pub const FUP_ON_PTW: u64 = 1 << 5;
+    /// CR3Filter.
+    pub const CR3_FILTER: u64 = 1 << 7;
+    /// ToPA.
+    pub const TOPA: u64 = 1 << 8;
+    /// MTCEn.
+    pub const MTC_EN: u64 = 1 << 9;
+    /// TSCEn.
+    pub const TSC_EN: u64 = 1 << 10;
+    /// DisRETC.
+    pub const DIS_RETC: u64 = 1 << 11;
+    /// PTWEn.
+    pub const PTW_EN: u64 = 1 << 12;
+    /// BranchEn.
+    pub const BRANCH_EN: u64 = 1 << 13;
+    /// The lowest bit of MTCFreq.
+    pub const MTC_FREQ: u32 = 14;
+    /// The lowest bit of CycThresh.
+    pub const CYC_THRESH: u32 = 19;
+    /// The lowest bit of PSBFreq.
+    pub const PSB_FREQ: u32 = 24;
+    /// EventEn.
+    pub const EVENT_EN: u64 = 1 << 31;
+    /// The lowest bit of ADDR0_CFG; those of the other ranges follow, four bits each.
+    pub const ADDR_CFG: u32 = 32;
+    /// ADDRn_CFG: the range is traced.
+    pub const ADDR_FILTER: u64 = 1;
+    /// ADDRn_CFG: reaching the range stops the trace.
+    pub const ADDR_STOP: u64 = 2;
 }
 
 /// Where packets go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Output {
+pub enum Output {
     /// One range, large enough for the whole run.
     Range,
     /// One ToPA region, large enough for the whole run.
     Region,
-    /// So many ToPA regions of 4 KiB, with a PMI from this one on and STOP at the last.
-    Regions { count: usize, pmi: usize },
-    /// So many ToPA regions of 4 KiB, with STOP at the last.
-    Full { count: usize },
-    /// So many ToPA regions of 4 KiB, over and over.
-    Ring { count: usize },
+    /// ToPA regions of 4 KiB, with STOP at the last.
+    Regions {
+        /// How many.
+        count: usize,
+        /// The one with INT: a PMI when it is full.
+        pmi: usize,
+    },
+    /// ToPA regions of 4 KiB, with STOP at the last.
+    Full {
+        /// How many.
+        count: usize,
+    },
+    /// ToPA regions of 4 KiB, over and over.
+    Ring {
+        /// How many.
+        count: usize,
+    },
 }
 
 /// How a run is traced.
 #[derive(Debug, Clone)]
-pub(crate) struct Config {
-    pub(crate) profile: &'static Profile,
-    pub(crate) settings: Settings,
+pub struct Config {
+    /// The processor.
+    pub profile: &'static Profile,
+    /// What the manual leaves to it.
+    pub settings: Settings,
     /// IA32_RTIT_CTL without TraceEn, filters and output.
-    pub(crate) ctl: u64,
-    pub(crate) filter: Filter,
-    pub(crate) output: Output,
+    pub ctl: u64,
+    /// What is traced.
+    pub filter: Filter,
+    /// Where packets go.
+    pub output: Output,
     /// STATUS is written 0 before each start, so that a PSB follows.
-    pub(crate) fresh: bool,
-    pub(crate) steps: usize,
+    pub fresh: bool,
+    /// How many steps the walk has at least; then it goes on to where tracing is turned off.
+    pub steps: usize,
 }
 
 /// What the test is about; the rest is drawn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Topic {
+pub enum Topic {
     /// All is traced.
     Everything,
     /// By level.
@@ -83,7 +120,22 @@ pub(crate) enum Topic {
 
 impl Config {
     /// The program of `seed`, and how it is traced.
-    pub(crate) fn draw(topic: Topic, seed: u64) -> (Program, Self) {
+    ///
+    /// # Panics
+    /// Never: the profiles that it names are there.
+    #[must_use]
+    pub fn draw(topic: Topic, seed: u64) -> (Program, Self) {
+        Self::draw_of(topic, seed, &Shape::default(), 1000..4000)
+    }
+
+    /// The same with a smaller program and fewer steps, for tests that need many.
+    #[must_use]
+    pub fn draw_small(topic: Topic, seed: u64) -> (Program, Self) {
+        let shape = Shape { kernel: 3, user: 3, library: 1, compat: 2, blocks: 5, ..Shape::default() };
+        Self::draw_of(topic, seed, &shape, 50..400)
+    }
+
+    fn draw_of(topic: Topic, seed: u64, shape: &Shape, steps: Range<usize>) -> (Program, Self) {
         let mut rng = Rng::with_seed(seed ^ 0x636f_6e66);
         let newest = &["sapphire-rapids"][..];
         let names = match topic {
@@ -95,9 +147,9 @@ impl Config {
         let name = names[rng.usize(..names.len())];
         let profile = Profile::by_name(name).expect("a profile");
         let shape = Shape {
-            user: if rng.u8(..5) == 0 && topic != Topic::Level { 0 } else { 1 + rng.usize(..8) },
+            user: if rng.u8(..5) == 0 && topic != Topic::Level { 0 } else { 1 + rng.usize(..shape.user) },
             ptwrite: topic == Topic::Events,
-            ..Shape::default()
+            ..shape.clone()
         };
         let program = Program::generate(seed, &shape);
         let mut config = Self {
@@ -115,7 +167,7 @@ impl Config {
             filter: Filter::all(),
             output: if name == "broadwell" || rng.bool() { Output::Region } else { Output::Range },
             fresh: rng.bool(),
-            steps: 1000 + rng.usize(..3000),
+            steps: rng.usize(steps),
         };
         config.about(topic, &program, &mut rng);
         (program, config)
@@ -188,7 +240,8 @@ impl Config {
     }
 
     /// IA32_RTIT_CTL with TraceEn.
-    pub(crate) fn ctl(&self) -> u64 {
+    #[must_use]
+    pub fn ctl(&self) -> u64 {
         let when = |condition: bool, bit: u64| if condition { bit } else { 0 };
         let mut value = self.ctl
             | ctl::TRACE_EN
@@ -203,7 +256,7 @@ impl Config {
     }
 
     /// The address ranges in the order of their registers, and their ADDRn_CFG.
-    pub(crate) fn ranges(&self) -> impl Iterator<Item = (std::ops::RangeInclusive<u64>, u64)> {
+    pub fn ranges(&self) -> impl Iterator<Item = (RangeInclusive<u64>, u64)> {
         let stop = self.filter.stop.iter().map(|range| (range.clone(), ctl::ADDR_STOP));
         stop.chain(self.filter.ranges.iter().map(|range| (range.clone(), ctl::ADDR_FILTER)))
     }
@@ -234,7 +287,7 @@ fn packets(name: &str, rng: &mut Rng) -> u64 {
 }
 
 /// A function's addresses, or some that begin with one function's and end with another's.
-fn function(program: &Program, rng: &mut Rng) -> std::ops::RangeInclusive<u64> {
+fn function(program: &Program, rng: &mut Rng) -> RangeInclusive<u64> {
     let functions = program.functions();
     let first = &functions[rng.usize(..functions.len())];
     let same = |level: Level| functions.iter().filter(move |function| function.level == level);

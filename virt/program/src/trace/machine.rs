@@ -1,10 +1,9 @@
 //! A processor of the model with memory for its output, fed with a walk.
 
+use super::{Config, Output};
+use crate::{Program, Rates, Step, Switch, Walk};
 use pugmark_decoder_core::packet::PtwPayload;
 use pugmark_model::{Context, FlatMemory, Processor, Retired};
-use pugmark_program::{Program, Rates, Step, Switch, Walk};
-
-use crate::config::{Config, Output};
 
 /// MSRs, typed from the manual: SDM vol. 4.
 mod msr {
@@ -41,26 +40,30 @@ const BUFFER_ORDER: u64 = 7;
 const PAGE: u64 = 4096;
 
 /// What came of a run.
-#[derive(Default)]
-pub(crate) struct Run {
+#[derive(Debug, Default)]
+pub struct Run {
     /// All packets, in order.
-    pub(crate) trace: Vec<u8>,
+    pub trace: Vec<u8>,
     /// The address of each instruction that had to be traced, in order.
-    pub(crate) truth: Vec<u64>,
+    pub truth: Vec<u64>,
     /// PTWRITE's operands, of those that had to be traced.
-    pub(crate) ptwrites: Vec<PtwPayload>,
+    pub ptwrites: Vec<PtwPayload>,
     /// The vectors of what was delivered while tracing was on, and the address of page faults.
-    pub(crate) events: Vec<(u8, Option<u64>)>,
+    pub events: Vec<(u8, Option<u64>)>,
     /// The output began to overwrite itself.
-    pub(crate) wrapped: bool,
+    pub wrapped: bool,
     /// PMIs that were handled.
-    pub(crate) pmis: usize,
+    pub pmis: usize,
     /// STATUS.Stopped was found set.
-    pub(crate) stops: usize,
+    pub stops: usize,
 }
 
 /// Walks `program` and traces it.
-pub(crate) fn run(program: &Program, config: &Config, seed: u64) -> Run {
+///
+/// # Panics
+/// When the model refuses a configuration that it should take: that is what tests want to see.
+#[must_use]
+pub fn run(program: &Program, config: &Config, seed: u64) -> Run {
     let mut ram = vec![0; 2 * BUFFER_SIZE as usize];
     let memory = FlatMemory { base: RAM, bytes: &mut ram };
     let processor = Processor::new(config.profile, config.settings);

@@ -1,0 +1,16 @@
+//! Walks as a tracing unit has them: how a run is traced is drawn from a seed, and the model makes the packets.
+//!
+//! ```
+//! use pugmark_program::trace::{Config, Topic, run};
+//!
+//! let (program, config) = Config::draw_small(Topic::Everything, 7);
+//! let run = run(&program, &config, 7);
+//! assert!(!run.trace.is_empty());
+//! assert!(run.truth.len() > 50);
+//! ```
+
+mod config;
+mod machine;
+
+pub use config::{Config, Output, Topic, ctl};
+pub use machine::{Run, run};
