@@ -4,19 +4,20 @@
 
 /// A PT_LOAD segment that has bytes in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Segment {
+pub struct Segment {
     /// Where in the file.
-    pub(super) offset: u64,
+    pub offset: u64,
     /// How many bytes of it.
-    pub(super) size: u64,
+    pub size: u64,
     /// The address that the file gives it.
-    pub(super) vaddr: u64,
+    pub vaddr: u64,
 }
 
 const PT_LOAD: u64 = 1;
 
-/// Where fields are: offset and size in bytes.
+/// How many bytes a program header has, and where fields are: offset and size in bytes.
 struct Layout {
+    header: u64,
     phoff: (usize, usize),
     phentsize: (usize, usize),
     phnum: (usize, usize),
@@ -26,6 +27,7 @@ struct Layout {
 }
 
 const ELF32: Layout = Layout {
+    header: 32,
     phoff: (28, 4),
     phentsize: (42, 2),
     phnum: (44, 2),
@@ -35,6 +37,7 @@ const ELF32: Layout = Layout {
 };
 
 const ELF64: Layout = Layout {
+    header: 56,
     phoff: (32, 8),
     phentsize: (54, 2),
     phnum: (56, 2),
@@ -43,8 +46,9 @@ const ELF64: Layout = Layout {
     p_filesz: (32, 8),
 };
 
-/// The segments of a little-endian file, in its order; `None` for something else.
-pub(super) fn segments(file: &[u8]) -> Option<Vec<Segment>> {
+/// The segments of a little-endian file, in its order; `None` for something else, and for one whose program headers
+/// overlap.
+pub fn segments(file: &[u8]) -> Option<Vec<Segment>> {
     let layout = match file {
         [0x7f, b'E', b'L', b'F', 1, ..] => &ELF32,
         [0x7f, b'E', b'L', b'F', 2, ..] => &ELF64,
@@ -52,6 +56,9 @@ pub(super) fn segments(file: &[u8]) -> Option<Vec<Segment>> {
     };
     let table = field(file, 0, layout.phoff)?;
     let (size, count) = (field(file, 0, layout.phentsize)?, field(file, 0, layout.phnum)?);
+    if size < layout.header && count > 1 {
+        return None;
+    }
     let mut segments = Vec::new();
     for index in 0..count {
         let header = usize::try_from(table.checked_add(index.checked_mul(size)?)?).ok()?;
@@ -108,6 +115,18 @@ mod tests {
             assert_eq!(segments(&file).as_deref(), Some(&expected[..]));
             for cut in 0..file.len() {
                 assert!(segments(&file[..cut]).is_none_or(|segments| segments == expected), "{cut}");
+            }
+        }
+    }
+
+    #[test]
+    fn refuses_program_headers_that_overlap() {
+        for wide in [false, true] {
+            let layout = if wide { &ELF64 } else { &ELF32 };
+            let mut file = file(wide);
+            for size in [0, layout.header as u8 - 1] {
+                file[layout.phentsize.0] = size;
+                assert_eq!(segments(&file), None, "{size}");
             }
         }
     }

@@ -30,7 +30,11 @@ impl Code {
     /// Adds bytes that stay for the rest of the run: sections come and go while a trace is decoded, and nothing tells
     /// how long one is needed.
     pub fn add(&mut self, base: u64, bytes: Vec<u8>) {
-        self.parts.push(Part { base, bytes: bytes.leak() });
+        self.add_part(base, bytes.leak());
+    }
+
+    fn add_part(&mut self, base: u64, bytes: &'static [u8]) {
+        self.parts.push(Part { base, bytes });
     }
 
     /// Adds `FILE[:FROM[-TO]]:BASE`.
@@ -73,6 +77,8 @@ impl Code {
         })?;
         let segments = elf::segments(&bytes)
             .ok_or_else(|| format!("{program}: warning: ignoring {file}: not an ELF file."))?;
+        // Once for all segments, which may overlap.
+        let bytes: &'static [u8] = bytes.leak();
         let lowest = segments.iter().map(|segment| segment.vaddr).min().unwrap_or(0);
         let shift = if base == 0 { 0 } else { base.wrapping_sub(lowest) };
         for segment in segments {
@@ -85,8 +91,8 @@ impl Code {
                 );
             }
             let to = segment.offset.saturating_add(segment.size);
-            if let Some(bytes) = part(&bytes, segment.offset, Some(to)) {
-                self.add(segment.vaddr.wrapping_add(shift), bytes.to_vec());
+            if let Some(bytes) = part(bytes, segment.offset, Some(to)) {
+                self.add_part(segment.vaddr.wrapping_add(shift), bytes);
             }
         }
         Ok(())

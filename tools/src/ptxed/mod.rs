@@ -4,7 +4,7 @@ mod block;
 mod command;
 mod decode;
 mod diagnose;
-mod elf;
+pub mod elf;
 mod image;
 mod insn_line;
 

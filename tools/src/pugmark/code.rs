@@ -5,15 +5,26 @@ use object::{Object, ObjectSegment};
 use pugmark_decoder_core::image::{AddressSpace, Section};
 use serde::Deserialize;
 use std::{
-    collections::HashMap,
+    collections::{HashMap, hash_map::Entry},
     fs,
+    ops::Range,
     path::{Path, PathBuf},
 };
 
 /// Sections that own their bytes.
 #[derive(Clone, Debug, Default)]
 pub struct Code {
-    sections: Vec<(u64, Vec<u8>)>,
+    /// Each file once, however many sections are of it.
+    files: Vec<Vec<u8>>,
+    sections: Vec<Part>,
+}
+
+/// Where a section is, the number of its file, and which bytes of it.
+#[derive(Clone, Debug)]
+struct Part {
+    base: u64,
+    file: usize,
+    range: Range<usize>,
 }
 
 /// IMAGE.json.
@@ -35,15 +46,22 @@ impl Code {
     /// The sections, for an image.
     #[must_use]
     pub fn sections(&self) -> Vec<Section<'_>> {
-        self.sections
-            .iter()
-            .map(|(base, bytes)| Section { base: *base, bytes, space: AddressSpace::Any })
-            .collect()
+        let bytes = |part: &Part| self.files.get(part.file)?.get(part.range.clone());
+        let section =
+            |part: &Part| Some(Section { base: part.base, bytes: bytes(part)?, space: AddressSpace::Any });
+        self.sections.iter().filter_map(section).collect()
     }
 
     /// Adds bytes at an address.
     pub fn add(&mut self, base: u64, bytes: Vec<u8>) {
-        self.sections.push((base, bytes));
+        let range = 0..bytes.len();
+        let file = self.add_file(bytes);
+        self.sections.push(Part { base, file, range });
+    }
+
+    fn add_file(&mut self, bytes: Vec<u8>) -> usize {
+        self.files.push(bytes);
+        self.files.len() - 1
     }
 
     /// Adds the sections of an image file; its files are beside it.
@@ -55,24 +73,28 @@ impl Code {
         let text = fs::read(path).with_context(what)?;
         let image: ImageFile = serde_json::from_slice(&text).with_context(what)?;
         let folder = path.parent().unwrap_or(Path::new(""));
-        let mut files: HashMap<PathBuf, Vec<u8>> = HashMap::new();
+        let mut files: HashMap<&Path, usize> = HashMap::new();
         for (number, section) in image.sections.iter().enumerate() {
             let ImageSection { file, offset, len, vaddr } = section;
-            if !files.contains_key(file) {
-                let bytes = fs::read(folder.join(file))
-                    .with_context(|| format!("{}, section {number}: file {}", what(), file.display()))?;
-                files.insert(file.clone(), bytes);
-            }
+            let known = match files.entry(file) {
+                Entry::Occupied(known) => *known.get(),
+                Entry::Vacant(new) => {
+                    let bytes = fs::read(folder.join(file))
+                        .with_context(|| format!("{}, section {number}: file {}", what(), file.display()))?;
+                    *new.insert(self.add_file(bytes))
+                }
+            };
             let range = usize::try_from(*offset).ok().zip(offset.checked_add(*len));
             let range = range.and_then(|(from, to)| Some(from..usize::try_from(to).ok()?));
-            let bytes = range.and_then(|range| files.get(file)?.get(range)).ok_or_else(|| {
+            let range = range.filter(|range| self.files[known].get(range.clone()).is_some());
+            let range = range.ok_or_else(|| {
                 anyhow!(
                     "{}, section {number}: {} has no {len:#x} bytes from {offset:#x} on",
                     what(),
                     file.display()
                 )
             })?;
-            self.add(*vaddr, bytes.to_vec());
+            self.sections.push(Part { base: *vaddr, file: known, range });
         }
         Ok(())
     }
@@ -84,15 +106,29 @@ impl Code {
     pub fn add_elf(&mut self, path: &Path, base: Option<u64>) -> Result<()> {
         let what = || format!("ELF file {}", path.display());
         let bytes = fs::read(path).with_context(what)?;
-        let file = object::File::parse(&*bytes).with_context(what)?;
+        self.add_elf_bytes(bytes, base).with_context(what)
+    }
+
+    /// Adds the segments of an ELF file that was read already, as [`add_elf`](Self::add_elf).
+    ///
+    /// # Errors
+    /// When it is no object file.
+    pub fn add_elf_bytes(&mut self, bytes: Vec<u8>, base: Option<u64>) -> Result<()> {
+        let file = object::File::parse(&*bytes)?;
         let lowest = file.segments().map(|segment| segment.address()).min().unwrap_or_default();
         let moved = base.map_or(0, |base| base.wrapping_sub(lowest));
+        let number = self.files.len();
+        let mut parts = vec![];
         for segment in file.segments() {
-            let bytes = segment.data().with_context(what)?;
-            if !bytes.is_empty() {
-                self.add(segment.address().wrapping_add(moved), bytes.to_vec());
+            let data = segment.data()?;
+            if !data.is_empty() {
+                let from = usize::try_from(segment.file_range().0)?;
+                let range = from..from + data.len();
+                parts.push(Part { base: segment.address().wrapping_add(moved), file: number, range });
             }
         }
+        self.sections.append(&mut parts);
+        self.add_file(bytes);
         Ok(())
     }
 

@@ -32,8 +32,12 @@ impl Stream {
     /// # Errors
     /// When it cannot be had.
     pub fn load(range: &FileRange, primary: bool, config: Config) -> Result<Self, file::Error> {
-        let bytes = range.load()?;
-        Ok(Self { name: range.name.clone(), primary, config, bytes, offset: 0, size: 0 })
+        Ok(Self::new(range.name.clone(), range.load()?, primary, config))
+    }
+
+    /// The records of a file that was read already.
+    pub fn new(name: String, bytes: Vec<u8>, primary: bool, config: Config) -> Self {
+        Self { name, primary, config, bytes, offset: 0, size: 0 }
     }
 
     /// Goes to the next record and returns the TSC at which it is due.
