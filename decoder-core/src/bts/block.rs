@@ -289,7 +289,7 @@ impl<'a> BlockDecoder<'a> {
 
     pub(super) fn event(&self, kind: EventKind, ip: Option<u64>, index: u64) -> Event {
         let offset = index.saturating_mul(self.records.layout().record_bytes() as u64);
-        Event { kind, ip, tsc: None, time: 0, lost_cyc: 0, offset, held: offset, status: false }
+        Event { kind, ip, when: Stamp::default(), offset, held: offset, status: false }
     }
 
     fn fail(&self, kind: ErrorKind) -> Error {
