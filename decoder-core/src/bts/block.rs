@@ -4,7 +4,7 @@ use super::path::{Cause, End, Leg, Paths};
 use super::{BranchRecord, Entry, Error, ErrorKind, Options, Records};
 use crate::{
     block::{Block, Insns, Item},
-    event::{Event, EventKind},
+    event::{Event, EventKind, Stamp},
     image::Image,
     insn::{Class, Insn, Op},
 };
