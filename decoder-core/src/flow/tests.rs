@@ -5,6 +5,7 @@ extern crate std;
 use super::*;
 use crate::{
     error::{Error, ErrorKind},
+    event::EventKind,
     image::{AddressSpace, Image, Section},
     packet::{
         Ip, ModeExec, Packet,
