@@ -17,7 +17,7 @@ pub struct Pmu {
 }
 
 impl Pmu {
-    /// All of them, in libpfm4's order.
+    /// All of them, oldest first.
     #[must_use]
     pub fn all() -> &'static [Self] {
         &PMUS

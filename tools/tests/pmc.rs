@@ -101,6 +101,8 @@ fn list_and_info_describe() {
     // Without a PMU: once for those where it is the same.
     let event = print(&["info", "PROBE"]);
     assert!(event.contains("  pmu: amd64_k8_revb amd64_k8_revc\n"), "{event}");
+    let event = print(&["info", "fam10h_revc::IBSFETCH_EVENT"]);
+    assert!(event.ends_with("  0x00 NO_RANDOM: the period is not randomized [alone]\n"), "{event}");
     let json = print(&["info", "--json", "amd64_k7::RETIRED_UOPS"]);
     assert!(json.contains("\"code\":\"0xc1\"") && json.contains("\"unit_masks\":[]"), "{json}");
 }

@@ -5,7 +5,7 @@ use super::{
     error::DispatchError,
     find::Selection,
     output::{Dispatch, IBS_FETCH_PMC, IBS_FETCH_PMD, IBS_OP_PMC, IBS_OP_PMD, Pmc, Pmd},
-    request::{CounterFlags, Request},
+    request::{CounterFeatures, CounterFlags, Request},
 };
 use crate::{
     cpu::Cpu,
@@ -21,6 +21,16 @@ const COUNTER_MASKS: u32 = 4;
 /// The address that libpfm3 gives for the control register of its fetch event. The register is at `C001_1030`.
 const IBS_FETCH_EVENT_ADDRESS: u32 = 0xc001_1031;
 
+/// An event of a request, with what the request says about it.
+#[derive(Clone, Copy)]
+struct Item<'a> {
+    index: usize,
+    selection: &'a Selection,
+    /// Its own levels, or else the request's.
+    levels: Levels,
+    features: CounterFeatures,
+}
+
 /// Appends the registers of the events.
 pub(super) fn dispatch(
     cpu: &'static Cpu,
@@ -28,18 +38,27 @@ pub(super) fn dispatch(
     dispatch: &mut Dispatch,
 ) -> Result<(), DispatchError> {
     let counters = assign(cpu, request)?;
-    for ((index, selection), counter) in request.events.iter().enumerate().zip(counters) {
+    for (item, counter) in items(request).zip(counters) {
+        let Item { index, selection, .. } = item;
         if let Some(mask) = selection.unit_masks().find(|mask| !cpu.scope().has_mask(mask)) {
             return Err(DispatchError::OtherRevision { event: index, unit_mask: mask.name() });
         }
         let (pmc, pmd) = match selection.event.flags() {
             flags if flags.contains(Flags::IBS_OP) => ibs_op(cpu, index, selection)?,
             flags if flags.contains(Flags::IBS_FETCH) => ibs_fetch(selection),
-            _ => count(cpu, request, index, counter)?,
+            _ => count(cpu, &item, counter)?,
         };
         dispatch.push(pmc, pmd);
     }
     Ok(())
+}
+
+fn items<'a>(request: &Request<'a>) -> impl Iterator<Item = Item<'a>> + use<'a> {
+    let (default, counters) = (request.levels, request.features.unwrap_or_default().counters);
+    request.events.iter().zip(counters).enumerate().map(move |(index, (selection, features))| {
+        let levels = if selection.levels.is_empty() { default } else { selection.levels };
+        Item { index, selection, levels, features }
+    })
 }
 
 /// The counter of each event: the next that is available, in the order of the events.
@@ -49,21 +68,17 @@ fn assign(cpu: &'static Cpu, request: &Request<'_>) -> Result<[u8; MOST_COUNTERS
     }
     let mut assigned = [0; MOST_COUNTERS];
     let mut free = (0..cpu.bank().counters()).filter(|n| request.unavailable >> n & 1 == 0);
-    for ((index, selection), place) in request.events.iter().enumerate().zip(&mut assigned) {
-        check(cpu, request, index, selection)?;
-        *place = free.next().ok_or(DispatchError::NoCounter { event: index })?;
+    for (item, place) in items(request).zip(&mut assigned) {
+        check(cpu, &item)?;
+        *place = free.next().ok_or(DispatchError::NoCounter { event: item.index })?;
     }
     Ok(assigned)
 }
 
-fn check(
-    cpu: &'static Cpu,
-    request: &Request<'_>,
-    index: usize,
-    selection: &Selection,
-) -> Result<(), DispatchError> {
-    if selection.levels.intersects(REFUSED) {
-        return Err(DispatchError::Levels { event: Some(index), levels: selection.levels });
+fn check(cpu: &'static Cpu, item: &Item<'_>) -> Result<(), DispatchError> {
+    let &Item { index, selection, levels, features } = item;
+    if levels.intersects(REFUSED) {
+        return Err(DispatchError::Levels { event: Some(index), levels });
     }
     if selection.has_many_masks() && selection.event.all_masks().iter().all(|mask| mask.is_exclusive()) {
         return Err(DispatchError::Combination { event: index });
@@ -71,9 +86,6 @@ fn check(
     if selection.cpu != cpu {
         return Err(DispatchError::OtherCpu { event: index, cpu: selection.cpu.name() });
     }
-    let Some(features) = request.features.as_ref().and_then(|features| features.counters.get(index)) else {
-        return Ok(());
-    };
     let unknown = features.flags.difference(CounterFlags::all());
     if !unknown.is_empty() {
         return Err(DispatchError::Flags { event: index, flags: unknown.bits() });
@@ -85,23 +97,20 @@ fn check(
 }
 
 /// A counter that counts.
-fn count(cpu: &Cpu, request: &Request<'_>, index: usize, counter: u8) -> Result<(Pmc, Pmd), DispatchError> {
-    let Some(selection) = request.events.get(index) else { return Err(DispatchError::Nothing) };
-    let levels = if selection.levels.is_empty() { request.levels } else { selection.levels };
+fn count(cpu: &Cpu, item: &Item<'_>, counter: u8) -> Result<(Pmc, Pmd), DispatchError> {
+    let &Item { index, selection, levels, features } = item;
     let mut select = PerfEvtSel::EN
         .union(PerfEvtSel::INT)
         .with_event(selection.event.code())
-        .with_unit_mask(unit_mask(selection));
+        .with_unit_mask(unit_mask(selection))
+        // It is below COUNTER_MASKS.
+        .with_counter_mask(features.counter_mask as u8);
     select.set(PerfEvtSel::USR, levels.contains(Levels::USER));
     select.set(PerfEvtSel::OS, levels.contains(Levels::KERNEL));
-    if let Some(features) = request.features.as_ref().and_then(|features| features.counters.get(index)) {
-        // It is below COUNTER_MASKS.
-        select = select.with_counter_mask(features.counter_mask as u8);
-        select.set(PerfEvtSel::INV, features.flags.contains(CounterFlags::INV));
-        select.set(PerfEvtSel::EDGE, features.flags.contains(CounterFlags::EDGE));
-        select.set(PerfEvtSel::GUEST_ONLY, features.flags.contains(CounterFlags::GUEST));
-        select.set(PerfEvtSel::HOST_ONLY, features.flags.contains(CounterFlags::HOST));
-    }
+    select.set(PerfEvtSel::INV, features.flags.contains(CounterFlags::INV));
+    select.set(PerfEvtSel::EDGE, features.flags.contains(CounterFlags::EDGE));
+    select.set(PerfEvtSel::GUEST_ONLY, features.flags.contains(CounterFlags::GUEST));
+    select.set(PerfEvtSel::HOST_ONLY, features.flags.contains(CounterFlags::HOST));
     if select.intersects(PerfEvtSel::SINCE_FAM10H) && !cpu.is_extended() {
         return Err(DispatchError::SinceFam10h { event: index });
     }

@@ -98,11 +98,6 @@ impl<'a> EncodeError<'a> {
         Self { offset, text: request.get(offset..offset + length).unwrap_or_default(), kind }
     }
 
-    /// An error that is the whole event's.
-    pub(super) const fn of_event(kind: EncodeErrorKind) -> Self {
-        Self { offset: 0, text: "", kind }
-    }
-
     /// The error when `length` bytes stand before what was encoded.
     pub(super) const fn behind(self, length: usize) -> Self {
         Self { offset: self.offset + length, ..self }

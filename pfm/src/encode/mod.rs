@@ -74,16 +74,15 @@ pub(crate) fn encode_on<'a>(
     })?;
     let attributes = Attributes::parse(pmu, event, request, name)?;
     let mut select = PerfEvtSel::EN.union(PerfEvtSel::INT).with_event(event.code());
-    let choice = apply(pmu, event, &attributes, levels, &mut select).map_err(|error| {
-        if error.text.is_empty() { EncodeError::at(request, 0, name, error.kind) } else { error }
-    })?;
-    Ok(Encoding::new(pmu, event, choice, select))
+    let mut choice = apply(pmu, event, &attributes, levels, &mut select)?;
+    choice.fill().map_err(|kind| EncodeError::at(request, 0, name, kind))?;
+    Ok(Encoding::new(pmu, event, choice, select.with_unit_mask(choice.unit_mask())))
 }
 
 /// What stands between events in libpfm4's lists of them.
 const SEPARATORS: [char; 4] = [',', ' ', '\t', '\n'];
 
-/// Sets what the attributes say; gives the unit masks. An error without text is the event's.
+/// Sets what the attributes say; gives the unit masks that they choose.
 fn apply<'a>(
     pmu: &'static Pmu,
     event: &Event,
@@ -120,8 +119,6 @@ fn apply<'a>(
             select.set(bit(modifier), known && levels.contains(level));
         }
     }
-    choice.fill().map_err(EncodeError::of_event)?;
-    *select = select.with_unit_mask(choice.unit_mask());
     Ok(choice)
 }
 

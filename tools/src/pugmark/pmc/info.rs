@@ -2,14 +2,14 @@
 
 use anyhow::{Result, bail};
 use clap::Args;
-use pugmark_pfm::{Event, Pmu, UnitMask};
+use pugmark_pfm::{Cpu, Event, Modifier, Pmu, UnitMask};
 use serde_json::{Value, json};
 use std::io::{self, Write};
 
 /// The options of `pugmark pmc info`.
 #[derive(Args, Clone, Debug)]
 pub(super) struct Options {
-    /// The event: pmu::EVENT, or EVENT for all PMUs that have it
+    /// The event: pmu::EVENT or processor::EVENT, or EVENT for all PMUs that have it
     event: String,
     /// Write JSON, an object a line
     #[arg(long)]
@@ -18,9 +18,11 @@ pub(super) struct Options {
 
 /// An event, and the PMUs where it looks like this.
 struct Block {
-    pmus: Vec<&'static Pmu>,
+    pmus: Vec<&'static str>,
     event: &'static Event,
     masks: Vec<&'static UnitMask>,
+    /// None for a processor of libpfm3, which knows none.
+    modifiers: &'static [Modifier],
 }
 
 pub(super) fn run(options: &Options) -> Result<()> {
@@ -37,24 +39,19 @@ pub(super) fn run(options: &Options) -> Result<()> {
 }
 
 fn blocks(request: &str) -> Result<Vec<Block>> {
-    let (pmus, name) = match request.split_once("::") {
-        Some((pmu, name)) => match Pmu::by_name(pmu) {
-            Some(pmu) => (vec![pmu], name),
-            None => bail!("NOTFOUND: no PMU is called {pmu:?}"),
+    let (found, name): (Vec<Block>, _) = match request.split_once("::") {
+        None => (Pmu::all().iter().filter_map(|pmu| of_pmu(pmu, request)).collect(), request),
+        Some((of, name)) => match (Pmu::by_name(of), Cpu::by_name(of)) {
+            (Some(pmu), _) => (of_pmu(pmu, name).into_iter().collect(), name),
+            (None, Some(cpu)) => (of_cpu(cpu, name).into_iter().collect(), name),
+            (None, None) => bail!("NOTFOUND: no PMU and no processor is called {of:?}"),
         },
-        None => (Pmu::all().iter().collect(), request),
     };
     let mut blocks: Vec<Block> = Vec::new();
-    for pmu in pmus {
-        let Some(event) = pmu.event(name) else { continue };
-        let masks: Vec<_> = pmu.unit_masks(event).collect();
-        let same = |block: &&mut Block| {
-            (block.event.code(), &block.masks) == (event.code(), &masks)
-                && block.pmus.iter().all(|other| other.modifiers() == pmu.modifiers())
-        };
-        match blocks.iter_mut().find(same) {
-            Some(block) => block.pmus.push(pmu),
-            None => blocks.push(Block { pmus: vec![pmu], event, masks }),
+    for block in found {
+        match blocks.iter_mut().find(|other| other.looks_like(&block)) {
+            Some(other) => other.pmus.extend(block.pmus),
+            None => blocks.push(block),
         }
     }
     if blocks.is_empty() {
@@ -63,17 +60,40 @@ fn blocks(request: &str) -> Result<Vec<Block>> {
     Ok(blocks)
 }
 
+fn of_pmu(pmu: &'static Pmu, name: &str) -> Option<Block> {
+    let event = pmu.event(name)?;
+    let masks = pmu.unit_masks(event).collect();
+    Some(Block { pmus: vec![pmu.name()], event, masks, modifiers: pmu.modifiers() })
+}
+
+fn of_cpu(cpu: &'static Cpu, name: &str) -> Option<Block> {
+    let event = cpu.event(name)?;
+    Some(Block { pmus: vec![cpu.name()], event, masks: cpu.unit_masks(event).collect(), modifiers: &[] })
+}
+
+impl Block {
+    fn looks_like(&self, other: &Self) -> bool {
+        (self.event.code(), &self.masks, self.modifiers)
+            == (other.event.code(), &other.masks, other.modifiers)
+    }
+}
+
 fn text(block: &Block) -> String {
-    let Block { pmus, event, masks } = block;
-    let names = pmus.iter().map(|pmu| pmu.name()).collect::<Vec<_>>().join(" ");
+    let Block { pmus, event, masks, modifiers } = block;
     let mut text = format!("{} {:#x}: {}\n", event.name(), event.code(), event.description());
-    text += &format!("  pmu: {names}\n");
+    text += &format!("  pmu: {}\n", pmus.join(" "));
     for mask in masks {
         let marks: String = marks(mask).iter().map(|mark| format!(" [{mark}]")).collect();
         text += &format!("  {:#04x} {}: {}{marks}\n", mask.code(), mask.name(), mask.description());
     }
-    let modifiers = pmus[0].modifiers().iter().map(|modifier| modifier.letter()).collect::<Vec<_>>();
-    text + &format!("  modifiers: {}\n", modifiers.join(" "))
+    if !modifiers.is_empty() {
+        text += &format!("  modifiers: {}\n", letters(modifiers).join(" "));
+    }
+    text
+}
+
+fn letters(modifiers: &[Modifier]) -> Vec<&'static str> {
+    modifiers.iter().map(|modifier| modifier.letter()).collect()
 }
 
 fn json(block: &Block) -> Value {
@@ -90,9 +110,9 @@ fn json(block: &Block) -> Value {
         "event": block.event.name(),
         "code": format!("{:#x}", block.event.code()),
         "description": block.event.description(),
-        "pmus": block.pmus.iter().map(|pmu| pmu.name()).collect::<Vec<_>>(),
+        "pmus": block.pmus,
         "unit_masks": masks.collect::<Vec<_>>(),
-        "modifiers": block.pmus[0].modifiers().iter().map(|modifier| modifier.letter()).collect::<Vec<_>>(),
+        "modifiers": letters(block.modifiers),
     })
 }
 
