@@ -142,12 +142,13 @@
 //! # Ok::<(), GeneralProtection>(())
 //! ```
 //!
-//! **Branch records.** [`ds`] takes the memory of the DS save area, [`bts`] records into it: [`bts::Unit`],
-//! [`bts::Running`] and [`bts::Stopped`] as above, and [`bts::Running::source`] for the same PMI handler.
+//! **Branch records and samples.** [`ds`] takes the memory of the DS save area and records into it: [`ds::Unit`],
+//! [`ds::Running`] and [`ds::Stopped`] as above, and [`ds::Running::source`] for the same PMI handler. [`bts`] says
+//! which branches, [`pebs`] which counters sample.
 //!
 //! # Not there yet
 //!
-//! PEBS (also through PT), counters and AMD's units; XSAVES and tracing by task; suspend and hot-plug; output to
+//! PEBS through PT and its load latency, counters that do not sample, AMD's units; XSAVES and tracing by task; suspend and hot-plug; output to
 //! the trace transport subsystem; trigger tracing's registers. A kernel that uses VMX stops its traces before VMXON
 //! where [`detect::VmxTracing`] says so.
 #![cfg_attr(not(test), no_std)]
@@ -165,6 +166,7 @@ pub mod lapic;
 pub mod loss;
 pub mod memory;
 pub mod msr;
+pub mod pebs;
 pub mod pmi;
 pub mod pt;
 pub mod slot;

@@ -6,6 +6,7 @@ use super::DsLayout;
 use crate::bts::ControlRegister;
 use crate::cpuid::CpuIdReader;
 use crate::msr::{DsAreaBase, GeneralProtection, MiscEnable, Msr};
+use crate::pebs::{PebsAbsent, PebsCapabilities};
 use core::fmt;
 use raw_cpuid::CpuId;
 
@@ -23,8 +24,8 @@ pub struct DsCapabilities {
     pub cpl_qualified: bool,
     /// The branch trace store is there: `IA32_MISC_ENABLE[11]` is 0.
     pub bts: bool,
-    /// Event-based sampling into the area is there: `IA32_MISC_ENABLE[12]` is 0.
-    pub pebs: bool,
+    /// Event-based sampling into the area, or why it is not there.
+    pub pebs: Result<PebsCapabilities, PebsAbsent>,
     /// There is Intel PT, which excludes BTS while it traces: `CPUID.07H.0:EBX[25]`.
     pub processor_trace: bool,
     /// There is IA32_PERF_GLOBAL_STATUS: `CPUID.0AH:EAX[7:0]` is 2 or more.
@@ -48,9 +49,9 @@ impl DsCapabilities {
         let control = ControlRegister::of(family, model).ok_or(DsAbsent::Family { family, model })?;
         let off: MiscEnable = msr.read()?;
         let bts = !off.contains(MiscEnable::BTS_UNAVAILABLE);
-        let pebs = !off.contains(MiscEnable::PEBS_UNAVAILABLE);
-        if !bts && !pebs {
-            return Err(DsAbsent::Unavailable { misc_enable: off });
+        let pebs = PebsCapabilities::detect(&id, off, msr)?;
+        if !bts && let Err(pebs) = pebs {
+            return Err(DsAbsent::Unavailable { misc_enable: off, pebs });
         }
         probe(msr, control)?;
         let bits = id.get_processor_capacity_feature_info().map(|addresses| addresses.linear_address_bits());
@@ -104,10 +105,12 @@ pub enum DsAbsent {
         /// The model, with the extended field added.
         model: u8,
     },
-    /// IA32_MISC_ENABLE says that neither BTS nor PEBS is available.
+    /// IA32_MISC_ENABLE says that BTS is not available, and there is no PEBS either.
     Unavailable {
         /// The register.
         misc_enable: MiscEnable,
+        /// Why there is no PEBS.
+        pebs: PebsAbsent,
     },
     /// CPUID announces one, but its registers raise #GP.
     Fault(GeneralProtection),
@@ -143,10 +146,10 @@ impl fmt::Display for DsAbsent {
             Self::Family { family, model } => {
                 write!(f, "absent: no branch trace store is known on family {family:#x}, model {model:#x}")
             }
-            Self::Unavailable { misc_enable } => {
+            Self::Unavailable { misc_enable, pebs } => {
                 write!(
                     f,
-                    "absent: IA32_MISC_ENABLE is {:#x}: neither BTS nor PEBS is available",
+                    "absent: IA32_MISC_ENABLE is {:#x}: BTS is not available; and no PEBS: {pebs}",
                     misc_enable.bits()
                 )
             }
@@ -185,6 +188,7 @@ mod tests {
         move |leaf, _| match leaf {
             0 => CpuIdResult { eax: 0xb, ebx: 0x756e_6547, edx: 0x4965_6e69, ecx: 0x6c65_746e },
             1 => CpuIdResult { eax, ebx: 0, ecx, edx },
+            0xa => CpuIdResult { eax: 0x0730_0403, ebx: 0, ecx: 0, edx: 0x603 },
             _ => CpuIdResult { eax: 0, ebx: 0, ecx: 0, edx: 0 },
         }
     }
@@ -192,22 +196,23 @@ mod tests {
     const DS: u32 = 1 << 21;
     const DTES64: u32 = 1 << 2;
     const DS_CPL: u32 = 1 << 4;
+    const PDCM: u32 = 1 << 15;
 
     #[test]
     fn reads_what_cpuid_and_misc_enable_say() {
         // (ECX, MISC_ENABLE, layout, CPL, BTS, PEBS)
         let table = [
-            (DTES64 | DS_CPL, 0, DsLayout::Bits64, true, true, true),
-            (0, 0, DsLayout::Bits32, false, true, true),
-            (DTES64, 1 << 12, DsLayout::Bits64, false, true, false),
-            (DTES64, 1 << 11, DsLayout::Bits64, false, false, true),
+            (DTES64 | DS_CPL | PDCM, 1 << 7, DsLayout::Bits64, true, true, true),
+            (0, 1 << 7, DsLayout::Bits32, false, true, false),
+            (DTES64 | PDCM, 1 << 12 | 1 << 7, DsLayout::Bits64, false, true, false),
+            (DTES64 | PDCM, 1 << 11 | 1 << 7, DsLayout::Bits64, false, false, true),
         ];
         for (ecx, misc, layout, cpl_qualified, bts, pebs) in table {
             let mut msr = FakeMsr::new();
             msr.set(MISC_ENABLE, misc);
             let found = DsCapabilities::detect(cpuid(ecx, DS), &mut msr).unwrap();
             assert_eq!(
-                (found.layout, found.cpl_qualified, found.bts, found.pebs),
+                (found.layout, found.cpl_qualified, found.bts, found.pebs.is_ok()),
                 (layout, cpl_qualified, bts, pebs),
                 "{ecx:#x} {misc:#x}"
             );
@@ -219,7 +224,10 @@ mod tests {
     fn says_what_is_missing() {
         let mut msr = FakeMsr::new();
         msr.set(MISC_ENABLE, 0x1800);
-        let unavailable = DsAbsent::Unavailable { misc_enable: MiscEnable::all() };
+        let unavailable = DsAbsent::Unavailable {
+            misc_enable: MiscEnable::from_bits_retain(0x1800),
+            pebs: PebsAbsent::Unavailable,
+        };
         assert_eq!(DsCapabilities::detect(cpuid(DTES64, DS), &mut msr), Err(unavailable));
         assert_eq!(DsCapabilities::detect(cpuid(DTES64, 0), &mut FakeMsr::new()), Err(DsAbsent::Cpuid));
         let old = signature(0x68a, 0, DS);
@@ -238,10 +246,11 @@ mod tests {
 
     #[test]
     fn sees_registers_that_fault() {
-        for nth in 0..6 {
+        for nth in 0..7 {
             let mut msr = FakeMsr::new();
+            msr.set(MISC_ENABLE, 1 << 7);
             msr.fault_at = Some(nth);
-            let error = DsCapabilities::detect(cpuid(DTES64, DS), &mut msr);
+            let error = DsCapabilities::detect(cpuid(DTES64 | PDCM, DS), &mut msr);
             assert!(matches!(error, Err(DsAbsent::Fault(_))), "access {nth}: {error:?}");
         }
     }

@@ -12,8 +12,16 @@ pub enum DsLayout {
     Bits64,
 }
 
-/// The fields of the buffer management area for branch records, in their order in memory; as many for event-based
-/// sampling follow.
+/// The two halves of the DS save area.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Half {
+    /// The BTS buffer: branch records.
+    Bts,
+    /// The PEBS buffer: samples.
+    Pebs,
+}
+
+/// The fields of the buffer management area, as each half has them, in their order in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Field {
     Base,
@@ -23,7 +31,7 @@ pub(crate) enum Field {
 }
 
 impl Field {
-    /// Where the field is, from the area's first byte on.
+    /// Where the field is, from the half's first field on.
     pub(crate) const fn offset(self, layout: DsLayout) -> u64 {
         self as u64 * layout.field_bytes()
     }
@@ -34,6 +42,14 @@ impl DsLayout {
     #[must_use]
     pub const fn branch_record_bytes(self) -> u64 {
         3 * self.field_bytes()
+    }
+
+    /// Where the first field of a half is.
+    pub(crate) const fn fields(self, half: Half) -> u64 {
+        match half {
+            Half::Bts => 0,
+            Half::Pebs => 4 * self.field_bytes(),
+        }
     }
 
     /// Where the first PEBS counter reset value is. They have 8 bytes in both layouts.
@@ -83,6 +99,8 @@ mod tests {
             assert_eq!(field.offset(DsLayout::Bits32), narrow, "{field:?}");
             assert_eq!(field.offset(DsLayout::Bits64), wide, "{field:?}");
         }
+        assert_eq!((DsLayout::Bits32.fields(Half::Bts), DsLayout::Bits32.fields(Half::Pebs)), (0, 0x10));
+        assert_eq!((DsLayout::Bits64.fields(Half::Bts), DsLayout::Bits64.fields(Half::Pebs)), (0, 0x20));
         assert_eq!(DsLayout::Bits32.counter_resets(), 0x20);
         assert_eq!(DsLayout::Bits64.counter_resets(), 0x40);
         assert_eq!(DsLayout::Bits32.branch_record_bytes(), 12);

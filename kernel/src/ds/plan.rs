@@ -1,6 +1,60 @@
 //! Sizes: how the buffers of the DS save area are divided. Pure arithmetic.
 
+use super::DsCapabilities;
+use crate::pebs::{Groups, PebsAbsent};
 use core::fmt;
+
+/// The buffers of a DS save area, as a kernel asks for them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AreaPlan {
+    bts: Option<BufferPlan>,
+    pebs: Option<(BufferPlan, Groups)>,
+}
+
+impl AreaPlan {
+    /// No buffer.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { bts: None, pebs: None }
+    }
+
+    /// With a buffer for branch records.
+    #[must_use]
+    pub const fn bts(self, buffer: BufferPlan) -> Self {
+        Self { bts: Some(buffer), ..self }
+    }
+
+    /// With a buffer for samples that have these groups.
+    #[must_use]
+    pub const fn pebs(self, buffer: BufferPlan, groups: Groups) -> Self {
+        Self { pebs: Some((buffer, groups)), ..self }
+    }
+
+    /// The groups of its samples.
+    pub(super) fn groups(&self) -> Groups {
+        self.pebs.map_or(Groups::BASIC, |(_, groups)| groups)
+    }
+
+    /// Divides both buffers into records.
+    pub(super) fn divide(&self, capabilities: &DsCapabilities) -> Result<(Part, Part), PlanError> {
+        let branch_bytes = capabilities.layout.branch_record_bytes();
+        let bts = self.bts.map(|plan| Ok((plan, Division::of(&plan, branch_bytes)?))).transpose()?;
+        let pebs = self.pebs.map(|(plan, groups)| {
+            let format = capabilities.pebs.map_err(PlanError::NoPebs)?.format;
+            if plan.mode == BufferMode::Circular {
+                return Err(PlanError::PebsIsNotCircular);
+            }
+            Ok((plan, Division::of(&plan, groups.record_bytes(format)?)?))
+        });
+        match (bts, pebs.transpose()?) {
+            (None, None) => Err(PlanError::NoBuffer),
+            both => Ok(both),
+        }
+    }
+}
+
+/// A buffer that is asked for, and how it is divided.
+pub(super) type Part = Option<(BufferPlan, Division)>;
 
 /// A buffer for records, as a kernel asks for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,6 +154,17 @@ pub enum PlanError {
     },
     /// Records of event-based sampling are not overwritten: there is no circular mode for them.
     PebsIsNotCircular,
+    /// There is no event-based sampling to plan a buffer for.
+    NoPebs(PebsAbsent),
+    /// Records of this processor have no groups to choose.
+    FixedFormat,
+    /// No processor has so many last branches.
+    Branches {
+        /// How many are asked for.
+        branches: u8,
+    },
+    /// No buffer is asked for.
+    NoBuffer,
 }
 
 impl fmt::Display for PlanError {
@@ -116,6 +181,10 @@ impl fmt::Display for PlanError {
             }
             Self::Spare { spare, records } => write!(f, "{spare} of {records} records are to stay free"),
             Self::PebsIsNotCircular => f.write_str("a PEBS buffer cannot be circular"),
+            Self::NoPebs(absent) => write!(f, "no buffer for samples: {absent}"),
+            Self::FixedFormat => f.write_str("the PEBS records of this processor have no groups to choose"),
+            Self::Branches { branches } => write!(f, "{branches} last branches in a PEBS record"),
+            Self::NoBuffer => f.write_str("no buffer is asked for"),
         }
     }
 }

@@ -4,6 +4,7 @@
 //! Save Area".
 
 use super::DsCapabilities;
+use super::layout::Half;
 use super::memory::{LinearMemory, LinearPage, MemoryType};
 use super::plan::{BufferMode, BufferPlan, Division, ENOUGH};
 use core::fmt;
@@ -104,13 +105,16 @@ impl Warnings {
     }
 
     /// Those about sizes.
-    pub(super) fn of_plan(&mut self, plan: &BufferPlan, division: &Division) {
+    pub(super) fn of_plan(&mut self, half: Half, plan: &BufferPlan, division: &Division) {
         let record_bytes = division.record_bytes;
         if !plan.bytes.is_multiple_of(record_bytes) {
             self.add(Warning::Remainder { bytes: plan.bytes, record_bytes });
         }
         match plan.mode {
-            BufferMode::Interrupt { spare } if spare < ENOUGH => self.add(Warning::FewSpare { spare }),
+            // How many samples are enough depends on their periods, which the configuration has.
+            BufferMode::Interrupt { spare } if half == Half::Bts && spare < ENOUGH => {
+                self.add(Warning::FewSpare { spare })
+            }
             _ => {}
         }
     }

@@ -27,6 +27,8 @@ bitflags! {
     /// Source: SDM vol. 4, "IA-32 Architectural MSRs".
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct MiscEnable: u64 {
+        /// Bit 7, Performance Monitoring Available.
+        const PERFORMANCE_MONITORING = 1 << 7;
         /// Bit 11, Branch Trace Storage Unavailable.
         const BTS_UNAVAILABLE = 1 << 11;
         /// Bit 12, Processor Event Based Sampling Unavailable.

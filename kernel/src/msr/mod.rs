@@ -1,5 +1,6 @@
 //! Model-specific registers: the seam to the processor and a type for each register.
 
+mod counters;
 mod debug;
 mod ds;
 mod perfmon;
@@ -10,6 +11,10 @@ mod vmx;
 
 use core::fmt;
 
+pub use counters::{
+    FixedCtrCtrl, GlobalCtrl, PebsDataCfg, PebsEnable, PerfCapabilities, PerfEvtSel, fixed_counter,
+    full_width_pmc, pmc,
+};
 pub use debug::DebugCtl;
 pub use ds::{ApicBase, DsAreaBase, MiscEnable};
 pub use perfmon::{GlobalStatus, GlobalStatusReset};

@@ -118,10 +118,70 @@ fn registers_are_at_the_manuals_addresses() {
         (GlobalStatusReset::ADDRESS, 0x390),
         (DebugCtl::ADDRESS, 0x1d9),
         (VmxMisc::ADDRESS, 0x485),
+        (PerfCapabilities::ADDRESS, 0x345),
+        (FixedCtrCtrl::ADDRESS, 0x38d),
+        (GlobalCtrl::ADDRESS, 0x38f),
+        (PebsEnable::ADDRESS, 0x3f1),
+        (PebsDataCfg::ADDRESS, 0x3f2),
+        (PerfEvtSel::address(0), 0x186),
+        (PerfEvtSel::address(7), 0x18d),
+        (pmc(7), 0xc8),
+        (full_width_pmc(7), 0x4c8),
+        (fixed_counter(2), 0x30b),
     ];
     for (is, should) in table {
         assert_eq!(is, should);
     }
+}
+
+#[test]
+fn the_counters_registers_have_the_manuals_bits() {
+    let table = [
+        (PerfEvtSel::EVENT, 0, 7),
+        (PerfEvtSel::UMASK, 8, 15),
+        (PerfEvtSel::USR, 16, 16),
+        (PerfEvtSel::OS, 17, 17),
+        (PerfEvtSel::E, 18, 18),
+        (PerfEvtSel::INT, 20, 20),
+        (PerfEvtSel::ANY, 21, 21),
+        (PerfEvtSel::EN, 22, 22),
+        (PerfEvtSel::INV, 23, 23),
+        (PerfEvtSel::CMASK, 24, 31),
+        (PerfEvtSel::ADAPTIVE_RECORD, 34, 34),
+    ];
+    for (field, low, high) in table {
+        assert_eq!(field.bits(), bits(low, high), "bits {high}:{low}");
+    }
+    let table = [
+        (PerfCapabilities::LBR_FMT, 0, 5),
+        (PerfCapabilities::PEBS_TRAP, 6, 6),
+        (PerfCapabilities::PEBS_ARCH_REG, 7, 7),
+        (PerfCapabilities::PEBS_REC_FMT, 8, 11),
+        (PerfCapabilities::SMM_FREEZE, 12, 12),
+        (PerfCapabilities::FW_WRITE, 13, 13),
+        (PerfCapabilities::PEBS_BASELINE, 14, 14),
+    ];
+    for (field, low, high) in table {
+        assert_eq!(field.bits(), bits(low, high), "bits {high}:{low}");
+    }
+    let table = [
+        (PebsDataCfg::MEMORY, 0, 0),
+        (PebsDataCfg::GPRS, 1, 1),
+        (PebsDataCfg::XMMS, 2, 2),
+        (PebsDataCfg::LBRS, 3, 3),
+        (PebsDataCfg::LBR_ENTRIES, 24, 31),
+    ];
+    for (field, low, high) in table {
+        assert_eq!(field.bits(), bits(low, high), "bits {high}:{low}");
+    }
+    let capabilities = PerfCapabilities::from_bits_retain(0x33c5);
+    assert_eq!((capabilities.lbr_format(), capabilities.pebs_format()), (5, 3));
+    assert_eq!(PerfEvtSel::event(0xc4, 0x20).bits(), 0x20c4);
+    // Counter 1: OS, user, both; adaptive.
+    assert_eq!(FixedCtrCtrl::counting(1, true, false, false), 0x10);
+    assert_eq!(FixedCtrCtrl::counting(1, false, true, false), 0x20);
+    assert_eq!(FixedCtrCtrl::counting(1, true, true, true), 0x10_0000_0030);
+    assert_eq!(FixedCtrCtrl::mask(1), 0x10_0000_00f0);
 }
 
 #[test]

@@ -1,33 +1,18 @@
 //! A recording that is going on.
 
 use super::session::Session;
-use super::unit::Unit;
-use super::{Control, Stopped};
+use super::{Half, LinearMemory, State, Stopped};
 use crate::drain::Sink;
-use crate::ds::{BadIndex, LinearMemory};
 use crate::loss::Loss;
 use crate::msr::{GeneralProtection, GlobalStatus, Msr};
 use crate::pmi::PmiSource;
 use core::mem::ManuallyDrop;
 
-/// Branches are recorded, and the memory belongs to the processor. Dropping it stops the recording first; where that
+/// Branches are recorded, or counters sample, or both, and the memory belongs to the processor. Dropping it stops the recording first; where that
 /// cannot be done the memory is never given back.
 #[derive(Debug)]
 pub struct Running<M: Msr, L: LinearMemory> {
     session: ManuallyDrop<Session<M, L>>,
-}
-
-/// How a recording stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
-    /// Branches are recorded.
-    Recording,
-    /// The buffer is full and the sink took nothing: it goes on when something was drained.
-    Full,
-    /// It is off until [`Running::resume`].
-    Suspended,
-    /// The index is nowhere in the buffer: somebody else wrote to the area. It is off.
-    Failed(BadIndex),
 }
 
 impl<M: Msr, L: LinearMemory> Running<M, L> {
@@ -35,38 +20,41 @@ impl<M: Msr, L: LinearMemory> Running<M, L> {
         Self { session: ManuallyDrop::new(session) }
     }
 
-    /// What was lost so far, as of the last PMI or drain.
+    /// What of a half was lost so far, as of the last PMI or drain.
     #[must_use]
-    pub fn loss(&self) -> &Loss {
-        self.session.loss()
+    pub fn loss(&self, half: Half) -> &Loss {
+        self.session.loss(half)
     }
 
-    /// How it stands, as of the last PMI or drain.
+    /// How a half stands, as of the last PMI or drain, if it is recorded at all.
     #[must_use]
-    pub fn state(&self) -> State {
-        self.session.state()
+    pub fn state(&self, half: Half) -> Option<State> {
+        self.session.state(half)
     }
 
-    /// Hands what was recorded so far to `sink`, oldest first, and goes on. What the sink takes is taken out of the
-    /// buffer, record by record; a circular buffer is shown and keeps all.
+    /// Hands what was recorded so far to the sinks, oldest first, and goes on. What they take is taken out of the
+    /// buffers, record by record; a circular buffer is shown and keeps all.
     ///
     /// # Errors
     ///
-    /// An access raised #GP. Where TR could not be cleared, the recording goes on and nothing was handed over;
+    /// An access raised #GP. Where TR or a counter could not be stopped, that half goes on and nothing was handed over;
     /// otherwise it is off, and the next call tries again.
-    pub fn drain(&mut self, sink: &mut (impl Sink + ?Sized)) -> Result<State, GeneralProtection> {
+    pub fn drain(
+        &mut self,
+        branches: &mut (impl Sink + ?Sized),
+        samples: &mut (impl Sink + ?Sized),
+    ) -> Result<(), GeneralProtection> {
         self.session.quiesce()?;
         self.session.collect();
-        self.session.deliver(sink);
-        self.session.resume()?;
-        Ok(self.session.state())
+        self.session.deliver(branches, samples);
+        self.session.resume()
     }
 
     /// Stops recording until [`Running::resume`], as when another task runs on this processor. IA32_DS_AREA stays.
     ///
     /// # Errors
     ///
-    /// TR could not be cleared: the recording goes on.
+    /// TR or a counter could not be stopped: that half goes on.
     pub fn suspend(&mut self) -> Result<(), GeneralProtection> {
         self.session.quiesce()?;
         self.session.collect();
@@ -78,19 +66,22 @@ impl<M: Msr, L: LinearMemory> Running<M, L> {
     ///
     /// # Errors
     ///
-    /// The control register raised #GP: it is off, and the next call tries again.
-    pub fn resume(&mut self) -> Result<State, GeneralProtection> {
+    /// An access raised #GP: some of it is off, and the next call tries again.
+    pub fn resume(&mut self) -> Result<(), GeneralProtection> {
         self.session.wake();
-        self.session.resume()?;
-        Ok(self.session.state())
+        self.session.resume()
     }
 
-    /// This recording for a PMI handler, with the one who takes its records.
-    pub fn source<'a, S: Sink + ?Sized>(&'a mut self, sink: &'a mut S) -> BtsSource<'a, M, L, S> {
-        BtsSource { session: &mut self.session, sink }
+    /// This recording for a PMI handler, with those who take its records.
+    pub fn source<'a, B: Sink + ?Sized, P: Sink + ?Sized>(
+        &'a mut self,
+        branches: &'a mut B,
+        samples: &'a mut P,
+    ) -> DsSource<'a, M, L, B, P> {
+        DsSource { session: &mut self.session, branches, samples }
     }
 
-    /// Stops the recording. A PMI that is on its way comes afterwards and masks the LVT entry: a
+    /// Stops the recording, and gives its counters back. A PMI that is on its way comes afterwards and masks the LVT entry: a
     /// [`Handler`](crate::pmi::Handler) that is asked without sources claims it and unmasks the entry.
     ///
     /// # Errors
@@ -135,51 +126,15 @@ pub struct StopFailed<M: Msr, L: LinearMemory> {
     pub fault: GeneralProtection,
 }
 
-/// Branch trace messages are sent and not stored.
-#[derive(Debug)]
-pub struct Messages<M: Msr> {
-    unit: ManuallyDrop<Unit<M>>,
-}
-
-impl<M: Msr> Messages<M> {
-    pub(super) const fn new(unit: Unit<M>) -> Self {
-        Self { unit: ManuallyDrop::new(unit) }
-    }
-
-    /// Ends it.
-    ///
-    /// # Errors
-    ///
-    /// The control register raised #GP: they are still sent.
-    pub fn stop(mut self) -> Result<Unit<M>, (Self, GeneralProtection)> {
-        match self.unit.clear(Control::TR) {
-            Ok(()) => {
-                let mut this = ManuallyDrop::new(self);
-                // SAFETY: taken once; `this` is neither used nor dropped any more.
-                Ok(unsafe { ManuallyDrop::take(&mut this.unit) })
-            }
-            Err(fault) => Err((self, fault)),
-        }
-    }
-}
-
-impl<M: Msr> Drop for Messages<M> {
-    fn drop(&mut self) {
-        // Without BTS nothing is written to memory: a TR that cannot be cleared only costs bus cycles.
-        let _ = self.unit.clear(Control::TR);
-        // SAFETY: dropped once, and not used any more.
-        unsafe { ManuallyDrop::drop(&mut self.unit) };
-    }
-}
-
 /// A recording in a PMI handler.
 #[derive(Debug)]
-pub struct BtsSource<'a, M: Msr, L: LinearMemory, S: ?Sized> {
+pub struct DsSource<'a, M: Msr, L: LinearMemory, B: ?Sized, P: ?Sized> {
     session: &'a mut Session<M, L>,
-    sink: &'a mut S,
+    branches: &'a mut B,
+    samples: &'a mut P,
 }
 
-impl<M: Msr, L: LinearMemory, S: Sink + ?Sized> PmiSource for BtsSource<'_, M, L, S> {
+impl<M: Msr, L: LinearMemory, B: Sink + ?Sized, P: Sink + ?Sized> PmiSource for DsSource<'_, M, L, B, P> {
     fn status(&self) -> GlobalStatus {
         self.session.status()
     }
@@ -188,7 +143,8 @@ impl<M: Msr, L: LinearMemory, S: Sink + ?Sized> PmiSource for BtsSource<'_, M, L
         self.session.quiesce()
     }
 
-    /// The index says whether the interrupt was for this buffer: processors do not set OvfBuf for it reliably.
+    /// The index says whether the interrupt was for these buffers: processors do not set OvfBuf for branch records
+    /// reliably.
     fn asks(&mut self) -> Result<bool, GeneralProtection> {
         Ok(self.session.is_due())
     }
@@ -198,7 +154,7 @@ impl<M: Msr, L: LinearMemory, S: Sink + ?Sized> PmiSource for BtsSource<'_, M, L
         let due = self.session.is_due();
         if due {
             self.session.collect();
-            self.session.deliver(self.sink);
+            self.session.deliver(self.branches, self.samples);
         }
         Ok(due || !seen.is_empty())
     }

@@ -1,83 +1,19 @@
+//! The branch trace store.
+
 use super::*;
-use crate::cpuid::CpuIdResult;
-use crate::drain::{KeepAll, Piece, Sink};
-use crate::ds::{BufferMode, BufferPlan, DsArea, Strictness};
-use crate::fake::{FakeLinear, FakeMsr};
-use crate::lapic::{Delivery, LocalApic, LvtPc};
-use crate::loss::Gap;
-use crate::pmi::{Handler, Pmi};
-use std::cell::RefCell;
-use std::rc::Rc;
-
-const INTERRUPT_GATE: Gate = Gate(0x0000_8e00_0008_0000);
-const DEBUGCTL: u32 = 0x1d9;
-const DS_AREA: u32 = 0x600;
-
-/// A Core 2 with DTES64 and CPL-qualified stores, its registers shared with the unit.
-#[derive(Clone, Debug)]
-struct Machine {
-    msr: Rc<RefCell<FakeMsr>>,
-    memory: FakeLinear,
-    /// The architectural performance monitoring version.
-    version: u32,
-    signature: u32,
-}
-
-// SAFETY: the registers stand for no hardware.
-unsafe impl Msr for Machine {
-    fn rdmsr(&mut self, address: u32) -> Result<u64, GeneralProtection> {
-        self.msr.borrow_mut().rdmsr(address)
-    }
-
-    unsafe fn wrmsr(&mut self, address: u32, value: u64) -> Result<(), GeneralProtection> {
-        let mut msr = self.msr.borrow_mut();
-        if address == 0x390 {
-            let status = msr.get(0x38e);
-            msr.set(0x38e, status & !value);
-        }
-        // SAFETY: as above.
-        unsafe { msr.wrmsr(address, value) }
-    }
-}
-
-// SAFETY: it stands for no hardware.
-unsafe impl LocalApic for Machine {
-    fn lvt_pc(&mut self) -> Result<LvtPc, GeneralProtection> {
-        Ok(LvtPc(self.msr.borrow().get(LVT_PC) as u32))
-    }
-
-    fn set_lvt_pc(&mut self, entry: LvtPc) -> Result<(), GeneralProtection> {
-        self.msr.borrow_mut().set(LVT_PC, u64::from(entry.0));
-        Ok(())
-    }
-}
-
-const LVT_PC: u32 = 0x834;
+use crate::drain::Piece;
+use crate::msr::ApicBase;
 
 impl Machine {
-    fn new() -> Self {
-        Self::of(0x6f6, 2)
-    }
-
-    fn of(signature: u32, version: u32) -> Self {
-        let msr = Rc::new(RefCell::new(FakeMsr::new()));
-        msr.borrow_mut().set(0x1b, 0xfee0_0900);
-        Self { msr, memory: FakeLinear::new(), version, signature }
-    }
-
-    fn unit(&self) -> Unit<Self> {
-        let cpuid = |leaf, _: u32| match leaf {
-            0 => CpuIdResult { eax: 0xd, ebx: 0x756e_6547, edx: 0x4965_6e69, ecx: 0x6c65_746e },
-            1 => CpuIdResult { eax: self.signature, ebx: 0, ecx: 0x14, edx: 1 << 21 },
-            0xa => CpuIdResult { eax: self.version, ebx: 0, ecx: 0, edx: 0 },
-            _ => CpuIdResult { eax: 0, ebx: 0, ecx: 0, edx: 0 },
-        };
-        Unit::detect(cpuid, self.clone()).unwrap()
-    }
-
     fn area(&self, unit: &Unit<Self>, records: u64, mode: BufferMode) -> DsArea<FakeLinear> {
         let plan = BufferPlan { bytes: 24 * records, page_offset: 0, mode };
-        DsArea::allocate(self.memory.clone(), unit.capabilities(), &plan, Strictness::Lenient).unwrap()
+        DsArea::allocate(
+            self.memory.clone(),
+            unit.capabilities(),
+            &AreaPlan::new().bts(plan),
+            Strictness::Lenient,
+        )
+        .unwrap()
     }
 
     fn start(&self, records: u64, mode: BufferMode) -> Running<Self, FakeLinear> {
@@ -86,16 +22,8 @@ impl Machine {
         unit.start(&config(), area).map_err(|failed| failed.error()).unwrap()
     }
 
-    fn get(&self, address: u32) -> u64 {
-        self.msr.borrow().get(address)
-    }
-
-    fn field(&self, n: u64) -> u64 {
-        self.memory.read::<8>(self.get(DS_AREA) + 8 * n)
-    }
-
     /// So many branches, numbered from `first` on. What the processor does with them, as far as the driver sees it.
-    fn branches(&self, first: u64, count: u64) {
+    pub(super) fn branches(&self, first: u64, count: u64) {
         let [base, _, maximum, threshold] = [0, 1, 2, 3].map(|n| self.field(n));
         for branch in first..first + count {
             if self.get(DEBUGCTL) & 0xc0 != 0xc0 {
@@ -114,22 +42,21 @@ impl Machine {
             self.memory.write::<8>(index + 16, 0);
             index += 24;
             self.memory.write::<8>(self.get(DS_AREA) + 8, index);
-            let entry = LvtPc(self.get(LVT_PC) as u32);
-            if !circular && index >= threshold && !entry.is_masked() {
-                self.msr.borrow_mut().set(LVT_PC, u64::from(entry.masked().0));
+            if !circular && index >= threshold {
+                self.request();
             }
         }
     }
 }
 
-fn config() -> BtsConfig {
-    BtsConfig::new().gate(INTERRUPT_GATE)
+fn config() -> DsConfig {
+    DsConfig::new().bts(BtsConfig::new()).gate(INTERRUPT_GATE)
 }
 
 /// The numbers of the branches, and the gaps between them.
 #[derive(Default)]
-struct Numbers {
-    seen: Vec<Result<u64, Gap>>,
+pub(super) struct Numbers {
+    pub(super) seen: Vec<Result<u64, Gap>>,
     /// Records it still takes.
     room: Option<usize>,
 }
@@ -158,19 +85,28 @@ fn branches(range: core::ops::Range<u64>) -> Vec<Result<u64, Gap>> {
     range.map(Ok).collect()
 }
 
+fn drain(
+    running: &mut Running<Machine, FakeLinear>,
+    sink: &mut impl Sink,
+) -> Result<State, GeneralProtection> {
+    running.drain(sink, &mut KeepAll)?;
+    assert_eq!(running.state(Half::Pebs), None);
+    Ok(running.state(Half::Bts).unwrap())
+}
+
 const EIGHT_SPARE: BufferMode = BufferMode::Interrupt { spare: 8 };
 
 #[test]
 fn a_recording_gives_all_branches_and_leaves_the_processor_as_it_was() {
     let machine = Machine::new();
-    machine.msr.borrow_mut().set(DEBUGCTL, 0x2);
+    machine.set(DEBUGCTL, 0x2);
     let running = machine.start(100, EIGHT_SPARE);
     assert_eq!(machine.get(DEBUGCTL), 0x1c2);
     machine.branches(0, 50);
     let stopped = running.stop().map_err(|failed| failed.fault).unwrap();
     assert_eq!((machine.get(DEBUGCTL), machine.get(DS_AREA)), (0x2, 0));
-    assert!(stopped.loss.is_none());
-    let pieces: Vec<_> = stopped.records.pieces().collect();
+    assert!(stopped.records.loss(Half::Bts).is_none());
+    let pieces: Vec<_> = stopped.records.pieces(Half::Bts).collect();
     let [Piece::Bytes(bytes)] = pieces[..] else { panic!("{pieces:?}") };
     assert!(numbers(bytes).eq(0..50));
     drop(stopped);
@@ -194,14 +130,14 @@ fn draining_takes_what_the_sink_takes_and_goes_on() {
     let mut running = machine.start(100, EIGHT_SPARE);
     let mut sink = Numbers { room: Some(30), ..Numbers::default() };
     machine.branches(0, 50);
-    assert_eq!(running.drain(&mut sink), Ok(State::Recording));
+    assert_eq!(drain(&mut running, &mut sink), Ok(State::Recording));
     machine.branches(50, 20);
-    assert_eq!(running.drain(&mut KeepAll), Ok(State::Recording));
+    assert_eq!(drain(&mut running, &mut KeepAll), Ok(State::Recording));
     sink.room = None;
-    assert_eq!(running.drain(&mut sink), Ok(State::Recording));
+    assert_eq!(drain(&mut running, &mut sink), Ok(State::Recording));
     assert_eq!(sink.seen, branches(0..70));
     assert_eq!(machine.field(1), machine.field(0));
-    assert!(running.loss().is_none());
+    assert!(running.loss(Half::Bts).is_none());
 }
 
 #[test]
@@ -209,15 +145,15 @@ fn a_full_buffer_waits_for_the_sink_and_says_what_it_lost() {
     let machine = Machine::new();
     let mut running = machine.start(100, EIGHT_SPARE);
     machine.branches(0, 110);
-    assert_eq!(running.drain(&mut KeepAll), Ok(State::Full));
+    assert_eq!(drain(&mut running, &mut KeepAll), Ok(State::Full));
     assert_eq!(machine.get(DEBUGCTL), 0);
     machine.branches(110, 5);
     let mut sink = Numbers::default();
-    assert_eq!(running.drain(&mut sink), Ok(State::Recording));
+    assert_eq!(drain(&mut running, &mut sink), Ok(State::Recording));
     machine.branches(115, 5);
-    running.drain(&mut sink).unwrap();
+    drain(&mut running, &mut sink).unwrap();
     assert_eq!(sink.seen, [branches(0..100), vec![Err(Gap::Stop)], branches(115..120)].concat());
-    assert_eq!((running.loss().stop, running.loss().full), (1, 1));
+    assert_eq!((running.loss(Half::Bts).stop, running.loss(Half::Bts).full), (1, 1));
 }
 
 #[test]
@@ -233,23 +169,13 @@ fn a_circular_buffer_holds_the_last_branches_in_their_order() {
         machine.branches(0, count);
         for _ in 0..2 {
             let mut sink = Numbers::default();
-            assert_eq!(running.drain(&mut sink), Ok(State::Recording));
+            assert_eq!(drain(&mut running, &mut sink), Ok(State::Recording));
             assert_eq!(sink.seen, expected, "{count}");
         }
         machine.branches(count, 10);
         let stopped = running.stop().map_err(|failed| failed.fault).unwrap();
-        assert_eq!(stopped.loss.wrap, 1);
+        assert_eq!(stopped.records.loss(Half::Bts).wrap, 1);
     }
-}
-
-fn interrupt(
-    machine: &Machine,
-    handler: &mut Handler,
-    running: &mut Running<Machine, FakeLinear>,
-    sink: &mut Numbers,
-) -> Pmi {
-    let mut source = running.source(sink);
-    handler.handle(&mut machine.clone(), &mut machine.clone(), &mut [&mut source]).unwrap()
 }
 
 #[test]
@@ -257,21 +183,20 @@ fn the_pmi_is_claimed_by_the_index_whether_the_status_says_so_or_not() {
     // (performance monitoring version, OvfBuf)
     for (version, status) in [(2, 0), (2, 1 << 62), (1, 0)] {
         let machine = Machine::of(0x6f6, version);
-        let mut handler = Handler::new(Delivery::Nmi);
-        handler.arm(&mut machine.clone()).unwrap();
+        let mut handler = armed(&machine);
         let mut running = machine.start(100, EIGHT_SPARE);
         let mut sink = Numbers::default();
         for round in 0..3 {
             machine.branches(100 * round, 92);
             assert_eq!(machine.get(LVT_PC), 0x10400);
             machine.branches(100 * round + 92, 8);
-            machine.msr.borrow_mut().set(0x38e, status);
-            assert_eq!(interrupt(&machine, &mut handler, &mut running, &mut sink), Pmi::Served);
+            machine.set(0x38e, status);
+            assert_eq!(interrupt(&machine, &mut handler, &mut running, &mut sink, &mut KeepAll), Pmi::Served);
             assert_eq!((machine.get(LVT_PC), machine.get(0x38e)), (0x400, 0));
         }
         // The buffer was full to the last record each time: nobody knows whether there were more.
         assert_eq!(sink.seen.iter().filter(|seen| seen.is_ok()).count(), 300);
-        assert_eq!(running.loss().stop, 3);
+        assert_eq!(running.loss(Half::Bts).stop, 3);
         let reads = machine.msr.borrow().reads.contains(&0x38e);
         assert_eq!(reads, version >= 2, "a register that is not there is not read");
     }
@@ -280,8 +205,7 @@ fn the_pmi_is_claimed_by_the_index_whether_the_status_says_so_or_not() {
 #[test]
 fn a_request_that_the_masked_entry_dropped_is_served_all_the_same() {
     let machine = Machine::new();
-    let mut handler = Handler::new(Delivery::Nmi);
-    handler.arm(&mut machine.clone()).unwrap();
+    let mut handler = armed(&machine);
     let mut running = machine.start(100, EIGHT_SPARE);
     machine.branches(0, 92);
 
@@ -304,7 +228,8 @@ fn a_request_that_the_masked_entry_dropped_is_served_all_the_same() {
 
     let mut late = Late(machine.clone(), Numbers { room: Some(0), ..Numbers::default() });
     let mut sink = Numbers::default();
-    let mut source = running.source(&mut sink);
+    let mut keep = KeepAll;
+    let mut source = running.source(&mut sink, &mut keep);
     let pmi = handler.handle(&mut machine.clone(), &mut late, &mut [&mut source]).unwrap();
     assert_eq!(pmi, Pmi::Served);
     assert_eq!(handler.counts().unannounced, 1);
@@ -315,16 +240,15 @@ fn a_request_that_the_masked_entry_dropped_is_served_all_the_same() {
 #[test]
 fn a_pmi_that_comes_after_a_drain_is_nobodys() {
     let machine = Machine::new();
-    let mut handler = Handler::new(Delivery::Nmi);
-    handler.arm(&mut machine.clone()).unwrap();
+    let mut handler = armed(&machine);
     let mut running = machine.start(100, EIGHT_SPARE);
     machine.branches(0, 95);
     let mut sink = Numbers::default();
-    running.drain(&mut sink).unwrap();
-    assert_eq!(interrupt(&machine, &mut handler, &mut running, &mut sink), Pmi::Stray);
+    drain(&mut running, &mut sink).unwrap();
+    assert_eq!(interrupt(&machine, &mut handler, &mut running, &mut sink, &mut KeepAll), Pmi::Stray);
     assert_eq!(machine.get(LVT_PC), 0x400);
     machine.branches(95, 92);
-    assert_eq!(interrupt(&machine, &mut handler, &mut running, &mut sink), Pmi::Served);
+    assert_eq!(interrupt(&machine, &mut handler, &mut running, &mut sink, &mut KeepAll), Pmi::Served);
     assert_eq!(sink.seen, branches(0..187));
 }
 
@@ -334,16 +258,16 @@ fn a_suspended_recording_goes_on_where_it_was() {
     let mut running = machine.start(100, EIGHT_SPARE);
     machine.branches(0, 10);
     running.suspend().unwrap();
-    assert_eq!((machine.get(DEBUGCTL), running.state()), (0, State::Suspended));
+    assert_eq!((machine.get(DEBUGCTL), running.state(Half::Bts)), (0, Some(State::Suspended)));
     let mut sink = Numbers::default();
     // What was handed over once does not come again.
     for _ in 0..2 {
-        assert_eq!(running.drain(&mut sink), Ok(State::Suspended));
+        assert_eq!(drain(&mut running, &mut sink), Ok(State::Suspended));
     }
     machine.branches(10, 10);
-    assert_eq!(running.resume(), Ok(State::Recording));
+    assert_eq!(running.resume().map(|()| running.state(Half::Bts)), Ok(Some(State::Recording)));
     machine.branches(20, 10);
-    running.drain(&mut sink).unwrap();
+    drain(&mut running, &mut sink).unwrap();
     assert_eq!(sink.seen, [branches(0..10), branches(20..30)].concat());
 }
 
@@ -355,9 +279,9 @@ fn an_index_that_somebody_spoiled_ends_the_recording() {
         machine.branches(0, 10);
         machine.memory.write::<8>(machine.get(DS_AREA) + 8, index);
         let mut sink = Numbers::default();
-        let bad = crate::ds::BadIndex { index, base: FakeLinear::BASE + 0x1000 };
-        assert_eq!(running.drain(&mut sink), Ok(State::Failed(bad)));
-        assert_eq!((machine.get(DEBUGCTL), running.loss().error), (0, 1));
+        let bad = BadIndex { index, base: FakeLinear::BASE + 0x1000 };
+        assert_eq!(drain(&mut running, &mut sink), Ok(State::Failed(bad)));
+        assert_eq!((machine.get(DEBUGCTL), running.loss(Half::Bts).error), (0, 1));
         assert_eq!(sink.seen, [Err(Gap::Error)]);
     }
 }
@@ -369,17 +293,13 @@ fn start_refuses_what_somebody_else_uses() {
         (DEBUGCTL, 0x1, StartError::OtherRecorder { control: 1 }),
         (DEBUGCTL, 0x40, StartError::OtherRecorder { control: 0x40 }),
         (DS_AREA, 0x5000, StartError::AreaInUse { area: 0x5000 }),
-        (
-            0x1b,
-            0xfee0_0100,
-            StartError::ApicOff { base: crate::msr::ApicBase::from_bits_retain(0xfee0_0100) },
-        ),
+        (0x1b, 0xfee0_0100, StartError::ApicOff { base: ApicBase::from_bits_retain(0xfee0_0100) }),
     ];
     for (register, value, error) in table {
         let machine = Machine::new();
         let unit = machine.unit();
         let area = machine.area(&unit, 100, EIGHT_SPARE);
-        machine.msr.borrow_mut().set(register, value);
+        machine.set(register, value);
         machine.msr.borrow_mut().writes.clear();
         let failed = unit.start(&config(), area).err().unwrap();
         assert_eq!(failed.error(), error);
@@ -426,7 +346,7 @@ fn a_fault_at_any_access_leaves_nothing_running_and_nothing_lost() {
         let running = unit.start(&config(), area).map_err(|failed| failed.error()).unwrap();
         machine.branches(0, 3);
         let stopped = running.stop().map_err(|failed| failed.fault).unwrap();
-        assert_eq!(stopped.records.pieces().count(), 1);
+        assert_eq!(stopped.records.pieces(Half::Bts).count(), 1);
     }
 }
 
@@ -445,7 +365,7 @@ fn a_fault_at_any_access_of_the_stop_can_be_tried_again() {
             Err(failed) => failed.running.stop().map_err(|failed| failed.fault).unwrap(),
         };
         assert_eq!((machine.get(DEBUGCTL), machine.get(DS_AREA)), (0, 0));
-        let pieces: Vec<_> = stopped.records.pieces().collect();
+        let pieces: Vec<_> = stopped.records.pieces(Half::Bts).collect();
         let [Piece::Bytes(bytes)] = pieces[..] else { panic!("{pieces:?}") };
         assert!(numbers(bytes).eq(0..3));
         if nth == 3 {
@@ -471,7 +391,7 @@ fn messages_alone_need_no_memory() {
     assert_eq!((machine.get(DEBUGCTL), machine.get(DS_AREA)), (0x4, 0));
     let unit = messages.stop().map_err(|(_, fault)| fault).unwrap();
     assert_eq!(machine.get(DEBUGCTL), 0);
-    machine.msr.borrow_mut().set(DEBUGCTL, 0x4);
+    machine.set(DEBUGCTL, 0x4);
     assert!(matches!(unit.send_messages(), Err((_, StartError::OtherRecorder { control: 4 }))));
 }
 

@@ -1,6 +1,10 @@
-use super::*;
+//! The memory: rules, sizes, allocation.
+
 use crate::bts::ControlRegister;
+use crate::ds::*;
 use crate::fake::FakeLinear;
+use crate::pebs::{Groups, PebsAbsent, PebsCapabilities};
+use pugmark_decoder_core::pebs::Format;
 use x86_64::PhysAddr;
 use x86_64::structures::paging::PageTableFlags;
 
@@ -9,10 +13,19 @@ const CAPABILITIES: DsCapabilities = DsCapabilities {
     layout: DsLayout::Bits64,
     cpl_qualified: true,
     bts: true,
-    pebs: false,
+    pebs: Ok(SAMPLES),
     processor_trace: false,
     global_status: true,
     linear_address_bits: 48,
+};
+
+const SAMPLES: PebsCapabilities = PebsCapabilities {
+    format: Format::Time,
+    general_counters: 4,
+    fixed_counters: 0,
+    general_bits: 48,
+    fixed_bits: 48,
+    full_width: true,
 };
 
 /// 2 730 records in 17 pages, from the middle of a page on.
@@ -22,7 +35,7 @@ const PLAN: BufferPlan = BufferPlan { bytes: 24 * 2730, page_offset: 0x840, mode
 const BUFFER_PAGE: u64 = FakeLinear::BASE + 0x1000;
 
 fn allocate(memory: &FakeLinear, strictness: Strictness) -> Result<DsArea<FakeLinear>, AreaError> {
-    DsArea::allocate(memory.clone(), &CAPABILITIES, &PLAN, strictness)
+    DsArea::allocate(memory.clone(), &CAPABILITIES, &AreaPlan::new().bts(PLAN), strictness)
 }
 
 #[test]
@@ -30,7 +43,7 @@ fn takes_memory_that_keeps_all_rules_and_gives_it_back() {
     let memory = FakeLinear::new();
     let area = allocate(&memory, Strictness::Strict).unwrap();
     assert_eq!(memory.live(), 2);
-    assert_eq!((area.capacity(), area.warnings().iter().count()), (2730, 0));
+    assert_eq!((area.capacity(Half::Bts), area.warnings().iter().count()), (2730, 0));
     assert_eq!(area.address(), FakeLinear::BASE);
     drop(area);
     assert_eq!(memory.live(), 0);
@@ -49,7 +62,8 @@ fn the_management_area_says_where_the_buffer_is() {
     let memory = FakeLinear::at(0x20_0000);
     let narrow = DsCapabilities { layout: DsLayout::Bits32, ..CAPABILITIES };
     let plan = BufferPlan { mode: BufferMode::Circular, bytes: 12 * 100, page_offset: 0x40 };
-    let area = DsArea::allocate(memory.clone(), &narrow, &plan, Strictness::Strict).unwrap();
+    let area =
+        DsArea::allocate(memory.clone(), &narrow, &AreaPlan::new().bts(plan), Strictness::Strict).unwrap();
     let base = 0x20_1040;
     for (n, field) in [base, base, base + 1200, base + 1212].into_iter().enumerate() {
         assert_eq!(memory.read::<4>(area.address() + 4 * n as u64), field, "field {n}");
@@ -142,7 +156,8 @@ fn bit_20_must_be_clear_where_a20m_could_be_asserted() {
 fn addresses_are_canonical() {
     let narrow = DsCapabilities { linear_address_bits: 45, ..CAPABILITIES };
     let memory = FakeLinear::new();
-    let error = DsArea::allocate(memory, &narrow, &PLAN, Strictness::Lenient).unwrap_err();
+    let error =
+        DsArea::allocate(memory, &narrow, &AreaPlan::new().bts(PLAN), Strictness::Lenient).unwrap_err();
     assert_eq!(error, AreaError::Rule(Rule::NotCanonical { address: FakeLinear::BASE, bits: 45 }));
 }
 
@@ -159,6 +174,7 @@ fn recommendations_are_warnings_and_with_strictness_errors() {
     ];
     for (plan, warning) in table {
         let memory = FakeLinear::new();
+        let plan = AreaPlan::new().bts(plan);
         let area = DsArea::allocate(memory.clone(), &CAPABILITIES, &plan, Strictness::Lenient).unwrap();
         assert_eq!(area.warnings().iter().collect::<Vec<_>>(), [warning]);
         let error = DsArea::allocate(memory, &CAPABILITIES, &plan, Strictness::Strict).unwrap_err();
@@ -184,14 +200,100 @@ fn recommendations_are_warnings_and_with_strictness_errors() {
     }
 }
 
+/// 100 samples of format 3, behind the branch records.
+const SAMPLE_PLAN: BufferPlan =
+    BufferPlan { bytes: 200 * 100, page_offset: 0x80, mode: BufferMode::Interrupt { spare: 10 } };
+
+const BOTH: AreaPlan = AreaPlan::new().bts(PLAN).pebs(SAMPLE_PLAN, Groups::BASIC);
+
+#[test]
+fn both_halves_have_their_fields_and_their_buffers() {
+    let memory = FakeLinear::new();
+    let area = DsArea::allocate(memory.clone(), &CAPABILITIES, &BOTH, Strictness::Strict).unwrap();
+    assert_eq!((area.capacity(Half::Bts), area.capacity(Half::Pebs), memory.live()), (2730, 100, 3));
+    // The buffer for branch records has 17 pages.
+    let (bts, pebs) = (BUFFER_PAGE + 0x840, BUFFER_PAGE + 0x1_1080);
+    let fields =
+        [[bts, bts, bts + 2730 * 24, bts + 2560 * 24], [pebs, pebs, pebs + 100 * 200, pebs + 90 * 200]];
+    for (n, field) in fields.concat().into_iter().enumerate() {
+        assert_eq!(memory.read::<8>(area.address() + 8 * n as u64), field, "field {n}");
+    }
+    drop(area);
+    assert_eq!(memory.live(), 0);
+
+    let samples = AreaPlan::new().pebs(SAMPLE_PLAN, Groups::BASIC);
+    let area = DsArea::allocate(memory.clone(), &CAPABILITIES, &samples, Strictness::Strict).unwrap();
+    let [_, index, _, threshold, pebs, ..] =
+        [0, 1, 2, 3, 4].map(|n| memory.read::<8>(area.address() + 8 * n));
+    assert_eq!((area.capacity(Half::Bts), area.mode(Half::Bts), index, threshold), (0, None, 0, 0));
+    assert_ne!(pebs, 0);
+}
+
+#[test]
+fn counter_reset_values_come_behind_the_fields() {
+    // (base, layout, offset of general-purpose counter 0, of counter 3, of fixed-function counter 1)
+    let table = [
+        (FakeLinear::BASE, DsLayout::Bits64, [0x40, 0x58, 0x88]),
+        (0x20_0000, DsLayout::Bits32, [0x20, 0x38, 0x68]),
+    ];
+    for (base, layout, offsets) in table {
+        let memory = FakeLinear::at(base);
+        let capabilities = DsCapabilities { layout, ..CAPABILITIES };
+        let plan = AreaPlan::new().bts(BufferPlan { mode: BufferMode::Circular, ..PLAN });
+        let mut area = DsArea::allocate(memory.clone(), &capabilities, &plan, Strictness::Lenient).unwrap();
+        // The last is no counter's.
+        area.reset([(0, 0x1111), (3, 0x4444), (9, 0x9999), (24, 0xdead)].into_iter());
+        for (offset, value) in offsets.into_iter().zip([0x1111, 0x4444, 0x9999]) {
+            assert_eq!(memory.read::<8>(area.address() + offset), value);
+        }
+        let end = area.address() + layout.management_bytes(24);
+        assert_eq!(memory.read::<8>(end), 0);
+    }
+}
+
+#[test]
+fn refuses_a_buffer_for_samples_that_cannot_be() {
+    let absent = DsCapabilities { pebs: Err(PebsAbsent::NetBurst), ..CAPABILITIES };
+    let circular = BufferPlan { mode: BufferMode::Circular, ..SAMPLE_PLAN };
+    let small = BufferPlan { bytes: 199, ..SAMPLE_PLAN };
+    let of = |plan, groups| AreaPlan::new().bts(PLAN).pebs(plan, groups);
+    let table = [
+        (of(SAMPLE_PLAN, Groups::BASIC), absent, PlanError::NoPebs(PebsAbsent::NetBurst)),
+        (of(circular, Groups::BASIC), CAPABILITIES, PlanError::PebsIsNotCircular),
+        (of(small, Groups::BASIC), CAPABILITIES, PlanError::TooSmall { bytes: 199, record_bytes: 200 }),
+        (of(SAMPLE_PLAN, Groups::BASIC.xmm(true)), CAPABILITIES, PlanError::FixedFormat),
+        (AreaPlan::new(), CAPABILITIES, PlanError::NoBuffer),
+    ];
+    for (plan, capabilities, error) in table {
+        let memory = FakeLinear::new();
+        let found = DsArea::allocate(memory, &capabilities, &plan, Strictness::Lenient).unwrap_err();
+        assert_eq!(found, AreaError::Plan(error));
+    }
+}
+
+#[test]
+fn the_pages_of_the_samples_keep_the_rules_too() {
+    let memory = FakeLinear::new();
+    let address = BUFFER_PAGE + 0x1_1000 + 0x4000;
+    memory.spoil(move |_, at, mapping| {
+        if at == address {
+            *mapping = None;
+        }
+    });
+    let error = DsArea::allocate(memory, &CAPABILITIES, &BOTH, Strictness::Lenient).unwrap_err();
+    assert_eq!(error, AreaError::Rule(Rule::NotPresent(Place { address, space: 0 })));
+}
+
 #[test]
 fn gives_back_what_it_took_when_an_allocation_fails() {
-    for nth in 0..2 {
+    let allocate =
+        |memory: &FakeLinear| DsArea::allocate(memory.clone(), &CAPABILITIES, &BOTH, Strictness::Lenient);
+    for nth in 0..3 {
         let memory = FakeLinear::new();
         memory.fail_at(nth);
-        assert!(matches!(allocate(&memory, Strictness::Lenient), Err(AreaError::NoMemory { .. })));
+        assert!(matches!(allocate(&memory), Err(AreaError::NoMemory { .. })));
         assert_eq!(memory.live(), 0);
-        assert!(allocate(&memory, Strictness::Lenient).is_ok());
+        assert!(allocate(&memory).is_ok());
     }
 }
 
@@ -205,10 +307,11 @@ fn refuses_memory_that_is_not_what_was_asked_for() {
     // The 32-bit layout holds no address above 4 GiB.
     let memory = FakeLinear::at(0xffff_f000);
     let narrow = DsCapabilities { layout: DsLayout::Bits32, ..CAPABILITIES };
-    let error = DsArea::allocate(memory, &narrow, &PLAN, Strictness::Lenient).unwrap_err();
+    let error =
+        DsArea::allocate(memory, &narrow, &AreaPlan::new().bts(PLAN), Strictness::Lenient).unwrap_err();
     assert!(matches!(error, AreaError::BadBlock { address: 0x1_0000_0000, .. }), "{error}");
 
-    let huge = BufferPlan { bytes: u64::MAX, ..PLAN };
+    let huge = AreaPlan::new().bts(BufferPlan { bytes: u64::MAX, ..PLAN });
     let error = DsArea::allocate(FakeLinear::new(), &CAPABILITIES, &huge, Strictness::Lenient).unwrap_err();
     assert_eq!(error, AreaError::NoMemory { bytes: u64::MAX });
 }

@@ -1,15 +1,17 @@
 //! A unit that is off, and the way to start it.
 
-use super::running::{Messages, Running};
+use super::config::Recording;
+use super::running::Running;
 use super::session::Session;
-use super::{BtsConfig, BtsRefusal, Control, ControlRegister, RECORDERS};
+use super::{AreaError, DsAbsent, DsArea, DsCapabilities, DsConfig, DsRefusal, LinearMemory, Strictness};
+use crate::bts::{Control, ControlRegister, Messages, RECORDERS};
 use crate::cpuid::CpuIdReader;
-use crate::ds::{AreaError, DsAbsent, DsArea, DsCapabilities, LinearMemory, Strictness};
 use crate::msr::{ApicBase, DsAreaBase, GeneralProtection, Msr, RtitCtl};
+use crate::pebs::{Claim, Counter, Program};
 use core::fmt;
 use core::marker::PhantomData;
 
-/// The branch trace store of one logical processor, off.
+/// The debug store of one logical processor, off.
 ///
 /// It cannot be sent to another thread of execution: it stands for the processor that it was found on, and so does
 /// what comes of it.
@@ -37,11 +39,12 @@ impl<M: Msr> Unit<M> {
         &self.capabilities
     }
 
-    /// Starts to record branches into `area`. The first branch may be missed: the processor begins somewhere behind the
-    /// write that enables it.
+    /// Starts to record into `area`. The first branch may be missed: the processor begins somewhere behind the write
+    /// that enables it.
     ///
-    /// Order: the management area, IA32_DS_AREA, then TR and BTS, with BTINT where the buffer asks for PMIs. The
-    /// configuration and each page of the area are checked before any of it. The LVT entry is the
+    /// Order: the management area and the counters, IA32_DS_AREA, IA32_PEBS_ENABLE and IA32_PERF_GLOBAL_CTRL, then TR
+    /// and BTS, with BTINT where the buffer asks for PMIs. The configuration and each page of the area are checked
+    /// before any of it, and counters that somebody uses are left alone. The LVT entry is the
     /// [`Handler`](crate::pmi::Handler)'s.
     ///
     /// # Errors
@@ -51,14 +54,14 @@ impl<M: Msr> Unit<M> {
     #[allow(clippy::result_large_err, reason = "it gives back what it was given")]
     pub fn start<L: LinearMemory>(
         self,
-        config: &BtsConfig,
+        config: &DsConfig,
         mut area: DsArea<L>,
     ) -> Result<Running<M, L>, NotStarted<M, L>> {
-        let control = match self.check(config, &mut area) {
-            Ok(control) => control,
+        let recording = match self.check(config, &mut area) {
+            Ok(recording) => recording,
             Err(error) => return Err(NotStarted::Off { unit: self, area, error }),
         };
-        let mut session = Session::new(self, area, control);
+        let mut session = Session::new(self, area, recording);
         let Err(error) = session.begin() else { return Ok(Running::new(session)) };
         match session.quiesce().and_then(|()| session.leave()) {
             Ok(()) => {
@@ -76,7 +79,8 @@ impl<M: Msr> Unit<M> {
     /// Somebody records branches, or an access raised #GP. The unit comes back.
     #[allow(clippy::result_large_err, reason = "it gives back what it was given")]
     pub fn send_messages(mut self) -> Result<Messages<M>, (Self, StartError)> {
-        let result = self.claim().and_then(|()| Ok(self.set(Control::TR)?));
+        let result =
+            self.claim_branches().and_then(|()| self.claim_area()).and_then(|()| Ok(self.set(Control::TR)?));
         match result {
             Ok(()) => Ok(Messages::new(self)),
             Err(error) => Err((self, error)),
@@ -84,21 +88,21 @@ impl<M: Msr> Unit<M> {
     }
 
     /// Sets these, besides what is set.
-    pub(super) fn set(&mut self, control: Control) -> Result<(), GeneralProtection> {
+    fn set(&mut self, control: Control) -> Result<(), GeneralProtection> {
         let bits = self.msr.rdmsr(ControlRegister::ADDRESS)?;
         // SAFETY: without BTS nothing is written to memory; with it the caller has set the area.
         unsafe { self.msr.wrmsr(ControlRegister::ADDRESS, bits | self.capabilities.control.bits(control)) }
     }
 
     /// Clears these.
-    pub(super) fn clear(&mut self, control: Control) -> Result<(), GeneralProtection> {
+    pub(crate) fn clear(&mut self, control: Control) -> Result<(), GeneralProtection> {
         let bits = self.msr.rdmsr(ControlRegister::ADDRESS)?;
         // SAFETY: it only ends writes to memory.
         unsafe { self.msr.wrmsr(ControlRegister::ADDRESS, bits & !self.capabilities.control.bits(control)) }
     }
 
-    /// Makes sure that nobody uses it, and that PT, which excludes it, is off.
-    pub(super) fn claim(&mut self) -> Result<(), StartError> {
+    /// Makes sure that nobody records branches, and that PT, which excludes it, is off.
+    pub(super) fn claim_branches(&mut self) -> Result<(), StartError> {
         let bits = self.msr.rdmsr(ControlRegister::ADDRESS)?;
         if self.capabilities.control.control(bits).intersects(RECORDERS) {
             return Err(StartError::OtherRecorder { control: bits });
@@ -109,9 +113,23 @@ impl<M: Msr> Unit<M> {
                 return Err(StartError::ProcessorTrace { ctl });
             }
         }
+        Ok(())
+    }
+
+    /// Makes sure that nobody has set an area.
+    pub(super) fn claim_area(&mut self) -> Result<(), StartError> {
         match self.msr.read()? {
             DsAreaBase(0) => Ok(()),
             DsAreaBase(area) => Err(StartError::AreaInUse { area }),
+        }
+    }
+
+    /// Makes sure that nobody uses the counters.
+    pub(super) fn claim_counters(&mut self, program: &Program) -> Result<(), StartError> {
+        match program.claim(&mut self.msr)? {
+            Claim::Free => Ok(()),
+            Claim::Counter { counter, control } => Err(StartError::CounterInUse { counter, control }),
+            Claim::Sampler { pebs_enable } => Err(StartError::OtherSampler { pebs_enable }),
         }
     }
 
@@ -126,15 +144,15 @@ impl<M: Msr> Unit<M> {
 
     fn check<L: LinearMemory>(
         &self,
-        config: &BtsConfig,
+        config: &DsConfig,
         area: &mut DsArea<L>,
-    ) -> Result<Control, StartError> {
-        let control = config.check(&self.capabilities, area.mode())?;
+    ) -> Result<Recording, StartError> {
+        let recording = config.check(&self.capabilities, area)?;
         if area.layout() != self.capabilities.layout {
             return Err(StartError::OtherLayout);
         }
         area.check(&self.capabilities, Strictness::Lenient)?;
-        Ok(control)
+        Ok(recording)
     }
 }
 
@@ -172,11 +190,11 @@ impl<M: Msr, L: LinearMemory> NotStarted<M, L> {
     }
 }
 
-/// Why branches are not recorded.
+/// Why nothing is recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StartError {
     /// The processor cannot do it.
-    Config(BtsRefusal),
+    Config(DsRefusal),
     /// The memory breaks a rule.
     Area(AreaError),
     /// The area was made for a processor with the other layout.
@@ -196,6 +214,18 @@ pub enum StartError {
         /// IA32_DS_AREA.
         area: u64,
     },
+    /// Somebody uses a counter.
+    CounterInUse {
+        /// The counter.
+        counter: Counter,
+        /// IA32_PERFEVTSELx, or IA32_FIXED_CTR_CTRL.
+        control: u64,
+    },
+    /// Somebody samples.
+    OtherSampler {
+        /// IA32_PEBS_ENABLE.
+        pebs_enable: u64,
+    },
     /// The buffer asks for PMIs, and the local APIC is off.
     ApicOff {
         /// IA32_APIC_BASE.
@@ -205,8 +235,8 @@ pub enum StartError {
     Fault(GeneralProtection),
 }
 
-impl From<BtsRefusal> for StartError {
-    fn from(refusal: BtsRefusal) -> Self {
+impl From<DsRefusal> for StartError {
+    fn from(refusal: DsRefusal) -> Self {
         Self::Config(refusal)
     }
 }
@@ -237,6 +267,12 @@ impl fmt::Display for StartError {
             }
             Self::AreaInUse { area } => {
                 write!(f, "somebody else uses the debug store: IA32_DS_AREA is {area:#x}")
+            }
+            Self::CounterInUse { counter, control } => {
+                write!(f, "somebody else uses {counter}: its control register is {control:#x}")
+            }
+            Self::OtherSampler { pebs_enable } => {
+                write!(f, "somebody else samples: IA32_PEBS_ENABLE is {pebs_enable:#x}")
             }
             Self::ApicOff { base } => {
                 write!(

@@ -1,0 +1,163 @@
+//! How far one half has come, and what of it was lost.
+
+use super::BufferMode;
+use super::buffer::{BadIndex, RecordBuffer};
+use super::memory::LinearMemory;
+use crate::drain::{Piece, Sink};
+use crate::loss::{Gap, Loss};
+
+/// How a half stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// It is recorded.
+    Recording,
+    /// The buffer is full and the sink took nothing: it goes on when something was drained.
+    Full,
+    /// It is off until [`Running::resume`](super::Running::resume).
+    Suspended,
+    /// The index is nowhere in the buffer: somebody else wrote to the area. It is off.
+    Failed(BadIndex),
+}
+
+/// How far one half has come.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Progress {
+    loss: Loss,
+    state: State,
+    /// Something was recorded since the index was looked at last.
+    unread: bool,
+    /// Bytes of records from the base on; in a circular buffer the place of the next one.
+    filled: u64,
+    /// Records are missing behind the last one.
+    cut: Option<Gap>,
+}
+
+impl Progress {
+    /// An empty buffer.
+    pub(super) const fn new() -> Self {
+        Self { loss: Loss::NONE, state: State::Recording, unread: false, filled: 0, cut: None }
+    }
+
+    pub(super) const fn loss(&self) -> &Loss {
+        &self.loss
+    }
+
+    pub(super) const fn state(&self) -> State {
+        self.state
+    }
+
+    /// From now on the processor records.
+    pub(super) const fn begin(&mut self) {
+        self.unread = true;
+    }
+
+    /// Whether the index is at the threshold, and somebody has to look. Also while the processor records.
+    pub(super) fn is_due<L: LinearMemory>(&self, buffer: &RecordBuffer<L>) -> bool {
+        buffer.mode() != BufferMode::Circular && self.state == State::Recording && buffer.is_due()
+    }
+
+    /// Looks how far the processor came. It is off.
+    pub(super) fn collect<L: LinearMemory>(&mut self, buffer: &RecordBuffer<L>) {
+        if !self.unread {
+            return;
+        }
+        self.unread = false;
+        match buffer.filled() {
+            Ok(filled) => self.filled = filled,
+            Err(bad) => {
+                self.loss.error += 1;
+                self.state = State::Failed(bad);
+                self.cut = Some(Gap::Error);
+                return;
+            }
+        }
+        match buffer.mode() {
+            BufferMode::Circular => self.loss.wrap = u64::from(buffer.went_round()),
+            BufferMode::Interrupt { .. } if buffer.is_full() => {
+                self.loss.stop += 1;
+                self.cut = Some(Gap::Stop);
+            }
+            BufferMode::Interrupt { .. } => {}
+        }
+    }
+
+    /// Hands what is there to `sink`, as far as it takes it: whole records. A circular buffer is shown and keeps all.
+    /// The processor is off.
+    pub(super) fn deliver<L: LinearMemory>(
+        &mut self,
+        buffer: &mut RecordBuffer<L>,
+        sink: &mut (impl Sink + ?Sized),
+    ) {
+        if buffer.mode() == BufferMode::Circular {
+            return self.show(buffer, sink);
+        }
+        let records = buffer.records(0, self.filled);
+        let done = match records.is_empty() {
+            true => 0,
+            false => sink.bytes(records).min(records.len()) as u64,
+        };
+        let done = done - done % buffer.record_bytes();
+        let all = done == self.filled;
+        if done > 0 {
+            buffer.consume(done, self.filled);
+            self.filled -= done;
+        }
+        if let Some(gap) = self.cut.filter(|_| all)
+            && sink.gap(gap)
+        {
+            self.cut = None;
+        }
+    }
+
+    /// Whether it may go on: it is not meant to be off, and there is room.
+    pub(super) fn may_go_on<L: LinearMemory>(&mut self, buffer: &RecordBuffer<L>) -> bool {
+        if !matches!(self.state, State::Recording | State::Full) {
+            return false;
+        }
+        let waits = buffer.mode() != BufferMode::Circular && (buffer.is_due() || self.cut.is_some());
+        if waits {
+            self.loss.full += u64::from(self.state != State::Full);
+        }
+        self.state = if waits { State::Full } else { State::Recording };
+        !waits
+    }
+
+    /// Stays off until [`Progress::wake`].
+    pub(super) fn suspend(&mut self) {
+        if self.state == State::Recording {
+            self.state = State::Suspended;
+        }
+    }
+
+    /// May go on again.
+    pub(super) fn wake(&mut self) {
+        if self.state == State::Suspended {
+            self.state = State::Recording;
+        }
+    }
+
+    /// What the buffer holds, oldest first. The processor is off.
+    pub(super) fn pieces<'a, L: LinearMemory>(
+        &self,
+        buffer: &'a RecordBuffer<L>,
+    ) -> impl Iterator<Item = Piece<'a>> + use<'a, L> {
+        let round = buffer.mode() == BufferMode::Circular && buffer.went_round();
+        let wrap = round.then_some(Piece::Gap(Gap::Wrap { bytes: 0 }));
+        let older = round.then(|| Piece::Bytes(buffer.records(self.filled, buffer.end())));
+        let newer = Some(Piece::Bytes(buffer.records(0, self.filled)));
+        let some = |piece: &Piece<'_>| !matches!(piece, Piece::Bytes([]));
+        [wrap, older, newer, self.cut.map(Piece::Gap)].into_iter().flatten().filter(some)
+    }
+
+    fn show<L: LinearMemory>(&self, buffer: &RecordBuffer<L>, sink: &mut (impl Sink + ?Sized)) {
+        for piece in self.pieces(buffer) {
+            let goes_on = match piece {
+                Piece::Gap(gap) => sink.gap(gap),
+                Piece::Bytes(bytes) => sink.bytes(bytes) >= bytes.len(),
+            };
+            if !goes_on {
+                break;
+            }
+        }
+    }
+}

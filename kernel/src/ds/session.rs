@@ -1,0 +1,226 @@
+//! A unit with the area it records into: the steps that start, PMI handler and stop are made of.
+
+use super::config::Recording;
+use super::progress::{Progress, State};
+use super::unit::{StartError, Unit};
+use super::{BufferMode, DsArea, Half, LinearMemory, Stopped};
+use crate::bts::{Control, ControlRegister};
+use crate::drain::Sink;
+use crate::loss::Loss;
+use crate::msr::{DsAreaBase, GeneralProtection, GlobalStatus, GlobalStatusReset, Msr};
+use crate::pebs::Program;
+use core::sync::atomic::{Ordering, fence};
+
+#[derive(Debug)]
+pub(super) struct Session<M: Msr, L: LinearMemory> {
+    unit: Unit<M>,
+    area: DsArea<L>,
+    /// What is set while branches are recorded, if they are to be.
+    control: Option<Control>,
+    /// The counters that sample, if some are to.
+    program: Option<Program>,
+    bts: Progress,
+    pebs: Progress,
+    /// Branches are recorded.
+    branches: bool,
+    /// IA32_DS_AREA names the area.
+    named: bool,
+}
+
+impl<M: Msr, L: LinearMemory> Session<M, L> {
+    pub(super) const fn new(unit: Unit<M>, area: DsArea<L>, recording: Recording) -> Self {
+        let Recording { control, program } = recording;
+        let (bts, pebs) = (Progress::new(), Progress::new());
+        Self { unit, area, control, program, bts, pebs, branches: false, named: false }
+    }
+
+    pub(super) const fn loss(&self, half: Half) -> &Loss {
+        match half {
+            Half::Bts => self.bts.loss(),
+            Half::Pebs => self.pebs.loss(),
+        }
+    }
+
+    pub(super) const fn state(&self, half: Half) -> Option<State> {
+        match half {
+            Half::Bts if self.control.is_some() => Some(self.bts.state()),
+            Half::Pebs if self.program.is_some() => Some(self.pebs.state()),
+            _ => None,
+        }
+    }
+
+    /// Its bits in IA32_PERF_GLOBAL_STATUS, on processors that have the register.
+    pub(super) fn status(&self) -> GlobalStatus {
+        let counters = self.program.as_ref().map_or(GlobalStatus::empty(), Program::status);
+        match self.unit.capabilities().global_status {
+            true => GlobalStatus::OVF_BUF.union(counters),
+            false => GlobalStatus::empty(),
+        }
+    }
+
+    /// Starts with empty buffers: the management area, the counters, IA32_DS_AREA, then what lets records be written.
+    pub(super) fn begin(&mut self) -> Result<(), StartError> {
+        if self.control.is_some() {
+            self.unit.claim_branches()?;
+        }
+        self.unit.claim_area()?;
+        if let Some(program) = &self.program {
+            self.unit.claim_counters(program)?;
+        }
+        if self.interrupts() {
+            self.unit.require_apic()?;
+            if !self.status().is_empty() {
+                // One from an earlier recording would be taken for this one's.
+                // SAFETY: clears bits of what is off; no memory is written.
+                unsafe { self.unit.msr.write(GlobalStatusReset(self.status())) }?;
+            }
+        }
+        match &mut self.program {
+            Some(program) => {
+                self.area.reset(program.resets());
+                program.prepare(&mut self.unit.msr)?;
+            }
+            None => self.area.reset(core::iter::empty()),
+        }
+        // SAFETY: the management area that this session owns; its fields lead to buffers that it owns too, and
+        // nothing is recorded yet.
+        unsafe { self.unit.msr.write(DsAreaBase(self.area.address())) }?;
+        self.named = true;
+        Ok(self.resume()?)
+    }
+
+    /// Clears TR and what goes with it, and stops the counters: no record is written any more. What can be stopped is.
+    pub(super) fn quiesce(&mut self) -> Result<(), GeneralProtection> {
+        let branches = self.stop_branches();
+        let samples = match &mut self.program {
+            Some(program) => program.stop(&mut self.unit.msr),
+            None => Ok(()),
+        };
+        // Another processor that sees what we publish from here on sees the records too.
+        fence(Ordering::SeqCst);
+        branches.and(samples)
+    }
+
+    /// Whether an index is at its threshold, and somebody has to look. Also while the processor records.
+    pub(super) fn is_due(&self) -> bool {
+        let due = |half: Half, progress: &Progress| {
+            self.state(half).is_some() && self.area.half(half).is_some_and(|buffer| progress.is_due(buffer))
+        };
+        due(Half::Bts, &self.bts) || due(Half::Pebs, &self.pebs)
+    }
+
+    /// Looks how far the processor came. It is off.
+    pub(super) fn collect(&mut self) {
+        if let Some(buffer) = self.area.half(Half::Bts) {
+            self.bts.collect(buffer);
+        }
+        if let Some(buffer) = self.area.half(Half::Pebs) {
+            self.pebs.collect(buffer);
+        }
+    }
+
+    /// Hands what is there to the sinks, as far as they take it. The processor is off.
+    pub(super) fn deliver(
+        &mut self,
+        branches: &mut (impl Sink + ?Sized),
+        samples: &mut (impl Sink + ?Sized),
+    ) {
+        if let (Some(buffer), Some(_)) = (self.area.half_mut(Half::Bts), self.control) {
+            self.bts.deliver(buffer, branches);
+        }
+        if let (Some(buffer), Some(_)) = (self.area.half_mut(Half::Pebs), &self.program) {
+            self.pebs.deliver(buffer, samples);
+        }
+    }
+
+    /// Goes on, each half if there is room.
+    pub(super) fn resume(&mut self) -> Result<(), GeneralProtection> {
+        // The management area is written before the processor may read it.
+        fence(Ordering::SeqCst);
+        if let (Some(program), Some(buffer)) = (&mut self.program, self.area.half(Half::Pebs))
+            && self.pebs.may_go_on(buffer)
+        {
+            self.pebs.begin();
+            // SAFETY: records go where IA32_DS_AREA and the management area lead: memory of this session, until the
+            // counters are stopped.
+            unsafe { program.go_on(&mut self.unit.msr) }?;
+        }
+        if let (Some(control), Some(buffer)) = (self.control, self.area.half(Half::Bts))
+            && !self.branches
+            && self.bts.may_go_on(buffer)
+        {
+            self.record_branches(control)?;
+        }
+        Ok(())
+    }
+
+    /// Stays off until [`Session::wake`].
+    pub(super) fn suspend(&mut self) {
+        self.bts.suspend();
+        self.pebs.suspend();
+    }
+
+    /// Whether [`Session::resume`] may go on again.
+    pub(super) fn wake(&mut self) {
+        self.bts.wake();
+        self.pebs.wake();
+    }
+
+    /// Makes IA32_DS_AREA name nothing, and gives the counters back. The recording is off.
+    pub(super) fn leave(&mut self) -> Result<(), GeneralProtection> {
+        if self.named {
+            // SAFETY: nothing is recorded, and whoever records next sets an area first.
+            unsafe { self.unit.msr.write(DsAreaBase(0)) }?;
+            self.named = false;
+        }
+        match &mut self.program {
+            Some(program) => program.put_back(&mut self.unit.msr),
+            None => Ok(()),
+        }
+    }
+
+    pub(super) fn into_parts(self) -> (Unit<M>, DsArea<L>) {
+        (self.unit, self.area)
+    }
+
+    /// The recording is off and its end was read.
+    pub(super) fn into_stopped(self) -> Stopped<M, L> {
+        let Self { unit, area, bts, pebs, .. } = self;
+        Stopped::new(unit, area, bts, pebs)
+    }
+
+    /// Whether some half asks for PMIs.
+    fn interrupts(&self) -> bool {
+        let branches = self.control.is_some() && self.area.mode(Half::Bts) != Some(BufferMode::Circular);
+        branches || self.program.is_some()
+    }
+
+    fn record_branches(&mut self, control: Control) -> Result<(), GeneralProtection> {
+        let mine = self.mine();
+        let bits = self.unit.msr.rdmsr(ControlRegister::ADDRESS)?;
+        let on = self.unit.capabilities().control.bits(control);
+        // SAFETY: records go where IA32_DS_AREA and the management area lead: memory of this session, until it clears
+        // TR.
+        unsafe { self.unit.msr.wrmsr(ControlRegister::ADDRESS, bits & !mine | on) }?;
+        self.branches = true;
+        self.bts.begin();
+        Ok(())
+    }
+
+    fn stop_branches(&mut self) -> Result<(), GeneralProtection> {
+        if self.branches {
+            let mine = self.mine();
+            let bits = self.unit.msr.rdmsr(ControlRegister::ADDRESS)?;
+            // SAFETY: it only ends writes to memory.
+            unsafe { self.unit.msr.wrmsr(ControlRegister::ADDRESS, bits & !mine) }?;
+            self.branches = false;
+        }
+        Ok(())
+    }
+
+    /// The bits of the control register that are this driver's.
+    fn mine(&self) -> u64 {
+        let store = Control::TR | Control::BTS | Control::BTINT | Control::BTS_OFF_OS | Control::BTS_OFF_USR;
+        self.unit.capabilities().control.bits(store)
+    }
+}

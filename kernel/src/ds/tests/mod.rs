@@ -1,0 +1,134 @@
+//! A processor as far as the driver sees it.
+
+mod area;
+mod branches;
+mod samples;
+
+use super::*;
+use crate::bts::BtsConfig;
+use crate::cpuid::CpuIdResult;
+use crate::drain::{KeepAll, Sink};
+use crate::fake::{FakeLinear, FakeMsr};
+use crate::lapic::{Delivery, LocalApic, LvtPc};
+use crate::loss::Gap;
+use crate::pmi::{Handler, Pmi};
+use std::cell::RefCell;
+use std::rc::Rc;
+
+const INTERRUPT_GATE: Gate = Gate(0x0000_8e00_0008_0000);
+const DEBUGCTL: u32 = 0x1d9;
+const DS_AREA: u32 = 0x600;
+const LVT_PC: u32 = 0x834;
+const STATUS: u32 = 0x38e;
+const GLOBAL_CTRL: u32 = 0x38f;
+const PEBS_ENABLE: u32 = 0x3f1;
+
+/// A processor with DTES64, CPL-qualified stores and PDCM, its registers shared with the unit.
+#[derive(Clone, Debug)]
+struct Machine {
+    msr: Rc<RefCell<FakeMsr>>,
+    memory: FakeLinear,
+    /// The architectural performance monitoring version.
+    version: u32,
+    signature: u32,
+}
+
+// SAFETY: the registers stand for no hardware.
+unsafe impl Msr for Machine {
+    fn rdmsr(&mut self, address: u32) -> Result<u64, GeneralProtection> {
+        self.msr.borrow_mut().rdmsr(address)
+    }
+
+    unsafe fn wrmsr(&mut self, address: u32, value: u64) -> Result<(), GeneralProtection> {
+        let mut msr = self.msr.borrow_mut();
+        // SAFETY: as above.
+        unsafe { msr.wrmsr(address, value) }?;
+        match address {
+            0x390 => {
+                let status = msr.get(STATUS);
+                msr.set(STATUS, status & !value);
+            }
+            // A counter has 48 bits: the low half is sign-extended, the alias takes all.
+            0xc1..=0xc4 => msr.set(address, i64::from(value as i32).cast_unsigned() & WIDTH),
+            0x4c1..=0x4c4 => msr.set(address - 0x400, value & WIDTH),
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+const WIDTH: u64 = (1 << 48) - 1;
+
+// SAFETY: it stands for no hardware.
+unsafe impl LocalApic for Machine {
+    fn lvt_pc(&mut self) -> Result<LvtPc, GeneralProtection> {
+        Ok(LvtPc(self.msr.borrow().get(LVT_PC) as u32))
+    }
+
+    fn set_lvt_pc(&mut self, entry: LvtPc) -> Result<(), GeneralProtection> {
+        self.msr.borrow_mut().set(LVT_PC, u64::from(entry.0));
+        Ok(())
+    }
+}
+
+impl Machine {
+    /// A Core 2.
+    fn new() -> Self {
+        Self::of(0x6f6, 2)
+    }
+
+    fn of(signature: u32, version: u32) -> Self {
+        let msr = Rc::new(RefCell::new(FakeMsr::new()));
+        msr.borrow_mut().set(0x1b, 0xfee0_0900);
+        msr.borrow_mut().set(0x1a0, 1 << 7);
+        Self { msr, memory: FakeLinear::new(), version, signature }
+    }
+
+    fn unit(&self) -> Unit<Self> {
+        let cpuid = |leaf, _: u32| match leaf {
+            0 => CpuIdResult { eax: 0xd, ebx: 0x756e_6547, edx: 0x4965_6e69, ecx: 0x6c65_746e },
+            1 => CpuIdResult { eax: self.signature, ebx: 0, ecx: 0x8014, edx: 1 << 21 },
+            0xa => CpuIdResult { eax: 0x0030_0400 | self.version, ebx: 0, ecx: 0, edx: 0x603 },
+            _ => CpuIdResult { eax: 0, ebx: 0, ecx: 0, edx: 0 },
+        };
+        Unit::detect(cpuid, self.clone()).unwrap()
+    }
+
+    fn get(&self, address: u32) -> u64 {
+        self.msr.borrow().get(address)
+    }
+
+    fn set(&self, address: u32, value: u64) {
+        self.msr.borrow_mut().set(address, value);
+    }
+
+    /// A field of the management area.
+    fn field(&self, n: u64) -> u64 {
+        self.memory.read::<8>(self.get(DS_AREA) + 8 * n)
+    }
+
+    /// Asks for a PMI.
+    fn request(&self) {
+        let entry = LvtPc(self.get(LVT_PC) as u32);
+        if !entry.is_masked() {
+            self.set(LVT_PC, u64::from(entry.masked().0));
+        }
+    }
+}
+
+fn interrupt(
+    machine: &Machine,
+    handler: &mut Handler,
+    running: &mut Running<Machine, FakeLinear>,
+    branches: &mut impl Sink,
+    samples: &mut impl Sink,
+) -> Pmi {
+    let mut source = running.source(branches, samples);
+    handler.handle(&mut machine.clone(), &mut machine.clone(), &mut [&mut source]).unwrap()
+}
+
+fn armed(machine: &Machine) -> Handler {
+    let handler = Handler::new(Delivery::Nmi);
+    handler.arm(&mut machine.clone()).unwrap();
+    handler
+}

@@ -1,0 +1,210 @@
+//! The performance counters and event-based sampling.
+//!
+//! Source for all of them: SDM vol. 3, Performance Monitoring, "Architectural Performance Monitoring"; vol. 4, "IA-32
+//! Architectural MSRs". Scope: logical processor.
+
+use super::Register;
+use bitflags::bitflags;
+
+bitflags! {
+    /// IA32_PERF_CAPABILITIES (`0x345`): there with `CPUID.1:ECX[15]` (PDCM). Read only.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct PerfCapabilities: u64 {
+        /// LBR_FMT: how the addresses in the LBR stack are written.
+        const LBR_FMT = 0x3f;
+        /// PEBS_TRAP: the record is written behind the instruction.
+        const PEBS_TRAP = 1 << 6;
+        /// PEBS_ARCH_REG: the record has registers.
+        const PEBS_ARCH_REG = 1 << 7;
+        /// PEBS_REC_FMT: the record's format.
+        const PEBS_REC_FMT = 0xf << 8;
+        /// SMM_FREEZE: IA32_DEBUGCTL has FREEZE_WHILE_SMM.
+        const SMM_FREEZE = 1 << 12;
+        /// FW_WRITE: counters are written whole at `0x4c1` and behind.
+        const FW_WRITE = 1 << 13;
+        /// PEBS_BASELINE: all counters that CPUID enumerates sample, in the adaptive format.
+        const PEBS_BASELINE = 1 << 14;
+    }
+}
+
+impl PerfCapabilities {
+    /// LBR_FMT.
+    #[must_use]
+    pub const fn lbr_format(self) -> u8 {
+        (self.bits() & Self::LBR_FMT.bits()) as u8
+    }
+
+    /// PEBS_REC_FMT.
+    #[must_use]
+    pub const fn pebs_format(self) -> u8 {
+        ((self.bits() & Self::PEBS_REC_FMT.bits()) >> 8) as u8
+    }
+}
+
+/// IA32_PERF_GLOBAL_CTRL (`0x38f`): bit n lets general-purpose counter n count, bit 32 + n fixed-function counter n; a
+/// bit of a counter that is not there is #GP(0). There from version 2 on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GlobalCtrl(pub u64);
+
+/// IA32_FIXED_CTR_CTRL (`0x38d`): four bits for each fixed-function counter, and bit 32 + 4n for adaptive records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FixedCtrCtrl(pub u64);
+
+impl FixedCtrCtrl {
+    /// The fields of counter `n`, and what is in them when it counts.
+    #[must_use]
+    pub const fn counting(n: u8, os: bool, user: bool, adaptive: bool) -> u64 {
+        (os as u64 | (user as u64) << 1) << (4 * n) | (adaptive as u64) << (32 + 4 * n)
+    }
+
+    /// All bits of counter `n`.
+    #[must_use]
+    pub const fn mask(n: u8) -> u64 {
+        0xf << (4 * n) | 1 << (32 + 4 * n)
+    }
+}
+
+/// IA32_PEBS_ENABLE (`0x3f1`): bit n lets general-purpose counter n sample, bit 32 + n fixed-function counter n on
+/// processors with PEBS_BASELINE.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PebsEnable(pub u64);
+
+bitflags! {
+    /// MSR_PEBS_DATA_CFG (`0x3f2`): the groups of an adaptive record.
+    ///
+    /// Source: SDM vol. 3, Performance Monitoring, "Adaptive PEBS".
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct PebsDataCfg: u64 {
+        /// Memory Info.
+        const MEMORY = 1 << 0;
+        /// GPRs: the general-purpose registers.
+        const GPRS = 1 << 1;
+        /// XMMs: the XMM registers.
+        const XMMS = 1 << 2;
+        /// LBRs: last branches.
+        const LBRS = 1 << 3;
+        /// LBR Entries: how many last branches, less one.
+        const LBR_ENTRIES = 0xff << 24;
+    }
+}
+
+bitflags! {
+    /// IA32_PERFEVTSELx (`0x186` + x): what general-purpose counter x counts.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct PerfEvtSel: u64 {
+        /// Event select.
+        const EVENT = 0xff;
+        /// Unit mask.
+        const UMASK = 0xff << 8;
+        /// USR: counts above CPL 0.
+        const USR = 1 << 16;
+        /// OS: counts at CPL 0.
+        const OS = 1 << 17;
+        /// E: counts edges. Not for a counter that samples.
+        const E = 1 << 18;
+        /// INT: an overflow asks for a PMI.
+        const INT = 1 << 20;
+        /// ANY: counts both threads. Not for a counter that samples.
+        const ANY = 1 << 21;
+        /// EN: it counts.
+        const EN = 1 << 22;
+        /// INV: CMASK is turned round. Not for a counter that samples.
+        const INV = 1 << 23;
+        /// CMASK: counts cycles with so many events. Not for a counter that samples.
+        const CMASK = 0xff << 24;
+        /// Adaptive_Record: its records have the groups of [`PebsDataCfg`].
+        const ADAPTIVE_RECORD = 1 << 34;
+    }
+}
+
+impl PerfEvtSel {
+    /// The address of IA32_PERFEVTSELx.
+    #[must_use]
+    pub const fn address(counter: u8) -> u32 {
+        0x186 + counter as u32
+    }
+
+    /// This event.
+    #[must_use]
+    pub const fn event(event: u8, umask: u8) -> Self {
+        Self::from_bits_retain(event as u64 | (umask as u64) << 8)
+    }
+}
+
+/// The address of IA32_PMCx, which a write fills with bits 31:0, sign-extended.
+#[must_use]
+pub const fn pmc(counter: u8) -> u32 {
+    0xc1 + counter as u32
+}
+
+/// The address of IA32_A_PMCx, IA32_PMCx written whole: there with [`PerfCapabilities::FW_WRITE`].
+#[must_use]
+pub const fn full_width_pmc(counter: u8) -> u32 {
+    0x4c1 + counter as u32
+}
+
+/// The address of IA32_FIXED_CTRx.
+#[must_use]
+pub const fn fixed_counter(counter: u8) -> u32 {
+    0x309 + counter as u32
+}
+
+impl Register for PerfCapabilities {
+    const ADDRESS: u32 = 0x345;
+
+    fn from_bits(bits: u64) -> Self {
+        Self::from_bits_retain(bits)
+    }
+
+    fn to_bits(self) -> u64 {
+        self.bits()
+    }
+}
+
+impl Register for PebsDataCfg {
+    const ADDRESS: u32 = 0x3f2;
+
+    fn from_bits(bits: u64) -> Self {
+        Self::from_bits_retain(bits)
+    }
+
+    fn to_bits(self) -> u64 {
+        self.bits()
+    }
+}
+
+impl Register for GlobalCtrl {
+    const ADDRESS: u32 = 0x38f;
+
+    fn from_bits(bits: u64) -> Self {
+        Self(bits)
+    }
+
+    fn to_bits(self) -> u64 {
+        self.0
+    }
+}
+
+impl Register for FixedCtrCtrl {
+    const ADDRESS: u32 = 0x38d;
+
+    fn from_bits(bits: u64) -> Self {
+        Self(bits)
+    }
+
+    fn to_bits(self) -> u64 {
+        self.0
+    }
+}
+
+impl Register for PebsEnable {
+    const ADDRESS: u32 = 0x3f1;
+
+    fn from_bits(bits: u64) -> Self {
+        Self(bits)
+    }
+
+    fn to_bits(self) -> u64 {
+        self.0
+    }
+}

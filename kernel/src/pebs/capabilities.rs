@@ -1,0 +1,244 @@
+//! Is there event-based sampling, and what can it do?
+
+use super::{FIXED, GENERAL};
+use crate::msr::{GeneralProtection, MiscEnable, Msr, PerfCapabilities};
+use core::fmt;
+use pugmark_decoder_core::pebs::Format;
+use raw_cpuid::{CpuId, CpuIdReader};
+
+/// What this processor's event-based sampling can do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PebsCapabilities {
+    /// How its records look: `IA32_PERF_CAPABILITIES[11:8]`.
+    pub format: Format,
+    /// How many general-purpose counters sample, from number 0 on.
+    pub general_counters: u8,
+    /// How many fixed-function counters sample, from number 0 on.
+    pub fixed_counters: u8,
+    /// The width of a general-purpose counter: `CPUID.0AH:EAX[23:16]`.
+    pub general_bits: u8,
+    /// The width of a fixed-function counter: `CPUID.0AH:EDX[12:5]`.
+    pub fixed_bits: u8,
+    /// Counters are written whole: `IA32_PERF_CAPABILITIES[13]`.
+    pub full_width: bool,
+}
+
+impl PebsCapabilities {
+    /// Looks for it; `Ok(Err(_))`: it is not there. Reads registers only where CPUID says that they are there.
+    pub(crate) fn detect<R: CpuIdReader>(
+        id: &CpuId<R>,
+        misc_enable: MiscEnable,
+        msr: &mut impl Msr,
+    ) -> Result<Result<Self, PebsAbsent>, GeneralProtection> {
+        if misc_enable.contains(MiscEnable::PEBS_UNAVAILABLE) {
+            return Ok(Err(PebsAbsent::Unavailable));
+        }
+        let Some(features) = id.get_feature_info() else { return Ok(Err(PebsAbsent::PerfCapabilities)) };
+        if features.family_id() == 0xf {
+            return Ok(Err(PebsAbsent::NetBurst));
+        }
+        if !features.has_pdcm() {
+            return Ok(Err(PebsAbsent::PerfCapabilities));
+        }
+        if !features.has_ds_area() {
+            return Ok(Err(PebsAbsent::Narrow));
+        }
+        let info = id.get_performance_monitoring_info();
+        let version = info.as_ref().map_or(0, |info| info.version_id());
+        let Some(info) = info.filter(|_| version >= 2) else {
+            return Ok(Err(PebsAbsent::GlobalCtrl { version }));
+        };
+        if !misc_enable.contains(MiscEnable::PERFORMANCE_MONITORING) {
+            return Ok(Err(PebsAbsent::PerformanceMonitoring));
+        }
+        let capabilities: PerfCapabilities = msr.read()?;
+        let number = capabilities.pebs_format();
+        let Some(format) = Format::from_capabilities(number) else {
+            return Ok(Err(PebsAbsent::Format { number }));
+        };
+        let baseline = capabilities.contains(PerfCapabilities::PEBS_BASELINE);
+        let (general, fixed) = match baseline {
+            true => (GENERAL, FIXED),
+            false => (sampling_counters(features.model_id()), 0),
+        };
+        let found = Self {
+            format,
+            general_counters: info.number_of_counters().min(general),
+            fixed_counters: info.fixed_function_counters().min(fixed),
+            general_bits: info.counter_bit_width(),
+            fixed_bits: info.fixed_function_counters_bit_width(),
+            full_width: capabilities.contains(PerfCapabilities::FW_WRITE),
+        };
+        match found.general_counters {
+            0 => Ok(Err(PebsAbsent::NoCounter)),
+            _ => Ok(Ok(found)),
+        }
+    }
+}
+
+/// How many general-purpose counters of family 06H sample without PEBS_BASELINE.
+const fn sampling_counters(model: u8) -> u8 {
+    match model {
+        // Core 2; Atoms up to Airmont; Knights Landing and Knights Mill: counter 0.
+        0x0f | 0x16 | 0x17 | 0x1d => 1,
+        0x1c | 0x26 | 0x27 | 0x35 | 0x36 => 1,
+        0x37 | 0x4a | 0x4d | 0x5a | 0x5d | 0x4c | 0x75 => 1,
+        0x57 | 0x85 => 1,
+        _ => 4,
+    }
+}
+
+/// Why there is no event-based sampling.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PebsAbsent {
+    /// `IA32_MISC_ENABLE[12]` is 1.
+    Unavailable,
+    /// `IA32_MISC_ENABLE[7]` is 0: there are no counters.
+    PerformanceMonitoring,
+    /// Family 0FH, whose counters and tagging are other ones.
+    NetBurst,
+    /// `CPUID.1:ECX[15]` (PDCM) is 0: nobody says how the records look.
+    PerfCapabilities,
+    /// `CPUID.1:ECX[2]` (DTES64) is 0: records with fields of 4 bytes.
+    Narrow,
+    /// There is no IA32_PERF_GLOBAL_CTRL: `CPUID.0AH:EAX[7:0]` is below 2.
+    GlobalCtrl {
+        /// What it is.
+        version: u8,
+    },
+    /// `IA32_PERF_CAPABILITIES[11:8]` names a format that is not known.
+    Format {
+        /// Its number.
+        number: u8,
+    },
+    /// `CPUID.0AH:EAX[15:8]` is 0.
+    NoCounter,
+}
+
+impl fmt::Display for PebsAbsent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unavailable => f.write_str("IA32_MISC_ENABLE[12] (PEBS unavailable) is 1"),
+            Self::PerformanceMonitoring => {
+                f.write_str("IA32_MISC_ENABLE[7] (performance monitoring available) is 0")
+            }
+            Self::NetBurst => f.write_str("the counters of family 0FH are not known to this driver"),
+            Self::PerfCapabilities => f.write_str("CPUID.1:ECX[15] (IA32_PERF_CAPABILITIES) is not there"),
+            Self::Narrow => f.write_str("CPUID.1:ECX[2] (64-bit DS area) is not there"),
+            Self::GlobalCtrl { version } => {
+                write!(f, "CPUID.0AH:EAX[7:0] is {version}: IA32_PERF_GLOBAL_CTRL is not there")
+            }
+            Self::Format { number } => {
+                write!(f, "IA32_PERF_CAPABILITIES[11:8] names the unknown PEBS record format {number}")
+            }
+            Self::NoCounter => f.write_str("CPUID.0AH:EAX[15:8] is 0: there is no counter"),
+        }
+    }
+}
+
+impl core::error::Error for PebsAbsent {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cpuid::CpuIdResult;
+    use crate::fake::FakeMsr;
+
+    const DS: u32 = 1 << 21;
+    const DTES64_PDCM: u32 = 1 << 2 | 1 << 15;
+    const PERFORMANCE_MONITORING: u64 = 1 << 7;
+
+    struct Row {
+        signature: u32,
+        ecx: u32,
+        /// CPUID.0AH:EAX and EDX.
+        counters: (u32, u32),
+        misc_enable: u64,
+        capabilities: u64,
+    }
+
+    /// A Nehalem.
+    const NEHALEM: Row = Row {
+        signature: 0x106a5,
+        ecx: DTES64_PDCM,
+        counters: (0x0730_0403, 0x603),
+        misc_enable: PERFORMANCE_MONITORING,
+        capabilities: 0x1c4,
+    };
+
+    fn detect(row: &Row) -> Result<PebsCapabilities, PebsAbsent> {
+        let cpuid = |leaf, _| match leaf {
+            0 => CpuIdResult { eax: 0xb, ebx: 0x756e_6547, edx: 0x4965_6e69, ecx: 0x6c65_746e },
+            1 => CpuIdResult { eax: row.signature, ebx: 0, ecx: row.ecx, edx: DS },
+            0xa => CpuIdResult { eax: row.counters.0, ebx: 0, ecx: 0, edx: row.counters.1 },
+            _ => CpuIdResult { eax: 0, ebx: 0, ecx: 0, edx: 0 },
+        };
+        let mut msr = FakeMsr::new();
+        msr.set(0x345, row.capabilities);
+        let misc_enable = MiscEnable::from_bits_retain(row.misc_enable);
+        let found = PebsCapabilities::detect(&CpuId::with_cpuid_reader(cpuid), misc_enable, &mut msr);
+        let reads: &[u32] = if row.ecx >> 15 & 1 == 1 { &[0x345] } else { &[] };
+        assert!(reads.starts_with(&msr.reads), "only registers that are there are read");
+        found.unwrap()
+    }
+
+    #[test]
+    fn each_microarchitecture_has_its_format_and_counters() {
+        let general = |format, general_counters, general_bits, full_width| PebsCapabilities {
+            format,
+            general_counters,
+            fixed_counters: 0,
+            general_bits,
+            fixed_bits: 48,
+            full_width,
+        };
+        let skylake = Row { signature: 0x506e3, counters: (0x0730_0804, 0x603), ..NEHALEM };
+        let all = |general_counters, fixed_counters| PebsCapabilities {
+            fixed_counters,
+            ..general(Format::Adaptive, general_counters, 48, true)
+        };
+        let table = [
+            (
+                Row { signature: 0x6f6, counters: (0x0728_0202, 0x600), capabilities: 0xc2, ..NEHALEM },
+                general(Format::Registers, 1, 40, false),
+            ),
+            (NEHALEM, general(Format::Latency, 4, 48, false)),
+            (
+                Row { signature: 0x306c3, capabilities: 0x32c4, ..NEHALEM },
+                general(Format::Transaction, 4, 48, true),
+            ),
+            // Counters 4 to 7 do not sample.
+            (Row { capabilities: 0x33c5, ..skylake }, general(Format::Time, 4, 48, true)),
+            (
+                Row {
+                    signature: 0x706e5,
+                    counters: (0x0830_0805, 0x604),
+                    capabilities: 0x74c5 | 1 << 14,
+                    ..NEHALEM
+                },
+                all(8, 4),
+            ),
+        ];
+        for (row, expected) in table {
+            assert_eq!(detect(&row), Ok(expected), "{:#x}", row.signature);
+        }
+    }
+
+    #[test]
+    fn says_why_it_is_not_there() {
+        let table = [
+            (Row { misc_enable: 1 << 12 | 1 << 7, ..NEHALEM }, PebsAbsent::Unavailable),
+            (Row { misc_enable: 0, ..NEHALEM }, PebsAbsent::PerformanceMonitoring),
+            (Row { signature: 0xf41, ..NEHALEM }, PebsAbsent::NetBurst),
+            (Row { ecx: 1 << 2, ..NEHALEM }, PebsAbsent::PerfCapabilities),
+            (Row { ecx: 1 << 15, ..NEHALEM }, PebsAbsent::Narrow),
+            (Row { counters: (0x0730_0401, 0), ..NEHALEM }, PebsAbsent::GlobalCtrl { version: 1 }),
+            (Row { counters: (0, 0), ..NEHALEM }, PebsAbsent::GlobalCtrl { version: 0 }),
+            (Row { counters: (0x0730_0003, 0x603), ..NEHALEM }, PebsAbsent::NoCounter),
+            (Row { capabilities: 0x500, ..NEHALEM }, PebsAbsent::Format { number: 5 }),
+        ];
+        for (row, expected) in table {
+            assert_eq!(detect(&row), Err(expected));
+        }
+    }
+}
