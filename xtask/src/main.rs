@@ -3,6 +3,7 @@
 mod bench;
 mod cargo;
 mod ci;
+mod fuzz;
 mod iso;
 mod mutate;
 mod run;
@@ -32,6 +33,8 @@ enum Command {
     Iso(iso::Options),
     /// Measure the decoder's layers beside libipt's; build with --release
     Bench(bench::Options),
+    /// Try to break what must hold on any input, one target behind the other
+    Fuzz(fuzz::Options),
     /// Break the code on purpose, one small mutation at a time, and see the tests notice
     Mutate(mutate::Options),
 }
@@ -51,6 +54,7 @@ fn main() -> ExitCode {
         Command::Ci(options) => ci::ci(options).map(|()| ExitCode::SUCCESS),
         Command::Iso(options) => iso::iso(&options).map(|()| ExitCode::SUCCESS),
         Command::Bench(options) => bench::bench(&options).map(|()| ExitCode::SUCCESS),
+        Command::Fuzz(options) => fuzz::fuzz(&options),
         Command::Mutate(options) => mutate::mutate(&options),
     };
     result.unwrap_or_else(|error| {

@@ -14,6 +14,7 @@ struct PackageManager {
     install: &'static str,
     qemu: &'static str,
     grub: &'static str,
+    cxx: &'static str,
 }
 
 const PACKAGE_MANAGERS: &[PackageManager] = &[
@@ -22,30 +23,35 @@ const PACKAGE_MANAGERS: &[PackageManager] = &[
         install: "apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends",
         qemu: "qemu-system-x86",
         grub: "grub-common grub-pc-bin grub-efi-amd64-bin xorriso mtools",
+        cxx: "g++",
     },
     PackageManager {
         systems: &["fedora", "rhel"],
         install: "dnf install --assumeyes",
         qemu: "qemu-system-x86-core",
         grub: "grub2-tools-extra grub2-pc-modules grub2-efi-x64-modules xorriso mtools",
+        cxx: "gcc-c++",
     },
     PackageManager {
         systems: &["arch"],
         install: "pacman --sync --noconfirm",
         qemu: "qemu-system-x86",
         grub: "grub libisoburn mtools",
+        cxx: "gcc",
     },
     PackageManager {
         systems: &["opensuse", "suse"],
         install: "zypper --non-interactive install",
         qemu: "qemu-x86",
         grub: "grub2 grub2-i386-pc grub2-x86_64-efi xorriso mtools",
+        cxx: "gcc-c++",
     },
     PackageManager {
         systems: &["alpine"],
         install: "apk add",
         qemu: "qemu-system-x86_64",
         grub: "grub grub-bios grub-efi xorriso mtools",
+        cxx: "g++",
     },
 ];
 
@@ -73,6 +79,20 @@ pub(crate) fn prepare_grub(no_install: bool) -> Result<()> {
     ["grub-mkrescue", "xorriso", "mformat"]
         .into_iter()
         .try_for_each(|program| require(program, |manager| manager.grub, no_install))
+}
+
+/// Sees to it that cargo-fuzz is there, and a C++ compiler for libFuzzer, which comes as source.
+pub(crate) fn prepare_fuzzing(no_install: bool) -> Result<()> {
+    const INSTALL: &str = "cargo install cargo-fuzz --locked";
+    require("c++", |manager| manager.cxx, no_install)?;
+    if answers("cargo-fuzz", "--version") {
+        return Ok(());
+    }
+    ensure!(!no_install, "cargo-fuzz is missing; this installs it: {INSTALL}");
+    println!("cargo-fuzz is missing; installing it: {INSTALL}");
+    let status = Command::new("sh").args(["-c", INSTALL]).status().context("cannot start sh")?;
+    ensure!(status.success(), "`{INSTALL}` failed");
+    Ok(())
 }
 
 /// Sees to it that a program is there; installs the packages that have it unless told not to.

@@ -1,0 +1,48 @@
+//! ELF files, as code comes from them.
+
+use crate::heap;
+use pugmark_monitor::elf::Elf;
+use pugmark_tools::{ptxed, pugmark::code::Code};
+
+/// Whatever an ELF file says, what comes of it lies in the file, and takes little more memory than it.
+///
+/// # Panics
+/// When it does not hold.
+pub fn check(file: &[u8]) {
+    let ((), held) = heap::measure(|| {
+        segments(file);
+        code(file);
+    });
+    // A program header has at least 32 bytes, and an entry made of one not many more.
+    let most = 8 * file.len().cast_signed() + 4096;
+    assert!(held.most <= most, "{held:?} for {} bytes", file.len());
+    assert!(held.left <= 0, "{held:?}");
+    image(file);
+}
+
+/// ptxed's.
+fn segments(file: &[u8]) {
+    let Some(segments) = ptxed::elf::segments(file) else { return };
+    for segment in segments {
+        assert!(segment.size > 0, "{segment:?}");
+    }
+}
+
+/// pugmark's.
+fn code(file: &[u8]) {
+    let mut code = Code::default();
+    if code.add_elf_bytes(file.to_vec(), Some(0x1000)).is_ok() {
+        let bytes: usize = code.sections().iter().map(|section| section.bytes.len()).max().unwrap_or(0);
+        assert!(bytes <= file.len());
+    }
+}
+
+/// The monitor's, which loads kernels.
+fn image(file: &[u8]) {
+    let Ok(elf) = Elf::parse(file) else { return };
+    for load in elf.loads().flatten() {
+        assert!(load.bytes.len() as u64 <= load.memory_bytes, "{load:?}");
+        assert!(file.as_ptr_range().contains(&load.bytes.as_ptr()) || load.bytes.is_empty(), "{load:?}");
+    }
+    let _ = (elf.entry(), elf.pvh_entry(), elf.physical(elf.entry()));
+}

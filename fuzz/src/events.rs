@@ -1,0 +1,88 @@
+//! The event layer.
+
+use crate::{asked, reference, trace, wire::Places};
+use arbitrary::{Result, Unstructured};
+use pugmark_decoder_core::{
+    Error, ErrorKind,
+    config::Config,
+    event::{Event, EventDecoder},
+};
+
+/// Where events of traces without code are.
+pub const PLACES: Places = Places { base: 0x1000, len: 0x100 };
+
+/// A trace without code, and what is asked of its decoder.
+///
+/// # Errors
+/// When there are no bytes to choose by.
+pub fn subject(u: &mut Unstructured<'_>) -> Result<(Config<'static>, Vec<u8>)> {
+    let config = asked::config(u)?;
+    Ok((config, trace::made(u, PLACES)?))
+}
+
+/// Events lie in the trace, there are not many more of them than packets, errors leave the next PSB in reach, and from
+/// each PSB on the trace before it does not matter.
+///
+/// # Panics
+/// When it does not hold.
+pub fn check(data: &[u8]) {
+    let Ok((config, trace)) = subject(&mut Unstructured::new(data)) else { return };
+    let mut decoder = EventDecoder::with_config(&trace, config);
+    let mut last = None;
+    while let Some(psb) = decoder.sync_forward() {
+        assert!(last < Some(psb), "{psb:#x} behind {last:x?}");
+        last = Some(psb);
+        let (events, end) = run(&mut decoder, trace.len());
+        alone(&trace, config, psb, &events, end);
+        let Some(error) = end else { return };
+        assert!(psb <= error.offset && error.offset <= trace.len() as u64, "{error} behind {psb:#x}");
+        let again = Error { offset: decoder.offset(), kind: ErrorKind::OutOfSync };
+        assert_eq!(decoder.next(), Err(again), "goes on behind {error}");
+        next_is_in_reach(&trace, psb, error, decoder.clone().sync_forward());
+    }
+}
+
+/// The events up to the end or an error.
+fn run(decoder: &mut EventDecoder<'_>, len: usize) -> (Vec<Event>, Option<Error>) {
+    let mut events = vec![];
+    loop {
+        // Packets that wait together come out together: a CFE with its EVDs, MODE.TSX, an abort's branch.
+        assert!(events.len() <= 16 * (len + 1), "events without end");
+        match decoder.next() {
+            Ok(Some(event)) => {
+                let end = len as u64;
+                assert!(event.offset <= end && event.held <= end, "{event:?} in {end:#x} bytes");
+                events.push(event);
+            }
+            Ok(None) => return (events, None),
+            Err(error) => return (events, Some(error)),
+        }
+    }
+}
+
+/// The part of the trace from a PSB on has the same events.
+fn alone(trace: &[u8], config: Config<'_>, psb: u64, events: &[Event], end: Option<Error>) {
+    let part = &trace[usize::try_from(psb).expect("an offset in the trace")..];
+    let mut decoder = EventDecoder::with_config(part, config);
+    assert_eq!(decoder.sync_forward(), Some(0), "from {psb:#x}");
+    let (mut same, same_end) = run(&mut decoder, part.len());
+    for event in &mut same {
+        event.offset += psb;
+        event.held += psb;
+    }
+    assert_eq!(same, events, "from {psb:#x}");
+    let moved = same_end.map(|error| Error { offset: error.offset + psb, ..error });
+    assert_eq!(moved, end, "from {psb:#x}");
+}
+
+/// The next synchronisation does not pass the first PSB behind an error.
+///
+/// # Panics
+/// When it does.
+pub fn next_is_in_reach(trace: &[u8], psb: u64, error: Error, next: Option<u64>) {
+    let behind = usize::try_from(error.offset.max(psb + 1)).expect("an offset in the trace");
+    if let Some(first) = reference::psb_forward(trace, behind) {
+        let first = first as u64;
+        assert!(next.is_some_and(|next| psb < next && next <= first), "{error}: {next:x?}, not {first:#x}");
+    }
+}

@@ -1,0 +1,82 @@
+//! The query layer, held against the events that it is made of.
+
+use crate::events;
+use arbitrary::Unstructured;
+use pugmark_decoder_core::{
+    Error,
+    event::{Event, EventDecoder, EventKind},
+    query::{Answer, Pending, QueryDecoder, QueryError},
+};
+
+/// Each answer is what the event layer says, from each PSB on, and no other is given.
+///
+/// # Panics
+/// When it does not hold.
+pub fn check(data: &[u8]) {
+    let Ok((config, trace)) = events::subject(&mut Unstructured::new(data)) else { return };
+    let mut below = EventDecoder::with_config(&trace, config);
+    let mut query = QueryDecoder::with_config(&trace, config);
+    loop {
+        let psb = below.sync_forward();
+        assert_eq!(query.sync_forward(), psb);
+        let Some(psb) = psb else { break };
+        assert_eq!((query.offset(), query.sync_offset()), (psb, Some(psb)));
+        let expected = answers(&mut below);
+        let mut at = query.clone();
+        let _ = at.next();
+        assert!(at.sync_at(psb), "no PSB at {psb:#x}");
+        assert_eq!(ask(&mut at, trace.len()), expected, "at {psb:#x}");
+        assert_eq!(ask(&mut query, trace.len()), expected, "from {psb:#x}");
+        assert_eq!(query.counters(), below.counters());
+    }
+    // Backward it finds PSBs in falling order, and a start.
+    let mut before = u64::MAX;
+    while let Some(psb) = query.sync_backward() {
+        assert!(psb < before, "{psb:#x} behind {before:#x}");
+        before = psb;
+    }
+}
+
+fn answers(decoder: &mut EventDecoder<'_>) -> (Vec<Answer>, Option<Error>) {
+    let mut answers = vec![];
+    loop {
+        match decoder.next() {
+            Ok(Some(Event { kind: EventKind::Tnt(tnt), .. })) => {
+                answers.extend(tnt.outcomes().map(Answer::Conditional));
+            }
+            Ok(Some(Event { kind: EventKind::Tip, ip, .. })) => answers.push(Answer::Indirect(ip)),
+            Ok(Some(event)) => answers.push(Answer::Event(event)),
+            Ok(None) => return (answers, None),
+            Err(error) => return (answers, Some(error)),
+        }
+    }
+}
+
+/// Asks for what comes next by its own verb, having tried the others.
+fn ask(query: &mut QueryDecoder<'_>, len: usize) -> (Vec<Answer>, Option<Error>) {
+    let mut answers = vec![];
+    loop {
+        assert!(answers.len() <= 64 * (len + 1), "answers without end");
+        assert!(query.offset() <= len as u64);
+        let pending = match query.pending() {
+            Ok(Some(pending)) => pending,
+            Ok(None) => return (answers, None),
+            Err(error) => return (answers, Some(error)),
+        };
+        let other = QueryError::Other { offset: query.offset(), pending };
+        if pending != Pending::Conditional {
+            assert_eq!(query.conditional(), Err(other));
+        }
+        if pending != Pending::Indirect {
+            assert_eq!(query.indirect(), Err(other));
+        }
+        if pending != Pending::Event {
+            assert_eq!(query.event(), Err(other));
+        }
+        answers.push(match pending {
+            Pending::Conditional => Answer::Conditional(query.conditional().unwrap().expect("an outcome")),
+            Pending::Indirect => Answer::Indirect(query.indirect().unwrap().expect("a target")),
+            Pending::Event => Answer::Event(query.event().unwrap().expect("an event")),
+        });
+    }
+}

@@ -1,0 +1,109 @@
+//! perf's records beside a trace.
+
+use crate::heap;
+use arbitrary::{Result, Unstructured};
+use pugmark_decoder_core::event::EventDecoder;
+use pugmark_tools::sideband::{Config, Context, Event, Layout, Session, Show, Stream};
+use std::io::{self, Write};
+
+/// Records lie in their file one behind the other, each is shown once, and what they make of a process's image takes
+/// little more memory than they do.
+///
+/// # Panics
+/// When it does not hold.
+pub fn check(data: &[u8]) {
+    let mut u = Unstructured::new(data);
+    let Ok((config, show, split)) = asked(&mut u) else { return };
+    let bytes = u.take_rest();
+    let (first, second) = bytes.split_at(split.min(bytes.len()));
+    let count = records(first, &config) + records(second, &config);
+    let streams = || {
+        let stream =
+            |bytes: &[u8], primary| Stream::new("sb".into(), bytes.to_vec(), primary, config.clone());
+        vec![stream(first, true), stream(second, false)]
+    };
+    let mut lines = Lines::default();
+    let ((), held) = heap::measure(|| {
+        Session::new(streams()).show(u64::MAX, &show, &mut lines).expect("lines take all");
+    });
+    if show.layout.is_some() {
+        assert!(lines.count >= count, "{} lines for {count} records", lines.count);
+    }
+    let ((), applied) = heap::measure(|| apply(Context::new(streams(), show, true)));
+    let most = 32 * data.len().cast_signed() + (16 << 10);
+    for held in [held, applied] {
+        assert!(held.most <= most && held.left <= 0, "{held:?} for {} bytes", data.len());
+    }
+}
+
+fn asked(u: &mut Unstructured<'_>) -> Result<(Config, Show, usize)> {
+    let config = Config {
+        sample_type: u.arbitrary()?,
+        sample_configs: vec![(u.arbitrary()?, u.arbitrary()?)],
+        time_zero: u.arbitrary()?,
+        time_shift: u.arbitrary()?,
+        time_mult: u.arbitrary()?,
+        tsc_offset: u.arbitrary()?,
+        kernel_start: u.arbitrary()?,
+        // No name that a record has is a file below a folder that there is not.
+        sysroot: "/nonexistent/".into(),
+        vdso: None,
+    };
+    let layout = *u.choose(&[None, Some(Layout::Compact), Some(Layout::Verbose)])?;
+    let show = Show {
+        layout,
+        filename: u.arbitrary()?,
+        offset: u.arbitrary()?,
+        time: u.arbitrary()?,
+        warn: u.arbitrary()?,
+    };
+    Ok((config, show, u.arbitrary::<u16>()?.into()))
+}
+
+/// How many records there are, up to the first that has no place in time.
+fn records(bytes: &[u8], config: &Config) -> usize {
+    let (mut at, mut count) = (0, 0);
+    while let Ok((event, size)) = Event::parse(&bytes[at..], config) {
+        assert!(size >= 8 && at + size <= bytes.len(), "{size} bytes at {at:#x}");
+        if event.sample.time.is_some_and(|time| config.tsc_of(time).is_none()) {
+            break;
+        }
+        at += size;
+        count += 1;
+    }
+    count
+}
+
+/// Applies them at the events of a trace that has some of each kind.
+fn apply(mut context: Context) {
+    let mut lines = Lines::default();
+    let mut decoder = EventDecoder::new(TRACE);
+    while decoder.sync_forward().is_some() {
+        while let Ok(Some(event)) = decoder.next() {
+            context.event(&event, &mut lines).expect("lines take all");
+        }
+    }
+}
+
+/// TSC packets in front of events in and out of the kernel.
+const TRACE: &[u8] = b"\
+    \x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x19\x10\0\0\0\0\0\0\x99\x01\x7d\0\x10\0\0\0\0\x02\x23\
+    \x19\x20\0\0\0\0\0\0\x3d\x08\x10\x6d\0\0\0\x80\xff\xff\x02\x43\0\x10\0\0\0\0\
+    \x19\0\x10\0\0\0\0\0\x01\x19\xff\xff\xff\xff\xff\xff\xff\x71\0\0\0\0\0\0";
+
+/// Counts lines.
+#[derive(Default)]
+struct Lines {
+    count: usize,
+}
+
+impl Write for Lines {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.count += bytes.iter().filter(|&&byte| byte == b'\n').count();
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
