@@ -144,7 +144,7 @@
 //!
 //! **Branch records and samples.** [`ds`] takes the memory of the DS save area and records into it: [`ds::Unit`],
 //! [`ds::Running`] and [`ds::Stopped`] as above, and [`ds::Running::source`] for the same PMI handler. [`bts`] says
-//! which branches, [`pebs`] which counters sample.
+//! which branches, [`pebs`] which counters sample. [`lbr`] keeps the last branches in registers instead.
 //!
 //! # Not there yet
 //!
@@ -163,6 +163,7 @@ pub mod drain;
 pub mod ds;
 pub mod errata;
 pub mod lapic;
+pub mod lbr;
 pub mod loss;
 pub mod memory;
 pub mod msr;

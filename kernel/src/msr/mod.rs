@@ -3,6 +3,7 @@
 mod counters;
 mod debug;
 mod ds;
+mod lbr;
 mod perfmon;
 mod rtit;
 #[cfg(test)]
@@ -17,6 +18,7 @@ pub use counters::{
 };
 pub use debug::DebugCtl;
 pub use ds::{ApicBase, DsAreaBase, MiscEnable};
+pub use lbr::{LbrCtl, LbrDepth, LbrSelect};
 pub use perfmon::{GlobalStatus, GlobalStatusReset};
 pub use rtit::{AddrA, AddrB, AddrCfg, Cr3Match, OutputBase, OutputMaskPtrs, RtitCtl, RtitStatus};
 pub use vmx::VmxMisc;

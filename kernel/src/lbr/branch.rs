@@ -1,0 +1,236 @@
+//! A last branch record, as a value.
+
+/// A branch, an interrupt or an exception.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Branch {
+    /// Where from.
+    pub from: u64,
+    /// Where to.
+    pub to: u64,
+    /// Its target or direction was mispredicted, where the processor says so.
+    pub mispredicted: Option<bool>,
+    /// It was within a transaction.
+    pub in_tsx: bool,
+    /// It was the abort of a transaction.
+    pub tsx_abort: bool,
+    /// Core cycles since the record before, at the most `0xffff`, where the processor says so.
+    pub cycles: Option<u16>,
+    /// What it was, where the processor says so.
+    pub kind: Option<BranchType>,
+}
+
+/// IA32_LBR_x_INFO.BR_TYPE: the kind of a branch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BranchType {
+    /// COND: a conditional jump.
+    Conditional,
+    /// NEAR_IND_JMP.
+    NearIndirectJump,
+    /// NEAR_REL_JMP.
+    NearRelativeJump,
+    /// NEAR_IND_CALL.
+    NearIndirectCall,
+    /// NEAR_REL_CALL.
+    NearRelativeCall,
+    /// NEAR_RET.
+    NearReturn,
+    /// OTHER: far branches, interrupts, exceptions.
+    Other,
+    /// A kind without a name here.
+    Unknown(u8),
+}
+
+/// What the addresses of a record are, and where else something is: `IA32_PERF_CAPABILITIES[5:0]`.
+///
+/// Source: SDM vol. 3, Debug, Branch Profile, TSC, and Intel Resource Director Technology Features, "LBR Stack and
+/// Intel 64 Processors".
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LbrFormat {
+    /// 0: 32 bits, offsets in the code segment.
+    Bits32,
+    /// 1: linear addresses.
+    Lip,
+    /// 2: offsets in the code segment.
+    Eip,
+    /// 3: offsets; the misprediction in where-from's bit 63.
+    EipFlags,
+    /// 4: offsets; misprediction and transaction in where-from's bits 63:61.
+    EipFlagsTsx,
+    /// 5: offsets; all else in MSR_LBR_INFO_x.
+    EipInfo,
+    /// 6: linear addresses; the misprediction in where-from's bit 63, the cycles in where-to's bits 63:48.
+    LipFlagsCycles,
+    /// 7: linear addresses; all else in MSR_LBR_INFO_x.
+    LipInfo,
+    /// The architectural LBRs.
+    Architectural {
+        /// Linear addresses, and not offsets.
+        linear: bool,
+        /// IA32_LBR_x_INFO.MISPRED.
+        mispredicted: bool,
+        /// IA32_LBR_x_INFO.CYC_CNT.
+        cycles: bool,
+        /// IA32_LBR_x_INFO.BR_TYPE.
+        kind: bool,
+    },
+}
+
+impl LbrFormat {
+    /// The format with this number, if it is known.
+    #[must_use]
+    pub const fn of(number: u8) -> Option<Self> {
+        Some(match number {
+            0 => Self::Bits32,
+            1 => Self::Lip,
+            2 => Self::Eip,
+            3 => Self::EipFlags,
+            4 => Self::EipFlagsTsx,
+            5 => Self::EipInfo,
+            6 => Self::LipFlagsCycles,
+            7 => Self::LipInfo,
+            _ => return None,
+        })
+    }
+
+    /// Whether it wants MSR_LBR_INFO_x.
+    pub(super) const fn has_info(self) -> bool {
+        matches!(self, Self::EipInfo | Self::LipInfo | Self::Architectural { .. })
+    }
+
+    /// A record from its registers; `None` for one that was never written.
+    pub(super) fn branch(self, from: u64, to: u64, info: u64) -> Option<Branch> {
+        if from == 0 && to == 0 {
+            return None;
+        }
+        let plain = Branch { from, to, ..Branch::default() };
+        let flag = |bits: u64, bit: u32| bits >> bit & 1 == 1;
+        Some(match self {
+            Self::Bits32 => Branch { from: u64::from(from as u32), to: u64::from(to as u32), ..plain },
+            Self::Lip | Self::Eip => plain,
+            Self::EipFlags => Branch { from: extend(from, 63), mispredicted: Some(flag(from, 63)), ..plain },
+            Self::EipFlagsTsx => Branch {
+                from: extend(from, 61),
+                mispredicted: Some(flag(from, 63)),
+                in_tsx: flag(from, 62),
+                tsx_abort: flag(from, 61),
+                ..plain
+            },
+            Self::LipFlagsCycles => Branch {
+                from: extend(from, 63),
+                to: extend(to, 48),
+                mispredicted: Some(flag(from, 63)),
+                cycles: Some((to >> 48) as u16),
+                ..plain
+            },
+            Self::EipInfo | Self::LipInfo => Branch {
+                mispredicted: Some(flag(info, 63)),
+                in_tsx: flag(info, 62),
+                tsx_abort: flag(info, 61),
+                cycles: Some(info as u16),
+                ..plain
+            },
+            Self::Architectural { mispredicted, cycles, kind, .. } => Branch {
+                mispredicted: mispredicted.then_some(flag(info, 63)),
+                in_tsx: flag(info, 62),
+                tsx_abort: flag(info, 61),
+                cycles: (cycles && flag(info, 60)).then_some(info as u16),
+                kind: kind.then_some(BranchType::of((info >> 56) as u8 & 0xf)),
+                ..plain
+            },
+        })
+    }
+}
+
+impl BranchType {
+    const fn of(bits: u8) -> Self {
+        match bits {
+            0 => Self::Conditional,
+            1 => Self::NearIndirectJump,
+            2 => Self::NearRelativeJump,
+            3 => Self::NearIndirectCall,
+            4 => Self::NearRelativeCall,
+            5 => Self::NearReturn,
+            // A range of values for what is none of these.
+            8..=11 => Self::Other,
+            _ => Self::Unknown(bits),
+        }
+    }
+}
+
+/// An address whose bits from `flags` on are something else: the bit below is extended.
+const fn extend(address: u64, flags: u32) -> u64 {
+    let shift = 64 - flags;
+    ((address << shift).cast_signed() >> shift).cast_unsigned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KERNEL: u64 = 0xffff_ffff_8123_4567;
+    const ALL: LbrFormat =
+        LbrFormat::Architectural { linear: true, mispredicted: true, cycles: true, kind: true };
+
+    #[test]
+    fn each_format_has_its_flags_where_the_manual_has_them() {
+        let plain = Branch { from: KERNEL, to: 0x40_1000, ..Branch::default() };
+        let hit = Branch { mispredicted: Some(false), ..plain };
+        let missed = Branch { mispredicted: Some(true), ..plain };
+        let info = 1 << 63 | 1 << 62 | 1 << 61 | 1 << 60 | 5 << 56 | 0x1234;
+        let told = Branch { in_tsx: true, tsx_abort: true, cycles: Some(0x1234), ..missed };
+        // (format, from, to, info, branch)
+        let table = [
+            (0, 0x1_0000_1000, 0x2000, 0, Branch { from: 0x1000, to: 0x2000, ..Branch::default() }),
+            (1, KERNEL, 0x40_1000, !0, plain),
+            (2, KERNEL, 0x40_1000, !0, plain),
+            (3, KERNEL, 0x40_1000, 0, missed),
+            (3, KERNEL & !(1 << 63), 0x40_1000, 0, hit),
+            (4, KERNEL & !(7 << 61), 0x40_1000, 0, hit),
+            (4, KERNEL & !(5 << 61), 0x40_1000, 0, Branch { in_tsx: true, ..hit }),
+            (4, KERNEL & !(6 << 61), 0x40_1000, 0, Branch { tsx_abort: true, ..hit }),
+            (4, KERNEL, 0x40_1000, 0, Branch { in_tsx: true, tsx_abort: true, ..missed }),
+            (5, KERNEL, 0x40_1000, info, told),
+            (6, KERNEL & !(1 << 63), 0x77 << 48 | 0x40_1000, 0, Branch { cycles: Some(0x77), ..hit }),
+            (7, KERNEL, 0x40_1000, info, told),
+        ];
+        for (format, from, to, info, branch) in table {
+            assert_eq!(
+                LbrFormat::of(format).unwrap().branch(from, to, info),
+                Some(branch),
+                "format {format}"
+            );
+        }
+        let kind = Some(BranchType::NearReturn);
+        assert_eq!(ALL.branch(KERNEL, 0x40_1000, info), Some(Branch { kind, ..told }));
+        // CYC_CNT means nothing without its valid bit.
+        let untimed = Branch { cycles: None, kind, ..told };
+        assert_eq!(ALL.branch(KERNEL, 0x40_1000, info & !(1 << 60)), Some(untimed));
+        assert_eq!(LbrFormat::of(8), None);
+    }
+
+    #[test]
+    fn what_was_never_written_is_no_branch() {
+        for format in (0..8).filter_map(LbrFormat::of).chain([ALL]) {
+            assert_eq!(format.branch(0, 0, 0x1234), None);
+        }
+    }
+
+    #[test]
+    fn branch_types_are_the_manuals() {
+        let table = [
+            (0, BranchType::Conditional),
+            (1, BranchType::NearIndirectJump),
+            (2, BranchType::NearRelativeJump),
+            (3, BranchType::NearIndirectCall),
+            (4, BranchType::NearRelativeCall),
+            (5, BranchType::NearReturn),
+            (6, BranchType::Unknown(6)),
+            (8, BranchType::Other),
+            (11, BranchType::Other),
+            (15, BranchType::Unknown(15)),
+        ];
+        for (bits, kind) in table {
+            assert_eq!(ALL.branch(1, 2, bits << 56).unwrap().kind, Some(kind));
+        }
+    }
+}

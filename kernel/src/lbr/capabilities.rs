@@ -1,0 +1,203 @@
+//! Are there last branch records, and what can they do?
+
+use super::{LbrFormat, Stack};
+use crate::bts::ControlRegister;
+use crate::msr::{GeneralProtection, LbrCtl, Msr, PerfCapabilities, Register};
+use core::fmt;
+use raw_cpuid::{CpuId, CpuIdReader};
+
+/// What this processor's last branch records can do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LbrCapabilities {
+    /// Their registers.
+    pub stack: Stack,
+    /// How they are to be read.
+    pub format: LbrFormat,
+    /// They can be filtered by privilege level.
+    pub levels: bool,
+    /// They can be filtered by kind of branch.
+    pub classes: bool,
+    /// There is call-stack mode.
+    pub call_stack: bool,
+    /// A PMI can freeze them: FREEZE_LBRS_ON_PMI.
+    pub freeze_on_pmi: bool,
+    /// There is Intel PT, which excludes them while it traces unless they are architectural: `CPUID.07H.0:EBX[25]`.
+    pub processor_trace: bool,
+    pub(super) control: ControlRegister,
+}
+
+impl LbrCapabilities {
+    /// Finds them. Turns them on and off again where nobody uses them.
+    ///
+    /// # Errors
+    ///
+    /// They are not there.
+    pub fn detect(cpuid: impl CpuIdReader, msr: &mut impl Msr) -> Result<Self, LbrAbsent> {
+        let architectural = Architectural::read(&cpuid);
+        let id = CpuId::with_cpuid_reader(cpuid);
+        let vendor = id.get_vendor_info();
+        if vendor.is_none_or(|vendor| vendor.as_str() != "GenuineIntel") {
+            return Err(LbrAbsent::Vendor);
+        }
+        let features = id.get_feature_info().ok_or(LbrAbsent::Vendor)?;
+        let (family, model) = (features.family_id(), features.model_id());
+        let control = ControlRegister::of(family, model).ok_or(LbrAbsent::Model { family, model })?;
+        let found = Self {
+            stack: Stack::architectural(0),
+            format: LbrFormat::Lip,
+            levels: false,
+            classes: false,
+            call_stack: false,
+            freeze_on_pmi: features.has_pdcm() && control.has(crate::bts::Control::FREEZE_LBRS_ON_PMI),
+            processor_trace: id.get_extended_feature_info().is_some_and(|f| f.has_processor_trace()),
+            control,
+        };
+        let found = match architectural {
+            Some(architectural) => found.with_architectural(&architectural)?,
+            None => {
+                let stack = Stack::of(family, model).ok_or(LbrAbsent::Model { family, model })?;
+                found.with_stack(stack, features.has_pdcm(), msr)?
+            }
+        };
+        found.probe(msr)?;
+        Ok(found)
+    }
+
+    /// Whether they are the architectural ones.
+    pub(super) const fn is_architectural(&self) -> bool {
+        self.stack.top.is_none()
+    }
+
+    fn with_architectural(self, found: &Architectural) -> Result<Self, LbrAbsent> {
+        // Bit n: 8 × (n + 1) entries.
+        let depth = match found.depths.checked_ilog2() {
+            Some(bit) => 8 * (bit as u8 + 1),
+            None => return Err(LbrAbsent::Depth),
+        };
+        let bit = |register: u32, n: u32| register >> n & 1 == 1;
+        let format = LbrFormat::Architectural {
+            linear: found.linear,
+            mispredicted: bit(found.ecx, 0),
+            cycles: bit(found.ecx, 1),
+            kind: bit(found.ecx, 2),
+        };
+        let [levels, classes, call_stack] = [0, 1, 2].map(|n| bit(found.ebx, n));
+        Ok(Self { stack: Stack::architectural(depth), format, levels, classes, call_stack, ..self })
+    }
+
+    fn with_stack(self, stack: Stack, pdcm: bool, msr: &mut impl Msr) -> Result<Self, LbrAbsent> {
+        let format = match (pdcm, stack.entries) {
+            (true, _) => {
+                let number = msr.read::<PerfCapabilities>()?.lbr_format();
+                LbrFormat::of(number).ok_or(LbrAbsent::Format { number })?
+            }
+            (false, super::stack::Entries::One { .. }) => LbrFormat::Bits32,
+            (false, _) => LbrFormat::Lip,
+        };
+        let (levels, classes, call_stack) = (stack.select, stack.select, stack.call_stack);
+        Ok(Self { stack, format, levels, classes, call_stack, ..self })
+    }
+
+    /// Looks whether the register that turns them on is backed.
+    fn probe(&self, msr: &mut impl Msr) -> Result<(), LbrAbsent> {
+        let address = self.enable_address();
+        let before = msr.rdmsr(address)?;
+        if before & LBR != 0 {
+            // It holds a bit.
+            return Ok(());
+        }
+        // SAFETY: branches go into registers that nobody uses now; no memory is written.
+        unsafe { msr.wrmsr(address, before | LBR) }?;
+        let read = msr.rdmsr(address)?;
+        // SAFETY: as above.
+        unsafe { msr.wrmsr(address, before) }?;
+        match read & LBR {
+            0 => Err(LbrAbsent::NotBacked { address }),
+            _ => Ok(()),
+        }
+    }
+
+    /// The register whose bit 0 turns them on.
+    pub(super) const fn enable_address(&self) -> u32 {
+        match self.is_architectural() {
+            true => <LbrCtl as Register>::ADDRESS,
+            false => ControlRegister::ADDRESS,
+        }
+    }
+}
+
+/// LBR of the control register, and LBREn of IA32_LBR_CTL.
+pub(super) const LBR: u64 = 1 << 0;
+
+/// CPUID leaf 1CH.
+struct Architectural {
+    depths: u8,
+    linear: bool,
+    ebx: u32,
+    ecx: u32,
+}
+
+impl Architectural {
+    /// There with `CPUID.07H.0:EDX[19]`.
+    fn read(cpuid: &impl CpuIdReader) -> Option<Self> {
+        let highest = cpuid.cpuid1(0).eax;
+        if highest < 0x1c || cpuid.cpuid2(7, 0).edx >> 19 & 1 == 0 {
+            return None;
+        }
+        let leaf = cpuid.cpuid2(0x1c, 0);
+        Some(Self { depths: leaf.eax as u8, linear: leaf.eax >> 31 == 1, ebx: leaf.ebx, ecx: leaf.ecx })
+    }
+}
+
+/// Why there are no last branch records to use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LbrAbsent {
+    /// Not Intel's.
+    Vendor,
+    /// The registers of this processor are not known.
+    Model {
+        /// The family, with the extended field added.
+        family: u8,
+        /// The model, with the extended field added.
+        model: u8,
+    },
+    /// `IA32_PERF_CAPABILITIES[5:0]` names a format that is not known.
+    Format {
+        /// Its number.
+        number: u8,
+    },
+    /// `CPUID.1CH:EAX[7:0]` names no depth.
+    Depth,
+    /// The register that turns them on does not hold what is written.
+    NotBacked {
+        /// Its address.
+        address: u32,
+    },
+    /// An access raised #GP.
+    Fault(GeneralProtection),
+}
+
+impl From<GeneralProtection> for LbrAbsent {
+    fn from(fault: GeneralProtection) -> Self {
+        Self::Fault(fault)
+    }
+}
+
+impl fmt::Display for LbrAbsent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Vendor => f.write_str("absent: the processor is not Intel's"),
+            Self::Model { family, model } => {
+                write!(f, "absent: no last branch records are known on family {family:#x}, model {model:#x}")
+            }
+            Self::Format { number } => {
+                write!(f, "absent: IA32_PERF_CAPABILITIES[5:0] names the unknown LBR format {number}")
+            }
+            Self::Depth => f.write_str("absent: CPUID.1CH:EAX[7:0] names no depth"),
+            Self::NotBacked { address } => write!(f, "absent: MSR {address:#x} does not keep its bit 0"),
+            Self::Fault(fault) => write!(f, "absent: {fault}"),
+        }
+    }
+}
+
+impl core::error::Error for LbrAbsent {}

@@ -1,0 +1,190 @@
+//! Which branches are recorded.
+
+use super::LbrCapabilities;
+use crate::msr::{LbrCtl, LbrSelect};
+use bitflags::bitflags;
+use core::fmt;
+
+bitflags! {
+    /// Kinds of branches.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct Classes: u8 {
+        /// Conditional jumps.
+        const JCC = 1 << 0;
+        /// Near relative calls.
+        const NEAR_REL_CALL = 1 << 1;
+        /// Near indirect calls.
+        const NEAR_IND_CALL = 1 << 2;
+        /// Near returns.
+        const NEAR_RET = 1 << 3;
+        /// Near indirect jumps.
+        const NEAR_IND_JMP = 1 << 4;
+        /// Near relative jumps.
+        const NEAR_REL_JMP = 1 << 5;
+        /// Far branches, interrupts and exceptions.
+        const OTHER = 1 << 6;
+    }
+}
+
+/// Which branches are recorded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LbrConfig {
+    os: bool,
+    user: bool,
+    classes: Classes,
+    call_stack: bool,
+    freeze_on_pmi: bool,
+}
+
+impl LbrConfig {
+    /// All.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { os: true, user: true, classes: Classes::all(), call_stack: false, freeze_on_pmi: false }
+    }
+
+    /// Whether branches that end at CPL 0 are recorded.
+    #[must_use]
+    pub const fn os(self, os: bool) -> Self {
+        Self { os, ..self }
+    }
+
+    /// Whether branches that end above CPL 0 are recorded.
+    #[must_use]
+    pub const fn user(self, user: bool) -> Self {
+        Self { user, ..self }
+    }
+
+    /// Which kinds are recorded.
+    #[must_use]
+    pub const fn classes(self, classes: Classes) -> Self {
+        Self { classes, ..self }
+    }
+
+    /// Whether the stack is one of calls: a return takes the newest call away. It says itself which kinds it needs.
+    #[must_use]
+    pub const fn call_stack(self, call_stack: bool) -> Self {
+        Self { call_stack, ..self }
+    }
+
+    /// Whether a PMI freezes the records: its handler finds how execution came to it, and not its own branches. They go
+    /// on behind [`Running::last`](super::Running::last), and where IA32_PERF_GLOBAL_STATUS says LBR_Frz when the
+    /// [`Handler`](crate::pmi::Handler) has released them.
+    #[must_use]
+    pub const fn freeze_on_pmi(self, freeze_on_pmi: bool) -> Self {
+        Self { freeze_on_pmi, ..self }
+    }
+
+    /// Whether a PMI freezes the records.
+    pub(super) const fn freezes(&self) -> bool {
+        self.freeze_on_pmi
+    }
+
+    /// Checks it.
+    ///
+    /// # Errors
+    ///
+    /// This processor cannot do it.
+    pub fn check(&self, capabilities: &LbrCapabilities) -> Result<(), LbrRefusal> {
+        let table = [
+            (!self.os && !self.user, LbrRefusal::NoLevel),
+            (!(self.os && self.user) && !capabilities.levels, LbrRefusal::Levels),
+            (!self.classes.is_all() && !capabilities.classes, LbrRefusal::Classes),
+            (self.call_stack && !capabilities.call_stack, LbrRefusal::CallStack),
+            (self.call_stack && !self.classes.is_all(), LbrRefusal::CallStackHasClasses),
+            (self.freeze_on_pmi && !capabilities.freeze_on_pmi, LbrRefusal::Freeze),
+            (self.freeze_on_pmi && self.call_stack, LbrRefusal::CallStackFreezes),
+        ];
+        table.into_iter().find(|(wrong, _)| *wrong).map_or(Ok(()), |(_, refusal)| Err(refusal))
+    }
+
+    /// What goes into MSR_LBR_SELECT: what is not recorded.
+    pub(super) fn select(&self) -> LbrSelect {
+        let mut select = LbrSelect::empty();
+        select.set(LbrSelect::CPL_EQ_0, !self.os);
+        select.set(LbrSelect::CPL_NEQ_0, !self.user);
+        let recorded = self.recorded();
+        for (class, flag) in [
+            (Classes::JCC, LbrSelect::JCC),
+            (Classes::NEAR_REL_CALL, LbrSelect::NEAR_REL_CALL),
+            (Classes::NEAR_IND_CALL, LbrSelect::NEAR_IND_CALL),
+            (Classes::NEAR_RET, LbrSelect::NEAR_RET),
+            (Classes::NEAR_IND_JMP, LbrSelect::NEAR_IND_JMP),
+            (Classes::NEAR_REL_JMP, LbrSelect::NEAR_REL_JMP),
+            (Classes::OTHER, LbrSelect::FAR_BRANCH),
+        ] {
+            select.set(flag, !recorded.contains(class));
+        }
+        select.set(LbrSelect::EN_CALLSTACK, self.call_stack);
+        select
+    }
+
+    /// What goes into IA32_LBR_CTL besides LBREn: what is recorded.
+    pub(super) fn control(&self) -> LbrCtl {
+        let mut control = LbrCtl::empty();
+        control.set(LbrCtl::OS, self.os);
+        control.set(LbrCtl::USR, self.user);
+        let recorded = self.recorded();
+        for (class, flag) in [
+            (Classes::JCC, LbrCtl::JCC),
+            (Classes::NEAR_REL_CALL, LbrCtl::NEAR_REL_CALL),
+            (Classes::NEAR_IND_CALL, LbrCtl::NEAR_IND_CALL),
+            (Classes::NEAR_RET, LbrCtl::NEAR_RET),
+            (Classes::NEAR_IND_JMP, LbrCtl::NEAR_IND_JMP),
+            (Classes::NEAR_REL_JMP, LbrCtl::NEAR_REL_JMP),
+            (Classes::OTHER, LbrCtl::OTHER_BRANCH),
+        ] {
+            control.set(flag, recorded.contains(class));
+        }
+        control.set(LbrCtl::CALL_STACK, self.call_stack);
+        control
+    }
+
+    fn recorded(&self) -> Classes {
+        match self.call_stack {
+            true => Classes::NEAR_REL_CALL.union(Classes::NEAR_IND_CALL).union(Classes::NEAR_RET),
+            false => self.classes,
+        }
+    }
+}
+
+impl Default for LbrConfig {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Why branches cannot be recorded so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LbrRefusal {
+    /// Neither CPL 0 nor what is above it.
+    NoLevel,
+    /// This processor records at all levels.
+    Levels,
+    /// This processor records all kinds of branches.
+    Classes,
+    /// There is no call-stack mode.
+    CallStack,
+    /// Call-stack mode needs calls and returns, and nothing else.
+    CallStackHasClasses,
+    /// A PMI cannot freeze the records.
+    Freeze,
+    /// Call-stack mode loses its calls where a PMI freezes it: returns go on meanwhile.
+    CallStackFreezes,
+}
+
+impl fmt::Display for LbrRefusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NoLevel => "neither CPL 0 nor what is above it is to be recorded",
+            Self::Levels => "last branch records cannot be filtered by privilege level",
+            Self::Classes => "last branch records cannot be filtered by kind",
+            Self::CallStack => "there is no call-stack mode",
+            Self::CallStackHasClasses => "call-stack mode records calls and returns, and nothing else",
+            Self::Freeze => "there is no FREEZE_LBRS_ON_PMI",
+            Self::CallStackFreezes => "call-stack mode does not go with FREEZE_LBRS_ON_PMI",
+        })
+    }
+}
+
+impl core::error::Error for LbrRefusal {}

@@ -1,0 +1,21 @@
+//! Last branch records: the newest branches, in registers. The cheap sink beside the branch trace store, for a handler
+//! that wants to know how execution came to it.
+//!
+//! Source: SDM vol. 3, Debug, Branch Profile, TSC, and Intel Resource Director Technology Features, "Last Branch,
+//! Interrupt, and Exception Recording" of each microarchitecture; Last Branch Records.
+
+mod branch;
+mod capabilities;
+mod config;
+mod running;
+mod stack;
+#[cfg(test)]
+mod tests;
+mod unit;
+
+pub use branch::{Branch, BranchType, LbrFormat};
+pub use capabilities::{LbrAbsent, LbrCapabilities};
+pub use config::{Classes, LbrConfig, LbrRefusal};
+pub use running::{Running, StopFailed};
+pub use stack::Stack;
+pub use unit::{StartError, Unit};

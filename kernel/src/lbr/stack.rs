@@ -1,0 +1,90 @@
+//! Where the registers of the LBR stack are, by family and model.
+
+/// The registers of an LBR stack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stack {
+    /// How many branches it holds.
+    pub depth: u8,
+    /// How they lie in registers.
+    pub(super) entries: Entries,
+    /// MSR_LASTBRANCH_TOS; without it entry 0 is the newest.
+    pub(super) top: Option<u32>,
+    /// There is MSR_LBR_SELECT.
+    pub(super) select: bool,
+    /// MSR_LBR_SELECT has EN_CALLSTACK.
+    pub(super) call_stack: bool,
+}
+
+/// How branches lie in registers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Entries {
+    /// One register for each: bits 31:0 where from, bits 63:32 where to.
+    One {
+        /// The first one.
+        first: u32,
+    },
+    /// A register for where from and one for where to.
+    Two {
+        /// The first one of each.
+        from: u32,
+        to: u32,
+    },
+    /// And one for what else is known.
+    Three { from: u32, to: u32, info: u32 },
+}
+
+/// MSR_LASTBRANCH_TOS.
+const TOS: u32 = 0x1c9;
+/// The same on NetBurst.
+const TOS_NETBURST: u32 = 0x1da;
+
+impl Stack {
+    /// The one of a processor with this family and model, as CPUID.1 shows them with the extended fields added; `None`
+    /// where it is not known.
+    pub(super) const fn of(family: u8, model: u8) -> Option<Self> {
+        Some(match (family, model) {
+            (0x0f, 0..=2) => Self::plain(4, Entries::One { first: 0x1db }, TOS_NETBURST),
+            (0x0f, _) => Self::plain(16, WIDE, TOS_NETBURST),
+            // Pentium M, Core Solo and Duo.
+            (0x06, 0x09 | 0x0d | 0x0e) => Self::plain(8, Entries::One { first: 0x40 }, TOS),
+            // Core 2.
+            (0x06, 0x0f | 0x16 | 0x17 | 0x1d) => Self::plain(4, LOW, TOS),
+            // Atoms: 45 and 32 nm; Silvermont and Airmont; Knights Landing and Mill; Goldmont.
+            (0x06, 0x1c | 0x26 | 0x27 | 0x35 | 0x36) => Self::plain(8, LOW, TOS),
+            (0x06, 0x37 | 0x4a | 0x4d | 0x5a | 0x5d | 0x4c | 0x75) => Self::selected(8, LOW, false),
+            (0x06, 0x57 | 0x85) => Self::selected(8, WIDE, false),
+            (0x06, 0x5c | 0x5f) => Self::selected(32, WIDE, true),
+            // Nehalem, Westmere, Sandy Bridge, Ivy Bridge.
+            (0x06, 0x1a | 0x1e | 0x1f | 0x2e | 0x25 | 0x2c | 0x2f | 0x2a | 0x2d | 0x3a | 0x3e) => {
+                Self::selected(16, WIDE, false)
+            }
+            // Haswell, Broadwell.
+            (0x06, 0x3c | 0x3f | 0x45 | 0x46 | 0x3d | 0x47 | 0x4f | 0x56) => Self::selected(16, WIDE, true),
+            // Goldmont Plus, Tremont; Skylake and what came of it, until the stack became architectural.
+            (0x06, 0x7a | 0x86 | 0x96 | 0x9c) => Self::selected(32, WIDE_INFO, true),
+            (0x06, 0x4e | 0x5e | 0x55 | 0x66 | 0x8e | 0x9e | 0xa5 | 0xa6) => {
+                Self::selected(32, WIDE_INFO, true)
+            }
+            (0x06, 0x6a | 0x6c | 0x7d | 0x7e | 0x8c | 0x8d | 0xa7) => Self::selected(32, WIDE_INFO, true),
+            _ => return None,
+        })
+    }
+
+    /// The architectural one.
+    pub(super) const fn architectural(depth: u8) -> Self {
+        let entries = Entries::Three { from: 0x1500, to: 0x1600, info: 0x1200 };
+        Self { depth, entries, top: None, select: false, call_stack: false }
+    }
+
+    const fn plain(depth: u8, entries: Entries, top: u32) -> Self {
+        Self { depth, entries, top: Some(top), select: false, call_stack: false }
+    }
+
+    const fn selected(depth: u8, entries: Entries, call_stack: bool) -> Self {
+        Self { depth, entries, top: Some(TOS), select: true, call_stack }
+    }
+}
+
+const LOW: Entries = Entries::Two { from: 0x40, to: 0x60 };
+const WIDE: Entries = Entries::Two { from: 0x680, to: 0x6c0 };
+const WIDE_INFO: Entries = Entries::Three { from: 0x680, to: 0x6c0, info: 0xdc0 };

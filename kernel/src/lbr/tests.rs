@@ -1,0 +1,368 @@
+use super::*;
+use crate::cpuid::{CpuIdReader, CpuIdResult};
+use crate::fake::FakeMsr;
+use crate::msr::{GeneralProtection, Msr};
+use std::cell::RefCell;
+use std::rc::Rc;
+
+const DEBUGCTL: u32 = 0x1d9;
+const LBR_SELECT: u32 = 0x1c8;
+const LBR_CTL: u32 = 0x14ce;
+const LBR_DEPTH: u32 = 0x14cf;
+
+/// A processor as far as the driver sees it; the places of its registers, typed a second time from the manual.
+#[derive(Clone, Debug)]
+struct Machine {
+    msr: Rc<RefCell<FakeMsr>>,
+    row: Row,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Row {
+    signature: u32,
+    /// CPUID.1:ECX[15], and IA32_PERF_CAPABILITIES[5:0].
+    format: Option<u64>,
+    depth: u32,
+    /// The first registers: from, to, info; 0 where there is none.
+    registers: [u32; 3],
+    /// MSR_LASTBRANCH_TOS; 0: architectural.
+    top: u32,
+}
+
+const fn row(signature: u32, format: Option<u64>, depth: u32, registers: [u32; 3], top: u32) -> Row {
+    Row { signature, format, depth, registers, top }
+}
+
+/// Pentium 4 (Willamette), Pentium 4 (Prescott), Pentium M, Core 2, Atom (Silvermont), Nehalem, Haswell, Skylake,
+/// Sapphire Rapids.
+const MODELS: [Row; 9] = [
+    row(0xf12, None, 4, [0x1db, 0, 0], 0x1da),
+    row(0xf41, None, 16, [0x680, 0x6c0, 0], 0x1da),
+    row(0x6d8, None, 8, [0x40, 0, 0], 0x1c9),
+    row(0x6f6, Some(1), 4, [0x40, 0x60, 0], 0x1c9),
+    row(0x30678, Some(2), 8, [0x40, 0x60, 0], 0x1c9),
+    row(0x106a5, Some(3), 16, [0x680, 0x6c0, 0], 0x1c9),
+    row(0x306c3, Some(4), 16, [0x680, 0x6c0, 0], 0x1c9),
+    row(0x506e3, Some(5), 32, [0x680, 0x6c0, 0xdc0], 0x1c9),
+    row(0x806f4, Some(0x3f), 32, [0x1500, 0x1600, 0x1200], 0),
+];
+const CORE_2: Row = MODELS[3];
+const NEHALEM: Row = MODELS[5];
+const HASWELL: Row = MODELS[6];
+const SKYLAKE: Row = MODELS[7];
+const SAPPHIRE_RAPIDS: Row = MODELS[8];
+
+// SAFETY: the registers stand for no hardware.
+unsafe impl Msr for Machine {
+    fn rdmsr(&mut self, address: u32) -> Result<u64, GeneralProtection> {
+        self.msr.borrow_mut().rdmsr(address)
+    }
+
+    unsafe fn wrmsr(&mut self, address: u32, value: u64) -> Result<(), GeneralProtection> {
+        // SAFETY: as above.
+        unsafe { self.msr.borrow_mut().wrmsr(address, value) }?;
+        if address == LBR_DEPTH {
+            for register in self.row.registers {
+                (0..self.row.depth).for_each(|n| self.set(register + n, 0));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Machine {
+    fn of(row: Row) -> Self {
+        let machine = Self { msr: Rc::default(), row };
+        machine.set(0x345, row.format.unwrap_or_default());
+        // What somebody left there.
+        for n in 0..row.depth {
+            row.registers.iter().filter(|first| **first != 0).for_each(|first| machine.set(first + n, 0x77));
+        }
+        machine.set(row.top, u64::from(row.depth - 1));
+        machine
+    }
+
+    fn cpuid(&self) -> impl CpuIdReader {
+        let row = self.row;
+        move |leaf, _: u32| match leaf {
+            0 => CpuIdResult { eax: 0x1c, ebx: 0x756e_6547, edx: 0x4965_6e69, ecx: 0x6c65_746e },
+            1 => CpuIdResult {
+                eax: row.signature,
+                ebx: 0,
+                ecx: u32::from(row.format.is_some()) << 15,
+                edx: 1 << 21,
+            },
+            7 => CpuIdResult { eax: 0, ebx: 1 << 25, ecx: 0, edx: u32::from(row.top == 0) << 19 },
+            // 8, 16 and 32 entries; all filters; misprediction, cycles, kinds.
+            0x1c => CpuIdResult { eax: 0x8000_000b, ebx: 7, ecx: 7, edx: 0 },
+            _ => CpuIdResult { eax: 0, ebx: 0, ecx: 0, edx: 0 },
+        }
+    }
+
+    fn unit(&self) -> Unit<Self> {
+        Unit::detect(self.cpuid(), self.clone()).unwrap()
+    }
+
+    fn start(&self, config: LbrConfig) -> Running<Self> {
+        self.unit().start(&config).map_err(|(_, error)| error).unwrap()
+    }
+
+    fn get(&self, address: u32) -> u64 {
+        self.msr.borrow().get(address)
+    }
+
+    fn set(&self, address: u32, value: u64) {
+        self.msr.borrow_mut().set(address, value);
+    }
+
+    fn enable(&self) -> u32 {
+        if self.row.top == 0 { LBR_CTL } else { DEBUGCTL }
+    }
+
+    /// Branches from these numbers, 0x1000 further on each.
+    fn branches(&self, from: core::ops::Range<u64>) {
+        let Row { depth, registers: [first_from, first_to, _], top, .. } = self.row;
+        for from in from {
+            if self.get(self.enable()) & 1 == 0 {
+                return;
+            }
+            let to = from + 0x1000;
+            if top == 0 {
+                for n in (1..depth).rev() {
+                    self.set(first_from + n, self.get(first_from + n - 1));
+                    self.set(first_to + n, self.get(first_to + n - 1));
+                }
+                self.set(first_from, from);
+                self.set(first_to, to);
+                continue;
+            }
+            let at = (self.get(top) as u32 + 1) % depth;
+            self.set(top, u64::from(at));
+            match first_to {
+                0 => self.set(first_from + at, from | to << 32),
+                _ => {
+                    self.set(first_from + at, from);
+                    self.set(first_to + at, to);
+                }
+            }
+        }
+    }
+}
+
+fn last(running: &mut Running<Machine>) -> Vec<u64> {
+    let mut out = [Branch::default(); 64];
+    let last = running.last(&mut out).unwrap();
+    assert!(last.iter().all(|branch| branch.to == branch.from + 0x1000), "{last:x?}");
+    last.iter().map(|branch| branch.from).collect()
+}
+
+#[test]
+fn the_last_branches_come_newest_first_on_each_model() {
+    for model in MODELS {
+        let machine = Machine::of(model);
+        let mut running = machine.start(LbrConfig::new());
+        let depth = u64::from(model.depth);
+        assert_eq!(last(&mut running), [], "{model:x?}");
+        machine.branches(1..4);
+        assert_eq!(last(&mut running), [3, 2, 1], "{model:x?}");
+        machine.branches(4..100);
+        let expected: Vec<u64> = (100 - depth..100).rev().collect();
+        assert_eq!(last(&mut running), expected, "{model:x?}");
+        // As many as there is room for.
+        let mut two = [Branch::default(); 2];
+        assert_eq!(running.last(&mut two).unwrap().len(), 2);
+        running.stop().map_err(|failed| failed.fault).unwrap();
+        assert_eq!(machine.get(machine.enable()) & 1, 0);
+        assert_eq!(machine.get(DEBUGCTL), 0);
+    }
+}
+
+#[test]
+fn nothing_is_recorded_while_they_are_read() {
+    let machine = Machine::of(NEHALEM);
+    let mut running = machine.start(LbrConfig::new());
+    machine.branches(1..4);
+    machine.msr.borrow_mut().writes.clear();
+    last(&mut running);
+    assert_eq!(machine.msr.borrow().writes, [(DEBUGCTL, 0), (DEBUGCTL, 1)]);
+}
+
+#[test]
+fn misprediction_and_cycles_come_from_the_information_register() {
+    let machine = Machine::of(SKYLAKE);
+    let mut running = machine.start(LbrConfig::new());
+    machine.branches(1..2);
+    machine.set(0xdc0, 1 << 63 | 0x21);
+    let mut out = [Branch::default(); 32];
+    let branch = Branch { from: 1, to: 0x1001, mispredicted: Some(true), cycles: Some(0x21), ..out[0] };
+    assert_eq!(running.last(&mut out), Ok(&[branch][..]));
+}
+
+#[test]
+fn filters_are_written_as_the_processor_wants_them() {
+    let all = LbrConfig::new();
+    let calls = all.classes(Classes::NEAR_REL_CALL | Classes::NEAR_IND_CALL);
+    // (configuration, MSR_LBR_SELECT, IA32_LBR_CTL)
+    let table = [
+        (all, 0, 0x7f_0007),
+        (all.os(false), 0x1, 0x7f_0005),
+        (all.user(false), 0x2, 0x7f_0003),
+        (calls, 0x1e4, 0x18_0007),
+        (all.classes(Classes::JCC), 0x1f8, 0x1_0007),
+        (all.classes(Classes::NEAR_RET), 0x1dc, 0x20_0007),
+        (all.classes(Classes::NEAR_IND_JMP), 0x1bc, 0x4_0007),
+        (all.classes(Classes::NEAR_REL_JMP), 0x17c, 0x2_0007),
+        (all.classes(Classes::OTHER), 0xfc, 0x40_0007),
+        (all.call_stack(true).user(false), 0x3c6, 0x38_000b),
+    ];
+    for (config, select, control) in table {
+        let machine = Machine::of(HASWELL);
+        let _running = machine.start(config);
+        assert_eq!((machine.get(LBR_SELECT), machine.get(DEBUGCTL)), (select, 1), "{config:?}");
+        let machine = Machine::of(SAPPHIRE_RAPIDS);
+        let _running = machine.start(config);
+        let registers = [LBR_CTL, LBR_DEPTH, DEBUGCTL, LBR_SELECT].map(|at| machine.get(at));
+        assert_eq!(registers, [control, 32, 0, 0], "{config:?}");
+    }
+}
+
+#[test]
+fn refuses_what_the_processor_does_not_do() {
+    let all = LbrConfig::new();
+    let table = [
+        (CORE_2, all.os(false), LbrRefusal::Levels),
+        (CORE_2, all.classes(Classes::JCC), LbrRefusal::Classes),
+        (CORE_2, all.os(false).user(false), LbrRefusal::NoLevel),
+        (NEHALEM, all.call_stack(true), LbrRefusal::CallStack),
+        (HASWELL, all.call_stack(true).classes(Classes::NEAR_RET), LbrRefusal::CallStackHasClasses),
+        (HASWELL, all.call_stack(true).freeze_on_pmi(true), LbrRefusal::CallStackFreezes),
+        (MODELS[1], all.freeze_on_pmi(true), LbrRefusal::Freeze),
+    ];
+    for (model, config, refusal) in table {
+        let machine = Machine::of(model);
+        let unit = machine.unit();
+        machine.msr.borrow_mut().writes.clear();
+        let (_, error) = unit.start(&config).err().unwrap();
+        assert_eq!(error, StartError::Config(refusal));
+        assert_eq!(machine.msr.borrow().writes, []);
+    }
+}
+
+#[test]
+fn start_refuses_where_somebody_records_branches() {
+    // (model, register, value, excluded)
+    let table = [
+        (NEHALEM, DEBUGCTL, 0x1, true),
+        (NEHALEM, DEBUGCTL, 0x40, true),
+        (NEHALEM, DEBUGCTL, 0x80, true),
+        // NetBurst has TR elsewhere.
+        (MODELS[1], DEBUGCTL, 0x4, true),
+        (MODELS[1], DEBUGCTL, 0x40, false),
+        (SAPPHIRE_RAPIDS, LBR_CTL, 0x1, true),
+        (SKYLAKE, 0x570, 0x2005, true),
+        // Architectural records go beside PT.
+        (SAPPHIRE_RAPIDS, 0x570, 0x2005, false),
+    ];
+    for (model, register, value, excluded) in table {
+        let machine = Machine::of(model);
+        let unit = machine.unit();
+        machine.set(register, value);
+        machine.msr.borrow_mut().writes.clear();
+        match unit.start(&LbrConfig::new()) {
+            Ok(_) => assert!(!excluded, "{model:x?} {value:#x}"),
+            Err((_, error)) => {
+                assert!(excluded, "{error}");
+                let processor_trace = matches!(error, StartError::ProcessorTrace { .. });
+                assert_eq!(processor_trace, register == 0x570);
+                assert_eq!(machine.msr.borrow().writes, []);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_pmi_freezes_them_where_asked_for_and_reading_lets_them_go_on() {
+    let machine = Machine::of(NEHALEM);
+    machine.set(DEBUGCTL, 0x2);
+    let mut running = machine.start(LbrConfig::new().freeze_on_pmi(true));
+    assert_eq!(machine.get(DEBUGCTL), 0x803);
+    machine.branches(1..4);
+    // What a PMI does.
+    machine.set(DEBUGCTL, 0x802);
+    machine.branches(4..9);
+    assert_eq!(last(&mut running), [3, 2, 1]);
+    machine.branches(9..10);
+    assert_eq!(last(&mut running), [9, 3, 2, 1]);
+    drop(running);
+    assert_eq!(machine.get(DEBUGCTL), 0x2);
+
+    let machine = Machine::of(SAPPHIRE_RAPIDS);
+    let running = machine.start(LbrConfig::new().freeze_on_pmi(true));
+    assert_eq!(machine.get(DEBUGCTL), 0x800);
+    drop(running);
+    assert_eq!((machine.get(DEBUGCTL), machine.get(LBR_CTL) & 1), (0, 0));
+}
+
+#[test]
+fn detection_says_what_is_missing() {
+    let machine = Machine::of(NEHALEM);
+    machine.msr.borrow_mut().dead = true;
+    let error = Unit::detect(machine.cpuid(), machine.clone()).err().unwrap();
+    assert_eq!(error, LbrAbsent::NotBacked { address: DEBUGCTL });
+
+    let unknown = row(0x6c6_0f0, Some(5), 32, [0x680, 0x6c0, 0xdc0], 0x1c9);
+    let machine = Machine::of(unknown);
+    assert!(matches!(Unit::detect(machine.cpuid(), machine.clone()), Err(LbrAbsent::Model { .. })));
+
+    let machine = Machine::of(Row { format: Some(9), ..SKYLAKE });
+    let error = Unit::detect(machine.cpuid(), machine.clone()).err().unwrap();
+    assert_eq!(error, LbrAbsent::Format { number: 9 });
+
+    let amd = |leaf, _: u32| match leaf {
+        0 => CpuIdResult { eax: 0x10, ebx: 0x6874_7541, edx: 0x6974_6e65, ecx: 0x444d_4163 },
+        _ => CpuIdResult { eax: 0, ebx: 0, ecx: 0, edx: 0 },
+    };
+    assert_eq!(Unit::detect(amd, machine).err(), Some(LbrAbsent::Vendor));
+}
+
+#[test]
+fn a_fault_at_any_access_leaves_them_off_and_the_unit_at_hand() {
+    for model in MODELS {
+        for nth in 0.. {
+            let machine = Machine::of(model);
+            let unit = machine.unit();
+            machine.msr.borrow_mut().fault_in(nth);
+            let config = LbrConfig::new();
+            let Err((unit, error)) = unit.start(&config) else {
+                assert!(nth > 4, "{nth} accesses");
+                break;
+            };
+            assert!(matches!(error, StartError::Fault(_)), "{error}");
+            assert_eq!(machine.get(machine.enable()) & 1, 0, "access {nth}");
+            let mut running = unit.start(&config).map_err(|(_, error)| error).unwrap();
+            machine.branches(1..3);
+            assert_eq!(last(&mut running), [2, 1]);
+        }
+    }
+}
+
+#[test]
+fn a_fault_while_reading_or_stopping_can_be_tried_again() {
+    for nth in 0..6 {
+        let machine = Machine::of(NEHALEM);
+        let mut running = machine.start(LbrConfig::new());
+        machine.branches(1..3);
+        machine.msr.borrow_mut().fault_in(nth);
+        running.last(&mut [Branch::default(); 16]).unwrap_err();
+        assert_eq!(last(&mut running), [2, 1], "access {nth}");
+        assert_eq!(machine.get(DEBUGCTL), 1);
+    }
+    for nth in 0..2 {
+        let machine = Machine::of(NEHALEM);
+        let running = machine.start(LbrConfig::new());
+        machine.msr.borrow_mut().fault_in(nth);
+        let failed = running.stop().err().unwrap();
+        failed.running.stop().map_err(|failed| failed.fault).unwrap();
+        assert_eq!(machine.get(DEBUGCTL), 0);
+    }
+}

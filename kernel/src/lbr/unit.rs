@@ -1,0 +1,203 @@
+//! Last branch records that are off, and the way to turn them on.
+
+use super::capabilities::LBR;
+use super::stack::Entries;
+use super::{LbrAbsent, LbrCapabilities, LbrConfig, LbrRefusal, Running};
+use crate::bts::{Control, ControlRegister, RECORDERS};
+use crate::cpuid::CpuIdReader;
+use crate::msr::{GeneralProtection, LbrDepth, LbrSelect, Msr, RtitCtl};
+use core::fmt;
+use core::marker::PhantomData;
+
+/// The last branch records of one logical processor, off.
+///
+/// It cannot be sent to another thread of execution: it stands for the processor that it was found on, and so does
+/// what comes of it.
+#[derive(Debug)]
+pub struct Unit<M: Msr> {
+    pub(super) msr: M,
+    capabilities: LbrCapabilities,
+    of_this_processor: PhantomData<*const ()>,
+}
+
+impl<M: Msr> Unit<M> {
+    /// Finds them: CPUID first, then whether their register answers.
+    ///
+    /// # Errors
+    ///
+    /// They are not there.
+    pub fn detect(cpuid: impl CpuIdReader, mut msr: M) -> Result<Self, LbrAbsent> {
+        let capabilities = LbrCapabilities::detect(cpuid, &mut msr)?;
+        Ok(Self { msr, capabilities, of_this_processor: PhantomData })
+    }
+
+    /// What they can do.
+    #[must_use]
+    pub const fn capabilities(&self) -> &LbrCapabilities {
+        &self.capabilities
+    }
+
+    /// Clears them, and turns them on.
+    ///
+    /// # Errors
+    ///
+    /// The configuration or the processor says no, or somebody records branches. The unit comes back; where an access
+    /// raised #GP they may be on, and [`Unit::turn_off`] tries again.
+    #[allow(clippy::result_large_err, reason = "it gives back what it was given")]
+    pub fn start(mut self, config: &LbrConfig) -> Result<Running<M>, (Self, StartError)> {
+        let started = config.check(&self.capabilities).map_err(StartError::Config).and_then(|()| {
+            self.claim()?;
+            Ok(self.begin(config)?)
+        });
+        match started {
+            Ok(()) => Ok(Running::new(self, config.freezes())),
+            Err(error) => {
+                if let StartError::Fault(_) = error {
+                    // The first fault is the one to report.
+                    let _ = self.turn_off(config.freezes());
+                }
+                Err((self, error))
+            }
+        }
+    }
+
+    /// Sets their bit, and with it whether a PMI freezes them.
+    pub(super) fn turn_on(&mut self, freezes: bool) -> Result<(), GeneralProtection> {
+        self.change(ControlRegister::ADDRESS, self.freeze_bit(freezes), 0)?;
+        self.change(self.capabilities.enable_address(), LBR, 0)
+    }
+
+    /// Clears their bit: nothing more is recorded. `freezes`: they were started so.
+    ///
+    /// # Errors
+    ///
+    /// An access raised #GP: they may be on.
+    pub fn turn_off(&mut self, freezes: bool) -> Result<(), GeneralProtection> {
+        self.change(self.capabilities.enable_address(), 0, LBR)?;
+        self.change(ControlRegister::ADDRESS, 0, self.freeze_bit(freezes))
+    }
+
+    /// Stops them for a while.
+    pub(super) fn pause(&mut self) -> Result<(), GeneralProtection> {
+        self.change(self.capabilities.enable_address(), 0, LBR)
+    }
+
+    fn freeze_bit(&self, freezes: bool) -> u64 {
+        match freezes {
+            true => self.capabilities.control.bits(Control::FREEZE_LBRS_ON_PMI),
+            false => 0,
+        }
+    }
+
+    /// Makes sure that nobody records branches, and that PT, where it excludes these records, is off.
+    fn claim(&mut self) -> Result<(), StartError> {
+        let bits = self.msr.rdmsr(ControlRegister::ADDRESS)?;
+        if self.capabilities.control.control(bits).intersects(RECORDERS) {
+            return Err(StartError::OtherRecorder { control: bits });
+        }
+        if self.capabilities.is_architectural() {
+            let control = self.msr.rdmsr(self.capabilities.enable_address())?;
+            return match control & LBR {
+                0 => Ok(()),
+                _ => Err(StartError::OtherRecorder { control }),
+            };
+        }
+        if self.capabilities.processor_trace {
+            let ctl: RtitCtl = self.msr.read()?;
+            if ctl.contains(RtitCtl::TRACE_EN) {
+                return Err(StartError::ProcessorTrace { ctl });
+            }
+        }
+        Ok(())
+    }
+
+    /// Empty records, the filter, then on.
+    fn begin(&mut self, config: &LbrConfig) -> Result<(), GeneralProtection> {
+        if self.capabilities.is_architectural() {
+            // The write clears all records.
+            let depth = LbrDepth(u64::from(self.capabilities.stack.depth));
+            // SAFETY: registers that nobody uses; no memory is written.
+            unsafe { self.msr.write(depth) }?;
+            // SAFETY: as above.
+            unsafe { self.msr.write(config.control()) }?;
+            return self.turn_on(config.freezes());
+        }
+        self.clear()?;
+        if self.capabilities.stack.select {
+            let select: LbrSelect = config.select();
+            // SAFETY: as above.
+            unsafe { self.msr.write(select) }?;
+        }
+        self.turn_on(config.freezes())
+    }
+
+    fn clear(&mut self) -> Result<(), GeneralProtection> {
+        for n in 0..u32::from(self.capabilities.stack.depth) {
+            let registers = match self.capabilities.stack.entries {
+                Entries::One { first } => [Some(first), None, None],
+                Entries::Two { from, to } => [Some(from), Some(to), None],
+                Entries::Three { from, to, info } => [Some(from), Some(to), Some(info)],
+            };
+            for register in registers.into_iter().flatten() {
+                // SAFETY: a record that nobody uses; no memory is written.
+                unsafe { self.msr.wrmsr(register + n, 0) }?;
+            }
+        }
+        Ok(())
+    }
+
+    fn change(&mut self, address: u32, set: u64, clear: u64) -> Result<(), GeneralProtection> {
+        if set | clear == 0 {
+            return Ok(());
+        }
+        let bits = self.msr.rdmsr(address)?;
+        // SAFETY: branches go into registers of this unit; no memory is written.
+        unsafe { self.msr.wrmsr(address, bits & !clear | set) }
+    }
+}
+
+/// Why branches are not recorded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StartError {
+    /// The processor cannot do it.
+    Config(LbrRefusal),
+    /// Somebody records branches: other last branch records, or the branch trace store.
+    OtherRecorder {
+        /// The register that turns it on.
+        control: u64,
+    },
+    /// Intel PT traces, which excludes them here.
+    ProcessorTrace {
+        /// IA32_RTIT_CTL.
+        ctl: RtitCtl,
+    },
+    /// An access raised #GP.
+    Fault(GeneralProtection),
+}
+
+impl From<GeneralProtection> for StartError {
+    fn from(fault: GeneralProtection) -> Self {
+        Self::Fault(fault)
+    }
+}
+
+impl fmt::Display for StartError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Config(refusal) => refusal.fmt(f),
+            Self::OtherRecorder { control } => {
+                write!(f, "somebody else records branches: its control register is {control:#x}")
+            }
+            Self::ProcessorTrace { ctl } => {
+                write!(
+                    f,
+                    "Intel PT traces, which excludes last branch records: IA32_RTIT_CTL is {:#x}",
+                    ctl.bits()
+                )
+            }
+            Self::Fault(fault) => fault.fmt(f),
+        }
+    }
+}
+
+impl core::error::Error for StartError {}
