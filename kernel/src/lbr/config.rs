@@ -86,9 +86,10 @@ impl LbrConfig {
     ///
     /// This processor cannot do it.
     pub fn check(&self, capabilities: &LbrCapabilities) -> Result<(), LbrRefusal> {
+        let all_levels = self.os && self.user;
         let table = [
             (!self.os && !self.user, LbrRefusal::NoLevel),
-            (!(self.os && self.user) && !capabilities.levels, LbrRefusal::Levels),
+            (!all_levels && !capabilities.levels, LbrRefusal::Levels),
             (!self.classes.is_all() && !capabilities.classes, LbrRefusal::Classes),
             (self.call_stack && !capabilities.call_stack, LbrRefusal::CallStack),
             (self.call_stack && !self.classes.is_all(), LbrRefusal::CallStackHasClasses),
