@@ -53,8 +53,8 @@ impl LastIp {
         self.suppressed = matches!(ip, Ip::Suppressed);
         self.ip = match ip {
             Ip::Suppressed => return None,
-            Ip::Update16(low) => self.ip & !0xffff | low as u64,
-            Ip::Update32(low) => self.ip & !0xffff_ffff | low as u64,
+            Ip::Update16(low) => self.ip & !0xffff | low & 0xffff,
+            Ip::Update32(low) => self.ip & !0xffff_ffff | low & 0xffff_ffff,
             Ip::Update48(low) => self.ip & !LOW_48 | low & LOW_48,
             Ip::SignExtend48(low) => sign_extend_48(low),
             Ip::Full(ip) => ip,
@@ -90,11 +90,10 @@ impl LastIp {
     /// sends every IP whole.
     pub const fn compress(&mut self, ip: u64) -> Ip {
         let differs = self.ip ^ ip;
-        // The casts cut the address down to the bytes that the form has.
         let form = if differs >> 16 == 0 {
-            Ip::Update16(ip as u16)
+            Ip::Update16(ip & 0xffff)
         } else if differs >> 32 == 0 {
-            Ip::Update32(ip as u32)
+            Ip::Update32(ip & 0xffff_ffff)
         } else if differs >> 48 == 0 && sign_extend_48(ip) != ip {
             Ip::Update48(ip & LOW_48)
         } else {

@@ -141,13 +141,13 @@ struct Insn {
     flags: u32,
 }
 
-/// The begin of `struct pt_event`; libipt copies as much as there is room for.
+/// `struct pt_event`. Not larger than that: libipt 2.0.5 clears the rest of a larger one, but at a wrong address.
 #[repr(C)]
 #[derive(Default)]
 struct Event {
     kind: c_int,
     flags: u32,
-    rest: [u64; 16],
+    rest: [u64; 7],
 }
 
 const EVENT_OVERFLOW: c_int = 6;

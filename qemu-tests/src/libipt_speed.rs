@@ -55,12 +55,15 @@ struct Config {
     errata: [u32; 16],
 }
 
-/// Room for `struct pt_packet`.
-#[repr(C, align(8))]
+// What libipt writes to must not be larger than its own structures: version 2.0.5 clears the rest of a larger one, but
+// at a wrong address, far behind it. A smaller one is filled as far as it reaches.
+
+/// `struct pt_packet`.
+#[repr(C)]
 struct Packet {
     kind: c_int,
     size: u8,
-    payload: [u64; 4],
+    payload: [u64; 2],
 }
 
 /// `struct pt_block`.
@@ -75,17 +78,19 @@ struct Block {
     insns: u16,
     raw: [u8; 15],
     size: u8,
-    flags: u32,
+    flags: u16,
 }
 
-/// The begin of `struct pt_event`; libipt copies as much as there is room for.
+/// `struct pt_event`.
 #[repr(C)]
 #[derive(Default)]
 struct Event {
     kind: c_int,
     flags: u32,
-    rest: [u64; 16],
+    rest: [u64; 7],
 }
+
+const _: () = assert!(size_of::<Packet>() == 24 && size_of::<Block>() == 48 && size_of::<Event>() == 64);
 
 const STATUS_EVENT_PENDING: c_int = 1 << 0;
 const STATUS_END_OF_STREAM: c_int = 1 << 2;
@@ -130,7 +135,7 @@ impl Libipt {
         let config = config(trace);
         // SAFETY: libipt copies the configuration and only reads the trace, which outlives the decoder.
         let decoder = unsafe { (self.pkt_alloc)(&raw const config) }.context("libipt: no packet decoder")?;
-        let mut packet = Packet { kind: 0, size: 0, payload: [0; 4] };
+        let mut packet = Packet { kind: 0, size: 0, payload: [0; 2] };
         let mut count = 0;
         // SAFETY: the decoder is allocated.
         if unsafe { (self.pkt_sync_forward)(decoder) } >= 0 {

@@ -1,10 +1,15 @@
-//! `cargo xtask bench`: how fast packets, instructions and blocks are, beside libipt in the same run.
+//! `cargo xtask bench`: how fast packets, instructions and blocks are, beside libipt and iptr-decoder in the same run.
+//!
+//! What is compared takes turns, run by run, and each side's fastest run counts: on a machine that does other work too,
+//! that one says most about the program.
 
 mod made;
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
+use iptr_decoder::{DecodeOptions, error::DecoderError, packet_handler::packet_counter::PacketCounter};
 use pugmark_decoder_core::{
+    Error,
     block::{self, BlockDecoder, Slot},
     event::EventDecoder,
     flow::{InsnDecoder, Item},
@@ -12,7 +17,7 @@ use pugmark_decoder_core::{
     packet::Packets,
     query::QueryDecoder,
 };
-use pugmark_qemu_tests::libipt_speed::{FileSection, Libipt, LibiptImage};
+use pugmark_qemu_tests::libipt_speed::{FileSection, Libipt};
 use std::{
     fs,
     hint::black_box,
@@ -100,64 +105,92 @@ fn measure(load: &Load, library: Option<&Libipt>, least: Duration) -> Result<()>
     let sections: Vec<_> =
         code.iter().map(|(base, bytes)| Section { base: *base, bytes, space: AddressSpace::Any }).collect();
     let image = Image::new(&sections);
-    let mut memory = vec![Slot::default(); SLOTS];
     println!("\n{name}: {} bytes", trace.len());
-    let packets = time(least, || packets(trace));
-    let theirs = library.map(|library| time(least, || library.packets(trace).unwrap_or(0)));
-    line("packets", trace, packets, theirs);
-    line("events", trace, time(least, || events(trace)), None);
-    line("query", trace, time(least, || query(trace)), None);
-    line("insns", trace, time(least, || insns(trace, image)), None);
+    let mut own = || packets(trace);
+    let mut libipt = library.map(|library| || library.packets(trace).unwrap_or(0));
+    let mut sides: Vec<Side<'_>> = vec![("", &mut own)];
+    sides.extend(libipt.as_mut().map(|libipt| ("libipt", libipt as &mut dyn FnMut() -> u64)));
+    compare("packets", trace, least, &mut sides);
+    // iptr-decoder calls back for each packet, and without a use for them most of its work is done by the compiler. So it
+    // is compared where there is no use for ours either.
+    let sides: &mut [Side<'_>] = &mut [("", &mut || counted(trace)), ("iptr", &mut || iptr(trace))];
+    compare("counted", trace, least, sides);
+    compare("events", trace, least, &mut [("", &mut || events(trace))]);
+    compare("query", trace, least, &mut [("", &mut || query(trace))]);
+    compare("insns", trace, least, &mut [("", &mut || insns(trace, image))]);
+    let mut memory = vec![Slot::default(); SLOTS];
     let mut decoder = BlockDecoder::new(trace, image, &mut memory);
-    let own = time(least, || {
+    let mut own = || {
         decoder.set_trace(trace);
         blocks(&mut decoder)
-    });
+    };
     let their_image = library.map(|library| library.image(files)).transpose()?;
-    let block_count = |image: &LibiptImage<'_>| image.blocks(trace).map_or(0, |(insns, _)| insns);
-    let theirs = their_image.as_ref().map(|image| time(least, || block_count(image)));
-    line("blocks", trace, own, theirs);
-    if let Some((_, count)) = theirs {
-        ensure!(count == own.1, "libipt has {count} instructions, our own blocks have {}", own.1);
+    let mut libipt = their_image.as_ref().map(|image| || image.blocks(trace).map_or(0, |(insns, _)| insns));
+    let mut sides: Vec<Side<'_>> = vec![("", &mut own)];
+    sides.extend(libipt.as_mut().map(|libipt| ("libipt", libipt as &mut dyn FnMut() -> u64)));
+    let counts = compare("blocks", trace, least, &mut sides);
+    if let [own, theirs] = counts[..] {
+        ensure!(own == theirs, "libipt has {theirs} instructions, our own blocks have {own}");
     }
     Ok(())
 }
 
-/// The median time of a run and what it counted.
-fn time(least: Duration, mut run: impl FnMut() -> u64) -> (f64, u64) {
+/// Whose decoder, and a run that counts what it decodes.
+type Side<'a> = (&'static str, &'a mut dyn FnMut() -> u64);
+
+/// Measures all sides in turn and prints them as multiples of the first; returns what they counted.
+fn compare(layer: &str, trace: &[u8], least: Duration, sides: &mut [Side<'_>]) -> Vec<u64> {
+    let mut best: Vec<_> = sides.iter().map(|_| (f64::MAX, 0)).collect();
     let begin = Instant::now();
-    let (mut times, mut count) = (vec![], 0);
-    while times.len() < 3 || begin.elapsed() < least {
-        let start = Instant::now();
-        count = black_box(run());
-        times.push(start.elapsed().as_secs_f64());
-    }
-    times.sort_by(f64::total_cmp);
-    (times[times.len() / 2], count)
-}
-
-fn line(layer: &str, trace: &[u8], own: (f64, u64), theirs: Option<(f64, u64)>) {
-    let mb_per_s = |seconds: f64| trace.len() as f64 / 1e6 / seconds;
-    let (seconds, count) = own;
-    let each = seconds * 1e9 / count.max(1) as f64;
-    print!("{layer:>8} {:>9.1} MB/s {count:>10} {each:>7.2} ns each", mb_per_s(seconds));
-    match theirs {
-        Some((other, count)) => {
-            println!("   libipt {:>8.1} MB/s {count:>10}   ratio {:.2}", mb_per_s(other), other / seconds);
+    let mut rounds = 0;
+    while rounds < 3 || begin.elapsed() < least * sides.len() as u32 {
+        for ((_, run), (seconds, count)) in sides.iter_mut().zip(&mut best) {
+            let start = Instant::now();
+            *count = black_box(run());
+            *seconds = start.elapsed().as_secs_f64().min(*seconds);
         }
-        None => println!(),
+        rounds += 1;
     }
+    let mb_per_s = |seconds: f64| trace.len() as f64 / 1e6 / seconds;
+    let (own, count) = best[0];
+    let each = own * 1e9 / count.max(1) as f64;
+    print!("{layer:>8} {:>9.1} MB/s {count:>10} {each:>7.2} ns each", mb_per_s(own));
+    for ((whose, _), (seconds, count)) in sides.iter().zip(&best).skip(1) {
+        print!("   {whose} {:>8.1} MB/s {count:>10}   ratio {:.2}", mb_per_s(*seconds), seconds / own);
+    }
+    println!();
+    best.iter().map(|(_, count)| *count).collect()
 }
 
+/// Every packet, handed out.
 fn packets(trace: &[u8]) -> u64 {
     let mut packets = Packets::new(trace);
     let mut count = 0;
     while packets.sync_forward().is_some() {
-        for packet in packets.by_ref() {
-            count += u64::from(black_box(packet).is_ok());
-        }
+        let _: Result<(), Error> = packets.visit(|_, packet| {
+            black_box(packet);
+            count += 1;
+        });
     }
     count
+}
+
+/// Every packet, checked and counted.
+fn counted(trace: &[u8]) -> u64 {
+    let mut packets = Packets::new(trace);
+    let mut count = 0;
+    while packets.sync_forward().is_some() {
+        let _: Result<(), Error> = packets.visit(|_, _| count += 1);
+    }
+    count
+}
+
+/// The same by iptr-decoder, up to the first error.
+fn iptr(trace: &[u8]) -> u64 {
+    let mut counter = PacketCounter::new();
+    let _: Result<(), DecoderError<PacketCounter>> =
+        iptr_decoder::decode(trace, DecodeOptions::default(), &mut counter);
+    counter.packet_count() as u64
 }
 
 fn events(trace: &[u8]) -> u64 {

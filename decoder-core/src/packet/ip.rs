@@ -31,10 +31,10 @@ const LOW_48: u64 = (1 << 48) - 1;
 pub enum Ip {
     /// IPBytes 0: no payload, the IP is out of context.
     Suppressed,
-    /// IPBytes 1: bits 15:0; the rest as in the last IP.
-    Update16(u16),
-    /// IPBytes 2: bits 31:0; the rest as in the last IP.
-    Update32(u32),
+    /// IPBytes 1: bits 15:0; the rest as in the last IP. Below 2^16, emitted modulo 2^16.
+    Update16(u64),
+    /// IPBytes 2: bits 31:0; the rest as in the last IP. Below 2^32, emitted modulo 2^32.
+    Update32(u64),
     /// IPBytes 3: bits 47:0, to be sign-extended. Held as in the packet: below 2^48, emitted modulo 2^48.
     SignExtend48(u64),
     /// IPBytes 4: bits 47:0; the rest as in the last IP. Below 2^48, emitted modulo 2^48.
@@ -61,8 +61,8 @@ impl Ip {
         let [first, payload @ ..] = bytes else { return Ok(None) };
         Ok(match (first >> 5, payload) {
             (0, _) => Some((Self::Suppressed, 1)),
-            (1, &[a, b, ..]) => Some((Self::Update16(u16::from_le_bytes([a, b])), 3)),
-            (2, &[a, b, c, d, ..]) => Some((Self::Update32(u32::from_le_bytes([a, b, c, d])), 5)),
+            (1, &[a, b, ..]) => Some((Self::Update16(u16::from_le_bytes([a, b]).into()), 3)),
+            (2, &[a, b, c, d, ..]) => Some((Self::Update32(u32::from_le_bytes([a, b, c, d]).into()), 5)),
             (3, &[a, b, c, d, e, f, ..]) => {
                 Some((Self::SignExtend48(u64::from_le_bytes([a, b, c, d, e, f, 0, 0])), 7))
             }
@@ -83,8 +83,8 @@ impl Ip {
     pub(super) fn emit(self, opcode: u8, out: &mut [u8]) -> Result<usize, EmitError> {
         let (payload, size) = match self {
             Self::Suppressed => (0, 0),
-            Self::Update16(low) => (u64::from(low), 2),
-            Self::Update32(low) => (u64::from(low), 4),
+            Self::Update16(low) => (low & 0xffff, 2),
+            Self::Update32(low) => (low & 0xffff_ffff, 4),
             Self::SignExtend48(low) | Self::Update48(low) => (low & LOW_48, 6),
             Self::Full(ip) => (ip, 8),
         };

@@ -24,6 +24,7 @@ mod cursor;
 mod emit;
 mod encoder;
 mod event_trace;
+mod fast;
 mod ip;
 mod mode;
 mod parse;

@@ -439,7 +439,7 @@ fn assert_re_emits(packet: &Packet, context: Reading) {
 }
 
 /// A sequence that looks random and is the same each time (xorshift64*).
-fn random() -> impl FnMut() -> u64 {
+pub(super) fn random() -> impl FnMut() -> u64 {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     move || {
         state ^= state >> 12;

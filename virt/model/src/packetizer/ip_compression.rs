@@ -17,9 +17,9 @@ impl LastIp {
         let same_above = |bits: u32| self.0.is_some_and(|last| last >> bits == ip >> bits);
         let low48 = ip & 0xffff_ffff_ffff;
         if same_above(16) {
-            Ip::Update16(ip as u16)
+            Ip::Update16(ip & 0xffff)
         } else if same_above(32) {
-            Ip::Update32(ip as u32)
+            Ip::Update32(ip & 0xffff_ffff)
         } else if ((ip << 16) as i64 >> 16) as u64 == ip {
             Ip::SignExtend48(low48)
         } else if same_above(48) {
