@@ -26,10 +26,10 @@ fn piece(u: &mut Unstructured<'_>, trace: &mut Vec<u8>, places: Places) -> Resul
         0 => trace.extend(u.arbitrary::<[u8; 4]>()?),
         1 => start(trace, places.ip(u)?),
         // What a trace holds most of.
-        2..=8 => put(trace, &Packet::Tip(Ip::Update16(places.ip(u)? as u16))),
+        2..=8 => put(trace, &Packet::Tip(Ip::Update16(places.ip(u)? & 0xffff))),
         9..=11 => {
-            put(trace, &Packet::Fup(Ip::Update16(places.ip(u)? as u16)));
-            let to = Ip::Update16(places.ip(u)? as u16);
+            put(trace, &Packet::Fup(Ip::Update16(places.ip(u)? & 0xffff)));
+            let to = Ip::Update16(places.ip(u)? & 0xffff);
             put(trace, &if u.arbitrary()? { Packet::Tip(to) } else { Packet::TipPgd(to) });
         }
         12 => trace.truncate(trace.len() - u.int_in_range(0..=trace.len().min(8))?),

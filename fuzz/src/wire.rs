@@ -28,11 +28,11 @@ impl Places {
     fn payload(self, u: &mut Unstructured<'_>) -> Result<Ip> {
         let ip = self.ip(u)?;
         let low_48 = ip & ((1 << 48) - 1);
-        // The casts cut the address down to the bytes that the form has.
+        // The masks cut the address down to the bytes that the form has.
         Ok(match u.int_in_range(0..=8)? {
             0 => Ip::Suppressed,
-            1..=4 => Ip::Update16(ip as u16),
-            5 => Ip::Update32(ip as u32),
+            1..=4 => Ip::Update16(ip & 0xffff),
+            5 => Ip::Update32(ip & 0xffff_ffff),
             6 => Ip::SignExtend48(low_48),
             7 => Ip::Update48(low_48),
             _ => Ip::Full(ip),
