@@ -65,7 +65,7 @@
 //! ```
 //!
 //! **Branch records** of the older Branch Trace Store describe the same flow ([`bts`]), and [`pebs`] are the samples that
-//! lie beside them in the Debug Store save area ([`ds`]).
+//! lie beside them in the Debug Store save area ([`ds`]). [`ibs`] are the samples of AMD's processors.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -78,6 +78,7 @@ pub mod error;
 pub mod event;
 pub mod flow;
 pub mod hash;
+pub mod ibs;
 pub mod image;
 pub mod insn;
 pub mod last_ip;

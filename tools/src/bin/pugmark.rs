@@ -1,7 +1,7 @@
 //! Decodes traces to totals, and measures how fast.
 
 use clap::{Parser, Subcommand};
-use pugmark_tools::pugmark::{bench, decode, pmc};
+use pugmark_tools::pugmark::{bench, decode, ibs, pmc};
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 use pugmark_tools::record::command as record;
 use std::{io, process::ExitCode};
@@ -21,6 +21,8 @@ enum Command {
     Bench(bench::Options),
     /// Program AMD's performance counters by libpfm's event names
     Pmc(pmc::Command),
+    /// Print samples of AMD's Instruction Based Sampling
+    Ibs(ibs::Options),
     /// Run a program and make a trace of it, on any processor
     #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
     Record(record::Command),
@@ -31,6 +33,7 @@ fn main() -> ExitCode {
         Command::Decode(options) => decode::run(&options),
         Command::Bench(options) => bench::run(&options),
         Command::Pmc(command) => pmc::run(&command),
+        Command::Ibs(options) => ibs::run(&options),
         #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
         Command::Record(options) => record::run(&options),
     };

@@ -14,6 +14,7 @@ pub mod bench;
 pub mod branches;
 pub mod code;
 pub mod decode;
+pub mod ibs;
 pub mod input;
 pub mod layers;
 pub mod options;

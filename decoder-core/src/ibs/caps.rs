@@ -1,0 +1,103 @@
+//! What CPUID says of the units.
+
+use super::Errata;
+
+/// CPUID `8000_001B` EAX: what the units can do. perf puts it in front of each raw sample.
+///
+/// Source: APM vol. 3, "CPUID Fn8000_001B_EAX Instruction-Based Sampling Capabilities"; the bits above 11 are in the
+/// PPRs of families 19h and 1Ah.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Caps(pub u32);
+
+impl Caps {
+    /// IBSFFV: the other bits mean something.
+    pub const VALID: Self = Self(1 << 0);
+    /// FetchSam: fetches are sampled.
+    pub const FETCH_SAM: Self = Self(1 << 1);
+    /// OpSam: ops are sampled.
+    pub const OP_SAM: Self = Self(1 << 2);
+    /// RdWrOpCnt: IbsOpCurCnt can be read and written.
+    pub const RD_WR_OP_CNT: Self = Self(1 << 3);
+    /// OpCnt: ops can be counted instead of cycles.
+    pub const OP_CNT: Self = Self(1 << 4);
+    /// BrnTrgt: there is IbsBrTarget.
+    pub const BRN_TRGT: Self = Self(1 << 5);
+    /// OpCntExt: the op counter and its period have 27 bits.
+    pub const OP_CNT_EXT: Self = Self(1 << 6);
+    /// RipInvalidChk: IbsRipInvalid means something.
+    pub const RIP_INVALID_CHK: Self = Self(1 << 7);
+    /// OpBrnFuse: IbsOpBrnFuse means something.
+    pub const OP_BRN_FUSE: Self = Self(1 << 8);
+    /// IbsFetchCtlExtd: there is IC_IBS_EXTD_CTL.
+    pub const FETCH_CTL_EXTD: Self = Self(1 << 9);
+    /// IbsOpData4: there is IbsOpData4.
+    pub const OP_DATA4: Self = Self(1 << 10);
+    /// IbsL3MissFiltering and the richer data source of Zen 4.
+    pub const ZEN4: Self = Self(1 << 11);
+    /// Loads below a latency can be left out.
+    pub const LD_LAT: Self = Self(1 << 12);
+    /// There are IbsOpCtl2 and IbsFetchCtl2, with their Dis bits.
+    pub const DIS: Self = Self(1 << 13);
+    /// Fetches below a latency can be left out.
+    pub const FETCH_LAT: Self = Self(1 << 14);
+    /// Samples can be left out by bit 63 of their address.
+    pub const BIT63: Self = Self(1 << 15);
+    /// Streaming stores and the remote socket are told.
+    pub const STRM_ST_RMT_SOCKET: Self = Self(1 << 16);
+
+    /// What a unit can do whose processor has no such leaf, or leaves [`Caps::VALID`] clear: early ones of family 10h.
+    pub const WITHOUT_LEAF: Self = Self(0b111);
+
+    /// From EAX, or what to assume where it says nothing.
+    #[must_use]
+    pub const fn from_eax(eax: u32) -> Self {
+        match eax & Self::VALID.0 {
+            0 => Self::WITHOUT_LEAF,
+            _ => Self(eax),
+        }
+    }
+
+    /// Whether all of `wanted` are there.
+    #[must_use]
+    pub const fn has(self, wanted: Self) -> bool {
+        self.0 & wanted.0 == wanted.0
+    }
+}
+
+/// The processor that took a sample: what its registers' bits mean.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Part {
+    /// Family, as displayed: the extended family is added.
+    pub family: u8,
+    /// Model, as displayed: with the extended model above the base model.
+    pub model: u8,
+    /// What its units can do.
+    pub caps: Caps,
+}
+
+impl Part {
+    /// The first processor that had these capabilities, for samples that come without family and model.
+    #[must_use]
+    pub const fn by_caps(caps: Caps) -> Self {
+        let (family, model) = if caps.has(Caps::ZEN4) {
+            (0x19, 0x10)
+        } else if caps.has(Caps::FETCH_CTL_EXTD) {
+            (0x17, 0x01)
+        } else if caps.has(Caps::OP_CNT_EXT) {
+            (0x15, 0x01)
+        } else {
+            (0x10, 0x02)
+        };
+        Self { family, model, caps }
+    }
+
+    /// What it does otherwise than the manual says.
+    #[must_use]
+    pub const fn errata(&self) -> Errata {
+        Errata::of(self.family, self.model)
+    }
+
+    pub(super) const fn is_zen(&self) -> bool {
+        self.family >= 0x17
+    }
+}

@@ -1,0 +1,172 @@
+//! What was sampled of a fetch.
+
+use super::{Caps, Errata, Part};
+
+/// The registers of the fetch unit, as they were when it had a sample. Those that a processor has not are 0.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct FetchRegisters {
+    /// IbsFetchCtl (`C001_1030`).
+    pub ctl: u64,
+    /// IbsFetchLinAd (`C001_1031`).
+    pub linear: u64,
+    /// IbsFetchPhysAd (`C001_1032`).
+    pub physical: u64,
+    /// IC_IBS_EXTD_CTL (`C001_103C`), where [`Caps::FETCH_CTL_EXTD`] says so.
+    pub extended: u64,
+}
+
+/// A sampled instruction fetch. What the processor says is not valid reads as `None`.
+///
+/// Source: BKDG 31116, "IBS Fetch Control Register"; PPR 56176, "IBS Fetch Control".
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct FetchSample {
+    part: Part,
+    registers: FetchRegisters,
+}
+
+/// The size of a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum PageSize {
+    /// 4 KiB.
+    K4,
+    /// 16 KiB: four neighbours in one entry.
+    K16,
+    /// 2 MiB.
+    M2,
+    /// 1 GiB.
+    G1,
+}
+
+impl FetchSample {
+    /// The sample in these registers; `None` where IbsFetchVal is clear, and there is none.
+    #[must_use]
+    pub const fn new(part: Part, registers: FetchRegisters) -> Option<Self> {
+        match registers.ctl >> 49 & 1 {
+            0 => None,
+            _ => Some(Self { part, registers }),
+        }
+    }
+
+    /// The registers.
+    #[must_use]
+    pub const fn registers(&self) -> &FetchRegisters {
+        &self.registers
+    }
+
+    /// The processor.
+    #[must_use]
+    pub const fn part(&self) -> &Part {
+        &self.part
+    }
+
+    /// The period, in completed fetches.
+    #[must_use]
+    pub const fn max_count(&self) -> u32 {
+        (self.field(0, 16) << 4) as u32
+    }
+
+    /// IbsFetchLat: clocks from the fetch's begin to its data, or to its end without data.
+    #[must_use]
+    pub const fn latency(&self) -> u16 {
+        self.field(32, 16) as u16
+    }
+
+    /// IbsFetchComp: the bytes went to the decoder; otherwise the fetch was given up.
+    #[must_use]
+    pub const fn completed(&self) -> bool {
+        self.bit(50)
+    }
+
+    /// IbsIcMiss: it missed the instruction cache. Not on processors with erratum 1238.
+    #[must_use]
+    pub const fn ic_miss(&self) -> Option<bool> {
+        self.bit_if(51, !self.part.errata().has(Errata::IC_MISS_INVALID))
+    }
+
+    /// IbsL1TlbPgSz: its page. Only where the physical address is valid.
+    #[must_use]
+    pub const fn page_size(&self) -> Option<PageSize> {
+        if !self.bit(52) {
+            return None;
+        }
+        match (self.field(53, 2), self.part.errata().has(Errata::L1_TLB_PAGE_SIZES)) {
+            (0, _) => Some(PageSize::K4),
+            (1, true) => Some(PageSize::K16),
+            (1, false) | (2, true) => Some(PageSize::M2),
+            (2, false) | (3, true) => Some(PageSize::G1),
+            _ => None,
+        }
+    }
+
+    /// IbsL1TlbMiss: it missed the first level of the instruction TLB.
+    #[must_use]
+    pub const fn l1_tlb_miss(&self) -> bool {
+        self.bit(55)
+    }
+
+    /// IbsL2TlbMiss: it missed the second level too. Only where it missed the first.
+    #[must_use]
+    pub const fn l2_tlb_miss(&self) -> Option<bool> {
+        self.bit_if(56, self.l1_tlb_miss())
+    }
+
+    /// IbsFetchL2Miss: it missed the L2. Only for a completed fetch, since family 17h.
+    #[must_use]
+    pub const fn l2_miss(&self) -> Option<bool> {
+        self.bit_if(58, self.completed() && self.part.is_zen())
+    }
+
+    /// IbsFetchOcMiss: it missed the op cache. Only for a completed fetch, since Zen 4.
+    #[must_use]
+    pub const fn oc_miss(&self) -> Option<bool> {
+        self.bit_if(60, self.completed() && self.part.caps.has(Caps::ZEN4))
+    }
+
+    /// IbsFetchL3Miss: it missed the L3. Only for a completed fetch that missed the L2, since Zen 4.
+    #[must_use]
+    pub const fn l3_miss(&self) -> Option<bool> {
+        self.bit_if(61, matches!(self.l2_miss(), Some(true)) && self.part.caps.has(Caps::ZEN4))
+    }
+
+    /// IbsFetchLinAd. Not where erratum 1197 made it 0.
+    #[must_use]
+    pub const fn linear_address(&self) -> Option<u64> {
+        match self.registers.linear {
+            0 if self.part.errata().has(Errata::FETCH_ADDRESS_ZERO) => None,
+            address => Some(address),
+        }
+    }
+
+    /// IbsFetchPhysAd. Only where IbsPhyAddrValid is set.
+    #[must_use]
+    pub const fn physical_address(&self) -> Option<u64> {
+        match self.bit(52) {
+            true => Some(self.registers.physical),
+            false => None,
+        }
+    }
+
+    /// IbsItlbRefillLat: clocks that the fetch waited for the TLB; 0 if it did not.
+    #[must_use]
+    pub const fn itlb_refill_latency(&self) -> Option<u16> {
+        match self.part.caps.has(Caps::FETCH_CTL_EXTD) {
+            true => Some(self.registers.extended as u16),
+            false => None,
+        }
+    }
+
+    const fn field(&self, at: u32, bits: u32) -> u64 {
+        self.registers.ctl >> at & ((1 << bits) - 1)
+    }
+
+    const fn bit(&self, at: u32) -> bool {
+        self.field(at, 1) == 1
+    }
+
+    const fn bit_if(&self, at: u32, valid: bool) -> Option<bool> {
+        match valid {
+            true => Some(self.bit(at)),
+            false => None,
+        }
+    }
+}

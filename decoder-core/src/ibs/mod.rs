@@ -1,0 +1,52 @@
+//! Instruction Based Sampling: what AMD's processors tell of one fetch or one op in many.
+//!
+//! ```
+//! use pugmark_decoder_core::ibs::{Caps, DataSource, Kind, OpRegisters, Part, Record, Records, Sample};
+//!
+//! // A load at 401000 that missed L1 and L2 and was answered by memory, as Linux' perf hands it out.
+//! let part = Part { family: 0x17, model: 0x31, caps: Caps(0x3ff) };
+//! let registers = OpRegisters {
+//!     ctl: 1 << 17 | 1 << 18 | 0x4000,
+//!     rip: 0x40_1000,
+//!     data: 1 << 38,
+//!     data2: 3,
+//!     data3: 1 | 1 << 7 | 1 << 20 | 300 << 32,
+//!     ..OpRegisters::default()
+//! };
+//! let mut buffer = [0; Record::MAX_BYTES];
+//! let len = Record { caps: part.caps, kind: Kind::Op(registers) }.emit(&mut buffer)?;
+//!
+//! let record = Records::new(&buffer[..len]).next().unwrap()?;
+//! let Some(Sample::Op(op)) = record.sample(part) else { panic!("no sample of an op") };
+//! let access = op.access().unwrap();
+//! assert_eq!((access.source(), access.miss_latency()), (Some(DataSource::Dram), Some(300)));
+//! // The processor says that it does not know the instruction, and that the data's address is not valid.
+//! assert_eq!((op.rip(), access.linear_address()), (None, None));
+//! # Ok::<(), pugmark_decoder_core::ibs::Error>(())
+//! ```
+//!
+//! A field that a processor has not, or that it says is not valid in this sample, is `None`: what a register holds in
+//! its place cannot be taken for a value.
+//!
+//! Source: APM vol. 2, Debug and Performance Resources, "Instruction-Based Sampling"; the registers in BKDG 31116
+//! (family 10h) and PPR 56176 (family 17h).
+
+mod access;
+mod caps;
+mod errata;
+mod error;
+mod fetch;
+mod op;
+mod record;
+mod source;
+#[cfg(test)]
+mod tests;
+
+pub use access::{Access, Dtlb};
+pub use caps::{Caps, Part};
+pub use errata::Errata;
+pub use error::{Error, ErrorKind};
+pub use fetch::{FetchRegisters, FetchSample, PageSize};
+pub use op::{Branch, OpCount, OpRegisters, OpSample};
+pub use record::{Kind, Record, Records, Sample};
+pub use source::{CacheState, DataSource};

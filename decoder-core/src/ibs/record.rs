@@ -1,0 +1,210 @@
+//! Samples as Linux' perf hands them out: `struct perf_ibs_data`.
+
+use super::{Caps, Error, ErrorKind, FetchRegisters, FetchSample, OpRegisters, OpSample, Part};
+
+/// A raw sample: a size of 32 bits, the capabilities in 32 bits, and the registers, each in 64 bits.
+///
+/// A fetch has IbsFetchCtl, IbsFetchLinAd, IbsFetchPhysAd, and IC_IBS_EXTD_CTL where [`Caps::FETCH_CTL_EXTD`] says so.
+/// An op has IbsOpCtl, IbsOpRip, IbsOpData, IbsOpData2, IbsOpData3, IbsDcLinAd, IbsDcPhysAd, then IbsBrTarget with
+/// [`Caps::BRN_TRGT`] and IbsOpData4 with [`Caps::OP_DATA4`]. The size is that of capabilities and registers, as
+/// `PERF_SAMPLE_RAW` has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// What the unit can do.
+    pub caps: Caps,
+    /// The registers.
+    pub kind: Kind,
+}
+
+/// The registers of one of the units.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Those of the fetch unit.
+    Fetch(FetchRegisters),
+    /// Those of the op unit.
+    Op(OpRegisters),
+}
+
+/// A sample of one of the units.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sample {
+    /// A fetch.
+    Fetch(FetchSample),
+    /// An op.
+    Op(OpSample),
+}
+
+const SIZE: usize = 4;
+const CAPS: usize = 4;
+const FETCH: usize = 3;
+const OP: usize = 7;
+const MOST: usize = OP + 2;
+
+impl Record {
+    /// The bytes of the longest.
+    pub const MAX_BYTES: usize = SIZE + CAPS + 8 * MOST;
+
+    /// Reads one from the front of `bytes`: with its size. Returns it and how many bytes it has.
+    ///
+    /// # Errors
+    ///
+    /// The bytes end within it, or its size is not one that it can have.
+    pub fn parse(bytes: &[u8]) -> Result<(Self, usize), ErrorKind> {
+        let truncated = |needed| ErrorKind::Truncated { bytes: bytes.len(), needed };
+        let (size, rest) = bytes.split_first_chunk().ok_or(truncated(SIZE))?;
+        let size = u32::from_le_bytes(*size);
+        let needed = SIZE.saturating_add(size as usize);
+        let raw = rest.get(..size as usize).ok_or(truncated(needed))?;
+        Ok((Self::parse_raw(raw)?, needed))
+    }
+
+    /// Reads the whole of `raw`: what `PERF_SAMPLE_RAW` has behind its size.
+    ///
+    /// # Errors
+    ///
+    /// It has not the length that a fetch or an op has with its capabilities.
+    pub fn parse_raw(raw: &[u8]) -> Result<Self, ErrorKind> {
+        let (caps, rest) =
+            raw.split_first_chunk().ok_or(ErrorKind::Truncated { bytes: raw.len(), needed: CAPS })?;
+        let caps = Caps(u32::from_le_bytes(*caps));
+        let (words, odd) = rest.as_chunks::<8>();
+        // A fetch with all has fewer registers than an op with the least.
+        let kind = match words.len() {
+            n if n == fetch_words(caps) && odd.is_empty() => Kind::Fetch(fetch(words)),
+            n if n == op_words(caps) && odd.is_empty() => Kind::Op(op(caps, words)),
+            _ => return Err(ErrorKind::Size { size: raw.len() as u32, caps: caps.0 }),
+        };
+        Ok(Self { caps, kind })
+    }
+
+    /// Writes it to the front of `out`, with its size, and returns how many bytes it has. Registers that the
+    /// capabilities deny are left out.
+    ///
+    /// # Errors
+    ///
+    /// There is no room for it.
+    pub fn emit(&self, out: &mut [u8]) -> Result<usize, Error> {
+        let (words, count) = match &self.kind {
+            Kind::Fetch(fetch) => (fetch_array(fetch), fetch_words(self.caps)),
+            Kind::Op(op) => (op_array(self.caps, op), op_words(self.caps)),
+        };
+        let needed = SIZE + CAPS + 8 * count;
+        let bytes = out.len();
+        let truncated = Error { offset: 0, kind: ErrorKind::Truncated { bytes, needed } };
+        let out = out.get_mut(..needed).ok_or(truncated)?;
+        let (head, rest) = out.split_at_mut(SIZE + CAPS);
+        let (size, caps) = head.split_at_mut(SIZE);
+        size.copy_from_slice(&((needed - SIZE) as u32).to_le_bytes());
+        caps.copy_from_slice(&self.caps.0.to_le_bytes());
+        for (place, word) in rest.chunks_exact_mut(8).zip(words) {
+            place.copy_from_slice(&word.to_le_bytes());
+        }
+        Ok(needed)
+    }
+
+    /// The sample; `None` where the registers have none. The capabilities are those of the record, family and model
+    /// those of `part`.
+    #[must_use]
+    pub const fn sample(&self, part: Part) -> Option<Sample> {
+        let part = Part { caps: self.caps, ..part };
+        match self.kind {
+            Kind::Fetch(registers) => match FetchSample::new(part, registers) {
+                Some(sample) => Some(Sample::Fetch(sample)),
+                None => None,
+            },
+            Kind::Op(registers) => match OpSample::new(part, registers) {
+                Some(sample) => Some(Sample::Op(sample)),
+                None => None,
+            },
+        }
+    }
+}
+
+impl From<&Sample> for Record {
+    fn from(sample: &Sample) -> Self {
+        match sample {
+            Sample::Fetch(fetch) => Self { caps: fetch.part().caps, kind: Kind::Fetch(*fetch.registers()) },
+            Sample::Op(op) => Self { caps: op.part().caps, kind: Kind::Op(*op.registers()) },
+        }
+    }
+}
+
+/// Raw samples, one behind the other. After an error there are no more: nothing says where the next begins.
+#[derive(Clone, Debug)]
+pub struct Records<'a> {
+    bytes: &'a [u8],
+    offset: usize,
+}
+
+impl<'a> Records<'a> {
+    /// Those in `bytes`.
+    #[must_use]
+    pub const fn new(bytes: &'a [u8]) -> Self {
+        Self { bytes, offset: 0 }
+    }
+
+    /// Where the next one begins.
+    #[must_use]
+    pub const fn offset(&self) -> usize {
+        self.offset
+    }
+}
+
+impl Iterator for Records<'_> {
+    type Item = Result<Record, Error>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.bytes.is_empty() {
+            return None;
+        }
+        match Record::parse(self.bytes) {
+            Ok((record, bytes)) => {
+                self.bytes = self.bytes.get(bytes..).unwrap_or_default();
+                self.offset += bytes;
+                Some(Ok(record))
+            }
+            Err(kind) => {
+                self.bytes = &[];
+                Some(Err(Error { offset: self.offset, kind }))
+            }
+        }
+    }
+}
+
+const fn fetch_words(caps: Caps) -> usize {
+    FETCH + caps.has(Caps::FETCH_CTL_EXTD) as usize
+}
+
+const fn op_words(caps: Caps) -> usize {
+    OP + caps.has(Caps::BRN_TRGT) as usize + caps.has(Caps::OP_DATA4) as usize
+}
+
+fn word(words: &[[u8; 8]], n: usize) -> u64 {
+    words.get(n).map_or(0, |bytes| u64::from_le_bytes(*bytes))
+}
+
+fn fetch(words: &[[u8; 8]]) -> FetchRegisters {
+    let [ctl, linear, physical, extended] = [0, 1, 2, 3].map(|n| word(words, n));
+    FetchRegisters { ctl, linear, physical, extended }
+}
+
+fn fetch_array(fetch: &FetchRegisters) -> [u64; MOST] {
+    [fetch.ctl, fetch.linear, fetch.physical, fetch.extended, 0, 0, 0, 0, 0]
+}
+
+fn op(caps: Caps, words: &[[u8; 8]]) -> OpRegisters {
+    let [ctl, rip, data, data2, data3, dc_linear, dc_physical] =
+        [0, 1, 2, 3, 4, 5, 6].map(|n| word(words, n));
+    let has_target = caps.has(Caps::BRN_TRGT);
+    let br_target = if has_target { word(words, OP) } else { 0 };
+    let data4 = if caps.has(Caps::OP_DATA4) { word(words, OP + usize::from(has_target)) } else { 0 };
+    OpRegisters { ctl, rip, data, data2, data3, dc_linear, dc_physical, br_target, data4 }
+}
+
+fn op_array(caps: Caps, op: &OpRegisters) -> [u64; MOST] {
+    let (first, second) = match caps.has(Caps::BRN_TRGT) {
+        true => (op.br_target, op.data4),
+        false => (op.data4, 0),
+    };
+    [op.ctl, op.rip, op.data, op.data2, op.data3, op.dc_linear, op.dc_physical, first, second]
+}

@@ -1,0 +1,565 @@
+//! Samples against the manuals' tables.
+
+extern crate std;
+
+use super::*;
+use std::{string::ToString, vec::Vec};
+
+const BARCELONA: Part = Part { family: 0x10, model: 0x02, caps: Caps(0x7) };
+const BULLDOZER: Part = Part { family: 0x15, model: 0x01, caps: Caps(0xff) };
+const ZEN2: Part = Part { family: 0x17, model: 0x31, caps: Caps(0x3ff) };
+const ZEN3: Part = Part { family: 0x19, model: 0x01, caps: Caps(0x3ff) };
+const ZEN4: Part = Part { family: 0x19, model: 0x11, caps: Caps(0xbff) };
+const ZEN5: Part = Part { family: 0x1a, model: 0x02, caps: Caps(0x1_ffff) };
+
+const FETCH_VAL: u64 = 1 << 49;
+const OP_VAL: u64 = 1 << 18;
+
+fn fetch(part: Part, ctl: u64) -> FetchSample {
+    let registers = FetchRegisters { ctl: ctl | FETCH_VAL, linear: 0x11, physical: 0x22, extended: 0x1_0033 };
+    FetchSample::new(part, registers).unwrap()
+}
+
+fn op(part: Part, registers: OpRegisters) -> OpSample {
+    OpSample::new(part, OpRegisters { ctl: registers.ctl | OP_VAL, ..registers }).unwrap()
+}
+
+fn data(part: Part, data: u64) -> OpSample {
+    op(part, OpRegisters { rip: 0x44, data, br_target: 0x55, data4: 0x66, ..OpRegisters::default() })
+}
+
+fn memory(part: Part, data2: u64, data3: u64) -> OpSample {
+    op(part, OpRegisters { data2, data3, dc_linear: 0x77, dc_physical: 0x88, ..OpRegisters::default() })
+}
+
+#[test]
+fn registers_without_a_sample_have_none() {
+    assert_eq!(FetchSample::new(ZEN2, FetchRegisters { ctl: !FETCH_VAL, ..Default::default() }), None);
+    assert_eq!(OpSample::new(ZEN2, OpRegisters { ctl: !OP_VAL, ..Default::default() }), None);
+}
+
+#[test]
+fn fields_of_a_fetch_are_where_the_manual_has_them() {
+    let sample = fetch(ZEN2, 0x1234_0000_8765);
+    assert_eq!((sample.max_count(), sample.latency()), (0x8_7650, 0x1234));
+    // Bit, and what becomes true with it alone.
+    type Row = (u32, fn(&FetchSample) -> bool);
+    let rows: [Row; 3] = [
+        (50, FetchSample::completed),
+        (51, |sample| sample.ic_miss() == Some(true)),
+        (55, FetchSample::l1_tlb_miss),
+    ];
+    for (bit, read) in rows {
+        assert!(read(&fetch(ZEN2, 1 << bit)), "{bit}");
+        assert!(!read(&fetch(ZEN2, !(1 << bit))), "{bit}");
+    }
+}
+
+#[test]
+fn fields_of_a_fetch_are_readable_only_where_they_are_valid() {
+    type Row = (Part, u64, fn(&FetchSample) -> Option<bool>, Option<bool>);
+    let (comp, l1_tlb, l2) = (1 << 50, 1 << 55, 1 << 58);
+    let rows: [Row; 16] = [
+        (ZEN2, 1 << 56, FetchSample::l2_tlb_miss, None),
+        (ZEN2, l1_tlb, FetchSample::l2_tlb_miss, Some(false)),
+        (ZEN2, l1_tlb | 1 << 56, FetchSample::l2_tlb_miss, Some(true)),
+        (ZEN2, l2, FetchSample::l2_miss, None),
+        (ZEN2, comp, FetchSample::l2_miss, Some(false)),
+        (ZEN2, comp | l2, FetchSample::l2_miss, Some(true)),
+        (BULLDOZER, comp | l2, FetchSample::l2_miss, None),
+        (ZEN2, comp | 1 << 60, FetchSample::oc_miss, None),
+        (ZEN4, comp | 1 << 60, FetchSample::oc_miss, Some(true)),
+        (ZEN4, 1 << 60, FetchSample::oc_miss, None),
+        (ZEN4, comp | l2 | 1 << 61, FetchSample::l3_miss, Some(true)),
+        (ZEN4, comp | l2, FetchSample::l3_miss, Some(false)),
+        (ZEN4, comp | 1 << 61, FetchSample::l3_miss, None),
+        (ZEN2, comp | l2 | 1 << 61, FetchSample::l3_miss, None),
+        (ZEN4, 1 << 51, FetchSample::ic_miss, Some(true)),
+        (ZEN3, 1 << 51, FetchSample::ic_miss, None),
+    ];
+    for (part, ctl, read, expected) in rows {
+        assert_eq!(read(&fetch(part, ctl)), expected, "{part:?} {ctl:#x}");
+    }
+    for (ctl, physical) in [(1 << 52, Some(0x22)), (!(1 << 52), None)] {
+        assert_eq!(fetch(ZEN2, ctl).physical_address(), physical);
+    }
+    assert_eq!(fetch(ZEN2, 0).itlb_refill_latency(), Some(0x33));
+    assert_eq!(fetch(BULLDOZER, 0).itlb_refill_latency(), None);
+}
+
+#[test]
+fn page_sizes_are_those_of_the_processor() {
+    let valid = 1 << 52;
+    use PageSize::{G1, K4, K16, M2};
+    for (part, sizes) in
+        [(ZEN2, [Some(K4), Some(M2), Some(G1), None]), (ZEN3, [Some(K4), Some(K16), Some(M2), Some(G1)])]
+    {
+        for (n, size) in (0..).zip(sizes) {
+            assert_eq!(fetch(part, valid | n << 53).page_size(), size, "{part:?} {n}");
+            assert_eq!(fetch(part, n << 53).page_size(), None);
+        }
+    }
+}
+
+#[test]
+fn a_fetch_at_zero_is_no_address_with_erratum_1197() {
+    let at = |part, linear| {
+        let registers = FetchRegisters { ctl: FETCH_VAL, linear, ..FetchRegisters::default() };
+        FetchSample::new(part, registers).unwrap().linear_address()
+    };
+    for (part, linear, expected) in
+        [(ZEN3, 0, None), (ZEN3, 0x11, Some(0x11)), (ZEN4, 0, Some(0)), (ZEN2, 0, Some(0))]
+    {
+        assert_eq!(at(part, linear), expected, "{part:?}");
+    }
+}
+
+#[test]
+fn a_period_has_the_width_and_the_unit_of_the_processor() {
+    let ctl = 0x7f << 20 | 0xffff | 1 << 19 | 0xffff_ffff << 32;
+    for (part, period, unit, count) in [
+        (BARCELONA, 0xf_fff0, OpCount::Cycles, None),
+        (BULLDOZER, 0x7ff_fff0, OpCount::Dispatched, Some(0x7ff_ffff)),
+        (Part { caps: Caps(0xbf), ..BULLDOZER }, 0xf_fff0, OpCount::Dispatched, Some(0xf_ffff)),
+    ] {
+        let sample = op(part, OpRegisters { ctl, ..OpRegisters::default() });
+        assert_eq!((sample.max_count(), sample.counts(), sample.current_count()), (period, unit, count));
+    }
+    let none = op(BULLDOZER, OpRegisters::default());
+    assert_eq!((none.max_count(), none.counts(), none.current_count()), (0, OpCount::Cycles, Some(0)));
+}
+
+#[test]
+fn what_was_executed_is_readable_only_where_it_is_valid() {
+    type Row = (Part, u64, fn(&OpSample) -> Option<bool>, Option<bool>);
+    let branch = 1 << 37;
+    let rows: [Row; 9] = [
+        (ZEN2, 1 << 40, OpSample::microcode, Some(true)),
+        (BULLDOZER, 1 << 40, OpSample::microcode, None),
+        (BULLDOZER, 1 << 32, OpSample::resync, Some(true)),
+        (BULLDOZER, !(1 << 32), OpSample::resync, Some(false)),
+        (ZEN2, 1 << 32, OpSample::resync, None),
+        (BARCELONA, branch | 1 << 33, OpSample::mispredicted_return, Some(true)),
+        (BARCELONA, branch, OpSample::mispredicted_return, Some(false)),
+        (BARCELONA, 1 << 33, OpSample::mispredicted_return, None),
+        (ZEN2, branch | 1 << 33, OpSample::mispredicted_return, None),
+    ];
+    for (part, bits, read, expected) in rows {
+        assert_eq!(read(&data(part, bits)), expected, "{part:?} {bits:#x}");
+    }
+    let sample = data(ZEN2, 0x1234_5678);
+    assert_eq!((sample.completion_to_retire(), sample.tag_to_retire()), (0x5678, 0x1234));
+    // (processor, IbsRipInvalid, address)
+    for (part, bits, rip) in [(ZEN2, 0, Some(0x44)), (ZEN2, 1 << 38, None), (BARCELONA, 1 << 38, Some(0x44))]
+    {
+        assert_eq!(data(part, bits).rip(), rip);
+    }
+    assert_eq!((data(ZEN2, 0).data4(), data(ZEN5, 0).data4()), (None, Some(0x66)));
+}
+
+#[test]
+fn a_branch_is_one_that_retired() {
+    let retired = 1 << 37;
+    let none = Branch {
+        taken: false,
+        mispredicted: false,
+        is_return: false,
+        fused: Some(false),
+        target: Some(0x55),
+    };
+    for (part, bits, expected) in [
+        (ZEN2, !retired, None),
+        (ZEN2, retired, Some(none)),
+        (ZEN2, retired | 1 << 34, Some(Branch { is_return: true, ..none })),
+        (ZEN2, retired | 1 << 35, Some(Branch { taken: true, ..none })),
+        (ZEN2, retired | 1 << 36, Some(Branch { mispredicted: true, ..none })),
+        (ZEN2, retired | 1 << 39, Some(Branch { fused: Some(true), ..none })),
+        (BULLDOZER, retired | 1 << 39, Some(Branch { fused: None, target: None, ..none })),
+        (Part { model: 0x10, ..BULLDOZER }, retired, Some(Branch { fused: None, ..none })),
+        (BARCELONA, retired, Some(Branch { fused: None, target: None, ..none })),
+    ] {
+        assert_eq!(data(part, bits).branch(), expected, "{part:?} {bits:#x}");
+    }
+    let nowhere = op(ZEN2, OpRegisters { data: retired, ..OpRegisters::default() });
+    assert_eq!(nowhere.branch().unwrap().target, None);
+}
+
+#[test]
+fn an_access_is_a_load_or_a_store() {
+    for (bits, expected) in [
+        (0, None),
+        (!0b11, None),
+        (1, Some((true, false))),
+        (2, Some((false, true))),
+        (3, Some((true, true))),
+    ] {
+        let sample = memory(ZEN2, 0, bits);
+        assert_eq!(sample.access().map(|access| (access.is_load(), access.is_store())), expected);
+    }
+}
+
+#[test]
+fn bits_of_an_access_are_readable_only_where_they_are_valid() {
+    type Row = (Part, u64, fn(Access<'_>) -> Option<bool>, Option<bool>);
+    let (load, store, miss, uc) = (1, 2, 1 << 7, 1 << 14);
+    let rows: [Row; 34] = [
+        (ZEN2, load | 1 << 21, |access| access.software_prefetch(), Some(true)),
+        (BULLDOZER, load | 1 << 21, |access| access.software_prefetch(), None),
+        (ZEN2, load | miss, |access| access.dc_miss(), Some(true)),
+        (ZEN2, load, |access| access.dc_miss(), Some(false)),
+        (ZEN2, load | miss | uc, |access| access.dc_miss(), None),
+        (ZEN2, load | miss | 1 << 20, |access| access.l2_miss(), Some(true)),
+        (ZEN2, store | miss, |access| access.l2_miss(), Some(false)),
+        (ZEN2, load | 1 << 20, |access| access.l2_miss(), None),
+        (BULLDOZER, load | miss | 1 << 20, |access| access.l2_miss(), None),
+        (ZEN3, load | miss | 1 << 20, |access| access.l2_miss(), Some(true)),
+        (ZEN3, load | miss | 1 << 20 | 1 << 21, |access| access.l2_miss(), None),
+        (ZEN3, load | miss | 1 << 20 | 1 << 16, |access| access.l2_miss(), None),
+        (ZEN4, load | miss | 1 << 20 | 1 << 16, |access| access.l2_miss(), Some(true)),
+        (ZEN2, load | 1 << 8, |access| Some(access.misaligned()), Some(true)),
+        (ZEN2, load | 1 << 13, |access| Some(access.write_combining()), Some(true)),
+        (ZEN2, load | 1 << 13, |access| Some(access.uncacheable()), Some(false)),
+        (ZEN2, load | uc, |access| Some(access.uncacheable()), Some(true)),
+        (ZEN2, load | 1 << 15, |access| Some(access.locked()), Some(true)),
+        (BULLDOZER, load | 1 << 9, |access| access.load_bank_conflict(), Some(true)),
+        (BULLDOZER, store | 1 << 9, |access| access.load_bank_conflict(), None),
+        (ZEN2, load | 1 << 9, |access| access.load_bank_conflict(), None),
+        (BARCELONA, load | 1 << 10, |access| access.store_bank_conflict(), Some(true)),
+        (ZEN2, load | 1 << 10, |access| access.store_bank_conflict(), None),
+        (BARCELONA, load | 1 << 11, |access| access.store_to_load_forwarded(), Some(true)),
+        (ZEN2, load | 1 << 11, |access| access.store_to_load_forwarded(), None),
+        (BARCELONA, load | 1 << 12, |access| access.store_to_load_cancelled(), Some(true)),
+        (BARCELONA, store | 1 << 12, |access| access.store_to_load_cancelled(), None),
+        (BARCELONA, load | miss | 1 << 16, |access| access.mab_hit(), Some(true)),
+        (BULLDOZER, load | 1 << 16, |access| access.mab_hit(), None),
+        (ZEN2, load | miss | 1 << 16, |access| access.mab_hit(), None),
+        (ZEN2, load | 1 << 16, |access| access.miss_without_mab(), Some(true)),
+        (BULLDOZER, load | 1 << 16, |access| access.miss_without_mab(), None),
+        (ZEN2, load, |access| access.streaming_store(), None),
+        (ZEN4, store, |access| access.streaming_store(), None),
+    ];
+    for (part, bits, read, expected) in rows {
+        let sample = memory(part, 0, bits);
+        assert_eq!(read(sample.access().unwrap()), expected, "{part:?} {bits:#x}");
+    }
+    for (bits, linear, physical) in
+        [(0, None, None), (1 << 17, Some(0x77), None), (1 << 18, None, Some(0x88))]
+    {
+        let sample = memory(ZEN2, 0, bits | load);
+        let access = sample.access().unwrap();
+        assert_eq!((access.linear_address(), access.physical_address()), (linear, physical));
+    }
+}
+
+#[test]
+fn a_translation_is_told_with_its_level_and_page() {
+    let (valid, l1_miss, l2_miss) = (1 << 17, 1 << 2, 1 << 3);
+    use PageSize::{G1, K4, M2};
+    for (bits, expected) in [
+        (0, None),
+        (valid, Some(Dtlb::L1(K4))),
+        (valid | l2_miss | 1 << 4, Some(Dtlb::L1(M2))),
+        (valid | 1 << 5, Some(Dtlb::L1(G1))),
+        (valid | l1_miss | 1 << 4, Some(Dtlb::L2(K4))),
+        (valid | l1_miss | 1 << 6, Some(Dtlb::L2(M2))),
+        (valid | l1_miss | 1 << 19, Some(Dtlb::L2(G1))),
+        (valid | l1_miss | l2_miss | 1 << 6, Some(Dtlb::Miss)),
+    ] {
+        let sample = memory(ZEN2, 0, 1 | bits);
+        assert_eq!(sample.access().unwrap().dtlb(), expected, "{bits:#x}");
+    }
+}
+
+#[test]
+fn numbers_of_an_access_are_readable_only_where_they_are_valid() {
+    type Row = (Part, u64, fn(Access<'_>) -> Option<u32>, Option<u32>);
+    let (load, store, miss, l1_miss, lin) = (1, 2, 1 << 7, 1 << 2, 1 << 17);
+    let latency: fn(Access<'_>) -> Option<u32> = |access| access.miss_latency().map(u32::from);
+    let refill: fn(Access<'_>) -> Option<u32> = |access| access.tlb_refill_latency().map(u32::from);
+    let requests: fn(Access<'_>) -> Option<u32> = |access| access.open_requests().map(u32::from);
+    let rows: [Row; 17] = [
+        (ZEN2, load, |access| access.bytes(), None),
+        (ZEN2, load | 1 << 22, |access| access.bytes(), Some(1)),
+        (ZEN2, store | 6 << 22, |access| access.bytes(), Some(32)),
+        (BULLDOZER, load | 6 << 22, |access| access.bytes(), None),
+        (BARCELONA, load | miss | 0x1234 << 32, latency, Some(0x1234)),
+        (BARCELONA, store | miss | 0x1234 << 32, latency, None),
+        (BARCELONA, load | 0x1234 << 32, latency, None),
+        (ZEN2, load | miss | 1 << 21 | 0x1234 << 32, latency, None),
+        (ZEN2, load | lin | l1_miss | 0x4321 << 48, refill, Some(0x4321)),
+        (ZEN2, load | lin | 0x4321 << 48, refill, None),
+        (BULLDOZER, load | lin | l1_miss | 0x4321 << 48, refill, None),
+        (ZEN2, load | miss | 0x2a << 26, requests, Some(0x2a)),
+        (ZEN2, store | miss | 0x2a << 26, requests, None),
+        (ZEN2, load | 0x2a << 26, requests, None),
+        (BULLDOZER, load | miss | 0x2a << 26, requests, None),
+        (ZEN3, load | miss | 0x2a << 26, requests, Some(0x2a)),
+        (ZEN3, load | miss | 1 << 16 | 0x2a << 26, requests, None),
+    ];
+    for (part, bits, read, expected) in rows {
+        let sample = memory(part, 0, bits);
+        assert_eq!(read(sample.access().unwrap()), expected, "{part:?} {bits:#x}");
+    }
+}
+
+#[test]
+fn each_family_has_its_own_encoding_of_the_source() {
+    use DataSource::*;
+    let r = |n| Some(Reserved(n));
+    let northbridge = [None, Some(LocalL3), Some(NodeCache), Some(Dram), r(4), r(5), r(6), Some(Io)];
+    let zen = [None, r(1), Some(NodeCache), Some(Dram), Some(RemoteCache), r(5), r(6), Some(Io)];
+    let bits = 1 | 1 << 7 | 1 << 20;
+    for (part, sources) in [(BARCELONA, northbridge), (BULLDOZER, northbridge), (ZEN2, zen), (ZEN3, zen)] {
+        for (n, source) in (0..).zip(sources) {
+            // The high bits of the source are not there yet.
+            let sample = memory(part, n | 0b11 << 6, bits);
+            assert_eq!(sample.access().unwrap().source(), source, "{part:?} {n}");
+        }
+    }
+    for n in 0..32 {
+        let source = match n {
+            0 => None,
+            1 => Some(LocalL3),
+            2 => Some(NodeCache),
+            3 => Some(Dram),
+            5 => Some(RemoteCache),
+            6 => Some(LongLatencyDimm),
+            7 => Some(Io),
+            8 => Some(ExtensionMemory),
+            12 => Some(PeerMemory),
+            n => r(n as u8),
+        };
+        let sample = memory(ZEN4, n & 7 | (n & 0x18) << 3, bits);
+        assert_eq!(sample.access().unwrap().source(), source, "{n}");
+    }
+}
+
+#[test]
+fn a_source_is_that_of_a_load_that_missed() {
+    let (load, store, miss, l2) = (1, 2, 1 << 7, 1 << 20);
+    for (part, bits, valid) in [
+        (ZEN2, load | miss | l2, true),
+        (ZEN2, load | miss, false),
+        (ZEN2, load | l2, false),
+        (ZEN2, store | miss | l2, false),
+        (ZEN2, load | miss | l2 | 1 << 14, false),
+        (BARCELONA, load | miss, true),
+        (BARCELONA, load, false),
+        (ZEN3, load | miss | l2, true),
+        (ZEN3, load | miss | l2 | 1 << 16, false),
+        (ZEN3, load | miss | l2 | 1 << 21, false),
+        (ZEN4, load | miss | l2 | 1 << 21, true),
+    ] {
+        let sample = memory(part, 3, bits);
+        let access = sample.access().unwrap();
+        assert_eq!(access.source(), valid.then_some(DataSource::Dram), "{part:?} {bits:#x}");
+        assert_eq!(access.remote_node(), valid.then_some(false));
+    }
+}
+
+#[test]
+fn what_goes_with_a_source_is_readable_only_with_it() {
+    use CacheState::{Modified, Owned};
+    let bits = 3 | 1 << 7 | 1 << 20;
+    // (processor, IbsOpData2, state, remote node, remote socket, streaming store)
+    for (part, data2, state, node, socket, stream) in [
+        (BARCELONA, 2, Some(Modified), Some(false), None, None),
+        (BARCELONA, 2 | 1 << 5 | 1 << 4, Some(Owned), Some(true), None, None),
+        (BARCELONA, 1, None, Some(false), None, None),
+        (ZEN2, 3 | 1 << 5, None, Some(false), None, None),
+        (ZEN2, 4 | 1 << 5, None, Some(false), None, None),
+        (ZEN4, 1 | 1 << 5, Some(Owned), Some(false), None, None),
+        (ZEN4, 5, Some(Modified), Some(false), None, None),
+        (ZEN5, 3 | 1 << 9, None, Some(false), Some(true), Some(false)),
+        (ZEN5, 3 | 1 << 8, None, Some(false), Some(false), Some(true)),
+        (ZEN5, 1 << 4 | 1 << 5 | 1 << 9, None, None, None, Some(false)),
+    ] {
+        let sample = memory(part, data2, bits);
+        let access = sample.access().unwrap();
+        let read =
+            (access.cache_state(), access.remote_node(), access.remote_socket(), access.streaming_store());
+        assert_eq!(read, (state, node, socket, stream), "{part:?} {data2:#x}");
+    }
+}
+
+#[test]
+fn errata_belong_to_their_families_and_models() {
+    // Each erratum, and the first and the last model of each family that has it.
+    type Row = (Errata, &'static [(u8, u8, u8)]);
+    let rows: [Row; 10] = [
+        (Errata::LATE_OP_INTERRUPT, &[(0x10, 0, 0xff)]),
+        (Errata::INACCURATE_MAB_AND_TARGET, &[(0x15, 0, 0x0f)]),
+        (Errata::STICKY_DATA3, &[(0x15, 0, 0x1f)]),
+        (Errata::FETCH_COUNT_QUIRK, &[(0x15, 0x10, 0x1f)]),
+        (Errata::FETCH_COUNT_RESET, &[(0x16, 0, 0xff), (0x17, 0, 0xff), (0x18, 0, 0xff)]),
+        (Errata::LOCKED, &[(0x17, 0, 0x1f)]),
+        (Errata::FETCH_ADDRESS_ZERO, &[(0x19, 0, 0x0f)]),
+        (Errata::IC_MISS_INVALID, &[(0x19, 0, 0x0f)]),
+        (Errata::DATA2_INVALID, &[(0x19, 0, 0x0f)]),
+        (Errata::L1_TLB_PAGE_SIZES, &[(0x19, 0, 0x0f)]),
+    ];
+    for (erratum, parts) in rows {
+        for family in 0..=u8::MAX {
+            for model in 0..=u8::MAX {
+                let expected =
+                    parts.iter().any(|&(f, first, last)| f == family && (first..=last).contains(&model));
+                let has = Errata::of(family, model).has(erratum);
+                assert_eq!(has, expected, "{erratum:?} {family:#x} {model:#x}");
+            }
+        }
+    }
+}
+
+#[test]
+fn capabilities_that_say_nothing_are_those_of_the_first_units() {
+    assert_eq!(Caps::from_eax(0x3ff), Caps(0x3ff));
+    assert_eq!(Caps::from_eax(0x3fe), Caps(0x7));
+    assert_eq!(Caps::from_eax(0), Caps(0x7));
+    for (caps, family) in [(0x7, 0x10), (0xff, 0x15), (0x3ff, 0x17), (0xbff, 0x19)] {
+        assert_eq!(Part::by_caps(Caps(caps)).family, family);
+    }
+}
+
+/// Capabilities, what perf writes with them: size, then the numbers of the registers.
+const LAYOUTS: [(u32, u32, &[u8]); 6] = [
+    (0x07, 28, &[1, 2, 3]),
+    (0x3ff, 36, &[1, 2, 3, 4]),
+    (0x07, 60, &[5, 6, 7, 8, 9, 10, 11]),
+    (0x3ff, 68, &[5, 6, 7, 8, 9, 10, 11, 12]),
+    (0x407, 68, &[5, 6, 7, 8, 9, 10, 11, 13]),
+    (0x7ff, 76, &[5, 6, 7, 8, 9, 10, 11, 12, 13]),
+];
+
+fn bytes(caps: u32, size: u32, registers: &[u8]) -> Vec<u8> {
+    let mut bytes = [size.to_le_bytes(), caps.to_le_bytes()].concat();
+    for &n in registers {
+        bytes.extend_from_slice(&[n, 0, 0, 0, 0, 0, 0, 0x80 | n]);
+    }
+    bytes
+}
+
+#[test]
+fn raw_samples_are_read_and_written_as_perf_has_them() {
+    for (caps, size, registers) in LAYOUTS {
+        let raw = bytes(caps, size, registers);
+        let (record, len) = Record::parse(&raw).unwrap();
+        assert_eq!((len, record.caps), (raw.len(), Caps(caps)));
+        let value = |n: u8| match registers.contains(&n) {
+            true => u64::from(n) | u64::from(0x80 | n) << 56,
+            false => 0,
+        };
+        let expected = match registers[0] {
+            1 => Kind::Fetch(FetchRegisters {
+                ctl: value(1),
+                linear: value(2),
+                physical: value(3),
+                extended: value(4),
+            }),
+            _ => Kind::Op(OpRegisters {
+                ctl: value(5),
+                rip: value(6),
+                data: value(7),
+                data2: value(8),
+                data3: value(9),
+                dc_linear: value(10),
+                dc_physical: value(11),
+                br_target: value(12),
+                data4: value(13),
+            }),
+        };
+        assert_eq!(record.kind, expected);
+        let mut out = [0xa5; Record::MAX_BYTES + 1];
+        assert_eq!(record.emit(&mut out), Ok(len));
+        assert_eq!((&out[..len], out[len]), (&raw[..], 0xa5));
+        for room in 0..len {
+            let kind = ErrorKind::Truncated { bytes: room, needed: len };
+            assert_eq!(record.emit(&mut out[..room]), Err(Error { offset: 0, kind }));
+        }
+        for cut in 0..len {
+            let needed = if cut < 4 { 4 } else { len };
+            assert_eq!(Record::parse(&raw[..cut]), Err(ErrorKind::Truncated { bytes: cut, needed }));
+        }
+    }
+}
+
+#[test]
+fn a_size_that_the_capabilities_deny_is_refused() {
+    for (caps, size) in [
+        (0x07, 36),
+        (0x3ff, 28),
+        (0x07, 68),
+        (0x3ff, 60),
+        (0x3ff, 76),
+        (0x7ff, 68),
+        (0x07, 4),
+        (0x07, 29),
+        (0x07, 64),
+    ] {
+        let mut raw = bytes(caps, size, &[1; 10]);
+        raw.truncate(4 + size as usize);
+        assert_eq!(Record::parse(&raw), Err(ErrorKind::Size { size, caps }));
+    }
+    for size in 0..4 {
+        let raw = bytes(0x07, size, &[1; 10]);
+        let kind = ErrorKind::Truncated { bytes: size as usize, needed: 4 };
+        assert_eq!(Record::parse(&raw), Err(kind));
+    }
+}
+
+#[test]
+fn records_follow_each_other_and_end_with_an_error() {
+    let mut stream = Vec::new();
+    for (caps, size, registers) in LAYOUTS {
+        stream.extend(bytes(caps, size, registers));
+    }
+    let whole: Result<Vec<_>, _> = Records::new(&stream).collect();
+    assert_eq!(whole.unwrap().len(), LAYOUTS.len());
+    let end = stream.len();
+    stream.extend(u32::MAX.to_le_bytes());
+    let mut records = Records::new(&stream);
+    let error = records.by_ref().find_map(Result::err).unwrap();
+    assert_eq!(error.offset, end);
+    assert_eq!(records.next(), None);
+    assert_eq!(error.to_string(), std::format!("{end:#x}: 4 bytes, the IBS sample has 4294967299"));
+}
+
+#[test]
+fn a_sample_becomes_the_record_that_it_came_from() {
+    let mut registers = OpRegisters { ctl: OP_VAL, rip: 1, ..OpRegisters::default() };
+    let record = Record { caps: ZEN4.caps, kind: Kind::Op(registers) };
+    let sample = record.sample(Part { caps: Caps(0), ..ZEN4 }).unwrap();
+    assert_eq!(Record::from(&sample), record);
+    registers.ctl = 0;
+    assert_eq!(Record { kind: Kind::Op(registers), ..record }.sample(ZEN4), None);
+    let fetch =
+        Record { kind: Kind::Fetch(FetchRegisters { ctl: FETCH_VAL, ..Default::default() }), ..record };
+    assert_eq!(Record::from(&fetch.sample(ZEN4).unwrap()), fetch);
+}
+
+#[test]
+fn nothing_that_registers_hold_is_too_much() {
+    let mut random = fastrand::Rng::with_seed(7);
+    for _ in 0..20_000 {
+        let part = Part { family: random.u8(..), model: random.u8(..), caps: Caps(random.u32(..)) };
+        let mut raw = [0; Record::MAX_BYTES];
+        random.fill(&mut raw);
+        let mut words = [0; 9].map(|_: u64| random.u64(..));
+        words[0] |= OP_VAL | FETCH_VAL;
+        let [ctl, rip, data, data2, data3, dc_linear, dc_physical, br_target, data4] = words;
+        let registers =
+            OpRegisters { ctl, rip, data, data2, data3, dc_linear, dc_physical, br_target, data4 };
+        let sample = op(part, registers);
+        assert!(sample.access().is_some() || data3 & 3 == 0);
+        assert_eq!(sample.branch().is_some(), data >> 37 & 1 == 1);
+        let _ =
+            std::format!("{sample:?} {:?}", sample.access().map(|access| (access.source(), access.bytes())));
+        let record = Record::from(&Sample::Op(sample));
+        let len = record.emit(&mut raw).unwrap();
+        let read = Record::parse(&raw).unwrap();
+        assert_eq!(read.1, len);
+        assert_eq!(Record::from(&read.0.sample(part).unwrap()), read.0);
+        random.fill(&mut raw);
+        let _ = Record::parse(&raw);
+        let _ = Record::parse_raw(&raw[..random.usize(..raw.len())]);
+    }
+}
