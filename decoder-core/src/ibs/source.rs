@@ -30,7 +30,7 @@ impl DataSource {
     pub(super) const fn of(part: &Part, data2: u64) -> Option<Self> {
         let low = (data2 & 7) as u8;
         if part.caps.has(Caps::ZEN4) {
-            return Self::zen4(low | (data2 >> 6 & 3) as u8 * 8);
+            return Self::zen4(low + (data2 >> 6 & 3) as u8 * 8);
         }
         match (low, part.is_zen()) {
             (0, _) => None,
