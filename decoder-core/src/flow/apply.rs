@@ -65,12 +65,13 @@ impl Walker<'_> {
             self.stop(if returns { insn.next(self.ip) } else { 0 });
             self.executed = None;
         } else {
-            if let (EventKind::Paging(_), Some(Insn { op: op @ Op::MovToCr3, .. })) =
-                (event.kind, &mut self.executed)
-            {
+            match (event.kind, &mut self.executed) {
                 // A MOV to CR3 that disables tracing has no PIP (cases 5c and 5d of the table "Packet Generation under
                 // Different Enable Conditions"): a TIP.PGD without IP that comes now is of a later instruction.
-                *op = Op::Other;
+                (EventKind::Paging(_), Some(Insn { op: op @ Op::MovToCr3, .. }))
+                // Another PTW is of another PTWRITE.
+                | (EventKind::Ptwrite(_), Some(Insn { op: op @ Op::Ptwrite, .. })) => *op = Op::Other,
+                _ => {}
             }
             self.apply_context(event.kind);
         }

@@ -42,7 +42,10 @@ pub(super) fn is_behind(event: &Event, insn: &Insn, ip: u64) -> bool {
         EventKind::Disabled => needs_trace(insn.class) || event.ip.is_none() && insn.op == Op::MovToCr3,
         EventKind::Paging(_) => insn.can_write_cr3(),
         EventKind::Vmcs(_) => insn.can_change_vmcs(),
-        EventKind::Ptwrite(_) => named_or(insn.op == Op::Ptwrite),
+        // One for each: the second of two that follow each other is of the next time.
+        EventKind::Ptwrite(_) => {
+            (insn.op == Op::Ptwrite || insn.class != Class::Ptwrite) && named_or(insn.op == Op::Ptwrite)
+        }
         EventKind::Vmentry => named_or(insn.op == Op::VmEntry),
         EventKind::Uiret => named_or(insn.op == Op::Uiret),
         EventKind::Iret => event.ip.is_none() && matches!(insn.op, Op::Iret | Op::Eret),
@@ -54,6 +57,6 @@ pub(super) fn is_behind(event: &Event, insn: &Insn, ip: u64) -> bool {
 }
 
 /// Whether the code alone does not say what comes behind the instruction.
-pub(super) const fn needs_trace(class: Class) -> bool {
+pub(crate) const fn needs_trace(class: Class) -> bool {
     !matches!(class, Class::Other | Class::Ptwrite | Class::NearJump | Class::NearCall)
 }
