@@ -8,6 +8,7 @@ use crate::{
     flow::{Recovered, Tracing, Walker, walker_verbs},
     image::{Image, Window},
     mode::ExecMode,
+    time::Span,
 };
 
 /// Gives the blocks of a trace and the events between them, in order.
@@ -21,6 +22,9 @@ pub struct BlockDecoder<'a> {
     pub(super) block: Block,
     /// What comes behind `block`.
     pub(super) failed: Option<Error>,
+    /// The packet behind which `block` was executed, and whether it ended with a branch that the trace decided.
+    pub(super) behind: u64,
+    pub(super) decided: bool,
     /// The part of the image that the last single instruction came from, and its section.
     pub(super) window: Window<'a>,
     pub(super) section: u32,
@@ -78,6 +82,8 @@ impl<'a> BlockDecoder<'a> {
             cache: Cache::new(memory, image),
             block: NO_BLOCK,
             failed: None,
+            behind: 0,
+            decided: false,
             window: Window::default(),
             section: u32::MAX,
         }
@@ -143,6 +149,18 @@ impl<'a> BlockDecoder<'a> {
         self.cache.enter(None);
     }
 
+    /// The packets between which the block given out last was executed.
+    ///
+    /// A [`Timeline`](crate::time::Timeline) of the trace tells when that was, and makes a guess at each of its
+    /// instructions. An event was when its own packet was made, [`Event::offset`].
+    #[must_use]
+    pub fn span(&self) -> Span {
+        let (behind, last) = (self.behind, self.walker.behind());
+        // The branch at the end used the last packet that was used, be it the one at the begin.
+        let used = self.decided && (last > behind || !self.walker.is_untouched());
+        Span { behind, before: if used { last } else { self.walker.before() } }
+    }
+
     /// The instructions of a block that was just given out.
     #[must_use]
     pub fn insns(&self, block: &Block) -> Insns<'a> {
@@ -166,6 +184,14 @@ impl<'a> BlockDecoder<'a> {
             Ok(Next::Event(event)) => Ok(Some(Item::Event(event))),
             Ok(Next::End) => Ok(None),
             Err(error) => self.give_up(error),
+        }
+    }
+
+    /// An instruction is going to be executed, the first of a block if nothing is in it.
+    #[inline]
+    pub(super) fn begin(&mut self) {
+        if self.block.insns == 0 {
+            (self.behind, self.decided) = (self.walker.behind(), false);
         }
     }
 

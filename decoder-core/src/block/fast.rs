@@ -14,6 +14,7 @@ impl BlockDecoder<'_> {
                 Some(run) => *run,
                 None => self.decode_run(ip, mode)?,
             };
+            self.begin();
             if !self.block.begin(ip, mode, self.walker.speculative, run.section) {
                 return Ok(Next::Block);
             }
@@ -32,6 +33,7 @@ impl BlockDecoder<'_> {
                 Way::Jump => self.walker.config().flags.end_on_jump,
                 Way::Call | Way::CallNext => self.walker.config().flags.end_on_call,
                 Way::Cond | Way::Return | Way::IndirectCall | Way::Indirect => {
+                    self.decided = true;
                     if self.walker.config().errata.bdm64 {
                         self.walker.jump_by_bdm64()?;
                     }

@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{
     error::{Error, ErrorKind},
-    flow::Due,
+    flow::{Due, needs_trace},
     insn::Class,
 };
 
@@ -25,11 +25,15 @@ impl BlockDecoder<'_> {
             // A block ends in front of an event, so that what the decoder says of itself is true of the block.
             let open = self.block.insns != 0;
             let ends = open && self.walker.executed.is_some_and(|insn| self.ends_block(insn.class));
+            let decided = self.walker.executed.is_some_and(|insn| needs_trace(insn.class));
             let due = self.walker.advance(open)?;
             self.cache.enter(self.walker.cr3);
             match due {
                 Due::Event(event) => return Ok(Next::Event(event)),
-                Due::Insn if ends => return Ok(Next::Block),
+                Due::Insn if ends => {
+                    self.decided = decided;
+                    return Ok(Next::Block);
+                }
                 Due::Insn => match self.bulk_mode() {
                     Some(mode) => return self.run(mode),
                     None if self.execute()? => {}
@@ -52,6 +56,7 @@ impl BlockDecoder<'_> {
 
     /// Appends the instruction at `ip` to the block; `false` when it is of another block.
     fn execute(&mut self) -> Result<bool, Error> {
+        self.begin();
         let Self { walker, block, window, section, .. } = self;
         let executed = walker.execute_if(|walker, insn, mode| {
             if *window != walker.window {

@@ -31,11 +31,13 @@ pub struct Clocks {
     /// IA32_TSC_ADJUST, what software has added to the TSC since reset: the Software_Offset between the TSC and the
     /// crystal clock.
     ///
-    /// For TMA packets.
+    /// For no packet, unless a [timeline](crate::time::Timeline::with_known_adjust) is told to do without TMA packets by
+    /// it.
     pub tsc_adjust: i64,
     /// The TSC is not invariant (CPUID.80000007H:EDX\[8\] is 0): it may stand still in deep C-states.
     ///
-    /// For PWRX packets, behind which time is not what it seems.
+    /// For TSC packets behind a sleep: a [timeline](crate::time::Timeline) says where
+    /// [TSC ticks are not time](crate::time::Doubt::TscStopped).
     pub tsc_varies: bool,
 }
 

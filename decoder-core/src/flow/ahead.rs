@@ -22,6 +22,8 @@ impl Walker<'_> {
                     } else {
                         self.when = event.when;
                     }
+                    self.located = self.behind();
+                    self.outcomes_at = event.offset;
                     let offset = self.events.offset() as usize;
                     let more = self.tnt.fill(tnt, if self.bulk { self.events.trace() } else { &[] }, offset);
                     if more > 0 {

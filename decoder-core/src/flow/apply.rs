@@ -19,6 +19,7 @@ impl Walker<'_> {
         }
         let mut event = event;
         self.when = event.when;
+        self.locate(&event);
         self.walk.consumed();
         if event.ip.is_some() || matches!(event.kind, EventKind::Trigger { .. }) {
             self.walk.anchor();
@@ -57,6 +58,7 @@ impl Walker<'_> {
     /// Applies an event behind the instruction that caused it, which the walk has not left.
     pub(super) fn apply_behind(&mut self, event: Event, insn: Insn) -> Event {
         self.when = event.when;
+        self.locate(&event);
         self.walk.consumed();
         if event.kind == EventKind::Disabled {
             // Where tracing may go on: a call returns, and a change of CR3 is no branch. libipt knows only the first.
@@ -87,6 +89,7 @@ impl Walker<'_> {
         match (event.kind, self.tracing) {
             (EventKind::Enabled { .. }, Tracing::Unknown) => {
                 self.resume_at(event.ip.ok_or(ErrorKind::IpSuppressed("FUP"))?);
+                self.locate(&event);
                 self.walk.anchor();
             }
             (EventKind::Disabled, Tracing::Unknown) => self.stop(0),

@@ -6,6 +6,7 @@ use crate::{
     error::{Error, ErrorKind},
     event::Event,
     image::{Image, Window},
+    time::Span,
 };
 
 /// Gives the instructions of a trace and the events between them, in order.
@@ -83,6 +84,15 @@ impl<'a> InsnDecoder<'a> {
     /// When there is an error before such an event. Then [`sync_forward`](Self::sync_forward) is left.
     pub fn recover(&mut self) -> Result<Recovered, Error> {
         self.walker.recover()
+    }
+
+    /// The packets between which the instruction given out last was executed.
+    ///
+    /// A [`Timeline`](crate::time::Timeline) of the trace tells when that was. An event was when its own packet was
+    /// made, [`Event::offset`].
+    #[must_use]
+    pub fn span(&self) -> Span {
+        self.walker.span()
     }
 
     /// The offset of the packet that the decoder holds: the first one that is not an event yet, see [`Event::held`];

@@ -124,6 +124,7 @@ impl Walker<'_> {
         if self.tnt.is_empty() {
             self.tick(event, self.ip);
             self.when = event.when;
+            self.located = event.offset;
         }
         self.walk.anchor();
         Ok(ip)

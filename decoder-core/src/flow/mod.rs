@@ -37,6 +37,7 @@ mod leave;
 mod pieces;
 mod place;
 mod recover;
+mod span;
 mod sync;
 #[cfg(test)]
 mod tests;
@@ -51,6 +52,7 @@ pub use recover::Recovered;
 
 pub(crate) use fetch::fetch;
 pub(crate) use leave::Way;
+pub(crate) use place::needs_trace;
 pub(crate) use verbs::walker_verbs;
 pub(crate) use walker::{Due, Tracing, Walker};
 

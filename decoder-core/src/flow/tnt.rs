@@ -36,6 +36,12 @@ impl Outcomes {
         self.len == 0
     }
 
+    /// No outcome was taken since the last [`fill`](Self::fill).
+    #[inline]
+    pub(super) const fn is_untouched(&self) -> bool {
+        self.len == self.filled
+    }
+
     /// Takes a packet's outcomes and those of short TNT packets at `more`, where the next packet begins; returns how
     /// many packets these were. There must be no outcomes left.
     #[inline]

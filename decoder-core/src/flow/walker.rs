@@ -27,6 +27,10 @@ pub(crate) struct Walker<'a> {
     pub(crate) window: Window<'a>,
     /// Outcomes that were not used yet. While there are some, `event` is behind them.
     pub(super) tnt: Outcomes,
+    /// The packet that they are from, or the first of several without another packet in between.
+    pub(super) outcomes_at: u64,
+    /// The last other packet that says where the walk is.
+    pub(super) located: u64,
     /// The next event.
     pub(super) event: Option<Event>,
     /// Where the walk is: the instruction in `executed`, or else the one that comes next.
@@ -93,6 +97,8 @@ impl<'a> Walker<'a> {
             image,
             window: Window::default(),
             tnt: Outcomes::new(),
+            outcomes_at: 0,
+            located: 0,
             event: None,
             ip: 0,
             executed: None,
@@ -127,6 +133,8 @@ impl<'a> Walker<'a> {
     pub(super) fn forget(&mut self) {
         self.window = Window::default();
         self.tnt.clear();
+        self.outcomes_at = 0;
+        self.located = 0;
         self.event = None;
         self.ip = 0;
         self.executed = None;

@@ -1,32 +1,155 @@
-//! Time from TSC, TMA, MTC, CYC and CBR packets.
+//! When it happened: time from TSC, TMA, MTC, CYC and CBR packets.
 //!
-//! [`Estimate`] tells the time at each packet; [`Calibration`] finds out how many TSC ticks a core cycle takes, which
-//! the estimate needs for CYC packets. Whoever reads packets feeds both, the calibration first.
+//! # Three clocks
 //!
-//! Source: SDM vol. 3, Intel Processor Trace, "Tracing Post-Processing" and the packets' sections; the arithmetic is
-//! libipt's, so that both show the same time.
+//! A processor has three clocks, and a trace can show all of them:
+//!
+//! | clock | its pace | packets | what they say |
+//! |---|---|---|---|
+//! | timestamp counter | constant, the P1 frequency | TSC | its low 56 bits, as RDTSC has them |
+//! | core crystal clock | constant, slower by P | MTC | eight bits of its counter, each time they change |
+//! | core clock | changes with load and heat, stops in sleep | CYC | its cycles since the last CYC |
+//!
+//! The timestamp counter (TSC) is the time that is asked for. It is the crystal's, made finer:
+//!
+//! > TimeStampValue = CoreCrystalClockValue · P + AdjustedProcessorCycles + Software_Offset
+//!
+//! P is CPUID.15H:EBX / EAX. AdjustedProcessorCycles are the TSC ticks since the crystal's last edge, less than P.
+//! Software_Offset is what software has added, IA32_TSC_ADJUST. [`Clocks::timestamp`] and [`Clocks::crystal`] are this
+//! formula in both directions, [`Clocks::adjusted_cycles`] makes TSC ticks of core cycles, and [`TscFrequency`] makes
+//! seconds of TSC ticks.
+//!
+//! - A **TSC** packet is exact, and rare: in each PSB+, and wherever a clock had stopped or tracing was off.
+//! - The **TMA** packet behind it ties the crystal to it: the low 16 bits of the crystal's counter (CTC) at that moment,
+//!   and the AdjustedProcessorCycles (FastCounter, nine bits). Without one, [`tsc_adjust`](Clocks::tsc_adjust) can do
+//!   the same: [`Timeline::with_known_adjust`].
+//! - An **MTC** packet comes every 2^MTCFreq ticks of the crystal with bits MTCFreq + 7 to MTCFreq of its counter. The
+//!   bits below are zero just then, those above follow from the packets before, as long as fewer than 256 MTCs are
+//!   missing in a row; and the manual expects no more to be lost, except where a clock stops, which a TSC packet tells.
+//!   Where a TMA's 16 bits do not reach all bits of an MTC (MTCFreq above 8), fewer can be missing in front of the first
+//!   MTC. MTCFreq itself is in no packet; where it changes, [`ClockChange`] says so.
+//! - A **CYC** packet is the finest, and its unit is not constant. The **CBR** packet gives the ratio of core clock to
+//!   bus clock, in which P1 is [`nom_freq`](Clocks::nom_freq): a cycle is nom_freq / CBR ticks, nearly. The cycles
+//!   between two MTCs or TSCs measure it.
+//!
+//! Processors without leaf 15H have no MTCs, and before CYC packets there are TSCs alone. A TSC that is not invariant
+//! (CPUID.80000007H:EDX\[8\] = 0, [`tsc_varies`](Clocks::tsc_varies)) stands still in deep C-states while the crystal runs
+//! on: behind one, MTCs tell the time but not the TSC, see [`Doubt::TscStopped`].
+//!
+//! # Two answers
+//!
+//! **An estimate, as libipt makes it.** [`Estimate`] follows the packets: a TSC sets the time, an MTC moves it on by
+//! ticks · P, CYCs by cycles · ratio, where [`Calibration`] has the ratio from the last CBR or from the cycles between
+//! the last two MTCs or TSCs. It knows only what is behind it, costs next to nothing, and is what all decoders say as
+//! `time()`: the time of the last packet that they used. How far off it is it cannot say; an MTC may move it back.
+//!
+//! **Bounds, and a guess between them.** A [`Timeline`] reads the trace on both sides of a place, so it can say between
+//! which TSC values something happened. It is asked with a [`Span`], which packets were made before and which after:
+//! decoders of [instructions](crate::flow::InsnDecoder::span) and [blocks](crate::block::BlockDecoder::span) tell it,
+//! and for an event or a packet it is [`Span::at`] its offset. Who does not ask does not pay.
 //!
 //! ```
-//! use pugmark_decoder_core::config::Clocks;
-//! use pugmark_decoder_core::packet::{Cyc, Tsc};
-//! use pugmark_decoder_core::time::{Calibration, Estimate};
+//! use pugmark_decoder_core::config::{Clocks, Config};
+//! use pugmark_decoder_core::flow::{InsnDecoder, Item};
+//! use pugmark_decoder_core::image::{AddressSpace, Image, Section};
+//! use pugmark_decoder_core::packet::{Encoder, Ip, ModeExec, Mtc, Packet, Tma, Tnt, Tsc};
+//! use pugmark_decoder_core::time::{Timeline, TscFrequency};
 //!
-//! let clocks = Clocks { nom_freq: 4, ..Clocks::default() };
-//! let (mut estimate, mut calibration) = (Estimate::default(), Calibration::default());
-//! estimate.tsc(Tsc { tsc: 0x1000 });
-//! // The core runs at half the TSC's frequency.
-//! calibration.cbr(2, false, &clocks).unwrap();
-//! estimate.cyc(Cyc { cycles: 0x10 }, calibration.ratio().unwrap(), &clocks).unwrap();
-//! assert_eq!(estimate.time(), Ok(0x1020));
+//! // A crystal of 24 MHz and a TSC 125 times as fast; an MTC every 8 ticks of the crystal, which are 1000 of the TSC.
+//! let clocks = Clocks { mtc_freq: 3, cpuid_15h_eax: 2, cpuid_15h_ebx: 250, cpuid_15h_ecx: 24_000_000,
+//!     ..Clocks::default() };
+//! let mut memory = [0; 128];
+//! let mut trace = Encoder::new(&mut memory);
+//! for packet in [
+//!     Packet::Psb,
+//!     // The crystal's counter had become 0x5000 just then.
+//!     Packet::Tsc(Tsc { tsc: 7_000_000 }),
+//!     Packet::Tma(Tma { ctc: 0x5000, fc: 0 }),
+//!     Packet::ModeExec(ModeExec { cs_l: true, cs_d: false, iflag: false }),
+//!     Packet::Fup(Ip::SignExtend48(0x1000)),
+//!     Packet::PsbEnd,
+//!     Packet::Mtc(Mtc { ctc: 0x01 }),
+//!     Packet::TntShort(Tnt { bits: 0b1, len: 1 }),
+//!     Packet::Mtc(Mtc { ctc: 0x02 }),
+//!     Packet::TntShort(Tnt { bits: 0b1, len: 1 }),
+//!     Packet::Mtc(Mtc { ctc: 0x03 }),
+//! ] {
+//!     trace.emit(&packet)?;
+//! }
+//! let trace = trace.trace();
+//!
+//! // 1000: nop; 1001: jz 1000
+//! let sections = [Section { base: 0x1000, bytes: &[0x90, 0x74, 0xfd], space: AddressSpace::Any }];
+//! let mut flow = InsnDecoder::new(trace, Image::new(&sections));
+//! let mut timeline = Timeline::new(trace, Config { clocks, ..Config::default() });
+//! let mut seen = vec![];
+//! flow.sync_forward();
+//! while let Some(item) = flow.next()? {
+//!     if let Item::Insn(insn) = item {
+//!         let moment = timeline.moment(flow.span()).ok_or("no TSC packet")?;
+//!         seen.push((insn.ip, moment.tsc(), moment.error()));
+//!     }
+//! }
+//! assert_eq!(seen, [
+//!     // Behind the TSC packet; in front of the second MTC, because the branch is.
+//!     (0x1000, 7_001_000, Some(1000)),
+//!     (0x1001, 7_001_000, Some(1000)),
+//!     // Behind the first MTC.
+//!     (0x1000, 7_002_000, Some(1125)),
+//!     (0x1001, 7_002_000, Some(1125)),
+//! ]);
+//!
+//! let frequency = TscFrequency::enumerated(&clocks).ok_or("no frequency")?;
+//! assert_eq!(frequency.nanoseconds(1000), 333);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
+//!
+//! # What the bounds rest on
+//!
+//! [`Moment::earliest`] and [`Moment::latest`] are proven, from what the manual promises:
+//!
+//! 1. All packets in front of a TSC packet are of instructions that executed before its time, all behind it of such that
+//!    executed after. The same holds for MTC packets and the time of the crystal's edge that they stand for.
+//! 2. Between two edges are whole crystal ticks, and P ticks of the TSC in each. By 1 the last TSC or MTC behind gives the
+//!    earliest time and the next one ahead the latest. The edge is where the TMA has it, or up to one crystal tick
+//!    earlier, because there are processors whose FastCounter is always zero. So with MTCs the bounds are an MTC period
+//!    and a crystal tick apart, without them two TSC packets.
+//! 3. With a known [`CoreSpeed`], so many cycles take at least and at most so many ticks, by which CYC packets narrow that:
+//!    what is in front of a CYC packet happened before its time, what is behind it at that time or after, and the TNT or
+//!    TIP right behind it just then. Where the core clock stops, CYC and TSC packet come together, so no CYC packet has a
+//!    stop in its cycles without being seen.
+//!
+//! An instruction without a packet of its own lies between two that have one, and has the bounds of both together.
+//! Where the trace ends, nothing may bound what comes behind the last TSC or MTC packet. The next TSC packet also checks
+//! all this: it has to agree with the crystal, and be no later than lost MTCs explain. If not, there is a [`Doubt`]. Until
+//! there was a next one, a moment is not [confirmed](Moment::confirmed).
+//!
+//! # What the guess rests on
+//!
+//! [`Moment::tsc`] is a guess within the bounds, and never goes back while the TSC does not. Between two packets that
+//! say when, it divides the time as the cycles of the CYC packets do; that is right as far as the core clock's
+//! frequency was constant between them. Without cycles it is the middle, because half the width is then the smallest
+//! error that can be promised. Instructions of one span share one guess.
+//!
+//! [`Moment::interpolated`] gives each of them its own, linear in the instructions. No packet supports it: of ten
+//! instructions one can have missed the cache and taken all the time. It says in which order they were and how long all of
+//! them took, and nothing about any one of them. The error is that of the span, for each.
+//!
+//! Source: SDM vol. 3, Intel Processor Trace, "Tracking Time", "Cycle-Accurate Mode" and the packets' sections; vol. 3,
+//! "Invariant Time-Keeping". The arithmetic of the estimate is libipt's, so that both show the same time.
 
 mod calibrate;
 mod estimate;
+mod frequency;
+mod relation;
 #[cfg(test)]
 mod tests;
+mod timeline;
 
 pub use calibrate::Calibration;
 pub use estimate::Estimate;
+pub use frequency::TscFrequency;
+pub use timeline::{ClockChange, CoreSpeed, Doubt, Moment, Span, Timeline};
 
 use crate::config::Clocks;
 use core::fmt;

@@ -3,7 +3,7 @@
 use fastrand::Rng;
 use std::ops::{Range, RangeInclusive};
 
-use crate::{Filter, Level, Program, Shape};
+use crate::{Filter, Level, Program, Rates, Shape};
 use pugmark_model::{Overflow, Profile, Settings};
 
 /// Bits of IA32_RTIT_CTL, typed from the manual: SDM vol. 3, Intel Processor Trace, "IA32_RTIT_CTL MSR".
@@ -89,6 +89,8 @@ pub struct Config {
     pub output: Output,
     /// STATUS is written 0 before each start, so that a PSB follows.
     pub fresh: bool,
+    /// How often the unforeseen happens, and how long instructions take.
+    pub rates: Rates,
     /// How many steps the walk has at least; then it goes on to where tracing is turned off.
     pub steps: usize,
 }
@@ -167,6 +169,7 @@ impl Config {
             filter: Filter::all(),
             output: if name == "broadwell" || rng.bool() { Output::Region } else { Output::Range },
             fresh: rng.bool(),
+            rates: Rates::default(),
             steps: rng.usize(steps),
         };
         config.about(topic, &program, &mut rng);

@@ -1,7 +1,7 @@
 //! A processor of the model with memory for its output, fed with a walk.
 
 use super::{Config, Output};
-use crate::{Program, Rates, Step, Switch, Walk};
+use crate::{Program, Step, Switch, Walk};
 use pugmark_decoder_core::packet::PtwPayload;
 use pugmark_model::{Context, FlatMemory, Processor, Retired};
 
@@ -46,6 +46,8 @@ pub struct Run {
     pub trace: Vec<u8>,
     /// The address of each instruction that had to be traced, in order.
     pub truth: Vec<u64>,
+    /// The TSC when it retired.
+    pub times: Vec<u64>,
     /// PTWRITE's operands, of those that had to be traced.
     pub ptwrites: Vec<PtwPayload>,
     /// The vectors of what was delivered while tracing was on, and the address of page faults.
@@ -69,7 +71,7 @@ pub fn run(program: &Program, config: &Config, seed: u64) -> Run {
     let processor = Processor::new(config.profile, config.settings);
     let run = Run::default();
     let mut machine = Machine { processor, memory, config, run, on: false, stopped: false };
-    let mut walk = Walk::new(program, seed, Rates::default());
+    let mut walk = Walk::new(program, seed, config.rates);
     let mut left = config.steps;
     loop {
         let step = walk.next().expect("the walk goes on");
@@ -106,6 +108,7 @@ impl Machine<'_> {
             Step::Retired(retired) => {
                 if self.on && !self.stopped && self.config.filter.traces(&retired.before) {
                     self.run.truth.push(retired.before.ip);
+                    self.run.times.push(retired.tsc);
                     self.run.ptwrites.extend(ptwrite(retired));
                 }
                 self.arrive(&retired.after);

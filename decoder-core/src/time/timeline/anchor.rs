@@ -1,0 +1,253 @@
+//! The packets that bound time: TSC packets, and MTC packets where they can be trusted.
+
+use super::{
+    Doubt,
+    edges::{Edge, Edges},
+    line::Line,
+    reader::Reader,
+};
+use crate::packet::{Packet, Tma, Tsc};
+
+/// A packet that says when, with places on the [`Line`].
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Anchor {
+    /// Where the packet begins.
+    pub(super) offset: u64,
+    /// What comes behind the packet did not happen before this.
+    pub(super) least: u64,
+    /// What comes in front of the packet did not happen after this; `None` where nothing says.
+    pub(super) most: Option<u64>,
+    /// The packet's own time, most likely.
+    pub(super) nominal: u64,
+    /// It is a TSC packet.
+    pub(super) is_tsc: bool,
+    /// Half of the time that usually passes to the next MTC; 0 where that is not known.
+    pub(super) half_period: u64,
+    /// What lies between this anchor and the one before.
+    pub(super) since: Since,
+    /// What holds from here to the next anchor.
+    pub(super) stretch: Stretch,
+}
+
+/// What lies between two anchors.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Since {
+    /// The cycles of all CYC packets, and of the one right in front of the second anchor.
+    pub(super) cycles: u64,
+    pub(super) adjacent: Option<u64>,
+    /// Where the last CYC packet is.
+    pub(super) last_cyc: Option<u64>,
+    /// A clock may have stood still, or packets were lost.
+    pub(super) broken: bool,
+}
+
+/// What holds between two TSC packets.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Stretch {
+    /// Why time is less certain than the packets say.
+    pub(super) doubt: Option<Doubt>,
+    /// The TSC packet at the end was looked at.
+    pub(super) confirmed: bool,
+    /// By so many ticks MTCs may be later than they say, and by so many they are earlier.
+    slack: u64,
+    early: u64,
+    /// Where nothing aligns them, they may be later than their earliest time by this.
+    room: Option<u64>,
+    /// The TSC packet at the end.
+    end: Option<u64>,
+}
+
+impl Stretch {
+    /// MTC and CYC packets do not tell the TSC.
+    pub(super) const fn is_blind(&self) -> bool {
+        matches!(self.doubt, Some(Doubt::TscStopped | Doubt::Contradiction))
+    }
+}
+
+/// Whether clocks were off before a TSC packet.
+#[derive(Clone, Copy, Debug)]
+struct Pause {
+    /// The core clock, and the TSC with it where it varies.
+    slept: bool,
+    /// That is why there were no MTC packets. Otherwise, or where an overflow took some away, they are missing.
+    explains: bool,
+}
+
+/// Finds the anchors of a trace, from the first TSC packet on.
+#[derive(Clone, Debug)]
+pub(super) struct Anchors<'a> {
+    reader: Reader<'a>,
+    adjust_is_known: bool,
+    line: Line,
+    /// Since the last TSC packet.
+    edges: Option<Edges>,
+    stretch: Stretch,
+    /// Packets were lost since then.
+    lossy: bool,
+    /// The nominal time of the last anchor.
+    last: u64,
+}
+
+impl<'a> Anchors<'a> {
+    pub(super) fn new(reader: Reader<'a>, adjust_is_known: bool, line: Line) -> Self {
+        Self {
+            reader,
+            adjust_is_known,
+            line,
+            edges: None,
+            stretch: Stretch::default(),
+            lossy: false,
+            last: 0,
+        }
+    }
+
+    /// How places become TSC values.
+    pub(super) const fn line(&self) -> Line {
+        self.line
+    }
+
+    fn tsc(&mut self, offset: u64, tsc: Tsc, mut since: Since) -> Anchor {
+        let place = self.line.place(tsc.tsc);
+        // Outside a PSB+ it says that a clock had stood still. Inside, a long silence says so.
+        let quiet = self
+            .edges
+            .is_some_and(|edges| edges.periods_in(place.saturating_sub(self.last), self.reader.clocks()) > 1);
+        since.broken |= !self.reader.in_psb() || quiet;
+        let mut edges = Edges::new(place);
+        if self.adjust_is_known {
+            edges.adjusted(tsc, self.reader.clocks());
+        }
+        self.stretch = self.look_ahead(edges);
+        self.edges = Some(edges);
+        self.lossy = false;
+        self.last = place;
+        Anchor {
+            offset,
+            least: place,
+            most: Some(place),
+            nominal: place,
+            is_tsc: true,
+            half_period: 0,
+            since,
+            stretch: self.stretch,
+        }
+    }
+
+    fn mtc(&mut self, offset: u64, edge: Edge, mut since: Since) -> Anchor {
+        since.broken |= edge.periods > 1;
+        let Stretch { slack, early, room, end, .. } = self.stretch;
+        let most = match edge.most {
+            // Nobody knows how long an overflow took.
+            _ if self.lossy && !self.stretch.confirmed => None,
+            Some(most) => Some(most.saturating_sub(early).saturating_add(slack)),
+            None => room.map(|room| edge.least.saturating_add(room)),
+        };
+        let nominal = edge.nominal.saturating_sub(early).max(edge.least);
+        self.last = nominal;
+        Anchor {
+            offset,
+            least: edge.least,
+            most: most.map(|most| end.map_or(most, |end| most.min(end))),
+            nominal,
+            is_tsc: false,
+            half_period: self.edges.map_or(0, |edges| edges.half_period(self.reader.clocks())),
+            since,
+            stretch: self.stretch,
+        }
+    }
+
+    /// Looks through the packets behind a TSC packet, up to the next one, to see how far they can be trusted.
+    fn look_ahead(&self, mut edges: Edges) -> Stretch {
+        let mut reader = self.reader.clone();
+        let (mut last, mut slept, mut off, mut lossy) = (None, false, false, false);
+        while let Some((_, packet)) = reader.next() {
+            match packet {
+                Packet::Tma(tma) => edges.tma(tma),
+                Packet::Mtc(mtc) => last = edges.mtc(mtc, reader.clocks()).or(last),
+                Packet::Exstop(_) | Packet::Pwre(_) | Packet::Pwrx(_) => slept = true,
+                Packet::TipPgd(_) => off = true,
+                Packet::TipPge(_) => off = false,
+                Packet::Ovf => lossy = true,
+                Packet::Tsc(tsc) => {
+                    slept |= !reader.in_psb();
+                    let end = self.line.clone().place(tsc.tsc);
+                    let tma = match reader.find(|(_, packet)| *packet != Packet::Pad) {
+                        Some((_, Packet::Tma(tma))) => Some(tma),
+                        _ => None,
+                    };
+                    let pause = Pause { slept, explains: (slept || off) && !lossy };
+                    return self.judge(&edges, last, end, tma, pause);
+                }
+                _ => {}
+            }
+        }
+        let stopped = slept && self.reader.clocks().tsc_varies;
+        Stretch { doubt: stopped.then_some(Doubt::TscStopped), ..Stretch::default() }
+    }
+
+    /// What the TSC packet at the end of a stretch says of it.
+    fn judge(&self, edges: &Edges, last: Option<Edge>, end: u64, tma: Option<Tma>, pause: Pause) -> Stretch {
+        let clocks = self.reader.clocks();
+        let agrees = tma.and_then(|tma| edges.agrees(end, tma, clocks));
+        let silence = last.map_or(0, |edge| end.saturating_sub(edge.least));
+        let (mut doubt, mut slack) = (None, 0);
+        if end < edges.tsc() {
+            doubt = Some(Doubt::Contradiction);
+        } else if clocks.tsc_varies && (agrees == Some(false) || agrees.is_none() && pause.slept) {
+            doubt = Some(Doubt::TscStopped);
+        } else if agrees == Some(false) || last.is_some_and(|edge| edge.least > end) {
+            doubt = Some(Doubt::Contradiction);
+        } else if last.is_some() && !pause.explains && edges.periods_in(silence, clocks) >= edges.unseen() {
+            (doubt, slack) = (Some(Doubt::MtcLost), silence);
+        }
+        // Where the fast counter of the TMA was not the whole truth, the last edge may seem to be behind the TSC packet.
+        // Edges are rounded to ticks, each by itself: one tick less.
+        let early = last.map_or(0, |edge| edge.nominal.saturating_sub(end).saturating_sub(1));
+        // The edges are as far apart as they seem or, where MTCs are missing, farther. One tick for the rounding.
+        let room = last.map(|edge| end.saturating_sub(edge.least).saturating_add(1));
+        Stretch { doubt, confirmed: true, slack, early, room, end: Some(end) }
+    }
+}
+
+impl Iterator for Anchors<'_> {
+    type Item = Anchor;
+
+    fn next(&mut self) -> Option<Anchor> {
+        let mut since = Since::default();
+        loop {
+            let (offset, packet) = self.reader.next()?;
+            let edge = match packet {
+                Packet::Tsc(tsc) => return Some(self.tsc(offset, tsc, since)),
+                Packet::Tma(tma) => {
+                    if let Some(edges) = &mut self.edges {
+                        edges.tma(tma);
+                    }
+                    None
+                }
+                Packet::Mtc(mtc) => {
+                    self.edges.as_mut().and_then(|edges| edges.mtc(mtc, self.reader.clocks()))
+                }
+                Packet::Cyc(cyc) => {
+                    since.cycles = since.cycles.saturating_add(cyc.cycles);
+                    since.adjacent = Some(cyc.cycles);
+                    since.last_cyc = Some(offset);
+                    continue;
+                }
+                Packet::Pad => continue,
+                Packet::Ovf => {
+                    (since.broken, self.lossy) = (true, true);
+                    None
+                }
+                Packet::Exstop(_) => {
+                    since.broken = true;
+                    None
+                }
+                _ => None,
+            };
+            if let Some(edge) = edge.filter(|_| !self.stretch.is_blind()) {
+                return Some(self.mtc(offset, edge, since));
+            }
+            since.adjacent = None;
+        }
+    }
+}

@@ -1,0 +1,282 @@
+//! A place in the trace, and what the packets on both sides of it say about time.
+
+use super::{
+    CoreSpeed, Doubt,
+    anchor::{Anchor, Anchors, Stretch},
+    line::Line,
+    reader::Reader,
+};
+use crate::packet::Packet;
+
+/// Parts of a tick in which guesses are summed up.
+const GUESS: u64 = 256;
+
+/// A moment as the packets around one place of the trace bound it, with places on the [`Line`].
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Point {
+    pub(super) least: u64,
+    pub(super) most: Option<u64>,
+    pub(super) nominal: u64,
+    pub(super) doubt: Option<Doubt>,
+    pub(super) confirmed: bool,
+}
+
+/// Goes forward through a trace.
+#[derive(Clone, Debug)]
+pub(super) struct Cursor<'a> {
+    /// Reads one anchor ahead.
+    anchors: Anchors<'a>,
+    behind: Option<Anchor>,
+    ahead: Option<Anchor>,
+    /// Reads on behind `position` to the next CYC packet.
+    reader: Reader<'a>,
+    next: Option<CycAt>,
+    /// The last OVF packet that was read over: cycles were lost.
+    overflow: u64,
+    /// All before it is taken into account.
+    position: u64,
+    cycles: Cycles,
+    /// TSC ticks and the core cycles that took as long.
+    ratio: Option<(u64, u64)>,
+    speed: Option<CoreSpeed>,
+}
+
+/// A CYC packet.
+#[derive(Clone, Copy, Debug)]
+struct CycAt {
+    /// Where it begins and ends.
+    offset: u64,
+    end: u64,
+    cycles: u64,
+}
+
+/// The core cycles since an anchor.
+#[derive(Clone, Copy, Debug, Default)]
+struct Cycles {
+    /// Of all CYC packets; the first may have begun before the anchor.
+    all: u64,
+    /// Of those that surely are behind the anchor.
+    sure: u64,
+    /// The next CYC packet begins at the anchor or behind it.
+    counting: bool,
+    /// Where the last CYC packet ends.
+    end: u64,
+    /// As ticks, by the ratios that were known, in parts of [`GUESS`].
+    guess: u64,
+}
+
+impl<'a> Cursor<'a> {
+    pub(super) fn new(
+        reader: Reader<'a>,
+        adjust_is_known: bool,
+        speed: Option<CoreSpeed>,
+        line: Line,
+    ) -> Self {
+        let mut cursor = Self {
+            anchors: Anchors::new(reader.clone(), adjust_is_known, line),
+            behind: None,
+            ahead: None,
+            reader,
+            next: None,
+            overflow: 0,
+            position: 0,
+            cycles: Cycles::default(),
+            ratio: None,
+            speed,
+        };
+        cursor.ahead = cursor.anchors.next();
+        cursor.fetch();
+        cursor
+    }
+
+    pub(super) const fn position(&self) -> u64 {
+        self.position
+    }
+
+    pub(super) const fn line(&self) -> Line {
+        self.anchors.line()
+    }
+
+    /// Goes on to `offset`: what begins before it is taken into account.
+    pub(super) fn advance(&mut self, offset: u64) {
+        while let Some(anchor) = self.ahead.filter(|anchor| anchor.offset < offset) {
+            self.count(anchor.offset);
+            self.pass(anchor);
+        }
+        self.count(offset);
+        self.position = offset;
+    }
+
+    fn count(&mut self, offset: u64) {
+        while let Some(cyc) = self.next.filter(|cyc| cyc.offset < offset) {
+            let counted = &mut self.cycles;
+            counted.all = counted.all.saturating_add(cyc.cycles);
+            if core::mem::replace(&mut counted.counting, true) {
+                counted.sure = counted.sure.saturating_add(cyc.cycles);
+            }
+            counted.end = cyc.end;
+            if let Some((ticks, cycles)) = self.ratio {
+                let guess = scale(cyc.cycles, ticks.saturating_mul(GUESS), cycles);
+                counted.guess = counted.guess.saturating_add(guess);
+            }
+            self.fetch();
+        }
+    }
+
+    fn fetch(&mut self) {
+        self.next = loop {
+            let Some((offset, packet)) = self.reader.next() else { break None };
+            match packet {
+                Packet::Cyc(cyc) => {
+                    let end = offset + packet.len() as u64;
+                    break Some(CycAt { offset, end, cycles: cyc.cycles });
+                }
+                Packet::Ovf => self.overflow = offset,
+                Packet::Cbr(cbr) => self.cbr(cbr.ratio),
+                _ => {}
+            }
+        };
+    }
+
+    /// A core to bus ratio, of the CYC packets behind it. In a PSB+ it repeats what was known.
+    fn cbr(&mut self, ratio: u8) {
+        let nominal = self.reader.clocks().nom_freq;
+        if !self.reader.in_psb() || self.ratio.is_none() {
+            self.ratio = (ratio != 0 && nominal != 0).then_some((nominal.into(), ratio.into()));
+        }
+    }
+
+    /// Goes behind the next anchor.
+    fn pass(&mut self, mut anchor: Anchor) {
+        if let Some(behind) = &self.behind
+            && !anchor.is_tsc
+        {
+            // The TSC packet before may know better than an MTC right behind it.
+            anchor.least = anchor.least.max(self.least(behind));
+        }
+        if let Some(behind) = self.behind
+            && !anchor.since.broken
+            && !behind.stretch.is_blind()
+            && anchor.since.cycles > 0
+            && anchor.nominal > behind.nominal
+        {
+            self.ratio = Some((anchor.nominal - behind.nominal, anchor.since.cycles));
+        }
+        let counting = anchor.since.adjacent.is_some();
+        self.cycles = Cycles { counting, end: self.cycles.end, ..Cycles::default() };
+        self.behind = Some(anchor);
+        self.ahead = self.anchors.next();
+    }
+
+    /// What is known of the time here; `None` before the first TSC packet.
+    ///
+    /// `is_exact`: what is asked about happened when the packet here was made. A CYC packet right before it is its time.
+    pub(super) fn point(&self, is_exact: bool) -> Option<Point> {
+        let behind = self.behind?;
+        let Stretch { doubt, confirmed, .. } = behind.stretch;
+        let (mut least, mut most) = (self.least(&behind), self.most(&behind, is_exact));
+        if doubt == Some(Doubt::Contradiction) {
+            // Nobody knows where in between which of the two was true.
+            least = least.min(self.ahead.map_or(least, |ahead| ahead.least));
+            most = most.map(|most| most.max(behind.nominal));
+        }
+        let most = most.map(|most| most.max(least));
+        let nominal = self.nominal(&behind).max(least);
+        let nominal = most.map_or(nominal, |most| nominal.min(most));
+        Some(Point { least, most, nominal, doubt, confirmed })
+    }
+
+    fn least(&self, behind: &Anchor) -> u64 {
+        match self.speed {
+            Some(speed) if !behind.stretch.is_blind() => {
+                behind.least.saturating_add(speed.least_ticks(self.cycles.sure))
+            }
+            _ => behind.least,
+        }
+    }
+
+    fn most(&self, behind: &Anchor, is_exact: bool) -> Option<u64> {
+        let ahead = self.ahead.as_ref().and_then(|ahead| Some((ahead, ahead.most?)));
+        let Some(speed) = self.speed.filter(|_| !behind.stretch.is_blind()) else {
+            return ahead.map(|(_, most)| most);
+        };
+        let by_ahead =
+            ahead.map(|(ahead, most)| most.saturating_sub(speed.least_ticks(self.sure_ahead(ahead))));
+        let by_behind = behind
+            .most
+            .zip(self.most_cycles(behind, is_exact))
+            .map(|(most, cycles)| most.saturating_add(speed.most_ticks(cycles)));
+        let most = match (by_ahead, by_behind) {
+            (Some(ahead), Some(behind)) => ahead.min(behind),
+            (one, other) => one.or(other)?,
+        };
+        // What comes later has no earlier bound, also where a TSC packet ahead knows better than the MTC behind.
+        Some(most.max(behind.most.unwrap_or(0)))
+    }
+
+    /// The CYC packet that comes next, if it is before the next anchor.
+    fn next_cyc(&self) -> Option<CycAt> {
+        self.next.filter(|cyc| self.ahead.is_none_or(|ahead| cyc.offset < ahead.offset))
+    }
+
+    /// Cycles that surely lie between here and the next anchor.
+    fn sure_ahead(&self, ahead: &Anchor) -> u64 {
+        match self.next_cyc() {
+            // The next CYC has cycles from before here. The one with an MTC may be later than the edge that the MTC is
+            // for.
+            Some(cyc) if Some(cyc.offset) != ahead.since.last_cyc => {
+                let late = if ahead.is_tsc { 0 } else { ahead.since.adjacent.unwrap_or(0) };
+                let passed = self.cycles.all.saturating_add(cyc.cycles);
+                ahead.since.cycles.saturating_sub(passed).saturating_sub(late)
+            }
+            _ => 0,
+        }
+    }
+
+    /// No more cycles than these are between the last anchor and here, if the core clock did not stop.
+    fn most_cycles(&self, behind: &Anchor, is_exact: bool) -> Option<u64> {
+        if self.overflow > behind.offset {
+            return None;
+        }
+        // The CYC packet with an MTC may be later than the edge that the MTC is for.
+        let late = if behind.is_tsc { 0 } else { behind.since.adjacent.unwrap_or(0) };
+        let passed = self.cycles.all.saturating_add(late);
+        if is_exact && self.cycles.end == self.position && self.cycles.all > 0 {
+            return Some(passed);
+        }
+        let cyc = self.next_cyc()?;
+        // Where the core clock stopped, the next CYC comes with a TSC packet.
+        let with_tsc = match &self.ahead {
+            Some(ahead) => {
+                ahead.is_tsc && ahead.since.adjacent.is_some() && ahead.since.last_cyc == Some(cyc.offset)
+            }
+            None => self.reader.packet_at(cyc.end).is_none(),
+        };
+        (!with_tsc).then_some(passed.saturating_add(cyc.cycles))
+    }
+
+    /// The most likely time here.
+    fn nominal(&self, behind: &Anchor) -> u64 {
+        let Cycles { all, guess, .. } = self.cycles;
+        let Some(ahead) = &self.ahead else {
+            return behind.nominal.saturating_add(guess / GUESS);
+        };
+        let between = ahead.nominal.saturating_sub(behind.nominal);
+        let total = ahead.since.cycles;
+        let passed = match (total, self.ratio) {
+            // As many ticks as pass between an MTC and the middle of its period.
+            (0, _) if ahead.since.broken && behind.half_period > 0 => behind.half_period.min(between / 2),
+            (0, _) => between / 2,
+            // Somewhere between the anchors a clock stood still, probably behind the last cycle.
+            (_, Some(_)) if ahead.since.broken => (guess / GUESS).min(between),
+            _ => scale(between, all.min(total), total),
+        };
+        behind.nominal.saturating_add(passed)
+    }
+}
+
+/// `value · numerator / denominator`, the denominator not zero.
+fn scale(value: u64, numerator: u64, denominator: u64) -> u64 {
+    let scaled = u128::from(value) * u128::from(numerator) / u128::from(denominator);
+    u64::try_from(scaled).unwrap_or(u64::MAX)
+}

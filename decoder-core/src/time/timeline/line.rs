@@ -1,0 +1,93 @@
+//! 56 bits of the TSC as a time that goes on.
+
+/// Where the first TSC is on the line, so that there is as much room before as behind.
+const MIDDLE: u64 = 1 << 62;
+
+/// Places TSC packets on a line on which time does not start again, whatever the 64 bits of the TSC do.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Line {
+    /// The whole TSC at [`MIDDLE`].
+    origin: Option<u64>,
+    /// A TSC value that the first one is near to.
+    near: Option<u64>,
+    /// Where the last one is.
+    last: u64,
+}
+
+impl Line {
+    /// An empty line. Without a value that the first TSC is `near` to, its upper eight bits are zero.
+    pub(super) const fn new(near: Option<u64>) -> Self {
+        Self { origin: None, near, last: MIDDLE }
+    }
+
+    /// The place of a TSC packet: less than half of 2^56 ticks before or behind the last one.
+    pub(super) fn place(&mut self, tsc: u64) -> u64 {
+        let Some(origin) = self.origin else {
+            self.origin = Some(self.near.map_or(tsc, |near| near.wrapping_add_signed(step(near, tsc))));
+            return self.last;
+        };
+        let last = origin.wrapping_add(self.last).wrapping_sub(MIDDLE);
+        self.last = self.last.saturating_add_signed(step(last, tsc));
+        self.last
+    }
+
+    /// The TSC at a place.
+    pub(super) const fn tsc(&self, place: u64) -> u64 {
+        let origin = match self.origin {
+            Some(origin) => origin,
+            None => 0,
+        };
+        origin.wrapping_add(place).wrapping_sub(MIDDLE)
+    }
+}
+
+/// From one TSC to another of which 56 bits are known, the shorter way.
+const fn step(from: u64, to: u64) -> i64 {
+    (to.wrapping_sub(from) << 8).cast_signed() >> 8
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WRAP: u64 = 1 << 56;
+
+    #[test]
+    fn fifty_six_bits_go_on_where_they_start_again() {
+        for (near, packets, expected) in [
+            (None, &[5, 9][..], &[5, 9][..]),
+            (None, &[WRAP - 2, 3, 10], &[WRAP - 2, WRAP + 3, WRAP + 10]),
+            // Back over the border, as when software writes the TSC.
+            (None, &[3, WRAP - 2], &[3, u64::MAX - 1]),
+            (None, &[0, WRAP / 2 - 1, WRAP - 2, 4], &[0, WRAP / 2 - 1, WRAP - 2, WRAP + 4]),
+            (Some(7 * WRAP + 100), &[90, 110], &[7 * WRAP + 90, 7 * WRAP + 110]),
+            (Some(7 * WRAP + 100), &[WRAP - 1, 0], &[7 * WRAP - 1, 7 * WRAP]),
+            (Some(7 * WRAP - 100), &[3], &[7 * WRAP + 3]),
+            (Some(u64::MAX), &[WRAP - 2, 1], &[u64::MAX - 1, 1]),
+        ] {
+            let mut line = Line::new(near);
+            let mut last = None;
+            for (&packet, &tsc) in packets.iter().zip(expected) {
+                let place = line.place(packet);
+                assert_eq!(line.tsc(place), tsc, "{near:x?} {packets:x?}");
+                // On the line, what follows by less than half a round is behind.
+                let forward = last.is_none_or(|(_, before)| step(before, packet) >= 0);
+                assert!(
+                    last.is_none_or(|(before, _)| (before <= place) == forward),
+                    "{near:x?} {packets:x?}"
+                );
+                last = Some((place, packet));
+            }
+        }
+    }
+
+    #[test]
+    fn a_line_has_ends() {
+        let mut line = Line::new(None);
+        line.place(0);
+        for at in 1..400_u64 {
+            line.place(at * (WRAP / 2 - 1) % WRAP);
+        }
+        assert_eq!(line.last, u64::MAX);
+    }
+}

@@ -1,0 +1,257 @@
+//! Bounds of time for every place of a trace.
+
+mod anchor;
+mod cursor;
+mod edges;
+mod line;
+mod reader;
+mod speed;
+#[cfg(test)]
+mod tests;
+
+pub use speed::CoreSpeed;
+
+use crate::{
+    config::{Clocks, Config},
+    packet::{Packet, Packets},
+};
+use cursor::{Cursor, Point};
+use line::Line;
+use reader::Reader;
+
+/// Between which two packets something happened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Span {
+    /// The offset of a packet that was made before it happened, or when it did.
+    pub behind: u64,
+    /// The offset of a packet that was made after it happened, or when it did.
+    pub before: u64,
+}
+
+impl Span {
+    /// What happened when the packet at `offset` was made.
+    #[must_use]
+    pub const fn at(offset: u64) -> Self {
+        Self { behind: offset, before: offset }
+    }
+}
+
+/// When something happened: TSC values.
+///
+/// They have 64 bits and start again at 2^64, as the TSC does. [`contains`](Self::contains) and
+/// [`error`](Self::error) know about that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Moment {
+    /// It was not before this.
+    pub earliest: u64,
+    /// It was not after this; `None` where the trace ends without saying so.
+    pub latest: Option<u64>,
+    /// The most likely time of the packet that it happened behind.
+    pub from: u64,
+    /// The most likely time of the packet that it happened before.
+    pub to: u64,
+    /// Why this may be wrong.
+    pub doubt: Option<Doubt>,
+    /// A TSC packet further behind agrees with it. At the end of a trace there is none.
+    pub confirmed: bool,
+}
+
+/// What is the matter with time in a stretch between two TSC packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Doubt {
+    /// So many MTC packets in a row are missing that their payload may have started again in between. The bounds are
+    /// as wide as that makes them.
+    MtcLost,
+    /// The TSC is not invariant and may have stood still in a deep C-state. The bounds hold, and are those of the TSC
+    /// packets alone; but TSC ticks are not time here.
+    TscStopped,
+    /// The packets contradict each other: software wrote the TSC or a VM changed it, or the clocks are not those of the
+    /// processor. The bounds are the TSC packets' and hold only if the TSC was written once.
+    Contradiction,
+}
+
+impl Moment {
+    /// The most likely TSC: the middle between [`from`](Self::from) and [`to`](Self::to).
+    #[must_use]
+    pub const fn tsc(&self) -> u64 {
+        self.part(1, 2)
+    }
+
+    /// How far [`tsc`](Self::tsc) can be from the truth, in ticks; `None` where there is no bound.
+    #[must_use]
+    pub fn error(&self) -> Option<u64> {
+        let tsc = self.tsc();
+        Some(tsc.wrapping_sub(self.earliest).max(self.latest?.wrapping_sub(tsc)))
+    }
+
+    /// Whether the bounds allow this TSC.
+    #[must_use]
+    pub fn contains(&self, tsc: u64) -> bool {
+        let behind = tsc.wrapping_sub(self.earliest);
+        self.latest.map_or(behind < 1 << 63, |latest| behind <= latest.wrapping_sub(self.earliest))
+    }
+
+    /// The most likely TSC of one of `count` things that happened one after the other in this span, the first of which
+    /// has `index` 0: as if each took as long as the others.
+    ///
+    /// This is a guess that no packet supports: of ten instructions the third may have taken all the time. It is
+    /// within the bounds, and later for later instructions.
+    #[must_use]
+    pub const fn interpolated(&self, index: u64, count: u64) -> u64 {
+        if count == 0 { self.tsc() } else { self.part(index.saturating_add(1), count) }
+    }
+
+    const fn part(&self, part: u64, of: u64) -> u64 {
+        let part = if part < of { part } else { of };
+        let between = self.to.wrapping_sub(self.from) as u128;
+        self.from.wrapping_add((between * part as u128 / of as u128) as u64)
+    }
+}
+
+/// From where on other clocks hold.
+///
+/// IA32_RTIT_CTL.MTCFreq and IA32_TSC_ADJUST can change between two recordings that share a buffer, and no packet says
+/// so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClockChange {
+    /// The offset of the first packet with them.
+    pub offset: u64,
+    /// The clocks from there on.
+    pub clocks: Clocks,
+}
+
+/// Tells when things happened, for spans of a trace in any order; in the order of the trace it is fast.
+///
+/// It reads the trace for itself, some packets ahead, and only where it is asked.
+#[derive(Clone, Debug)]
+pub struct Timeline<'a> {
+    start: Reader<'a>,
+    speed: Option<CoreSpeed>,
+    adjust_is_known: bool,
+    near: Option<u64>,
+    /// At the two ends of the last span, once there was one.
+    ends: Option<Ends<'a>>,
+    last: Option<(Span, Option<Moment>)>,
+}
+
+#[derive(Clone, Debug)]
+struct Ends<'a> {
+    behind: Cursor<'a>,
+    before: Cursor<'a>,
+}
+
+impl<'a> Timeline<'a> {
+    /// The time of a trace, with what `config` knows of its [clocks](Config::clocks).
+    #[must_use]
+    pub fn new(trace: &'a [u8], config: Config<'a>) -> Self {
+        let mut packets = Packets::with_config(trace, config);
+        if packets.sync_forward().is_none() {
+            packets.set_offset(u64::MAX);
+        }
+        let start = Reader::new(packets);
+        Self { start, speed: None, adjust_is_known: false, near: None, ends: None, last: None }
+    }
+
+    /// Also narrows bounds by CYC packets.
+    #[must_use]
+    pub fn with_speed(mut self, speed: CoreSpeed) -> Self {
+        self.speed = Some(speed);
+        self
+    }
+
+    /// Also knows other clocks from some offsets on, in order of the offsets.
+    #[must_use]
+    pub fn with_changes(mut self, changes: &'a [ClockChange]) -> Self {
+        self.start = self.start.with_changes(changes);
+        self
+    }
+
+    /// Relies on [`tsc_adjust`](Clocks::tsc_adjust) to align the clocks where a TSC packet has no TMA packet behind it.
+    #[must_use]
+    pub fn with_known_adjust(mut self) -> Self {
+        self.adjust_is_known = true;
+        self
+    }
+
+    /// Knows a TSC value that was read at most 2^55 ticks before or after the first TSC packet: it has the upper eight
+    /// bits, which packets lack. Without it they are taken for zero.
+    #[must_use]
+    pub fn with_tsc_near(mut self, tsc: u64) -> Self {
+        self.near = Some(tsc);
+        self
+    }
+
+    /// When what lies between two packets happened; `None` where there is no TSC packet before it.
+    pub fn moment(&mut self, span: Span) -> Option<Moment> {
+        if let Some((last, moment)) = self.last
+            && last == span
+        {
+            return moment;
+        }
+        let moment = self.find(span);
+        self.last = Some((span, moment));
+        moment
+    }
+
+    fn find(&mut self, Span { behind, before }: Span) -> Option<Moment> {
+        let mut ends = match self.ends.take() {
+            Some(ends) if ends.behind.position() <= behind => ends,
+            Some(ends) => {
+                let line = ends.before.line();
+                Ends::both(Cursor::new(self.start.before(behind), self.adjust_is_known, self.speed, line))
+            }
+            None => {
+                let line = Line::new(self.near);
+                Ends::both(Cursor::new(self.start.clone(), self.adjust_is_known, self.speed, line))
+            }
+        };
+        if ends.before.position() <= behind {
+            ends.behind.clone_from(&ends.before);
+        }
+        ends.behind.advance(behind);
+        if ends.before.position() > before {
+            ends.before.clone_from(&ends.behind);
+        }
+        ends.before.advance(before.max(behind));
+        let Ends { behind: from, before: to } = self.ends.insert(ends);
+        let is_exact =
+            behind < before && self.start.packet_at(before).is_some_and(|packet| is_branch(&packet));
+        Some(between(from.point(false)?, to.point(is_exact)?, to.line()))
+    }
+}
+
+impl<'a> Ends<'a> {
+    fn both(cursor: Cursor<'a>) -> Self {
+        Self { behind: cursor.clone(), before: cursor }
+    }
+}
+
+/// Whether a CYC packet in front of the packet is its own: of the packets that events and outcomes are from.
+const fn is_branch(packet: &Packet) -> bool {
+    matches!(
+        packet,
+        Packet::TntShort(_) | Packet::TntLong(_) | Packet::Tip(_) | Packet::TipPge(_) | Packet::TipPgd(_)
+    )
+}
+
+/// What two points say of what is between them.
+fn between(from: Point, to: Point, line: Line) -> Moment {
+    // A CYC packet right before `to` may have told that `from` was not so late.
+    let nominal = from.nominal.min(to.nominal);
+    let mut moment = Moment {
+        earliest: line.tsc(from.least),
+        latest: to.most.map(|most| line.tsc(most)),
+        from: line.tsc(nominal),
+        to: line.tsc(to.nominal),
+        doubt: from.doubt.or(to.doubt),
+        confirmed: from.confirmed && to.confirmed,
+    };
+    if nominal < from.least || to.most.is_some_and(|most| most < from.least) {
+        // The TSC went back between the two: nobody knows when.
+        moment.earliest = line.tsc(from.least.min(to.least));
+        moment.latest = from.most.zip(to.most).map(|(from, to)| line.tsc(from.max(to)));
+        moment.doubt = Some(Doubt::Contradiction);
+    }
+    moment
+}

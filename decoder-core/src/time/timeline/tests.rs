@@ -1,0 +1,459 @@
+extern crate std;
+
+use super::*;
+use crate::packet::{Cbr, Cyc, Exstop, Ip, Mtc, PSB, Packet, Tma, Tnt, Tsc};
+use std::{vec, vec::Vec};
+
+/// A crystal tick is four TSC ticks, an MTC comes every 16 of them: 0x40.
+const CLOCKS: Clocks =
+    Clocks { mtc_freq: 4, nom_freq: 4, cpuid_15h_eax: 1, cpuid_15h_ebx: 4, ..Clocks::UNKNOWN };
+
+const TNT: Packet = Packet::TntShort(Tnt { bits: 0, len: 1 });
+const TIP: Packet = Packet::Tip(Ip::Update16(0x1000));
+
+const fn tsc(tsc: u64) -> Packet {
+    Packet::Tsc(Tsc { tsc })
+}
+
+const fn tma(ctc: u16, fc: u16) -> Packet {
+    Packet::Tma(Tma { ctc, fc })
+}
+
+const fn mtc(ctc: u8) -> Packet {
+    Packet::Mtc(Mtc { ctc })
+}
+
+const fn cyc(cycles: u64) -> Packet {
+    Packet::Cyc(Cyc { cycles })
+}
+
+const fn cbr(ratio: u8) -> Packet {
+    Packet::Cbr(Cbr { ratio, reserved: 0 })
+}
+
+/// Between two packets: earliest, latest, from, to.
+type Row = (usize, usize, u64, Option<u64>, u64, u64);
+
+struct Trace {
+    bytes: Vec<u8>,
+    offsets: Vec<u64>,
+}
+
+impl Trace {
+    /// PSB and these.
+    fn new(packets: &[Packet]) -> Self {
+        let (mut bytes, mut offsets) = (PSB.to_vec(), vec![]);
+        for packet in packets {
+            let mut buffer = [0; Packet::MAX_LEN];
+            let size = packet.emit(&mut buffer).unwrap();
+            offsets.push(bytes.len() as u64);
+            bytes.extend_from_slice(&buffer[..size]);
+        }
+        Self { bytes, offsets }
+    }
+
+    fn timeline(&self, clocks: Clocks) -> Timeline<'_> {
+        Timeline::new(&self.bytes, Config { clocks, ..Config::default() })
+    }
+
+    fn span(&self, behind: usize, before: usize) -> Span {
+        Span { behind: self.offsets[behind], before: self.offsets[before] }
+    }
+
+    fn check(&self, mut timeline: Timeline, expected: &[Row]) {
+        for &(behind, before, earliest, latest, from, to) in expected {
+            let moment = timeline.moment(self.span(behind, before)).unwrap();
+            let found = (moment.earliest, moment.latest, moment.from, moment.to);
+            assert_eq!(found, (earliest, latest, from, to), "between {behind} and {before}: {moment:x?}");
+        }
+    }
+
+    fn doubts(&self, clocks: Clocks, expected: &[(usize, Option<Doubt>, bool)]) {
+        let mut timeline = self.timeline(clocks);
+        for &(at, doubt, confirmed) in expected {
+            let moment = timeline.moment(Span::at(self.offsets[at])).unwrap();
+            assert_eq!((moment.doubt, moment.confirmed), (doubt, confirmed), "at {at}: {moment:x?}");
+        }
+    }
+}
+
+#[test]
+fn tsc_packets_bound_what_is_between_them() {
+    let trace = Trace::new(&[TIP, tsc(0x1000), TIP, TNT, tsc(0x2000), TIP]);
+    trace.check(
+        trace.timeline(Clocks::UNKNOWN),
+        &[
+            (2, 3, 0x1000, Some(0x2000), 0x1800, 0x1800),
+            (2, 4, 0x1000, Some(0x2000), 0x1800, 0x1800),
+            // Over a TSC packet.
+            (3, 5, 0x1000, None, 0x1800, 0x2000),
+            (5, 5, 0x2000, None, 0x2000, 0x2000),
+        ],
+    );
+    let mut timeline = trace.timeline(Clocks::UNKNOWN);
+    assert_eq!(timeline.moment(trace.span(0, 0)), None);
+    assert_eq!(timeline.moment(trace.span(0, 3)), None);
+    assert_eq!(timeline.moment(Span::at(u64::MAX)).unwrap().earliest, 0x2000);
+}
+
+#[test]
+fn mtcs_bound_to_a_period_and_a_crystal_tick() {
+    let trace = Trace::new(&[
+        tsc(0x1003),
+        tma(0x15, 3),
+        TNT,
+        mtc(2),
+        TNT,
+        mtc(3),
+        TIP,
+        mtc(6),
+        TNT,
+        tsc(0x11ff),
+        TIP,
+    ]);
+    // The crystal became 0x15 at 0x1000, by the fast counter; without it, at 0xfff at the earliest. 0x20 is eleven later.
+    let (first, second, fourth) = (0x102c, 0x106c, 0x112c);
+    trace.check(
+        trace.timeline(CLOCKS),
+        &[
+            (2, 2, 0x1003, Some(first), 0x1017, 0x1017),
+            (4, 4, first - 1, Some(second), first + 0x20, first + 0x20),
+            // Two MTCs are missing, so an unknown time may have passed in a stand-still: half a period is the guess.
+            (6, 6, second - 1, Some(fourth), second + 0x20, second + 0x20),
+            (8, 8, fourth - 1, Some(0x11ff), fourth + 0x20, fourth + 0x20),
+            (10, 10, 0x11ff, None, 0x11ff, 0x11ff),
+        ],
+    );
+}
+
+#[test]
+fn mtc_payloads_start_again() {
+    let mut packets = vec![tsc(0x1_0000), tma(0, 0)];
+    for period in 1..=1000_u32 {
+        packets.extend([mtc(period as u8), TNT]);
+    }
+    packets.push(tsc(0x1_0000 + 0x40 * 1000 + 5));
+    let trace = Trace::new(&packets);
+    let edge = |period: u64| 0x1_0000 + 0x40 * period;
+    let rows = (1..1000_usize).map(|period| {
+        let (at, from) = (2 * period + 1, edge(period as u64));
+        (at, at, from - 4, Some(from + 0x40), from + 0x20, from + 0x20)
+    });
+    trace.check(trace.timeline(CLOCKS), &rows.collect::<Vec<_>>());
+}
+
+#[test]
+fn mtcs_that_a_tma_does_not_reach_are_aligned_with_the_bits_there_are() {
+    // MTCFreq 12: of the TMA's 16 bits four are in the MTC.
+    let clocks = Clocks { mtc_freq: 12, ..CLOCKS };
+    let trace = Trace::new(&[tsc(0x10_0000), tma(0xf800, 0), mtc(0x80), TNT, mtc(0x82), TNT]);
+    let (first, second) = (0x10_0000 + 4 * 0x800, 0x10_0000 + 4 * 0x2800);
+    trace.check(
+        trace.timeline(clocks),
+        &[
+            (3, 3, first - 4, Some(second), first + 0x2000, first + 0x2000),
+            (5, 5, second - 4, None, second, second),
+        ],
+    );
+}
+
+#[test]
+fn a_fast_counter_that_says_nothing_is_found_out_by_the_next_tsc() {
+    // The last edge was three ticks before the TSC packet, but the fast counter says none.
+    let trace = Trace::new(&[tsc(0x1003), tma(0x10, 0), mtc(2), TNT, mtc(3), tsc(0x1080), TIP]);
+    trace.check(trace.timeline(CLOCKS), &[(3, 3, 0x103f, Some(0x1080), 0x1061, 0x1061)]);
+}
+
+#[test]
+fn cycles_divide_the_time_between_anchors() {
+    let trace = Trace::new(&[
+        tsc(0x1000),
+        tma(0x10, 0),
+        mtc(2),
+        cyc(10),
+        TNT,
+        cyc(20),
+        TIP,
+        cyc(2),
+        mtc(3),
+        cyc(32),
+        TIP,
+    ]);
+    // 32 cycles were 0x40 ticks; behind the last anchor it goes on like that.
+    trace.check(
+        trace.timeline(CLOCKS),
+        &[
+            (4, 4, 0x103c, Some(0x1080), 0x1040 + 20, 0x1040 + 20),
+            (4, 6, 0x103c, Some(0x1080), 0x1040 + 20, 0x1040 + 60),
+            (10, 10, 0x107c, None, 0x1080 + 64, 0x1080 + 64),
+        ],
+    );
+}
+
+#[test]
+fn a_core_to_bus_ratio_makes_ticks_of_cycles() {
+    let trace =
+        Trace::new(&[tsc(0x1000), Packet::PsbEnd, cbr(2), cyc(5), TIP, cbr(8), cyc(8), TIP, tsc(0x2000)]);
+    // Two ticks a cycle, and half a tick. The TSC packet behind says that the clock stood still.
+    trace.check(
+        trace.timeline(CLOCKS),
+        &[(4, 4, 0x1000, Some(0x2000), 0x100a, 0x100a), (7, 7, 0x1000, Some(0x2000), 0x100e, 0x100e)],
+    );
+}
+
+#[test]
+fn a_known_speed_narrows_bounds_from_both_sides() {
+    let trace = Trace::new(&[
+        tsc(0x1000),
+        cyc(100),
+        TIP,
+        cyc(100),
+        TIP,
+        TIP,
+        cyc(100),
+        TIP,
+        cyc(100),
+        tsc(0x2000),
+        cyc(100),
+        TIP,
+    ]);
+    let speed = CoreSpeed::between(1, 4, 4).unwrap();
+    let (least, most) = (|cycles| speed.least_ticks(cycles), |cycles| speed.most_ticks(cycles));
+    let mut timeline = trace.timeline(CLOCKS).with_speed(speed);
+    for (behind, before, earliest, latest) in [
+        // The first CYC may have begun before the TSC packet, so its cycles are not surely behind it.
+        (1, 2, 0x1000, Some(0x1000 + most(100))),
+        (2, 4, 0x1000, Some(0x1000 + most(200))),
+        // The CYC packet says nothing of the second TIP behind it: the next one does.
+        (4, 5, 0x1000 + least(100), Some(0x1000 + most(300))),
+        (5, 7, 0x1000 + least(100), Some(0x1000 + most(300))),
+        // The last CYC packet comes with the TSC packet, and the core clock may have stopped before.
+        (7, 7, 0x1000 + least(200), Some(0x2000)),
+        // What comes right in front of an anchor is of its time.
+        (10, 11, 0x2000, Some(0x2000 + most(100))),
+        (11, 11, 0x2000 + least(100), None),
+    ] {
+        let moment = timeline.moment(trace.span(behind, before)).unwrap();
+        let span = (behind, before);
+        assert_eq!((span, moment.earliest, moment.latest), (span, earliest, latest), "{moment:x?}");
+    }
+    // And from the TSC packet behind: of 400 cycles 100 surely come between the second CYC and the last, at a tick each.
+    let late = Trace::new(&[tsc(0x1000), cyc(9), TIP, cyc(9), TIP, cyc(4000), TIP, cyc(9), TIP, tsc(0x2000)]);
+    let mut timeline = late.timeline(CLOCKS).with_speed(speed);
+    let moment = timeline.moment(late.span(2, 2)).unwrap();
+    assert_eq!(moment.latest, Some(0x1000 + most(18)));
+    let slow = CoreSpeed::between(1, 4, 255).unwrap();
+    let mut timeline = late.timeline(CLOCKS).with_speed(slow);
+    assert!(timeline.moment(late.span(2, 2)).unwrap().latest < Some(0x1000 + slow.most_ticks(18)));
+}
+
+#[test]
+fn an_overflow_loses_cycles_and_keeps_mtcs_only_where_the_next_tsc_agrees() {
+    let packets = [
+        tsc(0x1000),
+        tma(0x10, 0),
+        cyc(8),
+        TIP,
+        Packet::Ovf,
+        TIP,
+        cyc(8),
+        TIP,
+        mtc(2),
+        TIP,
+        tsc(0x1050),
+        TIP,
+    ];
+    let speed = CoreSpeed::between(1, 4, 4).unwrap();
+    for (count, latest) in [(12, [Some(0x1040), Some(0x1040), Some(0x1050)]), (10, [None, None, None])] {
+        let trace = Trace::new(&packets[..count]);
+        let mut timeline = trace.timeline(CLOCKS).with_speed(speed);
+        let found = [5, 7, 9].map(|at| timeline.moment(trace.span(at, at)).unwrap().latest);
+        assert_eq!(found, latest, "{count}");
+    }
+}
+
+#[test]
+fn stretches_between_tscs_are_judged_by_the_second() {
+    use Doubt::{Contradiction, MtcLost, TscStopped};
+    let varies = Clocks { tsc_varies: true, ..CLOCKS };
+    let psb = [Packet::Psb, tsc(0x1000), tma(0x10, 0), Packet::PsbEnd, TIP];
+    let stretch = |packets: &[Packet]| Trace::new(&[&psb[..], packets].concat());
+    let all = |doubt| [(4, doubt, true)];
+    let open = [(4, None, false)];
+
+    stretch(&[]).doubts(CLOCKS, &open);
+    stretch(&[tsc(0x1100), tma(0x50, 0)]).doubts(CLOCKS, &all(None));
+    stretch(&[tsc(0x1100), tma(0x51, 0)]).doubts(CLOCKS, &all(None));
+    stretch(&[tsc(0x1100), tma(0x52, 0)]).doubts(CLOCKS, &all(Some(Contradiction)));
+    stretch(&[tsc(0x1100), tma(0x4e, 0)]).doubts(CLOCKS, &all(Some(Contradiction)));
+    stretch(&[tsc(0x1000 + (4 << 16)), tma(0x10, 0)]).doubts(CLOCKS, &all(None));
+    stretch(&[tsc(0x1000 + (4 << 16)), tma(0x8010, 0)]).doubts(CLOCKS, &all(Some(Contradiction)));
+    stretch(&[tsc(0xfff)]).doubts(CLOCKS, &all(Some(Contradiction)));
+    // The TSC packet is before the MTC, by more than a crystal tick.
+    stretch(&[mtc(3), tsc(0x107b)]).doubts(CLOCKS, &all(Some(Contradiction)));
+    stretch(&[mtc(3), tsc(0x107c)]).doubts(CLOCKS, &all(None));
+    // 255 MTCs may be missing behind the last one; of 256 nobody knows where they were.
+    stretch(&[mtc(3), tsc(0x107c + 256 * 0x40 - 1)]).doubts(CLOCKS, &all(None));
+    stretch(&[mtc(3), tsc(0x107c + 256 * 0x40)]).doubts(CLOCKS, &all(Some(MtcLost)));
+
+    // Where the TSC may stand still, a TSC packet outside a PSB+ may come from that, unless the TMAs show otherwise.
+    stretch(&[tsc(0x1100)]).doubts(varies, &all(Some(TscStopped)));
+    stretch(&[tsc(0x1100), tma(0x50, 0)]).doubts(varies, &all(None));
+    stretch(&[tsc(0x1100), tma(0x70, 0)]).doubts(varies, &all(Some(TscStopped)));
+    stretch(&[Packet::Psb, tsc(0x1100)]).doubts(varies, &all(None));
+    stretch(&[Packet::Exstop(Exstop { ip: false }), Packet::Psb, tsc(0x1100)])
+        .doubts(varies, &all(Some(TscStopped)));
+    stretch(&[Packet::Exstop(Exstop { ip: false })]).doubts(varies, &[(4, Some(TscStopped), false)]);
+    stretch(&[tsc(0xfff)]).doubts(varies, &all(Some(Contradiction)));
+}
+
+#[test]
+fn lost_rounds_of_mtcs_widen_the_bounds() {
+    let end = 0x1040 + 300 * 0x40;
+    let trace = Trace::new(&[tsc(0x1000), tma(0x10, 0), TIP, mtc(2), TIP, tsc(end), TIP]);
+    let slack = end - 0x103c;
+    trace.check(
+        trace.timeline(CLOCKS),
+        &[
+            (2, 2, 0x1000, Some(0x1040 + slack).min(Some(end)), 0x1020, 0x1020),
+            (4, 4, 0x103c, Some(end), 0x1060, 0x1060),
+        ],
+    );
+}
+
+#[test]
+fn where_the_tsc_is_not_the_crystals_only_tsc_packets_count() {
+    let varies = Clocks { tsc_varies: true, ..CLOCKS };
+    let trace =
+        Trace::new(&[tsc(0x1000), tma(0x10, 0), mtc(2), TIP, mtc(5), TIP, tsc(0x1020), tma(0x70, 0), TIP]);
+    trace.check(trace.timeline(varies), &[(3, 3, 0x1000, Some(0x1020), 0x1010, 0x1010)]);
+    // Software wrote it: nobody knows when.
+    let trace = Trace::new(&[tsc(0x1000), tma(0x10, 0), mtc(2), TIP, tsc(0x100), tma(0x30, 0), TIP]);
+    trace.check(
+        trace.timeline(CLOCKS),
+        &[
+            (3, 3, 0x100, Some(0x1000), 0x1000, 0x1000),
+            (3, 6, 0x100, None, 0x100, 0x100),
+            (6, 6, 0x100, None, 0x100, 0x100),
+        ],
+    );
+}
+
+#[test]
+fn without_a_tma_the_next_tsc_aligns_mtcs() {
+    let trace = Trace::new(&[tsc(0x1000), TIP, mtc(7), TIP, mtc(9), TIP, tsc(0x1100), TIP]);
+    trace.check(
+        trace.timeline(CLOCKS),
+        &[
+            (1, 1, 0x1000, Some(0x1100), 0x1040, 0x1040),
+            (3, 3, 0x1000, Some(0x1100), 0x1040, 0x1040),
+            (5, 5, 0x1080, Some(0x1100), 0x10a0, 0x10a0),
+        ],
+    );
+    // What software added aligns them as well: TSC 0x1000 is crystal 0x3c0 and no tick more.
+    let adjusted = Clocks { tsc_adjust: 0x100, ..CLOCKS };
+    let trace = Trace::new(&[tsc(0x1000), TIP, mtc(0x3d), TIP, mtc(0x3e), TIP, tsc(0x1100), TIP]);
+    trace.check(
+        trace.timeline(adjusted).with_known_adjust(),
+        &[
+            (1, 1, 0x1000, Some(0x1040), 0x1020, 0x1020),
+            (3, 3, 0x103c, Some(0x1080), 0x1060, 0x1060),
+            (5, 5, 0x107c, Some(0x1100), 0x10a0, 0x10a0),
+        ],
+    );
+}
+
+#[test]
+fn an_mtc_frequency_may_change_where_tracing_was_off() {
+    let trace = Trace::new(&[
+        tsc(0x1000),
+        tma(0x10, 0),
+        mtc(2),
+        TIP,
+        tsc(0x2000),
+        tma(0x400, 0),
+        TIP,
+        mtc(0x41),
+        TIP,
+    ]);
+    let changes = [ClockChange { offset: trace.offsets[4], clocks: CLOCKS }];
+    let before = Clocks { mtc_freq: 3, ..CLOCKS };
+    let timeline = || trace.timeline(before).with_changes(&changes);
+    let rows = [
+        (3, 3, 0x1000, Some(0x2000), 0x1800, 0x1800),
+        (6, 6, 0x2000, Some(0x2040), 0x2020, 0x2020),
+        (8, 8, 0x203c, None, 0x2040, 0x2040),
+    ];
+    trace.check(timeline(), &rows);
+    // Backwards it is the same.
+    trace.check(timeline(), &[rows[2], rows[0], rows[1]]);
+}
+
+#[test]
+fn without_leaf_15h_mtcs_count_for_nothing() {
+    let trace = Trace::new(&[tsc(0x1000), tma(0x10, 0), mtc(2), TIP, tsc(0x2000), tma(0x400, 0), TIP]);
+    for clocks in [Clocks::UNKNOWN, Clocks { cpuid_15h_ebx: 0, ..CLOCKS }, Clocks { mtc_freq: 16, ..CLOCKS }]
+    {
+        trace.check(trace.timeline(clocks), &[(3, 3, 0x1000, Some(0x2000), 0x1800, 0x1800)]);
+    }
+}
+
+#[test]
+fn the_upper_bits_of_the_tsc_come_from_a_value_that_is_near() {
+    let wrap = 1 << 56;
+    let trace = Trace::new(&[tsc(wrap - 0x10), TIP, tsc(0x10), TIP]);
+    for (near, high) in [(None, 0), (Some(0x1200_0000_0000_0000), 0x11 << 56), (Some(u64::MAX), 0xff << 56)] {
+        let mut timeline = trace.timeline(CLOCKS);
+        if let Some(near) = near {
+            timeline = timeline.with_tsc_near(near);
+        }
+        let moment = timeline.moment(trace.span(1, 1)).unwrap();
+        assert_eq!(
+            (moment.earliest, moment.latest),
+            (high + (wrap - 0x10), Some(high.wrapping_add(wrap + 0x10)))
+        );
+        assert_eq!((moment.tsc(), moment.error()), (high.wrapping_add(wrap), Some(0x10)), "{near:x?}");
+        assert!(moment.contains(moment.tsc()) && moment.contains(moment.earliest));
+        assert!(!moment.contains(moment.earliest - 1) && !moment.contains(moment.tsc().wrapping_add(0x11)));
+    }
+}
+
+#[test]
+fn instructions_of_a_span_share_its_time() {
+    let moment = Moment { earliest: 90, latest: Some(220), from: 100, to: 200, doubt: None, confirmed: true };
+    assert_eq!((moment.tsc(), moment.error()), (150, Some(70)));
+    for (index, count, tsc) in
+        [(0, 4, 125), (3, 4, 200), (9, 4, 200), (0, 1, 200), (0, 0, 150), (0, u64::MAX, 100)]
+    {
+        assert_eq!(moment.interpolated(index, count), tsc, "{index} of {count}");
+    }
+    let whole = Moment { from: 0, to: u64::MAX, ..moment };
+    assert_eq!(whole.interpolated(u64::MAX - 1, u64::MAX), u64::MAX);
+    let open = Moment { latest: None, ..moment };
+    assert_eq!((open.error(), open.contains(u64::MAX >> 2), open.contains(89)), (None, true, false));
+}
+
+#[test]
+fn damaged_bytes_are_passed_over() {
+    let mut trace = Trace::new(&[
+        tsc(0x1000),
+        tma(0x10, 0),
+        TIP,
+        mtc(2),
+        TIP,
+        Packet::Psb,
+        tsc(0x1100),
+        tma(0x50, 0),
+        TIP,
+    ]);
+    let mtc = trace.offsets[3] as usize;
+    trace.bytes[mtc] = 0x05;
+    trace.check(
+        trace.timeline(CLOCKS),
+        &[(2, 2, 0x1000, Some(0x1100), 0x1080, 0x1080), (8, 8, 0x1100, None, 0x1100, 0x1100)],
+    );
+    for bytes in [&[][..], &[0x19], &trace.bytes[1..15]] {
+        let mut timeline = Timeline::new(bytes, Config::default());
+        assert_eq!(timeline.moment(Span { behind: 0, before: u64::MAX }), None);
+    }
+}
