@@ -2,7 +2,7 @@
 
 use crate::heap;
 use pugmark_monitor::elf::Elf;
-use pugmark_tools::{ptxed, pugmark::code::Code};
+use pugmark_tools::{code::elf, pugmark::code::Code};
 
 /// Whatever an ELF file says, what comes of it lies in the file, and takes little more memory than it.
 ///
@@ -22,8 +22,8 @@ pub fn check(file: &[u8]) {
 
 /// ptxed's.
 fn segments(file: &[u8]) {
-    let Some(segments) = ptxed::elf::segments(file) else { return };
-    for segment in segments {
+    let Ok(segments) = elf::segments(file) else { return };
+    for segment in segments.loaded {
         assert!(segment.size > 0, "{segment:?}");
     }
 }

@@ -3,8 +3,14 @@
 use crate::heap;
 use arbitrary::{Result, Unstructured};
 use pugmark_decoder_core::event::EventDecoder;
-use pugmark_tools::sideband::{Config, Context, Event, Layout, Session, Show, Stream};
-use std::io::{self, Write};
+use pugmark_tools::{
+    code::SectionCache,
+    sideband::{Config, Event, Follower, Images, Layout, Plan, Session, Show, Stream},
+};
+use std::{
+    collections::HashMap,
+    io::{self, Write},
+};
 
 /// Records lie in their file one behind the other, each is shown once, and what they make of a process's image takes
 /// little more memory than they do.
@@ -17,19 +23,17 @@ pub fn check(data: &[u8]) {
     let bytes = u.take_rest();
     let (first, second) = bytes.split_at(split.min(bytes.len()));
     let count = records(first, &config) + records(second, &config);
-    let streams = || {
-        let stream =
-            |bytes: &[u8], primary| Stream::new("sb".into(), bytes.to_vec(), primary, config.clone());
-        vec![stream(first, true), stream(second, false)]
-    };
+    let stream = |bytes: &[u8], primary| Stream::new("sb".into(), bytes.to_vec(), primary, config.clone());
+    let streams = [stream(first, true), stream(second, false)];
     let mut lines = Lines::default();
     let ((), held) = heap::measure(|| {
-        Session::new(streams()).show(u64::MAX, &show, &mut lines).expect("lines take all");
+        let mut session = Session::new(&streams, &mut lines).expect("lines take all");
+        session.show(u64::MAX, &show, &mut lines).expect("lines take all");
     });
     if show.layout.is_some() {
         assert!(lines.count >= count, "{} lines for {count} records", lines.count);
     }
-    let ((), applied) = heap::measure(|| apply(Context::new(streams(), show, true)));
+    let ((), applied) = heap::measure(|| apply(&streams, show));
     let most = 32 * data.len().cast_signed() + (16 << 10);
     for held in [held, applied] {
         assert!(held.most <= most && held.left <= 0, "{held:?} for {} bytes", data.len());
@@ -47,7 +51,7 @@ fn asked(u: &mut Unstructured<'_>) -> Result<(Config, Show, usize)> {
         kernel_start: u.arbitrary()?,
         // No name that a record has is a file below a folder that there is not.
         sysroot: "/nonexistent/".into(),
-        vdso: None,
+        vdso: HashMap::new(),
     };
     let layout = *u.choose(&[None, Some(Layout::Compact), Some(Layout::Verbose)])?;
     let show = Show {
@@ -60,14 +64,11 @@ fn asked(u: &mut Unstructured<'_>) -> Result<(Config, Show, usize)> {
     Ok((config, show, u.arbitrary::<u16>()?.into()))
 }
 
-/// How many records there are, up to the first that has no place in time.
+/// How many records there are, up to the first that cannot be read.
 fn records(bytes: &[u8], config: &Config) -> usize {
     let (mut at, mut count) = (0, 0);
-    while let Ok((event, size)) = Event::parse(&bytes[at..], config) {
+    while let Ok((_, size)) = Event::parse(&bytes[at..], config) {
         assert!(size >= 8 && at + size <= bytes.len(), "{size} bytes at {at:#x}");
-        if event.sample.time.is_some_and(|time| config.tsc_of(time).is_none()) {
-            break;
-        }
         at += size;
         count += 1;
     }
@@ -75,12 +76,16 @@ fn records(bytes: &[u8], config: &Config) -> usize {
 }
 
 /// Applies them at the events of a trace that has some of each kind.
-fn apply(mut context: Context) {
+fn apply(streams: &[Stream], show: Show) {
+    let mut cache = SectionCache::default();
+    let plan = Plan::new(streams, &[], &mut cache);
+    let images = Images::new(plan, &cache);
     let mut lines = Lines::default();
+    let mut follower = Follower::new(streams, &images, show, true, &mut lines).expect("lines take all");
     let mut decoder = EventDecoder::new(TRACE);
     while decoder.sync_forward().is_some() {
         while let Ok(Some(event)) = decoder.next() {
-            context.event(&event, &mut lines).expect("lines take all");
+            follower.event(&event, &mut lines).expect("lines take all");
         }
     }
 }

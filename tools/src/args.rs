@@ -65,7 +65,7 @@ impl Iterator for Args {
 }
 
 /// What is wrong with a command line. Programs print it behind their name.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Usage {
     /// No such option.
     UnknownOption(String),
@@ -87,16 +87,80 @@ pub enum Usage {
     },
     /// `--cpu` with something else than a processor.
     BadCpu,
-    /// No trace.
+    /// No trace, for ptdump.
     NoTrace,
+    /// No trace, for ptxed.
+    NoPtFile,
+    /// A second trace.
+    SecondTrace(String),
     /// Something behind the trace.
     BehindTrace,
     /// Both columns at once.
     TimeAndTcal,
-    /// `--pevent:sample-config` with something else than `ID:V`; the text is what libipt's program shows of it.
-    BadSampleConfig(String),
+    /// The processor behind the trace.
+    LateCpu,
+    /// This option behind the trace.
+    Late(String),
+    /// `--pevent:sample-config` with something else than `ID:V`.
+    BadSampleConfig {
+        /// What libipt's program shows of it.
+        shown: String,
+        /// What it calls that.
+        error: &'static str,
+    },
     /// A file that cannot be had.
     File(file::Error),
+    /// A file of records that cannot be had.
+    Records {
+        /// The file.
+        file: String,
+        /// Why.
+        error: &'static str,
+    },
+    /// A raw file without its address.
+    NoBase(String),
+    /// A raw file that cannot be had.
+    Add {
+        /// The file.
+        file: String,
+        /// Its address.
+        base: u64,
+        /// Why.
+        error: &'static str,
+    },
+    /// An ELF file that cannot be had.
+    NoElf {
+        /// The file.
+        file: String,
+        /// The system's text for why.
+        error: String,
+    },
+    /// Not an ELF file.
+    NotElf(String),
+    /// An ELF file of this class.
+    ElfClass(u8),
+    /// An ELF file whose program headers can be nowhere.
+    ElfTable(String),
+    /// An ELF file that ends in a header.
+    CutElf {
+        /// The file.
+        file: String,
+        /// In which.
+        header: ElfHeader,
+        /// It is a folder.
+        is_folder: bool,
+    },
+}
+
+/// A header of an ELF file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ElfHeader {
+    /// The identification.
+    Identification,
+    /// The file header.
+    File,
+    /// The program header with this number.
+    Program(u16),
 }
 
 impl fmt::Display for Usage {
@@ -108,10 +172,34 @@ impl fmt::Display for Usage {
             Self::TooBig { option, argument } => write!(f, "{option}: value too big: {argument}."),
             Self::BadCpu => write!(f, "cpu must be specified as f/m[/s]"),
             Self::NoTrace => write!(f, "No processor trace file specified."),
+            Self::NoPtFile => write!(f, "no pt file."),
+            Self::SecondTrace(argument) => write!(f, "duplicate pt sources: {argument}."),
             Self::BehindTrace => write!(f, "[<options>] <ptfile>.  Use --help or -h for help."),
             Self::TimeAndTcal => write!(f, "specify either --time or --tcal."),
-            Self::BadSampleConfig(shown) => write!(f, "bad sample config {shown}: invalid argument."),
+            Self::LateCpu => write!(f, "please specify cpu before the pt source file."),
+            Self::Late(option) => write!(f, "please specify {option} before --pt."),
+            Self::BadSampleConfig { shown, error } => write!(f, "bad sample config {shown}: {error}."),
             Self::File(error) => error.fmt(f),
+            Self::Records { file, error } => write!(f, "error loading {file}: {error}."),
+            Self::NoBase(argument) => write!(f, "failed to parse base addressfrom '{argument}'."),
+            Self::Add { file, base, error } => write!(f, "failed to add {file} at 0x{base:x}: {error}."),
+            Self::NoElf { file, error } => write!(f, "warning: failed to open {file}: {error}."),
+            Self::NotElf(file) => write!(f, "warning: ignoring {file}: not an ELF file."),
+            Self::ElfClass(class) => write!(f, "unsupported ELF class: {class}"),
+            Self::ElfTable(file) => write!(f, "warning: {file} ELF header too big."),
+            Self::CutElf { file, header, is_folder } => {
+                // C's text for what a read from the file's end leaves in `errno`.
+                let error = if *is_folder { "Is a directory" } else { "Success" };
+                match header {
+                    ElfHeader::Identification => {
+                        write!(f, "warning: {file} failed to read file header: {error}.")
+                    }
+                    ElfHeader::File => write!(f, "warning: {file} error reading ELF header: {error}."),
+                    ElfHeader::Program(number) => {
+                        write!(f, "warning: {file} error reading phdr {number}: {error}.")
+                    }
+                }
+            }
         }
     }
 }

@@ -15,14 +15,15 @@ pub fn parse(text: &str) -> Result<Option<Cpu>, BadCpu> {
     if text == "none" {
         return Ok(None);
     }
-    let mut fields = text.split('/').map(number::parse);
-    let family = fields.next().flatten().and_then(|family| family.try_into().ok()).ok_or(BadCpu)?;
-    let mut byte = |field: Option<u64>| field.and_then(|value| u8::try_from(value).ok()).ok_or(BadCpu);
-    let model = byte(fields.next().flatten())?;
-    let stepping = fields.next().map_or(Ok(0), &mut byte)?;
-    if fields.next().is_some() {
+    let mut fields = text.split('/');
+    let family = fields.next().and_then(number::parse).and_then(|family| family.try_into().ok());
+    let model = fields.next().and_then(number::parse).and_then(|model| model.try_into().ok());
+    // What is behind the second slash may be nothing, as for libipt.
+    let stepping =
+        number::parse_or_zero(fields.next().unwrap_or("0")).and_then(|stepping| stepping.try_into().ok());
+    let (Some(family), Some(model), Some(stepping), None) = (family, model, stepping, fields.next()) else {
         return Err(BadCpu);
-    }
+    };
     Ok(Some(Cpu::intel(family, model, stepping)))
 }
 
@@ -44,7 +45,8 @@ mod tests {
             ("6/1/256", Err(BadCpu)),
             ("6", Err(BadCpu)),
             ("6/", Err(BadCpu)),
-            ("6/1/", Err(BadCpu)),
+            ("6/1/", cpu(6, 1, 0)),
+            ("6/1/x", Err(BadCpu)),
             ("6/1/2/3", Err(BadCpu)),
             ("x", Err(BadCpu)),
             ("", Err(BadCpu)),

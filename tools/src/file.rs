@@ -1,7 +1,9 @@
 //! `FILE[:FROM[-TO]]`: a file or a part of it.
 
 use crate::number;
-use std::{fmt, fs, io, str::FromStr};
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::{fmt, str::FromStr};
 
 /// A file and which bytes of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,20 +38,53 @@ impl FileRange {
     /// # Errors
     /// When there is no such file, or not so many bytes in it.
     pub fn load(&self) -> Result<Vec<u8>, Error> {
-        let error = |error: io::Error| Error::Open { name: self.name.clone(), errno: error.raw_os_error() };
-        let mut bytes = fs::read(&self.name).map_err(error)?;
-        let size = bytes.len() as u64;
+        let (bytes, size) = self.read().map_err(|error| self.open_error(&error))?;
         if self.from >= size {
             return Err(Error::Offset { name: self.name.clone(), offset: self.from });
         }
-        if let Some(to) = self.to {
-            if to > size {
-                return Err(Error::Range { name: self.name.clone(), to });
-            }
-            bytes.truncate(to as usize);
+        match self.to {
+            Some(to) if to > size => Err(Error::Range { name: self.name.clone(), to }),
+            _ => Ok(bytes),
         }
-        bytes.drain(..self.from as usize);
-        Ok(bytes)
+    }
+
+    /// The bytes, or as many of them as there are.
+    ///
+    /// # Errors
+    /// When there is no such file, or the range begins behind its end.
+    pub fn load_clipped(&self) -> Result<Vec<u8>, Error> {
+        let (bytes, size) = self.read().map_err(|error| self.open_error(&error))?;
+        match self.from > size {
+            true => Err(Error::Offset { name: self.name.clone(), offset: self.from }),
+            false => Ok(bytes),
+        }
+    }
+
+    /// The bytes that are in the file, and the file's size. What is not a file is read to its end.
+    fn read(&self) -> io::Result<(Vec<u8>, u64)> {
+        let mut file = File::open(&self.name)?;
+        let metadata = file.metadata()?;
+        let mut bytes = Vec::new();
+        if metadata.is_file() {
+            let size = metadata.len();
+            let to = self.to.map_or(size, |to| to.min(size));
+            if self.from < to {
+                file.seek(SeekFrom::Start(self.from))?;
+                bytes.try_reserve_exact(usize::try_from(to - self.from).unwrap_or(usize::MAX))?;
+                file.take(to - self.from).read_to_end(&mut bytes)?;
+            }
+            return Ok((bytes, size));
+        }
+        file.read_to_end(&mut bytes)?;
+        let size = bytes.len();
+        let place = |at: u64| usize::try_from(at).unwrap_or(usize::MAX).min(size);
+        bytes.truncate(self.to.map_or(size, place));
+        bytes.drain(..place(self.from).min(bytes.len()));
+        Ok((bytes, size as u64))
+    }
+
+    fn open_error(&self, error: &io::Error) -> Error {
+        Error::Open { name: self.name.clone(), errno: error.raw_os_error() }
     }
 }
 
@@ -96,15 +131,17 @@ impl std::error::Error for Error {}
 
 /// `NUM` or `NUM-NUM`.
 fn split_range(range: &str) -> Option<(u64, Option<u64>)> {
-    match number::split(range)? {
+    match number::split(range).filter(|_| !range.is_empty())? {
         (from, "") => Some((from, None)),
-        (from, to) => Some((from, Some(number::parse(to.strip_prefix('-')?)?))),
+        // No number behind the sign is 0, as for libipt.
+        (from, to) => Some((from, Some(number::parse_or_zero(to.strip_prefix('-')?)?))),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
 
     #[test]
     fn splits_the_range_from_the_name() {
@@ -116,13 +153,13 @@ mod tests {
             ("a.pt:", "a.pt:", 0, None),
             ("a.pt:x", "a.pt:x", 0, None),
             ("a.pt:1-x", "a.pt:1-x", 0, None),
-            ("a.pt:1-", "a.pt:1-", 0, None),
+            ("a.pt:1-2 ", "a.pt:1-2 ", 0, None),
             ("a.pt:1+2", "a.pt:1+2", 0, None),
         ] {
             let expected = FileRange { name: name.into(), from, to };
             assert_eq!(argument.parse(), Ok(expected), "{argument:?}");
         }
-        for argument in ["a.pt:0x20-0x10", "a.pt:5-5"] {
+        for argument in ["a.pt:0x20-0x10", "a.pt:5-5", "a.pt:1-", "a.pt:-"] {
             assert_eq!(argument.parse::<FileRange>(), Err(Error::EmptyRange(argument.into())));
         }
     }
@@ -138,6 +175,9 @@ mod tests {
         assert_eq!(load(3, Some(4)), Ok(vec![3]));
         assert_eq!(load(4, None), Err(Error::Offset { name: name.clone(), offset: 4 }));
         assert_eq!(load(0, Some(5)), Err(Error::Range { name: name.clone(), to: 5 }));
+        let clipped = |from, to| FileRange { name: name.clone(), from, to }.load_clipped();
+        assert_eq!((clipped(1, Some(9)), clipped(4, None)), (Ok(vec![1, 2, 3]), Ok(vec![])));
+        assert_eq!(clipped(5, None), Err(Error::Offset { name: name.clone(), offset: 5 }));
         fs::write(&path, []).unwrap();
         assert_eq!(load(0, None), Err(Error::Offset { name: name.clone(), offset: 0 }));
         fs::remove_file(&path).unwrap();

@@ -1,7 +1,8 @@
-//! Host programs around the decoder: `ptdump` shows the packets of a trace.
+//! Host programs around the decoder: `ptdump` shows the packets of a trace, `ptxed` its instructions, `pugmark` makes
+//! traces and decodes them to totals.
 //!
-//! Options, output and messages are libipt's, so that one can stand in for the other; hence the hand-written reading of
-//! command lines and of C numbers.
+//! Options, output and messages of the first two are libipt's, so that one can stand in for the other; hence the
+//! hand-written reading of command lines and of C numbers.
 //!
 //! ```
 //! use pugmark_tools::{file::FileRange, number};
@@ -12,6 +13,7 @@
 //! ```
 
 pub mod args;
+pub mod code;
 pub mod cpu;
 pub mod file;
 pub mod number;

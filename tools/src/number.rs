@@ -1,6 +1,7 @@
 //! Numbers as C's `strtoull` reads them with base 0.
 
-/// The number at the front of `text` and what follows it; `None` where there is none or it is above 64 bits.
+/// The number at the front of `text` and what follows it: 0 and all of it where there is none. `None` for a number above
+/// 64 bits.
 ///
 /// Blanks and a sign may come first, `0x` makes it hexadecimal, another `0` octal.
 pub fn split(text: &str) -> Option<(u64, &str)> {
@@ -16,12 +17,20 @@ pub fn split(text: &str) -> Option<(u64, &str)> {
         _ => (unsigned, 10),
     };
     let end = digits.find(|digit: char| !digit.is_digit(radix)).unwrap_or(digits.len());
+    if end == 0 {
+        return Some((0, text));
+    }
     let value = u64::from_str_radix(&digits[..end], radix).ok()?;
     Some((if negative { value.wrapping_neg() } else { value }, &digits[end..]))
 }
 
-/// The number that `text` is from front to end.
+/// The number that `text` is from front to end; nothing is no number.
 pub fn parse(text: &str) -> Option<u64> {
+    parse_or_zero(text).filter(|_| !text.is_empty())
+}
+
+/// The number that `text` is from front to end; nothing is 0.
+pub fn parse_or_zero(text: &str) -> Option<u64> {
     match split(text)? {
         (value, "") => Some(value),
         _ => None,
@@ -53,6 +62,7 @@ mod tests {
             ("0x", None),
             ("0xg", None),
             ("5 ", None),
+            (" ", None),
             ("1.5", None),
         ] {
             assert_eq!(parse(text), value, "{text:?}");
@@ -60,5 +70,9 @@ mod tests {
         assert_eq!(split("0x10-0x20"), Some((16, "-0x20")));
         assert_eq!(split("0x"), Some((0, "x")));
         assert_eq!(split("089"), Some((0, "89")));
+        for text in ["", "x", "-", " +y"] {
+            assert_eq!(split(text), Some((0, text)));
+        }
+        assert_eq!((parse_or_zero(""), parse_or_zero("-")), (Some(0), None));
     }
 }

@@ -1,8 +1,10 @@
 //! What libipt's programs call errors.
 
+use crate::code::CacheError;
 use pugmark_decoder_core::error::ErrorKind;
 use pugmark_decoder_core::last_ip::NoIp;
 use pugmark_decoder_core::time::TimeError;
+use std::io;
 
 /// The text for a packet that cannot be read.
 pub fn of_packet(error: ErrorKind) -> &'static str {
@@ -28,4 +30,19 @@ pub fn of_ip(error: NoIp) -> &'static str {
         NoIp::Never => "no ip",
         NoIp::Suppressed => "ip has been suppressed",
     }
+}
+
+/// The text for a part of a file that cannot be had.
+pub fn of_cache(error: &CacheError) -> &'static str {
+    match error {
+        CacheError::Open(_) => "bad file",
+        CacheError::Offset { .. } => "invalid argument",
+        CacheError::Full => "out of memory",
+    }
+}
+
+/// The system's own text, as C's `strerror` has it.
+pub fn of_system(error: &io::Error) -> String {
+    let text = error.to_string();
+    text.split(" (os error").next().unwrap_or_default().into()
 }

@@ -203,7 +203,7 @@ fn refusals_say_what_and_where() {
         (&["decode", "--raw", "code", "trace"], "--raw code: say where the code was, as FILE:BASE"),
         (&["decode", "--image", "image.json", "trace"], "section 0: code has no 0x6 bytes from 0x4 on"),
         (&["decode", "--elf", "code", "trace"], "ELF file code"),
-        (&["decode", "--cpu", "6/1", "trace"], "no such processor"),
+        (&["decode", "--cpu", "6/1", "trace"], "the errata of processor 6/1/0 are not known"),
         (&["decode", "--cpu", "x", "trace"], "not a processor"),
         (&["decode", "--source", "bts", "--layer", "query", "trace"], "branch records have no such layer"),
         (&["decode", "--source", "bts", "--handler", "2-1", "trace"], "not an address"),

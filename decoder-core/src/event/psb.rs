@@ -90,7 +90,7 @@ impl EventDecoder<'_> {
             self.tracing = ip.is_some();
         }
         self.clock.in_psb = false;
-        self.held = psb;
+        self.held = end;
         let first = kind.map(|kind| Event { status: true, ..self.event(psb, ip, kind) });
         let mut packets = self.packets.clone();
         packets.set_offset(start);
@@ -134,7 +134,7 @@ impl EventDecoder<'_> {
                 self.held = replay.end;
                 return Ok(Some(self.event(offset, None, EventKind::Mnt { payload: mnt.payload })));
             }
-            self.held = offset;
+            self.held = replay.end;
             let kind = match packet {
                 Packet::ModeExec(mode) => {
                     self.mode.know(mode);

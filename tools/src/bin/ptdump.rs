@@ -12,28 +12,30 @@ const COMPATIBLE: &str = "2.3.0-devel";
 fn main() -> ExitCode {
     let mut args = std::env::args_os().map(|argument| argument.to_string_lossy().into_owned());
     let program = args.next().unwrap_or_else(|| "ptdump".into());
-    match run(&program, Args::new(args)) {
+    let mut out = BufWriter::new(io::stdout().lock());
+    let result = run(&program, Args::new(args), &mut out);
+    // A reader that has seen enough is no error.
+    let _ = out.flush();
+    match result {
         Ok(()) => ExitCode::SUCCESS,
         Err((status, error)) => {
-            eprintln!("{program}: {error}");
+            let _ = writeln!(io::stderr(), "{program}: {error}");
             ExitCode::from(status)
         }
     }
 }
 
-fn run(program: &str, args: Args) -> Result<(), (u8, Usage)> {
+fn run(program: &str, args: Args, out: &mut dyn Write) -> Result<(), (u8, Usage)> {
     let failed = |error| (1, error);
-    let mut out = BufWriter::new(io::stdout().lock());
-    // A reader that has seen enough is no error.
     let _ = match Command::parse(args).map_err(failed)? {
         Command::Help => write!(out, "{}", ptdump::HELP),
         Command::Version => writeln!(out, "{program}-{COMPATIBLE} / libipt-{COMPATIBLE}"),
         Command::Dump { options, trace } => {
             let range: FileRange = trace.parse().map_err(|error: file::Error| (2, error.into()))?;
+            let errata = ptdump::errata(&options, out);
             let trace = range.load().map_err(|error| failed(error.into()))?;
-            ptdump::dump(&trace, *options, &mut out)
+            errata.and_then(|errata| ptdump::dump(&trace, *options, errata, out))
         }
     };
-    let _ = out.flush();
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! Shows the instructions of an Intel PT trace.
 
 use pugmark_tools::args::Args;
-use pugmark_tools::ptxed::{self, Command, Failure};
+use pugmark_tools::ptxed::{self, Command, Console, Failure};
 use std::io::{self, BufWriter, Write};
 use std::process::ExitCode;
 
@@ -12,7 +12,8 @@ fn main() -> ExitCode {
     let mut args = std::env::args_os().map(|argument| argument.to_string_lossy().into_owned());
     let program = args.next().unwrap_or_else(|| "ptxed".into());
     let mut out = BufWriter::new(io::stdout().lock());
-    let command = Command::parse(&program, Args::new(args), &mut out);
+    let mut console = Console { program: &program, out: &mut out, err: &mut io::stderr() };
+    let command = Command::parse(Args::new(args), &mut console);
     // A reader that has seen enough is no error.
     let (_, status) = match command {
         Ok(Command::Help) => (write!(out, "{}", ptxed::HELP), ExitCode::SUCCESS),
@@ -21,14 +22,9 @@ fn main() -> ExitCode {
         }
         Ok(Command::Decode(options)) => (ptxed::decode(*options, &mut out), ExitCode::SUCCESS),
         Err(failure) => {
-            let status = match &failure {
-                Failure::Harmless(_) => ExitCode::SUCCESS,
-                Failure::Usage(_) | Failure::Line(_) => ExitCode::FAILURE,
-            };
-            let prefix =
-                if matches!(failure, Failure::Line(_)) { String::new() } else { format!("{program}: ") };
-            eprintln!("{prefix}{failure}");
-            (Ok(()), status)
+            let harmless = matches!(failure, Failure::Harmless(_));
+            let status = if harmless { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+            (write!(io::stderr(), "{}", failure.lines(&program)), status)
         }
     };
     let _ = out.flush();

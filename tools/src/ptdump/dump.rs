@@ -14,45 +14,35 @@ use std::io::{self, Write};
 /// How many of a packet's bytes are shown.
 const RAW: usize = 16;
 
+/// The errata of the processor; one that is not known is a line of `out` and has none.
+///
+/// # Errors
+/// Those of `out`.
+pub fn errata(options: &Options, out: &mut dyn Write) -> io::Result<Errata> {
+    match options.cpu.map(Errata::of) {
+        None => Ok(Errata::NONE),
+        Some(Ok(errata)) => Ok(errata),
+        Some(Err(_)) => {
+            diagnose(out, 0, ("failed to determine errata", Some("unknown cpu")))?;
+            Ok(Errata::NONE)
+        }
+    }
+}
+
 /// Writes a line for each packet of `trace` to `out`.
 ///
 /// # Errors
 /// Those of `out`. Errors in the trace are lines.
-pub fn dump(trace: &[u8], mut options: Options, out: &mut dyn Write) -> io::Result<()> {
-    let errata = match options.cpu.map(Errata::of) {
-        None => Errata::NONE,
-        Some(Ok(errata)) => errata,
-        Some(Err(_)) => {
-            diagnose(out, 0, ("failed to determine errata", Some("unknown cpu")))?;
-            Errata::NONE
-        }
+pub fn dump(trace: &[u8], options: Options, errata: Errata, out: &mut dyn Write) -> io::Result<()> {
+    let config = Config { errata, dialect: Dialect::Libipt, ..Config::new() };
+    let sideband = match options.streams.as_slice() {
+        [] => None,
+        streams => Some(Session::new(streams, out)?),
     };
-    let mut packets =
-        Packets::with_config(trace, Config { errata, dialect: Dialect::Libipt, ..Config::new() });
-    if !options.no_sync && packets.sync_forward().is_none() {
-        return Ok(());
-    }
-    let streams = std::mem::take(&mut options.streams);
-    let sideband = (!streams.is_empty()).then(|| Session::new(streams));
     let tracks_time = options.time.is_some() || sideband.is_some();
-    let mut dump = Dump { options, errata, tracks_time, tracking: Tracking::default(), sideband, out };
-    loop {
-        match packets.next() {
-            Some(Ok((offset, packet))) => {
-                let bytes = &trace[offset as usize..packets.offset() as usize];
-                dump.packet(offset, &packet, bytes)?;
-            }
-            Some(Err(error)) => {
-                let diagnostic = ("error decoding packet", Some(text::of_packet(error.kind)));
-                diagnose(dump.out, error.offset, diagnostic)?;
-                if packets.sync_forward().is_none() {
-                    break;
-                }
-                dump.tracking = Tracking::default();
-            }
-            None => break,
-        }
-    }
+    let tracking = Tracking::default();
+    let mut dump = Dump { options: &options, errata, tracks_time, tracking, sideband, out };
+    dump.packets(trace, Packets::with_config(trace, config))?;
     dump.sideband_until(u64::MAX)
 }
 
@@ -65,15 +55,38 @@ fn diagnose(out: &mut dyn Write, offset: u64, (text, error): Diagnostic) -> io::
 }
 
 struct Dump<'a> {
-    options: Options,
+    options: &'a Options,
     errata: Errata,
     tracks_time: bool,
     tracking: Tracking,
-    sideband: Option<Session>,
+    sideband: Option<Session<'a>>,
     out: &'a mut dyn Write,
 }
 
 impl Dump<'_> {
+    fn packets(&mut self, trace: &[u8], mut packets: Packets<'_>) -> io::Result<()> {
+        if !self.options.no_sync && packets.sync_forward().is_none() {
+            return Ok(());
+        }
+        loop {
+            match packets.next() {
+                Some(Ok((offset, packet))) => {
+                    let bytes = &trace[offset as usize..packets.offset() as usize];
+                    self.packet(offset, &packet, bytes)?;
+                }
+                Some(Err(error)) => {
+                    let diagnostic = ("error decoding packet", Some(text::of_packet(error.kind)));
+                    diagnose(self.out, error.offset, diagnostic)?;
+                    if packets.sync_forward().is_none() {
+                        return Ok(());
+                    }
+                    self.tracking = Tracking::default();
+                }
+                None => return Ok(()),
+            }
+        }
+    }
+
     fn packet(&mut self, offset: u64, packet: &Packet, bytes: &[u8]) -> io::Result<()> {
         let mut line = Line::default();
         columns::describe(packet, self.options.exec_mode, &mut line);
@@ -85,7 +98,7 @@ impl Dump<'_> {
                 line.tracking = Some(self.tracking.ip(ip, &mut diagnostics));
             }
             _ if self.tracks_time => {
-                let column = self.tracking.packet(packet, &self.options, &self.errata, &mut diagnostics);
+                let column = self.tracking.packet(packet, self.options, &self.errata, &mut diagnostics);
                 line.tracking = column.or(line.tracking);
             }
             _ => {}
@@ -105,7 +118,7 @@ impl Dump<'_> {
     }
 
     fn hides(&self, packet: &Packet) -> bool {
-        let options = &self.options;
+        let options = self.options;
         options.quiet
             || match packet {
                 Packet::Pad => options.no_pad,
@@ -117,8 +130,8 @@ impl Dump<'_> {
     /// Side-band records whose time has come.
     fn sideband_until(&mut self, time: u64) -> io::Result<()> {
         match &mut self.sideband {
-            Some(sideband) if !self.options.quiet => sideband.show(time, &self.options.sideband, self.out),
-            _ => Ok(()),
+            Some(sideband) => sideband.show(time, &self.options.sideband, self.out),
+            None => Ok(()),
         }
     }
 }

@@ -6,7 +6,7 @@ mod line;
 mod options;
 mod tracking;
 
-pub use dump::dump;
+pub use dump::{dump, errata};
 pub use options::{Command, Options};
 
 /// What `--help` prints.
@@ -40,8 +40,7 @@ ptdump [options] FILE[:FROM[-TO]]: show the Intel PT packets of FILE.
   --sb:filename           with their file
   --sb:offset             with their offset in it
   --sb:time               with their time as TSC
-  --sb:switch             (no effect here)
-  --sb:warn               with warnings about lost data
+  --sb:warn               (no effect here)
   --pevent[:primary] F    perf's records of the traced processor, FILE[:FROM[-TO]]
   --pevent:secondary F    perf's records of another
   --pevent:sample-type V  perf_event_attr.sample_type; this and the following before the files

@@ -28,7 +28,7 @@ pub enum Command {
 pub struct Options {
     /// Begin at offset 0.
     pub no_sync: bool,
-    /// No packets.
+    /// No packets, and no records up to a later option for them.
     pub quiet: bool,
     /// No PADs.
     pub no_pad: bool,
@@ -92,7 +92,11 @@ impl Command {
                 "--help" | "-h" => return Ok(Self::Help),
                 "--version" => return Ok(Self::Version),
                 "--no-sync" => options.no_sync = true,
-                "--quiet" => options.quiet = true,
+                "--quiet" => {
+                    options.quiet = true;
+                    // An option for records behind it counts.
+                    options.sideband = sideband::Show::default();
+                }
                 "--no-pad" => options.no_pad = true,
                 "--no-timing" => options.no_timing = true,
                 "--no-cyc" => options.no_cyc = true,
@@ -116,15 +120,16 @@ impl Command {
                 "--sb:filename" => options.sideband.filename = true,
                 "--sb:offset" => options.sideband.offset = true,
                 "--sb:time" => options.sideband.time = true,
-                "--sb:warn" => options.sideband.warn = true,
-                // Switches choose images, of which there are none here.
-                "--sb:switch" => {}
+                // Records have no effect here, and so none that could be lost.
+                "--sb:warn" => {}
                 "--pevent" | "--pevent:primary" | "--pevent:secondary" => {
                     let range: FileRange = args.value(option)?.parse()?;
                     let primary = option != "--pevent:secondary";
                     options.streams.push(Stream::load(&range, primary, records.clone())?);
                 }
-                "--pevent:sample-config" => records.add_sample_config(option, &args.value(option)?)?,
+                "--pevent:sample-config" => records.add_sample_config(option, args.next().as_deref())?,
+                // The kernel's code, of which none is needed here.
+                "--pevent:kcore" => drop(args.value(option)?),
                 _ if option.starts_with("--pevent:") => records.set(option, &mut args)?,
                 _ => return Err(Usage::UnknownOption(argument)),
             }

@@ -23,6 +23,8 @@ pub(super) struct Blocks {
     /// The instructions that a block went through with no event to come, by where their bytes are.
     known: HashSet<usize>,
     current: Option<Block>,
+    /// The instructions of new code that are known once it is known where its block goes on.
+    filling: Vec<usize>,
 }
 
 /// The block so far.
@@ -50,11 +52,20 @@ enum Walk {
 impl Blocks {
     /// Nothing is known yet. Near calls and near jumps end blocks if asked to.
     pub(super) fn new(end_on_call: bool, end_on_jump: bool) -> Self {
-        Self { end_on_call, end_on_jump, known: HashSet::new(), current: None }
+        Self { end_on_call, end_on_jump, known: HashSet::new(), current: None, filling: Vec::new() }
     }
 
-    /// The block ends here: an event, an error, a synchronisation.
+    /// The block ends here: an event, a synchronisation.
     pub(super) fn end(&mut self) {
+        self.known.extend(self.filling.drain(..));
+        self.current = None;
+    }
+
+    /// The block ends in an error.
+    pub(super) fn fail(&mut self) {
+        // Only where it was to be decided how to go on is known.
+        self.known.extend(self.filling.pop());
+        self.filling.clear();
         self.current = None;
     }
 
@@ -74,6 +85,9 @@ impl Blocks {
     ) -> bool {
         let section = (window.base, window.bytes.as_ptr());
         let open = self.current.take().filter(|block| block.section == section && block.insns < MOST);
+        if open.is_none() {
+            self.known.extend(self.filling.drain(..));
+        }
         let begins = open.is_none();
         let mut block = open.unwrap_or_else(|| {
             let walk = match to_event {
@@ -98,16 +112,18 @@ impl Blocks {
                 _ => true,
             };
         if block.walk == Walk::New {
-            self.known.insert(place(insn.ip, window));
+            self.filling.push(place(insn.ip, window));
             block.new += 1;
             ends |= match insn.class {
                 Class::NearCall => true,
-                Class::NearJump => behind <= insn.ip,
+                Class::NearJump => behind < next,
                 _ => false,
             } || block.new == MOST_NEW;
         }
         if block.walk != Walk::ToEvent {
-            let known = !window.from(behind).is_empty() && self.known.contains(&place(behind, window));
+            let inside = !window.from(behind).is_empty();
+            ends |= !inside;
+            let known = inside && self.known.contains(&place(behind, window));
             block.walk = match (known, block.walk) {
                 (true, _) => Walk::Known,
                 (false, Walk::New) => Walk::New,

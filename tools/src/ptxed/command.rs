@@ -1,13 +1,13 @@
 //! ptxed's command line. Options take effect in their order: `--pt` makes the decoder of what came before.
 
-use super::image::Code;
+use super::load::{self, ElfLoader};
 use crate::args::{Args, Usage};
+use crate::code::{Part, SectionCache};
 use crate::cpu;
 use crate::file::FileRange;
 use crate::sideband::{self, Layout, Stream};
 use pugmark_decoder_core::config::{self, Dialect, Flags, RangeKind};
 use pugmark_decoder_core::errata::{Cpu, Errata};
-use std::fmt;
 use std::io::{self, Write};
 
 /// What the command line asks for.
@@ -30,8 +30,10 @@ pub struct Options {
     pub decoder: Decoder,
     /// The processor, its clocks and what to report.
     pub config: config::Config<'static>,
-    /// The code.
-    pub code: Code,
+    /// The code of the command line, and the kernel's that all processes of side-band records have.
+    pub images: Images,
+    /// The code's bytes.
+    pub cache: SectionCache,
     /// No text.
     pub no_inst: bool,
     /// The bytes' column.
@@ -70,6 +72,15 @@ pub struct Options {
     pub streams: Vec<Stream>,
 }
 
+/// Code by address.
+#[derive(Debug, Default)]
+pub struct Images {
+    /// Until a side-band record says which process is traced.
+    pub first: Vec<Part>,
+    /// What every process has.
+    pub kernel: Vec<Part>,
+}
+
 /// What a trace is decoded into.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Decoder {
@@ -81,28 +92,37 @@ pub enum Decoder {
 }
 
 /// Why there is nothing to decode.
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// With the program's name before it.
+    /// The command line is wrong.
     Usage(Usage),
     /// The same, but no failure for the caller.
     Harmless(Usage),
-    /// A line of its own, complete.
-    Line(String),
+    /// A raw file cannot be had, and how much of the argument is left.
+    Raw(Usage, String),
+    /// This option behind the trace, told with the option in the program's place and the other way round.
+    Swapped(String),
+}
+
+impl Failure {
+    /// The lines to print.
+    #[must_use]
+    pub fn lines(&self, program: &str) -> String {
+        match self {
+            Self::Usage(usage) | Self::Harmless(usage) => format!("{program}: {usage}\n"),
+            Self::Raw(usage, argument) => {
+                format!("{program}: {usage}\n{program}: --raw: failed to load '{argument}'.\n")
+            }
+            Self::Swapped(option) => {
+                format!("{option}: please specify {program} before the pt source file.\n")
+            }
+        }
+    }
 }
 
 impl From<Usage> for Failure {
     fn from(error: Usage) -> Self {
         Self::Usage(error)
-    }
-}
-
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Usage(error) | Self::Harmless(error) => error.fmt(f),
-            Self::Line(line) => f.write_str(line),
-        }
     }
 }
 
@@ -122,75 +142,76 @@ struct Reader {
     records: sideband::Config,
 }
 
+/// Where loading tells what it does.
+pub struct Console<'a> {
+    /// The program's name.
+    pub program: &'a str,
+    /// For what was loaded.
+    pub out: &'a mut dyn Write,
+    /// For what could not be.
+    pub err: &'a mut dyn Write,
+}
+
 impl Command {
-    /// Reads the arguments behind the program's name; what loading says goes to `out`.
+    /// Reads the arguments behind the program's name.
     ///
     /// # Errors
     /// The first argument that is wrong.
-    pub fn parse(program: &str, mut args: Args, out: &mut dyn Write) -> Result<Self, Failure> {
+    pub fn parse(mut args: Args, console: &mut Console<'_>) -> Result<Self, Failure> {
         let mut reader = Reader::default();
         while let Some(argument) = args.next() {
             match argument.as_str() {
                 "--help" | "-h" => return Ok(Self::Help),
                 "--version" => return Ok(Self::Version),
-                option => reader.option(program, option, &mut args, out)?,
+                option => reader.option(option, &mut args, console)?,
             }
         }
         let Reader { mut options, loaded, stat, .. } = reader;
         if !loaded {
-            return Err(Failure::Line(format!("{program}: no pt file.")));
+            return Err(Usage::NoPtFile.into());
         }
         if stat && !options.stat_insn && !options.stat_blocks {
-            (options.stat_insn, options.stat_blocks) = (true, true);
+            options.stat_insn = true;
+            options.stat_blocks = options.decoder == Decoder::Block;
         }
         Ok(Self::Decode(Box::new(options)))
     }
 }
 
 impl Reader {
-    fn option(
-        &mut self,
-        program: &str,
-        option: &str,
-        args: &mut Args,
-        out: &mut dyn Write,
-    ) -> Result<(), Failure> {
-        let too_late = |what: &str| Err(Failure::Line(format!("{program}: please specify {what}")));
+    fn option(&mut self, option: &str, args: &mut Args, console: &mut Console<'_>) -> Result<(), Failure> {
         let needed = |args: &mut Args| args.value(option).map_err(Failure::Harmless);
         match option {
             "--pt" => {
                 let argument = needed(args)?;
                 if self.loaded {
-                    return Err(Failure::Line(format!("{program}: duplicate pt sources: {argument}.")));
+                    return Err(Usage::SecondTrace(argument).into());
                 }
-                self.load_trace(&argument, out)?;
+                self.load_trace(&argument, console.out)?;
             }
             "--raw" => {
-                let argument = needed(args)?;
-                self.options.code.add_raw(program, &argument).map_err(Failure::Line)?;
+                let Options { images, cache, .. } = &mut self.options;
+                load::raw(&needed(args)?, &mut images.first, cache)
+                    .map_err(|(usage, left)| Failure::Raw(usage, left))?;
             }
-            "--elf" => {
-                let argument = needed(args)?;
-                let verbose: Option<&mut dyn Write> = if self.verbose { Some(out) } else { None };
-                self.options.code.add_elf(program, &argument, verbose).map_err(Failure::Line)?;
-            }
+            "--elf" => self.elf(&needed(args)?, console, |images| &mut images.first)?,
+            "--pevent:kcore" => self.elf(&args.value(option)?, console, |images| &mut images.kernel)?,
             "--cpu" => {
                 if self.loaded {
-                    return too_late("cpu before the pt source file.");
+                    return Err(Usage::LateCpu.into());
                 }
                 self.cpu = cpu::parse(&needed(args)?).map_err(Usage::from)?;
             }
             "--insn-decoder" | "--block-decoder" => {
                 if self.loaded {
-                    let line = format!("{option}: please specify {program} before the pt source file.");
-                    return Err(Failure::Line(line));
+                    return Err(Failure::Swapped(option.into()));
                 }
                 self.options.decoder =
                     if option == "--insn-decoder" { Decoder::Insn } else { Decoder::Block };
             }
             _ if option.starts_with("--filter:addr") => {
                 if is_filter(option) && self.loaded {
-                    return too_late(&format!("{option} before --pt."));
+                    return Err(Usage::Late(option.into()).into());
                 }
                 self.filter(option, args)?;
             }
@@ -204,17 +225,31 @@ impl Reader {
             "--pevent:primary" | "--pevent:secondary" => {
                 let range: FileRange = args.value(option)?.parse().map_err(Usage::File)?;
                 let primary = option == "--pevent:primary";
-                let stream = Stream::load(&range, primary, self.records.clone()).map_err(Usage::File)?;
-                self.options.streams.push(stream);
+                self.options.streams.push(Stream::load(&range, primary, self.records.clone())?);
             }
             "--pevent:sample-config" => {
-                let argument = args.value(option)?;
-                self.records.add_sample_config(&argument, &argument)?;
+                let argument = args.next();
+                // C's text for what is not there.
+                let shown = argument.clone().unwrap_or_else(|| "(null)".into());
+                self.records.add_sample_config(&shown, argument.as_deref())?;
             }
             _ if option.starts_with("--pevent:") => self.records.set(option, args)?,
             _ => *self.flag(option).ok_or_else(|| Usage::UnknownOption(option.into()))? = true,
         }
         Ok(())
+    }
+
+    /// Loads an ELF file to what `parts` chooses.
+    fn elf(
+        &mut self,
+        argument: &str,
+        console: &mut Console<'_>,
+        parts: impl Fn(&mut Images) -> &mut Vec<Part>,
+    ) -> Result<(), Usage> {
+        let verbose: Option<&mut dyn Write> = if self.verbose { Some(console.out) } else { None };
+        let Options { images, cache, .. } = &mut self.options;
+        let program = console.program;
+        ElfLoader { program, parts: parts(images), cache, verbose, warnings: console.err }.load(argument)
     }
 
     /// What an option without a value sets.
@@ -246,7 +281,6 @@ impl Reader {
             "--sb:time" => &mut options.sideband.time,
             "--sb:warn" => &mut options.sideband.warn,
             "--sb:switch" => &mut options.show_switches,
-            // What it would find is looked at anyway.
             "--check" => &mut options.check,
             _ => return None,
         })
@@ -270,9 +304,6 @@ impl Reader {
     }
 
     fn load_trace(&mut self, argument: &str, out: &mut dyn Write) -> Result<(), Failure> {
-        let range: FileRange = argument.parse().map_err(Usage::File)?;
-        self.options.trace = range.load().map_err(Usage::File)?;
-        self.loaded = true;
         let errata = match self.cpu.map(Errata::of) {
             None => Errata::NONE,
             Some(Ok(errata)) => errata,
@@ -282,6 +313,9 @@ impl Reader {
                 Errata::NONE
             }
         };
+        let range: FileRange = argument.parse().map_err(Usage::File)?;
+        self.options.trace = range.load().map_err(Usage::File)?;
+        self.loaded = true;
         let keep_calibration = match self.options.decoder {
             Decoder::Insn => self.keep_insn,
             Decoder::Block => self.keep_block,

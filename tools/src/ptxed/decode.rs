@@ -1,15 +1,16 @@
 //! From a trace to lines.
 
-use super::block::Blocks;
+use super::Options;
 use super::diagnose::{Last, is_fetch_error};
-use super::insn_line::insn_text;
-use super::{Decoder, Options};
-use crate::sideband::Context;
-use pugmark_decoder_core::error::Error;
+use super::lines::{Bytes, Lines};
+use crate::code;
+use crate::sideband::{Follower, Images, Plan};
+use pugmark_decoder_core::error::{Error, ErrorKind};
 use pugmark_decoder_core::event::Event;
 use pugmark_decoder_core::flow::{Insn, InsnDecoder, Item, Recovered};
 use pugmark_decoder_core::image::{Image, Window};
 use pugmark_decoder_core::insn::{self, MAX_LEN};
+use pugmark_decoder_core::packet::PSB;
 use std::io::{self, Write};
 
 /// Writes a line for each instruction and event of the trace to `out`.
@@ -18,56 +19,40 @@ use std::io::{self, Write};
 /// Those of `out`. Errors in the trace are lines.
 pub fn decode(mut options: Options, out: &mut dyn Write) -> io::Result<()> {
     let streams = std::mem::take(&mut options.streams);
-    let context =
-        (!streams.is_empty()).then(|| Context::new(streams, options.sideband, options.show_switches));
-    let sections = options.code.sections();
-    let trace = std::mem::take(&mut options.trace);
-    let decoder = InsnDecoder::with_config(&trace, Image::new(&sections), options.config);
-    let blocks =
-        (options.decoder == Decoder::Block).then(|| Blocks::new(options.end_on_call, options.end_on_jump));
+    let plan = Plan::new(&streams, &options.images.kernel, &mut options.cache);
+    let images = Images::new(plan, &options.cache);
+    let follower = match streams.as_slice() {
+        [] => None,
+        streams => Some(Follower::new(streams, &images, options.sideband, options.show_switches, out)?),
+    };
+    let sections = code::sections(&options.images.first, &options.cache);
     let mut run = Run {
         options: &options,
-        decoder,
-        context,
-        blocks,
+        decoder: InsnDecoder::with_config(&options.trace, Image::new(&sections), options.config),
+        follower,
         window: Window::default(),
         last: Last::default(),
-        time: 0,
-        insns: 0,
-        block_count: 0,
-        out,
+        lines: Lines::new(&options, out),
     };
     run.run()?;
-    if options.stat_insn {
-        writeln!(run.out, "insn: {}.", run.insns)?;
-    }
-    if options.stat_blocks && options.decoder == Decoder::Block {
-        writeln!(run.out, "blocks:\t{}.", run.block_count)?;
-    }
-    Ok(())
+    run.lines.counts()
 }
 
-struct Run<'a, 'o> {
-    options: &'o Options,
+struct Run<'a> {
+    options: &'a Options,
     decoder: InsnDecoder<'a>,
-    context: Option<Context>,
-    blocks: Option<Blocks>,
+    follower: Option<Follower<'a>>,
     /// The section of the last instruction.
     window: Window<'a>,
     last: Last,
-    /// The time of the last event.
-    time: u64,
-    insns: u64,
-    block_count: u64,
-    out: &'o mut dyn Write,
+    lines: Lines<'a>,
 }
 
-impl Run<'_, '_> {
+impl Run<'_> {
     fn run(&mut self) -> io::Result<()> {
         let mut failed_at = 0;
         while self.decoder.sync_forward_from_held().is_some() {
             self.last = Last::default();
-            self.end_block();
             if let Err(error) = self.status()? {
                 self.diagnose("sync error", &error)?;
                 if error.offset <= failed_at {
@@ -99,22 +84,20 @@ impl Run<'_, '_> {
         loop {
             match self.decoder.next() {
                 Ok(Some(Item::Insn(insn))) => self.insn(&insn)?,
-                Ok(Some(Item::Event(event))) => {
-                    self.end_block();
-                    self.event(&event)?;
-                }
+                Ok(Some(Item::Event(event))) => self.event(&event)?,
                 Ok(None) => {
+                    self.lines.end(self.decoder.held())?;
                     if self.decoder.ip().is_some() && !self.options.quiet {
-                        writeln!(self.out, "[end of trace]")?;
+                        writeln!(self.lines.out, "[end of trace]")?;
                     }
                     return Ok(true);
                 }
                 Err(error) => {
-                    if is_fetch_error(&error) && self.blocks.as_ref().is_some_and(|blocks| !blocks.is_open())
-                    {
-                        self.begin_block()?;
+                    let offset = self.error_offset(&error);
+                    match is_fetch_error(&error) {
+                        true => self.lines.fail_to_fetch(offset)?,
+                        false => self.lines.fail(offset)?,
                     }
-                    self.end_block();
                     self.diagnose("error", &error)?;
                     if !self.options.resync_on_error || !self.recover()? {
                         return Ok(false);
@@ -131,9 +114,9 @@ impl Run<'_, '_> {
                 Ok(Recovered::Place) => break,
                 Ok(Recovered::Event(event)) => self.event(&event)?,
                 Ok(Recovered::End) => {
-                    let offset = self.decoder.held();
-                    let ip = self.last.recorded();
-                    writeln!(self.out, "[{offset:x}, {ip:x}: resync error: reached end of trace stream]")?;
+                    let (offset, ip) = (self.decoder.held(), self.last.recorded());
+                    let error = "reached end of trace stream";
+                    writeln!(self.lines.out, "[{offset:x}, {ip:x}: resync error: {error}]")?;
                     return Ok(false);
                 }
                 Err(error) => {
@@ -143,7 +126,7 @@ impl Run<'_, '_> {
             }
         }
         if self.decoder.ip().is_none() && !self.options.quiet {
-            writeln!(self.out, "[disabled]")?;
+            writeln!(self.lines.out, "[disabled]")?;
         }
         Ok(true)
     }
@@ -151,36 +134,44 @@ impl Run<'_, '_> {
     fn diagnose(&mut self, kind: &str, error: &Error) -> io::Result<()> {
         let address = self.last.address(error);
         self.last.record(address);
-        writeln!(
-            self.out,
-            "[{:x}, {address:x}: {kind}: {}]",
-            self.error_offset(error),
-            error.kind.libipt_text()
-        )
+        let (offset, text) = (self.error_offset(error), error.kind.libipt_text());
+        writeln!(self.lines.out, "[{offset:x}, {address:x}: {kind}: {text}]")
     }
 
     /// Errors of the code are at the packet that the decoder holds.
     fn error_offset(&self, error: &Error) -> u64 {
-        if error.kind.ip().is_some() { self.decoder.held() } else { error.offset }
+        match error.kind {
+            // A MODE.Exec that contradicts is seen where it is, a PSB+ as a whole behind it.
+            ErrorKind::StateMismatch { .. } if !self.is_psb(error.offset) => error.offset,
+            kind if kind.ip().is_some() => self.decoder.held(),
+            _ => error.offset,
+        }
+    }
+
+    fn is_psb(&self, offset: u64) -> bool {
+        let rest = usize::try_from(offset).ok().and_then(|offset| self.decoder.trace().get(offset..));
+        rest.is_some_and(|rest| rest.starts_with(&PSB))
     }
 
     fn event(&mut self, event: &Event) -> io::Result<()> {
+        self.lines.end(event.held)?;
+        let out = &mut *self.lines.out;
         if !event.status && !self.options.quiet {
-            write!(self.out, "[")?;
+            write!(out, "[")?;
             if self.options.offset {
-                write!(self.out, "{:016x}  ", event.held)?;
+                write!(out, "{:016x}  ", event.held)?;
             }
             if let Some(tsc) = event.when.tsc.filter(|_| self.options.event_time) {
-                write!(self.out, "{tsc:016x}  ")?;
+                write!(out, "{tsc:016x}  ")?;
             }
-            writeln!(self.out, "{}]", event.text(self.options.event_ip))?;
+            writeln!(out, "{}]", event.text(self.options.event_ip))?;
         }
-        self.time = event.when.time;
-        if let Some(context) = &mut self.context
-            && let Some(sections) = context.event(event, self.out)?
+        self.lines.time = event.when.time;
+        if let Some(follower) = &mut self.follower
+            && let Some(image) = follower.event(event, out)?
         {
             self.window = Window::default();
-            self.decoder.set_image(Image::new(sections));
+            self.decoder.set_image(image);
         }
         Ok(())
     }
@@ -189,52 +180,20 @@ impl Run<'_, '_> {
         if self.window.from(insn.ip).is_empty() {
             self.window = self.decoder.image().window(insn.ip, self.decoder.cr3()).unwrap_or_default();
         }
-        let mut buffer = [0; MAX_LEN];
-        let bytes = match self.window.from(insn.ip).get(..insn.len.into()) {
-            Some(bytes) => bytes,
-            None => {
-                let read = self.decoder.image().read(insn.ip, self.decoder.cr3(), &mut buffer);
-                &buffer[..read.min(insn.len.into())]
-            }
-        };
-        let target = insn::decode(bytes, insn.mode, insn.ip).ok().and_then(|insn| insn.target);
-        let to_event = self.decoder.awaits_event();
-        self.last = Last::after(insn.ip, insn.len, insn.class, bytes, target);
-        self.insns += 1;
-        let text = (!self.options.quiet).then(|| insn_text(insn.ip, insn.mode, bytes, self.options));
-        let begins =
-            self.blocks.as_mut().is_some_and(|blocks| blocks.add(insn, target, self.window, to_event));
-        if begins {
-            self.begin_block()?;
+        let mut bytes = Bytes { bytes: [0; MAX_LEN], len: 0 };
+        let window = self.window.from(insn.ip);
+        if window.len() < insn.len.into() {
+            // It lies in more than one section.
+            let read = self.decoder.image().read(insn.ip, self.decoder.cr3(), &mut bytes.bytes);
+            bytes.len = read.min(insn.len.into());
+        } else {
+            bytes.len = window.len().min(MAX_LEN);
+            bytes.bytes[..bytes.len].copy_from_slice(&window[..bytes.len]);
         }
-        let held = self.decoder.held();
-        if self.blocks.is_none() {
-            self.decoder.look_ahead();
-        }
-        let Some(text) = text else { return Ok(()) };
-        if self.options.offset {
-            write!(self.out, "{held:016x}  ")?;
-        }
-        if self.options.time {
-            write!(self.out, "{:016x}  ", self.time)?;
-        }
-        let speculative = if insn.speculative { "? " } else { "" };
-        writeln!(self.out, "{speculative}{:016x}{text}", insn.ip)
-    }
-
-    fn begin_block(&mut self) -> io::Result<()> {
-        self.block_count += 1;
-        let options = self.options;
-        match (options.show_blocks && !options.quiet, options.stat_insn || options.stat_blocks) {
-            (true, true) => writeln!(self.out, "[block {:x}]", self.block_count),
-            (true, false) => writeln!(self.out, "[block]"),
-            (false, _) => Ok(()),
-        }
-    }
-
-    fn end_block(&mut self) {
-        if let Some(blocks) = &mut self.blocks {
-            blocks.end();
-        }
+        let own = &bytes.bytes[..bytes.len.min(insn.len.into())];
+        let target = insn::decode(own, insn.mode, insn.ip).ok().and_then(|insn| insn.target);
+        self.last = Last::after(insn.ip, insn.len, insn.class, own, target);
+        let place = (self.decoder.held(), self.decoder.awaits_event());
+        self.lines.insn(insn, bytes, (self.window, target), place)
     }
 }

@@ -1,14 +1,16 @@
 //! `ptxed`: the instructions of a trace, a line each, and the events between them.
 
 mod block;
+
 mod command;
 mod decode;
 mod diagnose;
-pub mod elf;
-mod image;
 mod insn_line;
+mod lines;
+mod load;
+mod reading;
 
-pub use command::{Command, Decoder, Failure, Options};
+pub use command::{Command, Console, Decoder, Failure, Images, Options};
 pub use decode::decode;
 
 /// What `--help` prints.
@@ -47,6 +49,8 @@ ptxed [options]: show the instructions of an Intel PT trace. Options count in th
   --cpu none|F/M[/S]       the processor, for its errata
   --mtc-freq N, --nom-freq N, --cpuid-0x15.eax N, --cpuid-0x15.ebx N
                            its clocks
+  --sb:switch              a line where the traced process changes
+  --pevent:kcore F         the kernel's code, an ELF file
   --sb:*, --pevent:*       perf's records, as for ptdump
 
 Numbers are C's: 16, 0x10, 020.

@@ -1,7 +1,9 @@
 //! How a stream of records was taken: `--pevent:*`.
 
 use crate::args::{Args, Usage};
+use crate::code::elf::Abi;
 use crate::number;
+use std::collections::HashMap;
 
 /// What a stream does not say about itself.
 #[derive(Clone, Debug)]
@@ -22,8 +24,8 @@ pub struct Config {
     pub kernel_start: u64,
     /// What names of mapped files are under.
     pub sysroot: String,
-    /// The file to map for `[vdso]`.
-    pub vdso: Option<String>,
+    /// The files to map for `[vdso]`.
+    pub vdso: HashMap<Abi, String>,
 }
 
 impl Default for Config {
@@ -37,7 +39,7 @@ impl Default for Config {
             tsc_offset: 0,
             kernel_start: u64::MAX,
             sysroot: String::new(),
-            vdso: None,
+            vdso: HashMap::new(),
         }
     }
 }
@@ -56,36 +58,48 @@ impl Config {
             "--pevent:tsc-offset" => self.tsc_offset = args.number_as(option)?,
             "--pevent:kernel-start" => self.kernel_start = args.number_as(option)?,
             "--pevent:sysroot" => self.sysroot = args.value(option)?,
-            "--pevent:vdso-x64" => self.vdso = Some(args.value(option)?),
-            // Processes of 32 bits, and a kernel that the command line maps as well.
-            "--pevent:kcore" | "--pevent:vdso-x32" | "--pevent:vdso-ia32" => drop(args.value(option)?),
+            "--pevent:vdso-x64" => drop(self.vdso.insert(Abi::X64, args.value(option)?)),
+            "--pevent:vdso-x32" => drop(self.vdso.insert(Abi::X32, args.value(option)?)),
+            "--pevent:vdso-ia32" => drop(self.vdso.insert(Abi::Ia32, args.value(option)?)),
             _ => return Err(Usage::UnknownOption(option.into())),
         }
         Ok(())
     }
 
-    /// Reads `ID:V`; `shown` is what to show of it if it is not that.
+    /// Reads `ID:V`; `shown` is what to show if it is not that.
     ///
     /// # Errors
     /// [`Usage::BadSampleConfig`].
-    pub fn add_sample_config(&mut self, shown: &str, argument: &str) -> Result<(), Usage> {
+    pub fn add_sample_config(&mut self, shown: &str, argument: Option<&str>) -> Result<(), Usage> {
+        let failed = |error| Usage::BadSampleConfig { shown: shown.into(), error };
         let config = argument
+            .ok_or_else(|| failed("internal error"))?
             .split_once(':')
-            .and_then(|(id, sample_type)| Some((number::parse(id)?, number::parse(sample_type)?)));
-        self.sample_configs.push(config.ok_or_else(|| Usage::BadSampleConfig(shown.into()))?);
+            .and_then(|(id, sample_type)| Some((number::parse(id)?, number::parse_or_zero(sample_type)?)));
+        self.sample_configs.push(config.ok_or_else(|| failed("invalid argument"))?);
         Ok(())
     }
 
     /// A time of perf's clock as TSC; `None` where the configuration makes none of it.
     pub fn tsc_of(&self, time: u64) -> Option<u64> {
         if time == 0 {
-            return Some(0);
+            return Some(self.earlier(0));
         }
         let (time, mult) = (time.wrapping_sub(self.time_zero), u64::from(self.time_mult));
         let shift = |value: u64| value.checked_shl(self.time_shift.into()).unwrap_or(0);
         let whole = shift(time.checked_div(mult)?);
         let rest = shift(time % mult) / mult;
-        Some(whole.wrapping_add(rest).saturating_sub(self.tsc_offset))
+        Some(self.earlier(whole.wrapping_add(rest)))
+    }
+
+    /// Takes the offset off; one that is negative is added. Neither goes over the end.
+    fn earlier(&self, tsc: u64) -> u64 {
+        let offset = self.tsc_offset;
+        match tsc.checked_sub(offset) {
+            Some(tsc) => tsc,
+            None if offset.cast_signed() >= 0 => 0,
+            None => tsc.wrapping_sub(offset),
+        }
     }
 }
 
@@ -99,10 +113,12 @@ mod tests {
         for (config, time, tsc) in [
             (Config::default(), 7, Some(7)),
             (config.clone(), 0, Some(0)),
+            (Config { tsc_offset: 5_u64.wrapping_neg(), ..config.clone() }, 0, Some(5)),
             (config.clone(), 100, Some(0)),
             (config.clone(), 123, Some(2 * 16 + 3 * 16 / 10)),
             (Config { tsc_offset: 6, ..config.clone() }, 123, Some(30)),
             (Config { tsc_offset: 1000, ..config.clone() }, 123, Some(0)),
+            (Config { tsc_offset: 5_u64.wrapping_neg(), ..config.clone() }, 123, Some(41)),
             (Config { time_mult: 0, ..config.clone() }, 123, None),
             (Config { time_shift: 0xffff, ..config }, 123, Some(0)),
         ] {
@@ -113,11 +129,15 @@ mod tests {
     #[test]
     fn reads_sample_configs() {
         let mut config = Config::default();
-        config.add_sample_config("o", "0x10:6").unwrap();
+        config.add_sample_config("o", Some("0x10:6")).unwrap();
         assert_eq!(config.sample_configs, [(16, 6)]);
-        for argument in ["", "zz", "1", "1:", ":1", "1:2:3"] {
-            let error = config.add_sample_config("o", argument);
-            assert_eq!(error, Err(Usage::BadSampleConfig("o".into())), "{argument:?}");
+        config.add_sample_config("o", Some("1:")).unwrap();
+        assert_eq!(config.sample_configs, [(16, 6), (1, 0)]);
+        for argument in ["", "zz", "1", ":1", "1:2:3", "1:x"] {
+            let error = Usage::BadSampleConfig { shown: "o".into(), error: "invalid argument" };
+            assert_eq!(config.add_sample_config("o", Some(argument)), Err(error), "{argument:?}");
         }
+        let error = Usage::BadSampleConfig { shown: "o".into(), error: "internal error" };
+        assert_eq!(config.add_sample_config("o", None), Err(error));
     }
 }

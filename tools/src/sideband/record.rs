@@ -1,6 +1,6 @@
 //! A record.
 
-use super::{Config, Sample};
+use super::{Config, Problem, Sample};
 use std::borrow::Cow;
 
 /// A record and its sample.
@@ -10,6 +10,8 @@ pub struct Event<'a> {
     pub record: Record<'a>,
     /// When and to whom.
     pub sample: Sample,
+    /// The TSC at which it is due; at once, 0, where it has no time.
+    pub due: u64,
     /// In kernel mode.
     pub kernel: bool,
 }
@@ -150,10 +152,16 @@ pub struct Throttle {
 /// Why there is no record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoRecord {
-    /// The bytes end.
+    /// The bytes end, or what follows is no record.
     End,
-    /// The record is shorter than its fields.
-    Malformed,
+    /// The record cannot be read.
+    Problem(Problem),
+}
+
+impl From<Problem> for NoRecord {
+    fn from(problem: Problem) -> Self {
+        Self::Problem(problem)
+    }
 }
 
 /// `PERF_RECORD_MISC_CPUMODE_MASK` and `PERF_RECORD_MISC_KERNEL`.
@@ -174,34 +182,38 @@ impl<'a> Event<'a> {
         let (kind, misc) = (u32::from_le_bytes([a, b, c, d]), u16::from_le_bytes([e, f]));
         let size = usize::from(u16::from_le_bytes([g, h]));
         if size < 8 {
-            return Err(NoRecord::Malformed);
+            return Err(Problem::Size.into());
         }
-        let body = bytes.get(8..size).ok_or(NoRecord::End)?;
-        let (body, sample) = Sample::split(body, config).ok_or(NoRecord::Malformed)?;
-        let record = Record::parse(kind, misc, body).ok_or(NoRecord::Malformed)?;
+        let body = bytes.get(8..size).filter(|_| kind != 0).ok_or(NoRecord::End)?;
+        let mut fields = Fields(body);
+        let record = Record::parse(kind, misc, &mut fields)?;
+        let (sample, due) = match record {
+            // Whether samples are behind fields that are not known cannot be told.
+            Record::Unknown { .. } => (Sample::default(), 0),
+            _ => Sample::parse(fields.0, config)?,
+        };
         let kernel = misc & MISC_CPUMODE == MISC_KERNEL;
-        Ok((Self { record, sample, kernel }, size))
+        Ok((Self { record, sample, due, kernel }, size))
     }
 }
 
 impl<'a> Record<'a> {
-    fn parse(kind: u32, misc: u16, body: &'a [u8]) -> Option<Self> {
-        let mut fields = Fields(body);
-        Some(match kind {
+    fn parse(kind: u32, misc: u16, fields: &mut Fields<'a>) -> Result<Self, Problem> {
+        Ok(match kind {
             1 | 10 => Self::Mmap {
-                pid: fields.u32()?,
-                tid: fields.u32()?,
-                addr: fields.u64()?,
-                len: fields.u64()?,
-                pgoff: fields.u64()?,
+                pid: fields.u32_before_text()?,
+                tid: fields.u32_before_text()?,
+                addr: fields.u64_before_text()?,
+                len: fields.u64_before_text()?,
+                pgoff: fields.u64_before_text()?,
                 more: if kind == 10 { Some(fields.mmap2()?) } else { None },
-                filename: fields.text(),
+                filename: fields.text()?,
             },
             2 => Self::Lost { id: fields.u64()?, lost: fields.u64()? },
             3 => Self::Comm {
-                pid: fields.u32()?,
-                tid: fields.u32()?,
-                comm: fields.text(),
+                pid: fields.u32_before_text()?,
+                tid: fields.u32_before_text()?,
+                comm: fields.text()?,
                 exec: misc & MISC_13 != 0,
             },
             4 => Self::Exit(fields.fork()?),
@@ -216,58 +228,57 @@ impl<'a> Record<'a> {
             kind => Self::Unknown { kind, misc },
         })
     }
-
-    /// What a decoder of the trace loses by this record; `primary` says whether it is of the traced processor.
-    pub fn warning(&self, primary: bool) -> Option<&'static str> {
-        match self {
-            Self::Lost { .. } => Some("sideband lost"),
-            Self::Aux { flags, .. } if primary && flags & AUX_TRUNCATED != 0 => Some("trace lost"),
-            Self::Mmap { filename, .. } if is_no_file(filename) => Some("image section lost"),
-            _ => None,
-        }
-    }
-}
-
-/// Whether code is mapped that no file holds.
-pub(super) fn is_no_file(name: &str) -> bool {
-    name.starts_with('[') && name != "[vdso]" || name == "//anon" || name.contains(" (deleted)")
 }
 
 /// The fields not yet read.
 struct Fields<'a>(&'a [u8]);
 
 impl<'a> Fields<'a> {
-    fn u32(&mut self) -> Option<u32> {
+    fn u32(&mut self) -> Result<u32, Problem> {
+        self.array().map(u32::from_le_bytes).ok_or(Problem::Size)
+    }
+
+    fn u64(&mut self) -> Result<u64, Problem> {
+        self.array().map(u64::from_le_bytes).ok_or(Problem::Size)
+    }
+
+    // libipt looks for a text's end before anything else.
+
+    fn u32_before_text(&mut self) -> Result<u32, Problem> {
+        self.u32().map_err(|_| Problem::Internal)
+    }
+
+    fn u64_before_text(&mut self) -> Result<u64, Problem> {
+        self.u64().map_err(|_| Problem::Internal)
+    }
+
+    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
         let (field, rest) = self.0.split_first_chunk()?;
         self.0 = rest;
-        Some(u32::from_le_bytes(*field))
+        Some(*field)
     }
 
-    fn u64(&mut self) -> Option<u64> {
-        let (field, rest) = self.0.split_first_chunk()?;
-        self.0 = rest;
-        Some(u64::from_le_bytes(*field))
+    /// Up to the first zero; fills words.
+    fn text(&mut self) -> Result<Cow<'a, str>, Problem> {
+        let len = self.0.iter().position(|&byte| byte == 0).ok_or(Problem::Text)?;
+        let (text, rest) = (&self.0[..len], self.0.get((len + 1).next_multiple_of(8)..));
+        self.0 = rest.ok_or(Problem::Size)?;
+        Ok(String::from_utf8_lossy(text))
     }
 
-    /// Up to the first zero.
-    fn text(&mut self) -> Cow<'a, str> {
-        let end = self.0.iter().position(|&byte| byte == 0).unwrap_or(self.0.len());
-        String::from_utf8_lossy(&self.0[..end])
-    }
-
-    fn mmap2(&mut self) -> Option<Mmap2> {
-        Some(Mmap2 {
-            maj: self.u32()?,
-            min: self.u32()?,
-            ino: self.u64()?,
-            ino_generation: self.u64()?,
-            prot: self.u32()?,
-            flags: self.u32()?,
+    fn mmap2(&mut self) -> Result<Mmap2, Problem> {
+        Ok(Mmap2 {
+            maj: self.u32_before_text()?,
+            min: self.u32_before_text()?,
+            ino: self.u64_before_text()?,
+            ino_generation: self.u64_before_text()?,
+            prot: self.u32_before_text()?,
+            flags: self.u32_before_text()?,
         })
     }
 
-    fn fork(&mut self) -> Option<Fork> {
-        Some(Fork {
+    fn fork(&mut self) -> Result<Fork, Problem> {
+        Ok(Fork {
             pid: self.u32()?,
             ppid: self.u32()?,
             tid: self.u32()?,
@@ -276,8 +287,8 @@ impl<'a> Fields<'a> {
         })
     }
 
-    fn throttle(&mut self) -> Option<Throttle> {
-        Some(Throttle { time: self.u64()?, id: self.u64()?, stream_id: self.u64()? })
+    fn throttle(&mut self) -> Result<Throttle, Problem> {
+        Ok(Throttle { time: self.u64()?, id: self.u64()?, stream_id: self.u64()? })
     }
 }
 
@@ -332,7 +343,7 @@ mod tests {
             (99, 3, &[1], Record::Unknown { kind: 99, misc: 3 }),
         ] {
             let bytes = bytes(kind, misc, words);
-            let event = Event { record, sample: Sample::default(), kernel: misc & 7 == 1 };
+            let event = Event { record, sample: Sample::default(), due: 0, kernel: misc & 7 == 1 };
             assert_eq!(Event::parse(&bytes, &Config::default()), Ok((event, bytes.len())), "{kind}");
             for cut in 0..bytes.len() {
                 assert_eq!(Event::parse(&bytes[..cut], &Config::default()), Err(NoRecord::End), "{kind}");
@@ -341,41 +352,48 @@ mod tests {
     }
 
     #[test]
-    fn a_record_shorter_than_its_fields_or_its_header_is_malformed() {
-        for (kind, words) in
-            [(1, &[1, 2, 3][..]), (2, &[1]), (4, &[1, 2]), (5, &[1, 2]), (12, &[]), (15, &[])]
-        {
+    fn a_record_has_the_size_of_its_fields_and_samples() {
+        let (text, size) = (Problem::Text, Problem::Size);
+        let name = u64::from_le_bytes(*b"a.out\0\0\0");
+        let endless = u64::from_le_bytes(*b"endless!");
+        for (kind, words, problem) in [
+            (1, &[1, 2, 3][..], Problem::Internal),
+            (1, &[1, 2, 3, 4], text),
+            (1, &[1, 2, 3, 4, endless], text),
+            (1, &[1, 2, 3, 4, name, 5], size),
+            (10, &[1, 2, 3, 4, 5, 6, 7], Problem::Internal),
+            (3, &[], Problem::Internal),
+            (3, &[1, endless], text),
+            (2, &[1], size),
+            (2, &[1, 2, 3], size),
+            (4, &[1, 2], size),
+            (5, &[1, 2], size),
+            (12, &[], size),
+            (14, &[1], size),
+            (15, &[], size),
+        ] {
             let parsed = Event::parse(&bytes(kind, 0, words), &Config::default()).map(|_| ());
-            assert_eq!(parsed, Err(NoRecord::Malformed), "{kind}");
+            assert_eq!(parsed, Err(problem.into()), "{kind} {words:?}");
         }
         let parsed = Event::parse(&[14, 0, 0, 0, 0, 0, 7, 0], &Config::default()).map(|_| ());
-        assert_eq!(parsed, Err(NoRecord::Malformed));
+        assert_eq!(parsed, Err(size.into()));
+        // A text that fills its word up to a record that is no multiple of words.
+        let cut = [3, 0, 0, 0, 0, 0, 20, 0, 1, 0, 0, 0, 1, 0, 0, 0, b'a', 0, 0, 0];
+        assert_eq!(Event::parse(&cut, &Config::default()).map(|_| ()), Err(size.into()));
+        let zero = bytes(0, 0, &[1]);
+        assert_eq!(Event::parse(&zero, &Config::default()).map(|_| ()), Err(NoRecord::End));
     }
 
     #[test]
-    fn warns_of_what_a_decoder_loses() {
-        let mmap = |name: &'static str| Record::Mmap {
-            pid: 0,
-            tid: 0,
-            addr: 0,
-            len: 0,
-            pgoff: 0,
-            more: None,
-            filename: name.into(),
-        };
-        let aux = |flags| Record::Aux { offset: 0, size: 0, flags };
-        for (record, primary, warning) in [
-            (Record::Lost { id: 0, lost: 1 }, false, Some("sideband lost")),
-            (aux(1), true, Some("trace lost")),
-            (aux(1), false, None),
-            (aux(0), true, None),
-            (mmap("[heap]"), true, Some("image section lost")),
-            (mmap("//anon"), true, Some("image section lost")),
-            (mmap("/lib/x.so (deleted)"), true, Some("image section lost")),
-            (mmap("[vdso]"), true, None),
-            (mmap("/lib/x.so"), true, None),
-        ] {
-            assert_eq!(record.warning(primary), warning, "{record:?}");
-        }
+    fn samples_are_behind_the_fields_and_say_when_a_record_is_due() {
+        let config = Config { sample_type: 6, time_mult: 2, ..Config::default() };
+        let switch = bytes(14, 0, &[pair(7, 8), 40]);
+        let (event, size) = Event::parse(&switch, &config).unwrap();
+        let sample = Sample { tid: Some((7, 8)), time: Some(40), ..Sample::default() };
+        assert_eq!((event.sample, event.due, size), (sample, 20, 24));
+        // Not behind fields that are not known.
+        let unknown = bytes(99, 0, &[pair(7, 8), 40]);
+        let (event, _) = Event::parse(&unknown, &config).unwrap();
+        assert_eq!((event.sample, event.due), (Sample::default(), 0));
     }
 }

@@ -1,6 +1,6 @@
 //! The sample at a record's end.
 
-use super::Config;
+use super::{Config, Problem};
 
 /// What `perf_event_attr.sample_type` put behind a record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -27,37 +27,47 @@ const STREAM_ID: u64 = 1 << 9;
 const IDENTIFIER: u64 = 1 << 16;
 
 impl Sample {
-    /// Splits the sample from what a record has behind its header; `None` where it is too short.
-    pub fn split<'a>(body: &'a [u8], config: &Config) -> Option<(&'a [u8], Self)> {
-        let sample_type = sample_type(body, config);
-        let has = |bit| sample_type & bit != 0;
-        let size = 8 * (sample_type & (TID | TIME | ID | CPU | STREAM_ID | IDENTIFIER)).count_ones() as usize;
-        let (body, sample) = body.split_at(body.len().checked_sub(size)?);
-        let mut words = sample.chunks_exact(8).map(word);
-        let mut next = |bit| has(bit).then(|| words.next()).flatten();
+    /// Reads what is behind a record's fields, and the TSC at which it is due; 0 where it has no time.
+    ///
+    /// # Errors
+    /// [`Problem::Size`] when that is not what was configured; [`Problem::Configuration`] when a sample type does not
+    /// have the identifier that it is chosen by, or when there is no time to be made of the record's.
+    pub fn parse(bytes: &[u8], config: &Config) -> Result<(Self, u64), Problem> {
+        let sample_type = sample_type(bytes, config)?;
+        let mut rest = bytes;
+        let mut next = |bit| match sample_type & bit {
+            0 => Ok(None),
+            _ => {
+                let (word, behind) = rest.split_first_chunk().ok_or(Problem::Size)?;
+                rest = behind;
+                Ok(Some(u64::from_le_bytes(*word)))
+            }
+        };
         // The upper half of the CPU's word is reserved.
         let half = |word: u64| word as u32;
+        let tid = next(TID)?.map(|tid| (half(tid), half(tid >> 32)));
+        let time = next(TIME)?;
+        let due = time.map_or(Some(0), |time| config.tsc_of(time)).ok_or(Problem::Configuration)?;
         let sample = Self {
-            tid: next(TID).map(|tid| (half(tid), half(tid >> 32))),
-            time: next(TIME),
-            id: next(ID),
-            stream_id: next(STREAM_ID),
-            cpu: next(CPU).map(half),
-            identifier: next(IDENTIFIER),
+            tid,
+            time,
+            id: next(ID)?,
+            stream_id: next(STREAM_ID)?,
+            cpu: next(CPU)?.map(half),
+            identifier: next(IDENTIFIER)?,
         };
-        Some((body, sample))
+        if rest.is_empty() { Ok((sample, due)) } else { Err(Problem::Size) }
     }
 }
 
 /// With sample types by identifier the record's last word is the identifier.
-fn sample_type(body: &[u8], config: &Config) -> u64 {
-    let identifier = body.last_chunk().map(|word| u64::from_le_bytes(*word));
-    let by_identifier = config.sample_configs.iter().find(|(id, _)| Some(*id) == identifier);
-    by_identifier.map_or(config.sample_type, |(_, sample_type)| *sample_type)
-}
-
-fn word(bytes: &[u8]) -> u64 {
-    bytes.iter().rev().fold(0, |word, &byte| word << 8 | u64::from(byte))
+fn sample_type(bytes: &[u8], config: &Config) -> Result<u64, Problem> {
+    let identifier = bytes.last_chunk().map(|word| u64::from_le_bytes(*word));
+    match config.sample_configs.iter().find(|(id, _)| Some(*id) == identifier) {
+        None => Ok(config.sample_type),
+        Some((_, sample_type)) if sample_type & IDENTIFIER != 0 => Ok(*sample_type),
+        Some(_) => Err(Problem::Configuration),
+    }
 }
 
 #[cfg(test)]
@@ -65,14 +75,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn splits_what_the_sample_type_says() {
-        let body: Vec<u8> = (1..=6_u64).flat_map(|word| (word | word << 36).to_le_bytes()).collect();
-        let split = |sample_type| {
-            Sample::split(&body, &Config { sample_type, ..Config::default() })
-                .map(|(rest, sample)| (rest.len(), sample))
-        };
+    fn reads_what_the_sample_type_says() {
+        let bytes: Vec<u8> = (1..=6_u64).flat_map(|word| (word | word << 36).to_le_bytes()).collect();
+        let parse = |bytes, sample_type| Sample::parse(bytes, &Config { sample_type, ..Config::default() });
         let word = |word: u64| word | word << 36;
-        assert_eq!(split(0), Some((48, Sample::default())));
+        assert_eq!(parse(&[], 0), Ok((Sample::default(), 0)));
         let all = Sample {
             tid: Some((1, 16)),
             time: Some(word(2)),
@@ -81,17 +88,31 @@ mod tests {
             cpu: Some(5),
             identifier: Some(word(6)),
         };
-        assert_eq!(split(0x102c6), Some((0, all)));
-        assert_eq!(split(0x4), Some((40, Sample { time: Some(word(6)), ..Sample::default() })));
-        let short = Config { sample_type: 0x102c6, ..Config::default() };
-        assert_eq!(Sample::split(&body[8..], &short), None);
+        assert_eq!(parse(&bytes, 0x102c6), Ok((all, word(2))));
+        assert_eq!(
+            parse(&bytes[40..], 4),
+            Ok((Sample { time: Some(word(6)), ..Sample::default() }, word(6)))
+        );
+        for len in 0..48 {
+            assert_eq!(parse(&bytes[..len], 0x102c6), Err(Problem::Size), "{len}");
+        }
+        assert_eq!(parse(&bytes, 0x2c6), Err(Problem::Size));
+        let no_time = Config { sample_type: TIME, time_mult: 0, ..Config::default() };
+        assert_eq!(Sample::parse(&bytes[..8], &no_time), Err(Problem::Configuration));
     }
 
     #[test]
     fn the_identifier_chooses_the_sample_type() {
-        let body: Vec<u8> = [7, 9_u64].iter().flat_map(|word| word.to_le_bytes()).collect();
-        let config = Config { sample_configs: vec![(8, 0), (9, TIME | IDENTIFIER)], ..Config::default() };
+        let bytes: Vec<u8> = [7, 9_u64].iter().flat_map(|word| word.to_le_bytes()).collect();
+        let with = |id, sample_type| Config {
+            sample_type: TIME | ID,
+            sample_configs: vec![(8, 0), (id, sample_type), (id, 0)],
+            ..Config::default()
+        };
         let sample = Sample { time: Some(7), identifier: Some(9), ..Sample::default() };
-        assert_eq!(Sample::split(&body, &config), Some((&[][..], sample)));
+        assert_eq!(Sample::parse(&bytes, &with(9, TIME | IDENTIFIER)), Ok((sample, 7)));
+        assert_eq!(Sample::parse(&bytes, &with(9, TIME)), Err(Problem::Configuration));
+        let sample = Sample { time: Some(7), id: Some(9), ..Sample::default() };
+        assert_eq!(Sample::parse(&bytes, &with(10, TIME | IDENTIFIER)), Ok((sample, 7)));
     }
 }

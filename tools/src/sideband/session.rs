@@ -1,81 +1,81 @@
 //! Several streams in the order of time.
 
-use super::stream::Stop;
-use super::{Event, Show, Stream};
+use super::{Cursor, Event, Show, Stop, Stream};
 use std::collections::VecDeque;
+use std::fmt::Display;
 use std::io::{self, Write};
 
 /// The streams, the one with the earliest record first.
 #[derive(Debug)]
-pub struct Session {
-    waiting: VecDeque<(u64, Stream)>,
-    /// Streams that could not give their first record, and why.
-    failed: Vec<(Stream, &'static str)>,
+pub struct Session<'s> {
+    waiting: VecDeque<(Event<'s>, Cursor<'s>)>,
+    /// The numbers of the streams that came to their end, the last one first.
+    ended: Vec<usize>,
 }
 
-impl Session {
-    /// Goes to the first record of each stream. Those of the same time stay in the streams' order.
-    pub fn new(streams: Vec<Stream>) -> Self {
-        let mut session = Self { waiting: VecDeque::new(), failed: Vec::new() };
-        for mut stream in streams {
-            match stream.advance() {
-                Ok(tsc) => session.waiting.push_back((tsc, stream)),
-                Err(Stop::Error(error)) => session.failed.push((stream, error)),
-                Err(Stop::End) => {}
-            }
+impl<'s> Session<'s> {
+    /// Goes to the first record of each stream; those that are due at the same time stay in the streams' order. Records
+    /// that cannot be read are lines of `out`.
+    ///
+    /// # Errors
+    /// Those of `out`.
+    pub fn new(streams: &'s [Stream], out: &mut dyn Write) -> io::Result<Self> {
+        let mut session = Self { waiting: VecDeque::new(), ended: Vec::new() };
+        for (number, stream) in streams.iter().enumerate().rev() {
+            session.advance(Cursor::new(stream, number), out)?;
         }
-        session.waiting.make_contiguous().sort_by_key(|(tsc, _)| *tsc);
-        session
+        // A stream without any record takes no part.
+        session.ended.clear();
+        Ok(session)
     }
 
-    /// Writes the records up to and with `tsc`. Of streams with records of the same time that goes on that was read
-    /// last.
+    /// Takes the earliest record if it is due.
+    pub fn next_due(&mut self, tsc: u64) -> Option<(Event<'s>, Cursor<'s>)> {
+        self.waiting.front().filter(|(event, _)| event.due <= tsc)?;
+        self.waiting.pop_front()
+    }
+
+    /// Goes on in the stream of a record that was taken. Of streams with records of the same time that comes first which
+    /// was gone on in last.
+    ///
+    /// # Errors
+    /// Those of `out`. A record that cannot be read is a line, and the end of its stream.
+    pub fn advance(&mut self, mut cursor: Cursor<'s>, out: &mut dyn Write) -> io::Result<()> {
+        match cursor.advance() {
+            Ok(event) => {
+                let place = self.waiting.partition_point(|(other, _)| other.due < event.due);
+                self.waiting.insert(place, (event, cursor));
+            }
+            Err(Stop::Problem(problem)) => report(out, &cursor, "error", &problem)?,
+            Err(Stop::End) => self.ended.insert(0, cursor.number),
+        }
+        Ok(())
+    }
+
+    /// The streams that take part still, by number: those with records in the order of these, then those that ended.
+    pub fn present(&self) -> impl Iterator<Item = usize> {
+        self.waiting.iter().map(|(_, cursor)| cursor.number).chain(self.ended.iter().copied())
+    }
+
+    /// Writes the records up to and with `tsc`.
     ///
     /// # Errors
     /// Those of `out`. Errors in the records are lines.
     pub fn show(&mut self, tsc: u64, show: &Show, out: &mut dyn Write) -> io::Result<()> {
-        self.show_and_apply(tsc, show, "error", out, &mut |_, _| Ok(()))
-    }
-
-    /// As [`show`](Self::show), with warnings called `warnings`; `apply` gets each record and may say what is wrong with
-    /// it.
-    ///
-    /// # Errors
-    /// Those of `out`.
-    pub fn show_and_apply(
-        &mut self,
-        tsc: u64,
-        show: &Show,
-        warnings: &str,
-        out: &mut dyn Write,
-        apply: &mut dyn FnMut(&Event<'_>, &Stream) -> Result<(), &'static str>,
-    ) -> io::Result<()> {
-        for (stream, error) in self.failed.drain(..) {
-            report(out, &stream, "error", error)?;
-        }
-        while self.waiting.front().is_some_and(|(due, _)| *due <= tsc) {
-            let Some((due, mut stream)) = self.waiting.pop_front() else { break };
-            if let Some(event) = stream.event() {
-                show.event(&event, &stream, due, out)?;
-                let warning = event.record.warning(stream.primary).filter(|_| show.warn);
-                warning.map_or(Ok(()), |warning| report(out, &stream, warnings, warning))?;
-                if let Err(error) = apply(&event, &stream) {
-                    report(out, &stream, "error", error)?;
-                }
-            }
-            match stream.advance() {
-                Ok(due) => {
-                    let place = self.waiting.partition_point(|(other, _)| *other < due);
-                    self.waiting.insert(place, (due, stream));
-                }
-                Err(Stop::Error(error)) => report(out, &stream, "error", error)?,
-                Err(Stop::End) => {}
-            }
+        while let Some((event, cursor)) = self.next_due(tsc) {
+            show.event(&event, &cursor, out)?;
+            self.advance(cursor, out)?;
         }
         Ok(())
     }
 }
 
-fn report(out: &mut dyn Write, stream: &Stream, kind: &str, error: &str) -> io::Result<()> {
-    writeln!(out, "[{}:{:016x} sideband {kind}: {error}]", stream.name, stream.offset())
+/// `[FILE:OFFSET sideband KIND: TEXT]`.
+pub(super) fn report(
+    out: &mut dyn Write,
+    cursor: &Cursor<'_>,
+    kind: &str,
+    text: &dyn Display,
+) -> io::Result<()> {
+    writeln!(out, "[{}:{:016x} sideband {kind}: {text}]", cursor.stream.name, cursor.offset)
 }

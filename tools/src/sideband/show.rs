@@ -1,7 +1,7 @@
 //! Records as text: `--sb:*`.
 
 use super::record::{AUX_TRUNCATED, Fork, Throttle};
-use super::{Event, Record, Sample, Stream};
+use super::{Cursor, Event, Record, Sample};
 use std::io::{self, Write};
 
 /// What to show of records.
@@ -15,7 +15,7 @@ pub struct Show {
     pub offset: bool,
     /// With their time as TSC.
     pub time: bool,
-    /// With warnings.
+    /// With warnings of what is lost.
     pub warn: bool,
 }
 
@@ -32,38 +32,40 @@ pub enum Layout {
 type Field = (&'static str, String);
 
 impl Show {
-    /// Writes a record that is due at `tsc`.
+    /// Writes a record. Without a layout, what is to be shown in front of it is still a line.
     ///
     /// # Errors
     /// Those of `out`.
-    pub fn event(&self, event: &Event, stream: &Stream, tsc: u64, out: &mut dyn Write) -> io::Result<()> {
-        let Some(layout) = self.layout else { return Ok(()) };
+    pub fn event(&self, event: &Event<'_>, cursor: &Cursor<'_>, out: &mut dyn Write) -> io::Result<()> {
+        let (name, offset) = (&cursor.stream.name, cursor.offset);
         match (self.filename, self.offset) {
-            (true, true) => write!(out, "{}:{:016x}  ", stream.name, stream.offset())?,
-            (true, false) => write!(out, "{}  ", stream.name)?,
-            (false, true) => write!(out, "{:016x}  ", stream.offset())?,
+            (true, true) => write!(out, "{name}:{offset:016x}  ")?,
+            (true, false) => write!(out, "{name}  ")?,
+            (false, true) => write!(out, "{offset:016x}  ")?,
             (false, false) => {}
         }
         if self.time && event.sample.time.is_some() {
-            write!(out, "{tsc:016x}  ")?;
+            write!(out, "{:016x}  ", event.due)?;
         }
-        match layout {
-            Layout::Compact => {
+        match self.layout {
+            Some(Layout::Compact) => {
                 let samples: String = compact_sample(&event.sample).iter().map(|s| format!(" {s}")).collect();
                 writeln!(out, "{}  {{{samples} }}", compact_record(&event.record))
             }
-            Layout::Verbose => {
-                writeln!(out, "{}", name(&event.record))?;
+            Some(Layout::Verbose) => {
+                writeln!(out, "{}", name_of(&event.record))?;
                 for (name, value) in fields(&event.record).into_iter().chain(verbose_sample(&event.sample)) {
                     writeln!(out, "  {name}: {value}")?;
                 }
                 Ok(())
             }
+            None if self.filename || self.offset || self.time => writeln!(out),
+            None => Ok(()),
         }
     }
 }
 
-fn name(record: &Record) -> &'static str {
+fn name_of(record: &Record<'_>) -> &'static str {
     match record {
         Record::Mmap { more: None, .. } => "PERF_RECORD_MMAP",
         Record::Mmap { more: Some(_), .. } => "PERF_RECORD_MMAP2",
@@ -159,9 +161,9 @@ fn compact_record(record: &Record) -> String {
         _ => fields(record).into_iter().map(|(_, value)| value).collect::<Vec<_>>(),
     };
     match (record, values.join(", ")) {
-        (Record::Unknown { .. }, values) => format!("{} ({values})", name(record)),
-        (_, values) if values.is_empty() => name(record).into(),
-        (_, values) => format!("{}  {values}", name(record)),
+        (Record::Unknown { .. }, values) => format!("{} ({values})", name_of(record)),
+        (_, values) if values.is_empty() => name_of(record).into(),
+        (_, values) => format!("{}  {values}", name_of(record)),
     }
 }
 

@@ -1,11 +1,11 @@
 //! One file of records.
 
-use super::record::{Event, NoRecord};
-use super::{Config, Sample};
+use super::{Config, Event, NoRecord, Problem};
+use crate::args::Usage;
 use crate::file::{self, FileRange};
 
-/// A file of records and the one that is next.
-#[derive(Debug)]
+/// A file of records.
+#[derive(Clone, Debug)]
 pub struct Stream {
     /// The file.
     pub name: String,
@@ -13,7 +13,17 @@ pub struct Stream {
     pub primary: bool,
     config: Config,
     bytes: Vec<u8>,
-    offset: usize,
+}
+
+/// A record of a stream.
+#[derive(Clone, Copy, Debug)]
+pub struct Cursor<'s> {
+    /// The stream.
+    pub stream: &'s Stream,
+    /// Its number among the streams.
+    pub number: usize,
+    /// Where the record is in the stream, in bytes.
+    pub offset: usize,
     size: usize,
 }
 
@@ -22,57 +32,60 @@ pub struct Stream {
 pub enum Stop {
     /// It ends.
     End,
-    /// Its next record cannot be read or placed in time, for this reason.
-    Error(&'static str),
+    /// Its next record cannot be read or placed in time.
+    Problem(Problem),
 }
 
 impl Stream {
-    /// Loads a file.
+    /// Loads a file, or as much as there is of the range.
     ///
     /// # Errors
     /// When it cannot be had.
-    pub fn load(range: &FileRange, primary: bool, config: Config) -> Result<Self, file::Error> {
-        Ok(Self::new(range.name.clone(), range.load()?, primary, config))
-    }
-
-    /// The records of a file that was read already.
-    pub fn new(name: String, bytes: Vec<u8>, primary: bool, config: Config) -> Self {
-        Self { name, primary, config, bytes, offset: 0, size: 0 }
-    }
-
-    /// Goes to the next record and returns the TSC at which it is due.
-    ///
-    /// # Errors
-    /// [`Stop`], after which there are no more records.
-    pub fn advance(&mut self) -> Result<u64, Stop> {
-        self.offset += self.size;
-        let rest = self.bytes.get(self.offset..).unwrap_or_default();
-        let (event, size) = Event::parse(rest, &self.config).map_err(|error| match error {
-            NoRecord::End => Stop::End,
-            NoRecord::Malformed => Stop::Error("unknown packet"),
+    pub fn load(range: &FileRange, primary: bool, config: Config) -> Result<Self, Usage> {
+        let bytes = range.load_clipped().map_err(|error| {
+            let error = match error {
+                file::Error::Offset { offset, .. } if offset <= i64::MAX.cast_unsigned() => "out of memory",
+                file::Error::Offset { .. } => "invalid argument",
+                _ => "bad file",
+            };
+            Usage::Records { file: range.name.clone(), error }
         })?;
-        self.size = size;
-        self.tsc(&event.sample).ok_or(Stop::Error("bad configuration"))
+        Ok(Self::new(range.name.clone(), bytes, primary, config))
     }
 
-    /// The record that [`advance`](Self::advance) went to.
-    pub fn event(&self) -> Option<Event<'_>> {
-        let rest = self.bytes.get(self.offset..)?;
-        Event::parse(rest, &self.config).ok().map(|(event, _)| event)
+    /// The stream of these bytes.
+    #[must_use]
+    pub fn new(name: String, bytes: Vec<u8>, primary: bool, config: Config) -> Self {
+        Self { name, primary, config, bytes }
     }
 
     /// How its records were taken.
+    #[must_use]
     pub fn config(&self) -> &Config {
         &self.config
     }
+}
 
-    /// Its offset.
-    pub fn offset(&self) -> usize {
-        self.offset
+impl<'s> Cursor<'s> {
+    /// In front of the first record of the stream with this number.
+    #[must_use]
+    pub fn new(stream: &'s Stream, number: usize) -> Self {
+        Self { stream, number, offset: 0, size: 0 }
     }
 
-    /// When a record is due; at once without a time.
-    pub fn tsc(&self, sample: &Sample) -> Option<u64> {
-        sample.time.map_or(Some(0), |time| self.config.tsc_of(time))
+    /// Goes to the next record and returns it.
+    ///
+    /// # Errors
+    /// [`Stop`], after which there are no more records.
+    pub fn advance(&mut self) -> Result<Event<'s>, Stop> {
+        self.offset += self.size;
+        self.size = 0;
+        let rest = self.stream.bytes.get(self.offset..).unwrap_or_default();
+        let (event, size) = Event::parse(rest, &self.stream.config).map_err(|error| match error {
+            NoRecord::End => Stop::End,
+            NoRecord::Problem(problem) => Stop::Problem(problem),
+        })?;
+        self.size = size;
+        Ok(event)
     }
 }

@@ -1,0 +1,154 @@
+//! Parts of files, each read once.
+
+use std::cell::OnceCell;
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::io::{self, Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+
+/// Parts of files that code comes from. The same part of the same file is one section however often it is asked for, and
+/// is read when its bytes are first needed.
+///
+/// ```
+/// use pugmark_tools::code::{CacheError, SectionCache};
+///
+/// let mut cache = SectionCache::default();
+/// assert!(matches!(cache.add("no-such-file".as_ref(), 0, 16), Err(CacheError::Open(_))));
+/// ```
+#[derive(Debug)]
+pub struct SectionCache {
+    sections: Vec<CachedSection>,
+    by_range: HashMap<(PathBuf, u64, u64), SectionId>,
+    /// Bytes that may still be promised.
+    left: u64,
+}
+
+/// A section in its cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct SectionId(usize);
+
+#[derive(Debug)]
+struct CachedSection {
+    file: PathBuf,
+    offset: u64,
+    len: u64,
+    bytes: OnceCell<Vec<u8>>,
+}
+
+/// Why a part of a file cannot be had.
+#[derive(Debug)]
+pub enum CacheError {
+    /// The file cannot be opened.
+    Open(io::Error),
+    /// It ends before the part begins.
+    Offset {
+        /// The file's size in bytes.
+        size: u64,
+    },
+    /// The cache is full.
+    Full,
+}
+
+/// The most sections, which is what libipt's cache has place for.
+const MOST_SECTIONS: usize = u16::MAX as usize;
+/// The most bytes of all sections together, if no one says otherwise.
+const MOST_BYTES: u64 = 1 << 32;
+
+impl Default for SectionCache {
+    /// A cache for 4 GiB.
+    fn default() -> Self {
+        Self::with_limit(MOST_BYTES)
+    }
+}
+
+impl SectionCache {
+    /// A cache for so many bytes of all sections together.
+    #[must_use]
+    pub fn with_limit(bytes: u64) -> Self {
+        Self { sections: Vec::new(), by_range: HashMap::new(), left: bytes }
+    }
+
+    /// The section with `len` bytes of a file from `offset` on, or with as many as there are. Only looks at the file's
+    /// size.
+    ///
+    /// # Errors
+    /// [`CacheError`].
+    pub fn add(&mut self, file: &Path, offset: u64, len: u64) -> Result<SectionId, CacheError> {
+        let size = fs::metadata(file).map_err(CacheError::Open)?.len();
+        let len =
+            len.min(size.checked_sub(offset).filter(|left| *left > 0).ok_or(CacheError::Offset { size })?);
+        self.insert(file, offset, len, OnceCell::new())
+    }
+
+    /// The section with bytes of a file that the caller has read already.
+    ///
+    /// # Errors
+    /// [`CacheError::Full`].
+    pub fn add_bytes(&mut self, file: &Path, offset: u64, bytes: Vec<u8>) -> Result<SectionId, CacheError> {
+        self.insert(file, offset, bytes.len() as u64, OnceCell::from(bytes))
+    }
+
+    fn insert(
+        &mut self,
+        file: &Path,
+        offset: u64,
+        len: u64,
+        bytes: OnceCell<Vec<u8>>,
+    ) -> Result<SectionId, CacheError> {
+        let range = (file.to_path_buf(), offset, len);
+        if let Some(known) = self.by_range.get(&range) {
+            return Ok(*known);
+        }
+        let left = self.left.checked_sub(len).filter(|_| self.sections.len() < MOST_SECTIONS);
+        self.left = left.ok_or(CacheError::Full)?;
+        let id = SectionId(self.sections.len());
+        self.sections.push(CachedSection { file: range.0.clone(), offset, len, bytes });
+        self.by_range.insert(range, id);
+        Ok(id)
+    }
+
+    /// The section's bytes, fewer if the file has become shorter or cannot be read any longer.
+    #[must_use]
+    pub fn bytes(&self, id: SectionId) -> &[u8] {
+        let Some(section) = self.sections.get(id.0) else { return &[] };
+        section.bytes.get_or_init(|| section.read().unwrap_or_default())
+    }
+}
+
+impl CachedSection {
+    fn read(&self) -> io::Result<Vec<u8>> {
+        // Opening what is no file may wait, or do things.
+        if !fs::metadata(&self.file)?.is_file() {
+            return Ok(Vec::new());
+        }
+        let mut file = File::open(&self.file)?;
+        file.seek(SeekFrom::Start(self.offset))?;
+        let mut bytes = Vec::new();
+        bytes.try_reserve_exact(usize::try_from(self.len).unwrap_or(usize::MAX))?;
+        file.take(self.len).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_of_a_file_is_one_section_clipped_to_the_file() {
+        let file = std::env::temp_dir().join(format!("pugmark-cache-{}", std::process::id()));
+        fs::write(&file, [0, 1, 2, 3]).unwrap();
+        let mut cache = SectionCache::with_limit(6);
+        let all = cache.add(&file, 0, 4).unwrap();
+        assert_eq!(cache.add(&file, 0, u64::MAX).unwrap(), all);
+        let part = cache.add(&file, 2, 100).unwrap();
+        assert_eq!((cache.bytes(all), cache.bytes(part)), (&[0, 1, 2, 3][..], &[2, 3][..]));
+        assert!(matches!(cache.add(&file, 4, 1), Err(CacheError::Offset { size: 4 })));
+        // The six bytes are promised.
+        assert!(matches!(cache.add(&file, 1, 1), Err(CacheError::Full)));
+        assert_eq!(cache.add(&file, 2, 2).unwrap(), part);
+        fs::remove_file(&file).unwrap();
+        assert!(matches!(cache.add(&file, 0, 4), Err(CacheError::Open(_))));
+        assert_eq!(cache.bytes(all), [0, 1, 2, 3]);
+    }
+}

@@ -1,0 +1,167 @@
+//! ELF files, as far as code comes from them: the segments to load.
+//!
+//! Files are read as libipt's programs read them, which is why the walk over the headers is ours and not the object
+//! library's: little-endian whatever the file says, program headers one behind the other whatever size the file
+//! says, and what is wrong is told by the header's number.
+//!
+//! Source: System V Application Binary Interface, "ELF Header" and "Program Header".
+//!
+//! ```
+//! use pugmark_tools::code::elf::{self, ElfError};
+//!
+//! assert_eq!(elf::segments(&b"#!/bin/sh, not an ELF file"[..]), Err(ElfError::NotElf));
+//! ```
+
+use object::elf::{ELFMAG, EM_386, EM_X86_64, EV_CURRENT, PT_LOAD};
+use object::elf::{FileClass, FileHeader32, FileHeader64, FileVersion};
+use object::read::ReadRef;
+use object::read::elf::{FileHeader, ProgramHeader};
+use object::{LittleEndian, elf};
+use std::fmt;
+
+/// `e_ident`, and what of it is looked at.
+type Ident = [u8; 16];
+const EI_CLASS: usize = 4;
+const EI_VERSION: usize = 6;
+
+/// A PT_LOAD segment that has bytes in the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Segment {
+    /// Its number among the program headers.
+    pub number: u16,
+    /// Where in the file.
+    pub offset: u64,
+    /// How many bytes of it.
+    pub size: u64,
+    /// The address that the file gives it.
+    pub vaddr: u64,
+}
+
+/// The segments to load.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Segments {
+    /// Those with bytes, in the file's order.
+    pub loaded: Vec<Segment>,
+    /// The lowest address of all, also of those without bytes.
+    pub lowest: Option<u64>,
+    /// The program header in which the file ends, if it does.
+    pub cut: Option<u16>,
+}
+
+impl Segments {
+    /// What to add to each segment's address so that the lowest is at `base`; nothing for a base of 0.
+    #[must_use]
+    pub fn shift(&self, base: u64) -> u64 {
+        if base == 0 { 0 } else { base.wrapping_sub(self.lowest.unwrap_or(u64::MAX)) }
+    }
+}
+
+/// What is wrong with an ELF file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ElfError {
+    /// It ends before the identification does.
+    NoIdentification,
+    /// It does not begin as ELF files do.
+    NotElf,
+    /// Neither for 32 nor for 64 bits.
+    Class(u8),
+    /// It ends in the file header.
+    FileHeader,
+    /// The program headers begin at this offset, where nothing can be.
+    Table(u64),
+}
+
+impl fmt::Display for ElfError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoIdentification => write!(f, "too short for an ELF file"),
+            Self::NotElf => write!(f, "not an ELF file"),
+            Self::Class(class) => write!(f, "ELF class {class} is neither of 32 nor of 64 bits"),
+            Self::FileHeader => write!(f, "the file ends in the ELF header"),
+            Self::Table(offset) => write!(f, "no program headers can be at {offset:#x}"),
+        }
+    }
+}
+
+impl std::error::Error for ElfError {}
+
+/// The segments to load of a file of 32 or 64 bits. Reads nothing but headers.
+///
+/// # Errors
+/// [`ElfError`], the first.
+pub fn segments<'data>(file: impl ReadRef<'data>) -> Result<Segments, ElfError> {
+    let ident: &Ident = file.read_at(0).map_err(|()| ElfError::NoIdentification)?;
+    if !ident.starts_with(&ELFMAG) {
+        return Err(ElfError::NotElf);
+    }
+    match FileClass(ident[EI_CLASS]) {
+        elf::ELFCLASS32 => walk::<FileHeader32<LittleEndian>>(file),
+        elf::ELFCLASS64 => walk::<FileHeader64<LittleEndian>>(file),
+        FileClass(class) => Err(ElfError::Class(class)),
+    }
+}
+
+fn walk<'data, Header: FileHeader<Endian = LittleEndian>>(
+    file: impl ReadRef<'data>,
+) -> Result<Segments, ElfError> {
+    let header: &Header = file.read_at(0).map_err(|()| ElfError::FileHeader)?;
+    let mut at: u64 = header.e_phoff(LittleEndian).into();
+    if i64::try_from(at).is_err() {
+        return Err(ElfError::Table(at));
+    }
+    let mut segments = Segments::default();
+    for number in 0..header.e_phnum(LittleEndian) {
+        let Ok(segment) = file.read::<Header::ProgramHeader>(&mut at) else {
+            segments.cut = Some(number);
+            break;
+        };
+        if segment.p_type(LittleEndian) != PT_LOAD {
+            continue;
+        }
+        let (offset, size) = segment.file_range(LittleEndian);
+        let vaddr = segment.p_vaddr(LittleEndian).into();
+        segments.lowest = Some(segments.lowest.map_or(vaddr, |lowest| lowest.min(vaddr)));
+        if size != 0 {
+            segments.loaded.push(Segment { number, offset, size, vaddr });
+        }
+    }
+    Ok(segments)
+}
+
+/// The ways to call the kernel that processes have on x86.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Abi {
+    /// 64 bits.
+    X64,
+    /// 64-bit code with 32-bit pointers.
+    X32,
+    /// 32 bits.
+    Ia32,
+}
+
+/// How many bytes of a file [`abi`] looks at.
+pub const ABI_BYTES: usize = size_of::<FileHeader32<LittleEndian>>();
+
+/// The ABI of a program or library, by the first bytes of its file.
+#[must_use]
+pub fn abi(file: &[u8]) -> Option<Abi> {
+    let ident: &Ident = file.read_at(0).ok()?;
+    if !ident.starts_with(&ELFMAG) || FileVersion(ident[EI_VERSION]) != EV_CURRENT {
+        return None;
+    }
+    match FileClass(ident[EI_CLASS]) {
+        elf::ELFCLASS64 => Some(Abi::X64),
+        elf::ELFCLASS32 => {
+            let header: &FileHeader32<LittleEndian> = file.read_at(0).ok()?;
+            match header.e_machine.get(LittleEndian) {
+                EM_386 => Some(Abi::Ia32),
+                EM_X86_64 => Some(Abi::X32),
+                _ => None,
+            }
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,25 @@
+//! The code under a trace, from files.
+
+mod cache;
+pub mod elf;
+
+pub use cache::{CacheError, SectionCache, SectionId};
+
+use pugmark_decoder_core::image::{AddressSpace, Section};
+
+/// A section at an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// The address of its first byte.
+    pub base: u64,
+    /// The section.
+    pub section: SectionId,
+}
+
+/// The sections of an image in which later parts hide earlier ones; reads those that were not read yet.
+#[must_use]
+pub fn sections<'c>(parts: &[Part], cache: &'c SectionCache) -> Vec<Section<'c>> {
+    let section =
+        |part: &Part| Section { base: part.base, bytes: cache.bytes(part.section), space: AddressSpace::Any };
+    parts.iter().map(section).collect()
+}

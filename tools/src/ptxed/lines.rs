@@ -1,0 +1,209 @@
+//! What is shown of instructions, block by block.
+//!
+//! libipt decodes a block, and then its programs show it. The offset of the packet that the decoder holds is, with the
+//! block decoder, that from before the block, with the instruction decoder that from behind it for all but the first
+//! instruction.
+
+use super::block::Blocks;
+use super::insn_line::{insn_text, refusal_text};
+use super::reading::{Reading, Refusal};
+use super::{Decoder, Options};
+use pugmark_decoder_core::flow::Insn;
+use pugmark_decoder_core::image::Window;
+use pugmark_decoder_core::insn::MAX_LEN;
+use std::io::{self, Write};
+
+/// The lines of instructions, and how many there were.
+pub(super) struct Lines<'o> {
+    options: &'o Options,
+    blocks: Blocks,
+    block: Block,
+    /// The time of the last event.
+    pub(super) time: u64,
+    insns: u64,
+    block_count: u64,
+    pub(super) out: &'o mut dyn Write,
+}
+
+/// The block so far.
+#[derive(Debug, Default)]
+struct Block {
+    /// The offset of the packet that the decoder held at its beginning.
+    held: u64,
+    last: Option<(Insn, Reading)>,
+    /// The instruction that could not be read again; the block decoder shows none behind it.
+    lost: Option<(u64, Refusal)>,
+    /// Instructions of the instruction decoder that wait for the block's end.
+    waiting: Vec<(Insn, Bytes)>,
+}
+
+/// Bytes of an instruction, or of what it begins with.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Bytes {
+    pub(super) bytes: [u8; MAX_LEN],
+    /// How many there are.
+    pub(super) len: usize,
+}
+
+impl Bytes {
+    fn get(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+}
+
+impl<'o> Lines<'o> {
+    /// Nothing was shown yet.
+    pub(super) fn new(options: &'o Options, out: &'o mut dyn Write) -> Self {
+        let blocks = match options.decoder {
+            Decoder::Block => Blocks::new(options.end_on_call, options.end_on_jump),
+            Decoder::Insn => Blocks::new(false, false),
+        };
+        Self { options, blocks, block: Block::default(), time: 0, insns: 0, block_count: 0, out }
+    }
+
+    /// Shows the next instruction, which lies in `window`; `target` is where it goes as a direct branch. The bytes may
+    /// be more than the instruction's.
+    pub(super) fn insn(
+        &mut self,
+        insn: &Insn,
+        bytes: Bytes,
+        (window, target): (Window<'_>, Option<u64>),
+        (held, to_event): (u64, bool),
+    ) -> io::Result<()> {
+        self.insns += 1;
+        let begins = self.blocks.add(insn, target, window, to_event);
+        if begins {
+            self.finish(held)?;
+            self.begin(held)?;
+        }
+        if self.options.decoder == Decoder::Block {
+            return self.insn_of_block(insn, &bytes);
+        }
+        let bytes = Bytes { len: bytes.len.min(insn.len.into()), ..bytes };
+        if begins || !self.options.offset && !self.options.check {
+            return self.insn_alone(insn, &bytes, held);
+        }
+        self.block.waiting.push((*insn, bytes));
+        Ok(())
+    }
+
+    /// The block is over where the decoder holds the packet at this offset; what comes next begins another.
+    pub(super) fn end(&mut self, held: u64) -> io::Result<()> {
+        self.blocks.end();
+        self.finish(held)
+    }
+
+    /// The block ends in an error.
+    pub(super) fn fail(&mut self, held: u64) -> io::Result<()> {
+        self.blocks.fail();
+        self.finish(held)
+    }
+
+    /// The block ends in an error about the code behind it; without one there is an empty block.
+    pub(super) fn fail_to_fetch(&mut self, held: u64) -> io::Result<()> {
+        if !self.blocks.is_open() {
+            self.finish(held)?;
+            self.begin(held)?;
+        }
+        self.fail(held)
+    }
+
+    /// Writes the counts that were asked for.
+    pub(super) fn counts(&mut self) -> io::Result<()> {
+        if self.options.stat_insn {
+            writeln!(self.out, "insn: {}.", self.insns)?;
+        }
+        if self.options.stat_blocks {
+            writeln!(self.out, "blocks:\t{}.", self.block_count)?;
+        }
+        Ok(())
+    }
+
+    fn begin(&mut self, held: u64) -> io::Result<()> {
+        self.block.held = held;
+        let options = self.options;
+        if options.decoder == Decoder::Insn {
+            return Ok(());
+        }
+        self.block_count += 1;
+        match (options.show_blocks && !options.quiet, options.stat_insn || options.stat_blocks) {
+            (true, true) => writeln!(self.out, "[block {:x}]", self.block_count),
+            (true, false) => writeln!(self.out, "[block]"),
+            (false, _) => Ok(()),
+        }
+    }
+
+    fn finish(&mut self, held: u64) -> io::Result<()> {
+        let block = std::mem::take(&mut self.block);
+        for (insn, bytes) in &block.waiting {
+            self.insn_alone(insn, bytes, held)?;
+        }
+        let Some((last, reading)) = block.last else { return Ok(()) };
+        let options = self.options;
+        if let Some((ip, _)) = block.lost.filter(|(ip, _)| *ip != last.ip && !options.quiet) {
+            writeln!(self.out, "[{held:x}, {ip:x}: reconstruct error: decoder out of sync]")?;
+        }
+        match block.lost {
+            _ if !options.check => Ok(()),
+            Some((ip, refusal)) => writeln!(self.out, "[{:x}, {ip:x}: xed error: {refusal}]", block.held),
+            None => self.check(&last, &reading, block.held),
+        }
+    }
+
+    fn insn_of_block(&mut self, insn: &Insn, bytes: &Bytes) -> io::Result<()> {
+        let reading = Reading::of(bytes.get(), insn.mode, insn.ip);
+        let is_lost = self.block.lost.is_some();
+        self.block.last = Some((*insn, reading));
+        if let Reading::Refused(refusal) = reading {
+            self.block.lost.get_or_insert((insn.ip, refusal));
+        }
+        if self.options.quiet || is_lost {
+            return Ok(());
+        }
+        self.place(insn, self.block.held)?;
+        let own = &bytes.bytes[..bytes.len.min(insn.len.into())];
+        match reading {
+            Reading::Refused(refusal) => writeln!(self.out, "{}", refusal_text(refusal, bytes.get())),
+            _ => writeln!(self.out, "{}", insn_text(&reading, own, self.options)),
+        }
+    }
+
+    fn insn_alone(&mut self, insn: &Insn, bytes: &Bytes, held: u64) -> io::Result<()> {
+        let Options { quiet, no_inst, check, .. } = *self.options;
+        let needed = check || !quiet && !no_inst;
+        let reading = if needed { Reading::of(bytes.get(), insn.mode, insn.ip) } else { Reading::Newer };
+        if !quiet {
+            self.place(insn, held)?;
+            match reading {
+                Reading::Refused(refusal) if !no_inst => {
+                    writeln!(self.out, "{}", refusal_text(refusal, bytes.get()))?;
+                }
+                _ => writeln!(self.out, "{}", insn_text(&reading, bytes.get(), self.options))?,
+            }
+        }
+        if check { self.check(insn, &reading, held) } else { Ok(()) }
+    }
+
+    /// What is in front of an instruction, and its address.
+    fn place(&mut self, insn: &Insn, held: u64) -> io::Result<()> {
+        if self.options.offset {
+            write!(self.out, "{held:016x}  ")?;
+        }
+        if self.options.time {
+            write!(self.out, "{:016x}  ", self.time)?;
+        }
+        write!(self.out, "{}{:016x}", if insn.speculative { "? " } else { "" }, insn.ip)
+    }
+
+    /// What `--check` finds wrong with an instruction.
+    fn check(&mut self, insn: &Insn, reading: &Reading, held: u64) -> io::Result<()> {
+        let ip = insn.ip;
+        match reading {
+            Reading::Refused(refusal) => writeln!(self.out, "[{held:x}, {ip:x}: xed error: {refusal}]"),
+            _ => match reading.objection(insn.class) {
+                Some(objection) => writeln!(self.out, "[{held:x}, {ip:x}: iclass error: {objection}]"),
+                None => Ok(()),
+            },
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! The code under the trace: `--raw`, `--elf` and `--pevent:kcore`.
+
+use crate::args::{ElfHeader, Usage};
+use crate::code::elf::{self, ElfError};
+use crate::code::{CacheError, Part, SectionCache};
+use crate::file::{self, FileRange};
+use crate::{number, text};
+use object::ReadCache;
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::Path;
+
+/// Adds `FILE[:FROM[-TO]]:BASE` behind `parts`.
+///
+/// # Errors
+/// Why not, and the file as far as it was told from the rest.
+pub(super) fn raw(
+    argument: &str,
+    parts: &mut Vec<Part>,
+    cache: &mut SectionCache,
+) -> Result<(), (Usage, String)> {
+    let Some((file, base)) = split_base(argument) else {
+        return Err((Usage::NoBase(argument.into()), argument.into()));
+    };
+    let range: FileRange =
+        file.parse().map_err(|_| (Usage::File(file::Error::EmptyRange(file.into())), file.into()))?;
+    let len = range.to.map_or(u64::MAX, |to| to - range.from);
+    match cache.add(range.name.as_ref(), range.from, len) {
+        Ok(section) => parts.push(Part { base, section }),
+        Err(error) => {
+            let error = text::of_cache(&error);
+            return Err((Usage::Add { file: range.name.clone(), base, error }, range.name));
+        }
+    }
+    Ok(())
+}
+
+/// Where an ELF file's segments go, and what is said about them.
+pub(super) struct ElfLoader<'a> {
+    pub(super) program: &'a str,
+    pub(super) parts: &'a mut Vec<Part>,
+    pub(super) cache: &'a mut SectionCache,
+    /// Where each segment that was loaded is told.
+    pub(super) verbose: Option<&'a mut dyn Write>,
+    /// Where segments that cannot be loaded are told.
+    pub(super) warnings: &'a mut dyn Write,
+}
+
+impl ElfLoader<'_> {
+    /// Adds the segments of `FILE[:BASE]`.
+    ///
+    /// # Errors
+    /// Why nothing more could be loaded.
+    pub(super) fn load(&mut self, argument: &str) -> Result<(), Usage> {
+        let (name, base) = split_base(argument).unwrap_or((argument, 0));
+        let open = |error: io::Error| Usage::NoElf { file: name.into(), error: text::of_system(&error) };
+        let file = File::open(name).map_err(open)?;
+        let is_folder = file.metadata().map_err(open)?.is_dir();
+        let cut = |header| Usage::CutElf { file: name.into(), header, is_folder };
+        let segments = elf::segments(&ReadCache::new(file)).map_err(|error| match error {
+            ElfError::NotElf => Usage::NotElf(name.into()),
+            ElfError::Class(class) => Usage::ElfClass(class),
+            ElfError::NoIdentification => cut(ElfHeader::Identification),
+            ElfError::FileHeader => cut(ElfHeader::File),
+            ElfError::Table(_) => Usage::ElfTable(name.into()),
+        })?;
+        let cut = segments.cut.map_or(Ok(()), |number| Err(cut(ElfHeader::Program(number))));
+        let shift = segments.shift(base);
+        if base != 0 {
+            // The lowest address is not known.
+            cut.clone()?;
+        }
+        let mut any = false;
+        for segment in &segments.loaded {
+            match self.cache.add(Path::new(name), segment.offset, segment.size) {
+                Ok(section) => {
+                    self.parts.push(Part { base: segment.vaddr.wrapping_add(shift), section });
+                    any = true;
+                    self.tell(name, segment);
+                }
+                Err(error) => self.warn(name, Some((segment.number, &error))),
+            }
+        }
+        cut?;
+        if !any {
+            self.warn(name, None);
+        }
+        Ok(())
+    }
+
+    // A reader that has seen enough is no error.
+
+    fn tell(&mut self, name: &str, segment: &elf::Segment) {
+        let elf::Segment { offset, size, vaddr, .. } = segment;
+        if let Some(out) = &mut self.verbose {
+            let _ = writeln!(out, "{name}: offset={offset:#x} size={size:#x} vaddr={vaddr:#x}.");
+        }
+    }
+
+    fn warn(&mut self, name: &str, segment: Option<(u16, &CacheError)>) {
+        let program = self.program;
+        let _ = match segment {
+            Some((number, error)) => writeln!(
+                self.warnings,
+                "{program}: warning: {name}: failed to create section for phdr {number}: {}.",
+                text::of_cache(error)
+            ),
+            None => writeln!(self.warnings, "{program}: warning: {name}: did not find any load sections."),
+        };
+    }
+}
+
+/// What is before and behind the last colon, if that is a number.
+fn split_base(argument: &str) -> Option<(&str, u64)> {
+    let (file, base) = argument.rsplit_once(':')?;
+    Some((file, number::parse(base)?))
+}

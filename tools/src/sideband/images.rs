@@ -1,0 +1,247 @@
+//! What records do to processes' images, told before anything is decoded.
+//!
+//! What a record does depends on the records before it alone; only when it does it is up to the trace. So all images
+//! are known in advance: each is a list of sections that grows while the trace is decoded, and an image at any time is
+//! the beginning of one such list. The decoder borrows it, and nothing is copied or kept for it.
+
+use super::record::{AUX_TRUNCATED, Fork};
+use super::{Event, Problem, Record, Session, Stream, Warning};
+use crate::code::elf::{self, Abi};
+use crate::code::{self, CacheError, Part, SectionCache};
+use pugmark_decoder_core::image::{Image, Section};
+use std::cell::OnceCell;
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::io::{self, Read};
+
+/// The images of all processes and what each record does to them.
+#[derive(Debug)]
+pub struct Images<'c> {
+    cache: &'c SectionCache,
+    contexts: Vec<Context>,
+    effects: Vec<Effect>,
+    /// Each process's sections, as far as they were needed.
+    sections: Vec<OnceCell<Vec<Section<'c>>>>,
+}
+
+/// What records do, as far as it can be told without reading code.
+#[derive(Debug)]
+pub struct Plan {
+    contexts: Vec<Context>,
+    effects: Vec<Effect>,
+}
+
+/// A process; one that executes another program is another.
+#[derive(Debug)]
+struct Context {
+    pid: u32,
+    parts: Vec<Part>,
+    /// How many parts it has from the beginning.
+    initial: usize,
+    abi: Option<Abi>,
+}
+
+/// What a record does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Effect {
+    /// Nothing.
+    None,
+    /// An image has so many parts now.
+    Grow {
+        /// The process.
+        context: usize,
+        /// How many.
+        parts: usize,
+    },
+    /// The trace goes on in this process, from some place on.
+    Switch(usize),
+    /// The trace begins in this process.
+    Start(usize),
+    /// Something is lost.
+    Warn(Warning),
+    /// It cannot do what it should.
+    Fail(Problem),
+}
+
+impl<'c> Images<'c> {
+    /// The images of a plan, with code from the cache that it was made with.
+    #[must_use]
+    pub fn new(plan: Plan, cache: &'c SectionCache) -> Self {
+        let Plan { contexts, effects } = plan;
+        let sections = contexts.iter().map(|_| OnceCell::new()).collect();
+        Self { cache, contexts, effects, sections }
+    }
+
+    /// How many parts each process's image has before any record about it.
+    pub(super) fn initial(&self) -> Vec<usize> {
+        self.contexts.iter().map(|context| context.initial).collect()
+    }
+
+    /// A process's name.
+    #[must_use]
+    pub(super) fn name(&self, context: usize) -> String {
+        format!("pid-{:x}", self.contexts[context].pid)
+    }
+
+    /// A process's image with so many parts; reads the files of all of them at the first time.
+    pub(super) fn image(&self, context: usize, parts: usize) -> Image<'_> {
+        let sections =
+            self.sections[context].get_or_init(|| code::sections(&self.contexts[context].parts, self.cache));
+        Image::new(&sections[..parts.min(sections.len())])
+    }
+
+    /// What the record with this number does, in the order in which they are due.
+    pub(super) fn effect(&self, record: usize) -> Effect {
+        self.effects.get(record).copied().unwrap_or(Effect::None)
+    }
+}
+
+impl Plan {
+    /// Goes through all records of the streams and looks for the files in them. Every image begins with the kernel's
+    /// parts.
+    #[must_use]
+    pub fn new(streams: &[Stream], kernel: &[Part], cache: &mut SectionCache) -> Self {
+        let plan = Self { contexts: Vec::new(), effects: Vec::new() };
+        let mut planner = Planner { cache, kernel, plan, by_pid: HashMap::new(), left: MOST_PARTS };
+        // Writing into nothing cannot fail.
+        if let Ok(mut session) = Session::new(streams, &mut io::sink()) {
+            while let Some((event, cursor)) = session.next_due(u64::MAX) {
+                let effect = planner.effect(&event, cursor.stream).unwrap_or_else(Effect::Fail);
+                planner.plan.effects.push(effect);
+                if session.advance(cursor, &mut io::sink()).is_err() {
+                    break;
+                }
+            }
+        }
+        planner.plan
+    }
+}
+
+/// The most parts of all images together. Each process that is forked has those of its parent, so that a few records
+/// could ask for very many.
+const MOST_PARTS: usize = 1 << 22;
+
+struct Planner<'p> {
+    cache: &'p mut SectionCache,
+    /// What every image begins with.
+    kernel: &'p [Part],
+    plan: Plan,
+    by_pid: HashMap<u32, usize>,
+    /// Parts that images may have yet, all together.
+    left: usize,
+}
+
+impl Planner<'_> {
+    fn effect(&mut self, event: &Event<'_>, stream: &Stream) -> Result<Effect, Problem> {
+        let primary = stream.primary;
+        Ok(match &event.record {
+            // Files do not have the kernel as it is after booting.
+            Record::Mmap { .. } if event.kernel => Effect::None,
+            Record::Mmap { pid, addr, len, pgoff, filename, .. } => {
+                self.map(*pid, *addr, (*pgoff, *len), filename, stream)?
+            }
+            Record::Fork(fork) => {
+                self.fork(fork)?;
+                Effect::None
+            }
+            Record::Comm { pid, exec: true, .. } => {
+                let context = self.replace(*pid, None)?;
+                if primary { Effect::Switch(context) } else { Effect::None }
+            }
+            Record::ItraceStart { pid, .. } if primary => Effect::Start(self.context_of(*pid)?),
+            Record::Switch { out: false } if primary => {
+                let (pid, _) = event.sample.tid.ok_or(Problem::Configuration)?;
+                Effect::Switch(self.context_of(pid)?)
+            }
+            Record::SwitchCpuWide { out: true, pid, .. } if primary => Effect::Switch(self.context_of(*pid)?),
+            Record::SwitchCpuWide { out: false, .. } if primary => match event.sample.tid {
+                Some((pid, _)) => Effect::Switch(self.context_of(pid)?),
+                None => Effect::None,
+            },
+            Record::Lost { .. } => Effect::Warn(Warning::Records),
+            Record::Aux { flags, .. } if primary && flags & AUX_TRUNCATED != 0 => {
+                Effect::Warn(Warning::Trace)
+            }
+            _ => Effect::None,
+        })
+    }
+
+    fn map(
+        &mut self,
+        pid: u32,
+        base: u64,
+        (offset, len): (u64, u64),
+        name: &str,
+        stream: &Stream,
+    ) -> Result<Effect, Problem> {
+        let context = self.context_of(pid)?;
+        let vdso = |abi: Option<Abi>| abi.and_then(|abi| stream.config().vdso.get(&abi)).cloned();
+        let path = match name {
+            "[vdso]" => vdso(self.plan.contexts[context].abi).ok_or(Problem::Configuration)?,
+            _ if is_no_file(name) => return Ok(Effect::Warn(Warning::Section)),
+            _ => format!("{}{name}", stream.config().sysroot),
+        };
+        let abi = &mut self.plan.contexts[context].abi;
+        *abi = abi.or_else(|| abi_of(&path));
+        let section = self.cache.add(path.as_ref(), offset, len).map_err(|error| match error {
+            CacheError::Open(_) => Problem::File,
+            CacheError::Offset { .. } => Problem::Offset,
+            CacheError::Full => Problem::Memory,
+        })?;
+        self.take(1)?;
+        let parts = &mut self.plan.contexts[context].parts;
+        parts.push(Part { base, section });
+        Ok(Effect::Grow { context, parts: parts.len() })
+    }
+
+    /// A process that is not only another thread begins with its parent's image.
+    fn fork(&mut self, fork: &Fork) -> Result<(), Problem> {
+        if fork.pid == fork.ppid {
+            return Ok(());
+        }
+        if fork.pid != fork.tid {
+            return Err(Problem::Internal);
+        }
+        let parent = self.by_pid.get(&fork.ppid).copied();
+        self.replace(fork.pid, parent).map(drop)
+    }
+
+    /// The process with this number, a new one if there is none.
+    fn context_of(&mut self, pid: u32) -> Result<usize, Problem> {
+        match self.by_pid.get(&pid) {
+            Some(&context) => Ok(context),
+            None => self.replace(pid, None),
+        }
+    }
+
+    /// A new process instead of that with this number, with another's image or only the kernel's.
+    fn replace(&mut self, pid: u32, parent: Option<usize>) -> Result<usize, Problem> {
+        let parts = parent.map_or(self.kernel, |parent| &self.plan.contexts[parent].parts).to_vec();
+        self.take(parts.len() + 1)?;
+        let context = self.plan.contexts.len();
+        self.plan.contexts.push(Context { pid, initial: parts.len(), parts, abi: None });
+        self.by_pid.insert(pid, context);
+        Ok(context)
+    }
+
+    fn take(&mut self, parts: usize) -> Result<(), Problem> {
+        self.left = self.left.checked_sub(parts).ok_or(Problem::Memory)?;
+        Ok(())
+    }
+}
+
+/// Whether code is mapped that no file holds.
+fn is_no_file(name: &str) -> bool {
+    name.starts_with('[') || name == "//anon" || name.contains(" (deleted)")
+}
+
+fn abi_of(path: &str) -> Option<Abi> {
+    let mut header = Vec::new();
+    // Opening what is no file may wait, or do things.
+    fs::metadata(path).ok().filter(fs::Metadata::is_file)?;
+    File::open(path).ok()?.take(elf::ABI_BYTES as u64).read_to_end(&mut header).ok()?;
+    elf::abi(&header)
+}
+
+#[cfg(test)]
+mod tests;

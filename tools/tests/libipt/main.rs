@@ -1,0 +1,7 @@
+//! ptdump and ptxed as programs that stand in for libipt's.
+
+mod ptdump;
+mod ptxed;
+mod run;
+mod sideband;
+mod vectors;

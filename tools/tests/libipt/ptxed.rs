@@ -1,0 +1,236 @@
+//! ptxed's lines where no recorded run has them.
+
+use crate::run::{Folder, Tool};
+
+/// PSB, MODE.Exec (64 bit), FUP (1000), PSBEND.
+const START: &[u8] = b"\
+    \x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x99\x01\x7d\0\x10\0\0\0\0\x02\x23";
+
+/// Decodes code at 1000 by a trace that begins there.
+fn lines(name: &str, code: &[u8], trace: &[u8], args: &[&str]) -> Vec<String> {
+    let folder = Folder::new(name, &[("t", &[START, trace].concat()), ("code", code)]);
+    folder.lines(Tool::Ptxed, &[&["--raw", "code:0x1000"], args, &["--pt", "t"]].concat())
+}
+
+#[test]
+fn what_cannot_be_read_again_is_told_and_ends_a_block() {
+    // 1000: nop; 1001: lock nop; 1003: ret. TIP.PGD without an address.
+    let code = [0x90, 0xf0, 0x90, 0xc3];
+    let trace = [0x01];
+    let refused = "[xed decode error: (5) BAD_LOCK_PREFIX]";
+    let bytes = |bytes: &str| format!("{bytes:<45}");
+    assert_eq!(
+        lines("refused-insn", &code, &trace, &["--insn-decoder", "--check"]),
+        [
+            "0000000000001000  nop".into(),
+            format!("0000000000001001{} {refused}", bytes(" f0 90")),
+            "[1c, 1001: xed error: (5) BAD_LOCK_PREFIX]".into(),
+            "0000000000001003  ret ".into(),
+            "[disabled]".into(),
+        ]
+    );
+    assert_eq!(
+        lines("refused-quiet", &code, &trace, &["--insn-decoder", "--no-inst"]),
+        ["0000000000001000", "0000000000001001", "0000000000001003", "[disabled]"]
+    );
+    // A block has no instruction's length: the bytes are all that there are, up to fifteen.
+    assert_eq!(
+        lines("refused-block", &code, &trace, &["--no-inst", "--check", "--stat:insn"]),
+        [
+            "0000000000001000".into(),
+            format!("0000000000001001{} {refused}", bytes(" f0 90 c3")),
+            "[1c, 1001: reconstruct error: decoder out of sync]".into(),
+            "[1c, 1001: xed error: (5) BAD_LOCK_PREFIX]".into(),
+            "[disabled]".into(),
+            "insn: 3.".into(),
+        ]
+    );
+}
+
+#[test]
+fn a_block_ends_with_its_section_and_an_empty_one_comes_before_an_error_about_code() {
+    // 1000: nop; 1001: not mapped. TNT: nothing to come to.
+    let shown = lines("section-end", &[0x90], &[0x06], &["--no-inst", "--block:show-blocks", "--stat"]);
+    assert_eq!(
+        shown,
+        [
+            "[block 1]",
+            "0000000000001000",
+            "[block 2]",
+            "[1c, 1001: error: no memory mapped at this address]",
+            "insn: 1.",
+            "blocks:\t2.",
+        ]
+    );
+    // On the way to an event the block stays open.
+    let event = [0x3d, 0x10, 0x10, 0x01];
+    let shown = lines("way-to-event", &[0x90], &event, &["--no-inst", "--block:show-blocks"]);
+    assert_eq!(shown, ["[block]", "0000000000001000", "[1e, 1001: error: no memory mapped at this address]"]);
+}
+
+#[test]
+fn code_that_was_executed_before_makes_longer_blocks() {
+    // 1000: nop; 1001: call 1006; 1006: jnz 1000; 1008: ret
+    let code = [0x90, 0xe8, 0, 0, 0, 0, 0x75, 0xf8, 0xc3];
+    // TNT: taken, not taken.
+    let shown = lines("known", &code, &[0x0c, 0x01], &["--no-inst", "--block:show-blocks"]);
+    let block = "[block]";
+    assert_eq!(
+        shown,
+        [
+            block,
+            "0000000000001000",
+            "0000000000001001",
+            block,
+            "0000000000001006",
+            block,
+            "0000000000001000",
+            "0000000000001001",
+            "0000000000001006",
+            block,
+            "0000000000001008",
+            "[disabled]",
+        ]
+    );
+}
+
+#[test]
+fn the_instruction_decoder_holds_what_is_behind_a_block() {
+    // 1000: nop; 1001: nop; 1002: jnz 1000; 1004: ret
+    let code = [0x90, 0x90, 0x75, 0xfc, 0xc3];
+    // TNT: not taken; CBR; TIP.PGD without an address.
+    let trace = [0x04, 0x02, 0x03, 0x0f, 0x00, 0x01];
+    let shown = lines("held", &code, &trace, &["--no-inst", "--insn-decoder", "--offset"]);
+    let at = |offset: u64, text: &str| format!("{offset:016x}  {text}");
+    assert_eq!(
+        shown,
+        [
+            at(0x1c, "0000000000001000"),
+            at(0x20, "0000000000001001"),
+            at(0x20, "0000000000001002"),
+            format!("[{}", at(0x20, "cbr: f]")),
+            at(0x21, "0000000000001004"),
+            format!("[{}", at(0x21, "disabled]")),
+        ]
+    );
+}
+
+#[test]
+fn counts_are_those_of_the_decoder_or_those_asked_for() {
+    let of = |args: &[&str]| lines("counts", &[0xc3], &[0x01], &[&["--quiet"], args].concat());
+    assert_eq!(of(&["--stat"]), ["insn: 1.", "blocks:\t1."]);
+    assert_eq!(of(&["--insn-decoder", "--stat"]), ["insn: 1."]);
+    assert_eq!(of(&["--insn-decoder", "--stat:blocks"]), ["blocks:\t0."]);
+    assert_eq!(of(&["--stat:insn", "--stat"]), ["insn: 1."]);
+}
+
+/// An ELF file of 64 bits with these program headers: type, offset, size and address.
+fn elf(headers: &[(u32, u64, u64, u64)]) -> Vec<u8> {
+    let mut file = vec![0; 64];
+    file[..7].copy_from_slice(b"\x7fELF\x02\x01\x01");
+    file[32] = 64;
+    file[56] = headers.len() as u8;
+    for (kind, offset, size, vaddr) in headers {
+        let words = [u64::from(*kind), *offset, *vaddr, 0, *size, *size, 0];
+        file.extend(words.iter().flat_map(|word| word.to_le_bytes()));
+    }
+    file
+}
+
+#[test]
+fn elf_files_that_are_damaged_say_where() {
+    let one = elf(&[(1, 0, 2, 0x1000)]);
+    let folder = Folder::new(
+        "elf",
+        &[
+            ("t", START),
+            ("short", b"\x7fELF"),
+            ("class", b"\x7fELF\x03\x01\x01\0\0\0\0\0\0\0\0\0"),
+            ("header", &one[..63]),
+            ("segment", &one[..119]),
+            ("notes", &elf(&[(4, 0, 2, 0x1000)])),
+            ("far", &elf(&[(1, 0, 2, 0x2000), (1, 0x1000, 2, 0x1000)])),
+            ("cut", &elf(&[(1, 0, 2, 0x2000), (1, 0, 2, 0x1000)])[..170]),
+            ("table", &{
+                let mut file = one.clone();
+                file[39] = 0x80;
+                file
+            }),
+        ],
+    );
+    let text = "{prog}: warning: ";
+    for (argument, out, err, status) in [
+        ("none", "", "failed to open none: No such file or directory.", 1),
+        (".", "", ". failed to read file header: Is a directory.", 1),
+        ("short", "", "short failed to read file header: Success.", 1),
+        ("header", "", "header error reading ELF header: Success.", 1),
+        ("table", "", "table ELF header too big.", 1),
+        ("segment", "", "segment error reading phdr 0: Success.", 1),
+        ("t", "", "ignoring t: not an ELF file.", 1),
+        ("notes", "", "notes: did not find any load sections.", 0),
+        (
+            "far",
+            "far: offset=0x0 size=0x2 vaddr=0x2000.\n",
+            "far: failed to create section for phdr 1: invalid argument.",
+            0,
+        ),
+        ("cut", "cut: offset=0x0 size=0x2 vaddr=0x2000.\n", "cut error reading phdr 1: Success.", 1),
+        // To move it, all of it has to be known first.
+        ("cut:0x1000", "", "cut error reading phdr 1: Success.", 1),
+    ] {
+        let ran = folder.run(Tool::Ptxed, &["-v", "--quiet", "--elf", argument, "--pt", "t:0-16"]);
+        assert_eq!((ran.err, ran.status), (format!("{text}{err}\n"), Some(status)), "{argument}");
+        assert_eq!(ran.out, out, "{argument}");
+    }
+    let ran = folder.run(Tool::Ptxed, &["--elf", "class"]);
+    assert_eq!((ran.err.as_str(), ran.status), ("{prog}: unsupported ELF class: 3\n", Some(1)));
+}
+
+#[test]
+fn what_is_wrong_with_the_command_line_is_told_in_libipts_words() {
+    let folder = Folder::new("ptxed-usage", &[("t", START), ("code", &[0xc3])]);
+    for (args, status, text) in [
+        (&["--pt", "t", "--pt", "t"][..], 1, "{prog}: duplicate pt sources: t.\n"),
+        (&["--pt", "t", "--cpu", "6/78"], 1, "{prog}: please specify cpu before the pt source file.\n"),
+        (
+            &["--pt", "t", "--filter:addr2_a", "1"],
+            1,
+            "{prog}: please specify --filter:addr2_a before --pt.\n",
+        ),
+        (
+            &["--pt", "t", "--block-decoder"],
+            1,
+            "--block-decoder: please specify {prog} before the pt source file.\n",
+        ),
+        (&["--filter:addr4_a", "1"], 1, "{prog}: unknown option: --filter:addr4_a.\n"),
+        (&["--pevent", "t"], 1, "{prog}: unknown option: --pevent.\n"),
+        (&["--pevent:sample-config"], 1, "{prog}: bad sample config (null): internal error.\n"),
+        (&["--pevent:sample-config", "1"], 1, "{prog}: bad sample config 1: invalid argument.\n"),
+        (&["--pevent:primary"], 1, "{prog}: --pevent:primary: missing argument.\n"),
+        (&["--pevent:kcore"], 1, "{prog}: --pevent:kcore: missing argument.\n"),
+        (&["--pevent:kcore", "t"], 1, "{prog}: warning: ignoring t: not an ELF file.\n"),
+        (
+            &["--raw", "code"],
+            1,
+            "{prog}: failed to parse base addressfrom 'code'.\n{prog}: --raw: failed to load 'code'.\n",
+        ),
+        (
+            &["--raw", "code:1:0x10"],
+            1,
+            "{prog}: failed to add code at 0x10: invalid argument.\n{prog}: --raw: failed to load 'code'.\n",
+        ),
+        (
+            &["--raw", "code:2-1:0x10"],
+            1,
+            "{prog}: bad file code:2-1: invalid argument.\n{prog}: --raw: failed to load 'code:2-1'.\n",
+        ),
+        (&["--iscache-limit"], 1, "{prog}: --iscache-limit: missing argument.\n"),
+        (&["--elf"], 0, "{prog}: --elf: missing argument.\n"),
+    ] {
+        let ran = folder.run(Tool::Ptxed, args);
+        assert_eq!((ran.err.as_str(), ran.status), (text, Some(status)), "{args:?}");
+    }
+    let ran = folder.run(Tool::Ptxed, &["--cpu", "6/1", "--pt", "none"]);
+    assert_eq!(ran.out, "[0, 0: config error: unknown cpu]\n");
+    assert_eq!((ran.err.as_str(), ran.status), ("{prog}: failed to open none: 2.\n", Some(1)));
+}

@@ -1,0 +1,86 @@
+//! Running the programs.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+/// One of the programs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Tool {
+    Ptdump,
+    Ptxed,
+}
+
+impl Tool {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Ptdump => "ptdump",
+            Self::Ptxed => "ptxed",
+        }
+    }
+
+    fn path(self) -> &'static str {
+        match self {
+            Self::Ptdump => env!("CARGO_BIN_EXE_ptdump"),
+            Self::Ptxed => env!("CARGO_BIN_EXE_ptxed"),
+        }
+    }
+
+    /// Runs the program in a folder.
+    pub(crate) fn run(self, folder: &Path, args: &[&str]) -> Ran {
+        let mut command = Command::new(self.path());
+        let output: Output =
+            command.args(args).current_dir(folder).stdin(Stdio::null()).output().expect("the program runs");
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).replace(self.path(), "{prog}");
+        Ran { out: text(&output.stdout), err: text(&output.stderr), status: output.status.code() }
+    }
+}
+
+/// What a run gave; the program's name is `{prog}`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Ran {
+    pub(crate) out: String,
+    pub(crate) err: String,
+    pub(crate) status: Option<i32>,
+}
+
+/// A folder that is gone with the value.
+pub(crate) struct Folder(PathBuf);
+
+impl Folder {
+    /// With these files.
+    pub(crate) fn new(name: &str, files: &[(&str, &[u8])]) -> Self {
+        let folder = std::env::temp_dir().join(format!("pugmark-{name}-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let folder = Self(folder);
+        files.iter().for_each(|(name, bytes)| folder.add(name, bytes));
+        folder
+    }
+
+    pub(crate) fn add(&self, name: &str, bytes: &[u8]) {
+        fs::write(self.0.join(name), bytes).unwrap();
+    }
+
+    pub(crate) fn run(&self, tool: Tool, args: &[&str]) -> Ran {
+        tool.run(&self.0, args)
+    }
+
+    /// The lines of a run without errors.
+    pub(crate) fn lines(&self, tool: Tool, args: &[&str]) -> Vec<String> {
+        let ran = self.run(tool, args);
+        assert_eq!((ran.err.as_str(), ran.status), ("", Some(0)), "{args:?}");
+        ran.out.lines().map(Into::into).collect()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A PERF_RECORD with words behind its header.
+pub(crate) fn record(kind: u64, misc: u64, words: &[u64]) -> Vec<u8> {
+    let header = kind | misc << 32 | (8 + 8 * words.len() as u64) << 48;
+    [header].iter().chain(words).flat_map(|word| word.to_le_bytes()).collect()
+}

@@ -1,0 +1,135 @@
+//! perf's records beside a trace, as both programs show them.
+
+use crate::run::{Folder, Tool, record};
+use pugmark_decoder_core::packet::PSB;
+
+/// A SWITCH record of a process at a time.
+fn switch(pid: u64, time: u64) -> Vec<u8> {
+    record(14, 0, &[pid, time])
+}
+
+fn tsc(tsc: u8) -> [u8; 8] {
+    [0x19, tsc, 0, 0, 0, 0, 0, 0]
+}
+
+#[test]
+fn records_of_several_streams_are_merged_by_time() {
+    let trace = [&PSB[..], &[0x02, 0x23], &tsc(5), &tsc(6)].concat();
+    let first = [switch(0xa, 1), switch(0xb, 5), switch(0xc, 9)].concat();
+    let second = [switch(0x1a, 1), switch(0x1b, 5), switch(0x1c, 7)].concat();
+    let folder = Folder::new("merge", &[("t", &trace), ("1", &first), ("2", &second)]);
+    let args = ["--sb", "--pevent:sample-type", "6", "--pevent:primary", "1", "--pevent:secondary", "2"];
+    // Of records of the same time those of the stream read last come first.
+    let expected =
+        ["{ a/0 1 }", "{ 1a/0 1 }", "{ 1b/0 5 }", "{ b/0 5 }", "tsc 5", "tsc 6", "{ 1c/0 7 }", "{ c/0 9 }"];
+    let have: Vec<_> = folder
+        .lines(Tool::Ptdump, &[&args[..], &["--no-offset", "t"]].concat())
+        .iter()
+        .filter(|line| !line.starts_with("psb"))
+        .map(|line| {
+            line.replace("PERF_RECORD_SWITCH.IN  ", "").split_whitespace().collect::<Vec<_>>().join(" ")
+        })
+        .collect();
+    assert_eq!(have, expected);
+}
+
+#[test]
+fn a_record_that_cannot_be_read_is_reported_and_ends_its_stream() {
+    let trace = [&PSB[..], &[0x02, 0x23]].concat();
+    // A LOST record without its fields.
+    let records = [switch(1, 1), record(2, 0, &[1, 2]), switch(2, 2)].concat();
+    let folder = Folder::new("bad-record", &[("t", &trace), ("s", &records), ("first", &records[24..])]);
+    let shown = ["--sb", "--sb:filename", "--sb:offset", "--pevent:sample-type", "6", "--pevent"];
+    assert_eq!(
+        folder.lines(Tool::Ptdump, &[&shown[..], &["s", "t"]].concat())[2..],
+        [
+            "s:0000000000000000  PERF_RECORD_SWITCH.IN  { 1/0 1 }",
+            "[s:0000000000000018 sideband error: decoder out of sync]",
+        ],
+    );
+    // Also quietly, and before anything else where it is the first.
+    let quiet = ["--quiet", "--pevent:sample-type", "6", "--pevent", "first", "t"];
+    let line = "[first:0000000000000000 sideband error: decoder out of sync]";
+    assert_eq!(folder.lines(Tool::Ptdump, &quiet), [line]);
+    assert_eq!(folder.lines(Tool::Ptdump, &quiet[1..])[0], line);
+}
+
+#[test]
+fn what_is_shown_of_records_is_up_to_options_in_their_order() {
+    let folder = Folder::new("show", &[("t", &PSB), ("none", &[0; 64]), ("s", &switch(1, 2))]);
+    let records = ["--pevent:sample-type", "6", "--pevent", "s"];
+    for (options, lines) in [
+        (&["--quiet"][..], &[][..]),
+        (&["--sb", "--quiet"], &[]),
+        (&["--quiet", "--sb"], &["PERF_RECORD_SWITCH.IN  { 1/0 2 }"]),
+        (&["--quiet", "--sb:verbose", "--sb"], &["PERF_RECORD_SWITCH.IN  { 1/0 2 }"]),
+        (&["--quiet", "--sb:time", "--sb"], &["0000000000000002  PERF_RECORD_SWITCH.IN  { 1/0 2 }"]),
+        // What would be in front of a record is a line also without it.
+        (&["--quiet", "--sb:offset", "--sb:time"], &["0000000000000000  0000000000000002  "]),
+        (&["--quiet", "--sb:filename"], &["s  "]),
+    ] {
+        let args = [options, &records, &["t"]].concat();
+        assert_eq!(folder.lines(Tool::Ptdump, &args), lines, "{options:?}");
+    }
+    // Records are shown also where there is no trace to speak of.
+    let args = [&["--sb"], &records[..], &["none"]].concat();
+    assert_eq!(folder.lines(Tool::Ptdump, &args), ["PERF_RECORD_SWITCH.IN  { 1/0 2 }"]);
+}
+
+/// PSB, MODE.Exec (64 bit), FUP (1000), PSBEND.
+const START: &[u8] = b"\
+    \x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x99\x01\x7d\0\x10\0\0\0\0\x02\x23";
+
+#[test]
+fn code_comes_from_the_image_of_the_traced_process() {
+    // 1000: nop; 1001: ret. TIP.PGD without an address.
+    let code = [0x90, 0xc3];
+    let trace = [START, &[0x01]].concat();
+    let name = u64::from_le_bytes(*b"code\0\0\0\0");
+    let records = [
+        record(1, 2, &[7 | 7 << 32, 0x1000, 0x1000, 0, name]),
+        record(12, 0, &[7 | 7 << 32]),
+        record(2, 0, &[0, 3]),
+    ];
+    let folder = Folder::new("image", &[("t", &trace), ("code", &code), ("s", &records.concat())]);
+    let args = ["--no-inst", "--sb:switch", "--sb:warn", "--pevent:primary", "s", "--pt", "t"];
+    let shown = [
+        "[context: pid-7]",
+        "[s:0000000000000040 sideband warning: sideband lost]",
+        "0000000000001000",
+        "0000000000001001",
+        "[disabled]",
+    ];
+    assert_eq!(folder.lines(Tool::Ptxed, &args), shown);
+    // Without the folder of the files.
+    let elsewhere = [&["--pevent:sysroot", "no/such/"], &args[..]].concat();
+    let lines = folder.lines(Tool::Ptxed, &elsewhere);
+    assert_eq!(lines[0], "[s:0000000000000000 sideband error: bad file]");
+    assert_eq!(*lines.last().unwrap(), "[1c, 1000: error: no memory mapped at this address]");
+}
+
+#[test]
+fn the_kernels_code_is_in_every_process() {
+    let trace = [START, &[0x01]].concat();
+    let mut kernel = vec![0; 64 + 56];
+    kernel[..7].copy_from_slice(b"\x7fELF\x02\x01\x01");
+    // One program header behind the file header: PT_LOAD, at the file's end, for 1000.
+    kernel[32] = 64;
+    kernel[56] = 1;
+    kernel[64] = 1;
+    kernel[64 + 8] = 120;
+    kernel[64 + 17] = 0x10;
+    kernel[64 + 32] = 2;
+    kernel.extend([0x90, 0xc3]);
+    let start = record(12, 0, &[7 | 7 << 32]);
+    let folder = Folder::new("kcore", &[("t", &trace), ("kcore", &kernel), ("s", &start)]);
+    let args = ["--no-inst", "-v", "--pevent:kcore", "kcore", "--pevent:primary", "s", "--pt", "t"];
+    assert_eq!(
+        folder.lines(Tool::Ptxed, &args),
+        ["kcore: offset=0x78 size=0x2 vaddr=0x1000.", "0000000000001000", "0000000000001001", "[disabled]"],
+    );
+    // The command line's code is not in it.
+    folder.add("code", &[0x90, 0xc3]);
+    let args = ["--no-inst", "--raw", "code:0x1000", "--pevent:primary", "s", "--pt", "t"];
+    assert_eq!(folder.lines(Tool::Ptxed, &args), ["[1c, 1000: error: no memory mapped at this address]"]);
+}
