@@ -210,7 +210,7 @@ impl Processor {
                 self.flush();
                 self.cyc();
                 let ip = self.rng.u16(..);
-                self.located(Packet::Tip(Ip::Update16(ip)));
+                self.located(Packet::Tip(Ip::Update16(ip.into())));
             }
         }
     }

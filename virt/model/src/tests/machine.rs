@@ -226,8 +226,8 @@ fn text(packet: Packet, last: &mut u64) -> Option<String> {
 fn whole(ip: Ip, last: u64) -> Option<u64> {
     Some(match ip {
         Ip::Suppressed => return None,
-        Ip::Update16(low) => last & !0xffff | u64::from(low),
-        Ip::Update32(low) => last & !0xffff_ffff | u64::from(low),
+        Ip::Update16(low) => last & !0xffff | low,
+        Ip::Update32(low) => last & !0xffff_ffff | low,
         Ip::SignExtend48(low) if low >> 47 & 1 != 0 => low | 0xffff << 48,
         Ip::SignExtend48(low) => low,
         Ip::Update48(low) => last & 0xffff << 48 | low,
