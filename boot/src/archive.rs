@@ -6,18 +6,30 @@ use pugmark_kernel::loss::Gap;
 use crate::protocol::After;
 
 /// How many segments are remembered.
-const SEGMENTS: usize = 64;
+const SEGMENTS: usize = 256;
 
 /// Trace bytes in memory that was set aside before the trace: it neither waits nor allocates.
 #[derive(Debug)]
 pub struct Archive<'m> {
     memory: &'m mut [u8],
     len: usize,
-    segments: [(usize, After); SEGMENTS],
+    segments: [Mark; SEGMENTS],
     count: usize,
     full: u64,
     /// There is no place to note one more segment.
     closed: bool,
+    /// What comes in two calls was traced apart.
+    apart: bool,
+    /// The address space of what comes next, where that is known.
+    space: Option<u64>,
+}
+
+/// Where a segment begins.
+#[derive(Clone, Copy, Debug)]
+struct Mark {
+    start: usize,
+    after: After,
+    space: Option<u64>,
 }
 
 /// Contiguous bytes of trace.
@@ -25,6 +37,8 @@ pub struct Archive<'m> {
 pub struct Segment<'m> {
     /// What stands before it.
     pub after: After,
+    /// The CR3 that it was traced under, as far as [`Archive::enter`] has said so.
+    pub space: Option<u64>,
     /// The bytes.
     pub bytes: &'m [u8],
 }
@@ -33,7 +47,27 @@ impl<'m> Archive<'m> {
     /// An empty archive in `memory`.
     #[must_use]
     pub const fn new(memory: &'m mut [u8]) -> Self {
-        Self { memory, len: 0, segments: [(0, After::Start); SEGMENTS], count: 1, full: 0, closed: false }
+        Self {
+            memory,
+            len: 0,
+            segments: [Mark { start: 0, after: After::Start, space: None }; SEGMENTS],
+            count: 1,
+            full: 0,
+            closed: false,
+            apart: false,
+            space: None,
+        }
+    }
+
+    /// What comes in two calls was traced apart: the source is off while it is drained, and its trace does not say so.
+    #[must_use]
+    pub fn apart(self) -> Self {
+        Self { apart: true, ..self }
+    }
+
+    /// What comes next was traced under this CR3, and nothing in the trace says so.
+    pub const fn enter(&mut self, space: u64) {
+        self.space = Some(space);
     }
 
     /// All bytes, one segment behind the other.
@@ -45,9 +79,9 @@ impl<'m> Archive<'m> {
     /// The segments, oldest first; empty ones are left out.
     pub fn segments(&self) -> impl Iterator<Item = Segment<'_>> {
         (0..self.count).filter_map(|index| {
-            let (start, after) = self.segments[index];
-            let end = if index + 1 < self.count { self.segments[index + 1].0 } else { self.len };
-            (start < end).then(|| Segment { after, bytes: &self.memory[start..end] })
+            let Mark { start, after, space } = self.segments[index];
+            let end = if index + 1 < self.count { self.segments[index + 1].start } else { self.len };
+            (start < end).then(|| Segment { after, space, bytes: &self.memory[start..end] })
         })
     }
 
@@ -64,20 +98,31 @@ impl<'m> Archive<'m> {
     }
 
     fn begin_segment(&mut self, after: After) {
-        if self.segments[self.count - 1].0 == self.len {
+        let mark = Mark { start: self.len, after, space: self.space };
+        if self.is_new() {
             // Nothing came since the last one began.
-            self.segments[self.count - 1].1 = after;
+            self.segments[self.count - 1] = mark;
         } else if self.count < SEGMENTS {
-            self.segments[self.count] = (self.len, after);
+            self.segments[self.count] = mark;
             self.count += 1;
         } else {
             self.closed = true;
         }
     }
+
+    /// Nothing is in the last segment yet.
+    const fn is_new(&self) -> bool {
+        self.segments[self.count - 1].start == self.len
+    }
 }
 
 impl Sink for Archive<'_> {
     fn bytes(&mut self, bytes: &[u8]) -> usize {
+        if self.is_new() {
+            self.segments[self.count - 1].space = self.space;
+        } else if self.apart {
+            self.begin_segment(After::Off);
+        }
         match self.memory.get_mut(self.len..self.len + bytes.len()) {
             Some(room) if !self.closed => {
                 room.copy_from_slice(bytes);

@@ -4,6 +4,8 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CommandLine<'a> {
     only: Option<&'a str>,
+    /// `source=pt|bts`: what traces.
+    pub source: Source,
     /// `dump`: send the trace bytes to the debug console, and say what code they are of.
     pub dump: bool,
     /// `no-decode`: trace, but leave it at that.
@@ -12,17 +14,29 @@ pub struct CommandLine<'a> {
     pub expect_overflow: bool,
 }
 
+/// A source of trace.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Source {
+    /// Intel Processor Trace.
+    #[default]
+    Pt,
+    /// The Branch Trace Store.
+    Bts,
+}
+
 impl<'a> CommandLine<'a> {
     /// Reads the words of `text`.
     #[must_use]
     pub fn parse(text: &'a str) -> Self {
-        let mut line = Self { only: None, dump: false, no_decode: false, expect_overflow: false };
+        let mut line =
+            Self { only: None, source: Source::Pt, dump: false, no_decode: false, expect_overflow: false };
         for word in text.split_ascii_whitespace() {
             match word.split_once('=') {
                 None if word == "dump" => line.dump = true,
                 None if word == "no-decode" => line.no_decode = true,
                 None if word == "expect-ovf" => line.expect_overflow = true,
                 Some(("only", names)) => line.only = Some(names),
+                Some(("source", "bts")) => line.source = Source::Bts,
                 _ => {}
             }
         }
@@ -71,5 +85,17 @@ mod tests {
     fn names_what_was_asked_for() {
         assert!(CommandLine::parse("only=a,b").only().eq(["a", "b"]));
         assert_eq!(CommandLine::parse("dump").only().count(), 0);
+    }
+
+    #[test]
+    fn processor_trace_is_the_source_unless_another_one_is_named() {
+        for (text, source) in [
+            ("", Source::Pt),
+            ("source=pt", Source::Pt),
+            ("only=sort source=bts", Source::Bts),
+            ("source=lbr", Source::Pt),
+        ] {
+            assert_eq!(CommandLine::parse(text).source, source, "{text}");
+        }
     }
 }

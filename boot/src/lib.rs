@@ -6,6 +6,7 @@ extern crate alloc;
 
 pub mod archive;
 pub mod boot_info;
+pub mod branches;
 pub mod command_line;
 pub mod decode;
 pub mod expectation;

@@ -6,7 +6,8 @@
 //! filter NAME cpl=any|0|3 cr3=any|0x… range=any|SYMBOL..SYMBOL stop=none|SYMBOL..SYMBOL
 //! stat NAME instructions=N bytes=N bpi=F pmis=N loss=N decode_us=N count=N hash=0x…
 //! top NAME RANK SYMBOL COUNT
-//! piece NAME INDEX count=N hash=0x… first=0x… last=0x… after=start|psb|ovf|stop|wrap|full|error
+//! piece NAME INDEX count=N hash=0x… first=0x… last=0x… after=start|psb|ovf|stop|wrap|full|error|off
+//! records NAME INDEX count=N hash=0x… after=…  (branch records without a break)
 //! lost NAME ovf=N stop=N wrap=N full=N stray=N
 //! dump NAME bytes=N                  (a line for each contiguous part of the trace)
 //! section NAME base=0x… len=N from=0x… cr3=any|0x…
@@ -16,7 +17,8 @@
 //! done PASSED FAILED
 //! ```
 //!
-//! Counts are of instructions; a hash is FNV-1a 64 over their addresses as little-endian `u64`. The types here
+//! Counts are of instructions; a hash is FNV-1a 64 over their addresses as little-endian `u64`. Of branch records
+//! both addresses are hashed, where from and where to. The types here
 //! are what follows the name. The last line of all is `done`; a kernel that ends without it has failed.
 
 use core::fmt;
@@ -169,6 +171,41 @@ pub enum After {
     Full,
     /// Bytes that could not be decoded.
     Error,
+    /// A time in which the source was off, to be drained: nothing that was to be traced is lost.
+    Off,
+}
+
+impl fmt::Display for After {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            After::Start => "start",
+            After::Psb => "psb",
+            After::Overflow => "ovf",
+            After::Stop => "stop",
+            After::Wrap => "wrap",
+            After::Full => "full",
+            After::Error => "error",
+            After::Off => "off",
+        })
+    }
+}
+
+/// Branch records without a break.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Records {
+    /// What stands before them.
+    pub after: After,
+    /// How many.
+    pub count: u64,
+    /// Where from and where to, of each.
+    pub hash: AddressHash,
+}
+
+impl fmt::Display for Records {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { after, count, hash } = self;
+        write!(f, "count={count} hash={:#018x} after={after}", hash.value())
+    }
 }
 
 /// A contiguous part of the decode.
@@ -187,15 +224,6 @@ pub struct Piece {
 impl fmt::Display for Piece {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { after, hash, first, last } = self;
-        let after = match after {
-            After::Start => "start",
-            After::Psb => "psb",
-            After::Overflow => "ovf",
-            After::Stop => "stop",
-            After::Wrap => "wrap",
-            After::Full => "full",
-            After::Error => "error",
-        };
         write!(
             f,
             "count={} hash={:#018x} first={first:#x} last={last:#x} after={after}",

@@ -14,6 +14,14 @@ use crate::errata::Errata;
 use core::fmt;
 use raw_cpuid::CpuId;
 
+/// CPUID of the processor that this runs on: for whatever wants a [`CpuIdReader`].
+#[must_use]
+pub fn this_processor(leaf: u32, subleaf: u32) -> CpuIdResult {
+    let core::arch::x86_64::CpuidResult { eax, ebx, ecx, edx } =
+        core::arch::x86_64::__cpuid_count(leaf, subleaf);
+    CpuIdResult { eax, ebx, ecx, edx }
+}
+
 /// What this processor's PT unit can do, and what goes with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capabilities {
@@ -61,7 +69,7 @@ impl Capabilities {
     ///
     /// As [`Capabilities::read`].
     pub fn of_this_processor() -> Result<Self, NoProcessorTrace> {
-        Self::read(|leaf, subleaf| core::arch::x86_64::__cpuid_count(leaf, subleaf).into_result())
+        Self::read(this_processor)
     }
 
     /// Reads them with any CPUID.
@@ -160,14 +168,4 @@ const ZERO: CpuIdResult = CpuIdResult { eax: 0, ebx: 0, ecx: 0, edx: 0 };
 /// A width of addresses; a hypervisor that leaves it 0 says nothing.
 fn width(enumerated: Option<u8>, otherwise: u8) -> u8 {
     enumerated.filter(|&bits| bits != 0).unwrap_or(otherwise)
-}
-
-trait IntoResult {
-    fn into_result(self) -> CpuIdResult;
-}
-
-impl IntoResult for core::arch::x86_64::CpuidResult {
-    fn into_result(self) -> CpuIdResult {
-        CpuIdResult { eax: self.eax, ebx: self.ebx, ecx: self.ecx, edx: self.edx }
-    }
 }

@@ -3,8 +3,11 @@
 //! The lowest part (PML4 entry 0) is the same everywhere. The image's code and constants are open to user level, so
 //! that the same functions can run at both levels; its data and the rest of memory are not.
 
+use alloc::vec::Vec;
+use spin::Mutex;
 use x86_64::registers::control::{Cr3, Cr3Flags};
 use x86_64::structures::paging::mapper::MapToError;
+use x86_64::structures::paging::page_table::PageTableLevel;
 use x86_64::structures::paging::{
     FrameAllocator, Mapper, OffsetPageTable, Page, PageSize, PageTable, PageTableFlags as Flags, PhysFrame,
     Size2MiB, Size4KiB,
@@ -20,6 +23,9 @@ pub(crate) const USER_BASE: u64 = 0x80_0000_0000;
 pub(crate) const DEMAND_BASE: u64 = 0x100_0000_0000;
 /// How many of those.
 pub(crate) const DEMAND_PAGES: u64 = 16;
+
+/// The roots of all address spaces, the kernel's own first.
+static SPACES: Mutex<Vec<PhysFrame>> = Mutex::new(Vec::new());
 
 const PARENTS: Flags = Flags::PRESENT.union(Flags::WRITABLE).union(Flags::USER_ACCESSIBLE);
 const DEMAND_FLAGS: Flags = Flags::PRESENT.union(Flags::WRITABLE).union(Flags::NO_EXECUTE);
@@ -43,7 +49,13 @@ impl AddressSpace {
         for index in [0, 2] {
             entries[index] = kernel[index].clone();
         }
-        Some(Self { root })
+        Some(Self::known(root))
+    }
+
+    /// Enters it into the list of those that CR3 may come to hold. None is ever taken apart.
+    fn known(root: PhysFrame) -> Self {
+        SPACES.lock().push(root);
+        Self { root }
     }
 
     /// Maps a page of its own at `address` (4 KiB aligned, from [`USER_BASE`] on), open to user level and filled with
@@ -108,7 +120,40 @@ pub(super) fn init() {
         let frame = ZeroedFrames.allocate_frame().expect("memory for the demand pages");
         map(&mut tables, page, frame, DEMAND_FLAGS).expect("the demand pages' tables");
     }
-    AddressSpace { root }.enter();
+    AddressSpace::known(root).enter();
+}
+
+/// How many address spaces there are.
+pub(crate) fn spaces() -> usize {
+    SPACES.lock().len()
+}
+
+/// Where the page with `address` is in an address space, with the flags of all levels together: writable and open to
+/// user level where each is, not executable where one says so. Accessed is what each level must be.
+pub(crate) fn walk(space: usize, address: VirtAddr) -> Option<(PhysAddr, Flags)> {
+    let mut table = SPACES.lock().get(space)?.start_address();
+    let mut all = Flags::all();
+    let mut no_execute = Flags::empty();
+    let mut kind = Flags::empty();
+    for level in [PageTableLevel::Four, PageTableLevel::Three, PageTableLevel::Two, PageTableLevel::One] {
+        let entries = table.as_u64() as *const PageTable;
+        // SAFETY: a table that this module made, mapped one to one; it is changed by this processor alone, not now.
+        let entry = unsafe { &(&*entries)[address.page_table_index(level)] };
+        let flags = entry.flags();
+        if !flags.contains(Flags::PRESENT) {
+            return None;
+        }
+        all &= flags;
+        no_execute |= flags & Flags::NO_EXECUTE;
+        let offset = address.as_u64() & (level.entry_address_space_alignment() - 1);
+        if level == PageTableLevel::One || flags.contains(Flags::HUGE_PAGE) {
+            kind |= flags & (Flags::DIRTY | Flags::NO_CACHE | Flags::WRITE_THROUGH);
+            let both = Flags::PRESENT | Flags::WRITABLE | Flags::USER_ACCESSIBLE | Flags::ACCESSED;
+            return Some((entry.addr() + (offset & !0xfff), all & both | no_execute | kind));
+        }
+        table = entry.addr();
+    }
+    None
 }
 
 /// Makes the demand pages absent.

@@ -145,6 +145,21 @@ fn install<F>(
     unsafe { options.set_stack_index(stack as u16) }
 }
 
+/// The low eight bytes of a vector's gate.
+pub(crate) fn gate(vector: u8) -> u64 {
+    let gates = (&raw const *IDT).cast::<[u64; 2]>();
+    // SAFETY: the table has 256 gates of 16 bytes.
+    let gate = unsafe { gates.add(usize::from(vector)) };
+    // SAFETY: within the table, which nobody changes any more.
+    unsafe { (*gate)[0] }
+}
+
+/// Where the stubs of all vectors are: interrupts and exceptions lead there.
+pub(crate) fn handlers() -> core::ops::RangeInclusive<u64> {
+    let start = &raw const trap_stubs as u64;
+    start..=start + size_of::<[[u8; 16]; 256]>() as u64 - 1
+}
+
 /// Loads the IDT.
 pub(super) fn init() {
     IDT.load();

@@ -1,6 +1,8 @@
 //! Traces a workload, decodes the trace in place and reports.
 
+mod branches;
 mod frames;
+mod linear;
 mod plan;
 mod session;
 
@@ -9,25 +11,27 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::mem;
 use pugmark_boot::archive::Archive;
-use pugmark_boot::command_line::CommandLine;
-use pugmark_boot::decode::{Decoded, decode};
+use pugmark_boot::branches::{self as records, Context};
+use pugmark_boot::command_line::{CommandLine, Source};
+use pugmark_boot::decode::decode;
 use pugmark_boot::expectation::Surprise;
 use pugmark_boot::histogram::Histogram;
-use pugmark_boot::protocol::{Code, Lost, Stat};
+use pugmark_boot::protocol::{Code, Level, Lost, Piece, Records, Stat};
 use pugmark_boot::symbols::Symbols;
-use pugmark_decoder_core::Error;
+use pugmark_decoder_core::hash::AddressHash;
 use pugmark_decoder_core::image::{AddressSpace, Section};
+use pugmark_decoder_core::{Error, bts};
 use pugmark_kernel::loss::Loss;
 use pugmark_kernel::msr::GeneralProtection;
 use x86_64::instructions::interrupts;
 
 use crate::arch::serial::say;
-use crate::arch::{clock, console, image};
+use crate::arch::{clock, console, image, traps};
 use crate::workloads::{Mismatch, Workload};
 use session::{Failure, Ready, Recorded};
 
 pub(crate) use plan::Plan;
-pub(crate) use session::pmi;
+pub(crate) use session::{leave_address_space, pmi};
 
 /// Room for a workload's trace.
 const ARCHIVE_SIZE: usize = 4 << 20;
@@ -42,6 +46,7 @@ pub(crate) fn mend_msr_access(rip: u64) -> Option<u64> {
 /// Traces one workload after the other.
 pub(crate) struct Stage<'s> {
     symbols: &'s Symbols<'s>,
+    source: Source,
     /// Send the trace bytes to the debug console, and say what code they are of.
     dump: bool,
     /// Trace, but leave it at that.
@@ -62,6 +67,7 @@ pub(crate) enum Fault {
     /// The processor reported operational errors.
     Operational(u64),
     Decode(Error),
+    Branches(bts::Error),
     Loss(Surprise),
     /// The trace has no instruction.
     Empty,
@@ -75,6 +81,7 @@ impl fmt::Display for Fault {
             Self::Interrupt(fault) => write!(f, "in the interrupt handler: {fault}"),
             Self::Operational(count) => write!(f, "{count} operational errors"),
             Self::Decode(error) => write!(f, "decode: {error}"),
+            Self::Branches(error) => write!(f, "decode: {error}"),
             Self::Loss(surprise) => surprise.fmt(f),
             Self::Empty => f.write_str("nothing was traced"),
         }
@@ -84,14 +91,14 @@ impl fmt::Display for Fault {
 impl<'s> Stage<'s> {
     /// For a kernel with these symbols, as the command line wants it.
     pub(crate) fn new(symbols: &'s Symbols<'s>, wishes: &CommandLine<'_>) -> Self {
-        let &CommandLine { dump, no_decode, expect_overflow: overflows, .. } = wishes;
-        Self { symbols, dump, no_decode, overflows, memory: &mut [], sessions: 0 }
+        let &CommandLine { source, dump, no_decode, expect_overflow: overflows, .. } = wishes;
+        Self { symbols, source, dump, no_decode, overflows, memory: &mut [], sessions: 0 }
     }
 
     /// Runs a workload, traced where the processor can, and reports.
     pub(crate) fn run(&mut self, name: &str, workload: &mut dyn Workload) -> Result<(), Fault> {
         let plan = workload.plan();
-        match Ready::new(plan).and_then(|ready| self.record(name, ready, plan, workload)) {
+        match Ready::new(self.source, plan).and_then(|ready| self.record(name, ready, plan, workload)) {
             Ok(recorded) if self.no_decode => {
                 let Recorded { archive, loss, fault, .. } = recorded;
                 self.memory = archive.into_memory();
@@ -140,7 +147,10 @@ impl<'s> Stage<'s> {
         let sections: Vec<_> = [text].into_iter().chain(workload.sections()).collect();
         let mut histogram = Histogram::new(self.symbols);
         let before = clock::tsc();
-        let decoded = decode(&archive, &sections, &mut histogram);
+        let decoded = match self.source {
+            Source::Pt => Decoded::of_packets(&archive, &sections, &mut histogram),
+            Source::Bts => Decoded::of_branches(plan, &archive, &sections, &mut histogram),
+        };
         let decode_us = clock::microseconds(clock::tsc() - before);
         let lost = Lost {
             overflows: decoded.overflows,
@@ -149,14 +159,17 @@ impl<'s> Stage<'s> {
             full: loss.full + archive.full(),
             strays: counts.stray + session::take_strays(),
         };
-        let Decoded { pieces, total, first_error, .. } = &decoded;
+        let Decoded { pieces, records, total, fault: undecoded, .. } = decoded;
         let (bytes, pmis) = (archive.trace().len() as u64, counts.served + counts.unannounced);
-        say!("stat {name} {}", Stat { bytes, pmis, loss: lost.total(), decode_us, hash: *total });
+        say!("stat {name} {}", Stat { bytes, pmis, loss: lost.total(), decode_us, hash: total });
         for (rank, (function, count)) in histogram.top(TOP).into_iter().enumerate() {
             say!("top {name} {} {:#} {count}", rank + 1, rustc_demangle::demangle(function.name));
         }
         for (index, piece) in pieces.iter().enumerate() {
             say!("piece {name} {index} {piece}");
+        }
+        for (index, records) in records.iter().enumerate() {
+            say!("records {name} {index} {records}");
         }
         say!("lost {name} {lost}");
         if self.dump {
@@ -168,17 +181,62 @@ impl<'s> Stage<'s> {
                 say!("section {name} {}", Code::of(section));
             }
         }
-        let checked = workload.check_trace(archive.trace()).map_err(Fault::Workload);
+        let checked = match self.source {
+            Source::Pt => workload.check_trace(archive.trace()).map_err(Fault::Workload),
+            Source::Bts => Ok(()),
+        };
         self.memory = archive.into_memory();
         recorded_well(workload, &loss, fault)?;
-        if let Some(error) = first_error {
-            return Err(Fault::Decode(*error));
+        if let Some(fault) = undecoded {
+            return Err(fault);
         }
         if total.count() == 0 {
             return Err(Fault::Empty);
         }
         plan.expected.check(lost, self.overflows).map_err(Fault::Loss)?;
         if lost.total() == 0 { checked } else { Ok(()) }
+    }
+}
+
+/// What a trace says, whatever traced.
+struct Decoded {
+    pieces: Vec<Piece>,
+    /// Of a source that has branch records.
+    records: Vec<Records>,
+    total: AddressHash,
+    /// OVF packets.
+    overflows: u64,
+    /// What could not be decoded, if something.
+    fault: Option<Fault>,
+}
+
+impl Decoded {
+    fn of_packets(archive: &Archive<'_>, sections: &[Section<'_>], histogram: &mut Histogram<'_>) -> Self {
+        let decoded = decode(archive, sections, histogram);
+        Self {
+            pieces: decoded.pieces,
+            records: Vec::new(),
+            total: decoded.total,
+            overflows: decoded.overflows,
+            fault: decoded.first_error.map(Fault::Decode),
+        }
+    }
+
+    fn of_branches(
+        plan: &Plan,
+        archive: &Archive<'_>,
+        sections: &[Section<'_>],
+        histogram: &mut Histogram<'_>,
+    ) -> Self {
+        let context = Context { handlers: &[traps::handlers()], one_level: plan.filter.level != Level::Any };
+        let decoded = records::decode(archive, sections, &context, histogram);
+        Self {
+            pieces: decoded.pieces,
+            records: decoded.records,
+            total: decoded.total,
+            overflows: 0,
+            fault: decoded.first_error.map(Fault::Branches),
+        }
     }
 }
 

@@ -21,6 +21,8 @@ pub(crate) struct Plan {
     /// Whether interrupts are on when the workload begins.
     pub(super) interrupts: bool,
     pub(super) expected: Expected,
+    /// What the workload looks for are packets beside the flow, which no other source has.
+    pub(super) packets: bool,
 }
 
 impl Plan {
@@ -34,12 +36,19 @@ impl Plan {
             delivery: Delivery::Fixed(PMI_VECTOR),
             interrupts: true,
             expected: Expected::Nothing,
+            packets: false,
         }
     }
 
     /// With another configuration.
     pub(crate) fn configured(mut self, change: impl Fn(Config) -> Config) -> Self {
         self.config = change(self.config);
+        self
+    }
+
+    /// With packets beside the flow, or without.
+    pub(crate) fn with_packets(mut self, packets: bool) -> Self {
+        self.packets = packets;
         self
     }
 

@@ -6,7 +6,7 @@ use pugmark_decoder_core::image::{AddressSpace as Space, Section};
 
 use super::{Mismatch, Workload, expect};
 use crate::arch::paging::{AddressSpace, USER_BASE};
-use crate::trace::Plan;
+use crate::trace::{Plan, leave_address_space};
 
 const CODE: u64 = USER_BASE + (1 << 28);
 const ROUNDS: u64 = 60;
@@ -53,10 +53,12 @@ impl Workload for AddressSpaces {
         let function = unsafe { core::mem::transmute::<u64, extern "C" fn(u64) -> u64>(CODE) };
         for round in 0..ROUNDS {
             for (space, result) in self.spaces.iter().zip(&mut self.results) {
+                leave_address_space();
                 space.enter();
                 *result += function(round);
             }
         }
+        leave_address_space();
         kernel.enter();
     }
 

@@ -31,7 +31,7 @@ pub(super) struct Exceptions {
 
 impl Workload for Exceptions {
     fn plan(&self) -> Plan {
-        Plan::everything().configured(|config| config.events(self.events))
+        Plan::everything().configured(|config| config.events(self.events)).with_packets(self.events)
     }
 
     fn run(&mut self) {

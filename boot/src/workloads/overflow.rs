@@ -29,7 +29,7 @@ impl Overflow {
 
 impl Workload for Overflow {
     fn plan(&self) -> Plan {
-        Plan::everything().losing(Expected::Overflow)
+        Plan::everything().losing(Expected::Overflow).with_packets(true)
     }
 
     fn run(&mut self) {

@@ -27,7 +27,9 @@ impl Ptwrite {
 
 impl Workload for Ptwrite {
     fn plan(&self) -> Plan {
-        Plan::everything().configured(|config: Config| config.ptwrite(true).fup_on_ptw(true))
+        Plan::everything()
+            .configured(|config: Config| config.ptwrite(true).fup_on_ptw(true))
+            .with_packets(true)
     }
 
     fn run(&mut self) {

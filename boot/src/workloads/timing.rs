@@ -15,7 +15,7 @@ pub(super) struct Timing {
 impl Workload for Timing {
     fn plan(&self) -> Plan {
         let timed = |config: Config| config.tsc(true).mtc(9).cycles(1);
-        Plan::everything().configured(timed)
+        Plan::everything().configured(timed).with_packets(true)
     }
 
     fn run(&mut self) {

@@ -1,0 +1,218 @@
+//! Decodes archived branch records: the records themselves, and the instructions between them.
+
+use alloc::vec::Vec;
+use core::ops::RangeInclusive;
+use pugmark_decoder_core::bts::{Entry, Error, InsnDecoder, Layout, Options, Records as Entries};
+use pugmark_decoder_core::flow::Item;
+use pugmark_decoder_core::hash::AddressHash;
+use pugmark_decoder_core::image::{Image, Section};
+
+use crate::archive::Archive;
+use crate::histogram::Histogram;
+use crate::protocol::{After, Piece, Records};
+
+/// What branch records say.
+#[derive(Clone, Debug)]
+pub struct Decoded {
+    /// The records of each contiguous part, in order.
+    pub records: Vec<Records>,
+    /// The instructions of each contiguous part, in order. What ran before a part's first branch and behind its last one
+    /// is not known.
+    pub pieces: Vec<Piece>,
+    /// Count and hash of all instructions.
+    pub total: AddressHash,
+    /// The first error; its index is the one in its segment.
+    pub first_error: Option<Error>,
+}
+
+/// What the records do not say themselves.
+#[derive(Clone, Debug)]
+pub struct Context<'a> {
+    /// Where interrupts and exceptions lead.
+    pub handlers: &'a [RangeInclusive<u64>],
+    /// Only one privilege level was recorded.
+    pub one_level: bool,
+}
+
+/// Decodes all segments of `archive` over the code in `sections`, and counts each instruction in `histogram`.
+#[must_use]
+pub fn decode(
+    archive: &Archive<'_>,
+    sections: &[Section<'_>],
+    context: &Context<'_>,
+    histogram: &mut Histogram<'_>,
+) -> Decoded {
+    let mut decoded =
+        Decoded { records: Vec::new(), pieces: Vec::new(), total: AddressHash::new(), first_error: None };
+    for segment in archive.segments() {
+        let mut entries = Entries::new(segment.bytes, Layout::Bits64);
+        decoded.records.push(hash_of(segment.after, entries.clone()));
+        // The first branch may come from the level that was not recorded.
+        let start = context.one_level.then(|| entries.find_map(target)).flatten();
+        let &Context { handlers, one_level } = context;
+        let options =
+            Options { start, cr3: segment.space, handlers: Some(handlers), one_level, ..Options::default() };
+        let mut decoder = InsnDecoder::new(entries, Image::new(sections), options);
+        let mut pieces = Pieces { decoded: &mut decoded, open: None, after: segment.after };
+        loop {
+            match decoder.next() {
+                Ok(Some(Item::Insn(insn))) => {
+                    histogram.add(insn.ip);
+                    pieces.add(insn.ip);
+                }
+                Ok(Some(_)) => {}
+                Ok(None) => break,
+                Err(error) => pieces.error(error),
+            }
+        }
+        pieces.close();
+    }
+    decoded
+}
+
+fn target(entry: Result<(u64, Entry), Error>) -> Option<u64> {
+    match entry {
+        Ok((_, Entry::Branch(branch))) => Some(branch.to),
+        _ => None,
+    }
+}
+
+fn hash_of(after: After, entries: Entries<'_>) -> Records {
+    let mut records = Records { after, count: 0, hash: AddressHash::new() };
+    for (_, entry) in entries.flatten() {
+        if let Entry::Branch(branch) = entry {
+            records.count += 1;
+            records.hash.add(branch.from);
+            records.hash.add(branch.to);
+        }
+    }
+    records
+}
+
+/// The pieces of a segment.
+struct Pieces<'d> {
+    decoded: &'d mut Decoded,
+    open: Option<Piece>,
+    after: After,
+}
+
+impl Pieces<'_> {
+    fn add(&mut self, ip: u64) {
+        let new = Piece { after: self.after, hash: AddressHash::new(), first: ip, last: ip };
+        let piece = self.open.get_or_insert(new);
+        piece.hash.add(ip);
+        piece.last = ip;
+        self.decoded.total.add(ip);
+    }
+
+    fn error(&mut self, error: Error) {
+        self.close();
+        self.decoded.first_error.get_or_insert(error);
+        self.after = After::Error;
+    }
+
+    fn close(&mut self) {
+        self.decoded.pieces.extend(self.open.take());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::symbols::{Function, Symbols};
+    use pugmark_decoder_core::bts::BranchRecord;
+    use pugmark_decoder_core::image::AddressSpace;
+    use pugmark_kernel::drain::Sink;
+    use pugmark_kernel::loss::Gap;
+
+    /// 1000: nop; 1001: jmp 1000; 1003: hlt
+    const CODE: [u8; 4] = [0x90, 0xeb, 0xfd, 0xf4];
+
+    fn records(branches: &[(u64, u64)]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for &(from, to) in branches {
+            let mut record = [0; 24];
+            BranchRecord { from, to, predicted: false }.emit(Layout::Bits64, &mut record).unwrap();
+            bytes.extend(record);
+        }
+        bytes
+    }
+
+    fn decoded(feed: impl Fn(&mut Archive<'_>)) -> (Decoded, u64) {
+        decoded_over(&[(0x1000, &CODE, AddressSpace::Any)], false, feed)
+    }
+
+    fn decoded_over(
+        code: &[(u64, &[u8], AddressSpace)],
+        one_level: bool,
+        feed: impl Fn(&mut Archive<'_>),
+    ) -> (Decoded, u64) {
+        let mut memory = [0; 1024];
+        let mut archive = Archive::new(&mut memory).apart();
+        feed(&mut archive);
+        let section = |&(base, bytes, space)| Section { base, bytes, space };
+        let sections: Vec<_> = code.iter().map(section).collect();
+        let symbols = Symbols::from_functions([Function { address: 0x1000, size: 4, name: "loop" }]);
+        let mut histogram = Histogram::new(&symbols);
+        let context = Context { handlers: &[0x9000..=0x9fff], one_level };
+        let decoded = decode(&archive, &sections, &context, &mut histogram);
+        let counted = histogram.top(9).iter().map(|(_, count)| count).sum();
+        (decoded, counted)
+    }
+
+    const BACK: (u64, u64) = (0x1001, 0x1000);
+
+    #[test]
+    fn what_is_drained_apart_is_decoded_apart() {
+        let (decoded, counted) = decoded(|archive| {
+            archive.bytes(&records(&[BACK; 3]));
+            archive.bytes(&records(&[BACK; 2]));
+            archive.gap(Gap::Stop);
+            archive.bytes(&records(&[BACK]));
+        });
+        let told: Vec<_> = decoded.records.iter().map(|records| (records.after, records.count)).collect();
+        assert_eq!(told, [(After::Start, 3), (After::Off, 2), (After::Stop, 1)]);
+        let pieces: Vec<_> = decoded.pieces.iter().map(|piece| (piece.after, piece.hash.count())).collect();
+        assert_eq!(pieces, [(After::Start, 5), (After::Off, 3), (After::Stop, 1)]);
+        assert_eq!((decoded.total.count(), counted, decoded.first_error), (9, 9, None));
+        let mut hash = AddressHash::new();
+        [BACK.0, BACK.1, BACK.0, BACK.1].into_iter().for_each(|address| hash.add(address));
+        assert_eq!(decoded.records[1].hash, hash);
+    }
+
+    #[test]
+    fn a_branch_that_cannot_be_begins_a_piece() {
+        // Nothing leads from 1000 to 1003 past the jump.
+        let (decoded, _) = decoded(|archive| {
+            archive.bytes(&records(&[BACK, (0x1003, 0x1000), BACK]));
+        });
+        assert!(decoded.first_error.is_some());
+        assert_eq!(decoded.records[0].count, 3);
+        assert!(decoded.pieces[1..].iter().all(|piece| piece.after == After::Error));
+    }
+
+    #[test]
+    fn each_address_space_has_its_code() {
+        // 1000: jmp 1003 in the one, in the other 1000: nop; 1001: jmp 1003; then jmp 1000.
+        let (one, other): (&[u8], &[u8]) = (&[0xeb, 1, 0xf4, 0xeb, 0xfb], &[0x90, 0xeb, 0, 0xeb, 0xfb]);
+        let code = [(0x1000, one, AddressSpace::Cr3(0x5000)), (0x1000, other, AddressSpace::Cr3(0x6000))];
+        let (decoded, _) = decoded_over(&code, false, |archive| {
+            for (space, from) in [(0x6000, 0x1001), (0x5000, 0x1000)] {
+                archive.enter(space);
+                archive.bytes(&records(&[(0x1003, 0x1000), (from, 0x1003), (0x1003, 0x1000)]));
+            }
+        });
+        let counts: Vec<_> = decoded.pieces.iter().map(|piece| piece.hash.count()).collect();
+        assert_eq!((counts, decoded.first_error), ([4, 3].to_vec(), None));
+    }
+
+    #[test]
+    fn of_one_level_the_first_branch_comes_from_wherever() {
+        let level = [(0xf_f000, 0x1000), BACK, BACK];
+        let (decoded, _) = decoded_over(&[(0x1000, &CODE, AddressSpace::Any)], true, |archive| {
+            archive.bytes(&records(&level));
+        });
+        let pieces: Vec<_> = decoded.pieces.iter().map(|piece| (piece.first, piece.hash.count())).collect();
+        assert_eq!((pieces, decoded.records[0].count), ([(0x1000, 4)].to_vec(), 3));
+    }
+}

@@ -1,0 +1,133 @@
+//! The Branch Trace Store for a workload: what it can do of what the workload wants.
+
+use core::fmt;
+use pugmark_boot::protocol::Level;
+use pugmark_kernel::arch::GuardedMsr;
+use pugmark_kernel::bts::BtsConfig;
+use pugmark_kernel::buffer::{Layout, Mode};
+use pugmark_kernel::cpuid::this_processor;
+use pugmark_kernel::ds::{
+    AreaError, AreaPlan, BufferMode, BufferPlan, DsAbsent, DsArea, DsConfig, DsRefusal, Gate, StartError,
+    StopFailed, Strictness, Unit,
+};
+use pugmark_kernel::lapic::Delivery;
+use pugmark_kernel::msr::GeneralProtection;
+
+use super::linear::KernelLinear;
+use super::plan::Plan;
+use crate::arch::traps;
+
+/// Bytes of a branch record.
+const RECORD: u64 = 24;
+/// The vector of NMIs.
+const NMI: u8 = 2;
+/// A buffer that is not drained is so much larger than that of Intel PT's: a record has 24 bytes, where PT has a bit.
+const UNDRAINED: u64 = 8;
+
+/// What is to be written, and where.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Branches {
+    pub(super) config: DsConfig,
+    plan: AreaPlan,
+}
+
+impl Branches {
+    /// Whether the buffer is drained while it is recorded.
+    pub(super) fn is_drained(plan: &Plan) -> bool {
+        plan.mode != Mode::Overwrite
+    }
+
+    /// The unit, memory for it, and what it can do of a plan.
+    pub(super) fn ready(plan: &Plan, msr: GuardedMsr) -> Result<Ready, BranchFailure> {
+        let unit = Unit::detect(this_processor, msr).map_err(BranchFailure::Detect)?;
+        let branches = Self::of(plan).map_err(BranchFailure::Unfit)?;
+        let area = DsArea::allocate(KernelLinear, unit.capabilities(), &branches.plan, Strictness::Strict)
+            .map_err(BranchFailure::Area)?;
+        Ok((unit, area, branches))
+    }
+
+    fn of(plan: &Plan) -> Result<Self, Unfit> {
+        let filter = plan.filter;
+        for (asked, unfit) in [
+            (filter.cr3.is_some(), Unfit::Cr3),
+            (filter.range.is_some() || filter.stop.is_some(), Unfit::Ranges),
+            (plan.packets, Unfit::Packets),
+        ] {
+            if asked {
+                return Err(unfit);
+            }
+        }
+        let bytes = match plan.layout {
+            Layout::SingleRange { bytes } => bytes * UNDRAINED,
+            Layout::Topa { size, regions, .. } => size.bytes() * u64::from(regions),
+        };
+        let mode = match plan.mode {
+            Mode::Overwrite => BufferMode::Circular,
+            Mode::StopWhenFull { .. } | Mode::Circular { .. } => BufferMode::INTERRUPT,
+        };
+        let vector = match plan.delivery {
+            Delivery::Nmi => NMI,
+            Delivery::Fixed(vector) => vector,
+        };
+        let levels = BtsConfig::new().os(filter.level != Level::User).user(filter.level != Level::Os);
+        let buffer = BufferPlan { bytes: bytes - bytes % RECORD, page_offset: 0, mode };
+        Ok(Self {
+            config: DsConfig::new().bts(levels).gate(Gate(traps::gate(vector))),
+            plan: AreaPlan::new().bts(buffer),
+        })
+    }
+}
+
+/// All that it takes to start.
+pub(super) type Ready = (Unit<GuardedMsr>, DsArea<KernelLinear>, Branches);
+
+/// What the Branch Trace Store does not do.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Unfit {
+    Cr3,
+    Ranges,
+    Packets,
+}
+
+/// Why there are no branch records.
+#[derive(Debug)]
+pub(crate) enum BranchFailure {
+    Unfit(Unfit),
+    Detect(DsAbsent),
+    Area(AreaError),
+    Start(StartError),
+    Stop(GeneralProtection),
+}
+
+impl BranchFailure {
+    /// Whether this source, or this processor, simply lacks what it takes.
+    pub(super) fn is_refusal(&self) -> bool {
+        match self {
+            Self::Unfit(_) | Self::Detect(DsAbsent::Cpuid | DsAbsent::Unavailable { .. }) => true,
+            Self::Start(StartError::Config(refusal)) => {
+                matches!(refusal, DsRefusal::Bts(_))
+            }
+            _ => false,
+        }
+    }
+}
+
+impl From<StopFailed<GuardedMsr, KernelLinear>> for BranchFailure {
+    fn from(failed: StopFailed<GuardedMsr, KernelLinear>) -> Self {
+        Self::Stop(failed.fault)
+    }
+}
+
+impl fmt::Display for BranchFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unfit(Unfit::Cr3) => f.write_str("branch records cannot be filtered by CR3"),
+            Self::Unfit(Unfit::Ranges) => f.write_str("branch records cannot be filtered by address"),
+            Self::Unfit(Unfit::Packets) => f.write_str("only Intel PT has the packets that it asks for"),
+            Self::Detect(error) => error.fmt(f),
+            Self::Area(error) => error.fmt(f),
+            Self::Start(error) => error.fmt(f),
+            Self::Stop(fault) => write!(f, "the recording does not stop: {fault}"),
+        }
+    }
+}
