@@ -1,7 +1,8 @@
 //! The log of what really retired.
 //!
-//! The monitor appends one [`Record`] for every instruction it sees retire; the harness reads them from the file that
-//! holds the machine's memory. The log lies in a region of RAM that the guest cannot reach: a [`Header`], then records.
+//! The monitor appends one [`Record`] for every instruction it sees retire, and where branches are recorded one for each
+//! [`Branch`]; the harness reads them from the file that holds the machine's memory. The log lies in a region of RAM that
+//! the guest cannot reach: a [`Header`], then records.
 //!
 //! ```
 //! use core::sync::atomic::AtomicU64;
@@ -31,7 +32,7 @@ mod writer;
 pub use error::Error;
 pub use header::Header;
 pub use reader::{Log, Records};
-pub use record::{Flags, Record};
+pub use record::{Branch, Flags, Record};
 pub use writer::Writer;
 
 /// Physical address of the log in a machine of 512 MiB: behind the monitor, below the end of RAM.

@@ -1,8 +1,9 @@
-//! One retired instruction.
+//! One retired instruction, or one taken branch.
 
-/// An instruction that retired, and where the processor stood before it.
+/// An instruction that retired, and where the processor stood before it; or a [`Branch`].
 ///
-/// 24 bytes in memory, little-endian: RIP, CR3 (8 each), session, flags, processor, zero (2 each).
+/// 24 bytes in memory, little-endian: RIP, CR3 (8 each), session, flags, processor, zero (2 each). A branch has from and
+/// to where an instruction has RIP and CR3.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Record {
     /// Linear address of the instruction.
@@ -21,6 +22,25 @@ impl Record {
     /// Bytes in memory.
     pub const BYTES: usize = 24;
 
+    /// The record of a branch, behind that of the instruction that branched.
+    #[must_use]
+    pub const fn of_branch(branch: Branch, session: u16, cpu: u16) -> Self {
+        let Branch { from, to, from_cpl, to_cpl } = branch;
+        let to_cpl = (to_cpl as u16) << Flags::TO_CPL_SHIFT & Flags::TO_CPL;
+        let flags = Flags(Flags::new(from_cpl).0 | Flags::BRANCH | to_cpl);
+        Self { rip: from, cr3: to, session, flags, cpu }
+    }
+
+    /// The branch, where it is the record of one.
+    #[must_use]
+    pub const fn branch(self) -> Option<Branch> {
+        if self.flags.0 & Flags::BRANCH == 0 {
+            return None;
+        }
+        let to_cpl = ((self.flags.0 & Flags::TO_CPL) >> Flags::TO_CPL_SHIFT) as u8;
+        Some(Branch { from: self.rip, to: self.cr3, from_cpl: self.flags.cpl(), to_cpl })
+    }
+
     /// The three words it is written as.
     #[must_use]
     pub const fn to_words(self) -> [u64; 3] {
@@ -34,6 +54,20 @@ impl Record {
     }
 }
 
+/// A taken branch, an interrupt or an exception, while branches are recorded: each of them, whatever is filtered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Branch {
+    /// Linear address of the instruction that branched, was interrupted, or caused the exception; of a trap, the one
+    /// before.
+    pub from: u64,
+    /// Linear address of the target.
+    pub to: u64,
+    /// Privilege level before.
+    pub from_cpl: u8,
+    /// Privilege level behind.
+    pub to_cpl: u8,
+}
+
 /// Level and kind of a retired instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Flags(u16);
@@ -42,6 +76,9 @@ impl Flags {
     const CPL: u16 = 0b11;
     const SOFTWARE_INTERRUPT: u16 = 1 << 2;
     const BY_HAND: u16 = 1 << 3;
+    const BRANCH: u16 = 1 << 4;
+    const TO_CPL: u16 = 0b11 << Self::TO_CPL_SHIFT;
+    const TO_CPL_SHIFT: u16 = 5;
 
     /// An ordinary instruction executed at this privilege level, 0 to 3.
     #[must_use]
@@ -82,7 +119,7 @@ impl Flags {
         self.0 & Self::BY_HAND != 0
     }
 
-    /// The bits as written: level 1:0, software interrupt 2, by hand 3.
+    /// The bits as written: level 1:0, software interrupt 2, by hand 3, branch 4, its target's level 6:5.
     #[must_use]
     pub const fn bits(self) -> u16 {
         self.0

@@ -3,7 +3,7 @@ extern crate std;
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::vec::Vec;
 
-use crate::{Error, Flags, Log, Record, Writer};
+use crate::{Branch, Error, Flags, Log, Record, Writer};
 
 fn region(words: usize) -> Vec<AtomicU64> {
     (0..words).map(|_| AtomicU64::new(0xdead_beef_dead_beef)).collect()
@@ -144,4 +144,15 @@ fn a_record_is_counted_only_when_it_is_written() {
         torn
     });
     assert_eq!(torn, 0);
+}
+
+#[test]
+fn a_branch_has_both_ends_and_both_levels() {
+    let branch = |from_cpl, to_cpl| Branch { from: u64::MAX, to: 0x8000_1234, from_cpl, to_cpl };
+    for (from_cpl, to_cpl, flags) in [(0, 0, 0x10), (3, 0, 0x13), (0, 3, 0x70), (1, 2, 0x51)] {
+        let record = Record::of_branch(branch(from_cpl, to_cpl), 0x2221, 0x2625);
+        assert_eq!(record.to_words(), [u64::MAX, 0x8000_1234, 0x2625_0000_2221 | flags << 16]);
+        assert_eq!(Record::from_words(record.to_words()).branch(), Some(branch(from_cpl, to_cpl)));
+    }
+    assert_eq!(ROWS.map(Record::branch), [None; 3]);
 }
