@@ -112,7 +112,8 @@ impl Command {
 }
 
 fn profiles() -> PossibleValuesParser {
-    PossibleValuesParser::new(Profile::all().iter().map(|profile| profile.name))
+    let with_pt = Profile::all().iter().filter(|profile| profile.pt_outputs != 0);
+    PossibleValuesParser::new(with_pt.map(|profile| profile.name))
 }
 
 fn line(part: &Part) -> String {

@@ -51,6 +51,12 @@ pub enum DeliveryKind {
     SoftwareInterrupt,
 }
 
+impl DeliveryKind {
+    pub(crate) const fn is_exception(self) -> bool {
+        matches!(self, Self::Fault | Self::Trap)
+    }
+}
+
 /// The delivery of an interrupt or exception.
 #[derive(Clone, Copy, Debug)]
 pub struct Delivery {

@@ -1,7 +1,8 @@
 //! The tracing hardware as a library: what an Intel processor's tracing units answer to CPUID, RDMSR and
 //! WRMSR, and what they write to memory while instructions retire.
 //!
-//! It is written from the manual (SDM vol. 3, "Intel Processor Trace") and from nothing of the driver's. What
+//! It is written from the manual (SDM vol. 3, "Intel Processor Trace", "BTS and DS Save Area" and what lies around them)
+//! and from nothing of the driver's. What
 //! kind of branch an instruction is it learns from `iced-x86`, not from the decoder that will read the trace.
 //! One [`Processor`] is one logical processor; whoever runs the code (a monitor, a test) feeds it:
 //!
@@ -32,28 +33,40 @@
 extern crate std;
 
 mod branch;
+mod bts;
 mod context;
+mod counters;
 mod cpuid;
+mod debugctl;
+mod ds;
+mod lbr;
 mod memory;
+mod misc_enable;
 mod msr_rules;
 mod output;
 mod packetizer;
+mod pebs;
 mod perfmon;
+mod predictor;
 mod processor;
 mod profile;
 mod pt;
 mod registers;
 mod settings;
+mod taken;
 #[cfg(test)]
 mod tests;
 mod unit;
+mod violations;
 
 pub use context::{Context, Delivery, DeliveryKind, Retired};
 pub use cpuid::CpuidResult;
-pub use memory::{FlatMemory, PhysMemory};
+pub use memory::{FlatMemory, Mapping, PageFault, PhysMemory};
 pub use output::OperationalError;
 pub use perfmon::Pmi;
-pub use processor::{GeneralProtection, Processor, Violations};
-pub use profile::Profile;
+pub use processor::{GeneralProtection, Processor};
+pub use profile::{Counted, CountedEvent, Counters, DebugControl, DebugStore, LbrStack, Pebs, Profile};
 pub use pugmark_decoder_core::mode::ExecMode;
-pub use settings::{Overflow, Settings};
+pub use pugmark_decoder_core::pebs::Registers;
+pub use settings::{BranchLevel, Overflow, Settings};
+pub use violations::Violations;

@@ -1,12 +1,44 @@
-//! Physical memory as the tracing hardware reaches it.
+//! Memory as the tracing hardware reaches it.
 
-/// Physical memory.
+/// Physical memory, and where linear addresses are in it.
 pub trait PhysMemory {
     /// Fills `out` from `addr`. False when some of it is not memory; `out` is then of no meaning.
     fn read(&self, addr: u64, out: &mut [u8]) -> bool;
 
     /// Stores `bytes` at `addr`. False when some of it is not memory; nothing needs to be stored then.
     fn write(&mut self, addr: u64, bytes: &[u8]) -> bool;
+
+    /// Where a byte of linear memory is, for an access of the processor itself at privilege level 0. What it reaches it
+    /// marks as accessed, and what it writes as dirty, as any other access does.
+    ///
+    /// Unless paging is on, linear addresses are physical ones.
+    ///
+    /// # Errors
+    /// The page fault that the access is.
+    fn translate(&mut self, addr: u64, write: bool) -> Result<Mapping, PageFault> {
+        let _ = write;
+        Ok(Mapping { physical: addr, supervisor: true, marked: true })
+    }
+}
+
+/// How a linear address is mapped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mapping {
+    /// The physical address.
+    pub physical: u64,
+    /// Software of privilege level 3 cannot reach it.
+    pub supervisor: bool,
+    /// It was marked as accessed already, and for a write as dirty.
+    pub marked: bool,
+}
+
+/// A page fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PageFault {
+    /// The linear address, as CR2 has it.
+    pub address: u64,
+    /// The error code.
+    pub code: u32,
 }
 
 /// Physical memory that is one slice.

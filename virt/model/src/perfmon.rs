@@ -3,7 +3,8 @@
 //! Source: SDM vol. 3, "Architectural Performance Monitoring", and Advanced Programmable Interrupt Controller,
 //! "Local Vector Table".
 
-use crate::registers::{TRACE_TOPA_PMI, msr};
+use crate::debugctl::DebugCtl;
+use crate::registers::{CTR_FRZ, LBR_FRZ, OVF_DS_BUFFER, TRACE_TOPA_PMI, msr};
 use crate::{GeneralProtection, Profile, Violations};
 
 /// A performance-monitoring interrupt that the local APIC delivers now.
@@ -26,21 +27,35 @@ const ON_THE_WAY: usize = 2;
 #[derive(Debug)]
 pub(crate) struct Perfmon {
     version: u32,
+    /// A bit for each general-purpose counter.
+    counters: u64,
+    has_pt: bool,
     status: u64,
     ctrl: u64,
     lvt: u32,
     skid: u32,
-    /// Instructions until each PMI reaches the local APIC, oldest first.
-    waiting: [Option<u32>; ON_THE_WAY],
+    waiting: [Option<Waiting>; ON_THE_WAY],
     due: Option<Pmi>,
+}
+
+/// A PMI on its way.
+#[derive(Clone, Copy, Debug)]
+struct Waiting {
+    /// Instructions until it reaches the local APIC.
+    left: u32,
+    /// It is that of a filled ToPA region.
+    topa: bool,
 }
 
 impl Perfmon {
     pub(crate) fn new(profile: &Profile, skid: u32) -> Self {
         Self {
             version: profile.perfmon_version,
+            counters: profile.counters.as_ref().map_or(0, |counters| (1 << counters.number) - 1),
+            has_pt: profile.has_pt(),
             status: 0,
-            ctrl: 0,
+            // Counters are enabled after reset, each by its own register only.
+            ctrl: profile.counters.as_ref().map_or(0, |counters| (1 << counters.number) - 1),
             lvt: LVT_MASK,
             skid,
             waiting: [None; ON_THE_WAY],
@@ -50,6 +65,7 @@ impl Perfmon {
 
     pub(crate) fn read(&self, number: u32) -> Result<u64, GeneralProtection> {
         match number {
+            _ if self.version < 2 => Err(GeneralProtection),
             msr::IA32_PERF_GLOBAL_STATUS => Ok(self.status),
             msr::IA32_PERF_GLOBAL_CTRL => Ok(self.ctrl),
             msr::IA32_PERF_GLOBAL_STATUS_RESET => Ok(0),
@@ -60,8 +76,8 @@ impl Perfmon {
 
     pub(crate) fn write(&mut self, number: u32, value: u64) -> Result<(), GeneralProtection> {
         let legal = match number {
-            // No counter is there to be enabled.
-            msr::IA32_PERF_GLOBAL_CTRL => 0,
+            _ if self.version < 2 => return Err(GeneralProtection),
+            msr::IA32_PERF_GLOBAL_CTRL => self.counters,
             // Clearing CondChgd is legal; setting it is not.
             msr::IA32_PERF_GLOBAL_STATUS_RESET => self.status_bits() | 1 << 63,
             msr::IA32_PERF_GLOBAL_STATUS_SET if self.version >= 4 => self.status_bits(),
@@ -78,10 +94,37 @@ impl Perfmon {
         Ok(())
     }
 
-    /// Trace_ToPA_PMI, Ovf_Uncore, OvfDSBuffer; from version 4 on also LBR_FRZ, CTR_FRZ and ASCI.
+    /// Those of the counters, OvfDSBuffer, Trace_ToPA_PMI; from version 3 on Ovf_Uncore, from version 4 on LBR_FRZ,
+    /// CTR_FRZ and ASCI.
     fn status_bits(&self) -> u64 {
-        let frozen = if self.version >= 4 { 0b111 << 58 } else { 0 };
-        TRACE_TOPA_PMI | 0b11 << 61 | frozen
+        let topa = if self.has_pt { TRACE_TOPA_PMI } else { 0 };
+        let uncore = if self.version >= 3 { 1 << 61 } else { 0 };
+        let frozen = if self.version >= 4 { LBR_FRZ | CTR_FRZ | 1 << 60 } else { 0 };
+        self.counters | topa | OVF_DS_BUFFER | uncore | frozen
+    }
+
+    /// Whether these bits of IA32_PERF_GLOBAL_STATUS are set.
+    pub(crate) fn has(&self, bits: u64) -> bool {
+        self.status & bits == bits
+    }
+
+    pub(crate) fn status(&self) -> u64 {
+        self.status
+    }
+
+    /// The processor clears bits of IA32_PERF_GLOBAL_STATUS.
+    pub(crate) fn clear_status(&mut self, bits: u64) {
+        self.status &= !bits;
+    }
+
+    /// A counter has overflowed, without a PMI.
+    pub(crate) fn set_status(&mut self, bits: u64) {
+        self.status |= bits;
+    }
+
+    /// Counters that may count.
+    pub(crate) fn enabled_counters(&self) -> u64 {
+        if self.has(CTR_FRZ) { 0 } else { self.ctrl }
     }
 
     pub(crate) fn lvt(&self) -> u32 {
@@ -92,11 +135,25 @@ impl Perfmon {
         self.lvt = value & LVT_WRITABLE;
     }
 
-    /// A ToPA region with INT was filled: sets the status bit and sends a PMI on its way.
-    pub(crate) fn signal_topa(&mut self) {
-        self.status |= TRACE_TOPA_PMI;
+    /// Something that raises a PMI happened: sets status bits and sends the PMI on its way. Freezes what is to be frozen.
+    pub(crate) fn signal(&mut self, status: u64, debugctl: &mut DebugCtl) {
+        self.status |= status;
+        let topa = status == TRACE_TOPA_PMI;
         if let Some(free) = self.waiting.iter_mut().find(|slot| slot.is_none()) {
-            *free = Some(self.skid);
+            *free = Some(Waiting { left: self.skid, topa });
+        }
+        // From version 4 on the processor says so in a bit of its own, before it switches off what software had on.
+        if debugctl.freezes_lbrs() {
+            match self.version {
+                4.. => self.status |= LBR_FRZ,
+                _ => debugctl.clear_lbr(),
+            }
+        }
+        if debugctl.freezes_perfmon() {
+            match self.version {
+                4.. => self.status |= CTR_FRZ,
+                _ => self.ctrl = 0,
+            }
         }
     }
 
@@ -104,10 +161,11 @@ impl Perfmon {
         self.waiting.iter().any(Option::is_some)
     }
 
-    /// Takes the PMIs on their way back, for PendToPAPMI.
+    /// Takes the PMIs of ToPA regions on their way back, for PendToPAPMI.
     pub(crate) fn recall(&mut self) -> bool {
-        let any = self.on_the_way();
-        self.waiting = [None; ON_THE_WAY];
+        let topa = |slot: &Option<Waiting>| slot.is_some_and(|waiting| waiting.topa);
+        let any = self.waiting.iter().any(topa);
+        self.waiting.iter_mut().filter(|slot| topa(slot)).for_each(|slot| *slot = None);
         any
     }
 
@@ -118,11 +176,13 @@ impl Perfmon {
         }
         for index in 0..ON_THE_WAY {
             match self.waiting[index] {
-                Some(0) => {
+                Some(Waiting { left: 0, .. }) => {
                     self.waiting[index] = None;
                     self.reach_apic(violations);
                 }
-                Some(left) => self.waiting[index] = Some(left - 1),
+                Some(waiting) => {
+                    self.waiting[index] = Some(Waiting { left: waiting.left - 1, ..waiting });
+                }
                 None => {}
             }
         }
@@ -167,13 +227,17 @@ mod tests {
         Perfmon::new(Profile::by_name(name).expect(name), skid)
     }
 
+    fn signal_topa(perfmon: &mut Perfmon) {
+        perfmon.signal(1 << 55, &mut DebugCtl::new(Profile::by_name("skylake").expect("skylake")));
+    }
+
     #[test]
     fn a_pmi_comes_after_the_skid_and_masks_the_entry() {
         for (lvt, expected) in [(0x0f0, Pmi::Fixed(0xf0)), (0x400, Pmi::Nmi)] {
             let mut violations = Violations::default();
             let mut perfmon = perfmon("skylake", 3);
             perfmon.set_lvt(lvt);
-            perfmon.signal_topa();
+            signal_topa(&mut perfmon);
             assert_eq!(perfmon.read(0x38e), Ok(1 << 55));
             for _ in 0..3 {
                 perfmon.tick(&mut violations);
@@ -191,7 +255,7 @@ mod tests {
         let mut violations = Violations::default();
         let mut perfmon = perfmon("skylake", 0);
         perfmon.set_lvt(0x400 | 1 << 16);
-        perfmon.signal_topa();
+        signal_topa(&mut perfmon);
         perfmon.tick(&mut violations);
         perfmon.set_lvt(0x400);
         assert_eq!(perfmon.take(), None);
@@ -204,9 +268,9 @@ mod tests {
         let mut violations = Violations::default();
         let mut perfmon = perfmon("skylake", 2);
         perfmon.set_lvt(0x400);
-        perfmon.signal_topa();
+        signal_topa(&mut perfmon);
         perfmon.tick(&mut violations);
-        perfmon.signal_topa();
+        signal_topa(&mut perfmon);
         perfmon.tick(&mut violations);
         perfmon.tick(&mut violations);
         assert_eq!(perfmon.take(), Some(Pmi::Nmi));
@@ -222,7 +286,7 @@ mod tests {
         let mut violations = Violations::default();
         let mut perfmon = perfmon("skylake", 0);
         perfmon.set_lvt(0x500);
-        perfmon.signal_topa();
+        signal_topa(&mut perfmon);
         perfmon.tick(&mut violations);
         assert_eq!((perfmon.take(), violations.pmis_misprogrammed), (None, 1));
     }
@@ -232,7 +296,7 @@ mod tests {
         let rows: [(&str, u32, u64, bool); 12] = [
             ("skylake", 0x38e, 0, false),
             ("skylake", 0x38f, 0, true),
-            ("skylake", 0x38f, 1, false),
+            ("icelake", 0x38f, 1, false),
             ("skylake", 0x390, 1 << 55, true),
             ("skylake", 0x390, 1 << 63, true),
             ("skylake", 0x390, 1 << 58, true),

@@ -1,61 +1,69 @@
 //! One logical processor's tracing hardware.
 
 use crate::branch::{DecodeCache, Kind};
+use crate::bts::Bts;
+use crate::counters::Counters;
 use crate::cpuid::overlay;
+use crate::debugctl::DebugCtl;
+use crate::ds::Ds;
+use crate::lbr::Lbr;
+use crate::misc_enable::MiscEnable;
 use crate::perfmon::Perfmon;
+use crate::predictor::Predictor;
 use crate::pt::Pt;
 use crate::registers::msr;
-use crate::unit::{Bus, TracingUnit};
-use crate::{CpuidResult, Delivery, OperationalError, PhysMemory, Pmi, Profile, Retired, Settings};
+use crate::taken::Taken;
+use crate::unit::{Bus, Seen, Shared, TracingUnit};
+use crate::{
+    CpuidResult, Delivery, OperationalError, PageFault, PhysMemory, Pmi, Profile, Registers, Retired,
+    Settings, Violations,
+};
 
 /// #GP(0): the instruction that accessed the MSR faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GeneralProtection;
 
-/// What software did that the manual warns of and that hardware does not report.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Violations {
-    /// Cached ToPA entries found changed in memory while TraceEn was set. A correct driver makes none.
-    pub live_table_edits: u32,
-    /// The physical address of the first entry found changed.
-    pub first_live_edit: Option<u64>,
-    /// Times that output stopped or met an operational error between a PMI's cause and its delivery: no room was
-    /// left for the skid.
-    pub stopped_in_skid: u32,
-    /// Writes of trace output to where no memory is.
-    pub writes_outside_memory: u32,
-    /// Instructions that were said to retire and to go on elsewhere than behind themselves, though they are no
-    /// branches: a mistake of whoever feeds the model, not of the software that runs.
-    pub unexplained_transfers: u32,
-    /// PMIs dropped because the LVT entry was masked. Hardware does that to a second one while the first is handled.
-    pub pmis_dropped: u32,
-    /// PMIs dropped because the LVT entry had a delivery mode other than Fixed or NMI.
-    pub pmis_misprogrammed: u32,
-}
-
 /// One logical processor's tracing hardware.
 ///
 /// Not modelled: SMM, VMX, TSX and SGX; XSAVES and XRSTORS of PT state; SMRR and the APIC page as output; output to
-/// MMIO; the trace transport subsystem beyond swallowing what goes there; performance counters.
+/// MMIO; the trace transport subsystem beyond swallowing what goes there; branch trace messages on a bus; BTF;
+/// fixed-function counters and events but for instructions and branches; load latency.
 #[derive(Debug)]
 pub struct Processor {
     profile: &'static Profile,
+    settings: Settings,
     pt: Pt,
-    perfmon: Perfmon,
-    misc_enable: u64,
-    violations: Violations,
+    lbr: Lbr,
+    counters: Counters,
+    bts: Bts,
+    shared: Shared,
+    misc_enable: MiscEnable,
+    predictor: Predictor,
+    /// The instruction that retired last.
+    last: u64,
     decode_cache: DecodeCache,
 }
 
 impl Processor {
     /// A processor after a cold reset.
     pub fn new(profile: &'static Profile, settings: Settings) -> Self {
+        let shared = Shared {
+            perfmon: Perfmon::new(profile, settings.pmi_skid),
+            debugctl: DebugCtl::new(profile),
+            ds: Ds::new(profile),
+            violations: Violations::default(),
+        };
         Self {
             profile,
+            settings,
             pt: Pt::new(profile, settings),
-            perfmon: Perfmon::new(profile, settings.pmi_skid),
-            misc_enable: misc_enable::RESET,
-            violations: Violations::default(),
+            lbr: Lbr::new(profile),
+            counters: Counters::new(profile),
+            bts: Bts::new(profile, settings),
+            shared,
+            misc_enable: MiscEnable::new(profile),
+            predictor: Predictor::new(),
+            last: 0,
             decode_cache: DecodeCache::new(),
         }
     }
@@ -68,24 +76,22 @@ impl Processor {
 
     /// Whether RDMSR and WRMSR of `msr` come here.
     pub fn owns_msr(&self, msr: u32) -> bool {
-        matches!(
-            msr,
-            msr::PLATFORM_INFO
-                | msr::IA32_MISC_ENABLE
-                | msr::IA32_PERF_CAPABILITIES
-                | msr::IA32_PERF_GLOBAL_STATUS..=msr::IA32_PERF_GLOBAL_STATUS_SET
-        ) || self.pt.owns_msr(msr)
+        is_own(msr) || self.units().iter().any(|unit| unit.owns_msr(msr))
     }
 
     /// RDMSR of an MSR that it owns.
     pub fn read_msr(&mut self, msr: u32) -> Result<u64, GeneralProtection> {
         match msr {
             msr::PLATFORM_INFO => Ok(u64::from(self.profile.non_turbo_ratio) << 8),
-            msr::IA32_MISC_ENABLE => Ok(self.misc_enable),
-            // No LBR format, no PEBS, no full-width counters.
-            msr::IA32_PERF_CAPABILITIES => Ok(0),
-            msr::IA32_PERF_GLOBAL_STATUS..=msr::IA32_PERF_GLOBAL_STATUS_SET => self.perfmon.read(msr),
-            _ => self.pt.read_msr(msr),
+            msr::IA32_MISC_ENABLE => Ok(self.misc_enable.value()),
+            msr::IA32_PERF_CAPABILITIES => self.profile.perf_capabilities.ok_or(GeneralProtection),
+            _ if is_own(msr) => self.shared.perfmon.read(msr),
+            _ => {
+                let units: [&mut dyn TracingUnit; UNITS] =
+                    [&mut self.pt, &mut self.lbr, &mut self.counters, &mut self.bts];
+                let owner = units.into_iter().find(|unit| unit.owns_msr(msr));
+                owner.ok_or(GeneralProtection)?.read_msr(msr, &self.shared)
+            }
         }
     }
 
@@ -99,96 +105,157 @@ impl Processor {
         at: &Retired,
         mem: &mut dyn PhysMemory,
     ) -> Result<(), GeneralProtection> {
-        let was_stepping = self.steps();
+        let stepped = self.stepping();
         match msr {
-            msr::IA32_MISC_ENABLE => self.misc_enable = misc_enable::write(self.misc_enable, value)?,
+            msr::IA32_MISC_ENABLE => self.misc_enable.write(value)?,
             msr::PLATFORM_INFO | msr::IA32_PERF_CAPABILITIES => return Err(GeneralProtection),
-            msr::IA32_PERF_GLOBAL_STATUS..=msr::IA32_PERF_GLOBAL_STATUS_SET => {
-                self.perfmon.write(msr, value)?
-            }
+            _ if is_own(msr) => self.shared.perfmon.write(msr, value)?,
             _ => {
-                let bus = &mut Bus { mem, perfmon: &mut self.perfmon, violations: &mut self.violations };
-                self.pt.write_msr(msr, value, at, bus)?;
+                let units: [&mut dyn TracingUnit; UNITS] =
+                    [&mut self.pt, &mut self.lbr, &mut self.counters, &mut self.bts];
+                let owner = units.into_iter().find(|unit| unit.owns_msr(msr));
+                let bus = &mut Bus { mem, shared: &mut self.shared };
+                owner.ok_or(GeneralProtection)?.write_msr(msr, value, at, bus)?;
             }
         }
-        if was_stepping && self.steps() {
-            self.retire(at, mem);
+        match (stepped.contains(&true), self.steps()) {
+            (true, true) => self.retire_in(stepped, at, mem),
+            // Nothing is counted any more that a PMI could wait for.
+            (true, false) => self.shared.perfmon.arrive(&mut self.shared.violations),
+            (false, _) => {}
         }
         Ok(())
     }
 
-    /// Some unit must see every instruction now: TraceEn is set.
+    /// Some unit must see every instruction now: TraceEn, TR or LBR is set, or a counter counts.
     pub fn steps(&self) -> bool {
-        self.pt.steps()
+        self.stepping().contains(&true)
+    }
+
+    /// IA32_DEBUGCTL.TR is set, which generates branch trace messages.
+    pub fn sends_branch_messages(&self) -> bool {
+        self.shared.debugctl.tr()
     }
 
     /// An instruction retired. To be called for each one while [`Processor::steps`].
     pub fn retire(&mut self, retired: &Retired, mem: &mut dyn PhysMemory) {
+        self.retire_in(self.stepping(), retired, mem);
+    }
+
+    /// An instruction retired, which a WRMSR is for those units alone that were on before it.
+    fn retire_in(&mut self, stepped: [bool; UNITS], retired: &Retired, mem: &mut dyn PhysMemory) {
         let decoded = self.decode_cache.decode(retired);
         // The next instruction may be long in coming, and only for the PMI.
         if matches!(decoded.kind, Kind::Hlt | Kind::Mwait) {
-            self.perfmon.arrive(&mut self.violations);
+            self.shared.perfmon.arrive(&mut self.shared.violations);
         }
         if !decoded.may_transfer() && decoded.next_ip(&retired.before) != retired.after.ip {
-            self.violations.unexplained_transfers += 1;
+            self.shared.violations.unexplained_transfers += 1;
         }
-        let bus = &mut Bus { mem, perfmon: &mut self.perfmon, violations: &mut self.violations };
-        if self.pt.steps() {
-            self.pt.retire(retired, decoded, bus);
+        let predicted = self.predictor.judge(retired, decoded);
+        let right = predicted.unwrap_or(true);
+        let taken = Taken::of(retired, decoded, self.settings.branch_level, right);
+        let seen = Seen { decoded, taken, mispredicted: !right };
+        self.last = retired.before.ip;
+        // A sample is stored before the branch record of the same instruction.
+        let units: [&mut dyn TracingUnit; UNITS] =
+            [&mut self.pt, &mut self.lbr, &mut self.counters, &mut self.bts];
+        for (unit, stepped) in units.into_iter().zip(stepped) {
+            if stepped && unit.steps(&self.shared) {
+                unit.retire(retired, &seen, &mut Bus { mem, shared: &mut self.shared });
+            }
         }
-        self.perfmon.tick(&mut self.violations);
+        self.shared.perfmon.tick(&mut self.shared.violations);
     }
 
     /// An interrupt or exception was delivered. To be called for each one while [`Processor::steps`].
     pub fn deliver(&mut self, delivery: &Delivery, mem: &mut dyn PhysMemory) {
-        let bus = &mut Bus { mem, perfmon: &mut self.perfmon, violations: &mut self.violations };
-        if self.pt.steps() {
-            self.pt.deliver(delivery, bus);
+        let taken = Taken::by(delivery, self.last, self.settings.branch_level);
+        let own = self.shared.ds.delivers_fault(delivery);
+        let units: [(&mut dyn TracingUnit, bool); UNITS] = [
+            (&mut self.pt, true),
+            (&mut self.lbr, true),
+            (&mut self.counters, true),
+            // The #PF of a record makes none.
+            (&mut self.bts, !own),
+        ];
+        for (unit, sees) in units {
+            if sees && unit.steps(&self.shared) {
+                unit.deliver(delivery, &taken, &mut Bus { mem, shared: &mut self.shared });
+            }
         }
     }
 
-    /// The LVT performance-monitoring-counters register (local APIC offset 340h).
+    /// INIT: recording in memory ends.
+    pub fn init(&mut self) {
+        self.shared.debugctl.disable_store();
+    }
+
+    /// The general-purpose registers are asked for before the next instruction retires.
+    pub fn wants_registers(&self) -> bool {
+        self.counters.wants_registers()
+    }
+
+    /// The general-purpose registers and RFLAGS behind the instruction that retires next; RIP does not matter.
+    pub fn set_registers(&mut self, registers: Registers) {
+        self.counters.set_registers(registers);
+    }
+
+    /// The local APIC's LVT performance-monitoring-counters register (offset 340h).
     pub fn lvt_pc(&self) -> u32 {
-        self.perfmon.lvt()
+        self.shared.perfmon.lvt()
     }
 
     /// Writes the LVT performance-monitoring-counters register.
     pub fn set_lvt_pc(&mut self, value: u32) {
-        self.perfmon.set_lvt(value);
+        self.shared.perfmon.set_lvt(value);
     }
 
     /// The PMI that reaches the local APIC's core interface now, if one does. The LVT entry's mask bit is set by then.
     /// To be asked after each event, and after each WRMSR.
     pub fn take_pmi(&mut self) -> Option<Pmi> {
-        self.perfmon.take()
+        self.shared.perfmon.take()
+    }
+
+    /// The page fault of an access to the Debug Store save area, if there was one: to be delivered as #PF before the next
+    /// instruction. The record that caused it is lost, and so is each one until this is asked. To be asked after each
+    /// event.
+    ///
+    /// The manual demands that the area is mapped and does not say what happens where it is not. Here no record is made
+    /// of the delivery of that #PF, which would fault again; of what its handler does then there are records.
+    pub fn take_page_fault(&mut self) -> Option<PageFault> {
+        self.shared.ds.take_fault()
     }
 
     /// What software did wrong so far.
     pub fn violations(&self) -> &Violations {
-        &self.violations
+        &self.shared.violations
     }
 
     /// Why IA32_RTIT_STATUS.Error was set last.
     pub fn operational_error(&self) -> Option<OperationalError> {
         self.pt.operational_error()
     }
+
+    fn stepping(&self) -> [bool; UNITS] {
+        self.units().map(|unit| unit.steps(&self.shared))
+    }
+
+    fn units(&self) -> [&dyn TracingUnit; UNITS] {
+        [&self.pt, &self.lbr, &self.counters, &self.bts]
+    }
 }
 
-/// IA32_MISC_ENABLE. Source: SDM vol. 4, Model-Specific Registers, "IA-32 Architectural MSRs".
-mod misc_enable {
-    use super::GeneralProtection;
+/// How many units there are.
+const UNITS: usize = 4;
 
-    /// Performance monitoring available, BTS unavailable, PEBS unavailable: read-only, writes of them are ignored.
-    const READ_ONLY: u64 = 1 << 7 | 1 << 11 | 1 << 12;
-    /// Fast strings, thermal control, SpeedStep, MONITOR, limit CPUID, xTPR, XD disable.
-    const WRITABLE: u64 = 1 << 0 | 1 << 3 | 1 << 16 | 1 << 18 | 1 << 22 | 1 << 23 | 1 << 34;
-
-    pub(super) const RESET: u64 = READ_ONLY | 1 << 0 | 1 << 16 | 1 << 18;
-
-    pub(super) fn write(old: u64, value: u64) -> Result<u64, GeneralProtection> {
-        if value & !(READ_ONLY | WRITABLE) != 0 {
-            return Err(GeneralProtection);
-        }
-        Ok(old & READ_ONLY | value & WRITABLE)
-    }
+/// MSRs that belong to no unit.
+fn is_own(number: u32) -> bool {
+    matches!(
+        number,
+        msr::PLATFORM_INFO
+            | msr::IA32_MISC_ENABLE
+            | msr::IA32_PERF_CAPABILITIES
+            | msr::IA32_PERF_GLOBAL_STATUS..=msr::IA32_PERF_GLOBAL_STATUS_SET
+    )
 }

@@ -1,16 +1,19 @@
 //! Which processor it is: what it enumerates by CPUID and by MSRs that are constant.
 
+mod branches;
 mod table;
+
+pub use branches::{Counted, CountedEvent, Counters, DebugControl, DebugStore, LbrStack, Pebs};
 
 use crate::registers::cap_ebx;
 
 /// A processor's enumerated capabilities.
 ///
-/// What the model lacks no profile enumerates: VMX, TSX, SGX, the Debug Store, performance counters, XSAVES.
+/// What the model lacks no profile enumerates: VMX, TSX, SGX, fixed-function counters, XSAVES.
 /// IP payloads are RIPs (CPUID.14H.0:ECX\[31\] = 0).
 #[derive(Debug)]
 pub struct Profile {
-    /// Its name: `broadwell`, `skylake`, `icelake` or `sapphire-rapids`.
+    /// Its name: `prescott`, `core2`, `nehalem`, `broadwell`, `skylake`, `icelake`, `sapphire-rapids` or `pentium-m`.
     pub name: &'static str,
     /// Family, model and stepping, as in CPUID.01H:EAX.
     pub signature: u32,
@@ -18,11 +21,23 @@ pub struct Profile {
     pub highest_leaf: u32,
     /// MAXPHYADDR: physical address bits.
     pub physical_address_bits: u32,
-    /// The version of architectural performance monitoring, CPUID.0AH:EAX\[7:0\].
+    /// It has IA-32e mode.
+    pub long_mode: bool,
+    /// The version of architectural performance monitoring, CPUID.0AH:EAX\[7:0\]; 0: there is none.
     pub perfmon_version: u32,
+    /// IA32_PERF_CAPABILITIES; `None` when there is no such register (CPUID.01H:ECX\[15\]).
+    pub perf_capabilities: Option<u64>,
+    /// The general-purpose counters, if there are any.
+    pub counters: Option<Counters>,
+    /// The last branch record stack, if there is one.
+    pub lbr: Option<LbrStack>,
+    /// The Debug Store, if there is one.
+    pub debug_store: Option<DebugStore>,
+    /// IA32_DEBUGCTL.ENABLE_UNCORE_PMI can be set.
+    pub uncore_pmi: bool,
     /// CPUID.14H.0:EBX.
     pub pt_features: u32,
-    /// CPUID.14H.0:ECX.
+    /// CPUID.14H.0:ECX; 0: there is no Intel PT.
     pub pt_outputs: u32,
     /// The number of address ranges, CPUID.14H.1:EAX\[2:0\].
     pub address_ranges: u32,
@@ -45,12 +60,30 @@ pub struct Profile {
 impl Profile {
     /// The profile of that name.
     pub fn by_name(name: &str) -> Option<&'static Self> {
-        Self::all().iter().find(|profile| profile.name == name)
+        Self::all().iter().chain([&table::PENTIUM_M]).find(|profile| profile.name == name)
     }
 
-    /// All profiles.
+    /// All profiles that run 64-bit code. `pentium-m`, which does not, has only its debug control register's layout and
+    /// the 32-bit save area modelled.
     pub fn all() -> &'static [Self] {
         &table::ALL
+    }
+
+    pub(crate) const fn has_pt(&self) -> bool {
+        self.pt_outputs != 0
+    }
+
+    /// IA32_PERF_CAPABILITIES\[12\]: IA32_DEBUGCTL.FREEZE_WHILE_SMM can be set.
+    pub(crate) const fn smm_freeze(&self) -> bool {
+        matches!(self.perf_capabilities, Some(value) if value & 1 << 12 != 0)
+    }
+
+    /// Whether the debug control register, with the last branch records and what goes with them, is modelled.
+    pub(crate) const fn debug_control(&self) -> Option<DebugControl> {
+        match &self.debug_store {
+            Some(store) => Some(store.control),
+            None => None,
+        }
     }
 
     pub(crate) const fn feature(&self, bit: u32) -> bool {

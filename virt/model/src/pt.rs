@@ -2,12 +2,12 @@
 //!
 //! Source: SDM vol. 3, Intel Processor Trace.
 
-use crate::branch::Decoded;
 use crate::msr_rules as rules;
 use crate::output::{OperationalError, Output};
 use crate::packetizer::Packetizer;
-use crate::registers::{ctl, msr, status};
-use crate::unit::{Bus, TracingUnit};
+use crate::registers::{TRACE_TOPA_PMI, ctl, msr, status};
+use crate::taken::Taken;
+use crate::unit::{Bus, Seen, Shared, TracingUnit};
 use crate::{Delivery, GeneralProtection, Profile, Retired, Settings};
 
 /// Bytes that leave the internal buffer together, when nothing holds output up.
@@ -72,7 +72,7 @@ impl Pt {
         let owed = if inject { self.sticky & (status::PEND_PSB | status::PEND_TOPA_PMI) } else { 0 };
         self.sticky &= !owed;
         if owed & status::PEND_TOPA_PMI != 0 {
-            bus.perfmon.signal_topa();
+            bus.signal(TRACE_TOPA_PMI);
         }
         if self.sticky & (status::ERROR | status::STOPPED) != 0 {
             return;
@@ -95,16 +95,16 @@ impl Pt {
         }
         self.packetizer.disable(&at.before, at.tsc);
         self.write_out(usize::MAX, bus);
-        self.output.finish(bus.mem, bus.violations);
+        self.output.finish(bus.mem, &mut bus.shared.violations);
         if old & ctl::INJECT_PSB_PMI_ON_ENABLE != 0 {
             if self.packetizer.psb_due() {
                 self.sticky |= status::PEND_PSB;
             }
-            if bus.perfmon.recall() {
+            if bus.shared.perfmon.recall() {
                 self.sticky |= status::PEND_TOPA_PMI;
             }
         }
-        bus.perfmon.arrive(bus.violations);
+        bus.shared.perfmon.arrive(&mut bus.shared.violations);
     }
 
     fn read_status(&self) -> u64 {
@@ -144,19 +144,20 @@ impl Pt {
     /// Moves up to `count` bytes from the internal buffer to the output.
     fn write_out(&mut self, mut count: usize, bus: &mut Bus) {
         while count > 0 && self.packetizer.buffered() > 0 {
-            let written = self.output.write(self.packetizer.front(count), bus.mem, bus.violations);
+            let written =
+                self.output.write(self.packetizer.front(count), bus.mem, &mut bus.shared.violations);
             self.packetizer.consume(written.count);
             count -= written.count;
             let ends = written.stop || written.error.is_some();
-            if ends && (written.int || bus.perfmon.on_the_way()) {
-                bus.violations.stopped_in_skid += 1;
+            if ends && (written.int || bus.shared.perfmon.on_the_way()) {
+                bus.shared.violations.stopped_in_skid += 1;
             }
             if written.stop {
                 self.sticky |= status::STOPPED;
                 self.packetizer.cut();
             }
             if written.int {
-                bus.perfmon.signal_topa();
+                bus.signal(TRACE_TOPA_PMI);
             }
             if let Some(error) = written.error {
                 self.fail(error);
@@ -202,16 +203,17 @@ impl Pt {
 
 impl TracingUnit for Pt {
     fn owns_msr(&self, number: u32) -> bool {
-        matches!(
-            number,
-            msr::IA32_RTIT_OUTPUT_BASE
-                | msr::IA32_RTIT_OUTPUT_MASK_PTRS
-                | msr::IA32_RTIT_CTL..=msr::IA32_RTIT_CR3_MATCH
-                | msr::IA32_RTIT_ADDR0_A..=msr::IA32_RTIT_ADDR3_B
-        )
+        self.profile.has_pt()
+            && matches!(
+                number,
+                msr::IA32_RTIT_OUTPUT_BASE
+                    | msr::IA32_RTIT_OUTPUT_MASK_PTRS
+                    | msr::IA32_RTIT_CTL..=msr::IA32_RTIT_CR3_MATCH
+                    | msr::IA32_RTIT_ADDR0_A..=msr::IA32_RTIT_ADDR3_B
+            )
     }
 
-    fn read_msr(&mut self, number: u32) -> Result<u64, GeneralProtection> {
+    fn read_msr(&mut self, number: u32, _: &Shared) -> Result<u64, GeneralProtection> {
         match number {
             msr::IA32_RTIT_OUTPUT_BASE => rules::output_exists(self.profile).map(|()| self.output.base()),
             msr::IA32_RTIT_OUTPUT_MASK_PTRS => {
@@ -241,16 +243,16 @@ impl TracingUnit for Pt {
         }
     }
 
-    fn steps(&self) -> bool {
+    fn steps(&self, _: &Shared) -> bool {
         self.tracing()
     }
 
-    fn retire(&mut self, retired: &Retired, decoded: Decoded, bus: &mut Bus) {
-        self.packetizer.retire(retired, decoded);
+    fn retire(&mut self, retired: &Retired, seen: &Seen, bus: &mut Bus) {
+        self.packetizer.retire(retired, seen.decoded);
         self.settle(&retired.after, bus);
     }
 
-    fn deliver(&mut self, delivery: &Delivery, bus: &mut Bus) {
+    fn deliver(&mut self, delivery: &Delivery, _: &Taken, bus: &mut Bus) {
         self.packetizer.deliver(delivery);
         self.settle(&delivery.after, bus);
     }

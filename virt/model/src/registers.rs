@@ -1,15 +1,21 @@
 //! MSR numbers and fields. Source: SDM vol. 3, Intel Processor Trace, "Enabling and Configuration MSRs", and
-//! vol. 4, Model-Specific Registers.
+//! Performance Monitoring; vol. 4, Model-Specific Registers.
 
 /// MSR numbers.
 pub(crate) mod msr {
     pub(crate) const PLATFORM_INFO: u32 = 0x0ce;
+    pub(crate) const IA32_PMC0: u32 = 0x0c1;
+    pub(crate) const IA32_PERFEVTSEL0: u32 = 0x186;
     pub(crate) const IA32_MISC_ENABLE: u32 = 0x1a0;
+    pub(crate) const MSR_LBR_SELECT: u32 = 0x1c8;
+    pub(crate) const IA32_DEBUGCTL: u32 = 0x1d9;
     pub(crate) const IA32_PERF_CAPABILITIES: u32 = 0x345;
     pub(crate) const IA32_PERF_GLOBAL_STATUS: u32 = 0x38e;
     pub(crate) const IA32_PERF_GLOBAL_CTRL: u32 = 0x38f;
     pub(crate) const IA32_PERF_GLOBAL_STATUS_RESET: u32 = 0x390;
     pub(crate) const IA32_PERF_GLOBAL_STATUS_SET: u32 = 0x391;
+    pub(crate) const IA32_PEBS_ENABLE: u32 = 0x3f1;
+    pub(crate) const IA32_A_PMC0: u32 = 0x4c1;
     pub(crate) const IA32_RTIT_OUTPUT_BASE: u32 = 0x560;
     pub(crate) const IA32_RTIT_OUTPUT_MASK_PTRS: u32 = 0x561;
     pub(crate) const IA32_RTIT_CTL: u32 = 0x570;
@@ -17,6 +23,7 @@ pub(crate) mod msr {
     pub(crate) const IA32_RTIT_CR3_MATCH: u32 = 0x572;
     pub(crate) const IA32_RTIT_ADDR0_A: u32 = 0x580;
     pub(crate) const IA32_RTIT_ADDR3_B: u32 = 0x587;
+    pub(crate) const IA32_DS_AREA: u32 = 0x600;
 }
 
 /// IA32_RTIT_CTL.
@@ -97,3 +104,23 @@ pub(crate) mod cap_ecx {
 
 /// IA32_PERF_GLOBAL_STATUS.Trace_ToPA_PMI.
 pub(crate) const TRACE_TOPA_PMI: u64 = 1 << 55;
+/// IA32_PERF_GLOBAL_STATUS.LBR_Frz.
+pub(crate) const LBR_FRZ: u64 = 1 << 58;
+/// IA32_PERF_GLOBAL_STATUS.CTR_Frz.
+pub(crate) const CTR_FRZ: u64 = 1 << 59;
+/// IA32_PERF_GLOBAL_STATUS.OvfDSBuffer.
+pub(crate) const OVF_DS_BUFFER: u64 = 1 << 62;
+
+/// IA32_PERFEVTSELx. Source: SDM vol. 3, Performance Monitoring, the figures "Layout of IA32_PERFEVTSELx MSRs".
+pub(crate) mod evtsel {
+    pub(crate) const USR: u64 = 1 << 16;
+    pub(crate) const OS: u64 = 1 << 17;
+    pub(crate) const EDGE: u64 = 1 << 18;
+    pub(crate) const INT: u64 = 1 << 20;
+    pub(crate) const ANY_THREAD: u64 = 1 << 21;
+    pub(crate) const EN: u64 = 1 << 22;
+    pub(crate) const INV: u64 = 1 << 23;
+    pub(crate) const CMASK: u64 = 0xff << 24;
+    /// From bit 32 on.
+    pub(crate) const RESERVED: u64 = !0 << 32;
+}

@@ -18,8 +18,31 @@ pub struct Settings {
     /// PSB+ comes before TIP.PGE when TraceEn is set, as recorded traces have it; otherwise after it, as the table
     /// "Packet Generation under Different Enable Conditions" has it.
     pub psb_before_pge: bool,
+    /// Whose privilege level a branch record has where records are filtered by level (BTS_OFF_OS, MSR_LBR_SELECT).
+    pub branch_level: BranchLevel,
+    /// Reaching the threshold of the BTS buffer sets IA32_PERF_GLOBAL_STATUS.OvfDSBuffer, as that bit's description has
+    /// it; parts are known on which only PEBS does.
+    pub bts_sets_status: bool,
     /// The core clock in units of the bus clock; `None`: the maximum non-turbo ratio.
     pub core_ratio: Option<u8>,
+}
+
+/// Whose privilege level a branch from one level to another has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BranchLevel {
+    /// That of the code it comes from.
+    From,
+    /// That of the code it leads to.
+    To,
+}
+
+impl BranchLevel {
+    pub(crate) const fn of(self, before: u8, after: u8) -> u8 {
+        match self {
+            Self::From => before,
+            Self::To => after,
+        }
+    }
 }
 
 /// How output falls behind.
@@ -40,6 +63,8 @@ impl Default for Settings {
             long_tnt: true,
             deferred_tips: false,
             psb_before_pge: true,
+            branch_level: BranchLevel::To,
+            bts_sets_status: true,
             core_ratio: None,
         }
     }

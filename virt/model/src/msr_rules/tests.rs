@@ -186,21 +186,17 @@ fn address_register_rules() {
 #[test]
 fn registers_are_absent_without_their_capability() {
     let none = Profile {
-        name: "none",
-        signature: 0,
-        highest_leaf: 0x14,
-        physical_address_bits: 39,
-        perfmon_version: 4,
         pt_features: 0,
         pt_outputs: 0,
         address_ranges: 0,
         mtc_freqs: 0,
         cyc_thresholds: 0,
         psb_freqs: 0,
-        tsc_ratio: (0, 0),
-        crystal_hz: 0,
-        max_mhz: 0,
-        non_turbo_ratio: 1,
+        perf_capabilities: None,
+        counters: None,
+        lbr: None,
+        debug_store: None,
+        ..*profile("broadwell")
     };
     assert_eq!(output_exists(&none), Err(GeneralProtection));
     assert_eq!(check_output_base(&none, 0), Err(GeneralProtection));

@@ -1,25 +1,137 @@
 //! The profiles. Signatures and leaves are those that parts of these families report; where parts differ, one was
-//! chosen. `sapphire-rapids` has every capability there is, more ranges than its parts have included.
+//! chosen. `sapphire-rapids` has every capability of Intel PT that there is, more ranges than its parts have included.
+//! The Debug Store, last branch records and counters are those of the older profiles and of `skylake`; the others
+//! have none of them, as if they ran under a hypervisor.
 
-use super::Profile;
+use pugmark_decoder_core::pebs::Format;
 
-pub(super) static ALL: [Profile; 4] = [
+use super::{Counted, CountedEvent, Counters, DebugControl, DebugStore, LbrStack, Pebs, Profile};
+
+/// No Intel PT, no frequencies, no counters: what the profiles below say otherwise, or not.
+const NOTHING: Profile = Profile {
+    name: "",
+    signature: 0,
+    highest_leaf: 0,
+    physical_address_bits: 36,
+    long_mode: true,
+    perfmon_version: 0,
+    perf_capabilities: None,
+    counters: None,
+    lbr: None,
+    debug_store: None,
+    uncore_pmi: false,
+    pt_features: 0,
+    pt_outputs: 0,
+    address_ranges: 0,
+    mtc_freqs: 0,
+    cyc_thresholds: 0,
+    psb_freqs: 0,
+    tsc_ratio: (0, 0),
+    crystal_hz: 0,
+    max_mhz: 0,
+    non_turbo_ratio: 0,
+};
+
+pub(super) static ALL: [Profile; 7] = [
+    Profile {
+        name: "prescott",
+        signature: 0x0000_0f43,
+        highest_leaf: 5,
+        lbr: Some(LbrStack {
+            format: 0,
+            entries: 16,
+            from: 0x680,
+            to: 0x6c0,
+            info: None,
+            tos: 0x1da,
+            ler: 0x1d7,
+            select: 0,
+            writable: false,
+            excludes_tr: false,
+        }),
+        debug_store: Some(DebugStore {
+            control: DebugControl::NetBurst,
+            dtes64: true,
+            ds_cpl: true,
+            predicted: true,
+            // Its counters, which are NetBurst's own, are not modelled.
+            pebs: None,
+        }),
+        non_turbo_ratio: 15,
+        ..NOTHING
+    },
+    Profile {
+        name: "core2",
+        signature: 0x0001_0676,
+        highest_leaf: 0x0a,
+        perfmon_version: 2,
+        // 64-bit LIP, PEBS_TRAP, PEBS_ARCH_REG.
+        perf_capabilities: Some(0xc1),
+        counters: Some(Counters { number: 2, width: 40, full_width: false, events: &CORE2_EVENTS }),
+        lbr: Some(LbrStack {
+            format: 1,
+            entries: 4,
+            from: 0x40,
+            to: 0x60,
+            info: None,
+            tos: 0x1c9,
+            ler: 0x1dd,
+            select: 0,
+            writable: true,
+            excludes_tr: true,
+        }),
+        debug_store: Some(DebugStore {
+            control: DebugControl::Core,
+            dtes64: true,
+            ds_cpl: true,
+            predicted: false,
+            pebs: Some(Pebs { format: Format::Registers, counters: 1, other_bits: 0 }),
+        }),
+        non_turbo_ratio: 9,
+        ..NOTHING
+    },
+    Profile {
+        name: "nehalem",
+        signature: 0x0001_06a5,
+        highest_leaf: 0x0b,
+        perfmon_version: 3,
+        // 64-bit EIP and flags, PEBS_TRAP, PEBS_ARCH_REG, PEBS_REC_FMT 1, SMM_FREEZE.
+        perf_capabilities: Some(0x11c3),
+        counters: Some(Counters { number: 4, width: 48, full_width: false, events: &NEHALEM_EVENTS }),
+        lbr: Some(LbrStack {
+            format: 3,
+            entries: 16,
+            from: 0x680,
+            to: 0x6c0,
+            info: None,
+            tos: 0x1c9,
+            ler: 0x1dd,
+            select: 0x1ff,
+            writable: true,
+            excludes_tr: false,
+        }),
+        debug_store: Some(DebugStore {
+            control: DebugControl::Core,
+            dtes64: true,
+            ds_cpl: true,
+            predicted: true,
+            pebs: Some(Pebs { format: Format::Latency, counters: 4, other_bits: LOAD_LATENCY }),
+        }),
+        uncore_pmi: true,
+        non_turbo_ratio: 20,
+        ..NOTHING
+    },
     Profile {
         name: "broadwell",
         signature: 0x0003_06d4,
         highest_leaf: 0x14,
         physical_address_bits: 39,
         perfmon_version: 3,
+        perf_capabilities: Some(0),
         pt_features: 0b1,
         pt_outputs: 0b1,
-        address_ranges: 0,
-        mtc_freqs: 0,
-        cyc_thresholds: 0,
-        psb_freqs: 0,
-        tsc_ratio: (0, 0),
-        crystal_hz: 0,
-        max_mhz: 0,
         non_turbo_ratio: 26,
+        ..NOTHING
     },
     Profile {
         name: "skylake",
@@ -27,6 +139,29 @@ pub(super) static ALL: [Profile; 4] = [
         highest_leaf: 0x16,
         physical_address_bits: 39,
         perfmon_version: 4,
+        // 64-bit EIP, flags and LBR_INFO, PEBS_TRAP, PEBS_ARCH_REG, PEBS_REC_FMT 3, SMM_FREEZE, FW_WRITE.
+        perf_capabilities: Some(0x33c5),
+        counters: Some(Counters { number: 4, width: 48, full_width: true, events: &SKYLAKE_EVENTS }),
+        lbr: Some(LbrStack {
+            format: 5,
+            entries: 32,
+            from: 0x680,
+            to: 0x6c0,
+            info: Some(0xdc0),
+            tos: 0x1c9,
+            ler: 0x1dd,
+            select: 0x3ff,
+            writable: true,
+            excludes_tr: false,
+        }),
+        debug_store: Some(DebugStore {
+            control: DebugControl::Core,
+            dtes64: true,
+            ds_cpl: true,
+            predicted: true,
+            pebs: Some(Pebs { format: Format::Time, counters: 4, other_bits: LOAD_LATENCY }),
+        }),
+        uncore_pmi: true,
         pt_features: 0b1111,
         pt_outputs: 0b111,
         address_ranges: 2,
@@ -34,9 +169,9 @@ pub(super) static ALL: [Profile; 4] = [
         cyc_thresholds: 0x3fff,
         psb_freqs: 0x003f,
         tsc_ratio: (250, 2),
-        crystal_hz: 0,
         max_mhz: 3600,
         non_turbo_ratio: 30,
+        ..NOTHING
     },
     Profile {
         name: "icelake",
@@ -44,6 +179,7 @@ pub(super) static ALL: [Profile; 4] = [
         highest_leaf: 0x1b,
         physical_address_bits: 46,
         perfmon_version: 5,
+        perf_capabilities: Some(0),
         pt_features: 0b0101_1111,
         pt_outputs: 0b111,
         address_ranges: 2,
@@ -54,6 +190,7 @@ pub(super) static ALL: [Profile; 4] = [
         crystal_hz: 25_000_000,
         max_mhz: 3500,
         non_turbo_ratio: 26,
+        ..NOTHING
     },
     Profile {
         name: "sapphire-rapids",
@@ -61,6 +198,7 @@ pub(super) static ALL: [Profile; 4] = [
         highest_leaf: 0x20,
         physical_address_bits: 46,
         perfmon_version: 5,
+        perf_capabilities: Some(0),
         pt_features: 0b1_1111_1111,
         pt_outputs: 0b1111,
         address_ranges: 4,
@@ -71,5 +209,64 @@ pub(super) static ALL: [Profile; 4] = [
         crystal_hz: 25_000_000,
         max_mhz: 3800,
         non_turbo_ratio: 20,
+        ..NOTHING
     },
 ];
+
+/// Its last branch records, which are halves of one register each, and its counters are not modelled.
+pub(super) static PENTIUM_M: Profile = Profile {
+    name: "pentium-m",
+    signature: 0x0000_06d8,
+    highest_leaf: 2,
+    physical_address_bits: 32,
+    long_mode: false,
+    debug_store: Some(DebugStore {
+        control: DebugControl::PentiumM,
+        dtes64: false,
+        ds_cpl: false,
+        predicted: true,
+        pebs: None,
+    }),
+    non_turbo_ratio: 17,
+    ..NOTHING
+};
+
+/// IA32_PEBS_ENABLE.LL_EN_PMCx.
+const LOAD_LATENCY: u64 = 0xf << 32;
+
+/// Source: SDM vol. 3, Performance Monitoring Events, "Pre-defined Architectural Performance Events", and Performance
+/// Monitoring, the table "PEBS Performance Events for Intel Core Microarchitecture".
+static CORE2_EVENTS: [CountedEvent; 3] = [
+    event(0xc0, 0x00, Counted::Instructions, 0b1),
+    event(0xc4, 0x00, Counted::Branches, 0),
+    event(0xc5, 0x00, Counted::Mispredicted, 0b1),
+];
+
+/// Source: SDM vol. 3, Performance Monitoring Events, "Performance Monitoring Events for Processors Based on Intel
+/// Microarchitecture Code Name Nehalem".
+static NEHALEM_EVENTS: [CountedEvent; 5] = [
+    event(0xc0, 0x00, Counted::Instructions, 0b1111),
+    event(0xc4, 0x00, Counted::Branches, 0b1111),
+    event(0xc4, 0x01, Counted::Conditional, 0b1111),
+    event(0xc4, 0x02, Counted::NearCalls, 0b1111),
+    event(0xc5, 0x00, Counted::Mispredicted, 0b1111),
+];
+
+/// Source: SDM vol. 3, Performance Monitoring, the table "Precise Events for the Skylake Microarchitecture".
+static SKYLAKE_EVENTS: [CountedEvent; 11] = [
+    event(0xc0, 0x00, Counted::Instructions, 0),
+    event(0xc0, 0x01, Counted::Instructions, 0b0010),
+    event(0xc4, 0x00, Counted::Branches, 0),
+    event(0xc4, 0x01, Counted::Conditional, 0b1111),
+    event(0xc4, 0x02, Counted::NearCalls, 0b1111),
+    event(0xc4, 0x04, Counted::Branches, 0b1111),
+    event(0xc4, 0x08, Counted::NearReturns, 0b1111),
+    event(0xc4, 0x20, Counted::NearTaken, 0b1111),
+    event(0xc4, 0x40, Counted::FarBranches, 0b1111),
+    event(0xc5, 0x00, Counted::Mispredicted, 0),
+    event(0xc5, 0x04, Counted::Mispredicted, 0b1111),
+];
+
+const fn event(select: u8, umask: u8, what: Counted, precise: u32) -> CountedEvent {
+    CountedEvent { select, umask, what, precise }
+}

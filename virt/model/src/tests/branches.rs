@@ -3,7 +3,7 @@
 use std::string::String;
 
 use super::machine::*;
-use crate::Settings;
+use crate::{BranchLevel, Settings};
 
 const SHORT: Settings = Settings {
     pmi_skid: 0,
@@ -12,6 +12,8 @@ const SHORT: Settings = Settings {
     long_tnt: false,
     deferred_tips: false,
     psb_before_pge: true,
+    branch_level: BranchLevel::To,
+    bts_sets_status: true,
     core_ratio: None,
 };
 const LONG: Settings = Settings { long_tnt: true, ..SHORT };

@@ -1,5 +1,6 @@
 //! A processor with memory, driven by hand, and its trace as text.
 
+use std::collections::BTreeMap;
 use std::format;
 use std::string::{String, ToString};
 use std::vec;
@@ -8,9 +9,10 @@ use std::vec::Vec;
 use pugmark_decoder_core::Packet;
 use pugmark_decoder_core::packet::{Ip, Packets, PtwPayload};
 
+use crate::registers::cap_ecx;
 use crate::{
-    Context, Delivery, DeliveryKind, ExecMode, FlatMemory, GeneralProtection, Processor, Profile, Retired,
-    Settings,
+    Context, Delivery, DeliveryKind, ExecMode, FlatMemory, GeneralProtection, Mapping, PageFault, PhysMemory,
+    Processor, Profile, Retired, Settings,
 };
 
 pub(super) const CTL: u32 = 0x570;
@@ -39,9 +41,36 @@ pub(super) const WRMSR: &[u8] = &[0x0f, 0x30];
 pub(super) const RANGE: usize = 0x1_0000;
 const RANGE_SIZE: usize = 0x1_0000;
 
+/// Memory from address 0 on, with some pages mapped otherwise than to themselves.
+pub(super) struct Paged<'a> {
+    flat: FlatMemory<'a>,
+    pages: &'a BTreeMap<u64, Result<Mapping, PageFault>>,
+}
+
+impl PhysMemory for Paged<'_> {
+    fn read(&self, addr: u64, out: &mut [u8]) -> bool {
+        self.flat.read(addr, out)
+    }
+
+    fn write(&mut self, addr: u64, bytes: &[u8]) -> bool {
+        self.flat.write(addr, bytes)
+    }
+
+    fn translate(&mut self, addr: u64, write: bool) -> Result<Mapping, PageFault> {
+        match self.pages.get(&(addr / 4096)) {
+            None => self.flat.translate(addr, write),
+            Some(Ok(mapping)) => Ok(Mapping { physical: mapping.physical + addr % 4096, ..*mapping }),
+            Some(Err(fault)) if fault.code & 2 != 0 && !write => Ok(self.flat.translate(addr, write)?),
+            Some(Err(fault)) => Err(PageFault { address: addr, ..*fault }),
+        }
+    }
+}
+
 pub(super) struct Machine {
     pub(super) processor: Processor,
     pub(super) ram: Vec<u8>,
+    /// What is mapped otherwise: by page number. A fault whose code has the write bit set is one of writes alone.
+    pub(super) pages: BTreeMap<u64, Result<Mapping, PageFault>>,
     pub(super) at: Context,
     pub(super) tsc: u64,
 }
@@ -50,8 +79,9 @@ impl Machine {
     pub(super) fn new(profile: &str, settings: Settings) -> Self {
         let at = Context { ip: 0x40_0000, cr3: 0x5000, cpl: 0, mode: ExecMode::Bits64, iflag: false };
         let processor = Processor::new(Profile::by_name(profile).expect(profile), settings);
-        let mut machine = Self { processor, ram: vec![0; 0x4_0000], at, tsc: 0 };
-        if profile != "broadwell" {
+        let ram = vec![0; 0x4_0000];
+        let mut machine = Self { processor, ram, pages: BTreeMap::new(), at, tsc: 0 };
+        if Profile::by_name(profile).is_some_and(|profile| profile.output(cap_ecx::SINGLE_RANGE)) {
             machine.write(BASE, RANGE as u64);
             machine.write(MASK_PTRS, RANGE_SIZE as u64 - 1);
         }
@@ -61,7 +91,8 @@ impl Machine {
     pub(super) fn try_write(&mut self, msr: u32, value: u64) -> Result<(), GeneralProtection> {
         let after = Context { ip: self.at.ip + 2, ..self.at };
         let at = Retired { before: self.at, after, bytes: WRMSR, tsc: self.tsc, operand: 0 };
-        let mut memory = FlatMemory { base: 0, bytes: &mut self.ram };
+        let flat = FlatMemory { base: 0, bytes: &mut self.ram };
+        let mut memory = Paged { flat, pages: &self.pages };
         self.processor.write_msr(msr, value, &at, &mut memory)?;
         self.at = after;
         Ok(())
@@ -103,14 +134,16 @@ impl Machine {
 
     pub(super) fn operand(&mut self, bytes: &[u8], after: Context, operand: u64) {
         let retired = Retired { before: self.at, after, bytes, tsc: self.tsc, operand };
-        let mut memory = FlatMemory { base: 0, bytes: &mut self.ram };
+        let flat = FlatMemory { base: 0, bytes: &mut self.ram };
+        let mut memory = Paged { flat, pages: &self.pages };
         self.processor.retire(&retired, &mut memory);
         self.at = after;
     }
 
     pub(super) fn deliver(&mut self, kind: DeliveryKind, vector: u8, after: Context, cr2: Option<u64>) {
         let delivery = Delivery { kind, vector, before: self.at, after, cr2, tsc: self.tsc };
-        let mut memory = FlatMemory { base: 0, bytes: &mut self.ram };
+        let flat = FlatMemory { base: 0, bytes: &mut self.ram };
+        let mut memory = Paged { flat, pages: &self.pages };
         self.processor.deliver(&delivery, &mut memory);
         self.at = after;
     }

@@ -1,31 +1,81 @@
 //! MSRs at the processor's edge.
 
 use std::boxed::Box;
+use std::ops::RangeInclusive;
 
 use super::machine::*;
 use crate::{GeneralProtection, Processor, Profile, Settings};
 
 #[test]
 fn owns_its_msrs_and_no_others() {
-    let machine = Machine::new("skylake", Settings::default());
-    let owned = [
-        0xce, 0x1a0, 0x345, 0x38e, 0x38f, 0x390, 0x391, 0x560, 0x561, 0x570, 0x571, 0x572, 0x580, 0x581,
-        0x582, 0x583, 0x584, 0x585, 0x586, 0x587,
+    const ALWAYS: [RangeInclusive<u32>; 4] = [0xce..=0xce, 0x1a0..=0x1a0, 0x345..=0x345, 0x38e..=0x391];
+    const PT: &[RangeInclusive<u32>] = &[0x560..=0x561, 0x570..=0x572, 0x580..=0x587];
+    const NEHALEM: &[RangeInclusive<u32>] = &[
+        0xc1..=0xc4,
+        0x186..=0x189,
+        0x1c8..=0x1c9,
+        0x1d9..=0x1d9,
+        0x1dd..=0x1de,
+        0x3f1..=0x3f1,
+        0x600..=0x600,
+        0x680..=0x68f,
+        0x6c0..=0x6cf,
     ];
-    for msr in 0..0x2000 {
-        assert_eq!(machine.processor.owns_msr(msr), owned.contains(&msr), "{msr:x}");
+    const SKYLAKE: &[RangeInclusive<u32>] = &[0x4c1..=0x4c4, 0x690..=0x69f, 0x6d0..=0x6df, 0xdc0..=0xddf];
+    const CORE2: &[RangeInclusive<u32>] = &[
+        0x40..=0x43,
+        0x60..=0x63,
+        0xc1..=0xc2,
+        0x186..=0x187,
+        0x1c9..=0x1c9,
+        0x1d9..=0x1d9,
+        0x1dd..=0x1de,
+        0x3f1..=0x3f1,
+        0x600..=0x600,
+    ];
+    const PRESCOTT: &[RangeInclusive<u32>] = &[0x1d7..=0x1da, 0x600..=0x600, 0x680..=0x68f, 0x6c0..=0x6cf];
+    type Row = (&'static str, &'static [&'static [RangeInclusive<u32>]]);
+    let rows: [Row; 8] = [
+        ("skylake", &[PT, NEHALEM, SKYLAKE]),
+        ("nehalem", &[NEHALEM]),
+        ("core2", &[CORE2]),
+        ("prescott", &[PRESCOTT]),
+        ("pentium-m", &[&[0x1d9..=0x1d9, 0x600..=0x600]]),
+        ("broadwell", &[PT]),
+        ("icelake", &[PT]),
+        ("sapphire-rapids", &[PT]),
+    ];
+    for (name, owned) in rows {
+        let machine = Machine::new(name, Settings::default());
+        let owns =
+            |msr: u32| ALWAYS.iter().chain(owned.iter().copied().flatten()).any(|list| list.contains(&msr));
+        for msr in 0..0x2000 {
+            assert_eq!(machine.processor.owns_msr(msr), owns(msr), "{name} {msr:x}");
+        }
+        assert!(!machine.processor.owns_msr(0xc000_0080));
     }
-    assert!(!machine.processor.owns_msr(0xc000_0080));
 }
 
 #[test]
 fn reset_values() {
     // Profile, MSR, value.
-    let rows: [(&str, u32, Option<u64>); 18] = [
+    let rows: [(&str, u32, Option<u64>); 30] = [
         ("broadwell", 0xce, Some(26 << 8)),
         ("skylake", 0xce, Some(30 << 8)),
-        ("skylake", 0x1a0, Some(0x5_1881)),
-        ("skylake", 0x345, Some(0)),
+        ("icelake", 0x1a0, Some(0x5_1881)),
+        ("skylake", 0x1a0, Some(0x5_0081)),
+        ("nehalem", 0x1a0, Some(0x5_0081)),
+        ("core2", 0x1a0, Some(0x5_0081)),
+        ("prescott", 0x1a0, Some(0x5_1081)),
+        ("core2", 0x345, Some(0xc1)),
+        ("nehalem", 0x345, Some(0x11c3)),
+        ("prescott", 0x345, None),
+        ("prescott", 0x38e, None),
+        ("core2", 0x38f, Some(0b11)),
+        ("skylake", 0x38f, Some(0b1111)),
+        ("icelake", 0x38f, Some(0)),
+        ("skylake", 0x345, Some(0x33c5)),
+        ("icelake", 0x345, Some(0)),
         ("skylake", 0x38e, Some(0)),
         ("skylake", 0x391, Some(0)),
         ("broadwell", 0x391, None),
@@ -55,6 +105,7 @@ fn constants_cannot_be_written() {
         (0xce, 0, false),
         (0x345, 0, false),
         (0x38e, 0, false),
+        (0x1a0, 0x5_0081, true),
         (0x1a0, 0x5_1881, true),
         (0x1a0, 0, true),
         (0x1a0, 1 << 1, false),
@@ -62,7 +113,7 @@ fn constants_cannot_be_written() {
     ] {
         assert_eq!(machine.try_write(msr, value).is_ok(), legal, "{msr:x} {value:x}");
     }
-    assert_eq!(machine.read(0x1a0), 0x1880, "what is read-only stays");
+    assert_eq!(machine.read(0x1a0), 0x80, "what is read-only stays");
 }
 
 #[test]
@@ -133,6 +184,17 @@ fn a_wrmsr_that_leaves_tracing_on_is_an_instruction_like_others() {
 }
 
 #[test]
+fn the_wrmsr_that_switches_a_unit_on_is_not_seen_by_it() {
+    let mut machine = Machine::new("skylake", Settings::default());
+    machine.start(ALL);
+    // Instructions retired, at each level.
+    machine.write(0x186, 0x43_00c0);
+    assert_eq!(machine.read(0xc1), 0);
+    machine.write(0x390, 0);
+    assert_eq!(machine.read(0xc1), 1);
+}
+
+#[test]
 fn a_transfer_that_no_branch_explains_is_counted() {
     let mut machine = Machine::new("skylake", Settings::default());
     machine.start(ALL);
@@ -152,7 +214,8 @@ fn a_transfer_that_no_branch_explains_is_counted() {
 #[test]
 fn without_output_to_memory_its_registers_fault() {
     // Only the trace transport subsystem is there.
-    let fabric = Profile { pt_outputs: 1 << 3, ..*Profile::by_name("skylake").expect("skylake") };
+    let skylake = Profile::by_name("skylake").expect("skylake");
+    let fabric = Profile { pt_outputs: 1 << 3, counters: None, lbr: None, debug_store: None, ..*skylake };
     let mut machine = Machine::new("skylake", Settings::default());
     machine.processor = Processor::new(Box::leak(Box::new(fabric)), Settings::default());
     for msr in [BASE, MASK_PTRS] {

@@ -159,11 +159,10 @@ impl Config {
             settings: Settings {
                 pmi_skid: rng.u32(..100),
                 visibility: rng.u32(..100),
-                overflow: None,
                 long_tnt: rng.bool(),
                 deferred_tips: rng.bool(),
                 psb_before_pge: rng.bool(),
-                core_ratio: None,
+                ..Settings::default()
             },
             ctl: ctl::BRANCH_EN | packets(name, &mut rng),
             filter: Filter::all(),

@@ -1,0 +1,208 @@
+//! The last branch record stack.
+//!
+//! Source: SDM vol. 3, Debug, Branch Profile, TSC, and Resource Monitoring Features, "LBR Stack" of each
+//! microarchitecture, "Filtering of Last Branch Records", "Last Exception Records", "LBR Stack Enhancement" and
+//! "MSR_LBR_INFO_x MSR".
+
+mod filter;
+
+use crate::profile::LbrStack;
+use crate::registers::{LBR_FRZ, msr};
+use crate::taken::{Taken, TakenKind};
+use crate::unit::{Bus, Seen, Shared, TracingUnit};
+use crate::{Delivery, GeneralProtection, Profile, Retired};
+use filter::Filter;
+
+/// As many as the largest stack has.
+const MOST: usize = 32;
+
+/// MISPRED in MSR_LASTBRANCH_x_FROM_IP or MSR_LBR_INFO_x.
+const MISPRED: u64 = 1 << 63;
+/// MSR_LBR_INFO_x: bits 60:16 are reserved.
+const INFO_RESERVED: u64 = 0x1fff_ffff_ffff_0000;
+/// IA32_PERF_CAPABILITIES\[5:0\]: MISPRED is in the FROM register.
+const FORMAT_FLAGS: u8 = 3;
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Entry {
+    from: u64,
+    to: u64,
+    info: u64,
+}
+
+/// The stack's registers; nothing in a profile that has none.
+#[derive(Debug)]
+pub(crate) struct Lbr {
+    stack: Option<&'static LbrStack>,
+    entries: [Entry; MOST],
+    tos: u64,
+    select: Filter,
+    /// The last branch, and the one before the last exception or interrupt.
+    last: Entry,
+    exception: Entry,
+    /// The time of the last record.
+    tsc: u64,
+}
+
+/// One of the registers.
+enum Register {
+    From(usize),
+    To(usize),
+    Info(usize),
+    Tos,
+    Select,
+    ExceptionFrom,
+    ExceptionTo,
+}
+
+impl Lbr {
+    pub(crate) fn new(profile: &'static Profile) -> Self {
+        Self {
+            stack: profile.lbr.as_ref(),
+            entries: [Entry::default(); MOST],
+            tos: 0,
+            select: Filter::default(),
+            last: Entry::default(),
+            exception: Entry::default(),
+            tsc: 0,
+        }
+    }
+
+    fn register(&self, number: u32) -> Option<(&'static LbrStack, Register)> {
+        let stack = self.stack?;
+        let of = |first: u32| number.checked_sub(first).filter(|index| *index < stack.entries);
+        let index = |index: u32| index as usize;
+        let register = if let Some(at) = of(stack.from) {
+            Register::From(index(at))
+        } else if let Some(at) = of(stack.to) {
+            Register::To(index(at))
+        } else if let Some(at) = stack.info.and_then(of) {
+            Register::Info(index(at))
+        } else if number == stack.tos {
+            Register::Tos
+        } else if number == msr::MSR_LBR_SELECT && stack.select != 0 {
+            Register::Select
+        } else if number == stack.ler {
+            Register::ExceptionFrom
+        } else if number == stack.ler + 1 {
+            Register::ExceptionTo
+        } else {
+            return None;
+        };
+        Some((stack, register))
+    }
+
+    fn record(&mut self, stack: &LbrStack, taken: &Taken, tsc: u64, bus: &mut Bus) {
+        if stack.excludes_tr && bus.shared.debugctl.tr() {
+            bus.shared.violations.lbr_undefined += 1;
+            return;
+        }
+        if !self.select.is_valid() {
+            bus.shared.violations.lbr_undefined += 1;
+            return;
+        }
+        let count = u64::from(stack.entries);
+        if self.select.flushes(taken) {
+            self.entries[self.tos as usize] = Entry::default();
+            self.tos = (self.tos + count - 1) % count;
+            return;
+        }
+        if !self.select.captures(taken) {
+            return;
+        }
+        self.tos = (self.tos + 1) % count;
+        let entry = self.entry(stack, taken, tsc);
+        self.entries[self.tos as usize] = entry;
+        self.last = Entry { from: taken.from, to: taken.to, info: 0 };
+    }
+
+    fn entry(&mut self, stack: &LbrStack, taken: &Taken, tsc: u64) -> Entry {
+        let branch = !matches!(taken.kind, TakenKind::Event | TakenKind::DebugException);
+        let mispredicted = if branch && !taken.predicted { MISPRED } else { 0 };
+        let Taken { from, to, .. } = *taken;
+        let cycles = tsc.saturating_sub(core::mem::replace(&mut self.tsc, tsc)).min(0xffff);
+        match (stack.info, stack.format) {
+            (Some(_), _) => Entry { from, to, info: mispredicted | cycles },
+            // Bits 62:48 are the sign of bit 47.
+            (None, FORMAT_FLAGS) => Entry { from: from & !MISPRED | mispredicted, to, info: 0 },
+            (None, _) => Entry { from, to, info: 0 },
+        }
+    }
+}
+
+/// Whether bits 62:48, or 63:48, are the sign of bit 47.
+fn is_sign_extended(value: u64, bits: u32) -> bool {
+    let extended = ((value << 16) as i64 >> 16) as u64;
+    (extended ^ value) << (64 - bits) == 0
+}
+
+impl TracingUnit for Lbr {
+    fn owns_msr(&self, number: u32) -> bool {
+        self.register(number).is_some()
+    }
+
+    fn read_msr(&mut self, number: u32, _: &Shared) -> Result<u64, GeneralProtection> {
+        let (_, register) = self.register(number).ok_or(GeneralProtection)?;
+        Ok(match register {
+            Register::From(index) => self.entries[index].from,
+            Register::To(index) => self.entries[index].to,
+            Register::Info(index) => self.entries[index].info,
+            Register::Tos => self.tos,
+            Register::Select => self.select.bits(),
+            Register::ExceptionFrom => self.exception.from,
+            Register::ExceptionTo => self.exception.to,
+        })
+    }
+
+    fn write_msr(
+        &mut self,
+        number: u32,
+        value: u64,
+        _: &Retired,
+        _: &mut Bus,
+    ) -> Result<(), GeneralProtection> {
+        let (stack, register) = self.register(number).ok_or(GeneralProtection)?;
+        let from_bits = if stack.format == FORMAT_FLAGS { 63 } else { 64 };
+        let legal = match register {
+            Register::From(_) => stack.writable && is_sign_extended(value, from_bits),
+            Register::To(_) => stack.writable && is_sign_extended(value, 64),
+            Register::Info(_) => stack.writable && value & INFO_RESERVED == 0,
+            Register::Tos => stack.writable && value < u64::from(stack.entries),
+            Register::Select => value & !stack.select == 0,
+            Register::ExceptionFrom | Register::ExceptionTo => false,
+        };
+        if !legal {
+            return Err(GeneralProtection);
+        }
+        match register {
+            Register::From(index) => self.entries[index].from = value,
+            Register::To(index) => self.entries[index].to = value,
+            Register::Info(index) => self.entries[index].info = value,
+            Register::Tos => self.tos = value,
+            Register::Select => self.select = Filter::new(value),
+            Register::ExceptionFrom | Register::ExceptionTo => {}
+        }
+        Ok(())
+    }
+
+    fn steps(&self, shared: &Shared) -> bool {
+        self.stack.is_some() && shared.debugctl.lbr() && !shared.perfmon.has(LBR_FRZ)
+    }
+
+    fn retire(&mut self, retired: &Retired, seen: &Seen, bus: &mut Bus) {
+        if let (Some(stack), Some(taken)) = (self.stack, &seen.taken) {
+            self.record(stack, taken, retired.tsc, bus);
+        }
+    }
+
+    fn deliver(&mut self, delivery: &Delivery, taken: &Taken, bus: &mut Bus) {
+        if taken.kind == TakenKind::DebugException {
+            bus.shared.debugctl.clear_lbr();
+            return;
+        }
+        self.exception = self.last;
+        if let Some(stack) = self.stack {
+            self.record(stack, taken, delivery.tsc, bus);
+        }
+    }
+}
