@@ -3,7 +3,7 @@
 use core::fmt;
 use core::num::ParseIntError;
 
-use pugmark_model::{Overflow, Profile, Settings};
+use pugmark_model::{BranchLevel, Overflow, Profile, Settings};
 
 use crate::guest::Stretch;
 
@@ -13,7 +13,7 @@ pub struct Options<'a> {
     /// `profile=NAME`: the processor the guest sees. Default: skylake.
     pub profile: &'static Profile,
     /// `pmi-skid=N`, `visibility=N`, `ovf=CAPACITY:DRAIN`, `long-tnt=on|off`, `deferred-tips=on|off`,
-    /// `psb-before-pge=on|off`, `core-ratio=N`.
+    /// `psb-before-pge=on|off`, `core-ratio=N`, `branch-level=from|to`, `bts-sets-status=on|off`.
     pub settings: Settings,
     /// `truth=on|off`: keep a log of what retires. Default: on.
     pub truth: bool,
@@ -84,13 +84,21 @@ impl<'a> Options<'a> {
         let (name, value) = word.split_once('=').ok_or(Error::UnknownOption(word))?;
         let settings = &mut self.settings;
         match name {
-            "profile" => self.profile = Profile::by_name(value).ok_or(Error::UnknownProfile(value))?,
+            "profile" => self.profile = profile(value).ok_or(Error::UnknownProfile(value))?,
             "pmi-skid" => settings.pmi_skid = number(word, value)?,
             "visibility" => settings.visibility = number(word, value)?,
             "ovf" => settings.overflow = overflow(word, value)?,
             "long-tnt" => settings.long_tnt = switch(word, value)?,
             "deferred-tips" => settings.deferred_tips = switch(word, value)?,
             "psb-before-pge" => settings.psb_before_pge = switch(word, value)?,
+            "branch-level" => {
+                settings.branch_level = match value {
+                    "from" => BranchLevel::From,
+                    "to" => BranchLevel::To,
+                    _ => return Err(Error::Value(word)),
+                }
+            }
+            "bts-sets-status" => settings.bts_sets_status = switch(word, value)?,
             "core-ratio" => settings.core_ratio = Some(number(word, value)?),
             "stretch" => self.stretch = number(word, value)?,
             "truth" => self.truth = switch(word, value)?,
@@ -105,6 +113,11 @@ impl<'a> Options<'a> {
         }
         Ok(())
     }
+}
+
+/// A profile whose processor runs 64-bit code, as the guests do.
+fn profile(name: &str) -> Option<&'static Profile> {
+    Profile::by_name(name).filter(|profile| profile.long_mode)
 }
 
 fn split(line: &str) -> (&str, &str) {
@@ -159,7 +172,7 @@ mod tests {
     #[test]
     fn options_reach_the_model() {
         let line = "profile=broadwell pmi-skid=7 visibility=0 ovf=128:3 long-tnt=off deferred-tips=on psb-before-pge=off \
-                    core-ratio=9 \
+                    core-ratio=9 branch-level=from bts-sets-status=off \
                     truth=off step=always stretch=3";
         let options = Options::parse(line).unwrap();
         assert!(core::ptr::eq(options.profile, Profile::by_name("broadwell").unwrap()));
@@ -171,6 +184,8 @@ mod tests {
             deferred_tips: true,
             core_ratio: Some(9),
             psb_before_pge: false,
+            branch_level: BranchLevel::From,
+            bts_sets_status: false,
         };
         assert_eq!((options.settings, options.truth, options.step), (expected, false, StepPolicy::Always));
         assert_eq!(options.stretch, 3);
@@ -182,6 +197,9 @@ mod tests {
             ("quiet", Error::UnknownOption("quiet")),
             ("pmi-skit=3", Error::UnknownOption("pmi-skit=3")),
             ("profile=486", Error::UnknownProfile("486")),
+            // It has no 64-bit code.
+            ("profile=pentium-m", Error::UnknownProfile("pentium-m")),
+            ("branch-level=both", Error::Value("branch-level=both")),
             ("truth=maybe", Error::Value("truth=maybe")),
             ("step=never", Error::Value("step=never")),
             ("ovf=7", Error::Value("ovf=7")),
