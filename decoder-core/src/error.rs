@@ -1,5 +1,6 @@
 //! What can be wrong with a trace, and where.
 
+use crate::mode::ExecMode;
 use core::fmt;
 
 /// An error and the offset of the packet that it is about.
@@ -36,12 +37,19 @@ pub enum ErrorKind {
     UnexpectedPacket(&'static str),
     /// This packet suppresses its IP where one is needed.
     IpSuppressed(&'static str),
+    /// This packet needs an IP, and no packet had one since the synchronisation.
+    NoIp(&'static str),
     /// More packets wait for the packet that completes them than a processor ever leaves open.
     TooManyWaiting(&'static str),
     /// What a PSB+ says of the state is not what the packets before it left.
     StateMismatch {
         /// Where the decoder is.
         ip: u64,
+    },
+    /// A MODE.Exec in a PSB+ says another mode, or RFLAGS.IF, than the packets before it left.
+    ModeMismatch {
+        /// The mode that it says.
+        mode: Option<ExecMode>,
     },
     /// The instruction needs something of the trace, and what comes next in the trace is something else.
     TraceMismatch {
@@ -55,6 +63,11 @@ pub enum ErrorKind {
     },
     /// The image has no byte here.
     NoMemory {
+        /// The address of the instruction.
+        ip: u64,
+    },
+    /// The image has no byte where the instruction goes on.
+    TruncatedInstruction {
         /// The address of the instruction.
         ip: u64,
     },
@@ -93,11 +106,14 @@ impl ErrorKind {
             Self::OutOfSync => "decoder out of sync",
             Self::UnexpectedPacket(_) => "unexpected packet context",
             Self::IpSuppressed(_) => "ip has been suppressed",
+            Self::NoIp(_) => "no ip",
             Self::TooManyWaiting(_) => "out of memory",
-            Self::StateMismatch { .. } => "bad status update",
+            Self::StateMismatch { .. } | Self::ModeMismatch { .. } => "bad status update",
             Self::TraceMismatch { .. } | Self::EndlessLoop { .. } => "trace stream does not match query",
             Self::NoMemory { .. } => "no memory mapped at this address",
-            Self::UnknownInstruction { .. } | Self::UnknownMode { .. } => "unknown instruction",
+            Self::TruncatedInstruction { .. }
+            | Self::UnknownInstruction { .. }
+            | Self::UnknownMode { .. } => "unknown instruction",
             Self::ReturnWithoutCall { .. } => "compressed return without call",
             Self::BadReturnCompression { .. } => "bad compressed return",
         }
@@ -111,6 +127,7 @@ impl ErrorKind {
             | Self::TraceMismatch { ip }
             | Self::EndlessLoop { ip }
             | Self::NoMemory { ip }
+            | Self::TruncatedInstruction { ip }
             | Self::UnknownInstruction { ip }
             | Self::UnknownMode { ip }
             | Self::ReturnWithoutCall { ip }
@@ -137,13 +154,23 @@ impl fmt::Display for ErrorKind {
             Self::OutOfSync => f.write_str("not synchronised onto a PSB"),
             Self::UnexpectedPacket(packet) => write!(f, "{packet} packet has no meaning here"),
             Self::IpSuppressed(packet) => write!(f, "{packet} packet without the IP that is needed here"),
+            Self::NoIp(packet) => write!(f, "{packet} packet without an IP, and none was before it"),
             Self::TooManyWaiting(packet) => {
                 write!(f, "{packet} packet while too many others wait for their partners")
+            }
+            Self::ModeMismatch { mode: Some(mode) } => {
+                write!(f, "MODE.Exec in a PSB+ contradicts what is known: {mode:?}")
+            }
+            Self::ModeMismatch { mode: None } => {
+                write!(f, "MODE.Exec in a PSB+ contradicts what is known: no mode")
             }
             Self::StateMismatch { ip } => write!(f, "PSB+ contradicts the state at {ip:#x}"),
             Self::TraceMismatch { ip } => write!(f, "the instruction at {ip:#x} does not fit the trace"),
             Self::EndlessLoop { ip } => write!(f, "endless loop at {ip:#x} on the way to the next event"),
             Self::NoMemory { ip } => write!(f, "no memory in the image for the instruction at {ip:#x}"),
+            Self::TruncatedInstruction { ip } => {
+                write!(f, "no memory in the image for all of the instruction at {ip:#x}")
+            }
             Self::UnknownInstruction { ip } => write!(f, "no instruction at {ip:#x}"),
             Self::UnknownMode { ip } => write!(f, "unknown execution mode at {ip:#x}"),
             Self::ReturnWithoutCall { ip } => write!(f, "compressed return without a call at {ip:#x}"),

@@ -39,7 +39,7 @@ pub(super) fn fetch_elsewhere(
     let len = image.read(ip, cr3, &mut bytes);
     match insn::decode(bytes.get(..len).unwrap_or_default(), mode, ip) {
         Ok(insn) => Ok((window, insn)),
-        Err(InsnError::Truncated) => Err(ErrorKind::NoMemory { ip }),
+        Err(InsnError::Truncated) => Err(ErrorKind::TruncatedInstruction { ip }),
         Err(_) => Err(ErrorKind::UnknownInstruction { ip }),
     }
 }

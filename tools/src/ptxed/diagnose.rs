@@ -32,6 +32,7 @@ impl Last {
     pub(super) fn address(&self, error: &Error) -> u64 {
         match error.kind {
             ErrorKind::NoMemory { ip }
+            | ErrorKind::TruncatedInstruction { ip }
             | ErrorKind::UnknownInstruction { ip }
             | ErrorKind::UnknownMode { ip }
             | ErrorKind::TraceMismatch { ip }
@@ -45,6 +46,9 @@ impl Last {
 pub(super) fn is_fetch_error(error: &Error) -> bool {
     matches!(
         error.kind,
-        ErrorKind::NoMemory { .. } | ErrorKind::UnknownInstruction { .. } | ErrorKind::UnknownMode { .. }
+        ErrorKind::NoMemory { .. }
+            | ErrorKind::TruncatedInstruction { .. }
+            | ErrorKind::UnknownInstruction { .. }
+            | ErrorKind::UnknownMode { .. }
     )
 }
