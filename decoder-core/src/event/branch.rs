@@ -3,96 +3,99 @@
 //! A FUP that no other packet asked for begins an asynchronous branch; the next TIP or TIP.PGD ends it. What changed
 //! on the way (PIP, VMCS, MODE.Exec) lies between them and is reported behind the branch, at its target.
 
-use super::{Event, EventDecoder, EventKind};
+use super::{
+    Event, EventDecoder, EventKind,
+    waiting::{Partner, Waiter},
+};
 use crate::{
+    config::Dialect,
     error::ErrorKind,
     packet::{Ip, Pip, Vmcs},
 };
 
-/// An asynchronous branch whose target is not there yet.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Branch {
-    pub(super) from: u64,
-    pip: Option<Pip>,
-    vmcs: Option<Vmcs>,
-}
-
-impl Branch {
-    pub(super) const fn new(from: u64) -> Self {
-        Self { from, pip: None, vmcs: None }
-    }
-}
-
 impl EventDecoder<'_> {
     #[inline]
-    pub(super) fn tip(&mut self, offset: u64, ip: Ip) -> Result<Event, ErrorKind> {
-        if !self.tracing || !self.waiting.takes_tip() {
+    pub(super) fn tip(&mut self, offset: u64, ip: Ip) -> Result<Option<Event>, ErrorKind> {
+        if !self.tracing {
             return Err(ErrorKind::UnexpectedPacket("TIP"));
         }
         let ip = self.last_ip.update(ip);
-        let Some(branch) = self.branch.take() else {
-            self.publish_modes(offset, ip)?;
-            return Ok(self.event(offset, ip, EventKind::Tip));
-        };
-        self.publish_context(offset, ip, branch)?;
-        Ok(self.event(offset, ip, EventKind::AsyncBranch { from: branch.from }))
+        if self.waiting.is_empty() {
+            return Ok(Some(self.event(offset, ip, EventKind::Tip)));
+        }
+        let kind = self.waiting.take(is_branch).and_then(|branch| branch.kind).unwrap_or(EventKind::Tip);
+        self.publish(offset, ip, kind)?;
+        self.publish_for_tip(offset, ip).map(|()| None)
     }
 
     pub(super) fn tip_pge(&mut self, offset: u64, ip: Ip) -> Result<(), ErrorKind> {
-        if self.tracing || !self.waiting.takes_tip() {
+        let ip = self.last_ip.update(ip);
+        // libipt sees it where the event is to be applied.
+        if ip.is_none() && self.config().dialect == Dialect::Manual {
+            return Err(ErrorKind::IpSuppressed("TIP.PGE"));
+        }
+        self.tracing = true;
+        self.publish(offset, ip, EventKind::Enabled { resumed: false })?;
+        if self.waiting.any(|waiter| waiter.partner == Partner::Tip) {
             return Err(ErrorKind::UnexpectedPacket("TIP.PGE"));
         }
-        let ip = self.last_ip.update(ip).ok_or(ErrorKind::IpSuppressed("TIP.PGE"))?;
-        self.tracing = true;
-        self.publish(offset, Some(ip), EventKind::Enabled { resumed: false })?;
-        self.publish_modes(offset, Some(ip))
+        self.publish_for_tip(offset, ip)
     }
 
     pub(super) fn tip_pgd(&mut self, offset: u64, ip: Ip) -> Result<(), ErrorKind> {
-        if !self.tracing || !self.waiting.takes_tip() {
-            return Err(ErrorKind::UnexpectedPacket("TIP.PGD"));
-        }
         let ip = self.last_ip.update(ip);
-        self.tracing = false;
-        match self.branch.take() {
-            None => {
-                if self.waiting.is_empty() {
-                    self.held = self.packets.offset();
-                }
-                self.publish(offset, ip, EventKind::Disabled)?;
-                self.publish_modes(offset, None)
-            }
-            Some(branch) => {
-                self.publish(offset, ip, EventKind::AsyncDisabled { at: branch.from })?;
-                self.publish_context(offset, None, branch)
-            }
+        let branch = self.waiting.take(is_branch).and_then(|branch| branch.kind);
+        if let Some(EventKind::AsyncBranch { from: at }) = branch {
+            self.tracing = false;
+            self.publish(offset, ip, EventKind::AsyncDisabled { at })?;
+            return self.publish_for_tip(offset, None);
         }
+        // libipt has the mode where the instruction is that changes it, which is still to come.
+        if self.config().dialect == Dialect::Libipt {
+            self.publish_for_tip(offset, None)?;
+        }
+        self.tracing = false;
+        if !self.waiting.any(|waiter| waiter.partner.is_tip()) {
+            self.held = self.next_offset();
+        }
+        self.publish(offset, ip, EventKind::Disabled)?;
+        self.publish_for_tip(offset, None)
     }
 
-    /// What changed within an asynchronous branch: the VMCS first, then CR3, then the mode.
-    fn publish_context(&mut self, offset: u64, ip: Option<u64>, branch: Branch) -> Result<(), ErrorKind> {
-        if let Some(vmcs) = branch.vmcs {
-            self.publish(offset, ip, EventKind::AsyncVmcs(vmcs))?;
+    /// Publishes what waits for a TIP.
+    fn publish_for_tip(&mut self, offset: u64, ip: Option<u64>) -> Result<(), ErrorKind> {
+        while let Some(waiter) = self.waiting.take(|waiter| waiter.partner.is_tip()) {
+            if matches!(waiter.kind, Some(EventKind::AsyncBranch { .. })) {
+                return Err(ErrorKind::UnexpectedPacket("FUP"));
+            }
+            self.publish_waiter(offset, ip, waiter)?;
         }
-        if let Some(pip) = branch.pip {
-            self.publish(offset, ip, EventKind::AsyncPaging(pip))?;
-        }
-        self.publish_modes(offset, ip)
+        Ok(())
     }
 
     pub(super) fn pip(&mut self, offset: u64, pip: Pip) -> Result<(), ErrorKind> {
-        match &mut self.branch {
-            Some(branch) => branch.pip = Some(pip),
-            None => self.publish(offset, None, EventKind::Paging(pip))?,
+        if self.waiting.any(is_branch) {
+            return self.waiting.push(Partner::Tip, Some(EventKind::AsyncPaging(pip)), "PIP");
         }
-        Ok(())
+        self.publish(offset, None, EventKind::Paging(pip))
     }
 
     pub(super) fn vmcs(&mut self, offset: u64, vmcs: Vmcs) -> Result<(), ErrorKind> {
-        match &mut self.branch {
-            Some(branch) => branch.vmcs = Some(vmcs),
-            None => self.publish(offset, None, EventKind::Vmcs(vmcs))?,
+        if !self.waiting.any(is_branch) {
+            return self.publish(offset, None, EventKind::Vmcs(vmcs));
         }
-        Ok(())
+        // It comes before a change of CR3, which is one within that VMCS.
+        let mut last = Some(EventKind::AsyncVmcs(vmcs));
+        if let Some(paging) =
+            self.waiting.find(|waiter| matches!(waiter.kind, Some(EventKind::AsyncPaging(_))))
+        {
+            core::mem::swap(&mut paging.kind, &mut last);
+        }
+        self.waiting.push(Partner::Tip, last, "VMCS")
     }
+}
+
+/// The begin of an asynchronous branch.
+pub(super) fn is_branch(waiter: &Waiter) -> bool {
+    matches!(waiter.kind, Some(EventKind::AsyncBranch { .. }))
 }

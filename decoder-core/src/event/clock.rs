@@ -34,20 +34,28 @@ impl EventDecoder<'_> {
     /// Applies a packet that has to do with time.
     #[inline]
     pub(super) fn track_time(&mut self, packet: Packet) -> Result<(), ErrorKind> {
+        self.clock.track(packet, self.packets.config())
+    }
+}
+
+impl Clock {
+    /// Applies a packet that has to do with time.
+    #[inline]
+    pub(super) fn track(&mut self, packet: Packet, config: &Config<'_>) -> Result<(), ErrorKind> {
         match packet {
             Packet::Tsc(_)
             | Packet::Cbr(_)
             | Packet::Tma(_)
             | Packet::Mtc(_)
             | Packet::Cyc(_)
-            | Packet::Ovf => self.apply_timing(packet),
+            | Packet::Ovf => self.apply(packet, config),
             _ => Ok(()),
         }
     }
 
-    fn apply_timing(&mut self, packet: Packet) -> Result<(), ErrorKind> {
-        let Config { clocks, flags, .. } = self.packets.config();
-        let Clock { estimate, calibration, in_psb } = &mut self.clock;
+    fn apply(&mut self, packet: Packet, config: &Config<'_>) -> Result<(), ErrorKind> {
+        let Config { clocks, flags, .. } = config;
+        let Self { estimate, calibration, in_psb } = self;
         match packet {
             Packet::Tsc(tsc) => {
                 calibration.tsc(tsc, *in_psb);

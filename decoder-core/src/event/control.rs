@@ -5,96 +5,102 @@
 //!
 //! Source: SDM vol. 3, Intel Processor Trace, "Event Tracing Packets".
 
-use super::{EventDecoder, EventKind, fup::Waiter};
+use super::{
+    EventDecoder, EventKind,
+    waiting::{Partner, Waiting},
+};
 use crate::{
     error::ErrorKind,
     packet::{Cfe, Evd},
 };
 
-/// Event data without its CFE, and a CFE without its branch.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Control {
-    cr2: Option<u64>,
-    qualification: Option<u64>,
-    reason: Option<u64>,
-    shares_fup: Option<EventKind>,
-}
-
-impl Control {
-    pub(super) const fn new() -> Self {
-        Self { cr2: None, qualification: None, reason: None, shares_fup: None }
-    }
-
-    pub(super) const fn is_empty(&self) -> bool {
-        self.cr2.is_none()
-            && self.qualification.is_none()
-            && self.reason.is_none()
-            && self.shares_fup.is_none()
-    }
-
-    fn kind(&mut self, cfe: Cfe) -> Option<EventKind> {
-        let vector = cfe.vector;
-        Some(match cfe.kind {
-            1 => EventKind::Interrupt { vector, cr2: self.cr2.take() },
-            2 => EventKind::Iret,
-            3 => EventKind::Smi,
-            4 => EventKind::Rsm,
-            5 => EventKind::Sipi { vector },
-            6 => EventKind::Init,
-            7 => EventKind::Vmentry,
-            8 | 9 => EventKind::Vmexit {
-                vector: (cfe.kind == 9).then_some(vector),
-                reason: self.reason.take(),
-                qualification: self.qualification.take(),
-            },
-            10 => EventKind::Shutdown,
-            12 => EventKind::Uintr { vector },
-            13 => EventKind::Uiret,
-            14 => EventKind::Swintr { vector },
-            15 => EventKind::Syscall,
-            _ => return None,
-        })
-    }
-}
-
 impl EventDecoder<'_> {
     pub(super) fn evd(&mut self, evd: Evd) -> Result<(), ErrorKind> {
-        let slot = match evd.kind {
-            0 => &mut self.control.cr2,
-            1 => &mut self.control.qualification,
-            2 => &mut self.control.reason,
-            _ => return Ok(()),
+        let begun = self.waiting.take_for(Partner::Cfe).and_then(|waiter| waiter.kind);
+        let payload = Some(evd.payload);
+        let kind = match (evd.kind, begun) {
+            (0, None) => Some(EventKind::Interrupt { vector: 0, cr2: payload }),
+            (1, None) => Some(EventKind::Vmexit { vector: None, reason: None, qualification: payload }),
+            (2, None) => Some(EventKind::Vmexit { vector: None, reason: payload, qualification: None }),
+            (1, Some(EventKind::Vmexit { vector, reason, qualification: None })) => {
+                Some(EventKind::Vmexit { vector, reason, qualification: payload })
+            }
+            (2, Some(EventKind::Vmexit { vector, reason: None, qualification })) => {
+                Some(EventKind::Vmexit { vector, reason: payload, qualification })
+            }
+            (0..=2, Some(_)) => return Err(ErrorKind::UnexpectedPacket("EVD")),
+            // One of a kind that is not known.
+            (_, begun) => begun,
         };
-        if slot.replace(evd.payload).is_some() {
-            return Err(ErrorKind::UnexpectedPacket("EVD"));
-        }
-        Ok(())
+        if kind.is_some() { self.waiting.push(Partner::Cfe, kind, "EVD") } else { Ok(()) }
     }
 
     pub(super) fn cfe(&mut self, offset: u64, cfe: Cfe) -> Result<(), ErrorKind> {
-        let Some(kind) = self.control.kind(cfe) else {
-            return if cfe.ip { self.waiting.push(Waiter::Ignored, "CFE") } else { Ok(()) };
+        let kind = match self.waiting.take_for(Partner::Cfe).and_then(|waiter| waiter.kind) {
+            Some(begun) => Some(completed(begun, cfe).ok_or(ErrorKind::UnexpectedPacket("CFE"))?),
+            None => kind(cfe),
         };
-        if !self.control.is_empty() {
-            return Err(ErrorKind::UnexpectedPacket("CFE"));
+        match kind {
+            None if cfe.ip => self.waiting.push(Partner::OwnFup, None, "CFE"),
+            None => Ok(()),
+            Some(EventKind::Rsm | EventKind::Sipi { .. }) if cfe.ip => {
+                Err(ErrorKind::MalformedPacket { packet: "CFE", value: u64::from(cfe.kind) })
+            }
+            Some(kind) if !cfe.ip && self.tracing && shares_fup(kind) => {
+                self.waiting.push(Partner::AnyFup, Some(kind), "CFE")
+            }
+            Some(kind) => self.at_fup(offset, cfe.ip, kind, "CFE"),
         }
-        if cfe.ip && matches!(kind, EventKind::Rsm | EventKind::Sipi { .. }) {
-            return Err(ErrorKind::MalformedPacket { packet: "CFE", value: u64::from(cfe.kind) });
-        }
-        if !cfe.ip && self.tracing && shares_fup(kind) {
-            self.control.shares_fup = Some(kind);
-            return Ok(());
-        }
-        self.at_fup(offset, cfe.ip, kind, "CFE")
     }
 
-    /// Publishes the cause of an asynchronous branch at its source.
-    pub(super) fn publish_shared(&mut self, offset: u64, ip: u64) -> Result<(), ErrorKind> {
-        match self.control.shares_fup.take() {
-            Some(kind) => self.publish(offset, Some(ip), kind),
-            None => Ok(()),
+    /// At an OVF while tracing is off: nobody knows where in the code these were, and nothing that would say so was lost.
+    pub(super) fn publish_unplaced(&mut self, offset: u64) -> Result<(), ErrorKind> {
+        let mut waiting = core::mem::replace(&mut self.waiting, Waiting::new());
+        while let Some(waiter) = waiting.take(|waiter| waiter.partner != Partner::Cfe) {
+            let belongs_to_a_branch = matches!(
+                waiter.kind,
+                Some(EventKind::AsyncBranch { .. } | EventKind::AsyncPaging(_) | EventKind::AsyncVmcs(_))
+            );
+            if !belongs_to_a_branch {
+                self.publish_waiter(offset, None, waiter)?;
+            }
         }
+        Ok(())
     }
+}
+
+/// The event that EVDs have begun, with the CFE they were for; `None` when it is not one for them.
+const fn completed(begun: EventKind, cfe: Cfe) -> Option<EventKind> {
+    match (begun, cfe.kind) {
+        (EventKind::Interrupt { cr2, .. }, 1) => Some(EventKind::Interrupt { vector: cfe.vector, cr2 }),
+        (EventKind::Vmexit { .. }, 8) => Some(begun),
+        (EventKind::Vmexit { reason, qualification, .. }, 9) => {
+            Some(EventKind::Vmexit { vector: Some(cfe.vector), reason, qualification })
+        }
+        _ => None,
+    }
+}
+
+/// The event of a CFE without EVDs; `None` for a type that is not known.
+const fn kind(cfe: Cfe) -> Option<EventKind> {
+    let vector = cfe.vector;
+    Some(match cfe.kind {
+        1 => EventKind::Interrupt { vector, cr2: None },
+        2 => EventKind::Iret,
+        3 => EventKind::Smi,
+        4 => EventKind::Rsm,
+        5 => EventKind::Sipi { vector },
+        6 => EventKind::Init,
+        7 => EventKind::Vmentry,
+        8 => EventKind::Vmexit { vector: None, reason: None, qualification: None },
+        9 => EventKind::Vmexit { vector: Some(vector), reason: None, qualification: None },
+        10 => EventKind::Shutdown,
+        12 => EventKind::Uintr { vector },
+        13 => EventKind::Uiret,
+        14 => EventKind::Swintr { vector },
+        15 => EventKind::Syscall,
+        _ => return None,
+    })
 }
 
 /// Whether the event is the cause of an asynchronous branch.

@@ -1,14 +1,11 @@
 //! The event decoder: takes packets, gives events.
 
-use super::{
-    Counters, Event, EventKind, Stamp, branch::Branch, clock::Clock, control::Control, fup::Waiting,
-    mode::Mode, power::Power, psb::Replay, ready::Ready,
-};
+use super::{Counters, Event, EventKind, clock::Clock, psb::Replay, ready::Ready, waiting::Waiting};
 use crate::{
     config::{Config, Dialect},
     error::{Error, ErrorKind},
     last_ip::LastIp,
-    packet::{Packet, Packets, Tnt},
+    packet::{ModeExec, Packet, Packets, Tnt},
 };
 
 /// Gives the events of a trace, in order.
@@ -17,8 +14,7 @@ use crate::{
 #[derive(Clone, Debug)]
 pub struct EventDecoder<'a> {
     pub(super) packets: Packets<'a>,
-    pub(super) synced: bool,
-    pub(super) ended: bool,
+    pub(super) state: State,
     /// The PSB of the last PSB+.
     pub(super) status_psb: u64,
     pub(super) last_ip: LastIp,
@@ -29,19 +25,20 @@ pub struct EventDecoder<'a> {
     pub(super) held: u64,
     pub(super) ready: Ready,
     pub(super) replay: Option<Replay<'a>>,
-    pub(super) mode: Mode,
+    /// What MODE.Exec packets said last; forgotten at an overflow.
+    pub(super) mode: Option<ModeExec>,
     pub(super) waiting: Waiting,
-    /// A FUP began an asynchronous branch, its TIP or TIP.PGD is not there yet.
-    pub(super) branch: Option<Branch>,
-    pub(super) power: Power,
-    pub(super) control: Control,
-    /// An OVF whose consequence the next packets decide.
-    pub(super) overflow: bool,
-    /// When that OVF was.
-    pub(super) overflow_time: Stamp,
-    /// The packet before the one at hand.
-    previous: u64,
     pub(super) counters: Counters,
+}
+
+/// Whether an event decoder gives events.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum State {
+    /// Not before a synchronisation.
+    OutOfSync,
+    Synced,
+    /// Those that are ready, and then this.
+    Failing(Error),
 }
 
 impl<'a> EventDecoder<'a> {
@@ -56,8 +53,7 @@ impl<'a> EventDecoder<'a> {
     pub fn with_config(trace: &'a [u8], config: Config<'a>) -> Self {
         Self {
             packets: Packets::with_config(trace, config),
-            synced: false,
-            ended: false,
+            state: State::OutOfSync,
             status_psb: 0,
             last_ip: LastIp::new(),
             tracing: false,
@@ -65,14 +61,8 @@ impl<'a> EventDecoder<'a> {
             held: 0,
             ready: Ready::new(),
             replay: None,
-            mode: Mode::new(),
+            mode: None,
             waiting: Waiting::new(),
-            branch: None,
-            power: Power::new(),
-            control: Control::new(),
-            overflow: false,
-            overflow_time: Stamp::default(),
-            previous: 0,
             counters: Counters::default(),
         }
     }
@@ -133,16 +123,28 @@ impl<'a> EventDecoder<'a> {
     #[expect(clippy::should_implement_trait, reason = "an iterator cannot tell its end from an error by `?`")]
     #[inline]
     pub fn next(&mut self) -> Result<Option<Event>, Error> {
-        if !self.synced {
+        if !matches!(self.state, State::Synced) {
+            return self.next_of_failed();
+        }
+        self.advance().or_else(|error| {
+            self.state = State::Failing(error);
+            // What is complete comes before what is wrong.
+            self.next_of_failed()
+        })
+    }
+
+    #[cold]
+    fn next_of_failed(&mut self) -> Result<Option<Event>, Error> {
+        let State::Failing(error) = self.state else {
             return Err(Error { offset: self.offset(), kind: ErrorKind::OutOfSync });
+        };
+        if let Some(event) = self.ready.pop() {
+            return Ok(Some(event));
         }
-        let next = self.advance();
-        if let Err(error) = next {
-            self.synced = false;
-            // What is wrong here may be a PSB, which the next synchronisation should find.
-            self.packets.set_offset(error.offset);
-        }
-        next
+        self.state = State::OutOfSync;
+        // What is wrong here may be a PSB, which the next synchronisation should find.
+        self.packets.set_offset(error.offset);
+        Err(error)
     }
 
     fn advance(&mut self) -> Result<Option<Event>, Error> {
@@ -156,46 +158,40 @@ impl<'a> EventDecoder<'a> {
                 }
                 continue;
             }
-            let Some(packet) = self.packets.next() else {
-                // The trace may end behind an OVF.
-                let offset = self.offset();
-                self.ended = true;
-                self.held = self.packets.bytes().len() as u64;
-                self.end_overflow(offset).map_err(|kind| Error { offset, kind })?;
-                return Ok(self.ready.pop());
-            };
+            let Some(packet) = self.packets.next() else { return Ok(None) };
             let (offset, packet) = packet?;
             self.counters.packets += 1;
-            if packet == Packet::Psb {
-                self.psb(offset)?;
-            } else {
-                // libipt looks at what follows an OVF while it has the packet before in its hand.
-                let libipt = self.config().dialect == Dialect::Libipt;
-                let blamed = if self.overflow && libipt { self.previous } else { offset };
-                let event = self.step(offset, packet).map_err(|kind| Error { offset: blamed, kind })?;
-                self.previous = offset;
-                if event.is_some() {
-                    return Ok(event);
+            match packet {
+                Packet::Psb => self.psb(offset)?,
+                Packet::Ovf => {
+                    self.track_time(packet).map_err(|kind| Error { offset, kind })?;
+                    self.ovf(offset)?;
+                }
+                _ => {
+                    let event = self.step(offset, packet).map_err(|kind| Error { offset, kind })?;
+                    if event.is_some() {
+                        return Ok(event);
+                    }
                 }
             }
         }
     }
 
-    /// One packet outside a PSB+. What it completes is returned or ready; when both, what is returned is first.
+    /// One packet that is no OVF and not of a PSB+. What it completes is returned or ready; when both, what is returned
+    /// is first.
     #[inline]
     fn step(&mut self, offset: u64, packet: Packet) -> Result<Option<Event>, ErrorKind> {
+        if self.config().dialect == Dialect::Manual && self.is_out_of_place(&packet) {
+            return Err(ErrorKind::UnexpectedPacket(packet.name()));
+        }
         // A packet that completes others is held until all of them are reported.
-        self.held = offset;
-        if self.overflow && self.resolve_overflow(offset, packet)? {
-            return Ok(None);
-        }
-        if !matches!(packet, Packet::Tip(_) | Packet::Fup(_) | Packet::TipPge(_) | Packet::TipPgd(_)) {
-            self.held = self.packets.offset();
-        }
+        let completes =
+            matches!(packet, Packet::Tip(_) | Packet::Fup(_) | Packet::TipPge(_) | Packet::TipPgd(_));
+        self.held = if completes { offset } else { self.next_offset() };
         self.track_time(packet)?;
         match packet {
             Packet::TntShort(tnt) | Packet::TntLong(tnt) => return self.tnt(offset, tnt).map(Some),
-            Packet::Tip(ip) => return self.tip(offset, ip).map(Some),
+            Packet::Tip(ip) => return self.tip(offset, ip),
             Packet::Pad
             | Packet::Tsc(_)
             | Packet::Mtc(_)
@@ -204,6 +200,8 @@ impl<'a> EventDecoder<'a> {
             | Packet::DamagedTma(_)
             | Packet::Bbp(_)
             | Packet::Bip(_)
+            // One that does not end a PSB+ means nothing.
+            | Packet::PsbEnd
             | Packet::Unknown(_) => {}
             Packet::Cbr(cbr) => self.publish(offset, None, EventKind::Cbr { ratio: cbr.ratio })?,
             Packet::Fup(ip) => self.fup(offset, ip)?,
@@ -213,14 +211,13 @@ impl<'a> EventDecoder<'a> {
             Packet::ModeTsx(mode) => self.mode_tsx(offset, mode)?,
             Packet::Pip(pip) => self.pip(offset, pip)?,
             Packet::Vmcs(vmcs) => self.vmcs(offset, vmcs)?,
-            Packet::Ovf => self.ovf(offset)?,
             Packet::TraceStop => {
                 self.counters.stops += 1;
                 self.publish(offset, None, EventKind::Stop)?;
             }
             Packet::Mnt(mnt) => self.publish(offset, None, EventKind::Mnt { payload: mnt.payload })?,
             Packet::Exstop(exstop) => self.exstop(offset, exstop)?,
-            Packet::Mwait(mwait) => self.mwait(offset, mwait)?,
+            Packet::Mwait(mwait) => self.mwait(mwait)?,
             Packet::Pwre(pwre) => self.pwre(pwre)?,
             Packet::Pwrx(pwrx) => self.pwrx(offset, pwrx)?,
             Packet::Ptw(ptw) => self.ptw(offset, ptw)?,
@@ -228,16 +225,15 @@ impl<'a> EventDecoder<'a> {
             Packet::Cfe(cfe) => self.cfe(offset, cfe)?,
             Packet::Evd(evd) => self.evd(evd)?,
             Packet::Trig(trig) => self.trig(offset, trig)?,
-            Packet::PsbEnd => return Err(ErrorKind::UnexpectedPacket("PSBEND")),
-            // Only `advance` takes it, because what is wrong in a PSB+ has another offset.
-            Packet::Psb => return Err(ErrorKind::UnexpectedPacket("PSB")),
+            // Only `advance` takes these, because what is wrong behind them has another offset.
+            Packet::Psb | Packet::Ovf => return Err(ErrorKind::UnexpectedPacket(packet.name())),
         }
         Ok(None)
     }
 
     #[inline]
     fn tnt(&mut self, offset: u64, tnt: Tnt) -> Result<Event, ErrorKind> {
-        if !self.tracing || self.branch.is_some() {
+        if !self.tracing {
             return Err(ErrorKind::UnexpectedPacket("TNT"));
         }
         Ok(self.event(offset, None, EventKind::Tnt(tnt)))
@@ -250,7 +246,19 @@ impl<'a> EventDecoder<'a> {
 
     /// Appends an event to those that are ready.
     pub(super) fn publish(&mut self, offset: u64, ip: Option<u64>, kind: EventKind) -> Result<(), ErrorKind> {
-        let event = self.event(offset, ip, kind);
+        self.publish_event(self.event(offset, ip, kind))
+    }
+
+    /// Appends an event to those that are ready.
+    pub(super) fn publish_event(&mut self, event: Event) -> Result<(), ErrorKind> {
         if self.ready.push(event) { Ok(()) } else { Err(ErrorKind::TooManyWaiting("event")) }
+    }
+
+    /// The offset of the packet that comes next and is no padding, or where the trace ends.
+    #[inline]
+    pub(super) fn next_offset(&self) -> u64 {
+        let offset = self.packets.offset();
+        let rest = self.packets.bytes().get(offset as usize..).unwrap_or_default();
+        offset + rest.iter().take_while(|&&byte| byte == 0).count() as u64
     }
 }

@@ -1,117 +1,151 @@
 //! Errata about overflows: what follows an OVF is not always what the manual says.
 //!
 //! Source: the specification updates of the 6th generation Intel Core processors (SKD010, "Intel PT FUP May be Dropped
-//! After OVF") and of the Intel Atom processors of their time (APL12, "Intel PT OVF May Be Followed by an Unexpected
-//! FUP Packet").
+//! After OVF") and of the Intel Atom processors of their time (APL11, "Intel PT OVF Packet May Be Followed by TIP.PGD
+//! Packet"; APL12, "Intel PT OVF May Be Followed by an Unexpected FUP Packet").
 
-use super::{EventDecoder, is_aside, is_state};
+use super::{EventDecoder, EventKind, Stamp, is_aside, waiting::Partner};
 use crate::{
-    error::ErrorKind,
+    error::{Error, ErrorKind},
     last_ip::LastIp,
-    packet::{Packet, Packets},
+    packet::{Exstop, ModeTsx, Packet, Packets},
 };
 
-/// Where tracing goes on when the FUP behind an OVF is missing.
-enum Resume {
-    /// At this IP, and at this offset in the trace.
-    At { ip: u64, offset: u64, last_ip: LastIp },
-    /// Nowhere: a TIP.PGD at this offset ended it, and it is used up by that.
-    Off { behind: u64, last_ip: LastIp },
-}
-
 impl EventDecoder<'_> {
-    /// SKD010: an OVF whose FUP is missing. Whether something was found that takes its place; then the overflow is
-    /// reported and packets go on behind it.
-    pub(super) fn resume_by_skd010(&mut self, offset: u64) -> Result<bool, ErrorKind> {
-        let Some(resume) = self.find_resume(offset) else { return Ok(false) };
-        self.overflow = false;
-        match resume {
-            Resume::At { ip, offset, last_ip } => {
-                self.last_ip = last_ip;
-                self.packets.set_offset(offset);
-                self.held = offset;
-                self.tracing = true;
-                self.publish_overflow(offset, Some(ip))?;
-            }
-            Resume::Off { behind, last_ip } => {
-                self.last_ip = last_ip;
-                self.packets.set_offset(behind);
-                self.held = behind;
-                self.tracing = false;
-                self.publish_overflow(behind, None)?;
-            }
-        }
-        Ok(true)
-    }
-
-    /// Looks ahead from the packet at `offset` for a place where tracing goes on.
-    fn find_resume(&self, offset: u64) -> Option<Resume> {
+    /// SKD010: the FUP behind the OVF at `offset` may be missing. Whether something was found that says where tracing
+    /// goes on, or that it does not; then the overflow is reported and packets go on there.
+    pub(super) fn resume_by_skd010(&mut self, offset: u64, when: Stamp) -> Result<bool, Error> {
         let mut packets = self.packets.clone();
-        packets.set_offset(offset);
+        let mut clock = self.clock;
         let mut last_ip = self.last_ip;
-        let mut tsx_seen = false;
+        let mut tsx: Option<ModeTsx> = None;
         loop {
-            let (at, packet) = packets.next()?.ok()?;
+            let Some(packet) = packets.next() else { return Ok(false) };
+            let (at, packet) = packet?;
+            let here = |kind| Error { offset: at, kind };
             match packet {
                 Packet::Tip(ip) | Packet::Fup(ip) => {
-                    let ip = last_ip.update(ip)?;
-                    return Some(Resume::At { ip, offset: packets.offset(), last_ip });
+                    let ip = last_ip.update(ip);
+                    let is_fup = matches!(packet, Packet::Fup(_));
+                    // A FUP is taken again, behind the overflow, and a MODE.TSX before it with it.
+                    self.packets.set_offset(if is_fup { at } else { packets.offset() });
+                    (self.clock, self.last_ip, self.tracing) = (clock, last_ip, true);
+                    if let (Some(ModeTsx { in_tx, abort }), true) = (tsx, is_fup) {
+                        let kind = EventKind::Tsx { speculative: in_tx, aborted: abort };
+                        self.waiting.push(Partner::OwnFup, Some(kind), "MODE.TSX").map_err(here)?;
+                    }
+                    self.held = self.next_offset();
+                    return self.publish_overflow(offset, ip, when).map(|()| true).map_err(here);
                 }
                 Packet::TipPgd(ip) => {
                     last_ip.update(ip);
-                    return Some(Resume::Off { behind: packets.offset(), last_ip });
+                    (self.clock, self.last_ip) = (clock, last_ip);
+                    self.packets.set_offset(packets.offset());
+                    self.held = self.next_offset();
+                    return self.publish_overflow(offset, None, when).map(|()| true).map_err(here);
                 }
                 Packet::Psb => {
-                    let ip = psb_ip(&mut packets)?;
-                    return Some(Resume::At { ip, offset: at, last_ip });
+                    let Some(ip) = psb_ip(&mut packets)? else { return Ok(false) };
+                    (self.clock, self.tracing) = (clock, true);
+                    self.packets.set_offset(at);
+                    self.held = at;
+                    return self.publish_overflow(offset, Some(ip), when).map(|()| true).map_err(here);
                 }
-                Packet::ModeTsx(_) if !tsx_seen => tsx_seen = true,
-                Packet::TipPge(_)
-                | Packet::Ovf
-                | Packet::TraceStop
-                | Packet::TntShort(_)
-                | Packet::TntLong(_)
-                | Packet::ModeTsx(_)
-                | Packet::PsbEnd => return None,
-                _ => {}
+                Packet::PsbEnd => return Err(here(ErrorKind::UnexpectedPacket("PSBEND"))),
+                Packet::ModeTsx(mode) if tsx.is_none() => tsx = Some(mode),
+                Packet::ModeExec(_)
+                | Packet::Pip(_)
+                | Packet::Vmcs(_)
+                | Packet::Pwre(_)
+                | Packet::Pwrx(_)
+                | Packet::Evd(_)
+                | Packet::Trig(_)
+                | Packet::Exstop(Exstop { ip: false }) => {}
+                Packet::Ptw(ptw) if !ptw.ip => {}
+                Packet::Cfe(cfe) if !cfe.ip => {}
+                _ if is_aside(&packet) => clock.track(packet, self.packets.config()).map_err(here)?,
+                // It is as the manual says, or cannot be put right.
+                _ => return Ok(false),
             }
         }
     }
 
-    /// APL12: a FUP behind an OVF although tracing is off by then, as what follows it says.
-    pub(super) fn went_off_by_apl12(&self) -> bool {
+    /// APL11: a TIP.PGD behind the OVF at `offset`. Whether it is there; then the overflow is reported and packets go on
+    /// behind it, with tracing off.
+    pub(super) fn go_off_by_apl11(&mut self, offset: u64, when: Stamp) -> Result<bool, Error> {
         let mut packets = self.packets.clone();
-        loop {
-            let Some(Ok((_, packet))) = packets.next() else { return false };
+        let mut clock = self.clock;
+        while let Some(packet) = packets.next() {
+            let (at, packet) = packet?;
+            let here = |kind| Error { offset: at, kind };
             match packet {
-                Packet::TraceStop | Packet::TipPge(_) => return true,
-                Packet::Psb => return has_no_fup(&mut packets),
-                Packet::Exstop(_) | Packet::Mwait(_) | Packet::Pwre(_) | Packet::Pwrx(_) => {}
-                _ if is_aside(&packet) || is_state(&packet) => {}
-                _ => return false,
+                Packet::TipPgd(ip) => {
+                    self.last_ip.update(ip);
+                    self.clock = clock;
+                    self.packets.set_offset(packets.offset());
+                    self.held = self.next_offset();
+                    return self.publish_overflow(offset, None, when).map(|()| true).map_err(here);
+                }
+                _ if is_aside(&packet) => clock.track(packet, self.packets.config()).map_err(here)?,
+                _ => return Ok(false),
             }
         }
+        Ok(false)
+    }
+
+    /// APL12: the FUP behind an OVF, which ends at `end`, is there although tracing is off by then, as what follows says.
+    pub(super) fn went_off_by_apl12(&self, end: u64) -> Result<bool, Error> {
+        let mut packets = self.packets.clone();
+        packets.set_offset(end);
+        while let Some(packet) = packets.next() {
+            match packet?.1 {
+                Packet::TraceStop | Packet::TipPge(_) => return Ok(true),
+                Packet::Psb => return has_no_fup(&mut packets),
+                Packet::TntShort(_)
+                | Packet::TntLong(_)
+                | Packet::Tip(_)
+                | Packet::TipPgd(_)
+                | Packet::PsbEnd
+                | Packet::Ovf => return Ok(false),
+                _ => {}
+            }
+        }
+        Ok(false)
+    }
+
+    /// APL12: reports the overflow behind that FUP, with the time that passed until then.
+    pub(super) fn pass_fup_by_apl12(&mut self, offset: u64, end: u64) -> Result<(), Error> {
+        while self.packets.offset() < end {
+            let Some(packet) = self.packets.next() else { break };
+            let (at, packet) = packet?;
+            self.counters.packets += 1;
+            self.track_time(packet).map_err(|kind| Error { offset: at, kind })?;
+        }
+        self.held = self.next_offset();
+        self.publish_overflow(offset, None, self.clock.now()).map_err(|kind| Error { offset, kind })
     }
 }
 
 /// The IP of the FUP in a PSB+ whose PSB was read already.
-fn psb_ip(packets: &mut Packets<'_>) -> Option<u64> {
-    loop {
-        match packets.next()?.ok()?.1 {
-            Packet::Fup(ip) => return LastIp::new().update(ip),
-            Packet::PsbEnd | Packet::Ovf => return None,
+fn psb_ip(packets: &mut Packets<'_>) -> Result<Option<u64>, Error> {
+    for packet in packets.by_ref() {
+        match packet?.1 {
+            Packet::Fup(ip) => return Ok(LastIp::new().update(ip)),
+            Packet::PsbEnd | Packet::Ovf => return Ok(None),
             _ => {}
         }
     }
+    Ok(None)
 }
 
 /// Whether a whole PSB+ says that tracing is off.
-fn has_no_fup(packets: &mut Packets<'_>) -> bool {
-    loop {
-        match packets.next() {
-            Some(Ok((_, Packet::PsbEnd))) => return true,
-            Some(Ok((_, Packet::Fup(_) | Packet::Ovf))) | Some(Err(_)) | None => return false,
+fn has_no_fup(packets: &mut Packets<'_>) -> Result<bool, Error> {
+    for packet in packets.by_ref() {
+        match packet?.1 {
+            Packet::PsbEnd | Packet::Ovf => return Ok(true),
+            Packet::Fup(_) => return Ok(false),
             _ => {}
         }
     }
+    Ok(false)
 }

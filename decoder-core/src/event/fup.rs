@@ -1,92 +1,50 @@
 //! FUP, and the packets that need one to be complete.
 
-use super::{EventDecoder, EventKind, branch::Branch};
-use crate::{
-    error::ErrorKind,
-    packet::{Bep, Ip, ModeExec, ModeTsx, Ptw, Trig},
+use super::{
+    EventDecoder, EventKind,
+    waiting::{Partner, Waiter},
 };
-
-/// What waits for a FUP.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Waiter {
-    /// This event, at the FUP's IP.
-    Event(EventKind),
-    /// A transaction's abort: an event, and the begin of an asynchronous branch.
-    Abort,
-    /// MODE.Exec: content with a TIP or TIP.PGE as well.
-    Mode(ModeExec),
-    /// A packet whose meaning is not known, or of no interest here.
-    Ignored,
-}
-
-/// The packets that wait for a FUP, oldest first.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Waiting {
-    waiters: [Waiter; Self::CAPACITY],
-    len: usize,
-    /// How many of them are not modes.
-    need_fup: usize,
-}
-
-impl Waiting {
-    /// Processors send the FUP right behind the packet that needs it.
-    const CAPACITY: usize = 6;
-
-    pub(super) const fn new() -> Self {
-        Self { waiters: [Waiter::Ignored; Self::CAPACITY], len: 0, need_fup: 0 }
-    }
-
-    pub(super) fn push(&mut self, waiter: Waiter, packet: &'static str) -> Result<(), ErrorKind> {
-        *self.waiters.get_mut(self.len).ok_or(ErrorKind::TooManyWaiting(packet))? = waiter;
-        self.len += 1;
-        self.need_fup += usize::from(!matches!(waiter, Waiter::Mode(_)));
-        Ok(())
-    }
-
-    pub(super) fn as_slice(&self) -> &[Waiter] {
-        self.waiters.get(..self.len).unwrap_or_default()
-    }
-
-    #[inline]
-    pub(super) const fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
-    /// Nothing waits that a TIP would leave waiting.
-    #[inline]
-    pub(super) const fn takes_tip(&self) -> bool {
-        self.need_fup == 0
-    }
-}
+use crate::{
+    config::Dialect,
+    error::ErrorKind,
+    last_ip::NoIp,
+    packet::{Bep, Ip, ModeTsx, Ptw, Trig},
+};
 
 impl EventDecoder<'_> {
     pub(super) fn fup(&mut self, offset: u64, ip: Ip) -> Result<(), ErrorKind> {
-        let ip = self.last_ip.update(ip).ok_or(ErrorKind::IpSuppressed("FUP"))?;
-        if !self.waiting.is_empty() {
-            return self.publish_waiting(offset, Some(ip));
+        let ip = self.last_ip.update(ip);
+        if ip.is_none() && self.config().dialect == Dialect::Manual {
+            return Err(ErrorKind::IpSuppressed("FUP"));
         }
-        if !self.tracing || self.branch.is_some() {
-            return Err(ErrorKind::UnexpectedPacket("FUP"));
+        let claimed = self.waiting.any(|waiter| waiter.partner.claims_fup());
+        while let Some(waiter) = self.waiting.take(|waiter| waiter.partner.is_fup()) {
+            // The one that brings packet generation back.
+            self.tracing |= waiter.kind == Some(EventKind::Overflow);
+            // These have no place in the code.
+            let placed = !matches!(waiter.kind, Some(EventKind::Rsm | EventKind::Sipi { .. }));
+            self.publish_waiter(offset, ip.filter(|_| placed), waiter)?;
         }
-        self.branch = Some(Branch::new(ip));
-        self.publish_shared(offset, ip)
+        if claimed {
+            return Ok(());
+        }
+        let from = ip.ok_or(match self.last_ip.get() {
+            Err(NoIp::Never) => ErrorKind::NoIp("FUP"),
+            _ => ErrorKind::IpSuppressed("FUP"),
+        })?;
+        self.waiting.push(Partner::Tip, Some(EventKind::AsyncBranch { from }), "FUP")
     }
 
-    /// Publishes what waits for a FUP.
-    pub(super) fn publish_waiting(&mut self, offset: u64, ip: Option<u64>) -> Result<(), ErrorKind> {
-        let waiting = core::mem::replace(&mut self.waiting, Waiting::new());
-        for &waiter in waiting.as_slice() {
-            match waiter {
-                Waiter::Event(kind) => self.publish(offset, ip, kind)?,
-                Waiter::Abort => {
-                    self.publish(offset, ip, EventKind::Tsx { speculative: false, aborted: true })?;
-                    self.branch = ip.map(Branch::new);
-                }
-                Waiter::Mode(mode) => self.publish_mode(offset, ip, mode)?,
-                Waiter::Ignored => {}
-            }
-        }
-        Ok(())
+    /// Publishes what waited.
+    pub(super) fn publish_waiter(
+        &mut self,
+        offset: u64,
+        ip: Option<u64>,
+        waiter: Waiter,
+    ) -> Result<(), ErrorKind> {
+        let Some(kind) = waiter.kind else { return Ok(()) };
+        let event = self.event(offset, ip, kind);
+        self.publish_event(waiter.when.map_or(event, |when| super::Event { when, ..event }))
     }
 
     /// Reports `kind` at the FUP that follows, or now and without an IP when none follows.
@@ -98,7 +56,7 @@ impl EventDecoder<'_> {
         packet: &'static str,
     ) -> Result<(), ErrorKind> {
         if follows {
-            self.waiting.push(Waiter::Event(kind), packet)
+            self.waiting.push(Partner::OwnFup, Some(kind), packet)
         } else {
             self.publish(offset, None, kind)
         }
@@ -109,7 +67,9 @@ impl EventDecoder<'_> {
         if !self.tracing {
             return self.publish(offset, None, kind);
         }
-        self.waiting.push(if mode.abort { Waiter::Abort } else { Waiter::Event(kind) }, "MODE.TSX")
+        // The FUP of an abort is that of an asynchronous branch, too.
+        let partner = if mode.abort { Partner::AnyFup } else { Partner::OwnFup };
+        self.waiting.push(partner, Some(kind), "MODE.TSX")
     }
 
     pub(super) fn ptw(&mut self, offset: u64, ptw: Ptw) -> Result<(), ErrorKind> {
@@ -117,16 +77,17 @@ impl EventDecoder<'_> {
     }
 
     pub(super) fn bep(&mut self, bep: Bep) -> Result<(), ErrorKind> {
-        if bep.ip { self.waiting.push(Waiter::Ignored, "BEP") } else { Ok(()) }
+        if bep.ip { self.waiting.push(Partner::OwnFup, None, "BEP") } else { Ok(()) }
     }
 
     pub(super) fn trig(&mut self, offset: u64, trig: Trig) -> Result<(), ErrorKind> {
+        let malformed = |icnt: u16| Err(ErrorKind::MalformedPacket { packet: "TRIG", value: icnt.into() });
         let icnt = match (trig.ip, trig.icnt) {
             // The FUP says where it was, so there is nothing to count.
             (true, Some(0)) => None,
-            (true, icnt) => {
-                return Err(ErrorKind::MalformedPacket { packet: "TRIG", value: icnt.map_or(0, u64::from) });
-            }
+            (true, icnt) => return malformed(icnt.unwrap_or(0)),
+            // There is nothing to count from.
+            (false, Some(icnt)) if icnt > 0 && !self.tracing => return malformed(icnt),
             (false, icnt) => icnt,
         };
         self.at_fup(offset, trig.ip, EventKind::Trigger { trbv: trig.trbv, icnt, mult: trig.mult }, "TRIG")

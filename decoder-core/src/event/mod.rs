@@ -34,6 +34,7 @@ mod errata;
 mod fup;
 mod kinds;
 mod mode;
+mod order;
 mod overflow;
 mod power;
 mod psb;
@@ -42,6 +43,7 @@ mod sync;
 #[cfg(test)]
 mod tests;
 mod text;
+mod waiting;
 
 pub use counters::Counters;
 pub use decoder::EventDecoder;

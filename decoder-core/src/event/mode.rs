@@ -3,27 +3,8 @@
 //! It waits for the TIP, TIP.PGE or FUP that says where the mode changed. A packet that repeats what is known makes
 //! no event.
 
-use super::{
-    EventDecoder, EventKind,
-    fup::{Waiter, Waiting},
-};
+use super::{EventDecoder, EventKind, waiting::Partner};
 use crate::{error::ErrorKind, mode::ExecMode, packet::ModeExec};
-
-/// What MODE.Exec packets said last; forgotten at an overflow.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Mode {
-    known: Option<ModeExec>,
-}
-
-impl Mode {
-    pub(super) const fn new() -> Self {
-        Self { known: None }
-    }
-
-    pub(super) fn know(&mut self, mode: ModeExec) {
-        self.known = Some(mode);
-    }
-}
 
 /// The mode that CS.L and CS.D make.
 pub(super) const fn exec_mode(mode: ModeExec) -> Option<ExecMode> {
@@ -37,38 +18,27 @@ pub(super) const fn exec_mode(mode: ModeExec) -> Option<ExecMode> {
 
 impl EventDecoder<'_> {
     pub(super) fn mode_exec(&mut self, mode: ModeExec) -> Result<(), ErrorKind> {
-        self.waiting.push(Waiter::Mode(mode), "MODE.Exec")
+        let known = self.mode.replace(mode);
+        let changed = known.map(exec_mode) != Some(exec_mode(mode));
+        let iflag = self.config().flags.iflags && known.map(|known| known.iflag) != Some(mode.iflag);
+        if changed {
+            let kind = EventKind::ExecMode(exec_mode(mode));
+            self.waiting.push(Partner::FupOrTip, Some(kind), "MODE.Exec")?;
+        }
+        if iflag {
+            let kind = EventKind::Iflags { enabled: mode.iflag };
+            self.waiting.push(Partner::FupOrTip, Some(kind), "MODE.Exec")?;
+        }
+        // It has a partner all the same.
+        if !changed && !iflag { self.waiting.push(Partner::FupOrTip, None, "MODE.Exec") } else { Ok(()) }
     }
 
-    /// Publishes the modes that wait, at a TIP, TIP.PGE or TIP.PGD.
-    #[inline]
-    pub(super) fn publish_modes(&mut self, offset: u64, ip: Option<u64>) -> Result<(), ErrorKind> {
-        if self.waiting.is_empty() {
-            return Ok(());
-        }
-        let waiting = core::mem::replace(&mut self.waiting, Waiting::new());
-        for waiter in waiting.as_slice() {
-            if let Waiter::Mode(mode) = waiter {
-                self.publish_mode(offset, ip, *mode)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Publishes what `mode` changes.
-    pub(super) fn publish_mode(
-        &mut self,
-        offset: u64,
-        ip: Option<u64>,
-        mode: ModeExec,
-    ) -> Result<(), ErrorKind> {
-        let known = self.mode.known.replace(mode);
-        if known.map(|known| (known.cs_l, known.cs_d)) != Some((mode.cs_l, mode.cs_d)) {
-            self.publish(offset, ip, EventKind::ExecMode(exec_mode(mode)))?;
-        }
-        if self.config().flags.iflags && known.map(|known| known.iflag) != Some(mode.iflag) {
-            self.publish(offset, ip, EventKind::Iflags { enabled: mode.iflag })?;
-        }
-        Ok(())
+    /// Compares a MODE.Exec in a PSB+ with what is known. RFLAGS.IF counts only where its changes are reported: without
+    /// event trace they are not in the trace.
+    pub(super) fn check_mode(&mut self, mode: ModeExec) -> Result<(), ErrorKind> {
+        let known = *self.mode.get_or_insert(mode);
+        let same = (known.cs_l, known.cs_d) == (mode.cs_l, mode.cs_d)
+            && (known.iflag == mode.iflag || !self.config().flags.iflags);
+        if same { Ok(()) } else { Err(ErrorKind::ModeMismatch { mode: exec_mode(mode) }) }
     }
 }

@@ -5,68 +5,95 @@
 //!
 //! Source: SDM vol. 3, Intel Processor Trace, "Packet Definitions", "Overflow (OVF) Packet".
 
-use super::{Event, EventDecoder, EventKind, is_aside, mode::Mode};
-use crate::{error::ErrorKind, packet::Packet};
+use super::{
+    EventDecoder, EventKind, Stamp, is_aside,
+    waiting::{Partner, Waiter},
+};
+use crate::{
+    config::Dialect,
+    error::{Error, ErrorKind},
+    packet::Packet,
+};
+
+/// What is behind an OVF.
+enum Behind {
+    /// A FUP; the packet behind it is at this offset.
+    Fup(u64),
+    /// A packet that there is with tracing off.
+    Other,
+    /// The end of the trace.
+    End,
+}
 
 impl EventDecoder<'_> {
-    pub(super) fn ovf(&mut self, offset: u64) -> Result<(), ErrorKind> {
+    pub(super) fn ovf(&mut self, offset: u64) -> Result<(), Error> {
         self.counters.overflows += 1;
         self.held = offset;
+        let libipt = self.config().dialect == Dialect::Libipt;
+        let here = |kind| Error { offset, kind };
         if !self.tracing {
-            // Nobody knows where in the code these were, and nothing that would say so was lost.
-            self.publish_pwres(offset)?;
-            self.publish_mwait()?;
-            self.publish_waiting(offset, None)?;
+            self.publish_unplaced(offset).map_err(here)?;
         }
-        self.drop_waiting();
-        self.mode = Mode::new();
-        self.overflow = true;
-        self.overflow_time = self.clock.now();
-        Ok(())
-    }
-
-    /// Takes the packet behind an OVF; `true` when nothing is left of it.
-    pub(super) fn resolve_overflow(&mut self, offset: u64, packet: Packet) -> Result<bool, ErrorKind> {
-        match packet {
-            _ if is_aside(&packet) => Ok(false),
-            Packet::Fup(_) if self.config().errata.apl12 && self.went_off_by_apl12() => {
-                self.held = self.packets.offset();
-                self.end_overflow(offset).map(|()| true)
-            }
-            Packet::Fup(ip) => {
-                let ip = self.last_ip.update(ip).ok_or(ErrorKind::IpSuppressed("FUP"))?;
-                self.overflow = false;
-                self.tracing = true;
-                self.publish_overflow(offset, Some(ip))?;
-                Ok(true)
-            }
-            Packet::TipPgd(ip) if self.config().errata.apl11 || self.config().errata.skd010 => {
-                self.held = self.packets.offset();
-                self.last_ip.update(ip);
-                self.end_overflow(offset).map(|()| true)
-            }
-            _ if self.config().errata.skd010 && self.resume_by_skd010(offset)? => Ok(true),
-            Packet::TntShort(_) | Packet::TntLong(_) => Err(ErrorKind::UnexpectedPacket("TNT")),
-            Packet::Tip(_) => Err(ErrorKind::UnexpectedPacket("TIP")),
-            Packet::TipPgd(_) => Err(ErrorKind::UnexpectedPacket("TIP.PGD")),
-            Packet::PsbEnd => Err(ErrorKind::UnexpectedPacket("PSBEND")),
-            _ => self.end_overflow(offset).map(|()| false),
+        self.waiting.clear();
+        self.mode = None;
+        self.tracing = false;
+        // The manual has IPs behind an OVF compressed against one before it.
+        if libipt {
+            self.last_ip.reset();
         }
-    }
-
-    /// An OVF without a FUP: tracing is off.
-    pub(super) fn end_overflow(&mut self, offset: u64) -> Result<(), ErrorKind> {
-        if !self.overflow {
+        // libipt is at the OVF when it looks at what is behind.
+        let blame = |error: Error| if libipt { Error { offset, ..error } } else { error };
+        let when = self.clock.now();
+        let behind = self.behind_overflow();
+        if let Ok(Behind::Fup(end)) = behind {
+            if self.config().errata.apl12 && self.went_off_by_apl12(end).map_err(blame)? {
+                return self.pass_fup_by_apl12(offset, end).map_err(blame);
+            }
+            let waiter =
+                Waiter { partner: Partner::OwnFup, kind: Some(EventKind::Overflow), when: Some(when) };
+            return self.waiting.push_with(waiter, "OVF").map_err(here);
+        }
+        if self.config().errata.skd010 && self.resume_by_skd010(offset, when).map_err(blame)? {
             return Ok(());
         }
-        self.overflow = false;
-        self.tracing = false;
-        self.publish_overflow(offset, None)
+        let unexpected = matches!(behind, Err(Error { kind: ErrorKind::UnexpectedPacket(_), .. }));
+        if self.config().errata.apl11 && unexpected && self.go_off_by_apl11(offset, when).map_err(blame)? {
+            return Ok(());
+        }
+        behind.map_err(blame)?;
+        self.held = self.next_offset();
+        self.publish_overflow(offset, None, when).map_err(here)
+    }
+
+    /// Looks for a FUP behind the OVF, with nothing before it but what says nothing about the flow.
+    fn behind_overflow(&self) -> Result<Behind, Error> {
+        let mut packets = self.packets.clone();
+        while let Some(packet) = packets.next() {
+            let (offset, packet) = packet?;
+            match packet {
+                Packet::Fup(_) => return Ok(Behind::Fup(packets.offset())),
+                Packet::TntShort(_)
+                | Packet::TntLong(_)
+                | Packet::Tip(_)
+                | Packet::TipPgd(_)
+                | Packet::PsbEnd => {
+                    return Err(Error { offset, kind: ErrorKind::UnexpectedPacket(packet.name()) });
+                }
+                _ if is_aside(&packet) => {}
+                _ => return Ok(Behind::Other),
+            }
+        }
+        Ok(Behind::End)
     }
 
     /// It happened when the OVF says, not when its consequence is known.
-    pub(super) fn publish_overflow(&mut self, offset: u64, ip: Option<u64>) -> Result<(), ErrorKind> {
-        let event = Event { when: self.overflow_time, ..self.event(offset, ip, EventKind::Overflow) };
-        if self.ready.push(event) { Ok(()) } else { Err(ErrorKind::TooManyWaiting("event")) }
+    pub(super) fn publish_overflow(
+        &mut self,
+        offset: u64,
+        ip: Option<u64>,
+        when: Stamp,
+    ) -> Result<(), ErrorKind> {
+        let event = self.event(offset, ip, EventKind::Overflow);
+        self.publish_event(super::Event { when, ..event })
     }
 }

@@ -5,7 +5,7 @@
 //!
 //! Source: SDM vol. 3, Intel Processor Trace, "Packet Definitions", "Packet Stream Boundary (PSB) Packet".
 
-use super::{Event, EventDecoder, EventKind, is_aside, is_state, mode::exec_mode};
+use super::{Event, EventDecoder, EventKind, is_aside, is_state, mode::exec_mode, waiting::Partner};
 use crate::{
     config::Dialect,
     error::{Error, ErrorKind},
@@ -30,16 +30,10 @@ impl EventDecoder<'_> {
     pub(super) fn psb(&mut self, psb: u64) -> Result<(), Error> {
         self.counters.psbs += 1;
         self.held = psb;
-        if self.overflow
-            && self.config().errata.skd010
-            && self.resume_by_skd010(psb).map_err(|kind| Error { offset: psb, kind })?
-        {
-            // It is taken again, behind the overflow.
-            self.counters.psbs -= 1;
-            return Ok(());
-        }
-        self.end_overflow(psb).map_err(|kind| Error { offset: psb, kind })?;
-        if !self.waiting.is_empty() || self.branch.is_some() || !self.control.is_empty() {
+        let power = |partner| matches!(partner, Partner::Exstop | Partner::Pwrx);
+        // A PSB may well come while the processor sleeps; libipt knows no such.
+        let manual = self.config().dialect == Dialect::Manual;
+        if self.waiting.any(|waiter| !(manual && power(waiter.partner))) {
             return Err(Error { offset: psb, kind: ErrorKind::UnexpectedPacket("PSB") });
         }
         self.status_psb = psb;
@@ -50,16 +44,10 @@ impl EventDecoder<'_> {
         loop {
             let Some(packet) = self.packets.next() else { return Ok(()) };
             let (offset, packet) = packet?;
+            let here = |kind| Error { offset, kind };
             match packet {
                 Packet::PsbEnd => {
                     self.counters.packets += 1;
-                    // libipt finds this one a packet early.
-                    if ip.is_none()
-                        && self.config().dialect == Dialect::Libipt
-                        && matches!(self.packets.clone().next(), Some(Ok((_, Packet::Fup(_)))))
-                    {
-                        return Err(Error { offset, kind: ErrorKind::UnexpectedPacket("FUP") });
-                    }
                     self.begin_replay(psb, start, offset, ip, true);
                     return Ok(());
                 }
@@ -69,11 +57,16 @@ impl EventDecoder<'_> {
                     self.begin_replay(psb, start, offset, ip, false);
                     return Ok(());
                 }
-                Packet::Fup(fup) => ip = self.last_ip.update(fup),
+                Packet::Fup(fup) => {
+                    let stray = self.config().errata.bdm70
+                        && self.is_enabled_next().map_err(|error| Error { offset, ..error })?;
+                    ip = if stray { None } else { self.last_ip.update(fup) };
+                }
+                Packet::ModeExec(mode) => self.check_mode(mode).map_err(here)?,
                 _ if is_aside(&packet) || is_state(&packet) => {}
-                _ => return Err(Error { offset, kind: ErrorKind::UnexpectedPacket(packet.name()) }),
+                _ => return Err(here(ErrorKind::UnexpectedPacket(packet.name()))),
             }
-            self.track_time(packet).map_err(|kind| Error { offset, kind })?;
+            self.track_time(packet).map_err(here)?;
             self.counters.packets += 1;
         }
     }
@@ -81,7 +74,6 @@ impl EventDecoder<'_> {
     /// `whole`: it was not cut short by an OVF. Where it was, its FUP may be among what was lost, and a missing one says
     /// nothing.
     fn begin_replay(&mut self, psb: u64, start: u64, end: u64, ip: Option<u64>, whole: bool) {
-        let ip = ip.filter(|_| !(self.config().errata.bdm70 && self.is_enabled_next()));
         let kind = match ip {
             Some(_) => Some(EventKind::Enabled { resumed: false }),
             None => whole.then_some(EventKind::Disabled),
@@ -90,6 +82,7 @@ impl EventDecoder<'_> {
             self.tracing = ip.is_some();
         }
         self.clock.in_psb = false;
+        // libipt holds the end of the PSB+ while it gives out what it says.
         self.held = end;
         let first = kind.map(|kind| Event { status: true, ..self.event(psb, ip, kind) });
         let mut packets = self.packets.clone();
@@ -98,13 +91,16 @@ impl EventDecoder<'_> {
     }
 
     /// Whether a TIP.PGE follows. Then, by erratum BDM70, the FUP in the PSB+ is one that should not be there.
-    fn is_enabled_next(&self) -> bool {
-        let says_where = |packet: &Result<(u64, Packet), Error>| match packet {
-            Ok((_, packet)) => !is_aside(packet) && !is_state(packet),
-            Err(_) => true,
-        };
-        let next = self.packets.clone().find(says_where);
-        matches!(next, Some(Ok((_, Packet::TipPge(_)))))
+    fn is_enabled_next(&self) -> Result<bool, Error> {
+        for packet in self.packets.clone() {
+            match packet?.1 {
+                Packet::TipPge(_) => return Ok(true),
+                Packet::PsbEnd => {}
+                packet if is_aside(&packet) || is_state(&packet) => {}
+                _ => return Ok(false),
+            }
+        }
+        Ok(false)
     }
 
     /// The next event of the PSB+ that is read again.
@@ -131,13 +127,10 @@ impl EventDecoder<'_> {
             }
             if replay.maintenance {
                 let Packet::Mnt(mnt) = packet else { continue };
-                self.held = replay.end;
                 return Ok(Some(self.event(offset, None, EventKind::Mnt { payload: mnt.payload })));
             }
-            self.held = replay.end;
             let kind = match packet {
                 Packet::ModeExec(mode) => {
-                    self.mode.know(mode);
                     let iflags = EventKind::Iflags { enabled: mode.iflag };
                     let event = Event { status: true, ..self.event(offset, None, iflags) };
                     if self.config().flags.iflags && !self.ready.push(event) {

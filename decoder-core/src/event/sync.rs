@@ -1,6 +1,6 @@
 //! Where an event decoder begins: at a PSB, with nothing known.
 
-use super::{Event, EventDecoder, clock::Clock, control::Control, fup::Waiting, mode::Mode, power::Power};
+use super::{Event, EventDecoder, clock::Clock, decoder::State};
 use crate::{error::Error, packet::Packet};
 
 impl EventDecoder<'_> {
@@ -10,7 +10,7 @@ impl EventDecoder<'_> {
     pub fn sync_forward(&mut self) -> Option<u64> {
         self.forget();
         let psb = self.packets.sync_forward();
-        self.synced = psb.is_some();
+        self.begin(psb.is_some());
         psb
     }
 
@@ -18,7 +18,7 @@ impl EventDecoder<'_> {
     pub fn sync_backward(&mut self) -> Option<u64> {
         self.forget();
         let psb = self.packets.sync_backward();
-        self.synced = psb.is_some();
+        self.begin(psb.is_some());
         psb
     }
 
@@ -29,7 +29,7 @@ impl EventDecoder<'_> {
         let found = self.packets.sync_at(offset);
         if found {
             self.forget();
-            self.synced = true;
+            self.begin(true);
         }
         found
     }
@@ -57,12 +57,12 @@ impl EventDecoder<'_> {
 
     /// Whether it gives events: it found a PSB, and there was no error since.
     pub(crate) fn is_synced(&self) -> bool {
-        self.synced
+        !matches!(self.state, State::OutOfSync)
     }
 
     /// The offset of the packet that is held once all events given out are used: see [`Event::held`].
     pub(crate) fn held_next(&self) -> u64 {
-        if self.ended { self.packets.bytes().len() as u64 } else { self.packets.offset() }
+        self.next_offset()
     }
 
     /// The PSB whose status updates came last.
@@ -81,24 +81,18 @@ impl EventDecoder<'_> {
         }
     }
 
+    fn begin(&mut self, found: bool) {
+        self.state = if found { State::Synced } else { State::OutOfSync };
+    }
+
     fn forget(&mut self) {
-        self.synced = false;
-        self.ended = false;
+        self.state = State::OutOfSync;
         self.last_ip.reset();
         self.tracing = false;
         self.clock = Clock::default();
         self.ready.clear();
         self.replay = None;
-        self.mode = Mode::new();
-        self.drop_waiting();
-        self.overflow = false;
-    }
-
-    /// Forgets the packets that wait for others.
-    pub(super) fn drop_waiting(&mut self) {
-        self.waiting = Waiting::new();
-        self.branch = None;
-        self.power = Power::new();
-        self.control = Control::new();
+        self.mode = None;
+        self.waiting.clear();
     }
 }

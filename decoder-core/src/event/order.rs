@@ -1,0 +1,30 @@
+//! Which packet cannot come where it is.
+//!
+//! Source: SDM vol. 3, Intel Processor Trace, "Packet Definitions", the rows "Dependencies" and "Generation Scenario" of
+//! each packet.
+
+use super::{EventDecoder, branch::is_branch};
+use crate::packet::Packet;
+
+impl EventDecoder<'_> {
+    /// Whether no processor sends `packet` behind those before it; libipt makes of such a packet what it can.
+    #[inline]
+    pub(super) fn is_out_of_place(&self, packet: &Packet) -> bool {
+        let needs_fup = || self.waiting.any(|waiter| waiter.partner.needs_fup());
+        let is_within_branch = || self.waiting.any(is_branch);
+        match packet {
+            Packet::TntShort(_) | Packet::TntLong(_) => {
+                !self.tracing || !self.waiting.is_empty() && (needs_fup() || is_within_branch())
+            }
+            Packet::Tip(_) => !self.tracing || !self.waiting.is_empty() && needs_fup(),
+            Packet::TipPgd(_) => !self.tracing || needs_fup(),
+            Packet::TipPge(_) => self.tracing || needs_fup(),
+            Packet::Fup(_) => {
+                let claimed = self.waiting.any(|waiter| waiter.partner.claims_fup());
+                !claimed && (!self.tracing || is_within_branch())
+            }
+            Packet::PsbEnd => true,
+            _ => false,
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! What is not complete yet: events that wait for a packet behind them.
+//!
+//! They wait in the order of their packets, and those that one packet completes are published in that order.
+
+use super::{EventKind, Stamp};
+use crate::error::ErrorKind;
+
+/// What an event waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Partner {
+    /// A FUP of its own, with which no asynchronous branch begins.
+    OwnFup,
+    /// A FUP, which may be that of an asynchronous branch.
+    AnyFup,
+    /// A TIP, TIP.PGE or TIP.PGD, or a FUP of its own: what MODE.Exec is content with.
+    FupOrTip,
+    /// The TIP or TIP.PGD of an asynchronous branch.
+    Tip,
+    /// An EXSTOP.
+    Exstop,
+    /// A PWRX.
+    Pwrx,
+    /// A CFE.
+    Cfe,
+}
+
+impl Partner {
+    /// Whether a FUP completes it.
+    pub(super) const fn is_fup(self) -> bool {
+        matches!(self, Self::OwnFup | Self::AnyFup | Self::FupOrTip)
+    }
+
+    /// Whether a FUP that completes it is not that of a branch.
+    pub(super) const fn claims_fup(self) -> bool {
+        matches!(self, Self::OwnFup | Self::FupOrTip)
+    }
+
+    /// Whether nothing but a FUP completes it.
+    pub(super) const fn needs_fup(self) -> bool {
+        matches!(self, Self::OwnFup | Self::AnyFup)
+    }
+
+    /// Whether a TIP completes it.
+    pub(super) const fn is_tip(self) -> bool {
+        matches!(self, Self::Tip | Self::FupOrTip)
+    }
+}
+
+/// An event that is not complete.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Waiter {
+    pub(super) partner: Partner,
+    /// The event; `None` for a packet whose meaning is not known or of no interest here.
+    pub(super) kind: Option<EventKind>,
+    /// When it happened, if not when it is complete.
+    pub(super) when: Option<Stamp>,
+}
+
+/// Events that are not complete, oldest first.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Waiting {
+    waiters: [Waiter; Self::CAPACITY],
+    len: usize,
+}
+
+impl Waiting {
+    /// As many as libipt has room for; processors leave a handful open.
+    pub(super) const CAPACITY: usize = 14;
+
+    pub(super) const fn new() -> Self {
+        const NOBODY: Waiter = Waiter { partner: Partner::Cfe, kind: None, when: None };
+        Self { waiters: [NOBODY; Self::CAPACITY], len: 0 }
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.len = 0;
+    }
+
+    pub(super) fn push(
+        &mut self,
+        partner: Partner,
+        kind: Option<EventKind>,
+        packet: &'static str,
+    ) -> Result<(), ErrorKind> {
+        self.push_with(Waiter { partner, kind, when: None }, packet)
+    }
+
+    pub(super) fn push_with(&mut self, waiter: Waiter, packet: &'static str) -> Result<(), ErrorKind> {
+        *self.waiters.get_mut(self.len).ok_or(ErrorKind::TooManyWaiting(packet))? = waiter;
+        self.len += 1;
+        Ok(())
+    }
+
+    /// The oldest one that `is_it` says yes to, which waits no longer.
+    pub(super) fn take(&mut self, is_it: impl Fn(&Waiter) -> bool) -> Option<Waiter> {
+        let at = self.as_slice().iter().position(is_it)?;
+        let waiter = self.waiters.get(at).copied()?;
+        self.waiters.copy_within(at + 1..self.len, at);
+        self.len -= 1;
+        Some(waiter)
+    }
+
+    /// The oldest one that waits for this.
+    pub(super) fn take_for(&mut self, partner: Partner) -> Option<Waiter> {
+        self.take(|waiter| waiter.partner == partner)
+    }
+
+    /// The oldest one that `is_it` says yes to.
+    pub(super) fn find(&mut self, is_it: impl Fn(&Waiter) -> bool) -> Option<&mut Waiter> {
+        self.waiters.iter_mut().take(self.len).find(|waiter| is_it(waiter))
+    }
+
+    pub(super) fn any(&self, is_it: impl Fn(&Waiter) -> bool) -> bool {
+        self.as_slice().iter().any(is_it)
+    }
+
+    #[inline]
+    pub(super) const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    fn as_slice(&self) -> &[Waiter] {
+        self.waiters.get(..self.len).unwrap_or_default()
+    }
+}
