@@ -50,7 +50,9 @@ impl Walker<'_> {
 
     /// Reads on to the next event already when one outcome is left; an error in it is kept until it is its turn.
     pub(super) fn look_ahead(&mut self) {
-        if self.tnt.len() == 1 && self.event.is_none() && self.deferred.is_none() {
+        // A tick comes first.
+        let ticks = self.tnt_event.is_some_and(|event| self.has_tick(&event));
+        if self.tnt.len() == 1 && self.event.is_none() && self.deferred.is_none() && !ticks {
             match self.events.next() {
                 Ok(event) => self.event = event,
                 Err(error) => self.deferred = Some(error),

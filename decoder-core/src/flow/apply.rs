@@ -1,6 +1,9 @@
 //! What events do to the decoder's state.
 
-use super::walker::{Tracing, Walker};
+use super::{
+    place::binding,
+    walker::{Tracing, Walker},
+};
 use crate::{
     config::Dialect,
     error::ErrorKind,
@@ -18,6 +21,7 @@ impl Walker<'_> {
             return Ok(self.config().flags.statuses.then_some(event));
         }
         let mut event = event;
+        self.check(&event)?;
         self.when = event.when;
         self.locate(&event);
         self.walk.consumed();
@@ -26,7 +30,7 @@ impl Walker<'_> {
         }
         match event.kind {
             EventKind::Enabled { .. } => {
-                let ip = event.ip.ok_or(ErrorKind::IpSuppressed("TIP.PGE"))?;
+                let ip = event.ip.ok_or(ErrorKind::NoIp("TIP.PGE"))?;
                 event.kind = EventKind::Enabled { resumed: self.stopped_at == ip };
                 self.resume_at(ip);
             }
@@ -55,26 +59,46 @@ impl Walker<'_> {
         Ok(Some(event))
     }
 
+    /// Whether packet generation is as the event wants it.
+    fn check(&self, event: &Event) -> Result<(), ErrorKind> {
+        let unexpected = match (event.kind, self.tracing) {
+            (EventKind::Enabled { .. }, _) if event.ip.is_none() => return Err(ErrorKind::NoIp("TIP.PGE")),
+            (EventKind::Enabled { .. }, Tracing::On) => "TIP.PGE",
+            (EventKind::Disabled | EventKind::AsyncDisabled { .. }, Tracing::Off) => "TIP.PGD",
+            (EventKind::Stop, Tracing::On) => "TraceStop",
+            (EventKind::Trigger { icnt: Some(icnt), .. }, Tracing::On)
+                if u64::from(icnt) < self.walk.insns() =>
+            {
+                return Err(ErrorKind::MalformedPacket { packet: "TRIG", value: icnt.into() });
+            }
+            (EventKind::Trigger { icnt: None, .. }, Tracing::On)
+                if event.ip.is_some_and(|ip| ip != self.ip) && self.config().dialect == Dialect::Libipt =>
+            {
+                return Err(ErrorKind::MalformedPacket { packet: "TRIG", value: 0 });
+            }
+            _ => return Ok(()),
+        };
+        Err(ErrorKind::UnexpectedPacket(unexpected))
+    }
+
     /// Applies an event behind the instruction that caused it, which the walk has not left.
     pub(super) fn apply_behind(&mut self, event: Event, insn: Insn) -> Event {
         self.when = event.when;
         self.locate(&event);
         self.walk.consumed();
+        self.bound |= binding(event.kind);
         if event.kind == EventKind::Disabled {
             // Where tracing may go on: a call returns, and a change of CR3 is no branch. libipt knows only the first.
-            let returns = matches!(insn.class, Class::IndirectCall | Class::FarCall)
-                || insn.op == Op::MovToCr3 && self.config().dialect == Dialect::Manual;
-            self.stop(if returns { insn.next(self.ip) } else { 0 });
+            let goes_on = match (insn.class, insn.op, self.config().dialect) {
+                (Class::IndirectCall | Class::FarCall, ..) | (_, Op::MovToCr3, Dialect::Manual) => {
+                    insn.next(self.ip)
+                }
+                (_, Op::MovToCr3, Dialect::Libipt) => self.ip,
+                _ => 0,
+            };
+            self.stop(goes_on);
             self.executed = None;
         } else {
-            match (event.kind, &mut self.executed) {
-                // A MOV to CR3 that disables tracing has no PIP (cases 5c and 5d of the table "Packet Generation under
-                // Different Enable Conditions"): a TIP.PGD without IP that comes now is of a later instruction.
-                (EventKind::Paging(_), Some(Insn { op: op @ Op::MovToCr3, .. }))
-                // Another PTW is of another PTWRITE.
-                | (EventKind::Ptwrite(_), Some(Insn { op: op @ Op::Ptwrite, .. })) => *op = Op::Other,
-                _ => {}
-            }
             self.apply_context(event.kind);
         }
         event
@@ -97,7 +121,8 @@ impl Walker<'_> {
                 return mismatch;
             }
             (EventKind::ExecMode(mode), _) => {
-                if self.mode.is_some() && !self.mode_lost && self.mode != mode {
+                if self.tracing == Tracing::On && self.mode.is_some() && !self.mode_lost && self.mode != mode
+                {
                     return mismatch;
                 }
                 self.mode = mode;

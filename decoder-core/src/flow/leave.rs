@@ -2,6 +2,7 @@
 
 use super::walker::Walker;
 use crate::{
+    config::Dialect,
     error::{Error, ErrorKind},
     event::{Event, EventKind},
     insn::{Class, Insn},
@@ -53,8 +54,7 @@ impl Walker<'_> {
             && matches!(way, Way::Cond | Way::Return)
         {
             self.tnt_event = None;
-            // As libipt has it: without a TSC outcomes have no tick, though a TIP has.
-            if event.when.tsc.is_some() {
+            if self.has_tick(&event) {
                 self.tick(event, self.ip);
             }
             self.when = event.when;
@@ -113,7 +113,7 @@ impl Walker<'_> {
     fn take_tip(&mut self) -> Result<u64, Error> {
         if self.event.is_none() {
             self.give_back();
-            self.event = self.next_event()?;
+            self.look_behind_outcomes()?;
         }
         let Some(event @ Event { kind: EventKind::Tip, ip, .. }) = self.event else {
             return Err(self.mismatch());
@@ -128,6 +128,26 @@ impl Walker<'_> {
         }
         self.walk.anchor();
         Ok(ip)
+    }
+
+    /// Reads the event behind the outcomes that are left, which is a TIP if that is deferred. If it is not, libipt has
+    /// not looked.
+    #[cold]
+    fn look_behind_outcomes(&mut self) -> Result<(), Error> {
+        let back = (self.config().dialect == Dialect::Libipt).then(|| self.events.clone());
+        let next = self.next_event();
+        match (next, back) {
+            (Ok(event @ Some(Event { kind: EventKind::Tip, .. })), _) => self.event = event,
+            (_, Some(events)) if !self.tnt.is_empty() => self.events = events,
+            (next, _) => self.event = next?,
+        }
+        Ok(())
+    }
+
+    /// Whether the first outcome of a TNT makes a tick. As libipt has it: without a TSC outcomes have none, though a TIP
+    /// has.
+    pub(super) fn has_tick(&self, outcomes: &Event) -> bool {
+        outcomes.when.tsc.is_some() && outcomes.when.time != self.when.time
     }
 
     /// Makes a tick at `ip` when time has gone on since what was used last.

@@ -2,6 +2,7 @@
 
 use super::walker::{Tracing, Walker};
 use crate::{
+    config::Dialect,
     event::{Event, EventKind},
     insn::{Class, Insn, Op},
 };
@@ -18,41 +19,68 @@ impl Walker<'_> {
         }
         match event.kind {
             EventKind::AsyncBranch { from: at } | EventKind::AsyncDisabled { at } => at == self.ip,
-            EventKind::Disabled | EventKind::Iret | EventKind::Syscall => event.ip == Some(self.ip),
+            EventKind::Disabled | EventKind::Syscall => event.ip == Some(self.ip),
             EventKind::Tip
             | EventKind::Tnt(_)
             | EventKind::Paging(_)
             | EventKind::Vmcs(_)
             | EventKind::Ptwrite(_)
+            | EventKind::Iret
             | EventKind::Vmentry
             | EventKind::Uiret => false,
             EventKind::Overflow | EventKind::Enabled { .. } => true,
-            EventKind::Trigger { icnt: Some(icnt), .. } => u64::from(icnt) == self.walk.insns(),
+            // One that was passed already is an error; to libipt also one that lies ahead, where a FUP names it.
+            EventKind::Trigger { icnt: None, .. } if self.config().dialect == Dialect::Libipt => true,
+            EventKind::Trigger { icnt: Some(icnt), .. } => u64::from(icnt) <= self.walk.insns(),
             _ => event.ip.is_none_or(|ip| ip == self.ip),
         }
     }
+
+    /// Whether `event` was caused by `insn`, which was executed at `ip`.
+    #[inline]
+    pub(super) fn is_behind(&self, event: &Event, insn: &Insn) -> bool {
+        let named_or = |caused: bool| event.ip.map_or(caused, |named| named == self.ip);
+        let caused = match event.kind {
+            _ if event.status => false,
+            EventKind::Disabled => {
+                needs_trace(insn.class) || event.ip.is_none() && insn.op == Op::MovToCr3 && self.may_disable()
+            }
+            EventKind::Paging(_) => insn.can_write_cr3(),
+            EventKind::Vmcs(_) => insn.can_change_vmcs(),
+            EventKind::Ptwrite(_) => named_or(insn.op == Op::Ptwrite),
+            EventKind::Iret => named_or(insn.can_be_iret()),
+            EventKind::Vmentry => named_or(insn.op == Op::VmEntry),
+            EventKind::Uiret => named_or(insn.op == Op::Uiret),
+            EventKind::Syscall => event.ip.is_none() && matches!(insn.op, Op::Syscall | Op::Sysenter),
+            // They can only come to be next here behind another event of the same instruction.
+            EventKind::Cbr { .. } | EventKind::Mnt { .. } | EventKind::Pwre(_) | EventKind::Pwrx(_) => true,
+            _ => false,
+        };
+        caused && self.bound & binding(event.kind) == 0
+    }
+
+    /// Whether a MOV to CR3 that was executed may be what disabled packet generation.
+    ///
+    /// One that does has no PIP (cases 5c and 5d of the table "Packet Generation under Different Enable Conditions"):
+    /// a TIP.PGD without IP behind its PIP is of a later instruction. libipt takes it for that of the MOV.
+    fn may_disable(&self) -> bool {
+        self.config().dialect == Dialect::Libipt || self.bound & PAGING == 0
+    }
 }
 
-/// Whether `event` was caused by `insn`, which was executed at `ip`.
-#[inline]
-pub(super) fn is_behind(event: &Event, insn: &Insn, ip: u64) -> bool {
-    let named_or = |caused: bool| event.ip.map_or(caused, |named| named == ip);
-    match event.kind {
-        _ if event.status => false,
-        EventKind::Disabled => needs_trace(insn.class) || event.ip.is_none() && insn.op == Op::MovToCr3,
-        EventKind::Paging(_) => insn.can_write_cr3(),
-        EventKind::Vmcs(_) => insn.can_change_vmcs(),
-        // One for each: the second of two that follow each other is of the next time.
-        EventKind::Ptwrite(_) => {
-            (insn.op == Op::Ptwrite || insn.class != Class::Ptwrite) && named_or(insn.op == Op::Ptwrite)
-        }
-        EventKind::Vmentry => named_or(insn.op == Op::VmEntry),
-        EventKind::Uiret => named_or(insn.op == Op::Uiret),
-        EventKind::Iret => event.ip.is_none() && matches!(insn.op, Op::Iret | Op::Eret),
-        // They can only come to be next here behind another event of the same instruction.
-        EventKind::Cbr { .. } | EventKind::Mnt { .. } | EventKind::Pwre(_) | EventKind::Pwrx(_) => true,
-        EventKind::Syscall => event.ip.is_none() && matches!(insn.op, Op::Syscall | Op::Sysenter),
-        _ => false,
+const PAGING: u8 = 1 << 0;
+
+/// Which kind of event this is of those of which an instruction causes one at the most.
+pub(super) const fn binding(kind: EventKind) -> u8 {
+    match kind {
+        EventKind::Paging(_) => PAGING,
+        EventKind::Vmcs(_) => 1 << 1,
+        EventKind::Ptwrite(_) => 1 << 2,
+        EventKind::Iret => 1 << 3,
+        EventKind::Vmentry => 1 << 4,
+        EventKind::Uiret => 1 << 5,
+        EventKind::Syscall => 1 << 6,
+        _ => 0,
     }
 }
 

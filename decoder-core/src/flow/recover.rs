@@ -73,7 +73,7 @@ impl Walker<'_> {
         }
         let pending = match (event.kind, event.ip) {
             (EventKind::Enabled { .. }, _) => {
-                self.stop(0);
+                self.stop(self.ip);
                 true
             }
             (EventKind::Disabled, _) => {
@@ -133,12 +133,8 @@ impl Walker<'_> {
     /// Begins again with the PSB+ whose status update is at hand.
     fn start_over(&mut self) -> Result<Recovered, Error> {
         let psb = self.events.status_psb();
-        // The mode stays known: what contradicts it once does so again.
-        let mode = self.mode;
         self.forget();
-        self.mode = mode;
-        self.events.rewind(psb);
-        if self.events.sync_forward().is_none() {
+        if !self.events.sync_at(psb) {
             return Ok(Recovered::End);
         }
         while self.next_status()?.is_some() {}

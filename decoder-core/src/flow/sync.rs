@@ -1,7 +1,8 @@
 //! Where a walk begins: at a PSB, with the status updates behind it.
 
-use super::walker::Walker;
+use super::walker::{Tracing, Walker};
 use crate::{
+    config::Dialect,
     error::Error,
     event::{Event, EventKind},
 };
@@ -61,10 +62,23 @@ impl Walker<'_> {
     /// The next status update of the PSB+ that the walk has synchronised onto, applied; `None` behind the last, or where
     /// the trace ends in it.
     pub(super) fn next_status(&mut self) -> Result<Option<Event>, Error> {
-        let first = !core::mem::replace(&mut self.started, true);
-        let event = if first { self.events.next()? } else { self.events.next_status()? };
+        let event = match core::mem::replace(&mut self.started, true) {
+            false => self.events.next()?,
+            true => match (self.events.next_status()?, self.config().dialect) {
+                // Where it has no place to begin, libipt looks for one in the event behind.
+                (None, Dialect::Libipt) if self.tracing != Tracing::On => {
+                    let offset = self.status_end;
+                    self.events.next().map_err(|error| {
+                        self.events.rewind(offset);
+                        Error { offset, ..error }
+                    })?
+                }
+                (event, _) => event,
+            },
+        };
         match event {
             Some(event) if event.status => {
+                self.status_end = event.held;
                 self.event = Some(event);
                 self.apply(event).map_err(|kind| Error { offset: event.offset, kind })?;
                 self.event = None;

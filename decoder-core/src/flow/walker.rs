@@ -5,7 +5,7 @@
 
 use super::{Insn, fetch, place, tnt::Outcomes, walk::Walk};
 use crate::{
-    config::Config,
+    config::{Config, Dialect},
     error::{Error, ErrorKind},
     event::{Counters, Event, EventDecoder, EventKind, Stamp},
     image::{Image, Window},
@@ -37,6 +37,8 @@ pub(crate) struct Walker<'a> {
     pub(crate) ip: u64,
     /// The instruction that was executed last, as long as the walk has not left it.
     pub(crate) executed: Option<insn::Insn>,
+    /// The kinds of events that were bound to it, as [`place::binding`] has them.
+    pub(super) bound: u8,
     pub(crate) tracing: Tracing,
     pub(crate) mode: Option<ExecMode>,
     /// Packets were lost and a MODE.Exec may have been among them: the next PSB+ says what mode it is.
@@ -59,6 +61,8 @@ pub(crate) struct Walker<'a> {
     pub(super) error: Option<Error>,
     /// The status updates of the PSB+ synchronised onto were given out.
     pub(super) started: bool,
+    /// What was held with the last of them: the end of the PSB+.
+    pub(super) status_end: u64,
     /// When what was used last of the trace happened.
     pub(crate) when: Stamp,
     /// Nothing more until a synchronisation or a recovery.
@@ -102,6 +106,7 @@ impl<'a> Walker<'a> {
             event: None,
             ip: 0,
             executed: None,
+            bound: 0,
             tracing: Tracing::Unknown,
             mode: None,
             mode_lost: false,
@@ -116,6 +121,7 @@ impl<'a> Walker<'a> {
             deferred: None,
             error: None,
             started: false,
+            status_end: 0,
             when: Stamp::default(),
             failed: false,
             recovered_at: None,
@@ -151,6 +157,7 @@ impl<'a> Walker<'a> {
         self.deferred = None;
         self.error = None;
         self.started = false;
+        self.status_end = 0;
         self.when = Stamp::default();
         self.failed = false;
         self.recovered_at = None;
@@ -192,7 +199,7 @@ impl<'a> Walker<'a> {
                 return Ok(Due::End);
             }
             if let Some(event) = self.event_if_next() {
-                if place::is_behind(event, &executed, self.ip) || self.leads_out_by_skl014(&executed, event) {
+                if self.is_behind(event, &executed) || self.leads_out_by_skl014(&executed, event) {
                     return Ok(if hold { Due::Held } else { self.take_behind(executed) });
                 }
                 // Where packets were lost behind a branch, nothing says where it led.
@@ -237,6 +244,11 @@ impl<'a> Walker<'a> {
         self.event.take().map_or(Due::Held, |event| Due::Event(self.apply_behind(event, insn)))
     }
 
+    /// The offset of an error that is in an event; libipt's is that of the packet that it holds.
+    fn blamed(&self, event: &Event) -> u64 {
+        if self.config().dialect == Dialect::Libipt { event.held } else { event.offset }
+    }
+
     /// Applies the next event, whose place is here, and gives it back if it is one to be given out.
     #[cold]
     fn take_here(&mut self) -> Result<Option<Event>, Error> {
@@ -244,7 +256,7 @@ impl<'a> Walker<'a> {
         if self.is_entry_by_skd022(&event) {
             return Ok(None);
         }
-        let applied = self.apply(event).map_err(|kind| Error { offset: event.offset, kind })?;
+        let applied = self.apply(event).map_err(|kind| Error { offset: self.blamed(&event), kind })?;
         self.event = None;
         Ok(applied)
     }
@@ -256,8 +268,9 @@ impl<'a> Walker<'a> {
         accept: impl FnOnce(&Self, &insn::Insn, ExecMode) -> bool,
     ) -> Result<Option<Insn>, Error> {
         let ip = self.ip;
-        let (Tracing::On, Some(mode)) = (self.tracing, self.mode) else {
-            return Err(self.cannot_execute());
+        let mode = match (self.tracing, self.mode) {
+            (Tracing::On, Some(mode)) => mode,
+            _ => self.guess_mode()?,
         };
         let insn = match insn::decode(self.window.from(ip), mode, ip) {
             Ok(insn) => insn,
@@ -267,6 +280,7 @@ impl<'a> Walker<'a> {
             return Ok(None);
         }
         self.executed = Some(insn);
+        self.bound = 0;
         self.psb = None;
         self.walk.step(1);
         Ok(Some(Insn { ip, len: insn.len, class: insn.class, mode, speculative: self.speculative }))
@@ -283,13 +297,18 @@ impl<'a> Walker<'a> {
         }
     }
 
+    /// The mode to execute in when the trace has not said. To libipt code of an unknown mode is much like 16-bit code.
     #[cold]
-    fn cannot_execute(&mut self) -> Error {
+    fn guess_mode(&mut self) -> Result<ExecMode, Error> {
         let ip = self.ip;
-        match self.tracing {
-            Tracing::On => self.fail(ErrorKind::UnknownMode { ip }),
+        match (self.tracing, self.config().dialect) {
+            (Tracing::On, Dialect::Libipt) => Ok(ExecMode::Bits16),
+            (Tracing::On, _) if self.image.window(ip, self.cr3).is_none() => {
+                Err(self.fail(ErrorKind::NoMemory { ip }))
+            }
+            (Tracing::On, _) => Err(self.fail(ErrorKind::UnknownMode { ip })),
             // The event decoder lets nothing through that needs code while tracing is off.
-            _ => self.fail(ErrorKind::TraceMismatch { ip }),
+            _ => Err(self.fail(ErrorKind::TraceMismatch { ip })),
         }
     }
 

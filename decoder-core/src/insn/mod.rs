@@ -87,11 +87,19 @@ impl Insn {
         self.class.is_far() || matches!(self.op, Op::MovToCr3)
     }
 
-    /// Whether it can change the current VMCS, so that a VMCS packet may stand for it: VMPTRLD and VM entries.
+    /// Whether it can change the current VMCS, so that a VMCS packet may stand for it: VMPTRLD and far transfers (VM
+    /// entries and exits).
     #[must_use]
     #[inline]
     pub const fn can_change_vmcs(&self) -> bool {
-        matches!(self.op, Op::Vmptrld | Op::VmEntry)
+        self.class.is_far() || matches!(self.op, Op::Vmptrld)
+    }
+
+    /// Whether it can be what a CFE of type IRET stands for: IRET and the other returns from an event or to a user.
+    #[must_use]
+    #[inline]
+    pub const fn can_be_iret(&self) -> bool {
+        matches!(self.op, Op::Iret | Op::Eret | Op::Sysret | Op::Sysexit)
     }
 }
 

@@ -319,7 +319,7 @@ fn keeps_the_segment_base_in_16_bit_linear_addresses() {
 fn tells_what_an_instruction_can_cause() {
     let rows: &[(&[u8], bool, bool)] = &[
         (&[0x0f, 0x22, 0xd8], true, false),
-        (&[0x0f, 0x05], true, false),
+        (&[0x0f, 0x05], true, true),
         (&[0xc3], false, false),
         (&[0x0f, 0x01, 0xc2], true, true),
         (&[0x0f, 0xc7, 0x30], false, true),
