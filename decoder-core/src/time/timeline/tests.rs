@@ -292,9 +292,17 @@ fn stretches_between_tscs_are_judged_by_the_second() {
     // The TSC packet is before the MTC, by more than a crystal tick.
     stretch(&[mtc(3), tsc(0x107b)]).doubts(CLOCKS, &all(Some(Contradiction)));
     stretch(&[mtc(3), tsc(0x107c)]).doubts(CLOCKS, &all(None));
-    // 255 MTCs may be missing behind the last one; of 256 nobody knows where they were.
-    stretch(&[mtc(3), tsc(0x107c + 256 * 0x40 - 1)]).doubts(CLOCKS, &all(None));
-    stretch(&[mtc(3), tsc(0x107c + 256 * 0x40)]).doubts(CLOCKS, &all(Some(MtcLost)));
+    // 255 MTCs may be missing behind the last one; of 256 nobody knows where they were, unless a clock was off.
+    let silent = |between: Packet, ticks| stretch(&[mtc(3), between, tsc(0x107c + ticks)]);
+    let round = 256 * 0x40;
+    silent(Packet::Psb, round - 1).doubts(CLOCKS, &all(None));
+    silent(Packet::Psb, round).doubts(CLOCKS, &all(Some(MtcLost)));
+    silent(TIP, 9 * round).doubts(CLOCKS, &all(None));
+    silent(Packet::Ovf, round).doubts(CLOCKS, &all(Some(MtcLost)));
+    let off = [mtc(3), Packet::TipPgd(Ip::Suppressed), Packet::Psb, tsc(0x107c + 9 * round)];
+    stretch(&off).doubts(CLOCKS, &all(None));
+    let on = [mtc(3), off[1], Packet::TipPge(Ip::Suppressed), Packet::Psb, off[3]];
+    stretch(&on).doubts(CLOCKS, &all(Some(MtcLost)));
 
     // Where the TSC may stand still, a TSC packet outside a PSB+ may come from that, unless the TMAs show otherwise.
     stretch(&[tsc(0x1100)]).doubts(varies, &all(Some(TscStopped)));
