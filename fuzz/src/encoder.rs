@@ -21,9 +21,7 @@ pub fn check(data: &[u8]) {
 }
 
 fn write(u: &mut Unstructured<'_>) -> Result<()> {
-    let mut config = asked::config(u)?;
-    // Two CYCs can be an OVF then.
-    config.errata.skd007 = false;
+    let config = asked::config(u)?;
     let mut memory = vec![FREE; u.arbitrary::<u16>()?.min(4096).into()];
     let mut encoder = Encoder::with_config(&mut memory, config);
     let mut written = vec![];

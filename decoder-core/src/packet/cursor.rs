@@ -216,3 +216,6 @@ impl Iterator for Packets<'_> {
         self.next_slowly()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -22,7 +22,7 @@
 //! # Ok::<(), EmitError>(())
 //! ```
 
-use super::{Bip, BipValue, BlockItemSize, Context, EmitError, Ip, Packet};
+use super::{Bip, BipValue, BlockItemSize, Context, Cyc, EmitError, Ip, Packet, timing};
 use crate::{
     config::{Config, Dialect},
     last_ip::LastIp,
@@ -38,6 +38,8 @@ pub struct Encoder<'a> {
     offset: usize,
     context: Context,
     last_ip: LastIp,
+    /// The last packet, if it is a CYC.
+    last_cyc: Option<Cyc>,
     config: Config<'a>,
 }
 
@@ -51,7 +53,7 @@ impl<'a> Encoder<'a> {
     /// An encoder at the first byte of `memory`.
     #[must_use]
     pub fn with_config(memory: &'a mut [u8], config: Config<'a>) -> Self {
-        Self { memory, offset: 0, context: Context::OUTSIDE, last_ip: LastIp::new(), config }
+        Self { memory, offset: 0, context: Context::OUTSIDE, last_ip: LastIp::new(), last_cyc: None, config }
     }
 
     /// For whom the packets are written.
@@ -83,7 +85,8 @@ impl<'a> Encoder<'a> {
     pub fn sync_at(&mut self, offset: u64) -> bool {
         match usize::try_from(offset) {
             Ok(offset) if offset <= self.memory.len() => {
-                (self.offset, self.context, self.last_ip) = (offset, Context::OUTSIDE, LastIp::new());
+                (self.offset, self.context) = (offset, Context::OUTSIDE);
+                (self.last_ip, self.last_cyc) = (LastIp::new(), None);
                 true
             }
             _ => false,
@@ -95,8 +98,9 @@ impl<'a> Encoder<'a> {
     /// # Errors
     /// When it does not fit or cannot be written; nothing is written then. [`EmitError::Unreadable`]: the reader of
     /// [`config`](Self::config) knows no such packet (those with block items where libipt reads, a damaged TMA without
-    /// erratum SKZ84), or would take it for another one (block items of another size than the block's or outside a
-    /// block, and short TNTs inside one).
+    /// erratum SKZ84 or with bytes of another packet), or would take it for another one (block items of another size than
+    /// the block's or outside a block, and short TNTs inside one; with erratum SKD007 a CYC of 30 cycles right behind one
+    /// of 32 to 63, which together look like its OVF: a PAD between them helps).
     pub fn emit(&mut self, packet: &Packet) -> Result<usize, EmitError> {
         if let Some(name) = self.unreadable(packet) {
             return Err(EmitError::Unreadable(name));
@@ -104,7 +108,9 @@ impl<'a> Encoder<'a> {
         let size = packet.emit_as(self.config.dialect, &mut self.memory[self.offset..])?;
         self.offset += size;
         self.context = self.context.after(packet);
+        self.last_cyc = None;
         match *packet {
+            Packet::Cyc(cyc) => self.last_cyc = Some(cyc),
             Packet::Psb => self.last_ip.reset(),
             Packet::Tip(ip) | Packet::TipPge(ip) | Packet::TipPgd(ip) | Packet::Fup(ip) => {
                 self.last_ip.update(ip);
@@ -129,7 +135,10 @@ impl<'a> Encoder<'a> {
         let readable = match packet {
             Packet::Bbp(_) | Packet::Bep(_) => manual,
             Packet::Bip(bip) => self.context.block == Some(size_of(bip)),
-            Packet::DamagedTma(_) => self.config.errata.skz84,
+            Packet::DamagedTma(bytes) => self.config.errata.skz84 && timing::is_damaged_tma(bytes),
+            Packet::Cyc(cyc) if self.config.errata.skd007 => {
+                self.last_cyc.is_none_or(|last| !timing::are_ovf_by_skd007(last, *cyc))
+            }
             Packet::TntShort(_) => self.context.block.is_none(),
             _ => true,
         };
@@ -151,7 +160,7 @@ mod tests {
     use super::*;
     use crate::{
         errata::Errata,
-        packet::{Bbp, Bep, Cyc, Packets, Pwre, Tnt, Unknown},
+        packet::{Bbp, Bep, Packets, Pwre, Tnt, Unknown},
     };
     use std::{vec, vec::Vec};
 
@@ -167,22 +176,29 @@ mod tests {
         Config { dialect, errata: Errata { skz84, ..Errata::NONE }, ..Config::new() }
     }
 
+    const fn cyc(cycles: u64) -> Packet {
+        Packet::Cyc(Cyc { cycles })
+    }
+
     #[test]
     fn refuses_what_its_reader_would_take_for_something_else() {
         let (manual, libipt) = (Dialect::Manual, Dialect::Libipt);
         let unknown = Packet::Unknown(Unknown { size: 1, value: 0 });
+        let refused = |name| Some(EmitError::Unreadable(name));
         for (dialect, skz84, before, packet, error) in [
-            (manual, false, &[][..], FOUR, Some(EmitError::Unreadable("BIP"))),
+            (manual, false, &[][..], FOUR, refused("BIP")),
             (manual, false, &[BBP], FOUR, None),
             (manual, false, &[BBP, CYC, FOUR], FOUR, None),
-            (manual, false, &[BBP], EIGHT, Some(EmitError::Unreadable("BIP"))),
-            (manual, false, &[BBP], TNT, Some(EmitError::Unreadable("TNT"))),
+            (manual, false, &[BBP], EIGHT, refused("BIP")),
+            (manual, false, &[BBP], TNT, refused("TNT")),
             (manual, false, &[BBP, BEP], TNT, None),
-            (manual, false, &[BBP, BEP], FOUR, Some(EmitError::Unreadable("BIP"))),
-            (libipt, false, &[], BBP, Some(EmitError::Unreadable("BBP"))),
-            (libipt, false, &[], BEP, Some(EmitError::Unreadable("BEP"))),
-            (manual, false, &[], DAMAGED, Some(EmitError::Unreadable("TMA"))),
+            (manual, false, &[BBP, BEP], FOUR, refused("BIP")),
+            (libipt, false, &[], BBP, refused("BBP")),
+            (libipt, false, &[], BEP, refused("BEP")),
+            (manual, false, &[], DAMAGED, refused("TMA")),
             (libipt, true, &[], DAMAGED, None),
+            (manual, true, &[], Packet::DamagedTma([0x02, 0x73, 0, 0, 0, 0, 0, 0]), refused("TMA")),
+            (manual, true, &[], Packet::DamagedTma([0x02, 0x72, 0, 0, 1, 0, 0, 0]), refused("TMA")),
             (manual, true, &[], unknown, Some(EmitError::Unknown(Unknown { size: 1, value: 0 }))),
             (libipt, false, &[], Packet::Pwre(Pwre { state: 1, sub_state: 2, hw: true }), None),
         ] {
@@ -198,6 +214,37 @@ mod tests {
             assert_eq!(read.len(), before.len() + usize::from(error.is_none()), "{packet:?}");
             if error.is_none() {
                 assert_eq!(read.last().unwrap().1, packet);
+            }
+        }
+    }
+
+    #[test]
+    fn two_cycs_that_skd007_makes_an_ovf_of_are_refused() {
+        for (before, packet, is_ovf) in [
+            (&[cyc(32)][..], cyc(30), true),
+            (&[cyc(63)], cyc(30), true),
+            (&[cyc(30), cyc(40)], cyc(30), true),
+            (&[cyc(31)], cyc(30), false),
+            (&[cyc(64)], cyc(30), false),
+            (&[cyc((1 << 12) + 32)], cyc(30), false),
+            (&[cyc(32)], cyc(29), false),
+            (&[cyc(32)], cyc(62), false),
+            (&[cyc(32), Packet::Pad], cyc(30), false),
+            (&[cyc(32)], TNT, false),
+        ] {
+            for skd007 in [false, true] {
+                let config = Config { errata: Errata { skd007, ..Errata::NONE }, ..Config::new() };
+                let mut memory = [0; 16];
+                let mut encoder = Encoder::with_config(&mut memory, config);
+                before.iter().for_each(|packet| assert!(encoder.emit(packet).is_ok()));
+                let refused = (skd007 && is_ovf).then_some(EmitError::Unreadable("CYC"));
+                assert_eq!(encoder.emit(&packet).err(), refused, "{before:?} {packet:?}");
+                let read = Packets::with_config(encoder.trace(), config).flatten().map(|(_, packet)| packet);
+                let written = before.iter().chain(refused.is_none().then_some(&packet));
+                assert!(read.eq(written.copied()), "{before:?} {packet:?}");
+                // At another place it is not behind them.
+                assert!(encoder.sync_at(8));
+                assert_eq!(encoder.emit(&cyc(30)), Ok(1));
             }
         }
     }

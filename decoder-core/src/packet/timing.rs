@@ -62,6 +62,8 @@ pub struct Tma {
 }
 
 impl Tma {
+    const OPCODE: [u8; 2] = [0x02, 0x73];
+
     /// Byte 4 and the bits above the fast counter must be zero: the error's value is bytes 6:4.
     pub(super) fn parse(bytes: &[u8]) -> Parsed<Self> {
         let &[_, _, a, b, reserved, c, d, ..] = bytes else { return Ok(None) };
@@ -75,19 +77,29 @@ impl Tma {
 
     pub(super) fn emit(self, out: &mut [u8]) -> Result<usize, EmitError> {
         let ([a, b], [c, d]) = (self.ctc.to_le_bytes(), (self.fc & 0x1ff).to_le_bytes());
-        put(out, &[0x02, 0x73, a, b, 0, c, d])
+        let [first, second] = Self::OPCODE;
+        put(out, &[first, second, a, b, 0, c, d])
     }
 }
 
 /// Whether the bytes are a TMA with reserved bits set, which by erratum SKZ84 is eight bytes to be ignored.
 pub(super) fn is_damaged_tma(bytes: &[u8]) -> bool {
-    Tma::parse(bytes).is_err()
+    bytes.starts_with(&Tma::OPCODE) && Tma::parse(bytes).is_err()
 }
 
 /// Whether what looks like a CYC is an OVF that by erratum SKD007 has a byte too many in front: the OVF's first byte,
 /// `02`, is taken for the CYC's second and last.
 pub(super) fn is_ovf_by_skd007(bytes: &[u8]) -> bool {
     matches!(bytes, [cyc, 0x02, 0xf3, ..] if cyc & 0b111 == 0b111)
+}
+
+/// Whether two CYCs, the one right behind the other, look like that.
+pub(super) fn are_ovf_by_skd007(first: Cyc, second: Cyc) -> bool {
+    let mut bytes = [0; 2 * Cyc::MOST_BYTES];
+    // There is room for both.
+    let size = first.emit(&mut bytes).unwrap_or(0);
+    let _ = second.emit(&mut bytes[size..]);
+    is_ovf_by_skd007(&bytes)
 }
 
 /// Bits `MTCFreq+7:MTCFreq` of the crystal clock counter.
@@ -122,6 +134,7 @@ impl Cyc {
     pub const MOST: u64 = (1 << (5 + 7 * Self::FURTHER)) - 1;
     /// How many bytes can follow the first.
     const FURTHER: usize = 8;
+    const MOST_BYTES: usize = 1 + Self::FURTHER;
 
     /// A ninth further byte is an error with that byte as its value.
     pub(super) fn parse(bytes: &[u8]) -> Parsed<Self> {
