@@ -31,7 +31,7 @@ pub struct Packets<'a> {
     /// The PSB last synchronised onto.
     sync: Option<usize>,
     failed: bool,
-    /// Outside any block and no error: the short way may be taken.
+    /// Outside any block: the short way may be taken. It knows no packet that is an error.
     plain: bool,
     sizes: &'static [u8; 256],
     context: Context,
@@ -116,10 +116,9 @@ impl<'a> Packets<'a> {
     pub fn sync_at(&mut self, offset: u64) -> bool {
         let from = usize::try_from(offset).unwrap_or(usize::MAX);
         let is_psb = self.bytes.get(from..).is_some_and(|rest| rest.starts_with(&PSB));
-        match sync::forward(self.bytes, from).filter(|_| is_psb) {
-            Some(psb) => self.synced(psb) == psb as u64,
-            None => false,
-        }
+        let Some(psb) = sync::forward(self.bytes, from).filter(|_| is_psb) else { return false };
+        self.synced(psb);
+        true
     }
 
     /// The offset of the PSB synchronised onto last.
@@ -192,7 +191,6 @@ impl Packets<'_> {
             Ok(None) => None,
             Err(kind) => {
                 self.failed = true;
-                self.plain = false;
                 Some(Err(Error { offset, kind }))
             }
         }

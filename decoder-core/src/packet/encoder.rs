@@ -259,16 +259,24 @@ mod tests {
         }
         encoder.emit(&Packet::Fup(Ip::Full(0x1234_5678_9abc_def0))).unwrap();
         sizes.push(encoder.emit_ip(Packet::TipPgd, 0x1234_5678_9abc_0000).unwrap());
+        sizes.push(encoder.emit_ip(Packet::Tip, 0x7fff_1000_0000).unwrap());
         encoder.emit(&Packet::Psb).unwrap();
         sizes.push(encoder.emit_ip(Packet::Fup, 0x7fff_1000_0000).unwrap());
         // What did not fit was not compressed against.
-        assert!(encoder.sync_at(97));
+        assert!(encoder.sync_at(94));
         sizes.push(encoder.emit_ip(Packet::Fup, 0x1000).unwrap());
-        assert!(encoder.emit_ip(Packet::Fup, 0x2000).is_err());
+        assert!(encoder.emit_ip(Packet::Fup, 0x7fff_1000_0000).is_err());
+        sizes.push(encoder.emit_ip(Packet::Fup, 0x2000).unwrap());
         assert!(encoder.sync_at(90));
         sizes.push(encoder.emit_ip(Packet::TipPge, 0x7fff_1000_0000).unwrap());
-        assert_eq!(sizes, [7, 3, 5, 3, 7, 3, 7]);
+        assert_eq!(sizes, [7, 3, 5, 3, 7, 7, 3, 3, 7]);
         assert!(encoder.sync_at(100) && !encoder.sync_at(101) && !encoder.sync_at(u64::MAX));
         assert_eq!((encoder.offset(), encoder.room()), (100, 0));
+
+        // It goes on outside any block.
+        assert!(encoder.sync_at(0));
+        encoder.emit(&BBP).unwrap();
+        assert!(encoder.sync_at(50));
+        assert_eq!(encoder.emit(&TNT), Ok(1));
     }
 }

@@ -52,9 +52,7 @@ impl Packet {
             0x00 => Ok(Some((Self::Pad, 1))),
             0x02 => Self::parse_extended(position, config, context),
             _ if first & 1 == 0 => Ok(Some((Self::TntShort(Tnt::parse_short(first)?), 1))),
-            _ if first & 0b111 == 0b111 && config.errata.skd007 && timing::is_ovf_by_skd007(bytes) => {
-                Ok(Some((Self::Ovf, 3)))
-            }
+            _ if config.errata.skd007 && timing::is_ovf_by_skd007(bytes) => Ok(Some((Self::Ovf, 3))),
             _ if first & 0b11 == 0b11 => map(Cyc::parse(bytes), Self::Cyc),
             0x19 => map(Tsc::parse(bytes), Self::Tsc),
             0x59 => map(Mtc::parse(bytes), Self::Mtc),

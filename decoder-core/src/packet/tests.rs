@@ -522,4 +522,8 @@ fn a_block_lasts_until_a_packet_that_cannot_be_inside_one() {
             assert_eq!(matches!(last, Packet::TntShort(_)), !still_inside, "{packet:02x?}");
         }
     }
+    // Another BBP opens another one.
+    let trace = [0x02, 0x63, 0x80, 0x02, 0x63, 0x00, 0x0c, 1, 0, 0, 0, 0, 0, 0, 0];
+    let item = Packet::Bip(Bip { id: 1, value: BipValue::Eight(1) });
+    assert_eq!(Packets::new(&trace).last(), Some(Ok((6, item))));
 }

@@ -57,6 +57,21 @@ fn synchronising_never_finds_the_psb_it_was_on() {
     }
 }
 
+#[test]
+fn synchronising_at_an_offset_wants_a_psb_there() {
+    let trace = [&[0x00][..], &PSB, &[0x02, 0x23], &PSB, &PSB, &[0x02, 0x23]].concat();
+    let mut packets = Packets::new(&trace);
+    // In a run of PSBs the last one counts.
+    for (offset, psb) in
+        [(1, Some(1)), (0, None), (2, None), (19, Some(35)), (35, Some(35)), (u64::MAX, None)]
+    {
+        let before = (packets.offset(), packets.sync_offset());
+        assert_eq!(packets.sync_at(offset), psb.is_some(), "{offset}");
+        let after = (packets.offset(), packets.sync_offset());
+        assert_eq!(after, psb.map_or(before, |psb| (psb, Some(psb))), "{offset}");
+    }
+}
+
 /// What [`Packet::parse_with`] makes of a trace, packet by packet.
 fn one_by_one(trace: &[u8], config: &Config<'_>) -> Vec<Result<(u64, Packet), Error>> {
     let (mut offset, mut context, mut packets) = (0, Context::OUTSIDE, Vec::new());
