@@ -61,6 +61,11 @@ impl Counters {
         self.sampler.is_armed()
     }
 
+    /// A counter counts that is sampled when it overflows.
+    pub(crate) fn may_sample(&self, shared: &Shared) -> bool {
+        shared.perfmon.enabled_counters() & self.counting & self.sampler.enable() != 0
+    }
+
     /// The general-purpose registers behind the instruction that retires next.
     pub(crate) fn set_registers(&mut self, registers: Registers) {
         self.sampler.set_registers(registers);

@@ -15,8 +15,8 @@ use crate::registers::msr;
 use crate::taken::Taken;
 use crate::unit::{Bus, Seen, Shared, TracingUnit};
 use crate::{
-    CpuidResult, Delivery, OperationalError, PageFault, PhysMemory, Pmi, Profile, Registers, Retired,
-    Settings, Violations,
+    CpuidResult, Delivery, DeliveryKind, OperationalError, PageFault, PhysMemory, Pmi, Profile, Registers,
+    Retired, Settings, Violations,
 };
 
 /// #GP(0): the instruction that accessed the MSR faults.
@@ -118,6 +118,7 @@ impl Processor {
                 owner.ok_or(GeneralProtection)?.write_msr(msr, value, at, bus)?;
             }
         }
+        self.last = at.before.ip;
         match (stepped.contains(&true), self.steps()) {
             (true, true) => self.retire_in(stepped, at, mem),
             // Nothing is counted any more that a PMI could wait for.
@@ -184,11 +185,19 @@ impl Processor {
                 unit.deliver(delivery, &taken, &mut Bus { mem, shared: &mut self.shared });
             }
         }
+        if delivery.kind == DeliveryKind::SoftwareInterrupt {
+            self.last = delivery.before.ip;
+        }
     }
 
     /// INIT: recording in memory ends.
     pub fn init(&mut self) {
         self.shared.debugctl.disable_store();
+    }
+
+    /// A counter counts whose overflow leads to a sample.
+    pub fn may_sample(&self) -> bool {
+        self.counters.may_sample(&self.shared)
     }
 
     /// The general-purpose registers are asked for before the next instruction retires.
@@ -209,6 +218,11 @@ impl Processor {
     /// Writes the LVT performance-monitoring-counters register.
     pub fn set_lvt_pc(&mut self, value: u32) {
         self.shared.perfmon.set_lvt(value);
+    }
+
+    /// A PMI was raised and has not reached the local APIC yet.
+    pub fn has_pmi_on_its_way(&self) -> bool {
+        self.shared.perfmon.on_the_way()
     }
 
     /// The PMI that reaches the local APIC's core interface now, if one does. The LVT entry's mask bit is set by then.

@@ -9,6 +9,7 @@ extern crate alloc;
 
 pub mod acpi;
 pub mod boot_info;
+pub mod branches;
 pub mod cmdline;
 pub mod cpuid;
 pub mod elf;
@@ -24,5 +25,6 @@ pub mod permission_map;
 pub mod pvh;
 pub mod single_step;
 pub mod startup;
+pub mod tracing;
 pub mod translation;
 pub mod vmcb;

@@ -29,16 +29,6 @@ impl GuestMemory for SliceMemory<'_> {
     }
 }
 
-impl pugmark_model::PhysMemory for SliceMemory<'_> {
-    fn read(&self, address: u64, out: &mut [u8]) -> bool {
-        GuestMemory::read(self, address, out)
-    }
-
-    fn write(&mut self, address: u64, bytes: &[u8]) -> bool {
-        GuestMemory::write(self, address, bytes)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

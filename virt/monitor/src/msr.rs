@@ -20,8 +20,8 @@ pub enum Place {
     Efer,
     /// IA32_APIC_BASE: reads go below, the page stays where it is trapped.
     ApicBase,
-    /// IA32_DEBUGCTL: 0, and no bit of it can be set. The guest's processor has no last-branch records and no branch
-    /// trace store, and below it may be another register's worth of bits.
+    /// IA32_DEBUGCTL of a processor whose tracing hardware does not have it: 0, and no bit of it can be set. Below it may
+    /// be another register's worth of bits.
     DebugCtl,
     /// Intel's processors have no such MSR: #GP.
     Absent,

@@ -71,6 +71,20 @@ fn a_record_says_where_a_branch_came_from_and_where_it_led() {
     assert_eq!(m.processor.violations(), &Violations::default());
 }
 
+#[test]
+fn a_trap_comes_from_what_retired_last() {
+    let mut m = machine("skylake", strict(), 8, 9);
+    m.control(ON);
+    m.deliver(DeliveryKind::Trap, 1, m.kernel(0x50_0000), None);
+    m.write(GLOBAL_STATUS_RESET, 0);
+    m.deliver(DeliveryKind::Trap, 1, m.kernel(0x50_1000), None);
+    m.deliver(DeliveryKind::SoftwareInterrupt, 0x80, m.kernel(0x50_2000), None);
+    m.deliver(DeliveryKind::Trap, 1, m.kernel(0x50_3000), None);
+    m.deliver(DeliveryKind::Interrupt, 32, m.kernel(0x50_4000), None);
+    let expected = ["3ffffe 500000", "500000 501000", "501000 502000", "501000 503000", "503000 504000"];
+    assert_eq!(m.stored(), expected);
+}
+
 /// TR and BTS.
 pub(super) const ON: u64 = 0xc0;
 

@@ -130,6 +130,12 @@ impl Instruction {
         self.class.repeats
     }
 
+    /// A jump, call, return or far transfer that is not conditional: it goes on at its target, also where that lies
+    /// right behind it.
+    pub const fn leaves(&self) -> bool {
+        self.class.leaves
+    }
+
     /// The bytes are an instruction; otherwise the processor is expected to raise `#UD`.
     pub const fn is_valid(&self) -> bool {
         self.class.valid

@@ -43,4 +43,4 @@ pub use exception::{Error, Exception, ExceptionKind, Unsupported, vector};
 pub use linear::{read_linear, write_linear};
 pub use lookahead::{Emulation, Instruction, Lookahead, Size, Stretch};
 pub use memory::GuestMemory;
-pub use paging::{Access, AccessKind, Privilege, Tlb, translate};
+pub use paging::{Access, AccessKind, Mapped, Privilege, Tlb, translate, walk};

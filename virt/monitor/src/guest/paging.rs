@@ -50,7 +50,30 @@ impl Access {
     }
 }
 
-/// Walks the guest's page tables: the guest-physical address of `linear`.
+/// Where an access finds its memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mapped {
+    /// The guest-physical address.
+    pub physical: u64,
+    /// The page tables let user-mode accesses reach it too.
+    pub user: bool,
+    /// All entries on the way were marked as accessed before, and for a write the last one as dirty.
+    pub marked: bool,
+}
+
+/// The guest-physical address of `linear`: [`walk`] for those who want no more.
+///
+/// Errors: as [`walk`].
+pub fn translate<M: GuestMemory + ?Sized>(
+    cpu: &Cpu,
+    memory: &mut M,
+    linear: u64,
+    access: Access,
+) -> Result<u64, Error> {
+    Ok(walk(cpu, memory, linear, access)?.physical)
+}
+
+/// Walks the guest's page tables to where `linear` is.
 ///
 /// Sets accessed and dirty flags as the processor does, on success only. Without paging `linear` is the answer.
 /// Above the linear address width nothing is checked: that is [`Cpu::is_canonical`]'s part.
@@ -59,22 +82,22 @@ impl Access {
 ///
 /// Source: SDM vol. 3, Paging, "32-Bit Paging", "PAE Paging", "4-Level Paging and 5-Level Paging", "Access Rights",
 /// "Page-Fault Exceptions", "Accessed and Dirty Flags".
-pub fn translate<M: GuestMemory + ?Sized>(
+pub fn walk<M: GuestMemory + ?Sized>(
     cpu: &Cpu,
     memory: &mut M,
     linear: u64,
     access: Access,
-) -> Result<u64, Error> {
+) -> Result<Mapped, Error> {
     let linear = if cpu.is_long_mode() { linear } else { linear & 0xffff_ffff };
     if cpu.cr0 & cr0::PG == 0 {
-        return Ok(linear);
+        return Ok(Mapped { physical: linear, user: false, marked: true });
     }
     let wide = cpu.is_long_mode() || cpu.cr4 & cr4::PAE != 0;
     loop {
-        let walk = if wide { walk_wide } else { walk_narrow };
+        let once = if wide { walk_wide } else { walk_narrow };
         // Again where another processor has changed an entry in the meantime.
-        if let Some(physical) = walk(cpu, memory, linear, access)? {
-            return Ok(physical);
+        if let Some(mapped) = once(cpu, memory, linear, access)? {
+            return Ok(mapped);
         }
     }
 }
@@ -175,12 +198,7 @@ impl Trail {
     /// Sets A in all entries, and D in the last one for a write. Both flags are in the low byte of every format, as P
     /// is. `false`: an entry is no longer what it was.
     fn mark<M: GuestMemory + ?Sized>(&self, memory: &mut M, kind: AccessKind) -> Result<bool, Error> {
-        for (index, &(address, value)) in self.entries[..self.len].iter().enumerate() {
-            let dirty = if index + 1 == self.len && kind == AccessKind::Write { entry::D } else { 0 };
-            let flags = entry::A | dirty;
-            if value & flags == flags {
-                continue;
-            }
+        for (address, value, flags) in self.unmarked(kind) {
             match memory.replace(address, value as u8, (value | flags) as u8) {
                 Some(true) => {}
                 Some(false) => return Ok(false),
@@ -188,6 +206,30 @@ impl Trail {
             }
         }
         Ok(true)
+    }
+
+    /// Entries of which flags are to be set: address, value and flags.
+    fn unmarked(&self, kind: AccessKind) -> impl Iterator<Item = (u64, u64, u64)> {
+        let last = self.len.saturating_sub(1);
+        let entries = self.entries[..self.len].iter().enumerate();
+        entries.filter_map(move |(index, &(address, value))| {
+            let dirty = if index == last && kind == AccessKind::Write { entry::D } else { 0 };
+            let flags = entry::A | dirty;
+            (value & flags != flags).then_some((address, value, flags))
+        })
+    }
+
+    /// Ends a walk that found `physical` with these rights.
+    fn mapped<M: GuestMemory + ?Sized>(
+        &self,
+        memory: &mut M,
+        kind: AccessKind,
+        rights: u64,
+        physical: u64,
+    ) -> Result<Option<Mapped>, Error> {
+        let marked = self.unmarked(kind).next().is_none();
+        let mapped = Mapped { physical, user: rights & entry::US != 0, marked };
+        Ok(self.mark(memory, kind)?.then_some(mapped))
     }
 }
 
@@ -197,7 +239,7 @@ fn walk_wide<M: GuestMemory + ?Sized>(
     memory: &mut M,
     linear: u64,
     access: Access,
-) -> Result<Option<u64>, Error> {
+) -> Result<Option<Mapped>, Error> {
     let long = cpu.is_long_mode();
     let levels = match (long, cpu.cr4 & cr4::LA57 != 0) {
         (true, true) => 5,
@@ -245,7 +287,7 @@ fn walk_wide<M: GuestMemory + ?Sized>(
             }
             let offset = (1 << shift) - 1;
             let physical = value & entry::ADDRESS & !offset | linear & offset;
-            return Ok(trail.mark(memory, access.kind)?.then_some(physical));
+            return trail.mapped(memory, access.kind, rights, physical);
         }
         table = value & entry::ADDRESS;
     }
@@ -259,7 +301,7 @@ fn walk_narrow<M: GuestMemory + ?Sized>(
     memory: &mut M,
     linear: u64,
     access: Access,
-) -> Result<Option<u64>, Error> {
+) -> Result<Option<Mapped>, Error> {
     let mut trail = Trail::new();
     let directory = (cpu.cr3 & 0xffff_f000) + (linear >> 22 & 0x3ff) * 4;
     let value = read_entry::<4, M>(memory, directory)?;
@@ -286,7 +328,7 @@ fn walk_narrow<M: GuestMemory + ?Sized>(
     if !permits(cpu, access, rights, false) {
         return Err(fault(cpu, linear, access, code::P));
     }
-    Ok(trail.mark(memory, access.kind)?.then_some(physical))
+    trail.mapped(memory, access.kind, rights, physical)
 }
 
 fn read_entry<const N: usize, M: GuestMemory + ?Sized>(memory: &M, address: u64) -> Result<u64, Error> {

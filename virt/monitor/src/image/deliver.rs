@@ -1,7 +1,9 @@
 //! Delivering events to the guest by hand.
 
 use pugmark_model::{Context, Delivery, DeliveryKind};
+use pugmark_monitor::branches;
 use pugmark_monitor::guest::{self, Error, Event, Exception, ExceptionKind, Outcome, Unsupported, rflags};
+use pugmark_monitor::tracing::TracingMemory;
 
 use crate::image::exit::fatal;
 use crate::image::vcpu::{Vcpu, tsc};
@@ -34,10 +36,10 @@ impl Vcpu {
         }
     }
 
-    /// Delivers `event`: the guest continues at the first instruction of a handler. Answers with the event whose
-    /// handler that is: a fault of the delivery may have come in the stead of `event`.
-    pub(crate) fn deliver(&mut self, event: Event) -> Event {
+    /// Delivers `event`: the guest continues at the first instruction of a handler.
+    pub(crate) fn deliver(&mut self, event: Event) {
         let before = self.context();
+        let logged = self.is_logged();
         self.local_apic.abandon_window();
         self.repeating = None;
         self.fetch_extra();
@@ -49,11 +51,21 @@ impl Vcpu {
         let Outcome::Handler(delivered) = outcome else {
             fatal!("the guest shuts down: no handler for {event:x?} at rip {:#x}", before.ip)
         };
+        if logged {
+            // An instruction that its gate refused has not retired: a fault came in its stead.
+            if delivered.ends_instruction() {
+                self.log(before, self.flags(before).software_interrupt());
+            }
+            self.log_branch(Some(branches::of_event(&delivered, self.last, before, self.context())));
+        }
         if self.processor.steps() {
             let delivery = self.delivery(&delivered, before);
-            self.processor.deliver(&delivery, &mut self.memory);
+            let mut memory = TracingMemory { cpu: &self.cpu, memory: &mut self.memory };
+            self.processor.deliver(&delivery, &mut memory);
         }
-        delivered
+        if delivered.ends_instruction() {
+            self.last = before.ip;
+        }
     }
 
     /// Ends the machine over something that is not done by hand.

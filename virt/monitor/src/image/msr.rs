@@ -3,6 +3,7 @@
 use pugmark_model::Retired;
 use pugmark_monitor::guest::{Exception, Instruction};
 use pugmark_monitor::msr::{APIC_BASE, Place, takes_apic_base, written_efer};
+use pugmark_monitor::tracing::TracingMemory;
 use x86_64::registers::model_specific::Msr;
 
 use crate::image::vcpu::{Vcpu, tsc};
@@ -67,10 +68,13 @@ impl Vcpu {
         let stands = core::mem::replace(&mut self.cpu, moved);
         let at =
             Retired { before, after: self.context(), bytes: instruction.bytes(), tsc: tsc(), operand: 0 };
-        if self.processor.write_msr(msr, value, &at, &mut self.memory).is_err() {
+        self.give_registers();
+        let mut memory = TracingMemory { cpu: &self.cpu, memory: &mut self.memory };
+        if self.processor.write_msr(msr, value, &at, &mut memory).is_err() {
             self.cpu = stands;
             return self.deliver_exception(Exception::general_protection(0));
         }
+        self.last = before.ip;
         if logged && self.is_logged() {
             self.log(before, self.flags(before));
         }

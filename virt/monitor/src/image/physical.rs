@@ -2,7 +2,6 @@
 
 use core::arch::asm;
 
-use pugmark_model::PhysMemory;
 use pugmark_monitor::guest::GuestMemory;
 
 /// Physical memory from address 0 up to an end. Address 0 is a place like any other in it, which a Rust pointer to a
@@ -96,15 +95,5 @@ fn copy(address: u64, out: &mut [u8]) {
             inout("rsi") address => _, inout("rdi") out.as_mut_ptr() => _, inout("rcx") out.len() => _,
             options(nostack)
         );
-    }
-}
-
-impl PhysMemory for Physical {
-    fn read(&self, addr: u64, out: &mut [u8]) -> bool {
-        GuestMemory::read(self, addr, out)
-    }
-
-    fn write(&mut self, addr: u64, bytes: &[u8]) -> bool {
-        GuestMemory::write(self, addr, bytes)
     }
 }

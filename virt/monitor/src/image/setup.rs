@@ -131,6 +131,7 @@ impl Plan<'_> {
             memory: self.memory,
             nmi_pending: false,
             repeating: None,
+            last: 0,
             ahead: false,
             session: 0,
             step_policy: self.options.step,

@@ -166,7 +166,8 @@ impl Vcpu {
         self.nmi_pending |= came && !self.peers.was_called();
     }
 
-    /// Resets the guest's processor as INIT does. Its tracing hardware stays as it is, but for its LVT entry.
+    /// Resets the guest's processor as INIT does. Its tracing hardware stays as it is, but for its LVT entry and the
+    /// storing of branch records, which ends.
     fn reset(&mut self) {
         self.fetch_extra();
         let signature = self.cpuid_answer(1, 0).eax;
@@ -182,6 +183,7 @@ impl Vcpu {
         self.local_apic.abandon_window();
         self.lookahead.flush();
         self.processor.set_lvt_pc(LVT_RESET);
+        self.processor.init();
         self.nmi_pending = false;
         self.repeating = None;
         self.ahead = false;

@@ -56,12 +56,7 @@ impl Vcpu {
                 if single_step { self.trap_if(true) } else { self.halt() }
             }
             Ok(Next::Deliver(event)) => {
-                let logged = self.is_logged();
-                let delivered = self.deliver(event);
-                // Not where its gate refused it: then a fault came in its stead.
-                if logged && delivered.ends_instruction() {
-                    self.log(before, self.flags(before).software_interrupt());
-                }
+                self.deliver(event);
             }
             Err(error) => self.deliver_error(error),
         }

@@ -16,17 +16,12 @@ use crate::image::exit::fatal;
 use crate::image::step::DEBUG;
 use crate::image::vcpu::Vcpu;
 
-/// IA32_PERF_GLOBAL_STATUS, and in it Trace_ToPA_PMI: a PMI may be on its way.
-const GLOBAL_STATUS: u32 = 0x38e;
-const TRACE_TOPA_PMI: u64 = 1 << 55;
-
 impl Vcpu {
     /// Executes `first`, the next instruction, and those that must follow it; `false`, and nothing is done, where it is
     /// to be stepped.
     pub(crate) fn run_stretch(&mut self, first: &Instruction) -> bool {
-        let status = self.processor.read_msr(GLOBAL_STATUS);
-        // A PMI on its way comes at its instruction.
-        if status.is_ok_and(|status| status & TRACE_TOPA_PMI != 0) {
+        // A PMI on its way comes at its instruction, and a sample has the registers behind its own.
+        if self.processor.has_pmi_on_its_way() || self.processor.may_sample() {
             return false;
         }
         let Some(stretch) = self.lookahead.stretch(&self.cpu, &mut self.memory, first, self.stretch) else {

@@ -3,11 +3,13 @@
 use alloc::boxed::Box;
 
 use pugmark_model::{Context, ExecMode, Pmi, Processor, Retired};
+use pugmark_monitor::branches;
 use pugmark_monitor::cmdline::StepPolicy;
 use pugmark_monitor::entry::Pace;
-use pugmark_monitor::guest::{Cpu, Instruction, Lookahead, rflags};
+use pugmark_monitor::guest::{Cpu, Exception, Instruction, Lookahead, rflags};
+use pugmark_monitor::tracing::{TracingMemory, registers};
 use pugmark_monitor::vmcb::{Vmcb, intercept1, intercept2};
-use pugmark_truth::{Flags, Record, Writer};
+use pugmark_truth::{Branch, Flags, Record, Writer};
 
 use crate::image::local_apic::LocalApic;
 use crate::image::peers::Peers;
@@ -32,6 +34,8 @@ pub(crate) struct Vcpu {
     pub(crate) nmi_pending: bool,
     /// RIP of the repeated instruction whose iteration was the last step.
     pub(crate) repeating: Option<u64>,
+    /// Linear address of the instruction that retired last.
+    pub(crate) last: u64,
     /// The present instruction is executed by hand without an exit.
     pub(crate) ahead: bool,
     /// The session its last marker named.
@@ -78,6 +82,11 @@ impl Vcpu {
                 self.answer();
                 continue;
             }
+            // The tracing hardware's own comes before the next instruction.
+            if let Some(fault) = self.processor.take_page_fault() {
+                self.deliver_exception(Exception::page_fault(fault.code, fault.address));
+                continue;
+            }
             self.poll_pmi();
             let window = self.local_apic.window_is_open();
             if self.nmi_pending && !window && self.cpu.takes_nmi() {
@@ -117,13 +126,24 @@ impl Vcpu {
 
     /// Accounts for `instruction`, which executed at `before` and has retired.
     pub(crate) fn retired(&mut self, before: Context, instruction: &Instruction, operand: u64) {
+        self.last = before.ip;
+        let after = self.context();
         if self.is_logged() {
             self.log(before, self.flags(before));
+            self.log_branch(branches::of_instruction(instruction, before, after));
         }
         if self.processor.steps() {
-            let after = self.context();
+            self.give_registers();
             let retired = Retired { before, after, bytes: instruction.bytes(), tsc: tsc(), operand };
-            self.processor.retire(&retired, &mut self.memory);
+            let mut memory = TracingMemory { cpu: &self.cpu, memory: &mut self.memory };
+            self.processor.retire(&retired, &mut memory);
+        }
+    }
+
+    /// Has the tracing hardware know the registers behind the instruction that retires now, if it samples them.
+    pub(crate) fn give_registers(&mut self) {
+        if self.processor.wants_registers() {
+            self.processor.set_registers(registers(&self.cpu));
         }
     }
 
@@ -138,6 +158,14 @@ impl Vcpu {
         if let Some(truth) = &self.truth {
             let Context { ip, cr3, .. } = before;
             truth.append(Record { rip: ip, cr3, session: self.session, flags, cpu: self.peers.index() });
+        }
+    }
+
+    /// Appends the record of a branch, where branches are recorded.
+    pub(crate) fn log_branch(&self, branch: Option<Branch>) {
+        let Some(branch) = branch.filter(|_| self.processor.sends_branch_messages()) else { return };
+        if let Some(truth) = &self.truth {
+            truth.append(Record::of_branch(branch, self.session, self.peers.index()));
         }
     }
 

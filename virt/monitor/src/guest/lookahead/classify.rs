@@ -17,6 +17,8 @@ pub(super) struct Class {
     /// Nothing but a fault or an interrupt keeps the next one in memory from being the next one executed, and no
     /// register that decides how instructions execute changes.
     pub(super) plain: bool,
+    /// It goes on at its target, wherever that is.
+    pub(super) leaves: bool,
 }
 
 /// Classifies the instruction at the front of `bytes`; `None` when it does not end within them.
@@ -35,6 +37,7 @@ pub(super) fn classify(bits: u32, rip: u64, bytes: &[u8]) -> Option<Class> {
                 repeats: false,
                 valid: false,
                 plain: false,
+                leaves: false,
             });
         }
     }
@@ -50,7 +53,15 @@ pub(super) fn classify(bits: u32, rip: u64, bytes: &[u8]) -> Option<Class> {
         && instruction.flow_control() == FlowControl::Next
         && !instruction.is_privileged()
         && !instruction.is_string_instruction();
-    Some(Class { len: instruction.len() as u8, emulation, shadow, repeats, valid: true, plain })
+    let leaves = matches!(
+        instruction.flow_control(),
+        FlowControl::UnconditionalBranch
+            | FlowControl::IndirectBranch
+            | FlowControl::Call
+            | FlowControl::IndirectCall
+            | FlowControl::Return
+    );
+    Some(Class { len: instruction.len() as u8, emulation, shadow, repeats, valid: true, plain, leaves })
 }
 
 fn emulation(instruction: &iced_x86::Instruction) -> Option<Emulation> {

@@ -1,0 +1,119 @@
+//! Taken branches, as the log has them.
+//!
+//! What was a branch is told by where execution went on, and by the instruction where that does not tell; the model of
+//! the tracing hardware has no part in it.
+//!
+//! Source of what the two addresses are: SDM vol. 3, Debug, Branch Profile, TSC, and Resource Monitoring Features, "LBR
+//! Stack for Processors Based on Intel NetBurst Microarchitecture".
+
+use pugmark_model::{Context, ExecMode};
+use pugmark_truth::Branch;
+
+use crate::guest::{Event, ExceptionKind, Instruction};
+
+/// The branch that `instruction` took, if it took one. A conditional one to the instruction behind it counts as not
+/// taken.
+#[must_use]
+pub fn of_instruction(instruction: &Instruction, before: Context, after: Context) -> Option<Branch> {
+    let behind = before.ip.wrapping_add(u64::from(instruction.len()));
+    let behind = if before.mode == ExecMode::Bits64 { behind } else { behind & 0xffff_ffff };
+    let taken = instruction.leaves() || after.ip != behind;
+    taken.then_some(branch(before.ip, before, after))
+}
+
+/// The delivery of `event`. `last` is the address of the instruction that retired last: where a trap comes from.
+#[must_use]
+pub fn of_event(event: &Event, last: u64, before: Context, after: Context) -> Branch {
+    let trap =
+        matches!(event, Event::Exception(exception) if matches!(exception.kind(), ExceptionKind::Trap));
+    branch(if trap { last } else { before.ip }, before, after)
+}
+
+const fn branch(from: u64, before: Context, after: Context) -> Branch {
+    Branch { from, to: after.ip, from_cpl: before.cpl, to_cpl: after.cpl }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::guest::{Cpu, Exception, Lookahead, Segment, SoftwareKind};
+    use crate::memory::SliceMemory;
+
+    const AT: u64 = 0x100;
+
+    const fn context(ip: u64, cpl: u8, mode: ExecMode) -> Context {
+        Context { ip, cr3: 0, cpl, mode, iflag: false }
+    }
+
+    /// The instruction in a flat segment without paging.
+    fn instruction(mode: ExecMode, bytes: &[u8]) -> Instruction {
+        let mut ram = [0x90; 0x120];
+        ram[AT as usize..][..bytes.len()].copy_from_slice(bytes);
+        let long = mode == ExecMode::Bits64;
+        let attributes = if long { 0xa9b } else { 0xc9b };
+        let cs = Segment { selector: 8, attributes, limit: u32::MAX, base: 0 };
+        let efer = if long { crate::guest::efer::LMA } else { 0 };
+        let cpu = Cpu { rip: AT, cs, cr0: 1, efer, ..Cpu::default() };
+        let mut memory = SliceMemory { base: 0, bytes: &mut ram };
+        Lookahead::new().next(&cpu, &mut memory).expect("an instruction")
+    }
+
+    #[test]
+    fn an_instruction_branches_where_it_goes_elsewhere_or_always() {
+        use ExecMode::{Bits32, Bits64};
+        // Bytes, where it goes on, whether that is a branch.
+        let rows: &[(ExecMode, &[u8], u64, bool)] = &[
+            (Bits64, &[0x90], 0x101, false),
+            (Bits64, &[0x74, 0x20], 0x102, false),
+            (Bits64, &[0x74, 0x20], 0x122, true),
+            (Bits64, &[0x74, 0x00], 0x102, false),
+            (Bits64, &[0xe2, 0xfe], 0x100, true),
+            (Bits64, &[0xeb, 0x20], 0x122, true),
+            (Bits64, &[0xeb, 0x00], 0x102, true),
+            (Bits64, &[0xe8, 0, 0, 0, 0], 0x105, true),
+            (Bits64, &[0xff, 0xe0], 0x102, true),
+            (Bits64, &[0xff, 0xd0], 0x102, true),
+            (Bits64, &[0xc3], 0x101, true),
+            (Bits64, &[0x48, 0xcf], 0x102, true),
+            (Bits64, &[0x48, 0xcb], 0x102, true),
+            (Bits64, &[0x0f, 0x05], 0x102, true),
+            (Bits64, &[0x48, 0x0f, 0x07], 0x103, true),
+            (Bits32, &[0x0f, 0x34], 0x102, true),
+            (Bits32, &[0xea, 0x07, 0x01, 0, 0, 0x08, 0], 0x107, true),
+            (Bits64, &[0xf4], 0x101, false),
+            (Bits64, &[0x0f, 0x30], 0x102, false),
+            (Bits64, &[0x0f, 0x22, 0xd8], 0x103, false),
+        ];
+        for &(mode, bytes, to, taken) in rows {
+            let found = of_instruction(&instruction(mode, bytes), context(AT, 3, mode), context(to, 1, mode));
+            let expected = Branch { from: AT, to, from_cpl: 3, to_cpl: 1 };
+            assert_eq!(found, taken.then_some(expected), "{bytes:02x?} to {to:#x}");
+        }
+    }
+
+    #[test]
+    fn addresses_outside_64_bit_mode_wrap() {
+        let nop = instruction(ExecMode::Bits32, &[0x90]);
+        let at = |ip| context(ip, 0, ExecMode::Bits32);
+        assert_eq!(of_instruction(&nop, at(0xffff_ffff), at(0)), None);
+        let nop = instruction(ExecMode::Bits64, &[0x90]);
+        let at = |ip| context(ip, 0, ExecMode::Bits64);
+        assert!(of_instruction(&nop, at(0xffff_ffff), at(0)).is_some());
+    }
+
+    #[test]
+    fn a_trap_comes_from_the_instruction_before() {
+        let [before, after] = [(AT, 3), (0x9000, 0)].map(|(ip, cpl)| context(ip, cpl, ExecMode::Bits64));
+        for (event, from) in [
+            (Event::Interrupt { vector: 0x20 }, AT),
+            (Event::Nmi, AT),
+            (Event::Software { vector: 0x80, kind: SoftwareKind::Int, length: 2 }, AT),
+            (Event::Exception(Exception::page_fault(0, 7)), AT),
+            (Event::Exception(Exception::single_step()), 0xfe),
+            (Event::Exception(Exception::double_fault()), AT),
+        ] {
+            let expected = Branch { from, to: 0x9000, from_cpl: 3, to_cpl: 0 };
+            assert_eq!(of_event(&event, 0xfe, before, after), expected, "{event:?}");
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! What the tracing hardware of the guest's processor sees of that processor: memory through its page tables, and its
+//! registers.
+
+use pugmark_model::{Mapping, PageFault, PhysMemory, Registers};
+
+use crate::guest::{Access, AccessKind, Cpu, Error, Gpr, GuestMemory, walk};
+
+/// The guest's memory as its processor reaches it on its own account.
+#[derive(Debug)]
+pub struct TracingMemory<'a, M> {
+    /// The processor.
+    pub cpu: &'a Cpu,
+    /// The guest's memory.
+    pub memory: &'a mut M,
+}
+
+impl<M: GuestMemory> PhysMemory for TracingMemory<'_, M> {
+    fn read(&self, addr: u64, out: &mut [u8]) -> bool {
+        self.memory.read(addr, out)
+    }
+
+    fn write(&mut self, addr: u64, bytes: &[u8]) -> bool {
+        self.memory.write(addr, bytes)
+    }
+
+    /// An address that is not canonical, and one whose page tables are not in RAM, is as good as not mapped.
+    fn translate(&mut self, addr: u64, write: bool) -> Result<Mapping, PageFault> {
+        let kind = if write { AccessKind::Write } else { AccessKind::Read };
+        let absent = PageFault { address: addr, code: if write { 2 } else { 0 } };
+        if !self.cpu.is_canonical(addr) {
+            return Err(absent);
+        }
+        match walk(self.cpu, self.memory, addr, Access::implicit(kind)) {
+            Ok(found) => {
+                Ok(Mapping { physical: found.physical, supervisor: !found.user, marked: found.marked })
+            }
+            Err(Error::Exception(fault)) => Err(PageFault {
+                address: fault.cr2.unwrap_or(addr),
+                code: fault.error_code.unwrap_or_default(),
+            }),
+            Err(Error::Unsupported(_)) => Err(absent),
+        }
+    }
+}
+
+/// The registers that a sample has.
+#[must_use]
+pub fn registers(cpu: &Cpu) -> Registers {
+    let of = |register: Gpr| cpu.get(register);
+    let mut r8_r15 = [0; 8];
+    r8_r15.copy_from_slice(&cpu.gpr[8..]);
+    Registers {
+        rflags: cpu.rflags,
+        rip: cpu.rip,
+        rax: of(Gpr::Rax),
+        rbx: of(Gpr::Rbx),
+        rcx: of(Gpr::Rcx),
+        rdx: of(Gpr::Rdx),
+        rsi: of(Gpr::Rsi),
+        rdi: of(Gpr::Rdi),
+        rbp: of(Gpr::Rbp),
+        rsp: of(Gpr::Rsp),
+        r8_r15,
+    }
+}
+
+#[cfg(test)]
+mod tests;
