@@ -39,11 +39,7 @@ impl fmt::Display for Verdict {
 /// # Errors
 /// What differs.
 pub fn judge(run: &Run, truth: &Truth, symbols: &Symbols) -> Result<Verdict> {
-    match &run.end {
-        None => bail!("has not ended"),
-        Some(End::Fail(reason)) => bail!("the guest says: {reason}"),
-        Some(End::Ok) => {}
-    }
+    ended_well(run)?;
     let (Some(session), Some(stat)) = (run.session, run.stat) else { bail!("no session, or no stat line") };
     let traced = run.filter.traced(truth.session(session), symbols)?;
     let truth_count = traced.len() as u64;
@@ -60,13 +56,42 @@ pub fn judge(run: &Run, truth: &Truth, symbols: &Symbols) -> Result<Verdict> {
         );
         return Ok(Verdict { truth_count, truth_hash, decoded: stat.count, longest_gap: 0 });
     }
-    let longest_gap = place(&run.pieces, &traced)?;
+    let longest_gap = place(&run.pieces, &traced, allowed)?.longest();
     Ok(Verdict { truth_count, truth_hash, decoded: stat.count, longest_gap })
 }
 
-/// Finds each piece in the truth, in order; returns the longest gap between two of them or at the end.
-fn place(pieces: &[Piece], traced: &[u64]) -> Result<u64> {
-    let (mut at, mut longest) = (0, 0);
+/// Whether the guest says so.
+pub(crate) fn ended_well(run: &Run) -> Result<()> {
+    match &run.end {
+        None => bail!("has not ended"),
+        Some(End::Fail(reason)) => bail!("the guest says: {reason}"),
+        Some(End::Ok) => Ok(()),
+    }
+}
+
+/// What is missing, in instructions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Missing {
+    /// The most before a piece.
+    pub(crate) before: u64,
+    /// Behind the last one.
+    pub(crate) behind: u64,
+}
+
+impl Missing {
+    fn longest(self) -> u64 {
+        self.before.max(self.behind)
+    }
+}
+
+/// How many instructions may be missing before a piece of Intel PT's.
+fn allowed(after: &str) -> u64 {
+    if matches!(after, "ovf" | "stop" | "wrap" | "error" | "psb") { u64::MAX } else { 0 }
+}
+
+/// Finds each piece in the truth, in order; `allowed` says how many instructions may be missing before one.
+pub(crate) fn place(pieces: &[Piece], traced: &[u64], allowed: impl Fn(&str) -> u64) -> Result<Missing> {
+    let (mut at, mut missing) = (0, Missing::default());
     for (index, piece) in pieces.iter().enumerate().filter(|(_, piece)| piece.count > 0) {
         let length = usize::try_from(piece.count)?;
         let starts = (at..(traced.len() + 1).saturating_sub(length)).filter(|&start| {
@@ -83,22 +108,23 @@ fn place(pieces: &[Piece], traced: &[u64]) -> Result<u64> {
                 piece.after
             );
         };
+        let gap = (start - at) as u64;
         ensure!(
-            start == at || matches!(piece.after.as_str(), "ovf" | "stop" | "wrap" | "error" | "psb"),
-            "{} instructions are missing before piece {index}, and no loss is told there ({})",
-            start - at,
+            gap <= allowed(&piece.after),
+            "{gap} instructions are missing before piece {index}, and no loss is told there ({})",
             piece.after
         );
-        longest = longest.max(start - at);
+        missing.before = missing.before.max(gap);
         at = start + length;
     }
-    Ok(longest.max(traced.len() - at) as u64)
+    missing.behind = (traced.len() - at) as u64;
+    Ok(missing)
 }
 
 /// A hint for whoever looks for the bug: which piece is the first that is not in its place.
 fn first_difference(pieces: &[Piece], traced: &[u64]) -> String {
-    match place(pieces, traced) {
-        Ok(gap) => format!("; the pieces are in order, the longest gap is {gap}"),
+    match place(pieces, traced, allowed) {
+        Ok(missing) => format!("; the pieces are in order, the longest gap is {}", missing.longest()),
         Err(error) => format!("; {error}"),
     }
 }
@@ -131,7 +157,8 @@ mod tests {
             (vec![piece(&[4, 5], "wrap"), piece(&[1, 2], "ovf")], None),
             (vec![piece(&[1, 2, 4], "start")], None),
         ] {
-            assert_eq!(place(&pieces, &truth).ok(), expected, "{pieces:?}");
+            let longest = place(&pieces, &truth, allowed).ok().map(Missing::longest);
+            assert_eq!(longest, expected, "{pieces:?}");
         }
     }
 }

@@ -15,6 +15,8 @@
 //! # }
 //! ```
 
+pub mod branch_matrix;
+pub mod branches;
 pub mod code;
 pub mod exec_log;
 pub mod filter;

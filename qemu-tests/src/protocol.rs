@@ -8,6 +8,7 @@
 //! | `stat NAME KEY=VALUE…` | what the driver and the decoder measured |
 //! | `top NAME RANK SYMBOL COUNT` | a function and the instructions it ran |
 //! | `piece NAME INDEX KEY=VALUE…` | a contiguous part of the decode |
+//! | `records NAME INDEX KEY=VALUE…` | branch records without a break |
 //! | `lost NAME KEY=VALUE…` | losses, by kind |
 //! | `refuse NAME REASON` | the driver declined; the reason names the CPUID bit |
 //! | `dump NAME bytes=N` | the next N bytes of the debug console are a contiguous part of NAME's trace |
@@ -48,6 +49,8 @@ pub struct Run {
     pub top: Vec<(String, u64)>,
     /// The contiguous parts of the decode.
     pub pieces: Vec<Piece>,
+    /// The contiguous parts of the branch records.
+    pub records: Vec<Records>,
     /// Losses by kind.
     pub lost: BTreeMap<String, u64>,
     /// Why the driver declined.
@@ -112,6 +115,17 @@ pub struct Piece {
     pub after: String,
 }
 
+/// Branch records without a break.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Records {
+    /// How many.
+    pub count: u64,
+    /// The hash of where from and where to, of each.
+    pub hash: u64,
+    /// What stands before them.
+    pub after: String,
+}
+
 impl Transcript {
     /// Takes in one line.
     ///
@@ -143,6 +157,11 @@ impl Transcript {
                 let run = self.open(name)?;
                 ensure!(index.parse::<usize>()? == run.pieces.len(), "piece out of order");
                 run.pieces.push(Piece::parse(pairs)?);
+            }
+            ("records", [name, index, pairs @ ..]) => {
+                let run = self.open(name)?;
+                ensure!(index.parse::<usize>()? == run.records.len(), "records out of order");
+                run.records.push(Records::parse(pairs)?);
             }
             ("lost", [name, pairs @ ..]) => {
                 let run = self.open(name)?;
@@ -223,6 +242,14 @@ impl Piece {
     }
 }
 
+impl Records {
+    fn parse(pairs: &[&str]) -> Result<Self> {
+        let pairs = Pairs(pairs);
+        let get = |key| number(pairs.get(key)?);
+        Ok(Self { count: get("count")?, hash: get("hash")?, after: pairs.get("after")?.into() })
+    }
+}
+
 /// The `key=value` words of a line.
 pub(crate) struct Pairs<'a>(pub(crate) &'a [&'a str]);
 
@@ -266,6 +293,7 @@ mod tests {
             "stat sort instructions=9 bytes=40 bpi=35.5 pmis=2 loss=0 decode_us=7 count=9 hash=0x10",
             "top sort 1 core::slice::sort<T, F> 5",
             "piece sort 0 count=9 hash=0x10 first=0x100 last=0x120 after=start",
+            "records sort 0 count=4 hash=0x20 after=off",
             "lost sort ovf=0 stop=1",
             "dump sort bytes=40",
             "dump sort bytes=7",
@@ -280,6 +308,7 @@ mod tests {
         assert_eq!(run.stat, Some(Stat { count: 9, hash: 16, bytes: 40, pmis: 2, loss: 0 }));
         assert_eq!(run.top, [("core::slice::sort<T, F>".to_string(), 5)]);
         assert_eq!(run.pieces[0].last, 0x120);
+        assert_eq!(run.records, [Records { count: 4, hash: 0x20, after: "off".into() }]);
         assert_eq!(run.lost["stop"], 1);
         assert_eq!(run.dump, [40, 7]);
         let code = Code { base: 0x1000, len: 16, from: 0x2000, cr3: None };
@@ -300,6 +329,7 @@ mod tests {
             &["run a", "stat a count=1"],
             &["run a", "stat a count=x hash=0x1 bytes=1 pmis=0 loss=0"],
             &["run a", "piece a 1 count=1 hash=0x1 first=0x1 last=0x1 after=start"],
+            &["run a", "records a 1 count=1 hash=0x1 after=start"],
         ] {
             assert!(transcript(lines).is_err(), "{lines:?}");
         }

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::io::{self, Write};
 use std::path::Path;
 
-pub use pugmark_truth::{Flags, Record};
+pub use pugmark_truth::{Branch, Flags, Record};
 use pugmark_truth::{Log, REGION_BASE, REGION_BYTES};
 
 use crate::machine::open;
@@ -14,16 +14,23 @@ use crate::machine::open;
 /// The truth about one machine's life.
 #[derive(Debug, Default)]
 pub struct Truth {
-    /// How many records of the log are in `sessions`.
+    /// How many records of the log were taken in.
     read: usize,
     sessions: HashMap<u16, Vec<Record>>,
+    branches: HashMap<u16, Vec<Branch>>,
 }
 
 impl Truth {
-    /// Every record of a trace session, in order.
+    /// Every instruction of a trace session, in order.
     #[must_use]
     pub fn session(&self, session: u16) -> &[Record] {
         self.sessions.get(&session).map_or(&[], Vec::as_slice)
+    }
+
+    /// Every branch that was taken in a trace session while branches were recorded, in order.
+    #[must_use]
+    pub fn branches(&self, session: u16) -> &[Branch] {
+        self.branches.get(&session).map_or(&[], Vec::as_slice)
     }
 
     /// The sessions that have records, in ascending order.
@@ -60,7 +67,10 @@ impl Truth {
         let log = Log::new(&map).context("the monitor left no log")?;
         ensure!(log.header().lost() == 0, "the log was too small by {} records", log.header().lost());
         for record in log.records().skip(self.read) {
-            self.sessions.entry(record.session).or_default().push(record);
+            match record.branch() {
+                None => self.sessions.entry(record.session).or_default().push(record),
+                Some(branch) => self.branches.entry(record.session).or_default().push(branch),
+            }
             self.read += 1;
         }
         Ok(())
@@ -120,11 +130,14 @@ mod tests {
         truth.follow(&path).unwrap();
         writer.append(record(2, 2));
         writer.append(record(3, 1));
+        let branch = Branch { from: 3, to: 9, from_cpl: 3, to_cpl: 0 };
+        writer.append(Record::of_branch(branch, 1, 0));
         save();
         truth.follow(&path).unwrap();
 
         let addresses = |session| truth.session(session).iter().map(|record| record.rip).collect::<Vec<_>>();
-        assert_eq!((addresses(1), addresses(2), truth.len()), (vec![1, 3], vec![2], 3));
+        assert_eq!((addresses(1), addresses(2), truth.len()), (vec![1, 3], vec![2], 4));
+        assert_eq!((truth.branches(1), truth.branches(2)), (&[branch][..], &[][..]));
         let mut text = Vec::new();
         truth.write(&mut text).unwrap();
         assert_eq!(text, b"1 0 3 0x1000 0x1\n1 0 3 0x1000 0x3\n2 0 3 0x1000 0x2\n");

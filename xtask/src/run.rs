@@ -3,29 +3,31 @@
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 use pugmark_qemu_tests::{
+    branch_matrix, branches,
     images::Images,
-    judge::{Verdict, judge},
+    judge::judge,
     machine::{Machine, Outcome},
     matrix,
     protocol::Run,
     symbols::Symbols,
     truth::Truth,
 };
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use crate::{SetupOptions, setup};
+use crate::{SetupOptions, headline, setup};
 
 #[derive(Args)]
 pub(crate) struct Options {
     #[command(flatten)]
     setup: SetupOptions,
-    /// The processor that the monitor shows
-    #[arg(long, default_value = "skylake")]
-    profile: String,
-    /// What traces
-    #[arg(long, value_enum, default_value = "pt")]
-    source: Source,
+    /// The processor that the monitor shows; otherwise skylake, or with `--source bts` each that has a Branch Trace Store
+    #[arg(long)]
+    profile: Option<String>,
+    /// What traces; otherwise one source after the other
+    #[arg(long, value_enum)]
+    source: Option<Source>,
     /// Run these workloads only, separated by commas
     #[arg(long)]
     only: Option<String>,
@@ -44,33 +46,35 @@ pub(crate) struct Options {
 }
 
 /// A source of trace.
-#[derive(Clone, Copy, ValueEnum)]
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Source {
     /// Intel Processor Trace
     Pt,
+    /// Intel's Branch Trace Store
+    Bts,
 }
+
+/// The processor that has both sources.
+const BOTH: &str = "skylake";
 
 /// Boots, traces, compares; prints the guest's lines with the truth beside them.
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     setup::prepare(options.setup.no_install)?;
-    let Source::Pt = options.source;
     let images = Images::build()?;
     let mut score = Score::default();
     let mut truths = Vec::new();
     if let Some(kernel) = &options.kernel {
-        let monitor_options = format!("profile={} {}", options.profile, options.monitor);
+        let profile = options.profile.as_deref().unwrap_or(BOTH);
+        let monitor_options = format!("profile={profile} {}", options.monitor);
         let machine =
             Machine::kernel_on_monitor(&images, kernel, &monitor_options, "").processors(options.processors);
         truths.push(boot(&machine, kernel, judge_by_truth, &mut score)?.truth);
     } else {
-        let by_table = |run: &Run, truth: &Truth, symbols: &Symbols| {
-            matrix::check(run, &options.profile, truth, symbols)
-        };
-        for boot_plan in matrix::boots(&options.profile, options.only.as_deref()) {
-            let monitor_options = format!("{} {}", boot_plan.monitor_options, options.monitor);
-            let machine = Machine::on_monitor(&images, &monitor_options, &boot_plan.command_line)
-                .processors(options.processors);
-            truths.push(boot(&machine, &images.guest, by_table, &mut score)?.truth);
+        let sources = [Source::Pt, Source::Bts];
+        for source in sources.into_iter().filter(|source| options.source.is_none_or(|only| only == *source)) {
+            for profile in profiles(options, source) {
+                truths.extend(run_by_table(&images, options, source, profile, &mut score)?);
+            }
         }
     }
     if let Some(file) = &options.truth {
@@ -80,14 +84,54 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     Ok(if score.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
+/// On which processors a source is shown.
+fn profiles(options: &Options, source: Source) -> Vec<&str> {
+    match (&options.profile, options.source, source) {
+        (Some(profile), ..) => vec![profile],
+        (None, Some(_), Source::Bts) => branch_matrix::PROFILES.to_vec(),
+        (None, ..) => vec![BOTH],
+    }
+}
+
+/// Runs our kernel, and holds it against what the tables expect.
+fn run_by_table(
+    images: &Images,
+    options: &Options,
+    source: Source,
+    profile: &str,
+    score: &mut Score,
+) -> Result<Vec<Truth>> {
+    let name = match source {
+        Source::Pt => "Intel Processor Trace",
+        Source::Bts => "Branch Trace Store",
+    };
+    headline(&format!("{name} on {profile}"));
+    let only = options.only.as_deref();
+    let boots = match source {
+        Source::Pt => matrix::boots(profile, only),
+        Source::Bts => vec![branch_matrix::boot(profile, only)],
+    };
+    let by_table = |run: &Run, truth: &Truth, symbols: &Symbols| match source {
+        Source::Pt => matrix::check(run, profile, truth, symbols).map(said),
+        Source::Bts => branch_matrix::check(run, profile, truth, symbols).map(said),
+    };
+    let run = |plan: matrix::Boot| {
+        let monitor_options = format!("{} {}", plan.monitor_options, options.monitor);
+        let machine =
+            Machine::on_monitor(images, &monitor_options, &plan.command_line).processors(options.processors);
+        Ok(boot(&machine, &images.guest, by_table, score)?.truth)
+    };
+    boots.into_iter().map(run).collect()
+}
+
 #[derive(Default)]
 struct Score {
     passed: u64,
     failed: u64,
 }
 
-/// Says whether a run is right; none where there was nothing to compare.
-type Judgement = Result<Option<Verdict>>;
+/// What a run that is right says of the truth; none where there was nothing to compare.
+type Judgement = Result<Option<String>>;
 
 fn boot(
     machine: &Machine,
@@ -123,7 +167,17 @@ impl Score {
 
 /// For a kernel that is in no table: its decode, if it has one, must be the truth.
 fn judge_by_truth(run: &Run, truth: &Truth, symbols: &Symbols) -> Judgement {
-    if run.traces_nothing() { Ok(None) } else { judge(run, truth, symbols).map(Some) }
+    if run.traces_nothing() {
+        Ok(None)
+    } else if run.records.is_empty() {
+        judge(run, truth, symbols).map(|verdict| Some(verdict.to_string()))
+    } else {
+        branches::judge(run, truth, symbols).map(|verdict| Some(verdict.to_string()))
+    }
+}
+
+fn said(verdict: Option<impl Display>) -> Option<String> {
+    verdict.map(|verdict| verdict.to_string())
 }
 
 fn write_truth(file: &Path, truths: &[Truth]) -> Result<()> {

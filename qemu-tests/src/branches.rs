@@ -1,0 +1,171 @@
+//! Are a guest's branch records what really ran?
+
+use anyhow::{Context, Result, bail, ensure};
+use std::fmt;
+
+use crate::filter::Filter;
+use crate::judge::{ended_well, place};
+use crate::protocol::{Records, Run};
+use crate::symbols::Symbols;
+use crate::truth::{Branch, Truth, hash};
+
+/// Straight-line code before the first branch of a part and behind its last one: the records do not tell of it.
+const EDGE: u64 = 200;
+
+/// Branch records that agree with the truth, and the instructions that were decoded from them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    /// Branches that were taken at the levels of the filter while they were recorded.
+    pub truth_count: u64,
+    /// The hash of where from and where to.
+    pub truth_hash: u64,
+    /// Branches that the records have.
+    pub recorded: u64,
+    /// The most branches that are missing in one place; 0 where nothing was lost.
+    pub longest_gap: u64,
+    /// Instructions that retired under the filter.
+    pub instructions: u64,
+    /// Instructions that were decoded.
+    pub decoded: u64,
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { truth_count, truth_hash, recorded, longest_gap, instructions, decoded } = self;
+        write!(f, "branches={truth_count} hash={truth_hash:#018x} ")?;
+        if recorded == truth_count {
+            write!(f, "equal")?;
+        } else {
+            write!(f, "recorded={recorded} longest_gap={longest_gap} in order")?;
+        }
+        write!(f, "; instructions={instructions} decoded={decoded} in order")
+    }
+}
+
+/// Holds one workload's branch records, and what was decoded from them, against what the monitor logged.
+///
+/// Without a loss each record must be a branch of the truth and each branch must have a record. With one, each
+/// contiguous part must be a run of the truth, in order, and each gap must lie after a loss that the guest counted. A
+/// buffer that was written over holds the newest run. Of the instructions only those at the edges of a part are missing.
+///
+/// # Errors
+/// What differs.
+pub fn judge(run: &Run, truth: &Truth, symbols: &Symbols) -> Result<Verdict> {
+    ended_well(run)?;
+    let (Some(session), Some(stat)) = (run.session, run.stat) else { bail!("no session, or no stat line") };
+    let taken = taken(truth.branches(session), &run.filter);
+    ensure!(!taken.is_empty(), "the truth has no branches: nothing was recorded");
+    // Records may be missing at the end; what is written over is missing at the begin.
+    let cut = ["stop", "full"].iter().any(|kind| run.lost.get(*kind).is_some_and(|count| *count > 0));
+    let longest_gap = place_records(&run.records, &taken, cut)?;
+    let recorded = run.records.iter().map(|records| records.count).sum();
+    ensure!(
+        stat.loss > 0 || recorded == taken.len() as u64,
+        "{recorded} of {} branches were recorded, and no loss is told",
+        taken.len()
+    );
+    let traced = run.filter.traced(truth.session(session), symbols)?;
+    let missing = place(&run.pieces, &traced, allowed).context("what was decoded")?;
+    ensure!(
+        cut || missing.behind <= EDGE,
+        "{} instructions are missing at the end of what was decoded",
+        missing.behind
+    );
+    Ok(Verdict {
+        truth_count: taken.len() as u64,
+        truth_hash: hash_of(&taken),
+        recorded,
+        longest_gap,
+        instructions: traced.len() as u64,
+        decoded: stat.count,
+    })
+}
+
+/// The branches that a filter lets through, by the level that they lead to.
+#[must_use]
+pub fn taken(branches: &[Branch], filter: &Filter) -> Vec<Branch> {
+    let at_level = |branch: &&Branch| filter.cpl.is_none_or(|cpl| (cpl == 0) == (branch.to_cpl == 0));
+    branches.iter().filter(at_level).copied().collect()
+}
+
+/// How many instructions may be missing before a piece.
+fn allowed(after: &str) -> u64 {
+    if matches!(after, "start" | "off") { EDGE } else { u64::MAX }
+}
+
+/// Finds the records in the truth, in order; returns the longest gap before a part or at the end.
+fn place_records(parts: &[Records], taken: &[Branch], cut: bool) -> Result<u64> {
+    let (mut at, mut longest) = (0, 0);
+    for (index, part) in parts.iter().enumerate() {
+        let Records { count, hash, after } = part;
+        let length = usize::try_from(*count)?;
+        let last = taken.len().checked_sub(length).filter(|last| *last >= at);
+        let last = last.with_context(|| format!("part {index} has {count} records, more than the truth"))?;
+        let mut starts = match after.as_str() {
+            // All but the newest was written over.
+            "wrap" => last..=last,
+            "stop" | "full" => at..=last,
+            _ => at..=at,
+        };
+        let Some(start) = starts.find(|&start| hash_of(&taken[start..start + length]) == *hash) else {
+            bail!("part {index} ({count} records after {after}) is no run of the truth at its branch {at}")
+        };
+        longest = longest.max(start - at);
+        at = start + length;
+    }
+    let left = taken.len() - at;
+    ensure!(left == 0 || cut, "{left} branches are missing at the end");
+    Ok(longest.max(left) as u64)
+}
+
+fn hash_of(branches: &[Branch]) -> u64 {
+    let addresses: Vec<u64> = branches.iter().flat_map(|branch| [branch.from, branch.to]).collect();
+    hash(&addresses)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn branches(targets: &[u64]) -> Vec<Branch> {
+        targets.iter().map(|&to| Branch { from: to + 100, to, from_cpl: 0, to_cpl: 0 }).collect()
+    }
+
+    fn part(targets: &[u64], after: &str) -> Records {
+        Records { count: targets.len() as u64, hash: hash_of(&branches(targets)), after: after.into() }
+    }
+
+    #[test]
+    fn records_are_the_truth_but_for_what_was_lost() {
+        let truth = branches(&[1, 2, 3, 1, 2, 9]);
+        for (parts, cut, expected) in [
+            (vec![part(&[1, 2, 3, 1, 2, 9], "start")], false, Some(0)),
+            (vec![part(&[1, 2, 3], "start"), part(&[1, 2, 9], "off")], false, Some(0)),
+            // Nothing is lost while the source is off, and nothing at the begin and the end.
+            (vec![part(&[1, 2, 3], "start"), part(&[2, 9], "off")], false, None),
+            (vec![part(&[2, 3, 1, 2, 9], "start")], false, None),
+            (vec![part(&[1, 2, 3, 1, 2], "start")], false, None),
+            (vec![part(&[1, 2, 3, 1, 2], "start")], true, Some(1)),
+            (vec![part(&[1, 2], "start"), part(&[9], "stop")], true, Some(3)),
+            (vec![part(&[1, 2], "start"), part(&[8], "stop")], true, None),
+            // The newest ones, and no others.
+            (vec![part(&[1, 2, 9], "wrap")], false, Some(3)),
+            (vec![part(&[3, 1, 2], "wrap")], false, None),
+            (vec![part(&[1, 2, 3, 1, 2, 9, 9], "start")], false, None),
+            (vec![], false, None),
+        ] {
+            assert_eq!(place_records(&parts, &truth, cut).ok(), expected, "{parts:?} {cut}");
+        }
+    }
+
+    #[test]
+    fn a_branch_counts_for_the_level_it_leads_to() {
+        let branch = |from_cpl, to_cpl| Branch { from: 1, to: 2, from_cpl, to_cpl };
+        let all = [branch(0, 0), branch(0, 3), branch(3, 3), branch(3, 0)];
+        for (text, expected) in [("cpl=any", &[0, 1, 2, 3][..]), ("cpl=0", &[0, 3]), ("cpl=3", &[1, 2])] {
+            let filter = Filter::parse(&[text]).unwrap();
+            let expected: Vec<Branch> = expected.iter().map(|&index: &usize| all[index]).collect();
+            assert_eq!(taken(&all, &filter), expected, "{text}");
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! Each workload on each profile that has a Branch Trace Store: its records, and what is decoded from them, held against
+//! the truth.
+
+use pugmark_qemu_tests::branch_matrix;
+use pugmark_qemu_tests::images::Images;
+use pugmark_qemu_tests::machine::Machine;
+use pugmark_qemu_tests::matrix::WORKLOADS;
+
+/// Boots everything on `profile`.
+fn all_as_they_ran(profile: &str) {
+    let images = Images::build().unwrap();
+    let symbols = images.guest_symbols().unwrap();
+    let boot = branch_matrix::boot(profile, None);
+    let outcome =
+        Machine::on_monitor(&images, &boot.monitor_options, &boot.command_line).run(|_| {}).unwrap();
+    let mut wrong = Vec::new();
+    for run in &outcome.transcript.runs {
+        match branch_matrix::check(run, profile, &outcome.truth, &symbols) {
+            Ok(Some(verdict)) => println!("{profile} {}: {verdict}", run.name),
+            Ok(None) => println!("{profile} {}: {}", run.name, run.refusal.as_deref().unwrap_or_default()),
+            Err(error) => wrong.push(format!("{profile} {}: {error:#}", run.name)),
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert_eq!(outcome.transcript.runs.len(), WORKLOADS.len());
+}
+
+#[test]
+fn prescott() {
+    all_as_they_ran("prescott");
+}
+
+#[test]
+fn core2() {
+    all_as_they_ran("core2");
+}
+
+#[test]
+fn nehalem() {
+    all_as_they_ran("nehalem");
+}
+
+#[test]
+fn skylake() {
+    all_as_they_ran("skylake");
+}
+
+#[test]
+fn a_processor_without_a_debug_store_says_so() {
+    all_as_they_ran("icelake");
+}
