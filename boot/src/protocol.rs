@@ -4,7 +4,7 @@
 //! run NAME
 //! session NAME N
 //! filter NAME cpl=any|0|3 cr3=any|0x… range=any|SYMBOL..SYMBOL stop=none|SYMBOL..SYMBOL
-//! stat NAME instructions=N bytes=N bpi=F pmis=N loss=N decode_us=N count=N hash=0x…
+//! stat NAME instructions=N bytes=N bpi=F pmis=N loss=N decode_us=N count=N hash=0x… [branches=N]
 //! top NAME RANK SYMBOL COUNT
 //! piece NAME INDEX count=N hash=0x… first=0x… last=0x… after=start|psb|ovf|stop|wrap|full|error|off
 //! records NAME INDEX count=N hash=0x… after=…  (branch records without a break)
@@ -246,11 +246,13 @@ pub struct Stat {
     pub decode_us: u64,
     /// Decoded instructions.
     pub hash: AddressHash,
+    /// Branch records, where that is what was traced.
+    pub branches: Option<u64>,
 }
 
 impl fmt::Display for Stat {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { bytes, pmis, loss, decode_us, hash } = self;
+        let Self { bytes, pmis, loss, decode_us, hash, branches } = self;
         let (count, value) = (hash.count(), hash.value());
         let hundredths = (bytes * 800).checked_div(count).unwrap_or(0);
         let (whole, part) = (hundredths / 100, hundredths % 100);
@@ -258,7 +260,11 @@ impl fmt::Display for Stat {
             f,
             "instructions={count} bytes={bytes} bpi={whole}.{part:02} pmis={pmis} loss={loss} \
              decode_us={decode_us} count={count} hash={value:#018x}"
-        )
+        )?;
+        match branches {
+            Some(branches) => write!(f, " branches={branches}"),
+            None => Ok(()),
+        }
     }
 }
 
@@ -292,7 +298,8 @@ mod tests {
         let value = hash.value();
         for (bytes, count, bpi) in [(0, 3, "0.00"), (1, 3, "2.66"), (3, 3, "8.00"), (9, 0, "0.00")] {
             let hash = if count == 0 { AddressHash::new() } else { hash };
-            let text = format!("{}", Stat { bytes, pmis: 4, loss: 5, decode_us: 6, hash });
+            let stat = Stat { bytes, pmis: 4, loss: 5, decode_us: 6, hash, branches: None };
+            let text = format!("{stat}");
             let value = if count == 0 { 0xcbf2_9ce4_8422_2325 } else { value };
             assert_eq!(
                 text,
@@ -301,6 +308,7 @@ mod tests {
                      hash=0x{value:016x}"
                 )
             );
+            assert_eq!(format!("{}", Stat { branches: Some(7), ..stat }), format!("{text} branches=7"));
         }
     }
 

@@ -161,7 +161,10 @@ impl<'s> Stage<'s> {
         };
         let Decoded { pieces, records, total, fault: undecoded, .. } = decoded;
         let (bytes, pmis) = (archive.trace().len() as u64, counts.served + counts.unannounced);
-        say!("stat {name} {}", Stat { bytes, pmis, loss: lost.total(), decode_us, hash: total });
+        let branches =
+            (self.source == Source::Bts).then(|| records.iter().map(|records| records.count).sum());
+        let stat = Stat { bytes, pmis, loss: lost.total(), decode_us, hash: total, branches };
+        say!("stat {name} {stat}");
         for (rank, (function, count)) in histogram.top(TOP).into_iter().enumerate() {
             say!("top {name} {} {:#} {count}", rank + 1, rustc_demangle::demangle(function.name));
         }
