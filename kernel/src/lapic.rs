@@ -93,8 +93,14 @@ impl XApic {
     }
 
     fn register(&self) -> *mut u32 {
+        self.register_at(0x340)
+    }
+
+    /// The register at this offset, which must be a multiple of 16 below 4096.
+    pub(crate) fn register_at(&self, offset: usize) -> *mut u32 {
+        assert!(offset < 0x1000 && offset.is_multiple_of(16));
         // SAFETY: the page that `new` was promised is 4 KiB long.
-        unsafe { self.base.as_ptr().add(0x340) }.cast()
+        unsafe { self.base.as_ptr().add(offset) }.cast()
     }
 }
 
@@ -115,7 +121,7 @@ unsafe impl LocalApic for XApic {
 /// The x2APIC: registers among the MSRs.
 #[derive(Debug)]
 pub struct X2Apic<M> {
-    msr: M,
+    pub(crate) msr: M,
 }
 
 impl<M: Msr> X2Apic<M> {

@@ -153,6 +153,7 @@
 //! where [`detect::VmxTracing`] says so.
 #![cfg_attr(not(test), no_std)]
 
+pub mod amd;
 pub mod arch;
 pub mod bts;
 pub mod buffer;

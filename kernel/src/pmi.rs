@@ -44,6 +44,12 @@ pub trait PmiSource {
     ///
     /// An access raised #GP.
     fn resume(&mut self) -> Result<(), GeneralProtection>;
+
+    /// How many requests this interrupt found whose NMIs may come late: each asked for one of its own, and it need not
+    /// come before other code runs, so that no address tells it.
+    fn late_requests(&self) -> u8 {
+        0
+    }
 }
 
 /// The PMI handler of one logical processor.
@@ -55,7 +61,11 @@ pub struct Handler {
     delivery: Delivery,
     /// [`Handler::disarm`] has masked the entry, so a masked one says nothing.
     disarmed: Cell<bool>,
+    /// The local APIC masks the LVT entry when it delivers.
+    masks: bool,
     echo: Option<Echo>,
+    /// NMIs that may still come from sources that are served or stopped.
+    late: u8,
     counts: Counts,
 }
 
@@ -99,7 +109,29 @@ impl Handler {
     #[must_use]
     pub const fn new(delivery: Delivery) -> Self {
         let counts = Counts { served: 0, unannounced: 0, stray: 0, stuck: 0 };
-        Self { delivery, disarmed: Cell::new(false), echo: None, counts }
+        Self { delivery, disarmed: Cell::new(false), masks: true, echo: None, late: 0, counts }
+    }
+
+    /// For PMIs that are delivered so by a local APIC of AMD: it leaves the LVT entry as it is when it delivers one, so
+    /// that a masked entry says nothing.
+    ///
+    /// Source: APM vol. 2, Advanced Programmable Interrupt Controller (APIC), "Performance-Monitor Counter Interrupts".
+    #[must_use]
+    pub const fn amd(delivery: Delivery) -> Self {
+        let mut handler = Self::new(delivery);
+        handler.masks = false;
+        handler
+    }
+
+    /// A source was stopped, and so many of its NMIs may be on their way: as many interrupts that nobody asks for are
+    /// claimed as [`Pmi::Stray`].
+    pub fn expect_late(&mut self, nmis: u8) {
+        self.late = self.late.max(nmis.min(LATE));
+    }
+
+    /// Enough time has passed: no late NMI comes any more.
+    pub fn forget_late(&mut self) {
+        self.late = 0;
     }
 
     /// What it met.
@@ -184,11 +216,26 @@ impl Handler {
         apic: &mut impl LocalApic,
         sources: &mut [&mut dyn PmiSource],
     ) -> Result<Pmi, GeneralProtection> {
+        let pmi = self.serve_all(interrupted, msr, apic, sources);
+        // Also where an access faulted: what was served before that is not found by the NMI that it asked for.
+        let requests = sources.iter().fold(0, |all: u8, source| all.saturating_add(source.late_requests()));
+        // One of them is the interrupt that is handled.
+        self.expect_late(requests.saturating_sub(1));
+        pmi
+    }
+
+    fn serve_all(
+        &mut self,
+        interrupted: Option<u64>,
+        msr: &mut impl Msr,
+        apic: &mut impl LocalApic,
+        sources: &mut [&mut dyn PmiSource],
+    ) -> Result<Pmi, GeneralProtection> {
         let masked = apic.lvt_pc()?.is_masked();
-        let delivered = masked && !self.disarmed.get();
+        let delivered = masked && self.masks && !self.disarmed.get();
         let echoed = self.echo.take() == Some(Echo { at: interrupted });
         // Nobody else has the vector of a fixed interrupt.
-        let claimed = delivered || echoed || self.delivery != Delivery::Nmi;
+        let claimed = delivered || echoed || self.late > 0 || self.delivery != Delivery::Nmi;
         let mut latched = !masked;
         let ours = sources.iter().fold(GlobalStatus::empty(), |all, source| all.union(source.status()));
         let mut rounds = 0;
@@ -217,6 +264,8 @@ impl Handler {
             self.echo = (interrupted.is_some() || latched).then_some(Echo { at: interrupted });
         }
         if rounds == 0 {
+            // An echo has an address of its own to be known by.
+            self.late = self.late.saturating_sub(u8::from(!echoed && !delivered));
             self.counts.stray += 1;
             return Ok(Pmi::Stray);
         }
@@ -231,6 +280,9 @@ impl Handler {
         if self.disarmed.get() { entry.masked() } else { entry }
     }
 }
+
+/// More NMIs are not on their way: one is latched by the processor, one by the local APIC.
+const LATE: u8 = 2;
 
 /// How often sources are served in one interrupt.
 const ROUNDS: u32 = 16;

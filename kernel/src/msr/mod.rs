@@ -1,5 +1,6 @@
 //! Model-specific registers: the seam to the processor and a type for each register.
 
+pub mod amd;
 mod counters;
 mod debug;
 mod ds;

@@ -165,6 +165,51 @@ fn the_registers_show_that_a_served_pmi_may_be_latched() {
 }
 
 #[test]
+fn amds_local_apic_leaves_the_entry_as_it_is() {
+    for (handler, verdict) in
+        [(Handler::new(Delivery::Nmi), Pmi::Stray), (Handler::amd(Delivery::Nmi), Pmi::NotOurs)]
+    {
+        let (machine, mut handler) = (Machine::new(0), handler);
+        assert_eq!(machine.handle(&mut handler, &mut []), Ok(verdict));
+    }
+}
+
+#[test]
+fn as_many_late_nmis_are_claimed_as_may_come() {
+    // (requests that the served interrupt found, NMIs that a stop expects, strays that are claimed)
+    let table =
+        [(0, 0, 0), (1, 0, 0), (2, 0, 1), (3, 0, 2), (9, 0, 2), (0, 1, 1), (2, 1, 1), (2, 2, 2), (0, 9, 2)];
+    for (requests, expected, claimed) in table {
+        let machine = Machine::new(1);
+        machine.0.borrow_mut().lvt = 0x400;
+        let mut source = machine.source(GlobalStatus::TRACE_TOPA_PMI);
+        source.late = requests;
+        let mut handler = Handler::amd(Delivery::Nmi);
+        assert_eq!(machine.handle_at(Some(0x1000), &mut handler, &mut [&mut source]), Ok(Pmi::Served));
+        source.late = 0;
+        handler.expect_late(expected);
+        // One that comes before anything else ran is known by its address, and no late one is spent on it.
+        assert_eq!(machine.handle_at(Some(0x1000), &mut handler, &mut [&mut source]), Ok(Pmi::Stray));
+        for n in 0..3 {
+            let verdict = if n < claimed { Pmi::Stray } else { Pmi::NotOurs };
+            let pmi = machine.handle_at(Some(0x2000), &mut handler, &mut [&mut source]);
+            assert_eq!(pmi, Ok(verdict), "{requests} {expected} {n}");
+        }
+    }
+}
+
+#[test]
+fn what_was_served_before_a_fault_leaves_late_nmis_too() {
+    let machine = Machine::new(1);
+    machine.0.borrow_mut().lvt = 0x400;
+    let mut source = machine.source(GlobalStatus::TRACE_TOPA_PMI);
+    (source.fault, source.late) = (true, 2);
+    let mut handler = Handler::amd(Delivery::Nmi);
+    machine.handle(&mut handler, &mut [&mut source]).unwrap_err();
+    assert_eq!(machine.handle(&mut handler, &mut []), Ok(Pmi::Stray));
+}
+
+#[test]
 fn what_a_pmi_froze_is_released_unless_somebody_else_asks() {
     let both = GlobalStatus::CTR_FRZ | GlobalStatus::LBR_FRZ;
     let topa = GlobalStatus::TRACE_TOPA_PMI;
@@ -274,7 +319,7 @@ impl Machine {
     }
 
     fn source(&self, status: GlobalStatus) -> Source {
-        Source { machine: self.clone(), status, seen: Vec::new(), deaf: false, fault: false }
+        Source { machine: self.clone(), status, seen: Vec::new(), deaf: false, fault: false, late: 0 }
     }
 
     fn handle(
@@ -358,6 +403,7 @@ struct Source {
     seen: Vec<GlobalStatus>,
     deaf: bool,
     fault: bool,
+    late: u8,
 }
 
 impl PmiSource for Source {
@@ -382,5 +428,9 @@ impl PmiSource for Source {
     fn resume(&mut self) -> Result<(), GeneralProtection> {
         self.machine.note("resume");
         Ok(())
+    }
+
+    fn late_requests(&self) -> u8 {
+        self.late
     }
 }

@@ -33,6 +33,8 @@ bitflags! {
         const L2_TLB_MISS = 1 << 56;
         /// IbsRandEn: the low bits of the period are random.
         const RAND_EN = 1 << 57;
+        /// IbsFetchL3MissOnly: only fetches that missed the L3 are sampled, since Zen 4.
+        const L3_MISS_ONLY = 1 << 59;
     }
 }
 
@@ -62,12 +64,22 @@ bitflags! {
     pub struct IbsOpCtl: u64 {
         /// IbsOpMaxCnt: bits 19:4 of the period.
         const MAX_CNT = 0xffff;
+        /// IbsOpL3MissOnly: only ops that missed the L3 are sampled, since Zen 4.
+        const L3_MISS_ONLY = 1 << 16;
         /// IbsOpEn: the unit samples.
         const EN = 1 << 17;
         /// IbsOpVal: a sample is there.
         const VAL = 1 << 18;
         /// IbsOpCntCtl: the period is in dispatched ops instead of clocks, since revision C of family 10h.
         const CNT_CTL = 1 << 19;
+        /// IbsOpMaxCnt, bits 26:20 of the period, where CPUID announces OpCntExt.
+        const MAX_CNT_EXT = 0x7f << 20;
+        /// IbsOpCurCnt: the count; 20 bits without OpCntExt.
+        const CUR_CNT = 0x7ff_ffff << 32;
+        /// LdLatThrsh: how long a sampled load takes at the least, in the processor's encoding, since Zen 5.
+        const LD_LAT_THRSH = 0xf << 59;
+        /// LdLatEn: loads that are faster are not sampled.
+        const LD_LAT_EN = 1 << 63;
     }
 }
 
@@ -86,6 +98,19 @@ impl IbsOpCtl {
     pub const fn with_max_count(self, count: u32) -> Self {
         Self::from_bits_retain(self.difference(Self::MAX_CNT).bits() | (count >> 4 & 0xffff) as u64)
     }
+
+    /// The period, all 27 bits of it. On a processor without OpCntExt bits 26:20 are 0.
+    #[must_use]
+    pub const fn extended_max_count(self) -> u32 {
+        self.max_count() | (self.bits() as u32 & 0x7f << 20)
+    }
+
+    /// The period: bits 26:4 of `count`, for a processor with OpCntExt.
+    #[must_use]
+    pub const fn with_extended_max_count(self, count: u32) -> Self {
+        let rest = self.difference(Self::MAX_CNT_EXT).with_max_count(count);
+        Self::from_bits_retain(rest.bits() | (count & 0x7f << 20) as u64)
+    }
 }
 
 #[cfg(test)]
@@ -94,8 +119,8 @@ mod tests {
 
     #[test]
     fn masks_are_those_of_the_manual() {
-        assert_eq!(IbsFetchCtl::all().bits(), 0x03ff_ffff_ffff_ffff);
-        assert_eq!(IbsOpCtl::all().bits(), 0x000e_ffff);
+        assert_eq!(IbsFetchCtl::all().bits(), 0x0bff_ffff_ffff_ffff);
+        assert_eq!(IbsOpCtl::all().bits(), 0xffff_ffff_07ff_ffff);
     }
 
     #[test]
@@ -107,6 +132,16 @@ mod tests {
             let op = IbsOpCtl::all().with_max_count(count);
             assert_eq!(op.max_count(), kept);
             assert_eq!(op | IbsOpCtl::MAX_CNT, IbsOpCtl::all());
+        }
+    }
+
+    #[test]
+    fn a_long_period_loses_its_low_four_bits_and_what_is_above_27() {
+        for (count, kept) in [(0xf, 0), (0x10_0010, 0x10_0010), (0x7ff_ffff, 0x7ff_fff0), (0x800_0010, 0x10)]
+        {
+            let op = IbsOpCtl::all().with_extended_max_count(count);
+            assert_eq!(op.extended_max_count(), kept);
+            assert_eq!(op | IbsOpCtl::MAX_CNT | IbsOpCtl::MAX_CNT_EXT, IbsOpCtl::all());
         }
     }
 }

@@ -1,0 +1,91 @@
+//! What CPUID says of an AMD processor.
+
+use crate::cpuid::CpuIdReader;
+use core::fmt;
+use pugmark_decoder_core::ibs::{Caps, Part};
+use raw_cpuid::CpuId;
+
+/// What an AMD processor has for those who watch it.
+///
+/// Source: APM vol. 3, Obtaining Processor Information Via the CPUID Instruction, "Extended Feature Function Numbers".
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AmdCapabilities {
+    /// The displayed family: with the extended family added.
+    pub family: u8,
+    /// The displayed model: with the extended model.
+    pub model: u8,
+    /// Instruction Based Sampling: `CPUID.8000_0001H:ECX[10]`, and what of it, `CPUID.8000_001BH:EAX`.
+    pub ibs: Option<Caps>,
+    /// How many counters a core has: 4, 6 with [`AmdCapabilities::extended_counters`], or
+    /// `CPUID.8000_0022H:EBX[3:0]`.
+    pub counters: u8,
+    /// The counters are at `C001_0200`, and the event has 12 bits: `CPUID.8000_0001H:ECX[23]`.
+    pub extended_counters: bool,
+    /// There are global control and status: `CPUID.8000_0022H:EAX[0]`.
+    pub perfmon_v2: bool,
+    /// How many branches LBR v2 keeps; 0 without it: `CPUID.8000_0022H:EAX[1]`, `EBX[9:4]`.
+    pub lbr_v2: u8,
+    /// Branch sampling, as on Zen 3: `CPUID.8000_0008H:EBX[31]`.
+    pub branch_sampling: bool,
+    /// There is SVM: `CPUID.8000_0001H:ECX[2]`.
+    pub svm: bool,
+}
+
+impl AmdCapabilities {
+    /// Reads them.
+    ///
+    /// # Errors
+    ///
+    /// It is no processor of AMD, nor of Hygon, which builds AMD's.
+    pub fn read(cpuid: impl CpuIdReader) -> Result<Self, NotAmd> {
+        let id = CpuId::with_cpuid_reader(cpuid.clone());
+        let vendor = id.get_vendor_info();
+        let is_amd = |vendor: &str| matches!(vendor, "AuthenticAMD" | "HygonGenuine");
+        let signature = match (vendor.filter(|vendor| is_amd(vendor.as_str())), id.get_feature_info()) {
+            (Some(_), Some(signature)) => signature,
+            _ => return Err(NotAmd),
+        };
+        let highest = cpuid.cpuid1(0x8000_0000).eax;
+        let leaf = |n: u32| (n <= highest).then(|| cpuid.cpuid1(n));
+        let features = leaf(0x8000_0001).map_or(0, |leaf| leaf.ecx);
+        let ibs =
+            (features >> 10 & 1 == 1).then(|| Caps::from_eax(leaf(0x8000_001b).map_or(0, |leaf| leaf.eax)));
+        let extended_counters = features >> 23 & 1 == 1;
+        let (v2, counts) = leaf(0x8000_0022).map_or((0, 0), |leaf| (leaf.eax, leaf.ebx));
+        let perfmon_v2 = v2 & 1 == 1;
+        let counters = match (perfmon_v2, extended_counters) {
+            (true, _) => (counts & 0xf) as u8,
+            (false, true) => 6,
+            (false, false) => 4,
+        };
+        Ok(Self {
+            family: signature.family_id(),
+            model: signature.model_id(),
+            ibs,
+            counters,
+            extended_counters,
+            perfmon_v2,
+            lbr_v2: if v2 >> 1 & 1 == 1 { (counts >> 4 & 0x3f) as u8 } else { 0 },
+            branch_sampling: leaf(0x8000_0008).is_some_and(|leaf| leaf.ebx >> 31 == 1),
+            svm: features >> 2 & 1 == 1,
+        })
+    }
+
+    /// The processor of IBS samples.
+    #[must_use]
+    pub fn ibs_part(&self) -> Option<Part> {
+        self.ibs.map(|caps| Part { family: self.family, model: self.model, caps })
+    }
+}
+
+/// Another vendor's processor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NotAmd;
+
+impl fmt::Display for NotAmd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("CPUID.0 names another vendor than AMD")
+    }
+}
+
+impl core::error::Error for NotAmd {}

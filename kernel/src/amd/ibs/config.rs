@@ -1,0 +1,334 @@
+//! What is to be sampled.
+
+use crate::msr::amd::{IbsFetchCtl2, IbsOpCtl2};
+use core::fmt;
+use pugmark_decoder_core::ibs::Caps;
+use pugmark_pfm::register::{IbsFetchCtl, IbsOpCtl};
+
+/// What is to be sampled: ops, fetches, or both.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct IbsConfig {
+    fetch: Option<Fetch>,
+    op: Option<Op>,
+    levels: Levels,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Fetch {
+    period: u32,
+    random: bool,
+    l3_miss_only: bool,
+    latency: Option<u16>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Op {
+    period: u32,
+    dispatched: bool,
+    random: bool,
+    l3_miss_only: bool,
+    latency: Option<u16>,
+    streaming_stores: bool,
+}
+
+/// Whose samples are kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Levels {
+    #[default]
+    All,
+    Kernel,
+    User,
+}
+
+/// What is written to start the units.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Plan {
+    pub(super) fetch: Option<(IbsFetchCtl, IbsFetchCtl2)>,
+    pub(super) op: Option<(IbsOpCtl, IbsOpCtl2)>,
+    /// The op period's bits 7:4 are made random when it begins.
+    pub(super) op_random: bool,
+    pub(super) levels: Levels,
+}
+
+/// A period's unit: the low four bits are not compared.
+const STEP: u32 = 16;
+/// The shortest period whose bits 7:4 may be anything.
+const LEAST_RANDOM: u32 = 0x100;
+/// The longest period with 20 bits.
+const MOST: u32 = 0xf_fff0;
+/// The longest period with 27 bits.
+const MOST_EXTENDED: u32 = 0x7ff_fff0;
+/// The unit of a latency, in cycles.
+const LATENCY_STEP: u16 = 128;
+const MOST_FETCH_LATENCY: u16 = 1920;
+const MOST_OP_LATENCY: u16 = 2048;
+
+impl IbsConfig {
+    /// Nothing.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Samples one of so many completed fetches: a multiple of 16, up to `0xffff0`.
+    #[must_use]
+    pub const fn fetch(mut self, period: u32) -> Self {
+        let fetch = match self.fetch {
+            Some(fetch) => fetch,
+            None => Fetch { period, random: false, l3_miss_only: false, latency: None },
+        };
+        self.fetch = Some(Fetch { period, ..fetch });
+        self
+    }
+
+    /// The low four bits of the fetch period are random (IbsRandEn).
+    #[must_use]
+    pub const fn fetch_random(mut self) -> Self {
+        if let Some(fetch) = &mut self.fetch {
+            fetch.random = true;
+        }
+        self
+    }
+
+    /// Only fetches that took so many cycles are sampled: a multiple of 128 up to 1920.
+    #[must_use]
+    pub const fn fetch_latency(mut self, cycles: u16) -> Self {
+        if let Some(fetch) = &mut self.fetch {
+            fetch.latency = Some(cycles);
+        }
+        self
+    }
+
+    /// Samples one op in so many cycles: a multiple of 16, up to `0xffff0`, or `0x7fffff0` with [`Caps::OP_CNT_EXT`].
+    #[must_use]
+    pub const fn op(mut self, period: u32) -> Self {
+        let op = match self.op {
+            Some(op) => op,
+            None => Op {
+                period,
+                dispatched: false,
+                random: false,
+                l3_miss_only: false,
+                latency: None,
+                streaming_stores: false,
+            },
+        };
+        self.op = Some(Op { period, ..op });
+        self
+    }
+
+    /// The period of the op unit is in dispatched ops instead of cycles (IbsOpCntCtl).
+    #[must_use]
+    pub const fn op_counts_dispatched(mut self) -> Self {
+        if let Some(op) = &mut self.op {
+            op.dispatched = true;
+        }
+        self
+    }
+
+    /// Bits 7:4 of the op period are random, so that it does not keep in step with a loop. Where the processor begins
+    /// its count at random ([`Caps::RD_WR_OP_CNT`]) it does so always, and the period stays what it is; elsewhere the
+    /// period must be 256 or more.
+    #[must_use]
+    pub const fn op_random(mut self) -> Self {
+        if let Some(op) = &mut self.op {
+            op.random = true;
+        }
+        self
+    }
+
+    /// Only loads that took so many cycles are sampled: a multiple of 128 up to 2048. The processor filters them among
+    /// those that missed the L3.
+    #[must_use]
+    pub const fn op_latency(mut self, cycles: u16) -> Self {
+        if let Some(op) = &mut self.op {
+            op.latency = Some(cycles);
+        }
+        self
+    }
+
+    /// Only streaming stores are sampled.
+    #[must_use]
+    pub const fn op_streaming_stores(mut self) -> Self {
+        if let Some(op) = &mut self.op {
+            op.streaming_stores = true;
+        }
+        self
+    }
+
+    /// Only what missed the L3 is sampled, by the units chosen so far.
+    #[must_use]
+    pub const fn l3_miss_only(mut self) -> Self {
+        if let Some(fetch) = &mut self.fetch {
+            fetch.l3_miss_only = true;
+        }
+        if let Some(op) = &mut self.op {
+            op.l3_miss_only = true;
+        }
+        self
+    }
+
+    /// Only samples of the kernel are kept: those whose address has bit 63 set. Where the processor cannot leave the
+    /// others out, they are dropped when they come.
+    #[must_use]
+    pub const fn kernel_only(mut self) -> Self {
+        self.levels = Levels::Kernel;
+        self
+    }
+
+    /// Only samples of user code are kept; as [`IbsConfig::kernel_only`].
+    #[must_use]
+    pub const fn user_only(mut self) -> Self {
+        self.levels = Levels::User;
+        self
+    }
+
+    /// Whether the units of a processor with these capabilities can do it.
+    ///
+    /// # Errors
+    ///
+    /// What they cannot.
+    pub fn check(&self, caps: Caps) -> Result<(), IbsRefusal> {
+        self.plan(caps).map(|_| ())
+    }
+
+    pub(super) fn plan(&self, caps: Caps) -> Result<Plan, IbsRefusal> {
+        if self.fetch.is_none() && self.op.is_none() {
+            return Err(IbsRefusal::Nothing);
+        }
+        let fetch = self.fetch.map(|fetch| self.plan_fetch(&fetch, caps)).transpose()?;
+        let op = self.op.map(|op| self.plan_op(&op, caps)).transpose()?;
+        let op_random = self.op.is_some_and(|op| op.random) && !caps.has(Caps::RD_WR_OP_CNT);
+        Ok(Plan { fetch, op, op_random, levels: self.levels })
+    }
+
+    fn plan_fetch(&self, fetch: &Fetch, caps: Caps) -> Result<(IbsFetchCtl, IbsFetchCtl2), IbsRefusal> {
+        need(caps, true, Caps::FETCH_SAM)?;
+        check_period(fetch.period, MOST)?;
+        need(caps, fetch.l3_miss_only, Caps::ZEN4)?;
+        need(caps, fetch.latency.is_some(), Caps::FETCH_LAT)?;
+        need(caps, fetch.latency.is_some(), Caps::DIS)?;
+        let mut ctl = IbsFetchCtl::empty().with_max_count(fetch.period);
+        ctl.set(IbsFetchCtl::RAND_EN, fetch.random);
+        ctl.set(IbsFetchCtl::L3_MISS_ONLY, fetch.l3_miss_only);
+        let mut ctl2 = IbsFetchCtl2::empty();
+        if let Some(cycles) = fetch.latency {
+            check_latency(cycles, MOST_FETCH_LATENCY)?;
+            ctl2 |= IbsFetchCtl2::from_bits_retain(u64::from(cycles / LATENCY_STEP) << 1);
+        }
+        if caps.has(Caps::BIT63) {
+            ctl2.set(IbsFetchCtl2::EXCLUDE_BIT63_0, self.levels == Levels::Kernel);
+            ctl2.set(IbsFetchCtl2::EXCLUDE_BIT63_1, self.levels == Levels::User);
+        }
+        Ok((ctl, ctl2))
+    }
+
+    fn plan_op(&self, op: &Op, caps: Caps) -> Result<(IbsOpCtl, IbsOpCtl2), IbsRefusal> {
+        need(caps, true, Caps::OP_SAM)?;
+        let most = if caps.has(Caps::OP_CNT_EXT) { MOST_EXTENDED } else { MOST };
+        check_period(op.period, most)?;
+        if op.random && !caps.has(Caps::RD_WR_OP_CNT) && op.period < LEAST_RANDOM {
+            return Err(IbsRefusal::RandomPeriod { period: op.period });
+        }
+        need(caps, op.dispatched, Caps::OP_CNT)?;
+        need(caps, op.l3_miss_only, Caps::ZEN4)?;
+        need(caps, op.latency.is_some(), Caps::LD_LAT)?;
+        need(caps, op.streaming_stores, Caps::STRM_ST_RMT_SOCKET)?;
+        need(caps, op.streaming_stores, Caps::DIS)?;
+        let mut ctl = IbsOpCtl::empty().with_extended_max_count(op.period);
+        ctl.set(IbsOpCtl::CNT_CTL, op.dispatched);
+        ctl.set(IbsOpCtl::L3_MISS_ONLY, op.l3_miss_only || op.latency.is_some());
+        if let Some(cycles) = op.latency {
+            check_latency(cycles, MOST_OP_LATENCY)?;
+            let threshold = u64::from(cycles / LATENCY_STEP - 1) << 59;
+            ctl |= IbsOpCtl::LD_LAT_EN | IbsOpCtl::from_bits_retain(threshold);
+        }
+        let mut ctl2 = IbsOpCtl2::empty();
+        ctl2.set(IbsOpCtl2::STRM_ST_FILTER, op.streaming_stores);
+        if caps.has(Caps::BIT63) {
+            ctl2.set(IbsOpCtl2::EXCLUDE_BIT63_0, self.levels == Levels::Kernel);
+            ctl2.set(IbsOpCtl2::EXCLUDE_BIT63_1, self.levels == Levels::User);
+        }
+        Ok((ctl, ctl2))
+    }
+}
+
+impl Levels {
+    /// Whether a sample at `address` is kept; `None` where it has no address.
+    pub(super) fn keep(self, address: Option<u64>) -> Option<bool> {
+        match self {
+            Self::All => Some(true),
+            Self::Kernel => address.map(|address| address >> 63 == 1),
+            Self::User => address.map(|address| address >> 63 == 0),
+        }
+    }
+}
+
+fn check_period(period: u32, most: u32) -> Result<(), IbsRefusal> {
+    match (STEP..=most).contains(&period) && period.is_multiple_of(STEP) {
+        true => Ok(()),
+        false => Err(IbsRefusal::Period { period, most }),
+    }
+}
+
+fn check_latency(cycles: u16, most: u16) -> Result<(), IbsRefusal> {
+    match (LATENCY_STEP..=most).contains(&cycles) && cycles.is_multiple_of(LATENCY_STEP) {
+        true => Ok(()),
+        false => Err(IbsRefusal::Latency { cycles, most }),
+    }
+}
+
+fn need(caps: Caps, wanted: bool, cap: Caps) -> Result<(), IbsRefusal> {
+    match !wanted || caps.has(cap) {
+        true => Ok(()),
+        false => Err(IbsRefusal::Missing(cap)),
+    }
+}
+
+/// What the units cannot do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IbsRefusal {
+    /// Neither fetches nor ops are asked for.
+    Nothing,
+    /// CPUID does not announce it.
+    Missing(Caps),
+    /// A period is a multiple of 16, from 16 on.
+    Period {
+        /// What was asked for.
+        period: u32,
+        /// The longest.
+        most: u32,
+    },
+    /// A period with random bits 7:4 is 256 or more.
+    RandomPeriod {
+        /// What was asked for.
+        period: u32,
+    },
+    /// A latency is a multiple of 128, from 128 on.
+    Latency {
+        /// What was asked for, in cycles.
+        cycles: u16,
+        /// The longest.
+        most: u16,
+    },
+}
+
+impl fmt::Display for IbsRefusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Nothing => f.write_str("neither fetches nor ops are to be sampled"),
+            Self::Missing(caps) => {
+                write!(f, "CPUID.8000_001BH:EAX[{}] is not there", caps.0.trailing_zeros())
+            }
+            Self::Period { period, most } => {
+                write!(f, "the period {period:#x} is no multiple of 16 from 0x10 to {most:#x}")
+            }
+            Self::RandomPeriod { period } => write!(f, "the random period {period:#x} is below 0x100"),
+            Self::Latency { cycles, most } => {
+                write!(f, "the latency {cycles} is no multiple of 128 from 128 to {most}")
+            }
+        }
+    }
+}
+
+impl core::error::Error for IbsRefusal {}

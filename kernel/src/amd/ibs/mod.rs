@@ -1,0 +1,29 @@
+//! Instruction Based Sampling on one logical processor.
+//!
+//! ```
+//! use pugmark_decoder_core::ibs::Caps;
+//! use pugmark_kernel::amd::ibs::{IbsConfig, IbsRefusal};
+//!
+//! // One op in 100 000, whatever the privilege level, and one fetch in 50 000.
+//! let config = IbsConfig::new().op(100_000).op_counts_dispatched().fetch(50_000).fetch_random();
+//! assert!(config.check(Caps(0x3ff)).is_ok());
+//! assert_eq!(config.check(Caps(0x7)), Err(IbsRefusal::Missing(Caps::OP_CNT)));
+//! assert_eq!(IbsConfig::new().op(100).check(Caps(0x3ff)), Err(IbsRefusal::Period { period: 100, most: 0x7ff_fff0 }));
+//! ```
+//!
+//! A unit counts, tags a fetch or an op, and asks for an interrupt when it has its sample. Until a handler writes its
+//! control register it takes no other.
+//!
+//! Source: APM vol. 2, Debug and Performance Resources, "Instruction-Based Sampling"; BKDG 31116; PPR 56176.
+
+mod config;
+mod running;
+mod session;
+#[cfg(test)]
+mod tests;
+mod unit;
+
+pub use config::{IbsConfig, IbsRefusal};
+pub use running::{IbsSource, Running, StopFailed};
+pub use session::{IbsCounts, SampleSink};
+pub use unit::{IbsAbsent, StartError, Unit};

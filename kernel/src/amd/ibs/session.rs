@@ -1,0 +1,296 @@
+//! The units while they sample: the steps that start, handler and stop are made of.
+
+use super::Unit;
+use super::config::{Levels, Plan};
+use crate::msr::amd::{IbsFetchCtl2, IbsOpCtl2, ibs};
+use crate::msr::{GeneralProtection, Msr};
+use pugmark_decoder_core::ibs::{Caps, Errata, FetchRegisters, FetchSample, OpRegisters, OpSample, Sample};
+use pugmark_pfm::register::{IbsFetchCtl, IbsOpCtl};
+
+/// Takes samples, in the handler: it must not wait, allocate or format.
+pub trait SampleSink {
+    /// Takes one; `false` where there is no room for it, and it is lost.
+    fn sample(&mut self, sample: &Sample) -> bool;
+}
+
+/// What became of the samples.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct IbsCounts {
+    /// Samples of fetches that the sink took.
+    pub fetches: u64,
+    /// Samples of ops that the sink took.
+    pub ops: u64,
+    /// Samples that the sink had no room for.
+    pub lost: u64,
+    /// Samples of the privilege level that is not wanted.
+    pub filtered: u64,
+    /// Samples whose address the processor does not know, so that nothing tells whether they are wanted, and fetches
+    /// that erratum 1197 spoiled.
+    pub unplaced: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct Session<M: Msr> {
+    pub(super) unit: Unit<M>,
+    plan: Plan,
+    fetch: State,
+    op: State,
+    counts: IbsCounts,
+    /// Units that were served in this interrupt.
+    served: u8,
+    /// The register that random periods come from; never 0.
+    random: u16,
+}
+
+/// How a unit stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Off,
+    /// It counts, or has a sample that was not looked at.
+    Armed,
+    /// Its sample was handed on. For ops, where the count begins.
+    Taken(u64),
+}
+
+/// The bits of IbsOpCurCnt that the processor fills at random when it has a sample.
+const RANDOM: u64 = 0x7f << 32;
+/// A period that no random begin can be above.
+const ABOVE_RANDOM: u32 = 0x80;
+
+impl<M: Msr> Session<M> {
+    pub(super) const fn new(unit: Unit<M>, plan: Plan) -> Self {
+        let counts = IbsCounts { fetches: 0, ops: 0, lost: 0, filtered: 0, unplaced: 0 };
+        Self { unit, plan, fetch: State::Off, op: State::Off, counts, served: 0, random: 1 }
+    }
+
+    pub(super) const fn counts(&self) -> &IbsCounts {
+        &self.counts
+    }
+
+    /// Units that were served in this interrupt; each asked for an NMI of its own.
+    pub(super) const fn served(&self) -> u8 {
+        self.served
+    }
+
+    /// Units that were started.
+    pub(super) fn units(&self) -> u8 {
+        u8::from(self.plan.fetch.is_some()) + u8::from(self.plan.op.is_some())
+    }
+
+    /// Starts the units with a count of 0.
+    pub(super) fn begin(&mut self) -> Result<(), GeneralProtection> {
+        if let Some((ctl, ctl2)) = self.plan.fetch {
+            if self.has_dis() {
+                self.write(ctl2 | IbsFetchCtl2::DIS)?;
+            }
+            // Whatever was in it, an old sample too, is gone, and the enable bit rises: that resets the count.
+            self.write(IbsFetchCtl::empty())?;
+            // Before the write: where it faults nobody knows whether the unit runs.
+            self.fetch = State::Armed;
+            self.write(ctl | IbsFetchCtl::EN)?;
+            if self.has_dis() {
+                self.write(ctl2)?;
+            }
+        }
+        if let Some((ctl, ctl2)) = self.plan.op {
+            if self.has_dis() {
+                self.write(ctl2 | IbsOpCtl2::DIS)?;
+            }
+            self.write(IbsOpCtl::empty())?;
+            self.op = State::Armed;
+            self.arm_op(ctl, 0)?;
+            if self.has_dis() {
+                self.write(ctl2)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the samples that are there, of both units; whether there was one.
+    pub(super) fn collect(
+        &mut self,
+        sink: &mut (impl SampleSink + ?Sized),
+    ) -> Result<bool, GeneralProtection> {
+        let served = self.served;
+        if self.fetch == State::Armed
+            && let Some(sample) = self.read_fetch()?
+        {
+            self.fetch = State::Taken(0);
+            self.served += 1;
+            self.deliver(Sample::Fetch(sample), sink);
+        }
+        if self.op == State::Armed
+            && let Some(sample) = self.read_op()?
+        {
+            self.op = State::Taken(self.random_begin(sample.registers().ctl));
+            self.served += 1;
+            self.deliver(Sample::Op(sample), sink);
+        }
+        Ok(self.served > served)
+    }
+
+    /// Another interrupt begins.
+    pub(super) const fn begin_interrupt(&mut self) {
+        self.served = 0;
+    }
+
+    /// Lets the units go on whose samples were taken.
+    pub(super) fn resume(&mut self) -> Result<(), GeneralProtection> {
+        // One whose register faults does not keep the other from going on.
+        let fetch = self.resume_fetch();
+        let op = self.resume_op();
+        fetch.and(op)
+    }
+
+    /// Stops the units. One whose sample was not taken loses it.
+    pub(super) fn end(&mut self) -> Result<(), GeneralProtection> {
+        let fetch = self.end_fetch();
+        let op = self.end_op();
+        fetch.and(op)
+    }
+
+    fn resume_fetch(&mut self) -> Result<(), GeneralProtection> {
+        if let (State::Taken(_), Some((ctl, _))) = (self.fetch, self.plan.fetch) {
+            let errata = self.unit.part.errata();
+            if errata.has(Errata::FETCH_COUNT_RESET) || errata.has(Errata::FETCH_COUNT_QUIRK) {
+                self.write(IbsFetchCtl::empty())?;
+            }
+            self.write(ctl | IbsFetchCtl::EN)?;
+            self.fetch = State::Armed;
+        }
+        Ok(())
+    }
+
+    fn resume_op(&mut self) -> Result<(), GeneralProtection> {
+        if let (State::Taken(begin), Some((ctl, _))) = (self.op, self.plan.op) {
+            if self.unit.part.errata().has(Errata::STICKY_DATA3) {
+                // SAFETY: a register of the sample that was taken; it makes the processor do nothing.
+                unsafe { self.unit.msr.wrmsr(ibs::OP_DATA3, 0) }?;
+            }
+            let ctl = self.next_period(ctl);
+            self.arm_op(ctl, begin)?;
+            self.op = State::Armed;
+        }
+        Ok(())
+    }
+
+    fn end_fetch(&mut self) -> Result<(), GeneralProtection> {
+        if let (State::Armed | State::Taken(_), Some((ctl, ctl2))) = (self.fetch, self.plan.fetch) {
+            if self.has_dis() {
+                self.write(ctl2 | IbsFetchCtl2::DIS)?;
+            }
+            // Without a period first: a fetch that is tagged already is no sample any more.
+            self.write(ctl.difference(IbsFetchCtl::MAX_CNT) | IbsFetchCtl::EN)?;
+            self.write(IbsFetchCtl::empty())?;
+            self.fetch = State::Off;
+        }
+        Ok(())
+    }
+
+    fn end_op(&mut self) -> Result<(), GeneralProtection> {
+        if let (State::Armed | State::Taken(_), Some((ctl, ctl2))) = (self.op, self.plan.op) {
+            if self.has_dis() {
+                self.write(ctl2 | IbsOpCtl2::DIS)?;
+            }
+            // The order that erratum 420 wants, and that does no harm elsewhere.
+            let no_period = ctl.difference(IbsOpCtl::MAX_CNT | IbsOpCtl::MAX_CNT_EXT);
+            self.write(no_period | IbsOpCtl::EN)?;
+            self.write(IbsOpCtl::empty())?;
+            self.op = State::Off;
+        }
+        Ok(())
+    }
+
+    fn read_fetch(&mut self) -> Result<Option<FetchSample>, GeneralProtection> {
+        let ctl: IbsFetchCtl = self.unit.msr.read()?;
+        if !ctl.contains(IbsFetchCtl::VAL) {
+            return Ok(None);
+        }
+        let physical = ctl.contains(IbsFetchCtl::PHY_ADDR_VALID);
+        let registers = FetchRegisters {
+            ctl: ctl.bits(),
+            linear: self.unit.msr.rdmsr(ibs::FETCH_LIN_AD)?,
+            physical: self.read_if(physical, ibs::FETCH_PHYS_AD)?,
+            extended: self.read_if(self.unit.part.caps.has(Caps::FETCH_CTL_EXTD), ibs::FETCH_CTL_EXTD)?,
+        };
+        Ok(FetchSample::new(self.unit.part, registers))
+    }
+
+    fn read_op(&mut self) -> Result<Option<OpSample>, GeneralProtection> {
+        let ctl: IbsOpCtl = self.unit.msr.read()?;
+        if !ctl.contains(IbsOpCtl::VAL) {
+            return Ok(None);
+        }
+        let caps = self.unit.part.caps;
+        let registers = OpRegisters {
+            ctl: ctl.bits(),
+            rip: self.unit.msr.rdmsr(ibs::OP_RIP)?,
+            data: self.unit.msr.rdmsr(ibs::OP_DATA)?,
+            data2: self.unit.msr.rdmsr(ibs::OP_DATA2)?,
+            data3: self.unit.msr.rdmsr(ibs::OP_DATA3)?,
+            dc_linear: self.unit.msr.rdmsr(ibs::DC_LIN_AD)?,
+            dc_physical: self.unit.msr.rdmsr(ibs::DC_PHYS_AD)?,
+            br_target: self.read_if(caps.has(Caps::BRN_TRGT), ibs::BR_TARGET)?,
+            data4: self.read_if(caps.has(Caps::OP_DATA4), ibs::OP_DATA4)?,
+        };
+        Ok(OpSample::new(self.unit.part, registers))
+    }
+
+    fn read_if(&mut self, there: bool, address: u32) -> Result<u64, GeneralProtection> {
+        if there { self.unit.msr.rdmsr(address) } else { Ok(0) }
+    }
+
+    fn deliver(&mut self, sample: Sample, sink: &mut (impl SampleSink + ?Sized)) {
+        let (address, spoiled) = match &sample {
+            Sample::Fetch(fetch) => (fetch.linear_address(), fetch.linear_address().is_none()),
+            Sample::Op(op) => (op.rip(), false),
+        };
+        let levels: Levels = self.plan.levels;
+        let count = match levels.keep(address) {
+            None => &mut self.counts.unplaced,
+            _ if spoiled => &mut self.counts.unplaced,
+            Some(false) => &mut self.counts.filtered,
+            Some(true) if !sink.sample(&sample) => &mut self.counts.lost,
+            Some(true) => match sample {
+                Sample::Fetch(_) => &mut self.counts.fetches,
+                Sample::Op(_) => &mut self.counts.ops,
+            },
+        };
+        *count += 1;
+    }
+
+    /// Where the next count begins, so that periods do not keep in step with what is executed: where the processor put
+    /// it at random, unless that is behind the period.
+    fn random_begin(&self, ctl: u64) -> u64 {
+        let period = self.plan.op.map_or(0, |(ctl, _)| ctl.extended_max_count());
+        match self.unit.part.caps.has(Caps::RD_WR_OP_CNT) && period >= ABOVE_RANDOM {
+            true => ctl & RANDOM,
+            false => 0,
+        }
+    }
+
+    /// The period of the next op: with a software's random low bits where they are wanted and the processor has none.
+    fn next_period(&mut self, ctl: IbsOpCtl) -> IbsOpCtl {
+        if !self.plan.op_random {
+            return ctl;
+        }
+        // A Fibonacci register of 16 bits with the taps 16, 14, 13 and 11: the longest period.
+        let bit = (self.random ^ self.random >> 2 ^ self.random >> 3 ^ self.random >> 5) & 1;
+        self.random = self.random >> 1 | bit << 15;
+        let period = ctl.extended_max_count() & !0xff | u32::from(self.random & 0xf) << 4;
+        ctl.with_extended_max_count(period)
+    }
+
+    fn arm_op(&mut self, ctl: IbsOpCtl, begin: u64) -> Result<(), GeneralProtection> {
+        self.write(IbsOpCtl::from_bits_retain(ctl.bits() | begin) | IbsOpCtl::EN)
+    }
+
+    const fn has_dis(&self) -> bool {
+        self.unit.part.caps.has(Caps::DIS)
+    }
+
+    fn write<R: crate::msr::Register>(&mut self, register: R) -> Result<(), GeneralProtection> {
+        // SAFETY: the control registers of the units: they write to no memory, and their interrupt is routed.
+        unsafe { self.unit.msr.write(register) }
+    }
+}

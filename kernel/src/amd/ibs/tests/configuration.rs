@@ -1,0 +1,155 @@
+use super::*;
+use crate::amd::fake::{self, FETCH_CTL, FETCH_CTL2, OP_CTL, OP_CTL2};
+use crate::amd::ibs::{IbsAbsent, IbsRefusal, StartError};
+use pugmark_decoder_core::ibs::Caps;
+
+const OLD: Caps = Caps(0x7);
+const ZEN_2: Caps = Caps(0x3ff);
+const ZEN_4: Caps = Caps(0xbff);
+const ALL: Caps = Caps(0x1_fbff);
+
+#[test]
+fn what_the_units_cannot_do_is_refused() {
+    let fetch = |period| IbsConfig::new().fetch(period);
+    let op = |period| IbsConfig::new().op(period);
+    let period = |period, most| Err(IbsRefusal::Period { period, most });
+    let missing = |caps| Err(IbsRefusal::Missing(caps));
+    let table = [
+        (IbsConfig::new(), ALL, Err(IbsRefusal::Nothing)),
+        // Periods: multiples of 16, of 20 or 27 bits.
+        (fetch(16), OLD, Ok(())),
+        (fetch(0), OLD, period(0, 0xf_fff0)),
+        (fetch(24), OLD, period(24, 0xf_fff0)),
+        (fetch(0xf_fff0), OLD, Ok(())),
+        (fetch(0x10_0000), ALL, period(0x10_0000, 0xf_fff0)),
+        (op(0), OLD, period(0, 0xf_fff0)),
+        (op(0x1001), OLD, period(0x1001, 0xf_fff0)),
+        (op(0x10_0000), OLD, period(0x10_0000, 0xf_fff0)),
+        (op(0x10_0000), Caps(0x47), Ok(())),
+        (op(0x7ff_fff0), ZEN_2, Ok(())),
+        (op(0x800_0000), ZEN_2, period(0x800_0000, 0x7ff_fff0)),
+        // Each capability.
+        (fetch(16), Caps(0b101), missing(Caps::FETCH_SAM)),
+        (op(16), Caps(0b011), missing(Caps::OP_SAM)),
+        (op(16).op_counts_dispatched(), OLD, missing(Caps::OP_CNT)),
+        (op(16).op_counts_dispatched(), Caps(0x17), Ok(())),
+        (fetch(16).l3_miss_only(), ZEN_2, missing(Caps::ZEN4)),
+        (op(16).l3_miss_only(), ZEN_2, missing(Caps::ZEN4)),
+        (op(16).l3_miss_only(), ZEN_4, Ok(())),
+        (op(16).op_latency(128), ZEN_4, missing(Caps::LD_LAT)),
+        (op(16).op_latency(128), Caps(0x1bff), Ok(())),
+        (fetch(16).fetch_latency(128), Caps(0x3bff), missing(Caps::FETCH_LAT)),
+        (fetch(16).fetch_latency(128), Caps(0x5bff), missing(Caps::DIS)),
+        (fetch(16).fetch_latency(128), Caps(0x7bff), Ok(())),
+        (op(16).op_streaming_stores(), Caps(0xfbff), missing(Caps::STRM_ST_RMT_SOCKET)),
+        (op(16).op_streaming_stores(), Caps(0x1_dbff), missing(Caps::DIS)),
+        // Latencies.
+        (op(16).op_latency(0), ALL, Err(IbsRefusal::Latency { cycles: 0, most: 2048 })),
+        (op(16).op_latency(129), ALL, Err(IbsRefusal::Latency { cycles: 129, most: 2048 })),
+        (op(16).op_latency(2048), ALL, Ok(())),
+        (op(16).op_latency(2176), ALL, Err(IbsRefusal::Latency { cycles: 2176, most: 2048 })),
+        (fetch(16).fetch_latency(2048), ALL, Err(IbsRefusal::Latency { cycles: 2048, most: 1920 })),
+        (fetch(16).fetch_latency(1920), ALL, Ok(())),
+        // Random periods by software, where the processor has none.
+        (op(0xf0).op_random(), OLD, Err(IbsRefusal::RandomPeriod { period: 0xf0 })),
+        (op(0x100).op_random(), OLD, Ok(())),
+        (op(0xf0).op_random(), ZEN_2, Ok(())),
+    ];
+    for (config, caps, verdict) in table {
+        assert_eq!(config.check(caps), verdict, "{config:?}");
+    }
+}
+
+#[test]
+fn control_registers_are_the_manuals() {
+    let fetch = IbsConfig::new().fetch(0x1_2340);
+    let op = IbsConfig::new().op(0x1_2340);
+    let (fetch_en, op_en) = (1 << 48, 1 << 17);
+    // (configuration, register, its last write)
+    let table = [
+        (fetch, FETCH_CTL, fetch_en | 0x1234),
+        (fetch.fetch_random(), FETCH_CTL, fetch_en | 0x1234 | 1 << 57),
+        (fetch.l3_miss_only(), FETCH_CTL, fetch_en | 0x1234 | 1 << 59),
+        (fetch, FETCH_CTL2, 0),
+        (fetch.fetch_latency(384), FETCH_CTL2, 3 << 1),
+        (fetch.kernel_only(), FETCH_CTL2, 1 << 6),
+        (fetch.user_only(), FETCH_CTL2, 1 << 5),
+        (op, OP_CTL, op_en | 0x1234),
+        (IbsConfig::new().op(0x7a1_2340), OP_CTL, op_en | 0x1234 | 0x7a << 20),
+        (op.op_counts_dispatched(), OP_CTL, op_en | 0x1234 | 1 << 19),
+        (op.l3_miss_only(), OP_CTL, op_en | 0x1234 | 1 << 16),
+        // The latency is filtered among what missed the L3.
+        (op.op_latency(128), OP_CTL, op_en | 0x1234 | 1 << 63 | 1 << 16),
+        (op.op_latency(2048), OP_CTL, op_en | 0x1234 | 1 << 63 | 15 << 59 | 1 << 16),
+        (op.kernel_only(), OP_CTL2, 1 << 1),
+        (op.user_only(), OP_CTL2, 1 << 2),
+        (op.op_streaming_stores(), OP_CTL2, 1 << 3),
+    ];
+    for (config, register, value) in table {
+        let (machine, _running) = start(fake::ZEN_6, config);
+        let writes = machine.writes();
+        let last = writes.iter().rfind(|(address, _)| *address == register);
+        assert_eq!(last, Some(&(register, value)), "{config:?}");
+        // A unit that is not asked for is left alone.
+        let others = if register == FETCH_CTL || register == FETCH_CTL2 { OP_CTL } else { FETCH_CTL };
+        assert!(writes.iter().all(|(address, _)| *address != others));
+    }
+}
+
+#[test]
+fn a_unit_starts_with_a_rising_edge_and_its_disable_bit_is_the_last_to_go() {
+    let both = IbsConfig::new().fetch(0x10).op(0x20);
+    let (machine, _running) = start(fake::BARCELONA, both);
+    assert_eq!(
+        machine.writes(),
+        [(FETCH_CTL, 0), (FETCH_CTL, 1 << 48 | 1), (OP_CTL, 0), (OP_CTL, 1 << 17 | 2)]
+    );
+    let (machine, _running) = start(fake::ZEN_6, both);
+    assert_eq!(
+        machine.writes(),
+        [
+            (FETCH_CTL2, 1),
+            (FETCH_CTL, 0),
+            (FETCH_CTL, 1 << 48 | 1),
+            (FETCH_CTL2, 0),
+            (OP_CTL2, 1),
+            (OP_CTL, 0),
+            (OP_CTL, 1 << 17 | 2),
+            (OP_CTL2, 0)
+        ]
+    );
+}
+
+#[test]
+fn detection_says_what_is_missing_and_who_samples() {
+    let detect = |machine: &Machine| Unit::detect(machine.cpuid(), machine.clone()).err();
+    assert_eq!(detect(&Machine::new(fake::K8)), Some(IbsAbsent::Cpuid));
+    let machine = Machine::new(fake::ZEN_2);
+    assert_eq!(detect(&machine), None);
+    assert_eq!(machine.get(OP_CTL), 0, "the probe leaves nothing");
+    machine.kill();
+    assert!(matches!(detect(&machine), Some(IbsAbsent::NotBacked { .. })));
+    for (register, value) in [(FETCH_CTL, 1 << 48), (OP_CTL, 1 << 17)] {
+        let machine = Machine::new(fake::ZEN_2);
+        machine.set(register, value);
+        assert!(matches!(detect(&machine), Some(IbsAbsent::InUse { .. })), "{register:#x}");
+        assert_eq!(machine.writes(), []);
+    }
+    for access in 0..5 {
+        let machine = Machine::new(fake::ZEN_2);
+        machine.fault_in(access);
+        assert!(matches!(detect(&machine), Some(IbsAbsent::Fault(_))), "access {access}");
+    }
+}
+
+#[test]
+fn nothing_starts_before_its_interrupt_is_routed() {
+    let machine = Machine::new(fake::ZEN_2);
+    let unit = Unit::detect(machine.cpuid(), machine.clone()).unwrap();
+    machine.writes();
+    let (unit, error) = unit.start(&IbsConfig::new().op(0x1000)).err().unwrap();
+    assert_eq!(error, StartError::NotRouted);
+    let (_, error) = unit.start(&IbsConfig::new()).err().unwrap();
+    assert_eq!(error, StartError::Config(IbsRefusal::Nothing));
+    assert_eq!(machine.writes(), []);
+}

@@ -1,0 +1,110 @@
+//! #GP at each access in turn.
+
+use super::*;
+use crate::amd::fake::{self, FETCH_CTL, OP_CTL};
+use crate::amd::ibs::StartError;
+
+const PARTS: [Cpu; 6] =
+    [fake::BARCELONA, fake::BULLDOZER, fake::TRINITY, fake::ZEN_2, fake::ZEN_4, fake::ZEN_6];
+
+fn both() -> IbsConfig {
+    IbsConfig::new().fetch(0x1000).op(0x1000)
+}
+
+#[test]
+fn a_start_that_faults_leaves_the_units_off_and_at_hand() {
+    for cpu in PARTS {
+        for access in 0.. {
+            let machine = Machine::new(cpu);
+            let unit = unit(&machine);
+            machine.fault_in(access);
+            let Err((unit, error)) = unit.start(&both()) else {
+                assert!(access >= 4, "{access} accesses");
+                break;
+            };
+            assert!(matches!(error, StartError::Fault(_)), "{error}");
+            let on = machine.get(FETCH_CTL) >> 48 & 1 | machine.get(OP_CTL) >> 17 & 1;
+            assert_eq!(on, 0, "{cpu:x?} access {access}");
+            let mut running = unit.start(&both()).map_err(|(_, error)| error).unwrap();
+            assert!(machine.fetch(0, 0x40_1000, 0) && machine.op(0x40_1004, 0, 0));
+            nmi(&machine, &mut handler(), &mut running, &mut Room::new()).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_handler_that_faults_loses_no_sample_takes_none_twice_and_rearms_the_next_time() {
+    for cpu in PARTS {
+        for access in 0.. {
+            let (machine, mut running) = start(cpu, both());
+            let (mut handler, mut sink) = (handler(), Room::new());
+            assert!(machine.fetch(0, 0x40_1000, 0) && machine.op(0x40_1004, 0, 0));
+            machine.fault_in(access);
+            if nmi(&machine, &mut handler, &mut running, &mut sink).is_ok() {
+                assert!(access > 10, "{access} accesses");
+                break;
+            }
+            // The second unit's NMI.
+            let pmi = nmi(&machine, &mut handler, &mut running, &mut sink).unwrap();
+            assert_ne!(pmi, Pmi::NotOurs, "{cpu:x?} access {access}");
+            assert_eq!(sink.addresses(), [Some(0x40_1000), Some(0x40_1004)], "{cpu:x?} access {access}");
+            assert!(machine.fetch(0, 0x40_2000, 0), "{cpu:x?} access {access}: the fetch unit runs");
+            assert!(machine.op(0x40_2004, 0, 0), "{cpu:x?} access {access}: the op unit runs");
+            assert_eq!(nmi(&machine, &mut handler, &mut running, &mut sink), Ok(Pmi::Served));
+            assert_eq!(sink.samples.len(), 4);
+        }
+    }
+}
+
+#[test]
+fn a_unit_that_cannot_go_on_does_not_keep_the_other_from_it() {
+    let (machine, mut running) = start(fake::ZEN_4, both());
+    assert!(machine.fetch(0, 0x40_1000, 0) && machine.op(0x40_1004, 0, 0));
+    let mut sink = Room::new();
+    // Up to the write of IbsFetchCtl all accesses are reads.
+    for access in 0.. {
+        machine.fault_in(access);
+        let fault = nmi(&machine, &mut handler(), &mut running, &mut sink).unwrap_err();
+        if fault.written.is_some() {
+            assert_eq!(fault.address, FETCH_CTL);
+            break;
+        }
+    }
+    assert!(machine.op(0x40_2004, 0, 0));
+}
+
+#[test]
+fn a_stop_that_faults_can_be_tried_again_and_takes_no_sample_twice() {
+    for cpu in PARTS {
+        for access in 0.. {
+            let (machine, running) = start(cpu, both());
+            let (mut handler, mut sink) = (handler(), Room::new());
+            assert!(machine.fetch(0, 0x40_1000, 0) && machine.op(0x40_1004, 0, 0));
+            machine.fault_in(access);
+            let Err(failed) = running.stop(&mut sink, &mut handler) else {
+                assert!(access > 10, "{access} accesses");
+                break;
+            };
+            assert_eq!(nmi_without(&machine, &mut handler), Pmi::NotOurs, "nothing is stopped");
+            let (_, counts) =
+                failed.running.stop(&mut sink, &mut handler).map_err(|failed| failed.fault).unwrap();
+            assert_eq!((counts.fetches, counts.ops), (1, 1), "{cpu:x?} access {access}");
+            assert_eq!(sink.addresses(), [Some(0x40_1000), Some(0x40_1004)]);
+            assert_eq!((machine.get(FETCH_CTL), machine.get(OP_CTL)), (0, 0));
+            // Both units' interrupts, whichever stopped first.
+            for verdict in [Pmi::Stray, Pmi::Stray, Pmi::NotOurs] {
+                assert_eq!(nmi_without(&machine, &mut handler), verdict);
+            }
+        }
+    }
+}
+
+#[test]
+fn routing_reports_the_fault() {
+    let machine = Machine::new(fake::ZEN_2);
+    let mut unit = Unit::detect(machine.cpuid(), machine.clone()).unwrap();
+    machine.fault_in(0);
+    assert!(matches!(unit.route(&mut machine.clone(), None), Err(crate::amd::EilvtError::Fault(_))));
+    let (_, error) = unit.start(&both()).err().unwrap();
+    assert_eq!(error, StartError::NotRouted);
+}

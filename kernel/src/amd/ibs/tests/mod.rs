@@ -1,0 +1,81 @@
+//! The units on a register file that samples when a test says so.
+
+mod configuration;
+mod errata;
+mod faults;
+mod routing;
+mod samples;
+
+use super::{IbsConfig, Running, SampleSink, Unit};
+use crate::amd::fake::{Cpu, Machine};
+use crate::lapic::Delivery;
+use crate::msr::GeneralProtection;
+use crate::pmi::{Handler, Pmi};
+use pugmark_decoder_core::ibs::Sample;
+
+/// A sink with room for so many samples.
+#[derive(Debug)]
+struct Room {
+    samples: Vec<Sample>,
+    room: usize,
+}
+
+impl Room {
+    const fn new() -> Self {
+        Self { samples: Vec::new(), room: usize::MAX }
+    }
+
+    /// Addresses of the samples.
+    fn addresses(&self) -> Vec<Option<u64>> {
+        let address = |sample: &Sample| match sample {
+            Sample::Fetch(fetch) => fetch.linear_address(),
+            Sample::Op(op) => op.rip(),
+        };
+        self.samples.iter().map(address).collect()
+    }
+}
+
+impl SampleSink for Room {
+    fn sample(&mut self, sample: &Sample) -> bool {
+        let room = self.samples.len() < self.room;
+        if room {
+            self.samples.push(*sample);
+        }
+        room
+    }
+}
+
+/// Units of such a processor, routed; what was read and written for that is forgotten.
+fn unit(machine: &Machine) -> Unit<Machine> {
+    let mut unit = Unit::detect(machine.cpuid(), machine.clone()).unwrap();
+    unit.route(&mut machine.clone(), None).unwrap();
+    machine.writes();
+    machine.reads();
+    unit
+}
+
+fn start(cpu: Cpu, config: IbsConfig) -> (Machine, Running<Machine>) {
+    let machine = Machine::new(cpu);
+    let running = unit(&machine).start(&config).map_err(|(_, error)| error).unwrap();
+    (machine, running)
+}
+
+fn handler() -> Handler {
+    Handler::amd(Delivery::Nmi)
+}
+
+/// The NMI handler.
+fn nmi(
+    machine: &Machine,
+    handler: &mut Handler,
+    running: &mut Running<Machine>,
+    sink: &mut Room,
+) -> Result<Pmi, GeneralProtection> {
+    let mut source = running.source(sink);
+    handler.handle(&mut machine.clone(), &mut machine.clone(), &mut [&mut source])
+}
+
+/// The NMI handler where nothing samples.
+fn nmi_without(machine: &Machine, handler: &mut Handler) -> Pmi {
+    handler.handle(&mut machine.clone(), &mut machine.clone(), &mut []).unwrap()
+}

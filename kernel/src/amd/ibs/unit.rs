@@ -1,0 +1,213 @@
+//! Units that are off, and the way to start them.
+
+use super::running::Running;
+use super::session::Session;
+use super::{IbsConfig, IbsRefusal};
+use crate::amd::{AmdCapabilities, EilvtError, ExtendedLvt, Northbridge, NotAmd, eilvt, northbridge};
+use crate::cpuid::CpuIdReader;
+use crate::msr::amd::IbsCtl;
+use crate::msr::{GeneralProtection, Msr};
+use core::fmt;
+use core::marker::PhantomData;
+use pugmark_decoder_core::ibs::Part;
+use pugmark_pfm::register::{IbsFetchCtl, IbsOpCtl};
+
+/// The units of one logical processor, off.
+///
+/// They cannot be sent to another thread of execution: they stand for the processor that they were found on.
+#[derive(Debug)]
+pub struct Unit<M: Msr> {
+    pub(super) msr: M,
+    pub(super) part: Part,
+    routed: bool,
+    of_this_processor: PhantomData<*const ()>,
+}
+
+impl<M: Msr> Unit<M> {
+    /// Finds the units: CPUID first, then whether their registers hold what is written, and whether they are free.
+    ///
+    /// # Errors
+    ///
+    /// They are not there, or somebody uses them.
+    pub fn detect(cpuid: impl CpuIdReader, mut msr: M) -> Result<Self, IbsAbsent> {
+        let part = AmdCapabilities::read(cpuid)?.ibs_part().ok_or(IbsAbsent::Cpuid)?;
+        probe(&mut msr)?;
+        Ok(Self { msr, part, routed: false, of_this_processor: PhantomData })
+    }
+
+    /// The processor, and what its units can do.
+    #[must_use]
+    pub const fn part(&self) -> &Part {
+        &self.part
+    }
+
+    /// Makes the units' interrupt an NMI: the extended entry that IBS_CTL names. On each processor, and again when one
+    /// comes back from a sleep that resets it.
+    ///
+    /// On family 10h firmware may not have chosen an entry. Then the first free one is taken and written to all
+    /// northbridges: it is the same for all processors.
+    ///
+    /// # Errors
+    ///
+    /// There is no entry, or somebody uses it.
+    pub fn route(
+        &mut self,
+        apic: &mut impl ExtendedLvt,
+        northbridge: Option<&mut dyn Northbridge>,
+    ) -> Result<u8, EilvtError> {
+        let ctl: IbsCtl = self.msr.read()?;
+        let n = match ctl.lvt_offset() {
+            Some(n) => n,
+            None => self.assign(ctl, apic, northbridge)?,
+        };
+        eilvt::route(apic, n)?;
+        self.routed = true;
+        Ok(n)
+    }
+
+    /// Starts to sample.
+    ///
+    /// # Errors
+    ///
+    /// The processor says no. The units come back, off as far as they let themselves be.
+    #[allow(clippy::result_large_err, reason = "it gives back what it was given")]
+    pub fn start(self, config: &IbsConfig) -> Result<Running<M>, (Self, StartError)> {
+        let plan = match config.plan(self.part.caps) {
+            Ok(plan) => plan,
+            Err(refusal) => return Err((self, StartError::Config(refusal))),
+        };
+        if !self.routed {
+            return Err((self, StartError::NotRouted));
+        }
+        let mut session = Session::new(self, plan);
+        match session.begin() {
+            Ok(()) => Ok(Running::new(session)),
+            Err(fault) => {
+                // The first fault is the one to report.
+                let _ = session.end();
+                Err((session.unit, StartError::Fault(fault)))
+            }
+        }
+    }
+
+    fn assign(
+        &mut self,
+        ctl: IbsCtl,
+        apic: &mut impl ExtendedLvt,
+        nodes: Option<&mut dyn Northbridge>,
+    ) -> Result<u8, EilvtError> {
+        let not_assigned = |ctl: IbsCtl| EilvtError::NotAssigned { ibs_ctl: ctl.0 };
+        let nodes = nodes.filter(|_| self.part.family == 0x10).ok_or(not_assigned(ctl))?;
+        let n = eilvt::free(apic)?;
+        northbridge::assign(nodes, n);
+        let ctl: IbsCtl = self.msr.read()?;
+        match ctl.lvt_offset() {
+            Some(offset) if offset == n => Ok(n),
+            _ => Err(not_assigned(ctl)),
+        }
+    }
+}
+
+/// Looks whether the registers are backed and free.
+fn probe(msr: &mut impl Msr) -> Result<(), IbsAbsent> {
+    let fetch: IbsFetchCtl = msr.read()?;
+    let op: IbsOpCtl = msr.read()?;
+    if fetch.contains(IbsFetchCtl::EN) || op.contains(IbsOpCtl::EN) {
+        return Err(IbsAbsent::InUse { fetch, op });
+    }
+    // SAFETY: a period of a unit that is off.
+    unsafe { msr.write(PATTERN) }?;
+    let read: IbsOpCtl = msr.read()?;
+    // SAFETY: as above.
+    unsafe { msr.write(op) }?;
+    match read.intersection(IbsOpCtl::MAX_CNT) == PATTERN {
+        true => Ok(()),
+        false => Err(IbsAbsent::NotBacked { written: PATTERN, read }),
+    }
+}
+
+/// A period.
+const PATTERN: IbsOpCtl = IbsOpCtl::from_bits_retain(0x5a5a);
+
+/// Why there are no units to use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IbsAbsent {
+    /// Another vendor's processor.
+    NotAmd,
+    /// `CPUID.8000_0001H:ECX[10]` is 0.
+    Cpuid,
+    /// Somebody samples.
+    InUse {
+        /// IbsFetchCtl.
+        fetch: IbsFetchCtl,
+        /// IbsOpCtl.
+        op: IbsOpCtl,
+    },
+    /// CPUID announces them, but their registers do not hold what is written.
+    NotBacked {
+        /// What was written to IbsOpCtl.
+        written: IbsOpCtl,
+        /// What was read from it.
+        read: IbsOpCtl,
+    },
+    /// CPUID announces them, but their registers raise #GP.
+    Fault(GeneralProtection),
+}
+
+impl From<NotAmd> for IbsAbsent {
+    fn from(NotAmd: NotAmd) -> Self {
+        Self::NotAmd
+    }
+}
+
+impl From<GeneralProtection> for IbsAbsent {
+    fn from(fault: GeneralProtection) -> Self {
+        Self::Fault(fault)
+    }
+}
+
+impl fmt::Display for IbsAbsent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotAmd => NotAmd.fmt(f),
+            Self::Cpuid => f.write_str("CPUID.8000_0001H:ECX[10] (Instruction Based Sampling) is not there"),
+            Self::InUse { fetch, op } => {
+                write!(
+                    f,
+                    "somebody else samples: IbsFetchCtl is {:#x}, IbsOpCtl {:#x}",
+                    fetch.bits(),
+                    op.bits()
+                )
+            }
+            Self::NotBacked { written, read } => {
+                write!(f, "IbsOpCtl holds {:#x} after a write of {:#x}", read.bits(), written.bits())
+            }
+            Self::Fault(fault) => fault.fmt(f),
+        }
+    }
+}
+
+impl core::error::Error for IbsAbsent {}
+
+/// Why nothing is sampled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StartError {
+    /// The units cannot do it.
+    Config(IbsRefusal),
+    /// [`Unit::route`] has not made their interrupt an NMI.
+    NotRouted,
+    /// An access raised #GP.
+    Fault(GeneralProtection),
+}
+
+impl fmt::Display for StartError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Config(refusal) => refusal.fmt(f),
+            Self::NotRouted => f.write_str("the interrupt of IBS is not routed"),
+            Self::Fault(fault) => fault.fmt(f),
+        }
+    }
+}
+
+impl core::error::Error for StartError {}

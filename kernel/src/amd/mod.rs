@@ -1,0 +1,14 @@
+//! AMD's processors: performance counters, Instruction Based Sampling, the last branches.
+
+mod detect;
+mod eilvt;
+#[cfg(test)]
+mod fake;
+pub mod ibs;
+mod northbridge;
+#[cfg(test)]
+mod tests;
+
+pub use detect::{AmdCapabilities, NotAmd};
+pub use eilvt::{EilvtError, ExtendedLvt, LvtEntry};
+pub use northbridge::{ConfigPorts, Northbridge};

@@ -1,0 +1,113 @@
+//! AMD's registers of Instruction Based Sampling; the control registers are those of the crate `pugmark-pfm`.
+
+use super::Register;
+use bitflags::bitflags;
+use pugmark_pfm::register::{IbsFetchCtl, IbsOpCtl};
+
+/// The registers of a sample, by address.
+///
+/// Source: APM vol. 2, Model-Specific Registers (MSRs), "Instruction-Based Sampling MSRs".
+pub mod ibs {
+    /// IbsFetchLinAd.
+    pub const FETCH_LIN_AD: u32 = 0xc001_1031;
+    /// IbsFetchPhysAd.
+    pub const FETCH_PHYS_AD: u32 = 0xc001_1032;
+    /// IbsOpRip.
+    pub const OP_RIP: u32 = 0xc001_1034;
+    /// IbsOpData.
+    pub const OP_DATA: u32 = 0xc001_1035;
+    /// IbsOpData2.
+    pub const OP_DATA2: u32 = 0xc001_1036;
+    /// IbsOpData3.
+    pub const OP_DATA3: u32 = 0xc001_1037;
+    /// IbsDcLinAd.
+    pub const DC_LIN_AD: u32 = 0xc001_1038;
+    /// IbsDcPhysAd.
+    pub const DC_PHYS_AD: u32 = 0xc001_1039;
+    /// IbsBrTarget.
+    pub const BR_TARGET: u32 = 0xc001_103b;
+    /// IC_IBS_EXTD_CTL.
+    pub const FETCH_CTL_EXTD: u32 = 0xc001_103c;
+    /// IbsOpData4.
+    pub const OP_DATA4: u32 = 0xc001_103d;
+}
+
+/// IBS_CTL (`C001_103A`): which extended entry of the local vector table IBS uses. Read only since family 15h.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IbsCtl(pub u64);
+
+impl IbsCtl {
+    /// LvtOffset, where LvtOffsetVal says that it is one.
+    #[must_use]
+    pub const fn lvt_offset(self) -> Option<u8> {
+        match self.0 >> 8 & 1 {
+            0 => None,
+            _ => Some((self.0 & 0xf) as u8),
+        }
+    }
+}
+
+bitflags! {
+    /// IbsOpCtl2 (`C001_103E`), where CPUID announces it. Source: PPR of family 1Ah.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct IbsOpCtl2: u64 {
+        /// The unit is off, whatever IbsOpCtl says.
+        const DIS = 1 << 0;
+        /// Ops whose address has bit 63 clear are left out.
+        const EXCLUDE_BIT63_0 = 1 << 1;
+        /// Ops whose address has bit 63 set are left out.
+        const EXCLUDE_BIT63_1 = 1 << 2;
+        /// Only streaming stores.
+        const STRM_ST_FILTER = 1 << 3;
+    }
+}
+
+bitflags! {
+    /// IbsFetchCtl2 (`C001_103F`), where CPUID announces it. Source: PPR of family 1Ah.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct IbsFetchCtl2: u64 {
+        /// The unit is off, whatever IbsFetchCtl says.
+        const DIS = 1 << 0;
+        /// How long a sampled fetch takes at the least, in the processor's encoding.
+        const LAT_FILTER = 0xf << 1;
+        /// Fetches whose address has bit 63 set are left out.
+        const EXCLUDE_BIT63_1 = 1 << 5;
+        /// Fetches whose address has bit 63 clear are left out.
+        const EXCLUDE_BIT63_0 = 1 << 6;
+    }
+}
+
+macro_rules! register {
+    ($($name:ty = $address:expr),* $(,)?) => {$(
+        impl Register for $name {
+            const ADDRESS: u32 = $address;
+
+            fn from_bits(bits: u64) -> Self {
+                Self::from_bits_retain(bits)
+            }
+
+            fn to_bits(self) -> u64 {
+                self.bits()
+            }
+        }
+    )*};
+}
+
+register! {
+    IbsFetchCtl = Self::MSR,
+    IbsOpCtl = Self::MSR,
+    IbsOpCtl2 = 0xc001_103e,
+    IbsFetchCtl2 = 0xc001_103f,
+}
+
+impl Register for IbsCtl {
+    const ADDRESS: u32 = 0xc001_103a;
+
+    fn from_bits(bits: u64) -> Self {
+        Self(bits)
+    }
+
+    fn to_bits(self) -> u64 {
+        self.0
+    }
+}
