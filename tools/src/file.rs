@@ -84,7 +84,11 @@ impl FileRange {
     }
 
     fn open_error(&self, error: &io::Error) -> Error {
-        Error::Open { name: self.name.clone(), errno: error.raw_os_error() }
+        let name = self.name.clone();
+        match error.kind() {
+            io::ErrorKind::IsADirectory => Error::Folder { name },
+            _ => Error::Open { name, errno: error.raw_os_error() },
+        }
     }
 }
 
@@ -99,6 +103,11 @@ pub enum Error {
         name: String,
         /// The system's error number.
         errno: Option<i32>,
+    },
+    /// It is a folder, in which libipt's programs see more bytes than there is memory for.
+    Folder {
+        /// Its name.
+        name: String,
     },
     /// The range begins behind the file's end.
     Offset {
@@ -121,6 +130,7 @@ impl fmt::Display for Error {
         match self {
             Self::EmptyRange(argument) => write!(f, "bad file {argument}: invalid argument."),
             Self::Open { name, errno } => write!(f, "failed to open {name}: {}.", errno.unwrap_or(0)),
+            Self::Folder { name } => write!(f, "failed to allocated memory {name}."),
             Self::Offset { name, offset } => write!(f, "bad offset {offset:#x} into {name}."),
             Self::Range { name, to } => write!(f, "bad range {to:#x} in {name}."),
         }
@@ -182,5 +192,10 @@ mod tests {
         assert_eq!(load(0, None), Err(Error::Offset { name: name.clone(), offset: 0 }));
         fs::remove_file(&path).unwrap();
         assert_eq!(load(0, None), Err(Error::Open { name: name.clone(), errno: Some(2) }));
+        fs::create_dir(&path).unwrap();
+        let error = load(0, None).unwrap_err();
+        assert_eq!(error, Error::Folder { name: name.clone() });
+        assert_eq!(error.to_string(), format!("failed to allocated memory {name}."));
+        fs::remove_dir(&path).unwrap();
     }
 }

@@ -151,4 +151,19 @@ mod tests {
         assert!(matches!(cache.add(&file, 0, 4), Err(CacheError::Open(_))));
         assert_eq!(cache.bytes(all), [0, 1, 2, 3]);
     }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_file_that_has_become_a_pipe_is_not_waited_for() {
+        let file = std::env::temp_dir().join(format!("pugmark-cache-pipe-{}", std::process::id()));
+        fs::write(&file, [0; 4]).unwrap();
+        let mut cache = SectionCache::default();
+        let section = cache.add(&file, 0, 4).unwrap();
+        fs::remove_file(&file).unwrap();
+        let name = std::ffi::CString::new(file.to_str().unwrap()).unwrap();
+        // SAFETY: the name is a C string.
+        assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
+        assert!(cache.bytes(section).is_empty());
+        fs::remove_file(&file).unwrap();
+    }
 }

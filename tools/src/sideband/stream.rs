@@ -42,13 +42,16 @@ impl Stream {
     /// # Errors
     /// When it cannot be had.
     pub fn load(range: &FileRange, primary: bool, config: Config) -> Result<Self, Usage> {
+        let failed = |error| Usage::Records { file: range.name.clone(), error };
+        // The numbers are C's `long`, which is signed.
+        if range.from.max(range.to.unwrap_or(0)) > i64::MAX.cast_unsigned() {
+            return Err(failed("invalid argument"));
+        }
         let bytes = range.load_clipped().map_err(|error| {
-            let error = match error {
-                file::Error::Offset { offset, .. } if offset <= i64::MAX.cast_unsigned() => "out of memory",
-                file::Error::Offset { .. } => "invalid argument",
+            failed(match error {
+                file::Error::Offset { .. } | file::Error::Folder { .. } => "out of memory",
                 _ => "bad file",
-            };
-            Usage::Records { file: range.name.clone(), error }
+            })
         })?;
         Ok(Self::new(range.name.clone(), bytes, primary, config))
     }

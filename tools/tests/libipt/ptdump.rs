@@ -66,6 +66,9 @@ fn what_is_wrong_with_the_command_line_is_told_in_libipts_words() {
         (&["--pevent", "none", "t"], 1, "error loading none: bad file."),
         (&["--pevent", "t:17", "t"], 1, "error loading t: out of memory."),
         (&["--pevent", "t:0x8000000000000000", "t"], 1, "error loading t: invalid argument."),
+        (&["--pevent", "t:0-0x8000000000000000", "t"], 1, "error loading t: invalid argument."),
+        (&["--pevent", ".", "t"], 1, "error loading .: out of memory."),
+        (&["."], 1, "failed to allocated memory .."),
         (&["--cpu", "6/78/3/1", "t"], 1, "cpu must be specified as f/m[/s]"),
     ] {
         let ran = folder.run(Tool::Ptdump, args);

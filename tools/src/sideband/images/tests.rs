@@ -136,6 +136,22 @@ fn mappings_make_images_or_say_why_not() {
     );
 }
 
+/// A hostile recording may name anything.
+#[cfg(unix)]
+#[test]
+fn only_regular_files_are_opened_for_a_record() {
+    let folder = Folder::new("irregular");
+    let pipe = std::ffi::CString::new(folder.0.join("pipe").to_str().unwrap()).unwrap();
+    // SAFETY: the name is a C string.
+    assert_eq!(unsafe { libc::mkfifo(pipe.as_ptr(), 0o600) }, 0);
+    std::os::unix::fs::symlink("/dev/zero", folder.0.join("endless")).unwrap();
+    fs::create_dir(folder.0.join("folder")).unwrap();
+    let records = ["pipe", "endless", "folder"].map(|name| mmap(1, 0x1000, 0, name));
+    let (effects, images) = planned(&records, true, folder.config());
+    assert_eq!(effects[..2], [Effect::Fail(Problem::Offset), Effect::Fail(Problem::Offset)]);
+    assert!(images[0].1.iter().all(|(_, len)| *len == 0), "{images:?}");
+}
+
 #[test]
 fn processes_begin_with_their_parents_image_and_programs_with_none() {
     let folder = Folder::new("fork");
