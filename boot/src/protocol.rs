@@ -23,7 +23,7 @@
 
 use core::fmt;
 use pugmark_decoder_core::hash::AddressHash;
-use pugmark_decoder_core::image::{AddressSpace, Section};
+use pugmark_decoder_core::image::Section;
 
 /// Which instructions a workload has traced.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -105,10 +105,7 @@ impl Code {
     /// What is in a section. Its bytes must be the image's.
     #[must_use]
     pub fn of(section: &Section<'_>) -> Self {
-        let cr3 = match section.space {
-            AddressSpace::Any => None,
-            AddressSpace::Cr3(cr3) => Some(cr3),
-        };
+        let cr3 = section.space.cr3();
         Self { base: section.base, len: section.bytes.len(), from: section.bytes.as_ptr() as u64, cr3 }
     }
 }
@@ -272,6 +269,7 @@ impl fmt::Display for Stat {
 mod tests {
     use super::*;
     use alloc::format;
+    use pugmark_decoder_core::image::AddressSpace;
 
     #[test]
     fn a_filter_names_levels_address_space_and_ranges() {

@@ -4,7 +4,7 @@
 
 use super::run::Run;
 use crate::{
-    image::{AddressSpace, Image},
+    image::{AddressSpace, Asid, Image},
     mode::ExecMode,
 };
 
@@ -21,9 +21,25 @@ pub struct Slot {
 pub(super) struct Cache<'a> {
     slots: &'a mut [Slot],
     shift: u32,
-    /// The image is the same in all address spaces.
-    one_space: bool,
+    sees: Sees,
     space: u64,
+    vmcs: Option<u64>,
+}
+
+/// By what of an address space the code of an image differs.
+#[derive(Clone, Copy, Debug)]
+struct Sees {
+    cr3: bool,
+    vmcs: bool,
+}
+
+impl Sees {
+    fn of(image: Image<'_>) -> Self {
+        let any = |has: fn(AddressSpace) -> Option<u64>| {
+            image.reader().is_some() || image.sections().iter().any(|section| has(section.space).is_some())
+        };
+        Self { cr3: any(AddressSpace::cr3), vmcs: any(AddressSpace::vmcs) }
+    }
 }
 
 impl<'a> Cache<'a> {
@@ -31,15 +47,26 @@ impl<'a> Cache<'a> {
         let bits = memory.len().checked_ilog2().unwrap_or(0);
         let slots = memory.get_mut(..1 << bits).unwrap_or_default();
         slots.fill(Slot::default());
-        let one_space = image.sections().iter().all(|section| section.space == AddressSpace::Any);
-        Self { slots, shift: 64 - bits.max(1), one_space, space: 0 }
+        Self { slots, shift: 64 - bits.max(1), sees: Sees::of(image), space: 0, vmcs: None }
     }
 
-    /// From here on code is that of the address space of `cr3`.
-    pub(super) fn enter(&mut self, cr3: Option<u64>) {
-        if !self.one_space {
+    /// From here on code is that of `image`, in the address space `space`.
+    pub(super) fn set_image(&mut self, image: Image<'_>, space: Asid) {
+        self.slots.fill(Slot::default());
+        self.sees = Sees::of(image);
+        (self.space, self.vmcs) = (0, None);
+        self.enter(space);
+    }
+
+    /// From here on code is that of the address space `space`.
+    pub(super) fn enter(&mut self, space: Asid) {
+        if self.sees.cr3 {
             // Bits 4:0 do not tell address spaces apart; here they tell the unknown one from that of zero.
-            self.space = cr3.map_or(1, |cr3| cr3 & !0x1f);
+            self.space = space.cr3.map_or(1, |cr3| cr3 & !0x1f);
+        }
+        if self.sees.vmcs && self.vmcs != space.vmcs {
+            self.vmcs = space.vmcs;
+            self.slots.fill(Slot::default());
         }
     }
 

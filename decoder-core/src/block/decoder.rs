@@ -6,7 +6,7 @@ use crate::{
     error::Error,
     event::Event,
     flow::{Recovered, Tracing, Walker, walker_verbs},
-    image::{Image, Window},
+    image::{Asid, Image, Window},
     mode::ExecMode,
     time::Span,
 };
@@ -95,6 +95,13 @@ impl<'a> BlockDecoder<'a> {
         self.walker.set_trace(trace);
     }
 
+    /// Decodes from another image from here on: the next block is the first of it. All code is decoded anew.
+    pub fn set_image(&mut self, image: Image<'a>) {
+        self.walker.set_image(image);
+        self.window = Window::default();
+        self.cache.set_image(image, self.walker.space);
+    }
+
     /// Goes to the next PSB and returns its offset; `None` when none follows.
     ///
     /// Everything that was known is forgotten, except the counters and the code. The decoder looks ahead: a PSB that it
@@ -138,7 +145,7 @@ impl<'a> BlockDecoder<'a> {
     pub fn recover(&mut self) -> Result<Recovered, Error> {
         self.forget();
         let recovered = self.walker.recover();
-        self.cache.enter(self.walker.cr3);
+        self.cache.enter(self.walker.space);
         recovered
     }
 
@@ -146,7 +153,7 @@ impl<'a> BlockDecoder<'a> {
         self.block = NO_BLOCK;
         self.failed = None;
         self.window = Window::default();
-        self.cache.enter(None);
+        self.cache.enter(Asid::default());
     }
 
     /// The packets between which the block given out last was executed.
@@ -164,7 +171,7 @@ impl<'a> BlockDecoder<'a> {
     /// The instructions of a block that was just given out.
     #[must_use]
     pub fn insns(&self, block: &Block) -> Insns<'a> {
-        Insns::new(self.walker.image, self.walker.cr3, block)
+        Insns::new(self.walker.image, self.walker.space, block)
     }
 
     /// The next block or event, or `None` at the end of the trace.

@@ -49,7 +49,7 @@ impl BlockDecoder<'_> {
     #[cold]
     #[inline(never)]
     fn decode_run(&mut self, ip: u64, mode: ExecMode) -> Result<Run, Error> {
-        let decoded = Run::decode(self.walker.image, self.walker.cr3, ip, mode);
+        let decoded = Run::decode(self.walker.image, self.walker.space, ip, mode);
         let run = decoded.map_err(|kind| self.walker.fail(kind))?;
         self.cache.insert(ip, run);
         Ok(run)

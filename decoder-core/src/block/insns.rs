@@ -3,7 +3,7 @@
 use super::Block;
 use crate::{
     flow::fetch,
-    image::{Image, Window},
+    image::{Asid, Image, Window},
     insn::{Class, Insn},
     mode::ExecMode,
 };
@@ -14,7 +14,7 @@ use crate::{
 #[derive(Clone, Debug)]
 pub struct Insns<'a> {
     image: Image<'a>,
-    cr3: Option<u64>,
+    space: Asid,
     window: Window<'a>,
     mode: ExecMode,
     ip: u64,
@@ -22,16 +22,16 @@ pub struct Insns<'a> {
 }
 
 impl<'a> Insns<'a> {
-    /// The instructions of `block`, which was executed in the address space of `cr3`.
+    /// The instructions of `block`, which was executed in that address space.
     #[must_use]
-    pub fn new(image: Image<'a>, cr3: Option<u64>, block: &Block) -> Self {
+    pub fn new(image: Image<'a>, space: impl Into<Asid>, block: &Block) -> Self {
         let window = Window::default();
-        Self { image, cr3, window, mode: block.mode, ip: block.ip, left: block.insns }
+        Self { image, space: space.into(), window, mode: block.mode, ip: block.ip, left: block.insns }
     }
 
     /// Goes on with another block of the same image.
     ///
-    /// Better than a new iterator for each block, as long as CR3 stays the same: the section need not be found again.
+    /// Better than a new iterator for each block, as long as the address space stays the same: the section need not be found again.
     pub fn restart(&mut self, block: &Block) {
         (self.mode, self.ip, self.left) = (block.mode, block.ip, block.insns);
     }
@@ -44,7 +44,7 @@ impl Iterator for Insns<'_> {
     fn next(&mut self) -> Option<(u64, Insn)> {
         self.left = self.left.checked_sub(1)?;
         let ip = self.ip;
-        let (window, insn) = fetch(self.image, self.cr3, self.window, ip, self.mode).ok()?;
+        let (window, insn) = fetch(self.image, self.space, self.window, ip, self.mode).ok()?;
         self.window = window;
         self.ip = match (insn.class, insn.target) {
             (Class::NearJump | Class::NearCall, Some(target)) => target,

@@ -3,7 +3,7 @@
 use crate::{
     error::ErrorKind,
     flow::{Way, fetch},
-    image::{Image, Section, Window},
+    image::{Asid, Image, Section, Window},
     insn,
     mode::ExecMode,
 };
@@ -32,13 +32,8 @@ const MOST: u8 = 250;
 
 impl Run {
     /// Decodes the code from `ip` on: at least one instruction, up to a branch or what is no instruction.
-    pub(super) fn decode(
-        image: Image<'_>,
-        cr3: Option<u64>,
-        ip: u64,
-        mode: ExecMode,
-    ) -> Result<Self, ErrorKind> {
-        let (window, mut insn) = fetch(image, cr3, Window::default(), ip, mode)?;
+    pub(super) fn decode(image: Image<'_>, space: Asid, ip: u64, mode: ExecMode) -> Result<Self, ErrorKind> {
+        let (window, mut insn) = fetch(image, space, Window::default(), ip, mode)?;
         let truncated = is_truncated(&window, ip, &insn);
         let mut run =
             Self { section: section_of(image, &window), mode: mode as u8, truncated, ..Self::default() };
@@ -67,10 +62,10 @@ impl Run {
     }
 }
 
-/// Whether some bytes of an instruction that begins in `window` are elsewhere.
+/// Whether some bytes of an instruction that begins in `window` are elsewhere; what begins in no section is whole.
 #[inline]
 pub(crate) fn is_truncated(window: &Window<'_>, ip: u64, insn: &insn::Insn) -> bool {
-    window.from(ip).len() < usize::from(insn.len)
+    !window.bytes.is_empty() && window.from(ip).len() < usize::from(insn.len)
 }
 
 /// Which of the image's sections a window is a part of.

@@ -27,7 +27,7 @@ impl BlockDecoder<'_> {
             let ends = open && self.walker.executed.is_some_and(|insn| self.ends_block(insn.class));
             let decided = self.walker.executed.is_some_and(|insn| needs_trace(insn.class));
             let due = self.walker.advance(open)?;
-            self.cache.enter(self.walker.cr3);
+            self.cache.enter(self.walker.space);
             match due {
                 Due::Event(event) => return Ok(Next::Event(event)),
                 Due::Insn if ends => {

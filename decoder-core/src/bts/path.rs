@@ -126,7 +126,7 @@ impl<'a> Paths<'a> {
     /// Decodes an instruction that is not as a whole in the part of the image that the last one came from.
     #[cold]
     fn fetch_elsewhere(&mut self, ip: u64, mode: ExecMode) -> Result<Insn, ErrorKind> {
-        let fetched = fetch(self.image, self.cr3, Window::default(), ip, mode);
+        let fetched = fetch(self.image, self.cr3.into(), Window::default(), ip, mode);
         let (window, insn) = fetched.map_err(|kind| match kind {
             crate::ErrorKind::NoMemory { ip } => ErrorKind::NoMemory { ip },
             _ => ErrorKind::UnknownInstruction { ip },

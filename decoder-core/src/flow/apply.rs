@@ -136,7 +136,11 @@ impl Walker<'_> {
     pub(super) fn apply_context(&mut self, kind: EventKind) {
         match kind {
             EventKind::Paging(pip) | EventKind::AsyncPaging(pip) => {
-                self.cr3 = Some(pip.cr3);
+                self.space.cr3 = Some(pip.cr3);
+                self.window = Window::default();
+            }
+            EventKind::Vmcs(vmcs) | EventKind::AsyncVmcs(vmcs) => {
+                self.space.vmcs = Some(vmcs.base);
                 self.window = Window::default();
             }
             EventKind::Tsx { speculative, .. } => self.speculative = speculative,

@@ -5,7 +5,7 @@ use crate::{
     config::Config,
     error::{Error, ErrorKind},
     event::Event,
-    image::{Image, Window},
+    image::Image,
     time::Span,
 };
 
@@ -114,10 +114,9 @@ impl<'a> InsnDecoder<'a> {
         self.walker.awaits_event()
     }
 
-    /// Decodes from another image from here on.
+    /// Decodes from another image from here on: the instruction that comes next is the first of it.
     pub fn set_image(&mut self, image: Image<'a>) {
-        self.walker.image = image;
-        self.walker.window = Window::default();
+        self.walker.set_image(image);
     }
 
     /// The next instruction or event, or `None` at the end of the trace.

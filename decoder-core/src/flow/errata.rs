@@ -69,6 +69,6 @@ impl Walker<'_> {
 
     /// The instruction at `ip`, without going there.
     fn peek(&self, ip: u64) -> Option<Insn> {
-        fetch(self.image, self.cr3, self.window, ip, self.mode?).ok().map(|(_, insn)| insn)
+        fetch(self.image, self.space, self.window, ip, self.mode?).ok().map(|(_, insn)| insn)
     }
 }

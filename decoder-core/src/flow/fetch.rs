@@ -2,7 +2,7 @@
 
 use crate::{
     error::ErrorKind,
-    image::{Image, Window},
+    image::{Asid, Image, Window},
     insn::{self, Insn, InsnError},
     mode::ExecMode,
 };
@@ -11,14 +11,14 @@ use crate::{
 #[inline]
 pub(crate) fn fetch<'a>(
     image: Image<'a>,
-    cr3: Option<u64>,
+    space: Asid,
     window: Window<'a>,
     ip: u64,
     mode: ExecMode,
 ) -> Result<(Window<'a>, Insn), ErrorKind> {
     match insn::decode(window.from(ip), mode, ip) {
         Ok(insn) => Ok((window, insn)),
-        Err(error) => fetch_elsewhere(error, image, cr3, ip, mode),
+        Err(error) => fetch_elsewhere(error, image, space, ip, mode),
     }
 }
 
@@ -27,16 +27,20 @@ pub(crate) fn fetch<'a>(
 pub(super) fn fetch_elsewhere(
     error: InsnError,
     image: Image<'_>,
-    cr3: Option<u64>,
+    space: Asid,
     ip: u64,
     mode: ExecMode,
 ) -> Result<(Window<'_>, Insn), ErrorKind> {
     if error != InsnError::Truncated {
         return Err(ErrorKind::UnknownInstruction { ip });
     }
-    let window = image.window(ip, cr3).ok_or(ErrorKind::NoMemory { ip })?;
     let mut bytes = [0; insn::MAX_LEN];
-    let len = image.read(ip, cr3, &mut bytes);
+    let len = image.read(ip, space, &mut bytes);
+    if len == 0 {
+        return Err(ErrorKind::NoMemory { ip });
+    }
+    // What is in no section has no window.
+    let window = image.window(ip, space).unwrap_or_default();
     match insn::decode(bytes.get(..len).unwrap_or_default(), mode, ip) {
         Ok(insn) => Ok((window, insn)),
         Err(InsnError::Truncated) => Err(ErrorKind::TruncatedInstruction { ip }),

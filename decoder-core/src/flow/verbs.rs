@@ -63,7 +63,13 @@ macro_rules! walker_verbs {
             /// CR3 where the decoder is, if the trace said.
             #[must_use]
             pub fn cr3(&self) -> Option<u64> {
-                self.walker.cr3
+                self.walker.space.cr3
+            }
+
+            /// The address space where the decoder is, as far as the trace said.
+            #[must_use]
+            pub fn asid(&self) -> $crate::image::Asid {
+                self.walker.space
             }
 
             /// The address of the instruction that comes next, or was executed last; `None` while tracing is off.

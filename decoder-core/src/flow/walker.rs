@@ -8,7 +8,7 @@ use crate::{
     config::{Config, Dialect},
     error::{Error, ErrorKind},
     event::{Counters, Event, EventDecoder, EventKind, Stamp},
-    image::{Image, Window},
+    image::{Asid, Image, Window},
     insn::{self, InsnError},
     mode::ExecMode,
     ret_stack::ReturnStack,
@@ -44,7 +44,7 @@ pub(crate) struct Walker<'a> {
     /// Packets were lost and a MODE.Exec may have been among them: the next PSB+ says what mode it is.
     pub(super) mode_lost: bool,
     pub(crate) speculative: bool,
-    pub(crate) cr3: Option<u64>,
+    pub(crate) space: Asid,
     /// Where packet generation was disabled; 0 where that is not known.
     pub(super) stopped_at: u64,
     pub(super) returns: ReturnStack,
@@ -111,7 +111,7 @@ impl<'a> Walker<'a> {
             mode: None,
             mode_lost: false,
             speculative: false,
-            cr3: None,
+            space: Asid::default(),
             stopped_at: 0,
             returns: ReturnStack::new(),
             walk: Walk::new(),
@@ -136,6 +136,12 @@ impl<'a> Walker<'a> {
         self.events = EventDecoder::with_config(trace, *self.config());
     }
 
+    /// Goes on over another image.
+    pub(crate) fn set_image(&mut self, image: Image<'a>) {
+        self.image = image;
+        self.window = Window::default();
+    }
+
     pub(super) fn forget(&mut self) {
         self.window = Window::default();
         self.tnt.clear();
@@ -148,7 +154,7 @@ impl<'a> Walker<'a> {
         self.mode = None;
         self.mode_lost = false;
         self.speculative = false;
-        self.cr3 = None;
+        self.space = Asid::default();
         self.stopped_at = 0;
         self.returns.clear();
         self.walk = Walk::new();
@@ -288,7 +294,7 @@ impl<'a> Walker<'a> {
 
     #[cold]
     fn fetch_elsewhere(&mut self, error: InsnError, mode: ExecMode) -> Result<insn::Insn, Error> {
-        match fetch::fetch_elsewhere(error, self.image, self.cr3, self.ip, mode) {
+        match fetch::fetch_elsewhere(error, self.image, self.space, self.ip, mode) {
             Ok((window, insn)) => {
                 self.window = window;
                 Ok(insn)
@@ -303,9 +309,7 @@ impl<'a> Walker<'a> {
         let ip = self.ip;
         match (self.tracing, self.config().dialect) {
             (Tracing::On, Dialect::Libipt) => Ok(ExecMode::Bits16),
-            (Tracing::On, _) if self.image.window(ip, self.cr3).is_none() => {
-                Err(self.fail(ErrorKind::NoMemory { ip }))
-            }
+            (Tracing::On, _) if !self.image.has(ip, self.space) => Err(self.fail(ErrorKind::NoMemory { ip })),
             (Tracing::On, _) => Err(self.fail(ErrorKind::UnknownMode { ip })),
             // The event decoder lets nothing through that needs code while tracing is off.
             _ => Err(self.fail(ErrorKind::TraceMismatch { ip })),

@@ -7,7 +7,7 @@ use crate::{
 use pugmark_decoder_core::{
     config::{Config, Flags},
     errata::Errata,
-    image::Image,
+    image::{CodeReader, Image},
 };
 
 const DAMAGED: usize = 10_000;
@@ -20,6 +20,22 @@ fn scenarios_and_every_cut_of_them() {
             let trace = &scenario.trace[..end];
             if let Err(what) = compare(trace, Image::new(&sections), scenario.config) {
                 panic!("{name} cut at {end:#x}: {what}");
+            }
+        }
+    }
+}
+
+#[test]
+fn scenarios_with_code_from_a_reader() {
+    for (name, scenario) in scenarios() {
+        let sections = sections(&scenario);
+        // The first is in memory, and all are to be had.
+        let read = |out: &mut [u8], ip, space| Image::new(&sections).read(ip, space, out);
+        for in_memory in [0, 1] {
+            let image =
+                Image::new(&sections[..in_memory.min(sections.len())]).with_reader(CodeReader::new(&read));
+            if let Err(what) = compare(&scenario.trace, image, scenario.config) {
+                panic!("{name}: {what}");
             }
         }
     }

@@ -23,9 +23,8 @@ pub(crate) fn scenarios() -> Vec<(String, Scenario)> {
 
 /// The image of a scenario.
 pub(crate) fn sections(scenario: &Scenario) -> Vec<Section<'_>> {
-    let space = |cr3: Option<u64>| cr3.map_or(AddressSpace::Any, AddressSpace::Cr3);
     let sections = scenario.code.iter();
-    sections.map(|code| Section { base: code.base, bytes: &code.bytes, space: space(code.cr3) }).collect()
+    sections.map(|code| Section { base: code.base, bytes: &code.bytes, space: code.space }).collect()
 }
 
 /// Sections of all address spaces.

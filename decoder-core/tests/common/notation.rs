@@ -5,7 +5,7 @@
 //!
 //! - Before the first heading: `options iflags ticks bdm70` what is asked of the decoder, `libipt differs` (with the reason
 //!   as a comment) where Debian's libipt 2.0.5 is not expected to give the same addresses.
-//! - `code` or `code cr3=2000`: lines `ADDRESS: BYTES ; mnemonic`. Lines that follow each other make one section of
+//! - `code`, `code cr3=2000`, `code vmcs=7000` or `code cr3=2000 vmcs=7000`: lines `ADDRESS: BYTES ; mnemonic`. Lines that follow each other make one section of
 //!   the image; so a new heading makes a new section.
 //! - `packets`: one packet a line, see [`packet`]; ` xN` (decimal) at the end repeats it.
 //! - `flow`: addresses of instructions (`?` before each in a transaction), several a line, ` xN` at the end repeats
@@ -15,6 +15,7 @@
 use pugmark_decoder_core::{
     config::{AddressRange, Config, RangeKind},
     errata::Errata,
+    image::AddressSpace,
     last_ip::LastIp,
     packet::{
         Bbp, Bep, Bip, BipValue, BlockItemSize, Cbr, Cfe, Cyc, Evd, Exstop, Ip, Mnt, ModeExec, ModeTsx, Mtc,
@@ -36,7 +37,7 @@ pub(crate) struct Scenario {
 pub(crate) struct Code {
     pub(crate) base: u64,
     pub(crate) bytes: Vec<u8>,
-    pub(crate) cr3: Option<u64>,
+    pub(crate) space: AddressSpace,
 }
 
 impl Scenario {
@@ -44,7 +45,7 @@ impl Scenario {
     pub(crate) fn parse(text: &str) -> Self {
         let mut scenario = Self::default();
         let mut heading = "";
-        let mut cr3 = None;
+        let mut space = AddressSpace::Any;
         let mut adjacent = false;
         let mut last_ip = LastIp::new();
         for line in text.lines() {
@@ -53,7 +54,7 @@ impl Scenario {
             match (words.first().copied(), heading) {
                 (None, _) => {}
                 (Some("code"), _) => {
-                    cr3 = words.get(1).map(|space| hex(space.trim_start_matches("cr3=")));
+                    space = address_space(&words[1..]);
                     (heading, adjacent) = ("code", false);
                 }
                 (Some("packets"), _) => heading = "packets",
@@ -61,7 +62,7 @@ impl Scenario {
                 (Some("options"), "") => words[1..].iter().for_each(|option| scenario.option(option)),
                 (Some("libipt"), "") => scenario.libipt_differs = true,
                 (Some(_), "code") => {
-                    scenario.code_line(line, cr3, adjacent);
+                    scenario.code_line(line, space, adjacent);
                     adjacent = true;
                 }
                 (Some(_), "packets") => {
@@ -97,7 +98,7 @@ impl Scenario {
         }
     }
 
-    fn code_line(&mut self, line: &str, cr3: Option<u64>, adjacent: bool) {
+    fn code_line(&mut self, line: &str, space: AddressSpace, adjacent: bool) {
         let (address, bytes) =
             line.split_once(':').unwrap_or_else(|| panic!("code without an address: {line}"));
         let address = hex(address);
@@ -106,7 +107,7 @@ impl Scenario {
             Some(code) if adjacent && code.base + code.bytes.len() as u64 == address => {
                 code.bytes.extend(bytes)
             }
-            _ => self.code.push(Code { base: address, bytes: bytes.collect(), cr3 }),
+            _ => self.code.push(Code { base: address, bytes: bytes.collect(), space }),
         }
     }
 
@@ -137,6 +138,17 @@ impl Scenario {
                 }
             }
         }
+    }
+}
+
+/// The address space that `cr3=` and `vmcs=` name.
+fn address_space(words: &[&str]) -> AddressSpace {
+    let named = |name| words.iter().find_map(|word| word.strip_prefix(name)).map(hex);
+    match (named("cr3="), named("vmcs=")) {
+        (None, None) => AddressSpace::Any,
+        (Some(cr3), None) => AddressSpace::Cr3(cr3),
+        (None, Some(vmcs)) => AddressSpace::Vmcs(vmcs),
+        (Some(cr3), Some(vmcs)) => AddressSpace::Guest { vmcs, cr3 },
     }
 }
 

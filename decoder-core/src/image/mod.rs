@@ -1,0 +1,174 @@
+//! The code that was traced: bytes, where they were in memory, and in which address space.
+//!
+//! ```
+//! use pugmark_decoder_core::image::{AddressSpace, Image, Section};
+//!
+//! let sections = [
+//!     Section { base: 0x1000, bytes: &[0x90; 16], space: AddressSpace::Any },
+//!     // Breakpoints were written over two bytes later on.
+//!     Section { base: 0x1004, bytes: &[0xcc; 2], space: AddressSpace::Any },
+//! ];
+//! let image = Image::new(&sections);
+//! let window = image.window(0x1000, None).unwrap();
+//! assert_eq!((window.base, window.bytes), (0x1000, &[0x90; 4][..]));
+//! assert_eq!(image.window(0x1005, None).unwrap().bytes, &[0xcc; 2]);
+//! assert_eq!(image.window(0x1010, None), None);
+//! // Before that there was only the first.
+//! assert_eq!(Image::new(&sections[..1]).window(0x1005, None).unwrap().bytes.len(), 16);
+//! ```
+//!
+//! Code that is written while it is traced has an image for each time: a decoder goes from one to the next between two
+//! items, with [`set_image`](crate::flow::InsnDecoder::set_image). As an image is a part of a slice, the images of a
+//! program that only maps more and more are longer and longer parts of the same one. Where code is unmapped too,
+//! [`Sections`] holds them. Code that is nowhere in memory, but can be had, comes from a [`CodeReader`].
+
+mod reader;
+mod sections;
+mod space;
+#[cfg(test)]
+mod tests;
+
+pub use reader::CodeReader;
+pub use sections::{Full, Sections};
+pub use space::{AddressSpace, Asid};
+
+/// Some bytes of the traced code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Section<'a> {
+    /// The address of the first byte.
+    pub base: u64,
+    /// The bytes; what lies above the end of the address space is ignored.
+    pub bytes: &'a [u8],
+    /// Where they are mapped.
+    pub space: AddressSpace,
+}
+
+/// The traced code: sections, of which a later one hides what is behind it of an earlier one, and what is in none of
+/// them.
+#[derive(Clone, Copy, Debug)]
+pub struct Image<'a> {
+    sections: &'a [Section<'a>],
+    reader: Option<CodeReader<'a>>,
+}
+
+/// Contiguous bytes of an image in one address space, from one section.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Window<'a> {
+    /// The address of the first byte.
+    pub base: u64,
+    /// The bytes.
+    pub bytes: &'a [u8],
+}
+
+impl<'a> Window<'a> {
+    /// The bytes from `ip` to the end of the window; empty when `ip` is not in it.
+    #[must_use]
+    #[inline]
+    pub fn from(&self, ip: u64) -> &'a [u8] {
+        usize::try_from(ip.wrapping_sub(self.base))
+            .ok()
+            .and_then(|at| self.bytes.get(at..))
+            .unwrap_or_default()
+    }
+}
+
+impl<'a> Image<'a> {
+    /// The image of these sections.
+    #[must_use]
+    pub const fn new(sections: &'a [Section<'a>]) -> Self {
+        Self { sections, reader: None }
+    }
+
+    /// The same image, with the bytes that `reader` gives wherever no section is.
+    #[must_use]
+    pub const fn with_reader(self, reader: CodeReader<'a>) -> Self {
+        Self { reader: Some(reader), ..self }
+    }
+
+    /// The sections.
+    #[must_use]
+    pub const fn sections(&self) -> &'a [Section<'a>] {
+        self.sections
+    }
+
+    /// Where what is in no section comes from.
+    #[must_use]
+    pub const fn reader(&self) -> Option<CodeReader<'a>> {
+        self.reader
+    }
+
+    /// The bytes around `ip`, as far as they are in one section and no later section hides them.
+    #[must_use]
+    pub fn window(&self, ip: u64, space: impl Into<Asid>) -> Option<Window<'a>> {
+        let space = space.into();
+        let mut later = self.sections_of(space);
+        let section = later.find(|section| section.addresses().is_some_and(|all| all.contains(&ip)))?;
+        let mapped = section.addresses()?;
+        let (mut low, mut high) = (*mapped.start(), *mapped.end());
+        for hiding in self.sections_of(space).take_while(|hiding| !core::ptr::eq(*hiding, section)) {
+            let Some(hidden) = hiding.addresses() else { continue };
+            if *hidden.start() > ip {
+                high = high.min(hidden.start() - 1);
+            } else {
+                low = low.max(hidden.end() + 1);
+            }
+        }
+        let range = usize::try_from(low - section.base).ok()?..=usize::try_from(high - section.base).ok()?;
+        Some(Window { base: low, bytes: section.bytes.get(range)? })
+    }
+
+    /// Copies bytes from `ip` on, over the borders of sections, and returns how many there are without a gap.
+    #[must_use]
+    pub fn read(&self, ip: u64, space: impl Into<Asid>, out: &mut [u8]) -> usize {
+        let space = space.into();
+        let mut read = 0;
+        while let Some(rest) = out.get_mut(read..).filter(|rest| !rest.is_empty()) {
+            let Some(at) = ip.checked_add(read as u64) else { break };
+            let len = match self.window(at, space) {
+                Some(window) => copy(window.from(at), rest),
+                None => self.read_elsewhere(at, space, rest),
+            };
+            if len == 0 {
+                break;
+            }
+            read += len;
+        }
+        read
+    }
+
+    /// Whether there is a byte at `ip`.
+    #[must_use]
+    pub fn has(&self, ip: u64, space: impl Into<Asid>) -> bool {
+        self.read(ip, space, &mut [0]) == 1
+    }
+
+    /// Asks the reader for what is in no section, from `ip` to the next section at the most.
+    #[cold]
+    fn read_elsewhere(&self, ip: u64, space: Asid, out: &mut [u8]) -> usize {
+        let Some(reader) = self.reader else { return 0 };
+        let sections = self.sections_of(space).filter_map(Section::addresses);
+        let behind = sections.map(|section| *section.start()).filter(|start| *start > ip);
+        // Nothing is behind the last address, and that itself counts.
+        let room = behind.min().map_or((u64::MAX - ip).saturating_add(1), |start| start - ip);
+        let len = usize::try_from(room).unwrap_or(usize::MAX).min(out.len());
+        out.get_mut(..len).map_or(0, |out| reader.read(out, ip, space))
+    }
+
+    /// The sections that are mapped in `space`, those in front first.
+    fn sections_of(&self, space: Asid) -> impl Iterator<Item = &'a Section<'a>> {
+        self.sections.iter().rev().filter(move |section| section.space.contains(space))
+    }
+}
+
+impl Section<'_> {
+    /// The first address and the last: what ends with the address space has none behind it. `None` for an empty section.
+    fn addresses(&self) -> Option<core::ops::RangeInclusive<u64>> {
+        let len = u64::try_from(self.bytes.len()).ok()?.checked_sub(1)?;
+        Some(self.base..=self.base.saturating_add(len))
+    }
+}
+
+/// Copies as much as there is and as there is room for, and returns how much that is.
+fn copy(bytes: &[u8], out: &mut [u8]) -> usize {
+    bytes.iter().zip(out).map(|(byte, out)| *out = *byte).count()
+}

@@ -1,0 +1,56 @@
+//! Code that is in no section.
+
+use super::Asid;
+use core::fmt;
+
+/// Gives code that is not in memory, as an image is asked for it: from a debugger's target, a core file, a page cache.
+///
+/// It is called with the place for the bytes, their address and the address space, and returns how many bytes it could
+/// give from there on; none means that nothing is mapped. It is asked for what no section holds, and up to the next
+/// section at the most.
+///
+/// A block decoder remembers what it decoded; so code that changes needs
+/// [`set_image`](crate::block::BlockDecoder::set_image), be it with the same image.
+///
+/// ```
+/// use core::cell::Cell;
+/// use pugmark_decoder_core::image::{AddressSpace, CodeReader, Image, Section};
+///
+/// let asked = Cell::new(0);
+/// let pages = |out: &mut [u8], ip: u64, _| match ip {
+///     0x2000..0x3000 => {
+///         asked.set(asked.get() + 1);
+///         out.fill(0x90);
+///         out.len().min(0x3000 - ip as usize)
+///     }
+///     _ => 0,
+/// };
+/// let sections = [Section { base: 0x2002, bytes: &[0xcc], space: AddressSpace::Any }];
+/// let image = Image::new(&sections).with_reader(CodeReader::new(&pages));
+/// let mut bytes = [0; 5];
+/// assert_eq!(image.read(0x2000, None, &mut bytes), 5);
+/// assert_eq!((bytes, asked.get()), ([0x90, 0x90, 0xcc, 0x90, 0x90], 2));
+/// assert_eq!(image.read(0x2fff, None, &mut bytes), 1);
+/// ```
+#[derive(Clone, Copy)]
+pub struct CodeReader<'a>(&'a Callback<'a>);
+
+type Callback<'a> = dyn Fn(&mut [u8], u64, Asid) -> usize + 'a;
+
+impl<'a> CodeReader<'a> {
+    /// Asks `callback`.
+    pub const fn new(callback: &'a impl Fn(&mut [u8], u64, Asid) -> usize) -> Self {
+        Self(callback)
+    }
+
+    /// Reads from `ip` on; how many bytes.
+    pub(super) fn read(self, out: &mut [u8], ip: u64, space: Asid) -> usize {
+        self.0(out, ip, space).min(out.len())
+    }
+}
+
+impl fmt::Debug for CodeReader<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("CodeReader(..)")
+    }
+}

@@ -1,0 +1,158 @@
+//! Sections that come and go, in the caller's memory.
+
+use super::{AddressSpace, Image, Section};
+use core::{fmt, ops::Range};
+
+/// Sections in the caller's memory, as a program maps and unmaps them.
+///
+/// ```
+/// use pugmark_decoder_core::image::{AddressSpace, Section, Sections};
+///
+/// let space = AddressSpace::Cr3(0x5000);
+/// let mut memory = [Section::EMPTY; 4];
+/// let mut sections = Sections::new(&mut memory);
+/// sections.map(Section { base: 0x1000, bytes: &[0x90; 0x100], space })?;
+/// sections.unmap(0x1010..0x1020, space)?;
+/// assert_eq!(sections.image().window(0x1000, None).unwrap().bytes.len(), 0x10);
+/// assert_eq!(sections.image().window(0x1010, None), None);
+/// assert_eq!(sections.image().window(0x1020, None).unwrap().bytes.len(), 0xe0);
+/// # Ok::<(), pugmark_decoder_core::image::Full>(())
+/// ```
+#[derive(Debug)]
+pub struct Sections<'m, 'a> {
+    memory: &'m mut [Section<'a>],
+    len: usize,
+}
+
+/// There is no memory for one more section.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Full;
+
+impl fmt::Display for Full {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("no memory for one more section")
+    }
+}
+
+impl core::error::Error for Full {}
+
+impl Section<'_> {
+    /// No bytes, to fill memory with.
+    pub const EMPTY: Self = Self { base: 0, bytes: &[], space: AddressSpace::Any };
+}
+
+impl<'m, 'a> Sections<'m, 'a> {
+    /// None, with room for as many as `memory` has.
+    #[must_use]
+    pub const fn new(memory: &'m mut [Section<'a>]) -> Self {
+        Self { memory, len: 0 }
+    }
+
+    /// The image of them.
+    #[must_use]
+    pub fn image(&self) -> Image<'_> {
+        Image::new(self.as_slice())
+    }
+
+    /// The sections; a later one hides what is behind it of an earlier one.
+    #[must_use]
+    pub fn as_slice(&self) -> &[Section<'a>] {
+        self.memory.get(..self.len).unwrap_or_default()
+    }
+
+    /// Adds a section, which hides what is behind it.
+    ///
+    /// # Errors
+    /// When there is no room.
+    pub fn map(&mut self, section: Section<'a>) -> Result<(), Full> {
+        self.insert(self.len, section)
+    }
+
+    /// Takes away the section that was mapped last as this one; what it hid is there again. `false` when there is none.
+    pub fn remove(&mut self, section: &Section<'_>) -> bool {
+        let Some(at) = self.as_slice().iter().rposition(|own| own == section) else { return false };
+        self.memory.copy_within(at + 1..self.len, at);
+        self.len -= 1;
+        true
+    }
+
+    /// Takes away all sections of these spaces, and those alone: what is mapped in all spaces stays in each. Returns how
+    /// many there were.
+    pub fn remove_space(&mut self, space: AddressSpace) -> usize {
+        let before = self.len;
+        self.len = 0;
+        for at in 0..before {
+            if let Some(&section) = self.memory.get(at).filter(|section| section.space != space) {
+                self.memory[self.len] = section;
+                self.len += 1;
+            }
+        }
+        before - self.len
+    }
+
+    /// Takes these addresses away from each section of these spaces, and of those alone; what was hidden there is gone,
+    /// too.
+    ///
+    /// # Errors
+    /// When a section falls into two and there is no room for the second. Nothing has changed then.
+    pub fn unmap(&mut self, addresses: Range<u64>, space: AddressSpace) -> Result<(), Full> {
+        let of_space = |section: &Section<'_>| section.space == space;
+        let cut = |section: &Section<'a>| (below(section, addresses.start), above(section, addresses.end));
+        let is_split =
+            |section: &&Section<'a>| of_space(section) && matches!(cut(section), (Some(_), Some(_)));
+        let split = self.as_slice().iter().filter(is_split).count();
+        if addresses.is_empty() {
+            return Ok(());
+        }
+        if split > self.memory.len() - self.len {
+            return Err(Full);
+        }
+        let mut at = 0;
+        while let Some(section) = self.as_slice().get(at).copied() {
+            match cut(&section) {
+                _ if !of_space(&section) => at += 1,
+                (Some(below), above) => {
+                    self.memory[at] = below;
+                    at += 1;
+                    if let Some(above) = above {
+                        self.insert(at, above)?;
+                        at += 1;
+                    }
+                }
+                (None, Some(above)) => {
+                    self.memory[at] = above;
+                    at += 1;
+                }
+                (None, None) => {
+                    self.memory.copy_within(at + 1..self.len, at);
+                    self.len -= 1;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn insert(&mut self, at: usize, section: Section<'a>) -> Result<(), Full> {
+        if self.len == self.memory.len() {
+            return Err(Full);
+        }
+        self.memory.copy_within(at..self.len, at + 1);
+        self.memory[at] = section;
+        self.len += 1;
+        Ok(())
+    }
+}
+
+/// What a section has below `end`.
+fn below<'a>(section: &Section<'a>, end: u64) -> Option<Section<'a>> {
+    let len = usize::try_from(end.saturating_sub(section.base)).unwrap_or(usize::MAX);
+    let bytes = section.bytes.get(..len).unwrap_or(section.bytes);
+    (!bytes.is_empty()).then_some(Section { bytes, ..*section })
+}
+
+/// What a section has from `start` on.
+fn above<'a>(section: &Section<'a>, start: u64) -> Option<Section<'a>> {
+    let base = start.max(section.base);
+    let bytes = section.bytes.get(usize::try_from(base - section.base).ok()?..)?;
+    (!bytes.is_empty()).then_some(Section { base, bytes, ..*section })
+}

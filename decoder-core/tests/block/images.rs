@@ -1,0 +1,59 @@
+//! Code that changes: another image from an event on, for both decoders.
+
+use pugmark_decoder_core::{
+    Error,
+    block::{self, BlockDecoder, Slot},
+    flow::{self, InsnDecoder},
+    image::{AddressSpace, Image, Section, Sections},
+};
+
+// 1000: nop; 1001: nop; 1002: jmp rax
+const FIRST: [u8; 4] = [0x90, 0x90, 0xff, 0xe0];
+// 1000: jmp 1003; 1002: hlt; 1003: nop; 1004: jmp rax
+const SECOND: [u8; 6] = [0xeb, 0x01, 0xf4, 0x90, 0xff, 0xe0];
+
+/// PSB+ at 1000, TIP 1000, then MNT and TIP 1000 twice.
+const TRACE: &[u8] = b"\
+    \x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x99\x01\x7d\0\x10\0\0\0\0\x02\x23\
+    \x2d\0\x10\x02\xc3\x88\x01\0\0\0\0\0\0\0\x2d\0\x10\x02\xc3\x88\x02\0\0\0\0\0\0\0\x2d\0\x10";
+
+/// What is executed between the events.
+const EXPECTED: [u64; 9] = [0x1000, 0x1001, 0x1002, 0x1000, 0x1003, 0x1004, 0x1000, 0x1001, 0x1002];
+
+#[test]
+fn an_event_changes_the_code_for_both_decoders() -> Result<(), Error> {
+    let any = AddressSpace::Any;
+    let mut memory = [Section::EMPTY; 2];
+    let mut changed = Sections::new(&mut memory);
+    changed.map(Section { base: 0x1000, bytes: &FIRST, space: any }).unwrap();
+    let first = changed.as_slice().to_vec();
+    changed.map(Section { base: 0x1000, bytes: &SECOND, space: any }).unwrap();
+    // What comes at the first event, and at the second.
+    let images = [changed.image(), Image::new(&first)];
+
+    let mut insns = InsnDecoder::new(TRACE, Image::new(&first));
+    let (mut found, mut events) = (vec![], images.iter());
+    insns.sync_forward();
+    while let Some(item) = insns.next()? {
+        match item {
+            flow::Item::Insn(insn) => found.push(insn.ip),
+            flow::Item::Event(_) => insns.set_image(*events.next().unwrap()),
+        }
+    }
+    assert_eq!(found, EXPECTED);
+
+    for slots in [0, 64] {
+        let mut slots = vec![Slot::default(); slots];
+        let mut blocks = BlockDecoder::new(TRACE, Image::new(&first), &mut slots);
+        let (mut found, mut events) = (vec![], images.iter());
+        blocks.sync_forward();
+        while let Some(item) = blocks.next()? {
+            match item {
+                block::Item::Block(block) => found.extend(blocks.insns(&block).map(|(ip, _)| ip)),
+                block::Item::Event(_) => blocks.set_image(*events.next().unwrap()),
+            }
+        }
+        assert_eq!(found, EXPECTED);
+    }
+    Ok(())
+}
