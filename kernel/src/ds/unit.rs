@@ -27,7 +27,8 @@ impl<M: Msr> Unit<M> {
     ///
     /// # Errors
     ///
-    /// It is not there, or somebody uses it.
+    /// It is not there, or somebody uses it. Where IA32_DS_AREA raised #GP when its value was put back it holds an
+    /// address that nothing is written to.
     pub fn detect(cpuid: impl CpuIdReader, mut msr: M) -> Result<Self, DsAbsent> {
         let capabilities = DsCapabilities::detect(cpuid, &mut msr)?;
         Ok(Self { msr, capabilities, of_this_processor: PhantomData })

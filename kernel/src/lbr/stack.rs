@@ -13,6 +13,8 @@ pub struct Stack {
     pub(super) select: bool,
     /// MSR_LBR_SELECT has EN_CALLSTACK.
     pub(super) call_stack: bool,
+    /// Its registers can be written.
+    pub(super) writable: bool,
 }
 
 /// How branches lie in registers.
@@ -43,8 +45,8 @@ impl Stack {
     /// where it is not known.
     pub(super) const fn of(family: u8, model: u8) -> Option<Self> {
         Some(match (family, model) {
-            (0x0f, 0..=2) => Self::plain(4, Entries::One { first: 0x1db }, TOS_NETBURST),
-            (0x0f, _) => Self::plain(16, WIDE, TOS_NETBURST),
+            (0x0f, 0..=2) => Self::netburst(4, Entries::One { first: 0x1db }),
+            (0x0f, _) => Self::netburst(16, WIDE),
             // Pentium M, Core Solo and Duo.
             (0x06, 0x09 | 0x0d | 0x0e) => Self::plain(8, Entries::One { first: 0x40 }, TOS),
             // Core 2.
@@ -73,15 +75,19 @@ impl Stack {
     /// The architectural one.
     pub(super) const fn architectural(depth: u8) -> Self {
         let entries = Entries::Three { from: 0x1500, to: 0x1600, info: 0x1200 };
-        Self { depth, entries, top: None, select: false, call_stack: false }
+        Self { depth, entries, top: None, select: false, call_stack: false, writable: true }
+    }
+
+    const fn netburst(depth: u8, entries: Entries) -> Self {
+        Self { writable: false, ..Self::plain(depth, entries, TOS_NETBURST) }
     }
 
     const fn plain(depth: u8, entries: Entries, top: u32) -> Self {
-        Self { depth, entries, top: Some(top), select: false, call_stack: false }
+        Self { depth, entries, top: Some(top), select: false, call_stack: false, writable: true }
     }
 
     const fn selected(depth: u8, entries: Entries, call_stack: bool) -> Self {
-        Self { depth, entries, top: Some(TOS), select: true, call_stack }
+        Self { depth, entries, top: Some(TOS), select: true, call_stack, writable: true }
     }
 }
 

@@ -25,7 +25,7 @@ impl<M: Msr> Unit<M> {
     ///
     /// # Errors
     ///
-    /// They are not there.
+    /// They are not there. Where their register raised #GP when its value was put back they are on.
     pub fn detect(cpuid: impl CpuIdReader, mut msr: M) -> Result<Self, LbrAbsent> {
         let capabilities = LbrCapabilities::detect(cpuid, &mut msr)?;
         Ok(Self { msr, capabilities, of_this_processor: PhantomData })
@@ -37,7 +37,8 @@ impl<M: Msr> Unit<M> {
         &self.capabilities
     }
 
-    /// Clears them, and turns them on.
+    /// Clears them, and turns them on. On NetBurst they cannot be cleared: until as many branches were taken as there are
+    /// records, the last ones are older than the start.
     ///
     /// # Errors
     ///
@@ -132,6 +133,9 @@ impl<M: Msr> Unit<M> {
     }
 
     fn clear(&mut self) -> Result<(), GeneralProtection> {
+        if !self.capabilities.stack.writable {
+            return Ok(());
+        }
         for n in 0..u32::from(self.capabilities.stack.depth) {
             let registers = match self.capabilities.stack.entries {
                 Entries::One { first } => [Some(first), None, None],

@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test file uses its part")]
 
 mod ram;
+pub(crate) mod store;
 
 pub(crate) use ram::Ram;
 
@@ -176,6 +177,19 @@ impl Machine {
         pmi
     }
 
+    /// The same, of a PMI that comes with nobody else's, where an access may raise #GP.
+    pub(crate) fn try_interrupt(
+        &self,
+        handler: &mut Handler,
+        source: &mut dyn PmiSource,
+    ) -> Result<Pmi, GeneralProtection> {
+        self.deliver();
+        let (mut msr, mut apic) = (self.registers(), self.registers());
+        let result = handler.handle(&mut msr, &mut apic, &mut [source]);
+        self.iret();
+        result
+    }
+
     /// A machine whose PMIs are delivered.
     pub(crate) fn handler(&self) -> Handler {
         let handler = Handler::new(Delivery::Nmi);
@@ -235,6 +249,7 @@ unsafe impl Msr for Registers {
             true => {
                 state.processor.read_msr(address).map_err(|_| GeneralProtection { address, written: None })
             }
+            false if address == APIC_BASE => Ok(0xfee0_0900),
             false => Ok(0),
         }
     }
@@ -388,6 +403,7 @@ pub(crate) fn run_within(part: &[u64], whole: &[u64], from: usize) -> Option<usi
         .map(|at| at + part.len())
 }
 
+const APIC_BASE: u32 = 0x1b;
 const CODE: u64 = 0x40_0000;
 const HANDLER: u64 = 0xffff_8000_0000_1000;
 

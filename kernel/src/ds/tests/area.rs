@@ -187,16 +187,49 @@ fn recommendations_are_warnings_and_with_strictness_errors() {
         MemoryType::WriteThrough,
         MemoryType::WriteProtected,
     ] {
-        let memory = FakeLinear::new();
-        memory.spoil(move |_, at, mapping| {
-            if at == BUFFER_PAGE + 0x3000 {
-                mapping.as_mut().unwrap().memory_type = memory_type;
-            }
-        });
+        let spoiled = || {
+            let memory = FakeLinear::new();
+            memory.spoil(move |_, at, mapping| {
+                if at == BUFFER_PAGE + 0x3000 {
+                    mapping.as_mut().unwrap().memory_type = memory_type;
+                }
+            });
+            memory
+        };
         let warning = Warning::NotWriteBack { address: BUFFER_PAGE + 0x3000, memory_type };
-        let area = allocate(&memory, Strictness::Lenient).unwrap();
+        let area = allocate(&spoiled(), Strictness::Lenient).unwrap();
         assert_eq!(area.warnings().iter().collect::<Vec<_>>(), [warning]);
-        drop(area);
+        let memory = spoiled();
+        assert_eq!(allocate(&memory, Strictness::Strict).unwrap_err(), AreaError::Warning(warning));
+        assert_eq!(memory.live(), 0);
+    }
+}
+
+#[test]
+fn physical_pages_need_not_be_contiguous() {
+    let memory = FakeLinear::new();
+    memory.spoil(|_, at, mapping| {
+        let backwards = 0x4000_0000 - (at - FakeLinear::BASE);
+        mapping.as_mut().unwrap().frame = PhysAddr::new(backwards);
+    });
+    assert!(allocate(&memory, Strictness::Strict).is_ok());
+}
+
+#[test]
+fn a_buffer_begins_at_any_doubleword_of_a_page_and_at_no_other_place() {
+    for (page_offset, error) in [
+        (0, None),
+        (4, None),
+        (0xffc, None),
+        (2, Some(PlanError::PageOffset { page_offset: 2 })),
+        (0xfff, Some(PlanError::PageOffset { page_offset: 0xfff })),
+        (0x1000, Some(PlanError::PageOffset { page_offset: 0x1000 })),
+    ] {
+        let memory = FakeLinear::new();
+        let plan = AreaPlan::new().bts(BufferPlan { page_offset, ..PLAN });
+        let made = DsArea::allocate(memory.clone(), &CAPABILITIES, &plan, Strictness::Lenient);
+        assert_eq!(made.map(drop).err(), error.map(AreaError::Plan), "{page_offset:#x}");
+        assert_eq!(memory.live(), 0);
     }
 }
 

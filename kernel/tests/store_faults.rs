@@ -1,0 +1,337 @@
+//! The debug store and the last branch records: whatever fails, the memory is not lost and not written to behind its
+//! owner's back, and recording works again.
+
+mod common;
+
+use common::store::{CAPACITY, CIRCULAR, INTERRUPT, Nothing, PERIOD, Recording, What, sampled, targets};
+use common::{Collector, Machine, Registers, assert_same};
+use pugmark_kernel::drain::{Piece, Sink};
+use pugmark_kernel::ds::{AreaError, DsArea, Half, NotStarted, Strictness, Unit};
+use pugmark_kernel::lbr::{self, Branch, LbrConfig};
+use pugmark_kernel::loss::Gap;
+use pugmark_kernel::msr::{GeneralProtection, Msr};
+use pugmark_kernel::pmi::{Handler, Pmi};
+use pugmark_model::Settings;
+
+/// Profiles, and what each records.
+const TABLE: [(&str, What); 8] = [
+    ("prescott", INTERRUPT),
+    ("core2", INTERRUPT),
+    ("skylake", INTERRUPT),
+    ("prescott", CIRCULAR),
+    ("skylake", CIRCULAR),
+    ("core2", What::Samples),
+    ("nehalem", What::Samples),
+    ("skylake", What::Samples),
+];
+
+const IA32_DEBUGCTL: u32 = 0x1d9;
+const IA32_DS_AREA: u32 = 0x600;
+const IA32_PEBS_ENABLE: u32 = 0x3f1;
+const IA32_PERFEVTSEL0: u32 = 0x186;
+
+#[test]
+fn each_access_that_faults_in_turn_leaves_a_recording_that_goes_on() {
+    for (profile, what) in TABLE {
+        let machine = Machine::new(profile, Settings::default());
+        let before = machine.accesses();
+        assert_eq!(life(&machine, profile, what), 0, "{profile} {what:?}: faults without a reason");
+        for access in 0..machine.accesses() - before {
+            let machine = Machine::new(profile, Settings::default());
+            machine.fault_in(access);
+            let what_failed = format!("{profile} {what:?} access {access}");
+            assert_eq!(life(&machine, profile, what), 1, "{what_failed}: the fault is told");
+            assert_off(&machine, what, &what_failed);
+            // And again, from the beginning.
+            assert_eq!(life(&machine, profile, what), 0, "{what_failed}");
+            assert_off(&machine, what, &what_failed);
+        }
+    }
+}
+
+#[test]
+fn a_recording_that_cannot_be_stopped_keeps_its_memory() {
+    for (profile, what) in TABLE {
+        // The accesses of a drop, all of which fault in turn.
+        let mut faults = 0;
+        loop {
+            let machine = Machine::new(profile, Settings::default());
+            let running = start(&machine, profile, what);
+            machine.run(10);
+            let (live, before) = (machine.ram.live(), machine.accesses());
+            machine.fault_in(faults);
+            drop(running);
+            if machine.accesses() - before <= faults {
+                break;
+            }
+            assert!(machine.ram.live() == live || !machine.is_tracing(), "{profile} {what:?} {faults}");
+            assert_eq!(machine.ram.live(), live, "{profile} {what:?} {faults}: it may still be written to");
+            machine.run(1000);
+            assert_eq!(*machine.ram.strays.borrow(), [], "{profile} {what:?} {faults}");
+            faults += 1;
+        }
+        assert!(faults >= 2, "{profile} {what:?}");
+    }
+}
+
+#[test]
+fn a_start_that_can_neither_go_on_nor_back_keeps_the_memory_with_the_unit() {
+    for (profile, what) in TABLE {
+        let machine = Machine::new(profile, Settings::default());
+        let before = machine.accesses();
+        let running = start(&machine, profile, what);
+        let accesses = machine.accesses() - before;
+        drop(running);
+        let mut stuck = 0;
+        for access in 0..accesses {
+            let machine = Machine::new(profile, Settings::default());
+            let Ok(unit) = store(&machine) else { panic!("a debug store") };
+            let area = machine.area(&unit, what);
+            let live = machine.ram.live();
+            machine.faults_in(access, 2);
+            match unit.start(&what.config(profile), area) {
+                Err(NotStarted::Stuck { running, .. }) => {
+                    stuck += 1;
+                    assert_eq!(machine.ram.live(), live);
+                    machine.run(10);
+                    // Later it lets itself be stopped.
+                    drop(running);
+                }
+                Err(NotStarted::Off { .. }) => {}
+                // There are fewer accesses than with the detection.
+                Ok(running) => {
+                    machine.faults_in(u32::MAX, 1);
+                    drop(running);
+                }
+            }
+            assert_off(&machine, what, &format!("{profile} {what:?} {access}"));
+        }
+        assert!(stuck > 0, "{profile} {what:?}");
+    }
+}
+
+#[test]
+fn each_allocation_that_fails_in_turn_gives_back_the_others() {
+    for (profile, what) in TABLE {
+        for fail_at in 0..=2 {
+            let machine = Machine::new(profile, Settings::default());
+            let unit = store(&machine).unwrap();
+            let plan = what.plan(unit.capabilities().pebs.ok().map(|pebs| pebs.format));
+            machine.ram.fail_at.set(Some(fail_at));
+            let made = DsArea::allocate(&*machine.ram, unit.capabilities(), &plan, Strictness::Strict);
+            match fail_at {
+                2 => assert!(made.is_ok()),
+                _ => assert!(matches!(made, Err(AreaError::NoMemory { .. })), "{profile} {what:?}"),
+            }
+            drop(made);
+            assert_eq!(machine.ram.live(), 0, "{profile} {what:?} {fail_at}");
+            drop(unit);
+            machine.ram.fail_at.set(None);
+            assert_eq!(life(&machine, profile, what), 0);
+        }
+    }
+}
+
+#[test]
+fn each_access_that_faults_in_turn_leaves_last_branches_that_go_on() {
+    for profile in ["prescott", "core2", "nehalem", "skylake"] {
+        let machine = Machine::new(profile, Settings::default());
+        assert_eq!(last_branches(&machine), 0, "{profile}");
+        for access in 0..machine.accesses() {
+            let machine = Machine::new(profile, Settings::default());
+            machine.fault_in(access);
+            assert_eq!(last_branches(&machine), 1, "{profile} access {access}: the fault is told");
+            assert_eq!(machine.msr(IA32_DEBUGCTL), 0, "{profile} access {access}");
+            assert_eq!(last_branches(&machine), 0, "{profile} access {access}");
+        }
+    }
+}
+
+/// Off, everything given back, and nothing written that is not the recording's.
+#[track_caller]
+fn assert_off(machine: &Machine, what: What, when: &str) {
+    assert!(!machine.is_tracing(), "{when}");
+    assert_eq!(machine.ram.live(), 0, "{when}: memory was not given back");
+    let mut registers = vec![IA32_DEBUGCTL, IA32_DS_AREA];
+    if what == What::Samples {
+        registers.extend([IA32_PEBS_ENABLE, IA32_PERFEVTSEL0]);
+    }
+    assert!(registers.iter().all(|register| machine.msr(*register) == 0), "{when}");
+    assert_eq!(*machine.ram.strays.borrow(), [], "{when}");
+    let violations = machine.violations();
+    let wrong = [
+        violations.ds_misconfigured,
+        violations.circular_interrupts,
+        violations.branch_records_dropped,
+        violations.samples_dropped,
+        violations.ds_page_faults,
+    ];
+    assert_eq!(wrong, [0; 5], "{when}");
+}
+
+fn store(machine: &Machine) -> Result<Unit<Registers>, pugmark_kernel::ds::DsAbsent> {
+    Unit::detect(|leaf, subleaf| machine.cpuid(leaf, subleaf), machine.registers())
+}
+
+fn start<'a>(machine: &'a Machine, profile: &str, what: What) -> Recording<'a> {
+    let unit = store(machine).unwrap();
+    let area = machine.area(&unit, what);
+    unit.start(&what.config(profile), area).map_err(|failed| failed.error()).unwrap()
+}
+
+/// What was drained, of either half.
+struct Drained {
+    what: What,
+    collector: Collector,
+}
+
+impl Drained {
+    fn drain(&mut self, running: &mut Recording<'_>) -> Result<(), GeneralProtection> {
+        match self.what {
+            What::Branches(_) => running.drain(&mut self.collector, &mut Nothing),
+            What::Samples => running.drain(&mut Nothing, &mut self.collector),
+        }
+    }
+
+    fn interrupt(
+        &mut self,
+        machine: &Machine,
+        handler: &mut Handler,
+        running: &mut Recording<'_>,
+    ) -> Result<Pmi, GeneralProtection> {
+        match self.what {
+            What::Branches(_) => {
+                machine.try_interrupt(handler, &mut running.source(&mut self.collector, &mut Nothing))
+            }
+            What::Samples => {
+                machine.try_interrupt(handler, &mut running.source(&mut Nothing, &mut self.collector))
+            }
+        }
+    }
+}
+
+/// Detection, start, PMIs, drains, a pause, the stop. What faults is tried again, and what was recorded is what ran, as
+/// if nothing had faulted. How many faults there were.
+fn life(machine: &Machine, profile: &str, what: What) -> u32 {
+    let mut faults = 0;
+    let unit = store(machine).unwrap_or_else(|_| {
+        faults += 1;
+        // The probe may have left its pattern: it was the write back that faulted.
+        put_back(machine, IA32_DS_AREA);
+        store(machine).expect("a debug store")
+    });
+    let format = unit.capabilities().pebs.ok().map(|pebs| pebs.format);
+    let area = machine.area(&unit, what);
+    let mut running = match unit.start(&what.config(profile), area) {
+        Ok(running) => running,
+        Err(NotStarted::Off { unit, area, .. }) => {
+            faults += 1;
+            unit.start(&what.config(profile), area).map_err(|failed| failed.error()).unwrap()
+        }
+        Err(NotStarted::Stuck { .. }) => panic!("one fault"),
+    };
+    let first = machine.jumps().len();
+    let mut handler = machine.handler();
+    let mut drained = Drained { what, collector: Collector::new() };
+    for round in 0..2 {
+        for _ in 0..700 {
+            if machine.jump().is_some() && drained.interrupt(machine, &mut handler, &mut running).is_err() {
+                faults += 1;
+                handler.arm(&mut machine.registers()).unwrap();
+                drained.drain(&mut running).unwrap();
+            }
+        }
+        // A circular buffer is shown, and shown again at the end.
+        if what != CIRCULAR && drained.drain(&mut running).is_err() {
+            faults += 1;
+            drained.drain(&mut running).unwrap();
+        }
+        if round == 0 {
+            for step in [Recording::suspend, Recording::resume] {
+                if step(&mut running).is_err() {
+                    faults += 1;
+                    step(&mut running).unwrap();
+                }
+            }
+        }
+    }
+    let stopped = running.stop().unwrap_or_else(|failed| {
+        faults += 1;
+        failed.running.stop().map_err(|failed| failed.fault).unwrap()
+    });
+    let half = if what == What::Samples { Half::Pebs } else { Half::Bts };
+    for piece in stopped.records.pieces(half) {
+        match piece {
+            Piece::Bytes(bytes) => assert_eq!(drained.collector.bytes(bytes), bytes.len()),
+            Piece::Gap(gap) => assert!(drained.collector.gap(gap)),
+        }
+    }
+    let ran = &machine.jumps()[first..];
+    match what {
+        What::Samples => {
+            let samples = sampled(&drained.collector, format.unwrap());
+            assert!(samples.iter().all(|place| ran.contains(place)), "{profile}");
+            let most = ran.len() / PERIOD as usize;
+            assert!((most - 2..=most).contains(&samples.len()), "{profile} {} {most}", samples.len());
+        }
+        _ if what == CIRCULAR => {
+            assert_eq!(drained.collector.gaps, [Gap::Wrap { bytes: 0 }], "{profile}");
+            let newest = targets(&drained.collector);
+            assert!(newest.len() > CAPACITY - 10, "{profile}");
+            assert_same(&newest, &ran[ran.len() - newest.len()..], profile);
+        }
+        What::Branches(_) => {
+            assert_eq!(drained.collector.gaps, [], "{profile}");
+            assert_same(&targets(&drained.collector), ran, profile);
+        }
+    }
+    faults
+}
+
+/// What a kernel does that knows that nobody else uses it.
+fn put_back(machine: &Machine, register: u32) {
+    // SAFETY: nothing is recorded into memory.
+    unsafe { machine.registers().wrmsr(register, 0) }.unwrap();
+}
+
+/// Detection, start, two looks, the stop. What faults is tried again. How many faults there were.
+fn last_branches(machine: &Machine) -> u32 {
+    let mut faults = 0;
+    let detect = || lbr::Unit::detect(|leaf, subleaf| machine.cpuid(leaf, subleaf), machine.registers());
+    let unit = detect().unwrap_or_else(|_| {
+        faults += 1;
+        // As above.
+        put_back(machine, IA32_DEBUGCTL);
+        detect().expect("last branch records")
+    });
+    let depth = usize::from(unit.capabilities().stack.depth);
+    let config = LbrConfig::new();
+    let mut running = unit.start(&config).unwrap_or_else(|(mut unit, _)| {
+        faults += 1;
+        unit.turn_off(false).unwrap();
+        unit.start(&config).map_err(|(_, error)| error).unwrap()
+    });
+    let mut out = [Branch { from: 0, to: 0, ..EMPTY }; 64];
+    for _ in 0..2 {
+        machine.run(100);
+        let newest: Vec<u64> = match running.last(&mut out) {
+            Ok(newest) => newest.iter().map(|branch| branch.to).collect(),
+            Err(_) => {
+                faults += 1;
+                let mut out = [EMPTY; 64];
+                running.last(&mut out).unwrap().iter().map(|branch| branch.to).collect()
+            }
+        };
+        let ran: Vec<u64> = machine.jumps().into_iter().rev().take(depth).collect();
+        assert_same(&newest, &ran, "last branches");
+    }
+    let unit = running.stop().unwrap_or_else(|failed| {
+        faults += 1;
+        failed.running.stop().map_err(|failed| failed.fault).unwrap()
+    });
+    drop(unit);
+    faults
+}
+
+const EMPTY: Branch =
+    Branch { from: 0, to: 0, mispredicted: None, in_tsx: false, tsx_abort: false, cycles: None, kind: None };
