@@ -1,9 +1,11 @@
 //! libipt's packet and block decoders, for measuring beside our own.
 //!
 //! As in [`libipt`](crate::libipt) the library is loaded at run time. Code comes from files, because libipt remembers
-//! the blocks of code that it has mapped, and not of code that a callback reads.
+//! the blocks of code that it has mapped, and not of code that a callback reads; and through a section cache that is
+//! large enough for all of it, because without one it unmaps a section, and forgets its blocks, whenever execution goes
+//! to another.
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, ensure};
 use std::{
     ffi::{CString, c_char, c_int, c_void},
     os::unix::ffi::OsStrExt,
@@ -40,7 +42,11 @@ pub struct Libipt {
     blk_set_image: unsafe extern "C" fn(Handle, Handle) -> c_int,
     image_alloc: unsafe extern "C" fn(*const c_char) -> Option<Handle>,
     image_free: unsafe extern "C" fn(Handle),
-    image_add_file: unsafe extern "C" fn(Handle, *const c_char, u64, u64, *const c_void, u64) -> c_int,
+    image_add_cached: unsafe extern "C" fn(Handle, Handle, c_int, *const c_void) -> c_int,
+    cache_alloc: unsafe extern "C" fn(*const c_char) -> Option<Handle>,
+    cache_free: unsafe extern "C" fn(Handle),
+    cache_set_limit: unsafe extern "C" fn(Handle, u64) -> c_int,
+    cache_add_file: unsafe extern "C" fn(Handle, *const c_char, u64, u64, u64) -> c_int,
 }
 
 /// `struct pt_config` up to its errata; libipt takes what is missing behind for zero.
@@ -123,7 +129,11 @@ impl Libipt {
             blk_set_image: function!(b"pt_blk_set_image"),
             image_alloc: function!(b"pt_image_alloc"),
             image_free: function!(b"pt_image_free"),
-            image_add_file: function!(b"pt_image_add_file"),
+            image_add_cached: function!(b"pt_image_add_cached"),
+            cache_alloc: function!(b"pt_iscache_alloc"),
+            cache_free: function!(b"pt_iscache_free"),
+            cache_set_limit: function!(b"pt_iscache_set_limit"),
+            cache_add_file: function!(b"pt_iscache_add_file"),
         })
     }
 
@@ -154,17 +164,23 @@ impl Libipt {
     /// # Errors
     /// When libipt refuses it.
     pub fn image(&self, sections: &[FileSection]) -> Result<LibiptImage<'_>> {
+        // SAFETY: caches need no name.
+        let cache = unsafe { (self.cache_alloc)(ptr::null()) }.context("libipt: no section cache")?;
+        let mut image = LibiptImage { libipt: self, cache, handle: None };
         // SAFETY: images need no name.
         let handle = unsafe { (self.image_alloc)(ptr::null()) }.context("libipt: no image")?;
-        let image = LibiptImage { libipt: self, handle };
+        image.handle = Some(handle);
+        // SAFETY: the cache is allocated.
+        let status = unsafe { (self.cache_set_limit)(cache, u64::MAX) };
+        ensure!(status >= 0, "libipt: no limit for the section cache: error {}", -status);
         for FileSection { file, offset, len, base } in sections {
             let name = CString::new(file.as_os_str().as_bytes())?;
-            // SAFETY: the image is allocated, the name ends with zero; no address space means all.
-            let status =
-                unsafe { (self.image_add_file)(handle, name.as_ptr(), *offset, *len, ptr::null(), *base) };
-            if status < 0 {
-                bail!("libipt: cannot add {} at {base:#x}: error {}", file.display(), -status);
-            }
+            // SAFETY: the cache is allocated, the name ends with zero.
+            let section = unsafe { (self.cache_add_file)(cache, name.as_ptr(), *offset, *len, *base) };
+            ensure!(section >= 0, "libipt: cannot add {} at {base:#x}: error {}", file.display(), -section);
+            // SAFETY: both are allocated, and the section is the cache's; no address space means all.
+            let status = unsafe { (self.image_add_cached)(handle, cache, section, ptr::null()) };
+            ensure!(status >= 0, "libipt: cannot use {} at {base:#x}: error {}", file.display(), -status);
         }
         Ok(image)
     }
@@ -173,7 +189,9 @@ impl Libipt {
 /// An image of libipt.
 pub struct LibiptImage<'a> {
     libipt: &'a Libipt,
-    handle: Handle,
+    cache: Handle,
+    /// Always there once the image is made.
+    handle: Option<Handle>,
 }
 
 impl LibiptImage<'_> {
@@ -184,10 +202,11 @@ impl LibiptImage<'_> {
     pub fn blocks(&self, trace: &[u8]) -> Result<(u64, u64)> {
         let libipt = self.libipt;
         let config = config(trace);
+        let image = self.handle.context("libipt: no image")?;
         // SAFETY: libipt copies the configuration and only reads the trace, which outlives the decoder.
         let decoder = unsafe { (libipt.blk_alloc)(&raw const config) }.context("libipt: no block decoder")?;
         // SAFETY: both are allocated; the image is freed after the decoder.
-        let status = unsafe { (libipt.blk_set_image)(decoder, self.handle) };
+        let status = unsafe { (libipt.blk_set_image)(decoder, image) };
         let mut counts = (0, 0);
         if status >= 0 {
             // SAFETY: the decoder is allocated.
@@ -229,8 +248,12 @@ impl LibiptImage<'_> {
 
 impl Drop for LibiptImage<'_> {
     fn drop(&mut self) {
-        // SAFETY: it was allocated, and no decoder has it any more.
-        unsafe { (self.libipt.image_free)(self.handle) };
+        if let Some(image) = self.handle {
+            // SAFETY: it was allocated, and no decoder has it any more.
+            unsafe { (self.libipt.image_free)(image) };
+        }
+        // SAFETY: it was allocated, and no image has it any more.
+        unsafe { (self.libipt.cache_free)(self.cache) };
     }
 }
 

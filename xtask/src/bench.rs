@@ -1,12 +1,14 @@
 //! `cargo xtask bench`: how fast packets, instructions and blocks are, beside libipt and iptr-decoder in the same run.
 //!
-//! What is compared takes turns, run by run, and each side's fastest run counts: on a machine that does other work too,
-//! that one says most about the program.
+//! What is compared takes turns, and each side's fastest turn counts, in time on the processor: on a machine that does
+//! other work too, that says most about the program.
 
+mod clock;
 mod made;
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
+use clock::thread_time;
 use iptr_decoder::{DecodeOptions, error::DecoderError, packet_handler::packet_counter::PacketCounter};
 use pugmark_decoder_core::{
     Error,
@@ -27,6 +29,9 @@ use std::{
 
 /// How many runs of code the block decoder remembers.
 const SLOTS: usize = 1 << 14;
+
+/// A turn is at least so long, because a clock that is read too often is measured too.
+const TURN: Duration = Duration::from_millis(5);
 
 /// The options of `cargo xtask bench`.
 #[derive(Args)]
@@ -145,9 +150,12 @@ fn compare(layer: &str, trace: &[u8], least: Duration, sides: &mut [Side<'_>]) -
     let mut rounds = 0;
     while rounds < 3 || begin.elapsed() < least * sides.len() as u32 {
         for ((_, run), (seconds, count)) in sides.iter_mut().zip(&mut best) {
-            let start = Instant::now();
-            *count = black_box(run());
-            *seconds = start.elapsed().as_secs_f64().min(*seconds);
+            let (start, mut runs, mut took) = (thread_time(), 0, Duration::ZERO);
+            while took < TURN {
+                *count = black_box(run());
+                (runs, took) = (runs + 1, thread_time() - start);
+            }
+            *seconds = (took.as_secs_f64() / f64::from(runs)).min(*seconds);
         }
         rounds += 1;
     }
