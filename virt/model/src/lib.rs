@@ -4,6 +4,8 @@
 //! It is written from the manual (SDM vol. 3, "Intel Processor Trace", "BTS and DS Save Area" and what lies around them)
 //! and from nothing of the driver's. What
 //! kind of branch an instruction is it learns from `iced-x86`, not from the decoder that will read the trace.
+//! AMD's counters and Instruction-Based Sampling are in [`amd`], written from AMD's manuals.
+//!
 //! One [`Processor`] is one logical processor; whoever runs the code (a monitor, a test) feeds it:
 //!
 //! ```
@@ -32,6 +34,7 @@
 #[cfg(test)]
 extern crate std;
 
+pub mod amd;
 mod branch;
 mod bts;
 mod context;

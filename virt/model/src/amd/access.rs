@@ -1,0 +1,185 @@
+//! Which data an instruction accesses.
+//!
+//! What an instruction's operands are says `iced-x86`.
+
+use core::fmt;
+
+use iced_x86::{
+    Decoder, DecoderOptions, Instruction, InstructionInfoFactory, InstructionInfoOptions, Mnemonic, OpAccess,
+    Register, UsedMemory,
+};
+
+use crate::{ExecMode, PhysMemory, Retired};
+
+/// The registers before an instruction.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Registers {
+    /// The general-purpose registers, by their number in an instruction: RAX, RCX, RDX, RBX, RSP, RBP, RSI, RDI, R8 …
+    pub general: [u64; 16],
+    /// The base of FS.
+    pub fs_base: u64,
+    /// The base of GS.
+    pub gs_base: u64,
+}
+
+/// What kind of access it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Access {
+    pub(super) read: bool,
+    pub(super) write: bool,
+    /// PREFETCH: it neither loads into a register nor stores.
+    pub(super) prefetch: bool,
+    pub(super) locked: bool,
+    /// In bytes; 0 where it depends, and of a prefetch.
+    pub(super) bytes: u32,
+}
+
+/// Where it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Address {
+    pub(super) linear: u64,
+    pub(super) physical: Option<u64>,
+}
+
+/// The form of an access, whatever the registers hold.
+#[derive(Clone, Copy)]
+struct Form {
+    access: Access,
+    memory: UsedMemory,
+    next_ip: u64,
+}
+
+/// An instruction, and what it accesses.
+#[derive(Clone, Copy)]
+struct Entry {
+    ip: u64,
+    bytes: [u8; 15],
+    mode: ExecMode,
+    form: Option<Form>,
+}
+
+const ENTRIES: usize = 64;
+
+/// Finds accesses, and remembers which instructions have which.
+pub(super) struct Accesses {
+    factory: InstructionInfoFactory,
+    entries: [Option<Entry>; ENTRIES],
+}
+
+impl fmt::Debug for Accesses {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Accesses").finish_non_exhaustive()
+    }
+}
+
+impl Accesses {
+    pub(super) fn new() -> Self {
+        Self { factory: InstructionInfoFactory::new(), entries: [None; ENTRIES] }
+    }
+
+    /// The access of `retired` to data and its linear address. Of several it is the first that loads, else the first.
+    pub(super) fn find(&mut self, retired: &Retired, registers: &Registers) -> Option<(Access, u64)> {
+        let Form { access, memory, next_ip } = self.form(retired)?;
+        let address = memory.virtual_address(0, |register, _, _| value(register, registers, next_ip))?;
+        let wide = retired.before.mode == ExecMode::Bits64;
+        Some((access, if wide { address } else { address & 0xffff_ffff }))
+    }
+
+    fn form(&mut self, retired: &Retired) -> Option<Form> {
+        let (ip, mode) = (retired.before.ip, retired.before.mode);
+        let mut bytes = [0; 15];
+        let len = retired.bytes.len().min(15);
+        bytes[..len].copy_from_slice(&retired.bytes[..len]);
+        let entry = &mut self.entries[(ip ^ ip >> 6) as usize % ENTRIES];
+        if let Some(entry) = entry
+            && entry.ip == ip
+            && entry.bytes == bytes
+            && entry.mode == mode
+        {
+            return entry.form;
+        }
+        let form = form(&mut self.factory, &bytes[..len], mode, ip);
+        *entry = Some(Entry { ip, bytes, mode, form });
+        form
+    }
+}
+
+fn form(factory: &mut InstructionInfoFactory, bytes: &[u8], mode: ExecMode, ip: u64) -> Option<Form> {
+    let bits = match mode {
+        ExecMode::Bits16 => 16,
+        ExecMode::Bits32 => 32,
+        ExecMode::Bits64 => 64,
+    };
+    let instruction = Decoder::with_ip(bits, bytes, ip, DecoderOptions::NONE).decode();
+    if instruction.is_invalid() {
+        return None;
+    }
+    let prefetch = is_prefetch(&instruction);
+    let memory = if prefetch { operand(&instruction) } else { accessed(factory, &instruction)? };
+    let access = Access {
+        read: reads(memory.access()),
+        write: writes(memory.access()),
+        prefetch,
+        locked: instruction.has_lock_prefix() || instruction.mnemonic() == Mnemonic::Xchg,
+        bytes: if prefetch { 0 } else { memory.memory_size().size() as u32 },
+    };
+    Some(Form { access, memory, next_ip: instruction.next_ip() })
+}
+
+/// What an instruction accesses: of several accesses the first that loads, else the first.
+fn accessed(factory: &mut InstructionInfoFactory, instruction: &Instruction) -> Option<UsedMemory> {
+    let info = factory.info_options(instruction, InstructionInfoOptions::NO_REGISTER_USAGE);
+    let mut all = info.used_memory().iter();
+    let first = *all.clone().find(|memory| reads(memory.access()) || writes(memory.access()))?;
+    Some(all.find(|memory| reads(memory.access())).copied().unwrap_or(first))
+}
+
+/// The operand of a prefetch, which is no access to iced-x86.
+fn operand(instruction: &Instruction) -> UsedMemory {
+    let relative = instruction.is_ip_rel_memory_operand();
+    UsedMemory::new(
+        instruction.memory_segment(),
+        if relative { Register::None } else { instruction.memory_base() },
+        instruction.memory_index(),
+        instruction.memory_index_scale(),
+        instruction.memory_displacement64(),
+        instruction.memory_size(),
+        OpAccess::NoMemAccess,
+    )
+}
+
+fn is_prefetch(instruction: &Instruction) -> bool {
+    use Mnemonic::{Prefetch, Prefetchnta, Prefetcht0, Prefetcht1, Prefetcht2, Prefetchw};
+    matches!(
+        instruction.mnemonic(),
+        Prefetch | Prefetchnta | Prefetcht0 | Prefetcht1 | Prefetcht2 | Prefetchw
+    )
+}
+
+const fn reads(access: OpAccess) -> bool {
+    matches!(access, OpAccess::Read | OpAccess::CondRead | OpAccess::ReadWrite | OpAccess::ReadCondWrite)
+}
+
+const fn writes(access: OpAccess) -> bool {
+    matches!(access, OpAccess::Write | OpAccess::CondWrite | OpAccess::ReadWrite | OpAccess::ReadCondWrite)
+}
+
+/// What a register of an address holds; the bases of segments other than FS and GS are 0.
+fn value(register: Register, registers: &Registers, next_ip: u64) -> Option<u64> {
+    Some(match register {
+        Register::FS => registers.fs_base,
+        Register::GS => registers.gs_base,
+        Register::ES | Register::CS | Register::SS | Register::DS | Register::None => 0,
+        Register::RIP => next_ip,
+        Register::EIP => next_ip & 0xffff_ffff,
+        _ if register.is_gpr64() => registers.general[register.number()],
+        _ if register.is_gpr32() => registers.general[register.number()] & 0xffff_ffff,
+        _ if register.is_gpr16() => registers.general[register.number()] & 0xffff,
+        _ => return None,
+    })
+}
+
+/// Where `linear` is.
+pub(super) fn physical(mem: &mut dyn PhysMemory, linear: u64) -> Option<u64> {
+    mem.translate(linear, false).ok().map(|mapping| mapping.physical)
+}

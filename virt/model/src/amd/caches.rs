@@ -1,0 +1,156 @@
+//! A simple model of the caches and translation buffers: direct-mapped, by linear address, without speculation.
+//!
+//! What of it software can see are misses and latencies. No manual says how large they must be; here they are small, so
+//! that short programs miss.
+
+/// Bytes of a cache line.
+const LINE: u64 = 64;
+/// Bytes of a page.
+const PAGE: u64 = 4096;
+
+/// Cycles that an access takes longer where its line is only in the level-2 cache.
+const L2_CYCLES: u32 = 12;
+const L3_CYCLES: u32 = 40;
+const DRAM_CYCLES: u32 = 180;
+const L2_TLB_CYCLES: u32 = 7;
+const WALK_CYCLES: u32 = 35;
+
+/// What one access found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Found {
+    pub(super) missed_l1: bool,
+    pub(super) missed_l2: bool,
+    /// On a processor without such a cache whenever level 2 missed.
+    pub(super) missed_l3: bool,
+    pub(super) missed_l1_tlb: bool,
+    pub(super) missed_l2_tlb: bool,
+    /// Cycles until the line was there, from the miss on.
+    pub(super) miss_cycles: u32,
+    /// Cycles until the translation was there.
+    pub(super) refill_cycles: u32,
+}
+
+impl Found {
+    /// Cycles that it stalls.
+    pub(super) const fn stall(&self) -> u32 {
+        self.miss_cycles + self.refill_cycles
+    }
+}
+
+/// Which of the first-level caches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Side {
+    Instruction,
+    Data,
+}
+
+/// Lines, or translations, by number.
+#[derive(Debug)]
+struct Level<const N: usize> {
+    /// The number that is there, and one; 0: none.
+    held: [u64; N],
+}
+
+impl<const N: usize> Level<N> {
+    const EMPTY: Self = Self { held: [0; N] };
+
+    /// Whether `number` was missing; it is there afterwards.
+    fn missed(&mut self, number: u64) -> bool {
+        core::mem::replace(&mut self.held[number as usize % N], number + 1) != number + 1
+    }
+}
+
+/// All of them.
+#[derive(Debug)]
+pub(super) struct Caches {
+    has_l3: bool,
+    l1: [Level<128>; 2],
+    l2: Level<512>,
+    l3: Level<1024>,
+    l1_tlb: [Level<16>; 2],
+    l2_tlb: Level<64>,
+}
+
+impl Caches {
+    pub(super) const fn new(has_l3: bool) -> Self {
+        Self {
+            has_l3,
+            l1: [Level::EMPTY; 2],
+            l2: Level::EMPTY,
+            l3: Level::EMPTY,
+            l1_tlb: [Level::EMPTY; 2],
+            l2_tlb: Level::EMPTY,
+        }
+    }
+
+    /// An access to `address`.
+    pub(super) fn access(&mut self, side: Side, address: u64) -> Found {
+        let (line, page) = (address / LINE, address / PAGE);
+        let mut found = Found::default();
+        if self.l1_tlb[side as usize].missed(page) {
+            found.missed_l1_tlb = true;
+            found.missed_l2_tlb = self.l2_tlb.missed(page);
+            found.refill_cycles = if found.missed_l2_tlb { WALK_CYCLES } else { L2_TLB_CYCLES };
+        }
+        if self.l1[side as usize].missed(line) {
+            found.missed_l1 = true;
+            found.missed_l2 = self.l2.missed(line);
+            found.missed_l3 = found.missed_l2 && (!self.has_l3 || self.l3.missed(line));
+            found.miss_cycles = match found {
+                // Rows of memory that are open or not.
+                Found { missed_l3: true, .. } => DRAM_CYCLES + 4 * (line >> 3 & 0x3f) as u32,
+                Found { missed_l2: true, .. } => L3_CYCLES,
+                _ => L2_CYCLES,
+            };
+        }
+        found
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_access_misses_down_to_where_its_line_is() {
+        let mut caches = Caches::new(true);
+        let data = |caches: &mut Caches, address| {
+            let found = caches.access(Side::Data, address);
+            (found.missed_l1, found.missed_l2, found.missed_l3, found.miss_cycles)
+        };
+        assert_eq!(data(&mut caches, 0x1000), (true, true, true, 212));
+        assert_eq!(data(&mut caches, 0x103f), (false, false, false, 0));
+        assert_eq!(data(&mut caches, 0x1040), (true, true, true, 212));
+        // The same place of level 1: level 2 still has the old line afterwards.
+        assert!(data(&mut caches, 0x1000 + 128 * 64).0);
+        assert_eq!(data(&mut caches, 0x1000), (true, false, false, 12));
+        // The same place of level 2.
+        assert!(data(&mut caches, 0x1000 + 512 * 64).0);
+        assert_eq!(data(&mut caches, 0x1000), (true, true, false, 40));
+        // Instructions have a level 1 of their own.
+        assert_eq!(caches.access(Side::Instruction, 0x1000).miss_cycles, 12);
+    }
+
+    #[test]
+    fn without_a_third_level_there_is_nothing_behind_the_second() {
+        let mut caches = Caches::new(false);
+        for address in [0x1000, 0x1000 + 512 * 64] {
+            caches.access(Side::Data, address);
+        }
+        assert!(caches.access(Side::Data, 0x1000).missed_l3);
+    }
+
+    #[test]
+    fn translations_are_remembered_in_two_levels() {
+        let mut caches = Caches::new(true);
+        let tlb = |caches: &mut Caches, side, page: u64| {
+            let found = caches.access(side, page * 4096);
+            (found.missed_l1_tlb, found.missed_l2_tlb, found.refill_cycles)
+        };
+        assert_eq!(tlb(&mut caches, Side::Data, 1), (true, true, 35));
+        assert_eq!(tlb(&mut caches, Side::Data, 1), (false, false, 0));
+        assert_eq!(tlb(&mut caches, Side::Instruction, 1), (true, false, 7));
+        assert_eq!(tlb(&mut caches, Side::Data, 17), (true, true, 35));
+        assert_eq!(tlb(&mut caches, Side::Data, 1), (true, false, 7));
+    }
+}

@@ -1,0 +1,242 @@
+//! The core performance counters.
+//!
+//! Source: APM vol. 2, Debug and Performance Resources, "Performance Counter MSRs", "Core Performance Event-Select
+//! Registers", "Core Performance Global Control Register", "Core Performance Counter Status Registers".
+
+use super::events::CountedEvent;
+use super::registers::{evtsel, msr};
+use super::seen::Seen;
+use super::{Profile, Violations};
+use crate::GeneralProtection;
+
+/// As many as any processor has.
+const MOST: usize = 6;
+const LEGACY: u32 = 4;
+/// The bits of a counter.
+const WIDTH: u32 = 48;
+const VALUE: u64 = (1 << WIDTH) - 1;
+/// No more events are counted of one cycle.
+const MOST_IN_A_CYCLE: u64 = 32;
+
+/// Counters, a bit for each.
+pub(super) type Set = u64;
+
+#[derive(Debug)]
+pub(super) struct Counters {
+    profile: &'static Profile,
+    select: [u64; MOST],
+    value: [u64; MOST],
+    /// What each is to count, if it is anything.
+    event: [Option<&'static CountedEvent>; MOST],
+    /// Whether its condition was true in the last cycle.
+    asserted: [bool; MOST],
+    /// PerfCntGlobalCtl.
+    global: Set,
+    /// PerfCntGlobalStatus.
+    status: Set,
+    /// EFER.SVME.
+    svme: bool,
+}
+
+/// One of the registers.
+enum Register {
+    Select(usize),
+    Value(usize),
+    Status,
+    Control,
+    StatusClear,
+    StatusSet,
+}
+
+impl Counters {
+    pub(super) fn new(profile: &'static Profile) -> Self {
+        Self {
+            profile,
+            select: [0; MOST],
+            value: [0; MOST],
+            event: [None; MOST],
+            asserted: [false; MOST],
+            // Software that does not know the global registers finds the counters as they always were.
+            global: (1 << profile.counters) - 1,
+            status: 0,
+            svme: false,
+        }
+    }
+
+    pub(super) fn owns_msr(&self, number: u32) -> bool {
+        self.register(number).is_some()
+    }
+
+    fn register(&self, number: u32) -> Option<Register> {
+        let legacy = |first: u32| number.checked_sub(first).filter(|index| *index < LEGACY);
+        if let Some(index) = legacy(msr::PERF_EVT_SEL0) {
+            return Some(Register::Select(index as usize));
+        }
+        if let Some(index) = legacy(msr::PERF_CTR0) {
+            return Some(Register::Value(index as usize));
+        }
+        if let Some(offset) = number.checked_sub(msr::PERF_EVT_SEL0_EXT)
+            && self.profile.has_extended_counters()
+            && offset / 2 < self.profile.counters
+        {
+            let index = offset as usize / 2;
+            return Some(if offset.is_multiple_of(2) {
+                Register::Select(index)
+            } else {
+                Register::Value(index)
+            });
+        }
+        match number {
+            _ if !self.profile.perf_mon_v2 => None,
+            msr::PERF_CNT_GLOBAL_STATUS => Some(Register::Status),
+            msr::PERF_CNT_GLOBAL_CTL => Some(Register::Control),
+            msr::PERF_CNT_GLOBAL_STATUS_CLR => Some(Register::StatusClear),
+            msr::PERF_CNT_GLOBAL_STATUS_SET => Some(Register::StatusSet),
+            _ => None,
+        }
+    }
+
+    pub(super) fn read(&self, number: u32) -> Result<u64, GeneralProtection> {
+        Ok(match self.register(number).ok_or(GeneralProtection)? {
+            Register::Select(index) => self.select[index],
+            Register::Value(index) => self.value[index],
+            Register::Status => self.status,
+            Register::Control => self.global,
+            // Write-only.
+            Register::StatusClear | Register::StatusSet => 0,
+        })
+    }
+
+    pub(super) fn write(
+        &mut self,
+        number: u32,
+        value: u64,
+        violations: &mut Violations,
+    ) -> Result<(), GeneralProtection> {
+        let all = (1 << self.profile.counters) - 1;
+        match self.register(number).ok_or(GeneralProtection)? {
+            Register::Select(index) => {
+                let bits = self.profile.event_select_bits;
+                violations.reserved_event_bits += u32::from(value & !bits != 0);
+                self.select[index] = value & bits;
+                self.event[index] = self.selected(index);
+            }
+            Register::Value(index) => self.value[index] = value & VALUE,
+            Register::Status => return Err(GeneralProtection),
+            Register::Control => self.global = value & all,
+            Register::StatusClear => self.status &= !value,
+            Register::StatusSet => self.status |= value & all,
+        }
+        Ok(())
+    }
+
+    /// The counters that a write of `number` gives a new value or a new event.
+    pub(super) fn written(&self, number: u32) -> Set {
+        match self.register(number) {
+            Some(Register::Select(index) | Register::Value(index)) => 1 << index,
+            _ => 0,
+        }
+    }
+
+    /// RDPMC.
+    pub(super) fn rdpmc(&self, index: u32) -> Result<u64, GeneralProtection> {
+        if index < self.profile.counters { Ok(self.value[index as usize]) } else { Err(GeneralProtection) }
+    }
+
+    pub(super) fn set_svme(&mut self, svme: bool) {
+        self.svme = svme;
+    }
+
+    fn selected(&self, index: usize) -> Option<&'static CountedEvent> {
+        let select = self.select[index];
+        self.profile.events.iter().find(|event| event.select == evtsel::event(select))
+    }
+
+    /// Those that count something at some privilege level.
+    pub(super) fn counting(&self) -> Set {
+        let mut set = 0;
+        for index in 0..MOST {
+            let select = self.select[index];
+            let on = select & evtsel::EN != 0 && self.global & 1 << index != 0;
+            let somewhere = select & (evtsel::USR | evtsel::OS) != 0;
+            if on && somewhere && self.counts_here(select) && self.event[index].is_some() {
+                set |= 1 << index;
+            }
+        }
+        set
+    }
+
+    /// By HG_ONLY: either bit lets a counter count only while SVM is on; what runs is then the host.
+    fn counts_here(&self, select: u64) -> bool {
+        match select & (evtsel::HOST_ONLY | evtsel::GUEST_ONLY) {
+            0 => true,
+            evtsel::GUEST_ONLY => false,
+            _ => self.svme,
+        }
+    }
+
+    /// Whether one of them must know what data instructions access.
+    pub(super) fn wants_data(&self) -> bool {
+        let counting = self.counting();
+        (0..MOST).filter(|index| counting & 1 << index != 0).any(|index| {
+            let unit_mask = evtsel::unit_mask(self.select[index]);
+            self.event[index].is_some_and(|event| event.wants_data(unit_mask))
+        })
+    }
+
+    /// Those of `set` count an instruction that retired. Whether one overflowed that is to interrupt.
+    pub(super) fn retire(&mut self, seen: &Seen, set: Set) -> bool {
+        let further = seen.stall();
+        self.count(set, seen.cpl, |event, unit_mask| {
+            (event.in_first_cycle(unit_mask, seen), event.in_stall_cycle(unit_mask), further)
+        })
+    }
+
+    /// They count an interrupt that was taken at privilege level `cpl`.
+    pub(super) fn interrupt(&mut self, cpl: u8) -> bool {
+        self.count(!0, cpl, |event, unit_mask| (event.in_interrupt(unit_mask), 0, 0))
+    }
+
+    /// `events` tells how many there are in one cycle, how many in each further one, and how many further ones there are.
+    fn count(&mut self, set: Set, cpl: u8, events: impl Fn(&CountedEvent, u8) -> (u64, u64, u32)) -> bool {
+        let counting = self.counting() & set;
+        let level = if cpl == 0 { evtsel::OS } else { evtsel::USR };
+        let mut interrupts = false;
+        for index in (0..MOST).filter(|index| counting & 1 << index != 0) {
+            let select = self.select[index];
+            let Some(event) = self.event[index].filter(|_| select & level != 0) else { continue };
+            let (first, then, further) = events(event, evtsel::unit_mask(select));
+            let increment = self.increment(index, first, then, further);
+            let sum = self.value[index] + increment;
+            self.value[index] = sum & VALUE;
+            if sum > VALUE {
+                self.status |= 1 << index;
+                interrupts |= select & evtsel::INT != 0;
+            }
+        }
+        interrupts
+    }
+
+    /// What a counter adds for a cycle with `first` events and `further` ones with `then` events each.
+    fn increment(&mut self, index: usize, first: u64, then: u64, further: u32) -> u64 {
+        let select = self.select[index];
+        let mask = u64::from(evtsel::cnt_mask(select));
+        let edge = select & evtsel::EDGE != 0;
+        if mask == 0 && !edge {
+            return first.min(MOST_IN_A_CYCLE) + then.min(MOST_IN_A_CYCLE) * u64::from(further);
+        }
+        // With EDGE alone, the condition is that there is an event at all.
+        let condition = |events: u64| match mask {
+            0 => events != 0,
+            _ if select & evtsel::INV != 0 => events < mask,
+            _ => events >= mask,
+        };
+        let (now, later) = (condition(first), condition(then));
+        let before = core::mem::replace(&mut self.asserted[index], if further == 0 { now } else { later });
+        if edge {
+            u64::from(now && !before) + u64::from(further != 0 && later && !now)
+        } else {
+            u64::from(now) + u64::from(later) * u64::from(further)
+        }
+    }
+}

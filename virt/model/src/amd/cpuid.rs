@@ -1,0 +1,86 @@
+//! CPUID as the profile's processor answers it.
+//!
+//! Source: APM vol. 3, Obtaining Processor Information Via the CPUID Instruction.
+
+use super::Profile;
+use crate::CpuidResult;
+
+/// Lays the profile's leaves over `hardware`, what the processor below reports for the same leaf. What is not about
+/// counters, sampling or identity stays as it is below, except what an AMD processor of that family does not have.
+pub(super) fn overlay(profile: &Profile, leaf: u32, subleaf: u32, hardware: CpuidResult) -> CpuidResult {
+    match leaf {
+        0 => vendor(profile.highest_leaf),
+        1 => version_and_features(profile, hardware),
+        7 if profile.highest_leaf >= 7 => structured_features(subleaf, hardware),
+        0x0d if profile.highest_leaf >= 0x0d => hardware,
+        // Cache descriptors, Intel's counters, and what lies beyond the highest leaf.
+        2..=0x3fff_ffff => CpuidResult::default(),
+        0x8000_0000 => vendor(profile.highest_extended_leaf),
+        0x8000_0001 => extended_features(profile, hardware),
+        // The name that is below is not this processor's.
+        0x8000_0002..=0x8000_0004 => CpuidResult::default(),
+        0x8000_0007 => CpuidResult { edx: u32::from(profile.invariant_tsc) << 8, ..CpuidResult::default() },
+        0x8000_0008 => {
+            let eax = hardware.eax & !0xff | profile.physical_address_bits;
+            CpuidResult { eax, ..CpuidResult::default() }
+        }
+        0x8000_001b => {
+            let eax = profile.ibs.as_ref().and_then(|ibs| ibs.leaf).unwrap_or(0);
+            CpuidResult { eax, ..CpuidResult::default() }
+        }
+        0x8000_0022 if profile.perf_mon_v2 => {
+            CpuidResult { eax: 1, ebx: profile.counters, ..CpuidResult::default() }
+        }
+        0x8000_0005.. => CpuidResult::default(),
+        _ => hardware,
+    }
+}
+
+fn vendor(highest: u32) -> CpuidResult {
+    let word = |bytes| u32::from_le_bytes(bytes);
+    CpuidResult { eax: highest, ebx: word(*b"Auth"), edx: word(*b"enti"), ecx: word(*b"cAMD") }
+}
+
+fn version_and_features(profile: &Profile, hardware: CpuidResult) -> CpuidResult {
+    // DTES64, DS-CPL, VMX, SMX, EIST, TM2, SDBG, xTPR, PDCM, PCID, DCA, TSC deadline, "a hypervisor is present".
+    let intel_ecx =
+        1 << 2 | 0b11_1111 << 4 & !(1 << 9) | 1 << 11 | 0b11 << 14 | 0b11 << 17 | 1 << 24 | 1 << 31;
+    // FMA, XSAVE, OSXSAVE, AVX, F16C: what leaf 0DH would be needed for.
+    let extended_state = 1 << 12 | 1 << 26 | 1 << 27 | 1 << 28 | 1 << 29;
+    let mut ecx = hardware.ecx & !intel_ecx;
+    if profile.highest_leaf < 0x0d {
+        ecx &= !extended_state;
+    }
+    // Processor serial number, DS, ACPI, SS, TM, PBE.
+    let intel_edx = 1 << 18 | 1 << 21 | 1 << 22 | 1 << 27 | 1 << 29 | 1 << 31;
+    CpuidResult { eax: profile.signature, ecx, edx: hardware.edx & !intel_edx, ..hardware }
+}
+
+fn structured_features(subleaf: u32, hardware: CpuidResult) -> CpuidResult {
+    // SGX, HLE, RTM, MPX, AVX-512, Intel PT are Intel's.
+    const KEPT: u32 = 1 << 0 | 1 << 3 | 1 << 5 | 1 << 7 | 1 << 8 | 1 << 9 | 0b11 << 18 | 0b11 << 23 | 1 << 29;
+    if subleaf == 0 {
+        CpuidResult { ebx: hardware.ebx & KEPT, ..CpuidResult::default() }
+    } else {
+        CpuidResult::default()
+    }
+}
+
+fn extended_features(profile: &Profile, hardware: CpuidResult) -> CpuidResult {
+    const EXT_APIC_SPACE: u32 = 1 << 3;
+    const IBS: u32 = 1 << 10;
+    const PERF_CTR_EXT_CORE: u32 = 1 << 23;
+    // LAHF, MOV CR8 by LOCK, LZCNT, SSE4A, misaligned SSE, PREFETCHW.
+    let mut ecx = hardware.ecx & (1 << 0 | 1 << 4 | 1 << 5 | 1 << 6 | 1 << 7 | 1 << 8);
+    for (there, bit) in [
+        (profile.extended_lvts != 0, EXT_APIC_SPACE),
+        (profile.ibs.is_some(), IBS),
+        (profile.has_extended_counters(), PERF_CTR_EXT_CORE),
+    ] {
+        ecx |= if there { bit } else { 0 };
+    }
+    CpuidResult { eax: profile.signature, ebx: 0, ecx, edx: hardware.edx & !FFXSR }
+}
+
+/// Fast FXSAVE needs a bit of EFER that the processor below may not have.
+const FFXSR: u32 = 1 << 25;

@@ -1,0 +1,210 @@
+//! What the core performance counters count.
+//!
+//! Source: BKDG for AMD Family 10h Processors, "Performance Counter Events"; PPR for AMD Family 17h Model 31h and PPR for
+//! AMD Family 19h Model 11h, "Core Performance Monitor Counters".
+
+use super::seen::Seen;
+use crate::branch::Kind;
+
+/// Something that can be counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Event {
+    /// Core clock cycles.
+    Cycles,
+    Instructions,
+    Ops,
+    Branches,
+    MispredictedBranches,
+    TakenBranches,
+    MispredictedTakenBranches,
+    FarTransfers,
+    NearReturns,
+    MispredictedNearReturns,
+    ConditionalBranches,
+    /// Interrupts taken, NMIs among them.
+    Interrupts,
+    Loads,
+    Stores,
+    /// Instructions that do both.
+    LoadStores,
+    DataAccesses,
+    /// Loads or stores whose line is not in the data cache.
+    DataMisses,
+    LoadMisses,
+    StoreMisses,
+    Fetches,
+    FetchHits,
+    FetchMisses,
+}
+
+/// How an event's unit mask chooses.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Units {
+    /// It is not looked at.
+    Ignored(Event),
+    /// Each bit adds an event.
+    Bits(&'static [(u8, Event)]),
+}
+
+/// An event-select value and what it counts.
+#[derive(Clone, Copy, Debug)]
+pub struct CountedEvent {
+    pub(super) select: u16,
+    pub(super) units: Units,
+}
+
+const fn plain(select: u16, event: Event) -> CountedEvent {
+    CountedEvent { select, units: Units::Ignored(event) }
+}
+
+/// Families 0Fh to 15h, as far as they agree.
+pub(super) static K8_EVENTS: [CountedEvent; 15] = [
+    plain(0x040, Event::DataAccesses),
+    plain(0x041, Event::DataMisses),
+    plain(0x076, Event::Cycles),
+    plain(0x080, Event::Fetches),
+    plain(0x081, Event::FetchMisses),
+    plain(0x0c0, Event::Instructions),
+    plain(0x0c1, Event::Ops),
+    plain(0x0c2, Event::Branches),
+    plain(0x0c3, Event::MispredictedBranches),
+    plain(0x0c4, Event::TakenBranches),
+    plain(0x0c5, Event::MispredictedTakenBranches),
+    plain(0x0c6, Event::FarTransfers),
+    plain(0x0c8, Event::NearReturns),
+    plain(0x0c9, Event::MispredictedNearReturns),
+    plain(0x0cf, Event::Interrupts),
+];
+
+/// LsDispatch.
+const DISPATCH: CountedEvent = CountedEvent {
+    select: 0x029,
+    units: Units::Bits(&[(1, Event::Loads), (2, Event::Stores), (4, Event::LoadStores)]),
+};
+/// LsMabAlloc: by loads and by stores.
+const MAB_ALLOCATIONS: CountedEvent =
+    CountedEvent { select: 0x041, units: Units::Bits(&[(1, Event::LoadMisses), (2, Event::StoreMisses)]) };
+
+/// Families 17h and 19h before Zen 4.
+pub(super) static ZEN2_EVENTS: [CountedEvent; 17] = [
+    DISPATCH,
+    plain(0x02c, Event::Interrupts),
+    plain(0x040, Event::DataAccesses),
+    MAB_ALLOCATIONS,
+    plain(0x076, Event::Cycles),
+    plain(0x080, Event::Fetches),
+    plain(0x081, Event::FetchMisses),
+    plain(0x0c0, Event::Instructions),
+    plain(0x0c1, Event::Ops),
+    plain(0x0c2, Event::Branches),
+    plain(0x0c3, Event::MispredictedBranches),
+    plain(0x0c4, Event::TakenBranches),
+    plain(0x0c5, Event::MispredictedTakenBranches),
+    plain(0x0c6, Event::FarTransfers),
+    plain(0x0c8, Event::NearReturns),
+    plain(0x0c9, Event::MispredictedNearReturns),
+    plain(0x0d1, Event::ConditionalBranches),
+];
+
+/// Zen 4 and Zen 5.
+pub(super) static ZEN4_EVENTS: [CountedEvent; 16] = [
+    DISPATCH,
+    plain(0x02c, Event::Interrupts),
+    MAB_ALLOCATIONS,
+    plain(0x076, Event::Cycles),
+    plain(0x0c0, Event::Instructions),
+    plain(0x0c1, Event::Ops),
+    plain(0x0c2, Event::Branches),
+    plain(0x0c3, Event::MispredictedBranches),
+    plain(0x0c4, Event::TakenBranches),
+    plain(0x0c5, Event::MispredictedTakenBranches),
+    plain(0x0c6, Event::FarTransfers),
+    plain(0x0c8, Event::NearReturns),
+    plain(0x0c9, Event::MispredictedNearReturns),
+    plain(0x0d1, Event::ConditionalBranches),
+    // IcTagHitMiss: 07h are hits, 18h misses; the lowest bit of each counts them.
+    CountedEvent {
+        select: 0x18e,
+        units: Units::Bits(&[(0x01, Event::FetchHits), (0x08, Event::FetchMisses)]),
+    },
+    plain(0x120, Event::Cycles),
+];
+
+impl CountedEvent {
+    /// How many of it there are in the first cycle of an instruction; what `unit_mask` leaves out is not among them.
+    pub(super) fn in_first_cycle(&self, unit_mask: u8, seen: &Seen) -> u64 {
+        self.sum(unit_mask, |event| event.in_instruction(seen))
+    }
+
+    /// How many of it there are in each further cycle.
+    pub(super) fn in_stall_cycle(&self, unit_mask: u8) -> u64 {
+        self.sum(unit_mask, |event| u64::from(event == Event::Cycles))
+    }
+
+    /// How many of it the delivery of an interrupt is.
+    pub(super) fn in_interrupt(&self, unit_mask: u8) -> u64 {
+        self.sum(unit_mask, |event| u64::from(event == Event::Interrupts))
+    }
+
+    /// Whether data accesses must be known to count it.
+    pub(super) fn wants_data(&self, unit_mask: u8) -> bool {
+        self.sum(unit_mask, |event| u64::from(event.is_of_data())) != 0
+    }
+
+    fn sum(&self, unit_mask: u8, of: impl Fn(Event) -> u64) -> u64 {
+        match self.units {
+            Units::Ignored(event) => of(event),
+            Units::Bits(bits) => {
+                bits.iter().filter(|(bit, _)| unit_mask & bit != 0).map(|&(_, event)| of(event)).sum()
+            }
+        }
+    }
+}
+
+impl Event {
+    const fn is_of_data(self) -> bool {
+        matches!(
+            self,
+            Self::Loads
+                | Self::Stores
+                | Self::LoadStores
+                | Self::DataAccesses
+                | Self::DataMisses
+                | Self::LoadMisses
+                | Self::StoreMisses
+        )
+    }
+
+    fn in_instruction(self, seen: &Seen) -> u64 {
+        let branch = seen.decoded.may_transfer();
+        let kind = seen.decoded.kind;
+        let data = |of: fn(bool, bool) -> bool, missed_only: bool| {
+            u64::from(seen.data.is_some_and(|data| {
+                of(data.access.read, data.access.write) && (data.found.missed_l1 || !missed_only)
+            }))
+        };
+        match self {
+            Self::Cycles | Self::Instructions => 1,
+            Self::Ops => seen.ops.into(),
+            Self::Branches => branch.into(),
+            Self::MispredictedBranches => seen.mispredicted.into(),
+            Self::TakenBranches => seen.taken.into(),
+            Self::MispredictedTakenBranches => (seen.taken && seen.mispredicted).into(),
+            Self::FarTransfers => matches!(kind, Kind::Far | Kind::InterruptReturn).into(),
+            Self::NearReturns => (kind == Kind::Return).into(),
+            Self::MispredictedNearReturns => (kind == Kind::Return && seen.mispredicted).into(),
+            Self::ConditionalBranches => (kind == Kind::Conditional).into(),
+            Self::Interrupts => 0,
+            Self::Loads => data(|read, write| read && !write, false),
+            Self::Stores => data(|read, write| write && !read, false),
+            Self::LoadStores => data(|read, write| read && write, false),
+            Self::DataAccesses => data(|_, _| true, false),
+            Self::DataMisses => data(|_, _| true, true),
+            Self::LoadMisses => data(|read, _| read, true),
+            Self::StoreMisses => data(|read, write| write && !read, true),
+            Self::Fetches => seen.fetches().count() as u64,
+            Self::FetchHits => seen.fetches().filter(|fetch| !fetch.found.missed_l1).count() as u64,
+            Self::FetchMisses => seen.fetches().filter(|fetch| fetch.found.missed_l1).count() as u64,
+        }
+    }
+}

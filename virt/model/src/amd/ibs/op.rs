@@ -1,0 +1,367 @@
+//! Execution sampling: one op in so many.
+
+use super::{Outcome, PHYSICAL, canonical, within};
+use crate::GeneralProtection;
+use crate::amd::profile::{DataSources, Ibs};
+use crate::amd::random::Random;
+use crate::amd::registers::{ibs_cap, msr, op_ctl, op_data, op_data3};
+use crate::amd::seen::{Data, Seen};
+use crate::amd::{Errata, Profile, Violations};
+use crate::branch::Kind;
+
+/// Maximum counts up to this times 16 are reserved.
+const RESERVED_COUNTS: u64 = 8;
+/// Instructions between two interrupts of a tagging engine that was left on.
+const LEFT_ON: u32 = 64;
+/// The bits that stay set where the processor has that erratum.
+const STICKY: u64 = op_data3::L2_TLB_MISS | op_data3::L2_TLB_HIT_2M | op_data3::L2_TLB_HIT_1G;
+
+/// Counts ops or cycles and samples one op in so many.
+#[derive(Debug)]
+pub(in crate::amd) struct OpUnit {
+    features: u32,
+    family: u32,
+    sources: DataSources,
+    errata: Errata,
+    rip_invalid: u32,
+    /// IbsOpCtl without IbsOpCurCnt.
+    control: u64,
+    counter: u64,
+    rip: u64,
+    data: [u64; 3],
+    linear: u64,
+    physical: u64,
+    target: u64,
+    random: Random,
+    samples: u32,
+    /// The tagging engine was left on: instructions until its next interrupt.
+    left_on: Option<u32>,
+}
+
+/// Which op of an instruction is tagged.
+#[derive(Clone, Copy, Debug)]
+struct Tagged {
+    /// The first one, which loads.
+    first: bool,
+    /// The last one, which stores and branches.
+    last: bool,
+}
+
+impl OpUnit {
+    pub(in crate::amd) fn new(profile: &Profile, errata: Errata, rip_invalid: u32, seed: u64) -> Self {
+        Self {
+            features: profile.ibs_features(),
+            family: profile.family(),
+            sources: profile.ibs.as_ref().map_or(DataSources::Northbridge, |Ibs { sources, .. }| *sources),
+            errata,
+            rip_invalid,
+            control: 0,
+            counter: 0,
+            rip: 0,
+            data: [0; 3],
+            linear: 0,
+            physical: 0,
+            target: 0,
+            random: Random::new(!seed),
+            samples: 0,
+            left_on: None,
+        }
+    }
+
+    pub(in crate::amd) const fn owns_msr(&self, number: u32) -> bool {
+        match number {
+            msr::IBS_OP_CTL..=msr::IBS_DC_PHYS_AD => self.has(ibs_cap::OP_SAM),
+            msr::IBS_BR_TARGET => self.has(ibs_cap::BRN_TRGT),
+            _ => false,
+        }
+    }
+
+    const fn has(&self, feature: u32) -> bool {
+        self.features & feature != 0
+    }
+
+    pub(in crate::amd) const fn read(&self, number: u32) -> u64 {
+        match number {
+            msr::IBS_OP_CTL => self.control | self.counter << op_ctl::CUR_CNT_SHIFT,
+            msr::IBS_OP_RIP => self.rip,
+            msr::IBS_OP_DATA..=msr::IBS_OP_DATA3 => self.data[(number - msr::IBS_OP_DATA) as usize],
+            msr::IBS_DC_LIN_AD => self.linear,
+            msr::IBS_DC_PHYS_AD => self.physical,
+            _ => self.target,
+        }
+    }
+
+    pub(in crate::amd) fn write(
+        &mut self,
+        number: u32,
+        value: u64,
+        violations: &mut Violations,
+    ) -> Result<(), GeneralProtection> {
+        match number {
+            msr::IBS_OP_CTL => self.write_control(value, violations)?,
+            msr::IBS_OP_RIP => self.rip = canonical(value)?,
+            msr::IBS_OP_DATA => self.data[0] = within(value, self.data_bits())?,
+            msr::IBS_OP_DATA2 => self.data[1] = within(value, self.data2_bits())?,
+            msr::IBS_OP_DATA3 => self.data[2] = value,
+            msr::IBS_DC_LIN_AD => self.linear = canonical(value)?,
+            msr::IBS_DC_PHYS_AD => self.physical = within(value, PHYSICAL)?,
+            _ => self.target = canonical(value)?,
+        }
+        Ok(())
+    }
+
+    /// Up to IbsOpBrnRet all have them.
+    const fn data_bits(&self) -> u64 {
+        let mut bits = op_data::BRN_RET * 2 - 1;
+        if self.has(ibs_cap::RIP_INVALID_CHK) {
+            bits |= op_data::RIP_INVALID;
+        }
+        if self.has(ibs_cap::OP_BRN_FUSE) {
+            bits |= op_data::BRN_FUSE;
+        }
+        if self.family >= 0x17 {
+            bits |= op_data::MICROCODE;
+        }
+        bits
+    }
+
+    const fn data2_bits(&self) -> u64 {
+        match self.sources {
+            DataSources::Northbridge | DataSources::Node => 0b11_0111,
+            DataSources::Extended => 0b1111_0111,
+        }
+    }
+
+    fn write_control(&mut self, value: u64, violations: &mut Violations) -> Result<(), GeneralProtection> {
+        let old = self.control;
+        let counter = self.counter_mask() << op_ctl::CUR_CNT_SHIFT;
+        within(value, self.control_bits() | counter)?;
+        self.control = value & self.control_bits();
+        let enabled = old & op_ctl::EN == 0 && value & op_ctl::EN != 0;
+        let restarted = old & !value & op_ctl::VAL != 0;
+        if self.has(ibs_cap::RD_WR_OP_CNT) {
+            self.counter = (value & counter) >> op_ctl::CUR_CNT_SHIFT;
+        } else if enabled || restarted {
+            self.counter = 0;
+        }
+        let maximum = op_ctl::max_cnt(value);
+        if enabled && (1..=RESERVED_COUNTS).contains(&maximum) {
+            violations.reserved_op_counts += 1;
+        }
+        violations.counts_beyond_maximum +=
+            u32::from(self.is_counting() && maximum != 0 && self.counter >> 4 > maximum);
+        let stopped = old & !value & op_ctl::EN != 0;
+        if stopped && op_ctl::max_cnt(old) != 0 && self.errata.has(Errata::IBS_INTERRUPT_CANNOT_BE_CLEARED) {
+            self.left_on = Some(LEFT_ON);
+        } else if maximum == 0 || value & op_ctl::EN != 0 {
+            self.left_on = None;
+        }
+        Ok(())
+    }
+
+    /// The bits of IbsOpCtl other than the current count. The others must be zero.
+    const fn control_bits(&self) -> u64 {
+        let mut bits = op_ctl::MAX_CNT_LOW | op_ctl::EN | op_ctl::VAL;
+        if self.has(ibs_cap::OP_CNT) {
+            bits |= op_ctl::CNT_CTL;
+        }
+        if self.has(ibs_cap::OP_CNT_EXT) {
+            bits |= op_ctl::MAX_CNT_EXT;
+        }
+        if self.has(ibs_cap::L3_MISS_FILTERING) {
+            bits |= op_ctl::L3_MISS_ONLY;
+        }
+        if self.has(ibs_cap::LD_LAT_FILTERING) {
+            bits |= op_ctl::LD_LAT_THRESHOLD | op_ctl::LD_LAT_EN;
+        }
+        bits
+    }
+
+    const fn counter_mask(&self) -> u64 {
+        let bits = if self.has(ibs_cap::OP_CNT_EXT) { 27 } else { 20 };
+        (1 << bits) - 1
+    }
+
+    /// IbsOpEn is set.
+    pub(in crate::amd) const fn is_on(&self) -> bool {
+        self.control & op_ctl::EN != 0
+    }
+
+    /// It was stopped in a way that leaves the tagging engine on.
+    pub(in crate::amd) const fn is_left_on(&self) -> bool {
+        self.left_on.is_some()
+    }
+
+    const fn is_counting(&self) -> bool {
+        self.control & (op_ctl::EN | op_ctl::VAL) == op_ctl::EN
+    }
+
+    /// An instruction retired.
+    pub(in crate::amd) fn retire(&mut self, seen: &Seen) -> Outcome {
+        if let Some(left) = &mut self.left_on {
+            *left -= 1;
+            if *left == 0 {
+                *left = LEFT_ON;
+                return Outcome::Interrupt;
+            }
+        }
+        if !self.is_counting() {
+            return Outcome::Nothing;
+        }
+        let counts_ops = self.control & op_ctl::CNT_CTL != 0;
+        let Some(tagged) = (if counts_ops { self.count_ops(seen.ops) } else { self.count_cycles(seen) })
+        else {
+            return Outcome::Nothing;
+        };
+        if self.is_left_out(tagged, seen) {
+            self.counter = self.random.bits(7);
+            return Outcome::Nothing;
+        }
+        self.sample(tagged, seen);
+        Outcome::Interrupt
+    }
+
+    /// A fault: an op that was tagged does not retire, and the count begins anew.
+    pub(in crate::amd) fn abort(&mut self) {
+        if self.is_counting() && self.left_to_count() == 0 {
+            self.counter = self.random.bits(7);
+        }
+    }
+
+    /// How much is to be counted until an op is tagged; a maximum of 0 tags nothing.
+    fn left_to_count(&self) -> u64 {
+        match op_ctl::max_cnt(self.control) {
+            0 => u64::MAX,
+            maximum if self.counter >> 4 == maximum => 0,
+            maximum => (maximum << 4).wrapping_sub(self.counter) & self.counter_mask(),
+        }
+    }
+
+    fn advance(&mut self, by: u64) {
+        self.counter = (self.counter + by) & self.counter_mask();
+    }
+
+    /// Counts the ops of an instruction up to the one that is tagged, if one is.
+    fn count_ops(&mut self, ops: u32) -> Option<Tagged> {
+        let left = self.left_to_count();
+        self.advance(left.min(ops.into()));
+        let index = u32::try_from(left).ok().filter(|index| *index < ops)?;
+        Some(Tagged { first: index == 0, last: index == ops - 1 })
+    }
+
+    /// Counts the cycles of an instruction, unless enough were counted before it: then its first op is tagged.
+    fn count_cycles(&mut self, seen: &Seen) -> Option<Tagged> {
+        let left = self.left_to_count();
+        self.advance(left.min(u64::from(seen.stall()) + 1));
+        (left == 0).then_some(Tagged { first: true, last: seen.ops == 1 })
+    }
+
+    /// A filter leaves the sample out.
+    fn is_left_out(&self, tagged: Tagged, seen: &Seen) -> bool {
+        let load = seen.data.filter(|data| data.access.read && tagged.first);
+        let other = seen.data.filter(|data| !data.access.read && tagged.last);
+        let missed_l3 = load.or(other).is_some_and(|data| data.found.missed_l3);
+        let threshold = (self.control & op_ctl::LD_LAT_THRESHOLD) >> 59;
+        // In units of 128 cycles, from 128 on.
+        let long = load.is_some_and(|data| u64::from(data.found.miss_cycles) > (threshold + 1) * 128);
+        self.control & op_ctl::L3_MISS_ONLY != 0 && !missed_l3
+            || self.control & op_ctl::LD_LAT_EN != 0 && !long
+    }
+
+    fn sample(&mut self, tagged: Tagged, seen: &Seen) {
+        self.samples += 1;
+        self.control |= op_ctl::VAL;
+        self.counter = if self.has(ibs_cap::RD_WR_OP_CNT) { self.random.bits(7) } else { 0 };
+        self.rip = seen.ip;
+        self.data[0] = self.op_data(tagged, seen);
+        if self.rip_invalid != 0
+            && self.has(ibs_cap::RIP_INVALID_CHK)
+            && self.samples.is_multiple_of(self.rip_invalid)
+        {
+            self.rip = 0;
+            self.data[0] |= op_data::RIP_INVALID;
+        }
+        if tagged.last && seen.decoded.may_transfer() {
+            self.target = seen.next;
+        }
+        let data = seen.data.filter(|data| {
+            let loads = data.access.read || data.access.prefetch;
+            loads && tagged.first || data.access.write && tagged.last
+        });
+        self.data[1] = data.map_or(0, |data| self.op_data2(&data));
+        let kept = if self.errata.has(Errata::IBS_STICKY_TLB_BITS) { self.data[2] & STICKY } else { 0 };
+        self.data[2] = kept | data.map_or(0, |data| self.op_data3(tagged, &data));
+        if let Some(Data { address, .. }) = data {
+            self.linear = address.linear;
+            self.physical = address.physical.unwrap_or(0) & PHYSICAL;
+        }
+    }
+
+    fn op_data(&self, tagged: Tagged, seen: &Seen) -> u64 {
+        // An op completes a cycle before it retires.
+        let mut value = 1 | u64::from(seen.stall() + 4).min(0xffff) << op_data::TAG_TO_RET_SHIFT;
+        let branch = tagged.last && seen.decoded.may_transfer();
+        let returns = seen.decoded.kind == Kind::Return;
+        for (is, bit) in [
+            (branch, op_data::BRN_RET),
+            (branch && returns, op_data::RETURN),
+            (branch && seen.taken, op_data::BRN_TAKEN),
+            (branch && seen.mispredicted, op_data::BRN_MISP),
+            (branch && returns && seen.mispredicted && self.family < 0x17, op_data::MISP_RETURN),
+            (seen.microcoded && self.family >= 0x17, op_data::MICROCODE),
+        ] {
+            value |= if is { bit } else { 0 };
+        }
+        value
+    }
+
+    /// Where data came from that level 2 did not have.
+    fn op_data2(&self, data: &Data) -> u64 {
+        if data.access.prefetch && self.errata.has(Errata::IBS_DATA_SOURCE_WRONG) {
+            return u64::from(data.found.miss_cycles) & 0b111;
+        }
+        match (data.found.missed_l2 && (data.access.read || data.access.prefetch), self.sources) {
+            (false, _) => 0,
+            (true, _) if data.found.missed_l3 => 3,
+            (true, DataSources::Northbridge | DataSources::Extended) => 1,
+            (true, DataSources::Node) => 2,
+        }
+    }
+
+    fn op_data3(&self, tagged: Tagged, data: &Data) -> u64 {
+        const LINE: u64 = 64;
+        let Data { access, address, found } = data;
+        let end = address.linear % LINE + u64::from(access.bytes);
+        let load = access.read && tagged.first;
+        let recent = self.family >= 0x17;
+        let mut value = 0;
+        for (is, bit) in [
+            (load, op_data3::LD_OP),
+            (access.write && tagged.last, op_data3::ST_OP),
+            (found.missed_l1_tlb, op_data3::L1_TLB_MISS),
+            (found.missed_l2_tlb, op_data3::L2_TLB_MISS),
+            (found.missed_l1, op_data3::DC_MISS),
+            (end > LINE, op_data3::MIS_ACC),
+            (access.locked, op_data3::LOCKED),
+            (true, op_data3::LIN_ADDR_VALID),
+            (address.physical.is_some(), op_data3::PHY_ADDR_VALID),
+            (found.missed_l2 && recent, op_data3::L2_MISS),
+            (access.prefetch && recent, op_data3::SW_PF),
+        ] {
+            value |= if is { bit } else { 0 };
+        }
+        if load {
+            value |= u64::from(found.miss_cycles) << op_data3::DC_MISS_LAT_SHIFT;
+        }
+        if recent {
+            value |= u64::from(found.refill_cycles) << op_data3::TLB_REFILL_LAT_SHIFT;
+            value |= width(access.bytes) << op_data3::WIDTH_SHIFT;
+        }
+        value
+    }
+}
+
+/// IbsOpMemWidth: 0 where it is not known.
+fn width(bytes: u32) -> u64 {
+    if bytes.is_power_of_two() && bytes <= 64 { u64::from(bytes.trailing_zeros()) + 1 } else { 0 }
+}

@@ -1,0 +1,170 @@
+//! The entries of the local vector table that counters and IBS interrupt through, and interrupts on their way.
+//!
+//! Source: APM vol. 2, Advanced Programmable Interrupt Controller (APIC), "Local Interrupts" and "Extended Interrupts"; BKDG
+//! for AMD Family 10h Processors, "APIC Registers".
+
+use super::Violations;
+use crate::Pmi;
+
+/// An entry of the local vector table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Entry {
+    /// Performance counters.
+    Counters,
+    /// One of the extended ones.
+    Extended(usize),
+}
+
+const MASK: u32 = 1 << 16;
+/// Mask, message type, vector. The delivery status reads as idle.
+const WRITABLE: u32 = MASK | 0x7ff;
+const FIXED: u32 = 0;
+const NMI: u32 = 4;
+
+/// Offsets of registers in the local APIC's page.
+const LVT_PC: u32 = 0x340;
+const EXTENDED_FEATURE: u32 = 0x400;
+const EXTENDED_CONTROL: u32 = 0x410;
+const EXTENDED_LVT: u32 = 0x500;
+
+/// As many as any processor has.
+const MOST_EXTENDED: usize = 4;
+/// Interrupts that can be on their way at once; more of them merge.
+const ON_THE_WAY: usize = 4;
+
+#[derive(Debug)]
+pub(super) struct LocalApic {
+    counters: u32,
+    extended: [u32; MOST_EXTENDED],
+    /// How many of them are there.
+    present: usize,
+    skid: u32,
+    /// Interrupts, and instructions until each arrives.
+    waiting: [Option<(Entry, u32)>; ON_THE_WAY],
+    nmi: bool,
+    vectors: [Option<u8>; 2],
+}
+
+impl LocalApic {
+    pub(super) fn new(extended_lvts: u32, skid: u32) -> Self {
+        Self {
+            counters: MASK,
+            extended: [MASK; MOST_EXTENDED],
+            present: (extended_lvts as usize).min(MOST_EXTENDED),
+            skid,
+            waiting: [None; ON_THE_WAY],
+            nmi: false,
+            vectors: [None; 2],
+        }
+    }
+
+    /// Whether the register at `offset` of the page is among those here.
+    pub(super) fn owns(&self, offset: u32) -> bool {
+        match offset {
+            LVT_PC => true,
+            EXTENDED_FEATURE | EXTENDED_CONTROL => self.present != 0,
+            _ => self.index(offset).is_some(),
+        }
+    }
+
+    pub(super) fn read(&self, offset: u32) -> u32 {
+        match offset {
+            LVT_PC => self.counters,
+            // The number of extended entries. Neither interrupt enables nor specific EOI nor an extended ID.
+            EXTENDED_FEATURE => (self.present as u32) << 16,
+            _ => self.index(offset).map_or(0, |index| self.extended[index]),
+        }
+    }
+
+    pub(super) fn write(&mut self, offset: u32, value: u32) {
+        if offset == LVT_PC {
+            self.counters = value & WRITABLE;
+        } else if let Some(index) = self.index(offset) {
+            self.extended[index] = value & WRITABLE;
+        }
+    }
+
+    /// INIT resets the entries.
+    pub(super) fn init(&mut self) {
+        self.counters = MASK;
+        self.extended = [MASK; MOST_EXTENDED];
+        self.nmi = false;
+        self.vectors = [None; 2];
+    }
+
+    /// Something raised an interrupt: sends it on its way. One that is there already it merges with.
+    pub(super) fn signal(&mut self, entry: Entry) {
+        if let Some(free) = self.waiting.iter_mut().find(|slot| slot.is_none()) {
+            *free = Some((entry, self.skid));
+        }
+    }
+
+    pub(super) fn on_the_way(&self) -> bool {
+        self.waiting.iter().any(Option::is_some)
+    }
+
+    /// An instruction retired: interrupts come one instruction closer.
+    pub(super) fn tick(&mut self, violations: &mut Violations) {
+        for index in 0..ON_THE_WAY {
+            match self.waiting[index] {
+                Some((entry, 0)) => {
+                    self.waiting[index] = None;
+                    self.arrive_at(entry, violations);
+                }
+                Some((entry, left)) => self.waiting[index] = Some((entry, left - 1)),
+                None => {}
+            }
+        }
+    }
+
+    /// The processor stops executing: what is on its way arrives.
+    pub(super) fn arrive(&mut self, violations: &mut Violations) {
+        for index in 0..ON_THE_WAY {
+            if let Some((entry, _)) = self.waiting[index].take() {
+                self.arrive_at(entry, violations);
+            }
+        }
+    }
+
+    /// The entry stays as it is: an AMD processor does not mask it.
+    fn arrive_at(&mut self, entry: Entry, violations: &mut Violations) {
+        let lvt = match entry {
+            Entry::Counters => self.counters,
+            Entry::Extended(index) => self.extended[index],
+        };
+        if lvt & MASK != 0 {
+            violations.interrupts_dropped += 1;
+            return;
+        }
+        match lvt >> 8 & 7 {
+            NMI => self.nmi = true,
+            FIXED => {
+                let vector = lvt as u8;
+                if !self.vectors.contains(&Some(vector))
+                    && let Some(free) = self.vectors.iter_mut().find(|slot| slot.is_none())
+                {
+                    *free = Some(vector);
+                }
+            }
+            _ => violations.interrupts_misprogrammed += 1,
+        }
+    }
+
+    /// The next interrupt that is due, an NMI first.
+    pub(super) fn take(&mut self) -> Option<Pmi> {
+        if core::mem::take(&mut self.nmi) {
+            return Some(Pmi::Nmi);
+        }
+        self.vectors.iter_mut().find_map(Option::take).map(Pmi::Fixed)
+    }
+
+    /// Whether there is an extended entry of that number.
+    pub(super) fn has_extended(&self, index: usize) -> bool {
+        index < self.present
+    }
+
+    fn index(&self, offset: u32) -> Option<usize> {
+        let index = offset.checked_sub(EXTENDED_LVT)? as usize;
+        (index.is_multiple_of(0x10) && index / 0x10 < self.present).then_some(index / 0x10)
+    }
+}

@@ -1,0 +1,45 @@
+//! AMD's processors: core performance counters and Instruction-Based Sampling.
+//!
+//! Written from AMD's manuals and from nothing of the driver's: the AMD64 Architecture Programmer's Manual (APM), the BIOS
+//! and Kernel Developer's Guides (BKDG), the Processor Programming References (PPR), the Revision Guides.
+//!
+//! ```
+//! use pugmark_model::amd::{Northbridge, Processor, Profile, Settings};
+//! use pugmark_model::{Context, ExecMode, FlatMemory, Retired};
+//!
+//! let profile = Profile::by_name("zen4").unwrap();
+//! let northbridge = Northbridge::new(profile);
+//! let mut processor = Processor::new(profile, Settings::default(), &northbridge);
+//! let mut memory = FlatMemory { base: 0, bytes: &mut [] };
+//! let at = |ip| Context { ip, cr3: 0x5000, cpl: 0, mode: ExecMode::Bits64, iflag: true };
+//! let step = |from, to, bytes| Retired { before: at(from), after: at(to), bytes, tsc: 0, operand: 0 };
+//! // Retired instructions of the kernel, by counter 0.
+//! let wrmsr = step(0x40_0000, 0x40_0002, &[0x0f, 0x30]);
+//! processor.write_msr(0xc001_0200, 0x0042_00c0, &wrmsr, &mut memory).unwrap();
+//! processor.retire(&step(0x40_0002, 0x40_0003, &[0x90]), &mut memory);
+//! assert_eq!(processor.read_msr(0xc001_0201), Ok(1));
+//! ```
+
+mod access;
+mod caches;
+mod counters;
+mod cpuid;
+mod events;
+mod ibs;
+mod local_apic;
+mod northbridge;
+mod processor;
+mod profile;
+mod random;
+mod registers;
+mod seen;
+mod settings;
+#[cfg(test)]
+mod tests;
+
+pub use access::Registers;
+pub use events::CountedEvent;
+pub use northbridge::Northbridge;
+pub use processor::Processor;
+pub use profile::{DataSources, Errata, Ibs, Profile};
+pub use settings::{Settings, Violations};

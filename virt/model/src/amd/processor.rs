@@ -1,0 +1,288 @@
+//! One logical processor's counters and Instruction-Based Sampling.
+
+use super::access::{Accesses, Address, Registers, physical};
+use super::caches::{Caches, Side};
+use super::counters::{Counters, Set};
+use super::cpuid::overlay;
+use super::ibs::{FetchUnit, OpUnit, Outcome};
+use super::local_apic::{Entry, LocalApic};
+use super::registers::msr;
+use super::seen::{Data, Fetcher, Seen, ops};
+use super::{Northbridge, Profile, Settings, Violations};
+use crate::branch::{DecodeCache, Kind};
+use crate::predictor::Predictor;
+use crate::{CpuidResult, Delivery, DeliveryKind, GeneralProtection, PhysMemory, Pmi, Retired};
+
+/// One logical processor's counters and Instruction-Based Sampling.
+///
+/// Time is simple: an instruction takes a cycle, and more where something misses ([`Settings`] has no say in how many).
+/// Nothing is speculated: each op that is dispatched retires, but for those of an instruction that faults.
+///
+/// Not modelled: SVM beyond EFER.SVME, SMM, page sizes, memory types, the op cache, fused branches.
+#[derive(Debug)]
+pub struct Processor<'n> {
+    profile: &'static Profile,
+    northbridge: &'n Northbridge,
+    counters: Counters,
+    fetch: FetchUnit,
+    op: OpUnit,
+    local_apic: LocalApic,
+    caches: Caches,
+    fetcher: Fetcher,
+    accesses: Accesses,
+    registers: Option<Registers>,
+    predictor: Predictor,
+    decode_cache: DecodeCache,
+    violations: Violations,
+}
+
+/// Who counts an instruction.
+#[derive(Clone, Copy)]
+struct Scope {
+    counters: Set,
+    fetch: bool,
+    op: bool,
+}
+
+const EVERYBODY: Scope = Scope { counters: !0, fetch: true, op: true };
+
+impl<'n> Processor<'n> {
+    /// A processor after a cold reset, one of those that share `northbridge`.
+    pub fn new(profile: &'static Profile, settings: Settings, northbridge: &'n Northbridge) -> Self {
+        let errata = settings.errata.unwrap_or(profile.errata);
+        Self {
+            profile,
+            northbridge,
+            counters: Counters::new(profile),
+            fetch: FetchUnit::new(profile, errata, settings.seed),
+            op: OpUnit::new(profile, errata, settings.rip_invalid, settings.seed),
+            local_apic: LocalApic::new(profile.extended_lvts, settings.skid),
+            caches: Caches::new(profile.l3),
+            fetcher: Fetcher::new(profile.fetch_block),
+            accesses: Accesses::new(),
+            registers: None,
+            predictor: Predictor::new(),
+            decode_cache: DecodeCache::new(),
+            violations: Violations::default(),
+        }
+    }
+
+    /// What CPUID answers: the profile's leaves laid over `hardware`, what the processor below reports for the same
+    /// leaf.
+    pub fn cpuid(&self, leaf: u32, subleaf: u32, hardware: CpuidResult) -> CpuidResult {
+        overlay(self.profile, leaf, subleaf, hardware)
+    }
+
+    /// Whether RDMSR and WRMSR of `msr` come here.
+    pub fn owns_msr(&self, msr: u32) -> bool {
+        match msr {
+            msr::NB_CFG => self.northbridge.configuration().is_some(),
+            msr::IBS_CTL => self.profile.ibs.is_some(),
+            _ => self.counters.owns_msr(msr) || self.fetch.owns_msr(msr) || self.op.owns_msr(msr),
+        }
+    }
+
+    /// RDMSR of an MSR that it owns; of others it faults.
+    pub fn read_msr(&self, msr: u32) -> Result<u64, GeneralProtection> {
+        match msr {
+            msr::NB_CFG => self.northbridge.configuration().ok_or(GeneralProtection),
+            msr::IBS_CTL => self.ibs_control().ok_or(GeneralProtection),
+            _ if self.fetch.owns_msr(msr) => Ok(self.fetch.read(msr)),
+            _ if self.op.owns_msr(msr) => Ok(self.op.read(msr)),
+            _ => self.counters.read(msr),
+        }
+    }
+
+    /// WRMSR of an MSR that it owns; of others it faults. `at` is the WRMSR itself. When it does not fault it retires
+    /// here: `retire` is not called for it. What was on before and still is counts it, except where it writes to that very
+    /// counter or control register.
+    pub fn write_msr(
+        &mut self,
+        msr: u32,
+        value: u64,
+        at: &Retired,
+        mem: &mut dyn PhysMemory,
+    ) -> Result<(), GeneralProtection> {
+        let before = self.counters.counting();
+        let (fetched, tagged) = (self.fetch.is_on(), self.op.is_on());
+        let was_stepping = self.steps();
+        match msr {
+            msr::NB_CFG if self.owns_msr(msr) => self.northbridge.set_configuration(value),
+            // Read-only.
+            msr::IBS_CTL => return Err(GeneralProtection),
+            _ if self.fetch.owns_msr(msr) => self.fetch.write(msr, value, &mut self.violations)?,
+            _ if self.op.owns_msr(msr) => self.op.write(msr, value, &mut self.violations)?,
+            _ => self.counters.write(msr, value, &mut self.violations)?,
+        }
+        let scope = Scope {
+            counters: before & !self.counters.written(msr),
+            fetch: fetched && !self.fetch.owns_msr(msr),
+            op: tagged && !self.op.owns_msr(msr),
+        };
+        if was_stepping {
+            self.account(at, mem, scope);
+        }
+        Ok(())
+    }
+
+    /// RDPMC with `index` in ECX. Whether software may use it at all (CR4.PCE) is not looked at.
+    pub fn rdpmc(&self, index: u32) -> Result<u64, GeneralProtection> {
+        self.counters.rdpmc(index)
+    }
+
+    /// Whether EFER.SVME is set: otherwise a counter with HostOnly or GuestOnly counts nothing.
+    pub fn set_svme(&mut self, svme: bool) {
+        self.counters.set_svme(svme);
+    }
+
+    /// A counter counts or a unit of IBS is enabled.
+    pub fn is_on(&self) -> bool {
+        self.counters.counting() != 0 || self.fetch.is_on() || self.op.is_on()
+    }
+
+    /// It must see every instruction now: something is on, or an interrupt is on its way.
+    pub fn steps(&self) -> bool {
+        self.is_on() || self.op.is_left_on() || self.local_apic.on_the_way()
+    }
+
+    /// The registers are asked for before the next instruction retires: data that it accesses counts.
+    pub fn wants_registers(&self) -> bool {
+        self.op.is_on() || self.counters.wants_data()
+    }
+
+    /// The registers before the instruction that retires next.
+    pub fn set_registers(&mut self, registers: Registers) {
+        self.registers = Some(registers);
+    }
+
+    /// An instruction retired. To be called for each one while [`Processor::steps`].
+    pub fn retire(&mut self, retired: &Retired, mem: &mut dyn PhysMemory) {
+        self.account(retired, mem, EVERYBODY);
+    }
+
+    fn account(&mut self, retired: &Retired, mem: &mut dyn PhysMemory, scope: Scope) {
+        let seen = self.see(retired, mem);
+        if self.counters.retire(&seen, scope.counters) {
+            self.local_apic.signal(Entry::Counters);
+        }
+        if scope.fetch {
+            for fetch in seen.fetches() {
+                if self.fetch.fetch(fetch) == Outcome::Interrupt {
+                    self.signal_ibs();
+                }
+            }
+        }
+        // An engine that was left on is on whatever software writes.
+        if (scope.op || self.op.is_left_on()) && self.op.retire(&seen) == Outcome::Interrupt {
+            self.signal_ibs();
+        }
+        if matches!(seen.decoded.kind, Kind::Hlt | Kind::Mwait) {
+            // The next instruction may be long in coming, and only for the interrupt.
+            self.local_apic.arrive(&mut self.violations);
+        } else {
+            self.local_apic.tick(&mut self.violations);
+        }
+    }
+
+    fn see(&mut self, retired: &Retired, mem: &mut dyn PhysMemory) -> Seen {
+        let decoded = self.decode_cache.decode(retired);
+        let straight = decoded.next_ip(&retired.before) == retired.after.ip;
+        if !decoded.may_transfer() && !straight {
+            self.violations.unexplained_transfers += 1;
+        }
+        let fetches = self.fetcher.fetch(retired, decoded.len, &mut self.caches, mem);
+        let registers = self.registers.take();
+        let access = registers.and_then(|registers| self.accesses.find(retired, &registers));
+        let data = access.map(|(access, linear)| Data {
+            access,
+            address: Address { linear, physical: physical(mem, linear) },
+            found: self.caches.access(Side::Data, linear),
+        });
+        let (ops, microcoded) = ops(decoded.kind, access.map(|(access, _)| access));
+        Seen {
+            ip: retired.before.ip,
+            next: retired.after.ip,
+            cpl: retired.before.cpl,
+            decoded,
+            taken: decoded.may_transfer() && !straight,
+            mispredicted: self.predictor.judge(retired, decoded) == Some(false),
+            ops,
+            microcoded,
+            fetches,
+            data,
+        }
+    }
+
+    /// An interrupt or exception was delivered. To be called for each one while [`Processor::steps`].
+    pub fn deliver(&mut self, delivery: &Delivery) {
+        self.registers = None;
+        let aborted = self.fetcher.abort(delivery.before.ip);
+        if self.fetch.fetch(&aborted) == Outcome::Interrupt {
+            self.signal_ibs();
+        }
+        match delivery.kind {
+            DeliveryKind::Interrupt | DeliveryKind::Nmi => {
+                if self.counters.interrupt(delivery.before.cpl) {
+                    self.local_apic.signal(Entry::Counters);
+                }
+            }
+            DeliveryKind::Fault => self.op.abort(),
+            DeliveryKind::Trap | DeliveryKind::SoftwareInterrupt => {}
+        }
+    }
+
+    /// Whether the local APIC's register at `offset` of its page is modelled here: the LVT entry of the counters (340h),
+    /// the extended feature and control registers (400h, 410h), the extended LVT (500h to 530h).
+    pub fn owns_apic(&self, offset: u32) -> bool {
+        self.local_apic.owns(offset)
+    }
+
+    /// Reads such a register.
+    pub fn read_apic(&self, offset: u32) -> u32 {
+        self.local_apic.read(offset)
+    }
+
+    /// Writes such a register.
+    pub fn write_apic(&mut self, offset: u32, value: u32) {
+        self.local_apic.write(offset, value);
+    }
+
+    /// INIT resets the local APIC; counters and IBS stay as they are.
+    pub fn init(&mut self) {
+        self.local_apic.init();
+    }
+
+    /// An interrupt that reaches the processor now, if one does: by the message type of its LVT entry, which stays
+    /// unmasked. To be asked after each event until there is none.
+    pub fn take_interrupt(&mut self) -> Option<Pmi> {
+        self.local_apic.take()
+    }
+
+    /// The northbridge that it shares with the other processors of its node.
+    pub fn northbridge(&self) -> &'n Northbridge {
+        self.northbridge
+    }
+
+    /// What software did wrong so far.
+    pub fn violations(&self) -> &Violations {
+        &self.violations
+    }
+
+    /// IBS_CTL: which entry of the extended LVT IBS interrupts through.
+    fn ibs_control(&self) -> Option<u64> {
+        let ibs = self.profile.ibs.as_ref()?;
+        Some(self.northbridge.ibs_control().unwrap_or(ibs.ctl))
+    }
+
+    fn signal_ibs(&mut self) {
+        const OFFSET: u64 = 0xf;
+        const VALID: u64 = 1 << 8;
+        let control = self.ibs_control().unwrap_or(0);
+        let index = (control & OFFSET) as usize;
+        if control & VALID != 0 && self.local_apic.has_extended(index) {
+            self.local_apic.signal(Entry::Extended(index));
+        } else {
+            self.violations.samples_without_lvt += 1;
+        }
+    }
+}

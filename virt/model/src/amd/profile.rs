@@ -1,0 +1,153 @@
+//! Which processor it is: what it enumerates by CPUID, which of the optional units it has, and its errata.
+
+use super::events::CountedEvent;
+
+mod table;
+
+/// A processor's capabilities.
+///
+/// What the model lacks no profile enumerates: SVM, the counters of the northbridge, the L2 and L3 caches, branch
+/// records, lightweight profiling, the later IBS control registers.
+#[derive(Debug)]
+pub struct Profile {
+    /// Its name: `k8`, `barcelona`, `trinity`, `zen2`, `zen3`, `zen4` or `zen5`.
+    pub name: &'static str,
+    /// Family, model and stepping, as in CPUID Fn0000_0001 EAX.
+    pub signature: u32,
+    /// CPUID Fn0000_0000 EAX.
+    pub highest_leaf: u32,
+    /// CPUID Fn8000_0000 EAX.
+    pub highest_extended_leaf: u32,
+    /// Physical address bits.
+    pub physical_address_bits: u32,
+    /// CPUID Fn8000_0007 EDX\[8\].
+    pub invariant_tsc: bool,
+    /// The core performance counters: four, or six with PerfCtrExtCore.
+    pub counters: u32,
+    /// PerfMonV2: the global registers.
+    pub perf_mon_v2: bool,
+    /// The bits of PerfEvtSel that are not reserved.
+    pub event_select_bits: u64,
+    /// What can be counted.
+    pub(super) events: &'static [CountedEvent],
+    /// Instruction-Based Sampling, if it is there.
+    pub ibs: Option<Ibs>,
+    /// Entries of the extended LVT, at most four.
+    pub extended_lvts: u32,
+    /// PCI device ID of the northbridge's first function, if the northbridge is modelled.
+    pub northbridge: Option<u16>,
+    /// It has a level-3 cache.
+    pub l3: bool,
+    /// Bytes of a fetch block.
+    pub fetch_block: u64,
+    /// What it does against the manual.
+    pub errata: Errata,
+}
+
+/// Instruction-Based Sampling.
+#[derive(Clone, Copy, Debug)]
+pub struct Ibs {
+    /// CPUID Fn8000_001B EAX; `None`: there is no such leaf, though IBS is there.
+    pub leaf: Option<u32>,
+    /// IBS_CTL as firmware left it; on a processor with a modelled northbridge F3x1CC says it.
+    pub ctl: u64,
+    /// How IbsOpData2 encodes where data came from.
+    pub sources: DataSources,
+}
+
+/// How IbsOpData2 encodes where data came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DataSources {
+    /// Requests of the northbridge: 1 the level-3 cache, 3 DRAM.
+    Northbridge,
+    /// 2 a cache of the node, 3 DRAM.
+    Node,
+    /// 1 the level-3 cache, 3 DRAM, in five bits.
+    Extended,
+}
+
+/// What a processor does against the manual: each a bit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Errata(u32);
+
+impl Errata {
+    /// None.
+    pub const NONE: Self = Self(0);
+    /// 420: stopping IBS op sampling by IbsOpEn alone leaves the tagging engine on, which raises interrupts without a
+    /// sample, until a maximum count of 0 is written.
+    ///
+    /// Source: Revision Guide for AMD Family 10h Processors, "Instruction-Based Sampling Engine May Generate Interrupt that
+    /// Cannot Be Cleared".
+    pub const IBS_INTERRUPT_CANNOT_BE_CLEARED: Self = Self(1 << 0);
+    /// 718: IbsOpData3 keeps IbsDcL2TlbMiss, IbsDcL2tlbHit2M and IbsDcL2TlbHit1G of earlier samples until software clears
+    /// them.
+    ///
+    /// Source: Revision Guide for AMD Family 15h Models 00h-0Fh Processors.
+    pub const IBS_STICKY_TLB_BITS: Self = Self(1 << 1);
+    /// 719: a fetch counter that is restarted while IbsFetchEn stays set begins at the maximum, and the next fetch is
+    /// tagged.
+    ///
+    /// Source: Revision Guide for AMD Family 15h Models 10h-1Fh Processors.
+    pub const IBS_FETCH_STARTS_AT_MAXIMUM: Self = Self(1 << 2);
+    /// Families 16h to 18h: the fetch counter takes its start from IbsFetchCnt only when IbsFetchEn changes from 0 to 1.
+    ///
+    /// Source: PPR for AMD Family 17h Model 31h, "IBS Fetch Control".
+    pub const IBS_FETCH_COUNT_BY_ENABLE_ALONE: Self = Self(1 << 3);
+    /// 1197: IbsFetchLinAd may be 0.
+    ///
+    /// Source: Revision Guide for AMD Family 19h Models 00h-0Fh Processors.
+    pub const IBS_FETCH_ADDRESS_ZERO: Self = Self(1 << 4);
+    /// 1238: IbsIcMiss is not reliable.
+    ///
+    /// Source: as above.
+    pub const IBS_IC_MISS_WRONG: Self = Self(1 << 5);
+    /// 1293: IbsOpData2 is not valid for a software prefetch.
+    ///
+    /// Source: as above.
+    pub const IBS_DATA_SOURCE_WRONG: Self = Self(1 << 6);
+
+    /// Both.
+    #[must_use]
+    pub const fn with(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    /// Whether `erratum` is among them.
+    #[must_use]
+    pub const fn has(self, erratum: Self) -> bool {
+        self.0 & erratum.0 != 0
+    }
+}
+
+impl Profile {
+    /// The profile of that name.
+    pub fn by_name(name: &str) -> Option<&'static Self> {
+        Self::all().iter().find(|profile| profile.name == name)
+    }
+
+    /// All profiles.
+    pub fn all() -> &'static [Self] {
+        &table::ALL
+    }
+
+    /// The family.
+    pub const fn family(&self) -> u32 {
+        let base = self.signature >> 8 & 0xf;
+        if base == 0xf { base + (self.signature >> 20 & 0xff) } else { base }
+    }
+
+    /// PerfCtrExtCore: the extended counter registers.
+    pub(super) const fn has_extended_counters(&self) -> bool {
+        self.counters > 4
+    }
+
+    /// What IBS has: bits of Fn8000_001B EAX. Without that leaf it is fetch and op sampling alone.
+    pub(super) const fn ibs_features(&self) -> u32 {
+        use super::registers::ibs_cap;
+        match &self.ibs {
+            None => 0,
+            Some(Ibs { leaf: Some(leaf), .. }) => *leaf,
+            Some(Ibs { leaf: None, .. }) => ibs_cap::FFV | ibs_cap::FETCH_SAM | ibs_cap::OP_SAM,
+        }
+    }
+}

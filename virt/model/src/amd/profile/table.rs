@@ -1,0 +1,114 @@
+//! The profiles. Signatures and leaves are those that parts of these families report; where parts differ, one was
+//! chosen.
+
+use super::{DataSources, Errata, Ibs, Profile};
+use crate::amd::events::{K8_EVENTS, ZEN2_EVENTS, ZEN4_EVENTS};
+use crate::amd::registers::evtsel;
+
+const GUEST_HOST: u64 = evtsel::GUEST_ONLY | evtsel::HOST_ONLY;
+/// Family 10h and later.
+const WIDE: u64 = evtsel::COMMON | evtsel::EVENT_HIGH | GUEST_HOST;
+
+/// IBS_CTL: the first entry of the extended LVT, valid.
+const FIRST_ENTRY: u64 = 1 << 8;
+
+/// Zen and Zen 2: all of what IBS had by then.
+const ZEN_IBS: u32 = 0x3ff;
+
+const ZEN: Profile = Profile {
+    name: "",
+    signature: 0,
+    highest_leaf: 0x10,
+    highest_extended_leaf: 0x8000_0020,
+    physical_address_bits: 48,
+    invariant_tsc: true,
+    counters: 6,
+    perf_mon_v2: false,
+    event_select_bits: WIDE,
+    events: &ZEN2_EVENTS,
+    ibs: None,
+    extended_lvts: 4,
+    northbridge: None,
+    l3: true,
+    fetch_block: 32,
+    errata: Errata::NONE,
+};
+
+pub(super) static ALL: [Profile; 7] = [
+    Profile {
+        name: "k8",
+        // Athlon 64 X2, revision F.
+        signature: 0x0004_0f32,
+        highest_leaf: 1,
+        highest_extended_leaf: 0x8000_0018,
+        physical_address_bits: 40,
+        invariant_tsc: false,
+        counters: 4,
+        event_select_bits: evtsel::COMMON | evtsel::PC,
+        events: &K8_EVENTS,
+        extended_lvts: 1,
+        l3: false,
+        fetch_block: 16,
+        ..ZEN
+    },
+    Profile {
+        name: "barcelona",
+        // Revision B3, before Fn8000_001B.
+        signature: 0x0010_0f23,
+        highest_leaf: 5,
+        highest_extended_leaf: 0x8000_001a,
+        counters: 4,
+        event_select_bits: WIDE | evtsel::PC,
+        events: &K8_EVENTS,
+        ibs: Some(Ibs { leaf: None, ctl: 0, sources: DataSources::Northbridge }),
+        northbridge: Some(0x1200),
+        errata: Errata::IBS_INTERRUPT_CANNOT_BE_CLEARED,
+        ..ZEN
+    },
+    Profile {
+        name: "trinity",
+        signature: 0x0061_0f01,
+        highest_leaf: 0x0d,
+        highest_extended_leaf: 0x8000_001e,
+        events: &K8_EVENTS,
+        ibs: Some(Ibs { leaf: Some(0xff), ctl: FIRST_ENTRY, sources: DataSources::Northbridge }),
+        l3: false,
+        errata: Errata::IBS_STICKY_TLB_BITS.with(Errata::IBS_FETCH_STARTS_AT_MAXIMUM),
+        ..ZEN
+    },
+    Profile {
+        name: "zen2",
+        signature: 0x0083_0f10,
+        ibs: Some(Ibs { leaf: Some(ZEN_IBS), ctl: FIRST_ENTRY, sources: DataSources::Node }),
+        errata: Errata::IBS_FETCH_COUNT_BY_ENABLE_ALONE,
+        ..ZEN
+    },
+    Profile {
+        name: "zen3",
+        signature: 0x00a0_0f11,
+        highest_extended_leaf: 0x8000_0021,
+        ibs: Some(Ibs { leaf: Some(ZEN_IBS), ctl: FIRST_ENTRY, sources: DataSources::Node }),
+        errata: Errata::IBS_FETCH_ADDRESS_ZERO
+            .with(Errata::IBS_IC_MISS_WRONG)
+            .with(Errata::IBS_DATA_SOURCE_WRONG),
+        ..ZEN
+    },
+    Profile {
+        name: "zen4",
+        signature: 0x00a1_0f11,
+        highest_extended_leaf: 0x8000_0028,
+        perf_mon_v2: true,
+        events: &ZEN4_EVENTS,
+        ibs: Some(Ibs { leaf: Some(0xbff), ctl: FIRST_ENTRY, sources: DataSources::Extended }),
+        ..ZEN
+    },
+    Profile {
+        name: "zen5",
+        signature: 0x00b0_0f21,
+        highest_extended_leaf: 0x8000_0028,
+        perf_mon_v2: true,
+        events: &ZEN4_EVENTS,
+        ibs: Some(Ibs { leaf: Some(0x1bff), ctl: FIRST_ENTRY, sources: DataSources::Extended }),
+        ..ZEN
+    },
+];

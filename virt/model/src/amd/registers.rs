@@ -1,0 +1,163 @@
+//! MSR numbers and fields. Source: AMD64 Architecture Programmer's Manual (APM) vol. 2, Debug and Performance Resources,
+//! "Performance Monitoring Counters" and "Instruction-Based Sampling"; BIOS and Kernel Developer's Guide for AMD Family
+//! 10h Processors, "MSRs - MSRC001_0xxx" and "MSRs - MSRC001_1xxx".
+
+/// MSR numbers.
+pub(super) mod msr {
+    pub(crate) const PERF_CNT_GLOBAL_STATUS: u32 = 0xc000_0300;
+    pub(crate) const PERF_CNT_GLOBAL_CTL: u32 = 0xc000_0301;
+    pub(crate) const PERF_CNT_GLOBAL_STATUS_CLR: u32 = 0xc000_0302;
+    pub(crate) const PERF_CNT_GLOBAL_STATUS_SET: u32 = 0xc000_0303;
+    /// The legacy event-select registers, four of them.
+    pub(crate) const PERF_EVT_SEL0: u32 = 0xc001_0000;
+    /// The legacy counters, four of them.
+    pub(crate) const PERF_CTR0: u32 = 0xc001_0004;
+    pub(crate) const NB_CFG: u32 = 0xc001_001f;
+    /// The extended registers: event select and counter in turn.
+    pub(crate) const PERF_EVT_SEL0_EXT: u32 = 0xc001_0200;
+    pub(crate) const IBS_FETCH_CTL: u32 = 0xc001_1030;
+    pub(crate) const IBS_FETCH_LIN_AD: u32 = 0xc001_1031;
+    pub(crate) const IBS_FETCH_PHYS_AD: u32 = 0xc001_1032;
+    pub(crate) const IBS_OP_CTL: u32 = 0xc001_1033;
+    pub(crate) const IBS_OP_RIP: u32 = 0xc001_1034;
+    pub(crate) const IBS_OP_DATA: u32 = 0xc001_1035;
+    pub(crate) const IBS_OP_DATA2: u32 = 0xc001_1036;
+    pub(crate) const IBS_OP_DATA3: u32 = 0xc001_1037;
+    pub(crate) const IBS_DC_LIN_AD: u32 = 0xc001_1038;
+    pub(crate) const IBS_DC_PHYS_AD: u32 = 0xc001_1039;
+    pub(crate) const IBS_CTL: u32 = 0xc001_103a;
+    pub(crate) const IBS_BR_TARGET: u32 = 0xc001_103b;
+    pub(crate) const IBS_FETCH_CTL_EXTD: u32 = 0xc001_103c;
+}
+
+/// PerfEvtSel.
+pub(super) mod evtsel {
+    pub(crate) const USR: u64 = 1 << 16;
+    pub(crate) const OS: u64 = 1 << 17;
+    pub(crate) const EDGE: u64 = 1 << 18;
+    /// Pin control; reserved on later families.
+    pub(crate) const PC: u64 = 1 << 19;
+    pub(crate) const INT: u64 = 1 << 20;
+    pub(crate) const EN: u64 = 1 << 22;
+    pub(crate) const INV: u64 = 1 << 23;
+    pub(crate) const GUEST_ONLY: u64 = 1 << 40;
+    pub(crate) const HOST_ONLY: u64 = 1 << 41;
+    /// Every family's: event\[7:0\], unit mask, USR, OS, EDGE, INT, EN, INV, CNT_MASK.
+    pub(crate) const COMMON: u64 = 0xffff | USR | OS | EDGE | INT | EN | INV | 0xff << 24;
+    /// Event\[11:8\].
+    pub(crate) const EVENT_HIGH: u64 = 0xf << 32;
+
+    pub(crate) const fn event(value: u64) -> u16 {
+        (value & 0xff | (value >> 32 & 0xf) << 8) as u16
+    }
+
+    pub(crate) const fn unit_mask(value: u64) -> u8 {
+        (value >> 8) as u8
+    }
+
+    pub(crate) const fn cnt_mask(value: u64) -> u8 {
+        (value >> 24) as u8
+    }
+}
+
+/// IbsFetchCtl.
+pub(super) mod fetch_ctl {
+    pub(crate) const MAX_CNT: u64 = 0xffff;
+    pub(crate) const CNT_SHIFT: u32 = 16;
+    pub(crate) const CNT: u64 = 0xffff << CNT_SHIFT;
+    pub(crate) const LAT_SHIFT: u32 = 32;
+    pub(crate) const LAT: u64 = 0xffff << LAT_SHIFT;
+    pub(crate) const EN: u64 = 1 << 48;
+    pub(crate) const VAL: u64 = 1 << 49;
+    pub(crate) const COMP: u64 = 1 << 50;
+    pub(crate) const IC_MISS: u64 = 1 << 51;
+    pub(crate) const PHY_ADDR_VALID: u64 = 1 << 52;
+    pub(crate) const L1_TLB_PG_SZ: u64 = 0b11 << 53;
+    pub(crate) const L1_TLB_MISS: u64 = 1 << 55;
+    pub(crate) const L2_TLB_MISS: u64 = 1 << 56;
+    pub(crate) const RAND_EN: u64 = 1 << 57;
+    pub(crate) const L2_MISS: u64 = 1 << 58;
+    pub(crate) const L3_MISS_ONLY: u64 = 1 << 59;
+    pub(crate) const OC_MISS: u64 = 1 << 60;
+    pub(crate) const L3_MISS: u64 = 1 << 61;
+    /// What a sample says, as opposed to what software sets.
+    pub(crate) const RESULT: u64 = LAT
+        | VAL
+        | COMP
+        | IC_MISS
+        | PHY_ADDR_VALID
+        | L1_TLB_PG_SZ
+        | L1_TLB_MISS
+        | L2_TLB_MISS
+        | L2_MISS
+        | OC_MISS
+        | L3_MISS;
+}
+
+/// IbsOpCtl.
+pub(super) mod op_ctl {
+    pub(crate) const MAX_CNT_LOW: u64 = 0xffff;
+    pub(crate) const L3_MISS_ONLY: u64 = 1 << 16;
+    pub(crate) const EN: u64 = 1 << 17;
+    pub(crate) const VAL: u64 = 1 << 18;
+    pub(crate) const CNT_CTL: u64 = 1 << 19;
+    /// MaxCnt\[26:20\].
+    pub(crate) const MAX_CNT_EXT: u64 = 0x7f << 20;
+    pub(crate) const CUR_CNT_SHIFT: u32 = 32;
+    pub(crate) const LD_LAT_THRESHOLD: u64 = 0xf << 59;
+    pub(crate) const LD_LAT_EN: u64 = 1 << 63;
+
+    /// MaxCnt\[26:4\].
+    pub(crate) const fn max_cnt(value: u64) -> u64 {
+        value & MAX_CNT_LOW | (value & MAX_CNT_EXT) >> 20 << 16
+    }
+}
+
+/// IbsOpData.
+pub(super) mod op_data {
+    pub(crate) const TAG_TO_RET_SHIFT: u32 = 16;
+    pub(crate) const MISP_RETURN: u64 = 1 << 33;
+    pub(crate) const RETURN: u64 = 1 << 34;
+    pub(crate) const BRN_TAKEN: u64 = 1 << 35;
+    pub(crate) const BRN_MISP: u64 = 1 << 36;
+    pub(crate) const BRN_RET: u64 = 1 << 37;
+    pub(crate) const RIP_INVALID: u64 = 1 << 38;
+    pub(crate) const BRN_FUSE: u64 = 1 << 39;
+    pub(crate) const MICROCODE: u64 = 1 << 40;
+}
+
+/// IbsOpData3.
+pub(super) mod op_data3 {
+    pub(crate) const LD_OP: u64 = 1 << 0;
+    pub(crate) const ST_OP: u64 = 1 << 1;
+    pub(crate) const L1_TLB_MISS: u64 = 1 << 2;
+    pub(crate) const L2_TLB_MISS: u64 = 1 << 3;
+    pub(crate) const L2_TLB_HIT_2M: u64 = 1 << 6;
+    pub(crate) const DC_MISS: u64 = 1 << 7;
+    pub(crate) const MIS_ACC: u64 = 1 << 8;
+    pub(crate) const LOCKED: u64 = 1 << 15;
+    pub(crate) const LIN_ADDR_VALID: u64 = 1 << 17;
+    pub(crate) const PHY_ADDR_VALID: u64 = 1 << 18;
+    pub(crate) const L2_TLB_HIT_1G: u64 = 1 << 19;
+    pub(crate) const L2_MISS: u64 = 1 << 20;
+    pub(crate) const SW_PF: u64 = 1 << 21;
+    pub(crate) const WIDTH_SHIFT: u32 = 22;
+    pub(crate) const DC_MISS_LAT_SHIFT: u32 = 32;
+    pub(crate) const TLB_REFILL_LAT_SHIFT: u32 = 48;
+}
+
+/// CPUID Fn8000_001B EAX.
+pub(super) mod ibs_cap {
+    pub(crate) const FFV: u32 = 1 << 0;
+    pub(crate) const FETCH_SAM: u32 = 1 << 1;
+    pub(crate) const OP_SAM: u32 = 1 << 2;
+    pub(crate) const RD_WR_OP_CNT: u32 = 1 << 3;
+    pub(crate) const OP_CNT: u32 = 1 << 4;
+    pub(crate) const BRN_TRGT: u32 = 1 << 5;
+    pub(crate) const OP_CNT_EXT: u32 = 1 << 6;
+    pub(crate) const RIP_INVALID_CHK: u32 = 1 << 7;
+    pub(crate) const OP_BRN_FUSE: u32 = 1 << 8;
+    pub(crate) const FETCH_CTL_EXTD: u32 = 1 << 9;
+    pub(crate) const L3_MISS_FILTERING: u32 = 1 << 11;
+    pub(crate) const LD_LAT_FILTERING: u32 = 1 << 12;
+}

@@ -1,0 +1,42 @@
+//! What the manuals leave to the processor, as settings.
+
+use super::Errata;
+
+/// How a processor behaves where the manuals leave it a choice. The default is as strict as hardware may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Instructions between an interrupt's cause and its delivery: a counter or IBS may be off by then.
+    pub skid: u32,
+    /// Where the pseudo-random numbers begin.
+    pub seed: u64,
+    /// One op sample in so many has no valid RIP, where the processor can tell (IbsRipInvalid); 0: none.
+    pub rip_invalid: u32,
+    /// Errata in the stead of the profile's own.
+    pub errata: Option<Errata>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { skid: 20, seed: 1, rip_invalid: 0, errata: None }
+    }
+}
+
+/// What software did that the manuals warn of and that hardware does not report.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Violations {
+    /// Writes of PerfEvtSel that set reserved bits. They stay 0.
+    pub reserved_event_bits: u32,
+    /// Times that IBS op sampling was enabled with one of the reserved maximum counts, 1 to 8 times 16.
+    pub reserved_op_counts: u32,
+    /// Times that a unit of IBS was enabled with a current count beyond the maximum: the counter must wrap first.
+    pub counts_beyond_maximum: u32,
+    /// Interrupts dropped because the LVT entry was masked.
+    pub interrupts_dropped: u32,
+    /// Interrupts dropped because the LVT entry had a message type other than fixed or NMI.
+    pub interrupts_misprogrammed: u32,
+    /// IBS samples without an interrupt, because IBS_CTL names no LVT entry.
+    pub samples_without_lvt: u32,
+    /// Instructions that were said to retire and to go on elsewhere than behind themselves, though they are no
+    /// branches: a mistake of whoever feeds the model, not of the software that runs.
+    pub unexplained_transfers: u32,
+}

@@ -1,0 +1,75 @@
+//! CPUID.
+
+use crate::CpuidResult;
+use crate::amd::{Northbridge, Processor, Profile, Settings};
+
+const ONES: CpuidResult = CpuidResult { eax: !0, ebx: !0, ecx: !0, edx: !0 };
+
+fn cpuid(name: &str, leaf: u32) -> CpuidResult {
+    let profile = Profile::by_name(name).expect(name);
+    let northbridge = Northbridge::new(profile);
+    Processor::new(profile, Settings::default(), &northbridge).cpuid(leaf, 0, ONES)
+}
+
+#[test]
+fn all_are_authentic() {
+    for profile in Profile::all() {
+        for leaf in [0, 0x8000_0000] {
+            let CpuidResult { ebx, ecx, edx, .. } = cpuid(profile.name, leaf);
+            let name = [ebx, edx, ecx].map(u32::to_le_bytes).concat();
+            assert_eq!(name, b"AuthenticAMD", "{}", profile.name);
+        }
+    }
+}
+
+#[test]
+fn each_family_has_its_leaves() {
+    // Family, model, highest leaves, 8000_0001 ECX, 8000_001B EAX, 8000_0022 EAX and EBX.
+    let rows = [
+        ("k8", 0x0f, 0x43, (1, 0x8000_0018), 0x0000_0008, 0, (0, 0)),
+        ("barcelona", 0x10, 0x02, (5, 0x8000_001a), 0x0000_0408, 0, (0, 0)),
+        ("trinity", 0x15, 0x10, (0xd, 0x8000_001e), 0x0080_0408, 0xff, (0, 0)),
+        ("zen2", 0x17, 0x31, (0x10, 0x8000_0020), 0x0080_0408, 0x3ff, (0, 0)),
+        ("zen3", 0x19, 0x01, (0x10, 0x8000_0021), 0x0080_0408, 0x3ff, (0, 0)),
+        ("zen4", 0x19, 0x11, (0x10, 0x8000_0028), 0x0080_0408, 0xbff, (1, 6)),
+        ("zen5", 0x1a, 0x02, (0x10, 0x8000_0028), 0x0080_0408, 0x1bff, (1, 6)),
+    ];
+    for (name, family, model, highest, features, ibs, perf) in rows {
+        let signature = cpuid(name, 1).eax;
+        assert_eq!(signature, cpuid(name, 0x8000_0001).eax, "{name}");
+        assert_eq!((signature >> 8 & 0xf) + (signature >> 20 & 0xff), family, "{name}");
+        assert_eq!(signature >> 4 & 0xf | signature >> 12 & 0xf0, model, "{name}");
+        assert_eq!((cpuid(name, 0).eax, cpuid(name, 0x8000_0000).eax), highest, "{name}");
+        // What hardware has of its own: LAHF, MOV CR8, LZCNT, SSE4A, misaligned SSE, PREFETCHW.
+        assert_eq!(cpuid(name, 0x8000_0001).ecx, features | 0x1f1, "{name}");
+        assert_eq!(cpuid(name, 0x8000_001b), CpuidResult { eax: ibs, ..CpuidResult::default() }, "{name}");
+        let (eax, ebx) = perf;
+        assert_eq!(cpuid(name, 0x8000_0022), CpuidResult { eax, ebx, ..CpuidResult::default() }, "{name}");
+    }
+}
+
+#[test]
+fn nothing_of_intel_s_shows() {
+    for name in ["k8", "zen4"] {
+        for leaf in [2, 4, 0xa, 0x14, 0x15, 0x16, 0x1c, 0x3fff_ffff, 0x8000_0005, 0x8000_000a, 0x8fff_ffff] {
+            assert_eq!(cpuid(name, leaf), CpuidResult::default(), "{name} {leaf:#x}");
+        }
+        let CpuidResult { ecx, edx, .. } = cpuid(name, 1);
+        // DTES64, DS-CPL, VMX, PDCM, DS.
+        assert_eq!((ecx & (1 << 2 | 1 << 4 | 1 << 5 | 1 << 15), edx & 1 << 21), (0, 0), "{name}");
+        // Intel PT.
+        assert_eq!(cpuid(name, 7).ebx & 1 << 25, 0, "{name}");
+    }
+    // XSAVE needs leaf 0DH.
+    assert_eq!((cpuid("k8", 1).ecx >> 26 & 1, cpuid("zen4", 1).ecx >> 26 & 1), (0, 1));
+    assert_eq!((cpuid("k8", 0xd), cpuid("zen4", 0xd)), (CpuidResult::default(), ONES));
+    assert_eq!((cpuid("k8", 7), cpuid("zen4", 7).ebx & 1), (CpuidResult::default(), 1));
+}
+
+#[test]
+fn sizes_and_clocks() {
+    for (name, bits, invariant) in [("k8", 40, 0), ("barcelona", 48, 1 << 8), ("zen4", 48, 1 << 8)] {
+        assert_eq!(cpuid(name, 0x8000_0008).eax & 0xff, bits, "{name}");
+        assert_eq!(cpuid(name, 0x8000_0007).edx, invariant, "{name}");
+    }
+}

@@ -1,0 +1,196 @@
+//! What some processors do against the manual.
+
+use super::machine::*;
+use crate::Pmi;
+use crate::amd::{Errata, Settings};
+
+/// A zen4 with that erratum, or without.
+fn with(errata: Errata) -> Machine {
+    let settings = Settings { skid: 0, errata: Some(errata), ..Settings::default() };
+    let mut machine = Machine::with("zen4", settings);
+    machine.ibs_by_nmi();
+    machine
+}
+
+#[test]
+fn profiles_have_the_errata_of_their_parts() {
+    let all = [
+        Errata::IBS_INTERRUPT_CANNOT_BE_CLEARED,
+        Errata::IBS_STICKY_TLB_BITS,
+        Errata::IBS_FETCH_STARTS_AT_MAXIMUM,
+        Errata::IBS_FETCH_COUNT_BY_ENABLE_ALONE,
+        Errata::IBS_FETCH_ADDRESS_ZERO,
+        Errata::IBS_IC_MISS_WRONG,
+        Errata::IBS_DATA_SOURCE_WRONG,
+    ];
+    let rows: [(&str, &[usize]); 7] = [
+        ("k8", &[]),
+        ("barcelona", &[0]),
+        ("trinity", &[1, 2]),
+        ("zen2", &[3]),
+        ("zen3", &[4, 5, 6]),
+        ("zen4", &[]),
+        ("zen5", &[]),
+    ];
+    for (name, expected) in rows {
+        let errata = crate::amd::Profile::by_name(name).expect(name).errata;
+        for (index, erratum) in all.into_iter().enumerate() {
+            assert_eq!(errata.has(erratum), expected.contains(&index), "{name} {index}");
+        }
+    }
+}
+
+#[test]
+fn erratum_420_raises_interrupts_until_a_maximum_of_zero_is_written() {
+    let run = |writes: &[u64], errata| {
+        let mut machine = with(errata);
+        for &value in writes {
+            machine.write(OP_CTL, value);
+        }
+        machine.loop_nops(200);
+        assert_eq!(machine.read(OP_CTL) & OP_VAL, 0);
+        (machine.interrupts().len(), machine.processor.steps())
+    };
+    let on = OP_EN | OPS | 0xfff;
+    let erratum = Errata::IBS_INTERRUPT_CANNOT_BE_CLEARED;
+    let rows: [(&[u64], usize); 6] = [
+        // Stopped by the enable bit, with or without the maximum in the same write.
+        (&[on, on & !OP_EN], 1),
+        (&[on, 0], 1),
+        // First the maximum.
+        (&[on, OP_EN | OPS, 0], 0),
+        // Written again, it is off.
+        (&[on, 0, 0], 0),
+        (&[on, on & !OP_EN, on & !OP_EN], 1),
+        // Never on.
+        (&[0xfff, 0], 0),
+    ];
+    for (writes, interrupts) in rows {
+        assert_eq!(run(writes, erratum), (interrupts, interrupts != 0), "{writes:x?}");
+        assert_eq!(run(writes, Errata::NONE), (0, false), "{writes:x?}");
+    }
+    // Started again it is as it was meant to be.
+    let mut machine = with(erratum);
+    for value in [on, 0, on] {
+        machine.write(OP_CTL, value);
+    }
+    machine.loop_nops(200);
+    assert_eq!(machine.interrupts(), []);
+}
+
+#[test]
+fn erratum_718_keeps_bits_of_earlier_samples() {
+    for (errata, kept) in [(Errata::IBS_STICKY_TLB_BITS, 1 << 3), (Errata::NONE, 0)] {
+        for cleared in [false, true] {
+            let mut machine = with(errata);
+            for _ in 0..2 {
+                machine.write(OP_CTL, OP_EN | OPS | 0x90 << 32 | 9);
+                machine.with_rbx(LOAD, 0x1000);
+                if cleared {
+                    machine.write(OP_CTL, 0);
+                    let data = machine.read(OP_DATA3);
+                    machine.write(OP_DATA3, 0);
+                    machine.write(OP_CTL, OP_EN | OPS | 0x90 << 32 | 9);
+                    machine.with_rbx(LOAD, 0x1000);
+                    assert!(data & 1 << 17 != 0);
+                }
+            }
+            // The second load misses no translation.
+            let bits = 1 << 2 | 1 << 3 | 1 << 7;
+            assert_eq!(machine.read(OP_DATA3) & bits, if cleared { 0 } else { kept }, "{cleared}");
+        }
+    }
+}
+
+#[test]
+fn erratum_719_tags_the_next_fetch_unless_the_enable_bit_was_clear() {
+    for (errata, at_once) in [(Errata::IBS_FETCH_STARTS_AT_MAXIMUM, true), (Errata::NONE, false)] {
+        for (zeroed, at_once) in [(false, at_once), (true, false)] {
+            let mut machine = with(errata);
+            machine.write(FETCH_CTL, FETCH_EN | 1 << 16 | 1);
+            machine.next(NOP);
+            assert!(machine.read(FETCH_CTL) & FETCH_VAL != 0);
+            if zeroed {
+                machine.write(FETCH_CTL, 0);
+            }
+            machine.write(FETCH_CTL, FETCH_EN | 5);
+            machine.at.ip += 0x40;
+            machine.next(NOP);
+            assert_eq!(machine.read(FETCH_CTL) & FETCH_VAL != 0, at_once, "{zeroed}");
+        }
+    }
+}
+
+#[test]
+fn the_fetch_count_of_family_17h_starts_anew_by_the_enable_bit_alone() {
+    for (errata, restarts) in [(Errata::IBS_FETCH_COUNT_BY_ENABLE_ALONE, false), (Errata::NONE, true)] {
+        for (edge, restarts) in [(false, restarts), (true, true)] {
+            let mut machine = with(errata);
+            machine.write(FETCH_CTL, FETCH_EN | 5 << 16 | 5);
+            machine.next(NOP);
+            if edge {
+                machine.write(FETCH_CTL, 5);
+            }
+            machine.write(FETCH_CTL, FETCH_EN | 5);
+            let count = machine.read(FETCH_CTL) >> 16 & 0xffff;
+            assert_eq!(count, if restarts { 0 } else { 5 }, "{edge}");
+        }
+    }
+}
+
+#[test]
+fn erratum_1197_leaves_some_fetches_without_an_address() {
+    for (errata, zeros) in [(Errata::IBS_FETCH_ADDRESS_ZERO, 2), (Errata::NONE, 0)] {
+        let mut machine = with(errata);
+        let mut found = 0;
+        for _ in 0..16 {
+            machine.write(FETCH_CTL, FETCH_EN | 1 << 16 | 1);
+            machine.at.ip += 0x40;
+            machine.next(NOP);
+            found += u32::from(machine.read(FETCH_LIN) == 0);
+        }
+        assert_eq!(found, zeros);
+    }
+}
+
+#[test]
+fn erratum_1238_makes_instruction_cache_misses_up() {
+    for (errata, wrong) in [(Errata::IBS_IC_MISS_WRONG, true), (Errata::NONE, false)] {
+        let mut machine = with(errata);
+        machine.next(NOP);
+        let mut misses = 0;
+        for _ in 0..64 {
+            machine.at.ip = 0x40_0040;
+            machine.next(NOP);
+            machine.write(FETCH_CTL, FETCH_EN | 1 << 16 | 1);
+            machine.at.ip = 0x40_0000;
+            machine.next(NOP);
+            assert!(machine.read(FETCH_CTL) & FETCH_VAL != 0);
+            misses += machine.read(FETCH_CTL) >> 51 & 1;
+        }
+        assert_eq!((8..56).contains(&misses), wrong, "{misses}");
+    }
+}
+
+#[test]
+fn erratum_1293_makes_the_source_of_a_prefetch_up() {
+    const PREFETCH: &[u8] = &[0x0f, 0x18, 0x0b];
+    for (errata, source) in [(Errata::IBS_DATA_SOURCE_WRONG, 212 & 7), (Errata::NONE, 3)] {
+        let mut machine = with(errata);
+        machine.write(OP_CTL, OP_EN | OPS | 0x90 << 32 | 9);
+        machine.with_rbx(PREFETCH, 0x1000);
+        assert_eq!(machine.read(OP_DATA2), source);
+        machine.write(OP_CTL, OP_EN | OPS | 0x90 << 32 | 9);
+        machine.with_rbx(LOAD, 0x9_2000);
+        assert_eq!(machine.read(OP_DATA2), 3);
+    }
+}
+
+#[test]
+fn a_stray_interrupt_goes_through_the_entry_of_ibs() {
+    let mut machine = with(Errata::IBS_INTERRUPT_CANNOT_BE_CLEARED);
+    machine.write(OP_CTL, OP_EN | OPS | 0xfff);
+    machine.write(OP_CTL, 0);
+    machine.loop_nops(70);
+    assert_eq!(machine.interrupts(), [Pmi::Nmi]);
+}

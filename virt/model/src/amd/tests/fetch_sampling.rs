@@ -1,0 +1,220 @@
+//! Fetch sampling.
+
+use super::machine::*;
+use crate::amd::Settings;
+use crate::{DeliveryKind, Pmi};
+
+/// Instructions of one fetch each, at addresses that the caches know after the first turn: blocks of one page.
+fn fetch(machine: &mut Machine, times: usize) {
+    for _ in 0..times {
+        machine.at.ip = 0x40_0000 + ((machine.at.ip + 0x40) & 0xc0);
+        machine.next(NOP);
+    }
+}
+
+fn count_field(machine: &Machine) -> u64 {
+    machine.read(FETCH_CTL) >> 16 & 0xffff
+}
+
+#[test]
+fn tags_the_fetch_behind_as_many_as_the_maximum_says() {
+    for name in ["barcelona", "trinity", "zen2", "zen3", "zen4", "zen5"] {
+        let mut machine = Machine::new(name);
+        machine.ibs_by_nmi();
+        machine.write(FETCH_CTL, FETCH_EN | 2);
+        fetch(&mut machine, 32);
+        assert_eq!(machine.read(FETCH_CTL) & FETCH_VAL, 0, "{name}");
+        assert_eq!(machine.interrupts(), [], "{name}");
+        machine.at.ip = 0x41_2345;
+        machine.next(NOP);
+        assert_eq!(
+            machine.read(FETCH_CTL) & (FETCH_VAL | FETCH_EN | 0xffff),
+            FETCH_VAL | FETCH_EN | 2,
+            "{name}"
+        );
+        assert_eq!(machine.read(FETCH_LIN), 0x41_2345, "{name}");
+        assert_eq!(machine.read(FETCH_PHYS), 0x4041_2345, "{name}");
+        assert_eq!(machine.interrupts(), [Pmi::Nmi], "{name}");
+        // The sample stays until software clears it.
+        fetch(&mut machine, 100);
+        assert_eq!(machine.read(FETCH_LIN), 0x41_2345, "{name}");
+        assert_eq!(machine.interrupts(), [], "{name}");
+    }
+}
+
+#[test]
+fn the_count_field_is_where_counting_is_and_where_it_begins() {
+    let mut machine = Machine::new("zen4");
+    machine.write(FETCH_CTL, FETCH_EN | 7 << 16 | 8);
+    assert_eq!(count_field(&machine), 7);
+    fetch(&mut machine, 15);
+    assert_eq!((count_field(&machine), machine.read(FETCH_CTL) & FETCH_VAL), (7, 0));
+    fetch(&mut machine, 1);
+    assert_eq!((count_field(&machine), machine.read(FETCH_CTL) & FETCH_VAL), (8, 0));
+    fetch(&mut machine, 1);
+    assert_eq!((count_field(&machine), machine.read(FETCH_CTL) & FETCH_VAL), (8, FETCH_VAL));
+}
+
+#[test]
+fn counts_only_while_enabled_and_not_valid() {
+    for control in [2, FETCH_EN | FETCH_VAL | 2] {
+        let mut machine = Machine::new("zen4");
+        machine.write(FETCH_CTL, control);
+        fetch(&mut machine, 20);
+        assert_eq!(count_field(&machine), 0, "{control:#x}");
+        assert_eq!(machine.processor.is_on(), control & FETCH_EN != 0);
+    }
+}
+
+#[test]
+fn a_maximum_of_zero_tags_nothing() {
+    let mut machine = Machine::new("zen4");
+    machine.write(FETCH_CTL, FETCH_EN);
+    fetch(&mut machine, 40);
+    assert_eq!((count_field(&machine), machine.read(FETCH_CTL) & FETCH_VAL), (2, 0));
+}
+
+#[test]
+fn a_count_beyond_the_maximum_has_to_wrap() {
+    let mut machine = Machine::new("zen4");
+    machine.write(FETCH_CTL, FETCH_EN | 0xffff << 16 | 1);
+    assert_eq!(machine.processor.violations().counts_beyond_maximum, 1);
+    fetch(&mut machine, 16 + 16);
+    assert_eq!(machine.read(FETCH_CTL) & FETCH_VAL, 0);
+    fetch(&mut machine, 1);
+    assert_eq!(machine.read(FETCH_CTL) & FETCH_VAL, FETCH_VAL);
+}
+
+#[test]
+fn random_starts_shorten_the_period_by_up_to_fifteen() {
+    let mut seen = [0; 16];
+    let mut machine = Machine::new("zen4");
+    for _ in 0..400 {
+        machine.write(FETCH_CTL, FETCH_EN | RAND_EN | 1);
+        let mut fetches = 0;
+        while machine.read(FETCH_CTL) & FETCH_VAL == 0 {
+            fetch(&mut machine, 1);
+            fetches += 1;
+        }
+        seen[fetches - 2] += 1;
+    }
+    assert!(seen.iter().all(|times| *times > 5), "{seen:?}");
+}
+
+#[test]
+fn without_random_starts_periods_are_all_the_same() {
+    let mut machine = Machine::new("zen4");
+    for _ in 0..20 {
+        machine.write(FETCH_CTL, FETCH_EN | 1);
+        fetch(&mut machine, 16);
+        assert_eq!(machine.read(FETCH_CTL) & FETCH_VAL, 0);
+        fetch(&mut machine, 1);
+        assert_eq!(machine.read(FETCH_CTL) & FETCH_VAL, FETCH_VAL);
+    }
+}
+
+/// The sample of a fetch at `address`, after the places in `known` were fetched from.
+fn sample(name: &str, known: &[u64], address: u64) -> u64 {
+    let mut machine = Machine::new(name);
+    machine.write(FETCH_CTL, FETCH_EN | 0xffff);
+    for &ip in known {
+        machine.at.ip = ip;
+        machine.next(NOP);
+    }
+    machine.write(FETCH_CTL, 0);
+    machine.write(FETCH_CTL, FETCH_EN | 1 << 16 | 1);
+    machine.at.ip = address;
+    machine.next(NOP);
+    assert_eq!(machine.read(FETCH_CTL) & FETCH_VAL, FETCH_VAL);
+    machine.read(FETCH_CTL)
+}
+
+#[test]
+fn a_sample_tells_what_the_fetch_missed_and_how_long_it_took() {
+    const COMP: u64 = 1 << 50;
+    const IC_MISS: u64 = 1 << 51;
+    const PHYS: u64 = 1 << 52;
+    const L1_TLB: u64 = 1 << 55;
+    const L2_TLB: u64 = 1 << 56;
+    const L2: u64 = 1 << 58;
+    const OC: u64 = 1 << 60;
+    const L3: u64 = 1 << 61;
+    let lat = |cycles: u64| cycles << 32;
+    let base = FETCH_EN | FETCH_VAL | COMP | PHYS | 1 << 16 | 1;
+    // What was fetched before `70_0000h` was is fetched.
+    let rows: [(&str, &[u64], u64); 9] = [
+        ("zen2", &[], base | IC_MISS | L1_TLB | L2_TLB | L2 | lat(1 + 35 + 180)),
+        ("zen4", &[], base | IC_MISS | L1_TLB | L2_TLB | L2 | OC | L3 | lat(1 + 35 + 180)),
+        ("barcelona", &[], base | IC_MISS | L1_TLB | L2_TLB | lat(1 + 35 + 180)),
+        // In the caches.
+        ("zen4", &[0x70_0000, 0x70_0040], base | OC | lat(1)),
+        // In level 2: its place of level 1 was taken.
+        ("zen4", &[0x70_0000, 0x70_2000], base | OC | IC_MISS | lat(1 + 12)),
+        // In level 3.
+        ("zen4", &[0x70_0000, 0x70_8000], base | OC | IC_MISS | L2 | lat(1 + 40)),
+        ("zen2", &[0x70_0000, 0x70_8000], base | IC_MISS | L2 | lat(1 + 40)),
+        // The translation is in level 2 alone: its place of level 1 was taken, and that of the line.
+        ("zen4", &[0x70_0000, 0x71_0000], base | OC | IC_MISS | L1_TLB | L2 | L3 | lat(1 + 7 + 180)),
+        ("trinity", &[0x70_0000, 0x70_8000], base | IC_MISS | lat(1 + 180)),
+    ];
+    for (name, known, expected) in rows {
+        assert_eq!(
+            sample(name, known, 0x70_0000),
+            expected,
+            "{name} {known:x?}: {:#x}",
+            sample(name, known, 0x70_0000)
+        );
+    }
+    // No translation: no physical address.
+    assert_eq!(sample("zen4", &[], 0xffff_f000) & PHYS, 0);
+}
+
+#[test]
+fn the_extended_register_has_the_refill_latency() {
+    let mut machine = Machine::new("zen2");
+    machine.write(FETCH_CTL, FETCH_EN | 1 << 16 | 1);
+    machine.next(NOP);
+    assert_eq!(machine.read(0xc001_103c), 35);
+}
+
+#[test]
+fn an_interrupt_aborts_the_next_fetch() {
+    let mut machine = Machine::new("zen4");
+    machine.ibs_by_nmi();
+    machine.write(FETCH_CTL, FETCH_EN | 1 << 16 | 1);
+    machine.deliver(DeliveryKind::Interrupt);
+    assert_eq!(machine.read(FETCH_CTL) & (FETCH_VAL | 1 << 50 | 1 << 52), FETCH_VAL);
+    // It has nothing to retire that could take it further.
+    machine.next(NOP);
+    assert_eq!(machine.interrupts(), [Pmi::Nmi]);
+}
+
+#[test]
+fn the_filter_leaves_out_what_level_3_has() {
+    const L3_MISS_ONLY: u64 = 1 << 59;
+    let mut machine = Machine::with("zen4", Settings { skid: 0, seed: 3, ..Settings::default() });
+    machine.ibs_by_nmi();
+    fetch(&mut machine, 4);
+    machine.write(FETCH_CTL, FETCH_EN | L3_MISS_ONLY | 1);
+    fetch(&mut machine, 16 + 1);
+    // The count began anew, at 0.
+    assert_eq!((machine.read(FETCH_CTL) & FETCH_VAL, count_field(&machine)), (0, 0));
+    fetch(&mut machine, 16);
+    assert_eq!((machine.read(FETCH_CTL) & FETCH_VAL, count_field(&machine)), (0, 1));
+    machine.at.ip = 0x60_0000;
+    machine.next(NOP);
+    assert_eq!(machine.read(FETCH_CTL) >> 61 & 1, 1);
+    assert_eq!(machine.interrupts(), [Pmi::Nmi]);
+    // With random starts it begins anew at up to 127.
+    machine.write(FETCH_CTL, FETCH_EN | L3_MISS_ONLY | RAND_EN | 0x10);
+    let mut beginnings = std::collections::BTreeSet::new();
+    for _ in 0..40 {
+        let mut last = count_field(&machine);
+        while count_field(&machine) >= last {
+            last = count_field(&machine);
+            fetch(&mut machine, 1);
+        }
+        beginnings.insert(count_field(&machine));
+    }
+    assert_eq!(beginnings.into_iter().collect::<std::vec::Vec<_>>(), [0, 1, 2, 3, 4, 5, 6, 7]);
+}

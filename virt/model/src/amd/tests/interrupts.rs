@@ -1,0 +1,142 @@
+//! How interrupts reach the processor.
+
+use super::machine::*;
+use crate::Pmi;
+use crate::amd::Settings;
+
+#[test]
+fn the_entry_s_message_type_decides_and_its_mask_stays_as_it_is() {
+    for (lvt, expected) in [
+        (0x0_0400, Some(Pmi::Nmi)),
+        (0x0_04ff, Some(Pmi::Nmi)),
+        (0x0_00f3, Some(Pmi::Fixed(0xf3))),
+        (0x1_0400, None),
+        (0x1_00f3, None),
+        // SMI, external interrupt.
+        (0x0_0200, None),
+        (0x0_0700, None),
+    ] {
+        for offset in [0x340, 0x500] {
+            let mut machine = Machine::new("zen4");
+            machine.processor.write_apic(offset, lvt);
+            if offset == 0x340 {
+                machine.write(0xc001_0004, !0);
+                machine.write(0xc001_0000, ALL | 1 << 20 | 0xc0);
+            } else {
+                machine.write(FETCH_CTL, FETCH_EN | 1 << 16 | 1);
+            }
+            machine.next(NOP);
+            assert_eq!(machine.interrupts(), std::vec::Vec::from_iter(expected), "{offset:#x} {lvt:#x}");
+            assert_eq!(machine.processor.read_apic(offset), lvt);
+            let violations = machine.processor.violations();
+            let dropped = u32::from(lvt >> 16 & 1 != 0);
+            let wrong = u32::from(expected.is_none()) - dropped;
+            assert_eq!(
+                (violations.interrupts_dropped, violations.interrupts_misprogrammed),
+                (dropped, wrong),
+                "{lvt:#x}"
+            );
+        }
+    }
+}
+
+#[test]
+fn entries_are_masked_after_reset_and_after_init() {
+    let mut machine = Machine::new("zen4");
+    for offset in [0x340, 0x500, 0x510, 0x520, 0x530] {
+        assert_eq!(machine.processor.read_apic(offset), 1 << 16, "{offset:#x}");
+        machine.processor.write_apic(offset, !0);
+        // Mask, message type, vector.
+        assert_eq!(machine.processor.read_apic(offset), 0x1_07ff, "{offset:#x}");
+        machine.processor.write_apic(offset, 0x400);
+        machine.processor.init();
+        assert_eq!(machine.processor.read_apic(offset), 1 << 16, "{offset:#x}");
+    }
+}
+
+#[test]
+fn the_feature_register_says_how_many_entries_there_are() {
+    for (name, number) in [("k8", 1), ("barcelona", 4), ("zen5", 4)] {
+        let mut machine = Machine::new(name);
+        assert_eq!(machine.processor.read_apic(0x400), number << 16, "{name}");
+        machine.processor.write_apic(0x400, !0);
+        machine.processor.write_apic(0x410, !0);
+        assert_eq!(
+            (machine.processor.read_apic(0x400), machine.processor.read_apic(0x410)),
+            (number << 16, 0)
+        );
+        for offset in (0..0x1000).step_by(16) {
+            let own = match offset {
+                0x340 | 0x400 | 0x410 => true,
+                0x500..0x540 => (offset - 0x500) / 0x10 < number,
+                _ => false,
+            };
+            assert_eq!(machine.processor.owns_apic(offset), own, "{name} {offset:#x}");
+        }
+        assert!(!machine.processor.owns_apic(0x504));
+    }
+}
+
+#[test]
+fn an_interrupt_comes_after_the_skid_though_its_cause_is_off_by_then() {
+    let mut machine = Machine::with("zen4", Settings { skid: 3, ..Settings::default() });
+    machine.processor.write_apic(0x340, 0x400);
+    machine.write(0xc001_0004, !0);
+    machine.write(0xc001_0000, ALL | 1 << 20 | 0xc0);
+    machine.next(NOP);
+    assert_eq!(machine.interrupts(), []);
+    // The write that stops the counter is one of the three.
+    machine.write(0xc001_0000, 0);
+    assert!(!machine.processor.is_on() && machine.processor.steps());
+    machine.next(NOP);
+    assert_eq!(machine.interrupts(), []);
+    machine.next(NOP);
+    assert_eq!(machine.interrupts(), [Pmi::Nmi]);
+    assert!(!machine.processor.steps());
+}
+
+#[test]
+fn a_halt_lets_interrupts_arrive_at_once() {
+    let mut machine = Machine::with("zen4", Settings { skid: 30, ..Settings::default() });
+    machine.processor.write_apic(0x340, 0xf0);
+    machine.write(0xc001_0004, !0);
+    machine.write(0xc001_0000, ALL | 1 << 20 | 0xc0);
+    machine.next(HLT);
+    assert_eq!(machine.interrupts(), [Pmi::Fixed(0xf0)]);
+}
+
+#[test]
+fn nmis_of_both_sources_are_one_and_vectors_are_kept_apart() {
+    for (counters, ibs, expected) in [
+        (0x400, 0x400, std::vec![Pmi::Nmi]),
+        (0x0f0, 0x400, std::vec![Pmi::Nmi, Pmi::Fixed(0xf0)]),
+        (0x0f0, 0x0f1, std::vec![Pmi::Fixed(0xf0), Pmi::Fixed(0xf1)]),
+        (0x0f0, 0x0f0, std::vec![Pmi::Fixed(0xf0)]),
+    ] {
+        let mut machine = Machine::new("zen4");
+        machine.processor.write_apic(0x340, counters);
+        machine.processor.write_apic(0x500, ibs);
+        machine.write(0xc001_0004, 2_u64.wrapping_neg());
+        machine.write(0xc001_0000, ALL | 1 << 20 | 0xc0);
+        // The write is counted: the next instruction makes it wrap.
+        machine.write(OP_CTL, OP_EN | OPS | 0x90 << 32 | 9);
+        machine.next(NOP);
+        assert_eq!(machine.interrupts(), expected, "{counters:#x} {ibs:#x}");
+    }
+}
+
+#[test]
+fn ibs_control_names_the_entry() {
+    let mut machine = Machine::new("zen4");
+    assert_eq!(machine.read(IBS_CTL), 0x100);
+    // Barcelona's firmware has left it without one.
+    let mut barcelona = Machine::new("barcelona");
+    assert_eq!(barcelona.read(IBS_CTL), 0);
+    for (machine, without) in [(&mut machine, 0), (&mut barcelona, 1)] {
+        machine.processor.write_apic(0x500, 0x400);
+        machine.write(FETCH_CTL, FETCH_EN | 1 << 16 | 1);
+        machine.next(NOP);
+        assert_eq!(machine.interrupts().len(), 1 - without);
+        assert_eq!(machine.processor.violations().samples_without_lvt, without as u32);
+    }
+}

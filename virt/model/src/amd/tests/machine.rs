@@ -1,0 +1,155 @@
+//! A processor driven by hand.
+
+use std::boxed::Box;
+use std::vec::Vec;
+
+use crate::amd::{Northbridge, Processor, Profile, Registers, Settings};
+use crate::{
+    Context, Delivery, DeliveryKind, ExecMode, GeneralProtection, Mapping, PageFault, PhysMemory, Pmi,
+    Retired,
+};
+
+pub(super) const NOP: &[u8] = &[0x90];
+pub(super) const JMP: &[u8] = &[0xeb, 0x40];
+pub(super) const JZ: &[u8] = &[0x74, 0x40];
+pub(super) const CALL: &[u8] = &[0xe8, 0, 1, 0, 0];
+pub(super) const RET: &[u8] = &[0xc3];
+pub(super) const IRETQ: &[u8] = &[0x48, 0xcf];
+pub(super) const HLT: &[u8] = &[0xf4];
+/// MOV RAX, \[RBX\].
+pub(super) const LOAD: &[u8] = &[0x48, 0x8b, 0x03];
+/// MOV \[RBX\], RAX.
+pub(super) const STORE: &[u8] = &[0x48, 0x89, 0x03];
+/// ADD \[RBX\], RAX.
+pub(super) const ADD: &[u8] = &[0x48, 0x01, 0x03];
+const WRMSR: &[u8] = &[0x0f, 0x30];
+
+pub(super) const FETCH_CTL: u32 = 0xc001_1030;
+pub(super) const FETCH_LIN: u32 = 0xc001_1031;
+pub(super) const FETCH_PHYS: u32 = 0xc001_1032;
+pub(super) const OP_CTL: u32 = 0xc001_1033;
+pub(super) const OP_RIP: u32 = 0xc001_1034;
+pub(super) const OP_DATA: u32 = 0xc001_1035;
+pub(super) const OP_DATA2: u32 = 0xc001_1036;
+pub(super) const OP_DATA3: u32 = 0xc001_1037;
+pub(super) const DC_LIN: u32 = 0xc001_1038;
+pub(super) const DC_PHYS: u32 = 0xc001_1039;
+pub(super) const IBS_CTL: u32 = 0xc001_103a;
+pub(super) const BR_TARGET: u32 = 0xc001_103b;
+
+pub(super) const FETCH_EN: u64 = 1 << 48;
+pub(super) const FETCH_VAL: u64 = 1 << 49;
+pub(super) const RAND_EN: u64 = 1 << 57;
+pub(super) const OP_EN: u64 = 1 << 17;
+pub(super) const OP_VAL: u64 = 1 << 18;
+/// IbsOpCntCtl: ops.
+pub(super) const OPS: u64 = 1 << 19;
+
+/// EN, OS, USR.
+pub(super) const ALL: u64 = 1 << 22 | 0b11 << 16;
+
+/// Every page is mapped 1 GiB higher, but for the last one of the first 4 GiB.
+struct Mapped;
+
+impl PhysMemory for Mapped {
+    fn read(&self, _: u64, _: &mut [u8]) -> bool {
+        false
+    }
+
+    fn write(&mut self, _: u64, _: &[u8]) -> bool {
+        false
+    }
+
+    fn translate(&mut self, addr: u64, _: bool) -> Result<Mapping, PageFault> {
+        if addr >> 12 == 0xf_ffff {
+            return Err(PageFault { address: addr, code: 0 });
+        }
+        Ok(Mapping { physical: addr + (1 << 30), supervisor: true, marked: true })
+    }
+}
+
+pub(super) struct Machine {
+    pub(super) processor: Processor<'static>,
+    pub(super) at: Context,
+}
+
+impl Machine {
+    pub(super) fn new(profile: &str) -> Self {
+        Self::with(profile, Settings { skid: 0, ..Settings::default() })
+    }
+
+    pub(super) fn with(profile: &str, settings: Settings) -> Self {
+        let profile = Profile::by_name(profile).expect(profile);
+        let northbridge = Box::leak(Box::new(Northbridge::new(profile)));
+        let at = Context { ip: 0x40_0000, cr3: 0x5000, cpl: 0, mode: ExecMode::Bits64, iflag: false };
+        Self { processor: Processor::new(profile, settings, northbridge), at }
+    }
+
+    pub(super) fn try_write(&mut self, msr: u32, value: u64) -> Result<(), GeneralProtection> {
+        let after = Context { ip: self.at.ip + 2, ..self.at };
+        let at = Retired { before: self.at, after, bytes: WRMSR, tsc: 0, operand: 0 };
+        self.processor.write_msr(msr, value, &at, &mut Mapped)?;
+        self.at = after;
+        Ok(())
+    }
+
+    /// WRMSR that must be legal.
+    pub(super) fn write(&mut self, msr: u32, value: u64) {
+        assert_eq!(self.try_write(msr, value), Ok(()), "WRMSR {msr:#x} {value:#x}");
+    }
+
+    pub(super) fn read(&self, msr: u32) -> u64 {
+        self.processor.read_msr(msr).expect("RDMSR")
+    }
+
+    /// One instruction, that goes on at `to`.
+    pub(super) fn go(&mut self, bytes: &[u8], to: u64) {
+        let after = Context { ip: to, ..self.at };
+        let retired = Retired { before: self.at, after, bytes, tsc: 0, operand: 0 };
+        self.processor.retire(&retired, &mut Mapped);
+        self.at = after;
+    }
+
+    /// One instruction that goes on behind itself.
+    pub(super) fn next(&mut self, bytes: &[u8]) {
+        self.go(bytes, self.at.ip + bytes.len() as u64);
+    }
+
+    /// One instruction with `rbx` in RBX.
+    pub(super) fn with_rbx(&mut self, bytes: &[u8], rbx: u64) {
+        let mut registers = Registers::default();
+        registers.general[3] = rbx;
+        self.processor.set_registers(registers);
+        self.next(bytes);
+    }
+
+    /// The same instruction again and again, at the same place: only the first time anything misses.
+    pub(super) fn loop_nops(&mut self, times: usize) {
+        let at = self.at.ip;
+        for _ in 0..times {
+            self.next(NOP);
+            self.at.ip = at;
+        }
+    }
+
+    pub(super) fn deliver(&mut self, kind: DeliveryKind) {
+        let delivery = Delivery { kind, vector: 3, before: self.at, after: self.at, cr2: None, tsc: 0 };
+        self.processor.deliver(&delivery);
+    }
+
+    /// All interrupts that are due.
+    pub(super) fn interrupts(&mut self) -> Vec<Pmi> {
+        core::iter::from_fn(|| self.processor.take_interrupt()).collect()
+    }
+
+    /// The extended LVT's first entry interrupts by NMI, and on barcelona F3x1CC names it.
+    pub(super) fn ibs_by_nmi(&mut self) {
+        self.processor.write_apic(0x500, 0x400);
+        if self.read(IBS_CTL) == 0 {
+            self.write(0xc001_001f, 1 << 46);
+            let northbridge = self.processor.northbridge();
+            northbridge.port_write(0xcf8, 4, 0x8100_c3cc);
+            assert!(northbridge.port_write(0xcfc, 4, 0x100));
+        }
+    }
+}

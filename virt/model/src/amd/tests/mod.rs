@@ -1,0 +1,12 @@
+//! Behaviour that more than one unit takes part in, through the registers.
+
+mod accesses;
+mod counters;
+mod cpuid;
+mod errata;
+mod fetch_sampling;
+mod interrupts;
+mod machine;
+mod northbridge;
+mod op_sampling;
+mod registers;

@@ -1,0 +1,222 @@
+//! Which MSRs there are, and which values they take: typed from the manuals once more.
+
+use super::machine::*;
+use crate::amd::Profile;
+
+const NAMES: [&str; 7] = ["k8", "barcelona", "trinity", "zen2", "zen3", "zen4", "zen5"];
+
+/// The profiles that have something, in the order of [`NAMES`].
+const NONE: [bool; 7] = [false; 7];
+const EVERY: [bool; 7] = [true; 7];
+const ZEN4: [bool; 7] = [false, false, false, false, false, true, true];
+const ZEN: [bool; 7] = [false, false, false, true, true, true, true];
+const EXTENDED: [bool; 7] = [false, false, true, true, true, true, true];
+const IBS: [bool; 7] = [false, true, true, true, true, true, true];
+const BARCELONA: [bool; 7] = [false, true, false, false, false, false, false];
+const ZEN5: [bool; 7] = [false, false, false, false, false, false, true];
+
+#[test]
+fn each_msr_is_there_where_it_is_enumerated() {
+    assert_eq!(
+        NAMES.map(Some),
+        Profile::all().iter().map(|p| Some(p.name)).collect::<std::vec::Vec<_>>()[..]
+    );
+    let rows: [(u32, u32, [bool; 7]); 16] = [
+        (0xc000_02ff, 0xc000_02ff, NONE),
+        (0xc000_0300, 0xc000_0303, ZEN4),
+        (0xc000_0304, 0xc000_0304, NONE),
+        (0xc000_ffff, 0xc000_ffff, NONE),
+        (0xc001_0000, 0xc001_0007, EVERY),
+        (0xc001_0008, 0xc001_0008, NONE),
+        (0xc001_001f, 0xc001_001f, BARCELONA),
+        (0xc001_01ff, 0xc001_01ff, NONE),
+        (0xc001_0200, 0xc001_020b, EXTENDED),
+        (0xc001_020c, 0xc001_020c, NONE),
+        (0xc001_102f, 0xc001_102f, NONE),
+        (0xc001_1030, 0xc001_103a, IBS),
+        (0xc001_103b, 0xc001_103b, EXTENDED),
+        (0xc001_103c, 0xc001_103c, ZEN),
+        (0xc001_103d, 0xc001_103f, NONE),
+        (0x186, 0x186, NONE),
+    ];
+    for (first, last, there) in rows {
+        for (name, there) in NAMES.into_iter().zip(there) {
+            for msr in first..=last {
+                let machine = Machine::new(name);
+                assert_eq!(machine.processor.owns_msr(msr), there, "{name} {msr:#x}");
+                assert_eq!(machine.processor.read_msr(msr).is_ok(), there, "{name} {msr:#x}");
+            }
+        }
+    }
+}
+
+#[test]
+fn writes_of_what_is_not_there_fault() {
+    for (name, msr) in [
+        ("k8", 0xc001_0200),
+        ("k8", 0xc001_1030),
+        ("k8", 0xc001_1033),
+        ("k8", 0xc001_103a),
+        ("k8", 0xc001_001f),
+        ("zen2", 0xc000_0301),
+        ("zen4", 0xc001_103d),
+        ("barcelona", 0xc001_103b),
+    ] {
+        assert!(Machine::new(name).try_write(msr, 0).is_err(), "{name} {msr:#x}");
+    }
+}
+
+#[test]
+fn read_only_registers_refuse_every_write() {
+    for (name, msr) in [
+        ("zen4", 0xc000_0300),
+        ("zen4", FETCH_LIN),
+        ("zen4", FETCH_PHYS),
+        ("zen4", IBS_CTL),
+        ("zen4", 0xc001_103c),
+        ("barcelona", IBS_CTL),
+    ] {
+        assert!(Machine::new(name).try_write(msr, 0).is_err(), "{name} {msr:#x}");
+    }
+}
+
+#[test]
+fn event_select_keeps_the_bits_that_are_not_reserved_and_drops_the_others() {
+    let rows = [
+        ("k8", 0x0000_0000_ffdf_ffff),
+        ("barcelona", 0x0000_030f_ffdf_ffff),
+        ("trinity", 0x0000_030f_ffd7_ffff),
+        ("zen2", 0x0000_030f_ffd7_ffff),
+        ("zen4", 0x0000_030f_ffd7_ffff),
+    ];
+    for (name, kept) in rows {
+        for bit in 0..64 {
+            let mut machine = Machine::new(name);
+            machine.write(0xc001_0002, 1 << bit);
+            assert_eq!(machine.read(0xc001_0002), kept & 1 << bit, "{name} bit {bit}");
+            let warned = u32::from(kept & 1 << bit == 0);
+            assert_eq!(machine.processor.violations().reserved_event_bits, warned, "{name} bit {bit}");
+        }
+    }
+}
+
+#[test]
+fn legacy_registers_are_the_first_four_extended_ones() {
+    for index in 0..4 {
+        let mut machine = Machine::new("zen2");
+        machine.write(0xc001_0000 + index, 0xc0);
+        machine.write(0xc001_0004 + index, 77);
+        assert_eq!(machine.read(0xc001_0200 + 2 * index), 0xc0);
+        assert_eq!(machine.read(0xc001_0201 + 2 * index), 77);
+        machine.write(0xc001_0201 + 2 * index, 78);
+        assert_eq!(machine.read(0xc001_0004 + index), 78);
+    }
+}
+
+#[test]
+fn counters_have_48_bits() {
+    let mut machine = Machine::new("k8");
+    machine.write(0xc001_0004, !0);
+    assert_eq!(machine.read(0xc001_0004), 0xffff_ffff_ffff);
+}
+
+#[test]
+fn global_registers_set_and_clear_what_they_have() {
+    let mut machine = Machine::new("zen4");
+    assert_eq!(machine.read(0xc000_0301), 0x3f);
+    machine.write(0xc000_0301, !0);
+    assert_eq!(machine.read(0xc000_0301), 0x3f);
+    machine.write(0xc000_0301, 5);
+    assert_eq!(machine.read(0xc000_0301), 5);
+    machine.write(0xc000_0303, !0);
+    assert_eq!(machine.read(0xc000_0300), 0x3f);
+    machine.write(0xc000_0302, 0b101);
+    assert_eq!(machine.read(0xc000_0300), 0b11_1010);
+    assert_eq!((machine.read(0xc000_0302), machine.read(0xc000_0303)), (0, 0));
+    assert!(machine.interrupts().is_empty());
+}
+
+#[test]
+fn rdpmc_reads_as_many_as_there_are() {
+    for (name, number) in [("k8", 4), ("barcelona", 4), ("trinity", 6), ("zen4", 6)] {
+        let mut machine = Machine::new(name);
+        machine.write(0xc001_0007, 99);
+        for index in 0..8 {
+            let expected = match index {
+                3 => Ok(99),
+                _ if index < number => Ok(0),
+                _ => Err(crate::GeneralProtection),
+            };
+            assert_eq!(machine.processor.rdpmc(index), expected, "{name} {index}");
+        }
+    }
+}
+
+#[test]
+fn op_control_refuses_each_bit_without_its_feature() {
+    // Bits, who has them. The others must be zero.
+    let rows: [(core::ops::Range<u32>, [bool; 7]); 10] = [
+        (0..16, IBS),
+        (16..17, ZEN4),
+        (17..19, IBS),
+        (19..20, EXTENDED),
+        (20..27, EXTENDED),
+        (27..32, NONE),
+        (32..52, IBS),
+        (52..59, EXTENDED),
+        (59..63, ZEN5),
+        (63..64, ZEN5),
+    ];
+    for (bits, legal) in rows {
+        for (name, legal) in NAMES.into_iter().zip(legal).skip(1) {
+            for bit in bits.clone() {
+                let mut machine = Machine::new(name);
+                assert_eq!(machine.try_write(OP_CTL, 1 << bit).is_ok(), legal, "{name} bit {bit}");
+            }
+        }
+    }
+}
+
+#[test]
+fn fetch_control_ignores_bits_that_it_lacks() {
+    let all = 0x3fff_ffff_ffff_ffff;
+    let l3 = 1 << 59 | 1 << 60 | 1 << 61;
+    let l2 = 1 << 58;
+    for (name, kept) in
+        [("barcelona", all & !l3 & !l2), ("trinity", all & !l3 & !l2), ("zen2", all & !l3), ("zen4", all)]
+    {
+        let mut machine = Machine::new(name);
+        machine.write(FETCH_CTL, !0);
+        assert_eq!(machine.read(FETCH_CTL), kept, "{name}");
+    }
+}
+
+#[test]
+fn data_registers_take_what_they_can_hold() {
+    let rows = [
+        ("zen4", OP_RIP, 0xffff_8000_0000_0000, true),
+        ("zen4", OP_RIP, 0x0000_8000_0000_0000, false),
+        ("zen4", DC_LIN, 0x0000_7fff_ffff_ffff, true),
+        ("zen4", DC_LIN, 0x8000_0000_0000_0000, false),
+        ("zen4", BR_TARGET, 0xffff_ffff_ffff_ffff, true),
+        ("zen4", BR_TARGET, 0xfffe_ffff_ffff_ffff, false),
+        ("zen4", DC_PHYS, (1 << 52) - 1, true),
+        ("zen4", DC_PHYS, 1 << 52, false),
+        ("zen4", OP_DATA, (1 << 41) - 1, true),
+        ("zen4", OP_DATA, 1 << 41, false),
+        ("trinity", OP_DATA, 1 << 38, true),
+        ("trinity", OP_DATA, 1 << 39, false),
+        ("barcelona", OP_DATA, 1 << 37, true),
+        ("barcelona", OP_DATA, 1 << 38, false),
+        ("zen2", OP_DATA2, 0x37, true),
+        ("zen2", OP_DATA2, 1 << 3, false),
+        ("zen2", OP_DATA2, 1 << 6, false),
+        ("zen4", OP_DATA2, 0xf7, true),
+        ("zen4", OP_DATA3, !0, true),
+    ];
+    for (name, msr, value, legal) in rows {
+        let mut machine = Machine::new(name);
+        assert_eq!(machine.try_write(msr, value).is_ok(), legal, "{name} {msr:#x} {value:#x}");
+        assert_eq!(machine.read(msr), if legal { value } else { 0 }, "{name} {msr:#x} {value:#x}");
+    }
+}
