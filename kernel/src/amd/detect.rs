@@ -16,7 +16,7 @@ pub struct AmdCapabilities {
     pub model: u8,
     /// Instruction Based Sampling: `CPUID.8000_0001H:ECX[10]`, and what of it, `CPUID.8000_001BH:EAX`.
     pub ibs: Option<Caps>,
-    /// How many counters a core has: 4, 6 with [`AmdCapabilities::extended_counters`], or
+    /// How many counters a core has: none before family 6, 4, 6 with [`AmdCapabilities::extended_counters`], or
     /// `CPUID.8000_0022H:EBX[3:0]`.
     pub counters: u8,
     /// The counters are at `C001_0200`, and the event has 12 bits: `CPUID.8000_0001H:ECX[23]`.
@@ -54,6 +54,8 @@ impl AmdCapabilities {
         let (v2, counts) = leaf(0x8000_0022).map_or((0, 0), |leaf| (leaf.eax, leaf.ebx));
         let perfmon_v2 = v2 & 1 == 1;
         let counters = match (perfmon_v2, extended_counters) {
+            // K6 and before.
+            _ if signature.family_id() < 6 => 0,
             (true, _) => (counts & 0xf) as u8,
             (false, true) => 6,
             (false, false) => 4,

@@ -52,6 +52,10 @@ pub(crate) const OP_DATA3: u32 = 0xc001_1037;
 pub(crate) const IBS_CTL: u32 = 0xc001_103a;
 pub(crate) const OP_CTL2: u32 = 0xc001_103e;
 pub(crate) const FETCH_CTL2: u32 = 0xc001_103f;
+pub(crate) const EFER: u32 = 0xc000_0080;
+const GLOBAL_STATUS: u32 = 0xc000_0300;
+const GLOBAL_CTL: u32 = 0xc000_0301;
+const GLOBAL_STATUS_CLR: u32 = 0xc000_0302;
 
 const FETCH_EN: u64 = 1 << 48;
 const FETCH_VAL: u64 = 1 << 49;
@@ -189,6 +193,33 @@ impl Machine {
         self.set(OP_CTL, self.get(OP_CTL) | OP_VAL);
         self.state.borrow_mut().nmis += 1;
     }
+
+    /// So many events happen, each of which every counter counts that counts at this privilege level.
+    pub(crate) fn count(&self, events: u64, user: bool) {
+        let legacy = self.cpu.features & EXTENDED_COUNTERS == 0;
+        let v2 = self.cpu.perfmon.0 & 1 == 1;
+        let level = if user { 1 << 16 } else { 1 << 17 };
+        let host_counts = self.get(EFER) >> 12 & 1 == 1;
+        for n in 0..if legacy { 4 } else { 6 } {
+            let (select, counter) = match legacy {
+                true => (0xc001_0000 + n, 0xc001_0004 + n),
+                false => (0xc001_0200 + 2 * n, 0xc001_0201 + 2 * n),
+            };
+            let select = self.get(select);
+            let on = select >> 22 & 1 == 1 && (!v2 || self.get(GLOBAL_CTL) >> n & 1 == 1);
+            let host_only = select >> 41 & 1 == 1 && !host_counts;
+            let guest_only = select >> 40 & 1 == 1;
+            if !on || select & level == 0 || host_only || guest_only || select & 0xff == 0xff {
+                continue;
+            }
+            let sum = self.get(counter) + events;
+            self.set(counter, sum & 0xffff_ffff_ffff);
+            if sum >> 48 != 0 {
+                self.set(GLOBAL_STATUS, self.get(GLOBAL_STATUS) | u64::from(v2) << n);
+                self.state.borrow_mut().nmis += (select >> 20 & 1) as u32;
+            }
+        }
+    }
 }
 
 fn signature(cpu: Cpu) -> u32 {
@@ -204,7 +235,11 @@ unsafe impl Msr for Machine {
 
     unsafe fn wrmsr(&mut self, address: u32, value: u64) -> Result<(), GeneralProtection> {
         // SAFETY: as above.
-        unsafe { self.state.borrow_mut().msr.wrmsr(address, value) }
+        unsafe { self.state.borrow_mut().msr.wrmsr(address, value) }?;
+        if address == GLOBAL_STATUS_CLR {
+            self.set(GLOBAL_STATUS, self.get(GLOBAL_STATUS) & !value);
+        }
+        Ok(())
     }
 }
 

@@ -30,6 +30,21 @@ impl PlainMsr {
     }
 }
 
+/// RDPMC: the performance counter with this index, as the processor that executes it has it now.
+///
+/// # Safety
+///
+/// The counter is there, and the caller runs at CPL 0 or with CR4.PCE set.
+#[must_use]
+pub unsafe fn rdpmc(index: u32) -> u64 {
+    let (low, high): (u32, u32);
+    // SAFETY: by the caller's promise it does not fault; it changes nothing but the two registers.
+    unsafe {
+        core::arch::asm!("rdpmc", in("ecx") index, out("eax") low, out("edx") high, options(nomem, nostack, preserves_flags));
+    }
+    u64::from(high) << 32 | u64::from(low)
+}
+
 // SAFETY: RDMSR and WRMSR reach the registers of the processor they run on, the same one for all calls by
 // the promise of `new`.
 unsafe impl Msr for PlainMsr {

@@ -1,4 +1,5 @@
-//! AMD's registers of Instruction Based Sampling; the control registers are those of the crate `pugmark-pfm`.
+//! AMD's registers of counters and Instruction Based Sampling; those that choose what is counted or sampled are types of
+//! the crate `pugmark-pfm`.
 
 use super::Register;
 use bitflags::bitflags;
@@ -77,6 +78,30 @@ bitflags! {
     }
 }
 
+/// PerfCntrGlobalStatus (`C000_0300`): bit n: counter n has overflowed; 58: the last branches are frozen. Read only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GlobalStatus(pub u64);
+
+/// PerfCntrGlobalCtl (`C000_0301`): bit n lets counter n count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GlobalCtl(pub u64);
+
+/// PerfCntrGlobalStatusClr (`C000_0302`): bits that are set clear those of [`GlobalStatus`]. Write only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GlobalStatusClr(pub u64);
+
+/// EFER (`C000_0080`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Efer(pub u64);
+
+impl Efer {
+    /// SVME: SVM is on.
+    #[must_use]
+    pub const fn svm(self) -> bool {
+        self.0 >> 12 & 1 == 1
+    }
+}
+
 macro_rules! register {
     ($($name:ty = $address:expr),* $(,)?) => {$(
         impl Register for $name {
@@ -100,14 +125,26 @@ register! {
     IbsFetchCtl2 = 0xc001_103f,
 }
 
-impl Register for IbsCtl {
-    const ADDRESS: u32 = 0xc001_103a;
+macro_rules! bits {
+    ($($name:ty = $address:expr),* $(,)?) => {$(
+        impl Register for $name {
+            const ADDRESS: u32 = $address;
 
-    fn from_bits(bits: u64) -> Self {
-        Self(bits)
-    }
+            fn from_bits(bits: u64) -> Self {
+                Self(bits)
+            }
 
-    fn to_bits(self) -> u64 {
-        self.0
-    }
+            fn to_bits(self) -> u64 {
+                self.0
+            }
+        }
+    )*};
+}
+
+bits! {
+    IbsCtl = 0xc001_103a,
+    Efer = 0xc000_0080,
+    GlobalStatus = 0xc000_0300,
+    GlobalCtl = 0xc000_0301,
+    GlobalStatusClr = 0xc000_0302,
 }

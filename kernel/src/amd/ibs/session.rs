@@ -85,9 +85,8 @@ impl<M: Msr> Session<M> {
             }
             // Whatever was in it, an old sample too, is gone, and the enable bit rises: that resets the count.
             self.write(IbsFetchCtl::empty())?;
-            // Before the write: where it faults nobody knows whether the unit runs.
-            self.fetch = State::Armed;
             self.write(ctl | IbsFetchCtl::EN)?;
+            self.fetch = State::Armed;
             if self.has_dis() {
                 self.write(ctl2)?;
             }
@@ -97,8 +96,8 @@ impl<M: Msr> Session<M> {
                 self.write(ctl2 | IbsOpCtl2::DIS)?;
             }
             self.write(IbsOpCtl::empty())?;
-            self.op = State::Armed;
             self.arm_op(ctl, 0)?;
+            self.op = State::Armed;
             if self.has_dis() {
                 self.write(ctl2)?;
             }

@@ -30,6 +30,7 @@ fn the_entry_that_ibs_ctl_names_becomes_an_nmi() {
         let machine = Machine::new(fake::ZEN_2);
         machine.set(IBS_CTL, ctl);
         machine.set_table(&[0xf9, before]);
+        machine.set_nodes(&[0]);
         assert_eq!(route(&machine, true), verdict, "{ctl:#x} {before:#x}");
         assert_eq!(machine.table(), [0xf9, after]);
     }

@@ -1,0 +1,208 @@
+//! What is to be counted.
+
+use super::LONGEST;
+use crate::amd::AmdCapabilities;
+use core::fmt;
+use pugmark_pfm::register::PerfEvtSel;
+
+/// An event that is to be counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Event {
+    select: PerfEvtSel,
+    pub(super) period: Option<u64>,
+    pub(super) counter: Option<u8>,
+}
+
+impl Event {
+    /// The event, of which 12 bits count, with this unit mask, at all privilege levels.
+    #[must_use]
+    pub const fn new(event: u16, unit_mask: u8) -> Self {
+        let select = PerfEvtSel::USR.union(PerfEvtSel::OS).with_event(event).with_unit_mask(unit_mask);
+        Self::of(select)
+    }
+
+    /// What such an event select counts. Whether it counts at all, and whether it asks for interrupts, is the
+    /// driver's.
+    #[must_use]
+    pub const fn of(select: PerfEvtSel) -> Self {
+        let select = select.difference(PerfEvtSel::EN.union(PerfEvtSel::INT));
+        Self { select, period: None, counter: None }
+    }
+
+    /// Whether it counts above CPL 0.
+    #[must_use]
+    pub fn user(self, user: bool) -> Self {
+        self.with(PerfEvtSel::USR, user)
+    }
+
+    /// Whether it counts at CPL 0.
+    #[must_use]
+    pub fn os(self, os: bool) -> Self {
+        self.with(PerfEvtSel::OS, os)
+    }
+
+    /// Counts how often it begins, and not the clocks that it lasts.
+    #[must_use]
+    pub fn edges(self) -> Self {
+        self.with(PerfEvtSel::EDGE, true)
+    }
+
+    /// Counts clocks with at least so many events in one; 0 counts the events.
+    #[must_use]
+    pub const fn at_least(self, events: u8) -> Self {
+        Self { select: self.select.with_counter_mask(events), ..self }
+    }
+
+    /// Counts clocks with fewer than [`Event::at_least`] says.
+    #[must_use]
+    pub fn inverted(self) -> Self {
+        self.with(PerfEvtSel::INV, true)
+    }
+
+    /// Counts in guests only.
+    #[must_use]
+    pub fn guest_only(self) -> Self {
+        self.with(PerfEvtSel::GUEST_ONLY, true)
+    }
+
+    /// Counts in the host only.
+    #[must_use]
+    pub fn host_only(self) -> Self {
+        self.with(PerfEvtSel::HOST_ONLY, true)
+    }
+
+    /// Asks for an interrupt each time when it has happened so often: 1 to 2⁴⁷.
+    #[must_use]
+    pub const fn every(self, period: u64) -> Self {
+        Self { period: Some(period), ..self }
+    }
+
+    /// Only this counter is to count it.
+    #[must_use]
+    pub const fn on(self, counter: u8) -> Self {
+        Self { counter: Some(counter), ..self }
+    }
+
+    fn with(mut self, flag: PerfEvtSel, set: bool) -> Self {
+        self.select.set(flag, set);
+        self
+    }
+
+    /// What it counts.
+    #[must_use]
+    pub const fn select(&self) -> PerfEvtSel {
+        self.select
+    }
+
+    /// Checks it.
+    ///
+    /// # Errors
+    ///
+    /// This processor cannot count it.
+    pub(super) fn check(&self, n: usize, capabilities: &AmdCapabilities) -> Result<(), CountersRefusal> {
+        let reserved = self.select.difference(known(capabilities));
+        if !reserved.is_empty() {
+            return Err(CountersRefusal::Reserved { event: n, bits: reserved });
+        }
+        if !self.select.intersects(PerfEvtSel::USR | PerfEvtSel::OS) {
+            return Err(CountersRefusal::NoLevel { event: n });
+        }
+        match self.period {
+            Some(period) if !(1..=LONGEST).contains(&period) => {
+                Err(CountersRefusal::Period { event: n, period })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// What is written while SVM is on or off (EFER.SVME).
+    ///
+    /// HostOnly needs SVM on to count anything, and where both bits are set guests and hosts count, which is everything.
+    pub(super) fn written(&self, svm: bool) -> PerfEvtSel {
+        let both = PerfEvtSel::GUEST_ONLY | PerfEvtSel::HOST_ONLY;
+        let mut select = self.select;
+        if select.contains(both) {
+            select.remove(both);
+        }
+        if !svm {
+            select.remove(PerfEvtSel::HOST_ONLY);
+        }
+        select | PerfEvtSel::INT
+    }
+}
+
+/// The bits that are not reserved.
+fn known(capabilities: &AmdCapabilities) -> PerfEvtSel {
+    let mut known = PerfEvtSel::all();
+    if capabilities.family < 0x10 {
+        known.remove(PerfEvtSel::SINCE_FAM10H);
+    }
+    if !capabilities.svm {
+        known.remove(PerfEvtSel::GUEST_ONLY | PerfEvtSel::HOST_ONLY);
+    }
+    if capabilities.family > 0x10 {
+        known.remove(PerfEvtSel::PC);
+    }
+    known
+}
+
+/// Why events cannot be counted. Events are named by their place in the list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CountersRefusal {
+    /// No event is to be counted.
+    Nothing,
+    /// Bits are set that this processor has not.
+    Reserved {
+        /// Which event.
+        event: usize,
+        /// The bits.
+        bits: PerfEvtSel,
+    },
+    /// Neither CPL 0 nor what is above it is to be counted.
+    NoLevel {
+        /// Which event.
+        event: usize,
+    },
+    /// A period is 1 to 2⁴⁷.
+    Period {
+        /// Which event.
+        event: usize,
+        /// What was asked for.
+        period: u64,
+    },
+    /// No counter of this processor counts it; on family 15h those of the northbridge have counters of their own.
+    NoCounter {
+        /// Which event.
+        event: usize,
+    },
+    /// The free counters do not suffice.
+    NotEnough {
+        /// How many counters the events need.
+        needed: u32,
+        /// Bit n: counter n is free.
+        free: u16,
+    },
+}
+
+impl fmt::Display for CountersRefusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Nothing => f.write_str("no event is to be counted"),
+            Self::Reserved { event, bits } => {
+                write!(f, "event {event}: the bits {:#x} are reserved on this processor", bits.bits())
+            }
+            Self::NoLevel { event } => {
+                write!(f, "event {event}: neither CPL 0 nor what is above it is to be counted")
+            }
+            Self::Period { event, period } => {
+                write!(f, "event {event}: the period {period:#x} is not 1 to {LONGEST:#x}")
+            }
+            Self::NoCounter { event } => write!(f, "event {event}: no counter counts it"),
+            Self::NotEnough { needed, free } => {
+                write!(f, "{needed} counters are needed, and those in {free:#b} are free and do not suffice")
+            }
+        }
+    }
+}
+
+impl core::error::Error for CountersRefusal {}

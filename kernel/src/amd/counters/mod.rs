@@ -1,0 +1,45 @@
+//! Performance counters of one logical processor.
+//!
+//! ```
+//! use pugmark_kernel::amd::counters::Event;
+//! use pugmark_pfm::register::PerfEvtSel;
+//!
+//! // Retired instructions of user code, and one interrupt in each 100 000 retired branches.
+//! let instructions = Event::new(0xc0, 0).os(false);
+//! let branches = Event::new(0xc2, 0).every(100_000);
+//! // What the crate `pugmark-pfm` makes of a libpfm name is an event too.
+//! assert_eq!(Event::of(PerfEvtSel::USR.with_event(0xc0)), instructions);
+//! # let _ = branches;
+//! ```
+//!
+//! Counters that somebody uses are left alone. An event goes to one that can count it: family 15h counts some of them
+//! on few counters only, and since family 17h some of them need two. The events of a northbridge, E0h and above, count
+//! for the whole node on families 0Fh and 10h: of its processors one should count them.
+//!
+//! Source: APM vol. 2, Debug and Performance Resources, "Performance Monitoring Counters" and "Performance Monitoring
+//! Counter Version 2".
+
+mod assign;
+mod constraints;
+mod event;
+mod rdpmc;
+mod registers;
+mod running;
+mod session;
+#[cfg(test)]
+mod tests;
+mod unit;
+
+pub use event::{CountersRefusal, Event};
+pub use rdpmc::Rdpmc;
+pub use running::{CounterSource, Running, StopFailed, Stopped};
+pub use session::{Overflow, OverflowCounts, OverflowSink};
+pub use unit::{CountersAbsent, StartError, Unit};
+
+/// More counters no processor has: their number is a field of four bits.
+pub const MAX_COUNTERS: usize = 15;
+
+const WIDTH: u32 = pugmark_pfm::register::COUNTER_BITS;
+const MASK: u64 = (1 << WIDTH) - 1;
+/// The longest period: up to here bit 47 tells a counter that has overflowed from one that has not.
+const LONGEST: u64 = 1 << (WIDTH - 1);

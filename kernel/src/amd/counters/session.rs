@@ -1,0 +1,411 @@
+//! The counters while they count: the steps that start, handler and stop are made of.
+
+use super::event::Event;
+use super::registers::Bank;
+use super::{LONGEST, MASK, MAX_COUNTERS, Rdpmc, Unit, WIDTH};
+use crate::msr::amd::{Efer, GlobalCtl, GlobalStatus, GlobalStatusClr};
+use crate::msr::{GeneralProtection, Msr};
+use pugmark_pfm::register::PerfEvtSel;
+
+/// Takes overflows, in the handler: it must not wait, allocate or format.
+pub trait OverflowSink {
+    /// Takes one; `false` where there is no room for it, and it is lost.
+    fn overflow(&mut self, overflow: Overflow) -> bool;
+}
+
+impl<F: FnMut(Overflow) -> bool> OverflowSink for F {
+    fn overflow(&mut self, overflow: Overflow) -> bool {
+        self(overflow)
+    }
+}
+
+/// A counter's period is over. Where that was is what the handler interrupted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Overflow {
+    /// The event's place in the list.
+    pub event: usize,
+    /// Events since the start.
+    pub count: u64,
+}
+
+/// What became of the overflows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OverflowCounts {
+    /// Those that the sink took.
+    pub taken: u64,
+    /// Those that the sink had no room for.
+    pub lost: u64,
+    /// Periods that were over before the handler came for the one before.
+    pub skipped: u64,
+    /// Those that no handler saw, because the counters stopped first.
+    pub unseen: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct Session<M: Msr> {
+    pub(super) unit: Unit<M>,
+    bank: Bank,
+    svm: bool,
+    slots: [Slot; MAX_COUNTERS],
+    len: usize,
+    counts: OverflowCounts,
+    /// Counters that were served in this interrupt.
+    served: u8,
+}
+
+/// A counter with its event.
+#[derive(Clone, Copy, Debug)]
+struct Slot {
+    event: Event,
+    counter: u8,
+    /// The counter behind it has the upper bits.
+    pair: bool,
+    /// Where this period began.
+    begin: u64,
+    /// Events before that.
+    total: u64,
+    state: State,
+}
+
+/// How a counter stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Off,
+    /// It counts, or stands still for a while.
+    Armed,
+    /// Its overflow was handed on; where the next period begins.
+    Taken(u64),
+    /// It was read for the last time.
+    Read,
+}
+
+/// What the counter behind counts for a pair: Merge, event FFFh.
+const MERGE: PerfEvtSel = PerfEvtSel::EN.with_event(0xfff);
+/// Its bits, which are bits 63:48 of the count: it is negative.
+const MERGE_BEGIN: u64 = 0xffff;
+
+impl<M: Msr> Session<M> {
+    /// `counters` are those of `events`, each with whether the event needs the one behind it, too.
+    pub(super) fn new(unit: Unit<M>, events: &[Event], counters: impl Iterator<Item = (u8, bool)>) -> Self {
+        let bank = Bank::of(&unit.capabilities);
+        let off =
+            Slot { event: Event::new(0, 0), counter: 0, pair: false, begin: 0, total: 0, state: State::Off };
+        let mut slots = [off; MAX_COUNTERS];
+        let mut len = 0;
+        for ((slot, &event), (counter, pair)) in slots.iter_mut().zip(events).zip(counters) {
+            *slot = Slot { event, counter, pair, begin: begin_of(&event), ..off };
+            len += 1;
+        }
+        let counts = OverflowCounts::default();
+        Self { unit, bank, svm: false, slots, len, counts, served: 0 }
+    }
+
+    /// How many events there are.
+    pub(super) const fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(super) const fn counts(&self) -> &OverflowCounts {
+        &self.counts
+    }
+
+    /// Counters that were served in this interrupt; each asked for an NMI.
+    pub(super) const fn served(&self) -> u8 {
+        self.served
+    }
+
+    /// Another interrupt begins.
+    pub(super) const fn begin_interrupt(&mut self) {
+        self.served = 0;
+    }
+
+    /// The counter of an event.
+    pub(super) fn counter(&self, event: usize) -> Option<u8> {
+        self.slot(event).map(|slot| slot.counter)
+    }
+
+    /// The events since the start.
+    pub(super) fn value(&mut self, event: usize) -> Result<Option<u64>, GeneralProtection> {
+        let Some(slot) = self.slot(event) else { return Ok(None) };
+        match slot.state {
+            State::Armed => {
+                let counter = self.unit.msr.rdmsr(self.bank.counter(slot.counter))?;
+                Ok(Some(slot.total.wrapping_add(slot.since_begin(counter))))
+            }
+            State::Off | State::Taken(_) | State::Read => Ok(Some(slot.total)),
+        }
+    }
+
+    /// The events that were counted before the counter stopped.
+    pub(super) fn total(&self, event: usize) -> u64 {
+        self.slot(event).map_or(0, |slot| slot.total)
+    }
+
+    pub(super) fn rdpmc(&self, event: usize) -> Option<Rdpmc> {
+        let slot = self.slot(event)?;
+        // Indices from 6 on are those of the northbridge and the L3.
+        (slot.counter < 6).then_some(Rdpmc {
+            index: slot.counter.into(),
+            begin: slot.begin,
+            total: slot.total,
+        })
+    }
+
+    /// Starts the counters.
+    pub(super) fn begin(&mut self) -> Result<(), GeneralProtection> {
+        self.svm = self.unit.msr.read::<Efer>()?.svm();
+        if self.version_2() {
+            self.write(GlobalStatusClr(self.mask()))?;
+        }
+        for n in 0..self.len {
+            let Some(slot) = self.slot(n) else { break };
+            // From here on a start that fails has something to clear.
+            self.set_state(n, State::Armed);
+            self.load(slot, slot.begin)?;
+            if slot.pair {
+                self.select(slot.counter + 1, MERGE)?;
+            }
+            if self.version_2() {
+                self.select(slot.counter, self.selected(&slot) | PerfEvtSel::EN)?;
+            }
+        }
+        self.resume()
+    }
+
+    /// Lets no counter go on.
+    pub(super) fn quiesce(&mut self) -> Result<(), GeneralProtection> {
+        if self.version_2() {
+            return self.change_global(0, self.mask());
+        }
+        self.each(|session, slot| match slot.state {
+            // A stop that is tried again has cleared it.
+            State::Off => Ok(()),
+            _ => session.select(slot.counter, session.selected(&slot)),
+        })
+    }
+
+    /// Lets the counters go on that have a period.
+    pub(super) fn resume(&mut self) -> Result<(), GeneralProtection> {
+        if self.version_2() {
+            return self.change_global(self.mask(), 0);
+        }
+        self.each(|session, slot| match slot.state {
+            State::Armed => session.select(slot.counter, session.selected(&slot) | PerfEvtSel::EN),
+            _ => Ok(()),
+        })
+    }
+
+    /// Serves the counters that have overflowed, while they stand still; whether there was one.
+    pub(super) fn serve(
+        &mut self,
+        sink: &mut (impl OverflowSink + ?Sized),
+    ) -> Result<bool, GeneralProtection> {
+        let served = self.served;
+        let status = self.status()?;
+        for n in 0..self.len {
+            let Some(slot) = self.slot(n) else { break };
+            if slot.state == State::Armed
+                && let Some(counter) = self.overflowed(&slot, status)?
+            {
+                self.served = self.served.saturating_add(1);
+                self.hand_on(n, counter, sink);
+            }
+        }
+        // Also those whose registers faulted the last time.
+        for n in 0..self.len {
+            if let Some(slot) = self.slot(n)
+                && let State::Taken(begin) = slot.state
+            {
+                self.load(slot, begin)?;
+                if self.version_2() {
+                    self.write(GlobalStatusClr(1 << slot.counter))?;
+                }
+                if let Some(slot) = self.slots.get_mut(n) {
+                    (slot.begin, slot.state) = (begin, State::Armed);
+                }
+            }
+        }
+        Ok(self.served > served)
+    }
+
+    /// Stops the counters, reads them for the last time, and leaves their registers as after a reset. How many NMIs may
+    /// be on their way.
+    pub(super) fn end(&mut self) -> Result<u8, GeneralProtection> {
+        self.quiesce()?;
+        let status = self.status()?;
+        for n in 0..self.len {
+            let Some(slot) = self.slot(n) else { break };
+            if slot.state == State::Armed {
+                self.read_last(n, slot, status)?;
+            }
+        }
+        self.reset()?;
+        Ok(u8::try_from(self.counts.unseen).unwrap_or(u8::MAX))
+    }
+
+    /// Clears the registers of the counters.
+    pub(super) fn reset(&mut self) -> Result<(), GeneralProtection> {
+        let mut result = Ok(());
+        if self.version_2() {
+            result = result.and(self.change_global(0, self.mask()));
+        }
+        for n in 0..self.len {
+            if let Some(slot) = self.slot(n)
+                && slot.state != State::Off
+            {
+                let done = self.clear(&slot);
+                if done.is_ok() {
+                    self.set_state(n, State::Off);
+                }
+                result = result.and(done);
+            }
+        }
+        result
+    }
+
+    /// SVM was turned on or off: a counter of the host's events needs to know.
+    pub(super) fn svm_changed(&mut self) -> Result<(), GeneralProtection> {
+        self.svm = self.unit.msr.read::<Efer>()?.svm();
+        self.each(|session, slot| match slot.state {
+            State::Armed => session.select(slot.counter, session.selected(&slot) | PerfEvtSel::EN),
+            _ => Ok(()),
+        })
+    }
+
+    /// What the counter has, if its period is over.
+    fn overflowed(&mut self, slot: &Slot, status: u64) -> Result<Option<u64>, GeneralProtection> {
+        if self.version_2() && status >> slot.counter & 1 == 0 {
+            return Ok(None);
+        }
+        let counter = self.unit.msr.rdmsr(self.bank.counter(slot.counter))?;
+        // A period is so short that the sign is that of an overflow; the status says nothing more.
+        Ok((counter >> (WIDTH - 1) & 1 == 0).then_some(counter))
+    }
+
+    fn hand_on(&mut self, n: usize, counter: u64, sink: &mut (impl OverflowSink + ?Sized)) {
+        let Some(slot) = self.slots.get_mut(n) else { return };
+        let events = slot.since_begin(counter);
+        slot.total = slot.total.wrapping_add(events);
+        let count = slot.total;
+        let Some(period) = slot.event.period else {
+            slot.state = State::Taken(MASK + 1 - LONGEST);
+            return;
+        };
+        // It went on counting: the next period is shorter by that.
+        let over = events.saturating_sub(period);
+        slot.state = State::Taken((MASK + 1).wrapping_sub(period - over % period) & MASK);
+        self.counts.skipped += over / period;
+        match sink.overflow(Overflow { event: n, count }) {
+            true => self.counts.taken += 1,
+            false => self.counts.lost += 1,
+        }
+    }
+
+    fn read_last(&mut self, n: usize, slot: Slot, status: u64) -> Result<(), GeneralProtection> {
+        let unseen = slot.event.period.is_some() && self.overflowed(&slot, status)?.is_some();
+        let counter = self.unit.msr.rdmsr(self.bank.counter(slot.counter))?;
+        if let Some(slot) = self.slots.get_mut(n) {
+            slot.total = slot.total.wrapping_add(slot.since_begin(counter));
+            slot.state = State::Read;
+        }
+        self.counts.unseen += u64::from(unseen);
+        Ok(())
+    }
+
+    fn clear(&mut self, slot: &Slot) -> Result<(), GeneralProtection> {
+        self.select(slot.counter, PerfEvtSel::empty())?;
+        if slot.pair {
+            self.select(slot.counter + 1, PerfEvtSel::empty())?;
+            self.wrmsr(self.bank.counter(slot.counter + 1), 0)?;
+        }
+        self.wrmsr(self.bank.counter(slot.counter), 0)?;
+        match self.version_2() {
+            true => self.write(GlobalStatusClr(1 << slot.counter)),
+            false => Ok(()),
+        }
+    }
+
+    fn load(&mut self, slot: Slot, begin: u64) -> Result<(), GeneralProtection> {
+        if slot.pair {
+            self.wrmsr(self.bank.counter(slot.counter + 1), MERGE_BEGIN)?;
+        }
+        self.wrmsr(self.bank.counter(slot.counter), begin)
+    }
+
+    /// PerfCntrGlobalStatus, where there is one.
+    fn status(&mut self) -> Result<u64, GeneralProtection> {
+        match self.version_2() {
+            true => Ok(self.unit.msr.read::<GlobalStatus>()?.0),
+            false => Ok(0),
+        }
+    }
+
+    /// The bits of these counters in the global registers.
+    fn mask(&self) -> u64 {
+        let bits = |slot: &Slot| (1 | u64::from(slot.pair) << 1) << slot.counter;
+        self.slots.iter().take(self.len).fold(0, |mask, slot| mask | bits(slot))
+    }
+
+    /// What a counter counts, without its enable bit.
+    fn selected(&self, slot: &Slot) -> PerfEvtSel {
+        slot.event.written(self.svm)
+    }
+
+    /// All counters, also where one faults; the first fault.
+    fn each(
+        &mut self,
+        mut step: impl FnMut(&mut Self, Slot) -> Result<(), GeneralProtection>,
+    ) -> Result<(), GeneralProtection> {
+        let mut result = Ok(());
+        for n in 0..self.len {
+            if let Some(slot) = self.slot(n) {
+                result = result.and(step(self, slot));
+            }
+        }
+        result
+    }
+
+    fn change_global(&mut self, set: u64, clear: u64) -> Result<(), GeneralProtection> {
+        let GlobalCtl(ctl) = self.unit.msr.read()?;
+        self.write(GlobalCtl(ctl & !clear | set))
+    }
+
+    const fn version_2(&self) -> bool {
+        self.unit.capabilities.perfmon_v2
+    }
+
+    fn slot(&self, n: usize) -> Option<Slot> {
+        self.slots.get(..self.len)?.get(n).copied()
+    }
+
+    fn set_state(&mut self, n: usize, state: State) {
+        if let Some(slot) = self.slots.get_mut(n) {
+            slot.state = state;
+        }
+    }
+
+    fn select(&mut self, n: u8, select: PerfEvtSel) -> Result<(), GeneralProtection> {
+        self.wrmsr(self.bank.select(n), select.bits())
+    }
+
+    fn wrmsr(&mut self, address: u32, value: u64) -> Result<(), GeneralProtection> {
+        // SAFETY: registers of counters that nobody else uses: they write to no memory.
+        unsafe { self.unit.msr.wrmsr(address, value) }
+    }
+
+    fn write<R: crate::msr::Register>(&mut self, register: R) -> Result<(), GeneralProtection> {
+        // SAFETY: the bits of counters that nobody else uses: they write to no memory.
+        unsafe { self.unit.msr.write(register) }
+    }
+}
+
+impl Slot {
+    const fn since_begin(&self, counter: u64) -> u64 {
+        counter.wrapping_sub(self.begin) & MASK
+    }
+}
+
+/// Where the first period of an event begins: one that is only counted is also served before its counter wraps.
+fn begin_of(event: &Event) -> u64 {
+    MASK + 1 - event.period.unwrap_or(LONGEST)
+}

@@ -1,0 +1,116 @@
+//! #GP at each access in turn.
+
+use super::*;
+use crate::amd::counters::StartError;
+use crate::amd::fake;
+
+const PARTS: [Cpu; 4] = [fake::K8, fake::BULLDOZER, fake::ZEN_2, fake::ZEN_4];
+
+fn events(cpu: Cpu) -> Vec<Event> {
+    let mut events =
+        vec![Event::new(0xc0, 0), Event::new(0xc2, 0).every(100), Event::new(0xc2, 0).every(200)];
+    if cpu.family >= 0x17 {
+        events.push(Event::new(3, 1));
+    }
+    events
+}
+
+#[test]
+fn a_start_that_faults_leaves_the_counters_off_and_at_hand() {
+    for cpu in PARTS {
+        for access in 0.. {
+            let machine = Machine::new(cpu);
+            let unit = unit(&machine);
+            machine.fault_in(access);
+            let Err((unit, error)) = unit.start(&events(cpu)) else {
+                assert!(access > 10, "{access} accesses");
+                break;
+            };
+            assert!(matches!(error, StartError::Fault(_)), "{error}");
+            let what = format!("{cpu:x?} access {access}");
+            for n in 0..4 {
+                let (select, counter) = registers(cpu, n);
+                assert_eq!((machine.get(select), machine.get(counter)), (0, 0), "{what}");
+            }
+            assert_eq!(machine.get(GLOBAL_CTL), 0, "{what}");
+            let mut running = unit.start(&events(cpu)).map_err(|(_, error)| error).unwrap();
+            machine.count(7, true);
+            assert_eq!(running.count(0), Ok(Some(7)), "{what}");
+        }
+    }
+}
+
+#[test]
+fn a_handler_that_faults_takes_no_overflow_twice_loses_no_event_and_rearms_the_next_time() {
+    for cpu in PARTS {
+        for access in 0.. {
+            let machine = Machine::new(cpu);
+            let mut running = start(&machine, &events(cpu));
+            let (mut handler, mut overflows) = (handler(), Vec::new());
+            machine.count(200, true);
+            machine.fault_in(access);
+            if nmi(&machine, &mut handler, &mut running, &mut keep(&mut overflows)).is_ok() {
+                assert!(access > 8, "{access} accesses");
+                break;
+            }
+            let what = format!("{cpu:x?} access {access}");
+            // The second counter's NMI.
+            let pmi = nmi(&machine, &mut handler, &mut running, &mut keep(&mut overflows)).unwrap();
+            assert_ne!(pmi, Pmi::NotOurs, "{what}");
+            let mut seen: Vec<_> =
+                overflows.iter().map(|overflow| (overflow.event, overflow.count)).collect();
+            seen.sort_unstable();
+            assert_eq!(seen, [(1, 200), (2, 200)], "{what}");
+            while machine.take_nmi() {}
+            machine.count(200, true);
+            assert!(machine.take_nmi() && machine.take_nmi(), "{what}: both ask again");
+            for n in 0..events(cpu).len() {
+                assert_eq!(running.count(n), Ok(Some(400)), "{what}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_stop_that_faults_can_be_tried_again_and_counts_nothing_twice() {
+    for cpu in PARTS {
+        for access in 0.. {
+            let machine = Machine::new(cpu);
+            let running = start(&machine, &events(cpu));
+            let mut handler = handler();
+            machine.count(150, true);
+            machine.fault_in(access);
+            let Err(failed) = running.stop(&mut handler) else {
+                assert!(access > 10, "{access} accesses");
+                break;
+            };
+            let what = format!("{cpu:x?} access {access}");
+            let stopped = failed.running.stop(&mut handler).map_err(|failed| failed.fault).unwrap();
+            assert_eq!(stopped.totals(), vec![150; events(cpu).len()], "{what}");
+            assert_eq!(stopped.overflows.unseen, 1, "{what}");
+            for n in 0..4 {
+                let (select, counter) = registers(cpu, n);
+                assert_eq!((machine.get(select), machine.get(counter)), (0, 0), "{what}");
+            }
+            assert_eq!((machine.get(GLOBAL_CTL), machine.get(GLOBAL_STATUS)), (0, 0), "{what}");
+            for verdict in [Pmi::Stray, Pmi::NotOurs] {
+                assert_eq!(nmi_without(&machine, &mut handler), verdict, "{what}");
+            }
+        }
+    }
+}
+
+#[test]
+fn reading_and_following_svm_report_their_faults() {
+    let machine = Machine::new(fake::ZEN_2);
+    let mut running = start(&machine, &[Event::new(0xc0, 0).host_only()]);
+    machine.fault_in(0);
+    assert_eq!(running.count(0).unwrap_err().address, 0xc001_0201);
+    for access in 0..2 {
+        machine.fault_in(access);
+        running.svm_changed().unwrap_err();
+    }
+    machine.set(fake::EFER, 1 << 12);
+    running.svm_changed().unwrap();
+    assert_eq!(machine.get(0xc001_0200) >> 41 & 1, 1);
+}

@@ -1,0 +1,62 @@
+//! The counters on a register file that counts when a test says so.
+
+mod configuration;
+mod counting;
+mod faults;
+mod sampling;
+
+use super::{Event, Overflow, OverflowSink, Running, Unit};
+use crate::amd::fake::{Cpu, Machine};
+use crate::lapic::Delivery;
+use crate::msr::GeneralProtection;
+use crate::pmi::{Handler, Pmi};
+
+const GLOBAL_STATUS: u32 = 0xc000_0300;
+const GLOBAL_CTL: u32 = 0xc000_0301;
+const SIGN: u64 = 1 << 47;
+
+/// PERFEVTSELn and PERFCTRn, typed from the manual a second time.
+fn registers(cpu: Cpu, n: u32) -> (u32, u32) {
+    match cpu.features >> 23 & 1 {
+        0 => (0xc001_0000 + n, 0xc001_0004 + n),
+        _ => (0xc001_0200 + 2 * n, 0xc001_0201 + 2 * n),
+    }
+}
+
+fn unit(machine: &Machine) -> Unit<Machine> {
+    let unit = Unit::detect(machine.cpuid(), machine.clone()).unwrap();
+    machine.writes();
+    unit
+}
+
+fn start(machine: &Machine, events: &[Event]) -> Running<Machine> {
+    unit(machine).start(events).map_err(|(_, error)| error).unwrap()
+}
+
+fn handler() -> Handler {
+    Handler::amd(Delivery::Nmi)
+}
+
+/// The NMI handler.
+fn nmi(
+    machine: &Machine,
+    handler: &mut Handler,
+    running: &mut Running<Machine>,
+    sink: &mut dyn OverflowSink,
+) -> Result<Pmi, GeneralProtection> {
+    let mut source = running.source(sink);
+    handler.handle(&mut machine.clone(), &mut machine.clone(), &mut [&mut source])
+}
+
+/// The NMI handler where nothing counts.
+fn nmi_without(machine: &Machine, handler: &mut Handler) -> Pmi {
+    handler.handle(&mut machine.clone(), &mut machine.clone(), &mut []).unwrap()
+}
+
+/// A sink that keeps what it takes.
+fn keep(overflows: &mut Vec<Overflow>) -> impl FnMut(Overflow) -> bool {
+    |overflow| {
+        overflows.push(overflow);
+        true
+    }
+}

@@ -1,0 +1,220 @@
+//! Counters that are off, and the way to start them.
+
+use super::assign::{assign, needed};
+use super::constraints::Need;
+use super::registers::Bank;
+use super::running::Running;
+use super::session::Session;
+use super::{CountersRefusal, Event, MAX_COUNTERS};
+use crate::amd::{AmdCapabilities, NotAmd};
+use crate::cpuid::CpuIdReader;
+use crate::msr::{GeneralProtection, Msr};
+use core::fmt;
+use core::marker::PhantomData;
+use pugmark_pfm::register::PerfEvtSel;
+
+/// The performance counters of one logical processor, off.
+///
+/// They cannot be sent to another thread of execution: they stand for the processor that they were found on.
+#[derive(Debug)]
+pub struct Unit<M: Msr> {
+    pub(super) msr: M,
+    pub(super) capabilities: AmdCapabilities,
+    /// Bit n: counter n is somebody else's, though it is off.
+    reserved: u16,
+    of_this_processor: PhantomData<*const ()>,
+}
+
+impl<M: Msr> Unit<M> {
+    /// Finds them: CPUID first, then whether a register of a free one holds what is written.
+    ///
+    /// # Errors
+    ///
+    /// They are not there, or somebody uses them all.
+    pub fn detect(cpuid: impl CpuIdReader, msr: M) -> Result<Self, CountersAbsent> {
+        let capabilities = AmdCapabilities::read(cpuid)?;
+        if capabilities.counters == 0 {
+            return Err(CountersAbsent::Cpuid);
+        }
+        let mut unit = Self { msr, capabilities, reserved: 0, of_this_processor: PhantomData };
+        let free = unit.free()?;
+        match (0..MAX_COUNTERS as u8).find(|n| free >> n & 1 == 1) {
+            None => Err(CountersAbsent::InUse),
+            Some(counter) => {
+                unit.probe(counter)?;
+                Ok(unit)
+            }
+        }
+    }
+
+    /// What the processor has.
+    #[must_use]
+    pub const fn capabilities(&self) -> &AmdCapabilities {
+        &self.capabilities
+    }
+
+    /// Leaves counters alone that somebody uses now and then; bit n is counter n. One that counts is left alone without
+    /// that.
+    pub const fn reserve(&mut self, counters: u16) {
+        self.reserved = counters;
+    }
+
+    /// The counters that nobody uses; bit n is counter n.
+    ///
+    /// # Errors
+    ///
+    /// An access raised #GP.
+    pub fn free(&mut self) -> Result<u16, GeneralProtection> {
+        let bank = Bank::of(&self.capabilities);
+        let mut free = 0;
+        for n in 0..self.capabilities.counters {
+            let select = PerfEvtSel::from_bits_retain(self.msr.rdmsr(bank.select(n))?);
+            free |= u16::from(!select.contains(PerfEvtSel::EN)) << n;
+        }
+        Ok(free & !self.reserved)
+    }
+
+    /// Counts the events, each in a counter of its own, from 0 on.
+    ///
+    /// # Errors
+    ///
+    /// The processor says no, or the free counters do not suffice. The unit comes back, and the counters are off as far
+    /// as they let themselves be.
+    #[allow(clippy::result_large_err, reason = "it gives back what it was given")]
+    pub fn start(mut self, events: &[Event]) -> Result<Running<M>, (Self, StartError)> {
+        let free = match self.free() {
+            Ok(free) => free,
+            Err(fault) => return Err((self, StartError::Fault(fault))),
+        };
+        let counters = match plan(events, &self.capabilities, free) {
+            Ok(counters) => counters,
+            Err(refusal) => return Err((self, StartError::Config(refusal))),
+        };
+        let mut session = Session::new(self, events, counters.into_iter());
+        match session.begin() {
+            Ok(()) => Ok(Running::new(session)),
+            Err(fault) => {
+                // The first fault is the one to report.
+                let _ = session.reset();
+                Err((session.unit, StartError::Fault(fault)))
+            }
+        }
+    }
+
+    /// Whether a free counter holds what is written to it. It has its old value afterwards.
+    fn probe(&mut self, n: u8) -> Result<(), CountersAbsent> {
+        let counter = Bank::of(&self.capabilities).counter(n);
+        let old = self.msr.rdmsr(counter)?;
+        // SAFETY: a counter that is off, and that nobody uses.
+        unsafe { self.msr.wrmsr(counter, PATTERN) }?;
+        let read = self.msr.rdmsr(counter)?;
+        // SAFETY: as above.
+        unsafe { self.msr.wrmsr(counter, old) }?;
+        match read == PATTERN {
+            true => Ok(()),
+            false => Err(CountersAbsent::NotBacked { counter: n, written: PATTERN, read }),
+        }
+    }
+}
+
+/// The counters of the events, and whether each needs the one behind it, too.
+fn plan(
+    events: &[Event],
+    capabilities: &AmdCapabilities,
+    free: u16,
+) -> Result<[(u8, bool); MAX_COUNTERS], CountersRefusal> {
+    let mut needs = [Need::default(); MAX_COUNTERS];
+    for (n, event) in events.iter().enumerate() {
+        event.check(n, capabilities)?;
+        let need = Need::of(event, capabilities);
+        if need.counters == 0 {
+            return Err(CountersRefusal::NoCounter { event: n });
+        }
+        if let Some(place) = needs.get_mut(n) {
+            *place = need;
+        }
+    }
+    let all = events.len() as u32;
+    let needs = match needs.get(..events.len()) {
+        Some([]) => return Err(CountersRefusal::Nothing),
+        Some(needs) => needs,
+        None => return Err(CountersRefusal::NotEnough { needed: all, free }),
+    };
+    let counters = assign(needs, free).ok_or(CountersRefusal::NotEnough { needed: needed(needs), free })?;
+    Ok(core::array::from_fn(|n| {
+        (counters.get(n).copied().unwrap_or(0), needs.get(n).is_some_and(|need| need.pair))
+    }))
+}
+
+/// A count.
+const PATTERN: u64 = 0x5a5a_a5a5;
+
+/// Why there are no counters to use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CountersAbsent {
+    /// Another vendor's processor.
+    NotAmd,
+    /// The family has none, or CPUID says so.
+    Cpuid,
+    /// Somebody uses all of them.
+    InUse,
+    /// They do not hold what is written.
+    NotBacked {
+        /// The counter that was tried.
+        counter: u8,
+        /// What was written to it.
+        written: u64,
+        /// What was read from it.
+        read: u64,
+    },
+    /// Their registers raise #GP.
+    Fault(GeneralProtection),
+}
+
+impl From<NotAmd> for CountersAbsent {
+    fn from(NotAmd: NotAmd) -> Self {
+        Self::NotAmd
+    }
+}
+
+impl From<GeneralProtection> for CountersAbsent {
+    fn from(fault: GeneralProtection) -> Self {
+        Self::Fault(fault)
+    }
+}
+
+impl fmt::Display for CountersAbsent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotAmd => NotAmd.fmt(f),
+            Self::Cpuid => f.write_str("this processor has no performance counters"),
+            Self::InUse => f.write_str("somebody else uses all performance counters"),
+            Self::NotBacked { counter, written, read } => {
+                write!(f, "performance counter {counter} holds {read:#x} after a write of {written:#x}")
+            }
+            Self::Fault(fault) => fault.fmt(f),
+        }
+    }
+}
+
+impl core::error::Error for CountersAbsent {}
+
+/// Why nothing is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StartError {
+    /// The processor cannot do it, or not now.
+    Config(CountersRefusal),
+    /// An access raised #GP.
+    Fault(GeneralProtection),
+}
+
+impl fmt::Display for StartError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Config(refusal) => refusal.fmt(f),
+            Self::Fault(fault) => fault.fmt(f),
+        }
+    }
+}
+
+impl core::error::Error for StartError {}
