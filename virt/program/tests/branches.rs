@@ -1,0 +1,212 @@
+//! One stream of instructions, traced by Intel PT and by branch records: both tell of the same branches, one by one.
+//!
+//! The branches of Intel PT's trace are those of the instructions that the decoder finds in it. `PUGMARK_LONG=1` takes
+//! fifty times as many programs.
+
+use pugmark_decoder_core::bts::{Entry, Layout, Records};
+use pugmark_decoder_core::event::EventKind;
+use pugmark_decoder_core::flow::{Insn, InsnDecoder, Item};
+use pugmark_decoder_core::image::{AddressSpace, Image, Section};
+use pugmark_decoder_core::insn::Class;
+use pugmark_model::{DeliveryKind, FlatMemory, Processor, Profile, Retired, Settings};
+use pugmark_program::{Program, Rates, Shape, Step, Switch, Walk};
+
+const DEBUGCTL: u32 = 0x1d9;
+const OUTPUT_BASE: u32 = 0x560;
+const OUTPUT_MASK_PTRS: u32 = 0x561;
+const CTL: u32 = 0x570;
+const DS_AREA: u32 = 0x600;
+
+/// TraceEn, OS, User, BranchEn.
+const TRACE: u64 = 1 | 1 << 2 | 1 << 3 | 1 << 13;
+/// TR, BTS.
+const RECORD: u64 = 1 << 6 | 1 << 7;
+
+const PACKETS: usize = 0x10_0000;
+const PACKETS_BYTES: usize = 0x10_0000;
+const AREA: usize = 0x20_0000;
+const RECORDS: usize = 0x20_1000;
+const RECORDS_BYTES: usize = 24 * 0x8000;
+
+type Branch = (u64, u64);
+
+/// Both traces, and what is in neither: the kind of each delivery.
+#[derive(Default)]
+struct Traces {
+    packets: Vec<u8>,
+    records: Vec<u8>,
+    deliveries: Vec<DeliveryKind>,
+}
+
+struct Machine {
+    processor: Processor,
+    ram: Vec<u8>,
+}
+
+impl Machine {
+    fn new(settings: Settings) -> Self {
+        let profile = Profile::by_name("skylake").expect("a profile with both");
+        Self { processor: Processor::new(profile, settings), ram: vec![0; RECORDS + RECORDS_BYTES] }
+    }
+
+    fn write(&mut self, number: u32, value: u64, at: &Retired) {
+        let memory = &mut FlatMemory { base: 0, bytes: &mut self.ram };
+        let written = self.processor.write_msr(number, value, at, memory);
+        assert!(written.is_ok(), "WRMSR {number:#x}, {value:#x}");
+    }
+
+    fn start(&mut self, at: &Retired) {
+        let end = (RECORDS + RECORDS_BYTES) as u64;
+        // The threshold is behind the end: a circular buffer.
+        for (index, field) in [RECORDS as u64, RECORDS as u64, end, end + 24].into_iter().enumerate() {
+            self.ram[AREA + 8 * index..][..8].copy_from_slice(&field.to_le_bytes());
+        }
+        self.write(OUTPUT_BASE, PACKETS as u64, at);
+        self.write(OUTPUT_MASK_PTRS, PACKETS_BYTES as u64 - 1, at);
+        self.write(DS_AREA, AREA as u64, at);
+        self.write(DEBUGCTL, RECORD, at);
+        self.write(CTL, TRACE, at);
+    }
+
+    fn stop(&mut self, at: &Retired, traces: &mut Traces) {
+        self.write(CTL, 0, at);
+        self.write(DEBUGCTL, 0, at);
+        let pointers = self.processor.read_msr(OUTPUT_MASK_PTRS).expect("RDMSR");
+        traces.packets.extend(&self.ram[PACKETS..][..(pointers >> 32) as usize]);
+        let index = u64::from_le_bytes(self.ram[AREA + 8..][..8].try_into().expect("eight bytes"));
+        traces.records.extend(&self.ram[RECORDS..index as usize]);
+    }
+}
+
+fn trace(program: &Program, seed: u64, settings: Settings, steps: usize) -> Traces {
+    let mut machine = Machine::new(settings);
+    let mut traces = Traces::default();
+    let mut walk = Walk::new(program, seed, Rates::default());
+    let mut left = steps;
+    loop {
+        match walk.next().expect("the walk goes on") {
+            Step::Switch(Switch::On, at) => machine.start(&at),
+            Step::Switch(Switch::Off, at) => {
+                machine.stop(&at, &mut traces);
+                if left == 0 {
+                    return traces;
+                }
+            }
+            Step::Retired(retired) if machine.processor.steps() => {
+                let memory = &mut FlatMemory { base: 0, bytes: &mut machine.ram };
+                machine.processor.retire(&retired, memory);
+            }
+            Step::Delivered(delivery) if machine.processor.steps() => {
+                traces.deliveries.push(delivery.kind);
+                let memory = &mut FlatMemory { base: 0, bytes: &mut machine.ram };
+                machine.processor.deliver(&delivery, memory);
+            }
+            Step::Retired(_) | Step::Delivered(_) => {}
+        }
+        left = left.saturating_sub(1);
+        if left == 0 {
+            // Its handler turns tracing off.
+            walk.request_nmi();
+        }
+    }
+}
+
+/// The branches that the decoder finds in the packets.
+struct Branches<'a> {
+    found: Vec<Branch>,
+    deliveries: std::slice::Iter<'a, DeliveryKind>,
+    /// The instruction before, which may have branched.
+    before: Option<Insn>,
+    /// The instruction that completed last, whatever came since.
+    completed: u64,
+}
+
+impl Branches<'_> {
+    /// Execution is at `ip`: if the instruction before does not lead there by itself, it has branched.
+    fn at(&mut self, ip: u64) {
+        let Some(before) = self.before.take() else { return };
+        let goes_on = !before.class.is_branch() || before.class == Class::CondJump;
+        if !goes_on || ip != before.ip + u64::from(before.len) {
+            self.found.push((before.ip, ip));
+        }
+    }
+
+    fn item(&mut self, item: Item) {
+        match item {
+            Item::Insn(insn) => {
+                self.at(insn.ip);
+                self.completed = insn.ip;
+                self.before = Some(insn);
+            }
+            Item::Event(event) => match (event.kind, event.ip) {
+                (EventKind::AsyncBranch { from }, Some(to)) => {
+                    self.at(from);
+                    let kind = self.deliveries.next();
+                    let trap = kind == Some(&DeliveryKind::Trap);
+                    self.found.push((if trap { self.completed } else { from }, to));
+                    if kind == Some(&DeliveryKind::SoftwareInterrupt) {
+                        self.completed = from;
+                    }
+                }
+                (EventKind::AsyncDisabled { at }, _) => self.at(at),
+                (EventKind::Enabled { .. } | EventKind::Disabled, _) => self.before = None,
+                _ => {}
+            },
+        }
+    }
+}
+
+fn of_packets(traces: &Traces, program: &Program) -> Vec<Branch> {
+    let sections: Vec<_> = program
+        .sections()
+        .iter()
+        .map(|section| Section { base: section.base, bytes: &section.bytes, space: AddressSpace::Any })
+        .collect();
+    let deliveries = traces.deliveries.iter();
+    let mut branches = Branches { found: Vec::new(), deliveries, before: None, completed: 0 };
+    let mut decoder = InsnDecoder::new(&traces.packets, Image::new(&sections));
+    decoder.sync_forward();
+    while let Some(item) = decoder.next().unwrap_or_else(|error| panic!("{error}")) {
+        branches.item(item);
+    }
+    assert_eq!(branches.deliveries.len(), 0, "each delivery is in the trace");
+    branches.found
+}
+
+fn of_records(traces: &Traces) -> Vec<Branch> {
+    Records::new(&traces.records, Layout::Bits64)
+        .map(|item| match item.expect("a record") {
+            (_, Entry::Branch(record)) => (record.from, record.to),
+            (_, Entry::Lost { .. }) => panic!("nothing is lost"),
+        })
+        .collect()
+}
+
+#[test]
+fn packets_and_records_tell_of_the_same_branches() {
+    let long = std::env::var_os("PUGMARK_LONG").is_some_and(|value| value == "1");
+    let mut deliveries = Vec::new();
+    for seed in 0..if long { 2000 } else { 40 } {
+        let program = Program::generate(seed, &Shape::default());
+        let settings = Settings {
+            long_tnt: seed % 2 == 0,
+            deferred_tips: seed % 3 == 0,
+            psb_before_pge: seed % 5 == 0,
+            ..Settings::default()
+        };
+        let traces = trace(&program, seed, settings, 3000);
+        let (packets, records) = (of_packets(&traces, &program), of_records(&traces));
+        let same = packets.iter().zip(&records).take_while(|(a, b)| a == b).count();
+        assert_eq!(
+            (packets.len(), packets.get(same)),
+            (records.len(), records.get(same)),
+            "{seed}: the first {same} agree"
+        );
+        assert!(records.len() > 100, "{seed}");
+        deliveries.extend(traces.deliveries);
+    }
+    use DeliveryKind::*;
+    for kind in [Interrupt, Nmi, Fault, Trap, SoftwareInterrupt] {
+        assert!(deliveries.contains(&kind), "{kind:?}");
+    }
+}
