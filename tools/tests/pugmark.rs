@@ -101,6 +101,158 @@ fn code_comes_from_images_and_raw_files_and_the_trace_from_pipes() {
     fs::remove_dir_all(folder).unwrap();
 }
 
+/// An ELF file with the code behind its headers, to be loaded at an address.
+fn elf(vaddr: u64) -> Vec<u8> {
+    let words = |words: &[u64]| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>();
+    let size = CODE.len() as u64;
+    let ident = *b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0\x03\0\x3e\0\x01\0\0\0";
+    // Entry, program headers, section headers; sizes of the header, and of one program header.
+    let header = [&ident[..], &words(&[vaddr, 64, 0, 64 << 32 | 56 << 48, 1])].concat();
+    // PT_LOAD, readable and executable.
+    [header, words(&[5 << 32 | 1, 120, vaddr, vaddr, size, size, 1]), CODE.to_vec()].concat()
+}
+
+#[test]
+fn code_comes_from_elf_files_where_they_say_or_moved() {
+    let folder = scratch("elf");
+    fs::write(folder.join("at"), elf(0x1000)).unwrap();
+    fs::write(folder.join("moved"), elf(0x40_0000)).unwrap();
+    for (arguments, instructions, errors) in [
+        (&["--elf", "at"][..], 6, 0),
+        (&["--elf", "moved:0x1000"], 6, 0),
+        (&["--elf", "moved"], 0, 1),
+        // What comes later is in front.
+        (&["--elf", "at", "--raw", "code:0x1002"], 7, 0),
+    ] {
+        for layer in ["insns", "blocks"] {
+            let arguments = [&["decode", "--json", "--layer", layer, "trace"], arguments].concat();
+            let totals = json(&folder, &arguments, &[]);
+            let found = (&totals["instructions"], totals["errors"].as_array().unwrap().len());
+            assert_eq!(found, (&instructions.into(), errors), "{arguments:?}: {totals}");
+        }
+    }
+    fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn the_trace_is_read_as_the_options_say() {
+    let folder = scratch("options");
+    let psb = &TRACE[..16];
+    let overflow = [psb, b"\x07\x02\xf3\x02\x23"].concat();
+    let block_begin = [psb, b"\x02\x23\x02\x63\x01"].concat();
+    // MODE.Exec with IF before PSBEND.
+    let interrupts = [&TRACE[..25], b"\x05", &TRACE[26..]].concat();
+    // TSC (10), TNT (taken).
+    let later = [TRACE, b"\x19\x0a\0\0\0\0\0\0\x06"].concat();
+    for (options, layer, trace, field, plain, value) in [
+        ("--cpu 6/94", "packets", &overflow[..], "packets", 4, 3),
+        ("--errata skd007", "packets", &overflow, "packets", 4, 3),
+        ("--dialect libipt", "packets", &block_begin, "packets", 3, 2),
+        ("--iflags", "events", &interrupts, "events", 3, 4),
+        ("--ticks", "insns", &later, "events", 0, 1),
+        ("--ticks", "blocks", &later, "events", 0, 1),
+    ] {
+        let arguments = ["decode", "--json", "--raw", "code:0x1000", "--layer", layer, "-"];
+        assert_eq!(json(&folder, &arguments, trace)[field], plain, "{layer} without {options}");
+        let arguments: Vec<_> = arguments.into_iter().chain(options.split(' ')).collect();
+        assert_eq!(json(&folder, &arguments, trace)[field], value, "{layer} with {options}");
+    }
+    fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn text_says_what_is_wrong_where_and_what_to_do() {
+    let folder = scratch("text");
+    let damaged = [TRACE, &[0x09], TRACE].concat();
+    for (trace, code, lines) in [
+        (TRACE, "code:0x1000", &["errors        0"][..]),
+        (
+            TRACE,
+            "code:0x2000",
+            &[
+                "errors        1",
+                "no memory in the image for the instruction at 0x1000",
+                "advice: give the code at these addresses with --image, --elf or --raw",
+            ],
+        ),
+        (
+            &damaged,
+            "code:0x1000",
+            &["  0x2c: unknown packet opcode 0x09", "advice: the trace is damaged there"],
+        ),
+    ] {
+        let output = pugmark(&folder, &["decode", "--raw", code, "-"], trace);
+        let text = String::from_utf8(output.stdout).unwrap();
+        for line in lines {
+            assert!(text.contains(line), "{line}: {text}");
+        }
+        assert_eq!(text.contains("advice"), lines.len() > 1, "{text}");
+        assert!(output.status.success() && output.stderr.is_empty());
+    }
+    let output = pugmark(&folder, &["decode", "code"], &[]);
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(stderr.contains("no PSB in the 8 bytes of code"), "{stderr}");
+    fs::remove_dir_all(folder).unwrap();
+}
+
+/// A terminal's two ends: what a program writes to the second can be read from the first.
+#[cfg(target_os = "linux")]
+fn terminal() -> (fs::File, fs::File) {
+    use std::os::fd::FromRawFd;
+    let (mut first, mut second) = (-1, -1);
+    let none = std::ptr::null_mut();
+    // SAFETY: the numbers are written to variables of their type, and nothing else is asked for.
+    let opened = unsafe { libc::openpty(&raw mut first, &raw mut second, none, none.cast(), none.cast()) };
+    assert_eq!(opened, 0);
+    // SAFETY: it was opened above and has no other owner.
+    let first = unsafe { fs::File::from_raw_fd(first) };
+    // SAFETY: likewise.
+    (first, unsafe { fs::File::from_raw_fd(second) })
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn progress_is_shown_on_terminals_only_while_a_slow_pipe_is_read() {
+    use std::{io::Read, thread::sleep, time::Duration};
+    let folder = scratch("progress");
+    let (mut screen, stderr) = terminal();
+    let mut child = Command::new(env!("CARGO_BIN_EXE_pugmark"))
+        .args(["decode", "--json", "--raw", "code:0x1000", "-"])
+        .current_dir(&folder)
+        .env("TERM", "xterm")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(stderr)
+        .spawn()
+        .unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    // Until it is seen; a program that shows nothing would wait for the end of the trace for ever.
+    let shown = std::thread::spawn(move || {
+        let mut seen = vec![];
+        let mut bytes = [0; 4096];
+        while !String::from_utf8_lossy(&seen).contains("reading") {
+            match screen.read(&mut bytes) {
+                Ok(count) if count > 0 => seen.extend(&bytes[..count]),
+                // The program has ended.
+                _ => return false,
+            }
+        }
+        // To its end, so that the program does not wait for who reads its screen.
+        while screen.read(&mut bytes).is_ok_and(|count| count > 0) {}
+        true
+    });
+    for piece in TRACE.chunks(6) {
+        stdin.write_all(piece).unwrap();
+        sleep(Duration::from_millis(200));
+    }
+    drop(stdin);
+    let output = child.wait_with_output().unwrap();
+    assert!(shown.join().unwrap(), "nothing was shown");
+    let totals: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(totals["instructions"], 6);
+    fs::remove_dir_all(folder).unwrap();
+}
+
 #[test]
 fn errors_have_a_place_and_decoding_goes_on_at_the_next_psb() {
     let folder = scratch("errors");
@@ -198,6 +350,9 @@ fn refusals_say_what_and_where() {
     let folder = scratch("refusals");
     fs::write(folder.join("image.json"), r#"{"sections":[{"file":"code","offset":4,"len":6,"vaddr":0}]}"#)
         .unwrap();
+    fs::write(folder.join("endless.json"), r#"{"sections":[{"file":"/dev/zero","len":6,"vaddr":0}]}"#)
+        .unwrap();
+    fs::write(folder.join("none"), []).unwrap();
     for (arguments, text) in [
         (&["decode", "missing"][..], "cannot read the trace missing"),
         (&["decode", "--raw", "code", "trace"], "--raw code: say where the code was, as FILE:BASE"),
@@ -208,6 +363,9 @@ fn refusals_say_what_and_where() {
         (&["decode", "--source", "bts", "--layer", "query", "trace"], "branch records have no such layer"),
         (&["decode", "--source", "bts", "--handler", "2-1", "trace"], "not an address"),
         (&["bench", "--seconds", "x", "trace"], "not a number of seconds"),
+        (&["bench", "none"], "the trace is empty: there is nothing to measure"),
+        (&["decode", "--mtc-freq", "256", "trace"], "above the 8 bits of the field"),
+        (&["decode", "--image", "endless.json", "trace"], "file /dev/zero: not a regular file"),
     ] {
         let output = pugmark(&folder, arguments, &[]);
         let stderr = String::from_utf8_lossy(&output.stderr);

@@ -8,7 +8,7 @@ use super::{
     decode::{self, Layer, hash_text},
     layers::SLOTS,
     options::Input,
-    progress::Progress,
+    progress::{Progress, Size},
 };
 use anyhow::{Result, ensure};
 use clap::Args;
@@ -121,7 +121,7 @@ pub fn measure(
     let mut times = vec![];
     let mut count = 0;
     let begin = Instant::now();
-    progress.begin("measuring", Some(least.as_millis() as u64));
+    progress.begin("measuring", Size::Time(least));
     while times.len() < 3 || begin.elapsed() < least {
         let start = Instant::now();
         count = black_box(once(black_box(trace), image, config, layer, &mut memory));

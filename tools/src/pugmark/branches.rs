@@ -3,9 +3,9 @@
 use super::{
     code::Code,
     decode::{Layer, Totals},
-    progress::Progress,
+    progress::{Progress, Size},
+    values,
 };
-use crate::number;
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
 use pugmark_decoder_core::{
@@ -41,32 +41,20 @@ pub struct Arguments {
     #[arg(long, value_enum, default_value_t, help_heading = None)]
     pub source: Source,
     /// The buffer is circular and its next record would be at this offset
-    #[arg(long, value_name = "OFFSET", value_parser = parse_number)]
+    #[arg(long, value_name = "OFFSET", value_parser = values::number::<u64>)]
     pub next: Option<u64>,
     /// The address of the first instruction that was traced
-    #[arg(long, value_name = "ADDRESS", value_parser = parse_number)]
+    #[arg(long, value_name = "ADDRESS", value_parser = values::number::<u64>)]
     pub start: Option<u64>,
     /// The address of the last instruction that was traced
-    #[arg(long, value_name = "ADDRESS", value_parser = parse_number)]
+    #[arg(long, value_name = "ADDRESS", value_parser = values::number::<u64>)]
     pub end: Option<u64>,
     /// Where interrupts lead to; may be given again
-    #[arg(long, value_name = "ADDRESS[-LAST]", value_parser = parse_range)]
+    #[arg(long, value_name = "ADDRESS[-LAST]", value_parser = values::range)]
     pub handler: Vec<RangeInclusive<u64>>,
     /// Branches of one privilege level only were stored
     #[arg(long)]
     pub one_level: bool,
-}
-
-fn parse_number(text: &str) -> Result<u64, String> {
-    number::parse(text).ok_or_else(|| "not a number".into())
-}
-
-fn parse_range(text: &str) -> Result<RangeInclusive<u64>, String> {
-    let (first, last) = text.split_once('-').unwrap_or((text, text));
-    match (number::parse(first), number::parse(last)) {
-        (Some(first), Some(last)) if first <= last => Ok(first..=last),
-        _ => Err("not an address, nor two with - between".into()),
-    }
 }
 
 impl Arguments {
@@ -115,7 +103,7 @@ pub fn decode(
     let mut totals = Totals { bytes: trace.len() as u64, ..Totals::default() };
     totals.packets =
         records.clone().filter(|entry| matches!(entry, Ok((_, Entry::Branch(_))))).count() as u64;
-    progress.begin("decoding", Some(totals.bytes));
+    progress.begin("decoding", Size::Bytes(totals.bytes));
     let size = arguments.layout().record_bytes();
     match layer {
         Layer::Packets => {

@@ -6,7 +6,7 @@ use pugmark_decoder_core::image::{AddressSpace, Section};
 use serde::Deserialize;
 use std::{
     collections::{HashMap, hash_map::Entry},
-    fs,
+    fs, io,
     ops::Range,
     path::{Path, PathBuf},
 };
@@ -79,7 +79,7 @@ impl Code {
             let known = match files.entry(file) {
                 Entry::Occupied(known) => *known.get(),
                 Entry::Vacant(new) => {
-                    let bytes = fs::read(folder.join(file))
+                    let bytes = read_regular(&folder.join(file))
                         .with_context(|| format!("{}, section {number}: file {}", what(), file.display()))?;
                     *new.insert(self.add_file(bytes))
                 }
@@ -139,5 +139,13 @@ impl Code {
     pub fn add_raw(&mut self, path: &Path, base: u64) -> Result<()> {
         self.add(base, fs::read(path).with_context(|| format!("raw file {}", path.display()))?);
         Ok(())
+    }
+}
+
+/// A file that someone else has named: what is none may be without end, or never come.
+fn read_regular(path: &Path) -> io::Result<Vec<u8>> {
+    match fs::metadata(path)?.is_file() {
+        true => fs::read(path),
+        false => Err(io::Error::other("not a regular file")),
     }
 }

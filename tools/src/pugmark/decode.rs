@@ -5,11 +5,11 @@ use super::{
     code::Code,
     layers,
     options::Input,
-    progress::Progress,
+    progress::{Progress, Size},
 };
 use anyhow::Result;
 use clap::{Args, ValueEnum};
-use pugmark_decoder_core::{Error, bts, config::Config, hash::AddressHash, image::Image};
+use pugmark_decoder_core::{Error, ErrorKind, bts, config::Config, hash::AddressHash, image::Image};
 use serde::Serialize;
 use std::io::{self, Write};
 
@@ -77,11 +77,26 @@ pub struct Problem {
     pub address: Option<u64>,
     /// What.
     pub text: String,
+    /// What to do about it.
+    #[serde(skip)]
+    pub advice: &'static str,
+}
+
+/// What to do about an error.
+fn advice(kind: ErrorKind) -> &'static str {
+    match kind {
+        ErrorKind::NoMemory { .. } => "give the code at these addresses with --image, --elf or --raw",
+        _ if kind.ip().is_some() => {
+            "look whether the code is that which was traced, at the same addresses, and --cpu the processor"
+        }
+        _ => "the trace is damaged there; or look whether --cpu is the processor, for its errata",
+    }
 }
 
 impl From<Error> for Problem {
     fn from(error: Error) -> Self {
-        Self { offset: error.offset, address: error.kind.ip(), text: error.kind.to_string() }
+        let Error { offset, kind, .. } = error;
+        Self { offset, address: kind.ip(), text: kind.to_string(), advice: advice(kind) }
     }
 }
 
@@ -89,7 +104,9 @@ impl From<Error> for Problem {
 impl From<(bts::Error, usize)> for Problem {
     fn from((error, size): (bts::Error, usize)) -> Self {
         let offset = error.index.saturating_mul(size as u64);
-        Self { offset, address: error.kind.ip(), text: error.to_string() }
+        let advice =
+            "look whether the code is that which was traced, at the same addresses, and --source the layout";
+        Self { offset, address: error.kind.ip(), text: error.to_string(), advice }
     }
 }
 
@@ -123,6 +140,13 @@ pub fn run(options: &Options) -> Result<()> {
         Source::Pt => decode(&trace, &code, options.input.config()?, layer, &mut progress),
         _ => branches::decode(&trace, &code, &options.branches, layer, &mut progress)?,
     };
+    if options.branches.source == Source::Pt && totals.packets == 0 && totals.errors.is_empty() {
+        eprintln!(
+            "pugmark: warning: no PSB in the {} bytes of {}: is it a trace of Intel PT? --source says what it is",
+            totals.bytes,
+            options.input.trace.display()
+        );
+    }
     let mut out = io::stdout().lock();
     if options.json {
         serde_json::to_writer(&mut out, &totals.json(layer))?;
@@ -143,7 +167,7 @@ pub fn decode(
 ) -> Totals {
     let sections = code.sections();
     let image = Image::new(&sections);
-    progress.begin("decoding", Some(trace.len() as u64));
+    progress.begin("decoding", Size::Bytes(trace.len() as u64));
     let mut totals = layers::packets(trace, config, progress);
     totals = match layer {
         Layer::Packets => totals,
@@ -211,6 +235,13 @@ impl Totals {
         writeln!(out, "errors        {}", self.errors.len())?;
         for error in &self.errors {
             writeln!(out, "  {:#x}: {}", error.offset, error.text)?;
+        }
+        let mut told = vec![];
+        for advice in self.errors.iter().map(|error| error.advice) {
+            if !told.contains(&advice) {
+                writeln!(out, "advice: {advice}")?;
+                told.push(advice);
+            }
         }
         Ok(())
     }

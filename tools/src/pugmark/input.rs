@@ -1,14 +1,14 @@
 //! Reading a trace from a file or a pipe.
 
-use super::progress::Progress;
+use super::progress::{Progress, Size};
 use std::{
     fs::File,
     io::{self, Read},
     path::Path,
 };
 
-/// How much is read between two looks at the clock.
-const CHUNK: usize = 1 << 20;
+/// How much is read between two looks at the clock, at most: a pipe may have less.
+const CHUNK: usize = 1 << 18;
 
 /// All bytes of the file, or of standard input for `-`.
 ///
@@ -25,10 +25,22 @@ pub fn load(path: &Path, progress: &mut Progress) -> io::Result<Vec<u8>> {
 }
 
 fn read(mut from: impl Read, size: Option<u64>, progress: &mut Progress) -> io::Result<Vec<u8>> {
-    progress.begin("reading", size);
-    let mut bytes = Vec::with_capacity(size.map_or(CHUNK, |size| size as usize));
-    while from.by_ref().take(CHUNK as u64).read_to_end(&mut bytes)? > 0 {
-        progress.at(bytes.len() as u64);
+    progress.begin("reading", size.map_or(Size::Unknown, Size::Bytes));
+    let mut bytes = Vec::new();
+    // One more than there are, so that the end is found without growing.
+    bytes
+        .try_reserve_exact(size.map_or(CHUNK, |size| usize::try_from(size).unwrap_or(usize::MAX - 1) + 1))?;
+    let mut chunk = vec![0; CHUNK];
+    loop {
+        match from.read(&mut chunk) {
+            Ok(0) => break,
+            Ok(count) => {
+                bytes.extend_from_slice(&chunk[..count]);
+                progress.at(bytes.len() as u64);
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
     }
     progress.end();
     Ok(bytes)

@@ -19,4 +19,6 @@ pub mod input;
 pub mod layers;
 pub mod options;
 pub mod pmc;
+pub mod processor;
 pub mod progress;
+mod values;

@@ -1,10 +1,10 @@
 //! What the subcommands have in common on their command lines.
 
-use super::{code::Code, decode::Layer, input, progress::Progress};
-use crate::{cpu, number};
+use super::{code::Code, decode::Layer, input, processor::Processor, progress::Progress};
+use crate::number;
 use anyhow::{Context, Result, anyhow};
 use clap::Args;
-use pugmark_decoder_core::{config::Config, errata::Cpu};
+use pugmark_decoder_core::config::Config;
 use std::path::PathBuf;
 
 /// A trace, the code that made it, and what is to become of them.
@@ -24,17 +24,8 @@ pub struct Input {
     /// The layer that decodes
     #[arg(long, value_enum, default_value_t = Layer::Blocks)]
     pub layer: Layer,
-    /// The processor, for its errata: family/model[/stepping] or none
-    #[arg(long, value_name = "F/M[/S]", value_parser = parse_cpu, default_value = "none")]
-    pub cpu: CpuArgument,
-}
-
-/// `--cpu`.
-#[derive(Clone, Copy, Debug)]
-pub struct CpuArgument(pub Option<Cpu>);
-
-fn parse_cpu(text: &str) -> Result<CpuArgument, String> {
-    cpu::parse(text).map(CpuArgument).map_err(|_| "not a processor: family/model[/stepping] or none".into())
+    #[command(flatten)]
+    processor: Processor,
 }
 
 impl Input {
@@ -72,15 +63,9 @@ impl Input {
     /// How the trace is read.
     ///
     /// # Errors
-    /// When the processor is not known.
+    /// Those of [`Processor::config`].
     pub fn config(&self) -> Result<Config<'static>> {
-        let mut config = Config::new();
-        if let Some(cpu) = self.cpu.0 {
-            config
-                .set_cpu(cpu)
-                .with_context(|| format!("--cpu {cpu}: leave it out to allow for no errata"))?;
-        }
-        Ok(config)
+        self.processor.config()
     }
 }
 

@@ -9,12 +9,23 @@ use std::{
 /// Work that is shorter shows nothing.
 const PATIENCE: Duration = Duration::from_millis(700);
 
+/// How much there is to do.
+#[derive(Clone, Copy, Debug)]
+pub enum Size {
+    /// So many bytes.
+    Bytes(u64),
+    /// Bytes, and no one knows how many.
+    Unknown,
+    /// It takes so long.
+    Time(Duration),
+}
+
 /// A bar on standard error, if that is a terminal and the work takes long.
 #[derive(Debug)]
 pub struct Progress {
     watched: bool,
     what: &'static str,
-    size: Option<u64>,
+    size: Size,
     begin: Instant,
     bar: Option<ProgressBar>,
 }
@@ -29,16 +40,16 @@ impl Progress {
     /// For nobody.
     #[must_use]
     pub fn hidden() -> Self {
-        Self { watched: false, what: "", size: None, begin: Instant::now(), bar: None }
+        Self { watched: false, what: "", size: Size::Unknown, begin: Instant::now(), bar: None }
     }
 
-    /// Work begins, on so many bytes if that is known.
-    pub fn begin(&mut self, what: &'static str, size: Option<u64>) {
+    /// Work begins.
+    pub fn begin(&mut self, what: &'static str, size: Size) {
         self.end();
         (self.what, self.size, self.begin) = (what, size, Instant::now());
     }
 
-    /// Work has come so far, in bytes. To be called some hundred times a second at most.
+    /// Work has come so far, in bytes, or in milliseconds of its time. To be called some hundred times a second at most.
     pub fn at(&mut self, position: u64) {
         if !self.watched {
             return;
@@ -59,14 +70,17 @@ impl Progress {
     }
 }
 
-fn bar(what: &'static str, size: Option<u64>) -> ProgressBar {
+fn bar(what: &'static str, size: Size) -> ProgressBar {
     let (bar, template) = match size {
-        Some(size) => {
+        Size::Bytes(size) => {
             (ProgressBar::new(size), "{msg} {wide_bar} {bytes}/{total_bytes} {bytes_per_sec}, {eta} left")
         }
-        None => (ProgressBar::new_spinner(), "{msg} {spinner} {bytes} {bytes_per_sec}"),
+        Size::Unknown => (ProgressBar::new_spinner(), "{msg} {spinner} {bytes} {bytes_per_sec}"),
+        Size::Time(time) => {
+            (ProgressBar::new(time.as_millis() as u64), "{msg} {wide_bar} {elapsed}, {eta} left")
+        }
     };
-    // The template is one of the two above.
+    // The template is one of those above.
     let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
     bar.with_style(style).with_message(what)
 }

@@ -1,0 +1,211 @@
+//! What a trace does not say about how it was taken, on the command line.
+
+use super::values;
+use crate::cpu;
+use anyhow::{Context, Result, bail};
+use clap::{Args, ValueEnum};
+use pugmark_decoder_core::{
+    config::{AddressRange, Config, Dialect, Flags, RangeKind},
+    errata::{Cpu, Errata},
+};
+use std::ops::RangeInclusive;
+
+/// The processor that a trace is of, how it was set up, and how the trace is to be read.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Processor")]
+pub struct Processor {
+    /// The processor, for its errata: family/model[/stepping] or none
+    #[arg(long, value_name = "F/M[/S]", value_parser = parse_cpu, default_value = "none")]
+    cpu: CpuArgument,
+    /// An erratum to allow for, beside those of --cpu; may be given again
+    #[arg(long, value_enum, value_name = "NAME", value_delimiter = ',', hide_possible_values = true)]
+    errata: Vec<Erratum>,
+    /// IA32_RTIT_CTL.MTCFreq: an MTC packet comes each 2^N ticks of the crystal clock
+    #[arg(long, value_name = "N", value_parser = values::number::<u8>, default_value = "0")]
+    mtc_freq: u8,
+    /// MSR_PLATFORM_INFO[15:8]: the TSC's frequency by the bus clock's
+    #[arg(long, value_name = "N", value_parser = values::number::<u8>, default_value = "0")]
+    nom_freq: u8,
+    /// CPUID.15H:EAX, the denominator of the TSC's ratio to the crystal clock
+    #[arg(long = "cpuid-0x15.eax", value_name = "N", value_parser = values::number::<u32>, default_value = "0")]
+    cpuid_15h_eax: u32,
+    /// CPUID.15H:EBX, its numerator
+    #[arg(long = "cpuid-0x15.ebx", value_name = "N", value_parser = values::number::<u32>, default_value = "0")]
+    cpuid_15h_ebx: u32,
+    /// Only these addresses were traced: up to four ranges, with those of --stop
+    #[arg(long, value_name = "FIRST-LAST", value_parser = values::range)]
+    filter: Vec<RangeInclusive<u64>>,
+    /// Tracing stopped at these addresses
+    #[arg(long, value_name = "FIRST-LAST", value_parser = values::range)]
+    stop: Vec<RangeInclusive<u64>>,
+    /// Whose reading of packets counts where readings differ: manual or libipt
+    #[arg(long, value_enum, value_name = "WHOSE", default_value_t = Reading::Manual, hide_possible_values = true)]
+    dialect: Reading,
+    /// Changes of RFLAGS.IF are events
+    #[arg(long)]
+    iflags: bool,
+    /// Time going on at a branch is an event, in the layers insns and blocks
+    #[arg(long)]
+    ticks: bool,
+    /// An overflow keeps what was found out about the length of core cycles
+    #[arg(long)]
+    keep_calibration: bool,
+}
+
+/// `--cpu`.
+#[derive(Clone, Copy, Debug)]
+struct CpuArgument(Option<Cpu>);
+
+/// `--errata`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Erratum {
+    Bdm64,
+    Bdm70,
+    Skd007,
+    Skd022,
+    Skd010,
+    Skl014,
+    Skl168,
+    Skz84,
+    Apl11,
+    Apl12,
+}
+
+/// `--dialect`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Reading {
+    Manual,
+    Libipt,
+}
+
+impl Processor {
+    /// How a trace of this processor is read.
+    ///
+    /// # Errors
+    /// When the processor is not known, or has not so many ranges.
+    pub fn config(&self) -> Result<Config<'static>> {
+        let mut config = Config::new();
+        if let Some(cpu) = self.cpu.0 {
+            config.set_cpu(cpu).with_context(|| {
+                format!("--cpu {cpu}: leave it out to allow for no errata, or name them with --errata")
+            })?;
+        }
+        for erratum in &self.errata {
+            *erratum.flag(&mut config.errata) = true;
+        }
+        config.clocks.mtc_freq = self.mtc_freq;
+        config.clocks.nom_freq = self.nom_freq;
+        config.clocks.cpuid_15h_eax = self.cpuid_15h_eax;
+        config.clocks.cpuid_15h_ebx = self.cpuid_15h_ebx;
+        let ranges = [(RangeKind::Filter, &self.filter), (RangeKind::Stop, &self.stop)];
+        let ranges = ranges.iter().flat_map(|(kind, ranges)| ranges.iter().map(move |range| (*kind, range)));
+        let mut places = config.filter.ranges.iter_mut();
+        for (kind, range) in ranges {
+            let Some(place) = places.next() else {
+                bail!("a processor has at most four address ranges: give fewer of --filter and --stop");
+            };
+            *place = AddressRange { kind, first: *range.start(), last: *range.end() };
+        }
+        config.dialect = match self.dialect {
+            Reading::Manual => Dialect::Manual,
+            Reading::Libipt => Dialect::Libipt,
+        };
+        let (iflags, ticks, keep_calibration) = (self.iflags, self.ticks, self.keep_calibration);
+        config.flags = Flags { iflags, ticks, keep_calibration, ..Flags::NONE };
+        Ok(config)
+    }
+}
+
+impl Erratum {
+    fn flag(self, errata: &mut Errata) -> &mut bool {
+        match self {
+            Self::Bdm64 => &mut errata.bdm64,
+            Self::Bdm70 => &mut errata.bdm70,
+            Self::Skd007 => &mut errata.skd007,
+            Self::Skd022 => &mut errata.skd022,
+            Self::Skd010 => &mut errata.skd010,
+            Self::Skl014 => &mut errata.skl014,
+            Self::Skl168 => &mut errata.skl168,
+            Self::Skz84 => &mut errata.skz84,
+            Self::Apl11 => &mut errata.apl11,
+            Self::Apl12 => &mut errata.apl12,
+        }
+    }
+}
+
+fn parse_cpu(text: &str) -> Result<CpuArgument, String> {
+    cpu::parse(text).map(CpuArgument).map_err(|_| "not a processor: family/model[/stepping] or none".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Cli {
+        #[command(flatten)]
+        processor: Processor,
+    }
+
+    fn config(words: &str) -> Result<Config<'static>, String> {
+        let cli = Cli::try_parse_from(format!("pugmark {words}").split_whitespace());
+        let config = cli.map_err(|error| error.to_string())?.processor.config();
+        config.map_err(|error| format!("{error:#}"))
+    }
+
+    #[test]
+    fn each_option_sets_its_field() {
+        type Field = fn(&Config<'_>) -> u64;
+        let rows: [(&str, Field, u64); 14] = [
+            ("--cpu 6/0x5e/3", |config| config.cpu.map_or(0, |cpu| cpu.model.into()), 0x5e),
+            ("--cpu 6/94", |config| config.errata.skl168.into(), 1),
+            ("--cpu none", |config| config.cpu.is_some().into(), 0),
+            ("--errata skd010,apl12", |config| (config.errata.skd010 && config.errata.apl12).into(), 1),
+            (
+                "--errata bdm64 --errata skz84",
+                |config| (config.errata.bdm64 && config.errata.skz84).into(),
+                1,
+            ),
+            ("--mtc-freq 9", |config| config.clocks.mtc_freq.into(), 9),
+            ("--nom-freq 0x22", |config| config.clocks.nom_freq.into(), 34),
+            ("--cpuid-0x15.eax 2", |config| config.clocks.cpuid_15h_eax.into(), 2),
+            ("--cpuid-0x15.ebx 292", |config| config.clocks.cpuid_15h_ebx.into(), 292),
+            ("--filter 0x1000-0x1fff", |config| config.filter.contains(0x1fff).into(), 1),
+            ("--filter 0x1000-0x1fff", |config| config.filter.contains(0x2000).into(), 0),
+            ("--stop 0x1000", |config| config.filter.contains(0x1000).into(), 0),
+            ("--dialect libipt", |config| (config.dialect == Dialect::Libipt).into(), 1),
+            (
+                "--iflags --ticks --keep-calibration",
+                |config| {
+                    let Flags { iflags, ticks, keep_calibration, .. } = config.flags;
+                    (iflags && ticks && keep_calibration).into()
+                },
+                1,
+            ),
+        ];
+        for (words, field, value) in rows {
+            assert_eq!(config(words).map(|config| field(&config)), Ok(value), "{words}");
+            // Which is not so without it.
+            let plain = config("").map(|config| field(&config));
+            assert!(words == "--cpu none" || words.starts_with("--filter") || plain != Ok(value), "{words}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_value_is_refused_with_what_would_be_one() {
+        for (words, text) in [
+            ("--cpu 6", "not a processor: family/model[/stepping] or none"),
+            ("--cpu 6/1", "or name them with --errata"),
+            ("--errata skd1", "invalid value 'skd1'"),
+            ("--mtc-freq 256", "above the 8 bits of the field"),
+            ("--cpuid-0x15.eax 0x100000000", "above the 32 bits of the field"),
+            ("--nom-freq x", "not a number"),
+            ("--filter 2-1", "not an address, nor two with - between"),
+            ("--filter 1-2 --filter 3-4 --filter 5-6 --stop 7-8 --stop 9-10", "at most four address ranges"),
+        ] {
+            let error = config(words).expect_err(words);
+            assert!(error.contains(text), "{words}: {error}");
+        }
+    }
+}
