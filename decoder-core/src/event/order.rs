@@ -13,10 +13,9 @@ impl EventDecoder<'_> {
         let needs_fup = || self.waiting.any(|waiter| waiter.partner.needs_fup());
         let is_within_branch = || self.waiting.any(is_branch);
         match packet {
-            Packet::TntShort(_) | Packet::TntLong(_) => {
-                !self.tracing || !self.waiting.is_empty() && (needs_fup() || is_within_branch())
-            }
-            Packet::Tip(_) => !self.tracing || !self.waiting.is_empty() && needs_fup(),
+            // That tracing is on for these two libipt wants as well.
+            Packet::TntShort(_) | Packet::TntLong(_) => needs_fup() || is_within_branch(),
+            Packet::Tip(_) => needs_fup(),
             Packet::TipPgd(_) => !self.tracing || needs_fup(),
             Packet::TipPge(_) => self.tracing || needs_fup(),
             Packet::Fup(_) => {
