@@ -14,10 +14,23 @@ pub(super) struct Clock {
     estimate: Estimate,
     calibration: Calibration,
     /// Between PSB and PSBEND, where TSC and CBR repeat what is known.
-    pub(super) in_psb: bool,
+    in_psb: bool,
 }
 
 impl Clock {
+    /// At a PSB; `suspect_mtc` by erratum SKL168, which libipt's event decoder does not allow for.
+    pub(super) fn enter_psb(&mut self, suspect_mtc: bool) {
+        self.in_psb = true;
+        if suspect_mtc {
+            self.calibration.psb_with_skl168();
+        }
+    }
+
+    /// Behind a PSB+.
+    pub(super) fn leave_psb(&mut self) {
+        self.in_psb = false;
+    }
+
     #[inline]
     pub(super) fn now(&self) -> Stamp {
         Stamp {

@@ -38,7 +38,7 @@ impl EventDecoder<'_> {
         }
         self.status_psb = psb;
         self.last_ip.reset();
-        self.clock.in_psb = true;
+        self.clock.enter_psb(manual && self.config().errata.skl168);
         let start = psb + PSB.len() as u64;
         let mut ip = None;
         loop {
@@ -81,7 +81,7 @@ impl EventDecoder<'_> {
         if kind.is_some() {
             self.tracing = ip.is_some();
         }
-        self.clock.in_psb = false;
+        self.clock.leave_psb();
         // libipt holds the end of the PSB+ while it gives out what it says.
         self.held = end;
         let first = kind.map(|kind| Event { status: true, ..self.event(psb, ip, kind) });

@@ -4,22 +4,28 @@
 //! unless said otherwise.
 //!
 //! - Before the first heading: `options iflags ticks bdm70` what is asked of the decoder, `libipt differs` (with the reason
-//!   as a comment) where Debian's libipt 2.0.5 is not expected to give the same addresses.
+//!   as a comment) where Debian's libipt 2.0.5 is not expected to give the same addresses. `unknown`: 05 and a byte below
+//!   80 is a packet that only the reader knows, and any other byte behind it refused. `libipt`: its dialect. `times`: events have their TSC in
+//!   front. `clocks`: MTCs come every 2^9 crystal ticks, which are four TSC ticks each.
 //! - `code`, `code cr3=2000`, `code vmcs=7000` or `code cr3=2000 vmcs=7000`: lines `ADDRESS: BYTES ; mnemonic`. Lines that follow each other make one section of
 //!   the image; so a new heading makes a new section.
 //! - `packets`: one packet a line, see [`packet`]; ` xN` (decimal) at the end repeats it.
+//! - `dump`: what ptdump prints of the trace, with the offsets short; the options behind the heading are given to it.
 //! - `flow`: addresses of instructions (`?` before each in a transaction), several a line, ` xN` at the end repeats
 //!   the line; `[event]` as ptxed has it with all addresses; `error OFFSET: text`; `end` where the trace ends with
 //!   tracing on. After an error decoding goes on at the next PSB.
+//! - `recovered`: the same where behind an error decoding goes on at the next event that says where: `at ADDRESS` or `off`
+//!   says what was found, `lost` that nothing was.
 
 use pugmark_decoder_core::{
-    config::{AddressRange, Config, RangeKind},
+    config::{AddressRange, Config, Dialect, RangeKind, UnknownPackets},
     errata::Errata,
+    error::ErrorKind,
     image::AddressSpace,
     last_ip::LastIp,
     packet::{
         Bbp, Bep, Bip, BipValue, BlockItemSize, Cbr, Cfe, Cyc, Evd, Exstop, Ip, Mnt, ModeExec, ModeTsx, Mtc,
-        Mwait, Packet, Pip, Ptw, PtwPayload, Pwre, Pwrx, Tma, Tnt, Trig, Tsc, Vmcs,
+        Mwait, Packet, Pip, Ptw, PtwPayload, Pwre, Pwrx, Tma, Tnt, Trig, Tsc, Unknown, Vmcs,
     },
 };
 
@@ -30,7 +36,18 @@ pub(crate) struct Scenario {
     pub(crate) libipt_differs: bool,
     pub(crate) code: Vec<Code>,
     pub(crate) trace: Vec<u8>,
+    pub(crate) dump: Option<Dump>,
     pub(crate) flow: Vec<String>,
+    pub(crate) recovered: Vec<String>,
+    /// Events are written with their TSC.
+    pub(crate) times: bool,
+}
+
+/// What ptdump prints.
+#[derive(Default)]
+pub(crate) struct Dump {
+    pub(crate) options: Vec<String>,
+    pub(crate) lines: Vec<String>,
 }
 
 /// A section of the image.
@@ -44,7 +61,7 @@ impl Scenario {
     /// Reads a scenario; panics with the line that is wrong.
     pub(crate) fn parse(text: &str) -> Self {
         let mut scenario = Self::default();
-        let mut heading = "";
+        let mut heading = Heading::None;
         let mut space = AddressSpace::Any;
         let mut adjacent = false;
         let mut last_ip = LastIp::new();
@@ -55,24 +72,36 @@ impl Scenario {
                 (None, _) => {}
                 (Some("code"), _) => {
                     space = address_space(&words[1..]);
-                    (heading, adjacent) = ("code", false);
+                    (heading, adjacent) = (Heading::Code, false);
                 }
-                (Some("packets"), _) => heading = "packets",
-                (Some("flow"), _) => heading = "flow",
-                (Some("options"), "") => words[1..].iter().for_each(|option| scenario.option(option)),
-                (Some("libipt"), "") => scenario.libipt_differs = true,
-                (Some(_), "code") => {
+                (Some("packets"), _) => heading = Heading::Packets,
+                (Some("dump"), _) => {
+                    let options = words[1..].iter().map(|&word| word.to_owned()).collect();
+                    scenario.dump = Some(Dump { options, lines: vec![] });
+                    heading = Heading::Dump;
+                }
+                (Some("flow"), _) => heading = Heading::Flow,
+                (Some("recovered"), _) => heading = Heading::Recovered,
+                (Some("options"), Heading::None) => {
+                    words[1..].iter().for_each(|option| scenario.option(option))
+                }
+                (Some("libipt"), Heading::None) => scenario.libipt_differs = true,
+                (Some(_), Heading::Code) => {
                     scenario.code_line(line, space, adjacent);
                     adjacent = true;
                 }
-                (Some(_), "packets") => {
+                (Some(_), Heading::Packets) => {
                     let (words, times) = times(&words);
                     for _ in 0..times {
                         scenario.packet_line(words, &mut last_ip);
                     }
                 }
-                (Some(_), "flow") => scenario.flow_line(line, &words),
-                _ => panic!("before a heading: {line}"),
+                (Some(_), Heading::Dump) => {
+                    scenario.dump.get_or_insert_default().lines.push(words.join(" "));
+                }
+                (Some(_), Heading::Flow) => flow_line(&mut scenario.flow, line, &words),
+                (Some(_), Heading::Recovered) => flow_line(&mut scenario.recovered, line, &words),
+                (Some(_), Heading::None) => panic!("before a heading: {line}"),
             }
         }
         scenario
@@ -87,6 +116,16 @@ impl Scenario {
                 self.config.filter.ranges[0] =
                     AddressRange { kind: RangeKind::Filter, first: 0x1000, last: 0x1fff };
             }
+            "unknown" => self.config.unknown = Some(UNKNOWN),
+            "libipt" => self.config.dialect = Dialect::Libipt,
+            "times" => self.times = true,
+            "clocks" => {
+                let clocks = &mut self.config.clocks;
+                (clocks.mtc_freq, clocks.cpuid_15h_eax, clocks.cpuid_15h_ebx) = (9, 1, 4);
+            }
+            "skd007" => self.config.errata = Errata { skd007: true, ..Errata::NONE },
+            "skl168" => self.config.errata = Errata { skl168: true, ..Errata::NONE },
+            "skz84" => self.config.errata = Errata { skz84: true, ..Errata::NONE },
             "apl11" => self.config.errata = Errata { apl11: true, ..Errata::NONE },
             "apl12" => self.config.errata = Errata { apl12: true, ..Errata::NONE },
             "bdm64" => self.config.errata = Errata { bdm64: true, ..Errata::NONE },
@@ -120,22 +159,41 @@ impl Scenario {
         let len = packet(words, last_ip).emit(&mut bytes).unwrap();
         self.trace.extend(&bytes[..len]);
     }
+}
 
-    fn flow_line(&mut self, line: &str, words: &[&str]) {
-        if line.starts_with('[') || words[0] == "error" || words[0] == "end" {
-            self.flow.push(line.to_owned());
-            return;
-        }
-        let (words, times) = times(words);
-        for _ in 0..times {
-            let mut mark = "";
-            for word in words {
-                if *word == "?" {
-                    mark = "? ";
-                } else {
-                    self.flow.push(format!("{mark}{:x}", hex(word)));
-                    mark = "";
-                }
+/// What is told at a place of a file.
+#[derive(Clone, Copy)]
+enum Heading {
+    None,
+    Code,
+    Packets,
+    Dump,
+    Flow,
+    Recovered,
+}
+
+/// The packets of `options unknown`.
+const UNKNOWN: UnknownPackets<'_> = UnknownPackets::new(&|_, position, _| match *position.bytes() {
+    [0x05, value, ..] if value < 0x80 => Ok(Unknown { size: 2, value: value.into() }),
+    [0x05, value, ..] => Err(ErrorKind::Refused(value.into())),
+    [opcode, ..] => Err(ErrorKind::UnknownOpcode(opcode)),
+    [] => Err(ErrorKind::OutOfSync),
+});
+
+fn flow_line(flow: &mut Vec<String>, line: &str, words: &[&str]) {
+    if line.starts_with('[') || matches!(words[0], "error" | "end" | "at" | "off" | "lost") {
+        flow.push(line.to_owned());
+        return;
+    }
+    let (words, times) = times(words);
+    for _ in 0..times {
+        let mut mark = "";
+        for word in words {
+            if *word == "?" {
+                mark = "? ";
+            } else {
+                flow.push(format!("{mark}{:x}", hex(word)));
+                mark = "";
             }
         }
     }

@@ -2,6 +2,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod coverage;
 mod real;
 mod robustness;
 mod scenarios;

@@ -5,7 +5,8 @@ use crate::{
     libipt,
 };
 use pugmark_decoder_core::{
-    flow::{InsnDecoder, Item},
+    error::ErrorKind,
+    flow::{InsnDecoder, Item, Recovered},
     image::{AddressSpace, CodeReader, Image},
 };
 use std::fmt::Write;
@@ -63,16 +64,76 @@ fn code_that_is_read_when_it_is_asked_for_gives_the_same_flow() {
     }
 }
 
+#[test]
+fn behind_an_error_it_goes_on_at_the_next_event_that_says_where() {
+    let mut failed = String::new();
+    for (name, scenario) in scenarios().iter().filter(|(_, scenario)| !scenario.recovered.is_empty()) {
+        let flow = recovered(scenario, Image::new(&sections(scenario)));
+        if flow != scenario.recovered {
+            let (expected, got) = (scenario.recovered.join("\n  "), flow.join("\n  "));
+            writeln!(failed, "{name}: expected\n  {expected}\ngot\n  {got}\n").unwrap();
+        }
+    }
+    assert!(failed.is_empty(), "{failed}");
+}
+
+fn recovered(scenario: &Scenario, image: Image<'_>) -> Vec<String> {
+    let mut decoder = InsnDecoder::with_config(&scenario.trace, image, scenario.config);
+    let mut lines = vec![];
+    while decoder.sync_forward().is_some() {
+        loop {
+            match decoder.next() {
+                Ok(Some(item)) => lines.push(line(scenario, &item)),
+                Ok(None) => {
+                    lines.extend(decoder.ip().map(|_| "end".into()));
+                    return lines;
+                }
+                Err(error) => {
+                    lines.push(format!("error {:x}: {}", error.offset, error.kind));
+                    if !search(scenario, &mut decoder, &mut lines) {
+                        break;
+                    }
+                }
+            }
+        }
+    }
+    lines
+}
+
+/// Looks for a place to go on at; whether there is one.
+fn search(scenario: &Scenario, decoder: &mut InsnDecoder<'_>, lines: &mut Vec<String>) -> bool {
+    loop {
+        match decoder.recover() {
+            Ok(Recovered::Place) => {
+                lines.push(decoder.ip().map_or_else(|| "off".into(), |ip| format!("at {ip:x}")));
+                return true;
+            }
+            Ok(Recovered::Event(event)) => lines.push(line(scenario, &Item::Event(event))),
+            Ok(Recovered::End) | Err(_) => {
+                lines.push("lost".into());
+                return false;
+            }
+        }
+    }
+}
+
+fn line(scenario: &Scenario, item: &Item) -> String {
+    match item {
+        Item::Insn(insn) => format!("{}{:x}", if insn.speculative { "? " } else { "" }, insn.ip),
+        Item::Event(event) if scenario.times => {
+            format!("[{:x} {}]", event.when.tsc.unwrap_or_default(), event.text(true))
+        }
+        Item::Event(event) => format!("[{}]", event.text(true)),
+    }
+}
+
 fn decode(scenario: &Scenario, image: Image<'_>) -> Vec<String> {
     let mut decoder = InsnDecoder::with_config(&scenario.trace, image, scenario.config);
     let mut lines = vec![];
     while decoder.resync().is_some() {
         loop {
             match decoder.next() {
-                Ok(Some(Item::Insn(insn))) => {
-                    lines.push(format!("{}{:x}", if insn.speculative { "? " } else { "" }, insn.ip));
-                }
-                Ok(Some(Item::Event(event))) => lines.push(format!("[{}]", event.text(true))),
+                Ok(Some(item)) => lines.push(line(scenario, &item)),
                 Ok(None) => {
                     if decoder.ip().is_some() {
                         lines.push("end".into());
@@ -81,6 +142,7 @@ fn decode(scenario: &Scenario, image: Image<'_>) -> Vec<String> {
                 }
                 Err(error) => {
                     lines.push(format!("error {:x}: {}", error.offset, error.kind));
+                    assert_eq!(decoder.next().map_err(|error| error.kind), Err(ErrorKind::OutOfSync));
                     break;
                 }
             }
