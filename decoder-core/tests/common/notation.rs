@@ -36,7 +36,7 @@ pub(crate) struct Scenario {
     pub(crate) libipt_differs: bool,
     pub(crate) code: Vec<Code>,
     pub(crate) trace: Vec<u8>,
-    pub(crate) dump: Option<Dump>,
+    pub(crate) dump: Dump,
     pub(crate) flow: Vec<String>,
     pub(crate) recovered: Vec<String>,
     /// Events are written with their TSC.
@@ -77,7 +77,7 @@ impl Scenario {
                 (Some("packets"), _) => heading = Heading::Packets,
                 (Some("dump"), _) => {
                     let options = words[1..].iter().map(|&word| word.to_owned()).collect();
-                    scenario.dump = Some(Dump { options, lines: vec![] });
+                    scenario.dump = Dump { options, lines: vec![] };
                     heading = Heading::Dump;
                 }
                 (Some("flow"), _) => heading = Heading::Flow,
@@ -96,9 +96,7 @@ impl Scenario {
                         scenario.packet_line(words, &mut last_ip);
                     }
                 }
-                (Some(_), Heading::Dump) => {
-                    scenario.dump.get_or_insert_default().lines.push(words.join(" "));
-                }
+                (Some(_), Heading::Dump) => scenario.dump.lines.push(words.join(" ")),
                 (Some(_), Heading::Flow) => flow_line(&mut scenario.flow, line, &words),
                 (Some(_), Heading::Recovered) => flow_line(&mut scenario.recovered, line, &words),
                 (Some(_), Heading::None) => panic!("before a heading: {line}"),

@@ -3,5 +3,6 @@
 mod ptdump;
 mod ptxed;
 mod run;
+mod scenarios;
 mod sideband;
 mod vectors;
