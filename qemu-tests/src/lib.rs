@@ -15,6 +15,7 @@
 //! # }
 //! ```
 
+pub mod agreement;
 pub mod branch_matrix;
 pub mod branches;
 pub mod code;

@@ -5,14 +5,17 @@ use pugmark_qemu_tests::branch_matrix;
 use pugmark_qemu_tests::images::Images;
 use pugmark_qemu_tests::machine::Machine;
 use pugmark_qemu_tests::matrix::WORKLOADS;
+use std::time::Duration;
 
 /// Boots everything on `profile`.
 fn all_as_they_ran(profile: &str) {
     let images = Images::build().unwrap();
     let symbols = images.guest_symbols().unwrap();
     let boot = branch_matrix::boot(profile, None);
-    let outcome =
-        Machine::on_monitor(&images, &boot.monitor_options, &boot.command_line).run(|_| {}).unwrap();
+    let outcome = Machine::on_monitor(&images, &boot.monitor_options, &boot.command_line)
+        .deadline(Duration::from_secs(240))
+        .run(|_| {})
+        .unwrap();
     let mut wrong = Vec::new();
     for run in &outcome.transcript.runs {
         match branch_matrix::check(run, profile, &outcome.truth, &symbols) {

@@ -1,0 +1,125 @@
+//! Do the instructions of one run and the branches of another one tell the same?
+
+use std::ops::Range;
+
+use crate::truth::Branch;
+
+/// The longest instruction.
+const LONGEST: u64 = 15;
+
+/// A stretch that both have, without a branch missing in either.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stretch {
+    /// Which branches.
+    pub branches: Range<usize>,
+    /// Which instructions: from the first branch's target to the last branch.
+    pub instructions: Range<usize>,
+}
+
+/// The longest stretch of branches that the instructions of another run have too, with nothing between two of them but
+/// straight-line code. The two may begin and end otherwise.
+#[must_use]
+pub fn longest(instructions: &[u64], branches: &[Branch]) -> Option<Stretch> {
+    let mut best: Option<Stretch> = None;
+    let mut first = 0;
+    while first < branches.len() {
+        let stretch = |start| {
+            let (count, end) = agreed(&instructions[start..], branches[first].to, &branches[first + 1..]);
+            Stretch { branches: first..first + 1 + count, instructions: start..start + end }
+        };
+        let here = starts(instructions, &branches[first]).map(stretch).max_by_key(|here| here.branches.len());
+        first = here.as_ref().map_or(first + 1, |here| here.branches.end);
+        best = best.into_iter().chain(here).max_by_key(|stretch| stretch.branches.len());
+    }
+    best
+}
+
+/// Where the instructions have a branch: the places of its target.
+fn starts(instructions: &[u64], branch: &Branch) -> impl Iterator<Item = usize> {
+    let is = |pair: &[u64]| pair == [branch.from, branch.to];
+    let places = instructions.windows(2).enumerate();
+    places.filter(move |(_, pair)| is(pair)).map(|(at, _)| at + 1)
+}
+
+/// How many branches in a row the instructions, which begin at `at`, have, and where the last one leads.
+fn agreed(instructions: &[u64], mut at: u64, branches: &[Branch]) -> (usize, usize) {
+    let (all, mut left, mut reached) = (instructions.len(), instructions, 0);
+    let mut last = None;
+    for (count, &Branch { from, to, .. }) in branches.iter().enumerate() {
+        loop {
+            let Some((&now, behind)) = left.split_first() else { return (count, reached) };
+            // A trap comes from the instruction before it.
+            if at == from || now != at && last == Some(from) {
+                // Where it leads to an instruction that is not executed: interrupted there.
+                let goes_on = branches.get(count + 1).filter(|next| next.from == to).map(|next| next.to);
+                match behind.first() {
+                    // Executed, and it branched.
+                    Some(&next) if now == from && (next == to || goes_on == Some(next)) => {
+                        left = behind;
+                        last = Some(from);
+                    }
+                    // Interrupted before it, or behind it.
+                    _ if now == to => {}
+                    _ => return (count, reached),
+                }
+                (at, reached) = (to, all - left.len());
+                break;
+            }
+            let Some(&next) = behind.first().filter(|_| now == at) else {
+                return (count, reached);
+            };
+            let follows = |address: u64| (1..=LONGEST).contains(&address.wrapping_sub(at));
+            at = match (follows(next), follows(from)) {
+                (true, _) => next,
+                (false, true) => from,
+                (false, false) => return (count, reached),
+            };
+            left = behind;
+            last = Some(now);
+        }
+    }
+    (branches.len(), reached)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn finds_what_both_have() {
+        let branch = |(from, to)| Branch { from, to, from_cpl: 0, to_cpl: 0 };
+        // Two turns of a loop with a call to 2000, and an interrupt before 2003 that leads to 9000.
+        let instructions =
+            [1, 2, 1000, 1003, 2000, 9000, 9005, 2003, 1008, 1010, 1000, 1003, 2000, 2003, 1008, 1010, 7, 8];
+        let call = [(1003, 2000), (2003, 1008), (1010, 1000)];
+        let interrupted = [(1003, 2000), (2003, 9000), (9005, 2003), (2003, 1008), (1010, 1000)];
+        let all: Vec<(u64, u64)> = [&[(66, 1000)][..], &interrupted, &call[..2], &[(1010, 70)]].concat();
+        let agreement = |branches: &[(u64, u64)], instructions: &[u64]| {
+            let branches: Vec<Branch> = branches.iter().copied().map(branch).collect();
+            longest(instructions, &branches).map(|stretch| stretch.branches)
+        };
+        assert_eq!(agreement(&all, &instructions), Some(1..8));
+        // A trap behind 1003, which comes back to 1008.
+        let trap = [(1000, 1003), (1003, 9000), (9005, 1008), (1010, 1000)];
+        assert_eq!(agreement(&trap, &[1000, 1003, 9000, 9005, 1008, 1010, 1000]), Some(0..4));
+        // A return to 1003, which faults.
+        let fault = [(1000, 1003), (1003, 9000), (9005, 1003), (1003, 1010), (1010, 1000)];
+        assert_eq!(agreement(&fault[1..], &[1003, 9000, 9005, 1003, 1010, 1000]), Some(0..4));
+        assert_eq!(agreement(&[fault[4], (1000, 1003), fault[1]], &[1010, 1000, 9000, 9005]), Some(0..3));
+        // One is missing in the branches: a jump that nothing explains.
+        let without: Vec<(u64, u64)> = [&interrupted[..3], &interrupted[4..], &call[..2]].concat();
+        assert_eq!(agreement(&without, &instructions).map(|found| found.len()), Some(3));
+        // One is missing in the instructions.
+        let straight = [1000, 1003, 2000, 2003, 1008, 1010, 1000, 1003, 1008, 1010];
+        assert_eq!(agreement(&[call, call].concat(), &straight).map(|found| found.len()), Some(3));
+        assert_eq!(agreement(&[(5, 6)], &instructions), None);
+    }
+
+    #[test]
+    fn a_stretch_goes_from_the_first_target_to_the_last() {
+        let branch = |(from, to)| Branch { from, to, from_cpl: 0, to_cpl: 0 };
+        let branches = [(2, 10), (12, 20), (21, 1)].map(branch);
+        let found = longest(&[1, 2, 10, 11, 12, 20, 21, 1, 2, 3], &branches);
+        assert_eq!(found, Some(Stretch { branches: 0..3, instructions: 2..7 }));
+    }
+}
