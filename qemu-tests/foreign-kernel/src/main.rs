@@ -1,6 +1,7 @@
 //! A multiboot2 kernel written without any of the project's crates: it asks for Processor Trace by CPUID, breaks a rule
 //! of its control register and expects #GP, and does a little work between two trace markers. Besides it looks closely at
-//! what a monitor could get wrong: single steps, interrupt shadows, NMIs, accesses to the local APIC, several processors.
+//! what a monitor could get wrong: single steps, interrupt shadows, NMIs, accesses to the local APIC, several processors. On
+//! a processor of AMD's it asks for counters and samples instead.
 #![no_std]
 #![no_main]
 
@@ -10,9 +11,10 @@ use core::fmt::{self, Write};
 use core::panic::PanicInfo;
 use core::sync::atomic::{AtomicU64, Ordering};
 
+mod amd;
 mod processors;
 
-global_asm!(include_str!("boot.s"), include_str!("processors.s"));
+global_asm!(include_str!("boot.s"), include_str!("processors.s"), include_str!("amd.s"));
 
 unsafe extern "C" {
     safe fn try_wrmsr(msr: u32, value: u64) -> u64;
@@ -34,7 +36,7 @@ type Test<'a> = &'a dyn Fn() -> Result<(), &'static str>;
 // SAFETY: the boot code calls this name, and nothing else has it.
 #[unsafe(no_mangle)]
 extern "C" fn kernel_main(magic: u32, information: u32) -> ! {
-    let tests: [(&str, Test<'_>); 7] = [
+    let intels: &[(&str, Test<'_>)] = &[
         ("foreign-boot", &|| boot(magic, information)),
         ("foreign-cpuid", &cpuid),
         ("foreign-protection", &protection),
@@ -43,6 +45,15 @@ extern "C" fn kernel_main(magic: u32, information: u32) -> ! {
         ("foreign-traps-in-session", &|| trapping(2)),
         ("foreign-processors", &|| processors::run(processors_told(information), work_result())),
     ];
+    let amds: &[(&str, Test<'_>)] = &[
+        ("foreign-boot", &|| boot(magic, information)),
+        ("foreign-amd-cpuid", &amd::cpuid),
+        ("foreign-amd-protection", &amd::protection),
+        ("foreign-amd-counting", &amd::counting),
+        ("foreign-amd-overflow", &amd::overflow),
+        ("foreign-amd-sampling", &amd::sampling),
+    ];
+    let tests = if amd::is_vendor() { amds } else { intels };
     let mut failed = 0;
     for (name, test) in tests {
         let _ = writeln!(Serial, "run {name}");

@@ -3,18 +3,21 @@
 use core::fmt;
 use core::num::ParseIntError;
 
-use pugmark_model::{BranchLevel, Overflow, Profile, Settings};
+use pugmark_model::{BranchLevel, Overflow, Settings, amd};
 
 use crate::guest::Stretch;
+use crate::hardware::Profile;
 
 /// What the command line says.
 #[derive(Clone, Copy, Debug)]
 pub struct Options<'a> {
     /// `profile=NAME`: the processor the guest sees. Default: skylake.
-    pub profile: &'static Profile,
+    pub profile: Profile,
     /// `pmi-skid=N`, `visibility=N`, `ovf=CAPACITY:DRAIN`, `long-tnt=on|off`, `deferred-tips=on|off`,
     /// `psb-before-pge=on|off`, `core-ratio=N`, `branch-level=from|to`, `bts-sets-status=on|off`.
     pub settings: Settings,
+    /// `pmi-skid=N`, `seed=N`, `rip-invalid=N`: of AMD's processors.
+    pub amd: amd::Settings,
     /// `truth=on|off`: keep a log of what retires. Default: on.
     pub truth: bool,
     /// `step=traced|always`: when to step the guest.
@@ -71,6 +74,7 @@ impl<'a> Options<'a> {
         let mut options = Self {
             profile: Profile::by_name("skylake").ok_or(Error::UnknownProfile("skylake"))?,
             settings: Settings::default(),
+            amd: amd::Settings::default(),
             truth: true,
             step: StepPolicy::Traced,
             stretch: Stretch::MAX,
@@ -84,8 +88,13 @@ impl<'a> Options<'a> {
         let (name, value) = word.split_once('=').ok_or(Error::UnknownOption(word))?;
         let settings = &mut self.settings;
         match name {
-            "profile" => self.profile = profile(value).ok_or(Error::UnknownProfile(value))?,
-            "pmi-skid" => settings.pmi_skid = number(word, value)?,
+            "profile" => self.profile = Profile::by_name(value).ok_or(Error::UnknownProfile(value))?,
+            "pmi-skid" => {
+                settings.pmi_skid = number(word, value)?;
+                self.amd.skid = settings.pmi_skid;
+            }
+            "seed" => self.amd.seed = number(word, value)?,
+            "rip-invalid" => self.amd.rip_invalid = number(word, value)?,
             "visibility" => settings.visibility = number(word, value)?,
             "ovf" => settings.overflow = overflow(word, value)?,
             "long-tnt" => settings.long_tnt = switch(word, value)?,
@@ -113,11 +122,6 @@ impl<'a> Options<'a> {
         }
         Ok(())
     }
-}
-
-/// A profile whose processor runs 64-bit code, as the guests do.
-fn profile(name: &str) -> Option<&'static Profile> {
-    Profile::by_name(name).filter(|profile| profile.long_mode)
 }
 
 fn split(line: &str) -> (&str, &str) {
@@ -173,9 +177,9 @@ mod tests {
     fn options_reach_the_model() {
         let line = "profile=broadwell pmi-skid=7 visibility=0 ovf=128:3 long-tnt=off deferred-tips=on psb-before-pge=off \
                     core-ratio=9 branch-level=from bts-sets-status=off \
-                    truth=off step=always stretch=3";
+                    seed=9 rip-invalid=4 truth=off step=always stretch=3";
         let options = Options::parse(line).unwrap();
-        assert!(core::ptr::eq(options.profile, Profile::by_name("broadwell").unwrap()));
+        assert!(matches!(options.profile, Profile::Intel(profile) if profile.name == "broadwell"));
         let expected = Settings {
             pmi_skid: 7,
             visibility: 0,
@@ -188,7 +192,10 @@ mod tests {
             bts_sets_status: false,
         };
         assert_eq!((options.settings, options.truth, options.step), (expected, false, StepPolicy::Always));
-        assert_eq!(options.stretch, 3);
+        let expected = amd::Settings { skid: 7, seed: 9, rip_invalid: 4, errata: None };
+        assert_eq!((options.amd, options.stretch), (expected, 3));
+        let zen4 = Options::parse("profile=zen4").unwrap();
+        assert!(matches!(zen4.profile, Profile::Amd(profile) if profile.name == "zen4"));
     }
 
     #[test]

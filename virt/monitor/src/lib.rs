@@ -16,6 +16,7 @@ pub mod elf;
 pub mod entry;
 pub mod guest;
 pub mod guest_map;
+pub mod hardware;
 pub mod loader;
 pub mod local_apic;
 pub mod memory;

@@ -1,7 +1,7 @@
 //! What the tracing hardware of the guest's processor sees of that processor: memory through its page tables, and its
 //! registers.
 
-use pugmark_model::{Mapping, PageFault, PhysMemory, Registers};
+use pugmark_model::{Mapping, PageFault, PhysMemory, Registers, amd};
 
 use crate::guest::{Access, AccessKind, Cpu, Error, Gpr, GuestMemory, walk};
 
@@ -62,6 +62,12 @@ pub fn registers(cpu: &Cpu) -> Registers {
         rsp: of(Gpr::Rsp),
         r8_r15,
     }
+}
+
+/// The registers that addresses of data are made of.
+#[must_use]
+pub const fn registers_before(cpu: &Cpu) -> amd::Registers {
+    amd::Registers { general: cpu.gpr, fs_base: cpu.fs.base, gs_base: cpu.gs.base }
 }
 
 #[cfg(test)]

@@ -162,6 +162,7 @@ pub struct VmcbSegment {
 pub mod intercept1 {
     pub const INTR: u32 = 1 << 0;
     pub const NMI: u32 = 1 << 1;
+    pub const RDPMC: u32 = 1 << 15;
     pub const PUSHF: u32 = 1 << 16;
     pub const POPF: u32 = 1 << 17;
     pub const CPUID: u32 = 1 << 18;
@@ -199,6 +200,7 @@ pub mod exit_code {
     pub const EXCEPTION_LAST: u64 = 0x5f;
     pub const INTR: u64 = 0x60;
     pub const NMI: u64 = 0x61;
+    pub const RDPMC: u64 = 0x6f;
     pub const PUSHF: u64 = 0x70;
     pub const POPF: u64 = 0x71;
     pub const CPUID: u64 = 0x72;

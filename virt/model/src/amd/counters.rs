@@ -7,7 +7,7 @@ use super::events::CountedEvent;
 use super::registers::{evtsel, msr};
 use super::seen::Seen;
 use super::{Profile, Violations};
-use crate::GeneralProtection;
+use crate::{DeliveryKind, GeneralProtection};
 
 /// As many as any processor has.
 const MOST: usize = 6;
@@ -192,9 +192,10 @@ impl Counters {
         })
     }
 
-    /// They count an interrupt that was taken at privilege level `cpl`.
-    pub(super) fn interrupt(&mut self, cpl: u8) -> bool {
-        self.count(!0, cpl, |event, unit_mask| (event.in_interrupt(unit_mask), 0, 0))
+    /// They count an interrupt or exception that was taken at privilege level `cpl`.
+    pub(super) fn deliver(&mut self, kind: DeliveryKind, cpl: u8) -> bool {
+        let as_instruction = self.profile.counts_events_as_instructions();
+        self.count(!0, cpl, |event, unit_mask| (event.in_delivery(unit_mask, kind, as_instruction), 0, 0))
     }
 
     /// `events` tells how many there are in one cycle, how many in each further one, and how many further ones there are.

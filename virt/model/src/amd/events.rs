@@ -4,6 +4,7 @@
 //! AMD Family 19h Model 11h, "Core Performance Monitor Counters".
 
 use super::seen::Seen;
+use crate::DeliveryKind;
 use crate::branch::Kind;
 
 /// Something that can be counted.
@@ -141,9 +142,10 @@ impl CountedEvent {
         self.sum(unit_mask, |event| u64::from(event == Event::Cycles))
     }
 
-    /// How many of it the delivery of an interrupt is.
-    pub(super) fn in_interrupt(&self, unit_mask: u8) -> u64 {
-        self.sum(unit_mask, |event| u64::from(event == Event::Interrupts))
+    /// How many of it the delivery of an interrupt or exception is, on a processor that counts each as an instruction or on
+    /// one that does not.
+    pub(super) fn in_delivery(&self, unit_mask: u8, kind: DeliveryKind, as_instruction: bool) -> u64 {
+        self.sum(unit_mask, |event| event.in_delivery(kind, as_instruction))
     }
 
     /// Whether data accesses must be known to count it.
@@ -173,6 +175,16 @@ impl Event {
                 | Self::LoadMisses
                 | Self::StoreMisses
         )
+    }
+
+    /// Control flow that an interrupt or exception changes is counted with branches, taken ones and far transfers.
+    fn in_delivery(self, kind: DeliveryKind, as_instruction: bool) -> u64 {
+        u64::from(match self {
+            Self::Cycles | Self::Branches | Self::TakenBranches | Self::FarTransfers => true,
+            Self::Instructions => as_instruction || kind == DeliveryKind::SoftwareInterrupt,
+            Self::Interrupts => matches!(kind, DeliveryKind::Interrupt | DeliveryKind::Nmi),
+            _ => false,
+        })
     }
 
     fn in_instruction(self, seen: &Seen) -> u64 {

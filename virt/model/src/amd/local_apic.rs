@@ -23,6 +23,7 @@ const NMI: u32 = 4;
 
 /// Offsets of registers in the local APIC's page.
 const LVT_PC: u32 = 0x340;
+const VERSION: u32 = 0x30;
 const EXTENDED_FEATURE: u32 = 0x400;
 const EXTENDED_CONTROL: u32 = 0x410;
 const EXTENDED_LVT: u32 = 0x500;
@@ -82,6 +83,13 @@ impl LocalApic {
         } else if let Some(index) = self.index(offset) {
             self.extended[index] = value & WRITABLE;
         }
+    }
+
+    /// What a register that is not here shows, where the local APIC below shows `value`: the version register says whether
+    /// there is an extended space.
+    pub(super) fn overlay(&self, offset: u32, value: u32) -> u32 {
+        const EXTENDED_SPACE: u32 = 1 << 31;
+        if offset == VERSION && self.present != 0 { value | EXTENDED_SPACE } else { value }
     }
 
     /// INIT resets the entries.

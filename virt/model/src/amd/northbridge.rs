@@ -42,14 +42,24 @@ const CONFIG_EN: u32 = 1 << 31;
 const ENABLE_CF8_EXT_CFG: u64 = 1 << 46;
 
 impl Northbridge {
-    /// After reset. Firmware has left F3x1CC alone, as on most boards of the time.
-    pub const fn new(profile: &Profile) -> Self {
+    /// That of a machine without one: it answers to nothing.
+    pub const fn absent() -> Self {
         Self {
-            id: profile.northbridge,
+            id: None,
             address: AtomicU32::new(0),
             configuration: AtomicU64::new(0),
             ibs: AtomicU32::new(0),
         }
+    }
+
+    /// Whether it answers to anything.
+    pub const fn is_present(&self) -> bool {
+        self.id.is_some()
+    }
+
+    /// After reset. Firmware has left F3x1CC alone, as on most boards of the time.
+    pub const fn new(profile: &Profile) -> Self {
+        Self { id: profile.northbridge, ..Self::absent() }
     }
 
     /// OUT of `bytes` bytes to a configuration port. `false`: it is no access to this device, and whoever else is there

@@ -220,14 +220,11 @@ impl<'n> Processor<'n> {
         if self.fetch.fetch(&aborted) == Outcome::Interrupt {
             self.signal_ibs();
         }
-        match delivery.kind {
-            DeliveryKind::Interrupt | DeliveryKind::Nmi => {
-                if self.counters.interrupt(delivery.before.cpl) {
-                    self.local_apic.signal(Entry::Counters);
-                }
-            }
-            DeliveryKind::Fault => self.op.abort(),
-            DeliveryKind::Trap | DeliveryKind::SoftwareInterrupt => {}
+        if self.counters.deliver(delivery.kind, delivery.before.cpl) {
+            self.local_apic.signal(Entry::Counters);
+        }
+        if delivery.kind == DeliveryKind::Fault {
+            self.op.abort();
         }
     }
 
@@ -240,6 +237,17 @@ impl<'n> Processor<'n> {
     /// Reads such a register.
     pub fn read_apic(&self, offset: u32) -> u32 {
         self.local_apic.read(offset)
+    }
+
+    /// What any other register shows, where the local APIC below shows `value`: the version register (30h) has the extended
+    /// space's bit.
+    pub fn overlay_apic(&self, offset: u32, value: u32) -> u32 {
+        self.local_apic.overlay(offset, value)
+    }
+
+    /// An interrupt was raised and has not reached the processor yet.
+    pub fn has_interrupt_on_its_way(&self) -> bool {
+        self.local_apic.on_the_way()
     }
 
     /// Writes such a register.

@@ -136,6 +136,13 @@ impl Profile {
         if base == 0xf { base + (self.signature >> 20 & 0xff) } else { base }
     }
 
+    /// Retired instructions include interrupts and exceptions, each as one. Of INT n that is itself one anyway.
+    ///
+    /// Source: BKDG for AMD Family 10h Processors, EventSelect 0C0h; not in the PPRs.
+    pub(super) const fn counts_events_as_instructions(&self) -> bool {
+        self.family() < 0x17
+    }
+
     /// PerfCtrExtCore: the extended counter registers.
     pub(super) const fn has_extended_counters(&self) -> bool {
         self.counters > 4

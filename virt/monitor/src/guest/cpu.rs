@@ -62,6 +62,8 @@ pub mod cr4 {
     pub const SMEP: u64 = 1 << 20;
     /// No access to user pages at CPL below 3 without RFLAGS.AC.
     pub const SMAP: u64 = 1 << 21;
+    /// RDPMC at every privilege level.
+    pub const PCE: u64 = 1 << 8;
 }
 
 /// Bits of IA32_EFER. Source: SDM vol. 3, System Architecture Overview, "Extended Feature Enable Register".

@@ -47,6 +47,7 @@ impl Vcpu {
                 let write = info1 != 0;
                 self.with_instruction(instruction, |vcpu, instruction| vcpu.msr(write, instruction));
             }
+            exit_code::RDPMC => self.with_instruction(instruction, Self::rdpmc),
             exit_code::IOIO => self.with_instruction(instruction, |vcpu, at| vcpu.port(info1, at)),
             exit_code::MWAIT | exit_code::MWAIT_ARMED => self.with_instruction(instruction, Self::mwait),
             // SVM's own instructions: the guest's processor has none of them.
@@ -107,7 +108,11 @@ impl Vcpu {
     /// mode, if it is AMD's, SYSENTER and SYSEXIT.
     fn invalid_opcode(&mut self, exception: Exception, instruction: &Instruction) {
         match instruction.emulation() {
-            Some(Emulation::Sysenter | Emulation::Sysexit(_)) => self.execute(instruction),
+            Some(Emulation::Sysenter | Emulation::Sysexit(_))
+                if self.processor.has_sysenter_in_long_mode() =>
+            {
+                self.execute(instruction);
+            }
             _ if self.has_ptwrite() => self.ptwrite(exception, instruction),
             _ => self.deliver_exception(exception),
         }

@@ -1,8 +1,9 @@
-//! The intercepted ports: the debug exit, and the marker of trace sessions.
+//! The intercepted ports: the debug exit, the marker of trace sessions, and PCI configuration where the guest's processor
+//! has a northbridge of its own.
 
-use pugmark_model::Violations;
 use pugmark_monitor::guest::Instruction;
 
+use crate::image::configuration::{FIRST_PORT, LAST_PORT};
 use crate::image::exit::{DEBUG_EXIT_PORT, exit, fatal};
 use crate::image::interrupts;
 use crate::image::serial::report;
@@ -19,7 +20,8 @@ impl Vcpu {
     /// Executes an access to an intercepted port.
     pub(crate) fn port(&mut self, info: u64, instruction: &Instruction) {
         let port = (info >> 16) as u16;
-        let mask = match info >> 4 & 7 {
+        let bytes = (info >> 4 & 7) as u32;
+        let mask = match bytes {
             1 => 0xff,
             2 => 0xffff,
             _ => 0xffff_ffff,
@@ -28,15 +30,23 @@ impl Vcpu {
             fatal!("string access to port {port:#x} at rip {:#x}", self.cpu.rip);
         }
         if info & IN != 0 {
-            // Nothing answers a read.
+            let value = match port {
+                FIRST_PORT..=LAST_PORT => self.read_configuration(port, bytes),
+                // Nothing answers a read.
+                _ => u32::MAX,
+            };
             let kept = if mask == 0xffff_ffff { 0 } else { self.cpu.gpr[0] & !mask };
-            self.cpu.gpr[0] = kept | mask;
+            self.cpu.gpr[0] = kept | u64::from(value) & mask;
             return self.finish(instruction, 0);
         }
         let value = (self.cpu.gpr[0] & mask) as u32;
         match port {
             DEBUG_EXIT_PORT => self.end(value),
             MARKER_PORT => self.mark(value, instruction),
+            FIRST_PORT..=LAST_PORT => {
+                self.write_configuration(port, bytes, value);
+                self.finish(instruction, 0);
+            }
             _ => self.finish(instruction, 0),
         }
     }
@@ -74,8 +84,7 @@ impl Vcpu {
     }
 
     fn report_violations(&self) {
-        let violations = self.processor.violations();
-        if *violations != Violations::default() {
+        if let Some(violations) = self.processor.violations() {
             report!("violations on processor {}: {violations:x?}", self.peers.index());
         }
     }

@@ -2,12 +2,13 @@
 //!
 //! An access exits. The monitor then lays a page of its own under the guest's, with the register's value in it, has the
 //! guest execute that one instruction, and passes on what it wrote: so no kind of instruction needs to be known here.
-//! All registers are the real local APIC's, but for the LVT entry of performance monitoring, which is the model's.
+//! All registers are the real local APIC's, but for the LVT entry of performance monitoring and AMD's extended registers,
+//! which are the model's.
 
 use alloc::boxed::Box;
 
-use pugmark_model::Processor;
 use pugmark_monitor::guest_map::{LOCAL_APIC, Table};
+use pugmark_monitor::hardware::Hardware;
 use pugmark_monitor::local_apic::{self, Command, Destination};
 
 use crate::image::interrupts;
@@ -77,7 +78,7 @@ impl LocalApic {
     }
 
     /// Lets the next instruction read (or write) the register that `address` is in.
-    pub(crate) fn open_window(&mut self, address: u64, write: bool, processor: &Processor) {
+    pub(crate) fn open_window(&mut self, address: u64, write: bool, processor: &Hardware) {
         let register = (address & 0xff0) as usize;
         let value = self.read(register, processor);
         // SAFETY: the index is within the page. Volatile, because the guest reads it.
@@ -87,7 +88,7 @@ impl LocalApic {
     }
 
     /// The instruction is over: passes on what it wrote.
-    pub(crate) fn close_window(&mut self, processor: &mut Processor) {
+    pub(crate) fn close_window(&mut self, processor: &mut Hardware) {
         let Some(Window { register, write }) = self.window.take() else { return };
         self.table.0[0] = 0;
         if write {
@@ -108,17 +109,16 @@ impl LocalApic {
         write_register(local_apic::ICR_LOW, local_apic::self_interrupt(vector));
     }
 
-    fn read(&self, register: usize, processor: &Processor) -> u32 {
+    fn read(&self, register: usize, processor: &Hardware) -> u32 {
         match register {
-            local_apic::LVT_PC => processor.lvt_pc(),
             local_apic::ICR_LOW => self.command,
-            _ => read_register(register),
+            _ => processor.read_apic(register, || read_register(register)),
         }
     }
 
-    fn write(&mut self, register: usize, value: u32, processor: &mut Processor) {
+    fn write(&mut self, register: usize, value: u32, processor: &mut Hardware) {
         match register {
-            local_apic::LVT_PC => processor.set_lvt_pc(value),
+            _ if processor.write_apic(register, value) => {}
             local_apic::ICR_LOW => {
                 self.command = value;
                 let to = Destination::of(read_register(local_apic::ICR_HIGH), value);

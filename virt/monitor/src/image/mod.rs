@@ -1,6 +1,7 @@
 //! What only runs on bare metal.
 
 mod boot;
+mod configuration;
 mod cpuid;
 mod deliver;
 pub(crate) mod exit;

@@ -1,7 +1,7 @@
 //! RDMSR and WRMSR of what is intercepted.
 
 use pugmark_model::Retired;
-use pugmark_monitor::guest::{Exception, Instruction};
+use pugmark_monitor::guest::{Exception, Instruction, cr4};
 use pugmark_monitor::msr::{APIC_BASE, Place, takes_apic_base, written_efer};
 use pugmark_monitor::tracing::TracingMemory;
 use x86_64::registers::model_specific::Msr;
@@ -12,6 +12,16 @@ impl Vcpu {
     /// Executes RDMSR or WRMSR.
     pub(crate) fn msr(&mut self, write: bool, instruction: &Instruction) {
         if write { self.wrmsr(instruction) } else { self.rdmsr(instruction) }
+    }
+
+    /// Executes RDPMC.
+    pub(crate) fn rdpmc(&mut self, instruction: &Instruction) {
+        let allowed = self.cpu.cpl == 0 || self.cpu.cr4 & cr4::PCE != 0;
+        let value = self.processor.rdpmc(self.cpu.gpr[1] as u32).ok().filter(|_| allowed);
+        let Some(value) = value else { return self.deliver_exception(Exception::general_protection(0)) };
+        self.cpu.gpr[0] = value & 0xffff_ffff;
+        self.cpu.gpr[2] = value >> 32;
+        self.finish(instruction, 0);
     }
 
     fn rdmsr(&mut self, instruction: &Instruction) {
@@ -68,7 +78,7 @@ impl Vcpu {
         let stands = core::mem::replace(&mut self.cpu, moved);
         let at =
             Retired { before, after: self.context(), bytes: instruction.bytes(), tsc: tsc(), operand: 0 };
-        self.give_registers();
+        self.processor.give_registers_behind(&self.cpu);
         let mut memory = TracingMemory { cpu: &self.cpu, memory: &mut self.memory };
         if self.processor.write_msr(msr, value, &at, &mut memory).is_err() {
             self.cpu = stands;

@@ -6,12 +6,13 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::sync::atomic::AtomicU64;
 
-use pugmark_model::Processor;
+use pugmark_model::amd::Northbridge;
 use pugmark_monitor::acpi;
 use pugmark_monitor::boot_info::{MemoryKind, MemoryRange};
 use pugmark_monitor::cmdline::{self, Options};
 use pugmark_monitor::guest::{Cpu, GuestMemory, Lookahead, Segment, Table as TableRegister};
 use pugmark_monitor::guest_map::{GUEST_RAM, GuestMap, LOCAL_APIC, Table};
+use pugmark_monitor::hardware::Hardware;
 use pugmark_monitor::loader::{self, Start};
 use pugmark_monitor::msr::{EFER, Place};
 use pugmark_monitor::permission_map::{self, MSR_MAP_BYTES, PORT_MAP_BYTES};
@@ -21,6 +22,7 @@ use pugmark_monitor::vmcb::{EFER_SVME, Vmcb};
 use pugmark_truth::{REGION_BASE, REGION_BYTES, Writer};
 use x86_64::registers::model_specific::Msr;
 
+use crate::image::configuration;
 use crate::image::exit::DEBUG_EXIT_PORT;
 use crate::image::io::MARKER_PORT;
 use crate::image::local_apic::LocalApic;
@@ -87,9 +89,11 @@ pub(crate) fn machine(start_info: u64) -> Result<Vcpu, Error> {
     let mut memory = unsafe { Physical::below(GUEST_RAM) };
     let start = load(&info, &options, &machine, &mut memory)?;
     let firmware: Vec<(u64, u64)> = firmware(&info.memory).collect();
+    let northbridge: &'static Northbridge = Box::leak(Box::new(options.profile.northbridge()));
     let plan = Plan {
         map: GuestMap { firmware: &firmware },
-        maps: Maps::new(&Processor::new(options.profile, options.settings)),
+        maps: Maps::new(&hardware(&options, northbridge), northbridge),
+        northbridge,
         memory,
         truth: options.truth.then(truth_log).transpose().map_err(Error::Truth)?,
         options,
@@ -106,6 +110,7 @@ struct Plan<'a> {
     options: Options<'a>,
     map: GuestMap<'a>,
     maps: &'static Maps,
+    northbridge: &'static Northbridge,
     memory: Physical,
     truth: Option<Writer<'static>>,
 }
@@ -126,7 +131,8 @@ impl Plan<'_> {
             sse: Sse::ZERO,
             vmcb: control_block(nested_cr3, self.maps),
             lookahead: Box::new(Lookahead::new()),
-            processor: Processor::new(self.options.profile, self.options.settings),
+            processor: hardware(&self.options, self.northbridge),
+            northbridge: self.northbridge,
             local_apic: LocalApic::new(local_apic_table, peers),
             memory: self.memory,
             nmi_pending: false,
@@ -135,11 +141,15 @@ impl Plan<'_> {
             ahead: false,
             session: 0,
             step_policy: self.options.step,
-            // A PMI that one of them raises must not be due before the last of them.
+            // An interrupt that one of them raises must not be due before the last of them.
             stretch: self.options.stretch.min(self.options.settings.pmi_skid as usize),
             truth: self.truth,
         }
     }
+}
+
+fn hardware(options: &Options<'_>, northbridge: &'static Northbridge) -> Hardware {
+    Hardware::new(options.profile, options.settings, options.amd, northbridge)
 }
 
 /// Local APIC IDs of all processors, of this one first.
@@ -245,7 +255,7 @@ struct Maps {
 
 impl Maps {
     /// With what is intercepted under a guest that has `processor`.
-    fn new(processor: &Processor) -> &'static Self {
+    fn new(processor: &Hardware, northbridge: &Northbridge) -> &'static Self {
         let maps = Box::leak(Box::new(Self { msrs: [0; MSR_MAP_BYTES], ports: [0; PORT_MAP_BYTES] }));
         for msr in permission_map::mapped_msrs() {
             let own = processor.owns_msr(msr);
@@ -254,6 +264,13 @@ impl Maps {
         }
         permission_map::intercept_ports(&mut maps.ports, DEBUG_EXIT_PORT, 4);
         permission_map::intercept_ports(&mut maps.ports, MARKER_PORT, 4);
+        if northbridge.is_present() {
+            permission_map::intercept_ports(
+                &mut maps.ports,
+                configuration::FIRST_PORT,
+                configuration::LAST_PORT + 1 - configuration::FIRST_PORT,
+            );
+        }
         maps
     }
 }

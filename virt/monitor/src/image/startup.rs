@@ -10,7 +10,7 @@ use core::ptr;
 use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 use pugmark_monitor::guest::GuestMemory;
-use pugmark_monitor::local_apic::{LVT_RESET, SEND_INIT, send_start_up};
+use pugmark_monitor::local_apic::{SEND_INIT, send_start_up};
 
 use crate::image::exit::fatal;
 use crate::image::idt;
@@ -182,7 +182,6 @@ impl Vcpu {
         }
         self.local_apic.abandon_window();
         self.lookahead.flush();
-        self.processor.set_lvt_pc(LVT_RESET);
         self.processor.init();
         self.nmi_pending = false;
         self.repeating = None;

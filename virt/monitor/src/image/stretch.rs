@@ -20,8 +20,7 @@ impl Vcpu {
     /// Executes `first`, the next instruction, and those that must follow it; `false`, and nothing is done, where it is
     /// to be stepped.
     pub(crate) fn run_stretch(&mut self, first: &Instruction) -> bool {
-        // A PMI on its way comes at its instruction, and a sample has the registers behind its own.
-        if self.processor.has_pmi_on_its_way() || self.processor.may_sample() {
+        if self.processor.steps_singly() {
             return false;
         }
         let Some(stretch) = self.lookahead.stretch(&self.cpu, &mut self.memory, first, self.stretch) else {

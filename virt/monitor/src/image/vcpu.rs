@@ -2,12 +2,14 @@
 
 use alloc::boxed::Box;
 
-use pugmark_model::{Context, ExecMode, Pmi, Processor, Retired};
+use pugmark_model::amd::Northbridge;
+use pugmark_model::{Context, ExecMode, Pmi, Retired};
 use pugmark_monitor::branches;
 use pugmark_monitor::cmdline::StepPolicy;
 use pugmark_monitor::entry::Pace;
 use pugmark_monitor::guest::{Cpu, Exception, Instruction, Lookahead, rflags};
-use pugmark_monitor::tracing::{TracingMemory, registers};
+use pugmark_monitor::hardware::Hardware;
+use pugmark_monitor::tracing::TracingMemory;
 use pugmark_monitor::vmcb::{Vmcb, intercept1, intercept2};
 use pugmark_truth::{Branch, Flags, Record, Writer};
 
@@ -26,7 +28,9 @@ pub(crate) struct Vcpu {
     pub(crate) vmcb: Box<Vmcb>,
     pub(crate) lookahead: Box<Lookahead>,
     /// Its tracing hardware.
-    pub(crate) processor: Processor,
+    pub(crate) processor: Hardware,
+    /// The northbridge that it shares with the others.
+    pub(crate) northbridge: &'static Northbridge,
     pub(crate) local_apic: LocalApic,
     /// The guest's memory.
     pub(crate) memory: Physical,
@@ -50,6 +54,7 @@ pub(crate) struct Vcpu {
 /// Intercepts that are always there.
 const ALWAYS1: u32 = intercept1::NMI
     | intercept1::CPUID
+    | intercept1::RDPMC
     | intercept1::INVLPGA
     | intercept1::IO
     | intercept1::MSR
@@ -93,6 +98,7 @@ impl Vcpu {
                 self.nmi_pending = false;
                 self.deliver_nmi();
             } else if window || self.cpu.shadow.is_some() || self.is_stepped() {
+                self.give_registers_before();
                 self.step();
             } else {
                 self.run_freely();
@@ -108,7 +114,7 @@ impl Vcpu {
     /// Whether what retires now belongs into the log.
     pub(crate) fn is_logged(&self) -> bool {
         match self.step_policy {
-            StepPolicy::Traced => self.processor.steps(),
+            StepPolicy::Traced => self.processor.is_on(),
             StepPolicy::Always => self.session != 0,
         }
     }
@@ -133,17 +139,18 @@ impl Vcpu {
             self.log_branch(branches::of_instruction(instruction, before, after));
         }
         if self.processor.steps() {
-            self.give_registers();
+            self.processor.give_registers_behind(&self.cpu);
             let retired = Retired { before, after, bytes: instruction.bytes(), tsc: tsc(), operand };
             let mut memory = TracingMemory { cpu: &self.cpu, memory: &mut self.memory };
             self.processor.retire(&retired, &mut memory);
         }
     }
 
-    /// Has the tracing hardware know the registers behind the instruction that retires now, if it samples them.
-    pub(crate) fn give_registers(&mut self) {
-        if self.processor.wants_registers() {
-            self.processor.set_registers(registers(&self.cpu));
+    /// Has the hardware know the registers before the next instruction, if it looks at what data that accesses.
+    fn give_registers_before(&mut self) {
+        if self.processor.wants_registers_before() {
+            self.fetch_extra();
+            self.processor.set_registers_before(&self.cpu);
         }
     }
 
@@ -219,12 +226,13 @@ impl Vcpu {
         unsafe { core::arch::asm!("vmload rax", in("rax") vmcb, options(nostack)) };
     }
 
-    /// Passes a PMI that is due to the local APIC, or on as an NMI.
+    /// Passes interrupts of the hardware's that are due to the local APIC, or on as an NMI.
     pub(crate) fn poll_pmi(&mut self) {
-        match self.processor.take_pmi() {
-            Some(Pmi::Fixed(vector)) => self.local_apic.interrupt_self(vector),
-            Some(Pmi::Nmi) => self.nmi_pending = true,
-            None => {}
+        while let Some(interrupt) = self.processor.take_interrupt() {
+            match interrupt {
+                Pmi::Fixed(vector) => self.local_apic.interrupt_self(vector),
+                Pmi::Nmi => self.nmi_pending = true,
+            }
         }
     }
 }

@@ -224,21 +224,32 @@ fn a_refused_write_counts_nothing() {
 }
 
 #[test]
-fn counts_interrupts_and_nmis_but_no_exceptions() {
-    for (name, event) in [("k8", 0xcf), ("barcelona", 0xcf), ("zen2", 0x2c), ("zen4", 0x2c)] {
-        let counted = count(name, ALL | event, |machine| {
-            machine.next(NOP);
-            for kind in [
-                DeliveryKind::Interrupt,
-                DeliveryKind::Nmi,
-                DeliveryKind::Fault,
-                DeliveryKind::Trap,
-                DeliveryKind::SoftwareInterrupt,
-            ] {
-                machine.deliver(kind);
-            }
-        });
-        assert_eq!(counted, 2, "{name}");
+fn counts_interrupts_and_exceptions_by_what_they_are() {
+    use DeliveryKind::{Fault, Interrupt, Nmi, SoftwareInterrupt, Trap};
+    const KINDS: [DeliveryKind; 5] = [Interrupt, Nmi, Fault, Trap, SoftwareInterrupt];
+    // What of the five is counted.
+    let rows: [(&str, u64, [u64; 5]); 12] = [
+        ("k8", 0xcf, [1, 1, 0, 0, 0]),
+        ("barcelona", 0xcf, [1, 1, 0, 0, 0]),
+        ("zen2", 0x2c, [1, 1, 0, 0, 0]),
+        ("zen4", 0x2c, [1, 1, 0, 0, 0]),
+        ("k8", 0xc0, [1, 1, 1, 1, 1]),
+        ("trinity", 0xc0, [1, 1, 1, 1, 1]),
+        ("zen2", 0xc0, [0, 0, 0, 0, 1]),
+        ("zen4", 0xc0, [0, 0, 0, 0, 1]),
+        ("zen4", 0xc2, [1, 1, 1, 1, 1]),
+        ("zen4", 0xc4, [1, 1, 1, 1, 1]),
+        ("zen4", 0xc6, [1, 1, 1, 1, 1]),
+        ("zen4", 0xc3, [0, 0, 0, 0, 0]),
+    ];
+    for (name, event, expected) in rows {
+        for (kind, expected) in KINDS.into_iter().zip(expected) {
+            assert_eq!(
+                count(name, ALL | event, |machine| machine.deliver(kind)),
+                expected,
+                "{name} {event:#x} {kind:?}"
+            );
+        }
     }
 }
 

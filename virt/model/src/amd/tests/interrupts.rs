@@ -74,6 +74,8 @@ fn the_feature_register_says_how_many_entries_there_are() {
             assert_eq!(machine.processor.owns_apic(offset), own, "{name} {offset:#x}");
         }
         assert!(!machine.processor.owns_apic(0x504));
+        assert_eq!(machine.processor.overlay_apic(0x30, 0x5_0014), 0x8005_0014);
+        assert_eq!(machine.processor.overlay_apic(0x20, 0x5_0014), 0x5_0014);
     }
 }
 
@@ -88,6 +90,7 @@ fn an_interrupt_comes_after_the_skid_though_its_cause_is_off_by_then() {
     // The write that stops the counter is one of the three.
     machine.write(0xc001_0000, 0);
     assert!(!machine.processor.is_on() && machine.processor.steps());
+    assert!(machine.processor.has_interrupt_on_its_way());
     machine.next(NOP);
     assert_eq!(machine.interrupts(), []);
     machine.next(NOP);

@@ -1,0 +1,86 @@
+// Work that AMD's counters and samples are held against, and the handler that takes the samples.
+
+    .section .text.amd, "ax", @progbits
+    .code64
+// EDI: session to announce, ESI: MSR, RDX: value that begins the counting, RCX: value that ends it. Between the two writes
+// 2004 instructions, 500 of them branches.
+    .global counted
+counted:
+    push rbx
+    push rcx
+    mov r8, rdx
+    mov edx, 0xe700
+    mov eax, edi
+    out dx, eax
+    mov ecx, esi
+    mov rax, r8
+    mov rdx, r8
+    shr rdx, 32
+    wrmsr
+    mov r8d, 500
+1:  mov [rip + buffer], rbx
+    add rbx, [rip + buffer]
+    dec r8d
+    jnz 1b
+    mov rax, [rsp]
+    mov rdx, rax
+    shr rdx, 32
+    wrmsr
+    mov edx, 0xe700
+    xor eax, eax
+    out dx, eax
+    pop rcx
+    pop rbx
+    ret
+
+// Takes NMIs from here on.
+    .global take_samples
+take_samples:
+    lea rax, [rip + sampling]
+    mov ecx, 2
+    jmp set_gate
+
+// Counts NMIs. Of a valid sample of an op it keeps the address, and begins the next one.
+sampling:
+    push rax
+    push rcx
+    push rdx
+    push rbx
+    inc qword ptr [rip + interrupts_taken]
+    cmp qword ptr [rip + op_control], 0
+    je 1f
+    mov ecx, 0xc0011033
+    rdmsr
+    test eax, 0x40000
+    jz 1f
+    mov rbx, [rip + samples_taken]
+    cmp rbx, 256
+    jae 2f
+    mov ecx, 0xc0011034
+    rdmsr
+    shl rdx, 32
+    or rax, rdx
+    lea rdx, [rip + samples]
+    mov [rdx + rbx*8], rax
+    inc qword ptr [rip + samples_taken]
+2:  mov ecx, 0xc0011033
+    mov rax, [rip + op_control]
+    mov rdx, rax
+    shr rdx, 32
+    wrmsr
+1:  pop rbx
+    pop rdx
+    pop rcx
+    pop rax
+    iretq
+
+    .section .bss.amd, "aw", @nobits
+    .balign 8
+    .global interrupts_taken
+interrupts_taken: .skip 8
+    .global samples_taken
+samples_taken: .skip 8
+    .global op_control
+op_control: .skip 8
+    .global samples
+samples: .skip 256 * 8

@@ -1,0 +1,41 @@
+//! A kernel from another source tree meets processors of AMD's: counts equal the truth, samples lie in it.
+
+use std::collections::HashSet;
+
+use pugmark_qemu_tests::images::{Images, build_foreign_kernel};
+use pugmark_qemu_tests::machine::Machine;
+use pugmark_qemu_tests::protocol::End;
+
+const INSTRUCTIONS_SESSION: u16 = 30;
+const SAMPLES_SESSION: u16 = 33;
+/// What the kernel executes while its counter is on.
+const INSTRUCTIONS: usize = 2004;
+
+#[test]
+fn counters_and_samples_of_each_profile_are_those_of_the_truth() {
+    let images = Images::build().unwrap();
+    let kernel = build_foreign_kernel().unwrap();
+    for profile in ["k8", "barcelona", "trinity", "zen2", "zen3", "zen4", "zen5"] {
+        let options = format!("profile={profile}");
+        let outcome =
+            Machine::kernel_on_monitor(&images, &kernel, &options, "processors=1").run(|_| {}).unwrap();
+        let ends: Vec<_> =
+            outcome.transcript.runs.iter().map(|run| (run.name.as_str(), run.end.clone())).collect();
+        let expected =
+            ["boot", "amd-cpuid", "amd-protection", "amd-counting", "amd-overflow", "amd-sampling"];
+        let expected = expected.map(|name| format!("foreign-{name}"));
+        assert_eq!(ends, expected.each_ref().map(|name| (name.as_str(), Some(End::Ok))), "{profile}");
+        // The kernel found this number in its counter.
+        assert_eq!(outcome.truth.session(INSTRUCTIONS_SESSION).len(), INSTRUCTIONS, "{profile}");
+        let retired: HashSet<u64> =
+            outcome.truth.session(SAMPLES_SESSION).iter().map(|record| record.rip).collect();
+        let samples: Vec<u64> = outcome
+            .transcript
+            .other
+            .iter()
+            .filter_map(|line| u64::from_str_radix(line.strip_prefix("sample 0x")?, 16).ok())
+            .collect();
+        assert_eq!(samples.is_empty(), profile == "k8", "{profile}");
+        assert!(samples.iter().all(|rip| retired.contains(rip)), "{profile}: {samples:x?}");
+    }
+}

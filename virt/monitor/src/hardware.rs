@@ -1,0 +1,275 @@
+//! The counting and tracing hardware of the guest's processor, of whichever maker.
+
+use core::fmt;
+
+use pugmark_model::{
+    self as model, CpuidResult, Delivery, GeneralProtection, PageFault, PhysMemory, Pmi, Retired, Settings,
+    amd,
+};
+
+use crate::guest::Cpu;
+use crate::local_apic::{LVT_PC, LVT_RESET};
+use crate::tracing;
+
+/// The processor that the guest sees.
+#[derive(Clone, Copy, Debug)]
+pub enum Profile {
+    /// One of Intel's.
+    Intel(&'static model::Profile),
+    /// One of AMD's.
+    Amd(&'static amd::Profile),
+}
+
+impl Profile {
+    /// The profile of that name, if its processor runs 64-bit code, as the guests do.
+    #[must_use]
+    pub fn by_name(name: &str) -> Option<Self> {
+        let intel = model::Profile::by_name(name).filter(|profile| profile.long_mode);
+        intel.map(Self::Intel).or_else(|| amd::Profile::by_name(name).map(Self::Amd))
+    }
+
+    /// The northbridge that its processors share.
+    #[must_use]
+    pub const fn northbridge(self) -> amd::Northbridge {
+        match self {
+            Self::Intel(_) => amd::Northbridge::absent(),
+            Self::Amd(profile) => amd::Northbridge::new(profile),
+        }
+    }
+}
+
+/// IA32_PMC0.
+const IA32_PMC0: u32 = 0xc1;
+/// As many counters as RDPMC is asked for on Intel's processors.
+const MOST_COUNTERS: u32 = 8;
+
+/// A processor's counting and tracing hardware.
+#[expect(clippy::large_enum_variant, reason = "each is made once, and lies where the processor lies")]
+#[derive(Debug)]
+pub enum Hardware {
+    /// Intel's.
+    Intel(model::Processor),
+    /// AMD's.
+    Amd(amd::Processor<'static>),
+}
+
+impl Hardware {
+    /// After a cold reset. Processors of AMD's share `northbridge`.
+    #[must_use]
+    pub fn new(
+        profile: Profile,
+        settings: Settings,
+        amd_settings: amd::Settings,
+        northbridge: &'static amd::Northbridge,
+    ) -> Self {
+        match profile {
+            Profile::Intel(profile) => Self::Intel(model::Processor::new(profile, settings)),
+            Profile::Amd(profile) => Self::Amd(amd::Processor::new(profile, amd_settings, northbridge)),
+        }
+    }
+
+    /// What CPUID answers, laid over what the processor below says.
+    #[must_use]
+    pub fn cpuid(&self, leaf: u32, subleaf: u32, below: CpuidResult) -> CpuidResult {
+        match self {
+            Self::Intel(processor) => processor.cpuid(leaf, subleaf, below),
+            Self::Amd(processor) => processor.cpuid(leaf, subleaf, below),
+        }
+    }
+
+    /// In 64-bit mode SYSENTER and SYSEXIT are instructions.
+    #[must_use]
+    pub const fn has_sysenter_in_long_mode(&self) -> bool {
+        matches!(self, Self::Intel(_))
+    }
+
+    /// Whether RDMSR and WRMSR of `msr` come here.
+    #[must_use]
+    pub fn owns_msr(&self, msr: u32) -> bool {
+        match self {
+            Self::Intel(processor) => processor.owns_msr(msr),
+            Self::Amd(processor) => processor.owns_msr(msr),
+        }
+    }
+
+    /// RDMSR of such an MSR.
+    ///
+    /// # Errors
+    /// It faults.
+    pub fn read_msr(&mut self, msr: u32) -> Result<u64, GeneralProtection> {
+        match self {
+            Self::Intel(processor) => processor.read_msr(msr),
+            Self::Amd(processor) => processor.read_msr(msr),
+        }
+    }
+
+    /// WRMSR of such an MSR, at the instruction `at`, which retires here.
+    ///
+    /// # Errors
+    /// It faults.
+    pub fn write_msr(
+        &mut self,
+        msr: u32,
+        value: u64,
+        at: &Retired<'_>,
+        memory: &mut dyn PhysMemory,
+    ) -> Result<(), GeneralProtection> {
+        match self {
+            Self::Intel(processor) => processor.write_msr(msr, value, at, memory),
+            Self::Amd(processor) => processor.write_msr(msr, value, at, memory),
+        }
+    }
+
+    /// RDPMC with `index` in ECX, where software may use it.
+    ///
+    /// # Errors
+    /// It faults.
+    pub fn rdpmc(&mut self, index: u32) -> Result<u64, GeneralProtection> {
+        match self {
+            Self::Intel(processor) if index < MOST_COUNTERS && processor.owns_msr(IA32_PMC0 + index) => {
+                processor.read_msr(IA32_PMC0 + index)
+            }
+            Self::Intel(_) => Err(GeneralProtection),
+            Self::Amd(processor) => processor.rdpmc(index),
+        }
+    }
+
+    /// It must see each instruction.
+    #[must_use]
+    pub fn steps(&self) -> bool {
+        match self {
+            Self::Intel(processor) => processor.steps(),
+            Self::Amd(processor) => processor.steps(),
+        }
+    }
+
+    /// Software has something on that sees each instruction: what retires belongs into the log. On AMD's processors an
+    /// interrupt may be on its way that only delays the end of stepping.
+    #[must_use]
+    pub fn is_on(&self) -> bool {
+        match self {
+            Self::Intel(processor) => processor.steps(),
+            Self::Amd(processor) => processor.is_on(),
+        }
+    }
+
+    /// Instructions must be executed one at a time: an interrupt on its way comes at its instruction, and some registers are
+    /// known at each.
+    #[must_use]
+    pub fn steps_singly(&self) -> bool {
+        match self {
+            Self::Intel(processor) => processor.has_pmi_on_its_way() || processor.may_sample(),
+            Self::Amd(processor) => processor.has_interrupt_on_its_way() || processor.wants_registers(),
+        }
+    }
+
+    /// The registers are to be told before the next instruction, with the bases of segments.
+    #[must_use]
+    pub fn wants_registers_before(&self) -> bool {
+        matches!(self, Self::Amd(processor) if processor.wants_registers())
+    }
+
+    /// Tells the registers before the next instruction.
+    pub fn set_registers_before(&mut self, cpu: &Cpu) {
+        if let Self::Amd(processor) = self {
+            processor.set_registers(tracing::registers_before(cpu));
+        }
+    }
+
+    /// Tells the registers behind the instruction that retires now, if they are wanted.
+    pub fn give_registers_behind(&mut self, cpu: &Cpu) {
+        if let Self::Intel(processor) = self
+            && processor.wants_registers()
+        {
+            processor.set_registers(tracing::registers(cpu));
+        }
+    }
+
+    /// Taken branches are recorded.
+    #[must_use]
+    pub fn sends_branch_messages(&self) -> bool {
+        matches!(self, Self::Intel(processor) if processor.sends_branch_messages())
+    }
+
+    /// An instruction retired.
+    pub fn retire(&mut self, retired: &Retired<'_>, memory: &mut dyn PhysMemory) {
+        match self {
+            Self::Intel(processor) => processor.retire(retired, memory),
+            Self::Amd(processor) => processor.retire(retired, memory),
+        }
+    }
+
+    /// An interrupt or exception was delivered.
+    pub fn deliver(&mut self, delivery: &Delivery, memory: &mut dyn PhysMemory) {
+        match self {
+            Self::Intel(processor) => processor.deliver(delivery, memory),
+            Self::Amd(processor) => processor.deliver(delivery),
+        }
+    }
+
+    /// A page fault of the hardware's own, to be delivered before the next instruction.
+    pub fn take_page_fault(&mut self) -> Option<PageFault> {
+        match self {
+            Self::Intel(processor) => processor.take_page_fault(),
+            Self::Amd(_) => None,
+        }
+    }
+
+    /// An interrupt that is due; there may be another one behind it.
+    pub fn take_interrupt(&mut self) -> Option<Pmi> {
+        match self {
+            Self::Intel(processor) => processor.take_pmi(),
+            Self::Amd(processor) => processor.take_interrupt(),
+        }
+    }
+
+    /// The value of the local APIC's register at `offset` of its page; `below`, what is there without this hardware.
+    pub fn read_apic(&self, offset: usize, below: impl FnOnce() -> u32) -> u32 {
+        match self {
+            Self::Intel(processor) if offset == LVT_PC => processor.lvt_pc(),
+            Self::Intel(_) => below(),
+            Self::Amd(processor) if processor.owns_apic(offset as u32) => processor.read_apic(offset as u32),
+            Self::Amd(processor) => processor.overlay_apic(offset as u32, below()),
+        }
+    }
+
+    /// Writes that register; `false`: it is not this hardware's.
+    pub fn write_apic(&mut self, offset: usize, value: u32) -> bool {
+        match self {
+            Self::Intel(processor) if offset == LVT_PC => processor.set_lvt_pc(value),
+            Self::Amd(processor) if processor.owns_apic(offset as u32) => {
+                processor.write_apic(offset as u32, value);
+            }
+            Self::Intel(_) | Self::Amd(_) => return false,
+        }
+        true
+    }
+
+    /// INIT.
+    pub fn init(&mut self) {
+        match self {
+            Self::Intel(processor) => {
+                processor.set_lvt_pc(LVT_RESET);
+                processor.init();
+            }
+            Self::Amd(processor) => processor.init(),
+        }
+    }
+
+    /// What software did wrong, if it did.
+    #[must_use]
+    pub fn violations(&self) -> Option<&dyn fmt::Debug> {
+        match self {
+            Self::Intel(processor) if *processor.violations() != model::Violations::default() => {
+                Some(processor.violations())
+            }
+            Self::Amd(processor) if *processor.violations() != amd::Violations::default() => {
+                Some(processor.violations())
+            }
+            Self::Intel(_) | Self::Amd(_) => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
