@@ -162,6 +162,7 @@ fn writable(profile: &Profile, bits: &Bits) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::DebugStore;
 
     fn register(name: &str) -> DebugCtl {
         DebugCtl::new(Profile::by_name(name).expect(name))
@@ -186,6 +187,45 @@ mod tests {
                 assert_eq!(register.value(), value, "{name} bit {bit}");
             }
             assert!(register(name).write(legal).is_ok(), "{name}");
+        }
+    }
+
+    /// A processor with all of it, with one capability taken away at a time.
+    #[test]
+    fn what_the_processor_lacks_is_reserved() {
+        const ALL: u64 = 0b0111_1111_1100_0011;
+        let store = |ds_cpl| {
+            Some(DebugStore {
+                control: DebugControl::Core,
+                dtes64: true,
+                ds_cpl,
+                predicted: false,
+                pebs: None,
+            })
+        };
+        let all = || Profile {
+            perfmon_version: 2,
+            perf_capabilities: Some(1 << 12),
+            uncore_pmi: true,
+            debug_store: store(true),
+            counters: None,
+            lbr: None,
+            ..*Profile::by_name("nehalem").expect("nehalem")
+        };
+        // Without DS-CPL, with version 1, without SMM_FREEZE, without PDCM, without an uncore's PMI.
+        let rows = [
+            (all(), ALL),
+            (Profile { debug_store: store(false), ..all() }, ALL & !(0b11 << 9)),
+            (Profile { perfmon_version: 1, ..all() }, ALL & !(0b11 << 11)),
+            (Profile { perf_capabilities: Some(0), ..all() }, ALL & !(1 << 14)),
+            (Profile { perf_capabilities: None, ..all() }, ALL & !(0b11 << 11 | 1 << 14)),
+            (Profile { uncore_pmi: false, ..all() }, ALL & !(1 << 13)),
+        ];
+        for (profile, legal) in rows {
+            for bit in 0..64 {
+                let written = DebugCtl::new(&profile).write(1 << bit);
+                assert_eq!(written.is_ok(), legal >> bit & 1 != 0, "{legal:#x} bit {bit}");
+            }
         }
     }
 
