@@ -46,6 +46,8 @@ pub(super) struct Session<M: Msr> {
     pub(super) unit: Unit<M>,
     bank: Bank,
     svm: bool,
+    /// PerfCntrGlobalCtl as it was found: the counters' bits may be set before anybody knows of them.
+    found: Option<u64>,
     slots: [Slot; MAX_COUNTERS],
     len: usize,
     counts: OverflowCounts,
@@ -97,7 +99,7 @@ impl<M: Msr> Session<M> {
             len += 1;
         }
         let counts = OverflowCounts::default();
-        Self { unit, bank, svm: false, slots, len, counts, served: 0 }
+        Self { unit, bank, svm: false, found: None, slots, len, counts, served: 0 }
     }
 
     /// How many events there are.
@@ -155,6 +157,9 @@ impl<M: Msr> Session<M> {
     pub(super) fn begin(&mut self) -> Result<(), GeneralProtection> {
         self.svm = self.unit.msr.read::<Efer>()?.svm();
         if self.version_2() {
+            let GlobalCtl(found) = self.unit.msr.read()?;
+            self.found = Some(found);
+            self.quiesce()?;
             self.write(GlobalStatusClr(self.mask()))?;
         }
         for n in 0..self.len {
@@ -246,7 +251,7 @@ impl<M: Msr> Session<M> {
     /// Clears the registers of the counters.
     pub(super) fn reset(&mut self) -> Result<(), GeneralProtection> {
         let mut result = Ok(());
-        if self.version_2() {
+        if self.found.is_some() {
             result = result.and(self.change_global(0, self.mask()));
         }
         for n in 0..self.len {
@@ -260,7 +265,12 @@ impl<M: Msr> Session<M> {
                 result = result.and(done);
             }
         }
-        result
+        match self.found {
+            Some(found) if found & self.mask() != 0 => {
+                result.and_then(|()| self.change_global(found & self.mask(), 0))
+            }
+            _ => result,
+        }
     }
 
     /// SVM was turned on or off: a counter of the host's events needs to know.

@@ -52,6 +52,8 @@ pub(super) struct Plan {
 
 /// A period's unit: the low four bits are not compared.
 const STEP: u32 = 16;
+/// The shortest period of ops: IbsOpMaxCnt of 1 to 8 is reserved.
+const LEAST_OP: u32 = 0x90;
 /// The shortest period whose bits 7:4 may be anything.
 const LEAST_RANDOM: u32 = 0x100;
 /// The longest period with 20 bits.
@@ -99,7 +101,7 @@ impl IbsConfig {
         self
     }
 
-    /// Samples one op in so many cycles: a multiple of 16, up to `0xffff0`, or `0x7fffff0` with [`Caps::OP_CNT_EXT`].
+    /// Samples one op in so many cycles: a multiple of 16, from `0x90` up to `0xffff0`, or `0x7fffff0` with [`Caps::OP_CNT_EXT`].
     #[must_use]
     pub const fn op(mut self, period: u32) -> Self {
         let op = match self.op {
@@ -204,7 +206,7 @@ impl IbsConfig {
 
     fn plan_fetch(&self, fetch: &Fetch, caps: Caps) -> Result<(IbsFetchCtl, IbsFetchCtl2), IbsRefusal> {
         need(caps, true, Caps::FETCH_SAM)?;
-        check_period(fetch.period, MOST)?;
+        check_period(fetch.period, STEP, MOST)?;
         need(caps, fetch.l3_miss_only, Caps::ZEN4)?;
         need(caps, fetch.latency.is_some(), Caps::FETCH_LAT)?;
         need(caps, fetch.latency.is_some(), Caps::DIS)?;
@@ -226,7 +228,7 @@ impl IbsConfig {
     fn plan_op(&self, op: &Op, caps: Caps) -> Result<(IbsOpCtl, IbsOpCtl2), IbsRefusal> {
         need(caps, true, Caps::OP_SAM)?;
         let most = if caps.has(Caps::OP_CNT_EXT) { MOST_EXTENDED } else { MOST };
-        check_period(op.period, most)?;
+        check_period(op.period, LEAST_OP, most)?;
         if op.random && !caps.has(Caps::RD_WR_OP_CNT) && op.period < LEAST_RANDOM {
             return Err(IbsRefusal::RandomPeriod { period: op.period });
         }
@@ -264,10 +266,10 @@ impl Levels {
     }
 }
 
-fn check_period(period: u32, most: u32) -> Result<(), IbsRefusal> {
-    match (STEP..=most).contains(&period) && period.is_multiple_of(STEP) {
+fn check_period(period: u32, least: u32, most: u32) -> Result<(), IbsRefusal> {
+    match (least..=most).contains(&period) && period.is_multiple_of(STEP) {
         true => Ok(()),
-        false => Err(IbsRefusal::Period { period, most }),
+        false => Err(IbsRefusal::Period { period, least, most }),
     }
 }
 
@@ -292,10 +294,12 @@ pub enum IbsRefusal {
     Nothing,
     /// CPUID does not announce it.
     Missing(Caps),
-    /// A period is a multiple of 16, from 16 on.
+    /// A period is a multiple of 16.
     Period {
         /// What was asked for.
         period: u32,
+        /// The shortest.
+        least: u32,
         /// The longest.
         most: u32,
     },
@@ -320,8 +324,8 @@ impl fmt::Display for IbsRefusal {
             Self::Missing(caps) => {
                 write!(f, "CPUID.8000_001BH:EAX[{}] is not there", caps.0.trailing_zeros())
             }
-            Self::Period { period, most } => {
-                write!(f, "the period {period:#x} is no multiple of 16 from 0x10 to {most:#x}")
+            Self::Period { period, least, most } => {
+                write!(f, "the period {period:#x} is no multiple of 16 from {least:#x} to {most:#x}")
             }
             Self::RandomPeriod { period } => write!(f, "the random period {period:#x} is below 0x100"),
             Self::Latency { cycles, most } => {

@@ -8,7 +8,7 @@
 //! let config = IbsConfig::new().op(100_000).op_counts_dispatched().fetch(50_000).fetch_random();
 //! assert!(config.check(Caps(0x3ff)).is_ok());
 //! assert_eq!(config.check(Caps(0x7)), Err(IbsRefusal::Missing(Caps::OP_CNT)));
-//! assert_eq!(IbsConfig::new().op(100).check(Caps(0x3ff)), Err(IbsRefusal::Period { period: 100, most: 0x7ff_fff0 }));
+//! assert_eq!(IbsConfig::new().op(100).check(Caps(0x3ff)), Err(IbsRefusal::Period { period: 100, least: 0x90, most: 0x7ff_fff0 }));
 //! ```
 //!
 //! A unit counts, tags a fetch or an op, and asks for an interrupt when it has its sample. Until a handler writes its

@@ -54,8 +54,6 @@ enum State {
 
 /// The bits of IbsOpCurCnt that the processor fills at random when it has a sample.
 const RANDOM: u64 = 0x7f << 32;
-/// A period that no random begin can be above.
-const ABOVE_RANDOM: u32 = 0x80;
 
 impl<M: Msr> Session<M> {
     pub(super) const fn new(unit: Unit<M>, plan: Plan) -> Self {
@@ -258,11 +256,10 @@ impl<M: Msr> Session<M> {
         *count += 1;
     }
 
-    /// Where the next count begins, so that periods do not keep in step with what is executed: where the processor put
-    /// it at random, unless that is behind the period.
-    fn random_begin(&self, ctl: u64) -> u64 {
-        let period = self.plan.op.map_or(0, |(ctl, _)| ctl.extended_max_count());
-        match self.unit.part.caps.has(Caps::RD_WR_OP_CNT) && period >= ABOVE_RANDOM {
+    /// Where the next count begins: where the processor put it at random, so that periods do not keep in step with what
+    /// is executed. The shortest period is longer.
+    const fn random_begin(&self, ctl: u64) -> u64 {
+        match self.unit.part.caps.has(Caps::RD_WR_OP_CNT) {
             true => ctl & RANDOM,
             false => 0,
         }

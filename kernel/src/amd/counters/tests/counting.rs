@@ -71,8 +71,10 @@ fn rdpmc_gives_the_same_count() {
 #[test]
 fn a_stop_leaves_the_registers_as_after_a_reset() {
     for cpu in PARTS {
-        for dropped in [false, true] {
+        for (dropped, global) in [(false, 0), (true, 0), (false, 0x3f), (true, 0x3f)] {
             let machine = Machine::new(cpu);
+            // Who does not know of it finds the counters as they always were.
+            machine.set(GLOBAL_CTL, global);
             let running = start(&machine, &[Event::new(0xc0, 0), Event::new(0xc2, 0).every(100)]);
             machine.count(100, true);
             match dropped {
@@ -85,7 +87,7 @@ fn a_stop_leaves_the_registers_as_after_a_reset() {
                 let (select, counter) = registers(cpu, n);
                 assert_eq!((machine.get(select), machine.get(counter)), (0, 0), "{cpu:x?}");
             }
-            assert_eq!((machine.get(GLOBAL_CTL), machine.get(GLOBAL_STATUS)), (0, 0));
+            assert_eq!((machine.get(GLOBAL_CTL), machine.get(GLOBAL_STATUS)), (global, 0));
         }
     }
 }
@@ -94,11 +96,12 @@ fn a_stop_leaves_the_registers_as_after_a_reset() {
 fn with_version_2_counters_start_and_stand_still_together() {
     let machine = Machine::new(fake::ZEN_4);
     machine.set(GLOBAL_STATUS, 0b11);
+    machine.set(GLOBAL_CTL, 0x3f);
     let _running = start(&machine, &[Event::new(0xc0, 0), Event::new(3, 1)]);
     let writes = machine.writes();
-    // What was left in the status goes first, and the last write starts all: also the second one of a pair.
-    assert_eq!(writes.first(), Some(&(0xc000_0302, 0b111)));
-    assert_eq!(writes.last(), Some(&(GLOBAL_CTL, 0b111)));
+    // Nothing counts yet, what was left in the status goes, and the last write starts all: also the second one of a pair.
+    assert_eq!(writes[..2], [(GLOBAL_CTL, 0x38), (0xc000_0302, 0b111)]);
+    assert_eq!(writes.last(), Some(&(GLOBAL_CTL, 0x3f)));
 }
 
 #[test]

@@ -12,17 +12,21 @@ const ALL: Caps = Caps(0x1_fbff);
 fn what_the_units_cannot_do_is_refused() {
     let fetch = |period| IbsConfig::new().fetch(period);
     let op = |period| IbsConfig::new().op(period);
-    let period = |period, most| Err(IbsRefusal::Period { period, most });
+    let period = |period, most| Err(IbsRefusal::Period { period, least: 0x90, most });
+    let fetch_period = |period| Err(IbsRefusal::Period { period, least: 0x10, most: 0xf_fff0 });
     let missing = |caps| Err(IbsRefusal::Missing(caps));
     let table = [
         (IbsConfig::new(), ALL, Err(IbsRefusal::Nothing)),
         // Periods: multiples of 16, of 20 or 27 bits.
         (fetch(16), OLD, Ok(())),
-        (fetch(0), OLD, period(0, 0xf_fff0)),
-        (fetch(24), OLD, period(24, 0xf_fff0)),
+        (fetch(0), OLD, fetch_period(0)),
+        (fetch(24), OLD, fetch_period(24)),
         (fetch(0xf_fff0), OLD, Ok(())),
-        (fetch(0x10_0000), ALL, period(0x10_0000, 0xf_fff0)),
+        (fetch(0x10_0000), ALL, fetch_period(0x10_0000)),
         (op(0), OLD, period(0, 0xf_fff0)),
+        // Counts of 1 to 8 are reserved.
+        (op(0x80), OLD, period(0x80, 0xf_fff0)),
+        (op(0x90), OLD, Ok(())),
         (op(0x1001), OLD, period(0x1001, 0xf_fff0)),
         (op(0x10_0000), OLD, period(0x10_0000, 0xf_fff0)),
         (op(0x10_0000), Caps(0x47), Ok(())),
@@ -30,24 +34,24 @@ fn what_the_units_cannot_do_is_refused() {
         (op(0x800_0000), ZEN_2, period(0x800_0000, 0x7ff_fff0)),
         // Each capability.
         (fetch(16), Caps(0b101), missing(Caps::FETCH_SAM)),
-        (op(16), Caps(0b011), missing(Caps::OP_SAM)),
-        (op(16).op_counts_dispatched(), OLD, missing(Caps::OP_CNT)),
-        (op(16).op_counts_dispatched(), Caps(0x17), Ok(())),
+        (op(0x100), Caps(0b011), missing(Caps::OP_SAM)),
+        (op(0x100).op_counts_dispatched(), OLD, missing(Caps::OP_CNT)),
+        (op(0x100).op_counts_dispatched(), Caps(0x17), Ok(())),
         (fetch(16).l3_miss_only(), ZEN_2, missing(Caps::ZEN4)),
-        (op(16).l3_miss_only(), ZEN_2, missing(Caps::ZEN4)),
-        (op(16).l3_miss_only(), ZEN_4, Ok(())),
-        (op(16).op_latency(128), ZEN_4, missing(Caps::LD_LAT)),
-        (op(16).op_latency(128), Caps(0x1bff), Ok(())),
+        (op(0x100).l3_miss_only(), ZEN_2, missing(Caps::ZEN4)),
+        (op(0x100).l3_miss_only(), ZEN_4, Ok(())),
+        (op(0x100).op_latency(128), ZEN_4, missing(Caps::LD_LAT)),
+        (op(0x100).op_latency(128), Caps(0x1bff), Ok(())),
         (fetch(16).fetch_latency(128), Caps(0x3bff), missing(Caps::FETCH_LAT)),
         (fetch(16).fetch_latency(128), Caps(0x5bff), missing(Caps::DIS)),
         (fetch(16).fetch_latency(128), Caps(0x7bff), Ok(())),
-        (op(16).op_streaming_stores(), Caps(0xfbff), missing(Caps::STRM_ST_RMT_SOCKET)),
-        (op(16).op_streaming_stores(), Caps(0x1_dbff), missing(Caps::DIS)),
+        (op(0x100).op_streaming_stores(), Caps(0xfbff), missing(Caps::STRM_ST_RMT_SOCKET)),
+        (op(0x100).op_streaming_stores(), Caps(0x1_dbff), missing(Caps::DIS)),
         // Latencies.
-        (op(16).op_latency(0), ALL, Err(IbsRefusal::Latency { cycles: 0, most: 2048 })),
-        (op(16).op_latency(129), ALL, Err(IbsRefusal::Latency { cycles: 129, most: 2048 })),
-        (op(16).op_latency(2048), ALL, Ok(())),
-        (op(16).op_latency(2176), ALL, Err(IbsRefusal::Latency { cycles: 2176, most: 2048 })),
+        (op(0x100).op_latency(0), ALL, Err(IbsRefusal::Latency { cycles: 0, most: 2048 })),
+        (op(0x100).op_latency(129), ALL, Err(IbsRefusal::Latency { cycles: 129, most: 2048 })),
+        (op(0x100).op_latency(2048), ALL, Ok(())),
+        (op(0x100).op_latency(2176), ALL, Err(IbsRefusal::Latency { cycles: 2176, most: 2048 })),
         (fetch(16).fetch_latency(2048), ALL, Err(IbsRefusal::Latency { cycles: 2048, most: 1920 })),
         (fetch(16).fetch_latency(1920), ALL, Ok(())),
         // Random periods by software, where the processor has none.
@@ -98,11 +102,11 @@ fn control_registers_are_the_manuals() {
 
 #[test]
 fn a_unit_starts_with_a_rising_edge_and_its_disable_bit_is_the_last_to_go() {
-    let both = IbsConfig::new().fetch(0x10).op(0x20);
+    let both = IbsConfig::new().fetch(0x10).op(0x200);
     let (machine, _running) = start(fake::BARCELONA, both);
     assert_eq!(
         machine.writes(),
-        [(FETCH_CTL, 0), (FETCH_CTL, 1 << 48 | 1), (OP_CTL, 0), (OP_CTL, 1 << 17 | 2)]
+        [(FETCH_CTL, 0), (FETCH_CTL, 1 << 48 | 1), (OP_CTL, 0), (OP_CTL, 1 << 17 | 0x20)]
     );
     let (machine, _running) = start(fake::ZEN_6, both);
     assert_eq!(
@@ -114,7 +118,7 @@ fn a_unit_starts_with_a_rising_edge_and_its_disable_bit_is_the_last_to_go() {
             (FETCH_CTL2, 0),
             (OP_CTL2, 1),
             (OP_CTL, 0),
-            (OP_CTL, 1 << 17 | 2),
+            (OP_CTL, 1 << 17 | 0x20),
             (OP_CTL2, 0)
         ]
     );
