@@ -124,9 +124,9 @@ impl Handler {
     }
 
     /// A source was stopped, and so many of its NMIs may be on their way: as many interrupts that nobody asks for are
-    /// claimed as [`Pmi::Stray`].
+    /// claimed as [`Pmi::Stray`], but at the most four.
     pub fn expect_late(&mut self, nmis: u8) {
-        self.late = self.late.max(nmis.min(LATE));
+        self.late = self.late.saturating_add(nmis).min(LATE);
     }
 
     /// Enough time has passed: no late NMI comes any more.
@@ -217,10 +217,9 @@ impl Handler {
         sources: &mut [&mut dyn PmiSource],
     ) -> Result<Pmi, GeneralProtection> {
         let pmi = self.serve_all(interrupted, msr, apic, sources);
-        // Also where an access faulted: what was served before that is not found by the NMI that it asked for.
         let requests = sources.iter().fold(0, |all: u8, source| all.saturating_add(source.late_requests()));
-        // One of them is the interrupt that is handled.
-        self.expect_late(requests.saturating_sub(1));
+        // One of them is the interrupt that is handled. Where an access faulted another call may handle the rest of it.
+        self.expect_late(requests.saturating_sub(u8::from(pmi.is_ok())));
         pmi
     }
 
@@ -281,8 +280,9 @@ impl Handler {
     }
 }
 
-/// More NMIs are not on their way: one is latched by the processor, one by the local APIC.
-const LATE: u8 = 2;
+/// So many late NMIs are waited for at the most. Some may have become one, and then they do not come: whoever else has
+/// NMIs should not lose more of them.
+const LATE: u8 = 4;
 
 /// How often sources are served in one interrupt.
 const ROUNDS: u32 = 16;

@@ -27,8 +27,6 @@ pub struct AmdCapabilities {
     pub lbr_v2: u8,
     /// Branch sampling, as on Zen 3: `CPUID.8000_0008H:EBX[31]`.
     pub branch_sampling: bool,
-    /// There is SVM: `CPUID.8000_0001H:ECX[2]`.
-    pub svm: bool,
 }
 
 impl AmdCapabilities {
@@ -69,7 +67,6 @@ impl AmdCapabilities {
             perfmon_v2,
             lbr_v2: if v2 >> 1 & 1 == 1 { (counts >> 4 & 0x3f) as u8 } else { 0 },
             branch_sampling: leaf(0x8000_0008).is_some_and(|leaf| leaf.ebx >> 31 == 1),
-            svm: features >> 2 & 1 == 1,
         })
     }
 

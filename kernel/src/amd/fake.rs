@@ -24,7 +24,6 @@ pub(crate) struct Cpu {
     pub(crate) perfmon: (u32, u32),
 }
 
-const SVM: u32 = 1 << 2;
 const IBS: u32 = 1 << 10;
 const EXTENDED_COUNTERS: u32 = 1 << 23;
 
@@ -33,18 +32,16 @@ const fn cpu(family: u32, model: u32, features: u32, ibs: u32) -> Cpu {
 }
 
 pub(crate) const K7: Cpu = cpu(0x6, 0x8, 0, 0);
-pub(crate) const K8: Cpu = cpu(0xf, 0x41, SVM, 0);
-pub(crate) const BARCELONA: Cpu = cpu(0x10, 0x02, SVM | IBS, 0);
-pub(crate) const BULLDOZER: Cpu = cpu(0x15, 0x01, SVM | IBS | EXTENDED_COUNTERS, 0xff);
-pub(crate) const TRINITY: Cpu = cpu(0x15, 0x10, SVM | IBS | EXTENDED_COUNTERS, 0xff);
-pub(crate) const ZEN_1: Cpu = cpu(0x17, 0x01, SVM | IBS | EXTENDED_COUNTERS, 0x3ff);
-pub(crate) const ZEN_2: Cpu = cpu(0x17, 0x31, SVM | IBS | EXTENDED_COUNTERS, 0x3ff);
-pub(crate) const ZEN_3: Cpu =
-    Cpu { extended: 1 << 31, ..cpu(0x19, 0x01, SVM | IBS | EXTENDED_COUNTERS, 0x3ff) };
-pub(crate) const ZEN_4: Cpu =
-    Cpu { perfmon: (7, 0x106), ..cpu(0x19, 0x11, SVM | IBS | EXTENDED_COUNTERS, 0xbff) };
+pub(crate) const K8: Cpu = cpu(0xf, 0x41, 0, 0);
+pub(crate) const BARCELONA: Cpu = cpu(0x10, 0x02, IBS, 0);
+pub(crate) const BULLDOZER: Cpu = cpu(0x15, 0x01, IBS | EXTENDED_COUNTERS, 0xff);
+pub(crate) const TRINITY: Cpu = cpu(0x15, 0x10, IBS | EXTENDED_COUNTERS, 0xff);
+pub(crate) const ZEN_1: Cpu = cpu(0x17, 0x01, IBS | EXTENDED_COUNTERS, 0x3ff);
+pub(crate) const ZEN_2: Cpu = cpu(0x17, 0x31, IBS | EXTENDED_COUNTERS, 0x3ff);
+pub(crate) const ZEN_3: Cpu = Cpu { extended: 1 << 31, ..cpu(0x19, 0x01, IBS | EXTENDED_COUNTERS, 0x3ff) };
+pub(crate) const ZEN_4: Cpu = Cpu { perfmon: (7, 0x106), ..cpu(0x19, 0x11, IBS | EXTENDED_COUNTERS, 0xbff) };
 pub(crate) const ZEN_6: Cpu =
-    Cpu { perfmon: (7, 0x106), ..cpu(0x1a, 0x50, SVM | IBS | EXTENDED_COUNTERS, 0x1_fbff) };
+    Cpu { perfmon: (7, 0x106), ..cpu(0x1a, 0x50, IBS | EXTENDED_COUNTERS, 0x1_fbff) };
 
 pub(crate) const FETCH_CTL: u32 = 0xc001_1030;
 pub(crate) const OP_CTL: u32 = 0xc001_1033;

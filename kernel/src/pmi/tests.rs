@@ -178,7 +178,7 @@ fn amds_local_apic_leaves_the_entry_as_it_is() {
 fn as_many_late_nmis_are_claimed_as_may_come() {
     // (requests that the served interrupt found, NMIs that a stop expects, strays that are claimed)
     let table =
-        [(0, 0, 0), (1, 0, 0), (2, 0, 1), (3, 0, 2), (9, 0, 2), (0, 1, 1), (2, 1, 1), (2, 2, 2), (0, 9, 2)];
+        [(0, 0, 0), (1, 0, 0), (2, 0, 1), (3, 0, 2), (9, 0, 4), (0, 1, 1), (2, 1, 2), (2, 2, 3), (0, 9, 4)];
     for (requests, expected, claimed) in table {
         let machine = Machine::new(1);
         machine.0.borrow_mut().lvt = 0x400;
@@ -190,7 +190,7 @@ fn as_many_late_nmis_are_claimed_as_may_come() {
         handler.expect_late(expected);
         // One that comes before anything else ran is known by its address, and no late one is spent on it.
         assert_eq!(machine.handle_at(Some(0x1000), &mut handler, &mut [&mut source]), Ok(Pmi::Stray));
-        for n in 0..3 {
+        for n in 0..6 {
             let verdict = if n < claimed { Pmi::Stray } else { Pmi::NotOurs };
             let pmi = machine.handle_at(Some(0x2000), &mut handler, &mut [&mut source]);
             assert_eq!(pmi, Ok(verdict), "{requests} {expected} {n}");
@@ -199,14 +199,36 @@ fn as_many_late_nmis_are_claimed_as_may_come() {
 }
 
 #[test]
+fn an_nmi_that_finds_the_next_request_leaves_its_own_for_later() {
+    let machine = Machine::new(3);
+    machine.0.borrow_mut().lvt = 0x400;
+    machine.0.borrow_mut().at_unmask = 0;
+    let mut handler = Handler::amd(Delivery::Nmi);
+    // Two requests, then one each time: one NMI is always on its way.
+    for (at, requests) in [(1, 2), (2, 1), (3, 2), (4, 1)] {
+        machine.0.borrow_mut().requests = 1;
+        let mut source = machine.source(GlobalStatus::TRACE_TOPA_PMI);
+        source.late = requests;
+        assert_eq!(machine.handle_at(Some(at), &mut handler, &mut [&mut source]), Ok(Pmi::Served));
+    }
+    for (at, verdict) in [(5, Pmi::Stray), (6, Pmi::Stray), (7, Pmi::NotOurs)] {
+        assert_eq!(machine.handle_at(Some(at), &mut handler, &mut []), Ok(verdict));
+    }
+}
+
+#[test]
 fn what_was_served_before_a_fault_leaves_late_nmis_too() {
     let machine = Machine::new(1);
     machine.0.borrow_mut().lvt = 0x400;
     let mut source = machine.source(GlobalStatus::TRACE_TOPA_PMI);
-    (source.fault, source.late) = (true, 2);
+    (source.fault, source.late) = (true, 1);
     let mut handler = Handler::amd(Delivery::Nmi);
     machine.handle(&mut handler, &mut [&mut source]).unwrap_err();
-    assert_eq!(machine.handle(&mut handler, &mut []), Ok(Pmi::Stray));
+    // Another call serves the other half of what one interrupt asked for.
+    source.fault = false;
+    assert_eq!(machine.handle_at(Some(1), &mut handler, &mut [&mut source]), Ok(Pmi::Served));
+    assert_eq!(machine.handle_at(Some(2), &mut handler, &mut []), Ok(Pmi::Stray));
+    assert_eq!(machine.handle_at(Some(2), &mut handler, &mut []), Ok(Pmi::NotOurs));
 }
 
 #[test]

@@ -137,9 +137,6 @@ fn known(capabilities: &AmdCapabilities) -> PerfEvtSel {
     if capabilities.family < 0x10 {
         known.remove(PerfEvtSel::SINCE_FAM10H);
     }
-    if !capabilities.svm {
-        known.remove(PerfEvtSel::GUEST_ONLY | PerfEvtSel::HOST_ONLY);
-    }
     if capabilities.family > 0x10 {
         known.remove(PerfEvtSel::PC);
     }

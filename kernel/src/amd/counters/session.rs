@@ -301,10 +301,9 @@ impl<M: Msr> Session<M> {
             slot.state = State::Taken(MASK + 1 - LONGEST);
             return;
         };
-        // It went on counting: the next period is shorter by that.
-        let over = events.saturating_sub(period);
-        slot.state = State::Taken((MASK + 1).wrapping_sub(period - over % period) & MASK);
-        self.counts.skipped += over / period;
+        // It went on counting from 0: the next period is shorter by that.
+        slot.state = State::Taken(MASK + 1 - (period - counter % period));
+        self.counts.skipped += counter / period;
         match sink.overflow(Overflow { event: n, count }) {
             true => self.counts.taken += 1,
             false => self.counts.lost += 1,

@@ -176,8 +176,9 @@ impl<M: Msr> Session<M> {
             if self.has_dis() {
                 self.write(ctl2 | IbsFetchCtl2::DIS)?;
             }
-            // Without a period first: a fetch that is tagged already is no sample any more.
-            self.write(ctl.difference(IbsFetchCtl::MAX_CNT) | IbsFetchCtl::EN)?;
+            if self.unit.part.errata().has(Errata::LATE_OP_INTERRUPT) {
+                self.write(ctl.difference(IbsFetchCtl::MAX_CNT) | IbsFetchCtl::EN)?;
+            }
             self.write(IbsFetchCtl::empty())?;
             self.fetch = State::Off;
         }
@@ -189,9 +190,10 @@ impl<M: Msr> Session<M> {
             if self.has_dis() {
                 self.write(ctl2 | IbsOpCtl2::DIS)?;
             }
-            // The order that erratum 420 wants, and that does no harm elsewhere.
-            let no_period = ctl.difference(IbsOpCtl::MAX_CNT | IbsOpCtl::MAX_CNT_EXT);
-            self.write(no_period | IbsOpCtl::EN)?;
+            // Not elsewhere: a count that does not begin anew would be beyond its maximum.
+            if self.unit.part.errata().has(Errata::LATE_OP_INTERRUPT) {
+                self.write(ctl.difference(IbsOpCtl::MAX_CNT) | IbsOpCtl::EN)?;
+            }
             self.write(IbsOpCtl::empty())?;
             self.op = State::Off;
         }

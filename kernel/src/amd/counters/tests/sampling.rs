@@ -40,6 +40,14 @@ fn what_is_counted_before_the_handler_comes_is_of_the_next_period() {
             machine.count(1, true);
             assert!(machine.take_nmi(), "{cpu:x?} {events}");
             assert_eq!(running.count(0), Ok(Some(events + left)));
+            // The short period is not taken for a whole one.
+            machine.count(40, true);
+            nmi(&machine, &mut handler(), &mut running, &mut |_| true).unwrap();
+            assert_eq!(running.overflows(), &OverflowCounts { taken: 2, skipped, ..Default::default() });
+            machine.count(59, true);
+            assert!(!machine.take_nmi(), "{cpu:x?} {events}");
+            machine.count(1, true);
+            assert!(machine.take_nmi(), "{cpu:x?} {events}");
         }
     }
 }

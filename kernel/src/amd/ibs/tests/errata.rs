@@ -81,21 +81,19 @@ fn erratum_420_the_period_goes_before_the_enable_bit_and_a_late_op_is_claimed() 
 }
 
 #[test]
-fn where_there_is_a_disable_bit_it_stops_first() {
-    let (machine, running) = start(fake::ZEN_6, IbsConfig::new().fetch(0x1000).op(0x1000).user_only());
-    machine.writes();
-    running.stop(&mut Room::new(), &mut handler()).map_err(|failed| failed.fault).unwrap();
-    assert_eq!(
-        machine.writes(),
-        [
-            (FETCH_CTL2, 1 << 5 | 1),
-            (FETCH_CTL, FETCH_EN),
-            (FETCH_CTL, 0),
-            (OP_CTL2, 1 << 2 | 1),
-            (OP_CTL, OP_EN),
-            (OP_CTL, 0)
-        ]
-    );
+fn elsewhere_a_write_stops_a_unit_and_its_disable_bit_goes_first() {
+    let config = IbsConfig::new().fetch(0x1000).op(0x1000).user_only();
+    let table = [
+        (fake::BULLDOZER, vec![(FETCH_CTL, 0), (OP_CTL, 0)]),
+        (fake::ZEN_2, vec![(FETCH_CTL, 0), (OP_CTL, 0)]),
+        (fake::ZEN_6, vec![(FETCH_CTL2, 1 << 5 | 1), (FETCH_CTL, 0), (OP_CTL2, 1 << 2 | 1), (OP_CTL, 0)]),
+    ];
+    for (cpu, writes) in table {
+        let (machine, running) = start(cpu, config);
+        machine.writes();
+        running.stop(&mut Room::new(), &mut handler()).map_err(|failed| failed.fault).unwrap();
+        assert_eq!(machine.writes(), writes, "{cpu:x?}");
+    }
 }
 
 #[test]

@@ -1,0 +1,75 @@
+//! #GP at each access in turn.
+
+use super::machine::{ALL, Addresses, Kernel, PERIOD, WITH_IBS};
+
+/// A life with a fault at one access; a kernel tries once more what the driver could not do. How many accesses.
+fn live(kernel: &mut Kernel, ibs: bool, fault: Option<u32>) -> u32 {
+    let what = format!("fault {fault:?}");
+    let counters = kernel.counters_unit();
+    let units = ibs.then(|| kernel.ibs_unit());
+    let first = kernel.machine.accesses();
+    if let Some(fault) = fault {
+        kernel.machine.fault_in(fault);
+    }
+    let events = Kernel::events();
+    kernel.counters = Some(match counters.start(&events) {
+        Ok(running) => running,
+        Err((unit, _)) => unit.start(&events).map_err(|(_, error)| error).unwrap(),
+    });
+    kernel.ibs = units.map(|unit| match unit.start(&Kernel::both()) {
+        Ok(running) => running,
+        Err((unit, _)) => unit.start(&Kernel::both()).map_err(|(_, error)| error).unwrap(),
+    });
+    kernel.run(PERIOD);
+    let (ops, overflows) = (kernel.ops.len(), kernel.overflows.len());
+    kernel.run(2 * PERIOD);
+    assert!(kernel.overflows.len() > overflows, "{what}: the counters go on");
+    assert!(!ibs || kernel.ops.len() > ops, "{what}: the units go on");
+    if let Some(running) = kernel.ibs.take() {
+        let mut rest = Addresses { fetches: &mut kernel.fetches, ops: &mut kernel.ops };
+        if let Err(failed) = running.stop(&mut rest, &mut kernel.handler) {
+            failed.running.stop(&mut rest, &mut kernel.handler).map_err(|failed| failed.fault).unwrap();
+        }
+    }
+    let running = kernel.counters.take().unwrap();
+    let stopped = match running.stop(&mut kernel.handler) {
+        Ok(stopped) => stopped,
+        Err(failed) => failed.running.stop(&mut kernel.handler).map_err(|failed| failed.fault).unwrap(),
+    };
+    let accesses = kernel.machine.accesses() - first;
+    let [counted, sampled] = stopped.totals() else { panic!("two events") };
+    assert_eq!(counted, sampled, "{what}: nothing is lost or counted twice");
+    assert!(*counted >= 3 * u64::from(PERIOD), "{what}: {counted}");
+    kernel.run(PERIOD);
+    accesses
+}
+
+fn at_each_access(profile: &str, ibs: bool) {
+    let accesses = live(&mut Kernel::new(profile, 0), ibs, None);
+    for fault in 0..accesses {
+        let mut kernel = Kernel::new(profile, 0);
+        live(&mut kernel, ibs, Some(fault));
+        let what = format!("{profile} access {fault} of {accesses}");
+        assert_eq!(kernel.unclaimed, 0, "{what}");
+        let own = |address: &&u64| **address < 1 << 63;
+        let ops: Vec<_> = kernel.ops.iter().filter(own).collect();
+        assert!(ops.windows(2).all(|pair| pair[0] < pair[1]), "{what}: no op twice");
+        let counts = |pair: &[pugmark_kernel::amd::counters::Overflow]| pair[0].count < pair[1].count;
+        assert!(kernel.overflows.windows(2).all(counts), "{what}: no overflow twice");
+        assert_eq!(kernel.machine.violations(), Default::default(), "{what}");
+        let off = (0..4).all(|n| kernel.machine.msr(0xc001_0000 + n) == 0);
+        assert!(off, "{what}: the counters are off");
+        let on = |register, bit: u32| ibs && kernel.machine.msr(register) >> bit & 1 == 1;
+        assert!(!on(0xc001_1030, 48) && !on(0xc001_1033, 17), "{what}: the units are off");
+    }
+}
+
+#[test]
+fn counters_with_a_fault_at_each_access() {
+    ALL.into_iter().for_each(|profile| at_each_access(profile, false));
+}
+
+#[test]
+fn counters_and_ibs_with_a_fault_at_each_access() {
+    WITH_IBS.into_iter().for_each(|profile| at_each_access(profile, true));
+}

@@ -1,0 +1,70 @@
+//! Interrupts that come at each step of start, handler and stop: none is unclaimed, nothing is sampled twice, and the
+//! units go on.
+
+use super::machine::{ALL, Addresses, Kernel, PERIOD, WITH_IBS};
+
+/// How a unit comes to life and ends; the accesses to MSRs of each part.
+fn live(kernel: &mut Kernel, ibs: bool, burst: Option<u32>) -> u32 {
+    let counters = kernel.counters_unit();
+    let units = ibs.then(|| kernel.ibs_unit());
+    let first = kernel.machine.accesses();
+    if let Some(burst) = burst {
+        kernel.machine.burst_in(burst);
+    }
+    // What comes while the driver works on it waits until it is done.
+    kernel.counters = Some(counters.start(&Kernel::events()).map_err(|(_, error)| error).unwrap());
+    if let Some(units) = units {
+        kernel.ibs = Some(units.start(&Kernel::both()).map_err(|(_, error)| error).unwrap());
+    }
+    kernel.serve();
+    kernel.run(PERIOD);
+    let (ops, overflows) = (kernel.ops.len(), kernel.overflows.len());
+    kernel.run(2 * PERIOD);
+    assert!(kernel.overflows.len() > overflows, "burst {burst:?}: the counters go on");
+    assert!(!ibs || kernel.ops.len() > ops, "burst {burst:?}: the units go on");
+    if let Some(running) = kernel.ibs.take() {
+        let mut rest = Addresses { fetches: &mut kernel.fetches, ops: &mut kernel.ops };
+        running.stop(&mut rest, &mut kernel.handler).map_err(|failed| failed.fault).unwrap();
+    }
+    kernel.serve();
+    let running = kernel.counters.take().unwrap();
+    running.stop(&mut kernel.handler).map_err(|failed| failed.fault).unwrap();
+    kernel.serve();
+    let accesses = kernel.machine.accesses() - first;
+    kernel.run(PERIOD);
+    accesses
+}
+
+fn at_each_step(profile: &str, ibs: bool, skid: u32) {
+    let accesses = live(&mut Kernel::new(profile, skid), ibs, None);
+    for burst in 0..accesses {
+        let mut kernel = Kernel::new(profile, skid);
+        live(&mut kernel, ibs, Some(burst));
+        let what = format!("{profile} skid {skid} access {burst} of {accesses}");
+        assert_eq!(kernel.unclaimed, 0, "{what}");
+        let own = |address: &&u64| **address < 1 << 63;
+        let ops: Vec<_> = kernel.ops.iter().filter(own).collect();
+        assert!(ops.windows(2).all(|pair| pair[0] < pair[1]), "{what}: no op twice");
+        let counts = |pair: &[pugmark_kernel::amd::counters::Overflow]| pair[0].count < pair[1].count;
+        assert!(kernel.overflows.windows(2).all(counts), "{what}: no overflow twice");
+        assert_eq!(kernel.machine.violations(), Default::default(), "{what}");
+    }
+}
+
+#[test]
+fn counters_are_interrupted_at_each_access() {
+    for profile in ALL {
+        for skid in [0, 20] {
+            at_each_step(profile, false, skid);
+        }
+    }
+}
+
+#[test]
+fn counters_and_ibs_are_interrupted_at_each_access() {
+    for profile in WITH_IBS {
+        for skid in [0, 20] {
+            at_each_step(profile, true, skid);
+        }
+    }
+}

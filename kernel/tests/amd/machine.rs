@@ -1,0 +1,363 @@
+//! A machine for the driver: the model's processor, and a program that never comes back to the same place.
+
+use pugmark_decoder_core::ibs::Sample;
+use pugmark_kernel::amd::counters::{self, Event, Overflow};
+use pugmark_kernel::amd::ibs::{self, IbsConfig, SampleSink};
+use pugmark_kernel::amd::{ExtendedLvt, LvtEntry, Northbridge};
+use pugmark_kernel::cpuid::CpuIdResult;
+use pugmark_kernel::lapic::{Delivery, LocalApic, LvtPc};
+use pugmark_kernel::msr::{GeneralProtection, Msr};
+use pugmark_kernel::pmi::{Handler, Pmi, PmiSource};
+use pugmark_model::amd as model;
+use pugmark_model::{Context, ExecMode, Mapping, PageFault, PhysMemory, Retired};
+use std::cell::RefCell;
+use std::rc::Rc;
+
+/// All profiles, and those with IBS.
+pub(crate) const ALL: [&str; 7] = ["k8", "barcelona", "trinity", "zen2", "zen3", "zen4", "zen5"];
+pub(crate) const WITH_IBS: [&str; 6] = ["barcelona", "trinity", "zen2", "zen3", "zen4", "zen5"];
+
+const EFER: u32 = 0xc000_0080;
+const NB_CFG: u32 = 0xc001_001f;
+
+/// Where the program begins.
+pub(crate) const CODE: u64 = 0x40_0000;
+
+/// One processor. Clones are the same one.
+#[derive(Clone)]
+pub(crate) struct Machine(Rc<RefCell<State>>);
+
+struct State {
+    processor: model::Processor<'static>,
+    ip: u64,
+    efer: u64,
+    /// The number of the MSR access, counted from now, that raises #GP.
+    fault_in: Option<u32>,
+    /// The number of the MSR access, counted from now, that much of the program runs in front of.
+    burst_in: Option<u32>,
+    accesses: u32,
+}
+
+/// Instructions of the program in front of an access: more than any period.
+const BURST: u32 = 0x400;
+/// One period for all.
+pub(crate) const PERIOD: u32 = 0x200;
+
+impl Machine {
+    /// A processor whose interrupts take so many instructions to come.
+    pub(crate) fn new(profile: &str, skid: u32) -> Self {
+        let profile = model::Profile::by_name(profile).unwrap();
+        let northbridge = Box::leak(Box::new(model::Northbridge::new(profile)));
+        let settings = model::Settings { skid, ..model::Settings::default() };
+        let processor = model::Processor::new(profile, settings, northbridge);
+        let state = State { processor, ip: CODE, efer: 0, fault_in: None, burst_in: None, accesses: 0 };
+        let mut machine = Self(Rc::new(RefCell::new(state)));
+        if northbridge.is_present() {
+            // SAFETY: the register is the model's: EnableCf8ExtCfg.
+            unsafe { machine.wrmsr(NB_CFG, 1 << 46) }.unwrap();
+        }
+        machine
+    }
+
+    pub(crate) fn cpuid(&self, leaf: u32, subleaf: u32) -> CpuIdResult {
+        let answer = self.0.borrow().processor.cpuid(leaf, subleaf, Default::default());
+        CpuIdResult { eax: answer.eax, ebx: answer.ebx, ecx: answer.ecx, edx: answer.edx }
+    }
+
+    pub(crate) fn fault_in(&self, accesses: u32) {
+        self.0.borrow_mut().fault_in = Some(accesses);
+    }
+
+    pub(crate) fn burst_in(&self, accesses: u32) {
+        self.0.borrow_mut().burst_in = Some(accesses);
+    }
+
+    /// How many accesses to MSRs there were.
+    pub(crate) fn accesses(&self) -> u32 {
+        self.0.borrow().accesses
+    }
+
+    pub(crate) fn violations(&self) -> model::Violations {
+        *self.0.borrow().processor.violations()
+    }
+
+    pub(crate) fn msr(&self, address: u32) -> u64 {
+        self.0.borrow().processor.read_msr(address).unwrap()
+    }
+
+    pub(crate) fn rdpmc(&self, index: u32) -> u64 {
+        self.0.borrow().processor.rdpmc(index).unwrap()
+    }
+
+    pub(crate) fn set_svm(&self, on: bool) {
+        let mut state = self.0.borrow_mut();
+        state.efer = u64::from(on) << 12;
+        state.processor.set_svme(on);
+    }
+
+    pub(crate) fn ip(&self) -> u64 {
+        self.0.borrow().ip
+    }
+
+    /// So many instructions of the program, with a jump in each 16, until an interrupt comes; whether one did.
+    pub(crate) fn run(&self, instructions: u32) -> bool {
+        for _ in 0..instructions {
+            self.step();
+            if self.interrupt() {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Whether an interrupt has come: an NMI, and several of them are one.
+    pub(crate) fn interrupt(&self) -> bool {
+        let mut state = self.0.borrow_mut();
+        let mut came = false;
+        while let Some(interrupt) = state.processor.take_interrupt() {
+            assert_eq!(interrupt, pugmark_model::Pmi::Nmi);
+            came = true;
+        }
+        came
+    }
+
+    fn step(&self) {
+        let mut state = self.0.borrow_mut();
+        let state = &mut *state;
+        let (bytes, next): (&[u8], _) = match state.ip & 0xf {
+            0xe => (&[0xeb, 0x10], state.ip + 0x12),
+            _ => (&[0x90], state.ip + 1),
+        };
+        let retired = Retired { before: user(state.ip), after: user(next), bytes, tsc: 0, operand: 0 };
+        state.processor.retire(&retired, &mut Mapped);
+        state.ip = next;
+    }
+
+    fn access(&self, fault: GeneralProtection) -> Result<(), GeneralProtection> {
+        let mut state = self.0.borrow_mut();
+        state.accesses += 1;
+        let burst = state.burst_in;
+        state.burst_in = burst.and_then(|left| left.checked_sub(1));
+        let faulty = state.fault_in;
+        state.fault_in = faulty.and_then(|left| left.checked_sub(1));
+        drop(state);
+        if burst == Some(0) {
+            (0..BURST).for_each(|_| self.step());
+        }
+        if faulty == Some(0) { Err(fault) } else { Ok(()) }
+    }
+}
+
+fn user(ip: u64) -> Context {
+    Context { ip, cr3: 0x5000, cpl: 3, mode: ExecMode::Bits64, iflag: true }
+}
+
+// SAFETY: the registers are the model's.
+unsafe impl Msr for Machine {
+    fn rdmsr(&mut self, address: u32) -> Result<u64, GeneralProtection> {
+        let fault = GeneralProtection { address, written: None };
+        self.access(fault)?;
+        let state = self.0.borrow();
+        match address {
+            EFER => Ok(state.efer),
+            _ => state.processor.read_msr(address).map_err(|_| fault),
+        }
+    }
+
+    unsafe fn wrmsr(&mut self, address: u32, value: u64) -> Result<(), GeneralProtection> {
+        let fault = GeneralProtection { address, written: Some(value) };
+        self.access(fault)?;
+        let kernel = |ip| Context { ip, cr3: 0x5000, cpl: 0, mode: ExecMode::Bits64, iflag: false };
+        let before = kernel(0xffff_ffff_8100_0000);
+        let at = Retired { before, after: kernel(before.ip + 2), bytes: &[0x0f, 0x30], tsc: 0, operand: 0 };
+        self.0.borrow_mut().processor.write_msr(address, value, &at, &mut Mapped).map_err(|_| fault)
+    }
+}
+
+// SAFETY: the entry is the model's.
+unsafe impl LocalApic for Machine {
+    fn lvt_pc(&mut self) -> Result<LvtPc, GeneralProtection> {
+        Ok(LvtPc(self.0.borrow().processor.read_apic(0x340)))
+    }
+
+    fn set_lvt_pc(&mut self, entry: LvtPc) -> Result<(), GeneralProtection> {
+        self.0.borrow_mut().processor.write_apic(0x340, entry.0);
+        Ok(())
+    }
+}
+
+// SAFETY: the entries are the model's.
+unsafe impl ExtendedLvt for Machine {
+    fn count(&mut self) -> Result<u8, GeneralProtection> {
+        Ok((self.0.borrow().processor.read_apic(0x400) >> 16) as u8)
+    }
+
+    fn entry(&mut self, n: u8) -> Result<LvtEntry, GeneralProtection> {
+        Ok(LvtEntry(self.0.borrow().processor.read_apic(0x500 + 0x10 * u32::from(n))))
+    }
+
+    fn set_entry(&mut self, n: u8, entry: LvtEntry) -> Result<(), GeneralProtection> {
+        self.0.borrow_mut().processor.write_apic(0x500 + 0x10 * u32::from(n), entry.0);
+        Ok(())
+    }
+}
+
+// SAFETY: the registers are the model's, whose ports these are.
+unsafe impl Northbridge for Machine {
+    fn read(&mut self, node: u8, offset: u16) -> u32 {
+        let state = self.0.borrow();
+        state.processor.northbridge().port_write(0xcf8, 4, configuration(node, offset));
+        state.processor.northbridge().port_read(0xcfc, 4).unwrap_or(!0)
+    }
+
+    fn write(&mut self, node: u8, offset: u16, value: u32) {
+        let state = self.0.borrow();
+        state.processor.northbridge().port_write(0xcf8, 4, configuration(node, offset));
+        assert!(state.processor.northbridge().port_write(0xcfc, 4, value));
+    }
+}
+
+/// Function 3 of a node's device.
+fn configuration(node: u8, offset: u16) -> u32 {
+    let offset = u32::from(offset);
+    1 << 31 | offset >> 8 << 24 | (24 + u32::from(node)) << 11 | 3 << 8 | offset & 0xff
+}
+
+/// Every page is mapped where it is.
+struct Mapped;
+
+impl PhysMemory for Mapped {
+    fn read(&self, _: u64, _: &mut [u8]) -> bool {
+        false
+    }
+
+    fn write(&mut self, _: u64, _: &[u8]) -> bool {
+        false
+    }
+
+    fn translate(&mut self, address: u64, _: bool) -> Result<Mapping, PageFault> {
+        Ok(Mapping { physical: address & 0xffff_ffff, supervisor: false, marked: true })
+    }
+}
+
+/// A kernel with this driver, on one processor: it samples with counters and with IBS, where there is some.
+pub(crate) struct Kernel {
+    pub(crate) machine: Machine,
+    pub(crate) handler: Handler,
+    pub(crate) counters: Option<counters::Running<Machine>>,
+    pub(crate) ibs: Option<ibs::Running<Machine>>,
+    pub(crate) fetches: Vec<u64>,
+    pub(crate) ops: Vec<u64>,
+    pub(crate) overflows: Vec<Overflow>,
+    /// Interrupts that nobody claimed.
+    pub(crate) unclaimed: u32,
+}
+
+/// Takes samples' addresses.
+pub(crate) struct Addresses<'a> {
+    pub(crate) fetches: &'a mut Vec<u64>,
+    pub(crate) ops: &'a mut Vec<u64>,
+}
+
+impl SampleSink for Addresses<'_> {
+    fn sample(&mut self, sample: &Sample) -> bool {
+        match sample {
+            Sample::Fetch(fetch) => self.fetches.push(fetch.linear_address().unwrap()),
+            Sample::Op(op) => self.ops.push(op.rip().unwrap()),
+        }
+        true
+    }
+}
+
+impl Kernel {
+    pub(crate) fn new(profile: &str, skid: u32) -> Self {
+        let machine = Machine::new(profile, skid);
+        let handler = Handler::amd(Delivery::Nmi);
+        handler.arm(&mut machine.clone()).unwrap();
+        Self {
+            machine,
+            handler,
+            counters: None,
+            ibs: None,
+            fetches: Vec::new(),
+            ops: Vec::new(),
+            overflows: Vec::new(),
+            unclaimed: 0,
+        }
+    }
+
+    pub(crate) fn counters_unit(&self) -> counters::Unit<Machine> {
+        let machine = self.machine.clone();
+        counters::Unit::detect(|leaf, subleaf| machine.cpuid(leaf, subleaf), machine.clone()).unwrap()
+    }
+
+    /// The units of IBS, routed.
+    pub(crate) fn ibs_unit(&self) -> ibs::Unit<Machine> {
+        let machine = self.machine.clone();
+        let mut unit =
+            ibs::Unit::detect(|leaf, subleaf| machine.cpuid(leaf, subleaf), machine.clone()).unwrap();
+        unit.route(&mut machine.clone(), Some(&mut machine.clone())).unwrap();
+        unit
+    }
+
+    /// User code's retired instructions, counted and sampled.
+    pub(crate) fn events() -> [Event; 2] {
+        let instructions = Event::new(0xc0, 0).os(false);
+        [instructions, instructions.every(PERIOD.into())]
+    }
+
+    pub(crate) fn both() -> IbsConfig {
+        // Fetches of 16 or 32 bytes, each of which holds many of the program's instructions.
+        IbsConfig::new().fetch(0x10).op(PERIOD)
+    }
+
+    /// An NMI.
+    pub(crate) fn nmi(&mut self) -> Result<Pmi, GeneralProtection> {
+        let mut keep = |overflow| {
+            self.overflows.push(overflow);
+            true
+        };
+        let mut addresses = Addresses { fetches: &mut self.fetches, ops: &mut self.ops };
+        let mut counters = self.counters.as_mut().map(|running| running.source(&mut keep));
+        let mut ibs = self.ibs.as_mut().map(|running| running.source(&mut addresses));
+        let mut sources: Vec<&mut dyn PmiSource> = Vec::new();
+        sources.extend(counters.as_mut().map(|source| source as &mut dyn PmiSource));
+        sources.extend(ibs.as_mut().map(|source| source as &mut dyn PmiSource));
+        let at = self.machine.ip();
+        let (mut msr, mut apic) = (self.machine.clone(), self.machine.clone());
+        let pmi = self.handler.handle_at(at, &mut msr, &mut apic, &mut sources)?;
+        self.unclaimed += u32::from(pmi == Pmi::NotOurs);
+        Ok(pmi)
+    }
+
+    /// The NMIs that have come: one at a time is served, and one that came meanwhile afterwards.
+    pub(crate) fn serve(&mut self) {
+        for _ in 0..100 {
+            if !self.machine.interrupt() {
+                return;
+            }
+            self.nmi_or_again();
+        }
+        panic!("interrupts without end");
+    }
+
+    /// So many instructions of the program, whose interrupts are served.
+    pub(crate) fn run(&mut self, instructions: u32) {
+        for _ in 0..instructions {
+            if self.machine.run(1) {
+                self.nmi_or_again();
+                self.serve();
+            }
+        }
+    }
+
+    /// A kernel that is told of a fault tries once more.
+    fn nmi_or_again(&mut self) {
+        if self.nmi().is_err() {
+            let unclaimed = self.unclaimed;
+            self.nmi().unwrap();
+            // That was no interrupt.
+            self.unclaimed = unclaimed;
+        }
+    }
+}
