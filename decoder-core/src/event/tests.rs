@@ -429,6 +429,12 @@ fn an_overflow_is_decided_by_what_follows() {
 }
 
 #[test]
+fn what_is_complete_comes_before_what_is_wrong() {
+    let found = events_behind(false, &[exstop(true), Ovf, TntShort(TNT)]);
+    assert_eq!(found, (vec![(EventKind::Exstop, None)], Some(ErrorKind::UnexpectedPacket("TNT"))));
+}
+
+#[test]
 fn a_psb_plus_gives_status_updates_in_its_order_behind_the_state_of_tracing() {
     let packets = [
         Psb,

@@ -90,7 +90,13 @@ impl Walker<'_> {
                 Some(false) => {
                     return Err(self.fail_at_outcome(ErrorKind::BadReturnCompression { ip: self.ip }));
                 }
-                None => self.take_tip()?,
+                None => {
+                    // The manual takes the address away for each return, libipt for those without a TIP.
+                    if self.config().dialect == Dialect::Manual {
+                        self.returns.pop();
+                    }
+                    self.take_tip()?
+                }
             },
             Way::IndirectCall => {
                 self.returns.push(next);

@@ -131,6 +131,7 @@ fn a_reader_is_asked_for_what_is_in_no_section() {
         (0x100, 0x5000, 4, &[(0x100, 4)]),
         (0x102, 0x5000, 8, &[(0x102, 2), (0x106, 4)]),
         (0x105, 0x6000, 1, &[(0x106, 2)]),
+        (0x101, 0x6000, 0, &[(0x101, 3)]),
         (0x1fe, 0x5000, 2, &[(0x1fe, 8), (0x200, 6)]),
         (u64::MAX - 2, 0x5000, 2, &[(u64::MAX - 2, 3), (u64::MAX, 1)]),
     ] {
@@ -202,6 +203,10 @@ fn sections_are_mapped_over_others_and_taken_away() {
     assert_eq!(sections.as_slice(), before);
     assert!(sections.remove(&over) && !sections.remove(&over));
     assert_eq!(sections.image().window(0x104, Some(0x5000)).unwrap().bytes, a);
+    // The one behind it has the same addresses in another space.
+    assert!(sections.remove(&lower));
+    assert_eq!(sections.as_slice(), [Section { space: other, ..lower }]);
+    assert_eq!(sections.map(lower), Ok(()));
     assert_eq!((sections.remove_space(cr3), sections.remove_space(cr3)), (1, 0));
     assert_eq!(sections.as_slice(), [Section { space: other, ..lower }]);
 }
