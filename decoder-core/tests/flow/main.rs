@@ -9,5 +9,5 @@ mod scenarios;
 mod vectors;
 
 #[allow(dead_code, unreachable_pub, reason = "a module of another crate, of which this needs two functions")]
-#[path = "../../../qemu-tests/src/libipt.rs"]
+#[path = "../../../qemu-tests/src/libipt/mod.rs"]
 mod libipt;

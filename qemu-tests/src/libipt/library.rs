@@ -1,0 +1,169 @@
+//! libipt's functions, types and numbers, as intel-pt.h of version 2 declares them.
+
+use std::{
+    ffi::{CStr, c_char, c_int, c_void},
+    ptr::NonNull,
+    sync::OnceLock,
+};
+
+pub(super) type Handle = NonNull<c_void>;
+pub(super) type ReadMemory =
+    unsafe extern "C" fn(*mut u8, usize, *const AddressSpace, u64, *mut c_void) -> c_int;
+
+/// libipt's functions; the signatures are those of intel-pt.h, version 2.
+pub(super) struct Library {
+    pub(super) alloc_decoder: unsafe extern "C" fn(*const Config) -> Option<Handle>,
+    pub(super) free_decoder: unsafe extern "C" fn(Handle),
+    pub(super) sync_forward: unsafe extern "C" fn(Handle) -> c_int,
+    pub(super) get_offset: unsafe extern "C" fn(Handle, *mut u64) -> c_int,
+    pub(super) get_image: unsafe extern "C" fn(Handle) -> Option<NonNull<c_void>>,
+    pub(super) set_callback:
+        unsafe extern "C" fn(NonNull<c_void>, Option<ReadMemory>, *const c_void) -> c_int,
+    pub(super) next: unsafe extern "C" fn(Handle, *mut Insn, usize) -> c_int,
+    pub(super) event: unsafe extern "C" fn(Handle, *mut Event, usize) -> c_int,
+    pub(super) packets_alloc: unsafe extern "C" fn(*const Config) -> Option<Handle>,
+    pub(super) packets_free: unsafe extern "C" fn(Handle),
+    pub(super) packets_sync_forward: unsafe extern "C" fn(Handle) -> c_int,
+    pub(super) packets_get_offset: unsafe extern "C" fn(Handle, *mut u64) -> c_int,
+    pub(super) packets_next: unsafe extern "C" fn(Handle, *mut Packet, usize) -> c_int,
+    errstr: unsafe extern "C" fn(c_int) -> *const c_char,
+    cpu_errata: unsafe extern "C" fn(*mut [u32; 16], *const VendorCpu) -> c_int,
+}
+
+pub(super) const EVENT_OVERFLOW: c_int = 6;
+pub(super) const STATUS_EVENT_PENDING: c_int = 1 << 0;
+pub(super) const STATUS_END_OF_STREAM: c_int = 1 << 2;
+pub(super) const ERROR_END_OF_STREAM: c_int = 7;
+pub(super) const ERROR_NO_MEMORY_MAPPED: c_int = 13;
+
+const VENDOR_INTEL: c_int = 1;
+
+/// A processor of Intel's by family, model and stepping.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cpu {
+    /// The display family.
+    pub family: u16,
+    /// The display model.
+    pub model: u8,
+    /// The stepping.
+    pub stepping: u8,
+}
+
+/// `struct pt_config` with its size in front: libipt takes what is missing behind for zero.
+#[repr(C)]
+pub(super) struct Config {
+    size: usize,
+    begin: *const u8,
+    end: *const u8,
+    callback: usize,
+    context: usize,
+    cpu: VendorCpu,
+    errata: [u32; 16],
+}
+
+/// `struct pt_cpu`.
+#[repr(C)]
+struct VendorCpu {
+    vendor: c_int,
+    cpu: Cpu,
+}
+
+/// `struct pt_insn`.
+#[repr(C)]
+#[derive(Default)]
+pub(super) struct Insn {
+    pub(super) ip: u64,
+    isid: c_int,
+    mode: c_int,
+    pub(super) class: c_int,
+    raw: [u8; 15],
+    size: u8,
+    flags: u32,
+}
+
+/// `struct pt_event`. Not larger than that: libipt 2.0.5 clears the rest of a larger one, but at a wrong address.
+#[repr(C)]
+#[derive(Default)]
+pub(super) struct Event {
+    pub(super) kind: c_int,
+    flags: u32,
+    rest: [u64; 7],
+}
+
+/// Room for `struct pt_packet`.
+#[repr(C, align(8))]
+#[derive(Default)]
+pub(super) struct Packet {
+    kind: c_int,
+    size: u8,
+    payload: [u64; 4],
+}
+
+/// `struct pt_asid`.
+#[repr(C)]
+pub(super) struct AddressSpace {
+    _size: usize,
+    pub(super) cr3: u64,
+    _vmcs: u64,
+}
+
+impl Library {
+    /// The library; `None` where it is not installed.
+    pub(super) fn get() -> Option<&'static Self> {
+        static LIBRARY: OnceLock<Option<Library>> = OnceLock::new();
+        LIBRARY.get_or_init(Self::load).as_ref()
+    }
+
+    fn load() -> Option<Self> {
+        // SAFETY: libipt has no constructors and no destructors.
+        let library = unsafe { libloading::Library::new("libipt.so.2") }.ok()?;
+        // Its functions are used to the end of the program, so it is never unloaded.
+        let library: &'static libloading::Library = Box::leak(Box::new(library));
+        /// The function of this name, with the type of the field that it is assigned to.
+        macro_rules! function {
+            ($name:literal) => {
+                // SAFETY: intel-pt.h declares the function of this name with this type.
+                *unsafe { library.get($name) }.ok()?
+            };
+        }
+        Some(Self {
+            alloc_decoder: function!(b"pt_insn_alloc_decoder"),
+            free_decoder: function!(b"pt_insn_free_decoder"),
+            sync_forward: function!(b"pt_insn_sync_forward"),
+            get_offset: function!(b"pt_insn_get_offset"),
+            get_image: function!(b"pt_insn_get_image"),
+            set_callback: function!(b"pt_image_set_callback"),
+            next: function!(b"pt_insn_next"),
+            event: function!(b"pt_insn_event"),
+            packets_alloc: function!(b"pt_pkt_alloc_decoder"),
+            packets_free: function!(b"pt_pkt_free_decoder"),
+            packets_sync_forward: function!(b"pt_pkt_sync_forward"),
+            packets_get_offset: function!(b"pt_pkt_get_offset"),
+            packets_next: function!(b"pt_pkt_next"),
+            errstr: function!(b"pt_errstr"),
+            cpu_errata: function!(b"pt_cpu_errata"),
+        })
+    }
+
+    /// The configuration for a trace of this processor; one that libipt does not know has no errata.
+    pub(super) fn config(&self, cpu: Option<Cpu>, trace: &[u8]) -> Config {
+        let mut errata = [0; 16];
+        let (vendor, cpu) =
+            cpu.map_or((0, Cpu { family: 0, model: 0, stepping: 0 }), |cpu| (VENDOR_INTEL, cpu));
+        let cpu = VendorCpu { vendor, cpu };
+        // SAFETY: both are as large as intel-pt.h has them; a processor that is not known leaves the errata alone.
+        unsafe { (self.cpu_errata)(&raw mut errata, &raw const cpu) };
+        let range = trace.as_ptr_range();
+        let size = size_of::<Config>();
+        Config { size, begin: range.start, end: range.end, callback: 0, context: 0, cpu, errata }
+    }
+
+    /// Its name for an error that one of its functions returned.
+    pub(super) fn error_text(&self, status: c_int) -> &'static str {
+        // SAFETY: it takes every number.
+        let text = unsafe { (self.errstr)(-status) };
+        // SAFETY: it returns a string constant of the library, which stays loaded.
+        unsafe { CStr::from_ptr(text) }.to_str().unwrap_or("unreadable")
+    }
+}
