@@ -1,0 +1,122 @@
+//! Damaged traces: the same first error in the same place, but for what has a name.
+
+use crate::{
+    cases,
+    classes::{Class, explain},
+    own::{LIBIPT, MANUAL, Own},
+    skipped,
+    stream::Stream,
+    subject::Subject,
+};
+use fastrand::Rng;
+use pugmark_decoder_core::packet::Packets;
+use pugmark_qemu_tests::libipt;
+use std::collections::BTreeMap;
+
+/// libipt does not see that a loop in the code has no end.
+const MOST_INSTRUCTIONS: usize = 1 << 14;
+
+/// Damaged traces of this many programs are tried.
+const PROGRAMS: u64 = 2000;
+
+#[test]
+fn packets_of_damaged_traces_have_the_same_first_error() {
+    let (mut packets, mut errors) = (0, 0);
+    for (_, trace) in damaged_traces() {
+        let Some((count, error)) = libipt::packets(&trace) else { return skipped() };
+        let mut own = Packets::with_config(&trace, LIBIPT);
+        let (mut own_count, mut own_error) = (0, None);
+        if own.sync_forward().is_some() {
+            for packet in own.by_ref() {
+                match packet {
+                    Ok(_) => own_count += 1,
+                    Err(error) => own_error = Some((error.kind.libipt_text(), error.offset)),
+                }
+            }
+        }
+        let error = error.map(|error| (error.text, error.offset));
+        assert_eq!((own_count, own_error), (count, error), "{}", hex(&trace));
+        packets += count;
+        errors += u64::from(error.is_some());
+    }
+    println!("{} damaged traces, {packets} packets, {errors} errors", cases());
+    assert!(errors > cases() / 20);
+}
+
+/// In one of the two dialects: [`Dialect::Libipt`](pugmark_decoder_core::config::Dialect) is that of a later version.
+#[test]
+fn damaged_traces_have_the_same_first_error() {
+    let mut same = [0, 0];
+    let mut differ: BTreeMap<Class, u64> = BTreeMap::new();
+    let mut unexplained = vec![];
+    for (subject, trace) in damaged_traces() {
+        let code = subject.code();
+        let Some(theirs) = libipt::decode_to_error(&trace, &code.theirs, MOST_INSTRUCTIONS) else {
+            return skipped();
+        };
+        let said = theirs.errors.first().map(|error| (error.text, error.offset));
+        let own = [LIBIPT, MANUAL].map(|config| Own::of(&trace, &code.own, config));
+        if let Some(dialect) = own.iter().position(|own| own.said() == said) {
+            same[dialect] += 1;
+            continue;
+        }
+        match own.iter().rev().find_map(|own| explain(&trace, &code, own, &theirs)) {
+            Some(class) => *differ.entry(class).or_default() += 1,
+            None => unexplained.push(format!(
+                "{:?}: own {:x?} behind {}, libipt {said:x?} behind {}: {}",
+                subject.topic,
+                own.each_ref().map(|own| own.error),
+                own[1].addresses.len(),
+                theirs.addresses.len(),
+                hex(&trace)
+            )),
+        }
+    }
+    let [libipt, manual] = same;
+    println!(
+        "{} damaged traces: {libipt} the same, {manual} more by the manual, {differ:?}, {} unexplained",
+        cases(),
+        unexplained.len()
+    );
+    let shown = &unexplained[..unexplained.len().min(8)];
+    assert!(unexplained.is_empty(), "{}", shown.join("\n"));
+    assert_eq!(differ.len(), Class::ALL.len(), "a class is empty");
+    assert!(libipt + manual > cases() / 2);
+}
+
+/// As many as there are cases, each with its program.
+fn damaged_traces() -> impl Iterator<Item = (Subject, Vec<u8>)> {
+    let mut rng = Rng::with_seed(0x7075_676d);
+    let damaged = std::iter::from_fn(move || {
+        let subject = Subject::of(rng.u64(..PROGRAMS));
+        let mut trace = subject.run.trace.clone();
+        damage(&mut trace, &mut rng);
+        Some((subject, trace))
+    });
+    damaged
+        .filter(|(_, trace)| !Stream::of(trace).is_newer())
+        .take(usize::try_from(cases()).unwrap_or(usize::MAX))
+}
+
+/// One to three changes: bits, bytes, stretches that are missing, there twice, or noise.
+fn damage(bytes: &mut Vec<u8>, rng: &mut Rng) {
+    for _ in 0..rng.usize(1..=3) {
+        if bytes.is_empty() {
+            return;
+        }
+        let at = rng.usize(..bytes.len());
+        let end = bytes.len().min(at + rng.usize(1..=64));
+        match rng.u8(..6) {
+            0 => bytes[at] ^= 1 << rng.u8(..8),
+            1 => bytes[at] = rng.u8(..),
+            2 => drop(bytes.drain(at..end)),
+            3 => bytes.extend_from_within(at..end),
+            4 => bytes[at..end].iter_mut().for_each(|byte| *byte = rng.u8(..)),
+            _ => bytes.truncate(bytes.len().max(64) - rng.usize(..64)),
+        }
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}

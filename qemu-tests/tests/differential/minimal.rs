@@ -1,0 +1,109 @@
+//! A minimal case of each difference that has a name.
+
+use crate::{
+    classes::{Class, explain},
+    own::{LIBIPT, MANUAL, Own},
+    skipped,
+    subject::Code,
+};
+use pugmark_qemu_tests::libipt;
+
+/// PSB, MODE.Exec (64 bit), FUP (1000), PSBEND: 27 bytes.
+const START: &[u8] =
+    b"\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x99\x01\x7d\0\x10\0\0\0\0\x02\x23";
+
+/// Packets behind [`START`], code at 1000, and what the two say first.
+type Case = (Class, &'static str, &'static [u8], &'static [u8], Said, Said);
+type Said = Option<(&'static str, u64)>;
+
+const NOP: &[u8] = b"\x90\x90\x90";
+const JNZ: &[u8] = b"\x75\xfe";
+const JMP_RAX: &[u8] = b"\xff\xe0";
+const RET: &[u8] = b"\xc3";
+const MOV_CR3: &[u8] = b"\x0f\x22\xd8";
+
+const NO_MEMORY: &str = "no memory mapped at this address";
+const MISMATCH: &str = "trace stream does not match query";
+const CONTEXT: &str = "unexpected packet context";
+const SUPPRESSED: &str = "ip has been suppressed";
+
+const CASES: &[Case] = &[
+    (
+        Class::ReadsAhead,
+        "TNT (N) for a return, then no packet",
+        b"\x04\x09",
+        RET,
+        Some(("bad compressed return", 28)),
+        Some(("unknown opcode", 28)),
+    ),
+    (
+        Class::ReadsAhead,
+        "TNT (N) that is not used",
+        b"\x04",
+        NOP,
+        Some((NO_MEMORY, 28)),
+        Some((NO_MEMORY, 27)),
+    ),
+    (
+        Class::ReadsAhead,
+        "TIP.PGE while tracing is on",
+        b"\x31\0\x10",
+        NOP,
+        Some((CONTEXT, 27)),
+        Some((CONTEXT, 30)),
+    ),
+    (Class::OpcodeOnly, "TIP that is cut off", b"\x4d", JNZ, None, Some((MISMATCH, 27))),
+    (
+        Class::OpcodeOnly,
+        "TIP with IPBytes 7",
+        b"\xed\0\0",
+        JNZ,
+        Some(("unknown packet", 27)),
+        Some((MISMATCH, 27)),
+    ),
+    (
+        Class::Context,
+        "TIP.PGD (), then TNT (N)",
+        b"\x01\x04",
+        MOV_CR3,
+        Some((CONTEXT, 28)),
+        Some(("expected tracing enabled event", 28)),
+    ),
+    (Class::Context, "TIP () for a jump", b"\x0d", JMP_RAX, Some((SUPPRESSED, 27)), Some(("no ip", 28))),
+    (Class::Context, "MODE.Exec (32 bit), then TNT (N)", b"\x99\x02\x04", JNZ, None, Some((MISMATCH, 29))),
+    (Class::EventPlace, "TIP.PGD (1000) without a branch", b"\x21\0\x10", NOP, None, Some((NO_MEMORY, 30))),
+    (
+        Class::EventPlace,
+        "TIP.PGD (), then TIP.PGE (1000), for a conditional jump",
+        b"\x01\x31\0\x10",
+        JNZ,
+        None,
+        Some((MISMATCH, 28)),
+    ),
+    (Class::EventPlace, "TNT (N) for an indirect jump", b"\x04", JMP_RAX, Some((MISMATCH, 28)), None),
+    (
+        Class::Instruction,
+        "TNT (N) for a conditional jump behind prefix D5",
+        b"\x04",
+        b"\xd5\0\x75\xfe",
+        Some(("unknown instruction", 28)),
+        None,
+    ),
+];
+
+#[test]
+fn each_named_difference_has_a_minimal_case() {
+    for &(class, what, packets, code, own, theirs) in CASES {
+        let trace = [START, packets].concat();
+        let code = Code::new(&[(0x1000, code)]);
+        let Some(libipt) = libipt::decode_to_error(&trace, &code.theirs, 16) else { return skipped() };
+        let said = libipt.errors.first().map(|error| (error.text, error.offset));
+        assert_eq!(said, theirs, "libipt: {what}");
+        let decoded = Own::of(&trace, &code.own, MANUAL);
+        assert_eq!(decoded.said(), own, "{what}");
+        assert_ne!(Own::of(&trace, &code.own, LIBIPT).said(), theirs, "{what}");
+        assert_eq!(explain(&trace, &code, &decoded, &libipt), Some(class), "{what}");
+    }
+    let has_case = |class| CASES.iter().any(|case| case.0 == class);
+    assert!(Class::ALL.into_iter().all(has_case));
+}

@@ -1,0 +1,58 @@
+//! Random programs, traced by the model.
+
+use pugmark_decoder_core::image::{AddressSpace, Section};
+use pugmark_program::{
+    Program,
+    trace::{self, Run, Topic, ctl},
+};
+use pugmark_qemu_tests::libipt;
+
+/// What the programs are about. Where the output is cut off, the decoders end in other places.
+const TOPICS: [Topic; 7] =
+    [Topic::Everything, Topic::Level, Topic::Cr3, Topic::Range, Topic::Stop, Topic::Overflow, Topic::Events];
+
+/// A program and its trace.
+pub(crate) struct Subject {
+    pub(crate) topic: Topic,
+    pub(crate) run: Run,
+    program: Program,
+}
+
+impl Subject {
+    pub(crate) fn of(seed: u64) -> Self {
+        let topic = TOPICS[(seed % TOPICS.len() as u64) as usize];
+        let (program, mut config) = trace::Config::draw_small(topic, seed);
+        // libipt 2.0.5 has no event trace.
+        config.ctl &= !ctl::EVENT_EN;
+        let run = trace::run(&program, &config, seed);
+        Self { topic, run, program }
+    }
+
+    /// Its code, for both decoders.
+    pub(crate) fn code(&self) -> Code<'_> {
+        let code = self.program.sections().iter().map(|code| (code.base, &code.bytes[..]));
+        Code::new(&code.collect::<Vec<_>>())
+    }
+}
+
+/// The same code for both decoders.
+pub(crate) struct Code<'a> {
+    pub(crate) own: Vec<Section<'a>>,
+    pub(crate) theirs: Vec<libipt::Section<'a>>,
+}
+
+impl<'a> Code<'a> {
+    pub(crate) fn new(code: &[(u64, &'a [u8])]) -> Self {
+        let space = AddressSpace::Any;
+        Self {
+            own: code.iter().map(|&(base, bytes)| Section { base, bytes, space }).collect(),
+            theirs: code.iter().map(|&(base, bytes)| libipt::Section { base, bytes, cr3: None }).collect(),
+        }
+    }
+
+    /// The bytes from `address` on.
+    pub(crate) fn at(&self, address: u64) -> &'a [u8] {
+        let here = |section: &Section<'a>| section.bytes.get(address.checked_sub(section.base)? as usize..);
+        self.own.iter().find_map(here).unwrap_or_default()
+    }
+}
