@@ -11,6 +11,7 @@ mod damage;
 mod graphs;
 mod minimal;
 mod own;
+mod short;
 mod stream;
 mod subject;
 

@@ -4,13 +4,9 @@ use crate::{
     classes::{Class, explain},
     own::{LIBIPT, MANUAL, Own},
     skipped,
-    subject::Code,
+    subject::{Code, START},
 };
 use pugmark_qemu_tests::libipt;
-
-/// PSB, MODE.Exec (64 bit), FUP (1000), PSBEND: 27 bytes.
-const START: &[u8] =
-    b"\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x99\x01\x7d\0\x10\0\0\0\0\x02\x23";
 
 /// Packets behind [`START`], code at 1000, and what the two say first.
 type Case = (Class, &'static str, &'static [u8], &'static [u8], Said, Said);

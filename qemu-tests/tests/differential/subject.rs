@@ -11,6 +11,10 @@ use pugmark_qemu_tests::libipt;
 const TOPICS: [Topic; 7] =
     [Topic::Everything, Topic::Level, Topic::Cr3, Topic::Range, Topic::Stop, Topic::Overflow, Topic::Events];
 
+/// PSB, MODE.Exec (64 bit), FUP (1000), PSBEND: 27 bytes.
+pub(crate) const START: &[u8] =
+    b"\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x99\x01\x7d\0\x10\0\0\0\0\x02\x23";
+
 /// A program and its trace.
 pub(crate) struct Subject {
     pub(crate) topic: Topic,
