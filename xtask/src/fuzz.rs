@@ -16,8 +16,9 @@ use crate::{SetupOptions, setup};
 /// Every layer, the lowest first.
 const TARGETS: [&str; 8] = ["packets", "encoder", "events", "query", "insns", "blocks", "sideband", "elf"];
 
-/// What is passed to libFuzzer beside the time: what an input may take, and how long it gets.
-const LIMITS: [&str; 4] = ["-rss_limit_mb=1024", "-malloc_limit_mb=256", "-timeout=20", "-max_len=2048"];
+/// What is passed to libFuzzer beside the time: what an input may take, and how long it gets. Inputs take milliseconds,
+/// but a busy machine can stand still for half a minute.
+const LIMITS: [&str; 4] = ["-rss_limit_mb=1024", "-malloc_limit_mb=256", "-timeout=120", "-max_len=2048"];
 
 /// cargo-fuzz on stable Rust: debug assertions and overflow checks instead of sanitizers.
 const FLAGS: [&str; 4] = ["--sanitizer", "none", "--features", "libfuzzer"];
