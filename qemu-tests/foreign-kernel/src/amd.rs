@@ -12,6 +12,7 @@ unsafe extern "C" {
     safe fn take_samples();
     safe static interrupts_taken: AtomicU64;
     safe static samples_taken: AtomicU64;
+    safe static data_found: AtomicU64;
     safe static op_control: AtomicU64;
     safe static samples: [AtomicU64; 256];
 }
@@ -50,6 +51,7 @@ pub fn protection() -> Result<(), &'static str> {
     check(try_rdmsr(PERF_EVT_SEL0) == 0, "a counter is on after reset")?;
     check(try_wrmsr(IBS_CTL, 0) == FAULTED, "IBS_CTL can be written")?;
     check(try_rdmsr(0xc001_0114) == FAULTED, "VM_CR is there")?;
+    check(try_rdmsr(0x570) == FAULTED, "IA32_RTIT_CTL is there")?;
     let extended = __cpuid_count(0x8000_0001, 0).ecx & 1 << 23 != 0;
     check((try_rdmsr(0xc001_0208) != FAULTED) == extended, "extended counters are not what CPUID says")
 }
@@ -97,6 +99,8 @@ pub fn sampling() -> Result<(), &'static str> {
     check(try_wrmsr(IBS_OP_CTL, 0) == 0, "sampling cannot be ended")?;
     let taken = samples_taken.load(Relaxed);
     check(taken >= INSTRUCTIONS / 0x90 - 1, "too few samples")?;
+    // Cycles fall on the same instructions again and again.
+    check(!ops || data_found.load(Relaxed) != 0, "no sample has the address of the data")?;
     let _ = writeln!(Serial, "{taken} samples");
     for sample in samples.iter().take(taken as usize) {
         let _ = writeln!(Serial, "sample {:#x}", sample.load(Relaxed));

@@ -40,7 +40,7 @@ take_samples:
     mov ecx, 2
     jmp set_gate
 
-// Counts NMIs. Of a valid sample of an op it keeps the address, and begins the next one.
+// Counts NMIs. Of a valid sample of an op it keeps the address, looks for the work's data, and begins the next one.
 sampling:
     push rax
     push rcx
@@ -63,6 +63,22 @@ sampling:
     lea rdx, [rip + samples]
     mov [rdx + rbx*8], rax
     inc qword ptr [rip + samples_taken]
+    // The work's data, by its linear and its physical address, which are the same.
+    mov ecx, 0xc0011037
+    rdmsr
+    not eax
+    test eax, 0x60000
+    jnz 2f
+    lea rbx, [rip + buffer]
+    mov ecx, 0xc0011038
+    rdmsr
+    cmp eax, ebx
+    jne 2f
+    mov ecx, 0xc0011039
+    rdmsr
+    cmp eax, ebx
+    jne 2f
+    inc qword ptr [rip + data_found]
 2:  mov ecx, 0xc0011033
     mov rax, [rip + op_control]
     mov rdx, rax
@@ -80,6 +96,8 @@ sampling:
 interrupts_taken: .skip 8
     .global samples_taken
 samples_taken: .skip 8
+    .global data_found
+data_found: .skip 8
     .global op_control
 op_control: .skip 8
     .global samples

@@ -9,6 +9,7 @@ use pugmark_model::{
 
 use crate::guest::Cpu;
 use crate::local_apic::{LVT_PC, LVT_RESET};
+use crate::msr::Place;
 use crate::tracing;
 
 /// The processor that the guest sees.
@@ -89,6 +90,15 @@ impl Hardware {
         match self {
             Self::Intel(processor) => processor.owns_msr(msr),
             Self::Amd(processor) => processor.owns_msr(msr),
+        }
+    }
+
+    /// Who answers for an MSR that does not come here.
+    #[must_use]
+    pub const fn place(&self, msr: u32) -> Place {
+        match self {
+            Self::Intel(_) => Place::of(msr),
+            Self::Amd(_) => Place::on_amd(msr),
         }
     }
 

@@ -41,6 +41,22 @@ impl Place {
         }
     }
 
+    /// Of `msr` on a processor of AMD's: counters, tracing and their like of Intel's are not there.
+    #[must_use]
+    pub const fn on_amd(msr: u32) -> Self {
+        match msr {
+            // IA32_PMCx, PLATFORM_INFO, IA32_PERFEVTSELx, IA32_MISC_ENABLE, MSR_LBR_SELECT, fixed-function counters.
+            0xc1..=0xc8 | 0xce | 0x186..=0x18d | 0x1a0 | 0x1c8 | 0x1c9 | 0x309..=0x30c => Self::Absent,
+            // IA32_PERF_CAPABILITIES, the global registers, IA32_PEBS_ENABLE, full-width counters.
+            0x345 | 0x38d..=0x391 | 0x3f1 | 0x4c1..=0x4c8 => Self::Absent,
+            // Intel PT, IA32_DS_AREA, last branch records.
+            0x560 | 0x561 | 0x570..=0x572 | 0x580..=0x587 | 0x600 | 0x680..=0x6df | 0xdc0..=0xddf => {
+                Self::Absent
+            }
+            _ => Self::of(msr),
+        }
+    }
+
     /// Whether reads and writes must exit.
     #[must_use]
     pub const fn exits(self) -> (bool, bool) {
@@ -105,6 +121,32 @@ mod tests {
         }
         assert_eq!(Place::Below.exits(), (false, false));
         assert_eq!(Place::Absent.exits(), (true, true));
+    }
+
+    #[test]
+    fn intels_msrs_are_not_there_on_amd() {
+        let rows = [
+            (0x10, Place::Below),
+            (0x1b, Place::ApicBase),
+            (0xc1, Place::Absent),
+            (0xc9, Place::Below),
+            (0x174, Place::Below),
+            (0x186, Place::Absent),
+            (0x1a0, Place::Absent),
+            (0x1d9, Place::DebugCtl),
+            (0x277, Place::Below),
+            (0x345, Place::Absent),
+            (0x38f, Place::Absent),
+            (0x3f1, Place::Absent),
+            (0x570, Place::Absent),
+            (0x587, Place::Absent),
+            (0x600, Place::Absent),
+            (0xc000_0080, Place::Efer),
+            (0xc001_0114, Place::Absent),
+        ];
+        for (msr, place) in rows {
+            assert_eq!(Place::on_amd(msr), place, "{msr:#x}");
+        }
     }
 
     #[test]

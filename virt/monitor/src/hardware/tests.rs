@@ -56,6 +56,7 @@ fn each_maker_has_its_name_its_msrs_and_its_instructions() {
         let ebx = hardware.cpuid(0, 0, CpuidResult::default()).ebx;
         assert_eq!(ebx, u32::from_le_bytes(vendor), "{name}");
         assert_eq!((hardware.owns_msr(own), hardware.owns_msr(other)), (true, false), "{name}");
+        assert_eq!(hardware.place(other), Place::Absent, "{name}");
         assert_eq!(hardware.has_sysenter_in_long_mode(), sysenter, "{name}");
     }
 }

@@ -29,7 +29,7 @@ impl Vcpu {
         let value = if self.processor.owns_msr(msr) {
             self.processor.read_msr(msr).ok()
         } else {
-            match Place::of(msr) {
+            match self.processor.place(msr) {
                 Place::Efer => Some(self.cpu.efer),
                 Place::DebugCtl => Some(0),
                 Place::Absent => None,
@@ -49,7 +49,7 @@ impl Vcpu {
         if self.processor.owns_msr(msr) {
             return self.write_tracing_msr(msr, value, instruction);
         }
-        let written = match Place::of(msr) {
+        let written = match self.processor.place(msr) {
             Place::Efer => self.write_efer(value),
             Place::ApicBase => write_apic_base(value),
             Place::DebugCtl => value == 0,

@@ -14,7 +14,7 @@ use pugmark_monitor::guest::{Cpu, GuestMemory, Lookahead, Segment, Table as Tabl
 use pugmark_monitor::guest_map::{GUEST_RAM, GuestMap, LOCAL_APIC, Table};
 use pugmark_monitor::hardware::Hardware;
 use pugmark_monitor::loader::{self, Start};
-use pugmark_monitor::msr::{EFER, Place};
+use pugmark_monitor::msr::EFER;
 use pugmark_monitor::permission_map::{self, MSR_MAP_BYTES, PORT_MAP_BYTES};
 use pugmark_monitor::pvh::StartInfo;
 use pugmark_monitor::single_step::NO_CONDITION;
@@ -259,7 +259,7 @@ impl Maps {
         let maps = Box::leak(Box::new(Self { msrs: [0; MSR_MAP_BYTES], ports: [0; PORT_MAP_BYTES] }));
         for msr in permission_map::mapped_msrs() {
             let own = processor.owns_msr(msr);
-            let (read, write) = if own { (true, true) } else { Place::of(msr).exits() };
+            let (read, write) = if own { (true, true) } else { processor.place(msr).exits() };
             permission_map::intercept_msr(&mut maps.msrs, msr, read, write);
         }
         permission_map::intercept_ports(&mut maps.ports, DEBUG_EXIT_PORT, 4);
