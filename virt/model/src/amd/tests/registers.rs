@@ -132,6 +132,8 @@ fn global_registers_set_and_clear_what_they_have() {
     assert_eq!(machine.read(0xc000_0300), 0x3f);
     machine.write(0xc000_0302, 0b101);
     assert_eq!(machine.read(0xc000_0300), 0b11_1010);
+    machine.write(0xc000_0303, 0b1);
+    assert_eq!(machine.read(0xc000_0300), 0b11_1011);
     assert_eq!((machine.read(0xc000_0302), machine.read(0xc000_0303)), (0, 0));
     assert!(machine.interrupts().is_empty());
 }
