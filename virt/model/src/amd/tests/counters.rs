@@ -143,7 +143,8 @@ fn cnt_mask_counts_cycles_with_that_many_events_and_inv_those_with_fewer() {
     for (select, expected) in rows {
         assert_eq!(count("zen2", ALL | select, cold_start), expected, "{select:#x}");
     }
-    // IRET is eight ops in one cycle.
+    // IRET is eight ops in one cycle; without a mask INV means nothing.
+    assert_eq!(count("zen2", ALL | 0xc1 | INV, |machine| machine.go(IRETQ, 0x40_0000)), 8);
     for (n, expected) in [(0, 8), (1, 1), (8, 1), (9, 0)] {
         let counted = count("zen2", ALL | 0xc1 | mask(n), |machine| machine.go(IRETQ, 0x40_0000));
         assert_eq!(counted, expected, "{n}");
@@ -213,6 +214,16 @@ fn a_wrmsr_is_counted_by_what_was_on_before_and_is_not_what_it_writes() {
     machine.write(SELECT, ALL | 0xc0);
     machine.write(0xc000_0301, 0x3f);
     assert_eq!((machine.read(VALUE), machine.read(VALUE + 1)), (100, 2));
+}
+
+#[test]
+fn a_write_that_enables_some_is_counted_by_the_others_alone() {
+    let mut machine = Machine::new("zen4");
+    machine.write(0xc000_0301, 0b10);
+    machine.write(SELECT, ALL | 0xc0);
+    machine.write(SELECT + 1, ALL | 0xc0);
+    machine.write(0xc000_0301, 0b11);
+    assert_eq!((machine.read(VALUE), machine.read(VALUE + 1)), (0, 1));
 }
 
 #[test]
