@@ -17,6 +17,8 @@ pub(super) struct Session<M: Msr, L: LinearMemory> {
     area: DsArea<L>,
     /// What is set while branches are recorded, if they are to be.
     control: Option<Control>,
+    /// The same as bits of the register, and all bits there that are this driver's.
+    bits: (u64, u64),
     /// The counters that sample, if some are to.
     program: Option<Program>,
     bts: Progress,
@@ -28,10 +30,13 @@ pub(super) struct Session<M: Msr, L: LinearMemory> {
 }
 
 impl<M: Msr, L: LinearMemory> Session<M, L> {
-    pub(super) const fn new(unit: Unit<M>, area: DsArea<L>, recording: Recording) -> Self {
+    pub(super) fn new(unit: Unit<M>, area: DsArea<L>, recording: Recording) -> Self {
         let Recording { control, program } = recording;
+        let register = unit.capabilities().control;
+        let store = Control::TR | Control::BTS | Control::BTINT | Control::BTS_OFF_OS | Control::BTS_OFF_USR;
+        let bits = (control.map_or(0, |control| register.bits(control)), register.bits(store));
         let (bts, pebs) = (Progress::new(), Progress::new());
-        Self { unit, area, control, program, bts, pebs, branches: false, named: false }
+        Self { unit, area, control, bits, program, bts, pebs, branches: false, named: false }
     }
 
     pub(super) const fn loss(&self, half: Half) -> &Loss {
@@ -145,11 +150,11 @@ impl<M: Msr, L: LinearMemory> Session<M, L> {
             // counters are stopped.
             unsafe { program.go_on(&mut self.unit.msr) }?;
         }
-        if let (Some(control), Some(buffer)) = (self.control, self.area.half(Half::Bts))
+        if let (Some(_), Some(buffer)) = (self.control, self.area.half(Half::Bts))
             && !self.branches
             && self.bts.may_go_on(buffer)
         {
-            self.record_branches(control)?;
+            self.record_branches()?;
         }
         Ok(())
     }
@@ -195,10 +200,9 @@ impl<M: Msr, L: LinearMemory> Session<M, L> {
         branches || self.program.is_some()
     }
 
-    fn record_branches(&mut self, control: Control) -> Result<(), GeneralProtection> {
-        let mine = self.mine();
+    fn record_branches(&mut self) -> Result<(), GeneralProtection> {
+        let (on, mine) = self.bits;
         let bits = self.unit.msr.rdmsr(ControlRegister::ADDRESS)?;
-        let on = self.unit.capabilities().control.bits(control);
         // SAFETY: records go where IA32_DS_AREA and the management area lead: memory of this session, until it clears
         // TR.
         unsafe { self.unit.msr.wrmsr(ControlRegister::ADDRESS, bits & !mine | on) }?;
@@ -209,18 +213,12 @@ impl<M: Msr, L: LinearMemory> Session<M, L> {
 
     fn stop_branches(&mut self) -> Result<(), GeneralProtection> {
         if self.branches {
-            let mine = self.mine();
+            let (_, mine) = self.bits;
             let bits = self.unit.msr.rdmsr(ControlRegister::ADDRESS)?;
             // SAFETY: it only ends writes to memory.
             unsafe { self.unit.msr.wrmsr(ControlRegister::ADDRESS, bits & !mine) }?;
             self.branches = false;
         }
         Ok(())
-    }
-
-    /// The bits of the control register that are this driver's.
-    fn mine(&self) -> u64 {
-        let store = Control::TR | Control::BTS | Control::BTINT | Control::BTS_OFF_OS | Control::BTS_OFF_USR;
-        self.unit.capabilities().control.bits(store)
     }
 }
