@@ -43,6 +43,9 @@ pub struct Command {
     /// Trace only these addresses: 0xFIRST-0xLAST, FUNCTION or FUNCTION-FUNCTION; as often as the processor has ranges
     #[arg(long, value_name = "RANGE")]
     filter: Vec<Range>,
+    /// Trace the main thread only; the threads and processes that it starts run on unseen
+    #[arg(long)]
+    main_only: bool,
     /// Trace so many instructions at most; then the program runs on without
     #[arg(long, value_name = "N")]
     limit: Option<u64>,
@@ -61,12 +64,12 @@ pub struct Command {
 pub fn run(command: &Command) -> Result<()> {
     let options = command.options();
     let bar = if io::stderr().is_terminal() { ProgressBar::new_spinner() } else { ProgressBar::hidden() };
-    let style =
-        ProgressStyle::with_template("recording {spinner} {human_pos} steps, {per_sec}, {msg} of trace");
+    let style = ProgressStyle::with_template("recording {spinner} {human_pos} steps, {per_sec}, {msg}");
     // The template is a constant.
     let bar = bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner()));
     let recording = record(&options, &mut |progress| {
-        bar.set_message(format!("{}", indicatif::DecimalBytes(progress.bytes)));
+        let tasks = if progress.tasks > 1 { format!(", {} threads", progress.tasks) } else { String::new() };
+        bar.set_message(format!("{} of trace{tasks}", indicatif::DecimalBytes(progress.bytes)));
         bar.set_position(progress.steps);
     });
     bar.finish_and_clear();
@@ -104,6 +107,7 @@ impl Command {
             ret_compression: !self.no_ret_compression,
             long_tnt: self.long_tnt,
             ranges: self.filter.clone(),
+            follow: !self.main_only,
             limit: self.limit,
             aslr: self.aslr,
             ..plain

@@ -4,7 +4,7 @@
 use super::{Error, Options};
 use pugmark_decoder_core::hash::AddressHash;
 use pugmark_model::{Context, Delivery, DeliveryKind, ExecMode, FlatMemory, Processor, Retired, Settings};
-use std::io::Write;
+use std::{cell::Cell, io::Write, rc::Rc};
 
 /// Source: SDM vol. 4, Model-Specific Registers, "IA-32 Architectural MSRs".
 mod msr {
@@ -36,6 +36,12 @@ const FETCH_EVERY: u32 = 1024;
 /// What a system call or a signal takes, in ticks of the TSC. An instruction takes one.
 const KERNEL_TICKS: u64 = 1000;
 
+/// The TSC of all processors, which a step of any of them moves.
+pub(super) type Clock = Rc<Cell<u64>>;
+
+/// Where it begins.
+pub(super) const BEGIN: u64 = KERNEL_TICKS;
+
 /// Somewhere in the kernel. CR3 is of no meaning where only CPL 3 is traced.
 const KERNEL: Context =
     Context { ip: 0xffff_ffff_8100_0000, cr3: 0, cpl: 0, mode: ExecMode::Bits64, iflag: false };
@@ -51,14 +57,19 @@ pub(super) struct Hardware<W> {
     until_fetch: u32,
     trace: W,
     bytes: u64,
-    tsc: u64,
+    clock: Clock,
     in_kernel: bool,
     truth: AddressHash,
 }
 
 impl<W: Write> Hardware<W> {
     /// Turns tracing on, in the kernel. `ranges`: the inclusive ranges of addresses that are traced; all, if none.
-    pub(super) fn start(options: &Options, ranges: &[(u64, u64)], trace: W) -> Result<Self, Error> {
+    pub(super) fn start(
+        options: &Options,
+        ranges: &[(u64, u64)],
+        clock: Clock,
+        trace: W,
+    ) -> Result<Self, Error> {
         let settings = Settings { long_tnt: options.long_tnt, ..Settings::default() };
         let mut hardware = Self {
             processor: Box::new(Processor::new(options.profile, settings)),
@@ -67,7 +78,7 @@ impl<W: Write> Hardware<W> {
             until_fetch: FETCH_EVERY,
             trace,
             bytes: 0,
-            tsc: KERNEL_TICKS,
+            clock,
             in_kernel: true,
             truth: AddressHash::new(),
         };
@@ -96,7 +107,12 @@ impl<W: Write> Hardware<W> {
 
     /// The TSC.
     pub(super) fn tsc(&self) -> u64 {
-        self.tsc
+        self.clock.get()
+    }
+
+    /// Time goes on by so many ticks.
+    fn pass(&self, ticks: u64) {
+        self.clock.set(self.clock.get() + ticks);
     }
 
     /// Transfers of control that nothing explains.
@@ -115,7 +131,7 @@ impl<W: Write> Hardware<W> {
         if self.processor.read_msr(msr::STATUS).is_ok_and(|status| status & ENABLES == ENABLES) {
             self.truth.add(before.0);
         }
-        self.tsc += 1;
+        self.pass(1);
         let after = match after {
             Next::User(ip, mode) => user(ip, mode),
             Next::Kernel => KERNEL,
@@ -133,9 +149,9 @@ impl<W: Write> Hardware<W> {
     ) -> Result<(), Error> {
         self.enter(at)?;
         self.in_kernel = true;
-        self.tsc += 1;
+        self.pass(1);
         let before = user(at.0, at.1);
-        let delivery = Delivery { kind, vector, before, after: KERNEL, cr2: None, tsc: self.tsc };
+        let delivery = Delivery { kind, vector, before, after: KERNEL, cr2: None, tsc: self.tsc() };
         self.processor.deliver(&delivery, &mut memory(&mut self.ram));
         self.settle()
     }
@@ -158,19 +174,19 @@ impl<W: Write> Hardware<W> {
         if !std::mem::take(&mut self.in_kernel) {
             return Ok(());
         }
-        self.tsc += KERNEL_TICKS;
+        self.pass(KERNEL_TICKS);
         self.instruction(KERNEL, user(ip, mode), SYSRET)
     }
 
     fn instruction(&mut self, before: Context, after: Context, bytes: &[u8]) -> Result<(), Error> {
-        let retired = Retired { before, after, bytes, tsc: self.tsc, operand: 0 };
+        let retired = Retired { before, after, bytes, tsc: self.tsc(), operand: 0 };
         self.processor.retire(&retired, &mut memory(&mut self.ram));
         self.settle()
     }
 
     fn write_msr(&mut self, number: u32, value: u64) -> Result<(), Error> {
         let after = Context { ip: KERNEL.ip + WRMSR.len() as u64, ..KERNEL };
-        let at = Retired { before: KERNEL, after, bytes: WRMSR, tsc: self.tsc, operand: 0 };
+        let at = Retired { before: KERNEL, after, bytes: WRMSR, tsc: self.tsc(), operand: 0 };
         let written = self.processor.write_msr(number, value, &at, &mut memory(&mut self.ram));
         written.map_err(|_| Error::Refused { msr: number, value })
     }

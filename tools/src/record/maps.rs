@@ -9,7 +9,7 @@ pub(super) struct Mapping {
     pub(super) end: u64,
     /// It can be executed.
     pub(super) executable: bool,
-    /// Its content can change without a system call of the program's main thread.
+    /// Its content can change without a system call of the program.
     pub(super) volatile: bool,
     /// Where in the file it begins.
     pub(super) offset: u64,

@@ -14,7 +14,9 @@
 //! ```
 //!
 //! # What is traced
-//! The main thread, in user mode. Other threads and child processes run as always and are not traced.
+//! User mode. Each thread of the program and of the processes that it starts is a task with a processor of its own, and
+//! so with a trace of its own; the processors' TSC is one. The recording ends with the last of them. The tasks' steps
+//! are mixed as the system likes: a program with several may do something else each time.
 //! - A system call is its SYSCALL instruction, at which the trace pauses (TIP.PGD), and the instruction it comes back to
 //!   (TIP.PGE). Signals are interrupts and exceptions: FUP, TIP.PGD, and TIP.PGE at the handler.
 //! - A string instruction with a REP prefix is one instruction.
@@ -28,7 +30,8 @@
 //! begins again, and what follows is a recording of its own.
 //!
 //! # Files
-//! In the directory, for the first part; in subdirectories `2`, `3` and so on for those behind it:
+//! In the directory, for the main thread's first part; in subdirectories `2`, `3` and so on for those behind it. Other
+//! tasks have the same in subdirectories `task-2`, `task-3` and so on:
 //! - `trace.pt`, the trace;
 //! - `image.json`, sections of `code.bin`: `{"sections":[{"file","offset","len","vaddr"}]}`;
 //! - `truth.json`: `count` and `hash` of the instructions traced, and what a decoder may need to know of the processor.
@@ -36,7 +39,7 @@
 //! # What is not right
 //! A step is seen by the program in few places, and these differ from a run without it: RDTSC and clocks; restartable
 //! sequences, which stepping aborts; transactions, likewise; SIGTRAP sent by a process. Job control does not stop a
-//! program that is recorded. The program and its threads share one CPU.
+//! program that is recorded. The program with all it starts shares one CPU.
 
 mod code;
 pub mod command;
@@ -48,6 +51,7 @@ mod maps;
 mod options;
 mod part;
 mod recorder;
+mod task;
 mod tracee;
 
 pub use filter::{BadRange, Range};
@@ -60,7 +64,7 @@ use std::{fmt, io, path::PathBuf};
 /// What was recorded.
 #[derive(Clone, Debug)]
 pub struct Recording {
-    /// One after the other; without any, the functions to trace were never mapped.
+    /// Those of each task one after the other; without any, the functions to trace were never mapped.
     pub parts: Vec<Part>,
     /// How the program ended.
     pub ending: Ending,
@@ -71,11 +75,14 @@ pub struct Recording {
 pub struct Progress {
     /// Steps made so far.
     pub steps: u64,
-    /// Bytes of trace, in the part that is being recorded.
+    /// Bytes of trace, in the parts that are being recorded.
     pub bytes: u64,
+    /// Threads that are being stepped.
+    pub tasks: usize,
 }
 
-/// Runs the program and records it.
+/// Runs the program and records it. The calling thread must have started no process that it still waits for: it would
+/// be waited for here.
 ///
 /// # Errors
 /// When the program cannot be run or stepped, the files cannot be written, or the processor of the profile cannot do

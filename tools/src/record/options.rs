@@ -27,7 +27,9 @@ pub struct Options {
     pub long_tnt: bool,
     /// The addresses to trace; none: all.
     pub ranges: Vec<Range>,
-    /// After so many instructions tracing ends, and the program runs on.
+    /// Threads and children that the program starts are traced as well, each by a processor of its own.
+    pub follow: bool,
+    /// After so many instructions, of all tasks together, tracing ends, and the program runs on.
     pub limit: Option<u64>,
     /// Leave it to the system where the program is in memory.
     pub aslr: bool,
@@ -47,6 +49,7 @@ impl Options {
             ret_compression: true,
             long_tnt: false,
             ranges: vec![],
+            follow: true,
             limit: None,
             aslr: false,
         }

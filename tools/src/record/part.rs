@@ -1,6 +1,9 @@
 //! One part of a recording: its files.
 
-use super::{Error, Options, hardware::Hardware};
+use super::{
+    Error, Options,
+    hardware::{Clock, Hardware},
+};
 use pugmark_decoder_core::hash::AddressHash;
 use pugmark_model::ExecMode;
 use serde_json::json;
@@ -13,6 +16,8 @@ use std::{
 /// One trace with its image and its truth.
 #[derive(Clone, Debug)]
 pub struct Part {
+    /// Whose it is. 1: the program's main thread; threads and children follow in the order in which they were started.
+    pub task: u32,
     /// The directory of its files.
     pub dir: PathBuf,
     /// The program that ran.
@@ -27,6 +32,7 @@ pub struct Part {
 
 /// A part that is being recorded.
 pub(super) struct Open {
+    task: u32,
     dir: PathBuf,
     program: String,
     ranges: Vec<(u64, u64)>,
@@ -35,19 +41,20 @@ pub(super) struct Open {
 }
 
 impl Open {
-    /// Begins the `number`th part.
+    /// Begins a part.
     pub(super) fn begin(
         options: &Options,
-        number: usize,
+        place: Place,
         program: String,
         ranges: Vec<(u64, u64)>,
+        clock: Clock,
     ) -> Result<Self, Error> {
-        let dir = directory(&options.out, number);
+        let dir = place.directory(&options.out);
         fs::create_dir_all(&dir).map_err(|error| Error::File { path: dir.clone(), error })?;
         let path = dir.join(TRACE);
         let file = File::create(&path).map_err(|error| Error::File { path, error })?;
-        let hardware = Hardware::start(options, &ranges, BufWriter::new(file))?;
-        Ok(Self { dir, program, ranges, hardware })
+        let hardware = Hardware::start(options, &ranges, clock, BufWriter::new(file))?;
+        Ok(Self { task: place.task, dir, program, ranges, hardware })
     }
 
     /// Ends it, in front of the instruction at `at` unless the program is in the kernel, and writes its files.
@@ -62,6 +69,7 @@ impl Open {
             truth: self.hardware.truth(),
             bytes: self.hardware.bytes(),
             unexplained: self.hardware.unexplained(),
+            task: self.task,
             dir: self.dir,
             program: self.program,
         };
@@ -80,6 +88,7 @@ impl Open {
             "hash": format!("{:#018x}", part.truth.value()),
             "bytes": part.bytes,
             "program": part.program,
+            "task": part.task,
             "arguments": options.program.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>(),
             "unexplained": part.unexplained,
             "ranges": self.ranges.iter().map(|(first, last)| [first, last].map(|address| format!("{address:#x}")))
@@ -97,18 +106,38 @@ impl Open {
     }
 }
 
-/// Removes the parts behind the first of an earlier recording in the same place.
+/// Which part it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    /// The task's number, from 1.
+    pub(super) task: u32,
+    /// The part's number among those of the task, from 1.
+    pub(super) number: usize,
+}
+
+impl Place {
+    fn directory(self, out: &Path) -> PathBuf {
+        let task = if self.task == 1 { out.into() } else { out.join(format!("task-{}", self.task)) };
+        if self.number == 1 { task } else { task.join(self.number.to_string()) }
+    }
+}
+
+/// Removes all parts but the first of an earlier recording in the same place.
 pub(super) fn remove_parts(out: &Path) {
-    for number in 2.. {
-        let dir = directory(out, number);
-        if !dir.join(TRACE).exists() {
+    for task in 1.. {
+        let place = |number| Place { task, number }.directory(out);
+        let first = if task == 1 { 2 } else { 1 };
+        let parts: Vec<_> = (first..).map(place).take_while(|dir| dir.join(TRACE).exists()).collect();
+        if task > 1 && parts.is_empty() {
             break;
         }
-        for name in [TRACE, CODE, IMAGE, TRUTH] {
-            // What cannot be removed is overwritten, or stays.
-            let _ = fs::remove_file(dir.join(name));
+        // What cannot be removed is overwritten, or stays.
+        for dir in parts.iter().rev() {
+            for name in [TRACE, CODE, IMAGE, TRUTH] {
+                let _ = fs::remove_file(dir.join(name));
+            }
+            let _ = fs::remove_dir(dir);
         }
-        let _ = fs::remove_dir(dir);
     }
 }
 
@@ -116,10 +145,6 @@ const TRACE: &str = "trace.pt";
 const CODE: &str = "code.bin";
 const IMAGE: &str = "image.json";
 const TRUTH: &str = "truth.json";
-
-fn directory(out: &Path, number: usize) -> PathBuf {
-    if number == 1 { out.into() } else { out.join(number.to_string()) }
-}
 
 fn write(dir: &Path, name: &str, fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), Error> {
     let path = dir.join(name);

@@ -1,7 +1,8 @@
 //! A program that is stepped: the few system calls that do it.
 
+use libc::pid_t;
 use std::{
-    ffi::{OsString, c_int, c_long, c_void},
+    ffi::{OsString, c_int, c_long, c_ulong, c_void},
     fs::{self, File},
     io,
     mem::{MaybeUninit, offset_of},
@@ -13,12 +14,12 @@ use std::{
 /// The registers of the program as Linux keeps them.
 pub(super) type Registers = libc::user_regs_struct;
 
-/// The program's main thread, stopped.
+/// A thread that is stepped.
 #[derive(Debug)]
 pub(super) struct Tracee {
-    pid: libc::pid_t,
+    /// Its number.
+    pub(super) pid: pid_t,
     memory: File,
-    over: bool,
 }
 
 /// Why the program stopped.
@@ -30,6 +31,13 @@ pub(super) enum Stop {
     Signal(c_int),
     /// Another program was put in its place.
     Exec,
+    /// It has started another thread or process.
+    Begun {
+        /// Its number.
+        task: pid_t,
+        /// It sees the same memory.
+        shares_memory: bool,
+    },
     /// It is over.
     Over(Ending),
 }
@@ -45,7 +53,8 @@ pub enum Ending {
 
 impl Tracee {
     /// Starts a program and stops it before its first instruction. `aslr`: with addresses that differ from run to run.
-    pub(super) fn start(program: &[OsString], aslr: bool) -> io::Result<Self> {
+    /// `follow`: what it starts is stepped as well.
+    pub(super) fn start(program: &[OsString], aslr: bool, follow: bool) -> io::Result<Self> {
         let (name, arguments) = program.split_first().ok_or(io::ErrorKind::InvalidInput)?;
         let mut command = Command::new(name);
         command.args(arguments);
@@ -60,38 +69,60 @@ impl Tracee {
         // SAFETY: between fork and exec it only makes two system calls, which are safe there.
         unsafe { command.pre_exec(before_exec) };
         // The child is waited for by its id.
-        let pid = command.spawn()?.id() as libc::pid_t;
-        let mut tracee = Self { pid, memory: File::open(format!("/proc/{pid}/mem"))?, over: false };
-        if let Stop::Over(_) = tracee.wait()? {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
-        tracee.reopen_memory()?;
-        let options = libc::PTRACE_O_EXITKILL | libc::PTRACE_O_TRACEEXEC;
-        tracee.request(libc::PTRACE_SETOPTIONS, null_mut(), options as usize as *mut c_void)?;
-        Ok(tracee)
+        let pid = command.spawn()?.id() as pid_t;
+        let ready = || {
+            let mut tracee = Self::begun(pid)?;
+            if let Stop::Over(_) = tracee.wait()? {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            tracee.reopen_memory()?;
+            let mut options = libc::PTRACE_O_EXITKILL | libc::PTRACE_O_TRACEEXEC;
+            if follow {
+                options |= libc::PTRACE_O_TRACECLONE | libc::PTRACE_O_TRACEFORK | libc::PTRACE_O_TRACEVFORK;
+            }
+            tracee.request(libc::PTRACE_SETOPTIONS, null_mut(), options as usize as *mut c_void)?;
+            Ok(tracee)
+        };
+        ready().inspect_err(|_| {
+            // SAFETY: it takes numbers; a process that was waited for to its end has none any more, and nothing has
+            // been started since.
+            unsafe { libc::kill(pid, libc::SIGKILL) };
+            while wait(pid).is_ok_and(|(_, stop)| !matches!(stop, Stop::Over(_))) {}
+        })
     }
 
-    /// Delivers `signal`, unless it is 0, and lets the program run up to its next stop: one instruction, if nothing
+    /// The thread with this number, which is stepped already and is going to stop.
+    pub(super) fn begun(pid: pid_t) -> io::Result<Self> {
+        Ok(Self { pid, memory: File::open(format!("/proc/{pid}/mem"))? })
+    }
+
+    /// Delivers `signal`, unless it is 0, and lets the thread run up to its next stop: one instruction, if nothing
     /// comes between.
-    pub(super) fn step(&mut self, signal: c_int) -> io::Result<Stop> {
-        match self.request(libc::PTRACE_SINGLESTEP, null_mut(), signal as usize as *mut c_void) {
-            // Killed meanwhile: the wait says by what.
-            Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
-            other => {
-                other?;
-            }
-        }
-        self.wait()
+    pub(super) fn step(&self, signal: c_int) -> io::Result<()> {
+        self.go(libc::PTRACE_SINGLESTEP, signal)
     }
 
-    /// Lets it run to its end without looking.
-    pub(super) fn release(&mut self, signal: c_int) -> io::Result<Ending> {
-        self.request(libc::PTRACE_DETACH, null_mut(), signal as usize as *mut c_void)?;
-        loop {
-            if let Stop::Over(ending) = self.wait()? {
-                return Ok(ending);
-            }
+    /// Delivers `signal`, unless it is 0, and lets the thread run without looking any more.
+    pub(super) fn detach(&self, signal: c_int) -> io::Result<()> {
+        self.go(libc::PTRACE_DETACH, signal)
+    }
+
+    fn go(&self, how: libc::c_uint, signal: c_int) -> io::Result<()> {
+        match self.request(how, null_mut(), signal as usize as *mut c_void) {
+            // Killed meanwhile: the wait says by what.
+            Err(error) if error.raw_os_error() == Some(libc::ESRCH) => Ok(()),
+            other => other.map(drop),
         }
+    }
+
+    /// Waits for its next stop.
+    pub(super) fn wait(&self) -> io::Result<Stop> {
+        wait(self.pid).map(|(_, stop)| stop)
+    }
+
+    /// After [`Stop::Exec`]: the number that the thread had before.
+    pub(super) fn event_message(&self) -> io::Result<pid_t> {
+        event_message(self.pid)
     }
 
     /// RIP.
@@ -164,48 +195,58 @@ impl Tracee {
         Ok(())
     }
 
-    fn wait(&mut self) -> io::Result<Stop> {
-        let mut status = 0;
-        loop {
-            // SAFETY: the status is written to a variable of its type.
-            let waited = unsafe { libc::waitpid(self.pid, &raw mut status, libc::__WALL) };
-            match check(c_long::from(waited)) {
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                other => {
-                    other?;
-                    break;
-                }
-            }
-        }
-        if libc::WIFEXITED(status) {
-            self.over = true;
-            return Ok(Stop::Over(Ending::Exit(libc::WEXITSTATUS(status))));
-        }
-        if libc::WIFSIGNALED(status) {
-            self.over = true;
-            return Ok(Stop::Over(Ending::Signal(libc::WTERMSIG(status))));
-        }
-        Ok(match (libc::WSTOPSIG(status), status >> 16) {
-            (libc::SIGTRAP, libc::PTRACE_EVENT_EXEC) => Stop::Exec,
-            (libc::SIGTRAP, _) => Stop::Trap,
-            (signal, _) => Stop::Signal(signal),
-        })
-    }
-
-    fn request(&self, request: libc::c_uint, address: *mut c_void, data: *mut c_void) -> io::Result<c_long> {
-        // SAFETY: the requests that read or write the own memory are made with a pointer to what they read or write.
-        check(unsafe { libc::ptrace(request, self.pid, address, data) })
+    fn request(&self, how: libc::c_uint, address: *mut c_void, data: *mut c_void) -> io::Result<c_long> {
+        request(self.pid, how, address, data)
     }
 }
 
-impl Drop for Tracee {
-    fn drop(&mut self) {
-        if !self.over {
-            // SAFETY: it takes numbers; the process was not waited for, so the id is still its own.
-            unsafe { libc::kill(self.pid, libc::SIGKILL) };
-            while matches!(self.wait(), Ok(stop) if !matches!(stop, Stop::Over(_))) {}
+/// Waits for the next stop of whatever the calling thread steps or has started, and says whose it is.
+pub(super) fn wait_any() -> io::Result<(pid_t, Stop)> {
+    wait(-1)
+}
+
+fn wait(pid: pid_t) -> io::Result<(pid_t, Stop)> {
+    let mut status = 0;
+    let pid = loop {
+        // Who another thread of this process has started is none of ours.
+        let options = libc::__WALL | libc::__WNOTHREAD;
+        // SAFETY: the status is written to a variable of its type.
+        let waited = unsafe { libc::waitpid(pid, &raw mut status, options) };
+        match check(c_long::from(waited)) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            other => {
+                other?;
+                break waited;
+            }
         }
+    };
+    if libc::WIFEXITED(status) {
+        return Ok((pid, Stop::Over(Ending::Exit(libc::WEXITSTATUS(status)))));
     }
+    if libc::WIFSIGNALED(status) {
+        return Ok((pid, Stop::Over(Ending::Signal(libc::WTERMSIG(status)))));
+    }
+    let begun = |shares_memory| event_message(pid).map(|task| Stop::Begun { task, shares_memory });
+    let stop = match (libc::WSTOPSIG(status), status >> 16) {
+        (libc::SIGTRAP, libc::PTRACE_EVENT_EXEC) => Stop::Exec,
+        (libc::SIGTRAP, libc::PTRACE_EVENT_FORK) => begun(false)?,
+        (libc::SIGTRAP, libc::PTRACE_EVENT_CLONE | libc::PTRACE_EVENT_VFORK) => begun(true)?,
+        (libc::SIGTRAP, _) => Stop::Trap,
+        (signal, _) => Stop::Signal(signal),
+    };
+    Ok((pid, stop))
+}
+
+/// What the stop of the thread is about: the number of another.
+fn event_message(pid: pid_t) -> io::Result<pid_t> {
+    let mut message: c_ulong = 0;
+    request(pid, libc::PTRACE_GETEVENTMSG, null_mut(), (&raw mut message).cast())?;
+    Ok(message as pid_t)
+}
+
+fn request(pid: pid_t, how: libc::c_uint, address: *mut c_void, data: *mut c_void) -> io::Result<c_long> {
+    // SAFETY: the requests that read or write the own memory are made with a pointer to what they read or write.
+    check(unsafe { libc::ptrace(how, pid, address, data) })
 }
 
 /// Keeps the calling thread and the processes that it starts on one CPU, as long as it lives: a step changes between

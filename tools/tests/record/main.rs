@@ -7,8 +7,20 @@ mod recorded;
 
 use programs::{Scratch, compile};
 use pugmark_model::Profile;
-use pugmark_tools::record::{Ending, Error, Options, record};
+use pugmark_tools::record::{Ending, Error, Options, Recording, record};
 use recorded::check;
+
+/// Holds each part against its truth.
+fn check_all(recording: &Recording) {
+    for part in &recording.parts {
+        check(part);
+    }
+}
+
+/// Whose the parts are.
+fn tasks(recording: &Recording) -> Vec<u32> {
+    recording.parts.iter().map(|part| part.task).collect()
+}
 
 fn profile(name: &str) -> &'static Profile {
     Profile::by_name(name).expect(name)
@@ -34,9 +46,9 @@ fn system_calls_signals_and_faults_are_where_the_trace_pauses() {
     ] {
         let options = tweak(Options { out: program.path(name), ..Options::new([program.path("program")]) });
         let recording = record(&options, &mut |_| {}).expect(name);
-        // The program looks itself whether stepping shows.
-        assert_eq!((recording.ending, recording.parts.len()), (Ending::Exit(0), 1), "{name}");
-        check(&recording.parts[0]);
+        // The program looks itself whether stepping shows. It has two children.
+        assert_eq!((recording.ending, tasks(&recording)), (Ending::Exit(0), vec![1, 2, 3]), "{name}");
+        check_all(&recording);
     }
 }
 
@@ -46,21 +58,79 @@ fn code_that_changes_and_programs_that_are_executed_begin_a_new_part() {
     let options = Options { out: program.path("out"), ..Options::new([program.path("program")]) };
     let recording = record(&options, &mut |_| {}).expect("it is recorded");
     assert_eq!((recording.ending, recording.parts.len()), (Ending::Exit(0), 3));
-    for part in &recording.parts {
-        check(part);
-    }
+    check_all(&recording);
     assert!(recording.parts[2].program.ends_with("true"), "{:?}", recording.parts[2]);
 }
 
 #[test]
+fn every_thread_and_every_child_has_a_trace_of_its_own() {
+    let Some(program) = compile("tasks", &programs::tasks()) else { return };
+    let plain = Options { out: program.path("out"), ..Options::new([program.path("program")]) };
+    let recording = record(&plain, &mut |_| {}).expect("it is recorded");
+    // The fifth executes another program, which is another part.
+    assert_eq!((recording.ending, tasks(&recording)), (Ending::Exit(0), vec![1, 2, 3, 4, 5, 5, 6]));
+    check_all(&recording);
+    assert!(recording.parts[5].program.ends_with("true"), "{:?}", recording.parts[5]);
+    assert!(recording.parts[6].dir.ends_with("out/task-6"), "{:?}", recording.parts[6]);
+
+    // Nothing is left of the longer recording.
+    let filtered = Options { ranges: vec!["work".parse().expect("a range")], ..plain.clone() };
+    let recording = record(&filtered, &mut |_| {}).expect("it is recorded");
+    let counts: Vec<_> = recording.parts.iter().map(|part| (part.task, check(part))).collect();
+    let work = programs::WORK_INSNS;
+    assert_eq!(counts, [(1, 0), (2, work), (3, work), (4, work), (5, 0), (6, 0)]);
+    assert!(!program.path("out/task-5/2").exists());
+
+    let alone = Options { follow: false, ..filtered };
+    let recording = record(&alone, &mut |_| {}).expect("it is recorded");
+    assert_eq!((recording.ending, tasks(&recording)), (Ending::Exit(0), vec![1]));
+    assert_eq!(check(&recording.parts[0]), 0);
+    assert!(!program.path("out/task-2").exists());
+}
+
+#[test]
+fn a_thread_that_executes_another_program_takes_the_place_of_the_first() {
+    let Some(program) = compile("exec", programs::EXEC) else { return };
+    let options = Options { out: program.path("out"), ..Options::new([program.path("program")]) };
+    let recording = record(&options, &mut |_| {}).expect("it is recorded");
+    assert_eq!((recording.ending, tasks(&recording)), (Ending::Exit(0), vec![1, 2, 3, 3]));
+    check_all(&recording);
+    assert!(recording.parts[3].program.ends_with("true"), "{:?}", recording.parts[3]);
+}
+
+#[test]
+fn code_that_another_thread_maps_begins_a_new_part() {
+    let Some(program) = compile("remap", programs::REMAP) else { return };
+    let options = Options { out: program.path("out"), ..Options::new([program.path("program")]) };
+    let recording = record(&options, &mut |_| {}).expect("it is recorded");
+    assert_eq!((recording.ending, tasks(&recording)), (Ending::Exit(0), vec![1, 2, 2]));
+    check_all(&recording);
+}
+
+#[test]
+fn at_the_limit_all_tasks_are_let_go() {
+    let Some(program) = compile("let-go", &programs::tasks()) else { return };
+    let plain = Options { out: program.path("out"), ..Options::new([program.path("program")]) };
+    let all: u64 = record(&plain, &mut |_| {}).expect("it is recorded").parts.iter().map(check).sum();
+    for limit in [1, all / 4, all / 2, all * 3 / 4] {
+        let options = Options { limit: Some(limit), ..plain.clone() };
+        let recording = record(&options, &mut |_| {}).expect("it is recorded");
+        assert_eq!(recording.ending, Ending::Exit(0), "{limit}");
+        // Who waits in the kernel has made the instruction that led there.
+        let count: u64 = recording.parts.iter().map(check).sum();
+        let more = recording.parts.len() as u64;
+        assert!((limit..limit + more).contains(&count), "{limit}: {count}");
+    }
+}
+
+#[test]
 fn only_the_functions_of_the_filter_are_traced() {
-    let Some(program) = compile("filter", programs::FILTER) else { return };
+    let Some(program) = compile("filter", &programs::filter()) else { return };
     let plain = Options { out: program.path("out"), ..Options::new([program.path("program")]) };
     let ranges = vec!["work".parse().expect("a range")];
     let options = Options { ranges: ranges.clone(), ..plain.clone() };
     let recording = record(&options, &mut |_| {}).expect("it is recorded");
-    // Three instructions and the rounds of the loop, two instructions each.
-    assert_eq!(check(&recording.parts[0]), 3 + 2 * 100);
+    assert_eq!(check(&recording.parts[0]), programs::WORK_INSNS);
     let nowhere = Options { ranges: vec!["no_such_function".parse().expect("a range")], ..plain.clone() };
     assert!(record(&nowhere, &mut |_| {}).expect("it runs").parts.is_empty());
     let broadwell = Options { ranges, profile: profile("broadwell"), ..plain };

@@ -47,6 +47,7 @@ pub(crate) fn compile(name: &str, source: &str) -> Option<Scratch> {
 
 const PRELUDE: &str = "
 #define _GNU_SOURCE
+#include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <string.h>
@@ -135,12 +136,103 @@ int main(void) {
 "#;
 
 /// A function of a known number of instructions.
-pub(crate) const FILTER: &str = r#"
+const WORK: &str = r#"
 __asm__(".globl work\n.type work, @function\n"
         "work: mov $100, %ecx\n"
         "1: dec %ecx\n jnz 1b\n"
         "xor %eax, %eax\n ret\n"
         ".size work, . - work\n");
 int work(void);
-int main(void) { return work(); }
+"#;
+
+/// How many it executes: those around the loop, and two a round.
+pub(crate) const WORK_INSNS: u64 = 3 + 2 * 100;
+
+/// The program that executes it once.
+pub(crate) fn filter() -> String {
+    format!("{WORK} int main(void) {{ return work(); }}")
+}
+
+/// Two threads and a child that execute it once, while one thread waits in the kernel, and a child that executes
+/// another program.
+pub(crate) fn tasks() -> String {
+    format!("{WORK}{TASKS}")
+}
+
+const TASKS: &str = r#"
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static void *thread(void *argument) {
+    pthread_mutex_lock(&mutex);
+    int result = work();
+    pthread_mutex_unlock(&mutex);
+    return (void *)(long)result;
+}
+
+int main(void) {
+    pthread_t threads[2];
+    void *result;
+    int status;
+    pthread_mutex_lock(&mutex);
+    for (int i = 0; i < 2; i++)
+        if (pthread_create(&threads[i], 0, thread, 0)) return 1;
+    usleep(1000);
+    pthread_mutex_unlock(&mutex);
+    for (int i = 0; i < 2; i++)
+        if (pthread_join(threads[i], &result) || result) return 2;
+    if (!fork()) _exit(work());
+    if (wait(&status) < 0 || status) return 3;
+    if (!vfork()) { execl("/bin/true", "true", (char *)0); _exit(1); }
+    if (wait(&status) < 0 || status) return 4;
+    /* A child that outlives the program's main thread. */
+    if (!fork()) { usleep(100000); _exit(0); }
+    return 0;
+}
+"#;
+
+/// Another thread than the main one executes another program, which ends all others.
+pub(crate) const EXEC: &str = r#"
+static void *thread(void *argument) {
+    execl("/bin/true", "true", (char *)0);
+    return 0;
+}
+static void *other(void *argument) { for (;;) pause(); }
+
+int main(void) {
+    pthread_t threads[2];
+    if (pthread_create(&threads[0], 0, other, 0)) return 1;
+    if (pthread_create(&threads[1], 0, thread, 0)) return 1;
+    for (;;) pause();
+}
+"#;
+
+/// One thread maps other code where another executes.
+pub(crate) const REMAP: &str = r#"
+static int (*code)(void);
+static volatile int turn;
+static void *thread(void *argument) {
+    while (turn != 1) {}
+    int first = code();
+    turn = 2;
+    while (turn != 3) {}
+    return (void *)(long)(first * 10 + code());
+}
+
+int main(void) {
+    /* mov eax, 1; ret, and a page further: nop; mov eax, 2; ret. */
+    int file = memfd_create("code", 0);
+    if (pwrite(file, "\xb8\1\0\0\0\xc3", 6, 0) != 6) return 1;
+    if (pwrite(file, "\x90\xb8\2\0\0\0\xc3", 7, 4096) != 7) return 1;
+    if (ftruncate(file, 8192)) return 1;
+    void *at = mmap(0, 4096, PROT_READ | PROT_EXEC, MAP_PRIVATE, file, 0);
+    code = at;
+    pthread_t other;
+    void *result;
+    if (pthread_create(&other, 0, thread, 0)) return 2;
+    turn = 1;
+    while (turn != 2) {}
+    if (mmap(at, 4096, PROT_READ | PROT_EXEC, MAP_PRIVATE | MAP_FIXED, file, 4096) != at) return 3;
+    turn = 3;
+    if (pthread_join(other, &result)) return 4;
+    return (long)result == 12 ? 0 : 5;
+}
 "#;

@@ -1,0 +1,440 @@
+//! From stops of a task to what the tracing hardware sees.
+
+use super::{
+    Ending, Error, Options, Part,
+    code::{Bytes, Changed, Code},
+    filter::Symbols,
+    flags,
+    hardware::{Clock, Next},
+    instruction::Special,
+    maps::Mapping,
+    part::{Open, Place},
+    tracee::{Registers, Stop, Tracee},
+};
+use libc::c_int;
+use pugmark_decoder_core::insn;
+use pugmark_model::{DeliveryKind, ExecMode};
+use std::io;
+
+/// A thread of the program or of a child while it is recorded, with a processor of its own.
+pub(super) struct Task<'a> {
+    options: &'a Options,
+    /// 1: the program's main thread; the others in the order in which they were started.
+    number: u32,
+    /// The tasks with the same number here see the same memory.
+    pub(super) space: u32,
+    pub(super) tracee: Tracee,
+    clock: Clock,
+    code: Code,
+    /// Another task has changed what is mapped.
+    pub(super) stale: bool,
+    part: Option<Open>,
+    pub(super) parts: Vec<Part>,
+    /// Nothing more is to be traced.
+    finished: bool,
+    /// What is executed next, if no signal handler and no system call to restart come first.
+    ip: u64,
+    mode: ExecMode,
+    /// The signal to deliver with the next step; 0: none.
+    pub(super) signal: c_int,
+    /// The system call that the task is in was interrupted: unless a handler comes first, its instruction is
+    /// executed again.
+    restart: bool,
+    /// The step that was begun.
+    step: Step,
+    /// The SIGSTOP with which a task begins is still to come.
+    pub(super) begins_with_stop: bool,
+}
+
+/// What is to be known of a step when it ends.
+#[derive(Clone, Copy, Debug, Default)]
+struct Step {
+    special: Option<Special>,
+    bytes: Bytes,
+    /// Where a call into the vsyscall page returns to.
+    emulated: Option<u64>,
+    /// The signal that was delivered with it; 0: none.
+    delivered: c_int,
+}
+
+/// What has happened in a step that others must know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// Nothing.
+    Stepped,
+    /// Code may be mapped now that was not, or no longer.
+    Mapped,
+    /// The task is over.
+    Over(Ending),
+}
+
+/// The page in which system calls were before there was a vDSO. Instructions there are emulated by the kernel.
+const VSYSCALL: std::ops::Range<u64> = 0xffff_ffff_ff60_0000..0xffff_ffff_ff60_1000;
+/// The segment of 32-bit user code.
+const USER32_CS: u64 = 0x23;
+const PAGE_FAULT: u8 = 14;
+/// A vector of interrupts: the local APIC timer's, as Linux has it.
+const TIMER_VECTOR: u8 = 0xec;
+
+impl<'a> Task<'a> {
+    /// The task that has just begun and is stopped in front of its first instruction.
+    pub(super) fn new(
+        options: &'a Options,
+        number: u32,
+        space: u32,
+        clock: Clock,
+        tracee: Tracee,
+    ) -> Result<Self, Error> {
+        let mut task = Self {
+            options,
+            number,
+            space,
+            tracee,
+            clock,
+            code: Code::default(),
+            stale: false,
+            part: None,
+            parts: vec![],
+            finished: false,
+            ip: 0,
+            mode: ExecMode::Bits64,
+            signal: 0,
+            restart: false,
+            step: Step::default(),
+            begins_with_stop: false,
+        };
+        let registers = task.registers()?;
+        task.arrive(&registers);
+        task.refresh()?;
+        Ok(task)
+    }
+
+    /// How many instructions were traced.
+    pub(super) fn count(&self) -> u64 {
+        let ended: u64 = self.parts.iter().map(|part| part.truth.count()).sum();
+        ended + self.part.as_ref().map_or(0, |part| part.hardware.truth().count())
+    }
+
+    /// Bytes of trace in the part that is being recorded.
+    pub(super) fn bytes(&self) -> u64 {
+        self.part.as_ref().map_or(0, |part| part.hardware.bytes())
+    }
+
+    /// Begins a step. False: it was made already, without the processor.
+    pub(super) fn step(&mut self) -> Result<bool, Error> {
+        if std::mem::take(&mut self.stale) {
+            self.refresh()?;
+        }
+        let at = self.ip;
+        let bytes = self.fetch(at)?;
+        let special = Special::of(bytes.as_slice(), self.mode);
+        if let Some(pop @ Special::PopFlags { .. }) = special
+            && self.signal == 0
+            && !self.restart
+        {
+            let next = at + self.len(bytes);
+            if self.stepping(flags::pop(&self.tracee, pop, self.len(bytes), self.mode))? {
+                return self.retire(next, bytes).map(|()| false);
+            }
+        }
+        let emulated = if VSYSCALL.contains(&at) { Some(self.return_address()?) } else { None };
+        let delivered = std::mem::take(&mut self.signal);
+        self.step = Step { special, bytes, emulated, delivered };
+        self.stepping(self.tracee.step(delivered)).map(|()| true)
+    }
+
+    /// The step that was begun goes on: it was interrupted by the beginning of another task.
+    pub(super) fn step_on(&self) -> Result<(), Error> {
+        self.stepping(self.tracee.step(0))
+    }
+
+    /// The step that was begun has come to this stop.
+    pub(super) fn stopped(&mut self, stop: Stop) -> Result<Outcome, Error> {
+        let Step { special, bytes, emulated, delivered } = std::mem::take(&mut self.step);
+        match stop {
+            Stop::Over(ending) => {
+                if delivered == 0 {
+                    self.enter_kernel(special, bytes)?;
+                }
+                self.finish()?;
+                return Ok(Outcome::Over(ending));
+            }
+            Stop::Exec => {
+                self.enter_kernel(special, bytes)?;
+                self.exec()?;
+            }
+            // The beginning of another is no stop of this one.
+            Stop::Begun { .. } => {}
+            Stop::Signal(libc::SIGSTOP) if std::mem::take(&mut self.begins_with_stop) => {}
+            Stop::Signal(signal) => self.signalled(signal)?,
+            Stop::Trap if delivered != 0 && self.signal_code()? == Some(libc::SIGTRAP) => {
+                // At the first instruction of the signal's handler.
+                let registers = self.registers()?;
+                self.arrive(&registers);
+            }
+            Stop::Trap => {
+                return match emulated {
+                    Some(back) => self.emulated(back),
+                    None if self.restart => {
+                        self.restart = false;
+                        self.ip = self.ip.wrapping_sub(SYSTEM_CALL_LEN);
+                        let bytes = self.fetch(self.ip)?;
+                        self.executed(Special::of(bytes.as_slice(), self.mode), bytes)
+                    }
+                    None => self.executed(special, bytes),
+                };
+            }
+        }
+        Ok(Outcome::Stepped)
+    }
+
+    /// Nothing more is traced of it, wherever it is.
+    pub(super) fn finish(&mut self) -> Result<(), Error> {
+        // In a step that has not ended it is in the kernel, if that is where its instruction leads to.
+        let Step { special, bytes, .. } = self.step;
+        if !self.finished && special == Some(Special::SystemCall) {
+            self.enter_kernel(special, bytes)?;
+        }
+        self.finished = true;
+        self.end_part()
+    }
+
+    /// Another task that has ended has made place for it: it has that one's numbers now.
+    pub(super) fn becomes(&mut self, pid: libc::pid_t) {
+        self.tracee.pid = pid;
+    }
+
+    /// The instruction at `self.ip` was stepped.
+    fn executed(&mut self, special: Option<Special>, bytes: Bytes) -> Result<Outcome, Error> {
+        let (at, next) = (self.ip, self.next_ip()?);
+        match special {
+            Some(Special::Repeat) if next == at => {}
+            Some(Special::Interrupt { vector: 3 }) if self.signal_code()? == Some(SI_KERNEL) => {
+                self.enter_kernel(special, bytes)?;
+                self.ip = next;
+                self.signal = libc::SIGTRAP;
+            }
+            Some(Special::SystemCall | Special::Interrupt { .. }) => {
+                self.enter_kernel(special, bytes)?;
+                let registers = self.registers()?;
+                self.arrive(&registers);
+                self.restart = must_restart(&registers);
+                if can_map_code(&registers) {
+                    self.refresh()?;
+                    return Ok(Outcome::Mapped);
+                }
+            }
+            Some(Special::LoadsSs) => {
+                self.retire(at + self.len(bytes), bytes)?;
+                if self.ip != next {
+                    let bytes = self.fetch(self.ip)?;
+                    self.retire(next, bytes)?;
+                }
+            }
+            Some(Special::Far) => {
+                let (before, registers) = (self.mode, self.registers()?);
+                self.arrive(&registers);
+                let after = Next::User(self.ip, self.mode);
+                if let Some(part) = &mut self.part {
+                    part.hardware.retire((at, before), after, bytes.as_slice())?;
+                }
+            }
+            Some(Special::PushFlags) => {
+                self.stepping(flags::clear_pushed_trap_flag(&self.tracee))?;
+                self.retire(next, bytes)?;
+            }
+            Some(Special::Repeat | Special::PopFlags { .. }) | None => self.retire(next, bytes)?,
+        }
+        Ok(Outcome::Stepped)
+    }
+
+    /// An instruction retired, and the program went on at `next`.
+    fn retire(&mut self, next: u64, bytes: Bytes) -> Result<(), Error> {
+        if bytes.as_slice().is_empty() {
+            return Err(Error::NoCode { ip: self.ip });
+        }
+        if let Some(part) = &mut self.part {
+            part.hardware.retire((self.ip, self.mode), Next::User(next, self.mode), bytes.as_slice())?;
+        }
+        self.ip = next;
+        Ok(())
+    }
+
+    /// The instruction, if it is one of those, took the program to the kernel.
+    fn enter_kernel(&mut self, special: Option<Special>, bytes: Bytes) -> Result<(), Error> {
+        let (Some(part), at) = (&mut self.part, (self.ip, self.mode)) else { return Ok(()) };
+        match special {
+            Some(Special::SystemCall) => part.hardware.retire(at, Next::Kernel, bytes.as_slice()),
+            Some(Special::Interrupt { vector }) => {
+                part.hardware.deliver(DeliveryKind::SoftwareInterrupt, vector, at)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// A signal is about to be delivered; the instruction at `self.ip` was not executed.
+    fn signalled(&mut self, signal: c_int) -> Result<(), Error> {
+        // Without information it is the stop that a signal like SIGSTOP has led to, and no signal.
+        let Some(code) = self.signal_code()? else { return Ok(()) };
+        self.signal = signal;
+        let vector = match signal {
+            libc::SIGSEGV | libc::SIGBUS => PAGE_FAULT,
+            libc::SIGILL => 6,
+            libc::SIGFPE => 0,
+            _ => TIMER_VECTOR,
+        };
+        let Some(part) = &mut self.part else { return Ok(()) };
+        let at = (self.ip, self.mode);
+        if vector != TIMER_VECTOR && code > 0 {
+            self.restart = false;
+            part.hardware.deliver(DeliveryKind::Fault, vector, at)?;
+        } else if !part.hardware.in_kernel() {
+            part.hardware.deliver(DeliveryKind::Interrupt, TIMER_VECTOR, at)?;
+        }
+        Ok(())
+    }
+
+    /// A call into the vsyscall page: the fetch faults, the kernel does what was wanted and returns to the caller,
+    /// and there the step ends.
+    fn emulated(&mut self, back: u64) -> Result<Outcome, Error> {
+        if let Some(part) = &mut self.part {
+            part.hardware.deliver(DeliveryKind::Fault, PAGE_FAULT, (self.ip, self.mode))?;
+        }
+        self.ip = back;
+        let bytes = self.fetch(back)?;
+        self.executed(Special::of(bytes.as_slice(), self.mode), bytes)
+    }
+
+    /// Another program takes the place of this one; up to its first instruction.
+    fn exec(&mut self) -> Result<(), Error> {
+        self.end_part()?;
+        let error = |error| Error::Step { ip: 0, error };
+        self.tracee.reopen_memory().map_err(error)?;
+        self.tracee.step(0).map_err(error)?;
+        if self.tracee.wait().map_err(error)? != Stop::Trap {
+            return Err(error(io::Error::other("it did not stop where it begins")));
+        }
+        let registers = self.registers()?;
+        self.arrive(&registers);
+        self.code = Code::default();
+        self.refresh()
+    }
+
+    /// The bytes of the instruction that is about to be executed.
+    fn fetch(&mut self, ip: u64) -> Result<Bytes, Error> {
+        for _ in 0..2 {
+            let (code, tracee) = (&mut self.code, &self.tracee);
+            match code.fetch(ip, self.mode, &|address, out| tracee.read(address, out)) {
+                Ok(bytes) if !bytes.as_slice().is_empty() => return Ok(bytes),
+                // Mapped by another thread, or not at all.
+                Ok(_) => self.refresh()?,
+                Err(Changed) => self.begin_anew()?,
+            }
+        }
+        Ok(Bytes::default())
+    }
+
+    /// Looks what is mapped.
+    fn refresh(&mut self) -> Result<(), Error> {
+        let mappings = self.mappings()?;
+        let (code, tracee) = (&mut self.code, &self.tracee);
+        match code.refresh(&mappings, &|address, out| tracee.read(address, out)) {
+            Ok(()) if self.part.is_none() && !self.finished => self.begin_part(&mappings),
+            Ok(()) => Ok(()),
+            Err(Changed) => self.begin_anew(),
+        }
+    }
+
+    /// Ends the part, since code that was executed changes, and begins the next.
+    fn begin_anew(&mut self) -> Result<(), Error> {
+        self.end_part()?;
+        self.code = Code::default();
+        self.refresh()
+    }
+
+    /// Begins to trace, if all functions to trace are mapped.
+    fn begin_part(&mut self, mappings: &[Mapping]) -> Result<(), Error> {
+        let program = self.tracee.executable().map_err(|error| Error::Step { ip: self.ip, error })?;
+        let symbols = Symbols::new(mappings, &program);
+        let ranges: Option<Vec<_>> =
+            self.options.ranges.iter().map(|range| range.resolve(&symbols)).collect();
+        if let Some(ranges) = ranges {
+            let number = self.parts.len() + 1;
+            let place = Place { task: self.number, number };
+            self.part = Some(Open::begin(self.options, place, program, ranges, self.clock.clone())?);
+        }
+        Ok(())
+    }
+
+    fn end_part(&mut self) -> Result<(), Error> {
+        if let Some(part) = self.part.take() {
+            self.parts.push(part.end(self.options, (self.ip, self.mode), &self.code.sections())?);
+        }
+        Ok(())
+    }
+
+    fn arrive(&mut self, registers: &Registers) {
+        self.ip = registers.rip;
+        self.mode = if registers.cs == USER32_CS { ExecMode::Bits32 } else { ExecMode::Bits64 };
+        self.restart = false;
+    }
+
+    /// The length of the instruction at `self.ip`.
+    fn len(&self, bytes: Bytes) -> u64 {
+        insn::decode(bytes.as_slice(), self.mode, self.ip).map_or(0, |insn| u64::from(insn.len))
+    }
+
+    fn return_address(&self) -> Result<u64, Error> {
+        let mut address = [0; 8];
+        self.tracee.read(self.registers()?.rsp, &mut address);
+        Ok(u64::from_le_bytes(address))
+    }
+
+    fn mappings(&self) -> Result<Vec<Mapping>, Error> {
+        self.stepping(self.tracee.maps()).map(|maps| Mapping::parse(&maps))
+    }
+
+    fn next_ip(&self) -> Result<u64, Error> {
+        self.stepping(self.tracee.ip())
+    }
+
+    fn registers(&self) -> Result<Registers, Error> {
+        self.stepping(self.tracee.registers())
+    }
+
+    fn signal_code(&self) -> Result<Option<c_int>, Error> {
+        self.stepping(self.tracee.signal_code())
+    }
+
+    fn stepping<T>(&self, result: io::Result<T>) -> Result<T, Error> {
+        result.map_err(|error| Error::Step { ip: self.ip, error })
+    }
+}
+
+/// The length of SYSCALL, SYSENTER and INT 80H.
+const SYSTEM_CALL_LEN: u64 = 2;
+/// `si_code` of a signal for an exception.
+const SI_KERNEL: c_int = 0x80;
+
+/// The system call was interrupted and has not done its work. The program never sees these results: ERESTARTSYS,
+/// ERESTARTNOINTR, ERESTARTNOHAND, ERESTART_RESTARTBLOCK.
+fn must_restart(registers: &Registers) -> bool {
+    registers.orig_rax as i64 >= 0 && matches!(-(registers.rax as i64), 512 | 513 | 514 | 516)
+}
+
+/// The system call can have changed what can be executed.
+fn can_map_code(registers: &Registers) -> bool {
+    if registers.cs == USER32_CS {
+        // mmap, mprotect, mremap, mmap2, ipc (shmat), pkey_mprotect, shmat.
+        return matches!(registers.orig_rax, 90 | 125 | 163 | 192 | 117 | 380 | 397);
+    }
+    const PROT_EXEC: u64 = 4;
+    const MAP_FIXED: u64 = 0x10;
+    match registers.orig_rax {
+        // mmap.
+        9 => registers.rdx & PROT_EXEC != 0 || registers.r10 & MAP_FIXED != 0,
+        // mprotect, mremap, shmat, pkey_mprotect.
+        10 | 25 | 30 | 329 => true,
+        _ => false,
+    }
+}
