@@ -50,9 +50,10 @@ impl Machine {
         let northbridge = Box::leak(Box::new(model::Northbridge::new(profile)));
         let settings = model::Settings { skid, ..model::Settings::default() };
         let processor = model::Processor::new(profile, settings, northbridge);
+        let has_northbridge = processor.owns_msr(NB_CFG);
         let state = State { processor, ip: CODE, efer: 0, fault_in: None, burst_in: None, accesses: 0 };
         let mut machine = Self(Rc::new(RefCell::new(state)));
-        if northbridge.is_present() {
+        if has_northbridge {
             // SAFETY: the register is the model's: EnableCf8ExtCfg.
             unsafe { machine.wrmsr(NB_CFG, 1 << 46) }.unwrap();
         }
