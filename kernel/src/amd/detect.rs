@@ -25,6 +25,10 @@ pub struct AmdCapabilities {
     pub perfmon_v2: bool,
     /// How many branches LBR v2 keeps; 0 without it: `CPUID.8000_0022H:EAX[1]`, `EBX[9:4]`.
     pub lbr_v2: u8,
+    /// A PMI can freeze LBR v2: `CPUID.8000_0022H:EAX[2]`.
+    pub lbr_freeze: bool,
+    /// The bits of a linear address, 48 where they are not told: `CPUID.8000_0008H:EAX[15:8]`.
+    pub linear_address_bits: u8,
     /// Branch sampling, as on Zen 3: `CPUID.8000_0008H:EBX[31]`.
     pub branch_sampling: bool,
 }
@@ -49,6 +53,7 @@ impl AmdCapabilities {
         let ibs =
             (features >> 10 & 1 == 1).then(|| Caps::from_eax(leaf(0x8000_001b).map_or(0, |leaf| leaf.eax)));
         let extended_counters = features >> 23 & 1 == 1;
+        let (addresses, extended) = leaf(0x8000_0008).map_or((0, 0), |leaf| (leaf.eax, leaf.ebx));
         let (v2, counts) = leaf(0x8000_0022).map_or((0, 0), |leaf| (leaf.eax, leaf.ebx));
         let perfmon_v2 = v2 & 1 == 1;
         let counters = match (perfmon_v2, extended_counters) {
@@ -66,7 +71,12 @@ impl AmdCapabilities {
             extended_counters,
             perfmon_v2,
             lbr_v2: if v2 >> 1 & 1 == 1 { (counts >> 4 & 0x3f) as u8 } else { 0 },
-            branch_sampling: leaf(0x8000_0008).is_some_and(|leaf| leaf.ebx >> 31 == 1),
+            lbr_freeze: v2 >> 2 & 1 == 1,
+            linear_address_bits: match addresses >> 8 & 0xff {
+                bits @ 32..=64 => bits as u8,
+                _ => 48,
+            },
+            branch_sampling: extended >> 31 == 1,
         })
     }
 

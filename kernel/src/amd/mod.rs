@@ -1,5 +1,6 @@
 //! AMD's processors: performance counters, Instruction Based Sampling, the last branches.
 
+pub mod branches;
 pub mod counters;
 mod detect;
 mod eilvt;

@@ -1,4 +1,4 @@
-//! AMD's registers of counters and Instruction Based Sampling; those that choose what is counted or sampled are types of
+//! AMD's registers of counters, Instruction Based Sampling and last branches; those that choose what is counted or sampled are types of
 //! the crate `pugmark-pfm`.
 
 use super::Register;
@@ -102,6 +102,74 @@ impl Efer {
     }
 }
 
+bitflags! {
+    /// DBG_EXTN_CFG (`C000_010F`): the recorders of branches.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct DbgExtnCfg: u64 {
+        /// BRSMEN: branch sampling records.
+        const BRSMEN = 1 << 2;
+        /// Reserved, and to be set for branch sampling.
+        const ONES = 0b11 << 3;
+        /// VB: branch sampling has recorded something.
+        const VB = 1 << 5;
+        /// LBRV2EN: LBR version 2 records.
+        const LBRV2EN = 1 << 6;
+        /// MSROFF: the entry that branch sampling writes next; 0 when it is full.
+        const MSROFF = 0xf << 16;
+        /// PMC: the counter whose overflow begins it.
+        const PMC = 0b111 << 24;
+    }
+}
+
+impl DbgExtnCfg {
+    /// How many entries branch sampling has recorded; the last one is the newest.
+    #[must_use]
+    pub const fn recorded(self) -> u8 {
+        match ((self.bits() >> 16 & 0xf) as u8, self.contains(Self::VB)) {
+            (_, false) => 0,
+            (0, true) => 16,
+            (next, true) => next,
+        }
+    }
+}
+
+bitflags! {
+    /// LBR_SELECT (`C000_010E`): what LBR version 2 does not record.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct LbrSelect: u64 {
+        /// Branches that end at CPL 0.
+        const CPL_EQ_0 = 1 << 0;
+        /// Branches that end above CPL 0.
+        const CPL_GT_0 = 1 << 1;
+        /// Conditional jumps.
+        const JCC = 1 << 2;
+        /// Near relative calls.
+        const NEAR_REL_CALL = 1 << 3;
+        /// Near indirect calls.
+        const NEAR_IND_CALL = 1 << 4;
+        /// Near returns.
+        const NEAR_RET = 1 << 5;
+        /// Near indirect jumps.
+        const NEAR_IND_JMP = 1 << 6;
+        /// Near relative jumps.
+        const NEAR_REL_JMP = 1 << 7;
+        /// Far branches.
+        const FAR_BRANCH = 1 << 8;
+    }
+}
+
+/// The address of SAMP_BR_FROM or LBR_FROM, entry `n`.
+#[must_use]
+pub const fn branch_from(n: u8) -> u32 {
+    0xc001_0300 + 2 * n as u32
+}
+
+/// The address of SAMP_BR_TO or LBR_TO, entry `n`.
+#[must_use]
+pub const fn branch_to(n: u8) -> u32 {
+    0xc001_0301 + 2 * n as u32
+}
+
 macro_rules! register {
     ($($name:ty = $address:expr),* $(,)?) => {$(
         impl Register for $name {
@@ -123,6 +191,8 @@ register! {
     IbsOpCtl = Self::MSR,
     IbsOpCtl2 = 0xc001_103e,
     IbsFetchCtl2 = 0xc001_103f,
+    DbgExtnCfg = 0xc000_010f,
+    LbrSelect = 0xc000_010e,
 }
 
 macro_rules! bits {

@@ -1,0 +1,114 @@
+//! Which branches are recorded.
+
+use super::Recorder;
+use crate::lbr::Classes;
+use crate::msr::amd::LbrSelect;
+use core::fmt;
+
+/// Which branches are recorded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BranchConfig {
+    os: bool,
+    user: bool,
+    classes: Classes,
+    pub(super) freeze_on_pmi: bool,
+}
+
+impl BranchConfig {
+    /// All.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { os: true, user: true, classes: Classes::all(), freeze_on_pmi: false }
+    }
+
+    /// Whether branches that end at CPL 0 are recorded.
+    #[must_use]
+    pub const fn os(self, os: bool) -> Self {
+        Self { os, ..self }
+    }
+
+    /// Whether branches that end above CPL 0 are recorded.
+    #[must_use]
+    pub const fn user(self, user: bool) -> Self {
+        Self { user, ..self }
+    }
+
+    /// Which kinds are recorded.
+    #[must_use]
+    pub const fn classes(self, classes: Classes) -> Self {
+        Self { classes, ..self }
+    }
+
+    /// Whether a PMI freezes the records, until [`Running::last`](super::Running::last) has read them.
+    #[must_use]
+    pub const fn freeze_on_pmi(self, freeze_on_pmi: bool) -> Self {
+        Self { freeze_on_pmi, ..self }
+    }
+
+    /// Checks it.
+    ///
+    /// # Errors
+    ///
+    /// This recorder cannot do it.
+    pub fn check(&self, recorder: Recorder) -> Result<(), BranchRefusal> {
+        let (filters, freezes) = match recorder {
+            Recorder::LbrV2 { freezes, .. } => (true, freezes),
+            Recorder::Sampling { .. } => (false, false),
+        };
+        let all = self.os && self.user && self.classes.is_all();
+        let table = [
+            (!self.os && !self.user, BranchRefusal::NoLevel),
+            (!all && !filters, BranchRefusal::Filter),
+            (self.freeze_on_pmi && !freezes, BranchRefusal::Freeze),
+        ];
+        table.into_iter().find(|(wrong, _)| *wrong).map_or(Ok(()), |(_, refusal)| Err(refusal))
+    }
+
+    /// What goes into LBR_SELECT: what is not recorded.
+    pub(super) fn select(&self) -> LbrSelect {
+        let mut select = LbrSelect::empty();
+        select.set(LbrSelect::CPL_EQ_0, !self.os);
+        select.set(LbrSelect::CPL_GT_0, !self.user);
+        for (class, flag) in [
+            (Classes::JCC, LbrSelect::JCC),
+            (Classes::NEAR_REL_CALL, LbrSelect::NEAR_REL_CALL),
+            (Classes::NEAR_IND_CALL, LbrSelect::NEAR_IND_CALL),
+            (Classes::NEAR_RET, LbrSelect::NEAR_RET),
+            (Classes::NEAR_IND_JMP, LbrSelect::NEAR_IND_JMP),
+            (Classes::NEAR_REL_JMP, LbrSelect::NEAR_REL_JMP),
+            (Classes::OTHER, LbrSelect::FAR_BRANCH),
+        ] {
+            select.set(flag, !self.classes.contains(class));
+        }
+        select
+    }
+}
+
+impl Default for BranchConfig {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Why branches cannot be recorded so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BranchRefusal {
+    /// Neither CPL 0 nor what is above it.
+    NoLevel,
+    /// Branch sampling takes all branches.
+    Filter,
+    /// A PMI cannot freeze the records.
+    Freeze,
+}
+
+impl fmt::Display for BranchRefusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NoLevel => "neither CPL 0 nor what is above it is to be recorded",
+            Self::Filter => "branch sampling takes all branches",
+            Self::Freeze => "a PMI cannot freeze the last branches",
+        })
+    }
+}
+
+impl core::error::Error for BranchRefusal {}

@@ -1,0 +1,61 @@
+//! A recorded branch, as a value.
+
+use super::Recorder;
+use crate::lbr::Branch;
+
+/// A branch, an interrupt or an exception.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Recorded {
+    /// From where to where, and whether it was mispredicted.
+    pub branch: Branch,
+    /// Whether the processor really went there.
+    pub path: Path,
+}
+
+/// How a branch was recorded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Path {
+    /// It is not told: branch sampling records what retires.
+    #[default]
+    NotTold,
+    /// When it retired.
+    Retired,
+    /// Before it retired, which it did.
+    Speculated,
+    /// Before it would have retired, which it did not.
+    Wrong,
+}
+
+/// The addresses of LBR version 2 have 58 bits.
+const LBR_ADDRESS: u32 = 58;
+
+impl Recorded {
+    /// A branch from its registers; `None` for one that was never written.
+    pub(super) fn of(recorder: Recorder, from: u64, to: u64) -> Option<Self> {
+        let flag = |bits: u64, bit: u32| bits >> bit & 1 == 1;
+        match recorder {
+            Recorder::LbrV2 { .. } => {
+                let path = match (flag(to, 63), flag(to, 62)) {
+                    (false, false) => return None,
+                    (true, false) => Path::Retired,
+                    (true, true) => Path::Speculated,
+                    (false, true) => Path::Wrong,
+                };
+                let (from, to, mispredicted) =
+                    (extend(from, LBR_ADDRESS), extend(to, LBR_ADDRESS), flag(from, 63));
+                let branch = Branch { from, to, mispredicted: Some(mispredicted), ..Branch::default() };
+                Some(Self { branch, path })
+            }
+            Recorder::Sampling { linear_address_bits } => {
+                let to = extend(to, linear_address_bits.into());
+                Some(Self { branch: Branch { from, to, ..Branch::default() }, path: Path::NotTold })
+            }
+        }
+    }
+}
+
+/// An address of so many bits, made canonical.
+const fn extend(address: u64, bits: u32) -> u64 {
+    let shift = 64 - bits;
+    ((address << shift).cast_signed() >> shift).cast_unsigned()
+}

@@ -1,0 +1,253 @@
+use super::*;
+use crate::amd::fake::{self, Cpu, Machine};
+use crate::lbr::{Branch, Classes};
+use crate::msr::amd::DbgExtnCfg;
+
+const DEBUGCTL: u32 = 0x1d9;
+const SELECT: u32 = 0xc000_010e;
+const CONFIG: u32 = 0xc000_010f;
+const STATUS_CLR: u32 = 0xc000_0302;
+const LBR_EN: u64 = 1 << 6;
+const BRS_EN: u64 = 1 << 2 | 0b11 << 3;
+const VALID: u64 = 1 << 63;
+const SPECULATIVE: u64 = 1 << 62;
+
+fn unit(machine: &Machine) -> Unit<Machine> {
+    let unit = Unit::detect(machine.cpuid(), machine.clone()).unwrap();
+    machine.writes();
+    unit
+}
+
+fn start(machine: &Machine, config: BranchConfig) -> Running<Machine> {
+    unit(machine).start(&config).map_err(|(_, error)| error).unwrap()
+}
+
+/// Entry `n`, as the processor writes it.
+fn record(machine: &Machine, n: u32, from: u64, to: u64) {
+    machine.set(0xc001_0300 + 2 * n, from);
+    machine.set(0xc001_0301 + 2 * n, to);
+}
+
+fn last(running: &mut Running<Machine>) -> Vec<(u64, u64)> {
+    let mut out = [Recorded::default(); 64];
+    let branches = running.last(&mut out).unwrap();
+    branches.iter().map(|recorded| (recorded.branch.from, recorded.branch.to)).collect()
+}
+
+#[test]
+fn lbr_version_2_has_the_newest_first_and_skips_what_is_empty() {
+    let machine = Machine::new(fake::ZEN_4);
+    (0..16).for_each(|n| record(&machine, n, 7, VALID | 7));
+    let mut running = start(&machine, BranchConfig::new());
+    assert_eq!(last(&mut running), [], "what was there is somebody else's");
+    record(&machine, 0, 0x40_1000, VALID | 0x40_2000);
+    record(&machine, 2, 0x40_3000, VALID | 0x40_4000);
+    record(&machine, 15, 1, VALID | 2);
+    assert_eq!(last(&mut running), [(0x40_1000, 0x40_2000), (0x40_3000, 0x40_4000), (1, 2)]);
+    // As much as there is room for.
+    assert_eq!(running.last(&mut [Recorded::default(); 2]).unwrap().len(), 2);
+    assert_eq!(running.last(&mut []).unwrap(), []);
+    assert_eq!(machine.get(CONFIG), LBR_EN, "it goes on");
+    running.forget().unwrap();
+    assert_eq!((last(&mut running), machine.get(CONFIG)), (vec![], LBR_EN));
+}
+
+#[test]
+fn flags_of_lbr_version_2_are_above_the_addresses() {
+    let kernel = 0xffff_ffff_8123_4567;
+    let ip = kernel & ((1 << 58) - 1);
+    // (from, to, mispredicted, path)
+    let table = [
+        (ip, VALID | 0x40_1000, false, Some(Path::Retired)),
+        (1 << 63 | ip, VALID | 0x40_1000, true, Some(Path::Retired)),
+        (ip, VALID | SPECULATIVE | 0x40_1000, false, Some(Path::Speculated)),
+        (ip, SPECULATIVE | 0x40_1000, false, Some(Path::Wrong)),
+        (ip, 0x40_1000, false, None),
+    ];
+    let recorder = Recorder::LbrV2 { depth: 16, freezes: true };
+    for (from, to, mispredicted, path) in table {
+        let branch =
+            Branch { from: kernel, to: 0x40_1000, mispredicted: Some(mispredicted), ..Branch::default() };
+        assert_eq!(Recorded::of(recorder, from, to), path.map(|path| Recorded { branch, path }));
+    }
+}
+
+#[test]
+fn filters_of_lbr_version_2_say_what_is_not_recorded() {
+    let all = BranchConfig::new();
+    let table = [
+        (all, 0),
+        (all.os(false), 1 << 0),
+        (all.user(false), 1 << 1),
+        (all.classes(Classes::all() - Classes::JCC), 1 << 2),
+        (all.classes(Classes::all() - Classes::NEAR_REL_CALL), 1 << 3),
+        (all.classes(Classes::all() - Classes::NEAR_IND_CALL), 1 << 4),
+        (all.classes(Classes::all() - Classes::NEAR_RET), 1 << 5),
+        (all.classes(Classes::all() - Classes::NEAR_IND_JMP), 1 << 6),
+        (all.classes(Classes::all() - Classes::NEAR_REL_JMP), 1 << 7),
+        (all.classes(Classes::all() - Classes::OTHER), 1 << 8),
+        (all.classes(Classes::NEAR_RET), 0x1fc & !(1 << 5)),
+    ];
+    for (config, select) in table {
+        let machine = Machine::new(fake::ZEN_4);
+        let _running = start(&machine, config);
+        assert_eq!(machine.get(SELECT), select, "{config:?}");
+    }
+}
+
+#[test]
+fn a_pmi_freezes_lbr_version_2_where_asked_for_until_it_is_read() {
+    let machine = Machine::new(fake::ZEN_4);
+    machine.set(DEBUGCTL, 0x2);
+    let mut running = start(&machine, BranchConfig::new().freeze_on_pmi(true));
+    assert_eq!((machine.get(DEBUGCTL), machine.get(CONFIG)), (0x802, LBR_EN));
+    machine.writes();
+    last(&mut running);
+    assert_eq!(machine.writes(), [(CONFIG, 0), (STATUS_CLR, 1 << 58), (CONFIG, LBR_EN)]);
+    drop(running);
+    assert_eq!((machine.get(DEBUGCTL), machine.get(CONFIG)), (0x2, 0));
+    let mut running = start(&machine, BranchConfig::new());
+    machine.writes();
+    last(&mut running);
+    assert_eq!(machine.writes(), [(CONFIG, 0), (CONFIG, LBR_EN)]);
+}
+
+#[test]
+fn branch_sampling_has_the_newest_last_and_begins_anew() {
+    let target = 0xffff_ffff_8100_0000;
+    // (valid, next entry, entries)
+    for (valid, next, entries) in [(false, 5, 0), (true, 1, 1), (true, 15, 15), (true, 0, 16)] {
+        let machine = Machine::new(fake::ZEN_3);
+        let mut running = start(&machine, BranchConfig::new());
+        assert_eq!(machine.writes(), [(CONFIG, BRS_EN)]);
+        // Targets are written with the bits that an address has.
+        for n in 0..16 {
+            record(&machine, n, n.into(), (target + u64::from(n)) & ((1 << 48) - 1));
+        }
+        machine.set(CONFIG, BRS_EN | u64::from(valid) << 5 | next << 16);
+        let expected: Vec<_> = (0..entries).rev().map(|n| (n, target + n)).collect();
+        assert_eq!(last(&mut running), expected);
+        assert_eq!(machine.get(CONFIG), BRS_EN);
+        running.stop().map_err(|failed| failed.fault).unwrap();
+        assert_eq!(machine.get(CONFIG), 0b11 << 3, "reserved bits stay set");
+    }
+}
+
+#[test]
+fn what_another_task_left_in_branch_sampling_is_not_read() {
+    let machine = Machine::new(fake::ZEN_3);
+    let mut running = start(&machine, BranchConfig::new());
+    (0..3).for_each(|n| record(&machine, n, n.into(), 0x100));
+    let config = BRS_EN | 1 << 5;
+    machine.set(CONFIG, config | 3 << 16);
+    running.forget().unwrap();
+    assert_eq!(machine.get(CONFIG), config | 3 << 16, "it goes on behind them");
+    (3..5).for_each(|n| record(&machine, n, n.into(), 0x100));
+    machine.set(CONFIG, config | 5 << 16);
+    assert_eq!(last(&mut running), [(4, 0x100), (3, 0x100)]);
+    // Nothing recorded, nothing to forget.
+    machine.set(CONFIG, BRS_EN);
+    machine.writes();
+    running.forget().unwrap();
+    assert!(machine.writes().iter().all(|(register, _)| *register == CONFIG));
+}
+
+#[test]
+fn a_processor_that_sleeps_records_nothing_and_keeps_what_it_has() {
+    for (cpu, on, state) in [(fake::ZEN_3, BRS_EN, 0b11 << 3 | 1 << 5 | 3 << 16), (fake::ZEN_4, LBR_EN, 0)] {
+        let machine = Machine::new(cpu);
+        let mut running = start(&machine, BranchConfig::new());
+        machine.set(CONFIG, on | state);
+        running.pause().unwrap();
+        assert_eq!(machine.get(CONFIG), state);
+        running.resume().unwrap();
+        assert_eq!(machine.get(CONFIG), on | state);
+    }
+}
+
+#[test]
+fn what_a_recorder_cannot_do_is_refused() {
+    let (lbr, unfrozen) =
+        (Recorder::LbrV2 { depth: 16, freezes: true }, Recorder::LbrV2 { depth: 16, freezes: false });
+    let sampling = Recorder::Sampling { linear_address_bits: 48 };
+    let all = BranchConfig::new();
+    let table = [
+        (lbr, all.os(false).user(false), Err(BranchRefusal::NoLevel)),
+        (lbr, all.os(false).classes(Classes::JCC).freeze_on_pmi(true), Ok(())),
+        (unfrozen, all.freeze_on_pmi(true), Err(BranchRefusal::Freeze)),
+        (sampling, all, Ok(())),
+        (sampling, all.user(false), Err(BranchRefusal::Filter)),
+        (sampling, all.os(false), Err(BranchRefusal::Filter)),
+        (sampling, all.classes(Classes::JCC), Err(BranchRefusal::Filter)),
+        (sampling, all.freeze_on_pmi(true), Err(BranchRefusal::Freeze)),
+    ];
+    for (recorder, config, verdict) in table {
+        assert_eq!(config.check(recorder), verdict, "{recorder:?} {config:?}");
+    }
+}
+
+#[test]
+fn detection_says_what_is_there() {
+    let detect = |cpu| Unit::detect(Machine::new(cpu).cpuid(), Machine::new(cpu)).map(|unit| unit.recorder());
+    assert_eq!(detect(fake::ZEN_4).unwrap(), Recorder::LbrV2 { depth: 16, freezes: true });
+    let unfrozen = Cpu { perfmon: (3, 0x206), ..fake::ZEN_4 };
+    assert_eq!(detect(unfrozen).unwrap(), Recorder::LbrV2 { depth: 32, freezes: false });
+    assert_eq!(detect(fake::ZEN_3).unwrap(), Recorder::Sampling { linear_address_bits: 48 });
+    // Nobody has said what it looks like there.
+    let other = Cpu { family: 0x1b, ..fake::ZEN_3 };
+    for cpu in [fake::ZEN_2, fake::K8, other] {
+        assert_eq!(detect(cpu).unwrap_err(), BranchesAbsent::Cpuid);
+    }
+    let machine = Machine::new(fake::ZEN_4);
+    machine.kill();
+    let error = Unit::detect(machine.cpuid(), machine.clone()).unwrap_err();
+    assert!(matches!(error, BranchesAbsent::NotBacked { read: 0, .. }));
+    for bit in [DbgExtnCfg::LBRV2EN, DbgExtnCfg::BRSMEN] {
+        let machine = Machine::new(fake::ZEN_4);
+        machine.set(CONFIG, bit.bits());
+        let error = Unit::detect(machine.cpuid(), machine.clone()).unwrap_err();
+        assert_eq!(error, BranchesAbsent::InUse { config: bit });
+        assert_eq!(machine.writes(), []);
+    }
+}
+
+#[test]
+fn a_fault_at_each_access_can_be_tried_again() {
+    let config = BranchConfig::new();
+    for (cpu, config) in
+        [(fake::ZEN_3, config), (fake::ZEN_4, config), (fake::ZEN_4, config.freeze_on_pmi(true))]
+    {
+        for access in 0.. {
+            let machine = Machine::new(cpu);
+            let unit = unit(&machine);
+            machine.fault_in(access);
+            let Err((unit, error)) = unit.start(&config) else { break };
+            assert!(matches!(error, StartError::Fault(_)));
+            assert_eq!(machine.get(CONFIG) & (LBR_EN | 1 << 2), 0, "{cpu:x?} access {access}");
+            unit.start(&config).map_err(|(_, error)| error).unwrap();
+        }
+        for access in 0.. {
+            let machine = Machine::new(cpu);
+            let mut running = start(&machine, config);
+            record(&machine, 0, 1, VALID | 2);
+            machine.set(CONFIG, machine.get(CONFIG) | 1 << 5 | 1 << 16);
+            let on = machine.get(CONFIG) & (LBR_EN | 1 << 2);
+            machine.fault_in(access);
+            if running.last(&mut [Recorded::default(); 16]).is_ok() {
+                assert!(access > 3, "{access} accesses");
+                break;
+            }
+            last(&mut running);
+            assert_eq!(machine.get(CONFIG) & (LBR_EN | 1 << 2), on, "{cpu:x?} access {access}: it goes on");
+        }
+        for access in 0.. {
+            let machine = Machine::new(cpu);
+            let running = start(&machine, config);
+            machine.fault_in(access);
+            let Err(failed) = running.stop() else { break };
+            failed.running.stop().map_err(|failed| failed.fault).unwrap();
+            assert_eq!(machine.get(CONFIG) & (LBR_EN | 1 << 2), 0);
+            assert_eq!(machine.get(DEBUGCTL), 0);
+        }
+    }
+}

@@ -1,0 +1,272 @@
+//! A recorder that is off, and the way to turn it on.
+
+use super::{BranchConfig, BranchRefusal, Running};
+use crate::amd::{AmdCapabilities, NotAmd};
+use crate::cpuid::CpuIdReader;
+use crate::msr::amd::{DbgExtnCfg, GlobalStatusClr, branch_from, branch_to};
+use crate::msr::{GeneralProtection, Msr};
+use core::fmt;
+use core::marker::PhantomData;
+
+/// What records branches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Recorder {
+    /// LBR version 2.
+    LbrV2 {
+        /// How many branches it keeps.
+        depth: u8,
+        /// A PMI can freeze it.
+        freezes: bool,
+    },
+    /// Branch sampling: sixteen branches.
+    Sampling {
+        /// How many bits of a target are written.
+        linear_address_bits: u8,
+    },
+}
+
+impl Recorder {
+    /// How many branches it keeps.
+    #[must_use]
+    pub const fn depth(self) -> u8 {
+        match self {
+            Self::LbrV2 { depth, .. } => depth,
+            Self::Sampling { .. } => 16,
+        }
+    }
+
+    /// The bit that turns it on.
+    pub(super) const fn enable(self) -> DbgExtnCfg {
+        match self {
+            Self::LbrV2 { .. } => DbgExtnCfg::LBRV2EN,
+            Self::Sampling { .. } => DbgExtnCfg::BRSMEN,
+        }
+    }
+}
+
+/// The recorder of one logical processor, off.
+///
+/// It cannot be sent to another thread of execution: it stands for the processor that it was found on.
+#[derive(Debug)]
+pub struct Unit<M: Msr> {
+    pub(super) msr: M,
+    pub(super) recorder: Recorder,
+    of_this_processor: PhantomData<*const ()>,
+}
+
+/// IA32_DEBUGCTL.FREEZE_LBRS_ON_PMI.
+const DEBUGCTL: u32 = 0x1d9;
+const FREEZE: u64 = 1 << 11;
+/// PerfCntrGlobalStatus: the last branches are frozen.
+const FROZEN: u64 = 1 << 58;
+/// What marks where the entries end that belong to the one who reads them: no address.
+pub(super) const POISON: u64 = !1;
+
+impl<M: Msr> Unit<M> {
+    /// Finds it: CPUID first, then whether its registers hold what is written, and whether it is free.
+    ///
+    /// # Errors
+    ///
+    /// It is not there, or somebody uses it.
+    pub fn detect(cpuid: impl CpuIdReader, mut msr: M) -> Result<Self, BranchesAbsent> {
+        let capabilities = AmdCapabilities::read(cpuid)?;
+        let recorder = match capabilities.lbr_v2 {
+            0 if capabilities.branch_sampling && capabilities.family == 0x19 => {
+                Recorder::Sampling { linear_address_bits: capabilities.linear_address_bits }
+            }
+            0 => return Err(BranchesAbsent::Cpuid),
+            depth => Recorder::LbrV2 { depth, freezes: capabilities.lbr_freeze },
+        };
+        let config: DbgExtnCfg = msr.read()?;
+        if config.intersects(DbgExtnCfg::LBRV2EN | DbgExtnCfg::BRSMEN) {
+            return Err(BranchesAbsent::InUse { config });
+        }
+        let old = msr.rdmsr(branch_from(0))?;
+        // SAFETY: a record that nobody uses; no memory is written.
+        unsafe { msr.wrmsr(branch_from(0), PATTERN) }?;
+        let read = msr.rdmsr(branch_from(0))?;
+        // SAFETY: as above.
+        unsafe { msr.wrmsr(branch_from(0), old) }?;
+        match read == PATTERN {
+            true => Ok(Self { msr, recorder, of_this_processor: PhantomData }),
+            false => Err(BranchesAbsent::NotBacked { written: PATTERN, read }),
+        }
+    }
+
+    /// What it is.
+    #[must_use]
+    pub const fn recorder(&self) -> Recorder {
+        self.recorder
+    }
+
+    /// Clears the records, and turns it on.
+    ///
+    /// # Errors
+    ///
+    /// It cannot record so, or the processor says no. The unit comes back; where an access raised #GP it may be on, and
+    /// [`Unit::turn_off`] tries again.
+    #[allow(clippy::result_large_err, reason = "it gives back what it was given")]
+    pub fn start(mut self, config: &BranchConfig) -> Result<Running<M>, (Self, StartError)> {
+        if let Err(refusal) = config.check(self.recorder) {
+            return Err((self, StartError::Config(refusal)));
+        }
+        match self.begin(config) {
+            Ok(()) => Ok(Running::new(self, config.freeze_on_pmi)),
+            Err(fault) => {
+                // The first fault is the one to report.
+                let _ = self.turn_off(config.freeze_on_pmi);
+                Err((self, StartError::Fault(fault)))
+            }
+        }
+    }
+
+    /// Turns it off. `freezes`: it was started so.
+    ///
+    /// # Errors
+    ///
+    /// An access raised #GP: it may be on.
+    pub fn turn_off(&mut self, freezes: bool) -> Result<(), GeneralProtection> {
+        self.pause()?;
+        match freezes {
+            true => self.change_debugctl(0, FREEZE),
+            false => Ok(()),
+        }
+    }
+
+    fn begin(&mut self, config: &BranchConfig) -> Result<(), GeneralProtection> {
+        if let Recorder::LbrV2 { depth, .. } = self.recorder {
+            self.write(config.select())?;
+            for n in 0..depth {
+                self.wrmsr(branch_from(n), 0)?;
+                self.wrmsr(branch_to(n), 0)?;
+            }
+            if config.freeze_on_pmi {
+                self.change_debugctl(FREEZE, 0)?;
+            }
+        }
+        self.resume(config.freeze_on_pmi)
+    }
+
+    /// Stops it for a while; what it was set to.
+    pub(super) fn pause(&mut self) -> Result<DbgExtnCfg, GeneralProtection> {
+        let config: DbgExtnCfg = self.msr.read()?;
+        self.write(config.difference(self.recorder.enable()) | self.ones())?;
+        Ok(config)
+    }
+
+    /// Lets it go on; branch sampling begins anew.
+    pub(super) fn resume(&mut self, freezes: bool) -> Result<(), GeneralProtection> {
+        if freezes {
+            self.write(GlobalStatusClr(FROZEN))?;
+        }
+        match self.recorder {
+            Recorder::LbrV2 { .. } => self.go_on(),
+            Recorder::Sampling { .. } => self.write(self.recorder.enable() | self.ones()),
+        }
+    }
+
+    /// Lets it go on with what it has.
+    pub(super) fn go_on(&mut self) -> Result<(), GeneralProtection> {
+        let config: DbgExtnCfg = self.msr.read()?;
+        self.write(config | self.recorder.enable() | self.ones())
+    }
+
+    /// Bits that branch sampling wants set.
+    const fn ones(&self) -> DbgExtnCfg {
+        match self.recorder {
+            Recorder::LbrV2 { .. } => DbgExtnCfg::empty(),
+            Recorder::Sampling { .. } => DbgExtnCfg::ONES,
+        }
+    }
+
+    fn change_debugctl(&mut self, set: u64, clear: u64) -> Result<(), GeneralProtection> {
+        let bits = self.msr.rdmsr(DEBUGCTL)?;
+        self.wrmsr(DEBUGCTL, bits & !clear | set)
+    }
+
+    pub(super) fn wrmsr(&mut self, address: u32, value: u64) -> Result<(), GeneralProtection> {
+        // SAFETY: registers of a recorder that nobody else uses: it writes to no memory.
+        unsafe { self.msr.wrmsr(address, value) }
+    }
+
+    fn write<R: crate::msr::Register>(&mut self, register: R) -> Result<(), GeneralProtection> {
+        // SAFETY: as above.
+        unsafe { self.msr.write(register) }
+    }
+}
+
+/// An address.
+const PATTERN: u64 = 0x5a_5a5a;
+
+/// Why there is no recorder to use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BranchesAbsent {
+    /// Another vendor's processor.
+    NotAmd,
+    /// CPUID announces neither LBR version 2 nor branch sampling on a family where it is known.
+    Cpuid,
+    /// Somebody records.
+    InUse {
+        /// DBG_EXTN_CFG.
+        config: DbgExtnCfg,
+    },
+    /// The records do not hold what is written.
+    NotBacked {
+        /// What was written.
+        written: u64,
+        /// What was read.
+        read: u64,
+    },
+    /// The registers raise #GP.
+    Fault(GeneralProtection),
+}
+
+impl From<NotAmd> for BranchesAbsent {
+    fn from(NotAmd: NotAmd) -> Self {
+        Self::NotAmd
+    }
+}
+
+impl From<GeneralProtection> for BranchesAbsent {
+    fn from(fault: GeneralProtection) -> Self {
+        Self::Fault(fault)
+    }
+}
+
+impl fmt::Display for BranchesAbsent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotAmd => NotAmd.fmt(f),
+            Self::Cpuid => f.write_str("CPUID announces neither LBR version 2 nor branch sampling"),
+            Self::InUse { config } => {
+                write!(f, "somebody else records branches: DBG_EXTN_CFG is {:#x}", config.bits())
+            }
+            Self::NotBacked { written, read } => {
+                write!(f, "the first record holds {read:#x} after a write of {written:#x}")
+            }
+            Self::Fault(fault) => fault.fmt(f),
+        }
+    }
+}
+
+impl core::error::Error for BranchesAbsent {}
+
+/// Why branches are not recorded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StartError {
+    /// The recorder cannot do it.
+    Config(BranchRefusal),
+    /// An access raised #GP.
+    Fault(GeneralProtection),
+}
+
+impl fmt::Display for StartError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Config(refusal) => refusal.fmt(f),
+            Self::Fault(fault) => fault.fmt(f),
+        }
+    }
+}
+
+impl core::error::Error for StartError {}
