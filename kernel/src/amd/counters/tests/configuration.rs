@@ -108,6 +108,7 @@ fn family_15h_counts_an_event_where_its_unit_is_wired_to() {
         (0x004, 0x01, high),
         (0x004, 0x03, third),
         (0x00b, 0x01, third),
+        (0x011, 0x01, high),
         (0x00d, 0x01, third),
         (0x1cf, 0, all),
         (0x020, 0, all),

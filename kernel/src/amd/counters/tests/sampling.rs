@@ -17,6 +17,7 @@ fn each_period_asks_for_an_interrupt_and_the_next_one_begins() {
             assert!(machine.take_nmi());
             assert_eq!(nmi(&machine, &mut handler, &mut running, &mut keep(&mut overflows)), Ok(Pmi::Served));
             assert_eq!(overflows.last(), Some(&Overflow { event: 1, count: 100 * n }), "{cpu:x?}");
+            assert_eq!(machine.get(GLOBAL_STATUS), 0, "it is acknowledged");
         }
         assert_eq!(overflows.len(), 3);
         assert_eq!(running.count(1), Ok(Some(300)));
