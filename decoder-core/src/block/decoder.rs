@@ -4,7 +4,6 @@ use super::{Block, Insns, Item, Slot, cache::Cache};
 use crate::{
     config::Config,
     error::Error,
-    event::Event,
     flow::{Recovered, Tracing, Walker, walker_verbs},
     image::{Asid, Image, Window},
     mode::ExecMode,
@@ -30,7 +29,7 @@ pub struct BlockDecoder<'a> {
     pub(super) section: u32,
 }
 
-const NO_BLOCK: Block = Block {
+pub(super) const NO_BLOCK: Block = Block {
     ip: 0,
     end_ip: 0,
     insns: 0,
@@ -50,14 +49,6 @@ impl Block {
         (self.ip, self.mode, self.section, self.speculative) = (ip, mode, section, speculative);
         true
     }
-}
-
-/// How a step ends.
-pub(super) enum Next {
-    /// There is something in `block` that is to be given out.
-    Block,
-    Event(Event),
-    End,
 }
 
 walker_verbs!(BlockDecoder);
@@ -185,12 +176,10 @@ impl<'a> BlockDecoder<'a> {
     #[expect(clippy::should_implement_trait, reason = "an iterator cannot tell its end from an error by `?`")]
     #[inline]
     pub fn next(&mut self) -> Result<Option<Item>, Error> {
-        // A block is what mostly comes; everything else is found out from what is left behind.
-        match self.advance() {
-            Ok(Next::Block) => Ok(Some(Item::Block(self.take_block()))),
-            Ok(Next::Event(event)) => Ok(Some(Item::Event(event))),
-            Ok(Next::End) => Ok(None),
+        let next = self.advance();
+        match next {
             Err(error) => self.give_up(error),
+            Ok(_) => next,
         }
     }
 
@@ -203,7 +192,7 @@ impl<'a> BlockDecoder<'a> {
     }
 
     #[inline]
-    fn take_block(&mut self) -> Block {
+    pub(super) fn take_block(&mut self) -> Block {
         let block = self.block;
         self.block.insns = 0;
         block
@@ -221,14 +210,21 @@ impl<'a> BlockDecoder<'a> {
     }
 
     #[inline]
-    fn advance(&mut self) -> Result<Next, Error> {
-        if self.walker.executed.is_none()
-            && !self.walker.failed
-            && let Some(mode) = self.bulk_mode()
-        {
-            return self.run(mode);
+    fn advance(&mut self) -> Result<Option<Item>, Error> {
+        match self.hot_mode() {
+            Some(mode) => self.run(mode),
+            None => self.step(),
         }
-        self.step()
+    }
+
+    /// The mode to run in, when nothing but a branch comes next in the trace.
+    #[inline(always)]
+    fn hot_mode(&mut self) -> Option<ExecMode> {
+        let goes_on = self.walker.executed.is_none()
+            && !self.walker.failed
+            && self.walker.tracing == Tracing::On
+            && !self.walker.config().flags.ticks;
+        self.walker.mode.filter(|_| goes_on && self.walker.sees_branch())
     }
 
     /// The mode to run in, when no event has its place before the next branch that the trace decides, and none is made

@@ -1,49 +1,69 @@
 //! The hot path: run after run of remembered code, while no event is due before the next branch.
 
-use super::{BlockDecoder, decoder::Next, run::Run};
+use super::{Block, BlockDecoder, Item, decoder::NO_BLOCK, run::Run};
 use crate::{error::Error, flow::Way, mode::ExecMode};
 
 impl BlockDecoder<'_> {
     /// Walks to the next branch that the trace decides, and over it. Something is known of the trace, and it is not an
     /// event that has its place in the code.
     #[inline]
-    pub(super) fn run(&mut self, mode: ExecMode) -> Result<Next, Error> {
+    pub(super) fn run(&mut self, mode: ExecMode) -> Result<Option<Item>, Error> {
+        // In registers, not in `self.block`: what is written field by field and read as a whole has to be waited for.
+        let mut block = if self.block.insns == 0 {
+            self.begin();
+            NO_BLOCK
+        } else {
+            self.take_block()
+        };
         loop {
             let ip = self.walker.ip;
             let run = match self.cache.get(ip, mode) {
                 Some(run) => *run,
-                None => self.decode_run(ip, mode)?,
+                None => match self.decode_run(ip, mode) {
+                    Ok(run) => run,
+                    Err(error) => return self.keep(block, error),
+                },
             };
-            self.begin();
-            if !self.block.begin(ip, mode, self.walker.speculative, run.section) {
-                return Ok(Next::Block);
+            if !block.begin(ip, mode, self.walker.speculative, run.section) {
+                return Ok(Some(Item::Block(block)));
             }
             let last = ip.wrapping_add(u64::from(run.last));
             let next = ip.wrapping_add(u64::from(run.span));
-            self.block.end_ip = last;
-            self.block.insns = self.block.insns.saturating_add(u32::from(run.insns));
-            self.block.truncated = run.truncated;
+            block.end_ip = last;
+            block.insns = block.insns.saturating_add(u32::from(run.insns));
+            block.truncated = run.truncated;
             self.walker.psb = None;
             // Where the walk is when something is wrong at its end.
             self.walker.ip = last;
             self.walker.walk.step(u64::from(run.insns));
-            self.walker.go(run.end, run.target, next)?;
+            if let Err(error) = self.walker.go(run.end, run.target, next) {
+                return self.keep(block, error);
+            }
             let ends = match run.end {
                 Way::On => false,
                 Way::Jump => self.walker.config().flags.end_on_jump,
                 Way::Call | Way::CallNext => self.walker.config().flags.end_on_call,
                 Way::Cond | Way::Return | Way::IndirectCall | Way::Indirect => {
                     self.decided = true;
-                    if self.walker.config().errata.bdm64 {
-                        self.walker.jump_by_bdm64()?;
+                    if self.walker.config().errata.bdm64
+                        && let Err(error) = self.walker.jump_by_bdm64()
+                    {
+                        return self.keep(block, error);
                     }
                     true
                 }
             };
             if ends {
-                return Ok(Next::Block);
+                return Ok(Some(Item::Block(block)));
             }
         }
+    }
+
+    /// The block comes before the error.
+    #[cold]
+    fn keep(&mut self, block: Block, error: Error) -> Result<Option<Item>, Error> {
+        self.block = block;
+        Err(error)
     }
 
     #[cold]

@@ -1,8 +1,7 @@
 //! One instruction at a time, where an event may have its place behind each.
 
 use super::{
-    BlockDecoder,
-    decoder::Next,
+    BlockDecoder, Item,
     run::{is_truncated, section_of},
 };
 use crate::{
@@ -14,7 +13,7 @@ use crate::{
 impl BlockDecoder<'_> {
     /// Walks until something is to be given out.
     #[inline(never)]
-    pub(super) fn step(&mut self) -> Result<Next, Error> {
+    pub(super) fn step(&mut self) -> Result<Option<Item>, Error> {
         if let Some(error) = self.failed.take() {
             return Err(error);
         }
@@ -29,18 +28,18 @@ impl BlockDecoder<'_> {
             let due = self.walker.advance(open)?;
             self.cache.enter(self.walker.space);
             match due {
-                Due::Event(event) => return Ok(Next::Event(event)),
+                Due::Event(event) => return Ok(Some(Item::Event(event))),
                 Due::Insn if ends => {
                     self.decided = decided;
-                    return Ok(Next::Block);
+                    return Ok(Some(Item::Block(self.take_block())));
                 }
                 Due::Insn => match self.bulk_mode() {
                     Some(mode) => return self.run(mode),
                     None if self.execute()? => {}
-                    None => return Ok(Next::Block),
+                    None => return Ok(Some(Item::Block(self.take_block()))),
                 },
-                Due::Held | Due::End if open => return Ok(Next::Block),
-                Due::Held | Due::End => return Ok(Next::End),
+                Due::Held | Due::End if open => return Ok(Some(Item::Block(self.take_block()))),
+                Due::Held | Due::End => return Ok(None),
             }
         }
     }
@@ -59,7 +58,10 @@ impl BlockDecoder<'_> {
         self.begin();
         let Self { walker, block, window, section, .. } = self;
         let executed = walker.execute_if(|walker, insn, mode| {
-            if *window != walker.window {
+            // Not by their bytes, which are many.
+            if (window.base, window.bytes.as_ptr_range())
+                != (walker.window.base, walker.window.bytes.as_ptr_range())
+            {
                 *window = walker.window;
                 *section = section_of(walker.image, window);
             }

@@ -26,6 +26,7 @@
 //! ```
 
 mod branch;
+mod branches;
 mod clock;
 mod control;
 mod counters;
@@ -49,6 +50,7 @@ pub use counters::Counters;
 pub use decoder::EventDecoder;
 pub use text::Text;
 
+pub(crate) use branches::Branch;
 pub(crate) use kinds::{is_aside, is_state};
 
 use crate::{

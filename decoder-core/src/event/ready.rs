@@ -22,6 +22,11 @@ impl Ready {
         self.len = 0;
     }
 
+    #[inline]
+    pub(super) const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
     /// Appends an event; `false` when there is no room.
     pub(super) fn push(&mut self, event: Event) -> bool {
         if self.len == Self::CAPACITY {

@@ -3,7 +3,8 @@
 use super::walker::Walker;
 use crate::{
     error::{Error, ErrorKind},
-    event::{Event, EventKind},
+    event::{Branch, Event, EventKind},
+    packet::Tnt,
 };
 
 impl Walker<'_> {
@@ -22,14 +23,7 @@ impl Walker<'_> {
                     } else {
                         self.when = event.when;
                     }
-                    self.located = self.behind();
-                    self.outcomes_at = event.offset;
-                    let offset = self.events.offset() as usize;
-                    let more = self.tnt.fill(tnt, if self.bulk { self.events.trace() } else { &[] }, offset);
-                    if more > 0 {
-                        self.packets += more as u64;
-                        self.events.rewind((offset + more) as u64);
-                    }
+                    self.take_outcomes(event.offset, tnt);
                 }
                 Some(event) => self.event = Some(event),
                 None => return Ok(false),
@@ -38,9 +32,56 @@ impl Walker<'_> {
         Ok(true)
     }
 
+    /// Looks whether a branch is what comes next in the trace, without the events in between; `false` where that cannot
+    /// be said so easily. Only without ticks.
+    #[inline(always)]
+    pub(crate) fn sees_branch(&mut self) -> bool {
+        if !self.tnt.is_empty() || self.awaits_target {
+            return true;
+        }
+        if self.event.is_some() || self.deferred.is_some() {
+            return self.awaits_branch();
+        }
+        match self.events.next_branch() {
+            Some(Branch::Outcomes(offset, tnt)) => {
+                self.when = self.events.now();
+                self.take_outcomes(offset, tnt);
+                true
+            }
+            Some(Branch::Target) => {
+                self.awaits_target = true;
+                true
+            }
+            None => false,
+        }
+    }
+
+    #[inline(always)]
+    fn take_outcomes(&mut self, offset: u64, tnt: Tnt) {
+        self.located = self.behind();
+        self.outcomes_at = offset;
+        let offset = self.events.offset() as usize;
+        let more = self.tnt.fill(tnt, if self.bulk { self.events.trace() } else { &[] }, offset);
+        if more > 0 {
+            self.packets += more as u64;
+            self.events.rewind((offset + more) as u64);
+        }
+    }
+
+    /// Makes an event of the target that was seen.
+    #[cold]
+    pub(super) fn read_target(&mut self) {
+        if core::mem::take(&mut self.awaits_target)
+            && let Ok(event) = self.events.next()
+        {
+            self.event = event;
+        }
+    }
+
     /// The next event, which may have been read already.
     #[inline]
     pub(super) fn next_event(&mut self) -> Result<Option<Event>, Error> {
+        self.awaits_target = false;
         match (self.event.take(), self.deferred.take()) {
             (Some(event), _) => Ok(Some(event)),
             (None, Some(error)) => Err(error),
@@ -91,6 +132,7 @@ impl Walker<'_> {
     /// An error at the packet that the decoder holds.
     #[cold]
     pub(crate) fn fail(&mut self, kind: ErrorKind) -> Error {
+        self.read_target();
         self.give_back();
         Error { offset: self.offset(), kind }
     }

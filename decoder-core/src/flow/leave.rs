@@ -117,6 +117,14 @@ impl Walker<'_> {
     /// Takes the next TIP. With outcomes left, that is a deferred one behind them.
     #[inline]
     fn take_tip(&mut self) -> Result<u64, Error> {
+        if core::mem::take(&mut self.awaits_target)
+            && let Some((offset, ip)) = self.events.take_target()
+        {
+            self.when = self.events.now();
+            self.located = offset;
+            self.walk.anchor();
+            return Ok(ip);
+        }
         if self.event.is_none() {
             self.give_back();
             self.look_behind_outcomes()?;

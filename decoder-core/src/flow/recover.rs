@@ -23,6 +23,7 @@ pub enum Recovered {
 impl Walker<'_> {
     /// Behind an error, looks for the next event that says where the walk is, to go on from there.
     pub(crate) fn recover(&mut self) -> Result<Recovered, Error> {
+        self.read_target();
         self.executed = None;
         self.tick = None;
         self.walk = Walk::new();

@@ -33,6 +33,8 @@ pub(crate) struct Walker<'a> {
     pub(super) located: u64,
     /// The next event.
     pub(super) event: Option<Event>,
+    /// It is a TIP that was seen and not read, and nothing is in front of it.
+    pub(super) awaits_target: bool,
     /// Where the walk is: the instruction in `executed`, or else the one that comes next.
     pub(crate) ip: u64,
     /// The instruction that was executed last, as long as the walk has not left it.
@@ -104,6 +106,7 @@ impl<'a> Walker<'a> {
             outcomes_at: 0,
             located: 0,
             event: None,
+            awaits_target: false,
             ip: 0,
             executed: None,
             bound: 0,
@@ -148,6 +151,7 @@ impl<'a> Walker<'a> {
         self.outcomes_at = 0;
         self.located = 0;
         self.event = None;
+        self.awaits_target = false;
         self.ip = 0;
         self.executed = None;
         self.tracing = Tracing::Unknown;

@@ -174,6 +174,29 @@ impl Packets<'_> {
         }
     }
 
+    /// The first byte of the next packet, outside any block and not near the end of the trace.
+    #[inline(always)]
+    pub(crate) fn peek_plain(&self) -> Option<u8> {
+        self.plain_window().map(|window| window[0])
+    }
+
+    /// The next packet, if it can be read the short way.
+    #[inline(always)]
+    pub(crate) fn next_plain(&mut self) -> Option<(u64, Packet)> {
+        let window = self.plain_window()?;
+        let tnt = fast::tnt(window[0]).map(|tnt| (tnt, 1));
+        let (packet, size) = tnt.or_else(|| fast::parse(window, self.sizes))?;
+        let offset = self.offset as u64;
+        self.offset += size;
+        Some((offset, packet))
+    }
+
+    #[inline(always)]
+    fn plain_window(&self) -> Option<&[u8; fast::WINDOW]> {
+        let rest = self.bytes.get(self.offset..)?;
+        rest.first_chunk().filter(|_| self.plain)
+    }
+
     #[inline(never)]
     fn next_slowly(&mut self) -> Option<Result<(u64, Packet), Error>> {
         if self.failed {
@@ -202,16 +225,10 @@ impl Iterator for Packets<'_> {
 
     #[inline]
     fn next(&mut self) -> Option<Self::Item> {
-        if self.plain
-            && let Some(window) = self.bytes.get(self.offset..).and_then(|rest| rest.first_chunk())
-            && let Some((packet, size)) =
-                fast::tnt(window[0]).map(|tnt| (tnt, 1)).or_else(|| fast::parse(window, self.sizes))
-        {
-            let offset = self.offset as u64;
-            self.offset += size;
-            return Some(Ok((offset, packet)));
+        match self.next_plain() {
+            Some(packet) => Some(Ok(packet)),
+            None => self.next_slowly(),
         }
-        self.next_slowly()
     }
 }
 

@@ -1,0 +1,71 @@
+//! A short way to what branches need, which is most of a trace: outcomes and targets.
+//!
+//! It has no opinion of its own: where anything else may be due, it reads nothing, and [`EventDecoder::next`] does.
+
+use super::{EventDecoder, Stamp, decoder::State};
+use crate::{
+    error::Error,
+    packet::{Packet, Tnt},
+};
+
+/// What the next branch takes, where nothing comes before it.
+pub(crate) enum Branch {
+    /// Outcomes, of a packet at this offset that has been read.
+    Outcomes(u64, Tnt),
+    /// A target, in a packet that has not been read: [`EventDecoder::take_target`] does.
+    Target,
+}
+
+impl EventDecoder<'_> {
+    /// What the next branch takes, if that comes next and only packets about time are in front of it.
+    #[inline(always)]
+    pub(crate) fn next_branch(&mut self) -> Option<Branch> {
+        if !self.has_nothing_open() {
+            return None;
+        }
+        loop {
+            match self.packets.peek_plain()? {
+                // IPBytes 0 is no target, 5 and 7 are reserved.
+                0x2d | 0x4d | 0x6d | 0x8d | 0xcd => return Some(Branch::Target),
+                tnt if tnt & 1 == 0 && tnt > 2 => {}
+                // CYC and MTC.
+                time if time & 0b11 == 0b11 || time == 0x59 => {}
+                _ => return None,
+            }
+            let (offset, packet) = self.packets.next_plain()?;
+            self.counters.packets += 1;
+            if let Packet::TntShort(tnt) = packet {
+                return Some(Branch::Outcomes(offset, tnt));
+            }
+            if let Err(kind) = self.track_time(packet) {
+                self.state = State::Failing(Error { offset, kind });
+                return None;
+            }
+        }
+    }
+
+    /// Reads the TIP packet that is a [`Branch::Target`]: its offset and address.
+    #[inline(always)]
+    pub(crate) fn take_target(&mut self) -> Option<(u64, u64)> {
+        let (offset, Packet::Tip(ip)) = self.packets.next_plain()? else { return None };
+        self.counters.packets += 1;
+        self.held = offset;
+        Some((offset, self.last_ip.update(ip)?))
+    }
+
+    /// When the packet was made that was read last.
+    #[inline(always)]
+    pub(crate) fn now(&self) -> Stamp {
+        self.clock.now()
+    }
+
+    /// Nothing but the next packet says what comes next.
+    #[inline(always)]
+    fn has_nothing_open(&self) -> bool {
+        matches!(self.state, State::Synced)
+            && self.tracing
+            && self.waiting.is_empty()
+            && self.ready.is_empty()
+            && self.replay.is_none()
+    }
+}
