@@ -37,7 +37,8 @@ pub enum ErrorKind {
     UnexpectedPacket(&'static str),
     /// This packet suppresses its IP where one is needed.
     IpSuppressed(&'static str),
-    /// This packet needs an IP, and no packet had one since the synchronisation.
+    /// This packet needs an IP, and no packet had one since the synchronisation; only in libipt's
+    /// [dialect](crate::config::Dialect), which tells this from [`IpSuppressed`](Self::IpSuppressed).
     NoIp(&'static str),
     /// More packets wait for the packet that completes them than a processor ever leaves open.
     TooManyWaiting(&'static str),

@@ -118,7 +118,7 @@ impl<'a> EventDecoder<'a> {
     /// The next event, or `None` at the end of the trace.
     ///
     /// # Errors
-    /// With the offset of the packet that is wrong. After one, only [`ErrorKind::OutOfSync`] follows until
+    /// With the offset of the packet that is wrong, behind the events that were complete before it. After one, only [`ErrorKind::OutOfSync`] follows until
     /// [`sync_forward`](Self::sync_forward).
     #[expect(clippy::should_implement_trait, reason = "an iterator cannot tell its end from an error by `?`")]
     #[inline]

@@ -1,8 +1,9 @@
 //! Packets to events: what happened, with the address where it happened.
 //!
 //! Many packets say something only together: MODE.TSX and the FUP behind it, FUP and TIP around a PIP. This layer
-//! puts them together; the [instruction flow](crate::flow) then finds the place of each event in the code. Each kind
-//! of packet that waits for another is a state machine in a file of its own.
+//! puts them together; the [instruction flow](crate::flow) then finds the place of each event in the code. Packets
+//! that wait for another wait in one list, in their order. Those that no processor sends where they stand are errors,
+//! in libipt's [dialect](crate::config::Dialect) only those that it refuses.
 //!
 //! ```
 //! use pugmark_decoder_core::event::{EventDecoder, EventKind};
