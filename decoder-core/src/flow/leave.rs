@@ -132,7 +132,7 @@ impl Walker<'_> {
         let Some(event @ Event { kind: EventKind::Tip, ip, .. }) = self.event else {
             return Err(self.mismatch());
         };
-        let Some(ip) = ip else { return Err(self.fail(ErrorKind::IpSuppressed("TIP"))) };
+        let Some(ip) = ip else { return Err(self.fail(self.no_target())) };
         self.event = None;
         // A deferred one says nothing about when.
         if self.tnt.is_empty() {
@@ -142,6 +142,15 @@ impl Walker<'_> {
         }
         self.walk.anchor();
         Ok(ip)
+    }
+
+    /// A TIP does not say where an indirect branch leads. To libipt that is a packet that cannot be.
+    #[cold]
+    fn no_target(&self) -> ErrorKind {
+        match self.config().dialect {
+            Dialect::Manual => ErrorKind::IpSuppressed("TIP"),
+            Dialect::Libipt => ErrorKind::MalformedPacket { packet: "TIP", value: 0 },
+        }
     }
 
     /// Reads the event behind the outcomes that are left, which is a TIP if that is deferred. If it is not, libipt has
