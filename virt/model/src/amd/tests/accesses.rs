@@ -23,7 +23,7 @@ fn access(bytes: &[u8], before: u64, mode: ExecMode) -> Option<(u64, bool, bool)
 fn addresses_are_made_of_registers_scale_displacement_and_segment() {
     use ExecMode::{Bits32, Bits64};
     type Row = (&'static [u8], u64, ExecMode, Option<(u64, bool, bool)>);
-    let rows: [Row; 17] = [
+    let rows: [Row; 19] = [
         (&[0x90], 0, Bits64, None),
         // LEA RAX, [RBX]; a long NOP.
         (&[0x48, 0x8d, 0x03], 0, Bits64, None),
@@ -51,6 +51,9 @@ fn addresses_are_made_of_registers_scale_displacement_and_segment() {
         (&[0xc3], 0, Bits64, Some((0x1_0001_4000, true, false))),
         // PUSH [RBX]: of two, that which loads.
         (&[0xff, 0x33], 0, Bits64, Some((0x1_0001_3000, true, false))),
+        // MOVSB, CALL [RBX]: too.
+        (&[0xa4], 0, Bits64, Some((0x1_0001_6000, true, false))),
+        (&[0xff, 0x13], 0, Bits64, Some((0x1_0001_3000, true, false))),
         // LODSB, STOSB.
         (&[0xac], 0, Bits64, Some((0x1_0001_6000, true, false))),
         (&[0xaa], 0, Bits64, Some((0x1_0001_7000, false, true))),

@@ -42,8 +42,8 @@ fn the_entry_s_message_type_decides_and_its_mask_stays_as_it_is() {
 
 #[test]
 fn entries_are_masked_after_reset_and_after_init() {
-    let mut machine = Machine::new("zen4");
     for offset in [0x340, 0x500, 0x510, 0x520, 0x530] {
+        let mut machine = Machine::new("zen4");
         assert_eq!(machine.processor.read_apic(offset), 1 << 16, "{offset:#x}");
         machine.processor.write_apic(offset, !0);
         // Mask, message type, vector.
