@@ -138,6 +138,13 @@ pub enum Error {
     },
 }
 
+impl Error {
+    /// It is that there is nothing to step any more: that it is over is told next.
+    fn is_of_the_killed(&self) -> bool {
+        matches!(self, Self::Step { error, .. } if error.raw_os_error() == Some(libc::ESRCH))
+    }
+}
+
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -163,7 +163,10 @@ impl<'a> Recorder<'a> {
     /// `parent` has started a task; it stops before its first instruction.
     fn begin(&mut self, parent: pid_t, pid: pid_t, shares_memory: bool) -> Result<(), Error> {
         let begun = |error| Error::Step { ip: 0, error };
-        let tracee = Tracee::begun(pid).map_err(begun)?;
+        let Ok(tracee) = Tracee::begun(pid) else {
+            // Killed meanwhile.
+            return Ok(());
+        };
         let stop = match self.early.remove(&pid) {
             Some(stop) => stop,
             None => tracee.wait().map_err(begun)?,
@@ -181,7 +184,10 @@ impl<'a> Recorder<'a> {
                 self.spaces
             }
         };
-        self.add(tracee, space)?;
+        match self.add(tracee, space) {
+            Err(error) if error.is_of_the_killed() => return Ok(()),
+            added => added?,
+        }
         self.on(pid, |task| {
             // Another signal may come before the one with which tasks begin.
             if let Stop::Signal(signal) = stop
@@ -229,13 +235,17 @@ impl<'a> Recorder<'a> {
         }
     }
 
-    /// Does something with a task, if there is one with this number.
+    /// Does something with a task, if there is one with this number that has not been killed: another thread may end
+    /// all of its process at any time, also those that have stopped.
     fn on<T>(
         &mut self,
         pid: pid_t,
         act: impl FnOnce(&mut Task<'a>) -> Result<T, Error>,
     ) -> Result<Option<T>, Error> {
-        self.tasks.get_mut(&pid).map(act).transpose()
+        match self.tasks.get_mut(&pid).map(act) {
+            Some(Err(error)) if error.is_of_the_killed() => Ok(None),
+            result => result.transpose(),
+        }
     }
 }
 

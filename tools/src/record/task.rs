@@ -161,7 +161,7 @@ impl<'a> Task<'a> {
             }
             Stop::Exec => {
                 self.enter_kernel(special, bytes)?;
-                self.exec()?;
+                return self.exec();
             }
             // The beginning of another is no stop of this one.
             Stop::Begun { .. } => {}
@@ -306,18 +306,25 @@ impl<'a> Task<'a> {
     }
 
     /// Another program takes the place of this one; up to its first instruction.
-    fn exec(&mut self) -> Result<(), Error> {
+    fn exec(&mut self) -> Result<Outcome, Error> {
         self.end_part()?;
         let error = |error| Error::Step { ip: 0, error };
         self.tracee.reopen_memory().map_err(error)?;
         self.tracee.step(0).map_err(error)?;
-        if self.tracee.wait().map_err(error)? != Stop::Trap {
-            return Err(error(io::Error::other("it did not stop where it begins")));
+        match self.tracee.wait().map_err(error)? {
+            Stop::Trap => {}
+            // Its first instruction waits for the signal's handling.
+            Stop::Signal(signal) => self.signal = self.signal_code()?.map_or(0, |_| signal),
+            Stop::Over(ending) => return self.finish().map(|()| Outcome::Over(ending)),
+            Stop::Exec | Stop::Begun { .. } => {
+                return Err(error(io::Error::other("it did not stop where it begins")));
+            }
         }
         let registers = self.registers()?;
         self.arrive(&registers);
         self.code = Code::default();
-        self.refresh()
+        self.refresh()?;
+        Ok(Outcome::Stepped)
     }
 
     /// The bytes of the instruction that is about to be executed.

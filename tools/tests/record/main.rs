@@ -99,6 +99,17 @@ fn a_thread_that_executes_another_program_takes_the_place_of_the_first() {
 }
 
 #[test]
+fn whoever_is_killed_has_a_trace_up_to_there() {
+    let Some(program) = compile("ends", programs::ENDS) else { return };
+    let options = Options { out: program.path("out"), ..Options::new([program.path("program")]) };
+    for _ in 0..3 {
+        let recording = record(&options, &mut |_| {}).expect("it is recorded");
+        assert_eq!((recording.ending, tasks(&recording)), (Ending::Exit(7), vec![1, 2, 3, 4, 5]));
+        check_all(&recording);
+    }
+}
+
+#[test]
 fn code_that_another_thread_maps_begins_a_new_part() {
     let Some(program) = compile("remap", programs::REMAP) else { return };
     let options = Options { out: program.path("out"), ..Options::new([program.path("program")]) };

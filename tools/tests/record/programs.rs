@@ -205,6 +205,24 @@ int main(void) {
 }
 "#;
 
+/// Threads that never end by themselves; one that ends them all, and a child that is killed. Each round of their loop
+/// has a branch that is in the trace: a trace does not tell how often a loop without one went round.
+pub(crate) const ENDS: &str = r#"
+static void *endless(void *argument) { for (volatile long i = 1; i; i++) {} return 0; }
+
+int main(void) {
+    pthread_t thread;
+    for (int i = 0; i < 3; i++)
+        if (pthread_create(&thread, 0, endless, 0)) return 1;
+    int child = fork();
+    if (!child) endless(0);
+    usleep(20000);
+    int status;
+    if (kill(child, SIGKILL) || wait(&status) != child || !WIFSIGNALED(status)) return 2;
+    _exit(7);
+}
+"#;
+
 /// One thread maps other code where another executes.
 pub(crate) const REMAP: &str = r#"
 static int (*code)(void);
