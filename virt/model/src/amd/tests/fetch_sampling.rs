@@ -170,6 +170,16 @@ fn a_sample_tells_what_the_fetch_missed_and_how_long_it_took() {
 }
 
 #[test]
+fn a_sample_replaces_what_software_left_of_the_last_one() {
+    let mut machine = Machine::new("zen4");
+    fetch(&mut machine, 4);
+    let stale = 0xffff << 32 | 1 << 51 | 1 << 55 | 1 << 61;
+    machine.write(FETCH_CTL, FETCH_EN | stale | 1 << 16 | 1);
+    fetch(&mut machine, 1);
+    assert_eq!(machine.read(FETCH_CTL) & (FETCH_VAL | stale), FETCH_VAL | 1 << 32);
+}
+
+#[test]
 fn the_extended_register_has_the_refill_latency() {
     let mut machine = Machine::new("zen2");
     machine.write(FETCH_CTL, FETCH_EN | 1 << 16 | 1);
