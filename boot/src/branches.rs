@@ -214,5 +214,6 @@ mod tests {
         });
         let pieces: Vec<_> = decoded.pieces.iter().map(|piece| (piece.first, piece.hash.count())).collect();
         assert_eq!((pieces, decoded.records[0].count), ([(0x1000, 4)].to_vec(), 3));
+        assert_eq!(decoded.first_error, None);
     }
 }
