@@ -63,8 +63,8 @@ fn counters_are_interrupted_at_each_access() {
 #[test]
 fn counters_and_ibs_are_interrupted_at_each_access() {
     for profile in WITH_IBS {
-        for skid in [0, 20] {
-            at_each_step(profile, true, skid);
-        }
+        at_each_step(profile, true, 20);
     }
+    at_each_step("barcelona", true, 0);
+    at_each_step("zen4", true, 0);
 }

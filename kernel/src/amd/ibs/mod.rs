@@ -22,8 +22,10 @@ mod session;
 #[cfg(test)]
 mod tests;
 mod unit;
+mod unlock;
 
 pub use config::{IbsConfig, IbsRefusal};
 pub use running::{IbsSource, Running, StopFailed};
 pub use session::{IbsCounts, SampleSink};
 pub use unit::{IbsAbsent, StartError, Unit};
+pub use unlock::{Awake, UnlockError, unlock};

@@ -1,0 +1,182 @@
+//! The first Zen processors, whose firmware may have locked Instruction Based Sampling.
+//!
+//! Source: AMD Research Instruction Based Sampling Toolkit, its driver's workaround: no manual names these bits.
+
+use crate::amd::{AmdCapabilities, NotAmd};
+use crate::cpuid::CpuIdReader;
+use crate::msr::{GeneralProtection, Msr};
+use core::fmt;
+use pugmark_decoder_core::ibs::Errata;
+
+/// CPUID_ExtFeatures: what CPUID announces. Scope: logical processor.
+const EXT_FEATURES: (u32, u64) = (0xc001_1005, 1 << 42);
+/// Without a name. Scope: core.
+const UNLOCK: (u32, u64) = (0xc001_1029, 1 << 19);
+/// LS_CFG. Scope: core.
+const LS_CFG: (u32, u64) = (0xc001_1020, 1 << 54);
+/// CSTATE_CONFIG: the core goes to CC6. Scope: core.
+const CC6: (u32, u64) = (0xc001_0296, 0x40_4040);
+
+/// Unlocks the units of family 17h models 00h to 1Fh, and lets CPUID announce them: `true` where that was needed. On
+/// each logical processor, before [`Unit::detect`](super::Unit::detect).
+///
+/// # Safety
+///
+/// The core's other thread is off: the toolkit's authors have seen cores hang otherwise.
+///
+/// # Errors
+///
+/// Another processor, or an access raised #GP.
+pub unsafe fn unlock(cpuid: impl CpuIdReader, msr: &mut impl Msr) -> Result<bool, UnlockError> {
+    let capabilities = AmdCapabilities::read(cpuid)?;
+    if !Errata::of(capabilities.family, capabilities.model).has(Errata::LOCKED) {
+        return Err(UnlockError::NotLocked);
+    }
+    if capabilities.ibs.is_some() {
+        return Ok(false);
+    }
+    change(msr, UNLOCK.0, UNLOCK.1, 0)?;
+    change(msr, EXT_FEATURES.0, EXT_FEATURES.1, 0)?;
+    Ok(true)
+}
+
+/// A core that is kept from deep sleep while it samples, as unlocked units need it; both threads' sampling lies between
+/// [`Awake::hold`] and [`Awake::release`].
+#[derive(Debug)]
+pub struct Awake<M: Msr> {
+    msr: M,
+    /// The bits of LS_CFG and CSTATE_CONFIG that were changed.
+    set: u64,
+    cleared: u64,
+}
+
+impl<M: Msr> Awake<M> {
+    /// Keeps it awake.
+    ///
+    /// # Safety
+    ///
+    /// The processor is of family 17h, models 00h to 1Fh, and nobody else changes these registers of the core
+    /// meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// An access raised #GP; what was changed before is as it was, if that raises none.
+    pub unsafe fn hold(mut msr: M) -> Result<Self, GeneralProtection> {
+        let set = LS_CFG.1 & !change(&mut msr, LS_CFG.0, LS_CFG.1, 0)?;
+        match change(&mut msr, CC6.0, 0, CC6.1) {
+            Ok(old) => Ok(Self { msr, set, cleared: CC6.1 & old }),
+            Err(fault) => {
+                // The first fault is the one to report.
+                let _ = change(&mut msr, LS_CFG.0, 0, set);
+                Err(fault)
+            }
+        }
+    }
+
+    /// Lets it sleep as before.
+    ///
+    /// # Errors
+    ///
+    /// An access raised #GP; another call tries again.
+    pub fn release(mut self) -> Result<(), (Self, GeneralProtection)> {
+        let first = change(&mut self.msr, CC6.0, self.cleared, 0);
+        match first.and_then(|_| change(&mut self.msr, LS_CFG.0, 0, self.set)) {
+            Ok(_) => Ok(()),
+            Err(fault) => Err((self, fault)),
+        }
+    }
+}
+
+/// Sets and clears bits; the old value.
+fn change(msr: &mut impl Msr, address: u32, set: u64, clear: u64) -> Result<u64, GeneralProtection> {
+    let old = msr.rdmsr(address)?;
+    // SAFETY: by the callers' promises; no memory is written.
+    unsafe { msr.wrmsr(address, old & !clear | set) }?;
+    Ok(old)
+}
+
+/// Why nothing was unlocked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UnlockError {
+    /// Another vendor's processor.
+    NotAmd,
+    /// A processor whose units nobody locks.
+    NotLocked,
+    /// An access raised #GP.
+    Fault(GeneralProtection),
+}
+
+impl From<NotAmd> for UnlockError {
+    fn from(NotAmd: NotAmd) -> Self {
+        Self::NotAmd
+    }
+}
+
+impl From<GeneralProtection> for UnlockError {
+    fn from(fault: GeneralProtection) -> Self {
+        Self::Fault(fault)
+    }
+}
+
+impl fmt::Display for UnlockError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotAmd => NotAmd.fmt(f),
+            Self::NotLocked => f.write_str("only on family 17h, models 00h to 1Fh, firmware locks the units"),
+            Self::Fault(fault) => fault.fmt(f),
+        }
+    }
+}
+
+impl core::error::Error for UnlockError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::amd::fake::{self, Cpu, Machine};
+
+    const LOCKED: Cpu = Cpu { features: 1 << 23, ibs: 0, ..fake::ZEN_1 };
+
+    #[test]
+    fn only_the_first_zens_are_unlocked_and_only_where_they_are_locked() {
+        let both = vec![(0xc001_1029, 1 << 19 | 5), (0xc001_1005, 1 << 42 | 5)];
+        let table = [
+            (LOCKED, Ok(true), both.clone()),
+            (Cpu { model: 0x1f, ..LOCKED }, Ok(true), both),
+            (fake::ZEN_1, Ok(false), vec![]),
+            (Cpu { model: 0x20, ..LOCKED }, Err(UnlockError::NotLocked), vec![]),
+            (Cpu { family: 0x19, ..LOCKED }, Err(UnlockError::NotLocked), vec![]),
+        ];
+        for (cpu, verdict, writes) in table {
+            let mut machine = Machine::new(cpu);
+            machine.set(0xc001_1005, 5);
+            machine.set(0xc001_1029, 5);
+            // SAFETY: the registers stand for no hardware.
+            assert_eq!(unsafe { unlock(machine.clone().cpuid(), &mut machine) }, verdict, "{cpu:x?}");
+            assert_eq!(machine.writes(), writes, "{cpu:x?}");
+        }
+    }
+
+    #[test]
+    fn a_core_sleeps_afterwards_as_it_did_before() {
+        for (ls_cfg, cc6) in [(0, 0x40_4040), (1 << 54, 0x40_4040), (7, 0x00_4041), (0, 0)] {
+            for access in 0..9 {
+                let machine = Machine::new(fake::ZEN_1);
+                let registers = || (machine.get(0xc001_1020), machine.get(0xc001_0296));
+                machine.set(0xc001_1020, ls_cfg);
+                machine.set(0xc001_0296, cc6);
+                machine.fault_in(access);
+                // SAFETY: the registers stand for no hardware.
+                let held = unsafe { Awake::hold(machine.clone()) };
+                assert_eq!(held.is_err(), access < 4);
+                if let Ok(held) = held {
+                    assert_eq!(registers(), (ls_cfg | 1 << 54, cc6 & !0x40_4040));
+                    if let Err((held, _)) = held.release() {
+                        held.release().map_err(|(_, fault)| fault).unwrap();
+                    }
+                }
+                assert_eq!(registers(), (ls_cfg, cc6), "access {access}");
+            }
+        }
+    }
+}
