@@ -49,6 +49,11 @@ fn skylake() {
 }
 
 #[test]
-fn a_processor_without_a_debug_store_says_so() {
+fn icelake() {
     all_as_they_ran("icelake");
+}
+
+#[test]
+fn a_processor_without_a_debug_store_says_so() {
+    all_as_they_ran("broadwell");
 }

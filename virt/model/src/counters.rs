@@ -15,7 +15,7 @@ use crate::unit::{Bus, Seen, Shared, TracingUnit};
 use crate::{Delivery, GeneralProtection, Profile, Registers, Retired};
 
 /// As many as any profile has.
-const MOST: usize = 4;
+const MOST: usize = 8;
 
 #[derive(Debug)]
 pub(crate) struct Counters {
@@ -38,6 +38,7 @@ enum Register {
     Value(usize),
     FullWidth(usize),
     PebsEnable,
+    PebsDataCfg,
 }
 
 impl Counters {
@@ -66,9 +67,9 @@ impl Counters {
         shared.perfmon.enabled_counters() & self.counting & self.sampler.enable() != 0
     }
 
-    /// The general-purpose registers behind the instruction that retires next.
-    pub(crate) fn set_registers(&mut self, registers: Registers) {
-        self.sampler.set_registers(registers);
+    /// The registers behind the instruction that retires next.
+    pub(crate) fn set_registers(&mut self, registers: Registers, xmm: &[u8; 256]) {
+        self.sampler.set_registers(registers, xmm);
     }
 
     fn register(&self, number: u32) -> Option<Register> {
@@ -83,6 +84,8 @@ impl Counters {
             Some(Register::FullWidth(index))
         } else if number == msr::IA32_PEBS_ENABLE && self.sampler.is_present() {
             Some(Register::PebsEnable)
+        } else if number == msr::MSR_PEBS_DATA_CFG && self.sampler.is_adaptive() {
+            Some(Register::PebsDataCfg)
         } else {
             None
         }
@@ -91,7 +94,14 @@ impl Counters {
     /// Bits that are reserved in IA32_PERFEVTSELx; AnyThread is there from version 3 on.
     fn select_reserved(&self) -> u64 {
         let any_thread = if self.profile.perfmon_version < 3 { evtsel::ANY_THREAD } else { 0 };
-        evtsel::RESERVED | any_thread
+        let adaptive = if self.profile.pebs_baseline() { evtsel::ADAPTIVE_RECORD } else { 0 };
+        evtsel::RESERVED & !adaptive | any_thread
+    }
+
+    /// Counters whose records are adaptive.
+    fn adaptive(&self) -> u64 {
+        let is = |index: &usize| self.select[*index] & evtsel::ADAPTIVE_RECORD != 0;
+        (0..self.number).filter(is).fold(0, |counters, index| counters | 1 << index)
     }
 
     /// What a counter counts, when it is on at all.
@@ -128,7 +138,8 @@ impl Counters {
             return;
         }
         // What had overflowed before arms the sampling of this event; what overflows now arms that of the next one.
-        for (counter, reset) in self.sampler.sample(events, retired, bus).into_iter().enumerate() {
+        let adaptive = self.adaptive();
+        for (counter, reset) in self.sampler.sample(events, adaptive, retired, bus).into_iter().enumerate() {
             if let Some(reset) = reset {
                 self.value[counter] = reset & self.mask;
             }
@@ -166,6 +177,7 @@ impl TracingUnit for Counters {
             Register::Select(index) => self.select[index],
             Register::Value(index) | Register::FullWidth(index) => self.value[index],
             Register::PebsEnable => self.sampler.enable(),
+            Register::PebsDataCfg => self.sampler.data_cfg(),
         })
     }
 
@@ -186,6 +198,7 @@ impl TracingUnit for Counters {
             Register::Value(index) => self.value[index] = value as u32 as i32 as u64 & self.mask,
             Register::FullWidth(index) if value & !self.mask == 0 => self.value[index] = value,
             Register::PebsEnable => self.sampler.write_enable(value)?,
+            Register::PebsDataCfg => self.sampler.write_data_cfg(value)?,
             Register::Select(_) | Register::FullWidth(_) => return Err(GeneralProtection),
         }
         Ok(())

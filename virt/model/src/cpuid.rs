@@ -149,7 +149,7 @@ mod tests {
             ("broadwell", 0x16, 0, [0; 4]),
             ("skylake", 0, 0, [0x16, 0x756e_6547, 0x6c65_746e, 0x4965_6e69]),
             ("skylake", 0x0a, 0, [0x0730_0404, 0x1d, 0, 0]),
-            ("icelake", 0x0a, 0, [0x0730_0005, 0x7f, 0, 0]),
+            ("icelake", 0x0a, 0, [0x0730_0805, 0x1d, 0, 0]),
             ("prescott", 0, 0, [5, 0x756e_6547, 0x6c65_746e, 0x4965_6e69]),
             ("prescott", 7, 0, [0; 4]),
             ("prescott", 0x0a, 0, [0; 4]),
@@ -191,7 +191,7 @@ mod tests {
             ("nehalem", 0x8014, true, false),
             ("skylake", 0x8014, true, true),
             ("broadwell", 0x8000, false, true),
-            ("icelake", 0x8000, false, true),
+            ("icelake", 0x8014, true, true),
             ("sapphire-rapids", 0x8000, false, true),
             ("pentium-m", 0, true, false),
         ];

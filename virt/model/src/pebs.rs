@@ -1,19 +1,33 @@
 //! Processor Event Based Sampling: a record at the event behind the one with which a counter overflowed.
 //!
 //! Source: SDM vol. 3, Performance Monitoring, "Processor Event Based Sampling (PEBS)" of the Core, Nehalem and Skylake
-//! microarchitectures.
+//! microarchitectures, and "Adaptive PEBS".
 
-use pugmark_decoder_core::pebs::{Format, Memory, Record, Registers, TxAbort};
+use pugmark_decoder_core::pebs::{Branch, Branches, Format, Memory, Record, Registers, TxAbort};
 
 use crate::ds::Which;
+use crate::lbr::Entry;
 use crate::registers::OVF_DS_BUFFER;
 use crate::unit::Bus;
 use crate::{ExecMode, GeneralProtection, Profile, Retired};
 
 /// Counters that can be sampled, at most.
-const MOST: usize = 4;
-/// Bytes of the largest record.
-const LARGEST: usize = 200;
+const MOST: usize = 8;
+/// The last branches that a record can have, at most.
+const MOST_BRANCHES: usize = 32;
+/// Bytes of the largest record: all groups of the adaptive format.
+const LARGEST: usize = 32 + 32 + 18 * 8 + 256 + MOST_BRANCHES * Branch::BYTES;
+
+/// MSR_PEBS_DATA_CFG: the groups of an adaptive record besides the basic one.
+mod data_cfg {
+    pub(super) const MEMORY: u64 = 1 << 0;
+    pub(super) const GPRS: u64 = 1 << 1;
+    pub(super) const XMMS: u64 = 1 << 2;
+    pub(super) const LBRS: u64 = 1 << 3;
+    /// Bits 31:24: one less than the number of branches.
+    pub(super) const LBR_ENTRIES_SHIFT: u32 = 24;
+    pub(super) const RESERVED: u64 = !(0xf | 0xff << LBR_ENTRIES_SHIFT);
+}
 
 #[derive(Debug)]
 pub(crate) struct Sampler {
@@ -23,9 +37,12 @@ pub(crate) struct Sampler {
     other_bits: u64,
     /// IA32_PEBS_ENABLE.
     enable: u64,
+    /// MSR_PEBS_DATA_CFG.
+    data_cfg: u64,
     /// Counters that have overflowed and wait for their next event.
     armed: u64,
     registers: Registers,
+    xmm: [u8; 256],
 }
 
 /// What counters are to be reset to.
@@ -39,8 +56,10 @@ impl Sampler {
             counters: pebs.map_or(0, |pebs| (1 << pebs.counters) - 1),
             other_bits: pebs.map_or(0, |pebs| pebs.other_bits),
             enable: 0,
+            data_cfg: 0,
             armed: 0,
             registers: Registers::default(),
+            xmm: [0; 256],
         }
     }
 
@@ -61,12 +80,30 @@ impl Sampler {
         Ok(())
     }
 
+    /// MSR_PEBS_DATA_CFG is there.
+    pub(crate) fn is_adaptive(&self) -> bool {
+        self.format == Some(Format::Adaptive)
+    }
+
+    pub(crate) fn data_cfg(&self) -> u64 {
+        self.data_cfg
+    }
+
+    pub(crate) fn write_data_cfg(&mut self, value: u64) -> Result<(), GeneralProtection> {
+        if value & data_cfg::RESERVED != 0 {
+            return Err(GeneralProtection);
+        }
+        self.data_cfg = value;
+        Ok(())
+    }
+
     pub(crate) fn is_armed(&self) -> bool {
         self.armed != 0
     }
 
-    pub(crate) fn set_registers(&mut self, registers: Registers) {
+    pub(crate) fn set_registers(&mut self, registers: Registers, xmm: &[u8; 256]) {
         self.registers = registers;
+        self.xmm = *xmm;
     }
 
     /// These counters have overflowed.
@@ -75,12 +112,20 @@ impl Sampler {
     }
 
     /// The events of `counters` happened at an instruction. Stores a record when one of them is armed, and says what
-    /// counters are reset to: all that have overflowed.
-    pub(crate) fn sample(&mut self, counters: u64, retired: &Retired, bus: &mut Bus) -> Resets {
+    /// counters are reset to: all that have overflowed. The record has the groups of MSR_PEBS_DATA_CFG if it is for one of
+    /// the counters in `adaptive`.
+    pub(crate) fn sample(
+        &mut self,
+        counters: u64,
+        adaptive: u64,
+        retired: &Retired,
+        bus: &mut Bus,
+    ) -> Resets {
         let mut resets = [None; MOST];
         let applicable = self.armed & counters;
         let Some(format) = self.format.filter(|_| applicable != 0) else { return resets };
-        if self.store(format, applicable, retired, bus).is_none() {
+        let groups = if applicable & adaptive != 0 { self.data_cfg } else { 0 };
+        if self.store(format, applicable, groups, retired, bus).is_none() {
             return resets;
         }
         let width = bus.shared.ds.width(retired.after.mode);
@@ -95,11 +140,24 @@ impl Sampler {
     }
 
     /// `None` where it does not fit or faults.
-    fn store(&self, format: Format, applicable: u64, retired: &Retired, bus: &mut Bus) -> Option<()> {
+    fn store(
+        &self,
+        format: Format,
+        applicable: u64,
+        groups: u64,
+        retired: &Retired,
+        bus: &mut Bus,
+    ) -> Option<()> {
         let width = bus.shared.ds.width(retired.after.mode);
         let buffer = bus.ds_buffer(Which::Pebs, width)?;
         let mut bytes = [0; LARGEST];
-        let size = self.record(applicable, retired, bus).emit(format, &mut bytes).ok()?;
+        let mut branches = [[0; Branch::BYTES]; MOST_BRANCHES];
+        let record = self.record(applicable, retired, bus);
+        let record = match format {
+            Format::Adaptive => self.with_groups(groups, record, &mut branches, bus),
+            _ => record,
+        };
+        let size = record.emit(format, &mut bytes).ok()?;
         let next = buffer.index.checked_add(size as u64)?;
         // Out of bounds the record is left out, without a sign.
         if buffer.index < buffer.base || next > buffer.absolute_maximum {
@@ -129,6 +187,34 @@ impl Sampler {
             tx_abort: Some(TxAbort::default()),
             tsc: Some(retired.tsc),
             ..Record::default()
+        }
+    }
+}
+
+impl Sampler {
+    /// An adaptive record with these groups and no others. More branches than the stack has there are not.
+    fn with_groups<'a>(
+        &'a self,
+        groups: u64,
+        record: Record<'a>,
+        branches: &'a mut [[u8; Branch::BYTES]; MOST_BRANCHES],
+        bus: &Bus,
+    ) -> Record<'a> {
+        let has = |group: u64| groups & group != 0;
+        let wanted = (groups >> data_cfg::LBR_ENTRIES_SHIFT) as usize + 1;
+        let mut count = 0;
+        for (out, entry) in branches.iter_mut().zip(bus.shared.last_branches.latest()).take(wanted) {
+            let Entry { from, to, info } = entry;
+            *out = Branch { from, to, info }.emit();
+            count += 1;
+        }
+        Record {
+            memory: record.memory.filter(|_| has(data_cfg::MEMORY)),
+            tx_abort: record.tx_abort.filter(|_| has(data_cfg::MEMORY)),
+            registers: record.registers.filter(|_| has(data_cfg::GPRS)),
+            xmm: has(data_cfg::XMMS).then_some(&self.xmm),
+            branches: has(data_cfg::LBRS).then_some(Branches::new(&branches[..count])),
+            ..record
         }
     }
 }

@@ -296,7 +296,7 @@ mod tests {
         let rows: [(&str, u32, u64, bool); 12] = [
             ("skylake", 0x38e, 0, false),
             ("skylake", 0x38f, 0, true),
-            ("icelake", 0x38f, 1, false),
+            ("icelake", 0x38f, 1 << 8, false),
             ("skylake", 0x390, 1 << 55, true),
             ("skylake", 0x390, 1 << 63, true),
             ("skylake", 0x390, 1 << 58, true),

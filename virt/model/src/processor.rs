@@ -6,7 +6,7 @@ use crate::counters::Counters;
 use crate::cpuid::overlay;
 use crate::debugctl::DebugCtl;
 use crate::ds::Ds;
-use crate::lbr::Lbr;
+use crate::lbr::{Lbr, Stack};
 use crate::misc_enable::MiscEnable;
 use crate::perfmon::Perfmon;
 use crate::predictor::Predictor;
@@ -51,6 +51,7 @@ impl Processor {
             perfmon: Perfmon::new(profile, settings.pmi_skid),
             debugctl: DebugCtl::new(profile),
             ds: Ds::new(profile),
+            last_branches: Stack::new(profile.lbr.as_ref().map_or(0, |stack| stack.entries)),
             violations: Violations::default(),
         };
         Self {
@@ -200,14 +201,15 @@ impl Processor {
         self.counters.may_sample(&self.shared)
     }
 
-    /// The general-purpose registers are asked for before the next instruction retires.
+    /// The registers are asked for before the next instruction retires.
     pub fn wants_registers(&self) -> bool {
         self.counters.wants_registers()
     }
 
-    /// The general-purpose registers and RFLAGS behind the instruction that retires next; RIP does not matter.
-    pub fn set_registers(&mut self, registers: Registers) {
-        self.counters.set_registers(registers);
+    /// The general-purpose registers and RFLAGS behind the instruction that retires next, of which RIP does not matter,
+    /// and XMM0 to XMM15, sixteen bytes each.
+    pub fn set_registers(&mut self, registers: Registers, xmm: &[u8; 256]) {
+        self.counters.set_registers(registers, xmm);
     }
 
     /// The local APIC's LVT performance-monitoring-counters register (offset 340h).

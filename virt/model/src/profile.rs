@@ -78,6 +78,11 @@ impl Profile {
         matches!(self.perf_capabilities, Some(value) if value & 1 << 12 != 0)
     }
 
+    /// IA32_PERF_CAPABILITIES\[14\], PEBS_BASELINE: records are adaptive, and so is what each counter puts into one.
+    pub(crate) const fn pebs_baseline(&self) -> bool {
+        matches!(self.perf_capabilities, Some(value) if value & 1 << 14 != 0)
+    }
+
     /// Whether the debug control register, with the last branch records and what goes with them, is modelled.
     pub(crate) const fn debug_control(&self) -> Option<DebugControl> {
         match &self.debug_store {

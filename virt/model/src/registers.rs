@@ -15,6 +15,7 @@ pub(crate) mod msr {
     pub(crate) const IA32_PERF_GLOBAL_STATUS_RESET: u32 = 0x390;
     pub(crate) const IA32_PERF_GLOBAL_STATUS_SET: u32 = 0x391;
     pub(crate) const IA32_PEBS_ENABLE: u32 = 0x3f1;
+    pub(crate) const MSR_PEBS_DATA_CFG: u32 = 0x3f2;
     pub(crate) const IA32_A_PMC0: u32 = 0x4c1;
     pub(crate) const IA32_RTIT_OUTPUT_BASE: u32 = 0x560;
     pub(crate) const IA32_RTIT_OUTPUT_MASK_PTRS: u32 = 0x561;
@@ -121,6 +122,8 @@ pub(crate) mod evtsel {
     pub(crate) const EN: u64 = 1 << 22;
     pub(crate) const INV: u64 = 1 << 23;
     pub(crate) const CMASK: u64 = 0xff << 24;
+    /// With PEBS_BASELINE alone.
+    pub(crate) const ADAPTIVE_RECORD: u64 = 1 << 34;
     /// From bit 32 on.
     pub(crate) const RESERVED: u64 = !0 << 32;
 }

@@ -3,6 +3,7 @@
 use crate::branch::Decoded;
 use crate::debugctl::DebugCtl;
 use crate::ds::Ds;
+use crate::lbr::Stack;
 use crate::perfmon::Perfmon;
 use crate::taken::Taken;
 use crate::{Delivery, GeneralProtection, PhysMemory, Retired, Violations};
@@ -13,6 +14,7 @@ pub(crate) struct Shared {
     pub(crate) perfmon: Perfmon,
     pub(crate) debugctl: DebugCtl,
     pub(crate) ds: Ds,
+    pub(crate) last_branches: Stack,
     pub(crate) violations: Violations,
 }
 

@@ -186,12 +186,12 @@ impl Hardware {
         }
     }
 
-    /// Tells the registers behind the instruction that retires now, if they are wanted.
-    pub fn give_registers_behind(&mut self, cpu: &Cpu) {
+    /// Tells the registers behind the instruction that retires now, if they are wanted; `xmm` reads those of SSE.
+    pub fn give_registers_behind(&mut self, cpu: &Cpu, xmm: impl FnOnce() -> [u8; 256]) {
         if let Self::Intel(processor) = self
             && processor.wants_registers()
         {
-            processor.set_registers(tracing::registers(cpu));
+            processor.set_registers(tracing::registers(cpu), &xmm());
         }
     }
 

@@ -5,6 +5,7 @@
 //! "MSR_LBR_INFO_x MSR".
 
 mod filter;
+mod stack;
 
 use crate::profile::LbrStack;
 use crate::registers::{LBR_FRZ, msr};
@@ -12,9 +13,7 @@ use crate::taken::{Taken, TakenKind};
 use crate::unit::{Bus, Seen, Shared, TracingUnit};
 use crate::{Delivery, GeneralProtection, Profile, Retired};
 use filter::Filter;
-
-/// As many as the largest stack has.
-const MOST: usize = 32;
+pub(crate) use stack::{Entry, Stack};
 
 /// MISPRED in MSR_LASTBRANCH_x_FROM_IP or MSR_LBR_INFO_x.
 const MISPRED: u64 = 1 << 63;
@@ -23,19 +22,10 @@ const INFO_RESERVED: u64 = 0x1fff_ffff_ffff_0000;
 /// IA32_PERF_CAPABILITIES\[5:0\]: MISPRED is in the FROM register.
 const FORMAT_FLAGS: u8 = 3;
 
-#[derive(Clone, Copy, Debug, Default)]
-struct Entry {
-    from: u64,
-    to: u64,
-    info: u64,
-}
-
-/// The stack's registers; nothing in a profile that has none.
+/// The stack's registers but for the records; nothing in a profile that has none.
 #[derive(Debug)]
 pub(crate) struct Lbr {
     stack: Option<&'static LbrStack>,
-    entries: [Entry; MOST],
-    tos: u64,
     select: Filter,
     /// The last branch, and the one before the last exception or interrupt.
     last: Entry,
@@ -59,8 +49,6 @@ impl Lbr {
     pub(crate) fn new(profile: &'static Profile) -> Self {
         Self {
             stack: profile.lbr.as_ref(),
-            entries: [Entry::default(); MOST],
-            tos: 0,
             select: Filter::default(),
             last: Entry::default(),
             exception: Entry::default(),
@@ -101,18 +89,15 @@ impl Lbr {
             bus.shared.violations.lbr_undefined += 1;
             return;
         }
-        let count = u64::from(stack.entries);
         if self.select.flushes(taken) {
-            self.entries[self.tos as usize] = Entry::default();
-            self.tos = (self.tos + count - 1) % count;
+            bus.shared.last_branches.flush();
             return;
         }
         if !self.select.captures(taken) {
             return;
         }
-        self.tos = (self.tos + 1) % count;
         let entry = self.entry(stack, taken, tsc);
-        self.entries[self.tos as usize] = entry;
+        bus.shared.last_branches.push(entry);
         self.last = Entry { from: taken.from, to: taken.to, info: 0 };
     }
 
@@ -141,13 +126,14 @@ impl TracingUnit for Lbr {
         self.register(number).is_some()
     }
 
-    fn read_msr(&mut self, number: u32, _: &Shared) -> Result<u64, GeneralProtection> {
+    fn read_msr(&mut self, number: u32, shared: &Shared) -> Result<u64, GeneralProtection> {
         let (_, register) = self.register(number).ok_or(GeneralProtection)?;
+        let Stack { entries, tos, .. } = &shared.last_branches;
         Ok(match register {
-            Register::From(index) => self.entries[index].from,
-            Register::To(index) => self.entries[index].to,
-            Register::Info(index) => self.entries[index].info,
-            Register::Tos => self.tos,
+            Register::From(index) => entries[index].from,
+            Register::To(index) => entries[index].to,
+            Register::Info(index) => entries[index].info,
+            Register::Tos => *tos,
             Register::Select => self.select.bits(),
             Register::ExceptionFrom => self.exception.from,
             Register::ExceptionTo => self.exception.to,
@@ -159,7 +145,7 @@ impl TracingUnit for Lbr {
         number: u32,
         value: u64,
         _: &Retired,
-        _: &mut Bus,
+        bus: &mut Bus,
     ) -> Result<(), GeneralProtection> {
         let (stack, register) = self.register(number).ok_or(GeneralProtection)?;
         let from_bits = if stack.format == FORMAT_FLAGS { 63 } else { 64 };
@@ -174,11 +160,12 @@ impl TracingUnit for Lbr {
         if !legal {
             return Err(GeneralProtection);
         }
+        let Stack { entries, tos, .. } = &mut bus.shared.last_branches;
         match register {
-            Register::From(index) => self.entries[index].from = value,
-            Register::To(index) => self.entries[index].to = value,
-            Register::Info(index) => self.entries[index].info = value,
-            Register::Tos => self.tos = value,
+            Register::From(index) => entries[index].from = value,
+            Register::To(index) => entries[index].to = value,
+            Register::Info(index) => entries[index].info = value,
+            Register::Tos => *tos = value,
             Register::Select => self.select = Filter::new(value),
             Register::ExceptionFrom | Register::ExceptionTo => {}
         }

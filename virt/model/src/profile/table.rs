@@ -1,7 +1,7 @@
 //! The profiles. Signatures and leaves are those that parts of these families report; where parts differ, one was
 //! chosen. `sapphire-rapids` has every capability of Intel PT that there is, more ranges than its parts have included.
-//! The Debug Store, last branch records and counters are those of the older profiles and of `skylake`; the others
-//! have none of them, as if they ran under a hypervisor.
+//! The Debug Store, last branch records and counters are those of the older profiles, of `skylake` and of `icelake`; the
+//! others have none of them, as if they ran under a hypervisor.
 
 use pugmark_decoder_core::pebs::Format;
 
@@ -142,18 +142,7 @@ pub(super) static ALL: [Profile; 7] = [
         // 64-bit EIP, flags and LBR_INFO, PEBS_TRAP, PEBS_ARCH_REG, PEBS_REC_FMT 3, SMM_FREEZE, FW_WRITE.
         perf_capabilities: Some(0x33c5),
         counters: Some(Counters { number: 4, width: 48, full_width: true, events: &SKYLAKE_EVENTS }),
-        lbr: Some(LbrStack {
-            format: 5,
-            entries: 32,
-            from: 0x680,
-            to: 0x6c0,
-            info: Some(0xdc0),
-            tos: 0x1c9,
-            ler: 0x1dd,
-            select: 0x3ff,
-            writable: true,
-            excludes_tr: false,
-        }),
+        lbr: Some(SKYLAKE_STACK),
         debug_store: Some(DebugStore {
             control: DebugControl::Core,
             dtes64: true,
@@ -179,7 +168,18 @@ pub(super) static ALL: [Profile; 7] = [
         highest_leaf: 0x1b,
         physical_address_bits: 46,
         perfmon_version: 5,
-        perf_capabilities: Some(0),
+        // 64-bit EIP, flags and LBR_INFO, PEBS_TRAP, PEBS_ARCH_REG, PEBS_REC_FMT 4, SMM_FREEZE, FW_WRITE, PEBS_BASELINE.
+        perf_capabilities: Some(0x74c5),
+        counters: Some(Counters { number: 8, width: 48, full_width: true, events: &ICELAKE_EVENTS }),
+        lbr: Some(SKYLAKE_STACK),
+        debug_store: Some(DebugStore {
+            control: DebugControl::Core,
+            dtes64: true,
+            ds_cpl: true,
+            predicted: true,
+            pebs: Some(Pebs { format: Format::Adaptive, counters: 8, other_bits: 0 }),
+        }),
+        uncore_pmi: true,
         pt_features: 0b0101_1111,
         pt_outputs: 0b111,
         address_ranges: 2,
@@ -231,6 +231,20 @@ pub(super) static PENTIUM_M: Profile = Profile {
     ..NOTHING
 };
 
+/// The stack of Skylake and Ice Lake.
+const SKYLAKE_STACK: LbrStack = LbrStack {
+    format: 5,
+    entries: 32,
+    from: 0x680,
+    to: 0x6c0,
+    info: Some(0xdc0),
+    tos: 0x1c9,
+    ler: 0x1dd,
+    select: 0x3ff,
+    writable: true,
+    excludes_tr: false,
+};
+
 /// IA32_PEBS_ENABLE.LL_EN_PMCx.
 const LOAD_LATENCY: u64 = 0xf << 32;
 
@@ -265,6 +279,19 @@ static SKYLAKE_EVENTS: [CountedEvent; 11] = [
     event(0xc4, 0x40, Counted::FarBranches, 0b1111),
     event(0xc5, 0x00, Counted::Mispredicted, 0),
     event(0xc5, 0x04, Counted::Mispredicted, 0b1111),
+];
+
+/// Extended PEBS samples any event on any counter. Source: SDM vol. 3, Performance Monitoring,
+/// "Extended PEBS"; Intel's event tables of Ice Lake.
+static ICELAKE_EVENTS: [CountedEvent; 8] = [
+    event(0xc0, 0x00, Counted::Instructions, 0xff),
+    event(0xc4, 0x00, Counted::Branches, 0xff),
+    event(0xc4, 0x11, Counted::Conditional, 0xff),
+    event(0xc4, 0x02, Counted::NearCalls, 0xff),
+    event(0xc4, 0x08, Counted::NearReturns, 0xff),
+    event(0xc4, 0x20, Counted::NearTaken, 0xff),
+    event(0xc4, 0x40, Counted::FarBranches, 0xff),
+    event(0xc5, 0x00, Counted::Mispredicted, 0xff),
 ];
 
 const fn event(select: u8, umask: u8, what: Counted, precise: u32) -> CountedEvent {

@@ -34,6 +34,7 @@ fn owns_its_msrs_and_no_others() {
         0x600..=0x600,
     ];
     const PRESCOTT: &[RangeInclusive<u32>] = &[0x1d7..=0x1da, 0x600..=0x600, 0x680..=0x68f, 0x6c0..=0x6cf];
+    const ICELAKE: &[RangeInclusive<u32>] = &[0xc5..=0xc8, 0x18a..=0x18d, 0x3f2..=0x3f2, 0x4c5..=0x4c8];
     type Row = (&'static str, &'static [&'static [RangeInclusive<u32>]]);
     let rows: [Row; 8] = [
         ("skylake", &[PT, NEHALEM, SKYLAKE]),
@@ -42,7 +43,7 @@ fn owns_its_msrs_and_no_others() {
         ("prescott", &[PRESCOTT]),
         ("pentium-m", &[&[0x1d9..=0x1d9, 0x600..=0x600]]),
         ("broadwell", &[PT]),
-        ("icelake", &[PT]),
+        ("icelake", &[PT, NEHALEM, SKYLAKE, ICELAKE]),
         ("sapphire-rapids", &[PT]),
     ];
     for (name, owned) in rows {
@@ -59,10 +60,11 @@ fn owns_its_msrs_and_no_others() {
 #[test]
 fn reset_values() {
     // Profile, MSR, value.
-    let rows: [(&str, u32, Option<u64>); 30] = [
+    let rows: [(&str, u32, Option<u64>); 31] = [
         ("broadwell", 0xce, Some(26 << 8)),
         ("skylake", 0xce, Some(30 << 8)),
-        ("icelake", 0x1a0, Some(0x5_1881)),
+        ("sapphire-rapids", 0x1a0, Some(0x5_1881)),
+        ("icelake", 0x1a0, Some(0x5_0081)),
         ("skylake", 0x1a0, Some(0x5_0081)),
         ("nehalem", 0x1a0, Some(0x5_0081)),
         ("core2", 0x1a0, Some(0x5_0081)),
@@ -73,9 +75,9 @@ fn reset_values() {
         ("prescott", 0x38e, None),
         ("core2", 0x38f, Some(0b11)),
         ("skylake", 0x38f, Some(0b1111)),
-        ("icelake", 0x38f, Some(0)),
+        ("icelake", 0x38f, Some(0xff)),
         ("skylake", 0x345, Some(0x33c5)),
-        ("icelake", 0x345, Some(0)),
+        ("icelake", 0x345, Some(0x74c5)),
         ("skylake", 0x38e, Some(0)),
         ("skylake", 0x391, Some(0)),
         ("broadwell", 0x391, None),

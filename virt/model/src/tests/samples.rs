@@ -1,10 +1,16 @@
 //! PEBS: when a record is stored, what is in it, and what comes of a full buffer.
 
+use std::boxed::Box;
+use std::vec::Vec;
+
 use pugmark_decoder_core::pebs::{Format, Record};
 
 use super::debug_store::*;
 use super::machine::*;
-use crate::{PageFault, Pmi, Registers, Settings, Violations};
+use crate::{
+    Counters, DebugControl, DebugStore, GeneralProtection, PageFault, Pebs, Pmi, Processor, Profile,
+    Registers, Settings, Violations,
+};
 
 const PEBS_ENABLE: u32 = 0x3f1;
 const PMC0: u32 = 0xc1;
@@ -61,7 +67,7 @@ fn a_record_has_the_fields_of_its_format() {
         m.go(JMP, 0x2000);
         assert_eq!(m.read(GLOBAL_STATUS), 1, "{profile}: it has overflowed, which arms");
         assert!(m.processor.wants_registers(), "{profile}");
-        m.processor.set_registers(registers);
+        m.processor.set_registers(registers, &[0; 256]);
         m.tsc = 77;
         m.go(JMP, 0x3000);
         assert_eq!(m.sample_index(), size, "{profile}");
@@ -78,6 +84,96 @@ fn a_record_has_the_fields_of_its_format() {
         assert_eq!(m.read(GLOBAL_STATUS), 0, "{profile}: the record clears the overflow");
         assert_eq!(m.processor.violations(), &Violations::default(), "{profile}");
     }
+}
+
+/// Format 2, which is Haswell's.
+#[test]
+fn a_record_of_format_2_has_the_eventing_ip_and_the_status() {
+    let nehalem = Profile::by_name("nehalem").expect("nehalem");
+    let events = nehalem.counters.as_ref().expect("counters").events;
+    let store = DebugStore {
+        control: DebugControl::Core,
+        dtes64: true,
+        ds_cpl: true,
+        predicted: true,
+        pebs: Some(Pebs { format: Format::Transaction, counters: 4, other_bits: 0 }),
+    };
+    let haswell = Profile {
+        debug_store: Some(store),
+        counters: Some(Counters { number: 4, width: 48, full_width: true, events }),
+        lbr: None,
+        ..*nehalem
+    };
+    let mut m = machine("nehalem", 0x1000, 0x1000);
+    m.processor = Processor::new(Box::leak(Box::new(haswell)), Settings::default());
+    m.write(DS_AREA, AREA);
+    sample(&mut m, INSTRUCTIONS, 1);
+    m.go(JMP, 0x2000);
+    m.go(JMP, 0x3000);
+    assert_eq!(m.sample_index(), 192);
+    let found = record(&m, Format::Transaction, 0);
+    assert_eq!((found.eventing_ip, found.global_status, found.tsc), (Some(0x2000), Some(1), None));
+}
+
+/// "Adaptive PEBS": MSR_PEBS_DATA_CFG says which groups there are, for counters with Adaptive_Record.
+#[test]
+fn an_adaptive_record_has_the_groups_that_are_asked_for() {
+    const DATA_CFG: u32 = 0x3f2;
+    const ADAPTIVE: u64 = 1 << 34;
+    let registers = Registers { rax: 7, r8_r15: [8; 8], ..Registers::default() };
+    // MSR_PEBS_DATA_CFG, Adaptive_Record, memory, registers, XMM, branches, bytes.
+    for (cfg, adaptive, memory, gprs, xmm, branches, size) in [
+        (0, ADAPTIVE, false, false, false, 0, 32),
+        (0b0001, ADAPTIVE, true, false, false, 0, 64),
+        (0b0010, ADAPTIVE, false, true, false, 0, 176),
+        (0b0100, ADAPTIVE, false, false, true, 0, 288),
+        (0b1000, ADAPTIVE, false, false, false, 1, 56),
+        (1 << 24 | 0b1000, ADAPTIVE, false, false, false, 2, 80),
+        (31 << 24 | 0b1111, ADAPTIVE, true, true, true, 32, 464 + 32 * 24),
+        (0xff << 24 | 0b1000, ADAPTIVE, false, false, false, 32, 800),
+        (31 << 24 | 0b1111, 0, false, false, false, 0, 32),
+    ] {
+        let mut m = machine("icelake", 0x1000, 0x1000);
+        m.write(DATA_CFG, cfg);
+        assert_eq!(m.read(DATA_CFG), cfg);
+        m.control(1);
+        sample(&mut m, INSTRUCTIONS | adaptive, 1);
+        m.at.ip = 0x1000;
+        m.go(JMP, 0x2000);
+        m.processor.set_registers(registers, &[0x55; 256]);
+        m.tsc = 77;
+        m.go(JMP, 0x3000);
+        assert_eq!(m.sample_index(), size, "{cfg:#x}");
+        let found = record(&m, Format::Adaptive, 0);
+        assert_eq!(
+            (found.eventing_ip, found.applicable_counters, found.tsc),
+            (Some(0x2000), Some(1), Some(77)),
+            "{cfg:#x}"
+        );
+        assert_eq!((found.memory.is_some(), found.tx_abort.is_some()), (memory, memory), "{cfg:#x}");
+        assert_eq!(found.registers, gprs.then_some(Registers { rip: 0x3000, ..registers }), "{cfg:#x}");
+        assert_eq!(found.xmm, xmm.then_some(&[0x55; 256]), "{cfg:#x}");
+        let stack: Vec<_> = found.branches.into_iter().flat_map(|branches| branches.iter()).collect();
+        assert_eq!(stack.len(), branches, "{cfg:#x}");
+        // The latest first, which is that of the instruction itself.
+        let ends: Vec<_> = stack.iter().map(|branch| (branch.from, branch.to)).collect();
+        let expected: &[_] = &[(0x2000, 0x3000), (0x1000, 0x2000), (0, 0)];
+        assert!(ends.iter().zip(expected).all(|(found, expected)| found == expected), "{ends:x?}");
+    }
+}
+
+#[test]
+fn the_groups_register_has_reserved_bits() {
+    let legal = 0xff00_000f_u64;
+    for bit in 0..64 {
+        let mut m = machine("icelake", 0x1000, 0x1000);
+        assert_eq!(m.try_write(0x3f2, 1 << bit).is_ok(), legal >> bit & 1 != 0, "{bit}");
+        // Adaptive_Record is the only bit from bit 32 on.
+        let select = bit < 32 || bit == 34;
+        assert_eq!(m.try_write(SELECT0, 1 << bit).is_ok(), select, "{bit}");
+    }
+    let mut m = machine("skylake", 0x1000, 0x1000);
+    assert_eq!(m.try_write(SELECT0, 1 << 34), Err(GeneralProtection));
 }
 
 /// "PEBS CounterX Reset".
@@ -228,7 +324,7 @@ fn outside_64_bit_mode_registers_have_32_bits() {
     sample(&mut m, INSTRUCTIONS, 1);
     m.at.mode = crate::ExecMode::Bits32;
     m.next(NOP);
-    m.processor.set_registers(Registers { rax: u64::MAX, r8_r15: [1; 8], ..Registers::default() });
+    m.processor.set_registers(Registers { rax: u64::MAX, r8_r15: [1; 8], ..Registers::default() }, &[0; 256]);
     m.next(NOP);
     let registers = record(&m, Format::Latency, 0).registers.expect("registers");
     assert_eq!((registers.rax, registers.r8_r15), (0xffff_ffff, [0; 8]));

@@ -78,7 +78,7 @@ impl Vcpu {
         let stands = core::mem::replace(&mut self.cpu, moved);
         let at =
             Retired { before, after: self.context(), bytes: instruction.bytes(), tsc: tsc(), operand: 0 };
-        self.processor.give_registers_behind(&self.cpu);
+        self.processor.give_registers_behind(&self.cpu, || self.sse.bytes());
         let mut memory = TracingMemory { cpu: &self.cpu, memory: &mut self.memory };
         if self.processor.write_msr(msr, value, &at, &mut memory).is_err() {
             self.cpu = stands;

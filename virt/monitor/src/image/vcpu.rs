@@ -139,7 +139,7 @@ impl Vcpu {
             self.log_branch(branches::of_instruction(instruction, before, after));
         }
         if self.processor.steps() {
-            self.processor.give_registers_behind(&self.cpu);
+            self.processor.give_registers_behind(&self.cpu, || self.sse.bytes());
             let retired = Retired { before, after, bytes: instruction.bytes(), tsc: tsc(), operand };
             let mut memory = TracingMemory { cpu: &self.cpu, memory: &mut self.memory };
             self.processor.retire(&retired, &mut memory);

@@ -15,6 +15,15 @@ pub(crate) struct Sse([u128; 16]);
 impl Sse {
     /// All zero.
     pub(crate) const ZERO: Self = Self([0; 16]);
+
+    /// As they lie in memory.
+    pub(crate) fn bytes(&self) -> [u8; 256] {
+        let mut bytes = [0; 256];
+        for (to, register) in bytes.as_chunks_mut().0.iter_mut().zip(self.0) {
+            *to = register.to_le_bytes();
+        }
+        bytes
+    }
 }
 
 /// Runs the guest until it exits.
