@@ -200,6 +200,22 @@ fn in_call_stack_mode_returns_flush_the_call_they_return_from() {
     assert_eq!(m.processor.violations().lbr_undefined, 0);
 }
 
+/// CPL_NEQ_0 leaves out levels 1 to 3, of calls and of returns alike.
+#[test]
+fn levels_above_0_are_one() {
+    for cpl in 0..=3 {
+        let mut m = machine("skylake");
+        m.write(SELECT, CALL_STACK | 2);
+        m.control(1);
+        m.go(CALL, 0x1000);
+        m.at.cpl = cpl;
+        m.go(CALL, 0x2000);
+        assert_eq!(stack(&mut m).len(), if cpl == 0 { 2 } else { 1 }, "{cpl}");
+        m.go(RET, 0x1005);
+        assert_eq!(stack(&mut m), [(0x40_0000, 0x1000)], "{cpl}");
+    }
+}
+
 /// The combinations that go with EN_CALLSTACK; any other leaves the stack undefined.
 #[test]
 fn call_stack_mode_wants_its_filter() {
