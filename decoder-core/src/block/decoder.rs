@@ -150,7 +150,7 @@ impl<'a> BlockDecoder<'a> {
     /// The packets between which the block given out last was executed.
     ///
     /// A [`Timeline`](crate::time::Timeline) of the trace tells when that was, and makes a guess at each of its
-    /// instructions. An event was when its own packet was made, [`Event::offset`].
+    /// instructions. An event was when its own packet was made, [`Event::offset`](crate::event::Event::offset).
     #[must_use]
     pub fn span(&self) -> Span {
         let (behind, last) = (self.behind, self.walker.behind());
