@@ -156,6 +156,9 @@ mod tests {
         ] {
             assert_eq!(place_records(&parts, &truth, cut).ok(), expected, "{parts:?} {cut}");
         }
+        // What ran at the begin too is the end's.
+        let found = place_records(&[part(&[1, 2], "wrap")], &truth[..5], false);
+        assert_eq!(found.ok(), Some(3));
     }
 
     #[test]
