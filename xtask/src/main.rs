@@ -1,5 +1,6 @@
 //! `cargo xtask`: one command for each thing that one does with Pugmark.
 
+mod abreast;
 mod bench;
 mod cargo;
 mod ci;

@@ -7,16 +7,17 @@ use pugmark_qemu_tests::{
     images::Images,
     judge::judge,
     machine::{Machine, Outcome},
-    matrix,
+    matrix::{self, Boot},
     protocol::Run,
     symbols::Symbols,
     truth::Truth,
 };
+use std::borrow::Cow;
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use crate::{SetupOptions, headline, setup};
+use crate::{SetupOptions, abreast::abreast, setup};
 
 #[derive(Args)]
 pub(crate) struct Options {
@@ -57,31 +58,74 @@ enum Source {
 /// The processor that has both sources.
 const BOTH: &str = "skylake";
 
+/// One boot of a kernel, and what its runs are held against.
+struct Job<'a> {
+    /// What to say in front of it.
+    headline: Option<String>,
+    kernel: &'a Path,
+    plan: Boot,
+    expected: Expected<'a>,
+}
+
+/// What a run should be.
+#[derive(Clone, Copy)]
+enum Expected<'a> {
+    /// What the tables have for our kernel on this processor.
+    Table(Source, &'a str),
+    /// What was logged, for a kernel that is in no table.
+    Truth,
+}
+
 /// Boots, traces, compares; prints the guest's lines with the truth beside them.
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     setup::prepare(options.setup.no_install)?;
     let images = Images::build()?;
-    let mut score = Score::default();
+    let jobs = match &options.kernel {
+        Some(kernel) => vec![job_of_kernel(options, kernel)],
+        None => jobs_by_table(options, &images),
+    };
+    let outcomes = abreast(&jobs, |job, say| job.run(options, &images, say), |line| println!("{line}"));
+    let mut all = Score::default();
     let mut truths = Vec::new();
-    if let Some(kernel) = &options.kernel {
-        let profile = options.profile.as_deref().unwrap_or(BOTH);
-        let monitor_options = format!("profile={profile} {}", options.monitor);
-        let machine =
-            Machine::kernel_on_monitor(&images, kernel, &monitor_options, "").processors(options.processors);
-        truths.push(boot(&machine, kernel, judge_by_truth, &mut score)?.truth);
-    } else {
-        let sources = [Source::Pt, Source::Bts];
-        for source in sources.into_iter().filter(|source| options.source.is_none_or(|only| only == *source)) {
-            for profile in profiles(options, source) {
-                truths.extend(run_by_table(&images, options, source, profile, &mut score)?);
-            }
-        }
+    for outcome in outcomes {
+        let (score, outcome) = outcome?;
+        all.add(score);
+        truths.push(outcome.truth);
     }
     if let Some(file) = &options.truth {
         write_truth(file, &truths)?;
     }
-    println!("done {} passed {} failed", score.passed, score.failed);
-    Ok(if score.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    println!("done {} passed {} failed", all.passed, all.failed);
+    Ok(if all.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn job_of_kernel<'a>(options: &Options, kernel: &'a Path) -> Job<'a> {
+    let profile = options.profile.as_deref().unwrap_or(BOTH);
+    let plan = Boot { monitor_options: format!("profile={profile}"), command_line: String::new() };
+    Job { headline: None, kernel, plan, expected: Expected::Truth }
+}
+
+/// The boots of our kernel, one source after the other.
+fn jobs_by_table<'a>(options: &'a Options, images: &'a Images) -> Vec<Job<'a>> {
+    let mut jobs = vec![];
+    let only = options.only.as_deref();
+    let sources = [Source::Pt, Source::Bts];
+    for source in sources.into_iter().filter(|source| options.source.is_none_or(|only| only == *source)) {
+        for profile in profiles(options, source) {
+            let plans = match source {
+                Source::Pt => matrix::boots(profile, only),
+                Source::Bts => vec![branch_matrix::boot(profile, only)],
+            };
+            let mut headline = Some(format!("== {} on {profile}", source.name()));
+            jobs.extend(plans.into_iter().map(|plan| Job {
+                headline: headline.take(),
+                kernel: &images.guest,
+                plan,
+                expected: Expected::Table(source, profile),
+            }));
+        }
+    }
+    jobs
 }
 
 /// On which processors a source is shown.
@@ -93,35 +137,49 @@ fn profiles(options: &Options, source: Source) -> Vec<&str> {
     }
 }
 
-/// Runs our kernel, and holds it against what the tables expect.
-fn run_by_table(
-    images: &Images,
-    options: &Options,
-    source: Source,
-    profile: &str,
-    score: &mut Score,
-) -> Result<Vec<Truth>> {
-    let name = match source {
-        Source::Pt => "Intel Processor Trace",
-        Source::Bts => "Branch Trace Store",
-    };
-    headline(&format!("{name} on {profile}"));
-    let only = options.only.as_deref();
-    let boots = match source {
-        Source::Pt => matrix::boots(profile, only),
-        Source::Bts => vec![branch_matrix::boot(profile, only)],
-    };
-    let by_table = |run: &Run, truth: &Truth, symbols: &Symbols| match source {
-        Source::Pt => matrix::check(run, profile, truth, symbols).map(said),
-        Source::Bts => branch_matrix::check(run, profile, truth, symbols).map(said),
-    };
-    let run = |plan: matrix::Boot| {
-        let monitor_options = format!("{} {}", plan.monitor_options, options.monitor);
+impl Job<'_> {
+    /// Runs it to its end, and says the guest's lines with the truth beside them.
+    fn run(
+        &self,
+        options: &Options,
+        images: &Images,
+        say: &mut dyn FnMut(String),
+    ) -> Result<(Score, Outcome)> {
+        if let Some(headline) = &self.headline {
+            say(headline.clone());
+        }
+        let symbols = Symbols::read(self.kernel)?;
+        let monitor_options = format!("{} {}", self.plan.monitor_options, options.monitor);
         let machine =
-            Machine::on_monitor(images, &monitor_options, &plan.command_line).processors(options.processors);
-        Ok(boot(&machine, &images.guest, by_table, score)?.truth)
-    };
-    boots.into_iter().map(run).collect()
+            Machine::kernel_on_monitor(images, self.kernel, &monitor_options, &self.plan.command_line)
+                .processors(options.processors);
+        let mut score = Score::default();
+        let outcome = machine.run_watched(|line, transcript, truth| {
+            if line.starts_with("done ") {
+                return;
+            }
+            say(line.into());
+            let ended = line.starts_with("ok ") || line.starts_with("fail ");
+            if let Some(run) = transcript.runs.last().filter(|_| ended) {
+                let (verdict, right) = verdict(self.expected.judge(run, truth, &symbols));
+                say(format!("truth {} {verdict}", run.name));
+                score.count(right);
+            }
+        })?;
+        Ok((score, outcome))
+    }
+}
+
+/// What a run that is right says of the truth; none where there was nothing to compare.
+type Judgement = Result<Option<String>>;
+
+/// What to say of a workload that has just ended, and whether it is right.
+fn verdict(judgement: Judgement) -> (Cow<'static, str>, bool) {
+    match judgement {
+        Ok(Some(verdict)) => (verdict.into(), true),
+        Ok(None) => ("nothing was traced, as expected".into(), true),
+        Err(error) => (format!("DIFFERS: {error:#}").into(), false),
+    }
 }
 
 #[derive(Default)]
@@ -130,42 +188,37 @@ struct Score {
     failed: u64,
 }
 
-/// What a run that is right says of the truth; none where there was nothing to compare.
-type Judgement = Result<Option<String>>;
-
-fn boot(
-    machine: &Machine,
-    kernel: &Path,
-    judgement: impl Fn(&Run, &Truth, &Symbols) -> Judgement,
-    score: &mut Score,
-) -> Result<Outcome> {
-    let symbols = Symbols::read(kernel)?;
-    machine.run_watched(|line, transcript, truth| {
-        if line.starts_with("done ") {
-            return;
-        }
-        println!("{line}");
-        let ended = line.starts_with("ok ") || line.starts_with("fail ");
-        if let Some(run) = transcript.runs.last().filter(|_| ended) {
-            score.count(run, judgement(run, truth, &symbols));
-        }
-    })
-}
-
 impl Score {
-    /// Prints what the truth says of a workload that has just ended, and counts it.
-    fn count(&mut self, run: &Run, judgement: Judgement) {
-        let right = judgement.is_ok();
-        match judgement {
-            Ok(Some(verdict)) => println!("truth {} {verdict}", run.name),
-            Ok(None) => println!("truth {} nothing was traced, as expected", run.name),
-            Err(error) => println!("truth {} DIFFERS: {error:#}", run.name),
-        }
+    fn count(&mut self, right: bool) {
         *(if right { &mut self.passed } else { &mut self.failed }) += 1;
+    }
+
+    fn add(&mut self, other: Self) {
+        self.passed += other.passed;
+        self.failed += other.failed;
     }
 }
 
-/// For a kernel that is in no table: its decode, if it has one, must be the truth.
+impl Source {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Pt => "Intel Processor Trace",
+            Self::Bts => "Branch Trace Store",
+        }
+    }
+}
+
+impl Expected<'_> {
+    fn judge(self, run: &Run, truth: &Truth, symbols: &Symbols) -> Judgement {
+        match self {
+            Self::Table(Source::Pt, profile) => matrix::check(run, profile, truth, symbols).map(said),
+            Self::Table(Source::Bts, profile) => branch_matrix::check(run, profile, truth, symbols).map(said),
+            Self::Truth => judge_by_truth(run, truth, symbols),
+        }
+    }
+}
+
+/// A decode, if there is one, must be the truth.
 fn judge_by_truth(run: &Run, truth: &Truth, symbols: &Symbols) -> Judgement {
     if run.traces_nothing() {
         Ok(None)

@@ -1,0 +1,91 @@
+//! Jobs side by side, whose lines come out one job after the other.
+
+use std::num::NonZero;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc;
+use std::thread;
+
+enum Said<R> {
+    Line(String),
+    /// The last of a job.
+    Result(R),
+}
+
+/// Does the jobs, as many at a time as there are processors, and returns what they gave, in their order.
+///
+/// `work` gets a job and the way to say a line. The first job that is not done yet is heard as it speaks, the lines of
+/// those behind it wait for their turn.
+pub(crate) fn abreast<J: Sync, R: Send>(
+    jobs: &[J],
+    work: impl Fn(&J, &mut dyn FnMut(String)) -> R + Sync,
+    mut hear: impl FnMut(String),
+) -> Vec<R> {
+    let (next, (sender, receiver)) = (AtomicUsize::new(0), mpsc::channel());
+    let workers = thread::available_parallelism().map_or(1, NonZero::get).min(jobs.len());
+    let mut waiting: Vec<Vec<String>> = jobs.iter().map(|_| vec![]).collect();
+    let mut results: Vec<Option<R>> = jobs.iter().map(|_| None).collect();
+    let mut turn = 0;
+    thread::scope(|scope| {
+        for _ in 0..workers {
+            let (next, work, sender) = (&next, &work, sender.clone());
+            scope.spawn(move || {
+                loop {
+                    let index = next.fetch_add(1, Ordering::Relaxed);
+                    let Some(job) = jobs.get(index) else { break };
+                    // Nobody hears any more only when the one who listens has panicked.
+                    let say = |said| drop(sender.send((index, said)));
+                    say(Said::Result(work(job, &mut |line| say(Said::Line(line)))));
+                }
+            });
+        }
+        drop(sender);
+        for (index, said) in receiver {
+            match said {
+                Said::Line(line) if index == turn => hear(line),
+                Said::Line(line) => waiting[index].push(line),
+                Said::Result(result) => results[index] = Some(result),
+            }
+            while results.get(turn).is_some_and(Option::is_some) {
+                turn += 1;
+                waiting.get_mut(turn).map(std::mem::take).into_iter().flatten().for_each(&mut hear);
+            }
+        }
+    });
+    // A job without a result has panicked, and the scope with it.
+    results.into_iter().flatten().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Barrier;
+
+    #[test]
+    fn lines_and_results_are_in_the_order_of_the_jobs() {
+        for jobs in [0, 1, 2, 3, 20] {
+            let jobs: Vec<usize> = (0..jobs).collect();
+            let mut heard = vec![];
+            let work = |&job: &usize, say: &mut dyn FnMut(String)| {
+                (0..3).for_each(|line| say(format!("{job}.{line}")));
+                // Later jobs are done first.
+                thread::sleep(std::time::Duration::from_millis(20 - job as u64));
+                job * 10
+            };
+            let results = abreast(&jobs, work, |line| heard.push(line));
+            let lines: Vec<String> =
+                jobs.iter().flat_map(|job| (0..3).map(move |line| format!("{job}.{line}"))).collect();
+            assert_eq!(heard, lines);
+            assert_eq!(results, jobs.iter().map(|job| job * 10).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn jobs_run_at_the_same_time() {
+        let processors = thread::available_parallelism().map_or(1, NonZero::get);
+        let all_there = Barrier::new(processors);
+        let jobs = vec![(); processors];
+        // It would not end if one of them had to wait for another.
+        let results = abreast(&jobs, |(), _| all_there.wait().is_leader(), drop);
+        assert_eq!(results.iter().filter(|leads| **leads).count(), 1);
+    }
+}
