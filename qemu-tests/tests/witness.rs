@@ -2,8 +2,10 @@
 
 use pugmark_qemu_tests::images::{Images, build_foreign_kernel};
 use pugmark_qemu_tests::machine::Machine;
+use pugmark_qemu_tests::protocol::Run;
 use pugmark_qemu_tests::scratch::Scratch;
 use pugmark_qemu_tests::{exec_log, matrix};
+use std::thread;
 use std::time::Duration;
 
 /// Where the guest runs code: in its RAM, which ends where the monitor begins, and where it maps pages of its own.
@@ -12,35 +14,51 @@ const GUEST: [std::ops::Range<u64>; 2] = [0x10_0000..0x1000_0000, 0x80_0000_0000
 /// Time that passes with the instructions: QEMU is slow while it logs, and the timer must not be faster for it.
 const VIRTUAL_TIME: [&str; 2] = ["-icount", "shift=0,sleep=off"];
 
-/// Sessions that are held against the log at a time: the log of everything would be gigabytes.
-const AT_A_TIME: usize = 7;
+/// Workloads that are held against one log: the log of everything would be gigabytes.
+const IN_A_LOG: usize = 7;
+
+/// Machines that run side by side, each of which keeps one processor busy.
+const AT_A_TIME: usize = 2;
 
 #[test]
 fn the_truth_is_what_qemu_executed() {
     let images = Images::build().unwrap();
-    let wrmsr = images.guest_symbols().unwrap().address("pugmark_wrmsr_access").unwrap();
     let names: Vec<&str> = matrix::WORKLOADS.iter().map(|workload| workload.name).collect();
+    let logs: Vec<&[&str]> = names.chunks(IN_A_LOG).collect();
     let mut wrong = Vec::new();
-    for names in names.chunks(AT_A_TIME) {
-        let scratch = Scratch::new().unwrap();
-        let log_file = scratch.file("log");
-        let command_line = format!("no-decode only={}", names.join(","));
-        let outcome = Machine::on_monitor(&images, "profile=sapphire-rapids", &command_line)
-            .arguments(exec_log::arguments(&log_file, &GUEST))
-            .arguments(VIRTUAL_TIME)
-            .deadline(Duration::from_secs(240))
-            .run(|_| {})
-            .unwrap();
-        let log = exec_log::read(&log_file, 0).unwrap();
-        for run in &outcome.transcript.runs {
-            match exec_log::compare(&log, outcome.truth.session(run.session.unwrap()), wrmsr) {
-                Ok(agreement) => println!("{}: {agreement:?}", run.name),
-                Err(error) => wrong.push(format!("{}: {error:#}", run.name)),
-            }
-        }
-        assert_eq!(outcome.transcript.runs.len(), names.len());
+    for logs in logs.chunks(AT_A_TIME) {
+        thread::scope(|scope| {
+            let machines: Vec<_> =
+                logs.iter().map(|names| scope.spawn(|| disagreements(&images, names))).collect();
+            machines.into_iter().for_each(|machine| wrong.extend(machine.join().unwrap()));
+        });
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// Runs these workloads while QEMU logs what it executes, and says where that is not the truth.
+fn disagreements(images: &Images, names: &[&str]) -> Vec<String> {
+    let wrmsr = images.guest_symbols().unwrap().address("pugmark_wrmsr_access").unwrap();
+    let scratch = Scratch::new().unwrap();
+    let log_file = scratch.file("log");
+    let command_line = format!("no-decode only={}", names.join(","));
+    let outcome = Machine::on_monitor(images, "profile=sapphire-rapids", &command_line)
+        .arguments(exec_log::arguments(&log_file, &GUEST))
+        .arguments(VIRTUAL_TIME)
+        .deadline(Duration::from_secs(480))
+        .run(|_| {})
+        .unwrap();
+    assert_eq!(outcome.transcript.runs.len(), names.len());
+    let log = exec_log::read(&log_file, 0).unwrap();
+    let compare =
+        |run: &Run| match exec_log::compare(&log, outcome.truth.session(run.session.unwrap()), wrmsr) {
+            Ok(agreement) => {
+                println!("{}: {agreement:?}", run.name);
+                None
+            }
+            Err(error) => Some(format!("{}: {error:#}", run.name)),
+        };
+    outcome.transcript.runs.iter().filter_map(compare).collect()
 }
 
 /// Each processor's truth is what that processor executed, while others execute the same.
