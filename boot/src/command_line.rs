@@ -4,7 +4,7 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CommandLine<'a> {
     only: Option<&'a str>,
-    /// `source=pt|bts`: what traces.
+    /// `source=pt|bts|counters|ibs`: what traces, counts or samples.
     pub source: Source,
     /// `dump`: send the trace bytes to the debug console, and say what code they are of.
     pub dump: bool,
@@ -12,9 +12,11 @@ pub struct CommandLine<'a> {
     pub no_decode: bool,
     /// `expect-ovf`: the machine is set up to overflow, so a trace without an OVF is a failure.
     pub expect_overflow: bool,
+    /// `rounds=N`: how often each workload is sampled by IBS; a number that is none counts as 1.
+    pub rounds: u32,
 }
 
-/// A source of trace.
+/// What tells how code was executed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Source {
     /// Intel Processor Trace.
@@ -22,21 +24,34 @@ pub enum Source {
     Pt,
     /// The Branch Trace Store.
     Bts,
+    /// AMD's performance counters.
+    Counters,
+    /// Instruction Based Sampling.
+    Ibs,
 }
 
 impl<'a> CommandLine<'a> {
     /// Reads the words of `text`.
     #[must_use]
     pub fn parse(text: &'a str) -> Self {
-        let mut line =
-            Self { only: None, source: Source::Pt, dump: false, no_decode: false, expect_overflow: false };
+        let mut line = Self {
+            only: None,
+            source: Source::Pt,
+            dump: false,
+            no_decode: false,
+            expect_overflow: false,
+            rounds: 1,
+        };
         for word in text.split_ascii_whitespace() {
             match word.split_once('=') {
                 None if word == "dump" => line.dump = true,
                 None if word == "no-decode" => line.no_decode = true,
                 None if word == "expect-ovf" => line.expect_overflow = true,
                 Some(("only", names)) => line.only = Some(names),
+                Some(("rounds", number)) => line.rounds = number.parse().unwrap_or(1),
                 Some(("source", "bts")) => line.source = Source::Bts,
+                Some(("source", "counters")) => line.source = Source::Counters,
+                Some(("source", "ibs")) => line.source = Source::Ibs,
                 _ => {}
             }
         }
@@ -88,11 +103,20 @@ mod tests {
     }
 
     #[test]
+    fn one_round_unless_more_are_asked_for() {
+        for (text, rounds) in [("", 1), ("rounds=3 only=sort", 3), ("rounds=x", 1), ("rounds", 1)] {
+            assert_eq!(CommandLine::parse(text).rounds, rounds, "{text}");
+        }
+    }
+
+    #[test]
     fn processor_trace_is_the_source_unless_another_one_is_named() {
         for (text, source) in [
             ("", Source::Pt),
             ("source=pt", Source::Pt),
             ("only=sort source=bts", Source::Bts),
+            ("source=counters only=sort", Source::Counters),
+            ("source=ibs", Source::Ibs),
             ("source=lbr", Source::Pt),
         ] {
             assert_eq!(CommandLine::parse(text).source, source, "{text}");

@@ -14,3 +14,4 @@ pub mod histogram;
 pub mod protocol;
 pub mod regions;
 pub mod symbols;
+pub mod tally;

@@ -62,7 +62,7 @@ fn run_workloads(command_line: &CommandLine<'_>, symbols: &Symbols<'_>) -> (u32,
     let mut stage = Stage::new(symbols, command_line);
     for (name, make) in workloads::ALL.into_iter().filter(|(name, _)| command_line.selects(name)) {
         say!("run {name}");
-        match stage.run(name, &mut *make()) {
+        match stage.run(name, make) {
             Ok(()) => {
                 say!("ok {name}");
                 passed += 1;

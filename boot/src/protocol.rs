@@ -8,6 +8,9 @@
 //! top NAME RANK SYMBOL COUNT
 //! piece NAME INDEX count=N hash=0x… first=0x… last=0x… after=start|psb|ovf|stop|wrap|full|error|off
 //! records NAME INDEX count=N hash=0x… after=…  (branch records without a break)
+//! count NAME session=N event=0x… value=N   (what a performance counter counted)
+//! samples NAME session=N of=instructions|ops|cycles period=N taken=N lost=N skipped=N unplaced=N
+//! sample NAME SESSION 0x… N           (a line for each address that was sampled, and how often)
 //! lost NAME ovf=N stop=N wrap=N full=N stray=N
 //! dump NAME bytes=N                  (a line for each contiguous part of the trace)
 //! section NAME base=0x… len=N from=0x… cr3=any|0x…
@@ -205,6 +208,75 @@ impl fmt::Display for Records {
     }
 }
 
+/// What a performance counter counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Count {
+    /// Its truth records carry this marker.
+    pub session: u32,
+    /// The event select: 12 bits.
+    pub event: u16,
+    /// How often it happened.
+    pub value: u64,
+}
+
+impl fmt::Display for Count {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { session, event, value } = self;
+        write!(f, "session={session} event={event:#x} value={value}")
+    }
+}
+
+/// What a period counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Of {
+    /// Retired instructions.
+    #[default]
+    Instructions,
+    /// Dispatched ops.
+    Ops,
+    /// Clocks.
+    Cycles,
+}
+
+impl fmt::Display for Of {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Instructions => "instructions",
+            Self::Ops => "ops",
+            Self::Cycles => "cycles",
+        })
+    }
+}
+
+/// What became of samples. All periods that were over are in one of the four numbers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Samples {
+    /// Its truth records carry this marker.
+    pub session: u32,
+    /// What the period counts.
+    pub of: Of,
+    /// A sample in so many of it.
+    pub period: u32,
+    /// Samples with an address.
+    pub taken: u64,
+    /// Samples that there was no room for.
+    pub lost: u64,
+    /// Periods that were over before somebody came for the one before, or when the source stopped.
+    pub skipped: u64,
+    /// Samples whose address is not known.
+    pub unplaced: u64,
+}
+
+impl fmt::Display for Samples {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { session, of, period, taken, lost, skipped, unplaced } = self;
+        write!(
+            f,
+            "session={session} of={of} period={period} taken={taken} lost={lost} skipped={skipped} unplaced={unplaced}"
+        )
+    }
+}
+
 /// A contiguous part of the decode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
@@ -316,6 +388,17 @@ mod tests {
         [0x1000, 0x1003].into_iter().for_each(|address| hash.add(address));
         let piece = Piece { after: After::Stop, hash, first: 0x1000, last: 0x1003 };
         assert_eq!(format!("{piece}"), "count=2 hash=0xddeefc948dc41886 first=0x1000 last=0x1003 after=stop");
+    }
+
+    #[test]
+    fn counts_and_samples_name_their_session() {
+        let count = Count { session: 3, event: 0x1c0, value: 9 };
+        assert_eq!(format!("{count}"), "session=3 event=0x1c0 value=9");
+        let samples =
+            Samples { session: 3, of: Of::Ops, period: 4, taken: 5, lost: 6, skipped: 7, unplaced: 8 };
+        let text = "session=3 of=ops period=4 taken=5 lost=6 skipped=7 unplaced=8";
+        assert_eq!(format!("{samples}"), text);
+        assert_eq!(format!("{} {}", Of::Instructions, Of::Cycles), "instructions cycles");
     }
 
     #[test]

@@ -14,7 +14,7 @@ use pugmark_kernel::lapic::Delivery;
 use pugmark_kernel::msr::GeneralProtection;
 
 use super::linear::KernelLinear;
-use super::plan::Plan;
+use super::plan::{Plan, Unfit};
 use crate::arch::traps;
 
 /// Bytes of a branch record.
@@ -47,16 +47,8 @@ impl Branches {
     }
 
     fn of(plan: &Plan) -> Result<Self, Unfit> {
+        Unfit::of(plan)?;
         let filter = plan.filter;
-        for (asked, unfit) in [
-            (filter.cr3.is_some(), Unfit::Cr3),
-            (filter.range.is_some() || filter.stop.is_some(), Unfit::Ranges),
-            (plan.packets, Unfit::Packets),
-        ] {
-            if asked {
-                return Err(unfit);
-            }
-        }
         let bytes = match plan.layout {
             Layout::SingleRange { bytes } => bytes * UNDRAINED,
             Layout::Topa { size, regions, .. } => size.bytes() * u64::from(regions),
@@ -80,14 +72,6 @@ impl Branches {
 
 /// All that it takes to start.
 pub(super) type Ready = (Unit<GuardedMsr>, DsArea<KernelLinear>, Branches);
-
-/// What the Branch Trace Store does not do.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Unfit {
-    Cr3,
-    Ranges,
-    Packets,
-}
 
 /// Why there are no branch records.
 #[derive(Debug)]
@@ -121,9 +105,7 @@ impl From<StopFailed<GuardedMsr, KernelLinear>> for BranchFailure {
 impl fmt::Display for BranchFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Unfit(Unfit::Cr3) => f.write_str("branch records cannot be filtered by CR3"),
-            Self::Unfit(Unfit::Ranges) => f.write_str("branch records cannot be filtered by address"),
-            Self::Unfit(Unfit::Packets) => f.write_str("only Intel PT has the packets that it asks for"),
+            Self::Unfit(unfit) => unfit.say("branch records", f),
             Self::Detect(error) => error.fmt(f),
             Self::Area(error) => error.fmt(f),
             Self::Start(error) => error.fmt(f),

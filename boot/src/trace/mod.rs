@@ -1,8 +1,10 @@
 //! Traces a workload, decodes the trace in place and reports.
 
+mod amd;
 mod branches;
 mod frames;
 mod linear;
+mod measure;
 mod plan;
 mod session;
 
@@ -27,8 +29,9 @@ use x86_64::instructions::interrupts;
 
 use crate::arch::serial::say;
 use crate::arch::{clock, console, image, traps};
-use crate::workloads::{Mismatch, Workload};
-use session::{Failure, Ready, Recorded};
+use crate::workloads::{Make, Mismatch, Workload};
+use amd::COUNTED;
+use session::{Failure, Ready, Recorded, Wanted};
 
 pub(crate) use plan::Plan;
 pub(crate) use session::{leave_address_space, pmi};
@@ -53,6 +56,8 @@ pub(crate) struct Stage<'s> {
     no_decode: bool,
     /// The machine is set up to overflow.
     overflows: bool,
+    /// How often IBS samples each workload.
+    rounds: u32,
     /// Where the last trace was, for the next one.
     memory: &'static mut [u8],
     sessions: u32,
@@ -91,27 +96,46 @@ impl fmt::Display for Fault {
 impl<'s> Stage<'s> {
     /// For a kernel with these symbols, as the command line wants it.
     pub(crate) fn new(symbols: &'s Symbols<'s>, wishes: &CommandLine<'_>) -> Self {
-        let &CommandLine { source, dump, no_decode, expect_overflow: overflows, .. } = wishes;
-        Self { symbols, source, dump, no_decode, overflows, memory: &mut [], sessions: 0 }
+        let &CommandLine { source, dump, no_decode, expect_overflow: overflows, rounds, .. } = wishes;
+        Self { symbols, source, dump, no_decode, overflows, rounds, memory: &mut [], sessions: 0 }
     }
 
     /// Runs a workload, traced where the processor can, and reports.
-    pub(crate) fn run(&mut self, name: &str, workload: &mut dyn Workload) -> Result<(), Fault> {
+    ///
+    /// What counts needs it anew for each event: one counter alone sees what the truth's log has, no more and no less.
+    pub(crate) fn run(&mut self, name: &str, make: Make) -> Result<(), Fault> {
+        match self.source {
+            Source::Pt => self.trace(name, Wanted::Packets, &mut *make()),
+            Source::Bts => self.trace(name, Wanted::Branches, &mut *make()),
+            Source::Counters => {
+                for counting in COUNTED {
+                    if !self.measure(name, Wanted::Count(counting), &mut *make())? {
+                        break;
+                    }
+                }
+                Ok(())
+            }
+            Source::Ibs => {
+                for _ in 0..self.rounds {
+                    if !self.measure(name, Wanted::Samples, &mut *make())? {
+                        break;
+                    }
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn trace(&mut self, name: &str, wanted: Wanted, workload: &mut dyn Workload) -> Result<(), Fault> {
         let plan = workload.plan();
-        match Ready::new(self.source, plan).and_then(|ready| self.record(name, ready, plan, workload)) {
+        match Ready::new(wanted, plan).and_then(|ready| self.record(name, ready, plan, workload)) {
             Ok(recorded) if self.no_decode => {
                 let Recorded { archive, loss, fault, .. } = recorded;
                 self.memory = archive.into_memory();
                 recorded_well(workload, &loss, fault)
             }
             Ok(recorded) => self.report(name, &plan, recorded, workload),
-            Err(failure) if failure.is_refusal() => {
-                say!("refuse {name} {failure}");
-                interrupts::enable();
-                workload.run();
-                interrupts::disable();
-                workload.check().map_err(Fault::Workload)
-            }
+            Err(failure) if failure.is_refusal() => refused(name, &failure, workload),
             Err(failure) => Err(Fault::Driver(failure)),
         }
     }
@@ -141,7 +165,7 @@ impl<'s> Stage<'s> {
         recorded: Recorded,
         workload: &dyn Workload,
     ) -> Result<(), Fault> {
-        let Recorded { archive, loss, counts, fault } = recorded;
+        let Recorded { archive, loss, counts, fault, .. } = recorded;
         let text =
             Section { base: image::text().start, bytes: image::text_bytes(), space: AddressSpace::Any };
         let sections: Vec<_> = [text].into_iter().chain(workload.sections()).collect();
@@ -149,7 +173,7 @@ impl<'s> Stage<'s> {
         let before = clock::tsc();
         let decoded = match self.source {
             Source::Pt => Decoded::of_packets(&archive, &sections, &mut histogram),
-            Source::Bts => Decoded::of_branches(plan, &archive, &sections, &mut histogram),
+            _ => Decoded::of_branches(plan, &archive, &sections, &mut histogram),
         };
         let decode_us = clock::microseconds(clock::tsc() - before);
         let lost = Lost {
@@ -186,7 +210,7 @@ impl<'s> Stage<'s> {
         }
         let checked = match self.source {
             Source::Pt => workload.check_trace(archive.trace()).map_err(Fault::Workload),
-            Source::Bts => Ok(()),
+            _ => Ok(()),
         };
         self.memory = archive.into_memory();
         recorded_well(workload, &loss, fault)?;
@@ -241,6 +265,15 @@ impl Decoded {
             fault: decoded.first_error.map(Fault::Branches),
         }
     }
+}
+
+/// Runs a workload that is not traced.
+fn refused(name: &str, failure: &Failure, workload: &mut dyn Workload) -> Result<(), Fault> {
+    say!("refuse {name} {failure}");
+    interrupts::enable();
+    workload.run();
+    interrupts::disable();
+    workload.check().map_err(Fault::Workload)
 }
 
 /// Whether the workload did its work, and the driver its own.

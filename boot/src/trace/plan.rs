@@ -1,5 +1,6 @@
 //! How a workload wants to be traced.
 
+use core::fmt;
 use pugmark_boot::expectation::Expected;
 use pugmark_boot::protocol::{Filter, Level, SymbolRange};
 use pugmark_kernel::buffer::{Layout, Mode};
@@ -104,5 +105,39 @@ impl Plan {
     pub(crate) fn losing(mut self, expected: Expected) -> Self {
         self.expected = expected;
         self
+    }
+}
+
+/// What no other source than Intel PT does.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Unfit {
+    Cr3,
+    Ranges,
+    Packets,
+}
+
+impl Unfit {
+    /// What of it a plan wants, as an error.
+    pub(super) fn of(plan: &Plan) -> Result<(), Self> {
+        let filter = plan.filter;
+        for (asked, unfit) in [
+            (filter.cr3.is_some(), Self::Cr3),
+            (filter.range.is_some() || filter.stop.is_some(), Self::Ranges),
+            (plan.packets, Self::Packets),
+        ] {
+            if asked {
+                return Err(unfit);
+            }
+        }
+        Ok(())
+    }
+
+    /// Says it of `what`, which the source makes.
+    pub(super) fn say(self, what: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Cr3 => write!(f, "{what} cannot be filtered by CR3"),
+            Self::Ranges => write!(f, "{what} cannot be filtered by address"),
+            Self::Packets => f.write_str("only Intel PT has the packets that it asks for"),
+        }
     }
 }

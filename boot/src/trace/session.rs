@@ -2,9 +2,10 @@
 
 use core::fmt;
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use pugmark_boot::archive::Archive;
-use pugmark_boot::command_line::Source;
+use pugmark_boot::protocol::Samples;
+use pugmark_kernel::amd::{counters, ibs};
 use pugmark_kernel::arch::GuardedMsr;
 use pugmark_kernel::buffer::{Buffer, BufferError};
 use pugmark_kernel::config::Refusal;
@@ -12,7 +13,7 @@ use pugmark_kernel::cpuid::Capabilities;
 use pugmark_kernel::detect::DetectError;
 use pugmark_kernel::drain::{KeepAll, Piece, Sink};
 use pugmark_kernel::ds::{self, DsArea, Half};
-use pugmark_kernel::lapic::XApic;
+use pugmark_kernel::lapic::{Delivery, XApic};
 use pugmark_kernel::loss::Loss;
 use pugmark_kernel::msr::GeneralProtection;
 use pugmark_kernel::pmi::{Counts, Handler, Pmi, PmiSource};
@@ -20,6 +21,7 @@ use pugmark_kernel::pt::{self, StartError, StopFailed, Stopped, Unit};
 use pugmark_kernel::slot::Slot;
 use x86_64::instructions::interrupts;
 
+use super::amd::{Addresses, AmdFailure, Counting, sampling};
 use super::branches::{BranchFailure, Branches};
 use super::frames::KernelFrames;
 use super::linear::KernelLinear;
@@ -35,17 +37,24 @@ struct Tracer {
     msr: GuardedMsr,
     apic: XApic,
     fault: Option<GeneralProtection>,
+    /// Samples whose address is not known.
+    unplaced: u64,
 }
 
-/// What traces.
+/// What traces, counts or samples.
 #[allow(clippy::large_enum_variant, reason = "there is one")]
 enum Running {
     Pt(pt::Running<GuardedMsr, KernelFrames>),
     Bts(ds::Running<GuardedMsr, KernelLinear>),
+    Counters(counters::Running<GuardedMsr>),
+    Ibs(ibs::Running<GuardedMsr>, Samples),
 }
 
 // SAFETY: there is one processor.
 static TRACER: Slot<Tracer> = unsafe { Slot::new() };
+
+/// Branch records are written: what drains them must know the address space that they are of.
+static RECORDS_BRANCHES: AtomicBool = AtomicBool::new(false);
 
 /// Interrupts with nothing being traced.
 static STRAYS: AtomicU64 = AtomicU64::new(0);
@@ -55,6 +64,10 @@ pub(super) struct Recorded {
     pub(super) archive: Archive<'static>,
     pub(super) loss: Loss,
     pub(super) counts: Counts,
+    /// How often the event happened, where one was counted.
+    pub(super) counted: Option<u64>,
+    /// What became of samples; those in the archive are not yet counted here.
+    pub(super) samples: Samples,
     /// What the PMI handler could not do.
     pub(super) fault: Option<GeneralProtection>,
 }
@@ -69,6 +82,8 @@ pub(crate) enum Failure {
     Stop(GeneralProtection),
     /// There are no branch records.
     Branches(BranchFailure),
+    /// Nothing is counted or sampled.
+    Amd(AmdFailure),
     /// There is another one.
     Busy,
 }
@@ -84,6 +99,7 @@ impl Failure {
                 matches!(refusal, Refusal::Missing(_) | Refusal::Encoding { .. } | Refusal::Ranges { .. })
             }
             Self::Branches(failure) => failure.is_refusal(),
+            Self::Amd(failure) => failure.is_refusal(),
             _ => false,
         }
     }
@@ -105,6 +121,7 @@ impl fmt::Display for Failure {
             Self::Start(error) => error.fmt(f),
             Self::Stop(fault) => write!(f, "the trace does not stop: {fault}"),
             Self::Branches(failure) => failure.fmt(f),
+            Self::Amd(failure) => failure.fmt(f),
             Self::Busy => f.write_str("there is another trace"),
         }
     }
@@ -120,16 +137,35 @@ pub(super) struct Ready {
 enum ReadyUnit {
     Pt(Unit<GuardedMsr>, Buffer<KernelFrames>),
     Bts(ds::Unit<GuardedMsr>, DsArea<KernelLinear>, Branches),
+    Counters(counters::Unit<GuardedMsr>, counters::Event),
+    Ibs(ibs::Unit<GuardedMsr>, ibs::IbsConfig, Samples),
+}
+
+/// What is to be made ready.
+#[derive(Clone, Copy)]
+pub(super) enum Wanted {
+    Packets,
+    Branches,
+    Count(Counting),
+    Samples,
 }
 
 impl Ready {
     /// Finds the unit, checks the configuration and allocates the buffer.
-    pub(super) fn new(source: Source, plan: Plan) -> Result<Self, Failure> {
-        let unit = match source {
-            Source::Pt => ReadyUnit::of_processor_trace(&plan)?,
-            Source::Bts => {
+    pub(super) fn new(wanted: Wanted, plan: Plan) -> Result<Self, Failure> {
+        let unit = match wanted {
+            Wanted::Packets => ReadyUnit::of_processor_trace(&plan)?,
+            Wanted::Branches => {
                 let (unit, area, branches) = Branches::ready(&plan, msr()).map_err(Failure::Branches)?;
                 ReadyUnit::Bts(unit, area, branches)
+            }
+            Wanted::Count(counting) => {
+                let (unit, event) = counting.ready(&plan, msr()).map_err(Failure::Amd)?;
+                ReadyUnit::Counters(unit, event)
+            }
+            Wanted::Samples => {
+                let (unit, config, samples) = sampling(&plan, msr(), apic()).map_err(Failure::Amd)?;
+                ReadyUnit::Ibs(unit, config, samples)
             }
         };
         Ok(Self { unit, plan })
@@ -147,15 +183,17 @@ impl Ready {
             ReadyUnit::Bts(..) if Branches::is_drained(&plan) => archive.apart(),
             _ => archive,
         };
+        RECORDS_BRANCHES.store(matches!(unit, ReadyUnit::Bts(..)), Relaxed);
         set_interrupts(plan.interrupts);
         marker::set(session);
         let started = TRACER.with(
             |slot| {
-                let handler = Handler::new(plan.delivery);
+                let handler = unit.handler(&plan);
                 let mut apic = apic();
                 handler.arm(&mut apic).map_err(|fault| Failure::Start(StartError::Fault(fault)))?;
                 let running = unit.start(&plan)?;
-                *slot = Some(Tracer { running, handler, archive, msr: msr(), apic, fault: None });
+                *slot =
+                    Some(Tracer { running, handler, archive, msr: msr(), apic, fault: None, unplaced: 0 });
                 Ok(())
             },
             serve,
@@ -189,6 +227,14 @@ impl ReadyUnit {
         Ok(Self::Pt(unit, buffer))
     }
 
+    /// AMD's sources interrupt by NMIs, however a workload wants it: none is held back.
+    fn handler(&self, plan: &Plan) -> Handler {
+        match self {
+            Self::Pt(..) | Self::Bts(..) => Handler::new(plan.delivery),
+            Self::Counters(..) | Self::Ibs(..) => Handler::amd(Delivery::Nmi),
+        }
+    }
+
     fn start(self, plan: &Plan) -> Result<Running, Failure> {
         match self {
             Self::Pt(unit, buffer) => unit
@@ -199,6 +245,14 @@ impl ReadyUnit {
                 .start(&branches.config, area)
                 .map(Running::Bts)
                 .map_err(|failed| Failure::Branches(BranchFailure::Start(failed.error()))),
+            Self::Counters(unit, event) => unit
+                .start(&[event])
+                .map(Running::Counters)
+                .map_err(|(_, error)| Failure::Amd(AmdFailure::Count(error))),
+            Self::Ibs(unit, config, samples) => unit
+                .start(&config)
+                .map(|running| Running::Ibs(running, samples))
+                .map_err(|(_, error)| Failure::Amd(AmdFailure::Sample(error))),
         }
     }
 }
@@ -216,6 +270,10 @@ pub(super) fn take_strays() -> u64 {
 
 /// Before another address space becomes current: of branch records only the kernel knows which one they are of.
 pub(crate) fn leave_address_space() {
+    // Nobody else is kept from serving an interrupt.
+    if !RECORDS_BRANCHES.load(Relaxed) {
+        return;
+    }
     TRACER.with(
         |slot| {
             let Some(Tracer { running: Running::Bts(running), archive, fault, .. }) = slot else { return };
@@ -234,7 +292,7 @@ fn serve(slot: &mut Option<Tracer>) {
 }
 
 fn handle(slot: &mut Option<Tracer>, interrupted: Option<u64>) -> bool {
-    let Some(Tracer { running, handler, archive, msr, apic, fault }) = slot else {
+    let Some(Tracer { running, handler, archive, msr, apic, fault, unplaced }) = slot else {
         STRAYS.fetch_add(1, Relaxed);
         return true;
     };
@@ -249,6 +307,12 @@ fn handle(slot: &mut Option<Tracer>, interrupted: Option<u64>) -> bool {
             // There are no samples.
             serve(&mut running.source(archive, &mut KeepAll))
         }
+        Running::Counters(running) => {
+            serve(&mut running.source(&mut Addresses { archive, interrupted, unplaced }))
+        }
+        Running::Ibs(running, _) => {
+            serve(&mut running.source(&mut Addresses { archive, interrupted, unplaced }))
+        }
     };
     match handled {
         Ok(pmi) => pmi != Pmi::NotOurs,
@@ -261,7 +325,8 @@ fn handle(slot: &mut Option<Tracer>, interrupted: Option<u64>) -> bool {
 
 fn stop() -> Result<Recorded, Failure> {
     let Some(Some(tracer)) = TRACER.with(Option::take, serve) else { return Err(Failure::Busy) };
-    let Tracer { running, handler, mut archive, mut apic, fault, .. } = tracer;
+    let Tracer { running, mut handler, mut archive, mut apic, fault, mut unplaced, .. } = tracer;
+    let (mut counted, mut samples) = (None, Samples::default());
     let loss = match running {
         Running::Pt(running) => {
             let Stopped { trace, loss, .. } = running.stop().map_err(Failure::from)?;
@@ -274,9 +339,26 @@ fn stop() -> Result<Recorded, Failure> {
             keep(&mut archive, stopped.records.pieces(Half::Bts));
             *stopped.records.loss(Half::Bts)
         }
+        Running::Counters(running) => {
+            let stopped = running.stop(&mut handler).map_err(|failed| Failure::Stop(failed.fault))?;
+            let overflows = stopped.overflows;
+            counted = stopped.totals().first().copied();
+            samples.lost = overflows.lost;
+            samples.skipped = overflows.skipped + overflows.unseen;
+            Loss::default()
+        }
+        Running::Ibs(running, told) => {
+            let mut last = Addresses { archive: &mut archive, interrupted: None, unplaced: &mut unplaced };
+            let stopped = running.stop(&mut last, &mut handler);
+            let (_, counts) = stopped.map_err(|failed| Failure::Stop(failed.fault))?;
+            samples = Samples { lost: counts.lost, ..told };
+            unplaced += counts.unplaced;
+            Loss::default()
+        }
     };
     handler.disarm(&mut apic).map_err(Failure::Stop)?;
-    Ok(Recorded { archive, loss, counts: *handler.counts(), fault })
+    samples.unplaced = unplaced;
+    Ok(Recorded { archive, loss, counts: *handler.counts(), counted, samples, fault })
 }
 
 fn keep<'t>(archive: &mut Archive<'_>, pieces: impl Iterator<Item = Piece<'t>>) {
@@ -292,7 +374,8 @@ fn set_interrupts(on: bool) {
     if on { interrupts::enable() } else { interrupts::disable() }
 }
 
-fn msr() -> GuardedMsr {
+/// This processor's MSRs.
+pub(super) fn msr() -> GuardedMsr {
     // SAFETY: this is CPL 0, the #GP handler obeys `fixup`, and there is one processor.
     unsafe { GuardedMsr::new() }
 }

@@ -109,7 +109,7 @@ impl fmt::Display for Mismatch {
 }
 
 /// Makes a workload ready.
-type Make = fn() -> Box<dyn Workload>;
+pub(crate) type Make = fn() -> Box<dyn Workload>;
 
 /// Compares a result with what it must be.
 fn expect(what: &'static str, found: u64, expected: u64) -> Result<(), Mismatch> {

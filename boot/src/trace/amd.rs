@@ -1,0 +1,182 @@
+//! AMD's performance counters and Instruction Based Sampling for a workload.
+
+use core::fmt;
+use pugmark_boot::archive::Archive;
+use pugmark_boot::protocol::{Level, Of, Samples};
+use pugmark_decoder_core::ibs::{Caps, Sample};
+use pugmark_kernel::amd::counters::{self, CountersAbsent, Event, Overflow, OverflowSink};
+use pugmark_kernel::amd::ibs::{self, IbsAbsent, IbsConfig, SampleSink};
+use pugmark_kernel::amd::{AmdCapabilities, ConfigPorts, EilvtError, Northbridge, NotAmd};
+use pugmark_kernel::arch::GuardedMsr;
+use pugmark_kernel::cpuid::this_processor;
+use pugmark_kernel::drain::Sink;
+use pugmark_kernel::lapic::XApic;
+use pugmark_kernel::msr::{GeneralProtection, Msr};
+
+use super::plan::{Plan, Unfit};
+
+/// NB_CFG of family 10h, and in it EnableCf8ExtCfg: the ports reach the extended registers.
+///
+/// Source: BKDG 31116, "MSRC001_001F Northbridge Configuration Register (NB_CFG)".
+const NB_CFG: u32 = 0xc001_001f;
+const ENABLE_CF8_EXT_CFG: u64 = 1 << 46;
+
+/// What is counted, and how often it is sampled.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Counting {
+    /// The event select: 12 bits.
+    pub(super) event: u16,
+    pub(super) period: Option<u32>,
+}
+
+/// Retired instructions, branches and far transfers, which all families count by the same numbers; then instructions
+/// once more, with interrupts.
+///
+/// Source: BKDG 31116, "Performance Counter Events"; PPR 56176, "Core Performance Monitor Counters".
+pub(super) const COUNTED: [Counting; 4] = [
+    Counting { event: 0xc0, period: None },
+    Counting { event: 0xc2, period: None },
+    Counting { event: 0xc6, period: None },
+    Counting { event: 0xc0, period: Some(1009) },
+];
+
+/// Ops from one sample to the next, with the random part of the count's beginning. What the handler does from where it
+/// lets the unit go on must be shorter: it would never come back to the workload.
+const OPS: u32 = 0x200;
+/// The same in clocks, of which one instruction may take hundreds, for processors that cannot count ops.
+const CYCLES: u32 = 0x4000;
+
+impl Counting {
+    /// The counters, and the event that they are to count.
+    pub(super) fn ready(
+        self,
+        plan: &Plan,
+        msr: GuardedMsr,
+    ) -> Result<(counters::Unit<GuardedMsr>, Event), AmdFailure> {
+        Unfit::of(plan).map_err(AmdFailure::Unfit)?;
+        let unit = counters::Unit::detect(this_processor, msr).map_err(AmdFailure::Counters)?;
+        let level = plan.filter.level;
+        let event = Event::new(self.event, 0).os(level != Level::User).user(level != Level::Os);
+        Ok((unit, self.period.map_or(event, |period| event.every(period.into()))))
+    }
+}
+
+/// The units of IBS, routed, what they are to sample, and how that is told.
+pub(super) fn sampling(
+    plan: &Plan,
+    msr: GuardedMsr,
+    mut apic: XApic,
+) -> Result<(ibs::Unit<GuardedMsr>, IbsConfig, Samples), AmdFailure> {
+    Unfit::of(plan).map_err(AmdFailure::Unfit)?;
+    if plan.filter.level != Level::Any {
+        return Err(AmdFailure::Levels);
+    }
+    let capabilities = AmdCapabilities::read(this_processor).map_err(AmdFailure::Vendor)?;
+    let mut unit = ibs::Unit::detect(this_processor, msr).map_err(AmdFailure::Ibs)?;
+    let (config, of, period) = match unit.part().caps.has(Caps::OP_CNT) {
+        true => (IbsConfig::new().op(OPS).op_counts_dispatched(), Of::Ops, OPS),
+        false => (IbsConfig::new().op(CYCLES), Of::Cycles, CYCLES),
+    };
+    let mut ports = match capabilities.family {
+        0x10 => Some(configuration()?),
+        _ => None,
+    };
+    let nodes = ports.as_mut().map(|ports| ports as &mut dyn Northbridge);
+    unit.route(&mut apic, nodes).map_err(AmdFailure::Route)?;
+    Ok((unit, config.op_random(), Samples { of, period, ..Samples::default() }))
+}
+
+/// Opens the way to the registers of family 10h's northbridge.
+fn configuration() -> Result<ConfigPorts, AmdFailure> {
+    let mut msr = super::session::msr();
+    let value = msr.rdmsr(NB_CFG).map_err(AmdFailure::Fault)?;
+    // SAFETY: lets the ports reach more registers, and nothing else.
+    unsafe { msr.wrmsr(NB_CFG, value | ENABLE_CF8_EXT_CFG) }.map_err(AmdFailure::Fault)?;
+    // SAFETY: the kernel is at CPL 0, and nobody else in it uses the ports; the bit is set.
+    Ok(unsafe { ConfigPorts::new() })
+}
+
+/// Puts the addresses of samples into an archive, eight bytes each.
+pub(super) struct Addresses<'t, 'm> {
+    pub(super) archive: &'t mut Archive<'m>,
+    /// What the interrupt that is served has interrupted; none where it was served later.
+    pub(super) interrupted: Option<u64>,
+    /// Samples whose address is not known.
+    pub(super) unplaced: &'t mut u64,
+}
+
+impl Addresses<'_, '_> {
+    fn take(&mut self, address: Option<u64>) -> bool {
+        match address {
+            Some(address) => {
+                let full = self.archive.full();
+                self.archive.bytes(&address.to_le_bytes());
+                self.archive.full() == full
+            }
+            None => {
+                *self.unplaced += 1;
+                true
+            }
+        }
+    }
+}
+
+impl OverflowSink for Addresses<'_, '_> {
+    fn overflow(&mut self, _: Overflow) -> bool {
+        self.take(self.interrupted)
+    }
+}
+
+impl SampleSink for Addresses<'_, '_> {
+    fn sample(&mut self, sample: &Sample) -> bool {
+        match sample {
+            Sample::Op(op) => self.take(op.rip()),
+            Sample::Fetch(fetch) => self.take(fetch.linear_address()),
+        }
+    }
+}
+
+/// Why nothing is counted or sampled.
+#[derive(Debug)]
+pub(crate) enum AmdFailure {
+    Unfit(Unfit),
+    /// IBS samples whatever the privilege level.
+    Levels,
+    Vendor(NotAmd),
+    Counters(CountersAbsent),
+    Count(counters::StartError),
+    Ibs(IbsAbsent),
+    Route(EilvtError),
+    Sample(ibs::StartError),
+    Fault(GeneralProtection),
+}
+
+impl AmdFailure {
+    /// Whether this source, or this processor, simply lacks what it takes.
+    pub(super) fn is_refusal(&self) -> bool {
+        matches!(
+            self,
+            Self::Unfit(_)
+                | Self::Levels
+                | Self::Vendor(_)
+                | Self::Counters(CountersAbsent::NotAmd | CountersAbsent::Cpuid)
+                | Self::Ibs(IbsAbsent::NotAmd | IbsAbsent::Cpuid)
+        )
+    }
+}
+
+impl fmt::Display for AmdFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unfit(unfit) => unfit.say("what is counted or sampled", f),
+            Self::Levels => f.write_str("the samples of IBS cannot be filtered by privilege level"),
+            Self::Vendor(error) => error.fmt(f),
+            Self::Counters(error) => error.fmt(f),
+            Self::Count(error) => error.fmt(f),
+            Self::Ibs(error) => error.fmt(f),
+            Self::Route(error) => error.fmt(f),
+            Self::Sample(error) => error.fmt(f),
+            Self::Fault(fault) => fault.fmt(f),
+        }
+    }
+}
