@@ -16,18 +16,22 @@
 //! ```
 
 pub mod agreement;
+pub mod amd_matrix;
 pub mod branch_matrix;
 pub mod branches;
 pub mod code;
+pub mod counts;
 pub mod exec_log;
 pub mod filter;
 pub mod images;
+pub mod instructions;
 pub mod judge;
 pub mod libipt;
 pub mod libipt_speed;
 pub mod machine;
 pub mod matrix;
 pub mod protocol;
+pub mod samples;
 pub mod scratch;
 pub mod symbols;
 pub mod traces;

@@ -9,6 +9,9 @@
 //! | `top NAME RANK SYMBOL COUNT` | a function and the instructions it ran |
 //! | `piece NAME INDEX KEY=VALUE…` | a contiguous part of the decode |
 //! | `records NAME INDEX KEY=VALUE…` | branch records without a break |
+//! | `count NAME KEY=VALUE…` | what a performance counter counted in a session of its own |
+//! | `samples NAME KEY=VALUE…` | what became of a session's samples |
+//! | `sample NAME N ADDRESS COUNT` | an address that was sampled in session N, and how often |
 //! | `lost NAME KEY=VALUE…` | losses, by kind |
 //! | `refuse NAME REASON` | the driver declined; the reason names the CPUID bit |
 //! | `dump NAME bytes=N` | the next N bytes of the debug console are a contiguous part of NAME's trace |
@@ -51,6 +54,10 @@ pub struct Run {
     pub pieces: Vec<Piece>,
     /// The contiguous parts of the branch records.
     pub records: Vec<Records>,
+    /// What was counted, each in its session.
+    pub counts: Vec<Count>,
+    /// What was sampled, each in its session.
+    pub samples: Vec<Samples>,
     /// Losses by kind.
     pub lost: BTreeMap<String, u64>,
     /// Why the driver declined.
@@ -115,6 +122,38 @@ pub struct Piece {
     pub after: String,
 }
 
+/// What a performance counter counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Count {
+    /// The marker of its truth records.
+    pub session: u16,
+    /// The event select.
+    pub event: u16,
+    /// How often it happened.
+    pub value: u64,
+}
+
+/// Samples, and what became of those that are none.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Samples {
+    /// The marker of their truth records.
+    pub session: u16,
+    /// What the period counts: `instructions`, `ops` or `cycles`.
+    pub of: String,
+    /// One in so many of it.
+    pub period: u64,
+    /// Samples with an address.
+    pub taken: u64,
+    /// Samples that there was no room for.
+    pub lost: u64,
+    /// Periods without a sample.
+    pub skipped: u64,
+    /// Samples without an address.
+    pub unplaced: u64,
+    /// The addresses, and how often each was sampled.
+    pub addresses: BTreeMap<u64, u64>,
+}
+
 /// Branch records without a break.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Records {
@@ -163,10 +202,18 @@ impl Transcript {
                 ensure!(index.parse::<usize>()? == run.records.len(), "records out of order");
                 run.records.push(Records::parse(pairs)?);
             }
+            ("count", [name, pairs @ ..]) => self.open(name)?.counts.push(Count::parse(pairs)?),
+            ("samples", [name, pairs @ ..]) => self.open(name)?.samples.push(Samples::parse(pairs)?),
+            ("sample", [name, session, address, count]) => {
+                let session: u16 = session.parse()?;
+                let open = self.open(name)?.samples.last_mut().filter(|samples| samples.session == session);
+                let samples = open.with_context(|| format!("no samples of session {session}"))?;
+                samples.addresses.insert(number(address)?, number(count)?);
+            }
             ("lost", [name, pairs @ ..]) => {
                 let run = self.open(name)?;
                 for (key, value) in pairs.iter().map(|pair| key_value(pair)) {
-                    run.lost.insert(key.into(), number(value)?);
+                    *run.lost.entry(key.into()).or_default() += number(value)?;
                 }
             }
             ("refuse", [name, reason @ ..]) => self.open(name)?.refusal = Some(reason.join(" ")),
@@ -198,7 +245,8 @@ impl Run {
     /// Whether it ended well without tracing: a kernel that only reports, or a driver that declined.
     #[must_use]
     pub fn traces_nothing(&self) -> bool {
-        self.end == Some(End::Ok) && self.stat.is_none()
+        let measured = !self.counts.is_empty() || !self.samples.is_empty();
+        self.end == Some(End::Ok) && self.stat.is_none() && !measured
     }
 }
 
@@ -238,6 +286,32 @@ impl Piece {
             first: get("first")?,
             last: get("last")?,
             after: pairs.get("after")?.into(),
+        })
+    }
+}
+
+impl Count {
+    fn parse(pairs: &[&str]) -> Result<Self> {
+        let pairs = Pairs(pairs);
+        let get = |key| number(pairs.get(key)?);
+        let narrow = |key| anyhow::Ok(u16::try_from(get(key)?)?);
+        Ok(Self { session: narrow("session")?, event: narrow("event")?, value: get("value")? })
+    }
+}
+
+impl Samples {
+    fn parse(pairs: &[&str]) -> Result<Self> {
+        let pairs = Pairs(pairs);
+        let get = |key| number(pairs.get(key)?);
+        Ok(Self {
+            session: u16::try_from(get("session")?)?,
+            of: pairs.get("of")?.into(),
+            period: get("period")?,
+            taken: get("taken")?,
+            lost: get("lost")?,
+            skipped: get("skipped")?,
+            unplaced: get("unplaced")?,
+            addresses: BTreeMap::new(),
         })
     }
 }
@@ -294,6 +368,10 @@ mod tests {
             "top sort 1 core::slice::sort<T, F> 5",
             "piece sort 0 count=9 hash=0x10 first=0x100 last=0x120 after=start",
             "records sort 0 count=4 hash=0x20 after=off",
+            "count sort session=3 event=0xc2 value=77",
+            "samples sort session=3 of=ops period=9 taken=3 lost=4 skipped=5 unplaced=6",
+            "sample sort 3 0x120 2",
+            "sample sort 3 0x100 1",
             "lost sort ovf=0 stop=1",
             "dump sort bytes=40",
             "dump sort bytes=7",
@@ -309,6 +387,19 @@ mod tests {
         assert_eq!(run.top, [("core::slice::sort<T, F>".to_string(), 5)]);
         assert_eq!(run.pieces[0].last, 0x120);
         assert_eq!(run.records, [Records { count: 4, hash: 0x20, after: "off".into() }]);
+        assert_eq!(run.counts, [Count { session: 3, event: 0xc2, value: 77 }]);
+        let addresses = BTreeMap::from([(0x100, 1), (0x120, 2)]);
+        let samples = Samples {
+            session: 3,
+            of: "ops".into(),
+            period: 9,
+            taken: 3,
+            lost: 4,
+            skipped: 5,
+            unplaced: 6,
+            addresses,
+        };
+        assert_eq!(run.samples, [samples]);
         assert_eq!(run.lost["stop"], 1);
         assert_eq!(run.dump, [40, 7]);
         let code = Code { base: 0x1000, len: 16, from: 0x2000, cr3: None };
@@ -329,9 +420,28 @@ mod tests {
             &["run a", "stat a count=1"],
             &["run a", "stat a count=x hash=0x1 bytes=1 pmis=0 loss=0"],
             &["run a", "piece a 1 count=1 hash=0x1 first=0x1 last=0x1 after=start"],
+            &["run a", "sample a 1 0x100 1"],
+            &[
+                "run a",
+                "samples a session=1 of=ops period=1 taken=1 lost=0 skipped=0 unplaced=0",
+                "sample a 2 0x1 1",
+            ],
             &["run a", "records a 1 count=1 hash=0x1 after=start"],
         ] {
             assert!(transcript(lines).is_err(), "{lines:?}");
+        }
+    }
+
+    #[test]
+    fn a_run_that_measures_is_none_that_declined() {
+        for (line, expected) in [
+            ("refuse a CPUID.0", true),
+            ("stat a count=1 hash=0x1 bytes=1 pmis=0 loss=0", false),
+            ("count a session=1 event=0xc0 value=1", false),
+            ("samples a session=1 of=ops period=1 taken=0 lost=0 skipped=0 unplaced=0", false),
+        ] {
+            let transcript = transcript(&["run a", line, "ok a"]).unwrap();
+            assert_eq!(transcript.runs[0].traces_nothing(), expected, "{line}");
         }
     }
 

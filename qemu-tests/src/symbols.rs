@@ -26,6 +26,15 @@ impl Symbols {
         Self(pairs.into_iter().map(|(name, address)| (name.to_owned(), address)).collect())
     }
 
+    /// The addresses of all symbols, in ascending order.
+    #[must_use]
+    pub fn addresses(&self) -> Vec<u64> {
+        let mut addresses: Vec<u64> = self.0.values().copied().collect();
+        addresses.sort_unstable();
+        addresses.dedup();
+        addresses
+    }
+
     /// Where `name` is.
     ///
     /// # Errors

@@ -3,7 +3,7 @@
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 use pugmark_qemu_tests::{
-    branch_matrix, branches,
+    amd_matrix, branch_matrix, branches,
     images::Images,
     judge::judge,
     machine::{Machine, Outcome},
@@ -16,6 +16,7 @@ use std::borrow::Cow;
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use crate::{SetupOptions, abreast::abreast, setup};
 
@@ -23,10 +24,10 @@ use crate::{SetupOptions, abreast::abreast, setup};
 pub(crate) struct Options {
     #[command(flatten)]
     setup: SetupOptions,
-    /// The processor that the monitor shows; otherwise skylake, or with `--source bts` each that has a Branch Trace Store
+    /// The processor that the monitor shows; otherwise skylake, or with `--source bts`, `counters` or `ibs` each that has it
     #[arg(long)]
     profile: Option<String>,
-    /// What traces; otherwise one source after the other
+    /// What traces, counts or samples; otherwise Intel's sources, one after the other
     #[arg(long, value_enum)]
     source: Option<Source>,
     /// Run these workloads only, separated by commas
@@ -46,17 +47,24 @@ pub(crate) struct Options {
     monitor: String,
 }
 
-/// A source of trace.
+/// A source of trace, of counts or of samples.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Source {
     /// Intel Processor Trace
     Pt,
     /// Intel's Branch Trace Store
     Bts,
+    /// AMD's performance counters
+    Counters,
+    /// AMD's Instruction Based Sampling
+    Ibs,
 }
 
 /// The processor that has both sources.
 const BOTH: &str = "skylake";
+
+/// For all workloads on one processor: those that are sampled execute more in the handler than they do themselves.
+const DEADLINE: Duration = Duration::from_secs(240);
 
 /// One boot of a kernel, and what its runs are held against.
 struct Job<'a> {
@@ -109,12 +117,14 @@ fn job_of_kernel<'a>(options: &Options, kernel: &'a Path) -> Job<'a> {
 fn jobs_by_table<'a>(options: &'a Options, images: &'a Images) -> Vec<Job<'a>> {
     let mut jobs = vec![];
     let only = options.only.as_deref();
-    let sources = [Source::Pt, Source::Bts];
-    for source in sources.into_iter().filter(|source| options.source.is_none_or(|only| only == *source)) {
+    let sources = options.source.map_or_else(|| vec![Source::Pt, Source::Bts], |source| vec![source]);
+    for source in sources {
         for profile in profiles(options, source) {
             let plans = match source {
                 Source::Pt => matrix::boots(profile, only),
                 Source::Bts => vec![branch_matrix::boot(profile, only)],
+                Source::Counters => vec![amd_matrix::boot(amd_matrix::Source::Counters, profile, only)],
+                Source::Ibs => vec![amd_matrix::boot(amd_matrix::Source::Ibs, profile, only)],
             };
             let mut headline = Some(format!("== {} on {profile}", source.name()));
             jobs.extend(plans.into_iter().map(|plan| Job {
@@ -133,6 +143,7 @@ fn profiles(options: &Options, source: Source) -> Vec<&str> {
     match (&options.profile, options.source, source) {
         (Some(profile), ..) => vec![profile],
         (None, Some(_), Source::Bts) => branch_matrix::PROFILES.to_vec(),
+        (None, _, Source::Counters | Source::Ibs) => amd_matrix::PROFILES.to_vec(),
         (None, ..) => vec![BOTH],
     }
 }
@@ -152,16 +163,17 @@ impl Job<'_> {
         let monitor_options = format!("{} {}", self.plan.monitor_options, options.monitor);
         let machine =
             Machine::kernel_on_monitor(images, self.kernel, &monitor_options, &self.plan.command_line)
-                .processors(options.processors);
+                .processors(options.processors)
+                .deadline(DEADLINE);
         let mut score = Score::default();
         let outcome = machine.run_watched(|line, transcript, truth| {
-            if line.starts_with("done ") {
-                return;
+            // There are hundreds of addresses.
+            if !line.starts_with("done ") && !line.starts_with("sample ") {
+                say(line.into());
             }
-            say(line.into());
             let ended = line.starts_with("ok ") || line.starts_with("fail ");
             if let Some(run) = transcript.runs.last().filter(|_| ended) {
-                let (verdict, right) = verdict(self.expected.judge(run, truth, &symbols));
+                let (verdict, right) = verdict(self.expected.judge(run, truth, &symbols, self.kernel));
                 say(format!("truth {} {verdict}", run.name));
                 score.count(right);
             }
@@ -204,15 +216,21 @@ impl Source {
         match self {
             Self::Pt => "Intel Processor Trace",
             Self::Bts => "Branch Trace Store",
+            Self::Counters => "performance counters",
+            Self::Ibs => "Instruction Based Sampling",
         }
     }
 }
 
 impl Expected<'_> {
-    fn judge(self, run: &Run, truth: &Truth, symbols: &Symbols) -> Judgement {
+    /// `kernel` is the image that ran.
+    fn judge(self, run: &Run, truth: &Truth, symbols: &Symbols, kernel: &Path) -> Judgement {
+        let amd = |source, profile| amd_matrix::check(run, source, profile, truth, symbols, kernel).map(said);
         match self {
             Self::Table(Source::Pt, profile) => matrix::check(run, profile, truth, symbols).map(said),
             Self::Table(Source::Bts, profile) => branch_matrix::check(run, profile, truth, symbols).map(said),
+            Self::Table(Source::Counters, profile) => amd(amd_matrix::Source::Counters, profile),
+            Self::Table(Source::Ibs, profile) => amd(amd_matrix::Source::Ibs, profile),
             Self::Truth => judge_by_truth(run, truth, symbols),
         }
     }

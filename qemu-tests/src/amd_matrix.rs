@@ -1,0 +1,207 @@
+//! What is run where when AMD's processors count or sample, and what is expected of it.
+
+use anyhow::{Context, Result, bail, ensure};
+use std::fmt;
+use std::path::Path;
+
+use crate::code;
+use crate::counts::Events;
+use crate::instructions::Instructions;
+use crate::judge::ended_well;
+use crate::matrix::{Boot, WORKLOADS};
+use crate::protocol::Run;
+use crate::samples::{Fit, all_retired, fit};
+use crate::symbols::Symbols;
+use crate::truth::Truth;
+
+/// What counts or samples.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// Performance counters.
+    Counters,
+    /// Instruction Based Sampling.
+    Ibs,
+}
+
+/// The processors of AMD's that the monitor can show.
+pub const PROFILES: [&str; 7] = ["k8", "barcelona", "trinity", "zen2", "zen3", "zen4", "zen5"];
+
+/// Families 0Fh to 15h: interrupts and exceptions count as instructions.
+const COUNT_EVENTS: [&str; 3] = ["k8", "barcelona", "trinity"];
+
+/// The event selects that the guest counts, in this order; the last one with samples.
+const SELECTS: [u16; 4] = [0xc0, 0xc2, 0xc6, 0xc0];
+
+const NOT_AMD: &str = "CPUID.0 names another vendor";
+const PACKETS: &str = "only Intel PT has the packets";
+const CR3: &str = "what is counted or sampled cannot be filtered by CR3";
+const LEVELS: &str = "the samples of IBS cannot be filtered by privilege level";
+const ADDRESS: &str = "what is counted or sampled cannot be filtered by address";
+
+/// What both decline, and why.
+const DECLINED: [(&str, &str); 7] = [
+    ("events", PACKETS),
+    ("filter-cr3", CR3),
+    ("filter-range", ADDRESS),
+    ("trace-stop", ADDRESS),
+    ("timing", PACKETS),
+    ("ptwrite", PACKETS),
+    ("overflow", PACKETS),
+];
+
+/// A workload's samples that are less probable than this have another distribution; there are many workloads.
+const IMPOSSIBLE: f64 = 1e-6;
+
+/// What was measured of a workload, and is the truth.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Verdict {
+    /// What was counted: event selects and values; and how many samples were taken.
+    Counts(Vec<(u16, u64)>, u64),
+    /// How well the samples of ops fit.
+    Samples(Fit),
+    /// So many samples of another kind, all of instructions that retired.
+    Retired(u64),
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Counts(counts, samples) => {
+                counts.iter().try_for_each(|(select, value)| write!(f, "{select:#x}={value} "))?;
+                write!(f, "equal; samples={samples} in it")
+            }
+            Self::Samples(fit) => fit.fmt(f),
+            Self::Retired(samples) => write!(f, "samples={samples} retired"),
+        }
+    }
+}
+
+/// The boot that makes a whole run on a profile; `only`, names separated by commas, narrows the workloads down.
+#[must_use]
+pub fn boot(source: Source, profile: &str, only: Option<&str>) -> Boot {
+    let source = match source {
+        Source::Counters => "counters",
+        Source::Ibs => "ibs",
+    };
+    let only = only.map(|only| format!(" only={only}")).unwrap_or_default();
+    Boot { monitor_options: format!("profile={profile}"), command_line: format!("source={source}{only}") }
+}
+
+/// Whether a run of one of [`WORKLOADS`] went as it should on a profile: its counts are the truth's, its samples lie in
+/// it. `image` is what ran.
+///
+/// # Errors
+/// What went otherwise.
+pub fn check(
+    run: &Run,
+    source: Source,
+    profile: &str,
+    truth: &Truth,
+    symbols: &Symbols,
+    image: &Path,
+) -> Result<Option<Verdict>> {
+    ensure!(WORKLOADS.iter().any(|workload| workload.name == run.name), "{} is not in the table", run.name);
+    match (due(source, &run.name, profile), &run.refusal) {
+        (None, None) => {}
+        (Some(due), Some(reason)) if reason.starts_with(due) && run.traces_nothing() => return Ok(None),
+        (due, refusal) => bail!("the driver declined with {refusal:?} where {due:?} was due"),
+    }
+    ended_well(run)?;
+    let lost = run.lost.iter().any(|(kind, lost)| kind != "stray" && *lost > 0);
+    ensure!(!lost, "lost {:?}", run.lost);
+    let mut instructions = Instructions::new(code::of(run, image)?);
+    for samples in &run.samples {
+        all_retired(samples, truth.session(samples.session))?;
+    }
+    match source {
+        Source::Counters => counts(run, profile, truth, symbols, &mut instructions).map(Some),
+        Source::Ibs => {
+            ensure!(!run.samples.is_empty(), "no session has samples");
+            let unplaced: u64 = run.samples.iter().map(|samples| samples.unplaced).sum();
+            ensure!(unplaced == 0, "{unplaced} samples have no address");
+            // A workload may be shorter than a period of clocks.
+            if run.samples.iter().any(|samples| samples.of != "ops") {
+                return Ok(Some(Verdict::Retired(run.samples.iter().map(|samples| samples.taken).sum())));
+            }
+            let fits = run
+                .samples
+                .iter()
+                .map(|samples| fit(samples, truth.session(samples.session), &mut instructions, symbols));
+            let fit: Fit = fits.sum::<Result<Fit>>()?;
+            ensure!(fit.p_value() > IMPOSSIBLE, "the samples are not distributed as the truth is: {fit}");
+            ensure!(fit.samples > 0, "there are no samples");
+            Ok(Some(Verdict::Samples(fit)))
+        }
+    }
+}
+
+fn counts(
+    run: &Run,
+    profile: &str,
+    truth: &Truth,
+    symbols: &Symbols,
+    instructions: &mut Instructions,
+) -> Result<Verdict> {
+    let selects: Vec<u16> = run.counts.iter().map(|count| count.event).collect();
+    ensure!(selects == SELECTS, "counted {selects:x?}");
+    let as_instructions = COUNT_EVENTS.contains(&profile);
+    for count in &run.counts {
+        let events = Events::of(truth.session(count.session), run.filter.cpl, instructions, symbols)?;
+        let expected = events.counted(count.event, as_instructions)?;
+        let event = count.event;
+        ensure!(
+            count.value == expected,
+            "event {event:#x} was counted {} times, and happened {expected} times: {events:?}",
+            count.value
+        );
+    }
+    let [samples] = &run.samples[..] else { bail!("{} sessions with samples", run.samples.len()) };
+    let sampled = run.counts.iter().find(|count| count.session == samples.session);
+    let periods = sampled.context("samples of nothing that was counted")?.value / samples.period;
+    let told = samples.taken + samples.skipped + samples.unplaced;
+    ensure!(told == periods, "{periods} periods, and {told} are told of");
+    let counts = run.counts.iter().map(|count| (count.event, count.value)).collect();
+    Ok(Verdict::Counts(counts, samples.taken))
+}
+
+/// Why a workload is not counted or sampled, if so.
+fn due(source: Source, workload: &str, profile: &str) -> Option<&'static str> {
+    let declined = DECLINED.iter().find(|(name, _)| *name == workload).map(|(_, reason)| *reason);
+    match (source, profile, workload) {
+        _ if declined.is_some() => declined,
+        (Source::Ibs, _, "filter-os" | "filter-user") => Some(LEVELS),
+        _ if !PROFILES.contains(&profile) => Some(NOT_AMD),
+        (Source::Ibs, "k8", _) => Some("CPUID.8000_0001H:ECX[10]"),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_workload_that_is_declined_is_one() {
+        for (name, _) in DECLINED {
+            assert!(WORKLOADS.iter().any(|workload| workload.name == name), "{name}");
+        }
+        for (source, workload, profile, expected) in [
+            (Source::Counters, "sort", "k8", None),
+            (Source::Counters, "sort", "skylake", Some(NOT_AMD)),
+            (Source::Counters, "filter-os", "zen4", None),
+            (Source::Counters, "timing", "zen4", Some(PACKETS)),
+            (Source::Ibs, "sort", "zen2", None),
+            (Source::Ibs, "sort", "k8", Some("CPUID.8000_0001H:ECX[10]")),
+            (Source::Ibs, "sort", "barcelona", None),
+            (Source::Ibs, "filter-user", "zen4", Some(LEVELS)),
+        ] {
+            assert_eq!(due(source, workload, profile), expected, "{workload} on {profile}");
+        }
+    }
+
+    #[test]
+    fn the_guest_is_told_what_measures() {
+        assert_eq!(boot(Source::Counters, "k8", None).command_line, "source=counters");
+        assert_eq!(boot(Source::Ibs, "zen4", Some("sort")).command_line, "source=ibs only=sort");
+    }
+}

@@ -1,0 +1,192 @@
+//! Are samples of ops where the workload was, and as often?
+
+use anyhow::{Context, Result, ensure};
+use statrs::distribution::{ChiSquared, ContinuousCDF};
+use std::collections::{BTreeMap, HashSet};
+use std::fmt;
+use std::iter::Sum;
+
+use crate::counts::{STUB, STUBS};
+use crate::instructions::Instructions;
+use crate::protocol::Samples;
+use crate::symbols::Symbols;
+use crate::truth::Record;
+
+/// Pearson's chi-square statistic: how far observed numbers are from expected ones.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Fit {
+    /// How many were observed.
+    pub samples: u64,
+    /// The statistic.
+    pub statistic: f64,
+    /// Its degrees of freedom.
+    pub freedom: u32,
+}
+
+impl Fit {
+    /// Holds observed numbers against expected shares, class by class. Classes in which fewer than 5 are expected are
+    /// one class together.
+    #[must_use]
+    pub fn of(classes: &[(u64, f64)]) -> Self {
+        const LEAST: f64 = 5.0;
+        let samples: u64 = classes.iter().map(|(observed, _)| observed).sum();
+        let shares: f64 = classes.iter().map(|(_, share)| share).sum();
+        let mut cells: Vec<(f64, f64)> = Vec::new();
+        let mut rest = (0.0, 0.0);
+        for &(observed, share) in classes {
+            let (observed, expected) = (observed as f64, samples as f64 * share / shares);
+            if expected < LEAST {
+                rest = (rest.0 + observed, rest.1 + expected);
+            } else {
+                cells.push((observed, expected));
+            }
+        }
+        match cells.last_mut() {
+            Some(last) if rest.1 < LEAST => *last = (last.0 + rest.0, last.1 + rest.1),
+            _ => cells.push(rest),
+        }
+        let statistic = cells.iter().filter(|(_, expected)| *expected > 0.0);
+        let statistic = statistic.map(|(observed, expected)| (observed - expected).powi(2) / expected).sum();
+        Self { samples, statistic, freedom: cells.len() as u32 - 1 }
+    }
+
+    /// The probability of a statistic as large as this or larger, if the shares are right.
+    #[must_use]
+    pub fn p_value(&self) -> f64 {
+        ChiSquared::new(self.freedom.into()).map_or(1.0, |distribution| distribution.sf(self.statistic))
+    }
+}
+
+impl Sum for Fit {
+    fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
+        all.fold(Self::default(), |sum, one| Self {
+            samples: sum.samples + one.samples,
+            statistic: sum.statistic + one.statistic,
+            freedom: sum.freedom + one.freedom,
+        })
+    }
+}
+
+impl fmt::Display for Fit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { samples, statistic, freedom } = self;
+        write!(f, "samples={samples} chi2={statistic:.1} df={freedom} p={:.4}", self.p_value())
+    }
+}
+
+/// Whether each sample is of an instruction that retired, and none is missing.
+///
+/// # Errors
+/// An address that is not in the truth, numbers that do not add up.
+pub fn all_retired(samples: &Samples, records: &[Record]) -> Result<()> {
+    let retired: HashSet<u64> = records.iter().map(|record| record.rip).collect();
+    let stray = samples.addresses.keys().find(|address| !retired.contains(address));
+    ensure!(stray.is_none(), "sampled at {:#x}, where nothing retired", stray.unwrap_or(&0));
+    let addressed: u64 = samples.addresses.values().sum();
+    ensure!(addressed == samples.taken, "{} samples, {addressed} addresses", samples.taken);
+    ensure!(samples.lost == 0, "{} samples had no room", samples.lost);
+    Ok(())
+}
+
+/// How well ops that were sampled fit those that could be: function by function.
+///
+/// From its sample to the handler's leave to go on the unit counts nothing, and what the handler does then until it
+/// returns is shorter than a period. So nothing in the handler of NMIs is sampled, and the rest evenly.
+///
+/// # Errors
+/// A record of something that is no instruction, or an image without stubs.
+pub fn fit(
+    samples: &Samples,
+    records: &[Record],
+    instructions: &mut Instructions,
+    symbols: &Symbols,
+) -> Result<Fit> {
+    const NMI: u64 = 2;
+    let handler = symbols.address(STUBS)? + NMI * STUB;
+    let starts = symbols.addresses();
+    let function = |address: u64| starts.partition_point(|start| *start <= address);
+    let mut classes: BTreeMap<usize, (u64, f64)> = BTreeMap::new();
+    let mut in_handler = false;
+    for record in records.iter().filter(|record| !record.flags.is_software_interrupt()) {
+        let kind = instructions.of(record)?;
+        in_handler |= record.rip == handler;
+        if in_handler {
+            in_handler = !kind.returns_from_handler;
+        } else {
+            classes.entry(function(record.rip)).or_default().1 += kind.ops as f64;
+        }
+    }
+    for (&address, &count) in &samples.addresses {
+        let class = classes.get_mut(&function(address));
+        class.with_context(|| format!("sampled at {address:#x}, in the handler"))?.0 += count;
+    }
+    Ok(Fit::of(&classes.into_values().collect::<Vec<_>>()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::code::Code;
+    use crate::truth::Flags;
+
+    #[test]
+    fn the_statistic_is_pearsons() {
+        // A die thrown 60 times; the table of the distribution has 0.05 at 11.07 with 5 degrees of freedom.
+        let die = [5, 8, 9, 8, 10, 20].map(|observed| (observed, 1.0));
+        let fit = Fit::of(&die);
+        assert_eq!((fit.samples, fit.freedom), (60, 5));
+        assert!((fit.statistic - 13.4).abs() < 1e-9, "{fit}");
+        assert!((fit.p_value() - 0.01991).abs() < 1e-4, "{fit}");
+        let critical = Fit { samples: 0, statistic: 11.0705, freedom: 5 };
+        assert!((critical.p_value() - 0.05).abs() < 1e-5);
+        assert!(Fit::of(&[(500, 1.0), (100, 1.0)]).p_value() < 1e-6);
+    }
+
+    #[test]
+    fn rare_classes_are_one() {
+        let classes = [(50, 50.0), (42, 42.0), (1, 3.0), (3, 3.0), (4, 2.0)];
+        assert_eq!(Fit::of(&classes), Fit { samples: 100, statistic: 0.0, freedom: 2 });
+        // Together they are still too rare: they go to another one.
+        assert_eq!(Fit::of(&[(60, 60.0), (38, 38.0), (2, 2.0)]).freedom, 1);
+        assert_eq!((Fit::of(&[(3, 1.0)]).freedom, Fit::of(&[]).p_value()), (0, 1.0));
+        let all: Fit = [Fit::of(&classes), Fit::of(&[(60, 1.0), (40, 1.0)])].into_iter().sum();
+        assert_eq!(all, Fit { samples: 200, statistic: 4.0, freedom: 3 });
+    }
+
+    fn record(rip: u64) -> Record {
+        Record { rip, cr3: 0, session: 1, flags: Flags::new(0), cpu: 0 }
+    }
+
+    fn samples(addresses: &[(u64, u64)]) -> Samples {
+        let taken = addresses.iter().map(|(_, count)| count).sum();
+        Samples { taken, addresses: addresses.iter().copied().collect(), ..Samples::default() }
+    }
+
+    #[test]
+    fn samples_are_of_what_retired() {
+        let records = [record(0x1000), record(0x1001)];
+        assert!(all_retired(&samples(&[(0x1001, 3)]), &records).is_ok());
+        assert!(all_retired(&samples(&[(0x1002, 3)]), &records).is_err());
+        assert!(all_retired(&Samples { taken: 4, ..samples(&[(0x1001, 3)]) }, &records).is_err());
+        assert!(all_retired(&Samples { lost: 1, ..samples(&[(0x1001, 3)]) }, &records).is_err());
+    }
+
+    #[test]
+    fn ops_outside_the_handler_are_sampled_evenly() {
+        // 1000: nop, ret in `a`; 1100: nop in `b`; 2000: stubs of nops, 2022: iretq.
+        let mut stubs = vec![0x90; 4096];
+        stubs[0x22..0x24].copy_from_slice(&[0x48, 0xcf]);
+        let code = [(0x1000, vec![0x90, 0xc3]), (0x1100, vec![0x90]), (0x2000, stubs)];
+        let code = code.map(|(base, bytes)| Code { base, bytes, cr3: None }).to_vec();
+        let symbols = Symbols::from_pairs([("a", 0x1000), ("b", 0x1100), (STUBS, 0x2000)]);
+        // Three ops of `a`, one of `b`, and the handler between.
+        let records = [0x1000, 0x2020, 0x2021, 0x2022, 0x1001, 0x1100].map(record);
+        let fit_of = |addresses: &[(u64, u64)]| {
+            fit(&samples(addresses), &records, &mut Instructions::new(code.clone()), &symbols)
+        };
+        let even = fit_of(&[(0x1000, 25), (0x1001, 50), (0x1100, 25)]).unwrap();
+        assert_eq!(even, Fit { samples: 100, statistic: 0.0, freedom: 1 });
+        assert!(fit_of(&[(0x1000, 50), (0x1100, 50)]).unwrap().p_value() < 1e-6);
+        assert!(fit_of(&[(0x2021, 1), (0x1000, 50)]).is_err());
+    }
+}
