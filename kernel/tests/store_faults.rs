@@ -147,6 +147,29 @@ fn each_access_that_faults_in_turn_leaves_last_branches_that_go_on() {
     }
 }
 
+#[test]
+fn a_drain_between_an_overflow_and_its_record_does_not_end_the_sampling() {
+    for (profile, what) in TABLE.into_iter().filter(|(_, what)| *what == What::Samples) {
+        let period = PERIOD as usize;
+        let mut lost = 0;
+        for before in period - 5..period + 5 {
+            let machine = Machine::new(profile, Settings::default());
+            let format = store(&machine).unwrap().capabilities().pebs.unwrap().format;
+            let mut running = start(&machine, profile, what);
+            let mut drained = Drained { what, collector: Collector::new() };
+            machine.run(before);
+            drained.drain(&mut running).unwrap();
+            machine.run(20 * period);
+            drained.drain(&mut running).unwrap();
+            let samples = sampled(&drained.collector, format).len() as u64;
+            let loss = running.loss(Half::Pebs).samples;
+            assert!(samples + loss >= 19, "{profile} {before}: {samples} samples, {loss} lost");
+            lost += loss;
+        }
+        assert!(lost > 0, "{profile}: no drain hit the place");
+    }
+}
+
 /// Off, everything given back, and nothing written that is not the recording's.
 #[track_caller]
 fn assert_off(machine: &Machine, what: What, when: &str) {

@@ -42,6 +42,11 @@ impl Progress {
         &self.loss
     }
 
+    /// The count of samples whose records were never stored.
+    pub(super) const fn lost_samples(&mut self) -> &mut u64 {
+        &mut self.loss.samples
+    }
+
     pub(super) const fn state(&self) -> State {
         self.state
     }

@@ -148,7 +148,7 @@ impl<M: Msr, L: LinearMemory> Session<M, L> {
             self.pebs.begin();
             // SAFETY: records go where IA32_DS_AREA and the management area lead: memory of this session, until the
             // counters are stopped.
-            unsafe { program.go_on(&mut self.unit.msr) }?;
+            unsafe { program.go_on(&mut self.unit.msr, self.pebs.lost_samples()) }?;
         }
         if let (Some(_), Some(buffer)) = (self.control, self.area.half(Half::Bts))
             && !self.branches

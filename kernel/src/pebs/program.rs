@@ -100,18 +100,12 @@ impl Program {
         // A reset lets all general-purpose counters count.
         write(msr, GlobalCtrl(global_ctrl & !self.counters))?;
         for (counter, period) in self.config.counters() {
+            self.load(counter, period, msr)?;
             match counter {
                 Counter::General(n) => {
-                    let (address, value) = match self.capabilities.full_width {
-                        true => (full_width_pmc(n), first_value(period, self.capabilities.general_bits)),
-                        // The rest is bit 31, sign-extended.
-                        false => (pmc(n), first_value(period, 32)),
-                    };
-                    wrmsr(msr, address, value)?;
                     wrmsr(msr, PerfEvtSel::address(n), self.config.select(n, adaptive).bits())?;
                 }
                 Counter::Fixed(n) => {
-                    wrmsr(msr, fixed_counter(n), first_value(period, self.capabilities.fixed_bits))?;
                     let FixedCtrCtrl(control) = msr.read()?;
                     let (os, user) = self.config.levels();
                     let mine = FixedCtrCtrl::counting(n, os, user, adaptive);
@@ -125,15 +119,21 @@ impl Program {
         }
     }
 
-    /// Lets its counters sample, then count.
+    /// Lets its counters sample, then count. `lost` goes up by one for each sample whose counter has overflowed already,
+    /// and whose record was not stored when the counters were stopped.
     ///
     /// # Safety
     ///
     /// IA32_DS_AREA leads to memory that is the processor's until [`Program::stop`].
-    pub(crate) unsafe fn go_on(&mut self, msr: &mut impl Msr) -> Result<(), GeneralProtection> {
+    pub(crate) unsafe fn go_on(
+        &mut self,
+        msr: &mut impl Msr,
+        lost: &mut u64,
+    ) -> Result<(), GeneralProtection> {
         if self.on {
             return Ok(());
         }
+        self.load_again(msr, lost)?;
         self.dirty = true;
         // SAFETY: records go where the caller says.
         unsafe { msr.write(PebsEnable(self.counters)) }?;
@@ -142,6 +142,35 @@ impl Program {
         unsafe { msr.write(GlobalCtrl(counting | self.counters)) }?;
         self.on = true;
         Ok(())
+    }
+
+    /// Lets the counters that went past their end start again. An overflow asks for the record of the next event, and
+    /// what was asked for ends with the sampling: the counter would have its whole width before it. They are stopped.
+    fn load_again(&self, msr: &mut impl Msr, lost: &mut u64) -> Result<(), GeneralProtection> {
+        for (counter, period) in self.config.counters() {
+            let (address, bits) = match counter {
+                Counter::General(n) => (pmc(n), self.capabilities.general_bits),
+                Counter::Fixed(n) => (fixed_counter(n), self.capabilities.fixed_bits),
+            };
+            if msr.rdmsr(address)? & width(bits) < first_value(period, bits) {
+                self.load(counter, period, msr)?;
+                *lost += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes a counter overflow after `period` events. It is stopped.
+    fn load(&self, counter: Counter, period: u64, msr: &mut impl Msr) -> Result<(), GeneralProtection> {
+        let (address, value) = match counter {
+            Counter::General(n) if self.capabilities.full_width => {
+                (full_width_pmc(n), first_value(period, self.capabilities.general_bits))
+            }
+            // The rest is bit 31, sign-extended.
+            Counter::General(n) => (pmc(n), first_value(period, 32)),
+            Counter::Fixed(n) => (fixed_counter(n), first_value(period, self.capabilities.fixed_bits)),
+        };
+        wrmsr(msr, address, value)
     }
 
     /// Stops its counters, then the sampling: no record is written any more.
@@ -189,9 +218,14 @@ const fn bit(counter: Counter) -> u64 {
 
 /// What a counter of so many bits starts from to overflow after `period` events.
 const fn first_value(period: u64, bits: u8) -> u64 {
+    period.wrapping_neg() & width(bits)
+}
+
+/// All bits of a counter of so many.
+const fn width(bits: u8) -> u64 {
     match bits {
-        64.. => period.wrapping_neg(),
-        _ => period.wrapping_neg() & ((1 << bits) - 1),
+        64.. => u64::MAX,
+        _ => (1 << bits) - 1,
     }
 }
 
@@ -201,7 +235,7 @@ fn write<R: crate::msr::Register>(msr: &mut impl Msr, value: R) -> Result<(), Ge
 }
 
 fn wrmsr(msr: &mut impl Msr, address: u32, value: u64) -> Result<(), GeneralProtection> {
-    // SAFETY: a counter's register while IA32_PEBS_ENABLE is clear, or what makes counters stop: nothing is written to
-    // memory for it, and nobody else uses the counter.
+    // SAFETY: a register of a counter that is stopped, or what makes counters stop: nothing is written to memory for
+    // it, and nobody else uses the counter.
     unsafe { msr.wrmsr(address, value) }
 }

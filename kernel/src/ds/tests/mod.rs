@@ -12,7 +12,7 @@ use crate::fake::{FakeLinear, FakeMsr};
 use crate::lapic::{Delivery, LocalApic, LvtPc};
 use crate::loss::Gap;
 use crate::pmi::{Handler, Pmi};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 const INTERRUPT_GATE: Gate = Gate(0x0000_8e00_0008_0000);
@@ -31,6 +31,8 @@ struct Machine {
     /// The architectural performance monitoring version.
     version: u32,
     signature: u32,
+    /// Counters that have overflowed and wait for the event that gives the record.
+    armed: Rc<Cell<u64>>,
 }
 
 // SAFETY: the registers stand for no hardware.
@@ -51,6 +53,7 @@ unsafe impl Msr for Machine {
             // A counter has 48 bits: the low half is sign-extended, the alias takes all.
             0xc1..=0xc4 => msr.set(address, i64::from(value as i32).cast_unsigned() & WIDTH),
             0x4c1..=0x4c4 => msr.set(address - 0x400, value & WIDTH),
+            PEBS_ENABLE => self.armed.set(self.armed.get() & value),
             _ => {}
         }
         Ok(())
@@ -81,7 +84,7 @@ impl Machine {
         let msr = Rc::new(RefCell::new(FakeMsr::new()));
         msr.borrow_mut().set(0x1b, 0xfee0_0900);
         msr.borrow_mut().set(0x1a0, 1 << 7);
-        Self { msr, memory: FakeLinear::new(), version, signature }
+        Self { msr, memory: FakeLinear::new(), version, signature, armed: Rc::default() }
     }
 
     fn unit(&self) -> Unit<Self> {

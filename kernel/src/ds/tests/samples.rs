@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::drain::Piece;
+use crate::loss::Loss;
 use crate::pebs::{Counter, Event, Groups, Item, PebsAbsent, PebsConfig, PebsRefusal, Samples};
 use pugmark_decoder_core::pebs::Format;
 
@@ -51,12 +52,15 @@ impl Machine {
                 if !counts {
                     continue;
                 }
-                let value = (self.get(PMC + n) + 1) & WIDTH;
-                self.set(PMC + n, value);
-                if value == 0 && samples {
+                if self.armed.get() >> n & 1 == 1 {
+                    self.armed.set(self.armed.get() & !(1 << n));
                     self.set(PMC + n, self.field(8 + u64::from(n)));
                     self.store(event, n, record_bytes);
+                    continue;
                 }
+                let value = (self.get(PMC + n) + 1) & WIDTH;
+                self.set(PMC + n, value);
+                self.armed.set(self.armed.get() | u64::from(value == 0 && samples) << n);
             }
         }
     }
@@ -97,8 +101,9 @@ impl Events {
     }
 }
 
+/// The event behind each overflow gives the record, and is not counted.
 fn every(period: u64, count: u64) -> Vec<Result<u64, Gap>> {
-    (1..=count).map(|n| Ok(n * period - 1)).collect()
+    (1..=count).map(|n| Ok(n * (period + 1) - 1)).collect()
 }
 
 fn branches(period: u64) -> DsConfig {
@@ -247,9 +252,9 @@ fn the_threshold_asks_for_a_pmi_that_drains_and_goes_on() {
     let mut seen = Events::default();
     for round in 0..3 {
         // 16 records lead to the threshold.
-        machine.events(16_000 * round, 15_999, bytes);
+        machine.events(16_016 * round, 16_015, bytes);
         assert_eq!(machine.get(LVT_PC), 0x400);
-        machine.events(16_000 * round + 15_999, 1, bytes);
+        machine.events(16_016 * round + 16_015, 1, bytes);
         assert_eq!(machine.get(LVT_PC), 0x10400);
         // Some processors also say that the counter overflowed; what others counted stays.
         machine.set(STATUS, machine.get(STATUS) | 0b101);
@@ -267,7 +272,7 @@ fn the_threshold_asks_for_a_pmi_that_drains_and_goes_on() {
 fn counters_stand_still_while_records_are_taken() {
     let machine = machine(NEHALEM);
     let mut running = machine.sample(&branches(2000), &machine.plan(176));
-    machine.events(0, 2000, 176);
+    machine.events(0, 2001, 176);
     let mut looked = false;
     let mut sink = Samples::new(Format::Latency, |_: Item<'_>| {
         assert_eq!((machine.get(GLOBAL_CTRL), machine.get(PEBS_ENABLE)), (0xe, 0));
@@ -282,14 +287,14 @@ fn counters_stand_still_while_records_are_taken() {
 fn a_full_buffer_waits_for_the_sink_and_says_what_it_lost() {
     let machine = machine(NEHALEM);
     let mut running = machine.sample(&branches(1000), &machine.plan(176));
-    machine.events(0, 25_000, 176);
+    machine.events(0, 25_025, 176);
     running.drain(&mut KeepAll, &mut KeepAll).unwrap();
     assert_eq!(running.state(Half::Pebs), Some(State::Full));
     assert_eq!((machine.get(PEBS_ENABLE), machine.get(GLOBAL_CTRL)), (0, 0xe));
     let mut seen = Events::default();
     running.drain(&mut KeepAll, &mut seen.sink(Format::Latency)).unwrap();
     assert_eq!(running.state(Half::Pebs), Some(State::Recording));
-    machine.events(0, 1000, 176);
+    machine.events(0, 1001, 176);
     running.drain(&mut KeepAll, &mut seen.sink(Format::Latency)).unwrap();
     assert_eq!(seen.0, [every(1000, 20), vec![Err(Gap::Stop)], every(1000, 1)].concat());
     let loss = running.loss(Half::Pebs);
@@ -305,15 +310,59 @@ fn a_suspended_counter_goes_on_where_it_was() {
     machine.events(500, 9000, 176);
     assert_eq!(running.state(Half::Pebs), Some(State::Suspended));
     // A resume that faults can be tried again.
-    for nth in 0..3 {
+    for nth in 0..4 {
         machine.msr.borrow_mut().fault_in(nth);
         running.resume().unwrap_err();
     }
     running.resume().unwrap();
-    machine.events(9500, 500, 176);
+    machine.events(9500, 501, 176);
     let mut seen = Events::default();
     running.drain(&mut KeepAll, &mut seen.sink(Format::Latency)).unwrap();
-    assert_eq!(seen.0, [Ok(9999)]);
+    assert_eq!(seen.0, [Ok(10_000)]);
+}
+
+#[test]
+fn a_counter_that_overflowed_without_a_record_starts_again() {
+    let processors = [(NEHALEM, Format::Latency), (SKYLAKE, Format::Time), (ICE_LAKE, Format::Adaptive)];
+    for (processor, format) in processors {
+        let (machine, bytes) = (machine(processor), processor.2);
+        let mut running = machine.sample(&branches(1000), &machine.plan(bytes));
+        let mut seen = Events::default();
+        // The overflow comes with the last of these, its record would come with the next one.
+        machine.events(0, 1000, bytes);
+        running.drain(&mut KeepAll, &mut seen.sink(format)).unwrap();
+        assert_eq!(running.loss(Half::Pebs), &Loss { samples: 1, ..Loss::NONE });
+        machine.events(1000, 1999, bytes);
+        running.drain(&mut KeepAll, &mut seen.sink(format)).unwrap();
+        assert_eq!(seen.0, [Ok(2000)]);
+        machine.events(2999, 3, bytes);
+        running.drain(&mut KeepAll, &mut seen.sink(format)).unwrap();
+        assert_eq!(seen.0, [Ok(2000), Ok(3001)]);
+        assert_eq!(running.loss(Half::Pebs).samples, 1);
+    }
+}
+
+#[test]
+fn only_counters_that_went_past_their_end_start_again() {
+    let machine = machine(ICE_LAKE);
+    let config = PebsConfig::new().fixed(0, 5000).general(1, Event::INST_RETIRED, 7000);
+    let mut running = machine.sample(&DsConfig::new().pebs(config).gate(INTERRUPT_GATE), &machine.plan(32));
+    let (fixed, general) = (WIDTH - 4999, WIDTH - 6999);
+    // (the counters as they stand when they are to go on, and from where they go on)
+    let table = [
+        ([WIDTH, general], [WIDTH, general], 0),
+        ([0, WIDTH], [fixed, WIDTH], 1),
+        ([fixed, 3], [fixed, general], 2),
+        ([fixed - 1, general - 1], [fixed, general], 4),
+    ];
+    for (stood, goes_on, samples) in table {
+        running.suspend().unwrap();
+        machine.set(0x309, stood[0]);
+        machine.set(PMC + 1, stood[1]);
+        running.resume().unwrap();
+        assert_eq!([0x309, PMC + 1].map(|at| machine.get(at)), goes_on, "{stood:x?}");
+        assert_eq!(running.loss(Half::Pebs), &Loss { samples, ..Loss::NONE });
+    }
 }
 
 /// Both halves.
@@ -334,7 +383,7 @@ fn both_halves_are_recorded_at_once_and_one_pmi_serves_both() {
     let mut running = machine.sample(&config, &plan);
     assert_eq!((machine.get(DEBUGCTL), machine.get(PEBS_ENABLE)), (0x1c0, 1));
     machine.branches(0, 50);
-    machine.events(0, 16_000, 176);
+    machine.events(0, 16_016, 176);
     let (mut numbers, mut seen) = (super::branches::Numbers::default(), Events::default());
     let mut sink = seen.sink(Format::Latency);
     assert_eq!(interrupt(&machine, &mut handler, &mut running, &mut numbers, &mut sink), Pmi::Served);
@@ -350,7 +399,7 @@ fn a_half_that_is_full_does_not_stop_the_other() {
     let (config, plan) = both();
     let mut running = machine.sample(&config, &plan);
     machine.branches(0, 200);
-    machine.events(0, 3000, 176);
+    machine.events(0, 3003, 176);
     let mut seen = Events::default();
     running.drain(&mut KeepAll, &mut seen.sink(Format::Latency)).unwrap();
     assert_eq!(
@@ -358,7 +407,7 @@ fn a_half_that_is_full_does_not_stop_the_other() {
         (Some(State::Full), Some(State::Recording))
     );
     assert_eq!((machine.get(DEBUGCTL), machine.get(PEBS_ENABLE)), (0, 1));
-    machine.events(3000, 3000, 176);
+    machine.events(3003, 3003, 176);
     let mut numbers = super::branches::Numbers::default();
     running.drain(&mut numbers, &mut seen.sink(Format::Latency)).unwrap();
     assert_eq!(seen.0, every(1000, 6));
@@ -410,7 +459,7 @@ fn a_fault_at_any_access_of_the_stop_can_be_tried_again() {
         let machine = machine(NEHALEM);
         let running = machine.sample(&config, &plan);
         machine.branches(0, 3);
-        machine.events(0, 2000, 176);
+        machine.events(0, 2002, 176);
         machine.msr.borrow_mut().fault_in(nth);
         let (stopped, done) = match running.stop() {
             Ok(stopped) => (stopped, true),
