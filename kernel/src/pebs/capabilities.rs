@@ -79,10 +79,11 @@ impl PebsCapabilities {
 /// How many general-purpose counters of family 06H sample without PEBS_BASELINE.
 const fn sampling_counters(model: u8) -> u8 {
     match model {
-        // Core 2; Atoms up to Airmont; Knights Landing and Knights Mill: counter 0.
+        // Core 2; Atoms up to Goldmont; Knights Landing and Knights Mill: counter 0.
         0x0f | 0x16 | 0x17 | 0x1d => 1,
         0x1c | 0x26 | 0x27 | 0x35 | 0x36 => 1,
         0x37 | 0x4a | 0x4d | 0x5a | 0x5d | 0x4c | 0x75 => 1,
+        0x5c | 0x5f => 1,
         0x57 | 0x85 => 1,
         _ => 4,
     }
@@ -206,6 +207,19 @@ mod tests {
             (
                 Row { signature: 0x306c3, capabilities: 0x32c4, ..NEHALEM },
                 general(Format::Transaction, 4, 48, true),
+            ),
+            // Goldmont and Denverton sample with counter 0, Goldmont Plus with all.
+            (
+                Row { signature: 0x506c9, counters: (0x0730_0404, 0x603), capabilities: 0x3303, ..NEHALEM },
+                general(Format::Time, 1, 48, true),
+            ),
+            (
+                Row { signature: 0x506f1, counters: (0x0730_0404, 0x603), capabilities: 0x3303, ..NEHALEM },
+                general(Format::Time, 1, 48, true),
+            ),
+            (
+                Row { signature: 0x706a1, counters: (0x0730_0404, 0x603), capabilities: 0x3303, ..NEHALEM },
+                general(Format::Time, 4, 48, true),
             ),
             // Counters 4 to 7 do not sample.
             (Row { capabilities: 0x33c5, ..skylake }, general(Format::Time, 4, 48, true)),
