@@ -5,6 +5,7 @@
 use super::DsLayout;
 use crate::bts::ControlRegister;
 use crate::cpuid::CpuIdReader;
+use crate::msr::amd::Efer;
 use crate::msr::{DsAreaBase, GeneralProtection, MiscEnable, Msr};
 use crate::pebs::{PebsAbsent, PebsCapabilities};
 use core::fmt;
@@ -13,12 +14,12 @@ use raw_cpuid::CpuId;
 /// What this processor's debug store can do.
 ///
 /// Source: SDM vol. 3, Debug, Branch Profile, TSC, and Intel Resource Director Technology Features, "Detection of the
-/// BTS Facilities", "BTS and DS Save Area"; vol. 2, "CPUID".
+/// BTS Facilities", "BTS and DS Save Area", "64 Bit Format of the DS Save Area"; vol. 2, "CPUID".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DsCapabilities {
     /// The register that turns branch trace messages on.
     pub control: ControlRegister,
-    /// 64-bit with DTES64: `CPUID.1:ECX[2]`.
+    /// 64-bit with DTES64, `CPUID.1:ECX[2]`; without it where IA-32e mode is active.
     pub layout: DsLayout,
     /// BTS_OFF_OS and BTS_OFF_USR are there: `CPUID.1:ECX[4]` (DS-CPL).
     pub cpl_qualified: bool,
@@ -44,12 +45,19 @@ impl DsCapabilities {
     /// It is not there, or somebody uses it.
     pub fn detect(cpuid: impl CpuIdReader, msr: &mut impl Msr) -> Result<Self, DsAbsent> {
         let id = CpuId::with_cpuid_reader(cpuid);
+        if id.get_vendor_info().is_none_or(|vendor| vendor.as_str() != "GenuineIntel") {
+            return Err(DsAbsent::Vendor);
+        }
         let features = id.get_feature_info().filter(|features| features.has_ds()).ok_or(DsAbsent::Cpuid)?;
         let (family, model) = (features.family_id(), features.model_id());
         let control = ControlRegister::of(family, model).ok_or(DsAbsent::Family { family, model })?;
         let off: MiscEnable = msr.read()?;
         let bts = !off.contains(MiscEnable::BTS_UNAVAILABLE);
-        let pebs = PebsCapabilities::detect(&id, off, msr)?;
+        let layout = match features.has_ds_area() || ia32e_mode(&id, msr)? {
+            true => DsLayout::Bits64,
+            false => DsLayout::Bits32,
+        };
+        let pebs = PebsCapabilities::detect(&id, off, layout, msr)?;
         if !bts && let Err(pebs) = pebs {
             return Err(DsAbsent::Unavailable { misc_enable: off, pebs });
         }
@@ -57,7 +65,7 @@ impl DsCapabilities {
         let bits = id.get_processor_capacity_feature_info().map(|addresses| addresses.linear_address_bits());
         Ok(Self {
             control,
-            layout: if features.has_ds_area() { DsLayout::Bits64 } else { DsLayout::Bits32 },
+            layout,
             cpl_qualified: features.has_cpl() && control.has(crate::bts::Control::BTS_OFF_OS),
             bts,
             pebs,
@@ -67,6 +75,13 @@ impl DsCapabilities {
             linear_address_bits: bits.filter(|&bits| bits != 0).unwrap_or(48),
         })
     }
+}
+
+/// Whether IA-32e mode is active.
+fn ia32e_mode<R: CpuIdReader>(id: &CpuId<R>, msr: &mut impl Msr) -> Result<bool, GeneralProtection> {
+    let there =
+        id.get_extended_processor_and_feature_identifiers().is_some_and(|found| found.has_64bit_mode());
+    Ok(there && msr.read::<Efer>()?.lma())
 }
 
 /// Looks whether the registers are backed.
@@ -96,6 +111,8 @@ const PATTERN: DsAreaBase = DsAreaBase(0x5a5a_0fc0);
 /// Why there is no debug store to use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DsAbsent {
+    /// `CPUID.0` does not say GenuineIntel: what the bits mean is another vendor's affair.
+    Vendor,
     /// `CPUID.1:EDX[21]` is 0.
     Cpuid,
     /// CPUID announces one, on a processor whose registers are not known.
@@ -142,6 +159,7 @@ impl From<GeneralProtection> for DsAbsent {
 impl fmt::Display for DsAbsent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::Vendor => f.write_str("absent: not a processor of Intel's"),
             Self::Cpuid => f.write_str("absent: CPUID.1:EDX[21] (debug store) is 0"),
             Self::Family { family, model } => {
                 write!(f, "absent: no branch trace store is known on family {family:#x}, model {model:#x}")
@@ -218,6 +236,43 @@ mod tests {
             );
             assert_eq!(msr.get(DS_AREA), 0);
         }
+    }
+
+    #[test]
+    fn without_dtes64_the_mode_says_how_wide_fields_are() {
+        const LMA: u64 = 1 << 10;
+        // (CPUID.1:ECX, CPUID.80000001H:EDX, IA32_EFER, layout, whether IA32_EFER is read)
+        let table = [
+            (DTES64, 1 << 29, 0x500, DsLayout::Bits64, false),
+            (0, 1 << 29, LMA | 0x101, DsLayout::Bits64, true),
+            // IA-32e mode is enabled and not active.
+            (0, 1 << 29, 0x100, DsLayout::Bits32, true),
+            // There is no IA-32e mode, and no register.
+            (0, 0, LMA, DsLayout::Bits32, false),
+        ];
+        for (ecx, edx, efer, layout, reads) in table {
+            let cpuid = |leaf, subleaf| match leaf {
+                0x8000_0000 => CpuIdResult { eax: 0x8000_0008, ebx: 0, ecx: 0, edx: 0 },
+                0x8000_0001 => CpuIdResult { eax: 0, ebx: 0, ecx: 0, edx },
+                _ => signature(0x106a5, ecx, DS).cpuid2(leaf, subleaf),
+            };
+            let mut msr = FakeMsr::new();
+            msr.set(0xc000_0080, efer);
+            let found = DsCapabilities::detect(cpuid, &mut msr).unwrap();
+            assert_eq!(found.layout, layout, "{ecx:#x} {edx:#x} {efer:#x}");
+            assert_eq!(msr.reads.contains(&0xc000_0080), reads, "{ecx:#x} {edx:#x}");
+        }
+    }
+
+    #[test]
+    fn another_vendors_bit_is_no_debug_store() {
+        let amd = |leaf, subleaf| match leaf {
+            0 => CpuIdResult { eax: 0xb, ebx: 0x6874_7541, edx: 0x6974_6e65, ecx: 0x444d_4163 },
+            _ => cpuid(DTES64, DS).cpuid2(leaf, subleaf),
+        };
+        let mut msr = FakeMsr::new();
+        assert_eq!(DsCapabilities::detect(amd, &mut msr), Err(DsAbsent::Vendor));
+        assert_eq!((msr.reads.len(), msr.writes.len()), (0, 0));
     }
 
     #[test]

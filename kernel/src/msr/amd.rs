@@ -90,11 +90,17 @@ pub struct GlobalCtl(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GlobalStatusClr(pub u64);
 
-/// EFER (`C000_0080`).
+/// EFER (`C000_0080`), IA32_EFER at Intel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Efer(pub u64);
 
 impl Efer {
+    /// LMA: IA-32e mode, or long mode, is active.
+    #[must_use]
+    pub const fn lma(self) -> bool {
+        self.0 >> 10 & 1 == 1
+    }
+
     /// SVME: SVM is on.
     #[must_use]
     pub const fn svm(self) -> bool {

@@ -1,6 +1,7 @@
 //! Is there event-based sampling, and what can it do?
 
 use super::{FIXED, GENERAL};
+use crate::ds::DsLayout;
 use crate::msr::{GeneralProtection, MiscEnable, Msr, PerfCapabilities};
 use core::fmt;
 use pugmark_decoder_core::pebs::Format;
@@ -28,6 +29,7 @@ impl PebsCapabilities {
     pub(crate) fn detect<R: CpuIdReader>(
         id: &CpuId<R>,
         misc_enable: MiscEnable,
+        layout: DsLayout,
         msr: &mut impl Msr,
     ) -> Result<Result<Self, PebsAbsent>, GeneralProtection> {
         if misc_enable.contains(MiscEnable::PEBS_UNAVAILABLE) {
@@ -40,7 +42,7 @@ impl PebsCapabilities {
         if !features.has_pdcm() {
             return Ok(Err(PebsAbsent::PerfCapabilities));
         }
-        if !features.has_ds_area() {
+        if layout == DsLayout::Bits32 {
             return Ok(Err(PebsAbsent::Narrow));
         }
         let info = id.get_performance_monitoring_info();
@@ -100,7 +102,7 @@ pub enum PebsAbsent {
     NetBurst,
     /// `CPUID.1:ECX[15]` (PDCM) is 0: nobody says how the records look.
     PerfCapabilities,
-    /// `CPUID.1:ECX[2]` (DTES64) is 0: records with fields of 4 bytes.
+    /// The area's fields have 4 bytes, and so have the records': no DTES64, and IA-32e mode is not active.
     Narrow,
     /// There is no IA32_PERF_GLOBAL_CTRL: `CPUID.0AH:EAX[7:0]` is below 2.
     GlobalCtrl {
@@ -125,7 +127,9 @@ impl fmt::Display for PebsAbsent {
             }
             Self::NetBurst => f.write_str("the counters of family 0FH are not known to this driver"),
             Self::PerfCapabilities => f.write_str("CPUID.1:ECX[15] (IA32_PERF_CAPABILITIES) is not there"),
-            Self::Narrow => f.write_str("CPUID.1:ECX[2] (64-bit DS area) is not there"),
+            Self::Narrow => {
+                f.write_str("the DS area has 32-bit fields: CPUID.1:ECX[2] is 0, and IA-32e mode is off")
+            }
             Self::GlobalCtrl { version } => {
                 write!(f, "CPUID.0AH:EAX[7:0] is {version}: IA32_PERF_GLOBAL_CTRL is not there")
             }
@@ -177,7 +181,9 @@ mod tests {
         let mut msr = FakeMsr::new();
         msr.set(0x345, row.capabilities);
         let misc_enable = MiscEnable::from_bits_retain(row.misc_enable);
-        let found = PebsCapabilities::detect(&CpuId::with_cpuid_reader(cpuid), misc_enable, &mut msr);
+        let layout = if row.ecx & 1 << 2 != 0 { DsLayout::Bits64 } else { DsLayout::Bits32 };
+        let id = CpuId::with_cpuid_reader(cpuid);
+        let found = PebsCapabilities::detect(&id, misc_enable, layout, &mut msr);
         let reads: &[u32] = if row.ecx >> 15 & 1 == 1 { &[0x345] } else { &[] };
         assert!(reads.starts_with(&msr.reads), "only registers that are there are read");
         found.unwrap()
