@@ -21,19 +21,34 @@ pub struct Loss {
     /// Samples whose counter had overflowed, and stood still before the event that gives the record: at most one a
     /// counter each time that a recording goes off and on.
     pub samples: u64,
+    /// Another recorder that excludes this one was on when it was to go on: it was off until it found itself alone.
+    pub excluded: u64,
     /// A TraceStop range was entered: no fault, but the trace is off from there.
     pub trace_stop: u64,
 }
 
 impl Loss {
     /// Nothing.
-    pub const NONE: Self =
-        Self { stop: 0, full: 0, wrap: 0, wrapped_bytes: 0, error: 0, samples: 0, trace_stop: 0 };
+    pub const NONE: Self = Self {
+        stop: 0,
+        full: 0,
+        wrap: 0,
+        wrapped_bytes: 0,
+        error: 0,
+        samples: 0,
+        excluded: 0,
+        trace_stop: 0,
+    };
 
     /// Whether nothing was lost. A TraceStop was asked for and is none.
     #[must_use]
     pub const fn is_none(&self) -> bool {
-        self.stop == 0 && self.full == 0 && self.wrap == 0 && self.error == 0 && self.samples == 0
+        self.stop == 0
+            && self.full == 0
+            && self.wrap == 0
+            && self.error == 0
+            && self.samples == 0
+            && self.excluded == 0
     }
 }
 

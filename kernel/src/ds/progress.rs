@@ -15,6 +15,9 @@ pub enum State {
     Full,
     /// It is off until [`Running::resume`](super::Running::resume).
     Suspended,
+    /// Somebody records what excludes it: PT, last branches, or branches. It goes on when it is alone at a drain, at the
+    /// end of a PMI, or at [`Running::resume`](super::Running::resume).
+    Excluded,
     /// The index is nowhere in the buffer: somebody else wrote to the area. It is off.
     Failed(BadIndex),
 }
@@ -30,12 +33,21 @@ pub(super) struct Progress {
     filled: u64,
     /// Records are missing behind the last one.
     cut: Option<Gap>,
+    /// It would go on, but for somebody else.
+    excluded: bool,
 }
 
 impl Progress {
     /// An empty buffer.
     pub(super) const fn new() -> Self {
-        Self { loss: Loss::NONE, state: State::Recording, unread: false, filled: 0, cut: None }
+        Self {
+            loss: Loss::NONE,
+            state: State::Recording,
+            unread: false,
+            filled: 0,
+            cut: None,
+            excluded: false,
+        }
     }
 
     pub(super) const fn loss(&self) -> &Loss {
@@ -47,13 +59,23 @@ impl Progress {
         &mut self.loss.samples
     }
 
-    pub(super) const fn state(&self) -> State {
-        self.state
+    pub(super) fn state(&self) -> State {
+        match self.state {
+            State::Recording if self.excluded => State::Excluded,
+            state => state,
+        }
     }
 
     /// From now on the processor records.
     pub(super) const fn begin(&mut self) {
         self.unread = true;
+        self.excluded = false;
+    }
+
+    /// It may go on, but somebody records what excludes it.
+    pub(super) fn exclude(&mut self) {
+        self.loss.excluded += u64::from(!self.excluded);
+        self.excluded = true;
     }
 
     /// Whether the index is at the threshold, and somebody has to look. Also while the processor records.

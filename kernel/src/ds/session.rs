@@ -46,7 +46,7 @@ impl<M: Msr, L: LinearMemory> Session<M, L> {
         }
     }
 
-    pub(super) const fn state(&self, half: Half) -> Option<State> {
+    pub(super) fn state(&self, half: Half) -> Option<State> {
         match half {
             Half::Bts if self.control.is_some() => Some(self.bts.state()),
             Half::Pebs if self.program.is_some() => Some(self.pebs.state()),
@@ -202,7 +202,15 @@ impl<M: Msr, L: LinearMemory> Session<M, L> {
 
     fn record_branches(&mut self) -> Result<(), GeneralProtection> {
         let (on, mine) = self.bits;
-        let bits = self.unit.msr.rdmsr(ControlRegister::ADDRESS)?;
+        // While it was off others may have begun.
+        let bits = match self.unit.claim_branches() {
+            Ok(bits) => bits,
+            Err(StartError::Fault(fault)) => return Err(fault),
+            Err(_) => {
+                self.bts.exclude();
+                return Ok(());
+            }
+        };
         // SAFETY: records go where IA32_DS_AREA and the management area lead: memory of this session, until it clears
         // TR.
         unsafe { self.unit.msr.wrmsr(ControlRegister::ADDRESS, bits & !mine | on) }?;

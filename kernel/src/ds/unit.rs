@@ -81,7 +81,7 @@ impl<M: Msr> Unit<M> {
     #[allow(clippy::result_large_err, reason = "it gives back what it was given")]
     pub fn send_messages(mut self) -> Result<Messages<M>, (Self, StartError)> {
         let result =
-            self.claim_branches().and_then(|()| self.claim_area()).and_then(|()| Ok(self.set(Control::TR)?));
+            self.claim_branches().and_then(|_| self.claim_area()).and_then(|()| Ok(self.set(Control::TR)?));
         match result {
             Ok(()) => Ok(Messages::new(self)),
             Err(error) => Err((self, error)),
@@ -102,8 +102,8 @@ impl<M: Msr> Unit<M> {
         unsafe { self.msr.wrmsr(ControlRegister::ADDRESS, bits & !self.capabilities.control.bits(control)) }
     }
 
-    /// Makes sure that nobody records branches, and that PT, which excludes it, is off.
-    pub(super) fn claim_branches(&mut self) -> Result<(), StartError> {
+    /// Makes sure that nobody records branches, and that PT, which excludes it, is off. What the control register is.
+    pub(super) fn claim_branches(&mut self) -> Result<u64, StartError> {
         let bits = self.msr.rdmsr(ControlRegister::ADDRESS)?;
         if self.capabilities.control.control(bits).intersects(RECORDERS) {
             return Err(StartError::OtherRecorder { control: bits });
@@ -114,7 +114,7 @@ impl<M: Msr> Unit<M> {
                 return Err(StartError::ProcessorTrace { ctl });
             }
         }
-        Ok(())
+        Ok(bits)
     }
 
     /// Makes sure that nobody has set an area.

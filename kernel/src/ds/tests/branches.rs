@@ -2,7 +2,8 @@
 
 use super::*;
 use crate::drain::Piece;
-use crate::msr::ApicBase;
+use crate::loss::Loss;
+use crate::msr::{ApicBase, RtitCtl};
 
 impl Machine {
     fn area(&self, unit: &Unit<Self>, records: u64, mode: BufferMode) -> DsArea<FakeLinear> {
@@ -272,6 +273,43 @@ fn a_suspended_recording_goes_on_where_it_was() {
 }
 
 #[test]
+fn processor_trace_excludes_branches_only_while_it_traces() {
+    let machine = Machine::of(WITH_PT, 3);
+    machine.set(RTIT_CTL, 0x2004);
+    drop(machine.start(100, EIGHT_SPARE));
+    machine.set(RTIT_CTL, 0x2005);
+    let (unit, error) = machine.unit().send_messages().err().unwrap();
+    assert_eq!(error, StartError::ProcessorTrace { ctl: RtitCtl::from_bits_retain(0x2005) });
+    assert_eq!(machine.get(DEBUGCTL), 0);
+    drop(unit);
+}
+
+#[test]
+fn a_recording_does_not_go_on_beside_one_that_came_meanwhile() {
+    // (register, value)
+    for (register, value) in [(RTIT_CTL, 0x2005), (DEBUGCTL, 0x1), (DEBUGCTL, 0xc0)] {
+        let machine = Machine::of(WITH_PT, 3);
+        let mut running = machine.start(100, EIGHT_SPARE);
+        let mut sink = Numbers::default();
+        machine.branches(0, 10);
+        running.suspend().unwrap();
+        machine.set(register, value);
+        running.resume().unwrap();
+        assert_eq!((machine.get(register), running.state(Half::Bts)), (value, Some(State::Excluded)));
+        // Told once, however often it is looked at.
+        assert_eq!(drain(&mut running, &mut sink), Ok(State::Excluded));
+        assert_eq!(running.loss(Half::Bts), &Loss { excluded: 1, ..Loss::NONE });
+        assert_eq!(machine.get(register), value);
+        machine.set(register, 0);
+        assert_eq!(drain(&mut running, &mut sink), Ok(State::Recording));
+        machine.branches(10, 10);
+        drain(&mut running, &mut sink).unwrap();
+        assert_eq!(sink.seen, branches(0..20));
+        assert_eq!(running.loss(Half::Bts).excluded, 1);
+    }
+}
+
+#[test]
 fn an_index_that_somebody_spoiled_ends_the_recording() {
     for index in [0, 8, u64::MAX, FakeLinear::BASE + 0x1000 + 12, FakeLinear::BASE + 0x1000 + 24 * 102] {
         let machine = Machine::new();
@@ -292,11 +330,12 @@ fn start_refuses_what_somebody_else_uses() {
     let table = [
         (DEBUGCTL, 0x1, StartError::OtherRecorder { control: 1 }),
         (DEBUGCTL, 0x40, StartError::OtherRecorder { control: 0x40 }),
+        (RTIT_CTL, 0x2005, StartError::ProcessorTrace { ctl: RtitCtl::from_bits_retain(0x2005) }),
         (DS_AREA, 0x5000, StartError::AreaInUse { area: 0x5000 }),
         (0x1b, 0xfee0_0100, StartError::ApicOff { base: ApicBase::from_bits_retain(0xfee0_0100) }),
     ];
     for (register, value, error) in table {
-        let machine = Machine::new();
+        let machine = Machine::of(WITH_PT, 3);
         let unit = machine.unit();
         let area = machine.area(&unit, 100, EIGHT_SPARE);
         machine.set(register, value);

@@ -22,6 +22,9 @@ const LVT_PC: u32 = 0x834;
 const STATUS: u32 = 0x38e;
 const GLOBAL_CTRL: u32 = 0x38f;
 const PEBS_ENABLE: u32 = 0x3f1;
+const RTIT_CTL: u32 = 0x570;
+/// The signature of a processor with PT.
+const WITH_PT: u32 = 0x506e3;
 
 /// A processor with DTES64, CPL-qualified stores and PDCM, its registers shared with the unit.
 #[derive(Clone, Debug)]
@@ -91,6 +94,8 @@ impl Machine {
         let cpuid = |leaf, _: u32| match leaf {
             0 => CpuIdResult { eax: 0xd, ebx: 0x756e_6547, edx: 0x4965_6e69, ecx: 0x6c65_746e },
             1 => CpuIdResult { eax: self.signature, ebx: 0, ecx: 0x8014, edx: 1 << 21 },
+            // Processors since Broadwell have PT.
+            7 => CpuIdResult { eax: 0, ebx: u32::from(self.signature == WITH_PT) << 25, ecx: 0, edx: 0 },
             0xa => CpuIdResult { eax: 0x0030_0400 | self.version, ebx: 0, ecx: 0, edx: 0x603 },
             _ => CpuIdResult { eax: 0, ebx: 0, ecx: 0, edx: 0 },
         };
