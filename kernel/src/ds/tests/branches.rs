@@ -7,7 +7,7 @@ use crate::msr::{ApicBase, RtitCtl};
 
 impl Machine {
     fn area(&self, unit: &Unit<Self>, records: u64, mode: BufferMode) -> DsArea<FakeLinear> {
-        let plan = BufferPlan { bytes: 24 * records, page_offset: 0, mode };
+        let plan = BufferPlan { bytes: self.layout.branch_record_bytes() * records, page_offset: 0, mode };
         DsArea::allocate(
             self.memory.clone(),
             unit.capabilities(),
@@ -38,11 +38,12 @@ impl Machine {
             if index >= maximum {
                 continue;
             }
-            self.memory.write::<8>(index, branch);
-            self.memory.write::<8>(index + 8, !branch);
-            self.memory.write::<8>(index + 16, 0);
-            index += 24;
-            self.memory.write::<8>(self.get(DS_AREA) + 8, index);
+            let bytes = self.layout.field_bytes();
+            for (n, value) in (0..).zip([branch, !branch, 0]) {
+                self.write(index + n * bytes, value);
+            }
+            index += 3 * bytes;
+            self.write(self.get(DS_AREA) + bytes, index);
             if !circular && index >= threshold {
                 self.request();
             }
@@ -60,20 +61,36 @@ pub(super) struct Numbers {
     pub(super) seen: Vec<Result<u64, Gap>>,
     /// Records it still takes.
     room: Option<usize>,
+    /// Records have 12 bytes.
+    narrow: bool,
 }
 
-fn numbers(bytes: &[u8]) -> impl Iterator<Item = u64> {
-    assert_eq!(bytes.len() % 24, 0);
-    bytes.chunks(24).map(|record| u64::from_le_bytes(record[..8].try_into().unwrap()))
+impl Numbers {
+    fn of(machine: &Machine) -> Self {
+        Self { narrow: machine.layout == DsLayout::Bits32, ..Self::default() }
+    }
+
+    fn record_bytes(&self) -> usize {
+        if self.narrow { 12 } else { 24 }
+    }
+}
+
+fn numbers(bytes: &[u8], record_bytes: usize) -> impl Iterator<Item = u64> {
+    assert_eq!(bytes.len() % record_bytes, 0);
+    bytes.chunks(record_bytes).map(move |record| match record_bytes {
+        12 => u64::from(u32::from_le_bytes(record[..4].try_into().unwrap())),
+        _ => u64::from_le_bytes(record[..8].try_into().unwrap()),
+    })
 }
 
 impl Sink for Numbers {
     fn bytes(&mut self, bytes: &[u8]) -> usize {
-        let take = self.room.unwrap_or(usize::MAX).min(bytes.len() / 24);
+        let size = self.record_bytes();
+        let take = self.room.unwrap_or(usize::MAX).min(bytes.len() / size);
         self.room = self.room.map(|room| room - take);
-        self.seen.extend(numbers(&bytes[..24 * take]).map(Ok));
+        self.seen.extend(numbers(&bytes[..size * take], size).map(Ok));
         // A byte more than records: it counts for nothing.
-        24 * take + 1
+        size * take + 1
     }
 
     fn gap(&mut self, gap: Gap) -> bool {
@@ -109,7 +126,7 @@ fn a_recording_gives_all_branches_and_leaves_the_processor_as_it_was() {
     assert!(stopped.records.loss(Half::Bts).is_none());
     let pieces: Vec<_> = stopped.records.pieces(Half::Bts).collect();
     let [Piece::Bytes(bytes)] = pieces[..] else { panic!("{pieces:?}") };
-    assert!(numbers(bytes).eq(0..50));
+    assert!(numbers(bytes, 24).eq(0..50));
     drop(stopped);
     assert_eq!(machine.memory.live(), 0);
 }
@@ -127,34 +144,36 @@ fn the_area_is_set_before_the_processor_is_told_to_use_it() {
 
 #[test]
 fn draining_takes_what_the_sink_takes_and_goes_on() {
-    let machine = Machine::new();
-    let mut running = machine.start(100, EIGHT_SPARE);
-    let mut sink = Numbers { room: Some(30), ..Numbers::default() };
-    machine.branches(0, 50);
-    assert_eq!(drain(&mut running, &mut sink), Ok(State::Recording));
-    machine.branches(50, 20);
-    assert_eq!(drain(&mut running, &mut KeepAll), Ok(State::Recording));
-    sink.room = None;
-    assert_eq!(drain(&mut running, &mut sink), Ok(State::Recording));
-    assert_eq!(sink.seen, branches(0..70));
-    assert_eq!(machine.field(1), machine.field(0));
-    assert!(running.loss(Half::Bts).is_none());
+    for machine in Machine::both() {
+        let mut running = machine.start(100, EIGHT_SPARE);
+        let mut sink = Numbers { room: Some(30), ..Numbers::of(&machine) };
+        machine.branches(0, 50);
+        assert_eq!(drain(&mut running, &mut sink), Ok(State::Recording));
+        machine.branches(50, 20);
+        assert_eq!(drain(&mut running, &mut KeepAll), Ok(State::Recording));
+        sink.room = None;
+        assert_eq!(drain(&mut running, &mut sink), Ok(State::Recording));
+        assert_eq!(sink.seen, branches(0..70));
+        assert_eq!(machine.field(1), machine.field(0));
+        assert!(running.loss(Half::Bts).is_none());
+    }
 }
 
 #[test]
 fn a_full_buffer_waits_for_the_sink_and_says_what_it_lost() {
-    let machine = Machine::new();
-    let mut running = machine.start(100, EIGHT_SPARE);
-    machine.branches(0, 110);
-    assert_eq!(drain(&mut running, &mut KeepAll), Ok(State::Full));
-    assert_eq!(machine.get(DEBUGCTL), 0);
-    machine.branches(110, 5);
-    let mut sink = Numbers::default();
-    assert_eq!(drain(&mut running, &mut sink), Ok(State::Recording));
-    machine.branches(115, 5);
-    drain(&mut running, &mut sink).unwrap();
-    assert_eq!(sink.seen, [branches(0..100), vec![Err(Gap::Stop)], branches(115..120)].concat());
-    assert_eq!((running.loss(Half::Bts).stop, running.loss(Half::Bts).full), (1, 1));
+    for machine in Machine::both() {
+        let mut running = machine.start(100, EIGHT_SPARE);
+        machine.branches(0, 110);
+        assert_eq!(drain(&mut running, &mut KeepAll), Ok(State::Full));
+        assert_eq!(machine.get(DEBUGCTL), 0);
+        machine.branches(110, 5);
+        let mut sink = Numbers::of(&machine);
+        assert_eq!(drain(&mut running, &mut sink), Ok(State::Recording));
+        machine.branches(115, 5);
+        drain(&mut running, &mut sink).unwrap();
+        assert_eq!(sink.seen, [branches(0..100), vec![Err(Gap::Stop)], branches(115..120)].concat());
+        assert_eq!((running.loss(Half::Bts).stop, running.loss(Half::Bts).full), (1, 1));
+    }
 }
 
 #[test]
@@ -163,15 +182,16 @@ fn a_circular_buffer_holds_the_last_branches_in_their_order() {
     let wrap = |range| [vec![Err(Gap::Wrap { bytes: 0 })], branches(range)].concat();
     let table =
         [(0, branches(0..0)), (9, branches(0..9)), (10, wrap(0..10)), (11, wrap(1..11)), (47, wrap(37..47))];
-    for (count, expected) in table {
-        let machine = Machine::new();
+    let rows = table.iter().flat_map(|row| Machine::both().map(|machine| (machine, row)));
+    for (machine, (count, expected)) in rows {
+        let count = *count;
         let mut running = machine.start(10, BufferMode::Circular);
         assert_eq!(machine.get(DEBUGCTL), 0xc0);
         machine.branches(0, count);
         for _ in 0..2 {
-            let mut sink = Numbers::default();
+            let mut sink = Numbers::of(&machine);
             assert_eq!(drain(&mut running, &mut sink), Ok(State::Recording));
-            assert_eq!(sink.seen, expected, "{count}");
+            assert_eq!(sink.seen, *expected, "{count}");
         }
         machine.branches(count, 10);
         let stopped = running.stop().map_err(|failed| failed.fault).unwrap();
@@ -240,36 +260,38 @@ fn a_request_that_the_masked_entry_dropped_is_served_all_the_same() {
 
 #[test]
 fn a_pmi_that_comes_after_a_drain_is_nobodys() {
-    let machine = Machine::new();
-    let mut handler = armed(&machine);
-    let mut running = machine.start(100, EIGHT_SPARE);
-    machine.branches(0, 95);
-    let mut sink = Numbers::default();
-    drain(&mut running, &mut sink).unwrap();
-    assert_eq!(interrupt(&machine, &mut handler, &mut running, &mut sink, &mut KeepAll), Pmi::Stray);
-    assert_eq!(machine.get(LVT_PC), 0x400);
-    machine.branches(95, 92);
-    assert_eq!(interrupt(&machine, &mut handler, &mut running, &mut sink, &mut KeepAll), Pmi::Served);
-    assert_eq!(sink.seen, branches(0..187));
+    for machine in Machine::both() {
+        let mut handler = armed(&machine);
+        let mut running = machine.start(100, EIGHT_SPARE);
+        machine.branches(0, 95);
+        let mut sink = Numbers::of(&machine);
+        drain(&mut running, &mut sink).unwrap();
+        assert_eq!(interrupt(&machine, &mut handler, &mut running, &mut sink, &mut KeepAll), Pmi::Stray);
+        assert_eq!(machine.get(LVT_PC), 0x400);
+        machine.branches(95, 92);
+        assert_eq!(interrupt(&machine, &mut handler, &mut running, &mut sink, &mut KeepAll), Pmi::Served);
+        assert_eq!(sink.seen, branches(0..187));
+    }
 }
 
 #[test]
 fn a_suspended_recording_goes_on_where_it_was() {
-    let machine = Machine::new();
-    let mut running = machine.start(100, EIGHT_SPARE);
-    machine.branches(0, 10);
-    running.suspend().unwrap();
-    assert_eq!((machine.get(DEBUGCTL), running.state(Half::Bts)), (0, Some(State::Suspended)));
-    let mut sink = Numbers::default();
-    // What was handed over once does not come again.
-    for _ in 0..2 {
-        assert_eq!(drain(&mut running, &mut sink), Ok(State::Suspended));
+    for machine in Machine::both() {
+        let mut running = machine.start(100, EIGHT_SPARE);
+        machine.branches(0, 10);
+        running.suspend().unwrap();
+        assert_eq!((machine.get(DEBUGCTL), running.state(Half::Bts)), (0, Some(State::Suspended)));
+        let mut sink = Numbers::of(&machine);
+        // What was handed over once does not come again.
+        for _ in 0..2 {
+            assert_eq!(drain(&mut running, &mut sink), Ok(State::Suspended));
+        }
+        machine.branches(10, 10);
+        assert_eq!(running.resume().map(|()| running.state(Half::Bts)), Ok(Some(State::Recording)));
+        machine.branches(20, 10);
+        drain(&mut running, &mut sink).unwrap();
+        assert_eq!(sink.seen, [branches(0..10), branches(20..30)].concat());
     }
-    machine.branches(10, 10);
-    assert_eq!(running.resume().map(|()| running.state(Half::Bts)), Ok(Some(State::Recording)));
-    machine.branches(20, 10);
-    drain(&mut running, &mut sink).unwrap();
-    assert_eq!(sink.seen, [branches(0..10), branches(20..30)].concat());
 }
 
 #[test]
@@ -311,6 +333,15 @@ fn a_recording_does_not_go_on_beside_one_that_came_meanwhile() {
 
 #[test]
 fn an_index_that_somebody_spoiled_ends_the_recording() {
+    let narrow = Machine::narrow();
+    let mut running = narrow.start(100, EIGHT_SPARE);
+    narrow.branches(0, 10);
+    // Twice 12 more than there is room for.
+    let (index, base) = (0x20_1000 + 12 * 102, 0x20_1000);
+    narrow.write(narrow.get(DS_AREA) + 4, index);
+    let bad = BadIndex { index, base };
+    assert_eq!(drain(&mut running, &mut Numbers::of(&narrow)), Ok(State::Failed(bad)));
+
     for index in [0, 8, u64::MAX, FakeLinear::BASE + 0x1000 + 12, FakeLinear::BASE + 0x1000 + 24 * 102] {
         let machine = Machine::new();
         let mut running = machine.start(100, EIGHT_SPARE);
@@ -406,7 +437,7 @@ fn a_fault_at_any_access_of_the_stop_can_be_tried_again() {
         assert_eq!((machine.get(DEBUGCTL), machine.get(DS_AREA)), (0, 0));
         let pieces: Vec<_> = stopped.records.pieces(Half::Bts).collect();
         let [Piece::Bytes(bytes)] = pieces[..] else { panic!("{pieces:?}") };
-        assert!(numbers(bytes).eq(0..3));
+        assert!(numbers(bytes, 24).eq(0..3));
         if nth == 3 {
             break;
         }

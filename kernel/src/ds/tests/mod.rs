@@ -34,6 +34,7 @@ struct Machine {
     /// The architectural performance monitoring version.
     version: u32,
     signature: u32,
+    layout: DsLayout,
     /// Counters that have overflowed and wait for the event that gives the record.
     armed: Rc<Cell<u64>>,
 }
@@ -87,13 +88,25 @@ impl Machine {
         let msr = Rc::new(RefCell::new(FakeMsr::new()));
         msr.borrow_mut().set(0x1b, 0xfee0_0900);
         msr.borrow_mut().set(0x1a0, 1 << 7);
-        Self { msr, memory: FakeLinear::new(), version, signature, armed: Rc::default() }
+        let (memory, layout) = (FakeLinear::new(), DsLayout::Bits64);
+        Self { msr, memory, version, signature, layout, armed: Rc::default() }
+    }
+
+    /// The same without DTES64 and PDCM, outside IA-32e mode.
+    fn narrow() -> Self {
+        Self { memory: FakeLinear::at(0x20_0000), layout: DsLayout::Bits32, ..Self::new() }
+    }
+
+    /// Both layouts.
+    fn both() -> [Self; 2] {
+        [Self::new(), Self::narrow()]
     }
 
     fn unit(&self) -> Unit<Self> {
+        let ecx = if self.layout == DsLayout::Bits32 { 0x10 } else { 0x8014 };
         let cpuid = |leaf, _: u32| match leaf {
             0 => CpuIdResult { eax: 0xd, ebx: 0x756e_6547, edx: 0x4965_6e69, ecx: 0x6c65_746e },
-            1 => CpuIdResult { eax: self.signature, ebx: 0, ecx: 0x8014, edx: 1 << 21 },
+            1 => CpuIdResult { eax: self.signature, ebx: 0, ecx, edx: 1 << 21 },
             // Processors since Broadwell have PT.
             7 => CpuIdResult { eax: 0, ebx: u32::from(self.signature == WITH_PT) << 25, ecx: 0, edx: 0 },
             0xa => CpuIdResult { eax: 0x0030_0400 | self.version, ebx: 0, ecx: 0, edx: 0x603 },
@@ -112,7 +125,19 @@ impl Machine {
 
     /// A field of the management area.
     fn field(&self, n: u64) -> u64 {
-        self.memory.read::<8>(self.get(DS_AREA) + 8 * n)
+        let at = self.get(DS_AREA);
+        match self.layout {
+            DsLayout::Bits32 => self.memory.read::<4>(at + 4 * n),
+            DsLayout::Bits64 => self.memory.read::<8>(at + 8 * n),
+        }
+    }
+
+    /// Writes a field of a record or of the management area.
+    fn write(&self, address: u64, value: u64) {
+        match self.layout {
+            DsLayout::Bits32 => self.memory.write::<4>(address, value),
+            DsLayout::Bits64 => self.memory.write::<8>(address, value),
+        }
     }
 
     /// Asks for a PMI.
