@@ -22,6 +22,11 @@ pub enum ErrorKind {
         /// How many a record has.
         needed: usize,
     },
+    /// A PERF_RECORD_SAMPLE has more than PERF_SAMPLE_IP and PERF_SAMPLE_ADDR.
+    OtherSample {
+        /// Its size.
+        bytes: usize,
+    },
     /// An address does not fit into the layout.
     TooWide {
         /// The address.
@@ -68,7 +73,9 @@ impl ErrorKind {
         match *self {
             Self::Unreachable { from, .. } | Self::Impossible { from, .. } => Some(from),
             Self::NoMemory { ip } | Self::UnknownInstruction { ip } => Some(ip),
-            Self::Truncated { .. } | Self::TooWide { .. } | Self::Empty { .. } => None,
+            Self::Truncated { .. } | Self::OtherSample { .. } | Self::TooWide { .. } | Self::Empty { .. } => {
+                None
+            }
         }
     }
 }
@@ -83,6 +90,9 @@ impl fmt::Display for ErrorKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Truncated { bytes, needed } => write!(f, "{bytes} bytes, a record has {needed}"),
+            Self::OtherSample { bytes } => {
+                write!(f, "a sample of {bytes} bytes, one of nothing but IP and ADDR has 24")
+            }
             Self::TooWide { address } => write!(f, "no room for the address {address:#x}"),
             Self::Empty { count } => write!(f, "empty, {count} in a row"),
             Self::Unreachable { at, from, end } => {

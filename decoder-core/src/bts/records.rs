@@ -115,6 +115,8 @@ impl<'a> Records<'a> {
         };
         self.take(size);
         match kind {
+            // Other fields between the two or in their place would be taken for addresses.
+            perf::SAMPLE if size > self.layout.record_bytes() => Err(ErrorKind::OtherSample { bytes: size }),
             perf::SAMPLE => match BranchRecord::parse(self.layout, record) {
                 Ok(branch) if branch.is_empty() => Err(ErrorKind::Empty { count: 1 }),
                 Ok(branch) => Ok(Some(Entry::Branch(branch))),

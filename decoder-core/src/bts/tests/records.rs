@@ -134,7 +134,14 @@ fn perf_records_of_other_kinds_lie_between_samples() {
     let short = [9u32.to_le_bytes(), [0, 0, 16, 0], [1; 4], [2; 4]].concat();
     // Its size is less than a header's.
     let damaged = [9u32.to_le_bytes(), [0; 4]].concat();
-    let rows: [(&[&[u8]], &[&str]); 4] = [
+    // With PERF_SAMPLE_TID before the address: the third word is none.
+    let other =
+        [&9u32.to_le_bytes()[..], &[0, 0, 32, 0], &[0x10, 0, 0, 0, 0, 0, 0, 0], &[3; 8], &[0x20; 8]].concat();
+    let rows: [(&[&[u8]], &[&str]); 5] = [
+        (
+            &[&other, &sample],
+            &["branch record 0: a sample of 32 bytes, one of nothing but IP and ADDR has 24", "0: 10"],
+        ),
         (&[&throttle, &sample, &throttle], &["0: 10"]),
         (&[&sample, &lost, &sample], &["0: 10", "1: 3 lost", "1: 10"]),
         (&[&short, &sample], &["branch record 0: 16 bytes, a record has 24", "0: 10"]),
