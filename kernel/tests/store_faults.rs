@@ -3,10 +3,11 @@
 
 mod common;
 
-use common::store::{CAPACITY, CIRCULAR, INTERRUPT, Nothing, PERIOD, Recording, What, sampled, targets};
-use common::{Collector, Machine, Registers, assert_same};
+use common::store::{CAPACITY, CIRCULAR, INTERRUPT, PERIOD, Recording, What, sampled, targets};
+use common::{Collector, Machine, Ram, Registers, assert_same};
 use pugmark_kernel::drain::{Piece, Sink};
-use pugmark_kernel::ds::{AreaError, DsArea, Half, NotStarted, Strictness, Unit};
+use pugmark_kernel::ds::{AreaError, BufferMode, DsArea, Half, NotStarted, Records, Strictness, Unit};
+use pugmark_kernel::lapic::Delivery;
 use pugmark_kernel::lbr::{self, Branch, LbrConfig};
 use pugmark_kernel::loss::Gap;
 use pugmark_kernel::msr::{GeneralProtection, Msr};
@@ -14,7 +15,7 @@ use pugmark_kernel::pmi::{Handler, Pmi};
 use pugmark_model::Settings;
 
 /// Profiles, and what each records.
-const TABLE: [(&str, What); 8] = [
+const TABLE: [(&str, What); 13] = [
     ("prescott", INTERRUPT),
     ("core2", INTERRUPT),
     ("skylake", INTERRUPT),
@@ -23,6 +24,11 @@ const TABLE: [(&str, What); 8] = [
     ("core2", What::Samples),
     ("nehalem", What::Samples),
     ("skylake", What::Samples),
+    ("icelake", What::Samples),
+    ("nehalem", INTERRUPT),
+    ("core2", What::Both),
+    ("nehalem", What::Both),
+    ("icelake", What::Both),
 ];
 
 const IA32_DEBUGCTL: u32 = 0x1d9;
@@ -113,15 +119,16 @@ fn a_start_that_can_neither_go_on_nor_back_keeps_the_memory_with_the_unit() {
 #[test]
 fn each_allocation_that_fails_in_turn_gives_back_the_others() {
     for (profile, what) in TABLE {
-        for fail_at in 0..=2 {
+        let blocks = if what == What::Both { 3 } else { 2 };
+        for fail_at in 0..=blocks {
             let machine = Machine::new(profile, Settings::default());
             let unit = store(&machine).unwrap();
             let plan = what.plan(unit.capabilities().pebs.ok().map(|pebs| pebs.format));
             machine.ram.fail_at.set(Some(fail_at));
             let made = DsArea::allocate(&*machine.ram, unit.capabilities(), &plan, Strictness::Strict);
-            match fail_at {
-                2 => assert!(made.is_ok()),
-                _ => assert!(matches!(made, Err(AreaError::NoMemory { .. })), "{profile} {what:?}"),
+            match fail_at == blocks {
+                true => assert!(made.is_ok()),
+                false => assert!(matches!(made, Err(AreaError::NoMemory { .. })), "{profile} {what:?}"),
             }
             drop(made);
             assert_eq!(machine.ram.live(), 0, "{profile} {what:?} {fail_at}");
@@ -149,19 +156,19 @@ fn each_access_that_faults_in_turn_leaves_last_branches_that_go_on() {
 
 #[test]
 fn a_drain_between_an_overflow_and_its_record_does_not_end_the_sampling() {
-    for (profile, what) in TABLE.into_iter().filter(|(_, what)| *what == What::Samples) {
+    for (profile, what) in TABLE.into_iter().filter(|(_, what)| what.has_samples()) {
         let period = PERIOD as usize;
         let mut lost = 0;
         for before in period - 5..period + 5 {
             let machine = Machine::new(profile, Settings::default());
             let format = store(&machine).unwrap().capabilities().pebs.unwrap().format;
             let mut running = start(&machine, profile, what);
-            let mut drained = Drained { what, collector: Collector::new() };
+            let mut drained = Drained::new();
             machine.run(before);
             drained.drain(&mut running).unwrap();
             machine.run(20 * period);
             drained.drain(&mut running).unwrap();
-            let samples = sampled(&drained.collector, format).len() as u64;
+            let samples = sampled(&drained.samples, format).len() as u64;
             let loss = running.loss(Half::Pebs).samples;
             assert!(samples + loss >= 19, "{profile} {before}: {samples} samples, {loss} lost");
             lost += loss;
@@ -176,7 +183,7 @@ fn assert_off(machine: &Machine, what: What, when: &str) {
     assert!(!machine.is_tracing(), "{when}");
     assert_eq!(machine.ram.live(), 0, "{when}: memory was not given back");
     let mut registers = vec![IA32_DEBUGCTL, IA32_DS_AREA];
-    if what == What::Samples {
+    if what.has_samples() {
         registers.extend([IA32_PEBS_ENABLE, IA32_PERFEVTSEL0]);
     }
     assert!(registers.iter().all(|register| machine.msr(*register) == 0), "{when}");
@@ -202,18 +209,19 @@ fn start<'a>(machine: &'a Machine, profile: &str, what: What) -> Recording<'a> {
     unit.start(&what.config(profile), area).map_err(|failed| failed.error()).unwrap()
 }
 
-/// What was drained, of either half.
+/// What was drained, of each half.
 struct Drained {
-    what: What,
-    collector: Collector,
+    branches: Collector,
+    samples: Collector,
 }
 
 impl Drained {
+    fn new() -> Self {
+        Self { branches: Collector::new(), samples: Collector::new() }
+    }
+
     fn drain(&mut self, running: &mut Recording<'_>) -> Result<(), GeneralProtection> {
-        match self.what {
-            What::Branches(_) => running.drain(&mut self.collector, &mut Nothing),
-            What::Samples => running.drain(&mut Nothing, &mut self.collector),
-        }
+        running.drain(&mut self.branches, &mut self.samples)
     }
 
     fn interrupt(
@@ -222,12 +230,18 @@ impl Drained {
         handler: &mut Handler,
         running: &mut Recording<'_>,
     ) -> Result<Pmi, GeneralProtection> {
-        match self.what {
-            What::Branches(_) => {
-                machine.try_interrupt(handler, &mut running.source(&mut self.collector, &mut Nothing))
-            }
-            What::Samples => {
-                machine.try_interrupt(handler, &mut running.source(&mut Nothing, &mut self.collector))
+        machine.try_interrupt(handler, &mut running.source(&mut self.branches, &mut self.samples))
+    }
+
+    /// What a recording has left that is over.
+    fn finish(&mut self, records: &Records<&Ram>) {
+        let halves = [(Half::Bts, &mut self.branches), (Half::Pebs, &mut self.samples)];
+        for (half, collector) in halves {
+            for piece in records.pieces(half) {
+                match piece {
+                    Piece::Bytes(bytes) => assert_eq!(collector.bytes(bytes), bytes.len()),
+                    Piece::Gap(gap) => assert!(collector.gap(gap)),
+                }
             }
         }
     }
@@ -254,8 +268,12 @@ fn life(machine: &Machine, profile: &str, what: What) -> u32 {
         Err(NotStarted::Stuck { .. }) => panic!("one fault"),
     };
     let first = machine.jumps().len();
-    let mut handler = machine.handler();
-    let mut drained = Drained { what, collector: Collector::new() };
+    let mut handler = Handler::new(Delivery::Nmi);
+    if handler.arm(&mut machine.registers()).is_err() {
+        faults += 1;
+        handler.arm(&mut machine.registers()).unwrap();
+    }
+    let mut drained = Drained::new();
     for round in 0..2 {
         for _ in 0..700 {
             if machine.jump().is_some() && drained.interrupt(machine, &mut handler, &mut running).is_err() {
@@ -282,31 +300,31 @@ fn life(machine: &Machine, profile: &str, what: What) -> u32 {
         faults += 1;
         failed.running.stop().map_err(|failed| failed.fault).unwrap()
     });
-    let half = if what == What::Samples { Half::Pebs } else { Half::Bts };
-    for piece in stopped.records.pieces(half) {
-        match piece {
-            Piece::Bytes(bytes) => assert_eq!(drained.collector.bytes(bytes), bytes.len()),
-            Piece::Gap(gap) => assert!(drained.collector.gap(gap)),
-        }
-    }
+    drained.finish(&stopped.records);
     let ran = &machine.jumps()[first..];
-    match what {
-        What::Samples => {
-            let samples = sampled(&drained.collector, format.unwrap());
-            assert!(samples.iter().all(|place| ran.contains(place)), "{profile}");
-            let most = ran.len() / PERIOD as usize;
-            assert!((most - 2..=most).contains(&samples.len()), "{profile} {} {most}", samples.len());
-        }
-        _ if what == CIRCULAR => {
-            assert_eq!(drained.collector.gaps, [Gap::Wrap { bytes: 0 }], "{profile}");
-            let newest = targets(&drained.collector);
+    let Drained { branches, samples } = &drained;
+    match what.branches() {
+        Some(BufferMode::Circular) => {
+            assert_eq!(branches.gaps, [Gap::Wrap { bytes: 0 }], "{profile}");
+            let newest = targets(branches);
             assert!(newest.len() > CAPACITY - 10, "{profile}");
             assert_same(&newest, &ran[ran.len() - newest.len()..], profile);
         }
-        What::Branches(_) => {
-            assert_eq!(drained.collector.gaps, [], "{profile}");
-            assert_same(&targets(&drained.collector), ran, profile);
+        Some(BufferMode::Interrupt { .. }) => {
+            assert_eq!(branches.gaps, [], "{profile}");
+            assert_same(&targets(branches), ran, profile);
         }
+        None => assert_eq!(branches.stretches.concat(), []),
+    }
+    match what.has_samples() {
+        true => {
+            let samples = sampled(samples, format.unwrap());
+            assert!(samples.iter().all(|place| ran.contains(place)), "{profile}");
+            let (most, lost) = (ran.len() as u64 / PERIOD, stopped.records.loss(Half::Pebs).samples);
+            let events = samples.len() as u64 + lost;
+            assert!((most - 2..=most).contains(&events), "{profile} {events}, {lost} lost, {most}");
+        }
+        false => assert_eq!(samples.stretches.concat(), []),
     }
     faults
 }

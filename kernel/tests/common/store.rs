@@ -4,7 +4,6 @@ use super::{CODE, Collector, Machine, Ram, Registers};
 use pugmark_decoder_core::bts::{Entry, Layout, Records};
 use pugmark_decoder_core::pebs;
 use pugmark_kernel::bts::BtsConfig;
-use pugmark_kernel::drain::Sink;
 use pugmark_kernel::ds::{
     AreaPlan, BufferMode, BufferPlan, DsArea, DsConfig, Gate, LinearMemory, LinearPage, LinearRequest,
     MemoryType, Running, Strictness, Unit,
@@ -25,39 +24,61 @@ pub(crate) enum What {
     Branches(BufferMode),
     /// Samples of user code.
     Samples,
+    /// Both, the branches with PMIs.
+    Both,
 }
 
 /// With room for some hundred branches before a PMI.
-pub(crate) const INTERRUPT: What = What::Branches(BufferMode::Interrupt { spare: 170 });
+pub(crate) const INTERRUPT: What = What::Branches(BufferMode::Interrupt { spare: SPARE });
 pub(crate) const CIRCULAR: What = What::Branches(BufferMode::Circular);
 
+const SPARE: u32 = 170;
 /// Branch records in a buffer.
 pub(crate) const CAPACITY: usize = 400;
 /// Events between samples.
 pub(crate) const PERIOD: u64 = 100;
 
 impl What {
-    pub(crate) fn config(self, profile: &str) -> DsConfig {
-        let config = DsConfig::new().gate(Gate(0x0000_8e00_0008_0000));
+    /// How branches are recorded, if they are.
+    pub(crate) fn branches(self) -> Option<BufferMode> {
         match self {
-            Self::Branches(_) => config.bts(BtsConfig::new().os(false)),
-            Self::Samples => {
-                config.pebs(PebsConfig::new().general(0, precise_event(profile), PERIOD).os(false))
-            }
+            Self::Branches(mode) => Some(mode),
+            Self::Both => Some(BufferMode::Interrupt { spare: SPARE }),
+            Self::Samples => None,
         }
     }
 
-    pub(crate) fn plan(self, format: Option<pebs::Format>) -> AreaPlan {
-        match self {
-            Self::Branches(mode) => {
-                AreaPlan::new().bts(BufferPlan { bytes: 24 * CAPACITY as u64, page_offset: 0xf40, mode })
-            }
-            Self::Samples => {
-                let size = format.unwrap().least_bytes() as u64;
-                let mode = BufferMode::Interrupt { spare: 55 };
-                AreaPlan::new().pebs(BufferPlan { bytes: 60 * size, page_offset: 0, mode }, Groups::BASIC)
-            }
+    pub(crate) fn has_samples(self) -> bool {
+        matches!(self, Self::Samples | Self::Both)
+    }
+
+    pub(crate) fn config(self, profile: &str) -> DsConfig {
+        let mut config = DsConfig::new().gate(Gate(0x0000_8e00_0008_0000));
+        if self.branches().is_some() {
+            config = config.bts(BtsConfig::new().os(false));
         }
+        if self.has_samples() {
+            config = config.pebs(PebsConfig::new().general(0, precise_event(profile), PERIOD).os(false));
+        }
+        config
+    }
+
+    pub(crate) fn plan(self, format: Option<pebs::Format>) -> AreaPlan {
+        let mut plan = AreaPlan::new();
+        if let Some(mode) = self.branches() {
+            plan = plan.bts(BufferPlan { bytes: 24 * CAPACITY as u64, page_offset: 0xf40, mode });
+        }
+        if self.has_samples() {
+            let format = format.unwrap();
+            let (groups, size) = match format {
+                // The basic group, and the 18 registers.
+                pebs::Format::Adaptive => (Groups::BASIC.registers(true), 32 + 18 * 8),
+                _ => (Groups::BASIC, format.least_bytes() as u64),
+            };
+            let mode = BufferMode::Interrupt { spare: 55 };
+            plan = plan.pebs(BufferPlan { bytes: 60 * size, page_offset: 0, mode }, groups);
+        }
+        plan
     }
 }
 
@@ -104,20 +125,6 @@ pub(crate) fn sampled(collector: &Collector, format: pebs::Format) -> Vec<u64> {
 
 pub(crate) fn is_user(address: u64) -> bool {
     (CODE..CODE + 0x4000).contains(&address)
-}
-
-/// Takes nothing.
-#[derive(Debug)]
-pub(crate) struct Nothing;
-
-impl Sink for Nothing {
-    fn bytes(&mut self, bytes: &[u8]) -> usize {
-        panic!("{} bytes of what is not recorded", bytes.len())
-    }
-
-    fn gap(&mut self, gap: pugmark_kernel::loss::Gap) -> bool {
-        panic!("{gap:?} in what is not recorded")
-    }
 }
 
 // SAFETY: all memory is mapped one to one in the one address space there is, supervisor and write-back.
