@@ -173,7 +173,9 @@ fn live(machine: &Machine, mode: Mode) -> Came {
         }
     };
     let mut handler = Handler::new(Delivery::Nmi);
-    handler.arm(&mut machine.registers()).unwrap();
+    if handler.arm(&mut machine.registers()).is_err() {
+        return Came::ToTheStop;
+    }
     let mut collector = Collector::new();
     for _ in 0..4000 {
         if machine.jump().is_some() {

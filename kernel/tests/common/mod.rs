@@ -274,11 +274,16 @@ unsafe impl Msr for Registers {
 // SAFETY: it is the entry of the one processor of the machine.
 unsafe impl LocalApic for Registers {
     fn lvt_pc(&mut self) -> Result<LvtPc, GeneralProtection> {
-        Ok(LvtPc(self.0.state.borrow().processor.lvt_pc()))
+        let mut state = self.0.state.borrow_mut();
+        state.access().map_err(|()| GeneralProtection { address: LVT_PC, written: None })?;
+        Ok(LvtPc(state.processor.lvt_pc()))
     }
 
     fn set_lvt_pc(&mut self, entry: LvtPc) -> Result<(), GeneralProtection> {
-        self.0.state.borrow_mut().processor.set_lvt_pc(entry.0);
+        let mut state = self.0.state.borrow_mut();
+        let fault = GeneralProtection { address: LVT_PC, written: Some(u64::from(entry.0)) };
+        state.access().map_err(|()| fault)?;
+        state.processor.set_lvt_pc(entry.0);
         Ok(())
     }
 }
@@ -404,6 +409,8 @@ pub(crate) fn run_within(part: &[u64], whole: &[u64], from: usize) -> Option<usi
 }
 
 const APIC_BASE: u32 = 0x1b;
+/// The entry, in x2APIC mode.
+const LVT_PC: u32 = 0x834;
 const CODE: u64 = 0x40_0000;
 const HANDLER: u64 = 0xffff_8000_0000_1000;
 
