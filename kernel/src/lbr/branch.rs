@@ -150,8 +150,8 @@ impl BranchType {
             3 => Self::NearIndirectCall,
             4 => Self::NearRelativeCall,
             5 => Self::NearReturn,
-            // A range of values for what is none of these.
-            8..=11 => Self::Other,
+            // Bits 2:0 say nothing more.
+            8..=15 => Self::Other,
             _ => Self::Unknown(bits),
         }
     }
@@ -226,8 +226,9 @@ mod tests {
             (5, BranchType::NearReturn),
             (6, BranchType::Unknown(6)),
             (8, BranchType::Other),
-            (11, BranchType::Other),
-            (15, BranchType::Unknown(15)),
+            (7, BranchType::Unknown(7)),
+            (12, BranchType::Other),
+            (15, BranchType::Other),
         ];
         for (bits, kind) in table {
             assert_eq!(ALL.branch(1, 2, bits << 56).unwrap().kind, Some(kind));
