@@ -1,8 +1,8 @@
 //! Are there last branch records, and what can they do?
 
 use super::{LbrFormat, Stack};
-use crate::bts::ControlRegister;
-use crate::msr::{GeneralProtection, LbrCtl, Msr, PerfCapabilities, Register};
+use crate::bts::{ControlRegister, RECORDERS};
+use crate::msr::{GeneralProtection, LbrCtl, Msr, PerfCapabilities, Register, RtitCtl};
 use core::fmt;
 use raw_cpuid::{CpuId, CpuIdReader};
 
@@ -98,12 +98,12 @@ impl LbrCapabilities {
         Ok(Self { stack, format, levels, classes, call_stack, ..self })
     }
 
-    /// Looks whether the register that turns them on is backed.
+    /// Looks whether the register that turns them on is backed, where nobody records what they would disturb.
     fn probe(&self, msr: &mut impl Msr) -> Result<(), LbrAbsent> {
         let address = self.enable_address();
         let before = msr.rdmsr(address)?;
-        if before & LBR != 0 {
-            // It holds a bit.
+        if before & LBR != 0 || self.is_excluded(msr)? {
+            // It holds a bit, or the start says no.
             return Ok(());
         }
         // SAFETY: branches go into registers that nobody uses now; no memory is written.
@@ -115,6 +115,16 @@ impl LbrCapabilities {
             0 => Err(LbrAbsent::NotBacked { address }),
             _ => Ok(()),
         }
+    }
+
+    /// Whether branches are stored, or PT traces where it excludes them.
+    fn is_excluded(&self, msr: &mut impl Msr) -> Result<bool, GeneralProtection> {
+        let bits = msr.rdmsr(ControlRegister::ADDRESS)?;
+        if self.control.control(bits).intersects(RECORDERS) {
+            return Ok(true);
+        }
+        let traces = self.processor_trace && !self.is_architectural();
+        Ok(traces && msr.read::<RtitCtl>()?.contains(RtitCtl::TRACE_EN))
     }
 
     /// The register whose bit 0 turns them on.

@@ -340,6 +340,25 @@ fn detection_says_what_is_missing() {
 }
 
 #[test]
+fn detection_turns_nothing_on_beside_another_recorder() {
+    // (processor, register, value)
+    let table = [
+        (SKYLAKE, 0x570, 0x2005),
+        (SKYLAKE, DEBUGCTL, 0xc0),
+        (SKYLAKE, DEBUGCTL, 0x40),
+        (SAPPHIRE_RAPIDS, DEBUGCTL, 0xc0),
+    ];
+    for (row, register, value) in table {
+        let machine = Machine::of(row);
+        machine.set(register, value);
+        machine.msr.borrow_mut().writes.clear();
+        let unit = machine.unit();
+        assert_eq!(machine.msr.borrow().writes, [], "{register:#x} {value:#x}");
+        assert!(unit.start(&LbrConfig::new()).is_err());
+    }
+}
+
+#[test]
 fn a_fault_at_any_access_leaves_them_off_and_the_unit_at_hand() {
     for model in MODELS {
         for nth in 0.. {
