@@ -24,6 +24,8 @@ impl<L: LinearMemory> Block<L> {
         limit: Option<u64>,
     ) -> Result<Self, AreaError> {
         let offset = u64::from(offset);
+        // Fields hold the address behind the last record too, and a threshold one record further on.
+        let limit = limit.map(|limit| limit - PAGE);
         let size = bytes
             .checked_add(offset)
             .and_then(|bytes| bytes.checked_next_multiple_of(PAGE))

@@ -342,7 +342,25 @@ fn refuses_memory_that_is_not_what_was_asked_for() {
     let narrow = DsCapabilities { layout: DsLayout::Bits32, ..CAPABILITIES };
     let error =
         DsArea::allocate(memory, &narrow, &AreaPlan::new().bts(PLAN), Strictness::Lenient).unwrap_err();
-    assert!(matches!(error, AreaError::BadBlock { address: 0x1_0000_0000, .. }), "{error}");
+    assert!(matches!(error, AreaError::BadBlock { address: 0xffff_f000, .. }), "{error}");
+
+    // Nor the end of a buffer that reaches to there, which is the absolute maximum.
+    for (base, fits) in [(0xffff_e000, false), (0xffff_d000, true)] {
+        let plan = BufferPlan { mode: BufferMode::Circular, bytes: 0x1000 - 0x1000 % 12, page_offset: 0 };
+        let (memory, plan) = (FakeLinear::at(base), AreaPlan::new().bts(plan));
+        match DsArea::allocate(memory.clone(), &narrow, &plan, Strictness::Lenient) {
+            Ok(area) => {
+                assert!(fits, "{base:#x}");
+                let [index, maximum, threshold] = [1, 2, 3].map(|n| memory.read::<4>(area.address() + 4 * n));
+                assert!(index < maximum && maximum < threshold, "{index:#x} {maximum:#x} {threshold:#x}");
+            }
+            Err(error) => {
+                let request = LinearRequest { size: 0x1000, limit: Some(0xffff_f000) };
+                assert_eq!(error, AreaError::BadBlock { address: 0xffff_f000, request });
+                assert!(!fits, "{base:#x}");
+            }
+        }
+    }
 
     let huge = AreaPlan::new().bts(BufferPlan { bytes: u64::MAX, ..PLAN });
     let error = DsArea::allocate(FakeLinear::new(), &CAPABILITIES, &huge, Strictness::Lenient).unwrap_err();
