@@ -23,6 +23,7 @@ pub struct DsArea<L: LinearMemory> {
     layout: DsLayout,
     management: Block<L>,
     warnings: Warnings,
+    strictness: Strictness,
 }
 
 impl<L: LinearMemory + Clone> DsArea<L> {
@@ -54,8 +55,8 @@ impl<L: LinearMemory + Clone> DsArea<L> {
         };
         let bts = half(Half::Bts, bts)?;
         let pebs = half(Half::Pebs, pebs)?;
-        let mut area = Self { bts, pebs, groups: plan.groups(), layout, management, warnings };
-        area.check(capabilities, strictness)?;
+        let mut area = Self { bts, pebs, groups: plan.groups(), layout, management, warnings, strictness };
+        area.check(capabilities)?;
         area.reset(core::iter::empty());
         Ok(area)
     }
@@ -92,18 +93,14 @@ impl<L: LinearMemory> DsArea<L> {
         self.groups
     }
 
-    /// Checks the pages once more: address spaces may have been made since.
-    pub(super) fn check(
-        &mut self,
-        capabilities: &DsCapabilities,
-        strictness: Strictness,
-    ) -> Result<(), AreaError> {
+    /// Checks the pages once more, as strictly as at first: address spaces may have been made since.
+    pub(super) fn check(&mut self, capabilities: &DsCapabilities) -> Result<(), AreaError> {
         let buffers = [&self.bts, &self.pebs].into_iter().flatten();
         for block in core::iter::once(&self.management).chain(buffers.map(RecordBuffer::block)) {
             rules::check(block.memory(), block.start(), block.bytes(), capabilities, &mut self.warnings)?;
         }
         match self.warnings.iter().next() {
-            Some(warning) if strictness == Strictness::Strict => Err(AreaError::Warning(warning)),
+            Some(warning) if self.strictness == Strictness::Strict => Err(AreaError::Warning(warning)),
             _ => Ok(()),
         }
     }

@@ -3,7 +3,7 @@
 use super::config::Recording;
 use super::running::Running;
 use super::session::Session;
-use super::{AreaError, DsAbsent, DsArea, DsCapabilities, DsConfig, DsRefusal, LinearMemory, Strictness};
+use super::{AreaError, DsAbsent, DsArea, DsCapabilities, DsConfig, DsRefusal, LinearMemory};
 use crate::bts::{Control, ControlRegister, Messages, RECORDERS};
 use crate::cpuid::CpuIdReader;
 use crate::msr::{ApicBase, DsAreaBase, GeneralProtection, Msr, RtitCtl};
@@ -152,7 +152,7 @@ impl<M: Msr> Unit<M> {
         if area.layout() != self.capabilities.layout {
             return Err(StartError::OtherLayout);
         }
-        area.check(&self.capabilities, Strictness::Lenient)?;
+        area.check(&self.capabilities)?;
         Ok(recording)
     }
 }
