@@ -51,13 +51,16 @@ pub struct GlobalCtrl(pub u64);
 pub struct FixedCtrCtrl(pub u64);
 
 impl FixedCtrCtrl {
-    /// The fields of counter `n`, and what is in them when it counts.
+    /// How many counters it has fields for: bit 32 + 4n is there for the first eight.
+    pub const COUNTERS: u8 = 8;
+
+    /// The fields of counter `n`, which is below [`FixedCtrCtrl::COUNTERS`], and what is in them when it counts.
     #[must_use]
     pub const fn counting(n: u8, os: bool, user: bool, adaptive: bool) -> u64 {
         (os as u64 | (user as u64) << 1) << (4 * n) | (adaptive as u64) << (32 + 4 * n)
     }
 
-    /// All bits of counter `n`.
+    /// All bits of counter `n`, which is below [`FixedCtrCtrl::COUNTERS`].
     #[must_use]
     pub const fn mask(n: u8) -> u64 {
         0xf << (4 * n) | 1 << (32 + 4 * n)

@@ -1,8 +1,8 @@
 //! Is there event-based sampling, and what can it do?
 
-use super::{FIXED, GENERAL};
+use super::GENERAL;
 use crate::ds::DsLayout;
-use crate::msr::{GeneralProtection, MiscEnable, Msr, PerfCapabilities};
+use crate::msr::{FixedCtrCtrl, GeneralProtection, MiscEnable, Msr, PerfCapabilities};
 use core::fmt;
 use pugmark_decoder_core::pebs::Format;
 use raw_cpuid::{CpuId, CpuIdReader};
@@ -60,7 +60,7 @@ impl PebsCapabilities {
         };
         let baseline = capabilities.contains(PerfCapabilities::PEBS_BASELINE);
         let (general, fixed) = match baseline {
-            true => (GENERAL, FIXED),
+            true => (GENERAL, FixedCtrCtrl::COUNTERS),
             false => (sampling_counters(features.model_id()), 0),
         };
         let found = Self {
@@ -237,6 +237,16 @@ mod tests {
                     ..NEHALEM
                 },
                 all(8, 4),
+            ),
+            // More than IA32_FIXED_CTR_CTRL has fields for.
+            (
+                Row {
+                    signature: 0x706e5,
+                    counters: (0x0830_0805, 0x610),
+                    capabilities: 0x74c5 | 1 << 14,
+                    ..NEHALEM
+                },
+                all(8, 8),
             ),
         ];
         for (row, expected) in table {
