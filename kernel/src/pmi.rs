@@ -7,7 +7,7 @@ use crate::lapic::{Delivery, LocalApic, LvtPc};
 use crate::msr::{GeneralProtection, GlobalStatus, GlobalStatusReset, Msr};
 use core::cell::Cell;
 
-/// Something that asks for PMIs: a running PT unit, and in time BTS, counters, IBS.
+/// Something that asks for PMIs: a running PT unit, a debug store, counters, IBS.
 ///
 /// The calls come in this order, from the interrupt handler: they must not wait, allocate or format.
 pub trait PmiSource {

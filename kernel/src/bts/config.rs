@@ -117,6 +117,7 @@ mod tests {
             (all.os(false), BufferMode::Circular, 0x2c0),
             (all.os(false), BufferMode::INTERRUPT, 0x3c0),
             (all.os(false).user(false), BufferMode::Circular, 0x6c0),
+            (all.os(false).user(false), BufferMode::INTERRUPT, 0x7c0),
         ];
         for (config, mode, bits) in table {
             let control = config.check(&capabilities(), mode).unwrap();

@@ -295,6 +295,48 @@ fn a_suspended_recording_goes_on_where_it_was() {
 }
 
 #[test]
+fn an_area_that_was_made_strictly_stays_so() {
+    for (strictness, starts) in [(Strictness::Lenient, true), (Strictness::Strict, false)] {
+        let machine = Machine::new();
+        let unit = machine.unit();
+        let mode = BufferMode::Interrupt { spare: 170 };
+        let plan = AreaPlan::new().bts(BufferPlan { bytes: 24 * 400, page_offset: 0, mode });
+        let area = DsArea::allocate(machine.memory.clone(), unit.capabilities(), &plan, strictness).unwrap();
+        machine.memory.spoil(|_, _, page| page.as_mut().unwrap().memory_type = MemoryType::Uncacheable);
+        let started = unit.start(&config(), area).map_err(|failed| failed.error());
+        let warning =
+            Warning::NotWriteBack { address: FakeLinear::BASE, memory_type: MemoryType::Uncacheable };
+        match started {
+            Ok(_) => assert!(starts),
+            Err(error) => assert_eq!((error, starts), (StartError::Area(AreaError::Warning(warning)), false)),
+        }
+    }
+}
+
+#[test]
+fn messages_end_when_they_are_dropped_and_can_be_stopped_again() {
+    let machine = Machine::new();
+    machine.set(DEBUGCTL, 0x2);
+    let mut messages = machine.unit().send_messages().map_err(|(_, error)| error).unwrap();
+    assert_eq!(machine.get(DEBUGCTL), 0x42);
+    for nth in 0..2 {
+        machine.msr.borrow_mut().fault_in(nth);
+        let (back, fault) = messages.stop().err().unwrap();
+        assert_eq!((fault.address, machine.get(DEBUGCTL)), (DEBUGCTL, 0x42), "{nth}");
+        messages = back;
+    }
+    drop(messages);
+    assert_eq!((machine.get(DEBUGCTL), machine.get(DS_AREA)), (0x2, 0));
+    for nth in 0..4 {
+        let unit = machine.unit();
+        machine.msr.borrow_mut().fault_in(nth);
+        let (_, error) = unit.send_messages().err().unwrap();
+        assert!(matches!(error, StartError::Fault(_)), "{nth}");
+        assert_eq!(machine.get(DEBUGCTL), 0x2);
+    }
+}
+
+#[test]
 fn processor_trace_excludes_branches_only_while_it_traces() {
     let machine = Machine::of(WITH_PT, 3);
     machine.set(RTIT_CTL, 0x2004);
