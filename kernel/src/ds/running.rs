@@ -50,7 +50,9 @@ impl<M: Msr, L: LinearMemory> Running<M, L> {
         self.session.resume()
     }
 
-    /// Stops recording until [`Running::resume`], as when another task runs on this processor. IA32_DS_AREA stays.
+    /// Stops recording until [`Running::resume`], as when another task runs on this processor. IA32_DS_AREA stays. A task
+    /// that moves to another processor is stopped here and started there, with that processor's unit: what was recorded
+    /// is drained first, as a start empties the area.
     ///
     /// # Errors
     ///

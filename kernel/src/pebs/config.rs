@@ -26,10 +26,14 @@ pub struct Event {
 }
 
 impl Event {
-    /// INST_RETIRED.ANY_P: retired instructions.
+    /// INST_RETIRED.ANY_P: retired instructions. Samples on Core 2, Nehalem and, with extended PEBS, since Ice Lake; on
+    /// Skylake it does not.
     pub const INST_RETIRED: Self = Self { select: 0xc0, umask: 0 };
-    /// BR_INST_RETIRED.ALL_BRANCHES: retired branches.
+    /// BR_INST_RETIRED.ALL_BRANCHES: retired branches. Samples on Nehalem and since Ice Lake; on Skylake only as
+    /// [`Event::BR_INST_RETIRED_PEBS`].
     pub const BR_INST_RETIRED: Self = Self { select: 0xc4, umask: 0 };
+    /// BR_INST_RETIRED.ALL_BRANCHES_PEBS: the same as it samples on Haswell to Skylake.
+    pub const BR_INST_RETIRED_PEBS: Self = Self { select: 0xc4, umask: 4 };
 }
 
 /// A counter.
