@@ -91,7 +91,21 @@ impl<M: Msr, L: LinearMemory> Session<M, L> {
         // nothing is recorded yet.
         unsafe { self.unit.msr.write(DsAreaBase(self.area.address())) }?;
         self.named = true;
-        Ok(self.resume()?)
+        self.resume()?;
+        self.check_backed()
+    }
+
+    /// The control register holds what lets branches be recorded.
+    fn check_backed(&mut self) -> Result<(), StartError> {
+        if !self.branches {
+            return Ok(());
+        }
+        let (written, mine) = self.bits;
+        let read = self.unit.msr.rdmsr(ControlRegister::ADDRESS)? & mine;
+        match read == written {
+            true => Ok(()),
+            false => Err(StartError::NotBacked { written, read }),
+        }
     }
 
     /// Clears TR and what goes with it, and stops the counters: no record is written any more. What can be stopped is.

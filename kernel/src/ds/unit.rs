@@ -227,6 +227,13 @@ pub enum StartError {
         /// IA32_PEBS_ENABLE.
         pebs_enable: u64,
     },
+    /// The control register does not hold what turns the store on: an emulator that announces what it does not have.
+    NotBacked {
+        /// The bits that were set.
+        written: u64,
+        /// What of them was read.
+        read: u64,
+    },
     /// The buffer asks for PMIs, and the local APIC is off.
     ApicOff {
         /// IA32_APIC_BASE.
@@ -275,6 +282,10 @@ impl fmt::Display for StartError {
             Self::OtherSampler { pebs_enable } => {
                 write!(f, "somebody else samples: IA32_PEBS_ENABLE is {pebs_enable:#x}")
             }
+            Self::NotBacked { written, read } => write!(
+                f,
+                "CPUID announces a branch trace store, but MSR 0x1d9 reads {read:#x} after {written:#x} was written"
+            ),
             Self::ApicOff { base } => {
                 write!(
                     f,

@@ -177,6 +177,20 @@ fn a_full_buffer_waits_for_the_sink_and_says_what_it_lost() {
 }
 
 #[test]
+fn a_buffer_at_its_threshold_waits_for_the_sink() {
+    let machine = Machine::new();
+    let mut running = machine.start(100, EIGHT_SPARE);
+    machine.branches(0, 92);
+    assert_eq!(drain(&mut running, &mut KeepAll), Ok(State::Full));
+    assert_eq!(machine.get(DEBUGCTL), 0);
+    machine.branches(92, 3);
+    let mut sink = Numbers::default();
+    assert_eq!(drain(&mut running, &mut sink), Ok(State::Recording));
+    assert_eq!(sink.seen, branches(0..92));
+    assert_eq!(running.loss(Half::Bts), &Loss { full: 1, ..Loss::NONE });
+}
+
+#[test]
 fn a_circular_buffer_holds_the_last_branches_in_their_order() {
     // (branches, what is there)
     let wrap = |range| [vec![Err(Gap::Wrap { bytes: 0 })], branches(range)].concat();
@@ -310,6 +324,27 @@ fn an_area_that_was_made_strictly_stays_so() {
             Ok(_) => assert!(starts),
             Err(error) => assert_eq!((error, starts), (StartError::Area(AreaError::Warning(warning)), false)),
         }
+    }
+}
+
+#[test]
+fn an_area_of_the_other_layout_is_refused() {
+    let (narrow, machine) = (Machine::narrow(), Machine::new());
+    let area = narrow.area(&narrow.unit(), 100, EIGHT_SPARE);
+    let failed = machine.unit().start(&config(), area).err().unwrap();
+    assert_eq!((failed.error(), machine.get(DEBUGCTL)), (StartError::OtherLayout, 0));
+}
+
+#[test]
+fn a_control_register_that_does_not_hold_its_bits_is_told() {
+    for held in [0, 0x40, 0x80, 0xc0] {
+        let machine = Machine { held, ..Machine::new() };
+        let unit = machine.unit();
+        let area = machine.area(&unit, 100, EIGHT_SPARE);
+        let failed = unit.start(&config(), area).err().unwrap();
+        assert_eq!(failed.error(), StartError::NotBacked { written: 0x1c0, read: held });
+        assert!(matches!(failed, NotStarted::Off { .. }));
+        assert_eq!((machine.get(DEBUGCTL), machine.get(DS_AREA)), (0, 0));
     }
 }
 

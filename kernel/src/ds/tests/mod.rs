@@ -35,6 +35,8 @@ struct Machine {
     version: u32,
     signature: u32,
     layout: DsLayout,
+    /// The bits of the control register that hold what is written.
+    held: u64,
     /// Counters that have overflowed and wait for the event that gives the record.
     armed: Rc<Cell<u64>>,
 }
@@ -50,6 +52,7 @@ unsafe impl Msr for Machine {
         // SAFETY: as above.
         unsafe { msr.wrmsr(address, value) }?;
         match address {
+            DEBUGCTL => msr.set(DEBUGCTL, value & self.held),
             0x390 => {
                 let status = msr.get(STATUS);
                 msr.set(STATUS, status & !value);
@@ -89,7 +92,7 @@ impl Machine {
         msr.borrow_mut().set(0x1b, 0xfee0_0900);
         msr.borrow_mut().set(0x1a0, 1 << 7);
         let (memory, layout) = (FakeLinear::new(), DsLayout::Bits64);
-        Self { msr, memory, version, signature, layout, armed: Rc::default() }
+        Self { msr, memory, version, signature, layout, held: !0, armed: Rc::default() }
     }
 
     /// The same without DTES64 and PDCM, outside IA-32e mode.
