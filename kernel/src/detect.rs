@@ -194,7 +194,9 @@ mod tests {
 
     #[test]
     fn sees_other_branch_recorders() {
-        for (debugctl, on) in [(0, None), (1, Some(1)), (1 << 7, Some(1 << 7)), (0x203e, None)] {
+        for (debugctl, on) in
+            [(0, None), (1, Some(1)), (1 << 6, Some(1 << 6)), (1 << 7, Some(1 << 7)), (0x203e, None)]
+        {
             let mut msr = FakeMsr::new();
             msr.set(0x1d9, debugctl);
             assert_eq!(other_recorder(&mut msr).map(|on| on.bits()), on);
