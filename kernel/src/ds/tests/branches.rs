@@ -328,6 +328,36 @@ fn an_area_that_was_made_strictly_stays_so() {
 }
 
 #[test]
+fn tasks_take_turns_and_move_each_with_its_own_area() {
+    let first = Machine::new();
+    let second = Machine { memory: first.memory.clone(), ..Machine::new() };
+    let area = || Some(first.area(&first.unit(), 100, EIGHT_SPARE));
+    let mut areas = [area(), area()];
+    let mut seen = [vec![], vec![]];
+    // Which task runs where.
+    let turns = [(0, &first), (1, &first), (0, &second), (1, &first), (0, &first), (1, &second)];
+    for (turn, (task, machine)) in (0..).zip(turns) {
+        let area = areas[task].take().unwrap();
+        let mut running = machine.unit().start(&config(), area).map_err(|failed| failed.error()).unwrap();
+        machine.branches(10 * turn, 5);
+        // Another task has the processor meanwhile, and is not recorded.
+        running.suspend().unwrap();
+        machine.branches(1000, 5);
+        running.resume().unwrap();
+        machine.branches(10 * turn + 5, 5);
+        let mut sink = Numbers::default();
+        drain(&mut running, &mut sink).unwrap();
+        seen[task].extend(sink.seen);
+        let stopped = running.stop().map_err(|failed| failed.fault).unwrap();
+        assert!(stopped.records.loss(Half::Bts).is_none());
+        areas[task] = Some(stopped.records.into_area());
+        assert_eq!([&first, &second].map(|machine| machine.get(DS_AREA)), [0, 0]);
+    }
+    assert_eq!(seen[0], [branches(0..10), branches(20..30), branches(40..50)].concat());
+    assert_eq!(seen[1], [branches(10..20), branches(30..40), branches(50..60)].concat());
+}
+
+#[test]
 fn an_area_of_the_other_layout_is_refused() {
     let (narrow, machine) = (Machine::narrow(), Machine::new());
     let area = narrow.area(&narrow.unit(), 100, EIGHT_SPARE);
