@@ -3,10 +3,9 @@
 use super::*;
 use crate::drain::Piece;
 use crate::loss::Loss;
-use crate::msr::{ApicBase, RtitCtl};
 
 impl Machine {
-    fn area(&self, unit: &Unit<Self>, records: u64, mode: BufferMode) -> DsArea<FakeLinear> {
+    pub(super) fn area(&self, unit: &Unit<Self>, records: u64, mode: BufferMode) -> DsArea<FakeLinear> {
         let plan = BufferPlan { bytes: self.layout.branch_record_bytes() * records, page_offset: 0, mode };
         DsArea::allocate(
             self.memory.clone(),
@@ -17,7 +16,7 @@ impl Machine {
         .unwrap()
     }
 
-    fn start(&self, records: u64, mode: BufferMode) -> Running<Self, FakeLinear> {
+    pub(super) fn start(&self, records: u64, mode: BufferMode) -> Running<Self, FakeLinear> {
         let unit = self.unit();
         let area = self.area(&unit, records, mode);
         unit.start(&config(), area).map_err(|failed| failed.error()).unwrap()
@@ -51,7 +50,7 @@ impl Machine {
     }
 }
 
-fn config() -> DsConfig {
+pub(super) fn config() -> DsConfig {
     DsConfig::new().bts(BtsConfig::new()).gate(INTERRUPT_GATE)
 }
 
@@ -66,7 +65,7 @@ pub(super) struct Numbers {
 }
 
 impl Numbers {
-    fn of(machine: &Machine) -> Self {
+    pub(super) fn of(machine: &Machine) -> Self {
         Self { narrow: machine.layout == DsLayout::Bits32, ..Self::default() }
     }
 
@@ -99,11 +98,11 @@ impl Sink for Numbers {
     }
 }
 
-fn branches(range: core::ops::Range<u64>) -> Vec<Result<u64, Gap>> {
+pub(super) fn branches(range: core::ops::Range<u64>) -> Vec<Result<u64, Gap>> {
     range.map(Ok).collect()
 }
 
-fn drain(
+pub(super) fn drain(
     running: &mut Running<Machine, FakeLinear>,
     sink: &mut impl Sink,
 ) -> Result<State, GeneralProtection> {
@@ -112,7 +111,7 @@ fn drain(
     Ok(running.state(Half::Bts).unwrap())
 }
 
-const EIGHT_SPARE: BufferMode = BufferMode::Interrupt { spare: 8 };
+pub(super) const EIGHT_SPARE: BufferMode = BufferMode::Interrupt { spare: 8 };
 
 #[test]
 fn a_recording_gives_all_branches_and_leaves_the_processor_as_it_was() {
@@ -309,136 +308,6 @@ fn a_suspended_recording_goes_on_where_it_was() {
 }
 
 #[test]
-fn an_area_that_was_made_strictly_stays_so() {
-    for (strictness, starts) in [(Strictness::Lenient, true), (Strictness::Strict, false)] {
-        let machine = Machine::new();
-        let unit = machine.unit();
-        let mode = BufferMode::Interrupt { spare: 170 };
-        let plan = AreaPlan::new().bts(BufferPlan { bytes: 24 * 400, page_offset: 0, mode });
-        let area = DsArea::allocate(machine.memory.clone(), unit.capabilities(), &plan, strictness).unwrap();
-        machine.memory.spoil(|_, _, page| page.as_mut().unwrap().memory_type = MemoryType::Uncacheable);
-        let started = unit.start(&config(), area).map_err(|failed| failed.error());
-        let warning =
-            Warning::NotWriteBack { address: FakeLinear::BASE, memory_type: MemoryType::Uncacheable };
-        match started {
-            Ok(_) => assert!(starts),
-            Err(error) => assert_eq!((error, starts), (StartError::Area(AreaError::Warning(warning)), false)),
-        }
-    }
-}
-
-#[test]
-fn tasks_take_turns_and_move_each_with_its_own_area() {
-    let first = Machine::new();
-    let second = Machine { memory: first.memory.clone(), ..Machine::new() };
-    let area = || Some(first.area(&first.unit(), 100, EIGHT_SPARE));
-    let mut areas = [area(), area()];
-    let mut seen = [vec![], vec![]];
-    // Which task runs where.
-    let turns = [(0, &first), (1, &first), (0, &second), (1, &first), (0, &first), (1, &second)];
-    for (turn, (task, machine)) in (0..).zip(turns) {
-        let area = areas[task].take().unwrap();
-        let mut running = machine.unit().start(&config(), area).map_err(|failed| failed.error()).unwrap();
-        machine.branches(10 * turn, 5);
-        // Another task has the processor meanwhile, and is not recorded.
-        running.suspend().unwrap();
-        machine.branches(1000, 5);
-        running.resume().unwrap();
-        machine.branches(10 * turn + 5, 5);
-        let mut sink = Numbers::default();
-        drain(&mut running, &mut sink).unwrap();
-        seen[task].extend(sink.seen);
-        let stopped = running.stop().map_err(|failed| failed.fault).unwrap();
-        assert!(stopped.records.loss(Half::Bts).is_none());
-        areas[task] = Some(stopped.records.into_area());
-        assert_eq!([&first, &second].map(|machine| machine.get(DS_AREA)), [0, 0]);
-    }
-    assert_eq!(seen[0], [branches(0..10), branches(20..30), branches(40..50)].concat());
-    assert_eq!(seen[1], [branches(10..20), branches(30..40), branches(50..60)].concat());
-}
-
-#[test]
-fn an_area_of_the_other_layout_is_refused() {
-    let (narrow, machine) = (Machine::narrow(), Machine::new());
-    let area = narrow.area(&narrow.unit(), 100, EIGHT_SPARE);
-    let failed = machine.unit().start(&config(), area).err().unwrap();
-    assert_eq!((failed.error(), machine.get(DEBUGCTL)), (StartError::OtherLayout, 0));
-}
-
-#[test]
-fn a_control_register_that_does_not_hold_its_bits_is_told() {
-    for held in [0, 0x40, 0x80, 0xc0] {
-        let machine = Machine { held, ..Machine::new() };
-        let unit = machine.unit();
-        let area = machine.area(&unit, 100, EIGHT_SPARE);
-        let failed = unit.start(&config(), area).err().unwrap();
-        assert_eq!(failed.error(), StartError::NotBacked { written: 0x1c0, read: held });
-        assert!(matches!(failed, NotStarted::Off { .. }));
-        assert_eq!((machine.get(DEBUGCTL), machine.get(DS_AREA)), (0, 0));
-    }
-}
-
-#[test]
-fn messages_end_when_they_are_dropped_and_can_be_stopped_again() {
-    let machine = Machine::new();
-    machine.set(DEBUGCTL, 0x2);
-    let mut messages = machine.unit().send_messages().map_err(|(_, error)| error).unwrap();
-    assert_eq!(machine.get(DEBUGCTL), 0x42);
-    for nth in 0..2 {
-        machine.msr.borrow_mut().fault_in(nth);
-        let (back, fault) = messages.stop().err().unwrap();
-        assert_eq!((fault.address, machine.get(DEBUGCTL)), (DEBUGCTL, 0x42), "{nth}");
-        messages = back;
-    }
-    drop(messages);
-    assert_eq!((machine.get(DEBUGCTL), machine.get(DS_AREA)), (0x2, 0));
-    for nth in 0..4 {
-        let unit = machine.unit();
-        machine.msr.borrow_mut().fault_in(nth);
-        let (_, error) = unit.send_messages().err().unwrap();
-        assert!(matches!(error, StartError::Fault(_)), "{nth}");
-        assert_eq!(machine.get(DEBUGCTL), 0x2);
-    }
-}
-
-#[test]
-fn processor_trace_excludes_branches_only_while_it_traces() {
-    let machine = Machine::of(WITH_PT, 3);
-    machine.set(RTIT_CTL, 0x2004);
-    drop(machine.start(100, EIGHT_SPARE));
-    machine.set(RTIT_CTL, 0x2005);
-    let (unit, error) = machine.unit().send_messages().err().unwrap();
-    assert_eq!(error, StartError::ProcessorTrace { ctl: RtitCtl::from_bits_retain(0x2005) });
-    assert_eq!(machine.get(DEBUGCTL), 0);
-    drop(unit);
-}
-
-#[test]
-fn a_recording_does_not_go_on_beside_one_that_came_meanwhile() {
-    // (register, value)
-    for (register, value) in [(RTIT_CTL, 0x2005), (DEBUGCTL, 0x1), (DEBUGCTL, 0xc0)] {
-        let machine = Machine::of(WITH_PT, 3);
-        let mut running = machine.start(100, EIGHT_SPARE);
-        let mut sink = Numbers::default();
-        machine.branches(0, 10);
-        running.suspend().unwrap();
-        machine.set(register, value);
-        running.resume().unwrap();
-        assert_eq!((machine.get(register), running.state(Half::Bts)), (value, Some(State::Excluded)));
-        // Told once, however often it is looked at.
-        assert_eq!(drain(&mut running, &mut sink), Ok(State::Excluded));
-        assert_eq!(running.loss(Half::Bts), &Loss { excluded: 1, ..Loss::NONE });
-        assert_eq!(machine.get(register), value);
-        machine.set(register, 0);
-        assert_eq!(drain(&mut running, &mut sink), Ok(State::Recording));
-        machine.branches(10, 10);
-        drain(&mut running, &mut sink).unwrap();
-        assert_eq!(sink.seen, branches(0..20));
-        assert_eq!(running.loss(Half::Bts).excluded, 1);
-    }
-}
-
-#[test]
 fn an_index_that_somebody_spoiled_ends_the_recording() {
     let narrow = Machine::narrow();
     let mut running = narrow.start(100, EIGHT_SPARE);
@@ -460,46 +329,6 @@ fn an_index_that_somebody_spoiled_ends_the_recording() {
         assert_eq!((machine.get(DEBUGCTL), running.loss(Half::Bts).error), (0, 1));
         assert_eq!(sink.seen, [Err(Gap::Error)]);
     }
-}
-
-#[test]
-fn start_refuses_what_somebody_else_uses() {
-    // (register, value, error)
-    let table = [
-        (DEBUGCTL, 0x1, StartError::OtherRecorder { control: 1 }),
-        (DEBUGCTL, 0x40, StartError::OtherRecorder { control: 0x40 }),
-        (RTIT_CTL, 0x2005, StartError::ProcessorTrace { ctl: RtitCtl::from_bits_retain(0x2005) }),
-        (DS_AREA, 0x5000, StartError::AreaInUse { area: 0x5000 }),
-        (0x1b, 0xfee0_0100, StartError::ApicOff { base: ApicBase::from_bits_retain(0xfee0_0100) }),
-    ];
-    for (register, value, error) in table {
-        let machine = Machine::of(WITH_PT, 3);
-        let unit = machine.unit();
-        let area = machine.area(&unit, 100, EIGHT_SPARE);
-        machine.set(register, value);
-        machine.msr.borrow_mut().writes.clear();
-        let failed = unit.start(&config(), area).err().unwrap();
-        assert_eq!(failed.error(), error);
-        assert_eq!(machine.msr.borrow().writes, []);
-        assert_eq!(machine.memory.live(), 2);
-        drop(failed);
-        assert_eq!(machine.memory.live(), 0);
-    }
-}
-
-#[test]
-fn an_address_space_that_is_made_later_is_checked_too() {
-    let machine = Machine::new();
-    let unit = machine.unit();
-    let area = machine.area(&unit, 100, EIGHT_SPARE);
-    machine.memory.set_spaces(3);
-    machine.memory.spoil(|space, _, page| {
-        if space == 2 {
-            *page = None;
-        }
-    });
-    let error = unit.start(&config(), area).err().unwrap().error();
-    assert!(matches!(error, StartError::Area(_)), "{error}");
 }
 
 #[test]
@@ -559,17 +388,6 @@ fn memory_stays_with_a_processor_that_does_not_stop() {
     drop(running);
     assert_eq!(machine.memory.live(), 2);
     machine.memory.forget();
-}
-
-#[test]
-fn messages_alone_need_no_memory() {
-    let machine = Machine::of(0xf41, 0);
-    let messages = machine.unit().send_messages().map_err(|(_, error)| error).unwrap();
-    assert_eq!((machine.get(DEBUGCTL), machine.get(DS_AREA)), (0x4, 0));
-    let unit = messages.stop().map_err(|(_, fault)| fault).unwrap();
-    assert_eq!(machine.get(DEBUGCTL), 0);
-    machine.set(DEBUGCTL, 0x4);
-    assert!(matches!(unit.send_messages(), Err((_, StartError::OtherRecorder { control: 4 }))));
 }
 
 #[test]

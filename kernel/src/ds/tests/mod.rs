@@ -2,7 +2,9 @@
 
 mod area;
 mod branches;
+mod counters;
 mod samples;
+mod sharing;
 
 use super::*;
 use crate::bts::BtsConfig;

@@ -2,22 +2,21 @@
 
 use super::*;
 use crate::drain::Piece;
-use crate::loss::Loss;
 use crate::pebs::{Counter, Event, Groups, Item, PebsAbsent, PebsConfig, PebsRefusal, Samples};
 use pugmark_decoder_core::pebs::Format;
 
 const EVTSEL: u32 = 0x186;
-const PMC: u32 = 0xc1;
+pub(super) const PMC: u32 = 0xc1;
 
 /// (CPUID.1:EAX, IA32_PERF_CAPABILITIES, size of a record)
-const NEHALEM: (u32, u64, u64) = (0x106a5, 0x100, 176);
+pub(super) const NEHALEM: (u32, u64, u64) = (0x106a5, 0x100, 176);
 const HASWELL: (u32, u64, u64) = (0x306c3, 0x2200, 192);
-const SKYLAKE: (u32, u64, u64) = (0x506e3, 0x2300, 200);
-const ICE_LAKE: (u32, u64, u64) = (0x706e5, 0x6400, 32);
+pub(super) const SKYLAKE: (u32, u64, u64) = (0x506e3, 0x2300, 200);
+pub(super) const ICE_LAKE: (u32, u64, u64) = (0x706e5, 0x6400, 32);
 const CORE_2: (u32, u64, u64) = (0x6f6, 0, 144);
 
 /// A processor with such samples, whose memory holds branch records and samples.
-fn machine((signature, capabilities, _): (u32, u64, u64)) -> Machine {
+pub(super) fn machine((signature, capabilities, _): (u32, u64, u64)) -> Machine {
     let machine = Machine::of(signature, 3);
     machine.set(0x345, capabilities);
     // As after a reset.
@@ -26,7 +25,7 @@ fn machine((signature, capabilities, _): (u32, u64, u64)) -> Machine {
 }
 
 impl Machine {
-    fn plan(&self, record_bytes: u64) -> AreaPlan {
+    pub(super) fn plan(&self, record_bytes: u64) -> AreaPlan {
         let mode = BufferMode::Interrupt { spare: 4 };
         let samples = BufferPlan { bytes: 20 * record_bytes, page_offset: 0, mode };
         AreaPlan::new().pebs(samples, Groups::BASIC)
@@ -36,7 +35,7 @@ impl Machine {
         DsArea::allocate(self.memory.clone(), unit.capabilities(), plan, Strictness::Lenient).unwrap()
     }
 
-    fn sample(&self, config: &DsConfig, plan: &AreaPlan) -> Running<Self, FakeLinear> {
+    pub(super) fn sample(&self, config: &DsConfig, plan: &AreaPlan) -> Running<Self, FakeLinear> {
         let unit = self.unit();
         let area = self.memory_for(&unit, plan);
         unit.start(config, area).map_err(|failed| failed.error()).unwrap()
@@ -44,7 +43,7 @@ impl Machine {
 
     /// Events, numbered from `first` on, that every counter counts. What the processor does with them, as far as the
     /// driver sees it.
-    fn events(&self, first: u64, count: u64, record_bytes: u64) {
+    pub(super) fn events(&self, first: u64, count: u64, record_bytes: u64) {
         for event in first..first + count {
             for n in 0..4 {
                 let samples = self.get(PEBS_ENABLE) >> n & 1 == 1;
@@ -86,10 +85,10 @@ impl Machine {
 
 /// The numbers of the events that gave a record, and the gaps.
 #[derive(Default)]
-struct Events(Vec<Result<u64, Gap>>);
+pub(super) struct Events(pub(super) Vec<Result<u64, Gap>>);
 
 impl Events {
-    fn sink(&mut self, format: Format) -> Samples<impl FnMut(Item<'_>) -> bool + '_> {
+    pub(super) fn sink(&mut self, format: Format) -> Samples<impl FnMut(Item<'_>) -> bool + '_> {
         Samples::new(format, |item: Item<'_>| {
             self.0.push(match item {
                 Item::Record(record) => Ok(record.next_ip().or(record.eventing_ip).unwrap()),
@@ -106,7 +105,7 @@ fn every(period: u64, count: u64) -> Vec<Result<u64, Gap>> {
     (1..=count).map(|n| Ok(n * (period + 1) - 1)).collect()
 }
 
-fn branches(period: u64) -> DsConfig {
+pub(super) fn branches(period: u64) -> DsConfig {
     DsConfig::new().pebs(PebsConfig::new().general(0, Event::BR_INST_RETIRED, period)).gate(INTERRUPT_GATE)
 }
 
@@ -269,21 +268,6 @@ fn the_threshold_asks_for_a_pmi_that_drains_and_goes_on() {
 }
 
 #[test]
-fn counters_stand_still_while_records_are_taken() {
-    let machine = machine(NEHALEM);
-    let mut running = machine.sample(&branches(2000), &machine.plan(176));
-    machine.events(0, 2001, 176);
-    let mut looked = false;
-    let mut sink = Samples::new(Format::Latency, |_: Item<'_>| {
-        assert_eq!((machine.get(GLOBAL_CTRL), machine.get(PEBS_ENABLE)), (0xe, 0));
-        looked = true;
-        true
-    });
-    running.drain(&mut KeepAll, &mut sink).unwrap();
-    assert!(looked);
-}
-
-#[test]
 fn a_full_buffer_waits_for_the_sink_and_says_what_it_lost() {
     let machine = machine(NEHALEM);
     let mut running = machine.sample(&branches(1000), &machine.plan(176));
@@ -299,70 +283,6 @@ fn a_full_buffer_waits_for_the_sink_and_says_what_it_lost() {
     assert_eq!(seen.0, [every(1000, 20), vec![Err(Gap::Stop)], every(1000, 1)].concat());
     let loss = running.loss(Half::Pebs);
     assert_eq!((loss.stop, loss.full), (1, 1));
-}
-
-#[test]
-fn a_suspended_counter_goes_on_where_it_was() {
-    let machine = machine(NEHALEM);
-    let mut running = machine.sample(&branches(1000), &machine.plan(176));
-    machine.events(0, 500, 176);
-    running.suspend().unwrap();
-    machine.events(500, 9000, 176);
-    assert_eq!(running.state(Half::Pebs), Some(State::Suspended));
-    // A resume that faults can be tried again.
-    for nth in 0..4 {
-        machine.msr.borrow_mut().fault_in(nth);
-        running.resume().unwrap_err();
-    }
-    running.resume().unwrap();
-    machine.events(9500, 501, 176);
-    let mut seen = Events::default();
-    running.drain(&mut KeepAll, &mut seen.sink(Format::Latency)).unwrap();
-    assert_eq!(seen.0, [Ok(10_000)]);
-}
-
-#[test]
-fn a_counter_that_overflowed_without_a_record_starts_again() {
-    let processors = [(NEHALEM, Format::Latency), (SKYLAKE, Format::Time), (ICE_LAKE, Format::Adaptive)];
-    for (processor, format) in processors {
-        let (machine, bytes) = (machine(processor), processor.2);
-        let mut running = machine.sample(&branches(1000), &machine.plan(bytes));
-        let mut seen = Events::default();
-        // The overflow comes with the last of these, its record would come with the next one.
-        machine.events(0, 1000, bytes);
-        running.drain(&mut KeepAll, &mut seen.sink(format)).unwrap();
-        assert_eq!(running.loss(Half::Pebs), &Loss { samples: 1, ..Loss::NONE });
-        machine.events(1000, 1999, bytes);
-        running.drain(&mut KeepAll, &mut seen.sink(format)).unwrap();
-        assert_eq!(seen.0, [Ok(2000)]);
-        machine.events(2999, 3, bytes);
-        running.drain(&mut KeepAll, &mut seen.sink(format)).unwrap();
-        assert_eq!(seen.0, [Ok(2000), Ok(3001)]);
-        assert_eq!(running.loss(Half::Pebs).samples, 1);
-    }
-}
-
-#[test]
-fn only_counters_that_went_past_their_end_start_again() {
-    let machine = machine(ICE_LAKE);
-    let config = PebsConfig::new().fixed(0, 5000).general(1, Event::INST_RETIRED, 7000);
-    let mut running = machine.sample(&DsConfig::new().pebs(config).gate(INTERRUPT_GATE), &machine.plan(32));
-    let (fixed, general) = (WIDTH - 4999, WIDTH - 6999);
-    // (the counters as they stand when they are to go on, and from where they go on)
-    let table = [
-        ([WIDTH, general], [WIDTH, general], 0),
-        ([0, WIDTH], [fixed, WIDTH], 1),
-        ([fixed, 3], [fixed, general], 2),
-        ([fixed - 1, general - 1], [fixed, general], 4),
-    ];
-    for (stood, goes_on, samples) in table {
-        running.suspend().unwrap();
-        machine.set(0x309, stood[0]);
-        machine.set(PMC + 1, stood[1]);
-        running.resume().unwrap();
-        assert_eq!([0x309, PMC + 1].map(|at| machine.get(at)), goes_on, "{stood:x?}");
-        assert_eq!(running.loss(Half::Pebs), &Loss { samples, ..Loss::NONE });
-    }
 }
 
 /// Both halves.
