@@ -84,10 +84,11 @@ fn agreed(instructions: &[u64], mut at: u64, branches: &[Branch]) -> (usize, usi
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::truth::BranchKind;
 
     #[test]
     fn finds_what_both_have() {
-        let branch = |(from, to)| Branch { from, to, from_cpl: 0, to_cpl: 0 };
+        let branch = |(from, to)| Branch { from, to, kind: BranchKind::Jump, from_cpl: 0, to_cpl: 0 };
         // Two turns of a loop with a call to 2000, and an interrupt before 2003 that leads to 9000.
         let instructions =
             [1, 2, 1000, 1003, 2000, 9000, 9005, 2003, 1008, 1010, 1000, 1003, 2000, 2003, 1008, 1010, 7, 8];
@@ -117,7 +118,7 @@ mod tests {
 
     #[test]
     fn a_stretch_goes_from_the_first_target_to_the_last() {
-        let branch = |(from, to)| Branch { from, to, from_cpl: 0, to_cpl: 0 };
+        let branch = |(from, to)| Branch { from, to, kind: BranchKind::Jump, from_cpl: 0, to_cpl: 0 };
         let branches = [(2, 10), (12, 20), (21, 1)].map(branch);
         let found = longest(&[1, 2, 10, 11, 12, 20, 21, 1, 2, 3], &branches);
         assert_eq!(found, Some(Stretch { branches: 0..3, instructions: 2..7 }));

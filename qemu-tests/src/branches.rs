@@ -126,9 +126,13 @@ fn hash_of(branches: &[Branch]) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::truth::BranchKind;
 
     fn branches(targets: &[u64]) -> Vec<Branch> {
-        targets.iter().map(|&to| Branch { from: to + 100, to, from_cpl: 0, to_cpl: 0 }).collect()
+        targets
+            .iter()
+            .map(|&to| Branch { from: to + 100, to, kind: BranchKind::Jump, from_cpl: 0, to_cpl: 0 })
+            .collect()
     }
 
     fn part(targets: &[u64], after: &str) -> Records {
@@ -163,7 +167,7 @@ mod tests {
 
     #[test]
     fn a_branch_counts_for_the_level_it_leads_to() {
-        let branch = |from_cpl, to_cpl| Branch { from: 1, to: 2, from_cpl, to_cpl };
+        let branch = |from_cpl, to_cpl| Branch { from: 1, to: 2, kind: BranchKind::Far, from_cpl, to_cpl };
         let all = [branch(0, 0), branch(0, 3), branch(3, 3), branch(3, 0)];
         for (text, expected) in [("cpl=any", &[0, 1, 2, 3][..]), ("cpl=0", &[0, 3]), ("cpl=3", &[1, 2])] {
             let filter = Filter::parse(&[text]).unwrap();

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::io::{self, Write};
 use std::path::Path;
 
-pub use pugmark_truth::{Branch, Flags, Record};
+pub use pugmark_truth::{Branch, BranchKind, Flags, Record};
 use pugmark_truth::{Log, REGION_BASE, REGION_BYTES};
 
 use crate::machine::open;
@@ -130,7 +130,7 @@ mod tests {
         truth.follow(&path).unwrap();
         writer.append(record(2, 2));
         writer.append(record(3, 1));
-        let branch = Branch { from: 3, to: 9, from_cpl: 3, to_cpl: 0 };
+        let branch = Branch { from: 3, to: 9, kind: BranchKind::Call, from_cpl: 3, to_cpl: 0 };
         writer.append(Record::of_branch(branch, 1, 0));
         save();
         truth.follow(&path).unwrap();

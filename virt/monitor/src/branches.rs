@@ -7,7 +7,7 @@
 //! Stack for Processors Based on Intel NetBurst Microarchitecture".
 
 use pugmark_model::{Context, ExecMode};
-use pugmark_truth::Branch;
+use pugmark_truth::{Branch, BranchKind};
 
 use crate::guest::{Event, ExceptionKind, Instruction};
 
@@ -17,8 +17,11 @@ use crate::guest::{Event, ExceptionKind, Instruction};
 pub fn of_instruction(instruction: &Instruction, before: Context, after: Context) -> Option<Branch> {
     let behind = before.ip.wrapping_add(u64::from(instruction.len()));
     let behind = if before.mode == ExecMode::Bits64 { behind } else { behind & 0xffff_ffff };
-    let taken = instruction.leaves() || after.ip != behind;
-    taken.then_some(branch(before.ip, before, after))
+    let kind = match instruction.branch() {
+        Some(BranchKind::Conditional) | None if after.ip == behind => return None,
+        kind => kind.unwrap_or(BranchKind::Far),
+    };
+    Some(branch(before.ip, kind, before, after))
 }
 
 /// The delivery of `event`. `last` is the address of the instruction that retired last: where a trap comes from.
@@ -26,11 +29,11 @@ pub fn of_instruction(instruction: &Instruction, before: Context, after: Context
 pub fn of_event(event: &Event, last: u64, before: Context, after: Context) -> Branch {
     let trap =
         matches!(event, Event::Exception(exception) if matches!(exception.kind(), ExceptionKind::Trap));
-    branch(if trap { last } else { before.ip }, before, after)
+    branch(if trap { last } else { before.ip }, BranchKind::Event, before, after)
 }
 
-const fn branch(from: u64, before: Context, after: Context) -> Branch {
-    Branch { from, to: after.ip, from_cpl: before.cpl, to_cpl: after.cpl }
+const fn branch(from: u64, kind: BranchKind, before: Context, after: Context) -> Branch {
+    Branch { from, to: after.ip, kind, from_cpl: before.cpl, to_cpl: after.cpl }
 }
 
 #[cfg(test)]
@@ -60,34 +63,39 @@ mod tests {
 
     #[test]
     fn an_instruction_branches_where_it_goes_elsewhere_or_always() {
+        use BranchKind::{Call, Conditional, Far, Jump, Return};
         use ExecMode::{Bits32, Bits64};
-        // Bytes, where it goes on, whether that is a branch.
-        let rows: &[(ExecMode, &[u8], u64, bool)] = &[
-            (Bits64, &[0x90], 0x101, false),
-            (Bits64, &[0x74, 0x20], 0x102, false),
-            (Bits64, &[0x74, 0x20], 0x122, true),
-            (Bits64, &[0x74, 0x00], 0x102, false),
-            (Bits64, &[0xe2, 0xfe], 0x100, true),
-            (Bits64, &[0xeb, 0x20], 0x122, true),
-            (Bits64, &[0xeb, 0x00], 0x102, true),
-            (Bits64, &[0xe8, 0, 0, 0, 0], 0x105, true),
-            (Bits64, &[0xff, 0xe0], 0x102, true),
-            (Bits64, &[0xff, 0xd0], 0x102, true),
-            (Bits64, &[0xc3], 0x101, true),
-            (Bits64, &[0x48, 0xcf], 0x102, true),
-            (Bits64, &[0x48, 0xcb], 0x102, true),
-            (Bits64, &[0x0f, 0x05], 0x102, true),
-            (Bits64, &[0x48, 0x0f, 0x07], 0x103, true),
-            (Bits32, &[0x0f, 0x34], 0x102, true),
-            (Bits32, &[0xea, 0x07, 0x01, 0, 0, 0x08, 0], 0x107, true),
-            (Bits64, &[0xf4], 0x101, false),
-            (Bits64, &[0x0f, 0x30], 0x102, false),
-            (Bits64, &[0x0f, 0x22, 0xd8], 0x103, false),
+        // Bytes, where it goes on, which branch that is.
+        let rows: &[(ExecMode, &[u8], u64, Option<BranchKind>)] = &[
+            (Bits64, &[0x90], 0x101, None),
+            (Bits64, &[0x74, 0x20], 0x102, None),
+            (Bits64, &[0x74, 0x20], 0x122, Some(Conditional)),
+            (Bits64, &[0x74, 0x00], 0x102, None),
+            (Bits64, &[0xe2, 0xfe], 0x100, Some(Conditional)),
+            (Bits64, &[0xeb, 0x20], 0x122, Some(Jump)),
+            (Bits64, &[0xeb, 0x00], 0x102, Some(Jump)),
+            (Bits64, &[0xe8, 0, 0, 0, 0], 0x105, Some(Call)),
+            (Bits64, &[0xff, 0xe0], 0x102, Some(Jump)),
+            (Bits64, &[0xff, 0xd0], 0x102, Some(Call)),
+            (Bits64, &[0xc3], 0x101, Some(Return)),
+            (Bits64, &[0x48, 0xcf], 0x102, Some(Far)),
+            (Bits64, &[0x48, 0xcb], 0x102, Some(Far)),
+            (Bits64, &[0x0f, 0x05], 0x102, Some(Far)),
+            (Bits64, &[0x48, 0x0f, 0x07], 0x103, Some(Far)),
+            (Bits32, &[0x0f, 0x34], 0x102, Some(Far)),
+            (Bits32, &[0xea, 0x07, 0x01, 0, 0, 0x08, 0], 0x107, Some(Far)),
+            (Bits64, &[0xff, 0x28], 0x102, Some(Far)),
+            (Bits64, &[0xff, 0x18], 0x102, Some(Far)),
+            (Bits64, &[0xc2, 0x08, 0x00], 0x200, Some(Return)),
+            (Bits64, &[0xe3, 0x10], 0x112, Some(Conditional)),
+            (Bits64, &[0xf4], 0x101, None),
+            (Bits64, &[0x0f, 0x30], 0x102, None),
+            (Bits64, &[0x0f, 0x22, 0xd8], 0x103, None),
         ];
-        for &(mode, bytes, to, taken) in rows {
+        for &(mode, bytes, to, kind) in rows {
             let found = of_instruction(&instruction(mode, bytes), context(AT, 3, mode), context(to, 1, mode));
-            let expected = Branch { from: AT, to, from_cpl: 3, to_cpl: 1 };
-            assert_eq!(found, taken.then_some(expected), "{bytes:02x?} to {to:#x}");
+            let expected = kind.map(|kind| Branch { from: AT, to, kind, from_cpl: 3, to_cpl: 1 });
+            assert_eq!(found, expected, "{bytes:02x?} to {to:#x}");
         }
     }
 
@@ -112,7 +120,8 @@ mod tests {
             (Event::Exception(Exception::single_step()), 0xfe),
             (Event::Exception(Exception::double_fault()), AT),
         ] {
-            let expected = Branch { from, to: 0x9000, from_cpl: 3, to_cpl: 0 };
+            let kind = BranchKind::Event;
+            let expected = Branch { from, to: 0x9000, kind, from_cpl: 3, to_cpl: 0 };
             assert_eq!(of_event(&event, 0xfe, before, after), expected, "{event:?}");
         }
     }

@@ -32,7 +32,7 @@ mod writer;
 pub use error::Error;
 pub use header::Header;
 pub use reader::{Log, Records};
-pub use record::{Branch, Flags, Record};
+pub use record::{Branch, BranchKind, Flags, Record};
 pub use writer::Writer;
 
 /// Physical address of the log in a machine of 512 MiB: behind the monitor, below the end of RAM.

@@ -25,20 +25,24 @@ impl Record {
     /// The record of a branch, behind that of the instruction that branched.
     #[must_use]
     pub const fn of_branch(branch: Branch, session: u16, cpu: u16) -> Self {
-        let Branch { from, to, from_cpl, to_cpl } = branch;
+        let Branch { from, to, kind, from_cpl, to_cpl } = branch;
         let to_cpl = (to_cpl as u16) << Flags::TO_CPL_SHIFT & Flags::TO_CPL;
-        let flags = Flags(Flags::new(from_cpl).0 | Flags::BRANCH | to_cpl);
+        let kind = (kind as u16) << Flags::KIND_SHIFT;
+        let flags = Flags(Flags::new(from_cpl).0 | Flags::BRANCH | to_cpl | kind);
         Self { rip: from, cr3: to, session, flags, cpu }
     }
 
-    /// The branch, where it is the record of one.
+    /// The branch, where it is the record of one of a known kind.
     #[must_use]
     pub const fn branch(self) -> Option<Branch> {
         if self.flags.0 & Flags::BRANCH == 0 {
             return None;
         }
         let to_cpl = ((self.flags.0 & Flags::TO_CPL) >> Flags::TO_CPL_SHIFT) as u8;
-        Some(Branch { from: self.rip, to: self.cr3, from_cpl: self.flags.cpl(), to_cpl })
+        let Some(kind) = BranchKind::of((self.flags.0 & Flags::KIND) >> Flags::KIND_SHIFT) else {
+            return None;
+        };
+        Some(Branch { from: self.rip, to: self.cr3, kind, from_cpl: self.flags.cpl(), to_cpl })
     }
 
     /// The three words it is written as.
@@ -62,10 +66,43 @@ pub struct Branch {
     pub from: u64,
     /// Linear address of the target.
     pub to: u64,
+    /// What it was.
+    pub kind: BranchKind,
     /// Privilege level before.
     pub from_cpl: u8,
     /// Privilege level behind.
     pub to_cpl: u8,
+}
+
+/// What a branch was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum BranchKind {
+    /// A conditional jump that was taken: Jcc, J*CXZ, LOOP*.
+    Conditional = 0,
+    /// A near JMP, direct or indirect.
+    Jump = 1,
+    /// A near CALL, direct or indirect.
+    Call = 2,
+    /// A near RET.
+    Return = 3,
+    /// Any other instruction that went elsewhere: a far transfer, SYSCALL and its kin, IRET.
+    Far = 4,
+    /// An interrupt or an exception, INT n and its kin among them.
+    Event = 5,
+}
+
+impl BranchKind {
+    const fn of(number: u16) -> Option<Self> {
+        Some(match number {
+            0 => Self::Conditional,
+            1 => Self::Jump,
+            2 => Self::Call,
+            3 => Self::Return,
+            4 => Self::Far,
+            5 => Self::Event,
+            _ => return None,
+        })
+    }
 }
 
 /// Level and kind of a retired instruction.
@@ -79,6 +116,8 @@ impl Flags {
     const BRANCH: u16 = 1 << 4;
     const TO_CPL: u16 = 0b11 << Self::TO_CPL_SHIFT;
     const TO_CPL_SHIFT: u16 = 5;
+    const KIND: u16 = 0b111 << Self::KIND_SHIFT;
+    const KIND_SHIFT: u16 = 7;
 
     /// An ordinary instruction executed at this privilege level, 0 to 3.
     #[must_use]
@@ -119,7 +158,8 @@ impl Flags {
         self.0 & Self::BY_HAND != 0
     }
 
-    /// The bits as written: level 1:0, software interrupt 2, by hand 3, branch 4, its target's level 6:5.
+    /// The bits as written: level 1:0, software interrupt 2, by hand 3, branch 4, its target's level 6:5, its
+    /// kind 9:7.
     #[must_use]
     pub const fn bits(self) -> u16 {
         self.0

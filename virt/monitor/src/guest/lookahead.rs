@@ -1,5 +1,7 @@
 //! Which instruction comes next.
 
+use pugmark_truth::BranchKind;
+
 use super::cpu::{Cpu, Mode, Shadow, rflags};
 use super::exception::{Error, Exception, Unsupported};
 use super::linear::within_limit;
@@ -130,10 +132,10 @@ impl Instruction {
         self.class.repeats
     }
 
-    /// A jump, call, return or far transfer that is not conditional: it goes on at its target, also where that lies
-    /// right behind it.
-    pub const fn leaves(&self) -> bool {
-        self.class.leaves
+    /// The jump, call, return or far transfer that it is, if it is one. All but conditional ones go on at their target,
+    /// also where that lies right behind it.
+    pub const fn branch(&self) -> Option<BranchKind> {
+        self.class.branch
     }
 
     /// The bytes are an instruction; otherwise the processor is expected to raise `#UD`.

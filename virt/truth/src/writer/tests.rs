@@ -3,7 +3,7 @@ extern crate std;
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::vec::Vec;
 
-use crate::{Branch, Error, Flags, Log, Record, Writer};
+use crate::{Branch, BranchKind, Error, Flags, Log, Record, Writer};
 
 fn region(words: usize) -> Vec<AtomicU64> {
     (0..words).map(|_| AtomicU64::new(0xdead_beef_dead_beef)).collect()
@@ -54,7 +54,7 @@ fn bytes_lie_where_the_layout_says() {
     });
     let bytes = bytes(&region);
     assert_eq!(&bytes[..8], b"PUGTRUTH");
-    assert_eq!(bytes[8..16], [1, 0, 0, 0, 24, 0, 0, 0]);
+    assert_eq!(bytes[8..16], [2, 0, 0, 0, 24, 0, 0, 0]);
     assert_eq!(bytes[16..24], [1, 0, 0, 0, 0, 0, 0, 0]);
     assert_eq!(bytes[24..32], [1, 0, 0, 0, 0, 0, 0, 0]);
     let record = [
@@ -89,7 +89,7 @@ fn refuses_what_is_no_log() {
         Log::new(&bytes).unwrap_err()
     };
     assert_eq!(change(0, b'p'), Error::Magic(u64::from_le_bytes(*b"pUGTRUTH")));
-    assert_eq!(change(8, 2), Error::Version(2));
+    assert_eq!(change(8, 1), Error::Version(1));
     assert_eq!(change(12, 32), Error::RecordBytes(32));
     assert_eq!(change(16, 2), Error::Capacity { claimed: 2, fits: 1 });
     assert_eq!(Log::new(&good[..63]).unwrap_err(), Error::Short { bytes: 63 });
@@ -147,12 +147,21 @@ fn a_record_is_counted_only_when_it_is_written() {
 }
 
 #[test]
-fn a_branch_has_both_ends_and_both_levels() {
-    let branch = |from_cpl, to_cpl| Branch { from: u64::MAX, to: 0x8000_1234, from_cpl, to_cpl };
-    for (from_cpl, to_cpl, flags) in [(0, 0, 0x10), (3, 0, 0x13), (0, 3, 0x70), (1, 2, 0x51)] {
-        let record = Record::of_branch(branch(from_cpl, to_cpl), 0x2221, 0x2625);
+fn a_branch_has_both_ends_its_kind_and_both_levels() {
+    let table = [
+        (BranchKind::Conditional, 0, 0, 0x10),
+        (BranchKind::Event, 3, 0, 0x293),
+        (BranchKind::Far, 0, 3, 0x270),
+        (BranchKind::Jump, 1, 2, 0xd1),
+        (BranchKind::Call, 3, 3, 0x173),
+        (BranchKind::Return, 0, 0, 0x190),
+    ];
+    for (kind, from_cpl, to_cpl, flags) in table {
+        let branch = Branch { from: u64::MAX, to: 0x8000_1234, kind, from_cpl, to_cpl };
+        let record = Record::of_branch(branch, 0x2221, 0x2625);
         assert_eq!(record.to_words(), [u64::MAX, 0x8000_1234, 0x2625_0000_2221 | flags << 16]);
-        assert_eq!(Record::from_words(record.to_words()).branch(), Some(branch(from_cpl, to_cpl)));
+        assert_eq!(Record::from_words(record.to_words()).branch(), Some(branch));
     }
+    assert_eq!(Record::from_words([1, 2, 0x310 << 16]).branch(), None, "a kind that is not known");
     assert_eq!(ROWS.map(Record::branch), [None; 3]);
 }

@@ -2,6 +2,8 @@
 
 use iced_x86::{Code, Decoder, DecoderError, DecoderOptions, FlowControl, Mnemonic, Register};
 
+use pugmark_truth::BranchKind;
+
 use super::{Emulation, MAX_LEN, Size};
 use crate::guest::cpu::Shadow;
 
@@ -17,8 +19,8 @@ pub(super) struct Class {
     /// Nothing but a fault or an interrupt keeps the next one in memory from being the next one executed, and no
     /// register that decides how instructions execute changes.
     pub(super) plain: bool,
-    /// It goes on at its target, wherever that is.
-    pub(super) leaves: bool,
+    /// The branch that it is, where it is one.
+    pub(super) branch: Option<BranchKind>,
 }
 
 /// Classifies the instruction at the front of `bytes`; `None` when it does not end within them.
@@ -37,7 +39,7 @@ pub(super) fn classify(bits: u32, rip: u64, bytes: &[u8]) -> Option<Class> {
                 repeats: false,
                 valid: false,
                 plain: false,
-                leaves: false,
+                branch: None,
             });
         }
     }
@@ -53,15 +55,21 @@ pub(super) fn classify(bits: u32, rip: u64, bytes: &[u8]) -> Option<Class> {
         && instruction.flow_control() == FlowControl::Next
         && !instruction.is_privileged()
         && !instruction.is_string_instruction();
-    let leaves = matches!(
-        instruction.flow_control(),
-        FlowControl::UnconditionalBranch
-            | FlowControl::IndirectBranch
-            | FlowControl::Call
-            | FlowControl::IndirectCall
-            | FlowControl::Return
-    );
-    Some(Class { len: instruction.len() as u8, emulation, shadow, repeats, valid: true, plain, leaves })
+    let branch = branch(&instruction);
+    Some(Class { len: instruction.len() as u8, emulation, shadow, repeats, valid: true, plain, branch })
+}
+
+fn branch(instruction: &iced_x86::Instruction) -> Option<BranchKind> {
+    let near = |near: bool, kind| if near { kind } else { BranchKind::Far };
+    Some(match instruction.flow_control() {
+        FlowControl::ConditionalBranch => BranchKind::Conditional,
+        FlowControl::UnconditionalBranch => near(instruction.is_jmp_short_or_near(), BranchKind::Jump),
+        FlowControl::IndirectBranch => near(instruction.is_jmp_near_indirect(), BranchKind::Jump),
+        FlowControl::Call => near(instruction.is_call_near(), BranchKind::Call),
+        FlowControl::IndirectCall => near(instruction.is_call_near_indirect(), BranchKind::Call),
+        FlowControl::Return => near(instruction.mnemonic() == Mnemonic::Ret, BranchKind::Return),
+        _ => return None,
+    })
 }
 
 fn emulation(instruction: &iced_x86::Instruction) -> Option<Emulation> {
