@@ -1,8 +1,12 @@
 //! Intel PT and the Branch Trace Store tell of the same branches.
 
+use pugmark_decoder_core::insn::{self, Class};
+use pugmark_decoder_core::mode::ExecMode;
+use pugmark_qemu_tests::code::Code;
 use pugmark_qemu_tests::images::Images;
 use pugmark_qemu_tests::machine::{Machine, Outcome};
-use pugmark_qemu_tests::{agreement, branch_matrix, matrix};
+use pugmark_qemu_tests::truth::{Branch, BranchKind};
+use pugmark_qemu_tests::{agreement, branch_matrix, matrix, traces};
 use std::time::Duration;
 
 const PROFILE: &str = "skylake";
@@ -43,7 +47,9 @@ fn two_runs_agree_branch_by_branch() {
     for name in WORKLOADS {
         // A machine for each, so that what ran before makes no difference.
         let packets = run(&matrix::boots(PROFILE, Some(name))[0]);
-        let records = run(&branch_matrix::boot(PROFILE, Some(name)));
+        let mut boot = branch_matrix::boot(PROFILE, Some(name));
+        boot.command_line.push_str(" dump");
+        let records = run(&boot);
         let (by_packets, by_records) = (&packets.transcript.runs[0], &records.transcript.runs[0]);
         // What each decoded is what ran there: both truths stand for both decodes.
         matrix::check(by_packets, PROFILE, &packets.truth, &symbols).unwrap();
@@ -51,6 +57,8 @@ fn two_runs_agree_branch_by_branch() {
         let instructions = packets.truth.session(by_packets.session.unwrap());
         let instructions = by_packets.filter.traced(instructions, &symbols).unwrap();
         let branches = records.truth.branches(by_records.session.unwrap());
+        let (compared, all) = check_kinds(branches, &traces::of(&records, &images.guest).unwrap()[0].code);
+        assert!(2 * compared > all, "{name}: the kinds of {compared} branches of {all} were compared");
         let found = agreement::longest(&instructions, branches).unwrap();
         let (agreed, covered) = (found.branches.len(), found.instructions.len());
         let (taken, retired) = (branches.len(), instructions.len());
@@ -58,4 +66,29 @@ fn two_runs_agree_branch_by_branch() {
         println!("{what}");
         assert!(agreed + DRIVER >= taken && covered + DRIVER_INSTRUCTIONS >= retired, "{what}");
     }
+}
+
+/// Holds what the monitor says that branches were against the decoder's own reading of the instructions that they come
+/// from, where these are known. How many were compared, and how many there are; events come from any instruction.
+fn check_kinds(branches: &[Branch], code: &[Code]) -> (usize, usize) {
+    let instructions = branches.iter().filter(|branch| branch.kind != BranchKind::Event);
+    let mut counts = (0, 0);
+    for branch in instructions {
+        counts.1 += 1;
+        // What lies elsewhere in another address space is not looked at.
+        let at = |code: &&Code| (code.base..code.base + code.bytes.len() as u64).contains(&branch.from);
+        let Some(section) = code.iter().find(at).filter(|code| code.cr3.is_none()) else { continue };
+        let bytes = &section.bytes[(branch.from - section.base) as usize..];
+        let kind = match insn::decode(bytes, ExecMode::Bits64, branch.from).unwrap().class {
+            Class::CondJump => BranchKind::Conditional,
+            Class::NearJump | Class::IndirectJump => BranchKind::Jump,
+            Class::NearCall | Class::IndirectCall => BranchKind::Call,
+            Class::NearReturn => BranchKind::Return,
+            Class::FarJump | Class::FarCall | Class::FarReturn => BranchKind::Far,
+            class => panic!("a branch from {:#x}, which is {class:?}", branch.from),
+        };
+        assert_eq!(branch.kind, kind, "{:#x} to {:#x}", branch.from, branch.to);
+        counts.0 += 1;
+    }
+    counts
 }
