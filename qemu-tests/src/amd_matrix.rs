@@ -10,7 +10,7 @@ use crate::instructions::Instructions;
 use crate::judge::ended_well;
 use crate::matrix::{Boot, WORKLOADS};
 use crate::protocol::Run;
-use crate::samples::{Fit, all_retired, fit};
+use crate::samples::{Fit, all_interrupted, all_retired, fit};
 use crate::symbols::Symbols;
 use crate::truth::Truth;
 
@@ -111,7 +111,11 @@ pub fn check(
     ensure!(!lost, "lost {:?}", run.lost);
     let mut instructions = Instructions::new(code::of(run, image)?);
     for samples in &run.samples {
-        all_retired(samples, truth.session(samples.session))?;
+        let records = truth.session(samples.session);
+        match source {
+            Source::Counters => all_interrupted(samples, records, &mut instructions)?,
+            Source::Ibs => all_retired(samples, records)?,
+        }
     }
     match source {
         Source::Counters => counts(run, profile, truth, symbols, &mut instructions).map(Some),

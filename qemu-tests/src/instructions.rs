@@ -13,6 +13,8 @@ use crate::truth::Record;
 /// What is to be known of an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kind {
+    /// Its length in bytes.
+    pub len: u64,
     /// Execution can go on elsewhere than behind it.
     pub branch: bool,
     /// It is a far transfer of control.
@@ -93,7 +95,8 @@ impl Kind {
             Sysret | Sysretq => Some(3),
             _ => None,
         };
-        Self { branch, far, leads_to, returns_from_handler, ops }
+        let len = instruction.len() as u64;
+        Self { len, branch, far, leads_to, returns_from_handler, ops }
     }
 }
 
@@ -117,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_tell_branches_far_transfers_and_ops() {
+    fn bytes_tell_lengths_branches_far_transfers_and_ops() {
         // Bytes, branch, far, IRET, ops.
         let rows: [(&[u8], bool, bool, bool, u64); 15] = [
             (&[0x90], false, false, false, 1),
@@ -145,7 +148,8 @@ mod tests {
                 [0x48, 0x0f, 0x07] => Some(3),
                 _ => None,
             };
-            assert_eq!(found, Kind { branch, far, leads_to, returns_from_handler, ops }, "{bytes:02x?}");
+            let len = bytes.len() as u64;
+            assert_eq!(found, Kind { len, branch, far, leads_to, returns_from_handler, ops }, "{bytes:02x?}");
         }
     }
 

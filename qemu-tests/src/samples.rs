@@ -82,6 +82,28 @@ pub fn all_retired(samples: &Samples, records: &[Record]) -> Result<()> {
     let retired: HashSet<u64> = records.iter().map(|record| record.rip).collect();
     let stray = samples.addresses.keys().find(|address| !retired.contains(address));
     ensure!(stray.is_none(), "sampled at {:#x}, where nothing retired", stray.unwrap_or(&0));
+    none_missing(samples)
+}
+
+/// Whether each sample is where an interrupt can have come, and none is missing. What an interrupt goes back to is the
+/// next instruction. That one need not retire, because it may fault, but one that did then lies directly in front of it.
+///
+/// # Errors
+/// An address that is not in the truth, numbers that do not add up, a record of something that is no instruction.
+pub fn all_interrupted(samples: &Samples, records: &[Record], instructions: &mut Instructions) -> Result<()> {
+    let (mut retired, mut behind) = (HashSet::new(), HashSet::new());
+    for record in records {
+        if retired.insert(record.rip) {
+            behind.insert(record.rip + instructions.of(record)?.len);
+        }
+    }
+    let can_come = |address: &u64| retired.contains(address) || behind.contains(address);
+    let stray = samples.addresses.keys().find(|address| !can_come(address));
+    ensure!(stray.is_none(), "interrupted at {:#x}, and nothing retired up to there", stray.unwrap_or(&0));
+    none_missing(samples)
+}
+
+fn none_missing(samples: &Samples) -> Result<()> {
     let addressed: u64 = samples.addresses.values().sum();
     ensure!(addressed == samples.taken, "{} samples, {addressed} addresses", samples.taken);
     ensure!(samples.lost == 0, "{} samples had no room", samples.lost);
@@ -169,6 +191,31 @@ mod tests {
         assert!(all_retired(&samples(&[(0x1002, 3)]), &records).is_err());
         assert!(all_retired(&Samples { taken: 4, ..samples(&[(0x1001, 3)]) }, &records).is_err());
         assert!(all_retired(&Samples { lost: 1, ..samples(&[(0x1001, 3)]) }, &records).is_err());
+    }
+
+    #[test]
+    fn interrupts_come_where_something_retired_or_directly_behind() {
+        // 1000: nop; 1001: jmp 1005; 1003: ud2; 1005: nop; 1006: ud2.
+        let bytes = vec![0x90, 0xeb, 0x02, 0x0f, 0x0b, 0x90, 0x0f, 0x0b];
+        let code = vec![Code { base: 0x1000, bytes, cr3: None }];
+        let records = [record(0x1000), record(0x1001), record(0x1005)];
+        for (address, can_come) in [
+            (0x1000, true),
+            (0x1005, true),
+            // The second UD2 faults behind the NOP; behind the jump nothing is executed, but no rule here knows.
+            (0x1006, true),
+            (0x1003, true),
+            (0x1002, false),
+            (0x1004, false),
+            (0x1008, false),
+        ] {
+            let mut instructions = Instructions::new(code.clone());
+            let told = all_interrupted(&samples(&[(address, 1)]), &records, &mut instructions);
+            assert_eq!(told.is_ok(), can_come, "{address:#x}");
+        }
+        let mut instructions = Instructions::new(code);
+        let short = Samples { taken: 2, ..samples(&[(0x1000, 1)]) };
+        assert!(all_interrupted(&short, &records, &mut instructions).is_err());
     }
 
     #[test]
