@@ -84,6 +84,15 @@ impl<'a> Options<'a> {
         Ok(options)
     }
 
+    /// How many instructions at least execute behind the one that raises an interrupt of the tracing hardware's.
+    #[must_use]
+    pub const fn skid(&self) -> u32 {
+        match self.profile {
+            Profile::Intel(_) => self.settings.pmi_skid,
+            Profile::Amd(_) => self.amd.skid,
+        }
+    }
+
     fn set(&mut self, word: &'a str) -> Result<(), Error<'a>> {
         let (name, value) = word.split_once('=').ok_or(Error::UnknownOption(word))?;
         let settings = &mut self.settings;

@@ -4,16 +4,31 @@ use crate::guest::{Cpu, Shadow, efer, rflags};
 use crate::single_step::NO_CONDITION;
 use crate::vmcb::Vmcb;
 
-/// DR7: the breakpoint of DR0 alone is enabled, and is one of execution.
-pub const DR0_EXECUTES: u64 = 0x402;
+/// DR7: the breakpoints of the first so many debug registers are enabled, and are breakpoints of execution.
+#[must_use]
+pub const fn execute_breakpoints(count: usize) -> u64 {
+    const NONE: u64 = 0x400;
+    let mut value = NONE;
+    let mut index = 0;
+    while index < count {
+        value |= 0b10 << (2 * index);
+        index += 1;
+    }
+    value
+}
 
 /// How to enter the guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pace {
     /// Until something exits.
     Free,
-    /// Until the breakpoint of DR0.
-    Stretch,
+    /// Until the breakpoint of one of the first debug registers.
+    Stretch {
+        /// How many there are.
+        breakpoints: usize,
+        /// One of them is where it begins, and must not fire before that instruction has executed.
+        begins_on_one: bool,
+    },
     /// One instruction.
     Step {
         /// No interrupt may come before it: it is in a shadow, or half done.
@@ -24,7 +39,7 @@ pub enum Pace {
 impl Pace {
     /// Puts the guest's state into the control block. A guest that is stepped has TF set; DR6 is empty, so that it holds
     /// this step's conditions afterwards and no older ones; SYSCALL and SYSRET, switched off, raise `#UD`. On a stretch
-    /// DR7 enables the breakpoint of DR0, which is no part of the control block.
+    /// DR7 enables breakpoints, whose addresses are no part of the control block.
     pub fn load(self, cpu: &Cpu, vmcb: &mut Vmcb) {
         let save = &mut vmcb.save;
         save.load_from(cpu);
@@ -33,13 +48,20 @@ impl Pace {
         }
         save.efer &= !efer::SCE;
         save.dr6 = NO_CONDITION;
-        if let Self::Step { masked } = self {
-            save.rflags = cpu.rflags_for_stepping();
-            if masked {
-                save.rflags &= !rflags::IF;
+        match self {
+            Self::Free => {}
+            Self::Step { masked } => {
+                save.rflags = cpu.rflags_for_stepping();
+                if masked {
+                    save.rflags &= !rflags::IF;
+                }
             }
-        } else {
-            save.dr7 = DR0_EXECUTES;
+            Self::Stretch { breakpoints, begins_on_one } => {
+                save.dr7 = execute_breakpoints(breakpoints);
+                if begins_on_one {
+                    save.rflags |= rflags::RF;
+                }
+            }
         }
     }
 
@@ -58,9 +80,11 @@ impl Pace {
                 // be held back.
                 cpu.shadow = (vmcb.control.interrupt_shadow & 1 != 0).then_some(Shadow::MovSs);
             }
-            Self::Stretch => {
+            Self::Stretch { .. } => {
                 cpu.efer |= sce;
                 cpu.dr7 = dr7;
+                // Before the first instruction it may still be set; the guest's own is clear on a stretch.
+                cpu.rflags &= !rflags::RF;
             }
             Self::Step { masked } => {
                 cpu.efer |= sce;
@@ -79,6 +103,7 @@ mod tests {
 
     const STEP: Pace = Pace::Step { masked: false };
     const MASKED: Pace = Pace::Step { masked: true };
+    const STRETCH: Pace = Pace::Stretch { breakpoints: 3, begins_on_one: false };
     const BS_AND_B0: u64 = 0x4001;
 
     /// Enters with `cpu`, lets `run` be what the guest does, and takes the state back.
@@ -93,7 +118,7 @@ mod tests {
     #[test]
     fn a_step_sees_no_older_debug_conditions_and_leaves_the_guests() {
         for own in [NO_CONDITION, NO_CONDITION | BS_AND_B0] {
-            for (pace, entered) in [(Pace::Free, own), (STEP, NO_CONDITION), (Pace::Stretch, NO_CONDITION)] {
+            for (pace, entered) in [(Pace::Free, own), (STEP, NO_CONDITION), (STRETCH, NO_CONDITION)] {
                 let cpu = enter(pace, Cpu { dr6: own, ..Cpu::default() }, |vmcb| {
                     assert_eq!(vmcb.save.dr6, entered, "{pace:?}");
                     vmcb.save.dr6 |= 1 << 14;
@@ -118,14 +143,20 @@ mod tests {
     }
 
     #[test]
-    fn a_stretch_has_one_breakpoint_and_no_tf_and_the_guest_sees_neither() {
+    fn a_stretch_has_breakpoints_and_no_tf_and_the_guest_sees_neither() {
         let start = Cpu { dr7: 0x400, dr6: NO_CONDITION, efer: efer::SCE, ..Cpu::default() };
-        let cpu = enter(Pace::Stretch, start, |vmcb| {
-            assert_eq!((vmcb.save.dr7, vmcb.save.rflags & rflags::TF), (DR0_EXECUTES, 0));
-            assert_eq!(vmcb.save.efer & efer::SCE, 0);
-            vmcb.save.dr6 |= 1;
-        });
-        assert_eq!(cpu, start);
+        for (breakpoints, dr7) in [(1, 0x402), (2, 0x40a), (3, 0x42a), (4, 0x4aa)] {
+            for begins_on_one in [false, true] {
+                let cpu = enter(Pace::Stretch { breakpoints, begins_on_one }, start, |vmcb| {
+                    let rf = if begins_on_one { rflags::RF } else { 0 };
+                    assert_eq!((vmcb.save.dr7, vmcb.save.rflags & (rflags::TF | rflags::RF)), (dr7, rf));
+                    assert_eq!(vmcb.save.efer & efer::SCE, 0);
+                    // Nothing has executed: RF is still there.
+                    vmcb.save.dr6 |= 1;
+                });
+                assert_eq!(cpu, start, "{breakpoints}");
+            }
+        }
     }
 
     #[test]

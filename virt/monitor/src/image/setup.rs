@@ -142,7 +142,7 @@ impl Plan<'_> {
             session: 0,
             step_policy: self.options.step,
             // An interrupt that one of them raises must not be due before the last of them.
-            stretch: self.options.stretch.min(self.options.settings.pmi_skid as usize),
+            stretch: self.options.stretch.min(self.options.skid() as usize),
             truth: self.truth,
         }
     }

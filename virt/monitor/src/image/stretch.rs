@@ -1,14 +1,14 @@
 //! Several instructions of the guest in one go.
 //!
-//! Where the processor cannot but execute what lies behind one another in memory, a breakpoint behind the last of a few
-//! instructions does as well as a trap after each, and saves entering the guest for each. Whatever else ends the run,
-//! a fault or an interrupt, RIP tells how far it came.
+//! Where the processor cannot but execute certain instructions or leave them at one of a few places, a breakpoint at each
+//! of these places does as well as a trap after each instruction, and saves entering the guest for each. Whatever else
+//! ends the run, a fault or an interrupt, RIP tells how far it came.
 
 use core::arch::asm;
 
 use pugmark_model::Context;
-use pugmark_monitor::entry::{DR0_EXECUTES, Pace};
-use pugmark_monitor::guest::Instruction;
+use pugmark_monitor::entry::{Pace, execute_breakpoints};
+use pugmark_monitor::guest::{Gpr, Instruction, Stretch, rflags};
 use pugmark_monitor::guest_map::GUEST_RAM;
 use pugmark_truth::REGION_BASE;
 
@@ -23,28 +23,33 @@ impl Vcpu {
         if self.processor.steps_singly() {
             return false;
         }
-        let Some(stretch) = self.lookahead.stretch(&self.cpu, &mut self.memory, first, self.stretch) else {
-            return false;
-        };
-        let end = stretch.end();
-        // The monitor must not run into the breakpoint: it has these addresses itself.
-        if (GUEST_RAM..REGION_BASE).contains(&end) {
+        // The record of a branch may fault in memory, before the next instruction.
+        let through = !self.processor.sends_branch_messages();
+        let stretch = self.lookahead.stretch(&self.cpu, &mut self.memory, first, self.stretch, through);
+        let Some(stretch) = stretch else { return false };
+        // The monitor must not run into a breakpoint: it has these addresses itself.
+        if stretch.exits().any(|exit| (GUEST_RAM..REGION_BASE).contains(&exit)) {
             return false;
         }
         let before = self.context();
-        let breakpoint = Breakpoint::set(end);
-        self.enter(Pace::Stretch);
-        breakpoint.clear();
-        self.repeating = None;
+        let count = self.cpu.get(Gpr::Rcx);
+        let begins_on_one = stretch.is_loop();
+        let breakpoints = Breakpoints::set(&stretch);
+        self.enter(Pace::Stretch { breakpoints: stretch.exits().len(), begins_on_one });
+        breakpoints.clear();
         if !stretch.is_unchanged(&self.memory) {
             fatal!("the guest changes code in front of itself at rip {:#x}: stretch=1 steps it", first.rip());
         }
         let rip = self.cpu.rip;
-        let Some(executed) = stretch.executed(rip) else { self.unexpected() };
+        // RF is cleared by the first instruction that completes.
+        let begun = !begins_on_one || self.vmcb.save.rflags & rflags::RF == 0;
+        let Some(executed) = stretch.executed(rip, begun) else { self.unexpected() };
+        let iterated = executed == 0 && first.repeats() && self.cpu.get(Gpr::Rcx) != count;
+        self.repeating = iterated.then_some(rip);
         self.retire_stretch(&stretch.instructions()[..executed], before);
         if self.vmcb.control.exit_code != DEBUG {
             self.exited(stretch.instructions().get(executed));
-        } else if rip != end {
+        } else if !stretch.exits().any(|exit| exit == rip) {
             self.unexpected();
         }
         true
@@ -54,44 +59,57 @@ impl Vcpu {
     fn retire_stretch(&mut self, instructions: &[Instruction], before: Context) {
         let mut before = before;
         let rip = self.cpu.rip;
-        for instruction in instructions {
-            self.cpu.rip = instruction.rip() + u64::from(instruction.len());
+        for (index, instruction) in instructions.iter().enumerate() {
+            self.cpu.rip = instructions.get(index + 1).map_or(rip, Instruction::rip);
             self.retired(before, instruction, 0);
             before = self.context();
         }
-        self.cpu.rip = rip;
     }
 }
 
-/// A breakpoint of execution in DR0, which the guest's own value comes back to.
-struct Breakpoint {
-    guests: u64,
+/// Breakpoints of execution, which the guest's own addresses come back to.
+struct Breakpoints {
+    guests: [u64; Stretch::MAX_EXITS],
 }
 
-impl Breakpoint {
-    fn set(address: u64) -> Self {
-        let guests: u64;
-        // SAFETY: nothing that the monitor executes lies at `address`. TCG takes a breakpoint into account where DR7 is written,
-        // so that VMRUN alone would not do.
-        unsafe {
-            asm!(
-                "mov {guests}, dr0",
-                "mov dr0, {address}",
-                "mov dr7, {enable}",
-                guests = out(reg) guests,
-                address = in(reg) address,
-                enable = in(reg) DR0_EXECUTES,
-                options(nomem, nostack)
-            );
-        }
+impl Breakpoints {
+    /// At the exits of a stretch.
+    fn set(stretch: &Stretch) -> Self {
+        let mut addresses = [0; Stretch::MAX_EXITS];
+        addresses.iter_mut().zip(stretch.exits()).for_each(|(address, exit)| *address = exit);
+        let guests = swap(addresses);
+        // SAFETY: nothing that the monitor executes lies at these addresses. TCG takes a breakpoint into account where DR7 is
+        // written, so that VMRUN alone would not do.
+        unsafe { set_dr7(execute_breakpoints(stretch.exits().len())) };
         Self { guests }
     }
 
     fn clear(self) {
-        const NONE: u64 = 0x400;
         // SAFETY: no breakpoint is enabled behind this.
-        unsafe {
-            asm!("mov dr7, {}", "mov dr0, {}", in(reg) NONE, in(reg) self.guests, options(nomem, nostack));
-        }
+        unsafe { set_dr7(execute_breakpoints(0)) };
+        swap(self.guests);
     }
+}
+
+/// Puts addresses into DR0 to DR3 while none is enabled, and returns what they held.
+fn swap(addresses: [u64; 4]) -> [u64; 4] {
+    let mut held = [0; 4];
+    // SAFETY: what is not enabled has no effect.
+    unsafe {
+        asm!(
+            "mov {0}, dr0", "mov dr0, {4}", "mov {1}, dr1", "mov dr1, {5}",
+            "mov {2}, dr2", "mov dr2, {6}", "mov {3}, dr3", "mov dr3, {7}",
+            out(reg) held[0], out(reg) held[1], out(reg) held[2], out(reg) held[3],
+            in(reg) addresses[0], in(reg) addresses[1], in(reg) addresses[2], in(reg) addresses[3],
+            options(nomem, nostack)
+        );
+    }
+    held
+}
+
+/// # Safety
+/// What it enables must lie nowhere in the monitor.
+unsafe fn set_dr7(value: u64) {
+    // SAFETY: the caller's promise.
+    unsafe { asm!("mov dr7, {}", in(reg) value, options(nomem, nostack)) };
 }

@@ -188,7 +188,7 @@ impl Vcpu {
                 control.intercept2 = ALWAYS2;
                 control.intercept_exceptions = INVALID_OPCODE;
             }
-            Pace::Stretch | Pace::Step { .. } => {
+            Pace::Stretch { .. } | Pace::Step { .. } => {
                 control.intercept1 = ALWAYS1 | STEPPING1;
                 control.intercept2 = ALWAYS2 | STEPPING2;
                 control.intercept_exceptions = !0;

@@ -1,6 +1,6 @@
 //! What the bytes of an instruction mean to a stepping monitor.
 
-use iced_x86::{Code, Decoder, DecoderError, DecoderOptions, FlowControl, Mnemonic, Register};
+use iced_x86::{Code, Decoder, DecoderError, DecoderOptions, FlowControl, Mnemonic, OpKind, Register};
 
 use pugmark_truth::BranchKind;
 
@@ -16,11 +16,24 @@ pub(super) struct Class {
     pub(super) shadow: Option<Shadow>,
     pub(super) repeats: bool,
     pub(super) valid: bool,
-    /// Nothing but a fault or an interrupt keeps the next one in memory from being the next one executed, and no
-    /// register that decides how instructions execute changes.
-    pub(super) plain: bool,
+    /// Where execution goes on, if nothing but a fault or an interrupt can keep it from there.
+    pub(super) goes: Option<Goes>,
     /// The branch that it is, where it is one.
     pub(super) branch: Option<BranchKind>,
+}
+
+/// Where execution goes on behind an instruction that changes no register which decides how instructions execute.
+/// Targets are relative to the instruction behind it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Goes {
+    /// To the next one in memory.
+    On,
+    /// To its target: a direct jump or call.
+    To(i32),
+    /// To either: a conditional branch.
+    Either(i32),
+    /// Again to itself, which is no end of it, then to the next one in memory: a string instruction with a REP prefix.
+    Again,
 }
 
 /// Classifies the instruction at the front of `bytes`; `None` when it does not end within them.
@@ -38,7 +51,7 @@ pub(super) fn classify(bits: u32, rip: u64, bytes: &[u8]) -> Option<Class> {
                 shadow: None,
                 repeats: false,
                 valid: false,
-                plain: false,
+                goes: None,
                 branch: None,
             });
         }
@@ -51,12 +64,25 @@ pub(super) fn classify(bits: u32, rip: u64, bytes: &[u8]) -> Option<Class> {
     };
     let prefixed = instruction.has_rep_prefix() || instruction.has_repne_prefix();
     let repeats = prefixed && instruction.is_string_instruction();
-    let plain = emulation.is_none()
-        && instruction.flow_control() == FlowControl::Next
-        && !instruction.is_privileged()
-        && !instruction.is_string_instruction();
+    let goes = goes(&instruction, bytes[0], repeats).filter(|_| emulation.is_none());
     let branch = branch(&instruction);
-    Some(Class { len: instruction.len() as u8, emulation, shadow, repeats, valid: true, plain, branch })
+    Some(Class { len: instruction.len() as u8, emulation, shadow, repeats, valid: true, goes, branch })
+}
+
+/// `first` is its first byte.
+fn goes(instruction: &iced_x86::Instruction, first: u8, repeats: bool) -> Option<Goes> {
+    // Branches with prefixes are left out: what one of operand size does depends on the processor.
+    let opcode = matches!(first, 0x0f | 0x70..=0x7f | 0xe0..=0xe3 | 0xe8 | 0xe9 | 0xeb);
+    let near = opcode && instruction.op0_kind() == OpKind::NearBranch64;
+    let target = instruction.near_branch64().wrapping_sub(instruction.next_ip()) as i32;
+    match instruction.flow_control() {
+        FlowControl::Next if instruction.is_privileged() => None,
+        FlowControl::Next if instruction.is_string_instruction() => repeats.then_some(Goes::Again),
+        FlowControl::Next => Some(Goes::On),
+        FlowControl::UnconditionalBranch | FlowControl::Call => near.then_some(Goes::To(target)),
+        FlowControl::ConditionalBranch => near.then_some(Goes::Either(target)),
+        _ => None,
+    }
 }
 
 fn branch(instruction: &iced_x86::Instruction) -> Option<BranchKind> {

@@ -1,91 +1,189 @@
-//! Instructions that execute one after the other as they lie in memory.
+//! Instructions that execute one after the other, as far as that can be told beforehand.
 
+use super::classify::Goes;
 use super::{Instruction, Lookahead, MAX_LEN};
 use crate::guest::cpu::{Cpu, Mode, dr7, rflags};
 use crate::guest::memory::GuestMemory;
 
-/// Instructions that lie one behind the other in one page. None of them transfers control, is executed by hand, or
-/// changes what decides how the next one executes; each may fault, and an interrupt may come before each.
+/// Instructions that execute one after the other, unless execution leaves them at one of a few exits. No place is twice
+/// among them, and none is executed by hand or changes what decides how the next one executes; each may fault, and an
+/// interrupt may come before each.
 #[derive(Clone, Debug)]
 pub struct Stretch {
     instructions: [Instruction; Self::MAX],
+    /// The physical address of each.
+    addresses: [u64; Self::MAX],
     len: usize,
-    /// Physical address of the first byte.
-    address: u64,
+    exits: [Exit; Self::MAX_EXITS],
+    exit_count: usize,
+}
+
+/// A place that is not the next one of a stretch, to which one of its instructions can go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Exit {
+    rip: u64,
+    /// How many have executed there.
+    executed: usize,
 }
 
 impl Stretch {
     /// Instructions at most.
-    pub const MAX: usize = 16;
+    pub const MAX: usize = 32;
+    /// As many as there are breakpoints.
+    pub const MAX_EXITS: usize = 4;
 
-    /// The instructions, at least two.
+    /// The instructions, at least two, or one that repeats. Only the first one may be of that kind, so that who enters them
+    /// can tell by RCX whether it has begun.
     pub fn instructions(&self) -> &[Instruction] {
         &self.instructions[..self.len]
     }
 
-    /// RIP behind the last instruction, in the same page.
-    pub fn end(&self) -> u64 {
-        let last = &self.instructions[self.len - 1];
-        last.rip() + u64::from(last.len())
+    /// Where execution can go from them, each place once.
+    pub fn exits(&self) -> impl ExactSizeIterator<Item = u64> {
+        self.exits[..self.exit_count].iter().map(|exit| exit.rip)
     }
 
-    /// How many of the instructions have executed when RIP is `rip`; `None`: it is nowhere between them.
-    pub fn executed(&self, rip: u64) -> Option<usize> {
-        if rip == self.end() {
-            return Some(self.len);
+    /// It goes back to its first instruction: a breakpoint there must not fire before that has executed.
+    pub fn is_loop(&self) -> bool {
+        self.exits().any(|rip| rip == self.instructions[0].rip())
+    }
+
+    /// How many of the instructions have executed when RIP is `rip`; `begun`: one has. `None`: it is nowhere among them.
+    pub fn executed(&self, rip: u64, begun: bool) -> Option<usize> {
+        let inside = self.instructions().iter().position(|instruction| instruction.rip() == rip);
+        match self.exit_at(rip) {
+            Some(exit) if inside.is_none() || begun => Some(exit.executed),
+            _ => inside,
         }
-        self.instructions().iter().position(|instruction| instruction.rip() == rip)
     }
 
     /// Whether the instructions in memory are still those that were found. Otherwise the guest has changed instructions
     /// in front of itself, and which ones it executed is not known.
     pub fn is_unchanged<M: GuestMemory + ?Sized>(&self, memory: &M) -> bool {
-        let start = self.instructions[0].rip();
         // Nothing has executed before the first.
-        self.instructions().iter().skip(1).all(|instruction| {
+        self.instructions().iter().zip(self.addresses).skip(1).all(|(instruction, address)| {
             let mut found = [0; MAX_LEN];
             let found = &mut found[..usize::from(instruction.len())];
-            memory.read(self.address + (instruction.rip() - start), found) && found == instruction.bytes()
+            memory.read(address, found) && found == instruction.bytes()
         })
+    }
+
+    fn exit_at(&self, rip: u64) -> Option<&Exit> {
+        self.exits[..self.exit_count].iter().find(|exit| exit.rip == rip)
+    }
+
+    fn has(&self, rip: u64) -> bool {
+        self.instructions().iter().any(|instruction| instruction.rip() == rip)
+    }
+
+    /// Whether an exit to `rip` tells how many instructions have executed, and stops none of them.
+    fn may_exit(&self, rip: u64) -> bool {
+        let first = &self.instructions[0];
+        self.exit_at(rip).is_none() && (!self.has(rip) || rip == first.rip() && !first.repeats())
+    }
+
+    fn add(&mut self, instruction: Instruction, address: u64) {
+        self.instructions[self.len] = instruction;
+        self.addresses[self.len] = address;
+        self.len += 1;
+    }
+
+    /// An exit behind the last instruction.
+    fn add_exit(&mut self, rip: u64) {
+        self.exits[self.exit_count] = Exit { rip, executed: self.len };
+        self.exit_count += 1;
+    }
+
+    /// Leaves out the instructions behind the first `len`, and their exits.
+    fn cut(&mut self, len: usize) {
+        self.len = len;
+        self.exit_count = self.exits[..self.exit_count].iter().filter(|exit| exit.executed <= len).count();
     }
 }
 
 impl Lookahead {
     /// The instructions from `first` on, which [`Lookahead::next`] has just found, that execute one after the other,
-    /// `limit` at most. `None` where there is but one, or where the guest would notice: it steps itself, uses
-    /// breakpoints, or has just returned to an instruction with RF set.
+    /// `limit` at most; `through`: branches need not be the last. `None` where nothing is gained, or where the guest would
+    /// notice: it steps itself, uses breakpoints, or has just returned to an instruction with RF set.
     pub fn stretch<M: GuestMemory + ?Sized>(
         &mut self,
         cpu: &Cpu,
         memory: &mut M,
         first: &Instruction,
         limit: usize,
+        through: bool,
     ) -> Option<Stretch> {
         let flags = rflags::TF | rflags::RF;
         if cpu.mode() != Mode::Bits64 || cpu.rflags & flags != 0 || cpu.dr7 & (dr7::ENABLED | dr7::GD) != 0 {
             return None;
         }
-        let page = first.rip() >> 12;
-        let follows = |instruction: &Instruction| {
-            instruction.class.plain && (instruction.rip() + u64::from(instruction.len())) >> 12 == page
+        let limit = limit.min(Stretch::MAX);
+        let mut stretch = Stretch {
+            instructions: [*first; Stretch::MAX],
+            addresses: [0; Stretch::MAX],
+            len: 0,
+            exits: [Exit { rip: 0, executed: 0 }; Stretch::MAX_EXITS],
+            exit_count: 0,
         };
-        if !follows(first) {
-            return None;
-        }
-        let address = self.tlb.translate_fetch(cpu, memory, first.rip()).ok()?;
-        let mut stretch = Stretch { instructions: [*first; Stretch::MAX], len: 1, address };
-        while stretch.len < limit.min(Stretch::MAX) {
-            match self.at(cpu, stretch.end(), memory) {
-                Ok(instruction) if follows(&instruction) => {
-                    stretch.instructions[stretch.len] = instruction;
-                    stretch.len += 1;
-                }
-                // What cannot be read may never be reached.
-                _ => break,
+        let mut next = first.rip();
+        // Where it can end: behind so many instructions, at this place.
+        let mut end = None;
+        while stretch.len < limit {
+            // What cannot be read may never be reached.
+            let found = if stretch.len == 0 { Ok(*first) } else { self.at(cpu, next, memory) };
+            let Ok(instruction) = found else { break };
+            let Some((on, other)) = ways(&instruction) else { break };
+            if instruction.repeats() && stretch.len != 0 {
+                break;
             }
+            let Ok(address) = self.tlb.translate_fetch(cpu, memory, next) else { break };
+            // The first byte of an instruction tells where it lies; the last one must lie in the same page.
+            if next & 0xfff > 0x1000 - u64::from(instruction.len()) {
+                break;
+            }
+            if [Some(on), other].into_iter().flatten().any(|rip| !cpu.is_canonical(rip)) {
+                break;
+            }
+            stretch.add(instruction, address);
+            if let Some(other) = other {
+                // One is left for the end.
+                if stretch.exit_count + 1 == Stretch::MAX_EXITS || other == on || !stretch.may_exit(other) {
+                    stretch.cut(stretch.len - 1);
+                    break;
+                }
+                stretch.add_exit(other);
+            }
+            if !stretch.may_exit(on) {
+                // It could not end here: without this instruction it could.
+                stretch.cut(stretch.len - 1);
+                break;
+            }
+            end = Some(on);
+            if stretch.has(on) || instruction.branch().is_some() && !through {
+                break;
+            }
+            next = on;
         }
-        (stretch.len > 1).then_some(stretch)
+        stretch.add_exit(end?);
+        (stretch.len > 1 || first.repeats()).then_some(stretch)
     }
+}
+
+/// Where execution goes on behind `instruction`, most probably, and where else it can.
+fn ways(instruction: &Instruction) -> Option<(u64, Option<u64>)> {
+    let behind = behind(instruction);
+    let target = |distance: i32| behind.wrapping_add_signed(i64::from(distance));
+    Some(match instruction.class.goes? {
+        Goes::On | Goes::Again => (behind, None),
+        Goes::To(distance) => (target(distance), None),
+        // The end of a loop.
+        Goes::Either(distance @ ..0) => (target(distance), Some(behind)),
+        Goes::Either(distance) => (behind, Some(target(distance))),
+    })
+}
+
+fn behind(instruction: &Instruction) -> u64 {
+    instruction.rip().wrapping_add(u64::from(instruction.len()))
 }
 
 #[cfg(test)]

@@ -8,31 +8,33 @@ use crate::guest::testing::Machine;
 fn find(machine: &mut Machine, limit: usize) -> Option<Stretch> {
     let mut lookahead = Lookahead::new();
     let first = lookahead.next(&machine.cpu, &mut machine.ram).unwrap();
-    lookahead.stretch(&machine.cpu, &mut machine.ram, &first, limit)
+    lookahead.stretch(&machine.cpu, &mut machine.ram, &first, limit, true)
 }
 
 fn lengths(stretch: Option<Stretch>) -> Vec<u8> {
     stretch.map_or(Vec::new(), |stretch| stretch.instructions().iter().map(Instruction::len).collect())
 }
 
-/// A machine in 64-bit mode with `code` at RIP, the last two bytes a jump.
+/// A machine in 64-bit mode with `code` at RIP, and RET behind it.
 fn with(code: &[u8]) -> Machine {
     let mut machine = Machine::long();
     machine.put(machine.cpu.rip, code);
-    machine.put(machine.cpu.rip + code.len() as u64, &[0xeb, 0xfe]);
+    machine.put(machine.cpu.rip + code.len() as u64, &[0xc3]);
     machine
 }
 
 #[test]
-fn ends_before_whatever_does_not_just_fall_through() {
+fn ends_before_whatever_goes_elsewhere_or_decides_how_instructions_execute() {
     // Two NOPs, then this: not part of the stretch.
     let ends: &[&[u8]] = &[
-        &[0xeb, 0x00],
-        &[0x74, 0x00],
-        &[0xe8, 0, 0, 0, 0],
         &[0xc3],
         &[0xff, 0xe0],
-        &[0xe2, 0x00],
+        &[0xff, 0xd0],
+        // Both ways are one.
+        &[0x74, 0x00],
+        // With an operand of 16 bits processors differ.
+        &[0x66, 0xe9, 0, 0, 0, 0],
+        &[0x66, 0x74, 0x10],
         &[0x0f, 0x05],
         &[0xcc],
         &[0xcd, 0x30],
@@ -45,6 +47,7 @@ fn ends_before_whatever_does_not_just_fall_through() {
         &[0xf3, 0x90],
         &[0xf3, 0xa4],
         &[0xa4],
+        &[0xf3, 0x6e],
         &[0x0f, 0x22, 0xd8],
         &[0x0f, 0x23, 0xc0],
         &[0x0f, 0x30],
@@ -77,19 +80,111 @@ fn ends_before_whatever_does_not_just_fall_through() {
 #[test]
 fn one_instruction_is_none_and_the_limit_is_one() {
     assert!(find(&mut with(&[0x90]), 16).is_none());
-    for (limit, expected) in [(0, 0), (1, 0), (2, 2), (5, 5), (16, 16), (99, 16)] {
-        assert_eq!(lengths(find(&mut with(&[0x90; 30]), limit)).len(), expected, "{limit}");
+    for (limit, expected) in [(0, 0), (1, 0), (2, 2), (5, 5), (32, 32), (99, 32)] {
+        assert_eq!(lengths(find(&mut with(&[0x90; 60]), limit)).len(), expected, "{limit}");
     }
 }
 
 #[test]
-fn ends_within_the_page() {
-    for (before_end, expected) in [(5, 4), (3, 2), (2, 0), (1, 0)] {
+fn each_instruction_lies_in_one_page() {
+    // So many NOPs in front of the end of a page, then one of three bytes that lies in this one, in both, behind.
+    for (nops, in_page, expected) in [(4, 3, 7), (4, 2, 4), (4, 1, 4), (4, 0, 8)] {
         let mut machine = Machine::long();
-        machine.cpu.rip = (machine.cpu.rip | 0xfff) + 1 - before_end;
+        let end = (machine.cpu.rip | 0xfff) + 1;
+        machine.cpu.rip = end - nops - in_page;
         let rip = machine.cpu.rip;
-        machine.put(rip, &[0x90; 5][..before_end as usize]);
-        assert_eq!(lengths(find(&mut machine, 16)).len(), expected, "{before_end}");
+        let code = [&[0x90; 4][..], &[0x48, 0x01, 0xd8], &[0x90; 3], &[0xc3]].concat();
+        machine.put(rip, &code);
+        let expected = if in_page == 0 || in_page == 3 { 8 } else { expected };
+        assert_eq!(lengths(find(&mut machine, 16)).len(), expected, "{in_page}");
+    }
+}
+
+#[test]
+fn goes_through_direct_branches_and_leaves_at_exits() {
+    // Code, offsets of the instructions, offsets of the exits.
+    type Row = (&'static [u8], &'static [u64], &'static [u64]);
+    let rows: [Row; 9] = [
+        // A jump over two bytes, a call of what is behind it.
+        (&[0x90, 0xeb, 0x02, 0xcc, 0xcc, 0x90, 0xc3], &[0, 1, 5], &[6]),
+        (&[0x90, 0xe8, 1, 0, 0, 0, 0xcc, 0x90, 0xc3], &[0, 1, 7], &[8]),
+        // Forward branches are not taken, backward ones are.
+        (&[0x90, 0x74, 0x04, 0x90, 0xc3], &[0, 1, 3], &[7, 4]),
+        (&[0x90, 0x90, 0x75, 0xfc, 0xc3], &[0, 1, 2], &[4, 0]),
+        (&[0x90, 0xe2, 0xfd, 0xc3], &[0, 1], &[3, 0]),
+        // A loop that does not go back to the first instruction: its end begins the next stretch.
+        (&[0x90, 0x90, 0x75, 0xfd], &[0, 1], &[2]),
+        (&[0x90, 0x90, 0xeb, 0xfd], &[0, 1], &[2]),
+        // What two branches lead to does not tell which did; nor does what execution comes to anyway.
+        (&[0x90, 0x74, 0x04, 0x78, 0x02, 0x90, 0xc3], &[0, 1], &[7, 3]),
+        (&[0x90, 0x74, 0x02, 0x90, 0x90, 0x90, 0xc3], &[0, 1, 3], &[5, 4]),
+    ];
+    for (code, offsets, exits) in rows {
+        let mut machine = with(code);
+        let rip = machine.cpu.rip;
+        let stretch = find(&mut machine, 16).unwrap();
+        let found: Vec<u64> = stretch.instructions().iter().map(|one| one.rip() - rip).collect();
+        let left: Vec<u64> = stretch.exits().map(|exit| exit - rip).collect();
+        assert_eq!((&found[..], &left[..]), (offsets, exits), "{code:02x?}");
+        assert_eq!(stretch.is_loop(), exits.contains(&0));
+    }
+}
+
+#[test]
+fn what_repeats_is_the_first_or_not_there() {
+    // REP MOVSB alone, in front of others, twice, in a loop; MOVSB; REP OUTSB.
+    let rows: [(&[u8], &[u8]); 6] = [
+        (&[0xf3, 0xa4], &[2]),
+        (&[0xf3, 0xa4, 0x90], &[2, 1]),
+        (&[0xf3, 0xa4, 0xf3, 0xa4], &[2]),
+        (&[0xf3, 0xa4, 0x90, 0x75, 0xfb], &[2, 1]),
+        (&[0xa4, 0x90], &[]),
+        (&[0xf3, 0x6e, 0x90], &[]),
+    ];
+    for (code, expected) in rows {
+        assert_eq!(lengths(find(&mut with(code), 16)), expected, "{code:02x?}");
+    }
+}
+
+#[test]
+fn has_as_many_exits_as_there_are_breakpoints() {
+    // Four conditional branches far ahead: three, and the end.
+    let mut machine = with(&[0x74, 0x20, 0x74, 0x30, 0x74, 0x40, 0x90, 0x74, 0x50]);
+    let rip = machine.cpu.rip;
+    let exits: Vec<u64> = find(&mut machine, 16).unwrap().exits().map(|exit| exit - rip).collect();
+    assert_eq!(exits, [0x22, 0x34, 0x46, 7]);
+}
+
+#[test]
+fn where_branches_are_recorded_each_is_the_last() {
+    for (code, expected) in
+        [(&[0x90, 0xeb, 0x00, 0x90, 0x90][..], 2), (&[0x90, 0x74, 0x10, 0x90, 0x90], 2), (&[0x90; 5], 5)]
+    {
+        let mut machine = with(&[code, &[0xc3]].concat());
+        let mut lookahead = Lookahead::new();
+        let first = lookahead.next(&machine.cpu, &mut machine.ram).unwrap();
+        let stretch = lookahead.stretch(&machine.cpu, &mut machine.ram, &first, 16, false);
+        assert_eq!(lengths(stretch).len(), expected, "{code:02x?}");
+    }
+}
+
+#[test]
+fn rip_tells_how_far_a_loop_came() {
+    // 0: NOP; 1: JZ 9; 3: NOP; 4: JNZ 0.
+    let mut machine = with(&[0x90, 0x74, 0x06, 0x90, 0x75, 0xfa]);
+    let rip = machine.cpu.rip;
+    let stretch = find(&mut machine, 16).unwrap();
+    for (offset, begun, expected) in [
+        (0, false, Some(0)),
+        (0, true, Some(4)),
+        (1, true, Some(1)),
+        (3, true, Some(2)),
+        (9, true, Some(2)),
+        (4, true, Some(3)),
+        (6, true, Some(4)),
+        (7, true, None),
+    ] {
+        assert_eq!(stretch.executed(rip + offset, begun), expected, "{offset} {begun}");
     }
 }
 
@@ -121,9 +216,9 @@ fn rip_tells_how_many_have_executed() {
     let mut machine = with(&[0x90, 0x48, 0x01, 0xd8, 0x50]);
     let rip = machine.cpu.rip;
     let stretch = find(&mut machine, 16).unwrap();
-    let executed = [0, 1, 2, 4, 5, 6].map(|offset| stretch.executed(rip + offset));
+    let executed = [0, 1, 2, 4, 5, 6].map(|offset| stretch.executed(rip + offset, true));
     assert_eq!(executed, [Some(0), Some(1), None, Some(2), Some(3), None]);
-    assert_eq!(stretch.end(), rip + 5);
+    assert!(stretch.exits().eq([rip + 5]));
 }
 
 #[test]
