@@ -58,7 +58,7 @@ struct Entry {
     form: Option<Form>,
 }
 
-const ENTRIES: usize = 64;
+const ENTRIES: usize = 256;
 
 /// Finds accesses, and remembers which instructions have which.
 pub(super) struct Accesses {
@@ -77,12 +77,20 @@ impl Accesses {
         Self { factory: InstructionInfoFactory::new(), entries: [None; ENTRIES] }
     }
 
-    /// The access of `retired` to data and its linear address. Of several it is the first that loads, else the first.
-    pub(super) fn find(&mut self, retired: &Retired, registers: &Registers) -> Option<(Access, u64)> {
+    /// The access of `retired` to data, and its linear address where the registers are told. Of several it is the first that
+    /// loads, else the first.
+    pub(super) fn find(
+        &mut self,
+        retired: &Retired,
+        registers: Option<&Registers>,
+    ) -> Option<(Access, Option<u64>)> {
         let Form { access, memory, next_ip } = self.form(retired)?;
-        let address = memory.virtual_address(0, |register, _, _| value(register, registers, next_ip))?;
         let wide = retired.before.mode == ExecMode::Bits64;
-        Some((access, if wide { address } else { address & 0xffff_ffff }))
+        let address = registers.and_then(|registers| {
+            let address = memory.virtual_address(0, |register, _, _| value(register, registers, next_ip))?;
+            Some(if wide { address } else { address & 0xffff_ffff })
+        });
+        Some((access, address))
     }
 
     fn form(&mut self, retired: &Retired) -> Option<Form> {
@@ -90,7 +98,7 @@ impl Accesses {
         let mut bytes = [0; 15];
         let len = retired.bytes.len().min(15);
         bytes[..len].copy_from_slice(&retired.bytes[..len]);
-        let entry = &mut self.entries[(ip ^ ip >> 6) as usize % ENTRIES];
+        let entry = &mut self.entries[(ip ^ ip >> 8) as usize % ENTRIES];
         if let Some(entry) = entry
             && entry.ip == ip
             && entry.bytes == bytes

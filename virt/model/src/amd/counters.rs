@@ -36,6 +36,10 @@ pub(super) struct Counters {
     status: Set,
     /// EFER.SVME.
     svme: bool,
+    /// Those that count something at some privilege level, by all of the above.
+    counting: Set,
+    /// One of them must know what data instructions access.
+    wants_data: bool,
 }
 
 /// One of the registers.
@@ -60,6 +64,8 @@ impl Counters {
             global: (1 << profile.counters) - 1,
             status: 0,
             svme: false,
+            counting: 0,
+            wants_data: false,
         }
     }
 
@@ -127,6 +133,7 @@ impl Counters {
             Register::StatusClear => self.status &= !value,
             Register::StatusSet => self.status |= value & all,
         }
+        self.settle();
         Ok(())
     }
 
@@ -145,6 +152,7 @@ impl Counters {
 
     pub(super) fn set_svme(&mut self, svme: bool) {
         self.svme = svme;
+        self.settle();
     }
 
     fn selected(&self, index: usize) -> Option<&'static CountedEvent> {
@@ -153,17 +161,27 @@ impl Counters {
     }
 
     /// Those that count something at some privilege level.
-    pub(super) fn counting(&self) -> Set {
-        let mut set = 0;
+    pub(super) const fn counting(&self) -> Set {
+        self.counting
+    }
+
+    /// Whether one of them must know what data instructions access.
+    pub(super) const fn wants_data(&self) -> bool {
+        self.wants_data
+    }
+
+    /// Finds what counts, after a register has changed.
+    fn settle(&mut self) {
+        (self.counting, self.wants_data) = (0, false);
         for index in 0..MOST {
             let select = self.select[index];
             let on = select & evtsel::EN != 0 && self.global & 1 << index != 0;
             let somewhere = select & (evtsel::USR | evtsel::OS) != 0;
-            if on && somewhere && self.counts_here(select) && self.event[index].is_some() {
-                set |= 1 << index;
+            if let Some(event) = self.event[index].filter(|_| on && somewhere && self.counts_here(select)) {
+                self.counting |= 1 << index;
+                self.wants_data |= event.wants_data(evtsel::unit_mask(select));
             }
         }
-        set
     }
 
     /// By HG_ONLY: either bit lets a counter count only while SVM is on; what runs is then the host.
@@ -173,15 +191,6 @@ impl Counters {
             evtsel::GUEST_ONLY => false,
             _ => self.svme,
         }
-    }
-
-    /// Whether one of them must know what data instructions access.
-    pub(super) fn wants_data(&self) -> bool {
-        let counting = self.counting();
-        (0..MOST).filter(|index| counting & 1 << index != 0).any(|index| {
-            let unit_mask = evtsel::unit_mask(self.select[index]);
-            self.event[index].is_some_and(|event| event.wants_data(unit_mask))
-        })
     }
 
     /// Those of `set` count an instruction that retired. Whether one overflowed that is to interrupt.
@@ -203,7 +212,10 @@ impl Counters {
         let counting = self.counting() & set;
         let level = if cpl == 0 { evtsel::OS } else { evtsel::USR };
         let mut interrupts = false;
-        for index in (0..MOST).filter(|index| counting & 1 << index != 0) {
+        let mut left = counting;
+        while left != 0 {
+            let index = left.trailing_zeros() as usize;
+            left &= left - 1;
             let select = self.select[index];
             let Some(event) = self.event[index].filter(|_| select & level != 0) else { continue };
             let (first, then, further) = events(event, evtsel::unit_mask(select));

@@ -145,9 +145,10 @@ impl<'n> Processor<'n> {
         self.is_on() || self.op.is_left_on() || self.local_apic.on_the_way()
     }
 
-    /// The registers are asked for before the next instruction retires: data that it accesses counts.
+    /// The registers are asked for before the next instruction retires: data that it accesses counts, or belongs to the
+    /// last that are accessed before an op is tagged. The caches know of no other data.
     pub fn wants_registers(&self) -> bool {
-        self.op.is_on() || self.counters.wants_data()
+        self.op.wants_data() || self.counters.wants_data()
     }
 
     /// The registers before the instruction that retires next.
@@ -190,13 +191,13 @@ impl<'n> Processor<'n> {
         if !decoded.may_transfer() && !straight {
             self.violations.unexplained_transfers += 1;
         }
-        let fetches = self.fetcher.fetch(retired, decoded.len, &mut self.caches, mem);
+        let fetches = self.fetcher.fetch(retired, decoded.len, &mut self.caches, mem, self.fetch.is_on());
         let registers = self.registers.take();
-        let access = registers.and_then(|registers| self.accesses.find(retired, &registers));
-        let data = access.map(|(access, linear)| Data {
-            access,
-            address: Address { linear, physical: physical(mem, linear) },
-            found: self.caches.access(Side::Data, linear),
+        let access = self.accesses.find(retired, registers.as_ref());
+        let data = access.and_then(|(access, linear)| {
+            let linear = linear?;
+            let address = Address { linear, physical: physical(mem, linear) };
+            Some(Data { access, address, found: self.caches.access(Side::Data, linear) })
         });
         let (ops, microcoded) = ops(decoded.kind, access.map(|(access, _)| access));
         Seen {

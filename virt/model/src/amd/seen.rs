@@ -32,7 +32,7 @@ pub(super) struct Seen {
 pub(super) struct Fetch {
     pub(super) address: u64,
     pub(super) found: Found,
-    /// `None`: it was aborted.
+    /// `None`: it was aborted, or nobody samples fetches.
     pub(super) physical: Option<u64>,
     pub(super) completed: bool,
 }
@@ -91,13 +91,14 @@ impl Fetcher {
         Self { bytes, last: None }
     }
 
-    /// The fetches that it takes to have `retired`, of `len` bytes.
+    /// The fetches that it takes to have `retired`, of `len` bytes; `sampled`: with physical addresses.
     pub(super) fn fetch(
         &mut self,
         retired: &Retired,
         len: u8,
         caches: &mut Caches,
         mem: &mut dyn PhysMemory,
+        sampled: bool,
     ) -> [Option<Fetch>; 2] {
         let first = retired.before.ip;
         let last = first.wrapping_add(u64::from(len.max(1)) - 1);
@@ -107,7 +108,8 @@ impl Fetcher {
                 return None;
             }
             let found = caches.access(Side::Instruction, address);
-            Some(Fetch { address, found, physical: super::access::physical(mem, address), completed: true })
+            let physical = if sampled { super::access::physical(mem, address) } else { None };
+            Some(Fetch { address, found, physical, completed: true })
         };
         let fetches = [
             one(first),

@@ -13,6 +13,9 @@ use crate::branch::Kind;
 const RESERVED_COUNTS: u64 = 8;
 /// Instructions between two interrupts of a tagging engine that was left on.
 const LEFT_ON: u32 = 64;
+/// So many ops before one is tagged, data begins to matter. Instructions that are executed in one go, without a look at
+/// their data, must be fewer ops.
+const OPS_WITH_DATA: u64 = 64;
 /// The bits that stay set where the processor has that erratum.
 const STICKY: u64 = op_data3::L2_TLB_MISS | op_data3::L2_TLB_HIT_2M | op_data3::L2_TLB_HIT_1G;
 
@@ -194,6 +197,13 @@ impl OpUnit {
 
     const fn is_counting(&self) -> bool {
         self.control & (op_ctl::EN | op_ctl::VAL) == op_ctl::EN
+    }
+
+    /// What data the next instruction accesses may matter: cycles are counted, which depend on it, or an op of it or of one
+    /// of the next few may be tagged, whose data the caches then have or have not.
+    pub(in crate::amd) fn wants_data(&self) -> bool {
+        let soon = || self.control & op_ctl::CNT_CTL == 0 || self.left_to_count() <= OPS_WITH_DATA;
+        self.is_counting() && op_ctl::max_cnt(self.control) != 0 && soon()
     }
 
     /// An instruction retired.
