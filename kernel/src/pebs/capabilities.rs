@@ -1,6 +1,6 @@
 //! Is there event-based sampling, and what can it do?
 
-use super::GENERAL;
+use super::{Event, GENERAL, PreciseEvents};
 use crate::ds::DsLayout;
 use crate::msr::{FixedCtrCtrl, GeneralProtection, MiscEnable, Msr, PerfCapabilities};
 use core::fmt;
@@ -22,9 +22,21 @@ pub struct PebsCapabilities {
     pub fixed_bits: u8,
     /// Counters are written whole: `IA32_PERF_CAPABILITIES[13]`.
     pub full_width: bool,
+    /// Which events sample.
+    pub precise: PreciseEvents,
 }
 
 impl PebsCapabilities {
+    /// The general-purpose counters that sample `event`, as bits; 0: it is not precise here.
+    #[must_use]
+    pub const fn counters_for(&self, event: Event) -> u8 {
+        let there = match self.general_counters {
+            8.. => 0xff,
+            n => (1 << n) - 1,
+        };
+        self.precise.counters(event) & there
+    }
+
     /// Looks for it; `Ok(Err(_))`: it is not there. Reads registers only where CPUID says that they are there.
     pub(crate) fn detect<R: CpuIdReader>(
         id: &CpuId<R>,
@@ -59,9 +71,10 @@ impl PebsCapabilities {
             return Ok(Err(PebsAbsent::Format { number }));
         };
         let baseline = capabilities.contains(PerfCapabilities::PEBS_BASELINE);
-        let (general, fixed) = match baseline {
-            true => (GENERAL, FixedCtrCtrl::COUNTERS),
-            false => (sampling_counters(features.model_id()), 0),
+        let model = features.model_id();
+        let (general, fixed, precise) = match baseline {
+            true => (GENERAL, FixedCtrCtrl::COUNTERS, PreciseEvents::Extended),
+            false => (sampling_counters(model), 0, PreciseEvents::of(model)),
         };
         let found = Self {
             format,
@@ -70,6 +83,7 @@ impl PebsCapabilities {
             general_bits: info.counter_bit_width(),
             fixed_bits: info.fixed_function_counters_bit_width(),
             full_width: capabilities.contains(PerfCapabilities::FW_WRITE),
+            precise,
         };
         match found.general_counters {
             0 => Ok(Err(PebsAbsent::NoCounter)),
@@ -198,21 +212,24 @@ mod tests {
             general_bits,
             fixed_bits: 48,
             full_width,
+            precise: PreciseEvents::Unlisted,
         };
         let skylake = Row { signature: 0x506e3, counters: (0x0730_0804, 0x603), ..NEHALEM };
         let all = |general_counters, fixed_counters| PebsCapabilities {
             fixed_counters,
+            precise: PreciseEvents::Extended,
             ..general(Format::Adaptive, general_counters, 48, true)
         };
+        let precise = |precise, found| PebsCapabilities { precise, ..found };
         let table = [
             (
                 Row { signature: 0x6f6, counters: (0x0728_0202, 0x600), capabilities: 0xc2, ..NEHALEM },
-                general(Format::Registers, 1, 40, false),
+                precise(PreciseEvents::Core, general(Format::Registers, 1, 40, false)),
             ),
-            (NEHALEM, general(Format::Latency, 4, 48, false)),
+            (NEHALEM, precise(PreciseEvents::Nehalem, general(Format::Latency, 4, 48, false))),
             (
                 Row { signature: 0x306c3, capabilities: 0x32c4, ..NEHALEM },
-                general(Format::Transaction, 4, 48, true),
+                precise(PreciseEvents::Haswell, general(Format::Transaction, 4, 48, true)),
             ),
             // Goldmont and Denverton sample with counter 0, Goldmont Plus with all.
             (
@@ -228,7 +245,10 @@ mod tests {
                 general(Format::Time, 4, 48, true),
             ),
             // Counters 4 to 7 do not sample.
-            (Row { capabilities: 0x33c5, ..skylake }, general(Format::Time, 4, 48, true)),
+            (
+                Row { capabilities: 0x33c5, ..skylake },
+                precise(PreciseEvents::Skylake, general(Format::Time, 4, 48, true)),
+            ),
             (
                 Row {
                     signature: 0x706e5,
@@ -251,6 +271,23 @@ mod tests {
         ];
         for (row, expected) in table {
             assert_eq!(detect(&row), Ok(expected), "{:#x}", row.signature);
+        }
+    }
+
+    #[test]
+    fn an_event_samples_on_counters_that_are_there() {
+        for (row, event, counters) in [
+            (NEHALEM, Event::INST_RETIRED, 0b1111),
+            (Row { signature: 0x506e3, ..NEHALEM }, Event::INST_RETIRED, 0),
+            (Row { signature: 0x506e3, ..NEHALEM }, Event::INST_RETIRED_PREC_DIST, 0b10),
+            (Row { signature: 0x6f6, counters: (0x0728_0202, 0), ..NEHALEM }, Event::INST_RETIRED, 1),
+            (
+                Row { counters: (0x0830_0805, 0x604), capabilities: 0x74c5, ..NEHALEM },
+                Event::INST_RETIRED,
+                0xff,
+            ),
+        ] {
+            assert_eq!(detect(&row).unwrap().counters_for(event), counters, "{:#x}", row.signature);
         }
     }
 

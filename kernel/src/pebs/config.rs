@@ -13,8 +13,8 @@ pub struct PebsConfig {
     user: bool,
 }
 
-/// An event that a general-purpose counter counts. Which ones sample depends on the processor; one that does not is
-/// counted, and gives no records.
+/// An event that a general-purpose counter counts. Which ones sample, and on which counters, depends on the processor:
+/// [`PebsCapabilities::counters_for`].
 ///
 /// Source: SDM vol. 3, Performance Monitoring, the tables of precise events of each microarchitecture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,11 +26,11 @@ pub struct Event {
 }
 
 impl Event {
-    /// INST_RETIRED.ANY_P: retired instructions. Samples on Core 2, Nehalem and, with extended PEBS, since Ice Lake; on
-    /// Skylake it does not.
+    /// INST_RETIRED.ANY_P: retired instructions. Samples on Core 2, Nehalem and, with extended PEBS, since Ice Lake.
     pub const INST_RETIRED: Self = Self { select: 0xc0, umask: 0 };
-    /// BR_INST_RETIRED.ALL_BRANCHES: retired branches. Samples on Nehalem and since Ice Lake; on Skylake only as
-    /// [`Event::BR_INST_RETIRED_PEBS`].
+    /// INST_RETIRED.PREC_DIST: the same as it samples from Sandy Bridge to Skylake, on counter 1.
+    pub const INST_RETIRED_PREC_DIST: Self = Self { select: 0xc0, umask: 1 };
+    /// BR_INST_RETIRED.ALL_BRANCHES: retired branches. Samples from Nehalem to Ivy Bridge and since Ice Lake.
     pub const BR_INST_RETIRED: Self = Self { select: 0xc4, umask: 0 };
     /// BR_INST_RETIRED.ALL_BRANCHES_PEBS: the same as it samples on Haswell to Skylake.
     pub const BR_INST_RETIRED_PEBS: Self = Self { select: 0xc4, umask: 4 };
@@ -102,6 +102,12 @@ impl PebsConfig {
             if !there {
                 return Err(PebsRefusal::NoCounter(counter));
             }
+            if let (Counter::General(n), Some(event)) = (counter, self.event(counter)) {
+                let counters = capabilities.counters_for(event);
+                if counters >> n & 1 == 0 {
+                    return Err(PebsRefusal::NotPrecise { event, counter, counters });
+                }
+            }
             if period == 0 || period > longest {
                 return Err(PebsRefusal::Period { counter, period, longest });
             }
@@ -124,11 +130,18 @@ impl PebsConfig {
         general.chain(fixed)
     }
 
+    /// What a general-purpose counter counts.
+    fn event(&self, counter: Counter) -> Option<Event> {
+        let Counter::General(n) = counter else { return None };
+        let (event, _) = self.general.get(usize::from(n)).copied().flatten()?;
+        Some(event)
+    }
+
     /// What goes into IA32_PERFEVTSELx of a counter that samples.
     pub(super) fn select(&self, n: u8, adaptive: bool) -> PerfEvtSel {
-        let event = self.general.get(usize::from(n)).copied().flatten();
+        let event = self.event(Counter::General(n));
         let mut select =
-            event.map_or(PerfEvtSel::empty(), |(event, _)| PerfEvtSel::event(event.select, event.umask));
+            event.map_or(PerfEvtSel::empty(), |event| PerfEvtSel::event(event.select, event.umask));
         select.insert(PerfEvtSel::EN);
         select.set(PerfEvtSel::OS, self.os);
         select.set(PerfEvtSel::USR, self.user);
@@ -176,6 +189,15 @@ pub enum PebsRefusal {
     NoLevel,
     /// The counter is not there, or does not sample.
     NoCounter(Counter),
+    /// The event does not sample on this counter: it would be counted, and give no records.
+    NotPrecise {
+        /// The event.
+        event: Event,
+        /// The counter asked for.
+        counter: Counter,
+        /// The general-purpose counters that sample it, as bits; 0: it is not precise on this processor.
+        counters: u8,
+    },
     /// The counter cannot count that far, or the period is 0.
     Period {
         /// The counter.
@@ -209,6 +231,13 @@ impl fmt::Display for PebsRefusal {
             Self::NoCounters => f.write_str("no counter is to sample"),
             Self::NoLevel => f.write_str("neither CPL 0 nor what is above it is to be sampled"),
             Self::NoCounter(counter) => write!(f, "{counter} does not sample"),
+            Self::NotPrecise { event: Event { select, umask }, counters: 0, .. } => {
+                write!(f, "event {select:#04x}, unit mask {umask:#04x}, is not precise on this processor")
+            }
+            Self::NotPrecise { event: Event { select, umask }, counter, counters } => write!(
+                f,
+                "event {select:#04x}, unit mask {umask:#04x}, does not sample on {counter}, but on those of {counters:#b}"
+            ),
             Self::Period { counter, period, longest } => {
                 write!(f, "a period of {period} for {counter}, which is 1 to {longest}")
             }
@@ -225,6 +254,7 @@ impl core::error::Error for PebsRefusal {}
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pebs::PreciseEvents;
     use pugmark_decoder_core::pebs::Format;
 
     const SKYLAKE: PebsCapabilities = PebsCapabilities {
@@ -234,15 +264,25 @@ mod tests {
         general_bits: 48,
         fixed_bits: 48,
         full_width: true,
+        precise: PreciseEvents::Skylake,
     };
-    const ICE_LAKE: PebsCapabilities =
-        PebsCapabilities { format: Format::Adaptive, general_counters: 8, fixed_counters: 4, ..SKYLAKE };
-    const NEHALEM: PebsCapabilities =
-        PebsCapabilities { format: Format::Latency, full_width: false, ..SKYLAKE };
+    const ICE_LAKE: PebsCapabilities = PebsCapabilities {
+        format: Format::Adaptive,
+        general_counters: 8,
+        fixed_counters: 4,
+        precise: PreciseEvents::Extended,
+        ..SKYLAKE
+    };
+    const NEHALEM: PebsCapabilities = PebsCapabilities {
+        format: Format::Latency,
+        full_width: false,
+        precise: PreciseEvents::Nehalem,
+        ..SKYLAKE
+    };
 
     #[test]
     fn refuses_what_the_processor_does_not_do() {
-        let branches = |n, period| PebsConfig::new().general(n, Event::BR_INST_RETIRED, period);
+        let branches = |n, period| PebsConfig::new().general(n, Event::BR_INST_RETIRED_PEBS, period);
         let period = |counter, period, longest| Err(PebsRefusal::Period { counter, period, longest });
         let (zero, fixed) = (Counter::General(0), Counter::Fixed(3));
         let table = [
@@ -269,9 +309,40 @@ mod tests {
     }
 
     #[test]
+    fn an_event_that_is_not_precise_is_refused() {
+        let (plain, precise) = (Event::INST_RETIRED, Event::INST_RETIRED_PREC_DIST);
+        let one = |n, event| PebsConfig::new().general(n, event, 2000);
+        let refused = |n, event, counters| {
+            Err(PebsRefusal::NotPrecise { event, counter: Counter::General(n), counters })
+        };
+        for (config, capabilities, expected) in [
+            (one(0, plain), NEHALEM, Ok(())),
+            (one(0, plain), ICE_LAKE, Ok(())),
+            (one(1, plain), SKYLAKE, refused(1, plain, 0)),
+            (one(1, precise), SKYLAKE, Ok(())),
+            (one(0, precise), SKYLAKE, refused(0, precise, 0b10)),
+            (one(0, Event::BR_INST_RETIRED), SKYLAKE, refused(0, Event::BR_INST_RETIRED, 0)),
+            // One of two is enough.
+            (one(1, precise).general(0, plain, 2000), SKYLAKE, refused(0, plain, 0)),
+        ] {
+            assert_eq!(config.check(&capabilities, 2), expected, "{config:?}");
+        }
+        let text = |refusal: Result<(), PebsRefusal>| refusal.unwrap_err().to_string();
+        assert_eq!(
+            text(refused(0, plain, 0)),
+            "event 0xc0, unit mask 0x00, is not precise on this processor"
+        );
+        assert_eq!(
+            text(refused(0, precise, 0b10)),
+            "event 0xc0, unit mask 0x01, does not sample on general-purpose counter 0, but on those of 0b10"
+        );
+    }
+
+    #[test]
     fn the_buffer_keeps_room_for_one_interrupts_latency() {
-        let all = (0..4).fold(PebsConfig::new(), |all, n| all.general(n, Event::INST_RETIRED, 1 << 20));
-        let often = PebsConfig::new().general(0, Event::INST_RETIRED, 100);
+        let event = Event::BR_INST_RETIRED_PEBS;
+        let all = (0..4).fold(PebsConfig::new(), |all, n| all.general(n, event, 1 << 20));
+        let often = PebsConfig::new().general(0, event, 100);
         for (config, needed) in [(all, 4), (often, 11)] {
             assert_eq!(config.check(&SKYLAKE, needed), Ok(()));
             let refusal = PebsRefusal::Spare { spare: needed - 1, needed: u64::from(needed) };

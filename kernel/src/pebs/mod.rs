@@ -6,12 +6,14 @@
 mod capabilities;
 mod config;
 mod groups;
+mod precise;
 mod program;
 mod samples;
 
 pub use capabilities::{PebsAbsent, PebsCapabilities};
 pub use config::{Counter, Event, PebsConfig, PebsRefusal};
 pub use groups::Groups;
+pub use precise::PreciseEvents;
 pub use samples::{Item, Samples};
 
 pub(crate) use program::{Claim, Program};

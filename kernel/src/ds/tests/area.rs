@@ -3,7 +3,7 @@
 use crate::bts::ControlRegister;
 use crate::ds::*;
 use crate::fake::FakeLinear;
-use crate::pebs::{Groups, PebsAbsent, PebsCapabilities};
+use crate::pebs::{Groups, PebsAbsent, PebsCapabilities, PreciseEvents};
 use pugmark_decoder_core::pebs::Format;
 use x86_64::PhysAddr;
 use x86_64::structures::paging::PageTableFlags;
@@ -26,6 +26,7 @@ const SAMPLES: PebsCapabilities = PebsCapabilities {
     general_bits: 48,
     fixed_bits: 48,
     full_width: true,
+    precise: PreciseEvents::Skylake,
 };
 
 /// 2 730 records in 17 pages, from the middle of a page on.

@@ -106,24 +106,30 @@ fn every(period: u64, count: u64) -> Vec<Result<u64, Gap>> {
 }
 
 pub(super) fn branches(period: u64) -> DsConfig {
-    DsConfig::new().pebs(PebsConfig::new().general(0, Event::BR_INST_RETIRED, period)).gate(INTERRUPT_GATE)
+    counting(Event::BR_INST_RETIRED_PEBS, period)
+}
+
+fn counting(event: Event, period: u64) -> DsConfig {
+    DsConfig::new().pebs(PebsConfig::new().general(0, event, period)).gate(INTERRUPT_GATE)
 }
 
 #[test]
 fn a_counter_samples_and_all_is_as_it_was_behind_it() {
-    // (processor, format, IA32_PERFEVTSEL0)
+    let mispredicted = Event { select: 0xc5, umask: 0 };
+    // (processor, format, event, IA32_PERFEVTSEL0)
     let table = [
-        (CORE_2, Format::Registers, 0x43_00c4),
-        (NEHALEM, Format::Latency, 0x43_00c4),
-        (SKYLAKE, Format::Time, 0x43_00c4),
-        (ICE_LAKE, Format::Adaptive, 0x4_0043_00c4),
+        (CORE_2, Format::Registers, mispredicted, 0x43_00c5),
+        (NEHALEM, Format::Latency, Event::BR_INST_RETIRED, 0x43_00c4),
+        (HASWELL, Format::Transaction, Event::BR_INST_RETIRED_PEBS, 0x43_04c4),
+        (SKYLAKE, Format::Time, Event::BR_INST_RETIRED_PEBS, 0x43_04c4),
+        (ICE_LAKE, Format::Adaptive, Event::BR_INST_RETIRED, 0x4_0043_00c4),
     ];
-    for (processor, format, select) in table {
+    for (processor, format, event, select) in table {
         let (machine, bytes) = (machine(processor), processor.2);
         // Somebody counts with counter 1.
         machine.set(EVTSEL + 1, 0x41_003c);
         machine.set(0x3f2, 0x1234);
-        let running = machine.sample(&branches(1000), &machine.plan(bytes));
+        let running = machine.sample(&counting(event, 1000), &machine.plan(bytes));
         assert_eq!(
             (machine.get(EVTSEL), machine.get(PEBS_ENABLE), machine.get(GLOBAL_CTRL)),
             (select, 1, 0xf)
@@ -439,6 +445,16 @@ fn refuses_what_cannot_be_sampled() {
             CORE_2,
             DsConfig::new().pebs(pebs.general(1, Event::INST_RETIRED, 2000)).gate(INTERRUPT_GATE),
             DsRefusal::Pebs(PebsRefusal::NoCounter(Counter::General(1))),
+        ),
+        // Core 2 counts branches, and samples none.
+        (
+            CORE_2,
+            branches(2000),
+            DsRefusal::Pebs(PebsRefusal::NotPrecise {
+                event: Event::BR_INST_RETIRED_PEBS,
+                counter: Counter::General(0),
+                counters: 0,
+            }),
         ),
     ];
     for (processor, config, refusal) in table {

@@ -1,0 +1,228 @@
+//! Which events sample: the tables of precise events.
+
+use super::Event;
+
+/// The precise events of a microarchitecture. An event that is none of them is counted, and gives no records.
+///
+/// Source: SDM vol. 3, Performance Monitoring, the tables of PEBS performance events or precise events of each
+/// microarchitecture, and "Extended PEBS"; for what they call programmable, Intel's event tables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PreciseEvents {
+    /// Core 2.
+    Core,
+    /// Nehalem and Westmere.
+    Nehalem,
+    /// Sandy Bridge and Ivy Bridge.
+    SandyBridge,
+    /// Haswell and Broadwell.
+    Haswell,
+    /// Skylake and what came of it, until Ice Lake.
+    Skylake,
+    /// Extended PEBS: each event samples on each counter.
+    Extended,
+    /// A processor whose table is not known to this driver: any event is taken.
+    Unlisted,
+}
+
+impl PreciseEvents {
+    /// Those of a processor of family 06H that has no extended PEBS.
+    pub(super) const fn of(model: u8) -> Self {
+        match model {
+            0x0f | 0x16 | 0x17 | 0x1d => Self::Core,
+            0x1a | 0x1e | 0x1f | 0x2e | 0x25 | 0x2c | 0x2f => Self::Nehalem,
+            0x2a | 0x2d | 0x3a | 0x3e => Self::SandyBridge,
+            0x3c | 0x3f | 0x45 | 0x46 | 0x3d | 0x47 | 0x4f | 0x56 => Self::Haswell,
+            0x4e | 0x5e | 0x55 | 0x66 | 0x8e | 0x9e | 0xa5 | 0xa6 => Self::Skylake,
+            _ => Self::Unlisted,
+        }
+    }
+
+    /// The general-purpose counters that sample `event`, as bits; 0: it is not precise.
+    #[must_use]
+    pub const fn counters(self, event: Event) -> u8 {
+        let rows = match self {
+            Self::Core => CORE,
+            Self::Nehalem => NEHALEM,
+            Self::SandyBridge => SANDY_BRIDGE,
+            Self::Haswell => HASWELL,
+            Self::Skylake => SKYLAKE,
+            Self::Extended | Self::Unlisted => return ALL,
+        };
+        let mut n = 0;
+        while n < rows.len() {
+            if rows[n].has(event) {
+                return rows[n].counters;
+            }
+            n += 1;
+        }
+        0
+    }
+}
+
+/// Events with one event select.
+#[derive(Clone, Copy)]
+struct Row {
+    select: u8,
+    umask: Umask,
+    counters: u8,
+}
+
+#[derive(Clone, Copy)]
+enum Umask {
+    Any,
+    Is(u8),
+    /// Some of these bits, and no others.
+    Among(u8),
+}
+
+impl Row {
+    const fn has(self, event: Event) -> bool {
+        let umask = match self.umask {
+            Umask::Any => true,
+            Umask::Is(umask) => event.umask == umask,
+            Umask::Among(bits) => event.umask != 0 && event.umask & !bits == 0,
+        };
+        self.select == event.select && umask
+    }
+}
+
+const ALL: u8 = 0xff;
+
+const fn row(select: u8, umask: Umask) -> Row {
+    Row { select, umask, counters: ALL }
+}
+
+const fn only(select: u8, umask: u8, counters: u8) -> Row {
+    Row { select, umask: Umask::Is(umask), counters }
+}
+
+const CORE: &[Row] = &[
+    only(0xc0, 0x00, 1),
+    only(0xc1, 0xfe, 1),
+    only(0xc5, 0x00, 1),
+    only(0xc7, 0x1f, 1),
+    Row { select: 0xcb, umask: Umask::Among(0x1f), counters: 1 },
+];
+
+const NEHALEM: &[Row] = &[
+    row(0x0b, Umask::Any),
+    row(0x0c, Umask::Is(0x01)),
+    row(0x0f, Umask::Any),
+    row(0xc0, Umask::Any),
+    row(0xc2, Umask::Any),
+    row(0xc4, Umask::Any),
+    row(0xc5, Umask::Any),
+    row(0xc7, Umask::Any),
+    row(0xc8, Umask::Is(0x20)),
+    row(0xcb, Umask::Any),
+    row(0xf7, Umask::Any),
+];
+
+const SANDY_BRIDGE: &[Row] = &[
+    only(0xc0, 0x01, 1 << 1),
+    row(0xc2, Umask::Among(0x03)),
+    row(0xc4, Umask::Any),
+    row(0xc5, Umask::Any),
+    Row { select: 0xcd, umask: Umask::Any, counters: 1 << 3 },
+    row(0xd0, Umask::Any),
+    row(0xd1, Umask::Any),
+    row(0xd2, Umask::Any),
+    row(0xd3, Umask::Any),
+    row(0xd4, Umask::Is(0x02)),
+];
+
+const HASWELL: &[Row] = &[
+    only(0xc0, 0x01, 1 << 1),
+    row(0xc2, Umask::Among(0x03)),
+    row(0xc4, Umask::Among(0x6f)),
+    row(0xc5, Umask::Among(0x25)),
+    row(0xc8, Umask::Any),
+    row(0xc9, Umask::Any),
+    row(0xcd, Umask::Any),
+    row(0xd0, Umask::Any),
+    row(0xd1, Umask::Any),
+    row(0xd2, Umask::Any),
+    row(0xd3, Umask::Any),
+];
+
+const SKYLAKE: &[Row] = &[
+    only(0xc0, 0x01, 1 << 1),
+    row(0xc1, Umask::Is(0x3f)),
+    row(0xc4, Umask::Among(0x6f)),
+    row(0xc5, Umask::Among(0x27)),
+    row(0xc6, Umask::Any),
+    row(0xc8, Umask::Any),
+    row(0xc9, Umask::Any),
+    row(0xcd, Umask::Any),
+    row(0xd0, Umask::Any),
+    row(0xd1, Umask::Any),
+    row(0xd2, Umask::Any),
+    row(0xd3, Umask::Any),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn instructions_and_branches_sample_where_the_tables_have_them() {
+        use PreciseEvents::{Core, Extended, Haswell, Nehalem, SandyBridge, Skylake, Unlisted};
+        // Event select and unit mask, and the counters that sample it: instructions, the precise ones, branches, the
+        // precise ones, mispredicted ones.
+        let events = [(0xc0, 0), (0xc0, 1), (0xc4, 0), (0xc4, 4), (0xc5, 0)];
+        for (table, counters) in [
+            (Core, [1, 0, 0, 0, 1]),
+            (Nehalem, [ALL; 5]),
+            (SandyBridge, [0, 2, ALL, ALL, ALL]),
+            (Haswell, [0, 2, 0, ALL, 0]),
+            (Skylake, [0, 2, 0, ALL, 0]),
+            (Extended, [ALL; 5]),
+            (Unlisted, [ALL; 5]),
+        ] {
+            let found = events.map(|(select, umask)| table.counters(Event { select, umask }));
+            assert_eq!(found, counters, "{table:?}");
+        }
+    }
+
+    #[test]
+    fn unit_masks_are_those_of_the_tables() {
+        use PreciseEvents::{Core, Haswell, Nehalem, SandyBridge, Skylake};
+        for (table, select, umask, precise) in [
+            (Core, 0xcb, 0x10, true),
+            (Core, 0xcb, 0x20, false),
+            (Core, 0xc9, 0x00, false),
+            (Nehalem, 0x0c, 0x01, true),
+            (Nehalem, 0x0c, 0x02, false),
+            (Nehalem, 0x3c, 0x00, false),
+            (SandyBridge, 0xcd, 0x02, true),
+            // Branches that were not taken.
+            (Haswell, 0xc4, 0x10, false),
+            (Skylake, 0xc4, 0x10, false),
+            (Skylake, 0xc4, 0x40, true),
+            (Skylake, 0xc6, 0x01, true),
+            (Haswell, 0xc6, 0x01, false),
+        ] {
+            let event = Event { select, umask };
+            assert_eq!(table.counters(event) != 0, precise, "{table:?} {event:?}");
+        }
+        assert_eq!(SandyBridge.counters(Event { select: 0xcd, umask: 1 }), 1 << 3);
+    }
+
+    #[test]
+    fn each_model_has_its_table() {
+        use PreciseEvents::{Core, Haswell, Nehalem, SandyBridge, Skylake, Unlisted};
+        for (model, table) in [
+            (0x17, Core),
+            (0x1a, Nehalem),
+            (0x2c, Nehalem),
+            (0x3a, SandyBridge),
+            (0x3c, Haswell),
+            (0x3d, Haswell),
+            (0x5e, Skylake),
+            (0x5c, Unlisted),
+            (0x6a, Unlisted),
+        ] {
+            assert_eq!(PreciseEvents::of(model), table, "{model:#x}");
+        }
+    }
+}
