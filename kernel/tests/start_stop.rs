@@ -8,6 +8,7 @@ use pugmark_kernel::config::Config;
 use pugmark_kernel::detect::{DetectError, VmxTracing};
 use pugmark_kernel::drain::Piece;
 use pugmark_kernel::loss::{Gap, Loss};
+use pugmark_kernel::msr::Msr;
 use pugmark_kernel::pt::{NotStarted, StartError, State, Unit, emergency_stop};
 use pugmark_kernel::topa::RegionSize;
 use pugmark_model::Settings;
@@ -180,6 +181,36 @@ fn an_operational_error_on_the_way_is_counted_and_leaves_the_trace_off_until_tol
     let bytes = collector.stretches.last().unwrap();
     assert!(bytes.starts_with(&[0x02, 0x82]));
     assert_same(&tips(bytes), &machine.jumps()[before..], "after the error");
+}
+
+#[test]
+fn a_trace_does_not_go_on_beside_a_recorder_that_came_meanwhile() {
+    // LBR; TR and BTS.
+    for debugctl in [0x1, 0xc0] {
+        let machine = Machine::new("skylake", Settings::default());
+        let mut tracing = machine.start(Layout::topa(RegionSize::K64, 4), FULL);
+        let mut collector = Collector::new();
+        machine.run(100);
+        let before = machine.jumps().len();
+        // SAFETY: no memory is written: IA32_DS_AREA names none, and nothing branches until the trace is stopped.
+        unsafe { machine.registers().wrmsr(0x1d9, debugctl) }.unwrap();
+        // Told once, however often it is looked at.
+        for _ in 0..2 {
+            assert_eq!(tracing.drain(&mut collector), Ok(State::Excluded));
+            assert_eq!((machine.msr(0x570) & 1, machine.msr(0x1d9)), (0, debugctl));
+            assert_eq!(tracing.loss(), &Loss { excluded: 1, ..Loss::NONE });
+        }
+        assert_eq!(tracing.go_on(), Ok(State::Excluded));
+        // SAFETY: as above.
+        unsafe { machine.registers().wrmsr(0x1d9, 0) }.unwrap();
+        assert_eq!(tracing.drain(&mut collector), Ok(State::Tracing));
+        machine.run(100);
+        let stopped = tracing.stop().map_err(|_| "stop").unwrap();
+        assert_eq!(stopped.loss.excluded, 1);
+        collector.finish(&stopped.trace);
+        assert!(before > 0 && machine.jumps().len() > before);
+        assert_same(&tips(collector.whole()), &machine.jumps(), "both stretches");
+    }
 }
 
 #[test]

@@ -29,6 +29,9 @@ pub enum State {
     Full,
     /// It is off because code of a TraceStop range ran.
     TraceStopped,
+    /// Somebody records branches (LBR or BTS), which excludes it. It goes on when it is alone at a drain, at the end of a
+    /// PMI, or at [`Running::go_on`].
+    Excluded,
     /// It is off because the processor reported an operational error when it went on.
     Failed(OperationalError),
 }

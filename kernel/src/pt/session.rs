@@ -6,6 +6,7 @@ use super::unit::{StartError, Unit};
 use super::{OperationalError, Stopped, Trace, TraceOff};
 use crate::buffer::{Buffer, Guard, Mode};
 use crate::config::Checked;
+use crate::detect::other_recorder;
 use crate::drain::{Gaps, Piece, Pieces, Sink};
 use crate::loss::{Gap, Loss};
 use crate::memory::Frames;
@@ -164,9 +165,9 @@ impl<M: Msr, F: Frames> Session<M, F> {
     pub(super) fn resume(&mut self) -> Result<(), GeneralProtection> {
         match self.state {
             State::TraceStopped | State::Failed(_) => return Ok(()),
-            State::Tracing | State::Full => {}
+            State::Tracing | State::Full | State::Excluded => {}
         }
-        if self.on || !self.arm()? {
+        if self.on || self.is_excluded() || !self.arm()? {
             return Ok(());
         }
         if let Some(error) = self.enable()? {
@@ -180,9 +181,21 @@ impl<M: Msr, F: Frames> Session<M, F> {
         Ok(())
     }
 
+    /// Whether somebody else has begun to record branches while the trace was off.
+    fn is_excluded(&mut self) -> bool {
+        let excluded = other_recorder(&mut self.unit.msr).is_some();
+        if excluded {
+            self.loss.excluded += u64::from(self.state != State::Excluded);
+            self.state = State::Excluded;
+        }
+        excluded
+    }
+
     /// Forgets why the trace is off; the next [`Session::resume`] begins with a PSB.
     pub(super) fn forgive(&mut self) {
-        self.state = State::Tracing;
+        if self.state != State::Excluded {
+            self.state = State::Tracing;
+        }
         self.resync = true;
     }
 
