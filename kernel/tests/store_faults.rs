@@ -15,7 +15,7 @@ use pugmark_kernel::pmi::{Handler, Pmi};
 use pugmark_model::Settings;
 
 /// Profiles, and what each records.
-const TABLE: [(&str, What); 13] = [
+const TABLE: [(&str, What); 15] = [
     ("prescott", INTERRUPT),
     ("core2", INTERRUPT),
     ("skylake", INTERRUPT),
@@ -25,6 +25,8 @@ const TABLE: [(&str, What); 13] = [
     ("nehalem", What::Samples),
     ("skylake", What::Samples),
     ("icelake", What::Samples),
+    ("broadwell", INTERRUPT),
+    ("broadwell", What::Samples),
     ("nehalem", INTERRUPT),
     ("core2", What::Both),
     ("nehalem", What::Both),

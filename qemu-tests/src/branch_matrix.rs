@@ -9,7 +9,7 @@ use crate::symbols::Symbols;
 use crate::truth::Truth;
 
 /// The processors with a Branch Trace Store that the monitor can show.
-pub const PROFILES: [&str; 5] = ["prescott", "core2", "nehalem", "skylake", "icelake"];
+pub const PROFILES: [&str; 6] = ["prescott", "core2", "nehalem", "broadwell", "skylake", "icelake"];
 
 const ABSENT: &str = "absent: CPUID.1:EDX[21]";
 const PACKETS: &str = "only Intel PT has the packets";
@@ -70,8 +70,8 @@ mod tests {
         for (name, _) in DECLINED {
             assert!(WORKLOADS.iter().any(|workload| workload.name == name), "{name}");
         }
-        assert_eq!((due("sort", "core2"), due("sort", "broadwell")), (None, Some(ABSENT)));
-        assert_eq!((due("timing", "core2"), due("timing", "broadwell")), (Some(PACKETS), Some(ABSENT)));
+        assert_eq!((due("sort", "core2"), due("sort", "sapphire-rapids")), (None, Some(ABSENT)));
+        assert_eq!((due("timing", "core2"), due("timing", "sapphire-rapids")), (Some(PACKETS), Some(ABSENT)));
     }
 
     #[test]

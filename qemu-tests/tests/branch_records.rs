@@ -44,6 +44,11 @@ fn nehalem() {
 }
 
 #[test]
+fn broadwell() {
+    all_as_they_ran("broadwell");
+}
+
+#[test]
 fn skylake() {
     all_as_they_ran("skylake");
 }
@@ -55,5 +60,5 @@ fn icelake() {
 
 #[test]
 fn a_processor_without_a_debug_store_says_so() {
-    all_as_they_ran("broadwell");
+    all_as_they_ran("sapphire-rapids");
 }

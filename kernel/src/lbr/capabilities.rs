@@ -56,7 +56,8 @@ impl LbrCapabilities {
             Some(architectural) => found.with_architectural(&architectural)?,
             None => {
                 let stack = Stack::of(family, model).ok_or(LbrAbsent::Model { family, model })?;
-                found.with_stack(stack, features.has_pdcm(), msr)?
+                let format = stack_format(&id, &stack, msr)?;
+                found.with_stack(stack, format)
             }
         };
         found.probe(msr)?;
@@ -85,17 +86,9 @@ impl LbrCapabilities {
         Ok(Self { stack: Stack::architectural(depth), format, levels, classes, call_stack, ..self })
     }
 
-    fn with_stack(self, stack: Stack, pdcm: bool, msr: &mut impl Msr) -> Result<Self, LbrAbsent> {
-        let format = match (pdcm, stack.entries) {
-            (true, _) => {
-                let number = msr.read::<PerfCapabilities>()?.lbr_format();
-                LbrFormat::of(number).ok_or(LbrAbsent::Format { number })?
-            }
-            (false, super::stack::Entries::One { .. }) => LbrFormat::Bits32,
-            (false, _) => LbrFormat::Lip,
-        };
+    const fn with_stack(self, stack: Stack, format: LbrFormat) -> Self {
         let (levels, classes, call_stack) = (stack.select, stack.select, stack.call_stack);
-        Ok(Self { stack, format, levels, classes, call_stack, ..self })
+        Self { stack, format, levels, classes, call_stack, ..self }
     }
 
     /// Looks whether the register that turns them on is backed, where nobody records what they would disturb.
@@ -134,6 +127,29 @@ impl LbrCapabilities {
             false => ControlRegister::ADDRESS,
         }
     }
+}
+
+/// How the records of a stack that is not architectural are to be read.
+fn stack_format<R: CpuIdReader>(
+    id: &CpuId<R>,
+    stack: &Stack,
+    msr: &mut impl Msr,
+) -> Result<LbrFormat, LbrAbsent> {
+    let pdcm = id.get_feature_info().is_some_and(|features| features.has_pdcm());
+    let format = match (pdcm, stack.entries) {
+        (true, _) => {
+            let number = msr.read::<PerfCapabilities>()?.lbr_format();
+            LbrFormat::of(number).ok_or(LbrAbsent::Format { number })?
+        }
+        (false, super::stack::Entries::One { .. }) => LbrFormat::Bits32,
+        (false, _) => LbrFormat::Lip,
+    };
+    let tsx = id.get_extended_feature_info().is_some_and(|features| features.has_hle() || features.has_rtm());
+    Ok(match format {
+        // Where there is no TSX its two bits are the address's sign.
+        LbrFormat::EipFlagsTsx if !tsx => LbrFormat::EipFlags,
+        format => format,
+    })
 }
 
 /// LBR of the control register, and LBREn of IA32_LBR_CTL.

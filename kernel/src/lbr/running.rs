@@ -1,6 +1,5 @@
 //! Last branch records that are on.
 
-use super::stack::Entries;
 use super::{Branch, Unit};
 use crate::msr::{GeneralProtection, Msr};
 use core::mem::ManuallyDrop;
@@ -25,13 +24,13 @@ impl<M: Msr> Running<M> {
     /// An access raised #GP. They may stand still; the next call tries again.
     pub fn last<'a>(&mut self, out: &'a mut [Branch]) -> Result<&'a [Branch], GeneralProtection> {
         self.unit.pause()?;
-        let count = self.read(out);
+        let count = self.unit.read(out);
         self.unit.turn_on(self.freezes)?;
         let count = count?;
         Ok(out.get(..count).unwrap_or_default())
     }
 
-    /// Turns them off. What was recorded stays until the next start.
+    /// Turns them off. What was recorded stays until the next start: [`Unit::last`].
     ///
     /// # Errors
     ///
@@ -45,49 +44,6 @@ impl<M: Msr> Running<M> {
                 Ok(unsafe { ManuallyDrop::take(&mut this.unit) })
             }
             Err(fault) => Err(StopFailed { running: self, fault }),
-        }
-    }
-
-    fn read(&mut self, out: &mut [Branch]) -> Result<usize, GeneralProtection> {
-        let (stack, format) = (self.unit.capabilities().stack, self.unit.capabilities().format);
-        let depth = u32::from(stack.depth);
-        let top = match stack.top {
-            // Reserved bits above the index.
-            Some(register) => self.unit.msr.rdmsr(register)? as u32 % depth,
-            None => 0,
-        };
-        let mut count = 0;
-        for (n, out) in (0..depth).zip(out) {
-            // The older ones are below the top, and above it where there is none.
-            let entry = match stack.top {
-                Some(_) => (top + depth - n) % depth,
-                None => n,
-            };
-            let (from, to, info) = self.entry(stack.entries, entry, format.has_info())?;
-            let Some(branch) = format.branch(from, to, info) else { break };
-            *out = branch;
-            count += 1;
-        }
-        Ok(count)
-    }
-
-    fn entry(
-        &mut self,
-        entries: Entries,
-        n: u32,
-        with_info: bool,
-    ) -> Result<(u64, u64, u64), GeneralProtection> {
-        let msr = &mut self.unit.msr;
-        match entries {
-            Entries::One { first } => {
-                let both = msr.rdmsr(first + n)?;
-                Ok((u64::from(both as u32), both >> 32, 0))
-            }
-            Entries::Two { from, to } => Ok((msr.rdmsr(from + n)?, msr.rdmsr(to + n)?, 0)),
-            Entries::Three { from, to, info } => {
-                let info = if with_info { msr.rdmsr(info + n)? } else { 0 };
-                Ok((msr.rdmsr(from + n)?, msr.rdmsr(to + n)?, info))
-            }
         }
     }
 }

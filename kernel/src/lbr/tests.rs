@@ -318,6 +318,38 @@ fn a_pmi_freezes_them_where_asked_for_and_reading_lets_them_go_on() {
 }
 
 #[test]
+fn what_was_recorded_is_there_when_they_are_off() {
+    for model in MODELS {
+        let machine = Machine::of(model);
+        let running = machine.start(LbrConfig::new());
+        machine.branches(1..4);
+        let mut unit = running.stop().map_err(|failed| failed.fault).unwrap();
+        machine.msr.borrow_mut().writes.clear();
+        let mut out = [Branch::default(); 32];
+        let found: Vec<_> = unit.last(&mut out).unwrap().iter().map(|branch| branch.from).collect();
+        assert_eq!(found, [3, 2, 1], "{:#x}", model.signature);
+        assert_eq!(machine.msr.borrow().writes, []);
+    }
+}
+
+#[test]
+fn without_tsx_its_bits_are_the_addresss() {
+    // Bits of CPUID.7:EBX: HLE and RTM.
+    for (ebx, format) in
+        [(0, LbrFormat::EipFlags), (1 << 4, LbrFormat::EipFlagsTsx), (1 << 11, LbrFormat::EipFlagsTsx)]
+    {
+        let machine = Machine::of(HASWELL);
+        let cpuid = machine.cpuid();
+        let with = move |leaf, subleaf| {
+            let below = cpuid.cpuid2(leaf, subleaf);
+            CpuIdResult { ebx: below.ebx | if leaf == 7 { ebx } else { 0 }, ..below }
+        };
+        let unit = Unit::detect(with, machine.clone()).unwrap();
+        assert_eq!(unit.capabilities().format, format, "{ebx:#x}");
+    }
+}
+
+#[test]
 fn detection_says_what_is_missing() {
     let machine = Machine::of(NEHALEM);
     machine.msr.borrow_mut().dead = true;

@@ -2,7 +2,7 @@
 
 use super::capabilities::LBR;
 use super::stack::Entries;
-use super::{LbrAbsent, LbrCapabilities, LbrConfig, LbrRefusal, Running};
+use super::{Branch, LbrAbsent, LbrCapabilities, LbrConfig, LbrRefusal, Running};
 use crate::bts::{Control, ControlRegister, RECORDERS};
 use crate::cpuid::CpuIdReader;
 use crate::msr::{GeneralProtection, LbrDepth, LbrSelect, Msr, RtitCtl};
@@ -58,6 +58,60 @@ impl<M: Msr> Unit<M> {
                     let _ = self.turn_off(config.freezes());
                 }
                 Err((self, error))
+            }
+        }
+    }
+
+    /// Writes the last branches before they were turned off to `out`, the newest first, as far as there are some and
+    /// there is room. What is there before the first start is whatever somebody has left.
+    ///
+    /// # Errors
+    ///
+    /// An access raised #GP.
+    pub fn last<'a>(&mut self, out: &'a mut [Branch]) -> Result<&'a [Branch], GeneralProtection> {
+        let count = self.read(out)?;
+        Ok(out.get(..count).unwrap_or_default())
+    }
+
+    pub(super) fn read(&mut self, out: &mut [Branch]) -> Result<usize, GeneralProtection> {
+        let (stack, format) = (self.capabilities.stack, self.capabilities.format);
+        let depth = u32::from(stack.depth);
+        let top = match stack.top {
+            // Reserved bits above the index.
+            Some(register) => self.msr.rdmsr(register)? as u32 % depth,
+            None => 0,
+        };
+        let mut count = 0;
+        for (n, out) in (0..depth).zip(out) {
+            // The older ones are below the top, and above it where there is none.
+            let entry = match stack.top {
+                Some(_) => (top + depth - n) % depth,
+                None => n,
+            };
+            let (from, to, info) = self.entry(stack.entries, entry, format.has_info())?;
+            let Some(branch) = format.branch(from, to, info) else { break };
+            *out = branch;
+            count += 1;
+        }
+        Ok(count)
+    }
+
+    fn entry(
+        &mut self,
+        entries: Entries,
+        n: u32,
+        with_info: bool,
+    ) -> Result<(u64, u64, u64), GeneralProtection> {
+        let msr = &mut self.msr;
+        match entries {
+            Entries::One { first } => {
+                let both = msr.rdmsr(first + n)?;
+                Ok((u64::from(both as u32), both >> 32, 0))
+            }
+            Entries::Two { from, to } => Ok((msr.rdmsr(from + n)?, msr.rdmsr(to + n)?, 0)),
+            Entries::Three { from, to, info } => {
+                let info = if with_info { msr.rdmsr(info + n)? } else { 0 };
+                Ok((msr.rdmsr(from + n)?, msr.rdmsr(to + n)?, info))
             }
         }
     }

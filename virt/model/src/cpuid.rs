@@ -142,7 +142,7 @@ mod tests {
     fn answers_the_leaves_of_each_profile() {
         let rows: [(&str, u32, u32, [u32; 4]); 32] = [
             ("broadwell", 0, 0, [0x14, 0x756e_6547, 0x6c65_746e, 0x4965_6e69]),
-            ("broadwell", 0x0a, 0, [0x0730_0003, 0x7f, 0, 0]),
+            ("broadwell", 0x0a, 0, [0x0730_0403, 0x1d, 0, 0]),
             ("broadwell", 0x14, 0, [0, 1, 1, 0]),
             ("broadwell", 0x14, 1, [0; 4]),
             ("broadwell", 0x15, 0, [0; 4]),
@@ -190,7 +190,7 @@ mod tests {
             ("core2", 0x8014, true, false),
             ("nehalem", 0x8014, true, false),
             ("skylake", 0x8014, true, true),
-            ("broadwell", 0x8000, false, true),
+            ("broadwell", 0x8014, true, true),
             ("icelake", 0x8014, true, true),
             ("sapphire-rapids", 0x8000, false, true),
             ("pentium-m", 0, true, false),

@@ -268,8 +268,6 @@ mod tests {
 
     #[test]
     fn a_profile_without_the_register_has_no_bits() {
-        for name in ["broadwell", "sapphire-rapids"] {
-            assert_eq!(register(name).write(1), Err(GeneralProtection), "{name}");
-        }
+        assert_eq!(register("sapphire-rapids").write(1), Err(GeneralProtection));
     }
 }

@@ -21,6 +21,9 @@ const MISPRED: u64 = 1 << 63;
 const INFO_RESERVED: u64 = 0x1fff_ffff_ffff_0000;
 /// IA32_PERF_CAPABILITIES\[5:0\]: MISPRED is in the FROM register.
 const FORMAT_FLAGS: u8 = 3;
+/// The same with IN_TSX and TSX_ABORT in bits 62:61. On processors without TSX, as all of these are, those are the sign
+/// of bit 47 too.
+const FORMAT_FLAGS_TSX: u8 = 4;
 
 /// The stack's registers but for the records; nothing in a profile that has none.
 #[derive(Debug)]
@@ -109,7 +112,9 @@ impl Lbr {
         match (stack.info, stack.format) {
             (Some(_), _) => Entry { from, to, info: mispredicted | cycles },
             // Bits 62:48 are the sign of bit 47.
-            (None, FORMAT_FLAGS) => Entry { from: from & !MISPRED | mispredicted, to, info: 0 },
+            (None, FORMAT_FLAGS | FORMAT_FLAGS_TSX) => {
+                Entry { from: from & !MISPRED | mispredicted, to, info: 0 }
+            }
             (None, _) => Entry { from, to, info: 0 },
         }
     }
@@ -148,7 +153,8 @@ impl TracingUnit for Lbr {
         bus: &mut Bus,
     ) -> Result<(), GeneralProtection> {
         let (stack, register) = self.register(number).ok_or(GeneralProtection)?;
-        let from_bits = if stack.format == FORMAT_FLAGS { 63 } else { 64 };
+        let has_flags = matches!(stack.format, FORMAT_FLAGS | FORMAT_FLAGS_TSX);
+        let from_bits = if has_flags { 63 } else { 64 };
         let legal = match register {
             Register::From(_) => stack.writable && is_sign_extended(value, from_bits),
             Register::To(_) => stack.writable && is_sign_extended(value, 64),

@@ -1,7 +1,7 @@
 //! The profiles. Signatures and leaves are those that parts of these families report; where parts differ, one was
 //! chosen. `sapphire-rapids` has every capability of Intel PT that there is, more ranges than its parts have included.
-//! The Debug Store, last branch records and counters are those of the older profiles, of `skylake` and of `icelake`; the
-//! others have none of them, as if they ran under a hypervisor.
+//! The Debug Store, last branch records and counters are those of all profiles but `sapphire-rapids`, which has none of
+//! them, as if it ran under a hypervisor.
 
 use pugmark_decoder_core::pebs::Format;
 
@@ -127,7 +127,29 @@ pub(super) static ALL: [Profile; 7] = [
         highest_leaf: 0x14,
         physical_address_bits: 39,
         perfmon_version: 3,
-        perf_capabilities: Some(0),
+        // 64-bit EIP and flags with TSX's, PEBS_TRAP, PEBS_ARCH_REG, PEBS_REC_FMT 2, SMM_FREEZE, FW_WRITE.
+        perf_capabilities: Some(0x32c4),
+        counters: Some(Counters { number: 4, width: 48, full_width: true, events: &BROADWELL_EVENTS }),
+        lbr: Some(LbrStack {
+            format: 4,
+            entries: 16,
+            from: 0x680,
+            to: 0x6c0,
+            info: None,
+            tos: 0x1c9,
+            ler: 0x1dd,
+            select: 0x3ff,
+            writable: true,
+            excludes_tr: false,
+        }),
+        debug_store: Some(DebugStore {
+            control: DebugControl::Core,
+            dtes64: true,
+            ds_cpl: true,
+            predicted: true,
+            pebs: Some(Pebs { format: Format::Transaction, counters: 4, other_bits: LOAD_LATENCY }),
+        }),
+        uncore_pmi: true,
         pt_features: 0b1,
         pt_outputs: 0b1,
         non_turbo_ratio: 26,
@@ -264,6 +286,23 @@ static NEHALEM_EVENTS: [CountedEvent; 5] = [
     event(0xc4, 0x01, Counted::Conditional, 0b1111),
     event(0xc4, 0x02, Counted::NearCalls, 0b1111),
     event(0xc5, 0x00, Counted::Mispredicted, 0b1111),
+];
+
+/// Source: SDM vol. 3, Performance Monitoring, "PEBS Facility" of the Haswell microarchitecture; Intel's event tables of
+/// Broadwell.
+static BROADWELL_EVENTS: [CountedEvent; 11] = [
+    event(0xc0, 0x00, Counted::Instructions, 0),
+    event(0xc0, 0x01, Counted::Instructions, 0b0010),
+    event(0xc4, 0x00, Counted::Branches, 0),
+    event(0xc4, 0x01, Counted::Conditional, 0b1111),
+    event(0xc4, 0x02, Counted::NearCalls, 0b1111),
+    event(0xc4, 0x04, Counted::Branches, 0b1111),
+    event(0xc4, 0x08, Counted::NearReturns, 0b1111),
+    event(0xc4, 0x20, Counted::NearTaken, 0b1111),
+    // Here they are counted, and not sampled.
+    event(0xc4, 0x40, Counted::FarBranches, 0),
+    event(0xc5, 0x00, Counted::Mispredicted, 0),
+    event(0xc5, 0x04, Counted::Mispredicted, 0b1111),
 ];
 
 /// Source: SDM vol. 3, Performance Monitoring, the table "Precise Events for the Skylake Microarchitecture".

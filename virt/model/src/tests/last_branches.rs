@@ -19,10 +19,11 @@ struct Stack {
     ler: u32,
 }
 
-const STACKS: [Stack; 4] = [
+const STACKS: [Stack; 5] = [
     Stack { profile: "prescott", entries: 16, from: 0x680, to: 0x6c0, tos: 0x1da, ler: 0x1d7 },
     Stack { profile: "core2", entries: 4, from: 0x40, to: 0x60, tos: 0x1c9, ler: 0x1dd },
     Stack { profile: "nehalem", entries: 16, from: 0x680, to: 0x6c0, tos: 0x1c9, ler: 0x1dd },
+    Stack { profile: "broadwell", entries: 16, from: 0x680, to: 0x6c0, tos: 0x1c9, ler: 0x1dd },
     Stack { profile: "skylake", entries: 32, from: 0x680, to: 0x6c0, tos: 0x1c9, ler: 0x1dd },
 ];
 
@@ -62,7 +63,7 @@ fn the_top_of_the_stack_goes_round_over_all_records() {
     }
 }
 
-/// "LBR Stack and Intel 64 Processors", the formats 000011B and 000101B; "MSR_LBR_INFO_x MSR".
+/// "LBR Stack and Intel 64 Processors", the formats 000011B, 000100B and 000101B; "MSR_LBR_INFO_x MSR".
 #[test]
 fn a_misprediction_is_said_where_the_format_has_it() {
     const KERNEL: u64 = 0xffff_ffff_8100_0000;
@@ -71,6 +72,8 @@ fn a_misprediction_is_said_where_the_format_has_it() {
         ("core2", KERNEL, None),
         // Bits 62:48 stay the sign of bit 47.
         ("nehalem", KERNEL, None),
+        // Without TSX its bits are the sign too.
+        ("broadwell", KERNEL, None),
         ("skylake", KERNEL, Some(MISPRED | 300)),
     ] {
         let mut m = machine(profile);
@@ -82,7 +85,7 @@ fn a_misprediction_is_said_where_the_format_has_it() {
         m.go(JMP_RAX, KERNEL + 0x40);
         let stack = STACKS.iter().find(|stack| stack.profile == profile).expect(profile);
         assert_eq!(m.read(stack.from + 2), from, "{profile}, mispredicted");
-        let predicted = if profile == "nehalem" { from & !MISPRED } else { from };
+        let predicted = if matches!(profile, "nehalem" | "broadwell") { from & !MISPRED } else { from };
         assert_eq!(m.read(stack.from + 1), predicted, "{profile}, predicted");
         assert_eq!(m.read(stack.to + 2), KERNEL + 0x40, "{profile}");
         if let Some(info) = info {
@@ -261,7 +264,7 @@ fn with_tr_the_stack_of_a_core2_is_undefined() {
 #[test]
 fn registers_take_what_they_can_hold() {
     // Profile, register, value, legal.
-    let rows: [(&str, u32, u64, bool); 30] = [
+    let rows: [(&str, u32, u64, bool); 33] = [
         ("prescott", 0x680, 0, false),
         ("prescott", 0x6c0, 0, false),
         ("prescott", 0x1da, 0, false),
@@ -279,6 +282,9 @@ fn registers_take_what_they_can_hold() {
         ("nehalem", 0x1c8, 0x200, false),
         ("nehalem", 0x1c9, 15, true),
         ("nehalem", 0x1c9, 16, false),
+        ("broadwell", 0x680, MISPRED | 0x1234, true),
+        ("broadwell", 0x680, 0x4000_0000_0000_1234, false),
+        ("broadwell", 0x1c8, 0x3ff, true),
         ("skylake", 0x680, MISPRED | 0x1234, false),
         ("skylake", 0x69f, 0x1234, true),
         ("skylake", 0xdc0, MISPRED | 0xffff, true),

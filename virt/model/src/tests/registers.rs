@@ -42,7 +42,7 @@ fn owns_its_msrs_and_no_others() {
         ("core2", &[CORE2]),
         ("prescott", &[PRESCOTT]),
         ("pentium-m", &[&[0x1d9..=0x1d9, 0x600..=0x600]]),
-        ("broadwell", &[PT]),
+        ("broadwell", &[PT, NEHALEM, &[0x4c1..=0x4c4]]),
         ("icelake", &[PT, NEHALEM, SKYLAKE, ICELAKE]),
         ("sapphire-rapids", &[PT]),
     ];

@@ -1,16 +1,12 @@
 //! PEBS: when a record is stored, what is in it, and what comes of a full buffer.
 
-use std::boxed::Box;
 use std::vec::Vec;
 
 use pugmark_decoder_core::pebs::{Format, Record};
 
 use super::debug_store::*;
 use super::machine::*;
-use crate::{
-    Counters, DebugControl, DebugStore, GeneralProtection, PageFault, Pebs, Pmi, Processor, Profile,
-    Registers, Settings, Violations,
-};
+use crate::{GeneralProtection, PageFault, Pmi, Registers, Settings, Violations};
 
 const PEBS_ENABLE: u32 = 0x3f1;
 const PMC0: u32 = 0xc1;
@@ -18,7 +14,7 @@ const SELECT0: u32 = 0x186;
 const GLOBAL_CTRL: u32 = 0x38f;
 /// INST_RETIRED.ANY_P where it is precise, in the kernel, enabled.
 const INSTRUCTIONS: u64 = 0xc0 | 1 << 17 | 1 << 22;
-/// BR_INST_RETIRED.ALL_BRANCHES of Skylake.
+/// BR_INST_RETIRED.ALL_BRANCHES of Broadwell and Skylake.
 const BRANCHES: u64 = 0x04c4 | 1 << 17 | 1 << 22;
 
 /// A machine whose sample buffer has so many bytes and a threshold behind so many.
@@ -59,6 +55,7 @@ fn a_record_has_the_fields_of_its_format() {
     for (profile, format, select, size) in [
         ("core2", Format::Registers, INSTRUCTIONS, 144),
         ("nehalem", Format::Latency, INSTRUCTIONS, 176),
+        ("broadwell", Format::Transaction, BRANCHES, 192),
         ("skylake", Format::Time, BRANCHES, 200),
     ] {
         let mut m = machine(profile, 0x1000, 0x1000);
@@ -76,43 +73,15 @@ fn a_record_has_the_fields_of_its_format() {
         // The state behind the instruction.
         assert_eq!(found.registers, Some(Registers { rip: 0x3000, ..registers }), "{profile}");
         let newer = format == Format::Time;
-        assert_eq!(found.eventing_ip, newer.then_some(0x2000), "{profile}");
+        let precise = newer || format == Format::Transaction;
+        assert_eq!(found.eventing_ip, precise.then_some(0x2000), "{profile}");
         assert_eq!(found.tsc, newer.then_some(77), "{profile}");
         assert_eq!(found.applicable_counters, newer.then_some(1), "{profile}");
-        let status = (format == Format::Latency).then_some(1);
+        let status = matches!(format, Format::Latency | Format::Transaction).then_some(1);
         assert_eq!(found.global_status, status, "{profile}: before the record");
         assert_eq!(m.read(GLOBAL_STATUS), 0, "{profile}: the record clears the overflow");
         assert_eq!(m.processor.violations(), &Violations::default(), "{profile}");
     }
-}
-
-/// Format 2, which is Haswell's.
-#[test]
-fn a_record_of_format_2_has_the_eventing_ip_and_the_status() {
-    let nehalem = Profile::by_name("nehalem").expect("nehalem");
-    let events = nehalem.counters.as_ref().expect("counters").events;
-    let store = DebugStore {
-        control: DebugControl::Core,
-        dtes64: true,
-        ds_cpl: true,
-        predicted: true,
-        pebs: Some(Pebs { format: Format::Transaction, counters: 4, other_bits: 0 }),
-    };
-    let haswell = Profile {
-        debug_store: Some(store),
-        counters: Some(Counters { number: 4, width: 48, full_width: true, events }),
-        lbr: None,
-        ..*nehalem
-    };
-    let mut m = machine("nehalem", 0x1000, 0x1000);
-    m.processor = Processor::new(Box::leak(Box::new(haswell)), Settings::default());
-    m.write(DS_AREA, AREA);
-    sample(&mut m, INSTRUCTIONS, 1);
-    m.go(JMP, 0x2000);
-    m.go(JMP, 0x3000);
-    assert_eq!(m.sample_index(), 192);
-    let found = record(&m, Format::Transaction, 0);
-    assert_eq!((found.eventing_ip, found.global_status, found.tsc), (Some(0x2000), Some(1), None));
 }
 
 /// "Adaptive PEBS": MSR_PEBS_DATA_CFG says which groups there are, for counters with Adaptive_Record.

@@ -134,7 +134,7 @@ fn rdpmc_reads_the_counters_of_either_maker() {
         assert_eq!(hardware.rdpmc(6), Err(GeneralProtection), "{name}");
         assert_eq!(hardware.rdpmc(1 << 30), Err(GeneralProtection), "{name}");
     }
-    assert_eq!(hardware("broadwell").rdpmc(0), Err(GeneralProtection));
+    assert_eq!(hardware("sapphire-rapids").rdpmc(0), Err(GeneralProtection));
 }
 
 #[test]
