@@ -4,7 +4,7 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CommandLine<'a> {
     only: Option<&'a str>,
-    /// `source=pt|bts|counters|ibs`: what traces, counts or samples.
+    /// `source=pt|bts|pebs|lbr|counters|ibs`: what traces, counts or samples.
     pub source: Source,
     /// `dump`: send the trace bytes to the debug console, and say what code they are of.
     pub dump: bool,
@@ -24,6 +24,10 @@ pub enum Source {
     Pt,
     /// The Branch Trace Store.
     Bts,
+    /// Processor event-based sampling.
+    Pebs,
+    /// Last branch records.
+    Lbr,
     /// AMD's performance counters.
     Counters,
     /// Instruction Based Sampling.
@@ -50,6 +54,8 @@ impl<'a> CommandLine<'a> {
                 Some(("only", names)) => line.only = Some(names),
                 Some(("rounds", number)) => line.rounds = number.parse().unwrap_or(1),
                 Some(("source", "bts")) => line.source = Source::Bts,
+                Some(("source", "pebs")) => line.source = Source::Pebs,
+                Some(("source", "lbr")) => line.source = Source::Lbr,
                 Some(("source", "counters")) => line.source = Source::Counters,
                 Some(("source", "ibs")) => line.source = Source::Ibs,
                 _ => {}
@@ -117,7 +123,9 @@ mod tests {
             ("only=sort source=bts", Source::Bts),
             ("source=counters only=sort", Source::Counters),
             ("source=ibs", Source::Ibs),
-            ("source=lbr", Source::Pt),
+            ("source=pebs", Source::Pebs),
+            ("source=lbr only=sort", Source::Lbr),
+            ("source=ptt", Source::Pt),
         ] {
             assert_eq!(CommandLine::parse(text).source, source, "{text}");
         }

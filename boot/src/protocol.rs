@@ -9,8 +9,14 @@
 //! piece NAME INDEX count=N hash=0x… first=0x… last=0x… after=start|psb|ovf|stop|wrap|full|error|off
 //! records NAME INDEX count=N hash=0x… after=…  (branch records without a break)
 //! count NAME session=N event=0x… value=N   (what a performance counter counted)
-//! samples NAME session=N of=instructions|ops|cycles period=N taken=N lost=N skipped=N unplaced=N
+//! samples NAME session=N of=instructions|branches|ops|cycles period=N taken=N lost=N skipped=N unplaced=N
 //! sample NAME SESSION 0x… N           (a line for each address that was sampled, and how often)
+//! precise NAME SESSION 0x…|none 0x…|none  (a sample: the address of the event's instruction, and where execution stood
+//!                                     behind it; in order)
+//! missing NAME SESSION                (samples are missing before the next one)
+//! last NAME session=N stack=branches|calls entries=N
+//! branch NAME SESSION 0x… 0x…         (one of the last branches: where from, where to; the newest first)
+//! fault NAME address=0x… code=0x…     (a page fault of the debug store's own)
 //! lost NAME ovf=N stop=N wrap=N full=N stray=N
 //! dump NAME bytes=N                  (a line for each contiguous part of the trace)
 //! section NAME base=0x… len=N from=0x… cr3=any|0x…
@@ -236,6 +242,8 @@ pub enum Of {
     Ops,
     /// Clocks.
     Cycles,
+    /// Retired branches, taken or not.
+    Branches,
 }
 
 impl fmt::Display for Of {
@@ -244,6 +252,7 @@ impl fmt::Display for Of {
             Self::Instructions => "instructions",
             Self::Ops => "ops",
             Self::Cycles => "cycles",
+            Self::Branches => "branches",
         })
     }
 }

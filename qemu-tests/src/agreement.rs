@@ -1,11 +1,55 @@
 //! Do the instructions of one run and the branches of another one tell the same?
 
+use anyhow::Result;
 use std::ops::Range;
 
-use crate::truth::Branch;
+use crate::counts::STUB;
+use crate::instructions::Instructions;
+use crate::truth::{Branch, BranchKind, Record};
 
 /// The longest instruction.
 const LONGEST: u64 = 15;
+
+/// The vectors of interrupts, which come where they come: NMIs, the timer, the tracing hardware's own.
+const INTERRUPTS: [u64; 3] = [2, 0x20, 0x21];
+
+/// Instructions but for those of the handlers of interrupts, whose stubs are at `stubs`. Software interrupts are left
+/// out too: no trace has them.
+///
+/// # Errors
+/// A record of something that is no instruction.
+pub fn outside_handlers(records: &[Record], stubs: u64, instructions: &mut Instructions) -> Result<Vec<u64>> {
+    let (mut outside, mut depth) = (Vec::new(), 0);
+    for record in records.iter().filter(|record| !record.flags.is_software_interrupt()) {
+        depth += u32::from(handles_interrupt(record.rip, stubs));
+        if depth == 0 {
+            outside.push(record.rip);
+        } else if instructions.of(record)?.returns_from_handler {
+            depth -= 1;
+        }
+    }
+    Ok(outside)
+}
+
+/// Branches but for interrupts and what their handlers do until they return.
+#[must_use]
+pub fn branches_outside_handlers(branches: &[Branch], stubs: u64) -> Vec<Branch> {
+    let (mut outside, mut interrupted) = (Vec::new(), Vec::new());
+    for branch in branches {
+        if branch.kind == BranchKind::Event && handles_interrupt(branch.to, stubs) {
+            interrupted.push(branch.from);
+        } else if interrupted.is_empty() {
+            outside.push(*branch);
+        } else if branch.kind == BranchKind::Far && interrupted.last() == Some(&branch.to) {
+            interrupted.pop();
+        }
+    }
+    outside
+}
+
+fn handles_interrupt(rip: u64, stubs: u64) -> bool {
+    INTERRUPTS.iter().any(|vector| rip == stubs + vector * STUB)
+}
 
 /// A stretch that both have, without a branch missing in either.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -84,7 +128,8 @@ fn agreed(instructions: &[u64], mut at: u64, branches: &[Branch]) -> (usize, usi
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::truth::BranchKind;
+    use crate::code::Code;
+    use crate::truth::Flags;
 
     #[test]
     fn finds_what_both_have() {
@@ -114,6 +159,33 @@ mod tests {
         let straight = [1000, 1003, 2000, 2003, 1008, 1010, 1000, 1003, 1008, 1010];
         assert_eq!(agreement(&[call, call].concat(), &straight).map(|found| found.len()), Some(3));
         assert_eq!(agreement(&[(5, 6)], &instructions), None);
+    }
+
+    #[test]
+    fn handlers_of_interrupts_are_left_out() {
+        // 1000: nops; 2000: stubs of nops, at 2222 IRETQ.
+        let mut stubs = vec![0x90; 4096];
+        stubs[0x222..0x224].copy_from_slice(&[0x48, 0xcf]);
+        let code = [(0x1000, vec![0x90; 16]), (0x2000, stubs)];
+        let code = code.map(|(base, bytes)| Code { base, bytes, cr3: None }).to_vec();
+        let record = |rip| Record { rip, cr3: 0, session: 1, flags: Flags::new(0), cpu: 0 };
+        // The tracing hardware's interrupt within the timer's, then an exception.
+        let all = [0x1000, 0x2200, 0x2210, 0x2222, 0x2201, 0x2222, 0x1001, 0x2030, 0x2222, 0x1002];
+        let found = outside_handlers(&all.map(record), 0x2000, &mut Instructions::new(code)).unwrap();
+        assert_eq!(found, [0x1000, 0x1001, 0x2030, 0x2222, 0x1002]);
+        let branch = |(from, to, kind)| Branch { from, to, kind, from_cpl: 0, to_cpl: 0 };
+        let (event, far, jump) = (BranchKind::Event, BranchKind::Far, BranchKind::Jump);
+        let branches = [
+            (0x1001, 0x2200, event),
+            (0x2200, 0x2210, event),
+            (0x2211, 0x2220, jump),
+            (0x2222, 0x2200, far),
+            (0x2222, 0x1001, far),
+            (0x1001, 0x2030, event),
+            (0x2222, 0x1002, far),
+        ];
+        let branches = branches.map(branch);
+        assert_eq!(branches_outside_handlers(&branches, 0x2000), branches[5..]);
     }
 
     #[test]

@@ -36,11 +36,14 @@ const NOT_AMD: &str = "CPUID.0 names another vendor";
 const PACKETS: &str = "only Intel PT has the packets";
 const CR3: &str = "what is counted or sampled cannot be filtered by CR3";
 const LEVELS: &str = "the samples of IBS cannot be filtered by privilege level";
+const AREA: &str = "only the debug store writes through page tables";
 const ADDRESS: &str = "what is counted or sampled cannot be filtered by address";
 
 /// What both decline, and why.
-const DECLINED: [(&str, &str); 7] = [
+const DECLINED: [(&str, &str); 9] = [
     ("events", PACKETS),
+    ("area-absent", AREA),
+    ("area-read-only", AREA),
     ("filter-cr3", CR3),
     ("filter-range", ADDRESS),
     ("trace-stop", ADDRESS),

@@ -5,6 +5,7 @@ use anyhow::{Result, bail, ensure};
 use crate::branches::{Verdict, judge};
 use crate::matrix::{Boot, Loss, WORKLOADS};
 use crate::protocol::Run;
+use crate::store_matrix::faults_as_due;
 use crate::symbols::Symbols;
 use crate::truth::Truth;
 
@@ -46,6 +47,7 @@ pub fn check(run: &Run, profile: &str, truth: &Truth, symbols: &Symbols) -> Resu
         (Some(due), Some(reason)) if reason.starts_with(due) && run.traces_nothing() => return Ok(None),
         (due, refusal) => bail!("the driver declined with {refusal:?} where {due:?} was due"),
     }
+    faults_as_due(run)?;
     let verdict = judge(run, truth, symbols)?;
     let lost = |kind: &str| run.lost.get(kind).copied().unwrap_or_default() > 0;
     let expected = (workload.loss == Loss::Stop, workload.loss == Loss::Wrap);

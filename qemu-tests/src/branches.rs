@@ -54,10 +54,12 @@ pub fn judge(run: &Run, truth: &Truth, symbols: &Symbols) -> Result<Verdict> {
     ended_well(run)?;
     let (Some(session), Some(stat)) = (run.session, run.stat) else { bail!("no session, or no stat line") };
     let taken = taken(truth.branches(session), &run.filter);
+    // A record that faults is not made again, and here it is the first one.
+    let taken = taken.get(run.faults.len()..).unwrap_or_default();
     ensure!(!taken.is_empty(), "the truth has no branches: nothing was recorded");
     // Records may be missing at the end; what is written over is missing at the begin.
     let cut = ["stop", "full"].iter().any(|kind| run.lost.get(*kind).is_some_and(|count| *count > 0));
-    let longest_gap = place_records(&run.records, &taken, cut)?;
+    let longest_gap = place_records(&run.records, taken, cut)?;
     let recorded = run.records.iter().map(|records| records.count).sum();
     ensure!(
         stat.loss > 0 || recorded == taken.len() as u64,
@@ -73,7 +75,7 @@ pub fn judge(run: &Run, truth: &Truth, symbols: &Symbols) -> Result<Verdict> {
     );
     Ok(Verdict {
         truth_count: taken.len() as u64,
-        truth_hash: hash_of(&taken),
+        truth_hash: hash_of(taken),
         recorded,
         longest_gap,
         instructions: traced.len() as u64,

@@ -54,6 +54,7 @@ const IP_FILTER: [&str; 4] = ["CPUID.14H.0:EBX[2]", "", "", ""];
 const MANY_ENTRIES: [&str; 4] = ["CPUID.14H.0:ECX[1]", "", "", ""];
 const SINGLE_RANGE: [&str; 4] = ["CPUID.14H.0:ECX[2]", "", "", ""];
 const PTWRITE: [&str; 4] = ["CPUID.14H.0:EBX[4]", "CPUID.14H.0:EBX[4]", "", ""];
+const AREA: [&str; 4] = ["only the debug store"; 4];
 const EVENTS: [&str; 4] = ["CPUID.14H.0:EBX[7]", "CPUID.14H.0:EBX[7]", "CPUID.14H.0:EBX[7]", ""];
 
 /// All workloads, in the order in which the guest runs them.
@@ -74,6 +75,8 @@ pub const WORKLOADS: &[Workload] = &[
     Workload { name: "user-interrupt",  loss: Nothing,  refusals: TRACED },
     Workload { name: "filter-os",       loss: Nothing,  refusals: TRACED },
     Workload { name: "filter-user",     loss: Nothing,  refusals: TRACED },
+    Workload { name: "area-absent",     loss: Nothing,  refusals: AREA },
+    Workload { name: "area-read-only",  loss: Nothing,  refusals: AREA },
     Workload { name: "address-spaces",  loss: Nothing,  refusals: TRACED },
     Workload { name: "filter-cr3",      loss: Nothing,  refusals: TRACED },
     Workload { name: "filter-range",    loss: Nothing,  refusals: IP_FILTER },

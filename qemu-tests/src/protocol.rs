@@ -58,6 +58,10 @@ pub struct Run {
     pub counts: Vec<Count>,
     /// What was sampled, each in its session.
     pub samples: Vec<Samples>,
+    /// The last branches, each in its session.
+    pub lasts: Vec<Last>,
+    /// Page faults of the debug store's own.
+    pub faults: Vec<Fault>,
     /// Losses by kind.
     pub lost: BTreeMap<String, u64>,
     /// Why the driver declined.
@@ -152,6 +156,43 @@ pub struct Samples {
     pub unplaced: u64,
     /// The addresses, and how often each was sampled.
     pub addresses: BTreeMap<u64, u64>,
+    /// The samples in order, where they are precise.
+    pub precise: Vec<Precise>,
+    /// Samples are missing behind the last one.
+    pub missing: bool,
+}
+
+/// A sample of an event at its instruction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Precise {
+    /// The address of the instruction, where the record has it.
+    pub event: Option<u64>,
+    /// Where execution stood behind it, where the record has it.
+    pub behind: Option<u64>,
+    /// Samples are missing before it.
+    pub resumed: bool,
+}
+
+/// The last branches when a session ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Last {
+    /// The marker of its truth records.
+    pub session: u16,
+    /// Calls that have not returned, and no other branches.
+    pub calls: bool,
+    /// How many there are.
+    pub entries: u64,
+    /// Where from and where to, the newest first.
+    pub branches: Vec<(u64, u64)>,
+}
+
+/// A page fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// CR2.
+    pub address: u64,
+    /// The error code.
+    pub code: u64,
 }
 
 /// Branch records without a break.
@@ -205,11 +246,22 @@ impl Transcript {
             ("count", [name, pairs @ ..]) => self.open(name)?.counts.push(Count::parse(pairs)?),
             ("samples", [name, pairs @ ..]) => self.open(name)?.samples.push(Samples::parse(pairs)?),
             ("sample", [name, session, address, count]) => {
-                let session: u16 = session.parse()?;
-                let open = self.open(name)?.samples.last_mut().filter(|samples| samples.session == session);
-                let samples = open.with_context(|| format!("no samples of session {session}"))?;
-                samples.addresses.insert(number(address)?, number(count)?);
+                self.samples(name, session)?.addresses.insert(number(address)?, number(count)?);
             }
+            ("precise", [name, session, event, behind]) => {
+                let samples = self.samples(name, session)?;
+                let resumed = core::mem::take(&mut samples.missing);
+                samples.precise.push(Precise { event: address(event)?, behind: address(behind)?, resumed });
+            }
+            ("missing", [name, session]) => self.samples(name, session)?.missing = true,
+            ("last", [name, pairs @ ..]) => self.open(name)?.lasts.push(Last::parse(pairs)?),
+            ("branch", [name, session, from, to]) => {
+                let session: u16 = session.parse()?;
+                let open = self.open(name)?.lasts.last_mut().filter(|last| last.session == session);
+                let last = open.with_context(|| format!("no last branches of session {session}"))?;
+                last.branches.push((number(from)?, number(to)?));
+            }
+            ("fault", [name, pairs @ ..]) => self.open(name)?.faults.push(Fault::parse(pairs)?),
             ("lost", [name, pairs @ ..]) => {
                 let run = self.open(name)?;
                 for (key, value) in pairs.iter().map(|pair| key_value(pair)) {
@@ -232,6 +284,13 @@ impl Transcript {
         Ok(())
     }
 
+    /// The samples of a session of the workload that is running.
+    fn samples(&mut self, name: &str, session: &str) -> Result<&mut Samples> {
+        let session: u16 = session.parse()?;
+        let open = self.open(name)?.samples.last_mut().filter(|samples| samples.session == session);
+        open.with_context(|| format!("no samples of session {session}"))
+    }
+
     /// The workload that is running, if it has this name.
     fn open(&mut self, name: &str) -> Result<&mut Run> {
         match self.runs.last_mut() {
@@ -245,7 +304,7 @@ impl Run {
     /// Whether it ended well without tracing: a kernel that only reports, or a driver that declined.
     #[must_use]
     pub fn traces_nothing(&self) -> bool {
-        let measured = !self.counts.is_empty() || !self.samples.is_empty();
+        let measured = !self.counts.is_empty() || !self.samples.is_empty() || !self.lasts.is_empty();
         self.end == Some(End::Ok) && self.stat.is_none() && !measured
     }
 }
@@ -312,7 +371,29 @@ impl Samples {
             skipped: get("skipped")?,
             unplaced: get("unplaced")?,
             addresses: BTreeMap::new(),
+            precise: Vec::new(),
+            missing: false,
         })
+    }
+}
+
+impl Last {
+    fn parse(pairs: &[&str]) -> Result<Self> {
+        let pairs = Pairs(pairs);
+        let calls = match pairs.get("stack")? {
+            "branches" => false,
+            "calls" => true,
+            other => bail!("no such stack: {other:?}"),
+        };
+        let session = pairs.get("session")?.parse()?;
+        Ok(Self { session, calls, entries: number(pairs.get("entries")?)?, branches: Vec::new() })
+    }
+}
+
+impl Fault {
+    fn parse(pairs: &[&str]) -> Result<Self> {
+        let pairs = Pairs(pairs);
+        Ok(Self { address: number(pairs.get("address")?)?, code: number(pairs.get("code")?)? })
     }
 }
 
@@ -337,6 +418,11 @@ impl<'a> Pairs<'a> {
 
 fn key_value(pair: &str) -> (&str, &str) {
     pair.split_once('=').unwrap_or((pair, ""))
+}
+
+/// An address, or `none`.
+fn address(text: &str) -> Result<Option<u64>> {
+    if text == "none" { Ok(None) } else { number(text).map(Some) }
 }
 
 /// A number in C notation: `0x` or decimal.
@@ -372,6 +458,12 @@ mod tests {
             "samples sort session=3 of=ops period=9 taken=3 lost=4 skipped=5 unplaced=6",
             "sample sort 3 0x120 2",
             "sample sort 3 0x100 1",
+            "precise sort 3 0x120 0x123",
+            "missing sort 3",
+            "precise sort 3 none 0x124",
+            "last sort session=4 stack=calls entries=1",
+            "branch sort 4 0x120 0x100",
+            "fault sort address=0x5000 code=0x2",
             "lost sort ovf=0 stop=1",
             "dump sort bytes=40",
             "dump sort bytes=7",
@@ -398,8 +490,16 @@ mod tests {
             skipped: 5,
             unplaced: 6,
             addresses,
+            precise: vec![
+                Precise { event: Some(0x120), behind: Some(0x123), resumed: false },
+                Precise { event: None, behind: Some(0x124), resumed: true },
+            ],
+            missing: false,
         };
         assert_eq!(run.samples, [samples]);
+        let last = Last { session: 4, calls: true, entries: 1, branches: vec![(0x120, 0x100)] };
+        assert_eq!(run.lasts, [last]);
+        assert_eq!(run.faults, [Fault { address: 0x5000, code: 2 }]);
         assert_eq!(run.lost["stop"], 1);
         assert_eq!(run.dump, [40, 7]);
         let code = Code { base: 0x1000, len: 16, from: 0x2000, cr3: None };
@@ -427,6 +527,11 @@ mod tests {
                 "sample a 2 0x1 1",
             ],
             &["run a", "records a 1 count=1 hash=0x1 after=start"],
+            &["run a", "precise a 1 0x1 0x2"],
+            &["run a", "branch a 1 0x1 0x2"],
+            &["run a", "last a session=1 stack=of entries=0"],
+            &["run a", "last a session=1 stack=calls entries=0", "branch a 2 0x1 0x2"],
+            &["run a", "fault a address=0x1"],
         ] {
             assert!(transcript(lines).is_err(), "{lines:?}");
         }
@@ -439,6 +544,7 @@ mod tests {
             ("stat a count=1 hash=0x1 bytes=1 pmis=0 loss=0", false),
             ("count a session=1 event=0xc0 value=1", false),
             ("samples a session=1 of=ops period=1 taken=0 lost=0 skipped=0 unplaced=0", false),
+            ("last a session=1 stack=branches entries=0", false),
         ] {
             let transcript = transcript(&["run a", line, "ok a"]).unwrap();
             assert_eq!(transcript.runs[0].traces_nothing(), expected, "{line}");

@@ -9,6 +9,7 @@ use pugmark_qemu_tests::{
     machine::{Machine, Outcome},
     matrix::{self, Boot},
     protocol::Run,
+    store_matrix,
     symbols::Symbols,
     truth::Truth,
 };
@@ -24,10 +25,10 @@ use crate::{SetupOptions, abreast::abreast, setup};
 pub(crate) struct Options {
     #[command(flatten)]
     setup: SetupOptions,
-    /// The processor that the monitor shows; otherwise skylake, or with `--source bts`, `counters` or `ibs` each that has it
+    /// The processor that the monitor shows; otherwise skylake, or with `--source bts`, `pebs`, `lbr`, `counters` or `ibs` each that has it
     #[arg(long)]
     profile: Option<String>,
-    /// What traces, counts or samples; otherwise Intel's sources, one after the other
+    /// What traces, counts or samples; otherwise Intel PT and the Branch Trace Store, one after the other
     #[arg(long, value_enum)]
     source: Option<Source>,
     /// Run these workloads only, separated by commas
@@ -54,6 +55,10 @@ enum Source {
     Pt,
     /// Intel's Branch Trace Store
     Bts,
+    /// Intel's processor event-based sampling
+    Pebs,
+    /// Intel's last branch records
+    Lbr,
     /// AMD's performance counters
     Counters,
     /// AMD's Instruction Based Sampling
@@ -123,6 +128,8 @@ fn jobs_by_table<'a>(options: &'a Options, images: &'a Images) -> Vec<Job<'a>> {
             let plans = match source {
                 Source::Pt => matrix::boots(profile, only),
                 Source::Bts => vec![branch_matrix::boot(profile, only)],
+                Source::Pebs => vec![store_matrix::boot(store_matrix::Source::Pebs, profile, only)],
+                Source::Lbr => vec![store_matrix::boot(store_matrix::Source::Lbr, profile, only)],
                 Source::Counters => vec![amd_matrix::boot(amd_matrix::Source::Counters, profile, only)],
                 Source::Ibs => vec![amd_matrix::boot(amd_matrix::Source::Ibs, profile, only)],
             };
@@ -143,6 +150,8 @@ fn profiles(options: &Options, source: Source) -> Vec<&str> {
     match (&options.profile, options.source, source) {
         (Some(profile), ..) => vec![profile],
         (None, Some(_), Source::Bts) => branch_matrix::PROFILES.to_vec(),
+        (None, _, Source::Pebs) => store_matrix::profiles(store_matrix::Source::Pebs),
+        (None, _, Source::Lbr) => store_matrix::profiles(store_matrix::Source::Lbr),
         (None, _, Source::Counters | Source::Ibs) => amd_matrix::PROFILES.to_vec(),
         (None, ..) => vec![BOTH],
     }
@@ -168,7 +177,8 @@ impl Job<'_> {
         let mut score = Score::default();
         let outcome = machine.run_watched(|line, transcript, truth| {
             // There are hundreds of addresses.
-            if !line.starts_with("done ") && !line.starts_with("sample ") {
+            let many = ["sample ", "precise ", "branch "].iter().any(|word| line.starts_with(word));
+            if !line.starts_with("done ") && !many {
                 say(line.into());
             }
             let ended = line.starts_with("ok ") || line.starts_with("fail ");
@@ -216,6 +226,8 @@ impl Source {
         match self {
             Self::Pt => "Intel Processor Trace",
             Self::Bts => "Branch Trace Store",
+            Self::Pebs => "Processor Event Based Sampling",
+            Self::Lbr => "last branch records",
             Self::Counters => "performance counters",
             Self::Ibs => "Instruction Based Sampling",
         }
@@ -226,7 +238,11 @@ impl Expected<'_> {
     /// `kernel` is the image that ran.
     fn judge(self, run: &Run, truth: &Truth, symbols: &Symbols, kernel: &Path) -> Judgement {
         let amd = |source, profile| amd_matrix::check(run, source, profile, truth, symbols, kernel).map(said);
+        let store =
+            |source, profile| store_matrix::check(run, source, profile, truth, symbols, kernel).map(said);
         match self {
+            Self::Table(Source::Pebs, profile) => store(store_matrix::Source::Pebs, profile),
+            Self::Table(Source::Lbr, profile) => store(store_matrix::Source::Lbr, profile),
             Self::Table(Source::Pt, profile) => matrix::check(run, profile, truth, symbols).map(said),
             Self::Table(Source::Bts, profile) => branch_matrix::check(run, profile, truth, symbols).map(said),
             Self::Table(Source::Counters, profile) => amd(amd_matrix::Source::Counters, profile),

@@ -6,7 +6,7 @@
 use alloc::vec::Vec;
 use spin::Mutex;
 use x86_64::registers::control::{Cr3, Cr3Flags};
-use x86_64::structures::paging::mapper::MapToError;
+use x86_64::structures::paging::mapper::{MapToError, Translate, TranslateResult};
 use x86_64::structures::paging::page_table::PageTableLevel;
 use x86_64::structures::paging::{
     FrameAllocator, Mapper, OffsetPageTable, Page, PageSize, PageTable, PageTableFlags as Flags, PhysFrame,
@@ -123,6 +123,85 @@ pub(super) fn init() {
     AddressSpace::known(root).enter();
 }
 
+/// What is left of the way to a page.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Left {
+    /// Nothing: it is absent.
+    Nothing,
+    /// It can be read.
+    Reading,
+}
+
+/// A page fault on the page that [`revoke`] has taken.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AreaFault {
+    /// The address.
+    pub(crate) address: u64,
+    /// The error code.
+    pub(crate) code: u64,
+}
+
+/// The page that was taken, with the flags that it had; and how it was missed.
+static REVOKED: Mutex<Option<(u64, Flags)>> = Mutex::new(None);
+static AREA_FAULT: Mutex<Option<AreaFault>> = Mutex::new(None);
+
+/// Takes the page with `address`, in the part that all address spaces share, until the first fault there.
+///
+/// # Panics
+/// If it is not mapped, or there is no memory for a table.
+pub(crate) fn revoke(address: u64, left: Left) {
+    split(address);
+    let page = Page::<Size4KiB>::containing_address(VirtAddr::new(address));
+    let TranslateResult::Mapped { flags, .. } = tables(Cr3::read().0).translate(page.start_address()) else {
+        panic!("nothing is mapped at {address:#x}")
+    };
+    *REVOKED.lock() = Some((page.start_address().as_u64(), flags));
+    let less = match left {
+        Left::Nothing => Flags::PRESENT,
+        Left::Reading => Flags::WRITABLE,
+    };
+    set_flags(page, flags - less);
+}
+
+/// How the page that was taken was missed, since this was asked last.
+pub(crate) fn take_area_fault() -> Option<AreaFault> {
+    AREA_FAULT.lock().take()
+}
+
+/// Gives the page back that was taken, if the fault is there.
+fn give_back(address: u64, code: u64) -> bool {
+    let mut revoked = REVOKED.lock();
+    let Some((page, flags)) = revoked.filter(|(page, _)| address & !0xfff == *page) else { return false };
+    *revoked = None;
+    *AREA_FAULT.lock() = Some(AreaFault { address, code });
+    set_flags(Page::containing_address(VirtAddr::new(page)), flags);
+    true
+}
+
+/// Maps what a large page with `address` maps by small ones.
+fn split(address: u64) {
+    let address = VirtAddr::new(address);
+    let mut table = Cr3::read().0.start_address();
+    for level in [PageTableLevel::Four, PageTableLevel::Three, PageTableLevel::Two] {
+        let entries = table.as_u64() as *mut PageTable;
+        // SAFETY: a table that this module made, mapped one to one; it is changed by this processor alone, not now.
+        let entry = unsafe { &mut (&mut *entries)[address.page_table_index(level)] };
+        if entry.flags().contains(Flags::HUGE_PAGE) {
+            let frame = ZeroedFrames.allocate_frame().expect("memory for a page table");
+            let small = frame.start_address().as_u64() as *mut PageTable;
+            // SAFETY: the frame was just allocated, zeroed, and is mapped one to one; zeroes are a page table.
+            let small = unsafe { &mut *small };
+            for (n, page) in (0..).zip(small.iter_mut()) {
+                page.set_addr(entry.addr() + n * 4096, entry.flags() - Flags::HUGE_PAGE);
+            }
+            entry.set_addr(frame.start_address(), PARENTS | Flags::ACCESSED);
+            x86_64::instructions::tlb::flush_all();
+            return;
+        }
+        table = entry.addr();
+    }
+}
+
 /// How many address spaces there are.
 pub(crate) fn spaces() -> usize {
     SPACES.lock().len()
@@ -159,27 +238,43 @@ pub(crate) fn walk(space: usize, address: VirtAddr) -> Option<(PhysAddr, Flags)>
 /// Makes the demand pages absent.
 pub(crate) fn forget_demand_pages() {
     for page in demand_pages() {
-        set_demand_flags(page, DEMAND_FLAGS - Flags::PRESENT);
+        set_flags(page, DEMAND_FLAGS - Flags::PRESENT);
     }
 }
 
-/// Mends a page fault at `address`, if it is one of the demand pages'.
-pub(super) fn mend(address: u64) -> bool {
+/// Mends a page fault at `address` with an error code, if it is one of the demand pages' or on the page that was taken.
+pub(super) fn mend(address: u64, code: u64) -> Mended {
+    if give_back(address, code) {
+        return Mended::Area;
+    }
     let page = Page::containing_address(VirtAddr::new_truncate(address));
     let absent = address >= DEMAND_BASE && address - DEMAND_BASE < DEMAND_PAGES * 4096;
     if absent {
-        set_demand_flags(page, DEMAND_FLAGS);
+        set_flags(page, DEMAND_FLAGS);
+        return Mended::Demand;
     }
-    absent
+    Mended::Not
+}
+
+/// What was mended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Mended {
+    /// A demand page.
+    Demand,
+    /// The page that [`revoke`] has taken.
+    Area,
+    /// Nothing.
+    Not,
 }
 
 fn demand_pages() -> impl Iterator<Item = Page> {
     (0..DEMAND_PAGES).map(|index| Page::containing_address(VirtAddr::new(DEMAND_BASE + index * 4096)))
 }
 
-fn set_demand_flags(page: Page, flags: Flags) {
+fn set_flags(page: Page, flags: Flags) {
     let (root, _) = Cr3::read();
-    // SAFETY: the page has a frame of its own, and only its own users touch it.
+    // SAFETY: nothing moves, and only who asks for it misses the page meanwhile: of a demand page its own users, of one
+    // that was taken the processor's tracing hardware.
     let change = unsafe { tables(root).update_flags(page, flags) };
     if let Ok(flush) = change {
         flush.flush();

@@ -6,6 +6,7 @@ use spin::LazyLock;
 use x86_64::VirtAddr;
 use x86_64::structures::idt::{Entry, InterruptDescriptorTable};
 
+use super::paging::Mended;
 use super::segments::TrapStack;
 use super::{apic, paging, user};
 
@@ -31,6 +32,8 @@ pub(crate) static UNDEFINED_INSTRUCTIONS: AtomicU64 = AtomicU64::new(0);
 pub(crate) static BREAKPOINTS: AtomicU64 = AtomicU64::new(0);
 /// Page faults mended.
 pub(crate) static PAGE_FAULTS: AtomicU64 = AtomicU64::new(0);
+/// Page faults of the tracing hardware's own.
+pub(crate) static AREA_FAULTS: AtomicU64 = AtomicU64::new(0);
 
 /// The registers at a trap, as the stub has pushed them.
 #[repr(C)]
@@ -72,9 +75,11 @@ extern "C" fn trap(frame: &mut TrapFrame) {
             Some(after) => frame.rip = after,
             None => unexpected(frame),
         },
-        PAGE_FAULT if paging::mend(x86_64::registers::control::Cr2::read_raw()) => {
-            PAGE_FAULTS.fetch_add(1, Relaxed);
-        }
+        PAGE_FAULT => match paging::mend(x86_64::registers::control::Cr2::read_raw(), frame.error) {
+            Mended::Demand => _ = PAGE_FAULTS.fetch_add(1, Relaxed),
+            Mended::Area => _ = AREA_FAULTS.fetch_add(1, Relaxed),
+            Mended::Not => unexpected(frame),
+        },
         vector if vector == TIMER_VECTOR.into() => {
             TICKS.fetch_add(1, Relaxed);
             apic::end_of_interrupt();

@@ -12,6 +12,7 @@ use pugmark_kernel::ds::{
 };
 use pugmark_kernel::lapic::Delivery;
 use pugmark_kernel::msr::GeneralProtection;
+use pugmark_kernel::pebs::PebsAbsent;
 
 use super::linear::KernelLinear;
 use super::plan::{Plan, Unfit};
@@ -27,7 +28,7 @@ const UNDRAINED: u64 = 8;
 /// What is to be written, and where.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Branches {
-    pub(super) config: DsConfig,
+    config: DsConfig,
     plan: AreaPlan,
 }
 
@@ -38,12 +39,12 @@ impl Branches {
     }
 
     /// The unit, memory for it, and what it can do of a plan.
-    pub(super) fn ready(plan: &Plan, msr: GuardedMsr) -> Result<Ready, BranchFailure> {
-        let unit = Unit::detect(this_processor, msr).map_err(BranchFailure::Detect)?;
-        let branches = Self::of(plan).map_err(BranchFailure::Unfit)?;
+    pub(super) fn ready(plan: &Plan, msr: GuardedMsr) -> Result<Ready<DsConfig>, StoreFailure> {
+        let unit = Unit::detect(this_processor, msr).map_err(StoreFailure::Detect)?;
+        let branches = Self::of(plan).map_err(|unfit| StoreFailure::Unfit("branch records", unfit))?;
         let area = DsArea::allocate(KernelLinear, unit.capabilities(), &branches.plan, Strictness::Strict)
-            .map_err(BranchFailure::Area)?;
-        Ok((unit, area, branches))
+            .map_err(StoreFailure::Area)?;
+        Ok((unit, area, branches.config))
     }
 
     fn of(plan: &Plan) -> Result<Self, Unfit> {
@@ -57,55 +58,64 @@ impl Branches {
             Mode::Overwrite => BufferMode::Circular,
             Mode::StopWhenFull { .. } | Mode::Circular { .. } => BufferMode::INTERRUPT,
         };
-        let vector = match plan.delivery {
-            Delivery::Nmi => NMI,
-            Delivery::Fixed(vector) => vector,
-        };
         let levels = BtsConfig::new().os(filter.level != Level::User).user(filter.level != Level::Os);
         let buffer = BufferPlan { bytes: bytes - bytes % RECORD, page_offset: 0, mode };
         Ok(Self {
-            config: DsConfig::new().bts(levels).gate(Gate(traps::gate(vector))),
+            config: DsConfig::new().bts(levels).gate(Gate(traps::gate(vector(plan)))),
             plan: AreaPlan::new().bts(buffer),
         })
     }
 }
 
 /// All that it takes to start.
-pub(super) type Ready = (Unit<GuardedMsr>, DsArea<KernelLinear>, Branches);
+pub(super) type Ready<C> = (Unit<GuardedMsr>, DsArea<KernelLinear>, C);
 
-/// Why there are no branch records.
+/// The vector through which a plan's interrupt comes.
+pub(super) const fn vector(plan: &Plan) -> u8 {
+    match plan.delivery {
+        Delivery::Nmi => NMI,
+        Delivery::Fixed(vector) => vector,
+    }
+}
+
+/// Why the debug store has no branch records or no samples.
 #[derive(Debug)]
-pub(crate) enum BranchFailure {
-    Unfit(Unfit),
+pub(crate) enum StoreFailure {
+    /// What is asked for, and what of the plan does not go with it.
+    Unfit(&'static str, Unfit),
+    NoSamples(PebsAbsent),
     Detect(DsAbsent),
     Area(AreaError),
     Start(StartError),
     Stop(GeneralProtection),
 }
 
-impl BranchFailure {
+impl StoreFailure {
     /// Whether this source, or this processor, simply lacks what it takes.
     pub(super) fn is_refusal(&self) -> bool {
         match self {
-            Self::Unfit(_) | Self::Detect(DsAbsent::Cpuid | DsAbsent::Unavailable { .. }) => true,
+            Self::Unfit(..)
+            | Self::NoSamples(_)
+            | Self::Detect(DsAbsent::Cpuid | DsAbsent::Unavailable { .. }) => true,
             Self::Start(StartError::Config(refusal)) => {
-                matches!(refusal, DsRefusal::Bts(_))
+                matches!(refusal, DsRefusal::Bts(_) | DsRefusal::Pebs(_))
             }
             _ => false,
         }
     }
 }
 
-impl From<StopFailed<GuardedMsr, KernelLinear>> for BranchFailure {
+impl From<StopFailed<GuardedMsr, KernelLinear>> for StoreFailure {
     fn from(failed: StopFailed<GuardedMsr, KernelLinear>) -> Self {
         Self::Stop(failed.fault)
     }
 }
 
-impl fmt::Display for BranchFailure {
+impl fmt::Display for StoreFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Unfit(unfit) => unfit.say("branch records", f),
+            Self::Unfit(what, unfit) => unfit.say(what, f),
+            Self::NoSamples(absent) => absent.fmt(f),
             Self::Detect(error) => error.fmt(f),
             Self::Area(error) => error.fmt(f),
             Self::Start(error) => error.fmt(f),

@@ -1,11 +1,14 @@
-//! Counts a workload's events or samples what it executes, and reports.
+//! Counts a workload's events, samples what it executes or keeps its last branches, and reports.
 
-use pugmark_boot::protocol::{Code, Count, Lost, Samples};
+use core::fmt;
+use pugmark_boot::archive::Archive;
+use pugmark_boot::protocol::{After, Code, Count, Lost, Samples};
 use pugmark_boot::tally::tally;
 use pugmark_decoder_core::image::{AddressSpace, Section};
 
+use super::amd::Counting;
 use super::session::{Ready, Recorded, Wanted, take_strays};
-use super::{Fault, Stage, recorded_well, refused};
+use super::{Fault, Stage, last, recorded_well, refused, samples as precise};
 use crate::arch::image;
 use crate::arch::serial::say;
 use crate::workloads::Workload;
@@ -32,16 +35,32 @@ impl Stage<'_> {
         if let (Wanted::Count(counting), Some(value)) = (wanted, counted) {
             say!("count {name} {}", Count { session, event: counting.event, value });
         }
-        let period = match wanted {
-            Wanted::Count(counting) => counting.period,
-            _ => Some(samples.period),
-        };
-        if let Some(period) = period {
-            let taken = (archive.trace().len() / size_of::<u64>()) as u64;
-            say!("samples {name} {}", Samples { session, period, taken, ..samples });
-            for (address, count) in tally(archive.trace()) {
-                say!("sample {name} {session} {address:#x} {count}");
+        match wanted {
+            Wanted::Precise(_) => {
+                let taken = precise::kept(archive.trace()).count() as u64;
+                say!("samples {name} {}", Samples { session, taken, ..samples });
+                for segment in archive.segments() {
+                    if segment.after != After::Start {
+                        say!("missing {name} {session}");
+                    }
+                    for (event, behind) in precise::kept(segment.bytes) {
+                        say!("precise {name} {session} {} {}", Address(event), Address(behind));
+                    }
+                }
             }
+            Wanted::Last { calls } => {
+                let stack = if calls { "calls" } else { "branches" };
+                let entries = last::kept(archive.trace()).count();
+                say!("last {name} session={session} stack={stack} entries={entries}");
+                for (from, to) in last::kept(archive.trace()) {
+                    say!("branch {name} {session} {from:#x} {to:#x}");
+                }
+            }
+            Wanted::Count(Counting { period: None, .. }) => {}
+            Wanted::Count(Counting { period: Some(period), .. }) => {
+                tell(name, session, Samples { period, ..samples }, &archive);
+            }
+            _ => tell(name, session, samples, &archive),
         }
         let text =
             Section { base: image::text().start, bytes: image::text_bytes(), space: AddressSpace::Any };
@@ -49,9 +68,31 @@ impl Stage<'_> {
             say!("section {name} {}", Code::of(&section));
         }
         let strays = counts.stray + take_strays();
-        say!("lost {name} {}", Lost { full: archive.full(), strays, ..Lost::default() });
+        let full = loss.full + archive.full();
+        say!("lost {name} {}", Lost { stops: loss.stop, full, strays, ..Lost::default() });
         self.memory = archive.into_memory();
         recorded_well(workload, &loss, fault)?;
         Ok(true)
+    }
+}
+
+/// Samples that are an address each.
+fn tell(name: &str, session: u32, samples: Samples, archive: &Archive<'_>) {
+    let taken = (archive.trace().len() / size_of::<u64>()) as u64;
+    say!("samples {name} {}", Samples { session, taken, ..samples });
+    for (address, count) in tally(archive.trace()) {
+        say!("sample {name} {session} {address:#x} {count}");
+    }
+}
+
+/// An address, where there is one.
+struct Address(Option<u64>);
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(address) => write!(f, "{address:#x}"),
+            None => f.write_str("none"),
+        }
     }
 }

@@ -3,9 +3,11 @@
 mod amd;
 mod branches;
 mod frames;
+mod last;
 mod linear;
 mod measure;
 mod plan;
+mod samples;
 mod session;
 
 use alloc::vec;
@@ -27,10 +29,12 @@ use pugmark_kernel::loss::Loss;
 use pugmark_kernel::msr::GeneralProtection;
 use x86_64::instructions::interrupts;
 
+use crate::arch::paging::AreaFault;
 use crate::arch::serial::say;
-use crate::arch::{clock, console, image, traps};
+use crate::arch::{clock, console, image, paging, traps};
 use crate::workloads::{Make, Mismatch, Workload};
 use amd::COUNTED;
+use samples::SAMPLED;
 use session::{Failure, Ready, Recorded, Wanted};
 
 pub(crate) use plan::Plan;
@@ -107,6 +111,22 @@ impl<'s> Stage<'s> {
         match self.source {
             Source::Pt => self.trace(name, Wanted::Packets, &mut *make()),
             Source::Bts => self.trace(name, Wanted::Branches, &mut *make()),
+            Source::Pebs => {
+                for of in SAMPLED {
+                    if !self.measure(name, Wanted::Precise(of), &mut *make())? {
+                        break;
+                    }
+                }
+                Ok(())
+            }
+            Source::Lbr => {
+                for calls in [false, true] {
+                    if !self.measure(name, Wanted::Last { calls }, &mut *make())? {
+                        break;
+                    }
+                }
+                Ok(())
+            }
             Source::Counters => {
                 for counting in COUNTED {
                     if !self.measure(name, Wanted::Count(counting), &mut *make())? {
@@ -155,7 +175,11 @@ impl<'s> Stage<'s> {
             // The first one, or the one before went down with its trace.
             memory = vec![0; ARCHIVE_SIZE].leak();
         }
-        ready.record(self.sessions, Archive::new(memory), || workload.run())
+        let recorded = ready.record(self.sessions, Archive::new(memory), || workload.run());
+        if let Some(AreaFault { address, code }) = paging::take_area_fault() {
+            say!("fault {name} address={address:#x} code={code:#x}");
+        }
+        recorded
     }
 
     fn report(

@@ -24,6 +24,8 @@ pub(crate) struct Plan {
     pub(super) expected: Expected,
     /// What the workload looks for are packets beside the flow, which no other source has.
     pub(super) packets: bool,
+    /// The workload is about memory of the debug store's, which no other source has.
+    pub(super) area: bool,
 }
 
 impl Plan {
@@ -38,6 +40,7 @@ impl Plan {
             interrupts: true,
             expected: Expected::Nothing,
             packets: false,
+            area: false,
         }
     }
 
@@ -50,6 +53,12 @@ impl Plan {
     /// With packets beside the flow, or without.
     pub(crate) fn with_packets(mut self, packets: bool) -> Self {
         self.packets = packets;
+        self
+    }
+
+    /// With a look at the memory of the debug store.
+    pub(crate) fn with_area(mut self) -> Self {
+        self.area = true;
         self
     }
 
@@ -108,16 +117,17 @@ impl Plan {
     }
 }
 
-/// What no other source than Intel PT does.
+/// What a source does not do.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Unfit {
     Cr3,
     Ranges,
     Packets,
+    Area,
 }
 
 impl Unfit {
-    /// What of it a plan wants, as an error.
+    /// What a plan wants that only Intel PT does, as an error.
     pub(super) fn of(plan: &Plan) -> Result<(), Self> {
         let filter = plan.filter;
         for (asked, unfit) in [
@@ -132,12 +142,24 @@ impl Unfit {
         Ok(())
     }
 
+    /// What a plan wants that only Intel PT or the debug store does, as an error.
+    pub(super) fn without_area(plan: &Plan) -> Result<(), Self> {
+        Self::of(plan)?;
+        Self::only_area(plan)
+    }
+
+    /// What a plan wants that only the debug store does, as an error.
+    pub(super) fn only_area(plan: &Plan) -> Result<(), Self> {
+        if plan.area { Err(Self::Area) } else { Ok(()) }
+    }
+
     /// Says it of `what`, which the source makes.
     pub(super) fn say(self, what: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Cr3 => write!(f, "{what} cannot be filtered by CR3"),
             Self::Ranges => write!(f, "{what} cannot be filtered by address"),
             Self::Packets => f.write_str("only Intel PT has the packets that it asks for"),
+            Self::Area => f.write_str("only the debug store writes through page tables"),
         }
     }
 }

@@ -4,7 +4,7 @@ use core::fmt;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use pugmark_boot::archive::Archive;
-use pugmark_boot::protocol::Samples;
+use pugmark_boot::protocol::{Of, Samples};
 use pugmark_kernel::amd::{counters, ibs};
 use pugmark_kernel::arch::GuardedMsr;
 use pugmark_kernel::buffer::{Buffer, BufferError};
@@ -12,8 +12,9 @@ use pugmark_kernel::config::Refusal;
 use pugmark_kernel::cpuid::Capabilities;
 use pugmark_kernel::detect::DetectError;
 use pugmark_kernel::drain::{KeepAll, Piece, Sink};
-use pugmark_kernel::ds::{self, DsArea, Half};
+use pugmark_kernel::ds::{self, DsArea, DsConfig, Half};
 use pugmark_kernel::lapic::{Delivery, XApic};
+use pugmark_kernel::lbr::{self, LbrConfig};
 use pugmark_kernel::loss::Loss;
 use pugmark_kernel::msr::GeneralProtection;
 use pugmark_kernel::pmi::{Counts, Handler, Pmi, PmiSource};
@@ -22,10 +23,12 @@ use pugmark_kernel::slot::Slot;
 use x86_64::instructions::interrupts;
 
 use super::amd::{Addresses, AmdFailure, Counting, sampling};
-use super::branches::{BranchFailure, Branches};
+use super::branches::{Branches, StoreFailure};
 use super::frames::KernelFrames;
+use super::last::{self, LastFailure};
 use super::linear::KernelLinear;
-use super::plan::Plan;
+use super::plan::{Plan, Unfit};
+use super::samples::Sampling;
 use crate::arch::paging::AddressSpace;
 use crate::arch::{apic, marker};
 
@@ -46,6 +49,8 @@ struct Tracer {
 enum Running {
     Pt(pt::Running<GuardedMsr, KernelFrames>),
     Bts(ds::Running<GuardedMsr, KernelLinear>),
+    Pebs(ds::Running<GuardedMsr, KernelLinear>, Sampling),
+    Last(lbr::Running<GuardedMsr>),
     Counters(counters::Running<GuardedMsr>),
     Ibs(ibs::Running<GuardedMsr>, Samples),
 }
@@ -80,8 +85,12 @@ pub(crate) enum Failure {
     Start(StartError),
     /// The trace did not let itself be stopped, or did not say how far it came.
     Stop(GeneralProtection),
-    /// There are no branch records.
-    Branches(BranchFailure),
+    /// There are no branch records, or no samples of the debug store's.
+    Store(StoreFailure),
+    /// There are no last branches.
+    Last(LastFailure),
+    /// The plan is not for Intel PT.
+    Unfit(Unfit),
     /// Nothing is counted or sampled.
     Amd(AmdFailure),
     /// There is another one.
@@ -98,7 +107,9 @@ impl Failure {
             Self::Start(StartError::Config(refusal)) => {
                 matches!(refusal, Refusal::Missing(_) | Refusal::Encoding { .. } | Refusal::Ranges { .. })
             }
-            Self::Branches(failure) => failure.is_refusal(),
+            Self::Store(failure) => failure.is_refusal(),
+            Self::Last(failure) => failure.is_refusal(),
+            Self::Unfit(_) => true,
             Self::Amd(failure) => failure.is_refusal(),
             _ => false,
         }
@@ -120,7 +131,9 @@ impl fmt::Display for Failure {
             Self::Buffer(error) => error.fmt(f),
             Self::Start(error) => error.fmt(f),
             Self::Stop(fault) => write!(f, "the trace does not stop: {fault}"),
-            Self::Branches(failure) => failure.fmt(f),
+            Self::Store(failure) => failure.fmt(f),
+            Self::Last(failure) => failure.fmt(f),
+            Self::Unfit(unfit) => unfit.say("packets", f),
             Self::Amd(failure) => failure.fmt(f),
             Self::Busy => f.write_str("there is another trace"),
         }
@@ -136,7 +149,9 @@ pub(super) struct Ready {
 #[allow(clippy::large_enum_variant, reason = "there is one")]
 enum ReadyUnit {
     Pt(Unit<GuardedMsr>, Buffer<KernelFrames>),
-    Bts(ds::Unit<GuardedMsr>, DsArea<KernelLinear>, Branches),
+    Bts(ds::Unit<GuardedMsr>, DsArea<KernelLinear>, DsConfig),
+    Pebs(ds::Unit<GuardedMsr>, DsArea<KernelLinear>, DsConfig, Sampling),
+    Last(lbr::Unit<GuardedMsr>, LbrConfig),
     Counters(counters::Unit<GuardedMsr>, counters::Event),
     Ibs(ibs::Unit<GuardedMsr>, ibs::IbsConfig, Samples),
 }
@@ -146,6 +161,12 @@ enum ReadyUnit {
 pub(super) enum Wanted {
     Packets,
     Branches,
+    /// Samples of the debug store's, of one event.
+    Precise(Of),
+    /// The last branches, or the calls that have not returned.
+    Last {
+        calls: bool,
+    },
     Count(Counting),
     Samples,
 }
@@ -154,10 +175,22 @@ impl Ready {
     /// Finds the unit, checks the configuration and allocates the buffer.
     pub(super) fn new(wanted: Wanted, plan: Plan) -> Result<Self, Failure> {
         let unit = match wanted {
-            Wanted::Packets => ReadyUnit::of_processor_trace(&plan)?,
+            Wanted::Packets => {
+                Unfit::only_area(&plan).map_err(Failure::Unfit)?;
+                ReadyUnit::of_processor_trace(&plan)?
+            }
             Wanted::Branches => {
-                let (unit, area, branches) = Branches::ready(&plan, msr()).map_err(Failure::Branches)?;
-                ReadyUnit::Bts(unit, area, branches)
+                let (unit, area, config) = Branches::ready(&plan, msr()).map_err(Failure::Store)?;
+                ReadyUnit::Bts(unit, area, config)
+            }
+            Wanted::Precise(of) => {
+                let ((unit, area, config), sampling) =
+                    Sampling::ready(of, &plan, msr()).map_err(Failure::Store)?;
+                ReadyUnit::Pebs(unit, area, config, sampling)
+            }
+            Wanted::Last { calls } => {
+                let (unit, config) = last::ready(calls, &plan, msr()).map_err(Failure::Last)?;
+                ReadyUnit::Last(unit, config)
             }
             Wanted::Count(counting) => {
                 let (unit, event) = counting.ready(&plan, msr()).map_err(Failure::Amd)?;
@@ -230,7 +263,7 @@ impl ReadyUnit {
     /// AMD's sources interrupt by NMIs, however a workload wants it: none is held back.
     fn handler(&self, plan: &Plan) -> Handler {
         match self {
-            Self::Pt(..) | Self::Bts(..) => Handler::new(plan.delivery),
+            Self::Pt(..) | Self::Bts(..) | Self::Pebs(..) | Self::Last(..) => Handler::new(plan.delivery),
             Self::Counters(..) | Self::Ibs(..) => Handler::amd(Delivery::Nmi),
         }
     }
@@ -241,10 +274,18 @@ impl ReadyUnit {
                 .start(&plan.config, buffer)
                 .map(Running::Pt)
                 .map_err(|failed| Failure::Start(failed.error())),
-            Self::Bts(unit, area, branches) => unit
-                .start(&branches.config, area)
+            Self::Bts(unit, area, config) => unit
+                .start(&config, area)
                 .map(Running::Bts)
-                .map_err(|failed| Failure::Branches(BranchFailure::Start(failed.error()))),
+                .map_err(|failed| Failure::Store(StoreFailure::Start(failed.error()))),
+            Self::Pebs(unit, area, config, sampling) => unit
+                .start(&config, area)
+                .map(|running| Running::Pebs(running, sampling))
+                .map_err(|failed| Failure::Store(StoreFailure::Start(failed.error()))),
+            Self::Last(unit, config) => unit
+                .start(&config)
+                .map(Running::Last)
+                .map_err(|(_, error)| Failure::Last(LastFailure::Start(error))),
             Self::Counters(unit, event) => unit
                 .start(&[event])
                 .map(Running::Counters)
@@ -307,6 +348,12 @@ fn handle(slot: &mut Option<Tracer>, interrupted: Option<u64>) -> bool {
             // There are no samples.
             serve(&mut running.source(archive, &mut KeepAll))
         }
+        Running::Pebs(running, sampling) => {
+            // There are no branch records.
+            serve(&mut running.source(&mut KeepAll, &mut sampling.sink(archive, unplaced)))
+        }
+        // Nothing of it asks for interrupts.
+        Running::Last(_) => Ok(Pmi::NotOurs),
         Running::Counters(running) => {
             serve(&mut running.source(&mut Addresses { archive, interrupted, unplaced }))
         }
@@ -334,10 +381,26 @@ fn stop() -> Result<Recorded, Failure> {
             loss
         }
         Running::Bts(running) => {
-            let stopped = running.stop().map_err(|failed| Failure::Branches(failed.into()))?;
+            let stopped = running.stop().map_err(|failed| Failure::Store(failed.into()))?;
             archive.enter(AddressSpace::current().cr3());
             keep(&mut archive, stopped.records.pieces(Half::Bts));
             *stopped.records.loss(Half::Bts)
+        }
+        Running::Pebs(running, sampling) => {
+            let stopped = running.stop().map_err(|failed| Failure::Store(failed.into()))?;
+            sampling.finish(&stopped.records, &mut archive, &mut unplaced);
+            let loss = *stopped.records.loss(Half::Pebs);
+            samples = Samples {
+                of: sampling.of,
+                period: sampling.period,
+                lost: loss.samples,
+                ..Samples::default()
+            };
+            loss
+        }
+        Running::Last(running) => {
+            last::finish(running, &mut archive).map_err(|fault| Failure::Last(LastFailure::Stop(fault)))?;
+            Loss::default()
         }
         Running::Counters(running) => {
             let stopped = running.stop(&mut handler).map_err(|failed| Failure::Stop(failed.fault))?;

@@ -8,6 +8,7 @@ use pugmark_decoder_core::image::Section;
 use crate::trace::Plan;
 
 mod address_spaces;
+mod area_faults;
 mod buffers;
 mod churn;
 mod dispatch;
@@ -26,13 +27,14 @@ mod timer;
 mod timing;
 mod user;
 
+use crate::arch::paging::Left;
 use crate::arch::user::Gate;
 use buffers::{Buffers, Kind};
 use pugmark_boot::protocol::Level;
 use user::User;
 
 /// All workloads: their names, and what makes each ready.
-pub(crate) const ALL: [(&str, Make); 28] = [
+pub(crate) const ALL: [(&str, Make); 30] = [
     ("recursion", || Box::<recursion::Recursion>::default()),
     ("sort", || Box::new(sort::Sort::new())),
     ("hash-map", || Box::<hash_map::Counting>::default()),
@@ -48,6 +50,8 @@ pub(crate) const ALL: [(&str, Make); 28] = [
     ("user-interrupt", || Box::new(User::new(Gate::Interrupt, true, Level::Any))),
     ("filter-os", || Box::new(User::new(Gate::SystemCall, true, Level::Os))),
     ("filter-user", || Box::new(User::new(Gate::Interrupt, true, Level::User))),
+    ("area-absent", || Box::new(area_faults::AreaFaults::new(Left::Nothing))),
+    ("area-read-only", || Box::new(area_faults::AreaFaults::new(Left::Reading))),
     ("address-spaces", || Box::new(address_spaces::AddressSpaces::new(false))),
     ("filter-cr3", || Box::new(address_spaces::AddressSpaces::new(true))),
     ("filter-range", || Box::new(range::Range::new(false))),

@@ -134,9 +134,10 @@ impl Processor {
         self.stepping().contains(&true)
     }
 
-    /// IA32_DEBUGCTL.TR is set, which generates branch trace messages.
-    pub fn sends_branch_messages(&self) -> bool {
-        self.shared.debugctl.tr()
+    /// Branches are recorded: IA32_DEBUGCTL.TR is set, which generates branch trace messages, or the last branch records
+    /// are on.
+    pub fn records_branches(&self) -> bool {
+        self.shared.debugctl.tr() || self.lbr.steps(&self.shared)
     }
 
     /// An instruction retired. To be called for each one while [`Processor::steps`].

@@ -195,10 +195,10 @@ impl Hardware {
         }
     }
 
-    /// Taken branches are recorded.
+    /// Taken branches are recorded, in memory or in registers.
     #[must_use]
-    pub fn sends_branch_messages(&self) -> bool {
-        matches!(self, Self::Intel(processor) if processor.sends_branch_messages())
+    pub fn records_branches(&self) -> bool {
+        matches!(self, Self::Intel(processor) if processor.records_branches())
     }
 
     /// An instruction retired.

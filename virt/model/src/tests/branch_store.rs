@@ -121,7 +121,7 @@ fn flags_say_what_is_stored() {
                 let value: u64 = bits.iter().zip(set).map(|(bit, set)| if set { *bit } else { 0 }).sum();
                 let mut m = machine(profile, strict(), 32, 33);
                 m.control(value | with_btint);
-                let messages = (m.processor.steps(), m.processor.sends_branch_messages());
+                let messages = (m.processor.steps(), m.processor.records_branches());
                 assert_eq!(messages, (set[0], set[0]), "{profile} {value:#x}");
                 m.go(JMP_RAX, 0x1000);
                 m.at = m.user(0x2000);

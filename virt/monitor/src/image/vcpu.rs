@@ -170,7 +170,7 @@ impl Vcpu {
 
     /// Appends the record of a branch, where branches are recorded.
     pub(crate) fn log_branch(&self, branch: Option<Branch>) {
-        let Some(branch) = branch.filter(|_| self.processor.sends_branch_messages()) else { return };
+        let Some(branch) = branch.filter(|_| self.processor.records_branches()) else { return };
         if let Some(truth) = &self.truth {
             truth.append(Record::of_branch(branch, self.session, self.peers.index()));
         }

@@ -1,0 +1,84 @@
+//! Last branch records for a workload.
+
+use core::fmt;
+use pugmark_boot::archive::Archive;
+use pugmark_boot::protocol::Level;
+use pugmark_kernel::arch::GuardedMsr;
+use pugmark_kernel::cpuid::this_processor;
+use pugmark_kernel::drain::Sink;
+use pugmark_kernel::lbr::{Branch, LbrAbsent, LbrConfig, Running, StartError, Unit};
+use pugmark_kernel::msr::GeneralProtection;
+
+use super::plan::{Plan, Unfit};
+
+/// As many as any processor has.
+const MOST: usize = 32;
+
+/// The records, off, and which branches go there: all, or those of calls that have not returned.
+pub(super) fn ready(
+    calls: bool,
+    plan: &Plan,
+    msr: GuardedMsr,
+) -> Result<(Unit<GuardedMsr>, LbrConfig), LastFailure> {
+    Unfit::without_area(plan).map_err(LastFailure::Unfit)?;
+    let unit = Unit::detect(this_processor, msr).map_err(LastFailure::Absent)?;
+    let level = plan.filter.level;
+    let config = LbrConfig::new().os(level != Level::User).user(level != Level::Os).call_stack(calls);
+    // Before there is an archive for it.
+    let refused = |refusal| LastFailure::Start(StartError::Config(refusal));
+    config.check(unit.capabilities()).map_err(refused)?;
+    Ok((unit, config))
+}
+
+/// Stops, and keeps the records: the newest first, where from and where to.
+pub(super) fn finish(
+    running: Running<GuardedMsr>,
+    archive: &mut Archive<'_>,
+) -> Result<(), GeneralProtection> {
+    let mut unit = running.stop().map_err(|failed| failed.fault)?;
+    for branch in unit.last(&mut [Branch::default(); MOST])? {
+        for address in [branch.from, branch.to] {
+            archive.bytes(&address.to_le_bytes());
+        }
+    }
+    Ok(())
+}
+
+/// The branches that were kept: where from and where to.
+pub(super) fn kept(bytes: &[u8]) -> impl Iterator<Item = (u64, u64)> {
+    let (words, _) = bytes.as_chunks();
+    let (pairs, _) = words.as_chunks();
+    pairs.iter().map(|[from, to]| (u64::from_le_bytes(*from), u64::from_le_bytes(*to)))
+}
+
+/// Why there are no last branches.
+#[derive(Debug)]
+pub(crate) enum LastFailure {
+    Unfit(Unfit),
+    Absent(LbrAbsent),
+    Start(StartError),
+    Stop(GeneralProtection),
+}
+
+impl LastFailure {
+    /// Whether this source, or this processor, simply lacks what it takes.
+    pub(super) fn is_refusal(&self) -> bool {
+        matches!(
+            self,
+            Self::Unfit(_)
+                | Self::Absent(LbrAbsent::Vendor | LbrAbsent::Model { .. })
+                | Self::Start(StartError::Config(_))
+        )
+    }
+}
+
+impl fmt::Display for LastFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unfit(unfit) => unfit.say("last branches", f),
+            Self::Absent(error) => error.fmt(f),
+            Self::Start(error) => error.fmt(f),
+            Self::Stop(fault) => write!(f, "the recording does not stop: {fault}"),
+        }
+    }
+}

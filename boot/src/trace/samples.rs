@@ -1,0 +1,145 @@
+//! Processor event-based sampling for a workload.
+
+use pugmark_boot::archive::Archive;
+use pugmark_boot::protocol::{Level, Of};
+use pugmark_decoder_core::pebs::{Format, Record};
+use pugmark_kernel::arch::GuardedMsr;
+use pugmark_kernel::cpuid::this_processor;
+use pugmark_kernel::drain::{Piece, Sink};
+use pugmark_kernel::ds::{
+    AreaPlan, BufferMode, BufferPlan, DsArea, DsConfig, DsRefusal, Gate, Half, LinearMemory, Records,
+    StartError, Strictness, Unit,
+};
+use pugmark_kernel::pebs::{Event, Groups, Item, PebsCapabilities, PebsConfig, Samples};
+
+use super::branches::{Ready, StoreFailure, vector};
+use super::linear::KernelLinear;
+use super::plan::{Plan, Unfit};
+use crate::arch::traps;
+
+/// What is sampled, one after the other; instructions first, which all processors that sample can.
+pub(super) const SAMPLED: [Of; 2] = [Of::Instructions, Of::Branches];
+
+/// Events from one sample to the next. What the handler does from where it lets the counters go on must be shorter than
+/// what it takes to fill the buffer.
+const INSTRUCTIONS: u32 = 211;
+const BRANCHES: u32 = 41;
+
+/// Records that the buffer holds, and how many of them it keeps free.
+const RECORDS: u64 = 60;
+const SPARE: u32 = 30;
+
+/// Bytes of the registers in an adaptive record: RFLAGS, RIP, and 16 others.
+const REGISTERS: u64 = 18 * 8;
+
+/// What a sample says, as it is kept.
+const KEPT: usize = 2 * size_of::<u64>();
+
+/// What is sampled, and how its records look.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sampling {
+    pub(super) of: Of,
+    pub(super) period: u32,
+    format: Format,
+}
+
+impl Sampling {
+    /// The unit, memory for it, and what is to be written.
+    pub(super) fn ready(
+        of: Of,
+        plan: &Plan,
+        msr: GuardedMsr,
+    ) -> Result<(Ready<DsConfig>, Self), StoreFailure> {
+        let unfit = |unfit| StoreFailure::Unfit("samples", unfit);
+        Unfit::of(plan).map_err(unfit)?;
+        let unit = Unit::detect(this_processor, msr).map_err(StoreFailure::Detect)?;
+        let capabilities = unit.capabilities().pebs.map_err(StoreFailure::NoSamples)?;
+        let format = capabilities.format;
+        let period = if of == Of::Branches { BRANCHES } else { INSTRUCTIONS };
+        let (event, counter) = choose(of, &capabilities);
+        let level = plan.filter.level;
+        let config = PebsConfig::new()
+            .general(counter, event, period.into())
+            .os(level != Level::User)
+            .user(level != Level::Os);
+        // Before there is an archive for it.
+        let refused = |refusal| StoreFailure::Start(StartError::Config(DsRefusal::Pebs(refusal)));
+        config.check(&capabilities, SPARE).map_err(refused)?;
+        let (groups, bytes) = match format {
+            Format::Adaptive => (Groups::BASIC.registers(true), format.least_bytes() as u64 + REGISTERS),
+            _ => (Groups::BASIC, format.least_bytes() as u64),
+        };
+        let mode = BufferMode::Interrupt { spare: SPARE };
+        let buffer = BufferPlan { bytes: RECORDS * bytes, page_offset: 0, mode };
+        let plan_of_area = AreaPlan::new().pebs(buffer, groups);
+        let area = DsArea::allocate(KernelLinear, unit.capabilities(), &plan_of_area, Strictness::Strict)
+            .map_err(StoreFailure::Area)?;
+        let config = DsConfig::new().pebs(config).gate(Gate(traps::gate(vector(plan))));
+        Ok(((unit, area, config), Self { of, period, format }))
+    }
+
+    /// Takes samples as they are drained, and keeps of each what [`kept`] gives back. A record that is none goes to
+    /// `unplaced`.
+    pub(super) fn sink<'a, 'm>(
+        self,
+        archive: &'a mut Archive<'m>,
+        unplaced: &'a mut u64,
+    ) -> Samples<impl FnMut(Item<'_>) -> bool + use<'a, 'm>> {
+        Samples::new(self.format, |item| match item {
+            Item::Record(record) => {
+                archive.bytes(&keep(record));
+                true
+            }
+            Item::Gap(gap) => archive.gap(gap),
+            Item::Error(_) => {
+                *unplaced += 1;
+                true
+            }
+        })
+    }
+
+    /// Takes what is left in an area.
+    pub(super) fn finish(
+        self,
+        records: &Records<impl LinearMemory>,
+        archive: &mut Archive<'_>,
+        unplaced: &mut u64,
+    ) {
+        let mut sink = self.sink(archive, unplaced);
+        for piece in records.pieces(Half::Pebs) {
+            match piece {
+                Piece::Bytes(bytes) => _ = sink.bytes(bytes),
+                Piece::Gap(gap) => _ = sink.gap(gap),
+            }
+        }
+    }
+}
+
+/// The eventing IPs of samples that were kept, and where execution stood behind the events; each where the records say it.
+pub(super) fn kept(bytes: &[u8]) -> impl Iterator<Item = (Option<u64>, Option<u64>)> {
+    let word = |bytes: [u8; 8]| Some(u64::from_le_bytes(bytes)).filter(|address| *address != 0);
+    bytes.as_chunks::<KEPT>().0.iter().map(move |kept| {
+        let (words, _) = kept.as_chunks();
+        (word(words[0]), word(words[1]))
+    })
+}
+
+/// The page at 0 is absent: what is there is not executed.
+fn keep(record: &Record<'_>) -> [u8; KEPT] {
+    let mut kept = [0; KEPT];
+    let (words, _) = kept.as_chunks_mut();
+    words[0] = record.eventing_ip.unwrap_or(0).to_le_bytes();
+    words[1] = record.next_ip().unwrap_or(0).to_le_bytes();
+    kept
+}
+
+/// The event that samples here, and the first counter that samples it. If none does it is for the driver to say so.
+fn choose(of: Of, capabilities: &PebsCapabilities) -> (Event, u8) {
+    let events = match of {
+        Of::Branches => [Event::BR_INST_RETIRED, Event::BR_INST_RETIRED_PEBS],
+        _ => [Event::INST_RETIRED, Event::INST_RETIRED_PREC_DIST],
+    };
+    let first = |event| (event, capabilities.counters_for(event).trailing_zeros() as u8);
+    let mut those = events.into_iter().map(first);
+    those.find(|(_, counter)| *counter < 8).unwrap_or((events[0], 0))
+}

@@ -1,0 +1,69 @@
+//! A debug store whose buffer is not mapped, or cannot be written, when the first record comes: the processor's page fault
+//! comes to the kernel, which mends it, and what follows is recorded.
+//!
+//! At user level alone: a record of the handler's would fault again before it could mend anything.
+
+use core::sync::atomic::Ordering::Relaxed;
+use x86_64::registers::model_specific::Msr;
+
+use super::user::User;
+use super::{Mismatch, Workload, expect};
+use crate::arch::memory;
+use crate::arch::paging::{self, Left};
+use crate::arch::traps::AREA_FAULTS;
+use crate::arch::user::Gate;
+use crate::trace::Plan;
+use pugmark_boot::protocol::Level;
+
+const IA32_DS_AREA: u32 = 0x600;
+
+/// Work at user level, with a page of the buffer taken away.
+pub(super) struct AreaFaults {
+    user: User,
+    left: Left,
+    /// Whether a debug store records.
+    recorded: bool,
+    faults: u64,
+}
+
+impl AreaFaults {
+    pub(super) fn new(left: Left) -> Self {
+        Self { user: User::new(Gate::Interrupt, true, Level::User), left, recorded: false, faults: 0 }
+    }
+}
+
+impl Workload for AreaFaults {
+    fn plan(&self) -> Plan {
+        self.user.plan().with_area()
+    }
+
+    fn run(&mut self) {
+        let before = AREA_FAULTS.load(Relaxed);
+        if let Some(index) = buffer_index() {
+            self.recorded = true;
+            paging::revoke(index, self.left);
+        }
+        self.user.run();
+        self.faults = AREA_FAULTS.load(Relaxed) - before;
+    }
+
+    fn check(&self) -> Result<(), Mismatch> {
+        self.user.check()?;
+        expect("number of faults", self.faults, self.recorded.into())
+    }
+}
+
+/// Where the next record goes, if there is a debug store that records: the buffer's index in the management area, which
+/// has 64-bit fields.
+fn buffer_index() -> Option<u64> {
+    let store = raw_cpuid::CpuId::new().get_feature_info().is_some_and(|features| features.has_ds());
+    if !store {
+        return None;
+    }
+    // SAFETY: the processor has a debug store, and so the register.
+    let area = unsafe { Msr::new(IA32_DS_AREA).read() };
+    let area = memory::pointer(area).filter(|_| area != 0)?.cast::<[u64; 8]>();
+    // SAFETY: the management area, which the driver has set up: two buffers of base, index, maximum and threshold.
+    let fields = unsafe { area.read_volatile() };
+    fields.as_chunks::<4>().0.iter().find(|[base, ..]| *base != 0).map(|[_, index, ..]| *index)
+}

@@ -1,0 +1,143 @@
+//! Are the last branch records the tail of what really ran?
+
+use anyhow::{Result, ensure};
+use std::fmt;
+
+use crate::branches::taken;
+use crate::filter::Filter;
+use crate::protocol::Last;
+use crate::truth::{Branch, BranchKind};
+
+/// Records that are the truth's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    /// Branches that were taken while they were on.
+    pub branches: usize,
+    /// How many of them there were at the end.
+    pub last: usize,
+    /// They are those of calls alone.
+    pub calls: bool,
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { branches, last, calls } = self;
+        let what = if *calls { "calls" } else { "branches" };
+        write!(f, "the last {last} {what} of {branches} branches")
+    }
+}
+
+/// Bytes of a relative CALL: one that leads behind itself is no call in call-stack mode.
+const CALL: u64 = 5;
+
+/// Holds the records of a stack with so many entries against the branches that were taken while it was on.
+///
+/// # Errors
+/// What differs.
+pub fn judge(last: &Last, branches: &[Branch], filter: &Filter, depth: usize) -> Result<Verdict> {
+    let taken = taken(branches, filter);
+    let expected = if last.calls { calls(&taken, depth) } else { newest(&taken, depth) };
+    ensure!(last.entries == last.branches.len() as u64, "{} entries are told", last.entries);
+    // What was there before the start may be behind them, where it cannot be cleared.
+    let found = last.branches.get(..expected.len()).unwrap_or(&last.branches);
+    let first = expected.iter().zip(found).position(|(one, other)| one != other);
+    ensure!(
+        found == expected,
+        "{} branches, not {}; the first difference is at {first:?}: {:x?}, not {:x?}",
+        found.len(),
+        expected.len(),
+        first.map(|at| found[at]),
+        first.map(|at| expected[at])
+    );
+    ensure!(expected.len() == depth || expected.len() == found.len(), "{found:x?}");
+    Ok(Verdict { branches: taken.len(), last: expected.len(), calls: last.calls })
+}
+
+fn newest(taken: &[Branch], depth: usize) -> Vec<(u64, u64)> {
+    taken.iter().rev().take(depth).map(|branch| (branch.from, branch.to)).collect()
+}
+
+/// The calls on a stack whose records go round: a return takes the newest one away, and where there is none the place.
+///
+/// Source: SDM vol. 3, Debug, Branch Profile, TSC, and Resource Monitoring Features, "LBR Stack Enhancement in
+/// Processors Based on Haswell Microarchitecture".
+fn calls(taken: &[Branch], depth: usize) -> Vec<(u64, u64)> {
+    let mut entries = vec![None; depth];
+    let mut top = 0;
+    for branch in taken {
+        match branch.kind {
+            BranchKind::Call if branch.to != branch.from + CALL => {
+                top = (top + 1) % depth;
+                entries[top] = Some((branch.from, branch.to));
+            }
+            BranchKind::Return => {
+                entries[top] = None;
+                top = (top + depth - 1) % depth;
+            }
+            _ => {}
+        }
+    }
+    (0..depth).map_while(|back| entries[(top + depth - back) % depth]).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use BranchKind::{Call, Jump, Return};
+
+    fn branches(all: &[(BranchKind, u64)]) -> Vec<Branch> {
+        let branch =
+            |&(kind, from): &(BranchKind, u64)| Branch { from, to: from + 100, kind, from_cpl: 0, to_cpl: 0 };
+        all.iter().map(branch).collect()
+    }
+
+    fn last(calls: bool, from: &[u64]) -> Last {
+        let branches: Vec<_> = from.iter().map(|from| (*from, from + 100)).collect();
+        Last { session: 1, calls, entries: branches.len() as u64, branches }
+    }
+
+    #[test]
+    fn the_newest_branches_are_there_and_no_others() {
+        let all = branches(&[(Jump, 1), (Call, 2), (Jump, 3), (Return, 4)]);
+        for (from, depth, right) in [
+            (&[4, 3][..], 2, true),
+            (&[4, 3, 2, 1], 4, true),
+            (&[4, 3, 2, 1], 8, true),
+            // Older than the start.
+            (&[4, 3, 2, 1, 77, 76, 75, 74], 8, true),
+            (&[3, 2], 2, false),
+            (&[4, 2], 2, false),
+            (&[4], 2, false),
+            (&[4, 3, 2], 8, false),
+        ] {
+            let found = judge(&last(false, from), &all, &Filter::default(), depth);
+            assert_eq!(found.is_ok(), right, "{from:?} of {depth}: {found:?}");
+        }
+    }
+
+    #[test]
+    fn calls_that_have_not_returned_are_there() {
+        for (all, depth, from) in [
+            (&[(Call, 1), (Jump, 2), (Call, 3), (Return, 4)][..], 4, &[1][..]),
+            (&[(Call, 1), (Call, 2), (Call, 3)], 4, &[3, 2, 1]),
+            (&[(Call, 1), (Call, 2), (Call, 3)], 2, &[3, 2]),
+            // The oldest one was overwritten, and is not there when the others have returned.
+            (&[(Call, 1), (Call, 2), (Call, 3), (Return, 4), (Return, 5)], 2, &[]),
+            (&[(Return, 1), (Return, 2), (Call, 3)], 4, &[3]),
+        ] {
+            let found = judge(&last(true, from), &branches(all), &Filter::default(), depth);
+            assert_eq!(found.unwrap().last, from.len(), "{all:?}");
+        }
+        let next = Branch { to: 6, ..branches(&[(Call, 1)])[0] };
+        assert_eq!(judge(&last(true, &[]), &[next], &Filter::default(), 4).unwrap().last, 0);
+    }
+
+    #[test]
+    fn other_levels_do_not_count() {
+        let mut all = branches(&[(Jump, 1), (Jump, 2)]);
+        all[1].to_cpl = 3;
+        let user = Filter { cpl: Some(3), ..Filter::default() };
+        assert!(judge(&last(false, &[2]), &all, &user, 1).is_ok());
+        assert!(judge(&last(false, &[1]), &all, &user, 1).is_err());
+    }
+}

@@ -1,0 +1,270 @@
+//! Are precise samples where the truth allows, and as many?
+
+use anyhow::{Context, Result, bail, ensure};
+use std::collections::BTreeSet;
+use std::fmt;
+use std::iter::Sum;
+
+use crate::code::Code;
+use crate::counts::{STUB, STUBS};
+use crate::instructions::Instructions;
+use crate::protocol::{Precise, Samples};
+use crate::symbols::Symbols;
+use crate::truth::Record;
+
+/// Samples that agree with the truth.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Verdict {
+    /// Events that happened.
+    pub events: u64,
+    /// Samples of them.
+    pub samples: u64,
+    /// Samples whose counter was stopped before they were taken.
+    pub lost: u64,
+}
+
+impl Sum for Verdict {
+    fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
+        all.fold(Self::default(), |sum, one| Self {
+            events: sum.events + one.events,
+            samples: sum.samples + one.samples,
+            lost: sum.lost + one.lost,
+        })
+    }
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { events, samples, lost } = self;
+        write!(f, "events={events} samples={samples} lost={lost}, each at its event")
+    }
+}
+
+/// What of a session is known besides its samples.
+#[derive(Clone, Copy, Debug)]
+pub struct Session<'a> {
+    /// What retired while the counter counted, no more and no less.
+    pub records: &'a [Record],
+    /// The level that is counted: 0, 3 for all above it, none for all.
+    pub cpl: Option<u8>,
+    /// How often the first sample faulted before it was stored.
+    pub faults: u64,
+    /// The buffer was full at the end: samples are missing there.
+    pub cut: bool,
+}
+
+/// Holds samples against the truth.
+///
+/// A counter overflows with the last event of its period, and the event behind that gives the sample. One that is
+/// stopped between the two begins anew, and the sample is lost. The record of an event that faulted is made at the next
+/// event. Where the buffer was full there are no samples until it is drained; the period that begins then may begin
+/// anywhere, and one sample may be lost.
+///
+/// # Errors
+/// A sample that is not where it should be, too many or too few, or a record of something that is no instruction.
+pub fn judge(
+    samples: &Samples,
+    session: &Session<'_>,
+    code: &[Code],
+    instructions: &mut Instructions,
+    symbols: &Symbols,
+) -> Result<Verdict> {
+    let events = events(&samples.of, session, instructions)?;
+    let stubs = symbols.address(STUBS)?;
+    let fits = |at: u64, sample: &Precise| {
+        let index = usize::try_from(at).ok().and_then(|at| events.get(at.checked_sub(1)?));
+        index.is_some_and(|index| is_there(sample, *index, session.records, stubs, code))
+    };
+    let Samples { period, lost, taken, precise, .. } = samples;
+    let (period, lost) = (*period, *lost);
+    let count = events.len() as u64;
+    ensure!(*taken == precise.len() as u64, "{taken} samples are told, and {} are there", precise.len());
+    ensure!(samples.unplaced == 0, "{} records are none", samples.unplaced);
+    // How many events there were up to the last sample, and how many of the lost ones: all that is possible.
+    let mut places = BTreeSet::from([(session.faults, 0)]);
+    for (n, sample) in precise.iter().enumerate() {
+        let next = |&(at, gone): &(u64, u64)| {
+            let steady = (gone..=lost).map(move |then| (at + (then - gone) * period + period + 1, then));
+            let last = if sample.resumed { count } else { at };
+            let resumed = (at + 1..=last).flat_map(move |at| [(at, gone), (at, gone + 1)]);
+            steady.filter(|_| !sample.resumed).chain(resumed).filter(|(_, gone)| *gone <= lost)
+        };
+        let found: BTreeSet<_> = places.iter().flat_map(next).filter(|(at, _)| fits(*at, sample)).collect();
+        if found.is_empty() {
+            bail!(
+                "sample {n}, {sample:x?}, is not at its event: those before it end at {places:?} of {} ({lost} lost)",
+                events.len()
+            );
+        }
+        places = found;
+    }
+    let ends = |&(at, gone): &(u64, u64)| {
+        let end = at + (lost - gone) * period;
+        session.cut || (end..=end + period).contains(&count)
+    };
+    ensure!(
+        places.iter().any(ends),
+        "samples are missing at the end: {places:?} of {count} events ({lost} lost)"
+    );
+    Ok(Verdict { events: count, samples: *taken, lost })
+}
+
+/// The records of the events, by their places in the session.
+fn events(of: &str, session: &Session<'_>, instructions: &mut Instructions) -> Result<Vec<usize>> {
+    let mut events = Vec::new();
+    for (index, record) in session.records.iter().enumerate() {
+        let at_level = session.cpl.is_none_or(|cpl| (cpl == 0) == (record.flags.cpl() == 0));
+        // What is delivered by INT n is not counted as an instruction.
+        if !at_level || record.flags.is_software_interrupt() {
+            continue;
+        }
+        let happens = match of {
+            "instructions" => true,
+            "branches" => instructions.of(record)?.branch,
+            _ => bail!("nothing is known of {of}"),
+        };
+        if happens {
+            events.push(index);
+        }
+    }
+    Ok(events)
+}
+
+/// Whether a sample is that of the instruction at `index`.
+fn is_there(sample: &Precise, index: usize, records: &[Record], stubs: u64, code: &[Code]) -> bool {
+    let behind = &records[index + 1..];
+    sample.event.is_none_or(|event| event == records[index].rip)
+        && sample.behind.is_none_or(|ip| match behind.first() {
+            Some(next) if next.rip == ip => true,
+            // An interrupt came there, and led back.
+            Some(next) if is_stub(next.rip, stubs) => behind.iter().any(|record| record.rip == ip),
+            // What stops the counter is not among the records.
+            _ => is_wrmsr(ip, code),
+        })
+}
+
+fn is_stub(rip: u64, stubs: u64) -> bool {
+    rip.checked_sub(stubs).is_some_and(|at| at < 256 * STUB && at.is_multiple_of(STUB))
+}
+
+fn is_wrmsr(ip: u64, code: &[Code]) -> bool {
+    let here = |code: &Code| {
+        let at = usize::try_from(ip.checked_sub(code.base)?).ok()?;
+        Some(code.bytes.get(at..at + 2)? == [0x0f, 0x30])
+    };
+    code.iter().any(|code| here(code).unwrap_or(false))
+}
+
+/// Whether a session has what was to be sampled.
+///
+/// # Errors
+/// There are no samples of it.
+pub fn of<'s>(samples: &'s [Samples], what: &str) -> Result<&'s Samples> {
+    samples.iter().find(|samples| samples.of == what).with_context(|| format!("no session samples {what}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::truth::Flags;
+
+    const fn record(rip: u64, cpl: u8) -> Record {
+        Record { rip, cr3: 0, session: 1, flags: Flags::new(cpl), cpu: 0 }
+    }
+
+    /// 1000: nop, nop, jmp 1000, wrmsr; 2000: stubs of nops, the first one ends with IRETQ.
+    fn judged(records: &[Record], samples: &Samples, change: impl Fn(&mut Session<'_>)) -> Result<Verdict> {
+        let mut stubs = vec![0x90; 4096];
+        stubs[1..3].copy_from_slice(&[0x48, 0xcf]);
+        let code = [(0x1000, vec![0x90, 0x90, 0xeb, 0xfc, 0x0f, 0x30]), (0x2000, stubs)];
+        let code = code.map(|(base, bytes)| Code { base, bytes, cr3: None }).to_vec();
+        let symbols = Symbols::from_pairs([(STUBS, 0x2000)]);
+        let mut session = Session { records, cpl: None, faults: 0, cut: false };
+        change(&mut session);
+        judge(samples, &session, &code, &mut Instructions::new(code.clone()), &symbols)
+    }
+
+    fn samples(of: &str, period: u64, lost: u64, precise: &[(Option<u64>, u64)]) -> Samples {
+        let sample = |&(event, behind)| Precise { event, behind: Some(behind), resumed: false };
+        let precise: Vec<Precise> = precise.iter().map(sample).collect();
+        Samples { of: of.into(), period, lost, taken: precise.len() as u64, precise, ..Samples::default() }
+    }
+
+    /// The loop three times: nine instructions.
+    fn rounds() -> Vec<Record> {
+        (0..9).map(|n| record(0x1000 + n % 3, 0)).collect()
+    }
+
+    #[test]
+    fn each_sample_is_at_the_event_behind_its_period() {
+        // A period of 3: instructions 4 and 8. The last one stands before WRMSR or before a jump.
+        for (precise, right) in [
+            (&[(None, 0x1001), (None, 0x1002)][..], true),
+            (&[(Some(0x1000), 0x1001), (Some(0x1001), 0x1002)], true),
+            (&[(Some(0x1000), 0x1001), (Some(0x1001), 0x1004)], true),
+            (&[(Some(0x1001), 0x1001), (Some(0x1001), 0x1002)], false),
+            (&[(Some(0x1000), 0x1002), (Some(0x1001), 0x1002)], false),
+            (&[(Some(0x1000), 0x1001)], false),
+            (&[(Some(0x1000), 0x1001), (Some(0x1001), 0x1002), (Some(0x1002), 0x1000)], false),
+        ] {
+            let found = judged(&rounds(), &samples("instructions", 3, 0, precise), |_| ());
+            assert_eq!(found.is_ok(), right, "{precise:x?}: {found:?}");
+        }
+    }
+
+    #[test]
+    fn a_sample_is_lost_where_its_counter_was_stopped() {
+        // Instruction 3 overflows, and the counter begins anew: 7 is sampled, and 8 and 9 are not.
+        let found = judged(&rounds(), &samples("instructions", 3, 1, &[(Some(0x1000), 0x1001)]), |_| ());
+        assert_eq!(found.unwrap(), Verdict { events: 9, samples: 1, lost: 1 });
+        // There are not as many events.
+        let two = samples("instructions", 3, 2, &[(Some(0x1000), 0x1001)]);
+        assert!(judged(&rounds(), &two, |_| ()).is_err());
+    }
+
+    #[test]
+    fn only_events_at_the_level_count() {
+        let mut records = rounds();
+        records.insert(1, record(0x1002, 3));
+        let user = |session: &mut Session<'_>| session.cpl = Some(3);
+        let one = samples("instructions", 1, 0, &[]);
+        assert_eq!(judged(&records, &one, user).unwrap().events, 1);
+        assert!(judged(&records, &one, |session| session.cpl = Some(0)).is_err());
+    }
+
+    #[test]
+    fn branches_are_counted_alone() {
+        let found = judged(&rounds(), &samples("branches", 1, 0, &[(Some(0x1002), 0x1000)]), |_| ());
+        assert_eq!(found.unwrap(), Verdict { events: 3, samples: 1, lost: 0 });
+        assert!(judged(&rounds(), &samples("branches", 1, 0, &[(Some(0x1001), 0x1002)]), |_| ()).is_err());
+    }
+
+    #[test]
+    fn an_interrupt_may_come_between_a_sample_and_the_next_instruction() {
+        let records = [0x1000, 0x1001, 0x2000, 0x2001, 0x1002].map(|rip| record(rip, 0));
+        assert!(
+            judged(&records, &samples("instructions", 1, 0, &[(None, 0x1002), (None, 0x1002)]), |_| ())
+                .is_ok()
+        );
+        // It leads back elsewhere.
+        assert!(
+            judged(&records, &samples("instructions", 1, 0, &[(None, 0x1003), (None, 0x1002)]), |_| ())
+                .is_err()
+        );
+    }
+
+    #[test]
+    fn a_fault_moves_the_first_sample_and_a_full_buffer_ends_them() {
+        let first = samples("instructions", 6, 0, &[(Some(0x1001), 0x1002)]);
+        assert!(judged(&rounds(), &first, |_| ()).is_err());
+        assert!(judged(&rounds(), &first, |session| session.faults = 1).is_ok());
+        let few = samples("instructions", 1, 0, &[(Some(0x1001), 0x1002)]);
+        assert!(judged(&rounds(), &few, |_| ()).is_err());
+        assert!(judged(&rounds(), &few, |session| session.cut = true).is_ok());
+        // One more behind the full buffer, which instruction 7 is, and instruction 8 would be without it.
+        let mut two = samples("instructions", 3, 0, &[(Some(0x1000), 0x1001), (Some(0x1000), 0x1001)]);
+        assert!(judged(&rounds(), &two, |_| ()).is_err());
+        two.precise[1].resumed = true;
+        assert!(judged(&rounds(), &two, |_| ()).is_ok());
+    }
+}

@@ -1,0 +1,262 @@
+//! What is run where when Intel's processors sample events or keep the last branches, and what is expected of it.
+
+use anyhow::{Result, bail, ensure};
+use std::fmt;
+use std::path::Path;
+
+use crate::code;
+use crate::instructions::Instructions;
+use crate::judge::ended_well;
+use crate::matrix::{Boot, WORKLOADS};
+use crate::protocol::Run;
+use crate::symbols::Symbols;
+use crate::truth::Truth;
+use crate::{last, precise};
+
+/// What samples, or keeps branches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// Processor event-based sampling.
+    Pebs,
+    /// Last branch records.
+    Lbr,
+}
+
+/// A processor that the monitor can show.
+struct Profile {
+    name: &'static str,
+    /// What it samples.
+    events: &'static [&'static str],
+    /// How many last branches it has.
+    depth: usize,
+    /// These can be filtered by privilege level.
+    levels: bool,
+    /// They can be those of calls.
+    calls: bool,
+}
+
+const BOTH: &[&str] = &["instructions", "branches"];
+
+#[rustfmt::skip]
+const TABLE: [Profile; 6] = [
+    Profile { name: "prescott",  events: &[],               depth: 16, levels: false, calls: false },
+    Profile { name: "core2",     events: &["instructions"], depth: 4,  levels: false, calls: false },
+    Profile { name: "nehalem",   events: BOTH,              depth: 16, levels: true,  calls: false },
+    Profile { name: "broadwell", events: BOTH,              depth: 16, levels: true,  calls: true },
+    Profile { name: "skylake",   events: BOTH,              depth: 32, levels: true,  calls: true },
+    Profile { name: "icelake",   events: BOTH,              depth: 32, levels: true,  calls: true },
+];
+
+const PACKETS: &str = "only Intel PT has the packets";
+const AREA: &str = "only the debug store writes through page tables";
+const LEVELS: &str = "last branch records cannot be filtered by privilege level";
+
+/// What both decline; the whole reason begins with what the source makes.
+const DECLINED: [(&str, &str); 7] = [
+    ("events", PACKETS),
+    ("filter-cr3", " cannot be filtered by CR3"),
+    ("filter-range", " cannot be filtered by address"),
+    ("trace-stop", " cannot be filtered by address"),
+    ("timing", PACKETS),
+    ("ptwrite", PACKETS),
+    ("overflow", PACKETS),
+];
+
+/// Workloads that miss a page of the debug store's memory, and the error code of the page fault: a write of the
+/// processor's own, to a page that is absent or there.
+const MISSED: [(&str, u64); 2] = [("area-absent", 0b10), ("area-read-only", 0b11)];
+
+/// What was measured of a workload, and is the truth.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Verdict {
+    /// Samples.
+    Samples(precise::Verdict),
+    /// Last branches, one mode after the other.
+    Last(Vec<last::Verdict>),
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Samples(verdict) => verdict.fmt(f),
+            Self::Last(verdicts) => {
+                let texts: Vec<String> = verdicts.iter().map(ToString::to_string).collect();
+                f.write_str(&texts.join("; "))
+            }
+        }
+    }
+}
+
+/// The processors that have a source.
+#[must_use]
+pub fn profiles(source: Source) -> Vec<&'static str> {
+    let has = |profile: &&Profile| source == Source::Lbr || !profile.events.is_empty();
+    TABLE.iter().filter(has).map(|profile| profile.name).collect()
+}
+
+/// The boot that makes a whole run on a profile; `only`, names separated by commas, narrows the workloads down.
+#[must_use]
+pub fn boot(source: Source, profile: &str, only: Option<&str>) -> Boot {
+    let source = match source {
+        Source::Pebs => "pebs",
+        Source::Lbr => "lbr",
+    };
+    let only = only.map(|only| format!(" only={only}")).unwrap_or_default();
+    Boot { monitor_options: format!("profile={profile}"), command_line: format!("source={source}{only}") }
+}
+
+/// Whether a run of one of [`WORKLOADS`] went as it should on a profile: each sample at its event, the last branches
+/// the last ones of the truth. `image` is what ran.
+///
+/// # Errors
+/// What went otherwise.
+pub fn check(
+    run: &Run,
+    source: Source,
+    profile: &str,
+    truth: &Truth,
+    symbols: &Symbols,
+    image: &Path,
+) -> Result<Option<Verdict>> {
+    ensure!(WORKLOADS.iter().any(|workload| workload.name == run.name), "{} is not in the table", run.name);
+    let reason = run.refusal.as_deref();
+    match (due(source, &run.name, profile), reason) {
+        (Due::Nothing(due), Some(reason)) if reason.contains(&due) && run.traces_nothing() => {
+            return Ok(None);
+        }
+        (Due::Some(due), Some(reason)) if reason.contains(&due) => {}
+        (Due::All, None) => {}
+        (due, reason) => bail!("the driver declined with {reason:?} where {due:?} was due"),
+    }
+    ended_well(run)?;
+    let Some(profile) = TABLE.iter().find(|row| row.name == profile) else { bail!("no such processor") };
+    match source {
+        Source::Pebs => samples(run, profile, truth, symbols, image).map(Some),
+        Source::Lbr => last_branches(run, profile, truth).map(Some),
+    }
+}
+
+/// Whether the processor's own page faults are those that are due.
+///
+/// # Errors
+/// What is otherwise.
+pub fn faults_as_due(run: &Run) -> Result<()> {
+    let codes: Vec<u64> = run.faults.iter().map(|fault| fault.code).collect();
+    let due: Vec<u64> = MISSED.iter().filter(|(name, _)| *name == run.name).map(|(_, code)| *code).collect();
+    ensure!(codes == due, "page faults {:x?}, where {due:x?} are due", run.faults);
+    Ok(())
+}
+
+fn samples(run: &Run, profile: &Profile, truth: &Truth, symbols: &Symbols, image: &Path) -> Result<Verdict> {
+    let events: Vec<&str> = run.samples.iter().map(|samples| samples.of.as_str()).collect();
+    ensure!(events == profile.events, "{events:?} were sampled");
+    // Each session has its own.
+    let missed = MISSED.iter().find(|(name, _)| *name == run.name);
+    let codes: Vec<u64> = run.faults.iter().map(|fault| fault.code).collect();
+    let due: Vec<u64> = missed.map(|(_, code)| vec![*code; events.len()]).unwrap_or_default();
+    ensure!(codes == due, "page faults {:x?}, where {due:x?} are due", run.faults);
+    let code = code::of(run, image)?;
+    let mut instructions = Instructions::new(code.clone());
+    let full = run.lost.get("stop").copied().unwrap_or_default();
+    let resumed = run.samples.iter().flat_map(|samples| &samples.precise).filter(|sample| sample.resumed);
+    let resumed = resumed.count() as u64;
+    ensure!(resumed <= full, "samples are missing {resumed} times, and {full} are told");
+    let all = run.samples.iter().map(|samples| {
+        let session = precise::Session {
+            records: truth.session(samples.session),
+            cpl: run.filter.cpl,
+            faults: missed.is_some().into(),
+            cut: resumed < full,
+        };
+        precise::judge(samples, &session, &code, &mut instructions, symbols)
+    });
+    let all: precise::Verdict = all.sum::<Result<_>>()?;
+    ensure!(all.samples > 0, "there are no samples");
+    Ok(Verdict::Samples(all))
+}
+
+fn last_branches(run: &Run, profile: &Profile, truth: &Truth) -> Result<Verdict> {
+    let modes: Vec<bool> = run.lasts.iter().map(|last| last.calls).collect();
+    let due = if profile.calls { vec![false, true] } else { vec![false] };
+    ensure!(modes == due, "with calls alone: {modes:?}, where {due:?} are due");
+    let judge = |last| {
+        let verdict = last::judge(last, truth.branches(last.session), &run.filter, profile.depth)?;
+        ensure!(verdict.last > 0 || verdict.calls, "there are no last branches");
+        Ok(verdict)
+    };
+    run.lasts.iter().map(judge).collect::<Result<_>>().map(Verdict::Last)
+}
+
+/// What a processor declines.
+#[derive(Debug)]
+enum Due {
+    All,
+    /// The last of what is asked for is declined, with this in the reason.
+    Some(&'static str),
+    /// All is.
+    Nothing(&'static str),
+}
+
+fn due(source: Source, workload: &str, profile: &str) -> Due {
+    if let Some((_, reason)) = DECLINED.iter().find(|(name, _)| *name == workload) {
+        return Due::Nothing(reason);
+    }
+    if source == Source::Lbr && MISSED.iter().any(|(name, _)| *name == workload) {
+        return Due::Nothing(AREA);
+    }
+    let Some(profile) = TABLE.iter().find(|row| row.name == profile) else {
+        return Due::Nothing(match source {
+            Source::Pebs => "absent: CPUID.1:EDX[21]",
+            Source::Lbr => "absent: no last branch records are known",
+        });
+    };
+    let filtered = matches!(workload, "filter-os" | "filter-user");
+    match (source, profile.events) {
+        (Source::Pebs, []) => Due::Nothing("IA32_MISC_ENABLE[12]"),
+        (Source::Pebs, [_]) => Due::Some("event 0xc4, unit mask 0x00, is not precise"),
+        (Source::Lbr, _) if filtered && !profile.levels => Due::Nothing(LEVELS),
+        (Source::Lbr, _) if !profile.calls => Due::Some("there is no call-stack mode"),
+        _ => Due::All,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::Fault;
+
+    #[test]
+    fn what_is_declined_or_missed_is_a_workload() {
+        for name in DECLINED.map(|(name, _)| name).into_iter().chain(MISSED.map(|(name, _)| name)) {
+            assert!(WORKLOADS.iter().any(|workload| workload.name == name), "{name}");
+        }
+    }
+
+    #[test]
+    fn each_page_fault_is_due() {
+        let run = |name: &str, codes: &[u64]| Run {
+            name: name.into(),
+            faults: codes.iter().map(|&code| Fault { address: 0x1000, code }).collect(),
+            ..Run::default()
+        };
+        for (name, codes, right) in [
+            ("sort", &[][..], true),
+            ("sort", &[2], false),
+            ("area-absent", &[2], true),
+            ("area-absent", &[], false),
+            ("area-absent", &[3], false),
+            ("area-absent", &[2, 2], false),
+            ("area-read-only", &[3], true),
+        ] {
+            assert_eq!(faults_as_due(&run(name, codes)).is_ok(), right, "{name} {codes:?}");
+        }
+    }
+
+    #[test]
+    fn the_guest_is_told_what_samples() {
+        assert_eq!(boot(Source::Pebs, "core2", None).command_line, "source=pebs");
+        assert_eq!(boot(Source::Lbr, "core2", Some("sort")).command_line, "source=lbr only=sort");
+        assert_eq!(profiles(Source::Pebs)[0], "core2");
+        assert_eq!(profiles(Source::Lbr).len(), 6);
+    }
+}
