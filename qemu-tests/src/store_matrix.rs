@@ -121,10 +121,10 @@ pub fn check(
     ensure!(WORKLOADS.iter().any(|workload| workload.name == run.name), "{} is not in the table", run.name);
     let reason = run.refusal.as_deref();
     match (due(source, &run.name, profile), reason) {
-        (Due::Nothing(due), Some(reason)) if reason.contains(&due) && run.traces_nothing() => {
+        (Due::Nothing(due), Some(reason)) if reason.contains(due) && run.traces_nothing() => {
             return Ok(None);
         }
-        (Due::Some(due), Some(reason)) if reason.contains(&due) => {}
+        (Due::Some(due), Some(reason)) if reason.contains(due) => {}
         (Due::All, None) => {}
         (due, reason) => bail!("the driver declined with {reason:?} where {due:?} was due"),
     }

@@ -64,7 +64,7 @@ fn agree(workloads: &[&str]) {
         let mut boot = matrix::boots(PROFILE, Some(name)).swap_remove(0);
         boot.command_line.push_str(" dump");
         let packets = run(&boot);
-        let mut boot = branch_matrix::boot(PROFILE, Some(name));
+        let boot = branch_matrix::boot(PROFILE, Some(name));
         let records = run(&boot);
         let (by_packets, by_records) = (&packets.transcript.runs[0], &records.transcript.runs[0]);
         // What each decoded is what ran there: both truths stand for both decodes.
