@@ -111,7 +111,7 @@ impl LbrCapabilities {
     }
 
     /// Whether branches are stored, or PT traces where it excludes them.
-    fn is_excluded(&self, msr: &mut impl Msr) -> Result<bool, GeneralProtection> {
+    pub(super) fn is_excluded(&self, msr: &mut impl Msr) -> Result<bool, GeneralProtection> {
         let bits = msr.rdmsr(ControlRegister::ADDRESS)?;
         if self.control.control(bits).intersects(RECORDERS) {
             return Ok(true);

@@ -9,15 +9,17 @@ use core::mem::ManuallyDrop;
 pub struct Running<M: Msr> {
     unit: ManuallyDrop<Unit<M>>,
     freezes: bool,
+    /// Somebody else records what excludes them.
+    excluded: bool,
 }
 
 impl<M: Msr> Running<M> {
     pub(super) const fn new(unit: Unit<M>, freezes: bool) -> Self {
-        Self { unit: ManuallyDrop::new(unit), freezes }
+        Self { unit: ManuallyDrop::new(unit), freezes, excluded: false }
     }
 
     /// Writes the last branches to `out`, the newest first, as far as there are some and there is room, and goes on.
-    /// Nothing is recorded meanwhile; what a PMI froze goes on too.
+    /// Nothing is recorded meanwhile; what a PMI froze goes on too, unless somebody has begun to record what excludes it.
     ///
     /// # Errors
     ///
@@ -25,9 +27,19 @@ impl<M: Msr> Running<M> {
     pub fn last<'a>(&mut self, out: &'a mut [Branch]) -> Result<&'a [Branch], GeneralProtection> {
         self.unit.pause()?;
         let count = self.unit.read(out);
-        self.unit.turn_on(self.freezes)?;
+        self.excluded = self.unit.is_excluded()?;
+        if !self.excluded {
+            self.unit.turn_on(self.freezes)?;
+        }
         let count = count?;
         Ok(out.get(..count).unwrap_or_default())
+    }
+
+    /// Whether they are off, as of the last [`Running::last`], because PT or the branch trace store came while a PMI had
+    /// frozen them. The next call looks again.
+    #[must_use]
+    pub const fn is_excluded(&self) -> bool {
+        self.excluded
     }
 
     /// Turns them off. What was recorded stays until the next start: [`Unit::last`].

@@ -350,6 +350,34 @@ fn without_tsx_its_bits_are_the_addresss() {
 }
 
 #[test]
+fn they_do_not_go_on_beside_a_recorder_that_came_while_a_pmi_had_frozen_them() {
+    // (register, value)
+    for (register, value) in [(0x570, 0x2005), (DEBUGCTL, 0x8c0)] {
+        let machine = Machine::of(SKYLAKE);
+        let mut running = machine.start(LbrConfig::new().freeze_on_pmi(true));
+        machine.branches(1..4);
+        // What a PMI does, and then somebody else.
+        machine.set(DEBUGCTL, 0x800);
+        machine.set(register, value);
+        for _ in 0..2 {
+            assert_eq!(last(&mut running), [3, 2, 1]);
+            assert_eq!((running.is_excluded(), machine.get(DEBUGCTL) & 1), (true, 0));
+        }
+        machine.set(register, if register == DEBUGCTL { 0x800 } else { 0 });
+        last(&mut running);
+        assert_eq!((running.is_excluded(), machine.get(DEBUGCTL)), (false, 0x801));
+        machine.branches(4..5);
+        assert_eq!(last(&mut running), [4, 3, 2, 1]);
+    }
+    // The architectural ones go beside PT.
+    let machine = Machine::of(SAPPHIRE_RAPIDS);
+    let mut running = machine.start(LbrConfig::new().freeze_on_pmi(true));
+    machine.set(0x570, 0x2005);
+    last(&mut running);
+    assert_eq!((running.is_excluded(), machine.get(LBR_CTL) & 1), (false, 1));
+}
+
+#[test]
 fn detection_says_what_is_missing() {
     let machine = Machine::of(NEHALEM);
     machine.msr.borrow_mut().dead = true;

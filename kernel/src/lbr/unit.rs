@@ -132,6 +132,11 @@ impl<M: Msr> Unit<M> {
         self.change(ControlRegister::ADDRESS, 0, self.freeze_bit(freezes))
     }
 
+    /// Whether somebody records what excludes them. They are off.
+    pub(super) fn is_excluded(&mut self) -> Result<bool, GeneralProtection> {
+        self.capabilities.is_excluded(&mut self.msr)
+    }
+
     /// Stops them for a while.
     pub(super) fn pause(&mut self) -> Result<(), GeneralProtection> {
         self.change(self.capabilities.enable_address(), 0, LBR)
