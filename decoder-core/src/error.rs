@@ -40,6 +40,9 @@ pub enum ErrorKind {
     /// This packet needs an IP, and no packet had one since the synchronisation; only in libipt's
     /// [dialect](crate::config::Dialect), which tells this from [`IpSuppressed`](Self::IpSuppressed).
     NoIp(&'static str),
+    /// This packet suppresses its IP where one is needed to go on; only in libipt's
+    /// [dialect](crate::config::Dialect), which tells this from [`IpSuppressed`](Self::IpSuppressed).
+    NoTarget(&'static str),
     /// More packets wait for the packet that completes them than a processor ever leaves open.
     TooManyWaiting(&'static str),
     /// What a PSB+ says of the state is not what the packets before it left.
@@ -108,6 +111,7 @@ impl ErrorKind {
             Self::UnexpectedPacket(_) => "unexpected packet context",
             Self::IpSuppressed(_) => "ip has been suppressed",
             Self::NoIp(_) => "no ip",
+            Self::NoTarget(_) => "internal error",
             Self::TooManyWaiting(_) => "out of memory",
             Self::StateMismatch { .. } | Self::ModeMismatch { .. } => "bad status update",
             Self::TraceMismatch { .. } | Self::EndlessLoop { .. } => "trace stream does not match query",
@@ -154,7 +158,9 @@ impl fmt::Display for ErrorKind {
             Self::Refused(code) => write!(f, "unknown packet refused with code {code:#x}"),
             Self::OutOfSync => f.write_str("not synchronised onto a PSB"),
             Self::UnexpectedPacket(packet) => write!(f, "{packet} packet has no meaning here"),
-            Self::IpSuppressed(packet) => write!(f, "{packet} packet without the IP that is needed here"),
+            Self::IpSuppressed(packet) | Self::NoTarget(packet) => {
+                write!(f, "{packet} packet without the IP that is needed here")
+            }
             Self::NoIp(packet) => write!(f, "{packet} packet without an IP, and none was before it"),
             Self::TooManyWaiting(packet) => {
                 write!(f, "{packet} packet while too many others wait for their partners")
@@ -212,6 +218,7 @@ mod tests {
                 "FUP packet without the IP that is needed here",
                 "ip has been suppressed",
             ),
+            (ErrorKind::NoTarget("TIP"), "TIP packet without the IP that is needed here", "internal error"),
             (
                 ErrorKind::TooManyWaiting("CFE"),
                 "CFE packet while too many others wait for their partners",

@@ -48,18 +48,30 @@ impl EventDecoder<'_> {
         if let Some(EventKind::AsyncBranch { from: at }) = branch {
             self.tracing = false;
             self.publish(offset, ip, EventKind::AsyncDisabled { at })?;
-            return self.publish_for_tip(offset, None);
+            return self.publish_for_tip_pgd(offset);
         }
         // libipt has the mode where the instruction is that changes it, which is still to come.
         if self.config().dialect == Dialect::Libipt {
-            self.publish_for_tip(offset, None)?;
+            self.publish_for_tip_pgd(offset)?;
         }
         self.tracing = false;
         if !self.waiting.any(|waiter| waiter.partner.is_tip()) {
             self.held = self.next_offset();
         }
         self.publish(offset, ip, EventKind::Disabled)?;
-        self.publish_for_tip(offset, None)
+        self.publish_for_tip_pgd(offset)
+    }
+
+    /// Publishes what waits for a TIP where there is none any more. To libipt a change of RFLAGS.IF alone is not one that
+    /// a TIP.PGD completes.
+    fn publish_for_tip_pgd(&mut self, offset: u64) -> Result<(), ErrorKind> {
+        while let Some(waiter) = self.waiting.take(|waiter| waiter.partner.is_tip()) {
+            if waiter.partner == Partner::FupOrTipOfSame && self.config().dialect == Dialect::Libipt {
+                return Err(ErrorKind::UnexpectedPacket("TIP.PGD"));
+            }
+            self.publish_waiter(offset, None, waiter)?;
+        }
+        Ok(())
     }
 
     /// Publishes what waits for a TIP.

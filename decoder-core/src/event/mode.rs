@@ -27,10 +27,14 @@ impl EventDecoder<'_> {
         }
         if iflag {
             let kind = EventKind::Iflags { enabled: mode.iflag };
-            self.waiting.push(Partner::FupOrTip, Some(kind), "MODE.Exec")?;
+            self.waiting.push(Partner::FupOrTipOfSame, Some(kind), "MODE.Exec")?;
         }
         // It has a partner all the same.
-        if !changed && !iflag { self.waiting.push(Partner::FupOrTip, None, "MODE.Exec") } else { Ok(()) }
+        if !changed && !iflag {
+            self.waiting.push(Partner::FupOrTipOfSame, None, "MODE.Exec")
+        } else {
+            Ok(())
+        }
     }
 
     /// Compares a MODE.Exec in a PSB+ with what is known. RFLAGS.IF counts only where its changes are reported: without

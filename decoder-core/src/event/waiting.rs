@@ -14,6 +14,8 @@ pub(super) enum Partner {
     AnyFup,
     /// A TIP, TIP.PGE or TIP.PGD, or a FUP of its own: what MODE.Exec is content with.
     FupOrTip,
+    /// The same for one that leaves the mode as it is.
+    FupOrTipOfSame,
     /// The TIP or TIP.PGD of an asynchronous branch.
     Tip,
     /// An EXSTOP.
@@ -27,12 +29,12 @@ pub(super) enum Partner {
 impl Partner {
     /// Whether a FUP completes it.
     pub(super) const fn is_fup(self) -> bool {
-        matches!(self, Self::OwnFup | Self::AnyFup | Self::FupOrTip)
+        matches!(self, Self::OwnFup | Self::AnyFup | Self::FupOrTip | Self::FupOrTipOfSame)
     }
 
     /// Whether a FUP that completes it is not that of a branch.
     pub(super) const fn claims_fup(self) -> bool {
-        matches!(self, Self::OwnFup | Self::FupOrTip)
+        matches!(self, Self::OwnFup | Self::FupOrTip | Self::FupOrTipOfSame)
     }
 
     /// Whether nothing but a FUP completes it.
@@ -42,7 +44,7 @@ impl Partner {
 
     /// Whether a TIP completes it.
     pub(super) const fn is_tip(self) -> bool {
-        matches!(self, Self::Tip | Self::FupOrTip)
+        matches!(self, Self::Tip | Self::FupOrTip | Self::FupOrTipOfSame)
     }
 }
 

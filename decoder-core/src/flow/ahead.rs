@@ -82,6 +82,7 @@ impl Walker<'_> {
     #[inline]
     pub(super) fn next_event(&mut self) -> Result<Option<Event>, Error> {
         self.awaits_target = false;
+        self.deferred_tip = None;
         match (self.event.take(), self.deferred.take()) {
             (Some(event), _) => Ok(Some(event)),
             (None, Some(error)) => Err(error),
@@ -94,6 +95,7 @@ impl Walker<'_> {
         // A tick comes first.
         let ticks = self.tnt_event.is_some_and(|event| self.has_tick(&event));
         if self.tnt.len() == 1 && self.event.is_none() && self.deferred.is_none() && !ticks {
+            self.deferred_tip = None;
             match self.events.next() {
                 Ok(event) => self.event = event,
                 Err(error) => self.deferred = Some(error),

@@ -36,11 +36,14 @@ impl Walker<'_> {
             }
             EventKind::Disabled => self.stop(self.ip),
             EventKind::AsyncDisabled { at } => self.stop(at),
-            EventKind::AsyncBranch { .. } => self.ip = event.ip.ok_or(ErrorKind::IpSuppressed("TIP"))?,
+            EventKind::AsyncBranch { .. } => self.ip = event.ip.ok_or_else(|| self.nowhere())?,
             EventKind::Overflow => {
-                self.returns.clear();
+                // To libipt calls outlive what was lost, and so does the mode.
+                if self.config().dialect == Dialect::Manual {
+                    self.returns.clear();
+                    self.mode_lost = true;
+                }
                 self.speculative = false;
-                self.mode_lost = true;
                 match event.ip {
                     Some(ip) => self.resume_at(ip),
                     None => self.stop(0),
@@ -60,7 +63,7 @@ impl Walker<'_> {
     }
 
     /// Whether packet generation is as the event wants it.
-    fn check(&self, event: &Event) -> Result<(), ErrorKind> {
+    pub(super) fn check(&self, event: &Event) -> Result<(), ErrorKind> {
         let unexpected = match (event.kind, self.tracing) {
             (EventKind::Enabled { .. }, _) if event.ip.is_none() => return Err(ErrorKind::NoIp("TIP.PGE")),
             (EventKind::Enabled { .. }, Tracing::On) => "TIP.PGE",
@@ -96,6 +99,9 @@ impl Walker<'_> {
                 (_, Op::MovToCr3, Dialect::Libipt) => self.ip,
                 _ => 0,
             };
+            if insn.class == Class::IndirectCall && self.config().dialect == Dialect::Libipt {
+                self.returns.push(goes_on);
+            }
             self.stop(goes_on);
             self.executed = None;
         } else {
@@ -109,6 +115,7 @@ impl Walker<'_> {
         let mismatch = Err(ErrorKind::StateMismatch { ip: self.ip });
         if matches!(event.kind, EventKind::Enabled { .. } | EventKind::Disabled) {
             self.psb = Some(event.offset);
+            self.status_at = event.ip.map(|ip| (event.offset, ip));
         }
         match (event.kind, self.tracing) {
             (EventKind::Enabled { .. }, Tracing::Unknown) => {

@@ -1,6 +1,6 @@
 //! The instruction flow decoder: the walk, step by step.
 
-use super::{Due, Item, Recovered, Walker, verbs::walker_verbs};
+use super::{Due, Item, Placed, Recovered, Walker, verbs::walker_verbs};
 use crate::{
     config::Config,
     error::{Error, ErrorKind},
@@ -93,6 +93,12 @@ impl<'a> InsnDecoder<'a> {
     #[must_use]
     pub fn span(&self) -> Span {
         self.walker.span()
+    }
+
+    /// Where the event given out last had its place.
+    #[must_use]
+    pub fn placed(&self) -> Placed {
+        self.walker.placed
     }
 
     /// The offset of the packet that the decoder holds: the first one that is not an event yet, see [`Event::held`];

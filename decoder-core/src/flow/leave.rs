@@ -139,9 +139,20 @@ impl Walker<'_> {
             self.tick(event, self.ip);
             self.when = event.when;
             self.located = event.offset;
+        } else {
+            self.deferred_tip = Some(event.held);
         }
         self.walk.anchor();
         Ok(ip)
+    }
+
+    /// A TIP does not say where a walk goes on. To libipt that cannot have come so far.
+    #[cold]
+    pub(super) fn nowhere(&self) -> ErrorKind {
+        match self.config().dialect {
+            Dialect::Manual => ErrorKind::IpSuppressed("TIP"),
+            Dialect::Libipt => ErrorKind::NoTarget("TIP"),
+        }
     }
 
     /// A TIP does not say where an indirect branch leads. To libipt that is a packet that cannot be.
@@ -157,11 +168,12 @@ impl Walker<'_> {
     /// not looked.
     #[cold]
     fn look_behind_outcomes(&mut self) -> Result<(), Error> {
-        let back = (self.config().dialect == Dialect::Libipt).then(|| self.events.clone());
+        let back =
+            (self.config().dialect == Dialect::Libipt).then(|| (self.events.clone(), self.deferred_tip));
         let next = self.next_event();
         match (next, back) {
             (Ok(event @ Some(Event { kind: EventKind::Tip, .. })), _) => self.event = event,
-            (_, Some(events)) if !self.tnt.is_empty() => self.events = events,
+            (_, Some(back)) if !self.tnt.is_empty() => (self.events, self.deferred_tip) = back,
             (next, _) => self.event = next?,
         }
         Ok(())

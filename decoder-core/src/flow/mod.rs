@@ -49,6 +49,7 @@ mod walker;
 pub use decoder::InsnDecoder;
 pub use pieces::{After, Piece, Pieces};
 pub use recover::Recovered;
+pub use walker::Placed;
 
 pub(crate) use fetch::fetch;
 pub(crate) use leave::Way;

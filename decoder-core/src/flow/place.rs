@@ -12,7 +12,7 @@ impl Walker<'_> {
     #[inline]
     pub(super) fn is_here(&self, event: &Event) -> bool {
         if event.status {
-            return true;
+            return !self.is_before_psb(event.kind);
         }
         if self.tracing != Tracing::On {
             return !matches!(event.kind, EventKind::Tip | EventKind::Tnt(_));
@@ -20,12 +20,13 @@ impl Walker<'_> {
         match event.kind {
             EventKind::AsyncBranch { from: at } | EventKind::AsyncDisabled { at } => at == self.ip,
             EventKind::Disabled | EventKind::Syscall => event.ip == Some(self.ip),
+            // Where a recovery went on at its place, it comes at once.
+            EventKind::Iret => self.recovered_at == Some(*event),
             EventKind::Tip
             | EventKind::Tnt(_)
             | EventKind::Paging(_)
             | EventKind::Vmcs(_)
             | EventKind::Ptwrite(_)
-            | EventKind::Iret
             | EventKind::Vmentry
             | EventKind::Uiret => false,
             EventKind::Overflow | EventKind::Enabled { .. } => true,
@@ -34,6 +35,24 @@ impl Walker<'_> {
             EventKind::Trigger { icnt: Some(icnt), .. } => u64::from(icnt) <= self.walk.insns(),
             _ => event.ip.is_none_or(|ip| ip == self.ip),
         }
+    }
+
+    /// Whether the way to where the last PSB+ says tracing is on is still to go. libipt takes what the PSB+ repeats of
+    /// the state for what happened there, but not that tracing is on.
+    #[cold]
+    fn is_before_psb(&self, kind: EventKind) -> bool {
+        let is_state = matches!(
+            kind,
+            EventKind::ExecMode(_)
+                | EventKind::Iflags { .. }
+                | EventKind::Tsx { .. }
+                | EventKind::Paging(_)
+                | EventKind::Vmcs(_)
+        );
+        is_state
+            && self.config().dialect == Dialect::Libipt
+            && self.tracing == Tracing::On
+            && self.status_at.is_some_and(|(psb, ip)| psb == self.events.status_psb() && ip != self.ip)
     }
 
     /// Whether `event` was caused by `insn`, which was executed at `ip`.

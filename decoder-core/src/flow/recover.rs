@@ -2,7 +2,7 @@
 
 use super::{
     walk::Walk,
-    walker::{Tracing, Walker},
+    walker::{Placed, Tracing, Walker},
 };
 use crate::{
     error::{Error, ErrorKind},
@@ -28,6 +28,7 @@ impl Walker<'_> {
         self.tick = None;
         self.walk = Walk::new();
         self.failed = false;
+        self.placed = Placed::Here;
         let recovered = self.search();
         match recovered {
             Ok(Recovered::Place) => self.error = None,
@@ -91,7 +92,7 @@ impl Walker<'_> {
                 false
             }
             (EventKind::Tip, None) => {
-                return Err(Error { offset: event.held, kind: ErrorKind::IpSuppressed("TIP") });
+                return Err(Error { offset: event.held, kind: self.nowhere() });
             }
             (
                 EventKind::ExecMode(_)

@@ -47,7 +47,8 @@ impl Walker<'_> {
     /// The offset of the packet that the decoder holds: the first one that is not an event yet, see [`Event::held`];
     /// where the trace ends once everything was used.
     pub(super) fn held(&self) -> u64 {
-        self.event.map_or_else(|| self.events.held_next(), |event| event.held)
+        let held = self.event.map(|event| event.held).or(self.deferred_tip);
+        held.unwrap_or_else(|| self.events.held_next())
     }
 
     /// Goes to the next PSB as libipt does, and returns its offset: a PSB that is the packet which the decoder holds is

@@ -59,18 +59,36 @@ pub(crate) struct Walker<'a> {
     pub(super) tnt_event: Option<Event>,
     /// An error that comes behind the outcomes that are left.
     pub(super) deferred: Option<Error>,
+    /// The offset of a deferred TIP that was taken, until the next event is read: libipt still holds it.
+    pub(super) deferred_tip: Option<u64>,
     /// What ended the last run.
     pub(super) error: Option<Error>,
     /// The status updates of the PSB+ synchronised onto were given out.
     pub(super) started: bool,
     /// What was held with the last of them: the end of the PSB+.
     pub(super) status_end: u64,
+    /// The last PSB+ that said where tracing is on, and that address.
+    pub(super) status_at: Option<(u64, u64)>,
     /// When what was used last of the trace happened.
     pub(crate) when: Stamp,
     /// Nothing more until a synchronisation or a recovery.
     pub(crate) failed: bool,
+    /// Where the event given out last had its place.
+    pub(super) placed: Placed,
     /// The event at whose place the last recovery went on.
     pub(super) recovered_at: Option<Event>,
+}
+
+/// Where an event has its place, and the decoder is when it gives it out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Placed {
+    /// Before the instruction that comes next.
+    Here,
+    /// Behind the instruction executed last, where the decoder still is.
+    Behind,
+    /// Behind the instruction executed last, which the decoder has left for the next one; only in libipt's
+    /// [dialect](crate::config::Dialect).
+    Left,
 }
 
 /// Whether packet generation is on, as far as the walk has come.
@@ -122,11 +140,14 @@ impl<'a> Walker<'a> {
             tick: None,
             tnt_event: None,
             deferred: None,
+            deferred_tip: None,
             error: None,
             started: false,
             status_end: 0,
+            status_at: None,
             when: Stamp::default(),
             failed: false,
+            placed: Placed::Here,
             recovered_at: None,
         }
     }
@@ -165,11 +186,14 @@ impl<'a> Walker<'a> {
         self.tick = None;
         self.tnt_event = None;
         self.deferred = None;
+        self.deferred_tip = None;
         self.error = None;
         self.started = false;
         self.status_end = 0;
+        self.status_at = None;
         self.when = Stamp::default();
         self.failed = false;
+        self.placed = Placed::Here;
         self.recovered_at = None;
     }
 
@@ -210,7 +234,7 @@ impl<'a> Walker<'a> {
             }
             if let Some(event) = self.event_if_next() {
                 if self.is_behind(event, &executed) || self.leads_out_by_skl014(&executed, event) {
-                    return Ok(if hold { Due::Held } else { self.take_behind(executed) });
+                    return if hold { Ok(Due::Held) } else { self.take_behind(executed) };
                 }
                 // Where packets were lost behind a branch, nothing says where it led.
                 if event.kind == EventKind::Overflow {
@@ -218,11 +242,7 @@ impl<'a> Walker<'a> {
                 }
             }
             if self.executed.is_some() {
-                self.leave(executed)?;
-                self.executed = None;
-                if place::needs_trace(executed.class) && self.config().errata.bdm64 {
-                    self.jump_by_bdm64()?;
-                }
+                self.leave_for_good(executed)?;
             }
         }
         if self.tick.is_some() {
@@ -237,10 +257,22 @@ impl<'a> Walker<'a> {
                 return Ok(Due::Held);
             }
             if let Some(event) = self.take_here()? {
+                self.check_next()?;
                 return Ok(Due::Event(event));
             }
         }
         Ok(Due::End)
+    }
+
+    /// Leaves `insn`, which is behind then.
+    #[inline(always)]
+    fn leave_for_good(&mut self, insn: insn::Insn) -> Result<(), Error> {
+        self.leave(insn)?;
+        self.executed = None;
+        if place::needs_trace(insn.class) && self.config().errata.bdm64 {
+            self.jump_by_bdm64()?;
+        }
+        Ok(())
     }
 
     #[cold]
@@ -250,8 +282,55 @@ impl<'a> Walker<'a> {
 
     /// Applies the next event, whose place is behind `insn`.
     #[cold]
-    fn take_behind(&mut self, insn: insn::Insn) -> Due {
-        self.event.take().map_or(Due::Held, |event| Due::Event(self.apply_behind(event, insn)))
+    fn take_behind(&mut self, insn: insn::Insn) -> Result<Due, Error> {
+        let Some(event) = self.event.take() else { return Ok(Due::Held) };
+        let event = self.apply_behind(event, insn);
+        self.placed = Placed::Behind;
+        if self.config().dialect == Dialect::Libipt
+            && self.executed.is_some()
+            && place::needs_trace(insn.class)
+        {
+            self.leave_before_event(insn)?;
+        }
+        self.check_next()?;
+        Ok(Due::Event(event))
+    }
+
+    /// libipt does not give an event out before a TRIG behind it that is out of place.
+    #[cold]
+    fn check_next(&mut self) -> Result<(), Error> {
+        if self.config().dialect == Dialect::Manual || self.tracing != Tracing::On {
+            return Ok(());
+        }
+        if let Err(error) = self.look() {
+            self.deferred = Some(error);
+        }
+        match self.event_if_next() {
+            Some(&event @ Event { kind: EventKind::Trigger { .. }, .. }) => self.refuse(&event),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether the event, which comes next, contradicts what is known.
+    fn refuse(&self, event: &Event) -> Result<(), Error> {
+        self.check(event).map_err(|kind| Error { offset: self.blamed(event), kind })
+    }
+
+    /// Leaves `insn` before the last event behind it is given out, as libipt does: without a target there is no event.
+    fn leave_before_event(&mut self, insn: insn::Insn) -> Result<(), Error> {
+        match self.look() {
+            Ok(true) => {}
+            Ok(false) => return Err(self.mismatch()),
+            Err(error) => {
+                self.deferred = Some(error);
+                return Err(self.mismatch());
+            }
+        }
+        if self.event_if_next().is_some_and(|next| self.is_behind(next, &insn)) {
+            return Ok(());
+        }
+        self.placed = Placed::Left;
+        self.leave_for_good(insn)
     }
 
     /// The offset of an error that is in an event; libipt's is that of the packet that it holds.
@@ -266,6 +345,7 @@ impl<'a> Walker<'a> {
         if self.is_entry_by_skd022(&event) {
             return Ok(None);
         }
+        self.placed = Placed::Here;
         let applied = self.apply(event).map_err(|kind| Error { offset: self.blamed(&event), kind })?;
         self.event = None;
         Ok(applied)

@@ -23,6 +23,8 @@ pub(super) struct Blocks {
     /// The instructions that a block went through with no event to come, by where their bytes are.
     known: HashSet<usize>,
     current: Option<Block>,
+    /// The last block was ended by a direct branch on the way to an event: the event may still be of it.
+    reaches: bool,
     /// The instructions of new code that are known once it is known where its block goes on.
     filling: Vec<usize>,
 }
@@ -52,13 +54,21 @@ enum Walk {
 impl Blocks {
     /// Nothing is known yet. Near calls and near jumps end blocks if asked to.
     pub(super) fn new(end_on_call: bool, end_on_jump: bool) -> Self {
-        Self { end_on_call, end_on_jump, known: HashSet::new(), current: None, filling: Vec::new() }
+        Self {
+            end_on_call,
+            end_on_jump,
+            known: HashSet::new(),
+            current: None,
+            reaches: false,
+            filling: Vec::new(),
+        }
     }
 
     /// The block ends here: an event, a synchronisation.
     pub(super) fn end(&mut self) {
         self.known.extend(self.filling.drain(..));
         self.current = None;
+        self.reaches = false;
     }
 
     /// The block ends in an error.
@@ -67,11 +77,17 @@ impl Blocks {
         self.known.extend(self.filling.pop());
         self.filling.clear();
         self.current = None;
+        self.reaches = false;
     }
 
     /// Whether a block is open that the next instruction may belong to.
     pub(super) fn is_open(&self) -> bool {
         self.current.is_some()
+    }
+
+    /// Whether an event that comes now, and has its place on the way, is of the last block.
+    pub(super) fn reaches_event(&self) -> bool {
+        self.is_open() || self.reaches
     }
 
     /// Takes the next instruction, which lies in `window`; `target` is where it goes as a direct branch. Whether it
@@ -133,6 +149,8 @@ impl Blocks {
                 }
             };
         }
+        let is_direct = matches!(insn.class, Class::NearCall | Class::NearJump);
+        self.reaches = ends && is_direct && block.walk == Walk::ToEvent;
         self.current = (!ends).then_some(block);
         begins
     }

@@ -6,8 +6,8 @@ use super::lines::{Bytes, Lines};
 use crate::code;
 use crate::sideband::{Follower, Images, Plan};
 use pugmark_decoder_core::error::{Error, ErrorKind};
-use pugmark_decoder_core::event::Event;
-use pugmark_decoder_core::flow::{Insn, InsnDecoder, Item, Recovered};
+use pugmark_decoder_core::event::{Event, EventKind};
+use pugmark_decoder_core::flow::{Insn, InsnDecoder, Item, Placed, Recovered};
 use pugmark_decoder_core::image::{Image, Window};
 use pugmark_decoder_core::insn::{self, MAX_LEN};
 use pugmark_decoder_core::packet::PSB;
@@ -86,7 +86,7 @@ impl Run<'_> {
                 Ok(Some(Item::Insn(insn))) => self.insn(&insn)?,
                 Ok(Some(Item::Event(event))) => self.event(&event)?,
                 Ok(None) => {
-                    self.lines.end(self.decoder.held())?;
+                    self.lines.stop(self.decoder.held())?;
                     if self.decoder.ip().is_some() && !self.options.quiet {
                         writeln!(self.lines.out, "[end of trace]")?;
                     }
@@ -133,7 +133,9 @@ impl Run<'_> {
 
     fn diagnose(&mut self, kind: &str, error: &Error) -> io::Result<()> {
         let address = self.last.address(error);
-        self.last.record(address);
+        if is_fetch_error(error) {
+            self.last.record(address);
+        }
         let (offset, text) = (self.error_offset(error), error.kind.libipt_text());
         writeln!(self.lines.out, "[{offset:x}, {address:x}: {kind}: {text}]")
     }
@@ -154,7 +156,15 @@ impl Run<'_> {
     }
 
     fn event(&mut self, event: &Event) -> io::Result<()> {
+        let placed = self.decoder.placed();
+        if (event.kind, event.status, placed) == (EventKind::Disabled, false, Placed::Here) {
+            self.lines.reach_event(event.held)?;
+        }
         self.lines.end(event.held)?;
+        if let (Placed::Left, Some(ip)) = (placed, self.decoder.ip()) {
+            self.last.begin_at(ip);
+            self.lines.follow_branch();
+        }
         let out = &mut *self.lines.out;
         if !event.status && !self.options.quiet {
             write!(out, "[")?;

@@ -18,6 +18,11 @@ impl Last {
         Self { next: if direct && !bytes.is_empty() { target.unwrap_or(next) } else { next } }
     }
 
+    /// The next block has begun at `ip`, behind an event.
+    pub(super) fn begin_at(&mut self, ip: u64) {
+        self.next = ip;
+    }
+
     /// The address that was said last.
     pub(super) fn recorded(&self) -> u64 {
         self.next

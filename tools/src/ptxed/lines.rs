@@ -18,6 +18,8 @@ pub(super) struct Lines<'o> {
     options: &'o Options,
     blocks: Blocks,
     block: Block,
+    /// An event was given out behind a branch, and the next block has begun where that led.
+    left: bool,
     /// The time of the last event.
     pub(super) time: u64,
     insns: u64,
@@ -58,7 +60,7 @@ impl<'o> Lines<'o> {
             Decoder::Block => Blocks::new(options.end_on_call, options.end_on_jump),
             Decoder::Insn => Blocks::new(false, false),
         };
-        Self { options, blocks, block: Block::default(), time: 0, insns: 0, block_count: 0, out }
+        Self { options, blocks, block: Block::default(), left: false, time: 0, insns: 0, block_count: 0, out }
     }
 
     /// Shows the next instruction, which lies in `window`; `target` is where it goes as a direct branch. The bytes may
@@ -71,6 +73,7 @@ impl<'o> Lines<'o> {
         (held, to_event): (u64, bool),
     ) -> io::Result<()> {
         self.insns += 1;
+        self.left = false;
         let begins = self.blocks.add(insn, target, window, to_event);
         if begins {
             self.finish(held)?;
@@ -87,14 +90,41 @@ impl<'o> Lines<'o> {
         Ok(())
     }
 
-    /// The block is over where the decoder holds the packet at this offset; what comes next begins another.
+    /// The event that comes is at the end of a block, even of an empty one.
+    pub(super) fn reach_event(&mut self, held: u64) -> io::Result<()> {
+        if !self.blocks.reaches_event() {
+            self.finish(held)?;
+            self.left = true;
+        }
+        Ok(())
+    }
+
+    /// The block is over where the decoder holds the packet at this offset, because of an event.
     pub(super) fn end(&mut self, held: u64) -> io::Result<()> {
+        if std::mem::take(&mut self.left) {
+            self.begin(held)?;
+        }
         self.blocks.end();
         self.finish(held)
     }
 
+    /// The event that ended the last block was that of a branch, and the decoder has followed that before the event was
+    /// given out. What comes next has a block, even if that is empty.
+    pub(super) fn follow_branch(&mut self) {
+        self.left = true;
+    }
+
+    /// The trace is over, or is begun with anew.
+    pub(super) fn stop(&mut self, held: u64) -> io::Result<()> {
+        self.left = false;
+        self.end(held)
+    }
+
     /// The block ends in an error.
     pub(super) fn fail(&mut self, held: u64) -> io::Result<()> {
+        if std::mem::take(&mut self.left) {
+            self.begin(held)?;
+        }
         self.blocks.fail();
         self.finish(held)
     }
@@ -103,7 +133,7 @@ impl<'o> Lines<'o> {
     pub(super) fn fail_to_fetch(&mut self, held: u64) -> io::Result<()> {
         if !self.blocks.is_open() {
             self.finish(held)?;
-            self.begin(held)?;
+            self.left = true;
         }
         self.fail(held)
     }
