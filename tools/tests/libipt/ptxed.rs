@@ -1,6 +1,7 @@
 //! ptxed's lines where no recorded run has them.
 
 use crate::run::{Folder, Tool};
+use pugmark_decoder_core::packet::PSB;
 
 /// PSB, MODE.Exec (64 bit), FUP (1000), PSBEND.
 const START: &[u8] = b"\
@@ -233,4 +234,75 @@ fn what_is_wrong_with_the_command_line_is_told_in_libipts_words() {
     let ran = folder.run(Tool::Ptxed, &["--cpu", "6/1", "--pt", "none"]);
     assert_eq!(ran.out, "[0, 0: config error: unknown cpu]\n");
     assert_eq!((ran.err.as_str(), ran.status), ("{prog}: failed to open none: 2.\n", Some(1)));
+}
+
+/// PSB, MODE.Exec (64 bit), FUP (here), PSBEND.
+fn psb(here: u16) -> Vec<u8> {
+    let [low, high] = here.to_le_bytes();
+    [&PSB[..], &[0x99, 0x01, 0x3d, low, high, 0x02, 0x23]].concat()
+}
+
+#[test]
+fn what_comes_behind_an_event_of_a_branch_is_of_a_block() {
+    // 1000: nop; 1001: iretq; 1003: nop, 1004: nop. CFE (IRET), TIP (1003).
+    let code = [0x90, 0x48, 0xcf, 0x90, 0x90];
+    let iret = [0x02, 0x13, 0x02, 0x00, 0x2d, 0x03, 0x10];
+    let cbr = [0x02, 0x03, 0x05, 0x00];
+    for (name, behind, shown) in [
+        ("event", &cbr[..], &["[block 2]", "[cbr: 5]", "[end of trace]"][..]),
+        ("code", &[0x06], &["[block 2]", "0000000000001003", "0000000000001004"]),
+        ("error", &[0xc9], &["[block 2]", "[22, 1003: error: unknown opcode]"]),
+        ("end", &[], &["[end of trace]"]),
+    ] {
+        let args = ["--no-inst", "--block:show-blocks", "--stat:blocks"];
+        let lines = lines(&format!("behind-{name}"), &code, &[&iret, behind].concat(), &args);
+        let block = ["[block 1]", "0000000000001000", "0000000000001001", "[iret]"];
+        assert_eq!(lines[..4], block, "{name}");
+        assert_eq!(lines[4..4 + shown.len()], *shown, "{name}");
+    }
+}
+
+#[test]
+fn the_end_of_tracing_behind_a_target_is_of_an_empty_block_and_behind_a_call_of_its_block() {
+    // 1000: jmp rax; 1002: call 1007; 1007: nop. TIP.PGD (there).
+    let code = [0xff, 0xe0, 0xe8, 0, 0, 0, 0, 0x90];
+    let args = ["--no-inst", "--block:show-blocks", "--block:end-on-call"];
+    for (name, trace, blocks) in [
+        ("target", &[0x2d, 0x02, 0x10, 0x21, 0x02, 0x10][..], 2),
+        ("call", &[0x2d, 0x02, 0x10, 0x21, 0x07, 0x10], 2),
+        ("branch", &[0x01], 1),
+    ] {
+        let lines = lines(&format!("ends-{name}"), &code, trace, &args);
+        assert_eq!(lines.iter().filter(|line| *line == "[block]").count(), blocks, "{name}: {lines:?}");
+        assert_eq!(lines.last().unwrap(), "[disabled]", "{name}");
+    }
+}
+
+#[test]
+fn a_psb_in_the_middle_is_where_it_says_and_so_is_the_end_behind_it() {
+    let code = [0x90; 8];
+    assert_eq!(
+        lines("psb-place", &code, &[psb(0x1002), psb(0x1003)].concat(), &["--no-inst"]),
+        ["0000000000001000", "0000000000001001", "0000000000001002", "[end of trace]"]
+    );
+}
+
+#[test]
+fn an_error_behind_a_mismatch_is_behind_the_instruction() {
+    // 1000: nop; 1001: call rax; 1003: hlt. FUP (1003), TIP (1000), and no packet.
+    let shown = lines(
+        "behind-mismatch",
+        &[0x90, 0xff, 0xd0, 0xf4],
+        &[0x3d, 0x03, 0x10, 0x2d, 0x00, 0x10, 0xc9],
+        &["--no-inst", "--resync-on-error"],
+    );
+    assert_eq!(
+        shown[2..],
+        [
+            "[1e, 1001: error: trace stream does not match query]",
+            "[interrupt]",
+            "[21, 1003: error: unknown opcode]",
+            "[21, 1003: resync error: unknown opcode]",
+        ]
+    );
 }
