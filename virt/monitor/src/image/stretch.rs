@@ -23,8 +23,8 @@ impl Vcpu {
         if self.processor.steps_singly() {
             return false;
         }
-        // The record of a branch may fault in memory, before the next instruction.
-        let through = !self.processor.sends_branch_messages();
+        // Each branch is recorded before the next instruction, and in memory that may fault.
+        let through = !self.processor.records_branches();
         let stretch = self.lookahead.stretch(&self.cpu, &mut self.memory, first, self.stretch, through);
         let Some(stretch) = stretch else { return false };
         // The monitor must not run into a breakpoint: it has these addresses itself.
