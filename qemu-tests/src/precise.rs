@@ -114,13 +114,13 @@ fn events(of: &str, session: &Session<'_>, instructions: &mut Instructions) -> R
     let mut events = Vec::new();
     for (index, record) in session.records.iter().enumerate() {
         let at_level = session.cpl.is_none_or(|cpl| (cpl == 0) == (record.flags.cpl() == 0));
-        // What is delivered by INT n is not counted as an instruction.
-        if !at_level || record.flags.is_software_interrupt() {
+        if !at_level {
             continue;
         }
         let happens = match of {
             "instructions" => true,
-            "branches" => instructions.of(record)?.branch,
+            // INT n and its kin are far branches.
+            "branches" => record.flags.is_software_interrupt() || instructions.of(record)?.branch,
             _ => bail!("nothing is known of {of}"),
         };
         if happens {
@@ -136,10 +136,12 @@ fn is_there(sample: &Precise, index: usize, records: &[Record], stubs: u64, code
     sample.event.is_none_or(|event| event == records[index].rip)
         && sample.behind.is_none_or(|ip| match behind.first() {
             Some(next) if next.rip == ip => true,
-            // An interrupt came there, and led back.
-            Some(next) if is_stub(next.rip, stubs) => behind.iter().any(|record| record.rip == ip),
+            // An interrupt came there, and led back; or what stands there faults, and the handler steps over it.
+            Some(next) if is_stub(next.rip, stubs) => {
+                is_at(ip, UD2, code) || behind.iter().any(|record| record.rip == ip)
+            }
             // What stops the counter is not among the records.
-            _ => is_wrmsr(ip, code),
+            _ => is_at(ip, WRMSR, code),
         })
 }
 
@@ -147,10 +149,13 @@ fn is_stub(rip: u64, stubs: u64) -> bool {
     rip.checked_sub(stubs).is_some_and(|at| at < 256 * STUB && at.is_multiple_of(STUB))
 }
 
-fn is_wrmsr(ip: u64, code: &[Code]) -> bool {
+const UD2: [u8; 2] = [0x0f, 0x0b];
+const WRMSR: [u8; 2] = [0x0f, 0x30];
+
+fn is_at(ip: u64, instruction: [u8; 2], code: &[Code]) -> bool {
     let here = |code: &Code| {
         let at = usize::try_from(ip.checked_sub(code.base)?).ok()?;
-        Some(code.bytes.get(at..at + 2)? == [0x0f, 0x30])
+        Some(*code.bytes.get(at..at + 2)? == instruction)
     };
     code.iter().any(|code| here(code).unwrap_or(false))
 }
@@ -172,11 +177,11 @@ mod tests {
         Record { rip, cr3: 0, session: 1, flags: Flags::new(cpl), cpu: 0 }
     }
 
-    /// 1000: nop, nop, jmp 1000, wrmsr; 2000: stubs of nops, the first one ends with IRETQ.
+    /// 1000: nop, nop, jmp 1000, wrmsr, ud2; 2000: stubs of nops, the first one ends with IRETQ.
     fn judged(records: &[Record], samples: &Samples, change: impl Fn(&mut Session<'_>)) -> Result<Verdict> {
         let mut stubs = vec![0x90; 4096];
         stubs[1..3].copy_from_slice(&[0x48, 0xcf]);
-        let code = [(0x1000, vec![0x90, 0x90, 0xeb, 0xfc, 0x0f, 0x30]), (0x2000, stubs)];
+        let code = [(0x1000, vec![0x90, 0x90, 0xeb, 0xfc, 0x0f, 0x30, 0x0f, 0x0b]), (0x2000, stubs)];
         let code = code.map(|(base, bytes)| Code { base, bytes, cr3: None }).to_vec();
         let symbols = Symbols::from_pairs([(STUBS, 0x2000)]);
         let mut session = Session { records, cpl: None, faults: 0, cut: false };
@@ -240,6 +245,17 @@ mod tests {
     }
 
     #[test]
+    fn software_interrupts_are_instructions_and_branches() {
+        let int = Record { flags: Flags::new(0).software_interrupt(), ..record(0x1000, 0) };
+        let records = [record(0x1001, 0), int, record(0x2000, 0)];
+        for of in ["instructions", "branches"] {
+            let found = judged(&records, &samples(of, 1, 0, &[(Some(0x1000), 0x2000)]), |_| ());
+            assert_eq!(found.is_ok(), of == "instructions", "{found:?}");
+        }
+        assert_eq!(judged(&records, &samples("branches", 2, 0, &[]), |_| ()).unwrap().events, 1);
+    }
+
+    #[test]
     fn an_interrupt_may_come_between_a_sample_and_the_next_instruction() {
         let records = [0x1000, 0x1001, 0x2000, 0x2001, 0x1002].map(|rip| record(rip, 0));
         assert!(
@@ -251,6 +267,16 @@ mod tests {
             judged(&records, &samples("instructions", 1, 0, &[(None, 0x1003), (None, 0x1002)]), |_| ())
                 .is_err()
         );
+    }
+
+    #[test]
+    fn an_instruction_that_faults_may_stand_behind_a_sample() {
+        let records = [0x1000, 0x1001, 0x2000, 0x2001].map(|rip| record(rip, 0));
+        for (behind, right) in [(0x1006, true), (0x1007, false), (0x1004, false)] {
+            let found =
+                judged(&records, &samples("instructions", 1, 0, &[(None, behind), (None, 0x1004)]), |_| ());
+            assert_eq!(found.is_ok(), right, "{behind:#x}");
+        }
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! The general-purpose performance counters, as far as they count instructions and branches.
 //!
 //! Counters with CMASK, INV or E set count conditions over cycles and stand still here, as do those of events that no
-//! profile lists. AnyThread makes no difference: there is one logical processor.
+//! profile lists. AnyThread makes no difference: there is one logical processor. Interrupts and exceptions are not counted,
+//! but for the instructions that make some: INT n, INT3, INTO, INT1.
 //!
 //! Source: SDM vol. 3, Performance Monitoring, "Architectural Performance Monitoring" and "Full-Width Writes to
 //! Performance Counter Registers"; vol. 4, the table "IA-32 Architectural MSRs".
@@ -12,7 +13,7 @@ use crate::profile::{Counted, CountedEvent};
 use crate::registers::{evtsel, msr};
 use crate::taken::{Taken, TakenKind};
 use crate::unit::{Bus, Seen, Shared, TracingUnit};
-use crate::{Delivery, GeneralProtection, Profile, Registers, Retired};
+use crate::{Delivery, DeliveryKind, GeneralProtection, Profile, Registers, Retired};
 
 /// As many as any profile has.
 const MOST: usize = 8;
@@ -116,13 +117,14 @@ impl Counters {
         self.select[index] & if cpl == 0 { evtsel::OS } else { evtsel::USR } != 0
     }
 
-    fn count(&mut self, retired: &Retired, seen: &Seen, bus: &mut Bus) {
+    /// Counts an instruction that is what `happens` says.
+    fn count(&mut self, retired: &Retired, happens: impl Fn(Counted) -> bool, bus: &mut Bus) {
         let enabled = bus.shared.perfmon.enabled_counters() & self.counting;
         let (mut events, mut overflows, mut interrupts) = (0, 0, 0);
         for index in 0..self.number {
             let bit = 1_u64 << index;
             let Some(event) = self.event(index).filter(|_| enabled & bit != 0) else { continue };
-            if !self.counts_level(index, retired.before.cpl) || !happens(event.what, seen) {
+            if !self.counts_level(index, retired.before.cpl) || !happens(event.what) {
                 continue;
             }
             // AnyThread must be clear for a precise event, too.
@@ -209,8 +211,17 @@ impl TracingUnit for Counters {
     }
 
     fn retire(&mut self, retired: &Retired, seen: &Seen, bus: &mut Bus) {
-        self.count(retired, seen, bus);
+        self.count(retired, |what| happens(what, seen), bus);
     }
 
-    fn deliver(&mut self, _: &Delivery, _: &Taken, _: &mut Bus) {}
+    /// INT n and its kin are instructions, which retire; nothing else that is delivered is counted.
+    fn deliver(&mut self, delivery: &Delivery, _: &Taken, bus: &mut Bus) {
+        if delivery.kind != DeliveryKind::SoftwareInterrupt {
+            return;
+        }
+        let &Delivery { before, after, tsc, .. } = delivery;
+        let retired = Retired { before, after, bytes: &[], tsc, operand: 0 };
+        let is = |what| matches!(what, Counted::Instructions | Counted::Branches | Counted::FarBranches);
+        self.count(&retired, is, bus);
+    }
 }

@@ -2,7 +2,7 @@
 
 use super::debug_store::*;
 use super::machine::*;
-use crate::{Pmi, Settings};
+use crate::{DeliveryKind, Pmi, Settings};
 
 const PMC0: u32 = 0xc1;
 const SELECT0: u32 = 0x186;
@@ -63,6 +63,30 @@ fn events_count_what_they_name() {
         workload(&mut m);
         assert_eq!(m.read(PMC0 + 1), count, "{profile} {event:#x}");
         assert_eq!(m.read(PMC0), 0, "{profile} {event:#x}");
+    }
+}
+
+/// "Architectural Performance Monitoring": instructions at retirement, which INT n is and an interrupt is not.
+#[test]
+fn software_interrupts_are_instructions_and_far_branches() {
+    for (event, count) in [(0x01c0, 1), (0x04c4, 1), (0x40c4, 1), (0x20c4, 0), (0x02c4, 0), (0x00c5, 0)] {
+        let mut m = machine("skylake");
+        m.write(SELECT0 + 1, event | OS | USR | EN);
+        for kind in [
+            DeliveryKind::Interrupt,
+            DeliveryKind::Nmi,
+            DeliveryKind::Fault,
+            DeliveryKind::Trap,
+            DeliveryKind::SoftwareInterrupt,
+        ] {
+            m.deliver(kind, 0x20, m.kernel(0x2000), None);
+        }
+        assert_eq!(m.read(PMC0 + 1), count, "{event:#x}");
+        // It counts where it is executed.
+        m.at = m.user(0x3000);
+        m.write(SELECT0 + 1, event | OS | EN);
+        m.deliver(DeliveryKind::SoftwareInterrupt, 0x80, m.kernel(0x2000), None);
+        assert_eq!(m.read(PMC0 + 1), count, "{event:#x}");
     }
 }
 

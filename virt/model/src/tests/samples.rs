@@ -6,7 +6,7 @@ use pugmark_decoder_core::pebs::{Format, Record};
 
 use super::debug_store::*;
 use super::machine::*;
-use crate::{GeneralProtection, PageFault, Pmi, Registers, Settings, Violations};
+use crate::{DeliveryKind, GeneralProtection, PageFault, Pmi, Registers, Settings, Violations};
 
 const PEBS_ENABLE: u32 = 0x3f1;
 const PMC0: u32 = 0xc1;
@@ -82,6 +82,18 @@ fn a_record_has_the_fields_of_its_format() {
         assert_eq!(m.read(GLOBAL_STATUS), 0, "{profile}: the record clears the overflow");
         assert_eq!(m.processor.violations(), &Violations::default(), "{profile}");
     }
+}
+
+#[test]
+fn a_software_interrupt_is_sampled_as_an_instruction() {
+    let mut m = machine("skylake", 0x1000, 0x1000);
+    sample(&mut m, BRANCHES, 1);
+    m.at.ip = 0x1000;
+    m.go(JMP, 0x2000);
+    m.processor.set_registers(Registers::default(), &[0; 256]);
+    m.deliver(DeliveryKind::SoftwareInterrupt, 0x80, m.kernel(0x5000), None);
+    let found = record(&m, Format::Time, 0);
+    assert_eq!((found.eventing_ip, found.next_ip()), (Some(0x2000), Some(0x5000)));
 }
 
 /// "Adaptive PEBS": MSR_PEBS_DATA_CFG says which groups there are, for counters with Adaptive_Record.

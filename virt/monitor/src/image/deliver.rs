@@ -60,6 +60,7 @@ impl Vcpu {
         }
         if self.processor.steps() {
             let delivery = self.delivery(&delivered, before);
+            self.processor.give_registers_behind(&self.cpu, || self.sse.bytes());
             let mut memory = TracingMemory { cpu: &self.cpu, memory: &mut self.memory };
             self.processor.deliver(&delivery, &mut memory);
         }
