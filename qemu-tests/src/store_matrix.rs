@@ -198,18 +198,18 @@ enum Due {
 }
 
 fn due(source: Source, workload: &str, profile: &str) -> Due {
-    if let Some((_, reason)) = DECLINED.iter().find(|(name, _)| *name == workload) {
-        return Due::Nothing(reason);
-    }
-    if source == Source::Lbr && MISSED.iter().any(|(name, _)| *name == workload) {
-        return Due::Nothing(AREA);
-    }
     let Some(profile) = TABLE.iter().find(|row| row.name == profile) else {
         return Due::Nothing(match source {
             Source::Pebs => "absent: CPUID.1:EDX[21]",
             Source::Lbr => "absent: no last branch records are known",
         });
     };
+    if let Some((_, reason)) = DECLINED.iter().find(|(name, _)| *name == workload) {
+        return Due::Nothing(reason);
+    }
+    if source == Source::Lbr && MISSED.iter().any(|(name, _)| *name == workload) {
+        return Due::Nothing(AREA);
+    }
     let filtered = matches!(workload, "filter-os" | "filter-user");
     match (source, profile.events) {
         (Source::Pebs, []) => Due::Nothing("IA32_MISC_ENABLE[12]"),

@@ -96,7 +96,7 @@ impl StoreFailure {
         match self {
             Self::Unfit(..)
             | Self::NoSamples(_)
-            | Self::Detect(DsAbsent::Cpuid | DsAbsent::Unavailable { .. }) => true,
+            | Self::Detect(DsAbsent::Vendor | DsAbsent::Cpuid | DsAbsent::Unavailable { .. }) => true,
             Self::Start(StartError::Config(refusal)) => {
                 matches!(refusal, DsRefusal::Bts(_) | DsRefusal::Pebs(_))
             }

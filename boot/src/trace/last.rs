@@ -20,8 +20,8 @@ pub(super) fn ready(
     plan: &Plan,
     msr: GuardedMsr,
 ) -> Result<(Unit<GuardedMsr>, LbrConfig), LastFailure> {
-    Unfit::without_area(plan).map_err(LastFailure::Unfit)?;
     let unit = Unit::detect(this_processor, msr).map_err(LastFailure::Absent)?;
+    Unfit::without_area(plan).map_err(LastFailure::Unfit)?;
     let level = plan.filter.level;
     let config = LbrConfig::new().os(level != Level::User).user(level != Level::Os).call_stack(calls);
     // Before there is an archive for it.
@@ -66,7 +66,7 @@ impl LastFailure {
         matches!(
             self,
             Self::Unfit(_)
-                | Self::Absent(LbrAbsent::Vendor | LbrAbsent::Model { .. })
+                | Self::Absent(LbrAbsent::Vendor | LbrAbsent::Model { .. } | LbrAbsent::NotBacked { .. })
                 | Self::Start(StartError::Config(_))
         )
     }

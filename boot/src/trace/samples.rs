@@ -51,8 +51,8 @@ impl Sampling {
         msr: GuardedMsr,
     ) -> Result<(Ready<DsConfig>, Self), StoreFailure> {
         let unfit = |unfit| StoreFailure::Unfit("samples", unfit);
-        Unfit::of(plan).map_err(unfit)?;
         let unit = Unit::detect(this_processor, msr).map_err(StoreFailure::Detect)?;
+        Unfit::of(plan).map_err(unfit)?;
         let capabilities = unit.capabilities().pebs.map_err(StoreFailure::NoSamples)?;
         let format = capabilities.format;
         let period = if of == Of::Branches { BRANCHES } else { INSTRUCTIONS };

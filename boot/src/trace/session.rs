@@ -175,10 +175,7 @@ impl Ready {
     /// Finds the unit, checks the configuration and allocates the buffer.
     pub(super) fn new(wanted: Wanted, plan: Plan) -> Result<Self, Failure> {
         let unit = match wanted {
-            Wanted::Packets => {
-                Unfit::only_area(&plan).map_err(Failure::Unfit)?;
-                ReadyUnit::of_processor_trace(&plan)?
-            }
+            Wanted::Packets => ReadyUnit::of_processor_trace(&plan)?,
             Wanted::Branches => {
                 let (unit, area, config) = Branches::ready(&plan, msr()).map_err(Failure::Store)?;
                 ReadyUnit::Bts(unit, area, config)
@@ -253,6 +250,7 @@ impl ReadyUnit {
     fn of_processor_trace(plan: &Plan) -> Result<Self, Failure> {
         let capabilities =
             Capabilities::of_this_processor().map_err(|absent| Failure::Detect(absent.into()))?;
+        Unfit::only_area(plan).map_err(Failure::Unfit)?;
         plan.config.check(&capabilities).map_err(|refusal| Failure::Start(refusal.into()))?;
         let unit = Unit::with_capabilities(capabilities, msr()).map_err(Failure::Detect)?;
         let buffer =
