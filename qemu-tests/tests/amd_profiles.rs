@@ -1,13 +1,18 @@
-//! A kernel from another source tree meets processors of AMD's: counts equal the truth, samples lie in it.
+//! A kernel from another source tree meets processors of AMD's: counts equal the truth, samples lie in it,
+//! and the last branches are its own.
 
 use std::collections::HashSet;
 
 use pugmark_qemu_tests::images::{Images, build_foreign_kernel};
 use pugmark_qemu_tests::machine::Machine;
 use pugmark_qemu_tests::protocol::End;
+use pugmark_qemu_tests::truth::Truth;
 
 const INSTRUCTIONS_SESSION: u16 = 30;
 const SAMPLES_SESSION: u16 = 33;
+const BRANCHES_SESSION: u16 = 34;
+/// Taken branches after which branch sampling begins.
+const BRANCHES_BEFORE: usize = 100;
 /// What the kernel executes while its counter is on.
 const INSTRUCTIONS: usize = 2004;
 
@@ -21,8 +26,15 @@ fn counters_and_samples_of_each_profile_are_those_of_the_truth() {
             Machine::kernel_on_monitor(&images, &kernel, &options, "processors=1").run(|_| {}).unwrap();
         let ends: Vec<_> =
             outcome.transcript.runs.iter().map(|run| (run.name.as_str(), run.end.clone())).collect();
-        let expected =
-            ["boot", "amd-cpuid", "amd-protection", "amd-counting", "amd-overflow", "amd-sampling"];
+        let expected = [
+            "boot",
+            "amd-cpuid",
+            "amd-protection",
+            "amd-counting",
+            "amd-overflow",
+            "amd-sampling",
+            "amd-branches",
+        ];
         let expected = expected.map(|name| format!("foreign-{name}"));
         assert_eq!(ends, expected.each_ref().map(|name| (name.as_str(), Some(End::Ok))), "{profile}");
         // The kernel found this number in its counter.
@@ -37,5 +49,27 @@ fn counters_and_samples_of_each_profile_are_those_of_the_truth() {
             .collect();
         assert_eq!(samples.is_empty(), profile == "k8", "{profile}");
         assert!(samples.iter().all(|rip| retired.contains(rip)), "{profile}: {samples:x?}");
+        let branches: Vec<_> = outcome.transcript.other.iter().filter_map(|line| branch(line)).collect();
+        assert_eq!(branches, last_branches(&outcome.truth, profile), "{profile}");
+    }
+}
+
+/// Source and target of a line that has a branch.
+fn branch(line: &str) -> Option<(u64, u64)> {
+    let (from, to) = line.strip_prefix("branch ")?.split_once(' ')?;
+    let number = |digits: &str| u64::from_str_radix(digits.strip_prefix("0x")?, 16).ok();
+    Some((number(from)?, number(to)?))
+}
+
+/// What the registers must have, in their order.
+fn last_branches(truth: &Truth, profile: &str) -> Vec<(u64, u64)> {
+    const DEPTH: usize = 16;
+    const VALID: u64 = 1 << 63;
+    let taken: Vec<_> = truth.branches(BRANCHES_SESSION).iter().map(|taken| (taken.from, taken.to)).collect();
+    match profile {
+        "zen3" => taken[BRANCHES_BEFORE..][..DEPTH].to_vec(),
+        // The newest is first.
+        "zen4" | "zen5" => taken.iter().rev().take(DEPTH).map(|&(from, to)| (from, to | VALID)).collect(),
+        _ => Vec::new(),
     }
 }

@@ -17,9 +17,9 @@ const SAMPLES: u64 = 10_000;
 /// Workloads that compute, and how often each is sampled: as much as the monitor's log has room for. Each part has a third
 /// of [`SAMPLES`].
 const PARTS: [(&str, u32); 3] = [
-    ("sort,hash-map,strings", 6),
-    ("recursion,interpreter,dispatch,nmi", 7),
-    ("small-buffers,stop,circular,ring", 4),
+    ("sort,hash-map,strings", 8),
+    ("recursion,interpreter,dispatch,nmi", 9),
+    ("small-buffers,stop,circular,ring", 5),
 ];
 /// A few of all kinds.
 const FEW: &str = "sort,exceptions,syscall,user-interrupt";

@@ -43,6 +43,8 @@ pub(super) const COUNTED: [Counting; 4] = [
 /// Ops from one sample to the next, with the random part of the count's beginning. What the handler does from where it
 /// lets the unit go on must be shorter: it would never come back to the workload.
 const OPS: u32 = 0x200;
+/// So many more in each further round of a workload: otherwise they would fall on the same instructions again.
+const ROUND: u32 = 0x10;
 /// The same in clocks, of which one instruction may take hundreds, for processors that cannot count ops.
 const CYCLES: u32 = 0x4000;
 
@@ -61,9 +63,10 @@ impl Counting {
     }
 }
 
-/// The units of IBS, routed, what they are to sample, and how that is told.
+/// The units of IBS, routed, what they are to sample in a round, and how that is told.
 pub(super) fn sampling(
     plan: &Plan,
+    round: u32,
     msr: GuardedMsr,
     mut apic: XApic,
 ) -> Result<(ibs::Unit<GuardedMsr>, IbsConfig, Samples), AmdFailure> {
@@ -74,7 +77,10 @@ pub(super) fn sampling(
     let capabilities = AmdCapabilities::read(this_processor).map_err(AmdFailure::Vendor)?;
     let mut unit = ibs::Unit::detect(this_processor, msr).map_err(AmdFailure::Ibs)?;
     let (config, of, period) = match unit.part().caps.has(Caps::OP_CNT) {
-        true => (IbsConfig::new().op(OPS).op_counts_dispatched(), Of::Ops, OPS),
+        true => {
+            let ops = OPS + ROUND * round;
+            (IbsConfig::new().op(ops).op_counts_dispatched(), Of::Ops, ops)
+        }
         false => (IbsConfig::new().op(CYCLES), Of::Cycles, CYCLES),
     };
     let mut ports = match capabilities.family {

@@ -136,8 +136,8 @@ impl<'s> Stage<'s> {
                 Ok(())
             }
             Source::Ibs => {
-                for _ in 0..self.rounds {
-                    if !self.measure(name, Wanted::Samples, &mut *make())? {
+                for round in 0..self.rounds {
+                    if !self.measure(name, Wanted::Samples { round }, &mut *make())? {
                         break;
                     }
                 }

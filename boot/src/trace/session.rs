@@ -168,7 +168,10 @@ pub(super) enum Wanted {
         calls: bool,
     },
     Count(Counting),
-    Samples,
+    Samples {
+        /// How often it was sampled before.
+        round: u32,
+    },
 }
 
 impl Ready {
@@ -193,8 +196,8 @@ impl Ready {
                 let (unit, event) = counting.ready(&plan, msr()).map_err(Failure::Amd)?;
                 ReadyUnit::Counters(unit, event)
             }
-            Wanted::Samples => {
-                let (unit, config, samples) = sampling(&plan, msr(), apic()).map_err(Failure::Amd)?;
+            Wanted::Samples { round } => {
+                let (unit, config, samples) = sampling(&plan, round, msr(), apic()).map_err(Failure::Amd)?;
                 ReadyUnit::Ibs(unit, config, samples)
             }
         };

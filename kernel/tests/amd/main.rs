@@ -1,5 +1,6 @@
-//! The driver on the model of AMD's processors: counters and Instruction Based Sampling.
+//! The driver on the model of AMD's processors: counters, Instruction Based Sampling, last branches.
 
+mod branches;
 mod counters;
 mod faults;
 mod ibs;

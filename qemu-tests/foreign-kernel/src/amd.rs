@@ -1,4 +1,5 @@
-//! What a processor of AMD's must do: its name, its counters and its samples, down to the interrupts they raise.
+//! What a processor of AMD's must do: its name, its counters, its samples and its last branches, down to the interrupts
+//! they raise.
 
 use core::arch::asm;
 use core::arch::x86_64::__cpuid_count;
@@ -26,6 +27,8 @@ const PERF_CTR0: u32 = 0xc001_0004;
 const NB_CFG: u32 = 0xc001_001f;
 const IBS_OP_CTL: u32 = 0xc001_1033;
 const IBS_CTL: u32 = 0xc001_103a;
+const DEBUG_EXTN_CTL: u32 = 0xc000_010f;
+const LAST_BRANCHES: u32 = 0xc001_0300;
 /// EN, OS.
 const ON: u64 = 1 << 22 | 1 << 17;
 const INT: u64 = 1 << 20;
@@ -104,6 +107,33 @@ pub fn sampling() -> Result<(), &'static str> {
     let _ = writeln!(Serial, "{taken} samples");
     for sample in samples.iter().take(taken as usize) {
         let _ = writeln!(Serial, "sample {:#x}", sample.load(Relaxed));
+    }
+    Ok(())
+}
+
+/// Prints the last branches; on a processor with branch sampling those behind an overflow.
+pub fn branches() -> Result<(), &'static str> {
+    const ALL_RECORDED: u64 = 0b11 << 3 | 1 << 5;
+    let stack = __cpuid_count(0x8000_0022, 0);
+    let sampling = __cpuid_count(0x8000_0008, 0).ebx >> 31 == 1;
+    let depth = if stack.eax & 1 << 1 != 0 {
+        counted(34, DEBUG_EXTN_CTL, 1 << 6, 0);
+        stack.ebx >> 4 & 0x3f
+    } else if sampling {
+        take_samples();
+        apic_write(0x340, NMI);
+        interrupts_taken.store(0, Relaxed);
+        check(try_wrmsr(DEBUG_EXTN_CTL, 0b111 << 2) == 0, "branch sampling cannot be turned on")?;
+        check(try_wrmsr(PERF_CTR0, 100_u64.wrapping_neg()) == 0, "the counter cannot be written")?;
+        counted(34, PERF_EVT_SEL0, ON | INT | 0xc4, 0);
+        check(interrupts_taken.load(Relaxed) == 1, "the interrupt that was held back did not come once")?;
+        check(try_rdmsr(DEBUG_EXTN_CTL) == ALL_RECORDED, "branch sampling did not end")?;
+        16
+    } else {
+        return check(try_rdmsr(DEBUG_EXTN_CTL) == FAULTED, "branches are there without CPUID saying so");
+    };
+    for entry in (0..depth).map(|index| LAST_BRANCHES + 2 * index) {
+        let _ = writeln!(Serial, "branch {:#x} {:#x}", try_rdmsr(entry), try_rdmsr(entry + 1));
     }
     Ok(())
 }

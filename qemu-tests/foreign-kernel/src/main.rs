@@ -1,7 +1,7 @@
 //! A multiboot2 kernel written without any of the project's crates: it asks for Processor Trace by CPUID, breaks a rule
 //! of its control register and expects #GP, and does a little work between two trace markers. Besides it looks closely at
 //! what a monitor could get wrong: single steps, interrupt shadows, NMIs, accesses to the local APIC, several processors. On
-//! a processor of AMD's it asks for counters and samples instead.
+//! a processor of AMD's it asks for counters, samples and branches instead.
 #![no_std]
 #![no_main]
 
@@ -52,6 +52,7 @@ extern "C" fn kernel_main(magic: u32, information: u32) -> ! {
         ("foreign-amd-counting", &amd::counting),
         ("foreign-amd-overflow", &amd::overflow),
         ("foreign-amd-sampling", &amd::sampling),
+        ("foreign-amd-branches", &amd::branches),
     ];
     let tests = if amd::is_vendor() { amds } else { intels };
     let mut failed = 0;

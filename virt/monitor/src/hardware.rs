@@ -198,7 +198,16 @@ impl Hardware {
     /// Taken branches are recorded, in memory or in registers.
     #[must_use]
     pub fn records_branches(&self) -> bool {
-        matches!(self, Self::Intel(processor) if processor.records_branches())
+        match self {
+            Self::Intel(processor) => processor.records_branches(),
+            Self::Amd(processor) => processor.records_branches(),
+        }
+    }
+
+    /// Records of taken branches go to memory, which may fault.
+    #[must_use]
+    pub fn sends_branch_messages(&self) -> bool {
+        matches!(self, Self::Intel(processor) if processor.sends_branch_messages())
     }
 
     /// An instruction retired.

@@ -26,8 +26,8 @@ pub enum Path {
     Wrong,
 }
 
-/// The addresses of LBR version 2 have 58 bits.
-const LBR_ADDRESS: u32 = 58;
+/// The addresses of LBR version 2 have 57 bits, and what is above them is reserved.
+const LBR_ADDRESS: u32 = 57;
 
 impl Recorded {
     /// A branch from its registers; `None` for one that was never written.

@@ -55,7 +55,7 @@ fn lbr_version_2_has_the_newest_first_and_skips_what_is_empty() {
 #[test]
 fn flags_of_lbr_version_2_are_above_the_addresses() {
     let kernel = 0xffff_ffff_8123_4567;
-    let ip = kernel & ((1 << 58) - 1);
+    let ip = kernel & ((1 << 57) - 1);
     // (from, to, mispredicted, path)
     let table = [
         (ip, VALID | 0x40_1000, false, Some(Path::Retired)),

@@ -4,7 +4,7 @@
 //! Registers", "Core Performance Global Control Register", "Core Performance Counter Status Registers".
 
 use super::events::CountedEvent;
-use super::registers::{evtsel, msr};
+use super::registers::{debug_ctl, evtsel, global_status, msr};
 use super::seen::Seen;
 use super::{Profile, Violations};
 use crate::{DeliveryKind, GeneralProtection};
@@ -34,6 +34,8 @@ pub(super) struct Counters {
     global: Set,
     /// PerfCntGlobalStatus.
     status: Set,
+    /// DebugCtl, as far as it is modelled.
+    debug_ctl: u64,
     /// EFER.SVME.
     svme: bool,
     /// Those that count something at some privilege level, by all of the above.
@@ -47,6 +49,7 @@ enum Register {
     Select(usize),
     Value(usize),
     Status,
+    DebugCtl,
     Control,
     StatusClear,
     StatusSet,
@@ -63,6 +66,7 @@ impl Counters {
             // Software that does not know the global registers finds the counters as they always were.
             global: (1 << profile.counters) - 1,
             status: 0,
+            debug_ctl: 0,
             svme: false,
             counting: 0,
             wants_data: false,
@@ -94,6 +98,7 @@ impl Counters {
         }
         match number {
             _ if !self.profile.perf_mon_v2 => None,
+            msr::DEBUG_CTL => Some(Register::DebugCtl),
             msr::PERF_CNT_GLOBAL_STATUS => Some(Register::Status),
             msr::PERF_CNT_GLOBAL_CTL => Some(Register::Control),
             msr::PERF_CNT_GLOBAL_STATUS_CLR => Some(Register::StatusClear),
@@ -107,6 +112,7 @@ impl Counters {
             Register::Select(index) => self.select[index],
             Register::Value(index) => self.value[index],
             Register::Status => self.status,
+            Register::DebugCtl => self.debug_ctl,
             Register::Control => self.global,
             // Write-only.
             Register::StatusClear | Register::StatusSet => 0,
@@ -129,6 +135,10 @@ impl Counters {
             }
             Register::Value(index) => self.value[index] = value & VALUE,
             Register::Status => return Err(GeneralProtection),
+            Register::DebugCtl if value & !(debug_ctl::FREEZE_LBR | debug_ctl::FREEZE_PMC) != 0 => {
+                return Err(GeneralProtection);
+            }
+            Register::DebugCtl => self.debug_ctl = value,
             Register::Control => self.global = value & all,
             Register::StatusClear => self.status &= !value,
             Register::StatusSet => self.status |= value & all,
@@ -173,6 +183,9 @@ impl Counters {
     /// Finds what counts, after a register has changed.
     fn settle(&mut self) {
         (self.counting, self.wants_data) = (0, false);
+        if self.status & global_status::PMC_FROZEN != 0 {
+            return;
+        }
         for index in 0..MOST {
             let select = self.select[index];
             let on = select & evtsel::EN != 0 && self.global & 1 << index != 0;
@@ -184,6 +197,11 @@ impl Counters {
         }
     }
 
+    /// An overflow has frozen the last branches.
+    pub(super) const fn freezes_branches(&self) -> bool {
+        self.status & global_status::LBR_FROZEN != 0
+    }
+
     /// By HG_ONLY: either bit lets a counter count only while SVM is on; what runs is then the host.
     fn counts_here(&self, select: u64) -> bool {
         match select & (evtsel::HOST_ONLY | evtsel::GUEST_ONLY) {
@@ -193,8 +211,8 @@ impl Counters {
         }
     }
 
-    /// Those of `set` count an instruction that retired. Whether one overflowed that is to interrupt.
-    pub(super) fn retire(&mut self, seen: &Seen, set: Set) -> bool {
+    /// Those of `set` count an instruction that retired. Those that overflowed and are to interrupt.
+    pub(super) fn retire(&mut self, seen: &Seen, set: Set) -> Set {
         let further = seen.stall();
         self.count(set, seen.cpl, |event, unit_mask| {
             (event.in_first_cycle(unit_mask, seen), event.in_stall_cycle(unit_mask), further)
@@ -202,16 +220,16 @@ impl Counters {
     }
 
     /// They count an interrupt or exception that was taken at privilege level `cpl`.
-    pub(super) fn deliver(&mut self, kind: DeliveryKind, cpl: u8) -> bool {
+    pub(super) fn deliver(&mut self, kind: DeliveryKind, cpl: u8) -> Set {
         let as_instruction = self.profile.counts_events_as_instructions();
         self.count(!0, cpl, |event, unit_mask| (event.in_delivery(unit_mask, kind, as_instruction), 0, 0))
     }
 
     /// `events` tells how many there are in one cycle, how many in each further one, and how many further ones there are.
-    fn count(&mut self, set: Set, cpl: u8, events: impl Fn(&CountedEvent, u8) -> (u64, u64, u32)) -> bool {
+    fn count(&mut self, set: Set, cpl: u8, events: impl Fn(&CountedEvent, u8) -> (u64, u64, u32)) -> Set {
         let counting = self.counting() & set;
         let level = if cpl == 0 { evtsel::OS } else { evtsel::USR };
-        let mut interrupts = false;
+        let mut interrupts = 0;
         let mut left = counting;
         while left != 0 {
             let index = left.trailing_zeros() as usize;
@@ -224,10 +242,24 @@ impl Counters {
             self.value[index] = sum & VALUE;
             if sum > VALUE {
                 self.status |= 1 << index;
-                interrupts |= select & evtsel::INT != 0;
+                interrupts |= Set::from(select & evtsel::INT != 0) << index;
             }
         }
+        if interrupts != 0 {
+            self.freeze();
+        }
         interrupts
+    }
+
+    /// An overflow freezes what it is to freeze.
+    fn freeze(&mut self) {
+        for (by, what) in [
+            (debug_ctl::FREEZE_LBR, global_status::LBR_FROZEN),
+            (debug_ctl::FREEZE_PMC, global_status::PMC_FROZEN),
+        ] {
+            self.status |= if self.debug_ctl & by != 0 { what } else { 0 };
+        }
+        self.settle();
     }
 
     /// What a counter adds for a cycle with `first` events and `further` ones with `then` events each.

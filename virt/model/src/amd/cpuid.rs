@@ -2,7 +2,7 @@
 //!
 //! Source: APM vol. 3, Obtaining Processor Information Via the CPUID Instruction.
 
-use super::Profile;
+use super::{BranchRecords, Profile};
 use crate::CpuidResult;
 
 /// Lays the profile's leaves over `hardware`, what the processor below reports for the same leaf. What is not about
@@ -22,14 +22,19 @@ pub(super) fn overlay(profile: &Profile, leaf: u32, subleaf: u32, hardware: Cpui
         0x8000_0007 => CpuidResult { edx: u32::from(profile.invariant_tsc) << 8, ..CpuidResult::default() },
         0x8000_0008 => {
             let eax = hardware.eax & !0xff | profile.physical_address_bits;
-            CpuidResult { eax, ..CpuidResult::default() }
+            let sampling = profile.branches == Some(BranchRecords::Sampling);
+            CpuidResult { eax, ebx: u32::from(sampling) << 31, ..CpuidResult::default() }
         }
         0x8000_001b => {
             let eax = profile.ibs.as_ref().and_then(|ibs| ibs.leaf).unwrap_or(0);
             CpuidResult { eax, ..CpuidResult::default() }
         }
         0x8000_0022 if profile.perf_mon_v2 => {
-            CpuidResult { eax: 1, ebx: profile.counters, ..CpuidResult::default() }
+            let stack = profile.branches.filter(|records| *records == BranchRecords::Stack);
+            // The stack, and that an overflow can freeze it and the counters.
+            let eax = if stack.is_some() { 0b111 } else { 0b001 };
+            let ebx = profile.counters | stack.map_or(0, BranchRecords::depth) << 4;
+            CpuidResult { eax, ebx, ..CpuidResult::default() }
         }
         0x8000_0005.. => CpuidResult::default(),
         _ => hardware,

@@ -1,4 +1,4 @@
-//! AMD's processors: core performance counters and Instruction-Based Sampling.
+//! AMD's processors: core performance counters, Instruction-Based Sampling, and the last branches.
 //!
 //! Written from AMD's manuals and from nothing of the driver's: the AMD64 Architecture Programmer's Manual (APM), the BIOS
 //! and Kernel Developer's Guides (BKDG), the Processor Programming References (PPR), the Revision Guides.
@@ -21,6 +21,7 @@
 //! ```
 
 mod access;
+mod branches;
 mod caches;
 mod counters;
 mod cpuid;
@@ -38,6 +39,7 @@ mod settings;
 mod tests;
 
 pub use access::Registers;
+pub use branches::BranchRecords;
 pub use events::CountedEvent;
 pub use northbridge::Northbridge;
 pub use processor::Processor;

@@ -1,6 +1,7 @@
-//! One logical processor's counters and Instruction-Based Sampling.
+//! One logical processor's counters, Instruction-Based Sampling, and last branches.
 
 use super::access::{Accesses, Address, Registers, physical};
+use super::branches::{Branches, Transfer};
 use super::caches::{Caches, Side};
 use super::counters::{Counters, Set};
 use super::cpuid::overlay;
@@ -13,7 +14,7 @@ use crate::branch::{DecodeCache, Kind};
 use crate::predictor::Predictor;
 use crate::{CpuidResult, Delivery, DeliveryKind, GeneralProtection, PhysMemory, Pmi, Retired};
 
-/// One logical processor's counters and Instruction-Based Sampling.
+/// One logical processor's counters, Instruction-Based Sampling, and last branches.
 ///
 /// Time is simple: an instruction takes a cycle, and more where something misses ([`Settings`] has no say in how many).
 /// Nothing is speculated: each op that is dispatched retires, but for those of an instruction that faults.
@@ -26,6 +27,7 @@ pub struct Processor<'n> {
     counters: Counters,
     fetch: FetchUnit,
     op: OpUnit,
+    branches: Branches,
     local_apic: LocalApic,
     caches: Caches,
     fetcher: Fetcher,
@@ -42,9 +44,13 @@ struct Scope {
     counters: Set,
     fetch: bool,
     op: bool,
+    branches: bool,
 }
 
-const EVERYBODY: Scope = Scope { counters: !0, fetch: true, op: true };
+/// Vector of #DB.
+const DEBUG_EXCEPTION: u8 = 1;
+
+const EVERYBODY: Scope = Scope { counters: !0, fetch: true, op: true, branches: true };
 
 impl<'n> Processor<'n> {
     /// A processor after a cold reset, one of those that share `northbridge`.
@@ -56,6 +62,7 @@ impl<'n> Processor<'n> {
             counters: Counters::new(profile),
             fetch: FetchUnit::new(profile, errata, settings.seed),
             op: OpUnit::new(profile, errata, settings.rip_invalid, settings.seed),
+            branches: Branches::new(profile),
             local_apic: LocalApic::new(profile.extended_lvts, settings.skid),
             caches: Caches::new(profile.l3),
             fetcher: Fetcher::new(profile.fetch_block),
@@ -78,6 +85,7 @@ impl<'n> Processor<'n> {
         match msr {
             msr::NB_CFG => self.northbridge.configuration().is_some(),
             msr::IBS_CTL => self.profile.ibs.is_some(),
+            _ if self.branches.owns_msr(msr) => true,
             _ => self.counters.owns_msr(msr) || self.fetch.owns_msr(msr) || self.op.owns_msr(msr),
         }
     }
@@ -89,6 +97,7 @@ impl<'n> Processor<'n> {
             msr::IBS_CTL => self.ibs_control().ok_or(GeneralProtection),
             _ if self.fetch.owns_msr(msr) => Ok(self.fetch.read(msr)),
             _ if self.op.owns_msr(msr) => Ok(self.op.read(msr)),
+            _ if self.branches.owns_msr(msr) => Ok(self.branches.read(msr)),
             _ => self.counters.read(msr),
         }
     }
@@ -112,12 +121,18 @@ impl<'n> Processor<'n> {
             msr::IBS_CTL => return Err(GeneralProtection),
             _ if self.fetch.owns_msr(msr) => self.fetch.write(msr, value, &mut self.violations)?,
             _ if self.op.owns_msr(msr) => self.op.write(msr, value, &mut self.violations)?,
+            _ if self.branches.owns_msr(msr) => {
+                if self.branches.write(msr, value, &mut self.violations)? {
+                    self.local_apic.signal(Entry::Counters);
+                }
+            }
             _ => self.counters.write(msr, value, &mut self.violations)?,
         }
         let scope = Scope {
             counters: before & !self.counters.written(msr),
             fetch: fetched && !self.fetch.owns_msr(msr),
             op: tagged && !self.op.owns_msr(msr),
+            branches: !self.branches.owns_msr(msr),
         };
         if was_stepping {
             self.account(at, mem, scope);
@@ -135,9 +150,14 @@ impl<'n> Processor<'n> {
         self.counters.set_svme(svme);
     }
 
-    /// A counter counts or a unit of IBS is enabled.
+    /// A counter counts, a unit of IBS is enabled, or branches are recorded.
     pub fn is_on(&self) -> bool {
-        self.counters.counting() != 0 || self.fetch.is_on() || self.op.is_on()
+        self.counters.counting() != 0 || self.fetch.is_on() || self.op.is_on() || self.records_branches()
+    }
+
+    /// The last branches are recorded, or will be once a counter overflows.
+    pub fn records_branches(&self) -> bool {
+        self.branches.is_on()
     }
 
     /// It must see every instruction now: something is on, or an interrupt is on its way.
@@ -163,9 +183,17 @@ impl<'n> Processor<'n> {
 
     fn account(&mut self, retired: &Retired, mem: &mut dyn PhysMemory, scope: Scope) {
         let seen = self.see(retired, mem);
-        if self.counters.retire(&seen, scope.counters) {
-            self.local_apic.signal(Entry::Counters);
+        if scope.branches && seen.taken {
+            self.transfer(&Transfer {
+                from: seen.ip,
+                to: seen.next,
+                to_cpl: retired.after.cpl,
+                kind: seen.decoded.kind,
+                mispredicted: seen.mispredicted,
+            });
         }
+        let overflows = self.counters.retire(&seen, scope.counters);
+        self.signal_overflows(overflows);
         if scope.fetch {
             for fetch in seen.fetches() {
                 if self.fetch.fetch(fetch) == Outcome::Interrupt {
@@ -221,9 +249,18 @@ impl<'n> Processor<'n> {
         if self.fetch.fetch(&aborted) == Outcome::Interrupt {
             self.signal_ibs();
         }
-        if self.counters.deliver(delivery.kind, delivery.before.cpl) {
-            self.local_apic.signal(Entry::Counters);
+        if delivery.vector == DEBUG_EXCEPTION && delivery.kind != DeliveryKind::SoftwareInterrupt {
+            self.branches.debug_exception();
         }
+        self.transfer(&Transfer {
+            from: delivery.before.ip,
+            to: delivery.after.ip,
+            to_cpl: delivery.after.cpl,
+            kind: Kind::Far,
+            mispredicted: false,
+        });
+        let overflows = self.counters.deliver(delivery.kind, delivery.before.cpl);
+        self.signal_overflows(overflows);
         if delivery.kind == DeliveryKind::Fault {
             self.op.abort();
         }
@@ -281,6 +318,18 @@ impl<'n> Processor<'n> {
     fn ibs_control(&self) -> Option<u64> {
         let ibs = self.profile.ibs.as_ref()?;
         Some(self.northbridge.ibs_control().unwrap_or(ibs.ctl))
+    }
+
+    fn transfer(&mut self, transfer: &Transfer) {
+        if self.branches.transfer(transfer, self.counters.freezes_branches()) {
+            self.local_apic.signal(Entry::Counters);
+        }
+    }
+
+    fn signal_overflows(&mut self, overflows: Set) {
+        if overflows != 0 && !self.branches.overflow(overflows.trailing_zeros()) {
+            self.local_apic.signal(Entry::Counters);
+        }
     }
 
     fn signal_ibs(&mut self) {

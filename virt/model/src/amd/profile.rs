@@ -1,13 +1,14 @@
 //! Which processor it is: what it enumerates by CPUID, which of the optional units it has, and its errata.
 
+use super::BranchRecords;
 use super::events::CountedEvent;
 
 mod table;
 
 /// A processor's capabilities.
 ///
-/// What the model lacks no profile enumerates: SVM, the counters of the northbridge, the L2 and L3 caches, branch
-/// records, lightweight profiling, the later IBS control registers.
+/// What the model lacks no profile enumerates: SVM, the counters of the northbridge, the L2 and L3 caches,
+/// DebugCtl's older records, lightweight profiling, the later IBS control registers.
 #[derive(Debug)]
 pub struct Profile {
     /// Its name: `k8`, `barcelona`, `trinity`, `zen2`, `zen3`, `zen4` or `zen5`.
@@ -32,6 +33,8 @@ pub struct Profile {
     pub(super) events: &'static [CountedEvent],
     /// Instruction-Based Sampling, if it is there.
     pub ibs: Option<Ibs>,
+    /// What records the last branches, if anything does.
+    pub branches: Option<BranchRecords>,
     /// Entries of the extended LVT, at most four.
     pub extended_lvts: u32,
     /// PCI device ID of the northbridge's first function, if the northbridge is modelled.

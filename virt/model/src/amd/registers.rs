@@ -4,6 +4,11 @@
 
 /// MSR numbers.
 pub(super) mod msr {
+    pub(crate) const DEBUG_CTL: u32 = 0x1d9;
+    pub(crate) const LBR_SELECT: u32 = 0xc000_010e;
+    pub(crate) const DEBUG_EXTN_CTL: u32 = 0xc000_010f;
+    /// Of each branch its source and its target in turn.
+    pub(crate) const LAST_BRANCH_STACK: u32 = 0xc001_0300;
     pub(crate) const PERF_CNT_GLOBAL_STATUS: u32 = 0xc000_0300;
     pub(crate) const PERF_CNT_GLOBAL_CTL: u32 = 0xc000_0301;
     pub(crate) const PERF_CNT_GLOBAL_STATUS_CLR: u32 = 0xc000_0302;
@@ -28,6 +33,62 @@ pub(super) mod msr {
     pub(crate) const IBS_CTL: u32 = 0xc001_103a;
     pub(crate) const IBS_BR_TARGET: u32 = 0xc001_103b;
     pub(crate) const IBS_FETCH_CTL_EXTD: u32 = 0xc001_103c;
+}
+
+/// DebugCtl.
+pub(super) mod debug_ctl {
+    /// FLBRI: an overflow freezes the Last Branch Record Stack.
+    pub(crate) const FREEZE_LBR: u64 = 1 << 11;
+    /// FPMCI: an overflow freezes the counters.
+    pub(crate) const FREEZE_PMC: u64 = 1 << 12;
+}
+
+/// PerfCntGlobalStatus, besides the counters' bits.
+pub(super) mod global_status {
+    pub(crate) const LBR_FROZEN: u64 = 1 << 58;
+    pub(crate) const PMC_FROZEN: u64 = 1 << 59;
+}
+
+/// DebugExtnCtl.
+pub(super) mod debug_extn {
+    /// The Last Branch Record Stack records.
+    pub(crate) const LBRSE: u64 = 1 << 6;
+}
+
+/// LastBranchStackSelect, LastBranchStackFromIp, LastBranchStackToIp.
+pub(super) mod lbr {
+    pub(crate) const CPL_EQ_0: u64 = 1 << 0;
+    pub(crate) const CPL_GT_0: u64 = 1 << 1;
+    pub(crate) const JCC: u64 = 1 << 2;
+    pub(crate) const CALL_NEAR_REL: u64 = 1 << 3;
+    pub(crate) const CALL_NEAR_IND: u64 = 1 << 4;
+    pub(crate) const RET_NEAR: u64 = 1 << 5;
+    pub(crate) const JMP_NEAR_IND: u64 = 1 << 6;
+    pub(crate) const JMP_NEAR_REL: u64 = 1 << 7;
+    pub(crate) const FAR_BRANCH: u64 = 1 << 8;
+    pub(crate) const SELECT: u64 = 0x1ff;
+    /// Both registers' address; the bits between it and the flags are reserved.
+    pub(crate) const ADDRESS: u64 = (1 << 57) - 1;
+    pub(crate) const MISPREDICT: u64 = 1 << 63;
+    pub(crate) const VALID: u64 = 1 << 63;
+}
+
+/// The same register where branch sampling is: DBG_EXTN_CFG; SAMP_BR_TO.
+pub(super) mod sampling {
+    pub(crate) const BRSMEN: u64 = 1 << 2;
+    /// Reserved, and must always be set.
+    pub(crate) const ONES: u64 = 0b11 << 3;
+    /// There are branches.
+    pub(crate) const VB: u64 = 1 << 5;
+    /// The entry that is written next; 0 again when all were.
+    pub(crate) const MSROFF_SHIFT: u32 = 16;
+    pub(crate) const MSROFF: u64 = 0xf << MSROFF_SHIFT;
+    /// The counter that has begun it.
+    pub(crate) const PMC_SHIFT: u32 = 24;
+    pub(crate) const PMC: u64 = 7 << PMC_SHIFT;
+    pub(crate) const ALL: u64 = BRSMEN | ONES | VB | MSROFF | PMC;
+    /// The bits above are reserved.
+    pub(crate) const TO: u64 = (1 << 61) - 1;
 }
 
 /// PerfEvtSel.

@@ -36,6 +36,8 @@ pub struct Violations {
     pub interrupts_misprogrammed: u32,
     /// IBS samples without an interrupt, because IBS_CTL names no LVT entry.
     pub samples_without_lvt: u32,
+    /// Writes of DBG_EXTN_CFG, on a processor with branch sampling, that clear the two reserved bits which must be set.
+    pub cleared_branch_bits: u32,
     /// Instructions that were said to retire and to go on elsewhere than behind themselves, though they are no
     /// branches: a mistake of whoever feeds the model, not of the software that runs.
     pub unexplained_transfers: u32,

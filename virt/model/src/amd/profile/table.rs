@@ -1,7 +1,7 @@
 //! The profiles. Signatures and leaves are those that parts of these families report; where parts differ, one was
 //! chosen.
 
-use super::{DataSources, Errata, Ibs, Profile};
+use super::{BranchRecords, DataSources, Errata, Ibs, Profile};
 use crate::amd::events::{K8_EVENTS, ZEN2_EVENTS, ZEN4_EVENTS};
 use crate::amd::registers::evtsel;
 
@@ -27,6 +27,7 @@ const ZEN: Profile = Profile {
     event_select_bits: WIDE,
     events: &ZEN2_EVENTS,
     ibs: None,
+    branches: None,
     extended_lvts: 4,
     northbridge: None,
     l3: true,
@@ -88,6 +89,7 @@ pub(super) static ALL: [Profile; 7] = [
         signature: 0x00a0_0f11,
         highest_extended_leaf: 0x8000_0021,
         ibs: Some(Ibs { leaf: Some(ZEN_IBS), ctl: FIRST_ENTRY, sources: DataSources::Node }),
+        branches: Some(BranchRecords::Sampling),
         errata: Errata::IBS_FETCH_ADDRESS_ZERO
             .with(Errata::IBS_IC_MISS_WRONG)
             .with(Errata::IBS_DATA_SOURCE_WRONG),
@@ -100,6 +102,7 @@ pub(super) static ALL: [Profile; 7] = [
         perf_mon_v2: true,
         events: &ZEN4_EVENTS,
         ibs: Some(Ibs { leaf: Some(0xbff), ctl: FIRST_ENTRY, sources: DataSources::Extended }),
+        branches: Some(BranchRecords::Stack),
         ..ZEN
     },
     Profile {
@@ -109,6 +112,7 @@ pub(super) static ALL: [Profile; 7] = [
         perf_mon_v2: true,
         events: &ZEN4_EVENTS,
         ibs: Some(Ibs { leaf: Some(0x1bff), ctl: FIRST_ENTRY, sources: DataSources::Extended }),
+        branches: Some(BranchRecords::Stack),
         ..ZEN
     },
 ];

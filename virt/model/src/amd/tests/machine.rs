@@ -110,6 +110,14 @@ impl Machine {
         self.at = after;
     }
 
+    /// One instruction, that goes on at `to` at a privilege level.
+    pub(super) fn go_to_level(&mut self, bytes: &[u8], to: u64, cpl: u8) {
+        let after = Context { ip: to, cpl, ..self.at };
+        let retired = Retired { before: self.at, after, bytes, tsc: 0, operand: 0 };
+        self.processor.retire(&retired, &mut Mapped);
+        self.at = after;
+    }
+
     /// One instruction that goes on behind itself.
     pub(super) fn next(&mut self, bytes: &[u8]) {
         self.go(bytes, self.at.ip + bytes.len() as u64);
@@ -133,7 +141,11 @@ impl Machine {
     }
 
     pub(super) fn deliver(&mut self, kind: DeliveryKind) {
-        let delivery = Delivery { kind, vector: 3, before: self.at, after: self.at, cr2: None, tsc: 0 };
+        self.deliver_vector(3, kind);
+    }
+
+    pub(super) fn deliver_vector(&mut self, vector: u8, kind: DeliveryKind) {
+        let delivery = Delivery { kind, vector, before: self.at, after: self.at, cr2: None, tsc: 0 };
         self.processor.deliver(&delivery);
     }
 

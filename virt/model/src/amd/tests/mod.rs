@@ -1,6 +1,7 @@
 //! Behaviour that more than one unit takes part in, through the registers.
 
 mod accesses;
+mod branches;
 mod counters;
 mod cpuid;
 mod errata;

@@ -1,0 +1,208 @@
+//! The last branches, in registers: the Last Branch Record Stack, or branch sampling.
+//!
+//! What the manual leaves open and is assumed here: interrupts and exceptions are far branches; freezing lets the branch in
+//! that is the overflow; branch sampling records every control transfer, as the event does that it samples.
+//!
+//! Source: APM vol. 2, Debug and Performance Resources, "Debug-Extension-Control MSR (DebugExtnCtl)", "Last Branch Stack
+//! Registers", "Last Branch Record Stack"; for branch sampling PPR for AMD Family 19h Model 01h, as Linux tells of it in
+//! `arch/x86/events/amd/brs.c`.
+
+use super::registers::{debug_extn, lbr, msr, sampling};
+use super::{Profile, Violations};
+use crate::GeneralProtection;
+use crate::branch::Kind;
+
+/// As many as any processor has.
+const MOST: usize = 16;
+
+/// Which registers record branches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BranchRecords {
+    /// The Last Branch Record Stack, of 16; an overflow can freeze it.
+    Stack,
+    /// Branch sampling, of 16.
+    Sampling,
+}
+
+impl BranchRecords {
+    /// How many branches they hold.
+    pub const fn depth(self) -> u32 {
+        MOST as u32
+    }
+}
+
+/// A control transfer.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Transfer {
+    pub(super) from: u64,
+    pub(super) to: u64,
+    /// The privilege level that it leads to.
+    pub(super) to_cpl: u8,
+    pub(super) kind: Kind,
+    pub(super) mispredicted: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct Branches {
+    records: Option<BranchRecords>,
+    /// DebugExtnCtl.
+    control: u64,
+    /// LastBranchStackSelect.
+    select: u64,
+    entries: [Entry; MOST],
+    /// Branch sampling: an overflow has begun it, and its interrupt is held back.
+    holds: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    from: u64,
+    to: u64,
+}
+
+impl Branches {
+    pub(super) const fn new(profile: &Profile) -> Self {
+        let entries = [Entry { from: 0, to: 0 }; MOST];
+        let control = match profile.branches {
+            Some(BranchRecords::Sampling) => sampling::ONES,
+            _ => 0,
+        };
+        Self { records: profile.branches, control, select: 0, entries, holds: false }
+    }
+
+    pub(super) fn owns_msr(&self, number: u32) -> bool {
+        match (self.records, number) {
+            (None, _) => false,
+            (Some(_), msr::DEBUG_EXTN_CTL) => true,
+            (Some(records), msr::LBR_SELECT) => records == BranchRecords::Stack,
+            (Some(_), _) => self.entry(number).is_some(),
+        }
+    }
+
+    /// The entry of a register, and whether it is the target's.
+    fn entry(&self, number: u32) -> Option<(usize, bool)> {
+        let offset = number.checked_sub(msr::LAST_BRANCH_STACK)? as usize;
+        (offset / 2 < MOST).then_some((offset / 2, offset % 2 == 1))
+    }
+
+    pub(super) fn read(&self, number: u32) -> u64 {
+        match (number, self.entry(number)) {
+            (_, Some((index, false))) => self.entries[index].from,
+            (_, Some((index, true))) => self.entries[index].to,
+            (msr::LBR_SELECT, None) => self.select,
+            _ => self.control,
+        }
+    }
+
+    /// Writes such a register; whether an interrupt that was held back comes now.
+    pub(super) fn write(
+        &mut self,
+        number: u32,
+        value: u64,
+        violations: &mut Violations,
+    ) -> Result<bool, GeneralProtection> {
+        match (number, self.entry(number)) {
+            (_, Some((index, false))) => self.entries[index].from = value,
+            (_, Some((index, true))) => self.entries[index].to = value,
+            (msr::LBR_SELECT, None) => self.select = value & lbr::SELECT,
+            _ => return self.write_control(value, violations),
+        }
+        Ok(false)
+    }
+
+    fn write_control(&mut self, value: u64, violations: &mut Violations) -> Result<bool, GeneralProtection> {
+        if self.records == Some(BranchRecords::Stack) {
+            // All other bits must be zero.
+            if value & !debug_extn::LBRSE != 0 {
+                return Err(GeneralProtection);
+            }
+            self.control = value;
+            return Ok(false);
+        }
+        violations.cleared_branch_bits += u32::from(value & sampling::ONES != sampling::ONES);
+        self.control = value & sampling::ALL | sampling::ONES;
+        let off = value & sampling::BRSMEN == 0;
+        Ok(off && core::mem::take(&mut self.holds))
+    }
+
+    /// It is on.
+    pub(super) const fn is_on(&self) -> bool {
+        self.control & self.enable() != 0
+    }
+
+    const fn enable(&self) -> u64 {
+        match self.records {
+            None => 0,
+            Some(BranchRecords::Stack) => debug_extn::LBRSE,
+            Some(BranchRecords::Sampling) => sampling::BRSMEN,
+        }
+    }
+
+    /// A counter has overflowed, and is to interrupt: whether branch sampling holds that back.
+    pub(super) fn overflow(&mut self, counter: u32) -> bool {
+        let samples = self.records == Some(BranchRecords::Sampling) && self.is_on();
+        if samples && !self.holds {
+            self.holds = true;
+            self.control = self.control & !sampling::PMC | u64::from(counter) << sampling::PMC_SHIFT;
+        }
+        samples
+    }
+
+    /// A control transfer retired; `frozen`: the stack is. Whether an interrupt that was held back comes now.
+    pub(super) fn transfer(&mut self, transfer: &Transfer, frozen: bool) -> bool {
+        match self.records {
+            Some(BranchRecords::Stack) if self.is_on() && !frozen => self.push(transfer),
+            Some(BranchRecords::Sampling) if self.holds => return self.append(transfer),
+            _ => {}
+        }
+        false
+    }
+
+    /// #DB turns the stack off.
+    pub(super) fn debug_exception(&mut self) {
+        if self.records == Some(BranchRecords::Stack) {
+            self.control &= !debug_extn::LBRSE;
+        }
+    }
+
+    /// The newest is always entry 0.
+    fn push(&mut self, transfer: &Transfer) {
+        let level = if transfer.to_cpl == 0 { lbr::CPL_EQ_0 } else { lbr::CPL_GT_0 };
+        if self.select & (level | suppressed_by(transfer.kind)) != 0 {
+            return;
+        }
+        self.entries.rotate_right(1);
+        let mispredicted = if transfer.mispredicted { lbr::MISPREDICT } else { 0 };
+        self.entries[0] = Entry {
+            from: transfer.from & lbr::ADDRESS | mispredicted,
+            // Nothing is speculated here.
+            to: transfer.to & lbr::ADDRESS | lbr::VALID,
+        };
+    }
+
+    /// One behind the other, until all are there.
+    fn append(&mut self, transfer: &Transfer) -> bool {
+        let index = (self.control & sampling::MSROFF) >> sampling::MSROFF_SHIFT;
+        self.entries[index as usize] = Entry { from: transfer.from, to: transfer.to & sampling::TO };
+        let next = (index + 1) % MOST as u64;
+        self.control = self.control & !sampling::MSROFF | next << sampling::MSROFF_SHIFT | sampling::VB;
+        if next != 0 {
+            return false;
+        }
+        self.control &= !sampling::BRSMEN;
+        core::mem::take(&mut self.holds)
+    }
+}
+
+/// The bit of LastBranchStackSelect that leaves out branches of a kind.
+const fn suppressed_by(kind: Kind) -> u64 {
+    match kind {
+        Kind::Conditional => lbr::JCC,
+        Kind::DirectCall { .. } => lbr::CALL_NEAR_REL,
+        Kind::IndirectCall => lbr::CALL_NEAR_IND,
+        Kind::Return => lbr::RET_NEAR,
+        Kind::IndirectJump => lbr::JMP_NEAR_IND,
+        Kind::DirectJump => lbr::JMP_NEAR_REL,
+        _ => lbr::FAR_BRANCH,
+    }
+}
