@@ -331,6 +331,36 @@ fn without_registers_no_data_is_known() {
 }
 
 #[test]
+fn asks_for_registers_shortly_before_an_op_is_tagged() {
+    // Maximum and current count of ops or cycles.
+    for (by, maximum, current, wanted) in [
+        (OPS, 0x20, 0x200 - 65, false),
+        (OPS, 0x20, 0x200 - 64, true),
+        (OPS, 0x20, 0x200, true),
+        // It has to wrap first.
+        (OPS, 0x20, 0x200 + 16, false),
+        (OPS, 0, 0, false),
+        (0, 0x2000, 0, true),
+        (0, 0, 0, false),
+        (OPS | OP_VAL, 0x20, 0x200, false),
+    ] {
+        let mut machine = Machine::new("zen4");
+        machine.write(OP_CTL, OP_EN | by | current << CUR | maximum);
+        assert_eq!(machine.processor.wants_registers(), wanted, "{by:#x} {maximum:#x} {current:#x}");
+    }
+}
+
+#[test]
+fn without_registers_there_are_as_many_ops() {
+    for (bytes, ops) in [(NOP, 1), (LOAD, 1), (STORE, 1), (ADD, 2), (CALL, 2)] {
+        let mut machine = Machine::new("zen4");
+        machine.write(OP_CTL, OP_EN | OPS | 0x20);
+        machine.next(bytes);
+        assert_eq!(current(&machine), ops, "{bytes:x?}");
+    }
+}
+
+#[test]
 fn the_filter_leaves_out_what_level_3_has_and_what_is_no_access() {
     const L3_MISS_ONLY: u64 = 1 << 16;
     // What is tagged, whether it is reported.
