@@ -20,7 +20,7 @@ const INSTRUCTIONS: usize = 2004;
 fn counters_and_samples_of_each_profile_are_those_of_the_truth() {
     let images = Images::build().unwrap();
     let kernel = build_foreign_kernel().unwrap();
-    for profile in ["k8", "barcelona", "trinity", "zen2", "zen3", "zen4", "zen5"] {
+    for profile in ["k8", "barcelona", "trinity", "zen2", "zen3", "zen4", "zen5", "zen6"] {
         let options = format!("profile={profile}");
         let outcome =
             Machine::kernel_on_monitor(&images, &kernel, &options, "processors=1").run(|_| {}).unwrap();
@@ -69,7 +69,9 @@ fn last_branches(truth: &Truth, profile: &str) -> Vec<(u64, u64)> {
     match profile {
         "zen3" => taken[BRANCHES_BEFORE..][..DEPTH].to_vec(),
         // The newest is first.
-        "zen4" | "zen5" => taken.iter().rev().take(DEPTH).map(|&(from, to)| (from, to | VALID)).collect(),
+        "zen4" | "zen5" | "zen6" => {
+            taken.iter().rev().take(DEPTH).map(|&(from, to)| (from, to | VALID)).collect()
+        }
         _ => Vec::new(),
     }
 }

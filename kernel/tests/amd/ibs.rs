@@ -64,7 +64,9 @@ fn kernel_only_keeps_none_of_the_programs() {
         kernel.ibs = Some(kernel.ibs_unit().start(&config).map_err(|(_, error)| error).unwrap());
         kernel.run(20 * PERIOD);
         assert!(kernel.ops.iter().chain(&kernel.fetches).all(|address| address >> 63 == 1), "{profile}");
-        assert!(kernel.ibs.as_ref().unwrap().counts().filtered > 10, "{profile}");
+        // Where the processor filters, nothing is left for the driver.
+        let filtered = kernel.ibs.as_ref().unwrap().counts().filtered;
+        assert_eq!(filtered > 10, profile != "zen6", "{profile}: {filtered}");
         assert_eq!(kernel.unclaimed, 0);
     }
 }

@@ -14,8 +14,8 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 /// All profiles, and those with IBS.
-pub(crate) const ALL: [&str; 7] = ["k8", "barcelona", "trinity", "zen2", "zen3", "zen4", "zen5"];
-pub(crate) const WITH_IBS: [&str; 6] = ["barcelona", "trinity", "zen2", "zen3", "zen4", "zen5"];
+pub(crate) const ALL: [&str; 8] = ["k8", "barcelona", "trinity", "zen2", "zen3", "zen4", "zen5", "zen6"];
+pub(crate) const WITH_IBS: [&str; 7] = ["barcelona", "trinity", "zen2", "zen3", "zen4", "zen5", "zen6"];
 
 const EFER: u32 = 0xc000_0080;
 const NB_CFG: u32 = 0xc001_001f;

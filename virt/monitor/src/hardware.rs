@@ -204,12 +204,6 @@ impl Hardware {
         }
     }
 
-    /// Records of taken branches go to memory, which may fault.
-    #[must_use]
-    pub fn sends_branch_messages(&self) -> bool {
-        matches!(self, Self::Intel(processor) if processor.sends_branch_messages())
-    }
-
     /// An instruction retired.
     pub fn retire(&mut self, retired: &Retired<'_>, memory: &mut dyn PhysMemory) {
         match self {

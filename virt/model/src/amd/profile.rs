@@ -8,10 +8,10 @@ mod table;
 /// A processor's capabilities.
 ///
 /// What the model lacks no profile enumerates: SVM, the counters of the northbridge, the L2 and L3 caches,
-/// DebugCtl's older records, lightweight profiling, the later IBS control registers.
+/// DebugCtl's older records, lightweight profiling, the filter of streaming stores.
 #[derive(Debug)]
 pub struct Profile {
-    /// Its name: `k8`, `barcelona`, `trinity`, `zen2`, `zen3`, `zen4` or `zen5`.
+    /// Its name: `k8`, `barcelona`, `trinity`, `zen2`, `zen3`, `zen4`, `zen5` or `zen6`.
     pub name: &'static str,
     /// Family, model and stepping, as in CPUID Fn0000_0001 EAX.
     pub signature: u32,

@@ -33,6 +33,8 @@ pub(super) mod msr {
     pub(crate) const IBS_CTL: u32 = 0xc001_103a;
     pub(crate) const IBS_BR_TARGET: u32 = 0xc001_103b;
     pub(crate) const IBS_FETCH_CTL_EXTD: u32 = 0xc001_103c;
+    pub(crate) const IBS_OP_CTL2: u32 = 0xc001_103e;
+    pub(crate) const IBS_FETCH_CTL2: u32 = 0xc001_103f;
 }
 
 /// DebugCtl.
@@ -174,6 +176,22 @@ pub(super) mod op_ctl {
     }
 }
 
+/// IbsFetchCtl2.
+pub(super) mod fetch_ctl2 {
+    pub(crate) const DIS: u64 = 1 << 0;
+    pub(crate) const LAT_FILTER_SHIFT: u32 = 1;
+    pub(crate) const LAT_FILTER: u64 = 0xf << LAT_FILTER_SHIFT;
+    pub(crate) const EXCLUDE_RIP_63_1: u64 = 1 << 5;
+    pub(crate) const EXCLUDE_RIP_63_0: u64 = 1 << 6;
+}
+
+/// IbsOpCtl2.
+pub(super) mod op_ctl2 {
+    pub(crate) const DIS: u64 = 1 << 0;
+    pub(crate) const EXCLUDE_RIP_63_0: u64 = 1 << 1;
+    pub(crate) const EXCLUDE_RIP_63_1: u64 = 1 << 2;
+}
+
 /// IbsOpData.
 pub(super) mod op_data {
     pub(crate) const TAG_TO_RET_SHIFT: u32 = 16;
@@ -221,4 +239,8 @@ pub(super) mod ibs_cap {
     pub(crate) const FETCH_CTL_EXTD: u32 = 1 << 9;
     pub(crate) const L3_MISS_FILTERING: u32 = 1 << 11;
     pub(crate) const LD_LAT_FILTERING: u32 = 1 << 12;
+    /// The second control registers, with which either unit can be disabled.
+    pub(crate) const DIS: u32 = 1 << 13;
+    pub(crate) const FETCH_LAT_FILTERING: u32 = 1 << 14;
+    pub(crate) const BIT_63_FILTERING: u32 = 1 << 15;
 }

@@ -1,9 +1,9 @@
 //! Fetch sampling.
 
-use super::{Outcome, PHYSICAL};
+use super::{Outcome, PHYSICAL, within};
 use crate::GeneralProtection;
 use crate::amd::random::Random;
-use crate::amd::registers::{fetch_ctl, ibs_cap, msr};
+use crate::amd::registers::{fetch_ctl, fetch_ctl2, ibs_cap, msr};
 use crate::amd::seen::Fetch;
 use crate::amd::{Errata, Profile, Violations};
 
@@ -20,6 +20,8 @@ pub(in crate::amd) struct FetchUnit {
     errata: Errata,
     /// IbsFetchCtl without IbsFetchCnt.
     control: u64,
+    /// IbsFetchCtl2.
+    control2: u64,
     counter: u64,
     linear: u64,
     physical: u64,
@@ -36,6 +38,7 @@ impl FetchUnit {
             has_l2_miss: profile.family() >= 0x17,
             errata,
             control: 0,
+            control2: 0,
             counter: 0,
             linear: 0,
             physical: 0,
@@ -49,6 +52,7 @@ impl FetchUnit {
         match number {
             msr::IBS_FETCH_CTL..=msr::IBS_FETCH_PHYS_AD => self.has(ibs_cap::FETCH_SAM),
             msr::IBS_FETCH_CTL_EXTD => self.has(ibs_cap::FETCH_CTL_EXTD),
+            msr::IBS_FETCH_CTL2 => self.has(ibs_cap::DIS),
             _ => false,
         }
     }
@@ -62,6 +66,7 @@ impl FetchUnit {
             msr::IBS_FETCH_CTL => self.control | self.counter >> 4 << fetch_ctl::CNT_SHIFT,
             msr::IBS_FETCH_LIN_AD => self.linear,
             msr::IBS_FETCH_PHYS_AD => self.physical,
+            msr::IBS_FETCH_CTL2 => self.control2,
             _ => self.extended,
         }
     }
@@ -72,6 +77,10 @@ impl FetchUnit {
         value: u64,
         violations: &mut Violations,
     ) -> Result<(), GeneralProtection> {
+        if number == msr::IBS_FETCH_CTL2 {
+            self.control2 = within(value, self.control2_bits())?;
+            return Ok(());
+        }
         // The others are read-only.
         if number != msr::IBS_FETCH_CTL {
             return Err(GeneralProtection);
@@ -114,13 +123,39 @@ impl FetchUnit {
         bits
     }
 
-    /// IbsFetchEn is set.
+    /// The bits of IbsFetchCtl2. The others must be zero.
+    const fn control2_bits(&self) -> u64 {
+        let mut bits = fetch_ctl2::DIS;
+        if self.has(ibs_cap::FETCH_LAT_FILTERING) {
+            bits |= fetch_ctl2::LAT_FILTER;
+        }
+        if self.has(ibs_cap::BIT_63_FILTERING) {
+            bits |= fetch_ctl2::EXCLUDE_RIP_63_0 | fetch_ctl2::EXCLUDE_RIP_63_1;
+        }
+        bits
+    }
+
+    /// IbsFetchEn is set, and the unit is not disabled.
     pub(in crate::amd) const fn is_on(&self) -> bool {
-        self.control & fetch_ctl::EN != 0
+        self.control & fetch_ctl::EN != 0 && self.control2 & fetch_ctl2::DIS == 0
     }
 
     const fn is_counting(&self) -> bool {
-        self.control & (fetch_ctl::EN | fetch_ctl::VAL) == fetch_ctl::EN
+        self.is_on() && self.control & fetch_ctl::VAL == 0
+    }
+
+    /// A filter leaves the fetch out.
+    fn is_left_out(&self, fetch: &Fetch) -> bool {
+        let missed_l3 = fetch.completed && fetch.found.missed_l3;
+        // In units of 128 cycles; 0: no filter.
+        let least = (self.control2 & fetch_ctl2::LAT_FILTER) >> fetch_ctl2::LAT_FILTER_SHIFT << 7;
+        let half = match fetch.address >> 63 {
+            0 => fetch_ctl2::EXCLUDE_RIP_63_0,
+            _ => fetch_ctl2::EXCLUDE_RIP_63_1,
+        };
+        self.control & fetch_ctl::L3_MISS_ONLY != 0 && !missed_l3
+            || latency(fetch) < least
+            || self.control2 & half != 0
     }
 
     /// A fetch that completed or was aborted. A maximum of 0 tags nothing.
@@ -133,8 +168,7 @@ impl FetchUnit {
             self.counter = (self.counter + 1) & COUNTER;
             return Outcome::Nothing;
         }
-        let missed_l3 = fetch.completed && fetch.found.missed_l3;
-        if self.control & fetch_ctl::L3_MISS_ONLY != 0 && !missed_l3 {
+        if self.is_left_out(fetch) {
             self.counter = if self.control & fetch_ctl::RAND_EN != 0 { self.random.bits(7) } else { 0 };
             return Outcome::Nothing;
         }
@@ -147,9 +181,8 @@ impl FetchUnit {
         self.samples += 1;
         let ic_miss =
             found.missed_l1 ^ (self.errata.has(Errata::IBS_IC_MISS_WRONG) && self.random.bits(1) != 0);
-        let latency = u64::from(found.stall() + 1).min(0xffff);
         let mut control =
-            self.control & !fetch_ctl::RESULT | fetch_ctl::VAL | latency << fetch_ctl::LAT_SHIFT;
+            self.control & !fetch_ctl::RESULT | fetch_ctl::VAL | latency(fetch) << fetch_ctl::LAT_SHIFT;
         for (is, bit) in [
             (fetch.completed, fetch_ctl::COMP),
             (ic_miss, fetch_ctl::IC_MISS),
@@ -170,4 +203,9 @@ impl FetchUnit {
         self.physical = fetch.physical.unwrap_or(0) & PHYSICAL;
         self.extended = u64::from(found.refill_cycles);
     }
+}
+
+/// Cycles from a fetch's begin to its end.
+fn latency(fetch: &Fetch) -> u64 {
+    u64::from(fetch.found.stall() + 1).min(0xffff)
 }

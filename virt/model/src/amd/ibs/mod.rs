@@ -2,7 +2,8 @@
 //!
 //! Source: APM vol. 2, Debug and Performance Resources, "Instruction-Based Sampling"; BKDG for AMD Family 10h Processors,
 //! "IBS Fetch Control Register" and following; PPR for AMD Family 17h Model 31h and for AMD Family 19h Model 11h, the
-//! same.
+//! same. The second control registers, of which no manual was at hand, as Linux tells of them in
+//! `arch/x86/events/amd/ibs.c` and `arch/x86/include/asm/perf_event.h`.
 
 mod fetch;
 mod op;

@@ -4,7 +4,7 @@ use super::{Outcome, PHYSICAL, canonical, within};
 use crate::GeneralProtection;
 use crate::amd::profile::{DataSources, Ibs};
 use crate::amd::random::Random;
-use crate::amd::registers::{ibs_cap, msr, op_ctl, op_data, op_data3};
+use crate::amd::registers::{ibs_cap, msr, op_ctl, op_ctl2, op_data, op_data3};
 use crate::amd::seen::{Data, Seen};
 use crate::amd::{Errata, Profile, Violations};
 use crate::branch::Kind;
@@ -29,6 +29,8 @@ pub(in crate::amd) struct OpUnit {
     rip_invalid: u32,
     /// IbsOpCtl without IbsOpCurCnt.
     control: u64,
+    /// IbsOpCtl2.
+    control2: u64,
     counter: u64,
     rip: u64,
     data: [u64; 3],
@@ -59,6 +61,7 @@ impl OpUnit {
             errata,
             rip_invalid,
             control: 0,
+            control2: 0,
             counter: 0,
             rip: 0,
             data: [0; 3],
@@ -75,6 +78,7 @@ impl OpUnit {
         match number {
             msr::IBS_OP_CTL..=msr::IBS_DC_PHYS_AD => self.has(ibs_cap::OP_SAM),
             msr::IBS_BR_TARGET => self.has(ibs_cap::BRN_TRGT),
+            msr::IBS_OP_CTL2 => self.has(ibs_cap::DIS),
             _ => false,
         }
     }
@@ -90,6 +94,7 @@ impl OpUnit {
             msr::IBS_OP_DATA..=msr::IBS_OP_DATA3 => self.data[(number - msr::IBS_OP_DATA) as usize],
             msr::IBS_DC_LIN_AD => self.linear,
             msr::IBS_DC_PHYS_AD => self.physical,
+            msr::IBS_OP_CTL2 => self.control2,
             _ => self.target,
         }
     }
@@ -108,9 +113,19 @@ impl OpUnit {
             msr::IBS_OP_DATA3 => self.data[2] = value,
             msr::IBS_DC_LIN_AD => self.linear = canonical(value)?,
             msr::IBS_DC_PHYS_AD => self.physical = within(value, PHYSICAL)?,
+            msr::IBS_OP_CTL2 => self.control2 = within(value, self.control2_bits())?,
             _ => self.target = canonical(value)?,
         }
         Ok(())
+    }
+
+    /// The bits of IbsOpCtl2. The others must be zero.
+    const fn control2_bits(&self) -> u64 {
+        if self.has(ibs_cap::BIT_63_FILTERING) {
+            op_ctl2::DIS | op_ctl2::EXCLUDE_RIP_63_0 | op_ctl2::EXCLUDE_RIP_63_1
+        } else {
+            op_ctl2::DIS
+        }
     }
 
     /// Up to IbsOpBrnRet all have them.
@@ -185,9 +200,9 @@ impl OpUnit {
         (1 << bits) - 1
     }
 
-    /// IbsOpEn is set.
+    /// IbsOpEn is set, and the unit is not disabled.
     pub(in crate::amd) const fn is_on(&self) -> bool {
-        self.control & op_ctl::EN != 0
+        self.control & op_ctl::EN != 0 && self.control2 & op_ctl2::DIS == 0
     }
 
     /// It was stopped in a way that leaves the tagging engine on.
@@ -196,7 +211,7 @@ impl OpUnit {
     }
 
     const fn is_counting(&self) -> bool {
-        self.control & (op_ctl::EN | op_ctl::VAL) == op_ctl::EN
+        self.is_on() && self.control & op_ctl::VAL == 0
     }
 
     /// What data the next instruction accesses may matter: cycles are counted, which depend on it, or an op of it or of one
@@ -274,8 +289,13 @@ impl OpUnit {
         let threshold = (self.control & op_ctl::LD_LAT_THRESHOLD) >> 59;
         // In units of 128 cycles, from 128 on.
         let long = load.is_some_and(|data| u64::from(data.found.miss_cycles) > (threshold + 1) * 128);
+        let half = match seen.ip >> 63 {
+            0 => op_ctl2::EXCLUDE_RIP_63_0,
+            _ => op_ctl2::EXCLUDE_RIP_63_1,
+        };
         self.control & op_ctl::L3_MISS_ONLY != 0 && !missed_l3
             || self.control & op_ctl::LD_LAT_EN != 0 && !long
+            || self.control2 & half != 0
     }
 
     fn sample(&mut self, tagged: Tagged, seen: &Seen) {

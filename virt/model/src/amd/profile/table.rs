@@ -35,7 +35,7 @@ const ZEN: Profile = Profile {
     errata: Errata::NONE,
 };
 
-pub(super) static ALL: [Profile; 7] = [
+pub(super) static ALL: [Profile; 8] = [
     Profile {
         name: "k8",
         // Athlon 64 X2, revision F.
@@ -112,6 +112,17 @@ pub(super) static ALL: [Profile; 7] = [
         perf_mon_v2: true,
         events: &ZEN4_EVENTS,
         ibs: Some(Ibs { leaf: Some(0x1bff), ctl: FIRST_ENTRY, sources: DataSources::Extended }),
+        branches: Some(BranchRecords::Stack),
+        ..ZEN
+    },
+    Profile {
+        name: "zen6",
+        // With the second control registers of IBS, but no filter of streaming stores.
+        signature: 0x00b5_0f00,
+        highest_extended_leaf: 0x8000_0028,
+        perf_mon_v2: true,
+        events: &ZEN4_EVENTS,
+        ibs: Some(Ibs { leaf: Some(0xfbff), ctl: FIRST_ENTRY, sources: DataSources::Extended }),
         branches: Some(BranchRecords::Stack),
         ..ZEN
     },

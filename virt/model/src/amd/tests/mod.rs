@@ -11,3 +11,4 @@ mod machine;
 mod northbridge;
 mod op_sampling;
 mod registers;
+mod second_controls;

@@ -3,17 +3,18 @@
 use super::machine::*;
 use crate::amd::Profile;
 
-const NAMES: [&str; 7] = ["k8", "barcelona", "trinity", "zen2", "zen3", "zen4", "zen5"];
+const NAMES: [&str; 8] = ["k8", "barcelona", "trinity", "zen2", "zen3", "zen4", "zen5", "zen6"];
 
 /// The profiles that have something, in the order of [`NAMES`].
-const NONE: [bool; 7] = [false; 7];
-const EVERY: [bool; 7] = [true; 7];
-const ZEN4: [bool; 7] = [false, false, false, false, false, true, true];
-const ZEN: [bool; 7] = [false, false, false, true, true, true, true];
-const EXTENDED: [bool; 7] = [false, false, true, true, true, true, true];
-const IBS: [bool; 7] = [false, true, true, true, true, true, true];
-const BARCELONA: [bool; 7] = [false, true, false, false, false, false, false];
-const ZEN5: [bool; 7] = [false, false, false, false, false, false, true];
+const NONE: [bool; 8] = [false; 8];
+const EVERY: [bool; 8] = [true; 8];
+const ZEN4: [bool; 8] = [false, false, false, false, false, true, true, true];
+const ZEN: [bool; 8] = [false, false, false, true, true, true, true, true];
+const EXTENDED: [bool; 8] = [false, false, true, true, true, true, true, true];
+const IBS: [bool; 8] = [false, true, true, true, true, true, true, true];
+const BARCELONA: [bool; 8] = [false, true, false, false, false, false, false, false];
+const ZEN6: [bool; 8] = [false, false, false, false, false, false, false, true];
+const ZEN5: [bool; 8] = [false, false, false, false, false, false, true, true];
 
 #[test]
 fn each_msr_is_there_where_it_is_enumerated() {
@@ -21,7 +22,7 @@ fn each_msr_is_there_where_it_is_enumerated() {
         NAMES.map(Some),
         Profile::all().iter().map(|p| Some(p.name)).collect::<std::vec::Vec<_>>()[..]
     );
-    let rows: [(u32, u32, [bool; 7]); 16] = [
+    let rows: [(u32, u32, [bool; 8]); 17] = [
         (0xc000_02ff, 0xc000_02ff, NONE),
         (0xc000_0300, 0xc000_0303, ZEN4),
         (0xc000_0304, 0xc000_0304, NONE),
@@ -36,7 +37,8 @@ fn each_msr_is_there_where_it_is_enumerated() {
         (0xc001_1030, 0xc001_103a, IBS),
         (0xc001_103b, 0xc001_103b, EXTENDED),
         (0xc001_103c, 0xc001_103c, ZEN),
-        (0xc001_103d, 0xc001_103f, NONE),
+        (0xc001_103d, 0xc001_103d, NONE),
+        (0xc001_103e, 0xc001_103f, ZEN6),
         (0x186, 0x186, NONE),
     ];
     for (first, last, there) in rows {
@@ -157,7 +159,7 @@ fn rdpmc_reads_as_many_as_there_are() {
 #[test]
 fn op_control_refuses_each_bit_without_its_feature() {
     // Bits, who has them. The others must be zero.
-    let rows: [(core::ops::Range<u32>, [bool; 7]); 10] = [
+    let rows: [(core::ops::Range<u32>, [bool; 8]); 10] = [
         (0..16, IBS),
         (16..17, ZEN4),
         (17..19, IBS),
