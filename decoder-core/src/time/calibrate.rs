@@ -41,8 +41,8 @@ impl Calibration {
     pub fn tsc(&mut self, packet: Tsc, in_psb: bool) {
         // A TSC of its own means that tracing was off or packets were lost.
         if in_psb && self.tsc != 0 && self.cyc_tsc != 0 && self.mtc.is_none() {
-            let wrap = if packet.tsc < self.tsc { 1 << 56 } else { 0 };
-            let ticks = packet.tsc.wrapping_add(wrap).wrapping_sub(self.tsc);
+            // What is borrowed where the TSC's 56 bits start again does not outlive the shift.
+            let ticks = packet.tsc.wrapping_sub(self.tsc);
             self.ratio = Some((ticks << 8) / self.cyc_tsc);
         }
         self.tsc = packet.tsc;

@@ -130,6 +130,11 @@ fn a_tma_is_completed_with_the_mtc_where_an_mtc_has_more_bits() {
         clocks,
         &[(Tsc(0x10_0000), low(0x10_0000)), (Tma(0x0300, 0), low(0x10_0000)), (Mtc(0x81), low(0x10_0100))],
     );
+    // One bit more: the MTC that starts again is 0x200 ticks behind, not 0x10200.
+    check(
+        Clocks { mtc_freq: 9, ..clocks },
+        &[(Tsc(0x10_0000), low(0x10_0000)), (Tma(0xfe00, 0), low(0x10_0000)), (Mtc(0), low(0x10_0200))],
+    );
 }
 
 #[test]
@@ -152,6 +157,25 @@ fn without_a_tsc_time_is_relative() {
 }
 
 #[test]
+fn packets_that_tell_no_time_are_counted_until_a_tsc() {
+    // At this frequency payloads do not start again.
+    let mut clock = Clock { clocks: Clocks { mtc_freq: 56, nom_freq: 0, ..CLOCKS }, ..Clock::default() };
+    for (step, lost) in [
+        (Tsc(1), (0, 0)),
+        (Tma(0, 0), (0, 0)),
+        (Mtc(2), (0, 0)),
+        (Mtc(1), (1, 0)),
+        (Mtc(0), (2, 0)),
+        (Cyc(1), (2, 1)),
+        (Cyc(1), (2, 2)),
+        (Tsc(2), (0, 0)),
+    ] {
+        let _ = clock.step(step);
+        assert_eq!((clock.estimate.lost_mtc(), clock.estimate.lost_cyc()), lost, "{step:?}");
+    }
+}
+
+#[test]
 fn a_cbr_gives_the_ratio_and_forgets_the_rest_outside_a_psb() {
     let ratio = |ratio| Ok((UNKNOWN.0, Ok(ratio)));
     check(CLOCKS, &[(Cbr(2), ratio(0x200)), (CbrInPsb(8), ratio(0x80)), (Cbr(0xff), ratio(4))]);
@@ -164,6 +188,8 @@ fn a_cbr_gives_the_ratio_and_forgets_the_rest_outside_a_psb() {
             (Mtc(2), ratio(64)),
             (CbrInPsb(8), ratio(64)),
             (Cbr(8), Ok(UNKNOWN)),
+            (Cbr(1), Ok(UNKNOWN)),
+            (Cbr(0), Err(TimeError::OutOfRange)),
         ],
     );
 }
@@ -181,6 +207,34 @@ fn tscs_in_psbs_calibrate_where_there_are_no_mtcs() {
             (Cyc(0x10), Ok((Ok(0x120), Ok(0x200)))),
             // Outside, something else may have passed between them.
             (Tsc(0x9000), Ok((Ok(0x9000), Ok(0x200)))),
+        ],
+    );
+}
+
+#[test]
+fn tscs_in_psbs_do_not_calibrate_where_there_are_mtcs() {
+    let known = |time| Ok((Ok(time), NOT_YET));
+    check(
+        Clocks { nom_freq: 0, ..CLOCKS },
+        &[
+            (TscInPsb(0x1000), known(0x1000)),
+            (Mtc(1), known(0x1000)),
+            (Cyc(0x100), known(0x1000)),
+            (TscInPsb(0x2000), known(0x2000)),
+        ],
+    );
+}
+
+#[test]
+fn an_mtc_without_cycles_before_it_is_not_counted_from() {
+    let ratio = |ratio| Ok((UNKNOWN.0, ratio));
+    check(
+        Clocks { nom_freq: 0, ..CLOCKS },
+        &[
+            (Mtc(1), ratio(NOT_YET)),
+            (Mtc(2), ratio(NOT_YET)),
+            (Cyc(0x200), ratio(NOT_YET)),
+            (Mtc(3), ratio(Ok(64))),
         ],
     );
 }
@@ -220,6 +274,17 @@ fn skl168_does_not_calibrate_with_a_late_mtc() {
         steps.push((Mtc(3), ratio(late)));
         check(clocks, &steps);
     }
+    // Not so late, or late at a frequency at which that does not count, or not the first.
+    let known = |late| [(Mtc(1), ratio(NOT_YET)), (Cyc(late), ratio(NOT_YET)), (Mtc(2), ratio(Ok(64)))];
+    let (early, at_ten, second) = (
+        [(Psb, ratio(Ok(64))), (Cyc(0x1100), ratio(Ok(64))), (Mtc(3), ratio(Ok(0x78)))],
+        [(Psb, ratio(Ok(64))), (Cyc(0x1000), ratio(Ok(64))), (Mtc(3), ratio(Ok(256)))],
+        [(Mtc(3), ratio(Ok(64))), (Cyc(0x1000), ratio(Ok(64))), (Mtc(4), ratio(Ok(128)))],
+    );
+    check(clocks, &[known(0x2000), early].concat());
+    check(Clocks { mtc_freq: 10, ..clocks }, &[known(0x4000), at_ten].concat());
+    let late = [(Psb, ratio(Ok(64))), (Cyc(0x1000), ratio(Ok(64)))];
+    check(clocks, &[&known(0x2000)[..], &late, &second].concat());
     // A skipped MTC.
     let skipped = [
         (Mtc(1), ratio(NOT_YET)),

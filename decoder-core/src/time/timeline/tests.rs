@@ -245,6 +245,17 @@ fn a_known_speed_narrows_bounds_from_both_sides() {
     let slow = CoreSpeed::between(1, 4, 255).unwrap();
     let mut timeline = late.timeline(CLOCKS).with_speed(slow);
     assert!(timeline.moment(late.span(2, 2)).unwrap().latest < Some(0x1000 + slow.most_ticks(18)));
+    // Those that were counted here already, and those of the next CYC packet, do not lie ahead.
+    let (cycles, end) = (cyc(4000), tsc(0x10_0000));
+    let late = Trace::new(&[tsc(0x1000), cycles, TIP, cycles, TIP, cycles, TIP, cyc(9), TIP, end]);
+    let mut timeline = late.timeline(CLOCKS).with_speed(slow);
+    let moment = timeline.moment(late.span(2, 2)).unwrap();
+    assert_eq!(moment.latest, Some(0x10_0000 - slow.least_ticks(4009)));
+    // The last CYC packet is not the MTC's own.
+    let late = Trace::new(&[tsc(0x1000), tma(0x10, 0), cyc(10), TIP, cycles, TIP, cycles, TIP, mtc(0xff)]);
+    let mut timeline = late.timeline(CLOCKS).with_speed(speed);
+    let moment = timeline.moment(late.span(3, 3)).unwrap();
+    assert_eq!(moment.latest, Some(0x4f80 - speed.least_ticks(4000)));
 }
 
 #[test]
@@ -289,6 +300,7 @@ fn stretches_between_tscs_are_judged_by_the_second() {
     stretch(&[tsc(0x1000 + (4 << 16)), tma(0x10, 0)]).doubts(CLOCKS, &all(None));
     stretch(&[tsc(0x1000 + (4 << 16)), tma(0x8010, 0)]).doubts(CLOCKS, &all(Some(Contradiction)));
     stretch(&[tsc(0xfff)]).doubts(CLOCKS, &all(Some(Contradiction)));
+    stretch(&[tsc(0x1000)]).doubts(CLOCKS, &all(None));
     // The TSC packet is before the MTC, by more than a crystal tick.
     stretch(&[mtc(3), tsc(0x107b)]).doubts(CLOCKS, &all(Some(Contradiction)));
     stretch(&[mtc(3), tsc(0x107c)]).doubts(CLOCKS, &all(None));
@@ -395,6 +407,11 @@ fn an_mtc_frequency_may_change_where_tracing_was_off() {
     trace.check(timeline(), &rows);
     // Backwards it is the same.
     trace.check(timeline(), &[rows[2], rows[0], rows[1]]);
+    // From the very packet on.
+    let trace = Trace::new(&[tsc(0x1000), tma(0x10, 0), mtc(2), TIP]);
+    let changes = [ClockChange { offset: trace.offsets[2], clocks: CLOCKS }];
+    let timeline = trace.timeline(before).with_changes(&changes);
+    trace.check(timeline, &[(3, 3, 0x103c, None, 0x1040, 0x1040)]);
 }
 
 #[test]
@@ -404,6 +421,39 @@ fn without_leaf_15h_mtcs_count_for_nothing() {
     {
         trace.check(trace.timeline(clocks), &[(3, 3, 0x1000, Some(0x2000), 0x1800, 0x1800)]);
     }
+}
+
+#[test]
+fn mtcs_of_a_frequency_that_there_is_not_count_for_nothing() {
+    let trace = Trace::new(&[tsc(0x1000), mtc(1), TIP, mtc(2), TIP, tsc(0x10_1000), TIP]);
+    let clocks = Clocks { mtc_freq: 16, ..CLOCKS };
+    trace.check(trace.timeline(clocks), &[(4, 4, 0x1000, Some(0x10_1000), 0x8_1000, 0x8_1000)]);
+}
+
+#[test]
+fn a_core_to_bus_ratio_in_a_psb_repeats_what_is_known() {
+    let psb = [Packet::Psb, cbr(8), Packet::PsbEnd];
+    let trace =
+        Trace::new(&[&[tsc(0x1000), Packet::PsbEnd, cbr(2), cyc(5), TIP], &psb[..], &[cyc(8), TIP]].concat());
+    trace.check(trace.timeline(CLOCKS), &[(9, 9, 0x1000, None, 0x101a, 0x101a)]);
+}
+
+#[test]
+fn backwards_it_finds_the_tsc_before_a_psb() {
+    let trace = Trace::new(&[
+        tsc(0x1000),
+        Packet::PsbEnd,
+        TIP,
+        Packet::Psb,
+        cbr(8),
+        tsc(0x2000),
+        Packet::PsbEnd,
+        TIP,
+    ]);
+    trace.check(
+        trace.timeline(CLOCKS),
+        &[(7, 7, 0x2000, None, 0x2000, 0x2000), (4, 4, 0x1000, Some(0x2000), 0x1800, 0x1800)],
+    );
 }
 
 #[test]
