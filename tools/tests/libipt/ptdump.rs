@@ -83,3 +83,105 @@ fn what_is_wrong_with_the_command_line_is_told_in_libipts_words() {
     assert_eq!(ran.out, "[0: failed to determine errata: unknown cpu]\n");
     assert_eq!((ran.err.as_str(), ran.status), ("{prog}: failed to open none: 2.\n", Some(1)));
 }
+
+/// PSB, PSBEND, PAD, TSC, TMA, CBR, MTC, CYC, MTC, MODE.Exec, TIP, TIP.
+const ALL: &[u8] = b"\x02\x23\0\x19\0\x10\0\0\0\0\0\x02\x73\x10\0\0\x02\0\x02\x03\x02\0\x59\x03\x83\x59\x05\x99\x01\x2d\x34\x12\x0d";
+
+#[test]
+fn options_choose_lines() {
+    let names = |args: &[&str]| -> Vec<String> {
+        let lines = lines(&[&PSB, ALL], &[args, &["--no-offset"]].concat());
+        lines.iter().map(|line| line.split(' ').next().unwrap_or_default().into()).collect()
+    };
+    let of = |text: &str| -> Vec<String> { text.split(' ').map(Into::into).collect() };
+    for (args, shown) in [
+        (&[][..], "psb psbend pad tsc tma cbr mtc cyc mtc mode.exec tip tip"),
+        (&["--no-pad"], "psb psbend tsc tma cbr mtc cyc mtc mode.exec tip tip"),
+        (&["--no-cyc"], "psb psbend pad tsc tma cbr mtc mtc mode.exec tip tip"),
+        (&["--no-timing"], "psb psbend pad mode.exec tip tip"),
+        (&["--quiet", "--time"], "[26: [28: [28: [29: [29:"),
+    ] {
+        assert_eq!(names(args), of(shown), "{args:?}");
+    }
+    assert_eq!(lines(&[&PSB, ALL], &["--quiet"]), [""; 0]);
+}
+
+#[test]
+fn options_choose_columns() {
+    const CLOCKS: [&str; 8] =
+        ["--mtc-freq", "3", "--nom-freq", "4", "--cpuid-0x15.eax", "1", "--cpuid-0x15.ebx", "4"];
+    let lines = |args: &[&str]| lines(&[&PSB, ALL], &[&CLOCKS, args].concat());
+    // What is behind each timing packet, or what was said in front of it.
+    for (args, columns) in [
+        (&["--time"][..], "tsc=1000 tsc=1000 - tsc=101e tsc=103e tsc=105e"),
+        (&["--time", "--no-cyc"], "tsc=1000 tsc=1000 - tsc=101e tsc=105e"),
+        (&["--time", "--time-delta"], "tsc=+1000 tsc=+0 - tsc=+1e tsc=+20 tsc=+20"),
+        (&["--time", "--no-tcal"], "tsc=1000 tsc=1000 - tsc=101e ! tsc=101e tsc=105e"),
+        (&["--tcal"], "! fcr=<unavailable> - fcr=2.000 fcr=2.000 - fcr=4.000"),
+        (&["--tcal", "--time-delta"], "! fcr=<unavailable> - fcr=+2.000 fcr=+0.000 - fcr=+2.000"),
+        (&["--time", "--mtc-freq", "4"], "tsc=1000 tsc=1000 - tsc=107e tsc=109e tsc=10fe"),
+        (&["--time", "--cpuid-0x15.eax", "2"], "tsc=1000 tsc=1000 - tsc=100e tsc=102e tsc=102e"),
+        (&["--tcal", "--nom-freq", "8"], "! fcr=<unavailable> - fcr=4.000 fcr=4.000 - fcr=4.000"),
+    ] {
+        let shown: Vec<_> = lines(&[args, &["--no-offset"]].concat())
+            .iter()
+            .filter(|line| !["psb", "pad", "mod", "tip"].contains(&&line[..3]))
+            .map(|line| match line.split_whitespace().collect::<Vec<_>>()[..] {
+                _ if line.starts_with('[') => "!".into(),
+                [.., id @ ("tsc" | "fcr"), value] if line.len() > 40 => {
+                    format!("{id}={}", value.trim_start_matches('0'))
+                }
+                _ => "-".into(),
+            })
+            .collect();
+        assert_eq!(shown.join(" "), columns, "{args:?}");
+    }
+    let last = |args: &[&str]| lines(args)[9..].join("|");
+    assert_eq!(
+        last(&["--raw", "--no-offset", "--exec-mode"]),
+        "9901                              mode.exec  cs.l                      em   64-bit|\
+         2d3412                            tip        1: ????????????1234|\
+         0d                                tip        0: ????????????????"
+    );
+    assert_eq!(
+        last(&["--lastip"]),
+        "000000000000002b  mode.exec  cs.l|\
+         000000000000002d  tip        1: ????????????1234       ip   0000000000001234|\
+         0000000000000030  tip        0: ????????????????       ip   <suppressed>"
+    );
+}
+
+#[test]
+fn time_is_relative_where_a_missing_tsc_is_no_error() {
+    // CBR, MTC, MTC.
+    let trace: [&[u8]; 2] = [&PSB, b"\x59\x03\x59\x05"];
+    let args = ["--time", "--no-offset", "--cpuid-0x15.eax", "1", "--cpuid-0x15.ebx", "4"];
+    let unknown = "error printing time: no timing information";
+    assert_eq!(
+        lines(&trace, &args)[1..],
+        [
+            format!("[10: {unknown}]"),
+            format!("mtc        3{:25}tsc  <unavailable>", ""),
+            format!("[12: {unknown}]"),
+            format!("mtc        5{:25}tsc  <unavailable>", ""),
+        ]
+    );
+    assert_eq!(
+        lines(&trace, &[&args[..], &["--no-wall-clock"]].concat())[1..],
+        [
+            format!("mtc        3{:25}tsc  0000000000000000", ""),
+            format!("mtc        5{:25}tsc  0000000000000008", ""),
+        ]
+    );
+}
+
+#[test]
+fn an_overflow_keeps_the_calibration_if_asked_to() {
+    // CBR, OVF, CBR.
+    let trace: [&[u8]; 2] = [&PSB, b"\x02\x03\x02\0\x02\xf3\x59\x01"];
+    let args = ["--tcal", "--no-offset", "--nom-freq", "4", "--cpuid-0x15.eax", "1", "--cpuid-0x15.ebx", "4"];
+    for (more, ratio) in [(&[][..], "<unavailable>"), (&["--keep-tcal-on-ovf"], "2.000")] {
+        let lines = lines(&trace, &[&args[..], more].concat());
+        assert!(lines.last().unwrap().ends_with(&format!("fcr  {ratio}")), "{more:?}: {lines:?}");
+    }
+}

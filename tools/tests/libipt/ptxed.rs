@@ -306,3 +306,53 @@ fn an_error_behind_a_mismatch_is_behind_the_instruction() {
         ]
     );
 }
+
+#[test]
+fn a_deferred_tip_is_held_until_the_outcomes_before_it_are_used() {
+    // 1000: jmp rax; 1002: jz 1004; 1004: nop. TNT, TIP (1002), FUP (1005), TIP.PGD.
+    let code = [0xff, 0xe0, 0x74, 0x00, 0x90, 0x90];
+    let trace = [0x06, 0x2d, 0x02, 0x10, 0x3d, 0x05, 0x10, 0x01];
+    assert_eq!(
+        lines("deferred", &code, &trace, &["--no-inst", "--offset"])[..2],
+        ["000000000000001c  0000000000001000", "000000000000001c  0000000000001002"]
+    );
+}
+
+#[test]
+fn options_choose_columns_and_details() {
+    // 1000: nop; 1001: nop; 1002: nop. TSC, CBR, FUP (1001), TIP (1000), FUP (1001), TIP.PGD.
+    let trace = b"\x19\x07\0\0\0\0\0\0\x02\x03\x05\0\x3d\x01\x10\x2d\0\x10\x3d\x01\x10\x01";
+    let show =
+        |args: &[&str]| lines("columns", &[0x90; 3], trace, &[&["--no-inst"], args].concat()).join("|");
+    let (first, at) = ("0000000000001000", "0000000000000007");
+    for (args, shown) in [
+        (&[][..], format!("[cbr: 5]|{first}|[interrupt]|{first}|[disabled]")),
+        (&["--quiet"], String::new()),
+        (&["--time"], format!("[cbr: 5]|{at}  {first}|[interrupt]|{at}  {first}|[disabled]")),
+        (&["--event:time"], format!("[{at}  cbr: 5]|{first}|[{at}  interrupt]|{first}|[{at}  disabled]")),
+        (
+            &["--event:ip"],
+            format!(
+                "[cbr: 5]|{first}|[interrupt, from: 0000000000001001, to: {first}]|{first}|[disabled, at: 0000000000001001]"
+            ),
+        ),
+        (
+            &["--offset"],
+            format!(
+                "[0000000000000027  cbr: 5]|000000000000002a  {first}|[000000000000002a  interrupt]|\
+                 0000000000000030  {first}|[0000000000000030  disabled]"
+            ),
+        ),
+        (&["--quiet", "--stat"], "insn: 2.|blocks:\t2.".into()),
+    ] {
+        assert_eq!(show(args), shown, "{args:?}");
+    }
+    // An event of time comes with --event:tick alone, one of interrupts with --event:iflags.
+    let tick = [0x06, 0x19, 7, 0, 0, 0, 0, 0, 0, 0x06];
+    let jumps = |args: &[&str]| lines("ticks", &[0x75, 0xfe], &tick, &[&["--no-inst"], args].concat()).len();
+    assert_eq!((jumps(&[]), jumps(&["--event:tick"])), (3, 4));
+    let iflags = [0x99, 0x05, 0x3d, 0x00, 0x10];
+    let flags = |args: &[&str]| lines("iflags", &[0x90], &iflags, &[&["--no-inst"], args].concat());
+    assert_eq!(flags(&["--event:iflags"]), ["[interrupts enabled]", "[end of trace]"]);
+    assert_eq!(flags(&[]), ["[end of trace]"]);
+}
