@@ -192,6 +192,18 @@ fn text_says_what_is_wrong_where_and_what_to_do() {
     let output = pugmark(&folder, &["decode", "code"], &[]);
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert!(stderr.contains("no PSB in the 8 bytes of code"), "{stderr}");
+    let warning = |arguments: &[&str], input: &[u8]| {
+        String::from_utf8(pugmark(&folder, arguments, input).stderr).unwrap()
+    };
+    assert_eq!(warning(&["decode", "-"], &[]), "pugmark: warning: - is empty: there is nothing to decode\n");
+    assert!(warning(&["decode", "trace"], &[]).contains("no code was given"));
+    assert_eq!(warning(&["decode", "--layer", "events", "trace"], &[]), "");
+    // Nobody reads a thousand errors.
+    let many = [TRACE, &[0x09]].concat().repeat(101);
+    let output = pugmark(&folder, &["decode", "--raw", "code:0x1000", "-"], &many);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(text.matches("unknown packet opcode 0x09").count(), 100);
+    assert!(text.contains("errors        101") && text.contains("and 1 more, which --json tells"), "{text}");
     fs::remove_dir_all(folder).unwrap();
 }
 
@@ -363,6 +375,7 @@ fn refusals_say_what_and_where() {
         (&["decode", "--source", "bts", "--layer", "query", "trace"], "branch records have no such layer"),
         (&["decode", "--source", "bts", "--handler", "2-1", "trace"], "not an address"),
         (&["bench", "--seconds", "x", "trace"], "not a number of seconds"),
+        (&["bench", "--seconds", "-1", "trace"], "not a number of seconds"),
         (&["bench", "none"], "the trace is empty: there is nothing to measure"),
         (&["decode", "--mtc-freq", "256", "trace"], "above the 8 bits of the field"),
         (&["decode", "--image", "endless.json", "trace"], "file /dev/zero: not a regular file"),

@@ -35,7 +35,7 @@ pub struct Options {
     #[command(flatten)]
     input: Input,
     /// How long to measure, at least
-    #[arg(long, default_value_t = 3.0, value_parser = parse_seconds)]
+    #[arg(long, default_value_t = 3.0, value_parser = parse_seconds, allow_negative_numbers = true)]
     seconds: f64,
     /// Print one JSON object
     #[arg(long)]

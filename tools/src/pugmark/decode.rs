@@ -41,6 +41,9 @@ pub enum Layer {
     Blocks,
 }
 
+/// How many errors are told to a reader, who looks at the first ones anyway.
+const SHOWN: usize = 100;
+
 /// What a layer made of a trace.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Totals {
@@ -140,12 +143,8 @@ pub fn run(options: &Options) -> Result<()> {
         Source::Pt => decode(&trace, &code, options.input.config()?, layer, &mut progress),
         _ => branches::decode(&trace, &code, &options.branches, layer, &mut progress)?,
     };
-    if options.branches.source == Source::Pt && totals.packets == 0 && totals.errors.is_empty() {
-        eprintln!(
-            "pugmark: warning: no PSB in the {} bytes of {}: is it a trace of Intel PT? --source says what it is",
-            totals.bytes,
-            options.input.trace.display()
-        );
+    if let Some(warning) = options.warning(&totals) {
+        eprintln!("pugmark: warning: {warning}");
     }
     let mut out = io::stdout().lock();
     if options.json {
@@ -155,6 +154,27 @@ pub fn run(options: &Options) -> Result<()> {
         totals.print(layer, &mut out)?;
     }
     Ok(())
+}
+
+impl Options {
+    /// What is probably not as it was meant.
+    fn warning(&self, totals: &Totals) -> Option<String> {
+        let Self { input, branches, .. } = self;
+        let trace = input.trace.display();
+        if totals.bytes == 0 {
+            return Some(format!("{trace} is empty: there is nothing to decode"));
+        }
+        if branches.source == Source::Pt && totals.packets == 0 && totals.errors.is_empty() {
+            return Some(format!(
+                "no PSB in the {} bytes of {trace}: is it a trace of Intel PT? --source says what it is",
+                totals.bytes
+            ));
+        }
+        let needs_code = matches!(input.layer, Layer::Insns | Layer::Blocks);
+        (needs_code && !input.has_code() && !totals.errors.is_empty()).then(|| {
+            "no code was given, which instructions come from: --image, --elf or --raw; --layer packets needs none".into()
+        })
+    }
 }
 
 /// Decodes a trace from its first PSB on.
@@ -233,8 +253,11 @@ impl Totals {
             }
         }
         writeln!(out, "errors        {}", self.errors.len())?;
-        for error in &self.errors {
+        for error in self.errors.iter().take(SHOWN) {
             writeln!(out, "  {:#x}: {}", error.offset, error.text)?;
+        }
+        if let Some(more) = self.errors.len().checked_sub(SHOWN).filter(|more| *more > 0) {
+            writeln!(out, "  and {more} more, which --json tells")?;
         }
         let mut told = vec![];
         for advice in self.errors.iter().map(|error| error.advice) {

@@ -27,6 +27,9 @@ pub struct Options {
 pub fn run(options: &Options) -> Result<()> {
     let name = options.file.display();
     let bytes = fs::read(&options.file).with_context(|| format!("{name}"))?;
+    if bytes.is_empty() {
+        eprintln!("pugmark: warning: {name} is empty: there is no sample");
+    }
     let mut to = io::BufWriter::new(io::stdout().lock());
     let result = print(&bytes, options.cpu, options.json, &mut to);
     to.flush()?;

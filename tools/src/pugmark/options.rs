@@ -51,6 +51,11 @@ impl Input {
         Ok(code)
     }
 
+    /// Whether there is code at all.
+    pub(super) fn has_code(&self) -> bool {
+        !(self.image.is_empty() && self.elf.is_empty() && self.raw.is_empty())
+    }
+
     /// The trace's bytes.
     ///
     /// # Errors

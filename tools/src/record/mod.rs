@@ -148,8 +148,9 @@ impl Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Start { program, error } => write!(f, "{program} cannot be started: {error}"),
-            Self::Step { ip, error } => write!(f, "the program cannot be stepped at {ip:#x}: {error}"),
+            // What the system says to it is the source.
+            Self::Start { program, .. } => write!(f, "{program} cannot be started"),
+            Self::Step { ip, .. } => write!(f, "the program cannot be stepped at {ip:#x}"),
             Self::NoCode { ip } => write!(f, "the code executed at {ip:#x} cannot be read"),
             Self::Refused { msr, value } => write!(
                 f,
@@ -162,8 +163,8 @@ impl fmt::Display for Error {
                     "{wanted} filters, but the processor has {most} address ranges: choose another profile"
                 )
             }
-            Self::Write(error) => write!(f, "the trace cannot be written: {error}"),
-            Self::File { path, error } => write!(f, "{} cannot be written: {error}", path.display()),
+            Self::Write(_) => f.write_str("the trace cannot be written"),
+            Self::File { path, .. } => write!(f, "{} cannot be written", path.display()),
         }
     }
 }

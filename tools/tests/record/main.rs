@@ -170,3 +170,14 @@ fn says_why_there_is_no_recording() {
     let no_place = |options| Options { out: "/dev/null/out".into(), ..options };
     assert!(matches!(start("true", no_place), Error::File { .. }));
 }
+
+#[test]
+fn a_program_that_is_not_there_is_told_once() {
+    let scratch = Scratch::new("missing");
+    let options = Options { out: scratch.path("out"), ..Options::new(["/nowhere/program"]) };
+    let error = anyhow::Error::from(record(&options, &mut |_| {}).unwrap_err());
+    assert_eq!(
+        format!("{error:#}"),
+        "/nowhere/program cannot be started: No such file or directory (os error 2)"
+    );
+}
