@@ -63,6 +63,20 @@ impl LastIp {
         Some(self.ip)
     }
 
+    /// Applies the payload of a packet with this IPBytes field, which is not 0 and not a reserved one, and returns the
+    /// address it stands for; as [`update`](Self::update), but without guessing which form comes next.
+    #[inline(always)]
+    pub(crate) const fn update_by(&mut self, form: u8, payload: u64) -> u64 {
+        /// By IPBytes: what is kept of the last IP, and how many bits above the payload repeat its highest one.
+        const KEPT: [(u64, u8); 8] =
+            [(!0, 0), (!0xffff, 0), (!0xffff_ffff, 0), (0, 16), (!LOW_48, 0), (!0, 0), (0, 0), (!0, 0)];
+        let (kept, extended) = KEPT[(form & 7) as usize];
+        self.ip = self.ip & kept | ((payload << extended).cast_signed() >> extended).cast_unsigned();
+        self.seen = true;
+        self.suppressed = false;
+        self.ip
+    }
+
     /// The address of the last packet.
     ///
     /// # Errors
@@ -139,7 +153,21 @@ mod tests {
         ] {
             let mut last = LastIp::new();
             last.update(Ip::Full(start));
+            let mut by_form = last;
             assert_eq!(last.update(ip), expected, "{ip:x?}");
+            let form = match ip {
+                Ip::Suppressed => None,
+                Ip::Update16(payload) => Some((1, payload)),
+                Ip::Update32(payload) => Some((2, payload)),
+                Ip::SignExtend48(payload) => Some((3, payload)),
+                Ip::Update48(payload) => Some((4, payload)),
+                Ip::Full(payload) => Some((6, payload)),
+            };
+            if let Some((form, payload)) = form {
+                by_form.suppressed = true;
+                assert_eq!(Some(by_form.update_by(form, payload)), expected, "{ip:x?}");
+                assert_eq!(by_form, last, "{ip:x?}");
+            }
             assert_eq!(last.base(), expected.unwrap_or(start), "{ip:x?}");
             assert_eq!(last.get(), expected.ok_or(NoIp::Suppressed), "{ip:x?}");
         }

@@ -45,6 +45,20 @@ impl ReturnStack {
         Some(self.addresses[self.top])
     }
 
+    /// Where the call will return to that is so many below the last one.
+    #[must_use]
+    pub const fn below(&self, top: usize) -> Option<u64> {
+        if top >= self.len {
+            return None;
+        }
+        Some(self.addresses[(self.top + Self::DEPTH - 1 - top) % Self::DEPTH])
+    }
+
+    /// Whether the last call that has not returned will return to `address`.
+    pub(crate) fn leads_to(&self, address: u64) -> bool {
+        self.below(0) == Some(address)
+    }
+
     /// Forgets all of them, as processors do when they lose packets.
     pub fn clear(&mut self) {
         self.len = 0;
@@ -86,6 +100,22 @@ mod tests {
             }
             assert_eq!(stack.pop(), None, "{pushes} pushes");
             assert!(stack.is_empty());
+        }
+    }
+
+    #[test]
+    fn shows_what_is_below_without_taking_it() {
+        for pushes in [0_u64, 1, 3, 64, 65, 130] {
+            let mut stack = ReturnStack::new();
+            for address in 0..pushes {
+                stack.push(address);
+            }
+            for top in [0, 1, 2, 63, 64] {
+                let expected = (top < pushes.min(64)).then(|| pushes - 1 - top);
+                assert_eq!(stack.below(top as usize), expected, "{pushes} pushes, {top} below the top");
+            }
+            assert_eq!(stack.leads_to(pushes.wrapping_sub(1)), pushes > 0);
+            assert!(!stack.leads_to(pushes));
         }
     }
 

@@ -1,22 +1,26 @@
-//! Runs of code, remembered: each is decoded once and then found by its first address.
+//! Runs of code and paths over them, remembered: each is found out once and then found by its first address.
 //!
 //! The memory for that is the caller's, and what does not fit replaces what was there.
 
-use super::run::Run;
+use super::{
+    path::{Key, Path},
+    run::Run,
+};
 use crate::{
     image::{AddressSpace, Asid, Image},
     mode::ExecMode,
 };
 
-/// A place in the caller's memory for one run of code.
+/// A place in the caller's memory for one run of code and one path over some.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Slot {
+    path: Path,
     run: Run,
     ip: u64,
     space: u64,
 }
 
-/// Runs in the caller's memory, by first address, address space and mode.
+/// What is in the caller's memory: runs by first address, address space and mode, and paths by their keys.
 #[derive(Debug)]
 pub(super) struct Cache<'a> {
     slots: &'a mut [Slot],
@@ -82,8 +86,41 @@ impl<'a> Cache<'a> {
     pub(super) fn insert(&mut self, ip: u64, run: Run) {
         let (space, index) = (self.space, self.index(ip));
         if let Some(slot) = self.slots.get_mut(index) {
-            *slot = Slot { run, ip, space };
+            (slot.run, slot.ip, slot.space) = (run, ip, space);
         }
+    }
+
+    /// The place of that key's path, and whether it is there.
+    #[inline]
+    pub(super) fn find(&self, key: Key) -> (usize, bool) {
+        // Outcomes go where addresses have copies of one bit.
+        let index = self.index(key.ip ^ u64::from(key.outcomes) << 57);
+        (index, self.slots.get(index).is_some_and(|slot| slot.path.key == key))
+    }
+
+    /// The path in a place.
+    #[inline]
+    pub(super) fn path(&self, index: usize) -> Option<&Path> {
+        self.slots.get(index).map(|slot| &slot.path)
+    }
+
+    /// Puts a path into its place.
+    #[cold]
+    pub(super) fn keep(&mut self, index: usize, path: Path) {
+        if let Some(slot) = self.slots.get_mut(index) {
+            slot.path = path;
+        }
+    }
+
+    /// The key of a path in the address space that the decoder is in.
+    #[inline]
+    pub(super) fn key(&self, ip: u64, outcomes: u8, mode: ExecMode) -> Key {
+        Key { ip, space: self.space, outcomes, mode: Some(mode) }
+    }
+
+    /// Whether there is no memory.
+    pub(super) fn is_empty(&self) -> bool {
+        self.slots.is_empty()
     }
 
     #[inline]

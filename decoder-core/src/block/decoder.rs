@@ -1,8 +1,8 @@
 //! The block decoder: the walk, many steps at a time.
 
-use super::{Block, Insns, Item, Slot, cache::Cache};
+use super::{Block, Insns, Item, Slot, cache::Cache, follow::Following};
 use crate::{
-    config::Config,
+    config::{Config, Flags},
     error::Error,
     flow::{Recovered, Tracing, Walker, walker_verbs},
     image::{Asid, Image, Window},
@@ -27,6 +27,9 @@ pub struct BlockDecoder<'a> {
     /// The part of the image that the last single instruction came from, and its section.
     pub(super) window: Window<'a>,
     pub(super) section: u32,
+    pub(super) following: Following,
+    /// Blocks end with branches that the trace decides, and there is memory for paths.
+    follows: bool,
 }
 
 pub(super) const NO_BLOCK: Block = Block {
@@ -68,15 +71,20 @@ impl<'a> BlockDecoder<'a> {
         memory: &'a mut [Slot],
         config: Config<'a>,
     ) -> Self {
+        let Flags { end_on_call, end_on_jump, .. } = config.flags;
+        let cache = Cache::new(memory, image);
+        let follows = !(end_on_call || end_on_jump || config.errata.bdm64 || cache.is_empty());
         Self {
             walker: Walker::new(trace, image, config, true),
-            cache: Cache::new(memory, image),
+            cache,
+            follows,
             block: NO_BLOCK,
             failed: None,
             behind: 0,
             decided: false,
             window: Window::default(),
             section: u32::MAX,
+            following: Following::default(),
         }
     }
 
@@ -88,6 +96,7 @@ impl<'a> BlockDecoder<'a> {
 
     /// Decodes from another image from here on: the next block is the first of it. All code is decoded anew.
     pub fn set_image(&mut self, image: Image<'a>) {
+        self.leave_path();
         self.walker.set_image(image);
         self.window = Window::default();
         self.cache.set_image(image, self.walker.space);
@@ -141,6 +150,7 @@ impl<'a> BlockDecoder<'a> {
     }
 
     fn forget(&mut self) {
+        self.following = Following::default();
         self.block = NO_BLOCK;
         self.failed = None;
         self.window = Window::default();
@@ -153,6 +163,13 @@ impl<'a> BlockDecoder<'a> {
     /// instructions. An event was when its own packet was made, [`Event::offset`](crate::event::Event::offset).
     #[must_use]
     pub fn span(&self) -> Span {
+        if let Some(before) = self.following.given().checked_sub(1) {
+            // All outcomes of a path are of packets without another one between.
+            return Span {
+                behind: self.walker.behind_with(before),
+                before: self.walker.behind_with(before + 1),
+            };
+        }
         let (behind, last) = (self.behind, self.walker.behind());
         // The branch at the end used the last packet that was used, be it the one at the begin.
         let used = self.decided && (last > behind || !self.walker.is_untouched());
@@ -176,11 +193,24 @@ impl<'a> BlockDecoder<'a> {
     #[expect(clippy::should_implement_trait, reason = "an iterator cannot tell its end from an error by `?`")]
     #[inline]
     pub fn next(&mut self) -> Result<Option<Item>, Error> {
-        let next = self.advance();
-        match next {
-            Err(error) => self.give_up(error),
-            Ok(_) => next,
+        match self.follow() {
+            Some(block) => Ok(Some(Item::Block(block))),
+            None => self.next_elsewhere(),
         }
+    }
+
+    /// The next block or event, where that is not simply the next one of a path.
+    #[inline(never)]
+    fn next_elsewhere(&mut self) -> Result<Option<Item>, Error> {
+        let following = self.leave_path();
+        let next = match self.leave(following) {
+            Some(next) => next,
+            None => self.advance(!following.is_some()),
+        };
+        if let Err(error) = next {
+            return self.give_up(error);
+        }
+        next
     }
 
     /// An instruction is going to be executed, the first of a block if nothing is in it.
@@ -209,9 +239,11 @@ impl<'a> BlockDecoder<'a> {
         Err(error)
     }
 
-    #[inline]
-    fn advance(&mut self) -> Result<Option<Item>, Error> {
+    /// The next block or event, where the walk is on no path; one may begin here.
+    #[inline(always)]
+    fn advance(&mut self, may_follow: bool) -> Result<Option<Item>, Error> {
         match self.hot_mode() {
+            Some(mode) if may_follow && self.follows && self.block.insns == 0 => self.enter(mode),
             Some(mode) => self.run(mode),
             None => self.step(),
         }
@@ -223,8 +255,9 @@ impl<'a> BlockDecoder<'a> {
         let goes_on = self.walker.executed.is_none()
             && !self.walker.failed
             && self.walker.tracing == Tracing::On
-            && !self.walker.config().flags.ticks;
-        self.walker.mode.filter(|_| goes_on && self.walker.sees_branch())
+            && !self.walker.config().flags.ticks
+            && self.walker.sees_branch();
+        if goes_on { self.walker.mode } else { None }
     }
 
     /// The mode to run in, when no event has its place before the next branch that the trace decides, and none is made

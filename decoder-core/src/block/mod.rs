@@ -35,8 +35,11 @@
 
 mod cache;
 mod decoder;
+mod explore;
 mod fast;
+mod follow;
 mod insns;
+mod path;
 mod run;
 mod slow;
 

@@ -47,10 +47,10 @@ impl EventDecoder<'_> {
     /// Reads the TIP packet that is a [`Branch::Target`]: its offset and address.
     #[inline(always)]
     pub(crate) fn take_target(&mut self) -> Option<(u64, u64)> {
-        let (offset, Packet::Tip(ip)) = self.packets.next_plain()? else { return None };
+        let (offset, form, payload) = self.packets.next_target()?;
         self.counters.packets += 1;
         self.held = offset;
-        Some((offset, self.last_ip.update(ip)?))
+        Some((offset, self.last_ip.update_by(form, payload)))
     }
 
     /// When the packet was made that was read last.

@@ -56,6 +56,18 @@ impl Walker<'_> {
         }
     }
 
+    /// Whether a target is what comes next in the trace.
+    #[inline]
+    pub(crate) fn sees_target(&mut self) -> bool {
+        self.tnt.is_empty() && self.sees_branch() && self.awaits_target
+    }
+
+    /// The outcomes that come next, as far as they are known and at most so many; see [`Outcomes::peek`].
+    #[inline]
+    pub(crate) fn peek_outcomes(&self, most: u8) -> u8 {
+        self.tnt.peek(most)
+    }
+
     #[inline(always)]
     fn take_outcomes(&mut self, offset: u64, tnt: Tnt) {
         self.located = self.behind();

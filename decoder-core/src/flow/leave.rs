@@ -107,6 +107,34 @@ impl Walker<'_> {
         Ok(())
     }
 
+    /// A direct call that will return to `to`.
+    #[inline]
+    pub(crate) fn call(&mut self, to: u64) {
+        self.returns.push(to);
+    }
+
+    /// Where the call will return to that is so many below the last one.
+    pub(crate) fn returns_to(&self, below: usize) -> Option<u64> {
+        self.returns.below(below)
+    }
+
+    /// A return, if it leads to `next`.
+    #[inline]
+    pub(crate) fn returns(&mut self, next: u64) -> bool {
+        let leads = self.returns.leads_to(next);
+        if leads {
+            self.returns.pop();
+        }
+        leads
+    }
+
+    /// Takes so many outcomes, which were seen and have led here.
+    #[inline]
+    pub(crate) fn pass(&mut self, outcomes: u8) {
+        self.tnt.skip(outcomes);
+        self.walk.anchor();
+    }
+
     #[inline]
     fn take_outcome(&mut self) -> Option<bool> {
         let outcome = self.tnt.take()?;
@@ -115,7 +143,7 @@ impl Walker<'_> {
     }
 
     /// Takes the next TIP. With outcomes left, that is a deferred one behind them.
-    #[inline]
+    #[inline(always)]
     fn take_tip(&mut self) -> Result<u64, Error> {
         if core::mem::take(&mut self.awaits_target)
             && let Some((offset, ip)) = self.events.take_target()
@@ -125,6 +153,11 @@ impl Walker<'_> {
             self.walk.anchor();
             return Ok(ip);
         }
+        self.take_tip_event()
+    }
+
+    #[inline(never)]
+    fn take_tip_event(&mut self) -> Result<u64, Error> {
         if self.event.is_none() {
             self.give_back();
             self.look_behind_outcomes()?;

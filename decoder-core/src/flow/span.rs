@@ -16,6 +16,11 @@ impl Walker<'_> {
         if self.tnt.is_untouched() { self.located } else { self.located.max(self.outcomes_at) }
     }
 
+    /// What [`behind`](Self::behind) is when so many more outcomes are taken.
+    pub(crate) fn behind_with(&self, outcomes: u8) -> u64 {
+        if outcomes == 0 { self.behind() } else { self.located.max(self.outcomes_at) }
+    }
+
     /// The next packet that says where the walk is.
     pub(crate) fn before(&self) -> u64 {
         if self.tnt.is_empty() { self.offset() } else { self.outcomes_at }

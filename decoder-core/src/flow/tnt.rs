@@ -72,6 +72,22 @@ impl Outcomes {
         Some(taken)
     }
 
+    /// The oldest outcomes, at most so many, which is less than 8: the oldest in the highest bit, with a bit set in
+    /// front of them.
+    #[inline]
+    pub(super) fn peek(&self, most: u8) -> u8 {
+        let len = self.len.min(most);
+        // Not a shift by 64 when there are none.
+        ((self.bits >> 1 | 1 << 63) >> (63 - len)) as u8
+    }
+
+    /// Takes the oldest ones, which were seen: less than 64.
+    #[inline]
+    pub(super) fn skip(&mut self, outcomes: u8) {
+        self.len = self.len.saturating_sub(outcomes);
+        self.bits <<= outcomes & 63;
+    }
+
     /// Keeps those of the packet with the outcome that would be next, or with the one so many `before` it, and gives the
     /// others back: returns the offset of the packet behind it and how many packets are given back, or `None` when
     /// nothing has to be.
@@ -134,6 +150,25 @@ mod tests {
             let mut outcomes = Outcomes::new();
             assert_eq!(outcomes.fill(FIRST, trace, 0), packets, "{trace:x?}");
             assert_eq!(all(&mut outcomes), expected, "{trace:x?}");
+        }
+    }
+
+    #[test]
+    fn those_that_come_next_are_seen_and_taken_at_once() {
+        // Three of the first packet, two of another one.
+        for (taken, most, expected) in [
+            (0, 6, 0b1_10110),
+            (0, 2, 0b1_10),
+            (1, 6, 0b1_0110),
+            (4, 6, 0b1_0),
+            (5, 6, 1),
+            (6, 6, 1),
+            (0, 0, 1),
+        ] {
+            let mut outcomes = Outcomes::new();
+            outcomes.fill(FIRST, &[0b1100], 0);
+            outcomes.skip(taken);
+            assert_eq!(outcomes.peek(most), expected, "{taken} taken, {most}");
         }
     }
 

@@ -191,6 +191,15 @@ impl Packets<'_> {
         Some((offset, packet))
     }
 
+    /// The IPBytes field and the payload of the next packet, if it can be read the short way and is a TIP with an IP.
+    #[inline(always)]
+    pub(crate) fn next_target(&mut self) -> Option<(u64, u8, u64)> {
+        let (form, payload, size) = fast::target(self.plain_window()?)?;
+        let offset = self.offset as u64;
+        self.offset += size;
+        Some((offset, form, payload))
+    }
+
     #[inline(always)]
     fn plain_window(&self) -> Option<&[u8; fast::WINDOW]> {
         let rest = self.bytes.get(self.offset..)?;

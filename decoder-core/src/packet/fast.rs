@@ -90,6 +90,21 @@ pub(super) fn parse(window: &[u8; WINDOW], sizes: &[u8; 256]) -> Option<(Packet,
     Some((packet, size.into()))
 }
 
+/// The IPBytes field and the payload of the TIP at the begin of `window`, outside any block, and its size; `None` for
+/// other packets and for one without an IP.
+#[inline(always)]
+pub(super) fn target(window: &[u8; WINDOW]) -> Option<(u8, u64, usize)> {
+    let [first, payload @ ..] = *window;
+    let form = first >> 5;
+    let mask = IP_MASKS[usize::from(form)];
+    if first & 0x1f != ip::TIP || mask == 0 {
+        return None;
+    }
+    // Of whole bytes, and one for the opcode.
+    let size = 9 - mask.leading_zeros() / 8;
+    Some((form, u64::from_le_bytes(payload) & mask, size as usize))
+}
+
 /// A CYC that [`parse`] leaves.
 #[inline(never)]
 pub(super) fn cyc(window: &[u8; WINDOW], sizes: &[u8; 256]) -> Option<(Packet, usize)> {
@@ -128,6 +143,7 @@ mod tests {
     use crate::{
         config::Config,
         errata::Errata,
+        last_ip::LastIp,
         packet::{Context, tests::random},
     };
 
@@ -153,6 +169,20 @@ mod tests {
                         .map(|packet| (packet, 1))
                         .or_else(|| parse(&window, sizes))
                         .or_else(|| cyc(&window, sizes));
+                    let tip = target(&window).map(|(form, payload, size)| {
+                        let mut last = LastIp::new();
+                        last.update(Ip::Full(0x1122_3344_5566_7788));
+                        (last.update_by(form, payload), size)
+                    });
+                    let expected = match long {
+                        Ok(Some((Packet::Tip(ip), size))) => {
+                            let mut last = LastIp::new();
+                            last.update(Ip::Full(0x1122_3344_5566_7788));
+                            last.update(ip).map(|ip| (ip, size))
+                        }
+                        _ => None,
+                    };
+                    assert_eq!(tip, expected, "{window:02x?}");
                     if let Some(packet) = short {
                         taken += 1;
                         assert_eq!(long, Ok(Some(packet)), "{window:02x?}");

@@ -8,6 +8,7 @@ use pugmark_decoder_core::{
     flow::{self, InsnDecoder},
     hash::AddressHash,
     image::Image,
+    insn::Class,
     mode::ExecMode,
 };
 
@@ -41,6 +42,7 @@ const MEMORIES: [usize; 3] = [0, 16, 1 << 12];
 /// Decodes with both in every way; says what differs.
 pub(crate) fn compare(trace: &[u8], image: Image<'_>, config: Config<'_>) -> Result<Sum, String> {
     let (expected, counters) = insns(trace, image, config);
+    in_step(trace, image, config)?;
     let mut sum = Sum::default();
     for memory in MEMORIES {
         for (end_on_call, end_on_jump) in [(false, false), (true, false), (false, true)] {
@@ -98,7 +100,13 @@ fn blocks(mut decoder: BlockDecoder<'_>) -> Result<(Vec<Step>, Counters, Sum), S
                 Ok(Some(block::Item::Block(block))) => {
                     let mut last = None;
                     sum.blocks += 1;
-                    for (ip, _) in decoder.insns(&block) {
+                    let flags = decoder.config().flags;
+                    for (ip, insn) in decoder.insns(&block) {
+                        let ends = flags.end_on_call && insn.class == Class::NearCall
+                            || flags.end_on_jump && insn.class == Class::NearJump;
+                        if ends && ip != block.end_ip {
+                            return Err(format!("{block:x?} goes on behind {ip:x}"));
+                        }
                         steps.push(Step::Insn { ip, mode: block.mode, speculative: block.speculative });
                         sum.hash.add(ip);
                         sum.insns += 1;
@@ -125,4 +133,42 @@ fn blocks(mut decoder: BlockDecoder<'_>) -> Result<(Vec<Step>, Counters, Sum), S
         }
     }
     Ok((steps, decoder.counters(), sum))
+}
+
+/// Decodes with and without memory for code, step by step: all that the decoders say of themselves is the same. Now and
+/// then what is remembered is thrown away.
+fn in_step(trace: &[u8], image: Image<'_>, config: Config<'_>) -> Result<(), String> {
+    let mut memory = vec![Slot::default(); 1 << 8];
+    let mut plain = BlockDecoder::with_config(trace, image, &mut [], config);
+    let mut quick = BlockDecoder::with_config(trace, image, &mut memory, config);
+    let mut step = 0_u64;
+    while let Some(psb) = plain.resync() {
+        if quick.resync() != Some(psb) {
+            return Err(format!("step {step}: synchronised elsewhere"));
+        }
+        let mut goes_on = true;
+        while goes_on {
+            let (expected, got) = (plain.next(), quick.next());
+            goes_on = matches!(expected, Ok(Some(_)));
+            let said = |decoder: &BlockDecoder<'_>| {
+                (
+                    decoder.span(),
+                    decoder.ip(),
+                    decoder.offset(),
+                    decoder.time(),
+                    decoder.asid(),
+                    decoder.counters(),
+                )
+            };
+            if got != expected || said(&quick) != said(&plain) {
+                let (quick, plain) = (said(&quick), said(&plain));
+                return Err(format!("step {step}: {got:x?} {quick:x?} instead of {expected:x?} {plain:x?}"));
+            }
+            step += 1;
+            if step.is_multiple_of(29) {
+                quick.set_image(image);
+            }
+        }
+    }
+    Ok(())
 }
