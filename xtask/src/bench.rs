@@ -205,8 +205,8 @@ fn events(trace: &[u8]) -> u64 {
     let mut decoder = EventDecoder::new(trace);
     let mut count = 0;
     while decoder.sync_forward().is_some() {
-        while let Ok(Some(event)) = decoder.next() {
-            black_box(&event);
+        while let Ok(Some(event)) = &decoder.next() {
+            black_box(event);
             count += 1;
         }
     }
@@ -217,8 +217,8 @@ fn query(trace: &[u8]) -> u64 {
     let mut decoder = QueryDecoder::new(trace);
     let mut count = 0;
     while decoder.sync_forward().is_some() {
-        while let Ok(Some(answer)) = decoder.next() {
-            black_box(&answer);
+        while let Ok(Some(answer)) = &decoder.next() {
+            black_box(answer);
             count += 1;
         }
     }
@@ -229,8 +229,8 @@ fn insns(trace: &[u8], image: Image<'_>) -> u64 {
     let mut decoder = InsnDecoder::new(trace, image);
     let mut count = 0;
     while decoder.resync().is_some() {
-        while let Ok(Some(item)) = decoder.next() {
-            black_box(&item);
+        while let Ok(Some(item)) = &decoder.next() {
+            black_box(item);
             count += u64::from(matches!(item, Item::Insn(_)));
         }
     }
@@ -240,8 +240,8 @@ fn insns(trace: &[u8], image: Image<'_>) -> u64 {
 fn blocks(decoder: &mut BlockDecoder<'_>) -> u64 {
     let mut count = 0;
     while decoder.resync().is_some() {
-        while let Ok(Some(item)) = decoder.next() {
-            black_box(&item);
+        while let Ok(Some(item)) = &decoder.next() {
+            black_box(item);
             if let block::Item::Block(block) = item {
                 count += u64::from(block.insns);
             }

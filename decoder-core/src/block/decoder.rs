@@ -186,6 +186,8 @@ impl<'a> BlockDecoder<'a> {
     ///
     /// Status updates, TIPs and TNTs are used up inside and not given out.
     ///
+    /// A block is best used where it is, by reference: to copy it as a whole the processor has to wait for its parts.
+    ///
     /// # Errors
     /// With the offset of the packet that is wrong, or that the code does not lead to. The instructions before it are
     /// given out first. After an error, only [`ErrorKind::OutOfSync`](crate::ErrorKind::OutOfSync) follows until

@@ -5,7 +5,8 @@
 //! [`InsnDecoder`](crate::flow::InsnDecoder) gives, and lie between the same events.
 //!
 //! Code is decoded once: what was found is kept in memory that the caller hands in, as many [`Slot`]s as there are to
-//! spare. Without any, every block is decoded anew.
+//! spare. Without any, every block is decoded anew. Also kept is where the next outcomes led from an address: when they
+//! come there again, the same blocks are given out without a look at the code.
 //!
 //! ```
 //! use pugmark_decoder_core::block::{BlockDecoder, Item, Slot};

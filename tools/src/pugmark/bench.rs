@@ -144,6 +144,9 @@ pub fn measure(
 }
 
 /// Decodes the trace once and says how much there was of what the layer gives.
+///
+/// What is given is used where it is: a copy is made with wide reads of what was written in narrow parts, which have to
+/// wait until that is in the cache.
 pub fn once(trace: &[u8], image: Image<'_>, config: Config<'_>, layer: Layer, memory: &mut [Slot]) -> u64 {
     let mut count = 0;
     match layer {
@@ -156,8 +159,8 @@ pub fn once(trace: &[u8], image: Image<'_>, config: Config<'_>, layer: Layer, me
         Layer::Events => {
             let mut decoder = EventDecoder::with_config(trace, config);
             while decoder.sync_forward().is_some() {
-                while let Ok(Some(event)) = decoder.next() {
-                    black_box(&event);
+                while let Ok(Some(event)) = &decoder.next() {
+                    black_box(event);
                     count += 1;
                 }
             }
@@ -165,8 +168,8 @@ pub fn once(trace: &[u8], image: Image<'_>, config: Config<'_>, layer: Layer, me
         Layer::Query => {
             let mut decoder = QueryDecoder::with_config(trace, config);
             while decoder.sync_forward().is_some() {
-                while let Ok(Some(answer)) = decoder.next() {
-                    black_box(&answer);
+                while let Ok(Some(answer)) = &decoder.next() {
+                    black_box(answer);
                     count += 1;
                 }
             }
@@ -174,8 +177,8 @@ pub fn once(trace: &[u8], image: Image<'_>, config: Config<'_>, layer: Layer, me
         Layer::Insns => {
             let mut decoder = InsnDecoder::with_config(trace, image, config);
             while decoder.resync().is_some() {
-                while let Ok(Some(item)) = decoder.next() {
-                    black_box(&item);
+                while let Ok(Some(item)) = &decoder.next() {
+                    black_box(item);
                     count += u64::from(matches!(item, flow::Item::Insn(_)));
                 }
             }
@@ -183,8 +186,8 @@ pub fn once(trace: &[u8], image: Image<'_>, config: Config<'_>, layer: Layer, me
         Layer::Blocks => {
             let mut decoder = BlockDecoder::with_config(trace, image, memory, config);
             while decoder.resync().is_some() {
-                while let Ok(Some(item)) = decoder.next() {
-                    black_box(&item);
+                while let Ok(Some(item)) = &decoder.next() {
+                    black_box(item);
                     if let block::Item::Block(block) = item {
                         count += u64::from(block.insns);
                     }
