@@ -1,6 +1,7 @@
 //! The entries of the local vector table that counters and IBS interrupt through, and interrupts on their way.
 //!
-//! Source: APM vol. 2, Advanced Programmable Interrupt Controller (APIC), "Local Interrupts" and "Extended Interrupts"; BKDG
+//! Source: APM vol. 2, Advanced Programmable Interrupt Controller (APIC), "Local APIC
+//! Registers", "Local Interrupts" and "Extended Interrupts"; BKDG
 //! for AMD Family 10h Processors, "APIC Registers".
 
 use super::Violations;
@@ -28,6 +29,11 @@ const EXTENDED_FEATURE: u32 = 0x400;
 const EXTENDED_CONTROL: u32 = 0x410;
 const EXTENDED_LVT: u32 = 0x500;
 
+/// An extended entry after reset: it is not masked.
+const UNPROGRAMMED: u32 = 0;
+/// A fixed interrupt has a vector from here on.
+const FIRST_VECTOR: u8 = 16;
+
 /// As many as any processor has.
 const MOST_EXTENDED: usize = 4;
 /// Interrupts that can be on their way at once; more of them merge.
@@ -50,7 +56,7 @@ impl LocalApic {
     pub(super) fn new(extended_lvts: u32, skid: u32) -> Self {
         Self {
             counters: MASK,
-            extended: [MASK; MOST_EXTENDED],
+            extended: [UNPROGRAMMED; MOST_EXTENDED],
             present: (extended_lvts as usize).min(MOST_EXTENDED),
             skid,
             waiting: [None; ON_THE_WAY],
@@ -95,7 +101,7 @@ impl LocalApic {
     /// INIT resets the entries.
     pub(super) fn init(&mut self) {
         self.counters = MASK;
-        self.extended = [MASK; MOST_EXTENDED];
+        self.extended = [UNPROGRAMMED; MOST_EXTENDED];
         self.nmi = false;
         self.vectors = [None; 2];
     }
@@ -146,7 +152,7 @@ impl LocalApic {
         }
         match lvt >> 8 & 7 {
             NMI => self.nmi = true,
-            FIXED => {
+            FIXED if lvt as u8 >= FIRST_VECTOR => {
                 let vector = lvt as u8;
                 if !self.vectors.contains(&Some(vector))
                     && let Some(free) = self.vectors.iter_mut().find(|slot| slot.is_none())

@@ -141,7 +141,8 @@ impl Profile {
 
     /// Retired instructions include interrupts and exceptions, each as one. Of INT n that is itself one anyway.
     ///
-    /// Source: BKDG for AMD Family 10h Processors, EventSelect 0C0h; not in the PPRs.
+    /// Source: BKDG for AMD Family 10h Processors, EventSelect 0C0h; OProfile and libpfm say it of family 0Fh too. Of family
+    /// 15h it is assumed; the PPRs do not have it.
     pub(super) const fn counts_events_as_instructions(&self) -> bool {
         self.family() < 0x17
     }
