@@ -6,7 +6,7 @@ use crate::{error::Error, flow::Way, mode::ExecMode};
 impl BlockDecoder<'_> {
     /// Walks to the next branch that the trace decides, and over it. Something is known of the trace, and it is not an
     /// event that has its place in the code.
-    #[inline]
+    #[inline(never)]
     pub(super) fn run(&mut self, mode: ExecMode) -> Result<Option<Item>, Error> {
         // In registers, not in `self.block`: what is written field by field and read as a whole has to be waited for.
         let mut block = if self.block.insns == 0 {

@@ -57,7 +57,7 @@ impl Walker<'_> {
     }
 
     /// Whether a target is what comes next in the trace.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn sees_target(&mut self) -> bool {
         self.tnt.is_empty() && self.sees_branch() && self.awaits_target
     }
