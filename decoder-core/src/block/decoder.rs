@@ -84,7 +84,7 @@ impl<'a> BlockDecoder<'a> {
             decided: false,
             window: Window::default(),
             section: u32::MAX,
-            following: Following::default(),
+            following: Following::NOTHING,
         }
     }
 
@@ -150,7 +150,7 @@ impl<'a> BlockDecoder<'a> {
     }
 
     fn forget(&mut self) {
-        self.following = Following::default();
+        self.following = Following::NOTHING;
         self.block = NO_BLOCK;
         self.failed = None;
         self.window = Window::default();

@@ -60,7 +60,7 @@ impl BlockDecoder<'_> {
                 Way::Jump | Way::CallNext => run.target,
                 Way::Call if leg.calls => return None,
                 Way::Call => {
-                    (leg.calls, leg.returns_to) = (true, relative(next)?);
+                    (leg.calls, leg.returns_to, leg.end) = (true, relative(next)?, End::Cond);
                     way.call(next)?;
                     run.target
                 }

@@ -7,7 +7,7 @@ use super::{
 use crate::{error::Error, flow::Way, mode::ExecMode};
 
 /// Where the walk is on a path: its outcomes are taken from the trace when it is left.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Following {
     index: usize,
     /// How many legs were given out.
@@ -15,21 +15,22 @@ pub(super) struct Following {
     /// How many legs end with an outcome, and whether there is one more.
     decided: u8,
     named: bool,
+    mode: ExecMode,
 }
 
 impl BlockDecoder<'_> {
     /// The next block of the path that the walk is on, as long as outcomes decide.
     #[inline(always)]
     pub(super) fn follow(&mut self) -> Option<Block> {
-        let Following { index, leg: at, decided, .. } = self.following;
+        let Following { index, leg: at, decided, mode, .. } = self.following;
         if at >= decided {
             return None;
         }
         let path = self.cache.path(index)?;
         let leg = path.legs.get(usize::from(at))?;
-        let block = path.block(leg, self.walker.ip, self.walker.mode?, self.walker.speculative);
+        let block = path.block(leg, self.walker.ip, mode, self.walker.speculative);
         let next = path.place(leg.next);
-        if leg.calls | (leg.end == End::Return) {
+        if leg.end != End::Plain {
             if leg.calls {
                 self.walker.call(path.place(leg.returns_to));
             }
@@ -55,7 +56,7 @@ impl BlockDecoder<'_> {
         let Some(path) = self.cache.path(index).filter(|path| !path.is_empty()) else {
             return self.run(mode);
         };
-        self.following = Following { index, leg: 0, decided: path.decided, named: path.named };
+        self.following = Following { index, leg: 0, decided: path.decided, named: path.named, mode };
         self.walker.psb = None;
         if let Some(block) = self.follow() {
             return Ok(Some(Item::Block(block)));
@@ -71,11 +72,11 @@ impl BlockDecoder<'_> {
     /// the trace goes on in another way.
     #[inline(always)]
     pub(super) fn leave(&mut self, following: Following) -> Option<Result<Option<Item>, Error>> {
-        let Following { index, leg: at, named, decided } = following;
+        let Following { index, leg: at, named, decided, mode } = following;
         if at == decided && !(named && self.walker.sees_target()) {
             return None;
         }
-        let (path, mode) = (self.cache.path(index)?, self.walker.mode?);
+        let path = self.cache.path(index)?;
         let leg = path.legs.get(usize::from(at))?;
         let block = path.block(leg, self.walker.ip, mode, self.walker.speculative);
         let (way, next) = (leg.end.way(), path.place(leg.next));
@@ -98,17 +99,20 @@ impl BlockDecoder<'_> {
     #[inline(always)]
     pub(super) fn leave_path(&mut self) -> Following {
         // Field by field: what was written in parts and is read as a whole has to be waited for.
-        let Following { index, leg, decided, named } = self.following;
+        let Following { index, leg, decided, named, mode } = self.following;
         (self.following.leg, self.following.decided, self.following.named) = (0, 0, false);
         if leg != 0 {
             (self.behind, self.decided) = (self.walker.behind_with(leg - 1), true);
             self.walker.pass(leg);
         }
-        Following { index, leg, decided, named }
+        Following { index, leg, decided, named, mode }
     }
 }
 
 impl Following {
+    /// On none.
+    pub(super) const NOTHING: Self = Self { index: 0, leg: 0, decided: 0, named: false, mode: ExecMode::Bits64 };
+
     /// Whether a leg is left.
     #[inline]
     pub(super) const fn is_some(&self) -> bool {
@@ -124,7 +128,7 @@ impl Following {
 impl End {
     const fn way(self) -> Way {
         match self {
-            Self::Cond => Way::Cond,
+            Self::Plain | Self::Cond => Way::Cond,
             Self::Return | Self::NamedReturn => Way::Return,
             Self::NamedCall => Way::IndirectCall,
             Self::Named => Way::Indirect,

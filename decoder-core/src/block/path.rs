@@ -49,8 +49,10 @@ pub(super) struct Leg {
 /// How a leg ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum End {
-    /// A conditional branch, by an outcome.
+    /// A conditional branch, by an outcome, behind no call.
     #[default]
+    Plain,
+    /// A conditional branch, by an outcome, behind a call.
     Cond,
     /// A compressed return, by an outcome.
     Return,
@@ -68,7 +70,7 @@ impl Path {
         if let Some(place) = self.legs.get_mut(usize::from(self.decided)) {
             *place = leg;
             match leg.end {
-                End::Cond | End::Return => self.decided += 1,
+                End::Plain | End::Cond | End::Return => self.decided += 1,
                 End::NamedReturn | End::NamedCall | End::Named => self.named = true,
             }
         }

@@ -9,7 +9,9 @@ use crate::packet::Tnt;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Outcomes {
     bits: u64,
-    len: u8,
+    /// How many are left. As wide as what is around it, so that it is not read together with what was written before: that
+    /// would have to be waited for.
+    len: u64,
     /// How many outcomes the first packet had, and how many there were with those of the packets behind it.
     first: u8,
     filled: u8,
@@ -28,7 +30,7 @@ impl Outcomes {
 
     /// How many outcomes are left.
     pub(super) const fn len(&self) -> u8 {
-        self.len
+        self.len as u8
     }
 
     #[inline]
@@ -39,7 +41,7 @@ impl Outcomes {
     /// No outcome was taken since the last [`fill`](Self::fill).
     #[inline]
     pub(super) const fn is_untouched(&self) -> bool {
-        self.len == self.filled
+        self.len == self.filled as u64
     }
 
     /// Takes a packet's outcomes and those of short TNT packets at `more`, where the next packet begins; returns how
@@ -59,7 +61,7 @@ impl Outcomes {
             filled += next.len;
             at += 1;
         }
-        *self = Self { bits, len: filled, first: len, filled, more };
+        *self = Self { bits, len: filled.into(), first: len, filled, more };
         at - more
     }
 
@@ -76,7 +78,7 @@ impl Outcomes {
     /// front of them.
     #[inline]
     pub(super) fn peek(&self, most: u8) -> u8 {
-        let len = self.len.min(most);
+        let len = self.len.min(most.into());
         // Not a shift by 64 when there are none.
         ((self.bits >> 1 | 1 << 63) >> (63 - len)) as u8
     }
@@ -84,7 +86,7 @@ impl Outcomes {
     /// Takes the oldest ones, which were seen: less than 64.
     #[inline]
     pub(super) fn skip(&mut self, outcomes: u8) {
-        self.len = self.len.saturating_sub(outcomes);
+        self.len = self.len.saturating_sub(outcomes.into());
         self.bits <<= outcomes & 63;
     }
 
@@ -93,7 +95,7 @@ impl Outcomes {
     /// nothing has to be.
     #[cold]
     pub(super) fn give_back(&mut self, trace: &[u8], before: u8) -> Option<(usize, usize)> {
-        let taken = self.filled - self.len;
+        let taken = self.filled - self.len();
         let kept = taken.saturating_sub(before);
         let mut border = self.first;
         let mut at = self.more;
@@ -107,7 +109,7 @@ impl Outcomes {
             end += trace.get(at + back).copied().and_then(short)?.len;
             back += 1;
         }
-        self.len = border.saturating_sub(taken);
+        self.len = border.saturating_sub(taken).into();
         self.filled = border;
         (back > 0).then_some((at, back))
     }
