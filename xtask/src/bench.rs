@@ -28,7 +28,7 @@ use std::{
 };
 
 /// How many runs of code the block decoder remembers.
-const SLOTS: usize = 1 << 14;
+const SLOTS: usize = 1 << 15;
 
 /// A turn is at least so long, because a clock that is read too often is measured too.
 const TURN: Duration = Duration::from_millis(5);

@@ -111,7 +111,8 @@ impl BlockDecoder<'_> {
 
 impl Following {
     /// On none.
-    pub(super) const NOTHING: Self = Self { index: 0, leg: 0, decided: 0, named: false, mode: ExecMode::Bits64 };
+    pub(super) const NOTHING: Self =
+        Self { index: 0, leg: 0, decided: 0, named: false, mode: ExecMode::Bits64 };
 
     /// Whether a leg is left.
     #[inline]
