@@ -59,6 +59,8 @@ fn what_is_wrong_with_the_command_line_is_told_in_libipts_words() {
         (&["t:1-"][..], 2, "bad file t:1-: invalid argument."),
         (&["t:-"], 2, "bad file t:-: invalid argument."),
         (&["empty:5"], 1, "bad offset 0x5 into empty."),
+        (&["--mtc-freq", "256", "t"], 1, "--mtc-freq: value too big: 256."),
+        (&["--mtc-freq", "--time", "t"], 1, "--mtc-freq: missing argument."),
         (&["--sb:switch", "t"], 1, "unknown option: --sb:switch."),
         (&["--pevent:bogus", "t"], 1, "unknown option: --pevent:bogus."),
         (&["--pevent:kcore"], 1, "--pevent:kcore: missing argument."),
@@ -118,6 +120,7 @@ fn options_choose_columns() {
         (&["--time", "--time-delta"], "tsc=+1000 tsc=+0 - tsc=+1e tsc=+20 tsc=+20"),
         (&["--time", "--no-tcal"], "tsc=1000 tsc=1000 - tsc=101e ! tsc=101e tsc=105e"),
         (&["--tcal"], "! fcr=<unavailable> - fcr=2.000 fcr=2.000 - fcr=4.000"),
+        (&["--tcal", "--no-cyc"], "! fcr=<unavailable> - fcr=2.000 fcr=2.000 fcr=2.000"),
         (&["--tcal", "--time-delta"], "! fcr=<unavailable> - fcr=+2.000 fcr=+0.000 - fcr=+2.000"),
         (&["--time", "--mtc-freq", "4"], "tsc=1000 tsc=1000 - tsc=107e tsc=109e tsc=10fe"),
         (&["--time", "--cpuid-0x15.eax", "2"], "tsc=1000 tsc=1000 - tsc=100e tsc=102e tsc=102e"),
@@ -136,6 +139,10 @@ fn options_choose_columns() {
             .collect();
         assert_eq!(shown.join(" "), columns, "{args:?}");
     }
+    assert_eq!(
+        lines(&["--raw", "--no-offset"])[..2],
+        ["02820282028202820282028202820282  psb", "0223                              psbend"]
+    );
     let last = |args: &[&str]| lines(args)[9..].join("|");
     assert_eq!(
         last(&["--raw", "--no-offset", "--exec-mode"]),

@@ -203,6 +203,7 @@ fn what_is_wrong_with_the_command_line_is_told_in_libipts_words() {
             1,
             "--block-decoder: please specify {prog} before the pt source file.\n",
         ),
+        (&["--filter:addr0_cfg", "16"], 1, "{prog}: --filter:addr0_cfg: value too big: 16.\n"),
         (&["--filter:addr4_a", "1"], 1, "{prog}: unknown option: --filter:addr4_a.\n"),
         (&["--pevent", "t"], 1, "{prog}: unknown option: --pevent.\n"),
         (&["--pevent:sample-config"], 1, "{prog}: bad sample config (null): internal error.\n"),
@@ -244,14 +245,14 @@ fn psb(here: u16) -> Vec<u8> {
 
 #[test]
 fn what_comes_behind_an_event_of_a_branch_is_of_a_block() {
-    // 1000: nop; 1001: iretq; 1003: nop, 1004: nop. CFE (IRET), TIP (1003).
-    let code = [0x90, 0x48, 0xcf, 0x90, 0x90];
-    let iret = [0x02, 0x13, 0x02, 0x00, 0x2d, 0x03, 0x10];
+    // 1000: nop; 1001: iretq; 1003: nop, 1004: nop; 1005: nop. CFE (IRET), TIP (1004).
+    let code = [0x90, 0x48, 0xcf, 0x90, 0x90, 0x90];
+    let iret = [0x02, 0x13, 0x02, 0x00, 0x2d, 0x04, 0x10];
     let cbr = [0x02, 0x03, 0x05, 0x00];
     for (name, behind, shown) in [
         ("event", &cbr[..], &["[block 2]", "[cbr: 5]", "[end of trace]"][..]),
-        ("code", &[0x06], &["[block 2]", "0000000000001003", "0000000000001004"]),
-        ("error", &[0xc9], &["[block 2]", "[22, 1003: error: unknown opcode]"]),
+        ("code", &[0x06], &["[block 2]", "0000000000001004", "0000000000001005"]),
+        ("error", &[0xc9], &["[block 2]", "[22, 1004: error: unknown opcode]"]),
         ("end", &[], &["[end of trace]"]),
     ] {
         let args = ["--no-inst", "--block:show-blocks", "--stat:blocks"];
@@ -285,6 +286,15 @@ fn a_psb_in_the_middle_is_where_it_says_and_so_is_the_end_behind_it() {
         lines("psb-place", &code, &[psb(0x1002), psb(0x1003)].concat(), &["--no-inst"]),
         ["0000000000001000", "0000000000001001", "0000000000001002", "[end of trace]"]
     );
+}
+
+#[test]
+fn an_error_behind_a_direct_branch_is_at_its_target_taken_or_not() {
+    // 1000: jz 1004; 1002: nop. TNT, and no packet.
+    for outcome in [0x04, 0x06] {
+        let shown = lines("behind-jump", &[0x74, 0x02, 0x90, 0x90, 0x90], &[outcome, 0xc9], &["--no-inst"]);
+        assert_eq!(shown, ["0000000000001000", "[1c, 1004: error: unknown opcode]"], "{outcome:x}");
+    }
 }
 
 #[test]
