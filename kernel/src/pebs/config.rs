@@ -30,9 +30,9 @@ impl Event {
     pub const INST_RETIRED: Self = Self { select: 0xc0, umask: 0 };
     /// INST_RETIRED.PREC_DIST: the same as it samples from Sandy Bridge to Skylake, on counter 1.
     pub const INST_RETIRED_PREC_DIST: Self = Self { select: 0xc0, umask: 1 };
-    /// BR_INST_RETIRED.ALL_BRANCHES: retired branches. Samples from Nehalem to Ivy Bridge and since Ice Lake.
+    /// BR_INST_RETIRED.ALL_BRANCHES: retired branches. Samples on Nehalem, Westmere and, with extended PEBS, since Ice Lake.
     pub const BR_INST_RETIRED: Self = Self { select: 0xc4, umask: 0 };
-    /// BR_INST_RETIRED.ALL_BRANCHES_PEBS: the same as it samples on Haswell to Skylake.
+    /// BR_INST_RETIRED.ALL_BRANCHES_PEBS: the same as it samples from Sandy Bridge to Skylake.
     pub const BR_INST_RETIRED_PEBS: Self = Self { select: 0xc4, umask: 4 };
 }
 
