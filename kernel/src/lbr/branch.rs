@@ -52,7 +52,8 @@ pub enum LbrFormat {
     Lip,
     /// 2: offsets in the code segment.
     Eip,
-    /// 3: offsets; the misprediction in where-from's bit 63.
+    /// 3: offsets; the misprediction in where-from's bit 63. So are those of 4 read where there is no TSX, whose bits 62:61
+    /// need not be the address's sign.
     EipFlags,
     /// 4: offsets; misprediction and transaction in where-from's bits 63:61.
     EipFlagsTsx,
@@ -107,7 +108,7 @@ impl LbrFormat {
         Some(match self {
             Self::Bits32 => Branch { from: u64::from(from as u32), to: u64::from(to as u32), ..plain },
             Self::Lip | Self::Eip => plain,
-            Self::EipFlags => Branch { from: extend(from, 63), mispredicted: Some(flag(from, 63)), ..plain },
+            Self::EipFlags => Branch { from: extend(from, 61), mispredicted: Some(flag(from, 63)), ..plain },
             Self::EipFlagsTsx => Branch {
                 from: extend(from, 61),
                 mispredicted: Some(flag(from, 63)),
@@ -185,6 +186,9 @@ mod tests {
             (2, KERNEL, 0x40_1000, !0, plain),
             (3, KERNEL, 0x40_1000, 0, missed),
             (3, KERNEL & !(1 << 63), 0x40_1000, 0, hit),
+            // As format 4 has it without TSX.
+            (3, KERNEL & !(7 << 61), 0x40_1000, 0, hit),
+            (3, KERNEL & !(3 << 61), 0x40_1000, 0, missed),
             (4, KERNEL & !(7 << 61), 0x40_1000, 0, hit),
             (4, KERNEL & !(5 << 61), 0x40_1000, 0, Branch { in_tsx: true, ..hit }),
             (4, KERNEL & !(6 << 61), 0x40_1000, 0, Branch { tsx_abort: true, ..hit }),

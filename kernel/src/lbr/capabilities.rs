@@ -146,7 +146,8 @@ fn stack_format<R: CpuIdReader>(
     };
     let tsx = id.get_extended_feature_info().is_some_and(|features| features.has_hle() || features.has_rtm());
     Ok(match format {
-        // Where there is no TSX its two bits are the address's sign.
+        // Where there is no TSX its two bits say nothing: 0 in what the processor records, the address's sign in what
+        // was written.
         LbrFormat::EipFlagsTsx if !tsx => LbrFormat::EipFlags,
         format => format,
     })

@@ -333,7 +333,7 @@ fn what_was_recorded_is_there_when_they_are_off() {
 }
 
 #[test]
-fn without_tsx_its_bits_are_the_addresss() {
+fn without_tsx_its_bits_say_nothing() {
     // Bits of CPUID.7:EBX: HLE and RTM.
     for (ebx, format) in
         [(0, LbrFormat::EipFlags), (1 << 4, LbrFormat::EipFlagsTsx), (1 << 11, LbrFormat::EipFlagsTsx)]
