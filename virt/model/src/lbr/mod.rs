@@ -21,9 +21,11 @@ const MISPRED: u64 = 1 << 63;
 const INFO_RESERVED: u64 = 0x1fff_ffff_ffff_0000;
 /// IA32_PERF_CAPABILITIES\[5:0\]: MISPRED is in the FROM register.
 const FORMAT_FLAGS: u8 = 3;
-/// The same with IN_TSX and TSX_ABORT in bits 62:61. On processors without TSX, as all of these are, those are the sign
-/// of bit 47 too.
+/// The same with IN_TSX and TSX_ABORT in bits 62:61. On processors without TSX, as all of these are, they are 0 in what is
+/// recorded, and the sign of bit 47 in what can be written.
 const FORMAT_FLAGS_TSX: u8 = 4;
+/// IN_TSX and TSX_ABORT.
+const TSX: u64 = 1 << 62 | 1 << 61;
 
 /// The stack's registers but for the records; nothing in a profile that has none.
 #[derive(Debug)]
@@ -112,9 +114,9 @@ impl Lbr {
         match (stack.info, stack.format) {
             (Some(_), _) => Entry { from, to, info: mispredicted | cycles },
             // Bits 62:48 are the sign of bit 47.
-            (None, FORMAT_FLAGS | FORMAT_FLAGS_TSX) => {
-                Entry { from: from & !MISPRED | mispredicted, to, info: 0 }
-            }
+            (None, FORMAT_FLAGS) => Entry { from: from & !MISPRED | mispredicted, to, info: 0 },
+            // Bits 60:48 are.
+            (None, FORMAT_FLAGS_TSX) => Entry { from: from & !(MISPRED | TSX) | mispredicted, to, info: 0 },
             (None, _) => Entry { from, to, info: 0 },
         }
     }
