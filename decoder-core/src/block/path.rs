@@ -4,8 +4,6 @@
 //! address under the outcomes that come next is remembered as a whole, and when the same outcomes come there again, it
 //! is followed block by block.
 
-use crate::mode::ExecMode;
-
 /// The most outcomes that a path depends on: as many as a short TNT packet has.
 pub(super) const OUTCOMES: usize = 6;
 
@@ -29,7 +27,8 @@ pub(super) struct Key {
     pub(super) space: u64,
     /// The oldest outcome in the highest bit, with a bit set in front of it: no path has a 0.
     pub(super) outcomes: u8,
-    pub(super) mode: Option<ExecMode>,
+    /// The mode's number and 1: a slot that is not in use is all zeros, which are written fastest.
+    pub(super) mode: u8,
 }
 
 /// One block of a path. Addresses are relative to the path's first one.

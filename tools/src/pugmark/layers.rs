@@ -16,7 +16,7 @@ use pugmark_decoder_core::{
 const STRIDE: u32 = 1 << 16;
 
 /// How many runs of code are remembered: more than the hot code of a large program has.
-pub const SLOTS: usize = 1 << 16;
+pub const SLOTS: usize = 1 << 15;
 
 /// The packet layer.
 pub fn packets(trace: &[u8], config: Config<'_>, progress: &mut Progress) -> Totals {
