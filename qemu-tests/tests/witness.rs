@@ -50,14 +50,19 @@ fn disagreements(images: &Images, names: &[&str]) -> Vec<String> {
         .unwrap();
     assert_eq!(outcome.transcript.runs.len(), names.len());
     let log = exec_log::read(&log_file, 0).unwrap();
-    let compare =
-        |run: &Run| match exec_log::compare(&log, outcome.truth.session(run.session.unwrap()), wrmsr) {
+    let compare = |run: &Run| {
+        let Some(session) = run.session else {
+            // Nothing was logged of what the driver declined.
+            return run.refusal.is_none().then(|| format!("{}: was not traced", run.name));
+        };
+        match exec_log::compare(&log, outcome.truth.session(session), wrmsr) {
             Ok(agreement) => {
                 println!("{}: {agreement:?}", run.name);
                 None
             }
             Err(error) => Some(format!("{}: {error:#}", run.name)),
-        };
+        }
+    };
     outcome.transcript.runs.iter().filter_map(compare).collect()
 }
 
