@@ -14,7 +14,7 @@ pub struct Shape {
     /// Functions of the user's program; 0: the kernel never leaves level 0.
     pub user: usize,
     /// Functions of the library.
-    pub library: usize,
+    pub lib: usize,
     /// Functions of 32-bit code.
     pub compat: usize,
     /// Basic blocks in a function, at most.
@@ -28,7 +28,7 @@ pub struct Shape {
 impl Default for Shape {
     /// A little of everything but PTWRITE, which not all processors have.
     fn default() -> Self {
-        Self { kernel: 8, user: 8, library: 4, compat: 3, blocks: 7, ptwrite: false, cr3_writes: true }
+        Self { kernel: 8, user: 8, lib: 4, compat: 3, blocks: 7, ptwrite: false, cr3_writes: true }
     }
 }
 
@@ -132,7 +132,7 @@ pub(crate) fn generate(seed: u64, shape: &Shape) -> Code {
     let first_handler = add(Level::Kernel, End::Iret, handlers);
     let nmi = add(Level::Kernel, End::Iret, 1);
     add(Level::User, End::Return, shape.user);
-    add(Level::Library, End::Return, if has_user { shape.library } else { 0 });
+    add(Level::Library, End::Return, if has_user { shape.lib } else { 0 });
     add(Level::Compat, End::FarReturn, usize::from(has_user && shape.compat > 0));
     add(Level::Compat, End::Return, if has_user { shape.compat.saturating_sub(1) } else { 0 });
     add(Level::Kernel, End::FarReturn, 1);

@@ -133,7 +133,7 @@ impl Config {
     /// The same with a smaller program and fewer steps, for tests that need many.
     #[must_use]
     pub fn draw_small(topic: Topic, seed: u64) -> (Program, Self) {
-        let shape = Shape { kernel: 3, user: 3, library: 1, compat: 2, blocks: 5, ..Shape::default() };
+        let shape = Shape { kernel: 3, user: 3, lib: 1, compat: 2, blocks: 5, ..Shape::default() };
         Self::draw_of(topic, seed, &shape, 50..400)
     }
 
