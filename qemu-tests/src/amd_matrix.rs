@@ -86,8 +86,7 @@ pub fn boot(source: Source, profile: &str, only: Option<&str>) -> Boot {
         Source::Counters => "counters",
         Source::Ibs => "ibs",
     };
-    let only = only.map(|only| format!(" only={only}")).unwrap_or_default();
-    Boot { monitor_options: format!("profile={profile}"), command_line: format!("source={source}{only}") }
+    Boot::of(source, profile, only)
 }
 
 /// Whether a run of one of [`WORKLOADS`] went as it should on a profile: its counts are the truth's, its samples lie in

@@ -29,8 +29,7 @@ const DECLINED: [(&str, &str); 7] = [
 /// The boot that makes a whole run on a profile; `only`, names separated by commas, narrows the workloads down.
 #[must_use]
 pub fn boot(profile: &str, only: Option<&str>) -> Boot {
-    let only = only.map(|only| format!(" only={only}")).unwrap_or_default();
-    Boot { monitor_options: format!("profile={profile}"), command_line: format!("source=bts{only}") }
+    Boot::of("bts", profile, only)
 }
 
 /// Whether a run of one of [`WORKLOADS`] went as it should on a profile.

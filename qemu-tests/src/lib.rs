@@ -36,6 +36,7 @@ pub mod protocol;
 pub mod samples;
 pub mod scratch;
 pub mod store_matrix;
+pub mod sweep;
 pub mod symbols;
 pub mod traces;
 pub mod truth;

@@ -101,6 +101,15 @@ pub struct Boot {
     pub command_line: String,
 }
 
+impl Boot {
+    /// A whole run by a source on a profile; `only`, names separated by commas, narrows the workloads down.
+    #[must_use]
+    pub fn of(source: &str, profile: &str, only: Option<&str>) -> Self {
+        let only = only.map(|only| format!(" only={only}")).unwrap_or_default();
+        Self { monitor_options: format!("profile={profile}"), command_line: format!("source={source}{only}") }
+    }
+}
+
 /// The boots that make a whole run on a profile; `only`, names separated by commas, narrows the workloads down.
 ///
 /// The workload that overflows has a machine of its own, one whose output cannot keep up.

@@ -2,9 +2,7 @@
 //! others. `cargo xtask run --source counters` runs all on all.
 
 use pugmark_qemu_tests::amd_matrix::{self, Source};
-use pugmark_qemu_tests::images::Images;
-use pugmark_qemu_tests::machine::Machine;
-use pugmark_qemu_tests::matrix::WORKLOADS;
+use pugmark_qemu_tests::sweep::sweep;
 use std::time::Duration;
 
 /// Workloads that differ in what counts: nothing but branches, interrupts, exceptions, changes of the privilege level.
@@ -12,26 +10,11 @@ const FEW: &str = "sort,timer,exceptions,syscall,user-interrupt,filter-os,filter
 
 /// Boots some workloads (none: all) on `profile`.
 fn as_they_ran(profile: &str, only: Option<&str>) {
-    let images = Images::build().unwrap();
-    let symbols = images.guest_symbols().unwrap();
     let boot = amd_matrix::boot(Source::Counters, profile, only);
-    let outcome = Machine::on_monitor(&images, &boot.monitor_options, &boot.command_line)
-        .deadline(Duration::from_secs(240))
-        .run(|_| {})
-        .unwrap();
-    let mut wrong = Vec::new();
-    for run in &outcome.transcript.runs {
-        let checked =
-            amd_matrix::check(run, Source::Counters, profile, &outcome.truth, &symbols, &images.guest);
-        match checked {
-            Ok(Some(verdict)) => println!("{profile} {}: {verdict}", run.name),
-            Ok(None) => println!("{profile} {}: {}", run.name, run.refusal.as_deref().unwrap_or_default()),
-            Err(error) => wrong.push(format!("{profile} {}: {error:#}", run.name)),
-        }
-    }
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-    let due = only.map_or(WORKLOADS.len(), |only| only.split(',').count());
-    assert_eq!(outcome.transcript.runs.len(), due);
+    sweep(profile, &boot, only, Duration::from_secs(240), |run, truth, symbols, image| {
+        amd_matrix::check(run, Source::Counters, profile, truth, symbols, image)
+    })
+    .unwrap();
 }
 
 #[test]

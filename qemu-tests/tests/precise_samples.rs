@@ -1,30 +1,16 @@
 //! Each workload on each profile that samples events: every sample is at its event, and none is missing.
 
-use pugmark_qemu_tests::images::Images;
-use pugmark_qemu_tests::machine::Machine;
-use pugmark_qemu_tests::matrix::WORKLOADS;
 use pugmark_qemu_tests::store_matrix::{self, Source};
+use pugmark_qemu_tests::sweep::sweep;
 use std::time::Duration;
 
 /// Boots everything on `profile`.
 fn all_as_they_ran(profile: &str) {
-    let images = Images::build().unwrap();
-    let symbols = images.guest_symbols().unwrap();
     let boot = store_matrix::boot(Source::Pebs, profile, None);
-    let outcome = Machine::on_monitor(&images, &boot.monitor_options, &boot.command_line)
-        .deadline(Duration::from_secs(240))
-        .run(|_| {})
-        .unwrap();
-    let mut wrong = Vec::new();
-    for run in &outcome.transcript.runs {
-        match store_matrix::check(run, Source::Pebs, profile, &outcome.truth, &symbols, &images.guest) {
-            Ok(Some(verdict)) => println!("{profile} {}: {verdict}", run.name),
-            Ok(None) => println!("{profile} {}: {}", run.name, run.refusal.as_deref().unwrap_or_default()),
-            Err(error) => wrong.push(format!("{profile} {}: {error:#}", run.name)),
-        }
-    }
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-    assert_eq!(outcome.transcript.runs.len(), WORKLOADS.len());
+    sweep(profile, &boot, None, Duration::from_secs(240), |run, truth, symbols, image| {
+        store_matrix::check(run, Source::Pebs, profile, truth, symbols, image)
+    })
+    .unwrap();
 }
 
 #[test]

@@ -4,10 +4,9 @@
 //! `PUGMARK_LONG=1` each has that many.
 
 use pugmark_qemu_tests::amd_matrix::{self, Source, Verdict};
-use pugmark_qemu_tests::images::Images;
-use pugmark_qemu_tests::machine::Machine;
-use pugmark_qemu_tests::matrix::WORKLOADS;
+use pugmark_qemu_tests::matrix::Boot;
 use pugmark_qemu_tests::samples::Fit;
+use pugmark_qemu_tests::sweep::sweep;
 use std::time::Duration;
 
 /// The probability below which a distribution counts as another one.
@@ -27,31 +26,16 @@ const FEW: &str = "sort,exceptions,syscall,user-interrupt";
 /// Boots `profile`, whose random numbers begin with `seed`, to sample some workloads (none: all) so many times; how well
 /// samples of ops fit.
 fn sampled(profile: &str, seed: u64, only: Option<&str>, rounds: u32) -> Fit {
-    let images = Images::build().unwrap();
-    let symbols = images.guest_symbols().unwrap();
-    let boot = amd_matrix::boot(Source::Ibs, profile, only);
-    let options = format!("{} seed={seed}", boot.monitor_options);
-    let command_line = format!("{} rounds={rounds}", boot.command_line);
-    let outcome = Machine::on_monitor(&images, &options, &command_line)
-        .deadline(Duration::from_secs(600))
-        .run(|_| {})
-        .unwrap();
-    let (mut fits, mut wrong) = (Vec::new(), Vec::new());
-    for run in &outcome.transcript.runs {
-        match amd_matrix::check(run, Source::Ibs, profile, &outcome.truth, &symbols, &images.guest) {
-            Ok(Some(Verdict::Samples(fit))) => {
-                println!("{profile} {}: {fit}", run.name);
-                fits.push(fit);
-            }
-            Ok(Some(verdict)) => println!("{profile} {}: {verdict}", run.name),
-            Ok(None) => println!("{profile} {}: {}", run.name, run.refusal.as_deref().unwrap_or_default()),
-            Err(error) => wrong.push(format!("{profile} {}: {error:#}", run.name)),
-        }
-    }
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-    let due = only.map_or(WORKLOADS.len(), |only| only.split(',').count());
-    assert_eq!(outcome.transcript.runs.len(), due);
-    fits.into_iter().sum()
+    let Boot { monitor_options, command_line } = amd_matrix::boot(Source::Ibs, profile, only);
+    let boot = Boot {
+        monitor_options: format!("{monitor_options} seed={seed}"),
+        command_line: format!("{command_line} rounds={rounds}"),
+    };
+    let verdicts = sweep(profile, &boot, only, Duration::from_secs(600), |run, truth, symbols, image| {
+        amd_matrix::check(run, Source::Ibs, profile, truth, symbols, image)
+    });
+    let fit = |verdict| if let Verdict::Samples(fit) = verdict { Some(fit) } else { None };
+    verdicts.unwrap().into_iter().filter_map(fit).sum()
 }
 
 /// Whether samples of a seed are distributed as the truth is, and enough: of its own part, or of all parts.

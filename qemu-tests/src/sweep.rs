@@ -1,0 +1,47 @@
+//! Many workloads in one boot, each of them judged.
+
+use anyhow::{Result, ensure};
+use std::fmt::Display;
+use std::path::Path;
+use std::time::Duration;
+
+use crate::images::Images;
+use crate::machine::Machine;
+use crate::matrix::{Boot, WORKLOADS};
+use crate::protocol::Run;
+use crate::symbols::Symbols;
+use crate::truth::Truth;
+
+/// Boots our kernel to run `only` these workloads, names separated by commas, or all; prints how `check`, which gets the
+/// image that ran too, judges each, and returns the verdicts. `label` begins each line.
+///
+/// # Errors
+/// The machine did not end well, a workload is missing, or a run went otherwise than it should: all that did are named.
+pub fn sweep<V: Display>(
+    label: &str,
+    boot: &Boot,
+    only: Option<&str>,
+    deadline: Duration,
+    check: impl Fn(&Run, &Truth, &Symbols, &Path) -> Result<Option<V>>,
+) -> Result<Vec<V>> {
+    let images = Images::build()?;
+    let symbols = images.guest_symbols()?;
+    let machine = Machine::on_monitor(&images, &boot.monitor_options, &boot.command_line);
+    let outcome = machine.deadline(deadline).run(|_| {})?;
+    let (mut verdicts, mut wrong) = (Vec::new(), Vec::new());
+    for run in &outcome.transcript.runs {
+        match check(run, &outcome.truth, &symbols, &images.guest) {
+            Ok(Some(verdict)) => {
+                println!("{label} {}: {verdict}", run.name);
+                verdicts.push(verdict);
+            }
+            Ok(None) => println!("{label} {}: {}", run.name, run.refusal.as_deref().unwrap_or_default()),
+            Err(error) => wrong.push(format!("{label} {}: {error:#}", run.name)),
+        }
+    }
+    ensure!(wrong.is_empty(), "{}", wrong.join("\n"));
+    let due = only.map_or(WORKLOADS.len(), |only| only.split(',').count());
+    let runs = outcome.transcript.runs.len();
+    ensure!(runs == due, "{label}: {runs} workloads ran instead of {due}");
+    Ok(verdicts)
+}
