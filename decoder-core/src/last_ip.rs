@@ -50,28 +50,29 @@ impl LastIp {
     /// A suppressed IP leaves the last IP as it was.
     #[inline]
     pub const fn update(&mut self, ip: Ip) -> Option<u64> {
-        self.suppressed = matches!(ip, Ip::Suppressed);
-        self.ip = match ip {
-            Ip::Suppressed => return None,
-            Ip::Update16(low) => self.ip & !0xffff | low & 0xffff,
-            Ip::Update32(low) => self.ip & !0xffff_ffff | low & 0xffff_ffff,
-            Ip::Update48(low) => self.ip & !LOW_48 | low & LOW_48,
-            Ip::SignExtend48(low) => sign_extend_48(low),
-            Ip::Full(ip) => ip,
-        };
-        self.seen = true;
-        Some(self.ip)
+        match ip {
+            Ip::Suppressed => {
+                self.suppressed = true;
+                None
+            }
+            Ip::Update16(payload)
+            | Ip::Update32(payload)
+            | Ip::SignExtend48(payload)
+            | Ip::Update48(payload)
+            | Ip::Full(payload) => Some(self.update_by(ip.ip_bytes(), payload)),
+        }
     }
 
     /// Applies the payload of a packet with this IPBytes field, which is not 0 and not a reserved one, and returns the
-    /// address it stands for; as [`update`](Self::update), but without guessing which form comes next.
+    /// address it stands for. Without branches: which form comes next cannot be foreseen.
     #[inline(always)]
     pub(crate) const fn update_by(&mut self, form: u8, payload: u64) -> u64 {
         /// By IPBytes: what is kept of the last IP, and how many bits above the payload repeat its highest one.
         const KEPT: [(u64, u8); 8] =
             [(!0, 0), (!0xffff, 0), (!0xffff_ffff, 0), (0, 16), (!LOW_48, 0), (!0, 0), (0, 0), (!0, 0)];
         let (kept, extended) = KEPT[(form & 7) as usize];
-        self.ip = self.ip & kept | ((payload << extended).cast_signed() >> extended).cast_unsigned();
+        let payload = ((payload << extended).cast_signed() >> extended).cast_unsigned();
+        self.ip = self.ip & kept | payload & !kept;
         self.seen = true;
         self.suppressed = false;
         self.ip
