@@ -26,8 +26,7 @@ const RATES: Rates = Rates { interrupt: 2, trap: 1, fault: 4, ticks: 12, depth: 
 
 /// A trace of about so many bytes, return compression on, with timing packets if wanted.
 pub(super) fn made(bytes: usize, timing: bool, scratch: &Path) -> Result<Load> {
-    let shape =
-        Shape { kernel: 60, user: 60, lib: 40, blocks: 20, cr3_writes: false, ..Shape::default() };
+    let shape = Shape { kernel: 60, user: 60, lib: 40, blocks: 20, cr3_writes: false, ..Shape::default() };
     let program = Program::generate(1, &shape);
     let profile = Profile::by_name("skylake").ok_or_else(|| anyhow!("no such profile"))?;
     let size = (2 * bytes).next_power_of_two();
