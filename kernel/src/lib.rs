@@ -146,10 +146,13 @@
 //! [`ds::Running`] and [`ds::Stopped`] as above, and [`ds::Running::source`] for the same PMI handler. [`bts`] says
 //! which branches, [`pebs`] which counters sample. [`lbr`] keeps the last branches in registers instead.
 //!
+//! **AMD's units.** [`amd`] counts and samples with AMD's performance counters, samples instructions by IBS, and reads
+//! the last branches, each with the same steps and the same PMI handler.
+//!
 //! # Not there yet
 //!
-//! PEBS through PT and its load latency, counters that do not sample, AMD's units; XSAVES and tracing by task; suspend and hot-plug; output to
-//! the trace transport subsystem; trigger tracing's registers. A kernel that uses VMX stops its traces before VMXON
+//! PEBS through PT and its load latency, Intel's counters that do not sample; XSAVES and tracing by task; suspend and
+//! hot-plug; output to the trace transport subsystem; trigger tracing's registers. A kernel that uses VMX stops its traces before VMXON
 //! where [`detect::VmxTracing`] says so.
 #![cfg_attr(not(test), no_std)]
 
