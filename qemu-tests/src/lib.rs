@@ -31,6 +31,7 @@ pub mod libipt;
 pub mod libipt_speed;
 pub mod machine;
 pub mod matrix;
+pub mod patience;
 pub mod precise;
 pub mod protocol;
 pub mod samples;

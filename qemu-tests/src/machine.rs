@@ -1,4 +1,4 @@
-//! A QEMU machine, run with a deadline.
+//! A QEMU machine, run for as long as it gets on.
 
 use anyhow::{Context, Result, bail};
 use std::ffi::OsString;
@@ -7,12 +7,13 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use crate::images::Images;
+use crate::patience::{GivenUp, Patience, Watch};
 use crate::protocol::Transcript;
 use crate::scratch::Scratch;
-use crate::truth::Truth;
+use crate::truth::{self, Truth};
 
 /// The program that is started.
 pub const QEMU: &str = "qemu-system-x86_64";
@@ -22,13 +23,13 @@ const EXIT_PASSED: i32 = (0x10 << 1) | 1;
 /// The same for 0x11: something failed.
 const EXIT_FAILED: i32 = (0x11 << 1) | 1;
 
-/// What to boot, and for how long at most.
+/// What to boot, and how long to wait for it.
 #[derive(Clone, Debug)]
 pub struct Machine {
     kernel: PathBuf,
     module: Option<PathBuf>,
     command_line: String,
-    deadline: Duration,
+    patience: Patience,
     extra: Vec<OsString>,
     keeps_truth: bool,
 }
@@ -52,7 +53,7 @@ impl Machine {
             kernel: kernel.into(),
             module: Some(kernel.into()),
             command_line: command_line.into(),
-            deadline: Duration::from_secs(60),
+            patience: Patience::default(),
             extra: Vec::new(),
             keeps_truth: false,
         }
@@ -76,16 +77,16 @@ impl Machine {
             kernel: images.monitor.clone(),
             module: Some(kernel.into()),
             command_line: format!("{monitor_options} -- {command_line}"),
-            deadline: Duration::from_secs(120),
+            patience: Patience::default(),
             extra: Vec::new(),
             keeps_truth: true,
         }
     }
 
-    /// Gives the machine this long.
+    /// Waits for the machine so long.
     #[must_use]
-    pub fn deadline(mut self, deadline: Duration) -> Self {
-        self.deadline = deadline;
+    pub fn patience(mut self, patience: Patience) -> Self {
+        self.patience = patience;
         self
     }
 
@@ -106,28 +107,36 @@ impl Machine {
     /// monitor has logged by then.
     ///
     /// # Errors
-    /// A machine that does not start, a guest that breaks the protocol, misses the deadline, or ends
-    /// without its closing line or with another status than that line says.
+    /// A machine that does not start, a guest that breaks the protocol, does not get on, or ends without its closing
+    /// line or with another status than that line says.
     pub fn run_watched(&self, mut watch: impl FnMut(&str, &Transcript, &Truth)) -> Result<Outcome> {
         let scratch = Scratch::new()?;
         let (ram, dump) = (scratch.file("ram"), scratch.file("dump"));
         let mut child = Running::start(self.command(&ram, &dump))?;
         let lines = child.lines()?;
-        let end = Instant::now() + self.deadline;
+        let mut progress = Watch::new(self.patience, Instant::now());
         let mut transcript = Transcript::default();
         let mut truth = Truth::default();
         loop {
-            match lines.recv_timeout(end.saturating_duration_since(Instant::now())) {
+            let wait = match progress.wait(Instant::now()) {
+                Ok(wait) => wait,
+                Err(reason) => return Err(given_up(reason, &transcript)),
+            };
+            match lines.recv_timeout(wait) {
                 Ok(line) => {
                     transcript.line(&line)?;
                     if self.keeps_truth && line.starts_with("ok ") {
                         truth.follow(&ram)?;
                     }
                     watch(&line, &transcript, &truth);
+                    // The time that the judging took is not the machine's.
+                    progress.line(Instant::now());
                 }
                 Err(RecvTimeoutError::Disconnected) => break,
                 Err(RecvTimeoutError::Timeout) => {
-                    bail!("no end within {:?}; the last of it:\n{}", self.deadline, tail(&transcript))
+                    if self.keeps_truth {
+                        progress.retired(Instant::now(), truth::retired(&ram)?);
+                    }
                 }
             }
         }
@@ -220,6 +229,10 @@ impl Drop for Running {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
+}
+
+fn given_up(reason: GivenUp, transcript: &Transcript) -> anyhow::Error {
+    anyhow::anyhow!("{reason}; the last of it:\n{}", tail(transcript))
 }
 
 fn tail(transcript: &Transcript) -> String {

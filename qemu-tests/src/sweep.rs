@@ -3,7 +3,6 @@
 use anyhow::{Result, ensure};
 use std::fmt::Display;
 use std::path::Path;
-use std::time::Duration;
 
 use crate::images::Images;
 use crate::machine::Machine;
@@ -21,13 +20,12 @@ pub fn sweep<V: Display>(
     label: &str,
     boot: &Boot,
     only: Option<&str>,
-    deadline: Duration,
     check: impl Fn(&Run, &Truth, &Symbols, &Path) -> Result<Option<V>>,
 ) -> Result<Vec<V>> {
     let images = Images::build()?;
     let symbols = images.guest_symbols()?;
     let machine = Machine::on_monitor(&images, &boot.monitor_options, &boot.command_line);
-    let outcome = machine.deadline(deadline).run(|_| {})?;
+    let outcome = machine.run(|_| {})?;
     let (mut verdicts, mut wrong) = (Vec::new(), Vec::new());
     for run in &outcome.transcript.runs {
         match check(run, &outcome.truth, &symbols, &images.guest) {

@@ -1,13 +1,13 @@
 //! What the monitor logged, read from the file that is the machine's memory.
 
 use anyhow::{Context, Result, ensure};
-use memmap2::MmapOptions;
+use memmap2::{Mmap, MmapOptions};
 use std::collections::HashMap;
 use std::io::{self, Write};
 use std::path::Path;
 
 pub use pugmark_truth::{Branch, BranchKind, Flags, Record};
-use pugmark_truth::{Log, REGION_BASE, REGION_BYTES};
+use pugmark_truth::{Header, Log, REGION_BASE, REGION_BYTES};
 
 use crate::machine::open;
 
@@ -58,14 +58,9 @@ impl Truth {
     /// # Errors
     /// A file that cannot be read, memory without a log, or a log that was too small.
     pub fn follow(&mut self, ram: &Path) -> Result<()> {
-        let file = open(ram)?;
-        // SAFETY: QEMU writes to the file while it is mapped, so its bytes may change under the map. The monitor
-        // counts a record after it has written it and never changes one that it has counted, and no more than
-        // the counted ones are read.
-        let map = unsafe { MmapOptions::new().offset(REGION_BASE).len(REGION_BYTES as usize).map(&file) }
-            .context("cannot map the machine's memory")?;
+        let map = map(ram)?;
         let log = Log::new(&map).context("the monitor left no log")?;
-        ensure!(log.header().lost() == 0, "the log was too small by {} records", log.header().lost());
+        ensure_complete(log.header())?;
         for record in log.records().skip(self.read) {
             match record.branch() {
                 None => self.sessions.entry(record.session).or_default().push(record),
@@ -90,6 +85,36 @@ impl Truth {
     }
 }
 
+/// How many records the log has by now; none while QEMU has not made the file or the monitor not begun the log.
+///
+/// # Errors
+/// A file that cannot be read, or a log that is full: nothing that the machine does from there on can be judged.
+pub fn retired(ram: &Path) -> Result<u64> {
+    let made = std::fs::metadata(ram).is_ok_and(|file| file.len() >= REGION_BASE + REGION_BYTES);
+    if !made {
+        return Ok(0);
+    }
+    let map = map(ram)?;
+    let Ok(header) = Header::parse(&map) else { return Ok(0) };
+    ensure_complete(&header)?;
+    Ok(header.len())
+}
+
+fn ensure_complete(header: &Header) -> Result<()> {
+    ensure!(header.lost() == 0, "the log was too small by {} records", header.lost());
+    Ok(())
+}
+
+/// Maps the region of the log.
+fn map(ram: &Path) -> Result<Mmap> {
+    let file = open(ram)?;
+    // SAFETY: QEMU writes to the file while it is mapped, so its bytes may change under the map. The monitor
+    // counts a record after it has written it and never changes one that it has counted, and no more than
+    // the counted ones are read.
+    unsafe { MmapOptions::new().offset(REGION_BASE).len(REGION_BYTES as usize).map(&file) }
+        .context("cannot map the machine's memory")
+}
+
 /// FNV-1a, 64 bits, over addresses as little-endian `u64`.
 #[must_use]
 pub fn hash(addresses: &[u64]) -> u64 {
@@ -108,32 +133,39 @@ mod tests {
         Record { rip, cr3: 0x1000, session, flags: Flags::new(3), cpu: 0 }
     }
 
+    /// A file of the machine's memory that has the log.
+    fn save(scratch: &crate::scratch::Scratch, words: &[AtomicU64]) -> std::path::PathBuf {
+        let path = scratch.file("ram");
+        let bytes: Vec<u8> =
+            words.iter().flat_map(|word| word.load(Ordering::Relaxed).to_le_bytes()).collect();
+        let file = std::fs::File::create(&path).unwrap();
+        file.set_len(REGION_BASE + REGION_BYTES).unwrap();
+        std::os::unix::fs::FileExt::write_all_at(&file, &bytes, REGION_BASE).unwrap();
+        path
+    }
+
     #[test]
     fn follows_a_log_that_grows() {
         let words: Vec<AtomicU64> = (0..64).map(|_| AtomicU64::new(0)).collect();
         let scratch = crate::scratch::Scratch::new().unwrap();
         let path = scratch.file("ram");
-        let file = std::fs::File::create(&path).unwrap();
-        let save = || {
-            let bytes: Vec<u8> =
-                words.iter().flat_map(|word| word.load(Ordering::Relaxed).to_le_bytes()).collect();
-            file.set_len(REGION_BASE + REGION_BYTES).unwrap();
-            std::os::unix::fs::FileExt::write_all_at(&file, &bytes, REGION_BASE).unwrap();
-        };
         let mut truth = Truth::default();
-        save();
+        assert_eq!(retired(&path).unwrap(), 0);
+        save(&scratch, &words);
         assert!(truth.follow(&path).is_err(), "memory without a log");
+        assert_eq!(retired(&path).unwrap(), 0);
 
         let writer = pugmark_truth::Writer::new(&words).unwrap();
         writer.append(record(1, 1));
-        save();
+        save(&scratch, &words);
         truth.follow(&path).unwrap();
         writer.append(record(2, 2));
         writer.append(record(3, 1));
         let branch = Branch { from: 3, to: 9, kind: BranchKind::Call, from_cpl: 3, to_cpl: 0 };
         writer.append(Record::of_branch(branch, 1, 0));
-        save();
+        save(&scratch, &words);
         truth.follow(&path).unwrap();
+        assert_eq!(retired(&path).unwrap(), 4);
 
         let addresses = |session| truth.session(session).iter().map(|record| record.rip).collect::<Vec<_>>();
         assert_eq!((addresses(1), addresses(2), truth.len()), (vec![1, 3], vec![2], 4));
@@ -141,6 +173,19 @@ mod tests {
         let mut text = Vec::new();
         truth.write(&mut text).unwrap();
         assert_eq!(text, b"1 0 3 0x1000 0x1\n1 0 3 0x1000 0x3\n2 0 3 0x1000 0x2\n");
+    }
+
+    #[test]
+    fn a_log_that_is_too_small_is_an_error() {
+        let words: Vec<AtomicU64> = (0..8 + 2 * 3).map(|_| AtomicU64::new(0)).collect();
+        let writer = pugmark_truth::Writer::new(&words).unwrap();
+        for records in 1..=3 {
+            writer.append(record(records, 1));
+            let scratch = crate::scratch::Scratch::new().unwrap();
+            let path = save(&scratch, &words);
+            assert_eq!(retired(&path).ok(), (records <= 2).then_some(records));
+            assert_eq!(Truth::default().follow(&path).is_ok(), records <= 2);
+        }
     }
 
     #[test]

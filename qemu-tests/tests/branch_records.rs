@@ -3,15 +3,12 @@
 
 use pugmark_qemu_tests::branch_matrix;
 use pugmark_qemu_tests::sweep::sweep;
-use std::time::Duration;
 
 /// Boots everything on `profile`.
 fn all_as_they_ran(profile: &str) {
     let boot = branch_matrix::boot(profile, None);
-    sweep(profile, &boot, None, Duration::from_secs(240), |run, truth, symbols, _| {
-        branch_matrix::check(run, profile, truth, symbols)
-    })
-    .unwrap();
+    sweep(profile, &boot, None, |run, truth, symbols, _| branch_matrix::check(run, profile, truth, symbols))
+        .unwrap();
 }
 
 #[test]

@@ -3,7 +3,6 @@
 
 use pugmark_qemu_tests::amd_matrix::{self, Source};
 use pugmark_qemu_tests::sweep::sweep;
-use std::time::Duration;
 
 /// Workloads that differ in what counts: nothing but branches, interrupts, exceptions, changes of the privilege level.
 const FEW: &str = "sort,timer,exceptions,syscall,user-interrupt,filter-os,filter-user,nmi";
@@ -11,7 +10,7 @@ const FEW: &str = "sort,timer,exceptions,syscall,user-interrupt,filter-os,filter
 /// Boots some workloads (none: all) on `profile`.
 fn as_they_ran(profile: &str, only: Option<&str>) {
     let boot = amd_matrix::boot(Source::Counters, profile, only);
-    sweep(profile, &boot, only, Duration::from_secs(240), |run, truth, symbols, image| {
+    sweep(profile, &boot, only, |run, truth, symbols, image| {
         amd_matrix::check(run, Source::Counters, profile, truth, symbols, image)
     })
     .unwrap();

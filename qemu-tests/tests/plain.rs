@@ -3,7 +3,9 @@
 use pugmark_qemu_tests::images::Images;
 use pugmark_qemu_tests::machine::Machine;
 use pugmark_qemu_tests::matrix::WORKLOADS;
+use pugmark_qemu_tests::patience::Patience;
 use pugmark_qemu_tests::protocol::End;
+use std::time::Duration;
 
 #[test]
 fn without_hardware_each_workload_runs_and_the_driver_names_the_missing_bit() {
@@ -23,5 +25,17 @@ fn without_hardware_each_workload_runs_and_the_driver_names_the_missing_bit() {
         }
         assert_eq!(outcome.transcript.runs.len(), WORKLOADS.len());
         assert_eq!(outcome.transcript.done, Some((WORKLOADS.len() as u64, 0)));
+    }
+}
+
+#[test]
+fn a_machine_that_does_not_get_on_is_given_up() {
+    let images = Images::build().unwrap();
+    let patience = Patience { quiet: Duration::from_secs(1), ..Patience::default() };
+    // QEMU waits for somebody to let the processor run.
+    let machines = [Machine::plain(&images.guest, ""), Machine::on_monitor(&images, "profile=skylake", "")];
+    for machine in machines {
+        let error = machine.arguments(["-S"]).patience(patience).run(|_| {}).unwrap_err();
+        assert!(error.to_string().starts_with("no line and no retired instruction for 1s"), "{error:#}");
     }
 }

@@ -2,12 +2,11 @@
 
 use pugmark_qemu_tests::store_matrix::{self, Source};
 use pugmark_qemu_tests::sweep::sweep;
-use std::time::Duration;
 
 /// Boots everything on `profile`.
 fn all_as_they_ran(profile: &str) {
     let boot = store_matrix::boot(Source::Pebs, profile, None);
-    sweep(profile, &boot, None, Duration::from_secs(240), |run, truth, symbols, image| {
+    sweep(profile, &boot, None, |run, truth, symbols, image| {
         store_matrix::check(run, Source::Pebs, profile, truth, symbols, image)
     })
     .unwrap();

@@ -7,7 +7,6 @@ use pugmark_qemu_tests::amd_matrix::{self, Source, Verdict};
 use pugmark_qemu_tests::matrix::Boot;
 use pugmark_qemu_tests::samples::Fit;
 use pugmark_qemu_tests::sweep::sweep;
-use std::time::Duration;
 
 /// The probability below which a distribution counts as another one.
 const LEAST: f64 = 0.001;
@@ -31,7 +30,7 @@ fn sampled(profile: &str, seed: u64, only: Option<&str>, rounds: u32) -> Fit {
         monitor_options: format!("{monitor_options} seed={seed}"),
         command_line: format!("{command_line} rounds={rounds}"),
     };
-    let verdicts = sweep(profile, &boot, only, Duration::from_secs(600), |run, truth, symbols, image| {
+    let verdicts = sweep(profile, &boot, only, |run, truth, symbols, image| {
         amd_matrix::check(run, Source::Ibs, profile, truth, symbols, image)
     });
     let fit = |verdict| if let Verdict::Samples(fit) = verdict { Some(fit) } else { None };

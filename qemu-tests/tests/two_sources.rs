@@ -8,7 +8,6 @@ use pugmark_qemu_tests::instructions::Instructions;
 use pugmark_qemu_tests::machine::{Machine, Outcome};
 use pugmark_qemu_tests::truth::{Branch, BranchKind};
 use pugmark_qemu_tests::{agreement, branch_matrix, matrix};
-use std::time::Duration;
 
 const PROFILE: &str = "skylake";
 
@@ -55,7 +54,6 @@ fn agree(workloads: &[&str]) {
     let run = |boot: &matrix::Boot| -> Outcome {
         Machine::on_monitor(&images, &boot.monitor_options, &boot.command_line)
             .arguments(VIRTUAL_TIME)
-            .deadline(Duration::from_secs(240))
             .run(|_| {})
             .unwrap()
     };

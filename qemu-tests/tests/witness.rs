@@ -6,7 +6,6 @@ use pugmark_qemu_tests::protocol::Run;
 use pugmark_qemu_tests::scratch::Scratch;
 use pugmark_qemu_tests::{exec_log, matrix};
 use std::thread;
-use std::time::Duration;
 
 /// Where the guest runs code: in its RAM, which ends where the monitor begins, and where it maps pages of its own.
 const GUEST: [std::ops::Range<u64>; 2] = [0x10_0000..0x1000_0000, 0x80_0000_0000..0x100_0000_0000];
@@ -45,7 +44,6 @@ fn disagreements(images: &Images, names: &[&str]) -> Vec<String> {
     let outcome = Machine::on_monitor(images, "profile=sapphire-rapids", &command_line)
         .arguments(exec_log::arguments(&log_file, &GUEST))
         .arguments(VIRTUAL_TIME)
-        .deadline(Duration::from_secs(480))
         .run(|_| {})
         .unwrap();
     assert_eq!(outcome.transcript.runs.len(), names.len());

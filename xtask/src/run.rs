@@ -17,7 +17,6 @@ use std::borrow::Cow;
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Duration;
 
 use crate::{SetupOptions, abreast::abreast, setup};
 
@@ -67,9 +66,6 @@ enum Source {
 
 /// The processor that has both sources.
 const BOTH: &str = "skylake";
-
-/// For all workloads on one processor: those that are sampled execute more in the handler than they do themselves.
-const DEADLINE: Duration = Duration::from_secs(240);
 
 /// One boot of a kernel, and what its runs are held against.
 struct Job<'a> {
@@ -172,8 +168,7 @@ impl Job<'_> {
         let monitor_options = format!("{} {}", self.plan.monitor_options, options.monitor);
         let machine =
             Machine::kernel_on_monitor(images, self.kernel, &monitor_options, &self.plan.command_line)
-                .processors(options.processors)
-                .deadline(DEADLINE);
+                .processors(options.processors);
         let mut score = Score::default();
         let outcome = machine.run_watched(|line, transcript, truth| {
             // There are hundreds of addresses.

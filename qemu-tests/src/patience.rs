@@ -1,0 +1,134 @@
+//! How long a machine may take: as long as it gets on.
+//!
+//! A busy host makes a machine slow, which says nothing of the machine; so what ends it is not how long it has run but how
+//! long it has shown no progress. It shows some by a line that the guest writes and by an instruction that the monitor
+//! logs.
+
+use std::fmt;
+use std::time::{Duration, Instant};
+
+/// How long to wait for a machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Patience {
+    /// The longest time without progress.
+    pub quiet: Duration,
+    /// The longest time at all, for a guest that writes lines or executes instructions for ever.
+    pub whole: Duration,
+}
+
+impl Default for Patience {
+    /// The guest runs up to a few seconds without a line where it decodes a trace on an idle host: two minutes are left for
+    /// a busy one.
+    fn default() -> Self {
+        Self { quiet: Duration::from_secs(120), whole: Duration::from_secs(3600) }
+    }
+}
+
+/// Why a machine is given up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GivenUp {
+    /// No progress within this time.
+    Quiet(Duration),
+    /// No end within this time.
+    Endless(Duration),
+}
+
+impl fmt::Display for GivenUp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Quiet(time) => write!(f, "no line and no retired instruction for {time:?}"),
+            Self::Endless(time) => write!(f, "no end within {time:?}"),
+        }
+    }
+}
+
+/// What a machine has been seen to do.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Watch {
+    patience: Patience,
+    started: Instant,
+    progressed: Instant,
+    retired: u64,
+}
+
+impl Watch {
+    /// How often to look at the count of retired instructions while there are no lines.
+    const LOOK: Duration = Duration::from_secs(2);
+
+    /// A machine that starts `now`.
+    pub(crate) const fn new(patience: Patience, now: Instant) -> Self {
+        Self { patience, started: now, progressed: now, retired: 0 }
+    }
+
+    /// The guest has written a line.
+    pub(crate) const fn line(&mut self, now: Instant) {
+        self.progressed = now;
+    }
+
+    /// So many instructions have retired by now.
+    pub(crate) const fn retired(&mut self, now: Instant, count: u64) {
+        if count != self.retired {
+            (self.retired, self.progressed) = (count, now);
+        }
+    }
+
+    /// Whether to give the machine up; otherwise, for how long to wait for a line before looking at it once more.
+    ///
+    /// # Errors
+    /// Why it is given up.
+    pub(crate) fn wait(&self, now: Instant) -> Result<Duration, GivenUp> {
+        let Patience { quiet, whole } = self.patience;
+        let left = |since: Instant, limit: Duration| limit.saturating_sub(now.duration_since(since));
+        let (to_quiet, to_end) = (left(self.progressed, quiet), left(self.started, whole));
+        if to_end.is_zero() {
+            Err(GivenUp::Endless(whole))
+        } else if to_quiet.is_zero() {
+            Err(GivenUp::Quiet(quiet))
+        } else {
+            Ok(to_quiet.min(to_end).min(Self::LOOK))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What happens to the machine at a second of its life.
+    enum Sign {
+        Nothing,
+        Line,
+        Retired(u64),
+    }
+    use Sign::{Line, Nothing, Retired};
+
+    /// What is seen at which second, and what is decided then: seconds to wait.
+    type Sight = (u64, Sign, Result<u64, GivenUp>);
+
+    #[test]
+    fn a_machine_that_gets_on_is_waited_for() {
+        let patience = Patience { quiet: Duration::from_secs(10), whole: Duration::from_secs(100) };
+        let (quiet, endless) = (GivenUp::Quiet(patience.quiet), GivenUp::Endless(patience.whole));
+        let rows: [&[Sight]; 6] = [
+            &[(0, Nothing, Ok(2)), (9, Nothing, Ok(1)), (10, Nothing, Err(quiet))],
+            &[(9, Line, Ok(2)), (18, Nothing, Ok(1)), (19, Nothing, Err(quiet))],
+            &[(9, Retired(5), Ok(2)), (18, Retired(6), Ok(2)), (27, Nothing, Ok(1))],
+            &[(9, Retired(5), Ok(2)), (18, Retired(5), Ok(1)), (19, Retired(5), Err(quiet))],
+            &[(9, Retired(5), Ok(2)), (18, Line, Ok(2)), (27, Retired(5), Ok(1)), (28, Nothing, Err(quiet))],
+            &[(95, Line, Ok(2)), (99, Line, Ok(1)), (100, Line, Err(endless))],
+        ];
+        for (row, signs) in rows.iter().enumerate() {
+            let start = Instant::now();
+            let mut watch = Watch::new(patience, start);
+            for (second, sign, expected) in *signs {
+                let now = start + Duration::from_secs(*second);
+                match sign {
+                    Nothing => {}
+                    Line => watch.line(now),
+                    Retired(count) => watch.retired(now, *count),
+                }
+                assert_eq!(watch.wait(now), expected.map(Duration::from_secs), "row {row} at {second} s");
+            }
+        }
+    }
+}
