@@ -23,6 +23,8 @@ pub struct Loss {
     pub samples: u64,
     /// Another recorder that excludes this one was on when it was to go on: it was off until it found itself alone.
     pub excluded: u64,
+    /// It was left off after a fault, or because PMIs had no end, until somebody used it again.
+    pub abandoned: u64,
     /// A TraceStop range was entered: no fault, but the trace is off from there.
     pub trace_stop: u64,
 }
@@ -37,6 +39,7 @@ impl Loss {
         error: 0,
         samples: 0,
         excluded: 0,
+        abandoned: 0,
         trace_stop: 0,
     };
 
@@ -49,6 +52,7 @@ impl Loss {
             && self.error == 0
             && self.samples == 0
             && self.excluded == 0
+            && self.abandoned == 0
     }
 }
 

@@ -45,11 +45,25 @@ pub trait PmiSource {
     /// An access raised #GP.
     fn resume(&mut self) -> Result<(), GeneralProtection>;
 
+    /// It is left stopped, and nobody asks it to go on before it is used the next time: what runs until then is lost.
+    ///
+    /// Called where the handler gives up, after all were told to stop, as far as they let themselves be stopped.
+    fn abandon(&mut self, _why: Abandoned) {}
+
     /// How many requests this interrupt found whose NMIs may come late: each asked for one of its own, and it need not
     /// come before other code runs, so that no address tells it.
     fn late_requests(&self) -> u8 {
         0
     }
+}
+
+/// Why a source was left stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Abandoned {
+    /// An access to a register raised #GP.
+    Fault(GeneralProtection),
+    /// Sources asked again each time they were served.
+    Stuck,
 }
 
 /// The PMI handler of one logical processor.

@@ -5,8 +5,9 @@ mod common;
 use common::{Collector, Machine, user_code};
 use pugmark_kernel::buffer::{Buffer, BufferError, Layout, Mode};
 use pugmark_kernel::lapic::Delivery;
-use pugmark_kernel::pmi::Handler;
-use pugmark_kernel::pt::{NotStarted, StopFailed, Unit};
+use pugmark_kernel::loss::Loss;
+use pugmark_kernel::pmi::{Abandoned, Handler, PmiSource};
+use pugmark_kernel::pt::{NotStarted, State, StopFailed, Unit};
 use pugmark_kernel::topa::{RegionSize, TopaError};
 use pugmark_model::Settings;
 
@@ -197,6 +198,34 @@ fn live(machine: &Machine, mode: Mode) -> Came {
         Ok(_) => Came::ThroughIt,
         Err(_) => Came::ToTheStop,
     }
+}
+
+#[test]
+fn a_trace_that_its_handler_gives_up_says_so_and_goes_on_at_the_next_drain() {
+    let machine = Machine::new("skylake", Settings::default());
+    let mut tracing = machine.start(LAYOUT, Mode::StopWhenFull { spare: 1 });
+    let mut collector = Collector::new();
+    machine.run(100);
+    tracing.source(&mut collector).abandon(Abandoned::Stuck);
+    assert!(!machine.is_tracing());
+    assert_eq!(tracing.state(), State::Abandoned(Abandoned::Stuck));
+    assert_eq!(tracing.loss(), &Loss { abandoned: 1, ..Loss::NONE });
+    assert!(!tracing.loss().is_none());
+    // Once is enough.
+    tracing.source(&mut collector).abandon(Abandoned::Stuck);
+    assert_eq!(tracing.drain(&mut collector), Ok(State::Tracing));
+    assert_eq!(tracing.loss().abandoned, 1);
+    assert!(machine.is_tracing());
+}
+
+#[test]
+fn a_trace_that_does_not_let_itself_be_stopped_is_not_given_up() {
+    let machine = Machine::new("skylake", Settings::default());
+    let mut tracing = machine.start(LAYOUT, Mode::StopWhenFull { spare: 1 });
+    machine.fault_in(0);
+    tracing.source(&mut Collector::new()).abandon(Abandoned::Stuck);
+    assert!(machine.is_tracing());
+    assert_eq!((tracing.state(), tracing.loss()), (State::Tracing, &Loss::NONE));
 }
 
 /// One PMI with a fault at an access, then a drain and more of the trace. Whether the fault was reported, and how many

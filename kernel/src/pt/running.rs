@@ -7,7 +7,7 @@ use crate::drain::Sink;
 use crate::loss::Loss;
 use crate::memory::Frames;
 use crate::msr::{GeneralProtection, GlobalStatus, Msr};
-use crate::pmi::PmiSource;
+use crate::pmi::{Abandoned, PmiSource};
 use core::mem::ManuallyDrop;
 
 /// A trace that runs, with the memory that the processor writes to.
@@ -34,6 +34,9 @@ pub enum State {
     Excluded,
     /// It is off because the processor reported an operational error when it went on.
     Failed(OperationalError),
+    /// It is off because somebody gave up on it: the PMI handler, or a call that reported a fault. It goes on at the next
+    /// drain, at the end of the next PMI, or at [`Running::go_on`].
+    Abandoned(Abandoned),
 }
 
 impl<M: Msr, F: Frames> Running<M, F> {
@@ -191,5 +194,9 @@ impl<M: Msr, F: Frames, S: Sink + ?Sized> PmiSource for PtSource<'_, M, F, S> {
         let off = self.session.quiesce()?;
         self.session.collect(false, &off)?;
         self.session.resume()
+    }
+
+    fn abandon(&mut self, why: Abandoned) {
+        self.session.abandon(why);
     }
 }

@@ -13,6 +13,7 @@ use crate::memory::Frames;
 use crate::msr::{
     GeneralProtection, GlobalStatus, GlobalStatusReset, Msr, OutputBase, OutputMaskPtrs, RtitCtl, RtitStatus,
 };
+use crate::pmi::Abandoned;
 use crate::topa::Marks;
 use core::sync::atomic::{Ordering, fence};
 
@@ -165,7 +166,7 @@ impl<M: Msr, F: Frames> Session<M, F> {
     pub(super) fn resume(&mut self) -> Result<(), GeneralProtection> {
         match self.state {
             State::TraceStopped | State::Failed(_) => return Ok(()),
-            State::Tracing | State::Full | State::Excluded => {}
+            State::Tracing | State::Full | State::Excluded | State::Abandoned(_) => {}
         }
         if self.on || self.is_excluded() || !self.arm()? {
             return Ok(());
@@ -197,6 +198,15 @@ impl<M: Msr, F: Frames> Session<M, F> {
             self.state = State::Tracing;
         }
         self.resync = true;
+    }
+
+    /// It is left off: what runs until it goes on is lost. One that does not let itself be stopped runs on.
+    pub(super) fn abandon(&mut self, why: Abandoned) {
+        if self.quiesce().is_err() || matches!(self.state, State::Abandoned(_)) {
+            return;
+        }
+        self.loss.abandoned += 1;
+        self.state = State::Abandoned(why);
     }
 
     pub(super) fn into_parts(self) -> (Unit<M>, Buffer<F>) {
