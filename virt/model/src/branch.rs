@@ -47,12 +47,12 @@ pub(crate) struct Decoded {
 }
 
 impl Decoded {
-    /// The address of the instruction behind this one, as wide as the mode has it.
+    /// The address of the instruction behind this one. EIP has 32 bits in 16-bit code too: only a branch that is taken
+    /// cuts it to the operand size.
     pub(crate) fn next_ip(self, before: &Context) -> u64 {
         let next = before.ip.wrapping_add(u64::from(self.len));
         match before.mode {
-            ExecMode::Bits16 => next & 0xffff,
-            ExecMode::Bits32 => next & 0xffff_ffff,
+            ExecMode::Bits16 | ExecMode::Bits32 => next & 0xffff_ffff,
             ExecMode::Bits64 => next,
         }
     }
@@ -227,6 +227,24 @@ mod tests {
         ];
         for (mode, bytes, kind, len) in rows {
             assert_eq!(decode(bytes, mode, 0x1000), Decoded { kind, len }, "{mode:?} {bytes:02x?}");
+        }
+    }
+
+    #[test]
+    fn only_64_bit_code_goes_on_beyond_4_gib() {
+        use ExecMode::{Bits16, Bits32, Bits64};
+        // EIP has 32 bits in 16-bit code too.
+        for (mode, ip, next) in [
+            (Bits16, 0x1000, 0x1002),
+            (Bits16, 0xfffe, 0x1_0000),
+            (Bits16, 0x12_fffe, 0x13_0000),
+            (Bits16, 0xffff_fffe, 0),
+            (Bits32, 0xfffe, 0x1_0000),
+            (Bits32, 0xffff_fffe, 0),
+            (Bits64, 0xffff_fffe, 0x1_0000_0000),
+        ] {
+            let before = Context { ip, cr3: 0, cpl: 0, mode, iflag: false };
+            assert_eq!(decode(&[0x74, 0x02], mode, ip).next_ip(&before), next, "{mode:?} {ip:x}");
         }
     }
 

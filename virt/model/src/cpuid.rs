@@ -18,6 +18,9 @@ pub struct CpuidResult {
 /// The highest extended leaf of an Intel processor.
 const HIGHEST_EXTENDED: u32 = 0x8000_0008;
 
+/// The number of the state component of Intel PT's MSRs.
+const PT_STATE: u32 = 8;
+
 /// Lays the profile's leaves over `hardware`, what the processor below reports for the same leaf. What is not about
 /// tracing, time or identity stays as it is below, except what an Intel processor of that kind does not have.
 pub(crate) fn overlay(profile: &Profile, leaf: u32, subleaf: u32, hardware: CpuidResult) -> CpuidResult {
@@ -27,8 +30,9 @@ pub(crate) fn overlay(profile: &Profile, leaf: u32, subleaf: u32, hardware: Cpui
         0x02..=0x3fff_ffff if leaf > profile.highest_leaf => CpuidResult::default(),
         7 if subleaf == 0 => structured_features(profile, hardware),
         0x0a => perfmon(profile),
-        // PT state: nine MSRs in a component of 128 bytes, managed by IA32_XSS.
-        0x0d if subleaf == 8 && profile.has_pt() => CpuidResult { eax: 128, ebx: 0, ecx: 1, edx: 0 },
+        0x0d if subleaf == 1 => without_pt_state(hardware),
+        // A sub-leaf of a state component that is not supported returns zeros.
+        0x0d if subleaf == PT_STATE => CpuidResult::default(),
         0x14 if subleaf == 0 => pt_main(profile),
         0x14 if subleaf == 1 && has_second_pt_leaf(profile) => pt_encodings(profile),
         0x15 if profile.highest_leaf >= 0x15 => {
@@ -52,6 +56,13 @@ pub(crate) fn overlay(profile: &Profile, leaf: u32, subleaf: u32, hardware: Cpui
         0x8000_0009.. => CpuidResult::default(),
         _ => hardware,
     }
+}
+
+/// Without the state component of Intel PT's MSRs, which no XSAVES of the model saves: bit 8 of the components that
+/// IA32_XSS can have, ECX. Source: SDM vol. 1, Managing State Using the XSAVE Feature Set, "Enumeration of CPU Support for
+/// XSAVE Instructions and XSAVE-Supported Features".
+fn without_pt_state(hardware: CpuidResult) -> CpuidResult {
+    CpuidResult { ecx: hardware.ecx & !(1 << PT_STATE), ..hardware }
 }
 
 fn vendor(profile: &Profile) -> CpuidResult {
@@ -140,7 +151,7 @@ mod tests {
     /// Typed from the manual and from parts' own output, not from the profile table.
     #[test]
     fn answers_the_leaves_of_each_profile() {
-        let rows: [(&str, u32, u32, [u32; 4]); 32] = [
+        let rows: [(&str, u32, u32, [u32; 4]); 35] = [
             ("broadwell", 0, 0, [0x14, 0x756e_6547, 0x6c65_746e, 0x4965_6e69]),
             ("broadwell", 0x0a, 0, [0x0730_0403, 0x1d, 0, 0]),
             ("broadwell", 0x14, 0, [0, 1, 1, 0]),
@@ -158,7 +169,10 @@ mod tests {
             ("core2", 0x14, 0, [0; 4]),
             ("nehalem", 0x0a, 0, [0x0730_0403, 0x1d, 0, 0]),
             ("nehalem", 0x14, 1, [0; 4]),
-            ("skylake", 0x0d, 8, [128, 0, 1, 0]),
+            ("skylake", 0x0d, 0, [!0; 4]),
+            ("skylake", 0x0d, 1, [!0, !0, !(1 << 8), !0]),
+            ("skylake", 0x0d, 2, [!0; 4]),
+            ("skylake", 0x0d, 8, [0; 4]),
             ("skylake", 0x14, 0, [1, 0x0f, 7, 0]),
             ("skylake", 0x14, 1, [0x0249_0002, 0x003f_3fff, 0, 0]),
             ("skylake", 0x14, 2, [0; 4]),

@@ -31,7 +31,7 @@ use pugmark_decoder_core::Packet;
 use pugmark_decoder_core::packet::{Ip, ModeExec, Pip, Ptw, PtwPayload};
 
 use crate::branch::{Decoded, Kind};
-use crate::registers::{ctl, status};
+use crate::registers::{cap_ebx, ctl, status};
 use crate::{Context, Delivery, ExecMode, Profile, Retired, Settings};
 use enables::Filter;
 use ret_stack::RetStack;
@@ -61,6 +61,8 @@ pub(crate) struct Packetizer {
     settings: Settings,
     core_ratio: u8,
     counts_packet_bytes: bool,
+    /// IA32_RTIT_STATUS has FilterEn.
+    shows_filter_en: bool,
     ctl: u64,
     filter: Filter,
     trigger_en: bool,
@@ -84,6 +86,7 @@ impl Packetizer {
             settings,
             core_ratio: settings.core_ratio.unwrap_or(profile.non_turbo_ratio),
             counts_packet_bytes: profile.counts_packet_bytes(),
+            shows_filter_en: profile.feature(cap_ebx::IP_FILTERING),
             ctl: 0,
             filter: Filter::new(0, 0, &[0; 8]),
             trigger_en: false,
@@ -98,11 +101,13 @@ impl Packetizer {
         }
     }
 
-    /// FilterEn, ContextEn, TriggerEn and PacketByteCnt as IA32_RTIT_STATUS shows them.
+    /// FilterEn, ContextEn, TriggerEn and PacketByteCnt as IA32_RTIT_STATUS shows them. Without IP filtering FilterEn is
+    /// always set inside the processor, and its bit is reserved (SDM vol. 4, the tables of IA-32 architectural MSRs and of
+    /// Broadwell's).
     pub(crate) fn status(&self) -> u64 {
         let flag = |set: bool, bit: u64| if set { bit } else { 0 };
         let count = if self.counts_packet_bytes { u64::from(self.stream.since_psb()) } else { 0 };
-        flag(self.filter_en, status::FILTER_EN)
+        flag(self.filter_en && self.shows_filter_en, status::FILTER_EN)
             | flag(self.context_en, status::CONTEXT_EN)
             | flag(self.trigger_en, status::TRIGGER_EN)
             | count.min(status::PACKET_BYTE_CNT_MAX) << status::PACKET_BYTE_CNT_SHIFT

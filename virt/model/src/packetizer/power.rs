@@ -35,12 +35,12 @@ impl Packetizer {
         }
     }
 
-    /// The first event after HLT or MWAIT. The clocks stood still: the time is told again.
+    /// The first event after HLT or MWAIT. The core clock stood still: the time is told again.
     pub(super) fn wake(&mut self, tsc: u64, interrupt: bool) {
         if !core::mem::take(&mut self.asleep) {
             return;
         }
-        self.stream.clock.advance(tsc);
+        self.stream.clock.wake(tsc);
         self.timestamp();
         if self.ctl & ctl::PWR_EVT_EN != 0 {
             let (store, autonomous) = (false, false);

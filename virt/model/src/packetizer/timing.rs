@@ -55,6 +55,17 @@ impl Clock {
         self.tsc = self.tsc.max(tsc);
     }
 
+    /// The core clock was off since the last event, and is on again: the cycle counter goes on from where it was. What it
+    /// has counted comes with the next eligible packet, the TSC, whatever the threshold. MTCs of the meantime are lost; the
+    /// TMA says where the crystal clock is.
+    pub(crate) fn wake(&mut self, tsc: u64) {
+        let off_at = self.cycles();
+        self.advance(tsc);
+        self.last_cyc += self.cycles() - off_at;
+        self.owed = true;
+        self.schedule_mtc();
+    }
+
     /// The MTC packet that is due. When ticks were missed it has the newest value.
     pub(crate) fn mtc(&mut self) -> Option<Packet> {
         if self.ctl & ctl::MTC_EN == 0 || self.tsc < self.next_mtc {

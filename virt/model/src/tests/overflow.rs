@@ -173,6 +173,20 @@ fn a_cyc_before_the_ovf_tells_how_long_it_took() {
 }
 
 #[test]
+fn an_overflow_within_one_cycle_sends_no_cyc() {
+    // At most one CYC packet a core clock cycle is sent, and the one before the overflow was this cycle's.
+    let mut machine = Machine::new("skylake", settings(1));
+    machine.start(ALL | 2);
+    machine.tsc = 7;
+    flood(&mut machine);
+    idle(&mut machine, 200);
+    machine.stop();
+    let body = machine.body();
+    let (before, _) = body.split_once("; OVF; ").expect("OVF");
+    assert_eq!(before.matches("CYC").count(), 1, "{body}");
+}
+
+#[test]
 fn a_trace_stop_during_an_overflow_comes_after_it() {
     let mut machine = Machine::new("skylake", settings(1));
     machine.write(0x580, 0x60_0000);

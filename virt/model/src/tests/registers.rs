@@ -175,6 +175,24 @@ fn status_shows_the_enables_and_ignores_writes_of_them() {
 }
 
 #[test]
+fn filter_en_shows_where_ips_can_be_filtered() {
+    for (profile, status) in
+        [("broadwell", 0b110), ("skylake", 0b111), ("icelake", 0b111), ("sapphire-rapids", 0b111)]
+    {
+        let mut machine = Machine::new(profile, Settings::default());
+        machine.ram[0x1000..0x1008].copy_from_slice(&(RANGE as u64).to_le_bytes());
+        machine.ram[0x1008..0x1010].copy_from_slice(&0x1001u64.to_le_bytes());
+        machine.write(BASE, 0x1000);
+        machine.write(MASK_PTRS, 0x7f);
+        machine.start(ALL | TOPA);
+        assert_eq!(machine.read(STATUS) & 0x3f, status, "{profile}");
+        machine.go(JMP_RAX, 0x40_1000);
+        machine.stop();
+        assert!(machine.body().ends_with("; TIP 401000"), "{profile}: inside the processor it is set");
+    }
+}
+
+#[test]
 fn a_wrmsr_that_leaves_tracing_on_is_an_instruction_like_others() {
     let mut machine = Machine::new("skylake", Settings { visibility: 0, ..Settings::default() });
     machine.start(ALL | 1 << 9 | 3 << 14);

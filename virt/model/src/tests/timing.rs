@@ -3,7 +3,7 @@
 use std::string::String;
 
 use super::machine::*;
-use crate::Settings;
+use crate::{DeliveryKind, Settings};
 
 const CYC_EN: u64 = 1 << 1;
 const MTC_EN: u64 = 1 << 9;
@@ -86,6 +86,27 @@ fn the_core_clock_may_differ_from_the_tsc() {
     machine.start(ALL);
     machine.stop();
     assert!(machine.trace().contains(&"CBR 36".into()));
+}
+
+#[test]
+fn the_core_clock_stands_still_while_the_processor_sleeps() {
+    // Threshold of CYC packets; the packets. Whatever the threshold, the cycles until then come with the TSC, none of those
+    // that would have been comes at all, and MTCs of the meantime are lost.
+    let rows = [
+        (0, "CYC 100; TSC 9100; TMA 72 100; CBR 30; FUP 400001; TIP 500000; CYC 900; MTC 10"),
+        (13, "CYC 100; TSC 9100; TMA 72 100; CBR 30; FUP 400001; TIP 500000; MTC 10"),
+    ];
+    for (threshold, packets) in rows {
+        let ctl = ALL | CYC_EN | TSC_EN | MTC_EN | 3 << 14 | threshold << 19;
+        let body = run("skylake", Settings::default(), ctl, |m| {
+            m.tsc = 100;
+            m.next(&[0xf4]);
+            m.tsc = 9100;
+            m.deliver(DeliveryKind::Interrupt, 32, m.kernel(0x50_0000), None);
+            at(m, 10_000, NOP, 0x50_0001);
+        });
+        assert_eq!(body, String::from(ON) + packets, "{threshold}");
+    }
 }
 
 #[test]
