@@ -1,9 +1,15 @@
 //! `cargo xtask ci`.
 
-use crate::cargo::cargo;
-use crate::{Done, SetupOptions, test};
+use anyhow::ensure;
+use std::process::ExitCode;
 
-/// Format, lints and documentation with warnings denied, then all tests.
+use crate::cargo::cargo;
+use crate::{Done, SetupOptions, headline, mutate, test};
+
+/// After so many minutes no mutation is begun any more: a change of everything touches them all.
+const MINUTES_OF_MUTATIONS: u64 = 5;
+
+/// Format, lints and documentation with warnings denied, then all tests, then the mutations that the change touches.
 pub(crate) fn ci(options: SetupOptions) -> Done {
     // The kernel that is not ours is a workspace of its own.
     for manifest in ["Cargo.toml", "qemu-tests/foreign-kernel/Cargo.toml"] {
@@ -11,5 +17,25 @@ pub(crate) fn ci(options: SetupOptions) -> Done {
     }
     cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"], &[])?;
     cargo(&["doc", "--workspace", "--no-deps"], &[("RUSTDOCFLAGS", "-D warnings")])?;
-    test::test(options)
+    test::test(options)?;
+    mutations()
+}
+
+/// What a branch has that main has not; on main its last commit.
+fn mutations() -> Done {
+    headline("mutations that the change touches");
+    let base = match mutate::default_base() {
+        Ok(base) => base,
+        Err(error) => {
+            println!("none is tried: {error:#}");
+            return Ok(());
+        }
+    };
+    let options = mutate::Options {
+        changed: Some(Some(base)),
+        within: Some(MINUTES_OF_MUTATIONS),
+        ..Default::default()
+    };
+    ensure!(mutate::mutate(&options)? == ExitCode::SUCCESS, "tests do not notice mutations");
+    Ok(())
 }

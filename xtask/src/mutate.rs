@@ -1,213 +1,231 @@
 //! `cargo xtask mutate`: does a test notice when a rule is broken?
 //!
 //! `xtask/mutations.toml` lists small mutations, each with the rule that it breaks and the tests that must go
-//! red. They are applied one at a time to a copy of the tree, never to the tree itself.
+//! red. They are applied one at a time to copies of the tree, never to the tree itself. Each test command runs once
+//! without a mutation first: what is red by itself notices nothing.
 
-use anyhow::{Context, Result, bail, ensure};
+mod changed;
+mod copy;
+mod list;
+
+use anyhow::{Context, Result, ensure};
 use clap::Args;
-use pugmark_qemu_tests::images::{target_folder, workspace};
-use serde::Deserialize;
-use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitCode, Stdio};
+use pugmark_qemu_tests::images::target_folder;
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-/// A test that runs longer than this hangs, which is one way of going red.
-const DEADLINE: Duration = Duration::from_secs(240);
+use crate::abreast::abreast;
+use copy::{Copy, Ran};
+use list::Mutation;
 
-#[derive(Args)]
+pub(crate) use changed::default_base;
+
+/// What tests may take without a mutation.
+const BASELINE_DEADLINE: Duration = Duration::from_secs(1200);
+/// What they may take with one, if not longer by [`PATIENCE`]: other work can stand in the way.
+const DEADLINE: Duration = Duration::from_secs(120);
+/// How many times as long as without a mutation tests may take with one.
+const PATIENCE: u32 = 8;
+
+#[derive(Args, Default)]
 pub(crate) struct Options {
     /// Only mutations whose name contains this
     #[arg(default_value = "")]
-    name: String,
+    pub(crate) name: String,
+    /// Only mutations whose file or test differs from this commit, without one from where the branch left origin/main
+    #[arg(long, value_name = "COMMIT", num_args = 0..=1, require_equals = true)]
+    pub(crate) changed: Option<Option<String>>,
+    /// Begin no mutation after so many minutes, and say how many are left
+    #[arg(long, value_name = "MINUTES")]
+    pub(crate) within: Option<u64>,
     /// Print the names and what they break, and do nothing
     #[arg(long)]
-    list: bool,
-}
-
-#[derive(Deserialize)]
-struct List {
-    mutation: Vec<Mutation>,
-}
-
-/// One small change that some test must notice.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Mutation {
-    /// Its name: the kind of rule, then the rule.
-    name: String,
-    /// The file, from the workspace's root.
-    file: PathBuf,
-    /// Text that stands in the file exactly once.
-    find: String,
-    /// What to put in its place.
-    replace: String,
-    /// Arguments of `cargo test`.
-    test: String,
+    pub(crate) list: bool,
 }
 
 /// What became of a mutation.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum Fate {
-    Killed,
-    TimedOut,
+    /// This test went red.
+    Killed(String),
+    /// All tests are green.
     Survived,
+    /// The tests did not end; nobody knows whether they would have noticed.
+    TimedOut,
+    /// There is nothing to test.
     DoesNotCompile,
+    /// The tests are not green without it; why.
+    Untried(String),
+    /// There was no time for it.
+    Left,
 }
 
-/// Applies each mutation in turn and reports those that no test noticed.
+impl Fate {
+    /// In which line of the summary it is counted.
+    const fn heading(&self) -> &'static str {
+        match self {
+            Self::Killed(_) => "killed",
+            Self::Survived => "survived",
+            Self::TimedOut => "timed out",
+            Self::DoesNotCompile => "does not compile",
+            Self::Untried(_) => "untried (the tests are not green without it)",
+            Self::Left => "left",
+        }
+    }
+
+    const fn is_wrong(&self) -> bool {
+        !matches!(self, Self::Killed(_) | Self::Left)
+    }
+}
+
+/// Applies each mutation and reports those that no test noticed.
 pub(crate) fn mutate(options: &Options) -> Result<ExitCode> {
-    let list = read_list()?;
-    let chosen: Vec<&Mutation> =
+    let list = list::read()?;
+    let mut chosen: Vec<&Mutation> =
         list.iter().filter(|mutation| mutation.name.contains(&options.name)).collect();
     ensure!(!chosen.is_empty(), "no mutation's name contains {:?}", options.name);
+    if let Some(base) = &options.changed {
+        let base = base.clone().map_or_else(default_base, Ok)?;
+        let diff = changed::Diff::since(&base)?;
+        chosen.retain(|mutation| diff.touches(mutation));
+        println!("{} of {} mutations are touched since {base}", chosen.len(), list.len());
+    }
     if options.list {
         chosen.iter().for_each(|mutation| println!("{} ({})", mutation.name, mutation.file.display()));
         return Ok(ExitCode::SUCCESS);
     }
-    let copy = Copy::new()?;
-    let mut survivors = 0;
-    for (index, mutation) in chosen.iter().enumerate() {
-        let fate = copy.try_out(mutation).with_context(|| mutation.name.clone())?;
-        println!("[{}/{}] {}: {fate:?}", index + 1, chosen.len(), mutation.name);
-        survivors += u64::from(!matches!(fate, Fate::Killed | Fate::TimedOut));
-    }
-    println!("{} passed, {survivors} failed", chosen.len() as u64 - survivors);
-    Ok(if survivors == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    let folder = target_folder().join("mutate");
+    let _alone = lock(&folder)?;
+    let end = options.within.map(|minutes| Instant::now() + Duration::from_secs(60 * minutes));
+    let trial = Trial::new(&folder, &chosen, end);
+    let numbered: Vec<_> = chosen.iter().enumerate().collect();
+    let fates = abreast(
+        &numbered,
+        |&(index, mutation), say| {
+            let fate = trial.fate(mutation).with_context(|| mutation.name.clone());
+            if let Ok(fate) = &fate {
+                say(format!("[{}/{}] {}: {fate:?}", index + 1, chosen.len(), mutation.name));
+            }
+            fate
+        },
+        |line| println!("{line}"),
+    );
+    let fates = fates.into_iter().collect::<Result<Vec<_>>>()?;
+    Ok(summary(&chosen, &fates))
 }
 
-fn read_list() -> Result<Vec<Mutation>> {
-    let file = workspace().join("xtask/mutations.toml");
-    let text = std::fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
-    let list: List = toml::from_str(&text).with_context(|| format!("in {}", file.display()))?;
-    Ok(list.mutation)
-}
-
-impl Mutation {
-    /// The file's text with the mutation in it.
-    fn apply(&self, text: &str) -> Result<String> {
-        match text.matches(&self.find).count() {
-            1 => Ok(text.replacen(&self.find, &self.replace, 1)),
-            count => bail!("{:?} stands {count} times in {}", self.find, self.file.display()),
+/// Prints what went wrong once more, and how often each fate was met.
+fn summary(chosen: &[&Mutation], fates: &[Fate]) -> ExitCode {
+    let mut counts = BTreeMap::<_, usize>::new();
+    for (mutation, fate) in chosen.iter().zip(fates) {
+        *counts.entry(fate.heading()).or_default() += 1;
+        if fate.is_wrong() {
+            println!("{}: {}", fate.heading(), mutation.name);
         }
     }
+    let counts: Vec<_> = counts.iter().map(|(heading, count)| format!("{count} {heading}")).collect();
+    println!("mutations: {}", if counts.is_empty() { "none".into() } else { counts.join(", ") });
+    if fates.iter().any(Fate::is_wrong) { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
-/// A copy of the tree, to be broken.
-struct Copy {
-    root: PathBuf,
-    target: PathBuf,
+/// Keeps others from the copies until it is dropped.
+fn lock(folder: &Path) -> Result<File> {
+    std::fs::create_dir_all(folder)?;
+    let file = File::create(folder.join("lock"))?;
+    if file.try_lock().is_err() {
+        println!("waiting for another `cargo xtask mutate`");
+        file.lock()?;
+    }
+    Ok(file)
 }
 
-impl Copy {
-    fn new() -> Result<Self> {
-        let folder = target_folder().join("mutate");
-        let copy = Self { root: folder.join("tree"), target: folder.join("target") };
-        if copy.root.exists() {
-            std::fs::remove_dir_all(&copy.root)?;
-        }
-        for file in tracked_files()? {
-            let to = copy.root.join(&file);
-            std::fs::create_dir_all(to.parent().context("a file without a folder")?)?;
-            std::fs::copy(workspace().join(&file), to)
-                .with_context(|| format!("cannot copy {}", file.display()))?;
-        }
-        Ok(copy)
+/// How long tests take without a mutation; or why they are not green.
+type Baseline = Result<Duration, String>;
+
+/// What all mutations have in common.
+struct Trial<'a> {
+    folder: &'a Path,
+    /// Copies that nobody uses; one is made when there is none.
+    copies: Mutex<(Vec<Copy>, usize)>,
+    baselines: BTreeMap<&'a str, OnceLock<Baseline>>,
+    end: Option<Instant>,
+}
+
+impl<'a> Trial<'a> {
+    fn new(folder: &'a Path, chosen: &[&'a Mutation], end: Option<Instant>) -> Self {
+        let baselines = chosen.iter().map(|mutation| (mutation.test.as_str(), OnceLock::new())).collect();
+        Self { folder, copies: Mutex::default(), baselines, end }
     }
 
-    fn try_out(&self, mutation: &Mutation) -> Result<Fate> {
-        let file = self.root.join(&mutation.file);
-        let text = std::fs::read_to_string(&file)
-            .with_context(|| format!("cannot read {}", mutation.file.display()))?;
-        std::fs::write(&file, mutation.apply(&text)?)?;
-        let fate = self.test(mutation);
-        std::fs::write(&file, text)?;
+    fn fate(&self, mutation: &Mutation) -> Result<Fate> {
+        if self.end.is_some_and(|end| end < Instant::now()) {
+            return Ok(Fate::Left);
+        }
+        let copy = self.take_copy()?;
+        let fate = self.fate_in(&copy, mutation);
+        self.copies.lock().unwrap_or_else(PoisonError::into_inner).0.push(copy);
         fate
     }
 
-    fn test(&self, mutation: &Mutation) -> Result<Fate> {
-        let arguments: Vec<&str> = mutation.test.split_whitespace().collect();
-        let (cargo_part, _) =
-            arguments.split_at(arguments.iter().position(|word| *word == "--").unwrap_or(arguments.len()));
-        let mut build = self.cargo(cargo_part);
-        if !build.arg("--no-run").status()?.success() {
-            return Ok(Fate::DoesNotCompile);
-        }
-        let mut test = self.cargo(&arguments).spawn()?;
-        let end = Instant::now() + DEADLINE;
-        while Instant::now() < end {
-            if let Some(status) = test.try_wait()? {
-                return Ok(if status.success() { Fate::Survived } else { Fate::Killed });
+    fn fate_in(&self, copy: &Copy, mutation: &Mutation) -> Result<Fate> {
+        let baseline = self.baselines[mutation.test.as_str()].get_or_init(|| baseline(copy, &mutation.test));
+        let time = match baseline {
+            Ok(time) => *time,
+            Err(reason) => return Ok(Fate::Untried(reason.clone())),
+        };
+        let ran =
+            copy.with(mutation, || copy.test(&mutation.test, DEADLINE.max(time.saturating_mul(PATIENCE))))?;
+        Ok(match ran {
+            Ran::Green { .. } => Fate::Survived,
+            Ran::Red(test) => Fate::Killed(test),
+            Ran::TimedOut => Fate::TimedOut,
+            Ran::DoesNotCompile(_) => Fate::DoesNotCompile,
+        })
+    }
+
+    fn take_copy(&self) -> Result<Copy> {
+        let number = {
+            let mut copies = self.copies.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(copy) = copies.0.pop() {
+                return Ok(copy);
             }
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        end_group(&test)?;
-        test.wait()?;
-        Ok(Fate::TimedOut)
-    }
-
-    fn cargo(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-        command
-            .args(["test", "--quiet"])
-            .args(arguments)
-            .current_dir(&self.root)
-            .env("CARGO_TARGET_DIR", &self.target)
-            // Nobody debugs what is built here, and without it a mutation takes half the time.
-            .env("CARGO_PROFILE_DEV_DEBUG", "0")
-            .process_group(0)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null());
-        command
+            copies.1 += 1;
+            copies.1
+        };
+        Copy::new(&self.folder.join(number.to_string()))
     }
 }
 
-/// Ends cargo and the test binary that it started, which would go on without it.
-fn end_group(leader: &Child) -> Result<()> {
-    let group = format!("-{}", leader.id());
-    let status = Command::new("kill").args(["-KILL", "--", &group]).status().context("cannot start kill")?;
-    ensure!(status.success(), "cannot end the process group {group}");
-    Ok(())
-}
-
-fn tracked_files() -> Result<Vec<PathBuf>> {
-    let output = Command::new("git").args(["ls-files", "-z"]).current_dir(workspace()).output()?;
-    ensure!(
-        output.status.success(),
-        "`git ls-files` failed: mutations are tried on a copy of what git tracks"
-    );
-    let names = String::from_utf8(output.stdout)?;
-    Ok(names.split_terminator('\0').map(Path::new).map(Path::to_path_buf).collect())
+/// Runs tests without a mutation.
+fn baseline(copy: &Copy, test: &str) -> Baseline {
+    let why = |what: &str| Err(format!("`cargo test {test}` {what} without a mutation"));
+    match copy.test(test, BASELINE_DEADLINE) {
+        Ok(Ran::Green { tests: 0, .. }) => why("runs no test"),
+        Ok(Ran::Green { took, .. }) => Ok(took),
+        Ok(Ran::Red(name)) => why(&format!("is red ({name})")),
+        Ok(Ran::TimedOut) => why("does not end"),
+        Ok(Ran::DoesNotCompile(error)) => why(&format!("does not compile ({error})")),
+        Err(error) => Err(format!("{error:#}")),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::collections::HashSet;
 
     #[test]
-    fn every_mutation_applies_in_exactly_one_place_and_changes_something() {
-        let mut names = HashSet::new();
-        for mutation in read_list().unwrap() {
-            let text = std::fs::read_to_string(workspace().join(&mutation.file)).unwrap();
-            let mutated = mutation.apply(&text).unwrap_or_else(|error| panic!("{}: {error}", mutation.name));
-            assert_ne!(mutated, text, "{}", mutation.name);
-            assert!(names.insert(mutation.name.clone()), "{} is there twice", mutation.name);
-        }
-    }
-
-    #[test]
-    fn refuses_a_mutation_that_is_ambiguous() {
-        let mutation = Mutation {
-            name: "x".into(),
-            file: "f".into(),
-            find: "a".into(),
-            replace: "b".into(),
-            test: String::new(),
-        };
-        assert_eq!(mutation.apply("-a-").unwrap(), "-b-");
-        assert!(mutation.apply("-a-a-").is_err());
-        assert!(mutation.apply("--").is_err());
+    fn only_what_a_test_noticed_counts_as_such() {
+        let wrong = [
+            Fate::Survived,
+            Fate::TimedOut,
+            Fate::DoesNotCompile,
+            Fate::Untried("`cargo test --lib` is red without a mutation".into()),
+        ];
+        assert!(wrong.iter().all(Fate::is_wrong));
+        assert!(![Fate::Killed("notices".into()), Fate::Left].iter().any(Fate::is_wrong));
     }
 }

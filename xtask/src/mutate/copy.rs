@@ -1,0 +1,251 @@
+//! A copy of the tree, to be broken.
+
+use anyhow::{Context, Result, ensure};
+use pugmark_qemu_tests::images::{target_folder, workspace};
+use std::collections::HashSet;
+use std::fs::File;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::{Duration, Instant, SystemTime};
+
+use super::list::Mutation;
+
+/// What of the target folder a copy begins with. Incremental compilation's part is of no use in another folder.
+const SEED: [&str; 8] = [
+    ".rustc_info.json",
+    "debug/deps",
+    "debug/build",
+    "debug/.fingerprint",
+    "release/deps",
+    "release/build",
+    "release/.fingerprint",
+    "foreign-kernel",
+];
+
+/// Cargo takes what was built of such a file for up to date, although its folder is another one now.
+const NAMES_ITS_FOLDER: &str = "CARGO_MANIFEST_DIR";
+
+/// A copy, with a target folder of its own and the shared files beside it.
+pub(crate) struct Copy {
+    tree: PathBuf,
+    target: PathBuf,
+    log: PathBuf,
+}
+
+/// How tests ended.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Ran {
+    Green {
+        tests: u64,
+        took: Duration,
+    },
+    /// With the name of one that failed.
+    Red(String),
+    TimedOut,
+    /// With cargo's first error.
+    DoesNotCompile(String),
+}
+
+impl Copy {
+    /// The copy in `folder`, brought up to date; made if it is not there.
+    pub(crate) fn new(folder: &Path) -> Result<Self> {
+        let (tree, target) = (folder.join("tree"), folder.join("target"));
+        let seeded = folder.join("seeded");
+        let fresh = !seeded.exists();
+        if fresh {
+            if folder.exists() {
+                std::fs::remove_dir_all(folder)?;
+            }
+            seed(&target)?;
+        }
+        update(&tree, fresh)?;
+        let shared = workspace().join("../shared");
+        if shared.exists() && !folder.join("shared").exists() {
+            std::os::unix::fs::symlink(shared.canonicalize()?, folder.join("shared"))?;
+        }
+        File::create(seeded)?;
+        Ok(Self { tree, target, log: folder.join("log") })
+    }
+
+    /// What `work` gives while the mutation is in the tree.
+    pub(crate) fn with<T>(&self, mutation: &Mutation, work: impl FnOnce() -> Result<T>) -> Result<T> {
+        let file = self.tree.join(&mutation.file);
+        let text = std::fs::read_to_string(&file)
+            .with_context(|| format!("cannot read {}", mutation.file.display()))?;
+        std::fs::write(&file, mutation.apply(&text)?)?;
+        let result = work();
+        std::fs::write(&file, text)?;
+        result
+    }
+
+    /// Builds and runs `cargo test` with these arguments. Building takes as long as it takes.
+    pub(crate) fn test(&self, arguments: &str, deadline: Duration) -> Result<Ran> {
+        let arguments: Vec<&str> = arguments.split_whitespace().collect();
+        let (for_cargo, _) =
+            arguments.split_at(arguments.iter().position(|word| *word == "--").unwrap_or(arguments.len()));
+        if !self.cargo(for_cargo)?.arg("--no-run").status()?.success() {
+            return Ok(Ran::DoesNotCompile(error(&self.output()?).to_owned()));
+        }
+        let begin = Instant::now();
+        let child = self.cargo(&arguments)?.spawn().context("cannot start cargo")?;
+        let Some(passed) = ends_within(child, deadline)? else { return Ok(Ran::TimedOut) };
+        let output = self.output()?;
+        Ok(if passed {
+            Ran::Green { tests: tests(&output), took: begin.elapsed() }
+        } else {
+            Ran::Red(failure(&output).unwrap_or("no test's name").to_owned())
+        })
+    }
+
+    /// What cargo and the tests have said.
+    fn output(&self) -> Result<String> {
+        Ok(String::from_utf8_lossy(&std::fs::read(&self.log)?).into_owned())
+    }
+
+    fn cargo(&self, arguments: &[&str]) -> Result<Command> {
+        let log = File::create(&self.log)?;
+        let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        command
+            .args(["test", "--quiet", "--locked"])
+            .args(arguments)
+            .current_dir(&self.tree)
+            .env("CARGO_TARGET_DIR", &self.target)
+            .process_group(0)
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log);
+        Ok(command)
+    }
+}
+
+/// Whether the child, a group's leader, is successful; none when it was ended with its group because it took too long.
+fn ends_within(mut child: Child, deadline: Duration) -> Result<Option<bool>> {
+    let (group, (sender, receiver)) = (format!("-{}", child.id()), channel());
+    // Nobody waits for the message only when there is an error already.
+    let waiter = std::thread::spawn(move || drop(sender.send(child.wait())));
+    let status = match receiver.recv_timeout(deadline) {
+        Ok(status) => Some(status?.success()),
+        Err(RecvTimeoutError::Disconnected) => anyhow::bail!("nobody waits for the tests"),
+        Err(RecvTimeoutError::Timeout) => {
+            // Cargo and the test binary that it started, which would go on without it.
+            let killed = Command::new("kill").args(["-KILL", "--", &group]).status();
+            ensure!(killed.context("cannot start kill")?.success(), "cannot end the process group {group}");
+            None
+        }
+    };
+    waiter.join().map_err(|_| anyhow::anyhow!("nobody waits for the tests"))?;
+    Ok(status)
+}
+
+/// The first error of a build.
+fn error(output: &str) -> &str {
+    output.lines().find(|line| line.starts_with("error")).unwrap_or("no error's text")
+}
+
+/// How many tests ran, by what their binaries say: `running 3 tests`.
+fn tests(output: &str) -> u64 {
+    let number = |line: &str| line.strip_prefix("running ")?.split(' ').next()?.parse::<u64>().ok();
+    output.lines().filter_map(number).sum()
+}
+
+/// The test that a binary names first of those that failed.
+fn failure(output: &str) -> Option<&str> {
+    // There are two such lists; what the tests wrote is in the first one.
+    let (_, names) = output.rsplit_once("\nfailures:\n")?;
+    names.lines().next().map(str::trim)
+}
+
+/// Copies what was built already, with its times.
+fn seed(target: &Path) -> Result<()> {
+    println!("a copy of the target folder: {}", target.display());
+    for part in SEED {
+        let (from, to) = (target_folder().join(part), target.join(part));
+        if from.exists() {
+            std::fs::create_dir_all(to.parent().context("a file without a folder")?)?;
+            let status = Command::new("cp").arg("-a").arg(&from).arg(&to).status();
+            ensure!(status.context("cannot start cp")?.success(), "cannot copy {}", from.display());
+        }
+    }
+    Ok(())
+}
+
+/// Makes the tree what git tracks, or would, here. Only what differs is written, so that cargo builds nothing else again.
+fn update(tree: &Path, fresh: bool) -> Result<()> {
+    let tracked = tracked_files()?;
+    for file in &tracked {
+        let (from, to) = (workspace().join(file), tree.join(file));
+        let text = std::fs::read(&from).with_context(|| format!("cannot read {}", file.display()))?;
+        if std::fs::read(&to).is_ok_and(|old| old == text) {
+            continue;
+        }
+        std::fs::create_dir_all(to.parent().context("a file without a folder")?)?;
+        std::fs::write(&to, &text)?;
+        let names_its_folder =
+            text.windows(NAMES_ITS_FOLDER.len()).any(|part| part == NAMES_ITS_FOLDER.as_bytes());
+        // As old as the file that the target folder's contents were built of.
+        let time = if fresh && !names_its_folder { from.metadata()?.modified()? } else { SystemTime::now() };
+        File::options().write(true).open(&to)?.set_modified(time)?;
+    }
+    remove_all_but(tree, Path::new(""), &tracked)
+}
+
+/// Removes files of the tree that are not tracked.
+fn remove_all_but(tree: &Path, folder: &Path, tracked: &HashSet<PathBuf>) -> Result<()> {
+    for entry in std::fs::read_dir(tree.join(folder))? {
+        let entry = entry?;
+        let file = folder.join(entry.file_name());
+        if entry.file_type()?.is_dir() {
+            remove_all_but(tree, &file, tracked)?;
+        } else if !tracked.contains(&file) {
+            std::fs::remove_file(entry.path())?;
+        }
+    }
+    Ok(())
+}
+
+/// Files that git tracks or would track, and that are there.
+fn tracked_files() -> Result<HashSet<PathBuf>> {
+    let listed = ["ls-files", "-z", "--cached", "--others", "--exclude-standard"];
+    let output = Command::new("git").args(listed).current_dir(workspace()).output()?;
+    ensure!(
+        output.status.success(),
+        "`git ls-files` failed: mutations are tried on a copy of what git tracks"
+    );
+    let names = String::from_utf8(output.stdout)?;
+    Ok(names
+        .split_terminator('\0')
+        .map(PathBuf::from)
+        .filter(|file| workspace().join(file).exists())
+        .collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell(script: &str) -> Child {
+        Command::new("sh").args(["-c", script]).process_group(0).spawn().unwrap()
+    }
+
+    #[test]
+    fn tests_that_do_not_end_are_ended_and_not_taken_for_red_ones() {
+        let long = Duration::from_secs(600);
+        assert_eq!(ends_within(shell("exit 0"), long).unwrap(), Some(true));
+        assert_eq!(ends_within(shell("exit 101"), long).unwrap(), Some(false));
+        let begin = Instant::now();
+        assert_eq!(ends_within(shell("sleep 600 & wait"), Duration::from_millis(1)).unwrap(), None);
+        assert!(begin.elapsed() < long);
+    }
+
+    #[test]
+    fn what_the_binaries_say_is_read() {
+        let green = "\nrunning 3 tests\n...\ntest result: ok.\n\n\nrunning 1 test\n.\n";
+        assert_eq!((tests(green), failure(green)), (4, None));
+        let red = "\nrunning 2 tests\n.F\nfailures:\n\n---- a::notices stdout ----\nrunning late\n\n\nfailures:\n    a::notices\n    b\n\n\
+                   test result: FAILED. 1 passed\n";
+        assert_eq!((tests(red), failure(red)), (2, Some("a::notices")));
+        assert_eq!(tests("running 0 tests\n"), 0);
+    }
+}

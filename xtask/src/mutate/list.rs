@@ -1,0 +1,83 @@
+//! The list of mutations.
+
+use anyhow::{Context, Result, bail};
+use pugmark_qemu_tests::images::workspace;
+use serde::Deserialize;
+use std::path::PathBuf;
+
+/// The list, from the workspace's root.
+pub(crate) const FILE: &str = "xtask/mutations.toml";
+
+#[derive(Deserialize)]
+struct List {
+    mutation: Vec<Mutation>,
+}
+
+/// One small change that some test must notice.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Mutation {
+    /// Its name: the kind of rule, then the rule.
+    pub(crate) name: String,
+    /// The file, from the workspace's root.
+    pub(crate) file: PathBuf,
+    /// Text that stands in the file exactly once.
+    pub(crate) find: String,
+    /// What to put in its place.
+    pub(crate) replace: String,
+    /// Arguments of `cargo test`.
+    pub(crate) test: String,
+}
+
+impl Mutation {
+    /// The file's text with the mutation in it.
+    pub(crate) fn apply(&self, text: &str) -> Result<String> {
+        match text.matches(&self.find).count() {
+            1 => Ok(text.replacen(&self.find, &self.replace, 1)),
+            count => bail!("{:?} stands {count} times in {}", self.find, self.file.display()),
+        }
+    }
+}
+
+/// The mutations of the tree.
+pub(crate) fn read() -> Result<Vec<Mutation>> {
+    let file = workspace().join(FILE);
+    let text = std::fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
+    parse(&text).with_context(|| format!("in {}", file.display()))
+}
+
+/// The mutations of a list's text.
+pub(crate) fn parse(text: &str) -> Result<Vec<Mutation>> {
+    Ok(toml::from_str::<List>(text)?.mutation)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn every_mutation_applies_in_exactly_one_place_and_changes_something() {
+        let mut names = HashSet::new();
+        for mutation in read().unwrap() {
+            let text = std::fs::read_to_string(workspace().join(&mutation.file)).unwrap();
+            let mutated = mutation.apply(&text).unwrap_or_else(|error| panic!("{}: {error}", mutation.name));
+            assert_ne!(mutated, text, "{}", mutation.name);
+            assert!(names.insert(mutation.name.clone()), "{} is there twice", mutation.name);
+        }
+    }
+
+    #[test]
+    fn refuses_a_mutation_that_is_ambiguous() {
+        let mutation = Mutation {
+            name: "x".into(),
+            file: "f".into(),
+            find: "a".into(),
+            replace: "b".into(),
+            test: String::new(),
+        };
+        assert_eq!(mutation.apply("-a-").unwrap(), "-b-");
+        assert!(mutation.apply("-a-a-").is_err());
+        assert!(mutation.apply("--").is_err());
+    }
+}
