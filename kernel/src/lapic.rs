@@ -21,7 +21,12 @@ pub unsafe trait LocalApic {
     /// # Errors
     ///
     /// The entry's register raised #GP(0).
-    fn set_lvt_pc(&mut self, entry: LvtPc) -> Result<(), GeneralProtection>;
+    ///
+    /// # Safety
+    ///
+    /// What the entry delivers is masked, or is an interrupt that the kernel takes as one: an exception's vector would
+    /// run a handler that expects an exception's frame.
+    unsafe fn set_lvt_pc(&mut self, entry: LvtPc) -> Result<(), GeneralProtection>;
 }
 
 // SAFETY: every call goes to the one implementation behind the reference.
@@ -30,8 +35,9 @@ unsafe impl<A: LocalApic> LocalApic for &mut A {
         (**self).lvt_pc()
     }
 
-    fn set_lvt_pc(&mut self, entry: LvtPc) -> Result<(), GeneralProtection> {
-        (**self).set_lvt_pc(entry)
+    unsafe fn set_lvt_pc(&mut self, entry: LvtPc) -> Result<(), GeneralProtection> {
+        // SAFETY: as the caller promises.
+        unsafe { (**self).set_lvt_pc(entry) }
     }
 }
 
@@ -47,7 +53,7 @@ impl LvtPc {
     #[must_use]
     pub const fn new(delivery: Delivery) -> Self {
         match delivery {
-            Delivery::Fixed(vector) => Self(vector as u32),
+            Delivery::Fixed(vector) => Self(vector.get() as u32),
             Delivery::Nmi => Self(0b100 << 8),
         }
     }
@@ -65,11 +71,33 @@ impl LvtPc {
     }
 }
 
+/// A vector that is no exception's: 32 to 255. Of the others the local APIC does not deliver 0 to 15, and all are reserved for
+/// exceptions, whose handlers expect an exception's frame.
+///
+/// Source: SDM vol. 3, Interrupt and Exception Handling, "Exception and Interrupt Vectors"; Advanced Programmable
+/// Interrupt Controller, "Valid Interrupt Vectors".
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Vector(u8);
+
+impl Vector {
+    /// This one; `None` below 32.
+    #[must_use]
+    pub const fn new(vector: u8) -> Option<Self> {
+        if vector < 32 { None } else { Some(Self(vector)) }
+    }
+
+    /// Its number.
+    #[must_use]
+    pub const fn get(self) -> u8 {
+        self.0
+    }
+}
+
 /// How a PMI comes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Delivery {
-    /// As the interrupt with this vector, 16 or higher; held back while RFLAGS.IF is 0.
-    Fixed(u8),
+    /// As the interrupt with this vector; held back while RFLAGS.IF is 0.
+    Fixed(Vector),
     /// As an NMI: also where interrupts are off.
     Nmi,
 }
@@ -111,7 +139,7 @@ unsafe impl LocalApic for XApic {
         Ok(LvtPc(unsafe { self.register().read_volatile() }))
     }
 
-    fn set_lvt_pc(&mut self, entry: LvtPc) -> Result<(), GeneralProtection> {
+    unsafe fn set_lvt_pc(&mut self, entry: LvtPc) -> Result<(), GeneralProtection> {
         // SAFETY: an aligned register of the page that `new` was promised.
         unsafe { self.register().write_volatile(entry.0) };
         Ok(())
@@ -137,7 +165,7 @@ unsafe impl<M: Msr> LocalApic for X2Apic<M> {
         self.msr.read()
     }
 
-    fn set_lvt_pc(&mut self, entry: LvtPc) -> Result<(), GeneralProtection> {
+    unsafe fn set_lvt_pc(&mut self, entry: LvtPc) -> Result<(), GeneralProtection> {
         // SAFETY: an interrupt's routing; it makes the processor write to no memory but the handler's stack.
         unsafe { self.msr.write(entry) }
     }
@@ -163,7 +191,7 @@ mod tests {
     fn an_entry_has_the_manuals_bits() {
         // Bits 7:0 vector, 10:8 delivery mode (000 fixed, 100 NMI), 16 mask.
         let table = [
-            (LvtPc::new(Delivery::Fixed(0x42)), 0x42),
+            (LvtPc::new(Delivery::Fixed(Vector::new(0x42).unwrap())), 0x42),
             (LvtPc::new(Delivery::Nmi), 0x400),
             (LvtPc::new(Delivery::Nmi).masked(), 0x1_0400),
         ];
@@ -175,13 +203,21 @@ mod tests {
     }
 
     #[test]
+    fn no_vector_of_an_exception_is_one() {
+        for vector in 0..=255 {
+            assert_eq!(Vector::new(vector).map(Vector::get), (vector >= 32).then_some(vector), "{vector}");
+        }
+    }
+
+    #[test]
     fn the_xapic_entry_is_at_340h() {
         let mut page = [0u32; 1024];
         page[0x340 / 4] = 0x1_0000;
         // SAFETY: the page outlives the value, and plain memory can stand for a register.
         let mut apic = unsafe { XApic::new(NonNull::new(page.as_mut_ptr().cast()).unwrap()) };
         assert_eq!(apic.lvt_pc(), Ok(LvtPc(0x1_0000)));
-        apic.set_lvt_pc(LvtPc::new(Delivery::Nmi)).unwrap();
+        // SAFETY: plain memory delivers nothing.
+        unsafe { apic.set_lvt_pc(LvtPc::new(Delivery::Nmi)) }.unwrap();
         assert_eq!(page.iter().position(|&word| word != 0), Some(0x340 / 4));
         assert_eq!(page[0x340 / 4], 0x400);
     }

@@ -161,7 +161,7 @@ impl Handler {
     /// The local APIC raised #GP.
     pub fn arm(&self, apic: &mut impl LocalApic) -> Result<(), GeneralProtection> {
         self.disarmed.set(false);
-        apic.set_lvt_pc(self.entry())
+        set(apic, self.entry())
     }
 
     /// Masks the LVT entry: until [`Handler::arm`] it stays masked, also when a source is served.
@@ -171,7 +171,7 @@ impl Handler {
     /// The local APIC raised #GP.
     pub fn disarm(&self, apic: &mut impl LocalApic) -> Result<(), GeneralProtection> {
         self.disarmed.set(true);
-        apic.set_lvt_pc(self.entry())
+        set(apic, self.entry())
     }
 
     /// Serves an interrupt that may be a PMI, and that interrupted the code at RIP `interrupted`.
@@ -257,20 +257,20 @@ impl Handler {
             let settled = serve(msr, ours, sources, &mut rounds)?;
             if !settled || pass >= ROUNDS {
                 self.counts.stuck += 1;
-                apic.set_lvt_pc(LvtPc::new(self.delivery).masked())?;
+                set(apic, LvtPc::new(self.delivery).masked())?;
                 return Ok(Pmi::Stuck);
             }
             resume(sources)?;
             if rounds == 0 && !claimed {
                 return Ok(Pmi::NotOurs);
             }
-            apic.set_lvt_pc(self.entry())?;
+            set(apic, self.entry())?;
             status = read_status(msr, ours)?;
             if status.intersection(ours).is_empty() && !any_asks(sources)? {
                 break;
             }
             latched = true;
-            apic.set_lvt_pc(LvtPc::new(self.delivery).masked())?;
+            set(apic, LvtPc::new(self.delivery).masked())?;
         }
         if rounds > 0 {
             release(msr, status)?;
@@ -326,6 +326,12 @@ fn serve(
         *rounds += 1;
     }
     Ok(false)
+}
+
+/// Writes the LVT entry.
+fn set(apic: &mut impl LocalApic, entry: LvtPc) -> Result<(), GeneralProtection> {
+    // SAFETY: an entry of `LvtPc::new`: an NMI, or a vector that is no exception's.
+    unsafe { apic.set_lvt_pc(entry) }
 }
 
 /// Reads IA32_PERF_GLOBAL_STATUS where a source has a bit in it: processors without it have none.

@@ -5,7 +5,7 @@ mod common;
 use common::{Collector, Machine, assert_same, run_within, synced, tips, user_code};
 use pugmark_kernel::buffer::{Layout, Mode};
 use pugmark_kernel::drain::KeepAll;
-use pugmark_kernel::lapic::{Delivery, LocalApic, LvtPc};
+use pugmark_kernel::lapic::{Delivery, LocalApic, LvtPc, Vector};
 use pugmark_kernel::loss::{Gap, Loss};
 use pugmark_kernel::msr::Msr;
 use pugmark_kernel::pmi::{Handler, Pmi};
@@ -65,7 +65,7 @@ fn many_pmis_give_one_continuous_trace() {
 #[test]
 fn a_pmi_may_come_as_a_fixed_vector() {
     let machine = Machine::new("skylake", Settings::default());
-    let mut handler = Handler::new(Delivery::Fixed(0x40));
+    let mut handler = Handler::new(Delivery::Fixed(Vector::new(0x40).unwrap()));
     handler.arm(&mut machine.registers()).unwrap();
     let mut tracing = machine.start(Layout::topa(RegionSize::K4, 4), Mode::StopWhenFull { spare: 1 });
     let mut collector = Collector::new();

@@ -74,7 +74,7 @@ pub(super) type Ready<C> = (Unit<GuardedMsr>, DsArea<KernelLinear>, C);
 pub(super) const fn vector(plan: &Plan) -> u8 {
     match plan.delivery {
         Delivery::Nmi => NMI,
-        Delivery::Fixed(vector) => vector,
+        Delivery::Fixed(vector) => vector.get(),
     }
 }
 

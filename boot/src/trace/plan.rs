@@ -5,7 +5,7 @@ use pugmark_boot::expectation::Expected;
 use pugmark_boot::protocol::{Filter, Level, SymbolRange};
 use pugmark_kernel::buffer::{Layout, Mode};
 use pugmark_kernel::config::Config;
-use pugmark_kernel::lapic::Delivery;
+use pugmark_kernel::lapic::{Delivery, Vector};
 use pugmark_kernel::topa::RegionSize;
 
 use crate::arch::image;
@@ -36,7 +36,7 @@ impl Plan {
             filter: Filter::default(),
             layout: Layout::topa(RegionSize::K64, 4),
             mode: Mode::StopWhenFull { spare: 1 },
-            delivery: Delivery::Fixed(PMI_VECTOR),
+            delivery: Delivery::Fixed(const { Vector::new(PMI_VECTOR).expect("no vector of an exception") }),
             interrupts: true,
             expected: Expected::Nothing,
             packets: false,

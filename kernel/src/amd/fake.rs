@@ -246,7 +246,7 @@ unsafe impl LocalApic for Machine {
         Ok(LvtPc(self.state.borrow().lvt_pc))
     }
 
-    fn set_lvt_pc(&mut self, entry: LvtPc) -> Result<(), GeneralProtection> {
+    unsafe fn set_lvt_pc(&mut self, entry: LvtPc) -> Result<(), GeneralProtection> {
         self.state.borrow_mut().lvt_pc = entry.0;
         Ok(())
     }

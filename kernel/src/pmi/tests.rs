@@ -1,5 +1,6 @@
 use super::*;
 use crate::fake::FakeMsr;
+use crate::lapic::Vector;
 use crate::msr::{Msr, Register};
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -63,7 +64,7 @@ fn a_status_bit_that_nobody_takes_does_not_hang_the_handler() {
 
 #[test]
 fn an_interrupt_without_a_request_is_the_local_apics_or_nobodys() {
-    let (nmi, fixed) = (Delivery::Nmi, Delivery::Fixed(0x40));
+    let (nmi, fixed) = (Delivery::Nmi, Delivery::Fixed(Vector::new(0x40).unwrap()));
     // (delivery, LVT entry before, disarmed, verdict, LVT entry after)
     let table = [
         (nmi, 0x400, false, Pmi::NotOurs, 0x400),
@@ -276,7 +277,12 @@ fn each_source_is_served_with_its_own_bits_and_others_are_left() {
     let mut pt = machine.source(GlobalStatus::TRACE_TOPA_PMI);
     let mut bts = machine.source(GlobalStatus::OVF_BUF);
     let mut none = machine.source(GlobalStatus::empty());
-    machine.handle(&mut Handler::new(Delivery::Fixed(0x40)), &mut [&mut pt, &mut bts, &mut none]).unwrap();
+    machine
+        .handle(
+            &mut Handler::new(Delivery::Fixed(Vector::new(0x40).unwrap())),
+            &mut [&mut pt, &mut bts, &mut none],
+        )
+        .unwrap();
     assert_eq!(pt.seen, [GlobalStatus::TRACE_TOPA_PMI, GlobalStatus::empty()]);
     assert_eq!(bts.seen, [GlobalStatus::OVF_BUF, GlobalStatus::empty()]);
     assert_eq!(none.seen, [GlobalStatus::empty(), GlobalStatus::empty()]);
@@ -298,7 +304,7 @@ fn a_fault_leaves_the_sources_stopped_and_the_entry_masked() {
 
 #[test]
 fn arming_and_disarming_write_the_entry() {
-    for (delivery, bits) in [(Delivery::Nmi, 0x400), (Delivery::Fixed(0x40), 0x40)] {
+    for (delivery, bits) in [(Delivery::Nmi, 0x400), (Delivery::Fixed(Vector::new(0x40).unwrap()), 0x40)] {
         let machine = Machine::new(0);
         let handler = Handler::new(delivery);
         handler.arm(&mut machine.clone()).unwrap();
@@ -407,7 +413,7 @@ unsafe impl LocalApic for Machine {
         Ok(LvtPc(self.0.borrow().lvt))
     }
 
-    fn set_lvt_pc(&mut self, entry: LvtPc) -> Result<(), GeneralProtection> {
+    unsafe fn set_lvt_pc(&mut self, entry: LvtPc) -> Result<(), GeneralProtection> {
         self.note(&format!("lvt {:#x}", entry.0));
         let mut state = self.0.borrow_mut();
         state.lvt = entry.0;

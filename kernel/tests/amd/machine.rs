@@ -181,7 +181,7 @@ unsafe impl LocalApic for Machine {
         Ok(LvtPc(self.0.borrow().processor.read_apic(0x340)))
     }
 
-    fn set_lvt_pc(&mut self, entry: LvtPc) -> Result<(), GeneralProtection> {
+    unsafe fn set_lvt_pc(&mut self, entry: LvtPc) -> Result<(), GeneralProtection> {
         self.0.borrow_mut().processor.write_apic(0x340, entry.0);
         Ok(())
     }

@@ -279,7 +279,7 @@ unsafe impl LocalApic for Registers {
         Ok(LvtPc(state.processor.lvt_pc()))
     }
 
-    fn set_lvt_pc(&mut self, entry: LvtPc) -> Result<(), GeneralProtection> {
+    unsafe fn set_lvt_pc(&mut self, entry: LvtPc) -> Result<(), GeneralProtection> {
         let mut state = self.0.state.borrow_mut();
         let fault = GeneralProtection { address: LVT_PC, written: Some(u64::from(entry.0)) };
         state.access().map_err(|()| fault)?;

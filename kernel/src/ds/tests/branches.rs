@@ -251,12 +251,13 @@ fn a_request_that_the_masked_entry_dropped_is_served_all_the_same() {
             self.0.lvt_pc()
         }
 
-        fn set_lvt_pc(&mut self, entry: LvtPc) -> Result<(), GeneralProtection> {
+        unsafe fn set_lvt_pc(&mut self, entry: LvtPc) -> Result<(), GeneralProtection> {
             let first = 92 + 92 * u64::from(!self.1.seen.is_empty());
             if !entry.is_masked() && self.1.room.take().is_some() {
                 self.0.branches(first, 92);
             }
-            self.0.set_lvt_pc(entry)
+            // SAFETY: as the caller promises.
+            unsafe { self.0.set_lvt_pc(entry) }
         }
     }
 

@@ -77,7 +77,7 @@ unsafe impl LocalApic for Machine {
         Ok(LvtPc(self.msr.borrow().get(LVT_PC) as u32))
     }
 
-    fn set_lvt_pc(&mut self, entry: LvtPc) -> Result<(), GeneralProtection> {
+    unsafe fn set_lvt_pc(&mut self, entry: LvtPc) -> Result<(), GeneralProtection> {
         self.msr.borrow_mut().set(LVT_PC, u64::from(entry.0));
         Ok(())
     }
@@ -113,7 +113,7 @@ impl Machine {
             0 => CpuIdResult { eax: 0xd, ebx: 0x756e_6547, edx: 0x4965_6e69, ecx: 0x6c65_746e },
             1 => CpuIdResult { eax: self.signature, ebx: 0, ecx, edx: 1 << 21 },
             // Processors since Broadwell have PT.
-            7 => CpuIdResult { eax: 0, ebx: u32::from(self.signature == WITH_PT) << 25, ecx: 0, edx: 0 },
+            7 => CpuIdResult { eax: 0, ebx: u32::from(self.signature >= WITH_PT) << 25, ecx: 0, edx: 0 },
             0xa => CpuIdResult { eax: 0x0030_0400 | self.version, ebx: 0, ecx: 0, edx: 0x603 },
             _ => CpuIdResult { eax: 0, ebx: 0, ecx: 0, edx: 0 },
         };
