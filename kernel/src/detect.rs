@@ -4,6 +4,7 @@
 //! virtual machines, reads give 0 and writes are dropped.
 
 use crate::cpuid::{Capabilities, Feature, NoProcessorTrace};
+use crate::errata::Errata;
 use crate::msr::{DebugCtl, GeneralProtection, Msr, OutputMaskPtrs, Register, RtitCtl, VmxMisc};
 use core::fmt;
 
@@ -56,10 +57,12 @@ impl VmxTracing {
     }
 }
 
-/// The other branch recorders that are on, if any: LBR and BTS and PT exclude each other on many processors.
-///
-/// A processor without IA32_DEBUGCTL has none.
-pub(crate) fn other_recorder(msr: &mut impl Msr) -> Option<DebugCtl> {
+/// The other branch recorders that are on, where PT and they exclude each other; a processor without IA32_DEBUGCTL has
+/// none.
+pub(crate) fn other_recorder(msr: &mut impl Msr, capabilities: &Capabilities) -> Option<DebugCtl> {
+    if !capabilities.errata.contains(Errata::TRACE_EXCLUDES_BRANCH_RECORDS) {
+        return None;
+    }
     let on = msr.read::<DebugCtl>().ok()?.intersection(DebugCtl::all());
     (!on.is_empty()).then_some(on)
 }
@@ -126,7 +129,6 @@ const PATTERN: OutputMaskPtrs = OutputMaskPtrs::single_range(0xfff, 0x5a0);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::errata::Errata;
     use crate::fake::{FakeMsr, capabilities};
 
     #[test]
@@ -199,7 +201,11 @@ mod tests {
         {
             let mut msr = FakeMsr::new();
             msr.set(0x1d9, debugctl);
-            assert_eq!(other_recorder(&mut msr).map(|on| on.bits()), on);
+            let with = |errata| Capabilities { errata, ..capabilities() };
+            let excludes = with(Errata::TRACE_EXCLUDES_BRANCH_RECORDS);
+            assert_eq!(other_recorder(&mut msr, &excludes).map(|on| on.bits()), on);
+            // Where they go beside each other.
+            assert_eq!(other_recorder(&mut msr, &with(Errata::empty())), None);
         }
     }
 }

@@ -214,6 +214,23 @@ fn a_trace_does_not_go_on_beside_a_recorder_that_came_meanwhile() {
 }
 
 #[test]
+fn where_the_processor_allows_both_a_trace_runs_beside_last_branches() {
+    for (profile, together) in [("broadwell", false), ("skylake", false), ("icelake", true)] {
+        let machine = Machine::new(profile, Settings::default());
+        // SAFETY: no memory is written.
+        unsafe { machine.registers().wrmsr(0x1d9, 1) }.unwrap();
+        let buffer = machine.buffer(Layout::topa(RegionSize::K64, 2), FULL);
+        let started = machine.unit().start(&user_code(), buffer);
+        assert_eq!(started.is_ok(), together, "{profile}");
+        if let Ok(mut tracing) = started {
+            machine.run(100);
+            assert_eq!(tracing.drain(&mut Collector::new()), Ok(State::Tracing), "{profile}");
+            assert_eq!(tracing.loss(), &Loss::NONE, "{profile}");
+        }
+    }
+}
+
+#[test]
 fn a_unit_that_runs_already_is_not_taken() {
     let machine = Machine::new("skylake", Settings::default());
     let tracing = machine.start(Layout::topa(RegionSize::K4, 4), FULL);

@@ -127,11 +127,13 @@ fn address_widths_come_from_leaf_80000008h() {
 
 #[test]
 fn the_model_number_gives_the_errata() {
+    let broadwell = Errata::BRANCH_EN_MUST_BE_SET | Errata::TRACE_EXCLUDES_BRANCH_RECORDS;
     // (CPUID.1:EAX, errata)
     let table = [
-        (0x0003_06d4, Errata::BRANCH_EN_MUST_BE_SET),
-        (0x0004_06f1, Errata::BRANCH_EN_MUST_BE_SET),
-        (0x0005_06e3, Errata::empty()),
+        (0x0003_06d4, broadwell),
+        (0x0004_06f1, broadwell),
+        (0x0005_06e3, Errata::TRACE_EXCLUDES_BRANCH_RECORDS),
+        (0x0005_06c9, Errata::empty()),
         (0x0008_06c1, Errata::SINGLE_RANGE_ABOVE_4K),
         (0x0009_0672, Errata::SINGLE_RANGE_ABOVE_4K),
         (0x000b_0671, Errata::SINGLE_RANGE_ABOVE_4K),

@@ -5,6 +5,7 @@
 use super::DsLayout;
 use crate::bts::ControlRegister;
 use crate::cpuid::CpuIdReader;
+use crate::errata::Errata;
 use crate::msr::amd::Efer;
 use crate::msr::{DsAreaBase, GeneralProtection, MiscEnable, Msr};
 use crate::pebs::{PebsAbsent, PebsCapabilities};
@@ -27,7 +28,7 @@ pub struct DsCapabilities {
     pub bts: bool,
     /// Event-based sampling into the area, or why it is not there.
     pub pebs: Result<PebsCapabilities, PebsAbsent>,
-    /// There is Intel PT, which excludes BTS while it traces: `CPUID.07H.0:EBX[25]`.
+    /// There is Intel PT, `CPUID.07H.0:EBX[25]`, and this is a model where it excludes BTS while it traces.
     pub processor_trace: bool,
     /// There is IA32_PERF_GLOBAL_STATUS: `CPUID.0AH:EAX[7:0]` is 2 or more.
     pub global_status: bool,
@@ -69,7 +70,8 @@ impl DsCapabilities {
             cpl_qualified: features.has_cpl() && control.has(crate::bts::Control::BTS_OFF_OS),
             bts,
             pebs,
-            processor_trace: id.get_extended_feature_info().is_some_and(|f| f.has_processor_trace()),
+            processor_trace: id.get_extended_feature_info().is_some_and(|f| f.has_processor_trace())
+                && Errata::of(family, model).contains(Errata::TRACE_EXCLUDES_BRANCH_RECORDS),
             global_status: id.get_performance_monitoring_info().is_some_and(|info| info.version_id() >= 2),
             // A hypervisor that leaves it 0 says nothing.
             linear_address_bits: bits.filter(|&bits| bits != 0).unwrap_or(48),

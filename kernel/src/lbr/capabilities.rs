@@ -2,6 +2,7 @@
 
 use super::{LbrFormat, Stack};
 use crate::bts::{ControlRegister, RECORDERS};
+use crate::errata::Errata;
 use crate::msr::{GeneralProtection, LbrCtl, Msr, PerfCapabilities, Register, RtitCtl};
 use core::fmt;
 use raw_cpuid::{CpuId, CpuIdReader};
@@ -21,7 +22,7 @@ pub struct LbrCapabilities {
     pub call_stack: bool,
     /// A PMI can freeze them: FREEZE_LBRS_ON_PMI.
     pub freeze_on_pmi: bool,
-    /// There is Intel PT, which excludes them while it traces unless they are architectural: `CPUID.07H.0:EBX[25]`.
+    /// There is Intel PT, `CPUID.07H.0:EBX[25]`, and this is a model where it excludes them while it traces.
     pub processor_trace: bool,
     pub(super) control: ControlRegister,
 }
@@ -49,7 +50,8 @@ impl LbrCapabilities {
             classes: false,
             call_stack: false,
             freeze_on_pmi: features.has_pdcm() && control.has(crate::bts::Control::FREEZE_LBRS_ON_PMI),
-            processor_trace: id.get_extended_feature_info().is_some_and(|f| f.has_processor_trace()),
+            processor_trace: id.get_extended_feature_info().is_some_and(|f| f.has_processor_trace())
+                && Errata::of(family, model).contains(Errata::TRACE_EXCLUDES_BRANCH_RECORDS),
             control,
         };
         let found = match architectural {
@@ -110,14 +112,13 @@ impl LbrCapabilities {
         }
     }
 
-    /// Whether branches are stored, or PT traces where it excludes them.
+    /// Whether branches are stored, or PT traces where it excludes last branches.
     pub(super) fn is_excluded(&self, msr: &mut impl Msr) -> Result<bool, GeneralProtection> {
         let bits = msr.rdmsr(ControlRegister::ADDRESS)?;
         if self.control.control(bits).intersects(RECORDERS) {
             return Ok(true);
         }
-        let traces = self.processor_trace && !self.is_architectural();
-        Ok(traces && msr.read::<RtitCtl>()?.contains(RtitCtl::TRACE_EN))
+        Ok(self.processor_trace && msr.read::<RtitCtl>()?.contains(RtitCtl::TRACE_EN))
     }
 
     /// The register whose bit 0 turns them on.

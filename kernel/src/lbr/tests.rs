@@ -62,6 +62,8 @@ const NEHALEM: Row = MODELS[5];
 const HASWELL: Row = MODELS[6];
 const SKYLAKE: Row = MODELS[7];
 const SAPPHIRE_RAPIDS: Row = MODELS[8];
+const GOLDMONT: Row = row(0x506c9, Some(3), 32, [0x680, 0x6c0, 0], 0x1c9);
+const ICE_LAKE: Row = Row { signature: 0x706e5, ..SKYLAKE };
 
 // SAFETY: the registers stand for no hardware.
 unsafe impl Msr for Machine {
@@ -274,7 +276,9 @@ fn start_refuses_where_somebody_records_branches() {
         (MODELS[1], DEBUGCTL, 0x40, false),
         (SAPPHIRE_RAPIDS, LBR_CTL, 0x1, true),
         (SKYLAKE, 0x570, 0x2005, true),
-        // Architectural records go beside PT.
+        // They go beside PT.
+        (GOLDMONT, 0x570, 0x2005, false),
+        (ICE_LAKE, 0x570, 0x2005, false),
         (SAPPHIRE_RAPIDS, 0x570, 0x2005, false),
     ];
     for (model, register, value, excluded) in table {

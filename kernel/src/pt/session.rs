@@ -184,7 +184,7 @@ impl<M: Msr, F: Frames> Session<M, F> {
 
     /// Whether somebody else has begun to record branches while the trace was off.
     fn is_excluded(&mut self) -> bool {
-        let excluded = other_recorder(&mut self.unit.msr).is_some();
+        let excluded = other_recorder(&mut self.unit.msr, &self.unit.capabilities).is_some();
         if excluded {
             self.loss.excluded += u64::from(self.state != State::Excluded);
             self.state = State::Excluded;

@@ -19,7 +19,7 @@ use core::marker::PhantomData;
 #[derive(Debug)]
 pub struct Unit<M: Msr> {
     pub(super) msr: M,
-    capabilities: Capabilities,
+    pub(super) capabilities: Capabilities,
     of_this_processor: PhantomData<*const ()>,
 }
 
@@ -94,7 +94,7 @@ impl<M: Msr> Unit<M> {
 
     /// Makes sure that nobody uses it.
     pub(super) fn claim(&mut self) -> Result<(), StartError> {
-        if let Some(on) = detect::other_recorder(&mut self.msr) {
+        if let Some(on) = detect::other_recorder(&mut self.msr, &self.capabilities) {
             return Err(StartError::OtherRecorder { on });
         }
         let ctl: RtitCtl = self.msr.read()?;
@@ -178,7 +178,7 @@ pub enum StartError {
     Config(Refusal),
     /// The processor cannot trace into this buffer.
     Buffer(BufferError),
-    /// LBR or BTS is on: they and PT exclude each other.
+    /// LBR or BTS is on: on this model they and PT exclude each other.
     OtherRecorder {
         /// The bits that are set.
         on: DebugCtl,

@@ -40,6 +40,10 @@ fn processor_trace_excludes_branches_only_while_it_traces() {
     assert_eq!(error, StartError::ProcessorTrace { ctl: RtitCtl::from_bits_retain(0x2005) });
     assert_eq!(machine.get(DEBUGCTL), 0);
     drop(unit);
+    // Ice Lake: both go on.
+    let machine = Machine::of(0x706e5, 3);
+    machine.set(RTIT_CTL, 0x2005);
+    drop(machine.start(100, EIGHT_SPARE));
 }
 
 #[test]
