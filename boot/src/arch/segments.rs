@@ -1,7 +1,8 @@
 //! The GDT and the TSS.
 //!
 //! The code compiled for a hosted target uses the red zone below its stack pointer, so no trap may be delivered
-//! on the stack that it interrupts: each one has a stack of the TSS's interrupt stack table.
+//! on the stack that it interrupts: each one has a stack of the TSS's interrupt stack table. #GP alone has none: the code
+//! that it interrupts and goes back to has no red zone.
 
 use super::stack::Stack;
 use spin::LazyLock;
@@ -28,6 +29,8 @@ static TSS: LazyLock<TaskStateSegment> = LazyLock::new(|| {
     for (index, stack) in STACKS.iter().enumerate() {
         tss.interrupt_stack_table[index] = VirtAddr::new(stack.top());
     }
+    // For #GP of user level, which is nobody's and ends in a panic.
+    tss.privilege_stack_table[0] = VirtAddr::new(STACKS[TrapStack::Exception as usize].top());
     tss
 });
 

@@ -2,9 +2,10 @@
 
 use core::arch::global_asm;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use pugmark_kernel::arch::{Fixup, Interrupted, fixup};
 use spin::LazyLock;
 use x86_64::VirtAddr;
-use x86_64::structures::idt::{Entry, InterruptDescriptorTable};
+use x86_64::structures::idt::{Entry, EntryOptions, InterruptDescriptorTable};
 
 use super::paging::Mended;
 use super::segments::TrapStack;
@@ -63,6 +64,17 @@ pub(crate) struct TrapFrame {
     pub(super) ss: u64,
 }
 
+impl TrapFrame {
+    /// Ends the #GP of a guarded access: without IRET, which would let the next NMI in.
+    fn resume(&self, fixup: Fixup) -> ! {
+        let &Self { rbx, rbp, r12, r13, r14, r15, rsp, rflags, .. } = self;
+        let interrupted = Interrupted { rbx, rbp, r12, r13, r14, r15, rsp, rflags };
+        // SAFETY: the frame is that of the #GP, which interrupted level 0; the stub and the code from it to here own
+        // nothing, and change no state that a function keeps.
+        unsafe { fixup.resume(&interrupted) }
+    }
+}
+
 extern "C" fn trap(frame: &mut TrapFrame) {
     match frame.vector {
         NMI if crate::trace::pmi(frame.rip) => {}
@@ -71,8 +83,8 @@ extern "C" fn trap(frame: &mut TrapFrame) {
             UNDEFINED_INSTRUCTIONS.fetch_add(1, Relaxed);
             frame.rip += 2;
         }
-        GENERAL_PROTECTION => match crate::trace::mend_msr_access(frame.rip) {
-            Some(after) => frame.rip = after,
+        GENERAL_PROTECTION => match fixup(frame.rip) {
+            Some(fixup) => frame.resume(fixup),
             None => unexpected(frame),
         },
         PAGE_FAULT => match paging::mend(x86_64::registers::control::Cr2::read_raw(), frame.error) {
@@ -121,7 +133,7 @@ static IDT: LazyLock<InterruptDescriptorTable> = LazyLock::new(|| {
     install(&mut idt.invalid_tss, 10, Exception);
     install(&mut idt.segment_not_present, 11, Exception);
     install(&mut idt.stack_segment_fault, 12, Exception);
-    install(&mut idt.general_protection_fault, 13, Exception);
+    install_in_place(&mut idt.general_protection_fault, 13);
     install(&mut idt.page_fault, 14, Exception);
     install(&mut idt.x87_floating_point, 16, Exception);
     install(&mut idt.alignment_check, 17, Exception);
@@ -137,17 +149,19 @@ static IDT: LazyLock<InterruptDescriptorTable> = LazyLock::new(|| {
     idt
 });
 
-fn install<F>(
-    entry: &mut Entry<F>,
-    vector: u8,
-    stack: TrapStack,
-) -> &mut x86_64::structures::idt::EntryOptions {
+fn install<F>(entry: &mut Entry<F>, vector: u8, stack: TrapStack) -> &mut EntryOptions {
+    let options = install_in_place(entry, vector);
+    // SAFETY: the TSS has a stack at each of these indices, and no two vectors that nest share one.
+    unsafe { options.set_stack_index(stack as u16) }
+}
+
+/// Without a stack of its own: for #GP, which a guarded access may raise in an NMI that interrupted another #GP. Below such
+/// an access nothing is live, and all others end in a panic.
+fn install_in_place<F>(entry: &mut Entry<F>, vector: u8) -> &mut EntryOptions {
     // SAFETY: only the address is taken.
     let stub = unsafe { &raw const trap_stubs[usize::from(vector)] };
     // SAFETY: the stub saves all registers, handles the vector's error code and ends with IRETQ.
-    let options = unsafe { entry.set_handler_addr(VirtAddr::from_ptr(stub)) };
-    // SAFETY: the TSS has a stack at each of these indices, and no two vectors that nest share one.
-    unsafe { options.set_stack_index(stack as u16) }
+    unsafe { entry.set_handler_addr(VirtAddr::from_ptr(stub)) }
 }
 
 /// The low eight bytes of a vector's gate.

@@ -45,11 +45,6 @@ const ARCHIVE_SIZE: usize = 4 << 20;
 /// How many functions are named.
 const TOP: usize = 5;
 
-/// Where to go on after a #GP at `rip`, if it was the driver's.
-pub(crate) fn mend_msr_access(rip: u64) -> Option<u64> {
-    pugmark_kernel::arch::fixup(rip)
-}
-
 /// Traces one workload after the other.
 pub(crate) struct Stage<'s> {
     symbols: &'s Symbols<'s>,
