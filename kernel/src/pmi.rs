@@ -14,6 +14,11 @@ pub trait PmiSource {
     /// Its bits in IA32_PERF_GLOBAL_STATUS; none where it must look for itself.
     fn status(&self) -> GlobalStatus;
 
+    /// The entry of the local vector table through which its interrupts come.
+    fn route(&self) -> Route {
+        Route::Counters
+    }
+
     /// Stops it, so that it asks for no more. May be called when it is stopped.
     ///
     /// # Errors
@@ -64,6 +69,16 @@ pub enum Abandoned {
     Fault(GeneralProtection),
     /// Sources asked again each time they were served.
     Stuck,
+}
+
+/// Which entry of the local vector table delivers a source's interrupts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Route {
+    /// LVT Performance Monitoring: [`LocalApic`].
+    Counters,
+    /// An extended entry of AMD's local APIC, which whoever started the source has programmed. The handler does not
+    /// touch it: its mask is not set on delivery.
+    Extended,
 }
 
 /// The PMI handler of one logical processor.
@@ -177,7 +192,8 @@ impl Handler {
     /// Serves an interrupt that may be a PMI, and that interrupted the code at RIP `interrupted`.
     ///
     /// Order: all sources are stopped; IA32_PERF_GLOBAL_STATUS is read and what was seen acknowledged; the sources are
-    /// served, and this is repeated until none asks; they go on; the LVT entry is unmasked. A request that came
+    /// served, and this is repeated until none asks; they go on; the LVT entry is unmasked, unless all sources ask
+    /// through another one ([`PmiSource::route`]): then it is somebody else's. A request that came
     /// between the last two steps was dropped by the masked entry, so the status is read once more. Last, counters and
     /// LBRs that this PMI froze are released, if nobody else has a request: frozen, they make none that the masked
     /// entry could drop.
@@ -203,8 +219,9 @@ impl Handler {
     /// As [`Handler::handle_at`] for a kernel that does not say where the interrupt came.
     ///
     /// The next interrupt is then an echo only where the registers show that one may be latched: the entry was not
-    /// masked when this one came, or a request came after it was unmasked. The PMI that was latched while somebody
-    /// else's NMI was on its way to the handler is not noticed, and its echo is [`Pmi::NotOurs`].
+    /// masked when this one came, or a request came after it was unmasked. An entry of AMD's local APIC is never masked
+    /// by a delivery and shows nothing: there only [`PmiSource::late_requests`] count. The PMI that was latched while
+    /// somebody else's NMI was on its way to the handler is not noticed, and its echo is [`Pmi::NotOurs`].
     ///
     /// # Errors
     ///
@@ -249,7 +266,10 @@ impl Handler {
         let echoed = self.echo.take() == Some(Echo { at: interrupted });
         // Nobody else has the vector of a fixed interrupt.
         let claimed = delivered || echoed || self.late > 0 || self.delivery != Delivery::Nmi;
-        let mut latched = !masked;
+        // Where a delivery masks the entry, one that is not masked shows an NMI of another cause, and a PMI may be latched.
+        let mut latched = self.masks && !masked;
+        let counters = self.serves_entry(sources);
+        let mut set_entry = |entry| if counters { set(apic, entry) } else { Ok(()) };
         let ours = sources.iter().fold(GlobalStatus::empty(), |all, source| all.union(source.status()));
         let mut rounds = 0;
         let mut status = GlobalStatus::empty();
@@ -257,20 +277,20 @@ impl Handler {
             let settled = serve(msr, ours, sources, &mut rounds)?;
             if !settled || pass >= ROUNDS {
                 self.counts.stuck += 1;
-                set(apic, LvtPc::new(self.delivery).masked())?;
+                set_entry(LvtPc::new(self.delivery).masked())?;
                 return Ok(Pmi::Stuck);
             }
             resume(sources)?;
             if rounds == 0 && !claimed {
                 return Ok(Pmi::NotOurs);
             }
-            set(apic, self.entry())?;
+            set_entry(self.entry())?;
             status = read_status(msr, ours)?;
             if status.intersection(ours).is_empty() && !any_asks(sources)? {
                 break;
             }
             latched = true;
-            set(apic, LvtPc::new(self.delivery).masked())?;
+            set_entry(LvtPc::new(self.delivery).masked())?;
         }
         if rounds > 0 {
             release(msr, status)?;
@@ -291,6 +311,13 @@ impl Handler {
     fn entry(&self) -> LvtPc {
         let entry = LvtPc::new(self.delivery);
         if self.disarmed.get() { entry.masked() } else { entry }
+    }
+
+    /// Whether LVT Performance Monitoring is this handler's to mask and unmask: some source asks through it, or there is
+    /// none and the PMI of one that is gone may have masked it.
+    fn serves_entry(&self, sources: &[&mut dyn PmiSource]) -> bool {
+        let gone = self.masks && sources.is_empty();
+        gone || sources.iter().any(|source| source.route() == Route::Counters)
     }
 }
 

@@ -176,6 +176,63 @@ fn amds_local_apic_leaves_the_entry_as_it_is() {
 }
 
 #[test]
+fn amds_entry_that_is_not_masked_shows_no_latched_nmi() {
+    // (requests that the served interrupt found, verdicts of the NMIs after it)
+    for (requests, verdicts) in [(1, [Pmi::NotOurs; 2]), (2, [Pmi::Stray, Pmi::NotOurs])] {
+        let machine = Machine::new(1);
+        machine.0.borrow_mut().lvt = 0x400;
+        let mut source = machine.source(GlobalStatus::TRACE_TOPA_PMI);
+        source.late = requests;
+        let mut handler = Handler::amd(Delivery::Nmi);
+        assert_eq!(machine.handle(&mut handler, &mut [&mut source]), Ok(Pmi::Served));
+        source.late = 0;
+        for verdict in verdicts {
+            assert_eq!(machine.handle(&mut handler, &mut [&mut source]), Ok(verdict), "{requests} requests");
+        }
+    }
+}
+
+#[test]
+fn the_counters_entry_is_left_alone_where_no_source_asks_through_it() {
+    // (requests, NMIs that a stop left, whether a source is there, verdict)
+    let table = [
+        (1, 0, true, Pmi::Served),
+        (0, 1, true, Pmi::Stray),
+        (0, 1, false, Pmi::Stray),
+        (0, 0, true, Pmi::NotOurs),
+        (u32::MAX, 0, true, Pmi::Stuck),
+    ];
+    // Masked, a fixed interrupt and an NMI of somebody else's.
+    for lvt in [0x1_0000, 0xef, 0x400] {
+        for (requests, late, present, verdict) in table {
+            let machine = Machine::new(requests);
+            machine.0.borrow_mut().lvt = lvt;
+            let mut source = machine.source(GlobalStatus::TRACE_TOPA_PMI);
+            source.route = Route::Extended;
+            let mut handler = Handler::amd(Delivery::Nmi);
+            handler.expect_late(late);
+            let mut all: [&mut dyn PmiSource; 1] = [&mut source];
+            let pmi = machine.handle(&mut handler, &mut all[..usize::from(present)]);
+            assert_eq!(pmi, Ok(verdict), "{lvt:#x} {requests} {late}");
+            assert_eq!(machine.lvt_writes(), Vec::<String>::new(), "{lvt:#x} {requests} {late}");
+        }
+    }
+}
+
+#[test]
+fn one_source_that_asks_through_the_counters_entry_is_enough_to_unmask_it() {
+    for own in [0, 1] {
+        let machine = Machine::new(1);
+        let mut sources = [0, 1].map(|_| machine.source(GlobalStatus::TRACE_TOPA_PMI));
+        sources[1 - own].route = Route::Extended;
+        let [first, second] = &mut sources;
+        let mut handler = Handler::amd(Delivery::Nmi);
+        assert_eq!(machine.handle(&mut handler, &mut [first, second]), Ok(Pmi::Served));
+        assert_eq!(machine.lvt_writes(), ["lvt 0x400"]);
+    }
+}
+
+#[test]
 fn as_many_late_nmis_are_claimed_as_may_come() {
     // (requests that the served interrupt found, NMIs that a stop expects, strays that are claimed)
     let table =
@@ -347,7 +404,19 @@ impl Machine {
     }
 
     fn source(&self, status: GlobalStatus) -> Source {
-        Source { machine: self.clone(), status, seen: Vec::new(), deaf: false, fault: false, late: 0 }
+        Source {
+            machine: self.clone(),
+            status,
+            route: Route::Counters,
+            seen: Vec::new(),
+            deaf: false,
+            fault: false,
+            late: 0,
+        }
+    }
+
+    fn lvt_writes(&self) -> Vec<String> {
+        self.log().into_iter().filter(|line| line.starts_with("lvt")).collect()
     }
 
     fn handle(
@@ -428,6 +497,7 @@ unsafe impl LocalApic for Machine {
 struct Source {
     machine: Machine,
     status: GlobalStatus,
+    route: Route,
     seen: Vec<GlobalStatus>,
     deaf: bool,
     fault: bool,
@@ -437,6 +507,10 @@ struct Source {
 impl PmiSource for Source {
     fn status(&self) -> GlobalStatus {
         self.status
+    }
+
+    fn route(&self) -> Route {
+        self.route
     }
 
     fn quiesce(&mut self) -> Result<(), GeneralProtection> {

@@ -3,7 +3,7 @@
 use super::Unit;
 use super::session::{IbsCounts, SampleSink, Session};
 use crate::msr::{GeneralProtection, GlobalStatus, Msr};
-use crate::pmi::{Handler, PmiSource};
+use crate::pmi::{Handler, PmiSource, Route};
 use core::mem::ManuallyDrop;
 
 /// The units sample. Dropping it stops them; whoever does that has to claim the NMIs that may be on their way.
@@ -84,6 +84,10 @@ impl<M: Msr, S: SampleSink + ?Sized> PmiSource for IbsSource<'_, M, S> {
     /// None: the units tell it in registers of their own.
     fn status(&self) -> GlobalStatus {
         GlobalStatus::empty()
+    }
+
+    fn route(&self) -> Route {
+        Route::Extended
     }
 
     /// Nothing: a unit with a sample waits by itself, and one without counts on, so that the interrupts of others do

@@ -1,6 +1,7 @@
 use super::*;
 use crate::amd::fake::{self, FETCH_CTL, OP_CTL};
 use crate::amd::ibs::IbsCounts;
+use crate::lapic::{LocalApic, LvtPc};
 
 const RIP_INVALID: u64 = 1 << 38;
 
@@ -25,6 +26,21 @@ fn both_units_are_served_in_one_nmi_and_the_other_one_is_claimed() {
     }
     assert_eq!(sink.samples.len(), 3);
     assert_eq!(running.counts(), &IbsCounts { fetches: 2, ops: 1, ..IbsCounts::default() });
+}
+
+#[test]
+fn the_counters_lvt_entry_is_somebody_elses() {
+    let (machine, mut running) = start(fake::ZEN_2, IbsConfig::new().op(0x1000));
+    let (mut handler, mut sink) = (handler(), Room::new());
+    // Masked, with the vector of another driver.
+    let entry = LvtPc(0x1_00ef);
+    // SAFETY: the register stands for no hardware.
+    unsafe { machine.clone().set_lvt_pc(entry) }.unwrap();
+    assert!(machine.op(0x40_1000, 0, 0));
+    assert_eq!(nmi(&machine, &mut handler, &mut running, &mut sink), Ok(Pmi::Served));
+    running.stop(&mut sink, &mut handler).map_err(|failed| failed.fault).unwrap();
+    assert_eq!(nmi_without(&machine, &mut handler), Pmi::Stray, "its late NMI");
+    assert_eq!(machine.clone().lvt_pc(), Ok(entry));
 }
 
 #[test]
