@@ -139,8 +139,10 @@ impl Sink for Archive<'_> {
     fn gap(&mut self, gap: Gap) -> bool {
         self.begin_segment(match gap {
             Gap::Stop => After::Stop,
-            Gap::Wrap { .. } => After::Wrap,
+            Gap::Wrap(_) => After::Wrap,
             Gap::Error => After::Error,
+            Gap::Full => After::Full,
+            Gap::Excluded | Gap::Abandoned => After::Off,
         });
         true
     }
@@ -150,6 +152,7 @@ impl Sink for Archive<'_> {
 mod tests {
     use super::*;
     use alloc::vec::Vec;
+    use pugmark_kernel::loss::Overwritten;
 
     fn segments<'a>(archive: &'a Archive<'_>) -> Vec<(After, &'a [u8])> {
         archive.segments().map(|segment| (segment.after, segment.bytes)).collect()
@@ -159,7 +162,7 @@ mod tests {
     fn bytes_are_one_segment_until_a_gap() {
         let mut memory = [0; 64];
         let mut archive = Archive::new(&mut memory);
-        archive.gap(Gap::Wrap { bytes: 1 });
+        archive.gap(Gap::Wrap(Overwritten::Exactly(1)));
         for bytes in [&b"ab"[..], b"", b"c"] {
             assert_eq!(archive.bytes(bytes), bytes.len());
         }

@@ -70,7 +70,7 @@ mod tests {
     use crate::symbols::{Function, Symbols};
     use pugmark_decoder_core::image::AddressSpace;
     use pugmark_kernel::drain::Sink;
-    use pugmark_kernel::loss::Gap;
+    use pugmark_kernel::loss::{Gap, Overwritten};
 
     const PSB: &[u8] = b"\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82";
     /// MODE.Exec (64 bit), FUP (1000), PSBEND, FUP (1003), TIP.PGD
@@ -116,7 +116,7 @@ mod tests {
             bytes(archive, &[PSB, THREE]);
             archive.gap(Gap::Stop);
             bytes(archive, &[PSB, THREE]);
-            archive.gap(Gap::Wrap { bytes: 0 });
+            archive.gap(Gap::Wrap(Overwritten::Perhaps));
             bytes(archive, &[&THREE[3..], PSB, LOST]);
         });
         assert_eq!(

@@ -9,7 +9,7 @@ use crate::errata::Errata;
 use crate::memory::Frames;
 use crate::msr::{OutputBase, OutputMaskPtrs, RtitCtl};
 use crate::pt::TraceOff;
-use crate::topa::{Chain, Marks, RegionSize, Topa, TopaError, TopaPlan};
+use crate::topa::{Chain, Listed, Marks, RegionSize, Topa, TopaError, TopaPlan};
 use core::fmt;
 use core::ptr::NonNull;
 use range::SingleRange;
@@ -31,12 +31,16 @@ pub enum Mode {
         spare: u32,
     },
     /// A ring with a PMI each time so many regions have filled. What is not drained in time is overwritten, and
-    /// counted.
+    /// counted: to the byte if the processor went round less than twice since the last PMI or drain, else at the least.
+    ///
+    /// Where regions are chained by the driver, whether the one region was overwritten can be unknown: then it is told
+    /// as [`Overwritten::Perhaps`](crate::loss::Overwritten::Perhaps).
     Circular {
         /// At least 1, and less than there are; 1 where regions are chained by the driver, which can be only one.
         interrupt_every: u32,
     },
-    /// A ring without PMI: it holds what was traced last, to be read after the trace is stopped.
+    /// A ring without PMI: it holds what was traced last, to be read after the trace is stopped. What was overwritten is
+    /// counted as with [`Mode::Circular`]; a single range is like one region that the driver chains.
     Overwrite,
 }
 
@@ -107,7 +111,11 @@ impl<F: Frames> Buffer<F> {
                     false => Chain::Driver,
                 };
                 check_mode(mode, regions, chain)?;
-                let plan = TopaPlan { size, regions, regions_per_table, contiguous, chain };
+                let laps = match mode {
+                    Mode::StopWhenFull { .. } => 1,
+                    Mode::Circular { .. } | Mode::Overwrite => LAPS,
+                };
+                let plan = TopaPlan { size, regions, regions_per_table, contiguous, chain, laps };
                 Output::Topa(Topa::new(frames, plan, limit)?)
             }
         };
@@ -190,14 +198,22 @@ impl<F: Frames> Buffer<F> {
         }
     }
 
-    /// The region and the offset that the registers name, if they are of this buffer.
-    pub(crate) fn position(&self, base: OutputBase, pointers: OutputMaskPtrs) -> Option<(u32, u64)> {
+    /// What the registers name, if it is of this buffer.
+    pub(crate) fn position(&self, base: OutputBase, pointers: OutputMaskPtrs) -> Option<Position> {
         let offset = u64::from(pointers.offset());
-        let region = match &self.output {
-            Output::SingleRange(range) => (range.base() == base.0).then_some(0),
-            Output::Topa(topa) => topa.region_at(base.0, pointers.entry()),
+        let Listed { lap, region } = match &self.output {
+            Output::SingleRange(range) => (range.base() == base.0).then_some(Listed { lap: 0, region: 0 }),
+            Output::Topa(topa) => topa.listed_at(base.0, pointers.entry()),
         }?;
-        (offset <= self.region_bytes()).then_some((region, offset))
+        (offset <= self.region_bytes()).then_some(Position { lap, region, offset })
+    }
+
+    /// How often its tables list the ring: at least twice, or nothing tells how often the processor went round.
+    pub(crate) const fn laps(&self) -> u32 {
+        match &self.output {
+            Output::SingleRange(_) => 1,
+            Output::Topa(topa) => topa.laps(),
+        }
     }
 
     /// Prepares it for a trace from its beginning.
@@ -205,14 +221,8 @@ impl<F: Frames> Buffer<F> {
         if let Output::Topa(topa) = &mut self.output {
             topa.mark(Marks::default(), off);
         }
-        match self.mode {
-            Mode::Overwrite => self.zero(),
-            Mode::Circular { interrupt_every } => {
-                if let Output::Topa(topa) = &mut self.output {
-                    topa.mark_every(interrupt_every, off);
-                }
-            }
-            Mode::StopWhenFull { .. } => {}
+        if let (Mode::Circular { interrupt_every }, Output::Topa(topa)) = (self.mode, &mut self.output) {
+            topa.mark_every(interrupt_every, off);
         }
     }
 
@@ -244,53 +254,52 @@ impl<F: Frames> Buffer<F> {
         bytes
     }
 
-    /// A few bytes of region `n`, from `offset` on. The trace is off.
-    pub(crate) fn peek(&self, n: u32, offset: u64) -> Guard {
-        let (start, _) = self.memory(n, offset);
-        debug_assert!(offset + size_of::<Guard>() as u64 <= self.region_bytes());
-        // SAFETY: within one region of ours, and the processor does not write to it now.
-        unsafe { start.cast::<Guard>().read_unaligned() }
-    }
-
-    /// Writes a few bytes of region `n`, from `offset` on.
-    pub(crate) fn poke(&mut self, n: u32, offset: u64, bytes: Guard, _off: &TraceOff) {
-        let (start, _) = self.memory(n, offset);
-        debug_assert!(offset + size_of::<Guard>() as u64 <= self.region_bytes());
-        // SAFETY: within one region of ours, and the trace is off.
-        unsafe { start.cast::<Guard>().write_unaligned(bytes) };
-    }
-
-    /// Whether all bytes from `offset` of region `n` to the ring's end are zero. The trace is off.
-    pub(crate) fn is_zero_from(&self, n: u32, offset: u64) -> bool {
-        let mut offset = offset;
-        let mut n = n;
-        while n < self.regions() {
-            let (start, bytes) = self.memory(n, offset);
-            // SAFETY: one piece of our own memory, and the processor does not write to it now.
-            let slice = unsafe { core::slice::from_raw_parts(start.as_ptr(), bytes as usize) };
-            if slice.iter().any(|&byte| byte != 0) {
-                return false;
-            }
-            n += ((offset + bytes) / self.region_bytes()) as u32;
-            offset = 0;
+    /// Writes [`GUARD`] to the bytes before `end`, a place in the only region. They are free.
+    pub(crate) fn set_guard(&mut self, end: u64, _off: &TraceOff) {
+        for at in self.guard_places(end) {
+            let (to, _) = self.memory(0, at);
+            // SAFETY: a byte of our own region, and the trace is off.
+            unsafe { to.write(GUARD) };
         }
-        true
     }
 
-    /// Makes all of it zero: what is not zero later was traced.
-    fn zero(&mut self) {
-        let mut n = 0;
-        while n < self.regions() {
-            let (start, bytes) = self.memory(n, 0);
-            // SAFETY: memory of ours that nobody traces into: the buffer is not running.
-            unsafe { start.write_bytes(0, bytes as usize) };
-            n += (bytes / self.region_bytes()) as u32;
-        }
+    /// Which of the bytes before `end` are still as [`Buffer::set_guard`] left them.
+    pub(crate) fn look_at_guard(&self, end: u64, _off: &TraceOff) -> [bool; GUARD_BYTES as usize] {
+        self.guard_places(end).map(|at| {
+            let (from, _) = self.memory(0, at);
+            // SAFETY: a byte of our own region, and the trace is off.
+            let byte = unsafe { from.read_volatile() };
+            byte == GUARD
+        })
+    }
+
+    fn guard_places(&self, end: u64) -> [u64; GUARD_BYTES as usize] {
+        debug_assert_eq!(self.regions(), 1);
+        let capacity = self.capacity();
+        let begin = end % capacity + capacity - GUARD_BYTES;
+        core::array::from_fn(|n| (begin + n as u64) % capacity)
     }
 }
 
-/// Bytes that show whether they were overwritten.
-pub(crate) type Guard = [u8; 16];
+/// Where the processor writes its next byte.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Position {
+    /// In which listing of the ring.
+    pub(crate) lap: u32,
+    pub(crate) region: u32,
+    /// In the region. Its end is the next one's begin.
+    pub(crate) offset: u64,
+}
+
+/// How often tables list a ring that is overwritten. A trace begins anywhere in the first lap. Where it comes to in the
+/// first two is known to the byte; in the last one, which it does not leave, it has overwritten something for certain.
+const LAPS: u32 = 3;
+
+/// No packet begins with this byte, and none has 16 bytes behind its first: so not as many of them in a row are in any
+/// trace. Source: SDM vol. 3, Intel Processor Trace, "Trace Packets and Data Types".
+pub(crate) const GUARD: u8 = 0xc5;
+/// Twice as many: where the processor is in the midst of them, some are of one lap and the others of the one before.
+pub(crate) const GUARD_BYTES: u64 = 32;
 
 /// Why there can be no such buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

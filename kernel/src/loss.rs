@@ -14,8 +14,10 @@ pub struct Loss {
     pub full: u64,
     /// The processor overwrote bytes that were not drained yet.
     pub wrap: u64,
-    /// How many bytes those were, at the least.
+    /// How many bytes those were, at the least: exactly so many where each [`Gap::Wrap`] says [`Overwritten::Exactly`].
     pub wrapped_bytes: u64,
+    /// The processor may have overwritten bytes that were not drained yet, and nothing shows whether it has.
+    pub perhaps_wrapped: u64,
     /// Operational errors (STATUS.Error): what the processor had buffered is lost.
     pub error: u64,
     /// Samples whose counter had overflowed, and stood still before the event that gives the record: at most one a
@@ -36,6 +38,7 @@ impl Loss {
         full: 0,
         wrap: 0,
         wrapped_bytes: 0,
+        perhaps_wrapped: 0,
         error: 0,
         samples: 0,
         excluded: 0,
@@ -43,12 +46,13 @@ impl Loss {
         trace_stop: 0,
     };
 
-    /// Whether nothing was lost. A TraceStop was asked for and is none.
+    /// Whether nothing was lost, for certain. A TraceStop was asked for and is none.
     #[must_use]
     pub const fn is_none(&self) -> bool {
         self.stop == 0
             && self.full == 0
             && self.wrap == 0
+            && self.perhaps_wrapped == 0
             && self.error == 0
             && self.samples == 0
             && self.excluded == 0
@@ -56,27 +60,135 @@ impl Loss {
     }
 }
 
-/// A place in the trace where something is missing; the byte after it may be in the middle of a packet unless said
-/// otherwise.
+/// A place in the trace where something is missing. What follows begins with a PSB, but for [`Gap::Wrap`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gap {
-    /// ToPA STOP: the bytes before may end within a packet; what follows begins with a PSB.
+    /// ToPA STOP, or a full buffer of records: the bytes before may end within a packet.
     Stop,
-    /// Overwritten bytes: look for the next PSB.
-    Wrap {
-        /// How many, at the least; 0 where it cannot be known.
-        bytes: u64,
-    },
-    /// An operational error: the bytes before may end within a packet; what follows begins with a PSB.
+    /// What was here is overwritten: the bytes that follow may begin within a packet. Look for the next PSB.
+    Wrap(Overwritten),
+    /// An operational error: the bytes before may end within a packet.
     Error,
+    /// There was no room, and the trace was off until something was drained.
+    Full,
+    /// Another recorder was on, and the trace was off until it found itself alone.
+    Excluded,
+    /// The trace was left off after a fault, or because PMIs had no end, until somebody used it again.
+    Abandoned,
+}
+
+/// How many bytes were overwritten before they were drained.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Overwritten {
+    /// So many.
+    Exactly(u64),
+    /// So many, or more of them.
+    AtLeast(u64),
+    /// Nothing shows whether there were any.
+    Perhaps,
+}
+
+impl Overwritten {
+    /// So many bytes or more, of which 0 says nothing.
+    #[must_use]
+    pub const fn at_least(bytes: u64) -> Self {
+        match bytes {
+            0 => Self::Perhaps,
+            _ => Self::AtLeast(bytes),
+        }
+    }
+
+    /// How many, at the least.
+    #[must_use]
+    pub const fn least(self) -> u64 {
+        match self {
+            Self::Exactly(bytes) | Self::AtLeast(bytes) => bytes,
+            Self::Perhaps => 0,
+        }
+    }
+
+    /// These, and then those.
+    #[must_use]
+    pub const fn and(self, then: Self) -> Self {
+        match (self, then) {
+            (Self::Exactly(one), Self::Exactly(other)) => Self::Exactly(one + other),
+            _ => Self::at_least(self.least() + then.least()),
+        }
+    }
+}
+
+impl fmt::Display for Overwritten {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Exactly(bytes) => write!(f, "{bytes} bytes were overwritten"),
+            Self::AtLeast(bytes) => write!(f, "{bytes} bytes or more were overwritten"),
+            Self::Perhaps => f.write_str("bytes may have been overwritten"),
+        }
+    }
 }
 
 impl fmt::Display for Gap {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Stop => f.write_str("stopped: the buffer was full"),
-            Self::Wrap { bytes } => write!(f, "{bytes} bytes were overwritten"),
+            Self::Wrap(overwritten) => overwritten.fmt(f),
             Self::Error => f.write_str("operational error"),
+            Self::Full => f.write_str("off: there was no room to go on"),
+            Self::Excluded => f.write_str("off: another recorder was on"),
+            Self::Abandoned => f.write_str("off: the driver gave up"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_count_but_trace_stop_is_a_loss() {
+        type Count = fn(&mut Loss) -> &mut u64;
+        let counts: [(Count, bool); 9] = [
+            (|loss| &mut loss.stop, false),
+            (|loss| &mut loss.full, false),
+            (|loss| &mut loss.wrap, false),
+            (|loss| &mut loss.perhaps_wrapped, false),
+            (|loss| &mut loss.error, false),
+            (|loss| &mut loss.samples, false),
+            (|loss| &mut loss.excluded, false),
+            (|loss| &mut loss.abandoned, false),
+            (|loss| &mut loss.trace_stop, true),
+        ];
+        assert!(Loss::NONE.is_none());
+        for (n, (count, none)) in counts.into_iter().enumerate() {
+            let mut loss = Loss::NONE;
+            *count(&mut loss) = 1;
+            assert_eq!(loss.is_none(), none, "count {n}");
+        }
+    }
+
+    #[test]
+    fn what_was_overwritten_adds_up_and_is_exact_only_where_both_are() {
+        use Overwritten::{AtLeast, Exactly, Perhaps};
+        for (one, other, both) in [
+            (Exactly(1), Exactly(2), Exactly(3)),
+            (Exactly(1), AtLeast(2), AtLeast(3)),
+            (AtLeast(1), Exactly(2), AtLeast(3)),
+            (Exactly(1), Perhaps, AtLeast(1)),
+            (Perhaps, AtLeast(2), AtLeast(2)),
+            (Perhaps, Perhaps, Perhaps),
+        ] {
+            assert_eq!(one.and(other), both, "{one:?} {other:?}");
+        }
+    }
+
+    #[test]
+    fn an_unknown_number_of_bytes_is_not_told_as_none() {
+        for (overwritten, text) in [
+            (Overwritten::Exactly(7), "7 bytes were overwritten"),
+            (Overwritten::at_least(7), "7 bytes or more were overwritten"),
+            (Overwritten::at_least(0), "bytes may have been overwritten"),
+        ] {
+            assert_eq!(Gap::Wrap(overwritten).to_string(), text);
         }
     }
 }

@@ -126,7 +126,7 @@ fn each_allocation_that_fails_in_turn_gives_back_the_others() {
     let layouts = [
         (Layout::SingleRange { bytes: 0x4000 }, Mode::Overwrite, 1),
         (LAYOUT, Mode::StopWhenFull { spare: 1 }, 2 + 4),
-        (Layout::contiguous_topa(RegionSize::K4, 4), Mode::Overwrite, 1 + 1),
+        (Layout::contiguous_topa(RegionSize::K4, 4), Mode::Overwrite, 1 + 3),
     ];
     for (layout, mode, allocations) in layouts {
         for fail_at in 0..=allocations {

@@ -209,7 +209,10 @@ fn a_trace_does_not_go_on_beside_a_recorder_that_came_meanwhile() {
         assert_eq!(stopped.loss.excluded, 1);
         collector.finish(&stopped.trace);
         assert!(before > 0 && machine.jumps().len() > before);
-        assert_same(&tips(collector.whole()), &machine.jumps(), "both stretches");
+        assert_eq!(collector.gaps, [Gap::Excluded]);
+        let [one, other] = &collector.stretches[..] else { panic!("two stretches") };
+        assert!(other.starts_with(&[0x02, 0x82]), "what follows a gap begins with a PSB");
+        assert_same(&[tips(one), tips(other)].concat(), &machine.jumps(), "both stretches");
     }
 }
 

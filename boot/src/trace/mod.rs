@@ -70,6 +70,8 @@ pub(crate) enum Fault {
     Interrupt(GeneralProtection),
     /// The processor reported operational errors.
     Operational(u64),
+    /// It was off though it was to be on.
+    LeftOff(u64),
     Decode(Error),
     Branches(bts::Error),
     Loss(Surprise),
@@ -84,6 +86,7 @@ impl fmt::Display for Fault {
             Self::Driver(failure) => failure.fmt(f),
             Self::Interrupt(fault) => write!(f, "in the interrupt handler: {fault}"),
             Self::Operational(count) => write!(f, "{count} operational errors"),
+            Self::LeftOff(count) => write!(f, "the driver left it off {count} times"),
             Self::Decode(error) => write!(f, "decode: {error}"),
             Self::Branches(error) => write!(f, "decode: {error}"),
             Self::Loss(surprise) => surprise.fmt(f),
@@ -198,7 +201,8 @@ impl<'s> Stage<'s> {
         let lost = Lost {
             overflows: decoded.overflows,
             stops: loss.stop,
-            wraps: loss.wrap,
+            // Where nobody knows, it is taken for lost.
+            wraps: loss.wrap + loss.perhaps_wrapped,
             full: loss.full + archive.full(),
             strays: counts.stray + session::take_strays(),
         };
@@ -305,6 +309,7 @@ fn recorded_well(
     match fault {
         Some(fault) => Err(Fault::Interrupt(fault)),
         None if loss.error > 0 => Err(Fault::Operational(loss.error)),
+        None if loss.excluded + loss.abandoned > 0 => Err(Fault::LeftOff(loss.excluded + loss.abandoned)),
         None => Ok(()),
     }
 }

@@ -97,7 +97,8 @@ fn registers_and_positions_are_each_others_inverse() {
         for region in 0..buffer.regions() {
             for offset in [0, 1, 0xfff, 0x1000] {
                 let (base, pointers) = buffer.registers(region, offset);
-                assert_eq!(buffer.position(base, pointers), Some((region, u64::from(offset))), "{layout:?}");
+                let position = Position { lap: 0, region, offset: u64::from(offset) };
+                assert_eq!(buffer.position(base, pointers), Some(position), "{layout:?}");
             }
             let (base, beyond) = buffer.registers(region, buffer.region_bytes() as u32 + 1);
             assert_eq!(buffer.position(base, beyond), None);
@@ -108,22 +109,76 @@ fn registers_and_positions_are_each_others_inverse() {
 }
 
 #[test]
-fn a_ring_to_overwrite_is_zero_at_the_start_and_only_that() {
-    for (mode, zero) in [(Mode::Overwrite, true), (Mode::StopWhenFull { spare: 1 }, false)] {
-        for contiguous in [false, true] {
-            let frames = FakeFrames::new(1 << 20);
-            let layout = Layout::Topa { size: RegionSize::K4, regions: 5, regions_per_table: 2, contiguous };
-            let mut buffer = Buffer::allocate(&frames, &capabilities(), layout, mode).unwrap();
-            buffer.reset(&TraceOff::for_tests());
-            assert_eq!(buffer.is_zero_from(0, 0), zero);
-            if zero {
-                frames.write(buffer.topa().unwrap().entry(3).base() + 7, &[1]);
-                for (region, offset, still) in [(0, 0, false), (3, 7, false), (3, 8, true), (4, 0, true)] {
-                    assert_eq!(buffer.is_zero_from(region, offset), still, "{region} {offset}");
-                }
+fn a_ring_that_is_overwritten_is_listed_in_laps_where_tables_can_do_it() {
+    let (full, every) = (Mode::StopWhenFull { spare: 1 }, Mode::Circular { interrupt_every: 1 });
+    let (topa, one) = (Layout::topa(RegionSize::K4, 4), Layout::topa(RegionSize::K4, 1));
+    let range = Layout::SingleRange { bytes: 0x1000 };
+    // (CPUID.14H.0:ECX, layout, mode, laps)
+    let table = [
+        (0b111, topa, full, 1),
+        (0b111, topa, every, 3),
+        (0b111, topa, Mode::Overwrite, 3),
+        (0b111, one, Mode::Overwrite, 3),
+        (0b111, range, Mode::Overwrite, 1),
+        (0b001, one, every, 1),
+        (0b001, one, Mode::Overwrite, 1),
+    ];
+    for (ecx, layout, mode, laps) in table {
+        let frames = FakeFrames::new(1 << 20);
+        let capabilities = Capabilities { ecx, ..capabilities() };
+        let buffer = Buffer::allocate(&frames, &capabilities, layout, mode).unwrap();
+        assert_eq!(buffer.laps(), laps, "{ecx:#b} {layout:?} {mode:?}");
+    }
+}
+
+#[test]
+fn a_guard_is_in_the_bytes_before_its_end_and_shows_each_that_changed() {
+    let off = TraceOff::for_tests();
+    let frames = FakeFrames::new(1 << 20);
+    let layout = Layout::SingleRange { bytes: 0x1000 };
+    let mut buffer = Buffer::allocate(&frames, &capabilities(), layout, Mode::Overwrite).unwrap();
+    for end in [0x1000, 0x30, 0xffa, 0x1008, 5, 0] {
+        let (start, _) = buffer.memory(0, 0);
+        // SAFETY: the one region, and nobody else uses it.
+        unsafe { start.write_bytes(1, 0x1000) };
+        assert!(!buffer.look_at_guard(end, &off).contains(&true));
+        buffer.set_guard(end, &off);
+        assert_eq!(buffer.look_at_guard(end, &off), [true; 32]);
+        for n in 0..32 {
+            // SAFETY: a byte of the region.
+            let byte = unsafe { start.add(((end + 0x1000 - 32 + n) % 0x1000) as usize) };
+            // SAFETY: as above.
+            unsafe { byte.write(2) };
+            assert_eq!(
+                buffer.look_at_guard(end, &off).iter().filter(|intact| !**intact).count(),
+                n as usize + 1
+            );
+            assert!(!buffer.look_at_guard(end, &off)[n as usize]);
+        }
+        // SAFETY: the one region, and nobody writes to it.
+        let bytes = unsafe { core::slice::from_raw_parts(start.as_ptr(), 0x1000) };
+        assert_eq!(bytes.iter().filter(|byte| **byte == 1).count(), 0x1000 - 32, "and nowhere else");
+    }
+}
+
+#[test]
+fn no_trace_has_a_guard_in_it() {
+    use pugmark_decoder_core::packet::Packet;
+    let guard = [GUARD; GUARD_BYTES as usize];
+    assert!(Packet::parse(&guard).is_err(), "no packet begins like this");
+    let mut longest = 0;
+    for begin in 0..=u16::MAX {
+        let [first, second] = begin.to_le_bytes();
+        // MNT has a third byte that is its own.
+        for third in [GUARD, 0x88] {
+            let mut bytes = [GUARD; 40];
+            bytes[..3].copy_from_slice(&[first, second, third]);
+            if let Ok(Some((_, len))) = Packet::parse(&bytes) {
+                longest = longest.max(len);
             }
         }
     }
+    assert!((11..=guard.len() / 2).contains(&longest), "a packet of {longest} bytes hides half a guard");
 }
 
 #[test]

@@ -1,11 +1,29 @@
 //! The places in a buffer where something is missing.
 
-use crate::loss::Gap;
+use crate::loss::{Gap, Overwritten};
+use bitflags::bitflags;
 
-/// A few gaps, ordered by place. A place is a count of bytes since the trace began.
+/// A few places with gaps, in order. A place is a count of bytes since the trace began.
+///
+/// All that is missing at one place is noted together, so that there is always room for more of it: a new place needs a
+/// trace that went on in between.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Gaps {
-    gaps: [Option<(u64, Gap)>; Self::MAX],
+    /// What is missing before all that is left.
+    wrap: Option<(u64, Overwritten)>,
+    places: [Option<(u64, Kinds)>; Self::MAX],
+}
+
+bitflags! {
+    /// What may be missing besides what is overwritten.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    struct Kinds: u8 {
+        const STOP = 1 << 0;
+        const ERROR = 1 << 1;
+        const ABANDONED = 1 << 2;
+        const EXCLUDED = 1 << 3;
+        const FULL = 1 << 4;
+    }
 }
 
 impl Gaps {
@@ -13,54 +31,101 @@ impl Gaps {
 
     /// None.
     pub(crate) const fn new() -> Self {
-        Self { gaps: [None; Self::MAX] }
+        Self { wrap: None, places: [None; Self::MAX] }
     }
 
-    /// Whether no more can be noted: the trace must not go on before some are drained.
+    /// Whether no other place can be noted: the trace must not go on before some are drained.
     pub(crate) const fn is_full(&self) -> bool {
-        // One place is kept for a wrap, which is noted while the trace goes on.
-        self.gaps[Self::MAX - 2].is_some()
+        self.places[Self::MAX - 1].is_some()
     }
 
-    /// Notes one at the end.
+    /// Notes one at `place`, at or behind all others.
     pub(crate) fn push(&mut self, place: u64, gap: Gap) {
-        if let Some(free) = self.gaps.iter_mut().find(|slot| slot.is_none()) {
-            *free = Some((place, gap));
+        let kind = match gap {
+            Gap::Stop => Kinds::STOP,
+            Gap::Error => Kinds::ERROR,
+            Gap::Abandoned => Kinds::ABANDONED,
+            Gap::Excluded => Kinds::EXCLUDED,
+            Gap::Full => Kinds::FULL,
+            Gap::Wrap(overwritten) => return self.wrap(place, overwritten),
+        };
+        let last = self.places.iter_mut().rev().find_map(Option::as_mut);
+        if let Some((_, kinds)) = last.filter(|(at, _)| *at == place) {
+            kinds.insert(kind);
+        } else if let Some(free) = self.places.iter_mut().find(|slot| slot.is_none()) {
+            *free = Some((place, kind));
         }
     }
 
-    /// Everything before `place` was overwritten: `bytes` of it, and the gaps in it.
-    pub(crate) fn wrap(&mut self, place: u64, bytes: u64) {
-        let mut lost = bytes;
-        while let Some(gap) = self.take_until(place) {
-            if let Gap::Wrap { bytes } = gap {
-                lost += bytes;
-            }
+    /// Everything before `place` was overwritten, and the gaps in it: so many bytes more than was noted before.
+    pub(crate) fn wrap(&mut self, place: u64, overwritten: Overwritten) {
+        if let Some(before) = place.checked_sub(1) {
+            self.drop_until(before);
         }
-        self.gaps.rotate_right(1);
-        self.gaps[0] = Some((place, Gap::Wrap { bytes: lost }));
+        let before = self.wrap.map_or(Overwritten::Exactly(0), |(_, before)| before);
+        self.wrap = Some((place, before.and(overwritten)));
+    }
+
+    /// What is noted as overwritten.
+    pub(crate) fn overwritten(&self) -> Option<Overwritten> {
+        self.wrap.map(|(_, overwritten)| overwritten)
     }
 
     /// Where the first one is.
     pub(crate) fn first_place(&self) -> Option<u64> {
-        self.gaps[0].map(|(place, _)| place)
+        self.wrap.map(|(place, _)| place).or(self.places[0].map(|(place, _)| place))
+    }
+
+    /// Where the last one is of those that are not about overwritten bytes.
+    pub(crate) fn last_place(&self) -> Option<u64> {
+        self.places.iter().rev().find_map(|place| place.map(|(place, _)| place))
+    }
+
+    /// Forgets those up to `place`, that included, that are not about overwritten bytes.
+    pub(crate) fn drop_until(&mut self, place: u64) {
+        while self.places[0].is_some_and(|(at, _)| at <= place) {
+            self.drop_first();
+        }
+    }
+
+    /// Where the second one is of those that are not about overwritten bytes.
+    pub(crate) fn second_place(&self) -> Option<u64> {
+        self.places[1].map(|(place, _)| place)
     }
 
     /// Takes the first one if it is at or before `place`.
     pub(crate) fn take_until(&mut self, place: u64) -> Option<Gap> {
-        let (at, gap) = self.gaps[0]?;
-        if at > place {
-            return None;
+        if let Some((_, overwritten)) = self.wrap.take_if(|(at, _)| *at <= place) {
+            return Some(Gap::Wrap(overwritten));
         }
-        self.gaps[0] = None;
-        self.gaps.rotate_left(1);
+        let (_, kinds) = self.places[0].as_mut().filter(|(at, _)| *at <= place)?;
+        let (kind, gap) = IN_ORDER.into_iter().find(|(kind, _)| kinds.contains(*kind))?;
+        kinds.remove(kind);
+        if kinds.is_empty() {
+            self.drop_first();
+        }
         Some(gap)
     }
+
+    fn drop_first(&mut self) {
+        self.places[0] = None;
+        self.places.rotate_left(1);
+    }
 }
+
+/// What comes first of what is missing at one place: what cut the trace, then what kept it off.
+const IN_ORDER: [(Kinds, Gap); 5] = [
+    (Kinds::STOP, Gap::Stop),
+    (Kinds::ERROR, Gap::Error),
+    (Kinds::ABANDONED, Gap::Abandoned),
+    (Kinds::EXCLUDED, Gap::Excluded),
+    (Kinds::FULL, Gap::Full),
+];
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::loss::Overwritten::{AtLeast, Exactly, Perhaps};
 
     #[test]
     fn gaps_come_in_order_and_at_their_place() {
@@ -76,15 +141,43 @@ mod tests {
     }
 
     #[test]
-    fn a_wrap_swallows_the_gaps_before_it() {
+    fn each_kind_is_told_once_at_a_place() {
+        let all = [Gap::Stop, Gap::Error, Gap::Abandoned, Gap::Excluded, Gap::Full];
+        let mut gaps = Gaps::new();
+        for _ in 0..Gaps::MAX {
+            all.into_iter().rev().for_each(|gap| gaps.push(10, gap));
+        }
+        gaps.push(20, Gap::Stop);
+        assert!(!gaps.is_full());
+        for gap in all {
+            assert_eq!((gaps.first_place(), gaps.take_until(10)), (Some(10), Some(gap)));
+        }
+        assert_eq!(gaps.take_until(10), None);
+        assert_eq!(gaps.take_until(20), Some(Gap::Stop));
+    }
+
+    #[test]
+    fn a_wrap_swallows_the_gaps_before_it_and_comes_before_the_others() {
         let mut gaps = Gaps::new();
         gaps.push(10, Gap::Stop);
+        gaps.push(35, Gap::Stop);
         gaps.push(40, Gap::Error);
-        gaps.wrap(30, 100);
-        gaps.wrap(35, 7);
-        assert_eq!(gaps.take_until(50), Some(Gap::Wrap { bytes: 107 }));
+        gaps.wrap(30, Exactly(100));
+        assert_eq!((gaps.first_place(), gaps.overwritten()), (Some(30), Some(Exactly(100))));
+        gaps.wrap(35, Exactly(7));
+        assert_eq!(gaps.take_until(34), None);
+        assert_eq!(gaps.take_until(50), Some(Gap::Wrap(Exactly(107))));
+        assert_eq!(gaps.take_until(50), Some(Gap::Stop), "it is behind what was overwritten");
         assert_eq!(gaps.take_until(50), Some(Gap::Error));
-        assert_eq!(gaps.take_until(50), None);
+        assert_eq!((gaps.take_until(50), gaps.overwritten()), (None, None));
+    }
+
+    #[test]
+    fn one_wrap_that_is_not_known_exactly_makes_them_all_so() {
+        let mut gaps = Gaps::new();
+        gaps.wrap(0, Perhaps);
+        gaps.wrap(8, Exactly(8));
+        assert_eq!(gaps.take_until(8), Some(Gap::Wrap(AtLeast(8))));
     }
 
     #[test]
@@ -95,11 +188,15 @@ mod tests {
             count += 1;
             gaps.push(100 * count, Gap::Stop);
         }
-        gaps.wrap(1, 5);
-        assert_eq!(gaps.take_until(1), Some(Gap::Wrap { bytes: 5 }));
+        assert_eq!((count, gaps.second_place()), (Gaps::MAX as u64, Some(200)));
+        assert_eq!(gaps.last_place(), Some(100 * count));
+        gaps.push(100 * count, Gap::Full);
+        gaps.wrap(1, Exactly(5));
+        assert_eq!(gaps.take_until(1), Some(Gap::Wrap(Exactly(5))));
         for n in 1..=count {
             assert_eq!(gaps.first_place(), Some(100 * n));
             assert_eq!(gaps.take_until(u64::MAX), Some(Gap::Stop));
         }
+        assert_eq!(gaps.take_until(u64::MAX), Some(Gap::Full));
     }
 }

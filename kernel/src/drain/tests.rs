@@ -1,6 +1,7 @@
 use super::*;
 use crate::buffer::{Layout, Mode};
 use crate::fake::{FakeFrames, capabilities};
+use crate::loss::Overwritten;
 use crate::topa::RegionSize;
 
 /// Regions that are filled with their number.
@@ -14,10 +15,7 @@ fn buffer(frames: &FakeFrames, contiguous: bool) -> Buffer<&FakeFrames> {
 }
 
 fn ring(tail: u64, head: u64) -> Ring {
-    let mut ring = Ring::new(0x1000, 4);
-    ring.written(head);
-    ring.consume(tail);
-    ring
+    Ring::at(0x1000, 4, tail, head)
 }
 
 #[test]
@@ -55,11 +53,11 @@ fn a_gap_comes_between_the_bytes_it_is_between() {
     let mut gaps = Gaps::new();
     gaps.push(0x10, Gap::Error);
     gaps.push(0x20, Gap::Stop);
-    gaps.wrap(0, 5);
+    gaps.wrap(0, Overwritten::Exactly(5));
     let pieces: Vec<_> = Pieces::new(&buffer, ring(0, 0x20), gaps).collect();
     let half = [0u8; 0x10];
     let expected = [
-        Piece::Gap(Gap::Wrap { bytes: 5 }),
+        Piece::Gap(Gap::Wrap(Overwritten::Exactly(5))),
         Piece::Bytes(&half),
         Piece::Gap(Gap::Error),
         Piece::Bytes(&half),

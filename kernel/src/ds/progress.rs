@@ -4,7 +4,7 @@ use super::BufferMode;
 use super::buffer::{BadIndex, RecordBuffer};
 use super::memory::LinearMemory;
 use crate::drain::{Piece, Sink};
-use crate::loss::{Gap, Loss};
+use crate::loss::{Gap, Loss, Overwritten};
 
 /// How a half stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,7 +99,11 @@ impl Progress {
             }
         }
         match buffer.mode() {
-            BufferMode::Circular => self.loss.wrap = u64::from(buffer.went_round()),
+            BufferMode::Circular => {
+                let told = buffer.went_round().then(|| self.overwritten(buffer));
+                self.loss.perhaps_wrapped = u64::from(told == Some(Overwritten::Perhaps));
+                self.loss.wrap = u64::from(told.is_some()) - self.loss.perhaps_wrapped;
+            }
             BufferMode::Interrupt { .. } if buffer.is_full() => {
                 self.loss.stop += 1;
                 self.cut = Some(Gap::Stop);
@@ -169,11 +173,17 @@ impl Progress {
         buffer: &'a RecordBuffer<L>,
     ) -> impl Iterator<Item = Piece<'a>> + use<'a, L> {
         let round = buffer.mode() == BufferMode::Circular && buffer.went_round();
-        let wrap = round.then_some(Piece::Gap(Gap::Wrap { bytes: 0 }));
+        let wrap = round.then(|| Piece::Gap(Gap::Wrap(self.overwritten(buffer))));
         let older = round.then(|| Piece::Bytes(buffer.records(self.filled, buffer.end())));
         let newer = Some(Piece::Bytes(buffer.records(0, self.filled)));
         let some = |piece: &Piece<'_>| !matches!(piece, Piece::Bytes([]));
         [wrap, older, newer, self.cut.map(Piece::Gap)].into_iter().flatten().filter(some)
+    }
+
+    /// What a buffer that went round has lost: the records between its base and the place of the next one took the place
+    /// of others. At its end nobody knows whether there were others.
+    const fn overwritten<L: LinearMemory>(&self, buffer: &RecordBuffer<L>) -> Overwritten {
+        Overwritten::at_least(self.filled % buffer.end())
     }
 
     fn show<L: LinearMemory>(&self, buffer: &RecordBuffer<L>, sink: &mut (impl Sink + ?Sized)) {

@@ -1,5 +1,10 @@
 //! Where a trace stands in its buffer: pure arithmetic.
 
+#[cfg(test)]
+mod exhaustive;
+
+use crate::loss::Overwritten;
+
 /// A ring of equal regions, with the places where the trace was written and drained to.
 ///
 /// Places are bytes since the trace began and never wrap; modulo the capacity they are offsets in the ring.
@@ -22,10 +27,24 @@ pub(crate) struct Window {
     pub(crate) stop: u32,
 }
 
+/// How many bytes the processor has written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Written {
+    /// So many.
+    Exactly(u64),
+    /// So many, or a number of whole laps more.
+    AtLeast(u64),
+}
+
 impl Ring {
     /// An empty ring.
     pub(crate) const fn new(region_bytes: u64, regions: u32) -> Self {
         Self { region: region_bytes, regions: regions as u64, tail: 0, head: 0 }
+    }
+
+    #[cfg(test)]
+    pub(crate) const fn at(region: u64, regions: u32, tail: u64, head: u64) -> Self {
+        Self { region, regions: regions as u64, tail, head }
     }
 
     pub(crate) const fn tail(&self) -> u64 {
@@ -45,31 +64,61 @@ impl Ring {
         ((at / self.region % self.regions) as u32, at % self.region)
     }
 
-    /// How many bytes the processor has written to come to `offset` of `region`, if it went round less than once.
+    /// How far it is from the head to `offset` of `region`, with less than a lap between them.
     pub(crate) const fn distance(&self, region: u32, offset: u64) -> u64 {
         let capacity = self.capacity();
         let now = (region as u64 * self.region + offset) % capacity;
         (now + capacity - self.head % capacity) % capacity
     }
 
-    /// The processor has written so many bytes.
-    pub(crate) const fn written(&mut self, bytes: u64) {
-        self.head += bytes;
+    /// How far the processor came that went on at the head in lap 0, and is now in `lap` of `laps`: the last one is
+    /// followed by itself. `None`: there is no such way.
+    pub(crate) const fn counted(&self, lap: u32, laps: u32, region: u32, offset: u64) -> Option<Written> {
+        let now = lap as u64 * self.capacity() + region as u64 * self.region + offset;
+        match now.checked_sub(self.head % self.capacity()) {
+            Some(bytes) if lap + 1 < laps => Some(Written::Exactly(bytes)),
+            Some(bytes) => Some(Written::AtLeast(bytes)),
+            None => None,
+        }
     }
 
-    /// Drops what was overwritten, and says how many bytes that is.
-    pub(crate) const fn drop_overwritten(&mut self) -> u64 {
-        let oldest = self.head.saturating_sub(self.capacity());
-        let lost = oldest.saturating_sub(self.tail);
+    /// How far the processor came if nothing but its place and the bytes at the end of what is free tell it: `intact`
+    /// says of each of them whether it is as it was, and is empty where there was no room for them.
+    ///
+    /// They are such as no trace has in a row. So all of them are only intact if the processor did not come past them:
+    /// less than a lap. If it did not have to touch those that changed, it was there before, in another lap.
+    pub(crate) fn guarded(&self, region: u32, offset: u64, intact: &[bool]) -> Written {
+        let distance = self.distance(region, offset);
+        let free = self.capacity() - self.undrained();
+        if distance > free || intact.is_empty() {
+            return Written::AtLeast(distance);
+        }
+        let untouched = (free - distance).min(intact.len() as u64) as usize;
+        let (_, untouched) = intact.split_at(intact.len() - untouched);
+        match (intact.contains(&false), untouched.contains(&false)) {
+            (false, _) => Written::Exactly(distance),
+            (true, true) => Written::AtLeast(distance + self.capacity()),
+            (true, false) => Written::AtLeast(distance),
+        }
+    }
+
+    /// Bytes between head and tail: never more than the capacity.
+    pub(crate) const fn undrained(&self) -> u64 {
+        self.head - self.tail
+    }
+
+    /// The processor has written so many bytes. What is overwritten leaves the ring; `None` if nothing is.
+    pub(crate) const fn written(&mut self, written: Written) -> Option<Overwritten> {
+        self.head += match written {
+            Written::Exactly(bytes) | Written::AtLeast(bytes) => bytes,
+        };
+        let lost = self.head.saturating_sub(self.capacity()).saturating_sub(self.tail);
         self.tail += lost;
-        lost
-    }
-
-    /// The ring holds what was written last up to `offset` of `region`, and if `wrapped` it is full of it.
-    pub(crate) const fn snapshot(&mut self, region: u32, offset: u64, wrapped: bool) {
-        let now = (region as u64 * self.region + offset) % self.capacity();
-        self.head = if wrapped { now + self.capacity() } else { now };
-        self.tail = if wrapped { now } else { 0 };
+        match written {
+            Written::Exactly(_) if lost == 0 => None,
+            Written::Exactly(_) => Some(Overwritten::Exactly(lost)),
+            Written::AtLeast(_) => Some(Overwritten::at_least(lost)),
+        }
     }
 
     /// Bytes from the tail on are drained.
@@ -109,7 +158,7 @@ mod tests {
     const REGION: u64 = 0x1000;
 
     fn ring(regions: u32, tail: u64, head: u64) -> Ring {
-        Ring { region: REGION, regions: u64::from(regions), tail, head }
+        Ring::at(REGION, regions, tail, head)
     }
 
     #[test]
@@ -130,7 +179,7 @@ mod tests {
         for (regions, head, region, offset, distance) in table {
             let mut ring = ring(regions, head, head);
             assert_eq!(ring.distance(region, offset), distance, "{regions} {head:#x} {region} {offset:#x}");
-            ring.written(distance);
+            assert_eq!(ring.written(Written::Exactly(distance)), None);
             assert_eq!(ring.place(ring.head()), ring.place(u64::from(region) * REGION + offset));
         }
     }
@@ -163,33 +212,20 @@ mod tests {
 
     #[test]
     fn overwritten_bytes_leave_the_ring() {
-        // (tail, head, lost, tail after)
+        use Written::{AtLeast, Exactly};
+        // (tail, head, written, lost, tail after)
         let table = [
-            (0, 0x4000, 0, 0),
-            (0, 0x4001, 1, 1),
-            (0x800, 0x5000, 0x800, 0x1000),
-            (0x1000, 0x1000, 0, 0x1000),
+            (0, 0, Exactly(0x4000), None, 0),
+            (0, 0x3000, Exactly(0x1001), Some(Overwritten::Exactly(1)), 1),
+            (0x800, 0x800, Exactly(0x4800), Some(Overwritten::Exactly(0x800)), 0x1000),
+            (0x1000, 0x1000, Exactly(0), None, 0x1000),
+            (0x1000, 0x1000, AtLeast(0x10), Some(Overwritten::Perhaps), 0x1000),
+            (0x1000, 0x1800, AtLeast(0x4000), Some(Overwritten::AtLeast(0x800)), 0x1800),
         ];
-        for (tail, head, lost, after) in table {
+        for (tail, head, written, lost, after) in table {
             let mut ring = ring(4, tail, head);
-            assert_eq!(ring.drop_overwritten(), lost);
+            assert_eq!(ring.written(written), lost);
             assert_eq!(ring.tail(), after);
-        }
-    }
-
-    #[test]
-    fn a_snapshot_is_the_first_lap_or_the_whole_ring() {
-        // (region, offset, wrapped, tail, head)
-        let table = [
-            (0, 0, false, 0, 0),
-            (2, 5, false, 0, 0x2005),
-            (2, 5, true, 0x2005, 0x6005),
-            (3, 0x1000, true, 0, 0x4000),
-        ];
-        for (region, offset, wrapped, tail, head) in table {
-            let mut ring = ring(4, 0, 0);
-            ring.snapshot(region, offset, wrapped);
-            assert_eq!((ring.tail(), ring.head()), (tail, head));
         }
     }
 
@@ -198,7 +234,7 @@ mod tests {
         let mut ring = ring(2, 0x1000, 0x1000);
         ring.skip_to_next_region();
         assert_eq!((ring.tail(), ring.head()), (0x1000, 0x1000));
-        ring.written(0x20);
+        assert_eq!(ring.written(Written::Exactly(0x20)), None);
         ring.consume(0x20);
         ring.skip_to_next_region();
         assert_eq!((ring.tail(), ring.head()), (0x2000, 0x2000));

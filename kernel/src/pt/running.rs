@@ -1,7 +1,7 @@
 //! A unit that traces.
 
 use super::session::Session;
-use super::{OperationalError, Stopped, Unit};
+use super::{OperationalError, Stopped, TraceOff, Unit};
 use crate::buffer::Buffer;
 use crate::drain::Sink;
 use crate::loss::Loss;
@@ -70,13 +70,9 @@ impl<M: Msr, F: Frames> Running<M, F> {
     /// # Errors
     ///
     /// An access raised #GP. Where TraceEn could not be cleared, the trace runs on and nothing was handed over;
-    /// otherwise it is off, and the next call tries again.
+    /// otherwise it is off, which [`Running::state`] and a [`Gap`](crate::loss::Gap) say, and the next call tries again.
     pub fn drain(&mut self, sink: &mut (impl Sink + ?Sized)) -> Result<State, GeneralProtection> {
-        let off = self.session.quiesce()?;
-        self.session.collect(false, &off)?;
-        self.session.deliver(sink, &off);
-        self.session.resume()?;
-        Ok(self.session.state())
+        self.off_and_on(|session, off| session.deliver(sink, off))
     }
 
     /// Lets a trace go on that is off after a TraceStop or an error; it begins with a PSB.
@@ -85,11 +81,7 @@ impl<M: Msr, F: Frames> Running<M, F> {
     ///
     /// As [`Running::drain`].
     pub fn go_on(&mut self) -> Result<State, GeneralProtection> {
-        let off = self.session.quiesce()?;
-        self.session.collect(false, &off)?;
-        self.session.forgive();
-        self.session.resume()?;
-        Ok(self.session.state())
+        self.off_and_on(|session, _| session.forgive())
     }
 
     /// This trace for a PMI handler, with the one who takes its bytes.
@@ -119,6 +111,26 @@ impl<M: Msr, F: Frames> Running<M, F> {
                 let loss = *session.loss();
                 let (unit, buffer) = session.into_parts();
                 Err(StopFailed::Off { unit, buffer, loss, fault })
+            }
+        }
+    }
+
+    /// Does something while it is off.
+    fn off_and_on(
+        &mut self,
+        work: impl FnOnce(&mut Session<M, F>, &TraceOff),
+    ) -> Result<State, GeneralProtection> {
+        let off = self.session.quiesce()?;
+        let go_on = || {
+            self.session.collect(false, &off)?;
+            work(&mut self.session, &off);
+            self.session.resume()
+        };
+        match go_on() {
+            Ok(()) => Ok(self.session.state()),
+            Err(fault) => {
+                self.session.abandon(Abandoned::Fault(fault));
+                Err(fault)
             }
         }
     }

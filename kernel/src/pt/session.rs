@@ -1,14 +1,14 @@
 //! A unit with the buffer it traces into: the steps that start, PMI handler and stop are made of.
 
-use super::ring::Ring;
+use super::ring::{Ring, Written};
 use super::running::State;
 use super::unit::{StartError, Unit};
 use super::{OperationalError, Stopped, Trace, TraceOff};
-use crate::buffer::{Buffer, Guard, Mode};
+use crate::buffer::{Buffer, GUARD_BYTES, Mode, Position};
 use crate::config::Checked;
 use crate::detect::other_recorder;
 use crate::drain::{Gaps, Piece, Pieces, Sink};
-use crate::loss::{Gap, Loss};
+use crate::loss::{Gap, Loss, Overwritten};
 use crate::memory::Frames;
 use crate::msr::{
     GeneralProtection, GlobalStatus, GlobalStatusReset, Msr, OutputBase, OutputMaskPtrs, RtitCtl, RtitStatus,
@@ -21,8 +21,12 @@ use core::sync::atomic::{Ordering, fence};
 pub(super) struct Session<M: Msr, F: Frames> {
     unit: Unit<M>,
     buffer: Buffer<F>,
+    /// What is traced: written each time that the trace goes on, for others may have used the registers.
+    checked: Checked,
     /// IA32_RTIT_CTL without TraceEn.
     ctl: RtitCtl,
+    /// What IA32_RTIT_STATUS is to have when the trace goes on, if no PSB is due.
+    status: RtitStatus,
     ring: Ring,
     gaps: Gaps,
     loss: Loss,
@@ -33,24 +37,26 @@ pub(super) struct Session<M: Msr, F: Frames> {
     unread: bool,
     /// The next enable must give a PSB: what comes before it is cut, or is not there.
     resync: bool,
-    /// The current region is used up.
+    /// The PMI of a region that the driver chains has come: what is left of it is left.
     filled: bool,
-    /// What was behind the head when the trace went on.
-    guard: Guard,
+    /// There is a guard at the end of what is free.
+    guarded: bool,
 }
 
-/// Sixteen bytes that begin no packet.
-const GUARD: Guard = [0xc5; 16];
-/// Bytes before the head that may be the guard's, or behind it in its region.
-const GUARD_REACH: u64 = 2 * GUARD.len() as u64;
+/// What goes on from one stretch of a trace to the next.
+const KEPT_STATUS: RtitStatus =
+    RtitStatus::PACKET_BYTE_CNT.union(RtitStatus::PEND_PSB).union(RtitStatus::PEND_TOPA_PMI);
 
 impl<M: Msr, F: Frames> Session<M, F> {
-    pub(super) const fn new(unit: Unit<M>, buffer: Buffer<F>, ctl: RtitCtl) -> Self {
+    pub(super) const fn new(unit: Unit<M>, buffer: Buffer<F>, checked: Checked) -> Self {
+        let ctl = checked.ctl.union(buffer.ctl());
         let ring = Ring::new(buffer.region_bytes(), buffer.regions());
         Self {
             unit,
             buffer,
+            checked,
             ctl,
+            status: RtitStatus::empty(),
             ring,
             gaps: Gaps::new(),
             loss: Loss::NONE,
@@ -59,7 +65,7 @@ impl<M: Msr, F: Frames> Session<M, F> {
             unread: false,
             resync: true,
             filled: false,
-            guard: GUARD,
+            guarded: false,
         }
     }
 
@@ -71,12 +77,12 @@ impl<M: Msr, F: Frames> Session<M, F> {
         self.state
     }
 
-    pub(super) fn undrained(&self) -> u64 {
-        self.ring.head() - self.ring.tail()
+    pub(super) const fn undrained(&self) -> u64 {
+        self.ring.undrained()
     }
 
     /// Starts from nothing.
-    pub(super) fn begin(&mut self, checked: &Checked) -> Result<(), StartError> {
+    pub(super) fn begin(&mut self) -> Result<(), StartError> {
         self.unit.claim()?;
         if self.buffer.mode() != Mode::Overwrite {
             // One from an earlier trace would be taken for this one's.
@@ -84,7 +90,6 @@ impl<M: Msr, F: Frames> Session<M, F> {
         }
         self.buffer.reset(&TraceOff(()));
         self.arm()?;
-        self.unit.write_filters(checked)?;
         match self.enable()? {
             None => Ok(()),
             Some(error) => Err(StartError::OperationalError(error)),
@@ -103,35 +108,46 @@ impl<M: Msr, F: Frames> Session<M, F> {
         Ok(TraceOff(()))
     }
 
-    /// Reads how far the processor came; `filled`: a PMI said that a region with INT is full.
-    pub(super) fn collect(&mut self, filled: bool, _off: &TraceOff) -> Result<(), GeneralProtection> {
+    /// Reads how far the processor came; `asked`: there was a PMI of this unit, and its bit is acknowledged.
+    pub(super) fn collect(&mut self, asked: bool, off: &TraceOff) -> Result<(), GeneralProtection> {
         if !self.unread {
             return Ok(());
         }
         let status: RtitStatus = self.unit.msr.read()?;
         let base: OutputBase = self.unit.msr.read()?;
         let pointers: OutputMaskPtrs = self.unit.msr.read()?;
-        self.unread = false;
-        self.filled = filled;
-        let mut error = status.contains(RtitStatus::ERROR);
-        match self.buffer.position(base, pointers) {
-            None => error = true,
-            Some((region, offset)) => {
-                let at_end = offset == self.buffer.region_bytes();
-                self.advance(region, offset, filled, status.contains(RtitStatus::STOPPED) && at_end);
-                if status.contains(RtitStatus::STOPPED) && !at_end {
-                    self.loss.trace_stop += 1;
-                    self.state = State::TraceStopped;
-                }
-            }
+        self.filled |= asked;
+        if self.is_chained_until_full() {
+            self.filled |= self.take_request()?;
         }
-        if error {
-            self.loss.error += 1;
-            // Where a STOP was noted, one gap is enough.
-            if !self.resync {
-                self.gaps.push(self.ring.head(), Gap::Error);
+        self.unread = false;
+        self.status = status.intersection(KEPT_STATUS);
+        let abandoned = matches!(self.state, State::Abandoned(_));
+        let at = self.buffer.position(base, pointers);
+        let stopped = status.contains(RtitStatus::STOPPED);
+        let at_end = at.is_some_and(|at| at.offset == self.buffer.region_bytes());
+        let advanced = at.and_then(|at| self.written(at, stopped && at_end, off));
+        match advanced {
+            Some(written) => self.advance(written),
+            None => self.lose_the_ring(),
+        }
+        match (advanced, at_end) {
+            (Some(_), true) if stopped => {
+                self.loss.stop += 1;
+                self.note(Gap::Stop);
             }
-            self.resync = true;
+            (Some(_), _) if stopped => {
+                self.loss.trace_stop += 1;
+                self.state = State::TraceStopped;
+            }
+            _ => {}
+        }
+        if status.contains(RtitStatus::ERROR) || advanced.is_none() {
+            self.loss.error += 1;
+            self.note(Gap::Error);
+        }
+        if abandoned {
+            self.note(Gap::Abandoned);
         }
         Ok(())
     }
@@ -173,7 +189,7 @@ impl<M: Msr, F: Frames> Session<M, F> {
         }
         if let Some(error) = self.enable()? {
             self.loss.error += 1;
-            self.gaps.push(self.ring.head(), Gap::Error);
+            self.note(Gap::Error);
             self.state = State::Failed(error);
             self.quiesce()?;
             // Nothing was traced: the registers say nothing about the trace.
@@ -185,8 +201,9 @@ impl<M: Msr, F: Frames> Session<M, F> {
     /// Whether somebody else has begun to record branches while the trace was off.
     fn is_excluded(&mut self) -> bool {
         let excluded = other_recorder(&mut self.unit.msr, &self.unit.capabilities).is_some();
-        if excluded {
-            self.loss.excluded += u64::from(self.state != State::Excluded);
+        if excluded && self.state != State::Excluded {
+            self.loss.excluded += 1;
+            self.note(Gap::Excluded);
             self.state = State::Excluded;
         }
         excluded
@@ -194,19 +211,24 @@ impl<M: Msr, F: Frames> Session<M, F> {
 
     /// Forgets why the trace is off; the next [`Session::resume`] begins with a PSB.
     pub(super) fn forgive(&mut self) {
-        if self.state != State::Excluded {
+        if matches!(self.state, State::TraceStopped | State::Failed(_)) {
             self.state = State::Tracing;
         }
         self.resync = true;
     }
 
-    /// It is left off: what runs until it goes on is lost. One that does not let itself be stopped runs on.
+    /// It is left off: what runs until it goes on is lost. One that does not let itself be stopped runs on, and one that
+    /// is off for another reason stays so.
     pub(super) fn abandon(&mut self, why: Abandoned) {
-        if self.quiesce().is_err() || matches!(self.state, State::Abandoned(_)) {
+        if self.quiesce().is_err() || self.state != State::Tracing {
             return;
         }
         self.loss.abandoned += 1;
         self.state = State::Abandoned(why);
+        // Where it is not known yet how far the trace came, the place is noted when it is.
+        if !self.unread {
+            self.note(Gap::Abandoned);
+        }
     }
 
     pub(super) fn into_parts(self) -> (Unit<M>, Buffer<F>) {
@@ -219,67 +241,105 @@ impl<M: Msr, F: Frames> Session<M, F> {
         Stopped { unit, trace: Trace::new(buffer, ring, gaps), loss }
     }
 
-    fn advance(&mut self, region: u32, offset: u64, filled: bool, topa_stop: bool) {
+    /// Something is missing at the head: what follows begins with a PSB.
+    fn note(&mut self, gap: Gap) {
+        self.gaps.push(self.ring.head(), gap);
+        self.resync = true;
+    }
+
+    /// The processor has written so many bytes.
+    fn advance(&mut self, written: Written) {
+        let Some(overwritten) = self.ring.written(written) else { return };
+        let mut overwritten = overwritten;
+        // Where there may be more of them, nobody knows what follows the gaps that are still there.
+        if let (Written::AtLeast(_), Some(place)) = (written, self.gaps.last_place()) {
+            let doubtful = place.saturating_sub(self.ring.tail());
+            self.ring.consume(doubtful);
+            self.gaps.drop_until(place);
+            overwritten = overwritten.and(Overwritten::Exactly(doubtful));
+        }
+        self.note_overwritten(overwritten);
+    }
+
+    /// Bytes before the tail were overwritten, or given up. They and those that nobody was told of are one gap.
+    fn note_overwritten(&mut self, overwritten: Overwritten) {
+        match self.gaps.overwritten() {
+            Some(Overwritten::Perhaps) => self.loss.perhaps_wrapped -= 1,
+            Some(_) => self.loss.wrap -= 1,
+            None => {}
+        }
+        self.gaps.wrap(self.ring.tail(), overwritten);
+        self.loss.wrapped_bytes += overwritten.least();
+        match self.gaps.overwritten() {
+            Some(Overwritten::Perhaps) => self.loss.perhaps_wrapped += 1,
+            _ => self.loss.wrap += 1,
+        }
+    }
+
+    /// Nobody knows how far the processor came, nor what it wrote over where nothing stops it.
+    fn lose_the_ring(&mut self) {
+        if let Mode::StopWhenFull { .. } = self.buffer.mode() {
+            return;
+        }
+        let bytes = self.ring.undrained();
+        self.ring.consume(bytes);
+        self.note_overwritten(Overwritten::Perhaps);
+    }
+
+    /// How many bytes the processor wrote that is there now; `None`: there is no way from where it was to go on.
+    fn written(&self, at: Position, topa_stop: bool, off: &TraceOff) -> Option<Written> {
+        let Position { lap, region, offset } = at;
         match self.buffer.mode() {
-            Mode::Overwrite => self.advance_snapshot(region, offset),
             Mode::StopWhenFull { .. } => {
                 let distance = self.ring.distance(region, offset);
                 // Only the whole of an empty ring ends where it began, and only STOP ends it there.
                 let all = distance == 0 && topa_stop;
-                self.ring.written(if all { self.ring.capacity() } else { distance });
+                Some(Written::Exactly(if all { self.ring.capacity() } else { distance }))
             }
-            Mode::Circular { .. } => {
-                let distance = self.ring.distance(region, offset);
-                let lapped = self.guard_is_gone() && distance < self.ring.capacity() - GUARD_REACH;
-                let lap = if lapped || distance == 0 && filled { self.ring.capacity() } else { 0 };
-                self.ring.written(distance + lap);
-                let lost = self.ring.drop_overwritten();
-                if lost > 0 {
-                    self.loss.wrap += 1;
-                    self.loss.wrapped_bytes += lost;
-                    self.gaps.wrap(self.ring.tail(), lost);
-                }
+            Mode::Circular { .. } | Mode::Overwrite if self.buffer.laps() > 1 => {
+                self.ring.counted(lap, self.buffer.laps(), region, offset)
             }
-        }
-        if topa_stop {
-            self.loss.stop += 1;
-            self.gaps.push(self.ring.head(), Gap::Stop);
-            self.resync = true;
-        }
-    }
-
-    fn advance_snapshot(&mut self, region: u32, offset: u64) {
-        // The ring was zero at the start: once there is something behind the place of the next byte, it wrapped.
-        let wrapped = self.loss.wrap > 0 || !self.buffer.is_zero_from(region, offset);
-        self.ring.snapshot(region, offset, wrapped);
-        self.gaps = Gaps::new();
-        if wrapped {
-            self.loss.wrap = 1;
-            self.gaps.push(self.ring.tail(), Gap::Wrap { bytes: 0 });
+            Mode::Circular { .. } | Mode::Overwrite => {
+                let end = self.ring.tail();
+                let intact = self.guarded.then(|| self.buffer.look_at_guard(end, off));
+                Some(self.ring.guarded(region, offset, intact.as_ref().map_or(&[], |intact| intact)))
+            }
         }
     }
 
     /// Writes the registers for the next stretch; `false`: there is no room for one.
     fn arm(&mut self) -> Result<bool, GeneralProtection> {
         let off = TraceOff(());
-        if self.gaps.is_full() || !self.open_window(&off) {
-            self.loss.full += u64::from(self.state != State::Full);
-            self.state = State::Full;
+        if !self.make_room_for_gaps() || !self.open_window(&off) {
+            if self.state != State::Full {
+                self.loss.full += 1;
+                self.note(Gap::Full);
+                self.state = State::Full;
+            }
             return Ok(false);
         }
         self.set_guard(&off);
-        if self.resync {
-            self.unit.write(RtitStatus::empty())?;
-        }
+        self.unit.write(if self.resync { RtitStatus::empty() } else { self.status })?;
         let (region, offset) = self.ring.place(self.ring.head());
         // An offset is below a region's size, which is below 2^32.
         let (base, pointers) = self.buffer.registers(region, offset as u32);
         self.unit.write(base)?;
         self.unit.write(pointers)?;
-        self.resync = false;
-        self.filled = false;
-        self.state = State::Tracing;
+        self.unit.write_filters(&self.checked)?;
         Ok(true)
+    }
+
+    /// Whether another gap can be noted. A ring that is overwritten gives up its oldest bytes for it.
+    fn make_room_for_gaps(&mut self) -> bool {
+        if self.gaps.is_full()
+            && self.buffer.mode() == Mode::Overwrite
+            && let Some(place) = self.gaps.second_place()
+        {
+            let bytes = place - self.ring.tail();
+            self.ring.consume(bytes);
+            self.note_overwritten(Overwritten::Exactly(bytes));
+        }
+        !self.gaps.is_full()
     }
 
     /// Puts INT and STOP where the free part of the ring has them; `false`: nothing is free.
@@ -288,6 +348,7 @@ impl<M: Msr, F: Frames> Session<M, F> {
         let chained = self.buffer.is_chained_by_driver();
         if chained && self.filled {
             self.leave_region(off);
+            self.filled = false;
         }
         let Some(window) = self.ring.window(spare) else { return false };
         // A region that the driver chains has both: the PMI comes before it is full.
@@ -296,31 +357,30 @@ impl<M: Msr, F: Frames> Session<M, F> {
         true
     }
 
-    /// Puts bytes behind the place where the trace goes on that no trace has, or, where bytes are that were not drained,
-    /// remembers them: they change when the processor goes round.
+    /// The PMI comes before the region is full, and the driver goes on in another one.
+    fn is_chained_until_full(&self) -> bool {
+        self.buffer.is_chained_by_driver() && matches!(self.buffer.mode(), Mode::StopWhenFull { .. })
+    }
+
+    /// Whether the unit has asked for a PMI that was not handled yet, and acknowledges it: the one that comes for it finds
+    /// nothing to do.
+    fn take_request(&mut self) -> Result<bool, GeneralProtection> {
+        let status: GlobalStatus = self.unit.msr.read()?;
+        let asks = status.contains(GlobalStatus::TRACE_TOPA_PMI);
+        if asks {
+            self.unit.write(GlobalStatusReset(GlobalStatus::TRACE_TOPA_PMI))?;
+        }
+        Ok(asks)
+    }
+
+    /// Where the tables do not tell how often the processor went round, bytes at the end of what is free do, if there is
+    /// room for them.
     fn set_guard(&mut self, off: &TraceOff) {
-        if !matches!(self.buffer.mode(), Mode::Circular { .. }) {
-            return;
-        }
-        let (region, offset) = self.guard_place();
-        if self.undrained() == 0 {
-            self.buffer.poke(region, offset, GUARD, off);
-        }
-        self.guard = self.buffer.peek(region, offset);
-    }
-
-    fn guard_is_gone(&self) -> bool {
-        let (region, offset) = self.guard_place();
-        self.buffer.peek(region, offset) != self.guard
-    }
-
-    /// In one region, less than [`GUARD_REACH`] before the head.
-    fn guard_place(&self) -> (u32, u64) {
-        const SIZE: u64 = GUARD.len() as u64;
-        match self.ring.place(self.ring.head()) {
-            (region, offset @ SIZE..) => (region, offset - SIZE),
-            (0, _) => (self.buffer.regions() - 1, self.buffer.region_bytes() - SIZE),
-            (region, _) => (region - 1, self.buffer.region_bytes() - SIZE),
+        let ring = matches!(self.buffer.mode(), Mode::Circular { .. } | Mode::Overwrite);
+        let free = self.ring.capacity() - self.ring.undrained();
+        self.guarded = ring && self.buffer.laps() == 1 && free >= GUARD_BYTES;
+        if self.guarded {
+            self.buffer.set_guard(self.ring.tail(), off);
         }
     }
 
@@ -334,7 +394,7 @@ impl<M: Msr, F: Frames> Session<M, F> {
             self.ring.skip_to_next_region();
         } else {
             let bytes = self.buffer.pad(region, offset, off);
-            self.ring.written(bytes);
+            self.ring.written(Written::Exactly(bytes));
         }
     }
 
@@ -345,6 +405,8 @@ impl<M: Msr, F: Frames> Session<M, F> {
         self.unit.write(self.ctl.union(RtitCtl::TRACE_EN))?;
         self.on = true;
         self.unread = true;
+        self.resync = false;
+        self.state = State::Tracing;
         let status: RtitStatus = self.unit.msr.read()?;
         if !status.contains(RtitStatus::ERROR) {
             return Ok(None);

@@ -73,9 +73,8 @@ impl<M: Msr> Unit<M> {
             Ok(checked) => checked,
             Err(error) => return Err(NotStarted::Off { unit: self, buffer, error }),
         };
-        let ctl = checked.ctl.union(buffer.ctl());
-        let mut session = Session::new(self, buffer, ctl);
-        if let Err(error) = session.begin(&checked) {
+        let mut session = Session::new(self, buffer, checked);
+        if let Err(error) = session.begin() {
             return Err(match session.quiesce() {
                 Ok(_) => {
                     let (unit, buffer) = session.into_parts();

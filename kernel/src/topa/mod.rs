@@ -8,7 +8,7 @@ mod table;
 mod tests;
 
 pub use entry::{Entry, EntryFlags, RegionSize};
-pub use table::{Chain, Topa, TopaPlan};
+pub use table::{Chain, Listed, Topa, TopaPlan};
 pub(crate) use table::{Marks, allocate};
 
 use crate::memory::Request;

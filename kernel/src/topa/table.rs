@@ -9,6 +9,9 @@ use x86_64::PhysAddr;
 
 /// A ring of equal regions, listed in one or many tables. It owns their memory and gives it back when dropped.
 ///
+/// The tables may list the ring more than once, one lap after the other: then the table that the processor is in tells
+/// how often it went round.
+///
 /// The processor reads the tables and writes the regions while it traces with them: the value that means
 /// "running" owns this one meanwhile.
 #[derive(Debug)]
@@ -39,12 +42,24 @@ pub struct TopaPlan {
     pub contiguous: bool,
     /// How one region follows another.
     pub chain: Chain,
+    /// How often the tables list the ring; 0 is as good as 1. The last lap leads back to its own begin. It is once where
+    /// the driver chains.
+    pub laps: u32,
+}
+
+/// What an entry stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Listed {
+    /// In which lap it is, from 0 on.
+    pub lap: u32,
+    /// The region.
+    pub region: u32,
 }
 
 /// How one region follows another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Chain {
-    /// By the table: END leads to the next table, the last one's to the first.
+    /// By the table: END leads to the next table, the last one's to the first of its lap.
     Table,
     /// By the driver: each region has its own table whose END leads back to it, as processors with single-entry ToPA
     /// demand. The driver goes to the next one when it serves the PMI.
@@ -69,7 +84,7 @@ impl<F: Frames> Topa<F> {
         let regions = plan.regions;
         let plan = match plan.chain {
             Chain::Table => plan,
-            Chain::Driver => TopaPlan { regions_per_table: 1, ..plan },
+            Chain::Driver => TopaPlan { regions_per_table: 1, laps: 1, ..plan },
         };
         if !(1..=MAX_REGIONS_PER_TABLE).contains(&plan.regions_per_table) {
             return Err(TopaError::RegionsPerTable { regions: plan.regions_per_table });
@@ -77,6 +92,7 @@ impl<F: Frames> Topa<F> {
         if regions == 0 {
             return Err(TopaError::Regions { regions });
         }
+        let plan = TopaPlan { laps: plan.laps.max(1), ..plan };
         let block = match plan.contiguous {
             true => Some(allocate(&frames, block_request(&plan, limit))?),
             false => None,
@@ -94,8 +110,11 @@ impl<F: Frames> Topa<F> {
             }
             topa.add_region(table, n)?;
         }
-        let first = topa.first;
-        topa.link(table, regions - 1, first)?;
+        let mut begin = topa.first;
+        for _ in 1..topa.plan.laps {
+            (begin, table) = topa.add_lap(table)?;
+        }
+        topa.link(table, regions - 1, begin)?;
         Ok(topa)
     }
 
@@ -130,7 +149,14 @@ impl<F: Frames> Topa<F> {
         self.read(table, index)
     }
 
-    /// The table with region `n`, and the entry's index in it: what OUTPUT_BASE and MASK_PTRS are to hold.
+    /// How often the tables list the ring.
+    #[must_use]
+    pub const fn laps(&self) -> u32 {
+        self.plan.laps
+    }
+
+    /// The table with region `n` in the first lap, and the entry's index in it: what OUTPUT_BASE and MASK_PTRS are to
+    /// hold.
     #[must_use]
     pub fn place(&self, n: u32) -> (PhysAddr, u32) {
         let per_table = self.plan.regions_per_table;
@@ -141,27 +167,38 @@ impl<F: Frames> Topa<F> {
         (table, n % per_table)
     }
 
-    /// The region that OUTPUT_BASE and MASK_PTRS name, if it is one of these.
+    /// What OUTPUT_BASE and MASK_PTRS name, if it is an entry of these tables.
     ///
-    /// The index of an END stands for the region that it leads to.
+    /// The index of an END stands for what it leads to.
     #[must_use]
-    pub fn region_at(&self, base: u64, index: u32) -> Option<u32> {
-        let per_table = self.plan.regions_per_table;
+    pub fn listed_at(&self, base: u64, index: u32) -> Option<Listed> {
         let mut table = self.first;
-        for n in 0..self.tables {
-            if table.as_u64() == base {
-                let start = n * per_table;
-                let here = per_table.min(self.plan.regions - start);
-                return match index {
-                    index if index < here => Some(start + index),
-                    index if index == here && self.plan.chain == Chain::Driver => Some(start),
-                    index if index == here => Some((start + here) % self.plan.regions),
-                    _ => None,
-                };
+        for lap in 0..self.plan.laps {
+            for begin in (0..self.plan.regions).step_by(self.plan.regions_per_table as usize) {
+                if table.as_u64() == base {
+                    return self.listed(lap, begin, index);
+                }
+                table = self.next_table(table);
             }
-            table = self.next_table(table);
         }
         None
+    }
+
+    /// What entry `index` stands for of the table whose first region in `lap` is `begin`.
+    fn listed(&self, lap: u32, begin: u32, index: u32) -> Option<Listed> {
+        let next = begin + self.listed_from(begin);
+        match begin.checked_add(index)? {
+            region if region < next => Some(Listed { lap, region }),
+            region if region > next => None,
+            _ if self.plan.chain == Chain::Driver => Some(Listed { lap, region: begin }),
+            region if region < self.plan.regions => Some(Listed { lap, region }),
+            _ => Some(Listed { lap: (lap + 1).min(self.plan.laps - 1), region: 0 }),
+        }
+    }
+
+    /// How many regions the table has whose first is `begin`.
+    fn listed_from(&self, begin: u32) -> u32 {
+        self.plan.regions_per_table.min(self.plan.regions - begin)
     }
 
     /// Where region `n` is mapped. In a contiguous ring the pointer is good for all regions from `n` on.
@@ -200,15 +237,31 @@ impl<F: Frames> Topa<F> {
 
     /// Puts INT on every `every`th region, from the last one back.
     pub(crate) fn mark_every(&mut self, every: u32, _off: &TraceOff) {
-        for n in (0..self.plan.regions).rev().step_by(every.max(1) as usize) {
-            self.flag(n, EntryFlags::INT);
-        }
+        let regions = self.plan.regions;
+        self.flag_all(|n| (regions - 1 - n).is_multiple_of(every.max(1)).then_some(EntryFlags::INT));
     }
 
     fn flag(&mut self, n: u32, flags: EntryFlags) {
+        debug_assert_eq!(self.plan.laps, 1);
         let (table, index) = self.place(n);
         let entry = self.read(table, index).with_flags(flags);
         self.write(table, index, entry);
+    }
+
+    /// Gives flags to the regions in all laps that are to have others.
+    fn flag_all(&mut self, flags: impl Fn(u32) -> Option<EntryFlags>) {
+        let mut table = self.first;
+        for _ in 0..self.plan.laps {
+            for begin in (0..self.plan.regions).step_by(self.plan.regions_per_table as usize) {
+                for index in 0..self.listed_from(begin) {
+                    if let Some(flags) = flags(begin + index) {
+                        let entry = self.read(table, index).with_flags(flags);
+                        self.write(table, index, entry);
+                    }
+                }
+                table = self.next_table(table);
+            }
+        }
     }
 
     fn add_table(&mut self) -> Result<PhysAddr, TopaError> {
@@ -229,6 +282,26 @@ impl<F: Frames> Topa<F> {
         self.write(table, n % self.plan.regions_per_table, entry);
         self.regions = n + 1;
         Ok(())
+    }
+
+    /// Lists the ring once more behind `table`, the last one; the first and the last table of the new lap.
+    fn add_lap(&mut self, table: PhysAddr) -> Result<(PhysAddr, PhysAddr), TopaError> {
+        let regions = self.plan.regions;
+        let mut from = self.first;
+        let mut table = table;
+        let mut begin = None;
+        for first in (0..regions).step_by(self.plan.regions_per_table as usize) {
+            let next = self.add_table()?;
+            self.link(table, (first + regions - 1) % regions, next)?;
+            table = next;
+            begin.get_or_insert(table);
+            for index in 0..self.listed_from(first) {
+                let entry = self.read(from, index);
+                self.write(table, index, entry);
+            }
+            from = self.next_table(from);
+        }
+        Ok((begin.unwrap_or(table), table))
     }
 
     /// Lets `next` follow `table`, whose last region is `last`.

@@ -82,20 +82,65 @@ fn tables_are_chained_and_the_last_leads_to_the_first() {
                 }
                 assert_eq!((table, index), topa.place(n), "lap {lap} region {n} of {regions}");
                 assert_eq!(entry(&frames, table, index), topa.entry(n));
-                assert_eq!(topa.region_at(table.as_u64(), index), Some(n));
+                assert_eq!(topa.listed_at(table.as_u64(), index), listed(0, n));
                 index += 1;
             }
         }
-        assert_eq!(topa.region_at(table.as_u64(), index), Some(0), "END stands for what it leads to");
-        assert_eq!(topa.region_at(table.as_u64(), index + 1), None);
-        assert_eq!(topa.region_at(0xdead_0000, 0), None);
+        assert_eq!(topa.listed_at(table.as_u64(), index), listed(0, 0), "END stands for what it leads to");
+        assert_eq!(topa.listed_at(table.as_u64(), index + 1), None);
+        assert_eq!(topa.listed_at(table.as_u64(), u32::MAX), None);
+        assert_eq!(topa.listed_at(0xdead_0000, 0), None);
     }
+}
+
+#[test]
+fn tables_of_many_laps_lead_through_all_and_stay_in_the_last() {
+    for (regions, per_table, laps) in
+        [(1, 511, 2), (4, 511, 3), (7, 3, 3), (6, 3, 2), (3, 1, 3), (511, 511, 3), (512, 511, 2)]
+    {
+        let frames = FakeFrames::new(8 << 20);
+        let mut topa = Topa::new(&frames, TopaPlan { laps, ..plan(regions, per_table) }, LIMIT).unwrap();
+        topa.mark_every(2, &TraceOff::for_tests());
+        assert_eq!((topa.laps(), topa.tables()), (laps, laps * regions.div_ceil(per_table)));
+        assert_eq!(frames.live() as u32, regions + topa.tables());
+        let (mut table, mut index) = topa.place(0);
+        for lap in 0..laps + 2 {
+            let lap = lap.min(laps - 1);
+            for n in 0..regions {
+                if entry(&frames, table, index).flags().contains(EntryFlags::END) {
+                    assert_eq!(topa.listed_at(table.as_u64(), index), listed(lap, n), "END");
+                    table = PhysAddr::new(entry(&frames, table, index).base());
+                    index = 0;
+                }
+                assert_eq!(
+                    entry(&frames, table, index),
+                    topa.entry(n),
+                    "{regions} {per_table} lap {lap}: {n}"
+                );
+                assert_eq!(topa.listed_at(table.as_u64(), index), listed(lap, n));
+                index += 1;
+            }
+        }
+        for n in 0..regions {
+            let (table, index) = topa.place(n);
+            assert_eq!(
+                topa.listed_at(table.as_u64(), index),
+                listed(0, n),
+                "a trace begins in the first lap"
+            );
+        }
+    }
+}
+
+fn listed(lap: u32, region: u32) -> Option<Listed> {
+    Some(Listed { lap, region })
 }
 
 #[test]
 fn a_chain_by_the_driver_has_a_table_for_each_region_that_leads_to_itself() {
     let frames = FakeFrames::new(1 << 20);
-    let plan = TopaPlan { chain: Chain::Driver, ..plan(3, 511) };
+    // Laps mean nothing there.
+    let plan = TopaPlan { chain: Chain::Driver, laps: 3, ..plan(3, 511) };
     let topa = Topa::new(&frames, plan, LIMIT).unwrap();
     assert_eq!(topa.tables(), 3);
     for n in 0..3 {
@@ -103,8 +148,8 @@ fn a_chain_by_the_driver_has_a_table_for_each_region_that_leads_to_itself() {
         assert_eq!(index, 0);
         let end = entry(&frames, table, 1);
         assert_eq!((end.flags(), end.base()), (EntryFlags::END, table.as_u64()));
-        assert_eq!(topa.region_at(table.as_u64(), 0), Some(n));
-        assert_eq!(topa.region_at(table.as_u64(), 1), Some(n));
+        assert_eq!(topa.listed_at(table.as_u64(), 0), listed(0, n));
+        assert_eq!(topa.listed_at(table.as_u64(), 1), listed(0, n));
     }
 }
 
@@ -146,13 +191,13 @@ fn marks_are_on_their_regions_and_on_no_other() {
 
 #[test]
 fn what_was_taken_is_given_back_whichever_allocation_fails() {
-    for contiguous in [false, true] {
-        let plan = TopaPlan { contiguous, ..plan(7, 3) };
+    for (contiguous, laps) in [(false, 1), (true, 1), (false, 3)] {
+        let plan = TopaPlan { contiguous, laps, ..plan(7, 3) };
         let frames = FakeFrames::new(1 << 20);
         drop(Topa::new(&frames, plan, LIMIT).unwrap());
         assert_eq!(frames.live(), 0);
         let allocations = frames.allocations.get();
-        assert_eq!(allocations, if contiguous { 1 + 3 } else { 7 + 3 });
+        assert_eq!(allocations, if contiguous { 1 + 3 } else { 7 + 3 * laps as usize });
         for fail_at in 0..allocations {
             let frames = FakeFrames::new(1 << 20);
             frames.fail_at.set(Some(fail_at));
@@ -188,7 +233,8 @@ fn refuses_plans_that_are_none() {
 }
 
 fn plan(regions: u32, regions_per_table: u32) -> TopaPlan {
-    TopaPlan { size: RegionSize::K4, regions, regions_per_table, contiguous: false, chain: Chain::Table }
+    let (size, chain) = (RegionSize::K4, Chain::Table);
+    TopaPlan { size, regions, regions_per_table, contiguous: false, chain, laps: 1 }
 }
 
 fn entry(frames: &FakeFrames, table: PhysAddr, index: u32) -> Entry {

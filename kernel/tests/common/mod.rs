@@ -1,9 +1,12 @@
 //! A machine for the driver: the model's processor, memory, and a program of indirect jumps.
 #![allow(dead_code, reason = "each test file uses its part")]
 
+mod ledger;
 mod ram;
 pub(crate) mod store;
 
+#[allow(unused_imports, reason = "each test file uses its part")]
+pub(crate) use ledger::Ledger;
 pub(crate) use ram::Ram;
 
 use pugmark_decoder_core::last_ip::LastIp;
@@ -43,10 +46,23 @@ struct State {
     /// The number of the MSR access that raises #GP, counted from now, and how many do.
     fault_in: Option<(u32, u32)>,
     accesses: u32,
+    cr3: u64,
+    /// User code jumps between two places that are far from each other: longer packets.
+    far: bool,
+    /// The number of the MSR access before which an interrupt comes, counted from now, and how many jumps it makes.
+    disturbance: Option<(u32, usize)>,
+    /// An NMI came while the driver worked.
+    missed: bool,
+    /// The driver works for a PMI: NMIs wait.
+    in_handler: bool,
 }
 
 impl Machine {
     pub(crate) fn new(profile: &str, settings: model::Settings) -> Self {
+        Self::with_memory(profile, settings, 16 << 20)
+    }
+
+    pub(crate) fn with_memory(profile: &str, settings: model::Settings, bytes: usize) -> Self {
         let profile = model::Profile::by_name(profile).unwrap();
         let processor = model::Processor::new(profile, settings);
         let state = State {
@@ -57,8 +73,13 @@ impl Machine {
             jumps: Vec::new(),
             fault_in: None,
             accesses: 0,
+            cr3: 0x5000,
+            far: false,
+            disturbance: None,
+            missed: false,
+            in_handler: false,
         };
-        Self { state: Rc::new(RefCell::new(state)), ram: Rc::new(Ram::new(16 << 20)) }
+        Self { state: Rc::new(RefCell::new(state)), ram: Rc::new(Ram::new(bytes)) }
     }
 
     pub(crate) fn registers(&self) -> Registers {
@@ -97,6 +118,30 @@ impl Machine {
         self.state.borrow_mut().fault_in = Some((accesses, faults));
     }
 
+    /// Before the next access to an MSR but `accesses` an NMI comes, whose handler jumps so often.
+    pub(crate) fn disturb_in(&self, accesses: u32, jumps: usize) {
+        self.state.borrow_mut().disturbance = Some((accesses, jumps));
+    }
+
+    /// No access faults and nothing comes any more. Whether an NMI came while the driver worked: a PMI or another one.
+    pub(crate) fn settle(&self) -> bool {
+        let mut state = self.state.borrow_mut();
+        state.fault_in = None;
+        state.disturbance = None;
+        let pmi = state.processor.take_pmi().is_some();
+        core::mem::take(&mut state.missed) || pmi
+    }
+
+    /// User code has this CR3 from now on.
+    pub(crate) fn set_cr3(&self, cr3: u64) {
+        self.state.borrow_mut().cr3 = cr3;
+    }
+
+    /// User code jumps far.
+    pub(crate) fn jump_far(&self) {
+        self.state.borrow_mut().far = true;
+    }
+
     /// How many accesses to MSRs there were.
     pub(crate) fn accesses(&self) -> u32 {
         self.state.borrow().accesses
@@ -125,7 +170,10 @@ impl Machine {
         }
         let mut state = self.state.borrow_mut();
         let state = &mut *state;
-        let target = CODE + (state.ip - CODE + 0x10) % 0x4000;
+        let near = CODE + (state.ip % FAR - CODE + 0x10) % 0x4000;
+        let target = if state.far && state.ip < FAR { near + FAR } else { near };
+        let cr3 = state.cr3;
+        let user = |ip| model::Context { cr3, ..user(ip) };
         if state.processor.steps() {
             state.jumps.push(target);
             let jump = model::Retired {
@@ -140,6 +188,13 @@ impl Machine {
         state.tsc += 10;
         state.ip = target;
         state.processor.take_pmi()
+    }
+
+    /// One conditional branch that is taken, to itself: a long loop of it writes the same packets again and again.
+    pub(crate) fn spin(&self) {
+        let context = self.state.borrow().user();
+        self.retire(context, context, &[0x75, 0xfe]);
+        self.state.borrow_mut().tsc += 10;
     }
 
     /// Jumps, with nobody to serve a PMI.
@@ -172,7 +227,9 @@ impl Machine {
         self.deliver();
         let interrupted = self.state.borrow().ip;
         let (mut msr, mut apic) = (self.registers(), self.registers());
+        self.state.borrow_mut().in_handler = true;
         let pmi = handler.handle_at(interrupted, &mut msr, &mut apic, sources).unwrap();
+        self.state.borrow_mut().in_handler = false;
         self.iret();
         pmi
     }
@@ -198,12 +255,17 @@ impl Machine {
     }
 
     fn deliver(&self) {
+        let context = self.state.borrow().user();
+        self.deliver_from(context);
+    }
+
+    fn deliver_from(&self, before: model::Context) {
         let mut state = self.state.borrow_mut();
         let state = &mut *state;
         let delivery = model::Delivery {
             kind: model::DeliveryKind::Nmi,
             vector: 2,
-            before: user(state.ip),
+            before,
             after: kernel(HANDLER),
             cr2: None,
             tsc: state.tsc,
@@ -214,18 +276,40 @@ impl Machine {
     }
 
     fn iret(&self) {
+        let context = self.state.borrow().user();
+        self.retire(kernel(HANDLER + 0x100), context, &[0x48, 0xcf]);
+        self.state.borrow_mut().in_kernel = false;
+    }
+
+    fn retire(&self, before: model::Context, after: model::Context, bytes: &[u8]) {
         let mut state = self.state.borrow_mut();
         let state = &mut *state;
-        let iret = model::Retired {
-            before: kernel(HANDLER + 0x100),
-            after: user(state.ip),
-            bytes: &[0x48, 0xcf],
-            tsc: state.tsc,
-            operand: 0,
-        };
-        state.in_kernel = false;
+        let retired = model::Retired { before, after, bytes, tsc: state.tsc, operand: 0 };
         if state.processor.steps() {
-            state.processor.retire(&iret, &mut &*self.ram);
+            state.processor.retire(&retired, &mut &*self.ram);
+        }
+    }
+
+    /// Whatever comes between two accesses of the driver.
+    fn disturbed(&self) {
+        let jumps = match &mut self.state.borrow_mut().disturbance {
+            Some((0, jumps)) => *jumps,
+            Some((left, _)) => return *left -= 1,
+            None => return,
+        };
+        self.state.borrow_mut().disturbance = None;
+        let driver = kernel(HANDLER + 0x10);
+        self.deliver_from(driver);
+        let places = [kernel(HANDLER), kernel(HANDLER + FAR)];
+        for n in 0..jumps {
+            self.retire(places[n % 2], places[(n + 1) % 2], &[0xff, 0xe0]);
+        }
+        self.retire(places[jumps % 2], driver, &[0x48, 0xcf]);
+        let mut state = self.state.borrow_mut();
+        if !state.in_handler {
+            // It finds the trace in the hands of the driver, as a PMI does.
+            state.processor.take_pmi();
+            state.missed = true;
         }
     }
 }
@@ -243,6 +327,7 @@ impl std::fmt::Debug for Registers {
 // SAFETY: they are of the one processor of the machine.
 unsafe impl Msr for Registers {
     fn rdmsr(&mut self, address: u32) -> Result<u64, GeneralProtection> {
+        self.0.disturbed();
         let mut state = self.0.state.borrow_mut();
         state.access().map_err(|()| GeneralProtection { address, written: None })?;
         match state.processor.owns_msr(address) {
@@ -255,6 +340,7 @@ unsafe impl Msr for Registers {
     }
 
     unsafe fn wrmsr(&mut self, address: u32, value: u64) -> Result<(), GeneralProtection> {
+        self.0.disturbed();
         let mut state = self.0.state.borrow_mut();
         let fault = GeneralProtection { address, written: Some(value) };
         state.access().map_err(|()| fault)?;
@@ -289,6 +375,10 @@ unsafe impl LocalApic for Registers {
 }
 
 impl State {
+    fn user(&self) -> model::Context {
+        model::Context { cr3: self.cr3, ..user(self.ip) }
+    }
+
     fn access(&mut self) -> Result<(), ()> {
         self.accesses += 1;
         match self.fault_in {
@@ -412,6 +502,8 @@ const APIC_BASE: u32 = 0x1b;
 /// The entry, in x2APIC mode.
 const LVT_PC: u32 = 0x834;
 const CODE: u64 = 0x40_0000;
+/// How far the far places are: an address there differs in its upper half.
+const FAR: u64 = 1 << 40;
 const HANDLER: u64 = 0xffff_8000_0000_1000;
 
 fn user(ip: u64) -> model::Context {

@@ -18,6 +18,10 @@ pub(crate) struct Ram {
     pub(crate) allocations: Cell<u32>,
     /// Where the processor wrote though nothing is given out there.
     pub(crate) strays: RefCell<Vec<u64>>,
+    /// How many bytes the processor has written.
+    written: Cell<u32>,
+    /// Of each byte: which of them it is, counted from 1 on; 0 where the processor has not written.
+    numbers: RefCell<Vec<u32>>,
 }
 
 impl Ram {
@@ -33,7 +37,31 @@ impl Ram {
             fail_at: Cell::new(None),
             allocations: Cell::new(0),
             strays: RefCell::default(),
+            written: Cell::new(0),
+            numbers: RefCell::new(vec![0; size]),
         }
+    }
+
+    /// How many bytes the processor has written.
+    pub(crate) fn written(&self) -> u64 {
+        u64::from(self.written.get())
+    }
+
+    /// Writes zeros to all that the processor has written, behind its back and the driver's.
+    pub(crate) fn clear_traced(&self) {
+        for (n, _) in self.numbers.borrow().iter().enumerate().filter(|(_, number)| **number > 0) {
+            // SAFETY: within the memory.
+            let byte = unsafe { self.memory.add(n) };
+            // SAFETY: within the memory, which no reference points into now.
+            unsafe { byte.write(0) };
+        }
+    }
+
+    /// Which of all the bytes that the processor wrote these are, from 0 on: `None` where it wrote none.
+    pub(crate) fn numbers(&self, bytes: &[u8]) -> Vec<Option<u64>> {
+        let start = bytes.as_ptr() as usize - self.memory.as_ptr() as usize;
+        let numbers = self.numbers.borrow();
+        numbers[start..start + bytes.len()].iter().map(|&number| u64::from(number).checked_sub(1)).collect()
     }
 
     /// How many blocks are given out.
@@ -96,6 +124,11 @@ impl PhysMemory for &Ram {
         };
         // SAFETY: in one block, and nobody holds a reference to it while the processor writes.
         unsafe { to.as_ptr().copy_from(bytes.as_ptr(), bytes.len()) };
+        let start = (addr - Ram::BASE) as usize;
+        for number in &mut self.numbers.borrow_mut()[start..start + bytes.len()] {
+            self.written.set(self.written.get() + 1);
+            *number = self.written.get();
+        }
         true
     }
 }

@@ -1,0 +1,234 @@
+//! What is overwritten is told, whatever the bytes in the ring look like and whoever used the unit meanwhile.
+
+mod common;
+
+use common::{Ledger, Machine, Tracing, assert_same, tips, user_code};
+use pugmark_kernel::buffer::{Layout, Mode};
+use pugmark_kernel::drain::KeepAll;
+use pugmark_kernel::loss::{Gap, Loss};
+use pugmark_kernel::msr::Msr;
+use pugmark_kernel::pmi::{Abandoned, Pmi, PmiSource};
+use pugmark_kernel::pt::State;
+use pugmark_kernel::topa::RegionSize;
+use pugmark_model::Settings;
+
+const EVERY: Mode = Mode::Circular { interrupt_every: 1 };
+
+fn pages(regions: u32) -> Layout {
+    Layout::topa(RegionSize::K4, regions)
+}
+
+fn finish(tracing: Tracing<'_>, ledger: &mut Ledger<'_>) -> Loss {
+    let stopped = tracing.stop().map_err(|_| "stop").unwrap();
+    ledger.finish(&stopped.trace);
+    assert_eq!(stopped.loss, ledger.told);
+    stopped.loss
+}
+
+#[test]
+fn a_pmi_that_waited_for_a_drain_with_nothing_traced_since_is_no_lap() {
+    let machine = Machine::new("skylake", Settings::default());
+    let mut handler = machine.handler();
+    let mut tracing = machine.start(pages(2), EVERY);
+    let mut ledger = Ledger::new(&machine.ram, "waiting");
+    while machine.jump().is_none() {}
+    tracing.drain(&mut ledger).unwrap();
+    assert_eq!(machine.msr(0x38e) >> 55 & 1, 1, "the PMI that comes now finds its bit");
+    assert_eq!(machine.interrupt(&mut handler, &mut [&mut tracing.source(&mut ledger)]), Pmi::Served);
+    assert_eq!(tracing.loss(), &Loss::NONE);
+    assert_eq!(finish(tracing, &mut ledger), Loss::NONE);
+    assert_eq!(ledger.delivered, machine.ram.written());
+}
+
+#[test]
+fn a_lap_that_writes_the_same_again_is_a_lap() {
+    // (undrained, written after that)
+    for (first, then) in [(0x848, 0x2010), (0x1100, 0x2000), (0x30, 0x3ff0)] {
+        let machine = Machine::new("skylake", Settings { visibility: 0, ..Settings::default() });
+        let mut tracing = machine.start(pages(2), EVERY);
+        let mut ledger = Ledger::new(&machine.ram, "the same again");
+        let fill = |bytes| {
+            while machine.ram.written() < bytes {
+                machine.spin();
+            }
+        };
+        fill(first);
+        tracing.drain(&mut KeepAll).unwrap();
+        let kept = tracing.undrained();
+        fill(machine.ram.written() + then);
+        let loss = finish(tracing, &mut ledger);
+        let written = machine.ram.written();
+        assert!(kept + then > 0x2000 && written > 0x2000);
+        assert_eq!((loss.wrap, loss.wrapped_bytes), (1, written - 0x2000), "{first:#x} {then:#x}");
+    }
+}
+
+#[test]
+fn the_last_bytes_of_a_second_lap_do_not_hide_the_first() {
+    for less in 0..48 {
+        let machine = Machine::new("skylake", Settings { visibility: 0, ..Settings::default() });
+        let tracing = machine.start(pages(2), EVERY);
+        let mut ledger = Ledger::new(&machine.ram, "nearly two laps");
+        while machine.ram.written() < 0x4000 - 24 - less {
+            machine.jump();
+        }
+        let loss = finish(tracing, &mut ledger);
+        let written = machine.ram.written();
+        let known = written < 0x4000;
+        assert!(loss.wrapped_bytes == written - 0x2000 || !known, "{loss:?} of {written:#x}");
+    }
+}
+
+#[test]
+fn a_ring_that_is_zero_behind_the_place_of_the_next_byte_has_wrapped_all_the_same() {
+    for (profile, layout) in [
+        ("skylake", pages(3)),
+        ("skylake", Layout::contiguous_topa(RegionSize::K4, 3)),
+        ("skylake", Layout::SingleRange { bytes: 0x2000 }),
+        ("broadwell", pages(1)),
+    ] {
+        let machine = Machine::new(profile, Settings::default());
+        let tracing = machine.start(layout, Mode::Overwrite);
+        let mut ledger = Ledger::new(&machine.ram, profile);
+        let lap = if profile == "broadwell" { 0x1000 } else { 0x3000 };
+        while machine.ram.written() < lap + 0x300 {
+            machine.jump();
+        }
+        machine.ram.clear_traced();
+        let loss = finish(tracing, &mut ledger);
+        assert_eq!(loss.wrap, 1, "{profile} {layout:?}");
+    }
+}
+
+#[test]
+fn a_trace_that_goes_on_has_its_own_filters_whoever_used_the_unit() {
+    let machine = Machine::new("skylake", Settings::default());
+    let config = user_code().cr3(0x5000).filter(0x40_0100, 0x40_1fff).trace_stop(0x70_0000, 0x70_0fff);
+    let buffer = machine.buffer(pages(8), Mode::StopWhenFull { spare: 1 });
+    let mut tracing = machine.unit().start(&config, buffer).map_err(|failed| failed.error()).unwrap();
+    let mut collector = common::Collector::new();
+    machine.run(500);
+    let own = FILTERS.map(|address| machine.msr(address));
+    // Somebody records last branches, and uses PT for something else before that is over.
+    write(&machine, 0x1d9, 1);
+    assert_eq!(tracing.drain(&mut collector), Ok(State::Excluded));
+    for address in FILTERS {
+        write(&machine, address, 0x9000);
+    }
+    // Stopped and Error are left too.
+    write(&machine, 0x571, 0x30);
+    write(&machine, 0x1d9, 0);
+    assert_eq!(tracing.drain(&mut collector), Ok(State::Tracing));
+    assert_eq!(FILTERS.map(|address| machine.msr(address)), own);
+    machine.run(2000);
+    let stopped = tracing.stop().map_err(|_| "stop").unwrap();
+    collector.finish(&stopped.trace);
+    assert_eq!(collector.gaps, [Gap::Excluded]);
+    let inside = |target: &u64| (0x40_0100..0x40_2000).contains(target);
+    let traced: Vec<u64> = collector.stretches.iter().flat_map(|stretch| tips(stretch)).collect();
+    // The jump that comes in is a TIP.PGE, the one that goes out a TIP.PGD.
+    let expected: Vec<u64> =
+        machine.jumps().into_iter().filter(inside).filter(|target| *target != 0x40_0100).collect();
+    assert!(traced.len() > 900, "{}", traced.len());
+    assert_same(&traced, &expected, "inside");
+}
+
+#[test]
+fn a_trace_whose_registers_are_reset_says_so_and_goes_on_as_it_was_configured() {
+    let modes = [Mode::StopWhenFull { spare: 1 }, EVERY, Mode::Overwrite];
+    for mode in modes {
+        let machine = Machine::new("skylake", Settings::default());
+        let config = user_code().cr3(0x5000);
+        let buffer = machine.buffer(pages(4), mode);
+        let mut tracing = machine.unit().start(&config, buffer).map_err(|failed| failed.error()).unwrap();
+        machine.run(100);
+        // As S3 and INIT leave them.
+        for address in [0x570, 0x571, 0x572, 0x560, 0x561] {
+            write(&machine, address, 0);
+        }
+        let mut collector = common::Collector::new();
+        assert_eq!(tracing.drain(&mut collector), Ok(State::Tracing));
+        assert_eq!((tracing.loss().error, machine.msr(0x572)), (1, 0x5000), "{mode:?}");
+        let perhaps = u64::from(!matches!(mode, Mode::StopWhenFull { .. }));
+        assert_eq!(tracing.loss().perhaps_wrapped, perhaps, "{mode:?}");
+        let before = machine.jumps().len();
+        machine.run(100);
+        let stopped = tracing.stop().map_err(|_| "stop").unwrap();
+        let mut collector = common::Collector::new();
+        collector.finish(&stopped.trace);
+        let last = collector.stretches.last().unwrap();
+        assert_same(&tips(last), &machine.jumps()[before..], "after the reset");
+    }
+}
+
+#[test]
+fn a_gap_stays_in_a_ring_until_it_is_overwritten_itself() {
+    let machine = Machine::new("skylake", Settings { visibility: 0, ..Settings::default() });
+    let mut tracing = machine.start(pages(2), Mode::Overwrite);
+    machine.run(100);
+    let mut ledger = Ledger::new(&machine.ram, "gaps in a ring");
+    tracing.source(&mut KeepAll).abandon(Abandoned::Stuck);
+    let mut told = Vec::new();
+    for _ in 0..5 {
+        ledger.begin();
+        tracing.drain(&mut ledger).unwrap();
+        ledger.assert_complete();
+        told.push((ledger.told.abandoned, ledger.told.wrap));
+        machine.run(1000);
+    }
+    assert_eq!(told, [(1, 0), (1, 0), (1, 0), (0, 1), (0, 1)]);
+    assert_eq!(tracing.loss().abandoned, 1);
+}
+
+#[test]
+fn a_ring_with_more_gaps_than_can_be_noted_gives_up_its_oldest_bytes() {
+    let machine = Machine::new("skylake", Settings::default());
+    let mut tracing = machine.start(pages(4), Mode::Overwrite);
+    let mut ledger = Ledger::new(&machine.ram, "many gaps");
+    for _ in 0..20 {
+        machine.run(50);
+        tracing.source(&mut KeepAll).abandon(Abandoned::Stuck);
+        assert_eq!(tracing.drain(&mut KeepAll), Ok(State::Tracing));
+    }
+    machine.run(50);
+    let stopped = tracing.stop().map_err(|_| "stop").unwrap();
+    ledger.finish(&stopped.trace);
+    assert_eq!(stopped.loss.abandoned, 20);
+    assert!(ledger.told.abandoned >= 7 && ledger.delivered > 1000, "{:?}", ledger.told);
+    assert_eq!(ledger.accounted(), machine.ram.written(), "and tells how many they were");
+}
+
+#[test]
+fn losses_that_cut_nothing_are_placed_too() {
+    let machine = Machine::new("skylake", Settings::default());
+    let mut tracing = machine.start(pages(4), Mode::StopWhenFull { spare: 1 });
+    let mut collector = common::Collector::new();
+    machine.run(100);
+    let first = machine.jumps().len();
+    tracing.source(&mut KeepAll).abandon(Abandoned::Stuck);
+    machine.run(30);
+    assert_eq!(tracing.drain(&mut KeepAll), Ok(State::Tracing));
+    machine.run(100);
+    let second = machine.jumps().len();
+    write(&machine, 0x1d9, 1);
+    assert_eq!(tracing.drain(&mut KeepAll), Ok(State::Excluded));
+    write(&machine, 0x1d9, 0);
+    assert_eq!(tracing.go_on(), Ok(State::Tracing));
+    machine.run(100);
+    let stopped = tracing.stop().map_err(|_| "stop").unwrap();
+    collector.finish(&stopped.trace);
+    assert_eq!(collector.gaps, [Gap::Abandoned, Gap::Excluded]);
+    let jumps = machine.jumps();
+    let parts = [&jumps[..first], &jumps[first..second], &jumps[second..]];
+    for (stretch, part) in collector.stretches.iter().zip(parts) {
+        assert!(stretch.starts_with(&[0x02, 0x82]));
+        assert_same(&tips(stretch), part, "a stretch");
+    }
+}
+
+const FILTERS: [u32; 5] = [0x572, 0x580, 0x581, 0x582, 0x583];
+
+fn write(machine: &Machine, address: u32, value: u64) {
+    // SAFETY: the registers stand for no hardware.
+    unsafe { machine.registers().wrmsr(address, value) }.unwrap();
+}
