@@ -1,5 +1,8 @@
 //! The hash that two accounts of one execution are compared by.
 
+/// FNV's prime for 64 bits.
+const PRIME: u64 = 0x0000_0100_0000_01b3;
+
 /// FNV-1a, 64 bits, over instruction addresses as little-endian `u64`, with their count.
 ///
 /// ```
@@ -28,9 +31,17 @@ impl AddressHash {
     #[inline]
     pub fn add(&mut self, address: u64) {
         for byte in address.to_le_bytes() {
-            self.value = (self.value ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
+            self.value = (self.value ^ u64::from(byte)).wrapping_mul(PRIME);
         }
         self.count += 1;
+    }
+
+    /// Appends a run of addresses.
+    #[inline]
+    pub fn add_run(&mut self, run: &Run) {
+        let [low, ..] = self.value.to_le_bytes();
+        self.value = self.value.wrapping_mul(run.factor).wrapping_add(run.added[usize::from(low)]);
+        self.count += run.count;
     }
 
     /// How many addresses were added.
@@ -49,5 +60,76 @@ impl AddressHash {
 impl Default for AddressHash {
     fn default() -> Self {
         Self::new()
+    }
+}
+
+/// What a run of addresses does to a hash: for one that is appended again and again, in one step instead of eight for
+/// each address.
+///
+/// An exclusive or with a byte changes the hash's lowest byte alone, and a multiplication carries nothing down. So the
+/// lowest byte decides what is added to the rest, and the rest is multiplied by the same factor whatever it is.
+///
+/// ```
+/// use pugmark_decoder_core::hash::{AddressHash, Run};
+///
+/// let run = Run::new([0x1000, 0x1003]);
+/// let mut hash = AddressHash::new();
+/// hash.add_run(&run);
+/// assert_eq!((hash.count(), hash.value()), (2, 0xddee_fc94_8dc4_1886));
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Run {
+    count: u64,
+    /// The multiplications of all its bytes.
+    factor: u64,
+    /// By the hash's lowest byte.
+    added: [u64; 256],
+}
+
+impl Run {
+    /// That of these addresses.
+    #[must_use]
+    pub fn new(addresses: impl IntoIterator<Item = u64>) -> Self {
+        let mut run = Self { count: 0, factor: 1, added: [0; 256] };
+        for (low, added) in (0..).zip(&mut run.added) {
+            *added = low;
+        }
+        for address in addresses {
+            for byte in address.to_le_bytes() {
+                run.factor = run.factor.wrapping_mul(PRIME);
+                run.added.iter_mut().for_each(|hash| *hash = (*hash ^ u64::from(byte)).wrapping_mul(PRIME));
+            }
+            run.count += 1;
+        }
+        // What became of the lowest byte itself is in the sum; the multiplication does it once more.
+        for (low, added) in (0_u64..).zip(&mut run.added) {
+            *added = added.wrapping_sub(low.wrapping_mul(run.factor));
+        }
+        run
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_does_what_its_addresses_do_one_by_one() {
+        // Some of each half of the address space; what comes in front brings the hash to every lowest byte.
+        let addresses = [0x40_1000, 0x40_1003, 0x7fff_f7df_1950, 0xffff_ffff_8100_0000, u64::MAX, 0];
+        let runs = [0, 1, 2, addresses.len()].map(|len| (len, Run::new(addresses[..len].iter().copied())));
+        let mut lowest = [false; 256];
+        for before in 0..4096 {
+            let mut begun = AddressHash::new();
+            begun.add(before);
+            lowest[usize::from(begun.value().to_le_bytes()[0])] = true;
+            for (len, run) in &runs {
+                let (mut one_by_one, mut at_once) = (begun, begun);
+                addresses[..*len].iter().for_each(|&address| one_by_one.add(address));
+                at_once.add_run(run);
+                assert_eq!(at_once, one_by_one, "{len} behind {before:#x}");
+            }
+        }
+        assert!(lowest.iter().all(|seen| *seen));
     }
 }

@@ -17,6 +17,7 @@ pub mod code;
 pub mod cpu;
 pub mod file;
 pub mod number;
+pub mod output;
 pub mod ptdump;
 pub mod ptxed;
 pub mod pugmark;

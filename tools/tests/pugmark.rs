@@ -66,7 +66,18 @@ fn real_traces_have_the_known_totals() {
         let folder = trace.split('/').next().unwrap();
         let image = format!("{folder}/image.json");
         for layer in ["insns", "blocks"] {
-            let decode = ["decode", "--json", "--image", &image, "--cpu", cpu, "--layer", layer, trace];
+            let decode = [
+                "decode",
+                "--json",
+                "--allow-errors",
+                "--image",
+                &image,
+                "--cpu",
+                cpu,
+                "--layer",
+                layer,
+                trace,
+            ];
             let totals = json(&real, &decode, &[]);
             assert_eq!(totals["instructions"], instructions, "{trace} {layer}");
             assert_eq!(totals["hash"], hash, "{trace} {layer}");
@@ -125,7 +136,8 @@ fn code_comes_from_elf_files_where_they_say_or_moved() {
         (&["--elf", "at", "--raw", "code:0x1002"], 7, 0),
     ] {
         for layer in ["insns", "blocks"] {
-            let arguments = [&["decode", "--json", "--layer", layer, "trace"], arguments].concat();
+            let arguments =
+                [&["decode", "--json", "--allow-errors", "--layer", layer, "trace"], arguments].concat();
             let totals = json(&folder, &arguments, &[]);
             let found = (&totals["instructions"], totals["errors"].as_array().unwrap().len());
             assert_eq!(found, (&instructions.into(), errors), "{arguments:?}: {totals}");
@@ -152,10 +164,24 @@ fn the_trace_is_read_as_the_options_say() {
         ("--ticks", "insns", &later, "events", 0, 1),
         ("--ticks", "blocks", &later, "events", 0, 1),
     ] {
-        let arguments = ["decode", "--json", "--raw", "code:0x1000", "--layer", layer, "-"];
+        let arguments = ["decode", "--json", "--allow-errors", "--raw", "code:0x1000", "--layer", layer, "-"];
         assert_eq!(json(&folder, &arguments, trace)[field], plain, "{layer} without {options}");
         let arguments: Vec<_> = arguments.into_iter().chain(options.split(' ')).collect();
         assert_eq!(json(&folder, &arguments, trace)[field], value, "{layer} with {options}");
+    }
+    fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn text_has_the_hash_where_it_is_asked_for() {
+    let folder = scratch("hash");
+    let hash = json(&folder, &["decode", "--json", "--raw", "code:0x1000", "trace"], &[])["hash"].clone();
+    for layer in ["insns", "blocks"] {
+        let arguments = ["decode", "--raw", "code:0x1000", "--layer", layer, "trace"];
+        let text = |arguments: &[&str]| String::from_utf8(pugmark(&folder, arguments, &[]).stdout).unwrap();
+        assert!(!text(&arguments).contains("hash"), "{layer}");
+        let line = format!("hash          {}\n", hash.as_str().unwrap());
+        assert!(text(&[&arguments[..], &["--hash"]].concat()).contains(&line), "{layer}");
     }
     fs::remove_dir_all(folder).unwrap();
 }
@@ -187,7 +213,8 @@ fn text_says_what_is_wrong_where_and_what_to_do() {
             assert!(text.contains(line), "{line}: {text}");
         }
         assert_eq!(text.contains("advice"), lines.len() > 1, "{text}");
-        assert!(output.status.success() && output.stderr.is_empty());
+        assert_eq!(output.status.success(), lines.len() == 1, "{text}");
+        assert!(output.stderr.is_empty());
     }
     let output = pugmark(&folder, &["decode", "code"], &[]);
     let stderr = String::from_utf8(output.stderr).unwrap();
@@ -270,7 +297,7 @@ fn errors_have_a_place_and_decoding_goes_on_at_the_next_psb() {
     let folder = scratch("errors");
     let twice = [TRACE, &[0x09], TRACE].concat();
     for layer in ["packets", "events", "query", "insns", "blocks"] {
-        let arguments = ["decode", "--json", "--raw", "code:0x1000", "--layer", layer, "-"];
+        let arguments = ["decode", "--json", "--allow-errors", "--raw", "code:0x1000", "--layer", layer, "-"];
         let totals = json(&folder, &arguments, &twice);
         let errors = totals["errors"].as_array().unwrap();
         assert_eq!(errors.len(), 1, "{layer}");
@@ -278,8 +305,7 @@ fn errors_have_a_place_and_decoding_goes_on_at_the_next_psb() {
         assert_eq!(errors[0]["text"], "unknown packet opcode 0x09", "{layer}");
         assert_eq!(totals["packets"], 14, "{layer}");
     }
-    let totals =
-        json(&folder, &["decode", "--json", "--raw", "code:0x2000", "--layer", "blocks", "trace"], &[]);
+    let totals = json(&folder, &["decode", "--json", "--allow-errors", "--raw", "code:0x2000", "trace"], &[]);
     assert_eq!(totals["errors"][0]["address"], 0x1000);
     fs::remove_dir_all(folder).unwrap();
 }
@@ -301,8 +327,17 @@ fn branch_records_are_decoded_in_each_layout() {
         let [a, b, c] = branches.map(|(from, to)| record(from, to));
         let bytes = [&a[..], &b, &c].concat();
         for layer in ["insns", "blocks"] {
-            let arguments =
-                ["decode", "--json", "--raw", "code:0x1000", "--source", source, "--start", "0x1000"];
+            let arguments = [
+                "decode",
+                "--json",
+                "--allow-errors",
+                "--raw",
+                "code:0x1000",
+                "--source",
+                source,
+                "--start",
+                "0x1000",
+            ];
             let arguments = [&arguments[..], &["--layer", layer, "-"]].concat();
             let totals = json(&folder, &arguments, &bytes);
             // 1000, 1002; 1005, 1006; then 1000 and 1002, 1004, 1005, 1006.

@@ -2,6 +2,7 @@
 
 use pugmark_tools::args::{Args, Usage};
 use pugmark_tools::file::{self, FileRange};
+use pugmark_tools::output::{self, tell, written};
 use pugmark_tools::ptdump::{self, Command};
 use std::io::{self, BufWriter, Write};
 use std::process::ExitCode;
@@ -14,20 +15,24 @@ fn main() -> ExitCode {
     let program = args.next().unwrap_or_else(|| "ptdump".into());
     let mut out = BufWriter::new(io::stdout().lock());
     let result = run(&program, Args::new(args), &mut out);
-    // A reader that has seen enough is no error.
-    let _ = out.flush();
+    let flushed = out.flush();
+    let failed = |status, error: &dyn std::fmt::Display| {
+        tell(format_args!("{program}: {error}"));
+        ExitCode::from(status)
+    };
     match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err((status, error)) => {
-            let _ = writeln!(io::stderr(), "{program}: {error}");
-            ExitCode::from(status)
-        }
+        Err((status, error)) => failed(status, &error),
+        Ok(result) => match written(result.and(flushed)) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => failed(1, &format_args!("{}: {error}.", output::FAILED)),
+        },
     }
 }
 
-fn run(program: &str, args: Args, out: &mut dyn Write) -> Result<(), (u8, Usage)> {
+/// The inner result is that of writing.
+fn run(program: &str, args: Args, out: &mut dyn Write) -> Result<io::Result<()>, (u8, Usage)> {
     let failed = |error| (1, error);
-    let _ = match Command::parse(args).map_err(failed)? {
+    Ok(match Command::parse(args).map_err(failed)? {
         Command::Help => write!(out, "{}", ptdump::HELP),
         Command::Version => writeln!(out, "{program}-{COMPATIBLE} / libipt-{COMPATIBLE}"),
         Command::Dump { options, trace } => {
@@ -36,6 +41,5 @@ fn run(program: &str, args: Args, out: &mut dyn Write) -> Result<(), (u8, Usage)
             let trace = range.load().map_err(|error| failed(error.into()))?;
             errata.and_then(|errata| ptdump::dump(&trace, *options, errata, out))
         }
-    };
-    Ok(())
+    })
 }

@@ -1,6 +1,7 @@
 //! Shows the instructions of an Intel PT trace.
 
 use pugmark_tools::args::Args;
+use pugmark_tools::output::{self, tell, written};
 use pugmark_tools::ptxed::{self, Command, Console, Failure};
 use std::io::{self, BufWriter, Write};
 use std::process::ExitCode;
@@ -14,8 +15,7 @@ fn main() -> ExitCode {
     let mut out = BufWriter::new(io::stdout().lock());
     let mut console = Console { program: &program, out: &mut out, err: &mut io::stderr() };
     let command = Command::parse(Args::new(args), &mut console);
-    // A reader that has seen enough is no error.
-    let (_, status) = match command {
+    let (result, status) = match command {
         Ok(Command::Help) => (write!(out, "{}", ptxed::HELP), ExitCode::SUCCESS),
         Ok(Command::Version) => {
             (writeln!(out, "{program}-{COMPATIBLE} / libipt-{COMPATIBLE}"), ExitCode::SUCCESS)
@@ -24,9 +24,16 @@ fn main() -> ExitCode {
         Err(failure) => {
             let harmless = matches!(failure, Failure::Harmless(_));
             let status = if harmless { ExitCode::SUCCESS } else { ExitCode::FAILURE };
-            (write!(io::stderr(), "{}", failure.lines(&program)), status)
+            // Where this cannot be written, nobody can be told.
+            let _ = write!(io::stderr(), "{}", failure.lines(&program));
+            (Ok(()), status)
         }
     };
-    let _ = out.flush();
-    status
+    match written(result.and(out.flush())) {
+        Ok(()) => status,
+        Err(error) => {
+            tell(format_args!("{program}: {}: {error}.", output::FAILED));
+            ExitCode::FAILURE
+        }
+    }
 }

@@ -1,10 +1,17 @@
 //! Decodes traces to totals, and measures how fast.
 
+use anyhow::{Context, Error, Result};
 use clap::{Parser, Subcommand};
-use pugmark_tools::pugmark::{bench, decode, ibs, pmc};
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 use pugmark_tools::record::command as record;
-use std::{io, process::ExitCode};
+use pugmark_tools::{
+    output::{self, tell, written},
+    pugmark::{bench, decode, ibs, pmc},
+};
+use std::{
+    io::{self, Write},
+    process::ExitCode,
+};
 
 #[derive(Parser)]
 #[command(name = "pugmark", about = "Decodes Intel Processor Trace and branch records", version)]
@@ -29,26 +36,56 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let result = match Cli::parse().command {
-        Command::Decode(options) => decode::run(&options),
-        Command::Bench(options) => bench::run(&options),
-        Command::Pmc(command) => pmc::run(&command),
-        Command::Ibs(options) => ibs::run(&options),
-        #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
-        Command::Record(options) => record::run(&options),
+    let command = match Cli::try_parse() {
+        Ok(cli) => cli.command,
+        Err(refusal) => return refuse(&refusal),
     };
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
+    let done = |result: Result<()>| result.map(|()| ExitCode::SUCCESS);
+    let mut failure: fn(&Error) -> u8 = |_| 1;
+    let result = match &command {
+        Command::Decode(options) => decode::run(options),
+        Command::Bench(options) => done(bench::run(options)),
+        Command::Pmc(command) => done(pmc::run(command)),
+        Command::Ibs(options) => done(ibs::run(options)),
+        #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+        Command::Record(options) => {
+            failure = record::failure;
+            record::run(options).map(ExitCode::from)
+        }
+    };
+    let flushed = result.and_then(|status| {
+        io::stdout().flush().context(output::FAILED)?;
+        Ok(status)
+    });
+    match flushed {
+        Ok(status) => status,
         // A reader that has seen enough is no error.
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("pugmark: {error:#}");
+            tell(format_args!("pugmark: {error:#}"));
+            ExitCode::from(failure(&error))
+        }
+    }
+}
+
+/// Says what is wrong with the command line, or prints the help that it asks for.
+fn refuse(refusal: &clap::Error) -> ExitCode {
+    let printed = written(refusal.print());
+    if refusal.use_stderr() {
+        // The lower statuses of `record` are the program's.
+        let is_record = std::env::args_os().nth(1).is_some_and(|word| word == "record");
+        return ExitCode::from(if is_record { 125 } else { 2 });
+    }
+    match printed {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tell(format_args!("pugmark: {}: {error}", output::FAILED));
             ExitCode::FAILURE
         }
     }
 }
 
-fn is_broken_pipe(error: &anyhow::Error) -> bool {
+fn is_broken_pipe(error: &Error) -> bool {
     error.chain().any(|cause| {
         cause.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
     })

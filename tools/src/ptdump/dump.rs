@@ -89,7 +89,10 @@ impl Dump<'_> {
 
     fn packet(&mut self, offset: u64, packet: &Packet, bytes: &[u8]) -> io::Result<()> {
         let mut line = Line::default();
-        columns::describe(packet, self.options.exec_mode, &mut line);
+        let hidden = self.hides(packet);
+        if !hidden {
+            columns::describe(packet, self.options.exec_mode, &mut line);
+        }
         let mut diagnostics = Vec::new();
         match *packet {
             Packet::Tip(ip) | Packet::TipPge(ip) | Packet::TipPgd(ip) | Packet::Fup(ip)
@@ -109,7 +112,7 @@ impl Dump<'_> {
         if is_timing(packet) && !(self.options.no_cyc && matches!(packet, Packet::Cyc(_))) {
             self.sideband_until(self.tracking.time())?;
         }
-        if self.hides(packet) {
+        if hidden {
             return Ok(());
         }
         line.offset = (!self.options.no_offset).then_some(offset);

@@ -181,6 +181,9 @@ impl<'o> Lines<'o> {
     }
 
     fn insn_of_block(&mut self, insn: &Insn, bytes: &Bytes) -> io::Result<()> {
+        if self.options.quiet && !self.options.check {
+            return Ok(());
+        }
         let reading = Reading::of(bytes.get(), insn.mode, insn.ip);
         let is_lost = self.block.lost.is_some();
         self.block.last = Some((*insn, reading));

@@ -11,6 +11,7 @@ use super::{
     options::Input,
     progress::{Progress, Size},
 };
+use crate::output;
 use anyhow::{Result, ensure};
 use clap::Args;
 use pugmark_decoder_core::{
@@ -18,7 +19,6 @@ use pugmark_decoder_core::{
     config::Config,
     event::EventDecoder,
     flow::{self, InsnDecoder},
-    hash::AddressHash,
     image::Image,
     packet::Packets,
     query::QueryDecoder,
@@ -26,7 +26,6 @@ use pugmark_decoder_core::{
 use serde::Serialize;
 use std::{
     hint::black_box,
-    io::{self, Write},
     time::{Duration, Instant},
 };
 
@@ -60,8 +59,8 @@ pub struct Speed {
     pub mb_per_s: f64,
     /// What the layer counts: packets, events, branches and events, or instructions.
     pub count: u64,
-    /// Of the instructions' addresses.
-    pub hash: String,
+    /// Of the instructions' addresses, where the layer has instructions.
+    pub hash: Option<String>,
 }
 
 fn parse_seconds(text: &str) -> Result<f64, String> {
@@ -82,14 +81,10 @@ pub fn run(options: &Options) -> Result<()> {
     ensure!(!trace.is_empty(), "the trace is empty: there is nothing to measure");
     let seconds = Duration::from_secs_f64(options.seconds);
     let speed = measure(&trace, &code, options.input.config()?, options.input.layer, seconds, &mut progress);
-    let mut out = io::stdout().lock();
-    if options.json {
-        serde_json::to_writer(&mut out, &speed)?;
-        writeln!(out)?;
-    } else {
-        writeln!(
-            out,
-            "{:?}: {:.1} MB/s; {} bytes in {:.6} s, at best {:.6} s, of {} runs; count {}, hash {}",
+    let line = match options.json {
+        true => serde_json::to_string(&speed)?,
+        false => format!(
+            "{:?}: {:.1} MB/s; {} bytes in {:.6} s, at best {:.6} s, of {} runs; count {}{}",
             speed.layer,
             speed.mb_per_s,
             speed.bytes,
@@ -97,10 +92,10 @@ pub fn run(options: &Options) -> Result<()> {
             speed.seconds_min,
             speed.runs,
             speed.count,
-            speed.hash
-        )?;
-    }
-    Ok(())
+            speed.hash.as_ref().map_or(String::new(), |hash| format!(", hash {hash}"))
+        ),
+    };
+    output::print(|out| writeln!(out, "{line}"))
 }
 
 /// Decodes the trace again and again for at least this long, at least three times.
@@ -112,10 +107,7 @@ pub fn measure(
     least: Duration,
     progress: &mut Progress,
 ) -> Speed {
-    let hash = match layer {
-        Layer::Insns | Layer::Blocks => decode::decode(trace, code, config, layer, progress).hash,
-        _ => AddressHash::new(),
-    };
+    let hash = decode::decode(trace, code, config, layer, true, progress).hash;
     let sections = code.sections();
     let image = Image::new(&sections);
     let mut memory = vec![Slot::default(); SLOTS];
@@ -141,7 +133,7 @@ pub fn measure(
         seconds_median: median,
         mb_per_s: trace.len() as f64 / 1e6 / median,
         count,
-        hash: hash_text(hash),
+        hash: hash.map(hash_text),
     }
 }
 

@@ -3,6 +3,7 @@
 use super::{
     code::Code,
     decode::{Layer, Totals},
+    hashing::Hashing,
     progress::{Progress, Size},
     values,
 };
@@ -12,6 +13,7 @@ use pugmark_decoder_core::{
     block,
     bts::{BlockDecoder, Entry, InsnDecoder, Layout, Options, Records},
     flow,
+    hash::AddressHash,
     image::Image,
 };
 use std::ops::RangeInclusive;
@@ -86,7 +88,7 @@ impl Arguments {
     }
 }
 
-/// Decodes branch records.
+/// Decodes branch records; the instructions' hash if it is asked for.
 ///
 /// # Errors
 /// When they have no such layer.
@@ -95,12 +97,14 @@ pub fn decode(
     code: &Code,
     arguments: &Arguments,
     layer: Layer,
+    hash: bool,
     progress: &mut Progress,
 ) -> Result<Totals> {
     let sections = code.sections();
     let image = Image::new(&sections);
     let records = arguments.records(trace);
-    let mut totals = Totals { bytes: trace.len() as u64, ..Totals::default() };
+    let hash = (hash && matches!(layer, Layer::Insns | Layer::Blocks)).then(AddressHash::new);
+    let mut totals = Totals { bytes: trace.len() as u64, hash, ..Totals::default() };
     totals.packets =
         records.clone().filter(|entry| matches!(entry, Ok((_, Entry::Branch(_))))).count() as u64;
     progress.begin("decoding", Size::Bytes(totals.bytes));
@@ -126,33 +130,41 @@ pub fn decode(
 fn insns(mut decoder: InsnDecoder<'_>, size: usize, totals: &mut Totals, progress: &mut Progress) {
     loop {
         match decoder.next() {
-            Ok(Some(flow::Item::Insn(insn))) => totals.hash.add(insn.ip),
+            Ok(Some(flow::Item::Insn(insn))) => {
+                totals.instructions += 1;
+                if let Some(hash) = &mut totals.hash {
+                    hash.add(insn.ip);
+                }
+            }
             Ok(Some(flow::Item::Event(_))) => totals.events += 1,
             Ok(None) => break,
             Err(error) => totals.errors.push((error, size).into()),
         }
-        if totals.hash.count().is_multiple_of(STRIDE) {
+        if totals.instructions.is_multiple_of(STRIDE) {
             progress.at(decoder.index() * size as u64);
         }
     }
-    totals.instructions = totals.hash.count();
 }
 
 /// The hash is that of the blocks' instructions.
 fn blocks(mut decoder: BlockDecoder<'_>, size: usize, totals: &mut Totals, progress: &mut Progress) {
+    let mut addresses = totals.hash.map(|_| Hashing::new());
     loop {
-        match decoder.next() {
+        match &decoder.next() {
             Ok(Some(block::Item::Block(block))) => {
                 totals.blocks += 1;
                 totals.instructions += u64::from(block.insns);
-                decoder.insns(&block).for_each(|(ip, _)| totals.hash.add(ip));
+                if let Some(hashing) = &mut addresses {
+                    hashing.add(block, || decoder.insns(block).map(|(ip, _)| ip));
+                }
             }
             Ok(Some(block::Item::Event(_))) => totals.events += 1,
             Ok(None) => break,
-            Err(error) => totals.errors.push((error, size).into()),
+            Err(error) => totals.errors.push((*error, size).into()),
         }
         if totals.blocks.is_multiple_of(STRIDE) {
             progress.at(decoder.index() * size as u64);
         }
     }
+    totals.hash = addresses.map(|hashing| hashing.hash());
 }

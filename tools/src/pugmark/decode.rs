@@ -7,11 +7,16 @@ use super::{
     options::Input,
     progress::{Progress, Size},
 };
+use crate::output::{self, tell};
 use anyhow::Result;
 use clap::{Args, ValueEnum};
 use pugmark_decoder_core::{Error, ErrorKind, bts, config::Config, hash::AddressHash, image::Image};
 use serde::Serialize;
-use std::io::{self, Write};
+use std::{
+    io::{self, Write},
+    process::ExitCode,
+    thread,
+};
 
 /// The options of `pugmark decode`.
 #[derive(Args, Clone, Debug)]
@@ -23,6 +28,12 @@ pub struct Options {
     /// Print one JSON object
     #[arg(long)]
     json: bool,
+    /// Print the hash of the instructions' addresses (FNV-1a 64, each as 8 bytes, the lowest first)
+    #[arg(long)]
+    hash: bool,
+    /// End with status 0 whatever is wrong in the trace
+    #[arg(long)]
+    allow_errors: bool,
 }
 
 /// A layer of the decoder.
@@ -63,8 +74,8 @@ pub struct Totals {
     pub blocks: u64,
     /// What was wrong. After each error the layer went on at the next PSB, or with the next record.
     pub errors: Vec<Problem>,
-    /// Of the instructions' addresses.
-    pub hash: AddressHash,
+    /// Of the instructions' addresses, where it was asked for and the layer has instructions.
+    pub hash: Option<AddressHash>,
     /// The first and the last TSC packet's value.
     pub tsc_first: Option<u64>,
     /// See `tsc_first`.
@@ -125,35 +136,34 @@ struct Json {
     instructions: u64,
     blocks: u64,
     errors: Vec<Problem>,
-    hash: String,
+    hash: Option<String>,
     tsc_first: Option<u64>,
     tsc_last: Option<u64>,
 }
 
-/// Runs `pugmark decode`.
+/// Runs `pugmark decode`. The exit status is 1 where something is wrong in the trace, or nothing is in it, unless that is
+/// allowed.
 ///
 /// # Errors
 /// When there is no trace or no code to decode, or nobody to print for. What is wrong in the trace is in the totals.
-pub fn run(options: &Options) -> Result<()> {
+pub fn run(options: &Options) -> Result<ExitCode> {
     let mut progress = Progress::stderr();
     let code = options.input.code()?;
     let trace = options.input.load(&mut progress)?;
-    let layer = options.input.layer;
+    let (layer, hash) = (options.input.layer, options.hash || options.json);
     let totals = match options.branches.source {
-        Source::Pt => decode(&trace, &code, options.input.config()?, layer, &mut progress),
-        _ => branches::decode(&trace, &code, &options.branches, layer, &mut progress)?,
+        Source::Pt => decode(&trace, &code, options.input.config()?, layer, hash, &mut progress),
+        _ => branches::decode(&trace, &code, &options.branches, layer, hash, &mut progress)?,
     };
     if let Some(warning) = options.warning(&totals) {
-        eprintln!("pugmark: warning: {warning}");
+        tell(format_args!("pugmark: warning: {warning}"));
     }
-    let mut out = io::stdout().lock();
-    if options.json {
-        serde_json::to_writer(&mut out, &totals.json(layer))?;
-        writeln!(out)?;
-    } else {
-        totals.print(layer, &mut out)?;
-    }
-    Ok(())
+    output::print(|out| match options.json {
+        true => writeln!(out, "{}", serde_json::to_string(&totals.json(layer))?),
+        false => totals.print(layer, out),
+    })?;
+    let found = totals.packets > 0 && totals.errors.is_empty();
+    Ok(if found || options.allow_errors { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 impl Options {
@@ -177,34 +187,40 @@ impl Options {
     }
 }
 
-/// Decodes a trace from its first PSB on.
+/// Decodes a trace from its first PSB on; the instructions' hash if it is asked for.
 pub fn decode(
     trace: &[u8],
     code: &Code,
     config: Config<'_>,
     layer: Layer,
+    hash: bool,
     progress: &mut Progress,
 ) -> Totals {
     let sections = code.sections();
     let image = Image::new(&sections);
     progress.begin("decoding", Size::Bytes(trace.len() as u64));
-    let mut totals = layers::packets(trace, config, progress);
-    totals = match layer {
-        Layer::Packets => totals,
-        // The packet layer's count is that of all packets; a layer above it may skip some.
-        _ => Totals {
-            bytes: totals.bytes,
-            packets: totals.packets,
-            tsc_first: totals.tsc_first,
-            tsc_last: totals.tsc_last,
-            ..match layer {
-                Layer::Packets | Layer::Events => layers::events(trace, config, progress),
-                Layer::Query => layers::query(trace, config, progress),
-                Layer::Insns => layers::insns(trace, image, config, progress),
-                Layer::Blocks => layers::blocks(trace, image, config, progress),
-            }
-        },
-    };
+    // Packets are counted in the packet layer whichever layer is asked for: one above it may skip some.
+    let totals = thread::scope(|scope| {
+        let count = || layers::packets(trace, config, &mut Progress::hidden());
+        let counting = match layer {
+            Layer::Packets => None,
+            _ => thread::Builder::new().spawn_scoped(scope, count).ok(),
+        };
+        let totals = match layer {
+            Layer::Packets => layers::packets(trace, config, progress),
+            Layer::Events => layers::events(trace, config, progress),
+            Layer::Query => layers::query(trace, config, progress),
+            Layer::Insns => layers::insns(trace, image, config, hash, progress),
+            Layer::Blocks => layers::blocks(trace, image, config, hash, progress),
+        };
+        let Totals { bytes, packets, tsc_first, tsc_last, .. } = match (layer, counting) {
+            (Layer::Packets, _) => return totals,
+            // It does not panic.
+            (_, Some(counting)) => counting.join().unwrap_or_default(),
+            (_, None) => count(),
+        };
+        Totals { bytes, packets, tsc_first, tsc_last, ..totals }
+    });
     progress.end();
     totals
 }
@@ -221,13 +237,13 @@ impl Totals {
             instructions: self.instructions,
             blocks: self.blocks,
             errors: self.errors.clone(),
-            hash: hash_text(self.hash),
+            hash: self.hash.map(hash_text),
             tsc_first: self.tsc_first,
             tsc_last: self.tsc_last,
         }
     }
 
-    fn print(&self, layer: Layer, out: &mut impl Write) -> io::Result<()> {
+    fn print(&self, layer: Layer, out: &mut dyn Write) -> io::Result<()> {
         writeln!(out, "bytes         {}", self.bytes)?;
         writeln!(out, "packets       {}", self.packets)?;
         if layer != Layer::Packets {
@@ -244,7 +260,9 @@ impl Totals {
                 if layer == Layer::Blocks {
                     writeln!(out, "blocks        {}", self.blocks)?;
                 }
-                writeln!(out, "hash          {}", hash_text(self.hash))?;
+                if let Some(hash) = self.hash {
+                    writeln!(out, "hash          {}", hash_text(hash))?;
+                }
             }
         }
         for (name, tsc) in [("tsc first", self.tsc_first), ("tsc last", self.tsc_last)] {

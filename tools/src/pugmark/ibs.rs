@@ -1,8 +1,9 @@
 //! `pugmark ibs`: prints samples of Instruction Based Sampling.
 
+use crate::output::{self, tell};
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use pugmark_decoder_core::ibs::{FetchSample, OpSample, Part, Records, Sample};
+use pugmark_decoder_core::ibs::{self, FetchSample, OpSample, Part, Records, Sample};
 use serde_json::{Map, Value, json};
 use std::{fs, io, io::Write, path::PathBuf};
 
@@ -28,11 +29,18 @@ pub fn run(options: &Options) -> Result<()> {
     let name = options.file.display();
     let bytes = fs::read(&options.file).with_context(|| format!("{name}"))?;
     if bytes.is_empty() {
-        eprintln!("pugmark: warning: {name} is empty: there is no sample");
+        tell(format_args!("pugmark: warning: {name} is empty: there is no sample"));
     }
-    let mut to = io::BufWriter::new(io::stdout().lock());
-    let result = print(&bytes, options.cpu, options.json, &mut to);
-    to.flush()?;
+    let mut result = Ok(());
+    output::print(|to| {
+        // A bad sample is told when all before it is printed.
+        match print(&bytes, options.cpu, options.json, to) {
+            Err(Failure::Write(error)) => return Err(error),
+            Err(Failure::Sample(error)) => result = Err(error),
+            Ok(()) => {}
+        }
+        Ok(())
+    })?;
     result.with_context(|| format!("{name}"))
 }
 
@@ -43,12 +51,24 @@ fn processor(text: &str) -> Result<(u8, u8)> {
     }
 }
 
-fn print(bytes: &[u8], cpu: Option<(u8, u8)>, as_json: bool, to: &mut impl Write) -> Result<()> {
+/// Why there are no more lines.
+enum Failure {
+    Write(io::Error),
+    Sample(ibs::Error),
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        Self::Write(error)
+    }
+}
+
+fn print(bytes: &[u8], cpu: Option<(u8, u8)>, as_json: bool, to: &mut dyn Write) -> Result<(), Failure> {
     let mut records = Records::new(bytes);
     loop {
         let offset = records.offset();
         let Some(record) = records.next() else { return Ok(()) };
-        let record = record?;
+        let record = record.map_err(Failure::Sample)?;
         let guess = Part::by_caps(record.caps);
         let part = cpu.map_or(guess, |(family, model)| Part { family, model, caps: record.caps });
         let (kind, fields) = match record.sample(part) {
@@ -208,7 +228,11 @@ mod tests {
 
     fn printed(bytes: &[u8], cpu: Option<(u8, u8)>, as_json: bool) -> (String, Result<()>) {
         let mut to = Vec::new();
-        let result = print(bytes, cpu, as_json, &mut to);
+        let result = match print(bytes, cpu, as_json, &mut to) {
+            Ok(()) => Ok(()),
+            Err(Failure::Sample(error)) => Err(error.into()),
+            Err(Failure::Write(error)) => panic!("{error}"),
+        };
         (String::from_utf8(to).unwrap(), result)
     }
 

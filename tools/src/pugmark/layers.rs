@@ -1,12 +1,13 @@
 //! Each layer over a whole trace, from PSB to PSB where something is wrong.
 
-use super::{decode::Totals, progress::Progress};
+use super::{decode::Totals, hashing::Hashing, progress::Progress};
 use pugmark_decoder_core::{
     Packet,
     block::{self, BlockDecoder, Slot},
     config::Config,
     event::EventDecoder,
     flow::{self, InsnDecoder},
+    hash::AddressHash,
     image::Image,
     packet::Packets,
     query::{Answer, QueryDecoder},
@@ -100,15 +101,27 @@ pub fn query(trace: &[u8], config: Config<'_>, progress: &mut Progress) -> Total
     totals
 }
 
-/// The instruction flow layer.
-pub fn insns(trace: &[u8], image: Image<'_>, config: Config<'_>, progress: &mut Progress) -> Totals {
+/// The instruction flow layer; the instructions' hash if it is asked for.
+pub fn insns(
+    trace: &[u8],
+    image: Image<'_>,
+    config: Config<'_>,
+    hash: bool,
+    progress: &mut Progress,
+) -> Totals {
+    let mut addresses = hash.then(AddressHash::new);
     let mut totals = Totals::default();
     let mut decoder = InsnDecoder::with_config(trace, image, config);
     let mut stride = 0;
     while decoder.resync().is_some() {
         loop {
             match decoder.next() {
-                Ok(Some(flow::Item::Insn(insn))) => totals.hash.add(insn.ip),
+                Ok(Some(flow::Item::Insn(insn))) => {
+                    totals.instructions += 1;
+                    if let Some(hash) = &mut addresses {
+                        hash.add(insn.ip);
+                    }
+                }
                 Ok(Some(flow::Item::Event(_))) => totals.events += 1,
                 Ok(None) => break,
                 Err(error) => {
@@ -123,28 +136,40 @@ pub fn insns(trace: &[u8], image: Image<'_>, config: Config<'_>, progress: &mut 
             }
         }
     }
-    totals.instructions = totals.hash.count();
+    totals.hash = addresses;
     totals
 }
 
-/// The block layer; the hash is that of the blocks' instructions.
-pub fn blocks(trace: &[u8], image: Image<'_>, config: Config<'_>, progress: &mut Progress) -> Totals {
+/// The block layer; the hash of the blocks' instructions if it is asked for.
+///
+/// What is given is used where it is: a copy is made with wide reads of what was written in narrow parts, which have to
+/// wait until that is in the cache.
+pub fn blocks(
+    trace: &[u8],
+    image: Image<'_>,
+    config: Config<'_>,
+    hash: bool,
+    progress: &mut Progress,
+) -> Totals {
+    let mut addresses = hash.then(Hashing::new);
     let mut totals = Totals::default();
     let mut memory = vec![Slot::default(); SLOTS];
     let mut decoder = BlockDecoder::with_config(trace, image, &mut memory, config);
     let mut stride = 0;
     while decoder.resync().is_some() {
         loop {
-            match decoder.next() {
+            match &decoder.next() {
                 Ok(Some(block::Item::Block(block))) => {
                     totals.blocks += 1;
                     totals.instructions += u64::from(block.insns);
-                    decoder.insns(&block).for_each(|(ip, _)| totals.hash.add(ip));
+                    if let Some(hashing) = &mut addresses {
+                        hashing.add(block, || decoder.insns(block).map(|(ip, _)| ip));
+                    }
                 }
                 Ok(Some(block::Item::Event(_))) => totals.events += 1,
                 Ok(None) => break,
                 Err(error) => {
-                    totals.errors.push(error.into());
+                    totals.errors.push((*error).into());
                     break;
                 }
             }
@@ -155,5 +180,6 @@ pub fn blocks(trace: &[u8], image: Image<'_>, config: Config<'_>, progress: &mut
             }
         }
     }
+    totals.hash = addresses.map(|hashing| hashing.hash());
     totals
 }

@@ -6,7 +6,7 @@
 //! // PSB, PSBEND, TSC
 //! let trace = b"\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x23\x19\x01\0\0\0\0\0\0";
 //! let code = Code::default();
-//! let totals = decode::decode(trace, &code, Default::default(), Layer::Packets, &mut Progress::hidden());
+//! let totals = decode::decode(trace, &code, Default::default(), Layer::Packets, false, &mut Progress::hidden());
 //! assert_eq!((totals.packets, totals.tsc_first), (3, Some(1)));
 //! ```
 
@@ -14,6 +14,7 @@ pub mod bench;
 pub mod branches;
 pub mod code;
 pub mod decode;
+mod hashing;
 pub mod ibs;
 pub mod input;
 pub mod layers;

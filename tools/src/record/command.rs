@@ -1,6 +1,7 @@
 //! The command line of `pugmark record`.
 
-use super::{Ending, Options, Part, Range, record};
+use super::{Cause, Ending, Error, Options, Part, Range, record};
+use crate::output::tell;
 use anyhow::{Result, bail};
 use clap::{Args, builder::PossibleValuesParser};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -14,7 +15,7 @@ use std::{
 /// The options of `pugmark record`.
 #[derive(Args, Clone, Debug)]
 pub struct Command {
-    /// The directory for trace.pt, image.json, code.bin and truth.json
+    /// The directory for trace.pt, image.json, code.bin, truth.json and recording.json
     #[arg(short, long, value_name = "DIR", default_value = "pugmark-record")]
     out: PathBuf,
     /// The processor that traces
@@ -57,11 +58,18 @@ pub struct Command {
     program: Vec<OsString>,
 }
 
-/// Runs `pugmark record`.
+/// The exit statuses of `env` and `timeout` for what is not the program's own.
+const FAILED: u8 = 125;
+const NOT_EXECUTED: u8 = 126;
+const NOT_FOUND: u8 = 127;
+/// What a shell adds to the number of the signal that ended a program.
+const BY_SIGNAL: i32 = 128;
+
+/// Runs `pugmark record`. The exit status is the program's, 128 and the signal's number where one ended it.
 ///
 /// # Errors
-/// When the program cannot be recorded, or nothing of it was.
-pub fn run(command: &Command) -> Result<()> {
+/// When the program cannot be recorded, or nothing of it was; [`failure`] has the exit status.
+pub fn run(command: &Command) -> Result<u8> {
     let options = command.options();
     let bar = if io::stderr().is_terminal() { ProgressBar::new_spinner() } else { ProgressBar::hidden() };
     let style = ProgressStyle::with_template("recording {spinner} {human_pos} steps, {per_sec}, {msg}");
@@ -75,23 +83,52 @@ pub fn run(command: &Command) -> Result<()> {
     bar.finish_and_clear();
     let recording = recording?;
     for part in &recording.parts {
-        eprintln!("{}", line(part));
+        tell(format_args!("{}", line(part)));
         if part.unexplained > 0 {
-            eprintln!(
+            tell(format_args!(
                 "warning: {} transfers of control that nothing explains; the trace is wrong there",
                 part.unexplained
-            );
+            ));
         }
+    }
+    match recording.cause {
+        Cause::Limit => tell(format_args!(
+            "the limit of {} instructions was reached: what the program did from there on is not in the trace",
+            options.limit.unwrap_or_default()
+        )),
+        Cause::Signal(signal) => tell(format_args!(
+            "stopped by signal {signal}: what the program did from there on is not in the trace"
+        )),
+        Cause::Over | Cause::Exec | Cause::Changed => {}
     }
     match recording.ending {
         Ending::Exit(0) => {}
-        Ending::Exit(status) => eprintln!("the program ended with status {status}"),
-        Ending::Signal(signal) => eprintln!("the program was ended by signal {signal}"),
+        Ending::Exit(status) => tell(format_args!("the program ended with status {status}")),
+        Ending::Signal(signal) => tell(format_args!("the program was ended by signal {signal}")),
     }
     if recording.parts.is_empty() {
         bail!("nothing was traced: no file that the program mapped has all functions of the filters");
     }
-    Ok(())
+    Ok(status(recording.ending))
+}
+
+/// The exit status of a run that has failed.
+#[must_use]
+pub fn failure(error: &anyhow::Error) -> u8 {
+    match error.downcast_ref() {
+        Some(Error::Start { error, .. }) if error.kind() == io::ErrorKind::NotFound => NOT_FOUND,
+        Some(Error::Start { .. }) => NOT_EXECUTED,
+        _ => FAILED,
+    }
+}
+
+fn status(ending: Ending) -> u8 {
+    let status = match ending {
+        Ending::Exit(status) => status,
+        Ending::Signal(signal) => BY_SIGNAL + signal,
+    };
+    // Both have eight bits.
+    status as u8
 }
 
 impl Command {
@@ -110,6 +147,7 @@ impl Command {
             follow: !self.main_only,
             limit: self.limit,
             aslr: self.aslr,
+            signals: true,
             ..plain
         }
     }

@@ -36,6 +36,9 @@
 //! - `image.json`, sections of `code.bin`: `{"sections":[{"file","offset","len","vaddr"}]}`;
 //! - `truth.json`: `count` and `hash` of the instructions traced, and what a decoder may need to know of the processor.
 //!
+//! Beside the first part's is `recording.json`: which part is whose (thread, process, name, program, time), how the
+//! program ended, and why the recording did.
+//!
 //! # What is not right
 //! A step is seen by the program in few places, and these differ from a run without it: RDTSC and clocks; restartable
 //! sequences, which stepping aborts; transactions, likewise; SIGTRAP sent by a process. Job control does not stop a
@@ -46,18 +49,22 @@ pub mod command;
 mod filter;
 mod flags;
 mod hardware;
+mod index;
 mod instruction;
 mod maps;
 mod options;
 mod part;
 mod recorder;
+mod signals;
 mod task;
 mod tracee;
+mod who;
 
 pub use filter::{BadRange, Range};
 pub use options::Options;
 pub use part::Part;
 pub use tracee::Ending;
+pub use who::Who;
 
 use std::{fmt, io, path::PathBuf};
 
@@ -68,6 +75,36 @@ pub struct Recording {
     pub parts: Vec<Part>,
     /// How the program ended.
     pub ending: Ending,
+    /// Why the recording did.
+    pub cause: Cause,
+}
+
+/// Why a part of a recording ended, or all of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// The task was over; of a recording: all were.
+    Over,
+    /// Another program was executed.
+    Exec,
+    /// Code that was executed was about to change.
+    Changed,
+    /// So many instructions were traced as were asked for; the program went on.
+    Limit,
+    /// This signal came to who recorded; the program went on, if the signal let it.
+    Signal(i32),
+}
+
+impl fmt::Display for Cause {
+    /// `over`, `exec`, `changed`, `limit` or `signal N`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Over => f.write_str("over"),
+            Self::Exec => f.write_str("exec"),
+            Self::Changed => f.write_str("changed"),
+            Self::Limit => f.write_str("limit"),
+            Self::Signal(signal) => write!(f, "signal {signal}"),
+        }
+    }
 }
 
 /// How far it is.
@@ -94,6 +131,8 @@ pub fn record(options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<R
 /// Why there is no recording.
 #[derive(Debug)]
 pub enum Error {
+    /// This process cannot do what recording takes.
+    Prepare(io::Error),
     /// The program cannot be started.
     Start {
         /// Its name.
@@ -149,6 +188,7 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             // What the system says to it is the source.
+            Self::Prepare(_) => f.write_str("the recording cannot be prepared"),
             Self::Start { program, .. } => write!(f, "{program} cannot be started"),
             Self::Step { ip, .. } => write!(f, "the program cannot be stepped at {ip:#x}"),
             Self::NoCode { ip } => write!(f, "the code executed at {ip:#x} cannot be read"),
@@ -173,7 +213,7 @@ impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Self::Start { error, .. } | Self::Step { error, .. } | Self::File { error, .. } => Some(error),
-            Self::Write(error) => Some(error),
+            Self::Prepare(error) | Self::Write(error) => Some(error),
             Self::NoCode { .. } | Self::Refused { .. } | Self::Ranges { .. } => None,
         }
     }

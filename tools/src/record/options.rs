@@ -1,6 +1,7 @@
 //! What to record and how.
 
 use super::Range;
+use pugmark_decoder_core::errata::Cpu;
 use pugmark_model::Profile;
 use std::{ffi::OsString, path::PathBuf};
 
@@ -33,6 +34,9 @@ pub struct Options {
     pub limit: Option<u64>,
     /// Leave it to the system where the program is in memory.
     pub aslr: bool,
+    /// Signals that would end this process end the recording instead and are passed on to the program. They are the
+    /// whole process's: for one that does nothing else.
+    pub signals: bool,
 }
 
 impl Options {
@@ -52,7 +56,13 @@ impl Options {
             follow: true,
             limit: None,
             aslr: false,
+            signals: false,
         }
+    }
+
+    /// The processor as decoders know it.
+    pub(super) fn cpu(&self) -> Cpu {
+        Cpu::from_signature(self.profile.signature)
     }
 
     /// IA32_RTIT_CTL. Source: SDM vol. 3, Intel Processor Trace, "IA32_RTIT_CTL MSR".

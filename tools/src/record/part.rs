@@ -1,8 +1,9 @@
 //! One part of a recording: its files.
 
 use super::{
-    Error, Options,
+    Cause, Error, Options, Who,
     hardware::{Clock, Hardware},
+    index,
 };
 use pugmark_decoder_core::hash::AddressHash;
 use pugmark_model::ExecMode;
@@ -20,8 +21,14 @@ pub struct Part {
     pub task: u32,
     /// The directory of its files.
     pub dir: PathBuf,
-    /// The program that ran.
+    /// The program's file.
     pub program: String,
+    /// Who ran it.
+    pub who: Who,
+    /// The TSC at the begin and at the end. The recording's processors have one clock.
+    pub tsc: (u64, u64),
+    /// Why it ended.
+    pub cause: Cause,
     /// The instructions that were traced.
     pub truth: AddressHash,
     /// The trace's length in bytes.
@@ -35,6 +42,8 @@ pub(super) struct Open {
     task: u32,
     dir: PathBuf,
     program: String,
+    pub(super) who: Who,
+    tsc_first: u64,
     ranges: Vec<(u64, u64)>,
     /// The hardware that traces it.
     pub(super) hardware: Hardware<BufWriter<File>>,
@@ -45,7 +54,7 @@ impl Open {
     pub(super) fn begin(
         options: &Options,
         place: Place,
-        program: String,
+        (program, who): (String, Who),
         ranges: Vec<(u64, u64)>,
         clock: Clock,
     ) -> Result<Self, Error> {
@@ -53,14 +62,16 @@ impl Open {
         fs::create_dir_all(&dir).map_err(|error| Error::File { path: dir.clone(), error })?;
         let path = dir.join(TRACE);
         let file = File::create(&path).map_err(|error| Error::File { path, error })?;
+        let tsc_first = clock.get();
         let hardware = Hardware::start(options, &ranges, clock, BufWriter::new(file))?;
-        Ok(Self { task: place.task, dir, program, ranges, hardware })
+        Ok(Self { task: place.task, dir, program, who, tsc_first, ranges, hardware })
     }
 
     /// Ends it, in front of the instruction at `at` unless the program is in the kernel, and writes its files.
     pub(super) fn end(
         mut self,
         options: &Options,
+        cause: Cause,
         at: (u64, ExecMode),
         sections: &[(u64, Vec<u8>)],
     ) -> Result<Part, Error> {
@@ -72,6 +83,9 @@ impl Open {
             task: self.task,
             dir: self.dir,
             program: self.program,
+            who: self.who,
+            tsc: (self.tsc_first, self.hardware.tsc()),
+            cause,
         };
         write(&part.dir, CODE, |out| sections.iter().try_for_each(|(_, bytes)| out.write_all(bytes)))?;
         let mut offset = 0;
@@ -82,24 +96,28 @@ impl Open {
         }).collect::<Vec<_>>() });
         write(&part.dir, IMAGE, |out| writeln!(out, "{image:#}"))?;
         let profile = options.profile;
-        let (family, model, stepping) = signature(profile.signature);
         let truth = json!({
             "count": part.truth.count(),
             "hash": format!("{:#018x}", part.truth.value()),
             "bytes": part.bytes,
             "program": part.program,
             "task": part.task,
-            "arguments": options.program.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>(),
+            "pid": part.who.process,
+            "tid": part.who.thread,
+            "comm": part.who.comm,
+            "arguments": part.who.arguments,
+            "ended": cause.to_string(),
             "unexplained": part.unexplained,
             "ranges": self.ranges.iter().map(|(first, last)| [first, last].map(|address| format!("{address:#x}")))
                 .collect::<Vec<_>>(),
             "profile": profile.name,
-            "cpu": format!("{family}/{model}/{stepping}"),
+            "cpu": options.cpu().to_string(),
             "ctl": format!("{:#x}", options.ctl()),
             "cpuid_15h": { "eax": profile.tsc_ratio.1, "ebx": profile.tsc_ratio.0 },
             "mtc_freq": options.mtc.unwrap_or(0),
             "nom_freq": profile.non_turbo_ratio,
-            "tsc_last": self.hardware.tsc(),
+            "tsc_first": part.tsc.0,
+            "tsc_last": part.tsc.1,
         });
         write(&part.dir, TRUTH, |out| writeln!(out, "{truth:#}"))?;
         Ok(part)
@@ -117,36 +135,44 @@ pub(super) struct Place {
 
 impl Place {
     fn directory(self, out: &Path) -> PathBuf {
-        let task = if self.task == 1 { out.into() } else { out.join(format!("task-{}", self.task)) };
+        let task = if self.task == 1 { out.into() } else { out.join(format!("{TASK}{}", self.task)) };
         if self.number == 1 { task } else { task.join(self.number.to_string()) }
     }
 }
 
-/// Removes all parts but the first of an earlier recording in the same place.
+/// Removes an earlier recording in the same place: what is left of it would not fit to this one.
 pub(super) fn remove_parts(out: &Path) {
-    for task in 1.. {
+    let _ = fs::remove_file(out.join(index::INDEX));
+    // A task without parts leaves a gap in the numbers.
+    let names = fs::read_dir(out).into_iter().flatten().filter_map(Result::ok).map(|entry| entry.file_name());
+    let others = names.filter_map(|name| name.to_str()?.strip_prefix(TASK)?.parse().ok());
+    for task in others.chain([1]) {
         let place = |number| Place { task, number }.directory(out);
-        let first = if task == 1 { 2 } else { 1 };
-        let parts: Vec<_> = (first..).map(place).take_while(|dir| dir.join(TRACE).exists()).collect();
-        if task > 1 && parts.is_empty() {
-            break;
-        }
+        let parts: Vec<_> = (1..).map(place).take_while(|dir| dir.join(TRACE).exists()).collect();
         // What cannot be removed is overwritten, or stays.
         for dir in parts.iter().rev() {
             for name in [TRACE, CODE, IMAGE, TRUTH] {
                 let _ = fs::remove_file(dir.join(name));
             }
-            let _ = fs::remove_dir(dir);
+            if dir != out {
+                let _ = fs::remove_dir(dir);
+            }
         }
     }
 }
 
+/// What the directory of another task than the first begins with.
+const TASK: &str = "task-";
 const TRACE: &str = "trace.pt";
 const CODE: &str = "code.bin";
 const IMAGE: &str = "image.json";
 const TRUTH: &str = "truth.json";
 
-fn write(dir: &Path, name: &str, fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), Error> {
+pub(super) fn write(
+    dir: &Path,
+    name: &str,
+    fill: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+) -> Result<(), Error> {
     let path = dir.join(name);
     let filled = File::create(&path).and_then(|file| {
         let mut out = BufWriter::new(file);
@@ -154,11 +180,4 @@ fn write(dir: &Path, name: &str, fill: impl FnOnce(&mut dyn Write) -> io::Result
         out.flush()
     });
     filled.map_err(|error| Error::File { path, error })
-}
-
-/// Family, model and stepping of CPUID.01H:EAX. Source: SDM vol. 2, "CPUID".
-fn signature(eax: u32) -> (u32, u32, u32) {
-    let family = eax >> 8 & 0xf;
-    let extended = if family == 0xf { eax >> 20 & 0xff } else { 0 };
-    (family + extended, eax >> 4 & 0xf | eax >> 12 & 0xf0, eax & 0xf)
 }

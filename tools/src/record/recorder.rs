@@ -1,17 +1,19 @@
 //! The program with its threads and children: whose step has ended, and who has begun.
 
 use super::{
-    Ending, Error, Options, Part, Progress, Recording,
+    Cause, Ending, Error, Options, Part, Progress, Recording,
     hardware::{self, Clock},
-    part,
+    index, part,
+    signals::Signals,
     task::{Outcome, Task},
-    tracee::{IgnoredInterrupts, OneCpu, Stop, Tracee, wait_any},
+    tracee::{OneCpu, Stop, Tracee, wait_any},
 };
 use libc::pid_t;
 use std::{
     collections::{HashMap, HashSet},
-    io,
+    ffi::c_int,
     rc::Rc,
+    time::SystemTime,
 };
 
 /// A program while it is recorded.
@@ -23,15 +25,16 @@ pub(super) struct Recorder<'a> {
     /// The program's main thread.
     main: pid_t,
     ending: Option<Ending>,
+    begun_at: SystemTime,
     /// All processors have one clock.
     clock: Clock,
     /// How many tasks and how many address spaces there were.
     begun: u32,
     spaces: u32,
-    /// Enough is traced: who stops is let go.
-    released: bool,
+    /// Why nothing more is traced, although the program goes on: who stops is let go.
+    released: Option<Cause>,
     parts: Vec<Part>,
-    _interrupts: IgnoredInterrupts,
+    signals: Option<Signals>,
     _cpu: OneCpu,
 }
 
@@ -46,12 +49,11 @@ impl<'a> Recorder<'a> {
         }
         let program =
             options.program.first().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-        let started = || {
-            let cpu = OneCpu::new()?;
-            let tracee = Tracee::start(&options.program, options.aslr, options.follow)?;
-            Ok((cpu, tracee))
-        };
-        let (cpu, tracee) = started().map_err(|error| Error::Start { program, error })?;
+        let cpu = OneCpu::new().map_err(Error::Prepare)?;
+        let tracee = Tracee::start(&options.program, options.aslr, options.follow)
+            .map_err(|error| Error::Start { program, error })?;
+        // The program has begun with the signals' actions from before.
+        let signals = options.signals.then(Signals::new).transpose().map_err(Error::Prepare)?;
         part::remove_parts(&options.out);
         let main = tracee.pid;
         let mut recorder = Self {
@@ -60,12 +62,13 @@ impl<'a> Recorder<'a> {
             early: HashMap::new(),
             main,
             ending: None,
+            begun_at: SystemTime::now(),
             clock: Rc::new(hardware::BEGIN.into()),
             begun: 0,
             spaces: 1,
-            released: false,
+            released: None,
             parts: vec![],
-            _interrupts: IgnoredInterrupts::new(),
+            signals,
             _cpu: cpu,
         };
         recorder.add(tracee, 1)?;
@@ -81,7 +84,11 @@ impl<'a> Recorder<'a> {
             {
                 break ending;
             }
-            let (pid, stop) = wait_any().map_err(|error| Error::Step { ip: 0, error })?;
+            let stopped = wait_any().map_err(|error| Error::Step { ip: 0, error })?;
+            if let Some(signal) = self.signals.as_ref().and_then(Signals::take) {
+                self.signalled(signal)?;
+            }
+            let Some((pid, stop)) = stopped else { continue };
             self.stopped(pid, stop)?;
             steps += 1;
             if steps % PROGRESS_EVERY == 0 {
@@ -90,7 +97,9 @@ impl<'a> Recorder<'a> {
             }
         };
         self.parts.sort_by_key(|part| part.task);
-        Ok(Recording { parts: std::mem::take(&mut self.parts), ending })
+        let cause = self.released.unwrap_or(Cause::Over);
+        index::write(self.options, self.begun_at, (&self.parts, ending, cause))?;
+        Ok(Recording { parts: std::mem::take(&mut self.parts), ending, cause })
     }
 
     /// A task has stopped or ended.
@@ -137,11 +146,10 @@ impl<'a> Recorder<'a> {
     /// Begins the next step of a task that has stopped, or lets it go.
     fn go_on(&mut self, pid: pid_t) -> Result<(), Error> {
         loop {
-            if !self.released && self.limit_reached() {
-                self.released = true;
-                self.tasks.values_mut().try_for_each(Task::finish)?;
+            if self.released.is_none() && self.limit_reached() {
+                self.release(Cause::Limit)?;
             }
-            if self.released {
+            if self.released.is_some() {
                 self.on(pid, |task| {
                     task.tracee.detach(task.signal).map_err(|error| Error::Step { ip: 0, error })
                 })?;
@@ -152,6 +160,28 @@ impl<'a> Recorder<'a> {
                 return Ok(());
             }
         }
+    }
+
+    /// Nothing more is traced.
+    fn release(&mut self, cause: Cause) -> Result<(), Error> {
+        self.released = Some(cause);
+        self.tasks.values_mut().try_for_each(|task| task.finish(cause))
+    }
+
+    /// Who records was asked to end: the recording ends here, and the program learns of it.
+    fn signalled(&mut self, signal: c_int) -> Result<(), Error> {
+        let mut processes: HashSet<pid_t> = self.tasks.values().map(|task| task.process).collect();
+        if self.ending.is_none() {
+            processes.insert(self.main);
+        }
+        if self.released.is_none() {
+            self.release(Cause::Signal(signal))?;
+        }
+        for process in processes {
+            // SAFETY: it takes numbers; the process was not waited for to its end, so the number is still its own.
+            unsafe { libc::kill(process, signal) };
+        }
+        Ok(())
     }
 
     fn limit_reached(&self) -> bool {
@@ -174,7 +204,7 @@ impl<'a> Recorder<'a> {
         if let Stop::Over(_) = stop {
             return Ok(());
         }
-        if self.released {
+        if self.released.is_some() {
             return tracee.detach(0).map_err(begun);
         }
         let space = match self.tasks.get(&parent) {
@@ -206,7 +236,7 @@ impl<'a> Recorder<'a> {
             self.on(pid, |task| task.tracee.event_message().map_err(|error| Error::Step { ip: 0, error }))?;
         let Some(former) = message.filter(|former| *former != pid) else { return Ok(()) };
         let Some(mut task) = self.tasks.remove(&former) else { return Ok(()) };
-        self.on(pid, Task::finish)?;
+        self.on(pid, |task| task.finish(Cause::Over))?;
         self.remove(pid);
         task.becomes(pid);
         self.tasks.insert(pid, task);
@@ -262,9 +292,8 @@ impl Drop for Recorder<'_> {
         }
         while !left.is_empty() {
             match wait_any() {
-                Ok((pid, Stop::Over(_))) => drop(left.remove(&pid)),
+                Ok(Some((pid, Stop::Over(_)))) => drop(left.remove(&pid)),
                 Ok(_) => {}
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 // There is no one.
                 Err(_) => break,
             }

@@ -1,7 +1,7 @@
 //! From stops of a task to what the tracing hardware sees.
 
 use super::{
-    Ending, Error, Options, Part,
+    Cause, Ending, Error, Options, Part,
     code::{Bytes, Changed, Code},
     filter::Symbols,
     flags,
@@ -10,6 +10,7 @@ use super::{
     maps::Mapping,
     part::{Open, Place},
     tracee::{Registers, Stop, Tracee},
+    who::{self, Who},
 };
 use libc::c_int;
 use pugmark_decoder_core::insn;
@@ -24,6 +25,8 @@ pub(super) struct Task<'a> {
     /// The tasks with the same number here see the same memory.
     pub(super) space: u32,
     pub(super) tracee: Tracee,
+    /// The process that it is a thread of.
+    pub(super) process: libc::pid_t,
     clock: Clock,
     code: Code,
     /// Another task has changed what is mapped.
@@ -89,6 +92,7 @@ impl<'a> Task<'a> {
             options,
             number,
             space,
+            process: tracee.pid,
             tracee,
             clock,
             code: Code::default(),
@@ -105,6 +109,7 @@ impl<'a> Task<'a> {
         };
         let registers = task.registers()?;
         task.arrive(&registers);
+        task.process = task.stepping(who::process(task.tracee.pid))?;
         task.refresh()?;
         Ok(task)
     }
@@ -156,7 +161,7 @@ impl<'a> Task<'a> {
                 if delivered == 0 {
                     self.enter_kernel(special, bytes)?;
                 }
-                self.finish()?;
+                self.finish(Cause::Over)?;
                 return Ok(Outcome::Over(ending));
             }
             Stop::Exec => {
@@ -189,14 +194,14 @@ impl<'a> Task<'a> {
     }
 
     /// Nothing more is traced of it, wherever it is.
-    pub(super) fn finish(&mut self) -> Result<(), Error> {
+    pub(super) fn finish(&mut self, cause: Cause) -> Result<(), Error> {
         // In a step that has not ended it is in the kernel, if that is where its instruction leads to.
         let Step { special, bytes, .. } = self.step;
         if !self.finished && special == Some(Special::SystemCall) {
             self.enter_kernel(special, bytes)?;
         }
         self.finished = true;
-        self.end_part()
+        self.end_part(cause)
     }
 
     /// Another task that has ended has made place for it: it has that one's numbers now.
@@ -219,6 +224,11 @@ impl<'a> Task<'a> {
                 let registers = self.registers()?;
                 self.arrive(&registers);
                 self.restart = must_restart(&registers);
+                if can_rename(&registers)
+                    && let Some(part) = &mut self.part
+                {
+                    part.who.read_comm();
+                }
                 if can_map_code(&registers) {
                     self.refresh()?;
                     return Ok(Outcome::Mapped);
@@ -307,7 +317,7 @@ impl<'a> Task<'a> {
 
     /// Another program takes the place of this one; up to its first instruction.
     fn exec(&mut self) -> Result<Outcome, Error> {
-        self.end_part()?;
+        self.end_part(Cause::Exec)?;
         let error = |error| Error::Step { ip: 0, error };
         self.tracee.reopen_memory().map_err(error)?;
         self.tracee.step(0).map_err(error)?;
@@ -315,7 +325,7 @@ impl<'a> Task<'a> {
             Stop::Trap => {}
             // Its first instruction waits for the signal's handling.
             Stop::Signal(signal) => self.signal = self.signal_code()?.map_or(0, |_| signal),
-            Stop::Over(ending) => return self.finish().map(|()| Outcome::Over(ending)),
+            Stop::Over(ending) => return self.finish(Cause::Over).map(|()| Outcome::Over(ending)),
             Stop::Exec | Stop::Begun { .. } => {
                 return Err(error(io::Error::other("it did not stop where it begins")));
             }
@@ -354,28 +364,32 @@ impl<'a> Task<'a> {
 
     /// Ends the part, since code that was executed changes, and begins the next.
     fn begin_anew(&mut self) -> Result<(), Error> {
-        self.end_part()?;
+        self.end_part(Cause::Changed)?;
         self.code = Code::default();
         self.refresh()
     }
 
     /// Begins to trace, if all functions to trace are mapped.
     fn begin_part(&mut self, mappings: &[Mapping]) -> Result<(), Error> {
-        let program = self.tracee.executable().map_err(|error| Error::Step { ip: self.ip, error })?;
+        let program = self.stepping(self.tracee.executable())?;
         let symbols = Symbols::new(mappings, &program);
         let ranges: Option<Vec<_>> =
             self.options.ranges.iter().map(|range| range.resolve(&symbols)).collect();
         if let Some(ranges) = ranges {
             let number = self.parts.len() + 1;
             let place = Place { task: self.number, number };
-            self.part = Some(Open::begin(self.options, place, program, ranges, self.clock.clone())?);
+            let who = self.stepping(Who::read(self.tracee.pid))?;
+            self.part = Some(Open::begin(self.options, place, (program, who), ranges, self.clock.clone())?);
         }
         Ok(())
     }
 
-    fn end_part(&mut self) -> Result<(), Error> {
-        if let Some(part) = self.part.take() {
-            self.parts.push(part.end(self.options, (self.ip, self.mode), &self.code.sections())?);
+    fn end_part(&mut self, cause: Cause) -> Result<(), Error> {
+        if let Some(mut part) = self.part.take() {
+            if cause != Cause::Exec {
+                part.who.read_comm();
+            }
+            self.parts.push(part.end(self.options, cause, (self.ip, self.mode), &self.code.sections())?);
         }
         Ok(())
     }
@@ -427,6 +441,15 @@ const SI_KERNEL: c_int = 0x80;
 /// ERESTARTNOINTR, ERESTARTNOHAND, ERESTART_RESTARTBLOCK.
 fn must_restart(registers: &Registers) -> bool {
     registers.orig_rax as i64 >= 0 && matches!(-(registers.rax as i64), 512 | 513 | 514 | 516)
+}
+
+/// The system call can have given the thread another name: prctl.
+fn can_rename(registers: &Registers) -> bool {
+    const PR_SET_NAME: u64 = 15;
+    match registers.cs {
+        USER32_CS => registers.orig_rax == 172 && registers.rbx == PR_SET_NAME,
+        _ => registers.orig_rax == 157 && registers.rdi == PR_SET_NAME,
+    }
 }
 
 /// The system call can have changed what can be executed.

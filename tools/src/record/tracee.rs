@@ -200,26 +200,31 @@ impl Tracee {
     }
 }
 
-/// Waits for the next stop of whatever the calling thread steps or has started, and says whose it is.
-pub(super) fn wait_any() -> io::Result<(pid_t, Stop)> {
-    wait(-1)
+/// Waits for the next stop of whatever the calling thread steps or has started, and says whose it is; `None` where a
+/// signal to this process came first.
+pub(super) fn wait_any() -> io::Result<Option<(pid_t, Stop)>> {
+    match wait_once(-1) {
+        Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(None),
+        other => other.map(Some),
+    }
 }
 
 fn wait(pid: pid_t) -> io::Result<(pid_t, Stop)> {
-    let mut status = 0;
-    let pid = loop {
-        // Who another thread of this process has started is none of ours.
-        let options = libc::__WALL | libc::__WNOTHREAD;
-        // SAFETY: the status is written to a variable of its type.
-        let waited = unsafe { libc::waitpid(pid, &raw mut status, options) };
-        match check(c_long::from(waited)) {
+    loop {
+        match wait_once(pid) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            other => {
-                other?;
-                break waited;
-            }
+            other => return other,
         }
-    };
+    }
+}
+
+fn wait_once(pid: pid_t) -> io::Result<(pid_t, Stop)> {
+    let mut status = 0;
+    // Who another thread of this process has started is none of ours.
+    let options = libc::__WALL | libc::__WNOTHREAD;
+    // SAFETY: the status is written to a variable of its type.
+    let pid = unsafe { libc::waitpid(pid, &raw mut status, options) };
+    check(c_long::from(pid))?;
     if libc::WIFEXITED(status) {
         return Ok((pid, Stop::Over(Ending::Exit(libc::WEXITSTATUS(status)))));
     }
@@ -281,26 +286,6 @@ impl Drop for OneCpu {
     fn drop(&mut self) {
         // SAFETY: the set has the size that is said. When it fails the thread stays where it is.
         unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const self.before) };
-    }
-}
-
-/// Lets the keyboard's interrupt reach the program and not who records it, as long as it lives.
-#[derive(Debug)]
-pub(super) struct IgnoredInterrupts {
-    before: libc::sighandler_t,
-}
-
-impl IgnoredInterrupts {
-    pub(super) fn new() -> Self {
-        // SAFETY: to ignore a signal takes no code of this program.
-        Self { before: unsafe { libc::signal(libc::SIGINT, libc::SIG_IGN) } }
-    }
-}
-
-impl Drop for IgnoredInterrupts {
-    fn drop(&mut self) {
-        // SAFETY: it is the handler that was there before.
-        unsafe { libc::signal(libc::SIGINT, self.before) };
     }
 }
 

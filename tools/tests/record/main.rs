@@ -2,6 +2,7 @@
 
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
+mod command;
 mod programs;
 mod recorded;
 
@@ -9,6 +10,8 @@ use programs::{Scratch, compile};
 use pugmark_model::Profile;
 use pugmark_tools::record::{Ending, Error, Options, Recording, record};
 use recorded::check;
+use serde_json::Value;
+use std::fs;
 
 /// Holds each part against its truth.
 fn check_all(recording: &Recording) {
@@ -131,6 +134,44 @@ fn at_the_limit_all_tasks_are_let_go() {
         let count: u64 = recording.parts.iter().map(check).sum();
         let more = recording.parts.len() as u64;
         assert!((limit..limit + more).contains(&count), "{limit}: {count}");
+    }
+}
+
+#[test]
+fn an_index_says_which_task_is_which_program() {
+    let Some(program) = compile("index", &programs::tasks()) else { return };
+    let options = Options { out: program.path("out"), ..Options::new([program.path("program")]) };
+    let recording = record(&options, &mut |_| {}).expect("it is recorded");
+    let index = fs::read(program.path("out").join("recording.json")).expect("an index");
+    let index: Value = serde_json::from_slice(&index).expect("an index");
+    assert_eq!(
+        (&index["ended"], &index["ending"]["exit"], &index["limit"]),
+        (&"over".into(), &0.into(), &Value::Null)
+    );
+    let parts = index["parts"].as_array().expect("parts");
+    let of = |name: &str| -> Vec<&Value> { parts.iter().map(|part| &part[name]).collect() };
+    assert_eq!(of("dir"), [".", "task-2", "task-3", "task-4", "task-5", "task-5/2", "task-6"]);
+    // The threads have given themselves a name, before they were traced by the filter's function.
+    assert_eq!(of("comm"), ["program", "worker", "worker", "program", "program", "true", "program"]);
+    assert_eq!(of("ended"), ["over", "over", "over", "over", "exec", "over", "over"]);
+    let own = program.path("program").to_str().expect("a name").to_owned();
+    assert_eq!((&parts[0]["exe"], &parts[0]["arguments"]), (&own.clone().into(), &vec![own].into()));
+    assert!(parts[5]["exe"].as_str().is_some_and(|exe| exe.ends_with("true")), "{index}");
+    assert_eq!(parts[5]["arguments"], Value::from(vec!["true"]));
+    // Threads are of the first one's process, children of their own.
+    let (pids, tids) = (of("pid"), of("tid"));
+    assert!(pids[1] == pids[0] && pids[2] == pids[0] && tids[1] != pids[0] && tids[1] != tids[2], "{index}");
+    assert!(pids[3] == tids[3] && pids[3] != pids[0] && pids[4] == pids[5] && pids[6] != pids[5], "{index}");
+    for (part, entry) in recording.parts.iter().zip(parts) {
+        assert_eq!((&entry["task"], &entry["count"]), (&part.task.into(), &part.truth.count().into()));
+        let [first, last] = ["tsc_first", "tsc_last"].map(|name| entry[name].as_u64().expect(name));
+        assert!(first < last, "{entry}");
+        let truth =
+            fs::read(program.path("out").join(entry["dir"].as_str().expect("dir")).join("truth.json"));
+        let truth: Value = serde_json::from_slice(&truth.expect("a truth")).expect("a truth");
+        for name in ["pid", "tid", "comm", "arguments", "ended", "tsc_first", "tsc_last", "count", "hash"] {
+            assert_eq!(truth[name], entry[name], "{name}");
+        }
     }
 }
 

@@ -52,6 +52,7 @@ const PRELUDE: &str = "
 #include <signal.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/time.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -162,6 +163,7 @@ pub(crate) fn tasks() -> String {
 const TASKS: &str = r#"
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static void *thread(void *argument) {
+    prctl(PR_SET_NAME, "worker");
     pthread_mutex_lock(&mutex);
     int result = work();
     pthread_mutex_unlock(&mutex);

@@ -1,6 +1,7 @@
 //! `pugmark pmc dispatch`.
 
 use super::{batch, number, row::Row};
+use crate::output::tell;
 use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
 use pugmark_pfm::{
@@ -10,6 +11,7 @@ use pugmark_pfm::{
     },
 };
 use serde_json::{Value, json};
+use std::io::{self, Write};
 
 /// The options of `pugmark pmc dispatch`.
 #[derive(Args, Clone, Debug)]
@@ -76,9 +78,9 @@ pub(super) fn run(options: &Options) -> Result<()> {
     };
     let dispatch = cpu.dispatch(&request).map_err(|error| anyhow!("{}: {error}", error.name()))?;
     if options.json {
-        println!("{}", json(&dispatch))
+        writeln!(io::stdout(), "{}", json(&dispatch))?;
     } else {
-        print!("{}", text(&dispatch))
+        write!(io::stdout(), "{}", text(&dispatch))?;
     }
     Ok(())
 }
@@ -96,7 +98,7 @@ fn run_batch() -> Result<()> {
     let mut refused = 0;
     batch::run(|line, text| {
         Row::parse(text).map(|row| row.answer()).unwrap_or_else(|error| {
-            eprintln!("line {line}: {error:#}");
+            tell(format_args!("line {line}: {error:#}"));
             refused += 1;
             "INVAL\t-\t-\t-".to_owned()
         })

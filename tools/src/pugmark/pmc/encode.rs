@@ -5,6 +5,7 @@ use anyhow::{Result, anyhow};
 use clap::Args;
 use pugmark_pfm::{EncodeError, Encoding, Levels, encode};
 use serde_json::json;
+use std::io::{self, Write};
 
 /// The options of `pugmark pmc encode`.
 #[derive(Args, Clone, Debug)]
@@ -30,11 +31,11 @@ pub(super) fn run(options: &Options) -> Result<()> {
     for event in &options.events {
         let encoded = encode(event, options.plm);
         if options.json {
-            println!("{}", json(event, encoded));
+            writeln!(io::stdout(), "{}", json(event, encoded))?;
         }
         let encoding = encoded.map_err(|error| anyhow!("{}: {error}", error.kind.name()))?;
         if !options.json {
-            println!("{encoding} {:#x}", encoding.select().bits());
+            writeln!(io::stdout(), "{encoding} {:#x}", encoding.select().bits())?;
         }
     }
     Ok(())

@@ -1,0 +1,101 @@
+//! The hash of the instructions of many blocks.
+
+use pugmark_decoder_core::{
+    block::Block,
+    hash::{AddressHash, Run},
+    mode::ExecMode,
+};
+
+/// How many blocks are looked at for whether they come again: more than the hot code of a large program has.
+const BLOCKS: u32 = 14;
+
+/// So often a block has to come before it is worth the work of [`Run::new`], which is that of some hundred times.
+const OFTEN: u16 = 128;
+
+/// Hashes the addresses of blocks' instructions; those of a block that comes often as one run.
+///
+/// For blocks of one image: the instructions of a block are told by where it begins, its mode, and how many they are.
+#[derive(Debug)]
+pub(super) struct Hashing {
+    hash: AddressHash,
+    known: Vec<Known>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Known {
+    ip: u64,
+    insns: u32,
+    /// `None` where there was no block yet.
+    mode: Option<ExecMode>,
+    /// How often it came, less how often another came that belongs to the same place.
+    seen: u16,
+    run: Option<Box<Run>>,
+}
+
+impl Hashing {
+    pub(super) fn new() -> Self {
+        Self { hash: AddressHash::new(), known: vec![Known::default(); 1 << BLOCKS] }
+    }
+
+    /// Appends the instructions of a block; `addresses` are theirs.
+    #[inline]
+    pub(super) fn add<I: Iterator<Item = u64>>(&mut self, block: &Block, addresses: impl Fn() -> I) {
+        let key = (block.ip ^ u64::from(block.insns) << 48).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let known = &mut self.known[(key >> (64 - BLOCKS)) as usize];
+        let is_known = (known.ip, known.insns, known.mode) == (block.ip, block.insns, Some(block.mode));
+        match &known.run {
+            Some(run) if is_known => self.hash.add_run(run),
+            _ => {
+                addresses().for_each(|address| self.hash.add(address));
+                known.meet(block, is_known, addresses);
+            }
+        }
+    }
+
+    pub(super) fn hash(&self) -> AddressHash {
+        self.hash
+    }
+}
+
+impl Known {
+    fn meet<I: Iterator<Item = u64>>(&mut self, block: &Block, is_known: bool, addresses: impl Fn() -> I) {
+        if is_known {
+            self.seen += 1;
+            if self.seen == OFTEN {
+                self.run = Some(Box::new(Run::new(addresses())));
+            }
+        } else if self.seen > 1 {
+            self.seen -= 1;
+        } else {
+            *self = Self { ip: block.ip, insns: block.insns, mode: Some(block.mode), seen: 1, run: None };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_that_come_often_are_hashed_as_those_that_do_not() {
+        let (mut hashing, mut plain) = (Hashing::new(), AddressHash::new());
+        // Some begin at the same place, some have the same length, and more than there are places come in between.
+        let mut random = 1_u64;
+        for round in 0..60_000_u64 {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let often = round % 3 != 0;
+            let ip = 0x40_0000 + if often { (random >> 60) * 16 } else { (random >> 40) * 16 };
+            let insns = 1 + (random >> 32) as u32 % 4;
+            let mode = if random >> 36 & 0xf == 0 { ExecMode::Bits32 } else { ExecMode::Bits64 };
+            let width = if mode == ExecMode::Bits64 { 3 } else { 2 };
+            let block =
+                Block { ip, end_ip: 0, insns, section: 0, mode, speculative: false, truncated: false };
+            let addresses = || (0..u64::from(insns)).map(move |number| ip + width * number);
+            hashing.add(&block, addresses);
+            addresses().for_each(|address| plain.add(address));
+            assert_eq!(hashing.hash(), plain, "{round}");
+        }
+        let runs = hashing.known.iter().filter(|known| known.run.is_some()).count();
+        assert!(runs > 30, "{runs}");
+    }
+}

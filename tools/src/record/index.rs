@@ -1,0 +1,52 @@
+//! `recording.json`: which task is which program, and how the recording ended.
+
+use super::{Cause, Ending, Error, Options, Part, part};
+use serde_json::{Value, json};
+use std::{path::Path, time::SystemTime};
+
+/// The index's file.
+pub(super) const INDEX: &str = "recording.json";
+
+/// Writes the index of a recording that was begun at that time.
+pub(super) fn write(
+    options: &Options,
+    begun: SystemTime,
+    (parts, ending, cause): (&[Part], Ending, Cause),
+) -> Result<(), Error> {
+    let unix = begun.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let (how, number) = match ending {
+        Ending::Exit(status) => ("exit", status),
+        Ending::Signal(signal) => ("signal", signal),
+    };
+    let index = json!({
+        "program": options.program.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>(),
+        "profile": options.profile.name,
+        "cpu": options.cpu().to_string(),
+        "begun": unix.as_secs_f64(),
+        "limit": options.limit,
+        "ended": cause.to_string(),
+        "ending": { how: number },
+        "parts": parts.iter().map(|part| entry(&options.out, part)).collect::<Vec<_>>(),
+    });
+    part::write(&options.out, INDEX, |out| writeln!(out, "{index:#}"))
+}
+
+fn entry(out: &Path, part: &Part) -> Value {
+    let dir = part.dir.strip_prefix(out).unwrap_or(&part.dir);
+    let dir = if dir.as_os_str().is_empty() { Path::new(".") } else { dir };
+    json!({
+        "dir": dir,
+        "task": part.task,
+        "pid": part.who.process,
+        "tid": part.who.thread,
+        "comm": part.who.comm,
+        "exe": part.program,
+        "arguments": part.who.arguments,
+        "tsc_first": part.tsc.0,
+        "tsc_last": part.tsc.1,
+        "ended": part.cause.to_string(),
+        "count": part.truth.count(),
+        "hash": format!("{:#018x}", part.truth.value()),
+        "bytes": part.bytes,
+    })
+}

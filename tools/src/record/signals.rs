@@ -1,0 +1,101 @@
+//! Signals to the process that records: they end the recording in place of the process, and reach the program.
+
+use std::{
+    ffi::{c_int, c_void},
+    io,
+    mem::MaybeUninit,
+    sync::atomic::{AtomicI32, Ordering},
+};
+
+/// Those that end a process which does nothing about them, and that people send for it.
+const ENDING: [c_int; 4] = [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM];
+
+/// `si_code` of what the kernel sends, as for a key at the terminal.
+const SI_KERNEL: c_int = 0x80;
+
+/// The last signal that was not taken yet; 0: none.
+static RECEIVED: AtomicI32 = AtomicI32::new(0);
+
+/// Signals of the whole process are noted, as long as it lives.
+#[derive(Debug)]
+pub(super) struct Signals {
+    before: Vec<(c_int, libc::sigaction)>,
+}
+
+impl Signals {
+    pub(super) fn new() -> io::Result<Self> {
+        RECEIVED.store(0, Ordering::Relaxed);
+        let mut signals = Self { before: vec![] };
+        for signal in ENDING {
+            // One that is ignored, as by nohup, stays ignored.
+            if signals.set(signal, note)?.sa_sigaction == libc::SIG_IGN {
+                signals.restore_last();
+            }
+        }
+        signals.set(libc::SIGALRM, remind)?;
+        Ok(signals)
+    }
+
+    /// The signal that has come since the last time.
+    pub(super) fn take(&self) -> Option<c_int> {
+        if RECEIVED.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        // SAFETY: it takes a number.
+        unsafe { libc::alarm(0) };
+        Some(RECEIVED.swap(0, Ordering::Relaxed)).filter(|signal| *signal != 0)
+    }
+
+    fn set(&mut self, signal: c_int, handler: Handler) -> io::Result<libc::sigaction> {
+        let mut before = MaybeUninit::<libc::sigaction>::zeroed();
+        // SAFETY: zeros are an action: no flags, an empty mask.
+        let mut action = unsafe { MaybeUninit::<libc::sigaction>::zeroed().assume_init() };
+        // Without SA_RESTART: a wait has to end.
+        (action.sa_sigaction, action.sa_flags) = (handler as usize, libc::SA_SIGINFO);
+        // SAFETY: both are actions, and the handler does only what a handler may: atomics and `alarm`.
+        if unsafe { libc::sigaction(signal, &raw const action, before.as_mut_ptr()) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the kernel has filled it in.
+        let before = unsafe { before.assume_init() };
+        self.before.push((signal, before));
+        Ok(before)
+    }
+
+    fn restore_last(&mut self) {
+        if let Some((signal, before)) = self.before.pop() {
+            // SAFETY: it is the action that was there before.
+            unsafe { libc::sigaction(signal, &raw const before, std::ptr::null_mut()) };
+        }
+    }
+}
+
+impl Drop for Signals {
+    fn drop(&mut self) {
+        while !self.before.is_empty() {
+            self.restore_last();
+        }
+    }
+}
+
+type Handler = extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void);
+
+extern "C" fn note(signal: c_int, info: *mut libc::siginfo_t, _: *mut c_void) {
+    // SAFETY: the kernel hands it in.
+    let code = unsafe { (*info).si_code };
+    // A key at the terminal has reached the program as well: what it makes of it is part of the recording.
+    if code == SI_KERNEL && matches!(signal, libc::SIGINT | libc::SIGQUIT) {
+        return;
+    }
+    RECEIVED.store(signal, Ordering::Relaxed);
+    // SAFETY: it takes a number.
+    unsafe { libc::alarm(1) };
+}
+
+/// A signal that comes between the look whether there is one and the wait does not end the wait; the next one does.
+extern "C" fn remind(_: c_int, _: *mut libc::siginfo_t, _: *mut c_void) {
+    if RECEIVED.load(Ordering::Relaxed) != 0 {
+        // SAFETY: it takes a number.
+        unsafe { libc::alarm(1) };
+    }
+}

@@ -1,0 +1,50 @@
+//! Which program a task runs, as the system tells it.
+
+use libc::pid_t;
+use std::{fs, io};
+
+/// A thread, its process, and the program that it runs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Who {
+    /// The process.
+    pub process: pid_t,
+    /// The thread; the process's number for its first one.
+    pub thread: pid_t,
+    /// The thread's name: that of the program's file, up to 15 bytes, unless the program has given it another.
+    pub comm: String,
+    /// The program and its arguments.
+    pub arguments: Vec<String>,
+}
+
+impl Who {
+    /// Of a thread that has not ended.
+    pub(super) fn read(thread: pid_t) -> io::Result<Self> {
+        let arguments = fs::read(format!("/proc/{thread}/cmdline"))?;
+        let arguments = arguments.strip_suffix(&[0]).unwrap_or(&arguments).split(|byte| *byte == 0);
+        Ok(Self {
+            process: process(thread)?,
+            thread,
+            comm: comm(thread)?,
+            arguments: arguments.map(|word| String::from_utf8_lossy(word).into_owned()).collect(),
+        })
+    }
+
+    /// The thread may have another name by now. One that has ended keeps the last that was read.
+    pub(super) fn read_comm(&mut self) {
+        if let Ok(comm) = comm(self.thread) {
+            self.comm = comm;
+        }
+    }
+}
+
+/// The process of a thread that has not ended.
+pub(super) fn process(thread: pid_t) -> io::Result<pid_t> {
+    let status = fs::read_to_string(format!("/proc/{thread}/status"))?;
+    let number = status.lines().find_map(|line| line.strip_prefix("Tgid:")?.trim().parse().ok());
+    number.ok_or_else(|| io::Error::other("the system does not tell the process of a thread"))
+}
+
+fn comm(thread: pid_t) -> io::Result<String> {
+    let comm = fs::read(format!("/proc/{thread}/comm"))?;
+    Ok(String::from_utf8_lossy(comm.strip_suffix(b"\n").unwrap_or(&comm)).into_owned())
+}

@@ -1,0 +1,128 @@
+//! `pugmark record` as a command: its exit status, its signals, its limit.
+
+use crate::programs::Scratch;
+use serde_json::Value;
+use std::{
+    fs,
+    io::{BufRead, BufReader, Write},
+    process::{Child, Command, Stdio},
+};
+
+fn record(scratch: &Scratch, arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_pugmark"));
+    command.arg("record").arg("--out").arg(scratch.path("out")).args(arguments).stdin(Stdio::null());
+    command
+}
+
+/// A file of the recording.
+fn json(scratch: &Scratch, name: &str) -> Value {
+    serde_json::from_slice(&fs::read(scratch.path("out").join(name)).expect(name)).expect(name)
+}
+
+#[test]
+fn the_exit_status_is_the_programs_or_says_why_there_is_none() {
+    let scratch = Scratch::new("status");
+    let text = scratch.path("text");
+    fs::write(&text, "no program").expect("a file");
+    let text = text.to_str().expect("a name");
+    for (arguments, status) in [
+        (&["--", "true"][..], 0),
+        (&["--limit", "1", "--", "sh", "-c", "exit 7"], 7),
+        (&["--limit", "1", "--", "sh", "-c", "kill -TERM $$"], 128 + 15),
+        (&["--limit", "1", "--", "sh", "-c", "kill -KILL $$"], 128 + 9),
+        (&["--", "/no/such/program"], 127),
+        (&["--", text], 126),
+        (&["--", "/"], 126),
+        (&["--no-such-option", "--", "true"], 125),
+        (&["--profile", "broadwell", "--mtc", "--", "true"], 125),
+        (&["--filter", "no_such_function", "--", "true"], 125),
+        (&["--out", "/dev/null/out", "--", "true"], 125),
+    ] {
+        let arguments: Vec<_> = arguments.to_vec();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_pugmark"));
+        command.arg("record").current_dir(scratch.path("")).args(&arguments).stdin(Stdio::null());
+        let output = command.output().expect("it runs");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(status), "{arguments:?}: {stderr}");
+        assert!(!stderr.is_empty(), "{arguments:?}");
+    }
+    let help = record(&scratch, &["--help"]).output().expect("it runs");
+    assert_eq!(help.status.code(), Some(0));
+}
+
+/// A recorded program that has come so far as to say that it is ready.
+fn ready(scratch: &Scratch, program: &[&str]) -> (Child, impl Sized) {
+    let mut command = record(scratch, &[&["--"], program].concat());
+    command.env("LC_ALL", "C").stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = command.spawn().expect("it runs");
+    child.stdin.as_mut().expect("a pipe").write_all(b"ready\n").expect("a line");
+    let mut out = BufReader::new(child.stdout.take().expect("a pipe"));
+    let mut line = String::new();
+    out.read_line(&mut line).expect("a line");
+    assert_eq!(line, "ready\n");
+    // Who closes the pipe would be told by a signal.
+    (child, out)
+}
+
+fn send(child: &Child, signal: i32) {
+    // SAFETY: it takes numbers; the child was not waited for.
+    assert_eq!(unsafe { libc::kill(child.id() as i32, signal) }, 0);
+}
+
+#[test]
+fn signals_end_the_recording_whole_and_reach_the_program() {
+    for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
+        let scratch = Scratch::new(&format!("signal-{signal}"));
+        // It says what it reads, and then waits in the kernel, as most programs do most of the time.
+        let (mut child, _out) = ready(&scratch, &["cat"]);
+        send(&child, signal);
+        let status = child.wait().expect("it ends").code();
+        assert_eq!(status, Some(128 + signal));
+        let (index, truth) = (json(&scratch, "recording.json"), json(&scratch, "truth.json"));
+        let ended = format!("signal {signal}");
+        assert_eq!((&index["ended"], &index["ending"]["signal"]), (&ended.clone().into(), &signal.into()));
+        assert_eq!((&truth["ended"], &index["parts"][0]["count"]), (&ended.into(), &truth["count"]));
+        let trace = fs::metadata(scratch.path("out").join("trace.pt")).expect("a trace").len();
+        assert_eq!(truth["bytes"], trace);
+        assert!(scratch.path("out").join("image.json").exists() && trace > 0);
+    }
+}
+
+#[test]
+fn a_program_that_ignores_the_signal_goes_on_alone() {
+    let scratch = Scratch::new("ignored");
+    let (mut child, _out) =
+        ready(&scratch, &["sh", "-c", "trap '' TERM; read line; echo $line; read line; exit 3"]);
+    send(&child, libc::SIGTERM);
+    child.stdin.take().expect("a pipe").write_all(b"go on\n").expect("it reads");
+    assert_eq!(child.wait().expect("it ends").code(), Some(3));
+    let index = json(&scratch, "recording.json");
+    assert_eq!((&index["ended"], &index["ending"]["exit"]), (&"signal 15".into(), &3.into()));
+}
+
+#[test]
+fn a_limit_that_was_reached_is_said_and_recorded() {
+    let scratch = Scratch::new("limit-command");
+    let run = |limit: &str| {
+        let output = record(&scratch, &["--limit", limit, "--", "false"]).output();
+        let output = output.expect("it runs");
+        assert_eq!(output.status.code(), Some(1));
+        String::from_utf8(output.stderr).expect("text")
+    };
+    let stderr = run("1000");
+    assert!(stderr.contains("the limit of 1000 instructions was reached"), "{stderr}");
+    let (index, truth) = (json(&scratch, "recording.json"), json(&scratch, "truth.json"));
+    assert_eq!(
+        (&index["limit"], &index["ended"], &truth["ended"]),
+        (&1000.into(), &"limit".into(), &"limit".into())
+    );
+    assert_eq!(truth["count"], 1000);
+    // One that was not reached is not.
+    let stderr = run("1000000000");
+    assert!(!stderr.contains("the limit of"), "{stderr}");
+    let (index, truth) = (json(&scratch, "recording.json"), json(&scratch, "truth.json"));
+    assert_eq!(
+        (&index["limit"], &index["ended"], &truth["ended"]),
+        (&1_000_000_000.into(), &"over".into(), &"over".into())
+    );
+}

@@ -1,0 +1,152 @@
+//! What the programs' exit statuses say.
+
+use std::{
+    fs::{self, File},
+    path::{Path, PathBuf},
+    process::{Command, Output, Stdio},
+};
+
+const PUGMARK: &str = env!("CARGO_BIN_EXE_pugmark");
+const PTDUMP: &str = env!("CARGO_BIN_EXE_ptdump");
+const PTXED: &str = env!("CARGO_BIN_EXE_ptxed");
+
+/// PSB, MODE.Exec (64 bit), FUP (1000), PSBEND, TNT (taken, taken).
+const TRACE: &[u8] = b"\
+    \x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x99\x01\x7d\0\x10\0\0\0\0\x02\x23\x0e";
+
+/// 1000: xor eax, eax; 1002: jz 1005; 1004: hlt; 1005: nop; 1006: jmp 1000.
+const CODE: [u8; 8] = [0x31, 0xc0, 0x74, 0x01, 0xf4, 0x90, 0xeb, 0xf8];
+
+/// A folder that is gone with the value.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Self {
+        let folder = std::env::temp_dir().join(format!("pugmark-status-{name}-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        fs::write(folder.join("code"), CODE).unwrap();
+        fs::write(folder.join("trace"), TRACE).unwrap();
+        Self(folder)
+    }
+
+    fn command(&self, program: &str, arguments: &[&str]) -> Command {
+        let mut command = Command::new(program);
+        command.args(arguments).current_dir(&self.0).stdin(Stdio::null()).stderr(Stdio::piped());
+        command
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(Path::new(&self.0));
+    }
+}
+
+fn told(output: &Output) -> (Option<i32>, String) {
+    (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+#[test]
+fn decode_fails_where_something_is_wrong_or_nothing_is_found_unless_that_is_allowed() {
+    let folder = Scratch::new("decode");
+    let write = |name: &str, bytes: &[u8]| fs::write(folder.0.join(name), bytes).unwrap();
+    write("empty", &[]);
+    write("damaged", &[TRACE, &[0x09]].concat());
+    // Records of 24 bytes: one that leads nowhere in the code.
+    write("records", &[[0_u8; 8], 0x1000_u64.to_le_bytes(), [0; 8]].concat());
+    for (arguments, status) in [
+        (&["--raw", "code:0x1000", "trace"][..], 0),
+        (&["--layer", "packets", "trace"], 0),
+        (&["--raw", "code:0x2000", "trace"], 1),
+        (&["--layer", "packets", "damaged"], 1),
+        (&["--layer", "events", "damaged"], 1),
+        (&["empty"], 1),
+        // No PSB.
+        (&["code"], 1),
+        (&["--source", "bts", "empty"], 1),
+        (&["--source", "bts", "--raw", "code:0x1000", "--start", "0x1000", "records"], 1),
+    ] {
+        for json in [&[][..], &["--json"]] {
+            let run = |more: &[&str]| {
+                let all = [&["decode"], json, more, arguments].concat();
+                folder.command(PUGMARK, &all).output().unwrap().status.code()
+            };
+            assert_eq!(run(&[]), Some(status), "{arguments:?} {json:?}");
+            assert_eq!(run(&["--allow-errors"]), Some(0), "{arguments:?} {json:?}");
+        }
+    }
+    // What cannot be done at all is not allowed for.
+    let output = folder.command(PUGMARK, &["decode", "--allow-errors", "missing"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+}
+
+/// Command lines that print something.
+const PRINTING: [(&str, &[&str]); 16] = [
+    (PTDUMP, &["trace"]),
+    (PTDUMP, &["--help"]),
+    (PTDUMP, &["--version"]),
+    (PTXED, &["--raw", "code:0x1000", "--pt", "trace"]),
+    (PTXED, &["--help"]),
+    (PTXED, &["--version"]),
+    (PUGMARK, &["decode", "--raw", "code:0x1000", "trace"]),
+    (PUGMARK, &["decode", "--json", "--raw", "code:0x1000", "trace"]),
+    (PUGMARK, &["bench", "--seconds", "0", "--layer", "packets", "trace"]),
+    (PUGMARK, &["bench", "--seconds", "0", "--layer", "packets", "--json", "trace"]),
+    (PUGMARK, &["ibs", "samples"]),
+    (PUGMARK, &["pmc", "list"]),
+    (PUGMARK, &["pmc", "encode", "amd64_fam19h_zen4::RETIRED_INSTRUCTIONS"]),
+    (PUGMARK, &["pmc", "dispatch", "--cpu", "k7", "RETIRED_INSTRUCTIONS"]),
+    (PUGMARK, &["--help"]),
+    (PUGMARK, &["--version"]),
+];
+
+/// An IBS sample that says nothing: size, capabilities, three registers of a fetch.
+fn samples() -> Vec<u8> {
+    [&28_u32.to_le_bytes()[..], &7_u32.to_le_bytes(), &[0; 24]].concat()
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn output_that_cannot_be_written_is_a_failure_with_a_reason() {
+    let folder = Scratch::new("full");
+    fs::write(folder.0.join("samples"), samples()).unwrap();
+    for (program, arguments) in PRINTING {
+        let good = folder.command(program, arguments).output().unwrap();
+        assert_eq!(told(&good), (Some(0), String::new()), "{arguments:?}");
+        let full = File::options().write(true).open("/dev/full").unwrap();
+        let output = folder.command(program, arguments).stdout(full).output().unwrap();
+        let (status, stderr) = told(&output);
+        assert_eq!(status, Some(1), "{program} {arguments:?}: {stderr}");
+        assert!(stderr.contains("No space left on device"), "{program} {arguments:?}: {stderr}");
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_reader_that_has_seen_enough_is_no_failure() {
+    let folder = Scratch::new("closed");
+    fs::write(folder.0.join("samples"), samples()).unwrap();
+    for (program, arguments) in PRINTING {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let output = folder.command(program, arguments).stdout(writer).output().unwrap();
+        assert_eq!(told(&output), (Some(0), String::new()), "{program} {arguments:?}");
+    }
+}
+
+#[test]
+fn a_message_that_cannot_be_written_changes_no_status() {
+    let folder = Scratch::new("silent");
+    let Ok(full) = File::options().write(true).open("/dev/full") else { return };
+    for (program, arguments, status) in [
+        (PUGMARK, &["decode", "missing"][..], 1),
+        (PUGMARK, &["decode", "code"], 1),
+        (PTDUMP, &["missing"], 1),
+        (PTXED, &["--pt", "missing"], 1),
+        (PUGMARK, &["decode"], 2),
+    ] {
+        let full = full.try_clone().unwrap();
+        let output = folder.command(program, arguments).stderr(full).output().unwrap();
+        assert_eq!(output.status.code(), Some(status), "{program} {arguments:?}");
+    }
+}
