@@ -1,7 +1,7 @@
 //! What events do to the decoder's state.
 
 use super::{
-    place::binding,
+    place::{NO_INSN, binding},
     walker::{Tracing, Walker},
 };
 use crate::{
@@ -21,11 +21,11 @@ impl Walker<'_> {
             return Ok(self.config().flags.statuses.then_some(event));
         }
         let mut event = event;
-        self.check(&event)?;
+        self.check(&event, self.ip)?;
         self.when = event.when;
         self.locate(&event);
         self.walk.consumed();
-        if event.ip.is_some() || matches!(event.kind, EventKind::Trigger { .. }) {
+        if event.ip.is_some() || matches!(event.kind, EventKind::Trigger { icnt: Some(_), .. }) {
             self.walk.anchor();
         }
         match event.kind {
@@ -62,8 +62,8 @@ impl Walker<'_> {
         Ok(Some(event))
     }
 
-    /// Whether packet generation is as the event wants it.
-    pub(super) fn check(&self, event: &Event) -> Result<(), ErrorKind> {
+    /// Whether packet generation, and the walk at `here`, are as the event wants them.
+    pub(super) fn check(&self, event: &Event, here: u64) -> Result<(), ErrorKind> {
         let unexpected = match (event.kind, self.tracing) {
             (EventKind::Enabled { .. }, _) if event.ip.is_none() => return Err(ErrorKind::NoIp("TIP.PGE")),
             (EventKind::Enabled { .. }, Tracing::On) => "TIP.PGE",
@@ -75,7 +75,7 @@ impl Walker<'_> {
                 return Err(ErrorKind::MalformedPacket { packet: "TRIG", value: icnt.into() });
             }
             (EventKind::Trigger { icnt: None, .. }, Tracing::On)
-                if event.ip.is_some_and(|ip| ip != self.ip) && self.config().dialect == Dialect::Libipt =>
+                if event.ip.is_some_and(|ip| ip != here) && self.config().dialect == Dialect::Libipt =>
             {
                 return Err(ErrorKind::MalformedPacket { packet: "TRIG", value: 0 });
             }
@@ -89,7 +89,16 @@ impl Walker<'_> {
         self.when = event.when;
         self.locate(&event);
         self.walk.consumed();
-        self.bound |= binding(event.kind);
+        self.bound |= match event.kind {
+            EventKind::Cbr { .. } | EventKind::Mnt { .. } | EventKind::Pwre(_) | EventKind::Pwrx(_) => {
+                NO_INSN
+            }
+            kind => binding(kind),
+        };
+        if event.ip.is_some() {
+            // Its FUP was made when the instruction was executed: what is counted from there comes behind it.
+            self.walk.anchor();
+        }
         if event.kind == EventKind::Disabled {
             // Where tracing may go on: a call returns, and a change of CR3 is no branch. libipt knows only the first.
             let goes_on = match (insn.class, insn.op, self.config().dialect) {

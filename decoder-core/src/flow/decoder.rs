@@ -114,10 +114,10 @@ impl<'a> InsnDecoder<'a> {
         self.walker.look_ahead();
     }
 
-    /// Whether the next thing in the trace is an event that has its place on the way, not an outcome or a target.
+    /// The next event, where it has its place on the way and no outcome or target comes before it.
     #[must_use]
-    pub fn awaits_event(&self) -> bool {
-        self.walker.awaits_event()
+    pub fn awaited(&self) -> Option<&Event> {
+        self.walker.awaited()
     }
 
     /// Decodes from another image from here on: the instruction that comes next is the first of it.

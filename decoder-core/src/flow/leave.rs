@@ -69,7 +69,7 @@ impl Walker<'_> {
         self.ip = match way {
             Way::On => next,
             Way::Jump | Way::Call | Way::CallNext => {
-                if !self.walk.jump(target) {
+                if !self.walk.jump(target) && !self.counts_to_event() {
                     return Err(self.fail(ErrorKind::EndlessLoop { ip: self.ip }));
                 }
                 if way == Way::Call {
@@ -105,6 +105,15 @@ impl Walker<'_> {
             Way::Indirect => self.take_tip()?,
         };
         Ok(())
+    }
+
+    /// Whether the trace says how many more instructions there are to the next event: a loop on that way has an end.
+    #[cold]
+    fn counts_to_event(&self) -> bool {
+        match self.event_if_next().map(|event| event.kind) {
+            Some(EventKind::Trigger { icnt: Some(icnt), .. }) => u64::from(icnt) >= self.walk.insns(),
+            _ => false,
+        }
     }
 
     /// A direct call that will return to `to`.

@@ -61,6 +61,10 @@ impl Walker<'_> {
         let named_or = |caused: bool| event.ip.map_or(caused, |named| named == self.ip);
         let caused = match event.kind {
             _ if event.status => false,
+            // They can only come to be next here behind another event of the same instruction.
+            EventKind::Cbr { .. } | EventKind::Mnt { .. } | EventKind::Pwre(_) | EventKind::Pwrx(_) => true,
+            // To libipt they are of what comes next, and so is all that follows.
+            _ if self.bound & NO_INSN != 0 && self.config().dialect == Dialect::Libipt => false,
             EventKind::Disabled => {
                 needs_trace(insn.class) || event.ip.is_none() && insn.op == Op::MovToCr3 && self.may_disable()
             }
@@ -71,8 +75,6 @@ impl Walker<'_> {
             EventKind::Vmentry => named_or(insn.op == Op::VmEntry),
             EventKind::Uiret => named_or(insn.op == Op::Uiret),
             EventKind::Syscall => event.ip.is_none() && matches!(insn.op, Op::Syscall | Op::Sysenter),
-            // They can only come to be next here behind another event of the same instruction.
-            EventKind::Cbr { .. } | EventKind::Mnt { .. } | EventKind::Pwre(_) | EventKind::Pwrx(_) => true,
             _ => false,
         };
         caused && self.bound & binding(event.kind) == 0
@@ -88,6 +90,8 @@ impl Walker<'_> {
 }
 
 const PAGING: u8 = 1 << 0;
+/// An event that no instruction causes.
+pub(super) const NO_INSN: u8 = 1 << 7;
 
 /// Which kind of event this is of those of which an instruction causes one at the most.
 pub(super) const fn binding(kind: EventKind) -> u8 {

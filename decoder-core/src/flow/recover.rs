@@ -1,9 +1,6 @@
 //! Going on behind an error without the next PSB: events say where the decoder is.
 
-use super::{
-    walk::Walk,
-    walker::{Placed, Tracing, Walker},
-};
+use super::walker::{Placed, Tracing, Walker};
 use crate::{
     error::{Error, ErrorKind},
     event::{Event, EventKind},
@@ -26,7 +23,7 @@ impl Walker<'_> {
         self.read_target();
         self.executed = None;
         self.tick = None;
-        self.walk = Walk::new();
+        self.walk.consumed();
         self.failed = false;
         self.placed = Placed::Here;
         let recovered = self.search();
@@ -104,7 +101,10 @@ impl Walker<'_> {
                 self.stop(0);
                 true
             }
-            (EventKind::Ptwrite(_), None) => return Ok(Some(Recovered::Event(event))),
+            (EventKind::Ptwrite(_), None) => {
+                self.check_next()?;
+                return Ok(Some(Recovered::Event(event)));
+            }
             (EventKind::Paging(_) | EventKind::Vmcs(_), _)
             | (EventKind::AsyncPaging(_) | EventKind::AsyncVmcs(_), None) => {
                 self.apply_context(event.kind);
@@ -129,6 +129,10 @@ impl Walker<'_> {
         };
         self.event = pending.then_some(event);
         self.recovered_at = self.event;
+        if !pending {
+            self.walk.anchor();
+            self.check_next()?;
+        }
         Ok(Some(Recovered::Place))
     }
 

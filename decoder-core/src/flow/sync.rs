@@ -92,9 +92,8 @@ impl Walker<'_> {
         }
     }
 
-    /// Whether the next thing in the trace is an event that has its place on the way, not an outcome or a target.
-    pub(super) fn awaits_event(&self) -> bool {
-        self.tnt.is_empty()
-            && self.event.is_some_and(|event| !matches!(event.kind, EventKind::Tip | EventKind::Tnt(_)))
+    /// The next event, where it has its place on the way and no outcome or target comes before it.
+    pub(super) fn awaited(&self) -> Option<&Event> {
+        self.event_if_next().filter(|event| !matches!(event.kind, EventKind::Tip | EventKind::Tnt(_)))
     }
 }

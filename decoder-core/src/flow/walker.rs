@@ -298,7 +298,7 @@ impl<'a> Walker<'a> {
 
     /// libipt does not give an event out before a TRIG behind it that is out of place.
     #[cold]
-    fn check_next(&mut self) -> Result<(), Error> {
+    pub(super) fn check_next(&mut self) -> Result<(), Error> {
         if self.config().dialect == Dialect::Manual || self.tracing != Tracing::On {
             return Ok(());
         }
@@ -306,14 +306,18 @@ impl<'a> Walker<'a> {
             self.deferred = Some(error);
         }
         match self.event_if_next() {
-            Some(&event @ Event { kind: EventKind::Trigger { .. }, .. }) => self.refuse(&event),
+            Some(&event @ Event { kind: EventKind::Trigger { .. }, .. }) => {
+                // It is not of an instruction that another event was of.
+                let here = self.executed.map_or(self.ip, |insn| insn.next(self.ip));
+                self.refuse(&event, here)
+            }
             _ => Ok(()),
         }
     }
 
-    /// Whether the event, which comes next, contradicts what is known.
-    fn refuse(&self, event: &Event) -> Result<(), Error> {
-        self.check(event).map_err(|kind| Error { offset: self.blamed(event), kind })
+    /// Whether the event, which comes next, contradicts what is known where the walk is at `here`.
+    fn refuse(&self, event: &Event, here: u64) -> Result<(), Error> {
+        self.check(event, here).map_err(|kind| Error { offset: self.blamed(event), kind })
     }
 
     /// Leaves `insn` before the last event behind it is given out, as libipt does: without a target there is no event.

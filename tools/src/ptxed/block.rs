@@ -3,6 +3,7 @@
 //! Without an event to come to, a block decoder remembers for each instruction it has passed where its block went on;
 //! code that is executed again makes longer blocks than code that is new.
 
+use pugmark_decoder_core::event::{Event, EventKind};
 use pugmark_decoder_core::flow::Insn;
 use pugmark_decoder_core::image::Window;
 use pugmark_decoder_core::insn::Class;
@@ -38,6 +39,43 @@ struct Block {
     walk: Walk,
     /// Where the section is that it lies in.
     section: (u64, *const u8),
+}
+
+/// What the decoder is on its way to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Course {
+    /// A branch that the trace decides.
+    Branch,
+    /// An event.
+    Event,
+    /// An event of the instruction at this address: the way goes through it.
+    Through(u64),
+    /// A trigger that fired so many instructions on. They are counted one by one, and no call or jump among them ends a
+    /// block.
+    Count,
+}
+
+impl Course {
+    /// To the event that comes next, if there is one.
+    pub(super) fn to(event: Option<&Event>) -> Self {
+        let Some(event) = event else { return Self::Branch };
+        match (event.kind, event.ip) {
+            (EventKind::Trigger { icnt: Some(_), .. }, _) => Self::Count,
+            (EventKind::Ptwrite(_) | EventKind::Iret | EventKind::Uiret | EventKind::Vmentry, Some(ip)) => {
+                Self::Through(ip)
+            }
+            _ => Self::Event,
+        }
+    }
+
+    /// Whether a direct branch to `target` may end a block.
+    fn may_end(self, target: u64) -> bool {
+        match self {
+            Self::Branch | Self::Event => true,
+            Self::Through(ip) => target != ip,
+            Self::Count => false,
+        }
+    }
 }
 
 /// How a block goes on.
@@ -97,7 +135,7 @@ impl Blocks {
         insn: &Insn,
         target: Option<u64>,
         window: Window<'_>,
-        to_event: bool,
+        course: Course,
     ) -> bool {
         let section = (window.base, window.bytes.as_ptr());
         let open = self.current.take().filter(|block| block.section == section && block.insns < MOST);
@@ -106,10 +144,10 @@ impl Blocks {
         }
         let begins = open.is_none();
         let mut block = open.unwrap_or_else(|| {
-            let walk = match to_event {
-                true => Walk::ToEvent,
-                false if self.known.contains(&place(insn.ip, window)) => Walk::Known,
-                false => Walk::New,
+            let walk = match course {
+                Course::Event | Course::Through(_) | Course::Count => Walk::ToEvent,
+                Course::Branch if self.known.contains(&place(insn.ip, window)) => Walk::Known,
+                Course::Branch => Walk::New,
             };
             Block { insns: 0, new: 0, walk, section }
         });
@@ -123,8 +161,8 @@ impl Blocks {
         let mut ends = crosses
             || match insn.class {
                 Class::Other | Class::Ptwrite => false,
-                Class::NearCall => self.end_on_call,
-                Class::NearJump => self.end_on_jump,
+                Class::NearCall => self.end_on_call && course.may_end(behind),
+                Class::NearJump => self.end_on_jump && course.may_end(behind),
                 _ => true,
             };
         if block.walk == Walk::New {

@@ -1,6 +1,7 @@
 //! From a trace to lines.
 
 use super::Options;
+use super::block::Course;
 use super::diagnose::{Last, is_fetch_error};
 use super::lines::{Bytes, Lines};
 use crate::code;
@@ -203,7 +204,7 @@ impl Run<'_> {
         let own = &bytes.bytes[..bytes.len.min(insn.len.into())];
         let target = insn::decode(own, insn.mode, insn.ip).ok().and_then(|insn| insn.target);
         self.last = Last::after(insn.ip, insn.len, insn.class, own, target);
-        let place = (self.decoder.held(), self.decoder.awaits_event());
+        let place = (self.decoder.held(), Course::to(self.decoder.awaited()));
         self.lines.insn(insn, bytes, (self.window, target), place)
     }
 }

@@ -4,7 +4,7 @@
 //! block decoder, that from before the block, with the instruction decoder that from behind it for all but the first
 //! instruction.
 
-use super::block::Blocks;
+use super::block::{Blocks, Course};
 use super::insn_line::{insn_text, refusal_text};
 use super::reading::{Reading, Refusal};
 use super::{Decoder, Options};
@@ -70,11 +70,11 @@ impl<'o> Lines<'o> {
         insn: &Insn,
         bytes: Bytes,
         (window, target): (Window<'_>, Option<u64>),
-        (held, to_event): (u64, bool),
+        (held, course): (u64, Course),
     ) -> io::Result<()> {
         self.insns += 1;
         self.left = false;
-        let begins = self.blocks.add(insn, target, window, to_event);
+        let begins = self.blocks.add(insn, target, window, course);
         if begins {
             self.finish(held)?;
             self.begin(held)?;

@@ -5,4 +5,5 @@ mod ptxed;
 mod run;
 mod scenarios;
 mod sideband;
+mod triggers;
 mod vectors;

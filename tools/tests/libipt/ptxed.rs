@@ -8,7 +8,7 @@ const START: &[u8] = b"\
     \x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x99\x01\x7d\0\x10\0\0\0\0\x02\x23";
 
 /// Decodes code at 1000 by a trace that begins there.
-fn lines(name: &str, code: &[u8], trace: &[u8], args: &[&str]) -> Vec<String> {
+pub(crate) fn lines(name: &str, code: &[u8], trace: &[u8], args: &[&str]) -> Vec<String> {
     let folder = Folder::new(name, &[("t", &[START, trace].concat()), ("code", code)]);
     folder.lines(Tool::Ptxed, &[&["--raw", "code:0x1000"], args, &["--pt", "t"]].concat())
 }
