@@ -8,13 +8,9 @@ use std::path::{Path, PathBuf};
 
 #[test]
 fn packets_are_those_that_ptdump_shows() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/vectors/ptt/examples");
-    let Ok(entries) = fs::read_dir(&folder) else {
-        println!("skipped: no vectors in {}", folder.display());
-        return;
-    };
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../vectors/ptt/examples");
     let mut checked = 0;
-    for entry in entries {
+    for entry in fs::read_dir(&folder).unwrap() {
         let path = entry.unwrap().path();
         if path.to_str().is_some_and(|path| path.ends_with(".cmd.json")) {
             checked += check(&path);

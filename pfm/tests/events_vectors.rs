@@ -22,11 +22,8 @@ const REVISIONS: [(&str, &str, &[&str]); 2] = [
 
 #[test]
 fn each_revision_has_the_events_and_unit_masks_of_the_vectors_in_their_order() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/vectors/libpfm/amd64_events.tsv");
-    let Ok(file) = fs::read_to_string(&path) else {
-        eprintln!("skipped: no {}", path.display());
-        return;
-    };
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../vectors/libpfm/amd64_events.tsv");
+    let file = fs::read_to_string(&path).unwrap();
     let rows: Vec<Vec<&str>> = file.lines().skip(1).map(|line| line.split('\t').collect()).collect();
     for (table, letters, pmus) in REVISIONS {
         for (letter, name) in letters.chars().zip(pmus) {

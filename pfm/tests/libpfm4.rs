@@ -56,7 +56,7 @@ const MODIFIERS: [&str; 30] = [
 #[test]
 fn every_event_encodes_as_in_libpfm4() {
     let Some(libpfm) = Libpfm::get() else {
-        eprintln!("skipped: no libpfm.so.4");
+        eprintln!("skipped: libpfm4 is not installed");
         return;
     };
     let mut requests = 0;

@@ -1,4 +1,4 @@
-//! Jobs side by side, whose lines come out one job after the other.
+//! Jobs side by side.
 
 use std::num::NonZero;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -55,6 +55,38 @@ pub(crate) fn abreast<J: Sync, R: Send>(
     results.into_iter().flatten().collect()
 }
 
+/// Does the jobs, so many at a time, begins them in their order, and returns what they gave in that order too. `hear` gets
+/// each as it ends.
+pub(crate) fn as_they_end<J: Sync, R: Send>(
+    jobs: &[J],
+    workers: usize,
+    work: impl Fn(&J) -> R + Sync,
+    mut hear: impl FnMut(&J, &R),
+) -> Vec<R> {
+    let (next, (sender, receiver)) = (AtomicUsize::new(0), mpsc::channel());
+    let mut results: Vec<Option<R>> = jobs.iter().map(|_| None).collect();
+    thread::scope(|scope| {
+        for _ in 0..workers.min(jobs.len()) {
+            let (next, work, sender) = (&next, &work, sender.clone());
+            scope.spawn(move || {
+                while let Some((index, job)) = Some(next.fetch_add(1, Ordering::Relaxed))
+                    .and_then(|index| Some((index, jobs.get(index)?)))
+                {
+                    // Nobody hears any more only when the one who listens has panicked.
+                    drop(sender.send((index, work(job))));
+                }
+            });
+        }
+        drop(sender);
+        for (index, result) in receiver {
+            hear(&jobs[index], &result);
+            results[index] = Some(result);
+        }
+    });
+    // A job without a result has panicked, and the scope with it.
+    results.into_iter().flatten().collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -87,5 +119,28 @@ mod tests {
         // It would not end if one of them had to wait for another.
         let results = abreast(&jobs, |(), _| all_there.wait().is_leader(), drop);
         assert_eq!(results.iter().filter(|leads| **leads).count(), 1);
+    }
+
+    #[test]
+    fn results_are_heard_as_they_come_and_returned_in_the_order_of_the_jobs() {
+        let (first_is_heard, mut heard) = (Barrier::new(2), vec![]);
+        let work = |&job: &usize| {
+            // The first one ends after the second.
+            if job < 2 {
+                first_is_heard.wait();
+            }
+            if job == 0 {
+                first_is_heard.wait();
+            }
+            job * 10
+        };
+        let hear = |&job: &usize, &result: &usize| {
+            heard.push((job, result));
+            if job == 1 {
+                first_is_heard.wait();
+            }
+        };
+        assert_eq!(as_they_end(&[0, 1], 2, work, hear), [0, 10]);
+        assert_eq!(heard, [(1, 10), (0, 0)]);
     }
 }

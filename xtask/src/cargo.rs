@@ -4,16 +4,23 @@ use anyhow::{Context, Result, ensure};
 use pugmark_qemu_tests::images::workspace;
 use std::process::Command;
 
+/// What is added to commands that build tests. Test harnesses unwind, whatever a profile says: without this the programs
+/// that they start, and all libraries for these, would be built a second time. The manifest has `abort`, because the
+/// images, which have no std, are checked in that profile too.
+pub(crate) const UNWIND: [&str; 2] = ["--config", "profile.dev.panic='unwind'"];
+
+/// Cargo in the workspace's root with these arguments.
+pub(crate) fn command(arguments: &[&str]) -> Command {
+    crate::headline(&format!("cargo {}", arguments.join(" ")));
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.args(arguments).current_dir(workspace());
+    command
+}
+
 /// Runs cargo in the workspace's root with these arguments and environment, its output passed on.
 pub(crate) fn cargo(arguments: &[&str], environment: &[(&str, &str)]) -> Result<()> {
-    crate::headline(&format!("cargo {}", arguments.join(" ")));
-    let program = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let status = Command::new(program)
-        .args(arguments)
-        .envs(environment.iter().copied())
-        .current_dir(workspace())
-        .status()
-        .context("cannot start cargo")?;
+    let status =
+        command(arguments).envs(environment.iter().copied()).status().context("cannot start cargo")?;
     ensure!(status.success(), "`cargo {}` failed", arguments.join(" "));
     Ok(())
 }

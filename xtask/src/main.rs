@@ -27,8 +27,8 @@ enum Command {
     /// Boot the kernel in QEMU, let it trace itself, and hold its decode against the truth
     Run(run::Options),
     /// Run every test: host, model, QEMU, documentation
-    Test(SetupOptions),
-    /// What the CI runs: format, clippy, documentation, then all tests
+    Test(test::Options),
+    /// What the CI runs: format, clippy, documentation, all tests, mutations of what has changed
     Ci(SetupOptions),
     /// Make a disk image for a USB stick or a CD: the kernel alone, for a machine that has the tracing hardware
     Iso(iso::Options),
@@ -51,7 +51,7 @@ struct SetupOptions {
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Run(options) => run::run(&options),
-        Command::Test(options) => test::test(options).map(|()| ExitCode::SUCCESS),
+        Command::Test(options) => test::test(&options).map(|_| ExitCode::SUCCESS),
         Command::Ci(options) => ci::ci(options).map(|()| ExitCode::SUCCESS),
         Command::Iso(options) => iso::iso(&options).map(|()| ExitCode::SUCCESS),
         Command::Bench(options) => bench::bench(&options).map(|()| ExitCode::SUCCESS),

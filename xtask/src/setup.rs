@@ -15,7 +15,13 @@ struct PackageManager {
     qemu: &'static str,
     grub: &'static str,
     cxx: &'static str,
+    /// Empty where it has none.
+    ipt: &'static str,
+    pfm: &'static str,
 }
+
+/// The names of packages that something is in.
+type Packages = fn(&PackageManager) -> &str;
 
 const PACKAGE_MANAGERS: &[PackageManager] = &[
     PackageManager {
@@ -24,6 +30,8 @@ const PACKAGE_MANAGERS: &[PackageManager] = &[
         qemu: "qemu-system-x86",
         grub: "grub-common grub-pc-bin grub-efi-amd64-bin xorriso mtools",
         cxx: "g++",
+        ipt: "libipt-dev",
+        pfm: "libpfm4-dev",
     },
     PackageManager {
         systems: &["fedora", "rhel"],
@@ -31,6 +39,8 @@ const PACKAGE_MANAGERS: &[PackageManager] = &[
         qemu: "qemu-system-x86-core",
         grub: "grub2-tools-extra grub2-pc-modules grub2-efi-x64-modules xorriso mtools",
         cxx: "gcc-c++",
+        ipt: "libipt-devel",
+        pfm: "libpfm-devel",
     },
     PackageManager {
         systems: &["arch"],
@@ -38,6 +48,8 @@ const PACKAGE_MANAGERS: &[PackageManager] = &[
         qemu: "qemu-system-x86",
         grub: "grub libisoburn mtools",
         cxx: "gcc",
+        ipt: "libipt",
+        pfm: "libpfm",
     },
     PackageManager {
         systems: &["opensuse", "suse"],
@@ -45,6 +57,8 @@ const PACKAGE_MANAGERS: &[PackageManager] = &[
         qemu: "qemu-x86",
         grub: "grub2 grub2-i386-pc grub2-x86_64-efi xorriso mtools",
         cxx: "gcc-c++",
+        ipt: "libipt-devel",
+        pfm: "libpfm-devel",
     },
     PackageManager {
         systems: &["alpine"],
@@ -52,6 +66,8 @@ const PACKAGE_MANAGERS: &[PackageManager] = &[
         qemu: "qemu-system-x86_64",
         grub: "grub grub-bios grub-efi xorriso mtools",
         cxx: "g++",
+        ipt: "",
+        pfm: "",
     },
 ];
 
@@ -74,6 +90,37 @@ pub(crate) fn prepare(no_install: bool) -> Result<()> {
     Ok(())
 }
 
+/// Libraries that tests compare with: what they load, and what the package is called.
+const LIBRARIES: [(&str, Packages); 2] =
+    [("libipt.so.2", |manager| manager.ipt), ("libpfm.so.4", |manager| manager.pfm)];
+
+/// [`prepare`], and sees to it that the libraries are there that tests compare with. Without these the tests say what they
+/// skip.
+pub(crate) fn prepare_tests(no_install: bool) -> Result<()> {
+    prepare(no_install)?;
+    for (library, packages) in LIBRARIES {
+        if is_library(library) {
+            continue;
+        }
+        match install_command(&os_release(), packages, is_root()?) {
+            None => println!("{library} is missing, and nobody knows this system's package of it"),
+            Some(command) if no_install => println!("{library} is missing; this installs it: {command}"),
+            Some(command) => {
+                if let Err(error) = install(library, &command) {
+                    println!("{error:#}");
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Whether the loader finds it.
+fn is_library(name: &str) -> bool {
+    // SAFETY: the names are those of libraries whose initialisers are those of any C library.
+    unsafe { libloading::Library::new(name) }.is_ok()
+}
+
 /// Sees to it that GRUB can make an image of a disk.
 pub(crate) fn prepare_grub(no_install: bool) -> Result<()> {
     ["grub-mkrescue", "xorriso", "mformat"]
@@ -89,31 +136,37 @@ pub(crate) fn prepare_fuzzing(no_install: bool) -> Result<()> {
         return Ok(());
     }
     ensure!(!no_install, "cargo-fuzz is missing; this installs it: {INSTALL}");
-    println!("cargo-fuzz is missing; installing it: {INSTALL}");
-    let status = Command::new("sh").args(["-c", INSTALL]).status().context("cannot start sh")?;
-    ensure!(status.success(), "`{INSTALL}` failed");
-    Ok(())
+    install("cargo-fuzz", INSTALL)
 }
 
 /// Sees to it that a program is there; installs the packages that have it unless told not to.
-fn require(program: &str, packages: fn(&PackageManager) -> &str, no_install: bool) -> Result<()> {
+fn require(program: &str, packages: Packages, no_install: bool) -> Result<()> {
     if answers(program, "--version") {
         return Ok(());
     }
-    let release = std::fs::read_to_string("/etc/os-release").unwrap_or_default();
-    let Some(command) = install_command(&release, packages, is_root()?) else {
+    let Some(command) = install_command(&os_release(), packages, is_root()?) else {
         bail!("{program} is missing, and this system's package manager is not known: install it by hand");
     };
     ensure!(!no_install, "{program} is missing; this installs it: {command}");
-    println!("{program} is missing; installing it: {command}");
-    let status = Command::new("sh").args(["-c", &command]).status().context("cannot start sh")?;
-    ensure!(status.success(), "`{command}` failed");
+    install(program, &command)?;
     ensure!(answers(program, "--version"), "`{command}` went through, yet there is no {program}");
     Ok(())
 }
 
-/// The command for the system that this `/etc/os-release` describes.
-fn install_command(os_release: &str, packages: fn(&PackageManager) -> &str, root: bool) -> Option<String> {
+/// Runs the command that installs something.
+fn install(what: &str, command: &str) -> Result<()> {
+    println!("{what} is missing; installing it: {command}");
+    let status = Command::new("sh").args(["-c", command]).status().context("cannot start sh")?;
+    ensure!(status.success(), "`{command}` failed");
+    Ok(())
+}
+
+fn os_release() -> String {
+    std::fs::read_to_string("/etc/os-release").unwrap_or_default()
+}
+
+/// The command for the system that this `/etc/os-release` describes, where it has the packages.
+fn install_command(os_release: &str, packages: Packages, root: bool) -> Option<String> {
     let value = |key: &str| {
         let line = os_release.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='))?;
         Some(line.trim_matches('"').to_owned())
@@ -123,7 +176,8 @@ fn install_command(os_release: &str, packages: fn(&PackageManager) -> &str, root
         names.split_whitespace().any(|name| manager.systems.iter().any(|system| name.starts_with(system)))
     };
     let manager = PACKAGE_MANAGERS.iter().find(known)?;
-    let install = format!("{} {}", manager.install, packages(manager));
+    let names = Some(packages(manager)).filter(|names| !names.is_empty())?;
+    let install = format!("{} {names}", manager.install);
     Some(if root { install } else { format!("sudo sh -c '{install}'") })
 }
 
@@ -165,6 +219,14 @@ mod tests {
             let command = install_command(release, |manager| manager.qemu, true);
             assert_eq!(command.as_deref().and_then(|text| text.split(' ').next()), program, "{release:?}");
         }
+    }
+
+    #[test]
+    fn knows_the_packages_of_the_libraries_that_tests_compare_with() {
+        let commands = |release| LIBRARIES.map(|(_, packages)| install_command(release, packages, true));
+        let [ipt, pfm] = commands("ID=debian").map(|command| command.unwrap());
+        assert!(ipt.ends_with(" libipt-dev") && pfm.ends_with(" libpfm4-dev"), "{ipt} {pfm}");
+        assert_eq!(commands("ID=alpine"), [None, None]);
     }
 
     #[test]

@@ -1,13 +1,68 @@
 //! `cargo xtask test`.
+//!
+//! Everything is built by one call of cargo, because a choice of packages is a choice of their dependencies' features:
+//! another call would build some of them again. Then the test binaries stand in one queue.
 
-use crate::cargo::cargo;
-use crate::{Done, SetupOptions, setup};
+mod binaries;
+mod job;
+mod outcome;
+
+use anyhow::{Result, ensure};
+use clap::Args;
+use pugmark_qemu_tests::images::{Images, build_foreign_kernel, target_folder};
+use std::num::NonZero;
+use std::thread;
+use std::time::Instant;
+
+use crate::abreast::as_they_end;
+use crate::{SetupOptions, headline, setup};
+use outcome::{Outcome, Tally};
+
+/// Machines that are booted at a time at most: each has half a GiB of memory.
+const AT_A_TIME: usize = 8;
+
+#[derive(Args)]
+pub(crate) struct Options {
+    #[command(flatten)]
+    pub(crate) setup: SetupOptions,
+    /// Only test binaries whose name contains this, such as `kernel` or `tests/witness`
+    #[arg(default_value = "")]
+    pub(crate) name: String,
+}
 
 /// Runs every test there is: unit, model, host integration, QEMU and documentation tests.
-///
-/// The QEMU tests come last and two at a time: each boots a machine that keeps one processor busy.
-pub(crate) fn test(options: SetupOptions) -> Done {
-    setup::prepare(options.no_install)?;
-    cargo(&["test", "--workspace", "--exclude", "pugmark-qemu-tests"], &[])?;
-    cargo(&["test", "--package", "pugmark-qemu-tests", "--", "--test-threads", "2", "--nocapture"], &[])
+pub(crate) fn test(options: &Options) -> Result<Tally> {
+    setup::prepare_tests(options.setup.no_install)?;
+    let begin = Instant::now();
+    let binaries = binaries::build()?;
+    headline("the images");
+    Images::build()?;
+    build_foreign_kernel()?;
+    println!("built in {:.0} s", begin.elapsed().as_secs_f64());
+    let mut jobs = job::jobs(&binaries)?;
+    jobs.retain(|job| job.binary().contains(&options.name));
+    ensure!(!jobs.is_empty(), "no test binary's name contains {:?}", options.name);
+    let logs = target_folder().join("test-logs");
+    std::fs::create_dir_all(&logs)?;
+    headline(&format!("{} jobs, the longest first; what they say is in {}", jobs.len(), logs.display()));
+    let workers = thread::available_parallelism().map_or(1, NonZero::get).min(AT_A_TIME);
+    let mut done = 0;
+    let outcomes = as_they_end(
+        &jobs,
+        workers,
+        |job| job.run(&logs),
+        |job, outcome: &Result<Outcome>| {
+            done += 1;
+            match outcome {
+                Ok(outcome) => println!("[{done}/{}] {job}: {outcome}", jobs.len()),
+                Err(error) => println!("[{done}/{}] {job}: {error:#}", jobs.len()),
+            }
+        },
+    );
+    let outcomes = outcomes.into_iter().collect::<Result<Vec<_>>>()?;
+    let tally = Tally::of(jobs.iter().zip(&outcomes));
+    println!("{tally}");
+    println!("in {:.0} s", begin.elapsed().as_secs_f64());
+    ensure!(outcomes.iter().all(|outcome| outcome.passed), "tests failed");
+    Ok(tally)
 }

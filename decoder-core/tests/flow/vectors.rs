@@ -32,18 +32,13 @@ const NOT_COMPARED: [(&str, &str); 18] = [
     ("ptxed-resync-psb-bad_status-psb", "--resync-on-error"),
 ];
 
-fn examples() -> Option<PathBuf> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/vectors/ptt/examples");
-    if path.is_dir() {
-        return Some(path);
-    }
-    println!("skipped: no {}", path.display());
-    None
+fn examples() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../vectors/ptt/examples")
 }
 
 #[test]
 fn the_flow_is_what_ptxed_prints() {
-    let Some(examples) = examples() else { return };
+    let examples = examples();
     let mut compared = 0;
     let mut wrong = vec![];
     let mut names: Vec<_> = fs::read_dir(&examples)
@@ -69,8 +64,7 @@ fn the_flow_is_what_ptxed_prints() {
 
 #[test]
 fn walks_a_hundred_thousand_instructions_to_an_event() {
-    let Some(examples) = examples() else { return };
-    let lines = Vector::read(&examples, "linear-fup-tip_pgd").decode();
+    let lines = Vector::read(&examples(), "linear-fup-tip_pgd").decode();
     assert_eq!(lines.iter().filter(|line| !line.starts_with('[')).count(), 100_000);
 }
 

@@ -5,13 +5,8 @@ use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-fn vectors() -> Option<PathBuf> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/vectors/ptt");
-    if folder.exists() {
-        return Some(folder);
-    }
-    println!("skipped: no vectors in {}", folder.display());
-    None
+fn vectors() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../vectors/ptt")
 }
 
 fn strings(values: &Value) -> Vec<&str> {
@@ -20,7 +15,7 @@ fn strings(values: &Value) -> Vec<&str> {
 
 /// Repeats a file of recorded runs: output, error output and exit status are the same to the byte.
 fn repeat(tool: Tool, file: &str, inputs: &str, least: usize) {
-    let Some(folder) = vectors() else { return };
+    let folder = vectors();
     let records = fs::read_to_string(folder.join("golden").join(file)).unwrap();
     let mut count = 0;
     for record in records.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()) {
@@ -101,7 +96,7 @@ fn runs(vector: &Value, tool: Tool) -> Vec<Vec<String>> {
 }
 
 fn shows_vectors(tool: Tool, least: usize) {
-    let Some(folder) = vectors() else { return };
+    let folder = vectors();
     let folder = folder.join("examples");
     let normal = |text: &str| -> Vec<Vec<String>> {
         text.lines().map(|line| line.split_whitespace().map(Into::into).collect()).collect()

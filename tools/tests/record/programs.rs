@@ -39,7 +39,7 @@ pub(crate) fn compile(name: &str, source: &str) -> Option<Scratch> {
         Ok(output) if output.status.success() => Some(scratch),
         Ok(output) => panic!("{}", String::from_utf8_lossy(&output.stderr)),
         Err(_) => {
-            println!("skipped: no compiler");
+            println!("skipped: a compiler is not installed");
             None
         }
     }

@@ -1,0 +1,87 @@
+//! The test binaries, as cargo builds them.
+
+use anyhow::{Context, Result, ensure};
+use pugmark_qemu_tests::images::workspace;
+use serde::Deserialize;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use crate::cargo::{UNWIND, command};
+
+/// A binary of tests.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Binary {
+    /// The package's folder and the target, such as `kernel lib` and `kernel tests/pmi`.
+    pub(super) name: String,
+    pub(super) file: PathBuf,
+    /// The package's folder, where cargo runs its tests.
+    pub(super) folder: PathBuf,
+}
+
+/// Builds all tests, and everything that they start.
+pub(super) fn build() -> Result<Vec<Binary>> {
+    let arguments =
+        ["test", "--workspace", "--no-run", "--locked", "--message-format=json-render-diagnostics"];
+    let arguments: Vec<&str> = arguments.into_iter().chain(UNWIND).collect();
+    let child = command(&arguments).stdout(Stdio::piped()).spawn().context("cannot start cargo")?;
+    let output = child.wait_with_output()?;
+    ensure!(output.status.success(), "the tests do not build");
+    let binaries: Vec<_> =
+        String::from_utf8(output.stdout)?.lines().filter_map(|line| binary(line, &workspace())).collect();
+    ensure!(!binaries.is_empty(), "cargo named no test binary");
+    Ok(binaries)
+}
+
+/// One of cargo's messages, as far as it matters here.
+#[derive(Deserialize)]
+struct Message {
+    manifest_path: PathBuf,
+    target: Target,
+    profile: Profile,
+    executable: Option<PathBuf>,
+}
+
+#[derive(Deserialize)]
+struct Target {
+    name: String,
+    kind: Vec<String>,
+}
+
+#[derive(Deserialize)]
+struct Profile {
+    test: bool,
+}
+
+/// The test binary of a message.
+fn binary(line: &str, root: &Path) -> Option<Binary> {
+    // Messages of other kinds have other fields.
+    let message: Message = serde_json::from_str(line).ok()?;
+    let file = message.executable.filter(|_| message.profile.test)?;
+    let folder = message.manifest_path.parent()?.to_path_buf();
+    let package = folder.strip_prefix(root).unwrap_or(&folder).display();
+    let name = match message.target.kind.first()?.as_str() {
+        "test" => format!("{package} tests/{}", message.target.name),
+        kind => format!("{package} {kind}"),
+    };
+    Some(Binary { name, file, folder })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn test_binaries_are_told_from_what_else_is_built() {
+        let line = |kind: &str, test: bool, executable: &str| {
+            format!(
+                r#"{{"reason":"compiler-artifact","manifest_path":"/w/virt/model/Cargo.toml","target":{{"kind":["{kind}"],"name":"psb"}},"profile":{{"test":{test}}},"executable":{executable}}}"#
+            )
+        };
+        let name = |line: &str| binary(line, Path::new("/w")).map(|binary| binary.name);
+        assert_eq!(name(&line("test", true, r#""/t/psb-1""#)).as_deref(), Some("virt/model tests/psb"));
+        assert_eq!(name(&line("lib", true, r#""/t/psb-2""#)).as_deref(), Some("virt/model lib"));
+        assert_eq!(name(&line("bin", false, r#""/t/psb""#)), None);
+        assert_eq!(name(&line("lib", true, "null")), None);
+        assert_eq!(name(r#"{"reason":"build-finished","success":true}"#), None);
+    }
+}

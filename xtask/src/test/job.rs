@@ -1,0 +1,141 @@
+//! What stands in the queue: whole binaries, single tests that boot machines, the documentation's tests.
+
+use anyhow::{Context, Result, ensure};
+use std::cmp::Reverse;
+use std::fmt;
+use std::fs::File;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use super::binaries::Binary;
+use super::outcome::Outcome;
+use crate::cargo::{UNWIND, command as cargo};
+
+/// The package whose integration tests boot machines: each is a job by itself.
+const BOOTS: &str = "qemu-tests tests/";
+
+/// The job of the documentation's tests.
+const DOCUMENTATION: &str = "documentation";
+
+/// Seconds of a processor that jobs took where they were measured, those that take long. They only order the queue.
+const LONG: [(&str, u64); 1] = [(DOCUMENTATION, 30)];
+/// What any other boot takes, about, and any other binary.
+const OTHERWISE: [u64; 2] = [10, 5];
+
+/// A part of the tests that runs by itself.
+pub(super) enum Job {
+    /// The documentation's tests, which cargo runs.
+    Documentation,
+    /// A binary, or one test of it.
+    Binary(Binary, Option<String>),
+}
+
+/// All of it, the longest first.
+pub(super) fn jobs(binaries: &[Binary]) -> Result<Vec<Job>> {
+    let mut jobs = vec![Job::Documentation];
+    for binary in binaries {
+        let tests = if binary.name.starts_with(BOOTS) { tests(binary)? } else { vec![None] };
+        jobs.extend(tests.into_iter().map(|test| Job::Binary(binary.clone(), test)));
+    }
+    jobs.sort_by_key(|job| Reverse(job.expected()));
+    Ok(jobs)
+}
+
+/// The names of a binary's tests.
+fn tests(binary: &Binary) -> Result<Vec<Option<String>>> {
+    let output = Command::new(&binary.file).args(["--list", "--format", "terse"]).output()?;
+    ensure!(output.status.success(), "{} does not list its tests", binary.name);
+    let text = String::from_utf8(output.stdout)?;
+    Ok(text.lines().filter_map(|line| line.strip_suffix(": test")).map(|name| Some(name.into())).collect())
+}
+
+impl Job {
+    /// The binary's name.
+    pub(super) fn binary(&self) -> &str {
+        match self {
+            Self::Documentation => DOCUMENTATION,
+            Self::Binary(binary, _) => &binary.name,
+        }
+    }
+
+    fn expected(&self) -> u64 {
+        let [boot, binary] = OTHERWISE;
+        let name = self.to_string();
+        let known = LONG.iter().find(|(job, _)| *job == name).map(|(_, seconds)| *seconds);
+        known.unwrap_or(if matches!(self, Self::Binary(_, Some(_))) { boot } else { binary })
+    }
+
+    fn command(&self) -> Command {
+        match self {
+            Self::Documentation => {
+                let arguments = ["test", "--workspace", "--doc", "--locked"];
+                cargo(&arguments.into_iter().chain(UNWIND).collect::<Vec<_>>())
+            }
+            Self::Binary(binary, test) => {
+                let mut command = Command::new(&binary.file);
+                // One thread, because as many jobs run as there are processors; shown, because tests say there what
+                // they skip.
+                command.args(["--show-output", "--test-threads=1"]);
+                command.args(test.iter().flat_map(|test| ["--exact", test]));
+                command.current_dir(&binary.folder).env("CARGO_MANIFEST_DIR", &binary.folder);
+                command
+            }
+        }
+    }
+
+    /// Runs it; what it says goes into a file, and is printed where it fails.
+    pub(super) fn run(&self, logs: &Path) -> Result<Outcome> {
+        let log = logs.join(format!("{}.log", self.to_string().replace(['/', ' ', ':'], "-")));
+        let file = File::create(&log)?;
+        let begin = Instant::now();
+        let mut child = self.command();
+        child.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
+        let child = child.spawn().with_context(|| format!("cannot start {self}"))?;
+        let (passed, processor) = wait(child.id())?;
+        let text = String::from_utf8_lossy(&std::fs::read(&log)?).into_owned();
+        if !passed {
+            println!("{text}");
+        }
+        Ok(Outcome::read(passed, begin.elapsed(), processor, &text))
+    }
+}
+
+impl fmt::Display for Job {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.binary())?;
+        let Self::Binary(_, Some(test)) = self else { return Ok(()) };
+        write!(f, " {test}")
+    }
+}
+
+/// Waits for a child: whether it was successful, and the processor's time that it took with all that it waited for.
+fn wait(child: u32) -> Result<(bool, Duration)> {
+    let mut status = 0;
+    // SAFETY: all zeros are a value of this structure of numbers.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    let child = libc::pid_t::try_from(child)?;
+    // SAFETY: both pointers are to values of this function, and nobody else waits for this child.
+    let waited = unsafe { libc::wait4(child, &raw mut status, 0, &raw mut usage) };
+    ensure!(waited == child, "cannot wait for a test: {}", std::io::Error::last_os_error());
+    let time = |time: libc::timeval| {
+        Duration::from_secs(time.tv_sec.unsigned_abs()) + Duration::from_micros(time.tv_usec.unsigned_abs())
+    };
+    Ok((status == 0, time(usage.ru_utime) + time(usage.ru_stime)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_childs_end_and_time_are_its_own() {
+        let shell = |script| wait(Command::new("sh").args(["-c", script]).spawn().unwrap().id()).unwrap();
+        assert!(shell("exit 0").0);
+        assert!(!shell("exit 1").0);
+        assert!(!shell("kill -KILL $$").0);
+        // What its own child took counts.
+        let (passed, time) = shell("(i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done); true");
+        assert!(passed && !time.is_zero(), "{time:?}");
+    }
+}

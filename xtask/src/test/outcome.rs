@@ -1,0 +1,190 @@
+//! What became of jobs, and the summary of them all.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
+
+use super::job::Job;
+
+/// What a test says, at the beginning of a line, that lacks something and checks less therefore.
+const SKIPPED: &str = "skipped: ";
+
+/// What became of a job.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Outcome {
+    pub(super) passed: bool,
+    /// Tests that passed and tests that failed.
+    pub(super) tests: [u64; 2],
+    /// Why tests were skipped, each with its first reason.
+    pub(super) skipped: Vec<String>,
+    took: Duration,
+    processor: Duration,
+}
+
+impl Outcome {
+    /// From what a binary of tests, or several, has written.
+    pub(super) fn read(passed: bool, took: Duration, processor: Duration, text: &str) -> Self {
+        let mut outcome = Self { passed, took, processor, ..Self::default() };
+        let mut named = true;
+        for line in text.lines() {
+            if line.starts_with("---- ") {
+                named = false;
+            } else if let Some(reason) = line.strip_prefix(SKIPPED).filter(|_| !named) {
+                named = true;
+                outcome.skipped.push(reason.into());
+            } else if let Some(result) = line.strip_prefix("test result: ") {
+                for (count, word) in outcome.tests.iter_mut().zip([" passed", " failed"]) {
+                    *count += number_before(result, word).unwrap_or(0);
+                }
+            }
+        }
+        outcome
+    }
+}
+
+/// `ok. 3 passed; 0 failed; …`
+fn number_before(text: &str, word: &str) -> Option<u64> {
+    let (before, _) = text.split_once(word)?;
+    before.rsplit(' ').next()?.parse().ok()
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [passed, failed] = self.tests;
+        write!(f, "{passed} passed, ")?;
+        if !self.passed {
+            write!(f, "{failed} FAILED, ")?;
+        }
+        if !self.skipped.is_empty() {
+            write!(f, "{} of them skipped, ", self.skipped.len())?;
+        }
+        write!(f, "{:.1} s, {:.1} s of a processor", self.took.as_secs_f64(), self.processor.as_secs_f64())
+    }
+}
+
+/// All outcomes together.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    /// By binary: the time, that of a processor, and how many tests.
+    binaries: BTreeMap<String, (Duration, Duration, u64)>,
+    tests: [u64; 2],
+    /// How many tests were skipped for this reason.
+    skipped: BTreeMap<String, u64>,
+}
+
+/// How reasons end that name what can be installed; the others are about old versions.
+const MISSING: &str = " is not installed";
+
+impl Tally {
+    pub(super) fn of<'a>(outcomes: impl Iterator<Item = (&'a Job, &'a Outcome)>) -> Self {
+        let mut tally = Self::default();
+        outcomes.for_each(|(job, outcome)| tally.add(job.binary(), outcome));
+        tally
+    }
+
+    /// Whether a test was skipped because the machine lacks something.
+    pub(crate) fn misses_something(&self) -> bool {
+        self.skipped.keys().any(|reason| reason.ends_with(MISSING))
+    }
+
+    fn add(&mut self, binary: &str, outcome: &Outcome) {
+        let (took, processor, tests) = self.binaries.entry(binary.into()).or_default();
+        *took += outcome.took;
+        *processor += outcome.processor;
+        for (sum, count) in self.tests.iter_mut().zip(outcome.tests) {
+            *sum += count;
+            *tests += count;
+        }
+        for reason in &outcome.skipped {
+            *self.skipped.entry(reason.clone()).or_default() += 1;
+        }
+    }
+}
+
+impl fmt::Display for Tally {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut binaries: Vec<_> = self.binaries.iter().collect();
+        binaries.sort_by_key(|(_, (_, processor, _))| Reverse(*processor));
+        writeln!(f, "seconds, of a processor, tests")?;
+        for (name, (took, processor, tests)) in binaries {
+            writeln!(f, "{:7.1} {:7.1} {tests:5} {name}", took.as_secs_f64(), processor.as_secs_f64())?;
+        }
+        let ([passed, failed], skipped) = (self.tests, self.skipped.values().sum::<u64>());
+        write!(f, "{} tests passed, {failed} failed, {skipped} skipped", passed.saturating_sub(skipped))?;
+        for (index, (reason, count)) in self.skipped.iter().enumerate() {
+            write!(f, "{}{reason} ({count})", if index == 0 { ": " } else { ", " })?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OUTPUT: &str = "\
+running 4 tests
+test a ... ok
+
+successes:
+
+---- a stdout ----
+skipped: libipt is not installed
+skipped: libipt is not installed
+
+---- b stdout ----
+12 packets compared
+skipped: libpfm4 is too old for zen5
+
+---- c stdout ----
+skipped in words
+
+successes:
+    a
+    b
+
+test result: ok. 3 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s
+
+skipped: is no test's line
+test result: ok. 2 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s
+";
+
+    #[test]
+    fn a_skipped_test_is_counted_once_with_its_reason() {
+        let outcome = Outcome::read(true, Duration::ZERO, Duration::ZERO, OUTPUT);
+        assert_eq!(outcome.tests, [5, 1]);
+        assert_eq!(outcome.skipped, ["libipt is not installed", "libpfm4 is too old for zen5"]);
+    }
+
+    #[test]
+    fn the_closing_line_has_what_was_skipped_and_why() {
+        let outcome = Outcome::read(true, Duration::from_secs(2), Duration::from_secs(3), OUTPUT);
+        let mut tally = Tally::default();
+        tally.add("kernel lib", &outcome);
+        tally.add("qemu-tests tests/witness", &outcome);
+        tally.add("qemu-tests tests/witness", &outcome);
+        let text = tally.to_string();
+        let lines: Vec<_> = text.lines().collect();
+        assert_eq!(
+            lines[1..],
+            [
+                "    4.0     6.0    12 qemu-tests tests/witness",
+                "    2.0     3.0     6 kernel lib",
+                "9 tests passed, 3 failed, 6 skipped: libipt is not installed (3), libpfm4 is too old for zen5 (3)",
+            ]
+        );
+    }
+
+    #[test]
+    fn what_can_be_installed_is_told_from_what_is_old() {
+        let misses = |reason: &str| {
+            let mut tally = Tally::default();
+            tally.add("a", &Outcome { skipped: vec![reason.into()], ..Outcome::default() });
+            tally.misses_something()
+        };
+        assert!(misses("libipt is not installed"));
+        assert!(!misses("libpfm4 is too old for zen5"));
+        assert!(!Tally::default().misses_something());
+    }
+}
