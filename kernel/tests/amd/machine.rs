@@ -150,7 +150,7 @@ impl Machine {
 }
 
 fn user(ip: u64) -> Context {
-    Context { ip, cr3: 0x5000, cpl: 3, mode: ExecMode::Bits64, iflag: true }
+    Context { ip, cs_base: 0, cr3: 0x5000, cpl: 3, mode: ExecMode::Bits64, iflag: true }
 }
 
 // SAFETY: the registers are the model's.
@@ -168,7 +168,8 @@ unsafe impl Msr for Machine {
     unsafe fn wrmsr(&mut self, address: u32, value: u64) -> Result<(), GeneralProtection> {
         let fault = GeneralProtection { address, written: Some(value) };
         self.access(fault)?;
-        let kernel = |ip| Context { ip, cr3: 0x5000, cpl: 0, mode: ExecMode::Bits64, iflag: false };
+        let kernel =
+            |ip| Context { ip, cs_base: 0, cr3: 0x5000, cpl: 0, mode: ExecMode::Bits64, iflag: false };
         let before = kernel(0xffff_ffff_8100_0000);
         let at = Retired { before, after: kernel(before.ip + 2), bytes: &[0x0f, 0x30], tsc: 0, operand: 0 };
         self.0.borrow_mut().processor.write_msr(address, value, &at, &mut Mapped).map_err(|_| fault)

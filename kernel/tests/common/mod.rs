@@ -507,9 +507,9 @@ const FAR: u64 = 1 << 40;
 const HANDLER: u64 = 0xffff_8000_0000_1000;
 
 fn user(ip: u64) -> model::Context {
-    model::Context { ip, cr3: 0x5000, cpl: 3, mode: model::ExecMode::Bits64, iflag: true }
+    model::Context { ip, cs_base: 0, cr3: 0x5000, cpl: 3, mode: model::ExecMode::Bits64, iflag: true }
 }
 
 fn kernel(ip: u64) -> model::Context {
-    model::Context { ip, cr3: 0x5000, cpl: 0, mode: model::ExecMode::Bits64, iflag: false }
+    model::Context { ip, cs_base: 0, cr3: 0x5000, cpl: 0, mode: model::ExecMode::Bits64, iflag: false }
 }

@@ -44,7 +44,7 @@ pub(super) const BEGIN: u64 = KERNEL_TICKS;
 
 /// Somewhere in the kernel. CR3 is of no meaning where only CPL 3 is traced.
 const KERNEL: Context =
-    Context { ip: 0xffff_ffff_8100_0000, cr3: 0, cpl: 0, mode: ExecMode::Bits64, iflag: false };
+    Context { ip: 0xffff_ffff_8100_0000, cs_base: 0, cr3: 0, cpl: 0, mode: ExecMode::Bits64, iflag: false };
 const SYSRET: &[u8] = &[0x48, 0x0f, 0x07];
 const WRMSR: &[u8] = &[0x0f, 0x30];
 
@@ -229,7 +229,7 @@ pub(super) enum Next {
 const PERFMON_VECTOR: u8 = 0xf0;
 
 fn user(ip: u64, mode: ExecMode) -> Context {
-    Context { ip, cr3: 0, cpl: 3, mode, iflag: true }
+    Context { ip, cs_base: 0, cr3: 0, cpl: 3, mode, iflag: true }
 }
 
 fn memory(ram: &mut [u8]) -> FlatMemory<'_> {

@@ -3,7 +3,7 @@
 //! Source of the kinds: SDM vol. 3, Intel Processor Trace, "Change of Flow Instruction (COFI) Tracing". Which bytes
 //! are which instruction says `iced-x86`.
 
-use iced_x86::{Code, Decoder, DecoderOptions, Instruction, Mnemonic, Register};
+use iced_x86::{Code, Decoder, DecoderOptions, Instruction, Mnemonic, OpKind, Register};
 
 use crate::{Context, ExecMode, Retired};
 
@@ -125,6 +125,15 @@ fn decode(bytes: &[u8], mode: ExecMode, ip: u64) -> Decoded {
     Decoded { kind: classify(&instruction), len: instruction.len() as u8 }
 }
 
+/// Whether a near direct call has displacement 0. Its target is as wide as the operand size.
+fn calls_next(instruction: &Instruction) -> bool {
+    match instruction.op0_kind() {
+        OpKind::NearBranch16 => instruction.near_branch16() == instruction.next_ip16(),
+        OpKind::NearBranch32 => instruction.near_branch32() == instruction.next_ip32(),
+        _ => instruction.near_branch64() == instruction.next_ip(),
+    }
+}
+
 fn classify(instruction: &Instruction) -> Kind {
     if instruction.is_jcc_short_or_near() || instruction.is_jcx_short() {
         return Kind::Conditional;
@@ -136,7 +145,7 @@ fn classify(instruction: &Instruction) -> Kind {
         return Kind::DirectJump;
     }
     if instruction.is_call_near() {
-        return Kind::DirectCall { to_next: instruction.near_branch_target() == instruction.next_ip() };
+        return Kind::DirectCall { to_next: calls_next(instruction) };
     }
     if instruction.is_jmp_near_indirect() {
         return Kind::IndirectJump;
@@ -231,6 +240,28 @@ mod tests {
     }
 
     #[test]
+    fn a_call_of_the_next_instruction_has_displacement_0_wherever_it_is() {
+        use ExecMode::{Bits16, Bits32, Bits64};
+        for (mode, ip, bytes, to_next) in [
+            (Bits16, 0x1000, &[0xe8, 0, 0][..], true),
+            (Bits16, 0x12_3000, &[0xe8, 0, 0], true),
+            (Bits16, 0xfffd, &[0xe8, 0, 0], true),
+            (Bits16, 0x12_3000, &[0xe8, 1, 0], false),
+            (Bits16, 0x12_3000, &[0x66, 0xe8, 0, 0, 0, 0], true),
+            (Bits16, 0x12_3000, &[0x66, 0xe8, 0, 0, 1, 0], false),
+            (Bits32, 0xffff_fffb, &[0xe8, 0, 0, 0, 0], true),
+            (Bits32, 0x12_3000, &[0x66, 0xe8, 0, 0], true),
+            (Bits64, 0xffff_fffb, &[0xe8, 0, 0, 0, 0], true),
+        ] {
+            assert_eq!(
+                decode(bytes, mode, ip).kind,
+                Kind::DirectCall { to_next },
+                "{mode:?} {ip:x} {bytes:02x?}"
+            );
+        }
+    }
+
+    #[test]
     fn only_64_bit_code_goes_on_beyond_4_gib() {
         use ExecMode::{Bits16, Bits32, Bits64};
         // EIP has 32 bits in 16-bit code too.
@@ -243,14 +274,14 @@ mod tests {
             (Bits32, 0xffff_fffe, 0),
             (Bits64, 0xffff_fffe, 0x1_0000_0000),
         ] {
-            let before = Context { ip, cr3: 0, cpl: 0, mode, iflag: false };
+            let before = Context { ip, cs_base: 0, cr3: 0, cpl: 0, mode, iflag: false };
             assert_eq!(decode(&[0x74, 0x02], mode, ip).next_ip(&before), next, "{mode:?} {ip:x}");
         }
     }
 
     #[test]
     fn the_cache_sees_code_that_changes_in_place() {
-        let context = |mode| Context { ip: 0x1000, cr3: 0, cpl: 0, mode, iflag: false };
+        let context = |mode| Context { ip: 0x1000, cs_base: 0, cr3: 0, cpl: 0, mode, iflag: false };
         let retired =
             |mode, bytes| Retired { before: context(mode), after: context(mode), bytes, tsc: 0, operand: 0 };
         let mut cache = DecodeCache::new();

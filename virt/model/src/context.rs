@@ -5,8 +5,10 @@ use crate::ExecMode;
 /// The architectural state the tracing hardware looks at, at an instruction boundary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Context {
-    /// The instruction pointer. Linear address and RIP are the same here: code segments have base 0.
+    /// The instruction pointer as a linear address, with the code segment's base in it.
     pub ip: u64,
+    /// The code segment's base; of no meaning in 64-bit mode.
+    pub cs_base: u64,
     /// CR3 as a MOV from it would read it.
     pub cr3: u64,
     /// Current privilege level, 0 to 3.
@@ -15,6 +17,18 @@ pub struct Context {
     pub mode: ExecMode,
     /// RFLAGS.IF.
     pub iflag: bool,
+}
+
+impl Context {
+    /// The same with RIP or EIP, the offset in the code segment, for `ip`.
+    pub(crate) const fn effective(self) -> Self {
+        match self.mode {
+            ExecMode::Bits64 => self,
+            ExecMode::Bits16 | ExecMode::Bits32 => {
+                Self { ip: self.ip.wrapping_sub(self.cs_base) & 0xffff_ffff, cs_base: 0, ..self }
+            }
+        }
+    }
 }
 
 /// One instruction that retired. A REP string instruction is one instruction, however often it repeats.

@@ -14,7 +14,7 @@
 //! let mut ram = [0u8; 0x2000];
 //! let mut memory = FlatMemory { base: 0x1000, bytes: &mut ram };
 //! let mut processor = Processor::new(Profile::by_name("skylake").unwrap(), Settings::default());
-//! let at = |ip| Context { ip, cr3: 0x5000, cpl: 0, mode: ExecMode::Bits64, iflag: true };
+//! let at = |ip| Context { ip, cs_base: 0, cr3: 0x5000, cpl: 0, mode: ExecMode::Bits64, iflag: true };
 //! let step = |from, to, bytes| Retired { before: at(from), after: at(to), bytes, tsc: 0, operand: 0 };
 //! let wrmsr = step(0x40_0000, 0x40_0002, &[0x0f, 0x30]);
 //! // Single-range output of 4 KiB at 1000h, then TraceEn | OS | BranchEn.

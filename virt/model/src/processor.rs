@@ -83,7 +83,10 @@ impl Processor {
     /// RDMSR of an MSR that it owns.
     pub fn read_msr(&mut self, msr: u32) -> Result<u64, GeneralProtection> {
         match msr {
-            msr::PLATFORM_INFO => Ok(u64::from(self.profile.non_turbo_ratio) << 8),
+            msr::PLATFORM_INFO if self.profile.has_platform_info() => {
+                Ok(u64::from(self.profile.non_turbo_ratio) << 8)
+            }
+            msr::PLATFORM_INFO => Err(GeneralProtection),
             msr::IA32_MISC_ENABLE => Ok(self.misc_enable.value()),
             msr::IA32_PERF_CAPABILITIES => self.profile.perf_capabilities.ok_or(GeneralProtection),
             _ if is_own(msr) => self.shared.perfmon.read(msr),

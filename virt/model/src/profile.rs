@@ -10,7 +10,7 @@ use crate::registers::cap_ebx;
 /// A processor's enumerated capabilities.
 ///
 /// What the model lacks no profile enumerates: VMX, TSX, SGX, fixed-function counters, XSAVES.
-/// IP payloads are RIPs (CPUID.14H.0:ECX\[31\] = 0).
+/// IP payloads of Intel PT are RIPs (CPUID.14H.0:ECX\[31\] = 0).
 #[derive(Debug)]
 pub struct Profile {
     /// Its name: `prescott`, `core2`, `nehalem`, `broadwell`, `skylake`, `icelake`, `sapphire-rapids` or `pentium-m`.
@@ -53,7 +53,7 @@ pub struct Profile {
     pub crystal_hz: u32,
     /// The highest frequency in MHz, CPUID.16H:EBX.
     pub max_mhz: u32,
-    /// The maximum non-turbo ratio: TSC frequency over the bus clock of 100 MHz, PLATFORM_INFO\[15:8\].
+    /// The maximum non-turbo ratio: TSC frequency over the bus clock of 100 MHz, MSR_PLATFORM_INFO\[15:8\].
     pub non_turbo_ratio: u8,
 }
 
@@ -67,6 +67,13 @@ impl Profile {
     /// the 32-bit save area modelled.
     pub fn all() -> &'static [Self] {
         &table::ALL
+    }
+
+    /// MSR_PLATFORM_INFO is there: from Nehalem on. Source: SDM vol. 4, the table of MSRs of Nehalem's.
+    pub(crate) const fn has_platform_info(&self) -> bool {
+        let (family, model) =
+            (self.signature >> 8 & 0xf, self.signature >> 12 & 0xf0 | self.signature >> 4 & 0xf);
+        family == 6 && model >= 0x1a
     }
 
     pub(crate) const fn has_pt(&self) -> bool {

@@ -1,6 +1,9 @@
 //! The Intel PT unit: its MSRs, the packets it generates, and their way out.
 //!
-//! Source: SDM vol. 3, Intel Processor Trace.
+//! IP payloads and the comparison with address ranges have RIPs, not linear addresses: CPUID.14H.0:ECX.LIP is clear in all
+//! profiles.
+//!
+//! Source: SDM vol. 3, Intel Processor Trace, in particular "Packet Decoding of RIP versus LIP".
 
 use crate::msr_rules as rules;
 use crate::output::{OperationalError, Output};
@@ -83,7 +86,7 @@ impl Pt {
         }
         let filter = (self.cr3_match, &self.addresses);
         let psb = owed & status::PEND_PSB != 0;
-        self.packetizer.enable(self.ctl, filter, &at.after, at.tsc, psb);
+        self.packetizer.enable(self.ctl, filter, &at.after.effective(), at.tsc, psb);
         self.after_packets();
     }
 
@@ -91,9 +94,9 @@ impl Pt {
         // An overflow is resolved before the WRMSR completes.
         self.write_out(usize::MAX, bus);
         if self.packetizer.overflowed() {
-            self.packetizer.boundary(&at.before);
+            self.packetizer.boundary(&at.before.effective());
         }
-        self.packetizer.disable(&at.before, at.tsc);
+        self.packetizer.disable(&at.before.effective(), at.tsc);
         self.write_out(usize::MAX, bus);
         self.output.finish(bus.mem, &mut bus.shared.violations);
         if old & ctl::INJECT_PSB_PMI_ON_ENABLE != 0 {
@@ -248,12 +251,14 @@ impl TracingUnit for Pt {
     }
 
     fn retire(&mut self, retired: &Retired, seen: &Seen, bus: &mut Bus) {
-        self.packetizer.retire(retired, seen.decoded);
-        self.settle(&retired.after, bus);
+        let (before, after) = (retired.before.effective(), retired.after.effective());
+        self.packetizer.retire(&Retired { before, after, ..*retired }, seen.decoded);
+        self.settle(&after, bus);
     }
 
     fn deliver(&mut self, delivery: &Delivery, _: &Taken, bus: &mut Bus) {
-        self.packetizer.deliver(delivery);
-        self.settle(&delivery.after, bus);
+        let (before, after) = (delivery.before.effective(), delivery.after.effective());
+        self.packetizer.deliver(&Delivery { before, after, ..*delivery });
+        self.settle(&after, bus);
     }
 }

@@ -45,7 +45,7 @@ mod tests {
     const AT: u64 = 0x100;
 
     const fn context(ip: u64, cpl: u8, mode: ExecMode) -> Context {
-        Context { ip, cr3: 0, cpl, mode, iflag: false }
+        Context { ip, cs_base: 0, cr3: 0, cpl, mode, iflag: false }
     }
 
     /// The instruction in a flat segment without paging.

@@ -10,6 +10,7 @@ pub const APIC_BASE: u32 = 0x1b;
 /// IA32_EFER.
 pub const EFER: u32 = 0xc000_0080;
 const DEBUGCTL: u32 = 0x1d9;
+const IA32_MISC_ENABLE: u32 = 0x1a0;
 
 /// Who answers for an MSR.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,14 +24,34 @@ pub enum Place {
     /// IA32_DEBUGCTL of a processor whose tracing hardware does not have it: 0, and no bit of it can be set. Below it may
     /// be another register's worth of bits.
     DebugCtl,
-    /// Intel's processors have no such MSR: #GP.
+    /// The guest's processor has no such MSR: #GP.
     Absent,
 }
 
 impl Place {
-    /// Of `msr`.
+    /// Of `msr` where the model of the guest's processor, one of Intel's, does not own it.
     #[must_use]
     pub const fn of(msr: u32) -> Self {
+        match msr {
+            // MSR_LER_FROM_LIP and MSR_LER_TO_LIP, MSR_LASTBRANCH_TOS, and last branches of NetBurst and P6.
+            0x1d7 | 0x1d8 | 0x1da..=0x1de => Self::Absent,
+            _ => Self::of_either(msr),
+        }
+    }
+
+    /// The same of a processor of AMD's.
+    #[must_use]
+    pub const fn on_amd(msr: u32) -> Self {
+        match msr {
+            IA32_MISC_ENABLE => Self::Absent,
+            _ => Self::of_either(msr),
+        }
+    }
+
+    const fn of_either(msr: u32) -> Self {
+        if counts_or_traces(msr) {
+            return Self::Absent;
+        }
         match msr {
             APIC_BASE => Self::ApicBase,
             DEBUGCTL => Self::DebugCtl,
@@ -38,22 +59,6 @@ impl Place {
             // STAR, LSTAR, CSTAR, FMASK; the bases of FS and GS, KERNEL_GS_BASE, TSC_AUX.
             0..=0x1fff | 0xc000_0081..=0xc000_0084 | 0xc000_0100..=0xc000_0103 => Self::Below,
             _ => Self::Absent,
-        }
-    }
-
-    /// Of `msr` on a processor of AMD's: counters, tracing and their like of Intel's are not there.
-    #[must_use]
-    pub const fn on_amd(msr: u32) -> Self {
-        match msr {
-            // IA32_PMCx, PLATFORM_INFO, IA32_PERFEVTSELx, IA32_MISC_ENABLE, MSR_LBR_SELECT, fixed-function counters.
-            0xc1..=0xc8 | 0xce | 0x186..=0x18d | 0x1a0 | 0x1c8 | 0x1c9 | 0x309..=0x30c => Self::Absent,
-            // IA32_PERF_CAPABILITIES, the global registers, IA32_PEBS_ENABLE, full-width counters.
-            0x345 | 0x38d..=0x391 | 0x3f1 | 0x4c1..=0x4c8 => Self::Absent,
-            // Intel PT, IA32_DS_AREA, last branch records.
-            0x560 | 0x561 | 0x570..=0x572 | 0x580..=0x587 | 0x600 | 0x680..=0x6df | 0xdc0..=0xddf => {
-                Self::Absent
-            }
-            _ => Self::of(msr),
         }
     }
 
@@ -65,6 +70,22 @@ impl Place {
             Self::ApicBase => (false, true),
             Self::Efer | Self::DebugCtl | Self::Absent => (true, true),
         }
+    }
+}
+
+/// Whether it is an MSR of Intel's counting and tracing hardware: a processor has it where its model owns it, and each
+/// has some of them. NetBurst's counters and those of the uncore, which no model has, are not among them.
+const fn counts_or_traces(msr: u32) -> bool {
+    match msr {
+        // IA32_PMCx, PLATFORM_INFO, IA32_PERFEVTSELx, fixed-function counters, MSR_PERF_METRICS.
+        0xc1..=0xc8 | 0xce | 0x186..=0x18d | 0x309..=0x30c | 0x329 => true,
+        // IA32_PERF_CAPABILITIES, the global registers, IA32_PEBS_ENABLE, MSR_PEBS_DATA_CFG, full-width counters.
+        0x345 | 0x38d..=0x391 | 0x3f1 | 0x3f2 | 0x4c1..=0x4c8 => true,
+        // Intel PT, IA32_DS_AREA.
+        0x560 | 0x561 | 0x570..=0x572 | 0x580..=0x587 | 0x600 => true,
+        // Last branch records: Core's, MSR_LBR_SELECT, MSR_LASTBRANCH_TOS, those from Nehalem on, MSR_LBR_INFO_x.
+        0x40..=0x47 | 0x60..=0x67 | 0x1c8 | 0x1c9 | 0x680..=0x6df | 0xdc0..=0xddf => true,
+        _ => false,
     }
 }
 
@@ -98,9 +119,19 @@ mod tests {
         let rows = [
             (0x10, Place::Below),
             (0x1b, Place::ApicBase),
+            (0x2a, Place::Below),
+            (0x3a, Place::Below),
+            (0xe7, Place::Below),
             (0x174, Place::Below),
+            (0x179, Place::Below),
             (0x1d9, Place::DebugCtl),
+            (0x200, Place::Below),
             (0x277, Place::Below),
+            (0x2ff, Place::Below),
+            (0x3b0, Place::Below),
+            (0x6e0, Place::Below),
+            (0x802, Place::Below),
+            (0xda0, Place::Below),
             (0x1fff, Place::Below),
             (0x2000, Place::Absent),
             (0x4b56_4d00, Place::Absent),
@@ -131,6 +162,7 @@ mod tests {
             (0xc1, Place::Absent),
             (0xc9, Place::Below),
             (0x174, Place::Below),
+            (0x1dd, Place::Below),
             (0x186, Place::Absent),
             (0x1a0, Place::Absent),
             (0x1d9, Place::DebugCtl),

@@ -82,7 +82,14 @@ impl<'a> Walk<'a> {
     /// The walk of `seed` from the program's start: in the kernel, interrupts off.
     #[must_use]
     pub fn new(program: &'a Program, seed: u64, rates: Rates) -> Self {
-        let at = Context { ip: program.start(), cr3: CR3[0], cpl: 0, mode: ExecMode::Bits64, iflag: false };
+        let at = Context {
+            ip: program.start(),
+            cs_base: 0,
+            cr3: CR3[0],
+            cpl: 0,
+            mode: ExecMode::Bits64,
+            iflag: false,
+        };
         Self {
             program,
             rng: Rng::with_seed(seed ^ 0x5761_6c6b),
@@ -153,7 +160,7 @@ impl<'a> Walk<'a> {
         self.frames.push(Frame::Interrupt(back, kind == DeliveryKind::Nmi));
         // Exceptions go through trap gates, which leave IF alone; interrupts through interrupt gates.
         let iflag = before.iflag && !matches!(kind, DeliveryKind::Interrupt | DeliveryKind::Nmi);
-        self.at = Context { ip, cr3: before.cr3, cpl: 0, mode: ExecMode::Bits64, iflag };
+        self.at = Context { ip, cs_base: 0, cr3: before.cr3, cpl: 0, mode: ExecMode::Bits64, iflag };
         self.tick();
         Step::Delivered(Delivery { kind, vector, before, after: self.at, cr2, tsc: self.tsc })
     }

@@ -11,7 +11,7 @@
 //! let northbridge = Northbridge::new(profile);
 //! let mut processor = Processor::new(profile, Settings::default(), &northbridge);
 //! let mut memory = FlatMemory { base: 0, bytes: &mut [] };
-//! let at = |ip| Context { ip, cr3: 0x5000, cpl: 0, mode: ExecMode::Bits64, iflag: true };
+//! let at = |ip| Context { ip, cs_base: 0, cr3: 0x5000, cpl: 0, mode: ExecMode::Bits64, iflag: true };
 //! let step = |from, to, bytes| Retired { before: at(from), after: at(to), bytes, tsc: 0, operand: 0 };
 //! // Retired instructions of the kernel, by counter 0.
 //! let wrmsr = step(0x40_0000, 0x40_0002, &[0x0f, 0x30]);

@@ -84,14 +84,14 @@ mod tests {
             (ctl::USER | ctl::CR3_FILTER, 0, 0x5000, false),
         ];
         for (ctl, cpl, cr3, expected) in rows {
-            let at = Context { ip: 0, cr3, cpl, mode: ExecMode::Bits64, iflag: false };
+            let at = Context { ip: 0, cs_base: 0, cr3, cpl, mode: ExecMode::Bits64, iflag: false };
             assert_eq!(
                 Filter::new(ctl, 0x5000, &[0; 8]).context(&at, true),
                 expected,
                 "{ctl:x} {cpl} {cr3:x}"
             );
         }
-        let pae = Context { ip: 0, cr3: 0x5020, cpl: 0, mode: ExecMode::Bits32, iflag: false };
+        let pae = Context { ip: 0, cs_base: 0, cr3: 0x5020, cpl: 0, mode: ExecMode::Bits32, iflag: false };
         assert!(!Filter::new(ctl::OS | ctl::CR3_FILTER, 0x5000, &[0; 8]).context(&pae, false));
         assert!(Filter::new(ctl::OS | ctl::CR3_FILTER, 0x5020, &[0; 8]).context(&pae, false));
     }

@@ -219,3 +219,49 @@ fn stopped_keeps_the_trace_off_until_it_is_cleared() {
     machine.stop();
     assert_ne!(machine.read(MASK_PTRS) >> 32, 0);
 }
+
+#[test]
+fn code_in_a_segment_with_a_base_has_rips_in_packets_and_ranges() {
+    // A 16-bit segment at 100000h: of each address the offset shows and is compared with the range 1000h to 1fffh.
+    let at = |m: &Machine, ip: u64| Context {
+        ip: 0x10_0000 + ip,
+        cs_base: 0x10_0000,
+        mode: ExecMode::Bits16,
+        ..m.at
+    };
+    let code = |m: &mut Machine| {
+        let back = m.at;
+        m.far(&[0xcb], at(m, 0x1000));
+        m.far(JZ, at(m, 0x1002));
+        m.far(&[0xe8, 0x00, 0x01], at(m, 0x1105));
+        m.far(RET, at(m, 0x1005));
+        m.far(JMP_RAX, at(m, 0xfffe));
+        // Not taken, behind the first 64 KiB.
+        m.far(JZ, at(m, 0x1_0000));
+        m.far(JMP_RAX, at(m, 0x1800));
+        m.deliver(DeliveryKind::Interrupt, 32, at(m, 0x1f00), None);
+        m.far(&[0xcb], back);
+    };
+    let all = run("skylake", Settings::default(), ALL, code);
+    let packets = "MODE.Exec 64; TIP.PGE 400000; MODE.Exec 16; TIP 1000; TNT 01; TIP fffe; TNT 0; TIP 1800; \
+                   FUP 1800; TIP 1f00; MODE.Exec 64; TIP 400000";
+    assert_eq!(all, packets);
+    let mut machine = Machine::new("skylake", Settings::default());
+    machine.write(0x580, 0x1000);
+    machine.write(0x581, 0x1fff);
+    machine.start(ALL | 1 << 32);
+    code(&mut machine);
+    machine.stop();
+    let packets =
+        "MODE.Exec 16; TIP.PGE 1000; TNT 01; TIP.PGD fffe; TIP.PGE 1800; FUP 1800; TIP 1f00; TIP.PGD 400000";
+    assert_eq!(machine.body(), packets);
+    // Linear addresses of 32 bits start again.
+    let mut machine = Machine::new("skylake", Settings::default());
+    let flat = |ip| Context { ip, cs_base: 0xffff_f000, mode: ExecMode::Bits32, ..machine.at };
+    let (first, second) = (flat(0xffff_f010), flat(0x20));
+    machine.start(ALL);
+    machine.far(&[0xcb], first);
+    machine.far(JMP_RAX, second);
+    machine.stop();
+    assert!(machine.body().ends_with("MODE.Exec 32; TIP 10; TIP 1020"), "{}", machine.body());
+}

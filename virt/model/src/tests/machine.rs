@@ -77,7 +77,8 @@ pub(super) struct Machine {
 
 impl Machine {
     pub(super) fn new(profile: &str, settings: Settings) -> Self {
-        let at = Context { ip: 0x40_0000, cr3: 0x5000, cpl: 0, mode: ExecMode::Bits64, iflag: false };
+        let at =
+            Context { ip: 0x40_0000, cs_base: 0, cr3: 0x5000, cpl: 0, mode: ExecMode::Bits64, iflag: false };
         let processor = Processor::new(Profile::by_name(profile).expect(profile), settings);
         let ram = vec![0; 0x4_0000];
         let mut machine = Self { processor, ram, pages: BTreeMap::new(), at, tsc: 0 };

@@ -60,7 +60,11 @@ fn owns_its_msrs_and_no_others() {
 #[test]
 fn reset_values() {
     // Profile, MSR, value.
-    let rows: [(&str, u32, Option<u64>); 31] = [
+    let rows: [(&str, u32, Option<u64>); 35] = [
+        ("prescott", 0xce, None),
+        ("pentium-m", 0xce, None),
+        ("core2", 0xce, None),
+        ("nehalem", 0xce, Some(20 << 8)),
         ("broadwell", 0xce, Some(26 << 8)),
         ("skylake", 0xce, Some(30 << 8)),
         ("sapphire-rapids", 0x1a0, Some(0x5_1881)),

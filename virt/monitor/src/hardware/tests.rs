@@ -26,7 +26,7 @@ impl PhysMemory for Nothing {
 }
 
 fn step(ip: u64, bytes: &[u8]) -> Retired<'_> {
-    let at = |ip| Context { ip, cr3: 0, cpl: 0, mode: ExecMode::Bits64, iflag: true };
+    let at = |ip| Context { ip, cs_base: 0, cr3: 0, cpl: 0, mode: ExecMode::Bits64, iflag: true };
     Retired { before: at(ip), after: at(ip + bytes.len() as u64), bytes, tsc: 0, operand: 0 }
 }
 
@@ -58,6 +58,76 @@ fn each_maker_has_its_name_its_msrs_and_its_instructions() {
         assert_eq!((hardware.owns_msr(own), hardware.owns_msr(other)), (true, false), "{name}");
         assert_eq!(hardware.place(other), Place::Absent, "{name}");
         assert_eq!(hardware.has_sysenter_in_long_mode(), sysenter, "{name}");
+    }
+}
+
+/// Which of the MSRs of Intel's counting and tracing hardware there are. Typed from vol. 4's tables, as far as CPUID and
+/// IA32_PERF_CAPABILITIES of the profile say that what they belong to is there.
+#[test]
+fn msrs_of_hardware_that_a_processor_lacks_fault() {
+    type Row = (&'static str, u32, u32, &'static [&'static str]);
+    const EVERY: &[&str] =
+        &["prescott", "core2", "nehalem", "broadwell", "skylake", "icelake", "sapphire-rapids"];
+    const FROM_CORE2: &[&str] = EVERY.split_at(1).1;
+    const FROM_NEHALEM: &[&str] = EVERY.split_at(2).1;
+    const PT: &[&str] = EVERY.split_at(3).1;
+    const DS: &[&str] = EVERY.split_at(6).0;
+    const COUNTERS: &[&str] = DS.split_at(1).1;
+    const FOUR_COUNTERS: &[&str] = DS.split_at(2).1;
+    const FULL_WIDTH: &[&str] = DS.split_at(3).1;
+    const RANGES: &[&str] = EVERY.split_at(4).1;
+    const STACK: &[&str] = &["prescott", "nehalem", "broadwell", "skylake", "icelake"];
+    const INFO: &[&str] = DS.split_at(4).1;
+    // What, the first and the last, which processors have them.
+    let rows: [Row; 37] = [
+        ("MSR_LASTBRANCH_x of Core 2, from", 0x40, 0x43, &["core2"]),
+        ("of Core Duo, from", 0x44, 0x47, &[]),
+        ("of Core 2, to", 0x60, 0x63, &["core2"]),
+        ("to", 0x64, 0x67, &[]),
+        ("IA32_PMC0, 1", 0xc1, 0xc2, COUNTERS),
+        ("IA32_PMC2, 3", 0xc3, 0xc4, FOUR_COUNTERS),
+        ("IA32_PMC4 to 7", 0xc5, 0xc8, &["icelake"]),
+        ("MSR_PLATFORM_INFO", 0xce, 0xce, FROM_NEHALEM),
+        ("IA32_PERFEVTSEL0, 1", 0x186, 0x187, COUNTERS),
+        ("IA32_PERFEVTSEL2, 3", 0x188, 0x189, FOUR_COUNTERS),
+        ("IA32_PERFEVTSEL4 to 7", 0x18a, 0x18d, &["icelake"]),
+        ("IA32_MISC_ENABLE", 0x1a0, 0x1a0, EVERY),
+        ("MSR_LBR_SELECT", 0x1c8, 0x1c8, FOUR_COUNTERS),
+        ("MSR_LASTBRANCH_TOS", 0x1c9, 0x1c9, COUNTERS),
+        ("NetBurst's MSR_LER_FROM_LIP, _TO_LIP", 0x1d7, 0x1d8, &["prescott"]),
+        ("NetBurst's MSR_LASTBRANCH_TOS", 0x1da, 0x1da, &["prescott"]),
+        ("MSR_LASTBRANCH_0, 1 of models 0 to 2", 0x1db, 0x1dc, &[]),
+        ("MSR_LER_FROM_LIP, _TO_LIP", 0x1dd, 0x1de, COUNTERS),
+        ("fixed-function counters", 0x309, 0x30c, &[]),
+        ("MSR_PERF_METRICS", 0x329, 0x329, &[]),
+        ("IA32_PERF_CAPABILITIES", 0x345, 0x345, FROM_CORE2),
+        ("IA32_FIXED_CTR_CTRL", 0x38d, 0x38d, &[]),
+        ("IA32_PERF_GLOBAL_STATUS, _CTRL, _STATUS_RESET", 0x38e, 0x390, FROM_CORE2),
+        ("IA32_PERF_GLOBAL_STATUS_SET", 0x391, 0x391, RANGES),
+        ("IA32_PEBS_ENABLE", 0x3f1, 0x3f1, COUNTERS),
+        ("MSR_PEBS_DATA_CFG", 0x3f2, 0x3f2, &["icelake"]),
+        ("IA32_A_PMC0 to 3", 0x4c1, 0x4c4, FULL_WIDTH),
+        ("IA32_RTIT_OUTPUT_BASE, _MASK_PTRS", 0x560, 0x561, PT),
+        ("IA32_RTIT_CTL, _STATUS, _CR3_MATCH", 0x570, 0x572, PT),
+        ("IA32_RTIT_ADDR0, 1", 0x580, 0x583, RANGES),
+        ("IA32_RTIT_ADDR2, 3", 0x584, 0x587, &["sapphire-rapids"]),
+        ("IA32_DS_AREA", 0x600, 0x600, DS),
+        ("MSR_LASTBRANCH_0 to 15_FROM_IP", 0x680, 0x68f, STACK),
+        ("MSR_LASTBRANCH_16 to 31_FROM_IP", 0x690, 0x69f, INFO),
+        ("MSR_LASTBRANCH_0 to 15_TO_IP", 0x6c0, 0x6cf, STACK),
+        ("MSR_LASTBRANCH_16 to 31_TO_IP", 0x6d0, 0x6df, INFO),
+        ("MSR_LBR_INFO_x", 0xdc0, 0xddf, INFO),
+    ];
+    for name in EVERY {
+        let mut hardware = hardware(name);
+        for (what, first, last, those) in rows {
+            for msr in first..=last {
+                // What is not the model's must not be the processor's below.
+                let absent = hardware.place(msr) == Place::Absent;
+                let reads = if hardware.owns_msr(msr) { hardware.read_msr(msr).is_ok() } else { !absent };
+                assert_eq!(reads, those.contains(name), "{name} {what} {msr:#x}");
+            }
+        }
     }
 }
 

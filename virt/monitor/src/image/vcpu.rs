@@ -122,12 +122,14 @@ impl Vcpu {
     /// The state the tracing hardware looks at.
     pub(crate) fn context(&self) -> Context {
         let Cpu { rip, cr3, cpl, .. } = self.cpu;
-        let (mode, ip) = match self.cpu.code_bits() {
-            64 => (ExecMode::Bits64, rip),
-            32 => (ExecMode::Bits32, self.cpu.cs.base.wrapping_add(rip) & 0xffff_ffff),
-            _ => (ExecMode::Bits16, self.cpu.cs.base.wrapping_add(rip) & 0xffff_ffff),
+        let (mode, cs_base) = match self.cpu.code_bits() {
+            64 => (ExecMode::Bits64, 0),
+            32 => (ExecMode::Bits32, self.cpu.cs.base),
+            _ => (ExecMode::Bits16, self.cpu.cs.base),
         };
-        Context { ip, cr3, cpl, mode, iflag: self.cpu.rflags & rflags::IF != 0 }
+        let linear = cs_base.wrapping_add(rip);
+        let ip = if mode == ExecMode::Bits64 { linear } else { linear & 0xffff_ffff };
+        Context { ip, cs_base, cr3, cpl, mode, iflag: self.cpu.rflags & rflags::IF != 0 }
     }
 
     /// Accounts for `instruction`, which executed at `before` and has retired.

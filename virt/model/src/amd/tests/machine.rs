@@ -81,7 +81,8 @@ impl Machine {
     pub(super) fn with(profile: &str, settings: Settings) -> Self {
         let profile = Profile::by_name(profile).expect(profile);
         let northbridge = Box::leak(Box::new(Northbridge::new(profile)));
-        let at = Context { ip: 0x40_0000, cr3: 0x5000, cpl: 0, mode: ExecMode::Bits64, iflag: false };
+        let at =
+            Context { ip: 0x40_0000, cs_base: 0, cr3: 0x5000, cpl: 0, mode: ExecMode::Bits64, iflag: false };
         Self { processor: Processor::new(profile, settings, northbridge), at }
     }
 

@@ -116,6 +116,34 @@ fn execute_disable_is_reserved_without_nxe_and_the_fetch_flag_absent() {
     assert_eq!(translate(&machine.cpu, &mut machine.ram, PAGE, fetch), page_fault(0x10, PAGE));
 }
 
+/// The manual's rule, "Page-Fault Exceptions": SMEP, or PAE (which IA-32e paging has set) with NXE.
+#[test]
+fn the_fetch_flag_says_that_execution_can_be_forbidden() {
+    // CR4, EFER, error code of a fetch.
+    let rows = [
+        (0, 0, 0),
+        (0, efer::NXE, 0),
+        (cr4::SMEP, 0, 0x10),
+        (cr4::SMEP, efer::NXE, 0x10),
+        (cr4::PAE, 0, 0),
+        (cr4::PAE, efer::NXE, 0x10),
+        (cr4::PAE | cr4::SMEP, 0, 0x10),
+        (cr4::PAE, efer::LMA, 0),
+        (cr4::PAE, efer::LMA | efer::NXE, 0x10),
+    ];
+    for (cr4, efer, code) in rows {
+        let mut machine = Machine::long();
+        // Tables of zeros.
+        (machine.cpu.cr3, machine.cpu.cr4, machine.cpu.efer) = (0x5000, cr4, efer);
+        for kind in [READ, EXECUTE] {
+            let access = Access::at_cpl(&machine.cpu, kind);
+            let code = if kind == EXECUTE { code } else { 0 };
+            let found = translate(&machine.cpu, &mut machine.ram, PAGE, access);
+            assert_eq!(found, page_fault(code, PAGE), "{cr4:#x} {efer:#x} {kind:?}");
+        }
+    }
+}
+
 #[test]
 fn sets_accessed_everywhere_and_dirty_in_the_leaf_of_a_write() {
     let tables = [at::TABLES, at::TABLES + 0x1000, at::TABLES + 0x2000, at::LAST_TABLE + (PAGE >> 12) * 8];
