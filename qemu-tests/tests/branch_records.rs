@@ -41,6 +41,18 @@ fn icelake() {
     all_as_they_ran("icelake");
 }
 
+/// Its interrupts are to be known by the index alone.
+#[test]
+fn skylake_whose_threshold_sets_no_status() {
+    let only = Some("small-buffers,circular,stop");
+    let mut boot = branch_matrix::boot("skylake", only);
+    boot.monitor_options += " bts-sets-status=off";
+    sweep("skylake", &boot, only, |run, truth, symbols, _| {
+        branch_matrix::check(run, "skylake", truth, symbols)
+    })
+    .unwrap();
+}
+
 #[test]
 fn a_processor_without_a_debug_store_says_so() {
     all_as_they_ran("sapphire-rapids");

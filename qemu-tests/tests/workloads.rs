@@ -59,11 +59,21 @@ fn sapphire_rapids() {
 }
 
 /// What the manual leaves to the processor, the other way round.
+const OTHERWISE: &str = "long-tnt=off deferred-tips=on psb-before-pge=off ret-elsewhere=pops compress-after-ovf=on \
+                         pmi-skid=150 visibility=0";
+
 #[test]
 fn skylake_that_chooses_otherwise() {
-    all_as_the_table_says(
-        "skylake",
-        "long-tnt=off deferred-tips=on psb-before-pge=off pmi-skid=150 visibility=0",
+    all_as_the_table_says("skylake", OTHERWISE);
+}
+
+/// What skylake declines.
+#[test]
+fn sapphire_rapids_that_chooses_otherwise() {
+    as_the_table_says(
+        "sapphire-rapids",
+        OTHERWISE,
+        Some("exceptions,events,user-interrupt,ptwrite,overflow"),
     );
 }
 

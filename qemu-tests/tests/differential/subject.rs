@@ -28,6 +28,7 @@ impl Subject {
         let (program, mut config) = trace::Config::draw_small(topic, seed);
         // libipt 2.0.5 has no event trace.
         config.ctl &= !ctl::EVENT_EN;
+        config.for_readers_like_libipt();
         let run = trace::run(&program, &config, seed);
         Self { topic, run, program }
     }

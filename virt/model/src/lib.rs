@@ -71,5 +71,5 @@ pub use processor::{GeneralProtection, Processor};
 pub use profile::{Counted, CountedEvent, Counters, DebugControl, DebugStore, LbrStack, Pebs, Profile};
 pub use pugmark_decoder_core::mode::ExecMode;
 pub use pugmark_decoder_core::pebs::Registers;
-pub use settings::{BranchLevel, Overflow, Settings};
+pub use settings::{BranchLevel, Overflow, ReturnElsewhere, Settings};
 pub use violations::Violations;

@@ -18,6 +18,11 @@ pub struct Settings {
     /// PSB+ comes before TIP.PGE when TraceEn is set, as recorded traces have it; otherwise after it, as the table
     /// "Packet Generation under Different Enable Conditions" has it.
     pub psb_before_pge: bool,
+    /// What a near RET that goes elsewhere than its CALL came from leaves of the CALLs that RETs are compressed against.
+    pub return_elsewhere: ReturnElsewhere,
+    /// The first IP behind an OVF is compressed against the last one before it, as "Overflow (OVF) Packet" allows;
+    /// otherwise it is whole. libipt forgets the one before.
+    pub compress_after_overflow: bool,
     /// Whose privilege level a branch record has where records are filtered by level (BTS_OFF_OS, MSR_LBR_SELECT).
     pub branch_level: BranchLevel,
     /// Reaching the threshold of the BTS buffer sets IA32_PERF_GLOBAL_STATUS.OvfDSBuffer, as that bit's description has
@@ -25,6 +30,16 @@ pub struct Settings {
     pub bts_sets_status: bool,
     /// The core clock in units of the bus clock; `None`: the maximum non-turbo ratio.
     pub core_ratio: Option<u8>,
+}
+
+/// What an uncompressed RET does to the stack of CALLs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReturnElsewhere {
+    /// It empties the stack: of what is compressed afterwards all readers know the CALL, also those that pop nothing for a
+    /// RET with a TIP, as libipt.
+    Empties,
+    /// It pops its CALL, as a decoder does by "Indirect Transfer Compression for Returns (RET)".
+    Pops,
 }
 
 /// Whose privilege level a branch from one level to another has.
@@ -63,6 +78,8 @@ impl Default for Settings {
             long_tnt: true,
             deferred_tips: false,
             psb_before_pge: true,
+            return_elsewhere: ReturnElsewhere::Empties,
+            compress_after_overflow: false,
             branch_level: BranchLevel::To,
             bts_sets_status: true,
             core_ratio: None,

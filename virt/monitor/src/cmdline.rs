@@ -3,7 +3,7 @@
 use core::fmt;
 use core::num::ParseIntError;
 
-use pugmark_model::{BranchLevel, Overflow, Settings, amd};
+use pugmark_model::{BranchLevel, Overflow, ReturnElsewhere, Settings, amd};
 
 use crate::guest::Stretch;
 use crate::hardware::Profile;
@@ -14,7 +14,8 @@ pub struct Options<'a> {
     /// `profile=NAME`: the processor the guest sees. Default: skylake.
     pub profile: Profile,
     /// `pmi-skid=N`, `visibility=N`, `ovf=CAPACITY:DRAIN`, `long-tnt=on|off`, `deferred-tips=on|off`,
-    /// `psb-before-pge=on|off`, `core-ratio=N`, `branch-level=from|to`, `bts-sets-status=on|off`.
+    /// `psb-before-pge=on|off`, `ret-elsewhere=empties|pops`, `compress-after-ovf=on|off`, `core-ratio=N`,
+    /// `branch-level=from|to`, `bts-sets-status=on|off`.
     pub settings: Settings,
     /// `pmi-skid=N`, `seed=N`, `rip-invalid=N`: of AMD's processors.
     pub amd: amd::Settings,
@@ -109,6 +110,14 @@ impl<'a> Options<'a> {
             "long-tnt" => settings.long_tnt = switch(word, value)?,
             "deferred-tips" => settings.deferred_tips = switch(word, value)?,
             "psb-before-pge" => settings.psb_before_pge = switch(word, value)?,
+            "ret-elsewhere" => {
+                settings.return_elsewhere = match value {
+                    "empties" => ReturnElsewhere::Empties,
+                    "pops" => ReturnElsewhere::Pops,
+                    _ => return Err(Error::Value(word)),
+                }
+            }
+            "compress-after-ovf" => settings.compress_after_overflow = switch(word, value)?,
             "branch-level" => {
                 settings.branch_level = match value {
                     "from" => BranchLevel::From,
@@ -185,7 +194,7 @@ mod tests {
     #[test]
     fn options_reach_the_model() {
         let line = "profile=broadwell pmi-skid=7 visibility=0 ovf=128:3 long-tnt=off deferred-tips=on psb-before-pge=off \
-                    core-ratio=9 branch-level=from bts-sets-status=off \
+                    ret-elsewhere=pops compress-after-ovf=on core-ratio=9 branch-level=from bts-sets-status=off \
                     seed=9 rip-invalid=4 truth=off step=always stretch=3";
         let options = Options::parse(line).unwrap();
         assert!(matches!(options.profile, Profile::Intel(profile) if profile.name == "broadwell"));
@@ -197,6 +206,8 @@ mod tests {
             deferred_tips: true,
             core_ratio: Some(9),
             psb_before_pge: false,
+            return_elsewhere: ReturnElsewhere::Pops,
+            compress_after_overflow: true,
             branch_level: BranchLevel::From,
             bts_sets_status: false,
         };
@@ -216,6 +227,7 @@ mod tests {
             // It has no 64-bit code.
             ("profile=pentium-m", Error::UnknownProfile("pentium-m")),
             ("branch-level=both", Error::Value("branch-level=both")),
+            ("ret-elsewhere=stays", Error::Value("ret-elsewhere=stays")),
             ("truth=maybe", Error::Value("truth=maybe")),
             ("step=never", Error::Value("step=never")),
             ("ovf=7", Error::Value("ovf=7")),

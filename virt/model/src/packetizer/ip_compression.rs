@@ -2,7 +2,7 @@
 
 use pugmark_decoder_core::packet::Ip;
 
-/// The last IP that a packet carried; `None` where readers disagree about it.
+/// The last IP that a packet in the trace carries; `None` where readers disagree about it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LastIp(Option<u64>);
 

@@ -10,10 +10,11 @@
 //! - Whether a processor is in IA-32e mode, which decides about CR3\[11:5\], follows from the code: compatibility mode
 //!   is what code with CPL above 0 is in when the last kernel code was 64-bit code.
 //! - Any packet but CYC forces out the TNT buffer and the TIPs deferred behind it.
-//! - RETs are never compressed with DisTNT, and a RET that goes elsewhere empties the return stack.
+//! - RETs are never compressed with DisTNT.
 //! - A conditional branch to the next instruction counts as not taken.
-//! - The first IP behind an OVF is not compressed.
 //! - MTCs that were missed between two instructions are not made up for; the next one has the newest value.
+//!
+//! What can be chosen otherwise is in [`Settings`].
 
 mod buffer;
 mod enables;
@@ -286,7 +287,9 @@ impl Packetizer {
 
     fn compresses(&mut self, target: u64) -> bool {
         let uncompressed = ctl::DIS_RETC | ctl::DIS_TNT;
-        self.packet_en() && self.ctl & uncompressed == 0 && self.rets.pop(target)
+        self.packet_en()
+            && self.ctl & uncompressed == 0
+            && self.rets.pop(target, self.settings.return_elsewhere)
     }
 
     /// A taken branch or an event: the enables change with it, and they decide the packets.

@@ -1,6 +1,8 @@
 //! The call stack that RETs are compressed against. Source: SDM vol. 3, Intel Processor Trace, "Indirect Transfer
 //! Compression for Returns (RET)".
 
+use crate::ReturnElsewhere;
+
 const DEPTH: usize = 64;
 
 /// The return addresses of the youngest 64 CALLs that the trace has shown.
@@ -25,17 +27,14 @@ impl RetStack {
     }
 
     /// A RET to `target`: whether it goes where its CALL came from.
-    ///
-    /// A RET that does not empties the stack. The manual pops one address, and some readers of traces pop none for a
-    /// RET with a TIP; after an empty stack both agree on every RET that is compressed.
-    pub(crate) fn pop(&mut self, target: u64) -> bool {
+    pub(crate) fn pop(&mut self, target: u64, elsewhere: ReturnElsewhere) -> bool {
         if self.len == 0 {
             return false;
         }
         self.top = (self.top + DEPTH - 1) % DEPTH;
         self.len -= 1;
         let matches = self.addresses[self.top] == target;
-        if !matches {
+        if !matches && elsewhere == ReturnElsewhere::Empties {
             self.clear();
         }
         matches
@@ -57,21 +56,24 @@ mod tests {
             stack.push(address);
         }
         for address in (6..70).rev() {
-            assert!(stack.pop(address), "{address}");
+            assert!(stack.pop(address, ReturnElsewhere::Empties), "{address}");
         }
         // Its slot held the youngest.
-        assert!(!stack.pop(69));
-        assert!(!stack.pop(5));
+        assert!(!stack.pop(69, ReturnElsewhere::Empties));
+        assert!(!stack.pop(5, ReturnElsewhere::Empties));
     }
 
     #[test]
-    fn a_ret_elsewhere_empties_it() {
-        let mut stack = RetStack::new();
-        stack.push(1);
-        stack.push(2);
-        assert!(!stack.pop(3));
-        assert!(!stack.pop(1));
-        stack.push(4);
-        assert!(stack.pop(4));
+    fn a_ret_elsewhere_empties_it_or_takes_its_call_away() {
+        for (elsewhere, left) in [(ReturnElsewhere::Empties, false), (ReturnElsewhere::Pops, true)] {
+            let mut stack = RetStack::new();
+            stack.push(1);
+            stack.push(2);
+            assert!(!stack.pop(3, elsewhere));
+            assert_eq!(stack.pop(1, elsewhere), left, "{elsewhere:?}");
+            stack.push(4);
+            assert!(stack.pop(4, elsewhere));
+            assert!(!stack.pop(1, elsewhere));
+        }
     }
 }

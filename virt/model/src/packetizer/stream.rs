@@ -21,6 +21,8 @@ pub(crate) struct Stream {
     tnt: TntBuffer,
     /// TIPs may be held back.
     defers: bool,
+    /// The first IP behind an OVF is compressed against the last one before it.
+    compresses_after_overflow: bool,
     /// Bytes since the last PSB.
     since_psb: u32,
     /// Bytes the internal buffer may hold.
@@ -38,6 +40,7 @@ impl Stream {
             last_ip: LastIp::new(),
             tnt: TntBuffer::new(settings.long_tnt),
             defers: settings.deferred_tips,
+            compresses_after_overflow: settings.compress_after_overflow,
             since_psb: 0,
             capacity: settings
                 .overflow
@@ -89,8 +92,9 @@ impl Stream {
         if !matches!(packet, Packet::Fup(_)) {
             self.cyc();
         }
-        self.put(&packet);
-        self.last_ip.set(ip);
+        if self.put(&packet) {
+            self.last_ip.set(ip);
+        }
     }
 
     /// Any other packet, after what is buffered. CYC-eligible ones get a CYC packet before them when it is due.
@@ -124,8 +128,9 @@ impl Stream {
         let Some(tnt) = self.tnt.take() else { return };
         self.put(&tnt);
         for target in self.tnt.take_held() {
-            self.put(&Packet::Tip(self.last_ip.compress(target)));
-            self.last_ip.set(target);
+            if self.put(&Packet::Tip(self.last_ip.compress(target))) {
+                self.last_ip.set(target);
+            }
         }
     }
 
@@ -163,7 +168,9 @@ impl Stream {
     /// Resolves the overflow: OVF, and a CYC before it for the time it took.
     pub(super) fn resume(&mut self) {
         self.overflowed = false;
-        self.last_ip.forget();
+        if !self.compresses_after_overflow {
+            self.last_ip.forget();
+        }
         if let Some(cycles) = self.clock.restart_cycles() {
             self.put(&Packet::Cyc(Cyc { cycles }));
         }

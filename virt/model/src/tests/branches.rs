@@ -3,7 +3,7 @@
 use std::string::String;
 
 use super::machine::*;
-use crate::{BranchLevel, Settings};
+use crate::{BranchLevel, ReturnElsewhere, Settings};
 
 const SHORT: Settings = Settings {
     pmi_skid: 0,
@@ -12,6 +12,8 @@ const SHORT: Settings = Settings {
     long_tnt: false,
     deferred_tips: false,
     psb_before_pge: true,
+    return_elsewhere: ReturnElsewhere::Empties,
+    compress_after_overflow: false,
     branch_level: BranchLevel::To,
     bts_sets_status: true,
     core_ratio: None,
@@ -136,6 +138,8 @@ fn rets_compress_against_their_calls() {
         m.go(RET, 0x40_0005);
     };
     assert_eq!(traced(LONG, ALL, elsewhere), "TIP 500000; TIP 400005");
+    let pops = Settings { return_elsewhere: ReturnElsewhere::Pops, ..LONG };
+    assert_eq!(traced(pops, ALL, elsewhere), "TIP 500000; TNT 1");
     let without_call = |m: &mut Machine| m.go(RET, 0x40_0005);
     assert_eq!(traced(LONG, ALL, without_call), "TIP 400005");
 }

@@ -211,9 +211,17 @@ fn stopping_resolves_an_overflow() {
 }
 
 #[test]
-fn the_first_ip_behind_an_overflow_is_whole() {
-    for (lost, resumed) in [(0x40_1000, 0x40_2000), (0xffff_8000_0000_1000, 0xffff_8000_0000_2000)] {
-        let mut machine = Machine::new("skylake", settings(1));
+fn the_first_ip_behind_an_overflow_is_whole_or_compressed_against_the_last_before() {
+    // Where packets were lost and the trace resumes, whether IPs are compressed; the FUP's first byte.
+    for (lost, resumed, compress, fup) in [
+        (0x40_1000, 0x40_2000, false, 0x7d),
+        (0xffff_8000_0000_1000, 0xffff_8000_0000_2000, false, 0x7d),
+        (0x40_1000, 0x40_2000, true, 0x3d),
+        // A lost packet's IP is none to compress against.
+        (0xffff_8000_0000_1000, 0xffff_8000_0000_2000, true, 0x7d),
+    ] {
+        let settings = Settings { compress_after_overflow: compress, ..settings(1) };
+        let mut machine = Machine::new("skylake", settings);
         machine.start(ALL);
         for n in 0..100 {
             machine.go(JMP_RAX, 0x40_0000 + n % 2 * 0x100);
@@ -228,7 +236,31 @@ fn the_first_ip_behind_an_overflow_is_whole() {
         assert!(after_ovf(&body).starts_with(&first), "{body}");
         assert!(body.ends_with(&std::format!("; TIP {:x}", resumed + 0x10)), "{body}");
         let ovf = machine.ram[RANGE..].windows(2).position(|bytes| bytes == [0x02, 0xf3]).expect("OVF");
-        assert_eq!(machine.ram[RANGE + ovf + 2], 0x7d, "FUP with IPBytes 3");
+        assert_eq!(machine.ram[RANGE + ovf + 2], fup, "IPBytes, {lost:x} {compress}");
+    }
+}
+
+#[test]
+fn no_ip_is_compressed_against_a_lost_one() {
+    // Whichever packet the overflow begins with, deferred TIPs too; none leaves the buffer before the end.
+    for (deferred_tips, bytes) in [(false, RET), (true, JMP_RAX)] {
+        for (filling, far) in
+            (0..60).flat_map(|filling| [(filling, 0x40_2000), (filling, 0xffff_8000_0000_2000)])
+        {
+            let settings = Settings { compress_after_overflow: true, deferred_tips, ..settings(0) };
+            let mut machine = Machine::new("skylake", settings);
+            machine.start(ALL);
+            for _ in 0..filling {
+                machine.go(RET, 0x40_0000);
+            }
+            for n in 0..60 {
+                machine.next(JZ);
+                machine.go(bytes, if n % 2 == 0 { 0xffff_8000_0000_1000 } else { 0x40_1000 });
+            }
+            machine.go(JMP, far);
+            machine.stop();
+            assert_eq!(after_ovf(&machine.body()), std::format!("FUP {far:x}"), "{filling} {deferred_tips}");
+        }
     }
 }
 

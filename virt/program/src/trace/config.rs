@@ -4,7 +4,7 @@ use fastrand::Rng;
 use std::ops::{Range, RangeInclusive};
 
 use crate::{Filter, Level, Program, Rates, Shape};
-use pugmark_model::{Overflow, Profile, Settings};
+use pugmark_model::{Overflow, Profile, ReturnElsewhere, Settings};
 
 /// Bits of IA32_RTIT_CTL, typed from the manual: SDM vol. 3, Intel Processor Trace, "IA32_RTIT_CTL MSR".
 pub mod ctl {
@@ -172,6 +172,11 @@ impl Config {
             steps: rng.usize(steps),
         };
         config.about(topic, &program, &mut rng);
+        // Of its own, so that what was drawn for a seed before stays as it is.
+        let mut rng = Rng::with_seed(seed ^ 0x6f74_6865);
+        let settings = &mut config.settings;
+        settings.return_elsewhere = if rng.bool() { ReturnElsewhere::Pops } else { ReturnElsewhere::Empties };
+        settings.compress_after_overflow = rng.bool();
         (program, config)
     }
 
@@ -230,6 +235,13 @@ impl Config {
                 self.any_level(rng);
             }
         }
+    }
+
+    /// What the manual leaves to the processor is chosen as libipt reads it, which takes no CALL away for a RET with a TIP
+    /// and knows no IP from before an OVF.
+    pub fn for_readers_like_libipt(&mut self) {
+        self.settings.return_elsewhere = ReturnElsewhere::Empties;
+        self.settings.compress_after_overflow = false;
     }
 
     /// Sometimes filtered by level, too.
