@@ -65,6 +65,7 @@ pub(crate) fn ended_well(run: &Run) -> Result<()> {
     match &run.end {
         None => bail!("has not ended"),
         Some(End::Fail(reason)) => bail!("the guest says: {reason}"),
+        Some(End::Broke(what)) => bail!("the kernel broke rules of the hardware: {what}"),
         Some(End::Ok) => Ok(()),
     }
 }

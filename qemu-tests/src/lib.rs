@@ -20,6 +20,7 @@ pub mod amd_matrix;
 pub mod branch_matrix;
 pub mod branches;
 pub mod code;
+pub mod conduct;
 pub mod counts;
 pub mod exec_log;
 pub mod filter;

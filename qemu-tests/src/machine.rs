@@ -1,6 +1,6 @@
 //! A QEMU machine, run for as long as it gets on.
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
@@ -108,7 +108,8 @@ impl Machine {
     ///
     /// # Errors
     /// A machine that does not start, a guest that breaks the protocol, does not get on, or ends without its closing
-    /// line or with another status than that line says.
+    /// line or with another status than that line says; a rule of the hardware that was broken outside of any workload.
+    /// Where one was broken within a workload, [`crate::protocol::End`] says so.
     pub fn run_watched(&self, mut watch: impl FnMut(&str, &Transcript, &Truth)) -> Result<Outcome> {
         let scratch = Scratch::new()?;
         let (ram, dump) = (scratch.file("ram"), scratch.file("dump"));
@@ -152,15 +153,20 @@ impl Machine {
         if status != expected {
             bail!("status {status} where {expected} was due\n{}\n{stderr}", tail(&transcript));
         }
+        let outside = &transcript.breaches;
+        ensure!(outside.is_empty(), "the kernel broke rules of the hardware: {}", outside.join("\n"));
         Ok(Outcome { transcript, truth, dump: std::fs::read(&dump).unwrap_or_default() })
     }
 
     /// [`Self::run_watched`] for those who want the lines only.
     ///
     /// # Errors
-    /// As there.
+    /// As there, and a workload in which the kernel broke a rule of the hardware.
     pub fn run(&self, mut watch: impl FnMut(&str)) -> Result<Outcome> {
-        self.run_watched(|line, _, _| watch(line))
+        let outcome = self.run_watched(|line, _, _| watch(line))?;
+        let broken = outcome.transcript.broken_rules();
+        ensure!(broken.is_empty(), "the kernel broke rules of the hardware: {}", broken.join("\n"));
+        Ok(outcome)
     }
 
     fn command(&self, ram: &Path, dump: &Path) -> Command {

@@ -13,17 +13,20 @@
 //! | `samples NAME KEY=VALUE…` | what became of a session's samples |
 //! | `sample NAME N ADDRESS COUNT` | an address that was sampled in session N, and how often |
 //! | `lost NAME KEY=VALUE…` | losses, by kind |
+//! | `probe NAME msr=0x… [value=0x…]` | an access that must be refused, see [`crate::conduct`] |
 //! | `refuse NAME REASON` | the driver declined; the reason names the CPUID bit |
 //! | `dump NAME bytes=N` | the next N bytes of the debug console are a contiguous part of NAME's trace |
 //! | `section NAME base=0x… len=N from=0x… cr3=any\|0x…` | code that ran at `base`; its bytes are at `from` in the image |
 //! | `ok NAME`, `fail NAME: REASON` | a workload ended |
 //! | `done PASSED FAILED` | all ended |
 //!
-//! A line that begins with none of these words is the guest's own talk and is kept apart.
+//! A line that begins with none of these words is the guest's own talk and is kept apart. The monitor's own lines are
+//! in [`crate::conduct`].
 
 use anyhow::{Context, Result, bail, ensure};
 use std::collections::BTreeMap;
 
+use crate::conduct::{Access, Breach, Conduct, Told};
 use crate::filter::Filter;
 
 /// Everything a guest said.
@@ -33,6 +36,8 @@ pub struct Transcript {
     pub runs: Vec<Run>,
     /// The closing line: passed and failed.
     pub done: Option<(u64, u64)>,
+    /// Rules of the hardware that were broken outside of any workload: the monitor's lines.
+    pub breaches: Vec<String>,
     /// Lines outside the protocol.
     pub other: Vec<String>,
 }
@@ -70,17 +75,21 @@ pub struct Run {
     pub dump: Vec<u64>,
     /// The code that the trace is of, where it is dumped.
     pub code: Vec<Code>,
+    /// How the kernel kept to the rules of the hardware.
+    pub conduct: Conduct,
     /// How it ended; none if it never did.
     pub end: Option<End>,
 }
 
-/// How a workload ended, by its own judgement.
+/// How a workload ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum End {
     /// `ok`
     Ok,
     /// `fail`, with the reason.
     Fail(String),
+    /// `ok`, but the kernel has broken rules of the hardware: the monitor's lines.
+    Broke(String),
 }
 
 /// The guest's figures for a workload.
@@ -213,6 +222,13 @@ impl Transcript {
     /// A line of the protocol that is malformed or out of place.
     pub fn line(&mut self, line: &str) -> Result<()> {
         let line = line.trim_end();
+        if let Some(breach) = Breach::parse(line)? {
+            match self.runs.last_mut().filter(|run| run.end.is_none()) {
+                Some(run) => run.conduct.breach(breach, line),
+                None => self.breaches.push(line.into()),
+            }
+            return Ok(());
+        }
         self.take(line).with_context(|| format!("in the guest's line {line:?}"))
     }
 
@@ -273,7 +289,16 @@ impl Transcript {
                 self.open(name)?.dump.push(number(Pairs(pairs).get("bytes")?)?);
             }
             ("section", [name, pairs @ ..]) => self.open(name)?.code.push(Code::parse(pairs)?),
-            ("ok", [name]) => self.open(name)?.end = Some(End::Ok),
+            ("probe", [name, pairs @ ..]) => {
+                let access = Access::parse(pairs)?;
+                self.open(name)?.conduct.probe(access);
+            }
+            ("ok", [name]) => {
+                let run = self.open(name)?;
+                let records_lost = run.lost.get("stop").is_some_and(|&lost| lost > 0);
+                let told = Told { faults: run.faults.len() as u64, records_lost };
+                run.end = Some(run.conduct.wrong(told).map_or(End::Ok, End::Broke));
+            }
             ("fail", [name, reason @ ..]) => {
                 let name = name.strip_suffix(':').unwrap_or(name);
                 self.open(name)?.end = Some(End::Fail(reason.join(" ")));
@@ -282,6 +307,17 @@ impl Transcript {
             _ => self.other.push(line.into()),
         }
         Ok(())
+    }
+
+    /// Which rules of the hardware the kernel has broken, with the workload; none if it has kept them all.
+    #[must_use]
+    pub fn broken_rules(&self) -> Vec<String> {
+        let broke = |run: &Run| match &run.end {
+            Some(End::Broke(what)) => Some(format!("{}: {what}", run.name)),
+            _ => None,
+        };
+        let outside = self.breaches.iter().map(|line| format!("outside of a workload: {line}"));
+        self.runs.iter().filter_map(broke).chain(outside).collect()
     }
 
     /// The samples of a session of the workload that is running.
@@ -464,6 +500,7 @@ mod tests {
             "last sort session=4 stack=calls entries=1",
             "branch sort 4 0x120 0x100",
             "fault sort address=0x5000 code=0x2",
+            "monitor: violation processor=0 ds_page_faults=1",
             "lost sort ovf=0 stop=1",
             "dump sort bytes=40",
             "dump sort bytes=7",
@@ -548,6 +585,28 @@ mod tests {
         ] {
             let transcript = transcript(&["run a", line, "ok a"]).unwrap();
             assert_eq!(transcript.runs[0].traces_nothing(), expected, "{line}");
+        }
+    }
+
+    #[test]
+    fn a_run_that_breaks_a_rule_of_the_hardware_does_not_end_well() {
+        let refused = "monitor: refused processor=0 msr=0x570 value=0x1 rip=0x0: not taken over 0x0";
+        let violation = "monitor: violation processor=0 pmis_dropped=1";
+        let probe = "probe a msr=0x570 value=0x1";
+        for (lines, in_run, outside) in [
+            (&["run a", "ok a"][..], false, false),
+            (&["run a", refused, "ok a"], true, false),
+            (&["run a", violation, "ok a"], true, false),
+            (&["run a", probe, refused, "ok a"], false, false),
+            (&["run a", probe, "ok a"], true, false),
+            (&[refused, "run a", "ok a"], false, true),
+            (&["run a", "ok a", violation], false, true),
+            (&["run a", refused, "ok a", "done 1 0", violation], true, true),
+        ] {
+            let transcript = transcript(lines).unwrap();
+            let broke = matches!(transcript.runs[0].end, Some(End::Broke(_)));
+            assert_eq!((broke, !transcript.breaches.is_empty()), (in_run, outside), "{lines:?}");
+            assert_eq!(transcript.broken_rules().len(), usize::from(in_run) + usize::from(outside));
         }
     }
 

@@ -30,6 +30,18 @@ fn a_kernel_that_is_not_ours_finds_pt_and_gets_gp_on_a_reserved_bit() {
     }
 }
 
+/// The same kernel, which does not say that it means to be refused.
+#[test]
+fn a_kernel_that_breaks_a_rule_fails() {
+    let images = Images::build().unwrap();
+    let kernel = build_foreign_kernel().unwrap();
+    let machine = Machine::kernel_on_monitor(&images, &kernel, "profile=skylake", "silent");
+    let error = machine.run(|_| {}).unwrap_err().to_string();
+    for access in ["msr=0x570 value=0x8000000000000000", "msr=0xc0000080 value=0x4500"] {
+        assert!(error.contains(&format!("monitor: refused processor=0 {access}")), "{error}");
+    }
+}
+
 #[test]
 fn a_kernel_that_is_always_stepped_notices_nothing() {
     boot("step=always", 1);

@@ -9,7 +9,7 @@ use core::arch::x86_64::__cpuid_count;
 use core::arch::{asm, global_asm};
 use core::fmt::{self, Write};
 use core::panic::PanicInfo;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 mod amd;
 mod processors;
@@ -55,6 +55,7 @@ extern "C" fn kernel_main(magic: u32, information: u32) -> ! {
         ("foreign-amd-branches", &amd::branches),
     ];
     let tests = if amd::is_vendor() { amds } else { intels };
+    SILENT.store(command_line(information) == b"silent", Ordering::Relaxed);
     let mut failed = 0;
     for (name, test) in tests {
         let _ = writeln!(Serial, "run {name}");
@@ -92,15 +93,32 @@ fn cpuid() -> Result<(), &'static str> {
 
 fn protection() -> Result<(), &'static str> {
     check(try_rdmsr(IA32_RTIT_CTL) == 0, "IA32_RTIT_CTL is not 0 after reset")?;
-    check(try_wrmsr(IA32_RTIT_CTL, 1 << 63) == FAULTED, "no #GP for a reserved bit")?;
+    check(refuses_write("foreign-protection", IA32_RTIT_CTL, 1 << 63), "no #GP for a reserved bit")?;
     check(try_wrmsr(IA32_RTIT_CTL, 1 << 2) == 0, "#GP for OS alone")?;
     check(try_rdmsr(IA32_RTIT_CTL) == 1 << 2, "OS does not read back")?;
     check(try_wrmsr(IA32_RTIT_CTL, 0) == 0, "#GP for 0")?;
     check(try_rdmsr(IA32_DEBUGCTL) == 0, "IA32_DEBUGCTL is not 0 after reset")?;
-    check(try_rdmsr(AMD_VM_CR) == FAULTED, "an MSR of AMD's is there")?;
+    check(refuses_read("foreign-protection", AMD_VM_CR), "an MSR of AMD's is there")?;
     let efer = try_rdmsr(IA32_EFER);
     check(efer == 0x500, "IA32_EFER shows more than long mode")?;
-    check(try_wrmsr(IA32_EFER, efer | AMD_FFXSR) == FAULTED, "AMD's fast FXSAVE is there")
+    check(refuses_write("foreign-protection", IA32_EFER, efer | AMD_FFXSR), "AMD's fast FXSAVE is there")
+}
+
+/// The command line says `silent`: nobody is told of what is to be refused.
+static SILENT: AtomicBool = AtomicBool::new(false);
+
+/// Whether the processor refuses to have `value` written, which whoever watches is told of before.
+fn refuses_write(test: &str, msr: u32, value: u64) -> bool {
+    if !SILENT.load(Ordering::Relaxed) {
+        let _ = writeln!(Serial, "probe {test} msr={msr:#x} value={value:#x}");
+    }
+    try_wrmsr(msr, value) == FAULTED
+}
+
+/// Whether the processor has no such register.
+fn refuses_read(test: &str, msr: u32) -> bool {
+    let _ = writeln!(Serial, "probe {test} msr={msr:#x}");
+    try_rdmsr(msr) == FAULTED
 }
 
 fn execution() -> Result<(), &'static str> {
@@ -122,6 +140,13 @@ fn work_result() -> u64 {
 
 /// How many processors the command line says the machine has: `processors=N`; otherwise one.
 fn processors_told(information: u32) -> usize {
+    let number = command_line(information).strip_prefix(b"processors=");
+    let number = number.and_then(|digits| core::str::from_utf8(digits).ok());
+    number.and_then(|digits| digits.parse().ok()).unwrap_or(1)
+}
+
+/// What stands on the command line.
+fn command_line(information: u32) -> &'static [u8] {
     const COMMAND_LINE: u32 = 1;
     // SAFETY: the boot loader has put its information there, and all of it is mapped.
     let word = |at: u32| unsafe { (at as *const u32).read() };
@@ -131,12 +156,10 @@ fn processors_told(information: u32) -> usize {
         tag += word(tag + 4).next_multiple_of(8);
     }
     if tag >= end {
-        return 1;
+        return &[];
     }
     // SAFETY: as above.
-    let text = unsafe { core::slice::from_raw_parts((tag + 8) as *const u8, word(tag + 4) as usize - 9) };
-    let number = text.strip_prefix(b"processors=").and_then(|digits| core::str::from_utf8(digits).ok());
-    number.and_then(|digits| digits.parse().ok()).unwrap_or(1)
+    unsafe { core::slice::from_raw_parts((tag + 8) as *const u8, word(tag + 4) as usize - 9) }
 }
 
 /// The same must come out whether or not the kernel says that it is to be watched.

@@ -39,3 +39,59 @@ pub struct Violations {
     /// where both exclude each other, or call-stack mode with a filter that does not go with it.
     pub lbr_undefined: u32,
 }
+
+impl Violations {
+    /// What each is called, and how often it happened.
+    #[must_use]
+    pub const fn counts(&self) -> [(&'static str, u32); 15] {
+        // Named one by one, so that none can be left out.
+        let Self {
+            live_table_edits,
+            first_live_edit: _,
+            stopped_in_skid,
+            writes_outside_memory,
+            unexplained_transfers,
+            pmis_dropped,
+            pmis_misprogrammed,
+            ds_page_faults,
+            ds_pages_not_marked,
+            ds_user_pages,
+            ds_pages_moved,
+            ds_misconfigured,
+            branch_records_dropped,
+            circular_interrupts,
+            samples_dropped,
+            lbr_undefined,
+        } = *self;
+        [
+            ("live_table_edits", live_table_edits),
+            ("stopped_in_skid", stopped_in_skid),
+            ("writes_outside_memory", writes_outside_memory),
+            ("unexplained_transfers", unexplained_transfers),
+            ("pmis_dropped", pmis_dropped),
+            ("pmis_misprogrammed", pmis_misprogrammed),
+            ("ds_page_faults", ds_page_faults),
+            ("ds_pages_not_marked", ds_pages_not_marked),
+            ("ds_user_pages", ds_user_pages),
+            ("ds_pages_moved", ds_pages_moved),
+            ("ds_misconfigured", ds_misconfigured),
+            ("branch_records_dropped", branch_records_dropped),
+            ("circular_interrupts", circular_interrupts),
+            ("samples_dropped", samples_dropped),
+            ("lbr_undefined", lbr_undefined),
+        ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_is_told_by_its_name() {
+        let counts = Violations { pmis_dropped: 2, lbr_undefined: 1, ..Violations::default() }.counts();
+        let there: [_; 2] =
+            core::array::from_fn(|nth| counts.iter().filter(|(_, count)| *count > 0).nth(nth));
+        assert_eq!(there, [Some(&("pmis_dropped", 2)), Some(&("lbr_undefined", 1))]);
+    }
+}

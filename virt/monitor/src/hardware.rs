@@ -54,6 +54,46 @@ pub enum Hardware {
     Amd(amd::Processor<'static>),
 }
 
+/// What software did that the manuals warn of and that hardware does not report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Violations {
+    /// On a processor of Intel's.
+    Intel(model::Violations),
+    /// On one of AMD's.
+    Amd(amd::Violations),
+}
+
+/// What came to violations between two looks at one processor: ` name=count` for each kind that did.
+#[derive(Clone, Copy, Debug)]
+pub struct New {
+    /// As they were.
+    pub before: Violations,
+    /// As they are.
+    pub now: Violations,
+}
+
+impl fmt::Display for New {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.before, self.now) {
+            (Violations::Intel(before), Violations::Intel(now)) => {
+                show_new(f, &before.counts(), &now.counts())?;
+                match now.first_live_edit.filter(|_| before.first_live_edit.is_none()) {
+                    Some(address) => write!(f, " first_live_edit={address:#x}"),
+                    None => Ok(()),
+                }
+            }
+            (Violations::Amd(before), Violations::Amd(now)) => show_new(f, &before.counts(), &now.counts()),
+            // A processor's maker does not change.
+            _ => Err(fmt::Error),
+        }
+    }
+}
+
+fn show_new(f: &mut fmt::Formatter<'_>, before: &[(&str, u32)], now: &[(&str, u32)]) -> fmt::Result {
+    let new = before.iter().zip(now).map(|((_, before), (name, now))| (name, now.wrapping_sub(*before)));
+    { new }.filter(|(_, count)| *count != 0).try_for_each(|(name, count)| write!(f, " {name}={count}"))
+}
+
 impl Hardware {
     /// After a cold reset. Processors of AMD's share `northbridge`.
     #[must_use]
@@ -269,17 +309,12 @@ impl Hardware {
         }
     }
 
-    /// What software did wrong, if it did.
+    /// What software did wrong so far without a fault.
     #[must_use]
-    pub fn violations(&self) -> Option<&dyn fmt::Debug> {
+    pub fn violations(&self) -> Violations {
         match self {
-            Self::Intel(processor) if *processor.violations() != model::Violations::default() => {
-                Some(processor.violations())
-            }
-            Self::Amd(processor) if *processor.violations() != amd::Violations::default() => {
-                Some(processor.violations())
-            }
-            Self::Intel(_) | Self::Amd(_) => None,
+            Self::Intel(processor) => Violations::Intel(*processor.violations()),
+            Self::Amd(processor) => Violations::Amd(*processor.violations()),
         }
     }
 }

@@ -43,3 +43,31 @@ pub struct Violations {
     /// branches: a mistake of whoever feeds the model, not of the software that runs.
     pub unexplained_transfers: u32,
 }
+
+impl Violations {
+    /// What each is called, and how often it happened.
+    #[must_use]
+    pub const fn counts(&self) -> [(&'static str, u32); 8] {
+        // Named one by one, so that none can be left out.
+        let Self {
+            reserved_event_bits,
+            reserved_op_counts,
+            counts_beyond_maximum,
+            interrupts_dropped,
+            interrupts_misprogrammed,
+            samples_without_lvt,
+            cleared_branch_bits,
+            unexplained_transfers,
+        } = *self;
+        [
+            ("reserved_event_bits", reserved_event_bits),
+            ("reserved_op_counts", reserved_op_counts),
+            ("counts_beyond_maximum", counts_beyond_maximum),
+            ("interrupts_dropped", interrupts_dropped),
+            ("interrupts_misprogrammed", interrupts_misprogrammed),
+            ("samples_without_lvt", samples_without_lvt),
+            ("cleared_branch_bits", cleared_branch_bits),
+            ("unexplained_transfers", unexplained_transfers),
+        ]
+    }
+}

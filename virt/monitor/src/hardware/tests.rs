@@ -1,4 +1,5 @@
 use alloc::boxed::Box;
+use alloc::string::ToString;
 
 use pugmark_model::{Context, ExecMode};
 
@@ -208,9 +209,25 @@ fn rdpmc_reads_the_counters_of_either_maker() {
 }
 
 #[test]
-fn only_violations_are_told() {
+fn violations_are_told_by_name() {
     let mut hardware = hardware("zen4");
-    assert!(hardware.violations().is_none());
+    let none = hardware.violations();
     write(&mut hardware, 0xc001_0200, 1 << 63);
-    assert!(hardware.violations().is_some());
+    let one = hardware.violations();
+    write(&mut hardware, 0xc001_0200, 1 << 63);
+    let two = hardware.violations();
+    for (before, now, expected) in [
+        (none, none, ""),
+        (none, one, " reserved_event_bits=1"),
+        (none, two, " reserved_event_bits=2"),
+        (one, two, " reserved_event_bits=1"),
+    ] {
+        assert_eq!(New { before, now }.to_string(), expected);
+    }
+    let intel = |edits, first| {
+        let now = model::Violations { live_table_edits: edits, first_live_edit: first, ..Default::default() };
+        Violations::Intel(model::Violations { lbr_undefined: 1, ..now })
+    };
+    let (before, now) = (intel(0, None), intel(2, Some(0x5008)));
+    assert_eq!(New { before, now }.to_string(), " live_table_edits=2 first_live_edit=0x5008");
 }

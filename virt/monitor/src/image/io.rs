@@ -6,7 +6,6 @@ use pugmark_monitor::guest::Instruction;
 use crate::image::configuration::{FIRST_PORT, LAST_PORT};
 use crate::image::exit::{DEBUG_EXIT_PORT, exit, fatal};
 use crate::image::interrupts;
-use crate::image::serial::report;
 use crate::image::vcpu::Vcpu;
 
 /// Port to which a guest writes the number of the trace session it begins; 0: none.
@@ -54,6 +53,7 @@ impl Vcpu {
     /// Neither the marker that begins a session nor the one that ends it belongs to it.
     fn mark(&mut self, value: u32, instruction: &Instruction) {
         let session = value as u16;
+        self.tell_session();
         if session == 0 {
             self.session = 0;
         }
@@ -61,13 +61,13 @@ impl Vcpu {
         self.session = session;
     }
 
-    /// The guest ends the machine: what its driver did against the manual is told, for each processor, and the log
-    /// closed first.
-    fn end(&self, value: u32) -> ! {
+    /// The guest ends the machine: what its driver did against the manual and was not told is told, for each processor,
+    /// and the log closed first.
+    fn end(&mut self, value: u32) -> ! {
         if !self.peers.end_others() {
             self.end_here();
         }
-        self.report_violations();
+        self.tell_session();
         if let Some(truth) = &self.truth {
             truth.close(value);
         }
@@ -75,17 +75,11 @@ impl Vcpu {
     }
 
     /// Another processor ends the machine.
-    pub(crate) fn end_here(&self) -> ! {
-        self.report_violations();
+    pub(crate) fn end_here(&mut self) -> ! {
+        self.tell_session();
         self.peers.ended();
         loop {
             interrupts::wait_for_nmi();
-        }
-    }
-
-    fn report_violations(&self) {
-        if let Some(violations) = self.processor.violations() {
-            report!("violations on processor {}: {violations:x?}", self.peers.index());
         }
     }
 }

@@ -21,4 +21,5 @@ mod startup;
 mod step;
 mod stretch;
 mod vcpu;
+mod violations;
 mod vmrun;

@@ -26,21 +26,27 @@ impl Vcpu {
 
     fn rdmsr(&mut self, instruction: &Instruction) {
         let msr = self.cpu.gpr[1] as u32;
-        let value = if self.processor.owns_msr(msr) {
-            self.processor.read_msr(msr).ok()
-        } else {
-            match self.processor.place(msr) {
-                Place::Efer => Some(self.cpu.efer),
-                Place::DebugCtl => Some(0),
-                Place::Absent => None,
-                // SAFETY: an emulated processor answers 0 where there is no such MSR.
-                Place::Below | Place::ApicBase => Some(unsafe { Msr::new(msr).read() }),
-            }
+        let Some(value) = self.register(msr) else {
+            self.tell_refusal(msr, None);
+            return self.deliver_exception(Exception::general_protection(0));
         };
-        let Some(value) = value else { return self.deliver_exception(Exception::general_protection(0)) };
         self.cpu.gpr[0] = value & 0xffff_ffff;
         self.cpu.gpr[2] = value >> 32;
         self.finish(instruction, 0);
+    }
+
+    /// What the guest reads from an MSR; `None`: #GP.
+    pub(crate) fn register(&mut self, msr: u32) -> Option<u64> {
+        if self.processor.owns_msr(msr) {
+            return self.processor.read_msr(msr).ok();
+        }
+        match self.processor.place(msr) {
+            Place::Efer => Some(self.cpu.efer),
+            Place::DebugCtl => Some(0),
+            Place::Absent => None,
+            // SAFETY: an emulated processor answers 0 where there is no such MSR.
+            Place::Below | Place::ApicBase => Some(unsafe { Msr::new(msr).read() }),
+        }
     }
 
     fn wrmsr(&mut self, instruction: &Instruction) {
@@ -59,6 +65,7 @@ impl Vcpu {
         if written {
             self.finish(instruction, 0)
         } else {
+            self.tell_refusal(msr, Some(value));
             self.deliver_exception(Exception::general_protection(0))
         }
     }
@@ -82,6 +89,7 @@ impl Vcpu {
         let mut memory = TracingMemory { cpu: &self.cpu, memory: &mut self.memory };
         if self.processor.write_msr(msr, value, &at, &mut memory).is_err() {
             self.cpu = stands;
+            self.tell_refusal(msr, Some(value));
             return self.deliver_exception(Exception::general_protection(0));
         }
         self.last = before.ip;

@@ -30,6 +30,7 @@ use crate::image::peers::Peers;
 use crate::image::physical::Physical;
 use crate::image::startup;
 use crate::image::vcpu::Vcpu;
+use crate::image::violations::Told;
 use crate::image::vmrun::Sse;
 
 /// Why there is nothing to run.
@@ -120,6 +121,7 @@ impl Plan<'_> {
     /// open to one processor alone.
     fn vcpu(&self, peers: Peers) -> Vcpu {
         let (nested_cr3, local_apic_table) = nested_tables(&self.map);
+        let processor = hardware(&self.options, self.northbridge);
         Vcpu {
             peers,
             cpu: Cpu {
@@ -131,7 +133,8 @@ impl Plan<'_> {
             sse: Sse::ZERO,
             vmcb: control_block(nested_cr3, self.maps),
             lookahead: Box::new(Lookahead::new()),
-            processor: hardware(&self.options, self.northbridge),
+            told: Told::new(processor.violations()),
+            processor,
             northbridge: self.northbridge,
             local_apic: LocalApic::new(local_apic_table, peers),
             memory: self.memory,

@@ -16,6 +16,7 @@ use pugmark_truth::{Branch, Flags, Record, Writer};
 use crate::image::local_apic::LocalApic;
 use crate::image::peers::Peers;
 use crate::image::physical::Physical;
+use crate::image::violations::Told;
 use crate::image::vmrun::{Sse, vmrun};
 
 /// One of the guest's processors, and what belongs to it alone.
@@ -47,6 +48,8 @@ pub(crate) struct Vcpu {
     pub(crate) step_policy: StepPolicy,
     /// Instructions that are executed in one go at most.
     pub(crate) stretch: usize,
+    /// What has been told of the guest's violations.
+    pub(crate) told: Told,
     /// The log; `None` when it is switched off.
     pub(crate) truth: Option<Writer<'static>>,
 }
@@ -83,6 +86,7 @@ impl Vcpu {
     /// Runs the guest until it ends the machine.
     pub(crate) fn run(&mut self) -> ! {
         loop {
+            self.tell_violation();
             if self.is_wanted() {
                 self.answer();
                 continue;
