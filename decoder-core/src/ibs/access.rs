@@ -11,9 +11,9 @@ pub struct Access<'a>(&'a OpSample);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Dtlb {
     /// In the first level.
-    L1(PageSize),
+    L1,
     /// In the second level.
-    L2(PageSize),
+    L2,
     /// It had to be walked for.
     Miss,
 }
@@ -41,17 +41,39 @@ impl<'a> Access<'a> {
         self.bit_if(21, self.is_zen())
     }
 
-    /// The translation. Only where the linear address is valid.
+    /// IbsDcL1tlbMiss and IbsDcL2TlbMiss: where the translation was. Only where the linear address is valid, and with
+    /// [`Caps::OP_DTLB_PAGE_SIZE`] the physical address too.
+    ///
+    /// Source: BKDG 31116, "IBS Op Data 3 Register"; with the capability Linux, `perf_ibs_get_tlb_lvl`.
     #[must_use]
     pub const fn dtlb(&self) -> Option<Dtlb> {
-        if !self.bit(17) {
+        if !self.bit(17) || self.tells_page_size() && !self.bit(18) {
             return None;
         }
         Some(match (self.bit(2), self.bit(3)) {
-            (false, _) => Dtlb::L1(self.page(4, 5)),
-            (true, false) => Dtlb::L2(self.page(6, 19)),
+            (false, _) => Dtlb::L1,
+            (true, false) => Dtlb::L2,
             (true, true) => Dtlb::Miss,
         })
+    }
+
+    /// The size of the data's page. Only where [`Access::dtlb`] is valid; without [`Caps::OP_DTLB_PAGE_SIZE`] the level that
+    /// has the translation tells it, so that a miss has none.
+    ///
+    /// Source: as [`Access::dtlb`]; with the capability Linux, `tools/perf/util/amd-sample-raw.c`.
+    #[must_use]
+    pub const fn page_size(&self) -> Option<PageSize> {
+        match (self.dtlb(), self.tells_page_size()) {
+            (None, _) | (Some(Dtlb::Miss), false) => None,
+            (Some(_), true) => match field(self.0.registers().data3, 4, 2) {
+                0 => Some(PageSize::K4),
+                1 => Some(PageSize::M2),
+                2 => Some(PageSize::G1),
+                _ => None,
+            },
+            (Some(Dtlb::L1), false) => Some(self.page(4, 5)),
+            (Some(Dtlb::L2), false) => Some(self.page(6, 19)),
+        }
     }
 
     /// IbsDcMiss: it missed the data cache. Not for an uncacheable access.
@@ -160,7 +182,7 @@ impl<'a> Access<'a> {
     /// family 17h.
     #[must_use]
     pub const fn tlb_refill_latency(&self) -> Option<u16> {
-        match self.is_zen() && matches!(self.dtlb(), Some(Dtlb::L2(_) | Dtlb::Miss)) {
+        match self.is_zen() && matches!(self.dtlb(), Some(Dtlb::L2 | Dtlb::Miss)) {
             true => Some(field(self.0.registers().data3, 48, 16) as u16),
             false => None,
         }
@@ -184,14 +206,21 @@ impl<'a> Access<'a> {
         }
     }
 
-    /// What answered it. Only for loads that missed L1 and L2, and not where erratum 1293 made it invalid.
+    /// What answered it. Only for loads that missed L1 and L2, and not where erratum 1293 made it invalid. Of an
+    /// uncacheable load only [`DataSource::Io`] is told.
+    ///
+    /// Source: BKDG 31116, "IBS Op Data 2 Register"; of uncacheable loads Linux, `perf_ibs_get_mem_lvl`.
     #[must_use]
     pub const fn source(&self) -> Option<DataSource> {
+        if !self.is_load() || self.data2_is_invalid() {
+            return None;
+        }
         // Before family 17h nothing tells the L2's miss but that there is a source.
         let asked = self.missed() && !matches!(self.l2_miss(), Some(false));
-        match self.is_load() && asked && !self.data2_is_invalid() {
-            true => DataSource::of(self.0.part(), self.0.registers().data2),
-            false => None,
+        match DataSource::of(self.0.part(), self.0.registers().data2) {
+            Some(DataSource::Io) if self.uncacheable() => Some(DataSource::Io),
+            source if asked => source,
+            _ => None,
         }
     }
 
@@ -234,6 +263,10 @@ impl<'a> Access<'a> {
             }
             _ => None,
         }
+    }
+
+    const fn tells_page_size(&self) -> bool {
+        self.0.part().caps.has(Caps::OP_DTLB_PAGE_SIZE)
     }
 
     const fn page(&self, m2: u32, g1: u32) -> PageSize {

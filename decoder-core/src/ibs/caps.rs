@@ -4,8 +4,8 @@ use super::Errata;
 
 /// CPUID `8000_001B` EAX: what the units can do. perf puts it in front of each raw sample.
 ///
-/// Source: APM vol. 3, "CPUID Fn8000_001B_EAX Instruction-Based Sampling Capabilities"; the bits above 11 are in the
-/// PPRs of families 19h and 1Ah.
+/// Source: APM vol. 3, "CPUID Fn8000_001B_EAX Instruction-Based Sampling Capabilities"; of the bits above 11 no manual was
+/// at hand: they are as Linux has them, `arch/x86/include/asm/perf_event.h`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Caps(pub u32);
 
@@ -44,6 +44,8 @@ impl Caps {
     pub const BIT63: Self = Self(1 << 15);
     /// Streaming stores and the remote socket are told.
     pub const STRM_ST_RMT_SOCKET: Self = Self(1 << 16);
+    /// IbsOpData3 has the size of the data's page, and what it has of the translation is valid with the physical address.
+    pub const OP_DTLB_PAGE_SIZE: Self = Self(1 << 19);
 
     /// What a unit can do whose processor has no such leaf, or leaves [`Caps::VALID`] clear: early ones of family 10h.
     pub const WITHOUT_LEAF: Self = Self(0b111);
@@ -79,7 +81,9 @@ impl Part {
     /// The first processor that had these capabilities, for samples that come without family and model.
     #[must_use]
     pub const fn by_caps(caps: Caps) -> Self {
-        let (family, model) = if caps.has(Caps::ZEN4) {
+        let (family, model) = if caps.has(Caps::OP_DTLB_PAGE_SIZE) {
+            (0x1a, 0x02)
+        } else if caps.has(Caps::ZEN4) {
             (0x19, 0x10)
         } else if caps.has(Caps::FETCH_CTL_EXTD) {
             (0x17, 0x01)
@@ -99,5 +103,12 @@ impl Part {
 
     pub(super) const fn is_zen(&self) -> bool {
         self.family >= 0x17
+    }
+
+    /// Whether IbsOpData2 has the state of a line; Zen 3 has only the source and its node.
+    ///
+    /// Source: Linux, AMD IBS driver, `perf_ibs_cache_hit_st_valid`.
+    pub(super) const fn has_cache_state(&self) -> bool {
+        !(self.family == 0x19 && matches!(self.model, 0x00..=0x0f | 0x20..=0x5f))
     }
 }

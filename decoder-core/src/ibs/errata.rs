@@ -50,6 +50,12 @@ impl Errata {
     ///
     /// Source: as 1197.
     pub const L1_TLB_PAGE_SIZES: Self = Self(1 << 9);
+    /// 1606, Zen 5: the filter of loads by their latency lets others through where what missed the L3 is not filtered too.
+    /// A driver sets IbsOpL3MissOnly with it.
+    ///
+    /// Source: Revision Guide for AMD Family 1Ah Models 00h-0Fh Processors, 1606; that the other models of Zen 5 have it as
+    /// well: Linux, AMD IBS driver, `perf_ibs_init`.
+    pub const LATENCY_NEEDS_L3_MISS: Self = Self(1 << 10);
 
     const ZEN3: Self = Self(
         Self::FETCH_ADDRESS_ZERO.0
@@ -68,6 +74,7 @@ impl Errata {
             (0x17, 0x00..=0x1f) => Self::FETCH_COUNT_RESET.and(Self::LOCKED),
             (0x16..=0x18, _) => Self::FETCH_COUNT_RESET,
             (0x19, 0x00..=0x0f) => Self::ZEN3,
+            (0x1a, 0x00..=0x2f | 0x40..=0x4f | 0x60..=0x7f) => Self::LATENCY_NEEDS_L3_MISS,
             _ => Self(0),
         }
     }

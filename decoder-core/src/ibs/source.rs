@@ -61,7 +61,7 @@ impl DataSource {
     /// Whether IbsCacheHitSt goes with it.
     pub(super) const fn has_state(self, part: &Part) -> bool {
         match self {
-            Self::NodeCache => true,
+            Self::NodeCache => part.has_cache_state(),
             Self::LocalL3 | Self::RemoteCache => part.caps.has(Caps::ZEN4),
             _ => false,
         }

@@ -10,7 +10,9 @@ const BULLDOZER: Part = Part { family: 0x15, model: 0x01, caps: Caps(0xff) };
 const ZEN2: Part = Part { family: 0x17, model: 0x31, caps: Caps(0x3ff) };
 const ZEN3: Part = Part { family: 0x19, model: 0x01, caps: Caps(0x3ff) };
 const ZEN4: Part = Part { family: 0x19, model: 0x11, caps: Caps(0xbff) };
+/// Zen 5 with what came after it, but for the page size.
 const ZEN5: Part = Part { family: 0x1a, model: 0x02, caps: Caps(0x1_ffff) };
+const PAGE_SIZE: Part = Part { family: 0x1a, model: 0x02, caps: Caps(0x8_1bff) };
 
 const FETCH_VAL: u64 = 1 << 49;
 const OP_VAL: u64 = 1 << 18;
@@ -257,16 +259,46 @@ fn a_translation_is_told_with_its_level_and_page() {
     use PageSize::{G1, K4, M2};
     for (bits, expected) in [
         (0, None),
-        (valid, Some(Dtlb::L1(K4))),
-        (valid | l2_miss | 1 << 4, Some(Dtlb::L1(M2))),
-        (valid | 1 << 5, Some(Dtlb::L1(G1))),
-        (valid | l1_miss | 1 << 4, Some(Dtlb::L2(K4))),
-        (valid | l1_miss | 1 << 6, Some(Dtlb::L2(M2))),
-        (valid | l1_miss | 1 << 19, Some(Dtlb::L2(G1))),
-        (valid | l1_miss | l2_miss | 1 << 6, Some(Dtlb::Miss)),
+        (valid, Some((Dtlb::L1, Some(K4)))),
+        (valid | l2_miss | 1 << 4, Some((Dtlb::L1, Some(M2)))),
+        (valid | 1 << 5, Some((Dtlb::L1, Some(G1)))),
+        (valid | l1_miss | 1 << 4, Some((Dtlb::L2, Some(K4)))),
+        (valid | l1_miss | 1 << 6, Some((Dtlb::L2, Some(M2)))),
+        (valid | l1_miss | 1 << 19, Some((Dtlb::L2, Some(G1)))),
+        (valid | l1_miss | l2_miss | 1 << 6, Some((Dtlb::Miss, None))),
     ] {
-        let sample = memory(ZEN2, 0, 1 | bits);
-        assert_eq!(sample.access().unwrap().dtlb(), expected, "{bits:#x}");
+        // What tells the page size elsewhere, the physical address, says nothing here.
+        for physical in [0, 1 << 18] {
+            let sample = memory(ZEN2, 0, 1 | bits | physical);
+            let access = sample.access().unwrap();
+            assert_eq!(access.dtlb().map(|dtlb| (dtlb, access.page_size())), expected, "{bits:#x}");
+        }
+    }
+}
+
+#[test]
+fn a_page_size_has_a_field_of_its_own_where_cpuid_says_so() {
+    let (linear, physical, l1_miss, l2_miss, reserved) = (1 << 17, 1 << 18, 1 << 2, 1 << 3, 1 << 6 | 1 << 19);
+    use PageSize::{G1, K4, M2};
+    for (n, size) in (0..).zip([Some(K4), Some(M2), Some(G1), None]) {
+        let page = n << 4;
+        for (bits, expected) in [
+            (linear | physical, Some(Dtlb::L1)),
+            (linear | physical | l2_miss, Some(Dtlb::L1)),
+            (linear | physical | l1_miss, Some(Dtlb::L2)),
+            (linear | physical | l1_miss | l2_miss, Some(Dtlb::Miss)),
+            (linear | l1_miss, None),
+            (physical | l1_miss, None),
+        ] {
+            for reserved in [0, reserved] {
+                let sample = memory(PAGE_SIZE, 0, 1 | bits | page | reserved | 7 << 48);
+                let access = sample.access().unwrap();
+                let size = expected.and(size);
+                assert_eq!((access.dtlb(), access.page_size()), (expected, size), "{bits:#x} {n}");
+                let refilled = matches!(expected, Some(Dtlb::L2 | Dtlb::Miss));
+                assert_eq!(access.tlb_refill_latency(), refilled.then_some(7), "{bits:#x}");
+            }
+        }
     }
 }
 
@@ -358,6 +390,31 @@ fn a_source_is_that_of_a_load_that_missed() {
 }
 
 #[test]
+fn an_uncacheable_load_tells_only_that_io_answered_it() {
+    let (load, store, miss, l2, uc) = (1, 2, 1 << 7, 1 << 20, 1 << 14);
+    let io = Some(DataSource::Io);
+    for (part, source, bits, expected) in [
+        (ZEN2, 7, load | uc, io),
+        (ZEN4, 7, load | uc, io),
+        (BARCELONA, 7, load | uc, io),
+        (ZEN2, 7, load | uc | miss | l2, io),
+        (ZEN2, 3, load | uc | miss | l2, None),
+        (ZEN2, 0, load | uc, None),
+        (ZEN2, 7, store | uc, None),
+        (ZEN2, 7, load, None),
+        (ZEN2, 7, load | miss | l2, io),
+        // Erratum 1293.
+        (ZEN3, 7, load | uc | 1 << 16, None),
+    ] {
+        let sample = memory(part, source, bits);
+        let access = sample.access().unwrap();
+        assert_eq!(access.source(), expected, "{part:?} {source} {bits:#x}");
+        assert_eq!(access.remote_node(), expected.map(|_| false));
+        assert_eq!(access.cache_state(), None);
+    }
+}
+
+#[test]
 fn what_goes_with_a_source_is_readable_only_with_it() {
     use CacheState::{Modified, Owned};
     let bits = 3 | 1 << 7 | 1 << 20;
@@ -366,7 +423,10 @@ fn what_goes_with_a_source_is_readable_only_with_it() {
         (BARCELONA, 2, Some(Modified), Some(false), None, None),
         (BARCELONA, 2 | 1 << 5 | 1 << 4, Some(Owned), Some(true), None, None),
         (BARCELONA, 1, None, Some(false), None, None),
+        (ZEN2, 2 | 1 << 5, Some(Owned), Some(false), None, None),
         (ZEN2, 3 | 1 << 5, None, Some(false), None, None),
+        (ZEN3, 2 | 1 << 5 | 1 << 4, None, Some(true), None, None),
+        (ZEN3, 2, None, Some(false), None, None),
         (ZEN2, 4 | 1 << 5, None, Some(false), None, None),
         (ZEN4, 1 | 1 << 5, Some(Owned), Some(false), None, None),
         (ZEN4, 5, Some(Modified), Some(false), None, None),
@@ -383,10 +443,31 @@ fn what_goes_with_a_source_is_readable_only_with_it() {
 }
 
 #[test]
+fn the_state_of_a_line_is_not_told_by_zen_3() {
+    // (family, models, whether IbsCacheHitSt is there)
+    for (family, models, told) in [
+        (0x17, 0x00..=0xff, true),
+        (0x19, 0x00..=0x0f, false),
+        (0x19, 0x10..=0x1f, true),
+        (0x19, 0x20..=0x5f, false),
+        (0x19, 0x60..=0xff, true),
+        (0x1a, 0x00..=0xff, true),
+    ] {
+        for model in models {
+            let part = Part { family, model, caps: Caps(0x3ff) };
+            let sample = memory(part, 2, 1 | 1 << 7 | 1 << 20);
+            let access = sample.access().unwrap();
+            assert_eq!(access.source(), Some(DataSource::NodeCache));
+            assert_eq!(access.cache_state().is_some(), told, "{family:#x} {model:#x}");
+        }
+    }
+}
+
+#[test]
 fn errata_belong_to_their_families_and_models() {
     // Each erratum, and the first and the last model of each family that has it.
     type Row = (Errata, &'static [(u8, u8, u8)]);
-    let rows: [Row; 10] = [
+    let rows: [Row; 11] = [
         (Errata::LATE_OP_INTERRUPT, &[(0x10, 0, 0xff)]),
         (Errata::INACCURATE_MAB_AND_TARGET, &[(0x15, 0, 0x0f)]),
         (Errata::STICKY_DATA3, &[(0x15, 0, 0x1f)]),
@@ -397,6 +478,7 @@ fn errata_belong_to_their_families_and_models() {
         (Errata::IC_MISS_INVALID, &[(0x19, 0, 0x0f)]),
         (Errata::DATA2_INVALID, &[(0x19, 0, 0x0f)]),
         (Errata::L1_TLB_PAGE_SIZES, &[(0x19, 0, 0x0f)]),
+        (Errata::LATENCY_NEEDS_L3_MISS, &[(0x1a, 0, 0x2f), (0x1a, 0x40, 0x4f), (0x1a, 0x60, 0x7f)]),
     ];
     for (erratum, parts) in rows {
         for family in 0..=u8::MAX {
@@ -415,7 +497,7 @@ fn capabilities_that_say_nothing_are_those_of_the_first_units() {
     assert_eq!(Caps::from_eax(0x3ff), Caps(0x3ff));
     assert_eq!(Caps::from_eax(0x3fe), Caps(0x7));
     assert_eq!(Caps::from_eax(0), Caps(0x7));
-    for (caps, family) in [(0x7, 0x10), (0xff, 0x15), (0x3ff, 0x17), (0xbff, 0x19)] {
+    for (caps, family) in [(0x7, 0x10), (0xff, 0x15), (0x3ff, 0x17), (0xbff, 0x19), (0x8_1bff, 0x1a)] {
         assert_eq!(Part::by_caps(Caps(caps)).family, family);
     }
 }

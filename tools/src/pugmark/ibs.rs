@@ -173,6 +173,7 @@ fn access_fields(access: pugmark_decoder_core::ibs::Access<'_>) -> Map<String, V
         ("linear", address(access.linear_address())),
         ("physical", address(access.physical_address())),
         ("dtlb", name(access.dtlb())),
+        ("page", name(access.page_size())),
         ("tlb_refill_latency", json!(access.tlb_refill_latency())),
         ("dc_miss", json!(access.dc_miss())),
         ("l2_miss", json!(access.l2_miss())),
@@ -257,6 +258,57 @@ mod tests {
         }
         assert!(!text.contains("l2_miss"), "family 10h does not tell it");
         assert!(lines[1].starts_with("0000000000000020  op "), "{}", lines[1]);
+    }
+
+    /// The one line of these registers on that processor.
+    fn line(kind: Kind, caps: u32, cpu: (u8, u8)) -> String {
+        let mut bytes = [0; Record::MAX_BYTES];
+        let len = Record { caps: Caps(caps), kind }.emit(&mut bytes).unwrap();
+        let (text, result) = printed(&bytes[..len], Some(cpu), false);
+        result.unwrap();
+        text.strip_prefix("0000000000000000  ").unwrap().trim_end().to_owned()
+    }
+
+    #[test]
+    fn each_field_has_its_own_value() {
+        let fetch = FetchRegisters {
+            ctl: 0x12 | 0x34 << 32 | 1 << 49 | 1 << 50 | 1 << 52 | 1 << 53 | 1 << 55 | 1 << 58 | 1 << 61,
+            linear: 0x40_1000,
+            physical: 0x2000,
+            extended: 0x56,
+        };
+        assert_eq!(
+            line(Kind::Fetch(fetch), 0xbff, (0x19, 0x11)),
+            "fetch completed itlb_refill_latency=86 l1_tlb_miss l2_miss l3_miss latency=52 linear=0x401000 \
+             max_count=288 page=M2 physical=0x2000"
+        );
+        let op = OpRegisters {
+            ctl: 0x12 | 1 << 18 | 1 << 19 | 0x78 << 32,
+            rip: 0x40_1004,
+            data: 3 | 4 << 16 | 1 << 37 | 1 << 36,
+            data2: 2 | 1 << 5,
+            data3: 1
+                | 1 << 2
+                | 1 << 4
+                | 1 << 7
+                | 0b111 << 17
+                | 1 << 20
+                | 3 << 22
+                | 5 << 26
+                | 6 << 32
+                | 7 << 48,
+            dc_linear: 0x7000,
+            dc_physical: 0x8000,
+            br_target: 0x40_2000,
+            data4: 0,
+        };
+        assert_eq!(
+            line(Kind::Op(op), 0x8_1bff, (0x1a, 0x02)),
+            "op access: bytes=4 cache_state=Owned dc_miss dtlb=L2 l2_miss linear=0x7000 load miss_latency=6 \
+             open_requests=5 page=M2 physical=0x8000 source=NodeCache tlb_refill_latency=7 branch: \
+             mispredicted target=0x402000 completion_to_retire=3 counts=Dispatched current_count=120 \
+             max_count=288 rip=0x401004 tag_to_retire=4"
+        );
     }
 
     #[test]
