@@ -9,7 +9,7 @@ use pugmark_kernel::lapic::{Delivery, LocalApic, LvtPc};
 use pugmark_kernel::msr::{GeneralProtection, Msr};
 use pugmark_kernel::pmi::{Handler, Pmi, PmiSource};
 use pugmark_model::amd as model;
-use pugmark_model::{Context, ExecMode, Mapping, PageFault, PhysMemory, Retired};
+use pugmark_model::{Context, ExecMode, Mapping, Memory, PageFault, PageSize, PhysMemory, Retired};
 use std::cell::RefCell;
 use std::rc::Rc;
 
@@ -122,6 +122,19 @@ impl Machine {
         came
     }
 
+    /// MOV RAX, \[RBX\] with this address in RBX.
+    pub(crate) fn load(&self, address: u64) {
+        let mut state = self.0.borrow_mut();
+        let state = &mut *state;
+        let mut registers = model::Registers::default();
+        registers.general[3] = address;
+        state.processor.set_registers(registers);
+        let (before, after) = (user(state.ip), user(state.ip + 3));
+        let retired = Retired { before, after, bytes: &[0x48, 0x8b, 0x03], tsc: 0, operand: 0 };
+        state.processor.retire(&retired, &mut Mapped);
+        state.ip += 3;
+    }
+
     fn step(&self) {
         let mut state = self.0.borrow_mut();
         let state = &mut *state;
@@ -225,8 +238,14 @@ fn configuration(node: u8, offset: u16) -> u32 {
     1 << 31 | offset >> 8 << 24 | (24 + u32::from(node)) << 11 | 3 << 8 | offset & 0xff
 }
 
-/// Every page is mapped where it is.
+/// Every page is mapped where it is. From [`LARGE`] on they have 2 MiB, from [`HUGE`] on 1 GiB; from [`UNCACHED`] on memory
+/// is not cached, from [`DEVICE`] on there is none.
 struct Mapped;
+
+pub(crate) const LARGE: u64 = 0x4000_0000;
+pub(crate) const HUGE: u64 = 0x8000_0000;
+pub(crate) const UNCACHED: u64 = 0xc000_0000;
+pub(crate) const DEVICE: u64 = 0xd000_0000;
 
 impl PhysMemory for Mapped {
     fn read(&self, _: u64, _: &mut [u8]) -> bool {
@@ -238,7 +257,17 @@ impl PhysMemory for Mapped {
     }
 
     fn translate(&mut self, address: u64, _: bool) -> Result<Mapping, PageFault> {
-        Ok(Mapping { physical: address & 0xffff_ffff, supervisor: false, marked: true })
+        let page = match address {
+            LARGE..HUGE => PageSize::M2,
+            HUGE..UNCACHED => PageSize::G1,
+            _ => PageSize::K4,
+        };
+        let memory = match address {
+            UNCACHED..DEVICE => Memory::Uncached,
+            DEVICE..0xf000_0000 => Memory::Device,
+            _ => Memory::Cached,
+        };
+        Ok(Mapping { physical: address & 0xffff_ffff, supervisor: false, marked: true, page, memory })
     }
 }
 

@@ -1,5 +1,6 @@
 //! The driver on the model of AMD's processors: counters, Instruction Based Sampling, last branches.
 
+mod accesses;
 mod branches;
 mod counters;
 mod faults;

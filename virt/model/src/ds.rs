@@ -155,7 +155,7 @@ impl Bus<'_> {
         if self.shared.ds.fault.is_some() {
             return None;
         }
-        let Mapping { physical, supervisor, marked } = match self.mem.translate(address, write) {
+        let Mapping { physical, supervisor, marked, .. } = match self.mem.translate(address, write) {
             Ok(mapping) => mapping,
             Err(fault) => {
                 self.shared.violations.ds_page_faults += 1;

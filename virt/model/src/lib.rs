@@ -64,7 +64,7 @@ mod violations;
 
 pub use context::{Context, Delivery, DeliveryKind, Retired};
 pub use cpuid::CpuidResult;
-pub use memory::{FlatMemory, Mapping, PageFault, PhysMemory};
+pub use memory::{FlatMemory, Mapping, Memory, PageFault, PageSize, PhysMemory};
 pub use output::OperationalError;
 pub use perfmon::Pmi;
 pub use processor::{GeneralProtection, Processor};

@@ -17,12 +17,12 @@ pub trait PhysMemory {
     /// The page fault that the access is.
     fn translate(&mut self, addr: u64, write: bool) -> Result<Mapping, PageFault> {
         let _ = write;
-        Ok(Mapping { physical: addr, supervisor: true, marked: true })
+        Ok(Mapping { physical: addr, supervisor: true, marked: true, ..Mapping::default() })
     }
 }
 
 /// How a linear address is mapped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Mapping {
     /// The physical address.
     pub physical: u64,
@@ -30,6 +30,34 @@ pub struct Mapping {
     pub supervisor: bool,
     /// It was marked as accessed already, and for a write as dirty.
     pub marked: bool,
+    /// The size of its page.
+    pub page: PageSize,
+    /// What is there.
+    pub memory: Memory,
+}
+
+/// The size of a page.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PageSize {
+    /// 4 KiB.
+    #[default]
+    K4,
+    /// 2 MiB; one of 4 MiB is two of them.
+    M2,
+    /// 1 GiB.
+    G1,
+}
+
+/// What answers an access, and whether caches may.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Memory {
+    /// Memory that is cached.
+    #[default]
+    Cached,
+    /// Memory that is not.
+    Uncached,
+    /// No memory, and not cached: MMIO.
+    Device,
 }
 
 /// A page fault.

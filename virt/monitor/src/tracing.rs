@@ -1,7 +1,7 @@
 //! What the tracing hardware of the guest's processor sees of that processor: memory through its page tables, and its
 //! registers.
 
-use pugmark_model::{Mapping, PageFault, PhysMemory, Registers, amd};
+use pugmark_model::{Mapping, Memory, PageFault, PageSize, PhysMemory, Registers, amd};
 
 use crate::guest::{Access, AccessKind, Cpu, Error, Gpr, GuestMemory, walk};
 
@@ -31,9 +31,21 @@ impl<M: GuestMemory> PhysMemory for TracingMemory<'_, M> {
             return Err(absent);
         }
         match walk(self.cpu, self.memory, addr, Access::implicit(kind)) {
-            Ok(found) => {
-                Ok(Mapping { physical: found.physical, supervisor: !found.user, marked: found.marked })
-            }
+            Ok(found) => Ok(Mapping {
+                physical: found.physical,
+                supervisor: !found.user,
+                marked: found.marked,
+                page: match found.page_bits {
+                    0..21 => PageSize::K4,
+                    21..30 => PageSize::M2,
+                    30.. => PageSize::G1,
+                },
+                memory: match (self.memory.read(found.physical, &mut [0]), found.uncached) {
+                    (true, false) => Memory::Cached,
+                    (true, true) => Memory::Uncached,
+                    (false, _) => Memory::Device,
+                },
+            }),
             Err(Error::Exception(fault)) => Err(PageFault {
                 address: fault.cr2.unwrap_or(addr),
                 code: fault.error_code.unwrap_or_default(),

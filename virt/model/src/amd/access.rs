@@ -9,7 +9,7 @@ use iced_x86::{
     Register, UsedMemory,
 };
 
-use crate::{ExecMode, PhysMemory, Retired};
+use crate::{ExecMode, Mapping, PhysMemory, Retired};
 
 /// The registers before an instruction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -38,7 +38,8 @@ pub(super) struct Access {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Address {
     pub(super) linear: u64,
-    pub(super) physical: Option<u64>,
+    /// `None`: it has no translation.
+    pub(super) mapping: Option<Mapping>,
 }
 
 /// The form of an access, whatever the registers hold.
@@ -188,6 +189,6 @@ fn value(register: Register, registers: &Registers, next_ip: u64) -> Option<u64>
 }
 
 /// Where `linear` is.
-pub(super) fn physical(mem: &mut dyn PhysMemory, linear: u64) -> Option<u64> {
-    mem.translate(linear, false).ok().map(|mapping| mapping.physical)
+pub(super) fn mapping(mem: &mut dyn PhysMemory, linear: u64) -> Option<Mapping> {
+    mem.translate(linear, false).ok()
 }

@@ -1,4 +1,5 @@
-//! A simple model of the caches and translation buffers: direct-mapped, by linear address, without speculation.
+//! A simple model of the caches and translation buffers: direct-mapped, by linear address, without speculation. What is
+//! larger than a page of 4 KiB takes a translation for each of these.
 //!
 //! What of it software can see are misses and latencies. No manual says how large they must be; here they are small, so
 //! that short programs miss.
@@ -85,13 +86,8 @@ impl Caches {
 
     /// An access to `address`.
     pub(super) fn access(&mut self, side: Side, address: u64) -> Found {
-        let (line, page) = (address / LINE, address / PAGE);
-        let mut found = Found::default();
-        if self.l1_tlb[side as usize].missed(page) {
-            found.missed_l1_tlb = true;
-            found.missed_l2_tlb = self.l2_tlb.missed(page);
-            found.refill_cycles = if found.missed_l2_tlb { WALK_CYCLES } else { L2_TLB_CYCLES };
-        }
+        let line = address / LINE;
+        let mut found = self.translate(side, address);
         if self.l1[side as usize].missed(line) {
             found.missed_l1 = true;
             found.missed_l2 = self.l2.missed(line);
@@ -102,6 +98,28 @@ impl Caches {
                 Found { missed_l2: true, .. } => L3_CYCLES,
                 _ => L2_CYCLES,
             };
+        }
+        found
+    }
+
+    /// An access to `address`, which is not cached: as one that no cache answers, and it leaves nothing there.
+    pub(super) fn pass(&mut self, side: Side, address: u64) -> Found {
+        Found {
+            missed_l1: true,
+            missed_l2: true,
+            missed_l3: true,
+            miss_cycles: DRAM_CYCLES,
+            ..self.translate(side, address)
+        }
+    }
+
+    fn translate(&mut self, side: Side, address: u64) -> Found {
+        let page = address / PAGE;
+        let mut found = Found::default();
+        if self.l1_tlb[side as usize].missed(page) {
+            found.missed_l1_tlb = true;
+            found.missed_l2_tlb = self.l2_tlb.missed(page);
+            found.refill_cycles = if found.missed_l2_tlb { WALK_CYCLES } else { L2_TLB_CYCLES };
         }
         found
     }
@@ -137,6 +155,16 @@ mod tests {
         for address in [0x1000, 0x1000 + 512 * 64] {
             caches.access(Side::Data, address);
         }
+        assert!(caches.access(Side::Data, 0x1000).missed_l3);
+    }
+
+    #[test]
+    fn what_is_not_cached_is_never_there() {
+        let mut caches = Caches::new(true);
+        for _ in 0..2 {
+            assert_eq!(caches.pass(Side::Data, 0x1000).miss_cycles, 180);
+        }
+        assert_eq!(caches.pass(Side::Data, 0x1000).refill_cycles, 0, "its translation is");
         assert!(caches.access(Side::Data, 0x1000).missed_l3);
     }
 

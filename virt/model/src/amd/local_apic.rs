@@ -29,8 +29,12 @@ const EXTENDED_FEATURE: u32 = 0x400;
 const EXTENDED_CONTROL: u32 = 0x410;
 const EXTENDED_LVT: u32 = 0x500;
 
-/// An extended entry after reset: it is not masked.
-const UNPROGRAMMED: u32 = 0;
+/// An entry after reset, an extended one too.
+///
+/// Source: PPR for AMD Family 1Ah Model 44h, "Local APIC Registers": 0001_0000h for all. The table of APM vol. 2, "APIC
+/// Registers", has 0 for the extended ones, but "Local APIC Enable" there says that the mask bits of all entries are set and
+/// cannot be cleared while APIC_SW_EN is 0, which is its reset value.
+const UNPROGRAMMED: u32 = MASK;
 /// A fixed interrupt has a vector from here on.
 const FIRST_VECTOR: u8 = 16;
 
@@ -55,7 +59,7 @@ pub(super) struct LocalApic {
 impl LocalApic {
     pub(super) fn new(extended_lvts: u32, skid: u32) -> Self {
         Self {
-            counters: MASK,
+            counters: UNPROGRAMMED,
             extended: [UNPROGRAMMED; MOST_EXTENDED],
             present: (extended_lvts as usize).min(MOST_EXTENDED),
             skid,
@@ -100,7 +104,7 @@ impl LocalApic {
 
     /// INIT resets the entries.
     pub(super) fn init(&mut self) {
-        self.counters = MASK;
+        self.counters = UNPROGRAMMED;
         self.extended = [UNPROGRAMMED; MOST_EXTENDED];
         self.nmi = false;
         self.vectors = [None; 2];

@@ -1,6 +1,6 @@
 //! One logical processor's counters, Instruction-Based Sampling, and last branches.
 
-use super::access::{Accesses, Address, Registers, physical};
+use super::access::{Accesses, Address, Registers, mapping};
 use super::branches::{Branches, Transfer};
 use super::caches::{Caches, Side};
 use super::counters::{Counters, Set};
@@ -12,14 +12,15 @@ use super::seen::{Data, Fetcher, Seen, ops};
 use super::{Northbridge, Profile, Settings, Violations};
 use crate::branch::{DecodeCache, Kind};
 use crate::predictor::Predictor;
-use crate::{CpuidResult, Delivery, DeliveryKind, GeneralProtection, PhysMemory, Pmi, Retired};
+use crate::{CpuidResult, Delivery, DeliveryKind, GeneralProtection, Memory, PhysMemory, Pmi, Retired};
 
 /// One logical processor's counters, Instruction-Based Sampling, and last branches.
 ///
 /// Time is simple: an instruction takes a cycle, and more where something misses ([`Settings`] has no say in how many).
 /// Nothing is speculated: each op that is dispatched retires, but for those of an instruction that faults.
 ///
-/// Not modelled: SVM beyond EFER.SVME, SMM, page sizes, memory types, the op cache, fused branches.
+/// Not modelled: SVM beyond EFER.SVME, SMM, write-combining memory, the op cache, fused branches. Of code's memory types none
+/// is.
 #[derive(Debug)]
 pub struct Processor<'n> {
     profile: &'static Profile,
@@ -224,8 +225,12 @@ impl<'n> Processor<'n> {
         let access = self.accesses.find(retired, registers.as_ref());
         let data = access.and_then(|(access, linear)| {
             let linear = linear?;
-            let address = Address { linear, physical: physical(mem, linear) };
-            Some(Data { access, address, found: self.caches.access(Side::Data, linear) })
+            let address = Address { linear, mapping: mapping(mem, linear) };
+            let found = match address.mapping.map_or(Memory::Cached, |mapping| mapping.memory) {
+                Memory::Cached => self.caches.access(Side::Data, linear),
+                Memory::Uncached | Memory::Device => self.caches.pass(Side::Data, linear),
+            };
+            Some(Data { access, address, found })
         });
         let (ops, microcoded) = ops(decoded.kind, access.map(|(access, _)| access));
         Seen {

@@ -61,11 +61,15 @@ pub struct Ibs {
 /// How IbsOpData2 encodes where data came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DataSources {
-    /// Requests of the northbridge: 1 the level-3 cache, 3 DRAM.
+    /// Requests of the northbridge: 1 the level-3 cache, 3 DRAM, 7 neither.
     Northbridge,
-    /// 2 a cache of the node, 3 DRAM.
+    /// 2 a cache of the node, 3 DRAM, 7 neither; with the state of the cache's line.
     Node,
-    /// 1 the level-3 cache, 3 DRAM, in five bits.
+    /// The same, without the state.
+    ///
+    /// Source: Linux, `arch/x86/events/amd/ibs.c`: on Zen 3 the register has the source and its node alone.
+    NodeWithoutState,
+    /// 1 the level-3 cache, 3 DRAM, 7 neither, in five bits; with the state of the cache's line.
     Extended,
 }
 
@@ -108,6 +112,14 @@ impl Errata {
     ///
     /// Source: as above.
     pub const IBS_DATA_SOURCE_WRONG: Self = Self(1 << 6);
+    /// 1347: IbsL1TlbPgSz is 0 for 4 KiB, 1 for 16 KiB, 2 for 2 MiB, 3 for 1 GiB.
+    ///
+    /// Source: as above.
+    pub const IBS_FETCH_PAGE_SIZES: Self = Self(1 << 7);
+    /// 1606: the filter by a load's latency lets others through, unless IbsOpL3MissOnly is set.
+    ///
+    /// Source: Revision Guide for AMD Family 1Ah Models 00h-0Fh Processors.
+    pub const IBS_LATENCY_FILTER_LEAKS: Self = Self(1 << 8);
 
     /// Both.
     #[must_use]

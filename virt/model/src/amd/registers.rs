@@ -135,7 +135,8 @@ pub(super) mod fetch_ctl {
     pub(crate) const COMP: u64 = 1 << 50;
     pub(crate) const IC_MISS: u64 = 1 << 51;
     pub(crate) const PHY_ADDR_VALID: u64 = 1 << 52;
-    pub(crate) const L1_TLB_PG_SZ: u64 = 0b11 << 53;
+    pub(crate) const L1_TLB_PG_SZ_SHIFT: u32 = 53;
+    pub(crate) const L1_TLB_PG_SZ: u64 = 0b11 << L1_TLB_PG_SZ_SHIFT;
     pub(crate) const L1_TLB_MISS: u64 = 1 << 55;
     pub(crate) const L2_TLB_MISS: u64 = 1 << 56;
     pub(crate) const RAND_EN: u64 = 1 << 57;
@@ -205,15 +206,31 @@ pub(super) mod op_data {
     pub(crate) const MICROCODE: u64 = 1 << 40;
 }
 
+/// IbsOpData2.
+pub(super) mod op_data2 {
+    /// DataSrc\[2:0\].
+    pub(crate) const SOURCE_LOW: u64 = 0b111;
+    pub(crate) const RMT_NODE: u64 = 1 << 4;
+    /// CacheHitSt: the line is in the owned state.
+    pub(crate) const CACHE_HIT_ST: u64 = 1 << 5;
+    /// DataSrc\[4:3\].
+    pub(crate) const SOURCE_HIGH: u64 = 0b11 << 6;
+}
+
 /// IbsOpData3.
 pub(super) mod op_data3 {
     pub(crate) const LD_OP: u64 = 1 << 0;
     pub(crate) const ST_OP: u64 = 1 << 1;
     pub(crate) const L1_TLB_MISS: u64 = 1 << 2;
     pub(crate) const L2_TLB_MISS: u64 = 1 << 3;
+    pub(crate) const L1_TLB_HIT_2M: u64 = 1 << 4;
+    pub(crate) const L1_TLB_HIT_1G: u64 = 1 << 5;
+    /// With [`ibs_cap::OP_DTLB_PAGE_SIZE`](super::ibs_cap::OP_DTLB_PAGE_SIZE): 0 4 KiB, 1 2 MiB, 2 1 GiB.
+    pub(crate) const PAGE_SIZE_SHIFT: u32 = 4;
     pub(crate) const L2_TLB_HIT_2M: u64 = 1 << 6;
     pub(crate) const DC_MISS: u64 = 1 << 7;
     pub(crate) const MIS_ACC: u64 = 1 << 8;
+    pub(crate) const UC_MEM_ACC: u64 = 1 << 14;
     pub(crate) const LOCKED: u64 = 1 << 15;
     pub(crate) const LIN_ADDR_VALID: u64 = 1 << 17;
     pub(crate) const PHY_ADDR_VALID: u64 = 1 << 18;
@@ -243,4 +260,6 @@ pub(super) mod ibs_cap {
     pub(crate) const DIS: u32 = 1 << 13;
     pub(crate) const FETCH_LAT_FILTERING: u32 = 1 << 14;
     pub(crate) const BIT_63_FILTERING: u32 = 1 << 15;
+    /// IbsOpData3 has a field for the size of the data's page in the stead of a bit for each level and size.
+    pub(crate) const OP_DTLB_PAGE_SIZE: u32 = 1 << 19;
 }

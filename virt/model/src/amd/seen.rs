@@ -3,7 +3,7 @@
 use super::access::{Access, Address};
 use super::caches::{Caches, Found, Side};
 use crate::branch::{Decoded, Kind};
-use crate::{PhysMemory, Retired};
+use crate::{Mapping, PhysMemory, Retired};
 
 /// An instruction that retired, as the counters and IBS see it.
 #[derive(Clone, Copy, Debug)]
@@ -32,8 +32,8 @@ pub(super) struct Seen {
 pub(super) struct Fetch {
     pub(super) address: u64,
     pub(super) found: Found,
-    /// `None`: it was aborted, or nobody samples fetches.
-    pub(super) physical: Option<u64>,
+    /// `None`: it was aborted, has no translation, or nobody samples fetches.
+    pub(super) mapping: Option<Mapping>,
     pub(super) completed: bool,
 }
 
@@ -108,8 +108,8 @@ impl Fetcher {
                 return None;
             }
             let found = caches.access(Side::Instruction, address);
-            let physical = if sampled { super::access::physical(mem, address) } else { None };
-            Some(Fetch { address, found, physical, completed: true })
+            let mapping = if sampled { super::access::mapping(mem, address) } else { None };
+            Some(Fetch { address, found, mapping, completed: true })
         };
         let fetches = [
             one(first),
@@ -124,6 +124,6 @@ impl Fetcher {
     /// What would have been next is not, because of an interrupt or exception: the fetch that is aborted.
     pub(super) fn abort(&mut self, address: u64) -> Fetch {
         self.last = None;
-        Fetch { address, found: Found::default(), physical: None, completed: false }
+        Fetch { address, found: Found::default(), mapping: None, completed: false }
     }
 }

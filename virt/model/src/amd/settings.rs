@@ -32,8 +32,7 @@ pub struct Violations {
     pub counts_beyond_maximum: u32,
     /// Interrupts dropped because the LVT entry was masked.
     pub interrupts_dropped: u32,
-    /// Interrupts dropped because the LVT entry had a message type other than fixed or NMI, or a vector below 16, as an
-    /// extended entry has after reset.
+    /// Interrupts dropped because the LVT entry had a message type other than fixed or NMI, or a vector below 16.
     pub interrupts_misprogrammed: u32,
     /// IBS samples without an interrupt, because IBS_CTL names no LVT entry.
     pub samples_without_lvt: u32,

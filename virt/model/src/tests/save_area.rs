@@ -13,7 +13,7 @@ fn records_cross_pages_that_lie_apart() {
     let mut m = machine("skylake", strict(), 4, 5);
     let linear = 0xffff_8000_0010_0ff0;
     m.set_area(&[linear, linear, linear + 4 * 24, linear + 6 * 24]);
-    let mapping = |physical| Ok(Mapping { physical, supervisor: true, marked: true });
+    let mapping = |physical| Ok(Mapping { physical, supervisor: true, marked: true, ..Mapping::default() });
     m.pages.insert(0xffff_8000_0010_0000 / 4096, mapping(0x3_1000));
     m.pages.insert(0xffff_8000_0010_1000 / 4096, mapping(0x2_8000));
     m.control(ON);
@@ -28,7 +28,7 @@ fn records_cross_pages_that_lie_apart() {
 /// What the manual demands of the save area's pages, each broken in turn.
 #[test]
 fn a_save_area_that_is_mapped_wrongly_shows() {
-    let good = Mapping { physical: 0, supervisor: true, marked: true };
+    let good = Mapping { physical: 0, supervisor: true, marked: true, ..Mapping::default() };
     let area = AREA / 4096;
     let buffer = BUFFER / 4096;
     let with = |page: u64, mapping: Mapping| {
@@ -73,7 +73,8 @@ fn a_save_area_that_another_cr3_has_elsewhere_shows() {
     let mut m = machine("skylake", strict(), 8, 9);
     m.control(ON);
     m.jumps(2);
-    m.pages.insert(BUFFER / 4096, Ok(Mapping { physical: 0x3_0000, supervisor: true, marked: true }));
+    let elsewhere = Mapping { physical: 0x3_0000, supervisor: true, marked: true, ..Mapping::default() };
+    m.pages.insert(BUFFER / 4096, Ok(elsewhere));
     m.jumps(2);
     assert_eq!(m.processor.violations().ds_pages_moved, 1);
     assert_eq!((m.index(), m.ram[0x3_0030] != 0), (4, true), "they go where they are led");

@@ -59,6 +59,10 @@ pub struct Mapped {
     pub user: bool,
     /// All entries on the way were marked as accessed before, and for a write the last one as dirty.
     pub marked: bool,
+    /// Bits of an address within its page.
+    pub page_bits: u32,
+    /// PCD is set in the last entry: caches leave it alone, as the reset value of the PAT register has it.
+    pub uncached: bool,
 }
 
 /// The guest-physical address of `linear`: [`walk`] for those who want no more.
@@ -90,7 +94,7 @@ pub fn walk<M: GuestMemory + ?Sized>(
 ) -> Result<Mapped, Error> {
     let linear = if cpu.is_long_mode() { linear } else { linear & 0xffff_ffff };
     if cpu.cr0 & cr0::PG == 0 {
-        return Ok(Mapped { physical: linear, user: false, marked: true });
+        return Ok(Mapped { physical: linear, user: false, marked: true, page_bits: 12, uncached: false });
     }
     let wide = cpu.is_long_mode() || cpu.cr4 & cr4::PAE != 0;
     loop {
@@ -172,6 +176,7 @@ mod entry {
     pub(super) const P: u64 = 1 << 0;
     pub(super) const RW: u64 = 1 << 1;
     pub(super) const US: u64 = 1 << 2;
+    pub(super) const PCD: u64 = 1 << 4;
     pub(super) const A: u64 = 1 << 5;
     pub(super) const D: u64 = 1 << 6;
     pub(super) const PS: u64 = 1 << 7;
@@ -219,16 +224,18 @@ impl Trail {
         })
     }
 
-    /// Ends a walk that found `physical` with these rights.
+    /// Ends a walk that found a physical address, in a page of so many bits, with these rights.
     fn mapped<M: GuestMemory + ?Sized>(
         &self,
         memory: &mut M,
         kind: AccessKind,
         rights: u64,
-        physical: u64,
+        (physical, page_bits): (u64, u32),
     ) -> Result<Option<Mapped>, Error> {
         let marked = self.unmarked(kind).next().is_none();
-        let mapped = Mapped { physical, user: rights & entry::US != 0, marked };
+        let last = self.entries[..self.len].last().map_or(0, |(_, value)| *value);
+        let uncached = last & entry::PCD != 0;
+        let mapped = Mapped { physical, user: rights & entry::US != 0, marked, page_bits, uncached };
         Ok(self.mark(memory, kind)?.then_some(mapped))
     }
 }
@@ -287,7 +294,7 @@ fn walk_wide<M: GuestMemory + ?Sized>(
             }
             let offset = (1 << shift) - 1;
             let physical = value & entry::ADDRESS & !offset | linear & offset;
-            return trail.mapped(memory, access.kind, rights, physical);
+            return trail.mapped(memory, access.kind, rights, (physical, shift));
         }
         table = value & entry::ADDRESS;
     }
@@ -309,13 +316,13 @@ fn walk_narrow<M: GuestMemory + ?Sized>(
         return Err(fault(cpu, linear, access, 0));
     }
     trail.push(directory, value);
-    let (rights, physical) = if value & entry::PS != 0 && cpu.cr4 & cr4::PSE != 0 {
+    let (rights, physical, page_bits) = if value & entry::PS != 0 && cpu.cr4 & cr4::PSE != 0 {
         // PSE-36: bits 20:13 are bits 39:32 of the address, bit 21 and those above the address width are reserved.
         let high = (value >> 13 & 0xff) << 32;
         if value & 1 << 21 != 0 || high & reserved_address_bits(cpu) != 0 {
             return Err(fault(cpu, linear, access, code::P | code::RSVD));
         }
-        (value, high | value & 0xffc0_0000 | linear & 0x3f_ffff)
+        (value, high | value & 0xffc0_0000 | linear & 0x3f_ffff, 22)
     } else {
         let table = (value & 0xffff_f000) + (linear >> 12 & 0x3ff) * 4;
         let leaf = read_entry::<4, M>(memory, table)?;
@@ -323,12 +330,12 @@ fn walk_narrow<M: GuestMemory + ?Sized>(
             return Err(fault(cpu, linear, access, 0));
         }
         trail.push(table, leaf);
-        (value & leaf, leaf & 0xffff_f000 | linear & 0xfff)
+        (value & leaf, leaf & 0xffff_f000 | linear & 0xfff, 12)
     };
     if !permits(cpu, access, rights, false) {
         return Err(fault(cpu, linear, access, code::P));
     }
-    trail.mapped(memory, access.kind, rights, physical)
+    trail.mapped(memory, access.kind, rights, (physical, page_bits))
 }
 
 fn read_entry<const N: usize, M: GuestMemory + ?Sized>(memory: &M, address: u64) -> Result<u64, Error> {

@@ -142,7 +142,7 @@ fn the_local_apic_has_the_registers_of_the_maker() {
         ("skylake", 0x30, BELOW, false),
         ("zen4", 0x340, 1 << 16, true),
         ("zen4", 0x400, 4 << 16, true),
-        ("zen4", 0x500, 0, true),
+        ("zen4", 0x500, 1 << 16, true),
         ("zen4", 0x30, 0x8005_0014, false),
         ("zen4", 0x320, BELOW, false),
     ];

@@ -61,7 +61,9 @@ fn accesses_go_through_the_page_tables_with_supervisor_rights() {
             let cpu = Cpu { cpl: level, ..cpu() };
             let mut ram = tables(upper, if leaf == 0 { 0 } else { FRAME | leaf });
             let expected = match expected {
-                Ok((supervisor, marked)) => Ok(Mapping { physical: FRAME | 0x123, supervisor, marked }),
+                Ok((supervisor, marked)) => {
+                    Ok(Mapping { physical: FRAME | 0x123, supervisor, marked, ..Mapping::default() })
+                }
                 Err(code) => Err(PageFault { address: LINEAR, code }),
             };
             assert_eq!(translate(&cpu, &mut ram, LINEAR, write), expected, "{upper:#x} {leaf:#x} {write}");
@@ -94,8 +96,37 @@ fn what_has_no_page_tables_is_not_mapped() {
 #[test]
 fn without_paging_addresses_are_physical() {
     let cpu = Cpu { cr0: 1, ..Cpu::default() };
-    let expected = Mapping { physical: LINEAR, supervisor: true, marked: true };
-    assert_eq!(translate(&cpu, &mut [], LINEAR, true), Ok(expected));
+    let expected = Mapping { physical: LINEAR, supervisor: true, marked: true, ..Mapping::default() };
+    assert_eq!(translate(&cpu, &mut [0; 0x4000], LINEAR, true), Ok(expected));
+}
+
+#[test]
+fn a_mapping_tells_its_page_and_what_is_there() {
+    /// Page size, and cache disable.
+    const PS: u64 = 1 << 7;
+    const PCD: u64 = 1 << 4;
+    use {Memory as M, PageSize as S};
+    // Entries of the third, the second and the last level; what is told.
+    let (next, all) = (P | W | A | D, P | W | U | A | D);
+    let rows = [
+        ([0x3000 | next, 0x4000 | next, FRAME | all], S::K4, M::Cached),
+        ([0x3000 | next, 0x4000 | next, FRAME | all | PCD], S::K4, M::Uncached),
+        // Only the last entry counts.
+        ([0x3000 | next | PCD, 0x4000 | next | PCD, FRAME | all], S::K4, M::Cached),
+        ([0x3000 | next, 0x4000 | next, 0xf_0000 | all], S::K4, M::Device),
+        ([0x3000 | next, 0x4000 | next, 0xf_0000 | all | PCD], S::K4, M::Device),
+        ([0x3000 | next, all | PS, 0], S::M2, M::Cached),
+        ([0x3000 | next, all | PS | PCD, 0], S::M2, M::Uncached),
+        ([all | PS, 0, 0], S::G1, M::Cached),
+        ([all | PS | PCD, 0, 0], S::G1, M::Uncached),
+    ];
+    for ([third, second, last], page, memory) in rows {
+        let mut ram = tables(P | W | A, last);
+        ram[0x2000..0x2008].copy_from_slice(&third.to_le_bytes());
+        ram[0x3000..0x3008].copy_from_slice(&second.to_le_bytes());
+        let found = translate(&cpu(), &mut ram, LINEAR, false).unwrap();
+        assert_eq!((found.page, found.memory), (page, memory), "{third:#x} {second:#x} {last:#x}");
+    }
 }
 
 #[test]

@@ -1,11 +1,11 @@
 //! Fetch sampling.
 
 use super::{Outcome, PHYSICAL, within};
-use crate::GeneralProtection;
 use crate::amd::random::Random;
 use crate::amd::registers::{fetch_ctl, fetch_ctl2, ibs_cap, msr};
 use crate::amd::seen::Fetch;
 use crate::amd::{Errata, Profile, Violations};
+use crate::{GeneralProtection, PageSize};
 
 /// The bits of the fetch interval counter.
 const COUNTER: u64 = (1 << 20) - 1;
@@ -186,7 +186,7 @@ impl FetchUnit {
         for (is, bit) in [
             (fetch.completed, fetch_ctl::COMP),
             (ic_miss, fetch_ctl::IC_MISS),
-            (fetch.physical.is_some(), fetch_ctl::PHY_ADDR_VALID),
+            (fetch.mapping.is_some(), fetch_ctl::PHY_ADDR_VALID),
             (found.missed_l1_tlb, fetch_ctl::L1_TLB_MISS),
             (found.missed_l2_tlb, fetch_ctl::L2_TLB_MISS),
             (found.missed_l2, fetch_ctl::L2_MISS),
@@ -196,12 +196,24 @@ impl FetchUnit {
         ] {
             control |= if is { bit & self.writable() } else { 0 };
         }
-        self.control = control;
+        self.control = control | self.page_size(fetch) << fetch_ctl::L1_TLB_PG_SZ_SHIFT;
         let zero =
             self.errata.has(Errata::IBS_FETCH_ADDRESS_ZERO) && self.samples.is_multiple_of(ZERO_ADDRESS);
         self.linear = if zero { 0 } else { fetch.address };
-        self.physical = fetch.physical.unwrap_or(0) & PHYSICAL;
+        self.physical = fetch.mapping.map_or(0, |mapping| mapping.physical) & PHYSICAL;
         self.extended = u64::from(found.refill_cycles);
+    }
+}
+
+impl FetchUnit {
+    /// IbsL1TlbPgSz.
+    fn page_size(&self, fetch: &Fetch) -> u64 {
+        match (fetch.mapping.map(|mapping| mapping.page), self.errata.has(Errata::IBS_FETCH_PAGE_SIZES)) {
+            (None | Some(PageSize::K4), _) => 0,
+            (Some(PageSize::M2), false) => 1,
+            (Some(PageSize::M2), true) | (Some(PageSize::G1), false) => 2,
+            (Some(PageSize::G1), true) => 3,
+        }
     }
 }
 

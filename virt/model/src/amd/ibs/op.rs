@@ -4,10 +4,11 @@ use super::{Outcome, PHYSICAL, canonical, within};
 use crate::GeneralProtection;
 use crate::amd::profile::{DataSources, Ibs};
 use crate::amd::random::Random;
-use crate::amd::registers::{ibs_cap, msr, op_ctl, op_ctl2, op_data, op_data3};
+use crate::amd::registers::{ibs_cap, msr, op_ctl, op_ctl2, op_data, op_data2, op_data3};
 use crate::amd::seen::{Data, Seen};
 use crate::amd::{Errata, Profile, Violations};
 use crate::branch::Kind;
+use crate::{Memory, PageSize};
 
 /// Maximum counts up to this times 16 are reserved.
 const RESERVED_COUNTS: u64 = 8;
@@ -144,9 +145,11 @@ impl OpUnit {
     }
 
     const fn data2_bits(&self) -> u64 {
+        let common = op_data2::SOURCE_LOW | op_data2::RMT_NODE;
         match self.sources {
-            DataSources::Northbridge | DataSources::Node => 0b11_0111,
-            DataSources::Extended => 0b1111_0111,
+            DataSources::NodeWithoutState => common,
+            DataSources::Northbridge | DataSources::Node => common | op_data2::CACHE_HIT_ST,
+            DataSources::Extended => common | op_data2::CACHE_HIT_ST | op_data2::SOURCE_HIGH,
         }
     }
 
@@ -293,8 +296,10 @@ impl OpUnit {
             0 => op_ctl2::EXCLUDE_RIP_63_0,
             _ => op_ctl2::EXCLUDE_RIP_63_1,
         };
-        self.control & op_ctl::L3_MISS_ONLY != 0 && !missed_l3
-            || self.control & op_ctl::LD_LAT_EN != 0 && !long
+        let by_l3 = self.control & op_ctl::L3_MISS_ONLY != 0;
+        let by_latency = by_l3 || !self.errata.has(Errata::IBS_LATENCY_FILTER_LEAKS);
+        by_l3 && !missed_l3
+            || self.control & op_ctl::LD_LAT_EN != 0 && by_latency && !long
             || self.control2 & half != 0
     }
 
@@ -323,7 +328,7 @@ impl OpUnit {
         self.data[2] = kept | data.map_or(0, |data| self.op_data3(tagged, &data));
         if let Some(Data { address, .. }) = data {
             self.linear = address.linear;
-            self.physical = address.physical.unwrap_or(0) & PHYSICAL;
+            self.physical = address.mapping.map_or(0, |mapping| mapping.physical) & PHYSICAL;
         }
     }
 
@@ -350,16 +355,20 @@ impl OpUnit {
         if data.access.prefetch && self.errata.has(Errata::IBS_DATA_SOURCE_WRONG) {
             return u64::from(data.found.miss_cycles) & 0b111;
         }
+        // Lines are in one state or the other by turns; no other processor has any.
+        let state = if data.address.linear / LINE % 2 != 0 { op_data2::CACHE_HIT_ST } else { 0 };
         match (data.found.missed_l2 && (data.access.read || data.access.prefetch), self.sources) {
             (false, _) => 0,
+            (true, _) if memory(data) == Memory::Device => 7,
             (true, _) if data.found.missed_l3 => 3,
-            (true, DataSources::Northbridge | DataSources::Extended) => 1,
-            (true, DataSources::Node) => 2,
+            (true, DataSources::Northbridge) => 1,
+            (true, DataSources::Extended) => 1 | state,
+            (true, DataSources::Node) => 2 | state,
+            (true, DataSources::NodeWithoutState) => 2,
         }
     }
 
     fn op_data3(&self, tagged: Tagged, data: &Data) -> u64 {
-        const LINE: u64 = 64;
         let Data { access, address, found } = data;
         let end = address.linear % LINE + u64::from(access.bytes);
         let load = access.read && tagged.first;
@@ -373,8 +382,9 @@ impl OpUnit {
             (found.missed_l1, op_data3::DC_MISS),
             (end > LINE, op_data3::MIS_ACC),
             (access.locked, op_data3::LOCKED),
+            (memory(data) != Memory::Cached, op_data3::UC_MEM_ACC),
             (true, op_data3::LIN_ADDR_VALID),
-            (address.physical.is_some(), op_data3::PHY_ADDR_VALID),
+            (address.mapping.is_some(), op_data3::PHY_ADDR_VALID),
             (found.missed_l2 && recent, op_data3::L2_MISS),
             (access.prefetch && recent, op_data3::SW_PF),
         ] {
@@ -387,8 +397,33 @@ impl OpUnit {
             value |= u64::from(found.refill_cycles) << op_data3::TLB_REFILL_LAT_SHIFT;
             value |= width(access.bytes) << op_data3::WIDTH_SHIFT;
         }
-        value
+        value | self.page_size(data)
     }
+
+    /// What IbsOpData3 has of the page's size.
+    ///
+    /// Source: BKDG for AMD Family 10h Processors, "IBS Op Data 3 Register"; where it is a field Linux,
+    /// `tools/perf/util/amd-sample-raw.c`.
+    fn page_size(&self, data: &Data) -> u64 {
+        let Some(page) = data.address.mapping.map(|mapping| mapping.page) else { return 0 };
+        if self.has(ibs_cap::OP_DTLB_PAGE_SIZE) {
+            return (page as u64) << op_data3::PAGE_SIZE_SHIFT;
+        }
+        match (page, data.found.missed_l1_tlb, data.found.missed_l2_tlb) {
+            (PageSize::K4, _, _) | (_, true, true) => 0,
+            (PageSize::M2, false, _) => op_data3::L1_TLB_HIT_2M,
+            (PageSize::G1, false, _) => op_data3::L1_TLB_HIT_1G,
+            (PageSize::M2, true, false) => op_data3::L2_TLB_HIT_2M,
+            (PageSize::G1, true, false) => op_data3::L2_TLB_HIT_1G,
+        }
+    }
+}
+
+/// Bytes of a cache line.
+const LINE: u64 = 64;
+
+fn memory(data: &Data) -> Memory {
+    data.address.mapping.map_or(Memory::Cached, |mapping| mapping.memory)
 }
 
 /// IbsOpMemWidth: 0 where it is not known.

@@ -88,11 +88,12 @@ pub(super) static ALL: [Profile; 8] = [
         name: "zen3",
         signature: 0x00a0_0f11,
         highest_extended_leaf: 0x8000_0021,
-        ibs: Some(Ibs { leaf: Some(ZEN_IBS), ctl: FIRST_ENTRY, sources: DataSources::Node }),
+        ibs: Some(Ibs { leaf: Some(ZEN_IBS), ctl: FIRST_ENTRY, sources: DataSources::NodeWithoutState }),
         branches: Some(BranchRecords::Sampling),
         errata: Errata::IBS_FETCH_ADDRESS_ZERO
             .with(Errata::IBS_IC_MISS_WRONG)
-            .with(Errata::IBS_DATA_SOURCE_WRONG),
+            .with(Errata::IBS_DATA_SOURCE_WRONG)
+            .with(Errata::IBS_FETCH_PAGE_SIZES),
         ..ZEN
     },
     Profile {
@@ -111,8 +112,10 @@ pub(super) static ALL: [Profile; 8] = [
         highest_extended_leaf: 0x8000_0028,
         perf_mon_v2: true,
         events: &ZEN4_EVENTS,
-        ibs: Some(Ibs { leaf: Some(0x1bff), ctl: FIRST_ENTRY, sources: DataSources::Extended }),
+        // The size of the data's page: bit 19, as Linux has it.
+        ibs: Some(Ibs { leaf: Some(0x8_1bff), ctl: FIRST_ENTRY, sources: DataSources::Extended }),
         branches: Some(BranchRecords::Stack),
+        errata: Errata::IBS_LATENCY_FILTER_LEAKS,
         ..ZEN
     },
     Profile {
@@ -122,7 +125,7 @@ pub(super) static ALL: [Profile; 8] = [
         highest_extended_leaf: 0x8000_0028,
         perf_mon_v2: true,
         events: &ZEN4_EVENTS,
-        ibs: Some(Ibs { leaf: Some(0xfbff), ctl: FIRST_ENTRY, sources: DataSources::Extended }),
+        ibs: Some(Ibs { leaf: Some(0x8_fbff), ctl: FIRST_ENTRY, sources: DataSources::Extended }),
         branches: Some(BranchRecords::Stack),
         ..ZEN
     },

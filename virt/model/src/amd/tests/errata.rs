@@ -22,15 +22,18 @@ fn profiles_have_the_errata_of_their_parts() {
         Errata::IBS_FETCH_ADDRESS_ZERO,
         Errata::IBS_IC_MISS_WRONG,
         Errata::IBS_DATA_SOURCE_WRONG,
+        Errata::IBS_FETCH_PAGE_SIZES,
+        Errata::IBS_LATENCY_FILTER_LEAKS,
     ];
-    let rows: [(&str, &[usize]); 7] = [
+    let rows: [(&str, &[usize]); 8] = [
         ("k8", &[]),
         ("barcelona", &[0]),
         ("trinity", &[1, 2]),
         ("zen2", &[3]),
-        ("zen3", &[4, 5, 6]),
+        ("zen3", &[4, 5, 6, 7]),
         ("zen4", &[]),
-        ("zen5", &[]),
+        ("zen5", &[8]),
+        ("zen6", &[]),
     ];
     for (name, expected) in rows {
         let errata = crate::amd::Profile::by_name(name).expect(name).errata;
@@ -183,6 +186,40 @@ fn erratum_1293_makes_the_source_of_a_prefetch_up() {
         machine.write(OP_CTL, OP_EN | OPS | 0x90 << 32 | 9);
         machine.with_rbx(LOAD, 0x9_2000);
         assert_eq!(machine.read(OP_DATA2), 3);
+    }
+}
+
+#[test]
+fn erratum_1347_has_a_size_of_16_kib_among_those_of_fetched_pages() {
+    for (errata, sizes) in [(Errata::IBS_FETCH_PAGE_SIZES, [0, 2, 3]), (Errata::NONE, [0, 1, 2])] {
+        for (at, size) in [0x40_0000, LARGE, HUGE].into_iter().zip(sizes) {
+            let mut machine = with(errata);
+            machine.write(FETCH_CTL, FETCH_EN | 1 << 16 | 1);
+            machine.at.ip = at;
+            machine.next(NOP);
+            assert_eq!(machine.read(FETCH_CTL) >> 53 & 3, size, "{at:#x}");
+        }
+    }
+}
+
+#[test]
+fn erratum_1606_lets_fast_loads_through_the_filter_unless_what_missed_the_l3_is_filtered_too() {
+    const LATENCY: u64 = 1 << 63;
+    const L3_MISS_ONLY: u64 = 1 << 16;
+    for (erratum, leaks) in [(Errata::IBS_LATENCY_FILTER_LEAKS, true), (Errata::NONE, false)] {
+        for (filter, fast, slow) in [(LATENCY, leaks, true), (LATENCY | L3_MISS_ONLY, false, true)] {
+            for (known, reported) in [(true, fast), (false, slow)] {
+                let settings = Settings { skid: 0, errata: Some(erratum), ..Settings::default() };
+                let mut machine = Machine::with("zen6", settings);
+                if known {
+                    machine.write(OP_CTL, OP_EN | OPS | 0x90 << 32 | 9);
+                    machine.with_rbx(LOAD, 0x1000);
+                }
+                machine.write(OP_CTL, OP_EN | OPS | filter | 0x90 << 32 | 9);
+                machine.with_rbx(LOAD, 0x1000);
+                assert_eq!(machine.read(OP_CTL) & OP_VAL != 0, reported, "{filter:#x} {known}");
+            }
+        }
     }
 }
 

@@ -17,6 +17,21 @@ fn count_field(machine: &Machine) -> u64 {
 }
 
 #[test]
+fn a_fetch_has_the_size_of_its_page() {
+    for (name, sizes) in
+        [("barcelona", [0, 1, 2]), ("zen4", [0, 1, 2]), ("zen5", [0, 1, 2]), ("zen3", [0, 2, 3])]
+    {
+        for (at, size) in [0x40_0000, LARGE, HUGE].into_iter().zip(sizes) {
+            let mut machine = Machine::new(name);
+            machine.write(FETCH_CTL, FETCH_EN | 1 << 16 | 1);
+            machine.at.ip = at;
+            machine.next(NOP);
+            assert_eq!(machine.read(FETCH_CTL) >> 53 & 3, size, "{name} {at:#x}");
+        }
+    }
+}
+
+#[test]
 fn tags_the_fetch_behind_as_many_as_the_maximum_says() {
     for name in ["barcelona", "trinity", "zen2", "zen3", "zen4", "zen5"] {
         let mut machine = Machine::new(name);

@@ -44,8 +44,9 @@ fn the_entry_s_message_type_decides_and_its_mask_stays_as_it_is() {
 }
 
 #[test]
-fn only_the_counters_entry_is_masked_after_reset_and_after_init() {
-    for (offset, reset) in [(0x340, 1 << 16), (0x500, 0), (0x510, 0), (0x520, 0), (0x530, 0)] {
+fn every_entry_is_masked_after_reset_and_after_init() {
+    let reset = 1 << 16;
+    for offset in [0x340, 0x500, 0x510, 0x520, 0x530] {
         let mut machine = Machine::new("zen4");
         assert_eq!(machine.processor.read_apic(offset), reset, "{offset:#x}");
         machine.processor.write_apic(offset, !0);

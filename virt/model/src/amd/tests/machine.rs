@@ -5,8 +5,8 @@ use std::vec::Vec;
 
 use crate::amd::{Northbridge, Processor, Profile, Registers, Settings};
 use crate::{
-    Context, Delivery, DeliveryKind, ExecMode, GeneralProtection, Mapping, PageFault, PhysMemory, Pmi,
-    Retired,
+    Context, Delivery, DeliveryKind, ExecMode, GeneralProtection, Mapping, Memory, PageFault, PageSize,
+    PhysMemory, Pmi, Retired,
 };
 
 pub(super) const NOP: &[u8] = &[0x90];
@@ -48,8 +48,14 @@ pub(super) const OPS: u64 = 1 << 19;
 /// EN, OS, USR.
 pub(super) const ALL: u64 = 1 << 22 | 0b11 << 16;
 
-/// Every page is mapped 1 GiB higher, but for the last one of the first 4 GiB.
+/// Every page is mapped 1 GiB higher, but for the last one of the first 4 GiB. From [`LARGE`] on they have 2 MiB, from
+/// [`HUGE`] on 1 GiB; from [`UNCACHED`] on memory is not cached, from [`DEVICE`] on there is none.
 struct Mapped;
+
+pub(super) const LARGE: u64 = 0x4000_0000;
+pub(super) const HUGE: u64 = 0x8000_0000;
+pub(super) const UNCACHED: u64 = 0xc000_0000;
+pub(super) const DEVICE: u64 = 0xd000_0000;
 
 impl PhysMemory for Mapped {
     fn read(&self, _: u64, _: &mut [u8]) -> bool {
@@ -64,7 +70,17 @@ impl PhysMemory for Mapped {
         if addr >> 12 == 0xf_ffff {
             return Err(PageFault { address: addr, code: 0 });
         }
-        Ok(Mapping { physical: addr + (1 << 30), supervisor: true, marked: true })
+        let page = match addr {
+            LARGE..HUGE => PageSize::M2,
+            HUGE..UNCACHED => PageSize::G1,
+            _ => PageSize::K4,
+        };
+        let memory = match addr {
+            UNCACHED..DEVICE => Memory::Uncached,
+            DEVICE..0xf000_0000 => Memory::Device,
+            _ => Memory::Cached,
+        };
+        Ok(Mapping { physical: addr + (1 << 30), supervisor: true, marked: true, page, memory })
     }
 }
 

@@ -320,6 +320,64 @@ fn a_sample_tells_of_the_data_accessed() {
 }
 
 #[test]
+fn a_line_that_a_cache_answered_with_has_a_state_where_the_processor_tells_it() {
+    const OWNED: u64 = 1 << 5;
+    // Lines by turns; what lies 512 lines on has the same place in levels 1 and 2.
+    for (name, even, odd) in [
+        ("barcelona", 1, 1),
+        ("zen2", 2, 2 | OWNED),
+        ("zen3", 2, 2),
+        ("zen4", 1, 1 | OWNED),
+        ("zen5", 1, 1 | OWNED),
+    ] {
+        for (line, expected) in [(0x1000, even), (0x1040, odd)] {
+            let (data2, _) = data(name, &[line, line + 512 * 64], LOAD, line, 0);
+            assert_eq!(data2, expected, "{name} {line:#x}");
+        }
+    }
+}
+
+#[test]
+fn what_is_not_cached_is_told() {
+    const UC: u64 = 1 << 14;
+    let missed = |bytes, rbx| data("zen4", &[], bytes, rbx, 0);
+    for (bytes, rbx, source, uncacheable) in [
+        (LOAD, 0x1000, 3, false),
+        (LOAD, UNCACHED, 3, true),
+        (LOAD, DEVICE, 7, true),
+        (STORE, DEVICE, 0, true),
+    ] {
+        let (data2, data3) = missed(bytes, rbx);
+        assert_eq!((data2, data3 & UC != 0), (source, uncacheable), "{bytes:x?} {rbx:#x}");
+    }
+    // However often it is accessed.
+    assert_eq!(data("zen4", &[DEVICE, DEVICE], LOAD, DEVICE, 0).0, 7);
+    assert_eq!(data("zen4", &[0x1000, 0x1000], LOAD, 0x1000, 0).0, 0);
+}
+
+#[test]
+fn the_size_of_the_page_is_told_by_level_or_in_a_field() {
+    // What the two levels of translations hold before; then bits 19 and 6 to 2.
+    let hit = |rbx: u64| std::vec![rbx];
+    let behind = |rbx: u64| std::vec![rbx, rbx + 16 * 4096];
+    for (name, field) in [("barcelona", false), ("zen4", false), ("zen5", true), ("zen6", true)] {
+        for (rbx, size, l1_bit, l2_bit) in
+            [(0x1000, 0, 0, 0), (LARGE, 1, 1 << 4, 1 << 6), (HUGE, 2, 1 << 5, 1 << 19)]
+        {
+            for (known, misses, bit) in
+                [(hit(rbx), 0, l1_bit), (behind(rbx), 1 << 2, l2_bit), (std::vec![], 0b11 << 2, 0)]
+            {
+                let (_, data3) = data(name, &known, LOAD, rbx, 0);
+                let page = if field { size << 4 } else { bit };
+                assert_eq!(data3 & (1 << 19 | 0x7c), misses | page, "{name} {rbx:#x} {known:x?}");
+            }
+        }
+    }
+    // Without a translation nothing is known of the page.
+    assert_eq!(data("zen5", &[], LOAD, 0xffff_f000, 0).1 & 0b11 << 4, 0);
+}
+
+#[test]
 fn without_registers_no_data_is_known() {
     let mut machine = Machine::new("zen4");
     tag_next(&mut machine);
@@ -390,12 +448,12 @@ fn the_latency_filter_leaves_out_loads_that_were_fast() {
         (2, 0x1_7e00, true),
         (3, 0x1_7e00, false),
     ] {
-        let mut machine = Machine::new("zen5");
+        let mut machine = Machine::new("zen6");
         machine.write(OP_CTL, OP_EN | OPS | 1 << 63 | threshold << 59 | 0x90 << CUR | 9);
         machine.with_rbx(LOAD, rbx);
         assert_eq!(is_valid(&machine), reported, "{threshold} {rbx:#x}");
     }
-    let mut machine = Machine::new("zen5");
+    let mut machine = Machine::new("zen6");
     machine.write(OP_CTL, OP_EN | OPS | 1 << 63 | 0x90 << CUR | 9);
     machine.with_rbx(STORE, 0x1_7e00);
     assert!(!is_valid(&machine));
