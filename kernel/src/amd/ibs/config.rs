@@ -2,7 +2,7 @@
 
 use crate::msr::amd::{IbsFetchCtl2, IbsOpCtl2};
 use core::fmt;
-use pugmark_decoder_core::ibs::Caps;
+use pugmark_decoder_core::ibs::{Caps, Errata, Part};
 use pugmark_pfm::register::{IbsFetchCtl, IbsOpCtl};
 
 /// What is to be sampled: ops, fetches, or both.
@@ -139,8 +139,8 @@ impl IbsConfig {
         self
     }
 
-    /// Only loads that took so many cycles are sampled: a multiple of 128 up to 2048. The processor filters them among
-    /// those that missed the L3.
+    /// Only loads that took so many cycles are sampled: a multiple of 128 up to 2048. On Zen 5 they also have missed the
+    /// L3: without that filter this one lets others through ([`Errata::LATENCY_NEEDS_L3_MISS`]).
     #[must_use]
     pub const fn op_latency(mut self, cycles: u16) -> Self {
         if let Some(op) = &mut self.op {
@@ -185,21 +185,22 @@ impl IbsConfig {
         self
     }
 
-    /// Whether the units of a processor with these capabilities can do it.
+    /// Whether the units of this processor can do it.
     ///
     /// # Errors
     ///
     /// What they cannot.
-    pub fn check(&self, caps: Caps) -> Result<(), IbsRefusal> {
-        self.plan(caps).map(|_| ())
+    pub fn check(&self, part: &Part) -> Result<(), IbsRefusal> {
+        self.plan(part).map(|_| ())
     }
 
-    pub(super) fn plan(&self, caps: Caps) -> Result<Plan, IbsRefusal> {
+    pub(super) fn plan(&self, part: &Part) -> Result<Plan, IbsRefusal> {
+        let caps = part.caps;
         if self.fetch.is_none() && self.op.is_none() {
             return Err(IbsRefusal::Nothing);
         }
         let fetch = self.fetch.map(|fetch| self.plan_fetch(&fetch, caps)).transpose()?;
-        let op = self.op.map(|op| self.plan_op(&op, caps)).transpose()?;
+        let op = self.op.map(|op| self.plan_op(&op, part)).transpose()?;
         let op_random = self.op.is_some_and(|op| op.random) && !caps.has(Caps::RD_WR_OP_CNT);
         Ok(Plan { fetch, op, op_random, levels: self.levels })
     }
@@ -225,7 +226,8 @@ impl IbsConfig {
         Ok((ctl, ctl2))
     }
 
-    fn plan_op(&self, op: &Op, caps: Caps) -> Result<(IbsOpCtl, IbsOpCtl2), IbsRefusal> {
+    fn plan_op(&self, op: &Op, part: &Part) -> Result<(IbsOpCtl, IbsOpCtl2), IbsRefusal> {
+        let caps = part.caps;
         need(caps, true, Caps::OP_SAM)?;
         let most = if caps.has(Caps::OP_CNT_EXT) { MOST_EXTENDED } else { MOST };
         check_period(op.period, LEAST_OP, most)?;
@@ -239,7 +241,8 @@ impl IbsConfig {
         need(caps, op.streaming_stores, Caps::DIS)?;
         let mut ctl = IbsOpCtl::empty().with_extended_max_count(op.period);
         ctl.set(IbsOpCtl::CNT_CTL, op.dispatched);
-        ctl.set(IbsOpCtl::L3_MISS_ONLY, op.l3_miss_only || op.latency.is_some());
+        let needs_l3_miss = op.latency.is_some() && part.errata().has(Errata::LATENCY_NEEDS_L3_MISS);
+        ctl.set(IbsOpCtl::L3_MISS_ONLY, op.l3_miss_only || needs_l3_miss);
         if let Some(cycles) = op.latency {
             check_latency(cycles, MOST_OP_LATENCY)?;
             let threshold = u64::from(cycles / LATENCY_STEP - 1) << 59;

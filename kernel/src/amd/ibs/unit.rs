@@ -72,7 +72,7 @@ impl<M: Msr> Unit<M> {
     /// The processor says no. The units come back, off as far as they let themselves be.
     #[allow(clippy::result_large_err, reason = "it gives back what it was given")]
     pub fn start(self, config: &IbsConfig) -> Result<Running<M>, (Self, StartError)> {
-        let plan = match config.plan(self.part.caps) {
+        let plan = match config.plan(&self.part) {
             Ok(plan) => plan,
             Err(refusal) => return Err((self, StartError::Config(refusal))),
         };

@@ -1,7 +1,7 @@
 use super::*;
 use crate::amd::fake::{self, FETCH_CTL, FETCH_CTL2, OP_CTL, OP_CTL2};
 use crate::amd::ibs::{IbsAbsent, IbsRefusal, StartError};
-use pugmark_decoder_core::ibs::Caps;
+use pugmark_decoder_core::ibs::{Caps, Part};
 
 const OLD: Caps = Caps(0x7);
 const ZEN_2: Caps = Caps(0x3ff);
@@ -60,7 +60,8 @@ fn what_the_units_cannot_do_is_refused() {
         (op(0xf0).op_random(), ZEN_2, Ok(())),
     ];
     for (config, caps, verdict) in table {
-        assert_eq!(config.check(caps), verdict, "{config:?}");
+        let part = Part { family: 0x1a, model: 0x50, caps };
+        assert_eq!(config.check(&part), verdict, "{config:?}");
     }
 }
 
@@ -82,9 +83,9 @@ fn control_registers_are_the_manuals() {
         (IbsConfig::new().op(0x7a1_2340), OP_CTL, op_en | 0x1234 | 0x7a << 20),
         (op.op_counts_dispatched(), OP_CTL, op_en | 0x1234 | 1 << 19),
         (op.l3_miss_only(), OP_CTL, op_en | 0x1234 | 1 << 16),
-        // The latency is filtered among what missed the L3.
-        (op.op_latency(128), OP_CTL, op_en | 0x1234 | 1 << 63 | 1 << 16),
-        (op.op_latency(2048), OP_CTL, op_en | 0x1234 | 1 << 63 | 15 << 59 | 1 << 16),
+        (op.op_latency(128), OP_CTL, op_en | 0x1234 | 1 << 63),
+        (op.op_latency(2048), OP_CTL, op_en | 0x1234 | 1 << 63 | 15 << 59),
+        (op.op_latency(128).l3_miss_only(), OP_CTL, op_en | 0x1234 | 1 << 63 | 1 << 16),
         (op.kernel_only(), OP_CTL2, 1 << 1),
         (op.user_only(), OP_CTL2, 1 << 2),
         (op.op_streaming_stores(), OP_CTL2, 1 << 3),
@@ -97,6 +98,26 @@ fn control_registers_are_the_manuals() {
         // A unit that is not asked for is left alone.
         let others = if register == FETCH_CTL || register == FETCH_CTL2 { OP_CTL } else { FETCH_CTL };
         assert!(writes.iter().all(|(address, _)| *address != others));
+    }
+}
+
+#[test]
+fn a_latency_is_filtered_with_l3_misses_where_erratum_1606_needs_it() {
+    let zen_5 = |model| Cpu { model, ibs: 0x8_1bff, ..fake::ZEN_6 };
+    let l3_miss_only = 1 << 16;
+    for (cpu, filtered) in [
+        (zen_5(0x02), l3_miss_only),
+        (zen_5(0x11), l3_miss_only),
+        (zen_5(0x44), l3_miss_only),
+        (zen_5(0x70), l3_miss_only),
+        (fake::ZEN_6, 0),
+    ] {
+        for (config, expected) in
+            [(IbsConfig::new().op(0x1000), 0), (IbsConfig::new().op(0x1000).op_latency(256), filtered)]
+        {
+            let (machine, _running) = start(cpu, config);
+            assert_eq!(machine.get(OP_CTL) & l3_miss_only, expected, "{cpu:x?} {config:?}");
+        }
     }
 }
 
