@@ -356,7 +356,8 @@ impl OpUnit {
             return u64::from(data.found.miss_cycles) & 0b111;
         }
         // Lines are in one state or the other by turns; no other processor has any.
-        let state = if data.address.linear / LINE % 2 != 0 { op_data2::CACHE_HIT_ST } else { 0 };
+        let line = data.address.linear / LINE;
+        let state = if line.is_multiple_of(2) { 0 } else { op_data2::CACHE_HIT_ST };
         match (data.found.missed_l2 && (data.access.read || data.access.prefetch), self.sources) {
             (false, _) => 0,
             (true, _) if memory(data) == Memory::Device => 7,
