@@ -1,17 +1,19 @@
-//! Format 4: a basic group, and others as MSR_PEBS_DATA_CFG has them.
+//! Formats 4 to 6: a basic group, and others as MSR_PEBS_DATA_CFG has them.
 //!
 //! The basic group's first word says which: bits 31:0 are the record format (0 memory, 1 general-purpose registers,
-//! 2 XMM registers, 3 branches; 31:24 the number of branches less one), bits 47:32 the retire latency, bits 63:48 the
-//! record's size.
+//! 2 XMM registers, 3 branches, 4 counters, 5 metrics; 31:24 the number of branches less one), bits 47:32 the retire
+//! latency, bits 63:48 the record's size. Counters and metrics are one group, the last one, which begins with what it has.
 
 use super::registers::WORDS;
 use super::words::{Reader, Writer};
-use super::{Branch, Branches, DataSource, ErrorKind, Format, Memory, Record, Registers, TxAbort};
+use super::{Branch, Branches, Counters, DataSource, ErrorKind, Format, Memory, Record, Registers, TxAbort};
 
 const MEMORY: u32 = 1 << 0;
 const REGISTERS: u32 = 1 << 1;
 const XMM: u32 = 1 << 2;
 const BRANCHES: u32 = 1 << 3;
+const COUNTERS: u32 = 1 << 4;
+const METRICS: u32 = 1 << 5;
 const BRANCH_COUNT_SHIFT: u32 = 24;
 const MOST_BRANCHES: usize = 32;
 
@@ -25,7 +27,13 @@ pub(super) fn parse(bytes: &[u8]) -> Result<(Record<'_>, usize), ErrorKind> {
     let [first, ip, counters, tsc] = reader.words().ok_or(truncated(least))?;
     let format = first as u32;
     let size = usize::from((first >> 48) as u16);
-    let groups = bytes_of(format)?;
+    let mut groups = bytes_of(format)?;
+    if format & (COUNTERS | METRICS) != 0 {
+        let header = bytes.get(groups..).map(Reader).and_then(|mut reader| reader.words());
+        let header = header.ok_or(truncated(size.max(groups + Counters::HEADER_BYTES)))?;
+        let (.., values) = Counters::parse_header(header).ok_or(ErrorKind::Groups { format })?;
+        groups += Counters::HEADER_BYTES + 8 * values;
+    }
     if size != groups {
         return Err(ErrorKind::Size { size, groups });
     }
@@ -53,8 +61,14 @@ fn read_groups<'a>(record: &mut Record<'a>, format: u32, mut reader: Reader<'a>)
         record.xmm = Some(reader.bytes()?);
     }
     if format & BRANCHES != 0 {
-        let branches = reader.0.get(..branch_count(format) * Branch::BYTES)?;
+        let (branches, rest) = reader.0.split_at_checked(branch_count(format) * Branch::BYTES)?;
         record.branches = Some(Branches::new(branches.as_chunks().0));
+        reader = Reader(rest);
+    }
+    if format & (COUNTERS | METRICS) != 0 {
+        let (general, fixed, metrics, values) = Counters::parse_header(reader.words()?)?;
+        let values = reader.0.get(..8 * values)?.as_chunks().0;
+        record.counters = Counters::new(general, fixed, metrics, values);
     }
     Some(())
 }
@@ -78,7 +92,13 @@ pub(super) fn emit(record: &Record<'_>, out: &mut [u8]) -> Result<usize, ErrorKi
         };
         format |= (less_one as u32) << BRANCH_COUNT_SHIFT;
     }
-    let size = bytes_of(format)?;
+    let mut size = bytes_of(format)?;
+    if let Some(counters) = record.counters {
+        let [which, metrics] = counters.header();
+        format |= if which != 0 || metrics == 0 { COUNTERS } else { 0 };
+        format |= if metrics != 0 { METRICS } else { 0 };
+        size += Counters::HEADER_BYTES + 8 * counters.as_bytes().len();
+    }
     let truncated = ErrorKind::Truncated { bytes: out.len(), needed: size };
     let mut writer = Writer(out.get_mut(..size).ok_or(truncated)?);
     write_groups(record, format, size, &mut writer).ok_or(truncated)?;
@@ -106,16 +126,20 @@ fn write_groups(record: &Record<'_>, format: u32, size: usize, writer: &mut Writ
     if let Some(branches) = record.branches {
         writer.bytes(branches.as_bytes().as_flattened())?;
     }
+    if let Some(counters) = record.counters {
+        writer.words(&counters.header())?;
+        writer.bytes(counters.as_bytes().as_flattened())?;
+    }
     Some(())
 }
 
-/// Bytes of a record with these groups.
+/// Bytes of a record with these groups, without that of the counters.
 fn bytes_of(format: u32) -> Result<usize, ErrorKind> {
     let count = branch_count(format);
     if format & BRANCHES != 0 && count > MOST_BRANCHES {
         return Err(ErrorKind::Branches { count });
     }
-    let known = MEMORY | REGISTERS | XMM | BRANCHES | 0xff << BRANCH_COUNT_SHIFT;
+    let known = MEMORY | REGISTERS | XMM | BRANCHES | COUNTERS | METRICS | 0xff << BRANCH_COUNT_SHIFT;
     if format & !known != 0 {
         return Err(ErrorKind::Groups { format });
     }

@@ -23,12 +23,14 @@
 //! # Ok::<(), pugmark_decoder_core::pebs::Error>(())
 //! ```
 //!
-//! What a record has depends on its format, and in format 4 on each record: a field that it has not is `None`.
+//! What a record has depends on its format, and from format 4 on on each record: a field that it has not is `None`.
 //!
 //! Source: SDM vol. 3, Performance Monitoring, "Processor Event Based Sampling (PEBS)", "PEBS Record Format" and the
-//! tables "PEBS Record Format" of each microarchitecture; for format 4 "Adaptive PEBS".
+//! tables "PEBS Record Format" of each microarchitecture; for format 4 "Adaptive PEBS". For formats 5 and 6 Linux,
+//! `arch/x86/events/intel/ds.c` and `arch/x86/include/asm/perf_event.h`, by Intel's authors.
 
 mod adaptive;
+mod counters;
 mod error;
 mod fixed;
 mod memory;
@@ -38,6 +40,7 @@ mod registers;
 mod tests;
 mod words;
 
+pub use counters::Counters;
 pub use error::{Error, ErrorKind};
 pub use memory::{DataSource, Memory, TxAbort};
 pub use record::{Branch, Branches, Format, Record, Records};

@@ -1,7 +1,7 @@
 //! A PEBS record, and the records of a buffer.
 
 use super::words::Reader;
-use super::{Error, ErrorKind, Memory, Registers, TxAbort, adaptive, fixed};
+use super::{Counters, Error, ErrorKind, Memory, Registers, TxAbort, adaptive, fixed};
 
 /// How PEBS records lie in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -16,7 +16,8 @@ pub enum Format {
     Transaction,
     /// Format 3, 200 bytes: the time besides, and the applicable counters instead of IA32_PERF_GLOBAL_STATUS.
     Time,
-    /// Format 4: groups of fields, at least 32 bytes.
+    /// Formats 4 to 6: groups of fields, at least 32 bytes. Format 5 differs only in where counter reset values lie
+    /// ([`Format::general_resets`]), format 6 has one more group: [`Counters`].
     Adaptive,
 }
 
@@ -43,6 +44,8 @@ pub struct Record<'a> {
     pub xmm: Option<&'a [u8; 256]>,
     /// The last branches, the latest first.
     pub branches: Option<Branches<'a>>,
+    /// Counters, as they stood at the record. Only in format 6.
+    pub counters: Option<Counters<'a>>,
 }
 
 /// Last branch records in a PEBS record, the latest first.
@@ -69,8 +72,20 @@ impl Format {
             1 => Some(Self::Latency),
             2 => Some(Self::Transaction),
             3 => Some(Self::Time),
-            4 => Some(Self::Adaptive),
+            4..=6 => Some(Self::Adaptive),
             _ => None,
+        }
+    }
+
+    /// How many counter reset values the management area has for general-purpose counters, before those of the
+    /// fixed-function ones: by the number in IA32_PERF_CAPABILITIES\[11:8\].
+    ///
+    /// Source: Linux, `arch/x86/events/intel/ds.c`, `intel_pmu_pebs_enable`, by Intel's authors.
+    #[must_use]
+    pub const fn general_resets(format: u8) -> u8 {
+        match format {
+            0..=4 => 8,
+            _ => 32,
         }
     }
 

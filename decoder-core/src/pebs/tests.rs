@@ -117,7 +117,7 @@ fn fixed_formats_have_their_fields_where_the_tables_have_them() {
             assert_eq!(full().emit(format, &mut bytes[..len]), Err(error), "{format:?} {len}");
         }
     }
-    assert_eq!(Format::from_capabilities(5), None);
+    assert_eq!(Format::from_capabilities(7), None);
 }
 
 #[test]
@@ -209,6 +209,87 @@ fn adaptive_records_have_the_groups_that_they_say() {
 }
 
 #[test]
+fn a_record_of_format_6_has_counters_behind_everything_else() {
+    // General-purpose counters, fixed-function ones, metrics; the record format's bits 4 and 5.
+    for (general, fixed, metrics, format) in [
+        (0b101, 0b10, false, 1 << 4),
+        (0b101, 0b10, true, 0b11 << 4),
+        (0, 0, true, 1 << 5),
+        (0, 0b1, false, 1 << 4),
+        (!0, 0xffff, true, 0b11 << 4),
+    ] {
+        let values: Vec<u64> = (0x1000..).take(general_and(general, fixed, metrics)).collect();
+        let in_memory: Vec<[u8; 8]> = values.iter().map(|value| value.to_le_bytes()).collect();
+        for others in [0, 0xf] {
+            let all = adaptive_words();
+            let mut words = if others == 0 { all[..4].to_vec() } else { all };
+            words.extend([u64::from(general) | fixed << 32, if metrics { 3 } else { 0 }]);
+            words.extend(&values);
+            let count = if others == 0 { 0 } else { 1 << 24 };
+            words[0] = others | format | count | (words.len() as u64 * 8) << 48;
+            let bytes = bytes(&words);
+            let (record, size) = Record::parse(Format::Adaptive, &bytes).unwrap();
+            assert_eq!(size, bytes.len());
+            let counters = record.counters.unwrap();
+            assert_eq!(Counters::new(general, fixed as u32, metrics, &in_memory), Some(counters));
+            let read: Vec<u64> = counters.general().chain(counters.fixed()).map(|(_, value)| value).collect();
+            assert_eq!(read, values[..read.len()]);
+            let numbers = |bits: u64| (0..32).filter(move |n| bits >> n & 1 == 1);
+            assert!(counters.general().map(|(n, _)| n).eq(numbers(general.into())));
+            assert!(counters.fixed().map(|(n, _)| n).eq(numbers(fixed)));
+            let last = values.last_chunk().map(|[slots, metrics]| (*slots, *metrics));
+            assert_eq!(counters.metrics(), last.filter(|_| metrics));
+            let mut emitted = vec![0xaa; bytes.len()];
+            assert_eq!(record.emit(Format::Adaptive, &mut emitted), Ok(bytes.len()));
+            assert_eq!(emitted, bytes);
+            for len in 0..bytes.len() {
+                let needed = if len < 32 { 32 } else { bytes.len() };
+                let error = Error { index: 0, kind: ErrorKind::Truncated { bytes: len, needed } };
+                assert_eq!(Record::parse(Format::Adaptive, &bytes[..len]), Err(error), "{len}");
+            }
+        }
+        assert_eq!(Counters::new(general, fixed as u32, metrics, &in_memory[1..]), None);
+    }
+}
+
+/// As many values as these counters have.
+fn general_and(general: u32, fixed: u64, metrics: bool) -> usize {
+    (general.count_ones() + fixed.count_ones()) as usize + if metrics { 2 } else { 0 }
+}
+
+#[test]
+fn counters_that_contradict_the_size_or_are_not_known_are_refused() {
+    for (header, size, kind) in [
+        ([0b11, 0], 48, ErrorKind::Size { size: 48, groups: 64 }),
+        ([0b1, 0], 64, ErrorKind::Size { size: 64, groups: 56 }),
+        ([0, 1], 64, ErrorKind::Groups { format: 1 << 4 }),
+        ([0, 7], 64, ErrorKind::Groups { format: 1 << 4 }),
+    ] {
+        let bytes = bytes(&[1 << 4 | size << 48, 0, 0, 0, header[0], header[1], 0, 0]);
+        let error = Error { index: 0, kind };
+        assert_eq!(Record::parse(Format::Adaptive, &bytes), Err(error), "{header:x?}");
+    }
+}
+
+#[test]
+fn a_formats_number_tells_its_records_and_where_resets_lie() {
+    use Format::*;
+    for (number, format, resets) in [
+        (0, Some(Registers), 8),
+        (1, Some(Latency), 8),
+        (2, Some(Transaction), 8),
+        (3, Some(Time), 8),
+        (4, Some(Adaptive), 8),
+        (5, Some(Adaptive), 32),
+        (6, Some(Adaptive), 32),
+        (7, None, 32),
+        (15, None, 32),
+    ] {
+        assert_eq!((Format::from_capabilities(number), Format::general_resets(number)), (format, resets));
+    }
+}
+
+#[test]
 fn adaptive_records_that_contradict_themselves_are_refused() {
     let rows = [
         (32_u64 << 48, None),
@@ -216,7 +297,7 @@ fn adaptive_records_that_contradict_themselves_are_refused() {
         (31 << 48, Some(ErrorKind::Size { size: 31, groups: 32 })),
         (33 << 48, Some(ErrorKind::Size { size: 33, groups: 32 })),
         (1 | 32 << 48, Some(ErrorKind::Size { size: 32, groups: 64 })),
-        (1 << 4 | 32 << 48, Some(ErrorKind::Groups { format: 1 << 4 })),
+        (1 << 6 | 32 << 48, Some(ErrorKind::Groups { format: 1 << 6 })),
         (1 << 23 | 32 << 48, Some(ErrorKind::Groups { format: 1 << 23 })),
         (8 | 32 << 24 | 800 << 48, Some(ErrorKind::Branches { count: 33 })),
         (8 | 255 << 24 | 800 << 48, Some(ErrorKind::Branches { count: 256 })),

@@ -142,8 +142,8 @@ impl<L: LinearMemory> DsArea<L> {
     }
 }
 
-/// As many counter reset values as any processor has: 8 general-purpose counters, then 16 fixed-function ones.
-const COUNTERS: u32 = (crate::pebs::GENERAL + crate::pebs::FIXED) as u32;
+/// As many counter reset values as any processor has: 32 general-purpose counters, then 16 fixed-function ones.
+const COUNTERS: u32 = (crate::pebs::GENERAL_RESETS + crate::pebs::FIXED) as u32;
 
 /// Why there can be no such area.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

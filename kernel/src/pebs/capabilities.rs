@@ -12,6 +12,9 @@ use raw_cpuid::{CpuId, CpuIdReader};
 pub struct PebsCapabilities {
     /// How its records look: `IA32_PERF_CAPABILITIES[11:8]`.
     pub format: Format,
+    /// How many counter reset values of general-purpose counters the DS area has, before those of the fixed-function
+    /// ones: 8, and 32 since format 5.
+    pub general_resets: u8,
     /// How many general-purpose counters sample, from number 0 on.
     pub general_counters: u8,
     /// How many fixed-function counters sample, from number 0 on.
@@ -78,6 +81,7 @@ impl PebsCapabilities {
         };
         let found = Self {
             format,
+            general_resets: Format::general_resets(number),
             general_counters: info.number_of_counters().min(general),
             fixed_counters: info.fixed_function_counters().min(fixed),
             general_bits: info.counter_bit_width(),
@@ -207,6 +211,7 @@ mod tests {
     fn each_microarchitecture_has_its_format_and_counters() {
         let general = |format, general_counters, general_bits, full_width| PebsCapabilities {
             format,
+            general_resets: 8,
             general_counters,
             fixed_counters: 0,
             general_bits,
@@ -258,6 +263,25 @@ mod tests {
                 },
                 all(8, 4),
             ),
+            // Formats 5 and 6: the resets of fixed-function counters lie behind those of 32 general-purpose ones.
+            (
+                Row {
+                    signature: 0xa06a4,
+                    counters: (0x0830_0806, 0x604),
+                    capabilities: 0x75c5 | 1 << 14,
+                    ..NEHALEM
+                },
+                PebsCapabilities { general_resets: 32, ..all(8, 4) },
+            ),
+            (
+                Row {
+                    signature: 0xb06d1,
+                    counters: (0x0830_0806, 0x604),
+                    capabilities: 0x76c5 | 1 << 14,
+                    ..NEHALEM
+                },
+                PebsCapabilities { general_resets: 32, ..all(8, 4) },
+            ),
             // More than IA32_FIXED_CTR_CTRL has fields for.
             (
                 Row {
@@ -302,7 +326,9 @@ mod tests {
             (Row { counters: (0x0730_0401, 0), ..NEHALEM }, PebsAbsent::GlobalCtrl { version: 1 }),
             (Row { counters: (0, 0), ..NEHALEM }, PebsAbsent::GlobalCtrl { version: 0 }),
             (Row { counters: (0x0730_0003, 0x603), ..NEHALEM }, PebsAbsent::NoCounter),
-            (Row { capabilities: 0x500, ..NEHALEM }, PebsAbsent::Format { number: 5 }),
+            (Row { capabilities: 0x700, ..NEHALEM }, PebsAbsent::Format { number: 7 }),
+            // Architectural PEBS.
+            (Row { capabilities: 0xf00, ..NEHALEM }, PebsAbsent::Format { number: 0xf }),
         ];
         for (row, expected) in table {
             assert_eq!(detect(&row), Err(expected));

@@ -259,6 +259,7 @@ mod tests {
 
     const SKYLAKE: PebsCapabilities = PebsCapabilities {
         format: Format::Time,
+        general_resets: 8,
         general_counters: 4,
         fixed_counters: 0,
         general_bits: 48,

@@ -18,7 +18,9 @@ pub use samples::{Item, Samples};
 
 pub(crate) use program::{Claim, Program};
 
-/// General-purpose counters that have a counter reset value; those of fixed-function counters come behind.
+/// General-purpose counters that sample.
 pub(crate) const GENERAL: u8 = 8;
-/// Fixed-function counters that have one.
+/// Fixed-function counters that have a counter reset value.
 pub(crate) const FIXED: u8 = 16;
+/// General-purpose counters that have one, at the most; those of fixed-function counters come after them.
+pub(crate) const GENERAL_RESETS: u8 = 32;

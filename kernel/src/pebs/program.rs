@@ -1,6 +1,6 @@
 //! The counters' registers: what goes in before, what goes on and off, and what comes back behind.
 
-use super::{Counter, GENERAL, PebsCapabilities, PebsConfig};
+use super::{Counter, PebsCapabilities, PebsConfig};
 use crate::msr::{
     FixedCtrCtrl, GeneralProtection, GlobalCtrl, GlobalStatus, Msr, PebsDataCfg, PebsEnable, PerfEvtSel,
     fixed_counter, full_width_pmc, pmc,
@@ -56,7 +56,8 @@ impl Program {
         self.config.counters().map(|(counter, period)| match counter {
             Counter::General(n) => (u64::from(n), first_value(period, self.capabilities.general_bits)),
             Counter::Fixed(n) => {
-                (u64::from(GENERAL) + u64::from(n), first_value(period, self.capabilities.fixed_bits))
+                let place = u64::from(self.capabilities.general_resets) + u64::from(n);
+                (place, first_value(period, self.capabilities.fixed_bits))
             }
         })
     }

@@ -21,6 +21,7 @@ const CAPABILITIES: DsCapabilities = DsCapabilities {
 
 const SAMPLES: PebsCapabilities = PebsCapabilities {
     format: Format::Time,
+    general_resets: 8,
     general_counters: 4,
     fixed_counters: 0,
     general_bits: 48,
@@ -276,11 +277,11 @@ fn counter_reset_values_come_behind_the_fields() {
         let plan = AreaPlan::new().bts(BufferPlan { mode: BufferMode::Circular, ..PLAN });
         let mut area = DsArea::allocate(memory.clone(), &capabilities, &plan, Strictness::Lenient).unwrap();
         // The last is no counter's.
-        area.reset([(0, 0x1111), (3, 0x4444), (9, 0x9999), (24, 0xdead)].into_iter());
+        area.reset([(0, 0x1111), (3, 0x4444), (9, 0x9999), (48, 0xdead)].into_iter());
         for (offset, value) in offsets.into_iter().zip([0x1111, 0x4444, 0x9999]) {
             assert_eq!(memory.read::<8>(area.address() + offset), value);
         }
-        let end = area.address() + layout.management_bytes(24);
+        let end = area.address() + layout.management_bytes(48);
         assert_eq!(memory.read::<8>(end), 0);
     }
 }

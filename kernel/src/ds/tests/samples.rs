@@ -13,6 +13,9 @@ pub(super) const NEHALEM: (u32, u64, u64) = (0x106a5, 0x100, 176);
 const HASWELL: (u32, u64, u64) = (0x306c3, 0x2200, 192);
 pub(super) const SKYLAKE: (u32, u64, u64) = (0x506e3, 0x2300, 200);
 pub(super) const ICE_LAKE: (u32, u64, u64) = (0x706e5, 0x6400, 32);
+/// Formats 5 and 6.
+const METEOR_LAKE: (u32, u64, u64) = (0xa06a4, 0x6500, 32);
+const LUNAR_LAKE: (u32, u64, u64) = (0xb06d1, 0x6600, 32);
 const CORE_2: (u32, u64, u64) = (0x6f6, 0, 144);
 
 /// A processor with such samples, whose memory holds branch records and samples.
@@ -170,6 +173,25 @@ fn counters_are_written_before_the_processor_may_store() {
         assert_eq!((writes[1].1, writes.last().unwrap().1), (0xe, 0xf));
         drop(running);
         assert_eq!((machine.get(PEBS_ENABLE), machine.get(DS_AREA), machine.memory.live()), (0, 0, 0));
+    }
+}
+
+#[test]
+fn the_resets_of_fixed_function_counters_come_after_those_of_all_general_ones() {
+    // Those of format 4 are 8, of the later ones 32, whatever of them is there.
+    for (processor, general) in [(ICE_LAKE, 8), (METEOR_LAKE, 32), (LUNAR_LAKE, 32)] {
+        let machine = machine(processor);
+        let config = PebsConfig::new().fixed(0, 5000).fixed(2, 6000).general(3, Event::INST_RETIRED, 7000);
+        let config = DsConfig::new().pebs(config).gate(INTERRUPT_GATE);
+        let running = machine.sample(&config, &machine.plan(32));
+        let resets: Vec<_> = (0..48).map(|place| (place, machine.field(8 + place))).collect();
+        let mut expected = vec![0; 48];
+        for (place, period) in [(3, 7000), (general, 5000), (general + 2, 6000)] {
+            expected[place] = WIDTH + 1 - period;
+        }
+        let expected: Vec<_> = (0..48).zip(expected).collect();
+        assert_eq!(resets, expected, "{processor:x?}");
+        drop(running);
     }
 }
 

@@ -1,0 +1,89 @@
+//! Counters in an adaptive record: format 6.
+
+/// Counters as they stood when the record was stored.
+///
+/// Which ones are there the group says itself. Source: Linux, `struct pebs_cntr_header` and
+/// `setup_pebs_adaptive_sample_data`, by Intel's authors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Counters<'a> {
+    general: u32,
+    fixed: u32,
+    metrics: bool,
+    values: &'a [[u8; 8]],
+}
+
+/// What the third field of the header is where PERF_METRICS and its base are there.
+const METRICS: u32 = 3;
+
+impl<'a> Counters<'a> {
+    /// Bytes of the header: general-purpose counters, fixed-function counters and metrics that are there, 4 bytes each,
+    /// and 4 that are reserved.
+    pub(super) const HEADER_BYTES: usize = 16;
+
+    /// The counters with these numbers as bits, and their values as they lie in memory: general-purpose counters, then
+    /// fixed-function ones, each by their numbers, then with `metrics` the slots and PERF_METRICS.
+    ///
+    /// `None` where there are not as many values.
+    #[must_use]
+    pub const fn new(general: u32, fixed: u32, metrics: bool, values: &'a [[u8; 8]]) -> Option<Self> {
+        match values.len() == count(general, fixed, metrics) {
+            true => Some(Self { general, fixed, metrics, values }),
+            false => None,
+        }
+    }
+
+    /// The general-purpose counters that are there, by their numbers, and their values.
+    pub fn general(&self) -> impl Iterator<Item = (u8, u64)> + use<'a> {
+        numbers(self.general).zip(self.words(0))
+    }
+
+    /// The fixed-function counters that are there, by their numbers, and their values.
+    pub fn fixed(&self) -> impl Iterator<Item = (u8, u64)> + use<'a> {
+        numbers(self.fixed).zip(self.words(self.general.count_ones()))
+    }
+
+    /// The slots that PERF_METRICS is a part of, and PERF_METRICS.
+    #[must_use]
+    pub fn metrics(&self) -> Option<(u64, u64)> {
+        let mut values = self.words(self.general.count_ones() + self.fixed.count_ones());
+        match self.metrics {
+            true => Some((values.next()?, values.next()?)),
+            false => None,
+        }
+    }
+
+    /// How the values lie in memory.
+    pub(super) const fn as_bytes(&self) -> &'a [[u8; 8]] {
+        self.values
+    }
+
+    pub(super) const fn header(&self) -> [u64; 2] {
+        let metrics = if self.metrics { METRICS as u64 } else { 0 };
+        [self.general as u64 | (self.fixed as u64) << 32, metrics]
+    }
+
+    /// Which counters this header announces, and how many values follow it; `None` where it is not known what it says.
+    pub(super) const fn parse_header([counters, metrics]: [u64; 2]) -> Option<(u32, u32, bool, usize)> {
+        let (general, fixed) = (counters as u32, (counters >> 32) as u32);
+        let metrics = match metrics as u32 {
+            0 => false,
+            METRICS => true,
+            _ => return None,
+        };
+        Some((general, fixed, metrics, count(general, fixed, metrics)))
+    }
+
+    fn words(&self, from: u32) -> impl Iterator<Item = u64> + use<'a> {
+        let values = self.values.get(from as usize..).unwrap_or_default();
+        values.iter().map(|bytes| u64::from_le_bytes(*bytes))
+    }
+}
+
+const fn count(general: u32, fixed: u32, metrics: bool) -> usize {
+    (general.count_ones() + fixed.count_ones()) as usize + 2 * metrics as usize
+}
+
+/// The numbers of the bits that are set.
+fn numbers(bits: u32) -> impl Iterator<Item = u8> {
+    (0..32).filter(move |n| bits >> n & 1 == 1)
+}
