@@ -21,8 +21,10 @@ mod text;
 use std::{env, fs, path::Path, process::ExitCode};
 
 /// The families, by the name of their file. The static table has the same name in capitals.
-const FAMILIES: [&str; 10] =
-    ["k7", "k8", "fam10h", "fam15h", "fam16h", "zen1", "zen2", "zen3", "zen4", "zen5"];
+const FAMILIES: [&str; 13] = [
+    "k7", "k8", "fam10h", "fam11h", "fam12h", "fam14h", "fam15h", "fam16h", "zen1", "zen2", "zen3", "zen4",
+    "zen5",
+];
 
 fn main() -> ExitCode {
     println!("cargo::rerun-if-changed=build");

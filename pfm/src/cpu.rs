@@ -1,4 +1,4 @@
-//! Processors by libpfm3's revisions.
+//! Processors by libpfm3's revisions, and the later ones that are programmed in the same way.
 
 use crate::{
     dispatch::{self, Dispatch, DispatchError, FindError, Request, Selection},
@@ -7,7 +7,8 @@ use crate::{
 };
 use core::{fmt, ptr};
 
-/// A processor revision that libpfm3 programs.
+/// A processor revision that libpfm3 programs, or a later processor with the same kind of registers, which it does not
+/// know: those of the families 12h, 14h, and since 16h.
 pub struct Cpu {
     name: &'static str,
     title: &'static str,
@@ -121,7 +122,7 @@ impl fmt::Debug for Cpu {
     }
 }
 
-static CPUS: [Cpu; 12] = [
+static CPUS: [Cpu; 20] = [
     cpu("k7", "AMD K7", &family::K7, Revision::A),
     cpu("k8_revb", "AMD K8, revision B", &family::K8, Revision::B),
     cpu("k8_revc", "AMD K8, revision C", &family::K8, Revision::C),
@@ -133,7 +134,15 @@ static CPUS: [Cpu; 12] = [
     cpu("fam10h_revc", "AMD family 10h, revision C: Shanghai", &family::FAM10H, Revision::C),
     cpu("fam10h_revd", "AMD family 10h, revision D: Istanbul", &family::FAM10H, Revision::D),
     cpu("fam10h_reve", "AMD family 10h, revision E", &family::FAM10H, Revision::E),
+    cpu("fam12h", "AMD family 12h: Llano", &family::FAM12H, Revision::A),
+    cpu("fam14h", "AMD family 14h: Bobcat", &family::FAM14H, Revision::A),
     cpu("fam15h", "AMD family 15h", &family::FAM15H, Revision::A),
+    cpu("fam16h", "AMD family 16h", &family::FAM16H, Revision::A),
+    cpu("fam17h_zen1", "AMD family 17h, Zen", &family::ZEN1, Revision::A),
+    cpu("fam17h_zen2", "AMD family 17h, Zen 2", &family::ZEN2, Revision::A),
+    cpu("fam19h_zen3", "AMD family 19h, Zen 3", &family::ZEN3, Revision::A),
+    cpu("fam19h_zen4", "AMD family 19h, Zen 4", &family::ZEN4, Revision::A),
+    cpu("fam1ah_zen5", "AMD family 1Ah, Zen 5", &family::ZEN5, Revision::A),
 ];
 
 const fn cpu(name: &'static str, title: &'static str, family: &'static Family, revision: Revision) -> Cpu {

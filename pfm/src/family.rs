@@ -109,6 +109,9 @@ pub(crate) static K7: Family = Family { number: 6, table: &table::K7, modifiers:
 pub(crate) static K8: Family =
     Family { number: 0xf, table: &table::K8, modifiers: BASIC, bank: Bank::Legacy };
 pub(crate) static FAM10H: Family = since_10h(0x10, &table::FAM10H, Bank::Legacy);
+pub(crate) static FAM11H: Family = since_10h(0x11, &table::FAM11H, Bank::Legacy);
+pub(crate) static FAM12H: Family = since_10h(0x12, &table::FAM12H, Bank::Legacy);
+pub(crate) static FAM14H: Family = since_10h(0x14, &table::FAM14H, Bank::Legacy);
 pub(crate) static FAM15H: Family = since_10h(0x15, &table::FAM15H, Bank::Extended);
 pub(crate) static FAM16H: Family = since_10h(0x16, &table::FAM16H, Bank::Legacy);
 pub(crate) static ZEN1: Family = since_10h(0x17, &table::ZEN1, Bank::Extended);
@@ -129,6 +132,9 @@ pub(crate) fn detect(family: u8, model: u8, stepping: u8) -> Option<(&'static Fa
         (6, _) => (&K7, Revision::A),
         (0xf, _) => (&K8, k8_revision(model, stepping)),
         (0x10, _) => (&FAM10H, fam10h_revision(model)),
+        (0x11, _) => (&FAM11H, Revision::A),
+        (0x12, _) => (&FAM12H, Revision::A),
+        (0x14, _) => (&FAM14H, Revision::A),
         (0x15, _) => (&FAM15H, Revision::A),
         (0x16, _) => (&FAM16H, Revision::A),
         (0x17, ..0x30) => (&ZEN1, Revision::A),

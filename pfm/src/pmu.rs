@@ -101,7 +101,7 @@ impl fmt::Debug for Pmu {
     }
 }
 
-static PMUS: [Pmu; 18] = [
+static PMUS: [Pmu; 21] = [
     pmu("amd64_k7", "AMD K7", &family::K7, Revision::A),
     pmu("amd64_k8_revb", "AMD K8, revision B", &family::K8, Revision::B),
     pmu("amd64_k8_revc", "AMD K8, revision C", &family::K8, Revision::C),
@@ -112,6 +112,9 @@ static PMUS: [Pmu; 18] = [
     pmu("amd64_fam10h_barcelona", "AMD family 10h, revision B: Barcelona", &family::FAM10H, Revision::B),
     pmu("amd64_fam10h_shanghai", "AMD family 10h, revision C: Shanghai", &family::FAM10H, Revision::C),
     pmu("amd64_fam10h_istanbul", "AMD family 10h, revision D: Istanbul", &family::FAM10H, Revision::D),
+    pmu("amd64_fam11h_turion", "AMD family 11h: Turion X2 Ultra", &family::FAM11H, Revision::A),
+    pmu("amd64_fam12h_llano", "AMD family 12h: Llano", &family::FAM12H, Revision::A),
+    pmu("amd64_fam14h_bobcat", "AMD family 14h: Bobcat", &family::FAM14H, Revision::A),
     pmu("amd64_fam15h_interlagos", "AMD family 15h", &family::FAM15H, Revision::A),
     pmu("amd64_fam16h", "AMD family 16h", &family::FAM16H, Revision::A),
     pmu("amd64_fam17h_zen1", "AMD family 17h, Zen", &family::ZEN1, Revision::A),

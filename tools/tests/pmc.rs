@@ -49,6 +49,69 @@ fn encode_prints_the_canonical_string_and_the_code() {
 }
 
 #[test]
+fn a_processor_has_the_end_of_its_name_and_its_code_names() {
+    let zen4 = print(&["list", "amd64_fam19h_zen4"]);
+    assert!(zen4.contains("RETIRED_INSTRUCTIONS"), "{zen4}");
+    for name in ["zen4", "Genoa", "fam19h_zen4"] {
+        assert_eq!(print(&["list", name]), zen4, "{name}");
+    }
+    let info = |name: &str| print(&["info", &format!("{name}::RETIRED_INSTRUCTIONS")]);
+    assert_eq!(info("zen4"), info("amd64_fam19h_zen4"));
+    let select = "pmc0 PERFEVTSEL0 MSR 0xc0010200";
+    for name in ["zen5", "fam1ah_zen5", "amd64_fam1ah_zen5", "turin"] {
+        let registers = print(&["dispatch", "--cpu", name, "RETIRED_INSTRUCTIONS"]);
+        assert!(registers.contains(select.split_once(' ').unwrap().1), "{name}: {registers}");
+    }
+    let registers = print(&["dispatch", "--cpu", "bobcat", "RETIRED_INSTRUCTIONS"]);
+    assert!(registers.contains("PERFEVTSEL0 MSR 0xc0010000"), "{registers}");
+}
+
+#[test]
+fn a_name_that_is_not_there_brings_near_ones_to_mind() {
+    for (arguments, message) in [
+        (
+            &["list", "zen6"][..],
+            "NOTFOUND: no PMU and no processor is called \"zen6\"; near: zen1, zen2, zen3, zen4, zen5",
+        ),
+        (
+            &["info", "amd64_fam10h_barcelna::PROBE"],
+            "NOTFOUND: no PMU and no processor is called \"amd64_fam10h_barcelna\"; near: \
+             amd64_fam10h_barcelona",
+        ),
+        (
+            &["info", "k7::RETIRED_INSTRUCTION"],
+            "NOTFOUND: no event is called \"RETIRED_INSTRUCTION\"; near: RETIRED_INSTRUCTIONS",
+        ),
+        (&["dispatch", "--cpu", "k9", "PROBE"], "NOTFOUND: no processor is called \"k9\"; near: k7"),
+        (
+            &["dispatch", "--cpu", "k8_revb", "PROBS"],
+            "NOTFOUND: \"PROBS\" at 0: the processor has no event of this name; near: PROBE",
+        ),
+        (
+            &["dispatch", "--cpu", "k8_revb", "PROBE:MIS"],
+            "UMASK: \"MIS\" at 6: not a unit mask of the event; near: MISS",
+        ),
+        (
+            &["encode", "zen4::RETIRED_INSTRUCTIONS"],
+            "NOTFOUND: \"zen4\" at 0: no PMU has this name; near: amd64_fam19h_zen4",
+        ),
+        (
+            &["encode", "amd64_k7::RETIRED_INSTRUCTION"],
+            "NOTFOUND: \"RETIRED_INSTRUCTION\" at 10: the PMU has no event of this name; near: RETIRED_INSTRUCTIONS",
+        ),
+        (
+            &["encode", "amd64_k8_revb::PROBE:MIS"],
+            "ATTR: \"MIS\" at 21: neither a unit mask of the event nor a modifier of the PMU; near: MISS",
+        ),
+    ] {
+        let (printed, messages, success) = run(arguments, String::new());
+        assert_eq!((printed.as_str(), messages, success), ("", format!("pugmark: {message}\n"), false));
+    }
+    let (printed, _, success) = run(&["encode", "--json", "amd64_k8_revb::PROBE:MIS"], String::new());
+    assert!(printed.contains("\"near\":[\"MISS\"]") && !success, "{printed}");
+}
+
+#[test]
 fn an_error_has_libpfms_name_a_sentence_and_status_1() {
     for (arguments, message) in [
         (
@@ -60,7 +123,7 @@ fn an_error_has_libpfms_name_a_sentence_and_status_1() {
             "ATTR_VAL: \"c=256\" at 21: the counter mask 256 is above 255",
         ),
         (&["list", "i386"], "NOTFOUND: no PMU and no processor is called \"i386\""),
-        (&["info", "PROBES"], "NOTFOUND: no event is called \"PROBES\""),
+        (&["info", "PROBES"], "NOTFOUND: no event is called \"PROBES\"; near: PROBE"),
         (
             &["dispatch", "--cpu", "k7", "PROBE:ALL"],
             "NOTFOUND: \"PROBE\" at 0: the processor has no event of this name",

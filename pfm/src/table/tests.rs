@@ -128,15 +128,18 @@ fn processors_are_known_by_family_model_and_stepping() {
         // Only libpfm3 knows revision E.
         (0x10, 10, 0, "amd64_fam10h_barcelona", "fam10h_reve"),
         (0x15, 1, 2, "amd64_fam15h_interlagos", "fam15h"),
-        (0x16, 0x30, 1, "amd64_fam16h", ""),
-        (0x17, 0x01, 2, "amd64_fam17h_zen1", ""),
-        (0x17, 0x31, 0, "amd64_fam17h_zen2", ""),
-        (0x19, 0x01, 1, "amd64_fam19h_zen3", ""),
-        (0x19, 0x50, 0, "amd64_fam19h_zen3", ""),
-        (0x19, 0x11, 1, "amd64_fam19h_zen4", ""),
-        (0x19, 0x61, 2, "amd64_fam19h_zen4", ""),
-        (0x1a, 0x44, 0, "amd64_fam1ah_zen5", ""),
-        (0x11, 3, 1, "", ""),
+        (0x16, 0x30, 1, "amd64_fam16h", "fam16h"),
+        (0x17, 0x01, 2, "amd64_fam17h_zen1", "fam17h_zen1"),
+        (0x17, 0x31, 0, "amd64_fam17h_zen2", "fam17h_zen2"),
+        (0x19, 0x01, 1, "amd64_fam19h_zen3", "fam19h_zen3"),
+        (0x19, 0x50, 0, "amd64_fam19h_zen3", "fam19h_zen3"),
+        (0x19, 0x11, 1, "amd64_fam19h_zen4", "fam19h_zen4"),
+        (0x19, 0x61, 2, "amd64_fam19h_zen4", "fam19h_zen4"),
+        (0x1a, 0x44, 0, "amd64_fam1ah_zen5", "fam1ah_zen5"),
+        // No libpfm assigns its events to counters.
+        (0x11, 3, 1, "amd64_fam11h_turion", ""),
+        (0x12, 1, 0, "amd64_fam12h_llano", "fam12h"),
+        (0x14, 2, 0, "amd64_fam14h_bobcat", "fam14h"),
         (0x18, 0, 0, "", ""),
     ] {
         let found = Pmu::detect(family, model, stepping).map_or("", Pmu::name);

@@ -1,13 +1,19 @@
 //! `pugmark pmc dispatch`.
 
-use super::{batch, number, row::Row};
+use super::{
+    batch,
+    names::{self, Near},
+    number,
+    row::Row,
+};
 use crate::output::tell;
 use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
 use pugmark_pfm::{
-    Cpu, Levels,
+    Cpu, Event, Levels, UnitMask,
     dispatch::{
-        Control, CounterFeatures, CounterFlags, Dispatch, Features, IbsFetch, IbsOp, IbsPmds, Pmc, Request,
+        Control, CounterFeatures, CounterFlags, Dispatch, Features, FindErrorKind, IbsFetch, IbsOp, IbsPmds,
+        Pmc, Request,
     },
 };
 use serde_json::{Value, json};
@@ -19,7 +25,7 @@ pub(super) struct Options {
     /// Events: EVENT[:UNIT_MASK…][@LEVELS]
     #[arg(value_name = "EVENT", conflicts_with = "batch")]
     events: Vec<String>,
-    /// The processor, as `list` prints it
+    /// The processor, as `list` prints it, the end of its name (zen4), or a code name
     #[arg(long, required_unless_present = "batch", conflicts_with = "batch")]
     cpu: Option<String>,
     /// Where events count that do not say it: a mask (1 kernel, 8 user), or letters of ku
@@ -63,11 +69,21 @@ pub(super) fn run(options: &Options) -> Result<()> {
         return run_batch();
     }
     let name = options.cpu.as_deref().unwrap_or_default();
-    let cpu = Cpu::by_name(name).ok_or_else(|| anyhow!("NOTFOUND: no processor is called {name:?}"))?;
+    let cpu = names::cpu(name).ok_or_else(|| {
+        let near = Near::to(name, Cpu::all().iter().map(Cpu::name));
+        anyhow!("NOTFOUND: no processor is called {name:?}{near}")
+    })?;
     let mut events = Vec::new();
     for text in &options.events {
         let (event, levels) = split(text)?;
-        let selection = cpu.select(event).map_err(|error| anyhow!("{}: {error}", error.kind.name()))?;
+        let selection = cpu.select(event).map_err(|error| {
+            let near = match error.kind {
+                FindErrorKind::UnknownEvent => Near::to(error.text, cpu.events().map(Event::name)),
+                FindErrorKind::UnknownUnitMask => Near::to(error.text, masks(cpu, event)),
+                _ => Near::default(),
+            };
+            anyhow!("{}: {error}{near}", error.kind.name())
+        })?;
         events.push(selection.at(levels));
     }
     let request = Request {
@@ -83,6 +99,12 @@ pub(super) fn run(options: &Options) -> Result<()> {
         write!(io::stdout(), "{}", text(&dispatch))?;
     }
     Ok(())
+}
+
+/// The unit masks of the event in a request.
+fn masks(cpu: &'static Cpu, request: &str) -> impl Iterator<Item = &'static str> {
+    let event = cpu.event(request.split(':').next().unwrap_or_default());
+    event.into_iter().flat_map(|event| cpu.unit_masks(event)).map(UnitMask::name)
 }
 
 /// The event and its levels in `EVENT[@LEVELS]`; no levels are the request's.

@@ -1,9 +1,12 @@
 //! `pugmark pmc encode`.
 
-use super::batch;
+use super::{
+    batch,
+    names::{self, Near},
+};
 use anyhow::{Result, anyhow};
 use clap::Args;
-use pugmark_pfm::{EncodeError, Encoding, Levels, encode};
+use pugmark_pfm::{EncodeError, EncodeErrorKind, Encoding, Event, Levels, Pmu, UnitMask, encode};
 use serde_json::json;
 use std::io::{self, Write};
 
@@ -33,12 +36,38 @@ pub(super) fn run(options: &Options) -> Result<()> {
         if options.json {
             writeln!(io::stdout(), "{}", json(event, encoded))?;
         }
-        let encoding = encoded.map_err(|error| anyhow!("{}: {error}", error.kind.name()))?;
+        let encoding =
+            encoded.map_err(|error| anyhow!("{}: {error}{}", error.kind.name(), near(event, &error)))?;
         if !options.json {
             writeln!(io::stdout(), "{encoding} {:#x}", encoding.select().bits())?;
         }
     }
     Ok(())
+}
+
+/// The names near to the one that the error is about.
+fn near(request: &str, error: &EncodeError<'_>) -> Near {
+    let (of, event) = request.split_once("::").unwrap_or_default();
+    let pmu = Pmu::by_name(of);
+    match error.kind {
+        EncodeErrorKind::UnknownPmu => match names::pmu(of) {
+            // libpfm takes whole names only.
+            Some(pmu) => Near(vec![pmu.name().to_owned()]),
+            None => Near::to(error.text, Pmu::all().iter().map(Pmu::name)),
+        },
+        EncodeErrorKind::UnknownEvent => {
+            Near::to(error.text, pmu.into_iter().flat_map(Pmu::events).map(Event::name))
+        }
+        EncodeErrorKind::UnknownAttribute => {
+            let name = event.split([':', '.']).next().unwrap_or_default();
+            let found = pmu.and_then(|pmu| Some((pmu, pmu.event(name)?)));
+            Near::to(
+                error.text,
+                found.into_iter().flat_map(|(pmu, event)| pmu.unit_masks(event)).map(UnitMask::name),
+            )
+        }
+        _ => Near::default(),
+    }
 }
 
 /// A line of answer: the name of the error, the code, the canonical string.
@@ -64,6 +93,7 @@ fn json(event: &str, encoded: Result<Encoding, EncodeError<'_>>) -> serde_json::
             "offset": error.offset,
             "text": error.text,
             "message": error.kind.to_string(),
+            "near": near(event, &error).0,
         }),
     }
 }

@@ -1,5 +1,6 @@
 //! `pugmark pmc info`.
 
+use super::names::{self, Near};
 use anyhow::{Result, bail};
 use clap::Args;
 use pugmark_pfm::{Cpu, Event, Modifier, Pmu, UnitMask};
@@ -41,10 +42,12 @@ pub(super) fn run(options: &Options) -> Result<()> {
 fn blocks(request: &str) -> Result<Vec<Block>> {
     let (found, name): (Vec<Block>, _) = match request.split_once("::") {
         None => (Pmu::all().iter().filter_map(|pmu| of_pmu(pmu, request)).collect(), request),
-        Some((of, name)) => match (Pmu::by_name(of), Cpu::by_name(of)) {
-            (Some(pmu), _) => (of_pmu(pmu, name).into_iter().collect(), name),
-            (None, Some(cpu)) => (of_cpu(cpu, name).into_iter().collect(), name),
-            (None, None) => bail!("NOTFOUND: no PMU and no processor is called {of:?}"),
+        Some((of, name)) => match (Pmu::by_name(of), Cpu::by_name(of), names::pmu(of)) {
+            (Some(pmu), ..) | (None, None, Some(pmu)) => (of_pmu(pmu, name).into_iter().collect(), name),
+            (None, Some(cpu), _) => (of_cpu(cpu, name).into_iter().collect(), name),
+            (None, None, None) => {
+                bail!("NOTFOUND: no PMU and no processor is called {of:?}{}", Near::to(of, names::all()))
+            }
         },
     };
     let mut blocks: Vec<Block> = Vec::new();
@@ -55,9 +58,20 @@ fn blocks(request: &str) -> Result<Vec<Block>> {
         }
     }
     if blocks.is_empty() {
-        bail!("NOTFOUND: no event is called {name:?}");
+        bail!("NOTFOUND: no event is called {name:?}{}", near(request, name));
     }
     Ok(blocks)
+}
+
+/// Events of the PMU or processor that is asked about, or of all, near to a name.
+fn near(request: &str, name: &str) -> Near {
+    let of = request.split_once("::").map(|(of, _)| of);
+    let cpu = of.and_then(Cpu::by_name).filter(|cpu| Pmu::by_name(cpu.name()).is_none());
+    let pmus = Pmu::all()
+        .iter()
+        .filter(|pmu| of.is_none_or(|of| names::pmu(of).is_some_and(|found| found.name() == pmu.name())));
+    let events = pmus.filter(|_| cpu.is_none()).flat_map(Pmu::events);
+    Near::to(name, events.chain(cpu.into_iter().flat_map(Cpu::events)).map(Event::name))
 }
 
 fn of_pmu(pmu: &'static Pmu, name: &str) -> Option<Block> {

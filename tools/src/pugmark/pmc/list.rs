@@ -1,5 +1,6 @@
 //! `pugmark pmc list`.
 
+use super::names::{self, Near};
 use anyhow::{Result, bail};
 use clap::Args;
 use pugmark_pfm::{Cpu, Event, Pmu};
@@ -9,7 +10,7 @@ use std::io::{self, Write};
 /// The options of `pugmark pmc list`.
 #[derive(Args, Clone, Debug)]
 pub(super) struct Options {
-    /// Whose events to print: a PMU, or a processor of `dispatch`
+    /// Whose events to print: a PMU, the end of its name (zen4), a code name, or a processor of `dispatch`
     pmu: Option<String>,
     /// Write JSON, an object a line
     #[arg(long)]
@@ -21,10 +22,12 @@ pub(super) fn run(options: &Options) -> Result<()> {
     let Some(name) = &options.pmu else {
         return all(&mut to, options.json);
     };
-    let events: Vec<&Event> = match (Pmu::by_name(name), Cpu::by_name(name)) {
-        (Some(pmu), _) => pmu.events().collect(),
-        (None, Some(cpu)) => cpu.events().collect(),
-        (None, None) => bail!("NOTFOUND: no PMU and no processor is called {name:?}"),
+    let events: Vec<&Event> = match (Pmu::by_name(name), Cpu::by_name(name), names::pmu(name)) {
+        (Some(pmu), ..) | (None, None, Some(pmu)) => pmu.events().collect(),
+        (None, Some(cpu), _) => cpu.events().collect(),
+        (None, None, None) => {
+            bail!("NOTFOUND: no PMU and no processor is called {name:?}{}", Near::to(name, names::all()))
+        }
     };
     for event in events {
         if options.json {
