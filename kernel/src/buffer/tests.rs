@@ -143,10 +143,10 @@ fn a_guard_is_in_the_bytes_before_its_end_and_shows_each_that_changed() {
         unsafe { start.write_bytes(1, 0x1000) };
         assert!(!buffer.look_at_guard(end, &off).contains(&true));
         buffer.set_guard(end, &off);
-        assert_eq!(buffer.look_at_guard(end, &off), [true; 32]);
-        for n in 0..32 {
+        assert_eq!(buffer.look_at_guard(end, &off), [true; GUARD_BYTES as usize]);
+        for n in 0..GUARD_BYTES {
             // SAFETY: a byte of the region.
-            let byte = unsafe { start.add(((end + 0x1000 - 32 + n) % 0x1000) as usize) };
+            let byte = unsafe { start.add(((end + 0x1000 - GUARD_BYTES + n) % 0x1000) as usize) };
             // SAFETY: as above.
             unsafe { byte.write(2) };
             assert_eq!(
@@ -157,7 +157,11 @@ fn a_guard_is_in_the_bytes_before_its_end_and_shows_each_that_changed() {
         }
         // SAFETY: the one region, and nobody writes to it.
         let bytes = unsafe { core::slice::from_raw_parts(start.as_ptr(), 0x1000) };
-        assert_eq!(bytes.iter().filter(|byte| **byte == 1).count(), 0x1000 - 32, "and nowhere else");
+        assert_eq!(
+            bytes.iter().filter(|byte| **byte == 1).count(),
+            0x1000 - GUARD_BYTES as usize,
+            "and nowhere else"
+        );
     }
 }
 

@@ -20,8 +20,9 @@ pub(crate) struct Ram {
     pub(crate) strays: RefCell<Vec<u64>>,
     /// How many bytes the processor has written.
     written: Cell<u32>,
-    /// Of each byte: which of them it is, counted from 1 on; 0 where the processor has not written.
+    /// Of each byte: which of them it is, counted from 1 on, and what it was; 0 where the processor has not written.
     numbers: RefCell<Vec<u32>>,
+    traced: RefCell<Vec<u8>>,
 }
 
 impl Ram {
@@ -39,6 +40,7 @@ impl Ram {
             strays: RefCell::default(),
             written: Cell::new(0),
             numbers: RefCell::new(vec![0; size]),
+            traced: RefCell::new(vec![0; size]),
         }
     }
 
@@ -50,6 +52,7 @@ impl Ram {
     /// Writes zeros to all that the processor has written, behind its back and the driver's.
     pub(crate) fn clear_traced(&self) {
         for (n, _) in self.numbers.borrow().iter().enumerate().filter(|(_, number)| **number > 0) {
+            self.traced.borrow_mut()[n] = 0;
             // SAFETY: within the memory.
             let byte = unsafe { self.memory.add(n) };
             // SAFETY: within the memory, which no reference points into now.
@@ -57,11 +60,15 @@ impl Ram {
         }
     }
 
-    /// Which of all the bytes that the processor wrote these are, from 0 on: `None` where it wrote none.
+    /// Which of all the bytes that the processor wrote these are, from 0 on: `None` where it wrote none, or another one.
     pub(crate) fn numbers(&self, bytes: &[u8]) -> Vec<Option<u64>> {
         let start = bytes.as_ptr() as usize - self.memory.as_ptr() as usize;
-        let numbers = self.numbers.borrow();
-        numbers[start..start + bytes.len()].iter().map(|&number| u64::from(number).checked_sub(1)).collect()
+        let (numbers, traced) = (self.numbers.borrow(), self.traced.borrow());
+        let of = |(n, byte): (usize, &u8)| {
+            let number = u64::from(numbers[start + n]).checked_sub(1);
+            number.filter(|_| traced[start + n] == *byte)
+        };
+        bytes.iter().enumerate().map(of).collect()
     }
 
     /// How many blocks are given out.
@@ -125,6 +132,7 @@ impl PhysMemory for &Ram {
         // SAFETY: in one block, and nobody holds a reference to it while the processor writes.
         unsafe { to.as_ptr().copy_from(bytes.as_ptr(), bytes.len()) };
         let start = (addr - Ram::BASE) as usize;
+        self.traced.borrow_mut()[start..start + bytes.len()].copy_from_slice(bytes);
         for number in &mut self.numbers.borrow_mut()[start..start + bytes.len()] {
             self.written.set(self.written.get() + 1);
             *number = self.written.get();
