@@ -181,6 +181,22 @@ fn a_drain_before_the_pmi_leaves_the_region_that_the_pmi_is_about() {
 }
 
 #[test]
+fn what_follows_a_gap_begins_with_a_psb_also_where_a_region_is_left_before_its_end() {
+    let machine = Machine::new("broadwell", Settings { pmi_skid: 0, visibility: 0, ..Settings::default() });
+    let mut tracing = machine.start(pages(2), Mode::StopWhenFull { spare: 0 });
+    let mut ledger = Ledger::new(&machine.ram, "padding");
+    ledger.pads = true;
+    while machine.msr(0x38e) >> 55 & 1 == 0 {
+        machine.jump();
+    }
+    tracing.source(&mut KeepAll).abandon(Abandoned::Stuck);
+    assert_eq!(tracing.drain(&mut KeepAll), Ok(State::Tracing));
+    assert_eq!(tracing.undrained(), 0x1000, "the rest of the region is padding");
+    machine.run(100);
+    assert_eq!(finish(tracing, &mut ledger), Loss { abandoned: 1, ..Loss::NONE });
+}
+
+#[test]
 fn a_gap_stays_in_a_ring_until_it_is_overwritten_itself() {
     let machine = Machine::new("skylake", Settings { visibility: 0, ..Settings::default() });
     let mut tracing = machine.start(pages(2), Mode::Overwrite);

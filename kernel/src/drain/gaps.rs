@@ -57,6 +57,13 @@ impl Gaps {
         }
     }
 
+    /// What is missing at one place is missing at a later one: nothing but padding lies between them.
+    pub(crate) fn carry(&mut self, from: u64, to: u64) {
+        for (place, _) in self.places.iter_mut().flatten().filter(|(place, _)| *place == from) {
+            *place = to;
+        }
+    }
+
     /// Everything before `place` was overwritten, and the gaps in it: so many bytes more than was noted before.
     pub(crate) fn wrap(&mut self, place: u64, overwritten: Overwritten) {
         if let Some(before) = place.checked_sub(1) {
@@ -154,6 +161,18 @@ mod tests {
         }
         assert_eq!(gaps.take_until(10), None);
         assert_eq!(gaps.take_until(20), Some(Gap::Stop));
+    }
+
+    #[test]
+    fn padding_comes_before_what_is_missing_at_its_end() {
+        let mut gaps = Gaps::new();
+        gaps.push(10, Gap::Stop);
+        gaps.push(20, Gap::Abandoned);
+        gaps.carry(20, 32);
+        gaps.push(32, Gap::Full);
+        assert_eq!(gaps.take_until(10), Some(Gap::Stop));
+        assert_eq!((gaps.take_until(31), gaps.take_until(32)), (None, Some(Gap::Abandoned)));
+        assert_eq!(gaps.take_until(32), Some(Gap::Full));
     }
 
     #[test]

@@ -393,8 +393,10 @@ impl<M: Msr, F: Frames> Session<M, F> {
         if self.undrained() == 0 && self.gaps.first_place().is_none() {
             self.ring.skip_to_next_region();
         } else {
+            let end = self.ring.head();
             let bytes = self.buffer.pad(region, offset, off);
             self.ring.written(Written::Exactly(bytes));
+            self.gaps.carry(end, self.ring.head());
         }
     }
 
