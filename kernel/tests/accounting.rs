@@ -8,7 +8,7 @@ use pugmark_kernel::buffer::{Layout, Mode};
 use pugmark_kernel::config::Config;
 use pugmark_kernel::loss::Loss;
 use pugmark_kernel::msr::GeneralProtection;
-use pugmark_kernel::pmi::Handler;
+use pugmark_kernel::pmi::{Abandoned, Handler, PmiSource};
 use pugmark_kernel::pt::State;
 use pugmark_kernel::topa::RegionSize;
 use pugmark_model::Settings;
@@ -45,7 +45,8 @@ const KINDS: [Kind; 16] = [
 
 #[test]
 fn what_is_delivered_and_what_is_told_as_lost_are_all_that_was_written() {
-    let seeds = if std::env::var_os("PUGMARK_LONG").is_some() { LONG } else { SEEDS };
+    let long = std::env::var_os("PUGMARK_LONG").is_some_and(|value| value == "1");
+    let seeds = if long { LONG } else { SEEDS };
     for kind in KINDS {
         let mut sum = Sum::default();
         for seed in 0..seeds {
@@ -117,9 +118,18 @@ impl Life<'_> {
             5 => self.drive(sum, |tracing, _| tracing.go_on()),
             6 => {
                 // Somebody else's NMI, and something in the handler.
-                self.disturb(sum);
+                match self.random.below(3) {
+                    0 => self.machine.fault_in(self.random.below(16) as u32),
+                    _ => self.disturb(sum),
+                }
                 let source = &mut self.tracing.source(&mut self.ledger);
-                self.machine.interrupt(&mut self.handler, &mut [source]);
+                if let Err(fault) = self.machine.try_interrupt(&mut self.handler, source) {
+                    // As the handler does; once is enough.
+                    source.abandon(Abandoned::Fault(fault));
+                    self.machine.settle();
+                    self.handler.arm(&mut self.machine.registers()).unwrap();
+                    sum.faults += 1;
+                }
             }
             _ => {
                 let cr3 = self.random.of(&[0x5000, 0x6000]);

@@ -28,7 +28,7 @@ struct Run {
 #[test]
 fn all_small_rings_account_for_each_byte_whatever_is_drained_where() {
     // Longer with PUGMARK_LONG=1.
-    let long = std::env::var_os("PUGMARK_LONG").is_some();
+    let long = std::env::var_os("PUGMARK_LONG").is_some_and(|value| value == "1");
     let step = if long { REGION / 4 } else { REGION * 7 / 4 };
     let mut runs = 0;
     let mut at_an_end = 0;
