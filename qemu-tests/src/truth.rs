@@ -18,6 +18,16 @@ pub struct Truth {
     read: usize,
     sessions: HashMap<u16, Vec<Record>>,
     branches: HashMap<u16, Vec<Branch>>,
+    times: HashMap<u16, Vec<Time>>,
+}
+
+/// When an instruction retired.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Time {
+    /// Its index among its session's instructions.
+    pub index: usize,
+    /// The time-stamp counter that the tracing hardware was given with it.
+    pub tsc: u64,
 }
 
 impl Truth {
@@ -31,6 +41,12 @@ impl Truth {
     #[must_use]
     pub fn branches(&self, session: u16) -> &[Branch] {
         self.branches.get(&session).map_or(&[], Vec::as_slice)
+    }
+
+    /// When some of a session's instructions retired, in the order in which that was logged.
+    #[must_use]
+    pub fn times(&self, session: u16) -> &[Time] {
+        self.times.get(&session).map_or(&[], Vec::as_slice)
     }
 
     /// The sessions that have records, in ascending order.
@@ -62,13 +78,24 @@ impl Truth {
         let log = Log::new(&map).context("the monitor left no log")?;
         ensure_complete(log.header())?;
         for record in log.records().skip(self.read) {
-            match record.branch() {
-                None => self.sessions.entry(record.session).or_default().push(record),
-                Some(branch) => self.branches.entry(record.session).or_default().push(branch),
-            }
+            self.take_in(record);
             self.read += 1;
         }
         Ok(())
+    }
+
+    fn take_in(&mut self, record: Record) {
+        match (record.time(), record.branch()) {
+            (None, None) => self.sessions.entry(record.session).or_default().push(record),
+            (None, Some(branch)) => self.branches.entry(record.session).or_default().push(branch),
+            (Some(tsc), _) => {
+                // Of several processors' instructions it is that processor's last.
+                let of_it = |other: &Record| other.cpu == record.cpu;
+                let index = self.session(record.session).iter().rposition(of_it);
+                let times = self.times.entry(record.session).or_default();
+                times.extend(index.map(|index| Time { index, tsc }));
+            }
+        }
     }
 
     /// Writes `session cpu cpl cr3 address`, a line a record; `!` follows a software interrupt's address.
@@ -173,6 +200,29 @@ mod tests {
         let mut text = Vec::new();
         truth.write(&mut text).unwrap();
         assert_eq!(text, b"1 0 3 0x1000 0x1\n1 0 3 0x1000 0x3\n2 0 3 0x1000 0x2\n");
+    }
+
+    #[test]
+    fn a_time_is_that_of_its_processors_last_instruction() {
+        let words: Vec<AtomicU64> = (0..64).map(|_| AtomicU64::new(0)).collect();
+        let writer = pugmark_truth::Writer::new(&words).unwrap();
+        let on = |rip, cpu| Record { cpu, ..record(rip, 1) };
+        // Of a processor that has logged no instruction yet; of the first's second instruction; of the second's.
+        for record in [
+            Record::of_time(5, 1, 0),
+            on(1, 0),
+            on(2, 0),
+            on(3, 1),
+            Record::of_time(700, 1, 0),
+            Record::of_time(800, 1, 1),
+        ] {
+            writer.append(record);
+        }
+        let scratch = crate::scratch::Scratch::new().unwrap();
+        let mut truth = Truth::default();
+        truth.follow(&save(&scratch, &words)).unwrap();
+        assert_eq!(truth.times(1), [Time { index: 1, tsc: 700 }, Time { index: 2, tsc: 800 }]);
+        assert_eq!((truth.session(1).len(), truth.len(), truth.times(2)), (3, 6, &[][..]));
     }
 
     #[test]

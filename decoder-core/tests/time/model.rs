@@ -9,6 +9,9 @@ use pugmark_decoder_core::{
     packet::{Packet, Packets, Tsc},
     time::{CoreSpeed, Moment, Timeline},
 };
+use pugmark_model::{
+    Context, Delivery, DeliveryKind, ExecMode, FlatMemory, Processor, Profile, Retired, Settings,
+};
 use pugmark_program::{
     Program,
     trace::{self, Run, Topic, ctl},
@@ -162,4 +165,173 @@ fn the_bounds_at_each_block_hold_for_all_its_instructions() {
     }
     println!("{scale:?}");
     assert!(scale.instructions > 100_000, "{scale:?}");
+}
+
+/// What says when: with TSC packets MTC and CYC packets or not, and whether the core clock's speed is known. How large the
+/// errors are in the mean at most; `None`: TSC packets are all that bounds them.
+const SETS: [(&str, u64, bool, Option<u64>); 6] = [
+    ("TSC", 0, false, None),
+    ("MTC", ctl::MTC_EN, false, Some(600)),
+    ("CYC", ctl::CYC_EN, false, None),
+    ("CYC, known", ctl::CYC_EN, true, Some(200)),
+    ("MTC, CYC", ctl::MTC_EN | ctl::CYC_EN, false, Some(800)),
+    ("MTC, CYC, known", ctl::MTC_EN | ctl::CYC_EN, true, Some(200)),
+];
+
+/// MTCFreq: every 8 ticks of the crystal.
+const MTC_FREQ: u64 = 3;
+
+impl Case {
+    /// Everything traced by this profile with these packets besides TSC.
+    fn with(profile: &str, packets: u64, seed: u64) -> Self {
+        let (program, mut traced) = trace::Config::draw(Topic::Everything, seed);
+        traced.profile = Profile::by_name(profile).expect("a profile");
+        traced.ctl = ctl::TSC_EN | ctl::BRANCH_EN | packets;
+        traced.ctl |= if packets & ctl::MTC_EN != 0 { MTC_FREQ << ctl::MTC_FREQ } else { 0 };
+        let run = trace::run(&program, &traced, seed);
+        let clocks = clocks_of(traced.profile);
+        Self { program, traced, clocks, run }
+    }
+}
+
+/// The clocks of a profile.
+fn clocks_of(profile: &Profile) -> Clocks {
+    let (numerator, denominator) = profile.tsc_ratio;
+    Clocks {
+        mtc_freq: MTC_FREQ as u8,
+        nom_freq: profile.non_turbo_ratio,
+        cpuid_15h_eax: denominator,
+        cpuid_15h_ebx: numerator,
+        ..Clocks::UNKNOWN
+    }
+}
+
+/// Holds the bounds at each instruction against `times`; `known`: the core clock runs at the TSC's frequency.
+fn hold(
+    what: &str,
+    run: (&[u8], &[u64]),
+    sections: &[Section<'_>],
+    clocks: Clocks,
+    known: bool,
+) -> TimeScale {
+    let (trace, times) = run;
+    let mut timeline = Timeline::new(trace, Config { clocks, ..Config::default() });
+    if known {
+        let ratio = clocks.nom_freq;
+        timeline = timeline.with_speed(CoreSpeed::between(ratio, ratio, ratio).expect("a range"));
+    }
+    let mut decoder = InsnDecoder::new(trace, Image::new(sections));
+    decoder.sync_forward();
+    let (mut scale, mut truth) = (TimeScale::default(), times.iter());
+    while let Some(item) = decoder.next().unwrap_or_else(|error| panic!("{what}: {error}")) {
+        let Item::Insn(insn) = item else { continue };
+        let tsc = *truth.next().expect("as many instructions as in truth");
+        let moment = timeline.moment(decoder.span()).unwrap_or_else(|| panic!("{what}: no time"));
+        assert!(moment.contains(tsc), "{what}: {tsc:#x}, {insn:x?}, {:x?}: {moment:x?}", decoder.span());
+        assert_eq!(moment.doubt, None, "{what}: {tsc:#x}, {insn:x?}");
+        // The end of a trace has no bound where TSC packets alone say when.
+        if moment.confirmed {
+            scale.count(&moment, tsc);
+        }
+    }
+    assert_eq!(truth.next(), None, "{what}");
+    scale
+}
+
+#[test]
+fn the_bounds_hold_with_each_set_of_packets_and_are_as_narrow_as_it_makes_them() {
+    for (set, packets, known, most) in SETS {
+        let mut sum = TimeScale::default();
+        for (profile, seed) in ["skylake", "icelake", "sapphire-rapids"]
+            .into_iter()
+            .flat_map(|profile| (0..seeds(12)).map(move |seed| (profile, seed)))
+        {
+            let case = Case::with(profile, packets, seed);
+            let sections = sections(&case.program);
+            let run = (&case.run.trace[..], &case.run.times[..]);
+            sum.add(&hold(&format!("{set}, {profile} {seed}"), run, &sections, case.clocks, known));
+        }
+        println!("{set}: {sum:?}");
+        assert!(sum.instructions > 5_000, "{set}: {sum:?}");
+        if let Some(most) = most {
+            assert_eq!(sum.bounded, sum.instructions, "{set}");
+            assert!(sum.error < most * sum.bounded, "{set}: {sum:?}");
+        }
+    }
+}
+
+/// A kernel that sleeps: NOP, JZ over a NOP, HLT, JMP back; its interrupt handler: NOP, IRETQ.
+const SLEEPER: [(u64, &[u8]); 2] =
+    [(0x1000, &[0x90, 0x74, 0x01, 0x90, 0xf4, 0xeb, 0xf9]), (0x2000, &[0x90, 0x48, 0xcf])];
+
+/// Its trace, and when each instruction retired: it takes up to 12 ticks, and its sleep up to a million.
+fn sleeper(profile: &'static Profile, ctl: u64, seed: u64) -> (Vec<u8>, Vec<u64>) {
+    const RANGE: u64 = 0x1_0000;
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let mut ram = vec![0; 0x1_0000];
+    let mut memory = FlatMemory { base: RANGE, bytes: &mut ram };
+    let mut processor = Processor::new(profile, Settings::default());
+    let at = |ip| Context { ip, cs_base: 0, cr3: 0x5000, cpl: 0, mode: ExecMode::Bits64, iflag: true };
+    let mut tsc = 1 << 20;
+    let wrmsr =
+        |ip, tsc| Retired { before: at(ip), after: at(ip + 2), bytes: &[0x0f, 0x30], tsc, operand: 0 };
+    for (msr, value) in [(0x560, RANGE), (0x561, 0xffff), (0x570, ctl | ctl::TRACE_EN | ctl::OS)] {
+        processor.write_msr(msr, value, &wrmsr(0xffe, tsc), &mut memory).expect("WRMSR");
+    }
+    let mut times = Vec::new();
+    for _ in 0..200 {
+        // Addresses, where they go on, and the bytes.
+        let skips = rng.bool();
+        let turn: [(u64, u64, &[u8]); 7] = [
+            (0x1000, 0x1001, &[0x90]),
+            (0x1001, if skips { 0x1004 } else { 0x1003 }, &[0x74, 0x01]),
+            (0x1003, 0x1004, &[0x90]),
+            (0x1004, 0x1005, &[0xf4]),
+            (0x2000, 0x2001, &[0x90]),
+            (0x2001, 0x1005, &[0x48, 0xcf]),
+            (0x1005, 0x1000, &[0xeb, 0xf9]),
+        ];
+        for (ip, to, bytes) in turn {
+            if ip == 0x1003 && skips {
+                continue;
+            }
+            tsc += rng.u64(1..=12);
+            if ip == 0x2000 {
+                tsc += rng.u64(..1_000_000);
+                let (before, after) = (at(0x1005), at(0x2000));
+                let kind = DeliveryKind::Interrupt;
+                let delivery = Delivery { kind, vector: 32, before, after, cr2: None, tsc };
+                processor.deliver(&delivery, &mut memory);
+                tsc += rng.u64(1..=12);
+            }
+            times.push(tsc);
+            let retired = Retired { before: at(ip), after: at(to), bytes, tsc, operand: 0 };
+            processor.retire(&retired, &mut memory);
+        }
+    }
+    processor.write_msr(0x570, 0, &wrmsr(0x1000, tsc), &mut memory).expect("WRMSR");
+    let len = processor.read_msr(0x561).expect("RDMSR") >> 32;
+    ram.truncate(len as usize);
+    (ram, times)
+}
+
+#[test]
+fn the_bounds_hold_where_the_processor_sleeps() {
+    let space = AddressSpace::Any;
+    let sections = SLEEPER.map(|(base, bytes)| Section { base, bytes, space });
+    for (set, packets, known, _) in SETS {
+        let mut sum = TimeScale::default();
+        for (profile, seed) in ["skylake", "icelake"]
+            .into_iter()
+            .flat_map(|profile| (0..seeds(8)).map(move |seed| (profile, seed)))
+        {
+            let found = Profile::by_name(profile).expect("a profile");
+            let mtc = if packets & ctl::MTC_EN != 0 { MTC_FREQ << ctl::MTC_FREQ } else { 0 };
+            let ctl = ctl::TSC_EN | ctl::BRANCH_EN | packets | mtc;
+            let (trace, times) = sleeper(found, ctl, seed);
+            let what = format!("{set}, {profile} {seed}");
+            sum.add(&hold(&what, (&trace, &times), &sections, clocks_of(found), known));
+        }
+        assert!(sum.instructions > 10_000, "{set}: {sum:?}");
+    }
 }

@@ -5,6 +5,7 @@ use core::num::ParseIntError;
 
 use pugmark_model::{BranchLevel, Overflow, ReturnElsewhere, Settings, amd};
 
+use crate::clock::Every;
 use crate::guest::Stretch;
 use crate::hardware::Profile;
 
@@ -21,6 +22,8 @@ pub struct Options<'a> {
     pub amd: amd::Settings,
     /// `truth=on|off`: keep a log of what retires. Default: on.
     pub truth: bool,
+    /// `times=N`: the log says when, for one instruction in N; 0: for none. Default: [`Every::USUAL`].
+    pub times: u32,
     /// `step=traced|always`: when to step the guest.
     pub step: StepPolicy,
     /// `stretch=N`: at most so many instructions are executed in one go where a step would do no more; 0 and 1: each is
@@ -77,6 +80,7 @@ impl<'a> Options<'a> {
             settings: Settings::default(),
             amd: amd::Settings::default(),
             truth: true,
+            times: Every::USUAL,
             step: StepPolicy::Traced,
             stretch: Stretch::MAX,
             guest,
@@ -128,6 +132,7 @@ impl<'a> Options<'a> {
             "bts-sets-status" => settings.bts_sets_status = switch(word, value)?,
             "core-ratio" => settings.core_ratio = Some(number(word, value)?),
             "stretch" => self.stretch = number(word, value)?,
+            "times" => self.times = number(word, value)?,
             "truth" => self.truth = switch(word, value)?,
             "step" => {
                 self.step = match value {
@@ -195,7 +200,7 @@ mod tests {
     fn options_reach_the_model() {
         let line = "profile=broadwell pmi-skid=7 visibility=0 ovf=128:3 long-tnt=off deferred-tips=on psb-before-pge=off \
                     ret-elsewhere=pops compress-after-ovf=on core-ratio=9 branch-level=from bts-sets-status=off \
-                    seed=9 rip-invalid=4 truth=off step=always stretch=3";
+                    seed=9 rip-invalid=4 truth=off times=5 step=always stretch=3";
         let options = Options::parse(line).unwrap();
         assert!(matches!(options.profile, Profile::Intel(profile) if profile.name == "broadwell"));
         let expected = Settings {
@@ -213,7 +218,7 @@ mod tests {
         };
         assert_eq!((options.settings, options.truth, options.step), (expected, false, StepPolicy::Always));
         let expected = amd::Settings { skid: 7, seed: 9, rip_invalid: 4, errata: None };
-        assert_eq!((options.amd, options.stretch), (expected, 3));
+        assert_eq!((options.amd, options.stretch, options.times), (expected, 3, 5));
         let zen4 = Options::parse("profile=zen4").unwrap();
         assert!(matches!(zen4.profile, Profile::Amd(profile) if profile.name == "zen4"));
     }

@@ -10,6 +10,7 @@ extern crate alloc;
 pub mod acpi;
 pub mod boot_info;
 pub mod branches;
+pub mod clock;
 pub mod cmdline;
 pub mod cpuid;
 pub mod elf;

@@ -7,7 +7,7 @@ pub(crate) const WORDS: usize = 8;
 /// `PUGTRUTH`, little-endian.
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"PUGTRUTH");
 /// Version of the layout.
-pub(crate) const VERSION: u32 = 2;
+pub(crate) const VERSION: u32 = 3;
 /// Set in the word of the exit value when the log was closed.
 const CLOSED: u64 = 1 << 63;
 

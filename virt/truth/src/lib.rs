@@ -1,7 +1,7 @@
 //! The log of what really retired.
 //!
-//! The monitor appends one [`Record`] for every instruction it sees retire, and where branches are recorded one for each
-//! [`Branch`]; the harness reads them from the file that holds the machine's memory. The log lies in a region of RAM that
+//! The monitor appends one [`Record`] for every instruction it sees retire, where branches are recorded one for each
+//! [`Branch`], and every so often one that says when; the harness reads them from the file that holds the machine's memory. The log lies in a region of RAM that
 //! the guest cannot reach: a [`Header`], then records.
 //!
 //! ```

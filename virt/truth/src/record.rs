@@ -1,9 +1,9 @@
 //! One retired instruction, or one taken branch.
 
-/// An instruction that retired, and where the processor stood before it; or a [`Branch`].
+/// An instruction that retired, and where the processor stood before it; or a [`Branch`]; or a time.
 ///
 /// 24 bytes in memory, little-endian: RIP, CR3 (8 each), session, flags, processor, zero (2 each). A branch has from and
-/// to where an instruction has RIP and CR3.
+/// to where an instruction has RIP and CR3, a time the time-stamp counter where that has RIP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Record {
     /// Linear address of the instruction.
@@ -43,6 +43,19 @@ impl Record {
             return None;
         };
         Some(Branch { from: self.rip, to: self.cr3, kind, from_cpl: self.flags.cpl(), to_cpl })
+    }
+
+    /// When the instruction retired that the processor's last record of one is of: the time-stamp counter that the tracing
+    /// hardware was given with it.
+    #[must_use]
+    pub const fn of_time(tsc: u64, session: u16, cpu: u16) -> Self {
+        Self { rip: tsc, cr3: 0, session, flags: Flags(Flags::TIME), cpu }
+    }
+
+    /// The time-stamp counter, where it is the record of a time.
+    #[must_use]
+    pub const fn time(self) -> Option<u64> {
+        if self.flags.0 & Flags::TIME == 0 { None } else { Some(self.rip) }
     }
 
     /// The three words it is written as.
@@ -118,6 +131,7 @@ impl Flags {
     const TO_CPL_SHIFT: u16 = 5;
     const KIND: u16 = 0b111 << Self::KIND_SHIFT;
     const KIND_SHIFT: u16 = 7;
+    const TIME: u16 = 1 << 10;
 
     /// An ordinary instruction executed at this privilege level, 0 to 3.
     #[must_use]
@@ -159,7 +173,7 @@ impl Flags {
     }
 
     /// The bits as written: level 1:0, software interrupt 2, by hand 3, branch 4, its target's level 6:5, its
-    /// kind 9:7.
+    /// kind 9:7, time 10.
     #[must_use]
     pub const fn bits(self) -> u16 {
         self.0

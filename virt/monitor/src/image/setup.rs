@@ -9,6 +9,7 @@ use core::sync::atomic::AtomicU64;
 use pugmark_model::amd::Northbridge;
 use pugmark_monitor::acpi;
 use pugmark_monitor::boot_info::{MemoryKind, MemoryRange};
+use pugmark_monitor::clock::Every;
 use pugmark_monitor::cmdline::{self, Options};
 use pugmark_monitor::guest::{Cpu, GuestMemory, Lookahead, Segment, Table as TableRegister};
 use pugmark_monitor::guest_map::{GUEST_RAM, GuestMap, LOCAL_APIC, Table};
@@ -144,6 +145,7 @@ impl Plan<'_> {
             ahead: false,
             session: 0,
             step_policy: self.options.step,
+            clock: Every::new(self.options.times),
             // An interrupt that one of them raises must not be due before the last of them.
             stretch: self.options.stretch.min(self.options.skid() as usize),
             truth: self.truth,

@@ -5,6 +5,7 @@ use alloc::boxed::Box;
 use pugmark_model::amd::Northbridge;
 use pugmark_model::{Context, ExecMode, Pmi, Retired};
 use pugmark_monitor::branches;
+use pugmark_monitor::clock::Every;
 use pugmark_monitor::cmdline::StepPolicy;
 use pugmark_monitor::entry::Pace;
 use pugmark_monitor::guest::{Cpu, Exception, Instruction, Lookahead, rflags};
@@ -50,6 +51,8 @@ pub(crate) struct Vcpu {
     pub(crate) stretch: usize,
     /// What has been told of the guest's violations.
     pub(crate) told: Told,
+    /// How often the log says when an instruction retired.
+    pub(crate) clock: Every,
     /// The log; `None` when it is switched off.
     pub(crate) truth: Option<Writer<'static>>,
 }
@@ -140,13 +143,15 @@ impl Vcpu {
     pub(crate) fn retired(&mut self, before: Context, instruction: &Instruction, operand: u64) {
         self.last = before.ip;
         let after = self.context();
+        let tsc = tsc();
         if self.is_logged() {
             self.log(before, self.flags(before));
             self.log_branch(branches::of_instruction(instruction, before, after));
+            self.log_time(tsc);
         }
         if self.processor.steps() {
             self.processor.give_registers_behind(&self.cpu, || self.sse.bytes());
-            let retired = Retired { before, after, bytes: instruction.bytes(), tsc: tsc(), operand };
+            let retired = Retired { before, after, bytes: instruction.bytes(), tsc, operand };
             let mut memory = TracingMemory { cpu: &self.cpu, memory: &mut self.memory };
             self.processor.retire(&retired, &mut memory);
         }
@@ -171,6 +176,15 @@ impl Vcpu {
         if let Some(truth) = &self.truth {
             let Context { ip, cr3, .. } = before;
             truth.append(Record { rip: ip, cr3, session: self.session, flags, cpu: self.peers.index() });
+        }
+    }
+
+    /// Appends when the instruction that was logged last has retired, for one instruction in a few.
+    fn log_time(&mut self, tsc: u64) {
+        if let Some(truth) = &self.truth
+            && self.clock.is_due()
+        {
+            truth.append(Record::of_time(tsc, self.session, self.peers.index()));
         }
     }
 

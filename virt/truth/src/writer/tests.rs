@@ -42,6 +42,15 @@ fn what_was_appended_is_read_in_order() {
 }
 
 #[test]
+fn a_time_is_no_instruction_and_no_branch() {
+    let time = Record::of_time(u64::MAX - 5, 7, 3);
+    let same = Record::from_words(time.to_words());
+    assert_eq!((same, same.time(), same.branch()), (time, Some(u64::MAX - 5), None));
+    assert_eq!((same.session, same.cpu, same.flags.bits()), (7, 3, 1 << 10));
+    assert!(ROWS.iter().all(|row| row.time().is_none()));
+}
+
+#[test]
 fn bytes_lie_where_the_layout_says() {
     let region = region(8 + 3);
     let writer = Writer::new(&region).unwrap();
@@ -54,7 +63,7 @@ fn bytes_lie_where_the_layout_says() {
     });
     let bytes = bytes(&region);
     assert_eq!(&bytes[..8], b"PUGTRUTH");
-    assert_eq!(bytes[8..16], [2, 0, 0, 0, 24, 0, 0, 0]);
+    assert_eq!(bytes[8..16], [3, 0, 0, 0, 24, 0, 0, 0]);
     assert_eq!(bytes[16..24], [1, 0, 0, 0, 0, 0, 0, 0]);
     assert_eq!(bytes[24..32], [1, 0, 0, 0, 0, 0, 0, 0]);
     let record = [
