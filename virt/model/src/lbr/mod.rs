@@ -1,7 +1,7 @@
 //! The last branch record stack.
 //!
 //! Source: SDM vol. 3, Debug, Branch Profile, TSC, and Resource Monitoring Features, "LBR Stack" of each
-//! microarchitecture, "Filtering of Last Branch Records", "Last Exception Records", "LBR Stack Enhancement" and
+//! microarchitecture, "LBR Stack and Intel 64 Processors", "Filtering of Last Branch Records", "Last Exception Records", "LBR Stack Enhancement" and
 //! "MSR_LBR_INFO_x MSR".
 
 mod filter;
@@ -11,7 +11,7 @@ use crate::profile::LbrStack;
 use crate::registers::{LBR_FRZ, msr};
 use crate::taken::{Taken, TakenKind};
 use crate::unit::{Bus, Seen, Shared, TracingUnit};
-use crate::{Delivery, GeneralProtection, Profile, Retired};
+use crate::{Context, Delivery, GeneralProtection, Profile, Retired};
 use filter::Filter;
 pub(crate) use stack::{Entry, Stack};
 
@@ -19,7 +19,9 @@ pub(crate) use stack::{Entry, Stack};
 const MISPRED: u64 = 1 << 63;
 /// MSR_LBR_INFO_x: bits 60:16 are reserved.
 const INFO_RESERVED: u64 = 0x1fff_ffff_ffff_0000;
-/// IA32_PERF_CAPABILITIES\[5:0\]: MISPRED is in the FROM register.
+/// IA32_PERF_CAPABILITIES\[5:0\]: linear addresses. In the other formats they are offsets in the code segment.
+const FORMAT_LIP: u8 = 1;
+/// MISPRED is in the FROM register.
 const FORMAT_FLAGS: u8 = 3;
 /// The same with IN_TSX and TSX_ABORT in bits 62:61. On processors without TSX, as all of these are, they are 0 in what is
 /// recorded, and the sign of bit 47 in what can be written.
@@ -85,7 +87,15 @@ impl Lbr {
         Some((stack, register))
     }
 
-    fn record(&mut self, stack: &LbrStack, taken: &Taken, tsc: u64, bus: &mut Bus) {
+    /// Records a branch from code like `before` to `after`.
+    fn record(
+        &mut self,
+        stack: &LbrStack,
+        taken: &Taken,
+        (before, after): (Context, Context),
+        tsc: u64,
+        bus: &mut Bus,
+    ) {
         if stack.excludes_tr && bus.shared.debugctl.tr() {
             bus.shared.violations.lbr_undefined += 1;
             return;
@@ -101,7 +111,14 @@ impl Lbr {
         if !self.select.captures(taken) {
             return;
         }
-        let entry = self.entry(stack, taken, tsc);
+        let shown = match stack.format {
+            FORMAT_LIP => *taken,
+            _ => {
+                let from = Context { ip: taken.from, ..before }.effective().ip;
+                Taken { from, to: after.effective().ip, ..*taken }
+            }
+        };
+        let entry = self.entry(stack, &shown, tsc);
         bus.shared.last_branches.push(entry);
         self.last = Entry { from: taken.from, to: taken.to, info: 0 };
     }
@@ -186,7 +203,7 @@ impl TracingUnit for Lbr {
 
     fn retire(&mut self, retired: &Retired, seen: &Seen, bus: &mut Bus) {
         if let (Some(stack), Some(taken)) = (self.stack, &seen.taken) {
-            self.record(stack, taken, retired.tsc, bus);
+            self.record(stack, taken, (retired.before, retired.after), retired.tsc, bus);
         }
     }
 
@@ -197,7 +214,7 @@ impl TracingUnit for Lbr {
         }
         self.exception = self.last;
         if let Some(stack) = self.stack {
-            self.record(stack, taken, delivery.tsc, bus);
+            self.record(stack, taken, (delivery.before, delivery.after), delivery.tsc, bus);
         }
     }
 }

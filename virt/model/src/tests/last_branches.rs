@@ -4,7 +4,7 @@ use std::vec::Vec;
 
 use super::debug_store::*;
 use super::machine::*;
-use crate::{DeliveryKind, Pmi, Settings};
+use crate::{Context, DeliveryKind, ExecMode, Pmi, Settings};
 
 const SELECT: u32 = 0x1c8;
 const MISPRED: u64 = 1 << 63;
@@ -26,6 +26,23 @@ const STACKS: [Stack; 5] = [
     Stack { profile: "broadwell", entries: 16, from: 0x680, to: 0x6c0, tos: 0x1c9, ler: 0x1dd },
     Stack { profile: "skylake", entries: 32, from: 0x680, to: 0x6c0, tos: 0x1c9, ler: 0x1dd },
 ];
+
+#[test]
+fn addresses_are_linear_in_one_format_and_offsets_in_the_others() {
+    for Stack { profile, from, to, .. } in STACKS {
+        let mut m = machine(profile);
+        m.at.mode = ExecMode::Bits32;
+        (m.at.ip, m.at.cs_base) = (0x10_1000, 0x10_0000);
+        m.control(1);
+        m.at.ip = 0x10_1000;
+        m.go(JMP, 0x10_2000);
+        m.deliver(DeliveryKind::Interrupt, 32, Context { ip: 0x5000, cs_base: 0, ..m.at }, None);
+        let base = if profile == "core2" { 0x10_0000 } else { 0 };
+        let read = |m: &mut Machine, slot| (m.read(from + slot) & !MISPRED, m.read(to + slot));
+        assert_eq!(read(&mut m, 1), (base + 0x1000, base + 0x2000), "{profile}");
+        assert_eq!(read(&mut m, 2), (base + 0x2000, 0x5000), "{profile}");
+    }
+}
 
 fn machine(profile: &str) -> Machine {
     Machine::new(profile, Settings { pmi_skid: 0, ..Settings::default() })
