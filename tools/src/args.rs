@@ -20,6 +20,11 @@ impl Args {
         self.rest.as_slice().is_empty()
     }
 
+    /// The next argument, which stays.
+    pub fn peek(&self) -> Option<&str> {
+        self.rest.as_slice().first().map(String::as_str)
+    }
+
     /// The value of `option`, whatever it looks like.
     ///
     /// # Errors
@@ -117,6 +122,13 @@ pub enum Usage {
         /// Why.
         error: &'static str,
     },
+    /// An image that cannot be had.
+    Image {
+        /// The file or folder.
+        file: String,
+        /// Why.
+        error: String,
+    },
     /// A raw file without its address.
     NoBase(String),
     /// A raw file that cannot be had.
@@ -181,6 +193,7 @@ impl fmt::Display for Usage {
             Self::BadSampleConfig { shown, error } => write!(f, "bad sample config {shown}: {error}."),
             Self::File(error) => error.fmt(f),
             Self::Records { file, error } => write!(f, "error loading {file}: {error}."),
+            Self::Image { file, error } => write!(f, "failed to load image {file}: {error}."),
             Self::NoBase(argument) => write!(f, "failed to parse base addressfrom '{argument}'."),
             Self::Add { file, base, error } => write!(f, "failed to add {file} at 0x{base:x}: {error}."),
             Self::NoElf { file, error } => write!(f, "warning: failed to open {file}: {error}."),

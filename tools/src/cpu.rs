@@ -1,20 +1,29 @@
-//! `--cpu F/M[/S]`.
+//! `--cpu NAME|F/M[/S]|auto|none`.
 
-use crate::number;
+use crate::{number, processors};
 use pugmark_decoder_core::errata::Cpu;
 
 /// Not a processor.
 #[derive(Debug, PartialEq, Eq)]
 pub struct BadCpu;
 
-/// The processor that `text` names; `None` for `none`. A missing stepping is 0.
+/// The processor that `text` names or numbers; the host's for `auto`, `None` for `none`.
+///
+/// # Errors
+/// Those of [`numbers`], for what is no name either.
+pub fn parse(text: &str) -> Result<Option<Cpu>, BadCpu> {
+    match text {
+        "none" => Ok(None),
+        "auto" => processors::host().map(Some).ok_or(BadCpu),
+        _ => processors::by_name(text).map_or_else(|| numbers(text), Ok).map(Some),
+    }
+}
+
+/// The processor with the family, model and stepping in `text`. A missing stepping is 0.
 ///
 /// # Errors
 /// [`BadCpu`] for anything else, and for a family above 65535 or a model or stepping above 255.
-pub fn parse(text: &str) -> Result<Option<Cpu>, BadCpu> {
-    if text == "none" {
-        return Ok(None);
-    }
+pub fn numbers(text: &str) -> Result<Cpu, BadCpu> {
     let mut fields = text.split('/');
     let family = fields.next().and_then(number::parse).and_then(|family| family.try_into().ok());
     let model = fields.next().and_then(number::parse).and_then(|model| model.try_into().ok());
@@ -24,7 +33,7 @@ pub fn parse(text: &str) -> Result<Option<Cpu>, BadCpu> {
     let (Some(family), Some(model), Some(stepping), None) = (family, model, stepping, fields.next()) else {
         return Err(BadCpu);
     };
-    Ok(Some(Cpu::intel(family, model, stepping)))
+    Ok(Cpu::intel(family, model, stepping))
 }
 
 #[cfg(test)]
@@ -36,6 +45,8 @@ mod tests {
         let cpu = |family, model, stepping| Ok(Some(Cpu::intel(family, model, stepping)));
         for (text, expected) in [
             ("none", Ok(None)),
+            ("auto", processors::host().map(Some).ok_or(BadCpu)),
+            ("skylake", cpu(6, 94, 0)),
             ("6/78", cpu(6, 78, 0)),
             ("6/78/3", cpu(6, 78, 3)),
             ("0x6/0x4e/0x3", cpu(6, 78, 3)),

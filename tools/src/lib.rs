@@ -15,9 +15,11 @@
 pub mod args;
 pub mod code;
 pub mod cpu;
+pub mod description;
 pub mod file;
 pub mod number;
 pub mod output;
+pub mod processors;
 pub mod ptdump;
 pub mod ptxed;
 pub mod pugmark;

@@ -3,6 +3,7 @@
 use pugmark_tools::args::{Args, Usage};
 use pugmark_tools::file::{self, FileRange};
 use pugmark_tools::output::{self, tell, written};
+use pugmark_tools::processors;
 use pugmark_tools::ptdump::{self, Command};
 use std::io::{self, BufWriter, Write};
 use std::process::ExitCode;
@@ -35,6 +36,7 @@ fn run(program: &str, args: Args, out: &mut dyn Write) -> Result<io::Result<()>,
     Ok(match Command::parse(args).map_err(failed)? {
         Command::Help => write!(out, "{}", ptdump::HELP),
         Command::Version => writeln!(out, "{program}-{COMPATIBLE} / libipt-{COMPATIBLE}"),
+        Command::Processors => processors::list(out),
         Command::Dump { options, trace } => {
             let range: FileRange = trace.parse().map_err(|error: file::Error| (2, error.into()))?;
             let errata = ptdump::errata(&options, out);

@@ -2,6 +2,7 @@
 
 use pugmark_tools::args::Args;
 use pugmark_tools::output::{self, tell, written};
+use pugmark_tools::processors;
 use pugmark_tools::ptxed::{self, Command, Console, Failure};
 use std::io::{self, BufWriter, Write};
 use std::process::ExitCode;
@@ -20,6 +21,7 @@ fn main() -> ExitCode {
         Ok(Command::Version) => {
             (writeln!(out, "{program}-{COMPATIBLE} / libipt-{COMPATIBLE}"), ExitCode::SUCCESS)
         }
+        Ok(Command::Processors) => (processors::list(&mut out), ExitCode::SUCCESS),
         Ok(Command::Decode(options)) => (ptxed::decode(*options, &mut out), ExitCode::SUCCESS),
         Err(failure) => {
             let harmless = matches!(failure, Failure::Harmless(_));

@@ -5,7 +5,8 @@ use clap::{Parser, Subcommand};
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 use pugmark_tools::record::command as record;
 use pugmark_tools::{
-    output::{self, tell, written},
+    output::{self, print, tell, written},
+    processors,
     pugmark::{bench, decode, ibs, pmc},
 };
 use std::{
@@ -36,6 +37,9 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    if lists_processors() {
+        return end(print(processors::list).map(|()| ExitCode::SUCCESS), |_| 1);
+    }
     let command = match Cli::try_parse() {
         Ok(cli) => cli.command,
         Err(refusal) => return refuse(&refusal),
@@ -53,6 +57,19 @@ fn main() -> ExitCode {
             record::run(options).map(ExitCode::from)
         }
     };
+    end(result, failure)
+}
+
+/// `--cpu list`, wherever it stands among the options of what decodes; it needs no trace.
+fn lists_processors() -> bool {
+    let words: Vec<_> = std::env::args_os().skip(1).collect();
+    let decodes = words.first().is_some_and(|word| word == "decode" || word == "bench");
+    let in_two = |pair: &[std::ffi::OsString]| pair[0] == "--cpu" && pair[1] == "list";
+    decodes && (words.windows(2).any(in_two) || words.iter().any(|word| word == "--cpu=list"))
+}
+
+/// The exit status of a result, when all was written.
+fn end(result: Result<ExitCode>, failure: fn(&Error) -> u8) -> ExitCode {
     let flushed = result.and_then(|status| {
         io::stdout().flush().context(output::FAILED)?;
         Ok(status)

@@ -2,6 +2,7 @@
 
 mod cache;
 pub mod elf;
+pub mod image;
 
 pub use cache::{CacheError, SectionCache, SectionId};
 

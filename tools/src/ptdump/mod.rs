@@ -30,7 +30,8 @@ ptdump [options] FILE[:FROM[-TO]]: show the Intel PT packets of FILE.
   --no-tcal               no calibration
   --no-wall-clock         relative time where no TSC is known
   --keep-tcal-on-ovf      an overflow keeps the calibration
-  --cpu none|F/M[/S]      the processor, for its errata
+  --cpu NAME|F/M[/S]      the processor, for its errata; also none, auto (this one), list (print the names)
+  --image FILE|DIR        a recording's image.json or folder: its processor and clocks, and its trace if no FILE is given
   --mtc-freq N            IA32_RTIT_CTL.MTCFreq
   --nom-freq N            MSR_PLATFORM_INFO[15:8]
   --cpuid-0x15.eax N      CPUID.15H:EAX

@@ -1,6 +1,7 @@
 //! ptdump's command line.
 
 use crate::args::{Args, Usage};
+use crate::description::{Recording, clocks_or};
 use crate::file::FileRange;
 use crate::sideband::{self, Layout};
 use crate::{cpu, sideband::Stream};
@@ -14,6 +15,8 @@ pub enum Command {
     Help,
     /// The version.
     Version,
+    /// The names of processors.
+    Processors,
     /// The packets of a trace.
     Dump {
         /// How.
@@ -81,10 +84,13 @@ impl Command {
     pub fn parse(mut args: Args) -> Result<Self, Usage> {
         let mut options = Options::default();
         let mut records = sideband::Config::default();
+        let mut recording: Option<Recording> = None;
+        let mut cpu_given = false;
         while let Some(argument) = args.next() {
             let option = argument.as_str();
             if !option.starts_with('-') {
                 let behind = !args.is_empty();
+                options.describe(recording.as_ref(), cpu_given);
                 let dump = Self::Dump { options: Box::new(options), trace: argument };
                 return if behind { Err(Usage::BehindTrace) } else { Ok(dump) };
             }
@@ -110,7 +116,14 @@ impl Command {
                 "--no-tcal" => options.no_tcal = true,
                 "--no-wall-clock" => options.no_wall_clock = true,
                 "--keep-tcal-on-ovf" => options.keep_tcal_on_ovf = true,
-                "--cpu" => options.cpu = cpu::parse(&args.value(option)?)?,
+                "--cpu" => {
+                    let argument = args.value(option)?;
+                    if argument == "list" {
+                        return Ok(Self::Processors);
+                    }
+                    (options.cpu, cpu_given) = (cpu::parse(&argument)?, true);
+                }
+                "--image" => recording = Some(Recording::load(&args.value(option)?)?),
                 "--mtc-freq" => options.clocks.mtc_freq = args.number_as(option)?,
                 "--nom-freq" => options.clocks.nom_freq = args.number_as(option)?,
                 "--cpuid-0x15.eax" => options.clocks.cpuid_15h_eax = args.number_as(option)?,
@@ -134,11 +147,24 @@ impl Command {
                 _ => return Err(Usage::UnknownOption(argument)),
             }
         }
-        Err(Usage::NoTrace)
+        let trace = recording.as_ref().and_then(Recording::trace).ok_or(Usage::NoTrace)?;
+        options.describe(recording.as_ref(), cpu_given);
+        Ok(Self::Dump { options: Box::new(options), trace })
     }
 }
 
 impl Options {
+    /// What the command line does not say is what the recording says.
+    fn describe(&mut self, recording: Option<&Recording>, cpu_given: bool) {
+        let Some(description) = recording.and_then(|recording| recording.description.as_ref()) else {
+            return;
+        };
+        if !cpu_given {
+            self.cpu = description.cpu;
+        }
+        self.clocks = clocks_or(self.clocks, description.clocks);
+    }
+
     fn set_time(&mut self, column: TimeColumn) -> Result<(), Usage> {
         match self.time {
             Some(other) if other != column => Err(Usage::TimeAndTcal),

@@ -4,6 +4,7 @@ use super::load::{self, ElfLoader};
 use crate::args::{Args, Usage};
 use crate::code::{Part, SectionCache};
 use crate::cpu;
+use crate::description::{Recording, clocks_or};
 use crate::file::FileRange;
 use crate::sideband::{self, Layout, Stream};
 use pugmark_decoder_core::config::{self, Dialect, Flags, RangeKind};
@@ -17,6 +18,8 @@ pub enum Command {
     Help,
     /// The version.
     Version,
+    /// The names of processors.
+    Processors,
     /// The instructions of a trace.
     Decode(Box<Options>),
 }
@@ -132,6 +135,8 @@ struct Reader {
     options: Options,
     config: config::Config<'static>,
     cpu: Option<Cpu>,
+    cpu_given: bool,
+    recording: Option<Recording>,
     keep_insn: bool,
     keep_block: bool,
     end_on_call: bool,
@@ -163,8 +168,14 @@ impl Command {
             match argument.as_str() {
                 "--help" | "-h" => return Ok(Self::Help),
                 "--version" => return Ok(Self::Version),
+                "--cpu" if args.peek() == Some("list") => return Ok(Self::Processors),
                 option => reader.option(option, &mut args, console)?,
             }
+        }
+        if !reader.loaded
+            && let Some(trace) = reader.recording.as_ref().and_then(Recording::trace)
+        {
+            reader.load_trace(&trace, console.out)?;
         }
         let Reader { mut options, loaded, stat, .. } = reader;
         if !loaded {
@@ -194,13 +205,22 @@ impl Reader {
                 load::raw(&needed(args)?, &mut images.first, cache)
                     .map_err(|(usage, left)| Failure::Raw(usage, left))?;
             }
+            "--image" => {
+                if self.loaded {
+                    return Err(Usage::Late(option.into()).into());
+                }
+                let recording = Recording::load(&needed(args)?)?;
+                let Options { images, cache, .. } = &mut self.options;
+                load::image(&recording.image, &mut images.first, cache)?;
+                self.recording = Some(recording);
+            }
             "--elf" => self.elf(&needed(args)?, console, |images| &mut images.first)?,
             "--pevent:kcore" => self.elf(&args.value(option)?, console, |images| &mut images.kernel)?,
             "--cpu" => {
                 if self.loaded {
                     return Err(Usage::LateCpu.into());
                 }
-                self.cpu = cpu::parse(&needed(args)?).map_err(Usage::from)?;
+                (self.cpu, self.cpu_given) = (cpu::parse(&needed(args)?).map_err(Usage::from)?, true);
             }
             "--insn-decoder" | "--block-decoder" => {
                 if self.loaded {
@@ -304,6 +324,15 @@ impl Reader {
     }
 
     fn load_trace(&mut self, argument: &str, out: &mut dyn Write) -> Result<(), Failure> {
+        // What the command line does not say is what the recording says.
+        if let Some(description) =
+            self.recording.as_ref().and_then(|recording| recording.description.as_ref())
+        {
+            if !self.cpu_given {
+                self.cpu = description.cpu;
+            }
+            self.config.clocks = clocks_or(self.config.clocks, description.clocks);
+        }
         let errata = match self.cpu.map(Errata::of) {
             None => Errata::NONE,
             Some(Ok(errata)) => errata,

@@ -2,7 +2,7 @@
 
 use crate::args::{ElfHeader, Usage};
 use crate::code::elf::{self, ElfError};
-use crate::code::{CacheError, Part, SectionCache};
+use crate::code::{self, CacheError, Part, SectionCache};
 use crate::file::{self, FileRange};
 use crate::{number, text};
 use object::ReadCache;
@@ -31,6 +31,22 @@ pub(super) fn raw(
             let error = text::of_cache(&error);
             return Err((Usage::Add { file: range.name.clone(), base, error }, range.name));
         }
+    }
+    Ok(())
+}
+
+/// Adds the sections of a recording's image.
+///
+/// # Errors
+/// Why not.
+pub(super) fn image(path: &Path, parts: &mut Vec<Part>, cache: &mut SectionCache) -> Result<(), Usage> {
+    let failed = |file: &Path, error: String| Usage::Image { file: file.display().to_string(), error };
+    let sections = code::image::read(path).map_err(|error| failed(path, error.root_cause().to_string()))?;
+    for section in sections {
+        let file = path.with_file_name(section.file);
+        let added = cache.add(&file, section.offset, section.len);
+        let section_id = added.map_err(|error| failed(&file, text::of_cache(&error).into()))?;
+        parts.push(Part { base: section.vaddr, section: section_id });
     }
     Ok(())
 }

@@ -23,6 +23,8 @@ ptxed [options]: show the instructions of an Intel PT trace. Options count in th
   --raw FILE[:FROM[-TO]]:BASE
                            code, and its address
   --elf FILE[:BASE]        code from an ELF file
+  --image FILE|DIR         code from a recording's image.json or folder; its processor and clocks, and its trace if no
+                           --pt is given
   --insn-decoder           one instruction after the other
   --block-decoder          block by block (default)
   --no-inst                addresses only
@@ -46,7 +48,7 @@ ptxed [options]: show the instructions of an Intel PT trace. Options count in th
                            an overflow keeps the calibration
   --iscache-limit N        (no effect)
   --verbose|-v             say what is loaded
-  --cpu none|F/M[/S]       the processor, for its errata
+  --cpu NAME|F/M[/S]       the processor, for its errata; also none, auto (this one), list (print the names)
   --mtc-freq N, --nom-freq N, --cpuid-0x15.eax N, --cpuid-0x15.ebx N
                            its clocks
   --sb:switch              a line where the traced process changes

@@ -12,7 +12,7 @@ use super::{
     progress::{Progress, Size},
 };
 use crate::output;
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use clap::Args;
 use pugmark_decoder_core::{
     block::{self, BlockDecoder, Slot},
@@ -76,11 +76,15 @@ fn parse_seconds(text: &str) -> Result<f64, String> {
 /// When there is no trace or no code to decode, or nobody to print for.
 pub fn run(options: &Options) -> Result<()> {
     let mut progress = Progress::stderr();
-    let code = options.input.code()?;
-    let trace = options.input.load(&mut progress)?;
+    let traces = options.input.traces()?;
+    // Of a recording's folder the program's main thread.
+    let traced = traces.first().context("there is no trace")?;
+    let code = options.input.code(traced)?;
+    let trace = options.input.load(traced, &mut progress)?;
     ensure!(!trace.is_empty(), "the trace is empty: there is nothing to measure");
     let seconds = Duration::from_secs_f64(options.seconds);
-    let speed = measure(&trace, &code, options.input.config()?, options.input.layer, seconds, &mut progress);
+    let speed =
+        measure(&trace, &code, options.input.config(traced)?, options.input.layer, seconds, &mut progress);
     let line = match options.json {
         true => serde_json::to_string(&speed)?,
         false => format!(

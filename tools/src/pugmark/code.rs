@@ -1,14 +1,14 @@
 //! The traced code, from files.
 
+use crate::code::image::{self, ImageSection};
 use anyhow::{Context, Result, anyhow};
 use object::{Object, ObjectSegment};
 use pugmark_decoder_core::image::{AddressSpace, Section};
-use serde::Deserialize;
 use std::{
     collections::{HashMap, hash_map::Entry},
     fs, io,
     ops::Range,
-    path::{Path, PathBuf},
+    path::Path,
 };
 
 /// Sections that own their bytes.
@@ -25,21 +25,6 @@ struct Part {
     base: u64,
     file: usize,
     range: Range<usize>,
-}
-
-/// IMAGE.json.
-#[derive(Deserialize)]
-struct ImageFile {
-    sections: Vec<ImageSection>,
-}
-
-#[derive(Deserialize)]
-struct ImageSection {
-    file: PathBuf,
-    #[serde(default)]
-    offset: u64,
-    len: u64,
-    vaddr: u64,
 }
 
 impl Code {
@@ -70,11 +55,10 @@ impl Code {
     /// When one of the files cannot be read, or is not what it should be.
     pub fn add_image(&mut self, path: &Path) -> Result<()> {
         let what = || format!("image {}", path.display());
-        let text = fs::read(path).with_context(what)?;
-        let image: ImageFile = serde_json::from_slice(&text).with_context(what)?;
+        let sections = image::read(path)?;
         let folder = path.parent().unwrap_or(Path::new(""));
         let mut files: HashMap<&Path, usize> = HashMap::new();
-        for (number, section) in image.sections.iter().enumerate() {
+        for (number, section) in sections.iter().enumerate() {
             let ImageSection { file, offset, len, vaddr } = section;
             let known = match files.entry(file) {
                 Entry::Occupied(known) => *known.get(),

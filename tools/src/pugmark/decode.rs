@@ -2,21 +2,26 @@
 
 use super::{
     branches::{self, Source},
+    check::Check,
     code::Code,
     layers,
     options::Input,
     progress::{Progress, Size},
+    recording::{Task, Traced},
+    totals::Json,
 };
 use crate::output::{self, tell};
-use anyhow::Result;
+use anyhow::{Context, Result, ensure};
 use clap::{Args, ValueEnum};
-use pugmark_decoder_core::{Error, ErrorKind, bts, config::Config, hash::AddressHash, image::Image};
+use pugmark_decoder_core::{config::Config, errata::Cpu, image::Image};
 use serde::Serialize;
 use std::{
     io::{self, Write},
     process::ExitCode,
     thread,
 };
+
+pub use super::totals::{Problem, Totals, hash_text};
 
 /// The options of `pugmark decode`.
 #[derive(Args, Clone, Debug)]
@@ -31,6 +36,9 @@ pub struct Options {
     /// Print the hash of the instructions' addresses (FNV-1a 64, each as 8 bytes, the lowest first)
     #[arg(long)]
     hash: bool,
+    /// Hold count and hash of the instructions against truth.json beside the trace; status 1 when they differ
+    #[arg(long)]
+    check: bool,
     /// End with status 0 whatever is wrong in the trace
     #[arg(long)]
     allow_errors: bool,
@@ -52,125 +60,144 @@ pub enum Layer {
     Blocks,
 }
 
-/// How many errors are told to a reader, who looks at the first ones anyway.
-const SHOWN: usize = 100;
-
-/// What a layer made of a trace.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Totals {
-    /// Bytes of the trace.
-    pub bytes: u64,
-    /// Packets, or branch records.
-    pub packets: u64,
-    /// Events that the layer gave.
-    pub events: u64,
-    /// Conditional branches that the query layer gave.
-    pub conditional: u64,
-    /// Indirect branches that the query layer gave.
-    pub indirect: u64,
-    /// Instructions.
-    pub instructions: u64,
-    /// Blocks.
-    pub blocks: u64,
-    /// What was wrong. After each error the layer went on at the next PSB, or with the next record.
-    pub errors: Vec<Problem>,
-    /// Of the instructions' addresses, where it was asked for and the layer has instructions.
-    pub hash: Option<AddressHash>,
-    /// The first and the last TSC packet's value.
-    pub tsc_first: Option<u64>,
-    /// See `tsc_first`.
-    pub tsc_last: Option<u64>,
-}
-
-/// Something that was wrong in a trace.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Problem {
-    /// The offset of the packet or record.
-    pub offset: u64,
-    /// The address of the instruction, if it is about one.
-    pub address: Option<u64>,
-    /// What.
-    pub text: String,
-    /// What to do about it.
-    #[serde(skip)]
-    pub advice: &'static str,
-}
-
-/// What to do about an error.
-fn advice(kind: ErrorKind) -> &'static str {
-    match kind {
-        ErrorKind::NoMemory { .. } => "give the code at these addresses with --image, --elf or --raw",
-        _ if kind.ip().is_some() => {
-            "look whether the code is that which was traced, at the same addresses, and --cpu the processor"
-        }
-        _ => "the trace is damaged there; or look whether --cpu is the processor, for its errata",
-    }
-}
-
-impl From<Error> for Problem {
-    fn from(error: Error) -> Self {
-        let Error { offset, kind, .. } = error;
-        Self { offset, address: kind.ip(), text: kind.to_string(), advice: advice(kind) }
-    }
-}
-
-/// An error in a record, and how many bytes a record has.
-impl From<(bts::Error, usize)> for Problem {
-    fn from((error, size): (bts::Error, usize)) -> Self {
-        let offset = error.index.saturating_mul(size as u64);
-        let advice =
-            "look whether the code is that which was traced, at the same addresses, and --source the layout";
-        Self { offset, address: error.kind.ip(), text: error.to_string(), advice }
-    }
-}
-
-/// Totals as one JSON object.
-#[derive(Serialize)]
-struct Json {
-    layer: Layer,
-    bytes: u64,
-    packets: u64,
-    events: u64,
-    conditional_branches: u64,
-    indirect_branches: u64,
-    instructions: u64,
-    blocks: u64,
-    errors: Vec<Problem>,
-    hash: Option<String>,
-    tsc_first: Option<u64>,
-    tsc_last: Option<u64>,
-}
-
-/// Runs `pugmark decode`. The exit status is 1 where something is wrong in the trace, or nothing is in it, unless that is
-/// allowed.
+/// Runs `pugmark decode`. The exit status is 1 where something is wrong in a trace, or nothing is in it, unless that is
+/// allowed, and where it is not as its truth says.
 ///
 /// # Errors
-/// When there is no trace or no code to decode, or nobody to print for. What is wrong in the trace is in the totals.
+/// When there is no trace or no code to decode, no truth to hold it against, or nobody to print for. What is wrong in
+/// the trace is in the totals.
 pub fn run(options: &Options) -> Result<ExitCode> {
-    let mut progress = Progress::stderr();
-    let code = options.input.code()?;
-    let trace = options.input.load(&mut progress)?;
-    let (layer, hash) = (options.input.layer, options.hash || options.json);
-    let totals = match options.branches.source {
-        Source::Pt => decode(&trace, &code, options.input.config()?, layer, hash, &mut progress),
-        _ => branches::decode(&trace, &code, &options.branches, layer, hash, &mut progress)?,
+    options.can_check()?;
+    let traces = options.input.traces()?;
+    let parts: Vec<Part> = traces.into_iter().map(|traced| options.part(traced)).collect::<Result<_>>()?;
+    let is_good = |part: &Part| {
+        let found = part.totals.packets > 0 && part.totals.errors.is_empty();
+        (found || options.allow_errors) && part.check.as_ref().is_none_or(|check| check.equal)
     };
-    if let Some(warning) = options.warning(&totals) {
-        tell(format_args!("pugmark: warning: {warning}"));
-    }
+    let good = parts.iter().all(is_good);
     output::print(|out| match options.json {
-        true => writeln!(out, "{}", serde_json::to_string(&totals.json(layer))?),
-        false => totals.print(layer, out),
+        true => writeln!(out, "{}", options.json(parts)?),
+        false => options.print(&parts, out),
     })?;
-    let found = totals.packets > 0 && totals.errors.is_empty();
-    Ok(if found || options.allow_errors { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// A trace that was decoded.
+struct Part {
+    task: Option<Task>,
+    cpu: Option<Cpu>,
+    totals: Totals,
+    check: Option<Check>,
+}
+
+/// The traces of a recording's folder as one JSON object.
+#[derive(Serialize)]
+struct FolderJson {
+    parts: Vec<PartJson>,
+    bytes: u64,
+    packets: u64,
+    instructions: u64,
+    errors: usize,
+}
+
+#[derive(Serialize)]
+struct PartJson {
+    #[serde(flatten)]
+    task: Task,
+    #[serde(flatten)]
+    totals: Json,
 }
 
 impl Options {
+    /// Whether what was asked for has a truth.
+    fn can_check(&self) -> Result<()> {
+        let layer = self.input.layer;
+        let has_insns = matches!(layer, Layer::Insns | Layer::Blocks) && self.branches.source == Source::Pt;
+        ensure!(
+            !self.check || has_insns,
+            "--check holds the instructions of a trace of Intel PT against their truth: --layer insns or blocks"
+        );
+        Ok(())
+    }
+
+    fn part(&self, traced: Traced) -> Result<Part> {
+        let mut progress = Progress::stderr();
+        let code = self.input.code(&traced)?;
+        let trace = self.input.load(&traced, &mut progress)?;
+        let config = self.input.config(&traced)?;
+        let (layer, hash) = (self.input.layer, self.hash || self.json || self.check);
+        let totals = match self.branches.source {
+            Source::Pt => {
+                let mut totals = decode(&trace, &code, config, layer, hash, &mut progress);
+                totals.explain(&trace, config);
+                totals
+            }
+            _ => branches::decode(&trace, &code, &self.branches, layer, hash, &mut progress)?,
+        };
+        if let Some(warning) = self.warning(&traced, &totals) {
+            tell(format_args!("pugmark: warning: {warning}"));
+        }
+        let check =
+            match self.check {
+                true => {
+                    let truth = traced.description.as_ref().and_then(|truth| Check::new(&totals, truth));
+                    let trace = traced.trace.display();
+                    Some(truth.with_context(|| {
+                        format!("--check: no truth.json with count and hash beside {trace}")
+                    })?)
+                }
+                false => None,
+            };
+        Ok(Part { task: traced.task, cpu: config.cpu, totals, check })
+    }
+
+    fn json(&self, parts: Vec<Part>) -> io::Result<String> {
+        let json = |part: &Part| part.totals.json(self.input.layer, part.cpu, part.check.clone());
+        let sum = |field: fn(&Totals) -> u64| parts.iter().map(|part| field(&part.totals)).sum();
+        let folder = FolderJson {
+            bytes: sum(|totals| totals.bytes),
+            packets: sum(|totals| totals.packets),
+            instructions: sum(|totals| totals.instructions),
+            errors: parts.iter().map(|part| part.totals.errors.len()).sum(),
+            parts: parts
+                .iter()
+                .filter_map(|part| Some(PartJson { task: part.task.clone()?, totals: json(part) }))
+                .collect(),
+        };
+        Ok(match &parts[..] {
+            [part] if part.task.is_none() => serde_json::to_string(&json(part))?,
+            _ => serde_json::to_string(&folder)?,
+        })
+    }
+
+    fn print(&self, parts: &[Part], out: &mut dyn Write) -> io::Result<()> {
+        for part in parts {
+            if let Some(task) = &part.task {
+                writeln!(out, "{}", task.title())?;
+            }
+            part.totals.print(self.input.layer, out)?;
+            if let Some(cpu) = part.cpu {
+                writeln!(out, "processor     {cpu}")?;
+            }
+            if let Some(check) = &part.check {
+                writeln!(out, "check         {check}")?;
+            }
+            if part.task.is_some() {
+                writeln!(out)?;
+            }
+        }
+        if parts.iter().any(|part| part.task.is_some()) {
+            let instructions: u64 = parts.iter().map(|part| part.totals.instructions).sum();
+            let errors: usize = parts.iter().map(|part| part.totals.errors.len()).sum();
+            writeln!(out, "in all {}: {instructions} instructions, {errors} errors", parts.len())?;
+        }
+        Ok(())
+    }
+
     /// What is probably not as it was meant.
-    fn warning(&self, totals: &Totals) -> Option<String> {
+    fn warning(&self, traced: &Traced, totals: &Totals) -> Option<String> {
         let Self { input, branches, .. } = self;
-        let trace = input.trace.display();
+        let trace = traced.trace.display();
         if totals.bytes == 0 {
             return Some(format!("{trace} is empty: there is nothing to decode"));
         }
@@ -181,7 +208,7 @@ impl Options {
             ));
         }
         let needs_code = matches!(input.layer, Layer::Insns | Layer::Blocks);
-        (needs_code && !input.has_code() && !totals.errors.is_empty()).then(|| {
+        (needs_code && !input.has_code(traced) && !totals.errors.is_empty()).then(|| {
             "no code was given, which instructions come from: --image, --elf or --raw; --layer packets needs none".into()
         })
     }
@@ -223,73 +250,4 @@ pub fn decode(
     });
     progress.end();
     totals
-}
-
-impl Totals {
-    fn json(&self, layer: Layer) -> Json {
-        Json {
-            layer,
-            bytes: self.bytes,
-            packets: self.packets,
-            events: self.events,
-            conditional_branches: self.conditional,
-            indirect_branches: self.indirect,
-            instructions: self.instructions,
-            blocks: self.blocks,
-            errors: self.errors.clone(),
-            hash: self.hash.map(hash_text),
-            tsc_first: self.tsc_first,
-            tsc_last: self.tsc_last,
-        }
-    }
-
-    fn print(&self, layer: Layer, out: &mut dyn Write) -> io::Result<()> {
-        writeln!(out, "bytes         {}", self.bytes)?;
-        writeln!(out, "packets       {}", self.packets)?;
-        if layer != Layer::Packets {
-            writeln!(out, "events        {}", self.events)?;
-        }
-        match layer {
-            Layer::Packets | Layer::Events => {}
-            Layer::Query => {
-                writeln!(out, "conditional   {}", self.conditional)?;
-                writeln!(out, "indirect      {}", self.indirect)?;
-            }
-            Layer::Insns | Layer::Blocks => {
-                writeln!(out, "instructions  {}", self.instructions)?;
-                if layer == Layer::Blocks {
-                    writeln!(out, "blocks        {}", self.blocks)?;
-                }
-                if let Some(hash) = self.hash {
-                    writeln!(out, "hash          {}", hash_text(hash))?;
-                }
-            }
-        }
-        for (name, tsc) in [("tsc first", self.tsc_first), ("tsc last", self.tsc_last)] {
-            if let Some(tsc) = tsc {
-                writeln!(out, "{name:<13} {tsc:#x}")?;
-            }
-        }
-        writeln!(out, "errors        {}", self.errors.len())?;
-        for error in self.errors.iter().take(SHOWN) {
-            writeln!(out, "  {:#x}: {}", error.offset, error.text)?;
-        }
-        if let Some(more) = self.errors.len().checked_sub(SHOWN).filter(|more| *more > 0) {
-            writeln!(out, "  and {more} more, which --json tells")?;
-        }
-        let mut told = vec![];
-        for advice in self.errors.iter().map(|error| error.advice) {
-            if !told.contains(&advice) {
-                writeln!(out, "advice: {advice}")?;
-                told.push(advice);
-            }
-        }
-        Ok(())
-    }
-}
-
-/// A hash as the totals have it.
-#[must_use]
-pub fn hash_text(hash: AddressHash) -> String {
-    format!("{:#018x}", hash.value())
 }

@@ -45,8 +45,8 @@ pub fn run(options: &Options) -> Result<()> {
 }
 
 fn processor(text: &str) -> Result<(u8, u8)> {
-    match crate::cpu::parse(text) {
-        Ok(Some(cpu)) if cpu.family <= 0xff => Ok((cpu.family as u8, cpu.model)),
+    match crate::cpu::numbers(text) {
+        Ok(cpu) if cpu.family <= 0xff => Ok((cpu.family as u8, cpu.model)),
         _ => bail!("a processor is FAMILY/MODEL, each up to 255"),
     }
 }

@@ -10,8 +10,10 @@
 //! assert_eq!((totals.packets, totals.tsc_first), (3, Some(1)));
 //! ```
 
+mod bdm70;
 pub mod bench;
 pub mod branches;
+pub mod check;
 pub mod code;
 pub mod decode;
 mod hashing;
@@ -22,4 +24,6 @@ pub mod options;
 pub mod pmc;
 pub mod processor;
 pub mod progress;
+pub mod recording;
+pub mod totals;
 mod values;

@@ -1,6 +1,6 @@
 //! What the subcommands have in common on their command lines.
 
-use super::{code::Code, decode::Layer, input, processor::Processor, progress::Progress};
+use super::{code::Code, decode::Layer, input, processor::Processor, progress::Progress, recording::Traced};
 use crate::number;
 use anyhow::{Context, Result, anyhow};
 use clap::Args;
@@ -10,7 +10,7 @@ use std::path::PathBuf;
 /// A trace, the code that made it, and what is to become of them.
 #[derive(Args, Clone, Debug)]
 pub struct Input {
-    /// The trace; `-` for standard input
+    /// The trace, `-` for standard input, or the folder of a recording
     pub trace: PathBuf,
     /// Code: `{"sections":[{"file","offset","len","vaddr"}]}`, files beside it; may be given again
     #[arg(long, value_name = "IMAGE.json")]
@@ -29,12 +29,30 @@ pub struct Input {
 }
 
 impl Input {
-    /// The code: image files first, then ELF files, then raw ones; later ones are in front of earlier ones.
+    /// The trace, or those of the folder.
+    ///
+    /// # Errors
+    /// When the folder is none of a recording.
+    pub fn traces(&self) -> Result<Vec<Traced>> {
+        match self.trace.is_dir() {
+            true => Traced::in_folder(&self.trace),
+            false => Ok(vec![Traced::file(&self.trace)]),
+        }
+    }
+
+    /// The code: image files first, then ELF files, then raw ones; later ones are in front of earlier ones. Where none
+    /// was given, the recording's.
     ///
     /// # Errors
     /// When a file cannot be read, or is not what it should be.
-    pub fn code(&self) -> Result<Code> {
+    pub fn code(&self, traced: &Traced) -> Result<Code> {
         let mut code = Code::default();
+        if !self.is_code_given()
+            && matches!(self.layer, Layer::Insns | Layer::Blocks)
+            && let Some(image) = &traced.image
+        {
+            code.add_image(image)?;
+        }
         for image in &self.image {
             code.add_image(image)?;
         }
@@ -52,7 +70,11 @@ impl Input {
     }
 
     /// Whether there is code at all.
-    pub(super) fn has_code(&self) -> bool {
+    pub(super) fn has_code(&self, traced: &Traced) -> bool {
+        self.is_code_given() || traced.image.is_some()
+    }
+
+    fn is_code_given(&self) -> bool {
         !(self.image.is_empty() && self.elf.is_empty() && self.raw.is_empty())
     }
 
@@ -60,17 +82,17 @@ impl Input {
     ///
     /// # Errors
     /// When they cannot be read.
-    pub fn load(&self, progress: &mut Progress) -> Result<Vec<u8>> {
-        input::load(&self.trace, progress)
-            .with_context(|| format!("cannot read the trace {}", self.trace.display()))
+    pub fn load(&self, traced: &Traced, progress: &mut Progress) -> Result<Vec<u8>> {
+        input::load(&traced.trace, progress)
+            .with_context(|| format!("cannot read the trace {}", traced.trace.display()))
     }
 
     /// How the trace is read.
     ///
     /// # Errors
     /// Those of [`Processor::config`].
-    pub fn config(&self) -> Result<Config<'static>> {
-        self.processor.config()
+    pub fn config(&self, traced: &Traced) -> Result<Config<'static>> {
+        self.processor.config(traced.description.as_ref())
     }
 }
 

@@ -1,11 +1,11 @@
 //! What a trace does not say about how it was taken, on the command line.
 
 use super::values;
-use crate::cpu;
+use crate::{cpu, description::Description};
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
 use pugmark_decoder_core::{
-    config::{AddressRange, Config, Dialect, Flags, RangeKind},
+    config::{AddressRange, Clocks, Config, Dialect, Flags, RangeKind},
     errata::{Cpu, Errata},
 };
 use std::ops::RangeInclusive;
@@ -14,24 +14,25 @@ use std::ops::RangeInclusive;
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Processor")]
 pub struct Processor {
-    /// The processor, for its errata: family/model[/stepping] or none
-    #[arg(long, value_name = "F/M[/S]", value_parser = parse_cpu, default_value = "none")]
-    cpu: CpuArgument,
+    /// The processor, for its errata: a name (`list` prints them), family/model[/stepping], auto (this one) or none;
+    /// by default the one that is in truth.json beside the trace
+    #[arg(long, value_name = "NAME|F/M[/S]", value_parser = parse_cpu)]
+    cpu: Option<CpuArgument>,
     /// An erratum to allow for, beside those of --cpu; may be given again
     #[arg(long, value_enum, value_name = "NAME", value_delimiter = ',', hide_possible_values = true)]
     errata: Vec<Erratum>,
     /// IA32_RTIT_CTL.MTCFreq: an MTC packet comes each 2^N ticks of the crystal clock
-    #[arg(long, value_name = "N", value_parser = values::number::<u8>, default_value = "0")]
-    mtc_freq: u8,
+    #[arg(long, value_name = "N", value_parser = values::number::<u8>)]
+    mtc_freq: Option<u8>,
     /// MSR_PLATFORM_INFO[15:8]: the TSC's frequency by the bus clock's
-    #[arg(long, value_name = "N", value_parser = values::number::<u8>, default_value = "0")]
-    nom_freq: u8,
+    #[arg(long, value_name = "N", value_parser = values::number::<u8>)]
+    nom_freq: Option<u8>,
     /// CPUID.15H:EAX, the denominator of the TSC's ratio to the crystal clock
-    #[arg(long = "cpuid-0x15.eax", value_name = "N", value_parser = values::number::<u32>, default_value = "0")]
-    cpuid_15h_eax: u32,
+    #[arg(long = "cpuid-0x15.eax", value_name = "N", value_parser = values::number::<u32>)]
+    cpuid_15h_eax: Option<u32>,
     /// CPUID.15H:EBX, its numerator
-    #[arg(long = "cpuid-0x15.ebx", value_name = "N", value_parser = values::number::<u32>, default_value = "0")]
-    cpuid_15h_ebx: u32,
+    #[arg(long = "cpuid-0x15.ebx", value_name = "N", value_parser = values::number::<u32>)]
+    cpuid_15h_ebx: Option<u32>,
     /// Only these addresses were traced: up to four ranges, with those of --stop
     #[arg(long, value_name = "FIRST-LAST", value_parser = values::range)]
     filter: Vec<RangeInclusive<u64>>,
@@ -79,24 +80,32 @@ enum Reading {
 }
 
 impl Processor {
-    /// How a trace of this processor is read.
+    /// How a trace of this processor is read; what is not said here is what the recording says.
     ///
     /// # Errors
     /// When the processor is not known, or has not so many ranges.
-    pub fn config(&self) -> Result<Config<'static>> {
+    pub fn config(&self, recording: Option<&Description>) -> Result<Config<'static>> {
         let mut config = Config::new();
-        if let Some(cpu) = self.cpu.0 {
+        let cpu = match self.cpu {
+            Some(CpuArgument(cpu)) => cpu,
+            None => recording.and_then(|recording| recording.cpu),
+        };
+        if let Some(cpu) = cpu {
             config.set_cpu(cpu).with_context(|| {
-                format!("--cpu {cpu}: leave it out to allow for no errata, or name them with --errata")
+                format!("--cpu {cpu}: say none to allow for no errata, or name them with --errata")
             })?;
         }
         for erratum in &self.errata {
             *erratum.flag(&mut config.errata) = true;
         }
-        config.clocks.mtc_freq = self.mtc_freq;
-        config.clocks.nom_freq = self.nom_freq;
-        config.clocks.cpuid_15h_eax = self.cpuid_15h_eax;
-        config.clocks.cpuid_15h_ebx = self.cpuid_15h_ebx;
+        let clocks = recording.map_or(Clocks::default(), |recording| recording.clocks);
+        config.clocks = Clocks {
+            mtc_freq: self.mtc_freq.unwrap_or(clocks.mtc_freq),
+            nom_freq: self.nom_freq.unwrap_or(clocks.nom_freq),
+            cpuid_15h_eax: self.cpuid_15h_eax.unwrap_or(clocks.cpuid_15h_eax),
+            cpuid_15h_ebx: self.cpuid_15h_ebx.unwrap_or(clocks.cpuid_15h_ebx),
+            ..clocks
+        };
         let ranges = [(RangeKind::Filter, &self.filter), (RangeKind::Stop, &self.stop)];
         let ranges = ranges.iter().flat_map(|(kind, ranges)| ranges.iter().map(move |range| (*kind, range)));
         let mut places = config.filter.ranges.iter_mut();
@@ -134,7 +143,9 @@ impl Erratum {
 }
 
 fn parse_cpu(text: &str) -> Result<CpuArgument, String> {
-    cpu::parse(text).map(CpuArgument).map_err(|_| "not a processor: family/model[/stepping] or none".into())
+    cpu::parse(text).map(CpuArgument).map_err(|_| {
+        "not a processor: a name (list prints them), family/model[/stepping], auto or none".into()
+    })
 }
 
 #[cfg(test)]
@@ -150,15 +161,16 @@ mod tests {
 
     fn config(words: &str) -> Result<Config<'static>, String> {
         let cli = Cli::try_parse_from(format!("pugmark {words}").split_whitespace());
-        let config = cli.map_err(|error| error.to_string())?.processor.config();
+        let config = cli.map_err(|error| error.to_string())?.processor.config(None);
         config.map_err(|error| format!("{error:#}"))
     }
 
     #[test]
     fn each_option_sets_its_field() {
         type Field = fn(&Config<'_>) -> u64;
-        let rows: [(&str, Field, u64); 14] = [
+        let rows: [(&str, Field, u64); 15] = [
             ("--cpu 6/0x5e/3", |config| config.cpu.map_or(0, |cpu| cpu.model.into()), 0x5e),
+            ("--cpu skylake", |config| config.cpu.map_or(0, |cpu| cpu.model.into()), 0x5e),
             ("--cpu 6/94", |config| config.errata.skl168.into(), 1),
             ("--cpu none", |config| config.cpu.is_some().into(), 0),
             ("--errata skd010,apl12", |config| (config.errata.skd010 && config.errata.apl12).into(), 1),
@@ -193,9 +205,26 @@ mod tests {
     }
 
     #[test]
+    fn what_the_recording_says_goes_behind_what_the_options_say() {
+        let clocks =
+            Clocks { mtc_freq: 3, nom_freq: 35, cpuid_15h_eax: 2, cpuid_15h_ebx: 292, ..Clocks::default() };
+        let recording = Description { cpu: Some(Cpu::intel(6, 94, 3)), clocks, ..Description::default() };
+        let config = |words: &str| {
+            let cli = Cli::parse_from(format!("pugmark {words}").split_whitespace());
+            let config = cli.processor.config(Some(&recording)).unwrap();
+            (config.cpu.map(|cpu| cpu.model), config.errata.skl168, config.clocks)
+        };
+        assert_eq!(config(""), (Some(94), true, clocks));
+        assert_eq!(config("--cpu none"), (None, false, clocks));
+        let other = Clocks { nom_freq: 1, cpuid_15h_ebx: 5, ..Clocks::default() };
+        let words = "--cpu 6/79 --mtc-freq 0 --nom-freq 1 --cpuid-0x15.eax 0 --cpuid-0x15.ebx 5";
+        assert_eq!(config(words), (Some(79), false, other));
+    }
+
+    #[test]
     fn what_is_no_value_is_refused_with_what_would_be_one() {
         for (words, text) in [
-            ("--cpu 6", "not a processor: family/model[/stepping] or none"),
+            ("--cpu 6", "not a processor: a name (list prints them), family/model[/stepping], auto or none"),
             ("--cpu 6/1", "or name them with --errata"),
             ("--errata skd1", "invalid value 'skd1'"),
             ("--mtc-freq 256", "above the 8 bits of the field"),

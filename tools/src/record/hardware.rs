@@ -15,8 +15,11 @@ mod msr {
     pub(super) const ADDR0_A: u32 = 0x580;
 }
 
-/// IA32_RTIT_STATUS: FilterEn, ContextEn, TriggerEn.
-const ENABLES: u64 = 0b111;
+/// IA32_RTIT_STATUS: FilterEn, which is reserved without CPUID.14H.0:EBX[2].
+const FILTER_EN: u64 = 1 << 0;
+const IP_FILTERING: u32 = 1 << 2;
+/// IA32_RTIT_STATUS: ContextEn, TriggerEn.
+const OTHER_ENABLES: u64 = 0b11 << 1;
 /// IA32_RTIT_STATUS.Error and Stopped.
 const FAILED: u64 = 0b11 << 4;
 
@@ -59,6 +62,8 @@ pub(super) struct Hardware<W> {
     bytes: u64,
     clock: Clock,
     in_kernel: bool,
+    /// What IA32_RTIT_STATUS has while instructions are traced.
+    enables: u64,
     truth: AddressHash,
 }
 
@@ -80,6 +85,8 @@ impl<W: Write> Hardware<W> {
             bytes: 0,
             clock,
             in_kernel: true,
+            enables: OTHER_ENABLES
+                | if options.profile.pt_features & IP_FILTERING != 0 { FILTER_EN } else { 0 },
             truth: AddressHash::new(),
         };
         for (index, entry) in [BUFFER | BUFFER_ORDER << SIZE_SHIFT, RAM | END].iter().enumerate() {
@@ -128,7 +135,7 @@ impl<W: Write> Hardware<W> {
     /// An instruction of the program retired. When the program was in the kernel, this is where it came back to.
     pub(super) fn retire(&mut self, before: (u64, ExecMode), after: Next, bytes: &[u8]) -> Result<(), Error> {
         self.enter(before)?;
-        if self.processor.read_msr(msr::STATUS).is_ok_and(|status| status & ENABLES == ENABLES) {
+        if self.processor.read_msr(msr::STATUS).is_ok_and(|status| status & self.enables == self.enables) {
             self.truth.add(before.0);
         }
         self.pass(1);

@@ -11,7 +11,7 @@ use pugmark_model::Profile;
 use pugmark_tools::record::{Ending, Error, Options, Recording, record};
 use recorded::check;
 use serde_json::Value;
-use std::fs;
+use std::{fs, process::Command};
 
 /// Holds each part against its truth.
 fn check_all(recording: &Recording) {
@@ -171,6 +171,22 @@ fn an_index_says_which_task_is_which_program() {
         let truth: Value = serde_json::from_slice(&truth.expect("a truth")).expect("a truth");
         for name in ["pid", "tid", "comm", "arguments", "ended", "tsc_first", "tsc_last", "count", "hash"] {
             assert_eq!(truth[name], entry[name], "{name}");
+        }
+    }
+    // The command reads it all by itself, with the errata of the processor that it names.
+    let decode = Command::new(env!("CARGO_BIN_EXE_pugmark"))
+        .args(["decode", "--check", "--json"])
+        .arg(program.path("out"))
+        .output()
+        .expect("it runs");
+    let totals: Value = serde_json::from_slice(&decode.stdout).expect("totals");
+    assert!(decode.status.success(), "{totals}");
+    let decoded = totals["parts"].as_array().expect("parts");
+    assert_eq!(decoded.len(), parts.len());
+    for (found, entry) in decoded.iter().zip(parts) {
+        assert_eq!((&found["cpu"], &found["check"]["equal"]), (&index["cpu"], &true.into()));
+        for name in ["dir", "task", "pid", "tid", "comm", "exe"] {
+            assert_eq!(found[name], entry[name], "{name}");
         }
     }
 }

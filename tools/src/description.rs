@@ -1,0 +1,214 @@
+//! What a recording says of itself, in the files beside its trace.
+
+use crate::{args::Usage, cpu, text};
+use pugmark_decoder_core::{config::Clocks, errata::Cpu};
+use serde::Deserialize;
+use std::{
+    fmt, fs, io,
+    path::{Path, PathBuf},
+};
+
+/// A recording's files.
+pub const TRACE: &str = "trace.pt";
+/// See [`TRACE`].
+pub const IMAGE: &str = "image.json";
+/// See [`TRACE`].
+pub const TRUTH: &str = "truth.json";
+/// See [`TRACE`].
+pub const INDEX: &str = "recording.json";
+
+/// What `truth.json` says, as far as it says it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Description {
+    /// The file.
+    pub file: PathBuf,
+    /// The processor.
+    pub cpu: Option<Cpu>,
+    /// Its clocks.
+    pub clocks: Clocks,
+    /// How many instructions were traced, and their hash.
+    pub truth: Option<(u64, u64)>,
+    /// The trace's length.
+    pub bytes: Option<u64>,
+}
+
+#[derive(Deserialize)]
+struct File {
+    count: Option<u64>,
+    hash: Option<String>,
+    bytes: Option<u64>,
+    cpu: Option<String>,
+    cpuid_15h: Option<Ratio>,
+    mtc_freq: Option<u8>,
+    nom_freq: Option<u8>,
+}
+
+#[derive(Deserialize)]
+struct Ratio {
+    eax: u32,
+    ebx: u32,
+}
+
+/// A description that cannot be had.
+#[derive(Debug)]
+pub struct Error {
+    /// The file.
+    pub file: PathBuf,
+    /// Why.
+    pub error: io::Error,
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} describes no recording", self.file.display())
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.error)
+    }
+}
+
+impl Description {
+    /// That of the recording in a folder; `None` where there is none.
+    ///
+    /// # Errors
+    /// When the file cannot be read, or is no such description.
+    pub fn in_folder(folder: &Path) -> Result<Option<Self>, Error> {
+        let file = folder.join(TRUTH);
+        let text = match fs::read(&file) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            text => text,
+        };
+        let read = || Self::parse(&text?, file.clone());
+        read().map(Some).map_err(|error| Error { file: file.clone(), error })
+    }
+
+    /// That of the recording whose trace this is.
+    ///
+    /// # Errors
+    /// As [`in_folder`](Self::in_folder).
+    pub fn beside(trace: &Path) -> Result<Option<Self>, Error> {
+        match trace.parent() {
+            Some(folder) => Self::in_folder(folder),
+            None => Ok(None),
+        }
+    }
+
+    fn parse(text: &[u8], file: PathBuf) -> io::Result<Self> {
+        let read: File = serde_json::from_slice(text)?;
+        let cpu = read.cpu.as_deref().map(cpu::parse).transpose();
+        let cpu = cpu.map_err(|_| io::Error::other("its cpu is not family/model/stepping"))?.flatten();
+        let hash = read.hash.as_deref().map(|hash| hash.strip_prefix("0x").unwrap_or(hash));
+        let hash = hash.map(|digits| u64::from_str_radix(digits, 16)).transpose();
+        let hash = hash.map_err(|_| io::Error::other("its hash is not a hexadecimal number"))?;
+        let (cpuid_15h_eax, cpuid_15h_ebx) = read.cpuid_15h.map_or((0, 0), |ratio| (ratio.eax, ratio.ebx));
+        let (mtc_freq, nom_freq) = (read.mtc_freq.unwrap_or(0), read.nom_freq.unwrap_or(0));
+        let clocks = Clocks { mtc_freq, nom_freq, cpuid_15h_eax, cpuid_15h_ebx, ..Clocks::default() };
+        Ok(Self { file, cpu, clocks, truth: read.count.zip(hash), bytes: read.bytes })
+    }
+}
+
+/// A recording as `--image` names it: its `image.json`, or its folder.
+#[derive(Clone, Debug)]
+pub struct Recording {
+    /// Its image.
+    pub image: PathBuf,
+    /// What it says of itself.
+    pub description: Option<Description>,
+}
+
+impl Recording {
+    /// Looks what there is.
+    ///
+    /// # Errors
+    /// [`Usage::Image`] when there is no such file, or the description is none.
+    pub fn load(argument: &str) -> Result<Self, Usage> {
+        let path = Path::new(argument);
+        let image = if path.is_dir() { path.join(IMAGE) } else { path.to_path_buf() };
+        let failed = |file: &Path, error: &io::Error| Usage::Image {
+            file: file.display().to_string(),
+            error: text::of_system(error),
+        };
+        fs::metadata(&image).map_err(|error| failed(&image, &error))?;
+        let description = Description::beside(&image).map_err(|error| failed(&error.file, &error.error))?;
+        Ok(Self { image, description })
+    }
+
+    /// The trace beside the image.
+    #[must_use]
+    pub fn trace(&self) -> Option<String> {
+        let trace = self.image.with_file_name(TRACE);
+        trace.exists().then(|| trace.to_string_lossy().into_owned())
+    }
+}
+
+/// Clocks of which some are given: what is zero is taken from the others.
+#[must_use]
+pub fn clocks_or(given: Clocks, others: Clocks) -> Clocks {
+    Clocks {
+        mtc_freq: if given.mtc_freq != 0 { given.mtc_freq } else { others.mtc_freq },
+        nom_freq: if given.nom_freq != 0 { given.nom_freq } else { others.nom_freq },
+        cpuid_15h_eax: if given.cpuid_15h_eax != 0 { given.cpuid_15h_eax } else { others.cpuid_15h_eax },
+        cpuid_15h_ebx: if given.cpuid_15h_ebx != 0 { given.cpuid_15h_ebx } else { others.cpuid_15h_ebx },
+        ..given
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> io::Result<Description> {
+        Description::parse(text.as_bytes(), PathBuf::new())
+    }
+
+    #[test]
+    fn what_is_not_said_is_not_known() {
+        let clocks =
+            Clocks { mtc_freq: 3, nom_freq: 35, cpuid_15h_eax: 2, cpuid_15h_ebx: 292, ..Clocks::default() };
+        let whole = r#"{"count": 5, "hash": "0x0a", "bytes": 7, "cpu": "6/94/3", "mtc_freq": 3, "nom_freq": 35,
+            "cpuid_15h": {"eax": 2, "ebx": 292}, "else": []}"#;
+        let expected = Description {
+            cpu: Some(Cpu::intel(6, 94, 3)),
+            clocks,
+            truth: Some((5, 10)),
+            bytes: Some(7),
+            ..Description::default()
+        };
+        assert_eq!(parse(whole).unwrap(), expected);
+        assert_eq!(parse("{}").unwrap(), Description::default());
+        assert_eq!(parse(r#"{"cpu": "none", "count": 5}"#).unwrap(), Description::default());
+        for text in ["", "[]", r#"{"cpu": "6"}"#, r#"{"hash": "x"}"#, r#"{"mtc_freq": 256}"#] {
+            assert!(parse(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_folder_without_a_description_has_none() {
+        let folder = std::env::temp_dir().join(format!("pugmark-description-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        assert!(matches!(Description::beside(&folder.join(TRACE)), Ok(None)));
+        fs::write(folder.join(TRUTH), "{").unwrap();
+        let error = Description::beside(&folder.join(TRACE)).unwrap_err();
+        assert_eq!(error.file, folder.join(TRUTH));
+        fs::write(folder.join(TRUTH), r#"{"cpu": "skylake"}"#).unwrap();
+        let found = Description::in_folder(&folder).unwrap().unwrap();
+        assert_eq!((found.cpu, found.file), (Some(Cpu::intel(6, 94, 0)), folder.join(TRUTH)));
+        fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn what_is_given_goes_before_what_is_described() {
+        let of = |mtc_freq, nom_freq, cpuid_15h_eax, cpuid_15h_ebx| Clocks {
+            mtc_freq,
+            nom_freq,
+            cpuid_15h_eax,
+            cpuid_15h_ebx,
+            ..Clocks::default()
+        };
+        assert_eq!(clocks_or(of(0, 0, 0, 0), of(1, 2, 3, 4)), of(1, 2, 3, 4));
+        assert_eq!(clocks_or(of(5, 6, 7, 8), of(1, 2, 3, 4)), of(5, 6, 7, 8));
+    }
+}

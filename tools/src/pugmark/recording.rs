@@ -1,0 +1,166 @@
+//! Which traces a command line is about: one, or those of a recording's folder.
+
+use crate::description::{Description, IMAGE, INDEX, TRACE};
+use crate::output::tell;
+use anyhow::{Context, Result, ensure};
+use serde::{Deserialize, Serialize};
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+/// A trace and what is known of it beside it.
+#[derive(Clone, Debug, Default)]
+pub struct Traced {
+    /// The trace's file.
+    pub trace: PathBuf,
+    /// The recording's image, if it is of one.
+    pub image: Option<PathBuf>,
+    /// What the recording says of itself.
+    pub description: Option<Description>,
+    /// Whose it is; only in a recording's folder.
+    pub task: Option<Task>,
+}
+
+/// A part of a recording, as its index has it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Task {
+    /// The part's folder, from the recording's.
+    pub dir: String,
+    /// The task's number; the program's main thread is the first.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub task: Option<u32>,
+    /// Its process.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pid: Option<i32>,
+    /// The thread.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tid: Option<i32>,
+    /// The thread's name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub comm: Option<String>,
+    /// The program's file.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub exe: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Index {
+    parts: Vec<Task>,
+}
+
+impl Traced {
+    /// The trace in a file, as it is; one of a recording with what is beside it.
+    #[must_use]
+    pub fn file(trace: &Path) -> Self {
+        if trace.as_os_str() == "-" {
+            return Self { trace: trace.into(), ..Self::default() };
+        }
+        // Another program's file of that name is no reason to decode nothing.
+        let description = Description::beside(trace).unwrap_or_else(|error| {
+            tell(format_args!("pugmark: warning: {error}: {}; it is not read", error.error));
+            None
+        });
+        let image = description.is_some().then(|| trace.with_file_name(IMAGE)).filter(|image| image.exists());
+        Self { trace: trace.into(), image, description, task: None }
+    }
+
+    /// Those in a recording's folder.
+    ///
+    /// # Errors
+    /// When there are none, or the recording's index cannot be read.
+    pub fn in_folder(folder: &Path) -> Result<Vec<Self>> {
+        let tasks = tasks(folder)?;
+        ensure!(!tasks.is_empty(), "{} is no recording: it has no {TRACE}", folder.display());
+        let of =
+            |task: Task| Self { task: Some(task.clone()), ..Self::file(&folder.join(task.dir).join(TRACE)) };
+        Ok(tasks.into_iter().map(of).collect())
+    }
+}
+
+impl Task {
+    /// `task-2: worker (pid 12, tid 13), /usr/bin/x`, as far as it is known.
+    #[must_use]
+    pub fn title(&self) -> String {
+        let mut title = self.dir.clone();
+        if let Some(comm) = &self.comm {
+            title += &format!(": {comm}");
+        }
+        if let (Some(pid), Some(tid)) = (self.pid, self.tid) {
+            title += &format!(" (pid {pid}, tid {tid})");
+        }
+        if let Some(exe) = &self.exe {
+            title += &format!(", {exe}");
+        }
+        title
+    }
+}
+
+/// By the index, or where there is none by the folders' names.
+fn tasks(folder: &Path) -> Result<Vec<Task>> {
+    let file = folder.join(INDEX);
+    let what = || format!("the recording's index {}", file.display());
+    match fs::read(&file) {
+        Ok(text) => Ok(serde_json::from_slice::<Index>(&text).with_context(what)?.parts),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let mut dirs = vec![];
+            collect(folder, "", &mut dirs);
+            Ok(dirs.into_iter().map(|dir| Task { dir, ..Task::default() }).collect())
+        }
+        Err(error) => Err(error).with_context(what),
+    }
+}
+
+/// The folders that have a trace: this one, its parts by their numbers, and then those of other tasks.
+fn collect(folder: &Path, name: &str, dirs: &mut Vec<String>) {
+    let join = |inner: &str| if name.is_empty() { inner.to_owned() } else { format!("{name}/{inner}") };
+    if folder.join(name).join(TRACE).exists() {
+        dirs.push(if name.is_empty() { ".".into() } else { name.into() });
+    }
+    let entries = fs::read_dir(folder.join(name)).into_iter().flatten().filter_map(Result::ok);
+    let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+    let number = |inner: &str| -> Option<(bool, u32)> {
+        match inner.strip_prefix("task-") {
+            Some(number) if name.is_empty() => Some((true, number.parse().ok()?)),
+            _ => Some((false, inner.parse().ok()?)),
+        }
+    };
+    let mut inner: Vec<_> = names.filter_map(|inner| Some((number(&inner)?, inner))).collect();
+    inner.sort();
+    for (_, inner) in inner {
+        collect(folder, &join(&inner), dirs);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_an_index_the_folders_names_say_the_order() {
+        let folder = std::env::temp_dir().join(format!("pugmark-folder-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&folder);
+        for dir in ["task-10", "task-2/2", "10", "2", "other", "task-2/task-3"] {
+            fs::create_dir_all(folder.join(dir)).unwrap();
+            fs::write(folder.join(dir).join(TRACE), []).unwrap();
+        }
+        assert!(Traced::in_folder(&folder.join("none")).is_err());
+        let dirs = |folder: &Path| -> Vec<String> {
+            let parts = Traced::in_folder(folder).unwrap();
+            parts.into_iter().map(|part| part.task.unwrap().dir).collect()
+        };
+        assert_eq!(dirs(&folder), ["2", "10", "task-2/2", "task-10"]);
+        fs::write(folder.join(TRACE), []).unwrap();
+        assert_eq!(dirs(&folder)[0], ".");
+        let index =
+            r#"{"parts": [{"dir": "task-10", "task": 10, "pid": 3, "tid": 4, "comm": "a", "exe": "/b"}]}"#;
+        fs::write(folder.join(INDEX), index).unwrap();
+        let parts = Traced::in_folder(&folder).unwrap();
+        assert_eq!(parts.len(), 1);
+        assert_eq!(parts[0].trace, folder.join("task-10").join(TRACE));
+        assert_eq!(parts[0].task.as_ref().unwrap().title(), "task-10: a (pid 3, tid 4), /b");
+        fs::write(folder.join(INDEX), "{").unwrap();
+        assert!(Traced::in_folder(&folder).is_err());
+        fs::remove_dir_all(&folder).unwrap();
+    }
+}

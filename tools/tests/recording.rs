@@ -1,0 +1,304 @@
+//! Recordings as a whole: what describes them is read, and what they are is held against their truth.
+
+use serde_json::{Value, json};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, Output, Stdio},
+};
+
+const PUGMARK: &str = env!("CARGO_BIN_EXE_pugmark");
+const PTDUMP: &str = env!("CARGO_BIN_EXE_ptdump");
+const PTXED: &str = env!("CARGO_BIN_EXE_ptxed");
+
+const PSB: &[u8] = b"\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82";
+/// MODE.Exec (64 bit), FUP (1000), PSBEND.
+const STATE: &[u8] = b"\x99\x01\x7d\0\x10\0\0\0\0\x02\x23";
+/// TNT (taken, taken).
+const TNT: &[u8] = b"\x0e";
+/// TIP.PGE (1000).
+const PGE: &[u8] = b"\x71\0\x10\0\0\0\0";
+
+/// 1000: xor eax, eax; 1002: jz 1005; 1004: hlt; 1005: nop; 1006: jmp 1000.
+const CODE: [u8; 8] = [0x31, 0xc0, 0x74, 0x01, 0xf4, 0x90, 0xeb, 0xf8];
+/// What `TNT` leads through: 1000, 1002; 1005, 1006, 1000, 1002.
+const COUNT: u64 = 6;
+const HASH: &str = "0xdabbef5cd83098a6";
+
+/// A folder that is gone with the value.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Self {
+        let folder = std::env::temp_dir().join(format!("pugmark-recording-{name}-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        Self(folder)
+    }
+
+    fn write(&self, name: &str, bytes: &[u8]) {
+        let file = self.0.join(name);
+        fs::create_dir_all(file.parent().unwrap()).unwrap();
+        fs::write(file, bytes).unwrap();
+    }
+
+    /// A part of a recording, with the truth of its trace, if that is PSB, state, TNT.
+    fn part(&self, dir: &str, trace: &[&[u8]], truth: &Value) {
+        self.write(&format!("{dir}/trace.pt"), &trace.concat());
+        self.write(&format!("{dir}/code.bin"), &CODE);
+        let image = json!({"sections": [{"file": "code.bin", "offset": 0, "len": 8, "vaddr": 0x1000}]});
+        self.write(&format!("{dir}/image.json"), image.to_string().as_bytes());
+        self.write(&format!("{dir}/truth.json"), truth.to_string().as_bytes());
+    }
+
+    fn run(&self, program: &str, arguments: &[&str]) -> Output {
+        Command::new(program).args(arguments).current_dir(&self.0).stdin(Stdio::null()).output().unwrap()
+    }
+
+    fn json(&self, arguments: &[&str]) -> (Value, Option<i32>) {
+        let output = self.run(PUGMARK, &[&["decode", "--json"], arguments].concat());
+        (serde_json::from_slice(&output.stdout).unwrap(), output.status.code())
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(Path::new(&self.0));
+    }
+}
+
+fn truth() -> Value {
+    json!({"count": COUNT, "hash": HASH, "bytes": 28, "cpu": "6/94/3"})
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[test]
+fn a_check_says_what_is_not_as_the_truth() {
+    let folder = Scratch::new("check");
+    let whole = [PSB, STATE, TNT];
+    for (what, value, difference) in [
+        ("count", json!(COUNT), None),
+        ("count", json!(7), Some("count 6 instead of 7")),
+        ("hash", json!("0x0000000000000001"), Some("hash 0xdabbef5cd83098a6 instead of 0x0000000000000001")),
+        ("bytes", json!(29), Some("bytes 28 instead of 29")),
+    ] {
+        let mut truth = truth();
+        truth[what] = value;
+        folder.part("one", &whole, &truth);
+        for layer in ["insns", "blocks"] {
+            let status = if difference.is_none() { 0 } else { 1 };
+            let arguments = ["--check", "--layer", layer, "--allow-errors", "one/trace.pt"];
+            let output = folder.run(PUGMARK, &[&["decode"], &arguments[..]].concat());
+            let shown = text(&output.stdout);
+            assert_eq!(output.status.code(), Some(status), "{truth} {shown}");
+            let line = match difference {
+                None => "check         equal to one/truth.json\n".to_owned(),
+                Some(difference) => format!("check         not as one/truth.json: {difference}\n"),
+            };
+            assert!(shown.contains(&line), "{shown}");
+            let (totals, code) = folder.json(&arguments);
+            assert_eq!((&totals["check"]["equal"], code), (&difference.is_none().into(), Some(status)));
+            let differences = totals["check"]["differences"].as_array().unwrap();
+            assert_eq!(differences.len(), usize::from(difference.is_some()));
+            assert!(differences.iter().all(|difference| difference["what"] == what), "{totals}");
+        }
+    }
+    // Nobody asked.
+    assert_eq!(folder.json(&["one/trace.pt"]).0["check"], Value::Null);
+}
+
+#[test]
+fn what_has_no_truth_is_not_checked() {
+    let folder = Scratch::new("no-truth");
+    folder.part("one", &[PSB, STATE, TNT], &json!({"cpu": "6/94/3"}));
+    folder.write("bare/trace.pt", &[PSB, STATE, TNT].concat());
+    for (arguments, reason) in [
+        (&["one/trace.pt"][..], "no truth.json with count and hash beside one/trace.pt"),
+        (&["bare/trace.pt"], "no truth.json with count and hash beside bare/trace.pt"),
+        (&["--layer", "packets", "one/trace.pt"], "--layer insns or blocks"),
+        (&["--source", "bts", "one/trace.pt"], "--layer insns or blocks"),
+    ] {
+        let output = folder.run(PUGMARK, &[&["decode", "--check"], arguments].concat());
+        let stderr = text(&output.stderr);
+        assert!(output.status.code() == Some(1) && stderr.contains(reason), "{arguments:?}: {stderr}");
+    }
+    // Another program's file of that name is told and not read.
+    folder.write("bare/truth.json", b"[]");
+    let output = folder.run(PUGMARK, &["decode", "--layer", "packets", "bare/trace.pt"]);
+    assert_eq!(output.status.code(), Some(0));
+    assert!(text(&output.stderr).contains("bare/truth.json describes no recording"), "{output:?}");
+}
+
+#[test]
+fn a_folder_is_all_of_its_tasks() {
+    let folder = Scratch::new("folder");
+    let whole = [PSB, STATE, TNT];
+    folder.part("rec", &whole, &truth());
+    folder.part("rec/task-2", &whole, &truth());
+    let index = json!({"parts": [
+        {"dir": ".", "task": 1, "pid": 7, "tid": 7, "comm": "main", "exe": "/bin/main", "count": 6},
+        {"dir": "task-2", "task": 2, "pid": 7, "tid": 8, "comm": "worker", "exe": "/bin/main", "count": 6},
+    ]});
+    folder.write("rec/recording.json", index.to_string().as_bytes());
+    let (totals, status) = folder.json(&["--check", "rec"]);
+    assert_eq!(status, Some(0), "{totals}");
+    assert_eq!((&totals["instructions"], &totals["errors"]), (&12.into(), &0.into()));
+    let parts = totals["parts"].as_array().unwrap();
+    assert_eq!(parts.len(), 2);
+    let second = &parts[1];
+    assert_eq!(
+        (&second["dir"], &second["tid"], &second["comm"]),
+        (&"task-2".into(), &8.into(), &"worker".into())
+    );
+    assert_eq!((&second["hash"], &second["check"]["equal"]), (&HASH.into(), &true.into()));
+    let shown = text(&folder.run(PUGMARK, &["decode", "rec"]).stdout);
+    for line in [".: main (pid 7, tid 7), /bin/main\n", "task-2: worker (pid 7, tid 8), /bin/main\n"] {
+        assert!(shown.contains(line), "{shown}");
+    }
+    assert!(shown.ends_with("in all 2: 12 instructions, 0 errors\n"), "{shown}");
+    // One part that is wrong is enough.
+    folder.write("rec/task-2/trace.pt", &[PSB, STATE, TNT, &[0x09]].concat());
+    for arguments in [&["rec"][..], &["--allow-errors", "--check", "rec"]] {
+        assert_eq!(folder.json(arguments).1, Some(1), "{arguments:?}");
+    }
+    assert_eq!(folder.json(&["--allow-errors", "rec"]).1, Some(0));
+    fs::create_dir_all(folder.0.join("nothing")).unwrap();
+    let output = folder.run(PUGMARK, &["decode", "nothing"]);
+    assert!(text(&output.stderr).contains("nothing is no recording: it has no trace.pt"));
+    assert_eq!(output.status.code(), Some(1));
+}
+
+#[test]
+fn the_processor_is_the_one_that_the_recording_names_unless_told_otherwise() {
+    let folder = Scratch::new("processor");
+    // By SKD007 the second and third byte of what looks like a CYC are an OVF.
+    let overflow: [&[u8]; 2] = [PSB, b"\x07\x02\xf3\x02\x23"];
+    folder.part("one", &overflow, &truth());
+    for (arguments, packets, cpu) in [
+        (&[][..], 3, json!("6/94/3")),
+        (&["--cpu", "none"], 4, Value::Null),
+        (&["--cpu", "broadwell"], 4, json!("6/61/0")),
+        (&["--cpu", "SKYLAKE"], 3, json!("6/94/0")),
+    ] {
+        let all = [&["--layer", "packets"], arguments, &["one/trace.pt"]].concat();
+        let (totals, _) = folder.json(&all);
+        assert_eq!((&totals["packets"], &totals["cpu"]), (&packets.into(), &cpu), "{arguments:?}");
+    }
+}
+
+#[test]
+fn the_pattern_of_bdm70_is_named_with_the_option_that_allows_for_it() {
+    let folder = Scratch::new("bdm70");
+    let trace = [PSB, STATE, PGE, TNT].concat();
+    folder.write("trace", &trace);
+    folder.write("code", &CODE);
+    let arguments = ["--raw", "code:0x1000", "trace"];
+    let (totals, status) = folder.json(&arguments);
+    assert_eq!((&totals["errors"][0]["erratum"], status), (&"BDM70".into(), Some(1)), "{totals}");
+    assert!(totals["advice"][0].as_str().unwrap().contains("name the processor with --cpu"), "{totals}");
+    let shown = text(&folder.run(PUGMARK, &[&["decode"], &arguments[..]].concat()).stdout);
+    assert!(shown.contains("erratum BDM70") && shown.contains("name the processor with --cpu"), "{shown}");
+    for known in [["--cpu", "broadwell"], ["--errata", "bdm70"]] {
+        let (totals, status) = folder.json(&[&known[..], &arguments].concat());
+        assert_eq!((&totals["errors"], &totals["advice"], status), (&json!([]), &json!([]), Some(0)));
+    }
+    // Another error is not that one.
+    folder.write("trace", &[PSB, STATE, &[0x09]].concat());
+    let (totals, _) = folder.json(&arguments);
+    assert_eq!(totals["errors"][0]["erratum"], Value::Null, "{totals}");
+}
+
+#[test]
+fn bdm70_is_named_in_traces_of_real_processors() {
+    let real = Path::new(env!("CARGO_MANIFEST_DIR")).join("../vectors/real");
+    for (trace, cpu) in [
+        ("intelpt-trace/3842849.trace", "broadwell-x"),
+        ("intelpt-trace-multi-file/multi-file.trace", "6/79/1"),
+    ] {
+        let trace = real.join(trace);
+        let image = trace.with_file_name("image.json");
+        let (trace, image) = (trace.to_str().unwrap(), image.to_str().unwrap());
+        let folder = Scratch::new("real");
+        let (totals, _) = folder.json(&["--image", image, trace]);
+        let errors = totals["errors"].as_array().unwrap();
+        assert!(errors.len() > 2, "{totals}");
+        let explained = errors.iter().filter(|error| error["erratum"] == "BDM70").count();
+        assert!(explained + 1 >= errors.len(), "{totals}");
+        let (totals, _) = folder.json(&["--image", image, "--cpu", cpu, trace]);
+        let explained =
+            totals["errors"].as_array().unwrap().iter().filter(|error| error["erratum"] == "BDM70");
+        assert_eq!(explained.count(), 0);
+    }
+}
+
+#[test]
+fn each_program_prints_the_names_of_processors() {
+    let folder = Scratch::new("list");
+    for (program, arguments) in [
+        (PUGMARK, &["decode", "--cpu", "list"][..]),
+        (PUGMARK, &["bench", "--cpu=list"]),
+        (PTDUMP, &["--cpu", "list"]),
+        (PTXED, &["--cpu", "list"]),
+    ] {
+        let output = folder.run(program, arguments);
+        let shown = text(&output.stdout);
+        assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), String::new()), "{arguments:?}");
+        assert!(shown.contains("skylake           6/94 ") && shown.lines().count() > 40, "{shown}");
+    }
+    // It is a name to the letter.
+    let output = folder.run(PUGMARK, &["decode", "--cpu", "lists"]);
+    assert_eq!(output.status.code(), Some(2));
+}
+
+#[test]
+fn an_image_makes_the_command_lines_of_ptdump_and_ptxed_short() {
+    let folder = Scratch::new("image");
+    // TSC (1000), TMA, CBR, MTC: for time.
+    let timing = b"\x19\0\x10\0\0\0\0\0\x02\x73\x10\0\0\x02\0\x02\x03\x02\0\x59\x03";
+    let mut truth = truth();
+    truth["cpuid_15h"] = json!({"eax": 1, "ebx": 4});
+    (truth["mtc_freq"], truth["nom_freq"]) = (json!(3), json!(4));
+    folder.part("rec", &[PSB, STATE, timing, TNT], &truth);
+    let same = |program: &str, short: &[&str], long: &[&str]| {
+        let [short, long] = [short, long].map(|arguments| folder.run(program, arguments));
+        assert_eq!((text(&short.stderr), short.status.code()), (String::new(), Some(0)));
+        assert_eq!(text(&short.stdout), text(&long.stdout));
+        text(&short.stdout)
+    };
+    let clocks = ["--mtc-freq", "3", "--nom-freq", "4", "--cpuid-0x15.eax", "1", "--cpuid-0x15.ebx", "4"];
+    let long = [&["--time", "--cpu", "6/94/3"], &clocks[..], &["rec/trace.pt"]].concat();
+    for image in
+        [&["--image", "rec"][..], &["--image", "rec/image.json"], &["--image", "rec", "rec/trace.pt"]]
+    {
+        let shown = same(PTDUMP, &[&["--time"], image].concat(), &long);
+        assert!(shown.contains("mtc        3") && shown.contains("tsc  "), "{shown}");
+    }
+    let code = ["--raw", "rec/code.bin:0x1000", "--time", "--event:time", "--cpu", "skylake"];
+    let long = [&code[..], &clocks, &["--pt", "rec/trace.pt"]].concat();
+    for image in
+        [&["--image", "rec"][..], &["--image", "rec/image.json"], &["--image", "rec", "--pt", "rec/trace.pt"]]
+    {
+        let shown = same(PTXED, &[&["--time", "--event:time"], image].concat(), &long);
+        assert!(shown.contains("0000000000001006  jmp"), "{shown}");
+    }
+    // What is said on the command line goes before.
+    let other = ["--time", "--cpu", "none", "--mtc-freq", "4"];
+    let long = [&other[..], &clocks[2..], &["rec/trace.pt"]].concat();
+    same(PTDUMP, &[&other[..], &["--image", "rec"]].concat(), &long);
+    for (program, arguments, reason) in [
+        (PTDUMP, &["--image", "none"][..], "failed to load image none: No such file or directory."),
+        (PTXED, &["--image", "none"], "failed to load image none: No such file or directory."),
+        (
+            PTXED,
+            &["--image", "rec/truth.json"],
+            "failed to load image rec/truth.json: missing field `sections`",
+        ),
+        (PTXED, &["--pt", "rec/trace.pt", "--image", "rec"], "please specify --image before --pt."),
+        (PTXED, &["--image"], "--image: missing argument."),
+    ] {
+        let output = folder.run(program, arguments);
+        assert!(text(&output.stderr).contains(reason), "{arguments:?}: {}", text(&output.stderr));
+    }
+}
