@@ -268,8 +268,8 @@ fn a_translation_is_told_with_its_level_and_page() {
         (valid | l1_miss | l2_miss | 1 << 6, Some((Dtlb::Miss, None))),
     ] {
         // What tells the page size elsewhere, the physical address, says nothing here.
-        for physical in [0, 1 << 18] {
-            let sample = memory(ZEN2, 0, 1 | bits | physical);
+        for (part, physical) in [(ZEN2, 0), (ZEN2, 1 << 18), (ZEN5, 0), (ZEN5, 1 << 18)] {
+            let sample = memory(part, 0, 1 | bits | physical);
             let access = sample.access().unwrap();
             assert_eq!(access.dtlb().map(|dtlb| (dtlb, access.page_size())), expected, "{bits:#x}");
         }

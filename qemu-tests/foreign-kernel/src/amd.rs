@@ -33,6 +33,8 @@ const LAST_BRANCHES: u32 = 0xc001_0300;
 const ON: u64 = 1 << 22 | 1 << 17;
 const INT: u64 = 1 << 20;
 const NMI: u32 = 0x400;
+/// An LVT entry after reset.
+const MASKED: u32 = 0x1_0000;
 
 /// Whether the processor says that it is AMD's.
 pub fn is_vendor() -> bool {
@@ -94,6 +96,8 @@ pub fn sampling() -> Result<(), &'static str> {
         name_entry()?;
     }
     let entry = try_rdmsr(IBS_CTL) as u32 & 0xf;
+    // Nobody has used it: Linux takes IBS for in use otherwise.
+    check(apic_read(0x500 + 0x10 * entry) == MASKED, "the extended entry is not as after reset")?;
     apic_write(0x500 + 0x10 * entry, NMI);
     // Ops, where they can be counted.
     let ops = __cpuid_count(0x8000_001b, 0).eax & 1 << 4 != 0;
