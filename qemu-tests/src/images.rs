@@ -73,7 +73,7 @@ pub fn target_folder() -> PathBuf {
 fn cargo_build(manifest: &Path, arguments: &[&str]) -> Result<PathBuf> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let output = Command::new(cargo)
-        .args(["build", "--quiet", "--manifest-path"])
+        .args(["build", "--quiet", "--locked", "--manifest-path"])
         .arg(manifest)
         .args(arguments)
         .stdin(std::process::Stdio::null())

@@ -4,9 +4,11 @@ mod abreast;
 mod bench;
 mod cargo;
 mod ci;
+mod deny;
 mod fuzz;
 mod iso;
 mod mutate;
+mod oldest;
 mod run;
 mod setup;
 mod test;
@@ -36,6 +38,8 @@ enum Command {
     Bench(bench::Options),
     /// Try to break what must hold on any input, one target behind the other
     Fuzz(fuzz::Options),
+    /// Check licences, sources and known faults of the libraries that are built in, by cargo-deny
+    Deny(SetupOptions),
     /// Break the code on purpose, one small mutation at a time, and see the tests notice
     Mutate(mutate::Options),
 }
@@ -56,6 +60,7 @@ fn main() -> ExitCode {
         Command::Iso(options) => iso::iso(&options).map(|()| ExitCode::SUCCESS),
         Command::Bench(options) => bench::bench(&options).map(|()| ExitCode::SUCCESS),
         Command::Fuzz(options) => fuzz::fuzz(&options),
+        Command::Deny(options) => deny::deny(options).map(|()| ExitCode::SUCCESS),
         Command::Mutate(options) => mutate::mutate(&options),
     };
     result.unwrap_or_else(|error| {

@@ -132,11 +132,26 @@ pub(crate) fn prepare_grub(no_install: bool) -> Result<()> {
 pub(crate) fn prepare_fuzzing(no_install: bool) -> Result<()> {
     const INSTALL: &str = "cargo install cargo-fuzz --locked";
     require("c++", |manager| manager.cxx, no_install)?;
-    if answers("cargo-fuzz", "--version") {
+    require_tool("cargo-fuzz", INSTALL, no_install)
+}
+
+/// Whether cargo-deny is there.
+pub(crate) fn has_deny() -> bool {
+    answers("cargo-deny", "--version")
+}
+
+/// Sees to it that cargo-deny is there.
+pub(crate) fn prepare_deny(no_install: bool) -> Result<()> {
+    require_tool("cargo-deny", "cargo install cargo-deny --locked", no_install)
+}
+
+/// Sees to it that a command of cargo's is there.
+fn require_tool(name: &str, command: &str, no_install: bool) -> Result<()> {
+    if answers(name, "--version") {
         return Ok(());
     }
-    ensure!(!no_install, "cargo-fuzz is missing; this installs it: {INSTALL}");
-    install("cargo-fuzz", INSTALL)
+    ensure!(!no_install, "{name} is missing; this installs it: {command}");
+    install(name, command)
 }
 
 /// Sees to it that a program is there; installs the packages that have it unless told not to.

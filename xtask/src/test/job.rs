@@ -12,15 +12,15 @@ use super::binaries::Binary;
 use super::outcome::Outcome;
 use crate::cargo::{UNWIND, command as cargo};
 
-/// The package whose integration tests boot machines: each is a job by itself.
-const BOOTS: &str = "qemu-tests tests/";
+/// Binaries whose tests are jobs each by itself: those that boot machines, and one that records programs.
+const SPLIT: [&str; 2] = ["qemu-tests tests/", "tools tests/record"];
 
 /// The job of the documentation's tests.
 const DOCUMENTATION: &str = "documentation";
 
 /// Seconds of a processor that jobs took where they were measured, those that take long. They only order the queue.
 const LONG: [(&str, u64); 1] = [(DOCUMENTATION, 30)];
-/// What any other boot takes, about, and any other binary.
+/// What any other test that is a job takes, about, and any other binary.
 const OTHERWISE: [u64; 2] = [10, 5];
 
 /// A part of the tests that runs by itself.
@@ -35,7 +35,11 @@ pub(super) enum Job {
 pub(super) fn jobs(binaries: &[Binary]) -> Result<Vec<Job>> {
     let mut jobs = vec![Job::Documentation];
     for binary in binaries {
-        let tests = if binary.name.starts_with(BOOTS) { tests(binary)? } else { vec![None] };
+        let tests = if SPLIT.iter().any(|prefix| binary.name.starts_with(prefix)) {
+            tests(binary)?
+        } else {
+            vec![None]
+        };
         jobs.extend(tests.into_iter().map(|test| Job::Binary(binary.clone(), test)));
     }
     jobs.sort_by_key(|job| Reverse(job.expected()));

@@ -34,6 +34,7 @@ impl Outcome {
                 named = true;
                 outcome.skipped.push(reason.into());
             } else if let Some(result) = line.strip_prefix("test result: ") {
+                named = true;
                 for (count, word) in outcome.tests.iter_mut().zip([" passed", " failed"]) {
                     *count += number_before(result, word).unwrap_or(0);
                 }

@@ -1,0 +1,36 @@
+//! `cargo xtask deny`: licences, sources and known faults of what is built in, by cargo-deny and `deny.toml`.
+
+use anyhow::{Context, Result};
+use std::process::Stdio;
+
+use crate::cargo::{cargo, command};
+use crate::{SetupOptions, setup};
+
+/// Checks everything; installs cargo-deny unless told not to.
+pub(crate) fn deny(options: SetupOptions) -> Result<()> {
+    setup::prepare_deny(options.no_install)?;
+    cargo(&["deny", "--locked", "check", "licenses", "bans", "sources"], &[])?;
+    // The advisories are elsewhere.
+    let fetched = command(&["deny", "--locked", "fetch", "db"])
+        .stderr(Stdio::null())
+        .status()
+        .context("cannot start cargo")?
+        .success();
+    if fetched {
+        cargo(&["deny", "--locked", "check", "--disable-fetch", "advisories"], &[])
+    } else {
+        println!("advisories: not checked, their list cannot be fetched");
+        Ok(())
+    }
+}
+
+/// The same where cargo-deny is there; building it takes longer than the tests.
+pub(crate) fn deny_if_there() -> Result<()> {
+    if setup::has_deny() {
+        return deny(SetupOptions { no_install: true });
+    }
+    println!(
+        "licences and advisories: not checked, cargo-deny is not installed (`cargo xtask deny` installs it)"
+    );
+    Ok(())
+}

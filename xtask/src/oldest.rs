@@ -1,0 +1,57 @@
+//! The oldest toolchain that the manifest promises to build with.
+
+use anyhow::{Context, Result, ensure};
+use pugmark_qemu_tests::images::{target_folder, workspace};
+use std::process::Command;
+
+/// Builds everything with the oldest toolchain that the manifest promises, where it is installed.
+pub(crate) fn check() -> Result<()> {
+    let manifest = std::fs::read_to_string(workspace().join("Cargo.toml"))?;
+    let manifest: toml::Table = manifest.parse()?;
+    let version = manifest["workspace"]["package"]["rust-version"].as_str().context("no rust-version")?;
+    let installed = installed();
+    let Some(toolchain) = toolchain_of(version, &installed) else {
+        println!("the oldest toolchain, {version}: not tried, rustup has not installed it");
+        return Ok(());
+    };
+    crate::headline(&format!("cargo check, by {toolchain}"));
+    let status = Command::new("rustup")
+        .args(["run", toolchain, "cargo", "check", "--workspace", "--all-targets", "--locked"])
+        .current_dir(workspace())
+        .env("CARGO_TARGET_DIR", target_folder().join("oldest"))
+        .env_remove("CARGO")
+        .env_remove("RUSTUP_TOOLCHAIN")
+        .status()
+        .context("cannot start rustup")?;
+    ensure!(status.success(), "it does not build with {toolchain}");
+    Ok(())
+}
+
+/// What rustup has installed, a line each; nothing where there is no rustup.
+fn installed() -> String {
+    let output = Command::new("rustup").args(["toolchain", "list"]).output();
+    output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default()
+}
+
+/// The installed toolchain of this version, as `1.90-x86_64-unknown-linux-gnu` or `1.90.0-x86_64-unknown-linux-gnu`.
+fn toolchain_of<'a>(version: &str, installed: &'a str) -> Option<&'a str> {
+    installed.lines().filter_map(|line| line.split_whitespace().next()).find(|name| {
+        let rest = name.strip_prefix(version);
+        rest.is_some_and(|rest| rest.starts_with('-') || rest.starts_with(".0-"))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_oldest_toolchain_is_found_by_its_version() {
+        let installed = "stable-x86_64-unknown-linux-gnu (active, default)\n1.90.0-x86_64-unknown-linux-gnu\n\
+                         1.9-x86_64-unknown-linux-gnu\n1.95.0-x86_64-unknown-linux-gnu\n";
+        assert_eq!(toolchain_of("1.90", installed), Some("1.90.0-x86_64-unknown-linux-gnu"));
+        assert_eq!(toolchain_of("1.9", installed), Some("1.9-x86_64-unknown-linux-gnu"));
+        assert_eq!(toolchain_of("1.91", installed), None);
+        assert_eq!(toolchain_of("1.90", ""), None);
+    }
+}
