@@ -9,7 +9,7 @@ use crate::counts::Events;
 use crate::instructions::Instructions;
 use crate::judge::ended_well;
 use crate::matrix::{Boot, WORKLOADS};
-use crate::protocol::Run;
+use crate::protocol::{Run, Samples};
 use crate::samples::{Fit, all_interrupted, all_retired, fit};
 use crate::symbols::Symbols;
 use crate::truth::Truth;
@@ -125,9 +125,8 @@ pub fn check(
             ensure!(!run.samples.is_empty(), "no session has samples");
             let unplaced: u64 = run.samples.iter().map(|samples| samples.unplaced).sum();
             ensure!(unplaced == 0, "{unplaced} samples have no address");
-            // A workload may be shorter than a period of clocks.
             if run.samples.iter().any(|samples| samples.of != "ops") {
-                return Ok(Some(Verdict::Retired(run.samples.iter().map(|samples| samples.taken).sum())));
+                return Ok(Some(Verdict::Retired(by_clocks(&run.samples)?)));
             }
             let fits = run
                 .samples
@@ -139,6 +138,17 @@ pub fn check(
             Ok(Some(Verdict::Samples(fit)))
         }
     }
+}
+
+/// How many samples were taken by clocks: the shortest workload takes more than a period of them.
+///
+/// # Errors
+/// A session has none.
+fn by_clocks(samples: &[Samples]) -> Result<u64> {
+    for session in samples {
+        ensure!(session.taken > 0, "there are no samples in session {}", session.session);
+    }
+    Ok(samples.iter().map(|session| session.taken).sum())
 }
 
 fn counts(
@@ -203,6 +213,13 @@ mod tests {
         ] {
             assert_eq!(due(source, workload, profile), expected, "{workload} on {profile}");
         }
+    }
+
+    #[test]
+    fn each_session_has_samples() {
+        let session = |taken| Samples { taken, ..Samples::default() };
+        assert_eq!(by_clocks(&[session(2), session(1)]).ok(), Some(3));
+        assert!(by_clocks(&[session(2), session(0)]).is_err());
     }
 
     #[test]

@@ -37,6 +37,29 @@ impl Loss {
     }
 }
 
+impl Loss {
+    /// The least of what ran that must be there nonetheless, in percent.
+    #[must_use]
+    pub const fn least(self) -> u64 {
+        match self {
+            Self::Nothing => 100,
+            Self::Stop => 40,
+            Self::Wrap => 25,
+            Self::Overflow => 50,
+        }
+    }
+
+    /// Whether as much of `all` is there as must be, of a source that has `least` percent.
+    ///
+    /// # Errors
+    /// It is less.
+    pub(crate) fn enough(what: &str, there: u64, all: u64, least: u64) -> Result<()> {
+        let enough = there > 0 && there * 100 >= all * least;
+        ensure!(enough, "{there} {what} of {all} are there, which is less than {least} %");
+        Ok(())
+    }
+}
+
 /// A workload of the guest kernel.
 #[derive(Clone, Copy, Debug)]
 pub struct Workload {
@@ -159,12 +182,27 @@ pub fn check(run: &Run, profile: &str, truth: &Truth, symbols: &Symbols) -> Resu
     let verdict = judge(run, truth, symbols)?;
     let bound = workload.loss.bound();
     ensure!(verdict.longest_gap <= bound, "a gap of {} instructions, over {bound}", verdict.longest_gap);
+    Loss::enough("instructions", verdict.decoded, verdict.truth_count, workload.loss.least())?;
     Ok(Some(verdict))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_lost_leaves_enough() {
+        for (there, all, least, right) in [
+            (100, 100, 100, true),
+            (99, 100, 100, false),
+            (40, 100, 40, true),
+            (39, 100, 40, false),
+            (0, 0, 100, false),
+            (0, 100, 0, false),
+        ] {
+            assert_eq!(Loss::enough("x", there, all, least).is_ok(), right, "{there} of {all}");
+        }
+    }
 
     #[test]
     fn the_workload_that_overflows_has_its_own_boot() {

@@ -180,7 +180,7 @@ fn last_branches(run: &Run, profile: &Profile, truth: &Truth) -> Result<Verdict>
     ensure!(modes == due, "with calls alone: {modes:?}, where {due:?} are due");
     let judge = |last| {
         let verdict = last::judge(last, truth.branches(last.session), &run.filter, profile.depth)?;
-        ensure!(verdict.last > 0 || verdict.calls, "there are no last branches");
+        ensure!(verdict.last > 0, "there are no last branches");
         Ok(verdict)
     };
     run.lasts.iter().map(judge).collect::<Result<_>>().map(Verdict::Last)

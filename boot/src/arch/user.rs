@@ -71,13 +71,27 @@ pub(crate) fn call(gate: Gate, number: u64, argument: u64) -> u64 {
     result
 }
 
-/// From user level: ends it with `value`.
+/// From user level: ends it with `value`, two calls deep. None of them returns, so that there are calls of user level's
+/// own on a stack of the last branches.
 #[inline(always)]
 pub(crate) fn exit(gate: Gate, value: u64) -> ! {
-    call(gate, EXIT, value);
-    // The kernel does not return from EXIT; at user level this would be an unexpected trap.
-    // SAFETY: an undefined instruction has no effect but its exception.
-    unsafe { asm!("ud2", options(noreturn)) }
+    // Where a call or the kernel came back, an undefined instruction would be an unexpected trap.
+    match gate {
+        // SAFETY: there is room on the stack, and nobody uses it afterwards.
+        Gate::SystemCall => unsafe {
+            asm!(
+                "call 2f", "ud2", "2:", "call 3f", "ud2", "3:", "syscall", "ud2",
+                in("rax") EXIT, in("rdi") value, options(noreturn)
+            )
+        },
+        // SAFETY: as above.
+        Gate::Interrupt => unsafe {
+            asm!(
+                "call 2f", "ud2", "2:", "call 3f", "ud2", "3:", "int 0x80", "ud2",
+                in("rax") EXIT, in("rdi") value, options(noreturn)
+            )
+        },
+    }
 }
 
 /// Whether SYSCALL clears RFLAGS.TF.

@@ -46,7 +46,7 @@ const OPS: u32 = 0x200;
 /// So many more in each further round of a workload: otherwise they would fall on the same instructions again.
 const ROUND: u32 = 0x10;
 /// The same in clocks, of which one instruction may take hundreds, for processors that cannot count ops.
-const CYCLES: u32 = 0x4000;
+const CYCLES: u32 = 0x1000;
 
 impl Counting {
     /// The counters, and the event that they are to count.
