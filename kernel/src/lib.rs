@@ -70,8 +70,9 @@
 //! ```
 //!
 //! **The PMI.** [`pmi::Handler`] serves all sources in the order the manual wants, [`drain::Sink`] takes the bytes
-//! where they lie, and [`slot::Slot`] is where handler and interrupted code share a trace. The handler is asked while
-//! nothing is traced too: a PMI can come after its trace was stopped, and it masks the LVT entry.
+//! where they lie, and a [`slot::Slot`] for each processor is where handler and interrupted code share a trace. The slot
+//! brings the steps into the one order that loses no PMI: the LVT entry is unmasked, the trace starts, it is in the slot
+//! before the next PMI is served.
 //!
 //! ```
 #![doc = include_str!("../doc/machine.md")]
@@ -80,13 +81,12 @@
 //! # let buffer = Buffer::allocate(frames, &capabilities, layout, full).unwrap();
 //! # use pugmark_kernel::{buffer::{Buffer, Layout, Mode}, config::Config, pt::{Running, Unit}, topa::RegionSize};
 //! # let unit = Unit::with_capabilities(capabilities, Registers::new()).unwrap();
-//! # let running = unit.start(&Config::new().os(true), buffer).unwrap_or_else(|_| panic!());
 //! use pugmark_kernel::drain::Sink;
 //! use pugmark_kernel::lapic::Delivery;
 //! use pugmark_kernel::loss::Gap;
 //! use pugmark_kernel::msr::GeneralProtection;
-//! use pugmark_kernel::pmi::{Handler, Pmi, PmiSource};
-//! use pugmark_kernel::slot::Slot;
+//! use pugmark_kernel::pmi::{Handler, Pmi};
+//! use pugmark_kernel::slot::{Interrupt, Slot, Traced};
 //!
 //! struct Count(usize);
 //!
@@ -100,46 +100,41 @@
 //!     }
 //! }
 //!
-//! /// What handler and interrupted code share; the handler is there for as long as the LVT entry is armed.
+//! /// What is traced, and who takes the bytes.
 //! struct Tracer {
-//!     handler: Handler,
-//!     running: Option<Running<Registers, Memory>>,
+//!     running: Running<Registers, Memory>,
 //!     count: Count,
 //! }
 //!
-//! impl Tracer {
-//!     /// `interrupted`: RIP, where it is known.
-//!     fn pmi(&mut self, interrupted: Option<u64>) -> Result<Pmi, GeneralProtection> {
-//!         let Self { handler, running, count } = self;
-//!         let mut source = running.as_mut().map(|running| running.source(count));
-//!         // None of them while nothing is traced.
-//!         let mut sources: Vec<&mut dyn PmiSource> = Vec::new();
-//!         sources.extend(source.as_mut().map(|source| source as &mut dyn PmiSource));
-//!         match interrupted {
-//!             Some(rip) => handler.handle_at(rip, &mut Registers::new(), &mut Apic::new(), &mut sources),
-//!             None => handler.handle(&mut Registers::new(), &mut Apic::new(), &mut sources),
-//!         }
+//! impl Traced for Tracer {
+//!     fn serve<M: Msr, A: LocalApic>(&mut self, pmi: Interrupt<'_, M, A>) -> Result<Pmi, GeneralProtection> {
+//!         pmi.serve(&mut [&mut self.running.source(&mut self.count)])
 //!     }
 //! }
 //!
-//! // SAFETY: one processor uses it.
-//! let slot = unsafe { Slot::new() };
-//! // What is done with the slot in hand, and the PMI that may have come meanwhile.
-//! let late = |tracer: &mut Option<Tracer>| drop(tracer.as_mut().map(|tracer| tracer.pmi(None)));
-//! let handler = Handler::new(Delivery::Nmi);
-//! handler.arm(&mut Apic::new())?;
-//! slot.with(|tracer| *tracer = Some(Tracer { handler, running: Some(running), count: Count(0) }), late);
+//! // SAFETY: one processor uses it, and the registers are that processor's.
+//! let slot = unsafe { Slot::new(Handler::new(Delivery::Nmi), || (Registers::new(), Apic::new())) };
 //!
-//! // The NMI handler, with the RIP that the processor pushed:
-//! let nmi = |rip| slot.in_handler(|tracer| tracer.as_mut().map_or(Ok(Pmi::NotOurs), |tracer| tracer.pmi(Some(rip))));
-//! // The registers of this example have no request in them: some other NMI.
-//! assert_eq!(nmi(0x1000), Some(Ok(Pmi::NotOurs)));
+//! // The start, with preemption disabled.
+//! let config = Config::new().os(true);
+//! let started = slot.start(|| {
+//!     let running = unit.start(&config, buffer).map_err(|failed| failed.error())?;
+//!     Ok::<_, pugmark_kernel::pt::StartError>(Tracer { running, count: Count(0) })
+//! });
+//! assert!(started.is_ok());
 //!
-//! // The end of the trace: the handler stays.
-//! let running = slot.with(|tracer| tracer.as_mut().and_then(|tracer| tracer.running.take()), late).flatten();
-//! let stopped = running.expect("it was put there").stop().unwrap_or_else(|_| panic!("it does not stop"));
-//! assert_eq!(nmi(0x1000), Some(Ok(Pmi::NotOurs)));
-//! # Ok::<(), GeneralProtection>(())
+//! // The kernel's NMI handler, with the RIP that the processor pushed. The registers of this example have no request in
+//! // them: some other NMI, which the kernel's other handlers are asked about.
+//! assert_eq!(slot.interrupt(Some(0x1000)), Ok(Pmi::NotOurs));
+//!
+//! // A look at the trace while it runs; a PMI that comes now is served when this is done.
+//! let undrained = slot.with(|tracer| tracer.running.undrained());
+//! assert_eq!(undrained, Ok(0));
+//!
+//! // The end of the trace. The handler stays: a PMI that was on its way still comes, and has masked the LVT entry.
+//! let stopped = slot.stop(|tracer, _| tracer.running.stop()).expect("there is a trace");
+//! assert!(stopped.is_ok_and(|stopped| stopped.loss.is_none()));
+//! assert_eq!(slot.interrupt(Some(0x1000)), Ok(Pmi::NotOurs));
 //! ```
 //!
 //! **Branch records and samples.** [`ds`] takes the memory of the DS save area and records into it: [`ds::Unit`],

@@ -35,6 +35,17 @@ pub trait PmiSource {
         Ok(false)
     }
 
+    /// Whether there may be a request beyond its bits in IA32_PERF_GLOBAL_STATUS, or one that was not served to its end:
+    /// a few reads while it runs, and nothing is stopped. Where neither this nor the status nor the LVT entry says so, an
+    /// interrupt is somebody else's.
+    ///
+    /// # Errors
+    ///
+    /// An access raised #GP.
+    fn may_ask(&mut self) -> Result<bool, GeneralProtection> {
+        self.asks()
+    }
+
     /// Serves it; `seen` are those of its bits that were set, which are acknowledged already. Returns whether the PMI
     /// was, among others, its own. Called again until no source says so.
     ///
@@ -92,7 +103,11 @@ pub struct Handler {
     disarmed: Cell<bool>,
     /// The local APIC masks the LVT entry when it delivers.
     masks: bool,
+    /// LVT Performance Monitoring delivers what it is for.
+    entry: bool,
     echo: Option<Echo>,
+    /// The last interrupt was not served to its end: the sources are stopped, and the entry may be masked because of it.
+    unfinished: bool,
     /// NMIs that may still come from sources that are served or stopped.
     late: u8,
     counts: Counts,
@@ -103,6 +118,8 @@ pub struct Handler {
 struct Echo {
     /// The interrupted RIP, where it is known: the processor delivers a latched NMI before it executes anything there.
     at: Option<u64>,
+    /// The registers have shown that one was latched.
+    latched: bool,
 }
 
 /// What the handler met since it was made.
@@ -127,10 +144,24 @@ pub enum Pmi {
     /// The local APIC's, but no source has anything to say: the echo of one that is served, or the PMI of a source that
     /// is gone. All go on, and the LVT entry is unmasked.
     Stray,
-    /// Not a PMI: where PMIs are NMIs, one of another cause.
+    /// Not a PMI: where PMIs are NMIs, one of another cause, which the kernel's other handlers are to look for. Nothing
+    /// was stopped, and nothing was written.
     NotOurs,
+    /// A PMI that is served as soon as the code that it interrupted is done with the [`Slot`](crate::slot::Slot).
+    Later,
+    /// Nothing tells whether it is a PMI: it may be an NMI of another cause. The kernel asks its other handlers too; if
+    /// none of them knows it, it was a PMI. What it may have asked for is, or will be, served.
+    Unknown,
     /// Sources ask again each time they are served: they are left stopped, and the LVT entry masked.
     Stuck,
+}
+
+impl Pmi {
+    /// Whether an NMI may have another cause, so that the kernel is to ask its other handlers.
+    #[must_use]
+    pub const fn may_be_anothers(self) -> bool {
+        matches!(self, Self::NotOurs | Self::Unknown)
+    }
 }
 
 impl Handler {
@@ -138,7 +169,16 @@ impl Handler {
     #[must_use]
     pub const fn new(delivery: Delivery) -> Self {
         let counts = Counts { served: 0, unannounced: 0, stray: 0, stuck: 0 };
-        Self { delivery, disarmed: Cell::new(false), masks: true, echo: None, late: 0, counts }
+        Self {
+            delivery,
+            disarmed: Cell::new(false),
+            masks: true,
+            entry: true,
+            echo: None,
+            unfinished: false,
+            late: 0,
+            counts,
+        }
     }
 
     /// For PMIs that are delivered so by a local APIC of AMD: it leaves the LVT entry as it is when it delivers one, so
@@ -152,8 +192,42 @@ impl Handler {
         handler
     }
 
-    /// A source was stopped, and so many of its NMIs may be on their way: as many interrupts that nobody asks for are
-    /// claimed as [`Pmi::Stray`], but at the most four.
+    /// For NMIs of AMD's that come through an extended entry alone, as those of IBS do: LVT Performance Monitoring is
+    /// somebody else's, and is not written.
+    #[must_use]
+    pub const fn extended() -> Self {
+        let mut handler = Self::amd(Delivery::Nmi);
+        handler.entry = false;
+        handler
+    }
+
+    /// The same with its entry masked.
+    pub(crate) const fn unarmed(self) -> Self {
+        Self { disarmed: Cell::new(true), ..self }
+    }
+
+    /// How its interrupts come.
+    pub(crate) const fn delivery(&self) -> Delivery {
+        self.delivery
+    }
+
+    /// Whether a masked entry says that a PMI was delivered.
+    pub(crate) fn is_told_by_the_mask(&self) -> bool {
+        self.masks && !self.disarmed.get()
+    }
+
+    /// Whether the entry is unmasked but for a PMI that is to be served.
+    pub(crate) fn is_armed(&self) -> bool {
+        !self.disarmed.get()
+    }
+
+    /// Whether the entry is unmasked is known to somebody else.
+    pub(crate) fn set_armed(&self, armed: bool) {
+        self.disarmed.set(!armed);
+    }
+
+    /// A source was stopped, and so many of its NMIs may be on their way: as many that nobody asks for are
+    /// [`Pmi::Unknown`], but at the most four.
     pub fn expect_late(&mut self, nmis: u8) {
         self.late = self.late.saturating_add(nmis).min(LATE);
     }
@@ -169,14 +243,15 @@ impl Handler {
         &self.counts
     }
 
-    /// Programs the LVT entry: from here on PMIs are delivered.
+    /// Programs the LVT entry: from here on PMIs are delivered. [`Slot`](crate::slot::Slot) alone does so, before
+    /// anything asks for one.
     ///
     /// # Errors
     ///
     /// The local APIC raised #GP.
-    pub fn arm(&self, apic: &mut impl LocalApic) -> Result<(), GeneralProtection> {
+    pub(crate) fn arm(&self, apic: &mut impl LocalApic) -> Result<(), GeneralProtection> {
         self.disarmed.set(false);
-        set(apic, self.entry())
+        if self.entry { set(apic, self.entry()) } else { Ok(()) }
     }
 
     /// Masks the LVT entry: until [`Handler::arm`] it stays masked, also when a source is served.
@@ -184,28 +259,36 @@ impl Handler {
     /// # Errors
     ///
     /// The local APIC raised #GP.
-    pub fn disarm(&self, apic: &mut impl LocalApic) -> Result<(), GeneralProtection> {
+    pub(crate) fn disarm(&self, apic: &mut impl LocalApic) -> Result<(), GeneralProtection> {
         self.disarmed.set(true);
-        set(apic, self.entry())
+        if self.entry { set(apic, self.entry()) } else { Ok(()) }
     }
 
     /// Serves an interrupt that may be a PMI, and that interrupted the code at RIP `interrupted`.
     ///
-    /// Order: all sources are stopped; IA32_PERF_GLOBAL_STATUS is read and what was seen acknowledged; the sources are
+    /// First it is decided whether anybody asks: the LVT entry is masked by a PMI, a bit of a source is set in
+    /// IA32_PERF_GLOBAL_STATUS, or [`PmiSource::may_ask`] says so. If not, nothing is stopped, and the interrupt is an
+    /// echo or another late one, or not a PMI. A request that shows only when its source is stopped is not lost: the
+    /// entry is unmasked, so it has an interrupt of its own.
+    ///
+    /// Otherwise the order is: all sources are stopped; IA32_PERF_GLOBAL_STATUS is read and what was seen acknowledged; the sources are
     /// served, and this is repeated until none asks; they go on; the LVT entry is unmasked, unless all sources ask
     /// through another one ([`PmiSource::route`]): then it is somebody else's. A request that came
     /// between the last two steps was dropped by the masked entry, so the status is read once more. Last, counters and
     /// LBRs that this PMI froze are released, if nobody else has a request: frozen, they make none that the masked
     /// entry could drop.
     ///
-    /// While an NMI is handled another one may be latched, and its request be served with the first. It is claimed as
-    /// [`Pmi::Stray`] when it interrupts at the same RIP as the one before: nothing ran between them. Where code waits
-    /// in one place, as in an idle loop, [`Handler::forget_echo`] says that something did run.
+    /// While an NMI is handled another one may be latched, and its request be served with the first. Where the registers
+    /// have shown that, the next one at the same RIP is [`Pmi::Stray`]: nothing ran between them. Where they have not, it
+    /// may be such an echo (the PMI was latched while another's NMI was on its way to the handler) or another's NMI, and
+    /// is [`Pmi::Unknown`]. Where code waits in one place, as in an idle loop, [`Handler::forget_echo`] says that something
+    /// did run.
     ///
     /// # Errors
     ///
-    /// An access raised #GP. The sources are stopped as far as they let themselves be, and the LVT entry is left as it
-    /// was: masked, if this was a PMI.
+    /// An access raised #GP. The sources are stopped as far as they let themselves be, and told so
+    /// ([`PmiSource::abandon`]); the LVT entry is left as it was: masked, if this was a PMI. The next call serves them
+    /// again, whatever interrupt it is for.
     pub fn handle_at(
         &mut self,
         interrupted: u64,
@@ -248,6 +331,15 @@ impl Handler {
         sources: &mut [&mut dyn PmiSource],
     ) -> Result<Pmi, GeneralProtection> {
         let pmi = self.serve_all(interrupted, msr, apic, sources);
+        let why = match pmi {
+            Err(fault) => Some(Abandoned::Fault(fault)),
+            Ok(Pmi::Stuck) => Some(Abandoned::Stuck),
+            Ok(_) => None,
+        };
+        if let Some(why) = why {
+            self.unfinished = true;
+            abandon(sources, why);
+        }
         let requests = sources.iter().fold(0, |all: u8, source| all.saturating_add(source.late_requests()));
         // One of them is the interrupt that is handled. Where an access faulted another call may handle the rest of it.
         self.expect_late(requests.saturating_sub(u8::from(pmi.is_ok())));
@@ -263,7 +355,8 @@ impl Handler {
     ) -> Result<Pmi, GeneralProtection> {
         let masked = apic.lvt_pc()?.is_masked();
         let delivered = masked && self.masks && !self.disarmed.get();
-        let echoed = self.echo.take() == Some(Echo { at: interrupted });
+        let echo = self.echo.take().filter(|echo| echo.at == interrupted);
+        let echoed = echo.is_some();
         // Nobody else has the vector of a fixed interrupt.
         let claimed = delivered || echoed || self.late > 0 || self.delivery != Delivery::Nmi;
         // Where a delivery masks the entry, one that is not masked shows an NMI of another cause, and a PMI may be latched.
@@ -271,6 +364,16 @@ impl Handler {
         let counters = self.serves_entry(sources);
         let mut set_entry = |entry| if counters { set(apic, entry) } else { Ok(()) };
         let ours = sources.iter().fold(GlobalStatus::empty(), |all, source| all.union(source.status()));
+        let unfinished = core::mem::take(&mut self.unfinished);
+        if !delivered && !unfinished && !may_ask(msr, ours, sources)? {
+            if !claimed {
+                return Ok(Pmi::NotOurs);
+            }
+            let pmi = self.stray(echoed);
+            let shown = self.delivery != Delivery::Nmi || echo.is_some_and(|echo| echo.latched);
+            // An address alone may be that of another's NMI right behind a PMI, and a late one may be anybody's.
+            return Ok(if shown { pmi } else { Pmi::Unknown });
+        }
         let mut rounds = 0;
         let mut status = GlobalStatus::empty();
         for pass in 0.. {
@@ -294,17 +397,24 @@ impl Handler {
         }
         if rounds > 0 {
             release(msr, status)?;
-            self.echo = (interrupted.is_some() || latched).then_some(Echo { at: interrupted });
+            self.echo = (interrupted.is_some() || latched).then_some(Echo { at: interrupted, latched });
         }
         if rounds == 0 {
-            // An echo has an address of its own to be known by.
-            self.late = self.late.saturating_sub(u8::from(!echoed && !delivered));
-            self.counts.stray += 1;
-            return Ok(Pmi::Stray);
+            let pmi = self.stray(echoed || delivered);
+            // What was left has masked the entry, whatever this one is.
+            return Ok(if unfinished && !echoed { Pmi::Unknown } else { pmi });
         }
         self.counts.served += 1;
         self.counts.unannounced += u64::from(rounds - 1);
         Ok(Pmi::Served)
+    }
+
+    /// An interrupt that is claimed though nobody asks; `known` by its address or by the entry, so that no late one is
+    /// spent on it.
+    fn stray(&mut self, known: bool) -> Pmi {
+        self.late = self.late.saturating_sub(u8::from(!known));
+        self.counts.stray += 1;
+        Pmi::Stray
     }
 
     /// The LVT entry while no PMI is served.
@@ -317,7 +427,7 @@ impl Handler {
     /// none and the PMI of one that is gone may have masked it.
     fn serves_entry(&self, sources: &[&mut dyn PmiSource]) -> bool {
         let gone = self.masks && sources.is_empty();
-        gone || sources.iter().any(|source| source.route() == Route::Counters)
+        self.entry && (gone || sources.iter().any(|source| source.route() == Route::Counters))
     }
 }
 
@@ -378,6 +488,23 @@ fn any_asks(sources: &mut [&mut dyn PmiSource]) -> Result<bool, GeneralProtectio
     Ok(false)
 }
 
+/// Whether anybody may have asked, as far as it shows while all run.
+fn may_ask(
+    msr: &mut impl Msr,
+    ours: GlobalStatus,
+    sources: &mut [&mut dyn PmiSource],
+) -> Result<bool, GeneralProtection> {
+    if read_status(msr, ours)?.intersects(ours) {
+        return Ok(true);
+    }
+    for source in sources.iter_mut() {
+        if source.may_ask()? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
 /// Unfreezes counters and LBRs that IA32_DEBUGCTL lets a PMI freeze, unless the PMI is also that of somebody who is not
 /// served yet: it is theirs to look at what stands still, and to release it.
 ///
@@ -392,6 +519,15 @@ fn release(msr: &mut impl Msr, status: GlobalStatus) -> Result<(), GeneralProtec
     }
     // SAFETY: lets counters and LBRs go on that their owner has enabled; no memory is written.
     unsafe { msr.write(GlobalStatusReset(mine)) }
+}
+
+/// Leaves all stopped.
+fn abandon(sources: &mut [&mut dyn PmiSource], why: Abandoned) {
+    // What can be stopped is; the first fault is reported.
+    let _ = quiesce(sources);
+    for source in sources.iter_mut() {
+        source.abandon(why);
+    }
 }
 
 /// Stops all, also those behind one that does not let itself be stopped.

@@ -6,6 +6,7 @@ mod common;
 use common::{Ledger, Machine, Tracing};
 use pugmark_kernel::buffer::{Layout, Mode};
 use pugmark_kernel::config::Config;
+use pugmark_kernel::lapic::Delivery;
 use pugmark_kernel::loss::Loss;
 use pugmark_kernel::msr::GeneralProtection;
 use pugmark_kernel::pmi::{Abandoned, Handler, PmiSource};
@@ -127,7 +128,7 @@ impl Life<'_> {
                     // As the handler does; once is enough.
                     source.abandon(Abandoned::Fault(fault));
                     self.machine.settle();
-                    self.handler.arm(&mut self.machine.registers()).unwrap();
+                    self.machine.arm(Delivery::Nmi).unwrap();
                     sum.faults += 1;
                 }
             }
@@ -136,9 +137,9 @@ impl Life<'_> {
                 self.machine.set_cr3(cr3);
                 // PMIs that come now are dropped.
                 if self.random.below(4) == 0 {
-                    self.handler.disarm(&mut self.machine.registers()).unwrap();
+                    self.machine.disarm();
                     self.machine.run(self.random.below(1500) as usize);
-                    self.handler.arm(&mut self.machine.registers()).unwrap();
+                    self.machine.arm(Delivery::Nmi).unwrap();
                 }
             }
         }

@@ -177,7 +177,7 @@ fn live(machine: &Machine, mode: Mode) -> Came {
         }
     };
     let mut handler = Handler::new(Delivery::Nmi);
-    if handler.arm(&mut machine.registers()).is_err() {
+    if machine.arm(Delivery::Nmi).is_err() {
         return Came::ToTheStop;
     }
     let mut collector = Collector::new();
@@ -243,7 +243,7 @@ fn handle_one(machine: &Machine, fault_in: Option<u32>) -> (bool, u32) {
     let served = handler.handle(&mut msr, &mut apic, &mut [&mut tracing.source(&mut collector)]);
     let accesses = machine.accesses() - before;
     tracing.drain(&mut collector).unwrap();
-    handler.arm(&mut machine.registers()).unwrap();
+    machine.arm(Delivery::Nmi).unwrap();
     machine.run_with(3000, &mut handler, &mut tracing.source(&mut collector));
     let stopped = tracing.stop().map_err(|_| "stop").unwrap();
     collector.finish(&stopped.trace);

@@ -65,8 +65,9 @@ fn many_pmis_give_one_continuous_trace() {
 #[test]
 fn a_pmi_may_come_as_a_fixed_vector() {
     let machine = Machine::new("skylake", Settings::default());
-    let mut handler = Handler::new(Delivery::Fixed(Vector::new(0x40).unwrap()));
-    handler.arm(&mut machine.registers()).unwrap();
+    let delivery = Delivery::Fixed(Vector::new(0x40).unwrap());
+    let mut handler = Handler::new(delivery);
+    machine.arm(delivery).unwrap();
     let mut tracing = machine.start(Layout::topa(RegionSize::K4, 4), Mode::StopWhenFull { spare: 1 });
     let mut collector = Collector::new();
     machine.run_with(20_000, &mut handler, &mut tracing.source(&mut collector));
@@ -189,8 +190,7 @@ fn a_circular_buffer_that_is_overrun_before_its_pmi_is_served_counts_it() {
 #[test]
 fn pmis_that_are_never_delivered_end_in_a_stop_that_is_counted() {
     let machine = Machine::new("skylake", Settings::default());
-    let handler = machine.handler();
-    handler.disarm(&mut machine.registers()).unwrap();
+    machine.disarm();
     let mut tracing = machine.start(Layout::topa(RegionSize::K4, 4), Mode::StopWhenFull { spare: 1 });
     machine.run(20_000);
     let mut collector = Collector::new();
@@ -226,13 +226,13 @@ fn a_sink_that_takes_a_part_gets_the_rest_later() {
 fn a_request_left_over_from_an_earlier_trace_is_not_this_ones() {
     let machine = Machine::new("skylake", Settings::default());
     let mut handler = machine.handler();
-    handler.disarm(&mut machine.registers()).unwrap();
+    machine.disarm();
     let tracing = machine.start(Layout::topa(RegionSize::K4, 2), Mode::StopWhenFull { spare: 1 });
     machine.run(10_000);
     drop(tracing);
     assert_eq!(machine.msr(0x38e) >> 55 & 1, 1, "the PMI was dropped, the bit stays");
     let mut tracing = machine.start(Layout::topa(RegionSize::K4, 4), Mode::Circular { interrupt_every: 1 });
-    handler.arm(&mut machine.registers()).unwrap();
+    machine.arm(Delivery::Nmi).unwrap();
     machine.run(10);
     let mut collector = Collector::new();
     let (mut msr, mut apic) = (machine.registers(), machine.registers());

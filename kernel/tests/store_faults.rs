@@ -271,16 +271,16 @@ fn life(machine: &Machine, profile: &str, what: What) -> u32 {
     };
     let first = machine.jumps().len();
     let mut handler = Handler::new(Delivery::Nmi);
-    if handler.arm(&mut machine.registers()).is_err() {
+    if machine.arm(Delivery::Nmi).is_err() {
         faults += 1;
-        handler.arm(&mut machine.registers()).unwrap();
+        machine.arm(Delivery::Nmi).unwrap();
     }
     let mut drained = Drained::new();
     for round in 0..2 {
         for _ in 0..700 {
             if machine.jump().is_some() && drained.interrupt(machine, &mut handler, &mut running).is_err() {
                 faults += 1;
-                handler.arm(&mut machine.registers()).unwrap();
+                machine.arm(Delivery::Nmi).unwrap();
                 drained.drain(&mut running).unwrap();
             }
         }

@@ -37,11 +37,13 @@ const PACKETS: &str = "only Intel PT has the packets";
 const CR3: &str = "what is counted or sampled cannot be filtered by CR3";
 const LEVELS: &str = "the samples of IBS cannot be filtered by privilege level";
 const AREA: &str = "only the debug store writes through page tables";
+const NMIS: &str = "nothing tells the NMIs of AMD's sources from those of others";
 const ADDRESS: &str = "what is counted or sampled cannot be filtered by address";
 
 /// What both decline, and why.
-const DECLINED: [(&str, &str); 9] = [
+const DECLINED: [(&str, &str); 10] = [
     ("events", PACKETS),
+    ("foreign-nmis", NMIS),
     ("area-absent", AREA),
     ("area-read-only", AREA),
     ("filter-cr3", CR3),

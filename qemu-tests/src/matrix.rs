@@ -109,6 +109,7 @@ pub const WORKLOADS: &[Workload] = &[
     Workload { name: "small-buffers",   loss: Nothing,  refusals: CYCLES },
     Workload { name: "circular",        loss: Nothing,  refusals: MANY_ENTRIES },
     Workload { name: "nmi",             loss: Nothing,  refusals: TRACED },
+    Workload { name: "foreign-nmis",    loss: Nothing,  refusals: TRACED },
     Workload { name: "single-range",    loss: Nothing,  refusals: SINGLE_RANGE },
     Workload { name: "stop",            loss: Stop,     refusals: TRACED },
     Workload { name: "ring",            loss: Wrap,     refusals: MANY_ENTRIES },

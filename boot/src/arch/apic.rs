@@ -18,6 +18,7 @@ const APIC_GLOBAL_ENABLE: u64 = 1 << 11;
 
 const EOI: u64 = 0xb0;
 const SPURIOUS: u64 = 0xf0;
+const COMMAND: u64 = 0x300;
 const LVT_TIMER: u64 = 0x320;
 const LVT_PERFORMANCE: u64 = 0x340;
 const LVT_LINT0: u64 = 0x350;
@@ -58,6 +59,15 @@ pub(super) fn init() {
 /// Tells the local APIC that the interrupt is handled.
 pub(crate) fn end_of_interrupt() {
     write(EOI, 0);
+}
+
+/// Sends an NMI to this processor.
+pub(crate) fn send_nmi() {
+    /// Physical destination mode, an NMI, level asserted.
+    const NMI: u32 = 0b100 << 8 | 1 << 14;
+    // The destination is a register of its own, 0 after a reset: the one processor that runs. No shorthand: an NMI is not
+    // sent by the one for the sender on all processors.
+    write(COMMAND, NMI);
 }
 
 /// Lets the timer interrupt every `count` ticks of its clock; 0 stops it.

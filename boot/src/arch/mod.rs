@@ -8,6 +8,7 @@ pub(crate) mod exit;
 pub(crate) mod image;
 pub(crate) mod marker;
 pub(crate) mod memory;
+pub(crate) mod nmi;
 pub(crate) mod paging;
 mod pic;
 #[cfg(target_os = "linux")]

@@ -3,13 +3,14 @@
 use core::arch::global_asm;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use pugmark_kernel::arch::{Fixup, Interrupted, fixup};
+use pugmark_kernel::pmi::Pmi;
 use spin::LazyLock;
 use x86_64::VirtAddr;
 use x86_64::structures::idt::{Entry, EntryOptions, InterruptDescriptorTable};
 
 use super::paging::Mended;
 use super::segments::TrapStack;
-use super::{apic, paging, user};
+use super::{apic, nmi, paging, user};
 
 /// The local APIC's timer.
 pub(crate) const TIMER_VECTOR: u8 = 0x20;
@@ -77,7 +78,14 @@ impl TrapFrame {
 
 extern "C" fn trap(frame: &mut TrapFrame) {
     match frame.vector {
-        NMI if crate::trace::pmi(frame.rip) => {}
+        NMI => match crate::trace::nmi(frame.rip) {
+            // What nobody can tell is the tracing unit's, unless somebody knows better.
+            Pmi::Unknown => _ = nmi::take(),
+            Pmi::NotOurs if nmi::take() => {}
+            Pmi::NotOurs => unexpected(frame),
+            Pmi::Stray => {}
+            Pmi::Served | Pmi::Later | Pmi::Stuck => nmi::another_came(),
+        },
         BREAKPOINT => _ = BREAKPOINTS.fetch_add(1, Relaxed),
         UNDEFINED if frame.cs & 3 == 0 && paging::code_at(frame.rip) == Some([0x0f, 0x0b]) => {
             UNDEFINED_INSTRUCTIONS.fetch_add(1, Relaxed);
@@ -97,7 +105,6 @@ extern "C" fn trap(frame: &mut TrapFrame) {
             apic::end_of_interrupt();
         }
         vector if vector == PMI_VECTOR.into() => {
-            // One that nobody asked for is counted where the handler is.
             crate::trace::pmi(frame.rip);
             apic::end_of_interrupt();
         }

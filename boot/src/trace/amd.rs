@@ -55,7 +55,7 @@ impl Counting {
         plan: &Plan,
         msr: GuardedMsr,
     ) -> Result<(counters::Unit<GuardedMsr>, Event), AmdFailure> {
-        Unfit::without_area(plan).map_err(AmdFailure::Unfit)?;
+        Unfit::beside_amds(plan).map_err(AmdFailure::Unfit)?;
         let unit = counters::Unit::detect(this_processor, msr).map_err(AmdFailure::Counters)?;
         let level = plan.filter.level;
         let event = Event::new(self.event, 0).os(level != Level::User).user(level != Level::Os);
@@ -70,7 +70,7 @@ pub(super) fn sampling(
     msr: GuardedMsr,
     mut apic: XApic,
 ) -> Result<(ibs::Unit<GuardedMsr>, IbsConfig, Samples), AmdFailure> {
-    Unfit::without_area(plan).map_err(AmdFailure::Unfit)?;
+    Unfit::beside_amds(plan).map_err(AmdFailure::Unfit)?;
     if plan.filter.level != Level::Any {
         return Err(AmdFailure::Levels);
     }

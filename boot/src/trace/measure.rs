@@ -7,7 +7,7 @@ use pugmark_boot::tally::tally;
 use pugmark_decoder_core::image::{AddressSpace, Section};
 
 use super::amd::Counting;
-use super::session::{Ready, Recorded, Wanted, take_strays};
+use super::session::{Ready, Recorded, Wanted};
 use super::{Fault, Stage, last, recorded_well, refused, samples as precise};
 use crate::arch::image;
 use crate::arch::serial::say;
@@ -67,7 +67,7 @@ impl Stage<'_> {
         for section in [text].into_iter().chain(workload.sections()) {
             say!("section {name} {}", Code::of(&section));
         }
-        let strays = counts.stray + take_strays();
+        let strays = counts.stray;
         let full = loss.full + archive.full();
         say!("lost {name} {}", Lost { stops: loss.stop, full, strays, ..Lost::default() });
         self.memory = archive.into_memory();

@@ -38,7 +38,7 @@ use samples::SAMPLED;
 use session::{Failure, Ready, Recorded, Wanted};
 
 pub(crate) use plan::Plan;
-pub(crate) use session::{leave_address_space, pmi};
+pub(crate) use session::{hold, leave_address_space, nmi, pmi};
 
 /// Room for a workload's trace.
 const ARCHIVE_SIZE: usize = 4 << 20;
@@ -204,7 +204,7 @@ impl<'s> Stage<'s> {
             // Where nobody knows, it is taken for lost.
             wraps: loss.wrap + loss.perhaps_wrapped,
             full: loss.full + archive.full(),
-            strays: counts.stray + session::take_strays(),
+            strays: counts.stray,
         };
         let Decoded { pieces, records, total, fault: undecoded, .. } = decoded;
         let (bytes, pmis) = (archive.trace().len() as u64, counts.served + counts.unannounced);

@@ -24,6 +24,8 @@ pub(crate) struct Plan {
     pub(super) expected: Expected,
     /// What the workload looks for are packets beside the flow, which no other source has.
     pub(super) packets: bool,
+    /// The workload sends NMIs of its own.
+    pub(super) nmis: bool,
     /// The workload is about memory of the debug store's, which no other source has.
     pub(super) area: bool,
 }
@@ -40,6 +42,7 @@ impl Plan {
             interrupts: true,
             expected: Expected::Nothing,
             packets: false,
+            nmis: false,
             area: false,
         }
     }
@@ -53,6 +56,12 @@ impl Plan {
     /// With packets beside the flow, or without.
     pub(crate) fn with_packets(mut self, packets: bool) -> Self {
         self.packets = packets;
+        self
+    }
+
+    /// With NMIs of the workload's own.
+    pub(crate) fn with_nmis(mut self) -> Self {
+        self.nmis = true;
         self
     }
 
@@ -123,6 +132,7 @@ pub(crate) enum Unfit {
     Cr3,
     Ranges,
     Packets,
+    Nmis,
     Area,
 }
 
@@ -142,6 +152,12 @@ impl Unfit {
         Ok(())
     }
 
+    /// What a plan wants that AMD's sources do not do, as an error.
+    pub(super) fn beside_amds(plan: &Plan) -> Result<(), Self> {
+        Self::without_area(plan)?;
+        if plan.nmis { Err(Self::Nmis) } else { Ok(()) }
+    }
+
     /// What a plan wants that only Intel PT or the debug store does, as an error.
     pub(super) fn without_area(plan: &Plan) -> Result<(), Self> {
         Self::of(plan)?;
@@ -159,6 +175,7 @@ impl Unfit {
             Self::Cr3 => write!(f, "{what} cannot be filtered by CR3"),
             Self::Ranges => write!(f, "{what} cannot be filtered by address"),
             Self::Packets => f.write_str("only Intel PT has the packets that it asks for"),
+            Self::Nmis => f.write_str("nothing tells the NMIs of AMD's sources from those of others"),
             Self::Area => f.write_str("only the debug store writes through page tables"),
         }
     }

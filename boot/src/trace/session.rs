@@ -2,7 +2,7 @@
 
 use core::fmt;
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use pugmark_boot::archive::Archive;
 use pugmark_boot::protocol::{Of, Samples};
 use pugmark_kernel::amd::{counters, ibs};
@@ -13,13 +13,13 @@ use pugmark_kernel::cpuid::Capabilities;
 use pugmark_kernel::detect::DetectError;
 use pugmark_kernel::drain::{KeepAll, Piece, Sink};
 use pugmark_kernel::ds::{self, DsArea, DsConfig, Half};
-use pugmark_kernel::lapic::{Delivery, XApic};
+use pugmark_kernel::lapic::{Delivery, LocalApic, XApic};
 use pugmark_kernel::lbr::{self, LbrConfig};
 use pugmark_kernel::loss::Loss;
-use pugmark_kernel::msr::GeneralProtection;
-use pugmark_kernel::pmi::{Counts, Handler, Pmi, PmiSource};
+use pugmark_kernel::msr::{GeneralProtection, Msr};
+use pugmark_kernel::pmi::{Counts, Handler, Pmi};
 use pugmark_kernel::pt::{self, StartError, StopFailed, Stopped, Unit};
-use pugmark_kernel::slot::Slot;
+use pugmark_kernel::slot::{Interrupt, NotStarted, Slot, SlotError, Traced};
 use x86_64::instructions::interrupts;
 
 use super::amd::{Addresses, AmdFailure, Counting, sampling};
@@ -35,10 +35,7 @@ use crate::arch::{apic, marker};
 /// What the PMI handler works with.
 struct Tracer {
     running: Running,
-    handler: Handler,
     archive: Archive<'static>,
-    msr: GuardedMsr,
-    apic: XApic,
     fault: Option<GeneralProtection>,
     /// Samples whose address is not known.
     unplaced: u64,
@@ -55,14 +52,18 @@ enum Running {
     Ibs(ibs::Running<GuardedMsr>, Samples),
 }
 
+/// The processor's registers and its local APIC.
+type Processor = fn() -> (GuardedMsr, XApic);
+
 // SAFETY: there is one processor.
-static TRACER: Slot<Tracer> = unsafe { Slot::new() };
+static TRACER: Slot<Tracer, Processor> =
+    unsafe { Slot::new(Handler::new(Delivery::Nmi), || (msr(), apic())) };
+
+/// PMIs are NMIs.
+static BY_NMI: AtomicBool = AtomicBool::new(true);
 
 /// Branch records are written: what drains them must know the address space that they are of.
 static RECORDS_BRANCHES: AtomicBool = AtomicBool::new(false);
-
-/// Interrupts with nothing being traced.
-static STRAYS: AtomicU64 = AtomicU64::new(0);
 
 /// A trace that is over.
 pub(super) struct Recorded {
@@ -112,6 +113,24 @@ impl Failure {
             Self::Unfit(_) => true,
             Self::Amd(failure) => failure.is_refusal(),
             _ => false,
+        }
+    }
+}
+
+impl From<NotStarted<Self>> for Failure {
+    fn from(failed: NotStarted<Self>) -> Self {
+        match failed {
+            NotStarted::Start(failure) => failure,
+            NotStarted::Slot(error) => error.into(),
+        }
+    }
+}
+
+impl From<SlotError> for Failure {
+    fn from(error: SlotError) -> Self {
+        match error {
+            SlotError::Fault(fault) => Self::Start(StartError::Fault(fault)),
+            SlotError::InUse | SlotError::Empty | SlotError::Occupied => Self::Busy,
         }
     }
 }
@@ -217,35 +236,26 @@ impl Ready {
             _ => archive,
         };
         RECORDS_BRANCHES.store(matches!(unit, ReadyUnit::Bts(..)), Relaxed);
+        let (handler, by_nmi) = unit.handler(&plan);
+        TRACER.replace(handler)?;
+        BY_NMI.store(by_nmi, Relaxed);
         set_interrupts(plan.interrupts);
         marker::set(session);
-        let started = TRACER.with(
-            |slot| {
-                let handler = unit.handler(&plan);
-                let mut apic = apic();
-                handler.arm(&mut apic).map_err(|fault| Failure::Start(StartError::Fault(fault)))?;
-                let running = unit.start(&plan)?;
-                *slot =
-                    Some(Tracer { running, handler, archive, msr: msr(), apic, fault: None, unplaced: 0 });
-                Ok(())
-            },
-            serve,
-        );
-        let result = match started {
-            Some(Ok(())) => {
-                work();
-                interrupts::disable();
-                stop()
-            }
-            Some(Err(failure)) => Err(failure),
-            None => Err(Failure::Busy),
-        };
+        let started =
+            TRACER.start(|| Ok(Tracer { running: unit.start(&plan)?, archive, fault: None, unplaced: 0 }));
+        let result = started.map_err(Failure::from).and_then(|()| {
+            work();
+            interrupts::disable();
+            TRACER.stop(Tracer::stop).unwrap_or(Err(Failure::Busy))
+        });
         marker::set(0);
         // One more interrupt may have been on its way. STI lets none in before the instruction behind it.
         interrupts::enable();
         x86_64::instructions::nop();
         interrupts::disable();
-        result
+        TRACER.disarm()?;
+        let counts = TRACER.handler(|handler| *handler.counts())?;
+        result.map(|recorded| Recorded { counts, ..recorded })
     }
 }
 
@@ -261,11 +271,15 @@ impl ReadyUnit {
         Ok(Self::Pt(unit, buffer))
     }
 
-    /// AMD's sources interrupt by NMIs, however a workload wants it: none is held back.
-    fn handler(&self, plan: &Plan) -> Handler {
+    /// Their handler, and whether their interrupts are NMIs. AMD's sources have no others, however a workload wants it:
+    /// none is held back.
+    fn handler(&self, plan: &Plan) -> (Handler, bool) {
         match self {
-            Self::Pt(..) | Self::Bts(..) | Self::Pebs(..) | Self::Last(..) => Handler::new(plan.delivery),
-            Self::Counters(..) | Self::Ibs(..) => Handler::amd(Delivery::Nmi),
+            Self::Pt(..) | Self::Bts(..) | Self::Pebs(..) | Self::Last(..) => {
+                (Handler::new(plan.delivery), plan.delivery == Delivery::Nmi)
+            }
+            Self::Counters(..) => (Handler::amd(Delivery::Nmi), true),
+            Self::Ibs(..) => (Handler::extended(), true),
         }
     }
 
@@ -299,15 +313,26 @@ impl ReadyUnit {
     }
 }
 
-/// The tracing unit's interrupt, which came at RIP `interrupted`; false if it is none of it.
-pub(crate) fn pmi(interrupted: u64) -> bool {
-    // A handler that finds the slot taken has left a note there.
-    TRACER.in_handler(|slot| handle(slot, Some(interrupted))).unwrap_or(true)
+/// An NMI, which came at RIP `interrupted`: what the tracing unit says of it.
+pub(crate) fn nmi(interrupted: u64) -> Pmi {
+    if BY_NMI.load(Relaxed) { interrupt(interrupted) } else { Pmi::NotOurs }
 }
 
-/// Interrupts with nothing being traced, since this was asked last.
-pub(super) fn take_strays() -> u64 {
-    STRAYS.swap(0, Relaxed)
+/// The interrupt with the tracing unit's vector.
+pub(crate) fn pmi(interrupted: u64) {
+    if !BY_NMI.load(Relaxed) {
+        interrupt(interrupted);
+    }
+}
+
+fn interrupt(interrupted: u64) -> Pmi {
+    // A fault is kept with the trace.
+    TRACER.interrupt(Some(interrupted)).unwrap_or(Pmi::Served)
+}
+
+/// Works while a PMI has to wait; false, and nothing was done, where nothing is traced.
+pub(crate) fn hold(work: impl FnOnce()) -> bool {
+    TRACER.with(|_| work()).is_ok()
 }
 
 /// Before another address space becomes current: of branch records only the kernel knows which one they are of.
@@ -316,113 +341,105 @@ pub(crate) fn leave_address_space() {
     if !RECORDS_BRANCHES.load(Relaxed) {
         return;
     }
-    TRACER.with(
-        |slot| {
-            let Some(Tracer { running: Running::Bts(running), archive, fault, .. }) = slot else { return };
-            archive.enter(AddressSpace::current().cr3());
-            if let Err(error) = running.drain(archive, &mut KeepAll) {
-                fault.get_or_insert(error);
-            }
-        },
-        serve,
-    );
-}
-
-/// Serves an interrupt that came while the slot was taken.
-fn serve(slot: &mut Option<Tracer>) {
-    handle(slot, None);
-}
-
-fn handle(slot: &mut Option<Tracer>, interrupted: Option<u64>) -> bool {
-    let Some(Tracer { running, handler, archive, msr, apic, fault, unplaced }) = slot else {
-        STRAYS.fetch_add(1, Relaxed);
-        return true;
-    };
-    let mut serve = |source: &mut dyn PmiSource| match interrupted {
-        Some(rip) => handler.handle_at(rip, msr, apic, &mut [source]),
-        None => handler.handle(msr, apic, &mut [source]),
-    };
-    let handled = match running {
-        Running::Pt(running) => serve(&mut running.source(archive)),
-        Running::Bts(running) => {
-            archive.enter(AddressSpace::current().cr3());
-            // There are no samples.
-            serve(&mut running.source(archive, &mut KeepAll))
-        }
-        Running::Pebs(running, sampling) => {
-            // There are no branch records.
-            serve(&mut running.source(&mut KeepAll, &mut sampling.sink(archive, unplaced)))
-        }
-        // Nothing of it asks for interrupts.
-        Running::Last(_) => Ok(Pmi::NotOurs),
-        Running::Counters(running) => {
-            serve(&mut running.source(&mut Addresses { archive, interrupted, unplaced }))
-        }
-        Running::Ibs(running, _) => {
-            serve(&mut running.source(&mut Addresses { archive, interrupted, unplaced }))
-        }
-    };
-    match handled {
-        Ok(pmi) => pmi != Pmi::NotOurs,
-        Err(error) => {
+    let drained = TRACER.with(|Tracer { running, archive, fault, .. }| {
+        let Running::Bts(running) = running else { return };
+        archive.enter(AddressSpace::current().cr3());
+        if let Err(error) = running.drain(archive, &mut KeepAll) {
             fault.get_or_insert(error);
-            true
         }
+    });
+    // Where nothing is traced there is nothing to drain.
+    let _ = drained;
+}
+
+impl Traced for Tracer {
+    fn serve<M: Msr, A: LocalApic>(
+        &mut self,
+        interrupt: Interrupt<'_, M, A>,
+    ) -> Result<Pmi, GeneralProtection> {
+        let Self { running, archive, fault, unplaced } = self;
+        let interrupted = interrupt.interrupted();
+        let served = match running {
+            Running::Pt(running) => interrupt.serve(&mut [&mut running.source(archive)]),
+            Running::Bts(running) => {
+                archive.enter(AddressSpace::current().cr3());
+                // There are no samples.
+                interrupt.serve(&mut [&mut running.source(archive, &mut KeepAll)])
+            }
+            Running::Pebs(running, sampling) => {
+                // There are no branch records.
+                let sink = &mut sampling.sink(archive, unplaced);
+                interrupt.serve(&mut [&mut running.source(&mut KeepAll, sink)])
+            }
+            // Nothing of it asks for interrupts.
+            Running::Last(_) => interrupt.serve(&mut []),
+            Running::Counters(running) => {
+                let sink = &mut Addresses { archive, interrupted, unplaced };
+                interrupt.serve(&mut [&mut running.source(sink)])
+            }
+            Running::Ibs(running, _) => {
+                let sink = &mut Addresses { archive, interrupted, unplaced };
+                interrupt.serve(&mut [&mut running.source(sink)])
+            }
+        };
+        served.inspect_err(|error| _ = fault.get_or_insert(*error))
     }
 }
 
-fn stop() -> Result<Recorded, Failure> {
-    let Some(Some(tracer)) = TRACER.with(Option::take, serve) else { return Err(Failure::Busy) };
-    let Tracer { running, mut handler, mut archive, mut apic, fault, mut unplaced, .. } = tracer;
-    let (mut counted, mut samples) = (None, Samples::default());
-    let loss = match running {
-        Running::Pt(running) => {
-            let Stopped { trace, loss, .. } = running.stop().map_err(Failure::from)?;
-            keep(&mut archive, trace.pieces());
-            loss
-        }
-        Running::Bts(running) => {
-            let stopped = running.stop().map_err(|failed| Failure::Store(failed.into()))?;
-            archive.enter(AddressSpace::current().cr3());
-            keep(&mut archive, stopped.records.pieces(Half::Bts));
-            *stopped.records.loss(Half::Bts)
-        }
-        Running::Pebs(running, sampling) => {
-            let stopped = running.stop().map_err(|failed| Failure::Store(failed.into()))?;
-            sampling.finish(&stopped.records, &mut archive, &mut unplaced);
-            let loss = *stopped.records.loss(Half::Pebs);
-            samples = Samples {
-                of: sampling.of,
-                period: sampling.period,
-                lost: loss.samples,
-                ..Samples::default()
-            };
-            loss
-        }
-        Running::Last(running) => {
-            last::finish(running, &mut archive).map_err(|fault| Failure::Last(LastFailure::Stop(fault)))?;
-            Loss::default()
-        }
-        Running::Counters(running) => {
-            let stopped = running.stop(&mut handler).map_err(|failed| Failure::Stop(failed.fault))?;
-            let overflows = stopped.overflows;
-            counted = stopped.totals().first().copied();
-            samples.lost = overflows.lost;
-            samples.skipped = overflows.skipped + overflows.unseen;
-            Loss::default()
-        }
-        Running::Ibs(running, told) => {
-            let mut last = Addresses { archive: &mut archive, interrupted: None, unplaced: &mut unplaced };
-            let stopped = running.stop(&mut last, &mut handler);
-            let (_, counts) = stopped.map_err(|failed| Failure::Stop(failed.fault))?;
-            samples = Samples { lost: counts.lost, ..told };
-            unplaced += counts.unplaced;
-            Loss::default()
-        }
-    };
-    handler.disarm(&mut apic).map_err(Failure::Stop)?;
-    samples.unplaced = unplaced;
-    Ok(Recorded { archive, loss, counts: *handler.counts(), counted, samples, fault })
+impl Tracer {
+    fn stop(self, handler: &mut Handler) -> Result<Recorded, Failure> {
+        let Self { running, mut archive, fault, mut unplaced } = self;
+        let (mut counted, mut samples) = (None, Samples::default());
+        let loss = match running {
+            Running::Pt(running) => {
+                let Stopped { trace, loss, .. } = running.stop().map_err(Failure::from)?;
+                keep(&mut archive, trace.pieces());
+                loss
+            }
+            Running::Bts(running) => {
+                let stopped = running.stop().map_err(|failed| Failure::Store(failed.into()))?;
+                archive.enter(AddressSpace::current().cr3());
+                keep(&mut archive, stopped.records.pieces(Half::Bts));
+                *stopped.records.loss(Half::Bts)
+            }
+            Running::Pebs(running, sampling) => {
+                let stopped = running.stop().map_err(|failed| Failure::Store(failed.into()))?;
+                sampling.finish(&stopped.records, &mut archive, &mut unplaced);
+                let loss = *stopped.records.loss(Half::Pebs);
+                samples = Samples {
+                    of: sampling.of,
+                    period: sampling.period,
+                    lost: loss.samples,
+                    ..Samples::default()
+                };
+                loss
+            }
+            Running::Last(running) => {
+                last::finish(running, &mut archive)
+                    .map_err(|fault| Failure::Last(LastFailure::Stop(fault)))?;
+                Loss::default()
+            }
+            Running::Counters(running) => {
+                let stopped = running.stop(handler).map_err(|failed| Failure::Stop(failed.fault))?;
+                let overflows = stopped.overflows;
+                counted = stopped.totals().first().copied();
+                samples.lost = overflows.lost;
+                samples.skipped = overflows.skipped + overflows.unseen;
+                Loss::default()
+            }
+            Running::Ibs(running, told) => {
+                let mut last =
+                    Addresses { archive: &mut archive, interrupted: None, unplaced: &mut unplaced };
+                let stopped = running.stop(&mut last, handler);
+                let (_, counts) = stopped.map_err(|failed| Failure::Stop(failed.fault))?;
+                samples = Samples { lost: counts.lost, ..told };
+                unplaced += counts.unplaced;
+                Loss::default()
+            }
+        };
+        samples.unplaced = unplaced;
+        Ok(Recorded { archive, loss, counts: *handler.counts(), counted, samples, fault })
+    }
 }
 
 fn keep<'t>(archive: &mut Archive<'_>, pieces: impl Iterator<Item = Piece<'t>>) {

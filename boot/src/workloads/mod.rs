@@ -13,6 +13,7 @@ mod buffers;
 mod churn;
 mod dispatch;
 mod exceptions;
+mod foreign_nmis;
 mod hash_map;
 mod interpreter;
 mod overflow;
@@ -34,7 +35,7 @@ use pugmark_boot::protocol::Level;
 use user::User;
 
 /// All workloads: their names, and what makes each ready.
-pub(crate) const ALL: [(&str, Make); 30] = [
+pub(crate) const ALL: [(&str, Make); 31] = [
     ("recursion", || Box::<recursion::Recursion>::default()),
     ("sort", || Box::new(sort::Sort::new())),
     ("hash-map", || Box::<hash_map::Counting>::default()),
@@ -61,6 +62,7 @@ pub(crate) const ALL: [(&str, Make); 30] = [
     ("small-buffers", || Box::new(Buffers::new(Kind::Small))),
     ("circular", || Box::new(Buffers::new(Kind::Circular))),
     ("nmi", || Box::new(Buffers::new(Kind::Nmi))),
+    ("foreign-nmis", || Box::new(foreign_nmis::ForeignNmis::new())),
     ("single-range", || Box::new(Buffers::new(Kind::SingleRange))),
     ("stop", || Box::new(Buffers::new(Kind::Stop))),
     ("ring", || Box::new(Buffers::new(Kind::Ring))),

@@ -47,6 +47,7 @@ fn a_source_that_asks_for_ever_is_left_stopped_and_masked() {
         let mut handler = Handler::new(Delivery::Nmi);
         assert_eq!(machine.handle(&mut handler, &mut [&mut source]), Ok(Pmi::Stuck));
         assert_eq!(handler.counts().stuck, 1);
+        assert_eq!(source.abandoned, Some(Abandoned::Stuck));
         assert!(!machine.log().contains(&"resume".to_string()));
         assert!(LvtPc(machine.0.borrow().lvt).is_masked());
     }
@@ -90,9 +91,108 @@ fn an_interrupt_without_a_request_is_the_local_apics_or_nobodys() {
             assert_eq!(machine.handle(&mut handler, &mut all[..sources]), Ok(verdict), "{what}");
             assert_eq!(handler.counts().stray, u64::from(verdict == Pmi::Stray), "{what}");
             assert_eq!(machine.0.borrow().lvt, after, "{what}");
-            assert_eq!(machine.log().contains(&"resume".to_string()), sources == 1, "{what}");
+            let stopped = delivery == nmi && verdict == Pmi::Stray || before == 0x1_0040 && !disarmed;
+            assert_eq!(machine.log().contains(&"quiesce".to_string()), stopped && sources == 1, "{what}");
+            assert_eq!(machine.log().contains(&"resume".to_string()), stopped && sources == 1, "{what}");
         }
     }
+}
+
+#[test]
+fn somebody_elses_nmi_costs_a_look_and_stops_nothing() {
+    // (status of others, bits of the source, what is done)
+    let table: [(_, _, &[&str]); 3] = [
+        (GlobalStatus::empty(), GlobalStatus::TRACE_TOPA_PMI, &["status"]),
+        (GlobalStatus::OVF_BUF, GlobalStatus::TRACE_TOPA_PMI, &["status"]),
+        // A source without bits has nothing to be looked for there.
+        (GlobalStatus::OVF_BUF, GlobalStatus::empty(), &[]),
+    ];
+    for (others, status, done) in table {
+        for handler in [Handler::new(Delivery::Nmi), Handler::amd(Delivery::Nmi)] {
+            let (machine, mut handler) = (Machine::new(0), handler);
+            machine.0.borrow_mut().lvt = 0x400;
+            machine.0.borrow_mut().others = others;
+            let mut source = machine.source(status);
+            assert_eq!(machine.handle_at(Some(1), &mut handler, &mut [&mut source]), Ok(Pmi::NotOurs));
+            assert_eq!(machine.log(), done, "{others:?} {status:?}");
+            // Nor does an NMI that may be a late one.
+            handler.expect_late(1);
+            assert_eq!(machine.handle_at(Some(2), &mut handler, &mut [&mut source]), Ok(Pmi::Unknown));
+            assert_eq!(machine.log().len(), 2 * done.len(), "{others:?} {status:?}");
+        }
+    }
+}
+
+#[test]
+fn what_was_given_up_is_served_by_the_next_interrupt_which_may_be_somebody_elses() {
+    for (lvt, verdict) in [(0x400, Pmi::NotOurs), (0x1_0400, Pmi::Unknown)] {
+        let machine = Machine::new(0);
+        machine.0.borrow_mut().lvt = 0x1_0400;
+        let mut source = machine.source(GlobalStatus::TRACE_TOPA_PMI);
+        let mut handler = Handler::new(Delivery::Nmi);
+        source.fault = true;
+        machine.handle(&mut handler, &mut [&mut source]).unwrap_err();
+        source.fault = false;
+        machine.0.borrow_mut().lvt = lvt;
+        assert_eq!(machine.handle_at(Some(1), &mut handler, &mut [&mut source]), Ok(verdict));
+        assert!(machine.log().contains(&"resume".to_string()), "{lvt:#x}");
+        assert_eq!(machine.0.borrow().lvt, 0x400);
+        let done = machine.log().len();
+        assert_eq!(machine.handle_at(Some(2), &mut handler, &mut [&mut source]), Ok(Pmi::NotOurs));
+        assert_eq!(machine.log()[done..], ["status"], "once is enough");
+    }
+}
+
+#[test]
+fn a_source_that_may_ask_is_asked_also_where_the_entry_says_nothing() {
+    for handler in [Handler::new(Delivery::Nmi), Handler::amd(Delivery::Nmi)] {
+        let (machine, mut handler) = (Machine::new(1), handler);
+        machine.0.borrow_mut().lvt = 0x400;
+        let mut source = machine.source(GlobalStatus::TRACE_TOPA_PMI);
+        let mut other = machine.source(GlobalStatus::empty());
+        assert_eq!(machine.handle(&mut handler, &mut [&mut other, &mut source]), Ok(Pmi::Served));
+        let mut other = Asks(machine.source(GlobalStatus::empty()), true);
+        assert_eq!(machine.handle_at(Some(9), &mut handler, &mut [&mut source, &mut other]), Ok(Pmi::Served));
+        assert_eq!(
+            machine.handle_at(Some(8), &mut handler, &mut [&mut source, &mut other]),
+            Ok(Pmi::NotOurs)
+        );
+    }
+}
+
+/// A source that asks in a way of its own, once.
+struct Asks(Source, bool);
+
+impl PmiSource for Asks {
+    fn status(&self) -> GlobalStatus {
+        self.0.status()
+    }
+
+    fn quiesce(&mut self) -> Result<(), GeneralProtection> {
+        self.0.quiesce()
+    }
+
+    fn may_ask(&mut self) -> Result<bool, GeneralProtection> {
+        Ok(self.1)
+    }
+
+    fn service(&mut self, _: GlobalStatus) -> Result<bool, GeneralProtection> {
+        Ok(core::mem::take(&mut self.1))
+    }
+
+    fn resume(&mut self) -> Result<(), GeneralProtection> {
+        self.0.resume()
+    }
+}
+
+#[test]
+fn the_entry_of_somebody_else_is_not_armed() {
+    let machine = Machine::new(0);
+    machine.0.borrow_mut().lvt = 0x1_00ef;
+    let handler = Handler::extended();
+    handler.arm(&mut machine.clone()).unwrap();
+    handler.disarm(&mut machine.clone()).unwrap();
+    assert_eq!(machine.lvt_writes(), Vec::<String>::new());
 }
 
 #[test]
@@ -118,7 +218,8 @@ fn a_handler_that_is_disarmed_serves_and_stays_masked_until_it_is_armed() {
 fn an_echo_comes_before_anything_else_runs() {
     // (RIP at the PMI, RIP at the next interrupts, verdicts); the entry is never masked by them.
     let table: [(_, &[_], &[_]); 7] = [
-        (Some(0x1000), &[Some(0x1000), Some(0x1000)], &[Pmi::Stray, Pmi::NotOurs]),
+        // Nothing but the address speaks for it: it may be another's, right behind the PMI.
+        (Some(0x1000), &[Some(0x1000), Some(0x1000)], &[Pmi::Unknown, Pmi::NotOurs]),
         (Some(0x1000), &[Some(0x1001), Some(0x1000)], &[Pmi::NotOurs, Pmi::NotOurs]),
         (Some(0x1000), &[None], &[Pmi::NotOurs]),
         // Where RIP is not known, only what the registers show counts.
@@ -162,6 +263,11 @@ fn the_registers_show_that_a_served_pmi_may_be_latched() {
         for verdict in [Pmi::Served, Pmi::Stray, Pmi::NotOurs] {
             assert_eq!(machine.handle(&mut handler, &mut [&mut source]), Ok(verdict), "{lvt:#x}");
         }
+        machine.0.borrow_mut().lvt = lvt;
+        (machine.0.borrow_mut().requests, machine.0.borrow_mut().at_unmask) = (1, at_unmask);
+        for verdict in [Pmi::Served, Pmi::Stray, Pmi::NotOurs] {
+            assert_eq!(machine.handle_at(Some(7), &mut handler, &mut [&mut source]), Ok(verdict), "{lvt:#x}");
+        }
     }
 }
 
@@ -178,7 +284,7 @@ fn amds_local_apic_leaves_the_entry_as_it_is() {
 #[test]
 fn amds_entry_that_is_not_masked_shows_no_latched_nmi() {
     // (requests that the served interrupt found, verdicts of the NMIs after it)
-    for (requests, verdicts) in [(1, [Pmi::NotOurs; 2]), (2, [Pmi::Stray, Pmi::NotOurs])] {
+    for (requests, verdicts) in [(1, [Pmi::NotOurs; 2]), (2, [Pmi::Unknown, Pmi::NotOurs])] {
         let machine = Machine::new(1);
         machine.0.borrow_mut().lvt = 0x400;
         let mut source = machine.source(GlobalStatus::TRACE_TOPA_PMI);
@@ -197,8 +303,8 @@ fn the_counters_entry_is_left_alone_where_no_source_asks_through_it() {
     // (requests, NMIs that a stop left, whether a source is there, verdict)
     let table = [
         (1, 0, true, Pmi::Served),
-        (0, 1, true, Pmi::Stray),
-        (0, 1, false, Pmi::Stray),
+        (0, 1, true, Pmi::Unknown),
+        (0, 1, false, Pmi::Unknown),
         (0, 0, true, Pmi::NotOurs),
         (u32::MAX, 0, true, Pmi::Stuck),
     ];
@@ -233,8 +339,8 @@ fn one_source_that_asks_through_the_counters_entry_is_enough_to_unmask_it() {
 }
 
 #[test]
-fn as_many_late_nmis_are_claimed_as_may_come() {
-    // (requests that the served interrupt found, NMIs that a stop expects, strays that are claimed)
+fn as_many_late_nmis_are_waited_for_as_may_come() {
+    // (requests that the served interrupt found, NMIs that a stop expects, those that are waited for)
     let table =
         [(0, 0, 0), (1, 0, 0), (2, 0, 1), (3, 0, 2), (9, 0, 4), (0, 1, 1), (2, 1, 2), (2, 2, 3), (0, 9, 4)];
     for (requests, expected, claimed) in table {
@@ -247,9 +353,9 @@ fn as_many_late_nmis_are_claimed_as_may_come() {
         source.late = 0;
         handler.expect_late(expected);
         // One that comes before anything else ran is known by its address, and no late one is spent on it.
-        assert_eq!(machine.handle_at(Some(0x1000), &mut handler, &mut [&mut source]), Ok(Pmi::Stray));
+        assert_eq!(machine.handle_at(Some(0x1000), &mut handler, &mut [&mut source]), Ok(Pmi::Unknown));
         for n in 0..6 {
-            let verdict = if n < claimed { Pmi::Stray } else { Pmi::NotOurs };
+            let verdict = if n < claimed { Pmi::Unknown } else { Pmi::NotOurs };
             let pmi = machine.handle_at(Some(0x2000), &mut handler, &mut [&mut source]);
             assert_eq!(pmi, Ok(verdict), "{requests} {expected} {n}");
         }
@@ -269,7 +375,7 @@ fn an_nmi_that_finds_the_next_request_leaves_its_own_for_later() {
         source.late = requests;
         assert_eq!(machine.handle_at(Some(at), &mut handler, &mut [&mut source]), Ok(Pmi::Served));
     }
-    for (at, verdict) in [(5, Pmi::Stray), (6, Pmi::Stray), (7, Pmi::NotOurs)] {
+    for (at, verdict) in [(5, Pmi::Unknown), (6, Pmi::Unknown), (7, Pmi::NotOurs)] {
         assert_eq!(machine.handle_at(Some(at), &mut handler, &mut []), Ok(verdict));
     }
 }
@@ -285,7 +391,7 @@ fn what_was_served_before_a_fault_leaves_late_nmis_too() {
     // Another call serves the other half of what one interrupt asked for.
     source.fault = false;
     assert_eq!(machine.handle_at(Some(1), &mut handler, &mut [&mut source]), Ok(Pmi::Served));
-    assert_eq!(machine.handle_at(Some(2), &mut handler, &mut []), Ok(Pmi::Stray));
+    assert_eq!(machine.handle_at(Some(2), &mut handler, &mut []), Ok(Pmi::Unknown));
     assert_eq!(machine.handle_at(Some(2), &mut handler, &mut []), Ok(Pmi::NotOurs));
 }
 
@@ -355,7 +461,12 @@ fn a_fault_leaves_the_sources_stopped_and_the_entry_masked() {
     let mut good = machine.source(GlobalStatus::OVF_BUF);
     let fault = GeneralProtection { address: 0x570, written: Some(0) };
     assert_eq!(machine.handle(&mut Handler::new(Delivery::Nmi), &mut [&mut bad, &mut good]), Err(fault));
-    assert_eq!(machine.log(), ["quiesce", "quiesce"]);
+    // Both are told to stop before they are told that they stay so.
+    assert_eq!(machine.log(), ["quiesce", "quiesce", "quiesce", "quiesce", "abandon", "abandon"]);
+    assert_eq!(
+        (bad.abandoned, good.abandoned),
+        (Some(Abandoned::Fault(fault)), Some(Abandoned::Fault(fault)))
+    );
     assert_eq!(machine.0.borrow().lvt, 0x1_0400);
 }
 
@@ -412,6 +523,7 @@ impl Machine {
             deaf: false,
             fault: false,
             late: 0,
+            abandoned: None,
         }
     }
 
@@ -502,6 +614,7 @@ struct Source {
     deaf: bool,
     fault: bool,
     late: u8,
+    abandoned: Option<Abandoned>,
 }
 
 impl PmiSource for Source {
@@ -530,6 +643,11 @@ impl PmiSource for Source {
     fn resume(&mut self) -> Result<(), GeneralProtection> {
         self.machine.note("resume");
         Ok(())
+    }
+
+    fn abandon(&mut self, why: Abandoned) {
+        self.machine.note("abandon");
+        self.abandoned = Some(why);
     }
 
     fn late_requests(&self) -> u8 {

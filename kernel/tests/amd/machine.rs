@@ -304,7 +304,8 @@ impl Kernel {
     pub(crate) fn new(profile: &str, skid: u32) -> Self {
         let machine = Machine::new(profile, skid);
         let handler = Handler::amd(Delivery::Nmi);
-        handler.arm(&mut machine.clone()).unwrap();
+        // SAFETY: the entry stands for no hardware.
+        unsafe { machine.clone().set_lvt_pc(LvtPc::new(Delivery::Nmi)) }.unwrap();
         Self {
             machine,
             handler,

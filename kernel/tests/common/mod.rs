@@ -249,9 +249,20 @@ impl Machine {
 
     /// A machine whose PMIs are delivered.
     pub(crate) fn handler(&self) -> Handler {
-        let handler = Handler::new(Delivery::Nmi);
-        handler.arm(&mut self.registers()).unwrap();
-        handler
+        self.arm(Delivery::Nmi).unwrap();
+        Handler::new(Delivery::Nmi)
+    }
+
+    /// Unmasks the LVT entry.
+    pub(crate) fn arm(&self, delivery: Delivery) -> Result<(), GeneralProtection> {
+        // SAFETY: the registers stand for no hardware.
+        unsafe { self.registers().set_lvt_pc(LvtPc::new(delivery)) }
+    }
+
+    /// Masks it.
+    pub(crate) fn disarm(&self) {
+        // SAFETY: the registers stand for no hardware.
+        unsafe { self.registers().set_lvt_pc(LvtPc::new(Delivery::Nmi).masked()) }.unwrap();
     }
 
     fn deliver(&self) {

@@ -138,6 +138,10 @@ impl<M: Msr, S: OverflowSink + ?Sized> PmiSource for CounterSource<'_, M, S> {
         self.session.quiesce()
     }
 
+    fn may_ask(&mut self) -> Result<bool, GeneralProtection> {
+        self.session.may_have_overflowed()
+    }
+
     fn service(&mut self, _: GlobalStatus) -> Result<bool, GeneralProtection> {
         self.session.serve(self.sink)
     }

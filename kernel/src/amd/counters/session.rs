@@ -233,6 +233,23 @@ impl<M: Msr> Session<M> {
         Ok(self.served > served)
     }
 
+    /// Whether a counter has overflowed, or has not gone on after that. While they count.
+    pub(super) fn may_have_overflowed(&mut self) -> Result<bool, GeneralProtection> {
+        let status = self.status()?;
+        for n in 0..self.len {
+            let Some(slot) = self.slot(n) else { break };
+            let may = match slot.state {
+                State::Armed => self.overflowed(&slot, status)?.is_some(),
+                State::Taken(_) => true,
+                State::Off | State::Read => false,
+            };
+            if may {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
     /// Stops the counters, reads them for the last time, and leaves their registers as after a reset. How many NMIs may
     /// be on their way.
     pub(super) fn end(&mut self) -> Result<u8, GeneralProtection> {

@@ -96,6 +96,10 @@ impl<M: Msr, S: SampleSink + ?Sized> PmiSource for IbsSource<'_, M, S> {
         Ok(())
     }
 
+    fn may_ask(&mut self) -> Result<bool, GeneralProtection> {
+        self.session.may_have_a_sample()
+    }
+
     fn service(&mut self, _: GlobalStatus) -> Result<bool, GeneralProtection> {
         self.session.collect(self.sink)
     }

@@ -126,6 +126,17 @@ impl<M: Msr> Session<M> {
         Ok(self.served > served)
     }
 
+    /// Whether a unit has a sample, or has not gone on after one.
+    pub(super) fn may_have_a_sample(&mut self) -> Result<bool, GeneralProtection> {
+        Ok(match (self.fetch, self.op) {
+            (State::Taken(_), _) | (_, State::Taken(_)) => true,
+            (fetch, op) => {
+                fetch == State::Armed && self.unit.msr.read::<IbsFetchCtl>()?.contains(IbsFetchCtl::VAL)
+                    || op == State::Armed && self.unit.msr.read::<IbsOpCtl>()?.contains(IbsOpCtl::VAL)
+            }
+        })
+    }
+
     /// Another interrupt begins.
     pub(super) const fn begin_interrupt(&mut self) {
         self.served = 0;

@@ -93,7 +93,7 @@ fn a_stop_that_faults_can_be_tried_again_and_counts_nothing_twice() {
                 assert_eq!((machine.get(select), machine.get(counter)), (0, 0), "{what}");
             }
             assert_eq!((machine.get(GLOBAL_CTL), machine.get(GLOBAL_STATUS)), (0, 0), "{what}");
-            for verdict in [Pmi::Stray, Pmi::NotOurs] {
+            for verdict in [Pmi::Unknown, Pmi::NotOurs] {
                 assert_eq!(nmi_without(&machine, &mut handler), verdict, "{what}");
             }
         }

@@ -70,7 +70,7 @@ fn two_overflows_are_served_in_one_nmi_and_the_late_one_is_claimed() {
             let (mut msr, mut apic) = (machine.clone(), machine.clone());
             *pmi = handler.handle_at(7, &mut msr, &mut apic, &mut [&mut source]).unwrap();
         }
-        assert_eq!(rest, [Pmi::Stray, Pmi::NotOurs], "{cpu:x?}");
+        assert_eq!(rest, [Pmi::Unknown, Pmi::NotOurs], "{cpu:x?}");
     }
 }
 
@@ -128,7 +128,7 @@ fn overflows_that_a_stop_finds_are_counted_and_their_nmis_claimed() {
             let stopped = running.stop(&mut handler).map_err(|failed| failed.fault).unwrap();
             assert_eq!(stopped.overflows, OverflowCounts { unseen, ..Default::default() });
             assert_eq!(stopped.totals(), [events; 3]);
-            let verdict = if unseen > 0 { Pmi::Stray } else { Pmi::NotOurs };
+            let verdict = if unseen > 0 { Pmi::Unknown } else { Pmi::NotOurs };
             assert_eq!(nmi_without(&machine, &mut handler), verdict, "{cpu:x?} {events}");
             assert_eq!(nmi_without(&machine, &mut handler), Pmi::NotOurs);
         }
@@ -153,7 +153,7 @@ fn ibs_and_counters_share_a_handler() {
         }
     }
     let (mut handler, mut overflows, mut samples) = (handler(), 0, Count(0));
-    for (at, verdict) in (0..).zip([Pmi::Served, Pmi::Stray, Pmi::NotOurs]) {
+    for (at, verdict) in (0..).zip([Pmi::Served, Pmi::Unknown, Pmi::NotOurs]) {
         let mut sink = |_: Overflow| {
             overflows += 1;
             true

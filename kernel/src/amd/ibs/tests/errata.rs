@@ -72,7 +72,7 @@ fn erratum_420_the_period_goes_before_the_enable_bit_and_a_late_op_is_claimed() 
     );
     machine.late_op();
     assert!(machine.take_nmi());
-    assert_eq!(nmi_without(&machine, &mut handler), Pmi::Stray);
+    assert_eq!(nmi_without(&machine, &mut handler), Pmi::Unknown);
     // What it left is nobody's sample.
     let mut sink = Room::new();
     let running = unit(&machine).start(&config).map_err(|(_, error)| error).unwrap();

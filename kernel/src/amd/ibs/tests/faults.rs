@@ -92,7 +92,7 @@ fn a_stop_that_faults_can_be_tried_again_and_takes_no_sample_twice() {
             assert_eq!(sink.addresses(), [Some(0x40_1000), Some(0x40_1004)]);
             assert_eq!((machine.get(FETCH_CTL), machine.get(OP_CTL)), (0, 0));
             // Both units' interrupts, whichever stopped first.
-            for verdict in [Pmi::Stray, Pmi::Stray, Pmi::NotOurs] {
+            for verdict in [Pmi::Unknown, Pmi::Unknown, Pmi::NotOurs] {
                 assert_eq!(nmi_without(&machine, &mut handler), verdict);
             }
         }

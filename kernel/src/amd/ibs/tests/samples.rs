@@ -19,7 +19,7 @@ fn both_units_are_served_in_one_nmi_and_the_other_one_is_claimed() {
     assert!(machine.take_nmi());
     assert_eq!(nmi(&machine, &mut handler, &mut running, &mut sink), Ok(Pmi::Served));
     // The first one's second interrupt, somewhere else; then somebody else's.
-    for verdict in [Pmi::Stray, Pmi::NotOurs] {
+    for verdict in [Pmi::Unknown, Pmi::NotOurs] {
         let mut source = running.source(&mut sink);
         let pmi = handler.handle_at(7, &mut machine.clone(), &mut machine.clone(), &mut [&mut source]);
         assert_eq!(pmi, Ok(verdict));
@@ -39,7 +39,7 @@ fn the_counters_lvt_entry_is_somebody_elses() {
     assert!(machine.op(0x40_1000, 0, 0));
     assert_eq!(nmi(&machine, &mut handler, &mut running, &mut sink), Ok(Pmi::Served));
     running.stop(&mut sink, &mut handler).map_err(|failed| failed.fault).unwrap();
-    assert_eq!(nmi_without(&machine, &mut handler), Pmi::Stray, "its late NMI");
+    assert_eq!(nmi_without(&machine, &mut handler), Pmi::Unknown, "its late NMI");
     assert_eq!(machine.clone().lvt_pc(), Ok(entry));
 }
 
@@ -205,7 +205,7 @@ fn a_stop_takes_what_is_there_and_the_nmis_on_their_way_are_claimed() {
         assert_eq!(sink.samples.len() as u64, nmis);
         assert_eq!((machine.get(OP_CTL), machine.get(FETCH_CTL)), (0, 0));
         for _ in 0..nmis {
-            assert_eq!(nmi_without(&machine, &mut handler), Pmi::Stray);
+            assert_eq!(nmi_without(&machine, &mut handler), Pmi::Unknown);
         }
         assert_eq!(nmi_without(&machine, &mut handler), Pmi::NotOurs);
     }

@@ -1,0 +1,58 @@
+//! NMIs that are not the tracing unit's, beside its own.
+
+use super::churn::Churn;
+use super::{Mismatch, Workload, expect};
+use crate::arch::nmi::{self, Seen};
+use crate::trace::{self, Plan};
+use pugmark_kernel::buffer::{Layout, Mode};
+use pugmark_kernel::lapic::Delivery;
+use pugmark_kernel::topa::RegionSize;
+
+const ROUNDS: u64 = 12;
+
+/// Much trace into little memory, so that PMIs come, and NMIs in between: while the handler is free, and while it is not.
+pub(super) struct ForeignNmis {
+    churn: Churn,
+    /// Those that came before.
+    before: Seen,
+    /// Calls of [`nmi::send`].
+    sent: u64,
+    faults: bool,
+}
+
+impl ForeignNmis {
+    pub(super) fn new() -> Self {
+        Self { churn: Churn::default(), before: nmi::seen(), sent: 0, faults: nmi::faults() }
+    }
+}
+
+impl Workload for ForeignNmis {
+    fn plan(&self) -> Plan {
+        let pages = Layout::topa(RegionSize::K4, 2);
+        Plan::everything()
+            .configured(|config| config.return_compression(false))
+            .into(pages, Mode::StopWhenFull { spare: 1 })
+            .delivered(Delivery::Nmi)
+            .without_interrupts()
+            .with_nmis()
+    }
+
+    fn run(&mut self) {
+        for _ in 0..ROUNDS {
+            self.churn.turn(200);
+            nmi::send();
+            self.churn.turn(10);
+            self.sent += 1 + u64::from(trace::hold(nmi::send));
+        }
+    }
+
+    fn check(&self) -> Result<(), Mismatch> {
+        self.churn.check()?;
+        let (seen, before) = (nmi::seen(), self.before);
+        let (taken, merged) = (seen.taken - before.taken, seen.merged - before.merged);
+        expect("NMIs that came or became one with a PMI", taken + merged, 2 * self.sent)?;
+        expect("enough of them came", u64::from(taken > self.sent / 2), 1)?;
+        let accesses = if self.faults { seen.accesses - before.accesses } else { 0 };
+        expect("accesses that raised #GP", seen.faults - before.faults, accesses)
+    }
+}

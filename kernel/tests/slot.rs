@@ -1,0 +1,258 @@
+//! The slot: the order of arming, starting and filling, interrupts that find it in use, and NMIs of others.
+
+mod common;
+
+use common::{Collector, Machine, Registers, Tracing, assert_same, tips};
+use pugmark_kernel::buffer::{Layout, Mode};
+use pugmark_kernel::lapic::{Delivery, LocalApic, LvtPc, Vector};
+use pugmark_kernel::loss::{Gap, Loss};
+use pugmark_kernel::msr::{GeneralProtection, Msr};
+use pugmark_kernel::pmi::{Handler, Pmi};
+use pugmark_kernel::pt::State;
+use pugmark_kernel::slot::{Interrupt, NotStarted, Slot, SlotError, Traced};
+use pugmark_kernel::topa::RegionSize;
+use pugmark_model::Settings;
+
+const FULL: Mode = Mode::StopWhenFull { spare: 1 };
+const LAYOUT: Layout =
+    Layout::Topa { size: RegionSize::K4, regions: 3, regions_per_table: 511, contiguous: false };
+
+#[test]
+fn a_pmi_between_the_start_and_the_filled_slot_is_served_when_it_is_filled() {
+    for delivery in [Delivery::Nmi, Delivery::Fixed(Vector::new(0x40).unwrap())] {
+        let machine = Machine::new("skylake", Settings::default());
+        let slot = slot(&machine, Handler::new(delivery));
+        let started = slot.start(|| {
+            assert!(!lvt(&machine).is_masked(), "armed before anything can ask");
+            let tracing = machine.start(LAYOUT, FULL);
+            until_pmi(&machine);
+            assert_eq!(slot.interrupt(None), Ok(Pmi::Later));
+            assert!(lvt(&machine).is_masked());
+            Ok::<_, ()>(Tracer { tracing, collector: Collector::new() })
+        });
+        started.unwrap();
+        assert_eq!((slot.waits(), slot.handler(|handler| handler.counts().served)), (1, Ok(1)));
+        assert!(!lvt(&machine).is_masked());
+        run(&machine, &slot, 30_000);
+        assert_whole(&machine, finish(&slot));
+    }
+}
+
+#[test]
+fn no_pmi_is_lost_wherever_one_comes_while_the_slot_is_in_use() {
+    for busy in [1, 7, 100, 500, 1500] {
+        let machine = Machine::new("skylake", Settings { pmi_skid: 40, ..Settings::default() });
+        let slot = started(&machine);
+        for _ in 0..40 {
+            run(&machine, &slot, 100);
+            let before = slot.waits();
+            let ended = slot.with(|_| {
+                let mut pmis = 0;
+                for _ in 0..busy {
+                    if machine.jump().is_some() {
+                        pmis += 1;
+                        assert_eq!(slot.interrupt(None), Ok(Pmi::Later), "the only one");
+                    }
+                }
+                pmis
+            });
+            assert_eq!(ended.map(|pmis| slot.waits() - before == pmis && pmis <= 1), Ok(true));
+            assert!(!lvt(&machine).is_masked(), "served at the end");
+        }
+        // Where the slot was held for longer than the spare region lasts, that is said.
+        let (loss, collector) = finish(&slot);
+        assert_eq!(loss.stop > 0, busy == 1500, "{busy} {loss:?}");
+        assert_eq!(collector.gaps, vec![Gap::Stop; loss.stop as usize], "{busy}");
+        assert!(slot.waits() > 0 || busy < 100);
+        if busy < 1500 {
+            assert_whole(&machine, (loss, collector));
+        }
+    }
+}
+
+#[test]
+fn somebody_elses_nmi_is_handed_on_stops_nothing_and_costs_two_accesses() {
+    let trace = |mode, foreign| {
+        let machine = Machine::new("skylake", Settings::default());
+        let slot = slot(&machine, Handler::new(Delivery::Nmi));
+        let tracing = || machine.start(Layout::topa(RegionSize::K64, 8), mode);
+        slot.start(|| Ok::<_, ()>(Tracer { tracing: tracing(), collector: Collector::new() })).unwrap();
+        for _ in 0..200 {
+            run(&machine, &slot, 17);
+            if foreign {
+                let before = machine.accesses();
+                assert_eq!(slot.interrupt(Some(0xbad)), Ok(Pmi::NotOurs));
+                assert_eq!(machine.accesses() - before, 2, "LVT and IA32_PERF_GLOBAL_STATUS");
+                assert!(machine.is_tracing());
+            }
+        }
+        let (loss, collector) = finish(&slot);
+        let bytes = collector.whole().to_vec();
+        assert_whole(&machine, (loss, collector));
+        bytes
+    };
+    for mode in [FULL, Mode::Overwrite, Mode::Circular { interrupt_every: 1 }] {
+        assert!(trace(mode, true) == trace(mode, false), "{mode:?}");
+    }
+}
+
+#[test]
+fn somebody_elses_nmi_is_handed_on_also_where_it_finds_the_slot_in_use() {
+    let machine = Machine::new("skylake", Settings::default());
+    let slot = started(&machine);
+    // No PMI, no note.
+    let before = machine.accesses();
+    assert_eq!(slot.with(|_| slot.interrupt(None)), Ok(Ok(Pmi::NotOurs)));
+    assert_eq!((machine.accesses() - before, slot.waits()), (1, 0));
+    // A PMI, and then one of somebody else's: the entry is masked because of the first.
+    let both = slot.with(|_| {
+        until_pmi(&machine);
+        [slot.interrupt(None), slot.interrupt(None)]
+    });
+    assert_eq!(both, Ok([Ok(Pmi::Later), Ok(Pmi::Unknown)]));
+    assert!(Pmi::Unknown.may_be_anothers() && Pmi::NotOurs.may_be_anothers());
+    assert!(!Pmi::Later.may_be_anothers());
+    assert_eq!(slot.interrupt(None), Ok(Pmi::NotOurs));
+    run(&machine, &slot, 10_000);
+    assert_whole(&machine, finish(&slot));
+}
+
+#[test]
+fn amds_entry_does_not_tell_who_finds_the_slot_in_use() {
+    let machine = Machine::new("skylake", Settings::default());
+    let slot = slot(&machine, Handler::amd(Delivery::Nmi));
+    let tracer = || Tracer { tracing: machine.start(LAYOUT, FULL), collector: Collector::new() };
+    slot.start(|| Ok::<_, ()>(tracer())).unwrap();
+    assert_eq!(slot.with(|_| slot.interrupt(None)), Ok(Ok(Pmi::Unknown)));
+}
+
+#[test]
+fn a_pmi_that_could_not_be_served_is_served_by_whoever_has_the_slot_next() {
+    let mut faults = 0;
+    for access in 0..16 {
+        let machine = Machine::new("skylake", Settings::default());
+        let slot = started(&machine);
+        until_pmi(&machine);
+        machine.fault_in(access);
+        if slot.interrupt(None).is_ok() {
+            // A look that may fail, or beyond the last access.
+            continue;
+        }
+        faults += 1;
+        assert_eq!(slot.with(|tracer| tracer.tracing.drain(&mut tracer.collector)), Ok(Ok(State::Tracing)));
+        assert!(!lvt(&machine).is_masked(), "{access}");
+        let from = machine.jumps().len();
+        run(&machine, &slot, 10_000);
+        let (_, collector) = finish(&slot);
+        let got: Vec<u64> = collector.stretches.iter().flat_map(|stretch| tips(stretch)).collect();
+        assert!(got.ends_with(&machine.jumps()[from..]), "{access}");
+    }
+    assert!(faults >= 12, "{faults}");
+}
+
+#[test]
+fn a_pmi_in_flight_at_the_stop_is_claimed_and_the_next_start_waits_for_nothing() {
+    let machine = Machine::new("skylake", Settings { pmi_skid: 400, ..Settings::default() });
+    let slot = slot(&machine, Handler::new(Delivery::Fixed(Vector::new(0x40).unwrap())));
+    let tracer = |mode| Tracer { tracing: machine.start(LAYOUT, mode), collector: Collector::new() };
+    slot.start(|| Ok::<_, ()>(tracer(FULL))).unwrap();
+    while machine.msr(0x38e) >> 55 & 1 == 0 {
+        assert_eq!(machine.jump(), None);
+    }
+    finish(&slot);
+    assert!(lvt(&machine).is_masked(), "the PMI came when the trace was off");
+    // Interrupts are off, nobody has handled it yet: what starts now unmasks the entry all the same.
+    let from = machine.jumps().len();
+    slot.start(|| Ok::<_, ()>(tracer(Mode::Circular { interrupt_every: 1 }))).unwrap();
+    assert_eq!(slot.handler(|handler| handler.counts().stray), Ok(1));
+    assert!(!lvt(&machine).is_masked());
+    run(&machine, &slot, 1000);
+    let (loss, collector) = finish(&slot);
+    assert_eq!(loss, Loss::NONE);
+    assert_same(&tips(collector.whole()), &machine.jumps()[from..], "the second trace");
+}
+
+#[test]
+fn a_slot_says_why_it_does_not_start() {
+    let machine = Machine::new("skylake", Settings::default());
+    let slot = slot(&machine, Handler::new(Delivery::Nmi));
+    let tracer = || Tracer { tracing: machine.start(LAYOUT, FULL), collector: Collector::new() };
+    // A start that fails leaves the entry as it was.
+    assert!(matches!(slot.start(|| Err(7)), Err(NotStarted::Start(7))));
+    assert!(lvt(&machine).is_masked());
+    assert_eq!(slot.with(|_| ()), Err(SlotError::Empty));
+    assert_eq!(slot.interrupt(None), Ok(Pmi::NotOurs), "a masked entry that nobody armed says nothing");
+    machine.fault_in(0);
+    assert!(matches!(slot.start(|| Ok::<_, ()>(tracer())), Err(NotStarted::Slot(SlotError::Fault(_)))));
+    slot.start(|| Ok::<_, ()>(tracer())).unwrap();
+    assert!(matches!(slot.start(|| Err(8)), Err(NotStarted::Slot(SlotError::Occupied))));
+    assert_eq!(slot.disarm(), Err(SlotError::Occupied));
+    let inner = slot.with(|_| (slot.with(|_| ()), slot.start(|| Err(())).is_err(), slot.handler(|_| ())));
+    assert_eq!(inner, Ok((Err(SlotError::InUse), true, Err(SlotError::InUse))));
+    finish(&slot);
+    slot.replace(Handler::new(Delivery::Fixed(Vector::new(0x40).unwrap()))).unwrap();
+    assert_eq!(lvt(&machine), LvtPc(0x1_0400));
+    slot.start(|| Ok::<_, ()>(tracer())).unwrap();
+    assert_eq!(lvt(&machine), LvtPc(0x40));
+}
+
+/// A trace with the one who takes its bytes.
+struct Tracer<'a> {
+    tracing: Tracing<'a>,
+    collector: Collector,
+}
+
+impl Traced for Tracer<'_> {
+    fn serve<M: Msr, A: LocalApic>(
+        &mut self,
+        interrupt: Interrupt<'_, M, A>,
+    ) -> Result<Pmi, GeneralProtection> {
+        interrupt.serve(&mut [&mut self.tracing.source(&mut self.collector)])
+    }
+}
+
+type Shared<'a> = Slot<Tracer<'a>, Box<dyn Fn() -> (Registers, Registers) + 'a>>;
+
+fn slot(machine: &Machine, handler: Handler) -> Shared<'_> {
+    machine.disarm();
+    // SAFETY: one thread uses it, with one machine.
+    unsafe { Slot::new(handler, Box::new(|| (machine.registers(), machine.registers()))) }
+}
+
+fn started(machine: &Machine) -> Shared<'_> {
+    let slot = slot(machine, Handler::new(Delivery::Nmi));
+    let tracer = || Tracer { tracing: machine.start(LAYOUT, FULL), collector: Collector::new() };
+    slot.start(|| Ok::<_, ()>(tracer())).unwrap();
+    slot
+}
+
+/// Runs, and has each PMI served.
+fn run(machine: &Machine, slot: &Shared<'_>, jumps: usize) {
+    for n in 0..jumps {
+        if machine.jump().is_some() {
+            assert!(matches!(slot.interrupt(Some(n as u64)), Ok(Pmi::Served | Pmi::Stray)));
+        }
+    }
+}
+
+fn until_pmi(machine: &Machine) {
+    while machine.jump().is_none() {}
+}
+
+fn finish(slot: &Shared<'_>) -> (Loss, Collector) {
+    let Tracer { tracing, mut collector } = slot.stop(|tracer, _| tracer).unwrap();
+    let stopped = tracing.stop().map_err(|_| "stop").unwrap();
+    collector.finish(&stopped.trace);
+    (stopped.loss, collector)
+}
+
+fn lvt(machine: &Machine) -> LvtPc {
+    machine.registers().lvt_pc().unwrap()
+}
+
+#[track_caller]
+fn assert_whole(machine: &Machine, (loss, collector): (Loss, Collector)) {
+    assert_eq!(loss, Loss::NONE);
+    assert_same(&tips(collector.whole()), &machine.jumps(), "all of it");
+    assert_eq!(machine.violations().live_table_edits, 0);
+}
