@@ -121,3 +121,15 @@ fn time_and_bus_ratio_are_those_of_what_was_given_out_last() {
     query.conditional().unwrap();
     assert_eq!(query.time(), Some(9));
 }
+
+#[test]
+fn a_synchronisation_forgets_the_time() {
+    // PSB, TSC (5), PSBEND; PSB, PSBEND.
+    let psb: [u8; 16] = *b"\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82";
+    let trace = [&psb[..], b"\x19\x05\0\0\0\0\0\0\x02\x23", &psb, b"\x02\x23"].concat();
+    let mut query = QueryDecoder::new(&trace);
+    query.sync_forward();
+    query.event().unwrap();
+    assert_eq!(query.time(), Some(5));
+    assert_eq!((query.sync_forward(), query.time()), (Some(0x1a), None));
+}

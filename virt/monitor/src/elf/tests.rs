@@ -85,6 +85,16 @@ fn reads_what_is_to_be_loaded() {
 }
 
 #[test]
+fn loads_no_more_than_the_memory_of_a_part_has_room_for() {
+    let mut file = executable(&[], 0x10_0000, b"text");
+    // The size in memory is the second part's sixth field: three bytes of four.
+    file[160..168].copy_from_slice(&3_u64.to_le_bytes());
+    let loads: Vec<_> = Elf::parse(&file).unwrap().loads().collect();
+    let expected = Load { physical: 0x10_0000, linear: 0x1000_0010_0000, bytes: b"tex", memory_bytes: 3 };
+    assert_eq!(loads, [Ok(expected)]);
+}
+
+#[test]
 fn finds_the_pvh_note_among_others() {
     let pvh = note(b"Xen\0", 18, &0x0010_0020u64.to_le_bytes());
     let rows: [(Vec<u8>, Option<u32>); 6] = [
