@@ -18,8 +18,13 @@ const SPLIT: [&str; 2] = ["qemu-tests tests/", "tools tests/record"];
 /// The job of the documentation's tests.
 const DOCUMENTATION: &str = "documentation";
 
-/// Seconds of a processor that jobs took where they were measured, those that take long. They only order the queue.
-const LONG: [(&str, u64); 1] = [(DOCUMENTATION, 30)];
+/// Seconds that jobs take which take long, about, by the beginning of their name. They only order the queue.
+const LONG: [(&str, u64); 4] = [
+    ("qemu-tests tests/witness", 100),
+    ("qemu-tests tests/samples", 60),
+    ("qemu-tests tests/precise_samples", 40),
+    (DOCUMENTATION, 30),
+];
 /// What any other test that is a job takes, about, and any other binary.
 const OTHERWISE: [u64; 2] = [10, 5];
 
@@ -66,7 +71,7 @@ impl Job {
     fn expected(&self) -> u64 {
         let [boot, binary] = OTHERWISE;
         let name = self.to_string();
-        let known = LONG.iter().find(|(job, _)| *job == name).map(|(_, seconds)| *seconds);
+        let known = LONG.iter().find(|(job, _)| name.starts_with(job)).map(|(_, seconds)| *seconds);
         known.unwrap_or(if matches!(self, Self::Binary(_, Some(_))) { boot } else { binary })
     }
 
