@@ -7,7 +7,7 @@
 //! | `monitor: violation processor=N NAME=COUNT…` | rules that hardware does not enforce, and how often each was broken since the last such line |
 //! | `monitor: refused processor=N msr=0x… [value=0x…] rip=0x…: WHY` | RDMSR, or WRMSR of a value, raised #GP |
 //!
-//! A kernel that means an access to be refused says so before: `probe NAME msr=0x… [value=0x…]`. Two things happen to
+//! A kernel that means an access to be refused says so, before it or before the workload ends: `probe NAME msr=0x… [value=0x…]`. Two things happen to
 //! a kernel that does nothing wrong, if it tells of them: page faults of the debug store's, which it handles, and branch
 //! records and samples that are lost while it does not drain the buffer.
 

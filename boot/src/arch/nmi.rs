@@ -89,14 +89,19 @@ pub(super) fn take() -> bool {
     true
 }
 
-/// Sets a reserved bit of EFER; whether that raised #GP.
-fn access() -> bool {
+/// The access that may raise #GP: the register, and the value with a reserved bit that is written to it.
+pub(crate) fn probe() -> (u32, u64) {
     const EFER: u32 = 0xc000_0080;
     /// Reserved on every processor.
     const RESERVED: u64 = 1 << 2;
-    let value = Efer::read_raw() | RESERVED;
+    (EFER, Efer::read_raw() | RESERVED)
+}
+
+/// Makes it; whether that raised #GP.
+fn access() -> bool {
+    let (register, value) = probe();
     // SAFETY: this is CPL 0 of the one processor, and the #GP handler obeys `fixup`.
     let mut msr = unsafe { GuardedMsr::new() };
     // SAFETY: either it faults, or the processor drops the bit.
-    unsafe { msr.wrmsr(EFER, value) }.is_err()
+    unsafe { msr.wrmsr(register, value) }.is_err()
 }

@@ -3,6 +3,7 @@
 use super::churn::Churn;
 use super::{Mismatch, Workload, expect};
 use crate::arch::nmi::{self, Seen};
+use crate::arch::serial::say;
 use crate::trace::{self, Plan};
 use pugmark_kernel::buffer::{Layout, Mode};
 use pugmark_kernel::lapic::Delivery;
@@ -47,9 +48,14 @@ impl Workload for ForeignNmis {
     }
 
     fn check(&self) -> Result<(), Mismatch> {
-        self.churn.check()?;
         let (seen, before) = (nmi::seen(), self.before);
         let (taken, merged) = (seen.taken - before.taken, seen.merged - before.merged);
+        // The #GPs are meant; in the handler nothing could be said.
+        let (msr, value) = nmi::probe();
+        for _ in 0..seen.faults - before.faults + u64::from(self.faults) {
+            say!("probe foreign-nmis msr={msr:#x} value={value:#x}");
+        }
+        self.churn.check()?;
         expect("NMIs that came or became one with a PMI", taken + merged, 2 * self.sent)?;
         expect("enough of them came", u64::from(taken > self.sent / 2), 1)?;
         let accesses = if self.faults { seen.accesses - before.accesses } else { 0 };
