@@ -295,7 +295,7 @@ pub(crate) struct Position {
 /// first two is known to the byte; in the last one, which it does not leave, it has overwritten something for certain.
 const LAPS: u32 = 3;
 
-/// No packet begins with this byte, and none has 16 bytes behind its first: so not as many of them in a row are in any
+/// No packet begins with this byte, and none has 16 bytes after its first: so not as many of them in a row are in any
 /// trace. Source: SDM vol. 3, Intel Processor Trace, "Trace Packets and Data Types".
 pub(crate) const GUARD: u8 = 0xc5;
 /// Twice as many: where the processor is in the midst of them, some are of one lap and the others of the one before.

@@ -371,7 +371,7 @@ impl Handler {
             }
             let pmi = self.stray(echoed);
             let shown = self.delivery != Delivery::Nmi || echo.is_some_and(|echo| echo.latched);
-            // An address alone may be that of another's NMI right behind a PMI, and a late one may be anybody's.
+            // An address alone may be that of another's NMI right after a PMI, and a late one may be anybody's.
             return Ok(if shown { pmi } else { Pmi::Unknown });
         }
         let mut rounds = 0;

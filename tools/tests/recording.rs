@@ -257,10 +257,12 @@ fn an_image_makes_the_command_lines_of_ptdump_and_ptxed_short() {
     let folder = Scratch::new("image");
     // TSC (1000), TMA, CBR, MTC: for time.
     let timing = b"\x19\0\x10\0\0\0\0\0\x02\x73\x10\0\0\x02\0\x02\x03\x02\0\x59\x03";
+    // MTC, FUP (1006), TIP.PGD: an event, whose time ptxed shows.
+    let end = b"\x59\x05\x3d\x06\x10\x01";
     let mut truth = truth();
     truth["cpuid_15h"] = json!({"eax": 1, "ebx": 4});
     (truth["mtc_freq"], truth["nom_freq"]) = (json!(3), json!(4));
-    folder.part("rec", &[PSB, STATE, timing, TNT], &truth);
+    folder.part("rec", &[PSB, STATE, timing, TNT, end], &truth);
     let same = |program: &str, short: &[&str], long: &[&str]| {
         let [short, long] = [short, long].map(|arguments| folder.run(program, arguments));
         assert_eq!((text(&short.stderr), short.status.code()), (String::new(), Some(0)));
@@ -281,7 +283,7 @@ fn an_image_makes_the_command_lines_of_ptdump_and_ptxed_short() {
         [&["--image", "rec"][..], &["--image", "rec/image.json"], &["--image", "rec", "--pt", "rec/trace.pt"]]
     {
         let shown = same(PTXED, &[&["--time", "--event:time"], image].concat(), &long);
-        assert!(shown.contains("0000000000001006  jmp"), "{shown}");
+        assert!(shown.contains("0000000000001006  jmp") && shown.contains("  disabled]"), "{shown}");
     }
     // What is said on the command line goes before.
     let other = ["--time", "--cpu", "none", "--mtc-freq", "4"];

@@ -96,7 +96,7 @@ impl Walker<'_> {
             kind => binding(kind),
         };
         if event.ip.is_some() {
-            // Its FUP was made when the instruction was executed: what is counted from there comes behind it.
+            // Its FUP was made when the instruction was executed: what is counted from there comes after it.
             self.walk.anchor();
         }
         if event.kind == EventKind::Disabled {

@@ -61,7 +61,7 @@ impl Walker<'_> {
         let named_or = |caused: bool| event.ip.map_or(caused, |named| named == self.ip);
         let caused = match event.kind {
             _ if event.status => false,
-            // They can only come to be next here behind another event of the same instruction.
+            // They can only come to be next here after another event of the same instruction.
             EventKind::Cbr { .. } | EventKind::Mnt { .. } | EventKind::Pwre(_) | EventKind::Pwrx(_) => true,
             // To libipt they are of what comes next, and so is all that follows.
             _ if self.bound & NO_INSN != 0 && self.config().dialect == Dialect::Libipt => false,

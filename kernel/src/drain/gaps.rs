@@ -39,7 +39,7 @@ impl Gaps {
         self.places[Self::MAX - 1].is_some()
     }
 
-    /// Notes one at `place`, at or behind all others.
+    /// Notes one at `place`, at or after all others.
     pub(crate) fn push(&mut self, place: u64, gap: Gap) {
         let kind = match gap {
             Gap::Stop => Kinds::STOP,

@@ -263,7 +263,7 @@ mod tests {
                 },
                 all(8, 4),
             ),
-            // Formats 5 and 6: the resets of fixed-function counters lie behind those of 32 general-purpose ones.
+            // Formats 5 and 6: the resets of fixed-function counters lie after those of 32 general-purpose ones.
             (
                 Row {
                     signature: 0xa06a4,

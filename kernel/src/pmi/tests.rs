@@ -218,7 +218,7 @@ fn a_handler_that_is_disarmed_serves_and_stays_masked_until_it_is_armed() {
 fn an_echo_comes_before_anything_else_runs() {
     // (RIP at the PMI, RIP at the next interrupts, verdicts); the entry is never masked by them.
     let table: [(_, &[_], &[_]); 7] = [
-        // Nothing but the address speaks for it: it may be another's, right behind the PMI.
+        // Nothing but the address speaks for it: it may be another's, right after the PMI.
         (Some(0x1000), &[Some(0x1000), Some(0x1000)], &[Pmi::Unknown, Pmi::NotOurs]),
         (Some(0x1000), &[Some(0x1001), Some(0x1000)], &[Pmi::NotOurs, Pmi::NotOurs]),
         (Some(0x1000), &[None], &[Pmi::NotOurs]),

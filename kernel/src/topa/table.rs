@@ -284,7 +284,7 @@ impl<F: Frames> Topa<F> {
         Ok(())
     }
 
-    /// Lists the ring once more behind `table`, the last one; the first and the last table of the new lap.
+    /// Lists the ring once more after `table`, the last one; the first and the last table of the new lap.
     fn add_lap(&mut self, table: PhysAddr) -> Result<(PhysAddr, PhysAddr), TopaError> {
         let regions = self.plan.regions;
         let mut from = self.first;

@@ -22,7 +22,7 @@ pub(super) fn mark(trace: &[u8], config: Config<'_>, problems: &mut [Problem]) {
     }
 }
 
-/// Whether an error at this offset is one in or behind a PSB+ that says where the processor is, although a TIP.PGE that
+/// Whether an error at this offset is one in or after a PSB+ that says where the processor is, although a TIP.PGE that
 /// follows says that tracing was off: up to that TIP.PGE.
 fn explains(trace: &[u8], config: Config<'_>, offset: u64) -> bool {
     let Some(psb) = usize::try_from(offset).ok().and_then(|at| sync::backward(trace, at.saturating_add(1)))
@@ -81,7 +81,7 @@ mod tests {
             (&[PSB, STATE, PSBEND, PGE], 27, true),
             // The error may be said of the PSB.
             (&[PSB, STATE, PSBEND, PGE], 0, true),
-            // One behind it is another.
+            // One after it is another.
             (&[PSB, STATE, PSBEND, PGE, TNT], 34, false),
             // Without an IP it says that tracing is off.
             (&[PSB, PSBEND, PGE], 18, false),

@@ -47,7 +47,7 @@ pub(crate) struct Decoded {
 }
 
 impl Decoded {
-    /// The address of the instruction behind this one. EIP has 32 bits in 16-bit code too: only a branch that is taken
+    /// The address of the instruction after this one. EIP has 32 bits in 16-bit code too: only a branch that is taken
     /// cuts it to the operand size.
     pub(crate) fn next_ip(self, before: &Context) -> u64 {
         let next = before.ip.wrapping_add(u64::from(self.len));

@@ -20,7 +20,7 @@ pub struct Settings {
     pub psb_before_pge: bool,
     /// What a near RET that goes elsewhere than its CALL came from leaves of the CALLs that RETs are compressed against.
     pub return_elsewhere: ReturnElsewhere,
-    /// The first IP behind an OVF is compressed against the last one before it, as "Overflow (OVF) Packet" allows;
+    /// The first IP after an OVF is compressed against the last one before it, as "Overflow (OVF) Packet" allows;
     /// otherwise it is whole. libipt forgets the one before.
     pub compress_after_overflow: bool,
     /// Whose privilege level a branch record has where records are filtered by level (BTS_OFF_OS, MSR_LBR_SELECT).

@@ -30,7 +30,7 @@ const ALIASES: [(&str, &str); 20] = [
 /// How many near names are told.
 const TOLD: usize = 5;
 
-/// The PMU of libpfm4's name, of the end of one behind an underscore (`zen4`), or of a code name, in whatever case.
+/// The PMU of libpfm4's name, of the end of one after an underscore (`zen4`), or of a code name, in whatever case.
 pub(super) fn pmu(name: &str) -> Option<&'static Pmu> {
     let end = end(name);
     Pmu::by_name(name).or_else(|| Pmu::all().iter().find(|pmu| ends_with(pmu.name(), &end)))

@@ -21,7 +21,7 @@ pub(crate) struct Stream {
     tnt: TntBuffer,
     /// TIPs may be held back.
     defers: bool,
-    /// The first IP behind an OVF is compressed against the last one before it.
+    /// The first IP after an OVF is compressed against the last one before it.
     compresses_after_overflow: bool,
     /// Bytes since the last PSB.
     since_psb: u32,

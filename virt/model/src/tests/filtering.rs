@@ -236,7 +236,7 @@ fn code_in_a_segment_with_a_base_has_rips_in_packets_and_ranges() {
         m.far(&[0xe8, 0x00, 0x01], at(m, 0x1105));
         m.far(RET, at(m, 0x1005));
         m.far(JMP_RAX, at(m, 0xfffe));
-        // Not taken, behind the first 64 KiB.
+        // Not taken, beyond the first 64 KiB.
         m.far(JZ, at(m, 0x1_0000));
         m.far(JMP_RAX, at(m, 0x1800));
         m.deliver(DeliveryKind::Interrupt, 32, at(m, 0x1f00), None);
