@@ -10,7 +10,7 @@ use crate::instructions::Instructions;
 use crate::judge::ended_well;
 use crate::matrix::{Boot, WORKLOADS};
 use crate::protocol::{Run, Samples};
-use crate::samples::{Fit, all_interrupted, all_retired, fit};
+use crate::samples::{Fit, all_interrupted, all_retired, fit, nmi_handler};
 use crate::symbols::Symbols;
 use crate::truth::Truth;
 
@@ -117,7 +117,9 @@ pub fn check(
     for samples in &run.samples {
         let records = truth.session(samples.session);
         match source {
-            Source::Counters => all_interrupted(samples, records, &mut instructions)?,
+            Source::Counters => {
+                all_interrupted(samples, records, &mut instructions, nmi_handler(symbols)?)?;
+            }
             Source::Ibs => all_retired(samples, records)?,
         }
     }

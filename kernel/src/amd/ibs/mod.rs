@@ -1,14 +1,15 @@
 //! Instruction Based Sampling on one logical processor.
 //!
 //! ```
-//! use pugmark_decoder_core::ibs::Caps;
+//! use pugmark_decoder_core::ibs::{Caps, Part};
 //! use pugmark_kernel::amd::ibs::{IbsConfig, IbsRefusal};
 //!
 //! // One op in 100 000, whatever the privilege level, and one fetch in 50 000.
 //! let config = IbsConfig::new().op(100_000).op_counts_dispatched().fetch(50_000).fetch_random();
-//! assert!(config.check(Caps(0x3ff)).is_ok());
-//! assert_eq!(config.check(Caps(0x7)), Err(IbsRefusal::Missing(Caps::OP_CNT)));
-//! assert_eq!(IbsConfig::new().op(100).check(Caps(0x3ff)), Err(IbsRefusal::Period { period: 100, least: 0x90, most: 0x7ff_fff0 }));
+//! let part = Part::by_caps(Caps(0x3ff));
+//! assert!(config.check(&part).is_ok());
+//! assert_eq!(config.check(&Part::by_caps(Caps(0x7))), Err(IbsRefusal::Missing(Caps::OP_CNT)));
+//! assert_eq!(IbsConfig::new().op(100).check(&part), Err(IbsRefusal::Period { period: 100, least: 0x90, most: 0x7ff_fff0 }));
 //! ```
 //!
 //! A unit counts, tags a fetch or an op, and asks for an interrupt when it has its sample. Until a handler writes its
