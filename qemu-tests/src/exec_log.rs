@@ -185,6 +185,23 @@ mod tests {
     }
 
     #[test]
+    fn a_truth_that_was_tampered_with_is_another_one() {
+        let log: Vec<u64> = (1000..2000).collect();
+        let unfinished =
+            |truth: &[u64]| compare(&log, &records(truth), WRMSR).ok().map(|found| found.unfinished);
+        let changed = |change: &dyn Fn(&mut Vec<u64>)| {
+            let mut truth = log.clone();
+            change(&mut truth);
+            unfinished(&truth)
+        };
+        assert_eq!(unfinished(&log), Some(0));
+        assert_eq!(changed(&|truth| truth.retain(|address| address % 2 == 0)), Some(499));
+        assert_eq!(changed(&|truth| _ = truth.remove(500)), Some(1));
+        assert_eq!(changed(&|truth| truth.insert(500, truth[500])), None);
+        assert_eq!(changed(&|truth| truth.swap(500, 501)), None);
+    }
+
+    #[test]
     fn a_gap_goes_from_one_wrmsr_to_another() {
         for (log, expected) in [
             (&[1, 2, 77, 8, 9, 77, 3, 4][..], Some(4)),
