@@ -2,16 +2,21 @@
 
 use pugmark_qemu_tests::images::{Images, build_foreign_kernel};
 use pugmark_qemu_tests::machine::Machine;
+use pugmark_qemu_tests::patience::Patience;
 use pugmark_qemu_tests::protocol::Run;
 use pugmark_qemu_tests::scratch::Scratch;
 use pugmark_qemu_tests::{exec_log, matrix};
 use std::thread;
+use std::time::Duration;
 
 /// Where the guest runs code: in its RAM, which ends where the monitor begins, and where it maps pages of its own.
 const GUEST: [std::ops::Range<u64>; 2] = [0x10_0000..0x1000_0000, 0x80_0000_0000..0x100_0000_0000];
 
 /// Time that passes with the instructions: QEMU is slow while it logs, and the timer must not be faster for it.
 const VIRTUAL_TIME: [&str; 2] = ["-icount", "shift=0,sleep=off"];
+
+/// A machine that logs is slow: it boots for half a minute before the first line.
+const PATIENCE: Patience = Patience { quiet: Duration::from_secs(900), whole: Duration::from_secs(3600) };
 
 /// How many instructions may be interrupted when they were begun and not finished.
 const INTERRUPTED: u64 = 3;
@@ -47,6 +52,7 @@ fn disagreements(images: &Images, names: &[&str]) -> Vec<String> {
     let outcome = Machine::on_monitor(images, "profile=sapphire-rapids", &command_line)
         .arguments(exec_log::arguments(&log_file, &GUEST))
         .arguments(VIRTUAL_TIME)
+        .patience(PATIENCE)
         .run(|_| {})
         .unwrap();
     assert_eq!(outcome.transcript.runs.len(), names.len());
@@ -90,6 +96,7 @@ fn the_truth_of_each_processor_is_what_it_executed() {
     let outcome = Machine::kernel_on_monitor(&images, &kernel, "profile=skylake", "processors=4")
         .processors(4)
         .arguments(exec_log::arguments(&log_file, &GUEST[..1]))
+        .patience(PATIENCE)
         .run(|_| {})
         .unwrap();
     for session in SESSIONS {
