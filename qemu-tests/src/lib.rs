@@ -42,3 +42,4 @@ pub mod sweep;
 pub mod symbols;
 pub mod traces;
 pub mod truth;
+pub mod witness;

@@ -27,6 +27,12 @@ impl Scratch {
         Ok(Self(folder))
     }
 
+    /// Its path.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        &self.0
+    }
+
     /// A path in it.
     #[must_use]
     pub fn file(&self, name: &str) -> PathBuf {

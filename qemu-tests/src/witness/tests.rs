@@ -1,0 +1,152 @@
+use super::*;
+use crate::truth::Flags;
+
+const GUEST: Guest = Guest { wrmsr: 77, stubs: 0x9000 };
+/// A handler's first instruction.
+const HANDLER: u64 = 0x9000 + 14 * STUB;
+const PAGE_FAULT: u64 = EXCEPTION + 14;
+const WRMSR: u64 = 0x7c;
+
+/// A line of QEMU's log.
+#[derive(Clone, Copy, Debug)]
+enum Line {
+    /// An instruction begins.
+    At(u64),
+    /// The guest exits: the code, RIP.
+    Exit(u64, u64),
+}
+use Line::{At, Exit as Out};
+
+/// A log in which the instructions from 200 to 299 are repeated ones, and those from 300 jumps to themselves.
+fn log(lines: &[Line]) -> ExecLog {
+    let mut log =
+        ExecLog { repeating: (200..300).collect(), selves: (300..310).collect(), ..ExecLog::default() };
+    for line in lines {
+        match *line {
+            At(address) => {
+                log.begun.push(address);
+                log.levels.push(0);
+            }
+            Out(code, rip) => log.exits.push(Exit { after: log.begun.len(), code, rip }),
+        }
+    }
+    log
+}
+
+fn records(addresses: &[u64]) -> Vec<Record> {
+    let record = |&rip: &u64| Record { rip, cr3: 0, session: 1, flags: Flags::new(0), cpu: 0 };
+    addresses.iter().map(record).collect()
+}
+
+/// Equal, repeated, unfinished.
+fn counts(lines: &[Line], truth: &[Record]) -> Option<(u64, u64, u64)> {
+    let found = compare(&log(lines), truth, GUEST).ok()?;
+    Some((found.equal, found.repeated, found.unfinished))
+}
+
+#[test]
+fn only_what_the_log_shows_not_to_have_retired_may_be_missing() {
+    let fault = [At(1), At(2), Out(PAGE_FAULT, 2), At(HANDLER), At(2), At(3)];
+    let step = [At(1), Out(DEBUG, 2), At(2), Out(DEBUG, 3), At(3)];
+    let repeat = [At(1), At(200), At(200), At(200), At(3)];
+    let stepped = [At(1), At(200), Out(DEBUG, 200), At(200), Out(DEBUG, 202), At(202)];
+    let interrupted = [At(1), At(200), Out(INTERRUPT, 200), At(HANDLER), At(200), At(3)];
+    let handed = [At(1), At(5), Out(WRMSR, 5), At(HANDLER), At(3)];
+    for (lines, truth, expected) in [
+        (&[At(7), At(1), At(2), At(3), At(8)][..], &[1, 2, 3][..], Some((3, 0, 0))),
+        (&fault, &[1, HANDLER, 2, 3], Some((4, 0, 1))),
+        (&step, &[1, 2, 3], Some((3, 0, 0))),
+        (&repeat, &[1, 200, 3], Some((3, 2, 0))),
+        (&stepped, &[1, 200, 202], Some((3, 1, 0))),
+        (&interrupted, &[1, HANDLER, 200, 3], Some((4, 1, 0))),
+        (&handed, &[1, HANDLER, 3], Some((3, 0, 1))),
+        (&handed, &[1, 5, HANDLER, 3], Some((4, 0, 0))),
+        // What has faulted has not retired, what has retired is not left out.
+        (&fault, &[1, 2, HANDLER, 2, 3], None),
+        (&fault, &[1, HANDLER, 3], None),
+        (&repeat, &[1, 200, 200, 200, 3], None),
+        (&repeat, &[1, 3], None),
+        (&[At(1), At(2), At(2), At(3)], &[1, 2, 3], Some((3, 0, 0))),
+        (&[At(1), At(2), At(2), At(3)], &[1, 2, 2, 3], None),
+        (&[At(1), At(300), At(300), At(3)], &[1, 300, 300, 3], Some((4, 0, 0))),
+        (&[At(1), At(300), At(300), At(3)], &[1, 300, 3], None),
+        (&[At(1), At(4), At(2), At(3)], &[1, 2, 3], None),
+        (&[At(1), At(5), Out(WRMSR, 5), At(3)], &[1, 3], None),
+        (&[At(1), At(3)], &[1, 2, 3], None),
+        (&[At(1), At(2)], &[1, 2, 3], None),
+        (&[At(1), At(2)], &[], None),
+    ] {
+        assert_eq!(counts(lines, &records(truth)), expected, "{lines:x?} {truth:x?}");
+    }
+}
+
+#[test]
+fn a_truth_that_was_tampered_with_is_another_one() {
+    let addresses: Vec<u64> = (1000..2000).collect();
+    let lines: Vec<Line> = addresses.iter().map(|&address| At(address)).collect();
+    let every_second: Vec<u64> = addresses.iter().copied().step_by(2).collect();
+    let changed = |change: &dyn Fn(&mut Vec<u64>)| {
+        let mut addresses = addresses.clone();
+        change(&mut addresses);
+        addresses
+    };
+    let one_dropped = changed(&|all| _ = all.remove(500));
+    let one_twice = changed(&|all| all.insert(500, all[500]));
+    let two_swapped = changed(&|all| all.swap(500, 501));
+    assert_eq!(counts(&lines, &records(&addresses)), Some((1000, 0, 0)));
+    for truth in [every_second, one_dropped, one_twice, two_swapped] {
+        assert_eq!(counts(&lines, &records(&truth)), None, "{} instructions", truth.len());
+    }
+}
+
+#[test]
+fn a_gap_goes_from_one_wrmsr_to_another() {
+    for (begun, expected) in [
+        (&[1, 2, 77, 8, 9, 77, 3, 4][..], Some(4)),
+        (&[1, 2, 77, 8, 77, 9, 77, 3, 4], Some(5)),
+        (&[1, 2, 77, 3, 8, 77, 3, 4], Some(4)),
+        (&[1, 2, 8, 9, 77, 3, 4], None),
+        (&[1, 2, 77, 8, 9, 3, 4], None),
+        (&[1, 2, 77, 8, 77, 3, 5], None),
+    ] {
+        let lines: Vec<Line> = begun.iter().map(|&address| At(address)).collect();
+        let agreement = compare(&log(&lines), &records(&[1, 2, 3, 4]), GUEST).ok();
+        assert_eq!(agreement.map(|found| found.untraced), expected, "{begun:?}");
+    }
+}
+
+#[test]
+fn the_guest_stood_before_what_was_done_by_hand_and_goes_on_behind_it() {
+    // By hand: 110 and 112.
+    let by_hand = [At(100), Out(DEBUG, 110), At(114), At(115)];
+    let to_handler = [At(100), Out(DEBUG, 110), At(HANDLER)];
+    for (lines, truth, hands, expected) in [
+        (&by_hand[..], &[100, 110, 112, 114, 115][..], &[110, 112][..], Some(2)),
+        (&by_hand, &[100, 110, 114, 115], &[110], Some(1)),
+        (&to_handler, &[100, 110, HANDLER], &[110], Some(1)),
+        (&to_handler, &[100, HANDLER], &[], Some(0)),
+        (&by_hand, &[100, 114, 115], &[], None),
+        (&by_hand, &[100, 111, 114, 115], &[111], None),
+        (&by_hand, &[100, 110, 150, 114, 115], &[110, 150], None),
+        (&by_hand, &[100, 110, 114, 115, 116, 118], &[110, 116, 118], None),
+        (&[At(100), Out(DEBUG, 110), At(110)], &[100, 110, 110], &[110], None),
+    ] {
+        let mut truth = records(truth);
+        for record in truth.iter_mut().filter(|record| hands.contains(&record.rip)) {
+            record.flags = record.flags.by_hand();
+        }
+        let agreement = compare(&log(lines), &truth, GUEST).ok();
+        assert_eq!(agreement.map(|found| found.by_hand), expected, "{lines:?} {truth:?}");
+    }
+}
+
+#[test]
+fn the_level_is_compared() {
+    let mut log = log(&[At(1), At(2)]);
+    let mut truth = records(&[1, 2]);
+    assert!(compare(&log, &truth, GUEST).is_ok());
+    log.levels[1] = 3;
+    assert!(compare(&log, &truth, GUEST).is_err());
+    truth[1].flags = Flags::new(3);
+    assert!(compare(&log, &truth, GUEST).is_ok());
+}
