@@ -2,8 +2,8 @@
 //!
 //! The two accounts must be the same, instruction by instruction. An instruction that QEMU began is left out of the truth
 //! only where QEMU's own log shows that it did not retire: it faulted, was interrupted, or was an iteration of a repeated
-//! one but the last. What the monitor did by hand QEMU has not begun; there the guest must have stood before it, and behind
-//! it afterwards.
+//! one but the last. What the monitor did by hand QEMU has not begun; there the guest must have stood before it, and
+//! after it next.
 
 use anyhow::{Result, bail, ensure};
 use std::ops::Range;
@@ -86,7 +86,7 @@ impl ExecLog {
         let rip = self.begun[at];
         let iterates = self.repeating.contains(&rip);
         match self.exits_before(at + 1).first() {
-            // A fault's RIP is the instruction's own; a trap's is behind it.
+            // A fault's RIP is the instruction's own; a trap's is after it.
             Some(exit) if exit.rip == rip => match exit.code {
                 DEBUG if iterates => Fate::Iteration,
                 DEBUG => Fate::Retired,
@@ -239,7 +239,7 @@ impl Walk<'_> {
         self.log.exits_before(self.at).last().map(|exit| exit.rip)
     }
 
-    /// After a step the guest goes on where it stood, or in a handler, or behind what was done by hand.
+    /// After a step the guest goes on where it stood, or in a handler, or after what was done by hand.
     fn goes_on(&self, entry: u64) -> Result<()> {
         let stepped = |exit: &&Exit| exit.code == DEBUG && self.index > 0;
         let stood = self.log.exits_before(self.at).last().filter(stepped).map_or(entry, |exit| exit.rip);
@@ -268,7 +268,7 @@ impl Walk<'_> {
     }
 }
 
-/// Whether `rip` can be the address of the instruction behind the one at `address`.
+/// Whether `rip` can be the address of the instruction after the one at `address`.
 fn is_behind(address: u64, rip: u64) -> bool {
     (1..=LONGEST).contains(&rip.wrapping_sub(address))
 }
