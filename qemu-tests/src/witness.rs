@@ -47,7 +47,7 @@ pub struct Agreement {
 pub struct Guest {
     /// The address of the one instruction that switches tracing off and on.
     pub wrmsr: u64,
-    /// Where its table of handlers' stubs begins, each [`STUB`] bytes.
+    /// Where its table of handlers' stubs begins, each of the same size.
     pub stubs: u64,
 }
 
