@@ -10,7 +10,7 @@ use crate::{Done, SetupOptions, deny, headline, mutate, oldest, test};
 const MINUTES_OF_MUTATIONS: u64 = 5;
 
 /// Format, lints and documentation with warnings denied, the oldest toolchain, what is built in; then all tests, then the
-/// mutations that the change touches.
+/// mutations that the last commit touches.
 pub(crate) fn ci(options: SetupOptions) -> Done {
     // The kernel that is not ours is a workspace of its own.
     for manifest in ["Cargo.toml", "qemu-tests/foreign-kernel/Cargo.toml"] {
@@ -25,10 +25,10 @@ pub(crate) fn ci(options: SetupOptions) -> Done {
     mutations()
 }
 
-/// What a branch has that main has not; on main its last commit.
+/// What the last commit touches: a whole branch may touch them all, and is for `cargo xtask mutate --changed`.
 fn mutations() -> Done {
-    headline("mutations that the change touches");
-    let base = match mutate::default_base() {
+    headline("mutations that the last commit touches");
+    let base = match mutate::commit_before() {
         Ok(base) => base,
         Err(error) => {
             println!("none is tried: {error:#}");

@@ -22,7 +22,8 @@ use crate::abreast::abreast;
 use copy::{Copy, Ran};
 use list::Mutation;
 
-pub(crate) use changed::default_base;
+pub(crate) use changed::commit_before;
+use changed::default_base;
 
 /// What tests may take without a mutation.
 const BASELINE_DEADLINE: Duration = Duration::from_secs(1200);

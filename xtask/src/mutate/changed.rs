@@ -68,10 +68,15 @@ pub(crate) fn default_base() -> Result<String> {
     let left = ["origin/main", "main"].iter().find_map(|main| git(&["merge-base", "HEAD", main]).ok());
     match left {
         Some(left) if left != head => Ok(left.trim().into()),
-        _ => git(&["rev-parse", "--verify", "--quiet", "HEAD~1"])
-            .map(|commit| commit.trim().into())
-            .context("there is no commit to compare with: not a clone, or a shallow one"),
+        _ => commit_before(),
     }
+}
+
+/// The commit before this one.
+pub(crate) fn commit_before() -> Result<String> {
+    git(&["rev-parse", "--verify", "--quiet", "HEAD~1"])
+        .map(|commit| commit.trim().into())
+        .context("there is no commit to compare with: not a clone, or a shallow one")
 }
 
 fn git(arguments: &[&str]) -> Result<String> {
