@@ -14,7 +14,7 @@ pub struct Loss {
     pub full: u64,
     /// The processor overwrote bytes that were not drained yet.
     pub wrap: u64,
-    /// How many bytes those were, at the least: exactly so many where each [`Gap::Wrap`] says [`Overwritten::Exactly`].
+    /// The number of those bytes. It is a lower bound, unless each [`Gap::Wrap`] says [`Overwritten::Exactly`].
     pub wrapped_bytes: u64,
     /// The processor may have overwritten bytes that were not drained yet, and nothing shows whether it has.
     pub perhaps_wrapped: u64,

@@ -226,8 +226,8 @@ impl Handler {
         self.disarmed.set(!armed);
     }
 
-    /// A source was stopped, and so many of its NMIs may be on their way: as many that nobody asks for are
-    /// [`Pmi::Unknown`], but at the most four.
+    /// A source was stopped while up to `nmis` of its NMIs may still be on their way. That number of NMIs that no source
+    /// has asked for, at the most four, will be [`Pmi::Unknown`].
     pub fn expect_late(&mut self, nmis: u8) {
         self.late = self.late.saturating_add(nmis).min(LATE);
     }

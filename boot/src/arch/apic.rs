@@ -65,8 +65,8 @@ pub(crate) fn end_of_interrupt() {
 pub(crate) fn send_nmi() {
     /// Physical destination mode, an NMI, level asserted.
     const NMI: u32 = 0b100 << 8 | 1 << 14;
-    // The destination is a register of its own, 0 after a reset: the one processor that runs. No shorthand: an NMI is not
-    // sent by the one for the sender on all processors.
+    // The destination is a register of its own, 0 after a reset: the one processor that runs. The shorthand for the
+    // sender does not do: not every processor sends an NMI by it.
     write(COMMAND, NMI);
 }
 

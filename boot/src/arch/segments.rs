@@ -1,8 +1,8 @@
 //! The GDT and the TSS.
 //!
 //! The code compiled for a hosted target uses the red zone below its stack pointer, so no trap may be delivered
-//! on the stack that it interrupts: each one has a stack of the TSS's interrupt stack table. #GP alone has none: the code
-//! that it interrupts and goes back to has no red zone.
+//! on the stack that it interrupts: each one has a stack of the TSS's interrupt stack table. #GP alone has none: the
+//! code that it interrupts and goes back to has no red zone.
 
 use super::stack::Stack;
 use spin::LazyLock;

@@ -162,8 +162,8 @@ fn install<F>(entry: &mut Entry<F>, vector: u8, stack: TrapStack) -> &mut EntryO
     unsafe { options.set_stack_index(stack as u16) }
 }
 
-/// Without a stack of its own: for #GP, which a guarded access may raise in an NMI that interrupted another #GP. Below such
-/// an access nothing is live, and all others end in a panic.
+/// Without a stack of its own: for #GP, which a guarded access may raise in an NMI that interrupted another #GP. Below
+/// such an access nothing on the stack is in use, and every other #GP ends in a panic.
 fn install_in_place<F>(entry: &mut Entry<F>, vector: u8) -> &mut EntryOptions {
     // SAFETY: only the address is taken.
     let stub = unsafe { &raw const trap_stubs[usize::from(vector)] };

@@ -64,7 +64,8 @@ impl Gaps {
         }
     }
 
-    /// Everything before `place` was overwritten, and the gaps in it: so many bytes more than was noted before.
+    /// Everything before `place` was overwritten, with the gaps in it. `overwritten` counts the bytes that were not
+    /// noted before.
     pub(crate) fn wrap(&mut self, place: u64, overwritten: Overwritten) {
         if let Some(before) = place.checked_sub(1) {
             self.drop_until(before);

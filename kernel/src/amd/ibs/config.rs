@@ -139,8 +139,8 @@ impl IbsConfig {
         self
     }
 
-    /// Only loads that took so many cycles are sampled: a multiple of 128 up to 2048. On Zen 5 they also have missed the
-    /// L3: without that filter this one lets others through ([`Errata::LATENCY_NEEDS_L3_MISS`]).
+    /// Only loads that took more than `cycles` are sampled: a multiple of 128 up to 2048. On Zen 5 only those that missed
+    /// the L3 cache too: there this filter works only together with that one ([`Errata::LATENCY_NEEDS_L3_MISS`]).
     #[must_use]
     pub const fn op_latency(mut self, cycles: u16) -> Self {
         if let Some(op) = &mut self.op {
