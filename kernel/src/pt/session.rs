@@ -35,7 +35,7 @@ pub(super) struct Session<M: Msr, F: Frames> {
     on: bool,
     /// The trace was on since the output registers were read last.
     unread: bool,
-    /// The next enable must give a PSB: what comes before it is cut, or is not there.
+    /// The next enable must give a PSB, as the first one does: what comes before it is cut.
     resync: bool,
     /// The PMI of a region that the driver chains has come: what is left of it is left.
     filled: bool,
@@ -63,7 +63,7 @@ impl<M: Msr, F: Frames> Session<M, F> {
             state: State::Tracing,
             on: false,
             unread: false,
-            resync: true,
+            resync: false,
             filled: false,
             guarded: false,
         }
