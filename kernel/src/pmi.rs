@@ -145,7 +145,7 @@ pub enum Pmi {
     /// is gone. All go on, and the LVT entry is unmasked.
     Stray,
     /// Not a PMI: where PMIs are NMIs, one of another cause, which the kernel's other handlers are to look for. Nothing
-    /// was stopped, and nothing was written.
+    /// was stopped, and nothing was written, unless an earlier interrupt had not been served to its end.
     NotOurs,
     /// A PMI that is served as soon as the code that it interrupted is done with the [`Slot`](crate::slot::Slot).
     Later,
@@ -384,7 +384,8 @@ impl Handler {
                 return Ok(Pmi::Stuck);
             }
             resume(sources)?;
-            if rounds == 0 && !claimed {
+            // What was left may have masked the entry; where nothing was, an interrupt that is nobody's writes nothing.
+            if rounds == 0 && !claimed && !unfinished {
                 return Ok(Pmi::NotOurs);
             }
             set_entry(self.entry())?;
@@ -398,6 +399,9 @@ impl Handler {
         if rounds > 0 {
             release(msr, status)?;
             self.echo = (interrupted.is_some() || latched).then_some(Echo { at: interrupted, latched });
+        }
+        if rounds == 0 && !claimed {
+            return Ok(Pmi::NotOurs);
         }
         if rounds == 0 {
             let pmi = self.stray(echoed || delivered);
@@ -424,9 +428,9 @@ impl Handler {
     }
 
     /// Whether LVT Performance Monitoring is this handler's to mask and unmask: some source asks through it, or there is
-    /// none and the PMI of one that is gone may have masked it.
+    /// none and one that is gone may have left it masked, by its PMI or because it was given up.
     fn serves_entry(&self, sources: &[&mut dyn PmiSource]) -> bool {
-        let gone = self.masks && sources.is_empty();
+        let gone = sources.is_empty();
         self.entry && (gone || sources.iter().any(|source| source.route() == Route::Counters))
     }
 }

@@ -6,8 +6,8 @@ use common::{Collector, Machine, Registers, Tracing, assert_same, tips};
 use pugmark_kernel::buffer::{Layout, Mode};
 use pugmark_kernel::lapic::{Delivery, LocalApic, LvtPc, Vector};
 use pugmark_kernel::loss::{Gap, Loss};
-use pugmark_kernel::msr::{GeneralProtection, Msr};
-use pugmark_kernel::pmi::{Handler, Pmi};
+use pugmark_kernel::msr::{GeneralProtection, GlobalStatus, Msr};
+use pugmark_kernel::pmi::{Handler, Pmi, PmiSource};
 use pugmark_kernel::pt::State;
 use pugmark_kernel::slot::{Interrupt, NotStarted, Slot, SlotError, Traced};
 use pugmark_kernel::topa::RegionSize;
@@ -127,6 +127,30 @@ fn amds_entry_does_not_tell_who_finds_the_slot_in_use() {
 }
 
 #[test]
+fn what_comes_after_amds_sources_that_were_given_up_has_pmis_again() {
+    for serving in [false, true] {
+        let machine = Machine::new("skylake", Settings::default());
+        machine.disarm();
+        // SAFETY: one thread uses it, with one machine.
+        let slot =
+            unsafe { Slot::new(Handler::amd(Delivery::Nmi), || (machine.registers(), machine.registers())) };
+        slot.start(|| Ok::<_, ()>(Restless { asks: true })).unwrap();
+        assert_eq!(slot.interrupt(Some(1)), Ok(Pmi::Stuck));
+        assert!(lvt(&machine).is_masked());
+        if serving {
+            slot.with(|restless| restless.asks = false).unwrap();
+            assert!(!lvt(&machine).is_masked(), "it asks no more");
+        }
+        slot.stop(|_, _| ()).unwrap();
+        slot.start(|| Ok::<_, ()>(Restless { asks: false })).unwrap();
+        assert!(!lvt(&machine).is_masked(), "{serving}");
+        slot.stop(|_, _| ()).unwrap();
+        slot.disarm().unwrap();
+        assert!(lvt(&machine).is_masked());
+    }
+}
+
+#[test]
 fn a_pmi_that_could_not_be_served_is_served_by_whoever_has_the_slot_next() {
     let mut faults = 0;
     for access in 0..16 {
@@ -209,6 +233,42 @@ impl Traced for Tracer<'_> {
         interrupt: Interrupt<'_, M, A>,
     ) -> Result<Pmi, GeneralProtection> {
         interrupt.serve(&mut [&mut self.tracing.source(&mut self.collector)])
+    }
+}
+
+/// A source that asks again each time it is served, as long as it is told to.
+struct Restless {
+    asks: bool,
+}
+
+impl PmiSource for Restless {
+    fn status(&self) -> GlobalStatus {
+        GlobalStatus::empty()
+    }
+
+    fn quiesce(&mut self) -> Result<(), GeneralProtection> {
+        Ok(())
+    }
+
+    fn may_ask(&mut self) -> Result<bool, GeneralProtection> {
+        Ok(self.asks)
+    }
+
+    fn service(&mut self, _: GlobalStatus) -> Result<bool, GeneralProtection> {
+        Ok(self.asks)
+    }
+
+    fn resume(&mut self) -> Result<(), GeneralProtection> {
+        Ok(())
+    }
+}
+
+impl Traced for Restless {
+    fn serve<M: Msr, A: LocalApic>(
+        &mut self,
+        interrupt: Interrupt<'_, M, A>,
+    ) -> Result<Pmi, GeneralProtection> {
+        interrupt.serve(&mut [self])
     }
 }
 

@@ -1,9 +1,8 @@
+mod machine;
+
 use super::*;
-use crate::fake::FakeMsr;
 use crate::lapic::Vector;
-use crate::msr::{Msr, Register};
-use std::cell::RefCell;
-use std::rc::Rc;
+use machine::{Machine, Source};
 
 #[test]
 fn the_order_is_stop_acknowledge_serve_go_on_unmask() {
@@ -120,6 +119,31 @@ fn somebody_elses_nmi_costs_a_look_and_stops_nothing() {
             assert_eq!(machine.handle_at(Some(2), &mut handler, &mut [&mut source]), Ok(Pmi::Unknown));
             assert_eq!(machine.log().len(), 2 * done.len(), "{others:?} {status:?}");
         }
+    }
+}
+
+#[test]
+fn what_amds_handler_masked_is_unmasked_when_nobody_asks_any_more() {
+    // Whether the source is still there, and how many late NMIs may come.
+    for (present, late) in [(false, 0), (false, 1), (true, 0), (true, 1)] {
+        let what = format!("{present} {late}");
+        let machine = Machine::new(u32::MAX);
+        machine.0.borrow_mut().lvt = 0x400;
+        let mut source = machine.source(GlobalStatus::TRACE_TOPA_PMI);
+        let mut handler = Handler::amd(Delivery::Nmi);
+        let mut all: [&mut dyn PmiSource; 1] = [&mut source];
+        assert_eq!(machine.handle(&mut handler, &mut all), Ok(Pmi::Stuck), "{what}");
+        assert_eq!(machine.0.borrow().lvt, 0x1_0400, "{what}");
+        // Its local APIC masked nothing: what the handler masked, nobody else unmasks.
+        machine.0.borrow_mut().requests = 0;
+        handler.expect_late(late);
+        let sources = &mut all[..usize::from(present)];
+        let verdict = if late > 0 { Pmi::Unknown } else { Pmi::NotOurs };
+        assert_eq!(machine.handle(&mut handler, sources), Ok(verdict), "{what}");
+        assert_eq!(machine.0.borrow().lvt, 0x400, "{what}");
+        let done = machine.lvt_writes().len();
+        assert_eq!(machine.handle(&mut handler, sources), Ok(Pmi::NotOurs), "{what}");
+        assert_eq!(machine.lvt_writes().len(), done, "{what}: once is enough");
     }
 }
 
@@ -479,178 +503,5 @@ fn arming_and_disarming_write_the_entry() {
         assert_eq!(machine.0.borrow().lvt, bits);
         handler.disarm(&mut machine.clone()).unwrap();
         assert_eq!(machine.0.borrow().lvt, bits | 1 << 16);
-    }
-}
-
-/// Registers and a local APIC that log what is done to them.
-#[derive(Clone)]
-struct Machine(Rc<RefCell<State>>);
-
-struct State {
-    log: Vec<String>,
-    /// How many more times the status is set.
-    requests: u32,
-    /// How many more requests come when the LVT entry is unmasked.
-    at_unmask: u32,
-    bits: GlobalStatus,
-    /// Bits that are set whoever asks.
-    others: GlobalStatus,
-    acked: Vec<GlobalStatus>,
-    lvt: u32,
-    rest: FakeMsr,
-}
-
-impl Machine {
-    fn new(requests: u32) -> Self {
-        Self(Rc::new(RefCell::new(State {
-            log: Vec::new(),
-            requests,
-            at_unmask: 0,
-            bits: GlobalStatus::TRACE_TOPA_PMI,
-            others: GlobalStatus::empty(),
-            acked: Vec::new(),
-            lvt: 0x1_0400,
-            rest: FakeMsr::new(),
-        })))
-    }
-
-    fn source(&self, status: GlobalStatus) -> Source {
-        Source {
-            machine: self.clone(),
-            status,
-            route: Route::Counters,
-            seen: Vec::new(),
-            deaf: false,
-            fault: false,
-            late: 0,
-            abandoned: None,
-        }
-    }
-
-    fn lvt_writes(&self) -> Vec<String> {
-        self.log().into_iter().filter(|line| line.starts_with("lvt")).collect()
-    }
-
-    fn handle(
-        &self,
-        handler: &mut Handler,
-        sources: &mut [&mut dyn PmiSource],
-    ) -> Result<Pmi, GeneralProtection> {
-        self.handle_at(None, handler, sources)
-    }
-
-    fn handle_at(
-        &self,
-        interrupted: Option<u64>,
-        handler: &mut Handler,
-        sources: &mut [&mut dyn PmiSource],
-    ) -> Result<Pmi, GeneralProtection> {
-        let (mut msr, mut apic) = (self.clone(), self.clone());
-        match interrupted {
-            Some(rip) => handler.handle_at(rip, &mut msr, &mut apic, sources),
-            None => handler.handle(&mut msr, &mut apic, sources),
-        }
-    }
-
-    fn log(&self) -> Vec<String> {
-        self.0.borrow().log.clone()
-    }
-
-    fn note(&self, what: &str) {
-        self.0.borrow_mut().log.push(what.to_string());
-    }
-}
-
-// SAFETY: the registers stand for no hardware.
-unsafe impl Msr for Machine {
-    fn rdmsr(&mut self, address: u32) -> Result<u64, GeneralProtection> {
-        if address != GlobalStatus::ADDRESS {
-            return self.0.borrow_mut().rest.rdmsr(address);
-        }
-        self.note("status");
-        let state = self.0.borrow();
-        let asking = if state.requests > 0 { state.bits } else { GlobalStatus::empty() };
-        Ok(asking.union(state.others).bits())
-    }
-
-    unsafe fn wrmsr(&mut self, address: u32, value: u64) -> Result<(), GeneralProtection> {
-        assert_eq!(address, GlobalStatusReset::ADDRESS);
-        self.note("ack");
-        let mut state = self.0.borrow_mut();
-        let acked = GlobalStatus::from_bits_retain(value);
-        if acked.intersects(state.bits) {
-            state.requests = if state.requests == u32::MAX { u32::MAX } else { state.requests - 1 };
-        }
-        let others = state.others.difference(acked);
-        state.others = others;
-        state.acked.push(acked);
-        Ok(())
-    }
-}
-
-// SAFETY: the entry stands for no hardware.
-unsafe impl LocalApic for Machine {
-    fn lvt_pc(&mut self) -> Result<LvtPc, GeneralProtection> {
-        Ok(LvtPc(self.0.borrow().lvt))
-    }
-
-    unsafe fn set_lvt_pc(&mut self, entry: LvtPc) -> Result<(), GeneralProtection> {
-        self.note(&format!("lvt {:#x}", entry.0));
-        let mut state = self.0.borrow_mut();
-        state.lvt = entry.0;
-        if !entry.is_masked() && state.at_unmask > 0 {
-            state.at_unmask = state.at_unmask.saturating_sub(1);
-            state.requests = state.requests.max(1);
-        }
-        Ok(())
-    }
-}
-
-struct Source {
-    machine: Machine,
-    status: GlobalStatus,
-    route: Route,
-    seen: Vec<GlobalStatus>,
-    deaf: bool,
-    fault: bool,
-    late: u8,
-    abandoned: Option<Abandoned>,
-}
-
-impl PmiSource for Source {
-    fn status(&self) -> GlobalStatus {
-        self.status
-    }
-
-    fn route(&self) -> Route {
-        self.route
-    }
-
-    fn quiesce(&mut self) -> Result<(), GeneralProtection> {
-        self.machine.note("quiesce");
-        match self.fault {
-            true => Err(GeneralProtection { address: 0x570, written: Some(0) }),
-            false => Ok(()),
-        }
-    }
-
-    fn service(&mut self, seen: GlobalStatus) -> Result<bool, GeneralProtection> {
-        self.machine.note("service");
-        self.seen.push(seen);
-        Ok(!self.deaf && !seen.is_empty())
-    }
-
-    fn resume(&mut self) -> Result<(), GeneralProtection> {
-        self.machine.note("resume");
-        Ok(())
-    }
-
-    fn abandon(&mut self, why: Abandoned) {
-        self.machine.note("abandon");
-        self.abandoned = Some(why);
-    }
-
-    fn late_requests(&self) -> u8 {
-        self.late
     }
 }
