@@ -63,9 +63,19 @@ impl Counters {
         self.sampler.is_armed()
     }
 
-    /// A counter counts that is sampled when it overflows.
-    pub(crate) fn may_sample(&self, shared: &Shared) -> bool {
-        shared.perfmon.enabled_counters() & self.counting & self.sampler.enable() != 0
+    /// How many instructions retire at least until one may be sampled next, without that one; none where it may be the
+    /// next one. An instruction counts once at most.
+    pub(crate) fn until_sample(&self, shared: &Shared) -> u64 {
+        if self.sampler.is_armed() {
+            return 0;
+        }
+        let sampled = shared.perfmon.enabled_counters() & self.counting & self.sampler.enable();
+        let until_overflow = |index: usize| self.mask.wrapping_sub(self.value[index]).saturating_add(1);
+        (0..self.number)
+            .filter(|index| sampled & 1 << index != 0)
+            .map(until_overflow)
+            .min()
+            .unwrap_or(u64::MAX)
     }
 
     /// The registers behind the instruction that retires next.

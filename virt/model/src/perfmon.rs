@@ -161,6 +161,12 @@ impl Perfmon {
         self.waiting.iter().any(Option::is_some)
     }
 
+    /// How many instructions retire until the next PMI reaches the local APIC, the one included with which it does.
+    pub(crate) fn until_arrival(&self) -> u32 {
+        let left = self.waiting.iter().flatten().map(|waiting| waiting.left.saturating_add(1));
+        left.min().unwrap_or(u32::MAX)
+    }
+
     /// Takes the PMIs of ToPA regions on their way back, for PendToPAPMI.
     pub(crate) fn recall(&mut self) -> bool {
         let topa = |slot: &Option<Waiting>| slot.is_some_and(|waiting| waiting.topa);
@@ -239,10 +245,12 @@ mod tests {
             perfmon.set_lvt(lvt);
             signal_topa(&mut perfmon);
             assert_eq!(perfmon.read(0x38e), Ok(1 << 55));
-            for _ in 0..3 {
+            for left in [4, 3, 2] {
+                assert_eq!(perfmon.until_arrival(), left);
                 perfmon.tick(&mut violations);
                 assert_eq!(perfmon.take(), None);
             }
+            assert_eq!(perfmon.until_arrival(), 1);
             perfmon.tick(&mut violations);
             assert_eq!(perfmon.lvt(), lvt | 1 << 16);
             assert_eq!(perfmon.take(), Some(expected));

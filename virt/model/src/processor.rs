@@ -200,9 +200,12 @@ impl Processor {
         self.shared.debugctl.disable_store();
     }
 
-    /// A counter counts whose overflow leads to a sample.
-    pub fn may_sample(&self) -> bool {
-        self.counters.may_sample(&self.shared)
+    /// How many instructions may execute one after the other before [`Processor::retire`] is called for the first of them,
+    /// at least one: no PMI that is on its way arrives before the last of them retires, and the registers are asked for
+    /// before none but the first. A PMI that one of them raises may be due after the skid.
+    pub fn in_one_go(&self) -> u32 {
+        let until_sample = u32::try_from(self.counters.until_sample(&self.shared)).unwrap_or(u32::MAX);
+        until_sample.clamp(1, self.shared.perfmon.until_arrival())
     }
 
     /// The registers are asked for before the next instruction retires.
@@ -224,11 +227,6 @@ impl Processor {
     /// Writes the LVT performance-monitoring-counters register.
     pub fn set_lvt_pc(&mut self, value: u32) {
         self.shared.perfmon.set_lvt(value);
-    }
-
-    /// A PMI was raised and has not reached the local APIC yet.
-    pub fn has_pmi_on_its_way(&self) -> bool {
-        self.shared.perfmon.on_the_way()
     }
 
     /// The PMI that reaches the local APIC's core interface now, if one does. The LVT entry's mask bit is set by then.

@@ -203,14 +203,15 @@ impl Hardware {
         }
     }
 
-    /// Instructions must be executed one at a time: an interrupt on its way comes at its instruction, and some registers are
-    /// known at each.
+    /// How many instructions, none of them microcoded, may execute before it is told of the first of them: an interrupt on
+    /// its way comes at its instruction, and some registers are known at an instruction that is sampled. At least one.
     #[must_use]
-    pub fn steps_singly(&self) -> bool {
-        match self {
-            Self::Intel(processor) => processor.has_pmi_on_its_way() || processor.may_sample(),
-            Self::Amd(processor) => processor.has_interrupt_on_its_way() || processor.wants_registers(),
-        }
+    pub fn in_one_go(&self) -> usize {
+        let most = match self {
+            Self::Intel(processor) => processor.in_one_go(),
+            Self::Amd(processor) => processor.in_one_go(),
+        };
+        usize::try_from(most).unwrap_or(usize::MAX)
     }
 
     /// The registers are to be told before the next instruction, with the bases of segments.

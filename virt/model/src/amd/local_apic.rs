@@ -121,6 +121,12 @@ impl LocalApic {
         self.waiting.iter().any(Option::is_some)
     }
 
+    /// How many instructions retire until the next interrupt arrives, the one included with which it does.
+    pub(super) fn until_arrival(&self) -> u32 {
+        let left = self.waiting.iter().flatten().map(|(_, left)| left.saturating_add(1));
+        left.min().unwrap_or(u32::MAX)
+    }
+
     /// An instruction retired: interrupts come one instruction closer.
     pub(super) fn tick(&mut self, violations: &mut Violations) {
         for index in 0..ON_THE_WAY {

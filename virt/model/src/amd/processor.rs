@@ -288,9 +288,13 @@ impl<'n> Processor<'n> {
         self.local_apic.overlay(offset, value)
     }
 
-    /// An interrupt was raised and has not reached the processor yet.
-    pub fn has_interrupt_on_its_way(&self) -> bool {
-        self.local_apic.on_the_way()
+    /// How many instructions may execute one after the other before [`Processor::retire`] is called for the first of them,
+    /// at least one, if none of them is microcoded: no interrupt that is on its way arrives before the last of them retires,
+    /// and the registers are asked for before none but the first. An interrupt that one of them raises may be due after the
+    /// skid.
+    pub fn in_one_go(&self) -> u32 {
+        let until_data = if self.counters.wants_data() { 0 } else { self.op.until_data() };
+        u32::try_from(until_data).unwrap_or(u32::MAX).clamp(1, self.local_apic.until_arrival())
     }
 
     /// Writes such a register.

@@ -20,12 +20,14 @@ impl Vcpu {
     /// Executes `first`, the next instruction, and those that must follow it; `false`, and nothing is done, where it is
     /// to be stepped.
     pub(crate) fn run_stretch(&mut self, first: &Instruction) -> bool {
-        if self.processor.steps_singly() {
+        let most = self.processor.in_one_go();
+        if most == 1 {
             return false;
         }
         // Each branch is recorded before the next instruction, and in memory that may fault.
         let through = !self.processor.records_branches();
-        let stretch = self.lookahead.stretch(&self.cpu, &mut self.memory, first, self.stretch, through);
+        let limit = self.stretch.min(most);
+        let stretch = self.lookahead.stretch(&self.cpu, &mut self.memory, first, limit, through);
         let Some(stretch) = stretch else { return false };
         // The monitor must not run into a breakpoint: it has these addresses itself.
         if stretch.exits().any(|exit| (GUEST_RAM..REGION_BASE).contains(&exit)) {

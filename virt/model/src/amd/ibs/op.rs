@@ -14,9 +14,10 @@ use crate::{Memory, PageSize};
 const RESERVED_COUNTS: u64 = 8;
 /// Instructions between two interrupts of a tagging engine that was left on.
 const LEFT_ON: u32 = 64;
-/// So many ops before one is tagged, data begins to matter. Instructions that are executed in one go, without a look at
-/// their data, must be fewer ops.
-const OPS_WITH_DATA: u64 = 64;
+/// So many ops before one is tagged, data begins to matter.
+const OPS_WITH_DATA: u64 = 32;
+/// As many ops at most has an instruction that is not microcoded.
+const MOST_OPS: u64 = 2;
 /// The bits that stay set where the processor has that erratum.
 const STICKY: u64 = op_data3::L2_TLB_MISS | op_data3::L2_TLB_HIT_2M | op_data3::L2_TLB_HIT_1G;
 
@@ -220,8 +221,18 @@ impl OpUnit {
     /// What data the next instruction accesses may matter: cycles are counted, which depend on it, or an op of it or of one
     /// of the next few may be tagged, whose data the caches then have or have not.
     pub(in crate::amd) fn wants_data(&self) -> bool {
-        let soon = || self.control & op_ctl::CNT_CTL == 0 || self.left_to_count() <= OPS_WITH_DATA;
-        self.is_counting() && op_ctl::max_cnt(self.control) != 0 && soon()
+        self.until_data() == 0
+    }
+
+    /// How many instructions retire at least until that is so; none of them is microcoded.
+    pub(in crate::amd) fn until_data(&self) -> u64 {
+        if !self.is_counting() || op_ctl::max_cnt(self.control) == 0 {
+            return u64::MAX;
+        }
+        if self.control & op_ctl::CNT_CTL == 0 {
+            return 0;
+        }
+        self.left_to_count().saturating_sub(OPS_WITH_DATA).div_ceil(MOST_OPS)
     }
 
     /// An instruction retired.

@@ -303,6 +303,7 @@ fn asks_for_registers_where_data_counts() {
         let mut machine = Machine::new(name);
         machine.write(SELECT, ALL | select);
         assert_eq!(machine.processor.wants_registers(), wanted, "{name} {select:#x}");
+        assert_eq!(machine.processor.in_one_go() == 1, wanted, "{name} {select:#x}");
         machine.write(SELECT, select);
         assert!(!machine.processor.wants_registers());
     }

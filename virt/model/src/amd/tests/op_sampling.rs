@@ -392,8 +392,8 @@ fn without_registers_no_data_is_known() {
 fn asks_for_registers_shortly_before_an_op_is_tagged() {
     // Maximum and current count of ops or cycles.
     for (by, maximum, current, wanted) in [
-        (OPS, 0x20, 0x200 - 65, false),
-        (OPS, 0x20, 0x200 - 64, true),
+        (OPS, 0x20, 0x200 - 33, false),
+        (OPS, 0x20, 0x200 - 32, true),
         (OPS, 0x20, 0x200, true),
         // It has to wrap first.
         (OPS, 0x20, 0x200 + 16, false),
@@ -406,6 +406,30 @@ fn asks_for_registers_shortly_before_an_op_is_tagged() {
         machine.write(OP_CTL, OP_EN | by | current << CUR | maximum);
         assert_eq!(machine.processor.wants_registers(), wanted, "{by:#x} {maximum:#x} {current:#x}");
     }
+}
+
+/// Instructions of two ops, without a look at their data.
+#[test]
+fn what_executes_in_one_go_ends_where_registers_are_asked_for() {
+    for (current, expected) in
+        [(0x200 - 40, 4), (0x200 - 39, 4), (0x200 - 38, 3), (0x200 - 33, 1), (0x200 - 32, 1)]
+    {
+        let mut machine = Machine::new("zen4");
+        machine.write(OP_CTL, OP_EN | OPS | current << CUR | 0x20);
+        assert_eq!(machine.processor.in_one_go(), expected, "{current:#x}");
+        let asked = (0..expected).map(|_| {
+            let asked = machine.processor.wants_registers();
+            machine.next(ADD);
+            asked
+        });
+        assert!(!asked.skip(1).any(|asked| asked), "{current:#x}");
+        assert!(machine.processor.wants_registers(), "{current:#x}");
+    }
+    let mut machine = Machine::new("zen4");
+    machine.write(OP_CTL, OP_EN | OPS | OP_VAL | 0x20);
+    assert_eq!(machine.processor.in_one_go(), u32::MAX);
+    machine.write(OP_CTL, OP_EN | 0x20);
+    assert_eq!(machine.processor.in_one_go(), 1, "by cycles");
 }
 
 #[test]
