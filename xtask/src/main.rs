@@ -7,6 +7,7 @@ mod ci;
 mod deny;
 mod fuzz;
 mod iso;
+mod mutants;
 mod mutate;
 mod oldest;
 mod run;
@@ -42,6 +43,8 @@ enum Command {
     Deny(SetupOptions),
     /// Break the code on purpose, one small mutation at a time, and see the tests notice
     Mutate(mutate::Options),
+    /// Find small changes of a crate that no test notices, without a list: all of them are built in at once
+    Mutants(mutants::Options),
 }
 
 /// How to treat a machine that lacks something.
@@ -62,6 +65,7 @@ fn main() -> ExitCode {
         Command::Fuzz(options) => fuzz::fuzz(&options),
         Command::Deny(options) => deny::deny(options).map(|()| ExitCode::SUCCESS),
         Command::Mutate(options) => mutate::mutate(&options),
+        Command::Mutants(options) => mutants::mutants(&options),
     };
     result.unwrap_or_else(|error| {
         eprintln!("error: {error:#}");

@@ -5,7 +5,7 @@
 //! without a mutation first: what is red by itself notices nothing.
 
 mod changed;
-mod copy;
+pub(crate) mod copy;
 mod list;
 
 use anyhow::{Context, Result, ensure};
@@ -134,11 +134,11 @@ fn summary(chosen: &[&Mutation], fates: &[Fate]) -> ExitCode {
 }
 
 /// Keeps others from the copies until it is dropped.
-fn lock(folder: &Path) -> Result<File> {
+pub(crate) fn lock(folder: &Path) -> Result<File> {
     std::fs::create_dir_all(folder)?;
     let file = File::create(folder.join("lock"))?;
     if file.try_lock().is_err() {
-        println!("waiting for another `cargo xtask mutate`");
+        println!("waiting for another `cargo xtask` that breaks copies there");
         file.lock()?;
     }
     Ok(file)

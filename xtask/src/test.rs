@@ -3,7 +3,7 @@
 //! Everything is built by one call of cargo, because a choice of packages is a choice of their dependencies' features:
 //! another call would build some of them again. Then the test binaries stand in one queue.
 
-mod binaries;
+pub(crate) mod binaries;
 mod job;
 mod outcome;
 

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, ensure};
 use pugmark_qemu_tests::images::{target_folder, workspace};
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::fs::File;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -51,6 +51,11 @@ pub(crate) enum Ran {
 impl Copy {
     /// The copy in `folder`, brought up to date; made if it is not there.
     pub(crate) fn new(folder: &Path) -> Result<Self> {
+        Self::with_texts(folder, &BTreeMap::new())
+    }
+
+    /// The same, with these files in it instead of the tree's, or beside them.
+    pub(crate) fn with_texts(folder: &Path, texts: &BTreeMap<PathBuf, String>) -> Result<Self> {
         let (tree, target) = (folder.join("tree"), folder.join("target"));
         let seeded = folder.join("seeded");
         let fresh = !seeded.exists();
@@ -60,13 +65,25 @@ impl Copy {
             }
             seed(&target)?;
         }
-        update(&tree, fresh)?;
+        update(&tree, texts, fresh)?;
         let shared = workspace().join("../shared");
         if shared.exists() && !folder.join("shared").exists() {
             std::os::unix::fs::symlink(shared.canonicalize()?, folder.join("shared"))?;
         }
         File::create(seeded)?;
         Ok(Self { tree, target, log: folder.join("log") })
+    }
+
+    /// Where the copy's files are.
+    pub(crate) fn tree(&self) -> &Path {
+        &self.tree
+    }
+
+    /// Cargo in the copy, with its own target folder.
+    pub(crate) fn command(&self) -> Command {
+        let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        command.current_dir(&self.tree).env("CARGO_TARGET_DIR", &self.target);
+        command
     }
 
     /// What `work` gives while the mutation is in the tree.
@@ -106,12 +123,10 @@ impl Copy {
 
     fn cargo(&self, arguments: &[&str]) -> Result<Command> {
         let log = File::create(&self.log)?;
-        let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        let mut command = self.command();
         command
             .args(["test", "--quiet", "--locked"])
             .args(arguments)
-            .current_dir(&self.tree)
-            .env("CARGO_TARGET_DIR", &self.target)
             .process_group(0)
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
@@ -172,11 +187,15 @@ fn seed(target: &Path) -> Result<()> {
 }
 
 /// Makes the tree what git tracks, or would, here. Only what differs is written, so that cargo builds nothing else again.
-fn update(tree: &Path, fresh: bool) -> Result<()> {
-    let tracked = tracked_files()?;
+fn update(tree: &Path, texts: &BTreeMap<PathBuf, String>, fresh: bool) -> Result<()> {
+    let mut tracked = tracked_files()?;
+    tracked.extend(texts.keys().cloned());
     for file in &tracked {
         let (from, to) = (workspace().join(file), tree.join(file));
-        let text = std::fs::read(&from).with_context(|| format!("cannot read {}", file.display()))?;
+        let text = match texts.get(file) {
+            Some(text) => text.clone().into_bytes(),
+            None => std::fs::read(&from).with_context(|| format!("cannot read {}", file.display()))?,
+        };
         if std::fs::read(&to).is_ok_and(|old| old == text) {
             continue;
         }
@@ -185,7 +204,8 @@ fn update(tree: &Path, fresh: bool) -> Result<()> {
         let names_its_folder =
             text.windows(NAMES_ITS_FOLDER.len()).any(|part| part == NAMES_ITS_FOLDER.as_bytes());
         // As old as the file that the target folder's contents were built of.
-        let time = if fresh && !names_its_folder { from.metadata()?.modified()? } else { SystemTime::now() };
+        let as_it_is = fresh && !names_its_folder && !texts.contains_key(file);
+        let time = if as_it_is { from.metadata()?.modified()? } else { SystemTime::now() };
         File::options().write(true).open(&to)?.set_modified(time)?;
     }
     remove_all_but(tree, Path::new(""), &tracked)

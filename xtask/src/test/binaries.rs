@@ -10,12 +10,12 @@ use crate::cargo::{UNWIND, command};
 
 /// A binary of tests.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Binary {
+pub(crate) struct Binary {
     /// The package's folder and the target, such as `kernel lib` and `kernel tests/pmi`.
-    pub(super) name: String,
-    pub(super) file: PathBuf,
+    pub(crate) name: String,
+    pub(crate) file: PathBuf,
     /// The package's folder, where cargo runs its tests.
-    pub(super) folder: PathBuf,
+    pub(crate) folder: PathBuf,
 }
 
 /// Builds all tests, and everything that they start.
@@ -53,7 +53,7 @@ struct Profile {
 }
 
 /// The test binary of a message.
-fn binary(line: &str, root: &Path) -> Option<Binary> {
+pub(crate) fn binary(line: &str, root: &Path) -> Option<Binary> {
     // Messages of other kinds have other fields.
     let message: Message = serde_json::from_str(line).ok()?;
     let file = message.executable.filter(|_| message.profile.test)?;

@@ -1,0 +1,233 @@
+//! `cargo xtask mutants CRATE`: which small changes of a crate does no test notice?
+//!
+//! `cargo xtask mutate` tries a list that people wrote, and builds for each line of it. This finds the changes by
+//! itself, tens of thousands, and builds once: each place of the source where something can be changed asks at run
+//! time which of its mutants is chosen ([`rewrite`]), and the environment of a test's process says it (`support.rs`,
+//! a crate that is put beside the copy of the workspace). Mutants that do not compile are left out, by where the
+//! compiler's errors are ([`build`]).
+//!
+//! Each test runs by itself without a mutant first, and notes the places that it gets to. A mutant is tried with the
+//! tests that get to it, the quickest first, until one is red ([`run`]). What no test gets to has survived too. In
+//! constants no mutant is chosen, so what only constants call is reported as not reached.
+//!
+//! Tests that boot machines, and those of the documentation, are not asked. Mutants that no test can notice are listed,
+//! with the reason, in `xtask/equivalent.toml`.
+
+mod build;
+mod changes;
+mod equivalent;
+mod modules;
+mod packages;
+mod process;
+mod rewrite;
+mod run;
+mod sites;
+#[cfg(test)]
+mod tests;
+
+use anyhow::{Context, Result, ensure};
+use clap::Args;
+use pugmark_qemu_tests::images::{target_folder, workspace};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use build::{Source, build};
+use run::{Fate, Tests};
+
+#[derive(Args)]
+pub(crate) struct Options {
+    /// The crate to change, such as `decoder-core`
+    name: String,
+    /// Only files whose path contains this
+    #[arg(long, default_value = "", value_name = "PART")]
+    file: String,
+    /// Only functions whose name contains this, such as `Decoder::next`
+    #[arg(long, default_value = "", value_name = "PART")]
+    function: String,
+    /// Try so many, chosen at random
+    #[arg(long, value_name = "NUMBER")]
+    sample: Option<usize>,
+    /// Choose others at random
+    #[arg(long, default_value_t = 1, value_name = "NUMBER")]
+    seed: u64,
+    /// Print the mutants, and do nothing
+    #[arg(long)]
+    list: bool,
+    /// So many tests at a time
+    #[arg(long, default_value_t = 2, value_name = "NUMBER")]
+    jobs: usize,
+    /// Only the crate's own tests, not those of the crates that use it
+    #[arg(long)]
+    own_tests: bool,
+    /// Leave out tests that take more of the processor than so many seconds
+    #[arg(long, default_value_t = 60, value_name = "SECONDS")]
+    longest: u64,
+    /// Try no more tests with a mutant that survived so many seconds of them
+    #[arg(long, default_value_t = 10, value_name = "SECONDS")]
+    enough: u64,
+    /// Write the survivors into this file too
+    #[arg(long, value_name = "FILE")]
+    survivors: Option<PathBuf>,
+}
+
+/// A change, and where it is.
+struct Mutant {
+    place: usize,
+    number: usize,
+    file: PathBuf,
+    function: String,
+    constant: bool,
+    line: usize,
+    column: usize,
+    /// The line where it begins, without the spaces around it.
+    line_text: String,
+    old: String,
+    new: String,
+}
+
+impl fmt::Display for Mutant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { line, column, function, old, new, .. } = self;
+        write!(f, "{}:{line}:{column}  in fn {function}  `{old}` -> `{new}`", self.file.display())
+    }
+}
+
+/// Finds, builds, and tries the mutants of a crate, and prints those that survived.
+pub(crate) fn mutants(options: &Options) -> Result<ExitCode> {
+    let subject = packages::subject(&options.name, options.own_tests)?;
+    let sources = sources(&subject)?;
+    let all: Vec<Mutant> = sources.iter().flat_map(mutants_of).collect();
+    let listed = equivalent::read()?;
+    let is_chosen = |mutant: &Mutant| {
+        mutant.file.to_string_lossy().contains(&options.file) && mutant.function.contains(&options.function)
+    };
+    if options.list {
+        all.iter().filter(|mutant| is_chosen(mutant)).for_each(|mutant| println!("{mutant}"));
+        return Ok(ExitCode::SUCCESS);
+    }
+    let places = sources.iter().map(|source| source.sites.len()).sum();
+    println!("{}: {} mutants in {places} places", subject.package, all.len());
+    let folder = target_folder().join("mutants");
+    let _alone = crate::mutate::lock(&folder)?;
+    let begin = Instant::now();
+    let (binaries, dropped) = build(&folder, &subject, &sources)?;
+    println!(
+        "built in {:.0} s, without {} that do not compile",
+        begin.elapsed().as_secs_f64(),
+        dropped.len()
+    );
+    let scratch = folder.join("scratch");
+    if scratch.exists() {
+        std::fs::remove_dir_all(&scratch)?;
+    }
+    let longest = Duration::from_secs(options.longest);
+    let mut tests = Tests::record(&scratch, binaries, places, options.jobs, longest)?;
+    tests.enough = Duration::from_secs(options.enough);
+    let compiled = all.iter().filter(|mutant| !dropped.contains(&(mutant.place, mutant.number)));
+    let (equivalent, mut chosen): (Vec<_>, Vec<_>) = compiled
+        .filter(|mutant| is_chosen(mutant))
+        .partition(|mutant| listed.iter().any(|equivalent| equivalent.is(mutant)));
+    if let Some(sample) = options.sample {
+        fastrand::Rng::with_seed(options.seed).shuffle(&mut chosen);
+        chosen.truncate(sample);
+        chosen.sort_by_key(|mutant| (mutant.place, mutant.number));
+    }
+    ensure!(!chosen.is_empty(), "no mutant is chosen");
+    let (mut done, begin) = (0, Instant::now());
+    let which = |mutant: &&Mutant| (mutant.place, mutant.number, mutant.function.clone());
+    let fates = tests.try_all(&chosen, which, |mutant, fate| {
+        done += 1;
+        if let Some(line) = survivor(mutant, fate) {
+            println!("{line}");
+        }
+        if done % 200 == 0 {
+            println!("[{done}/{}] after {:.0} s", chosen.len(), begin.elapsed().as_secs_f64());
+        }
+    })?;
+    if let Some(file) = &options.survivors {
+        let mut file =
+            std::fs::File::create(file).with_context(|| format!("cannot write {}", file.display()))?;
+        for (mutant, fate) in chosen.iter().zip(&fates) {
+            if let Some(line) = survivor(mutant, fate) {
+                writeln!(file, "{line}")?;
+            }
+        }
+    }
+    println!("in {:.0} s", begin.elapsed().as_secs_f64());
+    println!("{}", summary(&subject.package, &chosen, &fates, equivalent.len()));
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The files of a crate, with what can be changed in them.
+fn sources(subject: &packages::Subject) -> Result<Vec<Source>> {
+    let (mut sources, mut first) = (vec![], 0);
+    for root in &subject.roots {
+        for (path, text) in modules::files(&workspace(), root)? {
+            let sites = sites::find(&text).with_context(|| path.display().to_string())?;
+            let places = sites.len();
+            sources.push(Source { path, text, sites, first });
+            first += places;
+        }
+    }
+    Ok(sources)
+}
+
+fn mutants_of(source: &Source) -> Vec<Mutant> {
+    let mut mutants = vec![];
+    for (site, place) in source.sites.iter().zip(source.first..) {
+        for (number, change) in site.mutants.iter().enumerate() {
+            let (line, column) = sites::position(&source.text, change.offset);
+            let line_text = source.text.lines().nth(line - 1).unwrap_or_default().trim().into();
+            mutants.push(Mutant {
+                place,
+                number,
+                file: source.path.clone(),
+                function: site.function.clone(),
+                constant: site.constant,
+                line,
+                column,
+                line_text,
+                old: change.old.clone(),
+                new: change.new.clone(),
+            });
+        }
+    }
+    mutants
+}
+
+/// The line for a mutant that nobody noticed.
+fn survivor(mutant: &Mutant, fate: &Fate) -> Option<String> {
+    let why = match fate {
+        Fate::Killed | Fate::TimedOut => return None,
+        Fate::Survived { binaries, untried: 0 } => format!("reached by: {}", binaries.join(", ")),
+        Fate::Survived { binaries, untried } => {
+            format!("reached by: {}; {untried} tests were not tried", binaries.join(", "))
+        }
+        Fate::NotReached if mutant.constant => "not reached; constants may call it".into(),
+        Fate::NotReached => "not reached".into(),
+    };
+    Some(format!("{mutant}  ({why})"))
+}
+
+/// How many of each fate there are, and which share.
+fn summary(package: &str, chosen: &[&Mutant], fates: &[Fate], equivalent: usize) -> String {
+    let mut counts = BTreeMap::<_, usize>::new();
+    for (mutant, fate) in chosen.iter().zip(fates) {
+        let heading = match fate {
+            Fate::Killed => "noticed",
+            Fate::TimedOut => "timed out",
+            Fate::Survived { .. } => "survived",
+            Fate::NotReached if mutant.constant => "not reached, in functions that constants may call",
+            Fate::NotReached => "not reached",
+        };
+        *counts.entry(heading).or_default() += 1;
+    }
+    let share = |count: usize| 100.0 * count as f64 / chosen.len() as f64;
+    let counts: Vec<_> =
+        counts.iter().map(|(heading, count)| format!("{count} {heading} ({:.1}%)", share(*count))).collect();
+    format!("{package}: {} tried: {}; {equivalent} equivalent left out", chosen.len(), counts.join(", "))
+}

@@ -1,0 +1,266 @@
+//! Builds the tests with all mutants in them, and leaves out the mutants that do not compile.
+
+use anyhow::{Context, Result, bail, ensure};
+use serde::Deserialize;
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::ops::Range;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use super::packages::Subject;
+use super::rewrite::{Rewritten, rewrite};
+use super::sites::Site;
+use crate::cargo::UNWIND;
+use crate::mutate::copy::Copy;
+use crate::test::binaries::{Binary, binary};
+
+/// The crate that instrumented code asks which mutant is chosen.
+pub(super) const SUPPORT: &str = include_str!("support.rs");
+/// The folder of that crate in the copy.
+const FOLDER: &str = "mutants-support";
+/// Called in front of the compiler for the workspace's crates. The support crate alone uses what is not stable, and the
+/// lints are for people.
+const WRAPPER: &str = "#!/bin/sh
+case \" $* \" in *' --crate-name pugmark_mutants '*) export RUSTC_BOOTSTRAP=1 ;; esac
+exec \"$@\" --cap-lints allow
+";
+/// After so many builds something is wrong that leaving out more does not mend.
+const ROUNDS: usize = 40;
+
+/// A file of the crate, with what can be changed in it.
+pub(super) struct Source {
+    /// From the workspace's root.
+    pub(super) path: PathBuf,
+    pub(super) text: String,
+    pub(super) sites: Vec<Site>,
+    /// The number of its first place.
+    pub(super) first: usize,
+}
+
+/// Mutants that do not compile: place in the whole crate, and mutant in the place.
+pub(super) type Dropped = BTreeSet<(usize, usize)>;
+
+/// Builds the tests, round by round, until all mutants that are left compile: the binaries, and the mutants that are
+/// not.
+pub(super) fn build(folder: &Path, subject: &Subject, sources: &[Source]) -> Result<(Vec<Binary>, Dropped)> {
+    let known = Known::new(folder, subject, sources);
+    let mut dropped = known.read();
+    let wrapper = folder.join("rustc.sh");
+    std::fs::create_dir_all(folder)?;
+    if std::fs::read_to_string(&wrapper).unwrap_or_default() != WRAPPER {
+        std::fs::write(&wrapper, WRAPPER)?;
+        std::fs::set_permissions(&wrapper, std::fs::Permissions::from_mode(0o755))?;
+    }
+    for round in 1..=ROUNDS {
+        let rewritten: Vec<_> = sources.iter().map(|source| source.rewritten(&dropped)).collect();
+        let copy = Copy::with_texts(&folder.join("copy"), &texts(subject, sources, &rewritten)?)?;
+        let output = cargo(&copy, subject, &wrapper)?;
+        let lines: Vec<_> = output.lines().collect();
+        let errors: Vec<_> = lines.iter().filter_map(|line| error(line)).collect();
+        if errors.is_empty() {
+            let finished = lines.iter().any(|line| line.contains(r#""build-finished","success":true"#));
+            ensure!(finished, "the tests do not build, and cargo names no error");
+            known.write(&dropped)?;
+            let binaries = lines.iter().filter_map(|line| binary(line, copy.tree()));
+            return Ok((binaries.filter(|binary| subject.asks(&binary.name)).collect(), dropped));
+        }
+        let before = dropped.len();
+        for error in &errors {
+            dropped.extend(culprits(error, sources, &rewritten));
+        }
+        println!("round {round}: {} errors, {} mutants left out", errors.len(), dropped.len() - before);
+        if dropped.len() == before {
+            bail!("the tests do not build, whatever is left out: {}", errors[0].rendered);
+        }
+    }
+    bail!("the tests do not build after {ROUNDS} rounds")
+}
+
+/// What an earlier build of the same source has left out, so that nothing is built again.
+struct Known {
+    file: PathBuf,
+    /// Of the source and its mutants.
+    hash: u64,
+}
+
+impl Known {
+    fn new(folder: &Path, subject: &Subject, sources: &[Source]) -> Self {
+        let mut hasher = DefaultHasher::new();
+        for source in sources {
+            (&source.path, &source.text).hash(&mut hasher);
+            let codes = source.sites.iter().flat_map(|site| &site.mutants);
+            codes.for_each(|change| change.code.hash(&mut hasher));
+        }
+        Self { file: folder.join(format!("{}.dropped", subject.package)), hash: hasher.finish() }
+    }
+
+    fn read(&self) -> Dropped {
+        let text = std::fs::read(&self.file).unwrap_or_default();
+        // Without it, or with another one, it is found out again.
+        let (hash, dropped) = serde_json::from_slice(&text).unwrap_or((0, Dropped::new()));
+        if hash == self.hash { dropped } else { Dropped::new() }
+    }
+
+    fn write(&self, dropped: &Dropped) -> Result<()> {
+        Ok(std::fs::write(&self.file, serde_json::to_vec(&(self.hash, dropped))?)?)
+    }
+}
+
+impl Source {
+    fn rewritten(&self, dropped: &Dropped) -> Rewritten {
+        let here = dropped
+            .range((self.first, 0)..(self.first + self.sites.len(), 0))
+            .map(|(place, mutant)| (place - self.first, *mutant));
+        rewrite(&self.text, &self.sites, self.first, &here.collect())
+    }
+}
+
+/// The files that differ in the copy.
+fn texts(
+    subject: &Subject,
+    sources: &[Source],
+    rewritten: &[Rewritten],
+) -> Result<BTreeMap<PathBuf, String>> {
+    let mut texts: BTreeMap<_, _> = sources
+        .iter()
+        .zip(rewritten)
+        .map(|(source, rewritten)| (source.path.clone(), rewritten.text.clone()))
+        .collect();
+    let manifest = pugmark_qemu_tests::images::workspace().join(&subject.manifest);
+    let manifest = std::fs::read_to_string(manifest)?;
+    let (before, after) =
+        manifest.split_once("[dependencies]\n").context("a manifest without dependencies")?;
+    let up = "../".repeat(subject.manifest.components().count() - 1);
+    let line = format!("pugmark-mutants = {{ path = \"{up}{FOLDER}\" }}\n");
+    texts.insert(subject.manifest.clone(), format!("{before}[dependencies]\n{line}{after}"));
+    let places = sources.iter().map(|source| source.sites.len()).sum::<usize>();
+    let support = Path::new(FOLDER);
+    texts.insert(
+        support.join("Cargo.toml"),
+        "[package]\nname = \"pugmark-mutants\"\nedition = \"2024\"\n\n[lib]\npath = \"lib.rs\"\n".into(),
+    );
+    texts.insert(support.join("lib.rs"), format!("{SUPPORT}\nconst PLACES: usize = {places};\n"));
+    Ok(texts)
+}
+
+/// What cargo says, a message a line.
+fn cargo(copy: &Copy, subject: &Subject, wrapper: &Path) -> Result<String> {
+    let mut command = copy.command();
+    // Not locked: the support crate is new.
+    command.args(["test", "--no-run", "--offline", "--message-format=json", "--lib"]);
+    command.args(UNWIND);
+    command.args(subject.tested.iter().flat_map(|package| ["-p", package]));
+    command.args(subject.tests.iter().flat_map(|test| ["--test", test]));
+    command.env("RUSTC_WORKSPACE_WRAPPER", wrapper).stdin(Stdio::null()).stdout(Stdio::piped());
+    let output = command.spawn().context("cannot start cargo")?.wait_with_output()?;
+    Ok(String::from_utf8(output.stdout)?)
+}
+
+#[derive(Deserialize)]
+struct Message {
+    message: Diagnostic,
+}
+
+#[derive(Deserialize)]
+struct Diagnostic {
+    level: String,
+    spans: Vec<Span>,
+    #[serde(default)]
+    children: Vec<Diagnostic>,
+    rendered: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Span {
+    file_name: PathBuf,
+    byte_start: usize,
+    byte_end: usize,
+    is_primary: bool,
+    expansion: Option<Box<Expansion>>,
+}
+
+#[derive(Deserialize)]
+struct Expansion {
+    span: Span,
+}
+
+/// An error of the compiler: where, what it is about in the first place in front.
+struct CompileError {
+    places: Vec<(PathBuf, Range<usize>)>,
+    rendered: String,
+}
+
+/// The error that a line of cargo's is.
+fn error(line: &str) -> Option<CompileError> {
+    let Message { message } = serde_json::from_str(line).ok()?;
+    if !message.level.starts_with("error") || message.spans.is_empty() {
+        return None;
+    }
+    let mut places = vec![];
+    let mut spans: Vec<_> = message.spans.iter().collect();
+    spans.sort_by_key(|span| !span.is_primary);
+    spans.extend(message.children.iter().flat_map(|child| &child.spans));
+    for mut span in spans {
+        loop {
+            places.push((span.file_name.clone(), span.byte_start..span.byte_end));
+            let Some(expansion) = &span.expansion else { break };
+            span = &expansion.span;
+        }
+    }
+    Some(CompileError { places, rendered: message.rendered.unwrap_or_default() })
+}
+
+fn holds(outer: &Range<usize>, inner: &Range<usize>) -> bool {
+    outer.start <= inner.start && inner.end <= outer.end
+}
+
+/// The mutants that a line of cargo's is laid to, where it is an error.
+#[cfg(test)]
+pub(super) fn culprits_of(line: &str, sources: &[Source], rewritten: &[Rewritten]) -> Vec<(usize, usize)> {
+    error(line).map(|error| culprits(&error, sources, rewritten)).unwrap_or_default()
+}
+
+/// The mutants that an error is laid to: one that it lies in, else those of the place around it or in it, else those
+/// of the function.
+fn culprits(error: &CompileError, sources: &[Source], rewritten: &[Rewritten]) -> Vec<(usize, usize)> {
+    let places = || {
+        error.places.iter().filter_map(|(path, span)| {
+            let index = sources.iter().position(|source| source.path == *path)?;
+            Some((&sources[index], &rewritten[index], span))
+        })
+    };
+    for (source, rewritten, span) in places() {
+        let mutant = rewritten.mutants.iter().find(|(_, _, range)| holds(range, span));
+        if let Some((site, mutant, _)) = mutant {
+            return vec![(source.first + site, *mutant)];
+        }
+    }
+    for (source, rewritten, span) in places() {
+        let around = rewritten.places.iter().filter(|(_, range)| holds(range, span));
+        let inside = rewritten.places.iter().filter(|(_, range)| holds(span, range));
+        let innermost = around.min_by_key(|(_, range)| range.len()).into_iter();
+        let sites: Vec<_> = innermost.map(|(site, _)| *site).collect();
+        let sites = if sites.is_empty() { inside.map(|(site, _)| *site).collect() } else { sites };
+        let mutants = all_of(source, rewritten, &sites);
+        if !mutants.is_empty() {
+            return mutants;
+        }
+    }
+    for (source, rewritten, span) in places() {
+        let before = rewritten.places.iter().filter(|(_, range)| range.start <= span.start);
+        let Some((nearest, _)) = before.max_by_key(|(_, range)| range.start) else { continue };
+        let function = &source.sites[*nearest].function;
+        let sites: Vec<_> =
+            (0..source.sites.len()).filter(|site| source.sites[*site].function == *function).collect();
+        return all_of(source, rewritten, &sites);
+    }
+    vec![]
+}
+
+/// The mutants of these places that are in the text.
+fn all_of(source: &Source, rewritten: &Rewritten, sites: &[usize]) -> Vec<(usize, usize)> {
+    let mutants = rewritten.mutants.iter().filter(|(site, _, _)| sites.contains(site));
+    mutants.map(|(site, mutant, _)| (source.first + site, *mutant)).collect()
+}

@@ -1,0 +1,73 @@
+//! Mutants that no test can notice, and why.
+
+use anyhow::{Context, Result};
+use pugmark_qemu_tests::images::workspace;
+use serde::Deserialize;
+use std::path::PathBuf;
+
+use super::Mutant;
+
+/// The list, from the workspace's root.
+const FILE: &str = "xtask/equivalent.toml";
+
+#[derive(Default, Deserialize)]
+struct List {
+    #[serde(default)]
+    equivalent: Vec<Equivalent>,
+}
+
+/// A change that changes nothing that can be observed.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Equivalent {
+    /// The file, from the workspace's root.
+    file: PathBuf,
+    /// The function, as it is reported.
+    function: String,
+    /// What is changed, and into what, as they are reported.
+    old: String,
+    new: String,
+    /// The whole line where it begins, where the function has more than one such change.
+    line: Option<String>,
+    /// Why no test can notice it.
+    why: String,
+}
+
+impl Equivalent {
+    pub(super) fn is(&self, mutant: &Mutant) -> bool {
+        self.file == mutant.file
+            && self.function == mutant.function
+            && self.old == mutant.old
+            && self.new == mutant.new
+            && self.line.as_ref().is_none_or(|line| *line == mutant.line_text)
+    }
+}
+
+/// The list of the tree.
+pub(super) fn read() -> Result<Vec<Equivalent>> {
+    let file = workspace().join(FILE);
+    let text = std::fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
+    let list: List = toml::from_str(&text).with_context(|| format!("in {}", file.display()))?;
+    Ok(list.equivalent)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mutants::{build::Source, mutants_of, sites};
+
+    #[test]
+    fn each_line_of_the_list_is_a_mutant_that_there_is() {
+        let mut wrong = vec![];
+        for equivalent in read().unwrap() {
+            let text = std::fs::read_to_string(workspace().join(&equivalent.file)).unwrap_or_default();
+            let (sites, path) = (sites::find(&text).unwrap(), equivalent.file.clone());
+            let mutants = mutants_of(&Source { path, text, sites, first: 0 });
+            let count = mutants.iter().filter(|mutant| equivalent.is(mutant)).count();
+            if count != 1 || equivalent.why.is_empty() {
+                wrong.push(format!("{count} mutants are {equivalent:?}"));
+            }
+        }
+        assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    }
+}

@@ -1,0 +1,125 @@
+//! Which crate is changed, and whose tests may notice.
+
+use anyhow::{Context, Result, bail, ensure};
+use pugmark_qemu_tests::images::workspace;
+use serde::Deserialize;
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+use crate::cargo::command;
+
+/// Packages without tests of their own that could be built here: the support crate needs std.
+const WITHOUT_TESTS: [&str; 2] = ["pugmark-boot", "pugmark-xtask"];
+/// Packages of which only the library's tests count: the others boot machines.
+const LIBRARY_ONLY: [&str; 2] = ["pugmark-qemu-tests", "pugmark-monitor"];
+
+#[derive(Deserialize)]
+struct Metadata {
+    packages: Vec<Package>,
+}
+
+#[derive(Deserialize)]
+struct Package {
+    name: String,
+    manifest_path: PathBuf,
+    dependencies: Vec<Dependency>,
+    targets: Vec<Target>,
+}
+
+#[derive(Deserialize)]
+struct Dependency {
+    name: String,
+    /// None for what is built in, `dev` for what only tests need.
+    kind: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Target {
+    name: String,
+    kind: Vec<String>,
+    src_path: PathBuf,
+}
+
+/// The crate that is changed.
+pub(super) struct Subject {
+    pub(super) package: String,
+    /// Its manifest, from the workspace's root.
+    pub(super) manifest: PathBuf,
+    /// The roots of its library and programs, from the workspace's root.
+    pub(super) roots: Vec<PathBuf>,
+    /// The packages whose tests may notice, and the integration tests of these.
+    pub(super) tested: Vec<String>,
+    pub(super) tests: BTreeSet<String>,
+    /// The folders of those of which only the library's tests count, in the form of [`Binary::name`].
+    ///
+    /// [`Binary::name`]: crate::test::binaries::Binary::name
+    library_only: Vec<String>,
+}
+
+impl Subject {
+    /// Whether the tests of a binary may notice. Cargo builds another one where it has the name of one that may.
+    pub(super) fn asks(&self, binary: &str) -> bool {
+        !self.library_only.iter().any(|folder| binary.starts_with(&format!("{folder} tests/")))
+    }
+}
+
+/// The crate of this name, or of this folder's name.
+pub(super) fn subject(name: &str, own_tests: bool) -> Result<Subject> {
+    let output = command(&["metadata", "--no-deps", "--format-version=1", "--locked"]).output()?;
+    ensure!(output.status.success(), "`cargo metadata` failed: {}", String::from_utf8_lossy(&output.stderr));
+    let packages = serde_json::from_slice::<Metadata>(&output.stdout)?.packages;
+    let names = [name.to_owned(), format!("pugmark-{name}")];
+    let Some(package) = packages.iter().find(|package| names.contains(&package.name)) else {
+        let all: Vec<_> = packages.iter().map(|package| package.name.as_str()).collect();
+        bail!("no package is named {name:?}: there are {}", all.join(", "));
+    };
+    let root = workspace();
+    let relative =
+        |path: &PathBuf| path.strip_prefix(&root).map(PathBuf::from).context("outside of the workspace");
+    let library_only = |package: &Package| LIBRARY_ONLY.contains(&package.name.as_str());
+    let of_kind = |package: &Package, kind: &str| -> Vec<PathBuf> {
+        let targets = package.targets.iter().filter(|target| target.kind.iter().any(|one| one == kind));
+        targets.map(|target| target.src_path.clone()).collect()
+    };
+    let mut roots = of_kind(package, "lib");
+    if !library_only(package) {
+        roots.extend(of_kind(package, "bin"));
+    }
+    let tested: Vec<_> = packages
+        .iter()
+        .filter(|other| {
+            other.name == package.name || (!own_tests && uses(&packages, other, &package.name, true))
+        })
+        .filter(|other| !WITHOUT_TESTS.contains(&other.name.as_str()))
+        .collect();
+    let with_tests = tested.iter().filter(|package| !library_only(package));
+    let targets = with_tests.flat_map(|package| &package.targets);
+    let folder =
+        |package: &Package| Some(relative(&package.manifest_path).ok()?.parent()?.display().to_string());
+    Ok(Subject {
+        package: package.name.clone(),
+        manifest: relative(&package.manifest_path)?,
+        roots: roots.iter().map(relative).collect::<Result<_>>()?,
+        tested: tested.iter().map(|package| package.name.clone()).collect(),
+        tests: targets
+            .filter(|target| target.kind.iter().any(|kind| kind == "test"))
+            .map(|target| target.name.clone())
+            .collect(),
+        library_only: tested
+            .iter()
+            .filter(|package| library_only(package))
+            .filter_map(|one| folder(one))
+            .collect(),
+    })
+}
+
+/// Whether a package has another one built in, or its tests have.
+fn uses(packages: &[Package], package: &Package, other: &str, in_tests: bool) -> bool {
+    package.dependencies.iter().filter(|dependency| dependency.kind.is_none() || in_tests).any(|dependency| {
+        dependency.name == other
+            || packages
+                .iter()
+                .find(|package| package.name == dependency.name)
+                .is_some_and(|package| uses(packages, package, other, false))
+    })
+}

@@ -1,0 +1,104 @@
+//! The text with all mutants in it.
+//!
+//! A place becomes `(match at(7) { 0 => { what was written } 1 => { a mutant } _ => { another } })`. What was written
+//! may have places in it; a mutant has not, so the text grows with the number of mutants and not with their
+//! combinations.
+
+use std::collections::BTreeSet;
+use std::fmt::Write;
+use std::ops::Range;
+
+use super::sites::{Form, Site};
+
+/// The function that tells which mutant is chosen.
+const AT: &str = "::pugmark_mutants::at";
+
+/// A file with all its mutants.
+pub(super) struct Rewritten {
+    pub(super) text: String,
+    /// Where each place is now: its number in the file, and the bytes.
+    pub(super) places: Vec<(usize, Range<usize>)>,
+    /// Where each mutant is now: the place's number in the file, the mutant's in the place, and the bytes.
+    pub(super) mutants: Vec<(usize, usize, Range<usize>)>,
+}
+
+/// Rewrites a file. The places are those of [`super::sites::find`]; the first has this number. `dropped` are mutants
+/// that are left out: place in the file, and mutant.
+pub(super) fn rewrite(
+    text: &str,
+    sites: &[Site],
+    first: usize,
+    dropped: &BTreeSet<(usize, usize)>,
+) -> Rewritten {
+    let rewritten =
+        Rewritten { text: String::with_capacity(3 * text.len()), places: vec![], mutants: vec![] };
+    let mut writer = Writer { source: text, sites, first, dropped, next: 0, rewritten };
+    writer.copy(0, text.len());
+    writer.rewritten
+}
+
+struct Writer<'a> {
+    source: &'a str,
+    sites: &'a [Site],
+    first: usize,
+    dropped: &'a BTreeSet<(usize, usize)>,
+    /// The place that is to be written next.
+    next: usize,
+    rewritten: Rewritten,
+}
+
+impl Writer<'_> {
+    /// Copies these bytes with the places in them.
+    fn copy(&mut self, mut from: usize, to: usize) {
+        while let Some(site) = self.sites.get(self.next) {
+            if site.range.start >= to {
+                break;
+            }
+            let index = self.next;
+            self.next += 1;
+            self.rewritten.text.push_str(&self.source[from..site.range.start]);
+            self.site(index, site);
+            from = site.range.end;
+        }
+        self.rewritten.text.push_str(&self.source[from..to]);
+    }
+
+    fn site(&mut self, index: usize, site: &Site) {
+        let kept: Vec<_> =
+            (0..site.mutants.len()).filter(|mutant| !self.dropped.contains(&(index, *mutant))).collect();
+        let Some((last, others)) = kept.split_last() else {
+            self.copy(site.range.start, site.range.end);
+            return;
+        };
+        let (start, place) = (self.rewritten.text.len(), self.first + index);
+        if site.form == Form::Arm {
+            self.put(format_args!(" if {AT}({place}) == 0"));
+            let range = start..self.rewritten.text.len();
+            self.rewritten.mutants.push((index, *last, range.clone()));
+            self.rewritten.places.push((index, range));
+            return;
+        }
+        let (open, close) = if site.form == Form::Expression { ("(", ")") } else { (" ", " ") };
+        self.put(format_args!("{open}match {AT}({place}) {{ 0 => {{"));
+        self.copy(site.range.start, site.range.end);
+        self.put(format_args!("}}"));
+        for mutant in others {
+            self.mutant(index, *mutant, &(mutant + 1).to_string(), &site.mutants[*mutant].code);
+        }
+        self.mutant(index, *last, "_", &site.mutants[*last].code);
+        self.put(format_args!(" }}{close}"));
+        self.rewritten.places.push((index, start..self.rewritten.text.len()));
+    }
+
+    fn mutant(&mut self, index: usize, mutant: usize, pattern: &str, code: &str) {
+        self.put(format_args!(" "));
+        let start = self.rewritten.text.len();
+        self.put(format_args!("{pattern} => {{{code}}}"));
+        self.rewritten.mutants.push((index, mutant, start..self.rewritten.text.len()));
+    }
+
+    fn put(&mut self, text: std::fmt::Arguments<'_>) {
+        // Text takes all that is written to it.
+        let _ = self.rewritten.text.write_fmt(text);
+    }
+}

@@ -1,0 +1,266 @@
+//! Runs the tests: each by itself without a mutant, to see what it reaches, and those that reach a mutant with it.
+
+use anyhow::{Context, Result, ensure};
+use std::collections::HashMap;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use super::process::{End, run};
+use crate::abreast::as_they_end;
+use crate::test::binaries::Binary;
+
+/// What [`Tests::least`] is without a reason for another.
+const SECONDS: u64 = 3;
+/// How many times as long as without a mutant tests may take with one.
+const PATIENCE: u32 = 8;
+/// What more the clock may show than tests may take of the processor: other work, and waiting.
+const CLOCK: u32 = 10;
+/// How many tests are remembered for a function as those that noticed something in it.
+const REMEMBERED: usize = 4;
+
+/// A test, and what it does without a mutant.
+pub(super) struct Test {
+    binary: usize,
+    name: String,
+    took: Duration,
+    /// By place, whether it gets there.
+    reached: Vec<u8>,
+}
+
+/// What became of a mutant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Fate {
+    /// Something went red.
+    Killed,
+    /// The tests did not end: who runs them notices, but only so.
+    TimedOut,
+    /// All tests that reach it are green; the binaries that have some, and how many tests it was not tried with.
+    Survived {
+        binaries: Vec<String>,
+        untried: usize,
+    },
+    NotReached,
+}
+
+/// All tests, and where they run.
+pub(super) struct Tests {
+    folder: PathBuf,
+    binaries: Vec<Binary>,
+    tests: Vec<Test>,
+    jobs: usize,
+    /// Seconds of the processor that tests may take with a mutant, if [`PATIENCE`] gives no more.
+    pub(super) least: u64,
+    /// A mutant that survives this much of the tests' time is not tried with more of them.
+    pub(super) enough: Duration,
+    scratch: AtomicUsize,
+    /// By function, the tests that noticed something in it, the latest first.
+    noticed: Mutex<HashMap<String, Vec<usize>>>,
+}
+
+impl Tests {
+    /// Runs each test without a mutant. Those that are red, or take longer than `longest`, are named and left out.
+    pub(super) fn record(
+        folder: &Path,
+        binaries: Vec<Binary>,
+        places: usize,
+        jobs: usize,
+        longest: Duration,
+    ) -> Result<Self> {
+        std::fs::create_dir_all(folder)?;
+        let mut this = Self {
+            folder: folder.into(),
+            binaries,
+            tests: vec![],
+            jobs,
+            least: SECONDS,
+            enough: Duration::MAX,
+            scratch: AtomicUsize::new(0),
+            noticed: Mutex::default(),
+        };
+        let names = this.binaries.iter().enumerate().map(|(index, binary)| Ok((index, names(binary)?)));
+        let names: Vec<(usize, Vec<String>)> = names.collect::<Result<_>>()?;
+        let names: Vec<_> = names
+            .into_iter()
+            .flat_map(|(index, names)| names.into_iter().map(move |name| (index, name)))
+            .collect();
+        println!("{} tests, each by itself, to see what it reaches", names.len());
+        let work = |(binary, name): &(usize, String)| this.record_one(*binary, name, places, longest);
+        let mut left_out = vec![];
+        let tests = as_they_end(&names, jobs, work, |(binary, name), result| {
+            if let Ok(Err(end)) = result {
+                left_out.push(format!("{} {name}: {end:?}", this.binaries[*binary].name));
+            }
+        });
+        left_out.iter().for_each(|line| println!("left out without a mutant: {line}"));
+        let mut kept = vec![];
+        for test in tests {
+            kept.extend(test?.ok());
+        }
+        this.tests = kept;
+        this.tests.sort_by_key(|test| test.took);
+        let total: Duration = this.tests.iter().map(|test| test.took).sum();
+        println!("{} tests, {:.0} s of the processor; the longest:", this.tests.len(), total.as_secs_f64());
+        for test in this.tests.iter().rev().take(5) {
+            let binary = &this.binaries[test.binary].name;
+            println!("  {:.1} s: {binary} {}", test.took.as_secs_f64(), test.name);
+        }
+        Ok(this)
+    }
+
+    fn record_one(
+        &self,
+        binary: usize,
+        name: &str,
+        places: usize,
+        longest: Duration,
+    ) -> Result<Result<Test, End>> {
+        let scratch = self.scratch()?;
+        let file = scratch.join("reached");
+        std::fs::write(&file, vec![0; places])?;
+        let mut command = self.command(binary, &[name], &scratch)?;
+        command.env("PUGMARK_MUTANTS_REACHED", &file);
+        let (end, took) = run(&mut command, longest.as_secs().max(1), longest * 2)?;
+        let reached = std::fs::read(&file)?;
+        std::fs::remove_dir_all(&scratch)?;
+        Ok(match end {
+            End::Green => Ok(Test { binary, name: name.into(), took, reached }),
+            end => Err(end),
+        })
+    }
+
+    /// A folder for one process.
+    fn scratch(&self) -> Result<PathBuf> {
+        let folder = self.folder.join(self.scratch.fetch_add(1, Ordering::Relaxed).to_string());
+        std::fs::create_dir_all(&folder)?;
+        Ok(folder)
+    }
+
+    fn command(&self, binary: usize, tests: &[&str], scratch: &Path) -> Result<Command> {
+        let log = File::create(scratch.join("log"))?;
+        let binary = &self.binaries[binary];
+        let mut command = Command::new(&binary.file);
+        command.args(["--test-threads=1", "--exact"]).args(tests);
+        command.current_dir(&binary.folder).env("CARGO_MANIFEST_DIR", &binary.folder).env("TMPDIR", scratch);
+        command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+        Ok(command)
+    }
+
+    /// Tries mutants: place, number in the place from 0, and function. `hear` gets each as it ends.
+    pub(super) fn try_all<M: Sync>(
+        &self,
+        mutants: &[M],
+        which: impl Fn(&M) -> (usize, usize, String) + Sync,
+        mut hear: impl FnMut(&M, &Fate),
+    ) -> Result<Vec<Fate>> {
+        let work = |mutant: &M| {
+            let (place, number, function) = which(mutant);
+            self.fate(place, number, &function)
+        };
+        let fates = as_they_end(mutants, self.jobs, work, |mutant, fate| {
+            if let Ok(fate) = fate {
+                hear(mutant, fate);
+            }
+        });
+        fates.into_iter().collect()
+    }
+
+    fn fate(&self, place: usize, number: usize, function: &str) -> Result<Fate> {
+        let order = self.order(place, function);
+        if order.is_empty() {
+            return Ok(Fate::NotReached);
+        }
+        let (mut budget, mut spent) = (Duration::from_millis(20), Duration::ZERO);
+        let mut rest = order.as_slice();
+        while !rest.is_empty() && spent < self.enough {
+            let mut sum = Duration::ZERO;
+            let count = rest.iter().take_while(|test| {
+                let goes_on = sum < budget;
+                sum += self.tests[**test].took;
+                goes_on
+            });
+            let (batch, later) = rest.split_at(count.count());
+            rest = later;
+            spent += batch.iter().map(|test| self.tests[*test].took).sum::<Duration>();
+            budget = (budget * 3).min(self.enough);
+            match self.batch(batch, place, number)? {
+                (End::Green, _) => {}
+                (End::TimedOut, _) => return Ok(Fate::TimedOut),
+                (End::Red, by) => {
+                    self.remember(function, by);
+                    return Ok(Fate::Killed);
+                }
+            }
+        }
+        let mut binaries: Vec<_> =
+            order.iter().map(|test| self.binaries[self.tests[*test].binary].name.clone()).collect();
+        binaries.sort();
+        binaries.dedup();
+        Ok(Fate::Survived { binaries, untried: rest.len() })
+    }
+
+    /// The tests that get to a place: those that noticed something in its function first, then the quickest.
+    fn order(&self, place: usize, function: &str) -> Vec<usize> {
+        let noticed = self.noticed.lock().unwrap_or_else(PoisonError::into_inner);
+        let first = noticed.get(function).cloned().unwrap_or_default();
+        let others = (0..self.tests.len()).filter(|test| !first.contains(test));
+        let reaches = |test: &usize| self.tests[*test].reached[place] != 0;
+        first.iter().copied().chain(others).filter(reaches).collect()
+    }
+
+    fn remember(&self, function: &str, test: Option<usize>) {
+        let Some(test) = test else { return };
+        let mut noticed = self.noticed.lock().unwrap_or_else(PoisonError::into_inner);
+        let tests = noticed.entry(function.into()).or_default();
+        tests.retain(|other| *other != test);
+        tests.insert(0, test);
+        tests.truncate(REMEMBERED);
+    }
+
+    /// Runs some tests with a mutant, each binary once, until one is red; and which test that was.
+    fn batch(&self, batch: &[usize], place: usize, number: usize) -> Result<(End, Option<usize>)> {
+        let mut binaries: Vec<_> = batch.iter().map(|test| self.tests[*test].binary).collect();
+        binaries.sort_unstable();
+        binaries.dedup();
+        for binary in binaries {
+            let tests: Vec<_> =
+                batch.iter().copied().filter(|test| self.tests[*test].binary == binary).collect();
+            let names: Vec<_> = tests.iter().map(|test| self.tests[*test].name.as_str()).collect();
+            let sum: Duration = tests.iter().map(|test| self.tests[*test].took).sum();
+            let seconds = self.least.max((sum * PATIENCE).as_secs() + 1);
+            let scratch = self.scratch()?;
+            let mut command = self.command(binary, &names, &scratch)?;
+            command.env("PUGMARK_MUTANT", format!("{place}:{}", number + 1));
+            let (end, _) = run(&mut command, seconds, Duration::from_secs(seconds) * CLOCK)?;
+            let red = || -> Option<usize> {
+                let log = std::fs::read(scratch.join("log")).ok()?;
+                let log = String::from_utf8_lossy(&log);
+                let name = first_red(&log)?;
+                tests.iter().copied().find(|test| self.tests[*test].name == name)
+            };
+            let by = if end == End::Red { red() } else { None };
+            std::fs::remove_dir_all(&scratch).context("cannot remove what a test left")?;
+            if end != End::Green {
+                return Ok((end, by));
+            }
+        }
+        Ok((End::Green, None))
+    }
+}
+
+/// The first test that a binary's output calls red, or that was running when it ended.
+fn first_red(log: &str) -> Option<&str> {
+    let mut tests = log.lines().filter_map(|line| line.strip_prefix("test ")?.split_once(" ... "));
+    tests.find(|(_, end)| !end.starts_with("ok") && !end.starts_with("ignored")).map(|(name, _)| name)
+}
+
+/// The names of a binary's tests.
+fn names(binary: &Binary) -> Result<Vec<String>> {
+    let output = Command::new(&binary.file).args(["--list", "--format", "terse"]).output()?;
+    ensure!(output.status.success(), "{} does not list its tests", binary.name);
+    let text = String::from_utf8(output.stdout)?;
+    Ok(text.lines().filter_map(|line| line.strip_suffix(": test")).map(str::to_owned).collect())
+}

@@ -1,0 +1,472 @@
+//! Finds the places of a file that can be changed, and what each is changed into.
+
+use anyhow::{Context, Result};
+use quote::ToTokens;
+use std::ops::Range;
+use syn::parse::{ParseStream, Parser};
+use syn::punctuated::Punctuated;
+use syn::spanned::Spanned;
+use syn::visit::{self, Visit};
+use syn::{Attribute, Block, Expr, ExprLit, Lit, Pat, ReturnType, Signature, Stmt, Token, UnOp};
+
+use super::changes;
+
+/// How the mutants of a place stand in the text beside what was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Form {
+    /// In the place of an expression.
+    Expression,
+    /// In the place of a whole statement.
+    Statement,
+    /// In front of the first statement of a body.
+    Entry,
+    /// As a guard behind the pattern of an arm.
+    Arm,
+}
+
+/// A place, and what it is changed into.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Site {
+    /// Bytes of the file; empty where something is only put in.
+    pub(super) range: Range<usize>,
+    pub(super) form: Form,
+    /// The function, behind the type that it belongs to.
+    pub(super) function: String,
+    /// Whether the function can be called in constants, where nobody sees it being reached.
+    pub(super) constant: bool,
+    pub(super) mutants: Vec<Change>,
+}
+
+/// One change of a place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Change {
+    /// The byte of the file where the difference begins.
+    pub(super) offset: usize,
+    /// What stands in the place.
+    pub(super) code: String,
+    /// What is there, for a reader.
+    pub(super) old: String,
+    /// What is put there, for a reader.
+    pub(super) new: String,
+}
+
+/// The places of a file, by where they begin; those that begin at the same byte from the outermost to the innermost.
+pub(super) fn find(text: &str) -> Result<Vec<Site>> {
+    let file = syn::parse_file(text).context("does not parse")?;
+    let mut finder = Finder { text, sites: vec![], owner: String::new(), function: None, statement: None };
+    finder.visit_file(&file);
+    let mut sites = finder.sites;
+    sites.sort_by_key(|site| (site.range.start, !site.range.is_empty(), std::cmp::Reverse(site.range.end)));
+    Ok(sites)
+}
+
+/// Whether what has these attributes is built for tests alone, or for no host.
+pub(super) fn is_left_out(attributes: &[Attribute]) -> bool {
+    attributes.iter().any(|attribute| {
+        let text = attribute.to_token_stream().to_string();
+        let words = || text.split(|c: char| !c.is_alphanumeric() && c != '_');
+        attribute.path().is_ident("test")
+            || (attribute.path().is_ident("cfg")
+                && words().any(|word| word == "test")
+                && !text.contains("not"))
+            || text.contains("naked")
+            || text.contains("target_os = \"none\"")
+    })
+}
+
+struct Finder<'a> {
+    text: &'a str,
+    sites: Vec<Site>,
+    /// The type whose functions are visited.
+    owner: String,
+    /// Its name, and whether it is for constants too.
+    function: Option<(String, bool)>,
+    /// The expression that is a statement which is deleted as a whole.
+    statement: Option<Range<usize>>,
+}
+
+/// How much of the text beside a change is shown.
+const BESIDE: usize = 40;
+
+/// Text on one line, its comments left out.
+fn on_one_line(text: &str) -> String {
+    let lines = text.lines().filter(|line| !line.trim_start().starts_with("//"));
+    lines.flat_map(str::split_whitespace).collect::<Vec<_>>().join(" ")
+}
+
+/// The end of a text that stands in front of a change, or the beginning of one that stands behind it.
+fn beside(text: &str, end: bool) -> String {
+    let edge = |inside: bool, at: bool| if inside && at { " " } else { "" };
+    let one = on_one_line(text);
+    let one = format!(
+        "{}{one}{}",
+        edge(text.starts_with(char::is_whitespace), !one.is_empty()),
+        edge(text.ends_with(char::is_whitespace), true)
+    );
+    let count = one.chars().count();
+    if count <= BESIDE {
+        one
+    } else if end {
+        format!("…{}", one.chars().skip(count - BESIDE).collect::<String>())
+    } else {
+        format!("{}…", one.chars().take(BESIDE).collect::<String>())
+    }
+}
+
+/// Text on one line that is not too long.
+fn shortened(text: &str) -> String {
+    let one = on_one_line(text);
+    let count = one.chars().count();
+    if count <= 2 * BESIDE { one } else { format!("{}…", one.chars().take(2 * BESIDE).collect::<String>()) }
+}
+
+fn bytes(of: &impl Spanned) -> Range<usize> {
+    of.span().byte_range()
+}
+
+impl Finder<'_> {
+    fn add(&mut self, range: Range<usize>, form: Form, mutants: Vec<Change>) {
+        // Outside of functions are constants and types.
+        let Some((function, constant)) = &self.function else { return };
+        if !mutants.is_empty() {
+            self.sites.push(Site { range, form, function: function.clone(), constant: *constant, mutants });
+        }
+    }
+
+    /// A mutant with other text in a part of the place.
+    fn part(&self, whole: &Range<usize>, part: Range<usize>, with: &str) -> Change {
+        let (before, after) = (&self.text[whole.start..part.start], &self.text[part.end..whole.end]);
+        let (first, last) = (beside(before, true), beside(after, false));
+        Change {
+            offset: part.start,
+            code: format!("{before}{with}{after}"),
+            old: format!("{first}{}{last}", shortened(&self.text[part])).trim().to_owned(),
+            new: format!("{first}{with}{last}").trim().to_owned(),
+        }
+    }
+
+    /// A mutant that is all another text.
+    fn whole(&self, whole: &Range<usize>, with: &str) -> Change {
+        let old = shortened(&self.text[whole.clone()]);
+        Change { offset: whole.start, code: with.into(), old, new: with.into() }
+    }
+
+    /// The expression, or one of these texts.
+    fn replace(&mut self, expression: &impl Spanned, texts: &[&str]) {
+        let range = bytes(expression);
+        let mutants = texts.iter().map(|text| self.whole(&range, text)).collect();
+        self.add(range, Form::Expression, mutants);
+    }
+
+    /// The condition of an `if`, a `while` or a guard: what of it binds no names is true or false.
+    fn condition(&mut self, condition: &Expr) {
+        match condition {
+            Expr::Binary(binary) if changes::binds_names(condition) => {
+                self.condition(&binary.left);
+                self.condition(&binary.right);
+            }
+            Expr::Let(_) | Expr::Lit(_) => {}
+            _ => self.replace(condition, &["true", "false"]),
+        }
+    }
+
+    fn binary(&mut self, binary: &syn::ExprBinary) {
+        let (whole, operator) = (bytes(binary), bytes(&binary.op));
+        let (left, right) = (bytes(&*binary.left), bytes(&*binary.right));
+        let mutants = changes::operator(&binary.op).iter().map(|to| {
+            let mut change = self.part(&whole, operator.clone(), to);
+            if changes::binds_closer(to) {
+                change.code = format!("({}) {to} ({})", &self.text[left.clone()], &self.text[right.clone()]);
+            }
+            change
+        });
+        let mutants = mutants.collect();
+        self.add(whole, Form::Expression, mutants);
+        let neutral = match binary.op {
+            syn::BinOp::And(_) => "true",
+            syn::BinOp::Or(_) => "false",
+            _ => return,
+        };
+        for operand in [&binary.left, &binary.right] {
+            let is_chain = matches!(&**operand, Expr::Binary(inner) if inner.op == binary.op);
+            if !is_chain && !matches!(**operand, Expr::Lit(_)) {
+                self.replace(operand, &[neutral]);
+            }
+        }
+    }
+
+    /// A number, with the minus or the conversion around it.
+    fn number(&mut self, whole: &impl Spanned, literal: &syn::LitInt) {
+        let (whole, part) = (bytes(whole), literal.span().byte_range());
+        let mutants =
+            changes::integer(literal).iter().map(|to| self.part(&whole, part.clone(), to)).collect();
+        self.add(whole, Form::Expression, mutants);
+    }
+
+    fn method(&mut self, call: &syn::ExprMethodCall) {
+        let (whole, name) = (bytes(call), call.method.to_string());
+        let mut mutants = vec![];
+        if let Some(to) = changes::method(&name) {
+            mutants.push(self.part(&whole, call.method.span().byte_range(), to));
+        }
+        if changes::is_negated(&name) {
+            mutants.push(self.part(&whole, whole.start..whole.start, "!"));
+        }
+        self.add(whole, Form::Expression, mutants);
+    }
+
+    /// Each arm but the last, where that one takes everything, is never taken.
+    fn arms(&mut self, expression: &syn::ExprMatch) {
+        let Some((last, others)) = expression.arms.split_last() else { return };
+        if !matches!(last.pat, Pat::Wild(_)) || last.guard.is_some() {
+            return;
+        }
+        for arm in others {
+            let same = arm.body.to_token_stream().to_string() == last.body.to_token_stream().to_string();
+            if arm.guard.is_none() && !same {
+                let (pattern, body) = (bytes(&arm.pat), bytes(&*arm.body));
+                let old = format!("{} => …", shortened(&self.text[pattern.clone()]));
+                let change =
+                    Change { offset: pattern.start, code: String::new(), old, new: "the last arm".into() };
+                debug_assert!(pattern.end <= body.start);
+                self.add(pattern.end..pattern.end, Form::Arm, vec![change]);
+            }
+        }
+    }
+
+    /// What macros that take expressions are given.
+    fn macro_arguments(&mut self, call: &syn::Macro) {
+        let Some(name) = call.path.segments.last().map(|last| last.ident.to_string()) else { return };
+        match name.as_str() {
+            "matches" => {
+                let scrutinee = |input: ParseStream<'_>| {
+                    let scrutinee = input.parse::<Expr>()?;
+                    input.parse::<proc_macro2::TokenStream>()?;
+                    Ok(scrutinee)
+                };
+                if let Ok(scrutinee) = scrutinee.parse2(call.tokens.clone()) {
+                    self.visit_expr(&scrutinee);
+                }
+            }
+            "write" | "writeln" | "format" | "print" | "println" | "eprintln" | "vec" | "ensure" | "bail"
+            | "assert" | "assert_eq" | "assert_ne" => {
+                let list = Punctuated::<Expr, Token![,]>::parse_terminated.parse2(call.tokens.clone());
+                for argument in list.into_iter().flatten() {
+                    match argument {
+                        // A name of the format.
+                        Expr::Assign(named) => self.visit_expr(&named.right),
+                        argument => self.visit_expr(&argument),
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// A function: its body as a whole, and what is in it.
+    fn function(&mut self, attributes: &[Attribute], signature: &Signature, block: &Block) {
+        if is_left_out(attributes) {
+            return;
+        }
+        let owner = if self.owner.is_empty() { String::new() } else { format!("{}::", self.owner) };
+        let name = format!("{owner}{}", signature.ident);
+        let outer = self.function.replace((name, signature.constness.is_some()));
+        self.body(&signature.output, block);
+        self.visit_block(block);
+        self.function = outer;
+    }
+
+    fn body(&mut self, output: &ReturnType, block: &Block) {
+        let start = block.brace_token.span.open().byte_range().end;
+        let only = match &*block.stmts {
+            [] => return,
+            // Left out as a statement already.
+            [Stmt::Expr(only, Some(_))] if Self::deletable(only) => return,
+            [Stmt::Expr(only, None)] => Some(&self.text[bytes(only)]),
+            _ => None,
+        };
+        let new = |value: &str| format!("return {value}").trim_end().to_owned();
+        let changes = changes::results(output).into_iter().filter(|value| Some(value.as_str()) != only);
+        let changes = changes.map(|value| Change {
+            offset: start,
+            code: format!("{};", new(&value)),
+            old: "the body".into(),
+            new: new(&value),
+        });
+        let changes = changes.collect();
+        self.add(start..start, Form::Entry, changes);
+    }
+
+    fn with_owner(&mut self, owner: String, visit: impl FnOnce(&mut Self)) {
+        let (outer, function) = (std::mem::replace(&mut self.owner, owner), self.function.take());
+        visit(self);
+        (self.owner, self.function) = (outer, function);
+    }
+
+    /// Whether a statement that is this expression can be left out.
+    fn deletable(expression: &Expr) -> bool {
+        match expression {
+            Expr::MethodCall(_) | Expr::Call(_) | Expr::Assign(_) => true,
+            Expr::Try(inner) => matches!(*inner.expr, Expr::MethodCall(_) | Expr::Call(_) | Expr::Macro(_)),
+            expression => is_compound_assignment(expression),
+        }
+    }
+}
+
+fn is_compound_assignment(expression: &Expr) -> bool {
+    let Expr::Binary(binary) = expression else { return false };
+    let text = binary.op.to_token_stream().to_string();
+    text.ends_with('=') && !matches!(text.as_str(), "==" | "!=" | "<=" | ">=")
+}
+
+/// The integer that an expression is, with the span that belongs to it.
+fn integer(expression: &Expr) -> Option<&syn::LitInt> {
+    match expression {
+        Expr::Lit(ExprLit { lit: Lit::Int(literal), attrs, .. }) if attrs.is_empty() => Some(literal),
+        _ => None,
+    }
+}
+
+/// The integer of an expression that is changed as one, although there is more around it: inside of it the number's
+/// type would be another one.
+fn number(expression: &Expr) -> Option<&syn::LitInt> {
+    match expression {
+        Expr::Cast(cast) => number(&cast.expr),
+        Expr::Unary(unary) if matches!(unary.op, UnOp::Neg(_)) => integer(&unary.expr),
+        expression => integer(expression),
+    }
+}
+
+impl<'ast> Visit<'ast> for Finder<'_> {
+    // None of these is worked out while the program runs.
+    fn visit_attribute(&mut self, _: &'ast Attribute) {}
+    fn visit_type(&mut self, _: &'ast syn::Type) {}
+    fn visit_generics(&mut self, _: &'ast syn::Generics) {}
+    fn visit_generic_argument(&mut self, _: &'ast syn::GenericArgument) {}
+    fn visit_pat(&mut self, _: &'ast Pat) {}
+    fn visit_item_const(&mut self, _: &'ast syn::ItemConst) {}
+    fn visit_item_static(&mut self, _: &'ast syn::ItemStatic) {}
+    fn visit_item_enum(&mut self, _: &'ast syn::ItemEnum) {}
+    fn visit_item_macro(&mut self, _: &'ast syn::ItemMacro) {}
+    fn visit_impl_item_const(&mut self, _: &'ast syn::ImplItemConst) {}
+    fn visit_trait_item_const(&mut self, _: &'ast syn::TraitItemConst) {}
+    fn visit_expr_const(&mut self, _: &'ast syn::ExprConst) {}
+
+    fn visit_expr_repeat(&mut self, repeat: &'ast syn::ExprRepeat) {
+        self.visit_expr(&repeat.expr);
+    }
+
+    fn visit_item_mod(&mut self, module: &'ast syn::ItemMod) {
+        if !is_left_out(&module.attrs) {
+            visit::visit_item_mod(self, module);
+        }
+    }
+
+    fn visit_item_fn(&mut self, item: &'ast syn::ItemFn) {
+        self.function(&item.attrs, &item.sig, &item.block);
+    }
+
+    fn visit_impl_item_fn(&mut self, item: &'ast syn::ImplItemFn) {
+        self.function(&item.attrs, &item.sig, &item.block);
+    }
+
+    fn visit_trait_item_fn(&mut self, item: &'ast syn::TraitItemFn) {
+        if let Some(block) = &item.default {
+            self.function(&item.attrs, &item.sig, block);
+        }
+    }
+
+    fn visit_item_impl(&mut self, item: &'ast syn::ItemImpl) {
+        if is_left_out(&item.attrs) {
+            return;
+        }
+        let owner = match &*item.self_ty {
+            syn::Type::Path(path) => path.path.segments.last().map(|last| last.ident.to_string()),
+            _ => None,
+        };
+        self.with_owner(owner.unwrap_or_default(), |finder| visit::visit_item_impl(finder, item));
+    }
+
+    fn visit_item_trait(&mut self, item: &'ast syn::ItemTrait) {
+        self.with_owner(item.ident.to_string(), |finder| visit::visit_item_trait(finder, item));
+    }
+
+    fn visit_stmt(&mut self, statement: &'ast Stmt) {
+        if let Stmt::Expr(expression, Some(_)) = statement
+            && Self::deletable(expression)
+        {
+            let range = bytes(statement);
+            let change = Change { new: "nothing".into(), ..self.whole(&range, "") };
+            self.add(range, Form::Statement, vec![change]);
+            self.statement = Some(bytes(expression));
+        }
+        visit::visit_stmt(self, statement);
+    }
+
+    fn visit_macro(&mut self, call: &'ast syn::Macro) {
+        self.macro_arguments(call);
+    }
+
+    fn visit_local(&mut self, local: &'ast syn::Local) {
+        if !is_left_out(&local.attrs) {
+            visit::visit_local(self, local);
+        }
+    }
+
+    fn visit_expr(&mut self, expression: &'ast Expr) {
+        if let Some(literal) = number(expression) {
+            if let Expr::Unary(minus) = expression {
+                let (whole, part) = (bytes(minus), bytes(&minus.op));
+                let change = self.part(&whole, part, "");
+                self.add(whole, Form::Expression, vec![change]);
+            }
+            self.number(expression, literal);
+            return;
+        }
+        match expression {
+            Expr::Binary(binary) if !changes::binds_names(expression) => self.binary(binary),
+            Expr::Unary(unary) if !matches!(unary.op, UnOp::Deref(_)) => {
+                let (whole, part) = (bytes(unary), bytes(&unary.op));
+                let change = self.part(&whole, part, "");
+                self.add(whole, Form::Expression, vec![change]);
+            }
+            Expr::Lit(ExprLit { lit: Lit::Bool(value), .. }) => {
+                self.replace(value, &[if value.value { "false" } else { "true" }]);
+            }
+            Expr::MethodCall(call) => self.method(call),
+            Expr::If(branch) => self.condition(&branch.cond),
+            Expr::While(each) => self.condition(&each.cond),
+            Expr::Match(choice) => {
+                self.arms(choice);
+                for arm in &choice.arms {
+                    if let Some((_, guard)) = &arm.guard {
+                        self.condition(guard);
+                    }
+                }
+            }
+            Expr::Assign(_) if self.statement != Some(bytes(expression)) => {
+                let range = bytes(expression);
+                let change = Change { new: "nothing".into(), ..self.whole(&range, "{}") };
+                self.add(range, Form::Expression, vec![change]);
+            }
+            Expr::Break(end) if end.label.is_none() && end.expr.is_none() => {
+                self.replace(end, &["continue"]);
+            }
+            Expr::Continue(next) if next.label.is_none() => self.replace(next, &["break"]),
+            Expr::Macro(call) if call.mac.path.is_ident("matches") => {
+                let range = bytes(call);
+                let change = self.part(&range, range.start..range.start, "!");
+                self.add(range, Form::Expression, vec![change]);
+            }
+            _ => {}
+        }
+        visit::visit_expr(self, expression);
+    }
+}
+
+/// Line and column of a byte, from 1.
+pub(super) fn position(text: &str, offset: usize) -> (usize, usize) {
+    let before = &text[..offset];
+    let line = before.rfind('\n').map_or(0, |end| end + 1);
+    (before.matches('\n').count() + 1, before[line..].chars().count() + 1)
+}

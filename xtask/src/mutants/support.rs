@@ -1,0 +1,61 @@
+//! What the instrumented crate asks at each of its places. `cargo xtask mutants` writes it into its copy of the
+//! workspace, with the number of places behind it; it is no part of the workspace itself.
+//!
+//! A place that was asked about once is answered from one byte from then on, so that instrumented code is hardly
+//! slower. In a constant no mutant is ever chosen: what the compiler works out would be another program, and not a
+//! choice.
+#![feature(core_intrinsics, const_eval_select)]
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+/// By place: whether it is known to be as it was written.
+static UNCHANGED: [AtomicU8; PLACES] = [const { AtomicU8::new(0) }; PLACES];
+static CHOICE: OnceLock<Choice> = OnceLock::new();
+
+struct Choice {
+    /// The place, and which of its mutants.
+    mutant: Option<(u32, u8)>,
+    /// Where each place that is asked about gets a byte. Every process writes into the same file.
+    reached: Option<File>,
+}
+
+/// Which mutant of the place is chosen: 0 when none is.
+#[inline(always)]
+pub const fn at(place: u32) -> u8 {
+    std::intrinsics::const_eval_select((place,), in_a_constant, in_a_run)
+}
+
+const fn in_a_constant(_: u32) -> u8 {
+    0
+}
+
+#[inline(always)]
+fn in_a_run(place: u32) -> u8 {
+    if UNCHANGED[place as usize].load(Ordering::Relaxed) == 1 { 0 } else { ask(place) }
+}
+
+#[cold]
+#[inline(never)]
+fn ask(place: u32) -> u8 {
+    let choice = CHOICE.get_or_init(|| {
+        let mutant = std::env::var("PUGMARK_MUTANT").ok().and_then(|text| {
+            let (place, mutant) = text.split_once(':')?;
+            Some((place.parse().ok()?, mutant.parse().ok()?))
+        });
+        let reached = std::env::var_os("PUGMARK_MUTANTS_REACHED");
+        Choice { mutant, reached: reached.and_then(|path| File::options().write(true).open(path).ok()) }
+    });
+    match choice.mutant {
+        Some((chosen, mutant)) if chosen == place => return mutant,
+        _ => {}
+    }
+    UNCHANGED[place as usize].store(1, Ordering::Relaxed);
+    if let Some(file) = &choice.reached {
+        // What is not noted is reported as not reached, and so seen.
+        let _ = file.write_at(&[1], u64::from(place));
+    }
+    0
+}
