@@ -19,6 +19,7 @@ mod equivalent;
 mod modules;
 mod packages;
 mod process;
+mod recorded;
 mod rewrite;
 mod run;
 mod sites;
@@ -124,8 +125,9 @@ pub(crate) fn mutants(options: &Options) -> Result<ExitCode> {
     if scratch.exists() {
         std::fs::remove_dir_all(&scratch)?;
     }
+    let known = folder.join(format!("{}.recorded", subject.package));
     let longest = Duration::from_secs(options.longest);
-    let mut tests = Tests::record(&scratch, binaries, places, options.jobs, longest)?;
+    let mut tests = Tests::record(&scratch, &known, binaries, places, options.jobs, longest)?;
     tests.enough = Duration::from_secs(options.enough);
     let compiled = all.iter().filter(|mutant| !dropped.contains(&(mutant.place, mutant.number)));
     let (equivalent, mut chosen): (Vec<_>, Vec<_>) = compiled

@@ -10,6 +10,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use super::process::{End, run};
+use super::recorded;
 use crate::abreast::as_they_end;
 use crate::test::binaries::Binary;
 
@@ -24,11 +25,13 @@ const REMEMBERED: usize = 4;
 
 /// A test, and what it does without a mutant.
 pub(super) struct Test {
-    binary: usize,
-    name: String,
-    took: Duration,
+    /// Its number in the list of binaries.
+    pub(super) binary: usize,
+    pub(super) name: String,
+    /// Of the processor.
+    pub(super) took: Duration,
     /// By place, whether it gets there.
-    reached: Vec<u8>,
+    pub(super) reached: Vec<u8>,
 }
 
 /// What became of a mutant.
@@ -62,9 +65,11 @@ pub(super) struct Tests {
 }
 
 impl Tests {
-    /// Runs each test without a mutant. Those that are red, or take longer than `longest`, are named and left out.
+    /// Runs each test without a mutant, in `folder`, if it is not in `known` what it reaches. Those that are red, or take
+    /// longer than `longest`, are named and left out.
     pub(super) fn record(
         folder: &Path,
+        known: &Path,
         binaries: Vec<Binary>,
         places: usize,
         jobs: usize,
@@ -81,27 +86,12 @@ impl Tests {
             scratch: AtomicUsize::new(0),
             noticed: Mutex::default(),
         };
-        let names = this.binaries.iter().enumerate().map(|(index, binary)| Ok((index, names(binary)?)));
-        let names: Vec<(usize, Vec<String>)> = names.collect::<Result<_>>()?;
-        let names: Vec<_> = names
-            .into_iter()
-            .flat_map(|(index, names)| names.into_iter().map(move |name| (index, name)))
-            .collect();
-        println!("{} tests, each by itself, to see what it reaches", names.len());
-        let work = |(binary, name): &(usize, String)| this.record_one(*binary, name, places, longest);
-        let mut left_out = vec![];
-        let tests = as_they_end(&names, jobs, work, |(binary, name), result| {
-            if let Ok(Err(end)) = result {
-                left_out.push(format!("{} {name}: {end:?}", this.binaries[*binary].name));
-            }
-        });
-        left_out.iter().for_each(|line| println!("left out without a mutant: {line}"));
-        let mut kept = vec![];
-        for test in tests {
-            kept.extend(test?.ok());
-        }
-        this.tests = kept;
-        this.tests.sort_by_key(|test| test.took);
+        let key = recorded::key(&this.binaries, longest)?;
+        this.tests = match recorded::read(known, key, places) {
+            Some(tests) => tests,
+            None => this.record_all(places, longest)?,
+        };
+        recorded::write(known, key, &this.tests)?;
         let total: Duration = this.tests.iter().map(|test| test.took).sum();
         println!("{} tests, {:.0} s of the processor; the longest:", this.tests.len(), total.as_secs_f64());
         for test in this.tests.iter().rev().take(5) {
@@ -109,6 +99,30 @@ impl Tests {
             println!("  {:.1} s: {binary} {}", test.took.as_secs_f64(), test.name);
         }
         Ok(this)
+    }
+
+    fn record_all(&self, places: usize, longest: Duration) -> Result<Vec<Test>> {
+        let names = self.binaries.iter().enumerate().map(|(index, binary)| Ok((index, names(binary)?)));
+        let names: Vec<(usize, Vec<String>)> = names.collect::<Result<_>>()?;
+        let names: Vec<_> = names
+            .into_iter()
+            .flat_map(|(index, names)| names.into_iter().map(move |name| (index, name)))
+            .collect();
+        println!("{} tests, each by itself, to see what it reaches", names.len());
+        let work = |(binary, name): &(usize, String)| self.record_one(*binary, name, places, longest);
+        let mut left_out = vec![];
+        let tests = as_they_end(&names, self.jobs, work, |(binary, name), result| {
+            if let Ok(Err(end)) = result {
+                left_out.push(format!("{} {name}: {end:?}", self.binaries[*binary].name));
+            }
+        });
+        left_out.iter().for_each(|line| println!("left out without a mutant: {line}"));
+        let mut kept = vec![];
+        for test in tests {
+            kept.extend(test?.ok());
+        }
+        kept.sort_by_key(|test| test.took);
+        Ok(kept)
     }
 
     fn record_one(

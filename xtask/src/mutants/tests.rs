@@ -212,7 +212,8 @@ fn a_small_crate_has_the_survivors_that_its_tests_leave() {
     }
     let binary = Binary { name: "small".into(), file: folder.join("small"), folder: folder.clone() };
     let long = Duration::from_secs(60);
-    let mut tests = Tests::record(&folder.join("scratch"), vec![binary], places, 2, long).unwrap();
+    let mut tests =
+        Tests::record(&folder.join("scratch"), &folder.join("known"), vec![binary], places, 2, long).unwrap();
     tests.least = 1;
     let mutants: Vec<_> = (0..places)
         .flat_map(|site| (0..sites[site].mutants.len()).map(move |mutant| (site, mutant)))

@@ -1,0 +1,79 @@
+//! What an earlier run of the same binaries saw each test reach, so that it is not found out again.
+
+use anyhow::Result;
+use serde::{Deserialize, Serialize};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::Path;
+use std::time::Duration;
+
+use super::run::Test;
+use crate::test::binaries::Binary;
+
+#[derive(Serialize, Deserialize)]
+struct Recorded {
+    /// Of the binaries, and of what was asked.
+    key: u64,
+    tests: Vec<Row>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Row {
+    binary: usize,
+    name: String,
+    took: Duration,
+    /// The places.
+    reached: Vec<usize>,
+}
+
+/// A number that changes with the binaries.
+pub(super) fn key(binaries: &[Binary], longest: Duration) -> Result<u64> {
+    let mut hasher = DefaultHasher::new();
+    longest.hash(&mut hasher);
+    for binary in binaries {
+        let metadata = binary.file.metadata()?;
+        (&binary.file, metadata.len(), metadata.modified()?).hash(&mut hasher);
+    }
+    Ok(hasher.finish())
+}
+
+/// The tests of a file, if it is of this key.
+pub(super) fn read(file: &Path, key: u64, places: usize) -> Option<Vec<Test>> {
+    let recorded: Recorded = serde_json::from_slice(&std::fs::read(file).ok()?).ok()?;
+    let test = |Row { binary, name, took, reached }: Row| {
+        let mut by_place = vec![0; places];
+        for place in reached {
+            *by_place.get_mut(place)? = 1;
+        }
+        Some(Test { binary, name, took, reached: by_place })
+    };
+    (recorded.key == key).then(|| recorded.tests.into_iter().map(test).collect())?
+}
+
+/// Writes the tests of a key.
+pub(super) fn write(file: &Path, key: u64, tests: &[Test]) -> Result<()> {
+    let row = |test: &Test| {
+        let reached = (0..test.reached.len()).filter(|place| test.reached[*place] != 0).collect();
+        Row { binary: test.binary, name: test.name.clone(), took: test.took, reached }
+    };
+    let recorded = Recorded { key, tests: tests.iter().map(row).collect() };
+    Ok(std::fs::write(file, serde_json::to_vec(&recorded)?)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read_while_the_binaries_are_the_same() {
+        let file = std::env::temp_dir().join(format!("pugmark-recorded-{}", std::process::id()));
+        let test =
+            Test { binary: 2, name: "a::b".into(), took: Duration::from_millis(3), reached: vec![0, 1, 1] };
+        write(&file, 7, &[test]).unwrap();
+        assert!(read(&file, 8, 3).is_none());
+        let read = read(&file, 7, 3).unwrap();
+        let [test] = &*read else { panic!("{} tests", read.len()) };
+        assert_eq!((test.binary, test.name.as_str(), test.took.as_millis()), (2, "a::b", 3));
+        assert_eq!(test.reached, [0, 1, 1]);
+        std::fs::remove_file(file).unwrap();
+    }
+}
