@@ -113,6 +113,13 @@ pub struct Handler {
     counts: Counts,
 }
 
+/// Whether sources that were served go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum GoOn {
+    Yes,
+    No,
+}
+
 /// An NMI that may still come for a request that is served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Echo {
@@ -132,7 +139,7 @@ pub struct Counts {
     pub unannounced: u64,
     /// Interrupts that no source had asked for, or that were served before they came.
     pub stray: u64,
-    /// Times when sources asked again and again: they were left stopped.
+    /// Times when sources asked again and again, in one interrupt or before the slot was given back: they were left stopped.
     pub stuck: u64,
 }
 
@@ -140,6 +147,9 @@ pub struct Counts {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pmi {
     /// A source's. All go on.
+    ///
+    /// A processor keeps one NMI that waits: another's that waited together with this PMI has become one with it, and
+    /// comes no more. A kernel that may miss none asks its other handlers now, too.
     Served,
     /// The local APIC's, but no source has anything to say: the echo of one that is served, or the PMI of a source that
     /// is gone. All go on, and the LVT entry is unmasked.
@@ -157,7 +167,8 @@ pub enum Pmi {
 }
 
 impl Pmi {
-    /// Whether an NMI may have another cause, so that the kernel is to ask its other handlers.
+    /// Whether an NMI may have another cause, so that the kernel is to ask its other handlers. Not told: whether another's
+    /// has become one with a PMI, see [`Pmi::Served`].
     #[must_use]
     pub const fn may_be_anothers(self) -> bool {
         matches!(self, Self::NotOurs | Self::Unknown)
@@ -296,7 +307,7 @@ impl Handler {
         apic: &mut impl LocalApic,
         sources: &mut [&mut dyn PmiSource],
     ) -> Result<Pmi, GeneralProtection> {
-        self.interrupt(Some(interrupted), msr, apic, sources)
+        self.interrupt(Some(interrupted), GoOn::Yes, msr, apic, sources)
     }
 
     /// As [`Handler::handle_at`] for a kernel that does not say where the interrupt came.
@@ -315,7 +326,21 @@ impl Handler {
         apic: &mut impl LocalApic,
         sources: &mut [&mut dyn PmiSource],
     ) -> Result<Pmi, GeneralProtection> {
-        self.interrupt(None, msr, apic, sources)
+        self.interrupt(None, GoOn::Yes, msr, apic, sources)
+    }
+
+    /// As [`Handler::handle`], but if a source asks, all are left stopped: they have asked too often.
+    ///
+    /// # Errors
+    ///
+    /// As [`Handler::handle_at`].
+    pub(crate) fn give_up(
+        &mut self,
+        msr: &mut impl Msr,
+        apic: &mut impl LocalApic,
+        sources: &mut [&mut dyn PmiSource],
+    ) -> Result<Pmi, GeneralProtection> {
+        self.interrupt(None, GoOn::No, msr, apic, sources)
     }
 
     /// Code ran since the last interrupt, even if the next one comes at the same RIP: no echo is to come any more.
@@ -326,11 +351,12 @@ impl Handler {
     fn interrupt(
         &mut self,
         interrupted: Option<u64>,
+        go_on: GoOn,
         msr: &mut impl Msr,
         apic: &mut impl LocalApic,
         sources: &mut [&mut dyn PmiSource],
     ) -> Result<Pmi, GeneralProtection> {
-        let pmi = self.serve_all(interrupted, msr, apic, sources);
+        let pmi = self.serve_all(interrupted, go_on, msr, apic, sources);
         let why = match pmi {
             Err(fault) => Some(Abandoned::Fault(fault)),
             Ok(Pmi::Stuck) => Some(Abandoned::Stuck),
@@ -349,6 +375,7 @@ impl Handler {
     fn serve_all(
         &mut self,
         interrupted: Option<u64>,
+        go_on: GoOn,
         msr: &mut impl Msr,
         apic: &mut impl LocalApic,
         sources: &mut [&mut dyn PmiSource],
@@ -378,7 +405,8 @@ impl Handler {
         let mut status = GlobalStatus::empty();
         for pass in 0.. {
             let settled = serve(msr, ours, sources, &mut rounds)?;
-            if !settled || pass >= ROUNDS {
+            let too_often = rounds > 0 && go_on == GoOn::No;
+            if !settled || too_often || pass >= ROUNDS {
                 self.counts.stuck += 1;
                 set_entry(LvtPc::new(self.delivery).masked())?;
                 return Ok(Pmi::Stuck);
@@ -440,7 +468,7 @@ impl Handler {
 const LATE: u8 = 4;
 
 /// How often sources are served in one interrupt.
-const ROUNDS: u32 = 16;
+pub(crate) const ROUNDS: u32 = 16;
 
 /// Stops all sources, and serves them until none asks; `false` where there is no end to it. Counts the rounds in
 /// which one asked.

@@ -6,9 +6,10 @@ pub use traced::{Interrupt, NotStarted, SlotError, Traced};
 
 use crate::lapic::{Delivery, LocalApic};
 use crate::msr::{GeneralProtection, Msr};
-use crate::pmi::{Handler, Pmi};
+use crate::pmi::{Handler, Pmi, ROUNDS};
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use spin::{Mutex, MutexGuard};
+use traced::Came;
 
 /// A place for a processor's [`Handler`] and for what is traced on it.
 ///
@@ -22,6 +23,11 @@ use spin::{Mutex, MutexGuard};
 /// [`Slot::with`] holds it until it runs again. The kernel disables preemption (or interrupts) around these methods;
 /// moving to another processor inside is unsound anyway, see [`Slot::new`]. [`Slot::waits`] counts how often a PMI found
 /// the slot in use.
+///
+/// Interrupts that waited are served outside a handler, so the next ones come meanwhile and wait too. A source that asks
+/// again each time before the slot is given back, because its period is too short, is left stopped after some rounds
+/// ([`Abandoned::Stuck`](crate::pmi::Abandoned), counted in [`Counts::stuck`](crate::pmi::Counts)). The next interrupt, and
+/// whoever uses the slot next, lets it go on.
 ///
 /// `P` makes the processor's registers and local APIC; whoever needs them makes his own, also the handler that
 /// finds the slot in use.
@@ -237,7 +243,7 @@ impl<T: Traced, P: Fn() -> (M, A), M: Msr, A: LocalApic> Slot<T, P> {
     /// An access raised #GP. It is noted: the next [`Slot::with`] tries again.
     pub fn interrupt(&self, interrupted: Option<u64>) -> Result<Pmi, GeneralProtection> {
         match self.inner.try_lock() {
-            Some(mut inner) => self.serve(&mut inner.0, interrupted),
+            Some(mut inner) => self.serve(&mut inner.0, Came::Now(interrupted)),
             None => self.wait(),
         }
     }
@@ -260,11 +266,11 @@ impl<T: Traced, P: Fn() -> (M, A), M: Msr, A: LocalApic> Slot<T, P> {
         })
     }
 
-    fn serve(&self, inner: &mut Inner<T>, interrupted: Option<u64>) -> Result<Pmi, GeneralProtection> {
+    fn serve(&self, inner: &mut Inner<T>, came: Came) -> Result<Pmi, GeneralProtection> {
         let (mut msr, mut apic) = (self.processor)();
         self.serving.store(true, Ordering::Relaxed);
         let Inner { handler, traced } = inner;
-        let interrupt = Interrupt::new(handler, &mut msr, &mut apic, interrupted);
+        let interrupt = Interrupt::new(handler, &mut msr, &mut apic, came);
         let served = match traced {
             Some(traced) => traced.serve(interrupt),
             None => interrupt.serve(&mut []),
@@ -276,14 +282,18 @@ impl<T: Traced, P: Fn() -> (M, A), M: Msr, A: LocalApic> Slot<T, P> {
         served
     }
 
-    /// Serves the interrupts that found the slot in use.
+    /// Serves the interrupts that found the slot in use, also those that come meanwhile. A source whose period is shorter
+    /// than the way from where it goes on to where the slot is free asks again each time: after some rounds it is left stopped.
     fn serve_noted(&self) {
+        let mut rounds = 0;
         while self.noted.swap(false, Ordering::Acquire) {
             let Ok(mut inner) = self.lock() else {
                 // Whoever has it looks when he is done.
                 return self.note();
             };
-            if matches!(self.serve(&mut inner.0, None), Err(_) | Ok(Pmi::Stuck)) {
+            let came = if rounds < ROUNDS { Came::Waited } else { Came::WaitedOnceMore };
+            rounds = ROUNDS.min(rounds + 1);
+            if matches!(self.serve(&mut inner.0, came), Err(_) | Ok(Pmi::Stuck)) {
                 // It stays noted for the next time.
                 return;
             }

@@ -7,11 +7,13 @@ use pugmark_kernel::buffer::{Layout, Mode};
 use pugmark_kernel::lapic::{Delivery, LocalApic, LvtPc, Vector};
 use pugmark_kernel::loss::{Gap, Loss};
 use pugmark_kernel::msr::{GeneralProtection, GlobalStatus, Msr};
-use pugmark_kernel::pmi::{Handler, Pmi, PmiSource};
+use pugmark_kernel::pmi::{Abandoned, Handler, Pmi, PmiSource};
 use pugmark_kernel::pt::State;
 use pugmark_kernel::slot::{Interrupt, NotStarted, Slot, SlotError, Traced};
 use pugmark_kernel::topa::RegionSize;
 use pugmark_model::Settings;
+use std::cell::{Cell, RefCell};
+use std::rc::{Rc, Weak};
 
 const FULL: Mode = Mode::StopWhenFull { spare: 1 };
 const LAYOUT: Layout =
@@ -151,6 +153,27 @@ fn what_comes_after_amds_sources_that_were_given_up_has_pmis_again() {
 }
 
 #[test]
+fn a_source_that_asks_again_before_the_slot_is_free_is_left_stopped() {
+    // (how often it asks again, whether it is left stopped)
+    for (again, given_up) in [(0, false), (1, false), (15, false), (16, true), (u32::MAX, true)] {
+        let (slot, hasty) = hasty_slot();
+        slot.with(|_| hasty.ask(&slot)).unwrap();
+        hasty.left.set(again);
+        hasty.resumed.set(0);
+        slot.with(|_| hasty.ask(&slot)).unwrap();
+        assert_eq!(hasty.abandoned.get(), u32::from(given_up), "{again}");
+        assert_eq!(hasty.runs.get(), !given_up, "{again}");
+        assert_eq!(slot.waits(), 2 + u64::from(hasty.resumed.get() - u32::from(!given_up)), "{again}");
+        // Nobody was told less than was asked, and when there is time it goes on.
+        hasty.left.set(0);
+        let counts = slot.handler(|handler| *handler.counts()).unwrap();
+        assert_eq!(counts.stuck, u64::from(given_up), "{again}");
+        assert!(hasty.runs.get(), "{again}");
+        assert_eq!(hasty.served.get(), hasty.asked.get(), "{again}");
+    }
+}
+
+#[test]
 fn a_pmi_that_could_not_be_served_is_served_by_whoever_has_the_slot_next() {
     let mut faults = 0;
     for access in 0..16 {
@@ -264,6 +287,95 @@ impl PmiSource for Restless {
 }
 
 impl Traced for Restless {
+    fn serve<M: Msr, A: LocalApic>(
+        &mut self,
+        interrupt: Interrupt<'_, M, A>,
+    ) -> Result<Pmi, GeneralProtection> {
+        interrupt.serve(&mut [self])
+    }
+}
+
+/// A source whose next interrupt comes as soon as it goes on, as often as it is told to.
+#[derive(Clone, Default)]
+struct Hasty {
+    left: Rc<Cell<u32>>,
+    asks: Rc<Cell<bool>>,
+    runs: Rc<Cell<bool>>,
+    /// How often it asked, was served, went on, and was left stopped.
+    asked: Rc<Cell<u32>>,
+    served: Rc<Cell<u32>>,
+    resumed: Rc<Cell<u32>>,
+    abandoned: Rc<Cell<u32>>,
+    slot: Rc<RefCell<Weak<HastySlot>>>,
+}
+
+type HastySlot = Slot<Hasty, Box<dyn Fn() -> (Registers, Registers)>>;
+
+/// A slot with such a source. Its interrupts are AMD's.
+fn hasty_slot() -> (Rc<HastySlot>, Hasty) {
+    let registers = Machine::new("skylake", Settings::default()).registers();
+    let hasty = Hasty::default();
+    // SAFETY: one thread uses it, with one machine.
+    let slot = unsafe {
+        Slot::new(
+            Handler::amd(Delivery::Nmi),
+            Box::new(move || (registers.clone(), registers.clone())) as Box<dyn Fn() -> _>,
+        )
+    };
+    let slot = Rc::new(slot);
+    *hasty.slot.borrow_mut() = Rc::downgrade(&slot);
+    slot.start(|| Ok::<_, ()>(hasty.clone())).unwrap();
+    (slot, hasty)
+}
+
+impl Hasty {
+    /// Its interrupt, while the slot is in use.
+    fn ask(&self, slot: &HastySlot) {
+        self.asks.set(true);
+        self.asked.set(self.asked.get() + 1);
+        assert_eq!(slot.interrupt(None), Ok(Pmi::Unknown));
+    }
+}
+
+impl PmiSource for Hasty {
+    fn status(&self) -> GlobalStatus {
+        GlobalStatus::empty()
+    }
+
+    fn quiesce(&mut self) -> Result<(), GeneralProtection> {
+        self.runs.set(false);
+        Ok(())
+    }
+
+    fn may_ask(&mut self) -> Result<bool, GeneralProtection> {
+        Ok(self.asks.get())
+    }
+
+    fn service(&mut self, _: GlobalStatus) -> Result<bool, GeneralProtection> {
+        let asked = self.asks.take();
+        self.served.set(self.served.get() + u32::from(asked));
+        Ok(asked)
+    }
+
+    fn resume(&mut self) -> Result<(), GeneralProtection> {
+        self.runs.set(true);
+        self.resumed.set(self.resumed.get() + 1);
+        assert!(self.resumed.get() < 1000, "for ever");
+        if let Some(left) = self.left.get().checked_sub(1) {
+            self.left.set(left);
+            let slot = self.slot.borrow().upgrade().unwrap();
+            self.ask(&slot);
+        }
+        Ok(())
+    }
+
+    fn abandon(&mut self, why: Abandoned) {
+        assert_eq!(why, Abandoned::Stuck);
+        self.abandoned.set(self.abandoned.get() + 1);
+    }
+}
+
+impl Traced for Hasty {
     fn serve<M: Msr, A: LocalApic>(
         &mut self,
         interrupt: Interrupt<'_, M, A>,

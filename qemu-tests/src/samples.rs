@@ -146,25 +146,60 @@ pub fn fit(
     instructions: &mut Instructions,
     symbols: &Symbols,
 ) -> Result<Fit> {
-    let handler = nmi_handler(symbols)?;
     let starts = symbols.addresses();
     let function = |address: u64| starts.partition_point(|start| *start <= address);
     let mut classes: BTreeMap<usize, (u64, f64)> = BTreeMap::new();
-    let mut in_handler = false;
-    for record in records.iter().filter(|record| !record.flags.is_software_interrupt()) {
-        let kind = instructions.of(record)?;
-        in_handler |= record.rip == handler;
-        if in_handler {
-            in_handler = !kind.returns_from_handler;
-        } else {
-            classes.entry(function(record.rip)).or_default().1 += kind.ops as f64;
+    each_op(records, instructions, nmi_handler(symbols)?, |address, ops, in_handler| {
+        if !in_handler {
+            classes.entry(function(address)).or_default().1 += ops as f64;
         }
-    }
+    })?;
     for (&address, &count) in &samples.addresses {
         let class = classes.get_mut(&function(address));
         class.with_context(|| format!("sampled at {address:#x}, in the handler"))?.0 += count;
     }
     Ok(Fit::of(&classes.into_values().collect::<Vec<_>>()))
+}
+
+/// Whether ops were sampled as often as they retired, where others' NMIs come too: in their handler the unit counts on, and
+/// after one of its own it does not. So it counted what ran elsewhere at least, and everything at the most.
+///
+/// # Errors
+/// Too few samples or too many, a record of something that is no instruction, or an image without stubs.
+pub fn as_often(
+    samples: &Samples,
+    records: &[Record],
+    instructions: &mut Instructions,
+    symbols: &Symbols,
+) -> Result<u64> {
+    let (mut elsewhere, mut all) = (0, 0);
+    each_op(records, instructions, nmi_handler(symbols)?, |_, ops, in_handler| {
+        all += ops;
+        elsewhere += if in_handler { 0 } else { ops };
+    })?;
+    let due = elsewhere / (samples.period + RANDOM)..=all / (samples.period - RANDOM);
+    ensure!(due.contains(&samples.taken), "{} samples where {due:?} were due", samples.taken);
+    Ok(samples.taken)
+}
+
+/// What is random of a period: it begins up to 127 further on, or ends up to 240 later.
+const RANDOM: u64 = 0x100;
+
+/// Tells the address of each instruction that retired, its ops, and whether it was in the handler of NMIs.
+fn each_op(
+    records: &[Record],
+    instructions: &mut Instructions,
+    handler: u64,
+    mut tell: impl FnMut(u64, u64, bool),
+) -> Result<()> {
+    let mut in_handler = false;
+    for record in records.iter().filter(|record| !record.flags.is_software_interrupt()) {
+        let kind = instructions.of(record)?;
+        in_handler |= record.rip == handler;
+        tell(record.rip, kind.ops, in_handler);
+        in_handler &= !kind.returns_from_handler;
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -278,5 +313,26 @@ mod tests {
         assert_eq!(even, Fit { samples: 100, statistic: 0.0, freedom: 1 });
         assert!(fit_of(&[(0x1000, 50), (0x1100, 50)]).unwrap().p_value() < 1e-6);
         assert!(fit_of(&[(0x2021, 1), (0x1000, 50)]).is_err());
+    }
+
+    #[test]
+    fn ops_are_sampled_as_often_as_they_retire_in_the_handler_or_without() {
+        // 1000: nop; 2000: stubs of nops, 2022: iretq.
+        let mut stubs = vec![0x90; 4096];
+        stubs[0x22..0x24].copy_from_slice(&[0x48, 0xcf]);
+        let code = [(0x1000, vec![0x90]), (0x2000, stubs)];
+        let code = code.map(|(base, bytes)| Code { base, bytes, cr3: None }).to_vec();
+        let symbols = Symbols::from_pairs([("a", 0x1000), (STUBS, 0x2000)]);
+        // 7000 ops elsewhere, and 35000 in the handler: an IRETQ is 8.
+        let round = [0x1000, 0x1000, 0x2020, 0x2021, 0x2022].map(record);
+        let records = round.repeat(3500);
+        // (period, samples, whether they are as many as can be)
+        for (period, taken, can_be) in
+            [(0x600, 2, false), (0x600, 3, true), (0x600, 32, true), (0x600, 33, false), (0x2000, 0, true)]
+        {
+            let samples = Samples { period, taken, ..Samples::default() };
+            let told = as_often(&samples, &records, &mut Instructions::new(code.clone()), &symbols);
+            assert_eq!(told.ok(), can_be.then_some(taken), "{period:#x} {taken}");
+        }
     }
 }

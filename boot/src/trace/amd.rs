@@ -43,6 +43,9 @@ pub(super) const COUNTED: [Counting; 4] = [
 /// Ops from one sample to the next, with the random part of the count's beginning. What the handler does from where it
 /// lets the unit go on must be shorter: it would never come back to the workload.
 const OPS: u32 = 0x200;
+/// So many more beside NMIs of others. Where one waits while a sample's is handled, the handler is entered once more and
+/// looks for a sample before the workload goes on: were there one, the next NMI would wait, and so for ever.
+const BESIDE_NMIS: u32 = 0x400;
 /// So many more in each further round of a workload: otherwise they would fall on the same instructions again.
 const ROUND: u32 = 0x10;
 /// The same in clocks, of which one instruction may take hundreds, for processors that cannot count ops.
@@ -55,7 +58,7 @@ impl Counting {
         plan: &Plan,
         msr: GuardedMsr,
     ) -> Result<(counters::Unit<GuardedMsr>, Event), AmdFailure> {
-        Unfit::beside_amds(plan).map_err(AmdFailure::Unfit)?;
+        Unfit::without_area(plan).map_err(AmdFailure::Unfit)?;
         let unit = counters::Unit::detect(this_processor, msr).map_err(AmdFailure::Counters)?;
         let level = plan.filter.level;
         let event = Event::new(self.event, 0).os(level != Level::User).user(level != Level::Os);
@@ -70,7 +73,7 @@ pub(super) fn sampling(
     msr: GuardedMsr,
     mut apic: XApic,
 ) -> Result<(ibs::Unit<GuardedMsr>, IbsConfig, Samples), AmdFailure> {
-    Unfit::beside_amds(plan).map_err(AmdFailure::Unfit)?;
+    Unfit::without_area(plan).map_err(AmdFailure::Unfit)?;
     if plan.filter.level != Level::Any {
         return Err(AmdFailure::Levels);
     }
@@ -78,7 +81,7 @@ pub(super) fn sampling(
     let mut unit = ibs::Unit::detect(this_processor, msr).map_err(AmdFailure::Ibs)?;
     let (config, of, period) = match unit.part().caps.has(Caps::OP_CNT) {
         true => {
-            let ops = OPS + ROUND * round;
+            let ops = OPS + if plan.nmis { BESIDE_NMIS } else { 0 } + ROUND * round;
             (IbsConfig::new().op(ops).op_counts_dispatched(), Of::Ops, ops)
         }
         false => (IbsConfig::new().op(CYCLES), Of::Cycles, CYCLES),

@@ -132,7 +132,6 @@ pub(crate) enum Unfit {
     Cr3,
     Ranges,
     Packets,
-    Nmis,
     Area,
 }
 
@@ -152,12 +151,6 @@ impl Unfit {
         Ok(())
     }
 
-    /// What a plan wants that AMD's sources do not do, as an error.
-    pub(super) fn beside_amds(plan: &Plan) -> Result<(), Self> {
-        Self::without_area(plan)?;
-        if plan.nmis { Err(Self::Nmis) } else { Ok(()) }
-    }
-
     /// What a plan wants that only Intel PT or the debug store does, as an error.
     pub(super) fn without_area(plan: &Plan) -> Result<(), Self> {
         Self::of(plan)?;
@@ -175,7 +168,6 @@ impl Unfit {
             Self::Cr3 => write!(f, "{what} cannot be filtered by CR3"),
             Self::Ranges => write!(f, "{what} cannot be filtered by address"),
             Self::Packets => f.write_str("only Intel PT has the packets that it asks for"),
-            Self::Nmis => f.write_str("nothing tells the NMIs of AMD's sources from those of others"),
             Self::Area => f.write_str("only the debug store writes through page tables"),
         }
     }

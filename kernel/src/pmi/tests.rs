@@ -53,6 +53,23 @@ fn a_source_that_asks_for_ever_is_left_stopped_and_masked() {
 }
 
 #[test]
+fn who_has_asked_too_often_is_served_and_left_stopped_and_whoever_does_not_ask_goes_on() {
+    for (requests, verdict, lvt) in [(1, Pmi::Stuck, 0x1_0400), (0, Pmi::Stray, 0x400)] {
+        let machine = Machine::new(requests);
+        let mut source = machine.source(GlobalStatus::TRACE_TOPA_PMI);
+        let mut handler = Handler::new(Delivery::Nmi);
+        let (mut msr, mut apic) = (machine.clone(), machine.clone());
+        let pmi = handler.give_up(&mut msr, &mut apic, &mut [&mut source]);
+        assert_eq!(pmi, Ok(verdict));
+        let asked = requests > 0;
+        assert_eq!(source.seen[0].is_empty(), !asked, "it is served");
+        assert_eq!(source.abandoned, asked.then_some(Abandoned::Stuck));
+        assert_eq!(machine.log().contains(&"resume".to_string()), !asked);
+        assert_eq!((handler.counts().stuck, machine.0.borrow().lvt), (u64::from(asked), lvt));
+    }
+}
+
+#[test]
 fn a_status_bit_that_nobody_takes_does_not_hang_the_handler() {
     let machine = Machine::new(u32::MAX);
     machine.0.borrow_mut().at_unmask = u32::MAX;

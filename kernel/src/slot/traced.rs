@@ -25,23 +25,32 @@ pub struct Interrupt<'a, M, A> {
     handler: &'a mut Handler,
     msr: &'a mut M,
     apic: &'a mut A,
-    interrupted: Option<u64>,
+    came: Came,
+}
+
+/// How an interrupt came to whoever serves it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Came {
+    /// Just now; RIP of the code that was interrupted, where it is known.
+    Now(Option<u64>),
+    /// It has waited for the slot.
+    Waited,
+    /// It has waited for the slot, as many did before it since somebody wanted to give the slot back.
+    WaitedOnceMore,
 }
 
 impl<'a, M: Msr, A: LocalApic> Interrupt<'a, M, A> {
-    pub(super) const fn new(
-        handler: &'a mut Handler,
-        msr: &'a mut M,
-        apic: &'a mut A,
-        interrupted: Option<u64>,
-    ) -> Self {
-        Self { handler, msr, apic, interrupted }
+    pub(super) const fn new(handler: &'a mut Handler, msr: &'a mut M, apic: &'a mut A, came: Came) -> Self {
+        Self { handler, msr, apic, came }
     }
 
     /// RIP of the code that was interrupted, where it is known: not where the interrupt has waited for the slot.
     #[must_use]
     pub const fn interrupted(&self) -> Option<u64> {
-        self.interrupted
+        match self.came {
+            Came::Now(interrupted) => interrupted,
+            Came::Waited | Came::WaitedOnceMore => None,
+        }
     }
 
     /// Serves it with these sources: all that run on this processor and may ask for PMIs.
@@ -50,10 +59,11 @@ impl<'a, M: Msr, A: LocalApic> Interrupt<'a, M, A> {
     ///
     /// An access raised #GP: see [`Handler::handle_at`].
     pub fn serve(self, sources: &mut [&mut dyn PmiSource]) -> Result<Pmi, GeneralProtection> {
-        let Self { handler, msr, apic, interrupted } = self;
-        match interrupted {
-            Some(rip) => handler.handle_at(rip, msr, apic, sources),
-            None => handler.handle(msr, apic, sources),
+        let Self { handler, msr, apic, came } = self;
+        match came {
+            Came::Now(Some(rip)) => handler.handle_at(rip, msr, apic, sources),
+            Came::Now(None) | Came::Waited => handler.handle(msr, apic, sources),
+            Came::WaitedOnceMore => handler.give_up(msr, apic, sources),
         }
     }
 }

@@ -3,7 +3,7 @@
 use super::session::{OverflowCounts, OverflowSink, Session};
 use super::{MAX_COUNTERS, Rdpmc, Unit};
 use crate::msr::{GeneralProtection, GlobalStatus, Msr};
-use crate::pmi::{Handler, PmiSource};
+use crate::pmi::{Abandoned, Handler, PmiSource};
 use core::mem::ManuallyDrop;
 
 /// The counters count. Dropping it stops them; whoever does that has to claim the NMIs that may be on their way.
@@ -148,6 +148,10 @@ impl<M: Msr, S: OverflowSink + ?Sized> PmiSource for CounterSource<'_, M, S> {
 
     fn resume(&mut self) -> Result<(), GeneralProtection> {
         self.session.resume()
+    }
+
+    fn abandon(&mut self, _: Abandoned) {
+        self.session.abandon();
     }
 
     fn late_requests(&self) -> u8 {

@@ -39,6 +39,9 @@ pub struct OverflowCounts {
     pub skipped: u64,
     /// Those that no handler saw, because the counters stopped first.
     pub unseen: u64,
+    /// Times when the handler gave up, after a fault or because interrupts had no end: the counters stood still, as far as
+    /// they could be stopped, until an interrupt was served again, and what happened meanwhile is not counted.
+    pub abandoned: u64,
 }
 
 #[derive(Debug)]
@@ -198,6 +201,11 @@ impl<M: Msr> Session<M> {
             State::Armed => session.select(slot.counter, session.selected(&slot) | PerfEvtSel::EN),
             _ => Ok(()),
         })
+    }
+
+    /// They are left stopped.
+    pub(super) const fn abandon(&mut self) {
+        self.counts.abandoned += 1;
     }
 
     /// Serves the counters that have overflowed, while they stand still; whether there was one.

@@ -102,6 +102,10 @@ impl IbsConfig {
     }
 
     /// Samples one op in so many cycles: a multiple of 16, from `0x90` up to `0xffff0`, or `0x7fffff0` with [`Caps::OP_CNT_EXT`].
+    ///
+    /// The period must be longer than what the kernel's handler does from where it lets the unit go on, to its end and,
+    /// entered again, to where it looks for the next sample: after an NMI that waited the handler runs once more before anything
+    /// else. A sample that it finds then has an NMI that waits too, and so on: the code that was interrupted stands still.
     #[must_use]
     pub const fn op(mut self, period: u32) -> Self {
         let op = match self.op {

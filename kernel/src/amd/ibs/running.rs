@@ -3,7 +3,7 @@
 use super::Unit;
 use super::session::{IbsCounts, SampleSink, Session};
 use crate::msr::{GeneralProtection, GlobalStatus, Msr};
-use crate::pmi::{Handler, PmiSource, Route};
+use crate::pmi::{Abandoned, Handler, PmiSource, Route};
 use core::mem::ManuallyDrop;
 
 /// The units sample. Dropping it stops them; whoever does that has to claim the NMIs that may be on their way.
@@ -106,6 +106,10 @@ impl<M: Msr, S: SampleSink + ?Sized> PmiSource for IbsSource<'_, M, S> {
 
     fn resume(&mut self) -> Result<(), GeneralProtection> {
         self.session.resume()
+    }
+
+    fn abandon(&mut self, _: Abandoned) {
+        self.session.abandon();
     }
 
     fn late_requests(&self) -> u8 {

@@ -27,6 +27,9 @@ pub struct IbsCounts {
     /// Samples whose address the processor does not know, so that nothing tells whether they are wanted, and fetches
     /// that erratum 1197 spoiled.
     pub unplaced: u64,
+    /// Times when the handler gave up, after a fault or because interrupts had no end: units that had a sample stood still
+    /// from there until an interrupt was served again.
+    pub abandoned: u64,
 }
 
 #[derive(Debug)]
@@ -57,7 +60,7 @@ const RANDOM: u64 = 0x7f << 32;
 
 impl<M: Msr> Session<M> {
     pub(super) const fn new(unit: Unit<M>, plan: Plan) -> Self {
-        let counts = IbsCounts { fetches: 0, ops: 0, lost: 0, filtered: 0, unplaced: 0 };
+        let counts = IbsCounts { fetches: 0, ops: 0, lost: 0, filtered: 0, unplaced: 0, abandoned: 0 };
         Self { unit, plan, fetch: State::Off, op: State::Off, counts, served: 0, random: 1 }
     }
 
@@ -140,6 +143,11 @@ impl<M: Msr> Session<M> {
     /// Another interrupt begins.
     pub(super) const fn begin_interrupt(&mut self) {
         self.served = 0;
+    }
+
+    /// The units are left as they are: those whose samples were taken stand still.
+    pub(super) const fn abandon(&mut self) {
+        self.counts.abandoned += 1;
     }
 
     /// Lets the units go on whose samples were taken.

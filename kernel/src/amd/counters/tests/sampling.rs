@@ -117,6 +117,27 @@ fn overflows_without_room_are_lost_and_counted() {
 }
 
 #[test]
+fn counters_that_are_given_up_stand_still_which_is_counted_and_go_on_with_the_next_interrupt() {
+    for cpu in PARTS {
+        let machine = Machine::new(cpu);
+        let mut running = start(&machine, &[Event::new(0xc2, 0).every(100)]);
+        let mut handler = handler();
+        machine.count(100, true);
+        let mut sink = |_: Overflow| true;
+        let mut source = running.source(&mut sink);
+        let pmi = handler.give_up(&mut machine.clone(), &mut machine.clone(), &mut [&mut source]);
+        assert_eq!(pmi, Ok(Pmi::Stuck), "{cpu:x?}");
+        assert_eq!(running.overflows(), &OverflowCounts { taken: 1, abandoned: 1, ..Default::default() });
+        machine.count(7, true);
+        assert_eq!(running.count(0), Ok(Some(100)), "{cpu:x?}");
+        // Somebody else's.
+        assert_eq!(nmi(&machine, &mut handler, &mut running, &mut |_| true), Ok(Pmi::NotOurs), "{cpu:x?}");
+        machine.count(1, true);
+        assert_eq!(running.count(0), Ok(Some(101)), "{cpu:x?}");
+    }
+}
+
+#[test]
 fn overflows_that_a_stop_finds_are_counted_and_their_nmis_claimed() {
     for cpu in PARTS {
         for (events, unseen) in [(99, 0), (100, 1)] {

@@ -29,6 +29,23 @@ fn both_units_are_served_in_one_nmi_and_the_other_one_is_claimed() {
 }
 
 #[test]
+fn a_unit_that_is_given_up_waits_which_is_counted_and_goes_on_with_the_next_interrupt() {
+    let (machine, mut running) = start(fake::ZEN_2, IbsConfig::new().op(0x1000));
+    let (mut handler, mut sink) = (handler(), Room::new());
+    assert!(machine.op(0x40_1000, 0, 0));
+    let mut source = running.source(&mut sink);
+    let pmi = handler.give_up(&mut machine.clone(), &mut machine.clone(), &mut [&mut source]);
+    assert_eq!(pmi, Ok(Pmi::Stuck));
+    assert_eq!(running.counts(), &IbsCounts { ops: 1, abandoned: 1, ..IbsCounts::default() });
+    assert!(!machine.op(0x40_2000, 0, 0), "it does not sample");
+    // Somebody else's.
+    assert_eq!(nmi(&machine, &mut handler, &mut running, &mut sink), Ok(Pmi::NotOurs));
+    assert!(machine.op(0x40_3000, 0, 0));
+    assert_eq!(nmi(&machine, &mut handler, &mut running, &mut sink), Ok(Pmi::Served));
+    assert_eq!(sink.addresses(), [Some(0x40_1000), Some(0x40_3000)]);
+}
+
+#[test]
 fn the_counters_lvt_entry_is_somebody_elses() {
     let (machine, mut running) = start(fake::ZEN_2, IbsConfig::new().op(0x1000));
     let (mut handler, mut sink) = (handler(), Room::new());
