@@ -16,8 +16,10 @@ bitflags! {
         ///
         /// Source: SDM vol. 3, Intel Processor Trace, "Model Specific Capability Restrictions". Its list has the client
         /// and server parts of Broadwell and the first of Skylake. The later parts with Skylake's core (55H, 66H, 8EH,
-        /// 9EH, A5H, A6H) are not in it; Linux takes them for alike, and so does this: refused beside each other, nothing
-        /// is lost unseen.
+        /// 9EH, A5H, A6H) are not in it. Linux takes 55H, 8EH, 9EH, A5H and A6H for alike in everything, and lets PT and
+        /// LBR be used beside each other on none of them, nor on 66H, which it does not name
+        /// (arch/x86/events/intel/core.c, `intel_pmu_init`: `lbr_pt_coexist`, which Goldmont and its successors have, and
+        /// Ice Lake and its). So does this: refused beside each other, nothing is lost unseen.
         const TRACE_EXCLUDES_BRANCH_RECORDS = 1 << 2;
     }
 }

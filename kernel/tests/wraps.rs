@@ -165,6 +165,34 @@ fn a_trace_whose_registers_are_reset_says_so_and_goes_on_as_it_was_configured() 
 }
 
 #[test]
+fn an_error_beside_a_full_buffer_has_a_gap_of_its_own() {
+    for error in [false, true] {
+        let machine = Machine::new("skylake", Settings::default());
+        let mut tracing = machine.start(pages(2), Mode::StopWhenFull { spare: 1 });
+        let mut collector = common::Collector::new();
+        while machine.msr(0x571) & STOPPED == 0 {
+            machine.jump();
+        }
+        // Both were set when the trace was turned off: with TraceEn the register cannot be written.
+        write(&machine, 0x570, machine.msr(0x570) & !1);
+        write(&machine, 0x571, machine.msr(0x571) | if error { ERROR } else { 0 });
+        assert_eq!(tracing.drain(&mut collector), Ok(State::Tracing));
+        let gaps = if error { &[Gap::Stop, Gap::Error][..] } else { &[Gap::Stop] };
+        assert_eq!(collector.gaps, gaps);
+        assert_eq!((tracing.loss().stop, tracing.loss().error), (1, u64::from(error)));
+        let before = machine.jumps().len();
+        machine.run(100);
+        let stopped = tracing.stop().map_err(|_| "stop").unwrap();
+        collector.finish(&stopped.trace);
+        // Between the two gaps lies nothing, and behind them the trace goes on.
+        let [first, nothing @ .., last] = &collector.stretches[..] else { panic!("{:?}", collector.gaps) };
+        assert_same(&tips(first), &machine.jumps()[..tips(first).len()], "up to the gaps");
+        assert!(nothing.iter().all(Vec::is_empty));
+        assert_same(&tips(last), &machine.jumps()[before..], "behind the gaps");
+    }
+}
+
+#[test]
 fn a_drain_before_the_pmi_leaves_the_region_that_the_pmi_is_about() {
     let machine = Machine::new("broadwell", Settings { pmi_skid: 0, visibility: 0, ..Settings::default() });
     let mut handler = machine.handler();
@@ -262,6 +290,10 @@ fn losses_that_cut_nothing_are_placed_too() {
 }
 
 const FILTERS: [u32; 5] = [0x572, 0x580, 0x581, 0x582, 0x583];
+
+/// Bits of IA32_RTIT_STATUS.
+const ERROR: u64 = 1 << 4;
+const STOPPED: u64 = 1 << 5;
 
 fn write(machine: &Machine, address: u32, value: u64) {
     // SAFETY: the registers stand for no hardware.
