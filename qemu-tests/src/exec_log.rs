@@ -6,7 +6,7 @@
 //! [`crate::witness`] holds the truth against that.
 
 use anyhow::{Context, Result, ensure};
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::io::{BufRead, BufReader};
 use std::ops::Range;
 use std::path::Path;
@@ -44,6 +44,8 @@ pub struct ExecLog {
     pub(crate) repeating: HashSet<u64>,
     /// Where short jumps to themselves are.
     pub(crate) selves: HashSet<u64>,
+    /// The bytes of the instructions, by their addresses.
+    pub(crate) code: HashMap<u64, Vec<u8>>,
 }
 
 /// An exit from the guest.
@@ -77,6 +79,8 @@ pub fn read(folder: &Path, processor: u16) -> Result<ExecLog> {
 /// What is in one thread's file, if that thread was the processor.
 fn read_file(path: &Path, processor: u16) -> Result<Option<ExecLog>> {
     let mut log = ExecLog::default();
+    // The last instruction's address, where the line before this one has bytes of it.
+    let mut begins = None;
     let mut text = BufReader::with_capacity(1 << 20, open(path)?);
     let mut line = String::new();
     while {
@@ -95,13 +99,21 @@ fn read_file(path: &Path, processor: u16) -> Result<Option<ExecLog>> {
         } else if line.starts_with("vmexit(") {
             let (code, rip) = exit_line(&line).with_context(|| format!("unknown form: {line:?}"))?;
             log.exits.push(Exit { after: log.begun.len(), code, rip });
-        } else if let Some((address, bytes)) = code_line(&line) {
+        } else if let Some(Code { address, bytes, begins: is_first }) = code_line(&line) {
+            if !is_first && let Some(begun) = begins.and_then(|begins| log.code.get_mut(&begins)) {
+                begun.extend(bytes);
+                continue;
+            }
             if is_repeated(&bytes) {
                 log.repeating.insert(address);
             } else if matches!(bytes[..], [0x70..=0x7f | 0xe0..=0xe3 | 0xeb, 0xfe]) {
                 log.selves.insert(address);
             }
+            log.code.insert(address, bytes);
+            begins = Some(address);
+            continue;
         }
+        begins = None;
     }
     Ok((!log.begun.is_empty()).then_some(log))
 }
@@ -132,12 +144,22 @@ fn exit_line(line: &str) -> Option<(u64, u64)> {
     Some((code, hex.nth(2)??))
 }
 
-/// Reads `0xaddress:  bytes  mnemonic`: the address and the bytes.
-fn code_line(line: &str) -> Option<(u64, Vec<u8>)> {
+/// Bytes of an instruction.
+#[derive(Debug, PartialEq, Eq)]
+struct Code {
+    address: u64,
+    bytes: Vec<u8>,
+    /// It begins here; otherwise these are the bytes that had no room in the line before.
+    begins: bool,
+}
+
+/// Reads `0xaddress:  bytes  mnemonic`, or without the mnemonic, if the bytes are those behind the line before.
+fn code_line(line: &str) -> Option<Code> {
     let (address, rest) = line.strip_prefix("0x")?.split_once(':')?;
     let byte = |word: &str| u8::from_str_radix(word, 16).ok().filter(|_| word.len() == 2);
-    let bytes = rest.split_whitespace().map_while(byte).collect();
-    Some((u64::from_str_radix(address, 16).ok()?, bytes))
+    let mut words = rest.split_whitespace().peekable();
+    let bytes = std::iter::from_fn(|| words.next_if(|word| byte(word).is_some()).and_then(byte)).collect();
+    Some(Code { address: u64::from_str_radix(address, 16).ok()?, bytes, begins: words.peek().is_some() })
 }
 
 /// Whether the bytes are a string instruction's with a REP prefix.
@@ -174,9 +196,42 @@ mod tests {
             ("0x00101761:  f3 90                    pause", None),
             ("0x00101761:  f3 0f 1e fa              endbr64", None),
         ] {
-            let repeated =
-                code_line(line).filter(|(_, bytes)| is_repeated(bytes)).map(|(address, _)| address);
+            let repeated = code_line(line).filter(|code| is_repeated(&code.bytes)).map(|code| code.address);
             assert_eq!(repeated, expected, "{line}");
         }
+    }
+
+    #[test]
+    fn a_log_is_what_the_processor_did_as_a_guest() {
+        let text = "\
+            IN: \n\
+            0x00126fa9:  48 c7 05 54 c0 0e 00 02  movq     $2, 0xec054(%rip)\n\
+            0x00126fb1:  00 00 00\n\
+            \n\
+            Trace 1: 0x7f00 [0000000000000000/0000000010000000/0050c2b0/ff020201] the monitor\n\
+            Trace 1: 0x7f00 [0000000000000000/0000000000126fa9/0070c2b3/ff020201] \n\
+            vmexit(00000041, 0000000000000000, 0000000000000000, 0000000000126fb4)!\n\
+            0x00126fb4:  f3 a4                    rep movsb (%rsi), (%rdi)\n\
+            0x00126fb6:  75 fe                    jne      0x126fb6\n\
+            Trace 1: 0x7f00 [0000000000000000/0000000000126fb4/0070c2b0/ff020201] \n";
+        let scratch = crate::scratch::Scratch::new().unwrap();
+        std::fs::write(scratch.file("log.7"), text).unwrap();
+        let log = read(scratch.folder(), 1).unwrap();
+        assert_eq!((log.begun, log.levels), (vec![0x12_6fa9, 0x12_6fb4], vec![3, 0]));
+        assert_eq!(log.exits, [Exit { after: 1, code: 0x41, rip: 0x12_6fb4 }]);
+        assert_eq!((log.repeating, log.selves), (HashSet::from([0x12_6fb4]), HashSet::from([0x12_6fb6])));
+        let long = vec![0x48, 0xc7, 0x05, 0x54, 0xc0, 0x0e, 0x00, 0x02, 0, 0, 0];
+        let code = [(0x12_6fa9, long), (0x12_6fb4, vec![0xf3, 0xa4]), (0x12_6fb6, vec![0x75, 0xfe])];
+        assert_eq!(log.code, HashMap::from(code));
+        // There is none of other processors.
+        for other in [0, 2] {
+            assert!(read(scratch.folder(), other).unwrap().begun.is_empty());
+        }
+        // Without the exits nobody knows what became of an instruction.
+        std::fs::write(scratch.file("log.7"), text.replace("vmexit", "")).unwrap();
+        assert!(read(scratch.folder(), 1).is_err());
+        // What has another form is not passed over.
+        std::fs::write(scratch.file("log.7"), format!("{text}vmexit(00000041)!\n")).unwrap();
+        assert!(read(scratch.folder(), 1).is_err());
     }
 }

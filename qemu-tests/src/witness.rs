@@ -12,6 +12,8 @@ use crate::counts::STUB;
 use crate::exec_log::{ExecLog, Exit};
 use crate::truth::Record;
 
+pub mod branches;
+
 /// SVM's code of an exit for exception 0; 32 of them follow.
 const EXCEPTION: u64 = 0x40;
 const DEBUG: u64 = EXCEPTION + 1;
@@ -20,6 +22,10 @@ const INTERRUPT: u64 = 0x60;
 const NMI: u64 = 0x61;
 /// A nested page fault.
 const NESTED: u64 = 0x400;
+/// Exits for instructions that are no branches: RDPMC, PUSHF, POPF, CPUID, HLT, IN and OUT, RDMSR and WRMSR.
+///
+/// Source of all: AMD64 Architecture Programmer's Manual, vol. 2, appendix C, "SVM Intercept Exit Codes".
+const STRAIGHT: [u64; 7] = [0x6f, 0x70, 0x71, 0x72, 0x78, 0x7b, 0x7c];
 /// The longest instruction.
 const LONGEST: u64 = 15;
 /// Vectors that a table of stubs has.
@@ -114,8 +120,7 @@ pub fn compare(log: &ExecLog, truth: &[Record], guest: Guest) -> Result<Agreemen
     };
     let mut best: Option<(usize, anyhow::Error)> = None;
     for start in (0..log.begun.len()).filter(|&index| log.begun[index] == first.rip) {
-        let mut walk =
-            Walk { log, truth, guest, at: start, index: 0, hand: None, found: Agreement::default() };
+        let mut walk = Walk::new(log, truth, guest, start);
         match walk.all() {
             Ok(()) => return Ok(walk.found),
             Err(error) if best.as_ref().is_none_or(|(farthest, _)| walk.index > *farthest) => {
@@ -127,6 +132,34 @@ pub fn compare(log: &ExecLog, truth: &[Record], guest: Guest) -> Result<Agreemen
     Err(best.map_or_else(|| anyhow::anyhow!("{:#x} is not in the log", first.rip), |(_, error)| error))
 }
 
+/// Where the guest is, between two instructions that QEMU began.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    /// It has not been left.
+    Running,
+    /// It was left before this instruction, and nothing is done by then.
+    Before(u64),
+    /// The monitor has executed this instruction, which goes on behind it.
+    Behind(u64),
+    /// An instruction faulted: in a handler.
+    Handler,
+    /// The monitor has executed a branch.
+    Anywhere,
+}
+
+impl Exit {
+    /// Where the guest is after the monitor has dealt with this.
+    fn place(&self) -> Place {
+        match self.code {
+            DEBUG | INTERRUPT | NMI | NESTED => Place::Before(self.rip),
+            INVALID_OPCODE => Place::Anywhere,
+            EXCEPTION..INTERRUPT => Place::Handler,
+            code if STRAIGHT.contains(&code) => Place::Behind(self.rip),
+            _ => Place::Anywhere,
+        }
+    }
+}
+
 /// Both accounts, and how far they were compared.
 struct Walk<'a> {
     log: &'a ExecLog,
@@ -136,12 +169,19 @@ struct Walk<'a> {
     at: usize,
     /// In the truth.
     index: usize,
-    /// The address of the instruction by hand that was the last one of the truth.
-    hand: Option<u64>,
+    /// How many of the exits before the log's entry were passed.
+    passed: usize,
+    /// Where these, and what the monitor executed behind them, have led.
+    place: Place,
     found: Agreement,
 }
 
-impl Walk<'_> {
+impl<'a> Walk<'a> {
+    fn new(log: &'a ExecLog, truth: &'a [Record], guest: Guest, at: usize) -> Self {
+        let found = Agreement::default();
+        Self { log, truth, guest, at, index: 0, passed: 0, place: Place::Running, found }
+    }
+
     fn all(&mut self) -> Result<()> {
         while let Some(record) = self.truth.get(self.index) {
             if record.flags.is_by_hand() {
@@ -156,21 +196,31 @@ impl Walk<'_> {
 
     /// The guest stood before an instruction that the monitor executed.
     fn by_hand(&mut self, record: &Record) -> Result<()> {
-        // The instructions that faulted or were handed over on the way to it are not the truth's.
-        while self.stood() != Some(record.rip) && self.hand.is_none() && self.leaves_out()? {}
-        let stands = match self.hand {
-            Some(hand) => is_behind(hand, record.rip),
-            // Where it stood before the first one is not always in the log.
-            None => self.index == 0 || self.stood() == Some(record.rip),
-        };
-        ensure!(
-            stands || self.guest.is_handler(record.rip),
-            "instruction {} is {:#x} by hand in the truth, where the guest stood at {:x?}",
-            self.index,
-            record.rip,
-            self.stood()
-        );
-        self.hand = Some(record.rip);
+        // Where it stood before the first one is not always in the log.
+        if self.index > 0 {
+            let stands = |walk: &Self| walk.place != Place::Running && walk.may_be(record.rip);
+            loop {
+                // Of several exits it stood there at the last one.
+                while let Some(exit) = self.exit()
+                    && (exit.rip == record.rip || !stands(self))
+                    && self.passes(exit)
+                {}
+                // What faulted or was handed over on the way to it is not the truth's.
+                if stands(self) || !self.leaves_out()? {
+                    break;
+                }
+            }
+            ensure!(
+                stands(self),
+                "instruction {} is {:#x} by hand in the truth, where the guest was {:x?}",
+                self.index,
+                record.rip,
+                self.place
+            );
+        } else {
+            self.passed = self.log.exits_before(self.at).len();
+        }
+        self.place = Place::Behind(record.rip);
         self.found.by_hand += 1;
         Ok(())
     }
@@ -194,14 +244,12 @@ impl Walk<'_> {
                     record.flags.cpl()
                 );
                 self.found.equal += 1;
-                self.at += 1;
-                self.hand = None;
+                self.advance(1);
                 return Ok(());
             }
             if let Some(on) = self.switched_on() {
                 self.found.untraced += on as u64;
-                self.at += on;
-                self.hand = None;
+                self.advance(on);
             } else if !self.leaves_out()? {
                 bail!(
                     "instruction {} is {:#x} in the truth and {entry:#x} in the log (entry {}, {fate:?})",
@@ -229,27 +277,60 @@ impl Walk<'_> {
             Fate::Retired | Fate::Handed => return Ok(false),
         }
         self.goes_on(entry)?;
-        self.at += 1;
-        self.hand = None;
+        self.advance(1);
         Ok(true)
     }
 
-    /// Where the guest stood before the next instruction of the log was begun.
-    fn stood(&self) -> Option<u64> {
-        self.log.exits_before(self.at).last().map(|exit| exit.rip)
+    /// Goes so far in the log.
+    fn advance(&mut self, entries: usize) {
+        self.at += entries;
+        self.passed = 0;
+        self.place = Place::Running;
     }
 
-    /// After a step the guest goes on where it stood, or in a handler, or after what was done by hand.
-    fn goes_on(&self, entry: u64) -> Result<()> {
-        let stepped = |exit: &&Exit| exit.code == DEBUG && self.index > 0;
-        let stood = self.log.exits_before(self.at).last().filter(stepped).map_or(entry, |exit| exit.rip);
-        let goes_on = match self.hand {
-            Some(hand) => is_behind(hand, entry),
-            None => stood == entry,
+    /// The next exit before the log's entry.
+    fn exit(&self) -> Option<Exit> {
+        self.log.exits_before(self.at).get(self.passed).copied()
+    }
+
+    /// Passes `exit`, the next one; whether the guest could be there.
+    fn passes(&mut self, exit: Exit) -> bool {
+        let may_be = self.may_be(exit.rip);
+        if may_be {
+            self.passed += 1;
+            self.place = exit.place();
+        }
+        may_be
+    }
+
+    /// Whether the guest can be before the instruction at `rip`.
+    fn may_be(&self, rip: u64) -> bool {
+        let is_there = match self.place {
+            Place::Running | Place::Anywhere => true,
+            Place::Before(place) => place == rip,
+            Place::Behind(hand) => is_behind(hand, rip),
+            Place::Handler => false,
         };
+        // Something may have been delivered.
+        is_there || self.guest.is_handler(rip)
+    }
+
+    /// The guest has come to the log's entry, which is at `entry`, by way of the exits before it: where the monitor
+    /// executed something in between, that is in the truth.
+    fn goes_on(&mut self, entry: u64) -> Result<()> {
+        while let Some(exit) = self.exit().filter(|_| self.index > 0) {
+            ensure!(
+                self.passes(exit),
+                "the guest was {:x?} and stood at {:#x}: what is between, before instruction {}, is not in the truth",
+                self.place,
+                exit.rip,
+                self.index
+            );
+        }
         ensure!(
-            goes_on || self.guest.is_handler(entry),
-            "the guest stood at {stood:#x} and goes on at {entry:#x}: what is between, before instruction {}, is not in the truth",
+            self.may_be(entry),
+            "the guest was {:x?} and goes on at {entry:#x}: what is between, before instruction {}, is not in the truth",
+            self.place,
             self.index
         );
         Ok(())

@@ -8,7 +8,7 @@ const PAGE_FAULT: u64 = EXCEPTION + 14;
 const WRMSR: u64 = 0x7c;
 
 /// A line of QEMU's log.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Line {
     /// An instruction begins.
     At(u64),
@@ -52,6 +52,8 @@ fn only_what_the_log_shows_not_to_have_retired_may_be_missing() {
     let stepped = [At(1), At(200), Out(DEBUG, 200), At(200), Out(DEBUG, 202), At(202)];
     let interrupted = [At(1), At(200), Out(INTERRUPT, 200), At(HANDLER), At(200), At(3)];
     let handed = [At(1), At(5), Out(WRMSR, 5), At(HANDLER), At(3)];
+    let looped =
+        [At(1), Out(DEBUG, 300), At(300), Out(DEBUG, 300), At(300), Out(DEBUG, 3), At(3), Out(DEBUG, 4)];
     for (lines, truth, expected) in [
         (&[At(7), At(1), At(2), At(3), At(8)][..], &[1, 2, 3][..], Some((3, 0, 0))),
         (&fault, &[1, HANDLER, 2, 3], Some((4, 0, 1))),
@@ -71,7 +73,10 @@ fn only_what_the_log_shows_not_to_have_retired_may_be_missing() {
         (&[At(1), At(300), At(300), At(3)], &[1, 300, 300, 3], Some((4, 0, 0))),
         (&[At(1), At(300), At(300), At(3)], &[1, 300, 3], None),
         (&[At(1), At(4), At(2), At(3)], &[1, 2, 3], None),
-        (&[At(1), At(5), Out(WRMSR, 5), At(3)], &[1, 3], None),
+        (&[At(1), At(5), Out(WRMSR, 5), At(7)], &[1, 5, 7], Some((3, 0, 0))),
+        (&[At(1), At(5), Out(WRMSR, 5), At(7)], &[1, 7], None),
+        (&looped, &[1, 300, 300, 3], Some((4, 0, 0))),
+        (&looped, &[1, 300, 3], None),
         (&[At(1), At(3)], &[1, 2, 3], None),
         (&[At(1), At(2)], &[1, 2, 3], None),
         (&[At(1), At(2)], &[], None),
@@ -141,6 +146,51 @@ fn the_guest_stood_before_what_was_done_by_hand_and_goes_on_behind_it() {
 }
 
 #[test]
+fn the_guest_may_be_left_again_before_it_has_begun_anything() {
+    const IRET: u64 = 0x74;
+    // By hand: 110 and 112.
+    let left = [At(100), Out(DEBUG, 110), Out(NMI, 114), At(HANDLER)];
+    let twice = [At(100), Out(DEBUG, 110), Out(INTERRUPT, 110), Out(NMI, 112), At(114)];
+    let handed = [At(100), Out(WRMSR, 100), Out(NMI, 110), At(112)];
+    let returned = [At(100), Out(IRET, 100), Out(NMI, 110), At(112)];
+    let to_handler = [At(100), Out(DEBUG, 110), Out(NMI, HANDLER), At(HANDLER)];
+    for (lines, truth, expected) in [
+        (&left[..], &[100, 110, 112, HANDLER][..], Some(2)),
+        (&left, &[100, HANDLER], None),
+        (&left, &[100, 112, HANDLER], None),
+        (&left, &[100, 110, 112, 112, HANDLER], None),
+        (&twice, &[100, 110, 112, 114], Some(2)),
+        (&twice, &[100, 110, 114], None),
+        (&twice, &[100, 112, 114], None),
+        (&twice, &[100, 114], None),
+        (&handed, &[100, 110, 112], Some(1)),
+        (&returned, &[100, 110, 112], Some(1)),
+        (&[At(100), Out(NMI, 110), At(130)], &[100, 130], None),
+        (&[At(100), At(114)], &[100, 110, 114], None),
+        (&to_handler, &[100, HANDLER], Some(0)),
+        (&to_handler, &[100, 110, HANDLER], Some(1)),
+        (&[At(100), Out(DEBUG, 110), At(HANDLER + 1)], &[100, HANDLER + 1], None),
+        // What the monitor executes is no branch, or one, or faults.
+        (&[At(100), Out(WRMSR, 100), At(102)], &[100, 102], Some(0)),
+        (&[At(100), Out(WRMSR, 100), At(116)], &[100, 116], None),
+        (&[At(100), Out(IRET, 100), At(116)], &[100, 116], Some(0)),
+        (&[At(99), At(100), Out(PAGE_FAULT, 100), At(HANDLER)], &[99, HANDLER], Some(0)),
+        (&[At(99), At(100), Out(PAGE_FAULT, 100), At(101)], &[99, 101], None),
+    ] {
+        let mut truth = records(truth);
+        for record in truth.iter_mut().filter(|record| matches!(record.rip, 110 | 112)) {
+            record.flags = record.flags.by_hand();
+        }
+        if lines.last() == Some(&At(112)) {
+            truth.last_mut().unwrap().flags = Flags::new(0);
+        }
+        let agreement = compare(&log(lines), &truth, GUEST);
+        let found = agreement.as_ref().ok().map(|found| found.by_hand);
+        assert_eq!(found, expected, "{lines:?} {truth:?} {agreement:?}");
+    }
+}
+
+#[test]
 fn the_level_is_compared() {
     let mut log = log(&[At(1), At(2)]);
     let mut truth = records(&[1, 2]);
@@ -149,4 +199,6 @@ fn the_level_is_compared() {
     assert!(compare(&log, &truth, GUEST).is_err());
     truth[1].flags = Flags::new(3);
     assert!(compare(&log, &truth, GUEST).is_ok());
+    log.levels[1] = 0;
+    assert!(compare(&log, &truth, GUEST).is_err());
 }

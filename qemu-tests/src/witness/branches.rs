@@ -1,0 +1,273 @@
+//! Are the monitor's branches what its instructions show?
+//!
+//! The instructions have been held against QEMU's log by [`compare`](super::compare), and that log has their bytes. Of two
+//! that follow one another, either the second is behind the first, or a branch leads there, or events do.
+
+use anyhow::{Result, ensure};
+
+use super::{Guest, is_behind};
+use crate::exec_log::ExecLog;
+use crate::truth::{Branch, BranchKind, Record};
+
+/// The length of the WRMSR that switches tracing on.
+const WRMSR: u64 = 2;
+
+/// Holds a session's branches against its instructions: each must be where these have it, with its kind and both levels,
+/// and none may be missing. Returns how many there are.
+///
+/// # Errors
+/// The first place where they differ.
+pub fn compare(log: &ExecLog, truth: &[Record], branches: &[Branch], guest: Guest) -> Result<usize> {
+    let mut walk =
+        Walk { log, left: branches, last: guest.wrmsr, at: Some(guest.wrmsr + WRMSR), level: None };
+    for (index, record) in truth.iter().enumerate() {
+        let place = || format!("before instruction {index} at {:#x}", record.rip);
+        walk.events(Some(record.rip), guest, &place)?;
+        let level = walk.level.unwrap_or(record.flags.cpl());
+        ensure!(level == record.flags.cpl(), "{}: the level is {level} by the branches", place());
+        walk.level = Some(level);
+        let place = || format!("behind instruction {index} at {:#x}", record.rip);
+        walk.retires(record, truth.get(index + 1), &place)?;
+    }
+    walk.events(None, guest, &|| "at the end".into())?;
+    ensure!(walk.left.is_empty(), "{:x?}: there are more than the instructions show", walk.left[0]);
+    Ok(branches.len())
+}
+
+struct Walk<'a> {
+    log: &'a ExecLog,
+    /// The branches that are left.
+    left: &'a [Branch],
+    /// The instruction that retired last.
+    last: u64,
+    /// Where it leads; not known, where QEMU has not executed it.
+    at: Option<u64>,
+    /// The level there.
+    level: Option<u8>,
+}
+
+impl Walk<'_> {
+    /// Takes the next branch if it is one that `is` says.
+    fn take(&mut self, place: &dyn Fn() -> String, is: impl Fn(&Branch) -> bool) -> Result<Option<Branch>> {
+        let Some((branch, left)) = self.left.split_first().filter(|(branch, _)| is(branch)) else {
+            return Ok(None);
+        };
+        let level = self.level.unwrap_or(branch.from_cpl);
+        ensure!(branch.from_cpl == level, "{}: {branch:x?} has another level than {level}", place());
+        (self.left, self.at, self.level) = (left, Some(branch.to), Some(branch.to_cpl));
+        Ok(Some(*branch))
+    }
+
+    /// What was delivered until the instruction at `next`, if there is one.
+    fn events(&mut self, next: Option<u64>, guest: Guest, place: &dyn Fn() -> String) -> Result<()> {
+        while self.at.is_none() || self.at != next {
+            let (at, last) = (self.at, self.last);
+            // Tracing was off in between.
+            if at == Some(guest.wrmsr) && next == Some(guest.wrmsr + WRMSR) {
+                return Ok(());
+            }
+            // A trap comes from the instruction before it.
+            let is_due = |branch: &Branch| {
+                let from =
+                    branch.from == last || at.map_or(is_behind(last, branch.from), |at| at == branch.from);
+                branch.kind == BranchKind::Event && from && guest.is_handler(branch.to)
+            };
+            if self.take(place, is_due)?.is_none() {
+                let behind = at.is_none() && next.is_some_and(|next| is_behind(last, next));
+                ensure!(next.is_none() || behind, "{}: no branch leads there from {at:x?}", place());
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// An instruction retires.
+    fn retires(&mut self, record: &Record, next: Option<&Record>, place: &dyn Fn() -> String) -> Result<()> {
+        let rip = record.rip;
+        let code = self.log.code.get(&rip).map(Vec::as_slice);
+        let kind =
+            if record.flags.is_software_interrupt() { Some(BranchKind::Event) } else { code.and_then(kind) };
+        let behind = code.map(|code| rip + code.len() as u64);
+        (self.last, self.at) = (rip, behind);
+        let taken = match kind {
+            None if code.is_some() => return Ok(()),
+            // Not executed by QEMU: what it is shows where execution goes on.
+            None => {
+                let straight = next.is_none_or(|next| is_behind(rip, next.rip));
+                let is =
+                    |branch: &Branch| !straight && branch.from == rip && branch.kind != BranchKind::Event;
+                self.take(place, is)?;
+                return Ok(());
+            }
+            // One to the instruction behind it counts as not taken.
+            Some(kind @ BranchKind::Conditional) => {
+                let is =
+                    |branch: &Branch| (branch.from, branch.kind) == (rip, kind) && Some(branch.to) != behind;
+                self.take(place, is)?;
+                return Ok(());
+            }
+            Some(kind) => self.take(place, |branch| (branch.from, branch.kind) == (rip, kind))?,
+        };
+        ensure!(
+            taken.is_some() || next.is_none(),
+            "{}: its branch is missing, next is {:x?}",
+            place(),
+            self.left.first()
+        );
+        Ok(())
+    }
+}
+
+/// Which branch these bytes are, of 64-bit code.
+fn kind(code: &[u8]) -> Option<BranchKind> {
+    use BranchKind::{Call, Conditional, Far, Jump, Return};
+    let is_prefix =
+        |byte: &u8| matches!(byte, 0x26 | 0x2e | 0x36 | 0x3e | 0x40..=0x4f | 0x64..=0x67 | 0xf2 | 0xf3);
+    let opcode = code.iter().position(|byte| !is_prefix(byte))?;
+    Some(match code[opcode..] {
+        [0x70..=0x7f | 0xe0..=0xe3, ..] | [0x0f, 0x80..=0x8f, ..] => Conditional,
+        [0xe9 | 0xeb, ..] => Jump,
+        [0xe8, ..] => Call,
+        [0xc2 | 0xc3, ..] => Return,
+        [0xca | 0xcb | 0xcf, ..] | [0x0f, 0x05 | 0x07 | 0x34 | 0x35, ..] => Far,
+        [0xff, modrm, ..] => match modrm >> 3 & 7 {
+            2 => Call,
+            4 => Jump,
+            3 | 5 => Far,
+            _ => return None,
+        },
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::truth::Flags;
+    use BranchKind::{Call, Conditional, Event, Far, Jump, Return};
+
+    const GUEST: Guest = Guest { wrmsr: 0x50, stubs: 0x9000 };
+    const HANDLER: u64 = 0x9000;
+
+    const CODE: [(u64, &[u8]); 12] = [
+        (0x50, &[0x0f, 0x30]),
+        (0x52, &[0xe8, 0xa9, 0, 0, 0]), // call 100
+        (0x57, &[0xff, 0xe0]),          // jmp rax
+        (0x59, &[0xcd, 0x80]),          // int 80
+        (0x5b, &[0x90]),
+        (0x100, &[0x90]),
+        (0x101, &[0x75, 0x02]), // jnz 105
+        (0x103, &[0x66, 0x90]),
+        (0x105, &[0xf3, 0xc3]), // ret
+        (0x9000, &[0x6a, 0]),
+        (0x9002, &[0x48, 0xcf]), // iretq
+        (0x9010, &[0x48, 0xcf]),
+    ];
+
+    fn log() -> ExecLog {
+        let code = CODE.iter().map(|&(address, bytes)| (address, bytes.to_vec())).collect();
+        ExecLog { code, ..ExecLog::default() }
+    }
+
+    /// The addresses, above 9000 at level 0 and else at level 3.
+    fn records(addresses: &[u64]) -> Vec<Record> {
+        let record = |&rip: &u64| {
+            let flags = Flags::new(level(rip));
+            let flags = if rip == 0x59 { flags.software_interrupt() } else { flags };
+            Record { rip, cr3: 0, session: 1, flags, cpu: 0 }
+        };
+        addresses.iter().map(record).collect()
+    }
+
+    fn level(rip: u64) -> u8 {
+        if rip < HANDLER { 3 } else { 0 }
+    }
+
+    fn branch((from, to, kind): (u64, u64, BranchKind)) -> Branch {
+        Branch { from, to, kind, from_cpl: level(from), to_cpl: level(to) }
+    }
+
+    fn found(truth: &[u64], branches: &[Branch]) -> Result<usize> {
+        compare(&log(), &records(truth), branches, GUEST)
+    }
+
+    /// A call, the jump is taken, an interrupt before the return and one in its handler, INT, and an instruction by hand
+    /// at 0x5c that jumps.
+    const TRUTH: [u64; 13] =
+        [0x52, 0x100, 0x101, 0x9000, 0x9010, 0x9002, 0x105, 0x57, 0x57, 0x59, 0x9010, 0x5b, 0x5c];
+    const BRANCHES: [(u64, u64, BranchKind); 11] = [
+        (0x52, 0x100, Call),
+        (0x101, 0x105, Conditional),
+        (0x105, 0x9000, Event),
+        (0x9002, 0x9010, Event),
+        (0x9010, 0x9002, Far),
+        (0x9002, 0x105, Far),
+        (0x105, 0x57, Return),
+        (0x57, 0x57, Jump),
+        (0x57, 0x59, Jump),
+        (0x59, 0x9010, Event),
+        (0x9010, 0x5b, Far),
+    ];
+
+    #[test]
+    fn the_branches_are_those_that_the_instructions_show() {
+        let all = BRANCHES.map(branch);
+        assert_eq!(found(&TRUTH, &all).unwrap(), all.len());
+        for index in 0..all.len() {
+            let changed = |change: &dyn Fn(&mut Vec<Branch>)| {
+                let mut branches = all.to_vec();
+                change(&mut branches);
+                branches
+            };
+            for branches in [
+                changed(&|all| _ = all.remove(index)),
+                changed(&|all| all.insert(index, all[index])),
+                changed(&|all| all[index].from += 1),
+                changed(&|all| all[index].to += 1),
+                changed(&|all| all[index].from_cpl ^= 3),
+                changed(&|all| all[index].to_cpl ^= 3),
+                changed(&|all| all[index].kind = if all[index].kind == Jump { Call } else { Jump }),
+                changed(&|all| all.swap(index, (index + 1) % BRANCHES.len())),
+            ] {
+                assert!(found(&TRUTH, &branches).is_err(), "{index}: {branches:x?}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_no_branch_has_none() {
+        let call = (0x52, 0x100, Call);
+        for (truth, branches, right) in [
+            (&[0x52, 0x100, 0x101, 0x103][..], &[call][..], true),
+            (&[0x52, 0x100, 0x101, 0x103], &[call, (0x101, 0x103, Conditional)], false),
+            (&[0x52, 0x100, 0x101, 0x105], &[call], false),
+            (&[0x52, 0x100, 0x103], &[call], false),
+            (&[0x52, 0x100, 0x103], &[call, (0x100, 0x103, Jump)], false),
+            (&[0x52, 0x100, 0x101, 0x103], &[call, (0x103, 0x105, Jump)], false),
+            (&[0x52], &[call], true),
+            (&[0x52], &[], true),
+            // Events come from where it stood, and lead to handlers.
+            (&[0x52, 0x100, 0x9000], &[call, (0x101, 0x9000, Event)], true),
+            (&[0x52, 0x100, 0x9010], &[call, (0x101, 0x9000, Event), (0x9000, 0x9010, Event)], true),
+            (&[0x52, 0x100, 0x9000], &[call, (0x100, 0x9000, Event)], true),
+            (&[0x52, 0x100, 0x9000], &[call, (0x103, 0x9000, Event)], false),
+            (&[0x52, 0x100, 0x103], &[call, (0x101, 0x103, Event)], false),
+            (&[0x5b], &[], false),
+            // What QEMU has not executed goes on behind itself, or has a branch.
+            (&[0x52, 0x5c, 0x60], &[(0x52, 0x5c, Call)], true),
+            (&[0x52, 0x5c, 0x100], &[(0x52, 0x5c, Call)], false),
+            (&[0x52, 0x5c, 0x100], &[(0x52, 0x5c, Call), (0x5c, 0x100, Far)], true),
+            (&[0x52, 0x5c, 0x100], &[(0x52, 0x5c, Call), (0x5d, 0x100, Far)], false),
+            (&[0x52, 0x5c, 0x9000], &[(0x52, 0x5c, Call), (0x60, 0x9000, Event)], true),
+            (&[0x52, 0x5c, 0x9000], &[(0x52, 0x5c, Call), (0x80, 0x9000, Event)], false),
+            // Tracing was off from one WRMSR to another.
+            (&[0x52, 0x57, 0x52, 0x100], &[(0x52, 0x57, Call), (0x57, 0x50, Jump), call], true),
+            (&[0x52, 0x57, 0x52, 0x100], &[(0x52, 0x57, Call), call], false),
+            (&[0x52, 0x57, 0x52, 0x100], &[(0x52, 0x57, Call), (0x57, 0x5b, Jump), call], false),
+        ] {
+            let branches: Vec<Branch> = branches.iter().copied().map(branch).collect();
+            let found = found(truth, &branches);
+            assert_eq!(found.is_ok(), right, "{truth:x?} {branches:x?}: {found:?}");
+        }
+    }
+}
