@@ -1,8 +1,13 @@
 //! In what libipt 2.0.5 differs on damaged traces.
 
-use crate::{own::Own, stream::Stream, subject::Code};
-use pugmark_decoder_core::{Error, ErrorKind};
+use crate::{
+    own::{Own, Placed},
+    stream::Stream,
+    subject::Code,
+};
+use pugmark_decoder_core::{Error, ErrorKind, event::EventKind, packet::Packet};
 use pugmark_qemu_tests::libipt::Decoded;
+use std::collections::BTreeMap;
 
 /// Why the two say different things of a damaged trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -27,7 +32,40 @@ pub(crate) enum Class {
     Instruction,
 }
 
-/// The class of a difference; `None` where it is not known.
+/// What a comparison says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// One of the two dialects, by its index, says the same.
+    Same(usize),
+    /// The difference has a name.
+    Differs(Class),
+    /// Nothing is known that explains it.
+    Unexplained,
+}
+
+/// Holds what the decoder says in its dialects against what libipt says.
+pub(crate) fn judge(trace: &[u8], code: &Code<'_>, own: &[Own; 2], theirs: &Decoded) -> Verdict {
+    let said = theirs.errors.first().map(|error| (error.text, error.offset));
+    if let Some(dialect) = own.iter().position(|own| own.said() == said && own.addresses == theirs.addresses)
+    {
+        return Verdict::Same(dialect);
+    }
+    match own.iter().rev().find_map(|own| explain(trace, code, own, theirs)) {
+        Some(class) => Verdict::Differs(class),
+        None => Verdict::Unexplained,
+    }
+}
+
+/// Sees to it that of `all` traces each class has some, and no more than so many of a thousand.
+pub(crate) fn shares(found: &BTreeMap<Class, u64>, all: u64, most: [u64; 5]) {
+    for (class, most) in Class::ALL.into_iter().zip(most) {
+        let count = found.get(&class).copied().unwrap_or_default();
+        assert!(count > 0, "{class:?} is empty");
+        assert!(count * 1000 <= all * most, "{class:?}: {count} of {all}");
+    }
+}
+
+/// The class of a difference; `None` where it is not known, or where nothing at its place shows that this decoder is right.
 pub(crate) fn explain(trace: &[u8], code: &Code<'_>, own: &Own, theirs: &Decoded) -> Option<Class> {
     let stream = Stream::of(trace);
     let difference = Difference { stream: &stream, code, own, theirs };
@@ -38,7 +76,7 @@ pub(crate) fn explain(trace: &[u8], code: &Code<'_>, own: &Own, theirs: &Decoded
         Class::EventPlace => difference.event_place(),
         Class::Instruction => difference.instruction(),
     };
-    Class::ALL.into_iter().find(is)
+    if difference.is_founded() { Class::ALL.into_iter().find(is) } else { None }
 }
 
 impl Class {
@@ -65,32 +103,99 @@ impl Difference<'_> {
         self.theirs.addresses.starts_with(&self.own.addresses) && self.their_error().is_none_or(behind)
     }
 
+    /// The one has all instructions of the other.
+    fn is_prefix(&self) -> bool {
+        let (own, theirs) = (&self.own.addresses, &self.theirs.addresses);
+        own.starts_with(theirs) || theirs.starts_with(own)
+    }
+
+    /// Up to where in the trace the two agree, at most.
+    fn place(&self) -> u64 {
+        let errors = [self.own.said(), self.their_error()];
+        errors.into_iter().flatten().map(|(_, offset)| offset).min().unwrap_or(u64::MAX)
+    }
+
     /// How many instructions are the same.
     fn same(&self) -> usize {
         let both = self.own.addresses.iter().zip(&self.theirs.addresses);
         both.take_while(|(own, theirs)| own == theirs).count()
     }
 
+    /// Something at the place of this decoder's error shows that it is one.
+    fn is_founded(&self) -> bool {
+        let (stream, own) = (self.stream, self.own);
+        let Some(Error { offset, kind }) = own.error.filter(|_| own.said() != self.their_error()) else {
+            return true;
+        };
+        let packet = stream.at(offset);
+        let stands = packet.is_some() || stream.is_end(offset);
+        match kind {
+            // What is wrong behind an OVF has its offset.
+            ErrorKind::UnexpectedPacket(_) if packet == Some(&Packet::Ovf) => true,
+            ErrorKind::UnexpectedPacket(name) => {
+                stream.is_odd(offset) && packet.is_some_and(|packet| packet.name() == name)
+            }
+            ErrorKind::TraceMismatch { ip } => Needs::of(self.code.at(ip)).is_some_and(|needs| {
+                // Outcomes may be left of the TNT packet before.
+                let left = matches!(needs, Needs::Tip | Needs::Far) && stream.is_behind_tnt(offset);
+                let is_its =
+                    |packet| needs.is(packet) && !stream.is_asynchronous(offset) && !stream.waits(offset);
+                stands && (left || !packet.is_some_and(|packet| is_aside(packet) || is_its(packet)))
+            }),
+            ErrorKind::NoMemory { ip } => stands && self.code.at(ip).len() < LONGEST,
+            _ if kind.ip().is_some() => stands,
+            _ => packet.is_some() || stream.unreadable == Some(offset),
+        }
+    }
+
     fn reads_ahead(&self) -> bool {
         let Some((text, offset)) = self.their_error() else { return false };
-        if self.own.addresses.starts_with(&self.theirs.addresses) && self.stream.error == Some((text, offset))
+        let Some((own_text, own_offset)) = self.own.said() else { return false };
+        // Before the walk comes there.
+        let broken = self.stream.unreadable.map(|at| self.stream.open_psb(at).unwrap_or(at));
+        if self.own.addresses.starts_with(&self.theirs.addresses)
+            && (self.stream.error == Some((text, offset)) || broken == Some(offset) && !self.stream.cut_off)
+            && (own_offset == offset || own_text != text && own_offset < offset)
         {
             return true;
         }
-        let Some((_, own_offset)) = self.own.said().filter(|(own, _)| *own == text) else { return false };
-        let near = self.own.addresses == self.theirs.addresses
-            && self.stream.branches_between(own_offset, offset) <= 1;
+        if own_text != text {
+            return false;
+        }
+        let near = if own_offset > offset {
+            // It is still at the TNT packet of which the walk has used the last outcome.
+            matches!(text, "no memory mapped at this address" | "unknown instruction")
+                && self.stream.is_tnt(offset)
+                && self.stream.next(offset) == own_offset
+        } else {
+            self.stream.branches_between(own_offset, offset) == 0
+        };
+        let near = near && self.own.addresses == self.theirs.addresses;
         near || self.stream.open_psb(own_offset) == Some(offset)
     }
 
     fn opcode_only(&self) -> bool {
-        let (Some((_, offset)), Some(unreadable)) = (self.their_error(), self.stream.unreadable) else {
+        let Some(unreadable) = self.stream.unreadable else { return false };
+        if !self.is_prefix() {
             return false;
-        };
-        offset == unreadable || self.stream.open_psb(unreadable) == Some(offset)
+        }
+        // This decoder comes to it too, or to the end of the trace that it is.
+        if self.own.error.map_or(!self.stream.cut_off, |error| error.offset != unreadable) {
+            return false;
+        }
+        match self.their_error() {
+            Some((_, offset)) => offset == unreadable || self.stream.open_psb(unreadable) == Some(offset),
+            // It goes on to where the packet would be needed.
+            None => self.theirs.addresses.get(self.own.addresses.len()..).is_some_and(|on| {
+                on.iter().rev().skip(1).all(|&address| Needs::of(self.code.at(address)).is_none())
+            }),
+        }
     }
 
     fn context(&self) -> bool {
+        if !self.is_prefix() {
+            return false;
+        }
         let refused = self.own.error.filter(|error| {
             matches!(
                 error.kind,
@@ -116,21 +221,29 @@ impl Difference<'_> {
                 Some(("compressed return without call", offset)) => {
                     self.own.addresses.starts_with(&self.theirs.addresses) && self.stream.was_off(offset)
                 }
-                Some(("out of memory", _)) => true,
+                Some(("out of memory", offset)) => self.stream.updates(offset) > MOST_UPDATES,
                 _ => false,
             }
     }
 
     fn event_place(&self) -> bool {
-        let passes = matches!(self.own.error.map(|error| error.kind), Some(ErrorKind::TraceMismatch { .. }));
         let same = self.same();
-        let last = same.checked_sub(1).map(|last| self.code.at(self.own.addresses[last]));
-        let behind_mov_cr3 = last.is_some_and(|code| code.starts_with(&[0x0f, 0x22, 0xd8]));
+        let Own { error, events, addresses } = self.own;
+        let passes = matches!(error.map(|error| error.kind), Some(ErrorKind::TraceMismatch { .. }));
+        let at = |behind: usize| behind.checked_sub(1).map_or(&[][..], |last| self.code.at(addresses[last]));
+        let elsewhere = |event: &Placed| match event.kind {
+            EventKind::Disabled if event.ip.is_some() => {
+                let again = event.behind == same && self.theirs.addresses.get(same).copied() == event.ip;
+                event.behind <= same && !event.at_branch || again
+            }
+            EventKind::Disabled => event.behind == same && Needs::of(at(event.behind)) != Some(Needs::Far),
+            _ => false,
+        };
+        let behind_mov_cr3 = at(same).starts_with(&[0x0f, 0x22, 0xd8]);
         passes && self.goes_on()
-            || self.own.events.contains(&same)
-            || self.own.fell
-            || self.stream.has_odd_mode()
-            || behind_mov_cr3 && self.own.events.iter().any(|&event| event > same)
+            || events.iter().any(elsewhere)
+            || self.stream.has_odd_mode(self.place())
+            || behind_mov_cr3 && events.iter().any(|event| event.behind > same)
     }
 
     fn instruction(&self) -> bool {
@@ -150,6 +263,57 @@ impl Difference<'_> {
             matches!(self.own.error.map(|error| error.kind), Some(ErrorKind::UnknownInstruction { .. }));
         let rex2 = matches!(code, [0xd5, ..]);
         wraps || bound || rex2 || unknown && theirs == own_error && same == self.own.addresses.len()
+    }
+}
+
+/// Whether the walk takes no notice of a packet.
+fn is_aside(packet: &Packet) -> bool {
+    use Packet::{Cyc, Mnt, Mtc, Pad, Tma, Tsc};
+    matches!(packet, Cyc(_) | Mnt(_) | Mtc(_) | Pad | Tma(_) | Tsc(_))
+}
+
+/// So many events in a PSB+ libipt has room for.
+const MOST_UPDATES: usize = 8;
+/// The longest instruction.
+const LONGEST: usize = 15;
+
+/// Which packet an instruction needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Needs {
+    Tnt,
+    /// A return: a TIP, or a TNT where it is compressed.
+    Either,
+    Tip,
+    /// A far transfer: a TIP.
+    Far,
+}
+
+impl Needs {
+    /// By the bytes of the instruction.
+    fn of(code: &[u8]) -> Option<Self> {
+        let is_prefix = |byte: &u8| matches!(byte, 0x26 | 0x2e | 0x36 | 0x3e | 0x40..=0x4f | 0x64..=0x67 | 0xf0 | 0xf2 | 0xf3);
+        let opcode = code.iter().position(|byte| !is_prefix(byte))?;
+        match code[opcode..] {
+            [0x70..=0x7f | 0xe0..=0xe3, ..] | [0x0f, 0x80..=0x8f, ..] => Some(Self::Tnt),
+            [0xc2 | 0xc3, ..] => Some(Self::Either),
+            [0x9a | 0xca..=0xcf | 0xea | 0xf1, ..] | [0x0f, 0x01 | 0x05 | 0x07 | 0x34 | 0x35 | 0xaa, ..] => {
+                Some(Self::Far)
+            }
+            [0xff, modrm, ..] => match modrm >> 3 & 7 {
+                2 | 4 => Some(Self::Tip),
+                3 | 5 => Some(Self::Far),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
+    fn is(self, packet: &Packet) -> bool {
+        match packet {
+            Packet::TntShort(_) | Packet::TntLong(_) => matches!(self, Self::Tnt | Self::Either),
+            Packet::Tip(_) => self != Self::Tnt,
+            _ => false,
+        }
     }
 }
 

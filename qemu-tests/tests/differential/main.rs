@@ -14,6 +14,7 @@ mod own;
 mod short;
 mod stream;
 mod subject;
+mod tampered;
 
 /// How many cases a test takes.
 fn cases() -> u64 {

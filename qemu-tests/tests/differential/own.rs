@@ -9,14 +9,23 @@ use pugmark_decoder_core::{
 };
 
 /// What it makes of a trace, from the first PSB to the first error.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Own {
     pub(crate) addresses: Vec<u64>,
     pub(crate) error: Option<Error>,
-    /// Behind how many instructions each event had its place.
-    pub(crate) events: Vec<usize>,
-    /// A TIP.PGD with IP had its place behind no branch.
-    pub(crate) fell: bool,
+    pub(crate) events: Vec<Placed>,
+}
+
+/// An event at its place.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Placed {
+    /// Behind so many instructions.
+    pub(crate) behind: usize,
+    pub(crate) kind: EventKind,
+    /// Where, if it says so.
+    pub(crate) ip: Option<u64>,
+    /// The last instruction before it, with no event in between, is a branch.
+    pub(crate) at_branch: bool,
 }
 
 /// The manual's reading of packets, without errata and clocks.
@@ -40,8 +49,12 @@ impl Own {
                     behind_branch = insn.class.is_branch();
                 }
                 Ok(Some(Item::Event(Event { kind, ip, .. }))) => {
-                    own.events.push(own.addresses.len());
-                    own.fell |= matches!(kind, EventKind::Disabled) && ip.is_some() && !behind_branch;
+                    own.events.push(Placed {
+                        behind: own.addresses.len(),
+                        kind,
+                        ip,
+                        at_branch: behind_branch,
+                    });
                     behind_branch = false;
                 }
                 Ok(None) => return own,

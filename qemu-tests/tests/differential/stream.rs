@@ -9,10 +9,17 @@ use pugmark_decoder_core::{
 /// The packets from the first PSB on, each with its offset.
 pub(crate) struct Stream {
     packets: Vec<(u64, Packet)>,
+    len: u64,
+    /// The offsets of those that no processor sends where they are.
+    odd: Vec<u64>,
+    /// The offsets of those within asynchronous branches: behind a FUP, up to its TIP.
+    ends: Vec<u64>,
     /// Where the first is that cannot be read, or that the trace ends in.
     pub(crate) unreadable: Option<u64>,
     /// The trace ends in a packet that libipt 2.0.5 does not know.
     newer_cut_off: bool,
+    /// The trace ends in a packet.
+    pub(crate) cut_off: bool,
     /// The first error that does not need the code, in libipt's words.
     pub(crate) error: Option<(&'static str, u64)>,
 }
@@ -21,7 +28,9 @@ impl Stream {
     pub(crate) fn of(trace: &[u8]) -> Self {
         let mut packets = Packets::with_config(trace, MANUAL);
         packets.sync_forward();
-        let read: Vec<_> = packets.by_ref().map_while(Result::ok).collect();
+        let mut broken = false;
+        let is_whole = |packet: Result<_, _>| packet.inspect_err(|_| broken = true).ok();
+        let read: Vec<_> = packets.by_ref().map_while(is_whole).collect();
         let unreadable = (packets.offset() < trace.len() as u64).then(|| packets.offset());
         let rest = unreadable.map_or(&[][..], |offset| &trace[offset as usize..]);
         let newer_cut_off = matches!(rest, [0xd9, ..] | [0x02, 0x13 | 0x33 | 0x53 | 0x63 | 0xb3, ..]);
@@ -34,7 +43,22 @@ impl Stream {
                 Err(error) => break Some((error.kind.libipt_text(), error.offset)),
             }
         };
-        Self { packets: read, unreadable, newer_cut_off, error }
+        let mut order = Order::default();
+        let (mut odd, mut ends) = (vec![], vec![]);
+        for (at, packet) in &read {
+            ends.extend(Some(*at).filter(|_| order.branch));
+            odd.extend(Some(*at).filter(|_| order.is_odd(packet)));
+        }
+        Self {
+            packets: read,
+            len: trace.len() as u64,
+            odd,
+            ends,
+            unreadable,
+            newer_cut_off,
+            cut_off: unreadable.is_some() && !broken,
+            error,
+        }
     }
 
     /// Whether there are packets that libipt 2.0.5 does not know.
@@ -44,26 +68,73 @@ impl Stream {
         self.newer_cut_off || self.packets.iter().any(|(_, packet)| newer(packet))
     }
 
+    /// The packet at `offset`.
+    pub(crate) fn at(&self, offset: u64) -> Option<&Packet> {
+        self.packets.iter().find(|(at, _)| *at == offset).map(|(_, packet)| packet)
+    }
+
+    /// Whether the packets that can be read end at `offset`.
+    pub(crate) fn is_end(&self, offset: u64) -> bool {
+        offset == self.unreadable.unwrap_or(self.len)
+    }
+
+    /// Whether no processor sends the packet at `offset` there.
+    pub(crate) fn is_odd(&self, offset: u64) -> bool {
+        self.odd.contains(&offset)
+    }
+
+    /// Whether the packet at `offset` is behind the FUP of an asynchronous branch, up to its TIP.
+    pub(crate) fn is_asynchronous(&self, offset: u64) -> bool {
+        self.ends.contains(&offset)
+    }
+
+    /// The offset of the packet behind the one at `offset`.
+    pub(crate) fn next(&self, offset: u64) -> u64 {
+        let behind = self.packets.iter().map(|(at, _)| *at).chain(self.unreadable);
+        behind.filter(|at| *at > offset).min().unwrap_or(self.len)
+    }
+
+    /// The offset of the branch that so many others are between and `offset`.
+    pub(crate) fn branch_before(&self, offset: u64, others: usize) -> Option<u64> {
+        let branches = self.before(offset).filter(|(_, packet)| is_branch(packet));
+        branches.map(|(at, _)| *at).collect::<Vec<_>>().into_iter().rev().nth(others)
+    }
+
+    /// The offset of the packet at this share of those before `end`.
+    pub(crate) fn offset(&self, share: f64, end: u64) -> Option<u64> {
+        let all = self.before(end).count();
+        self.packets.get((all as f64 * share) as usize).map(|(at, _)| *at)
+    }
+
     pub(crate) fn is_branch_at(&self, offset: u64) -> bool {
         self.packets.iter().any(|(at, packet)| *at == offset && is_branch(packet))
     }
 
-    /// Whether there is a MODE.Exec whose partner is no TIP or TIP.PGE with an IP.
-    pub(crate) fn has_odd_mode(&self) -> bool {
-        let (mut waits, mut in_psb) = (false, false);
-        self.packets.iter().any(|(_, packet)| {
-            match packet {
-                Packet::Psb => in_psb = true,
-                Packet::PsbEnd | Packet::Ovf => in_psb = false,
-                Packet::ModeExec(_) => waits = !in_psb,
-                Packet::Tip(ip) | Packet::TipPge(ip) => {
-                    return std::mem::take(&mut waits) && *ip == Ip::Suppressed;
+    /// Whether there is a MODE.Exec before `offset`, and behind the last PSB+, whose partner is no TIP or TIP.PGE with
+    /// an IP.
+    pub(crate) fn has_odd_mode(&self, offset: u64) -> bool {
+        let (mut waits, mut in_psb, mut odd) = (false, false, false);
+        for (at, packet) in &self.packets {
+            let partner = match packet {
+                Packet::ModeExec(_) if *at < offset => {
+                    waits = !in_psb;
+                    false
                 }
-                Packet::TipPgd(_) | Packet::Fup(_) => return std::mem::take(&mut waits),
-                _ => {}
-            }
-            false
-        })
+                Packet::Psb if *at < offset => {
+                    (in_psb, odd) = (true, false);
+                    false
+                }
+                Packet::PsbEnd | Packet::Ovf => {
+                    in_psb = false;
+                    false
+                }
+                Packet::Tip(ip) | Packet::TipPge(ip) => std::mem::take(&mut waits) && *ip == Ip::Suppressed,
+                Packet::TipPgd(_) | Packet::Fup(_) => std::mem::take(&mut waits),
+                _ => false,
+            };
+            odd |= partner;
+        }
+        odd
     }
 
     /// Whether there is a TIP.PGD before `offset`.
@@ -71,10 +142,20 @@ impl Stream {
         self.before(offset).any(|(_, packet)| matches!(packet, Packet::TipPgd(_)))
     }
 
-    /// How many TIP and TNT packets there are between two places.
+    /// How many TIP and TNT packets there are behind `one` and before `other`.
     pub(crate) fn branches_between(&self, one: u64, other: u64) -> usize {
-        let between = one.min(other)..one.max(other);
+        let between = one + 1..other;
         self.packets.iter().filter(|(offset, packet)| between.contains(offset) && is_branch(packet)).count()
+    }
+
+    /// Whether the last branch before `offset` is a TNT.
+    pub(crate) fn is_behind_tnt(&self, offset: u64) -> bool {
+        let last = self.before(offset).filter(|(_, packet)| is_branch(packet)).last();
+        last.is_some_and(|(at, _)| self.is_tnt(*at))
+    }
+
+    pub(crate) fn is_tnt(&self, offset: u64) -> bool {
+        matches!(self.at(offset), Some(Packet::TntShort(_) | Packet::TntLong(_)))
     }
 
     /// The PSB of the PSB+ that is not closed before `offset`.
@@ -85,6 +166,27 @@ impl Stream {
             _ => open,
         };
         self.before(offset).fold(None, last)
+    }
+
+    /// How many packets of the PSB+ that `offset` is in tell of the state.
+    pub(crate) fn updates(&self, offset: u64) -> usize {
+        let psb = self.before(offset + 1).filter(|(_, packet)| *packet == Packet::Psb).last();
+        let behind = self.packets.iter().skip_while(|(at, _)| Some(*at) != psb.map(|(psb, _)| *psb));
+        let within = behind.take_while(|(_, packet)| *packet != Packet::PsbEnd);
+        within
+            .filter(|(_, packet)| {
+                matches!(
+                    packet,
+                    Packet::Fup(_)
+                        | Packet::ModeExec(_)
+                        | Packet::ModeTsx(_)
+                        | Packet::Pip(_)
+                        | Packet::Vmcs(_)
+                        | Packet::Cbr(_)
+                        | Packet::Mnt(_)
+                )
+            })
+            .count()
     }
 
     /// Whether a packet before `offset` waits for its FUP or TIP.
@@ -111,6 +213,111 @@ impl Stream {
 
     fn before(&self, offset: u64) -> impl Iterator<Item = &(u64, Packet)> {
         self.packets.iter().take_while(move |(at, _)| *at < offset)
+    }
+}
+
+/// What the order of packets is to be, by the manual alone.
+#[derive(Debug, Default)]
+struct Order {
+    /// Whether tracing is on; not known before the first PSB+ and behind an OVF.
+    on: Option<bool>,
+    /// In a PSB+: whether it has a FUP.
+    psb: Option<bool>,
+    /// A FUP is due to a packet.
+    fup: bool,
+    /// A FUP began an asynchronous branch.
+    branch: bool,
+    /// A MODE.Exec waits for its TIP.
+    mode: bool,
+    /// There is a TSC that no TMA belongs to yet.
+    tsc: bool,
+}
+
+impl Order {
+    /// Whether no processor sends `packet` here.
+    fn is_odd(&mut self, packet: &Packet) -> bool {
+        use Packet::{
+            Bep, Exstop, Fup, ModeExec, ModeTsx, Mwait, Ovf, Psb, PsbEnd, Ptw, Pwre, Pwrx, Tip, TipPgd,
+            TipPge, Tma, TntLong, TntShort, TraceStop, Tsc,
+        };
+        let on = self.on == Some(true);
+        if let Some(has_fup) = &mut self.psb {
+            match packet {
+                Fup(_) => *has_fup = true,
+                PsbEnd => {
+                    self.on = Some(*has_fup);
+                    self.psb = None;
+                }
+                Ovf => (self.on, self.psb) = (None, None),
+                Tsc(_) => self.tsc = true,
+                Tma(_) => return !std::mem::take(&mut self.tsc),
+                Tip(_) | TipPge(_) | TipPgd(_) | TntShort(_) | TntLong(_) | Psb | TraceStop | Ptw(_)
+                | Exstop(_) | Mwait(_) | Pwre(_) | Pwrx(_) | ModeTsx(_) | Bep(_) => return true,
+                _ => {}
+            }
+            return false;
+        }
+        let waits = self.fup || self.branch || self.mode;
+        match packet {
+            TntShort(_) | TntLong(_) => !on || waits,
+            Tip(ip) => {
+                let odd = !on || self.fup || *ip == Ip::Suppressed;
+                (self.branch, self.mode) = (false, false);
+                odd
+            }
+            TipPge(ip) => {
+                let odd = on || waits || *ip == Ip::Suppressed;
+                (self.on, self.branch, self.mode) = (Some(true), false, false);
+                odd
+            }
+            TipPgd(_) => {
+                let odd = !on || self.fup;
+                (self.on, self.branch, self.mode) = (Some(false), false, false);
+                odd
+            }
+            Fup(ip) => {
+                let odd = *ip == Ip::Suppressed || !self.fup && (self.on == Some(false) || self.branch);
+                if self.on.is_none() {
+                    self.on = Some(true);
+                } else if !std::mem::take(&mut self.fup) {
+                    self.branch = true;
+                }
+                odd
+            }
+            Psb => {
+                self.psb = Some(false);
+                waits
+            }
+            Ovf => {
+                *self = Self::default();
+                false
+            }
+            PsbEnd => true,
+            Tsc(_) => {
+                self.tsc = true;
+                false
+            }
+            Tma(_) => !std::mem::take(&mut self.tsc),
+            TraceStop => on,
+            ModeExec(_) => std::mem::replace(&mut self.mode, true),
+            ModeTsx(_) => {
+                self.fup |= on;
+                false
+            }
+            Ptw(packet) => {
+                self.fup |= packet.ip;
+                false
+            }
+            Exstop(packet) => {
+                self.fup |= packet.ip;
+                false
+            }
+            Bep(packet) => {
+                self.fup |= packet.ip;
+                false
+            }
+            _ => false,
+        }
     }
 }
 

@@ -1,0 +1,112 @@
+//! A decode that is wrong is not explained: what the decoder makes of a trace is changed in small ways.
+
+use crate::{
+    classes::{Verdict, judge},
+    damage::{MOST_INSTRUCTIONS, damaged_traces},
+    own::{LIBIPT, MANUAL, Own},
+    skipped,
+    stream::Stream,
+};
+use fastrand::Rng;
+use pugmark_decoder_core::{Error, ErrorKind};
+use pugmark_qemu_tests::libipt;
+
+/// A change of what the decoder makes of the packets, somewhere.
+type Change = fn(&mut Own, &Stream, &mut Rng);
+
+/// Changes, and how many of a hundred must be noticed. One to what libipt would say too is none.
+const CHANGES: [(&str, u64, Change); 10] = [
+    ("the error's offset is the next packet's", 90, |own, stream, _| {
+        if let Some(error) = &mut own.error {
+            error.offset = stream.next(error.offset);
+        }
+    }),
+    ("the error's offset is that of a branch before", 65, |own, stream, rng| {
+        if let Some(error) = &mut own.error {
+            error.offset = stream.branch_before(error.offset, rng.usize(1..4)).unwrap_or(error.offset);
+        }
+    }),
+    ("the error's offset is one more", 93, |own, _, _| {
+        if let Some(error) = &mut own.error {
+            error.offset += 1;
+        }
+    }),
+    ("the error is not seen", 96, |own, _, _| own.error = None),
+    ("the error is another one", 96, |own, _, _| {
+        if let Some(error) = &mut own.error {
+            let ip = error.kind.ip().unwrap_or(0x1000);
+            error.kind = match error.kind {
+                ErrorKind::TraceMismatch { .. } => ErrorKind::NoMemory { ip },
+                _ => ErrorKind::TraceMismatch { ip },
+            };
+        }
+    }),
+    ("an instruction is missing", 95, |own, _, rng| {
+        if !own.addresses.is_empty() {
+            own.addresses.remove(rng.usize(..own.addresses.len()));
+        }
+    }),
+    ("an address is one more", 99, |own, _, rng| {
+        if !own.addresses.is_empty() {
+            let at = rng.usize(..own.addresses.len());
+            own.addresses[at] += 1;
+        }
+    }),
+    ("a packet is refused", 99, |own, stream, rng| {
+        stop(own, stream, rng, |_| ErrorKind::UnexpectedPacket("TIP"))
+    }),
+    ("an instruction does not fit", 88, |own, stream, rng| {
+        stop(own, stream, rng, |ip| ErrorKind::TraceMismatch { ip });
+    }),
+    ("an event is passed over", 91, |own, _, rng| {
+        if !own.events.is_empty() {
+            let event = own.events.remove(rng.usize(..own.events.len()));
+            own.addresses.truncate(event.behind);
+            own.error = None;
+        }
+    }),
+];
+
+/// An error comes that is none: at any packet before the end.
+fn stop(own: &mut Own, stream: &Stream, rng: &mut Rng, kind: fn(u64) -> ErrorKind) {
+    let share = rng.f64();
+    let Some(offset) = stream.offset(share, own.error.map_or(u64::MAX, |error| error.offset)) else { return };
+    let keep = (own.addresses.len() as f64 * share) as usize;
+    let ip = own.addresses.get(keep).copied().unwrap_or(0x1000);
+    own.addresses.truncate(keep);
+    own.events.retain(|event| event.behind <= keep);
+    own.error = Some(Error { offset, kind: kind(ip) });
+}
+
+#[test]
+fn a_wrong_decode_is_not_explained() {
+    let mut rng = Rng::with_seed(0x7065);
+    let mut found = [(0, 0); CHANGES.len()];
+    for (subject, trace) in damaged_traces() {
+        let code = subject.code();
+        let Some(theirs) = libipt::decode_to_error(&trace, &code.theirs, MOST_INSTRUCTIONS) else {
+            return skipped();
+        };
+        let own = [LIBIPT, MANUAL].map(|config| Own::of(&trace, &code.own, config));
+        let Verdict::Same(_) = judge(&trace, &code, &own, &theirs) else { continue };
+        let stream = Stream::of(&trace);
+        for ((_, _, change), (all, noticed)) in CHANGES.iter().zip(&mut found) {
+            let seed = rng.u64(..);
+            let changed = own.each_ref().map(|own| {
+                let mut own = own.clone();
+                change(&mut own, &stream, &mut Rng::with_seed(seed));
+                own
+            });
+            let is = |one: &Own, other: &Own| one.said() == other.said() && one.addresses == other.addresses;
+            if own.iter().any(|own| changed.iter().any(|changed| is(own, changed))) {
+                continue;
+            }
+            *all += 1;
+            *noticed += u64::from(judge(&trace, &code, &changed, &theirs) == Verdict::Unexplained);
+        }
+    }
+    for ((what, least, _), (all, noticed)) in CHANGES.iter().zip(found) {
+        println!("{what}: {noticed} of {all} are noticed");
+        assert!(all > 100 && noticed * 100 >= all * least, "{what}: {noticed} of {all} are noticed");
+    }
+}
