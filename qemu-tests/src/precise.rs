@@ -17,6 +17,8 @@ use crate::truth::Record;
 pub struct Verdict {
     /// Events that happened.
     pub events: u64,
+    /// Periods of them: so many samples there are where none is missing.
+    pub due: u64,
     /// Samples of them.
     pub samples: u64,
     /// Samples whose counter was stopped before they were taken.
@@ -27,6 +29,7 @@ impl Sum for Verdict {
     fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
         all.fold(Self::default(), |sum, one| Self {
             events: sum.events + one.events,
+            due: sum.due + one.due,
             samples: sum.samples + one.samples,
             lost: sum.lost + one.lost,
         })
@@ -35,8 +38,8 @@ impl Sum for Verdict {
 
 impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { events, samples, lost } = self;
-        write!(f, "events={events} samples={samples} lost={lost}, each at its event")
+        let Self { events, due, samples, lost } = self;
+        write!(f, "events={events} periods={due} samples={samples} lost={lost}, each at its event")
     }
 }
 
@@ -106,7 +109,8 @@ pub fn judge(
         places.iter().any(ends),
         "samples are missing at the end: {places:?} of {count} events ({lost} lost)"
     );
-    Ok(Verdict { events: count, samples: *taken, lost })
+    // The event behind a period is the sample, and begins the next one.
+    Ok(Verdict { events: count, due: count / (period + 1), samples: *taken, lost })
 }
 
 /// The records of the events, by their places in the session.
@@ -221,7 +225,7 @@ mod tests {
     fn a_sample_is_lost_where_its_counter_was_stopped() {
         // Instruction 3 overflows, and the counter begins anew: 7 is sampled, and 8 and 9 are not.
         let found = judged(&rounds(), &samples("instructions", 3, 1, &[(Some(0x1000), 0x1001)]), |_| ());
-        assert_eq!(found.unwrap(), Verdict { events: 9, samples: 1, lost: 1 });
+        assert_eq!(found.unwrap(), Verdict { events: 9, due: 2, samples: 1, lost: 1 });
         // There are not as many events.
         let two = samples("instructions", 3, 2, &[(Some(0x1000), 0x1001)]);
         assert!(judged(&rounds(), &two, |_| ()).is_err());
@@ -240,7 +244,7 @@ mod tests {
     #[test]
     fn branches_are_counted_alone() {
         let found = judged(&rounds(), &samples("branches", 1, 0, &[(Some(0x1002), 0x1000)]), |_| ());
-        assert_eq!(found.unwrap(), Verdict { events: 3, samples: 1, lost: 0 });
+        assert_eq!(found.unwrap(), Verdict { events: 3, due: 1, samples: 1, lost: 0 });
         assert!(judged(&rounds(), &samples("branches", 1, 0, &[(Some(0x1001), 0x1002)]), |_| ()).is_err());
     }
 
