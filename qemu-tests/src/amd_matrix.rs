@@ -24,7 +24,7 @@ pub enum Source {
 }
 
 /// The processors of AMD's that the monitor can show.
-pub const PROFILES: [&str; 7] = ["k8", "barcelona", "trinity", "zen2", "zen3", "zen4", "zen5"];
+pub const PROFILES: [&str; 8] = ["k8", "barcelona", "trinity", "zen2", "zen3", "zen4", "zen5", "zen6"];
 
 /// Families 0Fh to 15h: interrupts and exceptions count as instructions.
 const COUNT_EVENTS: [&str; 3] = ["k8", "barcelona", "trinity"];

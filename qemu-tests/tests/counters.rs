@@ -33,7 +33,7 @@ fn everything_with_global_control() {
 
 #[test]
 fn a_few_on_the_other_profiles() {
-    for profile in ["barcelona", "zen2", "zen3", "zen5"] {
+    for profile in ["barcelona", "zen2", "zen3", "zen5", "zen6"] {
         as_they_ran(profile, Some(FEW));
     }
 }

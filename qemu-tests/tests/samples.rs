@@ -69,6 +69,12 @@ fn each_workload_can_be_sampled() {
 }
 
 #[test]
+fn a_few_on_the_newest_profile() {
+    let fit = sampled("zen6", 5, Some(FEW), 1);
+    assert!(fit.samples > 100 && fit.p_value() > LEAST, "{fit}");
+}
+
+#[test]
 fn a_processor_that_cannot_count_ops_samples_by_clocks() {
     assert_eq!(sampled("barcelona", 1, Some(FEW), 1), Fit::default());
 }
