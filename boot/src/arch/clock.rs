@@ -8,8 +8,8 @@ use x86_64::instructions::port::Port;
 
 /// The 8254's clock, in Hz.
 const PIT_HZ: u64 = 1_193_182;
-/// How long to measure, in clocks of the 8254: 10 ms.
-const INTERVAL: u16 = 11_932;
+/// How long to measure, in clocks of the 8254: 1 ms.
+const INTERVAL: u16 = 1_193;
 
 static TSC_HZ: Once<u64> = Once::new();
 

@@ -5,6 +5,7 @@
 
 use iced_x86::{Code, Decoder, DecoderOptions, Instruction, Mnemonic, OpKind, Register};
 
+use crate::remembered::Remembered;
 use crate::{Context, ExecMode, Retired};
 
 /// An instruction as tracing sees it.
@@ -63,52 +64,19 @@ impl Decoded {
     }
 }
 
-const ENTRIES: usize = 256;
-
-#[derive(Clone, Copy, Debug)]
-struct Entry {
-    ip: u64,
-    bytes: u128,
-    mode: ExecMode,
-    decoded: Decoded,
-}
-
-/// Decoded instructions by address and bytes: stepping runs loops, and decoding is the dearest part of a step.
+/// Decoded instructions.
 #[derive(Debug)]
-pub(crate) struct DecodeCache {
-    entries: [Option<Entry>; ENTRIES],
-}
+pub(crate) struct DecodeCache(Remembered<Decoded>);
 
 impl DecodeCache {
     pub(crate) const fn new() -> Self {
-        Self { entries: [None; ENTRIES] }
+        Self(Remembered::new())
     }
 
     pub(crate) fn decode(&mut self, retired: &Retired) -> Decoded {
-        let ip = retired.before.ip;
-        let mode = retired.before.mode;
-        let bytes = first_bytes(retired.bytes);
-        let index = (ip ^ ip >> 8) as usize % ENTRIES;
-        if let Some(entry) = &self.entries[index]
-            && entry.ip == ip
-            && entry.bytes == bytes
-            && entry.mode == mode
-        {
-            return entry.decoded;
-        }
-        let decoded = decode(retired.bytes, mode, ip);
-        self.entries[index] = Some(Entry { ip, bytes, mode, decoded });
-        decoded
+        let Context { ip, mode, .. } = retired.before;
+        self.0.of(retired, || decode(retired.bytes, mode, ip))
     }
-}
-
-/// The first 15 bytes and how many there are.
-fn first_bytes(bytes: &[u8]) -> u128 {
-    let mut all = [0; 16];
-    let len = bytes.len().min(15);
-    all[..len].copy_from_slice(&bytes[..len]);
-    all[15] = len as u8;
-    u128::from_le_bytes(all)
 }
 
 fn decode(bytes: &[u8], mode: ExecMode, ip: u64) -> Decoded {

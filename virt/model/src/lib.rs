@@ -31,6 +31,8 @@
 #![no_std]
 #![forbid(unsafe_code)]
 
+extern crate alloc;
+
 #[cfg(test)]
 extern crate std;
 
@@ -55,6 +57,7 @@ mod processor;
 mod profile;
 mod pt;
 mod registers;
+mod remembered;
 mod settings;
 mod taken;
 #[cfg(test)]

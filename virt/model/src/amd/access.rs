@@ -9,7 +9,8 @@ use iced_x86::{
     Register, UsedMemory,
 };
 
-use crate::{ExecMode, Mapping, PhysMemory, Retired};
+use crate::remembered::Remembered;
+use crate::{Context, ExecMode, Mapping, PhysMemory, Retired};
 
 /// The registers before an instruction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -50,21 +51,10 @@ struct Form {
     next_ip: u64,
 }
 
-/// An instruction, and what it accesses.
-#[derive(Clone, Copy)]
-struct Entry {
-    ip: u64,
-    bytes: [u8; 15],
-    mode: ExecMode,
-    form: Option<Form>,
-}
-
-const ENTRIES: usize = 256;
-
 /// Finds accesses, and remembers which instructions have which.
 pub(super) struct Accesses {
     factory: InstructionInfoFactory,
-    entries: [Option<Entry>; ENTRIES],
+    forms: Remembered<Option<Form>>,
 }
 
 impl fmt::Debug for Accesses {
@@ -75,7 +65,7 @@ impl fmt::Debug for Accesses {
 
 impl Accesses {
     pub(super) fn new() -> Self {
-        Self { factory: InstructionInfoFactory::new(), entries: [None; ENTRIES] }
+        Self { factory: InstructionInfoFactory::new(), forms: Remembered::new() }
     }
 
     /// The access of `retired` to data, and its linear address where the registers are told. Of several it is the first that
@@ -95,21 +85,9 @@ impl Accesses {
     }
 
     fn form(&mut self, retired: &Retired) -> Option<Form> {
-        let (ip, mode) = (retired.before.ip, retired.before.mode);
-        let mut bytes = [0; 15];
-        let len = retired.bytes.len().min(15);
-        bytes[..len].copy_from_slice(&retired.bytes[..len]);
-        let entry = &mut self.entries[(ip ^ ip >> 8) as usize % ENTRIES];
-        if let Some(entry) = entry
-            && entry.ip == ip
-            && entry.bytes == bytes
-            && entry.mode == mode
-        {
-            return entry.form;
-        }
-        let form = form(&mut self.factory, &bytes[..len], mode, ip);
-        *entry = Some(Entry { ip, bytes, mode, form });
-        form
+        let Context { ip, mode, .. } = retired.before;
+        let Self { factory, forms } = self;
+        forms.of(retired, || form(factory, retired.bytes, mode, ip))
     }
 }
 

@@ -147,7 +147,7 @@ impl Instruction {
 /// Reads and classifies the next instruction.
 ///
 /// The bytes are read anew each time, so that code that changes itself is seen; only what bytes mean is remembered.
-/// Translations are kept: see [`Tlb`] for when they must be forgotten. About 12 KiB.
+/// Translations are kept: see [`Tlb`] for when they must be forgotten.
 pub struct Lookahead {
     tlb: Tlb,
     cache: Cache,
@@ -155,7 +155,7 @@ pub struct Lookahead {
 
 impl Lookahead {
     /// One that knows nothing yet.
-    pub const fn new() -> Self {
+    pub fn new() -> Self {
         Self { tlb: Tlb::new(), cache: Cache::new() }
     }
 

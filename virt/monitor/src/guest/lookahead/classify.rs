@@ -1,5 +1,8 @@
 //! What the bytes of an instruction mean to a stepping monitor.
 
+use alloc::boxed::Box;
+use alloc::vec;
+
 use iced_x86::{Code, Decoder, DecoderError, DecoderOptions, FlowControl, Mnemonic, OpKind, Register};
 
 use pugmark_truth::BranchKind;
@@ -142,7 +145,8 @@ fn emulation(instruction: &iced_x86::Instruction) -> Option<Emulation> {
 
 /// Classes by the bytes they were found for; RIP only chooses the place.
 pub(super) struct Cache {
-    entries: [Option<Entry>; Self::ENTRIES],
+    /// [`Self::ENTRIES`] of them.
+    entries: Box<[Option<Entry>]>,
 }
 
 #[derive(Clone, Copy)]
@@ -154,10 +158,11 @@ struct Entry {
 }
 
 impl Cache {
-    const ENTRIES: usize = 512;
+    /// From one interrupt to the next a kernel goes through thousands of instructions.
+    const ENTRIES: usize = 4096;
 
-    pub(super) const fn new() -> Self {
-        Self { entries: [None; Self::ENTRIES] }
+    pub(super) fn new() -> Self {
+        Self { entries: vec![None; Self::ENTRIES].into() }
     }
 
     /// The class of the instruction at the front of `bytes`, of which `available` are there.
@@ -177,5 +182,5 @@ impl Cache {
 }
 
 fn place(rip: u64) -> usize {
-    (rip ^ rip >> 9) as usize % Cache::ENTRIES
+    (rip ^ rip >> 10) as usize % Cache::ENTRIES
 }
