@@ -101,6 +101,9 @@ pub struct Instruction {
 }
 
 impl Instruction {
+    /// In the place of one that is not known.
+    const NONE: Self = Self { rip: 0, bytes: [0; MAX_LEN], class: Class::INVALID, shadow: None };
+
     /// Its RIP.
     pub const fn rip(&self) -> u64 {
         self.rip

@@ -32,12 +32,13 @@ impl GuestMemory for Physical {
         }
         match out.len() {
             8 => out.copy_from_slice(&load(address)),
-            // The bytes of an instruction: two loads that overlap, where a string instruction takes a turn a byte.
+            // The bytes of an instruction: two loads that overlap, or a few, where a string instruction takes a turn a byte.
             9..=15 => {
                 let tail = out.len() - 8;
                 out[..8].copy_from_slice(&load(address));
                 out[tail..].copy_from_slice(&load(address + tail as u64));
             }
+            1..=7 => out.iter_mut().zip(address..).for_each(|(byte, address)| *byte = load_byte(address)),
             _ => copy(address, out),
         }
         true
@@ -84,6 +85,16 @@ fn load(address: u64) -> [u8; 8] {
     // SAFETY: `Physical` calls this for addresses it has, where memory can be read.
     unsafe { asm!("mov {}, [{}]", out(reg) value, in(reg) address, options(nostack, readonly)) };
     value.to_le_bytes()
+}
+
+/// The same for one byte.
+fn load_byte(address: u64) -> u8 {
+    let value: u8;
+    // SAFETY: as in `load`.
+    unsafe {
+        asm!("mov {}, byte ptr [{}]", out(reg_byte) value, in(reg) address, options(nostack, readonly))
+    };
+    value
 }
 
 /// Fills `out` from `address`; the caller has found all of it to be memory.

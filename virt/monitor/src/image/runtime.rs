@@ -26,7 +26,8 @@ mod hosted {
         crate::image::exit::fatal!("unwinding")
     }
 
-    // In assembly: a loop in Rust may be compiled into a call of the very function.
+    // In assembly: a loop in Rust may be compiled into a call of the very function. Without string instructions where few
+    // bytes are the rule: TCG takes long for each of their iterations.
 
     // SAFETY: C's `memcpy`, and the only definition in the image.
     #[unsafe(no_mangle)]
@@ -34,12 +35,37 @@ mod hosted {
     unsafe extern "C" fn memcpy(dest: *mut u8, src: *const u8, bytes: usize) -> *mut u8 {
         naked_asm!(
             "mov rax, rdi",
-            "mov rcx, rdx",
-            "shr rcx, 3",
-            "rep movsq",
-            "mov ecx, edx",
-            "and ecx, 7",
-            "rep movsb",
+            "cmp rdx, 16",
+            "jae 4f",
+            "cmp edx, 8",
+            "jae 3f",
+            "test edx, edx",
+            "jz 2f",
+            "5:",
+            "movzx ecx, byte ptr [rsi + rdx - 1]",
+            "mov [rdi + rdx - 1], cl",
+            "dec edx",
+            "jnz 5b",
+            "2:",
+            "ret",
+            // The first eight bytes and the last eight, which may overlap; below, the same with sixteen.
+            "3:",
+            "mov rcx, [rsi]",
+            "mov r8, [rsi + rdx - 8]",
+            "mov [rdi], rcx",
+            "mov [rdi + rdx - 8], r8",
+            "ret",
+            "4:",
+            "movups xmm0, [rsi + rdx - 16]",
+            "lea r8, [rdi + rdx - 16]",
+            "6:",
+            "movups xmm1, [rsi]",
+            "movups [rdi], xmm1",
+            "add rsi, 16",
+            "add rdi, 16",
+            "cmp rdi, r8",
+            "jb 6b",
+            "movups [r8], xmm0",
             "ret"
         )
     }
@@ -111,7 +137,32 @@ mod hosted {
     #[unsafe(no_mangle)]
     #[unsafe(naked)]
     unsafe extern "C" fn bcmp(a: *const u8, b: *const u8, bytes: usize) -> i32 {
-        naked_asm!("jmp {}", sym memcmp)
+        naked_asm!(
+            "xor eax, eax",
+            "2:",
+            "cmp rdx, 8",
+            "jb 3f",
+            "mov rcx, [rdi]",
+            "cmp rcx, [rsi]",
+            "jne 5f",
+            "add rdi, 8",
+            "add rsi, 8",
+            "sub rdx, 8",
+            "jmp 2b",
+            "3:",
+            "test edx, edx",
+            "jz 4f",
+            "movzx ecx, byte ptr [rdi + rdx - 1]",
+            "cmp cl, [rsi + rdx - 1]",
+            "jne 5f",
+            "dec edx",
+            "jmp 3b",
+            "4:",
+            "ret",
+            "5:",
+            "inc eax",
+            "ret"
+        )
     }
 
     // SAFETY: C's `strlen`, and the only definition in the image.

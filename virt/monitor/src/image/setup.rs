@@ -134,6 +134,7 @@ impl Plan<'_> {
             sse: Sse::ZERO,
             vmcb: control_block(nested_cr3, self.maps),
             lookahead: Box::new(Lookahead::new()),
+            room: Some(Box::default()),
             told: Told::new(processor.violations()),
             processor,
             northbridge: self.northbridge,

@@ -27,16 +27,23 @@ impl Vcpu {
         // Each branch is recorded before the next instruction, and in memory that may fault.
         let through = !self.processor.records_branches();
         let limit = self.stretch.min(most);
-        let stretch = self.lookahead.stretch(&self.cpu, &mut self.memory, first, limit, through);
-        let Some(stretch) = stretch else { return false };
-        // The monitor must not run into a breakpoint: it has these addresses itself.
+        let Some(mut stretch) = self.room.take() else { return false };
+        let found = self.lookahead.stretch(&self.cpu, &mut self.memory, first, limit, through, &mut stretch);
+        let done = found && self.run_through(first, &stretch);
+        self.room = Some(stretch);
+        done
+    }
+
+    /// Executes what was found; `false`, and nothing is done, where the monitor itself would run into a breakpoint.
+    fn run_through(&mut self, first: &Instruction, stretch: &Stretch) -> bool {
+        // It has these addresses itself.
         if stretch.exits().any(|exit| (GUEST_RAM..REGION_BASE).contains(&exit)) {
             return false;
         }
         let before = self.context();
         let count = self.cpu.get(Gpr::Rcx);
         let begins_on_one = stretch.is_loop();
-        let breakpoints = Breakpoints::set(&stretch);
+        let breakpoints = Breakpoints::set(stretch);
         self.enter(Pace::Stretch { breakpoints: stretch.exits().len(), begins_on_one });
         breakpoints.clear();
         if !stretch.is_unchanged(&self.memory) {

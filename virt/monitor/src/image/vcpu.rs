@@ -8,7 +8,7 @@ use pugmark_monitor::branches;
 use pugmark_monitor::clock::Every;
 use pugmark_monitor::cmdline::StepPolicy;
 use pugmark_monitor::entry::Pace;
-use pugmark_monitor::guest::{Cpu, Exception, Instruction, Lookahead, rflags};
+use pugmark_monitor::guest::{Cpu, Exception, Instruction, Lookahead, Stretch, rflags};
 use pugmark_monitor::hardware::Hardware;
 use pugmark_monitor::tracing::TracingMemory;
 use pugmark_monitor::vmcb::{Vmcb, intercept1, intercept2};
@@ -29,6 +29,8 @@ pub(crate) struct Vcpu {
     pub(crate) sse: Sse,
     pub(crate) vmcb: Box<Vmcb>,
     pub(crate) lookahead: Box<Lookahead>,
+    /// Room for the instructions that are executed in one go; none while they are.
+    pub(crate) room: Option<Box<Stretch>>,
     /// Its tracing hardware.
     pub(crate) processor: Hardware,
     /// The northbridge that it shares with the others.

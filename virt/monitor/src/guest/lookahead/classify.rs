@@ -25,6 +25,19 @@ pub(super) struct Class {
     pub(super) branch: Option<BranchKind>,
 }
 
+impl Class {
+    /// That of no instruction.
+    pub(super) const INVALID: Self = Self {
+        len: 1,
+        emulation: None,
+        shadow: None,
+        repeats: false,
+        valid: false,
+        goes: None,
+        branch: None,
+    };
+}
+
 /// Where execution goes on behind an instruction that changes no register which decides how instructions execute.
 /// Targets are relative to the instruction behind it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,15 +61,7 @@ pub(super) fn classify(bits: u32, rip: u64, bytes: &[u8]) -> Option<Class> {
         DecoderError::NoMoreBytes => return None,
         _ => {
             let len = decoder.position().clamp(1, bytes.len().max(1)) as u8;
-            return Some(Class {
-                len,
-                emulation: None,
-                shadow: None,
-                repeats: false,
-                valid: false,
-                goes: None,
-                branch: None,
-            });
+            return Some(Class { len, ..Class::INVALID });
         }
     }
     let emulation = emulation(&instruction);

@@ -32,6 +32,17 @@ impl Stretch {
     /// As many as there are breakpoints.
     pub const MAX_EXITS: usize = 4;
 
+    /// One that is to be filled.
+    pub const fn new() -> Self {
+        Self {
+            instructions: [Instruction::NONE; Self::MAX],
+            addresses: [0; Self::MAX],
+            len: 0,
+            exits: [Exit { rip: 0, executed: 0 }; Self::MAX_EXITS],
+            exit_count: 0,
+        }
+    }
+
     /// The instructions, at least two, or one that repeats. Only the first one may be of that kind, so that who enters them
     /// can tell by RCX whether it has begun.
     pub fn instructions(&self) -> &[Instruction] {
@@ -101,10 +112,17 @@ impl Stretch {
     }
 }
 
+impl Default for Stretch {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Lookahead {
-    /// The instructions from `first` on, which [`Lookahead::next`] has just found, that execute one after the other,
-    /// `limit` at most; `through`: branches need not be the last. `None` where nothing is gained, or where the guest would
-    /// notice: it steps itself, uses breakpoints, or has just returned to an instruction with RF set.
+    /// Fills `stretch` with the instructions from `first` on, which [`Lookahead::next`] has just found, that execute one
+    /// after the other, `limit` at most; `through`: branches need not be the last. False where nothing is gained, or where
+    /// the guest would notice: it steps itself, uses breakpoints, or has just returned to an instruction with RF set; what is
+    /// in `stretch` has no meaning then.
     pub fn stretch<M: GuestMemory + ?Sized>(
         &mut self,
         cpu: &Cpu,
@@ -112,19 +130,14 @@ impl Lookahead {
         first: &Instruction,
         limit: usize,
         through: bool,
-    ) -> Option<Stretch> {
+        stretch: &mut Stretch,
+    ) -> bool {
         let flags = rflags::TF | rflags::RF;
         if cpu.mode() != Mode::Bits64 || cpu.rflags & flags != 0 || cpu.dr7 & (dr7::ENABLED | dr7::GD) != 0 {
-            return None;
+            return false;
         }
         let limit = limit.min(Stretch::MAX);
-        let mut stretch = Stretch {
-            instructions: [*first; Stretch::MAX],
-            addresses: [0; Stretch::MAX],
-            len: 0,
-            exits: [Exit { rip: 0, executed: 0 }; Stretch::MAX_EXITS],
-            exit_count: 0,
-        };
+        (stretch.len, stretch.exit_count) = (0, 0);
         let mut next = first.rip();
         // Where it can end: behind so many instructions, at this place.
         let mut end = None;
@@ -164,8 +177,9 @@ impl Lookahead {
             }
             next = on;
         }
-        stretch.add_exit(end?);
-        (stretch.len > 1 || first.repeats()).then_some(stretch)
+        let Some(end) = end else { return false };
+        stretch.add_exit(end);
+        stretch.len > 1 || first.repeats()
     }
 }
 

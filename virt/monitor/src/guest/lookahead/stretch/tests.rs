@@ -8,7 +8,8 @@ use crate::guest::testing::Machine;
 fn find(machine: &mut Machine, limit: usize) -> Option<Stretch> {
     let mut lookahead = Lookahead::new();
     let first = lookahead.next(&machine.cpu, &mut machine.ram).unwrap();
-    lookahead.stretch(&machine.cpu, &mut machine.ram, &first, limit, true)
+    let mut stretch = Stretch::new();
+    lookahead.stretch(&machine.cpu, &mut machine.ram, &first, limit, true, &mut stretch).then_some(stretch)
 }
 
 fn lengths(stretch: Option<Stretch>) -> Vec<u8> {
@@ -163,8 +164,9 @@ fn where_branches_are_recorded_each_is_the_last() {
         let mut machine = with(&[code, &[0xc3]].concat());
         let mut lookahead = Lookahead::new();
         let first = lookahead.next(&machine.cpu, &mut machine.ram).unwrap();
-        let stretch = lookahead.stretch(&machine.cpu, &mut machine.ram, &first, 16, false);
-        assert_eq!(lengths(stretch).len(), expected, "{code:02x?}");
+        let mut stretch = Stretch::new();
+        let found = lookahead.stretch(&machine.cpu, &mut machine.ram, &first, 16, false, &mut stretch);
+        assert_eq!(lengths(found.then_some(stretch)).len(), expected, "{code:02x?}");
     }
 }
 
