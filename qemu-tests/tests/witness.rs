@@ -19,8 +19,8 @@ const VIRTUAL_TIME: [&str; 2] = ["-icount", "shift=2,sleep=off"];
 /// A machine that logs is slow: it boots for half a minute before the first line.
 const PATIENCE: Patience = Patience { quiet: Duration::from_secs(900), whole: Duration::from_secs(3600) };
 
-/// Workloads that are held against one log: the log of everything would be gigabytes.
-const IN_A_LOG: usize = 7;
+/// Workloads that are held against one log: the log of everything would be a gigabyte.
+const IN_A_LOG: usize = 8;
 
 /// Machines that run side by side, each of which keeps one processor busy.
 const AT_A_TIME: usize = 2;

@@ -52,8 +52,11 @@ impl GuestMemory for Physical {
         // this value has said that it may be written.
         unsafe {
             asm!(
+                "rep movsq",
+                "mov rcx, {tail}",
                 "rep movsb",
-                inout("rsi") bytes.as_ptr() => _, inout("rdi") address => _, inout("rcx") bytes.len() => _,
+                tail = in(reg) bytes.len() % 8,
+                inout("rsi") bytes.as_ptr() => _, inout("rdi") address => _, inout("rcx") bytes.len() / 8 => _,
                 options(nostack)
             );
         }
@@ -102,8 +105,11 @@ fn copy(address: u64, out: &mut [u8]) {
     // SAFETY: source and destination are as long as `out`; the source is memory that `Physical` has.
     unsafe {
         asm!(
+            "rep movsq",
+            "mov rcx, {tail}",
             "rep movsb",
-            inout("rsi") address => _, inout("rdi") out.as_mut_ptr() => _, inout("rcx") out.len() => _,
+            tail = in(reg) out.len() % 8,
+            inout("rsi") address => _, inout("rdi") out.as_mut_ptr() => _, inout("rcx") out.len() / 8 => _,
             options(nostack)
         );
     }
