@@ -31,6 +31,7 @@ use clap::Args;
 use pugmark_qemu_tests::images::{target_folder, workspace};
 use std::collections::BTreeMap;
 use std::fmt;
+use std::fs::File;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -70,6 +71,9 @@ pub(crate) struct Options {
     /// Try no more tests with a mutant that survived so many seconds of them
     #[arg(long, default_value_t = 10, value_name = "SECONDS")]
     enough: u64,
+    /// Begin no mutant after so many minutes of trying, and say how many are left: with --sample, these are random too
+    #[arg(long, value_name = "MINUTES")]
+    within: Option<u64>,
     /// Write the survivors into this file too
     #[arg(long, value_name = "FILE")]
     survivors: Option<PathBuf>,
@@ -128,6 +132,7 @@ pub(crate) fn mutants(options: &Options) -> Result<ExitCode> {
     let known = folder.join(format!("{}.recorded", subject.package));
     let longest = Duration::from_secs(options.longest);
     let mut tests = Tests::record(&scratch, &known, binaries, places, options.jobs, longest)?;
+    tests.end = options.within.map(|minutes| Instant::now() + Duration::from_secs(60 * minutes));
     tests.enough = Duration::from_secs(options.enough);
     let compiled = all.iter().filter(|mutant| !dropped.contains(&(mutant.place, mutant.number)));
     let (equivalent, mut chosen): (Vec<_>, Vec<_>) = compiled
@@ -136,29 +141,23 @@ pub(crate) fn mutants(options: &Options) -> Result<ExitCode> {
     if let Some(sample) = options.sample {
         fastrand::Rng::with_seed(options.seed).shuffle(&mut chosen);
         chosen.truncate(sample);
-        chosen.sort_by_key(|mutant| (mutant.place, mutant.number));
     }
     ensure!(!chosen.is_empty(), "no mutant is chosen");
+    // Written as they are found, so that one can begin with the first.
+    let (mut survivors, mut written) = (options.survivors.as_ref().map(File::create).transpose()?, Ok(()));
     let (mut done, begin) = (0, Instant::now());
     let which = |mutant: &&Mutant| (mutant.place, mutant.number, mutant.function.clone());
     let fates = tests.try_all(&chosen, which, |mutant, fate| {
         done += 1;
         if let Some(line) = survivor(mutant, fate) {
             println!("{line}");
+            survivors.iter_mut().for_each(|file| written = writeln!(file, "{line}"));
         }
         if done % 200 == 0 {
             println!("[{done}/{}] after {:.0} s", chosen.len(), begin.elapsed().as_secs_f64());
         }
     })?;
-    if let Some(file) = &options.survivors {
-        let mut file =
-            std::fs::File::create(file).with_context(|| format!("cannot write {}", file.display()))?;
-        for (mutant, fate) in chosen.iter().zip(&fates) {
-            if let Some(line) = survivor(mutant, fate) {
-                writeln!(file, "{line}")?;
-            }
-        }
-    }
+    written.context("cannot write the survivors")?;
     println!("in {:.0} s", begin.elapsed().as_secs_f64());
     println!("{}", summary(&subject.package, &chosen, &fates, equivalent.len()));
     Ok(ExitCode::SUCCESS)
@@ -204,7 +203,7 @@ fn mutants_of(source: &Source) -> Vec<Mutant> {
 /// The line for a mutant that nobody noticed.
 fn survivor(mutant: &Mutant, fate: &Fate) -> Option<String> {
     let why = match fate {
-        Fate::Killed | Fate::TimedOut => return None,
+        Fate::Killed | Fate::TimedOut | Fate::Left => return None,
         Fate::Survived { binaries, untried: 0 } => format!("reached by: {}", binaries.join(", ")),
         Fate::Survived { binaries, untried } => {
             format!("reached by: {}; {untried} tests were not tried", binaries.join(", "))
@@ -222,14 +221,17 @@ fn summary(package: &str, chosen: &[&Mutant], fates: &[Fate], equivalent: usize)
         let heading = match fate {
             Fate::Killed => "noticed",
             Fate::TimedOut => "timed out",
+            Fate::Left => continue,
             Fate::Survived { .. } => "survived",
             Fate::NotReached if mutant.constant => "not reached, in functions that constants may call",
             Fate::NotReached => "not reached",
         };
         *counts.entry(heading).or_default() += 1;
     }
-    let share = |count: usize| 100.0 * count as f64 / chosen.len() as f64;
+    let tried: usize = counts.values().sum();
+    let share = |count: usize| 100.0 * count as f64 / tried.max(1) as f64;
     let counts: Vec<_> =
         counts.iter().map(|(heading, count)| format!("{count} {heading} ({:.1}%)", share(*count))).collect();
-    format!("{package}: {} tried: {}; {equivalent} equivalent left out", chosen.len(), counts.join(", "))
+    let left = chosen.len() - tried;
+    format!("{package}: {tried} tried: {}; {equivalent} equivalent left out; {left} left", counts.join(", "))
 }

@@ -35,7 +35,7 @@ const OPERATORS: [(&str, &[&str]); 28] = [
 ];
 
 /// Methods, and the one that each is changed into: with the same arguments and the same result's type.
-const METHODS: [(&str, &str); 32] = [
+const METHODS: [(&str, &str); 31] = [
     ("all", "any"),
     ("any", "all"),
     ("checked_add", "checked_sub"),
@@ -67,7 +67,6 @@ const METHODS: [(&str, &str); 32] = [
     ("wrapping_add", "wrapping_sub"),
     ("wrapping_mul", "wrapping_add"),
     ("wrapping_sub", "wrapping_add"),
-    ("contains", "intersects"),
 ];
 
 /// Methods whose result is a truth value that is worth being negated, and has no other method for it.

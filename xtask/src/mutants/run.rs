@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::process::{End, run};
 use super::recorded;
@@ -47,6 +47,8 @@ pub(super) enum Fate {
         untried: usize,
     },
     NotReached,
+    /// There was no time for it.
+    Left,
 }
 
 /// All tests, and where they run.
@@ -57,6 +59,8 @@ pub(super) struct Tests {
     jobs: usize,
     /// Seconds of the processor that tests may take with a mutant, if [`PATIENCE`] gives no more.
     pub(super) least: u64,
+    /// No mutant is begun after this.
+    pub(super) end: Option<Instant>,
     /// A mutant that survives this much of the tests' time is not tried with more of them.
     pub(super) enough: Duration,
     scratch: AtomicUsize,
@@ -65,8 +69,8 @@ pub(super) struct Tests {
 }
 
 impl Tests {
-    /// Runs each test without a mutant, in `folder`, if it is not in `known` what it reaches. Those that are red, or take
-    /// longer than `longest`, are named and left out.
+    /// Runs each test without a mutant, in `folder`, if it is not in `known` what it reaches. Those that are red, or
+    /// take longer than `longest`, are named and left out.
     pub(super) fn record(
         folder: &Path,
         known: &Path,
@@ -82,6 +86,7 @@ impl Tests {
             tests: vec![],
             jobs,
             least: SECONDS,
+            end: None,
             enough: Duration::MAX,
             scratch: AtomicUsize::new(0),
             noticed: Mutex::default(),
@@ -183,6 +188,9 @@ impl Tests {
     }
 
     fn fate(&self, place: usize, number: usize, function: &str) -> Result<Fate> {
+        if self.end.is_some_and(|end| end < Instant::now()) {
+            return Ok(Fate::Left);
+        }
         let order = self.order(place, function);
         if order.is_empty() {
             return Ok(Fate::NotReached);

@@ -157,8 +157,17 @@ pub fn count(to: u8) -> u64 {
     while left != 0 { left -= 1; count += 1; }
     count
 }
+pub fn one(b: bool) -> &'static u8 {
+    if !b { return &LARGER; }
+    &1
+}
 pub fn unused(a: bool) -> bool { !a }
-pub fn text(a: &'static str) -> &'static str { let text; text = a; text }
+pub fn text(a: &'static str, b: bool) -> &'static str {
+    let text;
+    if !b { return ""; }
+    text = a;
+    text
+}
 
 #[cfg(test)]
 mod tests {
@@ -167,9 +176,13 @@ mod tests {
         assert_eq!((super::larger(1, 2), super::larger(2, 1), super::LARGER), (2, 2, 4));
     }
     #[test]
+    fn one() {
+        assert_eq!((super::one(true), super::one(false)), (&1, &4));
+    }
+    #[test]
     fn counted() {
         assert_eq!(super::count(3), 3);
-        assert_eq!(super::text("a"), "a");
+        assert_eq!((super::text("a", true), super::text("a", false)), ("a", ""));
     }
 }
 "#;
@@ -223,9 +236,9 @@ fn a_small_crate_has_the_survivors_that_its_tests_leave() {
         format!("{}: {} -> {}", site.function, change.old, change.new)
     };
     let names = |mutants: &[(usize, usize)]| mutants.iter().map(name).collect::<Vec<_>>();
-    // Without its only value the name has none.
+    // Without its only value a name has none, and what is chosen at run time does not live for ever.
     let (left_out, tried): (Vec<_>, Vec<_>) = mutants.iter().partition(|mutant| dropped.contains(mutant));
-    assert_eq!(names(&left_out), ["text: text = a; -> nothing"]);
+    assert_eq!(names(&left_out), ["one: 1 -> 0", "one: 1 -> 2", "text: text = a; -> nothing"]);
 
     let which = |&(site, mutant): &(usize, usize)| (site, mutant, sites[site].function.clone());
     let fates = tests.try_all(&tried, which, |_, _| {}).unwrap();
