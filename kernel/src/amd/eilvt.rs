@@ -33,7 +33,12 @@ pub unsafe trait ExtendedLvt {
     /// # Errors
     ///
     /// The register raised #GP.
-    fn set_entry(&mut self, n: u8, entry: LvtEntry) -> Result<(), GeneralProtection>;
+    ///
+    /// # Safety
+    ///
+    /// There is such an entry: behind the last one are other registers. What it delivers is masked, or is an interrupt
+    /// that the kernel takes as one: an exception's vector would run a handler that expects an exception's frame.
+    unsafe fn set_entry(&mut self, n: u8, entry: LvtEntry) -> Result<(), GeneralProtection>;
 }
 
 /// An entry: bits 7:0 vector, 10:8 message type, 16 mask.
@@ -72,7 +77,10 @@ pub(super) fn route(apic: &mut impl ExtendedLvt, n: u8) -> Result<(), EilvtError
     match entry.route() == LvtEntry::NMI.route() {
         true => Ok(()),
         // Some firmware leaves the entries 0 instead of masked: a vector below 16 is nobody's.
-        false if entry.is_masked() || entry.0 == 0 => Ok(apic.set_entry(n, LvtEntry::NMI)?),
+        false if entry.is_masked() || entry.0 == 0 => {
+            // SAFETY: there are more entries than `n`, and the kernel takes an NMI as one.
+            Ok(unsafe { apic.set_entry(n, LvtEntry::NMI) }?)
+        }
         false => Err(EilvtError::InUse { n, entry }),
     }
 }
@@ -161,7 +169,7 @@ unsafe impl ExtendedLvt for XApic {
         Ok(LvtEntry(unsafe { self.register_at(0x500 + 0x10 * usize::from(n)).read_volatile() }))
     }
 
-    fn set_entry(&mut self, n: u8, entry: LvtEntry) -> Result<(), GeneralProtection> {
+    unsafe fn set_entry(&mut self, n: u8, entry: LvtEntry) -> Result<(), GeneralProtection> {
         // SAFETY: an aligned register of the page that `new` was promised.
         unsafe { self.register_at(0x500 + 0x10 * usize::from(n)).write_volatile(entry.0) };
         Ok(())
@@ -178,8 +186,8 @@ unsafe impl<M: Msr> ExtendedLvt for X2Apic<M> {
         Ok(LvtEntry(self.msr.rdmsr(0x850 + u32::from(n))? as u32))
     }
 
-    fn set_entry(&mut self, n: u8, entry: LvtEntry) -> Result<(), GeneralProtection> {
-        // SAFETY: an interrupt's routing; it makes the processor write to no memory but the handler's stack.
+    unsafe fn set_entry(&mut self, n: u8, entry: LvtEntry) -> Result<(), GeneralProtection> {
+        // SAFETY: an interrupt's routing, as the caller promises; the processor writes to no memory but the handler's stack.
         unsafe { self.msr.wrmsr(0x850 + u32::from(n), u64::from(entry.0)) }
     }
 }
@@ -194,7 +202,8 @@ unsafe impl<A: ExtendedLvt> ExtendedLvt for &mut A {
         (**self).entry(n)
     }
 
-    fn set_entry(&mut self, n: u8, entry: LvtEntry) -> Result<(), GeneralProtection> {
-        (**self).set_entry(n, entry)
+    unsafe fn set_entry(&mut self, n: u8, entry: LvtEntry) -> Result<(), GeneralProtection> {
+        // SAFETY: as the caller promises.
+        unsafe { (**self).set_entry(n, entry) }
     }
 }

@@ -262,7 +262,7 @@ unsafe impl ExtendedLvt for Machine {
         Ok(LvtEntry(self.state.borrow().table[usize::from(n)]))
     }
 
-    fn set_entry(&mut self, n: u8, entry: LvtEntry) -> Result<(), GeneralProtection> {
+    unsafe fn set_entry(&mut self, n: u8, entry: LvtEntry) -> Result<(), GeneralProtection> {
         self.state.borrow_mut().table[usize::from(n)] = entry.0;
         Ok(())
     }

@@ -211,7 +211,7 @@ unsafe impl ExtendedLvt for Machine {
         Ok(LvtEntry(self.0.borrow().processor.read_apic(0x500 + 0x10 * u32::from(n))))
     }
 
-    fn set_entry(&mut self, n: u8, entry: LvtEntry) -> Result<(), GeneralProtection> {
+    unsafe fn set_entry(&mut self, n: u8, entry: LvtEntry) -> Result<(), GeneralProtection> {
         self.0.borrow_mut().processor.write_apic(0x500 + 0x10 * u32::from(n), entry.0);
         Ok(())
     }
