@@ -6,7 +6,9 @@ use crate::{Pmi, Settings};
 const TABLE: u64 = 0x1000;
 const INT: u64 = 4;
 const STOP: u64 = 0x10;
+const PERFEVTSEL0: u32 = 0x186;
 const GLOBAL_STATUS: u32 = 0x38e;
+const GLOBAL_CTRL: u32 = 0x38f;
 const GLOBAL_STATUS_RESET: u32 = 0x390;
 
 fn machine(skid: u32, entries: &[u64]) -> Machine {
@@ -68,12 +70,18 @@ fn tracing_goes_on_during_the_skid() {
 
 #[test]
 fn a_pmi_on_its_way_arrives_when_tracing_ends() {
-    let mut machine = machine(1000, &[0x1_0000 | INT, 0x1_2000, TABLE | 1]);
-    machine.start(ALL | TOPA);
-    until_signalled(&mut machine);
-    assert_eq!(machine.processor.take_pmi(), None);
-    machine.stop();
-    assert_eq!(machine.processor.take_pmi(), Some(Pmi::Nmi));
+    // Also where a counter goes on: user code's instructions, which the kernel's WRMSRs are not.
+    for counters in [0, 1] {
+        let mut machine = machine(1000, &[0x1_0000 | INT, 0x1_2000, TABLE | 1]);
+        machine.write(PERFEVTSEL0, 1 << 22 | 1 << 16 | 0xc0);
+        machine.write(GLOBAL_CTRL, counters);
+        machine.start(ALL | TOPA);
+        until_signalled(&mut machine);
+        assert_eq!(machine.processor.take_pmi(), None);
+        machine.stop();
+        assert_eq!(machine.processor.steps(), counters == 1);
+        assert_eq!(machine.processor.take_pmi(), Some(Pmi::Nmi));
+    }
 }
 
 #[test]
