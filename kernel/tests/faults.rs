@@ -234,7 +234,7 @@ fn handle_one(machine: &Machine, fault_in: Option<u32>) -> (bool, u32) {
     let mut handler = machine.handler();
     let mut tracing = machine.start(LAYOUT, Mode::StopWhenFull { spare: 1 });
     let mut collector = Collector::new();
-    while machine.jump().is_none() {}
+    machine.jump_until_pmi();
     let before = machine.accesses();
     if let Some(accesses) = fault_in {
         machine.fault_in(accesses);

@@ -250,9 +250,7 @@ fn a_pmi_in_flight_at_stop_costs_the_next_trace_nothing() {
     let machine = Machine::new("skylake", Settings { pmi_skid: 400, ..Settings::default() });
     let mut handler = machine.handler();
     let tracing = machine.start(layout, mode);
-    while machine.msr(0x38e) >> 55 & 1 == 0 {
-        assert_eq!(machine.jump(), None);
-    }
+    assert!(!machine.jump_until(|| machine.msr(0x38e) >> 55 & 1 == 1), "it is on its way");
     drop(tracing.stop().map_err(|_| "stop").unwrap());
     assert!(machine.registers().lvt_pc().unwrap().is_masked(), "the PMI came when the trace was off");
     assert_eq!(machine.interrupt(&mut handler, &mut []), Pmi::Stray);

@@ -27,7 +27,7 @@ fn a_pmi_between_the_start_and_the_filled_slot_is_served_when_it_is_filled() {
         let started = slot.start(|| {
             assert!(!lvt(&machine).is_masked(), "armed before anything can ask");
             let tracing = machine.start(LAYOUT, FULL);
-            until_pmi(&machine);
+            machine.jump_until_pmi();
             assert_eq!(slot.interrupt(None), Ok(Pmi::Later));
             assert!(lvt(&machine).is_masked());
             Ok::<_, ()>(Tracer { tracing, collector: Collector::new() })
@@ -108,7 +108,7 @@ fn somebody_elses_nmi_is_handed_on_also_where_it_finds_the_slot_in_use() {
     assert_eq!((machine.accesses() - before, slot.waits()), (1, 0));
     // A PMI, and then one of somebody else's: the entry is masked because of the first.
     let both = slot.with(|_| {
-        until_pmi(&machine);
+        machine.jump_until_pmi();
         [slot.interrupt(None), slot.interrupt(None)]
     });
     assert_eq!(both, Ok([Ok(Pmi::Later), Ok(Pmi::Unknown)]));
@@ -179,7 +179,7 @@ fn a_pmi_that_could_not_be_served_is_served_by_whoever_has_the_slot_next() {
     for access in 0..16 {
         let machine = Machine::new("skylake", Settings::default());
         let slot = started(&machine);
-        until_pmi(&machine);
+        machine.jump_until_pmi();
         machine.fault_in(access);
         if slot.interrupt(None).is_ok() {
             // A look that may fail, or beyond the last access.
@@ -203,10 +203,7 @@ fn a_pmi_in_flight_at_the_stop_is_claimed_and_the_next_start_waits_for_nothing()
     let slot = slot(&machine, Handler::new(Delivery::Fixed(Vector::new(0x40).unwrap())));
     let tracer = |mode| Tracer { tracing: machine.start(LAYOUT, mode), collector: Collector::new() };
     slot.start(|| Ok::<_, ()>(tracer(FULL))).unwrap();
-    while machine.msr(0x38e) >> 55 & 1 == 0 {
-        assert_eq!(machine.jump(), None);
-        assert!(machine.jumps().len() < 20_000, "a request within so many jumps");
-    }
+    assert!(!machine.jump_until(|| machine.msr(0x38e) >> 55 & 1 == 1), "it is on its way");
     finish(&slot);
     assert!(lvt(&machine).is_masked(), "the PMI came when the trace was off");
     // Interrupts are off, nobody has handled it yet: what starts now unmasks the entry all the same.
@@ -406,10 +403,6 @@ fn run(machine: &Machine, slot: &Shared<'_>, jumps: usize) {
             assert!(matches!(slot.interrupt(Some(n as u64)), Ok(Pmi::Served | Pmi::Stray)));
         }
     }
-}
-
-fn until_pmi(machine: &Machine) {
-    assert!((0..20_000).any(|_| machine.jump().is_some()), "a PMI within so many jumps");
 }
 
 fn finish(slot: &Shared<'_>) -> (Loss, Collector) {

@@ -31,7 +31,7 @@ fn a_pmi_that_waited_for_a_drain_with_nothing_traced_since_is_no_lap() {
     let mut handler = machine.handler();
     let mut tracing = machine.start(pages(2), EVERY);
     let mut ledger = Ledger::new(&machine.ram, "waiting");
-    while machine.jump().is_none() {}
+    machine.jump_until_pmi();
     tracing.drain(&mut ledger).unwrap();
     assert_eq!(machine.msr(0x38e) >> 55 & 1, 1, "the PMI that comes now finds its bit");
     let (written, mut msr, mut apic) = (machine.ram.written(), machine.registers(), machine.registers());
@@ -72,9 +72,7 @@ fn the_last_bytes_of_a_second_lap_do_not_hide_the_first() {
         let machine = Machine::new("skylake", Settings { visibility: 0, ..Settings::default() });
         let tracing = machine.start(pages(2), EVERY);
         let mut ledger = Ledger::new(&machine.ram, "nearly two laps");
-        while machine.ram.written() < 0x4000 - 24 - less {
-            machine.jump();
-        }
+        machine.jump_until(|| machine.ram.written() >= 0x4000 - 24 - less);
         let loss = finish(tracing, &mut ledger);
         let written = machine.ram.written();
         let known = written < 0x4000;
@@ -94,9 +92,7 @@ fn a_ring_that_is_zero_behind_the_place_of_the_next_byte_has_wrapped_all_the_sam
         let tracing = machine.start(layout, Mode::Overwrite);
         let mut ledger = Ledger::new(&machine.ram, profile);
         let lap = if profile == "broadwell" { 0x1000 } else { 0x3000 };
-        while machine.ram.written() < lap + 0x300 {
-            machine.jump();
-        }
+        machine.jump_until(|| machine.ram.written() >= lap + 0x300);
         machine.ram.clear_traced();
         let loss = finish(tracing, &mut ledger);
         assert_eq!(loss.wrap, 1, "{profile} {layout:?}");
@@ -170,9 +166,7 @@ fn an_error_beside_a_full_buffer_has_a_gap_of_its_own() {
         let machine = Machine::new("skylake", Settings::default());
         let mut tracing = machine.start(pages(2), Mode::StopWhenFull { spare: 1 });
         let mut collector = common::Collector::new();
-        while machine.msr(0x571) & STOPPED == 0 {
-            machine.jump();
-        }
+        machine.jump_until(|| machine.msr(0x571) & STOPPED != 0);
         // Both were set when the trace was turned off: with TraceEn the register cannot be written.
         write(&machine, 0x570, machine.msr(0x570) & !1);
         write(&machine, 0x571, machine.msr(0x571) | if error { ERROR } else { 0 });
@@ -198,7 +192,7 @@ fn a_drain_before_the_pmi_leaves_the_region_that_the_pmi_is_about() {
     let mut handler = machine.handler();
     let mut tracing = machine.start(pages(2), Mode::StopWhenFull { spare: 0 });
     let mut ledger = Ledger::new(&machine.ram, "a drain before the PMI");
-    while machine.jump().is_none() {}
+    machine.jump_until_pmi();
     assert!(machine.ram.written() < 0x1000, "the PMI comes before the region is full");
     tracing.drain(&mut ledger).unwrap();
     // Its bit is taken: it is not for the region where the trace is now.
@@ -214,9 +208,7 @@ fn what_follows_a_gap_begins_with_a_psb_also_where_a_region_is_left_before_its_e
     let mut tracing = machine.start(pages(2), Mode::StopWhenFull { spare: 0 });
     let mut ledger = Ledger::new(&machine.ram, "padding");
     ledger.pads = true;
-    while machine.msr(0x38e) >> 55 & 1 == 0 {
-        machine.jump();
-    }
+    machine.jump_until(|| machine.msr(0x38e) >> 55 & 1 == 1);
     tracing.source(&mut KeepAll).abandon(Abandoned::Stuck);
     assert_eq!(tracing.drain(&mut KeepAll), Ok(State::Tracing));
     assert_eq!(tracing.undrained(), 0x1000, "the rest of the region is padding");

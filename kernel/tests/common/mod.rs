@@ -204,6 +204,25 @@ impl Machine {
         }
     }
 
+    /// Jumps until that is so; whether a PMI came on the way.
+    #[track_caller]
+    pub(crate) fn jump_until(&self, is_so: impl Fn() -> bool) -> bool {
+        let mut pmi = false;
+        for _ in 0..JUMPS {
+            if is_so() {
+                return pmi;
+            }
+            pmi |= self.jump().is_some();
+        }
+        panic!("not within {JUMPS} jumps");
+    }
+
+    /// Jumps until a PMI comes.
+    #[track_caller]
+    pub(crate) fn jump_until_pmi(&self) {
+        assert!((0..JUMPS).any(|_| self.jump().is_some()), "no PMI within {JUMPS} jumps");
+    }
+
     /// Jumps, and serves each PMI with the source; what they were.
     pub(crate) fn run_with(
         &self,
@@ -509,6 +528,8 @@ pub(crate) fn run_within(part: &[u64], whole: &[u64], from: usize) -> Option<usi
         .map(|at| at + part.len())
 }
 
+/// So many jumps are enough for whatever a test waits for.
+const JUMPS: u32 = 20_000;
 const APIC_BASE: u32 = 0x1b;
 /// The entry, in x2APIC mode.
 const LVT_PC: u32 = 0x834;
