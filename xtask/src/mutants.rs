@@ -71,7 +71,7 @@ pub(crate) struct Options {
     /// Try no more tests with a mutant that survived so many seconds of them
     #[arg(long, default_value_t = 10, value_name = "SECONDS")]
     enough: u64,
-    /// Begin no mutant after so many minutes of trying, and say how many are left: with --sample, these are random too
+    /// Begin no mutant after so many minutes of trying, and say how many are left
     #[arg(long, value_name = "MINUTES")]
     within: Option<u64>,
     /// Write the survivors into this file too

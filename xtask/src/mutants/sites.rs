@@ -96,13 +96,13 @@ fn on_one_line(text: &str) -> String {
 
 /// The end of a text that stands in front of a change, or the beginning of one that stands behind it.
 fn beside(text: &str, end: bool) -> String {
-    let edge = |inside: bool, at: bool| if inside && at { " " } else { "" };
-    let one = on_one_line(text);
-    let one = format!(
-        "{}{one}{}",
-        edge(text.starts_with(char::is_whitespace), !one.is_empty()),
-        edge(text.ends_with(char::is_whitespace), true)
-    );
+    let mut one = on_one_line(text);
+    if !one.is_empty() && text.starts_with(char::is_whitespace) {
+        one.insert(0, ' ');
+    }
+    if text.ends_with(char::is_whitespace) {
+        one.push(' ');
+    }
     let count = one.chars().count();
     if count <= BESIDE {
         one
