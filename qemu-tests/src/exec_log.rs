@@ -164,11 +164,18 @@ fn code_line(line: &str) -> Option<Code> {
 
 /// Whether the bytes are a string instruction's with a REP prefix.
 fn is_repeated(bytes: &[u8]) -> bool {
+    let opcode = opcode(bytes);
+    let prefixes = &bytes[..bytes.len() - opcode.len()];
+    let repeated = prefixes.iter().any(|byte| matches!(byte, 0xf2 | 0xf3));
+    repeated && matches!(opcode, [0x6c..=0x6f | 0xa4..=0xa7 | 0xaa..=0xaf, ..])
+}
+
+/// The bytes of an instruction of 64-bit code from its opcode on.
+pub(crate) fn opcode(bytes: &[u8]) -> &[u8] {
     let is_prefix =
         |byte: &u8| matches!(byte, 0x26 | 0x2e | 0x36 | 0x3e | 0x40..=0x4f | 0x64..=0x67 | 0xf2 | 0xf3);
-    let Some(opcode) = bytes.iter().position(|byte| !is_prefix(byte)) else { return false };
-    let repeated = bytes[..opcode].iter().any(|byte| matches!(byte, 0xf2 | 0xf3));
-    repeated && matches!(bytes[opcode], 0x6c..=0x6f | 0xa4..=0xa7 | 0xaa..=0xaf)
+    let prefixes = bytes.iter().take_while(|byte| is_prefix(byte)).count();
+    &bytes[prefixes..]
 }
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
 //! Is the monitor's truth what QEMU executed?
 //!
-//! The two accounts must be the same, instruction by instruction. An instruction that QEMU began is left out of the truth
-//! only where QEMU's own log shows that it did not retire: it faulted, was interrupted, or was an iteration of a repeated
-//! one but the last. What the monitor did by hand QEMU has not begun; there the guest must have stood before it, and
-//! after it next.
+//! The two accounts must be the same, instruction by instruction. An instruction that QEMU began is left out of the
+//! truth only where QEMU's own log shows that it did not retire: it faulted, was interrupted, or was an iteration of a
+//! repeated one but the last. What the monitor did by hand QEMU has not begun; there the guest must have stood before
+//! it, and after it next.
 
 use anyhow::{Result, bail, ensure};
 use std::ops::Range;
@@ -321,7 +321,7 @@ impl<'a> Walk<'a> {
         while let Some(exit) = self.exit().filter(|_| self.index > 0) {
             ensure!(
                 self.passes(exit),
-                "the guest was {:x?} and stood at {:#x}: what is between, before instruction {}, is not in the truth",
+                "the guest was {:x?} and stood at {:#x}: what is between, before {}, is not in the truth",
                 self.place,
                 exit.rip,
                 self.index
@@ -329,7 +329,7 @@ impl<'a> Walk<'a> {
         }
         ensure!(
             self.may_be(entry),
-            "the guest was {:x?} and goes on at {entry:#x}: what is between, before instruction {}, is not in the truth",
+            "the guest was {:x?} and goes on at {entry:#x}: what is between, before {}, is not in the truth",
             self.place,
             self.index
         );

@@ -1,19 +1,19 @@
 //! Are the monitor's branches what its instructions show?
 //!
-//! The instructions have been held against QEMU's log by [`compare`](super::compare), and that log has their bytes. Of two
-//! that follow one another, either the second is behind the first, or a branch leads there, or events do.
+//! The instructions have been held against QEMU's log by [`compare`](super::compare), and that log has their bytes. Of
+//! two that follow one another, either the second is behind the first, or a branch leads there, or events do.
 
 use anyhow::{Result, ensure};
 
 use super::{Guest, is_behind};
-use crate::exec_log::ExecLog;
+use crate::exec_log::{ExecLog, opcode};
 use crate::truth::{Branch, BranchKind, Record};
 
 /// The length of the WRMSR that switches tracing on.
 const WRMSR: u64 = 2;
 
-/// Holds a session's branches against its instructions: each must be where these have it, with its kind and both levels,
-/// and none may be missing. Returns how many there are.
+/// Holds a session's branches against its instructions: each must be where these have it, with its kind and both
+/// levels, and none may be missing. Returns how many there are.
 ///
 /// # Errors
 /// The first place where they differ.
@@ -121,16 +121,13 @@ impl Walk<'_> {
 /// Which branch these bytes are, of 64-bit code.
 fn kind(code: &[u8]) -> Option<BranchKind> {
     use BranchKind::{Call, Conditional, Far, Jump, Return};
-    let is_prefix =
-        |byte: &u8| matches!(byte, 0x26 | 0x2e | 0x36 | 0x3e | 0x40..=0x4f | 0x64..=0x67 | 0xf2 | 0xf3);
-    let opcode = code.iter().position(|byte| !is_prefix(byte))?;
-    Some(match code[opcode..] {
+    Some(match opcode(code) {
         [0x70..=0x7f | 0xe0..=0xe3, ..] | [0x0f, 0x80..=0x8f, ..] => Conditional,
         [0xe9 | 0xeb, ..] => Jump,
         [0xe8, ..] => Call,
         [0xc2 | 0xc3, ..] => Return,
         [0xca | 0xcb | 0xcf, ..] | [0x0f, 0x05 | 0x07 | 0x34 | 0x35, ..] => Far,
-        [0xff, modrm, ..] => match modrm >> 3 & 7 {
+        &[0xff, modrm, ..] => match modrm >> 3 & 7 {
             2 => Call,
             4 => Jump,
             3 | 5 => Far,
@@ -191,8 +188,8 @@ mod tests {
         compare(&log(), &records(truth), branches, GUEST)
     }
 
-    /// A call, the jump is taken, an interrupt before the return and one in its handler, INT, and an instruction by hand
-    /// at 0x5c that jumps.
+    /// A call, the jump is taken, an interrupt before the return and one in its handler, INT, and an instruction by
+    /// hand at 0x5c.
     const TRUTH: [u64; 13] =
         [0x52, 0x100, 0x101, 0x9000, 0x9010, 0x9002, 0x105, 0x57, 0x57, 0x59, 0x9010, 0x5b, 0x5c];
     const BRANCHES: [(u64, u64, BranchKind); 11] = [

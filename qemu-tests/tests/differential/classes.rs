@@ -65,7 +65,8 @@ pub(crate) fn shares(found: &BTreeMap<Class, u64>, all: u64, most: [u64; 5]) {
     }
 }
 
-/// The class of a difference; `None` where it is not known, or where nothing at its place shows that this decoder is right.
+/// The class of a difference; `None` where it is not known, or where nothing at its place shows that this decoder is
+/// right.
 pub(crate) fn explain(trace: &[u8], code: &Code<'_>, own: &Own, theirs: &Decoded) -> Option<Class> {
     let stream = Stream::of(trace);
     let difference = Difference { stream: &stream, code, own, theirs };
@@ -291,7 +292,9 @@ enum Needs {
 impl Needs {
     /// By the bytes of the instruction.
     fn of(code: &[u8]) -> Option<Self> {
-        let is_prefix = |byte: &u8| matches!(byte, 0x26 | 0x2e | 0x36 | 0x3e | 0x40..=0x4f | 0x64..=0x67 | 0xf0 | 0xf2 | 0xf3);
+        let is_segment = |byte: &u8| matches!(byte, 0x26 | 0x2e | 0x36 | 0x3e | 0x64 | 0x65);
+        let is_other = |byte: &u8| matches!(byte, 0x40..=0x4f | 0x66 | 0x67 | 0xf0 | 0xf2 | 0xf3);
+        let is_prefix = |byte: &u8| is_segment(byte) || is_other(byte);
         let opcode = code.iter().position(|byte| !is_prefix(byte))?;
         match code[opcode..] {
             [0x70..=0x7f | 0xe0..=0xe3, ..] | [0x0f, 0x80..=0x8f, ..] => Some(Self::Tnt),
