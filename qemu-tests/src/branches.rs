@@ -5,12 +5,15 @@ use std::fmt;
 
 use crate::filter::Filter;
 use crate::judge::{ended_well, place};
-use crate::protocol::{Records, Run};
+use crate::protocol::{End, Records, Run};
 use crate::symbols::Symbols;
-use crate::truth::{Branch, Truth, hash};
+use crate::truth::{Branch, BranchLevel, Truth, hash};
 
 /// Straight-line code before the first branch of a part and behind its last one: the records do not tell of it.
 const EDGE: u64 = 200;
+
+/// How the guest's reason begins where it cannot decode its records.
+const UNDECODED: &str = "decode: branch record ";
 
 /// Branch records that agree with the truth, and the instructions that were decoded from them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +47,9 @@ impl fmt::Display for Verdict {
 
 /// Holds one workload's branch records, and what was decoded from them, against what the monitor logged.
 ///
+/// Where the kernel alone is recorded and a branch has the level that it comes from ([`BranchLevel::From`]), no record
+/// says how the kernel was entered. The guest must say that it cannot decode this, and the records alone are held.
+///
 /// Without a loss each record must be a branch of the truth and each branch must have a record. With one, each
 /// contiguous part must be a run of the truth, in order, and each gap must lie after a loss that the guest counted. A
 /// buffer that was written over holds the newest run. Of the instructions only those at the edges of a part are missing.
@@ -51,9 +57,14 @@ impl fmt::Display for Verdict {
 /// # Errors
 /// What differs.
 pub fn judge(run: &Run, truth: &Truth, symbols: &Symbols) -> Result<Verdict> {
-    ended_well(run)?;
+    let enters_unseen = truth.branch_level() == BranchLevel::From && run.filter.cpl == Some(0);
+    match &run.end {
+        Some(End::Fail(reason)) if enters_unseen && reason.starts_with(UNDECODED) => {}
+        Some(End::Ok) if enters_unseen => bail!("the guest decodes what no record tells"),
+        _ => ended_well(run)?,
+    }
     let (Some(session), Some(stat)) = (run.session, run.stat) else { bail!("no session, or no stat line") };
-    let taken = taken(truth.branches(session), &run.filter);
+    let taken = taken(truth.branches(session), &run.filter, truth.branch_level());
     // A record that faults is not made again, and here it is the first one.
     let taken = taken.get(run.faults.len()..).unwrap_or_default();
     ensure!(!taken.is_empty(), "the truth has no branches: nothing was recorded");
@@ -67,12 +78,14 @@ pub fn judge(run: &Run, truth: &Truth, symbols: &Symbols) -> Result<Verdict> {
         taken.len()
     );
     let traced = run.filter.traced(truth.session(session), symbols)?;
-    let missing = place(&run.pieces, &traced, allowed).context("what was decoded")?;
-    ensure!(
-        cut || missing.behind <= EDGE,
-        "{} instructions are missing at the end of what was decoded",
-        missing.behind
-    );
+    if !enters_unseen {
+        let missing = place(&run.pieces, &traced, allowed).context("what was decoded")?;
+        ensure!(
+            cut || missing.behind <= EDGE,
+            "{} instructions are missing at the end of what was decoded",
+            missing.behind
+        );
+    }
     Ok(Verdict {
         truth_count: taken.len() as u64,
         truth_hash: hash_of(taken),
@@ -83,10 +96,10 @@ pub fn judge(run: &Run, truth: &Truth, symbols: &Symbols) -> Result<Verdict> {
     })
 }
 
-/// The branches that a filter lets through, by the level that they lead to.
+/// The branches that a filter lets through, by the level that they have.
 #[must_use]
-pub fn taken(branches: &[Branch], filter: &Filter) -> Vec<Branch> {
-    let at_level = |branch: &&Branch| filter.cpl.is_none_or(|cpl| (cpl == 0) == (branch.to_cpl == 0));
+pub fn taken(branches: &[Branch], filter: &Filter, level: BranchLevel) -> Vec<Branch> {
+    let at_level = |branch: &&Branch| filter.cpl.is_none_or(|cpl| (cpl == 0) == (level.cpl(branch) == 0));
     branches.iter().filter(at_level).copied().collect()
 }
 
@@ -168,13 +181,19 @@ mod tests {
     }
 
     #[test]
-    fn a_branch_counts_for_the_level_it_leads_to() {
+    fn a_branch_counts_for_the_level_that_it_has() {
         let branch = |from_cpl, to_cpl| Branch { from: 1, to: 2, kind: BranchKind::Far, from_cpl, to_cpl };
         let all = [branch(0, 0), branch(0, 3), branch(3, 3), branch(3, 0)];
-        for (text, expected) in [("cpl=any", &[0, 1, 2, 3][..]), ("cpl=0", &[0, 3]), ("cpl=3", &[1, 2])] {
+        for (text, to, from) in [
+            ("cpl=any", &[0, 1, 2, 3][..], &[0, 1, 2, 3][..]),
+            ("cpl=0", &[0, 3], &[0, 1]),
+            ("cpl=3", &[1, 2], &[2, 3]),
+        ] {
             let filter = Filter::parse(&[text]).unwrap();
-            let expected: Vec<Branch> = expected.iter().map(|&index: &usize| all[index]).collect();
-            assert_eq!(taken(&all, &filter), expected, "{text}");
+            for (level, expected) in [(BranchLevel::To, to), (BranchLevel::From, from)] {
+                let expected: Vec<Branch> = expected.iter().map(|&index: &usize| all[index]).collect();
+                assert_eq!(taken(&all, &filter, level), expected, "{text} {level:?}");
+            }
         }
     }
 }

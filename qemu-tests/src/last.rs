@@ -6,7 +6,7 @@ use std::fmt;
 use crate::branches::taken;
 use crate::filter::Filter;
 use crate::protocol::Last;
-use crate::truth::{Branch, BranchKind};
+use crate::truth::{Branch, BranchKind, BranchLevel};
 
 /// Records that are the truth's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,8 +34,14 @@ const CALL: u64 = 5;
 ///
 /// # Errors
 /// What differs.
-pub fn judge(last: &Last, branches: &[Branch], filter: &Filter, depth: usize) -> Result<Verdict> {
-    let taken = taken(branches, filter);
+pub fn judge(
+    last: &Last,
+    branches: &[Branch],
+    filter: &Filter,
+    level: BranchLevel,
+    depth: usize,
+) -> Result<Verdict> {
+    let taken = taken(branches, filter, level);
     let expected = if last.calls { calls(&taken, depth) } else { newest(&taken, depth) };
     ensure!(last.entries == last.branches.len() as u64, "{} entries are told", last.entries);
     // What was there before the start may be behind them, where it cannot be cleared.
@@ -113,7 +119,7 @@ mod tests {
             (&[4], 2, false),
             (&[4, 3, 2], 8, false),
         ] {
-            let found = judge(&last(false, from), &all, &Filter::default(), depth);
+            let found = judge(&last(false, from), &all, &Filter::default(), BranchLevel::To, depth);
             assert_eq!(found.is_ok(), right, "{from:?} of {depth}: {found:?}");
         }
     }
@@ -128,11 +134,11 @@ mod tests {
             (&[(Call, 1), (Call, 2), (Call, 3), (Return, 4), (Return, 5)], 2, &[]),
             (&[(Return, 1), (Return, 2), (Call, 3)], 4, &[3]),
         ] {
-            let found = judge(&last(true, from), &branches(all), &Filter::default(), depth);
+            let found = judge(&last(true, from), &branches(all), &Filter::default(), BranchLevel::To, depth);
             assert_eq!(found.unwrap().last, from.len(), "{all:?}");
         }
         let next = Branch { to: 6, ..branches(&[(Call, 1)])[0] };
-        assert_eq!(judge(&last(true, &[]), &[next], &Filter::default(), 4).unwrap().last, 0);
+        assert_eq!(judge(&last(true, &[]), &[next], &Filter::default(), BranchLevel::To, 4).unwrap().last, 0);
     }
 
     #[test]
@@ -140,7 +146,7 @@ mod tests {
         let mut all = branches(&[(Jump, 1), (Jump, 2)]);
         all[1].to_cpl = 3;
         let user = Filter { cpl: Some(3), ..Filter::default() };
-        assert!(judge(&last(false, &[2]), &all, &user, 1).is_ok());
-        assert!(judge(&last(false, &[1]), &all, &user, 1).is_err());
+        assert!(judge(&last(false, &[2]), &all, &user, BranchLevel::To, 1).is_ok());
+        assert!(judge(&last(false, &[1]), &all, &user, BranchLevel::To, 1).is_err());
     }
 }

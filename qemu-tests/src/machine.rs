@@ -13,7 +13,7 @@ use crate::images::Images;
 use crate::patience::{GivenUp, Patience, Watch};
 use crate::protocol::Transcript;
 use crate::scratch::Scratch;
-use crate::truth::{self, Truth};
+use crate::truth::{self, BranchLevel, Truth};
 
 /// The program that is started.
 pub const QEMU: &str = "qemu-system-x86_64";
@@ -117,7 +117,8 @@ impl Machine {
         let lines = child.lines()?;
         let mut progress = Watch::new(self.patience, Instant::now());
         let mut transcript = Transcript::default();
-        let mut truth = Truth::default();
+        let monitor_options = self.command_line.split(" -- ").next().unwrap_or_default();
+        let mut truth = Truth::with_branch_level(BranchLevel::of(monitor_options));
         loop {
             let wait = match progress.wait(Instant::now()) {
                 Ok(wait) => wait,
@@ -126,7 +127,8 @@ impl Machine {
             match lines.recv_timeout(wait) {
                 Ok(line) => {
                     transcript.line(&line)?;
-                    if self.keeps_truth && line.starts_with("ok ") {
+                    let ended = line.starts_with("ok ") || line.starts_with("fail ");
+                    if self.keeps_truth && ended {
                         truth.follow(&ram)?;
                     }
                     watch(&line, &transcript, &truth);

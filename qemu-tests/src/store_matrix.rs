@@ -8,7 +8,7 @@ use crate::code;
 use crate::instructions::Instructions;
 use crate::judge::ended_well;
 use crate::matrix::{Boot, Loss, WORKLOADS};
-use crate::protocol::Run;
+use crate::protocol::{Last, Run};
 use crate::symbols::Symbols;
 use crate::truth::Truth;
 use crate::{last, precise};
@@ -199,8 +199,9 @@ fn last_branches(run: &Run, profile: &Profile, truth: &Truth) -> Result<Verdict>
     let modes: Vec<bool> = run.lasts.iter().map(|last| last.calls).collect();
     let due = if profile.calls { vec![false, true] } else { vec![false] };
     ensure!(modes == due, "with calls alone: {modes:?}, where {due:?} are due");
-    let judge = |last| {
-        let verdict = last::judge(last, truth.branches(last.session), &run.filter, profile.depth)?;
+    let judge = |last: &Last| {
+        let (branches, level) = (truth.branches(last.session), truth.branch_level());
+        let verdict = last::judge(last, branches, &run.filter, level, profile.depth)?;
         ensure!(verdict.last > 0, "there are no last branches");
         Ok(verdict)
     };

@@ -19,6 +19,41 @@ pub struct Truth {
     sessions: HashMap<u16, Vec<Record>>,
     branches: HashMap<u16, Vec<Branch>>,
     times: HashMap<u16, Vec<Time>>,
+    branch_level: BranchLevel,
+}
+
+/// Whose privilege level a branch from one level to another has where branches are filtered by level.
+///
+/// The manual says which records are kept by "CPL" alone, and not whether that is the level before the branch or behind
+/// it. The monitor's option `branch-level` has the same two.
+///
+/// Source: SDM vol. 3, Debug, Branch Profile, TSC, and Resource Monitoring Features, "Setting Up CPL-Qualified BTS".
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum BranchLevel {
+    /// That of the code it comes from.
+    From,
+    /// That of the code it leads to.
+    #[default]
+    To,
+}
+
+impl BranchLevel {
+    /// What the monitor's options say.
+    #[must_use]
+    pub fn of(options: &str) -> Self {
+        let last =
+            options.split_whitespace().filter_map(|word| word.strip_prefix("branch-level=")).next_back();
+        if last == Some("from") { Self::From } else { Self::To }
+    }
+
+    /// A branch's.
+    #[must_use]
+    pub const fn cpl(self, branch: &Branch) -> u8 {
+        match self {
+            Self::From => branch.from_cpl,
+            Self::To => branch.to_cpl,
+        }
+    }
 }
 
 /// When an instruction retired.
@@ -31,6 +66,18 @@ pub struct Time {
 }
 
 impl Truth {
+    /// Of a machine on which branches have this level.
+    #[must_use]
+    pub fn with_branch_level(branch_level: BranchLevel) -> Self {
+        Self { branch_level, ..Self::default() }
+    }
+
+    /// Whose level a branch has.
+    #[must_use]
+    pub const fn branch_level(&self) -> BranchLevel {
+        self.branch_level
+    }
+
     /// Every instruction of a trace session, in order.
     #[must_use]
     pub fn session(&self, session: u16) -> &[Record] {
@@ -235,6 +282,18 @@ mod tests {
             let path = save(&scratch, &words);
             assert_eq!(retired(&path).ok(), (records <= 2).then_some(records));
             assert_eq!(Truth::default().follow(&path).is_ok(), records <= 2);
+        }
+    }
+
+    #[test]
+    fn the_monitors_options_say_whose_level_a_branch_has() {
+        for (options, expected) in [
+            ("profile=core2", BranchLevel::To),
+            ("profile=core2 branch-level=from", BranchLevel::From),
+            ("branch-level=from branch-level=to", BranchLevel::To),
+        ] {
+            assert_eq!(BranchLevel::of(options), expected, "{options}");
+            assert_eq!(Truth::with_branch_level(expected).branch_level(), expected);
         }
     }
 

@@ -53,6 +53,18 @@ fn skylake_whose_threshold_sets_no_status() {
     .unwrap();
 }
 
+/// The manual leaves open whether the level that counts is that before a branch or that behind it.
+#[test]
+fn nehalem_whose_branches_have_the_level_that_they_come_from() {
+    let only = Some("filter-os,filter-user,sort");
+    let mut boot = branch_matrix::boot("nehalem", only);
+    boot.monitor_options += " branch-level=from";
+    sweep("nehalem", &boot, only, |run, truth, symbols, _| {
+        branch_matrix::check(run, "nehalem", truth, symbols)
+    })
+    .unwrap();
+}
+
 #[test]
 fn a_processor_without_a_debug_store_says_so() {
     all_as_they_ran("sapphire-rapids");
