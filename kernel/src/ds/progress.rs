@@ -35,6 +35,8 @@ pub(super) struct Progress {
     cut: Option<Gap>,
     /// It would go on, but for somebody else.
     excluded: bool,
+    /// It was left off by the handler, and has not gone on.
+    abandoned: bool,
 }
 
 impl Progress {
@@ -47,6 +49,7 @@ impl Progress {
             filled: 0,
             cut: None,
             excluded: false,
+            abandoned: false,
         }
     }
 
@@ -70,12 +73,21 @@ impl Progress {
     pub(super) const fn begin(&mut self) {
         self.unread = true;
         self.excluded = false;
+        self.abandoned = false;
     }
 
     /// It may go on, but somebody records what excludes it.
     pub(super) fn exclude(&mut self) {
         self.loss.excluded += u64::from(!self.excluded);
         self.excluded = true;
+    }
+
+    /// The handler leaves it off, until somebody lets it go on. One that is off for another reason stays so.
+    pub(super) fn abandon(&mut self) {
+        if self.state() == State::Recording {
+            self.loss.abandoned += u64::from(!self.abandoned);
+            self.abandoned = true;
+        }
     }
 
     /// Whether the index is at the threshold, and somebody has to look. Also while the processor records.

@@ -5,7 +5,7 @@ use super::{Half, LinearMemory, State, Stopped};
 use crate::drain::Sink;
 use crate::loss::Loss;
 use crate::msr::{GeneralProtection, GlobalStatus, Msr};
-use crate::pmi::PmiSource;
+use crate::pmi::{Abandoned, PmiSource};
 use core::mem::ManuallyDrop;
 
 /// Branches are recorded, or counters sample, or both, and the memory belongs to the processor. Dropping it stops the recording first; where that
@@ -164,5 +164,9 @@ impl<M: Msr, L: LinearMemory, B: Sink + ?Sized, P: Sink + ?Sized> PmiSource for 
     fn resume(&mut self) -> Result<(), GeneralProtection> {
         self.session.collect();
         self.session.resume()
+    }
+
+    fn abandon(&mut self, _: Abandoned) {
+        self.session.abandon();
     }
 }

@@ -173,6 +173,19 @@ impl<M: Msr, L: LinearMemory> Session<M, L> {
         Ok(())
     }
 
+    /// It is left off: what happens until it goes on is not recorded. What does not let itself be stopped goes on.
+    pub(super) fn abandon(&mut self) {
+        if self.quiesce().is_err() {
+            return;
+        }
+        if self.control.is_some() {
+            self.bts.abandon();
+        }
+        if self.program.is_some() {
+            self.pebs.abandon();
+        }
+    }
+
     /// Stays off until [`Session::wake`].
     pub(super) fn suspend(&mut self) {
         self.bts.suspend();

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::drain::Piece;
-use crate::loss::{Loss, Overwritten};
+use crate::loss::Overwritten;
 
 impl Machine {
     pub(super) fn area(&self, unit: &Unit<Self>, records: u64, mode: BufferMode) -> DsArea<FakeLinear> {
@@ -309,6 +309,30 @@ fn a_suspended_recording_goes_on_where_it_was() {
         drain(&mut running, &mut sink).unwrap();
         assert_eq!(sink.seen, [branches(0..10), branches(20..30)].concat());
     }
+}
+
+#[test]
+fn branches_that_are_given_up_are_not_recorded_which_is_counted_until_somebody_lets_them_go_on() {
+    let machine = Machine::new();
+    let mut running = machine.start(100, EIGHT_SPARE);
+    let mut sink = Numbers::of(&machine);
+    machine.branches(0, 10);
+    for _ in 0..2 {
+        // Twice the same: it did not go on in between.
+        running.source(&mut sink, &mut KeepAll).abandon(Abandoned::Stuck);
+        assert_eq!(machine.get(DEBUGCTL), 0);
+        assert_eq!(running.loss(Half::Bts), &Loss { abandoned: 1, ..Loss::NONE });
+    }
+    assert!(running.loss(Half::Pebs).is_none(), "there are no samples");
+    assert_eq!(drain(&mut running, &mut sink), Ok(State::Recording));
+    assert_ne!(machine.get(DEBUGCTL), 0);
+    running.source(&mut sink, &mut KeepAll).abandon(Abandoned::Stuck);
+    assert_eq!(running.loss(Half::Bts).abandoned, 2);
+    // One that is off for another reason.
+    drain(&mut running, &mut sink).unwrap();
+    running.suspend().unwrap();
+    running.source(&mut sink, &mut KeepAll).abandon(Abandoned::Stuck);
+    assert_eq!(running.loss(Half::Bts).abandoned, 2);
 }
 
 #[test]

@@ -2,7 +2,6 @@
 
 use super::samples::{Events, ICE_LAKE, NEHALEM, PMC, SKYLAKE, branches, machine};
 use super::*;
-use crate::loss::Loss;
 use crate::pebs::{Event, Item, PebsConfig, Samples};
 use pugmark_decoder_core::pebs::Format;
 

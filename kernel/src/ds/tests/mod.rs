@@ -12,8 +12,8 @@ use crate::cpuid::CpuIdResult;
 use crate::drain::{KeepAll, Sink};
 use crate::fake::{FakeLinear, FakeMsr};
 use crate::lapic::{Delivery, LocalApic, LvtPc};
-use crate::loss::Gap;
-use crate::pmi::{Handler, Pmi};
+use crate::loss::{Gap, Loss};
+use crate::pmi::{Abandoned, Handler, Pmi, PmiSource};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 

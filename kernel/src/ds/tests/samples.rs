@@ -296,6 +296,16 @@ fn the_threshold_asks_for_a_pmi_that_drains_and_goes_on() {
 }
 
 #[test]
+fn counters_that_are_given_up_stand_still_which_is_counted() {
+    let (machine, bytes) = (machine(HASWELL), HASWELL.2);
+    let mut running = machine.sample(&branches(1000), &machine.plan(bytes));
+    running.source(&mut KeepAll, &mut KeepAll).abandon(Abandoned::Stuck);
+    assert_eq!(running.loss(Half::Pebs), &Loss { abandoned: 1, ..Loss::NONE });
+    assert!(running.loss(Half::Bts).is_none(), "no branches are recorded");
+    assert_eq!(machine.get(PEBS_ENABLE), 0);
+}
+
+#[test]
 fn a_full_buffer_waits_for_the_sink_and_says_what_it_lost() {
     let machine = machine(NEHALEM);
     let mut running = machine.sample(&branches(1000), &machine.plan(176));

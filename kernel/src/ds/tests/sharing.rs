@@ -2,7 +2,6 @@
 
 use super::branches::{EIGHT_SPARE, Numbers, branches, config, drain};
 use super::*;
-use crate::loss::Loss;
 use crate::msr::{ApicBase, RtitCtl};
 
 #[test]
