@@ -2,8 +2,10 @@
 
 use super::classify::Goes;
 use super::{Instruction, Lookahead, MAX_LEN};
-use crate::guest::cpu::{Cpu, Mode, dr7, rflags};
+use crate::guest::cpu::{Cpu, Gpr, Mode, dr7, rflags};
+use crate::guest::linear::read_linear;
 use crate::guest::memory::GuestMemory;
+use crate::guest::paging::{Access, AccessKind};
 
 /// Instructions that execute one after the other, unless execution leaves them at one of a few exits. No place is twice
 /// among them, and none is executed by hand or changes what decides how the next one executes; each may fault, and an
@@ -145,7 +147,11 @@ impl Lookahead {
             // What cannot be read may never be reached.
             let found = if stretch.len == 0 { Ok(*first) } else { self.at(cpu, next, memory) };
             let Ok(instruction) = found else { break };
-            let Some((on, other)) = ways(&instruction) else { break };
+            let ways = match ways(&instruction) {
+                None if stretch.len == 0 => known_target(cpu, memory, &instruction).map(|to| (to, None)),
+                ways => ways,
+            };
+            let Some((on, other)) = ways else { break };
             if instruction.repeats() && stretch.len != 0 {
                 break;
             }
@@ -194,6 +200,22 @@ fn ways(instruction: &Instruction) -> Option<(u64, Option<u64>)> {
         Goes::Either(distance @ ..0) => (target(distance), Some(behind)),
         Goes::Either(distance) => (behind, Some(target(distance))),
     })
+}
+
+/// Where `first`, the next instruction, goes if it is a near return or goes where a register says: nothing executes before
+/// it that could change the stack or the register. Behind another instruction it would have to be known what that one does.
+fn known_target<M: GuestMemory + ?Sized>(cpu: &Cpu, memory: &mut M, first: &Instruction) -> Option<u64> {
+    match *first.bytes() {
+        [0xc3] => {
+            let mut address = [0; 8];
+            let access = Access::at_cpl(cpu, AccessKind::Read);
+            read_linear(cpu, memory, cpu.get(Gpr::Rsp), &mut address, access).ok()?;
+            Some(u64::from_le_bytes(address))
+        }
+        [0xff, operand @ (0xd0..=0xd7 | 0xe0..=0xe7)] => Some(cpu.gpr[usize::from(operand & 7)]),
+        [0x41, 0xff, operand @ (0xd0..=0xd7 | 0xe0..=0xe7)] => Some(cpu.gpr[usize::from(operand & 7) + 8]),
+        _ => None,
+    }
 }
 
 fn behind(instruction: &Instruction) -> u64 {

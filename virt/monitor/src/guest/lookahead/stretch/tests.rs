@@ -79,6 +79,50 @@ fn ends_before_whatever_goes_elsewhere_or_decides_how_instructions_execute() {
 }
 
 #[test]
+fn begins_with_a_branch_whose_target_is_known() {
+    // Where it lies that the instruction goes there: 40h behind the first NOP of five.
+    let go = |machine: &mut Machine, stack: u64, rbx: u64, r11: u64| {
+        let rsp = machine.cpu.get(Gpr::Rsp) & !0xfff | 0x800;
+        machine.cpu.gpr[Gpr::Rsp as usize] = rsp;
+        machine.put(rsp, &stack.to_le_bytes());
+        machine.cpu.gpr[3] = rbx;
+        machine.cpu.gpr[11] = r11;
+    };
+    for code in [&[0xc3][..], &[0xff, 0xd3], &[0xff, 0xe3], &[0x41, 0xff, 0xd3], &[0x41, 0xff, 0xe3]] {
+        let mut machine = with(code);
+        let there = machine.cpu.rip + 0x40;
+        machine.put(there, &[0x90, 0x90, 0x90, 0x90, 0xf4]);
+        let elsewhere = there + 2;
+        let extended = code[0] == 0x41;
+        let (rbx, r11) = if extended { (elsewhere, there) } else { (there, elsewhere) };
+        go(&mut machine, there, rbx, r11);
+        let stretch = find(&mut machine, 16).unwrap();
+        assert_eq!(stretch.exits().collect::<Vec<_>>(), [there + 4], "{code:x?}");
+        assert_eq!(lengths(Some(stretch)), [code.len() as u8, 1, 1, 1, 1], "{code:x?}");
+        // Nowhere, and a place without instructions.
+        for target in [1 << 60, 0x7000_0000_0000] {
+            go(&mut machine, target, target, target);
+            assert!(find(&mut machine, 16).is_none(), "{code:x?} {target:x}");
+        }
+        // What comes before it may decide where it goes.
+        let mut machine = with(&[&[0x90, 0x90][..], code].concat());
+        go(&mut machine, there, there, there);
+        assert_eq!(lengths(find(&mut machine, 16)), [1, 1], "{code:x?}");
+    }
+    // A stack that is not there, and a return that drops more or has a prefix.
+    let mut machine = with(&[]);
+    machine.cpu.gpr[Gpr::Rsp as usize] = 0x7000_0000_0000;
+    assert!(find(&mut machine, 16).is_none());
+    for code in [&[0xc2, 8, 0][..], &[0xf3, 0xc3]] {
+        let mut machine = with(code);
+        let there = machine.cpu.rip + 0x40;
+        machine.put(there, &[0x90, 0x90]);
+        go(&mut machine, there, there, there);
+        assert!(find(&mut machine, 16).is_none(), "{code:x?}");
+    }
+}
+
+#[test]
 fn one_instruction_is_none_and_the_limit_is_one() {
     assert!(find(&mut with(&[0x90]), 16).is_none());
     for (limit, expected) in [(0, 0), (1, 0), (2, 2), (5, 5), (32, 32), (99, 32)] {
