@@ -19,11 +19,12 @@ const SPLIT: [&str; 2] = ["qemu-tests tests/", "tools tests/record"];
 const DOCUMENTATION: &str = "documentation";
 
 /// Seconds that jobs take which take long, about, by the beginning of their name. They only order the queue.
-const LONG: [(&str, u64); 4] = [
+const LONG: [(&str, u64); 5] = [
     ("qemu-tests tests/witness", 100),
     ("qemu-tests tests/samples", 60),
-    ("qemu-tests tests/precise_samples", 40),
     (DOCUMENTATION, 30),
+    ("qemu-tests tests/counters everything", 25),
+    ("tools tests/record", 20),
 ];
 /// What any other test that is a job takes, about, and any other binary.
 const OTHERWISE: [u64; 2] = [10, 5];
