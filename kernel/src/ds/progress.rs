@@ -37,6 +37,8 @@ pub(super) struct Progress {
     excluded: bool,
     /// It was left off by the handler, and has not gone on.
     abandoned: bool,
+    /// It is off until [`Progress::wake`], whatever else it waits for.
+    suspended: bool,
 }
 
 impl Progress {
@@ -50,6 +52,7 @@ impl Progress {
             cut: None,
             excluded: false,
             abandoned: false,
+            suspended: false,
         }
     }
 
@@ -64,6 +67,7 @@ impl Progress {
 
     pub(super) fn state(&self) -> State {
         match self.state {
+            State::Recording | State::Full if self.suspended => State::Suspended,
             State::Recording if self.excluded => State::Excluded,
             state => state,
         }
@@ -92,7 +96,8 @@ impl Progress {
 
     /// Whether the index is at the threshold, and somebody has to look. Also while the processor records.
     pub(super) fn is_due<L: LinearMemory>(&self, buffer: &RecordBuffer<L>) -> bool {
-        buffer.mode() != BufferMode::Circular && self.state == State::Recording && buffer.is_due()
+        let records = self.state == State::Recording && !self.suspended;
+        buffer.mode() != BufferMode::Circular && records && buffer.is_due()
     }
 
     /// Looks how far the processor came. It is off.
@@ -154,7 +159,7 @@ impl Progress {
 
     /// Whether it may go on: it is not meant to be off, and there is room.
     pub(super) fn may_go_on<L: LinearMemory>(&mut self, buffer: &RecordBuffer<L>) -> bool {
-        if !matches!(self.state, State::Recording | State::Full) {
+        if self.suspended || matches!(self.state, State::Failed(_)) {
             return false;
         }
         let waits = buffer.mode() != BufferMode::Circular && (buffer.is_due() || self.cut.is_some());
@@ -166,17 +171,13 @@ impl Progress {
     }
 
     /// Stays off until [`Progress::wake`].
-    pub(super) fn suspend(&mut self) {
-        if self.state == State::Recording {
-            self.state = State::Suspended;
-        }
+    pub(super) const fn suspend(&mut self) {
+        self.suspended = true;
     }
 
     /// May go on again.
-    pub(super) fn wake(&mut self) {
-        if self.state == State::Suspended {
-            self.state = State::Recording;
-        }
+    pub(super) const fn wake(&mut self) {
+        self.suspended = false;
     }
 
     /// What the buffer holds, oldest first. The processor is off.

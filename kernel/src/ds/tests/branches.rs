@@ -336,6 +336,59 @@ fn branches_that_are_given_up_are_not_recorded_which_is_counted_until_somebody_l
 }
 
 #[test]
+fn a_full_buffer_does_not_go_on_while_it_is_suspended_though_it_is_drained() {
+    for machine in Machine::both() {
+        let mut running = machine.start(100, EIGHT_SPARE);
+        machine.branches(0, 92);
+        assert_eq!(drain(&mut running, &mut KeepAll), Ok(State::Full));
+        running.suspend().unwrap();
+        // Another task runs, whose branches are none of this recording's.
+        let mut sink = Numbers::of(&machine);
+        assert_eq!(drain(&mut running, &mut sink), Ok(State::Suspended));
+        machine.branches(92, 5);
+        assert_eq!(running.resume().map(|()| running.state(Half::Bts)), Ok(Some(State::Recording)));
+        machine.branches(97, 5);
+        drain(&mut running, &mut sink).unwrap();
+        assert_eq!(sink.seen, [branches(0..92), branches(97..102)].concat());
+        assert_eq!(running.loss(Half::Bts), &Loss { full: 1, ..Loss::NONE });
+    }
+}
+
+#[test]
+fn a_buffer_that_waits_for_the_sink_is_told_full_once_however_often_it_is_suspended() {
+    let machine = Machine::new();
+    let mut running = machine.start(100, EIGHT_SPARE);
+    machine.branches(0, 92);
+    assert_eq!(drain(&mut running, &mut KeepAll), Ok(State::Full));
+    for _ in 0..2 {
+        running.suspend().unwrap();
+        assert_eq!(running.resume().map(|()| running.state(Half::Bts)), Ok(Some(State::Full)));
+        assert_eq!(running.loss(Half::Bts).full, 1);
+    }
+}
+
+#[test]
+fn a_recording_that_does_not_go_on_claims_no_pmi() {
+    let index = |machine: &Machine, index| machine.write(machine.get(DS_AREA) + 8, index);
+    // Full, suspended, circular with an index that somebody spoiled.
+    for case in 0..3 {
+        let machine = Machine::new();
+        let mut handler = armed(&machine);
+        let mode = if case == 2 { BufferMode::Circular } else { EIGHT_SPARE };
+        let mut running = machine.start(100, mode);
+        machine.branches(0, 92);
+        match case {
+            0 => assert_eq!(drain(&mut running, &mut KeepAll), Ok(State::Full)),
+            1 => running.suspend().unwrap(),
+            _ => index(&machine, u64::MAX),
+        }
+        machine.request();
+        let pmi = interrupt(&machine, &mut handler, &mut running, &mut KeepAll, &mut KeepAll);
+        assert_eq!(pmi, Pmi::Stray, "case {case}");
+    }
+}
+
+#[test]
 fn an_index_that_somebody_spoiled_ends_the_recording() {
     let narrow = Machine::narrow();
     let mut running = narrow.start(100, EIGHT_SPARE);
@@ -356,6 +409,10 @@ fn an_index_that_somebody_spoiled_ends_the_recording() {
         assert_eq!(drain(&mut running, &mut sink), Ok(State::Failed(bad)));
         assert_eq!((machine.get(DEBUGCTL), running.loss(Half::Bts).error), (0, 1));
         assert_eq!(sink.seen, [Err(Gap::Error)]);
+        // It was not suspended: nobody makes it go on.
+        running.suspend().unwrap();
+        running.resume().unwrap();
+        assert_eq!((machine.get(DEBUGCTL), running.state(Half::Bts)), (0, Some(State::Failed(bad))));
     }
 }
 
