@@ -168,6 +168,8 @@ fn an_operational_error_on_the_way_is_counted_and_leaves_the_trace_off_until_tol
     assert!(collector.gaps.contains(&Gap::Error));
     // Where the processor came to the entry, and where it was to go on there.
     assert_eq!(tracing.loss().error, 2);
+    // Told once, however often it is looked at: it was never on there.
+    assert_eq!(tracing.drain(&mut collector), Ok(state));
     let jumps = machine.jumps();
     assert!(jumps.starts_with(&tips(&collector.stretches[0])) && collector.stretches[0].len() <= 0x2000);
     // Its cause is gone: the trace goes on with a PSB.
@@ -176,6 +178,7 @@ fn an_operational_error_on_the_way_is_counted_and_leaves_the_trace_off_until_tol
     let before = machine.jumps().len();
     machine.run(100);
     let stopped = tracing.stop().map_err(|_| "stop").unwrap();
+    assert_eq!(stopped.loss.error, 2);
     let mut collector = Collector::new();
     collector.finish(&stopped.trace);
     let bytes = collector.stretches.last().unwrap();

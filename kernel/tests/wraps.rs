@@ -4,7 +4,7 @@ mod common;
 
 use common::{Ledger, Machine, Tracing, assert_same, tips, user_code};
 use pugmark_kernel::buffer::{Layout, Mode};
-use pugmark_kernel::drain::KeepAll;
+use pugmark_kernel::drain::{KeepAll, Sink};
 use pugmark_kernel::loss::{Gap, Loss};
 use pugmark_kernel::msr::Msr;
 use pugmark_kernel::pmi::{Abandoned, Pmi, PmiSource};
@@ -278,6 +278,80 @@ fn losses_that_cut_nothing_are_placed_too() {
     for (stretch, part) in collector.stretches.iter().zip(parts) {
         assert!(stretch.starts_with(&[0x02, 0x82]));
         assert_same(&tips(stretch), part, "a stretch");
+    }
+}
+
+#[test]
+fn what_lies_behind_a_gap_waits_until_the_gap_was_told() {
+    /// Takes all bytes, and no gap.
+    struct NoGaps<'a>(&'a mut common::Collector);
+    impl Sink for NoGaps<'_> {
+        fn bytes(&mut self, bytes: &[u8]) -> usize {
+            self.0.bytes(bytes)
+        }
+
+        fn gap(&mut self, _: Gap) -> bool {
+            false
+        }
+    }
+
+    for mode in [Mode::StopWhenFull { spare: 1 }, EVERY, Mode::Overwrite] {
+        let machine = Machine::new("skylake", Settings::default());
+        let mut tracing = machine.start(pages(4), mode);
+        machine.run(100);
+        let first = machine.jumps().len();
+        tracing.source(&mut KeepAll).abandon(Abandoned::Stuck);
+        assert_eq!(tracing.drain(&mut KeepAll), Ok(State::Tracing));
+        machine.run(100);
+        let mut collector = common::Collector::new();
+        tracing.drain(&mut NoGaps(&mut collector)).unwrap();
+        assert_same(&tips(collector.whole()), &machine.jumps()[..first], "before the gap");
+        if mode == Mode::Overwrite {
+            // It is shown, and keeps all.
+            collector = common::Collector::new();
+        }
+        tracing.drain(&mut collector).unwrap();
+        assert_eq!(collector.gaps, [Gap::Abandoned], "{mode:?}");
+        let [one, other] = &collector.stretches[..] else { panic!("two stretches") };
+        assert_same(&[tips(one), tips(other)].concat(), &machine.jumps(), "both stretches");
+    }
+}
+
+#[test]
+fn a_ring_whose_last_free_bytes_tell_the_laps_needs_room_for_all_of_them() {
+    let mut seen = Vec::new();
+    for (spins, jumps) in (0..400).step_by(6).flat_map(|spins| [(spins, 0), (spins, 1)]) {
+        let settings = Settings { visibility: 0, ..Settings::default() };
+        let machine = Machine::with_memory("skylake", settings, 1 << 18);
+        // No PSB is due at the end of the ring.
+        let (config, layout) = (user_code().psb_freq(3), Layout::SingleRange { bytes: 0x1000 });
+        let buffer = machine.buffer(layout, Mode::Overwrite);
+        let mut tracing = machine.unit().start(&config, buffer).map_err(|failed| failed.error()).unwrap();
+        while machine.ram.written() < 0x1000 - 100 {
+            machine.jump();
+        }
+        (0..spins).for_each(|_| machine.spin());
+        tracing.drain(&mut KeepAll).unwrap();
+        let free = 0x1000 - tracing.undrained();
+        if free < 30 {
+            break;
+        }
+        let before = machine.ram.written();
+        machine.run(jumps);
+        let loss = tracing.stop().map_err(|_| "stop").unwrap().loss;
+        let written = machine.ram.written() - before;
+        let expected = match written {
+            // There are 32 of them, and none was touched.
+            _ if free >= 32 && written <= free - 32 => Loss::NONE,
+            _ if written <= free => Loss { perhaps_wrapped: 1, ..Loss::NONE },
+            _ => Loss { wrap: 1, wrapped_bytes: written - free, ..Loss::NONE },
+        };
+        assert_eq!(loss, expected, "{free} {written}");
+        seen.push((free, written));
+    }
+    // Each stretch begins with a CBR.
+    for row in [(38, 4), (38, 22), (31, 4)] {
+        assert!(seen.contains(&row), "{seen:?}");
     }
 }
 

@@ -28,6 +28,20 @@ fn capabilities_are_what_cpuid_says() {
 }
 
 #[test]
+fn a_linear_address_has_the_bits_that_cpuid_tells_and_48_where_it_tells_none() {
+    // (CPUID.8000_0008H:EAX, bits)
+    let table =
+        [(0x3030, 48), (0x3934, 57), (0x2024, 32), (0x4034, 64), (0x30, 48), (0x1f30, 48), (0x4130, 48)];
+    for (eax, bits) in table {
+        let cpuid = |leaf, sub| match leaf {
+            0x8000_0008 => CpuIdResult { eax, ebx: 0, ecx: 0, edx: 0 },
+            _ => crate::cpuid::CpuIdReader::cpuid2(&Machine::new(fake::ZEN_4).cpuid(), leaf, sub),
+        };
+        assert_eq!(AmdCapabilities::read(cpuid).unwrap().linear_address_bits, bits, "{eax:#x}");
+    }
+}
+
+#[test]
 fn ibs_is_announced_by_one_leaf_and_described_by_another() {
     let read = |cpu| AmdCapabilities::read(Machine::new(cpu).cpuid()).unwrap().ibs_part();
     assert_eq!(read(fake::K8), None);

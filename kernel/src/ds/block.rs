@@ -34,8 +34,8 @@ impl<L: LinearMemory> Block<L> {
         let request = LinearRequest { size, limit };
         let address = memory.allocate(request).ok_or(AreaError::NoMemory { bytes })?;
         let block = Self { memory, address, request, offset, bytes };
-        let last = address.as_u64().checked_add(size - 1);
-        let fits = last.is_some_and(|last| limit.is_none_or(|limit| last < limit));
+        let end = address.as_u64().checked_add(size);
+        let fits = end.is_some_and(|end| limit.is_none_or(|limit| end <= limit));
         if !address.is_aligned(PAGE) || !fits {
             return Err(AreaError::BadBlock { address: address.as_u64(), request });
         }

@@ -241,6 +241,23 @@ mod tests {
     }
 
     #[test]
+    fn a_linear_address_has_the_bits_that_cpuid_tells_and_48_where_it_tells_none() {
+        // (the highest extended leaf, CPUID.80000008H:EAX, bits)
+        let table = [(0, 0, 48), (0x8000_0007, 0x3930, 48), (0x8000_0008, 0, 48)];
+        for (highest, eax, bits) in
+            table.into_iter().chain([(0x8000_0008, 0x3027, 48), (0x8000_0008, 0x3934, 57)])
+        {
+            let cpuid = |leaf, subleaf| match leaf {
+                0x8000_0000 => CpuIdResult { eax: highest, ebx: 0, ecx: 0, edx: 0 },
+                0x8000_0008 => CpuIdResult { eax, ebx: 0, ecx: 0, edx: 0 },
+                _ => signature(0x106a5, DTES64, DS).cpuid2(leaf, subleaf),
+            };
+            let found = DsCapabilities::detect(cpuid, &mut FakeMsr::new()).unwrap();
+            assert_eq!(found.linear_address_bits, bits, "{highest:#x} {eax:#x}");
+        }
+    }
+
+    #[test]
     fn without_dtes64_the_mode_says_how_wide_fields_are() {
         const LMA: u64 = 1 << 10;
         // (CPUID.1:ECX, CPUID.80000001H:EDX, IA32_EFER, layout, whether IA32_EFER is read)

@@ -119,8 +119,8 @@ unsafe impl LinearMemory for FakeLinear {
         let state = &*self.0;
         let nth = state.allocations.replace(state.allocations.get() + 1);
         let start = state.next.get() + state.skew.get();
-        let end = start + request.size;
-        if state.fail_at.get() == Some(nth) || end - state.base > SIZE as u64 {
+        let end = start.wrapping_add(request.size);
+        if state.fail_at.get() == Some(nth) || end.wrapping_sub(state.base) > SIZE as u64 {
             return None;
         }
         state.next.set(end);

@@ -138,6 +138,47 @@ fn registers_are_at_the_manuals_addresses() {
 }
 
 #[test]
+fn registers_are_written_as_they_were_read() {
+    fn both_ways<R: Register>(bits: u64) {
+        assert_eq!(R::from_bits(bits).to_bits(), bits, "MSR {:#x}", R::ADDRESS);
+    }
+    // Bits that have no name are somebody's, too.
+    for bits in [0, 0x0123_4567_89ab_cdef, !0] {
+        both_ways::<OutputBase>(bits);
+        both_ways::<OutputMaskPtrs>(bits);
+        both_ways::<RtitCtl>(bits);
+        both_ways::<RtitStatus>(bits);
+        both_ways::<Cr3Match>(bits);
+        both_ways::<AddrA<0>>(bits);
+        both_ways::<AddrB<0>>(bits);
+        both_ways::<GlobalStatus>(bits);
+        both_ways::<GlobalStatusReset>(bits);
+        both_ways::<DebugCtl>(bits);
+        both_ways::<VmxMisc>(bits);
+        both_ways::<PerfCapabilities>(bits);
+        both_ways::<LbrSelect>(bits);
+        both_ways::<LbrCtl>(bits);
+        both_ways::<LbrDepth>(bits);
+        both_ways::<FixedCtrCtrl>(bits);
+        both_ways::<GlobalCtrl>(bits);
+        both_ways::<PebsEnable>(bits);
+        both_ways::<PebsDataCfg>(bits);
+        both_ways::<ApicBase>(bits);
+        both_ways::<DsAreaBase>(bits);
+        both_ways::<MiscEnable>(bits);
+        both_ways::<amd::DbgExtnCfg>(bits);
+        both_ways::<amd::Efer>(bits);
+        both_ways::<amd::GlobalCtl>(bits);
+        both_ways::<amd::GlobalStatus>(bits);
+        both_ways::<amd::GlobalStatusClr>(bits);
+        both_ways::<amd::IbsFetchCtl2>(bits);
+        both_ways::<amd::IbsOpCtl2>(bits);
+        both_ways::<pugmark_pfm::register::IbsFetchCtl>(bits);
+        both_ways::<pugmark_pfm::register::IbsOpCtl>(bits);
+    }
+}
+
+#[test]
 fn the_counters_registers_have_the_manuals_bits() {
     let table = [
         (PerfEvtSel::EVENT, 0, 7),

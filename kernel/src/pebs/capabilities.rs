@@ -299,6 +299,24 @@ mod tests {
     }
 
     #[test]
+    fn core_2_atoms_up_to_goldmont_and_knights_sample_with_counter_0_and_others_with_four() {
+        // Of family 06H. Source: SDM vol. 4, the tables of MSRs of each of them, "IA32_PEBS_ENABLE": its bits.
+        let one = [
+            0x0f, 0x16, 0x17, 0x1d, 0x1c, 0x26, 0x27, 0x35, 0x36, 0x37, 0x4a, 0x4c, 0x4d, 0x5a, 0x5d, 0x75,
+            0x5c, 0x5f, 0x57, 0x85_u32,
+        ];
+        for model in 0..=0xff {
+            let signature = 0x600 | (model >> 4) << 16 | (model & 0xf) << 4;
+            // A processor that has two has no more.
+            for (there, all) in [(0x0730_0803, 4), (0x0730_0203, 2)] {
+                let counters = if one.contains(&model) { 1 } else { all };
+                let row = Row { signature, counters: (there, 0x603), ..NEHALEM };
+                assert_eq!(detect(&row).unwrap().general_counters, counters, "{model:#x}");
+            }
+        }
+    }
+
+    #[test]
     fn an_event_samples_on_counters_that_are_there() {
         for (row, event, counters) in [
             (NEHALEM, Event::INST_RETIRED, 0b1111),

@@ -124,7 +124,7 @@ impl<M: Msr, F: Frames> Running<M, F> {
         let go_on = || {
             self.session.collect(false, &off)?;
             work(&mut self.session, &off);
-            self.session.resume()
+            self.session.resume(&off)
         };
         match go_on() {
             Ok(()) => Ok(self.session.state()),
@@ -205,7 +205,7 @@ impl<M: Msr, F: Frames, S: Sink + ?Sized> PmiSource for PtSource<'_, M, F, S> {
     fn resume(&mut self) -> Result<(), GeneralProtection> {
         let off = self.session.quiesce()?;
         self.session.collect(false, &off)?;
-        self.session.resume()
+        self.session.resume(&off)
     }
 
     fn abandon(&mut self, why: Abandoned) {

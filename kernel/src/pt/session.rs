@@ -88,8 +88,9 @@ impl<M: Msr, F: Frames> Session<M, F> {
             // One from an earlier trace would be taken for this one's.
             self.unit.write(GlobalStatusReset(GlobalStatus::TRACE_TOPA_PMI))?;
         }
-        self.buffer.reset(&TraceOff(()));
-        self.arm()?;
+        let off = TraceOff(());
+        self.buffer.reset(&off);
+        self.arm(&off)?;
         match self.enable()? {
             None => Ok(()),
             Some(error) => Err(StartError::OperationalError(error)),
@@ -179,12 +180,12 @@ impl<M: Msr, F: Frames> Session<M, F> {
     }
 
     /// Goes on where it was stopped, if there is room.
-    pub(super) fn resume(&mut self) -> Result<(), GeneralProtection> {
+    pub(super) fn resume(&mut self, off: &TraceOff) -> Result<(), GeneralProtection> {
         match self.state {
             State::TraceStopped | State::Failed(_) => return Ok(()),
             State::Tracing | State::Full | State::Excluded | State::Abandoned(_) => {}
         }
-        if self.on || self.is_excluded() || !self.arm()? {
+        if self.is_excluded() || !self.arm(off)? {
             return Ok(());
         }
         if let Some(error) = self.enable()? {
@@ -308,9 +309,8 @@ impl<M: Msr, F: Frames> Session<M, F> {
     }
 
     /// Writes the registers for the next stretch; `false`: there is no room for one.
-    fn arm(&mut self) -> Result<bool, GeneralProtection> {
-        let off = TraceOff(());
-        if !self.make_room_for_gaps() || !self.open_window(&off) {
+    fn arm(&mut self, off: &TraceOff) -> Result<bool, GeneralProtection> {
+        if !self.make_room_for_gaps() || !self.open_window(off) {
             if self.state != State::Full {
                 self.loss.full += 1;
                 self.note(Gap::Full);
@@ -318,7 +318,7 @@ impl<M: Msr, F: Frames> Session<M, F> {
             }
             return Ok(false);
         }
-        self.set_guard(&off);
+        self.set_guard(off);
         self.unit.write(if self.resync { RtitStatus::empty() } else { self.status })?;
         let (region, offset) = self.ring.place(self.ring.head());
         // An offset is below a region's size, which is below 2^32.

@@ -40,6 +40,7 @@ fn lbr_version_2_has_the_newest_first_and_skips_what_is_empty() {
     (0..16).for_each(|n| record(&machine, n, 7, VALID | 7));
     let mut running = start(&machine, BranchConfig::new());
     assert_eq!(last(&mut running), [], "what was there is somebody else's");
+    assert!((0xc001_0300..0xc001_0320).all(|address| machine.get(address) == 0), "and nothing of it stays");
     record(&machine, 0, 0x40_1000, VALID | 0x40_2000);
     record(&machine, 2, 0x40_3000, VALID | 0x40_4000);
     record(&machine, 15, 1, VALID | 2);

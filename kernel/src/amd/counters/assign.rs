@@ -8,13 +8,13 @@ pub(super) fn assign(needs: &[Need], free: u16) -> Option<[u8; MAX_COUNTERS]> {
     if needs.len() > MAX_COUNTERS || needed(needs) > free.count_ones() {
         return None;
     }
-    let mut order = [0; MAX_COUNTERS];
+    let mut order = [(0, Need::default()); MAX_COUNTERS];
     let order = order.get_mut(..needs.len())?;
-    order.iter_mut().enumerate().for_each(|(n, place)| *place = n);
+    order.iter_mut().zip(needs.iter().copied().enumerate()).for_each(|(place, event)| *place = event);
     // Those with the fewest counters first; a pair takes from everybody.
-    order.sort_unstable_by_key(|&n| needs.get(n).map(|need| (need.counters.count_ones(), !need.pair)));
+    order.sort_unstable_by_key(|(_, need)| (need.counters.count_ones(), !need.pair));
     let mut counters = [0; MAX_COUNTERS];
-    place(needs, order, free, &mut counters).then_some(counters)
+    place(order, free, &mut counters).then_some(counters)
 }
 
 /// How many counters they take.
@@ -22,12 +22,11 @@ pub(super) fn needed(needs: &[Need]) -> u32 {
     needs.iter().map(|need| 1 + u32::from(need.pair)).sum()
 }
 
-fn place(needs: &[Need], order: &[usize], free: u16, counters: &mut [u8; MAX_COUNTERS]) -> bool {
-    let Some((&event, rest)) = order.split_first() else { return true };
-    let Some(need) = needs.get(event) else { return false };
+fn place(order: &[(usize, Need)], free: u16, counters: &mut [u8; MAX_COUNTERS]) -> bool {
+    let Some((&(event, need), rest)) = order.split_first() else { return true };
     (0..MAX_COUNTERS as u8).filter(|n| need.counters >> n & 1 == 1).any(|n| {
         let taken = (1 | u16::from(need.pair) << 1) << n;
-        if free & taken != taken || !place(needs, rest, free & !taken, counters) {
+        if free & taken != taken || !place(rest, free & !taken, counters) {
             return false;
         }
         if let Some(counter) = counters.get_mut(event) {

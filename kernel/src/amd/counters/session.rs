@@ -3,7 +3,7 @@
 use super::event::Event;
 use super::registers::Bank;
 use super::{LONGEST, MASK, MAX_COUNTERS, Rdpmc, Unit, WIDTH};
-use crate::msr::amd::{Efer, GlobalCtl, GlobalStatus, GlobalStatusClr};
+use crate::msr::amd::{GlobalCtl, GlobalStatus, GlobalStatusClr};
 use crate::msr::{GeneralProtection, Msr};
 use pugmark_pfm::register::PerfEvtSel;
 
@@ -51,8 +51,8 @@ pub(super) struct Session<M: Msr> {
     svm: bool,
     /// PerfCntrGlobalCtl as it was found: the counters' bits may be set before anybody knows of them.
     found: Option<u64>,
-    slots: [Slot; MAX_COUNTERS],
-    len: usize,
+    /// Those of the list, without a gap between them.
+    slots: [Option<Slot>; MAX_COUNTERS],
     counts: OverflowCounts,
     /// Counters that were served in this interrupt.
     served: u8,
@@ -91,23 +91,26 @@ const MERGE_BEGIN: u64 = 0xffff;
 
 impl<M: Msr> Session<M> {
     /// `counters` are those of `events`, each with whether the event needs the one behind it, too.
-    pub(super) fn new(unit: Unit<M>, events: &[Event], counters: impl Iterator<Item = (u8, bool)>) -> Self {
+    /// `svm`: EFER.SVME is set.
+    pub(super) fn new(
+        unit: Unit<M>,
+        svm: bool,
+        events: &[Event],
+        counters: impl Iterator<Item = (u8, bool)>,
+    ) -> Self {
         let bank = Bank::of(&unit.capabilities);
-        let off =
-            Slot { event: Event::new(0, 0), counter: 0, pair: false, begin: 0, total: 0, state: State::Off };
-        let mut slots = [off; MAX_COUNTERS];
-        let mut len = 0;
+        let mut slots = [None; MAX_COUNTERS];
         for ((slot, &event), (counter, pair)) in slots.iter_mut().zip(events).zip(counters) {
-            *slot = Slot { event, counter, pair, begin: begin_of(&event), ..off };
-            len += 1;
+            let begin = begin_of(&event);
+            *slot = Some(Slot { event, counter, pair, begin, total: 0, state: State::Off });
         }
         let counts = OverflowCounts::default();
-        Self { unit, bank, svm: false, found: None, slots, len, counts, served: 0 }
+        Self { unit, bank, svm, found: None, slots, counts, served: 0 }
     }
 
     /// How many events there are.
-    pub(super) const fn len(&self) -> usize {
-        self.len
+    pub(super) fn len(&self) -> usize {
+        self.slots.iter().flatten().count()
     }
 
     pub(super) const fn counts(&self) -> &OverflowCounts {
@@ -158,14 +161,13 @@ impl<M: Msr> Session<M> {
 
     /// Starts the counters.
     pub(super) fn begin(&mut self) -> Result<(), GeneralProtection> {
-        self.svm = self.unit.msr.read::<Efer>()?.svm();
         if self.version_2() {
             let GlobalCtl(found) = self.unit.msr.read()?;
             self.found = Some(found);
             self.quiesce()?;
             self.write(GlobalStatusClr(self.mask()))?;
         }
-        for n in 0..self.len {
+        for n in 0..self.len() {
             let Some(slot) = self.slot(n) else { break };
             // From here on a start that fails has something to clear.
             self.set_state(n, State::Armed);
@@ -215,7 +217,7 @@ impl<M: Msr> Session<M> {
     ) -> Result<bool, GeneralProtection> {
         let served = self.served;
         let status = self.status()?;
-        for n in 0..self.len {
+        for n in 0..self.len() {
             let Some(slot) = self.slot(n) else { break };
             if slot.state == State::Armed
                 && let Some(counter) = self.overflowed(&slot, status)?
@@ -225,7 +227,7 @@ impl<M: Msr> Session<M> {
             }
         }
         // Also those whose registers faulted the last time.
-        for n in 0..self.len {
+        for n in 0..self.len() {
             if let Some(slot) = self.slot(n)
                 && let State::Taken(begin) = slot.state
             {
@@ -233,7 +235,7 @@ impl<M: Msr> Session<M> {
                 if self.version_2() {
                     self.write(GlobalStatusClr(1 << slot.counter))?;
                 }
-                if let Some(slot) = self.slots.get_mut(n) {
+                if let Some(slot) = self.slot_mut(n) {
                     (slot.begin, slot.state) = (begin, State::Armed);
                 }
             }
@@ -244,7 +246,7 @@ impl<M: Msr> Session<M> {
     /// Whether a counter has overflowed, or has not gone on after that. While they count.
     pub(super) fn may_have_overflowed(&mut self) -> Result<bool, GeneralProtection> {
         let status = self.status()?;
-        for n in 0..self.len {
+        for n in 0..self.len() {
             let Some(slot) = self.slot(n) else { break };
             let may = match slot.state {
                 State::Armed => self.overflowed(&slot, status)?.is_some(),
@@ -263,7 +265,7 @@ impl<M: Msr> Session<M> {
     pub(super) fn end(&mut self) -> Result<u8, GeneralProtection> {
         self.quiesce()?;
         let status = self.status()?;
-        for n in 0..self.len {
+        for n in 0..self.len() {
             let Some(slot) = self.slot(n) else { break };
             if slot.state == State::Armed {
                 self.read_last(n, slot, status)?;
@@ -279,7 +281,7 @@ impl<M: Msr> Session<M> {
         if self.found.is_some() {
             result = result.and(self.change_global(0, self.mask()));
         }
-        for n in 0..self.len {
+        for n in 0..self.len() {
             if let Some(slot) = self.slot(n)
                 && slot.state != State::Off
             {
@@ -300,7 +302,7 @@ impl<M: Msr> Session<M> {
 
     /// SVM was turned on or off: a counter of the host's events needs to know.
     pub(super) fn svm_changed(&mut self) -> Result<(), GeneralProtection> {
-        self.svm = self.unit.msr.read::<Efer>()?.svm();
+        self.svm = self.unit.svm()?;
         self.each(|session, slot| match slot.state {
             State::Armed => session.select(slot.counter, session.selected(&slot) | PerfEvtSel::EN),
             _ => Ok(()),
@@ -318,7 +320,7 @@ impl<M: Msr> Session<M> {
     }
 
     fn hand_on(&mut self, n: usize, counter: u64, sink: &mut (impl OverflowSink + ?Sized)) {
-        let Some(slot) = self.slots.get_mut(n) else { return };
+        let Some(slot) = self.slot_mut(n) else { return };
         let events = slot.since_begin(counter);
         slot.total = slot.total.wrapping_add(events);
         let count = slot.total;
@@ -338,7 +340,7 @@ impl<M: Msr> Session<M> {
     fn read_last(&mut self, n: usize, slot: Slot, status: u64) -> Result<(), GeneralProtection> {
         let unseen = slot.event.period.is_some() && self.overflowed(&slot, status)?.is_some();
         let counter = self.unit.msr.rdmsr(self.bank.counter(slot.counter))?;
-        if let Some(slot) = self.slots.get_mut(n) {
+        if let Some(slot) = self.slot_mut(n) {
             slot.total = slot.total.wrapping_add(slot.since_begin(counter));
             slot.state = State::Read;
         }
@@ -377,7 +379,7 @@ impl<M: Msr> Session<M> {
     /// The bits of these counters in the global registers.
     fn mask(&self) -> u64 {
         let bits = |slot: &Slot| (1 | u64::from(slot.pair) << 1) << slot.counter;
-        self.slots.iter().take(self.len).fold(0, |mask, slot| mask | bits(slot))
+        self.slots.iter().flatten().fold(0, |mask, slot| mask | bits(slot))
     }
 
     /// What a counter counts, without its enable bit.
@@ -391,7 +393,7 @@ impl<M: Msr> Session<M> {
         mut step: impl FnMut(&mut Self, Slot) -> Result<(), GeneralProtection>,
     ) -> Result<(), GeneralProtection> {
         let mut result = Ok(());
-        for n in 0..self.len {
+        for n in 0..self.len() {
             if let Some(slot) = self.slot(n) {
                 result = result.and(step(self, slot));
             }
@@ -409,11 +411,15 @@ impl<M: Msr> Session<M> {
     }
 
     fn slot(&self, n: usize) -> Option<Slot> {
-        self.slots.get(..self.len)?.get(n).copied()
+        self.slots.get(n).copied().flatten()
+    }
+
+    fn slot_mut(&mut self, n: usize) -> Option<&mut Slot> {
+        self.slots.get_mut(n)?.as_mut()
     }
 
     fn set_state(&mut self, n: usize, state: State) {
-        if let Some(slot) = self.slots.get_mut(n) {
+        if let Some(slot) = self.slot_mut(n) {
             slot.state = state;
         }
     }

@@ -8,6 +8,7 @@ use super::session::Session;
 use super::{CountersRefusal, Event, MAX_COUNTERS};
 use crate::amd::{AmdCapabilities, NotAmd};
 use crate::cpuid::CpuIdReader;
+use crate::msr::amd::Efer;
 use crate::msr::{GeneralProtection, Msr};
 use core::fmt;
 use core::marker::PhantomData;
@@ -82,15 +83,15 @@ impl<M: Msr> Unit<M> {
     /// as they let themselves be.
     #[allow(clippy::result_large_err, reason = "it gives back what it was given")]
     pub fn start(mut self, events: &[Event]) -> Result<Running<M>, (Self, StartError)> {
-        let free = match self.free() {
-            Ok(free) => free,
+        let (free, svm) = match self.free().and_then(|free| Ok((free, self.svm()?))) {
+            Ok(found) => found,
             Err(fault) => return Err((self, StartError::Fault(fault))),
         };
         let counters = match plan(events, &self.capabilities, free) {
             Ok(counters) => counters,
             Err(refusal) => return Err((self, StartError::Config(refusal))),
         };
-        let mut session = Session::new(self, events, counters.into_iter());
+        let mut session = Session::new(self, svm, events, counters);
         match session.begin() {
             Ok(()) => Ok(Running::new(session)),
             Err(fault) => {
@@ -99,6 +100,11 @@ impl<M: Msr> Unit<M> {
                 Err((session.unit, StartError::Fault(fault)))
             }
         }
+    }
+
+    /// EFER.SVME.
+    pub(super) fn svm(&mut self) -> Result<bool, GeneralProtection> {
+        Ok(self.msr.read::<Efer>()?.svm())
     }
 
     /// Whether a free counter holds what is written to it. It has its old value afterwards.
@@ -122,7 +128,7 @@ fn plan(
     events: &[Event],
     capabilities: &AmdCapabilities,
     free: u16,
-) -> Result<[(u8, bool); MAX_COUNTERS], CountersRefusal> {
+) -> Result<impl Iterator<Item = (u8, bool)> + use<>, CountersRefusal> {
     let mut needs = [Need::default(); MAX_COUNTERS];
     for (n, event) in events.iter().enumerate() {
         event.check(n, capabilities)?;
@@ -135,15 +141,13 @@ fn plan(
         }
     }
     let all = events.len() as u32;
-    let needs = match needs.get(..events.len()) {
+    let used = match needs.get(..events.len()) {
         Some([]) => return Err(CountersRefusal::Nothing),
-        Some(needs) => needs,
+        Some(used) => used,
         None => return Err(CountersRefusal::NotEnough { needed: all, free }),
     };
-    let counters = assign(needs, free).ok_or(CountersRefusal::NotEnough { needed: needed(needs), free })?;
-    Ok(core::array::from_fn(|n| {
-        (counters.get(n).copied().unwrap_or(0), needs.get(n).is_some_and(|need| need.pair))
-    }))
+    let counters = assign(used, free).ok_or(CountersRefusal::NotEnough { needed: needed(used), free })?;
+    Ok(counters.into_iter().zip(needs.map(|need| need.pair)))
 }
 
 /// A count.

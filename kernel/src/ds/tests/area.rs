@@ -123,6 +123,16 @@ fn pages_behind_the_buffer_are_not_looked_at() {
         }
     });
     assert!(allocate(&memory, Strictness::Strict).is_ok());
+
+    // One that ends where a page does.
+    let memory = FakeLinear::new();
+    memory.spoil(|_, at, mapping| {
+        if at >= BUFFER_PAGE + 0x3000 {
+            *mapping = None;
+        }
+    });
+    let plan = AreaPlan::new().bts(BufferPlan { bytes: 0x3000, page_offset: 0, ..PLAN });
+    assert!(DsArea::allocate(memory, &CAPABILITIES, &plan, Strictness::Strict).is_ok());
 }
 
 #[test]
@@ -156,11 +166,17 @@ fn bit_20_must_be_clear_where_a20m_could_be_asserted() {
 
 #[test]
 fn addresses_are_canonical() {
-    let narrow = DsCapabilities { linear_address_bits: 45, ..CAPABILITIES };
-    let memory = FakeLinear::new();
-    let error =
-        DsArea::allocate(memory, &narrow, &AreaPlan::new().bts(PLAN), Strictness::Lenient).unwrap_err();
-    assert_eq!(error, AreaError::Rule(Rule::NotCanonical { address: FakeLinear::BASE, bits: 45 }));
+    // (the bits of a linear address, whether the area's, which is the highest at all that bit 46 is not set in, are
+    // canonical): 0 and more than 64 are nothing that a processor has, and no reason to panic.
+    let table =
+        [(0, false), (1, false), (45, false), (47, false), (48, true), (57, true), (64, true), (65, true)];
+    for (bits, canonical) in table {
+        let capabilities = DsCapabilities { linear_address_bits: bits, ..CAPABILITIES };
+        let plan = AreaPlan::new().bts(PLAN);
+        let made = DsArea::allocate(FakeLinear::new(), &capabilities, &plan, Strictness::Lenient);
+        let refused = AreaError::Rule(Rule::NotCanonical { address: FakeLinear::BASE, bits });
+        assert_eq!(made.map(drop).err(), (!canonical).then_some(refused), "{bits}");
+    }
 }
 
 #[test]
@@ -363,6 +379,11 @@ fn refuses_memory_that_is_not_what_was_asked_for() {
             }
         }
     }
+
+    // Nor is there an address behind the last page of all.
+    let memory = FakeLinear::at(0xffff_ffff_ffff_f000);
+    let error = allocate(&memory, Strictness::Lenient).unwrap_err();
+    assert!(matches!(error, AreaError::BadBlock { address: 0xffff_ffff_ffff_f000, .. }), "{error}");
 
     let huge = AreaPlan::new().bts(BufferPlan { bytes: u64::MAX, ..PLAN });
     let error = DsArea::allocate(FakeLinear::new(), &CAPABILITIES, &huge, Strictness::Lenient).unwrap_err();

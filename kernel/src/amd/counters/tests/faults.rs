@@ -6,6 +6,9 @@ use crate::amd::fake;
 
 const PARTS: [Cpu; 4] = [fake::K8, fake::BULLDOZER, fake::ZEN_2, fake::ZEN_4];
 
+/// An event select that counts.
+const SOMEBODYS: u64 = 1 << 22 | 0x76;
+
 fn events(cpu: Cpu) -> Vec<Event> {
     let mut events =
         vec![Event::new(0xc0, 0), Event::new(0xc2, 0).every(100), Event::new(0xc2, 0).every(200)];
@@ -37,6 +40,60 @@ fn a_start_that_faults_leaves_the_counters_off_and_at_hand() {
             machine.count(7, true);
             assert_eq!(running.count(0), Ok(Some(7)), "{what}");
         }
+    }
+}
+
+#[test]
+fn a_start_that_faults_leaves_counters_alone_that_it_did_not_come_to() {
+    for cpu in PARTS {
+        let mut untouched = 0;
+        for access in 0.. {
+            let machine = Machine::new(cpu);
+            let unit = unit(&machine);
+            // Off, and free for anybody: what they hold may be somebody's last count.
+            let counters = [0, 1, 2].map(|n| registers(cpu, n).1);
+            counters.iter().for_each(|&counter| machine.set(counter, 0x1234));
+            machine.fault_in(access);
+            let Err((_, StartError::Fault(fault))) = unit.start(&events(cpu)[..3]) else { break };
+            // The first write to a counter is its load: behind the one that faults there is none.
+            if let Some(n) = counters.iter().position(|&counter| counter == fault.address) {
+                for &counter in &counters[n + 1..] {
+                    assert_eq!(machine.get(counter), 0x1234, "{cpu:x?} access {access}");
+                    untouched += 1;
+                }
+            }
+        }
+        assert_eq!(untouched, 2 + 1, "{cpu:x?}");
+    }
+}
+
+#[test]
+fn a_stop_that_is_tried_again_leaves_counters_alone_that_it_gave_back() {
+    for cpu in PARTS {
+        let mut given_back = 0;
+        for access in 0.. {
+            let machine = Machine::new(cpu);
+            let running = start(&machine, &events(cpu)[..3]);
+            machine.count(50, true);
+            machine.fault_in(access);
+            let Err(failed) = running.stop(&mut handler()) else { break };
+            let counters = [0, 1, 2].map(|n| registers(cpu, n));
+            let cleared =
+                |&(select, counter): &(u32, u32)| machine.get(select) == 0 && machine.get(counter) == 0;
+            // The register that faulted is not cleared, nor is what the status says of its counter.
+            let back: Vec<_> = counters
+                .into_iter()
+                .filter(|counter| cleared(counter) && failed.fault.address & !0xff != 0xc000_0300)
+                .collect();
+            // Somebody else takes them.
+            back.iter().for_each(|&(select, _)| machine.set(select, SOMEBODYS));
+            failed.running.stop(&mut handler()).map_err(|failed| failed.fault).unwrap();
+            for &(select, _) in &back {
+                assert_eq!(machine.get(select), SOMEBODYS, "{cpu:x?} access {access}");
+                given_back += 1;
+            }
+        }
+        assert!(given_back > 0, "{cpu:x?}");
     }
 }
 

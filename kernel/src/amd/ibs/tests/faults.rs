@@ -100,6 +100,29 @@ fn a_stop_that_faults_can_be_tried_again_and_takes_no_sample_twice() {
 }
 
 #[test]
+fn a_stop_that_is_tried_again_leaves_a_unit_alone_that_it_gave_back() {
+    for cpu in PARTS {
+        let mut given_back = [false; 2];
+        for access in 0.. {
+            let (machine, running) = start(cpu, both());
+            machine.fault_in(access);
+            let Err(failed) = running.stop(&mut Room::new(), &mut handler()) else { break };
+            machine.writes();
+            let units = [FETCH_CTL, OP_CTL];
+            // A unit is given back with the write of 0, which is the last one.
+            let back = units.map(|ctl| machine.get(ctl) == 0 && failed.fault.address != ctl);
+            failed.running.stop(&mut Room::new(), &mut handler()).map_err(|failed| failed.fault).unwrap();
+            let writes = machine.writes();
+            for (n, ctl) in units.into_iter().enumerate().filter(|&(n, _)| back[n]) {
+                assert!(writes.iter().all(|(address, _)| *address != ctl), "{cpu:x?} access {access}");
+                given_back[n] = true;
+            }
+        }
+        assert_eq!(given_back, [true; 2], "{cpu:x?}");
+    }
+}
+
+#[test]
 fn routing_reports_the_fault() {
     let machine = Machine::new(fake::ZEN_2);
     let mut unit = Unit::detect(machine.cpuid(), machine.clone()).unwrap();
