@@ -18,11 +18,11 @@ use crate::packet::Ip;
 /// The IP of the last packet that had one, as processor and decoder each keep it.
 ///
 /// Both set it to zero at a PSB. An overflow leaves it as it is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LastIp {
     ip: u64,
-    seen: bool,
-    suppressed: bool,
+    /// Why the last packet has none.
+    missing: Option<NoIp>,
 }
 
 /// Why there is no IP.
@@ -34,10 +34,16 @@ pub enum NoIp {
     Suppressed,
 }
 
+impl Default for LastIp {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl LastIp {
     /// Zero, and no packet seen.
     pub const fn new() -> Self {
-        Self { ip: 0, seen: false, suppressed: false }
+        Self { ip: 0, missing: Some(NoIp::Never) }
     }
 
     /// Back to zero and no packet seen, as at a PSB.
@@ -52,7 +58,9 @@ impl LastIp {
     pub const fn update(&mut self, ip: Ip) -> Option<u64> {
         match ip {
             Ip::Suppressed => {
-                self.suppressed = true;
+                if self.missing.is_none() {
+                    self.missing = Some(NoIp::Suppressed);
+                }
                 None
             }
             Ip::Update16(payload)
@@ -73,8 +81,7 @@ impl LastIp {
         let (kept, extended) = KEPT[(form & 7) as usize];
         let payload = ((payload << extended).cast_signed() >> extended).cast_unsigned();
         self.ip = self.ip & kept | payload & !kept;
-        self.seen = true;
-        self.suppressed = false;
+        self.missing = None;
         self.ip
     }
 
@@ -83,10 +90,9 @@ impl LastIp {
     /// # Errors
     /// [`NoIp::Never`] before the first packet with an IP, [`NoIp::Suppressed`] when the last one had none.
     pub const fn get(&self) -> Result<u64, NoIp> {
-        match self {
-            Self { seen: false, .. } => Err(NoIp::Never),
-            Self { suppressed: true, .. } => Err(NoIp::Suppressed),
-            Self { ip, .. } => Ok(*ip),
+        match self.missing {
+            Some(missing) => Err(missing),
+            None => Ok(self.ip),
         }
     }
 
@@ -165,7 +171,7 @@ mod tests {
                 Ip::Full(payload) => Some((6, payload)),
             };
             if let Some((form, payload)) = form {
-                by_form.suppressed = true;
+                by_form.update(Ip::Suppressed);
                 assert_eq!(Some(by_form.update_by(form, payload)), expected, "{ip:x?}");
                 assert_eq!(by_form, last, "{ip:x?}");
             }
@@ -176,8 +182,8 @@ mod tests {
 
     #[test]
     fn has_no_ip_before_the_first_and_after_a_reset() {
-        let mut last = LastIp::new();
-        assert_eq!(last.get(), Err(NoIp::Never));
+        let mut last = LastIp::default();
+        assert_eq!((last, last.get()), (LastIp::new(), Err(NoIp::Never)));
         last.update(Ip::Suppressed);
         assert_eq!(last.get(), Err(NoIp::Never));
         assert_eq!(last.update(Ip::Update16(0x1234)), Some(0x1234));

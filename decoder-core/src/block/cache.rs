@@ -115,7 +115,7 @@ impl<'a> Cache<'a> {
     /// The key of a path in the address space that the decoder is in.
     #[inline]
     pub(super) fn key(&self, ip: u64, outcomes: u8, mode: ExecMode) -> Key {
-        Key { ip, space: self.space, outcomes, mode: mode as u8 + 1 }
+        Key { ip, space: self.space, outcomes, mode: mode as u8 }
     }
 
     /// Whether there is no memory.

@@ -152,6 +152,7 @@ impl<'a> BlockDecoder<'a> {
     fn forget(&mut self) {
         self.following = Following::NOTHING;
         self.block = NO_BLOCK;
+        (self.behind, self.decided) = (0, false);
         self.failed = None;
         self.window = Window::default();
         self.cache.enter(Asid::default());
@@ -172,7 +173,7 @@ impl<'a> BlockDecoder<'a> {
         }
         let (behind, last) = (self.behind, self.walker.behind());
         // The branch at the end used the last packet that was used, be it the one at the begin.
-        let used = self.decided && (last > behind || !self.walker.is_untouched());
+        let used = self.decided && (last > behind || !self.walker.may_be_deferred());
         Span { behind, before: if used { last } else { self.walker.before() } }
     }
 

@@ -25,9 +25,9 @@ pub(super) struct Path {
 pub(super) struct Key {
     pub(super) ip: u64,
     pub(super) space: u64,
-    /// The oldest outcome in the highest bit, with a bit set in front of it: no path has a 0.
+    /// The oldest outcome in the highest bit, with a bit set in front of it. No path has a 0, as slots that are not in
+    /// use have: those are all zeros, which are written fastest.
     pub(super) outcomes: u8,
-    /// The mode's number and 1: a slot that is not in use is all zeros, which are written fastest.
     pub(super) mode: u8,
 }
 

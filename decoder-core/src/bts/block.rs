@@ -192,7 +192,6 @@ impl<'a> BlockDecoder<'a> {
                 if matches!(end.cause, Cause::Code(_)) && self.paths.place(from).is_err() {
                     self.begin(to);
                 } else {
-                    self.lose();
                     self.again = Some((index, record));
                 }
                 return Err(fail(unreachable_at(at, from, end)));

@@ -43,7 +43,6 @@ impl BlockDecoder<'_> {
     /// Begins a run at `at` that leads to a record.
     fn enter(&mut self, index: u64, record: BranchRecord, at: u64) {
         self.position = Some(Position { at, begins: Some(self.left == Left::ToReturn(at)) });
-        (self.branched, self.left) = (None, Left::No);
         self.again = Some((index, record));
     }
 }

@@ -31,9 +31,10 @@ impl Walker<'_> {
         Span { behind: self.behind(), before: self.before() }
     }
 
-    /// Whether no outcome was taken of those that were read last.
-    pub(crate) fn is_untouched(&self) -> bool {
-        self.tnt.is_untouched()
+    /// Whether the branch that was left last may have had its target from a TIP deferred behind outcomes that are left:
+    /// no packet in front of those was used then.
+    pub(crate) fn may_be_deferred(&self) -> bool {
+        self.deferred_tip.is_some() && self.tnt.is_untouched()
     }
 
     /// The walk comes to where `event` was made.

@@ -10,7 +10,10 @@ use pugmark_decoder_core::{
     image::Image,
     insn::Class,
     mode::ExecMode,
+    packet::{Packet, Packets},
+    time::Span,
 };
+use std::collections::BTreeMap;
 
 /// What a decoder gives, with blocks taken apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +46,7 @@ const MEMORIES: [usize; 3] = [0, 16, 1 << 12];
 pub(crate) fn compare(trace: &[u8], image: Image<'_>, config: Config<'_>) -> Result<Sum, String> {
     let (expected, counters) = insns(trace, image, config);
     in_step(trace, image, config)?;
+    spans(trace, image, config)?;
     let mut sum = Sum::default();
     for memory in MEMORIES {
         for (end_on_call, end_on_jump) in [(false, false), (true, false), (false, true)] {
@@ -171,4 +175,64 @@ fn in_step(trace: &[u8], image: Image<'_>, config: Config<'_>) -> Result<(), Str
         }
     }
     Ok(())
+}
+
+/// A block lies between the packet that its first instruction is behind and the one that its last is before. Where an
+/// error or a tick comes behind it, it may be said to end later. Short TNT packets in a row count as the first of them,
+/// or as the long one in front of them: they are read at once.
+fn spans(trace: &[u8], image: Image<'_>, config: Config<'_>) -> Result<(), String> {
+    let mut memory = vec![Slot::default(); 1 << 8];
+    let mut insns = InsnDecoder::with_config(trace, image, config);
+    let mut blocks = BlockDecoder::with_config(trace, image, &mut memory, config);
+    let first_of_row = rows(trace, config);
+    let first_of_row = |offset: u64| first_of_row.get(&offset).copied().unwrap_or(offset);
+    while blocks.resync().is_some() {
+        insns.resync();
+        let mut later = None;
+        while let Ok(Some(item)) = blocks.next() {
+            if let Some(what) = later {
+                return Err(what);
+            }
+            let block::Item::Block(block) = item else { continue };
+            let mut of_insns = vec![];
+            while of_insns.len() < block.insns as usize {
+                match insns.next() {
+                    Ok(Some(flow::Item::Insn(_))) => of_insns.push(insns.span()),
+                    Ok(Some(flow::Item::Event(_))) => {}
+                    other => return Err(format!("{other:x?} within {block:x?}")),
+                }
+            }
+            let (Some(first), Some(last)) = (of_insns.first(), of_insns.last()) else { continue };
+            let Span { behind, before } = blocks.span();
+            let what =
+                || format!("{block:x?} in {behind:x} to {before:x}, its instructions in {of_insns:x?}");
+            let [behind, before, first, last] = [behind, before, first.behind, last.before].map(first_of_row);
+            if behind != first || before < last {
+                return Err(what());
+            }
+            later = (before != last && !config.flags.ticks).then(what);
+        }
+        while let Ok(Some(_)) = insns.next() {}
+    }
+    Ok(())
+}
+
+/// For each short TNT packet of a row the first packet of the row.
+fn rows(trace: &[u8], config: Config<'_>) -> BTreeMap<u64, u64> {
+    let mut rows = BTreeMap::new();
+    let mut packets = Packets::with_config(trace, config);
+    while packets.sync_forward().is_some() {
+        let mut first = None;
+        let end = packets.visit(|offset, packet| match packet {
+            Packet::TntShort(_) => {
+                rows.insert(offset, *first.get_or_insert(offset));
+            }
+            Packet::TntLong(_) => first = Some(offset),
+            _ => first = None,
+        });
+        if end.is_ok() {
+            break;
+        }
+    }
+    rows
 }

@@ -4,6 +4,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod compare;
+mod forget;
 mod images;
 mod programs;
 mod real;

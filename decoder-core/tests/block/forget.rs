@@ -1,0 +1,146 @@
+//! A decoder that goes to a PSB forgets what it knew: it gives what one gives that begins there.
+
+use crate::common::{notation::Scenario, scenarios, sections};
+use pugmark_decoder_core::{
+    Error,
+    block::{BlockDecoder, Slot},
+    flow::InsnDecoder,
+    image::Image,
+};
+use std::fmt::Debug;
+
+/// How many items the decoder has given out before, and how many it gives out behind.
+const STEPS: usize = 32;
+
+/// The ways to a PSB; those that find none give `None`.
+const WAYS: [&str; 4] = ["at", "forward", "backward", "resync"];
+
+macro_rules! go {
+    ($decoder:ident, $way:ident) => {
+        match $way {
+            "at" => $decoder.sync_at(0).then_some(0),
+            "forward" => $decoder.sync_forward(),
+            "backward" => $decoder.sync_backward(),
+            _ => $decoder.resync(),
+        }
+    };
+}
+
+/// What both decoders say of themselves.
+macro_rules! said {
+    ($decoder:ident) => {
+        (
+            ($decoder.ip(), $decoder.asid(), $decoder.offset(), $decoder.sync_offset(), $decoder.span()),
+            ($decoder.time(), $decoder.lost_mtc(), $decoder.lost_cyc(), $decoder.core_bus_ratio()),
+        )
+    };
+}
+
+/// Takes at most so many steps, up to an error; says what each gave and what the decoder says of itself behind it.
+fn steps<D, I, S>(
+    decoder: &mut D,
+    most: usize,
+    next: impl Fn(&mut D) -> Result<Option<I>, Error>,
+    said: impl Fn(&D) -> S,
+) -> Vec<(Result<I, Error>, S)> {
+    let mut failed = false;
+    let step = || {
+        let item = next(decoder).transpose().filter(|_| !failed)?;
+        failed = item.is_err();
+        Some((item, said(decoder)))
+    };
+    std::iter::from_fn(step).take(most).collect()
+}
+
+fn check<T: PartialEq + Debug>(found: &[T], expected: &[T], what: &str) {
+    let same = found.iter().zip(expected).take_while(|(a, b)| a == b).count();
+    assert_eq!(found.get(same), expected.get(same), "{what}, step {same}");
+}
+
+/// The trace of a scenario, and once more.
+fn twice(scenario: &Scenario) -> Vec<u8> {
+    [&scenario.trace[..], &scenario.trace].concat()
+}
+
+#[test]
+fn an_instruction_decoder_that_synchronises_is_like_a_new_one() {
+    let said = |decoder: &InsnDecoder<'_>| {
+        (said!(decoder), decoder.placed(), decoder.held(), decoder.awaited().copied())
+    };
+    let next = |decoder: &mut InsnDecoder<'_>| decoder.next();
+    let ahead = |decoder: &mut InsnDecoder<'_>| {
+        let next = decoder.next();
+        // Something is known then that was not given out.
+        decoder.look_ahead();
+        next
+    };
+    let mut count = 0;
+    for (name, scenario) in scenarios() {
+        let (sections, trace) = (sections(&scenario), twice(&scenario));
+        let new = || InsnDecoder::with_config(&trace, Image::new(&sections), scenario.config);
+        for used in 0..STEPS {
+            for (way, looks_ahead) in WAYS.into_iter().flat_map(|way| [(way, false), (way, true)]) {
+                let (mut decoder, mut other) = (new(), new());
+                decoder.sync_forward();
+                let given = if looks_ahead {
+                    steps(&mut decoder, used, ahead, said)
+                } else {
+                    steps(&mut decoder, used, next, said)
+                };
+                if given.len() < used {
+                    continue;
+                }
+                let Some(psb) = go!(decoder, way) else { continue };
+                let what = format!("{name}, {way} behind {used}");
+                assert!(other.sync_at(psb), "{what}");
+                assert_eq!(said(&decoder), said(&other), "{what}");
+                let [found, expected] =
+                    [decoder, other].map(|mut decoder| steps(&mut decoder, STEPS, next, said));
+                check(&found, &expected, &what);
+                count += 1;
+            }
+        }
+    }
+    assert!(count > 5000, "{count}");
+}
+
+#[test]
+fn a_block_decoder_that_synchronises_is_like_a_new_one() {
+    let said = |decoder: &BlockDecoder<'_>| said!(decoder);
+    let next = |decoder: &mut BlockDecoder<'_>| decoder.next();
+    let mut count = 0;
+    for (name, scenario) in scenarios() {
+        let (sections, trace) = (sections(&scenario), twice(&scenario));
+        for used in 0..STEPS {
+            // Another trace is one more way, and memory for code makes a difference.
+            for (way, slots) in WAYS.into_iter().chain(["another"]).flat_map(|way| [(way, 0), (way, 1 << 6)])
+            {
+                let [mut memory, mut fresh] = [vec![Slot::default(); slots], vec![Slot::default(); slots]];
+                let [mut decoder, mut other] = [&mut memory, &mut fresh].map(|memory| {
+                    BlockDecoder::with_config(&trace, Image::new(&sections), memory, scenario.config)
+                });
+                decoder.sync_forward();
+                if steps(&mut decoder, used, next, said).len() < used {
+                    continue;
+                }
+                let psb = if way == "another" {
+                    decoder.set_trace(&trace);
+                    assert_eq!(said(&decoder), said(&other), "{name}, {way} behind {used}");
+                    assert_eq!(decoder.counters(), other.counters(), "{name}, {way} behind {used}");
+                    decoder.sync_forward()
+                } else {
+                    go!(decoder, way)
+                };
+                let Some(psb) = psb else { continue };
+                let what = format!("{name}, {way} behind {used}, {slots} slots");
+                assert!(other.sync_at(psb), "{what}");
+                assert_eq!(said(&decoder), said(&other), "{what}");
+                let [found, expected] =
+                    [decoder, other].map(|mut decoder| steps(&mut decoder, STEPS, next, said));
+                check(&found, &expected, &what);
+                count += 1;
+            }
+        }
+    }
+    assert!(count > 5000, "{count}");
+}
