@@ -4,6 +4,8 @@ extern crate std;
 
 use super::*;
 use crate::{
+    config::{AddressFilter, AddressRange, Config, RangeKind},
+    errata::Errata,
     error::{Error, ErrorKind},
     event::EventKind,
     image::{AddressSpace, Image, Section},
@@ -229,4 +231,58 @@ fn recovers_once_at_the_place_of_an_event() {
         _ => None,
     };
     assert_eq!(kind(decoder.next()), Some(EventKind::AsyncBranch { from: 0x1003 }));
+}
+
+#[test]
+fn by_erratum_skl014_only_an_end_without_an_ip_may_be_that_of_a_direct_jump() {
+    let range = AddressRange { kind: RangeKind::Filter, first: 0x1000, last: 0x1005 };
+    let filter = AddressFilter { ranges: [range; 4] };
+    // The jump at 1004 leads to 1006, out of the range. In `CODE` it leads to 1000, and a conditional one comes next.
+    let out = [Section { bytes: &[0x90, 0x74, 0xfd, 0x90, 0xeb, 0x00, 0xff, 0xe0], ..CODE[0] }];
+    for (skl014, code, to, last, placed) in [
+        (false, out, ip(0x1006), 0x1004, Placed::Here),
+        (true, out, ip(0x1006), 0x1004, Placed::Here),
+        (false, out, Ip::Suppressed, 0x1006, Placed::Behind),
+        (true, out, Ip::Suppressed, 0x1004, Placed::Behind),
+        (true, CODE, Ip::Suppressed, 0x1001, Placed::Behind),
+    ] {
+        let trace = trace(&[&psb_plus(0x1003), &[TipPgd(to)]]);
+        let config = Config { filter, errata: Errata { skl014, ..Errata::NONE }, ..Config::new() };
+        let mut decoder = InsnDecoder::with_config(&trace, Image::new(&code), config);
+        decoder.sync_forward();
+        let mut found = None;
+        while let Some(Item::Insn(insn)) = decoder.next().unwrap() {
+            found = Some(insn.ip);
+        }
+        assert_eq!((found, decoder.placed()), (Some(last), placed), "{skl014} {to:x?}");
+    }
+}
+
+#[test]
+fn what_is_given_out_behind_a_recovery_depends_on_what_it_found() {
+    // 5000 is not in the image, and 09 begins no packet.
+    let start = trace(&[&psb_plus(0x5000), &[TAKEN]]);
+    let (tip, unknown) = (trace(&[&[Packet::Tip(ip(0x1000)), TAKEN]]), [9; 16]);
+    let failed = Err(Some(ErrorKind::UnknownOpcode(9)));
+    for (behind, found, next) in [
+        (&tip[..], Ok(Recovered::Place), Ok(0x1000)),
+        (&[], Ok(Recovered::End), Err(Some(ErrorKind::OutOfSync))),
+        (&unknown, failed, Err(Some(ErrorKind::OutOfSync))),
+    ] {
+        let trace = [&start, behind].concat();
+        let mut decoder = InsnDecoder::new(&trace, Image::new(&CODE));
+        decoder.sync_forward();
+        while decoder.next().is_ok() {}
+        assert_eq!(decoder.recover().map_err(|error| Some(error.kind)), found, "{behind:02x?}");
+        let given = match decoder.next() {
+            Ok(Some(Item::Insn(insn))) => Ok(insn.ip),
+            Ok(_) => Err(None),
+            Err(error) => Err(Some(error.kind)),
+        };
+        assert_eq!(given, next, "{behind:02x?}");
+        // Where there was no place, another one finds none.
+        if found != Ok(Recovered::Place) {
+            assert_eq!(decoder.recover().map_err(|error| Some(error.kind)), found, "{behind:02x?}");
+        }
+    }
 }

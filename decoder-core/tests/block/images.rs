@@ -57,3 +57,55 @@ fn an_event_changes_the_code_for_both_decoders() -> Result<(), Error> {
     }
     Ok(())
 }
+
+/// The code that [`PLAIN`] is the other of: 1000: nop; 1001: jmp rax.
+const LONGER: [u8; 3] = [0x90, 0xff, 0xe0];
+/// 1000: jmp rax
+const PLAIN: [u8; 2] = [0xff, 0xe0];
+
+const PSB: &[u8] = b"\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82";
+/// MODE.Exec (64 bit), FUP (1000), PSBEND.
+const STATE: &[u8] = b"\x99\x01\x7d\0\x10\0\0\0\0\x02\x23";
+const MNT: &[u8] = b"\x02\xc3\x88\x01\0\0\0\0\0\0\0";
+const TIP_1000: &[u8] = b"\x2d\0\x10";
+/// CR3 0 and 8000, VMCS 7000.
+const CR3_0: &[u8] = b"\x02\x43\0\0\0\0\0\0";
+const CR3_8000: &[u8] = b"\x02\x43\0\x08\0\0\0\0";
+const VMCS_7000: &[u8] = b"\x02\xc8\x07\0\0\0\0";
+
+#[test]
+fn an_image_that_is_set_in_an_address_space_is_not_seen_in_another() {
+    for (here, first, second, elsewhere) in [
+        (AddressSpace::Cr3(0x8000), CR3_8000, CR3_0, AddressSpace::Cr3(0)),
+        (AddressSpace::Cr3(0x8000), CR3_8000, &[][..], AddressSpace::Cr3(0)),
+        (AddressSpace::Cr3(0), CR3_0, CR3_8000, AddressSpace::Cr3(0x8000)),
+        (AddressSpace::Vmcs(0x7000), VMCS_7000, &[], AddressSpace::Vmcs(0x9000)),
+    ] {
+        // Where the address space is not known, what comes last is seen.
+        let sections = [
+            Section { base: 0x1000, bytes: &LONGER, space: here },
+            Section { base: 0x1000, bytes: &PLAIN, space: elsewhere },
+        ];
+        let image = Image::new(&sections);
+        let trace = [PSB, first, STATE, MNT, TIP_1000, MNT, PSB, second, STATE, TIP_1000].concat();
+        for slots in [0, 64] {
+            let mut slots = vec![Slot::default(); slots];
+            let mut blocks = BlockDecoder::new(&trace, image, &mut slots);
+            let mut found = vec![];
+            // The second PSB+ is synchronised onto as well, for nothing to be known of the address space.
+            while blocks.sync_forward().is_some() {
+                while let Some(item) = blocks.next().unwrap() {
+                    match item {
+                        block::Item::Block(block) => {
+                            found.extend(blocks.insns(&block).map(|(ip, _)| ip));
+                            assert_eq!(found.last(), Some(&block.end_ip), "{here:x?} {elsewhere:x?}");
+                        }
+                        block::Item::Event(_) if found.is_empty() => blocks.set_image(image),
+                        block::Item::Event(_) => break,
+                    }
+                }
+            }
+            assert_eq!(found, [0x1000, 0x1001, 0x1000], "{here:x?} {elsewhere:x?}");
+        }
+    }
+}

@@ -5,10 +5,18 @@ use crate::{
     compare::compare,
 };
 use pugmark_decoder_core::{
-    config::{Config, Flags},
+    config::{Clocks, Config, Flags},
     errata::Errata,
-    image::{CodeReader, Image},
+    image::{AddressSpace, CodeReader, Image, Section},
 };
+
+/// 1000: jz 1002; 1002: jmp rax
+const BRANCHES: [u8; 4] = [0x74, 0x00, 0xff, 0xe0];
+
+/// PSB+ at 1000, MTC 40, TNT, MTC 1, TIP 1000, TNT, padding.
+const TIMED: &[u8] = b"\
+    \x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x99\x01\x7d\0\x10\0\0\0\0\x02\x23\
+    \x59\x40\x06\x59\x01\x2d\0\x10\x06\0\0\0\0\0\0\0\0";
 
 const DAMAGED: usize = 10_000;
 
@@ -38,6 +46,17 @@ fn scenarios_with_code_from_a_reader() {
                 panic!("{name}: {what}");
             }
         }
+    }
+}
+
+#[test]
+fn a_timing_packet_that_cannot_be_is_an_error_in_front_of_a_branch() {
+    let sections = [Section { base: 0x1000, bytes: &BRANCHES, space: AddressSpace::Any }];
+    // With a frequency that no processor has, an MTC can be further behind the one before than it counts.
+    for (mtc_freq, errors) in [(3, 0), (57, 1)] {
+        let clocks = Clocks { mtc_freq, ..Clocks::UNKNOWN };
+        let sum = compare(TIMED, Image::new(&sections), Config { clocks, ..Config::new() }).unwrap();
+        assert_eq!(sum.errors, errors, "{mtc_freq}");
     }
 }
 

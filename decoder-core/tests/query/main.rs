@@ -68,12 +68,15 @@ fn gives_the_events_and_each_outcome_from_every_psb_on() {
             let expected = expected(events.clone());
             answers += expected.0.len();
             assert_eq!(asked(&mut query.clone()), expected, "{name} from {psb:#x}");
-            let mut at = query.clone();
-            at.next().ok();
-            assert!(at.sync_at(psb), "{name}");
-            assert_eq!((at.offset(), at.sync_offset()), (psb, Some(psb)), "{name}");
-            assert_eq!(asked(&mut at), expected, "{name} at {psb:#x}");
-            assert!(!at.sync_at(psb + 1), "{name}");
+            for taken in 0..=expected.0.len() + 1 {
+                let mut at = query.clone();
+                (0..taken).for_each(|_| at.next().map_or((), |_| ()));
+                assert!(!at.sync_at(psb + 1), "{name}");
+                assert!(at.sync_at(psb), "{name}");
+                assert_eq!((at.offset(), at.sync_offset()), (psb, Some(psb)), "{name}");
+                assert_eq!((at.time(), at.core_bus_ratio()), (None, None), "{name}");
+                assert_eq!(asked(&mut at), expected, "{name} at {psb:#x} behind {taken}");
+            }
         }
         assert_eq!(query.sync_forward(), None, "{name}");
         for &psb in offsets.iter().rev().skip(1) {

@@ -254,7 +254,7 @@ fn what_ran_in_the_other_level_is_left_out() {
     const KERNEL: u64 = 0xffff_8000_0000_0000;
     let one = Options { start: Some(0x100f), one_level: true, ..Options::default() };
     type Row = (&'static str, &'static [(u64, u64)], &'static [&'static str]);
-    let rows: [Row; 7] = [
+    let rows: [Row; 9] = [
         (
             "branches into the level are stored: behind a system call",
             &[(KERNEL + 0x90, 0x1012), (0x1013, 0x1000)],
@@ -302,6 +302,16 @@ fn what_ran_in_the_other_level_is_left_out() {
             &["begin 100f", "100f..1010 2", "Unreachable", "begin 1002", "1002..1002 1", "1005..1005 1"],
         ),
         (
+            "the handler is in the image, and leads out before it returns",
+            &[(0x1010, 0x8000), (KERNEL + 0x90, 0x1000), (0x1002, 0x1005)],
+            &["begin 100f", "100f..1010 2", "8000..8001 2", "out", "begin 1000", "1000..1002 2"],
+        ),
+        (
+            "no memory where the level goes on",
+            &[(0x1010, KERNEL), (0x7010, 0x1012), (0x1013, 0x1000)],
+            &["begin 100f", "100f..1010 2", "Unreachable", "Unreachable", "begin 1012", "1012..1013 2"],
+        ),
+        (
             "a gap is a gap",
             &[(0x1010, KERNEL), (0x1013, 0x1000), (0x100a, 0x1012)],
             &[
@@ -334,6 +344,10 @@ fn the_kernel_alone_begins_anew_where_nothing_says_how_it_was_entered() {
     assert_eq!(seen, ["begin 8000", "8000..8001 2"]);
     let seen = items(&[records[0], records[2]], options, &sections());
     assert_eq!(seen, ["begin 8000", "8000..8001 2", "begin 1002", "1002..1002 1"]);
+    // The code where it was entered is not in the image: that is one error, and not looked for again.
+    let seen = items(&[records[0], (0x7000, 0x1002), records[2]], options, &sections());
+    let missing = "branch record 1: no memory in the image for the instruction at 0x7000";
+    assert_eq!(seen, ["begin 8000", "8000..8001 2", missing, "begin 1002", "1002..1002 1"]);
 }
 
 #[test]

@@ -66,6 +66,22 @@ fn only_bit_4_of_the_third_field_counts() {
 }
 
 #[test]
+fn a_record_is_empty_without_either_address() {
+    for (from, to, is_empty) in [(0, 0, true), (0, 1, false), (1, 0, false), (1, 1, false)] {
+        for predicted in [false, true] {
+            assert_eq!(BranchRecord { from, to, predicted }.is_empty(), is_empty, "{from} {to} {predicted}");
+        }
+        // Nor is one of them passed over: a call through a null pointer comes from somewhere, a fault there goes somewhere.
+        for layout in LAYOUTS {
+            let found = entries(Records::new(&bytes_of(&[(from, to)], layout), layout));
+            let expected =
+                if is_empty { "branch record 0: empty, 1 in a row".into() } else { format!("0: {from:x}") };
+            assert_eq!(found, [expected], "{layout:?}");
+        }
+    }
+}
+
+#[test]
 fn an_address_that_has_no_room_is_refused_and_nothing_is_written() {
     for (from, to) in [(1 << 32, 0), (0, u64::MAX)] {
         let mut out = [0xaa; 12];
