@@ -16,7 +16,12 @@ pub(crate) struct RetStack {
 
 impl RetStack {
     pub(crate) const fn new() -> Self {
-        Self { addresses: [0; DEPTH], top: 0, len: 0 }
+        Self {
+            // None of them is looked at yet, and any place is good for the first.
+            addresses: [0; DEPTH],
+            top: 0,
+            len: 0,
+        }
     }
 
     /// A CALL; when the stack is full the oldest falls out.

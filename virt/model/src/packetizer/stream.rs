@@ -213,3 +213,26 @@ impl Stream {
         true
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Overflow;
+
+    #[test]
+    fn an_overflow_is_over_when_three_quarters_of_the_internal_buffer_are_free() {
+        for (capacity, len) in [(128, 32), (200, 50), (2048, 512)] {
+            let overflow = Some(Overflow { capacity, drain: 1 });
+            let profile = Profile::by_name("skylake").expect("skylake");
+            let mut stream = Stream::new(profile, &Settings { overflow, ..Settings::default() });
+            while stream.packet(Packet::Psb) {
+                assert!(!stream.can_resume(), "there is no overflow to resume after");
+            }
+            assert!(stream.overflowed() && stream.buffer.len() <= capacity as usize);
+            stream.buffer.consume(stream.buffer.len() - len - 1);
+            assert!(!stream.can_resume(), "{capacity}");
+            stream.buffer.consume(1);
+            assert!(stream.can_resume(), "{capacity}");
+        }
+    }
+}

@@ -242,7 +242,11 @@ fn text(packet: Packet, last: &mut u64) -> Option<String> {
         Packet::Exstop(exstop) => format!("EXSTOP{}", flag(exstop.ip, "ip")),
         Packet::Mwait(mwait) => format!("MWAIT {:x} {:x}", mwait.hints, mwait.ext),
         Packet::Pwre(pwre) => format!("PWRE {}.{}{}", pwre.state, pwre.sub_state, flag(pwre.hw, "hw")),
-        Packet::Pwrx(pwrx) => format!("PWRX {} {}{}", pwrx.last, pwrx.deepest, flag(pwrx.interrupt, "int")),
+        Packet::Pwrx(pwrx) => {
+            let reasons = [(pwrx.interrupt, "int"), (pwrx.store, "store"), (pwrx.autonomous, "hw")];
+            let reasons = reasons.map(|(set, name)| flag(set, name)).concat();
+            format!("PWRX {} {}{reasons}", pwrx.last, pwrx.deepest)
+        }
         Packet::Ptw(ptw) => {
             let payload = match ptw.payload {
                 PtwPayload::Four(value) => format!("4 {value:x}"),

@@ -68,6 +68,52 @@ fn nothing_of_intel_s_shows() {
 }
 
 #[test]
+fn features_of_leaf_1_are_those_that_amds_manual_has() {
+    // APM vol. 3, "CPUID Fn0000_0001_ECX Feature Identifiers" and "CPUID Fn0000_0001_EDX Feature Identifiers": the bits
+    // with a name there, and of those of ECX what goes with XSAVE, which needs leaf 0DH.
+    const ECX: [u32; 17] = [0, 1, 3, 9, 12, 13, 19, 20, 21, 22, 23, 25, 26, 27, 28, 29, 30];
+    const EXTENDED_STATE: [u32; 5] = [12, 26, 27, 28, 29];
+    const EDX: [u32; 23] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 14, 15, 16, 17, 19, 23, 24, 25, 26, 28];
+    // PCID is on some of AMD's too, and is not modelled. Intel's: SDM vol. 2, "CPUID", the tables of leaf 01H.
+    const INTEL_ECX: [u32; 12] = [2, 4, 5, 6, 7, 8, 11, 14, 15, 17, 18, 24];
+    const INTEL_EDX: [u32; 6] = [18, 21, 22, 27, 29, 31];
+    for (name, extended) in [("k8", false), ("barcelona", false), ("trinity", true), ("zen4", true)] {
+        let CpuidResult { ebx, ecx, edx, .. } = cpuid(name, 1);
+        for bit in ECX {
+            let there = extended || !EXTENDED_STATE.contains(&bit);
+            assert_eq!(ecx >> bit & 1, u32::from(there), "{name} ECX[{bit}]");
+        }
+        for bit in EDX {
+            assert_eq!(edx >> bit & 1, 1, "{name} EDX[{bit}]");
+        }
+        // And that a hypervisor is there, which there is none of for the guest.
+        for bit in INTEL_ECX.into_iter().chain([31]) {
+            assert_eq!(ecx >> bit & 1, 0, "{name} ECX[{bit}]");
+        }
+        for bit in INTEL_EDX {
+            assert_eq!(edx >> bit & 1, 0, "{name} EDX[{bit}]");
+        }
+        assert_eq!(ebx, !0, "{name}: the APIC ID and the rest are the processor's below");
+    }
+}
+
+#[test]
+fn features_of_leaf_7_and_of_the_extended_leaves_are_masked_too() {
+    // FSGSBASE, BMI1, AVX2, SMEP, BMI2, ERMS, RDSEED, ADX, CLFLUSHOPT, CLWB, SHA.
+    let kept = [0, 3, 5, 7, 8, 9, 18, 19, 23, 24, 29].map(|bit| 1u32 << bit).iter().sum();
+    assert_eq!(cpuid("zen4", 7), CpuidResult { ebx: kept, ..CpuidResult::default() });
+    // No FFXSR: it needs a bit of EFER that the processor below may not have.
+    let CpuidResult { ebx, edx, .. } = cpuid("zen4", 0x8000_0001);
+    assert_eq!((ebx, edx), (0, !(1 << 25)));
+    for profile in Profile::all() {
+        let CpuidResult { eax, ebx, ecx, edx } = cpuid(profile.name, 0x8000_0008);
+        assert_eq!(eax & !0xff, !0xff, "{}: linear addresses are the processor's below", profile.name);
+        // Branch sampling.
+        assert_eq!((ebx, ecx, edx), (u32::from(profile.name == "zen3") << 31, 0, 0), "{}", profile.name);
+    }
+}
+
+#[test]
 fn sizes_and_clocks() {
     for (name, bits, invariant) in [("k8", 40, 0), ("barcelona", 48, 1 << 8), ("zen4", 48, 1 << 8)] {
         assert_eq!(cpuid(name, 0x8000_0008).eax & 0xff, bits, "{name}");

@@ -378,6 +378,21 @@ fn the_size_of_the_page_is_told_by_level_or_in_a_field() {
 }
 
 #[test]
+fn registers_of_an_instruction_that_was_interrupted_are_not_the_next_ones() {
+    for kind in [DeliveryKind::Interrupt, DeliveryKind::Nmi] {
+        let mut machine = Machine::new("zen4");
+        tag_next(&mut machine);
+        let mut registers = crate::amd::Registers::default();
+        registers.general[3] = 0x1_0000;
+        machine.processor.set_registers(registers);
+        machine.deliver(kind);
+        machine.next(LOAD);
+        assert_ne!(machine.read(OP_CTL) & OP_VAL, 0);
+        assert_eq!((machine.read(OP_DATA3), machine.read(DC_LIN)), (0, 0), "{kind:?}");
+    }
+}
+
+#[test]
 fn without_registers_no_data_is_known() {
     let mut machine = Machine::new("zen4");
     tag_next(&mut machine);

@@ -167,6 +167,21 @@ fn walks_regions_and_tables() {
 }
 
 #[test]
+fn a_start_at_an_end_entry_goes_on_at_the_begin_of_the_next_tables_first_region() {
+    // "Table of Physical Addresses (ToPA)": an entry with END=1 has no region that an offset could be one into.
+    const U: u64 = 0x2_0000;
+    for offset in [0, 0x10, 0xfff, 0x7fff_ffff] {
+        let mut memory = Memory::with(&[(T, 0x20_0000), (T + 8, U | 1), (U, 0x30_0000), (U + 8, T | 1)]);
+        let mut topa = topa("skylake");
+        topa.start(T, at(1, offset), &memory).expect("a table");
+        assert_eq!(topa.pointers(), (U, at(0, 0)), "{offset:#x}");
+        let mut violations = Violations::default();
+        assert_eq!(topa.write(&[0; 8], &mut memory, &mut violations), Ok((8, Filled::default())));
+        assert_eq!(memory.writes, [(0x30_0000, 8)]);
+    }
+}
+
+#[test]
 fn an_error_in_an_entry_shows_when_it_is_reached() {
     let mut memory = Memory::with(&[(T, 0x20_0000), (T + 8, 0x21_0002)]);
     let mut topa = topa("skylake");
