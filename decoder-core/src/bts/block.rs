@@ -139,7 +139,7 @@ impl<'a> BlockDecoder<'a> {
                 }
                 Some(Ok((index, Entry::Lost { .. }))) => {
                     self.lose();
-                    self.after[0] = Some(self.event(EventKind::Overflow, None, index));
+                    self.after = [Some(self.event(EventKind::Overflow, None, index)), None];
                 }
                 Some(Err(error)) => {
                     self.lose();
@@ -183,7 +183,7 @@ impl<'a> BlockDecoder<'a> {
                     .map_err(fail)?;
             }
             Err(_) if self.traps(from, to) => {
-                self.after[0] = Some(self.event(EventKind::AsyncBranch { from: at }, Some(to), index));
+                self.after = [Some(self.event(EventKind::AsyncBranch { from: at }, Some(to), index)), None];
                 self.arrive(to, None, Left::ToReturn(at));
             }
             Err(end) if self.options.one_level && self.bridge(index, record, at, end) => {}
@@ -219,13 +219,11 @@ impl<'a> BlockDecoder<'a> {
             Ok(Origin::Interrupted(insn)) => {
                 let back = if is_software_interrupt(insn.op) { insn.next(from) } else { from };
                 self.way = Some(way);
-                self.after[0] = Some(self.event(EventKind::AsyncBranch { from }, Some(to), index));
+                self.after = [Some(self.event(EventKind::AsyncBranch { from }, Some(to), index)), None];
                 self.arrive(to, None, Left::ToReturn(back));
             }
-            Err(kind @ ErrorKind::Impossible { .. }) => {
-                self.lose();
-                return Err(kind);
-            }
+            // What comes next begins anew; where, its own record says.
+            Err(kind @ ErrorKind::Impossible { .. }) => return Err(kind),
             Err(kind) => {
                 self.begin(to);
                 return Err(kind);

@@ -13,10 +13,10 @@ use pugmark_decoder_core::{
 /// 1000: jz 1002; 1002: jmp rax
 const BRANCHES: [u8; 4] = [0x74, 0x00, 0xff, 0xe0];
 
-/// PSB+ at 1000, MTC 40, TNT, MTC 1, TIP 1000, TNT, padding.
+/// PSB+ at 1000, TNT, TIP 1000, MTC 40, TNT, MTC 1, TIP 1000, TNT, padding.
 const TIMED: &[u8] = b"\
     \x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x99\x01\x7d\0\x10\0\0\0\0\x02\x23\
-    \x59\x40\x06\x59\x01\x2d\0\x10\x06\0\0\0\0\0\0\0\0";
+    \x06\x2d\0\x10\x59\x40\x06\x59\x01\x2d\0\x10\x06\0\0\0\0\0\0\0\0";
 
 const DAMAGED: usize = 10_000;
 

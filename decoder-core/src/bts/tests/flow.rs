@@ -29,7 +29,7 @@ const CODE: &[u8] = &[
 
 /// A handler: nop; iretq.
 const HANDLER: &[u8] = &[0x90, 0x48, 0xcf];
-const HANDLERS: &[core::ops::RangeInclusive<u64>] = &[0x8000..=0x8000];
+const HANDLERS: &[core::ops::RangeInclusive<u64>] = &[0x8000..=0x8000, 0x9000..=0x9fff];
 
 fn items(records: &[(u64, u64)], options: Options<'_>, sections: &[Section<'_>]) -> Vec<String> {
     let bytes = bytes_of(records, Layout::Bits64);
@@ -37,6 +37,7 @@ fn items(records: &[(u64, u64)], options: Options<'_>, sections: &[Section<'_>])
     let mut decoder = BlockDecoder::new(Records::new(&bytes, Layout::Bits64), image, options);
     let mut seen = vec![];
     let mut executed = vec![];
+    assert_eq!(decoder.index(), 0);
     loop {
         match decoder.next() {
             Ok(Some(block::Item::Block(block))) => {
@@ -45,6 +46,8 @@ fn items(records: &[(u64, u64)], options: Options<'_>, sections: &[Section<'_>])
                 seen.push(format!("{:x}..{:x} {}", block.ip, block.end_ip, block.insns));
             }
             Ok(Some(block::Item::Event(event))) => {
+                assert!(event.offset <= decoder.index() * 24 && event.offset.is_multiple_of(24), "{event:?}");
+                assert_eq!((event.held, event.status), (event.offset, false), "{event:?}");
                 let kind = match event.kind {
                     EventKind::Enabled { resumed: false } => "begin".to_string(),
                     EventKind::Enabled { resumed: true } => "resume".to_string(),
@@ -60,6 +63,8 @@ fn items(records: &[(u64, u64)], options: Options<'_>, sections: &[Section<'_>])
         }
         assert!(seen.len() < 100, "{seen:?}");
     }
+    let count = records.iter().rposition(|record| *record != (0, 0)).map_or(0, |last| last + 1);
+    assert_eq!(decoder.index(), count as u64, "{seen:?}");
     // The instruction layer gives the same instructions.
     let mut flow = InsnDecoder::new(Records::new(&bytes, Layout::Bits64), image, options);
     let mut insns = vec![];
@@ -84,7 +89,7 @@ fn each_record_closes_a_block() {
     let known = Options { start: Some(0x1000), handlers: Some(HANDLERS), ..Options::default() };
     let unknown = Options { start: None, handlers: None, ..Options::default() };
     type Row = (&'static str, Options<'static>, &'static [(u64, u64)], &'static [&'static str]);
-    let rows: [Row; 22] = [
+    let rows: [Row; 27] = [
         ("nothing", known, &[], &[]),
         (
             "from the start to the end",
@@ -229,6 +234,54 @@ fn each_record_closes_a_block() {
             ],
         ),
         (
+            "no memory where the way begins",
+            Options { start: Some(0x500), ..known },
+            &[(0x1002, 0x1005)],
+            &[
+                "branch record 0: no memory in the image for the instruction at 0x500",
+                "begin 1002",
+                "1002..1002 1",
+            ],
+        ),
+        (
+            "behind what was never written it begins anew",
+            known,
+            &[(0x1002, 0x1005), (0, 0), (0x1005, 0x100f)],
+            &[
+                "begin 1000",
+                "1000..1002 2",
+                "branch record 1: empty, 1 in a row",
+                "begin 1005",
+                "1005..1005 1",
+            ],
+        ),
+        (
+            "a trap leads to a handler",
+            known,
+            &[(0x1002, 0x1005), (0x1002, 0x1012)],
+            &["begin 1000", "1000..1002 2", "Unreachable", "Impossible"],
+        ),
+        (
+            "behind an error there is no trap of the branch before it",
+            Options { start: Some(0x1005), ..known },
+            &[(0x1005, 0x100f), (0x7000, 0x1012), (0x1005, 0x8000)],
+            &[
+                "begin 1005",
+                "1005..1005 1",
+                "Unreachable",
+                "branch record 1: no memory in the image for the instruction at 0x7000",
+                "Unreachable",
+                "begin 1005",
+                "async 1005 8000",
+            ],
+        ),
+        (
+            "a handler that was interrupted at its begin is returned to",
+            Options { start: Some(0x8001), ..known },
+            &[(0x8001, 0x8000), (0x8001, 0x1012), (0x1013, 0x1000)],
+            &["begin 8001", "8001..8001 1", "8000..8001 2", "1012..1013 2"],
+        ),
+        (
             "the end is not reached",
             Options { end: Some(0x1001), ..known },
             &[(0x1002, 0x1005)],
@@ -334,6 +387,10 @@ fn what_ran_in_the_other_level_is_left_out() {
         }
         assert_eq!(seen, expected, "{name}");
     }
+    // A software interrupt returns behind itself.
+    let seen =
+        items(&[(0x100c, KERNEL), (0x100e, 0x1012)], Options { start: Some(0x100c), ..one }, &sections());
+    assert_eq!(seen, ["begin 100c", "async 100c ffff800000000000", "resume 100e", "100e..100e 1"]);
 }
 
 #[test]
@@ -344,6 +401,10 @@ fn the_kernel_alone_begins_anew_where_nothing_says_how_it_was_entered() {
     assert_eq!(seen, ["begin 8000", "8000..8001 2"]);
     let seen = items(&[records[0], records[2]], options, &sections());
     assert_eq!(seen, ["begin 8000", "8000..8001 2", "begin 1002", "1002..1002 1"]);
+    // Behind a way that ends at a branch a record is missing.
+    let seen = items(&[(0x8001, 0x1000), (0x100a, 0x1012)], options, &sections());
+    let gap = "branch record 1: no straight way from 0x1000 to 0x100a, it ends at 0x1005";
+    assert_eq!(seen, ["begin 8000", "8000..8001 2", gap, "begin 100a", "100a..100a 1"]);
     // The code where it was entered is not in the image: that is one error, and not looked for again.
     let seen = items(&[records[0], (0x7000, 0x1002), records[2]], options, &sections());
     let missing = "branch record 1: no memory in the image for the instruction at 0x7000";
