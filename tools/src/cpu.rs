@@ -24,13 +24,13 @@ pub fn parse(text: &str) -> Result<Option<Cpu>, BadCpu> {
 /// # Errors
 /// [`BadCpu`] for anything else, and for a family above 65535 or a model or stepping above 255.
 pub fn numbers(text: &str) -> Result<Cpu, BadCpu> {
-    let mut fields = text.split('/');
-    let family = fields.next().and_then(number::parse).and_then(|family| family.try_into().ok());
-    let model = fields.next().and_then(number::parse).and_then(|model| model.try_into().ok());
-    // What is behind the second slash may be nothing, as for libipt.
-    let stepping =
-        number::parse_or_zero(fields.next().unwrap_or("0")).and_then(|stepping| stepping.try_into().ok());
-    let (Some(family), Some(model), Some(stepping), None) = (family, model, stepping, fields.next()) else {
+    let (family, rest) = text.split_once('/').ok_or(BadCpu)?;
+    // What is behind the second slash may be nothing, as for libipt. A third one is no part of a number.
+    let (model, stepping) = rest.split_once('/').unwrap_or((rest, "0"));
+    let family = number::parse(family).and_then(|family| family.try_into().ok());
+    let model = number::parse(model).and_then(|model| model.try_into().ok());
+    let stepping = number::parse_or_zero(stepping).and_then(|stepping| stepping.try_into().ok());
+    let (Some(family), Some(model), Some(stepping)) = (family, model, stepping) else {
         return Err(BadCpu);
     };
     Ok(Cpu::intel(family, model, stepping))
@@ -59,6 +59,9 @@ mod tests {
             ("6/1/", cpu(6, 1, 0)),
             ("6/1/x", Err(BadCpu)),
             ("6/1/2/3", Err(BadCpu)),
+            ("6/1/2/", Err(BadCpu)),
+            ("6/1//", Err(BadCpu)),
+            ("/1", Err(BadCpu)),
             ("x", Err(BadCpu)),
             ("", Err(BadCpu)),
         ] {

@@ -165,6 +165,16 @@ mod tests {
     }
 
     #[test]
+    fn what_is_no_description_is_told_with_its_file_and_the_reason() {
+        use std::error::Error as _;
+
+        let error = io::Error::other("no colon");
+        let error = Error { file: "there/truth.json".into(), error };
+        assert_eq!(error.to_string(), "there/truth.json describes no recording");
+        assert_eq!(error.source().unwrap().to_string(), "no colon");
+    }
+
+    #[test]
     fn what_is_not_said_is_not_known() {
         let clocks =
             Clocks { mtc_freq: 3, nom_freq: 35, cpuid_15h_eax: 2, cpuid_15h_ebx: 292, ..Clocks::default() };

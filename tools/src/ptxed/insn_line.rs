@@ -223,7 +223,6 @@ fn choose(options: &mut FormatterOptions, insn: &Instruction) {
     options.set_hex_prefix("0x");
     options.set_hex_suffix("");
     options.set_uppercase_hex(false);
-    options.set_space_after_operand_separator(true);
     options.set_branch_leading_zeros(false);
     options.set_small_hex_numbers_in_decimal(false);
     options.set_show_branch_size(false);
@@ -281,6 +280,17 @@ mod tests {
             assert_eq!(insn_text(&reading, bytes, &options), text, "{bytes:x?}");
             let without = Options { no_inst: true, ..options };
             assert_eq!(insn_text(&reading, bytes, &without), "");
+        }
+    }
+
+    #[test]
+    fn conditions_have_xeds_names() {
+        let names =
+            ["o", "no", "b", "nb", "z", "nz", "be", "nbe", "s", "ns", "p", "np", "l", "nl", "le", "nle"];
+        for (condition, name) in (0x70..).zip(names) {
+            let bytes = [condition, 1];
+            let reading = Reading::of(&bytes, ExecMode::Bits64, 0x1000);
+            assert_eq!(insn_text(&reading, &bytes, &Options::default()), format!("  j{name} 0x1003"));
         }
     }
 

@@ -178,6 +178,26 @@ mod tests {
     }
 
     #[test]
+    fn classes_have_libipts_names() {
+        for (class, name) in [
+            (Class::Other, "other"),
+            (Class::NearCall, "near call"),
+            (Class::IndirectCall, "near call"),
+            (Class::NearReturn, "near return"),
+            (Class::NearJump, "near jump"),
+            (Class::IndirectJump, "near jump"),
+            (Class::CondJump, "cond jump"),
+            (Class::FarCall, "far call"),
+            (Class::FarReturn, "far return"),
+            (Class::FarJump, "far jump"),
+            (Class::Ptwrite, "ptwrite"),
+        ] {
+            let objection = Objection { class, code: Code::Vmcall };
+            assert_eq!(objection.to_string(), format!("iclass: {name}, xed iclass: VMCALL"));
+        }
+    }
+
+    #[test]
     fn what_the_library_does_not_know_is_not_refused() {
         // REX2 and an APX instruction: ADD with three operands.
         for bytes in [&[0xd5, 0x48, 0x01, 0xc0][..], &[0x62, 0xf4, 0xfc, 0x18, 0x01, 0xc8]] {

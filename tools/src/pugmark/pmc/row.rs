@@ -98,3 +98,32 @@ fn period(text: &str, column: usize) -> Result<(u32, bool)> {
 fn value(text: &str, column: usize) -> Result<u32> {
     number(text).ok_or_else(|| anyhow!("column {column}: {text:?} is no number of 32 bits"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_wrong_with_a_row_is_told_with_its_column() {
+        const RIGHT: [&str; COLUMNS] = ["k7", "-", "0", "0", "yes", "0", "0", "0", "0/0", "0/0"];
+        assert!(Row::parse(&RIGHT.join("\t")).is_ok());
+        for (column, wrong, message) in [
+            (1, "k0", "column 1: no processor is called \"k0\""),
+            (3, "x", "column 3: \"x\" is no number of 32 bits"),
+            (4, "x", "column 4: \"x\" is no mask"),
+            (5, "x", "column 5: \"x\" instead of yes or no"),
+            (6, "x", "column 6: \"x\" is no number of 32 bits"),
+            (7, "x", "column 7: \"x\" is no number of 32 bits"),
+            (8, "x", "column 8: \"x\" is no number of 32 bits"),
+            (9, "0", "column 9: \"0\" instead of maxcnt/options"),
+            (9, "x/0", "column 9: \"x\" is no number of 32 bits"),
+            (9, "0/x", "column 9: \"x\" is no number of 32 bits"),
+            (10, "0", "column 10: \"0\" instead of maxcnt/options"),
+            (10, "x/0", "column 10: \"x\" is no number of 32 bits"),
+        ] {
+            let mut row = RIGHT;
+            row[column - 1] = wrong;
+            assert_eq!(Row::parse(&row.join("\t")).unwrap_err().to_string(), message);
+        }
+    }
+}
