@@ -206,6 +206,7 @@ mod tests {
             (0xffff_ffff_8100_0000, 0xffff_ffff_8100_2000, Ip::Update16(0x2000)),
             (0, 0xff11_0000_0000_0000, Ip::Full(0xff11_0000_0000_0000)),
             (0xff11_0000_0000_0000, 0xff11_1000_0000_0000, Ip::Update48(0x1000_0000_0000)),
+            (0xff11_0000_0000_0000, 0xff10_0000_0000_0000, Ip::Full(0xff10_0000_0000_0000)),
             // Bits 63:48 match, but the sign-extended form says the same without the last IP.
             (0xffff_8000_0000_0000, 0xffff_9000_0000_0000, Ip::SignExtend48(0x9000_0000_0000)),
         ] {
