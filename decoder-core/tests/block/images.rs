@@ -49,7 +49,10 @@ fn an_event_changes_the_code_for_both_decoders() -> Result<(), Error> {
         blocks.sync_forward();
         while let Some(item) = blocks.next()? {
             match item {
-                block::Item::Block(block) => found.extend(blocks.insns(&block).map(|(ip, _)| ip)),
+                block::Item::Block(block) => {
+                    found.extend(blocks.insns(&block).map(|(ip, _)| ip));
+                    assert_eq!(found.last(), Some(&block.end_ip), "{block:x?}");
+                }
                 block::Item::Event(_) => blocks.set_image(*events.next().unwrap()),
             }
         }
@@ -90,7 +93,8 @@ fn an_image_that_is_set_in_an_address_space_is_not_seen_in_another() {
         let trace = [PSB, first, STATE, MNT, TIP_1000, MNT, PSB, second, STATE, TIP_1000].concat();
         for slots in [0, 64] {
             let mut slots = vec![Slot::default(); slots];
-            let mut blocks = BlockDecoder::new(&trace, image, &mut slots);
+            // Of code in address spaces it learns with the first event.
+            let mut blocks = BlockDecoder::new(&trace, Image::new(&[]), &mut slots);
             let mut found = vec![];
             // The second PSB+ is synchronised onto as well, for nothing to be known of the address space.
             while blocks.sync_forward().is_some() {
