@@ -217,7 +217,9 @@ impl Difference<'_> {
             || match self.their_error() {
                 Some(("unexpected packet context", offset)) => self.stream.stopped(offset),
                 Some(("trace stream does not match query", offset)) => {
-                    self.stream.waits(offset) || !self.stream.is_branch_at(offset)
+                    // Outcomes are left, or a MODE.Exec waits.
+                    let left = self.stream.is_behind_tnt(offset) && !self.stream.is_branch_at(offset);
+                    left || self.stream.waits(offset)
                 }
                 Some(("compressed return without call", offset)) => {
                     self.own.addresses.starts_with(&self.theirs.addresses) && self.stream.was_off(offset)

