@@ -221,12 +221,39 @@ fn text_says_what_is_wrong_where_and_what_to_do() {
     assert_eq!(warning(&["decode", "-"], &[]), "pugmark: warning: - is empty: there is nothing to decode\n");
     assert!(warning(&["decode", "trace"], &[]).contains("no code was given"));
     assert_eq!(warning(&["decode", "--layer", "events", "trace"], &[]), "");
+    // PSB, PSBEND: nothing was executed, so nothing is missing.
+    assert_eq!(warning(&["decode", "-"], &[&TRACE[..16], b"\x02\x23"].concat()), "");
+    // A PERF_RECORD_COMM: branch records have no PSB.
+    let other = [3, 0, 0, 0, 0, 0, 8, 0];
+    for layer in ["packets", "insns", "blocks"] {
+        assert_eq!(
+            warning(&["decode", "--source", "perf-bts", "--layer", layer, "-"], &other),
+            "",
+            "{layer}"
+        );
+    }
     // Nobody reads a thousand errors.
     let many = [TRACE, &[0x09]].concat().repeat(101);
     let output = pugmark(&folder, &["decode", "--raw", "code:0x1000", "-"], &many);
     let text = String::from_utf8(output.stdout).unwrap();
     assert_eq!(text.matches("unknown packet opcode 0x09").count(), 100);
     assert!(text.contains("errors        101") && text.contains("and 1 more, which --json tells"), "{text}");
+    fs::remove_dir_all(folder).unwrap();
+}
+
+/// Not a crash when it is read: the memory is asked for before.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_trace_that_is_larger_than_the_memory_is_refused() {
+    let folder = scratch("larger");
+    fs::File::create(folder.join("larger")).unwrap().set_len(1 << 40).unwrap();
+    let script = "ulimit -v 400000 && exec \"$0\" decode larger";
+    let mut command = Command::new("sh");
+    command.args(["-c", script, env!("CARGO_BIN_EXE_pugmark")]).current_dir(&folder);
+    let output = command.output().unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert!(stderr.contains("cannot read the trace larger") && stderr.contains("memory"), "{stderr}");
     fs::remove_dir_all(folder).unwrap();
 }
 

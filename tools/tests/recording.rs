@@ -160,6 +160,10 @@ fn a_folder_is_all_of_its_tasks() {
     assert!(shown.ends_with("in all 2: 12 instructions, 0 errors\n"), "{shown}");
     // One part that is wrong is enough.
     folder.write("rec/task-2/trace.pt", &[PSB, STATE, TNT, &[0x09]].concat());
+    // What is measured is the main thread's trace.
+    let speed = folder.run(PUGMARK, &["bench", "--json", "--seconds", "0", "rec"]).stdout;
+    let speed: Value = serde_json::from_slice(&speed).unwrap();
+    assert_eq!((&speed["bytes"], &speed["count"]), (&28.into(), &COUNT.into()));
     for arguments in [&["rec"][..], &["--allow-errors", "--check", "rec"]] {
         assert_eq!(folder.json(arguments).1, Some(1), "{arguments:?}");
     }

@@ -143,8 +143,8 @@ impl Command {
                 "--pevent:sample-config" => records.add_sample_config(option, args.next().as_deref())?,
                 // The kernel's code, of which none is needed here.
                 "--pevent:kcore" => drop(args.value(option)?),
-                _ if option.starts_with("--pevent:") => records.set(option, &mut args)?,
-                _ => return Err(Usage::UnknownOption(argument)),
+                // How records were taken, or nothing that there is.
+                _ => records.set(option, &mut args)?,
             }
         }
         let trace = recording.as_ref().and_then(Recording::trace).ok_or(Usage::NoTrace)?;

@@ -84,3 +84,19 @@ fn bar(what: &'static str, size: Size) -> ProgressBar {
     let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
     bar.with_style(style).with_message(what)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_bar_of_work_that_is_done_is_taken_away_also_when_other_work_begins() {
+        type Way = fn(&mut Progress);
+        for way in [(|progress| progress.end()) as Way, |progress| progress.begin("other", Size::Unknown)] {
+            let shown = ProgressBar::hidden();
+            let mut progress = Progress { bar: Some(shown.clone()), ..Progress::hidden() };
+            way(&mut progress);
+            assert!(progress.bar.is_none() && shown.is_finished());
+        }
+    }
+}

@@ -187,3 +187,17 @@ impl Totals {
 pub fn hash_text(hash: AddressHash) -> String {
     format!("{:#018x}", hash.value())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_advice_is_given_once_in_the_order_of_the_errors() {
+        let problem =
+            |advice| Problem { offset: 0, address: None, text: String::new(), erratum: None, advice };
+        let errors = ["first", "second", "first", "second"].map(problem).to_vec();
+        assert_eq!(Totals { errors, ..Totals::default() }.advice(), ["first", "second"]);
+        assert!(Totals::default().advice().is_empty());
+    }
+}

@@ -114,6 +114,10 @@ fn the_instruction_decoder_holds_what_is_behind_a_block() {
             format!("[{}", at(0x21, "disabled]")),
         ]
     );
+    // Also where only what is wrong has an offset. 1001: lock nop; 1003: jnz 1000; 1005: ret
+    let code = [0x90, 0xf0, 0x90, 0x75, 0xfb, 0xc3];
+    let shown = lines("held-check", &code, &trace, &["--quiet", "--insn-decoder", "--check"]);
+    assert_eq!(shown, ["[20, 1001: xed error: (5) BAD_LOCK_PREFIX]"]);
 }
 
 #[test]

@@ -22,15 +22,37 @@ fn records_of_several_streams_are_merged_by_time() {
     // Of records of the same time those of the stream read last come first.
     let expected =
         ["{ a/0 1 }", "{ 1a/0 1 }", "{ 1b/0 5 }", "{ b/0 5 }", "tsc 5", "tsc 6", "{ 1c/0 7 }", "{ c/0 9 }"];
-    let have: Vec<_> = folder
-        .lines(Tool::Ptdump, &[&args[..], &["--no-offset", "t"]].concat())
-        .iter()
-        .filter(|line| !line.starts_with("psb"))
-        .map(|line| {
-            line.replace("PERF_RECORD_SWITCH.IN  ", "").split_whitespace().collect::<Vec<_>>().join(" ")
-        })
-        .collect();
-    assert_eq!(have, expected);
+    // Time is that of the other packets where CYCs have no part in it.
+    for cycles in [&[][..], &["--no-cyc"]] {
+        let args = [&args[..], cycles, &["--no-offset", "t"]].concat();
+        let have: Vec<_> = folder
+            .lines(Tool::Ptdump, &args)
+            .iter()
+            .filter(|line| !line.starts_with("psb"))
+            .map(|line| {
+                line.replace("PERF_RECORD_SWITCH.IN  ", "").split_whitespace().collect::<Vec<_>>().join(" ")
+            })
+            .collect();
+        assert_eq!(have, expected, "{cycles:?}");
+    }
+}
+
+#[test]
+fn records_without_a_time_come_with_the_first_packet_of_time() {
+    // CYC, PAD, TSC (5).
+    let trace = [&PSB[..], &[0x02, 0x23, 0x0b, 0x00], &tsc(5)].concat();
+    let folder = Folder::new("no-time", &[("t", &trace), ("s", &record(14, 0, &[]))]);
+    for (cycles, expected) in
+        [(&[][..], &["PERF", "cyc", "pad", "tsc"][..]), (&["--no-cyc"], &["pad", "PERF", "tsc"])]
+    {
+        let args = [&["--sb", "--pevent", "s", "--no-offset"], cycles, &["t"]].concat();
+        let lines = folder.lines(Tool::Ptdump, &args);
+        // There is no calibration for CYC, which is told in front of it.
+        let lines: Vec<_> =
+            lines.iter().filter(|line| !line.starts_with('[') && !line.starts_with("psb")).collect();
+        assert_eq!(lines.len(), expected.len(), "{lines:?}");
+        assert!(lines.iter().zip(expected).all(|(line, start)| line.starts_with(start)), "{lines:?}");
+    }
 }
 
 #[test]
@@ -71,6 +93,10 @@ fn what_is_shown_of_records_is_up_to_options_in_their_order() {
         let args = [options, &records, &["t"]].concat();
         assert_eq!(folder.lines(Tool::Ptdump, &args), lines, "{options:?}");
     }
+    // A line for each.
+    folder.add("two", &[switch(1, 2), switch(1, 3)].concat());
+    let args = ["--quiet", "--sb:filename", "--pevent:sample-type", "6", "--pevent", "two", "t"];
+    assert_eq!(folder.lines(Tool::Ptdump, &args), ["two  ", "two  "]);
     // Records are shown also where there is no trace to speak of.
     let args = [&["--sb"], &records[..], &["none"]].concat();
     assert_eq!(folder.lines(Tool::Ptdump, &args), ["PERF_RECORD_SWITCH.IN  { 1/0 2 }"]);
