@@ -223,6 +223,8 @@ fn choose(options: &mut FormatterOptions, insn: &Instruction) {
     options.set_hex_prefix("0x");
     options.set_hex_suffix("");
     options.set_uppercase_hex(false);
+    // The library has an operand for both numbers of a far target.
+    options.set_space_after_operand_separator(true);
     options.set_branch_leading_zeros(false);
     options.set_small_hex_numbers_in_decimal(false);
     options.set_show_branch_size(false);
@@ -280,6 +282,21 @@ mod tests {
             assert_eq!(insn_text(&reading, bytes, &options), text, "{bytes:x?}");
             let without = Options { no_inst: true, ..options };
             assert_eq!(insn_text(&reading, bytes, &without), "");
+        }
+    }
+
+    #[test]
+    fn far_targets_are_two_numbers() {
+        // jmp 0x8:0x1000; call 0x8:0x1000.
+        for (opcode, att, text) in [
+            (0xea, false, "  jmp far 0x1000, 0x8"),
+            (0x9a, false, "  call far 0x1000, 0x8"),
+            (0xea, true, "  jmp far $0x8, $0x1000"),
+        ] {
+            let bytes = [opcode, 0, 0x10, 0, 0, 8, 0];
+            let reading = Reading::of(&bytes, ExecMode::Bits32, 0x1000);
+            let options = Options { att, ..Options::default() };
+            assert_eq!(insn_text(&reading, &bytes, &options), text);
         }
     }
 
