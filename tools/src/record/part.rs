@@ -181,3 +181,21 @@ pub(super) fn write(
     });
     filled.map_err(|error| Error::File { path, error })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_task_and_the_first_part_have_no_directory_of_their_own() {
+        for (task, number, dir) in [
+            (1, 1, "out"),
+            (1, 2, "out/2"),
+            (2, 1, "out/task-2"),
+            (2, 2, "out/task-2/2"),
+            (3, 10, "out/task-3/10"),
+        ] {
+            assert_eq!(Place { task, number }.directory(Path::new("out")), Path::new(dir));
+        }
+    }
+}

@@ -468,3 +468,34 @@ fn can_map_code(registers: &Registers) -> bool {
         _ => false,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn system_calls_that_can_map_code_are_told_from_others() {
+        // Call, third and fourth argument.
+        for (call, rdx, r10, expected) in [
+            (9, 4, 0, true),
+            (9, 7, 2, true),
+            (9, 3, 0x22, false),
+            (9, 3, 0x10, true),
+            (9, 0, 0x32, true),
+            (10, 1, 0, true),
+            (25, 0, 0, true),
+            (30, 0, 0, true),
+            (329, 0, 0, true),
+            (11, 4, 0x10, false),
+            (0, 4, 0x10, false),
+            (90, 4, 0x10, false),
+        ] {
+            // SAFETY: numbers all of them.
+            let mut registers: Registers = unsafe { std::mem::zeroed() };
+            (registers.orig_rax, registers.rdx, registers.r10, registers.cs) = (call, rdx, r10, 0x33);
+            assert_eq!(can_map_code(&registers), expected, "{call} {rdx:x} {r10:x}");
+            registers.cs = USER32_CS;
+            assert_eq!(can_map_code(&registers), call == 90, "{call} of a 32-bit program");
+        }
+    }
+}

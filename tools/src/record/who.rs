@@ -48,3 +48,24 @@ fn comm(thread: pid_t) -> io::Result<String> {
     let comm = fs::read(format!("/proc/{thread}/comm"))?;
     Ok(String::from_utf8_lossy(comm.strip_suffix(b"\n").unwrap_or(&comm)).into_owned())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_is_told_with_its_name_and_arguments() {
+        let own = std::process::id().cast_signed();
+        let mut who = Who::read(own).unwrap();
+        assert_eq!((who.process, who.thread), (own, own));
+        let arguments: Vec<_> = std::env::args().collect();
+        assert_eq!(who.arguments, arguments);
+        // The kernel keeps 15 bytes of the file's name.
+        let file = std::env::current_exe().unwrap();
+        assert!(!who.comm.is_empty() && file.file_name().unwrap().to_str().unwrap().starts_with(&who.comm));
+        let before = who.clone();
+        who.comm.clear();
+        who.read_comm();
+        assert_eq!(who, before);
+    }
+}
