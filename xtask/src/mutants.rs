@@ -4,7 +4,7 @@
 //! itself, tens of thousands, and builds once: each place of the source where something can be changed asks at run
 //! time which of its mutants is chosen ([`rewrite`]), and the environment of a test's process says it (`support.rs`,
 //! a crate that is put beside the copy of the workspace). Mutants that do not compile are left out, by where the
-//! compiler's errors are ([`build`]).
+//! compiler's errors are ([`mod@build`]).
 //!
 //! Each test runs by itself without a mutant first, and notes the places that it gets to. A mutant is tried with the
 //! tests that get to it, the quickest first, until one is red ([`run`]). What no test gets to has survived too. In
