@@ -5,6 +5,7 @@ use serde_json::Value;
 use std::{
     fs,
     io::{BufRead, BufReader, Write},
+    os::unix::process::CommandExt,
     process::{Child, Command, Stdio},
 };
 
@@ -54,6 +55,16 @@ fn the_exit_status_is_the_programs_or_says_why_there_is_none() {
 fn ready(scratch: &Scratch, program: &[&str]) -> (Child, impl Sized) {
     let mut command = record(scratch, &[&["--"], program].concat());
     command.env("LC_ALL", "C").stdin(Stdio::piped()).stdout(Stdio::piped());
+    // What the tests were started with may ignore some of them, as nohup does.
+    let take_signals = || {
+        for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
+            // SAFETY: no handler is set; it may be called between fork and exec.
+            unsafe { libc::signal(signal, libc::SIG_DFL) };
+        }
+        Ok(())
+    };
+    // SAFETY: it does nothing but that.
+    unsafe { command.pre_exec(take_signals) };
     let mut child = command.spawn().expect("it runs");
     child.stdin.as_mut().expect("a pipe").write_all(b"ready\n").expect("a line");
     let mut out = BufReader::new(child.stdout.take().expect("a pipe"));
