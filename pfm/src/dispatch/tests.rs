@@ -4,6 +4,7 @@ use crate::{
     register::{IbsFetchCtl, IbsOpCtl, PerfEvtSel},
 };
 use alloc::{
+    format,
     string::{String, ToString},
     vec::Vec,
 };
@@ -255,4 +256,53 @@ fn libpfm3s_events_for_ibs_take_a_counter_and_have_no_period() {
     // libpfm3 gives the address of the register behind it.
     assert_eq!((dispatch.pmcs()[0].address, dispatch.pmcs()[0].msr()), (0xc001_1031, 0xc001_1030));
     assert_eq!(dispatch.ibs_fetch(), None);
+}
+
+#[test]
+fn what_is_wrong_is_said_with_its_numbers() {
+    let levels = Levels::LEVEL1;
+    let told = [
+        (DispatchError::Nothing, "nothing is to be counted or sampled"),
+        (DispatchError::NoLevels, "no privilege level to count at"),
+        (DispatchError::Levels { event: None, levels }, "no counter has the privilege levels 0x2"),
+        (
+            DispatchError::Levels { event: Some(1), levels },
+            "event 1: no counter has the privilege levels 0x2",
+        ),
+        (DispatchError::Flags { event: 1, flags: 32 }, "event 1: unknown flags 0x20"),
+        (DispatchError::CounterMask { event: 1, mask: 4 }, "event 1: the counter mask 4 is above 3"),
+        (DispatchError::TooManyEvents { events: 5, counters: 4 }, "5 events for 4 counters"),
+        (DispatchError::NoCounter { event: 1 }, "event 1: no counter is left"),
+        (DispatchError::MissingUnitMask { event: 1 }, "event 1: it needs a unit mask"),
+        (DispatchError::Combination { event: 1 }, "event 1: its unit masks do not go together"),
+        (DispatchError::OtherCpu { event: 1, cpu: "amd64_k7" }, "event 1: it was selected for amd64_k7"),
+        (
+            DispatchError::OtherRevision { event: 1, unit_mask: "ALL" },
+            "event 1: only other revisions of the processor have the unit mask ALL",
+        ),
+        (DispatchError::SinceFam10h { event: 1 }, "event 1: guest and host are known since family 10h"),
+        (DispatchError::NoIbs, "the processor has no IBS"),
+        (
+            DispatchError::NoOpCount { event: None },
+            "IBS counts dispatched ops since revision C of family 10h",
+        ),
+        (
+            DispatchError::NoOpCount { event: Some(1) },
+            "event 1: IBS counts dispatched ops since revision C of family 10h",
+        ),
+    ];
+    for (error, text) in told {
+        assert_eq!(error.to_string(), text);
+    }
+    let kinds = [
+        (FindErrorKind::UnknownEvent, "the processor has no event of this name"),
+        (FindErrorKind::OtherRevision, "only other revisions of the processor have this event"),
+        (FindErrorKind::MissingUnitMask, "the event needs a unit mask"),
+        (FindErrorKind::NoUnitMasks, "the event has no unit masks"),
+        (FindErrorKind::UnknownUnitMask, "not a unit mask of the event"),
+    ];
+    for (kind, text) in kinds {
+        let error = FindError { offset: 3, text: "X", kind };
+        assert_eq!(error.to_string(), format!("\"X\" at 3: {text}"));
+    }
 }

@@ -155,12 +155,20 @@ fn bit_20_must_be_clear_where_a20m_could_be_asserted() {
         (0x2f_e000, true, Some(0x30_0000)),
     ];
     for (base, a20m, address) in table {
-        let memory = FakeLinear::at(base);
-        if a20m {
-            memory.set_a20m();
-        }
-        let found = allocate(&memory, Strictness::Lenient).map(drop);
-        assert_eq!(found.err(), address.map(|address| AreaError::Rule(Rule::Bit20 { address })), "{base:#x}");
+        let memory = || {
+            let memory = FakeLinear::at(base);
+            if a20m {
+                memory.set_a20m();
+            }
+            memory
+        };
+        let expected = address.map(|address| AreaError::Rule(Rule::Bit20 { address }));
+        let found = allocate(&memory(), Strictness::Lenient).map(drop);
+        assert_eq!(found.err(), expected, "{base:#x}");
+        // Memory that is borrowed has the same answer.
+        let plan = AreaPlan::new().bts(PLAN);
+        let found = DsArea::allocate(&memory(), &CAPABILITIES, &plan, Strictness::Lenient).map(drop);
+        assert_eq!(found.err(), expected, "{base:#x} by reference");
     }
 }
 
