@@ -222,7 +222,7 @@ impl<'a> BlockDecoder<'a> {
                 self.after = [Some(self.event(EventKind::AsyncBranch { from }, Some(to), index)), None];
                 self.arrive(to, None, Left::ToReturn(back));
             }
-            // What comes next begins anew; where, its own record says.
+            // Decoding restarts at the origin of the next record.
             Err(kind @ ErrorKind::Impossible { .. }) => return Err(kind),
             Err(kind) => {
                 self.begin(to);

@@ -31,8 +31,8 @@ impl Walker<'_> {
         Span { behind: self.behind(), before: self.before() }
     }
 
-    /// Whether the branch that was left last may have had its target from a TIP deferred behind outcomes that are left:
-    /// no packet in front of those was used then.
+    /// Whether the last branch may have had its target from a deferred TIP, one that follows outcomes which are not used
+    /// yet. In that case no packet before those outcomes was used.
     pub(crate) fn may_be_deferred(&self) -> bool {
         self.deferred_tip.is_some() && self.tnt.is_untouched()
     }

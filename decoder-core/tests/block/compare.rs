@@ -177,9 +177,9 @@ fn in_step(trace: &[u8], image: Image<'_>, config: Config<'_>) -> Result<(), Str
     Ok(())
 }
 
-/// A block lies between the packet that its first instruction is behind and the one that its last is before. Where an
-/// error or a tick comes behind it, it may be said to end later. Short TNT packets in a row count as the first of them,
-/// or as the long one in front of them: they are read at once.
+/// A block's span begins where that of its first instruction does and ends where that of its last one does. If an error
+/// or a tick follows the block, the span may end later. Short TNT packets in a row are read at once, so they count as the
+/// first of them, or as the long one before them.
 fn spans(trace: &[u8], image: Image<'_>, config: Config<'_>) -> Result<(), String> {
     let mut memory = vec![Slot::default(); 1 << 8];
     let mut insns = InsnDecoder::with_config(trace, image, config);

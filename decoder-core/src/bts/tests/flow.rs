@@ -387,7 +387,7 @@ fn what_ran_in_the_other_level_is_left_out() {
         }
         assert_eq!(seen, expected, "{name}");
     }
-    // A software interrupt returns behind itself.
+    // A software interrupt returns to the instruction after it.
     let seen =
         items(&[(0x100c, KERNEL), (0x100e, 0x1012)], Options { start: Some(0x100c), ..one }, &sections());
     assert_eq!(seen, ["begin 100c", "async 100c ffff800000000000", "resume 100e", "100e..100e 1"]);
