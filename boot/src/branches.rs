@@ -16,7 +16,7 @@ use crate::protocol::{After, Piece, Records};
 pub struct Decoded {
     /// The records of each contiguous part, in order.
     pub records: Vec<Records>,
-    /// The instructions of each contiguous part, in order. What ran before a part's first branch and behind its last one
+    /// The instructions of each contiguous part, in order. What ran before a part's first branch and after its last one
     /// is not known.
     pub pieces: Vec<Piece>,
     /// Count and hash of all instructions.

@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-/// Each address of `samples`, which are little-endian `u64` one behind the other, with how often it is there; by address.
+/// Each address of `samples`, which are little-endian `u64`s, with how often it is there; sorted by address.
 #[must_use]
 pub fn tally(samples: &[u8]) -> Vec<(u64, u64)> {
     let mut addresses: Vec<u64> =
