@@ -42,38 +42,35 @@ impl Header {
         let Some(header) = region.get(..Self::BYTES) else {
             return Err(Error::Short { bytes: region.len() });
         };
-        let mut words = [0; WORDS];
-        for (word, bytes) in words.iter_mut().zip(header.as_chunks().0) {
-            *word = u64::from_le_bytes(*bytes);
+        let word = |index: usize| u64::from_le_bytes(header.as_chunks().0[index]);
+        if word(word::MAGIC) != MAGIC {
+            return Err(Error::Magic(word(word::MAGIC)));
         }
-        if words[word::MAGIC] != MAGIC {
-            return Err(Error::Magic(words[word::MAGIC]));
-        }
-        let [version, record_bytes] = [words[word::LAYOUT] as u32, (words[word::LAYOUT] >> 32) as u32];
+        let [version, record_bytes] = [word(word::LAYOUT) as u32, (word(word::LAYOUT) >> 32) as u32];
         if version != VERSION {
             return Err(Error::Version(version));
         }
         if record_bytes as usize != crate::Record::BYTES {
             return Err(Error::RecordBytes(record_bytes));
         }
-        let [claimed, fits] =
-            [words[word::CAPACITY], ((region.len() - Self::BYTES) / crate::Record::BYTES) as u64];
+        let claimed = word(word::CAPACITY);
+        let fits = ((region.len() - Self::BYTES) / crate::Record::BYTES) as u64;
         if claimed > fits {
             return Err(Error::Capacity { claimed, fits });
         }
-        Ok(Self { capacity: claimed, count: words[word::COUNT], exit: words[word::EXIT] })
+        Ok(Self { capacity: claimed, count: word(word::COUNT), exit: word(word::EXIT) })
     }
 
     /// Records the log has.
     #[must_use]
-    pub const fn len(&self) -> u64 {
-        if self.count < self.capacity { self.count } else { self.capacity }
+    pub fn len(&self) -> u64 {
+        self.count.min(self.capacity)
     }
 
-    /// Whether there is no record.
+    /// Whether the log has no record.
     #[must_use]
-    pub const fn is_empty(&self) -> bool {
-        self.count == 0
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
     }
 
     /// Instructions that retired after the log was full.

@@ -45,12 +45,8 @@ impl Iterator for Records<'_> {
 
     #[inline]
     fn next(&mut self) -> Option<Record> {
-        let bytes = self.rest.next()?;
-        let mut words = [0; 3];
-        for (word, bytes) in words.iter_mut().zip(bytes.as_chunks().0) {
-            *word = u64::from_le_bytes(*bytes);
-        }
-        Some(Record::from_words(words))
+        let (words, _) = self.rest.next()?.as_chunks();
+        Some(Record::from_words([0, 1, 2].map(|word| u64::from_le_bytes(words[word]))))
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {

@@ -47,6 +47,7 @@ fn a_time_is_no_instruction_and_no_branch() {
     let same = Record::from_words(time.to_words());
     assert_eq!((same, same.time(), same.branch()), (time, Some(u64::MAX - 5), None));
     assert_eq!((same.session, same.cpu, same.flags.bits()), (7, 3, 1 << 10));
+    assert_eq!(time.to_words(), [u64::MAX - 5, 0, 0x0003_0400_0007]);
     assert!(ROWS.iter().all(|row| row.time().is_none()));
 }
 
@@ -66,6 +67,8 @@ fn bytes_lie_where_the_layout_says() {
     assert_eq!(bytes[8..16], [3, 0, 0, 0, 24, 0, 0, 0]);
     assert_eq!(bytes[16..24], [1, 0, 0, 0, 0, 0, 0, 0]);
     assert_eq!(bytes[24..32], [1, 0, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(bytes[32..40], [0; 8], "not closed");
+    assert_eq!(bytes[40..48], [1, 0, 0, 0, 0, 0, 0, 0]);
     let record = [
         1, 2, 3, 4, 5, 6, 7, 8, 0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17, 0x18, 0x21, 0x22, 7, 0, 0x25, 0x26,
         0, 0,
@@ -84,6 +87,49 @@ fn counts_what_finds_no_room() {
     let log = Log::new(&bytes).unwrap();
     assert_eq!((log.header().len(), log.header().lost()), (2, 1));
     assert_eq!(log.records().collect::<Vec<_>>(), ROWS[..2]);
+}
+
+#[test]
+fn a_log_is_empty_where_no_record_can_be_read() {
+    for (rooms, records, empty) in [(1, 0, true), (1, 1, false), (1, 2, false), (0, 0, true), (0, 1, true)] {
+        let region = region(8 + 3 * rooms);
+        let writer = Writer::new(&region).unwrap();
+        ROWS[..records].iter().for_each(|row| writer.append(*row));
+        let bytes = bytes(&region);
+        let log = Log::new(&bytes).unwrap();
+        assert_eq!(log.header().is_empty(), empty, "{records} in {rooms}");
+        assert_eq!(log.records().len(), rooms.min(records));
+    }
+}
+
+#[test]
+fn flags_say_the_level_and_the_kind() {
+    for cpl in 0..4 {
+        let plain = Flags::new(cpl);
+        for (flags, bits, software_interrupt, by_hand) in [
+            (plain, 0, false, false),
+            (plain.software_interrupt(), 4, true, false),
+            (plain.by_hand(), 8, false, true),
+            (plain.by_hand().software_interrupt(), 12, true, true),
+        ] {
+            assert_eq!((flags.cpl(), flags.bits()), (cpl, bits | u16::from(cpl)));
+            assert_eq!((flags.is_software_interrupt(), flags.is_by_hand()), (software_interrupt, by_hand));
+        }
+    }
+    assert_eq!(Flags::new(7), Flags::new(3), "a level has two bits");
+}
+
+#[test]
+fn an_error_says_what_was_found() {
+    for (error, text) in [
+        (Error::Short { bytes: 63 }, "a truth log has a header, here are 63 bytes"),
+        (Error::Magic(0x1234), "no truth log: it begins with 0x0000000000001234"),
+        (Error::Version(9), "truth log of unknown version 9"),
+        (Error::RecordBytes(32), "truth log with records of 32 bytes"),
+        (Error::Capacity { claimed: 7, fits: 6 }, "truth log claims room for 7 records where 6 fit"),
+    ] {
+        assert_eq!(std::format!("{error}"), text);
+    }
 }
 
 #[test]
@@ -153,6 +199,29 @@ fn a_record_is_counted_only_when_it_is_written() {
         torn
     });
     assert_eq!(torn, 0);
+}
+
+/// The other processor has begun a record, and is slow to write it.
+#[test]
+fn a_record_is_not_counted_before_one_that_was_begun_earlier() {
+    const BEGUN: usize = 5;
+    const COUNT: usize = 3;
+    let region = region(8 + 3 * 2);
+    let writer = Writer::new(&region).unwrap();
+    region[BEGUN].store(1, Ordering::Relaxed);
+    std::thread::scope(|scope| {
+        scope.spawn(|| writer.append(ROWS[0]));
+        let last_word = ROWS[0].to_words()[2];
+        while region[8 + 3 + 2].load(Ordering::Relaxed) != last_word {
+            std::thread::yield_now();
+        }
+        for _ in 0..1000 {
+            assert_eq!(writer.count(), 0);
+            std::thread::yield_now();
+        }
+        region[COUNT].store(1, Ordering::Release);
+    });
+    assert_eq!(writer.count(), 2);
 }
 
 #[test]
