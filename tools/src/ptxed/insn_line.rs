@@ -4,7 +4,8 @@ use super::Options;
 use super::reading::{Reading, Refusal};
 use iced_x86::{CC_a, CC_ae, CC_e, CC_g, CC_ge, CC_ne};
 use iced_x86::{
-    Code, Formatter, FormatterOptions, GasFormatter, Instruction, InstructionInfoFactory, IntelFormatter,
+    Code, CodeSize, Formatter, FormatterOptions, GasFormatter, Instruction, InstructionInfoFactory,
+    IntelFormatter,
 };
 use iced_x86::{MemorySizeOptions, Mnemonic, OpKind, Register};
 use pugmark_decoder_core::insn::MAX_LEN;
@@ -65,19 +66,25 @@ fn intel(insn: &Instruction, text: &mut String) {
         text.insert_str(bracket, "ptr ");
     }
     if has_unnamed_size(insn) {
-        for size in ["byte ptr ", "fword ptr "] {
+        for size in ["tbyte ptr ", "byte ptr ", "fword ptr "] {
             let shown = text.split_off(start);
             text.push_str(&shown.replace(size, "ptr "));
         }
     }
 }
 
-/// The instruction in AT&T syntax. To XED that is Intel's mnemonic, with the size of what is in memory behind it and
-/// only that, and the operands the other way round.
+/// The instruction in AT&T syntax. To XED that is Intel's mnemonic, but for those of far branches, with the size of what is
+/// in memory behind it and only that, and the operands the other way round.
 fn att(insn: &Instruction, text: &mut String) {
     let mut formatter = IntelFormatter::new();
     choose(formatter.options_mut(), insn);
+    let start = text.len();
     mnemonic(&mut formatter, insn, text);
+    if let Some(before) = text[start..].find(" far").and_then(|far| text[..start + far].rfind(' ')) {
+        text.truncate(before + 1);
+        // XED has always called a far return `lcall`, too.
+        text.push_str(if insn.is_jmp_far() || insn.is_jmp_far_indirect() { "ljmp" } else { "lcall" });
+    }
     let suffix = suffix(insn);
     text.extend(suffix);
     match suffix {
@@ -125,8 +132,19 @@ fn mnemonic(formatter: &mut dyn Formatter, insn: &Instruction, text: &mut String
     let start = text.len();
     formatter.format_mnemonic(insn, text);
     // The choice of the conditions' names is not one of the prefixes' names.
-    let shown = text.split_off(start);
-    text.push_str(&shown.replace("repnz ", "repne ").replace("repz ", "repe "));
+    let mut shown = text.split_off(start).replace("repnz ", "repne ").replace("repz ", "repe ");
+    // The other size of operands is a prefix where no operand shows it.
+    for prefix in ["data16 ", "data32 ", "data64 "] {
+        if has_operands(insn) || prefix == "data64 " {
+            shown = shown.replace(prefix, "");
+        }
+    }
+    match (insn.code(), insn.code_size()) {
+        (Code::Iretw, CodeSize::Code32 | CodeSize::Code64) => text.push_str("data16 "),
+        (Code::Iretd, CodeSize::Code16) => text.push_str("data32 "),
+        _ => {}
+    }
+    text.push_str(&shown);
 }
 
 fn has_operands(insn: &Instruction) -> bool {
@@ -184,16 +202,21 @@ fn suffix(insn: &Instruction) -> Option<char> {
     match insn.mnemonic() {
         // Of its three words.
         Mnemonic::Uiret => Some('l'),
-        Mnemonic::Call
-        | Mnemonic::Ret
-        | Mnemonic::Push
-        | Mnemonic::Pop
-        | Mnemonic::Leave
-        | Mnemonic::Enter => match insn.stack_pointer_increment().unsigned_abs() {
-            2 => Some('w'),
-            4 => Some('l'),
+        // What else it pops, or makes room for, is not in the suffix.
+        Mnemonic::Ret | Mnemonic::Retf | Mnemonic::Enter | Mnemonic::Leave => match insn.code() {
+            Code::Retnw | Code::Retnw_imm16 | Code::Enterw_imm16_imm8 | Code::Leavew => Some('w'),
+            Code::Retnd | Code::Retnd_imm16 | Code::Enterd_imm16_imm8 | Code::Leaved => Some('l'),
+            Code::Retfw | Code::Retfw_imm16 => Some('l'),
+            Code::Retfq | Code::Retfq_imm16 => Some('x'),
             _ => Some('q'),
         },
+        Mnemonic::Call | Mnemonic::Push | Mnemonic::Pop => {
+            match insn.stack_pointer_increment().unsigned_abs() {
+                2 => Some('w'),
+                4 => Some('l'),
+                _ => Some('q'),
+            }
+        }
         _ => None,
     }
 }
@@ -215,7 +238,7 @@ fn is_cache_line(insn: &Instruction) -> bool {
 /// The operand's size has no name.
 fn has_unnamed_size(insn: &Instruction) -> bool {
     let table = matches!(insn.mnemonic(), Mnemonic::Sgdt | Mnemonic::Sidt | Mnemonic::Lgdt | Mnemonic::Lidt);
-    table || is_cache_line(insn)
+    table || is_cache_line(insn) || insn.is_call_far_indirect() || insn.is_jmp_far_indirect()
 }
 
 /// XED's conditions and sizes, as far as the library has a choice.
@@ -243,7 +266,7 @@ fn choose(options: &mut FormatterOptions, insn: &Instruction) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use pugmark_decoder_core::mode::ExecMode;
+    use pugmark_decoder_core::mode::ExecMode::{self, Bits16, Bits32, Bits64};
 
     #[test]
     fn the_text_is_behind_the_bytes_in_either_syntax() {
@@ -286,17 +309,82 @@ mod tests {
     }
 
     #[test]
-    fn far_targets_are_two_numbers() {
-        // jmp 0x8:0x1000; call 0x8:0x1000.
-        for (opcode, att, text) in [
-            (0xea, false, "  jmp far 0x1000, 0x8"),
-            (0x9a, false, "  call far 0x1000, 0x8"),
-            (0xea, true, "  jmp far $0x8, $0x1000"),
+    fn branches_are_as_xed_writes_them_at_each_operand_size() {
+        // What XED 2026.06 gives for these bytes in Intel's and in AT&T's syntax.
+        for (mode, bytes, in_intel, in_att) in [
+            (Bits32, &[0x9a, 0, 0x10, 0, 0, 8, 0][..], "call far 0x1000, 0x8", "lcallq  $0x8, $0x1000"),
+            (Bits32, &[0x66, 0x9a, 0, 0x10, 8, 0], "call far 0x1000, 0x8", "lcalll  $0x8, $0x1000"),
+            (Bits32, &[0xea, 0, 0x10, 0, 0, 8, 0], "jmp far 0x1000, 0x8", "ljmp $0x8, $0x1000"),
+            (Bits32, &[0x66, 0xea, 0, 0x10, 8, 0], "jmp far 0x1000, 0x8", "ljmp $0x8, $0x1000"),
+            (Bits32, &[0xff, 0x18], "call far ptr [eax]", "lcall (%eax)"),
+            (Bits32, &[0x66, 0xff, 0x18], "call far dword ptr [eax]", "lcalll  (%eax)"),
+            (Bits32, &[0xff, 0x28], "jmp far ptr [eax]", "ljmp (%eax)"),
+            (Bits32, &[0x66, 0xff, 0x28], "jmp far dword ptr [eax]", "ljmpl  (%eax)"),
+            (Bits32, &[0xff, 0x58, 8], "call far ptr [eax+0x8]", "lcall 0x8(%eax)"),
+            (Bits32, &[0xff, 0x1d, 0, 0x10, 0, 0], "call far ptr [0x1000]", "lcall 0x1000"),
+            (Bits32, &[0x64, 0xff, 0x2c, 0x88], "jmp far ptr fs:[eax+ecx*4]", "ljmp %fs:(%eax,%ecx,4)"),
+            (Bits32, &[0xcb], "ret far ", "lcallq  "),
+            (Bits32, &[0x66, 0xcb], "data16 ret far ", "data16 lcalll  "),
+            (Bits32, &[0xca, 4, 0], "ret far 0x4", "lcallq  $0x4"),
+            (Bits32, &[0x66, 0xca, 4, 0], "ret far 0x4", "lcalll  $0x4"),
+            (Bits16, &[0x9a, 0, 0x10, 8, 0], "call far 0x1000, 0x8", "lcalll  $0x8, $0x1000"),
+            (Bits16, &[0x66, 0x9a, 0, 0x10, 0, 0, 8, 0], "call far 0x1000, 0x8", "lcallq  $0x8, $0x1000"),
+            (Bits16, &[0xea, 0, 0x10, 8, 0], "jmp far 0x1000, 0x8", "ljmp $0x8, $0x1000"),
+            (Bits16, &[0x66, 0xea, 0, 0x10, 0, 0, 8, 0], "jmp far 0x1000, 0x8", "ljmp $0x8, $0x1000"),
+            (Bits16, &[0xff, 0x1f], "call far dword ptr [bx]", "lcalll  (%bx)"),
+            (Bits16, &[0x66, 0xff, 0x1f], "call far ptr [bx]", "lcall (%bx)"),
+            (Bits16, &[0xff, 0x2f], "jmp far dword ptr [bx]", "ljmpl  (%bx)"),
+            (Bits16, &[0x66, 0xff, 0x2f], "jmp far ptr [bx]", "ljmp (%bx)"),
+            (Bits16, &[0xcb], "ret far ", "lcalll  "),
+            (Bits16, &[0x66, 0xcb], "data32 ret far ", "data32 lcallq  "),
+            (Bits16, &[0xca, 4, 0], "ret far 0x4", "lcalll  $0x4"),
+            (Bits16, &[0x66, 0xca, 4, 0], "ret far 0x4", "lcallq  $0x4"),
+            (Bits64, &[0xff, 0x18], "call far ptr [rax]", "lcall (%rax)"),
+            (Bits64, &[0x66, 0xff, 0x18], "call far dword ptr [rax]", "lcalll  (%rax)"),
+            (Bits64, &[0x48, 0xff, 0x18], "call far ptr [rax]", "lcall (%rax)"),
+            (Bits64, &[0xff, 0x28], "jmp far ptr [rax]", "ljmp (%rax)"),
+            (Bits64, &[0x66, 0xff, 0x28], "jmp far dword ptr [rax]", "ljmpl  (%rax)"),
+            (Bits64, &[0x48, 0xff, 0x28], "jmp far ptr [rax]", "ljmp (%rax)"),
+            (Bits64, &[0xff, 0x1d, 8, 0, 0, 0], "call far ptr [rip+0x8]", "lcall 0x8(%rip)"),
+            (Bits64, &[0xcb], "ret far ", "lcallq  "),
+            (Bits64, &[0x66, 0xcb], "data16 ret far ", "data16 lcalll  "),
+            (Bits64, &[0x48, 0xcb], "ret far ", "lcallx  "),
+            (Bits64, &[0xca, 4, 0], "ret far 0x4", "lcallq  $0x4"),
+            (Bits64, &[0x66, 0xca, 4, 0], "ret far 0x4", "lcalll  $0x4"),
+            (Bits64, &[0x48, 0xca, 4, 0], "ret far 0x4", "lcallx  $0x4"),
+            (Bits64, &[0xcf], "iretd ", "iretd "),
+            (Bits64, &[0x66, 0xcf], "data16 iret ", "data16 iret "),
+            (Bits64, &[0x48, 0xcf], "iretq ", "iretq "),
+            (Bits32, &[0x66, 0xe8, 0, 0], "call 0x1004", "callw  0x1004"),
+            (Bits32, &[0x66, 0xe9, 0, 0], "jmp 0x1004", "jmp 0x1004"),
+            (Bits32, &[0xc3], "ret ", "retl  "),
+            (Bits32, &[0x66, 0xc3], "data16 ret ", "data16 retw  "),
+            (Bits32, &[0xc2, 4, 0], "ret 0x4", "retl  $0x4"),
+            (Bits32, &[0x66, 0xc2, 4, 0], "ret 0x4", "retw  $0x4"),
+            (Bits32, &[0xc8, 4, 0, 1], "enter 0x4, 0x1", "enterl  $0x4, $0x1"),
+            (Bits32, &[0x66, 0xc8, 4, 0, 1], "enter 0x4, 0x1", "enterw  $0x4, $0x1"),
+            (Bits16, &[0x66, 0xc3], "data32 ret ", "data32 retl  "),
+            (Bits16, &[0x66, 0xe8, 0, 0, 0, 0], "call 0x1006", "calll  0x1006"),
+            (Bits16, &[0xc2, 4, 0], "ret 0x4", "retw  $0x4"),
+            (Bits16, &[0xcf], "iret ", "iret "),
+            (Bits16, &[0x66, 0xcf], "data32 iretd ", "data32 iretd "),
+            (Bits64, &[0x66, 0xc3], "ret ", "retq  "),
+            (Bits64, &[0x48, 0xc3], "ret ", "retq  "),
+            (Bits64, &[0xc2, 4, 0], "ret 0x4", "retq  $0x4"),
+            (Bits64, &[0x66, 0xc2, 4, 0], "ret 0x4", "retq  $0x4"),
+            (Bits64, &[0x66, 0xeb, 0], "jmp 0x1003", "jmp 0x1003"),
+            (Bits64, &[0xc8, 4, 0, 1], "enter 0x4, 0x1", "enterq  $0x4, $0x1"),
+            (Bits64, &[0x66, 0xc8, 4, 0, 1], "enter 0x4, 0x1", "enterw  $0x4, $0x1"),
+            (Bits64, &[0x66, 0xc9], "data16 leave ", "data16 leavew  "),
+            (Bits32, &[0xc9], "leave ", "leavel  "),
+            (Bits16, &[0xc9], "leave ", "leavew  "),
+            (Bits16, &[0x66, 0xc9], "data32 leave ", "data32 leavel  "),
         ] {
-            let bytes = [opcode, 0, 0x10, 0, 0, 8, 0];
-            let reading = Reading::of(&bytes, ExecMode::Bits32, 0x1000);
-            let options = Options { att, ..Options::default() };
-            assert_eq!(insn_text(&reading, &bytes, &options), text);
+            let reading = Reading::of(bytes, mode, 0x1000);
+            for (att, text) in [(false, in_intel), (true, in_att)] {
+                let options = Options { att, ..Options::default() };
+                assert_eq!(insn_text(&reading, bytes, &options), format!("  {text}"), "{mode:?} {bytes:x?}");
+            }
         }
     }
 
