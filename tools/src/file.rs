@@ -68,10 +68,10 @@ impl FileRange {
         if metadata.is_file() {
             let size = metadata.len();
             let to = self.to.map_or(size, |to| to.min(size));
-            if self.from < to {
+            if let Some(len) = to.checked_sub(self.from) {
                 file.seek(SeekFrom::Start(self.from))?;
-                bytes.try_reserve_exact(usize::try_from(to - self.from).unwrap_or(usize::MAX))?;
-                file.take(to - self.from).read_to_end(&mut bytes)?;
+                bytes.try_reserve_exact(usize::try_from(len).unwrap_or(usize::MAX))?;
+                file.take(len).read_to_end(&mut bytes)?;
             }
             return Ok((bytes, size));
         }

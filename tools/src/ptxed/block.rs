@@ -198,3 +198,46 @@ impl Blocks {
 fn place(ip: u64, window: Window<'_>) -> usize {
     window.from(ip).as_ptr() as usize
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pugmark_decoder_core::mode::ExecMode;
+
+    const BASE: u64 = 0x1000;
+    static BYTES: [u8; 0x2000] = [0x90; 0x2000];
+
+    /// The lengths of the blocks of NOPs, the last one left out, when these addresses are executed one after the other.
+    fn lengths(blocks: &mut Blocks, course: Course, ips: impl Iterator<Item = u64>) -> Vec<usize> {
+        let window = Window { base: BASE, bytes: &BYTES };
+        let begins = ips.map(|ip| {
+            let insn = Insn { ip, len: 1, class: Class::Other, mode: ExecMode::Bits64, speculative: false };
+            blocks.add(&insn, None, window, course)
+        });
+        let begins: Vec<_> = begins.collect();
+        let at: Vec<_> = (0..begins.len()).filter(|index| begins[*index]).collect();
+        at.windows(2).map(|pair| pair[1] - pair[0]).collect()
+    }
+
+    #[test]
+    fn new_code_is_counted_from_where_known_code_was_left() {
+        let new = MOST_NEW as usize;
+        let all = || BASE..BASE + 0x2000;
+        assert_eq!(lengths(&mut Blocks::new(false, false), Course::Branch, all()), [new; 7]);
+        // To an event there is no such limit.
+        assert_eq!(lengths(&mut Blocks::new(false, false), Course::Event, all()), [0; 0]);
+
+        let mut blocks = Blocks::new(false, false);
+        lengths(&mut blocks, Course::Branch, BASE + 100..BASE + 200);
+        blocks.end();
+        // A hundred new ones, a hundred known ones, and new ones again.
+        assert_eq!(lengths(&mut blocks, Course::Branch, all())[..2], [200 + new, new]);
+    }
+
+    #[test]
+    fn a_block_has_no_more_than_the_most_instructions() {
+        let round = BASE..BASE + 0x1000;
+        let rounds = || (0..40).flat_map(|_| round.clone());
+        assert_eq!(lengths(&mut Blocks::new(false, false), Course::Event, rounds()), [MOST as usize; 2]);
+    }
+}

@@ -191,7 +191,7 @@ impl Run<'_> {
         if self.window.from(insn.ip).is_empty() {
             self.window = self.decoder.image().window(insn.ip, self.decoder.cr3()).unwrap_or_default();
         }
-        let mut bytes = Bytes { bytes: [0; MAX_LEN], len: 0 };
+        let mut bytes = Bytes::default();
         let window = self.window.from(insn.ip);
         if window.len() < insn.len.into() {
             // It lies in more than one section.

@@ -40,7 +40,7 @@ struct Block {
 }
 
 /// Bytes of an instruction, or of what it begins with.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Bytes {
     pub(super) bytes: [u8; MAX_LEN],
     /// How many there are.

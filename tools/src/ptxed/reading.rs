@@ -230,6 +230,11 @@ mod tests {
             let class = insn::decode(bytes, MODE, 0).unwrap().class;
             assert_eq!(Reading::of(bytes, MODE, 0).objection(class), None, "{bytes:x?}");
         }
+        // A far jump and a far call to where the instruction itself says.
+        for bytes in [&[0xea, 0, 0, 0, 0, 8, 0][..], &[0x9a, 0, 0, 0, 0, 8, 0]] {
+            let class = insn::decode(bytes, ExecMode::Bits32, 0).unwrap().class;
+            assert_eq!(Reading::of(bytes, ExecMode::Bits32, 0).objection(class), None, "{bytes:x?}");
+        }
         for (bytes, class, text) in [
             (&[0x90][..], Class::NearCall, "iclass: near call, xed iclass: NOP"),
             (&[0xc3], Class::Other, "iclass: other, xed iclass: RET"),

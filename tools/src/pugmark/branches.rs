@@ -18,9 +18,6 @@ use pugmark_decoder_core::{
 };
 use std::ops::RangeInclusive;
 
-/// How many steps lie between two looks at the clock.
-const STRIDE: u64 = 1 << 16;
-
 /// Where a trace comes from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Source {
@@ -140,9 +137,7 @@ fn insns(mut decoder: InsnDecoder<'_>, size: usize, totals: &mut Totals, progres
             Ok(None) => break,
             Err(error) => totals.errors.push((error, size).into()),
         }
-        if totals.instructions.is_multiple_of(STRIDE) {
-            progress.at(decoder.index() * size as u64);
-        }
+        progress.step(|| decoder.index() * size as u64);
     }
 }
 
@@ -162,9 +157,46 @@ fn blocks(mut decoder: BlockDecoder<'_>, size: usize, totals: &mut Totals, progr
             Ok(None) => break,
             Err(error) => totals.errors.push((*error, size).into()),
         }
-        if totals.blocks.is_multiple_of(STRIDE) {
-            progress.at(decoder.index() * size as u64);
-        }
+        progress.step(|| decoder.index() * size as u64);
     }
     totals.hash = addresses.map(|hashing| hashing.hash());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use indicatif::ProgressBar;
+    use pugmark_decoder_core::image::{AddressSpace, Section};
+
+    #[test]
+    fn either_layer_says_now_and_then_how_far_it_is() {
+        // 1000: jmp *rax.
+        let sections = [Section { base: 0x1000, bytes: &[0xff, 0xe0], space: AddressSpace::Any }];
+        let image = Image::new(&sections);
+        let record = [0x1000_u64, 0x1000, 0].map(u64::to_le_bytes).concat();
+        for (count, expected) in [(1 << 15, false), (3 << 15, true)] {
+            let trace = record.repeat(count);
+            let records = Records::new(&trace, Layout::Bits64);
+            let options = Options { start: Some(0x1000), ..Options::default() };
+            let (first, second) = (ProgressBar::hidden(), ProgressBar::hidden());
+            let mut totals = Totals::default();
+            let decoder = InsnDecoder::new(records.clone(), image, options);
+            insns(decoder, 24, &mut totals, &mut Progress::in_bar(&first));
+            let decoder = BlockDecoder::new(records, image, options);
+            blocks(decoder, 24, &mut totals, &mut Progress::in_bar(&second));
+            assert_eq!((totals.errors.len(), totals.instructions), (0, 2 * count as u64));
+            for bar in [first, second] {
+                let size = trace.len() as u64;
+                assert_eq!((size / 2..=size).contains(&bar.position()), expected, "{}", bar.position());
+            }
+        }
+    }
+
+    #[test]
+    fn without_handlers_they_are_not_known_and_not_none() {
+        let none = Arguments::default();
+        assert_eq!(none.options().handlers, None);
+        let one = Arguments { handler: vec![0x10..=0x20], ..none };
+        assert_eq!(one.options().handlers, Some(&[0x10..=0x20][..]));
+    }
 }

@@ -27,9 +27,7 @@ pub fn load(path: &Path, progress: &mut Progress) -> io::Result<Vec<u8>> {
 fn read(mut from: impl Read, size: Option<u64>, progress: &mut Progress) -> io::Result<Vec<u8>> {
     progress.begin("reading", size.map_or(Size::Unknown, Size::Bytes));
     let mut bytes = Vec::new();
-    // One more than there are, so that the end is found without growing.
-    bytes
-        .try_reserve_exact(size.map_or(CHUNK, |size| usize::try_from(size).unwrap_or(usize::MAX - 1) + 1))?;
+    bytes.try_reserve_exact(size.map_or(CHUNK, |size| usize::try_from(size).unwrap_or(usize::MAX)))?;
     let mut chunk = vec![0; CHUNK];
     loop {
         match from.read(&mut chunk) {

@@ -13,9 +13,6 @@ use pugmark_decoder_core::{
     query::{Answer, QueryDecoder},
 };
 
-/// How many steps lie between two looks at the clock.
-const STRIDE: u32 = 1 << 16;
-
 /// How many runs of code are remembered: more than the hot code of a large program has.
 pub const SLOTS: usize = 1 << 15;
 
@@ -23,7 +20,6 @@ pub const SLOTS: usize = 1 << 15;
 pub fn packets(trace: &[u8], config: Config<'_>, progress: &mut Progress) -> Totals {
     let mut totals = Totals { bytes: trace.len() as u64, ..Totals::default() };
     let mut packets = Packets::with_config(trace, config);
-    let mut stride = 0;
     while packets.sync_forward().is_some() {
         while let Some(packet) = packets.next() {
             match packet {
@@ -36,11 +32,7 @@ pub fn packets(trace: &[u8], config: Config<'_>, progress: &mut Progress) -> Tot
                 }
                 Err(error) => totals.errors.push(error.into()),
             }
-            stride += 1;
-            if stride == STRIDE {
-                stride = 0;
-                progress.at(packets.offset());
-            }
+            progress.step(|| packets.offset());
         }
         if packets.offset() == trace.len() as u64 {
             break;
@@ -53,7 +45,6 @@ pub fn packets(trace: &[u8], config: Config<'_>, progress: &mut Progress) -> Tot
 pub fn events(trace: &[u8], config: Config<'_>, progress: &mut Progress) -> Totals {
     let mut totals = Totals::default();
     let mut decoder = EventDecoder::with_config(trace, config);
-    let mut stride = 0;
     while decoder.sync_forward().is_some() {
         loop {
             match decoder.next() {
@@ -64,11 +55,7 @@ pub fn events(trace: &[u8], config: Config<'_>, progress: &mut Progress) -> Tota
                     break;
                 }
             }
-            stride += 1;
-            if stride == STRIDE {
-                stride = 0;
-                progress.at(decoder.offset());
-            }
+            progress.step(|| decoder.offset());
         }
     }
     totals
@@ -78,7 +65,6 @@ pub fn events(trace: &[u8], config: Config<'_>, progress: &mut Progress) -> Tota
 pub fn query(trace: &[u8], config: Config<'_>, progress: &mut Progress) -> Totals {
     let mut totals = Totals::default();
     let mut decoder = QueryDecoder::with_config(trace, config);
-    let mut stride = 0;
     while decoder.sync_forward().is_some() {
         loop {
             match decoder.next() {
@@ -91,11 +77,7 @@ pub fn query(trace: &[u8], config: Config<'_>, progress: &mut Progress) -> Total
                     break;
                 }
             }
-            stride += 1;
-            if stride == STRIDE {
-                stride = 0;
-                progress.at(decoder.offset());
-            }
+            progress.step(|| decoder.offset());
         }
     }
     totals
@@ -112,7 +94,6 @@ pub fn insns(
     let mut addresses = hash.then(AddressHash::new);
     let mut totals = Totals::default();
     let mut decoder = InsnDecoder::with_config(trace, image, config);
-    let mut stride = 0;
     while decoder.resync().is_some() {
         loop {
             match decoder.next() {
@@ -129,11 +110,7 @@ pub fn insns(
                     break;
                 }
             }
-            stride += 1;
-            if stride == STRIDE {
-                stride = 0;
-                progress.at(decoder.offset());
-            }
+            progress.step(|| decoder.offset());
         }
     }
     totals.hash = addresses;
@@ -155,7 +132,6 @@ pub fn blocks(
     let mut totals = Totals::default();
     let mut memory = vec![Slot::default(); SLOTS];
     let mut decoder = BlockDecoder::with_config(trace, image, &mut memory, config);
-    let mut stride = 0;
     while decoder.resync().is_some() {
         loop {
             match &decoder.next() {
@@ -173,13 +149,55 @@ pub fn blocks(
                     break;
                 }
             }
-            stride += 1;
-            if stride == STRIDE {
-                stride = 0;
-                progress.at(decoder.offset());
-            }
+            progress.step(|| decoder.offset());
         }
     }
     totals.hash = addresses.map(|hashing| hashing.hash());
     totals
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use indicatif::ProgressBar;
+    use pugmark_decoder_core::image::{AddressSpace, Section};
+
+    /// PSB, MODE.Exec (64 bit), FUP (1000), PSBEND.
+    const SYNC: &[u8] = b"\
+        \x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x99\x01\x7d\0\x10\0\0\0\0\x02\x23";
+    /// 1000: jmp *rax.
+    const CODE: &[u8] = &[0xff, 0xe0];
+    /// TIP (1000).
+    const TIP: &[u8] = &[0x2d, 0, 0x10];
+    const STEPS: usize = 1 << 16;
+
+    #[test]
+    fn every_layer_says_now_and_then_how_far_it_is() {
+        let sections = [Section { base: 0x1000, bytes: CODE, space: AddressSpace::Any }];
+        let (image, config) = (Image::new(&sections), Config::default());
+        type Layer<'a> = &'a dyn Fn(&[u8], &mut Progress) -> Totals;
+        let layers: [(&str, Layer<'_>); 5] = [
+            ("packets", &|trace, progress| packets(trace, config, progress)),
+            ("events", &|trace, progress| events(trace, config, progress)),
+            ("query", &|trace, progress| query(trace, config, progress)),
+            ("insns", &|trace, progress| insns(trace, image, config, false, progress)),
+            ("blocks", &|trace, progress| blocks(trace, image, config, false, progress)),
+        ];
+        for (name, layer) in layers {
+            let traced = |rounds: usize| {
+                let bar = ProgressBar::hidden();
+                // Branches are no events.
+                let trace = match name {
+                    "events" => SYNC.repeat(rounds),
+                    _ => [SYNC, &TIP.repeat(rounds)].concat(),
+                };
+                let totals = layer(&trace, &mut Progress::in_bar(&bar));
+                assert!(totals.errors.is_empty(), "{name}: {:?}", totals.errors);
+                (bar.position(), trace.len() as u64)
+            };
+            assert_eq!(traced(STEPS / 4).0, 0, "{name}");
+            let (position, size) = traced(STEPS * 3 / 2);
+            assert!((size / 2..=size).contains(&position), "{name}: {position} of {size}");
+        }
+    }
 }

@@ -6,6 +6,9 @@ use std::{
     time::{Duration, Instant},
 };
 
+/// How many steps lie between two looks at the clock.
+const STRIDE: u32 = 1 << 16;
+
 /// Work that is shorter shows nothing.
 const PATIENCE: Duration = Duration::from_millis(700);
 
@@ -27,6 +30,8 @@ pub struct Progress {
     what: &'static str,
     size: Size,
     begin: Instant,
+    /// Steps since the clock was looked at.
+    steps: u32,
     bar: Option<ProgressBar>,
 }
 
@@ -40,7 +45,7 @@ impl Progress {
     /// For nobody.
     #[must_use]
     pub fn hidden() -> Self {
-        Self { watched: false, what: "", size: Size::Unknown, begin: Instant::now(), bar: None }
+        Self { watched: false, what: "", size: Size::Unknown, begin: Instant::now(), steps: 0, bar: None }
     }
 
     /// Work begins.
@@ -59,6 +64,16 @@ impl Progress {
         }
         if let Some(bar) = &self.bar {
             bar.set_position(position);
+        }
+    }
+
+    /// One of very many steps is made; after some of them it is asked how far, in bytes, work has come.
+    #[inline]
+    pub fn step(&mut self, position: impl FnOnce() -> u64) {
+        self.steps += 1;
+        if self.steps == STRIDE {
+            self.steps = 0;
+            self.at(position());
         }
     }
 
@@ -83,6 +98,14 @@ fn bar(what: &'static str, size: Size) -> ProgressBar {
     // The template is one of those above.
     let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
     bar.with_style(style).with_message(what)
+}
+
+#[cfg(test)]
+impl Progress {
+    /// Shows what is done in this bar, from the beginning.
+    pub(super) fn in_bar(bar: &ProgressBar) -> Self {
+        Self { watched: true, bar: Some(bar.clone()), ..Self::hidden() }
+    }
 }
 
 #[cfg(test)]

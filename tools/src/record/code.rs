@@ -180,3 +180,104 @@ fn bit(map: &[u64; PAGE_BYTES / 64], at: usize) -> bool {
 fn set(map: &mut [u64; PAGE_BYTES / 64], at: usize) {
     map[at / 64] |= 1 << (at % 64);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Memory from 0x1000 on.
+    fn memory(bytes: &[u8]) -> impl Fn(u64, &mut [u8]) -> usize + '_ {
+        |address, out| {
+            let from =
+                address.checked_sub(PAGE).and_then(|from| bytes.get(from as usize..)).unwrap_or_default();
+            let count = from.len().min(out.len());
+            out[..count].copy_from_slice(&from[..count]);
+            count
+        }
+    }
+
+    fn mappings(lines: &str) -> Vec<Mapping> {
+        Mapping::parse(lines)
+    }
+
+    /// Two pages of NOPs, and in front of their border, at 0x1ffe, MOV EAX, 1 of 5 bytes.
+    fn across() -> Vec<u8> {
+        let mut bytes = vec![0x90; 2 * PAGE_BYTES];
+        bytes[0xffe..0x1003].copy_from_slice(&[0xb8, 1, 0, 0, 0]);
+        bytes
+    }
+
+    const VOLATILE: &str = "1000-3000 r-xp 0 0:0 0";
+    const LASTING: &str = "1000-3000 r-xp 0 0:0 7 /x";
+
+    #[test]
+    fn code_that_was_executed_is_held_against_what_is_there_now() {
+        // The byte that changes, and whether that is of an instruction that was executed.
+        for (changed, expected) in [
+            (0x1ffd, Ok(())),
+            (0x1ffe, Err(Changed)),
+            (0x1fff, Err(Changed)),
+            (0x2000, Err(Changed)),
+            (0x2002, Err(Changed)),
+            (0x2003, Ok(())),
+        ] {
+            let mut bytes = across();
+            let mut code = Code::default();
+            code.refresh(&mappings(VOLATILE), &memory(&bytes)).unwrap();
+            let fetched = code.fetch(0x1ffe, ExecMode::Bits64, &memory(&bytes)).unwrap();
+            assert_eq!(fetched.as_slice(), &bytes[0xffe..0xffe + insn::MAX_LEN]);
+            bytes[changed - 0x1000] ^= 0x10;
+            let again = code.fetch(0x1ffe, ExecMode::Bits64, &memory(&bytes));
+            assert_eq!(again.map(drop), expected, "{changed:#x}");
+            // What is not executed yet is taken over where the next instruction's bytes show it.
+            if changed == 0x2003 {
+                assert_eq!(again.unwrap().as_slice(), &bytes[0xffe..0xffe + insn::MAX_LEN]);
+            }
+            // Mapped anew it is held against what was executed as well.
+            let anew = mappings("1000-2000 r-xp 0 0:0 0\n2000-3000 r-xp 0 0:0 7 /x");
+            assert_eq!(code.refresh(&anew, &memory(&bytes)), expected, "{changed:#x}");
+        }
+    }
+
+    #[test]
+    fn what_is_executed_again_is_noted_once_it_is_other_code() {
+        let mut bytes = across();
+        let mut code = Code::default();
+        code.refresh(&mappings(VOLATILE), &memory(&bytes)).unwrap();
+        code.fetch(0x1000, ExecMode::Bits64, &memory(&bytes)).unwrap();
+        // RET in place of a NOP that was not executed, and then a NOP again.
+        bytes[1] = 0xc3;
+        assert_eq!(code.fetch(0x1001, ExecMode::Bits64, &memory(&bytes)).unwrap().as_slice()[0], 0xc3);
+        bytes[1] = 0x90;
+        assert_eq!(code.fetch(0x1001, ExecMode::Bits64, &memory(&bytes)), Err(Changed));
+    }
+
+    #[test]
+    fn files_are_read_when_they_are_mapped_and_not_again() {
+        let mut bytes = across();
+        let mut code = Code::default();
+        code.refresh(&mappings(LASTING), &memory(&bytes)).unwrap();
+        let before = code.fetch(0x1ffe, ExecMode::Bits64, &memory(&bytes)).unwrap();
+        bytes.fill(0xcc);
+        assert_eq!(code.fetch(0x1ffe, ExecMode::Bits64, &memory(&bytes)), Ok(before));
+        assert_eq!(code.refresh(&mappings(LASTING), &memory(&bytes)), Ok(()));
+        assert_eq!(code.fetch(0x1ffe, ExecMode::Bits64, &memory(&bytes)), Ok(before));
+        // Gone, and mapped once more.
+        assert_eq!(code.refresh(&[], &memory(&bytes)), Ok(()));
+        assert_eq!(code.refresh(&mappings(LASTING), &memory(&bytes)), Err(Changed));
+    }
+
+    #[test]
+    fn only_whole_pages_that_can_be_executed_are_kept_and_adjacent_ones_are_one_piece() {
+        let bytes = [across(), vec![0x91; 3 * PAGE_BYTES + 1]].concat();
+        let mut code = Code::default();
+        let lines = "1000-2000 r-xp 0 0:0 7 /x\n2000-3000 r--p 0 0:0 7 /x\n3000-4000 r-xp 0 0:0 7 /y\n\
+            4000-5000 r-xp 0 0:0 7 /z\n5000-7000 r-xp 0 0:0 7 /cut";
+        code.refresh(&mappings(lines), &memory(&bytes)).unwrap();
+        let sections = [(0x1000, bytes[..PAGE_BYTES].to_vec()), (0x3000, vec![0x91; 3 * PAGE_BYTES])];
+        assert_eq!(code.sections(), sections);
+        let mut fetch = |ip| code.fetch(ip, ExecMode::Bits64, &memory(&bytes)).unwrap().as_slice().len();
+        assert_eq!([0x1ff0, 0x1ff1, 0x1ff2, 0x1fff].map(&mut fetch), [15, 15, 14, 1]);
+        assert_eq!([0x3fff, 0x5ff1, 0x5ff2, 0x2000, 0x6000].map(&mut fetch), [15, 15, 14, 0, 0]);
+    }
+}

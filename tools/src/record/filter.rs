@@ -138,4 +138,73 @@ mod tests {
             assert_eq!(text.parse::<Range>(), Err(BadRange { text: text.into() }));
         }
     }
+
+    /// An ELF file with these segments: file offset, address, size.
+    fn elf(segments: &[(u64, u64, u64)]) -> Vec<u8> {
+        let words = |words: &[u64]| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>();
+        let ident = *b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0\x03\0\x3e\0\x01\0\0\0";
+        // Entry, program headers, section headers; sizes of the header, and of one program header; their number.
+        let count = segments.len() as u64;
+        let mut file = [&ident[..], &words(&[0, 64, 0, 64 << 32 | 56 << 48, count])].concat();
+        for &(offset, address, size) in segments {
+            // PT_LOAD, readable and executable.
+            file.extend(words(&[5 << 32 | 1, offset, address, address, size, size, 0x1000]));
+        }
+        file
+    }
+
+    #[test]
+    fn a_mapping_is_that_of_the_segment_that_its_offset_lies_in() {
+        let path = std::env::temp_dir().join(format!("pugmark-moved-{}", std::process::id()));
+        // The second shares a page of the file with the first; the third has a page of its own.
+        fs::write(&path, elf(&[(0, 0x1000, 0x1234), (0x1234, 0x3234, 0x100), (0x3000, 0x8000, 0x1000)]))
+            .unwrap();
+        let moved_at = |offset: u64| {
+            let line = format!("70000000-70001000 r-xp {offset:x} fe:00 7 {}", path.display());
+            moved(&Mapping::parse(&line)[0]).map(|moved| 0x7000_0000 - moved)
+        };
+        // Where the mapping's first byte would be if the file were not moved.
+        for (offset, expected) in [
+            (0, Some(0x1000)),
+            (0x1000, Some(0x3000)),
+            (0x1333, Some(0x3333)),
+            (0x1334, None),
+            (0x2000, None),
+            (0x3000, Some(0x8000)),
+            (0x3fff, Some(0x8fff)),
+            (0x4000, None),
+        ] {
+            assert_eq!(moved_at(offset), expected, "{offset:#x}");
+        }
+        fs::remove_file(path).unwrap();
+    }
+
+    /// A function that has a symbol.
+    #[unsafe(no_mangle)]
+    extern "C" fn pugmark_filter_first() -> u32 {
+        std::hint::black_box(7)
+    }
+
+    #[test]
+    fn functions_are_found_where_they_are_mapped() {
+        let own = std::env::current_exe().unwrap();
+        let own = own.to_str().unwrap();
+        let maps = Mapping::parse(&fs::read_to_string("/proc/self/maps").unwrap());
+        let symbols = Symbols::new(&maps, own);
+        // Each file once, the program's own first, whatever comes first in memory.
+        assert_eq!(symbols.files[0].0, own);
+        assert!(symbols.files.len() > 1, "{symbols:?}");
+        let at = pugmark_filter_first as *const () as u64;
+        let range: Range = "pugmark_filter_first".parse().unwrap();
+        let (first, last) = range.resolve(&symbols).unwrap();
+        assert_eq!(first, at);
+        assert!(last > first && last < first + 0x100, "{first:#x} {last:#x}");
+        // From a number and to one; what ends before it begins, and what is nowhere, is no range.
+        let resolve = |text: &str| text.parse::<Range>().unwrap().resolve(&symbols);
+        assert_eq!(resolve("0x1-pugmark_filter_first"), Some((1, last)));
+        assert_eq!(resolve(&format!("pugmark_filter_first-{:#x}", at)), Some((at, at)));
+        assert_eq!(resolve(&format!("pugmark_filter_first-{:#x}", at - 1)), None);
+        assert_eq!((resolve("no_such_function"), resolve("0x1-no_such_function")), (None, None));
+        assert_eq!(resolve("0x5"), Some((5, 5)));
+    }
 }

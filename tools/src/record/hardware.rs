@@ -242,3 +242,120 @@ fn user(ip: u64, mode: ExecMode) -> Context {
 fn memory(ram: &mut [u8]) -> FlatMemory<'_> {
     FlatMemory { base: RAM, bytes: ram }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pugmark_decoder_core::{Packet, packet::Packets};
+    use pugmark_model::Profile;
+
+    const AT: u64 = 0x40_1000;
+    const MODE: ExecMode = ExecMode::Bits64;
+    const NOP: &[u8] = &[0x90];
+    const SYSCALL: &[u8] = &[0x0f, 0x05];
+    /// To the instruction that follows it.
+    const JMP: &[u8] = &[0xeb, 0];
+
+    fn options(profile: &str) -> Options {
+        Options { profile: Profile::by_name(profile).expect(profile), ..Options::new(["true"]) }
+    }
+
+    /// The trace of what is made, and the truth of it.
+    fn traced(
+        options: &Options,
+        ranges: &[(u64, u64)],
+        make: impl FnOnce(&mut Hardware<&mut Vec<u8>>),
+    ) -> (Vec<u8>, AddressHash) {
+        let mut trace = vec![];
+        let mut hardware = Hardware::start(options, ranges, Rc::new(BEGIN.into()), &mut trace).unwrap();
+        make(&mut hardware);
+        hardware.finish((AT, MODE)).unwrap();
+        let (bytes, truth) = (hardware.bytes(), hardware.truth());
+        assert_eq!((trace.len() as u64, hardware_is_right(&trace)), (bytes, true));
+        (trace, truth)
+    }
+
+    fn hardware_is_right(trace: &[u8]) -> bool {
+        let mut packets = Packets::new(trace);
+        packets.sync_forward().is_some() && packets.all(|packet| packet.is_ok())
+    }
+
+    /// How many packets there are with tracing turned on, and with it turned off.
+    fn switches(trace: &[u8]) -> (u64, u64) {
+        let mut packets = Packets::new(trace);
+        packets.sync_forward().unwrap();
+        let (mut on, mut off) = (0, 0);
+        for (_, packet) in packets.map(Result::unwrap) {
+            on += u64::from(matches!(packet, Packet::TipPge(_)));
+            off += u64::from(matches!(packet, Packet::TipPgd(_)));
+        }
+        (on, off)
+    }
+
+    #[test]
+    fn a_trace_is_whole_however_often_the_output_comes_round() {
+        let calls = 2 * BUFFER_SIZE / 8;
+        let (trace, truth) = traced(&options("skylake"), &[], |hardware| {
+            for call in 0..calls {
+                // Far from each other, so that their addresses take as many bytes as there are.
+                let at = AT + (call % 2 << 40);
+                hardware.retire((at, MODE), Next::Kernel, SYSCALL).unwrap();
+            }
+        });
+        assert!(trace.len() as u64 > 2 * BUFFER_SIZE, "{:#x}", trace.len());
+        assert_eq!((truth.count(), switches(&trace)), (calls, (calls, calls)));
+    }
+
+    #[test]
+    fn a_step_takes_one_tick_and_a_visit_to_the_kernel_a_thousand() {
+        traced(&options("skylake"), &[], |hardware| {
+            assert_eq!((hardware.tsc(), hardware.in_kernel(), hardware.bytes()), (1000, true, 0));
+            let next = |ip| Next::User(ip, MODE);
+            hardware.retire((AT, MODE), next(AT + 1), NOP).unwrap();
+            assert_eq!((hardware.tsc(), hardware.in_kernel()), (2001, false));
+            hardware.retire((AT + 1, MODE), Next::Kernel, SYSCALL).unwrap();
+            assert_eq!((hardware.tsc(), hardware.in_kernel()), (2002, true));
+            hardware.retire((AT + 3, MODE), next(AT + 4), NOP).unwrap();
+            hardware.deliver(DeliveryKind::Interrupt, 0x20, (AT + 4, MODE)).unwrap();
+            assert_eq!((hardware.tsc(), hardware.in_kernel()), (3004, true));
+            // From the kernel to the program, and back.
+            hardware.deliver(DeliveryKind::Fault, 14, (AT + 4, MODE)).unwrap();
+            assert_eq!((hardware.tsc(), hardware.in_kernel(), hardware.unexplained()), (4005, true, 0));
+            assert_eq!(hardware.truth().count(), 3);
+        });
+    }
+
+    #[test]
+    fn a_trace_ends_in_the_kernel_where_the_program_is_there_and_by_an_interrupt_elsewhere() {
+        for (after, expected) in [(Next::Kernel, (1, 1)), (Next::User(AT, MODE), (1, 1))] {
+            let (trace, truth) = traced(&options("skylake"), &[], |hardware| {
+                hardware.retire((AT - 2, MODE), after, SYSCALL).unwrap();
+                assert_eq!(hardware.in_kernel(), after == Next::Kernel);
+            });
+            assert_eq!((switches(&trace), truth.count()), (expected, 1), "{after:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_outside_of_the_ranges_is_not_counted() {
+        for (profile, ranges, count) in [
+            ("skylake", &[][..], 4),
+            ("skylake", &[(AT + 2, AT + 2)], 1),
+            ("skylake", &[(AT + 2, AT + 4)], 2),
+            ("skylake", &[(AT, AT), (AT + 6, AT + 6)], 2),
+            // It has no ranges, and no bit that says that the address is in them.
+            ("broadwell", &[], 4),
+        ] {
+            let plain = options(profile);
+            let range = || "0x1-0x2".parse().unwrap();
+            let options = Options { ranges: ranges.iter().map(|_| range()).collect(), ..plain };
+            let (_, truth) = traced(&options, ranges, |hardware| {
+                // Jumps: straight on, a range is not entered.
+                for at in (AT..AT + 8).step_by(2) {
+                    hardware.retire((at, MODE), Next::User(at + 2, MODE), JMP).unwrap();
+                }
+            });
+            assert_eq!(truth.count(), count, "{profile} {ranges:x?}");
+        }
+    }
+}

@@ -75,18 +75,17 @@ impl Options {
         const TSC_EN: u64 = 1 << 10;
         const DIS_RETC: u64 = 1 << 11;
         const BRANCH_EN: u64 = 1 << 13;
-        let flag = |set: bool, bit: u64| if set { bit } else { 0 };
-        let ranges = (0..self.ranges.len()).fold(0, |ctl, index| ctl | 1 << (32 + 4 * index));
-        TRACE_EN
-            | USER
-            | TOPA
-            | BRANCH_EN
-            | flag(self.tsc, TSC_EN)
-            | self.mtc.map_or(0, |freq| MTC_EN | u64::from(freq & 0xf) << 14)
-            | self.cyc.map_or(0, |threshold| CYC_EN | u64::from(threshold & 0xf) << 19)
-            | u64::from(self.psb & 0xf) << 24
-            | flag(!self.ret_compression, DIS_RETC)
-            | ranges
+        let fields = [
+            Some(TRACE_EN | USER | TOPA | BRANCH_EN),
+            self.tsc.then_some(TSC_EN),
+            self.mtc.map(|freq| MTC_EN | u64::from(freq & 0xf) << 14),
+            self.cyc.map(|threshold| CYC_EN | u64::from(threshold & 0xf) << 19),
+            Some(u64::from(self.psb & 0xf) << 24),
+            (!self.ret_compression).then_some(DIS_RETC),
+        ];
+        let ranges = (0..self.ranges.len()).map(|index| 1 << (32 + 4 * index));
+        // No two of them share a bit.
+        fields.into_iter().flatten().chain(ranges).sum()
     }
 }
 
@@ -104,6 +103,8 @@ mod tests {
             (Options { mtc: Some(3), ..plain.clone() }, 0xe309),
             (Options { cyc: Some(1), ..plain.clone() }, 0x8_210b),
             (Options { psb: 2, ..plain.clone() }, 0x200_2109),
+            // Bits above the field's own are left out.
+            (Options { mtc: Some(0x1f), cyc: Some(0x1f), psb: 0x1f, ..plain.clone() }, 0xf7b_e30b),
             (Options { ret_compression: false, ..plain.clone() }, 0x2909),
             (Options { long_tnt: true, ..plain.clone() }, 0x2109),
             (Options { ranges: vec![range.clone(), range], ..plain }, 0x11_0000_2109),

@@ -187,6 +187,36 @@ mod tests {
     use super::*;
 
     #[test]
+    fn only_a_recording_is_removed_and_all_of_it() {
+        let out = std::env::temp_dir().join(format!("pugmark-parts-{}", std::process::id()));
+        let recorded = ["", "2", "3", "task-2", "task-4", "task-4/2"];
+        for dir in recorded {
+            fs::create_dir_all(out.join(dir)).unwrap();
+            for name in [TRACE, CODE, IMAGE, TRUTH] {
+                fs::write(out.join(dir).join(name), "").unwrap();
+            }
+        }
+        fs::write(out.join(index::INDEX), "").unwrap();
+        // Of others: a file, a folder with the name of a part that does not exist, one with another name.
+        let others = ["notes", "task-4/notes", "5/trace.pt", "task-x/trace.pt", "2x/trace.pt"];
+        for name in others {
+            fs::create_dir_all(out.join(name).parent().unwrap()).unwrap();
+            fs::write(out.join(name), "").unwrap();
+        }
+        remove_parts(&out);
+        let left = |name: &str| out.join(name).exists();
+        assert_eq!(others.map(left), [true; 5]);
+        assert_eq!(["2", "3", "task-2", "task-4/2", index::INDEX].map(left), [false; 5]);
+        for name in [TRACE, CODE, IMAGE, TRUTH] {
+            assert!(!out.join(name).exists() && !out.join("task-4").join(name).exists(), "{name}");
+        }
+        fs::remove_dir_all(&out).unwrap();
+        // There is nothing to remove.
+        remove_parts(&out);
+        assert!(!out.exists());
+    }
+
+    #[test]
     fn the_first_task_and_the_first_part_have_no_directory_of_their_own() {
         for (task, number, dir) in [
             (1, 1, "out"),

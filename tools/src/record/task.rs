@@ -197,7 +197,7 @@ impl<'a> Task<'a> {
     pub(super) fn finish(&mut self, cause: Cause) -> Result<(), Error> {
         // In a step that has not ended it is in the kernel, if that is where its instruction leads to.
         let Step { special, bytes, .. } = self.step;
-        if !self.finished && special == Some(Special::SystemCall) {
+        if special == Some(Special::SystemCall) {
             self.enter_kernel(special, bytes)?;
         }
         self.finished = true;
@@ -287,15 +287,9 @@ impl<'a> Task<'a> {
         // Without information it is the stop that a signal like SIGSTOP has led to, and no signal.
         let Some(code) = self.signal_code()? else { return Ok(()) };
         self.signal = signal;
-        let vector = match signal {
-            libc::SIGSEGV | libc::SIGBUS => PAGE_FAULT,
-            libc::SIGILL => 6,
-            libc::SIGFPE => 0,
-            _ => TIMER_VECTOR,
-        };
         let Some(part) = &mut self.part else { return Ok(()) };
         let at = (self.ip, self.mode);
-        if vector != TIMER_VECTOR && code > 0 {
+        if let Some(vector) = fault(signal, code) {
             self.restart = false;
             part.hardware.deliver(DeliveryKind::Fault, vector, at)?;
         } else if !part.hardware.in_kernel() {
@@ -437,6 +431,18 @@ const SYSTEM_CALL_LEN: u64 = 2;
 /// `si_code` of a signal for an exception.
 const SI_KERNEL: c_int = 0x80;
 
+/// The vector of the exception that the signal, with its `si_code`, is about; `None` for one that was sent.
+fn fault(signal: c_int, code: c_int) -> Option<u8> {
+    let vector = match signal {
+        libc::SIGSEGV | libc::SIGBUS => PAGE_FAULT,
+        libc::SIGILL => 6,
+        libc::SIGFPE => 0,
+        _ => return None,
+    };
+    // What processes send has 0 or less.
+    (code > 0).then_some(vector)
+}
+
 /// The system call was interrupted and has not done its work. The program never sees these results: ERESTARTSYS,
 /// ERESTARTNOINTR, ERESTARTNOHAND, ERESTART_RESTARTBLOCK.
 fn must_restart(registers: &Registers) -> bool {
@@ -496,6 +502,66 @@ mod tests {
             assert_eq!(can_map_code(&registers), expected, "{call} {rdx:x} {r10:x}");
             registers.cs = USER32_CS;
             assert_eq!(can_map_code(&registers), call == 90, "{call} of a 32-bit program");
+        }
+    }
+
+    #[test]
+    fn signals_for_exceptions_are_told_from_those_that_are_sent() {
+        // SEGV_MAPERR and BUS_ADRERR, ILL_ILLOPN, FPE_INTDIV; SI_USER, SI_TKILL, SI_KERNEL.
+        for (signal, code, expected) in [
+            (libc::SIGSEGV, 1, Some(14)),
+            (libc::SIGSEGV, SI_KERNEL, Some(14)),
+            (libc::SIGBUS, 2, Some(14)),
+            (libc::SIGILL, 2, Some(6)),
+            (libc::SIGFPE, 1, Some(0)),
+            (libc::SIGSEGV, 0, None),
+            (libc::SIGILL, -6, None),
+            (libc::SIGALRM, SI_KERNEL, None),
+            (libc::SIGCHLD, 1, None),
+        ] {
+            assert_eq!(fault(signal, code), expected, "signal {signal}, code {code}");
+        }
+    }
+
+    fn registers(call: u64, result: i64, cs: u64) -> Registers {
+        // SAFETY: numbers all of them.
+        let registers: Registers = unsafe { std::mem::zeroed() };
+        Registers { orig_rax: call, rax: result as u64, cs, ..registers }
+    }
+
+    #[test]
+    fn a_system_call_is_restarted_that_has_not_done_its_work() {
+        for (result, expected) in [
+            (512, true),
+            (513, true),
+            (514, true),
+            (515, false),
+            (516, true),
+            (511, false),
+            (4, false),
+            (0, false),
+        ] {
+            for call in [0, 35, u64::from(u32::MAX)] {
+                assert_eq!(must_restart(&registers(call, -result, 0x33)), expected, "{call}: {result}");
+            }
+            // There was none, or the result is no error.
+            assert!(!must_restart(&registers(u64::MAX, -result, 0x33)), "{result}");
+            assert!(!must_restart(&registers(0, result, 0x33)), "{result}");
+        }
+    }
+
+    #[test]
+    fn a_thread_gets_another_name_by_prctl_alone() {
+        // Call, the first argument of a 64-bit program and of a 32-bit program; whether it is for either.
+        for (call, rdi, rbx, expected) in [
+            (157, 15, 0, [true, false]),
+            (157, 16, 15, [false, false]),
+            (172, 0, 15, [false, true]),
+            (172, 15, 16, [false, false]),
+            (1, 15, 15, [false, false]),
+        ] {
+            let of = |cs| can_rename(&Registers { rdi, rbx, ..registers(call, 0, cs) });
+            assert_eq!([0x33, USER32_CS].map(of), expected, "{call} {rdi} {rbx}");
         }
     }
 }

@@ -292,3 +292,66 @@ impl Drop for OneCpu {
 fn check(result: c_long) -> io::Result<c_long> {
     if result == -1 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::thread;
+
+    /// The CPUs on which the calling thread may run.
+    fn cpus() -> usize {
+        let mut set = MaybeUninit::<libc::cpu_set_t>::zeroed();
+        // SAFETY: there is room for a set of that size.
+        let result = unsafe { libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), set.as_mut_ptr()) };
+        assert_eq!(result, 0);
+        // SAFETY: numbers all of it; the kernel has filled it in.
+        unsafe { libc::CPU_COUNT(&set.assume_init()) as usize }
+    }
+
+    #[test]
+    fn one_cpu_is_for_as_long_as_it_is_wanted() {
+        // A thread of its own: it is the thread that is kept there.
+        let counts = thread::spawn(|| {
+            let before = cpus();
+            let one = OneCpu::new().unwrap();
+            let during = cpus();
+            drop(one);
+            (before, during, cpus())
+        });
+        let (before, during, after) = counts.join().unwrap();
+        assert_eq!((during, after), (1, before));
+    }
+
+    #[test]
+    fn whoever_is_not_stepped_has_no_signal_and_no_registers() {
+        let own = Tracee::begun(std::process::id().cast_signed()).unwrap();
+        let error = |error: io::Error| error.raw_os_error();
+        assert_eq!(own.signal_code().map_err(error), Err(Some(libc::ESRCH)));
+        assert_eq!(own.ip().map_err(error), Err(Some(libc::ESRCH)));
+        assert_eq!(own.registers().map_err(error).map(drop), Err(Some(libc::ESRCH)));
+        // Killed meanwhile, as far as a step can tell.
+        assert!(own.step(0).is_ok() && own.detach(0).is_ok());
+        assert_eq!(own.event_message().map_err(error), Err(Some(libc::ESRCH)));
+    }
+
+    #[test]
+    fn memory_is_read_as_far_as_there_is_some() {
+        let own = Tracee::begun(std::process::id().cast_signed()).unwrap();
+        let bytes = *b"some bytes";
+        let at = bytes.as_ptr() as u64;
+        let mut read = [0; 10];
+        assert_eq!((own.read(at, &mut read), read), (10, bytes));
+        for address in [0, i64::MAX as u64, i64::MAX as u64 + 1, u64::MAX] {
+            assert_eq!(own.read(address, &mut read), 0, "{address:#x}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_stepped_is_left_by_nobody() {
+        assert!(Tracee::start(&[], false, false).is_err());
+        let error = Tracee::start(&["/no/such/program".into()], false, false).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::NotFound);
+        // There is no child that is still to be waited for.
+        assert_eq!(wait_any().unwrap_err().raw_os_error(), Some(libc::ECHILD));
+    }
+}

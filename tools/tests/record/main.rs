@@ -33,9 +33,39 @@ fn profile(name: &str) -> &'static Profile {
 fn the_trace_of_a_program_decodes_to_what_was_executed() {
     let scratch = Scratch::new("true");
     let options = Options { out: scratch.path("out"), ..Options::new(["/bin/true"]) };
-    let recording = record(&options, &mut |_| {}).expect("it is recorded");
+    let mut seen = vec![];
+    let recording = record(&options, &mut |progress| seen.push(progress)).expect("it is recorded");
     assert_eq!((recording.ending, recording.parts.len()), (Ending::Exit(0), 1));
     assert!(check(&recording.parts[0]) > 1000);
+    // Now and then it is told how far it is.
+    assert!(seen.len() > 1 && seen.iter().all(|progress| progress.tasks == 1), "{seen:?}");
+    assert!(seen.is_sorted_by(|one, next| one.steps < next.steps && one.bytes <= next.bytes), "{seen:?}");
+    let last = seen[seen.len() - 1].bytes;
+    assert!(last > recording.parts[0].bytes / 2 && last <= recording.parts[0].bytes, "{seen:?}");
+}
+
+#[test]
+fn calls_into_the_vsyscall_page_come_back_to_their_caller() {
+    if !fs::read_to_string("/proc/self/maps").expect("maps").contains("[vsyscall]") {
+        println!("skipped: the system has no vsyscall page");
+        return;
+    }
+    let Some(program) = compile("vsyscall", programs::VSYSCALL) else { return };
+    let options = Options { out: program.path("out"), ..Options::new([program.path("program")]) };
+    let recording = record(&options, &mut |_| {}).expect("it is recorded");
+    assert_eq!((recording.ending, recording.parts.len()), (Ending::Exit(0), 1));
+    check_all(&recording);
+}
+
+#[test]
+fn code_that_nobody_else_can_read_is_said_to_be_that() {
+    let Some(program) = compile("secret", programs::SECRET) else { return };
+    let options = Options { out: program.path("out"), ..Options::new([program.path("program")]) };
+    match record(&options, &mut |_| {}) {
+        Err(Error::NoCode { ip }) => assert_eq!(ip, 0x1234_5000),
+        Ok(Recording { ending: Ending::Exit(9), .. }) => println!("skipped: the system has no secret memory"),
+        other => panic!("{other:?}"),
+    }
 }
 
 #[test]
@@ -134,6 +164,22 @@ fn at_the_limit_all_tasks_are_let_go() {
         let count: u64 = recording.parts.iter().map(check).sum();
         let more = recording.parts.len() as u64;
         assert!((limit..limit + more).contains(&count), "{limit}: {count}");
+    }
+}
+
+#[test]
+fn who_maps_code_after_the_limit_has_no_other_part() {
+    let Some(program) = compile("limit-maps", programs::MAPS) else { return };
+    let plain = Options { out: program.path("out"), ..Options::new([program.path("program")]) };
+    let all: u64 = record(&plain, &mut |_| {}).expect("it is recorded").parts.iter().map(check).sum();
+    for more in 0..3 {
+        let options = Options { limit: Some(all * 3 / 4 + more), ..plain.clone() };
+        let recording = record(&options, &mut |_| {}).expect("it is recorded");
+        assert_eq!((recording.ending, tasks(&recording)), (Ending::Exit(0), vec![1, 2, 3, 4, 5]));
+        check_all(&recording);
+        for dir in ["2", "task-2/2", "task-3/2", "task-4/2", "task-5/2"] {
+            assert!(!options.out.join(dir).exists(), "{dir} was begun");
+        }
     }
 }
 

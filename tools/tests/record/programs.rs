@@ -118,6 +118,47 @@ int main(void) {
 }
 "#;
 
+/// Asks for the time in the page where system calls were before there was a vDSO.
+pub(crate) const VSYSCALL: &str = r#"
+int main(void) {
+    time_t (*old)(time_t *) = (void *)0xffffffffff600400;
+    time_t before = time(0), there = 0, now = old(&there);
+    for (int i = 0; i < 3; i++) old(0);
+    return now != there || now < before || now > before + 60;
+}
+"#;
+
+/// Executes code in memory that only the program itself can read; 9 where there is no such memory.
+pub(crate) const SECRET: &str = r#"
+#include <sys/syscall.h>
+int main(void) {
+    int file = syscall(447, 0); /* memfd_secret */
+    if (file < 0 || ftruncate(file, 4096)) return 9;
+    unsigned char *code = mmap((void *)0x12345000, 4096, 7, MAP_SHARED | MAP_FIXED, file, 0);
+    if (code == MAP_FAILED) return 9;
+    memcpy(code, "\xb8\1\0\0\0\xc3", 6);
+    return ((int (*)(void))code)() != 1;
+}
+"#;
+
+/// Four threads that change again and again how memory is mapped.
+pub(crate) const MAPS: &str = r#"
+static void *change(void *argument) {
+    for (int i = 0; i < 1000; i++) mprotect(argument, 4096, PROT_READ);
+    return 0;
+}
+
+int main(void) {
+    pthread_t threads[4];
+    char *pages = mmap(0, 4 * 4096, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    for (int i = 0; i < 4; i++)
+        if (pthread_create(&threads[i], 0, change, pages + 4096 * i)) return 1;
+    for (int i = 0; i < 4; i++)
+        if (pthread_join(threads[i], 0)) return 2;
+    return 0;
+}
+"#;
+
 /// Writes code, executes it, and writes other code over it; then another program.
 pub(crate) const PARTS: &str = r#"
 int main(void) {

@@ -127,13 +127,16 @@ mod tests {
 
     #[test]
     fn near_names_are_told_from_others_and_the_nearest_comes_first() {
-        let names = ["PROBE", "PROBED", "PRESET", "RETIRED_UOPS", "ROBE", "PROBE"];
+        // Not in the order in which they are told.
+        let names = ["ROBE", "PROBED", "PRESET", "RETIRED_UOPS", "PROBE", "PROBE"];
         for (name, near) in [
             ("probes", "; near: PROBE, PROBED, ROBE"),
             ("RETIRED", "; near: RETIRED_UOPS"),
             ("UOPS", "; near: RETIRED_UOPS"),
             ("RETIRDE_UOPS", "; near: RETIRED_UOPS"),
             ("xyz", ""),
+            // One letter is at the end of many, and no name.
+            ("d", ""),
             ("", ""),
         ] {
             assert_eq!(Near::to(name, names).to_string(), near, "{name}");
