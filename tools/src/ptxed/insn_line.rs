@@ -289,6 +289,9 @@ mod tests {
             (&[0x0f, 0xae, 0x38], false, false, "  clflush ptr [rax]"),
             (&[0x0f, 0xae, 0xf0], false, false, "  mfence"),
             (&[0x0f, 0xa2], false, false, "  cpuid "),
+            // It reads and changes a flag, changes one only, reads some only.
+            (&[0xf5], false, false, "  cmc "),
+            (&[0xf8], false, false, "  clc "),
             (&[0xf2, 0xae], false, false, "  repne scasb byte ptr [rdi]"),
             (&[0x66, 0x90], false, false, "  data16 nop"),
             (&[0x6b, 0xc0, 0x03], false, false, "  imul eax, eax, 0x3"),

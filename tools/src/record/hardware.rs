@@ -298,7 +298,7 @@ mod tests {
         let (trace, truth) = traced(&options("skylake"), &[], |hardware| {
             for call in 0..calls {
                 // Far from each other, so that their addresses take as many bytes as there are.
-                let at = AT + (call % 2 << 40);
+                let at = AT + ((call % 2) << 40);
                 hardware.retire((at, MODE), Next::Kernel, SYSCALL).unwrap();
             }
         });

@@ -305,7 +305,9 @@ mod tests {
         let result = unsafe { libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), set.as_mut_ptr()) };
         assert_eq!(result, 0);
         // SAFETY: numbers all of it; the kernel has filled it in.
-        unsafe { libc::CPU_COUNT(&set.assume_init()) as usize }
+        let set = unsafe { set.assume_init() };
+        // SAFETY: it only counts.
+        unsafe { libc::CPU_COUNT(&set) as usize }
     }
 
     #[test]
