@@ -293,6 +293,8 @@ fn an_image_makes_the_command_lines_of_ptdump_and_ptxed_short() {
     let other = ["--time", "--cpu", "none", "--mtc-freq", "4"];
     let long = [&other[..], &clocks[2..], &["rec/trace.pt"]].concat();
     same(PTDUMP, &[&other[..], &["--image", "rec"]].concat(), &long);
+    let long = [&code[..5], &clocks[2..], &other[1..], &["--pt", "rec/trace.pt"]].concat();
+    same(PTXED, &[&["--event:time"], &other[..], &["--image", "rec"]].concat(), &long);
     for (program, arguments, reason) in [
         (PTDUMP, &["--image", "none"][..], "failed to load image none: No such file or directory."),
         (PTXED, &["--image", "none"], "failed to load image none: No such file or directory."),
@@ -306,5 +308,36 @@ fn an_image_makes_the_command_lines_of_ptdump_and_ptxed_short() {
     ] {
         let output = folder.run(program, arguments);
         assert!(text(&output.stderr).contains(reason), "{arguments:?}: {}", text(&output.stderr));
+    }
+}
+
+#[test]
+fn a_given_processor_goes_before_the_recordings_own() {
+    let folder = Scratch::new("cpu");
+    let unknown = "config error: unknown cpu]";
+    for (described, given, is_unknown) in [
+        ("6/94/3", &[][..], false),
+        ("6/1/0", &[], true),
+        ("6/94/3", &["--cpu", "6/1"], true),
+        ("6/1/0", &["--cpu", "6/94"], false),
+        ("6/1/0", &["--cpu", "none"], false),
+    ] {
+        let mut truth = truth();
+        truth["cpu"] = json!(described);
+        folder.part("rec", &[PSB, STATE, TNT], &truth);
+        // In both orders, and with the trace named or not.
+        for arguments in [
+            [given, &["--image", "rec"]].concat(),
+            [&["--image", "rec"], given].concat(),
+            [&["--image", "rec"], given, &["--pt", "rec/trace.pt"]].concat(),
+        ] {
+            let shown = text(&folder.run(PTXED, &arguments).stdout);
+            assert_eq!(shown.contains(unknown), is_unknown, "{described} {arguments:?}: {shown}");
+        }
+        for arguments in [[given, &["--image", "rec"]].concat(), [&["--image", "rec"], given].concat()] {
+            let shown = folder.run(PTDUMP, &arguments);
+            let shown = text(&shown.stdout) + &text(&shown.stderr);
+            assert_eq!(shown.contains("unknown cpu"), is_unknown, "{described} {arguments:?}: {shown}");
+        }
     }
 }

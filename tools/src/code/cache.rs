@@ -152,6 +152,35 @@ mod tests {
         assert_eq!(cache.bytes(all), [0, 1, 2, 3]);
     }
 
+    #[test]
+    fn there_are_as_many_sections_as_libipt_has_place_for() {
+        let mut cache = SectionCache::default();
+        let mut add = |offset| cache.add_bytes("file".as_ref(), offset, Vec::new());
+        let first = add(0).unwrap();
+        assert!((1..0xffff).all(|offset| add(offset).is_ok()));
+        assert!(matches!(add(0xffff), Err(CacheError::Full)));
+        // One that is there already takes no place.
+        assert_eq!(add(0).unwrap(), first);
+    }
+
+    #[test]
+    fn bytes_are_promised_up_to_the_limit_and_not_twice() {
+        let mut cache = SectionCache::with_limit(6);
+        let mut add = |offset, len: usize| cache.add_bytes("file".as_ref(), offset, vec![0; len]);
+        assert!(matches!(add(0, 7), Err(CacheError::Full)));
+        let first = add(0, 4).unwrap();
+        assert!(matches!(add(4, 3), Err(CacheError::Full)));
+        assert_eq!(add(0, 4).unwrap(), first);
+        // Another file, offset or length is another section.
+        let second = add(4, 2).unwrap();
+        assert_ne!(second, first);
+        assert_ne!(add(4, 0).unwrap(), second);
+        assert!(matches!(cache.add_bytes("other".as_ref(), 0, vec![0; 4]), Err(CacheError::Full)));
+        let mut cache = SectionCache::default();
+        assert!(cache.insert("file".as_ref(), 0, (1 << 32) + 1, OnceCell::new()).is_err());
+        assert!(cache.insert("file".as_ref(), 0, 1 << 32, OnceCell::new()).is_ok());
+    }
+
     #[cfg(unix)]
     #[test]
     fn a_file_that_has_become_a_pipe_is_not_waited_for() {

@@ -8,6 +8,9 @@ use std::io;
 const TRAP_FLAG: u8 = 1;
 
 /// What POPF changes at CPL 3, but for TF: that is the stepping's. Source: SDM vol. 2, "POPF".
+///
+/// ID is among it, but Linux leaves that as it is (`FLAG_MASK` in `arch/x86/kernel/ptrace.c`): a program that looks
+/// whether it can change ID, to see whether there is CPUID, finds that it cannot.
 const POPPED: u64 = 0x24_4cd5;
 
 /// PUSHF was stepped: clears the flag on the stack that stepping had set, and the program has not.

@@ -196,3 +196,124 @@ fn verbose_sample(sample: &Sample) -> impl Iterator<Item = Field> {
     .into_iter()
     .filter_map(|(name, value)| value.map(|value| (name, format!("{value:x}"))))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Config, Mmap2, Stream};
+    use super::*;
+
+    fn shown(show: &Show, record: &Record<'_>, sample: &Sample) -> String {
+        let stream = Stream::new("s".into(), vec![], true, Config::default());
+        let cursor = Cursor::new(&stream, 0);
+        let event = Event { record: record.clone(), sample: sample.clone(), due: 0x2a, kernel: false };
+        let mut out = vec![];
+        show.event(&event, &cursor, &mut out).unwrap();
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn each_of_what_is_in_front_of_a_record_makes_a_line_by_itself() {
+        let (without, with) = (Sample::default(), Sample { time: Some(7), ..Sample::default() });
+        let (none, record) = (Show::default(), Record::Switch { out: false });
+        for (show, timeless, timed) in [
+            (none, "", ""),
+            (Show { warn: true, ..none }, "", ""),
+            (Show { filename: true, ..none }, "s  \n", "s  \n"),
+            (Show { offset: true, ..none }, "0000000000000000  \n", "0000000000000000  \n"),
+            (Show { time: true, ..none }, "\n", "000000000000002a  \n"),
+            (
+                Show { filename: true, offset: true, time: true, ..none },
+                "s:0000000000000000  \n",
+                "s:0000000000000000  000000000000002a  \n",
+            ),
+        ] {
+            assert_eq!(shown(&show, &record, &without), timeless, "{show:?}");
+            assert_eq!(shown(&show, &record, &with), timed, "{show:?}");
+        }
+    }
+
+    #[test]
+    fn each_kind_of_record_has_its_name_and_its_fields_in_both_layouts() {
+        let fork = Fork { pid: 0xa1, ppid: 0xa2, tid: 0xa3, ptid: 0xa4, time: 0xa5 };
+        let throttle = Throttle { time: 0xb1, id: 0xb2, stream_id: 0xb3 };
+        let more = Mmap2 { maj: 0xc1, min: 0xc2, ino: 0xc3, ino_generation: 0xc4, prot: 0xc5, flags: 0xc6 };
+        let mmap = |more| Record::Mmap {
+            pid: 0xd1,
+            tid: 0xd2,
+            addr: 0xd3,
+            len: 0xd4,
+            pgoff: 0xd5,
+            more,
+            filename: "f".into(),
+        };
+        let comm = |exec| Record::Comm { pid: 0xe1, tid: 0xe2, comm: "c".into(), exec };
+        let (pid, tid) = (0xf1, 0xf2);
+        let aux = |flags| Record::Aux { offset: 0x11, size: 0x12, flags };
+        let forked = ["pid: a1", "ppid: a2", "tid: a3", "ptid: a4", "time: a5"];
+        let throttled = ["time: b1", "id: b2", "stream_id: b3"];
+        let mapped = ["pid: d1", "tid: d2", "addr: d3", "len: d4", "pgoff: d5"];
+        let mapped_more = ["maj: c1", "min: c2", "ino: c3", "ino_generation: c4", "prot: c5", "flags: c6"];
+        for (record, name, compact, verbose) in [
+            (mmap(None), "MMAP", "  d1/d2, d3, d4, d5, f", [&mapped[..], &["filename: f"]].concat()),
+            (
+                mmap(Some(more)),
+                "MMAP2",
+                "  d1/d2, d3, d4, d5, c1, c2, c3, c4, c5, c6, f",
+                [&mapped[..], &mapped_more, &["filename: f"]].concat(),
+            ),
+            (Record::Lost { id: 1, lost: 0x10 }, "LOST", "  1, 10", vec!["id: 1", "lost: 10"]),
+            (comm(false), "COMM", "  e1/e2, c", vec!["pid: e1", "tid: e2", "comm: c"]),
+            (comm(true), "COMM.EXEC", "  e1/e2, c", vec!["pid: e1", "tid: e2", "comm: c"]),
+            (Record::Exit(fork), "EXIT", "  a1/a3, a2/a4, a5", forked.to_vec()),
+            (Record::Fork(fork), "FORK", "  a1/a3, a2/a4, a5", forked.to_vec()),
+            (Record::Throttle(throttle), "THROTTLE", "  b1, b2, b3", throttled.to_vec()),
+            (Record::Unthrottle(throttle), "UNTHROTTLE", "  b1, b2, b3", throttled.to_vec()),
+            (aux(0), "AUX", "  11, 12, 0", vec!["aux offset: 11", "aux size: 12", "flags: 0"]),
+            (aux(1), "AUX.TRUNCATED", "  11, 12, 1", vec!["aux offset: 11", "aux size: 12", "flags: 1"]),
+            (aux(2), "AUX", "  11, 12, 2", vec!["aux offset: 11", "aux size: 12", "flags: 2"]),
+            (Record::ItraceStart { pid, tid }, "ITRACE_START", "  f1/f2", vec!["pid: f1", "tid: f2"]),
+            (Record::LostSamples { lost: 0x13 }, "LOST_SAMPLES", "  13", vec!["lost: 13"]),
+            (Record::Switch { out: false }, "SWITCH.IN", "", vec![]),
+            (Record::Switch { out: true }, "SWITCH.OUT", "", vec![]),
+            (
+                Record::SwitchCpuWide { out: false, pid, tid },
+                "SWITCH_CPU_WIDE.IN",
+                "  f1/f2",
+                vec!["prev pid: f1", "prev tid: f2"],
+            ),
+            (
+                Record::SwitchCpuWide { out: true, pid, tid },
+                "SWITCH_CPU_WIDE.OUT",
+                "  f1/f2",
+                vec!["next pid: f1", "next tid: f2"],
+            ),
+        ] {
+            let show = |layout| shown(&Show { layout, ..Show::default() }, &record, &Sample::default());
+            assert_eq!(show(Some(Layout::Compact)), format!("PERF_RECORD_{name}{compact}  {{ }}\n"));
+            let lines: String = verbose.iter().map(|field| format!("  {field}\n")).collect();
+            assert_eq!(show(Some(Layout::Verbose)), format!("PERF_RECORD_{name}\n{lines}"));
+        }
+        let unknown = Record::Unknown { kind: 0x63, misc: 0x14 };
+        let show = |layout| shown(&Show { layout, ..Show::default() }, &unknown, &Sample::default());
+        assert_eq!(show(Some(Layout::Compact)), "UNKNOWN (63, 14)  { }\n");
+        assert_eq!(show(Some(Layout::Verbose)), "UNKNOWN\n  type: 63\n  misc: 14\n");
+    }
+
+    #[test]
+    fn samples_stand_behind_the_record_in_their_order() {
+        let sample = Sample {
+            tid: Some((0xa1, 0xa2)),
+            time: Some(0xa3),
+            id: Some(0xa4),
+            cpu: Some(0xa5),
+            stream_id: Some(0xa6),
+            identifier: Some(0xa7),
+        };
+        let record = Record::Switch { out: false };
+        let show = |layout| shown(&Show { layout, ..Show::default() }, &record, &sample);
+        let compact = "PERF_RECORD_SWITCH.IN  { a1/a2 a3 a4 cpu-a5 a6 a7 }\n";
+        assert_eq!(show(Some(Layout::Compact)), compact);
+        let verbose = "PERF_RECORD_SWITCH.IN\n  pid: a1\n  tid: a2\n  time: a3\n  id: a4\n  cpu: a5\n  stream id: a6\n  identifier: a7\n";
+        assert_eq!(show(Some(Layout::Verbose)), verbose);
+    }
+}

@@ -89,6 +89,8 @@ fn what_is_shown_of_records_is_up_to_options_in_their_order() {
         // What would be in front of a record is a line also without it.
         (&["--quiet", "--sb:offset", "--sb:time"], &["0000000000000000  0000000000000002  "]),
         (&["--quiet", "--sb:filename"], &["s  "]),
+        (&["--quiet", "--sb:time"], &["0000000000000002  "]),
+        (&["--quiet", "--sb:offset"], &["0000000000000000  "]),
     ] {
         let args = [options, &records, &["t"]].concat();
         assert_eq!(folder.lines(Tool::Ptdump, &args), lines, "{options:?}");

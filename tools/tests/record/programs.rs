@@ -113,6 +113,15 @@ int main(void) {
     if (flags & 0x100) return 11;
     __asm__ volatile("push %1; popfq; pushfq; pop %0" : "=r"(flags) : "r"(0x4c1ul) : "cc");
     if ((flags & 0xcd5) != 0x4c1) return 12;
+    /* AC: 64 bits change it, 16 bits leave it alone. */
+    __asm__ volatile("push %1; popfq; pushw $0xd5; popfw; pushfq; pop %0; push %2; popfq"
+                     : "=&r"(flags) : "r"(0x40400ul), "r"(0x2ul) : "cc");
+    if ((flags & 0x40dd5) != 0x400d5) return 13;
+    __asm__ volatile("pushw $0xd5; popfw; pushfq; pop %0" : "=r"(flags) :: "cc");
+    if ((flags & 0x40dd5) != 0xd5) return 14;
+    unsigned short half;
+    __asm__ volatile("pushfw; popw %0" : "=r"(half));
+    if (half & 0x100) return 15;
     __asm__ volatile("cld; mov %%ss, %%eax; mov %%eax, %%ss; nop" ::: "rax");
     return 0;
 }
