@@ -86,3 +86,48 @@ impl Default for Settings {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_processor_of_which_nothing_is_said_is_as_strict_as_hardware_may_be() {
+        let Settings {
+            pmi_skid,
+            visibility,
+            overflow,
+            long_tnt,
+            deferred_tips,
+            psb_before_pge,
+            return_elsewhere,
+            compress_after_overflow,
+            branch_level,
+            bts_sets_status,
+            core_ratio,
+        } = Settings::default();
+        // A PMI is not precise: a driver that takes it for that is wrong about where its buffer stands.
+        assert_eq!(pmi_skid, 40);
+        // What is read while tracing is on may lack its end.
+        assert_eq!(visibility, 64);
+        // A loss that no driver can help is not for every run.
+        assert_eq!(overflow, None);
+        // The larger packet is the one that asks more of a reader.
+        assert!(long_tnt);
+        // "Deferred TIPs" are allowed, and no recorded trace has them.
+        assert!(!deferred_tips);
+        // Recorded traces have it so.
+        assert!(psb_before_pge);
+        // What all readers understand, those among them that pop nothing for a RET with a TIP, or that forget an address
+        // with an OVF.
+        assert_eq!(return_elsewhere, ReturnElsewhere::Empties);
+        assert!(!compress_after_overflow);
+        // With BTS_OFF_OS branch records are left out "when CPL = 0": once the branch retires that is the new level.
+        assert_eq!(branch_level, BranchLevel::To);
+        // "MSR_PERF_GLOBAL_STATUS[bit 62] indicates overflow conditions of the DS area data buffer": of each of the two
+        // buffers. A driver that clears it only after samples finds it set here.
+        assert!(bts_sets_status);
+        // The profile's own.
+        assert_eq!(core_ratio, None);
+    }
+}

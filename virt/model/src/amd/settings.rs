@@ -70,3 +70,38 @@ impl Violations {
         ]
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_processor_of_which_nothing_is_said_interrupts_late_and_has_the_errata_of_its_profile() {
+        let Settings { skid, seed, rip_invalid, errata } = Settings::default();
+        // Before an interrupt of that delay a counter may be switched off.
+        assert_eq!(skid, 20);
+        // Any but 0, from which nothing random comes.
+        assert_ne!(seed, 0);
+        // That samples have no RIP is the exception.
+        assert_eq!((rip_invalid, errata), (0, None));
+    }
+
+    #[test]
+    fn each_violation_has_its_name_and_its_count() {
+        let violations = Violations {
+            reserved_event_bits: 1,
+            reserved_op_counts: 2,
+            counts_beyond_maximum: 3,
+            interrupts_dropped: 4,
+            interrupts_misprogrammed: 5,
+            samples_without_lvt: 6,
+            cleared_branch_bits: 7,
+            unexplained_transfers: 8,
+        };
+        let told = violations.counts();
+        assert_eq!(told.map(|(_, count)| count), [1, 2, 3, 4, 5, 6, 7, 8]);
+        let names = "reserved_event_bits reserved_op_counts counts_beyond_maximum interrupts_dropped \
+                     interrupts_misprogrammed samples_without_lvt cleared_branch_bits unexplained_transfers";
+        assert!(names.split_whitespace().eq(told.map(|(name, _)| name)));
+    }
+}

@@ -105,6 +105,22 @@ fn reset_values() {
 }
 
 #[test]
+fn all_other_registers_are_0_after_reset() {
+    // MSR_PLATFORM_INFO, IA32_MISC_ENABLE, IA32_PERF_CAPABILITIES, IA32_PERF_GLOBAL_CTRL, and the ones of the table offset.
+    const SET: [u32; 5] = [0xce, 0x1a0, 0x345, 0x38f, MASK_PTRS];
+    for profile in Profile::all() {
+        let mut processor = Processor::new(profile, Settings::default());
+        for msr in (0..0x2000).filter(|msr| !SET.contains(msr)) {
+            if processor.owns_msr(msr)
+                && let Ok(value) = processor.read_msr(msr)
+            {
+                assert_eq!(value, 0, "{} {msr:#x}", profile.name);
+            }
+        }
+    }
+}
+
+#[test]
 fn constants_cannot_be_written() {
     let mut machine = Machine::new("skylake", Settings::default());
     for (msr, value, legal) in [

@@ -53,6 +53,27 @@ fn each_msr_is_there_where_it_is_enumerated() {
 }
 
 #[test]
+fn registers_are_0_after_reset_but_for_these() {
+    // Counters are all enabled together, the two bits of DBG_EXTN_CFG that must always be set are set, and the local
+    // APIC's offset in IBS_CTL is valid where the processor owns IBS_CTL alone.
+    const OTHERS: [(u32, [u64; 8]); 3] = [
+        (0xc000_0301, [0, 0, 0, 0, 0, 0x3f, 0x3f, 0x3f]),
+        (0xc000_010f, [0, 0, 0, 0, 0x18, 0, 0, 0]),
+        (IBS_CTL, [0, 0, 0x100, 0x100, 0x100, 0x100, 0x100, 0x100]),
+    ];
+    for (index, name) in NAMES.into_iter().enumerate() {
+        let processor = Machine::new(name).processor;
+        for msr in (0..0x2000).chain(0xc000_0000..0xc000_2000).chain(0xc001_0000..0xc001_2000) {
+            if processor.owns_msr(msr) {
+                let other = OTHERS.iter().find(|(other, _)| *other == msr);
+                let expected = other.map_or(0, |(_, values)| values[index]);
+                assert_eq!(processor.read_msr(msr), Ok(expected), "{name} {msr:#x}");
+            }
+        }
+    }
+}
+
+#[test]
 fn writes_of_what_is_not_there_fault() {
     for (name, msr) in [
         ("k8", 0xc001_0200),
