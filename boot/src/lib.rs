@@ -11,6 +11,7 @@ pub mod command_line;
 pub mod decode;
 pub mod expectation;
 pub mod histogram;
+pub mod last_words;
 pub mod protocol;
 pub mod regions;
 pub mod symbols;

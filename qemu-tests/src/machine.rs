@@ -144,13 +144,13 @@ impl Machine {
             }
         }
         let (status, stderr) = child.wait()?;
-        if self.keeps_truth {
-            truth.follow(&ram)?;
-        }
         let passed = match transcript.done {
             None => bail!("ended without its closing line, status {status}\n{}\n{stderr}", tail(&transcript)),
             Some((_, failed)) => failed == 0,
         };
+        if self.keeps_truth {
+            truth.follow(&ram)?;
+        }
         let expected = if passed { EXIT_PASSED } else { EXIT_FAILED };
         if status != expected {
             bail!("status {status} where {expected} was due\n{}\n{stderr}", tail(&transcript));

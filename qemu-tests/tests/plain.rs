@@ -29,6 +29,17 @@ fn without_hardware_each_workload_runs_and_the_driver_names_the_missing_bit() {
 }
 
 #[test]
+fn the_monitor_says_what_the_machine_lacks() {
+    let images = Images::build().unwrap();
+    for processor in ["max,-svm", "max,-npt", "max,-svm,-npt"] {
+        let machine = Machine::on_monitor(&images, "profile=skylake", "").arguments(["-cpu", processor]);
+        let error = machine.run(|_| {}).unwrap_err().to_string();
+        let reason = "the processor has no SVM with nested paging: QEMU needs -cpu max or +svm,+npt";
+        assert!(error.contains(reason), "{processor}: {error}");
+    }
+}
+
+#[test]
 fn a_machine_that_does_not_get_on_is_given_up() {
     let images = Images::build().unwrap();
     let patience = Patience { quiet: Duration::from_secs(1), ..Patience::default() };

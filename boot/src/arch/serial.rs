@@ -1,6 +1,7 @@
 //! The first serial port: where the protocol goes.
 
 use core::fmt::{self, Write};
+use pugmark_boot::last_words;
 use spin::Mutex;
 use uart_16550::backend::PioBackend;
 use uart_16550::{Config, Uart16550};
@@ -34,13 +35,11 @@ pub(crate) fn print(arguments: fmt::Arguments<'_>) {
     }
 }
 
-/// Prints from a place that cannot return: takes the port from whoever holds it.
+/// Prints from a place that cannot return, whoever holds the port.
 pub(crate) fn print_last_words(arguments: fmt::Arguments<'_>) {
-    if SERIAL.is_locked() {
-        // SAFETY: the one CPU is here and never goes back to the holder.
-        unsafe { SERIAL.force_unlock() };
-    }
-    print(arguments);
+    // SAFETY: as above. Whoever holds the other driver never goes on: the one CPU is here and does not return.
+    let anew = || unsafe { Uart16550::new_port(COM1) }.ok().map(Serial);
+    last_words::write(&SERIAL, anew, arguments);
 }
 
 /// Prints one line of the protocol.

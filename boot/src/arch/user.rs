@@ -2,6 +2,7 @@
 
 use core::arch::{asm, naked_asm};
 use core::cell::UnsafeCell;
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use x86_64::VirtAddr;
 use x86_64::registers::model_specific::{Efer, EferFlags, LStar, SFMask, Star};
 use x86_64::registers::rflags::RFlags;
@@ -27,6 +28,9 @@ struct Saved(UnsafeCell<u64>);
 
 // SAFETY: only the one CPU's assembly below touches it, and the trap handler of a trap from user level.
 unsafe impl Sync for Saved {}
+
+/// System calls that were made by `INT n`, those that end user level among them.
+static INTERRUPT_CALLS: AtomicU64 = AtomicU64::new(0);
 
 static KERNEL_RSP: Saved = Saved(UnsafeCell::new(0));
 static USER_RSP: Saved = Saved(UnsafeCell::new(0));
@@ -116,6 +120,7 @@ pub(super) fn init() {
 
 /// The system call that was made by `INT n`.
 pub(super) fn interrupt_call(frame: &mut TrapFrame) {
+    INTERRUPT_CALLS.fetch_add(1, Relaxed);
     if frame.rax != EXIT {
         frame.rax = service(frame.rdi, frame.rax);
         return;
@@ -128,6 +133,11 @@ pub(super) fn interrupt_call(frame: &mut TrapFrame) {
     frame.rsp = unsafe { KERNEL_RSP.0.get().read() };
     // Interrupts off until `leave` has its flags back.
     frame.rflags = 2;
+}
+
+/// How many system calls were made by `INT n` so far.
+pub(crate) fn interrupt_calls() -> u64 {
+    INTERRUPT_CALLS.load(Relaxed)
 }
 
 /// What the kernel does for user level: `number` steps of a linear congruential generator.

@@ -22,13 +22,15 @@ pub(super) struct User {
     level: Level,
     space: AddressSpace,
     result: u64,
+    /// System calls by INT.
+    interrupts: u64,
 }
 
 impl User {
     /// # Panics
     /// If there is no memory for the address space.
     pub(super) fn new(gate: Gate, mask_trap_flag: bool, level: Level) -> Self {
-        Self { gate, mask_trap_flag, level, space: space_with_stack(), result: 0 }
+        Self { gate, mask_trap_flag, level, space: space_with_stack(), result: 0, interrupts: 0 }
     }
 }
 
@@ -45,15 +47,20 @@ impl Workload for User {
             Gate::SystemCall => by_system_call,
             Gate::Interrupt => by_interrupt,
         };
+        let before = user::interrupt_calls();
         // SAFETY: the address space has a stack of four pages there, and the code uses nothing else.
         self.result = unsafe { user::run(self.gate, code, SEED, STACK) };
+        self.interrupts = user::interrupt_calls() - before;
         kernel.enter();
         user::mask_trap_flag(true);
     }
 
     fn check(&self) -> Result<(), Mismatch> {
         let expected = work(SEED, |number, value| (0..number).fold(value, |value, _| user::lcg(value)));
-        expect("result", self.result, expected)
+        expect("result", self.result, expected)?;
+        // One a round, and the last.
+        let interrupts = if self.gate == Gate::Interrupt { ROUNDS + 1 } else { 0 };
+        expect("system calls by INT", self.interrupts, interrupts)
     }
 }
 

@@ -205,7 +205,7 @@ mod tests {
     fn shown(show: &Show, record: &Record<'_>, sample: &Sample) -> String {
         let stream = Stream::new("s".into(), vec![], true, Config::default());
         let cursor = Cursor::new(&stream, 0);
-        let event = Event { record: record.clone(), sample: sample.clone(), due: 0x2a, kernel: false };
+        let event = Event { record: record.clone(), sample: *sample, due: 0x2a, kernel: false };
         let mut out = vec![];
         show.event(&event, &cursor, &mut out).unwrap();
         String::from_utf8(out).unwrap()

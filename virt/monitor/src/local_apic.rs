@@ -173,6 +173,26 @@ pub const fn send_start_up(vector: u8) -> u32 {
     0x4600 | vector as u32
 }
 
+/// Where a local APIC's registers are.
+pub trait Registers {
+    /// Reads the one at this offset.
+    fn read(&mut self, register: usize) -> u32;
+    /// Writes it.
+    fn write(&mut self, register: usize, value: u32);
+}
+
+/// Sends a command to the processor with local APIC ID `id`, waits until it is on its way, and leaves the destination as it
+/// was: that is the guest's.
+pub fn send(registers: &mut impl Registers, id: u8, command: u32) {
+    let guests = registers.read(ICR_HIGH);
+    registers.write(ICR_HIGH, u32::from(id) << 24);
+    registers.write(ICR_LOW, command);
+    while registers.read(ICR_LOW) & ICR_PENDING != 0 {
+        core::hint::spin_loop();
+    }
+    registers.write(ICR_HIGH, guests);
+}
+
 /// Flags of the nested entry for the page laid under the registers': present, user, and writable if asked for.
 #[must_use]
 pub const fn window_flags(write: bool) -> u64 {
@@ -267,6 +287,44 @@ mod tests {
     fn a_self_interrupt_is_fixed_edge_and_to_self() {
         assert_eq!(self_interrupt(0x40), 0x0004_4040);
         assert_eq!(Command::of(self_interrupt(0xff)), Command::Interrupt);
+    }
+
+    /// The interrupt command register, whose commands take some looks to be on their way.
+    #[derive(Default)]
+    struct Sender {
+        high: u32,
+        looks: u32,
+        sent: Option<(u32, u32)>,
+    }
+
+    impl Registers for Sender {
+        fn read(&mut self, register: usize) -> u32 {
+            match register {
+                0x310 => self.high,
+                0x300 => {
+                    self.looks = self.looks.saturating_sub(1);
+                    self.sent.map_or(0, |(_, low)| low) | if self.looks > 0 { 1 << 12 } else { 0 }
+                }
+                _ => panic!("{register:#x} is read"),
+            }
+        }
+
+        fn write(&mut self, register: usize, value: u32) {
+            assert_eq!(self.looks, 0, "the command before is on its way");
+            match register {
+                0x310 => self.high = value,
+                0x300 => (self.sent, self.looks) = (Some((self.high, value)), 3),
+                _ => panic!("{register:#x} is written"),
+            }
+        }
+    }
+
+    #[test]
+    fn a_command_of_the_monitors_leaves_the_guests_destination_as_it_was() {
+        let mut registers = Sender { high: 0x0500_0000, ..Sender::default() };
+        send(&mut registers, 3, SEND_NMI);
+        assert_eq!(registers.sent, Some((0x0300_0000, 0x4400)));
+        assert_eq!(registers.high, 0x0500_0000);
     }
 
     #[test]

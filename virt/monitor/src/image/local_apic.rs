@@ -144,15 +144,22 @@ impl LocalApic {
     }
 }
 
-/// Sends a command to the processor with local APIC ID `id`, and leaves the guest's destination as it was.
-pub(crate) fn send(id: u8, command: u32) {
-    let guests = read_register(local_apic::ICR_HIGH);
-    write_register(local_apic::ICR_HIGH, u32::from(id) << 24);
-    write_register(local_apic::ICR_LOW, command);
-    while read_register(local_apic::ICR_LOW) & local_apic::ICR_PENDING != 0 {
-        core::hint::spin_loop();
+/// The registers of the processor that looks.
+struct Own;
+
+impl local_apic::Registers for Own {
+    fn read(&mut self, register: usize) -> u32 {
+        read_register(register)
     }
-    write_register(local_apic::ICR_HIGH, guests);
+
+    fn write(&mut self, register: usize, value: u32) {
+        write_register(register, value);
+    }
+}
+
+/// Sends a command to the processor with local APIC ID `id`.
+pub(crate) fn send(id: u8, command: u32) {
+    local_apic::send(&mut Own, id, command);
 }
 
 fn read_register(register: usize) -> u32 {

@@ -37,6 +37,19 @@ fn nothing_is_written_when_any_page_faults() {
 }
 
 #[test]
+fn where_there_is_no_ram_its_physical_address_is_told() {
+    let gone = PAGE + 0x1000;
+    let mut machine = Machine::long();
+    machine.set_page(gone, 0x10_0007);
+    for (linear, len, address) in [(gone, 1, 0x10_0000), (gone + 8, 2, 0x10_0008), (gone - 4, 8, 0x10_0000)] {
+        let error = Err(Unsupported::NoMemory { address }.into());
+        let mut out = [0; 8];
+        assert_eq!(read_linear(&machine.cpu, &mut machine.ram, linear, &mut out[..len], READ), error);
+        assert_eq!(write_linear(&machine.cpu, &mut machine.ram, linear, &out[..len], USER_WRITE), error);
+    }
+}
+
+#[test]
 fn segments_check_canonical_addresses_limits_and_types() {
     use AccessKind::{Execute, Read, Write};
     use SegmentName::{Cs, Ds, Es, Fs, Gs, Ss};

@@ -19,7 +19,18 @@ fn protected_mode_refuses_what_the_manual_refuses() {
             machine.set_gate32(vector, Gate { selector: sel::CONFORMING32, ..Gate::interrupt(vector) });
         }
     }
+    // The frame would go around the end of the stack that RSP0 is of, and of #SS there is no such one.
+    fn no_room(machine: &mut Machine, dpl: u8) {
+        conforming(machine);
+        gate32(machine, |gate| gate.dpl = dpl);
+        machine.put(at::TSS + 4, &[4, 0, 0, 0]);
+    }
+    fn no_room_at_hand(machine: &mut Machine, dpl: u8) {
+        gate32(machine, |gate| (gate.dpl, gate.selector) = (dpl, sel::CONFORMING32));
+        machine.cpu.set(Gpr::Rsp, 4);
+    }
     let ts = |code| handler(Exception::invalid_tss(code));
+    let ss = |code| handler(Exception::stack_fault(code));
     let rows: &[Row<'_>] = &[
         ("plain", 0, |_| {}, INTERRUPT, found),
         ("plain from level 3", 3, |_| {}, INTERRUPT, found),
@@ -121,6 +132,62 @@ fn protected_mode_refuses_what_the_manual_refuses() {
             handler(Exception::stack_fault(0x81)),
         ),
         ("no room", 0, |m| m.cpu.ss.limit = 0x100, INTERRUPT, Ok(Outcome::Shutdown)),
+        ("no room on the inner stack", 3, |m| no_room(m, 3), INTERRUPT, ss(0x11)),
+        ("no room on the inner stack, software", 3, |m| no_room(m, 3), INT, ss(0x10)),
+        ("no room on the stack at hand", 3, |m| no_room_at_hand(m, 3), INTERRUPT, ss(1)),
+        ("no room on the stack at hand, software", 3, |m| no_room_at_hand(m, 3), INT, ss(0)),
+        // What a program asks for itself has EXT clear in all of these.
+        ("beyond the IDT, software", 0, |m| m.cpu.idtr.limit = 0x186, INT, gp(0x182)),
+        ("call gate, software", 0, |m| gate32(m, |g| g.kind = 12), INT, gp(0x182)),
+        (
+            "absent, software",
+            0,
+            |m| gate32(m, |g| g.present = false),
+            INT,
+            handler(Exception::segment_not_present(0x182)),
+        ),
+        ("null CS, software", 0, |m| gate32(m, |g| g.selector = 0), INT, gp(0)),
+        ("CS is data, software", 0, |m| gate32(m, |g| g.selector = sel::DATA), INT, gp(0x10)),
+        (
+            "handler beyond CS, software",
+            0,
+            |m| gate32(m, |g| (g.selector, g.offset) = (sel::SMALL32, 0x1000)),
+            INT,
+            gp(0),
+        ),
+        (
+            "TSS too short, software",
+            3,
+            |m| {
+                conforming(m);
+                gate32(m, |g| g.dpl = 3);
+                m.cpu.tr.limit = 8;
+            },
+            INT,
+            ts(0x30),
+        ),
+        (
+            "null SS0, software",
+            3,
+            |m| {
+                conforming(m);
+                gate32(m, |g| g.dpl = 3);
+                m.put(at::TSS + 8, &[0, 0]);
+            },
+            INT,
+            ts(0),
+        ),
+        (
+            "SS0 absent, software",
+            3,
+            |m| {
+                conforming(m);
+                gate32(m, |g| g.dpl = 3);
+                m.put(at::TSS + 8, &sel::ABSENT_DATA.to_le_bytes());
+            },
+            INT,
+            ss(0x80),
+        ),
     ];
     for (name, cpl, change, event, expected) in rows {
         let mut machine = if *cpl == 3 { Machine::protected_user() } else { Machine::protected() };

@@ -109,6 +109,37 @@ fn long_mode_refuses_what_the_manual_refuses() {
             INTERRUPT,
             handler(Exception::stack_fault(1)),
         ),
+        (
+            "TSS too short for RSP0, software",
+            3,
+            |m| {
+                m.set_gate(10, Gate { ist: 1, ..Gate::interrupt(10) });
+                m.cpu.tr.limit = 43;
+                gate(m, |g| (g.dpl, g.ist) = (3, 2));
+            },
+            INT,
+            handler(Exception::invalid_tss(0x30)),
+        ),
+        (
+            "RSP0 not canonical, software",
+            3,
+            |m| {
+                m.set_gate(12, Gate { ist: 1, ..Gate::interrupt(12) });
+                m.put_quads(at::TSS + 4, &[NON_CANONICAL + 0x1000]);
+                gate(m, |g| g.dpl = 3);
+            },
+            INT,
+            handler(Exception::stack_fault(0)),
+        ),
+        ("handler not canonical, software", 0, |m| gate(m, |g| g.offset = NON_CANONICAL), INT, gp(0)),
+        ("CS is data, software", 0, |m| gate(m, |g| g.selector = sel::DATA), INT, gp(0x10)),
+        (
+            "CS absent, software",
+            0,
+            |m| gate(m, |g| g.selector = sel::ABSENT64),
+            INT,
+            handler(Exception::segment_not_present(0x50)),
+        ),
         ("handler not canonical", 0, |m| gate(m, |g| g.offset = NON_CANONICAL), INTERRUPT, gp(1)),
         (
             "stack page absent",

@@ -1,0 +1,55 @@
+//! What a kernel that panics says.
+
+use core::fmt::{Arguments, Write};
+use spin::Mutex;
+
+/// Writes to the port in `kept`, and where somebody holds that, who may be the one that panics and will never let go of
+/// it, to one made anew.
+pub fn write<W: Write>(kept: &Mutex<Option<W>>, anew: impl FnOnce() -> Option<W>, words: Arguments<'_>) {
+    let mut port = match kept.try_lock() {
+        // Taken out: should writing panic, too, then nothing is written the second time.
+        Some(mut port) => port.take(),
+        None => anew(),
+    };
+    if let Some(port) = &mut port {
+        // There is nobody left to tell.
+        let _ = port.write_fmt(words);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::rc::Rc;
+    use alloc::string::String;
+    use core::cell::RefCell;
+
+    struct Port(Rc<RefCell<String>>);
+
+    impl Write for Port {
+        fn write_str(&mut self, text: &str) -> core::fmt::Result {
+            self.0.borrow_mut().write_str(text)
+        }
+    }
+
+    #[test]
+    fn last_words_come_out_whoever_holds_the_port() {
+        for held in [false, true] {
+            let said = Rc::new(RefCell::new(String::new()));
+            let port = || Some(Port(said.clone()));
+            let kept = Mutex::new(port());
+            let guard = held.then(|| kept.lock());
+            write(&kept, port, format_args!("{}", "help"));
+            assert_eq!(*said.borrow(), "help", "{held}");
+            drop(guard);
+        }
+    }
+
+    #[test]
+    fn without_a_port_there_are_none() {
+        write(&Mutex::new(None::<String>), || unreachable!("the port is free"), format_args!("help"));
+        let kept = Mutex::new(None::<String>);
+        let _guard = kept.lock();
+        write(&kept, || None, format_args!("help"));
+    }
+}
