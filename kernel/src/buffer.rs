@@ -6,9 +6,9 @@ mod tests;
 
 use crate::cpuid::{Capabilities, Feature};
 use crate::errata::Errata;
+use crate::lifecycle::Halted;
 use crate::memory::Frames;
 use crate::msr::{OutputBase, OutputMaskPtrs, RtitCtl};
-use crate::pt::TraceOff;
 use crate::topa::{Chain, Listed, Marks, RegionSize, Topa, TopaError, TopaPlan};
 use core::fmt;
 use core::ptr::NonNull;
@@ -217,18 +217,18 @@ impl<F: Frames> Buffer<F> {
     }
 
     /// Prepares it for a trace from its beginning.
-    pub(crate) fn reset(&mut self, off: &TraceOff) {
+    pub(crate) fn reset(&mut self, halted: &Halted) {
         if let Output::Topa(topa) = &mut self.output {
-            topa.mark(Marks::default(), off);
+            topa.mark(Marks::default(), halted);
         }
         if let (Mode::Circular { interrupt_every }, Output::Topa(topa)) = (self.mode, &mut self.output) {
-            topa.mark_every(interrupt_every, off);
+            topa.mark_every(interrupt_every, halted);
         }
     }
 
-    pub(crate) fn mark(&mut self, marks: Marks, off: &TraceOff) {
+    pub(crate) fn mark(&mut self, marks: Marks, halted: &Halted) {
         if let Output::Topa(topa) = &mut self.output {
-            topa.mark(marks, off);
+            topa.mark(marks, halted);
         }
     }
 
@@ -246,7 +246,7 @@ impl<F: Frames> Buffer<F> {
     }
 
     /// Fills the rest of region `n` with PAD packets, and says how many bytes that is.
-    pub(crate) fn pad(&mut self, n: u32, offset: u64, _off: &TraceOff) -> u64 {
+    pub(crate) fn pad(&mut self, n: u32, offset: u64, _: &Halted) -> u64 {
         let (start, _) = self.memory(n, offset);
         let bytes = self.region_bytes() - offset;
         // SAFETY: the rest of a region of ours, and the trace is off.
@@ -255,7 +255,7 @@ impl<F: Frames> Buffer<F> {
     }
 
     /// Writes [`GUARD`] to the bytes before `end`, a place in the only region. They are free.
-    pub(crate) fn set_guard(&mut self, end: u64, _off: &TraceOff) {
+    pub(crate) fn set_guard(&mut self, end: u64, _: &Halted) {
         for at in self.guard_places(end) {
             let (to, _) = self.memory(0, at);
             // SAFETY: a byte of our own region, and the trace is off.
@@ -264,7 +264,7 @@ impl<F: Frames> Buffer<F> {
     }
 
     /// Which of the bytes before `end` are still as [`Buffer::set_guard`] left them.
-    pub(crate) fn look_at_guard(&self, end: u64, _off: &TraceOff) -> [bool; GUARD_BYTES as usize] {
+    pub(crate) fn look_at_guard(&self, end: u64, _: &Halted) -> [bool; GUARD_BYTES as usize] {
         self.guard_places(end).map(|at| {
             let (from, _) = self.memory(0, at);
             // SAFETY: a byte of our own region, and the trace is off.

@@ -163,6 +163,7 @@ pub mod ds;
 pub mod errata;
 pub mod lapic;
 pub mod lbr;
+pub mod lifecycle;
 pub mod loss;
 pub mod memory;
 pub mod msr;

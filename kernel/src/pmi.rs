@@ -11,8 +11,8 @@ use core::cell::Cell;
 ///
 /// The calls come in this order, from the interrupt handler: they must not wait, allocate or format.
 pub trait PmiSource {
-    /// Its bits in IA32_PERF_GLOBAL_STATUS; none where it must look for itself.
-    fn status(&self) -> GlobalStatus;
+    /// Where the processor notes its requests; nowhere, if it must look for itself.
+    fn status(&self) -> Requests;
 
     /// The entry of the local vector table through which its interrupts come.
     fn route(&self) -> Route {
@@ -26,7 +26,7 @@ pub trait PmiSource {
     /// An access raised #GP.
     fn quiesce(&mut self) -> Result<(), GeneralProtection>;
 
-    /// Whether it asks though no bit of IA32_PERF_GLOBAL_STATUS need say so. Called while it runs.
+    /// Whether it asks though none of its [`Requests`] need say so. Called while it runs.
     ///
     /// # Errors
     ///
@@ -35,8 +35,8 @@ pub trait PmiSource {
         Ok(false)
     }
 
-    /// Whether there may be a request beyond its bits in IA32_PERF_GLOBAL_STATUS, or one that was not served to its end:
-    /// a few reads while it runs, and nothing is stopped. Where neither this nor the status nor the LVT entry says so, an
+    /// Whether there may be a request beyond its [`Requests`], or one that was not served to its end: a few reads while it
+    /// runs, and nothing is stopped. Where neither this nor the status nor the LVT entry says so, an
     /// interrupt is somebody else's.
     ///
     /// # Errors
@@ -46,13 +46,13 @@ pub trait PmiSource {
         self.asks()
     }
 
-    /// Serves it; `seen` are those of its bits that were set, which are acknowledged already. Returns whether the PMI
+    /// Serves it; `seen` are those of its requests that were noted, which are acknowledged already. Returns whether the PMI
     /// was, among others, its own. Called again until no source says so.
     ///
     /// # Errors
     ///
     /// An access raised #GP.
-    fn service(&mut self, seen: GlobalStatus) -> Result<bool, GeneralProtection>;
+    fn service(&mut self, seen: Requests) -> Result<bool, GeneralProtection>;
 
     /// Lets it go on.
     ///
@@ -70,6 +70,41 @@ pub trait PmiSource {
     /// come before other code runs, so that no address tells it.
     fn late_requests(&self) -> u8 {
         0
+    }
+}
+
+/// Requests for PMIs that the processor notes by itself: bits of one register, of which each source has its own.
+///
+/// Intel's processors note them in IA32_PERF_GLOBAL_STATUS. AMD's sources have none: they look into their own registers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Requests(GlobalStatus);
+
+impl Requests {
+    /// None.
+    pub const NONE: Self = Self(GlobalStatus::empty());
+
+    /// Those of both.
+    #[must_use]
+    pub const fn union(self, other: Self) -> Self {
+        Self(self.0.union(other.0))
+    }
+
+    /// Those that are in both.
+    #[must_use]
+    pub const fn intersection(self, other: Self) -> Self {
+        Self(self.0.intersection(other.0))
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub const fn is_empty(self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl From<GlobalStatus> for Requests {
+    fn from(status: GlobalStatus) -> Self {
+        Self(status)
     }
 }
 
@@ -390,7 +425,7 @@ impl Handler {
         let mut latched = self.masks && !masked;
         let counters = self.serves_entry(sources);
         let mut set_entry = |entry| if counters { set(apic, entry) } else { Ok(()) };
-        let ours = sources.iter().fold(GlobalStatus::empty(), |all, source| all.union(source.status()));
+        let ours = sources.iter().fold(Requests::NONE, |all, source| all.union(source.status()));
         let unfinished = core::mem::take(&mut self.unfinished);
         if !delivered && !unfinished && !may_ask(msr, ours, sources)? {
             if !claimed {
@@ -418,7 +453,7 @@ impl Handler {
             }
             set_entry(self.entry())?;
             status = read_status(msr, ours)?;
-            if status.intersection(ours).is_empty() && !any_asks(sources)? {
+            if status.intersection(ours.0).is_empty() && !any_asks(sources)? {
                 break;
             }
             latched = true;
@@ -474,16 +509,16 @@ pub(crate) const ROUNDS: u32 = 16;
 /// which one asked.
 fn serve(
     msr: &mut impl Msr,
-    ours: GlobalStatus,
+    ours: Requests,
     sources: &mut [&mut dyn PmiSource],
     rounds: &mut u32,
 ) -> Result<bool, GeneralProtection> {
     quiesce(sources)?;
     while *rounds < ROUNDS {
-        let seen = read_status(msr, ours)?.intersection(ours);
+        let seen = Requests(read_status(msr, ours)?).intersection(ours);
         if !seen.is_empty() {
             // SAFETY: clears bits of sources that are stopped; no memory is written.
-            unsafe { msr.write(GlobalStatusReset(seen)) }?;
+            unsafe { msr.write(GlobalStatusReset(seen.0)) }?;
         }
         let mut asked = false;
         for source in sources.iter_mut() {
@@ -504,7 +539,7 @@ fn set(apic: &mut impl LocalApic, entry: LvtPc) -> Result<(), GeneralProtection>
 }
 
 /// Reads IA32_PERF_GLOBAL_STATUS where a source has a bit in it: processors without it have none.
-fn read_status(msr: &mut impl Msr, ours: GlobalStatus) -> Result<GlobalStatus, GeneralProtection> {
+fn read_status(msr: &mut impl Msr, ours: Requests) -> Result<GlobalStatus, GeneralProtection> {
     match ours.is_empty() {
         true => Ok(GlobalStatus::empty()),
         false => msr.read(),
@@ -523,10 +558,10 @@ fn any_asks(sources: &mut [&mut dyn PmiSource]) -> Result<bool, GeneralProtectio
 /// Whether anybody may have asked, as far as it shows while all run.
 fn may_ask(
     msr: &mut impl Msr,
-    ours: GlobalStatus,
+    ours: Requests,
     sources: &mut [&mut dyn PmiSource],
 ) -> Result<bool, GeneralProtection> {
-    if read_status(msr, ours)?.intersects(ours) {
+    if read_status(msr, ours)?.intersects(ours.0) {
         return Ok(true);
     }
     for source in sources.iter_mut() {

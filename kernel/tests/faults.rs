@@ -5,9 +5,10 @@ mod common;
 use common::{Collector, Machine, user_code};
 use pugmark_kernel::buffer::{Buffer, BufferError, Layout, Mode};
 use pugmark_kernel::lapic::Delivery;
+use pugmark_kernel::lifecycle::{NotStarted, StopFailed};
 use pugmark_kernel::loss::Loss;
 use pugmark_kernel::pmi::{Abandoned, Handler, PmiSource};
-use pugmark_kernel::pt::{NotStarted, State, StopFailed, Unit};
+use pugmark_kernel::pt::{State, Unit};
 use pugmark_kernel::topa::{RegionSize, TopaError};
 use pugmark_model::Settings;
 
@@ -72,7 +73,7 @@ fn a_stop_that_faults_gives_the_running_trace_back() {
     let tracing = machine.start(LAYOUT, Mode::StopWhenFull { spare: 1 });
     machine.run(10);
     machine.fault_in(0);
-    let Err(StopFailed::Running { running, fault }) = tracing.stop() else { panic!("the stop fails") };
+    let Err(StopFailed { running, fault }) = tracing.stop() else { panic!("the stop fails") };
     assert_eq!((fault.address, fault.written.map(|ctl| ctl & 1)), (0x570, Some(0)));
     assert!(machine.is_tracing());
     machine.run(10);
@@ -88,8 +89,10 @@ fn a_stop_that_cannot_read_the_end_gives_unit_and_buffer_back() {
         let machine = Machine::new("skylake", Settings::default());
         let tracing = machine.start(LAYOUT, Mode::StopWhenFull { spare: 1 });
         machine.fault_in(read);
-        let Err(StopFailed::Off { unit, buffer, .. }) = tracing.stop() else { panic!("the read fails") };
+        let Err(failed) = tracing.stop() else { panic!("the read fails") };
         assert!(!machine.is_tracing());
+        assert_eq!(failed.running.state(), State::Abandoned(Abandoned::Fault(failed.fault)));
+        let (unit, buffer) = failed.give_up().unwrap();
         let again = unit.start(&user_code(), buffer).map_err(|failed| failed.error()).unwrap();
         drop(again);
         assert_eq!(machine.ram.live(), 0);
@@ -167,7 +170,7 @@ fn live(machine: &Machine, mode: Mode) -> Came {
     let mut running = match unit.start(&user_code(), buffer) {
         Ok(running) => running,
         Err(failed) => {
-            if let NotStarted::Off { unit, buffer, .. } = failed {
+            if let NotStarted::Off { unit, memory: buffer, .. } = failed {
                 // What comes back is good for another start.
                 let again = unit.start(&user_code(), buffer).map_err(|failed| failed.error()).unwrap();
                 machine.run(10);

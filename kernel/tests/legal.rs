@@ -6,8 +6,9 @@ use common::{Machine, user_code};
 use pugmark_kernel::buffer::{Buffer, BufferError, Layout, Mode};
 use pugmark_kernel::config::{Config, Refusal};
 use pugmark_kernel::cpuid::Feature;
+use pugmark_kernel::lifecycle::NotStarted;
 use pugmark_kernel::msr::Msr;
-use pugmark_kernel::pt::{NotStarted, StartError};
+use pugmark_kernel::pt::StartError;
 use pugmark_kernel::topa::RegionSize;
 use pugmark_model::Settings;
 

@@ -6,8 +6,8 @@ use common::{Collector, Machine, Registers, Tracing, assert_same, tips};
 use pugmark_kernel::buffer::{Layout, Mode};
 use pugmark_kernel::lapic::{Delivery, LocalApic, LvtPc, Vector};
 use pugmark_kernel::loss::{Gap, Loss};
-use pugmark_kernel::msr::{GeneralProtection, GlobalStatus, Msr};
-use pugmark_kernel::pmi::{Abandoned, Handler, Pmi, PmiSource};
+use pugmark_kernel::msr::{GeneralProtection, Msr};
+use pugmark_kernel::pmi::{Abandoned, Handler, Pmi, PmiSource, Requests};
 use pugmark_kernel::pt::State;
 use pugmark_kernel::slot::{Interrupt, NotStarted, Slot, SlotError, Traced};
 use pugmark_kernel::topa::RegionSize;
@@ -262,8 +262,8 @@ struct Restless {
 }
 
 impl PmiSource for Restless {
-    fn status(&self) -> GlobalStatus {
-        GlobalStatus::empty()
+    fn status(&self) -> Requests {
+        Requests::NONE
     }
 
     fn quiesce(&mut self) -> Result<(), GeneralProtection> {
@@ -274,7 +274,7 @@ impl PmiSource for Restless {
         Ok(self.asks)
     }
 
-    fn service(&mut self, _: GlobalStatus) -> Result<bool, GeneralProtection> {
+    fn service(&mut self, _: Requests) -> Result<bool, GeneralProtection> {
         Ok(self.asks)
     }
 
@@ -335,8 +335,8 @@ impl Hasty {
 }
 
 impl PmiSource for Hasty {
-    fn status(&self) -> GlobalStatus {
-        GlobalStatus::empty()
+    fn status(&self) -> Requests {
+        Requests::NONE
     }
 
     fn quiesce(&mut self) -> Result<(), GeneralProtection> {
@@ -348,7 +348,7 @@ impl PmiSource for Hasty {
         Ok(self.asks.get())
     }
 
-    fn service(&mut self, _: GlobalStatus) -> Result<bool, GeneralProtection> {
+    fn service(&mut self, _: Requests) -> Result<bool, GeneralProtection> {
         let asked = self.asks.take();
         self.served.set(self.served.get() + u32::from(asked));
         Ok(asked)

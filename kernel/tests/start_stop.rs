@@ -7,9 +7,10 @@ use pugmark_kernel::buffer::{Layout, Mode};
 use pugmark_kernel::config::Config;
 use pugmark_kernel::detect::{DetectError, VmxTracing};
 use pugmark_kernel::drain::Piece;
+use pugmark_kernel::lifecycle::NotStarted;
 use pugmark_kernel::loss::{Gap, Loss};
 use pugmark_kernel::msr::Msr;
-use pugmark_kernel::pt::{NotStarted, StartError, State, Unit, emergency_stop};
+use pugmark_kernel::pt::{StartError, State, Unit, emergency_stop};
 use pugmark_kernel::topa::RegionSize;
 use pugmark_model::Settings;
 
@@ -141,7 +142,7 @@ fn an_operational_error_at_the_enable_gives_everything_back() {
     corrupt(&machine, table.as_u64(), 1 << 1);
     let failed = machine.unit().start(&user_code(), buffer).unwrap_err();
     assert!(matches!(failed.error(), StartError::OperationalError(_)), "{}", failed.error());
-    let NotStarted::Off { unit, buffer, .. } = failed else { panic!("the unit is off") };
+    let NotStarted::Off { unit, memory: buffer, .. } = failed else { panic!("the unit is off") };
     assert!(!machine.is_tracing());
     corrupt(&machine, table.as_u64(), 1 << 1);
     let tracing = unit.start(&user_code(), buffer).map_err(|failed| failed.error()).unwrap();

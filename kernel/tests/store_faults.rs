@@ -6,9 +6,10 @@ mod common;
 use common::store::{CAPACITY, CIRCULAR, INTERRUPT, PERIOD, Recording, What, sampled, targets};
 use common::{Collector, Machine, Ram, Registers, assert_same};
 use pugmark_kernel::drain::{Piece, Sink};
-use pugmark_kernel::ds::{AreaError, BufferMode, DsArea, Half, NotStarted, Records, Strictness, Unit};
+use pugmark_kernel::ds::{AreaError, BufferMode, DsArea, Half, Records, Strictness, Unit};
 use pugmark_kernel::lapic::Delivery;
 use pugmark_kernel::lbr::{self, Branch, LbrConfig};
+use pugmark_kernel::lifecycle::NotStarted;
 use pugmark_kernel::loss::{Gap, Overwritten};
 use pugmark_kernel::msr::{GeneralProtection, Msr};
 use pugmark_kernel::pmi::{Handler, Pmi};
@@ -263,7 +264,7 @@ fn life(machine: &Machine, profile: &str, what: What) -> u32 {
     let area = machine.area(&unit, what);
     let mut running = match unit.start(&what.config(profile), area) {
         Ok(running) => running,
-        Err(NotStarted::Off { unit, area, .. }) => {
+        Err(NotStarted::Off { unit, memory: area, .. }) => {
             faults += 1;
             unit.start(&what.config(profile), area).map_err(|failed| failed.error()).unwrap()
         }
@@ -349,10 +350,10 @@ fn last_branches(machine: &Machine) -> u32 {
     });
     let depth = usize::from(unit.capabilities().stack.depth);
     let config = LbrConfig::new();
-    let mut running = unit.start(&config).unwrap_or_else(|(mut unit, _)| {
+    let mut running = unit.start(&config).unwrap_or_else(|failed| {
         faults += 1;
-        unit.turn_off(false).unwrap();
-        unit.start(&config).map_err(|(_, error)| error).unwrap()
+        let NotStarted::Off { unit, .. } = failed else { panic!("{failed}") };
+        unit.start(&config).map_err(|failed| failed.error()).unwrap()
     });
     let mut out = [Branch { from: 0, to: 0, ..EMPTY }; 64];
     for _ in 0..2 {

@@ -8,7 +8,7 @@ use pugmark_kernel::buffer::{Layout, Mode};
 use pugmark_kernel::cpuid::this_processor;
 use pugmark_kernel::ds::{
     AreaError, AreaPlan, BufferMode, BufferPlan, DsAbsent, DsArea, DsConfig, DsRefusal, Gate, StartError,
-    StopFailed, Strictness, Unit,
+    Strictness, Unit,
 };
 use pugmark_kernel::lapic::Delivery;
 use pugmark_kernel::msr::GeneralProtection;
@@ -102,12 +102,6 @@ impl StoreFailure {
             }
             _ => false,
         }
-    }
-}
-
-impl From<StopFailed<GuardedMsr, KernelLinear>> for StoreFailure {
-    fn from(failed: StopFailed<GuardedMsr, KernelLinear>) -> Self {
-        Self::Stop(failed.fault)
     }
 }
 

@@ -5,6 +5,7 @@ use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use pugmark_boot::archive::Archive;
 use pugmark_boot::protocol::{Of, Samples};
+use pugmark_kernel::amd::ibs::SampleSink;
 use pugmark_kernel::amd::{counters, ibs};
 use pugmark_kernel::arch::GuardedMsr;
 use pugmark_kernel::buffer::{Buffer, BufferError};
@@ -18,7 +19,7 @@ use pugmark_kernel::lbr::{self, LbrConfig};
 use pugmark_kernel::loss::Loss;
 use pugmark_kernel::msr::{GeneralProtection, Msr};
 use pugmark_kernel::pmi::{Counts, Handler, Pmi};
-use pugmark_kernel::pt::{self, StartError, StopFailed, Stopped, Unit};
+use pugmark_kernel::pt::{self, StartError, Stopped, Unit};
 use pugmark_kernel::slot::{Interrupt, NotStarted, Slot, SlotError, Traced};
 use x86_64::instructions::interrupts;
 
@@ -131,14 +132,6 @@ impl From<SlotError> for Failure {
         match error {
             SlotError::Fault(fault) => Self::Start(StartError::Fault(fault)),
             SlotError::InUse | SlotError::Empty | SlotError::Occupied => Self::Busy,
-        }
-    }
-}
-
-impl From<StopFailed<GuardedMsr, KernelFrames>> for Failure {
-    fn from(failed: StopFailed<GuardedMsr, KernelFrames>) -> Self {
-        match failed {
-            StopFailed::Running { fault, .. } | StopFailed::Off { fault, .. } => Self::Stop(fault),
         }
     }
 }
@@ -300,15 +293,15 @@ impl ReadyUnit {
             Self::Last(unit, config) => unit
                 .start(&config)
                 .map(Running::Last)
-                .map_err(|(_, error)| Failure::Last(LastFailure::Start(error))),
+                .map_err(|failed| Failure::Last(LastFailure::Start(failed.error()))),
             Self::Counters(unit, event) => unit
                 .start(&[event])
                 .map(Running::Counters)
-                .map_err(|(_, error)| Failure::Amd(AmdFailure::Count(error))),
+                .map_err(|failed| Failure::Amd(AmdFailure::Count(failed.error()))),
             Self::Ibs(unit, config, samples) => unit
                 .start(&config)
                 .map(|running| Running::Ibs(running, samples))
-                .map_err(|(_, error)| Failure::Amd(AmdFailure::Sample(error))),
+                .map_err(|failed| Failure::Amd(AmdFailure::Sample(failed.error()))),
         }
     }
 }
@@ -392,18 +385,21 @@ impl Tracer {
         let (mut counted, mut samples) = (None, Samples::default());
         let loss = match running {
             Running::Pt(running) => {
-                let Stopped { trace, loss, .. } = running.stop().map_err(Failure::from)?;
+                let Stopped { trace, loss, .. } =
+                    running.stop().map_err(|failed| Failure::Stop(failed.fault))?;
                 keep(&mut archive, trace.pieces());
                 loss
             }
             Running::Bts(running) => {
-                let stopped = running.stop().map_err(|failed| Failure::Store(failed.into()))?;
+                let stopped =
+                    running.stop().map_err(|failed| Failure::Store(StoreFailure::Stop(failed.fault)))?;
                 archive.enter(AddressSpace::current().cr3());
                 keep(&mut archive, stopped.records.pieces(Half::Bts));
                 *stopped.records.loss(Half::Bts)
             }
             Running::Pebs(running, sampling) => {
-                let stopped = running.stop().map_err(|failed| Failure::Store(failed.into()))?;
+                let stopped =
+                    running.stop().map_err(|failed| Failure::Store(StoreFailure::Stop(failed.fault)))?;
                 sampling.finish(&stopped.records, &mut archive, &mut unplaced);
                 let loss = *stopped.records.loss(Half::Pebs);
                 samples = Samples {
@@ -420,7 +416,7 @@ impl Tracer {
                 Loss::default()
             }
             Running::Counters(running) => {
-                let stopped = running.stop(handler).map_err(|failed| Failure::Stop(failed.fault))?;
+                let stopped = running.stop().map_err(|failed| Failure::Stop(failed.fault))?.expect(handler);
                 let overflows = stopped.overflows;
                 counted = stopped.totals().first().copied();
                 samples.lost = overflows.lost;
@@ -428,12 +424,13 @@ impl Tracer {
                 Loss::default()
             }
             Running::Ibs(running, told) => {
+                let stopped = running.stop().map_err(|failed| Failure::Stop(failed.fault))?.expect(handler);
                 let mut last =
                     Addresses { archive: &mut archive, interrupted: None, unplaced: &mut unplaced };
-                let stopped = running.stop(&mut last, handler);
-                let (_, counts) = stopped.map_err(|failed| Failure::Stop(failed.fault))?;
-                samples = Samples { lost: counts.lost, ..told };
-                unplaced += counts.unplaced;
+                let left_out =
+                    stopped.last().map(|sample| last.sample(sample)).filter(|taken| !taken).count();
+                samples = Samples { lost: stopped.counts.lost + left_out as u64, ..told };
+                unplaced += stopped.counts.unplaced;
                 Loss::default()
             }
         };

@@ -1,43 +1,56 @@
 //! Branch trace messages without memory.
 
 use super::Control;
-use crate::ds::Unit;
+use crate::ds::{StartError, Unit};
+use crate::lifecycle::{Recording, Running};
 use crate::msr::{GeneralProtection, Msr};
-use core::mem::ManuallyDrop;
 
-/// Branch trace messages are sent and not stored.
+/// Branch trace messages are sent and not stored. A stop gives the unit back.
+pub type Messages<M> = Running<MessageSession<M>>;
+
+/// The debug store while it sends messages without storing them.
 #[derive(Debug)]
-pub struct Messages<M: Msr> {
-    unit: ManuallyDrop<Unit<M>>,
+pub struct MessageSession<M: Msr> {
+    unit: Unit<M>,
+    /// TR is set.
+    on: bool,
 }
 
-impl<M: Msr> Messages<M> {
+impl<M: Msr> MessageSession<M> {
     pub(crate) const fn new(unit: Unit<M>) -> Self {
-        Self { unit: ManuallyDrop::new(unit) }
-    }
-
-    /// Ends it.
-    ///
-    /// # Errors
-    ///
-    /// The control register raised #GP: they are still sent.
-    pub fn stop(mut self) -> Result<Unit<M>, (Self, GeneralProtection)> {
-        match self.unit.clear(Control::TR) {
-            Ok(()) => {
-                let mut this = ManuallyDrop::new(self);
-                // SAFETY: taken once; `this` is neither used nor dropped any more.
-                Ok(unsafe { ManuallyDrop::take(&mut this.unit) })
-            }
-            Err(fault) => Err((self, fault)),
-        }
+        Self { unit, on: false }
     }
 }
 
-impl<M: Msr> Drop for Messages<M> {
-    fn drop(&mut self) {
-        // Without BTS nothing is written to memory: a TR that cannot be cleared only costs bus cycles.
-        let _ = self.unit.clear(Control::TR);
-        // SAFETY: dropped once, and not used any more.
-        unsafe { ManuallyDrop::drop(&mut self.unit) };
+impl<M: Msr> Recording for MessageSession<M> {
+    type Unit = Unit<M>;
+    type Memory = ();
+    type Stopped = Unit<M>;
+    type StartError = StartError;
+
+    // Without BTS nothing is written to memory: a TR that cannot be cleared only costs bus cycles.
+    const WRITES_MEMORY: bool = false;
+
+    fn begin(&mut self) -> Result<(), StartError> {
+        self.unit.claim_branches()?;
+        self.unit.claim_area()?;
+        self.on = true;
+        Ok(self.unit.set(Control::TR)?)
+    }
+
+    fn halt(&mut self) -> Result<(), GeneralProtection> {
+        if self.on {
+            self.unit.clear(Control::TR)?;
+            self.on = false;
+        }
+        Ok(())
+    }
+
+    fn into_stopped(self) -> Unit<M> {
+        self.unit
+    }
+
+    fn into_parts(self) -> (Unit<M>, ()) {
+        (self.unit, ())
     }
 }

@@ -133,7 +133,7 @@ fn a_ring_that_is_overwritten_is_listed_in_laps_where_tables_can_do_it() {
 
 #[test]
 fn a_guard_is_in_the_bytes_before_its_end_and_shows_each_that_changed() {
-    let off = TraceOff::for_tests();
+    let off = Halted::for_tests();
     let frames = FakeFrames::new(1 << 20);
     let layout = Layout::SingleRange { bytes: 0x1000 };
     let mut buffer = Buffer::allocate(&frames, &capabilities(), layout, Mode::Overwrite).unwrap();
@@ -191,7 +191,7 @@ fn padding_fills_the_rest_of_its_region() {
     let layout = Layout::topa(RegionSize::K4, 2);
     let mut buffer =
         Buffer::allocate(&frames, &capabilities(), layout, Mode::StopWhenFull { spare: 1 }).unwrap();
-    assert_eq!(buffer.pad(0, 0xff0, &TraceOff::for_tests()), 0x10);
+    assert_eq!(buffer.pad(0, 0xff0, &Halted::for_tests()), 0x10);
     let (start, len) = buffer.memory(0, 0);
     // SAFETY: one region, and nobody writes to it.
     let bytes = unsafe { core::slice::from_raw_parts(start.as_ptr(), len as usize) };

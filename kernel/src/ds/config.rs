@@ -44,10 +44,10 @@ impl DsConfig {
         &self,
         capabilities: &DsCapabilities,
         area: &DsArea<L>,
-    ) -> Result<Recording, DsRefusal> {
+    ) -> Result<CheckedDs, DsRefusal> {
         let mode = |half| area.mode(half).ok_or(DsRefusal::NoBuffer(half));
         let mut interrupts = false;
-        let mut recording = Recording { control: None, program: None };
+        let mut recording = CheckedDs { control: None, program: None };
         if let Some(bts) = &self.bts {
             let mode = mode(Half::Bts)?;
             interrupts |= mode != BufferMode::Circular;
@@ -79,7 +79,7 @@ impl DsConfig {
 
 /// A configuration that was checked.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Recording {
+pub(super) struct CheckedDs {
     pub(super) control: Option<Control>,
     pub(super) program: Option<Program>,
 }

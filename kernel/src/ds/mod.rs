@@ -29,9 +29,10 @@ pub use memory::{LinearMemory, LinearPage, LinearRequest, MemoryType};
 pub use plan::{AreaPlan, BufferMode, BufferPlan, PlanError};
 pub use progress::State;
 pub use rules::{Place, Rule, Strictness, Warning, Warnings};
-pub use running::{DsSource, Running, StopFailed};
+pub use running::Running;
+pub use session::Session;
 pub use stopped::{Records, Stopped};
-pub use unit::{NotStarted, StartError, Unit};
+pub use unit::{StartError, Unit};
 
 use crate::bts::{Control, ControlRegister};
 use crate::msr::{GeneralProtection, Msr, PebsEnable};

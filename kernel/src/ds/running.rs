@@ -1,35 +1,27 @@
 //! A recording that is going on.
 
 use super::session::Session;
-use super::{Half, LinearMemory, State, Stopped};
+use super::{Half, LinearMemory, State};
 use crate::drain::Sink;
+use crate::lifecycle::{self, Source};
 use crate::loss::Loss;
-use crate::msr::{GeneralProtection, GlobalStatus, Msr};
-use crate::pmi::{Abandoned, PmiSource};
-use core::mem::ManuallyDrop;
+use crate::msr::{GeneralProtection, Msr};
 
-/// Branches are recorded, or counters sample, or both, and the memory belongs to the processor. Dropping it stops the recording first; where that
-/// cannot be done the memory is never given back.
-#[derive(Debug)]
-pub struct Running<M: Msr, L: LinearMemory> {
-    session: ManuallyDrop<Session<M, L>>,
-}
+/// Branches are recorded, or counters sample, or both, and the memory belongs to the processor. A stop gives the counters
+/// back.
+pub type Running<M, L> = lifecycle::Running<Session<M, L>>;
 
 impl<M: Msr, L: LinearMemory> Running<M, L> {
-    pub(super) const fn new(session: Session<M, L>) -> Self {
-        Self { session: ManuallyDrop::new(session) }
-    }
-
     /// What of a half was lost so far, as of the last PMI or drain.
     #[must_use]
     pub fn loss(&self, half: Half) -> &Loss {
-        self.session.loss(half)
+        self.session().loss(half)
     }
 
     /// How a half stands, as of the last PMI or drain, if it is recorded at all.
     #[must_use]
     pub fn state(&self, half: Half) -> Option<State> {
-        self.session.state(half)
+        self.session().state(half)
     }
 
     /// Hands what was recorded so far to the sinks, oldest first, and goes on. What they take is taken out of the
@@ -44,10 +36,11 @@ impl<M: Msr, L: LinearMemory> Running<M, L> {
         branches: &mut (impl Sink + ?Sized),
         samples: &mut (impl Sink + ?Sized),
     ) -> Result<(), GeneralProtection> {
-        self.session.quiesce()?;
-        self.session.collect();
-        self.session.deliver(branches, samples);
-        self.session.resume()
+        let halted = self.halt()?;
+        let session = self.session_mut();
+        session.collect(&halted);
+        session.deliver(branches, samples, &halted);
+        session.go_on(halted)
     }
 
     /// Stops recording until [`Running::resume`], as when another task runs on this processor. IA32_DS_AREA stays. A task
@@ -58,9 +51,9 @@ impl<M: Msr, L: LinearMemory> Running<M, L> {
     ///
     /// TR or a counter could not be stopped: that half goes on.
     pub fn suspend(&mut self) -> Result<(), GeneralProtection> {
-        self.session.quiesce()?;
-        self.session.collect();
-        self.session.suspend();
+        let halted = self.halt()?;
+        self.session_mut().collect(&halted);
+        self.session_mut().suspend();
         Ok(())
     }
 
@@ -70,8 +63,11 @@ impl<M: Msr, L: LinearMemory> Running<M, L> {
     ///
     /// An access raised #GP: some of it is off, and the next call tries again.
     pub fn resume(&mut self) -> Result<(), GeneralProtection> {
-        self.session.wake();
-        self.session.resume()
+        let halted = self.halt()?;
+        let session = self.session_mut();
+        session.collect(&halted);
+        session.wake();
+        session.go_on(halted)
     }
 
     /// This recording for a PMI handler, with those who take its records.
@@ -79,94 +75,7 @@ impl<M: Msr, L: LinearMemory> Running<M, L> {
         &'a mut self,
         branches: &'a mut B,
         samples: &'a mut P,
-    ) -> DsSource<'a, M, L, B, P> {
-        DsSource { session: &mut self.session, branches, samples }
-    }
-
-    /// Stops the recording, and gives its counters back. A PMI that is on its way comes afterwards and masks the LVT entry: a
-    /// [`Handler`](crate::pmi::Handler) that is asked without sources claims it and unmasks the entry.
-    ///
-    /// # Errors
-    ///
-    /// An access raised #GP: the recording goes on, or it is off and IA32_DS_AREA still names the area.
-    #[allow(clippy::result_large_err, reason = "it gives back what it was given")]
-    pub fn stop(mut self) -> Result<Stopped<M, L>, StopFailed<M, L>> {
-        if let Err(fault) = self.session.quiesce() {
-            return Err(StopFailed { running: self, fault });
-        }
-        self.session.collect();
-        match self.session.leave() {
-            Ok(()) => Ok(self.into_session().into_stopped()),
-            Err(fault) => Err(StopFailed { running: self, fault }),
-        }
-    }
-
-    fn into_session(self) -> Session<M, L> {
-        let mut this = ManuallyDrop::new(self);
-        // SAFETY: taken once; `this` is neither used nor dropped any more.
-        unsafe { ManuallyDrop::take(&mut this.session) }
-    }
-}
-
-impl<M: Msr, L: LinearMemory> Drop for Running<M, L> {
-    fn drop(&mut self) {
-        // While the processor may write to the memory nobody else may have it.
-        if self.session.quiesce().and_then(|()| self.session.leave()).is_ok() {
-            // SAFETY: dropped once, and not used any more.
-            unsafe { ManuallyDrop::drop(&mut self.session) };
-        }
-    }
-}
-
-/// A recording that did not stop: an access raised #GP. Another [`Running::stop`] tries again, and nothing is lost that
-/// was recorded.
-#[derive(Debug)]
-pub struct StopFailed<M: Msr, L: LinearMemory> {
-    /// The recording.
-    pub running: Running<M, L>,
-    /// The access.
-    pub fault: GeneralProtection,
-}
-
-/// A recording in a PMI handler.
-#[derive(Debug)]
-pub struct DsSource<'a, M: Msr, L: LinearMemory, B: ?Sized, P: ?Sized> {
-    session: &'a mut Session<M, L>,
-    branches: &'a mut B,
-    samples: &'a mut P,
-}
-
-impl<M: Msr, L: LinearMemory, B: Sink + ?Sized, P: Sink + ?Sized> PmiSource for DsSource<'_, M, L, B, P> {
-    fn status(&self) -> GlobalStatus {
-        self.session.status()
-    }
-
-    fn quiesce(&mut self) -> Result<(), GeneralProtection> {
-        self.session.quiesce()
-    }
-
-    /// The index says whether the interrupt was for these buffers: processors do not set OvfBuf for branch records
-    /// reliably.
-    fn asks(&mut self) -> Result<bool, GeneralProtection> {
-        Ok(self.session.is_due())
-    }
-
-    fn service(&mut self, seen: GlobalStatus) -> Result<bool, GeneralProtection> {
-        self.session.quiesce()?;
-        let due = self.session.is_due();
-        if due {
-            self.session.collect();
-            self.session.deliver(self.branches, self.samples);
-        }
-        Ok(due || !seen.is_empty())
-    }
-
-    fn resume(&mut self) -> Result<(), GeneralProtection> {
-        self.session.collect();
-        self.session.resume()
-    }
-
-    fn abandon(&mut self, _: Abandoned) {
-        self.session.abandon();
+    ) -> Source<'a, Session<M, L>, (&'a mut B, &'a mut P)> {
+        Source::new(self.session_mut(), (branches, samples))
     }
 }

@@ -1,18 +1,21 @@
 //! A unit with the area it records into: the steps that start, PMI handler and stop are made of.
 
-use super::config::Recording;
+use super::config::CheckedDs;
 use super::progress::{Progress, State};
 use super::unit::{StartError, Unit};
 use super::{BufferMode, DsArea, Half, LinearMemory, Stopped};
 use crate::bts::{Control, ControlRegister};
 use crate::drain::Sink;
+use crate::lifecycle::{Halted, Recording, Serve};
 use crate::loss::Loss;
 use crate::msr::{DsAreaBase, GeneralProtection, GlobalStatus, GlobalStatusReset, Msr};
 use crate::pebs::Program;
+use crate::pmi::{Abandoned, Requests};
 use core::sync::atomic::{Ordering, fence};
 
+/// The debug store with the area that it records into.
 #[derive(Debug)]
-pub(super) struct Session<M: Msr, L: LinearMemory> {
+pub struct Session<M: Msr, L: LinearMemory> {
     unit: Unit<M>,
     area: DsArea<L>,
     /// What is set while branches are recorded, if they are to be.
@@ -30,8 +33,8 @@ pub(super) struct Session<M: Msr, L: LinearMemory> {
 }
 
 impl<M: Msr, L: LinearMemory> Session<M, L> {
-    pub(super) fn new(unit: Unit<M>, area: DsArea<L>, recording: Recording) -> Self {
-        let Recording { control, program } = recording;
+    pub(super) fn new(unit: Unit<M>, area: DsArea<L>, recording: CheckedDs) -> Self {
+        let CheckedDs { control, program } = recording;
         let register = unit.capabilities().control;
         let store = Control::TR | Control::BTS | Control::BTINT | Control::BTS_OFF_OS | Control::BTS_OFF_USR;
         let bits = (control.map_or(0, |control| register.bits(control)), register.bits(store));
@@ -55,44 +58,12 @@ impl<M: Msr, L: LinearMemory> Session<M, L> {
     }
 
     /// Its bits in IA32_PERF_GLOBAL_STATUS, on processors that have the register.
-    pub(super) fn status(&self) -> GlobalStatus {
+    fn status_bits(&self) -> GlobalStatus {
         let counters = self.program.as_ref().map_or(GlobalStatus::empty(), Program::status);
         match self.unit.capabilities().global_status {
             true => GlobalStatus::OVF_BUF.union(counters),
             false => GlobalStatus::empty(),
         }
-    }
-
-    /// Starts with empty buffers: the management area, the counters, IA32_DS_AREA, then what lets records be written.
-    pub(super) fn begin(&mut self) -> Result<(), StartError> {
-        if self.control.is_some() {
-            self.unit.claim_branches()?;
-        }
-        self.unit.claim_area()?;
-        if let Some(program) = &self.program {
-            self.unit.claim_counters(program)?;
-        }
-        if self.interrupts() {
-            self.unit.require_apic()?;
-            if !self.status().is_empty() {
-                // One from an earlier recording would be taken for this one's.
-                // SAFETY: clears bits of what is off; no memory is written.
-                unsafe { self.unit.msr.write(GlobalStatusReset(self.status())) }?;
-            }
-        }
-        match &mut self.program {
-            Some(program) => {
-                self.area.reset(program.resets());
-                program.prepare(&mut self.unit.msr)?;
-            }
-            None => self.area.reset(core::iter::empty()),
-        }
-        // SAFETY: the management area that this session owns; its fields lead to buffers that it owns too, and
-        // nothing is recorded yet.
-        unsafe { self.unit.msr.write(DsAreaBase(self.area.address())) }?;
-        self.named = true;
-        self.resume()?;
-        self.check_backed()
     }
 
     /// The control register holds what lets branches be recorded.
@@ -108,18 +79,6 @@ impl<M: Msr, L: LinearMemory> Session<M, L> {
         }
     }
 
-    /// Clears TR and what goes with it, and stops the counters: no record is written any more. What can be stopped is.
-    pub(super) fn quiesce(&mut self) -> Result<(), GeneralProtection> {
-        let branches = self.stop_branches();
-        let samples = match &mut self.program {
-            Some(program) => program.stop(&mut self.unit.msr),
-            None => Ok(()),
-        };
-        // Another processor that sees what we publish from here on sees the records too.
-        fence(Ordering::SeqCst);
-        branches.and(samples)
-    }
-
     /// Whether an index is at its threshold, and somebody has to look. Also while the processor records.
     pub(super) fn is_due(&self) -> bool {
         let due = |half: Half, progress: &Progress| {
@@ -128,8 +87,8 @@ impl<M: Msr, L: LinearMemory> Session<M, L> {
         due(Half::Bts, &self.bts) || due(Half::Pebs, &self.pebs)
     }
 
-    /// Looks how far the processor came. It is off.
-    pub(super) fn collect(&mut self) {
+    /// Looks how far the processor came.
+    pub(super) fn collect(&mut self, _: &Halted) {
         if let Some(buffer) = self.area.half(Half::Bts) {
             self.bts.collect(buffer);
         }
@@ -138,11 +97,12 @@ impl<M: Msr, L: LinearMemory> Session<M, L> {
         }
     }
 
-    /// Hands what is there to the sinks, as far as they take it. The processor is off.
+    /// Hands what is there to the sinks, as far as they take it.
     pub(super) fn deliver(
         &mut self,
         branches: &mut (impl Sink + ?Sized),
         samples: &mut (impl Sink + ?Sized),
+        _: &Halted,
     ) {
         if let (Some(buffer), Some(_)) = (self.area.half_mut(Half::Bts), self.control) {
             self.bts.deliver(buffer, branches);
@@ -153,7 +113,7 @@ impl<M: Msr, L: LinearMemory> Session<M, L> {
     }
 
     /// Goes on, each half if there is room.
-    pub(super) fn resume(&mut self) -> Result<(), GeneralProtection> {
+    pub(super) fn go_on(&mut self, _: Halted) -> Result<(), GeneralProtection> {
         // The management area is written before the processor may read it.
         fence(Ordering::SeqCst);
         if let (Some(program), Some(buffer)) = (&mut self.program, self.area.half(Half::Pebs))
@@ -173,52 +133,16 @@ impl<M: Msr, L: LinearMemory> Session<M, L> {
         Ok(())
     }
 
-    /// It is left off: what happens until it goes on is not recorded. What does not let itself be stopped goes on.
-    pub(super) fn abandon(&mut self) {
-        if self.quiesce().is_err() {
-            return;
-        }
-        if self.control.is_some() {
-            self.bts.abandon();
-        }
-        if self.program.is_some() {
-            self.pebs.abandon();
-        }
-    }
-
     /// Stays off until [`Session::wake`].
     pub(super) fn suspend(&mut self) {
         self.bts.suspend();
         self.pebs.suspend();
     }
 
-    /// Whether [`Session::resume`] may go on again.
+    /// Whether [`Session::go_on`] may go on again.
     pub(super) fn wake(&mut self) {
         self.bts.wake();
         self.pebs.wake();
-    }
-
-    /// Makes IA32_DS_AREA name nothing, and gives the counters back. The recording is off.
-    pub(super) fn leave(&mut self) -> Result<(), GeneralProtection> {
-        if self.named {
-            // SAFETY: nothing is recorded, and whoever records next sets an area first.
-            unsafe { self.unit.msr.write(DsAreaBase(0)) }?;
-            self.named = false;
-        }
-        match &mut self.program {
-            Some(program) => program.put_back(&mut self.unit.msr),
-            None => Ok(()),
-        }
-    }
-
-    pub(super) fn into_parts(self) -> (Unit<M>, DsArea<L>) {
-        (self.unit, self.area)
-    }
-
-    /// The recording is off and its end was read.
-    pub(super) fn into_stopped(self) -> Stopped<M, L> {
-        let Self { unit, area, bts, pebs, .. } = self;
-        Stopped::new(unit, area, bts, pebs)
     }
 
     /// Whether some half asks for PMIs.
@@ -255,5 +179,130 @@ impl<M: Msr, L: LinearMemory> Session<M, L> {
             self.branches = false;
         }
         Ok(())
+    }
+}
+
+impl<M: Msr, L: LinearMemory> Recording for Session<M, L> {
+    type Unit = Unit<M>;
+    type Memory = DsArea<L>;
+    type Stopped = Stopped<M, L>;
+    type StartError = StartError;
+
+    const WRITES_MEMORY: bool = true;
+
+    /// Starts with empty buffers: the management area, the counters, IA32_DS_AREA, then what lets records be written.
+    fn begin(&mut self) -> Result<(), StartError> {
+        if self.control.is_some() {
+            self.unit.claim_branches()?;
+        }
+        self.unit.claim_area()?;
+        if let Some(program) = &self.program {
+            self.unit.claim_counters(program)?;
+        }
+        if self.interrupts() {
+            self.unit.require_apic()?;
+            if !self.status_bits().is_empty() {
+                // One from an earlier recording would be taken for this one's.
+                // SAFETY: clears bits of what is off; no memory is written.
+                unsafe { self.unit.msr.write(GlobalStatusReset(self.status_bits())) }?;
+            }
+        }
+        match &mut self.program {
+            Some(program) => {
+                self.area.reset(program.resets());
+                program.prepare(&mut self.unit.msr)?;
+            }
+            None => self.area.reset(core::iter::empty()),
+        }
+        // SAFETY: the management area that this session owns; its fields lead to buffers that it owns too, and
+        // nothing is recorded yet.
+        unsafe { self.unit.msr.write(DsAreaBase(self.area.address())) }?;
+        self.named = true;
+        let halted = Halted::halt(self)?;
+        self.go_on(halted)?;
+        self.check_backed()
+    }
+
+    /// Clears TR and what goes with it, and stops the counters: no record is written any more. What can be stopped is.
+    fn halt(&mut self) -> Result<(), GeneralProtection> {
+        let branches = self.stop_branches();
+        let samples = match &mut self.program {
+            Some(program) => program.stop(&mut self.unit.msr),
+            None => Ok(()),
+        };
+        // Another processor that sees what we publish from here on sees the records too.
+        fence(Ordering::SeqCst);
+        branches.and(samples)
+    }
+
+    fn finish(&mut self, halted: &Halted) -> Result<(), GeneralProtection> {
+        self.collect(halted);
+        Ok(())
+    }
+
+    /// Makes IA32_DS_AREA name nothing, and gives the counters back.
+    fn leave(&mut self, _: &Halted) -> Result<(), GeneralProtection> {
+        if self.named {
+            // SAFETY: nothing is recorded, and whoever records next sets an area first.
+            unsafe { self.unit.msr.write(DsAreaBase(0)) }?;
+            self.named = false;
+        }
+        match &mut self.program {
+            Some(program) => program.put_back(&mut self.unit.msr),
+            None => Ok(()),
+        }
+    }
+
+    fn into_stopped(self) -> Stopped<M, L> {
+        let Self { unit, area, bts, pebs, .. } = self;
+        Stopped::new(unit, area, bts, pebs)
+    }
+
+    fn into_parts(self) -> (Unit<M>, DsArea<L>) {
+        (self.unit, self.area)
+    }
+}
+
+impl<M: Msr, L: LinearMemory, B: Sink + ?Sized, P: Sink + ?Sized> Serve<(&mut B, &mut P)> for Session<M, L> {
+    fn status(&self) -> Requests {
+        self.status_bits().into()
+    }
+
+    /// The index says whether the interrupt was for these buffers: processors do not set OvfBuf for branch records
+    /// reliably.
+    fn asks(&mut self) -> Result<bool, GeneralProtection> {
+        Ok(self.is_due())
+    }
+
+    fn serve(
+        &mut self,
+        seen: Requests,
+        (branches, samples): &mut (&mut B, &mut P),
+        halted: &Halted,
+    ) -> Result<bool, GeneralProtection> {
+        let due = self.is_due();
+        if due {
+            self.collect(halted);
+            self.deliver(*branches, *samples, halted);
+        }
+        Ok(due || !seen.is_empty())
+    }
+
+    fn resume(&mut self, halted: Halted) -> Result<(), GeneralProtection> {
+        self.collect(&halted);
+        self.go_on(halted)
+    }
+
+    /// What does not let itself be stopped goes on.
+    fn abandon(&mut self, _: Abandoned) {
+        if self.halt().is_err() {
+            return;
+        }
+        if self.control.is_some() {
+            self.bts.abandon();
+        }
+        if self.program.is_some() {
+            self.pebs.abandon();
+        }
     }
 }

@@ -1,11 +1,12 @@
 //! A unit that is off, and the way to start it.
 
-use super::config::Recording;
+use super::config::CheckedDs;
 use super::running::Running;
 use super::session::Session;
 use super::{AreaError, DsAbsent, DsArea, DsCapabilities, DsConfig, DsRefusal, LinearMemory};
-use crate::bts::{Control, ControlRegister, Messages, RECORDERS};
+use crate::bts::{Control, ControlRegister, MessageSession, Messages, RECORDERS};
 use crate::cpuid::CpuIdReader;
+use crate::lifecycle::NotStarted;
 use crate::msr::{ApicBase, DsAreaBase, GeneralProtection, Msr, RtitCtl};
 use crate::pebs::{Claim, Counter, Program};
 use core::fmt;
@@ -57,20 +58,12 @@ impl<M: Msr> Unit<M> {
         self,
         config: &DsConfig,
         mut area: DsArea<L>,
-    ) -> Result<Running<M, L>, NotStarted<M, L>> {
+    ) -> Result<Running<M, L>, NotStarted<Session<M, L>>> {
         let recording = match self.check(config, &mut area) {
             Ok(recording) => recording,
-            Err(error) => return Err(NotStarted::Off { unit: self, area, error }),
+            Err(error) => return Err(NotStarted::Off { unit: self, memory: area, error }),
         };
-        let mut session = Session::new(self, area, recording);
-        let Err(error) = session.begin() else { return Ok(Running::new(session)) };
-        match session.quiesce().and_then(|()| session.leave()) {
-            Ok(()) => {
-                let (unit, area) = session.into_parts();
-                Err(NotStarted::Off { unit, area, error })
-            }
-            Err(fault) => Err(NotStarted::Stuck { running: Running::new(session), error, fault }),
-        }
+        Running::start(Session::new(self, area, recording))
     }
 
     /// Sends branch trace messages without storing them (TR alone), for a probe on the bus.
@@ -79,17 +72,12 @@ impl<M: Msr> Unit<M> {
     ///
     /// Somebody records branches, or an access raised #GP. The unit comes back.
     #[allow(clippy::result_large_err, reason = "it gives back what it was given")]
-    pub fn send_messages(mut self) -> Result<Messages<M>, (Self, StartError)> {
-        let result =
-            self.claim_branches().and_then(|_| self.claim_area()).and_then(|()| Ok(self.set(Control::TR)?));
-        match result {
-            Ok(()) => Ok(Messages::new(self)),
-            Err(error) => Err((self, error)),
-        }
+    pub fn send_messages(self) -> Result<Messages<M>, NotStarted<MessageSession<M>>> {
+        Messages::start(MessageSession::new(self))
     }
 
     /// Sets these, besides what is set.
-    fn set(&mut self, control: Control) -> Result<(), GeneralProtection> {
+    pub(crate) fn set(&mut self, control: Control) -> Result<(), GeneralProtection> {
         let bits = self.msr.rdmsr(ControlRegister::ADDRESS)?;
         // SAFETY: without BTS nothing is written to memory; with it the caller has set the area.
         unsafe { self.msr.wrmsr(ControlRegister::ADDRESS, bits | self.capabilities.control.bits(control)) }
@@ -103,7 +91,7 @@ impl<M: Msr> Unit<M> {
     }
 
     /// Makes sure that nobody records branches, and that PT, which excludes it, is off. What the control register is.
-    pub(super) fn claim_branches(&mut self) -> Result<u64, StartError> {
+    pub(crate) fn claim_branches(&mut self) -> Result<u64, StartError> {
         let bits = self.msr.rdmsr(ControlRegister::ADDRESS)?;
         if self.capabilities.control.control(bits).intersects(RECORDERS) {
             return Err(StartError::OtherRecorder { control: bits });
@@ -118,7 +106,7 @@ impl<M: Msr> Unit<M> {
     }
 
     /// Makes sure that nobody has set an area.
-    pub(super) fn claim_area(&mut self) -> Result<(), StartError> {
+    pub(crate) fn claim_area(&mut self) -> Result<(), StartError> {
         match self.msr.read()? {
             DsAreaBase(0) => Ok(()),
             DsAreaBase(area) => Err(StartError::AreaInUse { area }),
@@ -147,47 +135,13 @@ impl<M: Msr> Unit<M> {
         &self,
         config: &DsConfig,
         area: &mut DsArea<L>,
-    ) -> Result<Recording, StartError> {
+    ) -> Result<CheckedDs, StartError> {
         let recording = config.check(&self.capabilities, area)?;
         if area.layout() != self.capabilities.layout {
             return Err(StartError::OtherLayout);
         }
         area.check(&self.capabilities)?;
         Ok(recording)
-    }
-}
-
-/// A recording that did not start.
-#[derive(Debug)]
-#[allow(clippy::large_enum_variant, reason = "there is no heap to put it on")]
-pub enum NotStarted<M: Msr, L: LinearMemory> {
-    /// The unit is off and everything is given back.
-    Off {
-        /// The unit.
-        unit: Unit<M>,
-        /// The memory.
-        area: DsArea<L>,
-        /// What was wrong.
-        error: StartError,
-    },
-    /// The unit may be on, or still names the area, and an access raised #GP: the memory stays with it.
-    Stuck {
-        /// What may be running.
-        running: Running<M, L>,
-        /// What was wrong first.
-        error: StartError,
-        /// What was wrong with the stop.
-        fault: GeneralProtection,
-    },
-}
-
-impl<M: Msr, L: LinearMemory> NotStarted<M, L> {
-    /// What was wrong.
-    #[must_use]
-    pub const fn error(&self) -> StartError {
-        match self {
-            Self::Off { error, .. } | Self::Stuck { error, .. } => *error,
-        }
     }
 }
 

@@ -16,6 +16,6 @@ mod unit;
 pub use branch::{Branch, BranchType, LbrFormat};
 pub use capabilities::{LbrAbsent, LbrCapabilities};
 pub use config::{Classes, LbrConfig, LbrRefusal};
-pub use running::{Running, StopFailed};
+pub use running::{Running, Session};
 pub use stack::Stack;
 pub use unit::{StartError, Unit};

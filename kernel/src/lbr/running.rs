@@ -1,23 +1,14 @@
 //! Last branch records that are on.
 
-use super::{Branch, Unit};
+use super::{Branch, LbrConfig, StartError, Unit};
+use crate::lifecycle::{self, Halted, Recording};
 use crate::msr::{GeneralProtection, Msr};
-use core::mem::ManuallyDrop;
 
-/// Last branch records that are on. Dropping it turns them off.
-#[derive(Debug)]
-pub struct Running<M: Msr> {
-    unit: ManuallyDrop<Unit<M>>,
-    freezes: bool,
-    /// Somebody else records what excludes them.
-    excluded: bool,
-}
+/// Last branch records that are on. A stop gives the unit back, and what was recorded stays until the next start:
+/// [`Unit::last`].
+pub type Running<M> = lifecycle::Running<Session<M>>;
 
 impl<M: Msr> Running<M> {
-    pub(super) const fn new(unit: Unit<M>, freezes: bool) -> Self {
-        Self { unit: ManuallyDrop::new(unit), freezes, excluded: false }
-    }
-
     /// Writes the last branches to `out`, the newest first, as far as there are some and there is room, and goes on.
     /// Nothing is recorded meanwhile; what a PMI froze goes on too, unless somebody has begun to record what excludes it.
     ///
@@ -25,12 +16,9 @@ impl<M: Msr> Running<M> {
     ///
     /// An access raised #GP. They may stand still; the next call tries again.
     pub fn last<'a>(&mut self, out: &'a mut [Branch]) -> Result<&'a [Branch], GeneralProtection> {
-        self.unit.pause()?;
-        let count = self.unit.read(out);
-        self.excluded = self.unit.is_excluded()?;
-        if !self.excluded {
-            self.unit.turn_on(self.freezes)?;
-        }
+        let halted = self.halt()?;
+        let count = self.session_mut().unit.read(out);
+        self.session_mut().go_on(halted)?;
         let count = count?;
         Ok(out.get(..count).unwrap_or_default())
     }
@@ -38,42 +26,64 @@ impl<M: Msr> Running<M> {
     /// Whether they are off, as of the last [`Running::last`], because PT or the branch trace store came while a PMI had
     /// frozen them. The next call looks again.
     #[must_use]
-    pub const fn is_excluded(&self) -> bool {
-        self.excluded
+    pub fn is_excluded(&self) -> bool {
+        self.session().excluded
+    }
+}
+
+/// The last branch records with what they record.
+#[derive(Debug)]
+pub struct Session<M: Msr> {
+    unit: Unit<M>,
+    config: LbrConfig,
+    /// Their registers are this session's.
+    claimed: bool,
+    /// Somebody else records what excludes them.
+    excluded: bool,
+}
+
+impl<M: Msr> Session<M> {
+    pub(super) const fn new(unit: Unit<M>, config: LbrConfig) -> Self {
+        Self { unit, config, claimed: false, excluded: false }
     }
 
-    /// Turns them off. What was recorded stays until the next start: [`Unit::last`].
-    ///
-    /// # Errors
-    ///
-    /// An access raised #GP: they may be on.
-    #[allow(clippy::result_large_err, reason = "it gives back what it was given")]
-    pub fn stop(mut self) -> Result<Unit<M>, StopFailed<M>> {
-        match self.unit.turn_off(self.freezes) {
-            Ok(()) => {
-                let mut this = ManuallyDrop::new(self);
-                // SAFETY: taken once; `this` is neither used nor dropped any more.
-                Ok(unsafe { ManuallyDrop::take(&mut this.unit) })
-            }
-            Err(fault) => Err(StopFailed { running: self, fault }),
+    fn go_on(&mut self, _: Halted) -> Result<(), GeneralProtection> {
+        self.excluded = self.unit.is_excluded()?;
+        match self.excluded {
+            true => Ok(()),
+            false => self.unit.turn_on(self.config.freezes()),
         }
     }
 }
 
-impl<M: Msr> Drop for Running<M> {
-    fn drop(&mut self) {
-        // No memory is written: records that cannot be turned off only overwrite each other.
-        let _ = self.unit.turn_off(self.freezes);
-        // SAFETY: dropped once, and not used any more.
-        unsafe { ManuallyDrop::drop(&mut self.unit) };
-    }
-}
+impl<M: Msr> Recording for Session<M> {
+    type Unit = Unit<M>;
+    type Memory = ();
+    type Stopped = Unit<M>;
+    type StartError = StartError;
 
-/// Last branch records that could not be turned off: an access raised #GP. Another [`Running::stop`] tries again.
-#[derive(Debug)]
-pub struct StopFailed<M: Msr> {
-    /// The records.
-    pub running: Running<M>,
-    /// The access.
-    pub fault: GeneralProtection,
+    // Records that cannot be turned off only overwrite each other.
+    const WRITES_MEMORY: bool = false;
+
+    fn begin(&mut self) -> Result<(), StartError> {
+        self.unit.claim()?;
+        self.claimed = true;
+        Ok(self.unit.begin(&self.config)?)
+    }
+
+    fn halt(&mut self) -> Result<(), GeneralProtection> {
+        if self.claimed { self.unit.pause() } else { Ok(()) }
+    }
+
+    fn leave(&mut self, _: &Halted) -> Result<(), GeneralProtection> {
+        if self.claimed { self.unit.freeze_no_more(self.config.freezes()) } else { Ok(()) }
+    }
+
+    fn into_stopped(self) -> Unit<M> {
+        self.unit
+    }
+
+    fn into_parts(self) -> (Unit<M>, ()) {
+        (self.unit, ())
+    }
 }

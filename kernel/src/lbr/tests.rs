@@ -1,6 +1,7 @@
 use super::*;
 use crate::cpuid::{CpuIdReader, CpuIdResult};
 use crate::fake::FakeMsr;
+use crate::lifecycle::NotStarted;
 use crate::msr::{GeneralProtection, Msr};
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -120,7 +121,7 @@ impl Machine {
     }
 
     fn start(&self, config: LbrConfig) -> Running<Self> {
-        self.unit().start(&config).map_err(|(_, error)| error).unwrap()
+        self.unit().start(&config).map_err(|failed| failed.error()).unwrap()
     }
 
     fn get(&self, address: u32) -> u64 {
@@ -258,7 +259,7 @@ fn refuses_what_the_processor_does_not_do() {
         let machine = Machine::of(model);
         let unit = machine.unit();
         machine.msr.borrow_mut().writes.clear();
-        let (_, error) = unit.start(&config).err().unwrap();
+        let error = unit.start(&config).err().unwrap().error();
         assert_eq!(error, StartError::Config(refusal));
         assert_eq!(machine.msr.borrow().writes, []);
     }
@@ -288,7 +289,8 @@ fn start_refuses_where_somebody_records_branches() {
         machine.msr.borrow_mut().writes.clear();
         match unit.start(&LbrConfig::new()) {
             Ok(_) => assert!(!excluded, "{model:x?} {value:#x}"),
-            Err((_, error)) => {
+            Err(failed) => {
+                let error = failed.error();
                 assert!(excluded, "{error}");
                 let processor_trace = matches!(error, StartError::ProcessorTrace { .. });
                 assert_eq!(processor_trace, register == 0x570);
@@ -430,13 +432,14 @@ fn a_fault_at_any_access_leaves_them_off_and_the_unit_at_hand() {
             let unit = machine.unit();
             machine.msr.borrow_mut().fault_in(nth);
             let config = LbrConfig::new();
-            let Err((unit, error)) = unit.start(&config) else {
+            let Err(failed) = unit.start(&config) else {
                 assert!(nth > 2, "{nth} accesses");
                 break;
             };
+            let NotStarted::Off { unit, error, .. } = failed else { panic!("{failed}") };
             assert!(matches!(error, StartError::Fault(_)), "{error}");
             assert_eq!(machine.get(machine.enable()) & 1, 0, "access {nth}");
-            let mut running = unit.start(&config).map_err(|(_, error)| error).unwrap();
+            let mut running = unit.start(&config).map_err(|failed| failed.error()).unwrap();
             machine.branches(1..3);
             assert_eq!(last(&mut running), [2, 1]);
         }

@@ -2,9 +2,10 @@
 
 use super::capabilities::LBR;
 use super::stack::Entries;
-use super::{Branch, LbrAbsent, LbrCapabilities, LbrConfig, LbrRefusal, Running};
+use super::{Branch, LbrAbsent, LbrCapabilities, LbrConfig, LbrRefusal, Running, Session};
 use crate::bts::{Control, ControlRegister, RECORDERS};
 use crate::cpuid::CpuIdReader;
+use crate::lifecycle::NotStarted;
 use crate::msr::{GeneralProtection, LbrDepth, LbrSelect, Msr, RtitCtl};
 use core::fmt;
 use core::marker::PhantomData;
@@ -42,22 +43,14 @@ impl<M: Msr> Unit<M> {
     ///
     /// # Errors
     ///
-    /// The configuration or the processor says no, or somebody records branches. The unit comes back; where an access
-    /// raised #GP they may be on, and [`Unit::turn_off`] tries again.
+    /// The configuration or the processor says no, or somebody records branches. The unit comes back, unless it cannot be
+    /// stopped any more.
     #[allow(clippy::result_large_err, reason = "it gives back what it was given")]
-    pub fn start(mut self, config: &LbrConfig) -> Result<Running<M>, (Self, StartError)> {
-        let started = config.check(&self.capabilities).map_err(StartError::Config).and_then(|()| {
-            self.claim()?;
-            Ok(self.begin(config)?)
-        });
-        match started {
-            Ok(()) => Ok(Running::new(self, config.freezes())),
-            Err(error) => {
-                if let StartError::Fault(_) = error {
-                    // The first fault is the one to report.
-                    let _ = self.turn_off(config.freezes());
-                }
-                Err((self, error))
+    pub fn start(self, config: &LbrConfig) -> Result<Running<M>, NotStarted<Session<M>>> {
+        match config.check(&self.capabilities) {
+            Ok(()) => Running::start(Session::new(self, *config)),
+            Err(refusal) => {
+                Err(NotStarted::Off { unit: self, memory: (), error: StartError::Config(refusal) })
             }
         }
     }
@@ -122,13 +115,8 @@ impl<M: Msr> Unit<M> {
         self.change(self.capabilities.enable_address(), LBR, 0)
     }
 
-    /// Clears their bit: nothing more is recorded. `freezes`: they were started so.
-    ///
-    /// # Errors
-    ///
-    /// An access raised #GP: they may be on.
-    pub fn turn_off(&mut self, freezes: bool) -> Result<(), GeneralProtection> {
-        self.change(self.capabilities.enable_address(), 0, LBR)?;
+    /// Clears what lets a PMI freeze them, if they were started so.
+    pub(super) fn freeze_no_more(&mut self, freezes: bool) -> Result<(), GeneralProtection> {
         self.change(ControlRegister::ADDRESS, 0, self.freeze_bit(freezes))
     }
 
@@ -137,7 +125,7 @@ impl<M: Msr> Unit<M> {
         self.capabilities.is_excluded(&mut self.msr)
     }
 
-    /// Stops them for a while.
+    /// Clears their bit: nothing more is recorded.
     pub(super) fn pause(&mut self) -> Result<(), GeneralProtection> {
         self.change(self.capabilities.enable_address(), 0, LBR)
     }
@@ -150,7 +138,7 @@ impl<M: Msr> Unit<M> {
     }
 
     /// Makes sure that nobody records branches, and that PT, where it excludes these records, is off.
-    fn claim(&mut self) -> Result<(), StartError> {
+    pub(super) fn claim(&mut self) -> Result<(), StartError> {
         let bits = self.msr.rdmsr(ControlRegister::ADDRESS)?;
         if self.capabilities.control.control(bits).intersects(RECORDERS) {
             return Err(StartError::OtherRecorder { control: bits });
@@ -172,7 +160,7 @@ impl<M: Msr> Unit<M> {
     }
 
     /// Empty records, the filter, then on.
-    fn begin(&mut self, config: &LbrConfig) -> Result<(), GeneralProtection> {
+    pub(super) fn begin(&mut self, config: &LbrConfig) -> Result<(), GeneralProtection> {
         if self.capabilities.is_architectural() {
             // The write clears all records.
             let depth = LbrDepth(u64::from(self.capabilities.stack.depth));

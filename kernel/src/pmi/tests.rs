@@ -205,7 +205,7 @@ fn a_source_that_may_ask_is_asked_also_where_the_entry_says_nothing() {
 struct Asks(Source, bool);
 
 impl PmiSource for Asks {
-    fn status(&self) -> GlobalStatus {
+    fn status(&self) -> Requests {
         self.0.status()
     }
 
@@ -217,7 +217,7 @@ impl PmiSource for Asks {
         Ok(self.1)
     }
 
-    fn service(&mut self, _: GlobalStatus) -> Result<bool, GeneralProtection> {
+    fn service(&mut self, _: Requests) -> Result<bool, GeneralProtection> {
         Ok(core::mem::take(&mut self.1))
     }
 
@@ -487,9 +487,9 @@ fn each_source_is_served_with_its_own_bits_and_others_are_left() {
             &mut [&mut pt, &mut bts, &mut none],
         )
         .unwrap();
-    assert_eq!(pt.seen, [GlobalStatus::TRACE_TOPA_PMI, GlobalStatus::empty()]);
-    assert_eq!(bts.seen, [GlobalStatus::OVF_BUF, GlobalStatus::empty()]);
-    assert_eq!(none.seen, [GlobalStatus::empty(), GlobalStatus::empty()]);
+    assert_eq!(pt.seen, [GlobalStatus::TRACE_TOPA_PMI.into(), Requests::NONE]);
+    assert_eq!(bts.seen, [GlobalStatus::OVF_BUF.into(), Requests::NONE]);
+    assert_eq!(none.seen, [Requests::NONE, Requests::NONE]);
     assert_eq!(machine.0.borrow().acked, [GlobalStatus::TRACE_TOPA_PMI | GlobalStatus::OVF_BUF]);
     assert_eq!(machine.0.borrow().lvt, 0x40);
 }

@@ -8,24 +8,14 @@ mod stopped;
 mod unit;
 
 pub use error::OperationalError;
-pub use running::{PtSource, Running, State, StopFailed};
+pub use running::{Running, State};
+pub use session::Session;
 pub use stopped::{Stopped, Trace};
-pub use unit::{NotStarted, StartError, Unit};
+pub use unit::{StartError, Unit};
 
 pub(crate) use ring::Ring;
 
 use crate::msr::{GeneralProtection, Msr, RtitCtl};
-
-/// TraceEn is 0: tables and memory may be changed.
-#[derive(Debug)]
-pub(crate) struct TraceOff(());
-
-#[cfg(test)]
-impl TraceOff {
-    pub(crate) const fn for_tests() -> Self {
-        Self(())
-    }
-}
 
 /// Stops the unit of this processor, whoever started it: for a kernel that panics and wants to keep what was traced.
 ///

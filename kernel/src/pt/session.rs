@@ -3,22 +3,24 @@
 use super::ring::{Ring, Written};
 use super::running::State;
 use super::unit::{StartError, Unit};
-use super::{OperationalError, Stopped, Trace, TraceOff};
+use super::{OperationalError, Stopped, Trace};
 use crate::buffer::{Buffer, GUARD_BYTES, Mode, Position};
 use crate::config::Checked;
 use crate::detect::other_recorder;
 use crate::drain::{Gaps, Piece, Pieces, Sink};
+use crate::lifecycle::{Halted, Recording, Serve};
 use crate::loss::{Gap, Loss, Overwritten};
 use crate::memory::Frames;
 use crate::msr::{
     GeneralProtection, GlobalStatus, GlobalStatusReset, Msr, OutputBase, OutputMaskPtrs, RtitCtl, RtitStatus,
 };
-use crate::pmi::Abandoned;
+use crate::pmi::{Abandoned, Requests};
 use crate::topa::Marks;
 use core::sync::atomic::{Ordering, fence};
 
+/// The PT unit with the buffer it traces into.
 #[derive(Debug)]
-pub(super) struct Session<M: Msr, F: Frames> {
+pub struct Session<M: Msr, F: Frames> {
     unit: Unit<M>,
     buffer: Buffer<F>,
     /// What is traced: written each time that the trace goes on, for others may have used the registers.
@@ -81,36 +83,8 @@ impl<M: Msr, F: Frames> Session<M, F> {
         self.ring.undrained()
     }
 
-    /// Starts from nothing.
-    pub(super) fn begin(&mut self) -> Result<(), StartError> {
-        self.unit.claim()?;
-        if self.buffer.mode() != Mode::Overwrite {
-            // One from an earlier trace would be taken for this one's.
-            self.unit.write(GlobalStatusReset(GlobalStatus::TRACE_TOPA_PMI))?;
-        }
-        let off = TraceOff(());
-        self.buffer.reset(&off);
-        self.arm(&off)?;
-        match self.enable()? {
-            None => Ok(()),
-            Some(error) => Err(StartError::OperationalError(error)),
-        }
-    }
-
-    /// Clears TraceEn: all packets are in memory, and the output registers say how far.
-    pub(super) fn quiesce(&mut self) -> Result<TraceOff, GeneralProtection> {
-        if self.on {
-            self.unit.write(self.ctl)?;
-            self.on = false;
-            // The write has flushed the packets as if by SFENCE; another processor that sees what we publish from here
-            // on sees them too.
-            fence(Ordering::SeqCst);
-        }
-        Ok(TraceOff(()))
-    }
-
     /// Reads how far the processor came; `asked`: there was a PMI of this unit, and its bit is acknowledged.
-    pub(super) fn collect(&mut self, asked: bool, off: &TraceOff) -> Result<(), GeneralProtection> {
+    pub(super) fn collect(&mut self, asked: bool, halted: &Halted) -> Result<(), GeneralProtection> {
         if !self.unread {
             return Ok(());
         }
@@ -127,7 +101,7 @@ impl<M: Msr, F: Frames> Session<M, F> {
         let at = self.buffer.position(base, pointers);
         let stopped = status.contains(RtitStatus::STOPPED);
         let at_end = at.is_some_and(|at| at.offset == self.buffer.region_bytes());
-        let advanced = at.and_then(|at| self.written(at, stopped && at_end, off));
+        let advanced = at.and_then(|at| self.written(at, stopped && at_end, halted));
         match advanced {
             Some(written) => self.advance(written),
             None => self.lose_the_ring(),
@@ -154,7 +128,7 @@ impl<M: Msr, F: Frames> Session<M, F> {
     }
 
     /// Hands what is there to `sink`, as far as it takes it.
-    pub(super) fn deliver(&mut self, sink: &mut (impl Sink + ?Sized), _off: &TraceOff) {
+    pub(super) fn deliver(&mut self, sink: &mut (impl Sink + ?Sized), _: &Halted) {
         let keep = self.buffer.mode() == Mode::Overwrite;
         for piece in Pieces::new(&self.buffer, self.ring, self.gaps) {
             match piece {
@@ -180,19 +154,19 @@ impl<M: Msr, F: Frames> Session<M, F> {
     }
 
     /// Goes on where it was stopped, if there is room.
-    pub(super) fn resume(&mut self, off: &TraceOff) -> Result<(), GeneralProtection> {
+    pub(super) fn go_on(&mut self, halted: Halted) -> Result<(), GeneralProtection> {
         match self.state {
             State::TraceStopped | State::Failed(_) => return Ok(()),
             State::Tracing | State::Full | State::Excluded | State::Abandoned(_) => {}
         }
-        if self.is_excluded() || !self.arm(off)? {
+        if self.is_excluded() || !self.arm(&halted)? {
             return Ok(());
         }
-        if let Some(error) = self.enable()? {
+        if let Some(error) = self.enable(halted)? {
             self.loss.error += 1;
             self.note(Gap::Error);
             self.state = State::Failed(error);
-            self.quiesce()?;
+            self.halt()?;
             // Nothing was traced: the registers say nothing about the trace.
             self.unread = false;
         }
@@ -210,7 +184,7 @@ impl<M: Msr, F: Frames> Session<M, F> {
         excluded
     }
 
-    /// Forgets why the trace is off; the next [`Session::resume`] begins with a PSB.
+    /// Forgets why the trace is off; the next [`Session::go_on`] begins with a PSB.
     pub(super) fn forgive(&mut self) {
         if matches!(self.state, State::TraceStopped | State::Failed(_)) {
             self.state = State::Tracing;
@@ -220,8 +194,8 @@ impl<M: Msr, F: Frames> Session<M, F> {
 
     /// It is left off: what runs until it goes on is lost. One that does not let itself be stopped runs on, and one that
     /// is off for another reason stays so.
-    pub(super) fn abandon(&mut self, why: Abandoned) {
-        if self.quiesce().is_err() || self.state != State::Tracing {
+    pub(super) fn leave_off(&mut self, why: Abandoned) {
+        if self.halt().is_err() || self.state != State::Tracing {
             return;
         }
         self.loss.abandoned += 1;
@@ -230,16 +204,6 @@ impl<M: Msr, F: Frames> Session<M, F> {
         if !self.unread {
             self.note(Gap::Abandoned);
         }
-    }
-
-    pub(super) fn into_parts(self) -> (Unit<M>, Buffer<F>) {
-        (self.unit, self.buffer)
-    }
-
-    /// The trace is off and its end was read.
-    pub(super) fn into_stopped(self) -> Stopped<M, F> {
-        let Self { unit, buffer, ring, gaps, loss, .. } = self;
-        Stopped { unit, trace: Trace::new(buffer, ring, gaps), loss }
     }
 
     /// Something is missing at the head: what follows begins with a PSB.
@@ -288,7 +252,7 @@ impl<M: Msr, F: Frames> Session<M, F> {
     }
 
     /// How many bytes the processor wrote that is there now; `None`: there is no way from where it was to go on.
-    fn written(&self, at: Position, topa_stop: bool, off: &TraceOff) -> Option<Written> {
+    fn written(&self, at: Position, topa_stop: bool, halted: &Halted) -> Option<Written> {
         let Position { lap, region, offset } = at;
         match self.buffer.mode() {
             Mode::StopWhenFull { .. } => {
@@ -302,15 +266,15 @@ impl<M: Msr, F: Frames> Session<M, F> {
             }
             Mode::Circular { .. } | Mode::Overwrite => {
                 let end = self.ring.tail();
-                let intact = self.guarded.then(|| self.buffer.look_at_guard(end, off));
+                let intact = self.guarded.then(|| self.buffer.look_at_guard(end, halted));
                 Some(self.ring.guarded(region, offset, intact.as_ref().map_or(&[], |intact| intact)))
             }
         }
     }
 
     /// Writes the registers for the next stretch; `false`: there is no room for one.
-    fn arm(&mut self, off: &TraceOff) -> Result<bool, GeneralProtection> {
-        if !self.make_room_for_gaps() || !self.open_window(off) {
+    fn arm(&mut self, halted: &Halted) -> Result<bool, GeneralProtection> {
+        if !self.make_room_for_gaps() || !self.open_window(halted) {
             if self.state != State::Full {
                 self.loss.full += 1;
                 self.note(Gap::Full);
@@ -318,7 +282,7 @@ impl<M: Msr, F: Frames> Session<M, F> {
             }
             return Ok(false);
         }
-        self.set_guard(off);
+        self.set_guard(halted);
         self.unit.write(if self.resync { RtitStatus::empty() } else { self.status })?;
         let (region, offset) = self.ring.place(self.ring.head());
         // An offset is below a region's size, which is below 2^32.
@@ -343,17 +307,17 @@ impl<M: Msr, F: Frames> Session<M, F> {
     }
 
     /// Puts INT and STOP where the free part of the ring has them; `false`: nothing is free.
-    fn open_window(&mut self, off: &TraceOff) -> bool {
+    fn open_window(&mut self, halted: &Halted) -> bool {
         let Mode::StopWhenFull { spare } = self.buffer.mode() else { return true };
         let chained = self.buffer.is_chained_by_driver();
         if chained && self.filled {
-            self.leave_region(off);
+            self.leave_region(halted);
             self.filled = false;
         }
         let Some(window) = self.ring.window(spare) else { return false };
         // A region that the driver chains has both: the PMI comes before it is full.
         let (int, stop) = if chained { (window.first, window.first) } else { (window.int, window.stop) };
-        self.buffer.mark(Marks { int: Some(int), stop: Some(stop) }, off);
+        self.buffer.mark(Marks { int: Some(int), stop: Some(stop) }, halted);
         true
     }
 
@@ -375,17 +339,17 @@ impl<M: Msr, F: Frames> Session<M, F> {
 
     /// Where the tables do not tell how often the processor went round, bytes at the end of what is free do, if there is
     /// room for them.
-    fn set_guard(&mut self, off: &TraceOff) {
+    fn set_guard(&mut self, halted: &Halted) {
         let ring = matches!(self.buffer.mode(), Mode::Circular { .. } | Mode::Overwrite);
         let free = self.ring.capacity() - self.ring.undrained();
         self.guarded = ring && self.buffer.laps() == 1 && free >= GUARD_BYTES;
         if self.guarded {
-            self.buffer.set_guard(self.ring.tail(), off);
+            self.buffer.set_guard(self.ring.tail(), halted);
         }
     }
 
     /// Leaves the rest of a region whose PMI came before it was full.
-    fn leave_region(&mut self, off: &TraceOff) {
+    fn leave_region(&mut self, halted: &Halted) {
         let (region, offset) = self.ring.place(self.ring.head());
         if offset == 0 {
             return;
@@ -394,14 +358,14 @@ impl<M: Msr, F: Frames> Session<M, F> {
             self.ring.skip_to_next_region();
         } else {
             let end = self.ring.head();
-            let bytes = self.buffer.pad(region, offset, off);
+            let bytes = self.buffer.pad(region, offset, halted);
             self.ring.written(Written::Exactly(bytes));
             self.gaps.carry(end, self.ring.head());
         }
     }
 
     /// Sets TraceEn, and looks whether the processor takes tables and memory.
-    fn enable(&mut self) -> Result<Option<OperationalError>, GeneralProtection> {
+    fn enable(&mut self, _: Halted) -> Result<Option<OperationalError>, GeneralProtection> {
         // Tables and cleared memory are written before the processor may read or write there.
         fence(Ordering::SeqCst);
         self.unit.write(self.ctl.union(RtitCtl::TRACE_EN))?;
@@ -416,5 +380,84 @@ impl<M: Msr, F: Frames> Session<M, F> {
         let base = self.unit.msr.read()?;
         let pointers = self.unit.msr.read()?;
         Ok(Some(OperationalError { status, base, pointers }))
+    }
+}
+
+impl<M: Msr, F: Frames> Recording for Session<M, F> {
+    type Unit = Unit<M>;
+    type Memory = Buffer<F>;
+    type Stopped = Stopped<M, F>;
+    type StartError = StartError;
+
+    const WRITES_MEMORY: bool = true;
+
+    /// Starts from nothing.
+    fn begin(&mut self) -> Result<(), StartError> {
+        self.unit.claim()?;
+        if self.buffer.mode() != Mode::Overwrite {
+            // One from an earlier trace would be taken for this one's.
+            self.unit.write(GlobalStatusReset(GlobalStatus::TRACE_TOPA_PMI))?;
+        }
+        let halted = Halted::halt(self)?;
+        self.buffer.reset(&halted);
+        self.arm(&halted)?;
+        match self.enable(halted)? {
+            None => Ok(()),
+            Some(error) => Err(StartError::OperationalError(error)),
+        }
+    }
+
+    /// Clears TraceEn: all packets are in memory, and the output registers say how far.
+    fn halt(&mut self) -> Result<(), GeneralProtection> {
+        if self.on {
+            self.unit.write(self.ctl)?;
+            self.on = false;
+            // The write has flushed the packets as if by SFENCE; another processor that sees what we publish from here
+            // on sees them too.
+            fence(Ordering::SeqCst);
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self, halted: &Halted) -> Result<(), GeneralProtection> {
+        self.collect(false, halted).inspect_err(|&fault| self.leave_off(Abandoned::Fault(fault)))
+    }
+
+    fn into_stopped(self) -> Stopped<M, F> {
+        let Self { unit, buffer, ring, gaps, loss, .. } = self;
+        Stopped { unit, trace: Trace::new(buffer, ring, gaps), loss }
+    }
+
+    fn into_parts(self) -> (Unit<M>, Buffer<F>) {
+        (self.unit, self.buffer)
+    }
+}
+
+impl<M: Msr, F: Frames, K: Sink + ?Sized> Serve<&mut K> for Session<M, F> {
+    fn status(&self) -> Requests {
+        GlobalStatus::TRACE_TOPA_PMI.into()
+    }
+
+    fn serve(
+        &mut self,
+        seen: Requests,
+        sink: &mut &mut K,
+        halted: &Halted,
+    ) -> Result<bool, GeneralProtection> {
+        if seen.is_empty() {
+            return Ok(false);
+        }
+        self.collect(true, halted)?;
+        self.deliver(*sink, halted);
+        Ok(true)
+    }
+
+    fn resume(&mut self, halted: Halted) -> Result<(), GeneralProtection> {
+        self.collect(false, &halted)?;
+        self.go_on(halted)
+    }
+
+    fn abandon(&mut self, why: Abandoned) {
+        self.leave_off(why);
     }
 }

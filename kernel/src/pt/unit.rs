@@ -7,6 +7,7 @@ use crate::buffer::{Buffer, BufferError};
 use crate::config::{Checked, Config, Refusal};
 use crate::cpuid::{Capabilities, CpuIdReader};
 use crate::detect::{self, DetectError, VmxTracing};
+use crate::lifecycle::NotStarted;
 use crate::memory::Frames;
 use crate::msr::{AddrA, AddrB, Cr3Match, DebugCtl, GeneralProtection, Msr, Register, RtitCtl};
 use core::fmt;
@@ -68,22 +69,12 @@ impl<M: Msr> Unit<M> {
         self,
         config: &Config,
         buffer: Buffer<F>,
-    ) -> Result<Running<M, F>, NotStarted<M, F>> {
+    ) -> Result<Running<M, F>, NotStarted<Session<M, F>>> {
         let checked = match self.check(config, &buffer) {
             Ok(checked) => checked,
-            Err(error) => return Err(NotStarted::Off { unit: self, buffer, error }),
+            Err(error) => return Err(NotStarted::Off { unit: self, memory: buffer, error }),
         };
-        let mut session = Session::new(self, buffer, checked);
-        if let Err(error) = session.begin() {
-            return Err(match session.quiesce() {
-                Ok(_) => {
-                    let (unit, buffer) = session.into_parts();
-                    NotStarted::Off { unit, buffer, error }
-                }
-                Err(fault) => NotStarted::Stuck { running: Running::new(session), error, fault },
-            });
-        }
-        Ok(Running::new(session))
+        Running::start(Session::new(self, buffer, checked))
     }
 
     fn check<F: Frames>(&self, config: &Config, buffer: &Buffer<F>) -> Result<Checked, StartError> {
@@ -133,40 +124,6 @@ impl<M: Msr> Unit<M> {
         // SAFETY: a register of the PT unit. Memory is written only where OUTPUT_BASE and the tables lead, and those
         // are of the buffer that the session owns with this unit until TraceEn is 0.
         unsafe { self.msr.write(value) }
-    }
-}
-
-/// A trace that did not start.
-#[derive(Debug)]
-#[allow(clippy::large_enum_variant, reason = "there is no heap to put it on")]
-pub enum NotStarted<M: Msr, F: Frames> {
-    /// The unit is off and everything is given back.
-    Off {
-        /// The unit.
-        unit: Unit<M>,
-        /// The memory.
-        buffer: Buffer<F>,
-        /// What was wrong.
-        error: StartError,
-    },
-    /// The unit may be on, and clearing TraceEn raised #GP: the memory stays with it.
-    Stuck {
-        /// What may be running.
-        running: Running<M, F>,
-        /// What was wrong first.
-        error: StartError,
-        /// What was wrong with the stop.
-        fault: GeneralProtection,
-    },
-}
-
-impl<M: Msr, F: Frames> NotStarted<M, F> {
-    /// What was wrong.
-    #[must_use]
-    pub const fn error(&self) -> StartError {
-        match self {
-            Self::Off { error, .. } | Self::Stuck { error, .. } => *error,
-        }
     }
 }
 

@@ -2,8 +2,8 @@
 
 use super::entry::{TABLE_BYTES, checked};
 use super::{Entry, EntryFlags, RegionSize, TopaError};
+use crate::lifecycle::Halted;
 use crate::memory::{Frames, Request};
-use crate::pt::TraceOff;
 use core::ptr::NonNull;
 use x86_64::PhysAddr;
 
@@ -222,7 +222,7 @@ impl<F: Frames> Topa<F> {
     /// Puts INT on one region and STOP on one, and takes them from all others.
     ///
     /// Only with the trace off: the processor may have read the entries in advance.
-    pub(crate) fn mark(&mut self, marks: Marks, _off: &TraceOff) {
+    pub(crate) fn mark(&mut self, marks: Marks, _: &Halted) {
         for n in [self.marks.int, self.marks.stop].into_iter().flatten() {
             self.flag(n, EntryFlags::empty());
         }
@@ -236,7 +236,7 @@ impl<F: Frames> Topa<F> {
     }
 
     /// Puts INT on every `every`th region, from the last one back.
-    pub(crate) fn mark_every(&mut self, every: u32, _off: &TraceOff) {
+    pub(crate) fn mark_every(&mut self, every: u32, _: &Halted) {
         let regions = self.plan.regions;
         self.flag_all(|n| (regions - 1 - n).is_multiple_of(every.max(1)).then_some(EntryFlags::INT));
     }

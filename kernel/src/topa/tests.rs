@@ -1,7 +1,7 @@
 use super::entry::checked;
 use super::*;
 use crate::fake::FakeFrames;
-use crate::pt::TraceOff;
+use crate::lifecycle::Halted;
 use x86_64::PhysAddr;
 
 const LIMIT: u64 = 1 << 39;
@@ -100,7 +100,7 @@ fn tables_of_many_laps_lead_through_all_and_stay_in_the_last() {
     {
         let frames = FakeFrames::new(8 << 20);
         let mut topa = Topa::new(&frames, TopaPlan { laps, ..plan(regions, per_table) }, LIMIT).unwrap();
-        topa.mark_every(2, &TraceOff::for_tests());
+        topa.mark_every(2, &Halted::for_tests());
         assert_eq!((topa.laps(), topa.tables()), (laps, laps * regions.div_ceil(per_table)));
         assert_eq!(frames.live() as u32, regions + topa.tables());
         let (mut table, mut index) = topa.place(0);
@@ -175,7 +175,7 @@ fn marks_are_on_their_regions_and_on_no_other() {
     for (int, stop) in
         [(Some(3), Some(4)), (Some(4), Some(0)), (Some(2), Some(2)), (None, None), (None, Some(1))]
     {
-        topa.mark(Marks { int, stop }, &TraceOff::for_tests());
+        topa.mark(Marks { int, stop }, &Halted::for_tests());
         for n in 0..5 {
             let mut flags = EntryFlags::empty();
             flags.set(EntryFlags::INT, int == Some(n));
@@ -183,8 +183,8 @@ fn marks_are_on_their_regions_and_on_no_other() {
             assert_eq!(topa.entry(n).flags() & both, flags, "region {n}");
         }
     }
-    topa.mark(Marks::default(), &TraceOff::for_tests());
-    topa.mark_every(2, &TraceOff::for_tests());
+    topa.mark(Marks::default(), &Halted::for_tests());
+    topa.mark_every(2, &Halted::for_tests());
     let with_int: Vec<u32> = (0..5).filter(|&n| topa.entry(n).flags().contains(EntryFlags::INT)).collect();
     assert_eq!(with_int, [0, 2, 4]);
 }

@@ -3,30 +3,19 @@
 
 use super::machine::{DEVICE, HUGE, Kernel, LARGE, UNCACHED, WITH_IBS};
 use pugmark_decoder_core::ibs::{CacheState, DataSource, Dtlb, OpSample, PageSize, Sample};
-use pugmark_kernel::amd::ibs::{IbsConfig, SampleSink};
-
-/// The ops of a sink.
-#[derive(Default)]
-struct Ops(Vec<OpSample>);
-
-impl SampleSink for Ops {
-    fn sample(&mut self, sample: &Sample) -> bool {
-        if let Sample::Op(op) = sample {
-            self.0.push(*op);
-        }
-        true
-    }
-}
+use pugmark_kernel::amd::ibs::IbsConfig;
 
 /// The last op that was sampled while these addresses were loaded from by turns.
 fn sample(profile: &str, config: IbsConfig, addresses: &[u64]) -> Option<OpSample> {
     let mut kernel = Kernel::new(profile, 0);
-    let running = kernel.ibs_unit().start(&config).map_err(|(_, error)| error).unwrap();
+    let running = kernel.ibs_unit().start(&config).map_err(|failed| failed.error()).unwrap();
     addresses.iter().cycle().take(LOADS).for_each(|address| kernel.machine.load(*address));
-    let mut ops = Ops::default();
-    running.stop(&mut ops, &mut kernel.handler).map_err(|failed| failed.fault).unwrap();
+    let stopped = running.stop().map_err(|failed| failed.fault).unwrap().expect(&mut kernel.handler);
     assert_eq!(kernel.machine.violations(), Default::default(), "{profile}");
-    ops.0.pop()
+    stopped.last().find_map(|sample| match sample {
+        Sample::Op(op) => Some(*op),
+        Sample::Fetch(_) => None,
+    })
 }
 
 /// Loads, and cycles until one is sampled where ops cannot be counted: more than what the first loads take, which find

@@ -3,6 +3,7 @@
 use super::machine::{CODE, Kernel, Machine, PERIOD};
 use pugmark_kernel::amd::branches::{BranchConfig, Recorded, Running, Unit};
 use pugmark_kernel::amd::counters::Event;
+use pugmark_kernel::lifecycle::NotStarted;
 use pugmark_kernel::msr::GeneralProtection;
 
 const WITH_STACK: [&str; 2] = ["zen4", "zen5"];
@@ -13,7 +14,7 @@ const INSTRUCTIONS: u32 = 15;
 
 fn start(machine: &Machine, config: BranchConfig) -> Running<Machine> {
     let unit = Unit::detect(|leaf, subleaf| machine.cpuid(leaf, subleaf), machine.clone()).unwrap();
-    unit.start(&config).map_err(|(_, error)| error).unwrap()
+    unit.start(&config).map_err(|failed| failed.error()).unwrap()
 }
 
 /// The program's branches up to the one to `to`, the newest first.
@@ -70,7 +71,7 @@ fn an_overflow_freezes_the_stack_until_it_is_read() {
         let machine = &kernel.machine;
         let mut branches = start(machine, BranchConfig::new().freeze_on_pmi(freezes));
         let event = Event::new(0xc0, 0).os(false).every(PERIOD.into());
-        let _counters = kernel.counters_unit().start(&[event]).map_err(|(_, error)| error).unwrap();
+        let _counters = kernel.counters_unit().start(&[event]).map_err(|failed| failed.error()).unwrap();
         assert!(machine.run(2 * PERIOD));
         let at_overflow = CODE + u64::from(PERIOD / INSTRUCTIONS) * BLOCK;
         let newest = if freezes { at_overflow } else { at_overflow + 3 * BLOCK };
@@ -87,7 +88,7 @@ fn branch_sampling_has_sixteen_branches_behind_the_overflow() {
     let machine = &kernel.machine;
     let mut branches = start(machine, BranchConfig::new());
     let event = Event::new(0xc4, 0).os(false).every(BRANCHES.into()).on(0);
-    let _counters = kernel.counters_unit().start(&[event]).map_err(|(_, error)| error).unwrap();
+    let _counters = kernel.counters_unit().start(&[event]).map_err(|failed| failed.error()).unwrap();
     let behind = CODE + u64::from(BRANCHES) * BLOCK;
     assert!(!machine.run((BRANCHES + 15) * INSTRUCTIONS), "the interrupt is held back");
     assert!(machine.run(INSTRUCTIONS));
@@ -107,7 +108,10 @@ fn a_fault_at_each_access_can_be_tried_again() {
             machine.fault_in(fault);
             let mut running = match unit.start(&config) {
                 Ok(running) => running,
-                Err((unit, _)) => unit.start(&config).map_err(|(_, error)| error).unwrap(),
+                Err(NotStarted::Off { unit, .. }) => {
+                    unit.start(&config).map_err(|failed| failed.error()).unwrap()
+                }
+                Err(stuck) => panic!("{profile} access {fault}: {stuck}"),
             };
             machine.run(3 * INSTRUCTIONS);
             let read = try_last(&mut running).or_else(|_| try_last(&mut running)).unwrap();

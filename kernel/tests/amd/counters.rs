@@ -19,7 +19,7 @@ fn counts_of_instructions_and_branches_are_the_programs() {
         let begin = kernel.machine.ip();
         let user = |event| Event::new(event, 0).os(false);
         let events = [user(0xc0), user(0xc2), user(0xc4), user(0xc3).os(true).user(false)];
-        let running = kernel.counters_unit().start(&events).map_err(|(_, error)| error).unwrap();
+        let running = kernel.counters_unit().start(&events).map_err(|failed| failed.error()).unwrap();
         kernel.counters = Some(running);
         kernel.run(10_000);
         let end = kernel.machine.ip();
@@ -28,8 +28,7 @@ fn counts_of_instructions_and_branches_are_the_programs() {
         assert_eq!(counters.count(0), Ok(Some(expected)), "{profile}");
         let rdpmc = counters.rdpmc(0).unwrap();
         assert_eq!(rdpmc.count(kernel.machine.rdpmc(rdpmc.index())), expected);
-        let stopped =
-            kernel.counters.take().unwrap().stop(&mut kernel.handler).map_err(|failed| failed.fault).unwrap();
+        let stopped = kernel.counters.take().unwrap().stop().unwrap().expect(&mut kernel.handler);
         let jumps = (begin..end).filter(|ip| ip % 0x20 == 0xe).count() as u64;
         assert_eq!(stopped.totals(), [expected, jumps, jumps, 0], "{profile}");
         assert_eq!(kernel.machine.violations(), Default::default(), "{profile}");
@@ -44,7 +43,7 @@ fn each_period_is_over_once_and_the_count_is_exact_however_late_the_interrupt_co
             let mut kernel = Kernel::new(profile, skid);
             let begin = kernel.machine.ip();
             let running =
-                kernel.counters_unit().start(&Kernel::events()).map_err(|(_, error)| error).unwrap();
+                kernel.counters_unit().start(&Kernel::events()).map_err(|failed| failed.error()).unwrap();
             kernel.counters = Some(running);
             kernel.run(40 * PERIOD);
             let what = format!("{profile} skid {skid}");
@@ -54,7 +53,7 @@ fn each_period_is_over_once_and_the_count_is_exact_however_late_the_interrupt_co
             assert_eq!(counters.count(1), Ok(Some(expected)), "{what}");
             let counts = *counters.overflows();
             let stopped = kernel.counters.take().unwrap();
-            let stopped = stopped.stop(&mut kernel.handler).map_err(|failed| failed.fault).unwrap();
+            let stopped = stopped.stop().unwrap().expect(&mut kernel.handler);
             assert_eq!(stopped.totals(), [expected; 2], "{what}");
             // Each period was taken, skipped, or is found by the stop.
             let unseen = stopped.overflows.unseen;
@@ -79,7 +78,8 @@ fn host_only_counts_with_svm_on_and_off() {
         let mut kernel = Kernel::new(profile, 0);
         let event = Event::new(0xc0, 0).os(false).host_only();
         let begin = kernel.machine.ip();
-        kernel.counters = Some(kernel.counters_unit().start(&[event]).map_err(|(_, error)| error).unwrap());
+        kernel.counters =
+            Some(kernel.counters_unit().start(&[event]).map_err(|failed| failed.error()).unwrap());
         for svm in [false, true, false] {
             kernel.machine.set_svm(svm);
             kernel.counters.as_mut().unwrap().svm_changed().unwrap();

@@ -1,6 +1,7 @@
 //! #GP at each access in turn.
 
-use super::machine::{ALL, Addresses, Kernel, PERIOD, WITH_IBS};
+use super::machine::{ALL, Kernel, PERIOD, WITH_IBS};
+use pugmark_kernel::lifecycle::{NotStarted, Recording, Running};
 
 /// A life with a fault at one access; a kernel tries once more what the driver could not do. How many accesses.
 fn live(kernel: &mut Kernel, ibs: bool, fault: Option<u32>) -> u32 {
@@ -14,11 +15,15 @@ fn live(kernel: &mut Kernel, ibs: bool, fault: Option<u32>) -> u32 {
     let events = Kernel::events();
     kernel.counters = Some(match counters.start(&events) {
         Ok(running) => running,
-        Err((unit, _)) => unit.start(&events).map_err(|(_, error)| error).unwrap(),
+        Err(NotStarted::Off { unit, .. }) => unit.start(&events).map_err(|failed| failed.error()).unwrap(),
+        Err(stuck) => panic!("{what}: {stuck}"),
     });
     kernel.ibs = units.map(|unit| match unit.start(&Kernel::both()) {
         Ok(running) => running,
-        Err((unit, _)) => unit.start(&Kernel::both()).map_err(|(_, error)| error).unwrap(),
+        Err(NotStarted::Off { unit, .. }) => {
+            unit.start(&Kernel::both()).map_err(|failed| failed.error()).unwrap()
+        }
+        Err(stuck) => panic!("{what}: {stuck}"),
     });
     kernel.run(PERIOD);
     let (ops, overflows) = (kernel.ops.len(), kernel.overflows.len());
@@ -26,22 +31,24 @@ fn live(kernel: &mut Kernel, ibs: bool, fault: Option<u32>) -> u32 {
     assert!(kernel.overflows.len() > overflows, "{what}: the counters go on");
     assert!(!ibs || kernel.ops.len() > ops, "{what}: the units go on");
     if let Some(running) = kernel.ibs.take() {
-        let mut rest = Addresses { fetches: &mut kernel.fetches, ops: &mut kernel.ops };
-        if let Err(failed) = running.stop(&mut rest, &mut kernel.handler) {
-            failed.running.stop(&mut rest, &mut kernel.handler).map_err(|failed| failed.fault).unwrap();
-        }
+        kernel.take_last(stop(running));
     }
     let running = kernel.counters.take().unwrap();
-    let stopped = match running.stop(&mut kernel.handler) {
-        Ok(stopped) => stopped,
-        Err(failed) => failed.running.stop(&mut kernel.handler).map_err(|failed| failed.fault).unwrap(),
-    };
+    let stopped = stop(running).expect(&mut kernel.handler);
     let accesses = kernel.machine.accesses() - first;
     let [counted, sampled] = stopped.totals() else { panic!("two events") };
     assert_eq!(counted, sampled, "{what}: nothing is lost or counted twice");
     assert!(*counted >= 3 * u64::from(PERIOD), "{what}: {counted}");
     kernel.run(PERIOD);
     accesses
+}
+
+/// A stop that is tried once more where it fails.
+fn stop<S: Recording>(running: Running<S>) -> S::Stopped {
+    match running.stop() {
+        Ok(stopped) => stopped,
+        Err(failed) => failed.running.stop().unwrap(),
+    }
 }
 
 fn at_each_access(profile: &str, ibs: bool) {

@@ -12,14 +12,12 @@ fn samples_lie_on_the_programs_instructions_and_come_in_order() {
         for skid in [0, 7, 50] {
             let mut kernel = Kernel::new(profile, skid);
             let config = Kernel::both();
-            let running = kernel.ibs_unit().start(&config).map_err(|(_, error)| error).unwrap();
+            let running = kernel.ibs_unit().start(&config).map_err(|failed| failed.error()).unwrap();
             kernel.ibs = Some(running);
             kernel.run(100 * PERIOD);
             let what = format!("{profile} skid {skid}");
             let running = kernel.ibs.take().unwrap();
-            let mut rest = super::machine::Addresses { fetches: &mut kernel.fetches, ops: &mut kernel.ops };
-            let (_, counts) =
-                running.stop(&mut rest, &mut kernel.handler).map_err(|failed| failed.fault).unwrap();
+            let counts = kernel.take_last(running.stop().unwrap());
             kernel.run(1000);
             assert_eq!((counts.lost, counts.filtered), (0, 0), "{what}");
             // Erratum 1197.
@@ -47,7 +45,7 @@ fn the_period_of_ops_is_what_was_asked_for() {
     for profile in &WITH_IBS[1..] {
         let mut kernel = Kernel::new(profile, 0);
         let config = IbsConfig::new().op(PERIOD).op_counts_dispatched().user_only();
-        kernel.ibs = Some(kernel.ibs_unit().start(&config).map_err(|(_, error)| error).unwrap());
+        kernel.ibs = Some(kernel.ibs_unit().start(&config).map_err(|failed| failed.error()).unwrap());
         kernel.run(400 * PERIOD);
         let distance = (kernel.ops[kernel.ops.len() - 1] - kernel.ops[0]) / (kernel.ops.len() as u64 - 1);
         // 15 instructions in 32 bytes; the count begins at random at 0 to 127, 64 in the mean.
@@ -61,7 +59,7 @@ fn kernel_only_keeps_none_of_the_programs() {
     for profile in WITH_IBS {
         let mut kernel = Kernel::new(profile, 0);
         let config = Kernel::both().kernel_only();
-        kernel.ibs = Some(kernel.ibs_unit().start(&config).map_err(|(_, error)| error).unwrap());
+        kernel.ibs = Some(kernel.ibs_unit().start(&config).map_err(|failed| failed.error()).unwrap());
         kernel.run(20 * PERIOD);
         assert!(kernel.ops.iter().chain(&kernel.fetches).all(|address| address >> 63 == 1), "{profile}");
         // Where the processor filters, nothing is left for the driver.

@@ -1,7 +1,7 @@
 //! Interrupts that come at each step of start, handler and stop: none is unclaimed, nothing is sampled twice, and the
 //! units go on.
 
-use super::machine::{ALL, Addresses, Kernel, PERIOD, WITH_IBS};
+use super::machine::{ALL, Kernel, PERIOD, WITH_IBS};
 
 /// How a unit comes to life and ends; the accesses to MSRs of each part.
 fn live(kernel: &mut Kernel, ibs: bool, burst: Option<u32>) -> u32 {
@@ -12,9 +12,9 @@ fn live(kernel: &mut Kernel, ibs: bool, burst: Option<u32>) -> u32 {
         kernel.machine.burst_in(burst);
     }
     // What comes while the driver works on it waits until it is done.
-    kernel.counters = Some(counters.start(&Kernel::events()).map_err(|(_, error)| error).unwrap());
+    kernel.counters = Some(counters.start(&Kernel::events()).map_err(|failed| failed.error()).unwrap());
     if let Some(units) = units {
-        kernel.ibs = Some(units.start(&Kernel::both()).map_err(|(_, error)| error).unwrap());
+        kernel.ibs = Some(units.start(&Kernel::both()).map_err(|failed| failed.error()).unwrap());
     }
     kernel.serve();
     kernel.run(PERIOD);
@@ -23,12 +23,11 @@ fn live(kernel: &mut Kernel, ibs: bool, burst: Option<u32>) -> u32 {
     assert!(kernel.overflows.len() > overflows, "burst {burst:?}: the counters go on");
     assert!(!ibs || kernel.ops.len() > ops, "burst {burst:?}: the units go on");
     if let Some(running) = kernel.ibs.take() {
-        let mut rest = Addresses { fetches: &mut kernel.fetches, ops: &mut kernel.ops };
-        running.stop(&mut rest, &mut kernel.handler).map_err(|failed| failed.fault).unwrap();
+        kernel.take_last(running.stop().unwrap());
     }
     kernel.serve();
     let running = kernel.counters.take().unwrap();
-    running.stop(&mut kernel.handler).map_err(|failed| failed.fault).unwrap();
+    running.stop().unwrap().expect(&mut kernel.handler);
     kernel.serve();
     let accesses = kernel.machine.accesses() - first;
     kernel.run(PERIOD);

@@ -2,10 +2,11 @@
 
 use pugmark_decoder_core::ibs::Sample;
 use pugmark_kernel::amd::counters::{self, Event, Overflow};
-use pugmark_kernel::amd::ibs::{self, IbsConfig, SampleSink};
+use pugmark_kernel::amd::ibs::{self, IbsConfig, IbsCounts, SampleSink};
 use pugmark_kernel::amd::{ExtendedLvt, LvtEntry, Northbridge};
 use pugmark_kernel::cpuid::CpuIdResult;
 use pugmark_kernel::lapic::{Delivery, LocalApic, LvtPc};
+use pugmark_kernel::lifecycle::LateNmis;
 use pugmark_kernel::msr::{GeneralProtection, Msr};
 use pugmark_kernel::pmi::{Handler, Pmi, PmiSource};
 use pugmark_model::amd as model;
@@ -285,9 +286,9 @@ pub(crate) struct Kernel {
 }
 
 /// Takes samples' addresses.
-pub(crate) struct Addresses<'a> {
-    pub(crate) fetches: &'a mut Vec<u64>,
-    pub(crate) ops: &'a mut Vec<u64>,
+struct Addresses<'a> {
+    fetches: &'a mut Vec<u64>,
+    ops: &'a mut Vec<u64>,
 }
 
 impl SampleSink for Addresses<'_> {
@@ -301,6 +302,14 @@ impl SampleSink for Addresses<'_> {
 }
 
 impl Kernel {
+    /// Takes the samples that the units had at the end; what became of all.
+    pub(crate) fn take_last(&mut self, stopped: LateNmis<ibs::Stopped<Machine>>) -> IbsCounts {
+        let stopped = stopped.expect(&mut self.handler);
+        let mut addresses = Addresses { fetches: &mut self.fetches, ops: &mut self.ops };
+        stopped.last().for_each(|sample| assert!(addresses.sample(sample)));
+        stopped.counts
+    }
+
     pub(crate) fn new(profile: &str, skid: u32) -> Self {
         let machine = Machine::new(profile, skid);
         let handler = Handler::amd(Delivery::Nmi);

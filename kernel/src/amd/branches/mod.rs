@@ -16,5 +16,5 @@ mod unit;
 
 pub use config::{BranchConfig, BranchRefusal};
 pub use recorded::{Path, Recorded};
-pub use running::{Running, StopFailed};
+pub use running::{Running, Session};
 pub use unit::{BranchesAbsent, Recorder, StartError, Unit};

@@ -1,23 +1,15 @@
 //! A recorder that is on.
 
 use super::unit::POISON;
-use super::{Recorded, Recorder, Unit};
-use crate::msr::amd::{branch_from, branch_to};
+use super::{BranchConfig, Recorded, Recorder, StartError, Unit};
+use crate::lifecycle::{self, Halted, Recording};
+use crate::msr::amd::{DbgExtnCfg, branch_from, branch_to};
 use crate::msr::{GeneralProtection, Msr};
-use core::mem::ManuallyDrop;
 
-/// A recorder that is on. Dropping it turns it off.
-#[derive(Debug)]
-pub struct Running<M: Msr> {
-    unit: ManuallyDrop<Unit<M>>,
-    freezes: bool,
-}
+/// A recorder that is on. A stop gives the unit back; what was recorded stays until the next start.
+pub type Running<M> = lifecycle::Running<Session<M>>;
 
 impl<M: Msr> Running<M> {
-    pub(super) const fn new(unit: Unit<M>, freezes: bool) -> Self {
-        Self { unit: ManuallyDrop::new(unit), freezes }
-    }
-
     /// Writes the last branches to `out`, the newest first, as far as there are some and there is room, and goes on.
     /// Nothing is recorded meanwhile; what a PMI froze goes on too, and branch sampling begins anew.
     ///
@@ -25,12 +17,13 @@ impl<M: Msr> Running<M> {
     ///
     /// An access raised #GP. It may stand still; the next call tries again.
     pub fn last<'a>(&mut self, out: &'a mut [Recorded]) -> Result<&'a [Recorded], GeneralProtection> {
-        let config = self.unit.pause()?;
-        let count = match self.unit.recorder {
-            Recorder::LbrV2 { depth, .. } => self.read(0..depth, out),
-            Recorder::Sampling { .. } => self.read((0..config.recorded()).rev(), out),
+        let halted = self.halt()?;
+        let session = self.session_mut();
+        let count = match session.unit.recorder {
+            Recorder::LbrV2 { depth, .. } => session.read(0..depth, out),
+            Recorder::Sampling { .. } => session.read((0..session.found.recorded()).rev(), out),
         };
-        self.unit.resume(self.freezes)?;
+        session.begin_anew(halted)?;
         let count = count?;
         Ok(out.get(..count).unwrap_or_default())
     }
@@ -41,22 +34,22 @@ impl<M: Msr> Running<M> {
     ///
     /// An access raised #GP; the next call tries again.
     pub fn forget(&mut self) -> Result<(), GeneralProtection> {
-        let config = self.unit.pause()?;
-        match self.unit.recorder {
+        let halted = self.halt()?;
+        let session = self.session_mut();
+        match session.unit.recorder {
             Recorder::LbrV2 { depth, .. } => {
                 for n in 0..depth {
-                    self.unit.wrmsr(branch_to(n), 0)?;
+                    session.unit.wrmsr(branch_to(n), 0)?;
                 }
             }
             // It holds a counter's interrupt back until it is full, and must not begin anew for that.
             Recorder::Sampling { .. } => {
-                if let Some(newest) = config.recorded().checked_sub(1) {
-                    self.unit.wrmsr(branch_to(newest), POISON)?;
+                if let Some(newest) = session.found.recorded().checked_sub(1) {
+                    session.unit.wrmsr(branch_to(newest), POISON)?;
                 }
-                return self.unit.go_on();
             }
         }
-        self.unit.resume(false)
+        session.go_on(halted)
     }
 
     /// Stops it for a while: branch sampling must be off while the processor sleeps, for it would hold an interrupt
@@ -66,7 +59,7 @@ impl<M: Msr> Running<M> {
     ///
     /// An access raised #GP: it may be on.
     pub fn pause(&mut self) -> Result<(), GeneralProtection> {
-        self.unit.pause().map(|_| ())
+        self.halt().map(|_| ())
     }
 
     /// Lets it go on behind [`Running::pause`], with what it has.
@@ -75,24 +68,35 @@ impl<M: Msr> Running<M> {
     ///
     /// An access raised #GP: it may be off.
     pub fn resume(&mut self) -> Result<(), GeneralProtection> {
-        self.unit.go_on()
+        let halted = self.halt()?;
+        self.session_mut().go_on(halted)
+    }
+}
+
+/// A recorder with what it records.
+#[derive(Debug)]
+pub struct Session<M: Msr> {
+    unit: Unit<M>,
+    config: BranchConfig,
+    /// It was started.
+    begun: bool,
+    /// What DBG_EXTN_CFG was when it was halted.
+    found: DbgExtnCfg,
+}
+
+impl<M: Msr> Session<M> {
+    pub(super) const fn new(unit: Unit<M>, config: BranchConfig) -> Self {
+        Self { unit, config, begun: false, found: DbgExtnCfg::empty() }
     }
 
-    /// Turns it off. What was recorded stays until the next start.
-    ///
-    /// # Errors
-    ///
-    /// An access raised #GP: it may be on.
-    #[allow(clippy::result_large_err, reason = "it gives back what it was given")]
-    pub fn stop(mut self) -> Result<Unit<M>, StopFailed<M>> {
-        match self.unit.turn_off(self.freezes) {
-            Ok(()) => {
-                let mut this = ManuallyDrop::new(self);
-                // SAFETY: taken once; `this` is neither used nor dropped any more.
-                Ok(unsafe { ManuallyDrop::take(&mut this.unit) })
-            }
-            Err(fault) => Err(StopFailed { running: self, fault }),
-        }
+    /// Lets it go on; branch sampling begins anew.
+    fn begin_anew(&mut self, _: Halted) -> Result<(), GeneralProtection> {
+        self.unit.resume(self.config.freeze_on_pmi)
+    }
+
+    /// Lets it go on with what it has.
+    fn go_on(&mut self, _: Halted) -> Result<(), GeneralProtection> {
+        self.unit.go_on()
     }
 
     /// The records of `entries`, the newest first.
@@ -118,20 +122,36 @@ impl<M: Msr> Running<M> {
     }
 }
 
-impl<M: Msr> Drop for Running<M> {
-    fn drop(&mut self) {
-        // No memory is written: records that cannot be turned off only overwrite each other.
-        let _ = self.unit.turn_off(self.freezes);
-        // SAFETY: dropped once, and not used any more.
-        unsafe { ManuallyDrop::drop(&mut self.unit) };
-    }
-}
+impl<M: Msr> Recording for Session<M> {
+    type Unit = Unit<M>;
+    type Memory = ();
+    type Stopped = Unit<M>;
+    type StartError = StartError;
 
-/// A recorder that could not be turned off: an access raised #GP. Another [`Running::stop`] tries again.
-#[derive(Debug)]
-pub struct StopFailed<M: Msr> {
-    /// The recorder.
-    pub running: Running<M>,
-    /// The access.
-    pub fault: GeneralProtection,
+    // Records that cannot be turned off only overwrite each other.
+    const WRITES_MEMORY: bool = false;
+
+    fn begin(&mut self) -> Result<(), StartError> {
+        self.begun = true;
+        self.unit.begin(&self.config).map_err(StartError::Fault)
+    }
+
+    fn halt(&mut self) -> Result<(), GeneralProtection> {
+        if self.begun {
+            self.found = self.unit.pause()?;
+        }
+        Ok(())
+    }
+
+    fn leave(&mut self, _: &Halted) -> Result<(), GeneralProtection> {
+        if self.begun { self.unit.freeze_no_more(self.config.freeze_on_pmi) } else { Ok(()) }
+    }
+
+    fn into_stopped(self) -> Unit<M> {
+        self.unit
+    }
+
+    fn into_parts(self) -> (Unit<M>, ()) {
+        (self.unit, ())
+    }
 }

@@ -1,6 +1,7 @@
 use super::*;
 use crate::amd::fake::{self, Cpu, Machine};
 use crate::lbr::{Branch, Classes};
+use crate::lifecycle::NotStarted;
 use crate::msr::amd::DbgExtnCfg;
 
 const DEBUGCTL: u32 = 0x1d9;
@@ -19,7 +20,7 @@ fn unit(machine: &Machine) -> Unit<Machine> {
 }
 
 fn start(machine: &Machine, config: BranchConfig) -> Running<Machine> {
-    unit(machine).start(&config).map_err(|(_, error)| error).unwrap()
+    unit(machine).start(&config).map_err(|failed| failed.error()).unwrap()
 }
 
 /// Entry `n`, as the processor writes it.
@@ -222,10 +223,11 @@ fn a_fault_at_each_access_can_be_tried_again() {
             let machine = Machine::new(cpu);
             let unit = unit(&machine);
             machine.fault_in(access);
-            let Err((unit, error)) = unit.start(&config) else { break };
+            let Err(failed) = unit.start(&config) else { break };
+            let NotStarted::Off { unit, error, .. } = failed else { panic!("{failed}") };
             assert!(matches!(error, StartError::Fault(_)));
             assert_eq!(machine.get(CONFIG) & (LBR_EN | 1 << 2), 0, "{cpu:x?} access {access}");
-            unit.start(&config).map_err(|(_, error)| error).unwrap();
+            unit.start(&config).map_err(|failed| failed.error()).unwrap();
         }
         for access in 0.. {
             let machine = Machine::new(cpu);

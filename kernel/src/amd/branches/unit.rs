@@ -1,8 +1,9 @@
 //! A recorder that is off, and the way to turn it on.
 
-use super::{BranchConfig, BranchRefusal, Running};
+use super::{BranchConfig, BranchRefusal, Running, Session};
 use crate::amd::{AmdCapabilities, NotAmd};
 use crate::cpuid::CpuIdReader;
+use crate::lifecycle::NotStarted;
 use crate::msr::amd::{DbgExtnCfg, GlobalStatusClr, branch_from, branch_to};
 use crate::msr::{GeneralProtection, Msr};
 use core::fmt;
@@ -103,37 +104,26 @@ impl<M: Msr> Unit<M> {
     ///
     /// # Errors
     ///
-    /// It cannot record so, or the processor says no. The unit comes back; where an access raised #GP it may be on, and
-    /// [`Unit::turn_off`] tries again.
+    /// It cannot record so, or the processor says no. The unit comes back, unless it cannot be stopped any more.
     #[allow(clippy::result_large_err, reason = "it gives back what it was given")]
-    pub fn start(mut self, config: &BranchConfig) -> Result<Running<M>, (Self, StartError)> {
-        if let Err(refusal) = config.check(self.recorder) {
-            return Err((self, StartError::Config(refusal)));
-        }
-        match self.begin(config) {
-            Ok(()) => Ok(Running::new(self, config.freeze_on_pmi)),
-            Err(fault) => {
-                // The first fault is the one to report.
-                let _ = self.turn_off(config.freeze_on_pmi);
-                Err((self, StartError::Fault(fault)))
+    pub fn start(self, config: &BranchConfig) -> Result<Running<M>, NotStarted<Session<M>>> {
+        match config.check(self.recorder) {
+            Ok(()) => Running::start(Session::new(self, *config)),
+            Err(refusal) => {
+                Err(NotStarted::Off { unit: self, memory: (), error: StartError::Config(refusal) })
             }
         }
     }
 
-    /// Turns it off. `freezes`: it was started so.
-    ///
-    /// # Errors
-    ///
-    /// An access raised #GP: it may be on.
-    pub fn turn_off(&mut self, freezes: bool) -> Result<(), GeneralProtection> {
-        self.pause()?;
+    /// Clears what lets a PMI freeze it, if it was started so.
+    pub(super) fn freeze_no_more(&mut self, freezes: bool) -> Result<(), GeneralProtection> {
         match freezes {
             true => self.change_debugctl(0, FREEZE),
             false => Ok(()),
         }
     }
 
-    fn begin(&mut self, config: &BranchConfig) -> Result<(), GeneralProtection> {
+    pub(super) fn begin(&mut self, config: &BranchConfig) -> Result<(), GeneralProtection> {
         if let Recorder::LbrV2 { depth, .. } = self.recorder {
             self.write(config.select())?;
             for n in 0..depth {

@@ -32,8 +32,8 @@ mod unit;
 
 pub use event::{CountersRefusal, Event};
 pub use rdpmc::Rdpmc;
-pub use running::{CounterSource, Running, StopFailed, Stopped};
-pub use session::{Overflow, OverflowCounts, OverflowSink};
+pub use running::{Running, Stopped};
+pub use session::{Overflow, OverflowCounts, OverflowSink, Session};
 pub use unit::{CountersAbsent, StartError, Unit};
 
 /// More counters no processor has: their number is a field of four bits.

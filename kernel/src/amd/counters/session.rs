@@ -2,9 +2,11 @@
 
 use super::event::Event;
 use super::registers::Bank;
-use super::{LONGEST, MASK, MAX_COUNTERS, Rdpmc, Unit, WIDTH};
+use super::{LONGEST, MASK, MAX_COUNTERS, Rdpmc, StartError, Stopped, Unit, WIDTH};
+use crate::lifecycle::{Halted, LateNmis, Recording, Serve};
 use crate::msr::amd::{GlobalCtl, GlobalStatus, GlobalStatusClr};
 use crate::msr::{GeneralProtection, Msr};
+use crate::pmi::{Abandoned, Requests};
 use pugmark_pfm::register::PerfEvtSel;
 
 /// Takes overflows, in the handler: it must not wait, allocate or format.
@@ -44,9 +46,10 @@ pub struct OverflowCounts {
     pub abandoned: u64,
 }
 
+/// The counters with their events.
 #[derive(Debug)]
-pub(super) struct Session<M: Msr> {
-    pub(super) unit: Unit<M>,
+pub struct Session<M: Msr> {
+    unit: Unit<M>,
     bank: Bank,
     svm: bool,
     /// PerfCntrGlobalCtl as it was found: the counters' bits may be set before anybody knows of them.
@@ -117,11 +120,6 @@ impl<M: Msr> Session<M> {
         &self.counts
     }
 
-    /// Counters that were served in this interrupt; each asked for an NMI.
-    pub(super) const fn served(&self) -> u8 {
-        self.served
-    }
-
     /// Another interrupt begins.
     pub(super) const fn begin_interrupt(&mut self) {
         self.served = 0;
@@ -144,11 +142,6 @@ impl<M: Msr> Session<M> {
         }
     }
 
-    /// The events that were counted before the counter stopped.
-    pub(super) fn total(&self, event: usize) -> u64 {
-        self.slot(event).map_or(0, |slot| slot.total)
-    }
-
     pub(super) fn rdpmc(&self, event: usize) -> Option<Rdpmc> {
         let slot = self.slot(event)?;
         // Indices from 6 on are those of the northbridge and the L3.
@@ -159,43 +152,8 @@ impl<M: Msr> Session<M> {
         })
     }
 
-    /// Starts the counters.
-    pub(super) fn begin(&mut self) -> Result<(), GeneralProtection> {
-        if self.version_2() {
-            let GlobalCtl(found) = self.unit.msr.read()?;
-            self.found = Some(found);
-            self.quiesce()?;
-            self.write(GlobalStatusClr(self.mask()))?;
-        }
-        for n in 0..self.len() {
-            let Some(slot) = self.slot(n) else { break };
-            // From here on a start that fails has something to clear.
-            self.set_state(n, State::Armed);
-            self.load(slot, slot.begin)?;
-            if slot.pair {
-                self.select(slot.counter + 1, MERGE)?;
-            }
-            if self.version_2() {
-                self.select(slot.counter, self.selected(&slot) | PerfEvtSel::EN)?;
-            }
-        }
-        self.resume()
-    }
-
-    /// Lets no counter go on.
-    pub(super) fn quiesce(&mut self) -> Result<(), GeneralProtection> {
-        if self.version_2() {
-            return self.change_global(0, self.mask());
-        }
-        self.each(|session, slot| match slot.state {
-            // A stop that is tried again has cleared it.
-            State::Off => Ok(()),
-            _ => session.select(slot.counter, session.selected(&slot)),
-        })
-    }
-
     /// Lets the counters go on that have a period.
-    pub(super) fn resume(&mut self) -> Result<(), GeneralProtection> {
+    fn go_on(&mut self, _: Halted) -> Result<(), GeneralProtection> {
         if self.version_2() {
             return self.change_global(self.mask(), 0);
         }
@@ -205,15 +163,11 @@ impl<M: Msr> Session<M> {
         })
     }
 
-    /// They are left stopped.
-    pub(super) const fn abandon(&mut self) {
-        self.counts.abandoned += 1;
-    }
-
-    /// Serves the counters that have overflowed, while they stand still; whether there was one.
-    pub(super) fn serve(
+    /// Serves the counters that have overflowed; whether there was one.
+    fn take(
         &mut self,
         sink: &mut (impl OverflowSink + ?Sized),
+        _: &Halted,
     ) -> Result<bool, GeneralProtection> {
         let served = self.served;
         let status = self.status()?;
@@ -258,46 +212,6 @@ impl<M: Msr> Session<M> {
             }
         }
         Ok(false)
-    }
-
-    /// Stops the counters, reads them for the last time, and leaves their registers as after a reset. How many NMIs may
-    /// be on their way.
-    pub(super) fn end(&mut self) -> Result<u8, GeneralProtection> {
-        self.quiesce()?;
-        let status = self.status()?;
-        for n in 0..self.len() {
-            let Some(slot) = self.slot(n) else { break };
-            if slot.state == State::Armed {
-                self.read_last(n, slot, status)?;
-            }
-        }
-        self.reset()?;
-        Ok(u8::try_from(self.counts.unseen).unwrap_or(u8::MAX))
-    }
-
-    /// Clears the registers of the counters.
-    pub(super) fn reset(&mut self) -> Result<(), GeneralProtection> {
-        let mut result = Ok(());
-        if self.found.is_some() {
-            result = result.and(self.change_global(0, self.mask()));
-        }
-        for n in 0..self.len() {
-            if let Some(slot) = self.slot(n)
-                && slot.state != State::Off
-            {
-                let done = self.clear(&slot);
-                if done.is_ok() {
-                    self.set_state(n, State::Off);
-                }
-                result = result.and(done);
-            }
-        }
-        match self.found {
-            Some(found) if found & self.mask() != 0 => {
-                result.and_then(|()| self.change_global(found & self.mask(), 0))
-            }
-            _ => result,
-        }
     }
 
     /// SVM was turned on or off: a counter of the host's events needs to know.
@@ -448,4 +362,119 @@ impl Slot {
 /// Where the first period of an event begins: one that is only counted is also served before its counter wraps.
 fn begin_of(event: &Event) -> u64 {
     MASK + 1 - event.period.unwrap_or(LONGEST)
+}
+
+impl<M: Msr> Recording for Session<M> {
+    type Unit = Unit<M>;
+    type Memory = ();
+    type Stopped = LateNmis<Stopped<M>>;
+    type StartError = StartError;
+
+    // A counter that cannot be stopped counts on, and writes to no memory.
+    const WRITES_MEMORY: bool = false;
+
+    /// Starts the counters.
+    fn begin(&mut self) -> Result<(), StartError> {
+        if self.version_2() {
+            let GlobalCtl(found) = self.unit.msr.read()?;
+            self.found = Some(found);
+        }
+        let halted = Halted::halt(self)?;
+        if self.version_2() {
+            self.write(GlobalStatusClr(self.mask()))?;
+        }
+        for n in 0..self.len() {
+            let Some(slot) = self.slot(n) else { break };
+            // From here on a start that fails has something to clear.
+            self.set_state(n, State::Armed);
+            self.load(slot, slot.begin)?;
+            if slot.pair {
+                self.select(slot.counter + 1, MERGE)?;
+            }
+            if self.version_2() {
+                self.select(slot.counter, self.selected(&slot) | PerfEvtSel::EN)?;
+            }
+        }
+        Ok(self.go_on(halted)?)
+    }
+
+    /// Lets no counter go on.
+    fn halt(&mut self) -> Result<(), GeneralProtection> {
+        if self.found.is_some() {
+            return self.change_global(0, self.mask());
+        }
+        self.each(|session, slot| match slot.state {
+            // A stop that is tried again has cleared it.
+            State::Off => Ok(()),
+            _ => session.select(slot.counter, session.selected(&slot)),
+        })
+    }
+
+    /// Reads the counters for the last time.
+    fn finish(&mut self, _: &Halted) -> Result<(), GeneralProtection> {
+        let status = self.status()?;
+        for n in 0..self.len() {
+            let Some(slot) = self.slot(n) else { break };
+            if slot.state == State::Armed {
+                self.read_last(n, slot, status)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Clears the registers of the counters.
+    fn leave(&mut self, _: &Halted) -> Result<(), GeneralProtection> {
+        let mut result = Ok(());
+        for n in 0..self.len() {
+            if let Some(slot) = self.slot(n)
+                && slot.state != State::Off
+            {
+                let done = self.clear(&slot);
+                if done.is_ok() {
+                    self.set_state(n, State::Off);
+                }
+                result = result.and(done);
+            }
+        }
+        match self.found {
+            Some(found) if found & self.mask() != 0 => {
+                result.and_then(|()| self.change_global(found & self.mask(), 0))
+            }
+            _ => result,
+        }
+    }
+
+    fn into_stopped(self) -> LateNmis<Stopped<M>> {
+        let nmis = u8::try_from(self.counts.unseen).unwrap_or(u8::MAX);
+        let totals = core::array::from_fn(|n| self.slot(n).map_or(0, |slot| slot.total));
+        let len = self.len();
+        LateNmis::new(nmis, Stopped::new(self.unit, self.counts, totals, len))
+    }
+
+    fn into_parts(self) -> (Unit<M>, ()) {
+        (self.unit, ())
+    }
+}
+
+/// AMD's status is a register of its own: the counters look for themselves. They stand still while the handler works.
+impl<M: Msr, K: OverflowSink + ?Sized> Serve<&mut K> for Session<M> {
+    fn may_ask(&mut self) -> Result<bool, GeneralProtection> {
+        self.may_have_overflowed()
+    }
+
+    fn serve(&mut self, _: Requests, sink: &mut &mut K, halted: &Halted) -> Result<bool, GeneralProtection> {
+        self.take(*sink, halted)
+    }
+
+    fn resume(&mut self, halted: Halted) -> Result<(), GeneralProtection> {
+        self.go_on(halted)
+    }
+
+    fn abandon(&mut self, _: Abandoned) {
+        self.counts.abandoned += 1;
+    }
+
+    fn late_requests(&self) -> u8 {
+        self.served
+    }
 }

@@ -8,6 +8,7 @@ use super::session::Session;
 use super::{CountersRefusal, Event, MAX_COUNTERS};
 use crate::amd::{AmdCapabilities, NotAmd};
 use crate::cpuid::CpuIdReader;
+use crate::lifecycle::NotStarted;
 use crate::msr::amd::Efer;
 use crate::msr::{GeneralProtection, Msr};
 use core::fmt;
@@ -82,23 +83,14 @@ impl<M: Msr> Unit<M> {
     /// The processor says no, or the free counters do not suffice. The unit comes back, and the counters are off as far
     /// as they let themselves be.
     #[allow(clippy::result_large_err, reason = "it gives back what it was given")]
-    pub fn start(mut self, events: &[Event]) -> Result<Running<M>, (Self, StartError)> {
+    pub fn start(mut self, events: &[Event]) -> Result<Running<M>, NotStarted<Session<M>>> {
         let (free, svm) = match self.free().and_then(|free| Ok((free, self.svm()?))) {
             Ok(found) => found,
-            Err(fault) => return Err((self, StartError::Fault(fault))),
+            Err(fault) => return Err(not_started(self, StartError::Fault(fault))),
         };
-        let counters = match plan(events, &self.capabilities, free) {
-            Ok(counters) => counters,
-            Err(refusal) => return Err((self, StartError::Config(refusal))),
-        };
-        let mut session = Session::new(self, svm, events, counters);
-        match session.begin() {
-            Ok(()) => Ok(Running::new(session)),
-            Err(fault) => {
-                // The first fault is the one to report.
-                let _ = session.reset();
-                Err((session.unit, StartError::Fault(fault)))
-            }
+        match plan(events, &self.capabilities, free) {
+            Ok(counters) => Running::start(Session::new(self, svm, events, counters)),
+            Err(refusal) => Err(not_started(self, StartError::Config(refusal))),
         }
     }
 
@@ -121,6 +113,10 @@ impl<M: Msr> Unit<M> {
             false => Err(CountersAbsent::NotBacked { counter: n, written: PATTERN, read }),
         }
     }
+}
+
+const fn not_started<M: Msr>(unit: Unit<M>, error: StartError) -> NotStarted<Session<M>> {
+    NotStarted::Off { unit, memory: (), error }
 }
 
 /// The counters of the events, and whether each needs the one behind it, too.
@@ -210,6 +206,12 @@ pub enum StartError {
     Config(CountersRefusal),
     /// An access raised #GP.
     Fault(GeneralProtection),
+}
+
+impl From<GeneralProtection> for StartError {
+    fn from(fault: GeneralProtection) -> Self {
+        Self::Fault(fault)
+    }
 }
 
 impl fmt::Display for StartError {

@@ -26,7 +26,7 @@ mod unit;
 mod unlock;
 
 pub use config::{IbsConfig, IbsRefusal};
-pub use running::{IbsSource, Running, StopFailed};
-pub use session::{IbsCounts, SampleSink};
+pub use running::{Running, Stopped};
+pub use session::{IbsCounts, SampleSink, Session};
 pub use unit::{IbsAbsent, StartError, Unit};
 pub use unlock::{Awake, UnlockError, unlock};

@@ -1,9 +1,11 @@
 //! The units while they sample: the steps that start, handler and stop are made of.
 
-use super::Unit;
 use super::config::{Levels, Plan};
+use super::{StartError, Stopped, Unit};
+use crate::lifecycle::{Halted, LateNmis, Recording, Serve};
 use crate::msr::amd::{IbsFetchCtl2, IbsOpCtl2, ibs};
 use crate::msr::{GeneralProtection, Msr};
+use crate::pmi::{Abandoned, Requests, Route};
 use pugmark_decoder_core::ibs::{Caps, Errata, FetchRegisters, FetchSample, OpRegisters, OpSample, Sample};
 use pugmark_pfm::register::{IbsFetchCtl, IbsOpCtl};
 
@@ -32,13 +34,16 @@ pub struct IbsCounts {
     pub abandoned: u64,
 }
 
+/// The units with what they sample.
 #[derive(Debug)]
-pub(super) struct Session<M: Msr> {
-    pub(super) unit: Unit<M>,
+pub struct Session<M: Msr> {
+    unit: Unit<M>,
     plan: Plan,
     fetch: State,
     op: State,
     counts: IbsCounts,
+    /// The samples that the units had when they were stopped.
+    last: [Option<Sample>; 2],
     /// Units that were served in this interrupt.
     served: u8,
     /// The register that random periods come from; never 0.
@@ -61,56 +66,20 @@ const RANDOM: u64 = 0x7f << 32;
 impl<M: Msr> Session<M> {
     pub(super) const fn new(unit: Unit<M>, plan: Plan) -> Self {
         let counts = IbsCounts { fetches: 0, ops: 0, lost: 0, filtered: 0, unplaced: 0, abandoned: 0 };
-        Self { unit, plan, fetch: State::Off, op: State::Off, counts, served: 0, random: 1 }
+        Self { unit, plan, fetch: State::Off, op: State::Off, counts, last: [None; 2], served: 0, random: 1 }
     }
 
     pub(super) const fn counts(&self) -> &IbsCounts {
         &self.counts
     }
 
-    /// Units that were served in this interrupt; each asked for an NMI of its own.
-    pub(super) const fn served(&self) -> u8 {
-        self.served
-    }
-
     /// Units that were started.
-    pub(super) fn units(&self) -> u8 {
+    fn units(&self) -> u8 {
         u8::from(self.plan.fetch.is_some()) + u8::from(self.plan.op.is_some())
     }
 
-    /// Starts the units with a count of 0.
-    pub(super) fn begin(&mut self) -> Result<(), GeneralProtection> {
-        if let Some((ctl, ctl2)) = self.plan.fetch {
-            if self.has_dis() {
-                self.write(ctl2 | IbsFetchCtl2::DIS)?;
-            }
-            // Whatever was in it, an old sample too, is gone, and the enable bit rises: that resets the count.
-            self.write(IbsFetchCtl::empty())?;
-            self.write(ctl | IbsFetchCtl::EN)?;
-            self.fetch = State::Armed;
-            if self.has_dis() {
-                self.write(ctl2)?;
-            }
-        }
-        if let Some((ctl, ctl2)) = self.plan.op {
-            if self.has_dis() {
-                self.write(ctl2 | IbsOpCtl2::DIS)?;
-            }
-            self.write(IbsOpCtl::empty())?;
-            self.arm_op(ctl, 0)?;
-            self.op = State::Armed;
-            if self.has_dis() {
-                self.write(ctl2)?;
-            }
-        }
-        Ok(())
-    }
-
     /// Takes the samples that are there, of both units; whether there was one.
-    pub(super) fn collect(
-        &mut self,
-        sink: &mut (impl SampleSink + ?Sized),
-    ) -> Result<bool, GeneralProtection> {
+    fn collect(&mut self, sink: &mut (impl SampleSink + ?Sized)) -> Result<bool, GeneralProtection> {
         let served = self.served;
         if self.fetch == State::Armed
             && let Some(sample) = self.read_fetch()?
@@ -130,7 +99,7 @@ impl<M: Msr> Session<M> {
     }
 
     /// Whether a unit has a sample, or has not gone on after one.
-    pub(super) fn may_have_a_sample(&mut self) -> Result<bool, GeneralProtection> {
+    fn may_have_a_sample(&mut self) -> Result<bool, GeneralProtection> {
         Ok(match (self.fetch, self.op) {
             (State::Taken(_), _) | (_, State::Taken(_)) => true,
             (fetch, op) => {
@@ -143,26 +112,6 @@ impl<M: Msr> Session<M> {
     /// Another interrupt begins.
     pub(super) const fn begin_interrupt(&mut self) {
         self.served = 0;
-    }
-
-    /// The units are left as they are: those whose samples were taken stand still.
-    pub(super) const fn abandon(&mut self) {
-        self.counts.abandoned += 1;
-    }
-
-    /// Lets the units go on whose samples were taken.
-    pub(super) fn resume(&mut self) -> Result<(), GeneralProtection> {
-        // One whose register faults does not keep the other from going on.
-        let fetch = self.resume_fetch();
-        let op = self.resume_op();
-        fetch.and(op)
-    }
-
-    /// Stops the units. One whose sample was not taken loses it.
-    pub(super) fn end(&mut self) -> Result<(), GeneralProtection> {
-        let fetch = self.end_fetch();
-        let op = self.end_op();
-        fetch.and(op)
     }
 
     fn resume_fetch(&mut self) -> Result<(), GeneralProtection> {
@@ -309,5 +258,116 @@ impl<M: Msr> Session<M> {
     fn write<R: crate::msr::Register>(&mut self, register: R) -> Result<(), GeneralProtection> {
         // SAFETY: the control registers of the units: they write to no memory, and their interrupt is routed.
         unsafe { self.unit.msr.write(register) }
+    }
+}
+
+/// Room for what both units have at the end.
+struct Last([Option<Sample>; 2]);
+
+impl SampleSink for Last {
+    fn sample(&mut self, sample: &Sample) -> bool {
+        let free = self.0.iter_mut().find(|place| place.is_none());
+        free.map(|place| *place = Some(*sample)).is_some()
+    }
+}
+
+impl<M: Msr> Recording for Session<M> {
+    type Unit = Unit<M>;
+    type Memory = ();
+    type Stopped = LateNmis<Stopped<M>>;
+    type StartError = StartError;
+
+    // A unit that cannot be stopped asks for an interrupt once more, and then waits.
+    const WRITES_MEMORY: bool = false;
+
+    /// Starts the units with a count of 0.
+    fn begin(&mut self) -> Result<(), StartError> {
+        if let Some((ctl, ctl2)) = self.plan.fetch {
+            if self.has_dis() {
+                self.write(ctl2 | IbsFetchCtl2::DIS)?;
+            }
+            // Whatever was in it, an old sample too, is gone, and the enable bit rises: that resets the count.
+            self.write(IbsFetchCtl::empty())?;
+            self.write(ctl | IbsFetchCtl::EN)?;
+            self.fetch = State::Armed;
+            if self.has_dis() {
+                self.write(ctl2)?;
+            }
+        }
+        if let Some((ctl, ctl2)) = self.plan.op {
+            if self.has_dis() {
+                self.write(ctl2 | IbsOpCtl2::DIS)?;
+            }
+            self.write(IbsOpCtl::empty())?;
+            self.arm_op(ctl, 0)?;
+            self.op = State::Armed;
+            if self.has_dis() {
+                self.write(ctl2)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Nothing: a unit with a sample waits by itself, and one without counts on, so that the interrupts of others do
+    /// not cost it its count.
+    fn halt(&mut self) -> Result<(), GeneralProtection> {
+        Ok(())
+    }
+
+    /// Takes the samples that the units still have.
+    fn finish(&mut self, _: &Halted) -> Result<(), GeneralProtection> {
+        let mut last = Last(self.last);
+        let collected = self.collect(&mut last);
+        self.last = last.0;
+        collected.map(|_| ())
+    }
+
+    /// Stops the units. One whose sample was not taken loses it.
+    fn leave(&mut self, _: &Halted) -> Result<(), GeneralProtection> {
+        let fetch = self.end_fetch();
+        let op = self.end_op();
+        fetch.and(op)
+    }
+
+    fn into_stopped(self) -> LateNmis<Stopped<M>> {
+        let Self { counts, last, .. } = self;
+        LateNmis::new(self.units(), Stopped { unit: self.unit, counts, last })
+    }
+
+    fn into_parts(self) -> (Unit<M>, ()) {
+        (self.unit, ())
+    }
+}
+
+/// The units tell their samples in registers of their own.
+impl<M: Msr, K: SampleSink + ?Sized> Serve<&mut K> for Session<M> {
+    fn route(&self) -> Route {
+        Route::Extended
+    }
+
+    fn may_ask(&mut self) -> Result<bool, GeneralProtection> {
+        self.may_have_a_sample()
+    }
+
+    fn serve(&mut self, _: Requests, sink: &mut &mut K, _: &Halted) -> Result<bool, GeneralProtection> {
+        self.collect(*sink)
+    }
+
+    /// Lets the units go on whose samples were taken.
+    fn resume(&mut self, _: Halted) -> Result<(), GeneralProtection> {
+        // One whose register faults does not keep the other from going on.
+        let fetch = self.resume_fetch();
+        let op = self.resume_op();
+        fetch.and(op)
+    }
+
+    /// The units are left as they are: those whose samples were taken stand still.
+    fn abandon(&mut self, _: Abandoned) {
+        self.counts.abandoned += 1;
+    }
+
+    /// Each unit that was served has asked for an NMI of its own.
+    fn late_requests(&self) -> u8 {
+        self.served
     }
 }

@@ -5,6 +5,7 @@ use super::session::Session;
 use super::{IbsConfig, IbsRefusal};
 use crate::amd::{AmdCapabilities, EilvtError, ExtendedLvt, Northbridge, NotAmd, eilvt, northbridge};
 use crate::cpuid::CpuIdReader;
+use crate::lifecycle::NotStarted;
 use crate::msr::amd::IbsCtl;
 use crate::msr::{GeneralProtection, Msr};
 use core::fmt;
@@ -71,21 +72,12 @@ impl<M: Msr> Unit<M> {
     ///
     /// The processor says no. The units come back, off as far as they let themselves be.
     #[allow(clippy::result_large_err, reason = "it gives back what it was given")]
-    pub fn start(self, config: &IbsConfig) -> Result<Running<M>, (Self, StartError)> {
-        let plan = match config.plan(&self.part) {
-            Ok(plan) => plan,
-            Err(refusal) => return Err((self, StartError::Config(refusal))),
-        };
-        if !self.routed {
-            return Err((self, StartError::NotRouted));
-        }
-        let mut session = Session::new(self, plan);
-        match session.begin() {
-            Ok(()) => Ok(Running::new(session)),
-            Err(fault) => {
-                // The first fault is the one to report.
-                let _ = session.end();
-                Err((session.unit, StartError::Fault(fault)))
+    pub fn start(self, config: &IbsConfig) -> Result<Running<M>, NotStarted<Session<M>>> {
+        match config.plan(&self.part) {
+            Ok(plan) if self.routed => Running::start(Session::new(self, plan)),
+            Ok(_) => Err(NotStarted::Off { unit: self, memory: (), error: StartError::NotRouted }),
+            Err(refusal) => {
+                Err(NotStarted::Off { unit: self, memory: (), error: StartError::Config(refusal) })
             }
         }
     }
@@ -198,6 +190,12 @@ pub enum StartError {
     NotRouted,
     /// An access raised #GP.
     Fault(GeneralProtection),
+}
+
+impl From<GeneralProtection> for StartError {
+    fn from(fault: GeneralProtection) -> Self {
+        Self::Fault(fault)
+    }
 }
 
 impl fmt::Display for StartError {

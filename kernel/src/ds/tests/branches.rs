@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::drain::Piece;
+use crate::lifecycle::NotStarted;
 use crate::loss::Overwritten;
 
 impl Machine {
@@ -433,7 +434,7 @@ fn a_fault_at_any_access_leaves_nothing_running_and_nothing_lost() {
         };
         assert!(matches!(failed, NotStarted::Off { .. }), "access {nth}");
         assert_eq!((machine.get(DEBUGCTL), machine.get(DS_AREA)), (0, 0), "access {nth}");
-        let NotStarted::Off { unit, area, .. } = failed else { unreachable!() };
+        let NotStarted::Off { unit, memory: area, .. } = failed else { unreachable!() };
         let running = unit.start(&config(), area).map_err(|failed| failed.error()).unwrap();
         machine.branches(0, 3);
         let stopped = running.stop().map_err(|failed| failed.fault).unwrap();

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::drain::Piece;
+use crate::lifecycle::NotStarted;
 use crate::pebs::{Counter, Event, Groups, Item, PebsAbsent, PebsConfig, PebsRefusal, Samples};
 use pugmark_decoder_core::pebs::Format;
 
@@ -402,7 +403,7 @@ fn a_fault_at_any_access_leaves_nothing_running_and_nothing_lost() {
             assert!(matches!(failed, NotStarted::Off { .. }), "access {nth}");
             let left = [DEBUGCTL, DS_AREA, EVTSEL, EVTSEL + 1, 0x38d, PEBS_ENABLE, GLOBAL_CTRL, 0x3f2];
             assert_eq!(left.map(|at| machine.get(at)), [0, 0, 0, 0, 0, 0, 0xf, 2], "access {nth}");
-            let NotStarted::Off { unit, area, .. } = failed else { unreachable!() };
+            let NotStarted::Off { unit, memory: area, .. } = failed else { unreachable!() };
             let running = unit.start(&config, area).map_err(|failed| failed.error()).unwrap();
             drop(running);
             assert_eq!(machine.memory.live(), 0);

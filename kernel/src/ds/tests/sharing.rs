@@ -2,6 +2,7 @@
 
 use super::branches::{EIGHT_SPARE, Numbers, branches, config, drain};
 use super::*;
+use crate::lifecycle::{NotStarted, StopFailed};
 use crate::msr::{ApicBase, RtitCtl};
 
 #[test]
@@ -35,7 +36,8 @@ fn processor_trace_excludes_branches_only_while_it_traces() {
     machine.set(RTIT_CTL, 0x2004);
     drop(machine.start(100, EIGHT_SPARE));
     machine.set(RTIT_CTL, 0x2005);
-    let (unit, error) = machine.unit().send_messages().err().unwrap();
+    let failed = machine.unit().send_messages().err().unwrap();
+    let NotStarted::Off { unit, error, .. } = failed else { panic!("{failed}") };
     assert_eq!(error, StartError::ProcessorTrace { ctl: RtitCtl::from_bits_retain(0x2005) });
     assert_eq!(machine.get(DEBUGCTL), 0);
     drop(unit);
@@ -158,23 +160,24 @@ fn tasks_take_turns_and_move_each_with_its_own_area() {
 #[test]
 fn messages_alone_need_no_memory() {
     let machine = Machine::of(0xf41, 0);
-    let messages = machine.unit().send_messages().map_err(|(_, error)| error).unwrap();
+    let messages = machine.unit().send_messages().map_err(|failed| failed.error()).unwrap();
     assert_eq!((machine.get(DEBUGCTL), machine.get(DS_AREA)), (0x4, 0));
-    let unit = messages.stop().map_err(|(_, fault)| fault).unwrap();
+    let unit = messages.stop().map_err(|failed| failed.fault).unwrap();
     assert_eq!(machine.get(DEBUGCTL), 0);
     machine.set(DEBUGCTL, 0x4);
-    assert!(matches!(unit.send_messages(), Err((_, StartError::OtherRecorder { control: 4 }))));
+    let error = unit.send_messages().err().unwrap().error();
+    assert_eq!(error, StartError::OtherRecorder { control: 4 });
 }
 
 #[test]
 fn messages_end_when_they_are_dropped_and_can_be_stopped_again() {
     let machine = Machine::new();
     machine.set(DEBUGCTL, 0x2);
-    let mut messages = machine.unit().send_messages().map_err(|(_, error)| error).unwrap();
+    let mut messages = machine.unit().send_messages().map_err(|failed| failed.error()).unwrap();
     assert_eq!(machine.get(DEBUGCTL), 0x42);
     for nth in 0..2 {
         machine.msr.borrow_mut().fault_in(nth);
-        let (back, fault) = messages.stop().err().unwrap();
+        let StopFailed { running: back, fault } = messages.stop().err().unwrap();
         assert_eq!((fault.address, machine.get(DEBUGCTL)), (DEBUGCTL, 0x42), "{nth}");
         messages = back;
     }
@@ -183,7 +186,7 @@ fn messages_end_when_they_are_dropped_and_can_be_stopped_again() {
     for nth in 0..4 {
         let unit = machine.unit();
         machine.msr.borrow_mut().fault_in(nth);
-        let (_, error) = unit.send_messages().err().unwrap();
+        let error = unit.send_messages().err().unwrap().error();
         assert!(matches!(error, StartError::Fault(_)), "{nth}");
         assert_eq!(machine.get(DEBUGCTL), 0x2);
     }

@@ -3,7 +3,7 @@
 use crate::fake::FakeMsr;
 use crate::lapic::{LocalApic, LvtPc};
 use crate::msr::{GeneralProtection, GlobalStatus, GlobalStatusReset, Msr, Register};
-use crate::pmi::{Abandoned, Handler, Pmi, PmiSource, Route};
+use crate::pmi::{Abandoned, Handler, Pmi, PmiSource, Requests, Route};
 use std::cell::RefCell;
 use std::rc::Rc;
 
@@ -135,7 +135,7 @@ pub(super) struct Source {
     machine: Machine,
     status: GlobalStatus,
     pub(super) route: Route,
-    pub(super) seen: Vec<GlobalStatus>,
+    pub(super) seen: Vec<Requests>,
     pub(super) deaf: bool,
     pub(super) fault: bool,
     pub(super) late: u8,
@@ -143,8 +143,8 @@ pub(super) struct Source {
 }
 
 impl PmiSource for Source {
-    fn status(&self) -> GlobalStatus {
-        self.status
+    fn status(&self) -> Requests {
+        self.status.into()
     }
 
     fn route(&self) -> Route {
@@ -159,7 +159,7 @@ impl PmiSource for Source {
         }
     }
 
-    fn service(&mut self, seen: GlobalStatus) -> Result<bool, GeneralProtection> {
+    fn service(&mut self, seen: Requests) -> Result<bool, GeneralProtection> {
         self.machine.note("service");
         self.seen.push(seen);
         Ok(!self.deaf && !seen.is_empty())

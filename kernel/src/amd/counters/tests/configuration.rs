@@ -87,8 +87,8 @@ fn what_a_processor_cannot_count_is_refused() {
         let started = unit(&machine).start(&events);
         match started {
             Ok(_) => assert_eq!(verdict, Ok(()), "{events:?}"),
-            Err((_, error)) => {
-                assert_eq!(Err(error), verdict.map_err(StartError::Config), "{events:?}");
+            Err(failed) => {
+                assert_eq!(Err(failed.error()), verdict.map_err(StartError::Config), "{events:?}");
                 assert_eq!(machine.writes(), []);
             }
         }
@@ -196,11 +196,11 @@ fn what_somebody_uses_is_left_alone() {
         let mut unit = unit(&machine);
         unit.reserve(0b10);
         let events = [Event::new(0xc0, 0), Event::new(0xc2, 0).every(100)];
-        let mut running = unit.start(&events).map_err(|(_, error)| error).unwrap();
+        let mut running = unit.start(&events).map_err(|failed| failed.error()).unwrap();
         assert_eq!([running.counter(0), running.counter(1), running.counter(2)], [Some(2), Some(3), None]);
         machine.count(150, true);
         nmi(&machine, &mut handler(), &mut running, &mut |_| true).unwrap();
-        running.stop(&mut handler()).map_err(|failed| failed.fault).unwrap();
+        running.stop().map_err(|failed| failed.fault).unwrap().expect(&mut handler());
         let own = |(address, _): &(u32, u64)| *address != select && *address != counter;
         assert!(machine.writes().iter().all(own), "{cpu:x?}");
         assert_eq!(machine.get(GLOBAL_CTL), 1);

@@ -14,11 +14,11 @@ fn counts_are_the_events_of_their_levels() {
         machine.count(30, false);
         assert_eq!([0, 1, 2, 3].map(|n| running.count(n).unwrap()), [Some(1030), Some(1000), Some(30), None]);
         machine.count(1, true);
-        let stopped = running.stop(&mut handler()).map_err(|failed| failed.fault).unwrap();
+        let stopped = running.stop().map_err(|failed| failed.fault).unwrap().expect(&mut handler());
         assert_eq!(stopped.totals(), [1031, 1001, 30], "{cpu:x?}");
         machine.count(5, true);
         // The unit can be used again, from 0 on.
-        let mut running = stopped.unit.start(&[event]).map_err(|(_, error)| error).unwrap();
+        let mut running = stopped.unit.start(&[event]).map_err(|failed| failed.error()).unwrap();
         machine.count(2, true);
         assert_eq!(running.count(0), Ok(Some(2)));
     }
@@ -38,7 +38,7 @@ fn a_count_goes_on_where_the_counter_wraps() {
             assert_eq!(pmi, Ok(if machine.take_nmi() { Pmi::Served } else { Pmi::NotOurs }));
             assert_eq!(running.count(0), Ok(Some(total)), "{cpu:x?}");
         }
-        let stopped = running.stop(&mut handler()).map_err(|failed| failed.fault).unwrap();
+        let stopped = running.stop().map_err(|failed| failed.fault).unwrap().expect(&mut handler());
         assert_eq!(stopped.totals(), [total]);
         assert_eq!(stopped.overflows, Default::default());
     }
@@ -80,7 +80,7 @@ fn a_stop_leaves_the_registers_as_after_a_reset() {
             match dropped {
                 true => drop(running),
                 false => {
-                    running.stop(&mut handler()).map_err(|failed| failed.fault).unwrap();
+                    running.stop().map_err(|failed| failed.fault).unwrap().expect(&mut handler());
                 }
             }
             for n in 0..2 {

@@ -3,6 +3,7 @@
 use super::*;
 use crate::amd::counters::StartError;
 use crate::amd::fake;
+use crate::lifecycle::NotStarted;
 
 const PARTS: [Cpu; 4] = [fake::K8, fake::BULLDOZER, fake::ZEN_2, fake::ZEN_4];
 
@@ -25,10 +26,11 @@ fn a_start_that_faults_leaves_the_counters_off_and_at_hand() {
             let machine = Machine::new(cpu);
             let unit = unit(&machine);
             machine.fault_in(access);
-            let Err((unit, error)) = unit.start(&events(cpu)) else {
+            let Err(failed) = unit.start(&events(cpu)) else {
                 assert!(access > 10, "{access} accesses");
                 break;
             };
+            let NotStarted::Off { unit, error, .. } = failed else { panic!("{failed}") };
             assert!(matches!(error, StartError::Fault(_)), "{error}");
             let what = format!("{cpu:x?} access {access}");
             for n in 0..4 {
@@ -36,7 +38,7 @@ fn a_start_that_faults_leaves_the_counters_off_and_at_hand() {
                 assert_eq!((machine.get(select), machine.get(counter)), (0, 0), "{what}");
             }
             assert_eq!(machine.get(GLOBAL_CTL), 0, "{what}");
-            let mut running = unit.start(&events(cpu)).map_err(|(_, error)| error).unwrap();
+            let mut running = unit.start(&events(cpu)).map_err(|failed| failed.error()).unwrap();
             machine.count(7, true);
             assert_eq!(running.count(0), Ok(Some(7)), "{what}");
         }
@@ -54,7 +56,8 @@ fn a_start_that_faults_leaves_counters_alone_that_it_did_not_come_to() {
             let counters = [0, 1, 2].map(|n| registers(cpu, n).1);
             counters.iter().for_each(|&counter| machine.set(counter, 0x1234));
             machine.fault_in(access);
-            let Err((_, StartError::Fault(fault))) = unit.start(&events(cpu)[..3]) else { break };
+            let Err(failed) = unit.start(&events(cpu)[..3]) else { break };
+            let StartError::Fault(fault) = failed.error() else { panic!("{failed}") };
             // The first write to a counter is its load: behind the one that faults there is none.
             if let Some(n) = counters.iter().position(|&counter| counter == fault.address) {
                 for &counter in &counters[n + 1..] {
@@ -76,7 +79,7 @@ fn a_stop_that_is_tried_again_leaves_counters_alone_that_it_gave_back() {
             let running = start(&machine, &events(cpu)[..3]);
             machine.count(50, true);
             machine.fault_in(access);
-            let Err(failed) = running.stop(&mut handler()) else { break };
+            let Err(failed) = running.stop() else { break };
             let counters = [0, 1, 2].map(|n| registers(cpu, n));
             let cleared =
                 |&(select, counter): &(u32, u32)| machine.get(select) == 0 && machine.get(counter) == 0;
@@ -87,7 +90,7 @@ fn a_stop_that_is_tried_again_leaves_counters_alone_that_it_gave_back() {
                 .collect();
             // Somebody else takes them.
             back.iter().for_each(|&(select, _)| machine.set(select, SOMEBODYS));
-            failed.running.stop(&mut handler()).map_err(|failed| failed.fault).unwrap();
+            failed.running.stop().map_err(|failed| failed.fault).unwrap().expect(&mut handler());
             for &(select, _) in &back {
                 assert_eq!(machine.get(select), SOMEBODYS, "{cpu:x?} access {access}");
                 given_back += 1;
@@ -137,12 +140,12 @@ fn a_stop_that_faults_can_be_tried_again_and_counts_nothing_twice() {
             let mut handler = handler();
             machine.count(150, true);
             machine.fault_in(access);
-            let Err(failed) = running.stop(&mut handler) else {
+            let Err(failed) = running.stop() else {
                 assert!(access > 10, "{access} accesses");
                 break;
             };
             let what = format!("{cpu:x?} access {access}");
-            let stopped = failed.running.stop(&mut handler).map_err(|failed| failed.fault).unwrap();
+            let stopped = failed.running.stop().map_err(|failed| failed.fault).unwrap().expect(&mut handler);
             assert_eq!(stopped.totals(), vec![150; events(cpu).len()], "{what}");
             assert_eq!(stopped.overflows.unseen, 1, "{what}");
             for n in 0..4 {

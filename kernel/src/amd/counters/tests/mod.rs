@@ -30,7 +30,7 @@ fn unit(machine: &Machine) -> Unit<Machine> {
 }
 
 fn start(machine: &Machine, events: &[Event]) -> Running<Machine> {
-    unit(machine).start(events).map_err(|(_, error)| error).unwrap()
+    unit(machine).start(events).map_err(|failed| failed.error()).unwrap()
 }
 
 fn handler() -> Handler {

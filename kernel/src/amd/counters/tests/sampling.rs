@@ -146,7 +146,7 @@ fn overflows_that_a_stop_finds_are_counted_and_their_nmis_claimed() {
             let running = start(&machine, &[event, event.every(100), event.every(1000)]);
             machine.count(events, true);
             let mut handler = handler();
-            let stopped = running.stop(&mut handler).map_err(|failed| failed.fault).unwrap();
+            let stopped = running.stop().map_err(|failed| failed.fault).unwrap().expect(&mut handler);
             assert_eq!(stopped.overflows, OverflowCounts { unseen, ..Default::default() });
             assert_eq!(stopped.totals(), [events; 3]);
             let verdict = if unseen > 0 { Pmi::Unknown } else { Pmi::NotOurs };
@@ -163,7 +163,7 @@ fn ibs_and_counters_share_a_handler() {
     let mut counters = start(&machine, &[Event::new(0xc2, 0).every(100)]);
     let mut unit = ibs::Unit::detect(machine.cpuid(), machine.clone()).unwrap();
     unit.route(&mut machine.clone(), None).unwrap();
-    let mut ops = unit.start(&ibs::IbsConfig::new().op(0x1000)).map_err(|(_, error)| error).unwrap();
+    let mut ops = unit.start(&ibs::IbsConfig::new().op(0x1000)).map_err(|failed| failed.error()).unwrap();
     machine.count(100, true);
     assert!(machine.op(0x40_1000, 0, 0));
     struct Count(u64);

@@ -1,6 +1,7 @@
 use super::*;
 use crate::amd::fake::{self, FETCH_CTL, FETCH_CTL2, OP_CTL, OP_CTL2};
 use crate::amd::ibs::{IbsAbsent, IbsRefusal, StartError};
+use crate::lifecycle::NotStarted;
 use pugmark_decoder_core::ibs::{Caps, Part};
 
 const OLD: Caps = Caps(0x7);
@@ -172,9 +173,10 @@ fn nothing_starts_before_its_interrupt_is_routed() {
     let machine = Machine::new(fake::ZEN_2);
     let unit = Unit::detect(machine.cpuid(), machine.clone()).unwrap();
     machine.writes();
-    let (unit, error) = unit.start(&IbsConfig::new().op(0x1000)).err().unwrap();
-    assert_eq!(error, StartError::NotRouted);
-    let (_, error) = unit.start(&IbsConfig::new()).err().unwrap();
-    assert_eq!(error, StartError::Config(IbsRefusal::Nothing));
+    let failed = unit.start(&IbsConfig::new().op(0x1000)).err().unwrap();
+    assert_eq!(failed.error(), StartError::NotRouted);
+    let NotStarted::Off { unit, .. } = failed else { panic!("{failed}") };
+    let failed = unit.start(&IbsConfig::new()).err().unwrap();
+    assert_eq!(failed.error(), StartError::Config(IbsRefusal::Nothing));
     assert_eq!(machine.writes(), []);
 }

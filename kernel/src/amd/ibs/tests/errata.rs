@@ -65,7 +65,7 @@ fn erratum_420_the_period_goes_before_the_enable_bit_and_a_late_op_is_claimed() 
     let (machine, running) = start(fake::BARCELONA, config);
     machine.writes();
     let mut handler = handler();
-    running.stop(&mut Room::new(), &mut handler).map_err(|failed| failed.fault).unwrap();
+    stop(running, &mut handler);
     assert_eq!(
         machine.writes(),
         [(FETCH_CTL, FETCH_EN | 1 << 57), (FETCH_CTL, 0), (OP_CTL, OP_EN), (OP_CTL, 0)]
@@ -74,10 +74,9 @@ fn erratum_420_the_period_goes_before_the_enable_bit_and_a_late_op_is_claimed() 
     assert!(machine.take_nmi());
     assert_eq!(nmi_without(&machine, &mut handler), Pmi::Unknown);
     // What it left is nobody's sample.
-    let mut sink = Room::new();
-    let running = unit(&machine).start(&config).map_err(|(_, error)| error).unwrap();
-    let (_, counts) = running.stop(&mut sink, &mut handler).map_err(|failed| failed.fault).unwrap();
-    assert_eq!((counts.ops, sink.samples.len()), (0, 0));
+    let running = unit(&machine).start(&config).map_err(|failed| failed.error()).unwrap();
+    let stopped = stop(running, &mut handler);
+    assert_eq!((stopped.counts.ops, stopped.last().count()), (0, 0));
 }
 
 #[test]
@@ -91,7 +90,7 @@ fn elsewhere_a_write_stops_a_unit_and_its_disable_bit_goes_first() {
     for (cpu, writes) in table {
         let (machine, running) = start(cpu, config);
         machine.writes();
-        running.stop(&mut Room::new(), &mut handler()).map_err(|failed| failed.fault).unwrap();
+        stop(running, &mut handler());
         assert_eq!(machine.writes(), writes, "{cpu:x?}");
     }
 }

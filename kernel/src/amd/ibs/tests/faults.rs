@@ -3,6 +3,7 @@
 use super::*;
 use crate::amd::fake::{self, FETCH_CTL, OP_CTL};
 use crate::amd::ibs::StartError;
+use crate::lifecycle::NotStarted;
 
 const PARTS: [Cpu; 6] =
     [fake::BARCELONA, fake::BULLDOZER, fake::TRINITY, fake::ZEN_2, fake::ZEN_4, fake::ZEN_6];
@@ -18,14 +19,15 @@ fn a_start_that_faults_leaves_the_units_off_and_at_hand() {
             let machine = Machine::new(cpu);
             let unit = unit(&machine);
             machine.fault_in(access);
-            let Err((unit, error)) = unit.start(&both()) else {
+            let Err(failed) = unit.start(&both()) else {
                 assert!(access >= 4, "{access} accesses");
                 break;
             };
+            let NotStarted::Off { unit, error, .. } = failed else { panic!("{failed}") };
             assert!(matches!(error, StartError::Fault(_)), "{error}");
             let on = machine.get(FETCH_CTL) >> 48 & 1 | machine.get(OP_CTL) >> 17 & 1;
             assert_eq!(on, 0, "{cpu:x?} access {access}");
-            let mut running = unit.start(&both()).map_err(|(_, error)| error).unwrap();
+            let mut running = unit.start(&both()).map_err(|failed| failed.error()).unwrap();
             assert!(machine.fetch(0, 0x40_1000, 0) && machine.op(0x40_1004, 0, 0));
             nmi(&machine, &mut handler(), &mut running, &mut Room::new()).unwrap();
         }
@@ -78,18 +80,17 @@ fn a_stop_that_faults_can_be_tried_again_and_takes_no_sample_twice() {
     for cpu in PARTS {
         for access in 0.. {
             let (machine, running) = start(cpu, both());
-            let (mut handler, mut sink) = (handler(), Room::new());
+            let mut handler = handler();
             assert!(machine.fetch(0, 0x40_1000, 0) && machine.op(0x40_1004, 0, 0));
             machine.fault_in(access);
-            let Err(failed) = running.stop(&mut sink, &mut handler) else {
+            let Err(failed) = running.stop() else {
                 assert!(access > 10, "{access} accesses");
                 break;
             };
             assert_eq!(nmi_without(&machine, &mut handler), Pmi::NotOurs, "nothing is stopped");
-            let (_, counts) =
-                failed.running.stop(&mut sink, &mut handler).map_err(|failed| failed.fault).unwrap();
-            assert_eq!((counts.fetches, counts.ops), (1, 1), "{cpu:x?} access {access}");
-            assert_eq!(sink.addresses(), [Some(0x40_1000), Some(0x40_1004)]);
+            let stopped = stop(failed.running, &mut handler);
+            assert_eq!((stopped.counts.fetches, stopped.counts.ops), (1, 1), "{cpu:x?} access {access}");
+            assert_eq!(addresses(stopped.last()), [Some(0x40_1000), Some(0x40_1004)]);
             assert_eq!((machine.get(FETCH_CTL), machine.get(OP_CTL)), (0, 0));
             // Both units' interrupts, whichever stopped first.
             for verdict in [Pmi::Unknown, Pmi::Unknown, Pmi::NotOurs] {
@@ -106,12 +107,12 @@ fn a_stop_that_is_tried_again_leaves_a_unit_alone_that_it_gave_back() {
         for access in 0.. {
             let (machine, running) = start(cpu, both());
             machine.fault_in(access);
-            let Err(failed) = running.stop(&mut Room::new(), &mut handler()) else { break };
+            let Err(failed) = running.stop() else { break };
             machine.writes();
             let units = [FETCH_CTL, OP_CTL];
             // A unit is given back with the write of 0, which is the last one.
             let back = units.map(|ctl| machine.get(ctl) == 0 && failed.fault.address != ctl);
-            failed.running.stop(&mut Room::new(), &mut handler()).map_err(|failed| failed.fault).unwrap();
+            stop(failed.running, &mut handler());
             let writes = machine.writes();
             for (n, ctl) in units.into_iter().enumerate().filter(|&(n, _)| back[n]) {
                 assert!(writes.iter().all(|(address, _)| *address != ctl), "{cpu:x?} access {access}");
@@ -128,6 +129,5 @@ fn routing_reports_the_fault() {
     let mut unit = Unit::detect(machine.cpuid(), machine.clone()).unwrap();
     machine.fault_in(0);
     assert!(matches!(unit.route(&mut machine.clone(), None), Err(crate::amd::EilvtError::Fault(_))));
-    let (_, error) = unit.start(&both()).err().unwrap();
-    assert_eq!(error, StartError::NotRouted);
+    assert_eq!(unit.start(&both()).err().unwrap().error(), StartError::NotRouted);
 }

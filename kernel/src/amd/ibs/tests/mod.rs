@@ -6,7 +6,7 @@ mod faults;
 mod routing;
 mod samples;
 
-use super::{IbsConfig, Running, SampleSink, Unit};
+use super::{IbsConfig, Running, SampleSink, Stopped, Unit};
 use crate::amd::fake::{Cpu, Machine};
 use crate::lapic::Delivery;
 use crate::msr::GeneralProtection;
@@ -25,14 +25,18 @@ impl Room {
         Self { samples: Vec::new(), room: usize::MAX }
     }
 
-    /// Addresses of the samples.
     fn addresses(&self) -> Vec<Option<u64>> {
-        let address = |sample: &Sample| match sample {
-            Sample::Fetch(fetch) => fetch.linear_address(),
-            Sample::Op(op) => op.rip(),
-        };
-        self.samples.iter().map(address).collect()
+        addresses(self.samples.iter())
     }
+}
+
+/// Addresses of samples.
+fn addresses<'a>(samples: impl Iterator<Item = &'a Sample>) -> Vec<Option<u64>> {
+    let address = |sample: &Sample| match sample {
+        Sample::Fetch(fetch) => fetch.linear_address(),
+        Sample::Op(op) => op.rip(),
+    };
+    samples.map(address).collect()
 }
 
 impl SampleSink for Room {
@@ -56,8 +60,12 @@ fn unit(machine: &Machine) -> Unit<Machine> {
 
 fn start(cpu: Cpu, config: IbsConfig) -> (Machine, Running<Machine>) {
     let machine = Machine::new(cpu);
-    let running = unit(&machine).start(&config).map_err(|(_, error)| error).unwrap();
+    let running = unit(&machine).start(&config).map_err(|failed| failed.error()).unwrap();
     (machine, running)
+}
+
+fn stop(running: Running<Machine>, handler: &mut Handler) -> Stopped<Machine> {
+    running.stop().map_err(|failed| failed.fault).unwrap().expect(handler)
 }
 
 fn handler() -> Handler {

@@ -55,7 +55,7 @@ fn the_counters_lvt_entry_is_somebody_elses() {
     unsafe { machine.clone().set_lvt_pc(entry) }.unwrap();
     assert!(machine.op(0x40_1000, 0, 0));
     assert_eq!(nmi(&machine, &mut handler, &mut running, &mut sink), Ok(Pmi::Served));
-    running.stop(&mut sink, &mut handler).map_err(|failed| failed.fault).unwrap();
+    stop(running, &mut handler);
     assert_eq!(nmi_without(&machine, &mut handler), Pmi::Unknown, "its late NMI");
     assert_eq!(machine.clone().lvt_pc(), Ok(entry));
 }
@@ -214,12 +214,12 @@ fn a_stop_takes_what_is_there_and_the_nmis_on_their_way_are_claimed() {
     let table = [(IbsConfig::new().op(0x1000), 1), (IbsConfig::new().fetch(0x1000).op(0x1000), 2)];
     for (config, nmis) in table {
         let (machine, running) = start(fake::ZEN_2, config);
-        let (mut handler, mut sink) = (handler(), Room::new());
+        let mut handler = handler();
         machine.fetch(0, 0x40_1000, 0);
         machine.op(0x40_1004, 0, 0);
-        let (_, counts) = running.stop(&mut sink, &mut handler).map_err(|failed| failed.fault).unwrap();
-        assert_eq!(counts.fetches + counts.ops, nmis);
-        assert_eq!(sink.samples.len() as u64, nmis);
+        let stopped = stop(running, &mut handler);
+        assert_eq!(stopped.counts.fetches + stopped.counts.ops, nmis);
+        assert_eq!(stopped.last().count() as u64, nmis);
         assert_eq!((machine.get(OP_CTL), machine.get(FETCH_CTL)), (0, 0));
         for _ in 0..nmis {
             assert_eq!(nmi_without(&machine, &mut handler), Pmi::Unknown);
@@ -232,7 +232,7 @@ fn a_stop_takes_what_is_there_and_the_nmis_on_their_way_are_claimed() {
 fn nmis_that_would_be_late_are_forgotten_when_time_has_passed() {
     let (machine, running) = start(fake::ZEN_2, IbsConfig::new().fetch(0x1000).op(0x1000));
     let mut handler = handler();
-    running.stop(&mut Room::new(), &mut handler).map_err(|failed| failed.fault).unwrap();
+    stop(running, &mut handler);
     handler.forget_late();
     assert_eq!(nmi_without(&machine, &mut handler), Pmi::NotOurs);
 }
@@ -241,8 +241,8 @@ fn nmis_that_would_be_late_are_forgotten_when_time_has_passed() {
 fn a_unit_that_was_stopped_starts_again() {
     let (machine, running) = start(fake::ZEN_2, IbsConfig::new().op(0x1000));
     let (mut handler, mut sink) = (handler(), Room::new());
-    let (unit, _) = running.stop(&mut sink, &mut handler).map_err(|failed| failed.fault).unwrap();
-    let mut running = unit.start(&IbsConfig::new().fetch(0x1000)).map_err(|(_, error)| error).unwrap();
+    let unit = stop(running, &mut handler).unit;
+    let mut running = unit.start(&IbsConfig::new().fetch(0x1000)).map_err(|failed| failed.error()).unwrap();
     assert!(!machine.op(0x40_1000, 0, 0) && machine.fetch(0, 0x40_1000, 0));
     assert_eq!(nmi(&machine, &mut handler, &mut running, &mut sink), Ok(Pmi::Served));
     assert_eq!(running.counts(), &IbsCounts { fetches: 1, ..IbsCounts::default() });

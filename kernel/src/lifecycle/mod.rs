@@ -1,0 +1,27 @@
+//! How a unit is started, halted, served and stopped: written once for all units.
+//!
+//! ```text
+//!               start                          stop
+//!   Unit, off ─────────▶ Running ──────────────────────▶ what was recorded, with the Unit
+//!       ▲                  │  ▲                   │
+//!       │ NotStarted::Off  │  │ StopFailed        │ dropped: halted first, and where that fails
+//!       └──────────────────┘  └───────────────────┘ the memory stays with the processor
+//! ```
+//!
+//! A unit is a value that is off. Its session, a [`Recording`], is the unit with the memory that it records into. While
+//! the processor may write there, the session is inside a [`Running`], and nobody else has it. [`Halted`] is the proof
+//! that the processor writes nothing: only halting makes one, and whatever reads the memory, changes it or lets the unit
+//! go on asks for it.
+
+mod failed;
+mod late;
+mod running;
+mod source;
+#[cfg(test)]
+mod tests;
+
+pub use failed::{NotStarted, StopFailed};
+pub use late::LateNmis;
+pub use running::{Halted, Recording, Running};
+pub(crate) use source::Serve;
+pub use source::Source;

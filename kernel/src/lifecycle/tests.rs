@@ -1,0 +1,193 @@
+//! The lifecycle on a session that logs its steps, and whose steps fail where a test says so.
+
+use super::*;
+use crate::msr::GeneralProtection;
+use crate::pmi::{Abandoned, PmiSource, Requests};
+use std::cell::RefCell;
+use std::rc::Rc;
+
+const FAULT: GeneralProtection = GeneralProtection { address: 0x570, written: None };
+
+#[derive(Clone, Default)]
+struct Log(Rc<RefCell<(Vec<&'static str>, Vec<&'static str>)>>);
+
+impl Log {
+    /// Steps with these names fail, each once.
+    fn failing(steps: &[&'static str]) -> Self {
+        let log = Self::default();
+        log.0.borrow_mut().1.extend(steps);
+        log
+    }
+
+    fn step(&self, name: &'static str) -> Result<(), GeneralProtection> {
+        let mut inner = self.0.borrow_mut();
+        inner.0.push(name);
+        match inner.1.iter().position(|failing| *failing == name) {
+            Some(n) => {
+                inner.1.remove(n);
+                Err(FAULT)
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// The steps since the last call.
+    fn steps(&self) -> String {
+        core::mem::take(&mut self.0.borrow_mut().0).join(" ")
+    }
+}
+
+/// Logs that it is freed.
+struct Memory(Log);
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        self.0.step("free").unwrap();
+    }
+}
+
+struct Session<const WRITES: bool>(Memory);
+
+impl<const WRITES: bool> Recording for Session<WRITES> {
+    type Unit = ();
+    type Memory = Memory;
+    type Stopped = Memory;
+    type StartError = GeneralProtection;
+
+    const WRITES_MEMORY: bool = WRITES;
+
+    fn begin(&mut self) -> Result<(), GeneralProtection> {
+        self.0.0.step("begin")
+    }
+
+    fn halt(&mut self) -> Result<(), GeneralProtection> {
+        self.0.0.step("halt")
+    }
+
+    fn finish(&mut self, _: &Halted) -> Result<(), GeneralProtection> {
+        self.0.0.step("finish")
+    }
+
+    fn leave(&mut self, _: &Halted) -> Result<(), GeneralProtection> {
+        self.0.0.step("leave")
+    }
+
+    fn into_stopped(self) -> Memory {
+        self.0
+    }
+
+    fn into_parts(self) -> ((), Memory) {
+        ((), self.0)
+    }
+}
+
+impl<const WRITES: bool> Serve<()> for Session<WRITES> {
+    fn serve(&mut self, _: Requests, (): &mut (), _: &Halted) -> Result<bool, GeneralProtection> {
+        self.0.0.step("serve").map(|()| true)
+    }
+
+    fn resume(&mut self, _: Halted) -> Result<(), GeneralProtection> {
+        self.0.0.step("resume")
+    }
+
+    fn abandon(&mut self, _: Abandoned) {}
+}
+
+fn start<const WRITES: bool>(log: &Log) -> Result<Running<Session<WRITES>>, NotStarted<Session<WRITES>>> {
+    Running::start(Session(Memory(log.clone())))
+}
+
+#[test]
+fn a_start_gives_back_what_lets_itself_be_halted() {
+    // (steps that fail, steps, whether it is stuck, steps of the drop)
+    let table = [
+        (vec!["begin"], "begin halt leave", false, "free"),
+        (vec!["begin", "halt"], "begin halt", true, "halt leave free"),
+        (vec!["begin", "leave"], "begin halt leave", true, "halt leave free"),
+    ];
+    for (failing, steps, stuck, dropped) in table {
+        let log = Log::failing(&failing);
+        let failed = start::<true>(&log).unwrap_err();
+        assert_eq!((log.steps().as_str(), failed.error()), (steps, FAULT));
+        assert_eq!(matches!(failed, NotStarted::Stuck { .. }), stuck, "{failed}");
+        drop(failed);
+        assert_eq!(log.steps(), dropped);
+    }
+}
+
+#[test]
+fn a_drop_halts_and_memory_stays_with_a_processor_that_may_write_to_it() {
+    // (the step that fails, steps where the processor writes to memory, steps where it does not)
+    let table = [
+        ("", "halt leave free", "halt leave free"),
+        ("halt", "halt", "halt free"),
+        ("leave", "halt leave", "halt leave free"),
+    ];
+    for (failing, writes, registers) in table {
+        let log = Log::failing(&[failing]);
+        let running = start::<true>(&log).unwrap();
+        log.steps();
+        drop(running);
+        assert_eq!(log.steps(), writes, "{failing}");
+
+        let log = Log::failing(&[failing]);
+        let running = start::<false>(&log).unwrap();
+        log.steps();
+        drop(running);
+        assert_eq!(log.steps(), registers, "{failing}");
+    }
+}
+
+#[test]
+fn a_stop_that_fails_can_be_tried_again_or_given_up() {
+    let table =
+        [("halt", "begin halt"), ("finish", "begin halt finish"), ("leave", "begin halt finish leave")];
+    for (failing, steps) in table {
+        let log = Log::failing(&[failing]);
+        let failed = start::<true>(&log).unwrap().stop().err().unwrap();
+        assert_eq!((log.steps().as_str(), failed.fault), (steps, FAULT));
+        assert_eq!(failed.to_string(), "the recording does not stop: RDMSR 0x570 raised #GP(0)");
+        let memory = failed.running.stop().unwrap();
+        assert_eq!(log.steps(), "halt finish leave");
+        drop(memory);
+
+        let log = Log::failing(&[failing, "halt"]);
+        let failed = start::<true>(&log).unwrap().stop().err().unwrap();
+        log.steps();
+        // Where the stop halted it the second fault is that of the first try here.
+        let given_up = failed.give_up().or_else(StopFailed::give_up);
+        let ((), memory) = given_up.unwrap();
+        assert!(log.steps().ends_with("halt leave"), "{failing}");
+        drop(memory);
+        assert_eq!(log.steps(), "free");
+    }
+}
+
+#[test]
+fn a_source_is_halted_once_from_there_until_it_goes_on() {
+    let log = Log::default();
+    let mut running = start::<true>(&log).unwrap();
+    log.steps();
+    let mut source = Source::new(running.session_mut(), ());
+    source.quiesce().unwrap();
+    assert_eq!(source.service(Requests::NONE), Ok(true));
+    assert_eq!(source.service(Requests::NONE), Ok(true));
+    source.resume().unwrap();
+    assert_eq!(log.steps(), "halt serve serve resume");
+    // Whoever asks for it without is halted first.
+    assert_eq!(source.service(Requests::NONE), Ok(true));
+    source.resume().unwrap();
+    source.resume().unwrap();
+    assert_eq!(log.steps(), "halt serve resume halt resume");
+}
+
+#[test]
+fn a_source_that_is_not_halted_is_neither_served_nor_resumed() {
+    let log = Log::failing(&["halt", "halt", "halt"]);
+    let mut session = Session::<true>(Memory(log.clone()));
+    let mut source = Source::new(&mut session, ());
+    assert_eq!(source.quiesce(), Err(FAULT));
+    assert_eq!(source.service(Requests::NONE), Err(FAULT));
+    assert_eq!(source.resume(), Err(FAULT));
+    assert_eq!(log.steps(), "halt halt halt");
+}
