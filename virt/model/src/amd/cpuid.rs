@@ -47,9 +47,8 @@ fn vendor(highest: u32) -> CpuidResult {
 }
 
 fn version_and_features(profile: &Profile, hardware: CpuidResult) -> CpuidResult {
-    // DTES64, DS-CPL, VMX, SMX, EIST, TM2, SDBG, xTPR, PDCM, PCID, DCA, TSC deadline, "a hypervisor is present".
-    let intel_ecx =
-        1 << 2 | 0b11_1111 << 4 & !(1 << 9) | 1 << 11 | 0b11 << 14 | 0b11 << 17 | 1 << 24 | 1 << 31;
+    // DTES64, DS-CPL, VMX, SMX, EIST, TM2, CNXT-ID, SDBG, xTPR, PDCM, PCID, DCA, TSC deadline, "a hypervisor is present".
+    let intel_ecx = 1 << 2 | 0b1_1111 << 4 | 0b11 << 10 | 0b11 << 14 | 0b11 << 17 | 1 << 24 | 1 << 31;
     // FMA, XSAVE, OSXSAVE, AVX, F16C: what leaf 0DH would be needed for.
     let extended_state = 1 << 12 | 1 << 26 | 1 << 27 | 1 << 28 | 1 << 29;
     let mut ecx = hardware.ecx & !intel_ecx;

@@ -74,8 +74,9 @@ fn features_of_leaf_1_are_those_that_amds_manual_has() {
     const ECX: [u32; 17] = [0, 1, 3, 9, 12, 13, 19, 20, 21, 22, 23, 25, 26, 27, 28, 29, 30];
     const EXTENDED_STATE: [u32; 5] = [12, 26, 27, 28, 29];
     const EDX: [u32; 23] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 14, 15, 16, 17, 19, 23, 24, 25, 26, 28];
-    // PCID is on some of AMD's too, and is not modelled. Intel's: SDM vol. 2, "CPUID", the tables of leaf 01H.
-    const INTEL_ECX: [u32; 12] = [2, 4, 5, 6, 7, 8, 11, 14, 15, 17, 18, 24];
+    // PCID is on some of AMD's too, and is not modelled. Intel's: SDM vol. 2, "CPUID—CPU Identification", the tables of
+    // the features in ECX and EDX.
+    const INTEL_ECX: [u32; 13] = [2, 4, 5, 6, 7, 8, 10, 11, 14, 15, 17, 18, 24];
     const INTEL_EDX: [u32; 6] = [18, 21, 22, 27, 29, 31];
     for (name, extended) in [("k8", false), ("barcelona", false), ("trinity", true), ("zen4", true)] {
         let CpuidResult { ebx, ecx, edx, .. } = cpuid(name, 1);

@@ -168,7 +168,8 @@ fn walks_regions_and_tables() {
 
 #[test]
 fn a_start_at_an_end_entry_goes_on_at_the_begin_of_the_next_tables_first_region() {
-    // "Table of Physical Addresses (ToPA)": an entry with END=1 has no region that an offset could be one into.
+    // "Table of Physical Addresses (ToPA)": an entry with END=1 has the address of a table, not of an output region; and it
+    // is a region's size that "ToPA Errors" holds the offset against.
     const U: u64 = 0x2_0000;
     for offset in [0, 0x10, 0xfff, 0x7fff_ffff] {
         let mut memory = Memory::with(&[(T, 0x20_0000), (T + 8, U | 1), (U, 0x30_0000), (U + 8, T | 1)]);
