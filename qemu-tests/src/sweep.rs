@@ -43,3 +43,16 @@ pub fn sweep<V: Display>(
     ensure!(runs == due, "{label}: {runs} workloads ran instead of {due}");
     Ok(verdicts)
 }
+
+/// A test for each of these profiles, which has its name: it calls the function with that name.
+#[macro_export]
+macro_rules! test_on_each {
+    ($on:ident: $($profile:ident)+) => {
+        $(
+            #[test]
+            fn $profile() {
+                $on(stringify!($profile));
+            }
+        )+
+    };
+}

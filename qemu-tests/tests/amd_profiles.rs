@@ -51,45 +51,7 @@ fn counts_and_samples_the_truth(profile: &str) {
     assert_eq!(branches, last_branches(&outcome.truth, profile), "{profile}");
 }
 
-#[test]
-fn k8() {
-    counts_and_samples_the_truth("k8");
-}
-
-#[test]
-fn barcelona() {
-    counts_and_samples_the_truth("barcelona");
-}
-
-#[test]
-fn trinity() {
-    counts_and_samples_the_truth("trinity");
-}
-
-#[test]
-fn zen2() {
-    counts_and_samples_the_truth("zen2");
-}
-
-#[test]
-fn zen3() {
-    counts_and_samples_the_truth("zen3");
-}
-
-#[test]
-fn zen4() {
-    counts_and_samples_the_truth("zen4");
-}
-
-#[test]
-fn zen5() {
-    counts_and_samples_the_truth("zen5");
-}
-
-#[test]
-fn zen6() {
-    counts_and_samples_the_truth("zen6");
-}
+pugmark_qemu_tests::test_on_each!(counts_and_samples_the_truth: k8 barcelona trinity zen2 zen3 zen4 zen5 zen6);
 
 /// Source and target of a line that has a branch.
 fn branch(line: &str) -> Option<(u64, u64)> {

@@ -12,30 +12,7 @@ fn all_as_they_ran(profile: &str) {
     .unwrap();
 }
 
-#[test]
-fn core2() {
-    all_as_they_ran("core2");
-}
-
-#[test]
-fn nehalem() {
-    all_as_they_ran("nehalem");
-}
-
-#[test]
-fn broadwell() {
-    all_as_they_ran("broadwell");
-}
-
-#[test]
-fn skylake() {
-    all_as_they_ran("skylake");
-}
-
-#[test]
-fn icelake() {
-    all_as_they_ran("icelake");
-}
+pugmark_qemu_tests::test_on_each!(all_as_they_ran: core2 nehalem broadwell skylake icelake);
 
 #[test]
 fn a_processor_without_samples_says_so() {

@@ -52,8 +52,19 @@ fn steps<D, I, S>(
     std::iter::from_fn(step).take(most).collect()
 }
 
-fn check<T: PartialEq + Debug>(found: &[T], expected: &[T], what: &str) {
-    let same = found.iter().zip(expected).take_while(|(a, b)| a == b).count();
+/// A decoder that has gone to a PSB says and gives what a new one does that `goes` there.
+fn like_a_new_one<D, I: PartialEq + Debug, S: PartialEq + Debug>(
+    decoder: D,
+    mut new: D,
+    goes: impl Fn(&mut D) -> bool,
+    next: impl Fn(&mut D) -> Result<Option<I>, Error>,
+    said: impl Fn(&D) -> S,
+    what: &str,
+) {
+    assert!(goes(&mut new), "{what}");
+    assert_eq!(said(&decoder), said(&new), "{what}");
+    let [found, expected] = [decoder, new].map(|mut decoder| steps(&mut decoder, STEPS, &next, &said));
+    let same = found.iter().zip(&expected).take_while(|(a, b)| a == b).count();
     assert_eq!(found.get(same), expected.get(same), "{what}, step {same}");
 }
 
@@ -80,7 +91,7 @@ fn an_instruction_decoder_that_synchronises_is_like_a_new_one() {
         let new = || InsnDecoder::with_config(&trace, Image::new(&sections), scenario.config);
         for used in 0..STEPS {
             for (way, looks_ahead) in WAYS.into_iter().flat_map(|way| [(way, false), (way, true)]) {
-                let (mut decoder, mut other) = (new(), new());
+                let (mut decoder, other) = (new(), new());
                 decoder.sync_forward();
                 let given = if looks_ahead {
                     steps(&mut decoder, used, ahead, said)
@@ -92,11 +103,7 @@ fn an_instruction_decoder_that_synchronises_is_like_a_new_one() {
                 }
                 let Some(psb) = go!(decoder, way) else { continue };
                 let what = format!("{name}, {way} behind {used}");
-                assert!(other.sync_at(psb), "{what}");
-                assert_eq!(said(&decoder), said(&other), "{what}");
-                let [found, expected] =
-                    [decoder, other].map(|mut decoder| steps(&mut decoder, STEPS, next, said));
-                check(&found, &expected, &what);
+                like_a_new_one(decoder, other, |new| new.sync_at(psb), next, said, &what);
                 count += 1;
             }
         }
@@ -116,7 +123,7 @@ fn a_block_decoder_that_synchronises_is_like_a_new_one() {
             for (way, slots) in WAYS.into_iter().chain(["another"]).flat_map(|way| [(way, 0), (way, 1 << 6)])
             {
                 let [mut memory, mut fresh] = [vec![Slot::default(); slots], vec![Slot::default(); slots]];
-                let [mut decoder, mut other] = [&mut memory, &mut fresh].map(|memory| {
+                let [mut decoder, other] = [&mut memory, &mut fresh].map(|memory| {
                     BlockDecoder::with_config(&trace, Image::new(&sections), memory, scenario.config)
                 });
                 decoder.sync_forward();
@@ -133,11 +140,7 @@ fn a_block_decoder_that_synchronises_is_like_a_new_one() {
                 };
                 let Some(psb) = psb else { continue };
                 let what = format!("{name}, {way} behind {used}, {slots} slots");
-                assert!(other.sync_at(psb), "{what}");
-                assert_eq!(said(&decoder), said(&other), "{what}");
-                let [found, expected] =
-                    [decoder, other].map(|mut decoder| steps(&mut decoder, STEPS, next, said));
-                check(&found, &expected, &what);
+                like_a_new_one(decoder, other, |new| new.sync_at(psb), next, said, &what);
                 count += 1;
             }
         }

@@ -292,6 +292,19 @@ fn a_pmi_that_comes_after_a_drain_is_nobodys() {
     }
 }
 
+/// It is suspended during the branches from the first of these numbers to the second, and records those up to the third.
+fn goes_on(
+    running: &mut Running<Machine, FakeLinear>,
+    machine: &Machine,
+    [first, resumed, end]: [u64; 3],
+    sink: &mut Numbers,
+) {
+    machine.branches(first, resumed - first);
+    assert_eq!(running.resume().map(|()| running.state(Half::Bts)), Ok(Some(State::Recording)));
+    machine.branches(resumed, end - resumed);
+    drain(running, sink).unwrap();
+}
+
 #[test]
 fn a_suspended_recording_goes_on_where_it_was() {
     for machine in Machine::both() {
@@ -304,10 +317,7 @@ fn a_suspended_recording_goes_on_where_it_was() {
         for _ in 0..2 {
             assert_eq!(drain(&mut running, &mut sink), Ok(State::Suspended));
         }
-        machine.branches(10, 10);
-        assert_eq!(running.resume().map(|()| running.state(Half::Bts)), Ok(Some(State::Recording)));
-        machine.branches(20, 10);
-        drain(&mut running, &mut sink).unwrap();
+        goes_on(&mut running, &machine, [10, 20, 30], &mut sink);
         assert_eq!(sink.seen, [branches(0..10), branches(20..30)].concat());
     }
 }
@@ -346,10 +356,7 @@ fn a_full_buffer_does_not_go_on_while_it_is_suspended_though_it_is_drained() {
         // Another task runs, whose branches are none of this recording's.
         let mut sink = Numbers::of(&machine);
         assert_eq!(drain(&mut running, &mut sink), Ok(State::Suspended));
-        machine.branches(92, 5);
-        assert_eq!(running.resume().map(|()| running.state(Half::Bts)), Ok(Some(State::Recording)));
-        machine.branches(97, 5);
-        drain(&mut running, &mut sink).unwrap();
+        goes_on(&mut running, &machine, [92, 97, 102], &mut sink);
         assert_eq!(sink.seen, [branches(0..92), branches(97..102)].concat());
         assert_eq!(running.loss(Half::Bts), &Loss { full: 1, ..Loss::NONE });
     }
