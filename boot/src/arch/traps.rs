@@ -202,7 +202,7 @@ trap_stubs:
     .rept 256
     .align 16
     // Vectors whose error code the processor pushes itself.
-    .if vector == 8 || vector == 10 || vector == 11 || vector == 12 || vector == 13 || vector == 14 || vector == 17 || vector == 21 || vector == 29 || vector == 30
+    .if vector == 8 || (vector >= 10 && vector <= 14) || vector == 17 || vector == 21 || vector == 29 || vector == 30
     .else
     pushq $0
     .endif

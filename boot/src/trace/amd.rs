@@ -43,8 +43,8 @@ pub(super) const COUNTED: [Counting; 4] = [
 /// Ops from one sample to the next, with the random part of the count's beginning. What the handler does from where it
 /// lets the unit go on must be shorter: it would never come back to the workload.
 const OPS: u32 = 0x200;
-/// So many more beside NMIs of others. Where one waits while a sample's is handled, the handler is entered once more and
-/// looks for a sample before the workload goes on: were there one, the next NMI would wait, and so for ever.
+/// So many more beside NMIs of others. Where one waits while a sample's is handled, the handler is entered once more
+/// and looks for a sample before the workload goes on: were there one, the next NMI would wait, and so for ever.
 const BESIDE_NMIS: u32 = 0x400;
 /// So many more in each further round of a workload: otherwise they would fall on the same instructions again.
 const ROUND: u32 = 0x10;

@@ -115,7 +115,8 @@ impl Sampling {
     }
 }
 
-/// The eventing IPs of samples that were kept, and where execution stood behind the events; each where the records say it.
+/// The eventing IPs of samples that were kept, and where execution stood after the events; each where the records say
+/// it.
 pub(super) fn kept(bytes: &[u8]) -> impl Iterator<Item = (Option<u64>, Option<u64>)> {
     let word = |bytes: [u8; 8]| Some(u64::from_le_bytes(bytes)).filter(|address| *address != 0);
     bytes.as_chunks::<KEPT>().0.iter().map(move |kept| {

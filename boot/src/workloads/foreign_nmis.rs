@@ -11,7 +11,8 @@ use pugmark_kernel::topa::RegionSize;
 
 const ROUNDS: u64 = 12;
 
-/// Much trace into little memory, so that PMIs come, and NMIs in between: while the handler is free, and while it is not.
+/// Much trace into little memory, so that PMIs come, and NMIs in between: while the handler is free, and while it is
+/// not.
 pub(super) struct ForeignNmis {
     churn: Churn,
     /// Those that came before.

@@ -59,7 +59,8 @@ pub(super) struct Subject {
 impl Subject {
     /// Whether the tests of a binary may notice. Cargo builds another one where it has the name of one that may.
     pub(super) fn asks(&self, binary: &str) -> bool {
-        !self.library_only.iter().any(|folder| binary.starts_with(&format!("{folder} tests/")))
+        let folder = binary.split_once(" tests/").map(|(folder, _)| folder);
+        folder.is_none_or(|folder| !self.library_only.iter().any(|only| only == folder))
     }
 }
 
