@@ -141,7 +141,9 @@ pub struct Lost {
     pub wraps: u64,
     /// Drains for which the archive had no room, and times the buffer had none.
     pub full: u64,
-    /// Performance monitoring interrupts that nobody had asked for: nothing is lost, but something is odd.
+    /// Performance monitoring interrupts that found nobody who asks. Nothing is lost by one: a region that is full shortly
+    /// before the trace stops asks for an interrupt that comes, by the skid or because interrupts are off, when the trace
+    /// is stopped and has been taken out as a whole. `--monitor pmi-skid=300` has one in `circular`.
     pub strays: u64,
 }
 

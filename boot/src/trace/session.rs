@@ -242,7 +242,7 @@ impl Ready {
             TRACER.stop(Tracer::stop).unwrap_or(Err(Failure::Busy))
         });
         marker::set(0);
-        // One more interrupt may have been on its way. STI lets none in before the instruction behind it.
+        // One more interrupt may have been on its way, and is a stray one. STI lets none in before the next instruction.
         interrupts::enable();
         x86_64::instructions::nop();
         interrupts::disable();
@@ -460,6 +460,7 @@ pub(super) fn msr() -> GuardedMsr {
 
 fn apic() -> XApic {
     let base = NonNull::without_provenance(apic::ADDRESS);
-    // SAFETY: the local APIC's page is mapped there for good, writable and uncached, and `apic::init` has checked the mode.
+    // SAFETY: the local APIC's page is mapped there for good, writable and uncached, and `apic::init` has checked the
+    // mode.
     unsafe { XApic::new(base) }
 }
