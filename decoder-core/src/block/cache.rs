@@ -58,7 +58,6 @@ impl<'a> Cache<'a> {
     pub(super) fn set_image(&mut self, image: Image<'_>, space: Asid) {
         self.slots.fill(Slot::default());
         self.sees = Sees::of(image);
-        (self.space, self.vmcs) = (0, None);
         self.enter(space);
     }
 

@@ -524,6 +524,10 @@ fn bdm70_makes_nothing_of_a_fup_in_psb_that_an_enable_follows() {
     assert_eq!(error, None);
     let (got, error) = events(&trace(&[Psb, BITS_64, Fup(ip(0x9000)), PsbEnd, Tip(ip(0x1000))]), config);
     assert_eq!((got[0].kind, got[0].ip, error), (ENABLED, Some(0x9000), None));
+    // Nor is it the first of what follows that turns tracing off and on.
+    let off_and_on = [Psb, BITS_64, Fup(ip(0x9000)), PsbEnd, TipPgd(NO_IP), TipPge(ip(0x1000))];
+    let (got, error) = events(&trace(&off_and_on), config);
+    assert_eq!((got[0].kind, got[0].ip, error), (ENABLED, Some(0x9000), None));
     let (_, error) = events(&trace(&packets), Config::new());
     assert_eq!(error.map(|error| error.kind), Some(ErrorKind::UnexpectedPacket("TIP.PGE")));
 }

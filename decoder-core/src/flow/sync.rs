@@ -11,7 +11,6 @@ impl Walker<'_> {
     /// Goes to the next PSB and returns its offset; `None` when none follows.
     pub(crate) fn sync_forward(&mut self) -> Option<u64> {
         self.forget();
-        self.psb = None;
         self.events.sync_forward()
     }
 
@@ -26,7 +25,6 @@ impl Walker<'_> {
     /// Goes to the last PSB before the current position and returns its offset; `None` when there is none.
     pub(crate) fn sync_backward(&mut self) -> Option<u64> {
         self.forget();
-        self.psb = None;
         self.events.sync_backward()
     }
 
@@ -35,7 +33,6 @@ impl Walker<'_> {
         let found = self.events.sync_at(offset);
         if found {
             self.forget();
-            self.psb = None;
         }
         found
     }

@@ -200,6 +200,23 @@ fn an_error_is_followed_by_out_of_sync_until_a_psb() {
 }
 
 #[test]
+fn from_a_psb_that_was_gone_to_the_next_one_is_found_whatever_came_last_before() {
+    let trace = trace(&[&psb_plus(0x1000), &psb_plus(0x1000), &psb_plus(0x1000)]);
+    let size = trace.len() as u64 / 3;
+    type Go = fn(&mut InsnDecoder<'_>) -> Option<u64>;
+    for (go, at, next) in [
+        ((|decoder| decoder.sync_at(0).then_some(0)) as Go, 0, Some(size)),
+        (|decoder| decoder.sync_backward(), 2 * size, None),
+    ] {
+        let mut decoder = InsnDecoder::new(&trace, Image::new(&CODE));
+        decoder.sync_forward();
+        // The last PSB+ was read, and no instruction since.
+        assert_eq!(decoder.next(), Ok(None));
+        assert_eq!((go(&mut decoder), decoder.resync()), (Some(at), next));
+    }
+}
+
+#[test]
 fn the_address_space_follows_the_trace() {
     let pip = |cr3| Packet::Pip(crate::packet::Pip { cr3, non_root: false });
     let trace = trace(&[&[Psb, MODE, pip(0x5000), Fup(ip(0x1000)), PsbEnd, TAKEN, pip(0x6000)]]);

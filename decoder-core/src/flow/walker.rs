@@ -155,7 +155,6 @@ impl<'a> Walker<'a> {
     /// Goes in front of another trace of the same image.
     pub(crate) fn set_trace(&mut self, trace: &'a [u8]) {
         self.forget();
-        self.psb = None;
         self.packets = 0;
         self.events = EventDecoder::with_config(trace, *self.config());
     }
@@ -195,6 +194,7 @@ impl<'a> Walker<'a> {
         self.failed = false;
         self.placed = Placed::Here;
         self.recovered_at = None;
+        self.psb = None;
     }
 
     /// The offset of the packet that completed the next event, or of the packet that comes next when no event is

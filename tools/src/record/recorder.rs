@@ -132,14 +132,6 @@ impl<'a> Recorder<'a> {
             Some(Outcome::Mapped) => self.mapped(pid),
             Some(Outcome::Stepped) | None => {}
         }
-        if stop == Stop::Exec {
-            self.spaces += 1;
-            let space = self.spaces;
-            self.on(pid, |task| {
-                task.space = space;
-                Ok(())
-            })?;
-        }
         self.go_on(pid)
     }
 

@@ -22,7 +22,7 @@ pub(super) struct Task<'a> {
     options: &'a Options,
     /// 1: the program's main thread; the others in the order in which they were started.
     number: u32,
-    /// The tasks with the same number here see the same memory.
+    /// Only tasks with the same number here can see the same memory.
     pub(super) space: u32,
     pub(super) tracee: Tracee,
     /// The process that it is a thread of.

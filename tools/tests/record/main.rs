@@ -252,6 +252,28 @@ fn only_the_functions_of_the_filter_are_traced() {
 }
 
 #[test]
+fn who_waits_in_the_kernel_at_the_limit_has_made_the_system_call() {
+    let Some(program) = compile("waits", &programs::waits()) else { return };
+    let plain = Options { out: program.path("out"), ..Options::new([program.path("program")]) };
+    let ranges = ["work", "rest"].map(|name| name.parse().expect("a range")).to_vec();
+    let options = Options { ranges, limit: Some(100), ..plain };
+    let recording = record(&options, &mut |_| {}).expect("it is recorded");
+    assert_eq!(recording.ending, Ending::Exit(0));
+    let counts: Vec<_> = recording.parts.iter().map(|part| (part.task, check(part))).collect();
+    // One of the second's two was made when the limit was reached.
+    assert_eq!(counts, [(1, 99), (2, 2)]);
+}
+
+#[test]
+fn a_system_call_in_front_of_which_a_signal_kills_was_not_made() {
+    let Some(program) = compile("killed", programs::KILLED) else { return };
+    let plain = Options { out: program.path("out"), ..Options::new([program.path("program")]) };
+    let options = Options { ranges: vec!["last".parse().expect("a range")], ..plain };
+    let recording = record(&options, &mut |_| {}).expect("it is recorded");
+    assert_eq!((recording.ending, check(&recording.parts[0])), (Ending::Signal(libc::SIGTERM), 6));
+}
+
+#[test]
 fn after_the_limit_the_program_runs_on_alone() {
     let scratch = Scratch::new("limit");
     let plain = Options { out: scratch.path("out"), ..Options::new(["sh", "-c", "exit 7"]) };

@@ -204,6 +204,38 @@ pub(crate) fn filter() -> String {
     format!("{WORK} int main(void) {{ return work(); }}")
 }
 
+/// A thread that waits in the kernel while the main thread executes it.
+pub(crate) fn waits() -> String {
+    format!("{WORK}{WAITS}")
+}
+
+const WAITS: &str = r#"
+__asm__(".globl rest\n.type rest, @function\n"
+        "rest: mov $34, %eax\n" /* pause */
+        "syscall\n ret\n"
+        ".size rest, . - rest\n");
+int rest(void);
+static void *thread(void *argument) { rest(); return 0; }
+
+int main(void) {
+    pthread_t other;
+    if (pthread_create(&other, 0, thread, 0)) return 1;
+    usleep(100000);
+    return work();
+}
+"#;
+
+/// Kills itself: one system call right after the other, of which the first is the last.
+pub(crate) const KILLED: &str = r#"
+__asm__(".globl last\n.type last, @function\n"
+        "last: mov $39, %eax\n" /* getpid */
+        "syscall\n mov %eax, %edi\n mov $15, %esi\n mov $62, %eax\n" /* kill */
+        "syscall\n syscall\n ret\n"
+        ".size last, . - last\n");
+int last(void);
+int main(void) { return last(); }
+"#;
+
 /// Two threads and a child that execute it once, while one thread waits in the kernel, and a child that executes
 /// another program.
 pub(crate) fn tasks() -> String {
