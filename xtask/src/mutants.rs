@@ -132,6 +132,7 @@ pub(crate) fn mutants(options: &Options) -> Result<ExitCode> {
     let known = folder.join(format!("{}.recorded", subject.package));
     let longest = Duration::from_secs(options.longest);
     let mut tests = Tests::record(&scratch, &known, binaries, places, options.jobs, longest)?;
+    tests.left_out.iter().for_each(|line| println!("left out without a mutant: {line}"));
     tests.end = options.within.map(|minutes| Instant::now() + Duration::from_secs(60 * minutes));
     tests.enough = Duration::from_secs(options.enough);
     let compiled = all.iter().filter(|mutant| !dropped.contains(&(mutant.place, mutant.number)));

@@ -63,6 +63,9 @@ pub(super) struct Tests {
     pub(super) end: Option<Instant>,
     /// A mutant that survives this much of the tests' time is not tried with more of them.
     pub(super) enough: Duration,
+    /// The tests that are red without a mutant, or take too long, each with how it ended. They are not asked. Empty where
+    /// what the others reach was known.
+    pub(super) left_out: Vec<String>,
     scratch: AtomicUsize,
     /// By function, the tests that noticed something in it, the latest first.
     noticed: Mutex<HashMap<String, Vec<usize>>>,
@@ -70,7 +73,7 @@ pub(super) struct Tests {
 
 impl Tests {
     /// Runs each test without a mutant, in `folder`, if it is not in `known` what it reaches. Those that are red, or
-    /// take longer than `longest`, are named and left out.
+    /// take longer than `longest`, are left out, and named in [`Tests::left_out`].
     pub(super) fn record(
         folder: &Path,
         known: &Path,
@@ -88,13 +91,18 @@ impl Tests {
             least: SECONDS,
             end: None,
             enough: Duration::MAX,
+            left_out: vec![],
             scratch: AtomicUsize::new(0),
             noticed: Mutex::default(),
         };
         let key = recorded::key(&this.binaries, longest)?;
         this.tests = match recorded::read(known, key, places) {
             Some(tests) => tests,
-            None => this.record_all(places, longest)?,
+            None => {
+                let (tests, left_out) = this.record_all(places, longest)?;
+                this.left_out = left_out;
+                tests
+            }
         };
         recorded::write(known, key, &this.tests)?;
         let total: Duration = this.tests.iter().map(|test| test.took).sum();
@@ -106,7 +114,8 @@ impl Tests {
         Ok(this)
     }
 
-    fn record_all(&self, places: usize, longest: Duration) -> Result<Vec<Test>> {
+    /// The tests, and the names of those that are left out, each with how it ended.
+    fn record_all(&self, places: usize, longest: Duration) -> Result<(Vec<Test>, Vec<String>)> {
         let names = self.binaries.iter().enumerate().map(|(index, binary)| Ok((index, names(binary)?)));
         let names: Vec<(usize, Vec<String>)> = names.collect::<Result<_>>()?;
         let names: Vec<_> = names
@@ -121,13 +130,12 @@ impl Tests {
                 left_out.push(format!("{} {name}: {end:?}", self.binaries[*binary].name));
             }
         });
-        left_out.iter().for_each(|line| println!("left out without a mutant: {line}"));
         let mut kept = vec![];
         for test in tests {
             kept.extend(test?.ok());
         }
         kept.sort_by_key(|test| test.took);
-        Ok(kept)
+        Ok((kept, left_out))
     }
 
     fn record_one(

@@ -1,6 +1,7 @@
 //! A crate from its source to the fates of its mutants.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -94,6 +95,13 @@ fn each_kind_of_change_is_found() {
         ("const A: u8 = 1 + 2; static B: [u8; 1 + 2] = [0; 1 + 2]; enum C { D = 1 + 2 }", &[]),
         ("fn f() { g::<{ 1 + 2 }>([a; 3], const { 1 + 2 }) }", &[]),
         ("#[cfg(test)] mod tests { fn f() { g(1) } } #[test] fn f() { g(1) }", &[]),
+        ("#[cfg(test)] fn f() { g(1) } #[cfg(all(test, unix))] impl A { fn f() { g(1) } }", &[]),
+        ("#[unsafe(naked)] fn f() { g(1) } #[cfg(target_os = \"none\")] mod a { fn f() { g(1) } }", &[]),
+        ("fn f() { #[cfg(test)] let a = 1; }", &[]),
+        // Built for others.
+        ("#[cfg(not(test))] fn f() { g(1) }", &["1:30 1 -> 0", "1:30 1 -> 2"]),
+        ("#[cfg(unix)] #[inline] fn f() { g(5) }", &["1:35 5 -> 6"]),
+        ("#[cfg(feature = \"tests\")] fn f() { g(5) }", &["1:38 5 -> 6"]),
     ];
     for (source, expected) in rows {
         let mut of_the_whole = found(source);
@@ -144,6 +152,60 @@ fn mutants_stand_beside_what_was_written() {
     );
 }
 
+/// A line of cargo's: a diagnostic with these spans, and one of its own under it with others. A span is a file, where it
+/// is in the file, and whether it is the primary one.
+fn diagnostic(level: &str, spans: &[Span<'_>], under: &[Span<'_>]) -> String {
+    let span = |(file, range, primary): &Span<'_>| {
+        serde_json::json!({
+            "file_name": file, "byte_start": range.start, "byte_end": range.end, "is_primary": primary,
+            "expansion": null,
+        })
+    };
+    let list = |spans: &[Span<'_>]| spans.iter().map(span).collect::<Vec<_>>();
+    let child = serde_json::json!({"level": "note", "spans": list(under), "rendered": null});
+    let message = serde_json::json!({
+        "level": level, "spans": list(spans), "children": [child], "rendered": "error",
+    });
+    serde_json::json!({ "message": message }).to_string()
+}
+
+type Span<'a> = (&'a str, Range<usize>, bool);
+
+#[test]
+fn an_error_is_laid_to_the_mutant_that_it_is_about() {
+    let text = "fn f() -> A { a + b * c } fn g() -> A { d - e }";
+    let sites = sites::find(text).unwrap();
+    let rewritten = rewrite(text, &sites, 5, &BTreeSet::new());
+    let source = Source { path: "a.rs".into(), text: text.into(), sites, first: 5 };
+    let of = |line: &str| culprits_of(line, std::slice::from_ref(&source), std::slice::from_ref(&rewritten));
+    let ranges: Vec<_> = rewritten.mutants.iter().map(|(_, _, range)| range.clone()).collect();
+    // One mutant in each of three places.
+    let mutant = |index: usize| ("a.rs", ranges[index].clone(), false);
+    let primary = |index: usize| ("a.rs", ranges[index].clone(), true);
+    let elsewhere = ("b.rs", ranges[0].clone(), true);
+    let numbers: Vec<_> = rewritten.mutants.iter().map(|(site, mutant, _)| (5 + site, *mutant)).collect();
+    assert_eq!(numbers.len(), 3);
+    for (index, number) in numbers.iter().enumerate() {
+        let of_it = vec![*number];
+        let other = (index + 1) % 3;
+        assert_eq!(of(&diagnostic("error", &[primary(index)], &[])), of_it);
+        assert_eq!(of(&diagnostic("error: internal", &[primary(index)], &[])), of_it);
+        // The primary one goes before the others, wherever it stands.
+        assert_eq!(of(&diagnostic("error", &[mutant(other), primary(index)], &[])), of_it);
+        // What is said under it counts, and after what is said in it.
+        assert_eq!(of(&diagnostic("error", std::slice::from_ref(&elsewhere), &[mutant(index)])), of_it);
+        assert_eq!(of(&diagnostic("error", &[primary(index)], &[mutant(other)])), of_it);
+        assert_eq!(of(&diagnostic("warning", &[primary(index)], &[])), []);
+    }
+    assert_eq!(of(&diagnostic("error", &[], &[mutant(0)])), [], "it is about no place");
+    assert_eq!(of(&diagnostic("error", &[elsewhere], &[])), []);
+    // All of a place, for an error that is in no mutant but in the place; all of the function, else.
+    let place = rewritten.places.iter().find(|(site, _)| *site == 2).unwrap().1.clone();
+    assert_eq!(of(&diagnostic("error", &[("a.rs", place.start..place.start + 1, true)], &[])), numbers[2..]);
+    let end = rewritten.text.len();
+    assert_eq!(of(&diagnostic("error", &[("a.rs", end - 1..end, true)], &[])), numbers[2..]);
+}
+
 /// A crate whose tests notice some mutants, and others not.
 const CRATE: &str = r#"
 pub const fn larger(a: u8, b: u8) -> u8 {
@@ -183,6 +245,10 @@ mod tests {
     fn counted() {
         assert_eq!(super::count(3), 3);
         assert_eq!((super::text("a", true), super::text("a", false)), ("a", ""));
+    }
+    #[test]
+    fn red() {
+        assert!(super::unused(true));
     }
 }
 "#;
@@ -227,6 +293,8 @@ fn a_small_crate_has_the_survivors_that_its_tests_leave() {
     let long = Duration::from_secs(60);
     let mut tests =
         Tests::record(&folder.join("scratch"), &folder.join("known"), vec![binary], places, 2, long).unwrap();
+    // Red without a mutant, it tells nothing of one: what it alone reaches is not reached.
+    assert_eq!(tests.left_out, ["small tests::red: Red"]);
     tests.least = 1;
     let mutants: Vec<_> = (0..places)
         .flat_map(|site| (0..sites[site].mutants.len()).map(move |mutant| (site, mutant)))
