@@ -389,6 +389,38 @@ mod tests {
         assert_eq!(format(&again.save), format(&vmcb.save));
     }
 
+    #[test]
+    fn what_is_loaded_is_in_place_of_what_was_there() {
+        let cpu = Cpu {
+            cr0: 0x11,
+            cr2: 0x12,
+            cr3: 0x13,
+            cr4: 0x14,
+            dr7: 0x417,
+            efer: 0x500,
+            star: 0x21,
+            lstar: 0x22,
+            cstar: 0x23,
+            sfmask: 0x24,
+            kernel_gs_base: 0x25,
+            sysenter_cs: 0x26,
+            sysenter_esp: 0x27,
+            sysenter_eip: 0x28,
+            cpl: 3,
+            rip: 0x31,
+            rflags: 2,
+            dr6: 0xffff_0ff0,
+            ..Cpu::default()
+        };
+        let mut vmcb = Vmcb::ZERO;
+        vmcb.save.load_from(&cpu);
+        vmcb.save.load_extra_from(&cpu);
+        let mut found = Cpu { dr6: cpu.dr6, ..Cpu::default() };
+        vmcb.save.store_to(&mut found);
+        vmcb.save.store_extra_to(&mut found);
+        assert_eq!(found, cpu);
+    }
+
     fn format(save: &Save) -> alloc::string::String {
         alloc::format!("{save:x?}")
     }

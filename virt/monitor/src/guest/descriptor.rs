@@ -2,7 +2,7 @@
 
 use super::cpu::{Cpu, Segment};
 use super::exception::Error;
-use super::linear::{read_linear, write_linear};
+use super::linear::{read_array, write_linear};
 use super::memory::GuestMemory;
 use super::paging::{Access, AccessKind};
 
@@ -36,8 +36,7 @@ impl Descriptor {
             return Ok(None);
         }
         let address = base.wrapping_add(offset);
-        let mut bytes = [0; 8];
-        read_linear(cpu, memory, address, &mut bytes, Access::implicit(AccessKind::Read))?;
+        let bytes = read_array(cpu, memory, address, Access::implicit(AccessKind::Read))?;
         Ok(Some(Self { address, segment: unpack(selector, u64::from_le_bytes(bytes)) }))
     }
 
@@ -95,4 +94,24 @@ fn unpack(selector: u16, raw: u64) -> Segment {
     let limit = if attributes & Segment::G != 0 { count << 12 | 0xfff } else { count };
     let base = raw >> 16 & 0xff_ffff | raw >> 32 & 0xff00_0000;
     Segment { selector, attributes, limit, base }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_descriptor_has_its_base_and_its_limit_in_pieces() {
+        for (raw, attributes, limit, base) in [
+            (0x12c9_9334_5678_abcd, 0xc93, 0x9abc_dfff, 0x1234_5678),
+            // By bytes, not by pages.
+            (0x1249_9334_5678_abcd, 0x493, 0x9_abcd, 0x1234_5678),
+            (0xff00_00ff_ffff_0000, 0, 0, 0xffff_ffff),
+            (0x000f_0000_0000_ffff, 0, 0xf_ffff, 0),
+            (0x00f0_ff00_0000_0000, 0xfff, 0xfff, 0),
+        ] {
+            let expected = Segment { selector: 0x33, attributes, limit, base };
+            assert_eq!(unpack(0x33, raw), expected, "{raw:#x}");
+        }
+    }
 }

@@ -24,6 +24,20 @@ pub fn read_linear<M: GuestMemory + ?Sized>(
     Ok(())
 }
 
+/// Reads so many bytes at `linear`.
+///
+/// Errors: as [`read_linear`].
+pub(super) fn read_array<const BYTES: usize, M: GuestMemory + ?Sized>(
+    cpu: &Cpu,
+    memory: &mut M,
+    linear: u64,
+    access: Access,
+) -> Result<[u8; BYTES], Error> {
+    let mut bytes = [0; BYTES];
+    read_linear(cpu, memory, linear, &mut bytes, access)?;
+    Ok(bytes)
+}
+
 /// Writes `bytes` at `linear`, over page boundaries; nothing is written when any page of the range faults.
 ///
 /// Errors: the page fault of the first page that has one, or a page without RAM.

@@ -74,6 +74,32 @@ fn the_header_says_where_a_file_that_is_no_elf_goes() {
 }
 
 #[test]
+fn the_header_says_where_a_file_that_is_no_elf_ends() {
+    // Load so many bytes of the file, of which 8 are in front of the header.
+    let file = |load: u32, load_end: u32| {
+        let tags: [&[u32]; 3] = [&[2, 24, 0x20_0008, load, load_end, 0], &[3, 12, 0x20_0040], &[0, 8]];
+        [&[1; 8], &header(&tags)[..], b"code"].concat()
+    };
+    let len = file(0, 0).len() as u32;
+    for loaded in [1, 8, len - 1, len] {
+        let mut ram = vec![0xaa; RAM];
+        let file = file(0x20_0000, 0x20_0000 + loaded);
+        assert!(load_into(&mut ram, &file).is_ok(), "{loaded}");
+        let loaded = loaded as usize;
+        assert_eq!(ram[0x20_0000..][..loaded], file[..loaded]);
+        assert_eq!(ram[0x20_0000 + loaded], 0xaa, "{loaded}");
+    }
+    // More than the file has, an end before the begin, a begin behind the header, or before the file's.
+    for (load, load_end) in
+        [(0x20_0000, 0x20_0001 + len), (0x20_0000, 0x1f_ffff), (0x20_0009, 0), (0x1f_ffff, 0)]
+    {
+        let error = Error::Place { start: load.into(), end: load_end.into() };
+        let mut ram = vec![0xaa; RAM];
+        assert_eq!(load_into(&mut ram, &file(load, load_end)), Err(error), "{load:#x} {load_end:#x}");
+    }
+}
+
+#[test]
 fn refuses_what_has_no_room_or_no_protocol() {
     let mut ram = vec![0; RAM];
     let rows = [

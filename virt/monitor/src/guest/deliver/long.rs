@@ -4,7 +4,7 @@ use super::Frame;
 use crate::guest::cpu::{Cpu, Gpr, Segment};
 use crate::guest::descriptor::{Descriptor, error_code, is_null, null_stack_segment};
 use crate::guest::exception::{Error, Exception};
-use crate::guest::linear::{read_linear, write_linear};
+use crate::guest::linear::{read_array, write_linear};
 use crate::guest::memory::GuestMemory;
 use crate::guest::paging::{Access, AccessKind, Privilege};
 
@@ -77,9 +77,8 @@ impl Gate {
         if index + 15 > u64::from(cpu.idtr.limit) {
             return Err(Exception::general_protection(frame.gate_error()).into());
         }
-        let mut bytes = [0; 16];
         let access = Access::implicit(AccessKind::Read);
-        read_linear(cpu, memory, cpu.idtr.base.wrapping_add(index), &mut bytes, access)?;
+        let bytes = read_array(cpu, memory, cpu.idtr.base.wrapping_add(index), access)?;
         let raw = u128::from_le_bytes(bytes);
         let (low, high) = (raw as u64, (raw >> 64) as u64);
         let kind = low >> 40 & 0x1f;
@@ -136,10 +135,8 @@ fn stack_from_tss<M: GuestMemory + ?Sized>(
     if offset + 7 > u64::from(cpu.tr.limit) {
         return Err(Exception::invalid_tss(error_code(cpu.tr.selector) | frame.ext).into());
     }
-    let mut bytes = [0; 8];
     let access = Access::implicit(AccessKind::Read);
-    read_linear(cpu, memory, cpu.tr.base.wrapping_add(offset), &mut bytes, access)?;
-    Ok(u64::from_le_bytes(bytes))
+    Ok(u64::from_le_bytes(read_array(cpu, memory, cpu.tr.base.wrapping_add(offset), access)?))
 }
 
 /// The pushes are made at the new level, but RFLAGS.AC of user code must not lift SMAP for them.

@@ -5,7 +5,7 @@ use super::long::stack_privilege;
 use crate::guest::cpu::{Cpu, Gpr, Segment};
 use crate::guest::descriptor::{Descriptor, error_code, is_null};
 use crate::guest::exception::{Error, Exception, Unsupported};
-use crate::guest::linear::{read_linear, within_limit, write_linear};
+use crate::guest::linear::{read_array, read_linear, within_limit, write_linear};
 use crate::guest::memory::GuestMemory;
 use crate::guest::paging::{Access, AccessKind};
 
@@ -85,10 +85,8 @@ impl Gate {
         if index + 7 > u64::from(cpu.idtr.limit) {
             return Err(Exception::general_protection(frame.gate_error()).into());
         }
-        let mut bytes = [0; 8];
         let access = Access::implicit(AccessKind::Read);
-        read_linear(cpu, memory, cpu.idtr.base.wrapping_add(index), &mut bytes, access)?;
-        let raw = u64::from_le_bytes(bytes);
+        let raw = u64::from_le_bytes(read_array(cpu, memory, cpu.idtr.base.wrapping_add(index), access)?);
         let kind = raw >> 40 & 0x1f;
         if kind != TASK_GATE && !matches!(kind & !GATE_32, INTERRUPT_GATE | TRAP_GATE) {
             return Err(Exception::general_protection(frame.gate_error()).into());

@@ -59,9 +59,6 @@ pub(super) fn read<M: GuestMemory + ?Sized>(
 
 /// Sets a general register: 16 bits leave the rest as it is, 32 bits clear it.
 pub(super) fn set_register(cpu: &mut Cpu, name: Register, value: u64) {
-    if !name.is_gpr() {
-        return;
-    }
     let full = &mut cpu.gpr[name.full_register().number() % 16];
     *full = match name.size() {
         2 => *full & !0xffff | value & 0xffff,
@@ -89,11 +86,8 @@ fn address(cpu: &Cpu, decoded: &iced_x86::Instruction, index: u32, len: u64) -> 
     segment_address(cpu, name, effective, len, AccessKind::Read)
 }
 
-/// A general register of 16 to 64 bits; others count as 0.
+/// A general register of 16 to 64 bits.
 pub(super) fn register(cpu: &Cpu, name: Register) -> u64 {
-    if !name.is_gpr() {
-        return 0;
-    }
     let value = cpu.gpr[name.full_register().number() % 16];
     match name.size() {
         2 => value & 0xffff,

@@ -3,7 +3,7 @@
 use super::classify::Goes;
 use super::{Instruction, Lookahead, MAX_LEN};
 use crate::guest::cpu::{Cpu, Gpr, Mode, dr7, rflags};
-use crate::guest::linear::read_linear;
+use crate::guest::linear::read_array;
 use crate::guest::memory::GuestMemory;
 use crate::guest::paging::{Access, AccessKind};
 
@@ -166,14 +166,14 @@ impl Lookahead {
             stretch.add(instruction, address);
             if let Some(other) = other {
                 // One is left for the end.
-                if stretch.exit_count + 1 == Stretch::MAX_EXITS || other == on || !stretch.may_exit(other) {
+                if stretch.exit_count + 1 == Stretch::MAX_EXITS || !stretch.may_exit(other) {
                     stretch.cut(stretch.len - 1);
                     break;
                 }
                 stretch.add_exit(other);
             }
             if !stretch.may_exit(on) {
-                // It could not end here: without this instruction it could.
+                // It could not end here, or both ways are one: without this instruction it could.
                 stretch.cut(stretch.len - 1);
                 break;
             }
@@ -207,10 +207,8 @@ fn ways(instruction: &Instruction) -> Option<(u64, Option<u64>)> {
 fn known_target<M: GuestMemory + ?Sized>(cpu: &Cpu, memory: &mut M, first: &Instruction) -> Option<u64> {
     match *first.bytes() {
         [0xc3] => {
-            let mut address = [0; 8];
             let access = Access::at_cpl(cpu, AccessKind::Read);
-            read_linear(cpu, memory, cpu.get(Gpr::Rsp), &mut address, access).ok()?;
-            Some(u64::from_le_bytes(address))
+            read_array(cpu, memory, cpu.get(Gpr::Rsp), access).ok().map(u64::from_le_bytes)
         }
         [0xff, operand @ (0xd0..=0xd7 | 0xe0..=0xe7)] => Some(cpu.gpr[usize::from(operand & 7)]),
         [0x41, 0xff, operand @ (0xd0..=0xd7 | 0xe0..=0xe7)] => Some(cpu.gpr[usize::from(operand & 7) + 8]),

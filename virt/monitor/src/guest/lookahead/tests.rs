@@ -234,6 +234,15 @@ fn a_fetch_faults_as_the_processor_would() {
         ("SMEP", true, |m| m.cpu.cr4 |= super::super::cr4::SMEP, pf(0x11)),
         ("not canonical", true, |m| m.cpu.rip = 0x8000_0000_0000, gp),
         ("beyond the limit", false, |m| m.cpu.cs.limit = at::CODE as u32 - 1, gp),
+        (
+            "its one byte beyond the limit",
+            false,
+            |m| {
+                m.cpu.cs.limit = at::CODE as u32 - 1;
+                m.put(at::CODE, &[0x90]);
+            },
+            gp,
+        ),
         ("last byte beyond the limit", false, |m| m.cpu.cs.limit = at::CODE as u32 + 3, gp),
         ("fifteen bytes without an end", true, |m| m.put(at::CODE, &[0x66; 16]), gp),
     ];

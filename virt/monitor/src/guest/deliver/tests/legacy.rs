@@ -46,6 +46,8 @@ fn protected_mode_refuses_what_the_manual_refuses() {
             Err(Unsupported::TaskGate { vector: 0x30 }),
         ),
         ("DPL 0 at level 3, software", 3, |_| {}, INT, gp(0x182)),
+        ("DPL 2 at level 3, software", 3, |m| gate32(m, |g| g.dpl = 2), INT, gp(0x182)),
+        ("DPL 3 at level 3, software", 3, |m| gate32(m, |g| g.dpl = 3), INT, Ok(Outcome::Handler(INT))),
         (
             "absent",
             0,
@@ -54,6 +56,16 @@ fn protected_mode_refuses_what_the_manual_refuses() {
             handler(Exception::segment_not_present(0x183)),
         ),
         ("null CS", 0, |m| gate32(m, |g| g.selector = 0), INTERRUPT, gp(1)),
+        (
+            "null CS, and code where its descriptor would be",
+            0,
+            |m| {
+                m.put_quads(at::GDT, &[0x00cf_9b00_0000_ffff]);
+                gate32(m, |g| g.selector = 3);
+            },
+            INTERRUPT,
+            gp(1),
+        ),
         ("CS is data", 0, |m| gate32(m, |g| g.selector = sel::DATA), INTERRUPT, gp(0x11)),
         ("CS beyond the GDT", 0, |m| gate32(m, |g| g.selector = sel::BEYOND), INTERRUPT, gp(0xa1)),
         ("CS of an outer level", 0, |m| gate32(m, |g| g.selector = sel::USER_CODE32), INTERRUPT, gp(0x19)),
@@ -86,6 +98,17 @@ fn protected_mode_refuses_what_the_manual_refuses() {
             3,
             |m| {
                 conforming(m);
+                m.put(at::TSS + 8, &[0, 0]);
+            },
+            INTERRUPT,
+            ts(1),
+        ),
+        (
+            "null SS0, and data where its descriptor would be",
+            3,
+            |m| {
+                conforming(m);
+                m.put_quads(at::GDT, &[0x00cf_9300_0000_ffff]);
                 m.put(at::TSS + 8, &[0, 0]);
             },
             INTERRUPT,

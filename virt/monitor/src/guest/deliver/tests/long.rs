@@ -26,6 +26,7 @@ fn long_mode_refuses_what_the_manual_refuses() {
         ("S set", 0, |m| gate(m, |g| g.kind = 0x1e), INTERRUPT, gp(0x30 * 8 + 3)),
         ("DPL 0 at level 0, software", 0, |_| {}, INT, int),
         ("DPL 0 at level 3, software", 3, |_| {}, INT, gp(0x30 * 8 + 2)),
+        ("DPL 2 at level 3, software", 3, |m| gate(m, |g| g.dpl = 2), INT, gp(0x30 * 8 + 2)),
         ("DPL 3 at level 3, software", 3, |m| gate(m, |g| g.dpl = 3), INT, int),
         (
             "DPL 0 at level 3, INT1",
@@ -51,6 +52,16 @@ fn long_mode_refuses_what_the_manual_refuses() {
         ("the DPL is looked at before P", 3, |m| gate(m, |g| g.present = false), INT, gp(0x30 * 8 + 2)),
         ("null CS", 0, |m| gate(m, |g| g.selector = 3), INTERRUPT, gp(1)),
         ("null CS, software", 0, |m| gate(m, |g| g.selector = 0), INT, gp(0)),
+        (
+            "null CS, and code where its descriptor would be",
+            0,
+            |m| {
+                m.put_quads(at::GDT, &[0x00af_9b00_0000_ffff]);
+                gate(m, |g| g.selector = 3);
+            },
+            INTERRUPT,
+            gp(1),
+        ),
         ("CS beyond the GDT", 0, |m| gate(m, |g| g.selector = sel::BEYOND), INTERRUPT, gp(0xa1)),
         (
             "CS half beyond the GDT",

@@ -27,7 +27,8 @@ fn syscall_saves_rip_and_flags_and_masks_them() {
         let mut machine = Machine::long_user();
         machine.cpu.rflags = flags;
         machine.cpu.sfmask = mask;
-        machine.cpu.star = 0x001b_0008 << 32 | 0xdead_beef;
+        // Whatever the low bits of the selector, RPL is 0.
+        machine.cpu.star = 0x001b_000b << 32 | 0xdead_beef;
         let rsp = machine.cpu.get(Gpr::Rsp);
         run(&mut machine, SYSCALL).unwrap();
         let cpu = &machine.cpu;
@@ -123,14 +124,17 @@ fn sysexit_returns_to_level_3() {
         (Machine::protected, SYSEXITD, flat(0x1b, 0xcfb), 0x23, Mode::Protected, 0xffff_ffff),
     ];
     for (start, bytes, cs, ss, mode, mask) in rows {
-        let mut machine = start();
-        machine.cpu.sysenter_cs = 8;
-        machine.cpu.set(Gpr::Rdx, rip);
-        machine.cpu.set(Gpr::Rcx, rsp);
-        assert_eq!(run(&mut machine, bytes), RETIRED);
-        let cpu = &machine.cpu;
-        assert_eq!((cpu.cs, cpu.ss, cpu.mode(), cpu.cpl), (cs, flat(ss, 0xcf3), mode, 3));
-        assert_eq!((cpu.rip, cpu.get(Gpr::Rsp)), (rip & mask, rsp & mask));
+        // Whatever the low bits of the selector, RPL is 3.
+        for sysenter_cs in [8, 0xb] {
+            let mut machine = start();
+            machine.cpu.sysenter_cs = sysenter_cs;
+            machine.cpu.set(Gpr::Rdx, rip);
+            machine.cpu.set(Gpr::Rcx, rsp);
+            assert_eq!(run(&mut machine, bytes), RETIRED);
+            let cpu = &machine.cpu;
+            assert_eq!((cpu.cs, cpu.ss, cpu.mode(), cpu.cpl), (cs, flat(ss, 0xcf3), mode, 3));
+            assert_eq!((cpu.rip, cpu.get(Gpr::Rsp)), (rip & mask, rsp & mask));
+        }
     }
 }
 
@@ -145,6 +149,7 @@ fn sysenter_and_sysexit_refuse_what_the_manual_refuses() {
         (Machine::long, |_| {}, SYSENTER),
         (Machine::long, |machine| machine.cpu.sysenter_cs = 3, SYSENTER),
         (Machine::long, |_| {}, SYSEXITQ),
+        (Machine::long, |machine| machine.cpu.sysenter_cs = 3, SYSEXITQ),
         (Machine::long_user, ready, SYSEXITQ),
         (
             Machine::long,
