@@ -159,6 +159,10 @@ mod tests {
         let straight = [1000, 1003, 2000, 2003, 1008, 1010, 1000, 1003, 1008, 1010];
         assert_eq!(agreement(&[call, call].concat(), &straight).map(|found| found.len()), Some(3));
         assert_eq!(agreement(&[(5, 6)], &instructions), None);
+        // A handler's first instruction is executed twice, and no branch says why.
+        let faulted = [(1, 1000), (1000, 2000), (2000, 3000), (3005, 70)];
+        assert_eq!(agreement(&faulted, &[1, 1000, 3000, 3005, 70]), Some(0..4));
+        assert_eq!(agreement(&faulted, &[1, 1000, 3000, 3000, 3005, 70]), Some(0..3));
     }
 
     #[test]

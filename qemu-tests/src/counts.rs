@@ -88,9 +88,11 @@ impl Events {
 pub(crate) const STUBS: &str = "trap_stubs";
 /// Bytes of each.
 pub(crate) const STUB: u64 = 16;
+const VECTORS: u64 = 256;
 
-fn is_begin_of_stub(rip: u64, stubs: u64) -> bool {
-    rip.checked_sub(stubs).is_some_and(|at| at < 256 * STUB && at.is_multiple_of(STUB))
+/// Whether a handler's stub begins at `rip`, of the table at `stubs`.
+pub(crate) fn is_begin_of_stub(rip: u64, stubs: u64) -> bool {
+    rip.checked_sub(stubs).is_some_and(|at| at < VECTORS * STUB && at.is_multiple_of(STUB))
 }
 
 #[cfg(test)]
@@ -98,6 +100,21 @@ mod tests {
     use super::*;
     use crate::code::Code;
     use crate::truth::Flags;
+
+    #[test]
+    fn each_vector_has_a_stub() {
+        for (rip, begins) in [
+            (0x1ff0, false),
+            (0x2000, true),
+            (0x2001, false),
+            (0x200f, false),
+            (0x2010, true),
+            (0x2ff0, true),
+            (0x3000, false),
+        ] {
+            assert_eq!(is_begin_of_stub(rip, 0x2000), begins, "{rip:#x}");
+        }
+    }
 
     #[test]
     fn an_interrupt_before_the_first_instruction_of_a_level_is_of_that_level() {

@@ -81,7 +81,7 @@ fn read_file(path: &Path, processor: u16) -> Result<Option<ExecLog>> {
     let mut log = ExecLog::default();
     // The last instruction's address, where the line before this one has bytes of it.
     let mut begins = None;
-    let mut text = BufReader::with_capacity(1 << 20, open(path)?);
+    let mut text = BufReader::new(open(path)?);
     let mut line = String::new();
     while {
         line.clear();

@@ -6,7 +6,7 @@ use std::fmt;
 use std::iter::Sum;
 
 use crate::code::Code;
-use crate::counts::{STUB, STUBS};
+use crate::counts::{STUBS, is_begin_of_stub};
 use crate::instructions::Instructions;
 use crate::protocol::{Precise, Samples};
 use crate::symbols::Symbols;
@@ -141,16 +141,12 @@ fn is_there(sample: &Precise, index: usize, records: &[Record], stubs: u64, code
         && sample.behind.is_none_or(|ip| match behind.first() {
             Some(next) if next.rip == ip => true,
             // An interrupt came there, and led back; or what stands there faults, and the handler steps over it.
-            Some(next) if is_stub(next.rip, stubs) => {
+            Some(next) if is_begin_of_stub(next.rip, stubs) => {
                 is_at(ip, UD2, code) || behind.iter().any(|record| record.rip == ip)
             }
             // What stops the counter is not among the records.
             _ => is_at(ip, WRMSR, code),
         })
-}
-
-fn is_stub(rip: u64, stubs: u64) -> bool {
-    rip.checked_sub(stubs).is_some_and(|at| at < 256 * STUB && at.is_multiple_of(STUB))
 }
 
 const UD2: [u8; 2] = [0x0f, 0x0b];

@@ -225,6 +225,8 @@ mod tests {
     fn rare_classes_are_one() {
         let classes = [(50, 50.0), (42, 42.0), (1, 3.0), (3, 3.0), (4, 2.0)];
         assert_eq!(Fit::of(&classes), Fit { samples: 100, statistic: 0.0, freedom: 2 });
+        // Of which 5 are expected is a class of its own.
+        assert_eq!(Fit::of(&[(90, 90.0), (5, 5.0), (5, 5.0)]).freedom, 2);
         // Together they are still too rare: they go to another one.
         assert_eq!(Fit::of(&[(60, 60.0), (38, 38.0), (2, 2.0)]).freedom, 1);
         assert_eq!((Fit::of(&[(3, 1.0)]).freedom, Fit::of(&[]).p_value()), (0, 1.0));

@@ -8,7 +8,7 @@
 use anyhow::{Result, bail, ensure};
 use std::ops::Range;
 
-use crate::counts::STUB;
+use crate::counts::is_begin_of_stub;
 use crate::exec_log::{ExecLog, Exit};
 use crate::truth::Record;
 
@@ -28,8 +28,6 @@ const NESTED: u64 = 0x400;
 const STRAIGHT: [u64; 7] = [0x6f, 0x70, 0x71, 0x72, 0x78, 0x7b, 0x7c];
 /// The longest instruction.
 const LONGEST: u64 = 15;
-/// Vectors that a table of stubs has.
-const VECTORS: u64 = 256;
 
 /// How the two accounts agree.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -59,8 +57,7 @@ pub struct Guest {
 
 impl Guest {
     fn is_handler(&self, rip: u64) -> bool {
-        let of_stub = |at: u64| at < VECTORS * STUB && at.is_multiple_of(STUB);
-        rip.checked_sub(self.stubs).is_some_and(of_stub)
+        is_begin_of_stub(rip, self.stubs)
     }
 }
 
@@ -178,8 +175,10 @@ struct Walk<'a> {
 
 impl<'a> Walk<'a> {
     fn new(log: &'a ExecLog, truth: &'a [Record], guest: Guest, at: usize) -> Self {
+        // What comes before the first instruction is not the truth's.
+        let passed = log.exits_before(at).len();
         let found = Agreement::default();
-        Self { log, truth, guest, at, index: 0, passed: 0, place: Place::Running, found }
+        Self { log, truth, guest, at, index: 0, passed, place: Place::Running, found }
     }
 
     fn all(&mut self) -> Result<()> {
@@ -217,8 +216,6 @@ impl<'a> Walk<'a> {
                 record.rip,
                 self.place
             );
-        } else {
-            self.passed = self.log.exits_before(self.at).len();
         }
         self.place = Place::Behind(record.rip);
         self.found.by_hand += 1;
@@ -318,7 +315,7 @@ impl<'a> Walk<'a> {
     /// The guest has come to the log's entry, which is at `entry`, by way of the exits before it: where the monitor
     /// executed something in between, that is in the truth.
     fn goes_on(&mut self, entry: u64) -> Result<()> {
-        while let Some(exit) = self.exit().filter(|_| self.index > 0) {
+        while let Some(exit) = self.exit() {
             ensure!(
                 self.passes(exit),
                 "the guest was {:x?} and stood at {:#x}: what is between, before {}, is not in the truth",
@@ -336,7 +333,7 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// If the log stands at the WRMSR that switches tracing off: how far it is to what is behind the one that
+    /// If the log stands at the WRMSR that switches tracing off: how far it is to what is behind the next one that
     /// switches it on, which is where the truth goes on.
     fn switched_on(&self) -> Option<usize> {
         /// Enough to tell one WRMSR, which is always followed by the same instructions, from another by its caller.
@@ -345,7 +342,7 @@ impl<'a> Walk<'a> {
         let rest = self.truth[self.index..].iter().filter(|record| !record.flags.is_by_hand());
         let ahead: Vec<u64> = rest.take(ENOUGH).map(|record| record.rip).collect();
         let behind = |at: &usize| log[*at - 1] == self.guest.wrmsr && log[*at..].starts_with(&ahead);
-        (log.first() == Some(&self.guest.wrmsr)).then(|| (1..log.len()).find(behind)).flatten()
+        (log.first() == Some(&self.guest.wrmsr)).then(|| (2..log.len()).find(behind)).flatten()
     }
 }
 

@@ -51,6 +51,33 @@ fn events_get_the_counters_that_are_available_in_their_order() {
 }
 
 #[test]
+fn the_op_unit_counts_ops_since_revision_c_of_family_10h() {
+    for (name, ops) in [
+        ("k7", false),
+        ("k8_revc", false),
+        ("k8_revg", false),
+        ("fam10h_revb", false),
+        ("fam10h_revc", true),
+        ("fam10h_reve", true),
+        ("fam12h", true),
+        ("fam1ah_zen5", true),
+    ] {
+        assert_eq!(cpu(name).counts_ops(), ops, "{name}");
+    }
+}
+
+#[test]
+fn a_processor_finds_its_own_events_by_name() {
+    let name_of = |name, event| cpu(name).event(event).map(crate::Event::name);
+    assert_eq!(name_of("k8_revg", "probe"), Some("PROBE"));
+    assert_eq!(name_of("k8_revg", "PROB"), None);
+    assert_eq!(
+        (name_of("k8_revb", "SIZED_BLOCKS"), name_of("k8_revg", "SIZED_BLOCKS").is_some()),
+        (None, true)
+    );
+}
+
+#[test]
 fn counters_are_read_by_msr_and_by_rdpmc() {
     for (name, expected) in [("k7", "pmd1@0xc0010005/rdpmc1"), ("fam15h", "pmd1@0xc0010203/rdpmc1")] {
         let events = selected(cpu(name), &["CPU_CLK_UNHALTED", "RETIRED_UOPS"]);
@@ -114,6 +141,7 @@ fn unit_masks_are_names_codes_or_sums_of_codes() {
         ("k8_revg", "PROBE", Err("UMASK")),
         ("k8_revg", "PROBE:", Err("UMASK")),
         ("k8_revg", "PROBE:MISS:", Err("UMASK")),
+        ("k8_revg", "PROBE:MISS:HIT_CLEAN:zzz", Err("UMASK")),
         ("k8_revg", "PROBE:0x80", Err("UMASK")),
         ("k8_revg", "PROBE:-1", Err("UMASK")),
         // No unit mask has the code 0, so that none is chosen.
@@ -239,6 +267,7 @@ fn libpfm3s_events_for_ibs_take_a_counter_and_have_no_period() {
     for (name, event, expected) in [
         ("fam10h_revc", "IBSOP_EVENT:CYCLES", Ok("pmc7@0xc0011033=0x20000")),
         ("fam10h_revc", "IBSOP_EVENT:UOPS", Ok("pmc7@0xc0011033=0xa0000")),
+        ("fam10h_revb", "IBSOP_EVENT:CYCLES", Ok("pmc7@0xc0011033=0x20000")),
         ("fam10h_revb", "IBSOP_EVENT:UOPS", Err("BADHOST")),
         ("fam10h_revb", "IBSFETCH_EVENT:NO_RANDOM", Ok("pmc6@0xc0011031=0x1000000000000")),
         ("fam10h_revb", "IBSFETCH_EVENT:RANDOM", Ok("pmc6@0xc0011031=0x201000000000000")),

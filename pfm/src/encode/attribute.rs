@@ -71,7 +71,7 @@ impl<'a> Attributes<'a> {
             None => (word, None),
         };
         if matches!(name.as_bytes(), [b'0', b'x' | b'X', ..]) {
-            self.check_mix(Kind::RawUnitMask)?;
+            self.check_mix(true)?;
             let bits = number::parse(name).ok_or(EncodeErrorKind::UnknownAttribute)?;
             return match value {
                 Some(_) => Err(EncodeErrorKind::UnitMaskWithValue),
@@ -82,7 +82,7 @@ impl<'a> Attributes<'a> {
         if value.is_none() {
             let mut masks = pmu.scope().masks(event);
             if let Some((index, _)) = masks.find(|(_, mask)| mask.name().eq_ignore_ascii_case(name)) {
-                self.check_mix(Kind::UnitMask(index))?;
+                self.check_mix(false)?;
                 return Ok((Kind::UnitMask(index), 0));
             }
         }
@@ -97,12 +97,12 @@ impl<'a> Attributes<'a> {
         Ok((Kind::Modifier(modifier), value.ok_or(EncodeErrorKind::Value)?))
     }
 
-    /// Bits of the unit mask stand alone: no names beside them, and no second time.
-    fn check_mix(&self, kind: Kind) -> Result<(), EncodeErrorKind> {
-        let clash = |other: &Attribute<'_>| match kind {
+    /// Bits of the unit mask stand alone, if this one is `bits` or was: no names beside them, and no second time.
+    fn check_mix(&self, bits: bool) -> Result<(), EncodeErrorKind> {
+        let clash = |other: &Attribute<'_>| match other.kind {
+            Kind::RawUnitMask => true,
+            Kind::UnitMask(_) => bits,
             Kind::Modifier(_) => false,
-            Kind::UnitMask(_) => other.kind == Kind::RawUnitMask,
-            Kind::RawUnitMask => !matches!(other.kind, Kind::Modifier(_)),
         };
         if self.iter().any(clash) { Err(EncodeErrorKind::MixedUnitMasks) } else { Ok(()) }
     }

@@ -125,6 +125,24 @@ fn says_what_is_wrong_and_where() {
 }
 
 #[test]
+fn tells_a_unit_mask_of_other_revisions_from_none() {
+    for (request, kind) in [
+        (
+            "amd64_fam10h_barcelona::L1_DTLB_MISS_AND_L2_DTLB_HIT:L2_1G_TLB_HIT",
+            EncodeErrorKind::UnitMaskOfOtherRevision,
+        ),
+        ("amd64_fam10h_barcelona::L1_DTLB_MISS_AND_L2_DTLB_HIT:zzz", EncodeErrorKind::UnknownAttribute),
+        ("amd64_k7::RETIRED_UOPS:zzz", EncodeErrorKind::UnknownAttribute),
+    ] {
+        assert_eq!(
+            encode(request, Levels::default()).map(|_| ()).map_err(|error| error.kind),
+            Err(kind),
+            "{request}"
+        );
+    }
+}
+
+#[test]
 fn of_three_equal_attributes_two_stay_as_in_libpfm() {
     let canonical = |request| encoded(request).map(|(_, canonical)| canonical);
     assert_eq!(

@@ -1,4 +1,5 @@
 use super::*;
+use crate::counts::STUB;
 use crate::truth::Flags;
 
 const GUEST: Guest = Guest { wrmsr: 77, stubs: 0x9000 };
@@ -63,6 +64,8 @@ fn only_what_the_log_shows_not_to_have_retired_may_be_missing() {
         (&interrupted, &[1, HANDLER, 200, 3], Some((4, 1, 0))),
         (&handed, &[1, HANDLER, 3], Some((3, 0, 1))),
         (&handed, &[1, 5, HANDLER, 3], Some((4, 0, 0))),
+        // The first exit tells what became of an instruction.
+        (&[At(1), At(2), Out(PAGE_FAULT, 2), Out(NMI, HANDLER), At(HANDLER)], &[1, HANDLER], Some((2, 0, 1))),
         // What has faulted has not retired, what has retired is not left out.
         (&fault, &[1, 2, HANDLER, 2, 3], None),
         (&fault, &[1, HANDLER, 3], None),
@@ -110,6 +113,9 @@ fn a_gap_goes_from_one_wrmsr_to_another() {
         (&[1, 2, 77, 8, 9, 77, 3, 4][..], Some(4)),
         (&[1, 2, 77, 8, 77, 9, 77, 3, 4], Some(5)),
         (&[1, 2, 77, 3, 8, 77, 3, 4], Some(4)),
+        (&[1, 2, 77, 77, 3, 4], Some(2)),
+        // One is not enough.
+        (&[1, 2, 77, 3, 4], None),
         (&[1, 2, 8, 9, 77, 3, 4], None),
         (&[1, 2, 77, 8, 9, 3, 4], None),
         (&[1, 2, 77, 8, 77, 3, 5], None),
