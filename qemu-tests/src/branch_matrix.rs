@@ -72,6 +72,8 @@ fn due(workload: &str, profile: &str) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing;
+    use crate::truth::{Branch, BranchKind, Record, hash};
 
     #[test]
     fn each_workload_that_is_declined_is_one() {
@@ -80,6 +82,91 @@ mod tests {
         }
         assert_eq!((due("sort", "core2"), due("sort", "sapphire-rapids")), (None, Some(ABSENT)));
         assert_eq!((due("timing", "core2"), due("timing", "sapphire-rapids")), (Some(PACKETS), Some(ABSENT)));
+    }
+
+    /// A guest that has recorded the first or the last `recorded` branches of `all`, each from one instruction to the next.
+    fn recorded(name: &str, all: u64, recorded: u64, after: &str, words: &str) -> (Run, Truth) {
+        let addresses: Vec<u64> = (0..=all).map(|n| 0x1000 + n).collect();
+        let branches: Vec<u64> = addresses.windows(2).flatten().copied().collect();
+        let branches = match after {
+            "wrap" => &branches[2 * (all - recorded) as usize..],
+            _ => &branches[..2 * recorded as usize],
+        };
+        let (hash_of_all, last) = (hash(&addresses), 0x1000 + all);
+        let text = format!(
+            "session 1
+            records 0 count={recorded} hash={:#x} after={after}
+            piece 0 count={count} hash={hash_of_all:#x} first=0x1000 last={last} after=start
+            stat count={count} hash={hash_of_all:#x} bytes=1 pmis=0 loss={}
+            {words}
+            ok",
+            hash(branches),
+            u64::from(recorded < all),
+            count = all + 1,
+        );
+        let branch = |from| Branch { from, to: from + 1, kind: BranchKind::Jump, from_cpl: 0, to_cpl: 0 };
+        let records = addresses.iter().map(|&address| testing::record(1, address));
+        let branches = addresses[..all as usize].iter().map(|&from| Record::of_branch(branch(from), 1, 0));
+        (testing::run(name, &text), testing::truth(records.chain(branches)))
+    }
+
+    #[test]
+    fn only_what_may_be_lost_is_and_enough_is_there() {
+        for (name, all, there, after, words, right) in [
+            ("sort", 100, 100, "start", "", true),
+            ("sort", 100, 99, "start", "lost stop=1", false),
+            ("sort", 100, 100, "start", "lost stop=1 wrap=0", false),
+            ("sort", 100, 100, "start", "lost stop=0 wrap=1", false),
+            ("sort", 100, 100, "start", "lost stop=0 wrap=0", true),
+            ("stop", 100, 15, "start", "lost stop=1", true),
+            ("stop", 100, 14, "start", "lost stop=1", false),
+            ("stop", 100, 100, "start", "", false),
+            ("stop", 100, 50, "start", "lost stop=1 wrap=1", false),
+            ("ring", 100, 5, "wrap", "lost wrap=1", true),
+            ("ring", 100, 4, "wrap", "lost wrap=1", false),
+            ("ring", 100, 100, "start", "", false),
+            // A page fault of the debug store's that is not due.
+            (
+                "sort",
+                100,
+                100,
+                "start",
+                "fault address=0x5000 code=0x2\nmonitor: violation processor=0 ds_page_faults=1",
+                false,
+            ),
+            ("bubble-sort", 100, 100, "start", "", false),
+        ] {
+            let (run, truth) = recorded(name, all, there, after, words);
+            let found = check(&run, "core2", &truth, &Symbols::default());
+            assert_eq!(found.is_ok(), right, "{name}: {there} of {all}, {words:?}: {found:?}");
+            let found = found.ok().flatten().map(|verdict| (verdict.recorded, verdict.longest_gap));
+            assert_eq!(found, right.then_some((there, all - there)), "{name}");
+        }
+    }
+
+    #[test]
+    fn the_driver_declines_where_it_is_due_and_nowhere_else() {
+        let (absent, packets) = (format!("refuse {ABSENT} is clear"), format!("refuse {PACKETS}"));
+        for (name, profile, words, traces, right) in [
+            ("sort", "core2", "", true, true),
+            ("sort", "core2", &*absent, false, false),
+            ("sort", "core2", &absent, true, false),
+            ("sort", "sapphire-rapids", &absent, false, true),
+            ("sort", "sapphire-rapids", &absent, true, false),
+            ("sort", "sapphire-rapids", &packets, false, false),
+            ("sort", "sapphire-rapids", "", false, false),
+            ("sort", "sapphire-rapids", "", true, false),
+            ("timing", "core2", &packets, false, true),
+            ("timing", "core2", "refuse it cannot", false, false),
+        ] {
+            let (traced, truth) = recorded(name, 100, 100, "start", words);
+            let run = if traces { traced } else { testing::run(name, &format!("{words}\nok")) };
+            let found = check(&run, profile, &truth, &Symbols::default());
+            assert_eq!(found.is_ok(), right, "{name} on {profile}, {words:?}: {found:?}");
+            if let Ok(verdict) = found {
+                assert_eq!(verdict.is_some(), traces);
+            }
+        }
     }
 
     #[test]

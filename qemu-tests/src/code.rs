@@ -36,3 +36,26 @@ pub fn of(run: &Run, image: &Path) -> Result<Vec<Code>> {
     };
     run.code.iter().map(section).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scratch::Scratch;
+    use crate::testing::{self, CODE};
+
+    #[test]
+    fn code_is_what_the_image_has_there() {
+        let scratch = Scratch::new().unwrap();
+        let image = testing::image(&scratch, &[1, 2, 3, 4]);
+        let of = |from: u64, len: u64, cr3: &str| {
+            let text = format!("section base=0x5000 len={len} from={from:#x} cr3={cr3}");
+            of(&testing::run("a", &text), &image).ok()
+        };
+        let code = |bytes: &[u8], cr3| Some(vec![Code { base: 0x5000, bytes: bytes.into(), cr3 }]);
+        assert_eq!(of(CODE, 4, "any"), code(&[1, 2, 3, 4], None));
+        assert_eq!(of(CODE + 1, 2, "0x7000"), code(&[2, 3], Some(0x7000)));
+        // Whole pages, of which the file has the first bytes.
+        assert_eq!(of(CODE + 3, 4096, "any"), code(&[4], None));
+        assert_eq!((of(CODE + 4, 1, "any"), of(CODE - 1, 1, "any")), (None, None));
+    }
+}

@@ -40,6 +40,8 @@ pub mod scratch;
 pub mod store_matrix;
 pub mod sweep;
 pub mod symbols;
+#[cfg(test)]
+mod testing;
 pub mod traces;
 pub mod truth;
 pub mod witness;

@@ -110,10 +110,21 @@ impl Machine {
     /// A machine that does not start, a guest that breaks the protocol, does not get on, or ends without its closing
     /// line or with another status than that line says; a rule of the hardware that was broken outside of any workload.
     /// Where one was broken within a workload, [`crate::protocol::End`] says so.
-    pub fn run_watched(&self, mut watch: impl FnMut(&str, &Transcript, &Truth)) -> Result<Outcome> {
+    pub fn run_watched(&self, watch: impl FnMut(&str, &Transcript, &Truth)) -> Result<Outcome> {
         let scratch = Scratch::new()?;
         let (ram, dump) = (scratch.file("ram"), scratch.file("dump"));
-        let mut child = Running::start(self.command(&ram, &dump))?;
+        self.follow(self.command(&ram, &dump), &ram, &dump, watch)
+    }
+
+    /// Runs what writes a guest's lines, and the log and the dump into these files.
+    fn follow(
+        &self,
+        command: Command,
+        ram: &Path,
+        dump: &Path,
+        mut watch: impl FnMut(&str, &Transcript, &Truth),
+    ) -> Result<Outcome> {
+        let mut child = Running::start(command)?;
         let lines = child.lines()?;
         let mut progress = Watch::new(self.patience, Instant::now());
         let mut transcript = Transcript::default();
@@ -129,7 +140,7 @@ impl Machine {
                     transcript.line(&line)?;
                     let ended = line.starts_with("ok ") || line.starts_with("fail ");
                     if self.keeps_truth && ended {
-                        truth.follow(&ram)?;
+                        truth.follow(ram)?;
                     }
                     watch(&line, &transcript, &truth);
                     // The time that the judging took is not the machine's.
@@ -138,7 +149,7 @@ impl Machine {
                 Err(RecvTimeoutError::Disconnected) => break,
                 Err(RecvTimeoutError::Timeout) => {
                     if self.keeps_truth {
-                        progress.retired(Instant::now(), truth::retired(&ram)?);
+                        progress.retired(Instant::now(), truth::retired(ram)?);
                     }
                 }
             }
@@ -149,7 +160,7 @@ impl Machine {
             Some((_, failed)) => failed == 0,
         };
         if self.keeps_truth {
-            truth.follow(&ram)?;
+            truth.follow(ram)?;
         }
         let expected = if passed { EXIT_PASSED } else { EXIT_FAILED };
         if status != expected {
@@ -157,7 +168,7 @@ impl Machine {
         }
         let outside = &transcript.breaches;
         ensure!(outside.is_empty(), "the kernel broke rules of the hardware: {}", outside.join("\n"));
-        Ok(Outcome { transcript, truth, dump: std::fs::read(&dump).unwrap_or_default() })
+        Ok(Outcome { transcript, truth, dump: std::fs::read(dump).unwrap_or_default() })
     }
 
     /// [`Self::run_watched`] for those who want the lines only.
@@ -255,4 +266,93 @@ fn tail(transcript: &Transcript) -> String {
 /// Opens a file that QEMU writes.
 pub(crate) fn open(path: &Path) -> Result<File> {
     File::open(path).with_context(|| format!("cannot open {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    /// A program in place of QEMU: it writes these lines, says `oops`, and ends with a status.
+    fn program(lines: &str, last: &str) -> Command {
+        let mut command = Command::new("sh");
+        command.args(["-c", &format!("cat <<'END'\n{lines}\nEND\necho oops >&2\n{last}")]);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    fn followed(machine: &Machine, lines: &str, last: &str) -> Result<Outcome> {
+        let scratch = Scratch::new()?;
+        let (ram, dump) = (scratch.file("ram"), scratch.file("dump"));
+        std::fs::write(&dump, "trace")?;
+        machine.follow(program(lines, last), &ram, &dump, |_, _, _| {})
+    }
+
+    #[test]
+    fn a_machine_ends_with_its_closing_line_and_the_status_that_goes_with_it() {
+        let plain = Machine::plain(Path::new("kernel"), "");
+        let breach = "monitor: violation processor=0 pmis_dropped=1";
+        for (lines, last, wrong) in [
+            ("run a\nok a\ndone 1 0", "exit 33", None),
+            ("run a\nfail a: so\ndone 0 1", "exit 35", None),
+            ("run a\nok a\ndone 1 0", "exit 35", Some("status 35 where 33 was due")),
+            ("run a\nok a\ndone 1 0", "exit 0", Some("status 0 where 33 was due")),
+            ("run a\nfail a: so\ndone 0 1", "exit 33", Some("status 33 where 35 was due")),
+            ("run a\nok a\ndone 1 0", "kill -9 $$", Some("status -1 where 33 was due")),
+            ("run a\nok a", "exit 33", Some("ended without its closing line, status 33")),
+            ("talk\nrun a", "exit 33", Some("talk\nin a (None)\noops")),
+            ("run a\nrun b", "exit 33", Some("in the guest's line \"run b\"")),
+            (&format!("run a\nok a\n{breach}\ndone 1 0"), "exit 33", Some(breach)),
+        ] {
+            let found = followed(&plain, lines, last);
+            let text = found.as_ref().err().map(|error| format!("{error:#}"));
+            assert_eq!(text.is_some(), wrong.is_some(), "{lines:?}, {last}: {text:?}");
+            assert!(text.unwrap_or_default().contains(wrong.unwrap_or_default()), "{lines:?}, {last}");
+            if let Ok(outcome) = found {
+                assert_eq!((outcome.transcript.runs.len(), &outcome.dump[..]), (1, &b"trace"[..]));
+            }
+        }
+    }
+
+    #[test]
+    fn a_machine_that_is_silent_is_given_up() {
+        let patience = Patience { quiet: Duration::from_millis(50), ..Patience::default() };
+        let machine = Machine::plain(Path::new("kernel"), "").patience(patience);
+        let error = followed(&machine, "talk", "exec sleep 600").unwrap_err().to_string();
+        assert!(
+            error.starts_with("no line and no retired instruction for 50ms; the last of it:\ntalk"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn each_line_is_told_with_what_was_said_by_then() {
+        let scratch = Scratch::new().unwrap();
+        let (ram, dump) = (scratch.file("ram"), scratch.file("dump"));
+        let mut told = Vec::new();
+        let command = program("run a\nok a\ndone 1 0", "exit 33");
+        let machine = Machine::plain(Path::new("kernel"), "");
+        let watch = |line: &str, said: &Transcript, _: &Truth| {
+            told.push((line.to_owned(), said.runs[0].end.is_some()))
+        };
+        machine.follow(command, &ram, &dump, watch).unwrap();
+        let expected = [("run a", false), ("ok a", true), ("done 1 0", true)];
+        assert_eq!(told, expected.map(|(line, ended)| (line.to_owned(), ended)));
+        // Where there is a monitor there is a log.
+        let machine = Machine { keeps_truth: true, ..machine };
+        assert!(followed(&machine, "run a\nok a\ndone 1 0", "exit 33").is_err());
+    }
+
+    #[test]
+    fn qemu_is_told_what_to_boot() {
+        let machine = Machine::plain(Path::new("kernel"), "only=sort").processors(3).arguments(["-S"]);
+        let command = machine.command(Path::new("ram"), Path::new("dump"));
+        let words: Vec<_> = command.get_args().map(|word| word.to_string_lossy()).collect();
+        let expected = ["-kernel", "kernel", "-initrd", "kernel", "-append", "only=sort", "-smp", "3", "-S"];
+        assert_eq!(words[words.len() - expected.len()..], expected);
+        assert!(
+            words.iter().any(|word| word == "memory-backend-file,id=ram,size=512M,share=on,mem-path=ram")
+        );
+        assert!(words.iter().any(|word| word == "file,id=dump,path=dump"));
+    }
 }

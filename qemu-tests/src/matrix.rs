@@ -175,13 +175,12 @@ pub fn check(run: &Run, profile: &str, truth: &Truth, symbols: &Symbols) -> Resu
         bail!("{} on {profile} is not in the table", run.name)
     };
     let due = workload.refusals[column];
-    match &run.refusal {
-        Some(reason) if due.is_empty() || !reason.starts_with(due) => {
-            bail!("the driver declined with {reason:?} where {due:?} was due")
+    match (due, &run.refusal) {
+        ("", None) => {}
+        (due, Some(reason)) if !due.is_empty() && reason.starts_with(due) && run.traces_nothing() => {
+            return Ok(None);
         }
-        Some(_) if run.traces_nothing() => return Ok(None),
-        None if !due.is_empty() => bail!("the driver should have declined with {due}"),
-        _ => {}
+        (due, refusal) => bail!("the driver declined with {refusal:?} where {due:?} was due"),
     }
     let verdict = judge(run, truth, symbols)?;
     let bound = workload.loss.bound();
@@ -193,6 +192,9 @@ pub fn check(run: &Run, profile: &str, truth: &Truth, symbols: &Symbols) -> Resu
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::protocol::End;
+    use crate::testing;
+    use crate::truth::hash;
 
     #[test]
     fn what_is_lost_leaves_enough() {
@@ -206,6 +208,111 @@ mod tests {
         ] {
             assert_eq!(Loss::enough("x", there, all, least).is_ok(), right, "{there} of {all}");
         }
+    }
+
+    /// A guest that has decoded `front` instructions of `all`, and behind `gap` others the rest.
+    fn decoded(name: &str, all: u64, front: u64, gap: u64, after: &str, words: &str) -> (Run, Truth) {
+        let addresses: Vec<u64> = (0..all).map(|n| 0x1000 + n).collect();
+        let [first, last] = [&addresses[..front as usize], &addresses[(front + gap) as usize..]];
+        let there: Vec<u64> = [first, last].concat();
+        let piece = |index: usize, addresses: &[u64], after: &str| {
+            let (count, hash) = (addresses.len(), hash(addresses));
+            let (first, last) = (addresses[0], addresses[count - 1]);
+            format!("piece {index} count={count} hash={hash:#x} first={first} last={last} after={after}\n")
+        };
+        let pieces = match gap {
+            0 => piece(0, &addresses, "start"),
+            _ => piece(0, first, "start") + &piece(1, last, after),
+        };
+        let (count, hash, loss) = (there.len(), hash(&there), u64::from(gap > 0));
+        let stat = format!("stat count={count} hash={hash:#x} bytes=1 pmis=0 loss={loss}\n");
+        let run = testing::run(name, &format!("session 1\n{pieces}{stat}{words}\nok"));
+        (run, testing::truth(addresses.iter().map(|&address| testing::record(1, address))))
+    }
+
+    #[test]
+    fn a_gap_is_as_long_as_the_workload_may_have_it_and_leaves_enough() {
+        // Instructions in all, those in front of the gap, those in it, what the guest says of it.
+        for (name, all, front, gap, after, right) in [
+            ("sort", 100, 50, 0, "", true),
+            ("sort", 100, 50, 1, "ovf", false),
+            ("stop", 30_000, 9_000, 12_000, "stop", true),
+            ("stop", 30_000, 9_000, 12_001, "stop", false),
+            ("stop", 30_000, 9_000, 12_000, "off", false),
+            ("stop", 19_999, 4_000, 12_000, "stop", false),
+            ("stop", 20_000, 4_000, 12_000, "stop", true),
+            ("ring", 30_000, 1, 20_000, "wrap", true),
+            ("ring", 30_000, 1, 20_001, "wrap", false),
+            ("ring", 26_668, 1, 20_000, "wrap", true),
+            ("ring", 26_666, 1, 20_000, "wrap", false),
+            ("overflow", 30_000, 1, 2_000, "ovf", true),
+            ("overflow", 30_000, 1, 2_001, "ovf", false),
+            ("overflow", 4_000, 1, 2_000, "ovf", true),
+            ("overflow", 3_999, 1, 2_000, "ovf", false),
+        ] {
+            let (run, truth) = decoded(name, all, front, gap, after, "");
+            let found = check(&run, "skylake", &truth, &Symbols::default());
+            assert_eq!(found.is_ok(), right, "{name}: {gap} of {all} after {after}: {found:?}");
+            let longest = found.ok().map(|verdict| verdict.unwrap().longest_gap);
+            assert_eq!(longest, right.then_some(gap), "{name}");
+        }
+    }
+
+    #[test]
+    fn the_driver_declines_where_it_is_due_and_nowhere_else() {
+        let cycles = "refuse CPUID.14H.0:EBX[1] is clear";
+        for (name, profile, words, traces, right) in [
+            ("timing", "broadwell", cycles, false, true),
+            ("timing", "broadwell", "refuse CPUID.14H.0:EBX[2] is clear", false, false),
+            // It declined, and traced nonetheless.
+            ("timing", "broadwell", cycles, true, false),
+            ("timing", "broadwell", "", false, false),
+            ("timing", "broadwell", "", true, false),
+            ("timing", "skylake", cycles, false, false),
+            ("timing", "skylake", "", true, true),
+            ("sort", "broadwell", cycles, false, false),
+            ("sort", "broadwell", "", true, true),
+            ("sort", "broadwell", "", false, false),
+            ("sort", "haswell", "", true, false),
+            ("bubble-sort", "broadwell", "", true, false),
+        ] {
+            let (traced, truth) = decoded(name, 100, 50, 0, "", words);
+            let run = if traces { traced } else { testing::run(name, &format!("{words}\nok")) };
+            let found = check(&run, profile, &truth, &Symbols::default());
+            assert_eq!(found.is_ok(), right, "{name} on {profile}, {words:?}: {found:?}");
+            if let Ok(verdict) = found {
+                assert_eq!(verdict.is_some(), traces);
+            }
+        }
+        // It declined, and failed.
+        let failed = testing::run("timing", "refuse CPUID.14H.0:EBX[1]\nfail something");
+        assert!(check(&failed, "broadwell", &Truth::default(), &Symbols::default()).is_err());
+    }
+
+    #[test]
+    fn what_does_not_add_up_is_no_verdict() {
+        let (run, truth) = decoded("sort", 100, 50, 0, "", "");
+        let changed = |change: &dyn Fn(&mut Run)| {
+            let (mut run, _) = decoded("sort", 100, 50, 0, "", "");
+            change(&mut run);
+            check(&run, "skylake", &truth, &Symbols::default()).is_ok()
+        };
+        assert!(check(&run, "skylake", &truth, &Symbols::default()).is_ok());
+        assert!(changed(&|_| ()));
+        assert!(!changed(&|run| run.end = None));
+        assert!(!changed(&|run| run.end = Some(End::Fail("so".into()))));
+        assert!(!changed(&|run| run.end = Some(End::Broke("so".into()))));
+        assert!(!changed(&|run| run.session = None));
+        assert!(!changed(&|run| run.session = Some(2)));
+        assert!(!changed(&|run| run.stat = None));
+        assert!(!changed(&|run| run.stat.as_mut().unwrap().count += 1));
+        assert!(!changed(&|run| run.stat.as_mut().unwrap().hash += 1));
+        assert!(!changed(&|run| run.pieces[0].count += 1));
+        assert!(!changed(&|run| run.pieces.clear()));
+        // A truth that is empty agrees with everything.
+        let empty =
+            testing::run("sort", "session 1\nstat count=0 hash=0xcbf29ce484222325 bytes=1 pmis=0 loss=0\nok");
+        assert!(check(&empty, "skylake", &Truth::default(), &Symbols::default()).is_err());
     }
 
     #[test]

@@ -106,6 +106,12 @@ mod tests {
     type Sight = (u64, Sign, Result<u64, GivenUp>);
 
     #[test]
+    fn two_minutes_without_progress_are_too_long_and_so_is_an_hour() {
+        let patience = Patience::default();
+        assert_eq!((patience.quiet.as_secs(), patience.whole.as_secs()), (120, 3600));
+    }
+
+    #[test]
     fn a_machine_that_gets_on_is_waited_for() {
         let patience = Patience { quiet: Duration::from_secs(10), whole: Duration::from_secs(100) };
         let (quiet, endless) = (GivenUp::Quiet(patience.quiet), GivenUp::Endless(patience.whole));

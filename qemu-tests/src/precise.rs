@@ -228,6 +228,16 @@ mod tests {
     }
 
     #[test]
+    fn one_of_the_places_where_a_sample_may_be_is_enough() {
+        // After samples that are missing, behind instruction 3 or 6: only from there are no more than three to the end.
+        for (period, resumed, right) in [(3, true, true), (3, false, false), (2, true, false)] {
+            let mut one = samples("instructions", period, 0, &[(None, 0x1000)]);
+            one.precise[0].resumed = resumed;
+            assert_eq!(judged(&rounds(), &one, |_| ()).is_ok(), right, "{period} {resumed}");
+        }
+    }
+
+    #[test]
     fn only_events_at_the_level_count() {
         let mut records = rounds();
         records.insert(1, record(0x1002, 3));

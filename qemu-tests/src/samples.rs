@@ -172,6 +172,7 @@ pub fn as_often(
     instructions: &mut Instructions,
     symbols: &Symbols,
 ) -> Result<u64> {
+    ensure!(samples.period > RANDOM, "a period of {} is all random", samples.period);
     let (mut elsewhere, mut all) = (0, 0);
     each_op(records, instructions, nmi_handler(symbols)?, |_, ops, in_handler| {
         all += ops;
@@ -329,9 +330,15 @@ mod tests {
         let round = [0x1000, 0x1000, 0x2020, 0x2021, 0x2022].map(record);
         let records = round.repeat(3500);
         // (period, samples, whether they are as many as can be)
-        for (period, taken, can_be) in
-            [(0x600, 2, false), (0x600, 3, true), (0x600, 32, true), (0x600, 33, false), (0x2000, 0, true)]
-        {
+        for (period, taken, can_be) in [
+            (0x600, 2, false),
+            (0x600, 3, true),
+            (0x600, 32, true),
+            (0x600, 33, false),
+            (0x2000, 0, true),
+            (0x100, 99, false),
+            (0, 0, false),
+        ] {
             let samples = Samples { period, taken, ..Samples::default() };
             let told = as_often(&samples, &records, &mut Instructions::new(code.clone()), &symbols);
             assert_eq!(told.ok(), can_be.then_some(taken), "{period:#x} {taken}");

@@ -245,6 +245,151 @@ fn due(source: Source, workload: &str, profile: &str) -> Due {
 mod tests {
     use super::*;
     use crate::protocol::Fault;
+    use crate::scratch::Scratch;
+    use crate::testing::{self, CODE};
+    use crate::truth::{Branch, BranchKind, Record};
+
+    fn verdict(run: &Run, source: Source, profile: &str, truth: &Truth) -> Result<Option<Verdict>> {
+        let scratch = Scratch::new()?;
+        let image = testing::image(&scratch, &[0x90; 4096]);
+        check(run, source, profile, truth, &Symbols::from_pairs([("trap_stubs", 0x9000)]), &image)
+    }
+
+    const NOT_PRECISE: &str = "refuse branches: event 0xc4, unit mask 0x00, is not precise";
+
+    const FAULT: &str = "fault address=0x5000 code=0x2\nmonitor: violation processor=0 ds_page_faults=1";
+
+    /// A guest that samples each fourth of 40 NOPs, but for the last `fewer`.
+    fn sampled(name: &str, fewer: usize, words: &str) -> (Run, Truth) {
+        let at: Vec<u64> = (1..=10 - fewer as u64).map(|n| CODE + 4 * n - 1).collect();
+        // Behind the last NOP is one that is not traced, and no WRMSR.
+        let lines: String = at.iter().map(|at| format!("precise 1 {at} {}\n", at + 1)).collect();
+        let text = format!(
+            "samples session=1 of=instructions period=3 taken={} lost=0 skipped=0 unplaced=0
+            {lines}{words}
+            section base={CODE} len=4096 from={CODE} cr3=any
+            ok",
+            at.len()
+        );
+        (testing::run(name, &text), testing::truth((0..42).map(|n| testing::record(1, CODE + n))))
+    }
+
+    #[test]
+    fn samples_are_at_their_events_and_nothing_else_happens() {
+        for (name, fewer, words, right) in [
+            ("sort", 0, NOT_PRECISE, true),
+            ("sort", 1, NOT_PRECISE, false),
+            ("sort", 0, "", false),
+            ("sort", 0, "refuse no", false),
+            ("bubble-sort", 0, NOT_PRECISE, false),
+            ("timing", 0, NOT_PRECISE, false),
+            ("sort", 0, &format!("{NOT_PRECISE}\n{FAULT}"), false),
+            ("sort", 0, &format!("{NOT_PRECISE}\nlost stop=1"), false),
+            ("area-absent", 0, NOT_PRECISE, false),
+            ("stop", 0, &format!("{NOT_PRECISE}\nlost stop=1"), true),
+            ("stop", 4, &format!("{NOT_PRECISE}\nlost stop=1"), true),
+            ("stop", 6, &format!("{NOT_PRECISE}\nlost stop=1"), false),
+            (
+                "stop",
+                0,
+                &format!("{NOT_PRECISE}\nlost stop=1\nmissing 1\nprecise 1 none {}", CODE + 1),
+                false,
+            ),
+        ] {
+            let (run, truth) = sampled(name, fewer, words);
+            let found = verdict(&run, Source::Pebs, "core2", &truth);
+            assert_eq!(found.is_ok(), right, "{name}, {fewer} fewer, {words:?}: {found:?}");
+        }
+        // Another event, no end, a processor that has more, or none.
+        let (mut run, truth) = sampled("sort", 0, NOT_PRECISE);
+        assert!(verdict(&run, Source::Pebs, "nehalem", &truth).is_err());
+        assert!(verdict(&run, Source::Pebs, "zen4", &truth).is_err());
+        assert!(verdict(&run, Source::Lbr, "core2", &truth).is_err());
+        run.end = None;
+        assert!(verdict(&run, Source::Pebs, "core2", &truth).is_err());
+        let (mut run, truth) = sampled("sort", 0, NOT_PRECISE);
+        run.samples[0].of = "branches".into();
+        assert!(verdict(&run, Source::Pebs, "core2", &truth).is_err());
+    }
+
+    #[test]
+    fn a_page_fault_moves_the_first_sample_only_where_it_is_due() {
+        let fault = format!("{NOT_PRECISE}\n{FAULT}");
+        let (mut run, truth) = sampled("area-absent", 0, &fault);
+        assert!(verdict(&run, Source::Pebs, "core2", &truth).is_err(), "the first one is where it was");
+        for sample in &mut run.samples[0].precise {
+            (sample.event, sample.behind) = (sample.event.map(|at| at + 1), sample.behind.map(|at| at + 1));
+        }
+        assert!(verdict(&run, Source::Pebs, "core2", &truth).is_ok());
+        run.faults[0].code = 3;
+        assert!(verdict(&run, Source::Pebs, "core2", &truth).is_err());
+        run.faults.clear();
+        assert!(verdict(&run, Source::Pebs, "core2", &truth).is_err());
+    }
+
+    #[test]
+    fn last_branches_are_there_in_each_mode() {
+        let branch = Branch { from: 1, to: 100, kind: BranchKind::Call, from_cpl: 0, to_cpl: 0 };
+        let truth = || testing::truth([1, 2].map(|session| Record::of_branch(branch, session, 0)));
+        let plain = "last session=1 stack=branches entries=1\nbranch 1 1 100\n";
+        let calls = "last session=2 stack=calls entries=1\nbranch 2 1 100\n";
+        let none = "refuse there is no call-stack mode";
+        for (profile, lines, right) in [
+            ("skylake", &[plain, calls][..], true),
+            ("skylake", &[plain], false),
+            ("skylake", &[calls], false),
+            ("skylake", &[calls, plain], false),
+            ("skylake", &[plain, calls, none], false),
+            ("skylake", &[plain, calls, "fail something"], false),
+            ("nehalem", &[plain, none], true),
+            ("nehalem", &[plain], false),
+            ("nehalem", &[plain, calls, none], false),
+            ("nehalem", &[none], false),
+            // Empty ones, of a session without branches, and others than the truth's.
+            ("nehalem", &["last session=3 stack=branches entries=0", none], false),
+            ("nehalem", &["last session=1 stack=branches entries=1\nbranch 1 1 101\n", none], false),
+        ] {
+            let run =
+                testing::run("sort", &format!("{}\nok", lines.join("\n")).replace("something\nok", "so"));
+            let found = verdict(&run, Source::Lbr, profile, &truth());
+            assert_eq!(found.is_ok(), right, "{profile} {lines:?}: {found:?}");
+        }
+    }
+
+    #[test]
+    fn each_processor_declines_what_it_does_not_have() {
+        // What is declined, with the reason; whether something is measured nonetheless.
+        for (source, name, profile, expected, measures) in [
+            (Source::Pebs, "sort", "prescott", "IA32_MISC_ENABLE[12]", false),
+            (Source::Pebs, "sort", "core2", "event 0xc4, unit mask 0x00, is not precise", true),
+            (Source::Pebs, "sort", "nehalem", "", true),
+            (Source::Pebs, "sort", "zen4", "absent: CPUID.1:EDX[21]", false),
+            (Source::Pebs, "area-absent", "nehalem", "", true),
+            (Source::Pebs, "filter-os", "nehalem", "", true),
+            (Source::Pebs, "timing", "nehalem", PACKETS, false),
+            (Source::Lbr, "sort", "core2", "there is no call-stack mode", true),
+            (Source::Lbr, "sort", "broadwell", "", true),
+            (Source::Lbr, "sort", "zen4", "absent: no last branch records are known", false),
+            (Source::Lbr, "area-absent", "broadwell", AREA, false),
+            (Source::Lbr, "filter-os", "core2", LEVELS, false),
+            (Source::Lbr, "filter-user", "core2", LEVELS, false),
+            (Source::Lbr, "filter-cr3", "broadwell", " cannot be filtered by CR3", false),
+            (Source::Lbr, "filter-user", "nehalem", "there is no call-stack mode", true),
+            (Source::Lbr, "filter-user", "skylake", "", true),
+        ] {
+            let found = match due(source, name, profile) {
+                Due::All => ("", true),
+                Due::Some(reason) => (reason, true),
+                Due::Nothing(reason) => (reason, false),
+            };
+            assert_eq!(found, (expected, measures), "{source:?} {name} on {profile}");
+            let declined = testing::run(name, &format!("refuse x{expected}\nok"));
+            let found = verdict(&declined, source, profile, &Truth::default());
+            assert_eq!(matches!(found, Ok(None)), !measures, "{source:?} {name} on {profile}: {found:?}");
+            let silent = testing::run(name, "ok");
+            assert!(verdict(&silent, source, profile, &Truth::default()).is_err(), "{name} on {profile}");
+        }
+    }
 
     #[test]
     fn what_is_declined_or_missed_is_a_workload() {

@@ -131,7 +131,7 @@ impl Truth {
         Ok(())
     }
 
-    fn take_in(&mut self, record: Record) {
+    pub(crate) fn take_in(&mut self, record: Record) {
         match (record.time(), record.branch()) {
             (None, None) => self.sessions.entry(record.session).or_default().push(record),
             (None, Some(branch)) => self.branches.entry(record.session).or_default().push(branch),
@@ -241,6 +241,7 @@ mod tests {
         truth.follow(&path).unwrap();
         assert_eq!(retired(&path).unwrap(), 4);
 
+        assert!(!truth.is_empty() && Truth::default().is_empty());
         let addresses = |session| truth.session(session).iter().map(|record| record.rip).collect::<Vec<_>>();
         assert_eq!((addresses(1), addresses(2), truth.len()), (vec![1, 3], vec![2], 4));
         assert_eq!((truth.branches(1), truth.branches(2)), (&[branch][..], &[][..]));
