@@ -63,7 +63,7 @@ fn intel(insn: &Instruction, text: &mut String) {
     if let Some(bracket) = text[begin..].find('[').map(|bracket| begin + bracket)
         && !text[begin..bracket].contains("ptr ")
     {
-        text.insert_str(bracket, "ptr ");
+        text.insert_str(bracket, if insn.mnemonic() == Mnemonic::Invlpg { "byte ptr " } else { "ptr " });
     }
     if has_unnamed_size(insn) {
         for size in ["tbyte ptr ", "byte ptr ", "fword ptr "] {
@@ -125,9 +125,11 @@ fn operands(formatter: &mut dyn Formatter, insn: &Instruction, text: &mut String
 
 /// With the prefixes.
 fn mnemonic(formatter: &mut dyn Formatter, insn: &Instruction, text: &mut String) {
-    // 66 90 is an exchange of AX with itself to the library.
-    if insn.code() == Code::Nopw {
-        return text.push_str("data16 nop");
+    // To the library 66 90 is an exchange of AX with itself, and 48 90 one of RAX.
+    match insn.code() {
+        Code::Nopw => return text.push_str("data16 nop"),
+        Code::Nopq => return text.push_str("nop"),
+        _ => {}
     }
     let start = text.len();
     formatter.format_mnemonic(insn, text);
@@ -144,20 +146,44 @@ fn mnemonic(formatter: &mut dyn Formatter, insn: &Instruction, text: &mut String
         (Code::Iretd, CodeSize::Code16) => text.push_str("data32 "),
         _ => {}
     }
+    for (name, xeds) in
+        [("loopnz", "loopne"), ("loopz", "loope"), ("sysretq", "sysret"), ("sysexitq", "sysexit")]
+    {
+        shown = shown.replace(name, xeds);
+    }
     text.push_str(&shown);
 }
 
 fn has_operands(insn: &Instruction) -> bool {
-    insn.op_count() > 0 && insn.code() != Code::Nopw
+    let is_shown_by_name = matches!(
+        insn.mnemonic(),
+        Mnemonic::Insb
+            | Mnemonic::Insw
+            | Mnemonic::Insd
+            | Mnemonic::Outsb
+            | Mnemonic::Outsw
+            | Mnemonic::Outsd
+            | Mnemonic::Xlatb
+    );
+    insn.op_count() > 0 && !is_plain_nop(insn) && !is_shown_by_name
+}
+
+/// A NOP that is an exchange of a register with itself to the library.
+fn is_plain_nop(insn: &Instruction) -> bool {
+    matches!(insn.code(), Code::Nopw | Code::Nopq)
 }
 
 /// XED leaves a blank for operands that are not shown, but not where there are none.
 fn has_hidden_operands(insn: &Instruction) -> bool {
+    match insn.mnemonic() {
+        Mnemonic::Swapgs | Mnemonic::Int3 | Mnemonic::Int1 => return true,
+        Mnemonic::Clts => return false,
+        _ => {}
+    }
     let mut factory = InstructionInfoFactory::new();
     let info = factory.info(insn);
     let flags = insn.rflags_read() | insn.rflags_modified();
-    insn.code() != Code::Nopw
-        && (flags != 0 || !info.used_registers().is_empty() || !info.used_memory().is_empty())
+    !is_plain_nop(insn) && (flags != 0 || !info.used_registers().is_empty() || !info.used_memory().is_empty())
 }
 
 /// The accumulator of a string instruction, which XED does not show.
@@ -187,6 +213,7 @@ fn suffix(insn: &Instruction) -> Option<char> {
     if (0..insn.op_count()).any(|operand| is_in_memory(insn.op_kind(operand))) {
         return match insn.memory_size().size() {
             _ if insn.mnemonic() == Mnemonic::Lea => None,
+            _ if insn.mnemonic() == Mnemonic::Invlpg => Some('b'),
             // A line of the cache.
             _ if is_cache_line(insn) => Some('z'),
             1 => Some('b'),
@@ -210,6 +237,12 @@ fn suffix(insn: &Instruction) -> Option<char> {
             Code::Retfq | Code::Retfq_imm16 => Some('x'),
             _ => Some('q'),
         },
+        Mnemonic::Pushf | Mnemonic::Popf => Some('w'),
+        Mnemonic::Pushfd | Mnemonic::Popfd => Some('l'),
+        Mnemonic::Pushfq | Mnemonic::Popfq => Some('q'),
+        // Eight registers.
+        Mnemonic::Pusha | Mnemonic::Popa => Some('x'),
+        Mnemonic::Pushad | Mnemonic::Popad => Some('y'),
         Mnemonic::Call | Mnemonic::Push | Mnemonic::Pop => {
             match insn.stack_pointer_increment().unsigned_abs() {
                 2 => Some('w'),
@@ -238,7 +271,11 @@ fn is_cache_line(insn: &Instruction) -> bool {
 /// The operand's size has no name.
 fn has_unnamed_size(insn: &Instruction) -> bool {
     let table = matches!(insn.mnemonic(), Mnemonic::Sgdt | Mnemonic::Sidt | Mnemonic::Lgdt | Mnemonic::Lidt);
-    table || is_cache_line(insn) || insn.is_call_far_indirect() || insn.is_jmp_far_indirect()
+    let pointer = matches!(
+        insn.mnemonic(),
+        Mnemonic::Lds | Mnemonic::Les | Mnemonic::Lss | Mnemonic::Lfs | Mnemonic::Lgs
+    );
+    table || pointer || is_cache_line(insn) || insn.is_call_far_indirect() || insn.is_jmp_far_indirect()
 }
 
 /// XED's conditions and sizes, as far as the library has a choice.
@@ -383,11 +420,45 @@ mod tests {
             (Bits16, &[0xc9], "leave ", "leavew  "),
             (Bits16, &[0x66, 0xc9], "data32 leave ", "data32 leavel  "),
         ] {
-            let reading = Reading::of(bytes, mode, 0x1000);
-            for (att, text) in [(false, in_intel), (true, in_att)] {
-                let options = Options { att, ..Options::default() };
-                assert_eq!(insn_text(&reading, bytes, &options), format!("  {text}"), "{mode:?} {bytes:x?}");
-            }
+            agrees_with_xed(mode, bytes, in_intel, in_att);
+        }
+    }
+
+    #[test]
+    fn what_the_library_names_or_sizes_otherwise_is_as_xed_writes_it() {
+        // As above.
+        for (mode, bytes, in_intel, in_att) in [
+            (Bits64, &[0xe0, 0][..], "loopne 0x1002", "loopne 0x1002"),
+            (Bits64, &[0xe1, 0], "loope 0x1002", "loope 0x1002"),
+            (Bits64, &[0x48, 0x0f, 0x07], "sysret ", "sysret "),
+            (Bits64, &[0x48, 0x0f, 0x35], "sysexit ", "sysexit "),
+            (Bits64, &[0x48, 0x90], "nop", "nop"),
+            (Bits64, &[0x0f, 0x01, 0xf8], "swapgs ", "swapgs "),
+            (Bits64, &[0xcc], "int3 ", "int3 "),
+            (Bits64, &[0xf1], "int1 ", "int1 "),
+            (Bits64, &[0x0f, 0x06], "clts", "clts"),
+            (Bits64, &[0x9c], "pushfq ", "pushfqq  "),
+            (Bits64, &[0x9d], "popfq ", "popfqq  "),
+            (Bits32, &[0x9c], "pushfd ", "pushfdl  "),
+            (Bits16, &[0x9d], "popf ", "popfw  "),
+            (Bits32, &[0x60], "pushad ", "pushady  "),
+            (Bits16, &[0x61], "popa ", "popax  "),
+            (Bits64, &[0x0f, 0x01, 0x38], "invlpg byte ptr [rax]", "invlpgb  (%rax)"),
+            (Bits64, &[0x0f, 0xb2, 0x00], "lss eax, ptr [rax]", "lss (%rax), %eax"),
+            (Bits32, &[0xc5, 0x08], "lds ecx, ptr [eax]", "lds (%eax), %ecx"),
+            (Bits64, &[0x6c], "insb ", "insbb  "),
+            (Bits64, &[0x6f], "outsd ", "outsdl  "),
+            (Bits64, &[0xd7], "xlat ", "xlatb  "),
+        ] {
+            agrees_with_xed(mode, bytes, in_intel, in_att);
+        }
+    }
+
+    fn agrees_with_xed(mode: ExecMode, bytes: &[u8], in_intel: &str, in_att: &str) {
+        let reading = Reading::of(bytes, mode, 0x1000);
+        for (att, text) in [(false, in_intel), (true, in_att)] {
+            let options = Options { att, ..Options::default() };
+            assert_eq!(insn_text(&reading, bytes, &options), format!("  {text}"), "{mode:?} {bytes:x?}");
         }
     }
 
