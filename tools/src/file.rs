@@ -174,6 +174,28 @@ mod tests {
         }
     }
 
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn what_is_no_file_has_the_bytes_that_come() {
+        use std::{io::Write, os::fd::AsRawFd};
+        let load = |from, to| {
+            let (reader, mut writer) = io::pipe().unwrap();
+            writer.write_all(&[0, 1, 2, 3]).unwrap();
+            drop(writer);
+            let name = format!("/proc/self/fd/{}", reader.as_raw_fd());
+            FileRange { name: name.clone(), from, to }.load().map_err(|error| (error.to_string(), name))
+        };
+        let failed = |text: &str, found: Result<Vec<u8>, (String, String)>| {
+            let (error, name) = found.unwrap_err();
+            assert_eq!(error, text.replace("NAME", &name));
+        };
+        assert_eq!(load(0, None), Ok(vec![0, 1, 2, 3]));
+        assert_eq!(load(1, Some(3)), Ok(vec![1, 2]));
+        assert_eq!(load(3, Some(4)), Ok(vec![3]));
+        failed("bad offset 0x4 into NAME.", load(4, None));
+        failed("bad range 0x5 in NAME.", load(1, Some(5)));
+    }
+
     #[test]
     fn loads_what_is_in_the_range_and_refuses_what_is_not() {
         let path = std::env::temp_dir().join(format!("pugmark-file-{}", std::process::id()));

@@ -272,12 +272,59 @@ fn terminal() -> (fs::File, fs::File) {
     (first, unsafe { fs::File::from_raw_fd(second) })
 }
 
+/// Whether the words come on the screen before the program ends.
+#[cfg(target_os = "linux")]
+fn watch(mut screen: fs::File, words: &'static [&str]) -> std::thread::JoinHandle<bool> {
+    use std::io::Read;
+    // Until they are seen; a program that shows nothing would wait for the end of the trace for ever.
+    std::thread::spawn(move || {
+        let mut seen = vec![];
+        let mut bytes = [0; 4096];
+        while !words.iter().all(|words| String::from_utf8_lossy(&seen).contains(words)) {
+            match screen.read(&mut bytes) {
+                Ok(count) if count > 0 => seen.extend(&bytes[..count]),
+                // The program has ended.
+                _ => return false,
+            }
+        }
+        // To its end, so that the program does not wait for who reads its screen.
+        while screen.read(&mut bytes).is_ok_and(|count| count > 0) {}
+        true
+    })
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn progress_is_shown_while_it_is_measured_and_recorded() {
+    let folder = scratch("progress-of-others");
+    for (arguments, words) in [
+        (&["bench", "--seconds", "1", "--layer", "packets", "trace"][..], &["measuring"][..]),
+        // The number of steps is a multiple of 4096.
+        (&["record", "--out", "out", "--", "true"], &["6 steps, ", "kB of trace"]),
+    ] {
+        let (screen, stderr) = terminal();
+        let mut child = Command::new(env!("CARGO_BIN_EXE_pugmark"))
+            .args(arguments)
+            .current_dir(&folder)
+            .env("TERM", "xterm")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(stderr)
+            .spawn()
+            .unwrap();
+        let shown = watch(screen, words);
+        child.wait().unwrap();
+        assert!(shown.join().unwrap(), "{words:?} was not shown");
+    }
+    fs::remove_dir_all(folder).unwrap();
+}
+
 #[cfg(target_os = "linux")]
 #[test]
 fn progress_is_shown_on_terminals_only_while_a_slow_pipe_is_read() {
-    use std::{io::Read, thread::sleep, time::Duration};
+    use std::{thread::sleep, time::Duration};
     let folder = scratch("progress");
-    let (mut screen, stderr) = terminal();
+    let (screen, stderr) = terminal();
     let mut child = Command::new(env!("CARGO_BIN_EXE_pugmark"))
         .args(["decode", "--json", "--raw", "code:0x1000", "-"])
         .current_dir(&folder)
@@ -288,21 +335,7 @@ fn progress_is_shown_on_terminals_only_while_a_slow_pipe_is_read() {
         .spawn()
         .unwrap();
     let mut stdin = child.stdin.take().unwrap();
-    // Until it is seen; a program that shows nothing would wait for the end of the trace for ever.
-    let shown = std::thread::spawn(move || {
-        let mut seen = vec![];
-        let mut bytes = [0; 4096];
-        while !String::from_utf8_lossy(&seen).contains("reading") {
-            match screen.read(&mut bytes) {
-                Ok(count) if count > 0 => seen.extend(&bytes[..count]),
-                // The program has ended.
-                _ => return false,
-            }
-        }
-        // To its end, so that the program does not wait for who reads its screen.
-        while screen.read(&mut bytes).is_ok_and(|count| count > 0) {}
-        true
-    });
+    let shown = watch(screen, &["reading"]);
     for piece in TRACE.chunks(6) {
         stdin.write_all(piece).unwrap();
         sleep(Duration::from_millis(200));

@@ -105,6 +105,15 @@ fn samples() -> Vec<u8> {
     [&28_u32.to_le_bytes()[..], &7_u32.to_le_bytes(), &[0; 24]].concat()
 }
 
+#[test]
+fn samples_that_are_none_are_warned_of() {
+    let folder = Scratch::new("samples");
+    fs::write(folder.0.join("empty"), []).unwrap();
+    let output = folder.command(PUGMARK, &["ibs", "empty"]).output().unwrap();
+    let warning = "pugmark: warning: empty is empty: there is no sample\n";
+    assert_eq!((told(&output), output.stdout), ((Some(0), warning.into()), vec![]));
+}
+
 #[cfg(target_os = "linux")]
 #[test]
 fn output_that_cannot_be_written_is_a_failure_with_a_reason() {

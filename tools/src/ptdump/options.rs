@@ -175,3 +175,31 @@ impl Options {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::description::Description;
+    use pugmark_decoder_core::config::Clocks;
+
+    #[test]
+    fn a_recording_says_what_the_command_line_does_not() {
+        let clocks = |nom_freq| Clocks { nom_freq, ..Clocks::default() };
+        let cpu = Some(Cpu::intel(6, 94, 3));
+        let description =
+            Description { file: "truth.json".into(), cpu, clocks: clocks(7), truth: None, bytes: None };
+        let recording = Recording { image: "image.json".into(), description: Some(description) };
+        let bare = Recording { description: None, ..recording.clone() };
+        let other = Some(Cpu::intel(6, 78, 0));
+        for (recording, given, expected) in [
+            (Some(&recording), false, (cpu, 7)),
+            (Some(&recording), true, (other, 7)),
+            (Some(&bare), false, (other, 0)),
+            (None, false, (other, 0)),
+        ] {
+            let mut options = Options { cpu: other, ..Options::default() };
+            options.describe(recording, given);
+            assert_eq!((options.cpu, options.clocks.nom_freq), expected, "{recording:?} {given}");
+        }
+    }
+}

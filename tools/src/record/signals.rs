@@ -99,3 +99,30 @@ extern "C" fn remind(_: c_int, _: *mut libc::siginfo_t, _: *mut c_void) {
         unsafe { libc::alarm(1) };
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_at_the_terminal_has_reached_the_program_already() {
+        const SI_USER: c_int = 0;
+        let signals = Signals { before: vec![] };
+        for (signal, code, expected) in [
+            (libc::SIGINT, SI_KERNEL, None),
+            (libc::SIGQUIT, SI_KERNEL, None),
+            (libc::SIGINT, SI_USER, Some(libc::SIGINT)),
+            (libc::SIGQUIT, SI_USER, Some(libc::SIGQUIT)),
+            (libc::SIGTERM, SI_USER, Some(libc::SIGTERM)),
+            // A terminal that is gone tells the shell, and no one else.
+            (libc::SIGHUP, SI_KERNEL, Some(libc::SIGHUP)),
+        ] {
+            // SAFETY: numbers all of it.
+            let mut info: libc::siginfo_t = unsafe { MaybeUninit::zeroed().assume_init() };
+            info.si_code = code;
+            note(signal, &raw mut info, std::ptr::null_mut());
+            assert_eq!(signals.take(), expected, "signal {signal}, code {code:#x}");
+            assert_eq!(signals.take(), None);
+        }
+    }
+}

@@ -343,6 +343,11 @@ mod tests {
         let at = bytes.as_ptr() as u64;
         let mut read = [0; 10];
         assert_eq!((own.read(at, &mut read), read), (10, bytes));
+        // Behind the stack is nothing.
+        let maps = crate::record::maps::Mapping::parse(&own.maps().unwrap());
+        let stack = maps.iter().find(|mapping| mapping.name == "[stack]").unwrap();
+        assert!(maps.iter().all(|mapping| mapping.start != stack.end));
+        assert_eq!(own.read(stack.end - 4, &mut read), 4);
         for address in [0, i64::MAX as u64, i64::MAX as u64 + 1, u64::MAX] {
             assert_eq!(own.read(address, &mut read), 0, "{address:#x}");
         }

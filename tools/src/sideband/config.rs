@@ -127,6 +127,40 @@ mod tests {
     }
 
     #[test]
+    fn each_option_sets_its_own_value() {
+        type Number = (&'static str, fn(&Config) -> u64, u64);
+        let numbers: [Number; 6] = [
+            ("--pevent:sample-type", |config| config.sample_type, 0x10),
+            ("--pevent:time-zero", |config| config.time_zero, 11),
+            ("--pevent:time-shift", |config| config.time_shift.into(), 12),
+            ("--pevent:time-mult", |config| config.time_mult.into(), 13),
+            ("--pevent:tsc-offset", |config| config.tsc_offset, 14),
+            ("--pevent:kernel-start", |config| config.kernel_start, 15),
+        ];
+        let mut config = Config::default();
+        for (option, get, value) in numbers {
+            config.set(option, &mut Args::new([value.to_string()])).expect(option);
+            assert_eq!(get(&config), value, "{option}");
+            assert_eq!(config.set(option, &mut Args::new([])), Err(Usage::MissingArgument(option.into())));
+        }
+        for (option, get, value) in numbers {
+            assert_eq!(get(&config), value, "{option}, which another one has changed");
+        }
+        config.set("--pevent:sysroot", &mut Args::new(["/root".into()])).unwrap();
+        assert_eq!(config.sysroot, "/root");
+        for (option, abi) in [
+            ("--pevent:vdso-x64", Abi::X64),
+            ("--pevent:vdso-x32", Abi::X32),
+            ("--pevent:vdso-ia32", Abi::Ia32),
+        ] {
+            config.set(option, &mut Args::new([option.into()])).unwrap();
+            assert_eq!(config.vdso[&abi], option);
+        }
+        let unknown = Err(Usage::UnknownOption("--pevent:x".into()));
+        assert_eq!(config.set("--pevent:x", &mut Args::new(["1".into()])), unknown);
+    }
+
+    #[test]
     fn reads_sample_configs() {
         let mut config = Config::default();
         config.add_sample_config("o", Some("0x10:6")).unwrap();
