@@ -88,5 +88,12 @@ mod tests {
         let lost = Lost { stops: 1, ..Lost::default() };
         let surprise = Expected::Nothing.check(lost, false).unwrap_err();
         assert_eq!(format!("{surprise}"), "nothing was to be lost, not ovf=0 stop=1 wrap=0 full=0 stray=0");
+        for (expected, text) in
+            [(Expected::Stop, "a stop"), (Expected::Wrap, "a wrap"), (Expected::Overflow, "an overflow")]
+        {
+            let surprise = Surprise { expected, lost: Lost::default() };
+            let text = format!("{text} was to be lost, not ovf=0 stop=0 wrap=0 full=0 stray=0");
+            assert_eq!(format!("{surprise}"), text);
+        }
     }
 }

@@ -409,7 +409,15 @@ mod tests {
             Samples { session: 3, of: Of::Ops, period: 4, taken: 5, lost: 6, skipped: 7, unplaced: 8 };
         let text = "session=3 of=ops period=4 taken=5 lost=6 skipped=7 unplaced=8";
         assert_eq!(format!("{samples}"), text);
-        assert_eq!(format!("{} {}", Of::Instructions, Of::Cycles), "instructions cycles");
+        let of = [Of::Instructions, Of::Ops, Of::Cycles, Of::Branches].map(|of| format!("{of}"));
+        assert_eq!(of, ["instructions", "ops", "cycles", "branches"]);
+    }
+
+    #[test]
+    fn what_stands_before_a_part_has_a_word_of_its_own() {
+        use After::{Error, Full, Off, Overflow, Psb, Start, Stop, Wrap};
+        let words = [Start, Psb, Overflow, Stop, Wrap, Full, Error, Off].map(|after| format!("{after}"));
+        assert_eq!(words, ["start", "psb", "ovf", "stop", "wrap", "full", "error", "off"]);
     }
 
     #[test]

@@ -109,3 +109,14 @@ fn says_where_it_is_cut() {
     elf[0x28..0x30].copy_from_slice(&u64::MAX.to_le_bytes());
     assert_eq!(Symbols::parse(&elf).err(), Some(ElfError::CutShort { offset: u64::MAX }));
 }
+
+#[test]
+fn what_is_wrong_with_a_file_is_said() {
+    for (error, text) in [
+        (ElfError::NotElf64, "not an ELF file for 64 bits, little-endian"),
+        (ElfError::CutShort { offset: 0x40 }, "ELF file cut short at 0x40"),
+        (ElfError::NoSymbolTable, "ELF file without a symbol table"),
+    ] {
+        assert_eq!(alloc::format!("{error}"), text);
+    }
+}

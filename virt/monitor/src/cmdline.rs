@@ -197,6 +197,41 @@ mod tests {
     }
 
     #[test]
+    fn of_what_the_line_does_not_say_there_are_defaults() {
+        for line in ["", "-- profile=zen4 truth=off", " -- only=sort", "visibility=64"] {
+            let Options { profile, settings, amd, truth, times, step, stretch, guest: _ } =
+                Options::parse(line).unwrap();
+            assert!(matches!(profile, Profile::Intel(profile) if profile.name == "skylake"), "{line}");
+            assert_eq!((settings, amd), (Settings::default(), amd::Settings::default()), "{line}");
+            assert_eq!(
+                (truth, times, step, stretch),
+                (true, 100, StepPolicy::Traced, Stretch::MAX),
+                "{line}"
+            );
+        }
+        // As it is for both makers, one of them counts.
+        for (line, skid) in
+            [("", 40), ("profile=zen4", 20), ("pmi-skid=7", 7), ("profile=zen4 pmi-skid=7", 7)]
+        {
+            assert_eq!(Options::parse(line).unwrap().skid(), skid, "{line}");
+        }
+    }
+
+    #[test]
+    fn what_is_refused_is_said() {
+        extern crate std;
+        use std::string::ToString;
+        for (line, text) in [
+            ("quiet", "unknown option quiet"),
+            ("profile=486", "unknown profile 486"),
+            ("truth=maybe", "truth=maybe: no such value"),
+            ("times=-1", "times=-1: invalid digit found in string"),
+        ] {
+            assert_eq!(Options::parse(line).unwrap_err().to_string(), text);
+        }
+    }
+
+    #[test]
     fn options_reach_the_model() {
         let line = "profile=broadwell pmi-skid=7 visibility=0 ovf=128:3 long-tnt=off deferred-tips=on psb-before-pge=off \
                     ret-elsewhere=pops compress-after-ovf=on core-ratio=9 branch-level=from bts-sets-status=off \

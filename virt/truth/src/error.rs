@@ -40,3 +40,24 @@ impl fmt::Display for Error {
 }
 
 impl core::error::Error for Error {}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+
+    use super::*;
+    use std::string::ToString;
+
+    #[test]
+    fn what_is_wrong_with_a_log_is_said_with_what_was_found() {
+        for (error, text) in [
+            (Error::Short { bytes: 3 }, "a truth log has a header, here are 3 bytes"),
+            (Error::Magic(0x2a), "no truth log: it begins with 0x000000000000002a"),
+            (Error::Version(9), "truth log of unknown version 9"),
+            (Error::RecordBytes(8), "truth log with records of 8 bytes"),
+            (Error::Capacity { claimed: 7, fits: 6 }, "truth log claims room for 7 records where 6 fit"),
+        ] {
+            assert_eq!(error.to_string(), text);
+        }
+    }
+}

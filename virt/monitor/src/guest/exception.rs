@@ -205,3 +205,24 @@ impl fmt::Display for Unsupported {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+
+    use super::*;
+    use std::string::ToString;
+
+    #[test]
+    fn what_is_not_done_by_hand_is_said_with_its_place() {
+        for (unsupported, text) in [
+            (Unsupported::NoMemory { address: 0x10 }, "the guest uses 0x10, where it has no RAM"),
+            (Unsupported::TaskGate { vector: 8 }, "vector 0x8 goes through a task gate"),
+            (Unsupported::TaskReturn { rip: 0x20 }, "0x20: IRET to another task"),
+            (Unsupported::Virtual8086 { rip: 0x30 }, "0x30: virtual-8086 mode"),
+            (Unsupported::Instruction { rip: 0x40 }, "0x40: an instruction that is not executed by hand"),
+        ] {
+            assert_eq!(unsupported.to_string(), text);
+        }
+    }
+}

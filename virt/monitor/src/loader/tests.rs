@@ -117,3 +117,26 @@ fn refuses_what_has_no_room_or_no_protocol() {
         load(&pvh_kernel(0x10_0000), &long, 0, RAM as u64, &mut SliceMemory { base: 0, bytes: &mut ram });
     assert!(matches!(refused, Err(Error::BootInfo { .. })));
 }
+
+#[test]
+fn why_a_kernel_is_not_loaded_is_said() {
+    use crate::{elf, multiboot2};
+    use std::string::ToString;
+    for (error, text) in [
+        (Error::Elf(elf::Error::NotElf), "not an ELF file"),
+        (Error::Elf(elf::Error::Machine { class: 1, machine: 40 }), "ELF class 1, machine 40: not x86"),
+        (Error::Elf(elf::Error::Truncated { offset: 0x40 }), "ELF file ends before 0x40"),
+        (Error::Multiboot2(multiboot2::Error::Architecture(4)), "multiboot2 header for architecture 4"),
+        (Error::Multiboot2(multiboot2::Error::Tag { offset: 0x18 }), "multiboot2 header: bad tag at 0x18"),
+        (
+            Error::Multiboot2(multiboot2::Error::Unsupported { tag: 5 }),
+            "multiboot2 header asks for what tag 5 stands for",
+        ),
+        (Error::NoProtocol, "neither a PVH note nor a multiboot2 header"),
+        (Error::Place { start: 0x10, end: 0x20 }, "no place for 0x10..0x20"),
+        (Error::Entry(0x30), "entry point 0x30 is not in the file"),
+        (Error::BootInfo { bytes: 9 }, "boot information of 9 bytes"),
+    ] {
+        assert_eq!(error.to_string(), text);
+    }
+}
