@@ -44,4 +44,6 @@ pub mod symbols;
 mod testing;
 pub mod traces;
 pub mod truth;
+#[cfg(test)]
+mod verdicts;
 pub mod witness;
