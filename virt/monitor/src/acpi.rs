@@ -141,6 +141,19 @@ mod tests {
     }
 
     #[test]
+    fn the_revision_says_which_of_the_root_tables_there_is() {
+        for (revision, at, other) in [(0, 24, !0), (1, 24, !0), (2, 16, 0), (6, 16, 0)] {
+            let mut memory = firmware(revision);
+            memory[RSDP as usize + at..][..4].copy_from_slice(&u32::to_le_bytes(other));
+            assert_eq!(found(memory, RSDP), [0, 4, 1], "revision {revision}");
+        }
+        // Of the two the one with room for larger addresses, if it is there.
+        let mut memory = firmware(2);
+        memory[RSDP as usize + 24..][..8].fill(0);
+        assert_eq!(found(memory, RSDP), [0, 4, 1]);
+    }
+
+    #[test]
     fn without_tables_nobody_is_listed() {
         let none: [u8; 0] = [];
         assert_eq!(found(firmware(2), 0), none);

@@ -218,6 +218,16 @@ mod tests {
     }
 
     #[test]
+    fn of_two_values_the_last_one_counts() {
+        let line = "ovf=128:3 long-tnt=off psb-before-pge=off ret-elsewhere=pops compress-after-ovf=on branch-level=from \
+                    bts-sets-status=off truth=off step=always \
+                    ovf=off long-tnt=on psb-before-pge=on ret-elsewhere=empties compress-after-ovf=off branch-level=to \
+                    bts-sets-status=on truth=on step=traced";
+        let Options { settings, truth, step, .. } = Options::parse(line).unwrap();
+        assert_eq!((settings, truth, step), (Settings::default(), true, StepPolicy::Traced));
+    }
+
+    #[test]
     fn what_is_refused_is_said() {
         extern crate std;
         use std::string::ToString;

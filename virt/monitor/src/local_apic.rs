@@ -240,6 +240,7 @@ mod tests {
             ((0x0600_0000, 0x4d00), (3, 0x0400_0000, FLAT), false, true),
             ((0x0300_0000, 0x4d00), (3, 0x0400_0000, FLAT), false, false),
             ((0xff00_0000, 0x4d00), (3, 0, FLAT), false, true),
+            ((0x3000_0000, 0x4d00), (3, 0x2000_0000, FLAT), false, true),
             // Logical, cluster: the same cluster and members in common.
             ((0x2300_0000, 0x4d00), (3, 0x2200_0000, CLUSTER), false, true),
             ((0x2100_0000, 0x4d00), (3, 0x2200_0000, CLUSTER), false, false),

@@ -97,7 +97,10 @@ fn loads_no_more_than_the_memory_of_a_part_has_room_for() {
 #[test]
 fn finds_the_pvh_note_among_others() {
     let pvh = note(b"Xen\0", 18, &0x0010_0020u64.to_le_bytes());
-    let rows: [(Vec<u8>, Option<u32>); 6] = [
+    let rows: [(Vec<u8>, Option<u32>); 8] = [
+        // Lengths that are no multiples of four.
+        ([note(b"Stone", 18, &[1; 6]), pvh.clone()].concat(), Some(0x10_0020)),
+        (note(b"XEN\0", 18, &[1; 4]), None),
         (vec![], None),
         (pvh.clone(), Some(0x10_0020)),
         (note(b"Xen\0", 18, &0x0010_0020u32.to_le_bytes()), Some(0x10_0020)),
@@ -132,4 +135,19 @@ fn refuses_other_machines() {
     file[18] = 183;
     assert_eq!(Elf::parse(&file).unwrap_err(), Error::Machine { class: 2, machine: 183 });
     assert_eq!(Elf::parse(b"#!/bin/sh").unwrap_err(), Error::NotElf);
+}
+
+#[test]
+fn a_part_is_what_its_kind_says() {
+    let mut file = executable(&note(b"Xen\0", 18, &[1; 4]), 0x10_0000, b"text");
+    assert!(Elf::parse(&file).unwrap().pvh_entry().unwrap().is_some());
+    // PT_DYNAMIC in the place of PT_NOTE, in the first header.
+    file[64] = 2;
+    assert_eq!(Elf::parse(&file).unwrap().pvh_entry(), Ok(None));
+    // A part without memory is none to be loaded, and neither is one of another kind.
+    for (at, value) in [(160, 0), (120, 2)] {
+        let mut file = file.clone();
+        file[at..at + 8].copy_from_slice(&u64::to_le_bytes(value));
+        assert_eq!(Elf::parse(&file).unwrap().loads().count(), 0, "{at}");
+    }
 }

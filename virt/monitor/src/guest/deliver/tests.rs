@@ -94,3 +94,15 @@ fn an_int_that_its_gate_refuses_does_not_end() {
         assert_eq!(delivered.ends_instruction(), ends, "{event:?} at level {level}, DPL {dpl}");
     }
 }
+
+#[test]
+fn the_next_instruction_is_within_32_bits_but_in_64_bit_mode() {
+    let mut compatibility = Machine::long();
+    compatibility.cpu.cs.attributes &= !super::super::cpu::Segment::L;
+    for (mut machine, next) in
+        [(Machine::long(), 1 << 32), (compatibility, 0), (Machine::protected(), 0), (Machine::real(), 0)]
+    {
+        machine.cpu.rip = 0xffff_fffe;
+        assert_eq!(machine.cpu.rip_after(2), next, "{:?}", machine.cpu.mode());
+    }
+}

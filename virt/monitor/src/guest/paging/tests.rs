@@ -243,6 +243,7 @@ fn large_pages_of_every_format() {
         (cr4::PSE, 0, narrow(&[(0x5004, 0x0080_2087)]), 0x71_2345, Ok(0x1_00b1_2345)),
         (cr4::PSE, 0, narrow(&[(0x5004, 0x00a0_0087)]), 0x71_2345, Err(9)),
         (cr4::PSE, 0, narrow(&[(0x5004, 0)]), 0x71_2345, Err(0)),
+        (cr4::PSE, 0, narrow(&[(0x5000, 0xa007), (0xa0c0, 0x3_0007)]), PAGE + 5, Ok(PAGE + 5)),
         (0, 0, narrow(&[(0x5000, 0xa007)]), PAGE, Err(0)),
     ];
     for (cr4, efer, entries, linear, expected) in rows {
@@ -337,4 +338,15 @@ fn the_tlb_keeps_no_fault() {
     tlb.translate_fetch(&machine.cpu, &mut machine.ram, PAGE).unwrap_err();
     machine.set_page(PAGE, PAGE | 1);
     assert_eq!(tlb.translate_fetch(&machine.cpu, &mut machine.ram, PAGE), Ok(PAGE));
+}
+
+#[test]
+fn what_lies_beyond_the_physical_addresses_is_reserved() {
+    // The width, as CPUID has it, and the lowest reserved bit. Below 32 bits there are none, 0 is not known.
+    for (width, reserved) in [(32, 32), (31, 32), (36, 36), (39, 39), (40, 40), (52, 52), (0, 52)] {
+        let mut cpu = Machine::long().cpu;
+        cpu.physical_address_bits = width;
+        let expected = (reserved..52).fold(0, |bits, bit| bits | 1_u64 << bit);
+        assert_eq!(reserved_address_bits(&cpu), expected, "{width}");
+    }
 }

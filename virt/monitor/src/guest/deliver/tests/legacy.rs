@@ -68,6 +68,15 @@ fn protected_mode_refuses_what_the_manual_refuses() {
         ),
         ("CS is data", 0, |m| gate32(m, |g| g.selector = sel::DATA), INTERRUPT, gp(0x11)),
         ("CS beyond the GDT", 0, |m| gate32(m, |g| g.selector = sel::BEYOND), INTERRUPT, gp(0xa1)),
+        (
+            "CS absent",
+            0,
+            |m| gate32(m, |g| g.selector = sel::ABSENT64),
+            INTERRUPT,
+            handler(Exception::segment_not_present(0x51)),
+        ),
+        ("DPL 2 at level 3, software", 3, |m| gate32(m, |g| g.dpl = 2), INT, gp(0x182)),
+        ("DPL 1 at level 3, software", 3, |m| gate32(m, |g| g.dpl = 1), INT, gp(0x182)),
         ("CS of an outer level", 0, |m| gate32(m, |g| g.selector = sel::USER_CODE32), INTERRUPT, gp(0x19)),
         (
             "handler beyond CS",

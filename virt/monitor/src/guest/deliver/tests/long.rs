@@ -142,6 +142,18 @@ fn long_mode_refuses_what_the_manual_refuses() {
             INT,
             handler(Exception::stack_fault(0)),
         ),
+        (
+            "only the frame's end is not canonical",
+            3,
+            |m| {
+                m.set_gate(12, Gate { ist: 1, ..Gate::interrupt(12) });
+                m.put_quads(at::TSS + 4, &[NON_CANONICAL + 0x10]);
+            },
+            INTERRUPT,
+            handler(Exception::stack_fault(1)),
+        ),
+        ("DPL 2 at level 3, software", 3, |m| gate(m, |g| g.dpl = 2), INT, gp(0x30 * 8 + 2)),
+        ("DPL 1 at level 3, software", 3, |m| gate(m, |g| g.dpl = 1), INT, gp(0x30 * 8 + 2)),
         ("handler not canonical, software", 0, |m| gate(m, |g| g.offset = NON_CANONICAL), INT, gp(0)),
         ("CS is data, software", 0, |m| gate(m, |g| g.selector = sel::DATA), INT, gp(0x10)),
         (

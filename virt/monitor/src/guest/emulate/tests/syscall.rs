@@ -80,6 +80,11 @@ fn sysret_returns_to_64_bit_or_compatibility_mode_at_level_3() {
         assert_eq!((cpu.rip, cpu.cs, cpu.ss, cpu.mode(), cpu.cpl), (rip, cs, flat(0x23, 0xcf3), mode, 3));
         assert_eq!(cpu.rflags, 0x3c_7fd7, "neither RF nor VM");
     }
+    // Of 32 bits there is nothing that is not canonical.
+    let mut machine = Machine::long();
+    machine.cpu.set(Gpr::Rcx, NON_CANONICAL + 5);
+    run(&mut machine, SYSRETD).unwrap();
+    assert_eq!(machine.cpu.rip, 5);
     let mut machine = Machine::long();
     machine.cpu.rflags = 0x3c_7fd7;
     run(&mut machine, SYSRETQ).unwrap();
