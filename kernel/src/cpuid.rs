@@ -11,7 +11,7 @@ pub use feature::{CpuidField, CpuidRegister, Feature};
 pub use raw_cpuid::{CpuIdReader, CpuIdResult};
 
 use crate::errata::Errata;
-use core::fmt;
+use crate::lifecycle::Missing;
 use raw_cpuid::CpuId;
 
 /// CPUID of the processor that this runs on: for whatever wants a [`CpuIdReader`].
@@ -68,7 +68,7 @@ impl Capabilities {
     /// # Errors
     ///
     /// As [`Capabilities::read`].
-    pub fn of_this_processor() -> Result<Self, NoProcessorTrace> {
+    pub fn of_this_processor() -> Result<Self, Missing> {
         Self::read(this_processor)
     }
 
@@ -77,14 +77,14 @@ impl Capabilities {
     /// # Errors
     ///
     /// There is no PT here.
-    pub fn read(cpuid: impl CpuIdReader) -> Result<Self, NoProcessorTrace> {
+    pub fn read(cpuid: impl CpuIdReader) -> Result<Self, Missing> {
         let highest = cpuid.cpuid1(0).eax;
         // Leaf 7 has the say: where it denies PT that is the reason to give, whatever other leaves there are.
         if highest >= FEATURE_LEAF && cpuid.cpuid2(FEATURE_LEAF, 0).ebx >> 25 & 1 == 0 {
-            return Err(NoProcessorTrace::NotEnumerated);
+            return Err(Missing::ProcessorTrace);
         }
         if highest < PT_LEAF {
-            return Err(NoProcessorTrace::HighestLeaf { highest });
+            return Err(Missing::ProcessorTraceLeaf { highest });
         }
         let main = cpuid.cpuid2(PT_LEAF, 0);
         let sub = if main.eax >= 1 { cpuid.cpuid2(PT_LEAF, 1) } else { ZERO };
@@ -136,29 +136,6 @@ impl Capabilities {
         1 << bits
     }
 }
-
-/// Why there is no PT.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NoProcessorTrace {
-    /// CPUID has no leaf 14H.
-    HighestLeaf {
-        /// The highest basic leaf: `CPUID.0:EAX`.
-        highest: u32,
-    },
-    /// `CPUID.07H.0:EBX[25]` is 0.
-    NotEnumerated,
-}
-
-impl fmt::Display for NoProcessorTrace {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::HighestLeaf { highest } => write!(f, "CPUID.14H is not there: CPUID.0:EAX is {highest:#x}"),
-            Self::NotEnumerated => write!(f, "CPUID.07H.0:EBX[25] (Intel Processor Trace) is not there"),
-        }
-    }
-}
-
-impl core::error::Error for NoProcessorTrace {}
 
 const PT_LEAF: u32 = 0x14;
 /// The leaf that says whether there is PT.

@@ -3,10 +3,10 @@
 //! CPUID first. Then the registers themselves: where nothing is behind them an access raises #GP, or, on some
 //! virtual machines, reads give 0 and writes are dropped.
 
-use crate::cpuid::{Capabilities, Feature, NoProcessorTrace};
+use crate::cpuid::{Capabilities, Feature};
 use crate::errata::Errata;
-use crate::msr::{DebugCtl, GeneralProtection, Msr, OutputMaskPtrs, Register, RtitCtl, VmxMisc};
-use core::fmt;
+use crate::lifecycle::{self, Absent, InUse, Missing};
+use crate::msr::{DebugCtl, Msr, OutputMaskPtrs, Register, RtitCtl, VmxMisc};
 
 /// Looks whether the unit that CPUID announces answers and is free.
 ///
@@ -15,24 +15,16 @@ use core::fmt;
 /// # Errors
 ///
 /// It does not answer, or is not free.
-pub fn probe(msr: &mut impl Msr, capabilities: &Capabilities) -> Result<(), DetectError> {
+pub fn probe(msr: &mut impl Msr, capabilities: &Capabilities) -> Result<(), Absent> {
     if !capabilities.has(Feature::Topa) && !capabilities.has(Feature::SingleRange) {
-        return Err(DetectError::NoMemoryOutput);
+        return Err(Missing::TraceOutput.into());
     }
     let ctl: RtitCtl = msr.read()?;
     if ctl.contains(RtitCtl::TRACE_EN) {
-        return Err(DetectError::AlreadyEnabled { ctl });
+        return Err(InUse::ProcessorTrace { ctl }.into());
     }
-    let before: OutputMaskPtrs = msr.read()?;
     // SAFETY: without TraceEn the register leads to no write to memory.
-    unsafe { msr.write(PATTERN) }?;
-    let read: OutputMaskPtrs = msr.read()?;
-    // SAFETY: as above.
-    unsafe { msr.write(before) }?;
-    match read == PATTERN {
-        true => Ok(()),
-        false => Err(DetectError::NotBacked { written: PATTERN.to_bits(), read: read.to_bits() }),
-    }
+    unsafe { lifecycle::probe(msr, OutputMaskPtrs::ADDRESS, |_| PATTERN.to_bits(), u64::MAX) }
 }
 
 /// What VMX does to a trace on this processor.
@@ -59,69 +51,14 @@ impl VmxTracing {
 
 /// The other branch recorders that are on, where PT and they exclude each other; a processor without IA32_DEBUGCTL has
 /// none.
-pub(crate) fn other_recorder(msr: &mut impl Msr, capabilities: &Capabilities) -> Option<DebugCtl> {
+pub(crate) fn other_recorder(msr: &mut impl Msr, capabilities: &Capabilities) -> Option<InUse> {
     if !capabilities.errata.contains(Errata::TRACE_EXCLUDES_BRANCH_RECORDS) {
         return None;
     }
     let on = msr.read::<DebugCtl>().ok()?.intersection(DebugCtl::all());
-    (!on.is_empty()).then_some(on)
+    let in_use = InUse::BranchRecorder { address: DebugCtl::ADDRESS, control: on.bits() };
+    (!on.is_empty()).then_some(in_use)
 }
-
-/// Why there is no unit to use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DetectError {
-    /// CPUID announces none.
-    Cpuid(NoProcessorTrace),
-    /// CPUID announces one that cannot write to memory.
-    NoMemoryOutput,
-    /// CPUID announces one, but its registers raise #GP.
-    Fault(GeneralProtection),
-    /// CPUID announces one, but its registers do not hold what is written.
-    NotBacked {
-        /// What was written to IA32_RTIT_OUTPUT_MASK_PTRS.
-        written: u64,
-        /// What was read from it.
-        read: u64,
-    },
-    /// TraceEn is set: somebody else (firmware, a debugger, a hypervisor) uses the unit.
-    AlreadyEnabled {
-        /// IA32_RTIT_CTL.
-        ctl: RtitCtl,
-    },
-}
-
-impl From<GeneralProtection> for DetectError {
-    fn from(fault: GeneralProtection) -> Self {
-        Self::Fault(fault)
-    }
-}
-
-impl From<NoProcessorTrace> for DetectError {
-    fn from(absent: NoProcessorTrace) -> Self {
-        Self::Cpuid(absent)
-    }
-}
-
-impl fmt::Display for DetectError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Cpuid(absent) => absent.fmt(f),
-            Self::NoMemoryOutput => {
-                write!(f, "neither {} nor {} is there", Feature::Topa, Feature::SingleRange)
-            }
-            Self::Fault(fault) => write!(f, "CPUID announces Intel PT, but {fault}"),
-            Self::NotBacked { written, read } => write!(
-                f,
-                "CPUID announces Intel PT, but IA32_RTIT_OUTPUT_MASK_PTRS reads {read:#x} after {written:#x} was written"
-            ),
-            Self::AlreadyEnabled { ctl } => {
-                write!(f, "somebody else uses Intel PT: IA32_RTIT_CTL is {:#x}", ctl.bits())
-            }
-        }
-    }
-}
-
-impl core::error::Error for DetectError {}
 
 /// An offset and a mask that no reset gives.
 const PATTERN: OutputMaskPtrs = OutputMaskPtrs::single_range(0xfff, 0x5a0);
@@ -130,6 +67,7 @@ const PATTERN: OutputMaskPtrs = OutputMaskPtrs::single_range(0xfff, 0x5a0);
 mod tests {
     use super::*;
     use crate::fake::{FakeMsr, capabilities};
+    use crate::lifecycle::NotBacked;
 
     #[test]
     fn finds_a_unit_that_answers_and_leaves_it_as_it_was() {
@@ -145,7 +83,7 @@ mod tests {
         let mut msr = FakeMsr::new();
         msr.dead = true;
         let error = probe(&mut msr, &capabilities()).unwrap_err();
-        assert_eq!(error, DetectError::NotBacked { written: 0x5a0_0000_0fff, read: 0 });
+        assert_eq!(error, NotBacked { address: 0x561, written: 0x5a0_0000_0fff, read: 0 }.into());
     }
 
     #[test]
@@ -153,7 +91,7 @@ mod tests {
         for nth in 0..5 {
             let mut msr = FakeMsr::new();
             msr.fault_at = Some(nth);
-            assert!(matches!(probe(&mut msr, &capabilities()), Err(DetectError::Fault(_))), "access {nth}");
+            assert!(matches!(probe(&mut msr, &capabilities()), Err(Absent::Fault(_))), "access {nth}");
         }
     }
 
@@ -162,14 +100,14 @@ mod tests {
         let mut msr = FakeMsr::new();
         msr.set(0x570, 0x2005);
         let error = probe(&mut msr, &capabilities()).unwrap_err();
-        assert_eq!(error, DetectError::AlreadyEnabled { ctl: RtitCtl::from_bits_retain(0x2005) });
+        assert_eq!(error, InUse::ProcessorTrace { ctl: RtitCtl::from_bits_retain(0x2005) }.into());
         assert_eq!(msr.writes, []);
     }
 
     #[test]
     fn refuses_a_unit_without_output_to_memory() {
         let capabilities = Capabilities { ecx: 1 << 3, errata: Errata::empty(), ..capabilities() };
-        assert_eq!(probe(&mut FakeMsr::new(), &capabilities), Err(DetectError::NoMemoryOutput));
+        assert_eq!(probe(&mut FakeMsr::new(), &capabilities), Err(Missing::TraceOutput.into()));
         for ecx in [1 << 0, 1 << 2] {
             assert_eq!(probe(&mut FakeMsr::new(), &Capabilities { ecx, ..capabilities }), Ok(()), "{ecx:#b}");
         }
@@ -203,7 +141,8 @@ mod tests {
             msr.set(0x1d9, debugctl);
             let with = |errata| Capabilities { errata, ..capabilities() };
             let excludes = with(Errata::TRACE_EXCLUDES_BRANCH_RECORDS);
-            assert_eq!(other_recorder(&mut msr, &excludes).map(|on| on.bits()), on);
+            let in_use = on.map(|control| InUse::BranchRecorder { address: 0x1d9, control });
+            assert_eq!(other_recorder(&mut msr, &excludes), in_use);
             // Where they go beside each other.
             assert_eq!(other_recorder(&mut msr, &with(Errata::empty())), None);
         }

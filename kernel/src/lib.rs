@@ -24,7 +24,7 @@
 //! assert!(config.check(&capabilities).is_ok());
 //! let refusal = config.cycles(0).check(&capabilities).unwrap_err();
 //! assert_eq!(refusal.to_string(), "CPUID.14H.0:EBX[1] (cycle-accurate mode) is not there");
-//! # Ok::<(), pugmark_kernel::cpuid::NoProcessorTrace>(())
+//! # Ok::<(), pugmark_kernel::lifecycle::Missing>(())
 //! ```
 //!
 //! **Where the trace goes.** [`buffer`] takes memory from the kernel's frames, and lists it in tables ([`topa`]) whose
@@ -53,7 +53,8 @@
 //! # let (frames, capabilities) = (Memory::new(), capabilities());
 //! # let buffer = Buffer::allocate(&frames, &capabilities, Layout::topa(RegionSize::K4, 8), Mode::Overwrite).unwrap();
 //! # use pugmark_kernel::{buffer::{Buffer, Layout, Mode}, topa::RegionSize};
-//! use pugmark_kernel::{config::Config, drain::Piece, pt::Unit};
+//! use pugmark_kernel::lifecycle::StartError;
+//! use pugmark_kernel::{config::Config, drain::Piece, pt::{PtRefusal, Unit}};
 //!
 //! let unit = Unit::with_capabilities(capabilities, Registers::new()).unwrap();
 //! let running = unit.start(&Config::new().os(true), buffer).map_err(|failed| failed.error())?;
@@ -66,7 +67,7 @@
 //!         Piece::Gap(gap) => println!("{gap}"),
 //!     }
 //! }
-//! # Ok::<(), pugmark_kernel::pt::StartError>(())
+//! # Ok::<(), StartError<PtRefusal>>(())
 //! ```
 //!
 //! **The PMI.** [`pmi::Handler`] serves all sources in the order the manual wants, [`drain::Sink`] takes the bytes
@@ -83,9 +84,11 @@
 //! # let unit = Unit::with_capabilities(capabilities, Registers::new()).unwrap();
 //! use pugmark_kernel::drain::Sink;
 //! use pugmark_kernel::lapic::Delivery;
+//! use pugmark_kernel::lifecycle::StartError;
 //! use pugmark_kernel::loss::Gap;
 //! use pugmark_kernel::msr::GeneralProtection;
 //! use pugmark_kernel::pmi::{Handler, Pmi};
+//! use pugmark_kernel::pt::PtRefusal;
 //! use pugmark_kernel::slot::{Interrupt, Slot, Traced};
 //!
 //! struct Count(usize);
@@ -119,7 +122,7 @@
 //! let config = Config::new().os(true);
 //! let started = slot.start(|| {
 //!     let running = unit.start(&config, buffer).map_err(|failed| failed.error())?;
-//!     Ok::<_, pugmark_kernel::pt::StartError>(Tracer { running, count: Count(0) })
+//!     Ok::<_, StartError<PtRefusal>>(Tracer { running, count: Count(0) })
 //! });
 //! assert!(started.is_ok());
 //!

@@ -6,9 +6,9 @@ use common::{Machine, user_code};
 use pugmark_kernel::buffer::{Buffer, BufferError, Layout, Mode};
 use pugmark_kernel::config::{Config, Refusal};
 use pugmark_kernel::cpuid::Feature;
-use pugmark_kernel::lifecycle::NotStarted;
+use pugmark_kernel::lifecycle::{NotStarted, StartError};
 use pugmark_kernel::msr::Msr;
-use pugmark_kernel::pt::StartError;
+use pugmark_kernel::pt::PtRefusal;
 use pugmark_kernel::topa::RegionSize;
 use pugmark_model::Settings;
 
@@ -51,7 +51,9 @@ fn a_configuration_that_passes_the_check_raises_no_fault() {
                         machine.run(20);
                         drop(tracing.stop().map_err(|_| "stop").unwrap());
                     }
-                    Err(NotStarted::Off { error: StartError::Config(refusal), .. }) => {
+                    Err(NotStarted::Off {
+                        error: StartError::Refused(PtRefusal::Config(refusal)), ..
+                    }) => {
                         // It has every feature, but not four ranges.
                         let ranges = matches!(refusal, Refusal::Ranges { .. });
                         assert!(profile != "sapphire-rapids" || ranges, "{refusal}");
@@ -158,7 +160,10 @@ fn a_buffer_that_the_processor_cannot_use_is_refused_by_the_bits_name() {
     let skylake = Machine::new("skylake", Settings::default());
     let broadwell = Machine::new("broadwell", Settings::default());
     let failed = broadwell.unit().start(&user_code(), skylake.buffer(topa(2), FULL)).unwrap_err();
-    assert_eq!(failed.error(), StartError::Buffer(BufferError::Missing(Feature::TopaMultipleEntries)));
+    assert_eq!(
+        failed.error(),
+        StartError::Refused(PtRefusal::Buffer(BufferError::Missing(Feature::TopaMultipleEntries)))
+    );
 }
 
 /// IA32_RTIT_CTL as a start leaves it, without TraceEn.

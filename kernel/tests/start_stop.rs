@@ -5,12 +5,12 @@ mod common;
 use common::{Collector, Machine, assert_same, tips, user_code};
 use pugmark_kernel::buffer::{Layout, Mode};
 use pugmark_kernel::config::Config;
-use pugmark_kernel::detect::{DetectError, VmxTracing};
+use pugmark_kernel::detect::VmxTracing;
 use pugmark_kernel::drain::Piece;
-use pugmark_kernel::lifecycle::NotStarted;
+use pugmark_kernel::lifecycle::{Absent, InUse, NotStarted, StartError};
 use pugmark_kernel::loss::{Gap, Loss};
 use pugmark_kernel::msr::Msr;
-use pugmark_kernel::pt::{StartError, State, Unit, emergency_stop};
+use pugmark_kernel::pt::{PtRefusal, State, Unit, emergency_stop};
 use pugmark_kernel::topa::RegionSize;
 use pugmark_model::Settings;
 
@@ -141,7 +141,7 @@ fn an_operational_error_at_the_enable_gives_everything_back() {
     let table = buffer.topa().unwrap().place(0).0;
     corrupt(&machine, table.as_u64(), 1 << 1);
     let failed = machine.unit().start(&user_code(), buffer).unwrap_err();
-    assert!(matches!(failed.error(), StartError::OperationalError(_)), "{}", failed.error());
+    assert!(matches!(failed.error(), StartError::Refused(PtRefusal::Memory(_))), "{}", failed.error());
     let NotStarted::Off { unit, memory: buffer, .. } = failed else { panic!("the unit is off") };
     assert!(!machine.is_tracing());
     corrupt(&machine, table.as_u64(), 1 << 1);
@@ -242,7 +242,7 @@ fn a_unit_that_runs_already_is_not_taken() {
     let machine = Machine::new("skylake", Settings::default());
     let tracing = machine.start(Layout::topa(RegionSize::K4, 4), FULL);
     let error = Unit::detect(|leaf, subleaf| machine.cpuid(leaf, subleaf), machine.registers()).unwrap_err();
-    assert!(matches!(error, DetectError::AlreadyEnabled { .. }), "{error}");
+    assert!(matches!(error, Absent::InUse(InUse::ProcessorTrace { .. })), "{error}");
     drop(tracing);
     let mut unit = machine.unit();
     assert_eq!(unit.vmx_tracing(), VmxTracing::NoVmx);
@@ -250,7 +250,7 @@ fn a_unit_that_runs_already_is_not_taken() {
     let tracing = machine.start(Layout::topa(RegionSize::K4, 4), FULL);
     let buffer = machine.buffer(Layout::topa(RegionSize::K4, 4), FULL);
     let failed = unit.start(&user_code(), buffer).unwrap_err();
-    assert!(matches!(failed.error(), StartError::AlreadyEnabled { .. }));
+    assert!(matches!(failed.error(), StartError::InUse(InUse::ProcessorTrace { .. })));
     assert!(machine.is_tracing());
     drop(failed);
     machine.run(100);

@@ -202,7 +202,7 @@ fn assert_off(machine: &Machine, what: What, when: &str) {
     assert_eq!(wrong, [0; 5], "{when}");
 }
 
-fn store(machine: &Machine) -> Result<Unit<Registers>, pugmark_kernel::ds::DsAbsent> {
+fn store(machine: &Machine) -> Result<Unit<Registers>, pugmark_kernel::lifecycle::Absent> {
     Unit::detect(|leaf, subleaf| machine.cpuid(leaf, subleaf), machine.registers())
 }
 

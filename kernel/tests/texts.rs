@@ -2,27 +2,25 @@
 
 use core::fmt::Display;
 use pugmark_decoder_core::ibs::Caps;
-use pugmark_kernel::amd::branches::{self, BranchRefusal, BranchesAbsent};
-use pugmark_kernel::amd::counters::{self, CountersAbsent, CountersRefusal};
-use pugmark_kernel::amd::ibs::{self, IbsAbsent, IbsRefusal, UnlockError};
-use pugmark_kernel::amd::{EilvtError, LvtEntry, NotAmd};
+use pugmark_kernel::amd::branches::BranchRefusal;
+use pugmark_kernel::amd::counters::CountersRefusal;
+use pugmark_kernel::amd::ibs::{IbsRefusal, UnlockError};
+use pugmark_kernel::amd::{EilvtError, LvtEntry};
 use pugmark_kernel::bts::BtsRefusal;
 use pugmark_kernel::buffer::{BufferError, Mode};
 use pugmark_kernel::config::Refusal;
-use pugmark_kernel::cpuid::{CpuidField, Feature, NoProcessorTrace};
-use pugmark_kernel::detect::DetectError;
+use pugmark_kernel::cpuid::{CpuidField, Feature};
 use pugmark_kernel::ds::{
-    self, AreaError, DsAbsent, DsRefusal, Gate, Half, LinearRequest, MemoryType, Place, PlanError, Rule,
-    Warning,
+    AreaError, DsRefusal, Gate, Half, LinearRequest, MemoryType, Place, PlanError, Rule, Warning,
 };
-use pugmark_kernel::lbr::{self, LbrAbsent, LbrRefusal};
+use pugmark_kernel::lbr::LbrRefusal;
+use pugmark_kernel::lifecycle::{Absent, InUse, Missing, NotBacked, StartError};
 use pugmark_kernel::memory::Request;
-use pugmark_kernel::msr::amd::DbgExtnCfg;
 use pugmark_kernel::msr::{
-    ApicBase, DebugCtl, GeneralProtection, MiscEnable, OutputBase, OutputMaskPtrs, RtitCtl, RtitStatus,
+    ApicBase, GeneralProtection, MiscEnable, OutputBase, OutputMaskPtrs, RtitCtl, RtitStatus,
 };
-use pugmark_kernel::pebs::{Counter, Event, PebsAbsent, PebsRefusal};
-use pugmark_kernel::pt::{self, OperationalError};
+use pugmark_kernel::pebs::{Counter, Event, PebsRefusal};
+use pugmark_kernel::pt::{OperationalError, PtRefusal};
 use pugmark_kernel::slot::SlotError;
 use pugmark_kernel::topa::TopaError;
 use pugmark_pfm::register::{IbsFetchCtl, IbsOpCtl, PerfEvtSel};
@@ -39,25 +37,6 @@ fn assert_texts(table: &[(&dyn Display, &str)]) {
 #[test]
 fn of_detecting_and_configuring_pt() {
     assert_texts(&[
-        (&NoProcessorTrace::HighestLeaf { highest: 0xd }, "CPUID.14H is not there: CPUID.0:EAX is 0xd"),
-        (&NoProcessorTrace::NotEnumerated, "CPUID.07H.0:EBX[25] (Intel Processor Trace) is not there"),
-        (
-            &DetectError::Cpuid(NoProcessorTrace::NotEnumerated),
-            "CPUID.07H.0:EBX[25] (Intel Processor Trace) is not there",
-        ),
-        (
-            &DetectError::NoMemoryOutput,
-            "neither CPUID.14H.0:ECX[0] (ToPA output) nor CPUID.14H.0:ECX[2] (single-range output) is there",
-        ),
-        (&DetectError::Fault(FAULT), "CPUID announces Intel PT, but RDMSR 0x570 raised #GP(0)"),
-        (
-            &DetectError::NotBacked { written: 0x7f, read: 0 },
-            "CPUID announces Intel PT, but IA32_RTIT_OUTPUT_MASK_PTRS reads 0x0 after 0x7f was written",
-        ),
-        (
-            &DetectError::AlreadyEnabled { ctl: RtitCtl::TRACE_EN },
-            "somebody else uses Intel PT: IA32_RTIT_CTL is 0x1",
-        ),
         (&Refusal::Missing(Feature::Topa), "CPUID.14H.0:ECX[0] (ToPA output) is not there"),
         (
             &Refusal::Encoding { field: CpuidField::MTC_FREQS, value: 9, allowed: 0x249 },
@@ -128,21 +107,15 @@ fn of_starting_pt_and_of_its_slot() {
     let text = "operational error: status 0x10, output base 0x100000, entry 3, offset 0x40";
     assert_texts(&[
         (&error, text),
-        (&pt::StartError::OperationalError(error), text),
-        (&pt::StartError::Config(Refusal::Cr3 { cr3: 1 }), "CR3 to match 0x1: bits 4:0 must be 0"),
+        (&StartError::Refused(PtRefusal::Memory(error)), text),
         (
-            &pt::StartError::Buffer(BufferError::Spare { spare: 4, regions: 2 }),
+            &StartError::Refused(PtRefusal::Config(Refusal::Cr3 { cr3: 1 })),
+            "CR3 to match 0x1: bits 4:0 must be 0",
+        ),
+        (
+            &StartError::Refused(PtRefusal::Buffer(BufferError::Spare { spare: 4, regions: 2 })),
             "4 of 2 regions are to stay free",
         ),
-        (
-            &pt::StartError::OtherRecorder { on: DebugCtl::from_bits_retain(0xc0) },
-            "another branch recorder is on: IA32_DEBUGCTL has 0xc0",
-        ),
-        (
-            &pt::StartError::AlreadyEnabled { ctl: RtitCtl::TRACE_EN },
-            "somebody else uses Intel PT: IA32_RTIT_CTL is 0x1",
-        ),
-        (&pt::StartError::Fault(FAULT), RDMSR),
         (&SlotError::InUse, "the slot is in use"),
         (&SlotError::Empty, "nothing is traced"),
         (&SlotError::Occupied, "there is a trace in the slot"),
@@ -151,59 +124,89 @@ fn of_starting_pt_and_of_its_slot() {
 }
 
 #[test]
-fn of_the_debug_store() {
-    let unavailable = DsAbsent::Unavailable {
-        misc_enable: MiscEnable::from_bits_retain(0x1800),
-        pebs: PebsAbsent::Unavailable,
-    };
+fn of_what_is_absent_whatever_it_is() {
+    let unavailable =
+        Absent::NothingToStore { misc_enable: MiscEnable::from_bits_retain(0x1800), pebs: Missing::Pebs };
+    let not_backed = NotBacked { address: 0x600, written: 0xfc0, read: 0 };
     assert_texts(&[
-        (&DsAbsent::Vendor, "absent: not a processor of Intel's"),
-        (&DsAbsent::Cpuid, "absent: CPUID.1:EDX[21] (debug store) is 0"),
         (
-            &DsAbsent::Family { family: 6, model: 8 },
-            "absent: no branch trace store is known on family 0x6, model 0x8",
+            &Absent::Missing(Missing::Ibs),
+            "absent: CPUID.8000_0001H:ECX[10] (Instruction Based Sampling) is not there",
         ),
         (
             &unavailable,
             "absent: IA32_MISC_ENABLE is 0x1800: BTS is not available; and no PEBS: IA32_MISC_ENABLE[12] (PEBS \
              unavailable) is 1",
         ),
-        (&DsAbsent::Fault(FAULT), "absent: CPUID announces a debug store, but RDMSR 0x570 raised #GP(0)"),
+        (&Absent::InUse(InUse::AllCounters), "somebody else uses all performance counters"),
+        (&Absent::NotBacked(not_backed), "announced, but MSR 0x600 reads 0x0 after 0xfc0 was written"),
+        (&Absent::Fault(FAULT), "announced, but RDMSR 0x570 raised #GP(0)"),
+        (&not_backed, "MSR 0x600 reads 0x0 after 0xfc0 was written"),
+        (&Missing::Intel, "not a processor of Intel's"),
+        (&Missing::Amd, NOT_AMD),
+        (&Missing::ProcessorTraceLeaf { highest: 0xd }, "CPUID.14H is not there: CPUID.0:EAX is 0xd"),
+        (&Missing::ProcessorTrace, "CPUID.07H.0:EBX[25] (Intel Processor Trace) is not there"),
         (
-            &DsAbsent::NotBacked { written: 0xfc0, read: 0 },
-            "absent: CPUID announces a debug store, but IA32_DS_AREA reads 0x0 after 0xfc0 was written",
+            &Missing::TraceOutput,
+            "neither CPUID.14H.0:ECX[0] (ToPA output) nor CPUID.14H.0:ECX[2] (single-range output) is there",
         ),
-        (&DsAbsent::InUse { control: 0xc0 }, "somebody else records branches: MSR 0x1d9 is 0xc0"),
-        (&DsAbsent::AreaInUse { area: 0x1000 }, "somebody else uses the debug store: IA32_DS_AREA is 0x1000"),
-        (&ds::StartError::Config(DsRefusal::Nothing), "neither branches nor samples are to be recorded"),
-        (&ds::StartError::Area(AreaError::NoMemory { bytes: 24 }), "no linear memory for 24 bytes"),
-        (&ds::StartError::OtherLayout, "the DS save area was made for a processor with another layout"),
+        (&Missing::DebugStore, "CPUID.1:EDX[21] (debug store) is 0"),
         (
-            &ds::StartError::OtherRecorder { control: 0xc0 },
-            "somebody else records branches: MSR 0x1d9 is 0xc0",
+            &Missing::BranchStoreModel { family: 6, model: 8 },
+            "no branch trace store is known on family 0x6, model 0x8",
+        ),
+        (&Missing::Pebs, "IA32_MISC_ENABLE[12] (PEBS unavailable) is 1"),
+        (&Missing::PerformanceMonitoring, "IA32_MISC_ENABLE[7] (performance monitoring available) is 0"),
+        (&Missing::NetBurstPebs, "the counters of family 0FH are not known to this driver"),
+        (&Missing::PerfCapabilities, "CPUID.1:ECX[15] (IA32_PERF_CAPABILITIES) is not there"),
+        (&Missing::WideRecords, "the DS area has 32-bit fields: CPUID.1:ECX[2] is 0, and IA-32e mode is off"),
+        (&Missing::GlobalCtrl { version: 1 }, "CPUID.0AH:EAX[7:0] is 1: IA32_PERF_GLOBAL_CTRL is not there"),
+        (
+            &Missing::PebsFormat { number: 7 },
+            "IA32_PERF_CAPABILITIES[11:8] names the unknown PEBS record format 7",
+        ),
+        (&Missing::SamplingCounter, "CPUID.0AH:EAX[15:8] is 0: there is no counter"),
+        (
+            &Missing::LastBranchModel { family: 6, model: 8 },
+            "no last branch records are known on family 0x6, model 0x8",
         ),
         (
-            &ds::StartError::ProcessorTrace { ctl: RtitCtl::TRACE_EN },
-            "Intel PT traces, which excludes BTS: IA32_RTIT_CTL is 0x1",
+            &Missing::LastBranchFormat { number: 9 },
+            "IA32_PERF_CAPABILITIES[5:0] names the unknown LBR format 9",
         ),
+        (&Missing::LastBranchDepth, "CPUID.1CH:EAX[7:0] names no depth"),
+        (&Missing::Counters, "this processor has no performance counters"),
+        (&Missing::BranchRecorder, "CPUID announces neither LBR version 2 nor branch sampling"),
+    ]);
+}
+
+#[test]
+fn of_who_else_uses_it_and_of_a_start() {
+    let other = InUse::BranchRecorder { address: 0x1d9, control: 0xc0 };
+    assert_texts(&[
         (
-            &ds::StartError::AreaInUse { area: 0x1000 },
-            "somebody else uses the debug store: IA32_DS_AREA is 0x1000",
+            &InUse::ProcessorTrace { ctl: RtitCtl::TRACE_EN },
+            "somebody else uses Intel PT: IA32_RTIT_CTL is 0x1",
         ),
+        (&other, "somebody else records branches: MSR 0x1d9 is 0xc0"),
+        (&InUse::DebugStore { area: 0x1000 }, "somebody else uses the debug store: IA32_DS_AREA is 0x1000"),
         (
-            &ds::StartError::CounterInUse { counter: Counter::General(2), control: 0x40_00c0 },
+            &InUse::Counter { counter: Counter::General(2), control: 0x40_00c0 },
             "somebody else uses general-purpose counter 2: its control register is 0x4000c0",
         ),
-        (&ds::StartError::OtherSampler { pebs_enable: 4 }, "somebody else samples: IA32_PEBS_ENABLE is 0x4"),
+        (&InUse::Sampler { pebs_enable: 4 }, "somebody else samples: IA32_PEBS_ENABLE is 0x4"),
+        (&InUse::AllCounters, "somebody else uses all performance counters"),
         (
-            &ds::StartError::NotBacked { written: 0xc0, read: 0 },
-            "CPUID announces a branch trace store, but MSR 0x1d9 reads 0x0 after 0xc0 was written",
+            &InUse::Ibs { fetch: IbsFetchCtl::EN, op: IbsOpCtl::EN },
+            "somebody else samples: IbsFetchCtl is 0x1000000000000, IbsOpCtl 0x20000",
         ),
+        (&StartError::Refused(DsRefusal::Nothing), "neither branches nor samples are to be recorded"),
+        (&StartError::<DsRefusal>::InUse(other), "somebody else records branches: MSR 0x1d9 is 0xc0"),
         (
-            &ds::StartError::ApicOff { base: ApicBase::from_bits_retain(0xfee0_0000) },
-            "the local APIC, which the PMI comes through, is off: IA32_APIC_BASE is 0xfee00000",
+            &StartError::<DsRefusal>::NotBacked(NotBacked { address: 0x1d9, written: 0xc0, read: 0 }),
+            "announced, but MSR 0x1d9 reads 0x0 after 0xc0 was written",
         ),
-        (&ds::StartError::Fault(FAULT), RDMSR),
+        (&StartError::<DsRefusal>::Fault(FAULT), RDMSR),
     ]);
 }
 
@@ -267,7 +270,7 @@ fn of_the_area_of_the_debug_store() {
         (&PlanError::Spare { spare: 9, records: 8 }, "9 of 8 records are to stay free"),
         (&PlanError::PebsIsNotCircular, "a PEBS buffer cannot be circular"),
         (
-            &PlanError::NoPebs(PebsAbsent::NetBurst),
+            &PlanError::NoPebs(Missing::NetBurstPebs),
             "no buffer for samples: the counters of family 0FH are not known to this driver",
         ),
         (&PlanError::FixedFormat, "the PEBS records of this processor have no groups to choose"),
@@ -285,8 +288,17 @@ fn of_what_the_debug_store_is_to_record() {
             "IA32_MISC_ENABLE[11] (branch trace storage unavailable) is 1",
         ),
         (&BtsRefusal::CplQualified, "CPUID.1:ECX[4] (CPL-qualified debug store) is not there"),
-        (&DsRefusal::NoPebs(PebsAbsent::NetBurst), "the counters of family 0FH are not known to this driver"),
+        (
+            &DsRefusal::NoPebs(Missing::NetBurstPebs),
+            "the counters of family 0FH are not known to this driver",
+        ),
         (&DsRefusal::Pebs(PebsRefusal::NoCounters), "no counter is to sample"),
+        (&DsRefusal::Area(AreaError::NoMemory { bytes: 24 }), "no linear memory for 24 bytes"),
+        (&DsRefusal::OtherLayout, "the DS save area was made for a processor with another layout"),
+        (
+            &DsRefusal::ApicOff(ApicBase::from_bits_retain(0xfee0_0000)),
+            "the local APIC, which the PMI comes through, is off: IA32_APIC_BASE is 0xfee00000",
+        ),
         (&DsRefusal::NoGate, "a buffer asks for PMIs, and the configuration names no gate for them"),
         (
             &DsRefusal::NotAnInterruptGate(Gate(0x8f00_0008_0000)),
@@ -300,19 +312,6 @@ fn of_samples() {
     let (general, fixed) = (Counter::General(0), Counter::Fixed(1));
     let event = Event { select: 0xc0, umask: 1 };
     assert_texts(&[
-        (&PebsAbsent::Unavailable, "IA32_MISC_ENABLE[12] (PEBS unavailable) is 1"),
-        (&PebsAbsent::PerformanceMonitoring, "IA32_MISC_ENABLE[7] (performance monitoring available) is 0"),
-        (&PebsAbsent::PerfCapabilities, "CPUID.1:ECX[15] (IA32_PERF_CAPABILITIES) is not there"),
-        (&PebsAbsent::Narrow, "the DS area has 32-bit fields: CPUID.1:ECX[2] is 0, and IA-32e mode is off"),
-        (
-            &PebsAbsent::GlobalCtrl { version: 1 },
-            "CPUID.0AH:EAX[7:0] is 1: IA32_PERF_GLOBAL_CTRL is not there",
-        ),
-        (
-            &PebsAbsent::Format { number: 7 },
-            "IA32_PERF_CAPABILITIES[11:8] names the unknown PEBS record format 7",
-        ),
-        (&PebsAbsent::NoCounter, "CPUID.0AH:EAX[15:8] is 0: there is no counter"),
         (&PebsRefusal::NoLevel, "neither CPL 0 nor what is above it is to be sampled"),
         (&PebsRefusal::NoCounter(fixed), "fixed-function counter 1 does not sample"),
         (
@@ -337,18 +336,6 @@ fn of_samples() {
 #[test]
 fn of_last_branches() {
     assert_texts(&[
-        (&LbrAbsent::Vendor, "absent: the processor is not Intel's"),
-        (
-            &LbrAbsent::Model { family: 6, model: 8 },
-            "absent: no last branch records are known on family 0x6, model 0x8",
-        ),
-        (
-            &LbrAbsent::Format { number: 9 },
-            "absent: IA32_PERF_CAPABILITIES[5:0] names the unknown LBR format 9",
-        ),
-        (&LbrAbsent::Depth, "absent: CPUID.1CH:EAX[7:0] names no depth"),
-        (&LbrAbsent::NotBacked { address: 0x680 }, "absent: MSR 0x680 does not keep its bit 0"),
-        (&LbrAbsent::Fault(FAULT), "absent: RDMSR 0x570 raised #GP(0)"),
         (&LbrRefusal::NoLevel, "neither CPL 0 nor what is above it is to be recorded"),
         (&LbrRefusal::Levels, "last branch records cannot be filtered by privilege level"),
         (&LbrRefusal::Classes, "last branch records cannot be filtered by kind"),
@@ -356,16 +343,6 @@ fn of_last_branches() {
         (&LbrRefusal::CallStackHasClasses, "call-stack mode records calls and returns, and nothing else"),
         (&LbrRefusal::Freeze, "there is no FREEZE_LBRS_ON_PMI"),
         (&LbrRefusal::CallStackFreezes, "call-stack mode does not go with FREEZE_LBRS_ON_PMI"),
-        (&lbr::StartError::Config(LbrRefusal::CallStack), "there is no call-stack mode"),
-        (
-            &lbr::StartError::OtherRecorder { control: 1 },
-            "somebody else records branches: its control register is 0x1",
-        ),
-        (
-            &lbr::StartError::ProcessorTrace { ctl: RtitCtl::TRACE_EN },
-            "Intel PT traces, which excludes last branch records: IA32_RTIT_CTL is 0x1",
-        ),
-        (&lbr::StartError::Fault(FAULT), RDMSR),
     ]);
 }
 
@@ -374,17 +351,7 @@ const NOT_AMD: &str = "CPUID.0 names another vendor than AMD";
 #[test]
 fn of_amds_ibs() {
     assert_texts(&[
-        (&IbsAbsent::NotAmd, NOT_AMD),
-        (&IbsAbsent::Cpuid, "CPUID.8000_0001H:ECX[10] (Instruction Based Sampling) is not there"),
-        (
-            &IbsAbsent::InUse { fetch: IbsFetchCtl::EN, op: IbsOpCtl::EN },
-            "somebody else samples: IbsFetchCtl is 0x1000000000000, IbsOpCtl 0x20000",
-        ),
-        (
-            &IbsAbsent::NotBacked { written: IbsOpCtl::EN, read: IbsOpCtl::empty() },
-            "IbsOpCtl holds 0x0 after a write of 0x20000",
-        ),
-        (&IbsAbsent::Fault(FAULT), RDMSR),
+        (&IbsRefusal::NotRouted, "the interrupt of IBS is not routed"),
         (&IbsRefusal::Nothing, "neither fetches nor ops are to be sampled"),
         (&IbsRefusal::Missing(Caps(1 << 4)), "CPUID.8000_001BH:EAX[4] is not there"),
         (
@@ -396,10 +363,7 @@ fn of_amds_ibs() {
             &IbsRefusal::Latency { cycles: 100, most: 2048 },
             "the latency 100 is no multiple of 128 from 128 to 2048",
         ),
-        (&ibs::StartError::Config(IbsRefusal::Nothing), "neither fetches nor ops are to be sampled"),
-        (&ibs::StartError::NotRouted, "the interrupt of IBS is not routed"),
-        (&ibs::StartError::Fault(FAULT), RDMSR),
-        (&UnlockError::NotAmd, NOT_AMD),
+        (&UnlockError::Missing(Missing::Amd), NOT_AMD),
         (&UnlockError::NotLocked, "only on family 17h, models 00h to 1Fh, firmware locks the units"),
         (&UnlockError::Fault(FAULT), RDMSR),
         (&EilvtError::NoEntry { n: 4, count: 3 }, "extended LVT entry 4 is not there: there are 3"),
@@ -416,15 +380,6 @@ fn of_amds_ibs() {
 #[test]
 fn of_amds_counters_and_branches() {
     assert_texts(&[
-        (&NotAmd, NOT_AMD),
-        (&CountersAbsent::NotAmd, NOT_AMD),
-        (&CountersAbsent::Cpuid, "this processor has no performance counters"),
-        (&CountersAbsent::InUse, "somebody else uses all performance counters"),
-        (
-            &CountersAbsent::NotBacked { counter: 1, written: 0x5a, read: 0 },
-            "performance counter 1 holds 0x0 after a write of 0x5a",
-        ),
-        (&CountersAbsent::Fault(FAULT), RDMSR),
         (&CountersRefusal::Nothing, "no event is to be counted"),
         (
             &CountersRefusal::Reserved { event: 1, bits: PerfEvtSel::PC },
@@ -443,23 +398,8 @@ fn of_amds_counters_and_branches() {
             &CountersRefusal::NotEnough { needed: 2, free: 0b100 },
             "2 counters are needed, and those in 0b100 are free and do not suffice",
         ),
-        (&counters::StartError::Config(CountersRefusal::Nothing), "no event is to be counted"),
-        (&counters::StartError::Fault(FAULT), RDMSR),
-        (&BranchesAbsent::NotAmd, NOT_AMD),
-        (&BranchesAbsent::Cpuid, "CPUID announces neither LBR version 2 nor branch sampling"),
-        (
-            &BranchesAbsent::InUse { config: DbgExtnCfg::LBRV2EN },
-            "somebody else records branches: DBG_EXTN_CFG is 0x40",
-        ),
-        (
-            &BranchesAbsent::NotBacked { written: 0x5a, read: 0 },
-            "the first record holds 0x0 after a write of 0x5a",
-        ),
-        (&BranchesAbsent::Fault(FAULT), RDMSR),
         (&BranchRefusal::NoLevel, "neither CPL 0 nor what is above it is to be recorded"),
         (&BranchRefusal::Filter, "branch sampling takes all branches"),
         (&BranchRefusal::Freeze, "a PMI cannot freeze the last branches"),
-        (&branches::StartError::Config(BranchRefusal::Filter), "branch sampling takes all branches"),
-        (&branches::StartError::Fault(FAULT), RDMSR),
     ]);
 }

@@ -4,13 +4,14 @@ use core::fmt;
 use pugmark_boot::archive::Archive;
 use pugmark_boot::protocol::{Level, Of, Samples};
 use pugmark_decoder_core::ibs::{Caps, Sample};
-use pugmark_kernel::amd::counters::{self, CountersAbsent, Event, Overflow, OverflowSink};
-use pugmark_kernel::amd::ibs::{self, IbsAbsent, IbsConfig, SampleSink};
-use pugmark_kernel::amd::{AmdCapabilities, ConfigPorts, EilvtError, Northbridge, NotAmd};
+use pugmark_kernel::amd::counters::{self, CountersRefusal, Event, Overflow, OverflowSink};
+use pugmark_kernel::amd::ibs::{self, IbsConfig, IbsRefusal, SampleSink};
+use pugmark_kernel::amd::{AmdCapabilities, ConfigPorts, EilvtError, Northbridge};
 use pugmark_kernel::arch::GuardedMsr;
 use pugmark_kernel::cpuid::this_processor;
 use pugmark_kernel::drain::Sink;
 use pugmark_kernel::lapic::XApic;
+use pugmark_kernel::lifecycle::{Absent, Missing, StartError};
 use pugmark_kernel::msr::{GeneralProtection, Msr};
 
 use super::plan::{Plan, Unfit};
@@ -151,26 +152,23 @@ pub(crate) enum AmdFailure {
     Unfit(Unfit),
     /// IBS samples whatever the privilege level.
     Levels,
-    Vendor(NotAmd),
-    Counters(CountersAbsent),
-    Count(counters::StartError),
-    Ibs(IbsAbsent),
+    Vendor(Missing),
+    Counters(Absent),
+    Count(StartError<CountersRefusal>),
+    Ibs(Absent),
     Route(EilvtError),
-    Sample(ibs::StartError),
+    Sample(StartError<IbsRefusal>),
     Fault(GeneralProtection),
 }
 
 impl AmdFailure {
     /// Whether this source, or this processor, simply lacks what it takes.
     pub(super) fn is_refusal(&self) -> bool {
-        matches!(
-            self,
-            Self::Unfit(_)
-                | Self::Levels
-                | Self::Vendor(_)
-                | Self::Counters(CountersAbsent::NotAmd | CountersAbsent::Cpuid)
-                | Self::Ibs(IbsAbsent::NotAmd | IbsAbsent::Cpuid)
-        )
+        match self {
+            Self::Unfit(_) | Self::Levels | Self::Vendor(_) => true,
+            Self::Counters(absent) | Self::Ibs(absent) => absent.is_missing(),
+            Self::Count(_) | Self::Route(_) | Self::Sample(_) | Self::Fault(_) => false,
+        }
     }
 }
 

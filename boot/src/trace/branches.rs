@@ -7,12 +7,11 @@ use pugmark_kernel::bts::BtsConfig;
 use pugmark_kernel::buffer::{Layout, Mode};
 use pugmark_kernel::cpuid::this_processor;
 use pugmark_kernel::ds::{
-    AreaError, AreaPlan, BufferMode, BufferPlan, DsAbsent, DsArea, DsConfig, DsRefusal, Gate, StartError,
-    Strictness, Unit,
+    AreaError, AreaPlan, BufferMode, BufferPlan, DsArea, DsConfig, DsRefusal, Gate, Strictness, Unit,
 };
 use pugmark_kernel::lapic::Delivery;
+use pugmark_kernel::lifecycle::{Absent, Missing, StartError};
 use pugmark_kernel::msr::GeneralProtection;
-use pugmark_kernel::pebs::PebsAbsent;
 
 use super::linear::KernelLinear;
 use super::plan::{Plan, Unfit};
@@ -83,10 +82,10 @@ pub(super) const fn vector(plan: &Plan) -> u8 {
 pub(crate) enum StoreFailure {
     /// What is asked for, and what of the plan does not go with it.
     Unfit(&'static str, Unfit),
-    NoSamples(PebsAbsent),
-    Detect(DsAbsent),
+    NoSamples(Missing),
+    Detect(Absent),
     Area(AreaError),
-    Start(StartError),
+    Start(StartError<DsRefusal>),
     Stop(GeneralProtection),
 }
 
@@ -94,10 +93,9 @@ impl StoreFailure {
     /// Whether this source, or this processor, simply lacks what it takes.
     pub(super) fn is_refusal(&self) -> bool {
         match self {
-            Self::Unfit(..)
-            | Self::NoSamples(_)
-            | Self::Detect(DsAbsent::Vendor | DsAbsent::Cpuid | DsAbsent::Unavailable { .. }) => true,
-            Self::Start(StartError::Config(refusal)) => {
+            Self::Unfit(..) | Self::NoSamples(_) => true,
+            Self::Detect(absent) => absent.is_missing(),
+            Self::Start(StartError::Refused(refusal)) => {
                 matches!(refusal, DsRefusal::Bts(_) | DsRefusal::Pebs(_))
             }
             _ => false,

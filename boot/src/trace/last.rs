@@ -6,7 +6,8 @@ use pugmark_boot::protocol::Level;
 use pugmark_kernel::arch::GuardedMsr;
 use pugmark_kernel::cpuid::this_processor;
 use pugmark_kernel::drain::Sink;
-use pugmark_kernel::lbr::{Branch, LbrAbsent, LbrConfig, Running, StartError, Unit};
+use pugmark_kernel::lbr::{Branch, LbrConfig, LbrRefusal, Running, Unit};
+use pugmark_kernel::lifecycle::{Absent, StartError};
 use pugmark_kernel::msr::GeneralProtection;
 
 use super::plan::{Plan, Unfit};
@@ -25,7 +26,7 @@ pub(super) fn ready(
     let level = plan.filter.level;
     let config = LbrConfig::new().os(level != Level::User).user(level != Level::Os).call_stack(calls);
     // Before there is an archive for it.
-    let refused = |refusal| LastFailure::Start(StartError::Config(refusal));
+    let refused = |refusal| LastFailure::Start(StartError::Refused(refusal));
     config.check(unit.capabilities()).map_err(refused)?;
     Ok((unit, config))
 }
@@ -55,20 +56,21 @@ pub(super) fn kept(bytes: &[u8]) -> impl Iterator<Item = (u64, u64)> {
 #[derive(Debug)]
 pub(crate) enum LastFailure {
     Unfit(Unfit),
-    Absent(LbrAbsent),
-    Start(StartError),
+    Absent(Absent),
+    Start(StartError<LbrRefusal>),
     Stop(GeneralProtection),
 }
 
 impl LastFailure {
     /// Whether this source, or this processor, simply lacks what it takes.
     pub(super) fn is_refusal(&self) -> bool {
-        matches!(
-            self,
-            Self::Unfit(_)
-                | Self::Absent(LbrAbsent::Vendor | LbrAbsent::Model { .. } | LbrAbsent::NotBacked { .. })
-                | Self::Start(StartError::Config(_))
-        )
+        match self {
+            Self::Unfit(_) | Self::Start(StartError::Refused(_)) => true,
+            // An emulator that has not the register.
+            Self::Absent(Absent::NotBacked(_)) => true,
+            Self::Absent(absent) => absent.is_missing(),
+            Self::Start(_) | Self::Stop(_) => false,
+        }
     }
 }
 

@@ -8,8 +8,9 @@ use pugmark_kernel::cpuid::this_processor;
 use pugmark_kernel::drain::{Piece, Sink};
 use pugmark_kernel::ds::{
     AreaPlan, BufferMode, BufferPlan, DsArea, DsConfig, DsRefusal, Gate, Half, LinearMemory, Records,
-    StartError, Strictness, Unit,
+    Strictness, Unit,
 };
+use pugmark_kernel::lifecycle::StartError;
 use pugmark_kernel::pebs::{Event, Groups, Item, PebsCapabilities, PebsConfig, Samples};
 
 use super::branches::{Ready, StoreFailure, vector};
@@ -63,7 +64,7 @@ impl Sampling {
             .os(level != Level::User)
             .user(level != Level::Os);
         // Before there is an archive for it.
-        let refused = |refusal| StoreFailure::Start(StartError::Config(DsRefusal::Pebs(refusal)));
+        let refused = |refusal| StoreFailure::Start(StartError::Refused(DsRefusal::Pebs(refusal)));
         config.check(&capabilities, SPARE).map_err(refused)?;
         let (groups, bytes) = match format {
             Format::Adaptive => (Groups::BASIC.registers(true), format.least_bytes() as u64 + REGISTERS),

@@ -11,15 +11,15 @@ use pugmark_kernel::arch::GuardedMsr;
 use pugmark_kernel::buffer::{Buffer, BufferError};
 use pugmark_kernel::config::Refusal;
 use pugmark_kernel::cpuid::Capabilities;
-use pugmark_kernel::detect::DetectError;
 use pugmark_kernel::drain::{KeepAll, Piece, Sink};
 use pugmark_kernel::ds::{self, DsArea, DsConfig, Half};
 use pugmark_kernel::lapic::{Delivery, LocalApic, XApic};
 use pugmark_kernel::lbr::{self, LbrConfig};
+use pugmark_kernel::lifecycle::{Absent, StartError};
 use pugmark_kernel::loss::Loss;
 use pugmark_kernel::msr::{GeneralProtection, Msr};
 use pugmark_kernel::pmi::{Counts, Handler, Pmi};
-use pugmark_kernel::pt::{self, StartError, Stopped, Unit};
+use pugmark_kernel::pt::{self, PtRefusal, Stopped, Unit};
 use pugmark_kernel::slot::{Interrupt, NotStarted, Slot, SlotError, Traced};
 use x86_64::instructions::interrupts;
 
@@ -82,9 +82,9 @@ pub(super) struct Recorded {
 /// Why there is no trace.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    Detect(DetectError),
+    Detect(Absent),
     Buffer(BufferError),
-    Start(StartError),
+    Start(StartError<PtRefusal>),
     /// The trace did not let itself be stopped, or did not say how far it came.
     Stop(GeneralProtection),
     /// There are no branch records, or no samples of the debug store's.
@@ -103,10 +103,10 @@ impl Failure {
     /// Whether this processor simply lacks what it takes.
     pub(crate) fn is_refusal(&self) -> bool {
         match self {
-            Self::Detect(DetectError::Cpuid(_))
-            | Self::Buffer(BufferError::Missing(_))
-            | Self::Start(StartError::Buffer(BufferError::Missing(_))) => true,
-            Self::Start(StartError::Config(refusal)) => {
+            Self::Detect(absent) => absent.is_missing(),
+            Self::Buffer(BufferError::Missing(_))
+            | Self::Start(StartError::Refused(PtRefusal::Buffer(BufferError::Missing(_)))) => true,
+            Self::Start(StartError::Refused(PtRefusal::Config(refusal))) => {
                 matches!(refusal, Refusal::Missing(_) | Refusal::Encoding { .. } | Refusal::Ranges { .. })
             }
             Self::Store(failure) => failure.is_refusal(),
@@ -257,7 +257,9 @@ impl ReadyUnit {
         let capabilities =
             Capabilities::of_this_processor().map_err(|absent| Failure::Detect(absent.into()))?;
         Unfit::only_area(plan).map_err(Failure::Unfit)?;
-        plan.config.check(&capabilities).map_err(|refusal| Failure::Start(refusal.into()))?;
+        plan.config
+            .check(&capabilities)
+            .map_err(|refusal| Failure::Start(StartError::Refused(refusal.into())))?;
         let unit = Unit::with_capabilities(capabilities, msr()).map_err(Failure::Detect)?;
         let buffer =
             Buffer::allocate(KernelFrames, &capabilities, plan.layout, plan.mode).map_err(Failure::Buffer)?;

@@ -1,7 +1,7 @@
 //! What CPUID says of an AMD processor.
 
 use crate::cpuid::CpuIdReader;
-use core::fmt;
+use crate::lifecycle::Missing;
 use pugmark_decoder_core::ibs::{Caps, Part};
 use raw_cpuid::CpuId;
 
@@ -39,13 +39,13 @@ impl AmdCapabilities {
     /// # Errors
     ///
     /// It is no processor of AMD, nor of Hygon, which builds AMD's.
-    pub fn read(cpuid: impl CpuIdReader) -> Result<Self, NotAmd> {
+    pub fn read(cpuid: impl CpuIdReader) -> Result<Self, Missing> {
         let id = CpuId::with_cpuid_reader(cpuid.clone());
         let vendor = id.get_vendor_info();
         let is_amd = |vendor: &str| matches!(vendor, "AuthenticAMD" | "HygonGenuine");
         let signature = match (vendor.filter(|vendor| is_amd(vendor.as_str())), id.get_feature_info()) {
             (Some(_), Some(signature)) => signature,
-            _ => return Err(NotAmd),
+            _ => return Err(Missing::Amd),
         };
         let highest = cpuid.cpuid1(0x8000_0000).eax;
         let leaf = |n: u32| (n <= highest).then(|| cpuid.cpuid1(n));
@@ -86,15 +86,3 @@ impl AmdCapabilities {
         self.ibs.map(|caps| Part { family: self.family, model: self.model, caps })
     }
 }
-
-/// Another vendor's processor.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NotAmd;
-
-impl fmt::Display for NotAmd {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("CPUID.0 names another vendor than AMD")
-    }
-}
-
-impl core::error::Error for NotAmd {}

@@ -11,6 +11,6 @@ mod northbridge;
 #[cfg(test)]
 mod tests;
 
-pub use detect::{AmdCapabilities, NotAmd};
+pub use detect::AmdCapabilities;
 pub use eilvt::{EilvtError, ExtendedLvt, LvtEntry};
 pub use northbridge::{ConfigPorts, Northbridge};

@@ -1,6 +1,7 @@
 use super::fake::{self, Cpu, Machine};
 use super::*;
 use crate::cpuid::CpuIdResult;
+use crate::lifecycle::Missing;
 use pugmark_decoder_core::ibs::Caps;
 
 #[test]
@@ -72,7 +73,7 @@ fn hygon_builds_amds_processors_and_intel_does_not() {
         }
     };
     assert!(AmdCapabilities::read(vendor(0x6f67_7948, 0x6e65_476e, 0x656e_6975)).is_ok());
-    assert_eq!(AmdCapabilities::read(vendor(0x756e_6547, 0x4965_6e69, 0x6c65_746e)), Err(NotAmd));
+    assert_eq!(AmdCapabilities::read(vendor(0x756e_6547, 0x4965_6e69, 0x6c65_746e)), Err(Missing::Amd));
 }
 
 #[test]

@@ -90,7 +90,7 @@ mod tests {
     use super::*;
     use crate::bts::ControlRegister;
     use crate::ds::DsLayout;
-    use crate::pebs::PebsAbsent;
+    use crate::lifecycle::Missing;
 
     fn capabilities() -> DsCapabilities {
         DsCapabilities {
@@ -98,7 +98,7 @@ mod tests {
             layout: DsLayout::Bits64,
             cpl_qualified: true,
             bts: true,
-            pebs: Err(PebsAbsent::PerfCapabilities),
+            pebs: Err(Missing::PerfCapabilities),
             processor_trace: false,
             global_status: true,
             linear_address_bits: 48,

@@ -1,8 +1,8 @@
 //! Branch trace messages without memory.
 
 use super::Control;
-use crate::ds::{StartError, Unit};
-use crate::lifecycle::{Recording, Running};
+use crate::ds::{DsRefusal, Unit};
+use crate::lifecycle::{Recording, Running, StartError};
 use crate::msr::{GeneralProtection, Msr};
 
 /// Branch trace messages are sent and not stored. A stop gives the unit back.
@@ -26,12 +26,12 @@ impl<M: Msr> Recording for MessageSession<M> {
     type Unit = Unit<M>;
     type Memory = ();
     type Stopped = Unit<M>;
-    type StartError = StartError;
+    type Refusal = DsRefusal;
 
     // Without BTS nothing is written to memory: a TR that cannot be cleared only costs bus cycles.
     const WRITES_MEMORY: bool = false;
 
-    fn begin(&mut self) -> Result<(), StartError> {
+    fn begin(&mut self) -> Result<(), StartError<DsRefusal>> {
         self.unit.claim_branches()?;
         self.unit.claim_area()?;
         self.on = true;

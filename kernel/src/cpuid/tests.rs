@@ -68,16 +68,16 @@ fn a_leaf_above_the_highest_is_not_read() {
     for highest in [0x0d, 0x13] {
         let leaves =
             [(0, 0, [highest, 0, 0, 0]), (7, 0, [0, 1 << 25, 0, 0]), (0x14, 0, [1, u32::MAX, u32::MAX, 0])];
-        assert_eq!(Capabilities::read(reader(&leaves)), Err(NoProcessorTrace::HighestLeaf { highest }));
+        assert_eq!(Capabilities::read(reader(&leaves)), Err(Missing::ProcessorTraceLeaf { highest }));
     }
 }
 
 #[test]
 fn a_processor_without_pt_is_told_by_leaf_7_however_few_leaves_it_has() {
     for (highest, expected) in [
-        (0x06, NoProcessorTrace::HighestLeaf { highest: 0x06 }),
-        (0x07, NoProcessorTrace::NotEnumerated),
-        (0x0d, NoProcessorTrace::NotEnumerated),
+        (0x06, Missing::ProcessorTraceLeaf { highest: 0x06 }),
+        (0x07, Missing::ProcessorTrace),
+        (0x0d, Missing::ProcessorTrace),
     ] {
         let leaves = [(0, 0, [highest, 0, 0, 0]), (7, 0, [0, !(1 << 25), 0, 0])];
         assert_eq!(Capabilities::read(reader(&leaves)), Err(expected));
@@ -87,7 +87,7 @@ fn a_processor_without_pt_is_told_by_leaf_7_however_few_leaves_it_has() {
 #[test]
 fn leaf_7_decides() {
     let leaves = [(0, 0, [0x16, 0, 0, 0]), (7, 0, [0, !(1 << 25), 0, 0]), (0x14, 0, [1, 0xf, 7, 0])];
-    assert_eq!(Capabilities::read(reader(&leaves)), Err(NoProcessorTrace::NotEnumerated));
+    assert_eq!(Capabilities::read(reader(&leaves)), Err(Missing::ProcessorTrace));
 }
 
 #[test]

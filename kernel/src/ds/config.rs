@@ -1,8 +1,10 @@
 //! What is to be recorded, checked before anything is written.
 
-use super::{BufferMode, DsArea, DsCapabilities, Half, LinearMemory};
+use super::{AreaError, BufferMode, DsArea, DsCapabilities, Half, LinearMemory};
 use crate::bts::{BtsConfig, BtsRefusal, Control};
-use crate::pebs::{PebsAbsent, PebsConfig, PebsRefusal, Program};
+use crate::lifecycle::Missing;
+use crate::msr::ApicBase;
+use crate::pebs::{PebsConfig, PebsRefusal, Program};
 use core::fmt;
 
 /// What goes into the two halves of the area, and how their interrupt comes.
@@ -110,13 +112,19 @@ pub enum DsRefusal {
     /// Branches cannot be recorded so.
     Bts(BtsRefusal),
     /// There is no event-based sampling.
-    NoPebs(PebsAbsent),
+    NoPebs(Missing),
     /// Counters cannot sample so.
     Pebs(PebsRefusal),
     /// A buffer asks for PMIs, and nobody says through which gate they come.
     NoGate,
     /// The gate is a trap gate, or not present.
     NotAnInterruptGate(Gate),
+    /// The memory breaks a rule.
+    Area(AreaError),
+    /// The area was made for a processor with the other layout.
+    OtherLayout,
+    /// The buffer asks for PMIs, and the local APIC is off.
+    ApicOff(ApicBase),
 }
 
 impl fmt::Display for DsRefusal {
@@ -130,6 +138,12 @@ impl fmt::Display for DsRefusal {
             Self::Pebs(refusal) => refusal.fmt(f),
             Self::NoGate => {
                 f.write_str("a buffer asks for PMIs, and the configuration names no gate for them")
+            }
+            Self::Area(error) => error.fmt(f),
+            Self::OtherLayout => f.write_str("the DS save area was made for a processor with another layout"),
+            Self::ApicOff(base) => {
+                let bits = base.bits();
+                write!(f, "the local APIC, which the PMI comes through, is off: IA32_APIC_BASE is {bits:#x}")
             }
             Self::NotAnInterruptGate(gate) => {
                 write!(

@@ -6,10 +6,10 @@ use super::DsLayout;
 use crate::bts::ControlRegister;
 use crate::cpuid::CpuIdReader;
 use crate::errata::Errata;
+use crate::lifecycle::{self, Absent, InUse, Missing};
 use crate::msr::amd::Efer;
-use crate::msr::{DsAreaBase, GeneralProtection, MiscEnable, Msr};
-use crate::pebs::{PebsAbsent, PebsCapabilities};
-use core::fmt;
+use crate::msr::{DsAreaBase, GeneralProtection, MiscEnable, Msr, Register};
+use crate::pebs::PebsCapabilities;
 use raw_cpuid::CpuId;
 
 /// What this processor's debug store can do.
@@ -27,7 +27,7 @@ pub struct DsCapabilities {
     /// The branch trace store is there: `IA32_MISC_ENABLE[11]` is 0.
     pub bts: bool,
     /// Event-based sampling into the area, or why it is not there.
-    pub pebs: Result<PebsCapabilities, PebsAbsent>,
+    pub pebs: Result<PebsCapabilities, Missing>,
     /// There is Intel PT, `CPUID.07H.0:EBX[25]`, and this is a model where it excludes BTS while it traces.
     pub processor_trace: bool,
     /// There is IA32_PERF_GLOBAL_STATUS: `CPUID.0AH:EAX[7:0]` is 2 or more.
@@ -44,14 +44,16 @@ impl DsCapabilities {
     /// # Errors
     ///
     /// It is not there, or somebody uses it.
-    pub fn detect(cpuid: impl CpuIdReader, msr: &mut impl Msr) -> Result<Self, DsAbsent> {
+    pub fn detect(cpuid: impl CpuIdReader, msr: &mut impl Msr) -> Result<Self, Absent> {
         let id = CpuId::with_cpuid_reader(cpuid);
         if id.get_vendor_info().is_none_or(|vendor| vendor.as_str() != "GenuineIntel") {
-            return Err(DsAbsent::Vendor);
+            return Err(Missing::Intel.into());
         }
-        let features = id.get_feature_info().filter(|features| features.has_ds()).ok_or(DsAbsent::Cpuid)?;
+        let features =
+            id.get_feature_info().filter(|features| features.has_ds()).ok_or(Missing::DebugStore)?;
         let (family, model) = (features.family_id(), features.model_id());
-        let control = ControlRegister::of(family, model).ok_or(DsAbsent::Family { family, model })?;
+        let control =
+            ControlRegister::of(family, model).ok_or(Missing::BranchStoreModel { family, model })?;
         let off: MiscEnable = msr.read()?;
         let bts = !off.contains(MiscEnable::BTS_UNAVAILABLE);
         let layout = match features.has_ds_area() || ia32e_mode(&id, msr)? {
@@ -60,7 +62,7 @@ impl DsCapabilities {
         };
         let pebs = PebsCapabilities::detect(&id, off, layout, msr)?;
         if !bts && let Err(pebs) = pebs {
-            return Err(DsAbsent::Unavailable { misc_enable: off, pebs });
+            return Err(Absent::NothingToStore { misc_enable: off, pebs });
         }
         probe(msr, control)?;
         let bits = id.get_processor_capacity_feature_info().map(|addresses| addresses.linear_address_bits());
@@ -87,114 +89,28 @@ fn ia32e_mode<R: CpuIdReader>(id: &CpuId<R>, msr: &mut impl Msr) -> Result<bool,
 }
 
 /// Looks whether the registers are backed.
-fn probe(msr: &mut impl Msr, control: ControlRegister) -> Result<(), DsAbsent> {
+fn probe(msr: &mut impl Msr, control: ControlRegister) -> Result<(), Absent> {
     let bits = msr.rdmsr(ControlRegister::ADDRESS)?;
     if control.control(bits).intersects(crate::bts::RECORDERS) {
-        return Err(DsAbsent::InUse { control: bits });
+        return Err(InUse::BranchRecorder { address: ControlRegister::ADDRESS, control: bits }.into());
     }
-    let before: DsAreaBase = msr.read()?;
-    if before.0 != 0 {
-        return Err(DsAbsent::AreaInUse { area: before.0 });
+    let DsAreaBase(area) = msr.read()?;
+    if area != 0 {
+        return Err(InUse::DebugStore { area }.into());
     }
     // SAFETY: branch trace messages are off, so that nothing is written there.
-    unsafe { msr.write(PATTERN) }?;
-    let read: DsAreaBase = msr.read()?;
-    // SAFETY: as above.
-    unsafe { msr.write(before) }?;
-    match read == PATTERN {
-        true => Ok(()),
-        false => Err(DsAbsent::NotBacked { written: PATTERN.0, read: read.0 }),
-    }
+    unsafe { lifecycle::probe(msr, DsAreaBase::ADDRESS, |_| PATTERN.0, u64::MAX) }
 }
 
 /// Canonical whatever the width, and aligned to a cache line.
 const PATTERN: DsAreaBase = DsAreaBase(0x5a5a_0fc0);
-
-/// Why there is no debug store to use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DsAbsent {
-    /// `CPUID.0` does not say GenuineIntel: what the bits mean is another vendor's affair.
-    Vendor,
-    /// `CPUID.1:EDX[21]` is 0.
-    Cpuid,
-    /// CPUID announces one, on a processor whose registers are not known.
-    Family {
-        /// The family, with the extended field added.
-        family: u8,
-        /// The model, with the extended field added.
-        model: u8,
-    },
-    /// IA32_MISC_ENABLE says that BTS is not available, and there is no PEBS either.
-    Unavailable {
-        /// The register.
-        misc_enable: MiscEnable,
-        /// Why there is no PEBS.
-        pebs: PebsAbsent,
-    },
-    /// CPUID announces one, but its registers raise #GP.
-    Fault(GeneralProtection),
-    /// CPUID announces one, but its registers do not hold what is written.
-    NotBacked {
-        /// What was written to IA32_DS_AREA.
-        written: u64,
-        /// What was read from it.
-        read: u64,
-    },
-    /// Somebody records branches.
-    InUse {
-        /// The control register.
-        control: u64,
-    },
-    /// Somebody has set a DS save area.
-    AreaInUse {
-        /// IA32_DS_AREA.
-        area: u64,
-    },
-}
-
-impl From<GeneralProtection> for DsAbsent {
-    fn from(fault: GeneralProtection) -> Self {
-        Self::Fault(fault)
-    }
-}
-
-impl fmt::Display for DsAbsent {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Vendor => f.write_str("absent: not a processor of Intel's"),
-            Self::Cpuid => f.write_str("absent: CPUID.1:EDX[21] (debug store) is 0"),
-            Self::Family { family, model } => {
-                write!(f, "absent: no branch trace store is known on family {family:#x}, model {model:#x}")
-            }
-            Self::Unavailable { misc_enable, pebs } => {
-                write!(
-                    f,
-                    "absent: IA32_MISC_ENABLE is {:#x}: BTS is not available; and no PEBS: {pebs}",
-                    misc_enable.bits()
-                )
-            }
-            Self::Fault(fault) => write!(f, "absent: CPUID announces a debug store, but {fault}"),
-            Self::NotBacked { written, read } => write!(
-                f,
-                "absent: CPUID announces a debug store, but IA32_DS_AREA reads {read:#x} after {written:#x} was written"
-            ),
-            Self::InUse { control } => {
-                write!(f, "somebody else records branches: MSR 0x1d9 is {control:#x}")
-            }
-            Self::AreaInUse { area } => {
-                write!(f, "somebody else uses the debug store: IA32_DS_AREA is {area:#x}")
-            }
-        }
-    }
-}
-
-impl core::error::Error for DsAbsent {}
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::cpuid::CpuIdResult;
     use crate::fake::FakeMsr;
+    use crate::lifecycle::NotBacked;
 
     const MISC_ENABLE: u32 = 0x1a0;
     const DS_AREA: u32 = 0x600;
@@ -290,7 +206,7 @@ mod tests {
             _ => cpuid(DTES64, DS).cpuid2(leaf, subleaf),
         };
         let mut msr = FakeMsr::new();
-        assert_eq!(DsCapabilities::detect(amd, &mut msr), Err(DsAbsent::Vendor));
+        assert_eq!(DsCapabilities::detect(amd, &mut msr), Err(Missing::Intel.into()));
         assert_eq!((msr.reads.len(), msr.writes.len()), (0, 0));
     }
 
@@ -298,14 +214,15 @@ mod tests {
     fn says_what_is_missing() {
         let mut msr = FakeMsr::new();
         msr.set(MISC_ENABLE, 0x1800);
-        let unavailable = DsAbsent::Unavailable {
-            misc_enable: MiscEnable::from_bits_retain(0x1800),
-            pebs: PebsAbsent::Unavailable,
-        };
+        let unavailable =
+            Absent::NothingToStore { misc_enable: MiscEnable::from_bits_retain(0x1800), pebs: Missing::Pebs };
         assert_eq!(DsCapabilities::detect(cpuid(DTES64, DS), &mut msr), Err(unavailable));
-        assert_eq!(DsCapabilities::detect(cpuid(DTES64, 0), &mut FakeMsr::new()), Err(DsAbsent::Cpuid));
+        assert_eq!(
+            DsCapabilities::detect(cpuid(DTES64, 0), &mut FakeMsr::new()),
+            Err(Missing::DebugStore.into())
+        );
         let old = signature(0x68a, 0, DS);
-        let family = DsAbsent::Family { family: 6, model: 8 };
+        let family = Missing::BranchStoreModel { family: 6, model: 8 }.into();
         assert_eq!(DsCapabilities::detect(old, &mut FakeMsr::new()), Err(family));
     }
 
@@ -314,8 +231,7 @@ mod tests {
         let mut msr = FakeMsr::new();
         msr.dead = true;
         let error = DsCapabilities::detect(cpuid(DTES64, DS), &mut msr).unwrap_err();
-        assert_eq!(error, DsAbsent::NotBacked { written: PATTERN.0, read: 0 });
-        assert!(error.to_string().starts_with("absent: "));
+        assert_eq!(error, NotBacked { address: DS_AREA, written: PATTERN.0, read: 0 }.into());
     }
 
     #[test]
@@ -325,7 +241,7 @@ mod tests {
             msr.set(MISC_ENABLE, 1 << 7);
             msr.fault_at = Some(nth);
             let error = DsCapabilities::detect(cpuid(DTES64 | PDCM, DS), &mut msr);
-            assert!(matches!(error, Err(DsAbsent::Fault(_))), "access {nth}: {error:?}");
+            assert!(matches!(error, Err(Absent::Fault(_))), "access {nth}: {error:?}");
         }
     }
 
@@ -335,12 +251,12 @@ mod tests {
             let mut msr = FakeMsr::new();
             msr.set(0x1d9, on);
             let error = DsCapabilities::detect(cpuid(DTES64, DS), &mut msr);
-            assert_eq!(error, Err(DsAbsent::InUse { control: on }));
+            assert_eq!(error, Err(InUse::BranchRecorder { address: 0x1d9, control: on }.into()));
             assert_eq!(msr.writes, []);
         }
         let mut msr = FakeMsr::new();
         msr.set(DS_AREA, 0x1000);
         let error = DsCapabilities::detect(cpuid(DTES64, DS), &mut msr);
-        assert_eq!(error, Err(DsAbsent::AreaInUse { area: 0x1000 }));
+        assert_eq!(error, Err(InUse::DebugStore { area: 0x1000 }.into()));
     }
 }

@@ -23,7 +23,7 @@ mod unit;
 pub use area::{AreaError, DsArea};
 pub use buffer::BadIndex;
 pub use config::{DsConfig, DsRefusal, Gate};
-pub use detect::{DsAbsent, DsCapabilities};
+pub use detect::DsCapabilities;
 pub use layout::{DsLayout, Half};
 pub use memory::{LinearMemory, LinearPage, LinearRequest, MemoryType};
 pub use plan::{AreaPlan, BufferMode, BufferPlan, PlanError};
@@ -32,7 +32,7 @@ pub use rules::{Place, Rule, Strictness, Warning, Warnings};
 pub use running::Running;
 pub use session::Session;
 pub use stopped::{Records, Stopped};
-pub use unit::{StartError, Unit};
+pub use unit::Unit;
 
 use crate::bts::{Control, ControlRegister};
 use crate::msr::{GeneralProtection, Msr, PebsEnable};

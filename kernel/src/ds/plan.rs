@@ -1,7 +1,8 @@
 //! Sizes: how the buffers of the DS save area are divided. Pure arithmetic.
 
 use super::DsCapabilities;
-use crate::pebs::{Groups, PebsAbsent};
+use crate::lifecycle::Missing;
+use crate::pebs::Groups;
 use core::fmt;
 
 /// The buffers of a DS save area, as a kernel asks for them.
@@ -155,7 +156,7 @@ pub enum PlanError {
     /// Records of event-based sampling are not overwritten: there is no circular mode for them.
     PebsIsNotCircular,
     /// There is no event-based sampling to plan a buffer for.
-    NoPebs(PebsAbsent),
+    NoPebs(Missing),
     /// Records of this processor have no groups to choose.
     FixedFormat,
     /// No processor has so many last branches.

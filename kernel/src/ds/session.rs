@@ -2,11 +2,11 @@
 
 use super::config::CheckedDs;
 use super::progress::{Progress, State};
-use super::unit::{StartError, Unit};
-use super::{BufferMode, DsArea, Half, LinearMemory, Stopped};
+use super::unit::Unit;
+use super::{BufferMode, DsArea, DsRefusal, Half, LinearMemory, Stopped};
 use crate::bts::{Control, ControlRegister};
 use crate::drain::Sink;
-use crate::lifecycle::{Halted, Recording, Serve};
+use crate::lifecycle::{Halted, NotBacked, Recording, Serve, StartError};
 use crate::loss::Loss;
 use crate::msr::{DsAreaBase, GeneralProtection, GlobalStatus, GlobalStatusReset, Msr};
 use crate::pebs::Program;
@@ -67,7 +67,7 @@ impl<M: Msr, L: LinearMemory> Session<M, L> {
     }
 
     /// The control register holds what lets branches be recorded.
-    fn check_backed(&mut self) -> Result<(), StartError> {
+    fn check_backed(&mut self) -> Result<(), StartError<DsRefusal>> {
         if !self.branches {
             return Ok(());
         }
@@ -75,7 +75,10 @@ impl<M: Msr, L: LinearMemory> Session<M, L> {
         let read = self.unit.msr.rdmsr(ControlRegister::ADDRESS)? & mine;
         match read == written {
             true => Ok(()),
-            false => Err(StartError::NotBacked { written, read }),
+            false => {
+                let address = ControlRegister::ADDRESS;
+                Err(StartError::NotBacked(NotBacked { address, written, read }))
+            }
         }
     }
 
@@ -186,12 +189,12 @@ impl<M: Msr, L: LinearMemory> Recording for Session<M, L> {
     type Unit = Unit<M>;
     type Memory = DsArea<L>;
     type Stopped = Stopped<M, L>;
-    type StartError = StartError;
+    type Refusal = DsRefusal;
 
     const WRITES_MEMORY: bool = true;
 
     /// Starts with empty buffers: the management area, the counters, IA32_DS_AREA, then what lets records be written.
-    fn begin(&mut self) -> Result<(), StartError> {
+    fn begin(&mut self) -> Result<(), StartError<DsRefusal>> {
         if self.control.is_some() {
             self.unit.claim_branches()?;
         }

@@ -3,13 +3,12 @@
 use super::config::CheckedDs;
 use super::running::Running;
 use super::session::Session;
-use super::{AreaError, DsAbsent, DsArea, DsCapabilities, DsConfig, DsRefusal, LinearMemory};
+use super::{DsArea, DsCapabilities, DsConfig, DsRefusal, LinearMemory};
 use crate::bts::{Control, ControlRegister, MessageSession, Messages, RECORDERS};
 use crate::cpuid::CpuIdReader;
-use crate::lifecycle::NotStarted;
+use crate::lifecycle::{Absent, InUse, NotStarted, StartError};
 use crate::msr::{ApicBase, DsAreaBase, GeneralProtection, Msr, RtitCtl};
-use crate::pebs::{Claim, Counter, Program};
-use core::fmt;
+use crate::pebs::Program;
 use core::marker::PhantomData;
 
 /// The debug store of one logical processor, off.
@@ -30,7 +29,7 @@ impl<M: Msr> Unit<M> {
     ///
     /// It is not there, or somebody uses it. Where IA32_DS_AREA raised #GP when its value was put back it holds an
     /// address that nothing is written to.
-    pub fn detect(cpuid: impl CpuIdReader, mut msr: M) -> Result<Self, DsAbsent> {
+    pub fn detect(cpuid: impl CpuIdReader, mut msr: M) -> Result<Self, Absent> {
         let capabilities = DsCapabilities::detect(cpuid, &mut msr)?;
         Ok(Self { msr, capabilities, of_this_processor: PhantomData })
     }
@@ -61,7 +60,10 @@ impl<M: Msr> Unit<M> {
     ) -> Result<Running<M, L>, NotStarted<Session<M, L>>> {
         let recording = match self.check(config, &mut area) {
             Ok(recording) => recording,
-            Err(error) => return Err(NotStarted::Off { unit: self, memory: area, error }),
+            Err(refusal) => {
+                let error = StartError::Refused(refusal);
+                return Err(NotStarted::Off { unit: self, memory: area, error });
+            }
         };
         Running::start(Session::new(self, area, recording))
     }
@@ -91,43 +93,42 @@ impl<M: Msr> Unit<M> {
     }
 
     /// Makes sure that nobody records branches, and that PT, which excludes it, is off. What the control register is.
-    pub(crate) fn claim_branches(&mut self) -> Result<u64, StartError> {
+    pub(crate) fn claim_branches(&mut self) -> Result<u64, StartError<DsRefusal>> {
         let bits = self.msr.rdmsr(ControlRegister::ADDRESS)?;
         if self.capabilities.control.control(bits).intersects(RECORDERS) {
-            return Err(StartError::OtherRecorder { control: bits });
+            return Err(InUse::BranchRecorder { address: ControlRegister::ADDRESS, control: bits }.into());
         }
         if self.capabilities.processor_trace {
             let ctl: RtitCtl = self.msr.read()?;
             if ctl.contains(RtitCtl::TRACE_EN) {
-                return Err(StartError::ProcessorTrace { ctl });
+                return Err(InUse::ProcessorTrace { ctl }.into());
             }
         }
         Ok(bits)
     }
 
     /// Makes sure that nobody has set an area.
-    pub(crate) fn claim_area(&mut self) -> Result<(), StartError> {
+    pub(crate) fn claim_area(&mut self) -> Result<(), StartError<DsRefusal>> {
         match self.msr.read()? {
             DsAreaBase(0) => Ok(()),
-            DsAreaBase(area) => Err(StartError::AreaInUse { area }),
+            DsAreaBase(area) => Err(InUse::DebugStore { area }.into()),
         }
     }
 
     /// Makes sure that nobody uses the counters.
-    pub(super) fn claim_counters(&mut self, program: &Program) -> Result<(), StartError> {
-        match program.claim(&mut self.msr)? {
-            Claim::Free => Ok(()),
-            Claim::Counter { counter, control } => Err(StartError::CounterInUse { counter, control }),
-            Claim::Sampler { pebs_enable } => Err(StartError::OtherSampler { pebs_enable }),
+    pub(super) fn claim_counters(&mut self, program: &Program) -> Result<(), StartError<DsRefusal>> {
+        match program.in_use(&mut self.msr)? {
+            None => Ok(()),
+            Some(in_use) => Err(in_use.into()),
         }
     }
 
     /// The PMI comes through the local APIC.
-    pub(super) fn require_apic(&mut self) -> Result<(), StartError> {
+    pub(super) fn require_apic(&mut self) -> Result<(), StartError<DsRefusal>> {
         let base: ApicBase = self.msr.read()?;
         match base.contains(ApicBase::ENABLE) {
             true => Ok(()),
-            false => Err(StartError::ApicOff { base }),
+            false => Err(StartError::Refused(DsRefusal::ApicOff(base))),
         }
     }
 
@@ -135,121 +136,12 @@ impl<M: Msr> Unit<M> {
         &self,
         config: &DsConfig,
         area: &mut DsArea<L>,
-    ) -> Result<CheckedDs, StartError> {
+    ) -> Result<CheckedDs, DsRefusal> {
         let recording = config.check(&self.capabilities, area)?;
         if area.layout() != self.capabilities.layout {
-            return Err(StartError::OtherLayout);
+            return Err(DsRefusal::OtherLayout);
         }
-        area.check(&self.capabilities)?;
+        area.check(&self.capabilities).map_err(DsRefusal::Area)?;
         Ok(recording)
     }
 }
-
-/// Why nothing is recorded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StartError {
-    /// The processor cannot do it.
-    Config(DsRefusal),
-    /// The memory breaks a rule.
-    Area(AreaError),
-    /// The area was made for a processor with the other layout.
-    OtherLayout,
-    /// Somebody records branches.
-    OtherRecorder {
-        /// The control register.
-        control: u64,
-    },
-    /// Intel PT traces: it and BTS exclude each other.
-    ProcessorTrace {
-        /// IA32_RTIT_CTL.
-        ctl: RtitCtl,
-    },
-    /// Somebody has set a DS save area.
-    AreaInUse {
-        /// IA32_DS_AREA.
-        area: u64,
-    },
-    /// Somebody uses a counter.
-    CounterInUse {
-        /// The counter.
-        counter: Counter,
-        /// IA32_PERFEVTSELx, or IA32_FIXED_CTR_CTRL.
-        control: u64,
-    },
-    /// Somebody samples.
-    OtherSampler {
-        /// IA32_PEBS_ENABLE.
-        pebs_enable: u64,
-    },
-    /// The control register does not hold what turns the store on: an emulator that announces what it does not have.
-    NotBacked {
-        /// The bits that were set.
-        written: u64,
-        /// What of them was read.
-        read: u64,
-    },
-    /// The buffer asks for PMIs, and the local APIC is off.
-    ApicOff {
-        /// IA32_APIC_BASE.
-        base: ApicBase,
-    },
-    /// An access raised #GP.
-    Fault(GeneralProtection),
-}
-
-impl From<DsRefusal> for StartError {
-    fn from(refusal: DsRefusal) -> Self {
-        Self::Config(refusal)
-    }
-}
-
-impl From<AreaError> for StartError {
-    fn from(error: AreaError) -> Self {
-        Self::Area(error)
-    }
-}
-
-impl From<GeneralProtection> for StartError {
-    fn from(fault: GeneralProtection) -> Self {
-        Self::Fault(fault)
-    }
-}
-
-impl fmt::Display for StartError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Config(refusal) => refusal.fmt(f),
-            Self::Area(error) => error.fmt(f),
-            Self::OtherLayout => f.write_str("the DS save area was made for a processor with another layout"),
-            Self::OtherRecorder { control } => {
-                write!(f, "somebody else records branches: MSR 0x1d9 is {control:#x}")
-            }
-            Self::ProcessorTrace { ctl } => {
-                write!(f, "Intel PT traces, which excludes BTS: IA32_RTIT_CTL is {:#x}", ctl.bits())
-            }
-            Self::AreaInUse { area } => {
-                write!(f, "somebody else uses the debug store: IA32_DS_AREA is {area:#x}")
-            }
-            Self::CounterInUse { counter, control } => {
-                write!(f, "somebody else uses {counter}: its control register is {control:#x}")
-            }
-            Self::OtherSampler { pebs_enable } => {
-                write!(f, "somebody else samples: IA32_PEBS_ENABLE is {pebs_enable:#x}")
-            }
-            Self::NotBacked { written, read } => write!(
-                f,
-                "CPUID announces a branch trace store, but MSR 0x1d9 reads {read:#x} after {written:#x} was written"
-            ),
-            Self::ApicOff { base } => {
-                write!(
-                    f,
-                    "the local APIC, which the PMI comes through, is off: IA32_APIC_BASE is {:#x}",
-                    base.bits()
-                )
-            }
-            Self::Fault(fault) => fault.fmt(f),
-        }
-    }
-}
-
-impl core::error::Error for StartError {}

@@ -3,8 +3,8 @@
 use super::{LbrFormat, Stack};
 use crate::bts::{ControlRegister, RECORDERS};
 use crate::errata::Errata;
+use crate::lifecycle::{self, Absent, Missing};
 use crate::msr::{GeneralProtection, LbrCtl, Msr, PerfCapabilities, Register, RtitCtl};
-use core::fmt;
 use raw_cpuid::{CpuId, CpuIdReader};
 
 /// What this processor's last branch records can do.
@@ -33,16 +33,16 @@ impl LbrCapabilities {
     /// # Errors
     ///
     /// They are not there.
-    pub fn detect(cpuid: impl CpuIdReader, msr: &mut impl Msr) -> Result<Self, LbrAbsent> {
+    pub fn detect(cpuid: impl CpuIdReader, msr: &mut impl Msr) -> Result<Self, Absent> {
         let architectural = Architectural::read(&cpuid);
         let id = CpuId::with_cpuid_reader(cpuid);
         let vendor = id.get_vendor_info();
         if vendor.is_none_or(|vendor| vendor.as_str() != "GenuineIntel") {
-            return Err(LbrAbsent::Vendor);
+            return Err(Missing::Intel.into());
         }
-        let features = id.get_feature_info().ok_or(LbrAbsent::Vendor)?;
+        let features = id.get_feature_info().ok_or(Missing::Intel)?;
         let (family, model) = (features.family_id(), features.model_id());
-        let control = ControlRegister::of(family, model).ok_or(LbrAbsent::Model { family, model })?;
+        let control = ControlRegister::of(family, model).ok_or(Missing::LastBranchModel { family, model })?;
         let found = Self {
             stack: Stack::architectural(0),
             format: LbrFormat::Lip,
@@ -57,7 +57,7 @@ impl LbrCapabilities {
         let found = match architectural {
             Some(architectural) => found.with_architectural(&architectural)?,
             None => {
-                let stack = Stack::of(family, model).ok_or(LbrAbsent::Model { family, model })?;
+                let stack = Stack::of(family, model).ok_or(Missing::LastBranchModel { family, model })?;
                 let format = stack_format(&id, &stack, msr)?;
                 found.with_stack(stack, format)
             }
@@ -71,11 +71,11 @@ impl LbrCapabilities {
         self.stack.top.is_none()
     }
 
-    fn with_architectural(self, found: &Architectural) -> Result<Self, LbrAbsent> {
+    fn with_architectural(self, found: &Architectural) -> Result<Self, Absent> {
         // Bit n: 8 × (n + 1) entries.
         let depth = match found.depths.checked_ilog2() {
             Some(bit) => 8 * (bit as u8 + 1),
-            None => return Err(LbrAbsent::Depth),
+            None => return Err(Missing::LastBranchDepth.into()),
         };
         let bit = |register: u32, n: u32| register >> n & 1 == 1;
         let format = LbrFormat::Architectural {
@@ -94,7 +94,7 @@ impl LbrCapabilities {
     }
 
     /// Looks whether the register that turns them on is backed, where nobody records what they would disturb.
-    fn probe(&self, msr: &mut impl Msr) -> Result<(), LbrAbsent> {
+    fn probe(&self, msr: &mut impl Msr) -> Result<(), Absent> {
         let address = self.enable_address();
         let before = msr.rdmsr(address)?;
         if before & LBR != 0 || self.is_excluded(msr)? {
@@ -102,14 +102,7 @@ impl LbrCapabilities {
             return Ok(());
         }
         // SAFETY: branches go into registers that nobody uses now; no memory is written.
-        unsafe { msr.wrmsr(address, before | LBR) }?;
-        let read = msr.rdmsr(address)?;
-        // SAFETY: as above.
-        unsafe { msr.wrmsr(address, before) }?;
-        match read & LBR {
-            0 => Err(LbrAbsent::NotBacked { address }),
-            _ => Ok(()),
-        }
+        unsafe { lifecycle::probe(msr, address, |before| before | LBR, LBR) }
     }
 
     /// Whether branches are stored, or PT traces where it excludes last branches.
@@ -135,12 +128,12 @@ fn stack_format<R: CpuIdReader>(
     id: &CpuId<R>,
     stack: &Stack,
     msr: &mut impl Msr,
-) -> Result<LbrFormat, LbrAbsent> {
+) -> Result<LbrFormat, Absent> {
     let pdcm = id.get_feature_info().is_some_and(|features| features.has_pdcm());
     let format = match (pdcm, stack.entries) {
         (true, _) => {
             let number = msr.read::<PerfCapabilities>()?.lbr_format();
-            LbrFormat::of(number).ok_or(LbrAbsent::Format { number })?
+            LbrFormat::of(number).ok_or(Missing::LastBranchFormat { number })?
         }
         (false, super::stack::Entries::One { .. }) => LbrFormat::Bits32,
         (false, _) => LbrFormat::Lip,
@@ -176,56 +169,3 @@ impl Architectural {
         Some(Self { depths: leaf.eax as u8, linear: leaf.eax >> 31 == 1, ebx: leaf.ebx, ecx: leaf.ecx })
     }
 }
-
-/// Why there are no last branch records to use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LbrAbsent {
-    /// Not Intel's.
-    Vendor,
-    /// The registers of this processor are not known.
-    Model {
-        /// The family, with the extended field added.
-        family: u8,
-        /// The model, with the extended field added.
-        model: u8,
-    },
-    /// `IA32_PERF_CAPABILITIES[5:0]` names a format that is not known.
-    Format {
-        /// Its number.
-        number: u8,
-    },
-    /// `CPUID.1CH:EAX[7:0]` names no depth.
-    Depth,
-    /// The register that turns them on does not hold what is written.
-    NotBacked {
-        /// Its address.
-        address: u32,
-    },
-    /// An access raised #GP.
-    Fault(GeneralProtection),
-}
-
-impl From<GeneralProtection> for LbrAbsent {
-    fn from(fault: GeneralProtection) -> Self {
-        Self::Fault(fault)
-    }
-}
-
-impl fmt::Display for LbrAbsent {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Vendor => f.write_str("absent: the processor is not Intel's"),
-            Self::Model { family, model } => {
-                write!(f, "absent: no last branch records are known on family {family:#x}, model {model:#x}")
-            }
-            Self::Format { number } => {
-                write!(f, "absent: IA32_PERF_CAPABILITIES[5:0] names the unknown LBR format {number}")
-            }
-            Self::Depth => f.write_str("absent: CPUID.1CH:EAX[7:0] names no depth"),
-            Self::NotBacked { address } => write!(f, "absent: MSR {address:#x} does not keep its bit 0"),
-            Self::Fault(fault) => write!(f, "absent: {fault}"),
-        }
-    }
-}
-
-impl core::error::Error for LbrAbsent {}

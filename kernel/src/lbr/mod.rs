@@ -14,8 +14,8 @@ mod tests;
 mod unit;
 
 pub use branch::{Branch, BranchType, LbrFormat};
-pub use capabilities::{LbrAbsent, LbrCapabilities};
+pub use capabilities::LbrCapabilities;
 pub use config::{Classes, LbrConfig, LbrRefusal};
 pub use running::{Running, Session};
 pub use stack::Stack;
-pub use unit::{StartError, Unit};
+pub use unit::Unit;

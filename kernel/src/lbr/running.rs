@@ -1,7 +1,7 @@
 //! Last branch records that are on.
 
-use super::{Branch, LbrConfig, StartError, Unit};
-use crate::lifecycle::{self, Halted, Recording};
+use super::{Branch, LbrConfig, LbrRefusal, Unit};
+use crate::lifecycle::{self, Halted, Recording, StartError};
 use crate::msr::{GeneralProtection, Msr};
 
 /// Last branch records that are on. A stop gives the unit back, and what was recorded stays until the next start:
@@ -60,12 +60,12 @@ impl<M: Msr> Recording for Session<M> {
     type Unit = Unit<M>;
     type Memory = ();
     type Stopped = Unit<M>;
-    type StartError = StartError;
+    type Refusal = LbrRefusal;
 
     // Records that cannot be turned off only overwrite each other.
     const WRITES_MEMORY: bool = false;
 
-    fn begin(&mut self) -> Result<(), StartError> {
+    fn begin(&mut self) -> Result<(), StartError<LbrRefusal>> {
         self.unit.claim()?;
         self.claimed = true;
         Ok(self.unit.begin(&self.config)?)

@@ -1,7 +1,7 @@
 use super::*;
 use crate::cpuid::{CpuIdReader, CpuIdResult};
 use crate::fake::FakeMsr;
-use crate::lifecycle::NotStarted;
+use crate::lifecycle::{Absent, InUse, Missing, NotBacked, NotStarted, StartError};
 use crate::msr::{GeneralProtection, Msr};
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -260,7 +260,7 @@ fn refuses_what_the_processor_does_not_do() {
         let unit = machine.unit();
         machine.msr.borrow_mut().writes.clear();
         let error = unit.start(&config).err().unwrap().error();
-        assert_eq!(error, StartError::Config(refusal));
+        assert_eq!(error, StartError::Refused(refusal));
         assert_eq!(machine.msr.borrow().writes, []);
     }
 }
@@ -292,7 +292,7 @@ fn start_refuses_where_somebody_records_branches() {
             Err(failed) => {
                 let error = failed.error();
                 assert!(excluded, "{error}");
-                let processor_trace = matches!(error, StartError::ProcessorTrace { .. });
+                let processor_trace = matches!(error, StartError::InUse(InUse::ProcessorTrace { .. }));
                 assert_eq!(processor_trace, register == 0x570);
                 assert_eq!(machine.msr.borrow().writes, []);
             }
@@ -388,21 +388,24 @@ fn detection_says_what_is_missing() {
     let machine = Machine::of(NEHALEM);
     machine.msr.borrow_mut().dead = true;
     let error = Unit::detect(machine.cpuid(), machine.clone()).err().unwrap();
-    assert_eq!(error, LbrAbsent::NotBacked { address: DEBUGCTL });
+    assert_eq!(error, NotBacked { address: DEBUGCTL, written: 1, read: 0 }.into());
 
     let unknown = row(0x6c6_0f0, Some(5), 32, [0x680, 0x6c0, 0xdc0], 0x1c9);
     let machine = Machine::of(unknown);
-    assert!(matches!(Unit::detect(machine.cpuid(), machine.clone()), Err(LbrAbsent::Model { .. })));
+    assert!(matches!(
+        Unit::detect(machine.cpuid(), machine.clone()),
+        Err(Absent::Missing(Missing::LastBranchModel { .. }))
+    ));
 
     let machine = Machine::of(Row { format: Some(9), ..SKYLAKE });
     let error = Unit::detect(machine.cpuid(), machine.clone()).err().unwrap();
-    assert_eq!(error, LbrAbsent::Format { number: 9 });
+    assert_eq!(error, Missing::LastBranchFormat { number: 9 }.into());
 
     let amd = |leaf, _: u32| match leaf {
         0 => CpuIdResult { eax: 0x10, ebx: 0x6874_7541, edx: 0x6974_6e65, ecx: 0x444d_4163 },
         _ => CpuIdResult { eax: 0, ebx: 0, ecx: 0, edx: 0 },
     };
-    assert_eq!(Unit::detect(amd, machine).err(), Some(LbrAbsent::Vendor));
+    assert_eq!(Unit::detect(amd, machine).err(), Some(Missing::Intel.into()));
 }
 
 #[test]

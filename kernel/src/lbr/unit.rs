@@ -2,12 +2,11 @@
 
 use super::capabilities::LBR;
 use super::stack::Entries;
-use super::{Branch, LbrAbsent, LbrCapabilities, LbrConfig, LbrRefusal, Running, Session};
+use super::{Branch, LbrCapabilities, LbrConfig, LbrRefusal, Running, Session};
 use crate::bts::{Control, ControlRegister, RECORDERS};
 use crate::cpuid::CpuIdReader;
-use crate::lifecycle::NotStarted;
+use crate::lifecycle::{Absent, InUse, NotStarted, StartError};
 use crate::msr::{GeneralProtection, LbrDepth, LbrSelect, Msr, RtitCtl};
-use core::fmt;
 use core::marker::PhantomData;
 
 /// The last branch records of one logical processor, off.
@@ -27,7 +26,7 @@ impl<M: Msr> Unit<M> {
     /// # Errors
     ///
     /// They are not there. Where their register raised #GP when its value was put back they are on.
-    pub fn detect(cpuid: impl CpuIdReader, mut msr: M) -> Result<Self, LbrAbsent> {
+    pub fn detect(cpuid: impl CpuIdReader, mut msr: M) -> Result<Self, Absent> {
         let capabilities = LbrCapabilities::detect(cpuid, &mut msr)?;
         Ok(Self { msr, capabilities, of_this_processor: PhantomData })
     }
@@ -50,7 +49,7 @@ impl<M: Msr> Unit<M> {
         match config.check(&self.capabilities) {
             Ok(()) => Running::start(Session::new(self, *config)),
             Err(refusal) => {
-                Err(NotStarted::Off { unit: self, memory: (), error: StartError::Config(refusal) })
+                Err(NotStarted::Off { unit: self, memory: (), error: StartError::Refused(refusal) })
             }
         }
     }
@@ -138,22 +137,23 @@ impl<M: Msr> Unit<M> {
     }
 
     /// Makes sure that nobody records branches, and that PT, where it excludes these records, is off.
-    pub(super) fn claim(&mut self) -> Result<(), StartError> {
+    pub(super) fn claim(&mut self) -> Result<(), StartError<LbrRefusal>> {
         let bits = self.msr.rdmsr(ControlRegister::ADDRESS)?;
         if self.capabilities.control.control(bits).intersects(RECORDERS) {
-            return Err(StartError::OtherRecorder { control: bits });
+            return Err(InUse::BranchRecorder { address: ControlRegister::ADDRESS, control: bits }.into());
         }
         if self.capabilities.is_architectural() {
-            let control = self.msr.rdmsr(self.capabilities.enable_address())?;
+            let address = self.capabilities.enable_address();
+            let control = self.msr.rdmsr(address)?;
             return match control & LBR {
                 0 => Ok(()),
-                _ => Err(StartError::OtherRecorder { control }),
+                _ => Err(InUse::BranchRecorder { address, control }.into()),
             };
         }
         if self.capabilities.processor_trace {
             let ctl: RtitCtl = self.msr.read()?;
             if ctl.contains(RtitCtl::TRACE_EN) {
-                return Err(StartError::ProcessorTrace { ctl });
+                return Err(InUse::ProcessorTrace { ctl }.into());
             }
         }
         Ok(())
@@ -206,49 +206,3 @@ impl<M: Msr> Unit<M> {
         unsafe { self.msr.wrmsr(address, bits & !clear | set) }
     }
 }
-
-/// Why branches are not recorded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StartError {
-    /// The processor cannot do it.
-    Config(LbrRefusal),
-    /// Somebody records branches: other last branch records, or the branch trace store.
-    OtherRecorder {
-        /// The register that turns it on.
-        control: u64,
-    },
-    /// Intel PT traces, which excludes them here.
-    ProcessorTrace {
-        /// IA32_RTIT_CTL.
-        ctl: RtitCtl,
-    },
-    /// An access raised #GP.
-    Fault(GeneralProtection),
-}
-
-impl From<GeneralProtection> for StartError {
-    fn from(fault: GeneralProtection) -> Self {
-        Self::Fault(fault)
-    }
-}
-
-impl fmt::Display for StartError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Config(refusal) => refusal.fmt(f),
-            Self::OtherRecorder { control } => {
-                write!(f, "somebody else records branches: its control register is {control:#x}")
-            }
-            Self::ProcessorTrace { ctl } => {
-                write!(
-                    f,
-                    "Intel PT traces, which excludes last branch records: IA32_RTIT_CTL is {:#x}",
-                    ctl.bits()
-                )
-            }
-            Self::Fault(fault) => fault.fmt(f),
-        }
-    }
-}
-
-impl core::error::Error for StartError {}

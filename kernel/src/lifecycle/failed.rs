@@ -1,8 +1,46 @@
 //! A start or a stop that failed, and what it gives back.
 
-use super::{Recording, Running};
+use super::{InUse, NotBacked, Recording, Running};
 use crate::msr::GeneralProtection;
 use core::fmt;
+
+/// Why nothing is recorded. `R` is what the unit's own configuration and memory can be refused for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StartError<R> {
+    /// The processor cannot do it, or not with this memory.
+    Refused(R),
+    /// Somebody uses the unit, or one that excludes it.
+    InUse(InUse),
+    /// A register does not hold what turns the unit on.
+    NotBacked(NotBacked),
+    /// An access raised #GP.
+    Fault(GeneralProtection),
+}
+
+impl<R> From<InUse> for StartError<R> {
+    fn from(in_use: InUse) -> Self {
+        Self::InUse(in_use)
+    }
+}
+
+impl<R> From<GeneralProtection> for StartError<R> {
+    fn from(fault: GeneralProtection) -> Self {
+        Self::Fault(fault)
+    }
+}
+
+impl<R: fmt::Display> fmt::Display for StartError<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Refused(refusal) => refusal.fmt(f),
+            Self::InUse(in_use) => in_use.fmt(f),
+            Self::NotBacked(not_backed) => write!(f, "announced, but {not_backed}"),
+            Self::Fault(fault) => fault.fmt(f),
+        }
+    }
+}
+
+impl<R: core::error::Error> core::error::Error for StartError<R> {}
 
 /// A recording that did not start.
 #[allow(clippy::large_enum_variant, reason = "there is no heap to put it on")]
@@ -14,14 +52,14 @@ pub enum NotStarted<S: Recording> {
         /// The memory; `()` where it records into registers.
         memory: S::Memory,
         /// What was wrong.
-        error: S::StartError,
+        error: StartError<S::Refusal>,
     },
     /// The unit may be on, and halting it raised #GP: the memory stays with it.
     Stuck {
         /// What may be running. Another [`Running::stop`] tries again.
         running: Running<S>,
         /// What was wrong first.
-        error: S::StartError,
+        error: StartError<S::Refusal>,
         /// What was wrong with the stop.
         fault: GeneralProtection,
     },
@@ -30,14 +68,14 @@ pub enum NotStarted<S: Recording> {
 impl<S: Recording> NotStarted<S> {
     /// What was wrong.
     #[must_use]
-    pub const fn error(&self) -> S::StartError {
+    pub const fn error(&self) -> StartError<S::Refusal> {
         match self {
             Self::Off { error, .. } | Self::Stuck { error, .. } => *error,
         }
     }
 }
 
-impl<S: Recording<StartError: fmt::Debug>> fmt::Debug for NotStarted<S> {
+impl<S: Recording<Refusal: fmt::Debug>> fmt::Debug for NotStarted<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Off { error, .. } => f.debug_struct("Off").field("error", error).finish_non_exhaustive(),
@@ -48,7 +86,7 @@ impl<S: Recording<StartError: fmt::Debug>> fmt::Debug for NotStarted<S> {
     }
 }
 
-impl<S: Recording<StartError: fmt::Display>> fmt::Display for NotStarted<S> {
+impl<S: Recording<Refusal: fmt::Display>> fmt::Display for NotStarted<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Off { error, .. } => error.fmt(f),
@@ -57,7 +95,7 @@ impl<S: Recording<StartError: fmt::Display>> fmt::Display for NotStarted<S> {
     }
 }
 
-impl<S: Recording<StartError: core::error::Error>> core::error::Error for NotStarted<S> {}
+impl<S: Recording<Refusal: core::error::Error>> core::error::Error for NotStarted<S> {}
 
 /// A recording that did not stop as it should: an access raised #GP.
 pub struct StopFailed<S: Recording> {

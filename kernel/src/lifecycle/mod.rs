@@ -13,15 +13,22 @@
 //! that the processor writes nothing: only halting makes one, and whatever reads the memory, changes it or lets the unit
 //! go on asks for it.
 
+mod absent;
 mod failed;
+mod in_use;
 mod late;
+mod probe;
 mod running;
 mod source;
 #[cfg(test)]
 mod tests;
 
-pub use failed::{NotStarted, StopFailed};
+pub use absent::{Absent, Missing};
+pub use failed::{NotStarted, StartError, StopFailed};
+pub use in_use::InUse;
 pub use late::LateNmis;
+pub use probe::NotBacked;
+pub(crate) use probe::probe;
 pub use running::{Halted, Recording, Running};
 pub(crate) use source::Serve;
 pub use source::Source;

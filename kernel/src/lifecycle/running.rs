@@ -1,6 +1,6 @@
 //! A unit that records.
 
-use super::{NotStarted, StopFailed};
+use super::{NotStarted, StartError, StopFailed};
 use crate::msr::GeneralProtection;
 use core::fmt;
 use core::mem::ManuallyDrop;
@@ -16,8 +16,8 @@ pub trait Recording: Sized {
     type Memory;
     /// What a stop gives back.
     type Stopped;
-    /// Why nothing is recorded.
-    type StartError: Copy;
+    /// What its configuration and memory can be refused for.
+    type Refusal: Copy;
 
     /// The processor writes to memory of this session: it stays with a unit that does not let itself be halted.
     const WRITES_MEMORY: bool;
@@ -27,7 +27,7 @@ pub trait Recording: Sized {
     /// # Errors
     ///
     /// Somebody uses it, or the processor says no. It may be on.
-    fn begin(&mut self) -> Result<(), Self::StartError>;
+    fn begin(&mut self) -> Result<(), StartError<Self::Refusal>>;
 
     /// Halts what [`Recording::begin`] or a resume has started: from here on nothing is written to memory. May be called
     /// when it is halted.

@@ -52,12 +52,12 @@ impl<const WRITES: bool> Recording for Session<WRITES> {
     type Unit = ();
     type Memory = Memory;
     type Stopped = Memory;
-    type StartError = GeneralProtection;
+    type Refusal = ();
 
     const WRITES_MEMORY: bool = WRITES;
 
-    fn begin(&mut self) -> Result<(), GeneralProtection> {
-        self.0.0.step("begin")
+    fn begin(&mut self) -> Result<(), StartError<()>> {
+        Ok(self.0.0.step("begin")?)
     }
 
     fn halt(&mut self) -> Result<(), GeneralProtection> {
@@ -108,8 +108,8 @@ fn a_start_gives_back_what_lets_itself_be_halted() {
     for (failing, steps, stuck, dropped) in table {
         let log = Log::failing(&failing);
         let failed = start::<true>(&log).unwrap_err();
-        assert_eq!((log.steps().as_str(), failed.error()), (steps, FAULT));
-        assert_eq!(matches!(failed, NotStarted::Stuck { .. }), stuck, "{failed}");
+        assert_eq!((log.steps().as_str(), failed.error()), (steps, StartError::Fault(FAULT)));
+        assert_eq!(matches!(failed, NotStarted::Stuck { .. }), stuck, "{failed:?}");
         drop(failed);
         assert_eq!(log.steps(), dropped);
     }

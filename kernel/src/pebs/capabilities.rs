@@ -2,8 +2,8 @@
 
 use super::{Event, GENERAL, PreciseEvents};
 use crate::ds::DsLayout;
+use crate::lifecycle::Missing;
 use crate::msr::{FixedCtrCtrl, GeneralProtection, MiscEnable, Msr, PerfCapabilities};
-use core::fmt;
 use pugmark_decoder_core::pebs::Format;
 use raw_cpuid::{CpuId, CpuIdReader};
 
@@ -46,32 +46,32 @@ impl PebsCapabilities {
         misc_enable: MiscEnable,
         layout: DsLayout,
         msr: &mut impl Msr,
-    ) -> Result<Result<Self, PebsAbsent>, GeneralProtection> {
+    ) -> Result<Result<Self, Missing>, GeneralProtection> {
         if misc_enable.contains(MiscEnable::PEBS_UNAVAILABLE) {
-            return Ok(Err(PebsAbsent::Unavailable));
+            return Ok(Err(Missing::Pebs));
         }
-        let Some(features) = id.get_feature_info() else { return Ok(Err(PebsAbsent::PerfCapabilities)) };
+        let Some(features) = id.get_feature_info() else { return Ok(Err(Missing::PerfCapabilities)) };
         if features.family_id() == 0xf {
-            return Ok(Err(PebsAbsent::NetBurst));
+            return Ok(Err(Missing::NetBurstPebs));
         }
         if !features.has_pdcm() {
-            return Ok(Err(PebsAbsent::PerfCapabilities));
+            return Ok(Err(Missing::PerfCapabilities));
         }
         if layout == DsLayout::Bits32 {
-            return Ok(Err(PebsAbsent::Narrow));
+            return Ok(Err(Missing::WideRecords));
         }
         let info = id.get_performance_monitoring_info();
         let version = info.as_ref().map_or(0, |info| info.version_id());
         let Some(info) = info.filter(|_| version >= 2) else {
-            return Ok(Err(PebsAbsent::GlobalCtrl { version }));
+            return Ok(Err(Missing::GlobalCtrl { version }));
         };
         if !misc_enable.contains(MiscEnable::PERFORMANCE_MONITORING) {
-            return Ok(Err(PebsAbsent::PerformanceMonitoring));
+            return Ok(Err(Missing::PerformanceMonitoring));
         }
         let capabilities: PerfCapabilities = msr.read()?;
         let number = capabilities.pebs_format();
         let Some(format) = Format::from_capabilities(number) else {
-            return Ok(Err(PebsAbsent::Format { number }));
+            return Ok(Err(Missing::PebsFormat { number }));
         };
         let baseline = capabilities.contains(PerfCapabilities::PEBS_BASELINE);
         let model = features.model_id();
@@ -90,7 +90,7 @@ impl PebsCapabilities {
             precise,
         };
         match found.general_counters {
-            0 => Ok(Err(PebsAbsent::NoCounter)),
+            0 => Ok(Err(Missing::SamplingCounter)),
             _ => Ok(Ok(found)),
         }
     }
@@ -108,58 +108,6 @@ const fn sampling_counters(model: u8) -> u8 {
         _ => 4,
     }
 }
-
-/// Why there is no event-based sampling.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PebsAbsent {
-    /// `IA32_MISC_ENABLE[12]` is 1.
-    Unavailable,
-    /// `IA32_MISC_ENABLE[7]` is 0: there are no counters.
-    PerformanceMonitoring,
-    /// Family 0FH, whose counters and tagging are other ones.
-    NetBurst,
-    /// `CPUID.1:ECX[15]` (PDCM) is 0: nobody says how the records look.
-    PerfCapabilities,
-    /// The area's fields have 4 bytes, and so have the records': no DTES64, and IA-32e mode is not active.
-    Narrow,
-    /// There is no IA32_PERF_GLOBAL_CTRL: `CPUID.0AH:EAX[7:0]` is below 2.
-    GlobalCtrl {
-        /// What it is.
-        version: u8,
-    },
-    /// `IA32_PERF_CAPABILITIES[11:8]` names a format that is not known.
-    Format {
-        /// Its number.
-        number: u8,
-    },
-    /// `CPUID.0AH:EAX[15:8]` is 0.
-    NoCounter,
-}
-
-impl fmt::Display for PebsAbsent {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Unavailable => f.write_str("IA32_MISC_ENABLE[12] (PEBS unavailable) is 1"),
-            Self::PerformanceMonitoring => {
-                f.write_str("IA32_MISC_ENABLE[7] (performance monitoring available) is 0")
-            }
-            Self::NetBurst => f.write_str("the counters of family 0FH are not known to this driver"),
-            Self::PerfCapabilities => f.write_str("CPUID.1:ECX[15] (IA32_PERF_CAPABILITIES) is not there"),
-            Self::Narrow => {
-                f.write_str("the DS area has 32-bit fields: CPUID.1:ECX[2] is 0, and IA-32e mode is off")
-            }
-            Self::GlobalCtrl { version } => {
-                write!(f, "CPUID.0AH:EAX[7:0] is {version}: IA32_PERF_GLOBAL_CTRL is not there")
-            }
-            Self::Format { number } => {
-                write!(f, "IA32_PERF_CAPABILITIES[11:8] names the unknown PEBS record format {number}")
-            }
-            Self::NoCounter => f.write_str("CPUID.0AH:EAX[15:8] is 0: there is no counter"),
-        }
-    }
-}
-
-impl core::error::Error for PebsAbsent {}
 
 #[cfg(test)]
 mod tests {
@@ -189,7 +137,7 @@ mod tests {
         capabilities: 0x1c4,
     };
 
-    fn detect(row: &Row) -> Result<PebsCapabilities, PebsAbsent> {
+    fn detect(row: &Row) -> Result<PebsCapabilities, Missing> {
         let cpuid = |leaf, _| match leaf {
             0 => CpuIdResult { eax: 0xb, ebx: 0x756e_6547, edx: 0x4965_6e69, ecx: 0x6c65_746e },
             1 => CpuIdResult { eax: row.signature, ebx: 0, ecx: row.ecx, edx: DS },
@@ -336,17 +284,17 @@ mod tests {
     #[test]
     fn says_why_it_is_not_there() {
         let table = [
-            (Row { misc_enable: 1 << 12 | 1 << 7, ..NEHALEM }, PebsAbsent::Unavailable),
-            (Row { misc_enable: 0, ..NEHALEM }, PebsAbsent::PerformanceMonitoring),
-            (Row { signature: 0xf41, ..NEHALEM }, PebsAbsent::NetBurst),
-            (Row { ecx: 1 << 2, ..NEHALEM }, PebsAbsent::PerfCapabilities),
-            (Row { ecx: 1 << 15, ..NEHALEM }, PebsAbsent::Narrow),
-            (Row { counters: (0x0730_0401, 0), ..NEHALEM }, PebsAbsent::GlobalCtrl { version: 1 }),
-            (Row { counters: (0, 0), ..NEHALEM }, PebsAbsent::GlobalCtrl { version: 0 }),
-            (Row { counters: (0x0730_0003, 0x603), ..NEHALEM }, PebsAbsent::NoCounter),
-            (Row { capabilities: 0x700, ..NEHALEM }, PebsAbsent::Format { number: 7 }),
+            (Row { misc_enable: 1 << 12 | 1 << 7, ..NEHALEM }, Missing::Pebs),
+            (Row { misc_enable: 0, ..NEHALEM }, Missing::PerformanceMonitoring),
+            (Row { signature: 0xf41, ..NEHALEM }, Missing::NetBurstPebs),
+            (Row { ecx: 1 << 2, ..NEHALEM }, Missing::PerfCapabilities),
+            (Row { ecx: 1 << 15, ..NEHALEM }, Missing::WideRecords),
+            (Row { counters: (0x0730_0401, 0), ..NEHALEM }, Missing::GlobalCtrl { version: 1 }),
+            (Row { counters: (0, 0), ..NEHALEM }, Missing::GlobalCtrl { version: 0 }),
+            (Row { counters: (0x0730_0003, 0x603), ..NEHALEM }, Missing::SamplingCounter),
+            (Row { capabilities: 0x700, ..NEHALEM }, Missing::PebsFormat { number: 7 }),
             // Architectural PEBS.
-            (Row { capabilities: 0xf00, ..NEHALEM }, PebsAbsent::Format { number: 0xf }),
+            (Row { capabilities: 0xf00, ..NEHALEM }, Missing::PebsFormat { number: 0xf }),
         ];
         for (row, expected) in table {
             assert_eq!(detect(&row), Err(expected));

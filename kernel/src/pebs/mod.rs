@@ -10,13 +10,13 @@ mod precise;
 mod program;
 mod samples;
 
-pub use capabilities::{PebsAbsent, PebsCapabilities};
+pub use capabilities::PebsCapabilities;
 pub use config::{Counter, Event, PebsConfig, PebsRefusal};
 pub use groups::Groups;
 pub use precise::PreciseEvents;
 pub use samples::{Item, Samples};
 
-pub(crate) use program::{Claim, Program};
+pub(crate) use program::Program;
 
 /// General-purpose counters that sample.
 pub(crate) const GENERAL: u8 = 8;

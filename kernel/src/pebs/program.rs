@@ -1,6 +1,7 @@
 //! The counters' registers: what goes in before, what goes on and off, and what comes back behind.
 
 use super::{Counter, PebsCapabilities, PebsConfig};
+use crate::lifecycle::InUse;
 use crate::msr::{
     FixedCtrCtrl, GeneralProtection, GlobalCtrl, GlobalStatus, Msr, PebsDataCfg, PebsEnable, PerfEvtSel,
     fixed_counter, full_width_pmc, pmc,
@@ -30,14 +31,6 @@ struct Before {
     data_cfg: PebsDataCfg,
 }
 
-/// Who uses a counter, or event-based sampling.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Claim {
-    Free,
-    Counter { counter: Counter, control: u64 },
-    Sampler { pebs_enable: u64 },
-}
-
 impl Program {
     /// For a configuration that was checked.
     pub(crate) fn new(config: PebsConfig, capabilities: PebsCapabilities, data_cfg: PebsDataCfg) -> Self {
@@ -62,14 +55,14 @@ impl Program {
         })
     }
 
-    /// Whether nobody has its counters, and nobody samples.
+    /// Who has its counters, or samples.
     ///
     /// An event select that is not 0 means a counter in use, as in IA32_PERF_GLOBAL_INUSE, which not all processors
     /// have.
-    pub(crate) fn claim(&self, msr: &mut impl Msr) -> Result<Claim, GeneralProtection> {
+    pub(crate) fn in_use(&self, msr: &mut impl Msr) -> Result<Option<InUse>, GeneralProtection> {
         let PebsEnable(pebs_enable) = msr.read()?;
         if pebs_enable != 0 {
-            return Ok(Claim::Sampler { pebs_enable });
+            return Ok(Some(InUse::Sampler { pebs_enable }));
         }
         for (counter, _) in self.config.counters() {
             let (control, used) = match counter {
@@ -83,10 +76,10 @@ impl Program {
                 }
             };
             if used != 0 {
-                return Ok(Claim::Counter { counter, control });
+                return Ok(Some(InUse::Counter { counter, control }));
             }
         }
-        Ok(Claim::Free)
+        Ok(None)
     }
 
     /// Writes the counters and what they count; none counts yet.

@@ -11,7 +11,7 @@ pub use error::OperationalError;
 pub use running::{Running, State};
 pub use session::Session;
 pub use stopped::{Stopped, Trace};
-pub use unit::{StartError, Unit};
+pub use unit::{PtRefusal, Unit};
 
 pub(crate) use ring::Ring;
 

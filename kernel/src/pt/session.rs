@@ -2,13 +2,13 @@
 
 use super::ring::{Ring, Written};
 use super::running::State;
-use super::unit::{StartError, Unit};
+use super::unit::{PtRefusal, Unit};
 use super::{OperationalError, Stopped, Trace};
 use crate::buffer::{Buffer, GUARD_BYTES, Mode, Position};
 use crate::config::Checked;
 use crate::detect::other_recorder;
 use crate::drain::{Gaps, Piece, Pieces, Sink};
-use crate::lifecycle::{Halted, Recording, Serve};
+use crate::lifecycle::{Halted, Recording, Serve, StartError};
 use crate::loss::{Gap, Loss, Overwritten};
 use crate::memory::Frames;
 use crate::msr::{
@@ -387,12 +387,12 @@ impl<M: Msr, F: Frames> Recording for Session<M, F> {
     type Unit = Unit<M>;
     type Memory = Buffer<F>;
     type Stopped = Stopped<M, F>;
-    type StartError = StartError;
+    type Refusal = PtRefusal;
 
     const WRITES_MEMORY: bool = true;
 
     /// Starts from nothing.
-    fn begin(&mut self) -> Result<(), StartError> {
+    fn begin(&mut self) -> Result<(), StartError<PtRefusal>> {
         self.unit.claim()?;
         if self.buffer.mode() != Mode::Overwrite {
             // One from an earlier trace would be taken for this one's.
@@ -403,7 +403,7 @@ impl<M: Msr, F: Frames> Recording for Session<M, F> {
         self.arm(&halted)?;
         match self.enable(halted)? {
             None => Ok(()),
-            Some(error) => Err(StartError::OperationalError(error)),
+            Some(error) => Err(StartError::Refused(PtRefusal::Memory(error))),
         }
     }
 

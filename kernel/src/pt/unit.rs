@@ -6,10 +6,10 @@ use super::session::Session;
 use crate::buffer::{Buffer, BufferError};
 use crate::config::{Checked, Config, Refusal};
 use crate::cpuid::{Capabilities, CpuIdReader};
-use crate::detect::{self, DetectError, VmxTracing};
-use crate::lifecycle::NotStarted;
+use crate::detect::{self, VmxTracing};
+use crate::lifecycle::{Absent, InUse, NotStarted, StartError};
 use crate::memory::Frames;
-use crate::msr::{AddrA, AddrB, Cr3Match, DebugCtl, GeneralProtection, Msr, Register, RtitCtl};
+use crate::msr::{AddrA, AddrB, Cr3Match, GeneralProtection, Msr, Register, RtitCtl};
 use core::fmt;
 use core::marker::PhantomData;
 
@@ -30,7 +30,7 @@ impl<M: Msr> Unit<M> {
     /// # Errors
     ///
     /// It is not there, or somebody uses it.
-    pub fn detect(cpuid: impl CpuIdReader, msr: M) -> Result<Self, DetectError> {
+    pub fn detect(cpuid: impl CpuIdReader, msr: M) -> Result<Self, Absent> {
         Self::with_capabilities(Capabilities::read(cpuid)?, msr)
     }
 
@@ -39,7 +39,7 @@ impl<M: Msr> Unit<M> {
     /// # Errors
     ///
     /// It is not there, or somebody uses it.
-    pub fn with_capabilities(capabilities: Capabilities, mut msr: M) -> Result<Self, DetectError> {
+    pub fn with_capabilities(capabilities: Capabilities, mut msr: M) -> Result<Self, Absent> {
         detect::probe(&mut msr, &capabilities)?;
         Ok(Self { msr, capabilities, of_this_processor: PhantomData })
     }
@@ -72,24 +72,27 @@ impl<M: Msr> Unit<M> {
     ) -> Result<Running<M, F>, NotStarted<Session<M, F>>> {
         let checked = match self.check(config, &buffer) {
             Ok(checked) => checked,
-            Err(error) => return Err(NotStarted::Off { unit: self, memory: buffer, error }),
+            Err(refusal) => {
+                let error = StartError::Refused(refusal);
+                return Err(NotStarted::Off { unit: self, memory: buffer, error });
+            }
         };
         Running::start(Session::new(self, buffer, checked))
     }
 
-    fn check<F: Frames>(&self, config: &Config, buffer: &Buffer<F>) -> Result<Checked, StartError> {
+    fn check<F: Frames>(&self, config: &Config, buffer: &Buffer<F>) -> Result<Checked, PtRefusal> {
         buffer.check(&self.capabilities)?;
         Ok(config.check(&self.capabilities)?)
     }
 
     /// Makes sure that nobody uses it.
-    pub(super) fn claim(&mut self) -> Result<(), StartError> {
-        if let Some(on) = detect::other_recorder(&mut self.msr, &self.capabilities) {
-            return Err(StartError::OtherRecorder { on });
+    pub(super) fn claim(&mut self) -> Result<(), StartError<PtRefusal>> {
+        if let Some(in_use) = detect::other_recorder(&mut self.msr, &self.capabilities) {
+            return Err(in_use.into());
         }
         let ctl: RtitCtl = self.msr.read()?;
         match ctl.contains(RtitCtl::TRACE_EN) {
-            true => Err(StartError::AlreadyEnabled { ctl }),
+            true => Err(InUse::ProcessorTrace { ctl }.into()),
             false => Ok(()),
         }
     }
@@ -127,65 +130,40 @@ impl<M: Msr> Unit<M> {
     }
 }
 
-/// Why a trace did not start.
+/// Why this cannot be traced, or not into this memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StartError {
+pub enum PtRefusal {
     /// The processor cannot trace this.
     Config(Refusal),
     /// The processor cannot trace into this buffer.
     Buffer(BufferError),
-    /// LBR or BTS is on: on this model they and PT exclude each other.
-    OtherRecorder {
-        /// The bits that are set.
-        on: DebugCtl,
-    },
-    /// TraceEn is set: somebody else uses the unit.
-    AlreadyEnabled {
-        /// IA32_RTIT_CTL.
-        ctl: RtitCtl,
-    },
-    /// An access raised #GP.
-    Fault(GeneralProtection),
     /// STATUS.Error directly after the enable: the processor does not take the memory or a table.
-    OperationalError(OperationalError),
+    Memory(OperationalError),
 }
 
-impl From<Refusal> for StartError {
+impl From<Refusal> for PtRefusal {
     fn from(refusal: Refusal) -> Self {
         Self::Config(refusal)
     }
 }
 
-impl From<BufferError> for StartError {
+impl From<BufferError> for PtRefusal {
     fn from(error: BufferError) -> Self {
         Self::Buffer(error)
     }
 }
 
-impl From<GeneralProtection> for StartError {
-    fn from(fault: GeneralProtection) -> Self {
-        Self::Fault(fault)
-    }
-}
-
-impl fmt::Display for StartError {
+impl fmt::Display for PtRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Config(refusal) => refusal.fmt(f),
             Self::Buffer(error) => error.fmt(f),
-            Self::OtherRecorder { on } => {
-                write!(f, "another branch recorder is on: IA32_DEBUGCTL has {:#x}", on.bits())
-            }
-            Self::AlreadyEnabled { ctl } => {
-                write!(f, "somebody else uses Intel PT: IA32_RTIT_CTL is {:#x}", ctl.bits())
-            }
-            Self::Fault(fault) => fault.fmt(f),
-            Self::OperationalError(error) => error.fmt(f),
+            Self::Memory(error) => error.fmt(f),
         }
     }
 }
 
-impl core::error::Error for StartError {}
+impl core::error::Error for PtRefusal {}
 
 #[cfg(test)]
 mod tests {

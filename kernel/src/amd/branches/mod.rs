@@ -17,4 +17,4 @@ mod unit;
 pub use config::{BranchConfig, BranchRefusal};
 pub use recorded::{Path, Recorded};
 pub use running::{Running, Session};
-pub use unit::{BranchesAbsent, Recorder, StartError, Unit};
+pub use unit::{Recorder, Unit};

@@ -1,8 +1,8 @@
 //! A recorder that is on.
 
 use super::unit::POISON;
-use super::{BranchConfig, Recorded, Recorder, StartError, Unit};
-use crate::lifecycle::{self, Halted, Recording};
+use super::{BranchConfig, BranchRefusal, Recorded, Recorder, Unit};
+use crate::lifecycle::{self, Halted, Recording, StartError};
 use crate::msr::amd::{DbgExtnCfg, branch_from, branch_to};
 use crate::msr::{GeneralProtection, Msr};
 
@@ -126,12 +126,12 @@ impl<M: Msr> Recording for Session<M> {
     type Unit = Unit<M>;
     type Memory = ();
     type Stopped = Unit<M>;
-    type StartError = StartError;
+    type Refusal = BranchRefusal;
 
     // Records that cannot be turned off only overwrite each other.
     const WRITES_MEMORY: bool = false;
 
-    fn begin(&mut self) -> Result<(), StartError> {
+    fn begin(&mut self) -> Result<(), StartError<BranchRefusal>> {
         self.begun = true;
         self.unit.begin(&self.config).map_err(StartError::Fault)
     }

@@ -1,7 +1,7 @@
 use super::*;
 use crate::amd::fake::{self, Cpu, Machine};
 use crate::lbr::{Branch, Classes};
-use crate::lifecycle::NotStarted;
+use crate::lifecycle::{Absent, InUse, Missing, NotBacked, NotStarted, StartError};
 use crate::msr::amd::DbgExtnCfg;
 
 const DEBUGCTL: u32 = 0x1d9;
@@ -198,17 +198,17 @@ fn detection_says_what_is_there() {
     // Nobody has said what it looks like there.
     let other = Cpu { family: 0x1b, ..fake::ZEN_3 };
     for cpu in [fake::ZEN_2, fake::K8, other] {
-        assert_eq!(detect(cpu).unwrap_err(), BranchesAbsent::Cpuid);
+        assert_eq!(detect(cpu).unwrap_err(), Missing::BranchRecorder.into());
     }
     let machine = Machine::new(fake::ZEN_4);
     machine.kill();
     let error = Unit::detect(machine.cpuid(), machine.clone()).unwrap_err();
-    assert!(matches!(error, BranchesAbsent::NotBacked { read: 0, .. }));
+    assert!(matches!(error, Absent::NotBacked(NotBacked { read: 0, .. })));
     for bit in [DbgExtnCfg::LBRV2EN, DbgExtnCfg::BRSMEN] {
         let machine = Machine::new(fake::ZEN_4);
         machine.set(CONFIG, bit.bits());
         let error = Unit::detect(machine.cpuid(), machine.clone()).unwrap_err();
-        assert_eq!(error, BranchesAbsent::InUse { config: bit });
+        assert_eq!(error, InUse::BranchRecorder { address: CONFIG, control: bit.bits() }.into());
         assert_eq!(machine.writes(), []);
     }
 }

@@ -1,12 +1,11 @@
 //! A recorder that is off, and the way to turn it on.
 
-use super::{BranchConfig, BranchRefusal, Running, Session};
-use crate::amd::{AmdCapabilities, NotAmd};
+use super::{BranchConfig, Running, Session};
+use crate::amd::AmdCapabilities;
 use crate::cpuid::CpuIdReader;
-use crate::lifecycle::NotStarted;
+use crate::lifecycle::{self, Absent, InUse, Missing, NotStarted, StartError};
 use crate::msr::amd::{DbgExtnCfg, GlobalStatusClr, branch_from, branch_to};
-use crate::msr::{GeneralProtection, Msr};
-use core::fmt;
+use crate::msr::{GeneralProtection, Msr, Register};
 use core::marker::PhantomData;
 
 /// What records branches.
@@ -69,29 +68,22 @@ impl<M: Msr> Unit<M> {
     /// # Errors
     ///
     /// It is not there, or somebody uses it.
-    pub fn detect(cpuid: impl CpuIdReader, mut msr: M) -> Result<Self, BranchesAbsent> {
+    pub fn detect(cpuid: impl CpuIdReader, mut msr: M) -> Result<Self, Absent> {
         let capabilities = AmdCapabilities::read(cpuid)?;
         let recorder = match capabilities.lbr_v2 {
             0 if capabilities.branch_sampling && capabilities.family == 0x19 => {
                 Recorder::Sampling { linear_address_bits: capabilities.linear_address_bits }
             }
-            0 => return Err(BranchesAbsent::Cpuid),
+            0 => return Err(Missing::BranchRecorder.into()),
             depth => Recorder::LbrV2 { depth, freezes: capabilities.lbr_freeze },
         };
         let config: DbgExtnCfg = msr.read()?;
         if config.intersects(DbgExtnCfg::LBRV2EN | DbgExtnCfg::BRSMEN) {
-            return Err(BranchesAbsent::InUse { config });
+            return Err(InUse::BranchRecorder { address: DbgExtnCfg::ADDRESS, control: config.bits() }.into());
         }
-        let old = msr.rdmsr(branch_from(0))?;
         // SAFETY: a record that nobody uses; no memory is written.
-        unsafe { msr.wrmsr(branch_from(0), PATTERN) }?;
-        let read = msr.rdmsr(branch_from(0))?;
-        // SAFETY: as above.
-        unsafe { msr.wrmsr(branch_from(0), old) }?;
-        match read == PATTERN {
-            true => Ok(Self { msr, recorder, of_this_processor: PhantomData }),
-            false => Err(BranchesAbsent::NotBacked { written: PATTERN, read }),
-        }
+        unsafe { lifecycle::probe(&mut msr, branch_from(0), |_| PATTERN, u64::MAX) }?;
+        Ok(Self { msr, recorder, of_this_processor: PhantomData })
     }
 
     /// What it is.
@@ -110,7 +102,7 @@ impl<M: Msr> Unit<M> {
         match config.check(self.recorder) {
             Ok(()) => Running::start(Session::new(self, *config)),
             Err(refusal) => {
-                Err(NotStarted::Off { unit: self, memory: (), error: StartError::Config(refusal) })
+                Err(NotStarted::Off { unit: self, memory: (), error: StartError::Refused(refusal) })
             }
         }
     }
@@ -187,76 +179,3 @@ impl<M: Msr> Unit<M> {
 
 /// An address.
 const PATTERN: u64 = 0x5a_5a5a;
-
-/// Why there is no recorder to use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BranchesAbsent {
-    /// Another vendor's processor.
-    NotAmd,
-    /// CPUID announces neither LBR version 2 nor branch sampling on a family where it is known.
-    Cpuid,
-    /// Somebody records.
-    InUse {
-        /// DBG_EXTN_CFG.
-        config: DbgExtnCfg,
-    },
-    /// The records do not hold what is written.
-    NotBacked {
-        /// What was written.
-        written: u64,
-        /// What was read.
-        read: u64,
-    },
-    /// The registers raise #GP.
-    Fault(GeneralProtection),
-}
-
-impl From<NotAmd> for BranchesAbsent {
-    fn from(NotAmd: NotAmd) -> Self {
-        Self::NotAmd
-    }
-}
-
-impl From<GeneralProtection> for BranchesAbsent {
-    fn from(fault: GeneralProtection) -> Self {
-        Self::Fault(fault)
-    }
-}
-
-impl fmt::Display for BranchesAbsent {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NotAmd => NotAmd.fmt(f),
-            Self::Cpuid => f.write_str("CPUID announces neither LBR version 2 nor branch sampling"),
-            Self::InUse { config } => {
-                write!(f, "somebody else records branches: DBG_EXTN_CFG is {:#x}", config.bits())
-            }
-            Self::NotBacked { written, read } => {
-                write!(f, "the first record holds {read:#x} after a write of {written:#x}")
-            }
-            Self::Fault(fault) => fault.fmt(f),
-        }
-    }
-}
-
-impl core::error::Error for BranchesAbsent {}
-
-/// Why branches are not recorded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StartError {
-    /// The recorder cannot do it.
-    Config(BranchRefusal),
-    /// An access raised #GP.
-    Fault(GeneralProtection),
-}
-
-impl fmt::Display for StartError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Config(refusal) => refusal.fmt(f),
-            Self::Fault(fault) => fault.fmt(f),
-        }
-    }
-}
-
-impl core::error::Error for StartError {}

@@ -34,7 +34,7 @@ pub use event::{CountersRefusal, Event};
 pub use rdpmc::Rdpmc;
 pub use running::{Running, Stopped};
 pub use session::{Overflow, OverflowCounts, OverflowSink, Session};
-pub use unit::{CountersAbsent, StartError, Unit};
+pub use unit::Unit;
 
 /// More counters no processor has: their number is a field of four bits.
 pub const MAX_COUNTERS: usize = 15;

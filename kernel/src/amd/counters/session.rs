@@ -1,9 +1,9 @@
 //! The counters while they count: the steps that start, handler and stop are made of.
 
-use super::event::Event;
+use super::event::{CountersRefusal, Event};
 use super::registers::Bank;
-use super::{LONGEST, MASK, MAX_COUNTERS, Rdpmc, StartError, Stopped, Unit, WIDTH};
-use crate::lifecycle::{Halted, LateNmis, Recording, Serve};
+use super::{LONGEST, MASK, MAX_COUNTERS, Rdpmc, Stopped, Unit, WIDTH};
+use crate::lifecycle::{Halted, LateNmis, Recording, Serve, StartError};
 use crate::msr::amd::{GlobalCtl, GlobalStatus, GlobalStatusClr};
 use crate::msr::{GeneralProtection, Msr};
 use crate::pmi::{Abandoned, Requests};
@@ -368,13 +368,13 @@ impl<M: Msr> Recording for Session<M> {
     type Unit = Unit<M>;
     type Memory = ();
     type Stopped = LateNmis<Stopped<M>>;
-    type StartError = StartError;
+    type Refusal = CountersRefusal;
 
     // A counter that cannot be stopped counts on, and writes to no memory.
     const WRITES_MEMORY: bool = false;
 
     /// Starts the counters.
-    fn begin(&mut self) -> Result<(), StartError> {
+    fn begin(&mut self) -> Result<(), StartError<CountersRefusal>> {
         if self.version_2() {
             let GlobalCtl(found) = self.unit.msr.read()?;
             self.found = Some(found);

@@ -6,12 +6,11 @@ use super::registers::Bank;
 use super::running::Running;
 use super::session::Session;
 use super::{CountersRefusal, Event, MAX_COUNTERS};
-use crate::amd::{AmdCapabilities, NotAmd};
+use crate::amd::AmdCapabilities;
 use crate::cpuid::CpuIdReader;
-use crate::lifecycle::NotStarted;
+use crate::lifecycle::{self, Absent, InUse, Missing, NotStarted, StartError};
 use crate::msr::amd::Efer;
 use crate::msr::{GeneralProtection, Msr};
-use core::fmt;
 use core::marker::PhantomData;
 use pugmark_pfm::register::PerfEvtSel;
 
@@ -33,15 +32,15 @@ impl<M: Msr> Unit<M> {
     /// # Errors
     ///
     /// They are not there, or somebody uses them all.
-    pub fn detect(cpuid: impl CpuIdReader, msr: M) -> Result<Self, CountersAbsent> {
+    pub fn detect(cpuid: impl CpuIdReader, msr: M) -> Result<Self, Absent> {
         let capabilities = AmdCapabilities::read(cpuid)?;
         if capabilities.counters == 0 {
-            return Err(CountersAbsent::Cpuid);
+            return Err(Missing::Counters.into());
         }
         let mut unit = Self { msr, capabilities, reserved: 0, of_this_processor: PhantomData };
         let free = unit.free()?;
         match (0..MAX_COUNTERS as u8).find(|n| free >> n & 1 == 1) {
-            None => Err(CountersAbsent::InUse),
+            None => Err(InUse::AllCounters.into()),
             Some(counter) => {
                 unit.probe(counter)?;
                 Ok(unit)
@@ -90,7 +89,7 @@ impl<M: Msr> Unit<M> {
         };
         match plan(events, &self.capabilities, free) {
             Ok(counters) => Running::start(Session::new(self, svm, events, counters)),
-            Err(refusal) => Err(not_started(self, StartError::Config(refusal))),
+            Err(refusal) => Err(not_started(self, StartError::Refused(refusal))),
         }
     }
 
@@ -100,22 +99,14 @@ impl<M: Msr> Unit<M> {
     }
 
     /// Whether a free counter holds what is written to it. It has its old value afterwards.
-    fn probe(&mut self, n: u8) -> Result<(), CountersAbsent> {
+    fn probe(&mut self, n: u8) -> Result<(), Absent> {
         let counter = Bank::of(&self.capabilities).counter(n);
-        let old = self.msr.rdmsr(counter)?;
         // SAFETY: a counter that is off, and that nobody uses.
-        unsafe { self.msr.wrmsr(counter, PATTERN) }?;
-        let read = self.msr.rdmsr(counter)?;
-        // SAFETY: as above.
-        unsafe { self.msr.wrmsr(counter, old) }?;
-        match read == PATTERN {
-            true => Ok(()),
-            false => Err(CountersAbsent::NotBacked { counter: n, written: PATTERN, read }),
-        }
+        unsafe { lifecycle::probe(&mut self.msr, counter, |_| PATTERN, u64::MAX) }
     }
 }
 
-const fn not_started<M: Msr>(unit: Unit<M>, error: StartError) -> NotStarted<Session<M>> {
+const fn not_started<M: Msr>(unit: Unit<M>, error: StartError<CountersRefusal>) -> NotStarted<Session<M>> {
     NotStarted::Off { unit, memory: (), error }
 }
 
@@ -148,79 +139,3 @@ fn plan(
 
 /// A count.
 const PATTERN: u64 = 0x5a5a_a5a5;
-
-/// Why there are no counters to use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CountersAbsent {
-    /// Another vendor's processor.
-    NotAmd,
-    /// The family has none, or CPUID says so.
-    Cpuid,
-    /// Somebody uses all of them.
-    InUse,
-    /// They do not hold what is written.
-    NotBacked {
-        /// The counter that was tried.
-        counter: u8,
-        /// What was written to it.
-        written: u64,
-        /// What was read from it.
-        read: u64,
-    },
-    /// Their registers raise #GP.
-    Fault(GeneralProtection),
-}
-
-impl From<NotAmd> for CountersAbsent {
-    fn from(NotAmd: NotAmd) -> Self {
-        Self::NotAmd
-    }
-}
-
-impl From<GeneralProtection> for CountersAbsent {
-    fn from(fault: GeneralProtection) -> Self {
-        Self::Fault(fault)
-    }
-}
-
-impl fmt::Display for CountersAbsent {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NotAmd => NotAmd.fmt(f),
-            Self::Cpuid => f.write_str("this processor has no performance counters"),
-            Self::InUse => f.write_str("somebody else uses all performance counters"),
-            Self::NotBacked { counter, written, read } => {
-                write!(f, "performance counter {counter} holds {read:#x} after a write of {written:#x}")
-            }
-            Self::Fault(fault) => fault.fmt(f),
-        }
-    }
-}
-
-impl core::error::Error for CountersAbsent {}
-
-/// Why nothing is counted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StartError {
-    /// The processor cannot do it, or not now.
-    Config(CountersRefusal),
-    /// An access raised #GP.
-    Fault(GeneralProtection),
-}
-
-impl From<GeneralProtection> for StartError {
-    fn from(fault: GeneralProtection) -> Self {
-        Self::Fault(fault)
-    }
-}
-
-impl fmt::Display for StartError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Config(refusal) => refusal.fmt(f),
-            Self::Fault(fault) => fault.fmt(f),
-        }
-    }
-}
-
-impl core::error::Error for StartError {}

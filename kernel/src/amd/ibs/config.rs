@@ -299,6 +299,8 @@ fn need(caps: Caps, wanted: bool, cap: Caps) -> Result<(), IbsRefusal> {
 pub enum IbsRefusal {
     /// Neither fetches nor ops are asked for.
     Nothing,
+    /// [`Unit::route`](super::Unit::route) has not made the units' interrupt an NMI.
+    NotRouted,
     /// CPUID does not announce it.
     Missing(Caps),
     /// A period is a multiple of 16.
@@ -328,6 +330,7 @@ impl fmt::Display for IbsRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Nothing => f.write_str("neither fetches nor ops are to be sampled"),
+            Self::NotRouted => f.write_str("the interrupt of IBS is not routed"),
             Self::Missing(caps) => {
                 write!(f, "CPUID.8000_001BH:EAX[{}] is not there", caps.0.trailing_zeros())
             }

@@ -28,5 +28,5 @@ mod unlock;
 pub use config::{IbsConfig, IbsRefusal};
 pub use running::{Running, Stopped};
 pub use session::{IbsCounts, SampleSink, Session};
-pub use unit::{IbsAbsent, StartError, Unit};
+pub use unit::Unit;
 pub use unlock::{Awake, UnlockError, unlock};

@@ -1,8 +1,8 @@
 //! The units while they sample: the steps that start, handler and stop are made of.
 
 use super::config::{Levels, Plan};
-use super::{StartError, Stopped, Unit};
-use crate::lifecycle::{Halted, LateNmis, Recording, Serve};
+use super::{IbsRefusal, Stopped, Unit};
+use crate::lifecycle::{Halted, LateNmis, Recording, Serve, StartError};
 use crate::msr::amd::{IbsFetchCtl2, IbsOpCtl2, ibs};
 use crate::msr::{GeneralProtection, Msr};
 use crate::pmi::{Abandoned, Requests, Route};
@@ -275,13 +275,13 @@ impl<M: Msr> Recording for Session<M> {
     type Unit = Unit<M>;
     type Memory = ();
     type Stopped = LateNmis<Stopped<M>>;
-    type StartError = StartError;
+    type Refusal = IbsRefusal;
 
     // A unit that cannot be stopped asks for an interrupt once more, and then waits.
     const WRITES_MEMORY: bool = false;
 
     /// Starts the units with a count of 0.
-    fn begin(&mut self) -> Result<(), StartError> {
+    fn begin(&mut self) -> Result<(), StartError<IbsRefusal>> {
         if let Some((ctl, ctl2)) = self.plan.fetch {
             if self.has_dis() {
                 self.write(ctl2 | IbsFetchCtl2::DIS)?;

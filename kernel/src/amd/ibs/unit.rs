@@ -3,12 +3,11 @@
 use super::running::Running;
 use super::session::Session;
 use super::{IbsConfig, IbsRefusal};
-use crate::amd::{AmdCapabilities, EilvtError, ExtendedLvt, Northbridge, NotAmd, eilvt, northbridge};
+use crate::amd::{AmdCapabilities, EilvtError, ExtendedLvt, Northbridge, eilvt, northbridge};
 use crate::cpuid::CpuIdReader;
-use crate::lifecycle::NotStarted;
+use crate::lifecycle::{self, Absent, InUse, Missing, NotStarted, StartError};
 use crate::msr::amd::IbsCtl;
-use crate::msr::{GeneralProtection, Msr};
-use core::fmt;
+use crate::msr::{Msr, Register};
 use core::marker::PhantomData;
 use pugmark_decoder_core::ibs::Part;
 use pugmark_pfm::register::{IbsFetchCtl, IbsOpCtl};
@@ -30,8 +29,8 @@ impl<M: Msr> Unit<M> {
     /// # Errors
     ///
     /// They are not there, or somebody uses them.
-    pub fn detect(cpuid: impl CpuIdReader, mut msr: M) -> Result<Self, IbsAbsent> {
-        let part = AmdCapabilities::read(cpuid)?.ibs_part().ok_or(IbsAbsent::Cpuid)?;
+    pub fn detect(cpuid: impl CpuIdReader, mut msr: M) -> Result<Self, Absent> {
+        let part = AmdCapabilities::read(cpuid)?.ibs_part().ok_or(Missing::Ibs)?;
         probe(&mut msr)?;
         Ok(Self { msr, part, routed: false, of_this_processor: PhantomData })
     }
@@ -75,9 +74,13 @@ impl<M: Msr> Unit<M> {
     pub fn start(self, config: &IbsConfig) -> Result<Running<M>, NotStarted<Session<M>>> {
         match config.plan(&self.part) {
             Ok(plan) if self.routed => Running::start(Session::new(self, plan)),
-            Ok(_) => Err(NotStarted::Off { unit: self, memory: (), error: StartError::NotRouted }),
+            Ok(_) => Err(NotStarted::Off {
+                unit: self,
+                memory: (),
+                error: StartError::Refused(IbsRefusal::NotRouted),
+            }),
             Err(refusal) => {
-                Err(NotStarted::Off { unit: self, memory: (), error: StartError::Config(refusal) })
+                Err(NotStarted::Off { unit: self, memory: (), error: StartError::Refused(refusal) })
             }
         }
     }
@@ -101,111 +104,15 @@ impl<M: Msr> Unit<M> {
 }
 
 /// Looks whether the registers are backed and free.
-fn probe(msr: &mut impl Msr) -> Result<(), IbsAbsent> {
+fn probe(msr: &mut impl Msr) -> Result<(), Absent> {
     let fetch: IbsFetchCtl = msr.read()?;
     let op: IbsOpCtl = msr.read()?;
     if fetch.contains(IbsFetchCtl::EN) || op.contains(IbsOpCtl::EN) {
-        return Err(IbsAbsent::InUse { fetch, op });
+        return Err(InUse::Ibs { fetch, op }.into());
     }
     // SAFETY: a period of a unit that is off.
-    unsafe { msr.write(PATTERN) }?;
-    let read: IbsOpCtl = msr.read()?;
-    // SAFETY: as above.
-    unsafe { msr.write(op) }?;
-    match read.intersection(IbsOpCtl::MAX_CNT) == PATTERN {
-        true => Ok(()),
-        false => Err(IbsAbsent::NotBacked { written: PATTERN, read }),
-    }
+    unsafe { lifecycle::probe(msr, IbsOpCtl::ADDRESS, |_| PATTERN.bits(), IbsOpCtl::MAX_CNT.bits()) }
 }
 
 /// A period.
 const PATTERN: IbsOpCtl = IbsOpCtl::from_bits_retain(0x5a5a);
-
-/// Why there are no units to use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum IbsAbsent {
-    /// Another vendor's processor.
-    NotAmd,
-    /// `CPUID.8000_0001H:ECX[10]` is 0.
-    Cpuid,
-    /// Somebody samples.
-    InUse {
-        /// IbsFetchCtl.
-        fetch: IbsFetchCtl,
-        /// IbsOpCtl.
-        op: IbsOpCtl,
-    },
-    /// CPUID announces them, but their registers do not hold what is written.
-    NotBacked {
-        /// What was written to IbsOpCtl.
-        written: IbsOpCtl,
-        /// What was read from it.
-        read: IbsOpCtl,
-    },
-    /// CPUID announces them, but their registers raise #GP.
-    Fault(GeneralProtection),
-}
-
-impl From<NotAmd> for IbsAbsent {
-    fn from(NotAmd: NotAmd) -> Self {
-        Self::NotAmd
-    }
-}
-
-impl From<GeneralProtection> for IbsAbsent {
-    fn from(fault: GeneralProtection) -> Self {
-        Self::Fault(fault)
-    }
-}
-
-impl fmt::Display for IbsAbsent {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NotAmd => NotAmd.fmt(f),
-            Self::Cpuid => f.write_str("CPUID.8000_0001H:ECX[10] (Instruction Based Sampling) is not there"),
-            Self::InUse { fetch, op } => {
-                write!(
-                    f,
-                    "somebody else samples: IbsFetchCtl is {:#x}, IbsOpCtl {:#x}",
-                    fetch.bits(),
-                    op.bits()
-                )
-            }
-            Self::NotBacked { written, read } => {
-                write!(f, "IbsOpCtl holds {:#x} after a write of {:#x}", read.bits(), written.bits())
-            }
-            Self::Fault(fault) => fault.fmt(f),
-        }
-    }
-}
-
-impl core::error::Error for IbsAbsent {}
-
-/// Why nothing is sampled.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StartError {
-    /// The units cannot do it.
-    Config(IbsRefusal),
-    /// [`Unit::route`] has not made their interrupt an NMI.
-    NotRouted,
-    /// An access raised #GP.
-    Fault(GeneralProtection),
-}
-
-impl From<GeneralProtection> for StartError {
-    fn from(fault: GeneralProtection) -> Self {
-        Self::Fault(fault)
-    }
-}
-
-impl fmt::Display for StartError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Config(refusal) => refusal.fmt(f),
-            Self::NotRouted => f.write_str("the interrupt of IBS is not routed"),
-            Self::Fault(fault) => fault.fmt(f),
-        }
-    }
-}
-
-impl core::error::Error for StartError {}

@@ -2,8 +2,9 @@
 //!
 //! Source: AMD Research Instruction Based Sampling Toolkit, its driver's workaround: no manual names these bits.
 
-use crate::amd::{AmdCapabilities, NotAmd};
+use crate::amd::AmdCapabilities;
 use crate::cpuid::CpuIdReader;
+use crate::lifecycle::Missing;
 use crate::msr::{GeneralProtection, Msr};
 use core::fmt;
 use pugmark_decoder_core::ibs::Errata;
@@ -99,16 +100,16 @@ fn change(msr: &mut impl Msr, address: u32, set: u64, clear: u64) -> Result<u64,
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UnlockError {
     /// Another vendor's processor.
-    NotAmd,
+    Missing(Missing),
     /// A processor whose units nobody locks.
     NotLocked,
     /// An access raised #GP.
     Fault(GeneralProtection),
 }
 
-impl From<NotAmd> for UnlockError {
-    fn from(NotAmd: NotAmd) -> Self {
-        Self::NotAmd
+impl From<Missing> for UnlockError {
+    fn from(missing: Missing) -> Self {
+        Self::Missing(missing)
     }
 }
 
@@ -121,7 +122,7 @@ impl From<GeneralProtection> for UnlockError {
 impl fmt::Display for UnlockError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NotAmd => NotAmd.fmt(f),
+            Self::Missing(missing) => missing.fmt(f),
             Self::NotLocked => f.write_str("only on family 17h, models 00h to 1Fh, firmware locks the units"),
             Self::Fault(fault) => fault.fmt(f),
         }

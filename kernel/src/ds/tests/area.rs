@@ -3,7 +3,8 @@
 use crate::bts::ControlRegister;
 use crate::ds::*;
 use crate::fake::FakeLinear;
-use crate::pebs::{Groups, PebsAbsent, PebsCapabilities, PreciseEvents};
+use crate::lifecycle::Missing;
+use crate::pebs::{Groups, PebsCapabilities, PreciseEvents};
 use pugmark_decoder_core::pebs::Format;
 use x86_64::PhysAddr;
 use x86_64::structures::paging::PageTableFlags;
@@ -312,12 +313,12 @@ fn counter_reset_values_come_behind_the_fields() {
 
 #[test]
 fn refuses_a_buffer_for_samples_that_cannot_be() {
-    let absent = DsCapabilities { pebs: Err(PebsAbsent::NetBurst), ..CAPABILITIES };
+    let absent = DsCapabilities { pebs: Err(Missing::NetBurstPebs), ..CAPABILITIES };
     let circular = BufferPlan { mode: BufferMode::Circular, ..SAMPLE_PLAN };
     let small = BufferPlan { bytes: 199, ..SAMPLE_PLAN };
     let of = |plan, groups| AreaPlan::new().bts(PLAN).pebs(plan, groups);
     let table = [
-        (of(SAMPLE_PLAN, Groups::BASIC), absent, PlanError::NoPebs(PebsAbsent::NetBurst)),
+        (of(SAMPLE_PLAN, Groups::BASIC), absent, PlanError::NoPebs(Missing::NetBurstPebs)),
         (of(circular, Groups::BASIC), CAPABILITIES, PlanError::PebsIsNotCircular),
         (of(small, Groups::BASIC), CAPABILITIES, PlanError::TooSmall { bytes: 199, record_bytes: 200 }),
         (of(SAMPLE_PLAN, Groups::BASIC.xmm(true)), CAPABILITIES, PlanError::FixedFormat),

@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::drain::Piece;
-use crate::lifecycle::NotStarted;
-use crate::pebs::{Counter, Event, Groups, Item, PebsAbsent, PebsConfig, PebsRefusal, Samples};
+use crate::lifecycle::{InUse, Missing, NotStarted, StartError};
+use crate::pebs::{Counter, Event, Groups, Item, PebsConfig, PebsRefusal, Samples};
 use pugmark_decoder_core::pebs::Format;
 
 const EVTSEL: u32 = 0x186;
@@ -229,16 +229,16 @@ fn the_groups_of_an_adaptive_record_are_the_areas() {
 #[test]
 fn what_somebody_else_uses_is_left_alone() {
     let zero = Counter::General(0);
-    let in_use = |control| StartError::CounterInUse { counter: zero, control };
+    let in_use = |control| InUse::Counter { counter: zero, control };
     // (register, value, error)
     let table = [
         (EVTSEL, 0x41_003c, in_use(0x41_003c)),
         // Not counting now.
         (EVTSEL, 0x3c, in_use(0x3c)),
         (EVTSEL, 1 << 22, in_use(1 << 22)),
-        (PEBS_ENABLE, 2, StartError::OtherSampler { pebs_enable: 2 }),
-        (PEBS_ENABLE, 1 << 61, StartError::OtherSampler { pebs_enable: 1 << 61 }),
-        (DS_AREA, 0x5000, StartError::AreaInUse { area: 0x5000 }),
+        (PEBS_ENABLE, 2, InUse::Sampler { pebs_enable: 2 }),
+        (PEBS_ENABLE, 1 << 61, InUse::Sampler { pebs_enable: 1 << 61 }),
+        (DS_AREA, 0x5000, InUse::DebugStore { area: 0x5000 }),
     ];
     for (register, value, error) in table {
         let machine = machine(SKYLAKE);
@@ -247,7 +247,7 @@ fn what_somebody_else_uses_is_left_alone() {
         machine.set(register, value);
         machine.msr.borrow_mut().writes.clear();
         let failed = unit.start(&branches(1000), area).err().unwrap();
-        assert_eq!(failed.error(), error);
+        assert_eq!(failed.error(), StartError::InUse(error));
         assert_eq!(machine.msr.borrow().writes, []);
     }
 
@@ -257,7 +257,7 @@ fn what_somebody_else_uses_is_left_alone() {
     let area = machine.memory_for(&unit, &machine.plan(32));
     let config = DsConfig::new().pebs(PebsConfig::new().fixed(1, 2000)).gate(INTERRUPT_GATE);
     let failed = unit.start(&config, area).err().unwrap();
-    assert_eq!(failed.error(), StartError::CounterInUse { counter: Counter::Fixed(1), control: 0x20 });
+    assert_eq!(failed.error(), InUse::Counter { counter: Counter::Fixed(1), control: 0x20 }.into());
 }
 
 #[test]
@@ -495,7 +495,7 @@ fn refuses_what_cannot_be_sampled() {
         let unit = machine.unit();
         let area = machine.memory_for(&unit, &machine.plan(processor.2));
         let failed = unit.start(&config, area).err().unwrap();
-        assert_eq!(failed.error(), StartError::Config(refusal));
+        assert_eq!(failed.error(), StartError::Refused(refusal));
     }
 
     let machine = Machine::of(0xf41, 0);
@@ -503,7 +503,7 @@ fn refuses_what_cannot_be_sampled() {
     let branch_buffer = BufferPlan { bytes: 2400, page_offset: 0, mode: BufferMode::Circular };
     let area = machine.memory_for(&unit, &AreaPlan::new().bts(branch_buffer));
     let failed = unit.start(&branches(2000), area).err().unwrap();
-    assert_eq!(failed.error(), StartError::Config(DsRefusal::NoPebs(PebsAbsent::NetBurst)));
+    assert_eq!(failed.error(), StartError::Refused(DsRefusal::NoPebs(Missing::NetBurstPebs)));
 }
 
 #[test]

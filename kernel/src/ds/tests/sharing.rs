@@ -2,18 +2,18 @@
 
 use super::branches::{EIGHT_SPARE, Numbers, branches, config, drain};
 use super::*;
-use crate::lifecycle::{NotStarted, StopFailed};
+use crate::lifecycle::{InUse, NotBacked, NotStarted, StartError, StopFailed};
 use crate::msr::{ApicBase, RtitCtl};
 
 #[test]
 fn start_refuses_what_somebody_else_uses() {
     // (register, value, error)
     let table = [
-        (DEBUGCTL, 0x1, StartError::OtherRecorder { control: 1 }),
-        (DEBUGCTL, 0x40, StartError::OtherRecorder { control: 0x40 }),
-        (RTIT_CTL, 0x2005, StartError::ProcessorTrace { ctl: RtitCtl::from_bits_retain(0x2005) }),
-        (DS_AREA, 0x5000, StartError::AreaInUse { area: 0x5000 }),
-        (0x1b, 0xfee0_0100, StartError::ApicOff { base: ApicBase::from_bits_retain(0xfee0_0100) }),
+        (DEBUGCTL, 0x1, InUse::BranchRecorder { address: DEBUGCTL, control: 1 }.into()),
+        (DEBUGCTL, 0x40, InUse::BranchRecorder { address: DEBUGCTL, control: 0x40 }.into()),
+        (RTIT_CTL, 0x2005, InUse::ProcessorTrace { ctl: RtitCtl::from_bits_retain(0x2005) }.into()),
+        (DS_AREA, 0x5000, InUse::DebugStore { area: 0x5000 }.into()),
+        (0x1b, 0xfee0_0100, StartError::Refused(DsRefusal::ApicOff(ApicBase::from_bits_retain(0xfee0_0100)))),
     ];
     for (register, value, error) in table {
         let machine = Machine::of(WITH_PT, 3);
@@ -38,7 +38,7 @@ fn processor_trace_excludes_branches_only_while_it_traces() {
     machine.set(RTIT_CTL, 0x2005);
     let failed = machine.unit().send_messages().err().unwrap();
     let NotStarted::Off { unit, error, .. } = failed else { panic!("{failed}") };
-    assert_eq!(error, StartError::ProcessorTrace { ctl: RtitCtl::from_bits_retain(0x2005) });
+    assert_eq!(error, InUse::ProcessorTrace { ctl: RtitCtl::from_bits_retain(0x2005) }.into());
     assert_eq!(machine.get(DEBUGCTL), 0);
     drop(unit);
     // Ice Lake: both go on.
@@ -79,7 +79,10 @@ fn a_control_register_that_does_not_hold_its_bits_is_told() {
         let unit = machine.unit();
         let area = machine.area(&unit, 100, EIGHT_SPARE);
         let failed = unit.start(&config(), area).err().unwrap();
-        assert_eq!(failed.error(), StartError::NotBacked { written: 0x1c0, read: held });
+        assert_eq!(
+            failed.error(),
+            StartError::NotBacked(NotBacked { address: DEBUGCTL, written: 0x1c0, read: held })
+        );
         assert!(matches!(failed, NotStarted::Off { .. }));
         assert_eq!((machine.get(DEBUGCTL), machine.get(DS_AREA)), (0, 0));
     }
@@ -99,7 +102,10 @@ fn an_area_that_was_made_strictly_stays_so() {
             Warning::NotWriteBack { address: FakeLinear::BASE, memory_type: MemoryType::Uncacheable };
         match started {
             Ok(_) => assert!(starts),
-            Err(error) => assert_eq!((error, starts), (StartError::Area(AreaError::Warning(warning)), false)),
+            Err(error) => assert_eq!(
+                (error, starts),
+                (StartError::Refused(DsRefusal::Area(AreaError::Warning(warning))), false)
+            ),
         }
     }
 }
@@ -116,7 +122,7 @@ fn an_address_space_that_is_made_later_is_checked_too() {
         }
     });
     let error = unit.start(&config(), area).err().unwrap().error();
-    assert!(matches!(error, StartError::Area(_)), "{error}");
+    assert!(matches!(error, StartError::Refused(DsRefusal::Area(_))), "{error}");
 }
 
 #[test]
@@ -124,7 +130,7 @@ fn an_area_of_the_other_layout_is_refused() {
     let (narrow, machine) = (Machine::narrow(), Machine::new());
     let area = narrow.area(&narrow.unit(), 100, EIGHT_SPARE);
     let failed = machine.unit().start(&config(), area).err().unwrap();
-    assert_eq!((failed.error(), machine.get(DEBUGCTL)), (StartError::OtherLayout, 0));
+    assert_eq!((failed.error(), machine.get(DEBUGCTL)), (StartError::Refused(DsRefusal::OtherLayout), 0));
 }
 
 #[test]
@@ -166,7 +172,7 @@ fn messages_alone_need_no_memory() {
     assert_eq!(machine.get(DEBUGCTL), 0);
     machine.set(DEBUGCTL, 0x4);
     let error = unit.send_messages().err().unwrap().error();
-    assert_eq!(error, StartError::OtherRecorder { control: 4 });
+    assert_eq!(error, InUse::BranchRecorder { address: DEBUGCTL, control: 4 }.into());
 }
 
 #[test]

@@ -1,7 +1,8 @@
 use super::*;
 use crate::amd::counters::constraints::Need;
-use crate::amd::counters::{CountersAbsent, CountersRefusal, StartError, assign};
+use crate::amd::counters::{CountersRefusal, assign};
 use crate::amd::{AmdCapabilities, fake};
+use crate::lifecycle::{Absent, InUse, Missing, NotBacked, StartError};
 use pugmark_pfm::register::PerfEvtSel;
 
 const EN: u64 = 1 << 22;
@@ -88,7 +89,7 @@ fn what_a_processor_cannot_count_is_refused() {
         match started {
             Ok(_) => assert_eq!(verdict, Ok(()), "{events:?}"),
             Err(failed) => {
-                assert_eq!(Err(failed.error()), verdict.map_err(StartError::Config), "{events:?}");
+                assert_eq!(Err(failed.error()), verdict.map_err(StartError::Refused), "{events:?}");
                 assert_eq!(machine.writes(), []);
             }
         }
@@ -210,22 +211,22 @@ fn what_somebody_uses_is_left_alone() {
 #[test]
 fn detection_says_what_is_missing_and_who_counts() {
     let detect = |machine: &Machine| Unit::detect(machine.cpuid(), machine.clone()).err();
-    assert_eq!(detect(&Machine::new(Cpu { family: 5, ..fake::K7 })), Some(CountersAbsent::Cpuid));
+    assert_eq!(detect(&Machine::new(Cpu { family: 5, ..fake::K7 })), Some(Missing::Counters.into()));
     for cpu in [fake::K7, fake::ZEN_4] {
         let machine = Machine::new(cpu);
         machine.set(registers(cpu, 0).1, 0x77);
         assert_eq!(detect(&machine), None);
         assert_eq!(machine.get(registers(cpu, 0).1), 0x77, "the probe leaves nothing");
         machine.kill();
-        assert!(matches!(detect(&machine), Some(CountersAbsent::NotBacked { counter: 0, read: 0, .. })));
+        assert!(matches!(detect(&machine), Some(Absent::NotBacked(NotBacked { read: 0, .. }))));
     }
     let machine = Machine::new(fake::K8);
     (0..4).for_each(|n| machine.set(0xc001_0000 + n, EN));
-    assert_eq!(detect(&machine), Some(CountersAbsent::InUse));
+    assert_eq!(detect(&machine), Some(InUse::AllCounters.into()));
     assert_eq!(machine.writes(), []);
     for access in 0..8 {
         let machine = Machine::new(fake::K8);
         machine.fault_in(access);
-        assert!(matches!(detect(&machine), Some(CountersAbsent::Fault(_))), "access {access}");
+        assert!(matches!(detect(&machine), Some(Absent::Fault(_))), "access {access}");
     }
 }

@@ -1,9 +1,8 @@
 //! #GP at each access in turn.
 
 use super::*;
-use crate::amd::counters::StartError;
 use crate::amd::fake;
-use crate::lifecycle::NotStarted;
+use crate::lifecycle::{NotStarted, StartError};
 
 const PARTS: [Cpu; 4] = [fake::K8, fake::BULLDOZER, fake::ZEN_2, fake::ZEN_4];
 

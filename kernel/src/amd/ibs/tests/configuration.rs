@@ -1,7 +1,7 @@
 use super::*;
 use crate::amd::fake::{self, FETCH_CTL, FETCH_CTL2, OP_CTL, OP_CTL2};
-use crate::amd::ibs::{IbsAbsent, IbsRefusal, StartError};
-use crate::lifecycle::NotStarted;
+use crate::amd::ibs::IbsRefusal;
+use crate::lifecycle::{Absent, InUse, Missing, NotBacked, NotStarted, StartError};
 use pugmark_decoder_core::ibs::{Caps, Part};
 
 const OLD: Caps = Caps(0x7);
@@ -149,22 +149,22 @@ fn a_unit_starts_with_a_rising_edge_and_its_disable_bit_is_the_last_to_go() {
 #[test]
 fn detection_says_what_is_missing_and_who_samples() {
     let detect = |machine: &Machine| Unit::detect(machine.cpuid(), machine.clone()).err();
-    assert_eq!(detect(&Machine::new(fake::K8)), Some(IbsAbsent::Cpuid));
+    assert_eq!(detect(&Machine::new(fake::K8)), Some(Missing::Ibs.into()));
     let machine = Machine::new(fake::ZEN_2);
     assert_eq!(detect(&machine), None);
     assert_eq!(machine.get(OP_CTL), 0, "the probe leaves nothing");
     machine.kill();
-    assert!(matches!(detect(&machine), Some(IbsAbsent::NotBacked { .. })));
+    assert!(matches!(detect(&machine), Some(Absent::NotBacked(NotBacked { address: OP_CTL, .. }))));
     for (register, value) in [(FETCH_CTL, 1 << 48), (OP_CTL, 1 << 17)] {
         let machine = Machine::new(fake::ZEN_2);
         machine.set(register, value);
-        assert!(matches!(detect(&machine), Some(IbsAbsent::InUse { .. })), "{register:#x}");
+        assert!(matches!(detect(&machine), Some(Absent::InUse(InUse::Ibs { .. }))), "{register:#x}");
         assert_eq!(machine.writes(), []);
     }
     for access in 0..5 {
         let machine = Machine::new(fake::ZEN_2);
         machine.fault_in(access);
-        assert!(matches!(detect(&machine), Some(IbsAbsent::Fault(_))), "access {access}");
+        assert!(matches!(detect(&machine), Some(Absent::Fault(_))), "access {access}");
     }
 }
 
@@ -174,9 +174,9 @@ fn nothing_starts_before_its_interrupt_is_routed() {
     let unit = Unit::detect(machine.cpuid(), machine.clone()).unwrap();
     machine.writes();
     let failed = unit.start(&IbsConfig::new().op(0x1000)).err().unwrap();
-    assert_eq!(failed.error(), StartError::NotRouted);
+    assert_eq!(failed.error(), StartError::Refused(IbsRefusal::NotRouted));
     let NotStarted::Off { unit, .. } = failed else { panic!("{failed}") };
     let failed = unit.start(&IbsConfig::new()).err().unwrap();
-    assert_eq!(failed.error(), StartError::Config(IbsRefusal::Nothing));
+    assert_eq!(failed.error(), StartError::Refused(IbsRefusal::Nothing));
     assert_eq!(machine.writes(), []);
 }

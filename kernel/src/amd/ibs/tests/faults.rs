@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::amd::fake::{self, FETCH_CTL, OP_CTL};
-use crate::amd::ibs::StartError;
-use crate::lifecycle::NotStarted;
+use crate::amd::ibs::IbsRefusal;
+use crate::lifecycle::{NotStarted, StartError};
 
 const PARTS: [Cpu; 6] =
     [fake::BARCELONA, fake::BULLDOZER, fake::TRINITY, fake::ZEN_2, fake::ZEN_4, fake::ZEN_6];
@@ -129,5 +129,5 @@ fn routing_reports_the_fault() {
     let mut unit = Unit::detect(machine.cpuid(), machine.clone()).unwrap();
     machine.fault_in(0);
     assert!(matches!(unit.route(&mut machine.clone(), None), Err(crate::amd::EilvtError::Fault(_))));
-    assert_eq!(unit.start(&both()).err().unwrap().error(), StartError::NotRouted);
+    assert_eq!(unit.start(&both()).err().unwrap().error(), StartError::Refused(IbsRefusal::NotRouted));
 }

@@ -1,0 +1,192 @@
+//! Why there is no unit to use.
+
+use super::{InUse, NotBacked};
+use crate::msr::{GeneralProtection, MiscEnable};
+use core::fmt;
+
+/// Why there is no unit to use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Absent {
+    /// The processor has none, or one that this driver does not know.
+    Missing(Missing),
+    /// There is a debug store, and nothing that it stores: `IA32_MISC_ENABLE[11]` says that there is no BTS, and there is no
+    /// PEBS either.
+    NothingToStore {
+        /// The register.
+        misc_enable: MiscEnable,
+        /// Why there is no PEBS.
+        pebs: Missing,
+    },
+    /// Somebody uses it.
+    InUse(InUse),
+    /// The processor announces it, but a register does not hold what is written.
+    NotBacked(NotBacked),
+    /// The processor announces it, but a register raises #GP.
+    Fault(GeneralProtection),
+}
+
+impl Absent {
+    /// Whether this processor simply has none that this driver knows: nobody else has it, and nothing is broken.
+    #[must_use]
+    pub const fn is_missing(&self) -> bool {
+        matches!(self, Self::Missing(_) | Self::NothingToStore { .. })
+    }
+}
+
+impl From<Missing> for Absent {
+    fn from(missing: Missing) -> Self {
+        Self::Missing(missing)
+    }
+}
+
+impl From<InUse> for Absent {
+    fn from(in_use: InUse) -> Self {
+        Self::InUse(in_use)
+    }
+}
+
+impl From<NotBacked> for Absent {
+    fn from(not_backed: NotBacked) -> Self {
+        Self::NotBacked(not_backed)
+    }
+}
+
+impl From<GeneralProtection> for Absent {
+    fn from(fault: GeneralProtection) -> Self {
+        Self::Fault(fault)
+    }
+}
+
+impl fmt::Display for Absent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Missing(missing) => write!(f, "absent: {missing}"),
+            Self::NothingToStore { misc_enable, pebs } => {
+                let bits = misc_enable.bits();
+                write!(f, "absent: IA32_MISC_ENABLE is {bits:#x}: BTS is not available; and no PEBS: {pebs}")
+            }
+            Self::InUse(in_use) => in_use.fmt(f),
+            Self::NotBacked(not_backed) => write!(f, "announced, but {not_backed}"),
+            Self::Fault(fault) => write!(f, "announced, but {fault}"),
+        }
+    }
+}
+
+impl core::error::Error for Absent {}
+
+/// What a processor lacks, or has in a form that this driver does not know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Missing {
+    /// `CPUID.0` does not say GenuineIntel.
+    Intel,
+    /// `CPUID.0` names neither AMD nor Hygon, which builds AMD's processors.
+    Amd,
+    /// CPUID has no leaf 14H.
+    ProcessorTraceLeaf {
+        /// The highest basic leaf: `CPUID.0:EAX`.
+        highest: u32,
+    },
+    /// `CPUID.07H.0:EBX[25]` is 0: no Intel PT.
+    ProcessorTrace,
+    /// Intel PT cannot write to memory: `CPUID.14H.0:ECX[0]` and `[2]` are 0.
+    TraceOutput,
+    /// `CPUID.1:EDX[21]` is 0: no debug store.
+    DebugStore,
+    /// The registers of the branch trace store are not known on this model.
+    BranchStoreModel {
+        /// The family, with the extended field added.
+        family: u8,
+        /// The model, with the extended field added.
+        model: u8,
+    },
+    /// `IA32_MISC_ENABLE[12]` is 1: no PEBS.
+    Pebs,
+    /// `IA32_MISC_ENABLE[7]` is 0: no counters.
+    PerformanceMonitoring,
+    /// PEBS of family 0FH, whose counters and tagging are other ones.
+    NetBurstPebs,
+    /// `CPUID.1:ECX[15]` (PDCM) is 0: nobody says how PEBS records look.
+    PerfCapabilities,
+    /// The fields of the DS area have 4 bytes, and so have those of PEBS records: no DTES64, and IA-32e mode is not active.
+    WideRecords,
+    /// There is no IA32_PERF_GLOBAL_CTRL: `CPUID.0AH:EAX[7:0]` is below 2.
+    GlobalCtrl {
+        /// What it is.
+        version: u8,
+    },
+    /// `IA32_PERF_CAPABILITIES[11:8]` names a format of PEBS records that is not known.
+    PebsFormat {
+        /// Its number.
+        number: u8,
+    },
+    /// `CPUID.0AH:EAX[15:8]` is 0: no counter that samples.
+    SamplingCounter,
+    /// The registers of last branch records are not known on this model.
+    LastBranchModel {
+        /// The family, with the extended field added.
+        family: u8,
+        /// The model, with the extended field added.
+        model: u8,
+    },
+    /// `IA32_PERF_CAPABILITIES[5:0]` names a format of last branch records that is not known.
+    LastBranchFormat {
+        /// Its number.
+        number: u8,
+    },
+    /// `CPUID.1CH:EAX[7:0]` names no depth of last branch records.
+    LastBranchDepth,
+    /// `CPUID.8000_0001H:ECX[10]` is 0: no Instruction Based Sampling.
+    Ibs,
+    /// The family has no performance counters, or CPUID says that there are 0.
+    Counters,
+    /// CPUID announces neither LBR version 2 nor branch sampling on a family where it is known.
+    BranchRecorder,
+}
+
+impl fmt::Display for Missing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = match self {
+            Self::Intel => "not a processor of Intel's",
+            Self::Amd => "CPUID.0 names another vendor than AMD",
+            Self::ProcessorTraceLeaf { highest } => {
+                return write!(f, "CPUID.14H is not there: CPUID.0:EAX is {highest:#x}");
+            }
+            Self::ProcessorTrace => "CPUID.07H.0:EBX[25] (Intel Processor Trace) is not there",
+            Self::TraceOutput => {
+                "neither CPUID.14H.0:ECX[0] (ToPA output) nor CPUID.14H.0:ECX[2] (single-range output) is there"
+            }
+            Self::DebugStore => "CPUID.1:EDX[21] (debug store) is 0",
+            Self::BranchStoreModel { family, model } => {
+                return write!(f, "no branch trace store is known on family {family:#x}, model {model:#x}");
+            }
+            Self::Pebs => "IA32_MISC_ENABLE[12] (PEBS unavailable) is 1",
+            Self::PerformanceMonitoring => "IA32_MISC_ENABLE[7] (performance monitoring available) is 0",
+            Self::NetBurstPebs => "the counters of family 0FH are not known to this driver",
+            Self::PerfCapabilities => "CPUID.1:ECX[15] (IA32_PERF_CAPABILITIES) is not there",
+            Self::WideRecords => "the DS area has 32-bit fields: CPUID.1:ECX[2] is 0, and IA-32e mode is off",
+            Self::GlobalCtrl { version } => {
+                return write!(f, "CPUID.0AH:EAX[7:0] is {version}: IA32_PERF_GLOBAL_CTRL is not there");
+            }
+            Self::PebsFormat { number } => {
+                return write!(
+                    f,
+                    "IA32_PERF_CAPABILITIES[11:8] names the unknown PEBS record format {number}"
+                );
+            }
+            Self::SamplingCounter => "CPUID.0AH:EAX[15:8] is 0: there is no counter",
+            Self::LastBranchModel { family, model } => {
+                return write!(f, "no last branch records are known on family {family:#x}, model {model:#x}");
+            }
+            Self::LastBranchFormat { number } => {
+                return write!(f, "IA32_PERF_CAPABILITIES[5:0] names the unknown LBR format {number}");
+            }
+            Self::LastBranchDepth => "CPUID.1CH:EAX[7:0] names no depth",
+            Self::Ibs => "CPUID.8000_0001H:ECX[10] (Instruction Based Sampling) is not there",
+            Self::Counters => "this processor has no performance counters",
+            Self::BranchRecorder => "CPUID announces neither LBR version 2 nor branch sampling",
+        };
+        f.write_str(text)
+    }
+}
+
+impl core::error::Error for Missing {}
