@@ -158,6 +158,10 @@ mod tests {
         let none: [u8; 0] = [];
         assert_eq!(found(firmware(2), 0), none);
         assert_eq!(found(firmware(2), RSDP + 8), none);
+        // 0 is nobody's word, whatever lies there.
+        let mut memory = firmware(2);
+        memory.copy_within(RSDP as usize..RSDP as usize + 36, 0);
+        assert_eq!(found(memory, 0), none);
         assert_eq!(found(firmware(2), 0x5fc), none);
     }
 

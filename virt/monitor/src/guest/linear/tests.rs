@@ -104,6 +104,19 @@ fn segments_check_canonical_addresses_limits_and_types() {
 }
 
 #[test]
+fn in_real_address_mode_a_segment_has_no_type() {
+    for attributes in [0, 0x91, 0x93, 0x99, 0x9b] {
+        let mut machine = Machine::real();
+        machine.cpu.ds = Segment { selector: 0x10, attributes, limit: 0xffff, base: 0x100 };
+        for kind in [AccessKind::Read, AccessKind::Write] {
+            let at = |offset| segment_address(&machine.cpu, SegmentName::Ds, offset, 2, kind);
+            assert_eq!(at(0x20), Ok(0x120), "{attributes:#x}");
+            assert_eq!(at(0xffff), Err(Exception::general_protection(0)), "{attributes:#x}");
+        }
+    }
+}
+
+#[test]
 fn five_levels_widen_the_canonical_range() {
     let mut machine = Machine::long();
     machine.cpu.cr4 |= cr4::LA57;
