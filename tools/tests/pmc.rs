@@ -57,6 +57,9 @@ fn a_processor_has_the_end_of_its_name_and_its_code_names() {
     }
     let info = |name: &str| print(&["info", &format!("{name}::RETIRED_INSTRUCTIONS")]);
     assert_eq!(info("zen4"), info("amd64_fam19h_zen4"));
+    // A line between two blocks, and none before the first.
+    let both = print(&["info", "RETIRED_INSTRUCTIONS"]);
+    assert_eq!(both.matches("RETIRED_INSTRUCTIONS 0xc0").count(), both.matches("\n\nRETIRED").count() + 1);
     let select = "pmc0 PERFEVTSEL0 MSR 0xc0010200";
     for name in ["zen5", "fam1ah_zen5", "amd64_fam1ah_zen5", "turin"] {
         let registers = print(&["dispatch", "--cpu", name, "RETIRED_INSTRUCTIONS"]);

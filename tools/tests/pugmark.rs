@@ -445,6 +445,8 @@ fn bench_gives_the_counts_of_decode() {
         };
         assert_eq!(speed["count"], count, "{layer}");
     }
+    let shortest = json(&folder, &["bench", "--seconds", "0", "--json", "--layer", "packets", "trace"], &[]);
+    assert_eq!(shortest["runs"], 3);
     fs::remove_dir_all(folder).unwrap();
 }
 

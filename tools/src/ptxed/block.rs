@@ -235,6 +235,18 @@ mod tests {
     }
 
     #[test]
+    fn an_error_ends_a_block_and_what_was_new_in_it_stays_new() {
+        let mut blocks = Blocks::new(false, false);
+        lengths(&mut blocks, Course::Branch, BASE..BASE + 100);
+        assert!(blocks.is_open());
+        blocks.fail();
+        assert!(!blocks.is_open() && !blocks.reaches_event());
+        // Only the last one is known, and new ones are counted from there.
+        let found = lengths(&mut blocks, Course::Branch, BASE..BASE + 0x2000);
+        assert_eq!(found[..2], [100 + MOST_NEW as usize, MOST_NEW as usize]);
+    }
+
+    #[test]
     fn a_block_has_no_more_than_the_most_instructions() {
         let round = BASE..BASE + 0x1000;
         let rounds = || (0..40).flat_map(|_| round.clone());

@@ -197,9 +197,7 @@ impl<'a> Task<'a> {
     pub(super) fn finish(&mut self, cause: Cause) -> Result<(), Error> {
         // In a step that has not ended it is in the kernel, if that is where its instruction leads to.
         let Step { special, bytes, .. } = self.step;
-        if special == Some(Special::SystemCall) {
-            self.enter_kernel(special, bytes)?;
-        }
+        self.enter_kernel(special, bytes)?;
         self.finished = true;
         self.end_part(cause)
     }

@@ -122,6 +122,7 @@ fn a_limit_that_was_reached_is_said_and_recorded() {
     };
     let stderr = run("1000");
     assert!(stderr.contains("the limit of 1000 instructions was reached"), "{stderr}");
+    assert!(stderr.contains("false: 1000 instructions, hash 0x"), "{stderr}");
     let (index, truth) = (json(&scratch, "recording.json"), json(&scratch, "truth.json"));
     assert_eq!(
         (&index["limit"], &index["ended"], &truth["ended"]),
@@ -130,7 +131,7 @@ fn a_limit_that_was_reached_is_said_and_recorded() {
     assert_eq!(truth["count"], 1000);
     // One that was not reached is not.
     let stderr = run("1000000000");
-    assert!(!stderr.contains("the limit of"), "{stderr}");
+    assert!(!stderr.contains("the limit of") && !stderr.contains("warning"), "{stderr}");
     let (index, truth) = (json(&scratch, "recording.json"), json(&scratch, "truth.json"));
     assert_eq!(
         (&index["limit"], &index["ended"], &truth["ended"]),

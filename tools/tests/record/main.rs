@@ -42,6 +42,14 @@ fn the_trace_of_a_program_decodes_to_what_was_executed() {
     assert!(seen.is_sorted_by(|one, next| one.steps < next.steps && one.bytes <= next.bytes), "{seen:?}");
     let last = seen[seen.len() - 1].bytes;
     assert!(last > recording.parts[0].bytes / 2 && last <= recording.parts[0].bytes, "{seen:?}");
+    // One task is decoded as several are.
+    let decode = Command::new(env!("CARGO_BIN_EXE_pugmark"))
+        .args(["decode", "--json"])
+        .arg(scratch.path("out"))
+        .output()
+        .expect("it runs");
+    let totals: Value = serde_json::from_slice(&decode.stdout).expect("totals");
+    assert_eq!(totals["parts"].as_array().map(Vec::len), Some(1), "{totals}");
 }
 
 #[test]

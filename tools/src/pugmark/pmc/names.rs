@@ -128,10 +128,13 @@ mod tests {
     #[test]
     fn near_names_are_told_from_others_and_the_nearest_comes_first() {
         // Not in the order in which they are told.
-        let names = ["ROBE", "PROBED", "PRESET", "RETIRED_UOPS", "PROBE", "PROBE"];
+        let names =
+            ["ROBE", "PROBED", "PRESET", "UNHALTED_XYA", "UNHALTED_OPS", "RETIRED_UOPS", "PROBE", "PROBE"];
         for (name, near) in [
             ("probes", "; near: PROBE, PROBED, ROBE"),
             ("RETIRED", "; near: RETIRED_UOPS"),
+            // Those that are two letters further off than the best are left out.
+            ("UNHALTED_XYZ", "; near: UNHALTED_XYA"),
             ("UOPS", "; near: RETIRED_UOPS"),
             ("RETIRDE_UOPS", "; near: RETIRED_UOPS"),
             ("xyz", ""),
