@@ -1,15 +1,17 @@
 //! QEMU's own execution log, the witness against which the monitor's truth is held.
 //!
-//! QEMU writes a line for each block that it enters; told to put one instruction into a block, that is a
-//! line for each instruction it begins. It also writes each exit of the SVM guest with its reason and where the guest
-//! stood, which tells what became of an instruction, and the bytes of each instruction that it translates.
+//! QEMU writes a line for each block that it enters, and before the first of a block's lines the bytes of each of its
+//! instructions. It also writes each exit of the SVM guest with its reason and where the guest stood, which tells what
+//! became of an instruction. A block is left only at its end, or before its end for somewhere that the log has next.
 //! [`crate::witness`] holds the truth against that.
 
 use anyhow::{Context, Result, ensure};
+use iced_x86::{Decoder, DecoderOptions, FlowControl};
 use std::collections::{HashMap, HashSet};
 use std::io::{BufRead, BufReader};
 use std::ops::Range;
 use std::path::Path;
+use std::rc::Rc;
 
 use crate::machine::open;
 
@@ -17,19 +19,33 @@ use crate::machine::open;
 const SVM_GUEST: u64 = 1 << 21;
 /// The bits that hold the privilege level.
 const CPL: u64 = 0b11;
+/// SVM's codes of exits that come between two blocks: a debug exception, an interrupt, an NMI.
+///
+/// Source: AMD64 Architecture Programmer's Manual, vol. 2, appendix C, "SVM Intercept Exit Codes".
+const BETWEEN_BLOCKS: [u64; 3] = [0x41, 0x60, 0x61];
 /// What the names of the log's files begin with.
 const NAME: &str = "log.";
 
+/// What QEMU has a line for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lines {
+    /// Each block of instructions. The processor is the only one.
+    Blocks,
+    /// Each instruction, which takes several times as long. Of several processors, which share the blocks, each one's log
+    /// would not have the bytes of those that another one came to first.
+    Instructions,
+}
+
 /// QEMU's arguments for a log, in `folder`, of the instructions in `ranges`.
 #[must_use]
-pub fn arguments(folder: &Path, ranges: &[Range<u64>]) -> Vec<String> {
+pub fn arguments(folder: &Path, ranges: &[Range<u64>], lines: Lines) -> Vec<String> {
     let range = |range: &Range<u64>| format!("{:#x}..{:#x}", range.start, range.end - 1);
     let filter = ranges.iter().map(range).collect::<Vec<_>>().join(",");
     // A file for each thread: exits do not name their processor.
     let files = folder.join(format!("{NAME}%d")).to_string_lossy().into_owned();
-    ["-singlestep", "-d", "exec,nochain,in_asm,tid", "-D", &files, "-dfilter", &filter]
-        .map(String::from)
-        .to_vec()
+    let singly = if lines == Lines::Instructions { &["-singlestep"][..] } else { &[] };
+    let log = ["-d", "exec,nochain,in_asm,tid", "-D", &files, "-dfilter", &filter];
+    singly.iter().chain(&log).map(ToString::to_string).collect()
 }
 
 /// What a processor did as an SVM guest.
@@ -48,6 +64,38 @@ pub struct ExecLog {
     pub(crate) code: HashMap<u64, Vec<u8>>,
 }
 
+impl ExecLog {
+    /// The guest enters a block.
+    fn enter(&mut self, block: &[u64], level: u8) {
+        self.begun.extend(block);
+        self.levels.resize(self.begun.len(), level);
+    }
+
+    /// After `block` the guest was at `next`. If it cannot have come there by the end of the block, it left the block at
+    /// that instruction: that one was begun and the following ones were not. Where `faulted`, an instruction did that exits.
+    fn leave(&mut self, block: &[u64], next: u64, faulted: bool) {
+        let Some(left) = block.iter().position(|&address| address == next) else { return };
+        let Some(last) = block.last().filter(|_| block.len() > 1) else { return };
+        if faulted || !self.leads(*last, next) {
+            self.begun.truncate(self.begun.len() - block.len() + left + 1);
+            self.levels.truncate(self.begun.len());
+        }
+    }
+
+    /// Whether the instruction at `address` can lead to `next`.
+    fn leads(&self, address: u64, next: u64) -> bool {
+        let Some(code) = self.code.get(&address) else { return true };
+        let instruction = Decoder::with_ip(64, code, address, DecoderOptions::NONE).decode();
+        match instruction.flow_control() {
+            FlowControl::Next => instruction.next_ip() == next,
+            FlowControl::UnconditionalBranch | FlowControl::ConditionalBranch | FlowControl::Call => {
+                [instruction.near_branch_target(), instruction.next_ip()].contains(&next)
+            }
+            _ => true,
+        }
+    }
+}
+
 /// An exit from the guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Exit {
@@ -62,12 +110,12 @@ pub(crate) struct Exit {
 /// What `processor` did, by the log in `folder`.
 ///
 /// # Errors
-/// A file that cannot be read or a line that is not of the known form.
-pub fn read(folder: &Path, processor: u16) -> Result<ExecLog> {
+/// A file that cannot be read, a line that is not of the known form, or a block whose instructions were not shown.
+pub fn read(folder: &Path, processor: u16, lines: Lines) -> Result<ExecLog> {
     for file in std::fs::read_dir(folder)? {
         let file = file?;
         if file.file_name().to_string_lossy().starts_with(NAME)
-            && let Some(log) = read_file(&file.path(), processor)?
+            && let Some(log) = read_file(&file.path(), processor, lines)?
         {
             ensure!(!log.exits.is_empty(), "QEMU has not logged the guest's exits");
             return Ok(log);
@@ -77,10 +125,15 @@ pub fn read(folder: &Path, processor: u16) -> Result<ExecLog> {
 }
 
 /// What is in one thread's file, if that thread was the processor.
-fn read_file(path: &Path, processor: u16) -> Result<Option<ExecLog>> {
+fn read_file(path: &Path, processor: u16, lines: Lines) -> Result<Option<ExecLog>> {
     let mut log = ExecLog::default();
     // The last instruction's address, where the line before this one has bytes of it.
     let mut begins = None;
+    // The addresses of each block's instructions, by where QEMU has it; of the one that it has translated last; and of the
+    // one that the guest is in.
+    let mut blocks: HashMap<u64, Rc<[u64]>> = HashMap::new();
+    let mut translated = Vec::new();
+    let mut inside: Rc<[u64]> = Rc::default();
     let mut text = BufReader::new(open(path)?);
     let mut line = String::new();
     while {
@@ -92,12 +145,24 @@ fn read_file(path: &Path, processor: u16) -> Result<Option<ExecLog>> {
             if entry.processor != processor {
                 return Ok(None);
             }
+            if !translated.is_empty() {
+                blocks.insert(entry.block, std::mem::take(&mut translated).into());
+            }
             if entry.flags & SVM_GUEST != 0 {
-                log.begun.push(entry.address);
-                log.levels.push((entry.flags & CPL) as u8);
+                log.leave(&inside, entry.address, false);
+                inside = if lines == Lines::Instructions {
+                    [entry.address].into()
+                } else {
+                    let block = blocks.get(&entry.block);
+                    let block = block.filter(|block| block.first() == Some(&entry.address));
+                    block.with_context(|| format!("the block is not known: {line:?}"))?.clone()
+                };
+                log.enter(&inside, (entry.flags & CPL) as u8);
             }
         } else if line.starts_with("vmexit(") {
             let (code, rip) = exit_line(&line).with_context(|| format!("unknown form: {line:?}"))?;
+            log.leave(&inside, rip, !BETWEEN_BLOCKS.contains(&code));
+            inside = Rc::default();
             log.exits.push(Exit { after: log.begun.len(), code, rip });
         } else if let Some(Code { address, bytes, begins: is_first }) = code_line(&line) {
             if !is_first && let Some(begun) = begins.and_then(|begins| log.code.get_mut(&begins)) {
@@ -110,6 +175,7 @@ fn read_file(path: &Path, processor: u16) -> Result<Option<ExecLog>> {
                 log.selves.insert(address);
             }
             log.code.insert(address, bytes);
+            translated.push(address);
             begins = Some(address);
             continue;
         }
@@ -122,6 +188,8 @@ fn read_file(path: &Path, processor: u16) -> Result<Option<ExecLog>> {
 #[derive(Debug, PartialEq, Eq)]
 struct Entry {
     processor: u16,
+    /// Where QEMU has the block.
+    block: u64,
     address: u64,
     flags: u64,
 }
@@ -129,11 +197,12 @@ struct Entry {
 /// Reads `Trace processor: 0x… [cs_base/pc/flags/cflags] …`.
 fn trace_line(line: &str) -> Option<Entry> {
     let (processor, rest) = line.strip_prefix("Trace ")?.split_once(':')?;
-    let (_, fields) = rest.split_once('[')?;
+    let (block, fields) = rest.split_once('[')?;
+    let block = u64::from_str_radix(block.trim().strip_prefix("0x")?, 16).ok()?;
     let mut fields = fields.split_once(']')?.0.split('/');
     let mut hex = || u64::from_str_radix(fields.next()?, 16).ok();
     let (_cs_base, address, flags) = (hex()?, hex()?, hex()?);
-    Some(Entry { processor: processor.parse().ok()?, address, flags })
+    Some(Entry { processor: processor.parse().ok()?, block, address, flags })
 }
 
 /// Reads `vmexit(code, information, information, rip)!`: the code and RIP.
@@ -185,7 +254,7 @@ mod tests {
     #[test]
     fn reads_the_form_that_qemu_writes() {
         let line = "Trace 3: 0x7f5b3c000100 [0000000000000000/0000000000101234/00a0c0b3/ff000201] main";
-        let entry = Entry { processor: 3, address: 0x10_1234, flags: 0x00a0_c0b3 };
+        let entry = Entry { processor: 3, block: 0x7f5b_3c00_0100, address: 0x10_1234, flags: 0x00a0_c0b3 };
         assert_eq!(trace_line(line), Some(entry));
         assert_eq!(trace_line("Trace 0: 0x7f5b3c000100"), None);
         let exit = "vmexit(0000004e, 0000000000000002, 0000010000000000, 0000000000101761)!";
@@ -215,16 +284,17 @@ mod tests {
             0x00126fa9:  48 c7 05 54 c0 0e 00 02  movq     $2, 0xec054(%rip)\n\
             0x00126fb1:  00 00 00\n\
             \n\
-            Trace 1: 0x7f00 [0000000000000000/0000000010000000/0050c2b0/ff020201] the monitor\n\
             Trace 1: 0x7f00 [0000000000000000/0000000000126fa9/0070c2b3/ff020201] \n\
+            Trace 1: 0x7a00 [0000000000000000/0000000010000000/0050c2b0/ff020201] the monitor\n\
             vmexit(00000041, 0000000000000000, 0000000000000000, 0000000000126fb4)!\n\
             0x00126fb4:  f3 a4                    rep movsb (%rsi), (%rdi)\n\
+            Trace 1: 0x7f10 [0000000000000000/0000000000126fb4/0070c2b0/ff020201] \n\
             0x00126fb6:  75 fe                    jne      0x126fb6\n\
-            Trace 1: 0x7f00 [0000000000000000/0000000000126fb4/0070c2b0/ff020201] \n";
+            Trace 1: 0x7f20 [0000000000000000/0000000000126fb6/0070c2b0/ff020201] \n";
         let scratch = crate::scratch::Scratch::new().unwrap();
         std::fs::write(scratch.file("log.7"), text).unwrap();
-        let log = read(scratch.folder(), 1).unwrap();
-        assert_eq!((log.begun, log.levels), (vec![0x12_6fa9, 0x12_6fb4], vec![3, 0]));
+        let log = read(scratch.folder(), 1, Lines::Blocks).unwrap();
+        assert_eq!((log.begun, log.levels), (vec![0x12_6fa9, 0x12_6fb4, 0x12_6fb6], vec![3, 0, 0]));
         assert_eq!(log.exits, [Exit { after: 1, code: 0x41, rip: 0x12_6fb4 }]);
         assert_eq!((log.repeating, log.selves), (HashSet::from([0x12_6fb4]), HashSet::from([0x12_6fb6])));
         let long = vec![0x48, 0xc7, 0x05, 0x54, 0xc0, 0x0e, 0x00, 0x02, 0, 0, 0];
@@ -232,13 +302,81 @@ mod tests {
         assert_eq!(log.code, HashMap::from(code));
         // There is none of other processors.
         for other in [0, 2] {
-            assert!(read(scratch.folder(), other).unwrap().begun.is_empty());
+            assert!(read(scratch.folder(), other, Lines::Blocks).unwrap().begun.is_empty());
         }
         // Without the exits nobody knows what became of an instruction.
         std::fs::write(scratch.file("log.7"), text.replace("vmexit", "")).unwrap();
-        assert!(read(scratch.folder(), 1).is_err());
+        assert!(read(scratch.folder(), 1, Lines::Blocks).is_err());
         // What has another form is not passed over.
         std::fs::write(scratch.file("log.7"), format!("{text}vmexit(00000041)!\n")).unwrap();
-        assert!(read(scratch.folder(), 1).is_err());
+        assert!(read(scratch.folder(), 1, Lines::Blocks).is_err());
+    }
+
+    #[test]
+    fn a_block_is_left_at_its_end_or_where_the_log_has_the_guest_next() {
+        let code = "\
+            IN: \n\
+            0x00001000:  90                       nop\n\
+            0x00001001:  8b 00                    movl     (%rax), %eax\n\
+            0x00001003:  8b 01                    movl     (%rcx), %eax\n";
+        let all = [0x1000, 0x1001, 0x1003];
+        // How the block ends, what comes after it, and how many of its instructions were begun.
+        for (end, after, begun) in [
+            ("0x00001005:  75 f9  jne 0x1000", Next::Line(0x2000), 4),
+            // Back by the branch, and back because it was not let begin; or the second instruction asked for it.
+            ("0x00001005:  75 f9  jne 0x1000", Next::Line(0x1000), 4),
+            ("0x00001005:  75 09  jne 0x1010", Next::Line(0x1000), 1),
+            ("0x00001005:  75 09  jne 0x1010", Next::Line(0x1001), 2),
+            ("0x00001005:  90     nop", Next::Line(0x1003), 3),
+            ("0x00001005:  90     nop", Next::Line(0x1006), 4),
+            // Somewhere, by a return.
+            ("0x00001005:  c3     retq", Next::Line(0x1001), 4),
+            // Page faults, at the branch too.
+            ("0x00001005:  75 f9  jne 0x1000", Next::Exit(0x4e, 0x1000), 1),
+            ("0x00001005:  c3     retq", Next::Exit(0x4e, 0x1003), 3),
+            ("0x00001005:  c3     retq", Next::Exit(0x4e, 0x1005), 4),
+            // What comes between two blocks: a breakpoint, an interrupt, an NMI.
+            ("0x00001005:  75 f9  jne 0x1000", Next::Exit(0x41, 0x1000), 4),
+            ("0x00001005:  75 09  jne 0x1010", Next::Exit(0x60, 0x1000), 1),
+            ("0x00001005:  75 09  jne 0x1010", Next::Exit(0x61, 0x1010), 4),
+        ] {
+            let line = |block, address: u64| format!("Trace 0: {block} [0/{address:016x}/0070c2b0/0] \n");
+            let next = match after {
+                Next::Line(address) => format!("0x{address:08x}:  90  nop\n{}", line("0x7f80", address)),
+                Next::Exit(code, rip) => format!("vmexit({code:08x}, 0, 0, {rip:016x})!\n"),
+            };
+            let scratch = crate::scratch::Scratch::new().unwrap();
+            let last = "vmexit(00000072, 0, 0, 0)!\n";
+            let text = format!("{code}{end}\n\n{}{next}{last}", line("0x7f00", 0x1000));
+            std::fs::write(scratch.file("log.0"), text).unwrap();
+            let log = read(scratch.folder(), 0, Lines::Blocks).unwrap();
+            let mut expected: Vec<u64> = all.into_iter().chain([0x1005]).take(begun).collect();
+            expected.extend(if let Next::Line(address) = after { Some(address) } else { None });
+            assert_eq!(log.begun, expected, "{end} {after:x?}");
+            assert_eq!((log.levels.len(), log.exits[0].after), (expected.len(), expected.len()));
+        }
+    }
+
+    #[derive(Clone, Copy, Debug)]
+    enum Next {
+        Line(u64),
+        Exit(u64, u64),
+    }
+
+    #[test]
+    fn a_block_that_was_never_shown_is_not_passed_over() {
+        let shown = "0x00001000:  90  nop\n";
+        let line = |address| format!("Trace 0: 0x7f00 [0/{address}/0070c2b0/0] \n");
+        let end = "vmexit(00000072, 0, 0, 0)!\n";
+        let scratch = crate::scratch::Scratch::new().unwrap();
+        for (text, known) in [
+            (format!("{shown}{}{}{end}", line("1000"), line("1000")), true),
+            (format!("{}{end}", line("1000")), false),
+            (format!("{shown}{}{}{end}", line("1000"), line("1001")), false),
+        ] {
+            std::fs::write(scratch.file("log.0"), &text).unwrap();
+            assert_eq!(read(scratch.folder(), 0, Lines::Blocks).is_ok(), known, "{text}");
+            assert!(read(scratch.folder(), 0, Lines::Instructions).is_ok(), "{text}");
+        }
     }
 }

@@ -1,11 +1,12 @@
 //! The monitor's truth equals QEMU's own execution log.
 
+use pugmark_qemu_tests::exec_log::{self, Lines};
 use pugmark_qemu_tests::images::{Images, build_foreign_kernel};
 use pugmark_qemu_tests::machine::Machine;
+use pugmark_qemu_tests::matrix;
 use pugmark_qemu_tests::patience::Patience;
 use pugmark_qemu_tests::scratch::Scratch;
 use pugmark_qemu_tests::witness::{Agreement, Guest, branches, compare};
-use pugmark_qemu_tests::{exec_log, matrix};
 use std::thread;
 use std::time::Duration;
 
@@ -61,13 +62,13 @@ fn disagreements(images: &Images, &(profile, words, names): &Job<'_>) -> Vec<Str
     let options = format!("profile={profile}");
     let command_line = format!("no-decode {words} only={}", names.join(","));
     let outcome = Machine::on_monitor(images, &options, &command_line)
-        .arguments(exec_log::arguments(scratch.folder(), &GUEST))
+        .arguments(exec_log::arguments(scratch.folder(), &GUEST, Lines::Blocks))
         .arguments(VIRTUAL_TIME)
         .patience(PATIENCE)
         .run(|_| {})
         .unwrap();
     assert_eq!(outcome.transcript.runs.len(), names.len());
-    let log = exec_log::read(scratch.folder(), 0).unwrap();
+    let log = exec_log::read(scratch.folder(), 0, Lines::Blocks).unwrap();
     let untraced =
         outcome.transcript.runs.iter().filter(|run| run.session.is_none() && run.refusal.is_none());
     let untraced = untraced.map(|run| format!("{profile} {}: was not traced", run.name));
@@ -102,14 +103,14 @@ fn the_truth_of_each_processor_is_what_it_executed() {
     let scratch = Scratch::new().unwrap();
     let outcome = Machine::kernel_on_monitor(&images, &kernel, "profile=skylake", "processors=4")
         .processors(4)
-        .arguments(exec_log::arguments(scratch.folder(), &GUEST[..1]))
+        .arguments(exec_log::arguments(scratch.folder(), &GUEST[..1], Lines::Instructions))
         .patience(PATIENCE)
         .run(|_| {})
         .unwrap();
     for session in SESSIONS {
         let truth = outcome.truth.session(session);
         let processor = truth.first().map(|record| record.cpu).unwrap();
-        let log = exec_log::read(scratch.folder(), processor).unwrap();
+        let log = exec_log::read(scratch.folder(), processor, Lines::Instructions).unwrap();
         let Agreement { equal, .. } = compare(&log, truth, guest).unwrap();
         assert!(equal > 500, "processor {processor}: {equal} instructions");
     }
