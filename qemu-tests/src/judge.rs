@@ -145,6 +145,14 @@ mod tests {
     }
 
     #[test]
+    fn a_verdict_says_what_is_missing() {
+        let all = Verdict { truth_count: 9, truth_hash: 0x10, decoded: 9, longest_gap: 0 };
+        assert_eq!(all.to_string(), "count=9 hash=0x0000000000000010 equal");
+        let text = Verdict { decoded: 7, longest_gap: 2, ..all }.to_string();
+        assert_eq!(text, "count=9 hash=0x0000000000000010 decoded=7 longest_gap=2 in order");
+    }
+
+    #[test]
     fn places_pieces_in_order() {
         let truth = [1, 2, 3, 4, 5, 3, 4, 9];
         for (pieces, expected) in [

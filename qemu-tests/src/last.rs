@@ -142,6 +142,13 @@ mod tests {
     }
 
     #[test]
+    fn a_verdict_says_of_what_the_records_are() {
+        let all = Verdict { branches: 9, last: 4, calls: false };
+        assert_eq!(all.to_string(), "the last 4 branches of 9 branches");
+        assert_eq!(Verdict { calls: true, ..all }.to_string(), "the last 4 calls of 9 branches");
+    }
+
+    #[test]
     fn other_levels_do_not_count() {
         let mut all = branches(&[(Jump, 1), (Jump, 2)]);
         all[1].to_cpl = 3;

@@ -386,6 +386,9 @@ mod tests {
             let declined = testing::run(name, &format!("refuse x{expected}\nok"));
             let found = verdict(&declined, source, profile, &Truth::default());
             assert_eq!(matches!(found, Ok(None)), !measures, "{source:?} {name} on {profile}: {found:?}");
+            let measured = format!("refuse x{expected}\nlast session=1 stack=branches entries=0\nok");
+            let found = verdict(&testing::run(name, &measured), source, profile, &Truth::default());
+            assert!(!matches!(found, Ok(None)), "{source:?} {name} on {profile}: {found:?}");
             let silent = testing::run(name, "ok");
             assert!(verdict(&silent, source, profile, &Truth::default()).is_err(), "{name} on {profile}");
         }

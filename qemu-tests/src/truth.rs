@@ -287,6 +287,13 @@ mod tests {
     }
 
     #[test]
+    fn sessions_are_in_ascending_order() {
+        let mut truth = Truth::default();
+        (1..=20).rev().for_each(|session| truth.take_in(record(1, session)));
+        assert!(truth.sessions().into_iter().eq(1..=20));
+    }
+
+    #[test]
     fn the_monitors_options_say_whose_level_a_branch_has() {
         for (options, expected) in [
             ("profile=core2", BranchLevel::To),

@@ -17,6 +17,30 @@ fn finds_the_instructions_of_a_small_trace() {
 }
 
 #[test]
+fn ends_at_the_first_error_where_that_is_asked_for() {
+    // FUP (1002), TIP (1000), a byte that begins no packet; another PSB.
+    let start = b"\x99\x01\x7d\0\x10\0\0\0\0\x02\x23";
+    let first = [PSB, start, b"\x3d\x02\x10\x2d\0\x10"].concat();
+    let trace = [&first[..], b"\x09", PSB, start, b"\x3d\x02\x10\x01"].concat();
+    let code = [Section { base: 0x1000, bytes: &[0x90; 2], cr3: None }];
+    let Some(decoded) = decode_to_error(&trace, &code, 100) else {
+        println!("skipped: libipt is not installed");
+        return;
+    };
+    let errors: Vec<_> = decoded.errors.iter().map(|error| error.text).collect();
+    assert_eq!((decoded.addresses, errors), (vec![], vec!["unknown opcode"]));
+    let Some((_, Some(error))) = packets(&trace) else { panic!("it has no error") };
+    assert_eq!((error.offset, error.text), (first.len() as u64, "unknown opcode"));
+}
+
+#[test]
+fn the_library_is_used_where_it_is_installed() {
+    // SAFETY: libipt has no constructors and no destructors.
+    let installed = unsafe { libloading::Library::new("libipt.so.2") }.is_ok();
+    assert_eq!(packets(PSB).is_some(), installed);
+}
+
+#[test]
 fn goes_on_at_the_next_psb_after_an_error() {
     let start = b"\x99\x01\x7d\0\x10\0\0\0\0\x02\x23";
     // FUP (1002), TIP (1000), a byte that begins no packet.

@@ -232,6 +232,44 @@ mod tests {
     }
 
     #[test]
+    fn bytes_tell_the_kind() {
+        for (bytes, expected) in [
+            (&[0x70, 0][..], Some(Conditional)),
+            (&[0x7f, 0], Some(Conditional)),
+            (&[0xe0, 0], Some(Conditional)),
+            (&[0xe3, 0], Some(Conditional)),
+            (&[0x0f, 0x80, 0, 0, 0, 0], Some(Conditional)),
+            (&[0x0f, 0x8f, 0, 0, 0, 0], Some(Conditional)),
+            (&[0xe9, 0, 0, 0, 0], Some(Jump)),
+            (&[0xeb, 0], Some(Jump)),
+            (&[0xff, 0xe0], Some(Jump)),
+            (&[0x3e, 0xff, 0xe0], Some(Jump)),
+            (&[0xe8, 0, 0, 0, 0], Some(Call)),
+            (&[0xff, 0xd0], Some(Call)),
+            (&[0xc2, 0, 0], Some(Return)),
+            (&[0xc3], Some(Return)),
+            (&[0xca, 0, 0], Some(Far)),
+            (&[0x48, 0xcb], Some(Far)),
+            (&[0x48, 0xcf], Some(Far)),
+            (&[0x0f, 0x05], Some(Far)),
+            (&[0x0f, 0x07], Some(Far)),
+            (&[0x0f, 0x34], Some(Far)),
+            (&[0x0f, 0x35], Some(Far)),
+            (&[0xff, 0x18], Some(Far)),
+            (&[0xff, 0x28], Some(Far)),
+            // INC, DEC, PUSH; RDMSR, INT, HLT.
+            (&[0xff, 0xc0], None),
+            (&[0xff, 0xc8], None),
+            (&[0xff, 0x30], None),
+            (&[0x0f, 0x32], None),
+            (&[0xcd, 0x80], None),
+            (&[0xf4], None),
+        ] {
+            assert_eq!(kind(bytes), expected, "{bytes:02x?}");
+        }
+    }
+
+    #[test]
     fn what_is_no_branch_has_none() {
         let call = (0x52, 0x100, Call);
         for (truth, branches, right) in [

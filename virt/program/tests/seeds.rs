@@ -1,5 +1,5 @@
-//! What a seed gives is what it gave before. Tests and fuzzers name runs by their seeds, and those that once found a bug are
-//! tried again for ever: a change that draws otherwise would make other runs of them, unnoticed.
+//! What a seed gives is what it gave before. Tests and fuzzers name runs by their seeds, and those that once found a
+//! bug are tried again for ever: a change that draws otherwise would make other runs of them, unnoticed.
 //!
 //! A change that means to draw otherwise puts the new numbers here.
 
