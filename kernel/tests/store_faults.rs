@@ -42,11 +42,11 @@ const IA32_PERFEVTSEL0: u32 = 0x186;
 #[test]
 fn each_access_that_faults_in_turn_leaves_a_recording_that_goes_on() {
     for (profile, what) in TABLE {
-        let machine = Machine::new(profile, Settings::default());
+        let machine = small(profile);
         let before = machine.accesses();
         assert_eq!(life(&machine, profile, what), 0, "{profile} {what:?}: faults without a reason");
         for access in 0..machine.accesses() - before {
-            let machine = Machine::new(profile, Settings::default());
+            let machine = small(profile);
             machine.fault_in(access);
             let what_failed = format!("{profile} {what:?} access {access}");
             assert_eq!(life(&machine, profile, what), 1, "{what_failed}: the fault is told");
@@ -64,7 +64,7 @@ fn a_recording_that_cannot_be_stopped_keeps_its_memory() {
         // The accesses of a drop, all of which fault in turn.
         let mut faults = 0;
         loop {
-            let machine = Machine::new(profile, Settings::default());
+            let machine = small(profile);
             let running = start(&machine, profile, what);
             machine.run(10);
             let (live, before) = (machine.ram.live(), machine.accesses());
@@ -86,14 +86,14 @@ fn a_recording_that_cannot_be_stopped_keeps_its_memory() {
 #[test]
 fn a_start_that_can_neither_go_on_nor_back_keeps_the_memory_with_the_unit() {
     for (profile, what) in TABLE {
-        let machine = Machine::new(profile, Settings::default());
+        let machine = small(profile);
         let before = machine.accesses();
         let running = start(&machine, profile, what);
         let accesses = machine.accesses() - before;
         drop(running);
         let mut stuck = 0;
         for access in 0..accesses {
-            let machine = Machine::new(profile, Settings::default());
+            let machine = small(profile);
             let Ok(unit) = store(&machine) else { panic!("a debug store") };
             let area = machine.area(&unit, what);
             let live = machine.ram.live();
@@ -124,7 +124,7 @@ fn each_allocation_that_fails_in_turn_gives_back_the_others() {
     for (profile, what) in TABLE {
         let blocks = if what == What::Both { 3 } else { 2 };
         for fail_at in 0..=blocks {
-            let machine = Machine::new(profile, Settings::default());
+            let machine = small(profile);
             let unit = store(&machine).unwrap();
             let plan = what.plan(unit.capabilities().pebs.ok().map(|pebs| pebs.format));
             machine.ram.fail_at.set(Some(fail_at));
@@ -145,10 +145,10 @@ fn each_allocation_that_fails_in_turn_gives_back_the_others() {
 #[test]
 fn each_access_that_faults_in_turn_leaves_last_branches_that_go_on() {
     for profile in ["prescott", "core2", "nehalem", "skylake"] {
-        let machine = Machine::new(profile, Settings::default());
+        let machine = small(profile);
         assert_eq!(last_branches(&machine), 0, "{profile}");
         for access in 0..machine.accesses() {
-            let machine = Machine::new(profile, Settings::default());
+            let machine = small(profile);
             machine.fault_in(access);
             assert_eq!(last_branches(&machine), 1, "{profile} access {access}: the fault is told");
             assert_eq!(machine.msr(IA32_DEBUGCTL), 0, "{profile} access {access}");
@@ -163,7 +163,7 @@ fn a_drain_between_an_overflow_and_its_record_does_not_end_the_sampling() {
         let period = PERIOD as usize;
         let mut lost = 0;
         for before in period - 5..period + 5 {
-            let machine = Machine::new(profile, Settings::default());
+            let machine = small(profile);
             let format = store(&machine).unwrap().capabilities().pebs.unwrap().format;
             let mut running = start(&machine, profile, what);
             let mut drained = Drained::new();
@@ -178,6 +178,11 @@ fn a_drain_between_an_overflow_and_its_record_does_not_end_the_sampling() {
         }
         assert!(lost > 0, "{profile}: no drain hit the place");
     }
+}
+
+/// A machine with as much memory as is needed: there are thousands of them, and each one's is filled.
+fn small(profile: &str) -> Machine {
+    Machine::with_memory(profile, Settings::default(), 512 << 10)
 }
 
 /// Off, everything given back, and nothing written that is not the recording's.
