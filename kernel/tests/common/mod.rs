@@ -59,7 +59,7 @@ struct State {
 
 impl Machine {
     pub(crate) fn new(profile: &str, settings: model::Settings) -> Self {
-        Self::with_memory(profile, settings, 16 << 20)
+        Self::with_memory(profile, settings, 4 << 20)
     }
 
     pub(crate) fn with_memory(profile: &str, settings: model::Settings, bytes: usize) -> Self {
