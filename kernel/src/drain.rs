@@ -1,15 +1,6 @@
-//! Reading what was traced, where it lies.
+//! Who takes what was recorded, and the parts in which it comes: bytes where they lie, and gaps between them.
 
-mod gaps;
-#[cfg(test)]
-mod tests;
-
-pub(crate) use gaps::Gaps;
-
-use crate::buffer::Buffer;
 use crate::loss::Gap;
-use crate::memory::Frames;
-use crate::pt::Ring;
 
 /// Who takes the trace while it runs.
 ///
@@ -61,41 +52,4 @@ pub enum Piece<'a> {
     Bytes(&'a [u8]),
     /// Something is missing here.
     Gap(Gap),
-}
-
-/// What is in a buffer, oldest first.
-#[derive(Debug)]
-pub struct Pieces<'a, F: Frames> {
-    buffer: &'a Buffer<F>,
-    ring: Ring,
-    gaps: Gaps,
-}
-
-impl<'a, F: Frames> Pieces<'a, F> {
-    /// The processor must not trace into `buffer` for as long as `'a`.
-    pub(crate) const fn new(buffer: &'a Buffer<F>, ring: Ring, gaps: Gaps) -> Self {
-        Self { buffer, ring, gaps }
-    }
-}
-
-impl<'a, F: Frames> Iterator for Pieces<'a, F> {
-    type Item = Piece<'a>;
-
-    fn next(&mut self) -> Option<Piece<'a>> {
-        let tail = self.ring.tail();
-        if let Some(gap) = self.gaps.take_until(tail) {
-            return Some(Piece::Gap(gap));
-        }
-        let end = self.gaps.first_place().unwrap_or(u64::MAX).min(self.ring.head());
-        if tail >= end {
-            return None;
-        }
-        let (region, offset) = self.ring.place(tail);
-        let (start, there) = self.buffer.memory(region, offset);
-        let len = there.min(end - tail);
-        self.ring.consume(len);
-        // SAFETY: `len` bytes of one piece of the buffer's memory, which is borrowed; the processor does not write to
-        // it, see `new`.
-        Some(Piece::Bytes(unsafe { core::slice::from_raw_parts(start.as_ptr(), len as usize) }))
-    }
 }

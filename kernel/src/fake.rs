@@ -4,8 +4,8 @@ mod linear;
 
 pub(crate) use linear::FakeLinear;
 
-use crate::cpuid::Capabilities;
-use crate::errata::Errata;
+use crate::intel::errata::Errata;
+use crate::intel::pt::Capabilities;
 use crate::memory::{Frames, Request};
 use crate::msr::{GeneralProtection, Msr};
 use core::ptr::NonNull;

@@ -6,8 +6,9 @@
 //!
 //! # Layers
 //!
-//! **What the processor can do, and what is to be traced.** [`cpuid`] reads leaf 14H, [`config`] is checked against it
-//! before anything is written; a refusal names the bit that is missing.
+//! **What the processor can do, and what is to be traced.** [`Capabilities`] are read from
+//! CPUID leaf 14H, and the [configuration] is checked against them before anything is written; a
+//! refusal names the bit that is missing.
 //!
 //! ```
 //! use pugmark_kernel::{config::Config, cpuid::{Capabilities, CpuIdResult}};
@@ -33,8 +34,8 @@
 //! ```
 #![doc = include_str!("../doc/machine.md")]
 //! # let (frames, capabilities) = (Memory::new(), capabilities());
-//! use pugmark_kernel::buffer::{Buffer, Layout, Mode};
-//! use pugmark_kernel::topa::{EntryFlags, RegionSize};
+//! use pugmark_kernel::intel::pt::buffer::{Buffer, Layout, Mode};
+//! use pugmark_kernel::intel::pt::topa::{EntryFlags, RegionSize};
 //!
 //! // Eight regions of 4 KiB; a PMI comes while two are still free.
 //! let layout = Layout::topa(RegionSize::K4, 8);
@@ -42,7 +43,7 @@
 //! assert_eq!(buffer.capacity(), 0x8000);
 //! let entry = buffer.topa().unwrap().entry(0);
 //! assert_eq!((entry.size(), entry.flags()), (RegionSize::K4, EntryFlags::empty()));
-//! # Ok::<(), pugmark_kernel::buffer::BufferError>(())
+//! # Ok::<(), pugmark_kernel::intel::pt::buffer::BufferError>(())
 //! ```
 //!
 //! **A trace.** [`pt::Unit`] is off, [`pt::Running`] traces and owns the memory, [`pt::Stopped`] has what was traced.
@@ -88,7 +89,7 @@
 //! use pugmark_kernel::loss::Gap;
 //! use pugmark_kernel::msr::GeneralProtection;
 //! use pugmark_kernel::pmi::{Handler, Pmi};
-//! use pugmark_kernel::pt::PtRefusal;
+//! use pugmark_kernel::intel::pt::PtRefusal;
 //! use pugmark_kernel::slot::{Interrupt, Slot, Traced};
 //!
 //! struct Count(usize);
@@ -141,7 +142,7 @@
 //! ```
 //!
 //! **Branch records and samples.** [`ds`] takes the memory of the DS save area and records into it: [`ds::Unit`],
-//! [`ds::Running`] and [`ds::Stopped`] as above, and [`ds::Running::source`] for the same PMI handler. [`bts`] says
+//! [`ds::Running`] and [`ds::Stopped`] as above, and [its source] for the same PMI handler. [`bts`] says
 //! which branches, [`pebs`] which counters sample. [`lbr`] keeps the last branches in registers instead.
 //!
 //! **AMD's units.** [`amd`] counts and samples with AMD's performance counters, samples instructions by IBS, and reads
@@ -150,31 +151,39 @@
 //! # Not there yet
 //!
 //! PEBS through PT and its load latency, Intel's counters that do not sample; XSAVES and tracing by task; suspend and
-//! hot-plug; output to the trace transport subsystem; trigger tracing's registers. A kernel that uses VMX stops its traces before VMXON
-//! where [`detect::VmxTracing`] says so.
+//! hot-plug; output to the trace transport subsystem; trigger tracing's registers. A kernel that uses VMX stops its
+//! traces before VMXON where [`VmxTracing`] says so.
+//!
+//! [`Capabilities`]: intel::pt::Capabilities
+//! [`VmxTracing`]: intel::pt::VmxTracing
+//! [`bts`]: intel::bts
+//! [`buffer`]: intel::pt::buffer
+//! [`ds::Running`]: intel::ds::Running
+//! [`ds::Stopped`]: intel::ds::Stopped
+//! [`ds::Unit`]: intel::ds::Unit
+//! [`ds`]: intel::ds
+//! [`lbr`]: intel::lbr
+//! [`pebs`]: intel::pebs
+//! [`pt::Running`]: intel::pt::Running
+//! [`pt::Stopped`]: intel::pt::Stopped
+//! [`pt::Unit`]: intel::pt::Unit
+//! [`topa`]: intel::pt::topa
+//! [configuration]: intel::pt::config
+//! [its source]: intel::ds::Running::source
 #![cfg_attr(not(test), no_std)]
 
 pub mod amd;
 pub mod arch;
-pub mod bts;
-pub mod buffer;
-pub mod config;
 pub mod cpuid;
-pub mod detect;
 pub mod drain;
-pub mod ds;
-pub mod errata;
+pub mod intel;
 pub mod lapic;
-pub mod lbr;
 pub mod lifecycle;
 pub mod loss;
 pub mod memory;
 pub mod msr;
-pub mod pebs;
 pub mod pmi;
-pub mod pt;
 pub mod slot;
-pub mod topa;
 
 #[cfg(test)]
 mod fake;

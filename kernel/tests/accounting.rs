@@ -4,14 +4,14 @@
 mod common;
 
 use common::{Ledger, Machine, Tracing};
-use pugmark_kernel::buffer::{Layout, Mode};
-use pugmark_kernel::config::Config;
+use pugmark_kernel::intel::pt::State;
+use pugmark_kernel::intel::pt::buffer::{Layout, Mode};
+use pugmark_kernel::intel::pt::config::Config;
+use pugmark_kernel::intel::pt::topa::RegionSize;
 use pugmark_kernel::lapic::Delivery;
 use pugmark_kernel::loss::Loss;
 use pugmark_kernel::msr::GeneralProtection;
 use pugmark_kernel::pmi::{Abandoned, Handler, PmiSource};
-use pugmark_kernel::pt::State;
-use pugmark_kernel::topa::RegionSize;
 use pugmark_model::Settings;
 
 /// Lives of each kind, and with PUGMARK_LONG=1.

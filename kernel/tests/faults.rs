@@ -3,13 +3,13 @@
 mod common;
 
 use common::{Collector, Machine, user_code};
-use pugmark_kernel::buffer::{Buffer, BufferError, Layout, Mode};
+use pugmark_kernel::intel::pt::buffer::{Buffer, BufferError, Layout, Mode};
+use pugmark_kernel::intel::pt::topa::{RegionSize, TopaError};
+use pugmark_kernel::intel::pt::{State, Unit};
 use pugmark_kernel::lapic::Delivery;
 use pugmark_kernel::lifecycle::{NotStarted, StopFailed};
 use pugmark_kernel::loss::Loss;
 use pugmark_kernel::pmi::{Abandoned, Handler, PmiSource};
-use pugmark_kernel::pt::{State, Unit};
-use pugmark_kernel::topa::{RegionSize, TopaError};
 use pugmark_model::Settings;
 
 /// How far a life with a fault came.

@@ -3,13 +3,13 @@
 mod common;
 
 use common::{Machine, user_code};
-use pugmark_kernel::buffer::{Buffer, BufferError, Layout, Mode};
-use pugmark_kernel::config::{Config, Refusal};
-use pugmark_kernel::cpuid::Feature;
+use pugmark_kernel::intel::pt::Feature;
+use pugmark_kernel::intel::pt::PtRefusal;
+use pugmark_kernel::intel::pt::buffer::{Buffer, BufferError, Layout, Mode};
+use pugmark_kernel::intel::pt::config::{Config, Refusal};
+use pugmark_kernel::intel::pt::topa::RegionSize;
 use pugmark_kernel::lifecycle::{NotStarted, StartError};
 use pugmark_kernel::msr::Msr;
-use pugmark_kernel::pt::PtRefusal;
-use pugmark_kernel::topa::RegionSize;
 use pugmark_model::Settings;
 
 const PROFILES: [&str; 4] = ["broadwell", "skylake", "icelake", "sapphire-rapids"];

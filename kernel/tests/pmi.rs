@@ -3,14 +3,14 @@
 mod common;
 
 use common::{Collector, Machine, assert_same, run_within, synced, tips, user_code};
-use pugmark_kernel::buffer::{Layout, Mode};
 use pugmark_kernel::drain::KeepAll;
+use pugmark_kernel::intel::pt::State;
+use pugmark_kernel::intel::pt::buffer::{Layout, Mode};
+use pugmark_kernel::intel::pt::topa::RegionSize;
 use pugmark_kernel::lapic::{Delivery, LocalApic, LvtPc, Vector};
 use pugmark_kernel::loss::{Gap, Loss, Overwritten};
 use pugmark_kernel::msr::Msr;
 use pugmark_kernel::pmi::{Handler, Pmi};
-use pugmark_kernel::pt::State;
-use pugmark_kernel::topa::RegionSize;
 use pugmark_model::Settings;
 
 #[test]

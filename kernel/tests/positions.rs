@@ -4,9 +4,9 @@
 mod common;
 
 use common::{Ledger, Machine};
-use pugmark_kernel::buffer::{Layout, Mode};
+use pugmark_kernel::intel::pt::buffer::{Layout, Mode};
+use pugmark_kernel::intel::pt::topa::RegionSize;
 use pugmark_kernel::loss::Loss;
-use pugmark_kernel::topa::RegionSize;
 use pugmark_model::Settings;
 
 const REGION: u64 = 0x1000;

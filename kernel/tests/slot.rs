@@ -3,14 +3,14 @@
 mod common;
 
 use common::{Collector, Machine, Registers, Tracing, assert_same, tips};
-use pugmark_kernel::buffer::{Layout, Mode};
+use pugmark_kernel::intel::pt::State;
+use pugmark_kernel::intel::pt::buffer::{Layout, Mode};
+use pugmark_kernel::intel::pt::topa::RegionSize;
 use pugmark_kernel::lapic::{Delivery, LocalApic, LvtPc, Vector};
 use pugmark_kernel::loss::{Gap, Loss};
 use pugmark_kernel::msr::{GeneralProtection, Msr};
 use pugmark_kernel::pmi::{Abandoned, Handler, Pmi, PmiSource, Requests};
-use pugmark_kernel::pt::State;
 use pugmark_kernel::slot::{Interrupt, NotStarted, Slot, SlotError, Traced};
-use pugmark_kernel::topa::RegionSize;
 use pugmark_model::Settings;
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};

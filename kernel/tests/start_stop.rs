@@ -3,15 +3,15 @@
 mod common;
 
 use common::{Collector, Machine, assert_same, tips, user_code};
-use pugmark_kernel::buffer::{Layout, Mode};
-use pugmark_kernel::config::Config;
-use pugmark_kernel::detect::VmxTracing;
 use pugmark_kernel::drain::Piece;
+use pugmark_kernel::intel::pt::VmxTracing;
+use pugmark_kernel::intel::pt::buffer::{Layout, Mode};
+use pugmark_kernel::intel::pt::config::Config;
+use pugmark_kernel::intel::pt::topa::RegionSize;
+use pugmark_kernel::intel::pt::{PtRefusal, State, Unit, emergency_stop};
 use pugmark_kernel::lifecycle::{Absent, InUse, NotStarted, StartError};
 use pugmark_kernel::loss::{Gap, Loss};
 use pugmark_kernel::msr::Msr;
-use pugmark_kernel::pt::{PtRefusal, State, Unit, emergency_stop};
-use pugmark_kernel::topa::RegionSize;
 use pugmark_model::Settings;
 
 const FULL: Mode = Mode::StopWhenFull { spare: 1 };
@@ -293,7 +293,7 @@ fn corrupt(machine: &Machine, address: u64, bits: u64) {
 
 fn assert_snapshot(
     machine: &Machine,
-    trace: &pugmark_kernel::pt::Trace<&common::Ram>,
+    trace: &pugmark_kernel::intel::pt::Trace<&common::Ram>,
     wrapped: bool,
     before: usize,
 ) {

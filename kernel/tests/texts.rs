@@ -6,23 +6,23 @@ use pugmark_kernel::amd::branches::BranchRefusal;
 use pugmark_kernel::amd::counters::CountersRefusal;
 use pugmark_kernel::amd::ibs::{IbsRefusal, UnlockError};
 use pugmark_kernel::amd::{EilvtError, LvtEntry};
-use pugmark_kernel::bts::BtsRefusal;
-use pugmark_kernel::buffer::{BufferError, Mode};
-use pugmark_kernel::config::Refusal;
-use pugmark_kernel::cpuid::{CpuidField, Feature};
-use pugmark_kernel::ds::{
+use pugmark_kernel::intel::bts::BtsRefusal;
+use pugmark_kernel::intel::ds::{
     AreaError, DsRefusal, Gate, Half, LinearRequest, MemoryType, Place, PlanError, Rule, Warning,
 };
-use pugmark_kernel::lbr::LbrRefusal;
+use pugmark_kernel::intel::lbr::LbrRefusal;
+use pugmark_kernel::intel::pebs::{Counter, Event, PebsRefusal};
+use pugmark_kernel::intel::pt::buffer::{BufferError, Mode};
+use pugmark_kernel::intel::pt::config::Refusal;
+use pugmark_kernel::intel::pt::topa::TopaError;
+use pugmark_kernel::intel::pt::{CpuidField, Feature};
+use pugmark_kernel::intel::pt::{OperationalError, PtRefusal};
 use pugmark_kernel::lifecycle::{Absent, InUse, Missing, NotBacked, StartError};
 use pugmark_kernel::memory::Request;
 use pugmark_kernel::msr::{
     ApicBase, GeneralProtection, MiscEnable, OutputBase, OutputMaskPtrs, RtitCtl, RtitStatus,
 };
-use pugmark_kernel::pebs::{Counter, Event, PebsRefusal};
-use pugmark_kernel::pt::{OperationalError, PtRefusal};
 use pugmark_kernel::slot::SlotError;
-use pugmark_kernel::topa::TopaError;
 use pugmark_pfm::register::{IbsFetchCtl, IbsOpCtl, PerfEvtSel};
 
 const FAULT: GeneralProtection = GeneralProtection { address: 0x570, written: None };

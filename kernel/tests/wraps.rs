@@ -3,13 +3,13 @@
 mod common;
 
 use common::{Ledger, Machine, Tracing, assert_same, tips, user_code};
-use pugmark_kernel::buffer::{Layout, Mode};
 use pugmark_kernel::drain::{KeepAll, Sink};
+use pugmark_kernel::intel::pt::State;
+use pugmark_kernel::intel::pt::buffer::{Layout, Mode};
+use pugmark_kernel::intel::pt::topa::RegionSize;
 use pugmark_kernel::loss::{Gap, Loss};
 use pugmark_kernel::msr::Msr;
 use pugmark_kernel::pmi::{Abandoned, Pmi, PmiSource};
-use pugmark_kernel::pt::State;
-use pugmark_kernel::topa::RegionSize;
 use pugmark_model::Settings;
 
 const EVERY: Mode = Mode::Circular { interrupt_every: 1 };

@@ -6,7 +6,7 @@ use pugmark_boot::protocol::Level;
 use pugmark_kernel::arch::GuardedMsr;
 use pugmark_kernel::cpuid::this_processor;
 use pugmark_kernel::drain::Sink;
-use pugmark_kernel::lbr::{Branch, LbrConfig, LbrRefusal, Running, Unit};
+use pugmark_kernel::intel::lbr::{Branch, LbrConfig, LbrRefusal, Running, Unit};
 use pugmark_kernel::lifecycle::{Absent, StartError};
 use pugmark_kernel::msr::GeneralProtection;
 

@@ -1,7 +1,7 @@
 //! Memory for branch records: they are written through the page tables.
 
 use core::ptr::NonNull;
-use pugmark_kernel::ds::{LinearMemory, LinearPage, LinearRequest, MemoryType};
+use pugmark_kernel::intel::ds::{LinearMemory, LinearPage, LinearRequest, MemoryType};
 use x86_64::VirtAddr;
 use x86_64::structures::paging::PageTableFlags as Flags;
 

@@ -3,10 +3,10 @@
 use core::fmt;
 use pugmark_boot::expectation::Expected;
 use pugmark_boot::protocol::{Filter, Level, SymbolRange};
-use pugmark_kernel::buffer::{Layout, Mode};
-use pugmark_kernel::config::Config;
+use pugmark_kernel::intel::pt::buffer::{Layout, Mode};
+use pugmark_kernel::intel::pt::config::Config;
 use pugmark_kernel::lapic::{Delivery, Vector};
-use pugmark_kernel::topa::RegionSize;
+use pugmark_kernel::intel::pt::topa::RegionSize;
 
 use crate::arch::image;
 use crate::arch::traps::PMI_VECTOR;

@@ -6,12 +6,12 @@ use pugmark_decoder_core::pebs::{Format, Record};
 use pugmark_kernel::arch::GuardedMsr;
 use pugmark_kernel::cpuid::this_processor;
 use pugmark_kernel::drain::{Piece, Sink};
-use pugmark_kernel::ds::{
+use pugmark_kernel::intel::ds::{
     AreaPlan, BufferMode, BufferPlan, DsArea, DsConfig, DsRefusal, Gate, Half, LinearMemory, Records,
     Strictness, Unit,
 };
 use pugmark_kernel::lifecycle::StartError;
-use pugmark_kernel::pebs::{Event, Groups, Item, PebsCapabilities, PebsConfig, Samples};
+use pugmark_kernel::intel::pebs::{Event, Groups, Item, PebsCapabilities, PebsConfig, Samples};
 
 use super::branches::{Ready, StoreFailure, vector};
 use super::linear::KernelLinear;

@@ -6,10 +6,10 @@ use super::returns::Returns;
 use super::{Mismatch, Workload, expect};
 use crate::trace::Plan;
 use pugmark_boot::expectation::Expected;
-use pugmark_kernel::buffer::{Layout, Mode};
-use pugmark_kernel::config::Config;
+use pugmark_kernel::intel::pt::buffer::{Layout, Mode};
+use pugmark_kernel::intel::pt::config::Config;
 use pugmark_kernel::lapic::Delivery;
-use pugmark_kernel::topa::RegionSize;
+use pugmark_kernel::intel::pt::topa::RegionSize;
 
 /// What is special about the buffers.
 #[derive(Clone, Copy, Debug)]

@@ -5,9 +5,9 @@ use super::{Mismatch, Workload, expect};
 use crate::arch::nmi::{self, Seen};
 use crate::arch::serial::say;
 use crate::trace::{self, Plan};
-use pugmark_kernel::buffer::{Layout, Mode};
+use pugmark_kernel::intel::pt::buffer::{Layout, Mode};
 use pugmark_kernel::lapic::Delivery;
-use pugmark_kernel::topa::RegionSize;
+use pugmark_kernel::intel::pt::topa::RegionSize;
 
 const ROUNDS: u64 = 12;
 

@@ -2,8 +2,8 @@
 
 use core::arch::asm;
 use pugmark_decoder_core::packet::{Packet, Packets, PtwPayload};
-use pugmark_kernel::config::Config;
-use pugmark_kernel::cpuid::{Capabilities, Feature};
+use pugmark_kernel::intel::pt::config::Config;
+use pugmark_kernel::intel::pt::{Capabilities, Feature};
 
 use super::{Mismatch, Workload, expect, numbers};
 use crate::trace::Plan;

@@ -4,7 +4,7 @@ use super::churn::Churn;
 use super::{Mismatch, Workload, expect};
 use crate::trace::Plan;
 use pugmark_decoder_core::packet::{Packet, Packets};
-use pugmark_kernel::config::Config;
+use pugmark_kernel::intel::pt::config::Config;
 
 /// Some churn under time.
 #[derive(Default)]

@@ -1,6 +1,6 @@
 //! Linear memory whose mappings a test can spoil.
 
-use crate::ds::{LinearMemory, LinearPage, LinearRequest, MemoryType};
+use crate::intel::ds::{LinearMemory, LinearPage, LinearRequest, MemoryType};
 use core::ptr::NonNull;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;

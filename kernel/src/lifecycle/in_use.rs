@@ -1,7 +1,7 @@
 //! Who else uses a unit, or what excludes it.
 
+use crate::intel::pebs::Counter;
 use crate::msr::RtitCtl;
-use crate::pebs::Counter;
 use core::fmt;
 use pugmark_pfm::register::{IbsFetchCtl, IbsOpCtl};
 

@@ -49,7 +49,7 @@ fn the_stack_has_the_newest_branches_first() {
 
 #[test]
 fn the_stack_leaves_out_levels_and_kinds() {
-    use pugmark_kernel::lbr::Classes;
+    use pugmark_kernel::intel::lbr::Classes;
     let all = BranchConfig::new();
     for (config, recorded) in [
         (all.os(false), true),

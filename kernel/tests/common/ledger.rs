@@ -2,8 +2,8 @@
 
 use super::Ram;
 use pugmark_kernel::drain::{Piece, Sink};
+use pugmark_kernel::intel::pt::Trace;
 use pugmark_kernel::loss::{Gap, Loss, Overwritten};
-use pugmark_kernel::pt::Trace;
 
 /// A sink that knows of each byte which of all that were written it must be.
 #[derive(Debug)]

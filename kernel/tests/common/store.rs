@@ -3,13 +3,13 @@
 use super::{CODE, Collector, Machine, Ram, Registers};
 use pugmark_decoder_core::bts::{Entry, Layout, Records};
 use pugmark_decoder_core::pebs;
-use pugmark_kernel::bts::BtsConfig;
-use pugmark_kernel::ds::{
+use pugmark_kernel::intel::bts::BtsConfig;
+use pugmark_kernel::intel::ds::{
     AreaPlan, BufferMode, BufferPlan, DsArea, DsConfig, Gate, LinearMemory, LinearPage, LinearRequest,
     MemoryType, Running, Strictness, Unit,
 };
+use pugmark_kernel::intel::pebs::{Event, Groups, PebsConfig};
 use pugmark_kernel::memory::{Frames, Request};
-use pugmark_kernel::pebs::{Event, Groups, PebsConfig};
 use std::ptr::NonNull;
 use x86_64::structures::paging::PageTableFlags;
 use x86_64::{PhysAddr, VirtAddr};

@@ -1,7 +1,7 @@
 //! Which branches are recorded.
 
 use super::Recorder;
-use crate::lbr::Classes;
+use crate::intel::lbr::Classes;
 use crate::msr::amd::LbrSelect;
 use core::fmt;
 

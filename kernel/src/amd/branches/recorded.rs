@@ -1,7 +1,7 @@
 //! A recorded branch, as a value.
 
 use super::Recorder;
-use crate::lbr::Branch;
+use crate::intel::lbr::Branch;
 
 /// A branch, an interrupt or an exception.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 use super::*;
 use crate::amd::fake::{self, Cpu, Machine};
-use crate::lbr::{Branch, Classes};
+use crate::intel::lbr::{Branch, Classes};
 use crate::lifecycle::{Absent, InUse, Missing, NotBacked, NotStarted, StartError};
 use crate::msr::amd::DbgExtnCfg;
 

@@ -1,0 +1,142 @@
+//! Which branches are to be recorded, checked before anything is written.
+
+use super::Control;
+use crate::intel::ds::{BufferMode, DsCapabilities};
+use core::fmt;
+
+/// Which branches go into the buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BtsConfig {
+    os: bool,
+    user: bool,
+}
+
+impl BtsConfig {
+    /// Branches at all levels.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { os: true, user: true }
+    }
+
+    /// Whether branches at CPL 0 are stored. Excluding them needs `CPUID.1:ECX[4]`. A branch between levels may still
+    /// come with an address of the kernel's: records are for privileged eyes only.
+    #[must_use]
+    pub const fn os(self, os: bool) -> Self {
+        Self { os, ..self }
+    }
+
+    /// Whether branches above CPL 0 are stored. Excluding them needs `CPUID.1:ECX[4]`. With neither, messages are sent
+    /// and nothing is stored.
+    #[must_use]
+    pub const fn user(self, user: bool) -> Self {
+        Self { user, ..self }
+    }
+
+    /// The bits of the control register for a buffer of this mode.
+    ///
+    /// # Errors
+    ///
+    /// This processor cannot do it.
+    pub fn check(&self, capabilities: &DsCapabilities, mode: BufferMode) -> Result<Control, BtsRefusal> {
+        if !capabilities.bts {
+            return Err(BtsRefusal::Unavailable);
+        }
+        let mut control = Control::TR.union(Control::BTS);
+        if !self.os {
+            control |= Control::BTS_OFF_OS;
+        }
+        if !self.user {
+            control |= Control::BTS_OFF_USR;
+        }
+        let all_levels = self.os && self.user;
+        if !all_levels && !capabilities.cpl_qualified {
+            return Err(BtsRefusal::CplQualified);
+        }
+        if let BufferMode::Interrupt { .. } = mode {
+            control |= Control::BTINT;
+        }
+        Ok(control)
+    }
+}
+
+impl Default for BtsConfig {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Why branches cannot be recorded so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BtsRefusal {
+    /// `IA32_MISC_ENABLE[11]` is 1.
+    Unavailable,
+    /// `CPUID.1:ECX[4]` (CPL-qualified debug store) is not there.
+    CplQualified,
+}
+
+impl fmt::Display for BtsRefusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unavailable => f.write_str("IA32_MISC_ENABLE[11] (branch trace storage unavailable) is 1"),
+            Self::CplQualified => f.write_str("CPUID.1:ECX[4] (CPL-qualified debug store) is not there"),
+        }
+    }
+}
+
+impl core::error::Error for BtsRefusal {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::intel::bts::ControlRegister;
+    use crate::intel::ds::DsLayout;
+    use crate::lifecycle::Missing;
+
+    fn capabilities() -> DsCapabilities {
+        DsCapabilities {
+            control: ControlRegister::DebugCtl,
+            layout: DsLayout::Bits64,
+            cpl_qualified: true,
+            bts: true,
+            pebs: Err(Missing::PerfCapabilities),
+            processor_trace: false,
+            global_status: true,
+            linear_address_bits: 48,
+        }
+    }
+
+    #[test]
+    fn the_flags_are_the_manuals_table() {
+        let all = BtsConfig::new();
+        // (configuration, mode, IA32_DEBUGCTL)
+        let table = [
+            (all, BufferMode::Circular, 0xc0),
+            (all, BufferMode::INTERRUPT, 0x1c0),
+            (all.user(false), BufferMode::Circular, 0x4c0),
+            (all.user(false), BufferMode::INTERRUPT, 0x5c0),
+            (all.os(false), BufferMode::Circular, 0x2c0),
+            (all.os(false), BufferMode::INTERRUPT, 0x3c0),
+            (all.os(false).user(false), BufferMode::Circular, 0x6c0),
+            (all.os(false).user(false), BufferMode::INTERRUPT, 0x7c0),
+        ];
+        for (config, mode, bits) in table {
+            let control = config.check(&capabilities(), mode).unwrap();
+            assert_eq!(ControlRegister::DebugCtl.bits(control), bits, "{config:?} {mode:?}");
+        }
+    }
+
+    #[test]
+    fn refuses_what_is_not_there() {
+        let all = BtsConfig::new();
+        let plain = DsCapabilities { cpl_qualified: false, ..capabilities() };
+        let absent = DsCapabilities { bts: false, ..capabilities() };
+        let table = [
+            (all, absent, BufferMode::Circular, BtsRefusal::Unavailable),
+            (all.os(false), plain, BufferMode::Circular, BtsRefusal::CplQualified),
+            (all.user(false), plain, BufferMode::Circular, BtsRefusal::CplQualified),
+        ];
+        for (config, capabilities, mode, refusal) in table {
+            assert_eq!(config.check(&capabilities, mode), Err(refusal));
+        }
+    }
+}

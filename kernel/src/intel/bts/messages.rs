@@ -1,0 +1,56 @@
+//! Branch trace messages without memory.
+
+use super::Control;
+use crate::intel::ds::{DsRefusal, Unit};
+use crate::lifecycle::{Recording, Running, StartError};
+use crate::msr::{GeneralProtection, Msr};
+
+/// Branch trace messages are sent and not stored. A stop gives the unit back.
+pub type Messages<M> = Running<MessageSession<M>>;
+
+/// The debug store while it sends messages without storing them.
+#[derive(Debug)]
+pub struct MessageSession<M: Msr> {
+    unit: Unit<M>,
+    /// TR is set.
+    on: bool,
+}
+
+impl<M: Msr> MessageSession<M> {
+    pub(crate) const fn new(unit: Unit<M>) -> Self {
+        Self { unit, on: false }
+    }
+}
+
+impl<M: Msr> Recording for MessageSession<M> {
+    type Unit = Unit<M>;
+    type Memory = ();
+    type Stopped = Unit<M>;
+    type Refusal = DsRefusal;
+
+    // Without BTS nothing is written to memory: a TR that cannot be cleared only costs bus cycles.
+    const WRITES_MEMORY: bool = false;
+
+    fn begin(&mut self) -> Result<(), StartError<DsRefusal>> {
+        self.unit.claim_branches()?;
+        self.unit.claim_area()?;
+        self.on = true;
+        Ok(self.unit.set(Control::TR)?)
+    }
+
+    fn halt(&mut self) -> Result<(), GeneralProtection> {
+        if self.on {
+            self.unit.clear(Control::TR)?;
+            self.on = false;
+        }
+        Ok(())
+    }
+
+    fn into_stopped(self) -> Unit<M> {
+        self.unit
+    }
+
+    fn into_parts(self) -> (Unit<M>, ()) {
+        (self.unit, ())
+    }
+}

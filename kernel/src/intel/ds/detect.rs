@@ -1,0 +1,262 @@
+//! Is there a debug store, and what can it do?
+//!
+//! CPUID first, then IA32_MISC_ENABLE, then whether the registers hold what is written: emulators read 0 everywhere.
+
+use super::DsLayout;
+use crate::cpuid::CpuIdReader;
+use crate::intel::bts::ControlRegister;
+use crate::intel::errata::Errata;
+use crate::intel::pebs::PebsCapabilities;
+use crate::lifecycle::{self, Absent, InUse, Missing};
+use crate::msr::amd::Efer;
+use crate::msr::{DsAreaBase, GeneralProtection, MiscEnable, Msr, Register};
+use raw_cpuid::CpuId;
+
+/// What this processor's debug store can do.
+///
+/// Source: SDM vol. 3, Debug, Branch Profile, TSC, and Intel Resource Director Technology Features, "Detection of the
+/// BTS Facilities", "BTS and DS Save Area", "64 Bit Format of the DS Save Area"; vol. 2, "CPUID".
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DsCapabilities {
+    /// The register that turns branch trace messages on.
+    pub control: ControlRegister,
+    /// 64-bit with DTES64, `CPUID.1:ECX[2]`; without it where IA-32e mode is active.
+    pub layout: DsLayout,
+    /// BTS_OFF_OS and BTS_OFF_USR are there: `CPUID.1:ECX[4]` (DS-CPL).
+    pub cpl_qualified: bool,
+    /// The branch trace store is there: `IA32_MISC_ENABLE[11]` is 0.
+    pub bts: bool,
+    /// Event-based sampling into the area, or why it is not there.
+    pub pebs: Result<PebsCapabilities, Missing>,
+    /// There is Intel PT, `CPUID.07H.0:EBX[25]`, and this is a model where it excludes BTS while it traces.
+    pub processor_trace: bool,
+    /// There is IA32_PERF_GLOBAL_STATUS: `CPUID.0AH:EAX[7:0]` is 2 or more.
+    pub global_status: bool,
+    /// The bits of a linear address: `CPUID.80000008H:EAX[15:8]`, 48 where it is not there.
+    pub linear_address_bits: u8,
+}
+
+impl DsCapabilities {
+    /// Finds the debug store of this processor.
+    ///
+    /// Writes IA32_DS_AREA and puts it back; nothing is traced meanwhile, or it would not be written.
+    ///
+    /// # Errors
+    ///
+    /// It is not there, or somebody uses it.
+    pub fn detect(cpuid: impl CpuIdReader, msr: &mut impl Msr) -> Result<Self, Absent> {
+        let id = CpuId::with_cpuid_reader(cpuid);
+        if id.get_vendor_info().is_none_or(|vendor| vendor.as_str() != "GenuineIntel") {
+            return Err(Missing::Intel.into());
+        }
+        let features =
+            id.get_feature_info().filter(|features| features.has_ds()).ok_or(Missing::DebugStore)?;
+        let (family, model) = (features.family_id(), features.model_id());
+        let control =
+            ControlRegister::of(family, model).ok_or(Missing::BranchStoreModel { family, model })?;
+        let off: MiscEnable = msr.read()?;
+        let bts = !off.contains(MiscEnable::BTS_UNAVAILABLE);
+        let layout = match features.has_ds_area() || ia32e_mode(&id, msr)? {
+            true => DsLayout::Bits64,
+            false => DsLayout::Bits32,
+        };
+        let pebs = PebsCapabilities::detect(&id, off, layout, msr)?;
+        if !bts && let Err(pebs) = pebs {
+            return Err(Absent::NothingToStore { misc_enable: off, pebs });
+        }
+        probe(msr, control)?;
+        let bits = id.get_processor_capacity_feature_info().map(|addresses| addresses.linear_address_bits());
+        Ok(Self {
+            control,
+            layout,
+            cpl_qualified: features.has_cpl() && control.has(crate::intel::bts::Control::BTS_OFF_OS),
+            bts,
+            pebs,
+            processor_trace: id.get_extended_feature_info().is_some_and(|f| f.has_processor_trace())
+                && Errata::of(family, model).contains(Errata::TRACE_EXCLUDES_BRANCH_RECORDS),
+            global_status: id.get_performance_monitoring_info().is_some_and(|info| info.version_id() >= 2),
+            // A hypervisor that leaves it 0 says nothing.
+            linear_address_bits: bits.filter(|&bits| bits != 0).unwrap_or(48),
+        })
+    }
+}
+
+/// Whether IA-32e mode is active.
+fn ia32e_mode<R: CpuIdReader>(id: &CpuId<R>, msr: &mut impl Msr) -> Result<bool, GeneralProtection> {
+    let there =
+        id.get_extended_processor_and_feature_identifiers().is_some_and(|found| found.has_64bit_mode());
+    Ok(there && msr.read::<Efer>()?.lma())
+}
+
+/// Looks whether the registers are backed.
+fn probe(msr: &mut impl Msr, control: ControlRegister) -> Result<(), Absent> {
+    let bits = msr.rdmsr(ControlRegister::ADDRESS)?;
+    if control.control(bits).intersects(crate::intel::bts::RECORDERS) {
+        return Err(InUse::BranchRecorder { address: ControlRegister::ADDRESS, control: bits }.into());
+    }
+    let DsAreaBase(area) = msr.read()?;
+    if area != 0 {
+        return Err(InUse::DebugStore { area }.into());
+    }
+    // SAFETY: branch trace messages are off, so that nothing is written there.
+    unsafe { lifecycle::probe(msr, DsAreaBase::ADDRESS, |_| PATTERN.0, u64::MAX) }
+}
+
+/// Canonical whatever the width, and aligned to a cache line.
+const PATTERN: DsAreaBase = DsAreaBase(0x5a5a_0fc0);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cpuid::CpuIdResult;
+    use crate::fake::FakeMsr;
+    use crate::lifecycle::NotBacked;
+
+    const MISC_ENABLE: u32 = 0x1a0;
+    const DS_AREA: u32 = 0x600;
+
+    /// A Nehalem with these bits of CPUID.1.
+    fn cpuid(ecx: u32, edx: u32) -> impl CpuIdReader {
+        signature(0x106a5, ecx, edx)
+    }
+
+    fn signature(eax: u32, ecx: u32, edx: u32) -> impl CpuIdReader {
+        move |leaf, _| match leaf {
+            0 => CpuIdResult { eax: 0xb, ebx: 0x756e_6547, edx: 0x4965_6e69, ecx: 0x6c65_746e },
+            1 => CpuIdResult { eax, ebx: 0, ecx, edx },
+            0xa => CpuIdResult { eax: 0x0730_0403, ebx: 0, ecx: 0, edx: 0x603 },
+            _ => CpuIdResult { eax: 0, ebx: 0, ecx: 0, edx: 0 },
+        }
+    }
+
+    const DS: u32 = 1 << 21;
+    const DTES64: u32 = 1 << 2;
+    const DS_CPL: u32 = 1 << 4;
+    const PDCM: u32 = 1 << 15;
+
+    #[test]
+    fn reads_what_cpuid_and_misc_enable_say() {
+        // (ECX, MISC_ENABLE, layout, CPL, BTS, PEBS)
+        let table = [
+            (DTES64 | DS_CPL | PDCM, 1 << 7, DsLayout::Bits64, true, true, true),
+            (0, 1 << 7, DsLayout::Bits32, false, true, false),
+            (DTES64 | PDCM, 1 << 12 | 1 << 7, DsLayout::Bits64, false, true, false),
+            (DTES64 | PDCM, 1 << 11 | 1 << 7, DsLayout::Bits64, false, false, true),
+        ];
+        for (ecx, misc, layout, cpl_qualified, bts, pebs) in table {
+            let mut msr = FakeMsr::new();
+            msr.set(MISC_ENABLE, misc);
+            let found = DsCapabilities::detect(cpuid(ecx, DS), &mut msr).unwrap();
+            assert_eq!(
+                (found.layout, found.cpl_qualified, found.bts, found.pebs.is_ok()),
+                (layout, cpl_qualified, bts, pebs),
+                "{ecx:#x} {misc:#x}"
+            );
+            assert_eq!(msr.get(DS_AREA), 0);
+        }
+    }
+
+    #[test]
+    fn a_linear_address_has_the_bits_that_cpuid_tells_and_48_where_it_tells_none() {
+        // (the highest extended leaf, CPUID.80000008H:EAX, bits)
+        let table = [(0, 0, 48), (0x8000_0007, 0x3930, 48), (0x8000_0008, 0, 48)];
+        for (highest, eax, bits) in
+            table.into_iter().chain([(0x8000_0008, 0x3027, 48), (0x8000_0008, 0x3934, 57)])
+        {
+            let cpuid = |leaf, subleaf| match leaf {
+                0x8000_0000 => CpuIdResult { eax: highest, ebx: 0, ecx: 0, edx: 0 },
+                0x8000_0008 => CpuIdResult { eax, ebx: 0, ecx: 0, edx: 0 },
+                _ => signature(0x106a5, DTES64, DS).cpuid2(leaf, subleaf),
+            };
+            let found = DsCapabilities::detect(cpuid, &mut FakeMsr::new()).unwrap();
+            assert_eq!(found.linear_address_bits, bits, "{highest:#x} {eax:#x}");
+        }
+    }
+
+    #[test]
+    fn without_dtes64_the_mode_says_how_wide_fields_are() {
+        const LMA: u64 = 1 << 10;
+        // (CPUID.1:ECX, CPUID.80000001H:EDX, IA32_EFER, layout, whether IA32_EFER is read)
+        let table = [
+            (DTES64, 1 << 29, 0x500, DsLayout::Bits64, false),
+            (0, 1 << 29, LMA | 0x101, DsLayout::Bits64, true),
+            // IA-32e mode is enabled and not active.
+            (0, 1 << 29, 0x100, DsLayout::Bits32, true),
+            // There is no IA-32e mode, and no register.
+            (0, 0, LMA, DsLayout::Bits32, false),
+        ];
+        for (ecx, edx, efer, layout, reads) in table {
+            let cpuid = |leaf, subleaf| match leaf {
+                0x8000_0000 => CpuIdResult { eax: 0x8000_0008, ebx: 0, ecx: 0, edx: 0 },
+                0x8000_0001 => CpuIdResult { eax: 0, ebx: 0, ecx: 0, edx },
+                _ => signature(0x106a5, ecx, DS).cpuid2(leaf, subleaf),
+            };
+            let mut msr = FakeMsr::new();
+            msr.set(0xc000_0080, efer);
+            let found = DsCapabilities::detect(cpuid, &mut msr).unwrap();
+            assert_eq!(found.layout, layout, "{ecx:#x} {edx:#x} {efer:#x}");
+            assert_eq!(msr.reads.contains(&0xc000_0080), reads, "{ecx:#x} {edx:#x}");
+        }
+    }
+
+    #[test]
+    fn another_vendors_bit_is_no_debug_store() {
+        let amd = |leaf, subleaf| match leaf {
+            0 => CpuIdResult { eax: 0xb, ebx: 0x6874_7541, edx: 0x6974_6e65, ecx: 0x444d_4163 },
+            _ => cpuid(DTES64, DS).cpuid2(leaf, subleaf),
+        };
+        let mut msr = FakeMsr::new();
+        assert_eq!(DsCapabilities::detect(amd, &mut msr), Err(Missing::Intel.into()));
+        assert_eq!((msr.reads.len(), msr.writes.len()), (0, 0));
+    }
+
+    #[test]
+    fn says_what_is_missing() {
+        let mut msr = FakeMsr::new();
+        msr.set(MISC_ENABLE, 0x1800);
+        let unavailable =
+            Absent::NothingToStore { misc_enable: MiscEnable::from_bits_retain(0x1800), pebs: Missing::Pebs };
+        assert_eq!(DsCapabilities::detect(cpuid(DTES64, DS), &mut msr), Err(unavailable));
+        assert_eq!(
+            DsCapabilities::detect(cpuid(DTES64, 0), &mut FakeMsr::new()),
+            Err(Missing::DebugStore.into())
+        );
+        let old = signature(0x68a, 0, DS);
+        let family = Missing::BranchStoreModel { family: 6, model: 8 }.into();
+        assert_eq!(DsCapabilities::detect(old, &mut FakeMsr::new()), Err(family));
+    }
+
+    #[test]
+    fn sees_an_emulator_that_reads_zero_everywhere() {
+        let mut msr = FakeMsr::new();
+        msr.dead = true;
+        let error = DsCapabilities::detect(cpuid(DTES64, DS), &mut msr).unwrap_err();
+        assert_eq!(error, NotBacked { address: DS_AREA, written: PATTERN.0, read: 0 }.into());
+    }
+
+    #[test]
+    fn sees_registers_that_fault() {
+        for nth in 0..7 {
+            let mut msr = FakeMsr::new();
+            msr.set(MISC_ENABLE, 1 << 7);
+            msr.fault_at = Some(nth);
+            let error = DsCapabilities::detect(cpuid(DTES64 | PDCM, DS), &mut msr);
+            assert!(matches!(error, Err(Absent::Fault(_))), "access {nth}: {error:?}");
+        }
+    }
+
+    #[test]
+    fn refuses_what_somebody_uses() {
+        for on in [1 << 0, 1 << 6, 1 << 7] {
+            let mut msr = FakeMsr::new();
+            msr.set(0x1d9, on);
+            let error = DsCapabilities::detect(cpuid(DTES64, DS), &mut msr);
+            assert_eq!(error, Err(InUse::BranchRecorder { address: 0x1d9, control: on }.into()));
+            assert_eq!(msr.writes, []);
+        }
+        let mut msr = FakeMsr::new();
+        msr.set(DS_AREA, 0x1000);
+        let error = DsCapabilities::detect(cpuid(DTES64, DS), &mut msr);
+        assert_eq!(error, Err(InUse::DebugStore { area: 0x1000 }.into()));
+    }
+}

@@ -1,0 +1,58 @@
+//! The debug store: the save area that branch records and samples go into, and the recording of both.
+//!
+//! One area serves both halves, [`bts`](crate::intel::bts) and [`pebs`](crate::intel::pebs), and so does one owner: [`Unit`] is off,
+//! [`Running`] records and owns the memory, [`Stopped`] has what was recorded.
+
+mod area;
+mod block;
+mod buffer;
+mod config;
+mod detect;
+mod layout;
+mod memory;
+mod plan;
+mod progress;
+mod rules;
+mod running;
+mod session;
+mod stopped;
+#[cfg(test)]
+mod tests;
+mod unit;
+
+pub use area::{AreaError, DsArea};
+pub use buffer::BadIndex;
+pub use config::{DsConfig, DsRefusal, Gate};
+pub use detect::DsCapabilities;
+pub use layout::{DsLayout, Half};
+pub use memory::{LinearMemory, LinearPage, LinearRequest, MemoryType};
+pub use plan::{AreaPlan, BufferMode, BufferPlan, PlanError};
+pub use progress::State;
+pub use rules::{Place, Rule, Strictness, Warning, Warnings};
+pub use running::Running;
+pub use session::Session;
+pub use stopped::{Records, Stopped};
+pub use unit::Unit;
+
+use crate::intel::bts::{Control, ControlRegister};
+use crate::msr::{GeneralProtection, Msr, PebsEnable};
+
+/// Stops the branch trace store and the sampling of this processor, whoever started them: for a kernel that panics and
+/// wants to keep what was recorded.
+///
+/// # Errors
+///
+/// A register is not there.
+pub fn emergency_stop(msr: &mut impl Msr, capabilities: &DsCapabilities) -> Result<(), GeneralProtection> {
+    let bits = msr.rdmsr(ControlRegister::ADDRESS)?;
+    let on = capabilities.control.bits(Control::TR.union(Control::BTS).union(Control::BTINT));
+    if bits & on != 0 {
+        // SAFETY: it only ends writes to memory.
+        unsafe { msr.wrmsr(ControlRegister::ADDRESS, bits & !on) }?;
+    }
+    match capabilities.pebs {
+        // SAFETY: as above.
+        Ok(_) => unsafe { msr.write(PebsEnable(0)) },
+        Err(_) => Ok(()),
+    }
+}

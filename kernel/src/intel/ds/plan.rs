@@ -1,0 +1,243 @@
+//! Sizes: how the buffers of the DS save area are divided. Pure arithmetic.
+
+use super::DsCapabilities;
+use crate::intel::pebs::Groups;
+use crate::lifecycle::Missing;
+use core::fmt;
+
+/// The buffers of a DS save area, as a kernel asks for them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AreaPlan {
+    bts: Option<BufferPlan>,
+    pebs: Option<(BufferPlan, Groups)>,
+}
+
+impl AreaPlan {
+    /// No buffer.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { bts: None, pebs: None }
+    }
+
+    /// With a buffer for branch records.
+    #[must_use]
+    pub const fn bts(self, buffer: BufferPlan) -> Self {
+        Self { bts: Some(buffer), ..self }
+    }
+
+    /// With a buffer for samples that have these groups.
+    #[must_use]
+    pub const fn pebs(self, buffer: BufferPlan, groups: Groups) -> Self {
+        Self { pebs: Some((buffer, groups)), ..self }
+    }
+
+    /// The groups of its samples.
+    pub(super) fn groups(&self) -> Groups {
+        self.pebs.map_or(Groups::BASIC, |(_, groups)| groups)
+    }
+
+    /// Divides both buffers into records.
+    pub(super) fn divide(&self, capabilities: &DsCapabilities) -> Result<(Part, Part), PlanError> {
+        let branch_bytes = capabilities.layout.branch_record_bytes();
+        let bts = self.bts.map(|plan| Ok((plan, Division::of(&plan, branch_bytes)?))).transpose()?;
+        let pebs = self.pebs.map(|(plan, groups)| {
+            let format = capabilities.pebs.map_err(PlanError::NoPebs)?.format;
+            if plan.mode == BufferMode::Circular {
+                return Err(PlanError::PebsIsNotCircular);
+            }
+            Ok((plan, Division::of(&plan, groups.record_bytes(format)?)?))
+        });
+        match (bts, pebs.transpose()?) {
+            (None, None) => Err(PlanError::NoBuffer),
+            both => Ok(both),
+        }
+    }
+}
+
+/// A buffer that is asked for, and how it is divided.
+pub(super) type Part = Option<(BufferPlan, Division)>;
+
+/// A buffer for records, as a kernel asks for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BufferPlan {
+    /// Its size in bytes. Should be a multiple of the record's size: the rest is not used.
+    pub bytes: u64,
+    /// Where in the first page it starts; a buffer may share a page with other data, and starts anywhere in it.
+    pub page_offset: u16,
+    /// What happens when it is full.
+    pub mode: BufferMode,
+}
+
+/// What happens when a buffer is full.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BufferMode {
+    /// It is overwritten from the beginning, and holds what was recorded last. No interrupt. Branch records only.
+    Circular,
+    /// A PMI comes while there is still room for `spare` records: for what is recorded until it is served.
+    Interrupt {
+        /// Records kept free; at least 1.
+        spare: u32,
+    },
+}
+
+impl BufferMode {
+    /// Room for as many branch records as recorded in the time that a PMI may take on current processors.
+    pub const INTERRUPT: Self = Self::Interrupt { spare: ENOUGH };
+}
+
+/// Records in 4 KiB: what other drivers keep free as well.
+pub(super) const ENOUGH: u32 = 170;
+
+/// A buffer divided into records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Division {
+    /// Whole records that fit.
+    pub(super) records: u64,
+    /// The size of one.
+    pub(super) record_bytes: u64,
+    /// Where the threshold is, from the base on.
+    pub(super) threshold: u64,
+}
+
+impl Division {
+    /// Divides a buffer.
+    pub(super) const fn of(plan: &BufferPlan, record_bytes: u64) -> Result<Self, PlanError> {
+        let BufferPlan { bytes, page_offset, mode } = *plan;
+        if page_offset >= 0x1000 || page_offset % 4 != 0 {
+            return Err(PlanError::PageOffset { page_offset });
+        }
+        let records = bytes / record_bytes;
+        // Below this the processor's behaviour is not defined.
+        if records == 0 {
+            return Err(PlanError::TooSmall { bytes, record_bytes });
+        }
+        let end = records * record_bytes;
+        let threshold = match mode {
+            // Above the absolute maximum: the manual says that clearing BTINT alone does not keep the interrupt off.
+            BufferMode::Circular => end + record_bytes,
+            BufferMode::Interrupt { spare } => {
+                if spare == 0 || spare as u64 >= records {
+                    return Err(PlanError::Spare { spare, records });
+                }
+                end - spare as u64 * record_bytes
+            }
+        };
+        Ok(Self { records, record_bytes, threshold })
+    }
+
+    /// The size of all records: the absolute maximum, from the base on.
+    pub(super) const fn end(&self) -> u64 {
+        self.records * self.record_bytes
+    }
+}
+
+/// Why a buffer cannot be divided so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PlanError {
+    /// A buffer starts on a doubleword boundary within a page of 4 KiB.
+    PageOffset {
+        /// The offset asked for.
+        page_offset: u16,
+    },
+    /// There is no room for one record.
+    TooSmall {
+        /// The size asked for.
+        bytes: u64,
+        /// The size of a record.
+        record_bytes: u64,
+    },
+    /// No record is left before the threshold, or none behind it.
+    Spare {
+        /// Records to be kept free.
+        spare: u32,
+        /// Records there are.
+        records: u64,
+    },
+    /// Records of event-based sampling are not overwritten: there is no circular mode for them.
+    PebsIsNotCircular,
+    /// There is no event-based sampling to plan a buffer for.
+    NoPebs(Missing),
+    /// Records of this processor have no groups to choose.
+    FixedFormat,
+    /// No processor has so many last branches.
+    Branches {
+        /// How many are asked for.
+        branches: u8,
+    },
+    /// No buffer is asked for.
+    NoBuffer,
+}
+
+impl fmt::Display for PlanError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::PageOffset { page_offset } => {
+                write!(
+                    f,
+                    "a buffer cannot start at offset {page_offset:#x} of a page: a multiple of 4 below 4096"
+                )
+            }
+            Self::TooSmall { bytes, record_bytes } => {
+                write!(f, "a buffer of {bytes} bytes does not hold one record of {record_bytes}")
+            }
+            Self::Spare { spare, records } => write!(f, "{spare} of {records} records are to stay free"),
+            Self::PebsIsNotCircular => f.write_str("a PEBS buffer cannot be circular"),
+            Self::NoPebs(absent) => write!(f, "no buffer for samples: {absent}"),
+            Self::FixedFormat => f.write_str("the PEBS records of this processor have no groups to choose"),
+            Self::Branches { branches } => write!(f, "{branches} last branches in a PEBS record"),
+            Self::NoBuffer => f.write_str("no buffer is asked for"),
+        }
+    }
+}
+
+impl core::error::Error for PlanError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn plan(bytes: u64, mode: BufferMode) -> BufferPlan {
+        BufferPlan { bytes, page_offset: 0, mode }
+    }
+
+    #[test]
+    fn the_threshold_is_at_a_record() {
+        // (bytes, record, spare, records, threshold)
+        let table = [
+            (0x1000, 24, 10, 170, 160 * 24),
+            (0x1000, 12, 1, 341, 340 * 12),
+            (48, 24, 1, 2, 24),
+            (71, 24, 1, 2, 24),
+            (0x10000, 24, 170, 2730, 2560 * 24),
+        ];
+        for (bytes, record, spare, records, threshold) in table {
+            let division = Division::of(&plan(bytes, BufferMode::Interrupt { spare }), record).unwrap();
+            assert_eq!(division, Division { records, record_bytes: record, threshold }, "{bytes:#x}");
+            assert!(division.end() <= bytes && division.end() + record > bytes);
+        }
+    }
+
+    #[test]
+    fn a_circular_buffer_never_reaches_its_threshold() {
+        let division = Division::of(&plan(0x1000, BufferMode::Circular), 24).unwrap();
+        assert!(division.threshold > division.end());
+    }
+
+    #[test]
+    fn refuses_what_does_not_work() {
+        let spare = |spare| BufferMode::Interrupt { spare };
+        let table = [
+            (plan(23, BufferMode::Circular), PlanError::TooSmall { bytes: 23, record_bytes: 24 }),
+            (plan(48, spare(0)), PlanError::Spare { spare: 0, records: 2 }),
+            (plan(48, spare(2)), PlanError::Spare { spare: 2, records: 2 }),
+            (
+                BufferPlan { page_offset: 0x1000, ..plan(48, spare(1)) },
+                PlanError::PageOffset { page_offset: 0x1000 },
+            ),
+            (BufferPlan { page_offset: 6, ..plan(48, spare(1)) }, PlanError::PageOffset { page_offset: 6 }),
+        ];
+        for (plan, error) in table {
+            assert_eq!(Division::of(&plan, 24), Err(error));
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! Are there last branch records, and what can they do?
+
+use super::{LbrFormat, Stack};
+use crate::intel::bts::{ControlRegister, RECORDERS};
+use crate::intel::errata::Errata;
+use crate::lifecycle::{self, Absent, Missing};
+use crate::msr::{GeneralProtection, LbrCtl, Msr, PerfCapabilities, Register, RtitCtl};
+use raw_cpuid::{CpuId, CpuIdReader};
+
+/// What this processor's last branch records can do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LbrCapabilities {
+    /// Their registers.
+    pub stack: Stack,
+    /// How they are to be read.
+    pub format: LbrFormat,
+    /// They can be filtered by privilege level.
+    pub levels: bool,
+    /// They can be filtered by kind of branch.
+    pub classes: bool,
+    /// There is call-stack mode.
+    pub call_stack: bool,
+    /// A PMI can freeze them: FREEZE_LBRS_ON_PMI.
+    pub freeze_on_pmi: bool,
+    /// There is Intel PT, `CPUID.07H.0:EBX[25]`, and this is a model where it excludes them while it traces.
+    pub processor_trace: bool,
+    pub(super) control: ControlRegister,
+}
+
+impl LbrCapabilities {
+    /// Finds them. Turns them on and off again where nobody uses them.
+    ///
+    /// # Errors
+    ///
+    /// They are not there.
+    pub fn detect(cpuid: impl CpuIdReader, msr: &mut impl Msr) -> Result<Self, Absent> {
+        let architectural = Architectural::read(&cpuid);
+        let id = CpuId::with_cpuid_reader(cpuid);
+        let vendor = id.get_vendor_info();
+        if vendor.is_none_or(|vendor| vendor.as_str() != "GenuineIntel") {
+            return Err(Missing::Intel.into());
+        }
+        let features = id.get_feature_info().ok_or(Missing::Intel)?;
+        let (family, model) = (features.family_id(), features.model_id());
+        let control = ControlRegister::of(family, model).ok_or(Missing::LastBranchModel { family, model })?;
+        let found = Self {
+            stack: Stack::architectural(0),
+            format: LbrFormat::Lip,
+            levels: false,
+            classes: false,
+            call_stack: false,
+            freeze_on_pmi: features.has_pdcm() && control.has(crate::intel::bts::Control::FREEZE_LBRS_ON_PMI),
+            processor_trace: id.get_extended_feature_info().is_some_and(|f| f.has_processor_trace())
+                && Errata::of(family, model).contains(Errata::TRACE_EXCLUDES_BRANCH_RECORDS),
+            control,
+        };
+        let found = match architectural {
+            Some(architectural) => found.with_architectural(&architectural)?,
+            None => {
+                let stack = Stack::of(family, model).ok_or(Missing::LastBranchModel { family, model })?;
+                let format = stack_format(&id, &stack, msr)?;
+                found.with_stack(stack, format)
+            }
+        };
+        found.probe(msr)?;
+        Ok(found)
+    }
+
+    /// Whether they are the architectural ones.
+    pub(super) const fn is_architectural(&self) -> bool {
+        self.stack.top.is_none()
+    }
+
+    fn with_architectural(self, found: &Architectural) -> Result<Self, Absent> {
+        // Bit n: 8 × (n + 1) entries.
+        let depth = match found.depths.checked_ilog2() {
+            Some(bit) => 8 * (bit as u8 + 1),
+            None => return Err(Missing::LastBranchDepth.into()),
+        };
+        let bit = |register: u32, n: u32| register >> n & 1 == 1;
+        let format = LbrFormat::Architectural {
+            linear: found.linear,
+            mispredicted: bit(found.ecx, 0),
+            cycles: bit(found.ecx, 1),
+            kind: bit(found.ecx, 2),
+        };
+        let [levels, classes, call_stack] = [0, 1, 2].map(|n| bit(found.ebx, n));
+        Ok(Self { stack: Stack::architectural(depth), format, levels, classes, call_stack, ..self })
+    }
+
+    const fn with_stack(self, stack: Stack, format: LbrFormat) -> Self {
+        let (levels, classes, call_stack) = (stack.select, stack.select, stack.call_stack);
+        Self { stack, format, levels, classes, call_stack, ..self }
+    }
+
+    /// Looks whether the register that turns them on is backed, where nobody records what they would disturb.
+    fn probe(&self, msr: &mut impl Msr) -> Result<(), Absent> {
+        let address = self.enable_address();
+        let before = msr.rdmsr(address)?;
+        if before & LBR != 0 || self.is_excluded(msr)? {
+            // It holds a bit, or the start says no.
+            return Ok(());
+        }
+        // SAFETY: branches go into registers that nobody uses now; no memory is written.
+        unsafe { lifecycle::probe(msr, address, |before| before | LBR, LBR) }
+    }
+
+    /// Whether branches are stored, or PT traces where it excludes last branches.
+    pub(super) fn is_excluded(&self, msr: &mut impl Msr) -> Result<bool, GeneralProtection> {
+        let bits = msr.rdmsr(ControlRegister::ADDRESS)?;
+        if self.control.control(bits).intersects(RECORDERS) {
+            return Ok(true);
+        }
+        Ok(self.processor_trace && msr.read::<RtitCtl>()?.contains(RtitCtl::TRACE_EN))
+    }
+
+    /// The register whose bit 0 turns them on.
+    pub(super) const fn enable_address(&self) -> u32 {
+        match self.is_architectural() {
+            true => <LbrCtl as Register>::ADDRESS,
+            false => ControlRegister::ADDRESS,
+        }
+    }
+}
+
+/// How the records of a stack that is not architectural are to be read.
+fn stack_format<R: CpuIdReader>(
+    id: &CpuId<R>,
+    stack: &Stack,
+    msr: &mut impl Msr,
+) -> Result<LbrFormat, Absent> {
+    let pdcm = id.get_feature_info().is_some_and(|features| features.has_pdcm());
+    let format = match (pdcm, stack.entries) {
+        (true, _) => {
+            let number = msr.read::<PerfCapabilities>()?.lbr_format();
+            LbrFormat::of(number).ok_or(Missing::LastBranchFormat { number })?
+        }
+        (false, super::stack::Entries::One { .. }) => LbrFormat::Bits32,
+        (false, _) => LbrFormat::Lip,
+    };
+    let tsx = id.get_extended_feature_info().is_some_and(|features| features.has_hle() || features.has_rtm());
+    Ok(match format {
+        // Where there is no TSX its two bits say nothing: 0 in what the processor records, the address's sign in what
+        // was written.
+        LbrFormat::EipFlagsTsx if !tsx => LbrFormat::EipFlags,
+        format => format,
+    })
+}
+
+/// LBR of the control register, and LBREn of IA32_LBR_CTL.
+pub(super) const LBR: u64 = 1 << 0;
+
+/// CPUID leaf 1CH.
+struct Architectural {
+    depths: u8,
+    linear: bool,
+    ebx: u32,
+    ecx: u32,
+}
+
+impl Architectural {
+    /// There with `CPUID.07H.0:EDX[19]`.
+    fn read(cpuid: &impl CpuIdReader) -> Option<Self> {
+        let highest = cpuid.cpuid1(0).eax;
+        if highest < 0x1c || cpuid.cpuid2(7, 0).edx >> 19 & 1 == 0 {
+            return None;
+        }
+        let leaf = cpuid.cpuid2(0x1c, 0);
+        Some(Self { depths: leaf.eax as u8, linear: leaf.eax >> 31 == 1, ebx: leaf.ebx, ecx: leaf.ecx })
+    }
+}

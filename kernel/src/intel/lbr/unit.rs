@@ -1,0 +1,208 @@
+//! Last branch records that are off, and the way to turn them on.
+
+use super::capabilities::LBR;
+use super::stack::Entries;
+use super::{Branch, LbrCapabilities, LbrConfig, LbrRefusal, Running, Session};
+use crate::cpuid::CpuIdReader;
+use crate::intel::bts::{Control, ControlRegister, RECORDERS};
+use crate::lifecycle::{Absent, InUse, NotStarted, StartError};
+use crate::msr::{GeneralProtection, LbrDepth, LbrSelect, Msr, RtitCtl};
+use core::marker::PhantomData;
+
+/// The last branch records of one logical processor, off.
+///
+/// It cannot be sent to another thread of execution: it stands for the processor that it was found on, and so does
+/// what comes of it.
+#[derive(Debug)]
+pub struct Unit<M: Msr> {
+    pub(super) msr: M,
+    capabilities: LbrCapabilities,
+    of_this_processor: PhantomData<*const ()>,
+}
+
+impl<M: Msr> Unit<M> {
+    /// Finds them: CPUID first, then whether their register answers.
+    ///
+    /// # Errors
+    ///
+    /// They are not there. Where their register raised #GP when its value was put back they are on.
+    pub fn detect(cpuid: impl CpuIdReader, mut msr: M) -> Result<Self, Absent> {
+        let capabilities = LbrCapabilities::detect(cpuid, &mut msr)?;
+        Ok(Self { msr, capabilities, of_this_processor: PhantomData })
+    }
+
+    /// What they can do.
+    #[must_use]
+    pub const fn capabilities(&self) -> &LbrCapabilities {
+        &self.capabilities
+    }
+
+    /// Clears them, and turns them on. On NetBurst they cannot be cleared: until as many branches were taken as there are
+    /// records, the last ones are older than the start.
+    ///
+    /// # Errors
+    ///
+    /// The configuration or the processor says no, or somebody records branches. The unit comes back, unless it cannot be
+    /// stopped any more.
+    #[allow(clippy::result_large_err, reason = "it gives back what it was given")]
+    pub fn start(self, config: &LbrConfig) -> Result<Running<M>, NotStarted<Session<M>>> {
+        match config.check(&self.capabilities) {
+            Ok(()) => Running::start(Session::new(self, *config)),
+            Err(refusal) => {
+                Err(NotStarted::Off { unit: self, memory: (), error: StartError::Refused(refusal) })
+            }
+        }
+    }
+
+    /// Writes the last branches before they were turned off to `out`, the newest first, as far as there are some and
+    /// there is room. What is there before the first start is whatever somebody has left.
+    ///
+    /// # Errors
+    ///
+    /// An access raised #GP.
+    pub fn last<'a>(&mut self, out: &'a mut [Branch]) -> Result<&'a [Branch], GeneralProtection> {
+        let count = self.read(out)?;
+        Ok(out.get(..count).unwrap_or_default())
+    }
+
+    pub(super) fn read(&mut self, out: &mut [Branch]) -> Result<usize, GeneralProtection> {
+        let (stack, format) = (self.capabilities.stack, self.capabilities.format);
+        let depth = u32::from(stack.depth);
+        let top = match stack.top {
+            // Reserved bits above the index.
+            Some(register) => self.msr.rdmsr(register)? as u32 % depth,
+            None => 0,
+        };
+        let mut count = 0;
+        for (n, out) in (0..depth).zip(out) {
+            // The older ones are below the top, and above it where there is none.
+            let entry = match stack.top {
+                Some(_) => (top + depth - n) % depth,
+                None => n,
+            };
+            let (from, to, info) = self.entry(stack.entries, entry, format.has_info())?;
+            let Some(branch) = format.branch(from, to, info) else { break };
+            *out = branch;
+            count += 1;
+        }
+        Ok(count)
+    }
+
+    fn entry(
+        &mut self,
+        entries: Entries,
+        n: u32,
+        with_info: bool,
+    ) -> Result<(u64, u64, u64), GeneralProtection> {
+        let msr = &mut self.msr;
+        match entries {
+            Entries::One { first } => {
+                let both = msr.rdmsr(first + n)?;
+                Ok((u64::from(both as u32), both >> 32, 0))
+            }
+            Entries::Two { from, to } => Ok((msr.rdmsr(from + n)?, msr.rdmsr(to + n)?, 0)),
+            Entries::Three { from, to, info } => {
+                let info = if with_info { msr.rdmsr(info + n)? } else { 0 };
+                Ok((msr.rdmsr(from + n)?, msr.rdmsr(to + n)?, info))
+            }
+        }
+    }
+
+    /// Sets their bit, and with it whether a PMI freezes them.
+    pub(super) fn turn_on(&mut self, freezes: bool) -> Result<(), GeneralProtection> {
+        self.change(ControlRegister::ADDRESS, self.freeze_bit(freezes), 0)?;
+        self.change(self.capabilities.enable_address(), LBR, 0)
+    }
+
+    /// Clears what lets a PMI freeze them, if they were started so.
+    pub(super) fn freeze_no_more(&mut self, freezes: bool) -> Result<(), GeneralProtection> {
+        self.change(ControlRegister::ADDRESS, 0, self.freeze_bit(freezes))
+    }
+
+    /// Whether somebody records what excludes them. They are off.
+    pub(super) fn is_excluded(&mut self) -> Result<bool, GeneralProtection> {
+        self.capabilities.is_excluded(&mut self.msr)
+    }
+
+    /// Clears their bit: nothing more is recorded.
+    pub(super) fn pause(&mut self) -> Result<(), GeneralProtection> {
+        self.change(self.capabilities.enable_address(), 0, LBR)
+    }
+
+    fn freeze_bit(&self, freezes: bool) -> u64 {
+        match freezes {
+            true => self.capabilities.control.bits(Control::FREEZE_LBRS_ON_PMI),
+            false => 0,
+        }
+    }
+
+    /// Makes sure that nobody records branches, and that PT, where it excludes these records, is off.
+    pub(super) fn claim(&mut self) -> Result<(), StartError<LbrRefusal>> {
+        let bits = self.msr.rdmsr(ControlRegister::ADDRESS)?;
+        if self.capabilities.control.control(bits).intersects(RECORDERS) {
+            return Err(InUse::BranchRecorder { address: ControlRegister::ADDRESS, control: bits }.into());
+        }
+        if self.capabilities.is_architectural() {
+            let address = self.capabilities.enable_address();
+            let control = self.msr.rdmsr(address)?;
+            return match control & LBR {
+                0 => Ok(()),
+                _ => Err(InUse::BranchRecorder { address, control }.into()),
+            };
+        }
+        if self.capabilities.processor_trace {
+            let ctl: RtitCtl = self.msr.read()?;
+            if ctl.contains(RtitCtl::TRACE_EN) {
+                return Err(InUse::ProcessorTrace { ctl }.into());
+            }
+        }
+        Ok(())
+    }
+
+    /// Empty records, the filter, then on.
+    pub(super) fn begin(&mut self, config: &LbrConfig) -> Result<(), GeneralProtection> {
+        if self.capabilities.is_architectural() {
+            // The write clears all records.
+            let depth = LbrDepth(u64::from(self.capabilities.stack.depth));
+            // SAFETY: registers that nobody uses; no memory is written.
+            unsafe { self.msr.write(depth) }?;
+            // SAFETY: as above.
+            unsafe { self.msr.write(config.control()) }?;
+            return self.turn_on(config.freezes());
+        }
+        self.clear()?;
+        if self.capabilities.stack.select {
+            let select: LbrSelect = config.select();
+            // SAFETY: as above.
+            unsafe { self.msr.write(select) }?;
+        }
+        self.turn_on(config.freezes())
+    }
+
+    fn clear(&mut self) -> Result<(), GeneralProtection> {
+        if !self.capabilities.stack.writable {
+            return Ok(());
+        }
+        for n in 0..u32::from(self.capabilities.stack.depth) {
+            let registers = match self.capabilities.stack.entries {
+                Entries::One { first } => [Some(first), None, None],
+                Entries::Two { from, to } => [Some(from), Some(to), None],
+                Entries::Three { from, to, info } => [Some(from), Some(to), Some(info)],
+            };
+            for register in registers.into_iter().flatten() {
+                // SAFETY: a record that nobody uses; no memory is written.
+                unsafe { self.msr.wrmsr(register + n, 0) }?;
+            }
+        }
+        Ok(())
+    }
+
+    fn change(&mut self, address: u32, set: u64, clear: u64) -> Result<(), GeneralProtection> {
+        if set | clear == 0 {
+            return Ok(());
+        }
+        let bits = self.msr.rdmsr(address)?;
+        // SAFETY: branches go into registers of this unit; no memory is written.
+        unsafe { self.msr.wrmsr(address, bits & !clear | set) }
+    }
+}

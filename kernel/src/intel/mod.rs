@@ -1,0 +1,8 @@
+//! Intel's processors: Processor Trace, the debug store with branch records and samples, last branch records.
+
+pub mod bts;
+pub mod ds;
+pub mod errata;
+pub mod lbr;
+pub mod pebs;
+pub mod pt;

@@ -1,0 +1,303 @@
+//! Is there event-based sampling, and what can it do?
+
+use super::{Event, GENERAL, PreciseEvents};
+use crate::intel::ds::DsLayout;
+use crate::lifecycle::Missing;
+use crate::msr::{FixedCtrCtrl, GeneralProtection, MiscEnable, Msr, PerfCapabilities};
+use pugmark_decoder_core::pebs::Format;
+use raw_cpuid::{CpuId, CpuIdReader};
+
+/// What this processor's event-based sampling can do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PebsCapabilities {
+    /// How its records look: `IA32_PERF_CAPABILITIES[11:8]`.
+    pub format: Format,
+    /// How many counter reset values of general-purpose counters the DS area has, before those of the fixed-function
+    /// ones: 8, and 32 since format 5.
+    pub general_resets: u8,
+    /// How many general-purpose counters sample, from number 0 on.
+    pub general_counters: u8,
+    /// How many fixed-function counters sample, from number 0 on.
+    pub fixed_counters: u8,
+    /// The width of a general-purpose counter: `CPUID.0AH:EAX[23:16]`.
+    pub general_bits: u8,
+    /// The width of a fixed-function counter: `CPUID.0AH:EDX[12:5]`.
+    pub fixed_bits: u8,
+    /// Counters are written whole: `IA32_PERF_CAPABILITIES[13]`.
+    pub full_width: bool,
+    /// Which events sample.
+    pub precise: PreciseEvents,
+}
+
+impl PebsCapabilities {
+    /// The general-purpose counters that sample `event`, as bits; 0: it is not precise here.
+    #[must_use]
+    pub const fn counters_for(&self, event: Event) -> u8 {
+        let there = match self.general_counters {
+            8.. => 0xff,
+            n => (1 << n) - 1,
+        };
+        self.precise.counters(event) & there
+    }
+
+    /// Looks for it; `Ok(Err(_))`: it is not there. Reads registers only where CPUID says that they are there.
+    pub(crate) fn detect<R: CpuIdReader>(
+        id: &CpuId<R>,
+        misc_enable: MiscEnable,
+        layout: DsLayout,
+        msr: &mut impl Msr,
+    ) -> Result<Result<Self, Missing>, GeneralProtection> {
+        if misc_enable.contains(MiscEnable::PEBS_UNAVAILABLE) {
+            return Ok(Err(Missing::Pebs));
+        }
+        let Some(features) = id.get_feature_info() else { return Ok(Err(Missing::PerfCapabilities)) };
+        if features.family_id() == 0xf {
+            return Ok(Err(Missing::NetBurstPebs));
+        }
+        if !features.has_pdcm() {
+            return Ok(Err(Missing::PerfCapabilities));
+        }
+        if layout == DsLayout::Bits32 {
+            return Ok(Err(Missing::WideRecords));
+        }
+        let info = id.get_performance_monitoring_info();
+        let version = info.as_ref().map_or(0, |info| info.version_id());
+        let Some(info) = info.filter(|_| version >= 2) else {
+            return Ok(Err(Missing::GlobalCtrl { version }));
+        };
+        if !misc_enable.contains(MiscEnable::PERFORMANCE_MONITORING) {
+            return Ok(Err(Missing::PerformanceMonitoring));
+        }
+        let capabilities: PerfCapabilities = msr.read()?;
+        let number = capabilities.pebs_format();
+        let Some(format) = Format::from_capabilities(number) else {
+            return Ok(Err(Missing::PebsFormat { number }));
+        };
+        let baseline = capabilities.contains(PerfCapabilities::PEBS_BASELINE);
+        let model = features.model_id();
+        let (general, fixed, precise) = match baseline {
+            true => (GENERAL, FixedCtrCtrl::COUNTERS, PreciseEvents::Extended),
+            false => (sampling_counters(model), 0, PreciseEvents::of(model)),
+        };
+        let found = Self {
+            format,
+            general_resets: Format::general_resets(number),
+            general_counters: info.number_of_counters().min(general),
+            fixed_counters: info.fixed_function_counters().min(fixed),
+            general_bits: info.counter_bit_width(),
+            fixed_bits: info.fixed_function_counters_bit_width(),
+            full_width: capabilities.contains(PerfCapabilities::FW_WRITE),
+            precise,
+        };
+        match found.general_counters {
+            0 => Ok(Err(Missing::SamplingCounter)),
+            _ => Ok(Ok(found)),
+        }
+    }
+}
+
+/// How many general-purpose counters of family 06H sample without PEBS_BASELINE.
+const fn sampling_counters(model: u8) -> u8 {
+    match model {
+        // Core 2; Atoms up to Goldmont; Knights Landing and Knights Mill: counter 0.
+        0x0f | 0x16 | 0x17 | 0x1d => 1,
+        0x1c | 0x26 | 0x27 | 0x35 | 0x36 => 1,
+        0x37 | 0x4a | 0x4d | 0x5a | 0x5d | 0x4c | 0x75 => 1,
+        0x5c | 0x5f => 1,
+        0x57 | 0x85 => 1,
+        _ => 4,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cpuid::CpuIdResult;
+    use crate::fake::FakeMsr;
+
+    const DS: u32 = 1 << 21;
+    const DTES64_PDCM: u32 = 1 << 2 | 1 << 15;
+    const PERFORMANCE_MONITORING: u64 = 1 << 7;
+
+    struct Row {
+        signature: u32,
+        ecx: u32,
+        /// CPUID.0AH:EAX and EDX.
+        counters: (u32, u32),
+        misc_enable: u64,
+        capabilities: u64,
+    }
+
+    /// A Nehalem.
+    const NEHALEM: Row = Row {
+        signature: 0x106a5,
+        ecx: DTES64_PDCM,
+        counters: (0x0730_0403, 0x603),
+        misc_enable: PERFORMANCE_MONITORING,
+        capabilities: 0x1c4,
+    };
+
+    fn detect(row: &Row) -> Result<PebsCapabilities, Missing> {
+        let cpuid = |leaf, _| match leaf {
+            0 => CpuIdResult { eax: 0xb, ebx: 0x756e_6547, edx: 0x4965_6e69, ecx: 0x6c65_746e },
+            1 => CpuIdResult { eax: row.signature, ebx: 0, ecx: row.ecx, edx: DS },
+            0xa => CpuIdResult { eax: row.counters.0, ebx: 0, ecx: 0, edx: row.counters.1 },
+            _ => CpuIdResult { eax: 0, ebx: 0, ecx: 0, edx: 0 },
+        };
+        let mut msr = FakeMsr::new();
+        msr.set(0x345, row.capabilities);
+        let misc_enable = MiscEnable::from_bits_retain(row.misc_enable);
+        let layout = if row.ecx & 1 << 2 != 0 { DsLayout::Bits64 } else { DsLayout::Bits32 };
+        let id = CpuId::with_cpuid_reader(cpuid);
+        let found = PebsCapabilities::detect(&id, misc_enable, layout, &mut msr);
+        let reads: &[u32] = if row.ecx >> 15 & 1 == 1 { &[0x345] } else { &[] };
+        assert!(reads.starts_with(&msr.reads), "only registers that are there are read");
+        found.unwrap()
+    }
+
+    #[test]
+    fn each_microarchitecture_has_its_format_and_counters() {
+        let general = |format, general_counters, general_bits, full_width| PebsCapabilities {
+            format,
+            general_resets: 8,
+            general_counters,
+            fixed_counters: 0,
+            general_bits,
+            fixed_bits: 48,
+            full_width,
+            precise: PreciseEvents::Unlisted,
+        };
+        let skylake = Row { signature: 0x506e3, counters: (0x0730_0804, 0x603), ..NEHALEM };
+        let all = |general_counters, fixed_counters| PebsCapabilities {
+            fixed_counters,
+            precise: PreciseEvents::Extended,
+            ..general(Format::Adaptive, general_counters, 48, true)
+        };
+        let precise = |precise, found| PebsCapabilities { precise, ..found };
+        let table = [
+            (
+                Row { signature: 0x6f6, counters: (0x0728_0202, 0x600), capabilities: 0xc2, ..NEHALEM },
+                precise(PreciseEvents::Core, general(Format::Registers, 1, 40, false)),
+            ),
+            (NEHALEM, precise(PreciseEvents::Nehalem, general(Format::Latency, 4, 48, false))),
+            (
+                Row { signature: 0x306c3, capabilities: 0x32c4, ..NEHALEM },
+                precise(PreciseEvents::Haswell, general(Format::Transaction, 4, 48, true)),
+            ),
+            // Goldmont and Denverton sample with counter 0, Goldmont Plus with all.
+            (
+                Row { signature: 0x506c9, counters: (0x0730_0404, 0x603), capabilities: 0x3303, ..NEHALEM },
+                general(Format::Time, 1, 48, true),
+            ),
+            (
+                Row { signature: 0x506f1, counters: (0x0730_0404, 0x603), capabilities: 0x3303, ..NEHALEM },
+                general(Format::Time, 1, 48, true),
+            ),
+            (
+                Row { signature: 0x706a1, counters: (0x0730_0404, 0x603), capabilities: 0x3303, ..NEHALEM },
+                general(Format::Time, 4, 48, true),
+            ),
+            // Counters 4 to 7 do not sample.
+            (
+                Row { capabilities: 0x33c5, ..skylake },
+                precise(PreciseEvents::Skylake, general(Format::Time, 4, 48, true)),
+            ),
+            (
+                Row {
+                    signature: 0x706e5,
+                    counters: (0x0830_0805, 0x604),
+                    capabilities: 0x74c5 | 1 << 14,
+                    ..NEHALEM
+                },
+                all(8, 4),
+            ),
+            // Formats 5 and 6: the resets of fixed-function counters lie after those of 32 general-purpose ones.
+            (
+                Row {
+                    signature: 0xa06a4,
+                    counters: (0x0830_0806, 0x604),
+                    capabilities: 0x75c5 | 1 << 14,
+                    ..NEHALEM
+                },
+                PebsCapabilities { general_resets: 32, ..all(8, 4) },
+            ),
+            (
+                Row {
+                    signature: 0xb06d1,
+                    counters: (0x0830_0806, 0x604),
+                    capabilities: 0x76c5 | 1 << 14,
+                    ..NEHALEM
+                },
+                PebsCapabilities { general_resets: 32, ..all(8, 4) },
+            ),
+            // More than IA32_FIXED_CTR_CTRL has fields for.
+            (
+                Row {
+                    signature: 0x706e5,
+                    counters: (0x0830_0805, 0x610),
+                    capabilities: 0x74c5 | 1 << 14,
+                    ..NEHALEM
+                },
+                all(8, 8),
+            ),
+        ];
+        for (row, expected) in table {
+            assert_eq!(detect(&row), Ok(expected), "{:#x}", row.signature);
+        }
+    }
+
+    #[test]
+    fn core_2_atoms_up_to_goldmont_and_knights_sample_with_counter_0_and_others_with_four() {
+        // Of family 06H. Source: SDM vol. 4, the tables of MSRs of each of them, "IA32_PEBS_ENABLE": its bits.
+        let one = [
+            0x0f, 0x16, 0x17, 0x1d, 0x1c, 0x26, 0x27, 0x35, 0x36, 0x37, 0x4a, 0x4c, 0x4d, 0x5a, 0x5d, 0x75,
+            0x5c, 0x5f, 0x57, 0x85_u32,
+        ];
+        for model in 0..=0xff {
+            let signature = 0x600 | (model >> 4) << 16 | (model & 0xf) << 4;
+            // A processor that has two has no more.
+            for (there, all) in [(0x0730_0803, 4), (0x0730_0203, 2)] {
+                let counters = if one.contains(&model) { 1 } else { all };
+                let row = Row { signature, counters: (there, 0x603), ..NEHALEM };
+                assert_eq!(detect(&row).unwrap().general_counters, counters, "{model:#x}");
+            }
+        }
+    }
+
+    #[test]
+    fn an_event_samples_on_counters_that_are_there() {
+        for (row, event, counters) in [
+            (NEHALEM, Event::INST_RETIRED, 0b1111),
+            (Row { signature: 0x506e3, ..NEHALEM }, Event::INST_RETIRED, 0),
+            (Row { signature: 0x506e3, ..NEHALEM }, Event::INST_RETIRED_PREC_DIST, 0b10),
+            (Row { signature: 0x6f6, counters: (0x0728_0202, 0), ..NEHALEM }, Event::INST_RETIRED, 1),
+            (
+                Row { counters: (0x0830_0805, 0x604), capabilities: 0x74c5, ..NEHALEM },
+                Event::INST_RETIRED,
+                0xff,
+            ),
+        ] {
+            assert_eq!(detect(&row).unwrap().counters_for(event), counters, "{:#x}", row.signature);
+        }
+    }
+
+    #[test]
+    fn says_why_it_is_not_there() {
+        let table = [
+            (Row { misc_enable: 1 << 12 | 1 << 7, ..NEHALEM }, Missing::Pebs),
+            (Row { misc_enable: 0, ..NEHALEM }, Missing::PerformanceMonitoring),
+            (Row { signature: 0xf41, ..NEHALEM }, Missing::NetBurstPebs),
+            (Row { ecx: 1 << 2, ..NEHALEM }, Missing::PerfCapabilities),
+            (Row { ecx: 1 << 15, ..NEHALEM }, Missing::WideRecords),
+            (Row { counters: (0x0730_0401, 0), ..NEHALEM }, Missing::GlobalCtrl { version: 1 }),
+            (Row { counters: (0, 0), ..NEHALEM }, Missing::GlobalCtrl { version: 0 }),
+            (Row { counters: (0x0730_0003, 0x603), ..NEHALEM }, Missing::SamplingCounter),
+            (Row { capabilities: 0x700, ..NEHALEM }, Missing::PebsFormat { number: 7 }),
+            // Architectural PEBS.
+            (Row { capabilities: 0xf00, ..NEHALEM }, Missing::PebsFormat { number: 0xf }),
+        ];
+        for (row, expected) in table {
+            assert_eq!(detect(&row), Err(expected));
+        }
+    }
+}

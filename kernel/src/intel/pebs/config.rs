@@ -1,0 +1,359 @@
+//! Which counters sample, and how often.
+
+use super::{FIXED, GENERAL, PebsCapabilities};
+use crate::msr::PerfEvtSel;
+use core::fmt;
+
+/// Which counters sample which events, and at which levels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PebsConfig {
+    general: [Option<(Event, u64)>; GENERAL as usize],
+    fixed: [Option<u64>; FIXED as usize],
+    os: bool,
+    user: bool,
+}
+
+/// An event that a general-purpose counter counts. Which ones sample, and on which counters, depends on the processor:
+/// [`PebsCapabilities::counters_for`].
+///
+/// Source: SDM vol. 3, Performance Monitoring, the tables of precise events of each microarchitecture.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// Event select.
+    pub select: u8,
+    /// Unit mask.
+    pub umask: u8,
+}
+
+impl Event {
+    /// INST_RETIRED.ANY_P: retired instructions. Samples on Core 2, Nehalem and, with extended PEBS, since Ice Lake.
+    pub const INST_RETIRED: Self = Self { select: 0xc0, umask: 0 };
+    /// INST_RETIRED.PREC_DIST: the same as it samples from Sandy Bridge to Skylake, on counter 1.
+    pub const INST_RETIRED_PREC_DIST: Self = Self { select: 0xc0, umask: 1 };
+    /// BR_INST_RETIRED.ALL_BRANCHES: retired branches. Samples on Nehalem, Westmere and, with extended PEBS, since Ice Lake.
+    pub const BR_INST_RETIRED: Self = Self { select: 0xc4, umask: 0 };
+    /// BR_INST_RETIRED.ALL_BRANCHES_PEBS: the same as it samples from Sandy Bridge to Skylake.
+    pub const BR_INST_RETIRED_PEBS: Self = Self { select: 0xc4, umask: 4 };
+}
+
+/// A counter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Counter {
+    /// IA32_PMCx.
+    General(u8),
+    /// IA32_FIXED_CTRx.
+    Fixed(u8),
+}
+
+impl PebsConfig {
+    /// No counter, at all levels.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { general: [None; GENERAL as usize], fixed: [None; FIXED as usize], os: true, user: true }
+    }
+
+    /// A record about every `period` events, by general-purpose counter `n`; a number from 8 on is none's.
+    #[must_use]
+    pub const fn general(mut self, n: u8, event: Event, period: u64) -> Self {
+        if n < GENERAL {
+            self.general[n as usize] = Some((event, period));
+        }
+        self
+    }
+
+    /// A record about every `period` events that fixed-function counter `n` counts; a number from 16 on is none's.
+    #[must_use]
+    pub const fn fixed(mut self, n: u8, period: u64) -> Self {
+        if n < FIXED {
+            self.fixed[n as usize] = Some(period);
+        }
+        self
+    }
+
+    /// Whether events at CPL 0 count.
+    #[must_use]
+    pub const fn os(self, os: bool) -> Self {
+        Self { os, ..self }
+    }
+
+    /// Whether events above CPL 0 count.
+    #[must_use]
+    pub const fn user(self, user: bool) -> Self {
+        Self { user, ..self }
+    }
+
+    /// Checks it, for a buffer that keeps `spare` records free.
+    ///
+    /// # Errors
+    ///
+    /// This processor cannot do it, or the records of the time until a PMI is served do not fit.
+    pub fn check(&self, capabilities: &PebsCapabilities, spare: u32) -> Result<(), PebsRefusal> {
+        if !self.os && !self.user {
+            return Err(PebsRefusal::NoLevel);
+        }
+        let mut needed = 0;
+        for (counter, period) in self.counters() {
+            let (there, longest) = match counter {
+                Counter::General(n) => (n < capabilities.general_counters, longest(capabilities)),
+                Counter::Fixed(n) => {
+                    (n < capabilities.fixed_counters, full_width_period(capabilities.fixed_bits))
+                }
+            };
+            if !there {
+                return Err(PebsRefusal::NoCounter(counter));
+            }
+            if let (Counter::General(n), Some(event)) = (counter, self.event(counter)) {
+                let counters = capabilities.counters_for(event);
+                if counters >> n & 1 == 0 {
+                    return Err(PebsRefusal::NotPrecise { event, counter, counters });
+                }
+            }
+            if period == 0 || period > longest {
+                return Err(PebsRefusal::Period { counter, period, longest });
+            }
+            needed += 1 + LATENCY / period;
+        }
+        match needed {
+            0 => Err(PebsRefusal::NoCounters),
+            _ if u64::from(spare) < needed => Err(PebsRefusal::Spare { spare, needed }),
+            _ => Ok(()),
+        }
+    }
+
+    /// The counters that sample, and their periods.
+    pub(super) fn counters(&self) -> impl Iterator<Item = (Counter, u64)> + '_ {
+        let general = (0..).zip(&self.general).filter_map(|(n, general)| {
+            let (_, period) = (*general)?;
+            Some((Counter::General(n), period))
+        });
+        let fixed = (0..).zip(&self.fixed).filter_map(|(n, period)| Some((Counter::Fixed(n), (*period)?)));
+        general.chain(fixed)
+    }
+
+    /// What a general-purpose counter counts.
+    fn event(&self, counter: Counter) -> Option<Event> {
+        let Counter::General(n) = counter else { return None };
+        let (event, _) = self.general.get(usize::from(n)).copied().flatten()?;
+        Some(event)
+    }
+
+    /// What goes into IA32_PERFEVTSELx of a counter that samples.
+    pub(super) fn select(&self, n: u8, adaptive: bool) -> PerfEvtSel {
+        let event = self.event(Counter::General(n));
+        let mut select =
+            event.map_or(PerfEvtSel::empty(), |event| PerfEvtSel::event(event.select, event.umask));
+        select.insert(PerfEvtSel::EN);
+        select.set(PerfEvtSel::OS, self.os);
+        select.set(PerfEvtSel::USR, self.user);
+        select.set(PerfEvtSel::ADAPTIVE_RECORD, adaptive);
+        select
+    }
+
+    /// At CPL 0, and above it.
+    pub(super) const fn levels(&self) -> (bool, bool) {
+        (self.os, self.user)
+    }
+}
+
+impl Default for PebsConfig {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Events that are counted, at the most, until a PMI is served: about what there are in the branch records that are
+/// kept free for it.
+const LATENCY: u64 = 1024;
+
+/// The longest period of a general-purpose counter: without full-width writes only half of 32 bits are written.
+const fn longest(capabilities: &PebsCapabilities) -> u64 {
+    match capabilities.full_width {
+        true => full_width_period(capabilities.general_bits),
+        false => 1 << 31,
+    }
+}
+
+const fn full_width_period(bits: u8) -> u64 {
+    match bits {
+        64.. => u64::MAX,
+        _ => (1 << bits) - 1,
+    }
+}
+
+/// Why counters cannot sample so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PebsRefusal {
+    /// No counter is asked for.
+    NoCounters,
+    /// Neither CPL 0 nor what is above it.
+    NoLevel,
+    /// The counter is not there, or does not sample.
+    NoCounter(Counter),
+    /// The event does not sample on this counter: it would be counted, and give no records.
+    NotPrecise {
+        /// The event.
+        event: Event,
+        /// The counter asked for.
+        counter: Counter,
+        /// The general-purpose counters that sample it, as bits; 0: it is not precise on this processor.
+        counters: u8,
+    },
+    /// The counter cannot count that far, or the period is 0.
+    Period {
+        /// The counter.
+        counter: Counter,
+        /// The period asked for.
+        period: u64,
+        /// The longest one.
+        longest: u64,
+    },
+    /// The buffer does not keep as many records free as may be stored until a PMI is served.
+    Spare {
+        /// How many it keeps free.
+        spare: u32,
+        /// How many may be stored.
+        needed: u64,
+    },
+}
+
+impl fmt::Display for Counter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::General(n) => write!(f, "general-purpose counter {n}"),
+            Self::Fixed(n) => write!(f, "fixed-function counter {n}"),
+        }
+    }
+}
+
+impl fmt::Display for PebsRefusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoCounters => f.write_str("no counter is to sample"),
+            Self::NoLevel => f.write_str("neither CPL 0 nor what is above it is to be sampled"),
+            Self::NoCounter(counter) => write!(f, "{counter} does not sample"),
+            Self::NotPrecise { event: Event { select, umask }, counters: 0, .. } => {
+                write!(f, "event {select:#04x}, unit mask {umask:#04x}, is not precise on this processor")
+            }
+            Self::NotPrecise { event: Event { select, umask }, counter, counters } => write!(
+                f,
+                "event {select:#04x}, unit mask {umask:#04x}, does not sample on {counter}, but on those of {counters:#b}"
+            ),
+            Self::Period { counter, period, longest } => {
+                write!(f, "a period of {period} for {counter}, which is 1 to {longest}")
+            }
+            Self::Spare { spare, needed } => write!(
+                f,
+                "the PEBS buffer keeps {spare} records free, and {needed} may come until a PMI is served"
+            ),
+        }
+    }
+}
+
+impl core::error::Error for PebsRefusal {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::intel::pebs::PreciseEvents;
+    use pugmark_decoder_core::pebs::Format;
+
+    const SKYLAKE: PebsCapabilities = PebsCapabilities {
+        format: Format::Time,
+        general_resets: 8,
+        general_counters: 4,
+        fixed_counters: 0,
+        general_bits: 48,
+        fixed_bits: 48,
+        full_width: true,
+        precise: PreciseEvents::Skylake,
+    };
+    const ICE_LAKE: PebsCapabilities = PebsCapabilities {
+        format: Format::Adaptive,
+        general_counters: 8,
+        fixed_counters: 4,
+        precise: PreciseEvents::Extended,
+        ..SKYLAKE
+    };
+    const NEHALEM: PebsCapabilities = PebsCapabilities {
+        format: Format::Latency,
+        full_width: false,
+        precise: PreciseEvents::Nehalem,
+        ..SKYLAKE
+    };
+
+    #[test]
+    fn refuses_what_the_processor_does_not_do() {
+        let branches = |n, period| PebsConfig::new().general(n, Event::BR_INST_RETIRED_PEBS, period);
+        let period = |counter, period, longest| Err(PebsRefusal::Period { counter, period, longest });
+        let (zero, fixed) = (Counter::General(0), Counter::Fixed(3));
+        let table = [
+            (branches(0, 2000), SKYLAKE, 1, Ok(())),
+            (branches(3, 2000), SKYLAKE, 1, Ok(())),
+            (branches(4, 2000), SKYLAKE, 1, Err(PebsRefusal::NoCounter(Counter::General(4)))),
+            (branches(7, 2000), ICE_LAKE, 1, Ok(())),
+            // There is no such counter anywhere.
+            (branches(8, 2000), ICE_LAKE, 1, Err(PebsRefusal::NoCounters)),
+            (branches(0, 2000).fixed(0, 2000), SKYLAKE, 2, Err(PebsRefusal::NoCounter(Counter::Fixed(0)))),
+            (PebsConfig::new().fixed(3, 2000), ICE_LAKE, 1, Ok(())),
+            (PebsConfig::new(), ICE_LAKE, 100, Err(PebsRefusal::NoCounters)),
+            (branches(0, 2000).os(false).user(false), SKYLAKE, 1, Err(PebsRefusal::NoLevel)),
+            (branches(0, 0), SKYLAKE, 9999, period(zero, 0, (1 << 48) - 1)),
+            (branches(0, 1 << 48), SKYLAKE, 1, period(zero, 1 << 48, (1 << 48) - 1)),
+            (branches(0, (1 << 48) - 1), SKYLAKE, 1, Ok(())),
+            (branches(0, 1 << 31), NEHALEM, 1, Ok(())),
+            (branches(0, (1 << 31) + 1), NEHALEM, 1, period(zero, (1 << 31) + 1, 1 << 31)),
+            (PebsConfig::new().fixed(3, 1 << 48), ICE_LAKE, 1, period(fixed, 1 << 48, (1 << 48) - 1)),
+        ];
+        for (config, capabilities, spare, expected) in table {
+            assert_eq!(config.check(&capabilities, spare), expected, "{config:?}");
+        }
+    }
+
+    #[test]
+    fn an_event_that_is_not_precise_is_refused() {
+        let (plain, precise) = (Event::INST_RETIRED, Event::INST_RETIRED_PREC_DIST);
+        let one = |n, event| PebsConfig::new().general(n, event, 2000);
+        let refused = |n, event, counters| {
+            Err(PebsRefusal::NotPrecise { event, counter: Counter::General(n), counters })
+        };
+        for (config, capabilities, expected) in [
+            (one(0, plain), NEHALEM, Ok(())),
+            (one(0, plain), ICE_LAKE, Ok(())),
+            (one(1, plain), SKYLAKE, refused(1, plain, 0)),
+            (one(1, precise), SKYLAKE, Ok(())),
+            (one(0, precise), SKYLAKE, refused(0, precise, 0b10)),
+            (one(0, Event::BR_INST_RETIRED), SKYLAKE, refused(0, Event::BR_INST_RETIRED, 0)),
+            // One of two is enough.
+            (one(1, precise).general(0, plain, 2000), SKYLAKE, refused(0, plain, 0)),
+        ] {
+            assert_eq!(config.check(&capabilities, 2), expected, "{config:?}");
+        }
+    }
+
+    #[test]
+    fn the_buffer_keeps_room_for_one_interrupts_latency() {
+        let event = Event::BR_INST_RETIRED_PEBS;
+        let all = (0..4).fold(PebsConfig::new(), |all, n| all.general(n, event, 1 << 20));
+        let often = PebsConfig::new().general(0, event, 100);
+        for (config, needed) in [(all, 4), (often, 11)] {
+            assert_eq!(config.check(&SKYLAKE, needed), Ok(()));
+            let refusal = PebsRefusal::Spare { spare: needed - 1, needed: u64::from(needed) };
+            assert_eq!(config.check(&SKYLAKE, needed - 1), Err(refusal));
+        }
+    }
+
+    #[test]
+    fn a_counter_that_samples_has_only_the_bits_that_it_may_have() {
+        let config = PebsConfig::new().general(2, Event { select: 0xc5, umask: 0x11 }, 7);
+        // (configuration, adaptive, IA32_PERFEVTSEL2)
+        let table = [
+            (config, false, 0x43_11c5),
+            (config.os(false), false, 0x41_11c5),
+            (config.user(false), false, 0x42_11c5),
+            (config, true, 0x4_0043_11c5),
+        ];
+        for (config, adaptive, bits) in table {
+            assert_eq!(config.select(2, adaptive).bits(), bits);
+        }
+    }
+}

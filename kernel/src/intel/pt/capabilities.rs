@@ -1,0 +1,138 @@
+//! What CPUID says of the PT unit.
+//!
+//! Source: SDM vol. 3, Intel Processor Trace, "Detection of Intel Processor Trace and Capability Enumeration";
+//! vol. 2, "CPUID".
+
+#[cfg(test)]
+mod tests;
+
+use super::{CpuidRegister, Feature};
+use crate::cpuid::{CpuIdReader, CpuIdResult, this_processor};
+use crate::intel::errata::Errata;
+use crate::lifecycle::Missing;
+use raw_cpuid::CpuId;
+
+/// What this processor's PT unit can do, and what goes with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Capabilities {
+    /// `CPUID.14H.0:EBX`, also the bits that have no name here.
+    pub ebx: u32,
+    /// `CPUID.14H.0:ECX`, also the bits that have no name here.
+    pub ecx: u32,
+    /// How many address ranges there are, 0 to 4: `CPUID.14H.1:EAX[2:0]`.
+    pub address_ranges: u8,
+    /// Bit n: MTCFreq may be n. `CPUID.14H.1:EAX[31:16]`.
+    pub mtc_freqs: u16,
+    /// Bit n: CycThresh may be n. `CPUID.14H.1:EBX[15:0]`.
+    pub cyc_thresholds: u16,
+    /// Bit n: PSBFreq may be n. `CPUID.14H.1:EBX[31:16]`.
+    pub psb_freqs: u16,
+    /// MAXPHYADDR: `CPUID.80000008H:EAX[7:0]`, 36 where it is not there.
+    pub physical_address_bits: u8,
+    /// The bits of a linear address: `CPUID.80000008H:EAX[15:8]`, 48 where it is not there.
+    pub linear_address_bits: u8,
+    /// The ratio of the time-stamp counter to the crystal clock: `CPUID.15H`.
+    pub tsc_ratio: Option<TscRatio>,
+    /// The processor's base frequency in MHz: `CPUID.16H:EAX[15:0]`.
+    pub base_mhz: Option<u16>,
+    /// There is VMX: `CPUID.1:ECX[5]`.
+    pub vmx: bool,
+    /// What this model is known to do wrong.
+    pub errata: Errata,
+}
+
+/// `CPUID.15H`: TSC ticks = crystal ticks × numerator / denominator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TscRatio {
+    /// EBX; not 0.
+    pub numerator: u32,
+    /// EAX; not 0.
+    pub denominator: u32,
+    /// ECX: the crystal's frequency in Hz, where it is enumerated.
+    pub crystal_hz: Option<u32>,
+}
+
+impl Capabilities {
+    /// Reads them from this processor.
+    ///
+    /// # Errors
+    ///
+    /// As [`Capabilities::read`].
+    pub fn of_this_processor() -> Result<Self, Missing> {
+        Self::read(this_processor)
+    }
+
+    /// Reads them with any CPUID.
+    ///
+    /// # Errors
+    ///
+    /// There is no PT here.
+    pub fn read(cpuid: impl CpuIdReader) -> Result<Self, Missing> {
+        let highest = cpuid.cpuid1(0).eax;
+        // Leaf 7 has the say: where it denies PT that is the reason to give, whatever other leaves there are.
+        if highest >= FEATURE_LEAF && cpuid.cpuid2(FEATURE_LEAF, 0).ebx >> 25 & 1 == 0 {
+            return Err(Missing::ProcessorTrace);
+        }
+        if highest < PT_LEAF {
+            return Err(Missing::ProcessorTraceLeaf { highest });
+        }
+        let main = cpuid.cpuid2(PT_LEAF, 0);
+        let sub = if main.eax >= 1 { cpuid.cpuid2(PT_LEAF, 1) } else { ZERO };
+        let id = CpuId::with_cpuid_reader(cpuid);
+        let addresses = id.get_processor_capacity_feature_info();
+        let signature = id.get_feature_info();
+        Ok(Self {
+            ebx: main.ebx,
+            ecx: main.ecx,
+            address_ranges: (sub.eax & 0x7).min(4) as u8,
+            mtc_freqs: (sub.eax >> 16) as u16,
+            cyc_thresholds: sub.ebx as u16,
+            psb_freqs: (sub.ebx >> 16) as u16,
+            physical_address_bits: width(addresses.as_ref().map(|a| a.physical_address_bits()), 36),
+            linear_address_bits: width(addresses.as_ref().map(|a| a.linear_address_bits()), 48),
+            tsc_ratio: id.get_tsc_info().and_then(|tsc| {
+                (tsc.numerator() != 0 && tsc.denominator() != 0).then(|| TscRatio {
+                    numerator: tsc.numerator(),
+                    denominator: tsc.denominator(),
+                    crystal_hz: Some(tsc.nominal_frequency()).filter(|&hz| hz != 0),
+                })
+            }),
+            base_mhz: id
+                .get_processor_frequency_info()
+                .map(|frequency| frequency.processor_base_frequency())
+                .filter(|&mhz| mhz != 0),
+            vmx: signature.as_ref().is_some_and(|s| s.has_vmx()),
+            errata: signature.map_or(Errata::empty(), |s| Errata::of(s.family_id(), s.model_id())),
+        })
+    }
+
+    /// Whether the processor has this.
+    #[must_use]
+    pub const fn has(&self, feature: Feature) -> bool {
+        let field = feature.field();
+        let register = match field.register {
+            CpuidRegister::Ebx => self.ebx,
+            CpuidRegister::Ecx => self.ecx,
+            CpuidRegister::Eax => return false,
+        };
+        register >> field.low & 1 == 1
+    }
+
+    /// The first physical address that the unit cannot reach.
+    #[must_use]
+    pub const fn physical_limit(&self) -> u64 {
+        // The x86-64 architecture has no more than 52 bits; a nonsense value must not overflow the shift.
+        let bits = if self.physical_address_bits > 52 { 52 } else { self.physical_address_bits };
+        1 << bits
+    }
+}
+
+const PT_LEAF: u32 = 0x14;
+/// The leaf that says whether there is PT.
+const FEATURE_LEAF: u32 = 7;
+const ZERO: CpuIdResult = CpuIdResult { eax: 0, ebx: 0, ecx: 0, edx: 0 };
+
+/// A width of addresses; a hypervisor that leaves it 0 says nothing.
+fn width(enumerated: Option<u8>, otherwise: u8) -> u8 {
+    enumerated.filter(|&bits| bits != 0).unwrap_or(otherwise)
+}

@@ -1,0 +1,350 @@
+//! What is to be traced, checked against the processor's capabilities before anything is written to it.
+
+#[cfg(test)]
+mod tests;
+
+use crate::intel::errata::Errata;
+use crate::intel::pt::{Capabilities, CpuidField, Feature};
+use crate::msr::{AddrCfg, RtitCtl};
+use core::fmt;
+
+/// What is to be traced. Nothing is until [`Config::os`] or [`Config::user`] is set.
+///
+/// Source: SDM vol. 3, Intel Processor Trace, "IA32_RTIT_CTL MSR", "Trace Filtering".
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Config {
+    flags: RtitCtl,
+    mtc_freq: Option<u8>,
+    cyc_thresh: Option<u8>,
+    psb_freq: Option<u8>,
+    cr3: Option<u64>,
+    ranges: [Option<Range>; MAX_RANGES],
+    range_count: usize,
+}
+
+impl Config {
+    /// Change-of-flow packets and nothing else, of no privilege level yet.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self {
+            flags: RtitCtl::BRANCH_EN,
+            mtc_freq: None,
+            cyc_thresh: None,
+            psb_freq: None,
+            cr3: None,
+            ranges: [None; MAX_RANGES],
+            range_count: 0,
+        }
+    }
+
+    /// OS: code at CPL 0.
+    #[must_use]
+    pub const fn os(self, on: bool) -> Self {
+        self.flag(RtitCtl::OS, on)
+    }
+
+    /// User: code at CPL 1 to 3.
+    #[must_use]
+    pub const fn user(self, on: bool) -> Self {
+        self.flag(RtitCtl::USER, on)
+    }
+
+    /// BranchEn: change-of-flow packets; on unless said otherwise. Off needs [`Feature::Mtc`].
+    #[must_use]
+    pub const fn branches(self, on: bool) -> Self {
+        self.flag(RtitCtl::BRANCH_EN, on)
+    }
+
+    /// Return compression (DisRETC = 0); on unless said otherwise.
+    #[must_use]
+    pub const fn return_compression(self, on: bool) -> Self {
+        self.flag(RtitCtl::DIS_RETC, !on)
+    }
+
+    /// TNT packets (DisTNT = 0); on unless said otherwise. Off needs [`Feature::TntDisable`].
+    #[must_use]
+    pub const fn tnt(self, on: bool) -> Self {
+        self.flag(RtitCtl::DIS_TNT, !on)
+    }
+
+    /// TSCEn: TSC packets, and TMA where there are MTC packets.
+    #[must_use]
+    pub const fn tsc(self, on: bool) -> Self {
+        self.flag(RtitCtl::TSC_EN, on)
+    }
+
+    /// MTCEn: an MTC packet each `2^freq` ticks of the always running timer. Needs [`Feature::Mtc`].
+    #[must_use]
+    pub const fn mtc(mut self, freq: u8) -> Self {
+        self.mtc_freq = Some(freq);
+        self.flag(RtitCtl::MTC_EN, true)
+    }
+
+    /// CYCEn: cycle counts, with `threshold` 0 for each packet that can have one, else at least `2^(threshold-1)`
+    /// cycles apart. Needs [`Feature::CycleAccurate`].
+    #[must_use]
+    pub const fn cycles(mut self, threshold: u8) -> Self {
+        self.cyc_thresh = Some(threshold);
+        self.flag(RtitCtl::CYC_EN, true)
+    }
+
+    /// PSBFreq: a PSB about every `2^(freq+11)` bytes of output. Needs [`Feature::CycleAccurate`].
+    #[must_use]
+    pub const fn psb_freq(mut self, freq: u8) -> Self {
+        self.psb_freq = Some(freq);
+        self
+    }
+
+    /// PTWEn: PTWRITE gives packets. Needs [`Feature::Ptwrite`].
+    #[must_use]
+    pub const fn ptwrite(self, on: bool) -> Self {
+        self.flag(RtitCtl::PTW_EN, on)
+    }
+
+    /// FUPonPTW: those packets are followed by PTWRITE's IP. Needs [`Feature::Ptwrite`].
+    #[must_use]
+    pub const fn fup_on_ptw(self, on: bool) -> Self {
+        self.flag(RtitCtl::FUP_ON_PTW, on)
+    }
+
+    /// PwrEvtEn: C-states and frequency stops. Needs [`Feature::PowerEventTrace`].
+    #[must_use]
+    pub const fn power_events(self, on: bool) -> Self {
+        self.flag(RtitCtl::PWR_EVT_EN, on)
+    }
+
+    /// EventEn: interrupts, exceptions and their like by kind and vector. Needs [`Feature::EventTrace`].
+    #[must_use]
+    pub const fn events(self, on: bool) -> Self {
+        self.flag(RtitCtl::EVENT_EN, on)
+    }
+
+    /// InjectPsbPmiOnEnable. Needs [`Feature::PsbPmiPreservation`].
+    #[must_use]
+    pub const fn inject_psb_pmi_on_enable(self, on: bool) -> Self {
+        self.flag(RtitCtl::INJECT_PSB_PMI_ON_ENABLE, on)
+    }
+
+    /// CR3Filter: only code under this CR3, without its PCID. Needs [`Feature::Cr3Filtering`].
+    ///
+    /// In IA-32e mode bits 63:12 are compared, so all PCIDs of a page table count; with PAE paging it is bits 63:5.
+    #[must_use]
+    pub const fn cr3(mut self, cr3: u64) -> Self {
+        self.cr3 = Some(cr3);
+        self.flag(RtitCtl::CR3_FILTER, true)
+    }
+
+    /// Only code from `first` to `last`, both included; several filters add up. Needs [`Feature::IpFiltering`].
+    #[must_use]
+    pub const fn filter(self, first: u64, last: u64) -> Self {
+        self.range(Range { first, last, cfg: AddrCfg::Filter })
+    }
+
+    /// Entering code from `first` to `last`, both included, stops the trace. Needs [`Feature::IpFiltering`].
+    #[must_use]
+    pub const fn trace_stop(self, first: u64, last: u64) -> Self {
+        self.range(Range { first, last, cfg: AddrCfg::TraceStop })
+    }
+
+    /// What goes into the registers; the output's bits and TraceEn are not yet in it.
+    ///
+    /// # Errors
+    ///
+    /// The processor would refuse it, or it means nothing.
+    pub fn check(&self, capabilities: &Capabilities) -> Result<Checked, Refusal> {
+        for (flag, feature) in NEEDS {
+            if self.flags.contains(flag) {
+                require(capabilities, feature)?;
+            }
+        }
+        if !self.flags.contains(RtitCtl::BRANCH_EN) {
+            require(capabilities, Feature::Mtc)?;
+            if capabilities.errata.contains(Errata::BRANCH_EN_MUST_BE_SET) {
+                return Err(Refusal::BranchEnErratum);
+            }
+        }
+        if self.psb_freq.is_some() {
+            require(capabilities, Feature::CycleAccurate)?;
+        }
+        let cycle_accurate = capabilities.has(Feature::CycleAccurate);
+        let mtc = capabilities.has(Feature::Mtc);
+        let mtc_freq = encoding(CpuidField::MTC_FREQS, mtc, capabilities.mtc_freqs, self.mtc_freq)?;
+        let cyc_thresh = encoding(
+            CpuidField::CYC_THRESHOLDS,
+            cycle_accurate,
+            capabilities.cyc_thresholds,
+            self.cyc_thresh,
+        )?;
+        let psb_freq =
+            encoding(CpuidField::PSB_FREQS, cycle_accurate, capabilities.psb_freqs, self.psb_freq)?;
+        if let Some(cr3) = self.cr3.filter(|cr3| cr3 & 0x1f != 0) {
+            return Err(Refusal::Cr3 { cr3 });
+        }
+        let mut ctl = self.flags.with_mtc_freq(mtc_freq).with_cyc_thresh(cyc_thresh).with_psb_freq(psb_freq);
+        if self.range_count > 0 {
+            require(capabilities, Feature::IpFiltering)?;
+            if self.range_count > usize::from(capabilities.address_ranges) {
+                return Err(Refusal::Ranges { wanted: self.range_count, there: capabilities.address_ranges });
+            }
+        }
+        for (n, range) in self.ranges.iter().enumerate() {
+            if let Some(range) = range {
+                range.check(capabilities.linear_address_bits)?;
+                ctl = ctl.with_addr_cfg(n, range.cfg);
+            }
+        }
+        Ok(Checked { ctl, cr3: self.cr3, ranges: self.ranges })
+    }
+
+    const fn flag(mut self, flag: RtitCtl, on: bool) -> Self {
+        self.flags = match on {
+            true => self.flags.union(flag),
+            false => self.flags.difference(flag),
+        };
+        self
+    }
+
+    const fn range(mut self, range: Range) -> Self {
+        // Those that do not fit are counted and refused by the check.
+        if self.range_count < MAX_RANGES {
+            self.ranges[self.range_count] = Some(range);
+        }
+        self.range_count += 1;
+        self
+    }
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// A configuration that this processor takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Checked {
+    /// IA32_RTIT_CTL without TraceEn and ToPA.
+    pub(crate) ctl: RtitCtl,
+    pub(crate) cr3: Option<u64>,
+    pub(crate) ranges: [Option<Range>; MAX_RANGES],
+}
+
+/// Linear addresses, both included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Range {
+    pub(crate) first: u64,
+    pub(crate) last: u64,
+    cfg: AddrCfg,
+}
+
+impl Range {
+    fn check(&self, linear_address_bits: u8) -> Result<(), Refusal> {
+        for address in [self.first, self.last] {
+            let unused = 64 - u32::from(linear_address_bits.clamp(32, 64));
+            if (address << unused) as i64 >> unused != address as i64 {
+                return Err(Refusal::NotCanonical { address });
+            }
+        }
+        if self.first > self.last {
+            return Err(Refusal::RangeReversed { first: self.first, last: self.last });
+        }
+        Ok(())
+    }
+}
+
+/// Why a configuration is not possible here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// The processor lacks a feature.
+    Missing(Feature),
+    /// An encoding that the processor does not enumerate.
+    Encoding {
+        /// Where the allowed ones are enumerated.
+        field: CpuidField,
+        /// The one asked for.
+        value: u8,
+        /// Bit n: n is allowed.
+        allowed: u16,
+    },
+    /// More address ranges than there are.
+    Ranges {
+        /// How many were asked for.
+        wanted: usize,
+        /// How many there are.
+        there: u8,
+    },
+    /// Bits 4:0 of the CR3 to match are not 0.
+    Cr3 {
+        /// The value asked for.
+        cr3: u64,
+    },
+    /// An end of an address range is not canonical.
+    NotCanonical {
+        /// The address.
+        address: u64,
+    },
+    /// An address range ends before it begins.
+    RangeReversed {
+        /// Its first address.
+        first: u64,
+        /// Its last address.
+        last: u64,
+    },
+    /// Erratum BDM106: this model does not take BranchEn = 0.
+    BranchEnErratum,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Missing(feature) => write!(f, "{feature} is not there"),
+            Self::Encoding { field, value, allowed } => {
+                write!(f, "{field} is {allowed:#06x}: {value} is not among them")
+            }
+            Self::Ranges { wanted, there } => {
+                write!(f, "{} is {there}: {wanted} are wanted", CpuidField::ADDRESS_RANGES)
+            }
+            Self::Cr3 { cr3 } => write!(f, "CR3 to match {cr3:#x}: bits 4:0 must be 0"),
+            Self::NotCanonical { address } => write!(f, "address {address:#x} of a range is not canonical"),
+            Self::RangeReversed { first, last } => {
+                write!(f, "address range {first:#x}..={last:#x} is reversed")
+            }
+            Self::BranchEnErratum => f.write_str("BranchEn must be set on this model (erratum BDM106)"),
+        }
+    }
+}
+
+impl core::error::Error for Refusal {}
+
+/// What each flag needs.
+const NEEDS: [(RtitCtl, Feature); 9] = [
+    (RtitCtl::CYC_EN, Feature::CycleAccurate),
+    (RtitCtl::MTC_EN, Feature::Mtc),
+    (RtitCtl::PTW_EN, Feature::Ptwrite),
+    (RtitCtl::FUP_ON_PTW, Feature::Ptwrite),
+    (RtitCtl::PWR_EVT_EN, Feature::PowerEventTrace),
+    (RtitCtl::CR3_FILTER, Feature::Cr3Filtering),
+    (RtitCtl::EVENT_EN, Feature::EventTrace),
+    (RtitCtl::DIS_TNT, Feature::TntDisable),
+    (RtitCtl::INJECT_PSB_PMI_ON_ENABLE, Feature::PsbPmiPreservation),
+];
+
+const MAX_RANGES: usize = 4;
+
+fn require(capabilities: &Capabilities, feature: Feature) -> Result<(), Refusal> {
+    match capabilities.has(feature) {
+        true => Ok(()),
+        false => Err(Refusal::Missing(feature)),
+    }
+}
+
+/// The encoding asked for, or the lowest that is allowed: an encoding is checked by the processor even where the
+/// packets it is about are off.
+fn encoding(field: CpuidField, there: bool, allowed: u16, asked: Option<u8>) -> Result<u8, Refusal> {
+    match asked {
+        Some(value) if value < 16 && allowed >> value & 1 == 1 => Ok(value),
+        Some(value) => Err(Refusal::Encoding { field, value, allowed }),
+        None if there && allowed != 0 => Ok(allowed.trailing_zeros() as u8),
+        None => Ok(0),
+    }
+}

@@ -1,0 +1,150 @@
+//! Is the unit really there, and free?
+//!
+//! CPUID first. Then the registers themselves: where nothing is behind them an access raises #GP, or, on some
+//! virtual machines, reads give 0 and writes are dropped.
+
+use crate::intel::errata::Errata;
+use crate::intel::pt::{Capabilities, Feature};
+use crate::lifecycle::{self, Absent, InUse, Missing};
+use crate::msr::{DebugCtl, Msr, OutputMaskPtrs, Register, RtitCtl, VmxMisc};
+
+/// Looks whether the unit that CPUID announces answers and is free.
+///
+/// Writes IA32_RTIT_OUTPUT_MASK_PTRS and puts it back.
+///
+/// # Errors
+///
+/// It does not answer, or is not free.
+pub fn probe(msr: &mut impl Msr, capabilities: &Capabilities) -> Result<(), Absent> {
+    if !capabilities.has(Feature::Topa) && !capabilities.has(Feature::SingleRange) {
+        return Err(Missing::TraceOutput.into());
+    }
+    let ctl: RtitCtl = msr.read()?;
+    if ctl.contains(RtitCtl::TRACE_EN) {
+        return Err(InUse::ProcessorTrace { ctl }.into());
+    }
+    // SAFETY: without TraceEn the register leads to no write to memory.
+    unsafe { lifecycle::probe(msr, OutputMaskPtrs::ADDRESS, |_| PATTERN.to_bits(), u64::MAX) }
+}
+
+/// What VMX does to a trace on this processor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum VmxTracing {
+    /// There is no VMX.
+    NoVmx,
+    /// TraceEn may stay set in VMX operation.
+    Allowed,
+    /// VMXON clears TraceEn, and setting it in VMX operation raises #GP: a kernel must stop the trace before VMXON.
+    ClearedByVmxon,
+}
+
+impl VmxTracing {
+    /// Reads it; a processor that does not let IA32_VMX_MISC be read is taken for the careful case.
+    pub fn read(msr: &mut impl Msr, capabilities: &Capabilities) -> Self {
+        match capabilities.vmx.then(|| msr.read::<VmxMisc>()) {
+            None => Self::NoVmx,
+            Some(Ok(misc)) if misc.contains(VmxMisc::PT_IN_VMX) => Self::Allowed,
+            Some(_) => Self::ClearedByVmxon,
+        }
+    }
+}
+
+/// The other branch recorders that are on, where PT and they exclude each other; a processor without IA32_DEBUGCTL has
+/// none.
+pub(crate) fn other_recorder(msr: &mut impl Msr, capabilities: &Capabilities) -> Option<InUse> {
+    if !capabilities.errata.contains(Errata::TRACE_EXCLUDES_BRANCH_RECORDS) {
+        return None;
+    }
+    let on = msr.read::<DebugCtl>().ok()?.intersection(DebugCtl::all());
+    let in_use = InUse::BranchRecorder { address: DebugCtl::ADDRESS, control: on.bits() };
+    (!on.is_empty()).then_some(in_use)
+}
+
+/// An offset and a mask that no reset gives.
+const PATTERN: OutputMaskPtrs = OutputMaskPtrs::single_range(0xfff, 0x5a0);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fake::{FakeMsr, capabilities};
+    use crate::lifecycle::NotBacked;
+
+    #[test]
+    fn finds_a_unit_that_answers_and_leaves_it_as_it_was() {
+        let mut msr = FakeMsr::new();
+        msr.set(0x561, 0x1_0000_007f);
+        assert_eq!(probe(&mut msr, &capabilities()), Ok(()));
+        assert_eq!(msr.get(0x561), 0x1_0000_007f);
+        assert_eq!(msr.get(0x570), 0);
+    }
+
+    #[test]
+    fn sees_registers_that_drop_what_is_written() {
+        let mut msr = FakeMsr::new();
+        msr.dead = true;
+        let error = probe(&mut msr, &capabilities()).unwrap_err();
+        assert_eq!(error, NotBacked { address: 0x561, written: 0x5a0_0000_0fff, read: 0 }.into());
+    }
+
+    #[test]
+    fn sees_registers_that_fault() {
+        for nth in 0..5 {
+            let mut msr = FakeMsr::new();
+            msr.fault_at = Some(nth);
+            assert!(matches!(probe(&mut msr, &capabilities()), Err(Absent::Fault(_))), "access {nth}");
+        }
+    }
+
+    #[test]
+    fn refuses_a_unit_that_somebody_uses() {
+        let mut msr = FakeMsr::new();
+        msr.set(0x570, 0x2005);
+        let error = probe(&mut msr, &capabilities()).unwrap_err();
+        assert_eq!(error, InUse::ProcessorTrace { ctl: RtitCtl::from_bits_retain(0x2005) }.into());
+        assert_eq!(msr.writes, []);
+    }
+
+    #[test]
+    fn refuses_a_unit_without_output_to_memory() {
+        let capabilities = Capabilities { ecx: 1 << 3, errata: Errata::empty(), ..capabilities() };
+        assert_eq!(probe(&mut FakeMsr::new(), &capabilities), Err(Missing::TraceOutput.into()));
+        for ecx in [1 << 0, 1 << 2] {
+            assert_eq!(probe(&mut FakeMsr::new(), &Capabilities { ecx, ..capabilities }), Ok(()), "{ecx:#b}");
+        }
+    }
+
+    #[test]
+    fn vmx_tracing_follows_cpuid_and_vmx_misc() {
+        // (VMX, IA32_VMX_MISC, verdict)
+        let table = [
+            (false, 1 << 14, VmxTracing::NoVmx),
+            (true, 1 << 14, VmxTracing::Allowed),
+            (true, !(1 << 14), VmxTracing::ClearedByVmxon),
+        ];
+        for (vmx, misc, verdict) in table {
+            let mut msr = FakeMsr::new();
+            msr.set(0x485, misc);
+            assert_eq!(VmxTracing::read(&mut msr, &Capabilities { vmx, ..capabilities() }), verdict);
+        }
+        let mut msr = FakeMsr::new();
+        msr.fault_at = Some(0);
+        let with_vmx = Capabilities { vmx: true, ..capabilities() };
+        assert_eq!(VmxTracing::read(&mut msr, &with_vmx), VmxTracing::ClearedByVmxon);
+    }
+
+    #[test]
+    fn sees_other_branch_recorders() {
+        for (debugctl, on) in
+            [(0, None), (1, Some(1)), (1 << 6, Some(1 << 6)), (1 << 7, Some(1 << 7)), (0x203e, None)]
+        {
+            let mut msr = FakeMsr::new();
+            msr.set(0x1d9, debugctl);
+            let with = |errata| Capabilities { errata, ..capabilities() };
+            let excludes = with(Errata::TRACE_EXCLUDES_BRANCH_RECORDS);
+            let in_use = on.map(|control| InUse::BranchRecorder { address: 0x1d9, control });
+            assert_eq!(other_recorder(&mut msr, &excludes), in_use);
+            // Where they go beside each other.
+            assert_eq!(other_recorder(&mut msr, &with(Errata::empty())), None);
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! Reading what was traced, where it lies.
+
+#[cfg(test)]
+mod tests;
+
+use super::buffer::Buffer;
+use super::gaps::Gaps;
+use super::ring::Ring;
+use crate::drain::Piece;
+use crate::memory::Frames;
+
+/// What is in a buffer, oldest first.
+#[derive(Debug)]
+pub struct Pieces<'a, F: Frames> {
+    buffer: &'a Buffer<F>,
+    ring: Ring,
+    gaps: Gaps,
+}
+
+impl<'a, F: Frames> Pieces<'a, F> {
+    /// The processor must not trace into `buffer` for as long as `'a`.
+    pub(crate) const fn new(buffer: &'a Buffer<F>, ring: Ring, gaps: Gaps) -> Self {
+        Self { buffer, ring, gaps }
+    }
+}
+
+impl<'a, F: Frames> Iterator for Pieces<'a, F> {
+    type Item = Piece<'a>;
+
+    fn next(&mut self) -> Option<Piece<'a>> {
+        let tail = self.ring.tail();
+        if let Some(gap) = self.gaps.take_until(tail) {
+            return Some(Piece::Gap(gap));
+        }
+        let end = self.gaps.first_place().unwrap_or(u64::MAX).min(self.ring.head());
+        if tail >= end {
+            return None;
+        }
+        let (region, offset) = self.ring.place(tail);
+        let (start, there) = self.buffer.memory(region, offset);
+        let len = there.min(end - tail);
+        self.ring.consume(len);
+        // SAFETY: `len` bytes of one piece of the buffer's memory, which is borrowed; the processor does not write to
+        // it, see `new`.
+        Some(Piece::Bytes(unsafe { core::slice::from_raw_parts(start.as_ptr(), len as usize) }))
+    }
+}

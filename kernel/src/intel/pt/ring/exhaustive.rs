@@ -1,0 +1,198 @@
+//! Every small ring, every place of a drain, every number of bytes: the arithmetic against a processor that counts.
+
+use super::*;
+use std::vec;
+use std::vec::Vec;
+
+/// A processor that writes unit after unit into regions that tables list.
+#[derive(Clone, Copy)]
+struct Walker {
+    regions: u32,
+    region_units: u64,
+    laps: u32,
+    lap: u32,
+    region: u32,
+    offset: u64,
+}
+
+impl Walker {
+    fn write(&mut self) {
+        self.settle();
+        self.offset += 1;
+    }
+
+    /// Leaves a region that is full.
+    fn settle(&mut self) {
+        if self.offset == self.region_units {
+            self.offset = 0;
+            self.region += 1;
+        }
+        if self.region == self.regions {
+            self.region = 0;
+            self.lap = (self.lap + 1).min(self.laps - 1);
+        }
+    }
+
+    /// Where it is: it may leave a full region at once, or only for the next byte.
+    fn places(mut self) -> [(u32, u32, u64); 2] {
+        let lazy = (self.lap, self.region, self.offset);
+        self.settle();
+        [lazy, (self.lap, self.region, self.offset)]
+    }
+}
+
+/// What is said of overwritten bytes when there are `lost` of them, and no byte more or less is known.
+fn is_sound(told: Option<Overwritten>, lost: u64) -> bool {
+    match told {
+        None => lost == 0,
+        Some(Overwritten::Exactly(bytes)) => bytes == lost && lost > 0,
+        Some(Overwritten::AtLeast(bytes)) => bytes > 0 && bytes <= lost,
+        Some(Overwritten::Perhaps) => true,
+    }
+}
+
+fn is_true(written: Written, bytes: u64, capacity: u64) -> bool {
+    match written {
+        Written::Exactly(told) => told == bytes,
+        Written::AtLeast(told) => told <= bytes && (bytes - told).is_multiple_of(capacity),
+    }
+}
+
+#[test]
+fn laps_of_tables_tell_what_was_written_and_what_is_overwritten() {
+    const UNITS: u64 = 4;
+    const LAPS: u32 = 3;
+    let mut checked = 0u64;
+    for regions in 1..=4u32 {
+        let capacity = UNITS * u64::from(regions);
+        for (head, undrained) in
+            (capacity..2 * capacity).flat_map(|head| (0..=capacity).map(move |u| (head, u)))
+        {
+            let before = Ring::at(UNITS, regions, head - undrained, head);
+            let (region, offset) = before.place(head);
+            let mut walker = Walker { regions, region_units: UNITS, laps: LAPS, lap: 0, region, offset };
+            for bytes in 0..=4 * capacity {
+                let known = head % capacity + bytes < 2 * capacity;
+                for (lap, region, offset) in walker.places() {
+                    let what = format!("{before:?} {bytes}: {lap} {region} {offset}");
+                    let written = before.counted(lap, LAPS, region, offset).expect(&what);
+                    assert!(is_true(written, bytes, capacity), "{what}: {written:?}");
+                    assert!(!known || written == Written::Exactly(bytes), "{what}: {written:?}");
+                    let mut ring = before;
+                    let told = ring.written(written);
+                    let lost = (undrained + bytes).saturating_sub(capacity);
+                    assert!(is_sound(told, lost), "{what}: {told:?} of {lost}");
+                    assert_ne!(told, Some(Overwritten::Perhaps), "{what}");
+                    assert_eq!(ring.undrained(), (undrained + bytes - lost).min(capacity), "{what}");
+                    assert_eq!(ring.head() % capacity, (head + bytes) % capacity, "{what}");
+                    checked += 1;
+                }
+                walker.write();
+            }
+            // A place before the one where it was to go on is none.
+            if head % capacity > 0 {
+                let (region, offset) = before.place(head - 1);
+                assert_eq!(before.counted(0, LAPS, region, offset), None);
+            }
+        }
+    }
+    assert!(checked > 50_000, "{checked}");
+}
+
+#[test]
+fn a_stop_leaves_no_doubt() {
+    const UNITS: u64 = 4;
+    for regions in 1..=4u32 {
+        let capacity = UNITS * u64::from(regions);
+        for (head, undrained) in
+            (capacity..2 * capacity).flat_map(|head| (0..=capacity).map(move |u| (head, u)))
+        {
+            for spare in 0..4 {
+                let ring = Ring::at(UNITS, regions, head - undrained, head);
+                let Some(window) = ring.window(spare) else {
+                    assert!(head / UNITS >= (head - undrained) / UNITS + u64::from(regions), "{ring:?}");
+                    continue;
+                };
+                let room =
+                    (u64::from(window.stop) * UNITS + UNITS + capacity - head % capacity - 1) % capacity + 1;
+                let int =
+                    (u64::from(window.int) * UNITS + UNITS + capacity - head % capacity - 1) % capacity + 1;
+                assert!(room + undrained <= capacity && int <= room, "{ring:?} {window:?}");
+                for bytes in 0..=room {
+                    let (region, offset) = match bytes == room {
+                        true => (window.stop, UNITS),
+                        false => ring.place(head + bytes),
+                    };
+                    let distance = ring.distance(region, offset);
+                    // The whole of an empty ring is told by the STOP.
+                    assert!(
+                        distance == bytes || distance == 0 && bytes == capacity,
+                        "{ring:?} {window:?} {bytes}"
+                    );
+                }
+            }
+        }
+    }
+}
+
+/// A ring of bytes: of each its number in the stream of what was written, and whether it looks like the guard's.
+struct Memory {
+    bytes: Vec<(Option<u64>, bool)>,
+}
+
+const GUARD: u64 = crate::intel::pt::buffer::GUARD_BYTES;
+/// So many bytes of a packet at the most: its first is none of a guard's.
+const LONGEST: u64 = GUARD / 2;
+
+#[test]
+fn a_guard_is_not_fooled_by_what_is_traced() {
+    let mut checked = 0u64;
+    for capacity in [32, 40, 52] {
+        for head in [capacity, capacity + 1, capacity + 17, 2 * capacity - 1] {
+            for undrained in 0..=capacity {
+                // The most that a trace can look like a guard: a packet with the longest row of its bytes, and another.
+                for phase in 0..LONGEST {
+                    checked += guarded_run(capacity, head, undrained, |n| (n + phase) % LONGEST != 0);
+                }
+                checked += guarded_run(capacity, head, undrained, |_| false);
+            }
+        }
+    }
+    assert!(checked > 1_000_000, "{checked}");
+}
+
+/// Writes up to three laps; which bytes look like the guard's is given.
+fn guarded_run(capacity: u64, head: u64, undrained: u64, looks_like_it: impl Fn(u64) -> bool) -> u64 {
+    let before = Ring::at(capacity, 1, head - undrained, head);
+    let free = capacity - undrained;
+    let mut memory = Memory { bytes: vec![(None, true); capacity as usize] };
+    for at in before.tail()..before.head() {
+        memory.bytes[(at % capacity) as usize] = (Some(at), false);
+    }
+    let guard = |end: u64| (end + capacity - GUARD..end + capacity).map(move |at| (at % capacity) as usize);
+    let has_guard = free >= GUARD;
+    if has_guard {
+        guard(before.tail()).for_each(|at| memory.bytes[at] = (None, true));
+    }
+    for bytes in 0..3 * capacity {
+        let intact: Vec<bool> =
+            if has_guard { guard(before.tail()).map(|at| memory.bytes[at].1).collect() } else { Vec::new() };
+        let written = before.guarded(0, (head + bytes) % capacity, &intact);
+        let what = || format!("{before:?} {bytes} {intact:?}: {written:?}");
+        assert!(is_true(written, bytes, capacity), "{}", what());
+        if bytes + GUARD <= free {
+            assert_eq!(written, Written::Exactly(bytes), "{}", what());
+        }
+        let mut ring = before;
+        let told = ring.written(written);
+        assert!(is_sound(told, (undrained + bytes).saturating_sub(capacity)), "{}: {told:?}", what());
+        // What is left is the newest that was written, without a hole.
+        let left: Vec<_> =
+            (ring.tail()..ring.head()).map(|at| memory.bytes[(at % capacity) as usize].0).collect();
+        let newest: Vec<_> =
+            (0..left.len() as u64).map(|n| Some(head + bytes - left.len() as u64 + n)).collect();
+        assert_eq!(left, newest, "{}", what());
+        memory.bytes[((head + bytes) % capacity) as usize] = (Some(head + bytes), looks_like_it(bytes));
+    }
+    3 * capacity
+}

@@ -1,0 +1,465 @@
+//! A unit with the buffer it traces into: the steps that start, PMI handler and stop are made of.
+
+use super::detect::other_recorder;
+use super::gaps::Gaps;
+use super::pieces::Pieces;
+use super::ring::{Ring, Written};
+use super::running::State;
+use super::unit::{PtRefusal, Unit};
+use super::{OperationalError, Stopped, Trace};
+use crate::drain::{Piece, Sink};
+use crate::intel::pt::buffer::{Buffer, GUARD_BYTES, Mode, Position};
+use crate::intel::pt::config::Checked;
+use crate::intel::pt::topa::Marks;
+use crate::lifecycle::{Halted, Recording, Serve, StartError};
+use crate::loss::{Gap, Loss, Overwritten};
+use crate::memory::Frames;
+use crate::msr::{
+    GeneralProtection, GlobalStatus, GlobalStatusReset, Msr, OutputBase, OutputMaskPtrs, RtitCtl, RtitStatus,
+};
+use crate::pmi::{Abandoned, Requests};
+use core::sync::atomic::{Ordering, fence};
+
+/// The PT unit with the buffer it traces into.
+#[derive(Debug)]
+pub struct Session<M: Msr, F: Frames> {
+    unit: Unit<M>,
+    buffer: Buffer<F>,
+    /// What is traced: written each time that the trace goes on, for others may have used the registers.
+    checked: Checked,
+    /// IA32_RTIT_CTL without TraceEn.
+    ctl: RtitCtl,
+    /// What IA32_RTIT_STATUS is to have when the trace goes on, if no PSB is due.
+    status: RtitStatus,
+    ring: Ring,
+    gaps: Gaps,
+    loss: Loss,
+    state: State,
+    /// TraceEn is set.
+    on: bool,
+    /// The trace was on since the output registers were read last.
+    unread: bool,
+    /// The next enable must give a PSB, as the first one does: what comes before it is cut.
+    resync: bool,
+    /// The PMI of a region that the driver chains has come: what is left of it is left.
+    filled: bool,
+    /// There is a guard at the end of what is free.
+    guarded: bool,
+}
+
+/// What goes on from one stretch of a trace to the next.
+const KEPT_STATUS: RtitStatus =
+    RtitStatus::PACKET_BYTE_CNT.union(RtitStatus::PEND_PSB).union(RtitStatus::PEND_TOPA_PMI);
+
+impl<M: Msr, F: Frames> Session<M, F> {
+    pub(super) const fn new(unit: Unit<M>, buffer: Buffer<F>, checked: Checked) -> Self {
+        let ctl = checked.ctl.union(buffer.ctl());
+        let ring = Ring::new(buffer.region_bytes(), buffer.regions());
+        Self {
+            unit,
+            buffer,
+            checked,
+            ctl,
+            status: RtitStatus::empty(),
+            ring,
+            gaps: Gaps::new(),
+            loss: Loss::NONE,
+            state: State::Tracing,
+            on: false,
+            unread: false,
+            resync: false,
+            filled: false,
+            guarded: false,
+        }
+    }
+
+    pub(super) const fn loss(&self) -> &Loss {
+        &self.loss
+    }
+
+    pub(super) const fn state(&self) -> State {
+        self.state
+    }
+
+    pub(super) const fn undrained(&self) -> u64 {
+        self.ring.undrained()
+    }
+
+    /// Reads how far the processor came; `asked`: there was a PMI of this unit, and its bit is acknowledged.
+    pub(super) fn collect(&mut self, asked: bool, halted: &Halted) -> Result<(), GeneralProtection> {
+        if !self.unread {
+            return Ok(());
+        }
+        let status: RtitStatus = self.unit.msr.read()?;
+        let base: OutputBase = self.unit.msr.read()?;
+        let pointers: OutputMaskPtrs = self.unit.msr.read()?;
+        self.filled |= asked;
+        if self.is_chained_until_full() {
+            self.filled |= self.take_request()?;
+        }
+        self.unread = false;
+        self.status = status.intersection(KEPT_STATUS);
+        let abandoned = matches!(self.state, State::Abandoned(_));
+        let at = self.buffer.position(base, pointers);
+        let stopped = status.contains(RtitStatus::STOPPED);
+        let at_end = at.is_some_and(|at| at.offset == self.buffer.region_bytes());
+        let advanced = at.and_then(|at| self.written(at, stopped && at_end, halted));
+        match advanced {
+            Some(written) => self.advance(written),
+            None => self.lose_the_ring(),
+        }
+        match (advanced, at_end) {
+            (Some(_), true) if stopped => {
+                self.loss.stop += 1;
+                self.note(Gap::Stop);
+            }
+            (Some(_), _) if stopped => {
+                self.loss.trace_stop += 1;
+                self.state = State::TraceStopped;
+            }
+            _ => {}
+        }
+        if status.contains(RtitStatus::ERROR) || advanced.is_none() {
+            self.loss.error += 1;
+            self.note(Gap::Error);
+        }
+        if abandoned {
+            self.note(Gap::Abandoned);
+        }
+        Ok(())
+    }
+
+    /// Hands what is there to `sink`, as far as it takes it.
+    pub(super) fn deliver(&mut self, sink: &mut (impl Sink + ?Sized), _: &Halted) {
+        let keep = self.buffer.mode() == Mode::Overwrite;
+        for piece in Pieces::new(&self.buffer, self.ring, self.gaps) {
+            match piece {
+                Piece::Gap(gap) => {
+                    if !sink.gap(gap) {
+                        break;
+                    }
+                    if !keep {
+                        self.gaps.take_until(self.ring.tail());
+                    }
+                }
+                Piece::Bytes(bytes) => {
+                    let done = sink.bytes(bytes).min(bytes.len());
+                    if !keep {
+                        self.ring.consume(done as u64);
+                    }
+                    if done < bytes.len() {
+                        break;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Goes on where it was stopped, if there is room.
+    pub(super) fn go_on(&mut self, halted: Halted) -> Result<(), GeneralProtection> {
+        match self.state {
+            State::TraceStopped | State::Failed(_) => return Ok(()),
+            State::Tracing | State::Full | State::Excluded | State::Abandoned(_) => {}
+        }
+        if self.is_excluded() || !self.arm(&halted)? {
+            return Ok(());
+        }
+        if let Some(error) = self.enable(halted)? {
+            self.loss.error += 1;
+            self.note(Gap::Error);
+            self.state = State::Failed(error);
+            self.halt()?;
+            // Nothing was traced: the registers say nothing about the trace.
+            self.unread = false;
+        }
+        Ok(())
+    }
+
+    /// Whether somebody else has begun to record branches while the trace was off.
+    fn is_excluded(&mut self) -> bool {
+        let excluded = other_recorder(&mut self.unit.msr, &self.unit.capabilities).is_some();
+        if excluded && self.state != State::Excluded {
+            self.loss.excluded += 1;
+            self.note(Gap::Excluded);
+            self.state = State::Excluded;
+        }
+        excluded
+    }
+
+    /// Forgets why the trace is off; the next [`Session::go_on`] begins with a PSB.
+    pub(super) fn forgive(&mut self) {
+        if matches!(self.state, State::TraceStopped | State::Failed(_)) {
+            self.state = State::Tracing;
+        }
+        self.resync = true;
+    }
+
+    /// It is left off: what runs until it goes on is lost. One that does not let itself be stopped runs on, and one that
+    /// is off for another reason stays so.
+    pub(super) fn leave_off(&mut self, why: Abandoned) {
+        if self.halt().is_err() || self.state != State::Tracing {
+            return;
+        }
+        self.loss.abandoned += 1;
+        self.state = State::Abandoned(why);
+        // Where it is not known yet how far the trace came, the place is noted when it is.
+        if !self.unread {
+            self.note(Gap::Abandoned);
+        }
+    }
+
+    /// Something is missing at the head: what follows begins with a PSB.
+    fn note(&mut self, gap: Gap) {
+        self.gaps.push(self.ring.head(), gap);
+        self.resync = true;
+    }
+
+    /// The processor has written so many bytes.
+    fn advance(&mut self, written: Written) {
+        let Some(overwritten) = self.ring.written(written) else { return };
+        let mut overwritten = overwritten;
+        // Where there may be more of them, nobody knows what follows the gaps that are still there.
+        if let (Written::AtLeast(_), Some(place)) = (written, self.gaps.last_place()) {
+            let doubtful = place.saturating_sub(self.ring.tail());
+            self.ring.consume(doubtful);
+            self.gaps.drop_until(place);
+            overwritten = overwritten.and(Overwritten::Exactly(doubtful));
+        }
+        self.note_overwritten(overwritten);
+    }
+
+    /// Bytes before the tail were overwritten, or given up. They and those that nobody was told of are one gap.
+    fn note_overwritten(&mut self, overwritten: Overwritten) {
+        match self.gaps.overwritten() {
+            Some(Overwritten::Perhaps) => self.loss.perhaps_wrapped -= 1,
+            Some(_) => self.loss.wrap -= 1,
+            None => {}
+        }
+        self.gaps.wrap(self.ring.tail(), overwritten);
+        self.loss.wrapped_bytes += overwritten.least();
+        match self.gaps.overwritten() {
+            Some(Overwritten::Perhaps) => self.loss.perhaps_wrapped += 1,
+            _ => self.loss.wrap += 1,
+        }
+    }
+
+    /// Nobody knows how far the processor came, nor what it wrote over where nothing stops it.
+    fn lose_the_ring(&mut self) {
+        if let Mode::StopWhenFull { .. } = self.buffer.mode() {
+            return;
+        }
+        let bytes = self.ring.undrained();
+        self.ring.consume(bytes);
+        self.note_overwritten(Overwritten::Perhaps);
+    }
+
+    /// How many bytes the processor wrote that is there now; `None`: there is no way from where it was to go on.
+    fn written(&self, at: Position, topa_stop: bool, halted: &Halted) -> Option<Written> {
+        let Position { lap, region, offset } = at;
+        match self.buffer.mode() {
+            Mode::StopWhenFull { .. } => {
+                let distance = self.ring.distance(region, offset);
+                // Only the whole of an empty ring ends where it began, and only STOP ends it there.
+                let all = distance == 0 && topa_stop;
+                Some(Written::Exactly(if all { self.ring.capacity() } else { distance }))
+            }
+            Mode::Circular { .. } | Mode::Overwrite if self.buffer.laps() > 1 => {
+                self.ring.counted(lap, self.buffer.laps(), region, offset)
+            }
+            Mode::Circular { .. } | Mode::Overwrite => {
+                let end = self.ring.tail();
+                let intact = self.guarded.then(|| self.buffer.look_at_guard(end, halted));
+                Some(self.ring.guarded(region, offset, intact.as_ref().map_or(&[], |intact| intact)))
+            }
+        }
+    }
+
+    /// Writes the registers for the next stretch; `false`: there is no room for one.
+    fn arm(&mut self, halted: &Halted) -> Result<bool, GeneralProtection> {
+        if !self.make_room_for_gaps() || !self.open_window(halted) {
+            if self.state != State::Full {
+                self.loss.full += 1;
+                self.note(Gap::Full);
+                self.state = State::Full;
+            }
+            return Ok(false);
+        }
+        self.set_guard(halted);
+        self.unit.write(if self.resync { RtitStatus::empty() } else { self.status })?;
+        let (region, offset) = self.ring.place(self.ring.head());
+        // An offset is below a region's size, which is below 2^32.
+        let (base, pointers) = self.buffer.registers(region, offset as u32);
+        self.unit.write(base)?;
+        self.unit.write(pointers)?;
+        self.unit.write_filters(&self.checked)?;
+        Ok(true)
+    }
+
+    /// Whether another gap can be noted. A ring that is overwritten gives up its oldest bytes for it.
+    fn make_room_for_gaps(&mut self) -> bool {
+        if self.gaps.is_full()
+            && self.buffer.mode() == Mode::Overwrite
+            && let Some(place) = self.gaps.second_place()
+        {
+            let bytes = place - self.ring.tail();
+            self.ring.consume(bytes);
+            self.note_overwritten(Overwritten::Exactly(bytes));
+        }
+        !self.gaps.is_full()
+    }
+
+    /// Puts INT and STOP where the free part of the ring has them; `false`: nothing is free.
+    fn open_window(&mut self, halted: &Halted) -> bool {
+        let Mode::StopWhenFull { spare } = self.buffer.mode() else { return true };
+        let chained = self.buffer.is_chained_by_driver();
+        if chained && self.filled {
+            self.leave_region(halted);
+            self.filled = false;
+        }
+        let Some(window) = self.ring.window(spare) else { return false };
+        // A region that the driver chains has both: the PMI comes before it is full.
+        let (int, stop) = if chained { (window.first, window.first) } else { (window.int, window.stop) };
+        self.buffer.mark(Marks { int: Some(int), stop: Some(stop) }, halted);
+        true
+    }
+
+    /// The PMI comes before the region is full, and the driver goes on in another one.
+    fn is_chained_until_full(&self) -> bool {
+        self.buffer.is_chained_by_driver() && matches!(self.buffer.mode(), Mode::StopWhenFull { .. })
+    }
+
+    /// Whether the unit has asked for a PMI that was not handled yet, and acknowledges it: the one that comes for it finds
+    /// nothing to do.
+    fn take_request(&mut self) -> Result<bool, GeneralProtection> {
+        let status: GlobalStatus = self.unit.msr.read()?;
+        let asks = status.contains(GlobalStatus::TRACE_TOPA_PMI);
+        if asks {
+            self.unit.write(GlobalStatusReset(GlobalStatus::TRACE_TOPA_PMI))?;
+        }
+        Ok(asks)
+    }
+
+    /// Where the tables do not tell how often the processor went round, bytes at the end of what is free do, if there is
+    /// room for them.
+    fn set_guard(&mut self, halted: &Halted) {
+        let ring = matches!(self.buffer.mode(), Mode::Circular { .. } | Mode::Overwrite);
+        let free = self.ring.capacity() - self.ring.undrained();
+        self.guarded = ring && self.buffer.laps() == 1 && free >= GUARD_BYTES;
+        if self.guarded {
+            self.buffer.set_guard(self.ring.tail(), halted);
+        }
+    }
+
+    /// Leaves the rest of a region whose PMI came before it was full.
+    fn leave_region(&mut self, halted: &Halted) {
+        let (region, offset) = self.ring.place(self.ring.head());
+        if offset == 0 {
+            return;
+        }
+        if self.undrained() == 0 && self.gaps.first_place().is_none() {
+            self.ring.skip_to_next_region();
+        } else {
+            let end = self.ring.head();
+            let bytes = self.buffer.pad(region, offset, halted);
+            self.ring.written(Written::Exactly(bytes));
+            self.gaps.carry(end, self.ring.head());
+        }
+    }
+
+    /// Sets TraceEn, and looks whether the processor takes tables and memory.
+    fn enable(&mut self, _: Halted) -> Result<Option<OperationalError>, GeneralProtection> {
+        // Tables and cleared memory are written before the processor may read or write there.
+        fence(Ordering::SeqCst);
+        self.unit.write(self.ctl.union(RtitCtl::TRACE_EN))?;
+        self.on = true;
+        self.unread = true;
+        self.resync = false;
+        self.state = State::Tracing;
+        let status: RtitStatus = self.unit.msr.read()?;
+        if !status.contains(RtitStatus::ERROR) {
+            return Ok(None);
+        }
+        let base = self.unit.msr.read()?;
+        let pointers = self.unit.msr.read()?;
+        Ok(Some(OperationalError { status, base, pointers }))
+    }
+}
+
+impl<M: Msr, F: Frames> Recording for Session<M, F> {
+    type Unit = Unit<M>;
+    type Memory = Buffer<F>;
+    type Stopped = Stopped<M, F>;
+    type Refusal = PtRefusal;
+
+    const WRITES_MEMORY: bool = true;
+
+    /// Starts from nothing.
+    fn begin(&mut self) -> Result<(), StartError<PtRefusal>> {
+        self.unit.claim()?;
+        if self.buffer.mode() != Mode::Overwrite {
+            // One from an earlier trace would be taken for this one's.
+            self.unit.write(GlobalStatusReset(GlobalStatus::TRACE_TOPA_PMI))?;
+        }
+        let halted = Halted::halt(self)?;
+        self.buffer.reset(&halted);
+        self.arm(&halted)?;
+        match self.enable(halted)? {
+            None => Ok(()),
+            Some(error) => Err(StartError::Refused(PtRefusal::Memory(error))),
+        }
+    }
+
+    /// Clears TraceEn: all packets are in memory, and the output registers say how far.
+    fn halt(&mut self) -> Result<(), GeneralProtection> {
+        if self.on {
+            self.unit.write(self.ctl)?;
+            self.on = false;
+            // The write has flushed the packets as if by SFENCE; another processor that sees what we publish from here
+            // on sees them too.
+            fence(Ordering::SeqCst);
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self, halted: &Halted) -> Result<(), GeneralProtection> {
+        self.collect(false, halted).inspect_err(|&fault| self.leave_off(Abandoned::Fault(fault)))
+    }
+
+    fn into_stopped(self) -> Stopped<M, F> {
+        let Self { unit, buffer, ring, gaps, loss, .. } = self;
+        Stopped { unit, trace: Trace::new(buffer, ring, gaps), loss }
+    }
+
+    fn into_parts(self) -> (Unit<M>, Buffer<F>) {
+        (self.unit, self.buffer)
+    }
+}
+
+impl<M: Msr, F: Frames, K: Sink + ?Sized> Serve<&mut K> for Session<M, F> {
+    fn status(&self) -> Requests {
+        GlobalStatus::TRACE_TOPA_PMI.into()
+    }
+
+    fn serve(
+        &mut self,
+        seen: Requests,
+        sink: &mut &mut K,
+        halted: &Halted,
+    ) -> Result<bool, GeneralProtection> {
+        if seen.is_empty() {
+            return Ok(false);
+        }
+        self.collect(true, halted)?;
+        self.deliver(*sink, halted);
+        Ok(true)
+    }
+
+    fn resume(&mut self, halted: Halted) -> Result<(), GeneralProtection> {
+        self.collect(false, &halted)?;
+        self.go_on(halted)
+    }
+
+    fn abandon(&mut self, why: Abandoned) {
+        self.leave_off(why);
+    }
+}

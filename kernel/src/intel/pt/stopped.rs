@@ -1,0 +1,59 @@
+//! A trace that is stopped.
+
+use super::Unit;
+use super::gaps::Gaps;
+use super::pieces::Pieces;
+use super::ring::Ring;
+use crate::intel::pt::buffer::Buffer;
+use crate::loss::Loss;
+use crate::memory::Frames;
+use crate::msr::Msr;
+
+/// What a stop gives back.
+#[derive(Debug)]
+pub struct Stopped<M: Msr, F: Frames> {
+    /// The unit, to be started again.
+    pub unit: Unit<M>,
+    /// What was traced and not drained.
+    pub trace: Trace<F>,
+    /// What was lost.
+    pub loss: Loss,
+}
+
+/// The end of a trace, in its buffer.
+#[derive(Debug)]
+pub struct Trace<F: Frames> {
+    buffer: Buffer<F>,
+    ring: Ring,
+    gaps: Gaps,
+}
+
+impl<F: Frames> Trace<F> {
+    pub(super) const fn new(buffer: Buffer<F>, ring: Ring, gaps: Gaps) -> Self {
+        Self { buffer, ring, gaps }
+    }
+
+    /// How many bytes there are.
+    #[must_use]
+    pub const fn len(&self) -> u64 {
+        self.ring.head() - self.ring.tail()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The bytes, oldest first, with the gaps between them.
+    #[must_use]
+    pub const fn pieces(&self) -> Pieces<'_, F> {
+        Pieces::new(&self.buffer, self.ring, self.gaps)
+    }
+
+    /// The memory, for the next trace.
+    #[must_use]
+    pub fn into_buffer(self) -> Buffer<F> {
+        self.buffer
+    }
+}

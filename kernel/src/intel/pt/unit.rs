@@ -1,0 +1,191 @@
+//! A unit that is off, and the way to start it.
+
+use super::OperationalError;
+use super::detect::{self, VmxTracing};
+use super::running::Running;
+use super::session::Session;
+use crate::cpuid::CpuIdReader;
+use crate::intel::pt::Capabilities;
+use crate::intel::pt::buffer::{Buffer, BufferError};
+use crate::intel::pt::config::{Checked, Config, Refusal};
+use crate::lifecycle::{Absent, InUse, NotStarted, StartError};
+use crate::memory::Frames;
+use crate::msr::{AddrA, AddrB, Cr3Match, GeneralProtection, Msr, Register, RtitCtl};
+use core::fmt;
+use core::marker::PhantomData;
+
+/// The PT unit of one logical processor, off.
+///
+/// It cannot be sent to another thread of execution: it stands for the processor that it was found on, and so does
+/// what comes of it. A kernel that moves threads between processors must not move the one that holds it.
+#[derive(Debug)]
+pub struct Unit<M: Msr> {
+    pub(super) msr: M,
+    pub(super) capabilities: Capabilities,
+    of_this_processor: PhantomData<*const ()>,
+}
+
+impl<M: Msr> Unit<M> {
+    /// Finds the unit: CPUID first, then whether its registers answer, and whether it is free.
+    ///
+    /// # Errors
+    ///
+    /// It is not there, or somebody uses it.
+    pub fn detect(cpuid: impl CpuIdReader, msr: M) -> Result<Self, Absent> {
+        Self::with_capabilities(Capabilities::read(cpuid)?, msr)
+    }
+
+    /// Finds the unit that these capabilities announce.
+    ///
+    /// # Errors
+    ///
+    /// It is not there, or somebody uses it.
+    pub fn with_capabilities(capabilities: Capabilities, mut msr: M) -> Result<Self, Absent> {
+        detect::probe(&mut msr, &capabilities)?;
+        Ok(Self { msr, capabilities, of_this_processor: PhantomData })
+    }
+
+    /// What it can do.
+    #[must_use]
+    pub const fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    /// What VMX does to a trace here.
+    pub fn vmx_tracing(&mut self) -> VmxTracing {
+        VmxTracing::read(&mut self.msr, &self.capabilities)
+    }
+
+    /// Starts a trace. The first packets are a PSB+.
+    ///
+    /// Order: STATUS = 0, OUTPUT_BASE, OUTPUT_MASK_PTRS, CR3_MATCH and ADDRn, CTL with TraceEn, then a look at STATUS.
+    /// Configuration and buffer are checked against the capabilities before any of it.
+    ///
+    /// # Errors
+    ///
+    /// The configuration, the buffer or the processor says no. Unit and buffer come back, unless the unit cannot be
+    /// stopped any more.
+    #[allow(clippy::result_large_err, reason = "it gives back what it was given")]
+    pub fn start<F: Frames>(
+        self,
+        config: &Config,
+        buffer: Buffer<F>,
+    ) -> Result<Running<M, F>, NotStarted<Session<M, F>>> {
+        let checked = match self.check(config, &buffer) {
+            Ok(checked) => checked,
+            Err(refusal) => {
+                let error = StartError::Refused(refusal);
+                return Err(NotStarted::Off { unit: self, memory: buffer, error });
+            }
+        };
+        Running::start(Session::new(self, buffer, checked))
+    }
+
+    fn check<F: Frames>(&self, config: &Config, buffer: &Buffer<F>) -> Result<Checked, PtRefusal> {
+        buffer.check(&self.capabilities)?;
+        Ok(config.check(&self.capabilities)?)
+    }
+
+    /// Makes sure that nobody uses it.
+    pub(super) fn claim(&mut self) -> Result<(), StartError<PtRefusal>> {
+        if let Some(in_use) = detect::other_recorder(&mut self.msr, &self.capabilities) {
+            return Err(in_use.into());
+        }
+        let ctl: RtitCtl = self.msr.read()?;
+        match ctl.contains(RtitCtl::TRACE_EN) {
+            true => Err(InUse::ProcessorTrace { ctl }.into()),
+            false => Ok(()),
+        }
+    }
+
+    /// Writes what CR3 and which addresses are traced; TraceEn is 0.
+    pub(super) fn write_filters(&mut self, checked: &Checked) -> Result<(), GeneralProtection> {
+        if let Some(cr3) = checked.cr3 {
+            self.write(Cr3Match(cr3))?;
+        }
+        let [zero, one, two, three] = checked.ranges;
+        if let Some(range) = zero {
+            self.write(AddrA::<0>(range.first))?;
+            self.write(AddrB::<0>(range.last))?;
+        }
+        if let Some(range) = one {
+            self.write(AddrA::<1>(range.first))?;
+            self.write(AddrB::<1>(range.last))?;
+        }
+        if let Some(range) = two {
+            self.write(AddrA::<2>(range.first))?;
+            self.write(AddrB::<2>(range.last))?;
+        }
+        if let Some(range) = three {
+            self.write(AddrA::<3>(range.first))?;
+            self.write(AddrB::<3>(range.last))?;
+        }
+        Ok(())
+    }
+
+    /// Writes a register of the unit.
+    pub(super) fn write<R: Register>(&mut self, value: R) -> Result<(), GeneralProtection> {
+        // SAFETY: a register of the PT unit. Memory is written only where OUTPUT_BASE and the tables lead, and those
+        // are of the buffer that the session owns with this unit until TraceEn is 0.
+        unsafe { self.msr.write(value) }
+    }
+}
+
+/// Why this cannot be traced, or not into this memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PtRefusal {
+    /// The processor cannot trace this.
+    Config(Refusal),
+    /// The processor cannot trace into this buffer.
+    Buffer(BufferError),
+    /// STATUS.Error directly after the enable: the processor does not take the memory or a table.
+    Memory(OperationalError),
+}
+
+impl From<Refusal> for PtRefusal {
+    fn from(refusal: Refusal) -> Self {
+        Self::Config(refusal)
+    }
+}
+
+impl From<BufferError> for PtRefusal {
+    fn from(error: BufferError) -> Self {
+        Self::Buffer(error)
+    }
+}
+
+impl fmt::Display for PtRefusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Config(refusal) => refusal.fmt(f),
+            Self::Buffer(error) => error.fmt(f),
+            Self::Memory(error) => error.fmt(f),
+        }
+    }
+}
+
+impl core::error::Error for PtRefusal {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fake::FakeMsr;
+
+    /// With two implementations for what is `Send`, naming the method without saying which does not compile.
+    trait NotSend<Which> {
+        const HOLDS: bool = true;
+    }
+
+    struct Ambiguous;
+
+    impl<T: ?Sized> NotSend<()> for T {}
+    impl<T: ?Sized + Send> NotSend<Ambiguous> for T {}
+
+    #[test]
+    fn a_unit_and_what_comes_of_it_stay_on_their_processor() {
+        fn is_send<T: Send>() {}
+        is_send::<FakeMsr>();
+        const { assert!(<Unit<FakeMsr> as NotSend<_>>::HOLDS) }
+        // A running or stopped trace has one in it.
+    }
+}
