@@ -3,12 +3,12 @@
 use core::fmt;
 use pugmark_boot::protocol::Level;
 use pugmark_kernel::arch::GuardedMsr;
-use pugmark_kernel::intel::bts::BtsConfig;
-use pugmark_kernel::intel::pt::buffer::{Layout, Mode};
 use pugmark_kernel::cpuid::this_processor;
+use pugmark_kernel::intel::bts::BtsConfig;
 use pugmark_kernel::intel::ds::{
     AreaError, AreaPlan, BufferMode, BufferPlan, DsArea, DsConfig, DsRefusal, Gate, Strictness, Unit,
 };
+use pugmark_kernel::intel::pt::buffer::{Layout, Mode};
 use pugmark_kernel::lapic::Delivery;
 use pugmark_kernel::lifecycle::{Absent, Missing, StartError};
 use pugmark_kernel::msr::GeneralProtection;

@@ -5,8 +5,8 @@ use pugmark_boot::expectation::Expected;
 use pugmark_boot::protocol::{Filter, Level, SymbolRange};
 use pugmark_kernel::intel::pt::buffer::{Layout, Mode};
 use pugmark_kernel::intel::pt::config::Config;
-use pugmark_kernel::lapic::{Delivery, Vector};
 use pugmark_kernel::intel::pt::topa::RegionSize;
+use pugmark_kernel::lapic::{Delivery, Vector};
 
 use crate::arch::image;
 use crate::arch::traps::PMI_VECTOR;

@@ -10,8 +10,8 @@ use pugmark_kernel::intel::ds::{
     AreaPlan, BufferMode, BufferPlan, DsArea, DsConfig, DsRefusal, Gate, Half, LinearMemory, Records,
     Strictness, Unit,
 };
-use pugmark_kernel::lifecycle::StartError;
 use pugmark_kernel::intel::pebs::{Event, Groups, Item, PebsCapabilities, PebsConfig, Samples};
+use pugmark_kernel::lifecycle::StartError;
 
 use super::branches::{Ready, StoreFailure, vector};
 use super::linear::KernelLinear;

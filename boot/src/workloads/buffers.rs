@@ -8,8 +8,8 @@ use crate::trace::Plan;
 use pugmark_boot::expectation::Expected;
 use pugmark_kernel::intel::pt::buffer::{Layout, Mode};
 use pugmark_kernel::intel::pt::config::Config;
-use pugmark_kernel::lapic::Delivery;
 use pugmark_kernel::intel::pt::topa::RegionSize;
+use pugmark_kernel::lapic::Delivery;
 
 /// What is special about the buffers.
 #[derive(Clone, Copy, Debug)]

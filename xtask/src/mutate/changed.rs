@@ -108,14 +108,44 @@ mod tests {
     #[test]
     fn a_mutation_is_touched_by_its_file_and_by_its_tests() {
         let rows = [
-            ("kernel/src/intel/pt/session.rs", "-p pugmark-kernel --test pmi", "kernel/src/intel/pt/session.rs", true),
-            ("kernel/src/intel/pt/session.rs", "-p pugmark-kernel --test pmi", "kernel/src/intel/pt/drain.rs", false),
+            (
+                "kernel/src/intel/pt/session.rs",
+                "-p pugmark-kernel --test pmi",
+                "kernel/src/intel/pt/session.rs",
+                true,
+            ),
+            (
+                "kernel/src/intel/pt/session.rs",
+                "-p pugmark-kernel --test pmi",
+                "kernel/src/intel/pt/drain.rs",
+                false,
+            ),
             ("kernel/src/intel/pt/session.rs", "-p pugmark-kernel --test pmi", "kernel/tests/pmi.rs", true),
-            ("kernel/src/intel/pt/session.rs", "-p pugmark-kernel --test pmi", "kernel/tests/pmi/rings.rs", true),
-            ("kernel/src/intel/pt/session.rs", "-p pugmark-kernel --test pmi", "kernel/tests/pmi_other.rs", false),
+            (
+                "kernel/src/intel/pt/session.rs",
+                "-p pugmark-kernel --test pmi",
+                "kernel/tests/pmi/rings.rs",
+                true,
+            ),
+            (
+                "kernel/src/intel/pt/session.rs",
+                "-p pugmark-kernel --test pmi",
+                "kernel/tests/pmi_other.rs",
+                false,
+            ),
             ("kernel/src/intel/pt/session.rs", "-p pugmark-kernel --lib", "kernel/tests/pmi.rs", false),
-            ("kernel/src/intel/pt/session.rs", "-p pugmark-kernel --lib", "kernel/src/intel/pt/session/tests.rs", true),
-            ("kernel/src/intel/pt/session.rs", "-p pugmark-kernel --lib", "kernel/src/intel/pt/tests/rings.rs", true),
+            (
+                "kernel/src/intel/pt/session.rs",
+                "-p pugmark-kernel --lib",
+                "kernel/src/intel/pt/session/tests.rs",
+                true,
+            ),
+            (
+                "kernel/src/intel/pt/session.rs",
+                "-p pugmark-kernel --lib",
+                "kernel/src/intel/pt/tests/rings.rs",
+                true,
+            ),
             ("kernel/src/intel/pt/session.rs", "-p pugmark-kernel --lib", "kernel/src/amd/tests.rs", false),
             (
                 "virt/model/src/psb.rs",
