@@ -5,7 +5,7 @@ mod linear;
 pub(crate) use linear::FakeLinear;
 
 use crate::intel::errata::Errata;
-use crate::intel::pt::Capabilities;
+use crate::intel::pt::PtCapabilities;
 use crate::memory::{Frames, Request};
 use crate::msr::{GeneralProtection, Msr};
 use core::ptr::NonNull;
@@ -72,8 +72,8 @@ unsafe impl Msr for FakeMsr {
 }
 
 /// Every feature, four ranges, every encoding.
-pub(crate) fn capabilities() -> Capabilities {
-    Capabilities {
+pub(crate) fn capabilities() -> PtCapabilities {
+    PtCapabilities {
         ebx: 0x3ff,
         ecx: 0x8000_000f,
         address_ranges: 4,

@@ -6,22 +6,23 @@
 //!
 //! # Layers
 //!
-//! **What the processor can do, and what is to be traced.** [`Capabilities`] are read from
+//! **What the processor can do, and what is to be traced.** [`PtCapabilities`] are read from
 //! CPUID leaf 14H, and the [configuration] is checked against them before anything is written; a
 //! refusal names the bit that is missing.
 //!
 //! ```
-//! use pugmark_kernel::{config::Config, cpuid::{Capabilities, CpuIdResult}};
+//! use pugmark_kernel::cpuid::CpuIdResult;
+//! use pugmark_kernel::intel::pt::{PtCapabilities, PtConfig};
 //!
-//! // A processor with ToPA and no cycle-accurate mode; a kernel takes `Capabilities::of_this_processor()`.
+//! // A processor with ToPA and no cycle-accurate mode; a kernel takes `PtCapabilities::of_this_processor()`.
 //! let cpuid = |leaf, subleaf| match (leaf, subleaf) {
 //!     (0, _) => CpuIdResult { eax: 0x14, ebx: 0, ecx: 0, edx: 0 },
 //!     (7, 0) => CpuIdResult { eax: 0, ebx: 1 << 25, ecx: 0, edx: 0 },
 //!     (0x14, 0) => CpuIdResult { eax: 0, ebx: 1, ecx: 3, edx: 0 },
 //!     _ => CpuIdResult { eax: 0, ebx: 0, ecx: 0, edx: 0 },
 //! };
-//! let capabilities = Capabilities::read(cpuid)?;
-//! let config = Config::new().os(true).cr3(0x1000);
+//! let capabilities = PtCapabilities::read(cpuid)?;
+//! let config = PtConfig::new().os(true).cr3(0x1000);
 //! assert!(config.check(&capabilities).is_ok());
 //! let refusal = config.cycles(0).check(&capabilities).unwrap_err();
 //! assert_eq!(refusal.to_string(), "CPUID.14H.0:EBX[1] (cycle-accurate mode) is not there");
@@ -34,8 +35,7 @@
 //! ```
 #![doc = include_str!("../doc/machine.md")]
 //! # let (frames, capabilities) = (Memory::new(), capabilities());
-//! use pugmark_kernel::intel::pt::buffer::{Buffer, Layout, Mode};
-//! use pugmark_kernel::intel::pt::topa::{EntryFlags, RegionSize};
+//! use pugmark_kernel::intel::pt::{Buffer, EntryFlags, Layout, Mode, RegionSize};
 //!
 //! // Eight regions of 4 KiB; a PMI comes while two are still free.
 //! let layout = Layout::topa(RegionSize::K4, 8);
@@ -43,22 +43,23 @@
 //! assert_eq!(buffer.capacity(), 0x8000);
 //! let entry = buffer.topa().unwrap().entry(0);
 //! assert_eq!((entry.size(), entry.flags()), (RegionSize::K4, EntryFlags::empty()));
-//! # Ok::<(), pugmark_kernel::intel::pt::buffer::BufferError>(())
+//! # Ok::<(), pugmark_kernel::intel::pt::BufferError>(())
 //! ```
 //!
-//! **A trace.** [`pt::Unit`] is off, [`pt::Running`] traces and owns the memory, [`pt::Stopped`] has what was traced.
+//! **A trace.** [`pt::PtUnit`] is off, [`pt::PtRunning`] traces and owns the memory, [`pt::PtStopped`] has what was traced.
 //! Whatever fails gives back what it was given, or keeps it where the processor may still write to it.
 //!
 //! ```
 #![doc = include_str!("../doc/machine.md")]
 //! # let (frames, capabilities) = (Memory::new(), capabilities());
 //! # let buffer = Buffer::allocate(&frames, &capabilities, Layout::topa(RegionSize::K4, 8), Mode::Overwrite).unwrap();
-//! # use pugmark_kernel::{buffer::{Buffer, Layout, Mode}, topa::RegionSize};
+//! # use pugmark_kernel::intel::pt::{Buffer, Layout, Mode, RegionSize};
 //! use pugmark_kernel::lifecycle::StartError;
-//! use pugmark_kernel::{config::Config, drain::Piece, pt::{PtRefusal, Unit}};
+//! use pugmark_kernel::drain::Piece;
+//! use pugmark_kernel::intel::pt::{PtConfig, PtRefusal, PtUnit};
 //!
-//! let unit = Unit::with_capabilities(capabilities, Registers::new()).unwrap();
-//! let running = unit.start(&Config::new().os(true), buffer).map_err(|failed| failed.error())?;
+//! let unit = PtUnit::with_capabilities(capabilities, Registers::new()).unwrap();
+//! let running = unit.start(&PtConfig::new().os(true), buffer).map_err(|failed| failed.error())?;
 //! // … the code to be traced …
 //! let stopped = running.stop().unwrap_or_else(|_| panic!("the processor does not stop"));
 //! assert!(stopped.loss.is_none());
@@ -81,8 +82,8 @@
 //! # let (frames, capabilities) = (Memory::new(), capabilities());
 //! # let (full, layout) = (Mode::StopWhenFull { spare: 2 }, Layout::topa(RegionSize::K4, 8));
 //! # let buffer = Buffer::allocate(frames, &capabilities, layout, full).unwrap();
-//! # use pugmark_kernel::{buffer::{Buffer, Layout, Mode}, config::Config, pt::{Running, Unit}, topa::RegionSize};
-//! # let unit = Unit::with_capabilities(capabilities, Registers::new()).unwrap();
+//! # use pugmark_kernel::intel::pt::{Buffer, Layout, Mode, PtConfig, PtRunning, PtUnit, RegionSize};
+//! # let unit = PtUnit::with_capabilities(capabilities, Registers::new()).unwrap();
 //! use pugmark_kernel::drain::Sink;
 //! use pugmark_kernel::lapic::Delivery;
 //! use pugmark_kernel::lifecycle::StartError;
@@ -106,7 +107,7 @@
 //!
 //! /// What is traced, and who takes the bytes.
 //! struct Tracer {
-//!     running: Running<Registers, Memory>,
+//!     running: PtRunning<Registers, Memory>,
 //!     count: Count,
 //! }
 //!
@@ -120,7 +121,7 @@
 //! let slot = unsafe { Slot::new(Handler::new(Delivery::Nmi), || (Registers::new(), Apic::new())) };
 //!
 //! // The start, with preemption disabled.
-//! let config = Config::new().os(true);
+//! let config = PtConfig::new().os(true);
 //! let started = slot.start(|| {
 //!     let running = unit.start(&config, buffer).map_err(|failed| failed.error())?;
 //!     Ok::<_, StartError<PtRefusal>>(Tracer { running, count: Count(0) })
@@ -141,8 +142,8 @@
 //! assert_eq!(slot.interrupt(Some(0x1000)), Ok(Pmi::NotOurs));
 //! ```
 //!
-//! **Branch records and samples.** [`ds`] takes the memory of the DS save area and records into it: [`ds::Unit`],
-//! [`ds::Running`] and [`ds::Stopped`] as above, and [its source] for the same PMI handler. [`bts`] says
+//! **Branch records and samples.** [`ds`] takes the memory of the DS save area and records into it: [`ds::DsUnit`],
+//! [`ds::DsRunning`] and [`ds::DsStopped`] as above, and [its source] for the same PMI handler. [`bts`] says
 //! which branches, [`pebs`] which counters sample. [`lbr`] keeps the last branches in registers instead.
 //!
 //! **AMD's units.** [`amd`] counts and samples with AMD's performance counters, samples instructions by IBS, and reads
@@ -154,22 +155,22 @@
 //! hot-plug; output to the trace transport subsystem; trigger tracing's registers. A kernel that uses VMX stops its
 //! traces before VMXON where [`VmxTracing`] says so.
 //!
-//! [`Capabilities`]: intel::pt::Capabilities
+//! [`PtCapabilities`]: intel::pt::PtCapabilities
 //! [`VmxTracing`]: intel::pt::VmxTracing
 //! [`bts`]: intel::bts
-//! [`buffer`]: intel::pt::buffer
-//! [`ds::Running`]: intel::ds::Running
-//! [`ds::Stopped`]: intel::ds::Stopped
-//! [`ds::Unit`]: intel::ds::Unit
+//! [`buffer`]: intel::pt::Buffer
+//! [`ds::DsRunning`]: intel::ds::DsRunning
+//! [`ds::DsStopped`]: intel::ds::DsStopped
+//! [`ds::DsUnit`]: intel::ds::DsUnit
 //! [`ds`]: intel::ds
 //! [`lbr`]: intel::lbr
 //! [`pebs`]: intel::pebs
-//! [`pt::Running`]: intel::pt::Running
-//! [`pt::Stopped`]: intel::pt::Stopped
-//! [`pt::Unit`]: intel::pt::Unit
-//! [`topa`]: intel::pt::topa
-//! [configuration]: intel::pt::config
-//! [its source]: intel::ds::Running::source
+//! [`pt::PtRunning`]: intel::pt::PtRunning
+//! [`pt::PtStopped`]: intel::pt::PtStopped
+//! [`pt::PtUnit`]: intel::pt::PtUnit
+//! [`topa`]: intel::pt::Topa
+//! [configuration]: intel::pt::PtConfig
+//! [its source]: intel::ds::DsRunning::source
 #![cfg_attr(not(test), no_std)]
 
 pub mod amd;

@@ -2,7 +2,7 @@
 
 mod traced;
 
-pub use traced::{Interrupt, NotStarted, SlotError, Traced};
+pub use traced::{Interrupt, NotTraced, SlotError, Traced};
 
 use crate::lapic::{Delivery, LocalApic};
 use crate::msr::{GeneralProtection, Msr};
@@ -99,15 +99,15 @@ impl<T: Traced, P: Fn() -> (M, A), M: Msr, A: LocalApic> Slot<T, P> {
     /// # Errors
     ///
     /// The slot is in use or has a trace, and nothing was done; the local APIC raised #GP; or what `start` says.
-    pub fn start<E>(&self, start: impl FnOnce() -> Result<T, E>) -> Result<(), NotStarted<E>> {
+    pub fn start<E>(&self, start: impl FnOnce() -> Result<T, E>) -> Result<(), NotTraced<E>> {
         let result = self.try_start(start);
-        if !matches!(result, Err(NotStarted::Slot(SlotError::InUse))) {
+        if !matches!(result, Err(NotTraced::Slot(SlotError::InUse))) {
             self.serve_noted();
         }
         result
     }
 
-    fn try_start<E>(&self, start: impl FnOnce() -> Result<T, E>) -> Result<(), NotStarted<E>> {
+    fn try_start<E>(&self, start: impl FnOnce() -> Result<T, E>) -> Result<(), NotTraced<E>> {
         let mut inner = self.lock()?;
         let Inner { handler, traced } = &mut inner.0;
         if traced.is_some() {
@@ -136,7 +136,7 @@ impl<T: Traced, P: Fn() -> (M, A), M: Msr, A: LocalApic> Slot<T, P> {
                 if !was_armed && handler.disarm(&mut apic).is_ok() {
                     self.tell(handler);
                 }
-                Err(NotStarted::Start(error))
+                Err(NotTraced::Start(error))
             }
         }
     }

@@ -4,10 +4,10 @@
 mod common;
 
 use common::{Ledger, Machine, Tracing};
-use pugmark_kernel::intel::pt::State;
-use pugmark_kernel::intel::pt::buffer::{Layout, Mode};
-use pugmark_kernel::intel::pt::config::Config;
-use pugmark_kernel::intel::pt::topa::RegionSize;
+use pugmark_kernel::intel::pt::PtConfig;
+use pugmark_kernel::intel::pt::PtState;
+use pugmark_kernel::intel::pt::RegionSize;
+use pugmark_kernel::intel::pt::{Layout, Mode};
 use pugmark_kernel::lapic::Delivery;
 use pugmark_kernel::loss::Loss;
 use pugmark_kernel::msr::GeneralProtection;
@@ -144,7 +144,7 @@ impl Life<'_> {
             }
         }
         self.serve_late();
-        assert_eq!(self.tracing.state() == State::Tracing, self.machine.is_tracing(), "{}", self.what);
+        assert_eq!(self.tracing.state() == PtState::Tracing, self.machine.is_tracing(), "{}", self.what);
     }
 
     /// A sink that takes anything, or some of it, or nothing.
@@ -160,7 +160,7 @@ impl Life<'_> {
     fn drive(
         &mut self,
         sum: &mut Sum,
-        work: impl Fn(&mut Tracing<'_>, &mut Ledger<'_>) -> Result<State, GeneralProtection>,
+        work: impl Fn(&mut Tracing<'_>, &mut Ledger<'_>) -> Result<PtState, GeneralProtection>,
     ) {
         match self.random.below(4) {
             0 => self.machine.fault_in(self.random.below(9) as u32),
@@ -169,7 +169,7 @@ impl Life<'_> {
         let result = work(&mut self.tracing, &mut self.ledger);
         sum.faults += u64::from(result.is_err());
         if let (Err(fault), false) = (result, self.machine.is_tracing()) {
-            assert_ne!(self.tracing.state(), State::Tracing, "{}: {fault}", self.what);
+            assert_ne!(self.tracing.state(), PtState::Tracing, "{}: {fault}", self.what);
         }
     }
 
@@ -244,8 +244,8 @@ impl Random {
     }
 
     /// With a filter by level, by CR3, by address, or with none.
-    fn config(&mut self, profile: &str) -> Config {
-        let levels = self.of(&[Config::new().user(true), Config::new().user(true).os(true)]);
+    fn config(&mut self, profile: &str) -> PtConfig {
+        let levels = self.of(&[PtConfig::new().user(true), PtConfig::new().user(true).os(true)]);
         match self.below(4) {
             0 => levels.cr3(0x5000),
             1 if profile != "broadwell" => levels.filter(0x40_0000, 0x40_1fff),

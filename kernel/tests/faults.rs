@@ -3,9 +3,9 @@
 mod common;
 
 use common::{Collector, Machine, user_code};
-use pugmark_kernel::intel::pt::buffer::{Buffer, BufferError, Layout, Mode};
-use pugmark_kernel::intel::pt::topa::{RegionSize, TopaError};
-use pugmark_kernel::intel::pt::{State, Unit};
+use pugmark_kernel::intel::pt::{Buffer, BufferError, Layout, Mode};
+use pugmark_kernel::intel::pt::{PtState, PtUnit};
+use pugmark_kernel::intel::pt::{RegionSize, TopaError};
 use pugmark_kernel::lapic::Delivery;
 use pugmark_kernel::lifecycle::{NotStarted, StopFailed};
 use pugmark_kernel::loss::Loss;
@@ -91,7 +91,7 @@ fn a_stop_that_cannot_read_the_end_gives_unit_and_buffer_back() {
         machine.fault_in(read);
         let Err(failed) = tracing.stop() else { panic!("the read fails") };
         assert!(!machine.is_tracing());
-        assert_eq!(failed.running.state(), State::Abandoned(Abandoned::Fault(failed.fault)));
+        assert_eq!(failed.running.state(), PtState::Abandoned(Abandoned::Fault(failed.fault)));
         let (unit, buffer) = failed.give_up().unwrap();
         let again = unit.start(&user_code(), buffer).map_err(|failed| failed.error()).unwrap();
         drop(again);
@@ -163,7 +163,7 @@ fn live(machine: &Machine, mode: Mode) -> Came {
         }
         _ => (2, Layout::contiguous_topa(RegionSize::K4, 2)),
     };
-    let Ok(unit) = Unit::detect(|leaf, subleaf| machine.cpuid(leaf, subleaf), machine.registers()) else {
+    let Ok(unit) = PtUnit::detect(|leaf, subleaf| machine.cpuid(leaf, subleaf), machine.registers()) else {
         return Came::Nowhere;
     };
     let buffer = machine.buffer(layout, mode);
@@ -211,12 +211,12 @@ fn a_trace_that_its_handler_gives_up_says_so_and_goes_on_at_the_next_drain() {
     machine.run(100);
     tracing.source(&mut collector).abandon(Abandoned::Stuck);
     assert!(!machine.is_tracing());
-    assert_eq!(tracing.state(), State::Abandoned(Abandoned::Stuck));
+    assert_eq!(tracing.state(), PtState::Abandoned(Abandoned::Stuck));
     assert_eq!(tracing.loss(), &Loss { abandoned: 1, ..Loss::NONE });
     assert!(!tracing.loss().is_none());
     // Once is enough.
     tracing.source(&mut collector).abandon(Abandoned::Stuck);
-    assert_eq!(tracing.drain(&mut collector), Ok(State::Tracing));
+    assert_eq!(tracing.drain(&mut collector), Ok(PtState::Tracing));
     assert_eq!(tracing.loss().abandoned, 1);
     assert!(machine.is_tracing());
 }
@@ -228,7 +228,7 @@ fn a_trace_that_does_not_let_itself_be_stopped_is_not_given_up() {
     machine.fault_in(0);
     tracing.source(&mut Collector::new()).abandon(Abandoned::Stuck);
     assert!(machine.is_tracing());
-    assert_eq!((tracing.state(), tracing.loss()), (State::Tracing, &Loss::NONE));
+    assert_eq!((tracing.state(), tracing.loss()), (PtState::Tracing, &Loss::NONE));
 }
 
 /// One PMI with a fault at an access, then a drain and more of the trace. Whether the fault was reported, and how many

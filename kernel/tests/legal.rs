@@ -5,9 +5,9 @@ mod common;
 use common::{Machine, user_code};
 use pugmark_kernel::intel::pt::Feature;
 use pugmark_kernel::intel::pt::PtRefusal;
-use pugmark_kernel::intel::pt::buffer::{Buffer, BufferError, Layout, Mode};
-use pugmark_kernel::intel::pt::config::{Config, Refusal};
-use pugmark_kernel::intel::pt::topa::RegionSize;
+use pugmark_kernel::intel::pt::RegionSize;
+use pugmark_kernel::intel::pt::{Buffer, BufferError, Layout, Mode};
+use pugmark_kernel::intel::pt::{PtConfig, PtConfigRefusal};
 use pugmark_kernel::lifecycle::{NotStarted, StartError};
 use pugmark_kernel::msr::Msr;
 use pugmark_model::Settings;
@@ -17,7 +17,7 @@ const FULL: Mode = Mode::StopWhenFull { spare: 1 };
 
 #[test]
 fn a_configuration_that_passes_the_check_raises_no_fault() {
-    type Change = fn(Config) -> Config;
+    type Change = fn(PtConfig) -> PtConfig;
     let changes: [Change; 18] = [
         |config| config,
         |config| config.os(true),
@@ -55,7 +55,7 @@ fn a_configuration_that_passes_the_check_raises_no_fault() {
                         error: StartError::Refused(PtRefusal::Config(refusal)), ..
                     }) => {
                         // It has every feature, but not four ranges.
-                        let ranges = matches!(refusal, Refusal::Ranges { .. });
+                        let ranges = matches!(refusal, PtConfigRefusal::Ranges { .. });
                         assert!(profile != "sapphire-rapids" || ranges, "{refusal}");
                         refused += 1;
                     }
@@ -68,7 +68,7 @@ fn a_configuration_that_passes_the_check_raises_no_fault() {
     }
 }
 
-type FeatureBit = (Feature, u64, fn(Config) -> Config);
+type FeatureBit = (Feature, u64, fn(PtConfig) -> PtConfig);
 
 /// The bits of IA32_RTIT_CTL that come with a feature, from the manual.
 const BITS: [FeatureBit; 9] = [
@@ -97,7 +97,7 @@ fn what_the_check_refuses_for_a_missing_feature_faults_when_it_is_written() {
             assert_eq!(written.is_ok(), capabilities.has(feature), "{profile} {feature}");
             assert_eq!(checked.is_ok(), written.is_ok(), "{profile} {feature}");
             if let Err(refusal) = checked {
-                assert_eq!(refusal, Refusal::Missing(feature));
+                assert_eq!(refusal, PtConfigRefusal::Missing(feature));
                 refused += 1;
             }
         }
@@ -107,7 +107,7 @@ fn what_the_check_refuses_for_a_missing_feature_faults_when_it_is_written() {
 
 #[test]
 fn the_encodings_the_check_lets_through_are_those_the_processor_takes() {
-    type Row = (fn(u8) -> Config, u32, u64);
+    type Row = (fn(u8) -> PtConfig, u32, u64);
     let table: [Row; 3] = [
         (|n| user_code().mtc(n), 14, 1 << 9),
         (|n| user_code().cycles(n), 19, 1 << 1),
@@ -167,7 +167,7 @@ fn a_buffer_that_the_processor_cannot_use_is_refused_by_the_bits_name() {
 }
 
 /// IA32_RTIT_CTL as a start leaves it, without TraceEn.
-fn ctl_of(machine: &Machine, config: &Config) -> u64 {
+fn ctl_of(machine: &Machine, config: &PtConfig) -> u64 {
     let buffer = machine.buffer(Layout::topa(RegionSize::K4, 2), FULL);
     let tracing = machine.unit().start(config, buffer).map_err(|failed| failed.error()).unwrap();
     drop(tracing);

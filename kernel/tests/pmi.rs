@@ -4,9 +4,9 @@ mod common;
 
 use common::{Collector, Machine, assert_same, run_within, synced, tips, user_code};
 use pugmark_kernel::drain::KeepAll;
-use pugmark_kernel::intel::pt::State;
-use pugmark_kernel::intel::pt::buffer::{Layout, Mode};
-use pugmark_kernel::intel::pt::topa::RegionSize;
+use pugmark_kernel::intel::pt::PtState;
+use pugmark_kernel::intel::pt::RegionSize;
+use pugmark_kernel::intel::pt::{Layout, Mode};
 use pugmark_kernel::lapic::{Delivery, LocalApic, LvtPc, Vector};
 use pugmark_kernel::loss::{Gap, Loss, Overwritten};
 use pugmark_kernel::msr::Msr;
@@ -85,7 +85,7 @@ fn a_handler_that_only_accounts_goes_on_in_the_regions_that_are_free() {
         for _ in 0..8 {
             machine.run_with(6000, &mut handler, &mut tracing.source(&mut KeepAll));
             assert!(tracing.undrained() > 0x1000, "{profile}");
-            assert_eq!(tracing.drain(&mut collector), Ok(State::Tracing));
+            assert_eq!(tracing.drain(&mut collector), Ok(PtState::Tracing));
             assert_eq!(tracing.undrained(), 0, "{profile}");
         }
         let stopped = tracing.stop().map_err(|_| "stop").unwrap();
@@ -107,7 +107,7 @@ fn a_full_buffer_stops_the_trace_until_it_is_drained() {
         for lap in 1..=3 {
             machine.run_with(10_000, &mut handler, &mut tracing.source(&mut KeepAll));
             let state = tracing.drain(&mut collector).unwrap();
-            assert_eq!(state, State::Tracing, "{profile}");
+            assert_eq!(state, PtState::Tracing, "{profile}");
             assert!(tracing.loss().stop + tracing.loss().full >= lap, "{profile} {lap}");
         }
         machine.run(10);
@@ -194,7 +194,7 @@ fn pmis_that_are_never_delivered_end_in_a_stop_that_is_counted() {
     let mut tracing = machine.start(Layout::topa(RegionSize::K4, 4), Mode::StopWhenFull { spare: 1 });
     machine.run(20_000);
     let mut collector = Collector::new();
-    assert_eq!(tracing.drain(&mut collector), Ok(State::Tracing));
+    assert_eq!(tracing.drain(&mut collector), Ok(PtState::Tracing));
     assert_eq!(collector.stretches[0].len(), 0x4000);
     assert_eq!(collector.gaps, [Gap::Stop]);
     assert_eq!(tracing.loss(), &Loss { stop: 1, ..Loss::NONE });
@@ -305,14 +305,14 @@ fn a_trace_stop_range_stops_and_lets_go_on() {
     let mut tracing = machine.unit().start(&config, buffer).map_err(|failed| failed.error()).unwrap();
     let mut collector = Collector::new();
     machine.run(0x80 + 0x20);
-    assert_eq!(tracing.drain(&mut collector), Ok(State::TraceStopped));
+    assert_eq!(tracing.drain(&mut collector), Ok(PtState::TraceStopped));
     assert_eq!(tips(collector.whole()), machine.jumps()[..0x7f]);
     assert_eq!(tracing.loss(), &Loss { trace_stop: 1, ..Loss::NONE });
     assert!(tracing.loss().is_none());
-    assert_eq!(tracing.drain(&mut collector), Ok(State::TraceStopped));
+    assert_eq!(tracing.drain(&mut collector), Ok(PtState::TraceStopped));
     assert!(!machine.is_tracing());
     machine.run(0x60 + 0x10);
-    assert_eq!(tracing.go_on(), Ok(State::Tracing));
+    assert_eq!(tracing.go_on(), Ok(PtState::Tracing));
     let before = machine.jumps().len();
     machine.run(0x20);
     let stopped = tracing.stop().map_err(|_| "stop").unwrap();

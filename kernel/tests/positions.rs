@@ -4,8 +4,8 @@
 mod common;
 
 use common::{Ledger, Machine};
-use pugmark_kernel::intel::pt::buffer::{Layout, Mode};
-use pugmark_kernel::intel::pt::topa::RegionSize;
+use pugmark_kernel::intel::pt::RegionSize;
+use pugmark_kernel::intel::pt::{Layout, Mode};
 use pugmark_kernel::loss::Loss;
 use pugmark_model::Settings;
 

@@ -3,14 +3,14 @@
 mod common;
 
 use common::{Collector, Machine, Registers, Tracing, assert_same, tips};
-use pugmark_kernel::intel::pt::State;
-use pugmark_kernel::intel::pt::buffer::{Layout, Mode};
-use pugmark_kernel::intel::pt::topa::RegionSize;
+use pugmark_kernel::intel::pt::PtState;
+use pugmark_kernel::intel::pt::RegionSize;
+use pugmark_kernel::intel::pt::{Layout, Mode};
 use pugmark_kernel::lapic::{Delivery, LocalApic, LvtPc, Vector};
 use pugmark_kernel::loss::{Gap, Loss};
 use pugmark_kernel::msr::{GeneralProtection, Msr};
 use pugmark_kernel::pmi::{Abandoned, Handler, Pmi, PmiSource, Requests};
-use pugmark_kernel::slot::{Interrupt, NotStarted, Slot, SlotError, Traced};
+use pugmark_kernel::slot::{Interrupt, NotTraced, Slot, SlotError, Traced};
 use pugmark_model::Settings;
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
@@ -186,7 +186,7 @@ fn a_pmi_that_could_not_be_served_is_served_by_whoever_has_the_slot_next() {
             continue;
         }
         faults += 1;
-        assert_eq!(slot.with(|tracer| tracer.tracing.drain(&mut tracer.collector)), Ok(Ok(State::Tracing)));
+        assert_eq!(slot.with(|tracer| tracer.tracing.drain(&mut tracer.collector)), Ok(Ok(PtState::Tracing)));
         assert!(!lvt(&machine).is_masked(), "{access}");
         let from = machine.jumps().len();
         run(&machine, &slot, 10_000);
@@ -223,14 +223,14 @@ fn a_slot_says_why_it_does_not_start() {
     let slot = slot(&machine, Handler::new(Delivery::Nmi));
     let tracer = || Tracer { tracing: machine.start(LAYOUT, FULL), collector: Collector::new() };
     // A start that fails leaves the entry as it was.
-    assert!(matches!(slot.start(|| Err(7)), Err(NotStarted::Start(7))));
+    assert!(matches!(slot.start(|| Err(7)), Err(NotTraced::Start(7))));
     assert!(lvt(&machine).is_masked());
     assert_eq!(slot.with(|_| ()), Err(SlotError::Empty));
     assert_eq!(slot.interrupt(None), Ok(Pmi::NotOurs), "a masked entry that nobody armed says nothing");
     machine.fault_in(0);
-    assert!(matches!(slot.start(|| Ok::<_, ()>(tracer())), Err(NotStarted::Slot(SlotError::Fault(_)))));
+    assert!(matches!(slot.start(|| Ok::<_, ()>(tracer())), Err(NotTraced::Slot(SlotError::Fault(_)))));
     slot.start(|| Ok::<_, ()>(tracer())).unwrap();
-    assert!(matches!(slot.start(|| Err(8)), Err(NotStarted::Slot(SlotError::Occupied))));
+    assert!(matches!(slot.start(|| Err(8)), Err(NotTraced::Slot(SlotError::Occupied))));
     assert_eq!(slot.disarm(), Err(SlotError::Occupied));
     let inner = slot.with(|_| (slot.with(|_| ()), slot.start(|| Err(())).is_err(), slot.handler(|_| ())));
     assert_eq!(inner, Ok((Err(SlotError::InUse), true, Err(SlotError::InUse))));

@@ -4,11 +4,11 @@ mod common;
 
 use common::{Collector, Machine, assert_same, tips, user_code};
 use pugmark_kernel::drain::Piece;
+use pugmark_kernel::intel::pt::PtConfig;
+use pugmark_kernel::intel::pt::RegionSize;
 use pugmark_kernel::intel::pt::VmxTracing;
-use pugmark_kernel::intel::pt::buffer::{Layout, Mode};
-use pugmark_kernel::intel::pt::config::Config;
-use pugmark_kernel::intel::pt::topa::RegionSize;
-use pugmark_kernel::intel::pt::{PtRefusal, State, Unit, emergency_stop};
+use pugmark_kernel::intel::pt::{Layout, Mode};
+use pugmark_kernel::intel::pt::{PtRefusal, PtState, PtUnit, emergency_stop};
 use pugmark_kernel::lifecycle::{Absent, InUse, NotStarted, StartError};
 use pugmark_kernel::loss::{Gap, Loss};
 use pugmark_kernel::msr::Msr;
@@ -164,7 +164,7 @@ fn an_operational_error_on_the_way_is_counted_and_leaves_the_trace_off_until_tol
     machine.run(10_000);
     let mut collector = Collector::new();
     let state = tracing.drain(&mut collector).unwrap();
-    assert!(matches!(state, State::Failed(error) if error.base.0 == table.as_u64()), "{state:?}");
+    assert!(matches!(state, PtState::Failed(error) if error.base.0 == table.as_u64()), "{state:?}");
     assert!(!machine.is_tracing());
     assert!(collector.gaps.contains(&Gap::Error));
     // Where the processor came to the entry, and where it was to go on there.
@@ -175,7 +175,7 @@ fn an_operational_error_on_the_way_is_counted_and_leaves_the_trace_off_until_tol
     assert!(jumps.starts_with(&tips(&collector.stretches[0])) && collector.stretches[0].len() <= 0x2000);
     // Its cause is gone: the trace goes on with a PSB.
     corrupt(&machine, table.as_u64(), 1 << 1);
-    assert_eq!(tracing.go_on(), Ok(State::Tracing));
+    assert_eq!(tracing.go_on(), Ok(PtState::Tracing));
     let before = machine.jumps().len();
     machine.run(100);
     let stopped = tracing.stop().map_err(|_| "stop").unwrap();
@@ -200,14 +200,14 @@ fn a_trace_does_not_go_on_beside_a_recorder_that_came_meanwhile() {
         unsafe { machine.registers().wrmsr(0x1d9, debugctl) }.unwrap();
         // Told once, however often it is looked at.
         for _ in 0..2 {
-            assert_eq!(tracing.drain(&mut collector), Ok(State::Excluded));
+            assert_eq!(tracing.drain(&mut collector), Ok(PtState::Excluded));
             assert_eq!((machine.msr(0x570) & 1, machine.msr(0x1d9)), (0, debugctl));
             assert_eq!(tracing.loss(), &Loss { excluded: 1, ..Loss::NONE });
         }
-        assert_eq!(tracing.go_on(), Ok(State::Excluded));
+        assert_eq!(tracing.go_on(), Ok(PtState::Excluded));
         // SAFETY: as above.
         unsafe { machine.registers().wrmsr(0x1d9, 0) }.unwrap();
-        assert_eq!(tracing.drain(&mut collector), Ok(State::Tracing));
+        assert_eq!(tracing.drain(&mut collector), Ok(PtState::Tracing));
         machine.run(100);
         let stopped = tracing.stop().map_err(|_| "stop").unwrap();
         assert_eq!(stopped.loss.excluded, 1);
@@ -231,7 +231,7 @@ fn where_the_processor_allows_both_a_trace_runs_beside_last_branches() {
         assert_eq!(started.is_ok(), together, "{profile}");
         if let Ok(mut tracing) = started {
             machine.run(100);
-            assert_eq!(tracing.drain(&mut Collector::new()), Ok(State::Tracing), "{profile}");
+            assert_eq!(tracing.drain(&mut Collector::new()), Ok(PtState::Tracing), "{profile}");
             assert_eq!(tracing.loss(), &Loss::NONE, "{profile}");
         }
     }
@@ -241,7 +241,8 @@ fn where_the_processor_allows_both_a_trace_runs_beside_last_branches() {
 fn a_unit_that_runs_already_is_not_taken() {
     let machine = Machine::new("skylake", Settings::default());
     let tracing = machine.start(Layout::topa(RegionSize::K4, 4), FULL);
-    let error = Unit::detect(|leaf, subleaf| machine.cpuid(leaf, subleaf), machine.registers()).unwrap_err();
+    let error =
+        PtUnit::detect(|leaf, subleaf| machine.cpuid(leaf, subleaf), machine.registers()).unwrap_err();
     assert!(matches!(error, Absent::InUse(InUse::ProcessorTrace { .. })), "{error}");
     drop(tracing);
     let mut unit = machine.unit();
@@ -264,7 +265,7 @@ fn a_refused_configuration_touches_no_register() {
     let unit = machine.unit();
     let buffer = machine.buffer(Layout::topa(RegionSize::K4, 4), FULL);
     let before = machine.accesses();
-    let failed = unit.start(&Config::new().user(true).cycles(0), buffer).unwrap_err();
+    let failed = unit.start(&PtConfig::new().user(true).cycles(0), buffer).unwrap_err();
     assert_eq!(failed.error().to_string(), "CPUID.14H.0:EBX[1] (cycle-accurate mode) is not there");
     assert_eq!(machine.accesses(), before);
 }

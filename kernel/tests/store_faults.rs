@@ -6,7 +6,7 @@ mod common;
 use common::store::{CAPACITY, CIRCULAR, INTERRUPT, PERIOD, Recording, What, sampled, targets};
 use common::{Collector, Machine, Ram, Registers, assert_same};
 use pugmark_kernel::drain::{Piece, Sink};
-use pugmark_kernel::intel::ds::{AreaError, BufferMode, DsArea, Half, Records, Strictness, Unit};
+use pugmark_kernel::intel::ds::{AreaError, BufferMode, DsArea, DsUnit, Half, Records, Strictness};
 use pugmark_kernel::intel::lbr::{self, Branch, LbrConfig};
 use pugmark_kernel::lapic::Delivery;
 use pugmark_kernel::lifecycle::NotStarted;
@@ -207,8 +207,8 @@ fn assert_off(machine: &Machine, what: What, when: &str) {
     assert_eq!(wrong, [0; 5], "{when}");
 }
 
-fn store(machine: &Machine) -> Result<Unit<Registers>, pugmark_kernel::lifecycle::Absent> {
-    Unit::detect(|leaf, subleaf| machine.cpuid(leaf, subleaf), machine.registers())
+fn store(machine: &Machine) -> Result<DsUnit<Registers>, pugmark_kernel::lifecycle::Absent> {
+    DsUnit::detect(|leaf, subleaf| machine.cpuid(leaf, subleaf), machine.registers())
 }
 
 fn start<'a>(machine: &'a Machine, profile: &str, what: What) -> Recording<'a> {
@@ -346,7 +346,7 @@ fn put_back(machine: &Machine, register: u32) {
 /// Detection, start, two looks, the stop. What faults is tried again. How many faults there were.
 fn last_branches(machine: &Machine) -> u32 {
     let mut faults = 0;
-    let detect = || lbr::Unit::detect(|leaf, subleaf| machine.cpuid(leaf, subleaf), machine.registers());
+    let detect = || lbr::LbrUnit::detect(|leaf, subleaf| machine.cpuid(leaf, subleaf), machine.registers());
     let unit = detect().unwrap_or_else(|_| {
         faults += 1;
         // As above.

@@ -11,10 +11,10 @@ use pugmark_kernel::intel::ds::{
     AreaError, DsRefusal, Gate, Half, LinearRequest, MemoryType, Place, PlanError, Rule, Warning,
 };
 use pugmark_kernel::intel::lbr::LbrRefusal;
-use pugmark_kernel::intel::pebs::{Counter, Event, PebsRefusal};
-use pugmark_kernel::intel::pt::buffer::{BufferError, Mode};
-use pugmark_kernel::intel::pt::config::Refusal;
-use pugmark_kernel::intel::pt::topa::TopaError;
+use pugmark_kernel::intel::pebs::{Counter, PebsRefusal, PreciseEvent};
+use pugmark_kernel::intel::pt::PtConfigRefusal;
+use pugmark_kernel::intel::pt::TopaError;
+use pugmark_kernel::intel::pt::{BufferError, Mode};
 use pugmark_kernel::intel::pt::{CpuidField, Feature};
 use pugmark_kernel::intel::pt::{OperationalError, PtRefusal};
 use pugmark_kernel::lifecycle::{Absent, InUse, Missing, NotBacked, StartError};
@@ -37,22 +37,25 @@ fn assert_texts(table: &[(&dyn Display, &str)]) {
 #[test]
 fn of_detecting_and_configuring_pt() {
     assert_texts(&[
-        (&Refusal::Missing(Feature::Topa), "CPUID.14H.0:ECX[0] (ToPA output) is not there"),
+        (&PtConfigRefusal::Missing(Feature::Topa), "CPUID.14H.0:ECX[0] (ToPA output) is not there"),
         (
-            &Refusal::Encoding { field: CpuidField::MTC_FREQS, value: 9, allowed: 0x249 },
+            &PtConfigRefusal::Encoding { field: CpuidField::MTC_FREQS, value: 9, allowed: 0x249 },
             "CPUID.14H.1:EAX[31:16] (MTC frequencies) is 0x0249: 9 is not among them",
         ),
         (
-            &Refusal::Ranges { wanted: 3, there: 2 },
+            &PtConfigRefusal::Ranges { wanted: 3, there: 2 },
             "CPUID.14H.1:EAX[2:0] (address ranges) is 2: 3 are wanted",
         ),
-        (&Refusal::Cr3 { cr3: 0x5001 }, "CR3 to match 0x5001: bits 4:0 must be 0"),
+        (&PtConfigRefusal::Cr3 { cr3: 0x5001 }, "CR3 to match 0x5001: bits 4:0 must be 0"),
         (
-            &Refusal::NotCanonical { address: 1 << 63 },
+            &PtConfigRefusal::NotCanonical { address: 1 << 63 },
             "address 0x8000000000000000 of a range is not canonical",
         ),
-        (&Refusal::RangeReversed { first: 0x20, last: 0x10 }, "address range 0x20..=0x10 is reversed"),
-        (&Refusal::BranchEnErratum, "BranchEn must be set on this model (erratum BDM106)"),
+        (
+            &PtConfigRefusal::RangeReversed { first: 0x20, last: 0x10 },
+            "address range 0x20..=0x10 is reversed",
+        ),
+        (&PtConfigRefusal::BranchEnErratum, "BranchEn must be set on this model (erratum BDM106)"),
     ]);
 }
 
@@ -109,7 +112,7 @@ fn of_starting_pt_and_of_its_slot() {
         (&error, text),
         (&StartError::Refused(PtRefusal::Memory(error)), text),
         (
-            &StartError::Refused(PtRefusal::Config(Refusal::Cr3 { cr3: 1 })),
+            &StartError::Refused(PtRefusal::Config(PtConfigRefusal::Cr3 { cr3: 1 })),
             "CR3 to match 0x1: bits 4:0 must be 0",
         ),
         (
@@ -310,7 +313,7 @@ fn of_what_the_debug_store_is_to_record() {
 #[test]
 fn of_samples() {
     let (general, fixed) = (Counter::General(0), Counter::Fixed(1));
-    let event = Event { select: 0xc0, umask: 1 };
+    let event = PreciseEvent { select: 0xc0, umask: 1 };
     assert_texts(&[
         (&PebsRefusal::NoLevel, "neither CPL 0 nor what is above it is to be sampled"),
         (&PebsRefusal::NoCounter(fixed), "fixed-function counter 1 does not sample"),

@@ -4,9 +4,9 @@ mod common;
 
 use common::{Ledger, Machine, Tracing, assert_same, tips, user_code};
 use pugmark_kernel::drain::{KeepAll, Sink};
-use pugmark_kernel::intel::pt::State;
-use pugmark_kernel::intel::pt::buffer::{Layout, Mode};
-use pugmark_kernel::intel::pt::topa::RegionSize;
+use pugmark_kernel::intel::pt::PtState;
+use pugmark_kernel::intel::pt::RegionSize;
+use pugmark_kernel::intel::pt::{Layout, Mode};
 use pugmark_kernel::loss::{Gap, Loss};
 use pugmark_kernel::msr::Msr;
 use pugmark_kernel::pmi::{Abandoned, Pmi, PmiSource};
@@ -110,14 +110,14 @@ fn a_trace_that_goes_on_has_its_own_filters_whoever_used_the_unit() {
     let own = FILTERS.map(|address| machine.msr(address));
     // Somebody records last branches, and uses PT for something else before that is over.
     write(&machine, 0x1d9, 1);
-    assert_eq!(tracing.drain(&mut collector), Ok(State::Excluded));
+    assert_eq!(tracing.drain(&mut collector), Ok(PtState::Excluded));
     for address in FILTERS {
         write(&machine, address, 0x9000);
     }
     // Stopped and Error are left too.
     write(&machine, 0x571, 0x30);
     write(&machine, 0x1d9, 0);
-    assert_eq!(tracing.drain(&mut collector), Ok(State::Tracing));
+    assert_eq!(tracing.drain(&mut collector), Ok(PtState::Tracing));
     assert_eq!(FILTERS.map(|address| machine.msr(address)), own);
     machine.run(2000);
     let stopped = tracing.stop().map_err(|_| "stop").unwrap();
@@ -146,7 +146,7 @@ fn a_trace_whose_registers_are_reset_says_so_and_goes_on_as_it_was_configured() 
             write(&machine, address, 0);
         }
         let mut collector = common::Collector::new();
-        assert_eq!(tracing.drain(&mut collector), Ok(State::Tracing));
+        assert_eq!(tracing.drain(&mut collector), Ok(PtState::Tracing));
         assert_eq!((tracing.loss().error, machine.msr(0x572)), (1, 0x5000), "{mode:?}");
         let perhaps = u64::from(!matches!(mode, Mode::StopWhenFull { .. }));
         assert_eq!(tracing.loss().perhaps_wrapped, perhaps, "{mode:?}");
@@ -170,7 +170,7 @@ fn an_error_beside_a_full_buffer_has_a_gap_of_its_own() {
         // Both were set when the trace was turned off: with TraceEn the register cannot be written.
         write(&machine, 0x570, machine.msr(0x570) & !1);
         write(&machine, 0x571, machine.msr(0x571) | if error { ERROR } else { 0 });
-        assert_eq!(tracing.drain(&mut collector), Ok(State::Tracing));
+        assert_eq!(tracing.drain(&mut collector), Ok(PtState::Tracing));
         let gaps = if error { &[Gap::Stop, Gap::Error][..] } else { &[Gap::Stop] };
         assert_eq!(collector.gaps, gaps);
         assert_eq!((tracing.loss().stop, tracing.loss().error), (1, u64::from(error)));
@@ -210,7 +210,7 @@ fn what_follows_a_gap_begins_with_a_psb_also_where_a_region_is_left_before_its_e
     ledger.pads = true;
     machine.jump_until(|| machine.msr(0x38e) >> 55 & 1 == 1);
     tracing.source(&mut KeepAll).abandon(Abandoned::Stuck);
-    assert_eq!(tracing.drain(&mut KeepAll), Ok(State::Tracing));
+    assert_eq!(tracing.drain(&mut KeepAll), Ok(PtState::Tracing));
     assert_eq!(tracing.undrained(), 0x1000, "the rest of the region is padding");
     machine.run(100);
     assert_eq!(finish(tracing, &mut ledger), Loss { abandoned: 1, ..Loss::NONE });
@@ -243,7 +243,7 @@ fn a_ring_with_more_gaps_than_can_be_noted_gives_up_its_oldest_bytes() {
     for _ in 0..20 {
         machine.run(50);
         tracing.source(&mut KeepAll).abandon(Abandoned::Stuck);
-        assert_eq!(tracing.drain(&mut KeepAll), Ok(State::Tracing));
+        assert_eq!(tracing.drain(&mut KeepAll), Ok(PtState::Tracing));
     }
     machine.run(50);
     let stopped = tracing.stop().map_err(|_| "stop").unwrap();
@@ -262,13 +262,13 @@ fn losses_that_cut_nothing_are_placed_too() {
     let first = machine.jumps().len();
     tracing.source(&mut KeepAll).abandon(Abandoned::Stuck);
     machine.run(30);
-    assert_eq!(tracing.drain(&mut KeepAll), Ok(State::Tracing));
+    assert_eq!(tracing.drain(&mut KeepAll), Ok(PtState::Tracing));
     machine.run(100);
     let second = machine.jumps().len();
     write(&machine, 0x1d9, 1);
-    assert_eq!(tracing.drain(&mut KeepAll), Ok(State::Excluded));
+    assert_eq!(tracing.drain(&mut KeepAll), Ok(PtState::Excluded));
     write(&machine, 0x1d9, 0);
-    assert_eq!(tracing.go_on(), Ok(State::Tracing));
+    assert_eq!(tracing.go_on(), Ok(PtState::Tracing));
     machine.run(100);
     let stopped = tracing.stop().map_err(|_| "stop").unwrap();
     collector.finish(&stopped.trace);
@@ -301,7 +301,7 @@ fn what_lies_behind_a_gap_waits_until_the_gap_was_told() {
         machine.run(100);
         let first = machine.jumps().len();
         tracing.source(&mut KeepAll).abandon(Abandoned::Stuck);
-        assert_eq!(tracing.drain(&mut KeepAll), Ok(State::Tracing));
+        assert_eq!(tracing.drain(&mut KeepAll), Ok(PtState::Tracing));
         machine.run(100);
         let mut collector = common::Collector::new();
         tracing.drain(&mut NoGaps(&mut collector)).unwrap();

@@ -4,7 +4,7 @@ use core::fmt;
 use pugmark_boot::archive::Archive;
 use pugmark_boot::protocol::{Level, Of, Samples};
 use pugmark_decoder_core::ibs::{Caps, Sample};
-use pugmark_kernel::amd::counters::{self, CountersRefusal, Event, Overflow, OverflowSink};
+use pugmark_kernel::amd::counters::{self, CountedEvent, CountersRefusal, Overflow, OverflowSink};
 use pugmark_kernel::amd::ibs::{self, IbsConfig, IbsRefusal, SampleSink};
 use pugmark_kernel::amd::{AmdCapabilities, ConfigPorts, EilvtError, Northbridge};
 use pugmark_kernel::arch::GuardedMsr;
@@ -58,11 +58,11 @@ impl Counting {
         self,
         plan: &Plan,
         msr: GuardedMsr,
-    ) -> Result<(counters::Unit<GuardedMsr>, Event), AmdFailure> {
+    ) -> Result<(counters::CounterUnit<GuardedMsr>, CountedEvent), AmdFailure> {
         Unfit::without_area(plan).map_err(AmdFailure::Unfit)?;
-        let unit = counters::Unit::detect(this_processor, msr).map_err(AmdFailure::Counters)?;
+        let unit = counters::CounterUnit::detect(this_processor, msr).map_err(AmdFailure::Counters)?;
         let level = plan.filter.level;
-        let event = Event::new(self.event, 0).os(level != Level::User).user(level != Level::Os);
+        let event = CountedEvent::new(self.event, 0).os(level != Level::User).user(level != Level::Os);
         Ok((unit, self.period.map_or(event, |period| event.every(period.into()))))
     }
 }
@@ -73,13 +73,13 @@ pub(super) fn sampling(
     round: u32,
     msr: GuardedMsr,
     mut apic: XApic,
-) -> Result<(ibs::Unit<GuardedMsr>, IbsConfig, Samples), AmdFailure> {
+) -> Result<(ibs::IbsUnit<GuardedMsr>, IbsConfig, Samples), AmdFailure> {
     Unfit::without_area(plan).map_err(AmdFailure::Unfit)?;
     if plan.filter.level != Level::Any {
         return Err(AmdFailure::Levels);
     }
     let capabilities = AmdCapabilities::read(this_processor).map_err(AmdFailure::Vendor)?;
-    let mut unit = ibs::Unit::detect(this_processor, msr).map_err(AmdFailure::Ibs)?;
+    let mut unit = ibs::IbsUnit::detect(this_processor, msr).map_err(AmdFailure::Ibs)?;
     let (config, of, period) = match unit.part().caps.has(Caps::OP_CNT) {
         true => {
             let ops = OPS + if plan.nmis { BESIDE_NMIS } else { 0 } + ROUND * round;

@@ -6,9 +6,9 @@ use pugmark_kernel::arch::GuardedMsr;
 use pugmark_kernel::cpuid::this_processor;
 use pugmark_kernel::intel::bts::BtsConfig;
 use pugmark_kernel::intel::ds::{
-    AreaError, AreaPlan, BufferMode, BufferPlan, DsArea, DsConfig, DsRefusal, Gate, Strictness, Unit,
+    AreaError, AreaPlan, BufferMode, BufferPlan, DsArea, DsConfig, DsRefusal, DsUnit, Gate, Strictness,
 };
-use pugmark_kernel::intel::pt::buffer::{Layout, Mode};
+use pugmark_kernel::intel::pt::{Layout, Mode};
 use pugmark_kernel::lapic::Delivery;
 use pugmark_kernel::lifecycle::{Absent, Missing, StartError};
 use pugmark_kernel::msr::GeneralProtection;
@@ -39,7 +39,7 @@ impl Branches {
 
     /// The unit, memory for it, and what it can do of a plan.
     pub(super) fn ready(plan: &Plan, msr: GuardedMsr) -> Result<Ready<DsConfig>, StoreFailure> {
-        let unit = Unit::detect(this_processor, msr).map_err(StoreFailure::Detect)?;
+        let unit = DsUnit::detect(this_processor, msr).map_err(StoreFailure::Detect)?;
         let branches = Self::of(plan).map_err(|unfit| StoreFailure::Unfit("branch records", unfit))?;
         let area = DsArea::allocate(KernelLinear, unit.capabilities(), &branches.plan, Strictness::Strict)
             .map_err(StoreFailure::Area)?;
@@ -67,7 +67,7 @@ impl Branches {
 }
 
 /// All that it takes to start.
-pub(super) type Ready<C> = (Unit<GuardedMsr>, DsArea<KernelLinear>, C);
+pub(super) type Ready<C> = (DsUnit<GuardedMsr>, DsArea<KernelLinear>, C);
 
 /// The vector through which a plan's interrupt comes.
 pub(super) const fn vector(plan: &Plan) -> u8 {

@@ -6,7 +6,7 @@ use pugmark_boot::protocol::Level;
 use pugmark_kernel::arch::GuardedMsr;
 use pugmark_kernel::cpuid::this_processor;
 use pugmark_kernel::drain::Sink;
-use pugmark_kernel::intel::lbr::{Branch, LbrConfig, LbrRefusal, Running, Unit};
+use pugmark_kernel::intel::lbr::{Branch, LbrConfig, LbrRefusal, LbrRunning, LbrUnit};
 use pugmark_kernel::lifecycle::{Absent, StartError};
 use pugmark_kernel::msr::GeneralProtection;
 
@@ -20,8 +20,8 @@ pub(super) fn ready(
     calls: bool,
     plan: &Plan,
     msr: GuardedMsr,
-) -> Result<(Unit<GuardedMsr>, LbrConfig), LastFailure> {
-    let unit = Unit::detect(this_processor, msr).map_err(LastFailure::Absent)?;
+) -> Result<(LbrUnit<GuardedMsr>, LbrConfig), LastFailure> {
+    let unit = LbrUnit::detect(this_processor, msr).map_err(LastFailure::Absent)?;
     Unfit::without_area(plan).map_err(LastFailure::Unfit)?;
     let level = plan.filter.level;
     let config = LbrConfig::new().os(level != Level::User).user(level != Level::Os).call_stack(calls);
@@ -33,7 +33,7 @@ pub(super) fn ready(
 
 /// Stops, and keeps the records: the newest first, where from and where to.
 pub(super) fn finish(
-    running: Running<GuardedMsr>,
+    running: LbrRunning<GuardedMsr>,
     archive: &mut Archive<'_>,
 ) -> Result<(), GeneralProtection> {
     let mut unit = running.stop().map_err(|failed| failed.fault)?;

@@ -3,9 +3,9 @@
 use core::fmt;
 use pugmark_boot::expectation::Expected;
 use pugmark_boot::protocol::{Filter, Level, SymbolRange};
-use pugmark_kernel::intel::pt::buffer::{Layout, Mode};
-use pugmark_kernel::intel::pt::config::Config;
-use pugmark_kernel::intel::pt::topa::RegionSize;
+use pugmark_kernel::intel::pt::PtConfig;
+use pugmark_kernel::intel::pt::RegionSize;
+use pugmark_kernel::intel::pt::{Layout, Mode};
 use pugmark_kernel::lapic::{Delivery, Vector};
 
 use crate::arch::image;
@@ -14,7 +14,7 @@ use crate::arch::traps::PMI_VECTOR;
 /// The driver's configuration, and the same filter for whoever checks the result.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plan {
-    pub(super) config: Config,
+    pub(super) config: PtConfig,
     pub(super) filter: Filter,
     pub(super) layout: Layout,
     pub(super) mode: Mode,
@@ -34,7 +34,7 @@ impl Plan {
     /// Everything, into a buffer that is drained by interrupts.
     pub(crate) fn everything() -> Self {
         Self {
-            config: Config::new().os(true).user(true),
+            config: PtConfig::new().os(true).user(true),
             filter: Filter::default(),
             layout: Layout::topa(RegionSize::K64, 4),
             mode: Mode::StopWhenFull { spare: 1 },
@@ -48,7 +48,7 @@ impl Plan {
     }
 
     /// With another configuration.
-    pub(crate) fn configured(mut self, change: impl Fn(Config) -> Config) -> Self {
+    pub(crate) fn configured(mut self, change: impl Fn(PtConfig) -> PtConfig) -> Self {
         self.config = change(self.config);
         self
     }

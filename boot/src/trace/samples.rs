@@ -7,10 +7,10 @@ use pugmark_kernel::arch::GuardedMsr;
 use pugmark_kernel::cpuid::this_processor;
 use pugmark_kernel::drain::{Piece, Sink};
 use pugmark_kernel::intel::ds::{
-    AreaPlan, BufferMode, BufferPlan, DsArea, DsConfig, DsRefusal, Gate, Half, LinearMemory, Records,
-    Strictness, Unit,
+    AreaPlan, BufferMode, BufferPlan, DsArea, DsConfig, DsRefusal, DsUnit, Gate, Half, LinearMemory, Records,
+    Strictness,
 };
-use pugmark_kernel::intel::pebs::{Event, Groups, Item, PebsCapabilities, PebsConfig, Samples};
+use pugmark_kernel::intel::pebs::{Groups, Item, PebsCapabilities, PebsConfig, PreciseEvent, Samples};
 use pugmark_kernel::lifecycle::StartError;
 
 use super::branches::{Ready, StoreFailure, vector};
@@ -52,7 +52,7 @@ impl Sampling {
         msr: GuardedMsr,
     ) -> Result<(Ready<DsConfig>, Self), StoreFailure> {
         let unfit = |unfit| StoreFailure::Unfit("samples", unfit);
-        let unit = Unit::detect(this_processor, msr).map_err(StoreFailure::Detect)?;
+        let unit = DsUnit::detect(this_processor, msr).map_err(StoreFailure::Detect)?;
         Unfit::of(plan).map_err(unfit)?;
         let capabilities = unit.capabilities().pebs.map_err(StoreFailure::NoSamples)?;
         let format = capabilities.format;
@@ -136,10 +136,10 @@ fn keep(record: &Record<'_>) -> [u8; KEPT] {
 }
 
 /// The event that samples here, and the first counter that samples it. If none does it is for the driver to say so.
-fn choose(of: Of, capabilities: &PebsCapabilities) -> (Event, u8) {
+fn choose(of: Of, capabilities: &PebsCapabilities) -> (PreciseEvent, u8) {
     let events = match of {
-        Of::Branches => [Event::BR_INST_RETIRED, Event::BR_INST_RETIRED_PEBS],
-        _ => [Event::INST_RETIRED, Event::INST_RETIRED_PREC_DIST],
+        Of::Branches => [PreciseEvent::BR_INST_RETIRED, PreciseEvent::BR_INST_RETIRED_PEBS],
+        _ => [PreciseEvent::INST_RETIRED, PreciseEvent::INST_RETIRED_PREC_DIST],
     };
     let first = |event| (event, capabilities.counters_for(event).trailing_zeros() as u8);
     let mut those = events.into_iter().map(first);

@@ -11,16 +11,16 @@ use pugmark_kernel::arch::GuardedMsr;
 use pugmark_kernel::drain::{KeepAll, Piece, Sink};
 use pugmark_kernel::intel::ds::{self, DsArea, DsConfig, Half};
 use pugmark_kernel::intel::lbr::{self, LbrConfig};
-use pugmark_kernel::intel::pt::Capabilities;
-use pugmark_kernel::intel::pt::buffer::{Buffer, BufferError};
-use pugmark_kernel::intel::pt::config::Refusal;
-use pugmark_kernel::intel::pt::{self, PtRefusal, Stopped, Unit};
+use pugmark_kernel::intel::pt::PtCapabilities;
+use pugmark_kernel::intel::pt::PtConfigRefusal;
+use pugmark_kernel::intel::pt::{self, PtRefusal, PtStopped, PtUnit};
+use pugmark_kernel::intel::pt::{Buffer, BufferError};
 use pugmark_kernel::lapic::{Delivery, LocalApic, XApic};
 use pugmark_kernel::lifecycle::{Absent, StartError};
 use pugmark_kernel::loss::Loss;
 use pugmark_kernel::msr::{GeneralProtection, Msr};
 use pugmark_kernel::pmi::{Counts, Handler, Pmi};
-use pugmark_kernel::slot::{Interrupt, NotStarted, Slot, SlotError, Traced};
+use pugmark_kernel::slot::{Interrupt, NotTraced, Slot, SlotError, Traced};
 use x86_64::instructions::interrupts;
 
 use super::amd::{Addresses, AmdFailure, Counting, sampling};
@@ -45,12 +45,12 @@ struct Tracer {
 /// What traces, counts or samples.
 #[allow(clippy::large_enum_variant, reason = "there is one")]
 enum Running {
-    Pt(pt::Running<GuardedMsr, KernelFrames>),
-    Bts(ds::Running<GuardedMsr, KernelLinear>),
-    Pebs(ds::Running<GuardedMsr, KernelLinear>, Sampling),
-    Last(lbr::Running<GuardedMsr>),
-    Counters(counters::Running<GuardedMsr>),
-    Ibs(ibs::Running<GuardedMsr>, Samples),
+    Pt(pt::PtRunning<GuardedMsr, KernelFrames>),
+    Bts(ds::DsRunning<GuardedMsr, KernelLinear>),
+    Pebs(ds::DsRunning<GuardedMsr, KernelLinear>, Sampling),
+    Last(lbr::LbrRunning<GuardedMsr>),
+    Counters(counters::CounterRunning<GuardedMsr>),
+    Ibs(ibs::IbsRunning<GuardedMsr>, Samples),
 }
 
 /// The processor's registers and its local APIC.
@@ -107,7 +107,12 @@ impl Failure {
             Self::Buffer(BufferError::Missing(_))
             | Self::Start(StartError::Refused(PtRefusal::Buffer(BufferError::Missing(_)))) => true,
             Self::Start(StartError::Refused(PtRefusal::Config(refusal))) => {
-                matches!(refusal, Refusal::Missing(_) | Refusal::Encoding { .. } | Refusal::Ranges { .. })
+                matches!(
+                    refusal,
+                    PtConfigRefusal::Missing(_)
+                        | PtConfigRefusal::Encoding { .. }
+                        | PtConfigRefusal::Ranges { .. }
+                )
             }
             Self::Store(failure) => failure.is_refusal(),
             Self::Last(failure) => failure.is_refusal(),
@@ -118,11 +123,11 @@ impl Failure {
     }
 }
 
-impl From<NotStarted<Self>> for Failure {
-    fn from(failed: NotStarted<Self>) -> Self {
+impl From<NotTraced<Self>> for Failure {
+    fn from(failed: NotTraced<Self>) -> Self {
         match failed {
-            NotStarted::Start(failure) => failure,
-            NotStarted::Slot(error) => error.into(),
+            NotTraced::Start(failure) => failure,
+            NotTraced::Slot(error) => error.into(),
         }
     }
 }
@@ -160,12 +165,12 @@ pub(super) struct Ready {
 
 #[allow(clippy::large_enum_variant, reason = "there is one")]
 enum ReadyUnit {
-    Pt(Unit<GuardedMsr>, Buffer<KernelFrames>),
-    Bts(ds::Unit<GuardedMsr>, DsArea<KernelLinear>, DsConfig),
-    Pebs(ds::Unit<GuardedMsr>, DsArea<KernelLinear>, DsConfig, Sampling),
-    Last(lbr::Unit<GuardedMsr>, LbrConfig),
-    Counters(counters::Unit<GuardedMsr>, counters::Event),
-    Ibs(ibs::Unit<GuardedMsr>, ibs::IbsConfig, Samples),
+    Pt(PtUnit<GuardedMsr>, Buffer<KernelFrames>),
+    Bts(ds::DsUnit<GuardedMsr>, DsArea<KernelLinear>, DsConfig),
+    Pebs(ds::DsUnit<GuardedMsr>, DsArea<KernelLinear>, DsConfig, Sampling),
+    Last(lbr::LbrUnit<GuardedMsr>, LbrConfig),
+    Counters(counters::CounterUnit<GuardedMsr>, counters::CountedEvent),
+    Ibs(ibs::IbsUnit<GuardedMsr>, ibs::IbsConfig, Samples),
 }
 
 /// What is to be made ready.
@@ -255,12 +260,12 @@ impl Ready {
 impl ReadyUnit {
     fn of_processor_trace(plan: &Plan) -> Result<Self, Failure> {
         let capabilities =
-            Capabilities::of_this_processor().map_err(|absent| Failure::Detect(absent.into()))?;
+            PtCapabilities::of_this_processor().map_err(|absent| Failure::Detect(absent.into()))?;
         Unfit::only_area(plan).map_err(Failure::Unfit)?;
         plan.config
             .check(&capabilities)
             .map_err(|refusal| Failure::Start(StartError::Refused(refusal.into())))?;
-        let unit = Unit::with_capabilities(capabilities, msr()).map_err(Failure::Detect)?;
+        let unit = PtUnit::with_capabilities(capabilities, msr()).map_err(Failure::Detect)?;
         let buffer =
             Buffer::allocate(KernelFrames, &capabilities, plan.layout, plan.mode).map_err(Failure::Buffer)?;
         Ok(Self::Pt(unit, buffer))
@@ -387,7 +392,7 @@ impl Tracer {
         let (mut counted, mut samples) = (None, Samples::default());
         let loss = match running {
             Running::Pt(running) => {
-                let Stopped { trace, loss, .. } =
+                let PtStopped { trace, loss, .. } =
                     running.stop().map_err(|failed| Failure::Stop(failed.fault))?;
                 keep(&mut archive, trace.pieces());
                 loss

@@ -6,9 +6,9 @@ use super::returns::Returns;
 use super::{Mismatch, Workload, expect};
 use crate::trace::Plan;
 use pugmark_boot::expectation::Expected;
-use pugmark_kernel::intel::pt::buffer::{Layout, Mode};
-use pugmark_kernel::intel::pt::config::Config;
-use pugmark_kernel::intel::pt::topa::RegionSize;
+use pugmark_kernel::intel::pt::PtConfig;
+use pugmark_kernel::intel::pt::RegionSize;
+use pugmark_kernel::intel::pt::{Layout, Mode};
 use pugmark_kernel::lapic::Delivery;
 
 /// What is special about the buffers.
@@ -68,12 +68,12 @@ impl Buffers {
 impl Workload for Buffers {
     fn plan(&self) -> Plan {
         let plan = Plan::everything();
-        let loud = |config: Config| config.return_compression(false);
+        let loud = |config: PtConfig| config.return_compression(false);
         let pages = |regions| Layout::topa(RegionSize::K4, regions);
         let drained = Mode::StopWhenFull { spare: 1 };
         match self.kind {
             Kind::Small => {
-                let cycles = |config: Config| config.return_compression(false).cycles(0);
+                let cycles = |config: PtConfig| config.return_compression(false).cycles(0);
                 plan.configured(cycles).into(pages(2), drained)
             }
             Kind::Circular => plan.configured(loud).into(pages(3), Mode::Circular { interrupt_every: 1 }),

@@ -5,8 +5,8 @@ use super::{Mismatch, Workload, expect};
 use crate::arch::nmi::{self, Seen};
 use crate::arch::serial::say;
 use crate::trace::{self, Plan};
-use pugmark_kernel::intel::pt::buffer::{Layout, Mode};
-use pugmark_kernel::intel::pt::topa::RegionSize;
+use pugmark_kernel::intel::pt::RegionSize;
+use pugmark_kernel::intel::pt::{Layout, Mode};
 use pugmark_kernel::lapic::Delivery;
 
 const ROUNDS: u64 = 12;

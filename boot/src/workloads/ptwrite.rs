@@ -2,8 +2,8 @@
 
 use core::arch::asm;
 use pugmark_decoder_core::packet::{Packet, Packets, PtwPayload};
-use pugmark_kernel::intel::pt::config::Config;
-use pugmark_kernel::intel::pt::{Capabilities, Feature};
+use pugmark_kernel::intel::pt::PtConfig;
+use pugmark_kernel::intel::pt::{Feature, PtCapabilities};
 
 use super::{Mismatch, Workload, expect, numbers};
 use crate::trace::Plan;
@@ -20,7 +20,7 @@ pub(super) struct Ptwrite {
 impl Ptwrite {
     pub(super) fn new() -> Self {
         let there =
-            Capabilities::of_this_processor().is_ok_and(|capabilities| capabilities.has(Feature::Ptwrite));
+            PtCapabilities::of_this_processor().is_ok_and(|capabilities| capabilities.has(Feature::Ptwrite));
         Self { there, sum: 0 }
     }
 }
@@ -28,7 +28,7 @@ impl Ptwrite {
 impl Workload for Ptwrite {
     fn plan(&self) -> Plan {
         Plan::everything()
-            .configured(|config: Config| config.ptwrite(true).fup_on_ptw(true))
+            .configured(|config: PtConfig| config.ptwrite(true).fup_on_ptw(true))
             .with_packets(true)
     }
 

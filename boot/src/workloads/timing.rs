@@ -4,7 +4,7 @@ use super::churn::Churn;
 use super::{Mismatch, Workload, expect};
 use crate::trace::Plan;
 use pugmark_decoder_core::packet::{Packet, Packets};
-use pugmark_kernel::intel::pt::config::Config;
+use pugmark_kernel::intel::pt::PtConfig;
 
 /// Some churn under time.
 #[derive(Default)]
@@ -14,7 +14,7 @@ pub(super) struct Timing {
 
 impl Workload for Timing {
     fn plan(&self) -> Plan {
-        let timed = |config: Config| config.tsc(true).mtc(9).cycles(1);
+        let timed = |config: PtConfig| config.tsc(true).mtc(9).cycles(1);
         Plan::everything().configured(timed).with_packets(true)
     }
 

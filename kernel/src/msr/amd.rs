@@ -80,13 +80,13 @@ bitflags! {
 
 /// PerfCntrGlobalStatus (`C000_0300`): bit n: counter n has overflowed; 58: the last branches are frozen. Read only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct GlobalStatus(pub u64);
+pub struct PerfCntrGlobalStatus(pub u64);
 
 /// PerfCntrGlobalCtl (`C000_0301`): bit n lets counter n count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GlobalCtl(pub u64);
 
-/// PerfCntrGlobalStatusClr (`C000_0302`): bits that are set clear those of [`GlobalStatus`]. Write only.
+/// PerfCntrGlobalStatusClr (`C000_0302`): bits that are set clear those of [`PerfCntrGlobalStatus`]. Write only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GlobalStatusClr(pub u64);
 
@@ -142,7 +142,7 @@ impl DbgExtnCfg {
 bitflags! {
     /// LBR_SELECT (`C000_010E`): what LBR version 2 does not record.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-    pub struct LbrSelect: u64 {
+    pub struct AmdLbrSelect: u64 {
         /// Branches that end at CPL 0.
         const CPL_EQ_0 = 1 << 0;
         /// Branches that end above CPL 0.
@@ -198,7 +198,7 @@ register! {
     IbsOpCtl2 = 0xc001_103e,
     IbsFetchCtl2 = 0xc001_103f,
     DbgExtnCfg = 0xc000_010f,
-    LbrSelect = 0xc000_010e,
+    AmdLbrSelect = 0xc000_010e,
 }
 
 macro_rules! bits {
@@ -220,7 +220,7 @@ macro_rules! bits {
 bits! {
     IbsCtl = 0xc001_103a,
     Efer = 0xc000_0080,
-    GlobalStatus = 0xc000_0300,
+    PerfCntrGlobalStatus = 0xc000_0300,
     GlobalCtl = 0xc000_0301,
     GlobalStatusClr = 0xc000_0302,
 }

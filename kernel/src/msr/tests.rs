@@ -169,7 +169,7 @@ fn registers_are_written_as_they_were_read() {
         both_ways::<amd::DbgExtnCfg>(bits);
         both_ways::<amd::Efer>(bits);
         both_ways::<amd::GlobalCtl>(bits);
-        both_ways::<amd::GlobalStatus>(bits);
+        both_ways::<amd::PerfCntrGlobalStatus>(bits);
         both_ways::<amd::GlobalStatusClr>(bits);
         both_ways::<amd::IbsFetchCtl2>(bits);
         both_ways::<amd::IbsOpCtl2>(bits);

@@ -102,20 +102,20 @@ impl core::error::Error for SlotError {}
 
 /// Why a slot has no new trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NotStarted<E> {
+pub enum NotTraced<E> {
     /// The slot's reason: the trace was not told to start.
     Slot(SlotError),
     /// The trace did not start.
     Start(E),
 }
 
-impl<E> From<SlotError> for NotStarted<E> {
+impl<E> From<SlotError> for NotTraced<E> {
     fn from(error: SlotError) -> Self {
         Self::Slot(error)
     }
 }
 
-impl<E: fmt::Display> fmt::Display for NotStarted<E> {
+impl<E: fmt::Display> fmt::Display for NotTraced<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Slot(error) => error.fmt(f),
@@ -124,4 +124,4 @@ impl<E: fmt::Display> fmt::Display for NotStarted<E> {
     }
 }
 
-impl<E: core::error::Error> core::error::Error for NotStarted<E> {}
+impl<E: core::error::Error> core::error::Error for NotTraced<E> {}

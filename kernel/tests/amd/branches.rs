@@ -1,8 +1,8 @@
 //! The last branches: the stack of LBR version 2, and branch sampling.
 
 use super::machine::{CODE, Kernel, Machine, PERIOD};
-use pugmark_kernel::amd::branches::{BranchConfig, Recorded, Running, Unit};
-use pugmark_kernel::amd::counters::Event;
+use pugmark_kernel::amd::branches::{BranchConfig, BranchRunning, BranchUnit, Recorded};
+use pugmark_kernel::amd::counters::CountedEvent;
 use pugmark_kernel::lifecycle::NotStarted;
 use pugmark_kernel::msr::GeneralProtection;
 
@@ -12,8 +12,8 @@ const DEPTH: usize = 16;
 const BLOCK: u64 = 0x20;
 const INSTRUCTIONS: u32 = 15;
 
-fn start(machine: &Machine, config: BranchConfig) -> Running<Machine> {
-    let unit = Unit::detect(|leaf, subleaf| machine.cpuid(leaf, subleaf), machine.clone()).unwrap();
+fn start(machine: &Machine, config: BranchConfig) -> BranchRunning<Machine> {
+    let unit = BranchUnit::detect(|leaf, subleaf| machine.cpuid(leaf, subleaf), machine.clone()).unwrap();
     unit.start(&config).map_err(|failed| failed.error()).unwrap()
 }
 
@@ -22,11 +22,11 @@ fn up_to(to: u64, count: usize) -> Vec<(u64, u64)> {
     (0..count as u64).map(|n| to - BLOCK * n).map(|to| (to - 0x12, to)).collect()
 }
 
-fn last(running: &mut Running<Machine>) -> Vec<(u64, u64)> {
+fn last(running: &mut BranchRunning<Machine>) -> Vec<(u64, u64)> {
     try_last(running).unwrap()
 }
 
-fn try_last(running: &mut Running<Machine>) -> Result<Vec<(u64, u64)>, GeneralProtection> {
+fn try_last(running: &mut BranchRunning<Machine>) -> Result<Vec<(u64, u64)>, GeneralProtection> {
     let mut out = [Recorded::default(); DEPTH];
     let read = running.last(&mut out)?;
     Ok(read.iter().map(|recorded| (recorded.branch.from, recorded.branch.to)).collect())
@@ -70,7 +70,7 @@ fn an_overflow_freezes_the_stack_until_it_is_read() {
         let kernel = Kernel::new("zen4", skid);
         let machine = &kernel.machine;
         let mut branches = start(machine, BranchConfig::new().freeze_on_pmi(freezes));
-        let event = Event::new(0xc0, 0).os(false).every(PERIOD.into());
+        let event = CountedEvent::new(0xc0, 0).os(false).every(PERIOD.into());
         let _counters = kernel.counters_unit().start(&[event]).map_err(|failed| failed.error()).unwrap();
         assert!(machine.run(2 * PERIOD));
         let at_overflow = CODE + u64::from(PERIOD / INSTRUCTIONS) * BLOCK;
@@ -87,7 +87,7 @@ fn branch_sampling_has_sixteen_branches_behind_the_overflow() {
     let kernel = Kernel::new("zen3", 0);
     let machine = &kernel.machine;
     let mut branches = start(machine, BranchConfig::new());
-    let event = Event::new(0xc4, 0).os(false).every(BRANCHES.into()).on(0);
+    let event = CountedEvent::new(0xc4, 0).os(false).every(BRANCHES.into()).on(0);
     let _counters = kernel.counters_unit().start(&[event]).map_err(|failed| failed.error()).unwrap();
     let behind = CODE + u64::from(BRANCHES) * BLOCK;
     assert!(!machine.run((BRANCHES + 15) * INSTRUCTIONS), "the interrupt is held back");
@@ -103,7 +103,8 @@ fn a_fault_at_each_access_can_be_tried_again() {
     for (profile, config) in [("zen3", all), ("zen4", all), ("zen4", all.freeze_on_pmi(true))] {
         for fault in 0.. {
             let machine = Machine::new(profile, 0);
-            let unit = Unit::detect(|leaf, subleaf| machine.cpuid(leaf, subleaf), machine.clone()).unwrap();
+            let unit =
+                BranchUnit::detect(|leaf, subleaf| machine.cpuid(leaf, subleaf), machine.clone()).unwrap();
             let first = machine.accesses();
             machine.fault_in(fault);
             let mut running = match unit.start(&config) {

@@ -1,5 +1,5 @@
 use super::machine::{ALL, CODE, Kernel, PERIOD};
-use pugmark_kernel::amd::counters::Event;
+use pugmark_kernel::amd::counters::CountedEvent;
 
 /// Instructions of the program up to an address: it jumps over 16 bytes in front of each 16th.
 fn instructions(from: u64, to: u64) -> u64 {
@@ -17,7 +17,7 @@ fn counts_of_instructions_and_branches_are_the_programs() {
         let mut kernel = Kernel::new(profile, 0);
         kernel.run(77);
         let begin = kernel.machine.ip();
-        let user = |event| Event::new(event, 0).os(false);
+        let user = |event| CountedEvent::new(event, 0).os(false);
         let events = [user(0xc0), user(0xc2), user(0xc4), user(0xc3).os(true).user(false)];
         let running = kernel.counters_unit().start(&events).map_err(|failed| failed.error()).unwrap();
         kernel.counters = Some(running);
@@ -76,7 +76,7 @@ fn each_period_is_over_once_and_the_count_is_exact_however_late_the_interrupt_co
 fn host_only_counts_with_svm_on_and_off() {
     for profile in &ALL[1..] {
         let mut kernel = Kernel::new(profile, 0);
-        let event = Event::new(0xc0, 0).os(false).host_only();
+        let event = CountedEvent::new(0xc0, 0).os(false).host_only();
         let begin = kernel.machine.ip();
         kernel.counters =
             Some(kernel.counters_unit().start(&[event]).map_err(|failed| failed.error()).unwrap());

@@ -1,7 +1,7 @@
 //! A machine for the driver: the model's processor, and a program that never comes back to the same place.
 
 use pugmark_decoder_core::ibs::Sample;
-use pugmark_kernel::amd::counters::{self, Event, Overflow};
+use pugmark_kernel::amd::counters::{self, CountedEvent, Overflow};
 use pugmark_kernel::amd::ibs::{self, IbsConfig, IbsCounts, SampleSink};
 use pugmark_kernel::amd::{ExtendedLvt, LvtEntry, Northbridge};
 use pugmark_kernel::cpuid::CpuIdResult;
@@ -276,8 +276,8 @@ impl PhysMemory for Mapped {
 pub(crate) struct Kernel {
     pub(crate) machine: Machine,
     pub(crate) handler: Handler,
-    pub(crate) counters: Option<counters::Running<Machine>>,
-    pub(crate) ibs: Option<ibs::Running<Machine>>,
+    pub(crate) counters: Option<counters::CounterRunning<Machine>>,
+    pub(crate) ibs: Option<ibs::IbsRunning<Machine>>,
     pub(crate) fetches: Vec<u64>,
     pub(crate) ops: Vec<u64>,
     pub(crate) overflows: Vec<Overflow>,
@@ -303,7 +303,7 @@ impl SampleSink for Addresses<'_> {
 
 impl Kernel {
     /// Takes the samples that the units had at the end; what became of all.
-    pub(crate) fn take_last(&mut self, stopped: LateNmis<ibs::Stopped<Machine>>) -> IbsCounts {
+    pub(crate) fn take_last(&mut self, stopped: LateNmis<ibs::IbsStopped<Machine>>) -> IbsCounts {
         let stopped = stopped.expect(&mut self.handler);
         let mut addresses = Addresses { fetches: &mut self.fetches, ops: &mut self.ops };
         stopped.last().for_each(|sample| assert!(addresses.sample(sample)));
@@ -327,23 +327,23 @@ impl Kernel {
         }
     }
 
-    pub(crate) fn counters_unit(&self) -> counters::Unit<Machine> {
+    pub(crate) fn counters_unit(&self) -> counters::CounterUnit<Machine> {
         let machine = self.machine.clone();
-        counters::Unit::detect(|leaf, subleaf| machine.cpuid(leaf, subleaf), machine.clone()).unwrap()
+        counters::CounterUnit::detect(|leaf, subleaf| machine.cpuid(leaf, subleaf), machine.clone()).unwrap()
     }
 
     /// The units of IBS, routed.
-    pub(crate) fn ibs_unit(&self) -> ibs::Unit<Machine> {
+    pub(crate) fn ibs_unit(&self) -> ibs::IbsUnit<Machine> {
         let machine = self.machine.clone();
         let mut unit =
-            ibs::Unit::detect(|leaf, subleaf| machine.cpuid(leaf, subleaf), machine.clone()).unwrap();
+            ibs::IbsUnit::detect(|leaf, subleaf| machine.cpuid(leaf, subleaf), machine.clone()).unwrap();
         unit.route(&mut machine.clone(), Some(&mut machine.clone())).unwrap();
         unit
     }
 
     /// User code's retired instructions, counted and sampled.
-    pub(crate) fn events() -> [Event; 2] {
-        let instructions = Event::new(0xc0, 0).os(false);
+    pub(crate) fn events() -> [CountedEvent; 2] {
+        let instructions = CountedEvent::new(0xc0, 0).os(false);
         [instructions, instructions.every(PERIOD.into())]
     }
 

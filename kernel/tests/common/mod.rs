@@ -13,10 +13,10 @@ use pugmark_decoder_core::last_ip::LastIp;
 use pugmark_decoder_core::packet::{Packet, Packets};
 use pugmark_kernel::cpuid::CpuIdResult;
 use pugmark_kernel::drain::{Piece, Sink};
-use pugmark_kernel::intel::pt::Capabilities;
-use pugmark_kernel::intel::pt::buffer::{Buffer, Layout, Mode};
-use pugmark_kernel::intel::pt::config::Config;
-use pugmark_kernel::intel::pt::{Running, Trace, Unit};
+use pugmark_kernel::intel::pt::PtCapabilities;
+use pugmark_kernel::intel::pt::PtConfig;
+use pugmark_kernel::intel::pt::{Buffer, Layout, Mode};
+use pugmark_kernel::intel::pt::{PtRunning, PtUnit, Trace};
 use pugmark_kernel::lapic::{Delivery, LocalApic, LvtPc};
 use pugmark_kernel::loss::Gap;
 use pugmark_kernel::msr::{GeneralProtection, Msr};
@@ -26,7 +26,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 /// A running trace on this machine.
-pub(crate) type Tracing<'a> = Running<Registers, &'a Ram>;
+pub(crate) type Tracing<'a> = PtRunning<Registers, &'a Ram>;
 
 /// One processor with its memory. Clones are the same machine.
 #[derive(Clone)]
@@ -92,12 +92,12 @@ impl Machine {
         CpuIdResult { eax: answer.eax, ebx: answer.ebx, ecx: answer.ecx, edx: answer.edx }
     }
 
-    pub(crate) fn capabilities(&self) -> Capabilities {
-        Capabilities::read(|leaf, subleaf| self.cpuid(leaf, subleaf)).unwrap()
+    pub(crate) fn capabilities(&self) -> PtCapabilities {
+        PtCapabilities::read(|leaf, subleaf| self.cpuid(leaf, subleaf)).unwrap()
     }
 
-    pub(crate) fn unit(&self) -> Unit<Registers> {
-        Unit::detect(|leaf, subleaf| self.cpuid(leaf, subleaf), self.registers()).unwrap()
+    pub(crate) fn unit(&self) -> PtUnit<Registers> {
+        PtUnit::detect(|leaf, subleaf| self.cpuid(leaf, subleaf), self.registers()).unwrap()
     }
 
     pub(crate) fn buffer(&self, layout: Layout, mode: Mode) -> Buffer<&Ram> {
@@ -518,8 +518,8 @@ pub(crate) fn synced(bytes: &[u8]) -> &[u8] {
 }
 
 /// User code only: the handler is not in the trace.
-pub(crate) fn user_code() -> Config {
-    Config::new().user(true)
+pub(crate) fn user_code() -> PtConfig {
+    PtConfig::new().user(true)
 }
 
 /// Whether `part` is a contiguous run of `whole`, and where it ends.

@@ -5,17 +5,17 @@ use pugmark_decoder_core::bts::{Entry, Layout, Records};
 use pugmark_decoder_core::pebs;
 use pugmark_kernel::intel::bts::BtsConfig;
 use pugmark_kernel::intel::ds::{
-    AreaPlan, BufferMode, BufferPlan, DsArea, DsConfig, Gate, LinearMemory, LinearPage, LinearRequest,
-    MemoryType, Running, Strictness, Unit,
+    AreaPlan, BufferMode, BufferPlan, DsArea, DsConfig, DsRunning, DsUnit, Gate, LinearMemory, LinearPage,
+    LinearRequest, MemoryType, Strictness,
 };
-use pugmark_kernel::intel::pebs::{Event, Groups, PebsConfig};
+use pugmark_kernel::intel::pebs::{Groups, PebsConfig, PreciseEvent};
 use pugmark_kernel::memory::{Frames, Request};
 use std::ptr::NonNull;
 use x86_64::structures::paging::PageTableFlags;
 use x86_64::{PhysAddr, VirtAddr};
 
 /// A recording on this machine.
-pub(crate) type Recording<'a> = Running<Registers, &'a Ram>;
+pub(crate) type Recording<'a> = DsRunning<Registers, &'a Ram>;
 
 /// What is recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,16 +83,16 @@ impl What {
 }
 
 /// An event whose samples are precise, of which each jump is one.
-fn precise_event(profile: &str) -> Event {
+fn precise_event(profile: &str) -> PreciseEvent {
     match profile {
-        "core2" => Event::INST_RETIRED,
-        "nehalem" => Event::BR_INST_RETIRED,
-        _ => Event { select: 0xc4, umask: 0x20 },
+        "core2" => PreciseEvent::INST_RETIRED,
+        "nehalem" => PreciseEvent::BR_INST_RETIRED,
+        _ => PreciseEvent { select: 0xc4, umask: 0x20 },
     }
 }
 
 impl Machine {
-    pub(crate) fn area(&self, unit: &Unit<Registers>, what: What) -> DsArea<&Ram> {
+    pub(crate) fn area(&self, unit: &DsUnit<Registers>, what: What) -> DsArea<&Ram> {
         let plan = what.plan(unit.capabilities().pebs.ok().map(|pebs| pebs.format));
         DsArea::allocate(&*self.ram, unit.capabilities(), &plan, Strictness::Strict).unwrap()
     }

@@ -2,7 +2,7 @@
 
 use super::Recorder;
 use crate::intel::lbr::Classes;
-use crate::msr::amd::LbrSelect;
+use crate::msr::amd::AmdLbrSelect;
 use core::fmt;
 
 /// Which branches are recorded.
@@ -39,7 +39,7 @@ impl BranchConfig {
         Self { classes, ..self }
     }
 
-    /// Whether a PMI freezes the records, until [`Running::last`](super::Running::last) has read them.
+    /// Whether a PMI freezes the records, until [`BranchRunning::last`](super::BranchRunning::last) has read them.
     #[must_use]
     pub const fn freeze_on_pmi(self, freeze_on_pmi: bool) -> Self {
         Self { freeze_on_pmi, ..self }
@@ -65,18 +65,18 @@ impl BranchConfig {
     }
 
     /// What goes into LBR_SELECT: what is not recorded.
-    pub(super) fn select(&self) -> LbrSelect {
-        let mut select = LbrSelect::empty();
-        select.set(LbrSelect::CPL_EQ_0, !self.os);
-        select.set(LbrSelect::CPL_GT_0, !self.user);
+    pub(super) fn select(&self) -> AmdLbrSelect {
+        let mut select = AmdLbrSelect::empty();
+        select.set(AmdLbrSelect::CPL_EQ_0, !self.os);
+        select.set(AmdLbrSelect::CPL_GT_0, !self.user);
         for (class, flag) in [
-            (Classes::JCC, LbrSelect::JCC),
-            (Classes::NEAR_REL_CALL, LbrSelect::NEAR_REL_CALL),
-            (Classes::NEAR_IND_CALL, LbrSelect::NEAR_IND_CALL),
-            (Classes::NEAR_RET, LbrSelect::NEAR_RET),
-            (Classes::NEAR_IND_JMP, LbrSelect::NEAR_IND_JMP),
-            (Classes::NEAR_REL_JMP, LbrSelect::NEAR_REL_JMP),
-            (Classes::OTHER, LbrSelect::FAR_BRANCH),
+            (Classes::JCC, AmdLbrSelect::JCC),
+            (Classes::NEAR_REL_CALL, AmdLbrSelect::NEAR_REL_CALL),
+            (Classes::NEAR_IND_CALL, AmdLbrSelect::NEAR_IND_CALL),
+            (Classes::NEAR_RET, AmdLbrSelect::NEAR_RET),
+            (Classes::NEAR_IND_JMP, AmdLbrSelect::NEAR_IND_JMP),
+            (Classes::NEAR_REL_JMP, AmdLbrSelect::NEAR_REL_JMP),
+            (Classes::OTHER, AmdLbrSelect::FAR_BRANCH),
         ] {
             select.set(flag, !self.classes.contains(class));
         }

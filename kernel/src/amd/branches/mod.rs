@@ -2,7 +2,7 @@
 //!
 //! LBR version 2 records always, and a PMI can freeze it. Branch sampling records sixteen branches behind a counter's
 //! overflow, and holds the counter's interrupt back until it has them; the counter is number 0 and counts retired taken
-//! branches: [`Event::new(0xc4, 0).every(period).on(0)`](crate::amd::counters::Event). Its handler reads them.
+//! branches: [`Event::new(0xc4, 0).every(period).on(0)`](crate::amd::counters::CountedEvent). Its handler reads them.
 //!
 //! Source: APM vol. 2, Debug and Performance Resources, "Last Branch Stack Registers"; for branch sampling PPR 55898
 //! (family 19h models 00h-0Fh), "DBG_EXTN_CFG" and "SAMP_BR_FROM".
@@ -16,5 +16,5 @@ mod unit;
 
 pub use config::{BranchConfig, BranchRefusal};
 pub use recorded::{Path, Recorded};
-pub use running::{Running, Session};
-pub use unit::{Recorder, Unit};
+pub use running::{BranchRunning, BranchSession};
+pub use unit::{BranchUnit, Recorder};

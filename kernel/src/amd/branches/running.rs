@@ -1,15 +1,15 @@
 //! A recorder that is on.
 
 use super::unit::POISON;
-use super::{BranchConfig, BranchRefusal, Recorded, Recorder, Unit};
+use super::{BranchConfig, BranchRefusal, BranchUnit, Recorded, Recorder};
 use crate::lifecycle::{self, Halted, Recording, StartError};
 use crate::msr::amd::{DbgExtnCfg, branch_from, branch_to};
 use crate::msr::{GeneralProtection, Msr};
 
 /// A recorder that is on. A stop gives the unit back; what was recorded stays until the next start.
-pub type Running<M> = lifecycle::Running<Session<M>>;
+pub type BranchRunning<M> = lifecycle::Running<BranchSession<M>>;
 
-impl<M: Msr> Running<M> {
+impl<M: Msr> BranchRunning<M> {
     /// Writes the last branches to `out`, the newest first, as far as there are some and there is room, and goes on.
     /// Nothing is recorded meanwhile; what a PMI froze goes on too, and branch sampling begins anew.
     ///
@@ -62,7 +62,7 @@ impl<M: Msr> Running<M> {
         self.halt().map(|_| ())
     }
 
-    /// Lets it go on behind [`Running::pause`], with what it has.
+    /// Lets it go on behind [`BranchRunning::pause`], with what it has.
     ///
     /// # Errors
     ///
@@ -75,8 +75,8 @@ impl<M: Msr> Running<M> {
 
 /// A recorder with what it records.
 #[derive(Debug)]
-pub struct Session<M: Msr> {
-    unit: Unit<M>,
+pub struct BranchSession<M: Msr> {
+    unit: BranchUnit<M>,
     config: BranchConfig,
     /// It was started.
     begun: bool,
@@ -84,8 +84,8 @@ pub struct Session<M: Msr> {
     found: DbgExtnCfg,
 }
 
-impl<M: Msr> Session<M> {
-    pub(super) const fn new(unit: Unit<M>, config: BranchConfig) -> Self {
+impl<M: Msr> BranchSession<M> {
+    pub(super) const fn new(unit: BranchUnit<M>, config: BranchConfig) -> Self {
         Self { unit, config, begun: false, found: DbgExtnCfg::empty() }
     }
 
@@ -122,10 +122,10 @@ impl<M: Msr> Session<M> {
     }
 }
 
-impl<M: Msr> Recording for Session<M> {
-    type Unit = Unit<M>;
+impl<M: Msr> Recording for BranchSession<M> {
+    type Unit = BranchUnit<M>;
     type Memory = ();
-    type Stopped = Unit<M>;
+    type Stopped = BranchUnit<M>;
     type Refusal = BranchRefusal;
 
     // Records that cannot be turned off only overwrite each other.
@@ -147,11 +147,11 @@ impl<M: Msr> Recording for Session<M> {
         if self.begun { self.unit.freeze_no_more(self.config.freeze_on_pmi) } else { Ok(()) }
     }
 
-    fn into_stopped(self) -> Unit<M> {
+    fn into_stopped(self) -> BranchUnit<M> {
         self.unit
     }
 
-    fn into_parts(self) -> (Unit<M>, ()) {
+    fn into_parts(self) -> (BranchUnit<M>, ()) {
         (self.unit, ())
     }
 }

@@ -13,13 +13,13 @@ const BRS_EN: u64 = 1 << 2 | 0b11 << 3;
 const VALID: u64 = 1 << 63;
 const SPECULATIVE: u64 = 1 << 62;
 
-fn unit(machine: &Machine) -> Unit<Machine> {
-    let unit = Unit::detect(machine.cpuid(), machine.clone()).unwrap();
+fn unit(machine: &Machine) -> BranchUnit<Machine> {
+    let unit = BranchUnit::detect(machine.cpuid(), machine.clone()).unwrap();
     machine.writes();
     unit
 }
 
-fn start(machine: &Machine, config: BranchConfig) -> Running<Machine> {
+fn start(machine: &Machine, config: BranchConfig) -> BranchRunning<Machine> {
     unit(machine).start(&config).map_err(|failed| failed.error()).unwrap()
 }
 
@@ -29,7 +29,7 @@ fn record(machine: &Machine, n: u32, from: u64, to: u64) {
     machine.set(0xc001_0301 + 2 * n, to);
 }
 
-fn last(running: &mut Running<Machine>) -> Vec<(u64, u64)> {
+fn last(running: &mut BranchRunning<Machine>) -> Vec<(u64, u64)> {
     let mut out = [Recorded::default(); 64];
     let branches = running.last(&mut out).unwrap();
     branches.iter().map(|recorded| (recorded.branch.from, recorded.branch.to)).collect()
@@ -190,7 +190,8 @@ fn what_a_recorder_cannot_do_is_refused() {
 
 #[test]
 fn detection_says_what_is_there() {
-    let detect = |cpu| Unit::detect(Machine::new(cpu).cpuid(), Machine::new(cpu)).map(|unit| unit.recorder());
+    let detect =
+        |cpu| BranchUnit::detect(Machine::new(cpu).cpuid(), Machine::new(cpu)).map(|unit| unit.recorder());
     assert_eq!(detect(fake::ZEN_4).unwrap(), Recorder::LbrV2 { depth: 16, freezes: true });
     let unfrozen = Cpu { perfmon: (3, 0x206), ..fake::ZEN_4 };
     assert_eq!(detect(unfrozen).unwrap(), Recorder::LbrV2 { depth: 32, freezes: false });
@@ -202,12 +203,12 @@ fn detection_says_what_is_there() {
     }
     let machine = Machine::new(fake::ZEN_4);
     machine.kill();
-    let error = Unit::detect(machine.cpuid(), machine.clone()).unwrap_err();
+    let error = BranchUnit::detect(machine.cpuid(), machine.clone()).unwrap_err();
     assert!(matches!(error, Absent::NotBacked(NotBacked { read: 0, .. })));
     for bit in [DbgExtnCfg::LBRV2EN, DbgExtnCfg::BRSMEN] {
         let machine = Machine::new(fake::ZEN_4);
         machine.set(CONFIG, bit.bits());
-        let error = Unit::detect(machine.cpuid(), machine.clone()).unwrap_err();
+        let error = BranchUnit::detect(machine.cpuid(), machine.clone()).unwrap_err();
         assert_eq!(error, InUse::BranchRecorder { address: CONFIG, control: bit.bits() }.into());
         assert_eq!(machine.writes(), []);
     }

@@ -1,6 +1,6 @@
 //! A recorder that is off, and the way to turn it on.
 
-use super::{BranchConfig, Running, Session};
+use super::{BranchConfig, BranchRunning, BranchSession};
 use crate::amd::AmdCapabilities;
 use crate::cpuid::CpuIdReader;
 use crate::lifecycle::{self, Absent, InUse, Missing, NotStarted, StartError};
@@ -48,7 +48,7 @@ impl Recorder {
 ///
 /// It cannot be sent to another thread of execution: it stands for the processor that it was found on.
 #[derive(Debug)]
-pub struct Unit<M: Msr> {
+pub struct BranchUnit<M: Msr> {
     pub(super) msr: M,
     pub(super) recorder: Recorder,
     of_this_processor: PhantomData<*const ()>,
@@ -62,7 +62,7 @@ const FROZEN: u64 = 1 << 58;
 /// What marks where the entries end that belong to the one who reads them: no address.
 pub(super) const POISON: u64 = !1;
 
-impl<M: Msr> Unit<M> {
+impl<M: Msr> BranchUnit<M> {
     /// Finds it: CPUID first, then whether its registers hold what is written, and whether it is free.
     ///
     /// # Errors
@@ -98,9 +98,9 @@ impl<M: Msr> Unit<M> {
     ///
     /// It cannot record so, or the processor says no. The unit comes back, unless it cannot be stopped any more.
     #[allow(clippy::result_large_err, reason = "it gives back what it was given")]
-    pub fn start(self, config: &BranchConfig) -> Result<Running<M>, NotStarted<Session<M>>> {
+    pub fn start(self, config: &BranchConfig) -> Result<BranchRunning<M>, NotStarted<BranchSession<M>>> {
         match config.check(self.recorder) {
-            Ok(()) => Running::start(Session::new(self, *config)),
+            Ok(()) => BranchRunning::start(BranchSession::new(self, *config)),
             Err(refusal) => {
                 Err(NotStarted::Off { unit: self, memory: (), error: StartError::Refused(refusal) })
             }

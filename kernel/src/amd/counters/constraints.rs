@@ -1,6 +1,6 @@
 //! Which counters can count an event.
 
-use super::Event;
+use super::CountedEvent;
 use crate::amd::AmdCapabilities;
 
 /// What an event needs.
@@ -13,7 +13,7 @@ pub(super) struct Need {
 }
 
 impl Need {
-    pub(super) fn of(event: &Event, capabilities: &AmdCapabilities) -> Self {
+    pub(super) fn of(event: &CountedEvent, capabilities: &AmdCapabilities) -> Self {
         let select = event.select();
         let all = (1u16 << capabilities.counters) - 1;
         // Large Increment per Cycle: Retired SSE/AVX FLOPs.

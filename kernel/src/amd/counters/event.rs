@@ -7,13 +7,13 @@ use pugmark_pfm::register::PerfEvtSel;
 
 /// An event that is to be counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Event {
+pub struct CountedEvent {
     select: PerfEvtSel,
     pub(super) period: Option<u64>,
     pub(super) counter: Option<u8>,
 }
 
-impl Event {
+impl CountedEvent {
     /// The event, of which 12 bits count, with this unit mask, at all privilege levels.
     #[must_use]
     pub const fn new(event: u16, unit_mask: u8) -> Self {
@@ -53,7 +53,7 @@ impl Event {
         Self { select: self.select.with_counter_mask(events), ..self }
     }
 
-    /// Counts clocks with fewer than [`Event::at_least`] says.
+    /// Counts clocks with fewer than [`CountedEvent::at_least`] says.
     #[must_use]
     pub fn inverted(self) -> Self {
         self.with(PerfEvtSel::INV, true)

@@ -1,14 +1,14 @@
 //! Performance counters of one logical processor.
 //!
 //! ```
-//! use pugmark_kernel::amd::counters::Event;
+//! use pugmark_kernel::amd::counters::CountedEvent;
 //! use pugmark_pfm::register::PerfEvtSel;
 //!
 //! // Retired instructions of user code, and one interrupt in each 100 000 retired branches.
-//! let instructions = Event::new(0xc0, 0).os(false);
-//! let branches = Event::new(0xc2, 0).every(100_000);
+//! let instructions = CountedEvent::new(0xc0, 0).os(false);
+//! let branches = CountedEvent::new(0xc2, 0).every(100_000);
 //! // What the crate `pugmark-pfm` makes of a libpfm name is an event too.
-//! assert_eq!(Event::of(PerfEvtSel::USR.with_event(0xc0)), instructions);
+//! assert_eq!(CountedEvent::of(PerfEvtSel::USR.with_event(0xc0)), instructions);
 //! # let _ = branches;
 //! ```
 //!
@@ -30,11 +30,11 @@ mod session;
 mod tests;
 mod unit;
 
-pub use event::{CountersRefusal, Event};
+pub use event::{CountedEvent, CountersRefusal};
 pub use rdpmc::Rdpmc;
-pub use running::{Running, Stopped};
-pub use session::{Overflow, OverflowCounts, OverflowSink, Session};
-pub use unit::Unit;
+pub use running::{CounterRunning, CounterStopped};
+pub use session::{CounterSession, Overflow, OverflowCounts, OverflowSink};
+pub use unit::CounterUnit;
 
 /// More counters no processor has: their number is a field of four bits.
 pub const MAX_COUNTERS: usize = 15;

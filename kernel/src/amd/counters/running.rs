@@ -1,28 +1,28 @@
 //! Counters that count.
 
-use super::session::{OverflowCounts, OverflowSink, Session};
-use super::{MAX_COUNTERS, Rdpmc, Unit};
+use super::session::{CounterSession, OverflowCounts, OverflowSink};
+use super::{CounterUnit, MAX_COUNTERS, Rdpmc};
 use crate::lifecycle::{self, Source};
 use crate::msr::{GeneralProtection, Msr};
 
 /// The counters count. A stop tells how many NMIs of overflows that no handler has seen may come afterwards; whoever drops
 /// this has to claim them.
-pub type Running<M> = lifecycle::Running<Session<M>>;
+pub type CounterRunning<M> = lifecycle::Running<CounterSession<M>>;
 
 /// Counters that were stopped.
 #[derive(Debug)]
-pub struct Stopped<M: Msr> {
+pub struct CounterStopped<M: Msr> {
     /// The counters, off, and their registers as after a reset.
-    pub unit: Unit<M>,
+    pub unit: CounterUnit<M>,
     /// What became of the overflows.
     pub overflows: OverflowCounts,
     totals: [u64; MAX_COUNTERS],
     len: usize,
 }
 
-impl<M: Msr> Stopped<M> {
+impl<M: Msr> CounterStopped<M> {
     pub(super) const fn new(
-        unit: Unit<M>,
+        unit: CounterUnit<M>,
         overflows: OverflowCounts,
         totals: [u64; MAX_COUNTERS],
         len: usize,
@@ -37,7 +37,7 @@ impl<M: Msr> Stopped<M> {
     }
 }
 
-impl<M: Msr> Running<M> {
+impl<M: Msr> CounterRunning<M> {
     /// How often event `event` of the list has happened so far; `None` where the list is shorter.
     ///
     /// # Errors
@@ -78,7 +78,7 @@ impl<M: Msr> Running<M> {
     pub fn source<'a, S: OverflowSink + ?Sized>(
         &'a mut self,
         sink: &'a mut S,
-    ) -> Source<'a, Session<M>, &'a mut S> {
+    ) -> Source<'a, CounterSession<M>, &'a mut S> {
         self.session_mut().begin_interrupt();
         Source::new(self.session_mut(), sink)
     }

@@ -1,10 +1,10 @@
 //! The counters while they count: the steps that start, handler and stop are made of.
 
-use super::event::{CountersRefusal, Event};
+use super::event::{CountedEvent, CountersRefusal};
 use super::registers::Bank;
-use super::{LONGEST, MASK, MAX_COUNTERS, Rdpmc, Stopped, Unit, WIDTH};
+use super::{CounterStopped, CounterUnit, LONGEST, MASK, MAX_COUNTERS, Rdpmc, WIDTH};
 use crate::lifecycle::{Halted, LateNmis, Recording, Serve, StartError};
-use crate::msr::amd::{GlobalCtl, GlobalStatus, GlobalStatusClr};
+use crate::msr::amd::{GlobalCtl, GlobalStatusClr, PerfCntrGlobalStatus};
 use crate::msr::{GeneralProtection, Msr};
 use crate::pmi::{Abandoned, Requests};
 use pugmark_pfm::register::PerfEvtSel;
@@ -48,14 +48,14 @@ pub struct OverflowCounts {
 
 /// The counters with their events.
 #[derive(Debug)]
-pub struct Session<M: Msr> {
-    unit: Unit<M>,
+pub struct CounterSession<M: Msr> {
+    unit: CounterUnit<M>,
     bank: Bank,
     svm: bool,
     /// PerfCntrGlobalCtl as it was found: the counters' bits may be set before anybody knows of them.
     found: Option<u64>,
     /// Those of the list, without a gap between them.
-    slots: [Option<Slot>; MAX_COUNTERS],
+    slots: [Option<CounterSlot>; MAX_COUNTERS],
     counts: OverflowCounts,
     /// Counters that were served in this interrupt.
     served: u8,
@@ -63,8 +63,8 @@ pub struct Session<M: Msr> {
 
 /// A counter with its event.
 #[derive(Clone, Copy, Debug)]
-struct Slot {
-    event: Event,
+struct CounterSlot {
+    event: CountedEvent,
     counter: u8,
     /// The counter behind it has the upper bits.
     pair: bool,
@@ -72,12 +72,12 @@ struct Slot {
     begin: u64,
     /// Events before that.
     total: u64,
-    state: State,
+    state: CounterState,
 }
 
 /// How a counter stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum CounterState {
     Off,
     /// It counts, or stands still for a while.
     Armed,
@@ -92,20 +92,20 @@ const MERGE: PerfEvtSel = PerfEvtSel::EN.with_event(0xfff);
 /// Its bits, which are bits 63:48 of the count: it is negative.
 const MERGE_BEGIN: u64 = 0xffff;
 
-impl<M: Msr> Session<M> {
+impl<M: Msr> CounterSession<M> {
     /// `counters` are those of `events`, each with whether the event needs the one behind it, too.
     /// `svm`: EFER.SVME is set.
     pub(super) fn new(
-        unit: Unit<M>,
+        unit: CounterUnit<M>,
         svm: bool,
-        events: &[Event],
+        events: &[CountedEvent],
         counters: impl Iterator<Item = (u8, bool)>,
     ) -> Self {
         let bank = Bank::of(&unit.capabilities);
         let mut slots = [None; MAX_COUNTERS];
         for ((slot, &event), (counter, pair)) in slots.iter_mut().zip(events).zip(counters) {
             let begin = begin_of(&event);
-            *slot = Some(Slot { event, counter, pair, begin, total: 0, state: State::Off });
+            *slot = Some(CounterSlot { event, counter, pair, begin, total: 0, state: CounterState::Off });
         }
         let counts = OverflowCounts::default();
         Self { unit, bank, svm, found: None, slots, counts, served: 0 }
@@ -134,11 +134,11 @@ impl<M: Msr> Session<M> {
     pub(super) fn value(&mut self, event: usize) -> Result<Option<u64>, GeneralProtection> {
         let Some(slot) = self.slot(event) else { return Ok(None) };
         match slot.state {
-            State::Armed => {
+            CounterState::Armed => {
                 let counter = self.unit.msr.rdmsr(self.bank.counter(slot.counter))?;
                 Ok(Some(slot.total.wrapping_add(slot.since_begin(counter))))
             }
-            State::Off | State::Taken(_) | State::Read => Ok(Some(slot.total)),
+            CounterState::Off | CounterState::Taken(_) | CounterState::Read => Ok(Some(slot.total)),
         }
     }
 
@@ -158,7 +158,7 @@ impl<M: Msr> Session<M> {
             return self.change_global(self.mask(), 0);
         }
         self.each(|session, slot| match slot.state {
-            State::Armed => session.select(slot.counter, session.selected(&slot) | PerfEvtSel::EN),
+            CounterState::Armed => session.select(slot.counter, session.selected(&slot) | PerfEvtSel::EN),
             _ => Ok(()),
         })
     }
@@ -173,7 +173,7 @@ impl<M: Msr> Session<M> {
         let status = self.status()?;
         for n in 0..self.len() {
             let Some(slot) = self.slot(n) else { break };
-            if slot.state == State::Armed
+            if slot.state == CounterState::Armed
                 && let Some(counter) = self.overflowed(&slot, status)?
             {
                 self.served = self.served.saturating_add(1);
@@ -183,14 +183,14 @@ impl<M: Msr> Session<M> {
         // Also those whose registers faulted the last time.
         for n in 0..self.len() {
             if let Some(slot) = self.slot(n)
-                && let State::Taken(begin) = slot.state
+                && let CounterState::Taken(begin) = slot.state
             {
                 self.load(slot, begin)?;
                 if self.version_2() {
                     self.write(GlobalStatusClr(1 << slot.counter))?;
                 }
                 if let Some(slot) = self.slot_mut(n) {
-                    (slot.begin, slot.state) = (begin, State::Armed);
+                    (slot.begin, slot.state) = (begin, CounterState::Armed);
                 }
             }
         }
@@ -203,9 +203,9 @@ impl<M: Msr> Session<M> {
         for n in 0..self.len() {
             let Some(slot) = self.slot(n) else { break };
             let may = match slot.state {
-                State::Armed => self.overflowed(&slot, status)?.is_some(),
-                State::Taken(_) => true,
-                State::Off | State::Read => false,
+                CounterState::Armed => self.overflowed(&slot, status)?.is_some(),
+                CounterState::Taken(_) => true,
+                CounterState::Off | CounterState::Read => false,
             };
             if may {
                 return Ok(true);
@@ -218,13 +218,13 @@ impl<M: Msr> Session<M> {
     pub(super) fn svm_changed(&mut self) -> Result<(), GeneralProtection> {
         self.svm = self.unit.svm()?;
         self.each(|session, slot| match slot.state {
-            State::Armed => session.select(slot.counter, session.selected(&slot) | PerfEvtSel::EN),
+            CounterState::Armed => session.select(slot.counter, session.selected(&slot) | PerfEvtSel::EN),
             _ => Ok(()),
         })
     }
 
     /// What the counter has, if its period is over.
-    fn overflowed(&mut self, slot: &Slot, status: u64) -> Result<Option<u64>, GeneralProtection> {
+    fn overflowed(&mut self, slot: &CounterSlot, status: u64) -> Result<Option<u64>, GeneralProtection> {
         if self.version_2() && status >> slot.counter & 1 == 0 {
             return Ok(None);
         }
@@ -239,11 +239,11 @@ impl<M: Msr> Session<M> {
         slot.total = slot.total.wrapping_add(events);
         let count = slot.total;
         let Some(period) = slot.event.period else {
-            slot.state = State::Taken(MASK + 1 - LONGEST);
+            slot.state = CounterState::Taken(MASK + 1 - LONGEST);
             return;
         };
         // It went on counting from 0: the next period is shorter by that.
-        slot.state = State::Taken(MASK + 1 - (period - counter % period));
+        slot.state = CounterState::Taken(MASK + 1 - (period - counter % period));
         self.counts.skipped += counter / period;
         match sink.overflow(Overflow { event: n, count }) {
             true => self.counts.taken += 1,
@@ -251,18 +251,18 @@ impl<M: Msr> Session<M> {
         }
     }
 
-    fn read_last(&mut self, n: usize, slot: Slot, status: u64) -> Result<(), GeneralProtection> {
+    fn read_last(&mut self, n: usize, slot: CounterSlot, status: u64) -> Result<(), GeneralProtection> {
         let unseen = slot.event.period.is_some() && self.overflowed(&slot, status)?.is_some();
         let counter = self.unit.msr.rdmsr(self.bank.counter(slot.counter))?;
         if let Some(slot) = self.slot_mut(n) {
             slot.total = slot.total.wrapping_add(slot.since_begin(counter));
-            slot.state = State::Read;
+            slot.state = CounterState::Read;
         }
         self.counts.unseen += u64::from(unseen);
         Ok(())
     }
 
-    fn clear(&mut self, slot: &Slot) -> Result<(), GeneralProtection> {
+    fn clear(&mut self, slot: &CounterSlot) -> Result<(), GeneralProtection> {
         self.select(slot.counter, PerfEvtSel::empty())?;
         if slot.pair {
             self.select(slot.counter + 1, PerfEvtSel::empty())?;
@@ -275,7 +275,7 @@ impl<M: Msr> Session<M> {
         }
     }
 
-    fn load(&mut self, slot: Slot, begin: u64) -> Result<(), GeneralProtection> {
+    fn load(&mut self, slot: CounterSlot, begin: u64) -> Result<(), GeneralProtection> {
         if slot.pair {
             self.wrmsr(self.bank.counter(slot.counter + 1), MERGE_BEGIN)?;
         }
@@ -285,26 +285,26 @@ impl<M: Msr> Session<M> {
     /// PerfCntrGlobalStatus, where there is one.
     fn status(&mut self) -> Result<u64, GeneralProtection> {
         match self.version_2() {
-            true => Ok(self.unit.msr.read::<GlobalStatus>()?.0),
+            true => Ok(self.unit.msr.read::<PerfCntrGlobalStatus>()?.0),
             false => Ok(0),
         }
     }
 
     /// The bits of these counters in the global registers.
     fn mask(&self) -> u64 {
-        let bits = |slot: &Slot| (1 | u64::from(slot.pair) << 1) << slot.counter;
+        let bits = |slot: &CounterSlot| (1 | u64::from(slot.pair) << 1) << slot.counter;
         self.slots.iter().flatten().fold(0, |mask, slot| mask | bits(slot))
     }
 
     /// What a counter counts, without its enable bit.
-    fn selected(&self, slot: &Slot) -> PerfEvtSel {
+    fn selected(&self, slot: &CounterSlot) -> PerfEvtSel {
         slot.event.written(self.svm)
     }
 
     /// All counters, also where one faults; the first fault.
     fn each(
         &mut self,
-        mut step: impl FnMut(&mut Self, Slot) -> Result<(), GeneralProtection>,
+        mut step: impl FnMut(&mut Self, CounterSlot) -> Result<(), GeneralProtection>,
     ) -> Result<(), GeneralProtection> {
         let mut result = Ok(());
         for n in 0..self.len() {
@@ -324,15 +324,15 @@ impl<M: Msr> Session<M> {
         self.unit.capabilities.perfmon_v2
     }
 
-    fn slot(&self, n: usize) -> Option<Slot> {
+    fn slot(&self, n: usize) -> Option<CounterSlot> {
         self.slots.get(n).copied().flatten()
     }
 
-    fn slot_mut(&mut self, n: usize) -> Option<&mut Slot> {
+    fn slot_mut(&mut self, n: usize) -> Option<&mut CounterSlot> {
         self.slots.get_mut(n)?.as_mut()
     }
 
-    fn set_state(&mut self, n: usize, state: State) {
+    fn set_state(&mut self, n: usize, state: CounterState) {
         if let Some(slot) = self.slot_mut(n) {
             slot.state = state;
         }
@@ -353,21 +353,21 @@ impl<M: Msr> Session<M> {
     }
 }
 
-impl Slot {
+impl CounterSlot {
     const fn since_begin(&self, counter: u64) -> u64 {
         counter.wrapping_sub(self.begin) & MASK
     }
 }
 
 /// Where the first period of an event begins: one that is only counted is also served before its counter wraps.
-fn begin_of(event: &Event) -> u64 {
+fn begin_of(event: &CountedEvent) -> u64 {
     MASK + 1 - event.period.unwrap_or(LONGEST)
 }
 
-impl<M: Msr> Recording for Session<M> {
-    type Unit = Unit<M>;
+impl<M: Msr> Recording for CounterSession<M> {
+    type Unit = CounterUnit<M>;
     type Memory = ();
-    type Stopped = LateNmis<Stopped<M>>;
+    type Stopped = LateNmis<CounterStopped<M>>;
     type Refusal = CountersRefusal;
 
     // A counter that cannot be stopped counts on, and writes to no memory.
@@ -386,7 +386,7 @@ impl<M: Msr> Recording for Session<M> {
         for n in 0..self.len() {
             let Some(slot) = self.slot(n) else { break };
             // From here on a start that fails has something to clear.
-            self.set_state(n, State::Armed);
+            self.set_state(n, CounterState::Armed);
             self.load(slot, slot.begin)?;
             if slot.pair {
                 self.select(slot.counter + 1, MERGE)?;
@@ -405,7 +405,7 @@ impl<M: Msr> Recording for Session<M> {
         }
         self.each(|session, slot| match slot.state {
             // A stop that is tried again has cleared it.
-            State::Off => Ok(()),
+            CounterState::Off => Ok(()),
             _ => session.select(slot.counter, session.selected(&slot)),
         })
     }
@@ -415,7 +415,7 @@ impl<M: Msr> Recording for Session<M> {
         let status = self.status()?;
         for n in 0..self.len() {
             let Some(slot) = self.slot(n) else { break };
-            if slot.state == State::Armed {
+            if slot.state == CounterState::Armed {
                 self.read_last(n, slot, status)?;
             }
         }
@@ -427,11 +427,11 @@ impl<M: Msr> Recording for Session<M> {
         let mut result = Ok(());
         for n in 0..self.len() {
             if let Some(slot) = self.slot(n)
-                && slot.state != State::Off
+                && slot.state != CounterState::Off
             {
                 let done = self.clear(&slot);
                 if done.is_ok() {
-                    self.set_state(n, State::Off);
+                    self.set_state(n, CounterState::Off);
                 }
                 result = result.and(done);
             }
@@ -444,20 +444,20 @@ impl<M: Msr> Recording for Session<M> {
         }
     }
 
-    fn into_stopped(self) -> LateNmis<Stopped<M>> {
+    fn into_stopped(self) -> LateNmis<CounterStopped<M>> {
         let nmis = u8::try_from(self.counts.unseen).unwrap_or(u8::MAX);
         let totals = core::array::from_fn(|n| self.slot(n).map_or(0, |slot| slot.total));
         let len = self.len();
-        LateNmis::new(nmis, Stopped::new(self.unit, self.counts, totals, len))
+        LateNmis::new(nmis, CounterStopped::new(self.unit, self.counts, totals, len))
     }
 
-    fn into_parts(self) -> (Unit<M>, ()) {
+    fn into_parts(self) -> (CounterUnit<M>, ()) {
         (self.unit, ())
     }
 }
 
 /// AMD's status is a register of its own: the counters look for themselves. They stand still while the handler works.
-impl<M: Msr, K: OverflowSink + ?Sized> Serve<&mut K> for Session<M> {
+impl<M: Msr, K: OverflowSink + ?Sized> Serve<&mut K> for CounterSession<M> {
     fn may_ask(&mut self) -> Result<bool, GeneralProtection> {
         self.may_have_overflowed()
     }

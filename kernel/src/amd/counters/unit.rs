@@ -3,9 +3,9 @@
 use super::assign::{assign, needed};
 use super::constraints::Need;
 use super::registers::Bank;
-use super::running::Running;
-use super::session::Session;
-use super::{CountersRefusal, Event, MAX_COUNTERS};
+use super::running::CounterRunning;
+use super::session::CounterSession;
+use super::{CountedEvent, CountersRefusal, MAX_COUNTERS};
 use crate::amd::AmdCapabilities;
 use crate::cpuid::CpuIdReader;
 use crate::lifecycle::{self, Absent, InUse, Missing, NotStarted, StartError};
@@ -18,7 +18,7 @@ use pugmark_pfm::register::PerfEvtSel;
 ///
 /// They cannot be sent to another thread of execution: they stand for the processor that they were found on.
 #[derive(Debug)]
-pub struct Unit<M: Msr> {
+pub struct CounterUnit<M: Msr> {
     pub(super) msr: M,
     pub(super) capabilities: AmdCapabilities,
     /// Bit n: counter n is somebody else's, though it is off.
@@ -26,7 +26,7 @@ pub struct Unit<M: Msr> {
     of_this_processor: PhantomData<*const ()>,
 }
 
-impl<M: Msr> Unit<M> {
+impl<M: Msr> CounterUnit<M> {
     /// Finds them: CPUID first, then whether a register of a free one holds what is written.
     ///
     /// # Errors
@@ -82,13 +82,16 @@ impl<M: Msr> Unit<M> {
     /// The processor says no, or the free counters do not suffice. The unit comes back, and the counters are off as far
     /// as they let themselves be.
     #[allow(clippy::result_large_err, reason = "it gives back what it was given")]
-    pub fn start(mut self, events: &[Event]) -> Result<Running<M>, NotStarted<Session<M>>> {
+    pub fn start(
+        mut self,
+        events: &[CountedEvent],
+    ) -> Result<CounterRunning<M>, NotStarted<CounterSession<M>>> {
         let (free, svm) = match self.free().and_then(|free| Ok((free, self.svm()?))) {
             Ok(found) => found,
             Err(fault) => return Err(not_started(self, StartError::Fault(fault))),
         };
         match plan(events, &self.capabilities, free) {
-            Ok(counters) => Running::start(Session::new(self, svm, events, counters)),
+            Ok(counters) => CounterRunning::start(CounterSession::new(self, svm, events, counters)),
             Err(refusal) => Err(not_started(self, StartError::Refused(refusal))),
         }
     }
@@ -106,13 +109,16 @@ impl<M: Msr> Unit<M> {
     }
 }
 
-const fn not_started<M: Msr>(unit: Unit<M>, error: StartError<CountersRefusal>) -> NotStarted<Session<M>> {
+const fn not_started<M: Msr>(
+    unit: CounterUnit<M>,
+    error: StartError<CountersRefusal>,
+) -> NotStarted<CounterSession<M>> {
     NotStarted::Off { unit, memory: (), error }
 }
 
 /// The counters of the events, and whether each needs the one behind it, too.
 fn plan(
-    events: &[Event],
+    events: &[CountedEvent],
     capabilities: &AmdCapabilities,
     free: u16,
 ) -> Result<impl Iterator<Item = (u8, bool)> + use<>, CountersRefusal> {

@@ -299,7 +299,7 @@ fn need(caps: Caps, wanted: bool, cap: Caps) -> Result<(), IbsRefusal> {
 pub enum IbsRefusal {
     /// Neither fetches nor ops are asked for.
     Nothing,
-    /// [`Unit::route`](super::Unit::route) has not made the units' interrupt an NMI.
+    /// [`IbsUnit::route`](super::IbsUnit::route) has not made the units' interrupt an NMI.
     NotRouted,
     /// CPUID does not announce it.
     Missing(Caps),

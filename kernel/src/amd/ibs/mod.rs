@@ -26,7 +26,7 @@ mod unit;
 mod unlock;
 
 pub use config::{IbsConfig, IbsRefusal};
-pub use running::{Running, Stopped};
-pub use session::{IbsCounts, SampleSink, Session};
-pub use unit::Unit;
+pub use running::{IbsRunning, IbsStopped};
+pub use session::{IbsCounts, IbsSession, SampleSink};
+pub use unit::IbsUnit;
 pub use unlock::{Awake, UnlockError, unlock};

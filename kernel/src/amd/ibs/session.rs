@@ -1,7 +1,7 @@
 //! The units while they sample: the steps that start, handler and stop are made of.
 
 use super::config::{Levels, Plan};
-use super::{IbsRefusal, Stopped, Unit};
+use super::{IbsRefusal, IbsStopped, IbsUnit};
 use crate::lifecycle::{Halted, LateNmis, Recording, Serve, StartError};
 use crate::msr::amd::{IbsFetchCtl2, IbsOpCtl2, ibs};
 use crate::msr::{GeneralProtection, Msr};
@@ -36,11 +36,11 @@ pub struct IbsCounts {
 
 /// The units with what they sample.
 #[derive(Debug)]
-pub struct Session<M: Msr> {
-    unit: Unit<M>,
+pub struct IbsSession<M: Msr> {
+    unit: IbsUnit<M>,
     plan: Plan,
-    fetch: State,
-    op: State,
+    fetch: IbsState,
+    op: IbsState,
     counts: IbsCounts,
     /// The samples that the units had when they were stopped.
     last: [Option<Sample>; 2],
@@ -52,7 +52,7 @@ pub struct Session<M: Msr> {
 
 /// How a unit stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum IbsState {
     Off,
     /// It counts, or has a sample that was not looked at.
     Armed,
@@ -63,10 +63,19 @@ enum State {
 /// The bits of IbsOpCurCnt that the processor fills at random when it has a sample.
 const RANDOM: u64 = 0x7f << 32;
 
-impl<M: Msr> Session<M> {
-    pub(super) const fn new(unit: Unit<M>, plan: Plan) -> Self {
+impl<M: Msr> IbsSession<M> {
+    pub(super) const fn new(unit: IbsUnit<M>, plan: Plan) -> Self {
         let counts = IbsCounts { fetches: 0, ops: 0, lost: 0, filtered: 0, unplaced: 0, abandoned: 0 };
-        Self { unit, plan, fetch: State::Off, op: State::Off, counts, last: [None; 2], served: 0, random: 1 }
+        Self {
+            unit,
+            plan,
+            fetch: IbsState::Off,
+            op: IbsState::Off,
+            counts,
+            last: [None; 2],
+            served: 0,
+            random: 1,
+        }
     }
 
     pub(super) const fn counts(&self) -> &IbsCounts {
@@ -81,17 +90,17 @@ impl<M: Msr> Session<M> {
     /// Takes the samples that are there, of both units; whether there was one.
     fn collect(&mut self, sink: &mut (impl SampleSink + ?Sized)) -> Result<bool, GeneralProtection> {
         let served = self.served;
-        if self.fetch == State::Armed
+        if self.fetch == IbsState::Armed
             && let Some(sample) = self.read_fetch()?
         {
-            self.fetch = State::Taken(0);
+            self.fetch = IbsState::Taken(0);
             self.served += 1;
             self.deliver(Sample::Fetch(sample), sink);
         }
-        if self.op == State::Armed
+        if self.op == IbsState::Armed
             && let Some(sample) = self.read_op()?
         {
-            self.op = State::Taken(self.random_begin(sample.registers().ctl));
+            self.op = IbsState::Taken(self.random_begin(sample.registers().ctl));
             self.served += 1;
             self.deliver(Sample::Op(sample), sink);
         }
@@ -101,10 +110,10 @@ impl<M: Msr> Session<M> {
     /// Whether a unit has a sample, or has not gone on after one.
     fn may_have_a_sample(&mut self) -> Result<bool, GeneralProtection> {
         Ok(match (self.fetch, self.op) {
-            (State::Taken(_), _) | (_, State::Taken(_)) => true,
+            (IbsState::Taken(_), _) | (_, IbsState::Taken(_)) => true,
             (fetch, op) => {
-                fetch == State::Armed && self.unit.msr.read::<IbsFetchCtl>()?.contains(IbsFetchCtl::VAL)
-                    || op == State::Armed && self.unit.msr.read::<IbsOpCtl>()?.contains(IbsOpCtl::VAL)
+                fetch == IbsState::Armed && self.unit.msr.read::<IbsFetchCtl>()?.contains(IbsFetchCtl::VAL)
+                    || op == IbsState::Armed && self.unit.msr.read::<IbsOpCtl>()?.contains(IbsOpCtl::VAL)
             }
         })
     }
@@ -115,32 +124,32 @@ impl<M: Msr> Session<M> {
     }
 
     fn resume_fetch(&mut self) -> Result<(), GeneralProtection> {
-        if let (State::Taken(_), Some((ctl, _))) = (self.fetch, self.plan.fetch) {
+        if let (IbsState::Taken(_), Some((ctl, _))) = (self.fetch, self.plan.fetch) {
             let errata = self.unit.part.errata();
             if errata.has(Errata::FETCH_COUNT_RESET) || errata.has(Errata::FETCH_COUNT_QUIRK) {
                 self.write(IbsFetchCtl::empty())?;
             }
             self.write(ctl | IbsFetchCtl::EN)?;
-            self.fetch = State::Armed;
+            self.fetch = IbsState::Armed;
         }
         Ok(())
     }
 
     fn resume_op(&mut self) -> Result<(), GeneralProtection> {
-        if let (State::Taken(begin), Some((ctl, _))) = (self.op, self.plan.op) {
+        if let (IbsState::Taken(begin), Some((ctl, _))) = (self.op, self.plan.op) {
             if self.unit.part.errata().has(Errata::STICKY_DATA3) {
                 // SAFETY: a register of the sample that was taken; it makes the processor do nothing.
                 unsafe { self.unit.msr.wrmsr(ibs::OP_DATA3, 0) }?;
             }
             let ctl = self.next_period(ctl);
             self.arm_op(ctl, begin)?;
-            self.op = State::Armed;
+            self.op = IbsState::Armed;
         }
         Ok(())
     }
 
     fn end_fetch(&mut self) -> Result<(), GeneralProtection> {
-        if let (State::Armed | State::Taken(_), Some((ctl, ctl2))) = (self.fetch, self.plan.fetch) {
+        if let (IbsState::Armed | IbsState::Taken(_), Some((ctl, ctl2))) = (self.fetch, self.plan.fetch) {
             if self.has_dis() {
                 self.write(ctl2 | IbsFetchCtl2::DIS)?;
             }
@@ -148,13 +157,13 @@ impl<M: Msr> Session<M> {
                 self.write(ctl.difference(IbsFetchCtl::MAX_CNT) | IbsFetchCtl::EN)?;
             }
             self.write(IbsFetchCtl::empty())?;
-            self.fetch = State::Off;
+            self.fetch = IbsState::Off;
         }
         Ok(())
     }
 
     fn end_op(&mut self) -> Result<(), GeneralProtection> {
-        if let (State::Armed | State::Taken(_), Some((ctl, ctl2))) = (self.op, self.plan.op) {
+        if let (IbsState::Armed | IbsState::Taken(_), Some((ctl, ctl2))) = (self.op, self.plan.op) {
             if self.has_dis() {
                 self.write(ctl2 | IbsOpCtl2::DIS)?;
             }
@@ -163,7 +172,7 @@ impl<M: Msr> Session<M> {
                 self.write(ctl.difference(IbsOpCtl::MAX_CNT) | IbsOpCtl::EN)?;
             }
             self.write(IbsOpCtl::empty())?;
-            self.op = State::Off;
+            self.op = IbsState::Off;
         }
         Ok(())
     }
@@ -271,10 +280,10 @@ impl SampleSink for Last {
     }
 }
 
-impl<M: Msr> Recording for Session<M> {
-    type Unit = Unit<M>;
+impl<M: Msr> Recording for IbsSession<M> {
+    type Unit = IbsUnit<M>;
     type Memory = ();
-    type Stopped = LateNmis<Stopped<M>>;
+    type Stopped = LateNmis<IbsStopped<M>>;
     type Refusal = IbsRefusal;
 
     // A unit that cannot be stopped asks for an interrupt once more, and then waits.
@@ -289,7 +298,7 @@ impl<M: Msr> Recording for Session<M> {
             // Whatever was in it, an old sample too, is gone, and the enable bit rises: that resets the count.
             self.write(IbsFetchCtl::empty())?;
             self.write(ctl | IbsFetchCtl::EN)?;
-            self.fetch = State::Armed;
+            self.fetch = IbsState::Armed;
             if self.has_dis() {
                 self.write(ctl2)?;
             }
@@ -300,7 +309,7 @@ impl<M: Msr> Recording for Session<M> {
             }
             self.write(IbsOpCtl::empty())?;
             self.arm_op(ctl, 0)?;
-            self.op = State::Armed;
+            self.op = IbsState::Armed;
             if self.has_dis() {
                 self.write(ctl2)?;
             }
@@ -329,18 +338,18 @@ impl<M: Msr> Recording for Session<M> {
         fetch.and(op)
     }
 
-    fn into_stopped(self) -> LateNmis<Stopped<M>> {
+    fn into_stopped(self) -> LateNmis<IbsStopped<M>> {
         let Self { counts, last, .. } = self;
-        LateNmis::new(self.units(), Stopped { unit: self.unit, counts, last })
+        LateNmis::new(self.units(), IbsStopped { unit: self.unit, counts, last })
     }
 
-    fn into_parts(self) -> (Unit<M>, ()) {
+    fn into_parts(self) -> (IbsUnit<M>, ()) {
         (self.unit, ())
     }
 }
 
 /// The units tell their samples in registers of their own.
-impl<M: Msr, K: SampleSink + ?Sized> Serve<&mut K> for Session<M> {
+impl<M: Msr, K: SampleSink + ?Sized> Serve<&mut K> for IbsSession<M> {
     fn route(&self) -> Route {
         Route::Extended
     }

@@ -1,7 +1,7 @@
 //! Units that are off, and the way to start them.
 
-use super::running::Running;
-use super::session::Session;
+use super::running::IbsRunning;
+use super::session::IbsSession;
 use super::{IbsConfig, IbsRefusal};
 use crate::amd::{AmdCapabilities, EilvtError, ExtendedLvt, Northbridge, eilvt, northbridge};
 use crate::cpuid::CpuIdReader;
@@ -16,14 +16,14 @@ use pugmark_pfm::register::{IbsFetchCtl, IbsOpCtl};
 ///
 /// They cannot be sent to another thread of execution: they stand for the processor that they were found on.
 #[derive(Debug)]
-pub struct Unit<M: Msr> {
+pub struct IbsUnit<M: Msr> {
     pub(super) msr: M,
     pub(super) part: Part,
     routed: bool,
     of_this_processor: PhantomData<*const ()>,
 }
 
-impl<M: Msr> Unit<M> {
+impl<M: Msr> IbsUnit<M> {
     /// Finds the units: CPUID first, then whether their registers hold what is written, and whether they are free.
     ///
     /// # Errors
@@ -71,9 +71,9 @@ impl<M: Msr> Unit<M> {
     ///
     /// The processor says no. The units come back, off as far as they let themselves be.
     #[allow(clippy::result_large_err, reason = "it gives back what it was given")]
-    pub fn start(self, config: &IbsConfig) -> Result<Running<M>, NotStarted<Session<M>>> {
+    pub fn start(self, config: &IbsConfig) -> Result<IbsRunning<M>, NotStarted<IbsSession<M>>> {
         match config.plan(&self.part) {
-            Ok(plan) if self.routed => Running::start(Session::new(self, plan)),
+            Ok(plan) if self.routed => IbsRunning::start(IbsSession::new(self, plan)),
             Ok(_) => Err(NotStarted::Off {
                 unit: self,
                 memory: (),

@@ -19,7 +19,7 @@ const LS_CFG: (u32, u64) = (0xc001_1020, 1 << 54);
 const CC6: (u32, u64) = (0xc001_0296, 0x40_4040);
 
 /// Unlocks the units of family 17h models 00h to 1Fh, and lets CPUID announce them: `true` where that was needed. On
-/// each logical processor, before [`Unit::detect`](super::Unit::detect).
+/// each logical processor, before [`IbsUnit::detect`](super::IbsUnit::detect).
 ///
 /// # Safety
 ///

@@ -1,7 +1,7 @@
 //! Branch trace messages without memory.
 
 use super::Control;
-use crate::intel::ds::{DsRefusal, Unit};
+use crate::intel::ds::{DsRefusal, DsUnit};
 use crate::lifecycle::{Recording, Running, StartError};
 use crate::msr::{GeneralProtection, Msr};
 
@@ -11,21 +11,21 @@ pub type Messages<M> = Running<MessageSession<M>>;
 /// The debug store while it sends messages without storing them.
 #[derive(Debug)]
 pub struct MessageSession<M: Msr> {
-    unit: Unit<M>,
+    unit: DsUnit<M>,
     /// TR is set.
     on: bool,
 }
 
 impl<M: Msr> MessageSession<M> {
-    pub(crate) const fn new(unit: Unit<M>) -> Self {
+    pub(crate) const fn new(unit: DsUnit<M>) -> Self {
         Self { unit, on: false }
     }
 }
 
 impl<M: Msr> Recording for MessageSession<M> {
-    type Unit = Unit<M>;
+    type Unit = DsUnit<M>;
     type Memory = ();
-    type Stopped = Unit<M>;
+    type Stopped = DsUnit<M>;
     type Refusal = DsRefusal;
 
     // Without BTS nothing is written to memory: a TR that cannot be cleared only costs bus cycles.
@@ -46,11 +46,11 @@ impl<M: Msr> Recording for MessageSession<M> {
         Ok(())
     }
 
-    fn into_stopped(self) -> Unit<M> {
+    fn into_stopped(self) -> DsUnit<M> {
         self.unit
     }
 
-    fn into_parts(self) -> (Unit<M>, ()) {
+    fn into_parts(self) -> (DsUnit<M>, ()) {
         (self.unit, ())
     }
 }

@@ -1,7 +1,7 @@
 //! The debug store: the save area that branch records and samples go into, and the recording of both.
 //!
-//! One area serves both halves, [`bts`](crate::intel::bts) and [`pebs`](crate::intel::pebs), and so does one owner: [`Unit`] is off,
-//! [`Running`] records and owns the memory, [`Stopped`] has what was recorded.
+//! One area serves both halves, [`bts`](crate::intel::bts) and [`pebs`](crate::intel::pebs), and so does one owner: [`DsUnit`] is off,
+//! [`DsRunning`] records and owns the memory, [`DsStopped`] has what was recorded.
 
 mod area;
 mod block;
@@ -27,12 +27,12 @@ pub use detect::DsCapabilities;
 pub use layout::{DsLayout, Half};
 pub use memory::{LinearMemory, LinearPage, LinearRequest, MemoryType};
 pub use plan::{AreaPlan, BufferMode, BufferPlan, PlanError};
-pub use progress::State;
+pub use progress::DsState;
 pub use rules::{Place, Rule, Strictness, Warning, Warnings};
-pub use running::Running;
-pub use session::Session;
-pub use stopped::{Records, Stopped};
-pub use unit::Unit;
+pub use running::DsRunning;
+pub use session::DsSession;
+pub use stopped::{DsStopped, Records};
+pub use unit::DsUnit;
 
 use crate::intel::bts::{Control, ControlRegister};
 use crate::msr::{GeneralProtection, Msr, PebsEnable};

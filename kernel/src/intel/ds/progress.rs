@@ -8,15 +8,15 @@ use crate::loss::{Gap, Loss, Overwritten};
 
 /// How a half stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum DsState {
     /// It is recorded.
     Recording,
     /// The buffer is full and the sink took nothing: it goes on when something was drained.
     Full,
-    /// It is off until [`Running::resume`](super::Running::resume).
+    /// It is off until [`DsRunning::resume`](super::DsRunning::resume).
     Suspended,
     /// Somebody records what excludes it: PT, last branches, or branches. It goes on when it is alone at a drain, at the
-    /// end of a PMI, or at [`Running::resume`](super::Running::resume).
+    /// end of a PMI, or at [`DsRunning::resume`](super::DsRunning::resume).
     Excluded,
     /// The index is nowhere in the buffer: somebody else wrote to the area. It is off.
     Failed(BadIndex),
@@ -26,7 +26,7 @@ pub enum State {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Progress {
     loss: Loss,
-    state: State,
+    state: DsState,
     /// Something was recorded since the index was looked at last.
     unread: bool,
     /// Bytes of records from the base on; in a circular buffer the place of the next one.
@@ -46,7 +46,7 @@ impl Progress {
     pub(super) const fn new() -> Self {
         Self {
             loss: Loss::NONE,
-            state: State::Recording,
+            state: DsState::Recording,
             unread: false,
             filled: 0,
             cut: None,
@@ -65,10 +65,10 @@ impl Progress {
         &mut self.loss.samples
     }
 
-    pub(super) fn state(&self) -> State {
+    pub(super) fn state(&self) -> DsState {
         match self.state {
-            State::Recording | State::Full if self.suspended => State::Suspended,
-            State::Recording if self.excluded => State::Excluded,
+            DsState::Recording | DsState::Full if self.suspended => DsState::Suspended,
+            DsState::Recording if self.excluded => DsState::Excluded,
             state => state,
         }
     }
@@ -88,7 +88,7 @@ impl Progress {
 
     /// The handler leaves it off, until somebody lets it go on. One that is off for another reason stays so.
     pub(super) fn abandon(&mut self) {
-        if self.state() == State::Recording {
+        if self.state() == DsState::Recording {
             self.loss.abandoned += u64::from(!self.abandoned);
             self.abandoned = true;
         }
@@ -96,7 +96,7 @@ impl Progress {
 
     /// Whether the index is at the threshold, and somebody has to look. Also while the processor records.
     pub(super) fn is_due<L: LinearMemory>(&self, buffer: &RecordBuffer<L>) -> bool {
-        let records = self.state == State::Recording && !self.suspended;
+        let records = self.state == DsState::Recording && !self.suspended;
         buffer.mode() != BufferMode::Circular && records && buffer.is_due()
     }
 
@@ -110,7 +110,7 @@ impl Progress {
             Ok(filled) => self.filled = filled,
             Err(bad) => {
                 self.loss.error += 1;
-                self.state = State::Failed(bad);
+                self.state = DsState::Failed(bad);
                 self.cut = Some(Gap::Error);
                 return;
             }
@@ -159,14 +159,14 @@ impl Progress {
 
     /// Whether it may go on: it is not meant to be off, and there is room.
     pub(super) fn may_go_on<L: LinearMemory>(&mut self, buffer: &RecordBuffer<L>) -> bool {
-        if self.suspended || matches!(self.state, State::Failed(_)) {
+        if self.suspended || matches!(self.state, DsState::Failed(_)) {
             return false;
         }
         let waits = buffer.mode() != BufferMode::Circular && (buffer.is_due() || self.cut.is_some());
         if waits {
-            self.loss.full += u64::from(self.state != State::Full);
+            self.loss.full += u64::from(self.state != DsState::Full);
         }
-        self.state = if waits { State::Full } else { State::Recording };
+        self.state = if waits { DsState::Full } else { DsState::Recording };
         !waits
     }
 

@@ -1,7 +1,7 @@
 //! A recording that is going on.
 
-use super::session::Session;
-use super::{Half, LinearMemory, State};
+use super::session::DsSession;
+use super::{DsState, Half, LinearMemory};
 use crate::drain::Sink;
 use crate::lifecycle::{self, Source};
 use crate::loss::Loss;
@@ -9,9 +9,9 @@ use crate::msr::{GeneralProtection, Msr};
 
 /// Branches are recorded, or counters sample, or both, and the memory belongs to the processor. A stop gives the counters
 /// back.
-pub type Running<M, L> = lifecycle::Running<Session<M, L>>;
+pub type DsRunning<M, L> = lifecycle::Running<DsSession<M, L>>;
 
-impl<M: Msr, L: LinearMemory> Running<M, L> {
+impl<M: Msr, L: LinearMemory> DsRunning<M, L> {
     /// What of a half was lost so far, as of the last PMI or drain.
     #[must_use]
     pub fn loss(&self, half: Half) -> &Loss {
@@ -20,7 +20,7 @@ impl<M: Msr, L: LinearMemory> Running<M, L> {
 
     /// How a half stands, as of the last PMI or drain, if it is recorded at all.
     #[must_use]
-    pub fn state(&self, half: Half) -> Option<State> {
+    pub fn state(&self, half: Half) -> Option<DsState> {
         self.session().state(half)
     }
 
@@ -43,7 +43,7 @@ impl<M: Msr, L: LinearMemory> Running<M, L> {
         session.go_on(halted)
     }
 
-    /// Stops recording until [`Running::resume`], as when another task runs on this processor. IA32_DS_AREA stays. A task
+    /// Stops recording until [`DsRunning::resume`], as when another task runs on this processor. IA32_DS_AREA stays. A task
     /// that moves to another processor is stopped here and started there, with that processor's unit: what was recorded
     /// is drained first, as a start empties the area.
     ///
@@ -57,7 +57,7 @@ impl<M: Msr, L: LinearMemory> Running<M, L> {
         Ok(())
     }
 
-    /// Goes on after [`Running::suspend`].
+    /// Goes on after [`DsRunning::suspend`].
     ///
     /// # Errors
     ///
@@ -75,7 +75,7 @@ impl<M: Msr, L: LinearMemory> Running<M, L> {
         &'a mut self,
         branches: &'a mut B,
         samples: &'a mut P,
-    ) -> Source<'a, Session<M, L>, (&'a mut B, &'a mut P)> {
+    ) -> Source<'a, DsSession<M, L>, (&'a mut B, &'a mut P)> {
         Source::new(self.session_mut(), (branches, samples))
     }
 }

@@ -1,9 +1,9 @@
 //! A unit with the area it records into: the steps that start, PMI handler and stop are made of.
 
 use super::config::CheckedDs;
-use super::progress::{Progress, State};
-use super::unit::Unit;
-use super::{BufferMode, DsArea, DsRefusal, Half, LinearMemory, Stopped};
+use super::progress::{DsState, Progress};
+use super::unit::DsUnit;
+use super::{BufferMode, DsArea, DsRefusal, DsStopped, Half, LinearMemory};
 use crate::drain::Sink;
 use crate::intel::bts::{Control, ControlRegister};
 use crate::intel::pebs::Program;
@@ -15,8 +15,8 @@ use core::sync::atomic::{Ordering, fence};
 
 /// The debug store with the area that it records into.
 #[derive(Debug)]
-pub struct Session<M: Msr, L: LinearMemory> {
-    unit: Unit<M>,
+pub struct DsSession<M: Msr, L: LinearMemory> {
+    unit: DsUnit<M>,
     area: DsArea<L>,
     /// What is set while branches are recorded, if they are to be.
     control: Option<Control>,
@@ -32,8 +32,8 @@ pub struct Session<M: Msr, L: LinearMemory> {
     named: bool,
 }
 
-impl<M: Msr, L: LinearMemory> Session<M, L> {
-    pub(super) fn new(unit: Unit<M>, area: DsArea<L>, recording: CheckedDs) -> Self {
+impl<M: Msr, L: LinearMemory> DsSession<M, L> {
+    pub(super) fn new(unit: DsUnit<M>, area: DsArea<L>, recording: CheckedDs) -> Self {
         let CheckedDs { control, program } = recording;
         let register = unit.capabilities().control;
         let store = Control::TR | Control::BTS | Control::BTINT | Control::BTS_OFF_OS | Control::BTS_OFF_USR;
@@ -49,7 +49,7 @@ impl<M: Msr, L: LinearMemory> Session<M, L> {
         }
     }
 
-    pub(super) fn state(&self, half: Half) -> Option<State> {
+    pub(super) fn state(&self, half: Half) -> Option<DsState> {
         match half {
             Half::Bts if self.control.is_some() => Some(self.bts.state()),
             Half::Pebs if self.program.is_some() => Some(self.pebs.state()),
@@ -136,13 +136,13 @@ impl<M: Msr, L: LinearMemory> Session<M, L> {
         Ok(())
     }
 
-    /// Stays off until [`Session::wake`].
+    /// Stays off until [`DsSession::wake`].
     pub(super) fn suspend(&mut self) {
         self.bts.suspend();
         self.pebs.suspend();
     }
 
-    /// Whether [`Session::go_on`] may go on again.
+    /// Whether [`DsSession::go_on`] may go on again.
     pub(super) fn wake(&mut self) {
         self.bts.wake();
         self.pebs.wake();
@@ -185,10 +185,10 @@ impl<M: Msr, L: LinearMemory> Session<M, L> {
     }
 }
 
-impl<M: Msr, L: LinearMemory> Recording for Session<M, L> {
-    type Unit = Unit<M>;
+impl<M: Msr, L: LinearMemory> Recording for DsSession<M, L> {
+    type Unit = DsUnit<M>;
     type Memory = DsArea<L>;
-    type Stopped = Stopped<M, L>;
+    type Stopped = DsStopped<M, L>;
     type Refusal = DsRefusal;
 
     const WRITES_MEMORY: bool = true;
@@ -256,17 +256,19 @@ impl<M: Msr, L: LinearMemory> Recording for Session<M, L> {
         }
     }
 
-    fn into_stopped(self) -> Stopped<M, L> {
+    fn into_stopped(self) -> DsStopped<M, L> {
         let Self { unit, area, bts, pebs, .. } = self;
-        Stopped::new(unit, area, bts, pebs)
+        DsStopped::new(unit, area, bts, pebs)
     }
 
-    fn into_parts(self) -> (Unit<M>, DsArea<L>) {
+    fn into_parts(self) -> (DsUnit<M>, DsArea<L>) {
         (self.unit, self.area)
     }
 }
 
-impl<M: Msr, L: LinearMemory, B: Sink + ?Sized, P: Sink + ?Sized> Serve<(&mut B, &mut P)> for Session<M, L> {
+impl<M: Msr, L: LinearMemory, B: Sink + ?Sized, P: Sink + ?Sized> Serve<(&mut B, &mut P)>
+    for DsSession<M, L>
+{
     fn status(&self) -> Requests {
         self.status_bits().into()
     }

@@ -1,22 +1,22 @@
 //! What was recorded.
 
 use super::progress::Progress;
-use super::{DsArea, DsLayout, Half, LinearMemory, Unit};
+use super::{DsArea, DsLayout, DsUnit, Half, LinearMemory};
 use crate::drain::Piece;
 use crate::loss::Loss;
 use crate::msr::Msr;
 
 /// A recording that is over.
 #[derive(Debug)]
-pub struct Stopped<M: Msr, L: LinearMemory> {
+pub struct DsStopped<M: Msr, L: LinearMemory> {
     /// The unit, to start again.
-    pub unit: Unit<M>,
+    pub unit: DsUnit<M>,
     /// What was recorded.
     pub records: Records<L>,
 }
 
-impl<M: Msr, L: LinearMemory> Stopped<M, L> {
-    pub(super) const fn new(unit: Unit<M>, area: DsArea<L>, bts: Progress, pebs: Progress) -> Self {
+impl<M: Msr, L: LinearMemory> DsStopped<M, L> {
+    pub(super) const fn new(unit: DsUnit<M>, area: DsArea<L>, bts: Progress, pebs: Progress) -> Self {
         Self { unit, records: Records { area, bts, pebs } }
     }
 }

@@ -1,8 +1,8 @@
 //! A unit that is off, and the way to start it.
 
 use super::config::CheckedDs;
-use super::running::Running;
-use super::session::Session;
+use super::running::DsRunning;
+use super::session::DsSession;
 use super::{DsArea, DsCapabilities, DsConfig, DsRefusal, LinearMemory};
 use crate::cpuid::CpuIdReader;
 use crate::intel::bts::{Control, ControlRegister, MessageSession, Messages, RECORDERS};
@@ -16,13 +16,13 @@ use core::marker::PhantomData;
 /// It cannot be sent to another thread of execution: it stands for the processor that it was found on, and so does
 /// what comes of it.
 #[derive(Debug)]
-pub struct Unit<M: Msr> {
+pub struct DsUnit<M: Msr> {
     pub(super) msr: M,
     capabilities: DsCapabilities,
     of_this_processor: PhantomData<*const ()>,
 }
 
-impl<M: Msr> Unit<M> {
+impl<M: Msr> DsUnit<M> {
     /// Finds the unit: CPUID first, then whether its registers answer, and whether it is free.
     ///
     /// # Errors
@@ -50,14 +50,14 @@ impl<M: Msr> Unit<M> {
     ///
     /// # Errors
     ///
-    /// The configuration, the area or the processor says no. Unit and area come back, unless the unit cannot be stopped
+    /// The configuration, the area or the processor says no. DsUnit and area come back, unless the unit cannot be stopped
     /// any more.
     #[allow(clippy::result_large_err, reason = "it gives back what it was given")]
     pub fn start<L: LinearMemory>(
         self,
         config: &DsConfig,
         mut area: DsArea<L>,
-    ) -> Result<Running<M, L>, NotStarted<Session<M, L>>> {
+    ) -> Result<DsRunning<M, L>, NotStarted<DsSession<M, L>>> {
         let recording = match self.check(config, &mut area) {
             Ok(recording) => recording,
             Err(refusal) => {
@@ -65,7 +65,7 @@ impl<M: Msr> Unit<M> {
                 return Err(NotStarted::Off { unit: self, memory: area, error });
             }
         };
-        Running::start(Session::new(self, area, recording))
+        DsRunning::start(DsSession::new(self, area, recording))
     }
 
     /// Sends branch trace messages without storing them (TR alone), for a probe on the bus.

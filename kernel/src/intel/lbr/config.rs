@@ -68,7 +68,7 @@ impl LbrConfig {
     }
 
     /// Whether a PMI freezes the records: its handler finds how execution came to it, and not its own branches. They go
-    /// on behind [`Running::last`](super::Running::last), and where IA32_PERF_GLOBAL_STATUS says LBR_Frz when the
+    /// on behind [`LbrRunning::last`](super::LbrRunning::last), and where IA32_PERF_GLOBAL_STATUS says LBR_Frz when the
     /// [`Handler`](crate::pmi::Handler) has released them.
     #[must_use]
     pub const fn freeze_on_pmi(self, freeze_on_pmi: bool) -> Self {

@@ -16,6 +16,6 @@ mod unit;
 pub use branch::{Branch, BranchType, LbrFormat};
 pub use capabilities::LbrCapabilities;
 pub use config::{Classes, LbrConfig, LbrRefusal};
-pub use running::{Running, Session};
+pub use running::{LbrRunning, LbrSession};
 pub use stack::Stack;
-pub use unit::Unit;
+pub use unit::LbrUnit;

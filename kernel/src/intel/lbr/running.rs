@@ -1,14 +1,14 @@
 //! Last branch records that are on.
 
-use super::{Branch, LbrConfig, LbrRefusal, Unit};
+use super::{Branch, LbrConfig, LbrRefusal, LbrUnit};
 use crate::lifecycle::{self, Halted, Recording, StartError};
 use crate::msr::{GeneralProtection, Msr};
 
 /// Last branch records that are on. A stop gives the unit back, and what was recorded stays until the next start:
-/// [`Unit::last`].
-pub type Running<M> = lifecycle::Running<Session<M>>;
+/// [`LbrUnit::last`].
+pub type LbrRunning<M> = lifecycle::Running<LbrSession<M>>;
 
-impl<M: Msr> Running<M> {
+impl<M: Msr> LbrRunning<M> {
     /// Writes the last branches to `out`, the newest first, as far as there are some and there is room, and goes on.
     /// Nothing is recorded meanwhile; what a PMI froze goes on too, unless somebody has begun to record what excludes it.
     ///
@@ -23,7 +23,7 @@ impl<M: Msr> Running<M> {
         Ok(out.get(..count).unwrap_or_default())
     }
 
-    /// Whether they are off, as of the last [`Running::last`], because PT or the branch trace store came while a PMI had
+    /// Whether they are off, as of the last [`LbrRunning::last`], because PT or the branch trace store came while a PMI had
     /// frozen them. The next call looks again.
     #[must_use]
     pub fn is_excluded(&self) -> bool {
@@ -33,8 +33,8 @@ impl<M: Msr> Running<M> {
 
 /// The last branch records with what they record.
 #[derive(Debug)]
-pub struct Session<M: Msr> {
-    unit: Unit<M>,
+pub struct LbrSession<M: Msr> {
+    unit: LbrUnit<M>,
     config: LbrConfig,
     /// Their registers are this session's.
     claimed: bool,
@@ -42,8 +42,8 @@ pub struct Session<M: Msr> {
     excluded: bool,
 }
 
-impl<M: Msr> Session<M> {
-    pub(super) const fn new(unit: Unit<M>, config: LbrConfig) -> Self {
+impl<M: Msr> LbrSession<M> {
+    pub(super) const fn new(unit: LbrUnit<M>, config: LbrConfig) -> Self {
         Self { unit, config, claimed: false, excluded: false }
     }
 
@@ -56,10 +56,10 @@ impl<M: Msr> Session<M> {
     }
 }
 
-impl<M: Msr> Recording for Session<M> {
-    type Unit = Unit<M>;
+impl<M: Msr> Recording for LbrSession<M> {
+    type Unit = LbrUnit<M>;
     type Memory = ();
-    type Stopped = Unit<M>;
+    type Stopped = LbrUnit<M>;
     type Refusal = LbrRefusal;
 
     // Records that cannot be turned off only overwrite each other.
@@ -79,11 +79,11 @@ impl<M: Msr> Recording for Session<M> {
         if self.claimed { self.unit.freeze_no_more(self.config.freezes()) } else { Ok(()) }
     }
 
-    fn into_stopped(self) -> Unit<M> {
+    fn into_stopped(self) -> LbrUnit<M> {
         self.unit
     }
 
-    fn into_parts(self) -> (Unit<M>, ()) {
+    fn into_parts(self) -> (LbrUnit<M>, ()) {
         (self.unit, ())
     }
 }

@@ -116,11 +116,11 @@ impl Machine {
         }
     }
 
-    fn unit(&self) -> Unit<Self> {
-        Unit::detect(self.cpuid(), self.clone()).unwrap()
+    fn unit(&self) -> LbrUnit<Self> {
+        LbrUnit::detect(self.cpuid(), self.clone()).unwrap()
     }
 
-    fn start(&self, config: LbrConfig) -> Running<Self> {
+    fn start(&self, config: LbrConfig) -> LbrRunning<Self> {
         self.unit().start(&config).map_err(|failed| failed.error()).unwrap()
     }
 
@@ -166,7 +166,7 @@ impl Machine {
     }
 }
 
-fn last(running: &mut Running<Machine>) -> Vec<u64> {
+fn last(running: &mut LbrRunning<Machine>) -> Vec<u64> {
     let mut out = [Branch::default(); 64];
     let last = running.last(&mut out).unwrap();
     assert!(last.iter().all(|branch| branch.to == branch.from + 0x1000), "{last:x?}");
@@ -350,7 +350,7 @@ fn without_tsx_its_bits_say_nothing() {
             let below = cpuid.cpuid2(leaf, subleaf);
             CpuIdResult { ebx: below.ebx | if leaf == 7 { ebx } else { 0 }, ..below }
         };
-        let unit = Unit::detect(with, machine.clone()).unwrap();
+        let unit = LbrUnit::detect(with, machine.clone()).unwrap();
         assert_eq!(unit.capabilities().format, format, "{ebx:#x}");
     }
 }
@@ -387,25 +387,25 @@ fn they_do_not_go_on_beside_a_recorder_that_came_while_a_pmi_had_frozen_them() {
 fn detection_says_what_is_missing() {
     let machine = Machine::of(NEHALEM);
     machine.msr.borrow_mut().dead = true;
-    let error = Unit::detect(machine.cpuid(), machine.clone()).err().unwrap();
+    let error = LbrUnit::detect(machine.cpuid(), machine.clone()).err().unwrap();
     assert_eq!(error, NotBacked { address: DEBUGCTL, written: 1, read: 0 }.into());
 
     let unknown = row(0x6c6_0f0, Some(5), 32, [0x680, 0x6c0, 0xdc0], 0x1c9);
     let machine = Machine::of(unknown);
     assert!(matches!(
-        Unit::detect(machine.cpuid(), machine.clone()),
+        LbrUnit::detect(machine.cpuid(), machine.clone()),
         Err(Absent::Missing(Missing::LastBranchModel { .. }))
     ));
 
     let machine = Machine::of(Row { format: Some(9), ..SKYLAKE });
-    let error = Unit::detect(machine.cpuid(), machine.clone()).err().unwrap();
+    let error = LbrUnit::detect(machine.cpuid(), machine.clone()).err().unwrap();
     assert_eq!(error, Missing::LastBranchFormat { number: 9 }.into());
 
     let amd = |leaf, _: u32| match leaf {
         0 => CpuIdResult { eax: 0x10, ebx: 0x6874_7541, edx: 0x6974_6e65, ecx: 0x444d_4163 },
         _ => CpuIdResult { eax: 0, ebx: 0, ecx: 0, edx: 0 },
     };
-    assert_eq!(Unit::detect(amd, machine).err(), Some(Missing::Intel.into()));
+    assert_eq!(LbrUnit::detect(amd, machine).err(), Some(Missing::Intel.into()));
 }
 
 #[test]

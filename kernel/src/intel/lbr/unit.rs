@@ -2,7 +2,7 @@
 
 use super::capabilities::LBR;
 use super::stack::Entries;
-use super::{Branch, LbrCapabilities, LbrConfig, LbrRefusal, Running, Session};
+use super::{Branch, LbrCapabilities, LbrConfig, LbrRefusal, LbrRunning, LbrSession};
 use crate::cpuid::CpuIdReader;
 use crate::intel::bts::{Control, ControlRegister, RECORDERS};
 use crate::lifecycle::{Absent, InUse, NotStarted, StartError};
@@ -14,13 +14,13 @@ use core::marker::PhantomData;
 /// It cannot be sent to another thread of execution: it stands for the processor that it was found on, and so does
 /// what comes of it.
 #[derive(Debug)]
-pub struct Unit<M: Msr> {
+pub struct LbrUnit<M: Msr> {
     pub(super) msr: M,
     capabilities: LbrCapabilities,
     of_this_processor: PhantomData<*const ()>,
 }
 
-impl<M: Msr> Unit<M> {
+impl<M: Msr> LbrUnit<M> {
     /// Finds them: CPUID first, then whether their register answers.
     ///
     /// # Errors
@@ -45,9 +45,9 @@ impl<M: Msr> Unit<M> {
     /// The configuration or the processor says no, or somebody records branches. The unit comes back, unless it cannot be
     /// stopped any more.
     #[allow(clippy::result_large_err, reason = "it gives back what it was given")]
-    pub fn start(self, config: &LbrConfig) -> Result<Running<M>, NotStarted<Session<M>>> {
+    pub fn start(self, config: &LbrConfig) -> Result<LbrRunning<M>, NotStarted<LbrSession<M>>> {
         match config.check(&self.capabilities) {
-            Ok(()) => Running::start(Session::new(self, *config)),
+            Ok(()) => LbrRunning::start(LbrSession::new(self, *config)),
             Err(refusal) => {
                 Err(NotStarted::Off { unit: self, memory: (), error: StartError::Refused(refusal) })
             }

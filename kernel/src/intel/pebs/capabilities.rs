@@ -1,6 +1,6 @@
 //! Is there event-based sampling, and what can it do?
 
-use super::{Event, GENERAL, PreciseEvents};
+use super::{GENERAL, PreciseEvent, PreciseEvents};
 use crate::intel::ds::DsLayout;
 use crate::lifecycle::Missing;
 use crate::msr::{FixedCtrCtrl, GeneralProtection, MiscEnable, Msr, PerfCapabilities};
@@ -32,7 +32,7 @@ pub struct PebsCapabilities {
 impl PebsCapabilities {
     /// The general-purpose counters that sample `event`, as bits; 0: it is not precise here.
     #[must_use]
-    pub const fn counters_for(&self, event: Event) -> u8 {
+    pub const fn counters_for(&self, event: PreciseEvent) -> u8 {
         let there = match self.general_counters {
             8.. => 0xff,
             n => (1 << n) - 1,
@@ -267,13 +267,13 @@ mod tests {
     #[test]
     fn an_event_samples_on_counters_that_are_there() {
         for (row, event, counters) in [
-            (NEHALEM, Event::INST_RETIRED, 0b1111),
-            (Row { signature: 0x506e3, ..NEHALEM }, Event::INST_RETIRED, 0),
-            (Row { signature: 0x506e3, ..NEHALEM }, Event::INST_RETIRED_PREC_DIST, 0b10),
-            (Row { signature: 0x6f6, counters: (0x0728_0202, 0), ..NEHALEM }, Event::INST_RETIRED, 1),
+            (NEHALEM, PreciseEvent::INST_RETIRED, 0b1111),
+            (Row { signature: 0x506e3, ..NEHALEM }, PreciseEvent::INST_RETIRED, 0),
+            (Row { signature: 0x506e3, ..NEHALEM }, PreciseEvent::INST_RETIRED_PREC_DIST, 0b10),
+            (Row { signature: 0x6f6, counters: (0x0728_0202, 0), ..NEHALEM }, PreciseEvent::INST_RETIRED, 1),
             (
                 Row { counters: (0x0830_0805, 0x604), capabilities: 0x74c5, ..NEHALEM },
-                Event::INST_RETIRED,
+                PreciseEvent::INST_RETIRED,
                 0xff,
             ),
         ] {

@@ -7,7 +7,7 @@ use core::fmt;
 /// Which counters sample which events, and at which levels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PebsConfig {
-    general: [Option<(Event, u64)>; GENERAL as usize],
+    general: [Option<(PreciseEvent, u64)>; GENERAL as usize],
     fixed: [Option<u64>; FIXED as usize],
     os: bool,
     user: bool,
@@ -18,14 +18,14 @@ pub struct PebsConfig {
 ///
 /// Source: SDM vol. 3, Performance Monitoring, the tables of precise events of each microarchitecture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Event {
-    /// Event select.
+pub struct PreciseEvent {
+    /// PreciseEvent select.
     pub select: u8,
     /// Unit mask.
     pub umask: u8,
 }
 
-impl Event {
+impl PreciseEvent {
     /// INST_RETIRED.ANY_P: retired instructions. Samples on Core 2, Nehalem and, with extended PEBS, since Ice Lake.
     pub const INST_RETIRED: Self = Self { select: 0xc0, umask: 0 };
     /// INST_RETIRED.PREC_DIST: the same as it samples from Sandy Bridge to Skylake, on counter 1.
@@ -54,7 +54,7 @@ impl PebsConfig {
 
     /// A record about every `period` events, by general-purpose counter `n`; a number from 8 on is none's.
     #[must_use]
-    pub const fn general(mut self, n: u8, event: Event, period: u64) -> Self {
+    pub const fn general(mut self, n: u8, event: PreciseEvent, period: u64) -> Self {
         if n < GENERAL {
             self.general[n as usize] = Some((event, period));
         }
@@ -131,7 +131,7 @@ impl PebsConfig {
     }
 
     /// What a general-purpose counter counts.
-    fn event(&self, counter: Counter) -> Option<Event> {
+    fn event(&self, counter: Counter) -> Option<PreciseEvent> {
         let Counter::General(n) = counter else { return None };
         let (event, _) = self.general.get(usize::from(n)).copied().flatten()?;
         Some(event)
@@ -192,7 +192,7 @@ pub enum PebsRefusal {
     /// The event does not sample on this counter: it would be counted, and give no records.
     NotPrecise {
         /// The event.
-        event: Event,
+        event: PreciseEvent,
         /// The counter asked for.
         counter: Counter,
         /// The general-purpose counters that sample it, as bits; 0: it is not precise on this processor.
@@ -231,10 +231,10 @@ impl fmt::Display for PebsRefusal {
             Self::NoCounters => f.write_str("no counter is to sample"),
             Self::NoLevel => f.write_str("neither CPL 0 nor what is above it is to be sampled"),
             Self::NoCounter(counter) => write!(f, "{counter} does not sample"),
-            Self::NotPrecise { event: Event { select, umask }, counters: 0, .. } => {
+            Self::NotPrecise { event: PreciseEvent { select, umask }, counters: 0, .. } => {
                 write!(f, "event {select:#04x}, unit mask {umask:#04x}, is not precise on this processor")
             }
-            Self::NotPrecise { event: Event { select, umask }, counter, counters } => write!(
+            Self::NotPrecise { event: PreciseEvent { select, umask }, counter, counters } => write!(
                 f,
                 "event {select:#04x}, unit mask {umask:#04x}, does not sample on {counter}, but on those of {counters:#b}"
             ),
@@ -283,7 +283,7 @@ mod tests {
 
     #[test]
     fn refuses_what_the_processor_does_not_do() {
-        let branches = |n, period| PebsConfig::new().general(n, Event::BR_INST_RETIRED_PEBS, period);
+        let branches = |n, period| PebsConfig::new().general(n, PreciseEvent::BR_INST_RETIRED_PEBS, period);
         let period = |counter, period, longest| Err(PebsRefusal::Period { counter, period, longest });
         let (zero, fixed) = (Counter::General(0), Counter::Fixed(3));
         let table = [
@@ -311,7 +311,7 @@ mod tests {
 
     #[test]
     fn an_event_that_is_not_precise_is_refused() {
-        let (plain, precise) = (Event::INST_RETIRED, Event::INST_RETIRED_PREC_DIST);
+        let (plain, precise) = (PreciseEvent::INST_RETIRED, PreciseEvent::INST_RETIRED_PREC_DIST);
         let one = |n, event| PebsConfig::new().general(n, event, 2000);
         let refused = |n, event, counters| {
             Err(PebsRefusal::NotPrecise { event, counter: Counter::General(n), counters })
@@ -322,7 +322,7 @@ mod tests {
             (one(1, plain), SKYLAKE, refused(1, plain, 0)),
             (one(1, precise), SKYLAKE, Ok(())),
             (one(0, precise), SKYLAKE, refused(0, precise, 0b10)),
-            (one(0, Event::BR_INST_RETIRED), SKYLAKE, refused(0, Event::BR_INST_RETIRED, 0)),
+            (one(0, PreciseEvent::BR_INST_RETIRED), SKYLAKE, refused(0, PreciseEvent::BR_INST_RETIRED, 0)),
             // One of two is enough.
             (one(1, precise).general(0, plain, 2000), SKYLAKE, refused(0, plain, 0)),
         ] {
@@ -332,7 +332,7 @@ mod tests {
 
     #[test]
     fn the_buffer_keeps_room_for_one_interrupts_latency() {
-        let event = Event::BR_INST_RETIRED_PEBS;
+        let event = PreciseEvent::BR_INST_RETIRED_PEBS;
         let all = (0..4).fold(PebsConfig::new(), |all, n| all.general(n, event, 1 << 20));
         let often = PebsConfig::new().general(0, event, 100);
         for (config, needed) in [(all, 4), (often, 11)] {
@@ -344,7 +344,7 @@ mod tests {
 
     #[test]
     fn a_counter_that_samples_has_only_the_bits_that_it_may_have() {
-        let config = PebsConfig::new().general(2, Event { select: 0xc5, umask: 0x11 }, 7);
+        let config = PebsConfig::new().general(2, PreciseEvent { select: 0xc5, umask: 0x11 }, 7);
         // (configuration, adaptive, IA32_PERFEVTSEL2)
         let table = [
             (config, false, 0x43_11c5),

@@ -1,6 +1,6 @@
 //! Processor event-based sampling: a counter that overflows stores the registers' state in the DS save area.
 //!
-//! Source for all of it: SDM vol. 3, Performance Monitoring, "Processor Event Based Sampling (PEBS)" of each
+//! Source for all of it: SDM vol. 3, Performance Monitoring, "Processor PreciseEvent Based Sampling (PEBS)" of each
 //! microarchitecture, "Adaptive PEBS", "Extended PEBS".
 
 mod capabilities;
@@ -11,7 +11,7 @@ mod program;
 mod samples;
 
 pub use capabilities::PebsCapabilities;
-pub use config::{Counter, Event, PebsConfig, PebsRefusal};
+pub use config::{Counter, PebsConfig, PebsRefusal, PreciseEvent};
 pub use groups::Groups;
 pub use precise::PreciseEvents;
 pub use samples::{Item, Samples};

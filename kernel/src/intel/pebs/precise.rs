@@ -1,13 +1,13 @@
 //! Which events sample: the tables of precise events.
 
-use super::Event;
+use super::PreciseEvent;
 
 /// The precise events of a microarchitecture. An event that is none of them is counted, and gives no records.
 ///
 /// Load latency and precise store (0BH with 10H, CDH) are among them; with nothing but a counter programmed they do not
 /// occur.
 ///
-/// Source: SDM vol. 3, Performance Monitoring, "Processor Event Based Sampling (PEBS)" of each microarchitecture with its
+/// Source: SDM vol. 3, Performance Monitoring, "Processor PreciseEvent Based Sampling (PEBS)" of each microarchitecture with its
 /// table of precise events, and "Extended PEBS"; what the tables lack: Intel's event tables (perfmon), the events with
 /// PEBS there, and Linux's lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,7 +43,7 @@ impl PreciseEvents {
 
     /// The general-purpose counters that sample `event`, as bits; 0: it is not precise.
     #[must_use]
-    pub const fn counters(self, event: Event) -> u8 {
+    pub const fn counters(self, event: PreciseEvent) -> u8 {
         let rows = match self {
             Self::Core => CORE,
             Self::Nehalem => NEHALEM,
@@ -80,7 +80,7 @@ enum Umask {
 }
 
 impl Row {
-    const fn has(self, event: Event) -> bool {
+    const fn has(self, event: PreciseEvent) -> bool {
         let umask = match self.umask {
             Umask::Any => true,
             Umask::Is(umask) => event.umask == umask,
@@ -185,7 +185,7 @@ mod tests {
     #[test]
     fn instructions_and_branches_sample_where_the_tables_have_them() {
         use PreciseEvents::{Core, Extended, Haswell, Nehalem, SandyBridge, Skylake, Unlisted};
-        // Event select and unit mask, and the counters that sample it: instructions, the precise ones, branches, the
+        // PreciseEvent select and unit mask, and the counters that sample it: instructions, the precise ones, branches, the
         // precise ones, mispredicted ones.
         let events = [(0xc0, 0), (0xc0, 1), (0xc4, 0), (0xc4, 4), (0xc5, 0)];
         for (table, counters) in [
@@ -197,7 +197,7 @@ mod tests {
             (Extended, [ALL; 5]),
             (Unlisted, [ALL; 5]),
         ] {
-            let found = events.map(|(select, umask)| table.counters(Event { select, umask }));
+            let found = events.map(|(select, umask)| table.counters(PreciseEvent { select, umask }));
             assert_eq!(found, counters, "{table:?}");
         }
     }
@@ -276,10 +276,10 @@ mod tests {
             (Skylake, 0xd4, 0x04, true),
             (Skylake, 0xd4, 0x02, false),
         ] {
-            let event = Event { select, umask };
+            let event = PreciseEvent { select, umask };
             assert_eq!(table.counters(event) != 0, precise, "{table:?} {event:?}");
         }
-        assert_eq!(SandyBridge.counters(Event { select: 0xcd, umask: 1 }), 1 << 3);
+        assert_eq!(SandyBridge.counters(PreciseEvent { select: 0xcd, umask: 1 }), 1 << 3);
     }
 
     #[test]

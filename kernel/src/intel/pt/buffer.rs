@@ -6,7 +6,7 @@ mod tests;
 
 use crate::intel::errata::Errata;
 use crate::intel::pt::topa::{Chain, Listed, Marks, RegionSize, Topa, TopaError, TopaPlan};
-use crate::intel::pt::{Capabilities, Feature};
+use crate::intel::pt::{Feature, PtCapabilities};
 use crate::lifecycle::Halted;
 use crate::memory::Frames;
 use crate::msr::{OutputBase, OutputMaskPtrs, RtitCtl};
@@ -88,7 +88,7 @@ impl<F: Frames> Buffer<F> {
     /// This processor cannot do it so, or there is no memory; what was taken is given back.
     pub fn allocate(
         frames: F,
-        capabilities: &Capabilities,
+        capabilities: &PtCapabilities,
         layout: Layout,
         mode: Mode,
     ) -> Result<Self, BufferError> {
@@ -144,7 +144,7 @@ impl<F: Frames> Buffer<F> {
     }
 
     /// Whether this processor can trace into it; it may have been made for another one.
-    pub(crate) fn check(&self, capabilities: &Capabilities) -> Result<(), BufferError> {
+    pub(crate) fn check(&self, capabilities: &PtCapabilities) -> Result<(), BufferError> {
         match &self.output {
             Output::SingleRange(_) => require(capabilities, Feature::SingleRange),
             Output::Topa(topa) => {
@@ -378,7 +378,7 @@ enum Output<F: Frames> {
     Topa(Topa<F>),
 }
 
-fn require(capabilities: &Capabilities, feature: Feature) -> Result<(), BufferError> {
+fn require(capabilities: &PtCapabilities, feature: Feature) -> Result<(), BufferError> {
     match capabilities.has(feature) {
         true => Ok(()),
         false => Err(BufferError::Missing(feature)),

@@ -14,7 +14,7 @@ use raw_cpuid::CpuId;
 
 /// What this processor's PT unit can do, and what goes with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Capabilities {
+pub struct PtCapabilities {
     /// `CPUID.14H.0:EBX`, also the bits that have no name here.
     pub ebx: u32,
     /// `CPUID.14H.0:ECX`, also the bits that have no name here.
@@ -52,12 +52,12 @@ pub struct TscRatio {
     pub crystal_hz: Option<u32>,
 }
 
-impl Capabilities {
+impl PtCapabilities {
     /// Reads them from this processor.
     ///
     /// # Errors
     ///
-    /// As [`Capabilities::read`].
+    /// As [`PtCapabilities::read`].
     pub fn of_this_processor() -> Result<Self, Missing> {
         Self::read(this_processor)
     }

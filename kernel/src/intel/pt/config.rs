@@ -4,15 +4,15 @@
 mod tests;
 
 use crate::intel::errata::Errata;
-use crate::intel::pt::{Capabilities, CpuidField, Feature};
+use crate::intel::pt::{CpuidField, Feature, PtCapabilities};
 use crate::msr::{AddrCfg, RtitCtl};
 use core::fmt;
 
-/// What is to be traced. Nothing is until [`Config::os`] or [`Config::user`] is set.
+/// What is to be traced. Nothing is until [`PtConfig::os`] or [`PtConfig::user`] is set.
 ///
 /// Source: SDM vol. 3, Intel Processor Trace, "IA32_RTIT_CTL MSR", "Trace Filtering".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Config {
+pub struct PtConfig {
     flags: RtitCtl,
     mtc_freq: Option<u8>,
     cyc_thresh: Option<u8>,
@@ -22,7 +22,7 @@ pub struct Config {
     range_count: usize,
 }
 
-impl Config {
+impl PtConfig {
     /// Change-of-flow packets and nothing else, of no privilege level yet.
     #[must_use]
     pub const fn new() -> Self {
@@ -151,7 +151,7 @@ impl Config {
     /// # Errors
     ///
     /// The processor would refuse it, or it means nothing.
-    pub fn check(&self, capabilities: &Capabilities) -> Result<Checked, Refusal> {
+    pub fn check(&self, capabilities: &PtCapabilities) -> Result<Checked, PtConfigRefusal> {
         for (flag, feature) in NEEDS {
             if self.flags.contains(flag) {
                 require(capabilities, feature)?;
@@ -160,7 +160,7 @@ impl Config {
         if !self.flags.contains(RtitCtl::BRANCH_EN) {
             require(capabilities, Feature::Mtc)?;
             if capabilities.errata.contains(Errata::BRANCH_EN_MUST_BE_SET) {
-                return Err(Refusal::BranchEnErratum);
+                return Err(PtConfigRefusal::BranchEnErratum);
             }
         }
         if self.psb_freq.is_some() {
@@ -178,13 +178,16 @@ impl Config {
         let psb_freq =
             encoding(CpuidField::PSB_FREQS, cycle_accurate, capabilities.psb_freqs, self.psb_freq)?;
         if let Some(cr3) = self.cr3.filter(|cr3| cr3 & 0x1f != 0) {
-            return Err(Refusal::Cr3 { cr3 });
+            return Err(PtConfigRefusal::Cr3 { cr3 });
         }
         let mut ctl = self.flags.with_mtc_freq(mtc_freq).with_cyc_thresh(cyc_thresh).with_psb_freq(psb_freq);
         if self.range_count > 0 {
             require(capabilities, Feature::IpFiltering)?;
             if self.range_count > usize::from(capabilities.address_ranges) {
-                return Err(Refusal::Ranges { wanted: self.range_count, there: capabilities.address_ranges });
+                return Err(PtConfigRefusal::Ranges {
+                    wanted: self.range_count,
+                    there: capabilities.address_ranges,
+                });
             }
         }
         for (n, range) in self.ranges.iter().enumerate() {
@@ -214,7 +217,7 @@ impl Config {
     }
 }
 
-impl Default for Config {
+impl Default for PtConfig {
     fn default() -> Self {
         Self::new()
     }
@@ -238,15 +241,15 @@ pub(crate) struct Range {
 }
 
 impl Range {
-    fn check(&self, linear_address_bits: u8) -> Result<(), Refusal> {
+    fn check(&self, linear_address_bits: u8) -> Result<(), PtConfigRefusal> {
         for address in [self.first, self.last] {
             let unused = 64 - u32::from(linear_address_bits.clamp(32, 64));
             if (address << unused) as i64 >> unused != address as i64 {
-                return Err(Refusal::NotCanonical { address });
+                return Err(PtConfigRefusal::NotCanonical { address });
             }
         }
         if self.first > self.last {
-            return Err(Refusal::RangeReversed { first: self.first, last: self.last });
+            return Err(PtConfigRefusal::RangeReversed { first: self.first, last: self.last });
         }
         Ok(())
     }
@@ -254,7 +257,7 @@ impl Range {
 
 /// Why a configuration is not possible here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refusal {
+pub enum PtConfigRefusal {
     /// The processor lacks a feature.
     Missing(Feature),
     /// An encoding that the processor does not enumerate.
@@ -294,7 +297,7 @@ pub enum Refusal {
     BranchEnErratum,
 }
 
-impl fmt::Display for Refusal {
+impl fmt::Display for PtConfigRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Missing(feature) => write!(f, "{feature} is not there"),
@@ -314,7 +317,7 @@ impl fmt::Display for Refusal {
     }
 }
 
-impl core::error::Error for Refusal {}
+impl core::error::Error for PtConfigRefusal {}
 
 /// What each flag needs.
 const NEEDS: [(RtitCtl, Feature); 9] = [
@@ -331,19 +334,19 @@ const NEEDS: [(RtitCtl, Feature); 9] = [
 
 const MAX_RANGES: usize = 4;
 
-fn require(capabilities: &Capabilities, feature: Feature) -> Result<(), Refusal> {
+fn require(capabilities: &PtCapabilities, feature: Feature) -> Result<(), PtConfigRefusal> {
     match capabilities.has(feature) {
         true => Ok(()),
-        false => Err(Refusal::Missing(feature)),
+        false => Err(PtConfigRefusal::Missing(feature)),
     }
 }
 
 /// The encoding asked for, or the lowest that is allowed: an encoding is checked by the processor even where the
 /// packets it is about are off.
-fn encoding(field: CpuidField, there: bool, allowed: u16, asked: Option<u8>) -> Result<u8, Refusal> {
+fn encoding(field: CpuidField, there: bool, allowed: u16, asked: Option<u8>) -> Result<u8, PtConfigRefusal> {
     match asked {
         Some(value) if value < 16 && allowed >> value & 1 == 1 => Ok(value),
-        Some(value) => Err(Refusal::Encoding { field, value, allowed }),
+        Some(value) => Err(PtConfigRefusal::Encoding { field, value, allowed }),
         None if there && allowed != 0 => Ok(allowed.trailing_zeros() as u8),
         None => Ok(0),
     }

@@ -4,7 +4,7 @@
 //! virtual machines, reads give 0 and writes are dropped.
 
 use crate::intel::errata::Errata;
-use crate::intel::pt::{Capabilities, Feature};
+use crate::intel::pt::{Feature, PtCapabilities};
 use crate::lifecycle::{self, Absent, InUse, Missing};
 use crate::msr::{DebugCtl, Msr, OutputMaskPtrs, Register, RtitCtl, VmxMisc};
 
@@ -15,7 +15,7 @@ use crate::msr::{DebugCtl, Msr, OutputMaskPtrs, Register, RtitCtl, VmxMisc};
 /// # Errors
 ///
 /// It does not answer, or is not free.
-pub fn probe(msr: &mut impl Msr, capabilities: &Capabilities) -> Result<(), Absent> {
+pub fn probe(msr: &mut impl Msr, capabilities: &PtCapabilities) -> Result<(), Absent> {
     if !capabilities.has(Feature::Topa) && !capabilities.has(Feature::SingleRange) {
         return Err(Missing::TraceOutput.into());
     }
@@ -40,7 +40,7 @@ pub enum VmxTracing {
 
 impl VmxTracing {
     /// Reads it; a processor that does not let IA32_VMX_MISC be read is taken for the careful case.
-    pub fn read(msr: &mut impl Msr, capabilities: &Capabilities) -> Self {
+    pub fn read(msr: &mut impl Msr, capabilities: &PtCapabilities) -> Self {
         match capabilities.vmx.then(|| msr.read::<VmxMisc>()) {
             None => Self::NoVmx,
             Some(Ok(misc)) if misc.contains(VmxMisc::PT_IN_VMX) => Self::Allowed,
@@ -51,7 +51,7 @@ impl VmxTracing {
 
 /// The other branch recorders that are on, where PT and they exclude each other; a processor without IA32_DEBUGCTL has
 /// none.
-pub(crate) fn other_recorder(msr: &mut impl Msr, capabilities: &Capabilities) -> Option<InUse> {
+pub(crate) fn other_recorder(msr: &mut impl Msr, capabilities: &PtCapabilities) -> Option<InUse> {
     if !capabilities.errata.contains(Errata::TRACE_EXCLUDES_BRANCH_RECORDS) {
         return None;
     }
@@ -106,10 +106,14 @@ mod tests {
 
     #[test]
     fn refuses_a_unit_without_output_to_memory() {
-        let capabilities = Capabilities { ecx: 1 << 3, errata: Errata::empty(), ..capabilities() };
+        let capabilities = PtCapabilities { ecx: 1 << 3, errata: Errata::empty(), ..capabilities() };
         assert_eq!(probe(&mut FakeMsr::new(), &capabilities), Err(Missing::TraceOutput.into()));
         for ecx in [1 << 0, 1 << 2] {
-            assert_eq!(probe(&mut FakeMsr::new(), &Capabilities { ecx, ..capabilities }), Ok(()), "{ecx:#b}");
+            assert_eq!(
+                probe(&mut FakeMsr::new(), &PtCapabilities { ecx, ..capabilities }),
+                Ok(()),
+                "{ecx:#b}"
+            );
         }
     }
 
@@ -124,11 +128,11 @@ mod tests {
         for (vmx, misc, verdict) in table {
             let mut msr = FakeMsr::new();
             msr.set(0x485, misc);
-            assert_eq!(VmxTracing::read(&mut msr, &Capabilities { vmx, ..capabilities() }), verdict);
+            assert_eq!(VmxTracing::read(&mut msr, &PtCapabilities { vmx, ..capabilities() }), verdict);
         }
         let mut msr = FakeMsr::new();
         msr.fault_at = Some(0);
-        let with_vmx = Capabilities { vmx: true, ..capabilities() };
+        let with_vmx = PtCapabilities { vmx: true, ..capabilities() };
         assert_eq!(VmxTracing::read(&mut msr, &with_vmx), VmxTracing::ClearedByVmxon);
     }
 
@@ -139,7 +143,7 @@ mod tests {
         {
             let mut msr = FakeMsr::new();
             msr.set(0x1d9, debugctl);
-            let with = |errata| Capabilities { errata, ..capabilities() };
+            let with = |errata| PtCapabilities { errata, ..capabilities() };
             let excludes = with(Errata::TRACE_EXCLUDES_BRANCH_RECORDS);
             let in_use = on.map(|control| InUse::BranchRecorder { address: 0x1d9, control });
             assert_eq!(other_recorder(&mut msr, &excludes), in_use);

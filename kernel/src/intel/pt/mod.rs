@@ -1,9 +1,9 @@
 //! Intel Processor Trace on one logical processor: what it can do, what is to be traced, where the trace goes, and the
 //! unit, started, running, stopped.
 
-pub mod buffer;
+pub(crate) mod buffer;
 mod capabilities;
-pub mod config;
+pub(crate) mod config;
 mod detect;
 mod error;
 mod feature;
@@ -13,18 +13,21 @@ mod ring;
 mod running;
 mod session;
 mod stopped;
-pub mod topa;
+pub(crate) mod topa;
 mod unit;
 
-pub use capabilities::{Capabilities, TscRatio};
+pub use buffer::{Buffer, BufferError, Layout, Mode};
+pub use capabilities::{PtCapabilities, TscRatio};
+pub use config::{Checked, PtConfig, PtConfigRefusal};
 pub use detect::{VmxTracing, probe};
 pub use error::OperationalError;
 pub use feature::{CpuidField, CpuidRegister, Feature};
 pub use pieces::Pieces;
-pub use running::{Running, State};
-pub use session::Session;
-pub use stopped::{Stopped, Trace};
-pub use unit::{PtRefusal, Unit};
+pub use running::{PtRunning, PtState};
+pub use session::PtSession;
+pub use stopped::{PtStopped, Trace};
+pub use topa::{Chain, Entry, EntryFlags, Listed, RegionSize, Topa, TopaError, TopaPlan};
+pub use unit::{PtRefusal, PtUnit};
 
 use crate::msr::{GeneralProtection, Msr, RtitCtl};
 

@@ -1,7 +1,7 @@
 //! A unit that traces.
 
 use super::OperationalError;
-use super::session::Session;
+use super::session::PtSession;
 use crate::drain::Sink;
 use crate::lifecycle::{self, Halted, Source};
 use crate::loss::Loss;
@@ -10,11 +10,11 @@ use crate::msr::{GeneralProtection, Msr};
 use crate::pmi::Abandoned;
 
 /// A trace that runs, with the memory that the processor writes to.
-pub type Running<M, F> = lifecycle::Running<Session<M, F>>;
+pub type PtRunning<M, F> = lifecycle::Running<PtSession<M, F>>;
 
 /// How a started trace stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum PtState {
     /// It runs.
     Tracing,
     /// It is off until something is drained.
@@ -22,16 +22,16 @@ pub enum State {
     /// It is off because code of a TraceStop range ran.
     TraceStopped,
     /// Somebody records branches (LBR or BTS), which excludes it. It goes on when it is alone at a drain, at the end of a
-    /// PMI, or at [`Running::go_on`].
+    /// PMI, or at [`PtRunning::go_on`].
     Excluded,
     /// It is off because the processor reported an operational error when it went on.
     Failed(OperationalError),
     /// It is off because somebody gave up on it: the PMI handler, or a call that reported a fault. It goes on at the next
-    /// drain, at the end of the next PMI, or at [`Running::go_on`].
+    /// drain, at the end of the next PMI, or at [`PtRunning::go_on`].
     Abandoned(Abandoned),
 }
 
-impl<M: Msr, F: Frames> Running<M, F> {
+impl<M: Msr, F: Frames> PtRunning<M, F> {
     /// What was lost so far, as of the last PMI or drain.
     #[must_use]
     pub fn loss(&self) -> &Loss {
@@ -41,9 +41,9 @@ impl<M: Msr, F: Frames> Running<M, F> {
     /// How it stands, as of the last PMI or drain.
     ///
     /// An operational error, a TraceStop range and a STOP region end a trace without a PMI. A kernel that wants to know
-    /// calls [`Running::drain`] now and then, which looks; one that relies on PMIs alone may wait for ever.
+    /// calls [`PtRunning::drain`] now and then, which looks; one that relies on PMIs alone may wait for ever.
     #[must_use]
-    pub fn state(&self) -> State {
+    pub fn state(&self) -> PtState {
         self.session().state()
     }
 
@@ -58,8 +58,8 @@ impl<M: Msr, F: Frames> Running<M, F> {
     /// # Errors
     ///
     /// An access raised #GP. Where TraceEn could not be cleared, the trace runs on and nothing was handed over;
-    /// otherwise it is off, which [`Running::state`] and a [`Gap`](crate::loss::Gap) say, and the next call tries again.
-    pub fn drain(&mut self, sink: &mut (impl Sink + ?Sized)) -> Result<State, GeneralProtection> {
+    /// otherwise it is off, which [`PtRunning::state`] and a [`Gap`](crate::loss::Gap) say, and the next call tries again.
+    pub fn drain(&mut self, sink: &mut (impl Sink + ?Sized)) -> Result<PtState, GeneralProtection> {
         self.while_halted(|session, halted| session.deliver(sink, halted))
     }
 
@@ -67,8 +67,8 @@ impl<M: Msr, F: Frames> Running<M, F> {
     ///
     /// # Errors
     ///
-    /// As [`Running::drain`].
-    pub fn go_on(&mut self) -> Result<State, GeneralProtection> {
+    /// As [`PtRunning::drain`].
+    pub fn go_on(&mut self) -> Result<PtState, GeneralProtection> {
         self.while_halted(|session, _| session.forgive())
     }
 
@@ -76,15 +76,15 @@ impl<M: Msr, F: Frames> Running<M, F> {
     pub fn source<'a, S: Sink + ?Sized>(
         &'a mut self,
         sink: &'a mut S,
-    ) -> Source<'a, Session<M, F>, &'a mut S> {
+    ) -> Source<'a, PtSession<M, F>, &'a mut S> {
         Source::new(self.session_mut(), sink)
     }
 
     /// Does something while it is halted, and lets it go on.
     fn while_halted(
         &mut self,
-        work: impl FnOnce(&mut Session<M, F>, &Halted),
-    ) -> Result<State, GeneralProtection> {
+        work: impl FnOnce(&mut PtSession<M, F>, &Halted),
+    ) -> Result<PtState, GeneralProtection> {
         let halted = self.halt()?;
         let session = self.session_mut();
         let done = session.collect(false, &halted).and_then(|()| {

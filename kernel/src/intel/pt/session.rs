@@ -4,9 +4,9 @@ use super::detect::other_recorder;
 use super::gaps::Gaps;
 use super::pieces::Pieces;
 use super::ring::{Ring, Written};
-use super::running::State;
-use super::unit::{PtRefusal, Unit};
-use super::{OperationalError, Stopped, Trace};
+use super::running::PtState;
+use super::unit::{PtRefusal, PtUnit};
+use super::{OperationalError, PtStopped, Trace};
 use crate::drain::{Piece, Sink};
 use crate::intel::pt::buffer::{Buffer, GUARD_BYTES, Mode, Position};
 use crate::intel::pt::config::Checked;
@@ -22,8 +22,8 @@ use core::sync::atomic::{Ordering, fence};
 
 /// The PT unit with the buffer it traces into.
 #[derive(Debug)]
-pub struct Session<M: Msr, F: Frames> {
-    unit: Unit<M>,
+pub struct PtSession<M: Msr, F: Frames> {
+    unit: PtUnit<M>,
     buffer: Buffer<F>,
     /// What is traced: written each time that the trace goes on, for others may have used the registers.
     checked: Checked,
@@ -34,7 +34,7 @@ pub struct Session<M: Msr, F: Frames> {
     ring: Ring,
     gaps: Gaps,
     loss: Loss,
-    state: State,
+    state: PtState,
     /// TraceEn is set.
     on: bool,
     /// The trace was on since the output registers were read last.
@@ -51,8 +51,8 @@ pub struct Session<M: Msr, F: Frames> {
 const KEPT_STATUS: RtitStatus =
     RtitStatus::PACKET_BYTE_CNT.union(RtitStatus::PEND_PSB).union(RtitStatus::PEND_TOPA_PMI);
 
-impl<M: Msr, F: Frames> Session<M, F> {
-    pub(super) const fn new(unit: Unit<M>, buffer: Buffer<F>, checked: Checked) -> Self {
+impl<M: Msr, F: Frames> PtSession<M, F> {
+    pub(super) const fn new(unit: PtUnit<M>, buffer: Buffer<F>, checked: Checked) -> Self {
         let ctl = checked.ctl.union(buffer.ctl());
         let ring = Ring::new(buffer.region_bytes(), buffer.regions());
         Self {
@@ -64,7 +64,7 @@ impl<M: Msr, F: Frames> Session<M, F> {
             ring,
             gaps: Gaps::new(),
             loss: Loss::NONE,
-            state: State::Tracing,
+            state: PtState::Tracing,
             on: false,
             unread: false,
             resync: false,
@@ -77,7 +77,7 @@ impl<M: Msr, F: Frames> Session<M, F> {
         &self.loss
     }
 
-    pub(super) const fn state(&self) -> State {
+    pub(super) const fn state(&self) -> PtState {
         self.state
     }
 
@@ -99,7 +99,7 @@ impl<M: Msr, F: Frames> Session<M, F> {
         }
         self.unread = false;
         self.status = status.intersection(KEPT_STATUS);
-        let abandoned = matches!(self.state, State::Abandoned(_));
+        let abandoned = matches!(self.state, PtState::Abandoned(_));
         let at = self.buffer.position(base, pointers);
         let stopped = status.contains(RtitStatus::STOPPED);
         let at_end = at.is_some_and(|at| at.offset == self.buffer.region_bytes());
@@ -115,7 +115,7 @@ impl<M: Msr, F: Frames> Session<M, F> {
             }
             (Some(_), _) if stopped => {
                 self.loss.trace_stop += 1;
-                self.state = State::TraceStopped;
+                self.state = PtState::TraceStopped;
             }
             _ => {}
         }
@@ -158,8 +158,8 @@ impl<M: Msr, F: Frames> Session<M, F> {
     /// Goes on where it was stopped, if there is room.
     pub(super) fn go_on(&mut self, halted: Halted) -> Result<(), GeneralProtection> {
         match self.state {
-            State::TraceStopped | State::Failed(_) => return Ok(()),
-            State::Tracing | State::Full | State::Excluded | State::Abandoned(_) => {}
+            PtState::TraceStopped | PtState::Failed(_) => return Ok(()),
+            PtState::Tracing | PtState::Full | PtState::Excluded | PtState::Abandoned(_) => {}
         }
         if self.is_excluded() || !self.arm(&halted)? {
             return Ok(());
@@ -167,7 +167,7 @@ impl<M: Msr, F: Frames> Session<M, F> {
         if let Some(error) = self.enable(halted)? {
             self.loss.error += 1;
             self.note(Gap::Error);
-            self.state = State::Failed(error);
+            self.state = PtState::Failed(error);
             self.halt()?;
             // Nothing was traced: the registers say nothing about the trace.
             self.unread = false;
@@ -178,18 +178,18 @@ impl<M: Msr, F: Frames> Session<M, F> {
     /// Whether somebody else has begun to record branches while the trace was off.
     fn is_excluded(&mut self) -> bool {
         let excluded = other_recorder(&mut self.unit.msr, &self.unit.capabilities).is_some();
-        if excluded && self.state != State::Excluded {
+        if excluded && self.state != PtState::Excluded {
             self.loss.excluded += 1;
             self.note(Gap::Excluded);
-            self.state = State::Excluded;
+            self.state = PtState::Excluded;
         }
         excluded
     }
 
-    /// Forgets why the trace is off; the next [`Session::go_on`] begins with a PSB.
+    /// Forgets why the trace is off; the next [`PtSession::go_on`] begins with a PSB.
     pub(super) fn forgive(&mut self) {
-        if matches!(self.state, State::TraceStopped | State::Failed(_)) {
-            self.state = State::Tracing;
+        if matches!(self.state, PtState::TraceStopped | PtState::Failed(_)) {
+            self.state = PtState::Tracing;
         }
         self.resync = true;
     }
@@ -197,11 +197,11 @@ impl<M: Msr, F: Frames> Session<M, F> {
     /// It is left off: what runs until it goes on is lost. One that does not let itself be stopped runs on, and one that
     /// is off for another reason stays so.
     pub(super) fn leave_off(&mut self, why: Abandoned) {
-        if self.halt().is_err() || self.state != State::Tracing {
+        if self.halt().is_err() || self.state != PtState::Tracing {
             return;
         }
         self.loss.abandoned += 1;
-        self.state = State::Abandoned(why);
+        self.state = PtState::Abandoned(why);
         // Where it is not known yet how far the trace came, the place is noted when it is.
         if !self.unread {
             self.note(Gap::Abandoned);
@@ -277,10 +277,10 @@ impl<M: Msr, F: Frames> Session<M, F> {
     /// Writes the registers for the next stretch; `false`: there is no room for one.
     fn arm(&mut self, halted: &Halted) -> Result<bool, GeneralProtection> {
         if !self.make_room_for_gaps() || !self.open_window(halted) {
-            if self.state != State::Full {
+            if self.state != PtState::Full {
                 self.loss.full += 1;
                 self.note(Gap::Full);
-                self.state = State::Full;
+                self.state = PtState::Full;
             }
             return Ok(false);
         }
@@ -374,7 +374,7 @@ impl<M: Msr, F: Frames> Session<M, F> {
         self.on = true;
         self.unread = true;
         self.resync = false;
-        self.state = State::Tracing;
+        self.state = PtState::Tracing;
         let status: RtitStatus = self.unit.msr.read()?;
         if !status.contains(RtitStatus::ERROR) {
             return Ok(None);
@@ -385,10 +385,10 @@ impl<M: Msr, F: Frames> Session<M, F> {
     }
 }
 
-impl<M: Msr, F: Frames> Recording for Session<M, F> {
-    type Unit = Unit<M>;
+impl<M: Msr, F: Frames> Recording for PtSession<M, F> {
+    type Unit = PtUnit<M>;
     type Memory = Buffer<F>;
-    type Stopped = Stopped<M, F>;
+    type Stopped = PtStopped<M, F>;
     type Refusal = PtRefusal;
 
     const WRITES_MEMORY: bool = true;
@@ -425,17 +425,17 @@ impl<M: Msr, F: Frames> Recording for Session<M, F> {
         self.collect(false, halted).inspect_err(|&fault| self.leave_off(Abandoned::Fault(fault)))
     }
 
-    fn into_stopped(self) -> Stopped<M, F> {
+    fn into_stopped(self) -> PtStopped<M, F> {
         let Self { unit, buffer, ring, gaps, loss, .. } = self;
-        Stopped { unit, trace: Trace::new(buffer, ring, gaps), loss }
+        PtStopped { unit, trace: Trace::new(buffer, ring, gaps), loss }
     }
 
-    fn into_parts(self) -> (Unit<M>, Buffer<F>) {
+    fn into_parts(self) -> (PtUnit<M>, Buffer<F>) {
         (self.unit, self.buffer)
     }
 }
 
-impl<M: Msr, F: Frames, K: Sink + ?Sized> Serve<&mut K> for Session<M, F> {
+impl<M: Msr, F: Frames, K: Sink + ?Sized> Serve<&mut K> for PtSession<M, F> {
     fn status(&self) -> Requests {
         GlobalStatus::TRACE_TOPA_PMI.into()
     }

@@ -1,6 +1,6 @@
 //! A trace that is stopped.
 
-use super::Unit;
+use super::PtUnit;
 use super::gaps::Gaps;
 use super::pieces::Pieces;
 use super::ring::Ring;
@@ -11,9 +11,9 @@ use crate::msr::Msr;
 
 /// What a stop gives back.
 #[derive(Debug)]
-pub struct Stopped<M: Msr, F: Frames> {
+pub struct PtStopped<M: Msr, F: Frames> {
     /// The unit, to be started again.
-    pub unit: Unit<M>,
+    pub unit: PtUnit<M>,
     /// What was traced and not drained.
     pub trace: Trace<F>,
     /// What was lost.

@@ -2,12 +2,12 @@
 
 use super::OperationalError;
 use super::detect::{self, VmxTracing};
-use super::running::Running;
-use super::session::Session;
+use super::running::PtRunning;
+use super::session::PtSession;
 use crate::cpuid::CpuIdReader;
-use crate::intel::pt::Capabilities;
+use crate::intel::pt::PtCapabilities;
 use crate::intel::pt::buffer::{Buffer, BufferError};
-use crate::intel::pt::config::{Checked, Config, Refusal};
+use crate::intel::pt::config::{Checked, PtConfig, PtConfigRefusal};
 use crate::lifecycle::{Absent, InUse, NotStarted, StartError};
 use crate::memory::Frames;
 use crate::msr::{AddrA, AddrB, Cr3Match, GeneralProtection, Msr, Register, RtitCtl};
@@ -19,20 +19,20 @@ use core::marker::PhantomData;
 /// It cannot be sent to another thread of execution: it stands for the processor that it was found on, and so does
 /// what comes of it. A kernel that moves threads between processors must not move the one that holds it.
 #[derive(Debug)]
-pub struct Unit<M: Msr> {
+pub struct PtUnit<M: Msr> {
     pub(super) msr: M,
-    pub(super) capabilities: Capabilities,
+    pub(super) capabilities: PtCapabilities,
     of_this_processor: PhantomData<*const ()>,
 }
 
-impl<M: Msr> Unit<M> {
+impl<M: Msr> PtUnit<M> {
     /// Finds the unit: CPUID first, then whether its registers answer, and whether it is free.
     ///
     /// # Errors
     ///
     /// It is not there, or somebody uses it.
     pub fn detect(cpuid: impl CpuIdReader, msr: M) -> Result<Self, Absent> {
-        Self::with_capabilities(Capabilities::read(cpuid)?, msr)
+        Self::with_capabilities(PtCapabilities::read(cpuid)?, msr)
     }
 
     /// Finds the unit that these capabilities announce.
@@ -40,14 +40,14 @@ impl<M: Msr> Unit<M> {
     /// # Errors
     ///
     /// It is not there, or somebody uses it.
-    pub fn with_capabilities(capabilities: Capabilities, mut msr: M) -> Result<Self, Absent> {
+    pub fn with_capabilities(capabilities: PtCapabilities, mut msr: M) -> Result<Self, Absent> {
         detect::probe(&mut msr, &capabilities)?;
         Ok(Self { msr, capabilities, of_this_processor: PhantomData })
     }
 
     /// What it can do.
     #[must_use]
-    pub const fn capabilities(&self) -> &Capabilities {
+    pub const fn capabilities(&self) -> &PtCapabilities {
         &self.capabilities
     }
 
@@ -63,14 +63,14 @@ impl<M: Msr> Unit<M> {
     ///
     /// # Errors
     ///
-    /// The configuration, the buffer or the processor says no. Unit and buffer come back, unless the unit cannot be
+    /// The configuration, the buffer or the processor says no. PtUnit and buffer come back, unless the unit cannot be
     /// stopped any more.
     #[allow(clippy::result_large_err, reason = "it gives back what it was given")]
     pub fn start<F: Frames>(
         self,
-        config: &Config,
+        config: &PtConfig,
         buffer: Buffer<F>,
-    ) -> Result<Running<M, F>, NotStarted<Session<M, F>>> {
+    ) -> Result<PtRunning<M, F>, NotStarted<PtSession<M, F>>> {
         let checked = match self.check(config, &buffer) {
             Ok(checked) => checked,
             Err(refusal) => {
@@ -78,10 +78,10 @@ impl<M: Msr> Unit<M> {
                 return Err(NotStarted::Off { unit: self, memory: buffer, error });
             }
         };
-        Running::start(Session::new(self, buffer, checked))
+        PtRunning::start(PtSession::new(self, buffer, checked))
     }
 
-    fn check<F: Frames>(&self, config: &Config, buffer: &Buffer<F>) -> Result<Checked, PtRefusal> {
+    fn check<F: Frames>(&self, config: &PtConfig, buffer: &Buffer<F>) -> Result<Checked, PtRefusal> {
         buffer.check(&self.capabilities)?;
         Ok(config.check(&self.capabilities)?)
     }
@@ -135,15 +135,15 @@ impl<M: Msr> Unit<M> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PtRefusal {
     /// The processor cannot trace this.
-    Config(Refusal),
+    Config(PtConfigRefusal),
     /// The processor cannot trace into this buffer.
     Buffer(BufferError),
     /// STATUS.Error directly after the enable: the processor does not take the memory or a table.
     Memory(OperationalError),
 }
 
-impl From<Refusal> for PtRefusal {
-    fn from(refusal: Refusal) -> Self {
+impl From<PtConfigRefusal> for PtRefusal {
+    fn from(refusal: PtConfigRefusal) -> Self {
         Self::Config(refusal)
     }
 }
@@ -185,7 +185,7 @@ mod tests {
     fn a_unit_and_what_comes_of_it_stay_on_their_processor() {
         fn is_send<T: Send>() {}
         is_send::<FakeMsr>();
-        const { assert!(<Unit<FakeMsr> as NotSend<_>>::HOLDS) }
+        const { assert!(<PtUnit<FakeMsr> as NotSend<_>>::HOLDS) }
         // A running or stopped trace has one in it.
     }
 }

@@ -14,7 +14,7 @@ fn capabilities(cpu: Cpu) -> AmdCapabilities {
 
 #[test]
 fn event_selects_are_the_manuals() {
-    let event = Event::new(0xc0, 0);
+    let event = CountedEvent::new(0xc0, 0);
     let base = EN | INT | 0xc0 | 1 << 16 | 1 << 17;
     // (event, SVM is on, what is written)
     let table = [
@@ -24,8 +24,8 @@ fn event_selects_are_the_manuals() {
         (event.edges(), false, base | 1 << 18),
         (event.at_least(3), false, base | 3 << 24),
         (event.at_least(255).inverted(), false, base | 0xff << 24 | 1 << 23),
-        (Event::new(0x1c0, 0x5a), false, base | 0x5a << 8 | 1 << 32),
-        (Event::new(0xfc0, 0), false, base | 0xf << 32),
+        (CountedEvent::new(0x1c0, 0x5a), false, base | 0x5a << 8 | 1 << 32),
+        (CountedEvent::new(0xfc0, 0), false, base | 0xf << 32),
         (event.guest_only(), false, base | 1 << 40),
         (event.guest_only(), true, base | 1 << 40),
         // With SVM off it would count nothing.
@@ -35,7 +35,7 @@ fn event_selects_are_the_manuals() {
         (event.host_only().guest_only(), false, base),
         (event.host_only().guest_only(), true, base),
         // What is ready-made has no say in this.
-        (Event::of(PerfEvtSel::from_bits_retain(base & !INT)), false, base),
+        (CountedEvent::of(PerfEvtSel::from_bits_retain(base & !INT)), false, base),
     ];
     for (event, svm, written) in table {
         let machine = Machine::new(fake::ZEN_2);
@@ -47,25 +47,25 @@ fn event_selects_are_the_manuals() {
 
 #[test]
 fn what_a_processor_cannot_count_is_refused() {
-    let event = Event::new(0xc0, 0);
+    let event = CountedEvent::new(0xc0, 0);
     let reserved = |bits| Err(CountersRefusal::Reserved { event: 0, bits });
-    let pin = Event::of(PerfEvtSel::OS | PerfEvtSel::PC);
+    let pin = CountedEvent::of(PerfEvtSel::OS | PerfEvtSel::PC);
     let period = |period| Err(CountersRefusal::Period { event: 0, period });
     let table = [
         (fake::K8, vec![event], Ok(())),
         (fake::K8, vec![], Err(CountersRefusal::Nothing)),
         (fake::K8, vec![event.user(false).os(false)], Err(CountersRefusal::NoLevel { event: 0 })),
-        (fake::K8, vec![Event::new(0x1c0, 0)], reserved(PerfEvtSel::empty().with_event(0x100))),
+        (fake::K8, vec![CountedEvent::new(0x1c0, 0)], reserved(PerfEvtSel::empty().with_event(0x100))),
         (fake::K8, vec![event.guest_only()], reserved(PerfEvtSel::GUEST_ONLY)),
-        (fake::BARCELONA, vec![Event::new(0x1c0, 0).guest_only()], Ok(())),
+        (fake::BARCELONA, vec![CountedEvent::new(0x1c0, 0).guest_only()], Ok(())),
         // Also where there is no SVM.
         (Cpu { features: 0, ..fake::BARCELONA }, vec![event.host_only()], Ok(())),
         (fake::K8, vec![pin], Ok(())),
         (fake::BARCELONA, vec![pin], Ok(())),
-        (fake::BULLDOZER, vec![Event::of(PerfEvtSel::OS | PerfEvtSel::PC)], reserved(PerfEvtSel::PC)),
+        (fake::BULLDOZER, vec![CountedEvent::of(PerfEvtSel::OS | PerfEvtSel::PC)], reserved(PerfEvtSel::PC)),
         (
             fake::ZEN_2,
-            vec![Event::of(PerfEvtSel::OS | PerfEvtSel::from_bits_retain(1 << 21))],
+            vec![CountedEvent::of(PerfEvtSel::OS | PerfEvtSel::from_bits_retain(1 << 21))],
             reserved(PerfEvtSel::from_bits_retain(1 << 21)),
         ),
         (fake::ZEN_2, vec![event.every(0)], period(0)),
@@ -79,8 +79,12 @@ fn what_a_processor_cannot_count_is_refused() {
         (fake::ZEN_2, vec![event; 7], Err(CountersRefusal::NotEnough { needed: 7, free: 0x3f })),
         (fake::ZEN_2, vec![event; 99], Err(CountersRefusal::NotEnough { needed: 99, free: 0x3f })),
         // One pair too many.
-        (fake::ZEN_2, vec![Event::new(3, 1); 3], Ok(())),
-        (fake::ZEN_2, vec![Event::new(3, 1); 4], Err(CountersRefusal::NotEnough { needed: 8, free: 0x3f })),
+        (fake::ZEN_2, vec![CountedEvent::new(3, 1); 3], Ok(())),
+        (
+            fake::ZEN_2,
+            vec![CountedEvent::new(3, 1); 4],
+            Err(CountersRefusal::NotEnough { needed: 8, free: 0x3f }),
+        ),
         (fake::ZEN_2, vec![event.on(2); 2], Err(CountersRefusal::NotEnough { needed: 2, free: 0x3f })),
     ];
     for (cpu, events, verdict) in table {
@@ -142,7 +146,7 @@ fn family_15h_counts_an_event_where_its_unit_is_wired_to() {
         (0x1f0, 0, 0),
     ];
     for (event, mask, counters) in table {
-        let need = Need::of(&Event::new(event, mask), &capabilities(fake::BULLDOZER));
+        let need = Need::of(&CountedEvent::new(event, mask), &capabilities(fake::BULLDOZER));
         assert_eq!(need, Need { counters, pair: false }, "{event:#x}:{mask:#x}");
     }
 }
@@ -152,9 +156,9 @@ fn an_event_that_happens_too_often_takes_an_even_counter_and_the_next_one() {
     for (cpu, counters, pair) in
         [(fake::BARCELONA, 0xf, false), (fake::ZEN_2, 0x15, true), (fake::ZEN_4, 0x15, true)]
     {
-        let need = Need::of(&Event::new(3, 0xff), &capabilities(cpu));
+        let need = Need::of(&CountedEvent::new(3, 0xff), &capabilities(cpu));
         assert_eq!(need, Need { counters, pair });
-        let need = Need::of(&Event::new(4, 0xff), &capabilities(cpu));
+        let need = Need::of(&CountedEvent::new(4, 0xff), &capabilities(cpu));
         assert!(!need.pair);
     }
 }
@@ -196,7 +200,7 @@ fn what_somebody_uses_is_left_alone() {
         machine.set(GLOBAL_CTL, 1);
         let mut unit = unit(&machine);
         unit.reserve(0b10);
-        let events = [Event::new(0xc0, 0), Event::new(0xc2, 0).every(100)];
+        let events = [CountedEvent::new(0xc0, 0), CountedEvent::new(0xc2, 0).every(100)];
         let mut running = unit.start(&events).map_err(|failed| failed.error()).unwrap();
         assert_eq!([running.counter(0), running.counter(1), running.counter(2)], [Some(2), Some(3), None]);
         machine.count(150, true);
@@ -210,7 +214,7 @@ fn what_somebody_uses_is_left_alone() {
 
 #[test]
 fn detection_says_what_is_missing_and_who_counts() {
-    let detect = |machine: &Machine| Unit::detect(machine.cpuid(), machine.clone()).err();
+    let detect = |machine: &Machine| CounterUnit::detect(machine.cpuid(), machine.clone()).err();
     assert_eq!(detect(&Machine::new(Cpu { family: 5, ..fake::K7 })), Some(Missing::Counters.into()));
     for cpu in [fake::K7, fake::ZEN_4] {
         let machine = Machine::new(cpu);

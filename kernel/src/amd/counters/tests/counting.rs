@@ -7,7 +7,7 @@ const PARTS: [Cpu; 5] = [fake::K8, fake::BARCELONA, fake::BULLDOZER, fake::ZEN_2
 fn counts_are_the_events_of_their_levels() {
     for cpu in PARTS {
         let machine = Machine::new(cpu);
-        let event = Event::new(0xc0, 0);
+        let event = CountedEvent::new(0xc0, 0);
         machine.count(7, true);
         let mut running = start(&machine, &[event, event.os(false), event.user(false)]);
         machine.count(1000, true);
@@ -28,7 +28,7 @@ fn counts_are_the_events_of_their_levels() {
 fn a_count_goes_on_where_the_counter_wraps() {
     for cpu in PARTS {
         let machine = Machine::new(cpu);
-        let mut running = start(&machine, &[Event::new(0xc0, 0)]);
+        let mut running = start(&machine, &[CountedEvent::new(0xc0, 0)]);
         let mut total = 0;
         for step in [SIGN - 3, 2, 5, SIGN - 1, 10, SIGN + 7] {
             machine.count(step, true);
@@ -48,7 +48,7 @@ fn a_count_goes_on_where_the_counter_wraps() {
 fn rdpmc_gives_the_same_count() {
     for cpu in PARTS {
         let machine = Machine::new(cpu);
-        let event = Event::new(0xc0, 0);
+        let event = CountedEvent::new(0xc0, 0);
         let mut running = start(&machine, &[event, event.on(0), event.every(100)]);
         for _ in 0..3 {
             machine.count(70, true);
@@ -64,7 +64,7 @@ fn rdpmc_gives_the_same_count() {
     }
     // Behind the core's six there are others.
     let machine = Machine::new(Cpu { perfmon: (1, 8), ..fake::ZEN_4 });
-    let running = start(&machine, &[Event::new(0xc0, 0).on(5), Event::new(0xc0, 0).on(6)]);
+    let running = start(&machine, &[CountedEvent::new(0xc0, 0).on(5), CountedEvent::new(0xc0, 0).on(6)]);
     assert!(running.rdpmc(0).is_some() && running.rdpmc(1).is_none());
 }
 
@@ -75,7 +75,8 @@ fn a_stop_leaves_the_registers_as_after_a_reset() {
             let machine = Machine::new(cpu);
             // Who does not know of it finds the counters as they always were.
             machine.set(GLOBAL_CTL, global);
-            let running = start(&machine, &[Event::new(0xc0, 0), Event::new(0xc2, 0).every(100)]);
+            let running =
+                start(&machine, &[CountedEvent::new(0xc0, 0), CountedEvent::new(0xc2, 0).every(100)]);
             machine.count(100, true);
             match dropped {
                 true => drop(running),
@@ -97,7 +98,7 @@ fn with_version_2_counters_start_and_stand_still_together() {
     let machine = Machine::new(fake::ZEN_4);
     machine.set(GLOBAL_STATUS, 0b11);
     machine.set(GLOBAL_CTL, 0x3f);
-    let _running = start(&machine, &[Event::new(0xc0, 0), Event::new(3, 1)]);
+    let _running = start(&machine, &[CountedEvent::new(0xc0, 0), CountedEvent::new(3, 1)]);
     let writes = machine.writes();
     // Nothing counts yet, what was left in the status goes, and the last write starts all: also the second one of a pair.
     assert_eq!(writes[..2], [(GLOBAL_CTL, 0x38), (0xc000_0302, 0b111)]);
@@ -107,7 +108,7 @@ fn with_version_2_counters_start_and_stand_still_together() {
 #[test]
 fn a_pair_has_the_merge_event_in_its_second_counter_and_is_negative_there() {
     let machine = Machine::new(fake::ZEN_2);
-    let mut running = start(&machine, &[Event::new(3, 0xff).every(0x1000)]);
+    let mut running = start(&machine, &[CountedEvent::new(3, 0xff).every(0x1000)]);
     let merge = |machine: &Machine| [0xc001_0202, 0xc001_0203].map(|register| machine.get(register));
     assert_eq!(merge(&machine), [0xf_0040_00ff, 0xffff]);
     assert_eq!(machine.get(0xc001_0201), (1 << 48) - 0x1000);
@@ -123,7 +124,7 @@ fn a_pair_has_the_merge_event_in_its_second_counter_and_is_negative_there() {
 fn host_only_follows_svm() {
     for cpu in [fake::BARCELONA, fake::ZEN_4] {
         let machine = Machine::new(cpu);
-        let mut running = start(&machine, &[Event::new(0xc0, 0).host_only()]);
+        let mut running = start(&machine, &[CountedEvent::new(0xc0, 0).host_only()]);
         machine.count(10, true);
         machine.set(fake::EFER, 1 << 12);
         running.svm_changed().unwrap();

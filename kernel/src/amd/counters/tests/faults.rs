@@ -9,11 +9,14 @@ const PARTS: [Cpu; 4] = [fake::K8, fake::BULLDOZER, fake::ZEN_2, fake::ZEN_4];
 /// An event select that counts.
 const SOMEBODYS: u64 = 1 << 22 | 0x76;
 
-fn events(cpu: Cpu) -> Vec<Event> {
-    let mut events =
-        vec![Event::new(0xc0, 0), Event::new(0xc2, 0).every(100), Event::new(0xc2, 0).every(200)];
+fn events(cpu: Cpu) -> Vec<CountedEvent> {
+    let mut events = vec![
+        CountedEvent::new(0xc0, 0),
+        CountedEvent::new(0xc2, 0).every(100),
+        CountedEvent::new(0xc2, 0).every(200),
+    ];
     if cpu.family >= 0x17 {
-        events.push(Event::new(3, 1));
+        events.push(CountedEvent::new(3, 1));
     }
     events
 }
@@ -162,7 +165,7 @@ fn a_stop_that_faults_can_be_tried_again_and_counts_nothing_twice() {
 #[test]
 fn reading_and_following_svm_report_their_faults() {
     let machine = Machine::new(fake::ZEN_2);
-    let mut running = start(&machine, &[Event::new(0xc0, 0).host_only()]);
+    let mut running = start(&machine, &[CountedEvent::new(0xc0, 0).host_only()]);
     machine.fault_in(0);
     assert_eq!(running.count(0).unwrap_err().address, 0xc001_0201);
     for access in 0..2 {

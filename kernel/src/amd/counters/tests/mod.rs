@@ -5,7 +5,7 @@ mod counting;
 mod faults;
 mod sampling;
 
-use super::{Event, Overflow, OverflowSink, Running, Unit};
+use super::{CountedEvent, CounterRunning, CounterUnit, Overflow, OverflowSink};
 use crate::amd::fake::{Cpu, Machine};
 use crate::lapic::Delivery;
 use crate::msr::GeneralProtection;
@@ -23,13 +23,13 @@ fn registers(cpu: Cpu, n: u32) -> (u32, u32) {
     }
 }
 
-fn unit(machine: &Machine) -> Unit<Machine> {
-    let unit = Unit::detect(machine.cpuid(), machine.clone()).unwrap();
+fn unit(machine: &Machine) -> CounterUnit<Machine> {
+    let unit = CounterUnit::detect(machine.cpuid(), machine.clone()).unwrap();
     machine.writes();
     unit
 }
 
-fn start(machine: &Machine, events: &[Event]) -> Running<Machine> {
+fn start(machine: &Machine, events: &[CountedEvent]) -> CounterRunning<Machine> {
     unit(machine).start(events).map_err(|failed| failed.error()).unwrap()
 }
 
@@ -41,7 +41,7 @@ fn handler() -> Handler {
 fn nmi(
     machine: &Machine,
     handler: &mut Handler,
-    running: &mut Running<Machine>,
+    running: &mut CounterRunning<Machine>,
     sink: &mut dyn OverflowSink,
 ) -> Result<Pmi, GeneralProtection> {
     let mut source = running.source(sink);

@@ -8,7 +8,8 @@ const PARTS: [Cpu; 4] = [fake::K8, fake::BULLDOZER, fake::ZEN_2, fake::ZEN_4];
 fn each_period_asks_for_an_interrupt_and_the_next_one_begins() {
     for cpu in PARTS {
         let machine = Machine::new(cpu);
-        let mut running = start(&machine, &[Event::new(0xc0, 0), Event::new(0xc2, 0).every(100)]);
+        let mut running =
+            start(&machine, &[CountedEvent::new(0xc0, 0), CountedEvent::new(0xc2, 0).every(100)]);
         let (mut handler, mut overflows) = (handler(), Vec::new());
         for n in 1..=3 {
             machine.count(99, true);
@@ -31,7 +32,7 @@ fn what_is_counted_before_the_handler_comes_is_of_the_next_period() {
     for (events, skipped, left) in [(100, 0, 100), (130, 0, 70), (199, 0, 1), (200, 1, 100), (350, 2, 50)] {
         for cpu in PARTS {
             let machine = Machine::new(cpu);
-            let mut running = start(&machine, &[Event::new(0xc2, 0).every(100)]);
+            let mut running = start(&machine, &[CountedEvent::new(0xc2, 0).every(100)]);
             machine.count(events, true);
             nmi(&machine, &mut handler(), &mut running, &mut |_| true).unwrap();
             assert_eq!(running.overflows(), &OverflowCounts { taken: 1, skipped, ..Default::default() });
@@ -57,7 +58,7 @@ fn what_is_counted_before_the_handler_comes_is_of_the_next_period() {
 fn two_overflows_are_served_in_one_nmi_and_the_late_one_is_claimed() {
     for cpu in PARTS {
         let machine = Machine::new(cpu);
-        let event = Event::new(0xc2, 0);
+        let event = CountedEvent::new(0xc2, 0);
         let mut running = start(&machine, &[event.every(100), event.every(100), event.every(1000)]);
         let (mut handler, mut overflows) = (handler(), Vec::new());
         machine.count(100, true);
@@ -78,7 +79,7 @@ fn two_overflows_are_served_in_one_nmi_and_the_late_one_is_claimed() {
 fn an_nmi_without_an_overflow_is_not_ours_and_nothing_is_lost() {
     for cpu in PARTS {
         let machine = Machine::new(cpu);
-        let mut running = start(&machine, &[Event::new(0xc2, 0).every(100)]);
+        let mut running = start(&machine, &[CountedEvent::new(0xc2, 0).every(100)]);
         machine.count(60, true);
         let pmi = nmi(&machine, &mut handler(), &mut running, &mut |_| panic!("nothing has overflowed"));
         assert_eq!(pmi, Ok(Pmi::NotOurs));
@@ -91,7 +92,8 @@ fn an_nmi_without_an_overflow_is_not_ours_and_nothing_is_lost() {
 fn nothing_counts_while_the_handler_works() {
     for cpu in PARTS {
         let machine = Machine::new(cpu);
-        let mut running = start(&machine, &[Event::new(0xc0, 0), Event::new(0xc2, 0).every(100)]);
+        let mut running =
+            start(&machine, &[CountedEvent::new(0xc0, 0), CountedEvent::new(0xc2, 0).every(100)]);
         machine.count(100, true);
         let handlers_own = machine.clone();
         nmi(&machine, &mut handler(), &mut running, &mut move |_| {
@@ -108,7 +110,7 @@ fn nothing_counts_while_the_handler_works() {
 #[test]
 fn overflows_without_room_are_lost_and_counted() {
     let machine = Machine::new(fake::ZEN_2);
-    let mut running = start(&machine, &[Event::new(0xc2, 0).every(100)]);
+    let mut running = start(&machine, &[CountedEvent::new(0xc2, 0).every(100)]);
     for _ in 0..3 {
         machine.count(100, true);
         assert_eq!(nmi(&machine, &mut handler(), &mut running, &mut |_| false), Ok(Pmi::Served));
@@ -120,7 +122,7 @@ fn overflows_without_room_are_lost_and_counted() {
 fn counters_that_are_given_up_stand_still_which_is_counted_and_go_on_with_the_next_interrupt() {
     for cpu in PARTS {
         let machine = Machine::new(cpu);
-        let mut running = start(&machine, &[Event::new(0xc2, 0).every(100)]);
+        let mut running = start(&machine, &[CountedEvent::new(0xc2, 0).every(100)]);
         let mut handler = handler();
         machine.count(100, true);
         let mut sink = |_: Overflow| true;
@@ -142,7 +144,7 @@ fn overflows_that_a_stop_finds_are_counted_and_their_nmis_claimed() {
     for cpu in PARTS {
         for (events, unseen) in [(99, 0), (100, 1)] {
             let machine = Machine::new(cpu);
-            let event = Event::new(0xc2, 0);
+            let event = CountedEvent::new(0xc2, 0);
             let running = start(&machine, &[event, event.every(100), event.every(1000)]);
             machine.count(events, true);
             let mut handler = handler();
@@ -160,8 +162,8 @@ fn overflows_that_a_stop_finds_are_counted_and_their_nmis_claimed() {
 fn ibs_and_counters_share_a_handler() {
     use crate::amd::ibs;
     let machine = Machine::new(fake::ZEN_4);
-    let mut counters = start(&machine, &[Event::new(0xc2, 0).every(100)]);
-    let mut unit = ibs::Unit::detect(machine.cpuid(), machine.clone()).unwrap();
+    let mut counters = start(&machine, &[CountedEvent::new(0xc2, 0).every(100)]);
+    let mut unit = ibs::IbsUnit::detect(machine.cpuid(), machine.clone()).unwrap();
     unit.route(&mut machine.clone(), None).unwrap();
     let mut ops = unit.start(&ibs::IbsConfig::new().op(0x1000)).map_err(|failed| failed.error()).unwrap();
     machine.count(100, true);

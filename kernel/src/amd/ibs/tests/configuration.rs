@@ -148,7 +148,7 @@ fn a_unit_starts_with_a_rising_edge_and_its_disable_bit_is_the_last_to_go() {
 
 #[test]
 fn detection_says_what_is_missing_and_who_samples() {
-    let detect = |machine: &Machine| Unit::detect(machine.cpuid(), machine.clone()).err();
+    let detect = |machine: &Machine| IbsUnit::detect(machine.cpuid(), machine.clone()).err();
     assert_eq!(detect(&Machine::new(fake::K8)), Some(Missing::Ibs.into()));
     let machine = Machine::new(fake::ZEN_2);
     assert_eq!(detect(&machine), None);
@@ -171,7 +171,7 @@ fn detection_says_what_is_missing_and_who_samples() {
 #[test]
 fn nothing_starts_before_its_interrupt_is_routed() {
     let machine = Machine::new(fake::ZEN_2);
-    let unit = Unit::detect(machine.cpuid(), machine.clone()).unwrap();
+    let unit = IbsUnit::detect(machine.cpuid(), machine.clone()).unwrap();
     machine.writes();
     let failed = unit.start(&IbsConfig::new().op(0x1000)).err().unwrap();
     assert_eq!(failed.error(), StartError::Refused(IbsRefusal::NotRouted));

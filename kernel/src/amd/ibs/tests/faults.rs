@@ -126,7 +126,7 @@ fn a_stop_that_is_tried_again_leaves_a_unit_alone_that_it_gave_back() {
 #[test]
 fn routing_reports_the_fault() {
     let machine = Machine::new(fake::ZEN_2);
-    let mut unit = Unit::detect(machine.cpuid(), machine.clone()).unwrap();
+    let mut unit = IbsUnit::detect(machine.cpuid(), machine.clone()).unwrap();
     machine.fault_in(0);
     assert!(matches!(unit.route(&mut machine.clone(), None), Err(crate::amd::EilvtError::Fault(_))));
     assert_eq!(unit.start(&both()).err().unwrap().error(), StartError::Refused(IbsRefusal::NotRouted));

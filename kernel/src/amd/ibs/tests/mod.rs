@@ -6,7 +6,7 @@ mod faults;
 mod routing;
 mod samples;
 
-use super::{IbsConfig, Running, SampleSink, Stopped, Unit};
+use super::{IbsConfig, IbsRunning, IbsStopped, IbsUnit, SampleSink};
 use crate::amd::fake::{Cpu, Machine};
 use crate::lapic::Delivery;
 use crate::msr::GeneralProtection;
@@ -50,21 +50,21 @@ impl SampleSink for Room {
 }
 
 /// Units of such a processor, routed; what was read and written for that is forgotten.
-fn unit(machine: &Machine) -> Unit<Machine> {
-    let mut unit = Unit::detect(machine.cpuid(), machine.clone()).unwrap();
+fn unit(machine: &Machine) -> IbsUnit<Machine> {
+    let mut unit = IbsUnit::detect(machine.cpuid(), machine.clone()).unwrap();
     unit.route(&mut machine.clone(), None).unwrap();
     machine.writes();
     machine.reads();
     unit
 }
 
-fn start(cpu: Cpu, config: IbsConfig) -> (Machine, Running<Machine>) {
+fn start(cpu: Cpu, config: IbsConfig) -> (Machine, IbsRunning<Machine>) {
     let machine = Machine::new(cpu);
     let running = unit(&machine).start(&config).map_err(|failed| failed.error()).unwrap();
     (machine, running)
 }
 
-fn stop(running: Running<Machine>, handler: &mut Handler) -> Stopped<Machine> {
+fn stop(running: IbsRunning<Machine>, handler: &mut Handler) -> IbsStopped<Machine> {
     running.stop().map_err(|failed| failed.fault).unwrap().expect(handler)
 }
 
@@ -76,7 +76,7 @@ fn handler() -> Handler {
 fn nmi(
     machine: &Machine,
     handler: &mut Handler,
-    running: &mut Running<Machine>,
+    running: &mut IbsRunning<Machine>,
     sink: &mut Room,
 ) -> Result<Pmi, GeneralProtection> {
     let mut source = running.source(sink);

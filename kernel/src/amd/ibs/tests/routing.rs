@@ -3,7 +3,7 @@ use crate::amd::fake::{self, IBS_CTL};
 use crate::amd::{EilvtError, LvtEntry, Northbridge};
 
 fn route(machine: &Machine, nodes: bool) -> Result<u8, EilvtError> {
-    let mut unit = Unit::detect(machine.cpuid(), machine.clone()).unwrap();
+    let mut unit = IbsUnit::detect(machine.cpuid(), machine.clone()).unwrap();
     let mut northbridge = machine.clone();
     let nodes = nodes.then_some(&mut northbridge as &mut dyn Northbridge);
     unit.route(&mut machine.clone(), nodes)
@@ -70,7 +70,7 @@ fn on_family_10h_an_entry_that_no_northbridge_took_is_none() {
 #[test]
 fn every_processor_routes_its_own_and_again_after_a_reset() {
     let machine = Machine::new(fake::ZEN_2);
-    let mut unit = Unit::detect(machine.cpuid(), machine.clone()).unwrap();
+    let mut unit = IbsUnit::detect(machine.cpuid(), machine.clone()).unwrap();
     for _ in 0..2 {
         machine.set_table(&[0x1_0000; 4]);
         assert_eq!(unit.route(&mut machine.clone(), None), Ok(1));

@@ -6,7 +6,7 @@ use crate::lifecycle::NotStarted;
 use crate::loss::Overwritten;
 
 impl Machine {
-    pub(super) fn area(&self, unit: &Unit<Self>, records: u64, mode: BufferMode) -> DsArea<FakeLinear> {
+    pub(super) fn area(&self, unit: &DsUnit<Self>, records: u64, mode: BufferMode) -> DsArea<FakeLinear> {
         let plan = BufferPlan { bytes: self.layout.branch_record_bytes() * records, page_offset: 0, mode };
         DsArea::allocate(
             self.memory.clone(),
@@ -17,7 +17,7 @@ impl Machine {
         .unwrap()
     }
 
-    pub(super) fn start(&self, records: u64, mode: BufferMode) -> Running<Self, FakeLinear> {
+    pub(super) fn start(&self, records: u64, mode: BufferMode) -> DsRunning<Self, FakeLinear> {
         let unit = self.unit();
         let area = self.area(&unit, records, mode);
         unit.start(&config(), area).map_err(|failed| failed.error()).unwrap()
@@ -104,9 +104,9 @@ pub(super) fn branches(range: core::ops::Range<u64>) -> Vec<Result<u64, Gap>> {
 }
 
 pub(super) fn drain(
-    running: &mut Running<Machine, FakeLinear>,
+    running: &mut DsRunning<Machine, FakeLinear>,
     sink: &mut impl Sink,
-) -> Result<State, GeneralProtection> {
+) -> Result<DsState, GeneralProtection> {
     running.drain(sink, &mut KeepAll)?;
     assert_eq!(running.state(Half::Pebs), None);
     Ok(running.state(Half::Bts).unwrap())
@@ -148,11 +148,11 @@ fn draining_takes_what_the_sink_takes_and_goes_on() {
         let mut running = machine.start(100, EIGHT_SPARE);
         let mut sink = Numbers { room: Some(30), ..Numbers::of(&machine) };
         machine.branches(0, 50);
-        assert_eq!(drain(&mut running, &mut sink), Ok(State::Recording));
+        assert_eq!(drain(&mut running, &mut sink), Ok(DsState::Recording));
         machine.branches(50, 20);
-        assert_eq!(drain(&mut running, &mut KeepAll), Ok(State::Recording));
+        assert_eq!(drain(&mut running, &mut KeepAll), Ok(DsState::Recording));
         sink.room = None;
-        assert_eq!(drain(&mut running, &mut sink), Ok(State::Recording));
+        assert_eq!(drain(&mut running, &mut sink), Ok(DsState::Recording));
         assert_eq!(sink.seen, branches(0..70));
         assert_eq!(machine.field(1), machine.field(0));
         assert!(running.loss(Half::Bts).is_none());
@@ -164,11 +164,11 @@ fn a_full_buffer_waits_for_the_sink_and_says_what_it_lost() {
     for machine in Machine::both() {
         let mut running = machine.start(100, EIGHT_SPARE);
         machine.branches(0, 110);
-        assert_eq!(drain(&mut running, &mut KeepAll), Ok(State::Full));
+        assert_eq!(drain(&mut running, &mut KeepAll), Ok(DsState::Full));
         assert_eq!(machine.get(DEBUGCTL), 0);
         machine.branches(110, 5);
         let mut sink = Numbers::of(&machine);
-        assert_eq!(drain(&mut running, &mut sink), Ok(State::Recording));
+        assert_eq!(drain(&mut running, &mut sink), Ok(DsState::Recording));
         machine.branches(115, 5);
         drain(&mut running, &mut sink).unwrap();
         assert_eq!(sink.seen, [branches(0..100), vec![Err(Gap::Stop)], branches(115..120)].concat());
@@ -181,11 +181,11 @@ fn a_buffer_at_its_threshold_waits_for_the_sink() {
     let machine = Machine::new();
     let mut running = machine.start(100, EIGHT_SPARE);
     machine.branches(0, 92);
-    assert_eq!(drain(&mut running, &mut KeepAll), Ok(State::Full));
+    assert_eq!(drain(&mut running, &mut KeepAll), Ok(DsState::Full));
     assert_eq!(machine.get(DEBUGCTL), 0);
     machine.branches(92, 3);
     let mut sink = Numbers::default();
-    assert_eq!(drain(&mut running, &mut sink), Ok(State::Recording));
+    assert_eq!(drain(&mut running, &mut sink), Ok(DsState::Recording));
     assert_eq!(sink.seen, branches(0..92));
     assert_eq!(running.loss(Half::Bts), &Loss { full: 1, ..Loss::NONE });
 }
@@ -206,7 +206,7 @@ fn a_circular_buffer_holds_the_last_branches_in_their_order() {
         machine.branches(0, count);
         for _ in 0..2 {
             let mut sink = Numbers::of(&machine);
-            assert_eq!(drain(&mut running, &mut sink), Ok(State::Recording));
+            assert_eq!(drain(&mut running, &mut sink), Ok(DsState::Recording));
             assert_eq!(sink.seen, expected, "{count}");
         }
         machine.branches(count, 10);
@@ -294,13 +294,13 @@ fn a_pmi_that_comes_after_a_drain_is_nobodys() {
 
 /// It is suspended during the branches from the first of these numbers to the second, and records those up to the third.
 fn goes_on(
-    running: &mut Running<Machine, FakeLinear>,
+    running: &mut DsRunning<Machine, FakeLinear>,
     machine: &Machine,
     [first, resumed, end]: [u64; 3],
     sink: &mut Numbers,
 ) {
     machine.branches(first, resumed - first);
-    assert_eq!(running.resume().map(|()| running.state(Half::Bts)), Ok(Some(State::Recording)));
+    assert_eq!(running.resume().map(|()| running.state(Half::Bts)), Ok(Some(DsState::Recording)));
     machine.branches(resumed, end - resumed);
     drain(running, sink).unwrap();
 }
@@ -311,11 +311,11 @@ fn a_suspended_recording_goes_on_where_it_was() {
         let mut running = machine.start(100, EIGHT_SPARE);
         machine.branches(0, 10);
         running.suspend().unwrap();
-        assert_eq!((machine.get(DEBUGCTL), running.state(Half::Bts)), (0, Some(State::Suspended)));
+        assert_eq!((machine.get(DEBUGCTL), running.state(Half::Bts)), (0, Some(DsState::Suspended)));
         let mut sink = Numbers::of(&machine);
         // What was handed over once does not come again.
         for _ in 0..2 {
-            assert_eq!(drain(&mut running, &mut sink), Ok(State::Suspended));
+            assert_eq!(drain(&mut running, &mut sink), Ok(DsState::Suspended));
         }
         goes_on(&mut running, &machine, [10, 20, 30], &mut sink);
         assert_eq!(sink.seen, [branches(0..10), branches(20..30)].concat());
@@ -335,7 +335,7 @@ fn branches_that_are_given_up_are_not_recorded_which_is_counted_until_somebody_l
         assert_eq!(running.loss(Half::Bts), &Loss { abandoned: 1, ..Loss::NONE });
     }
     assert!(running.loss(Half::Pebs).is_none(), "there are no samples");
-    assert_eq!(drain(&mut running, &mut sink), Ok(State::Recording));
+    assert_eq!(drain(&mut running, &mut sink), Ok(DsState::Recording));
     assert_ne!(machine.get(DEBUGCTL), 0);
     running.source(&mut sink, &mut KeepAll).abandon(Abandoned::Stuck);
     assert_eq!(running.loss(Half::Bts).abandoned, 2);
@@ -351,11 +351,11 @@ fn a_full_buffer_does_not_go_on_while_it_is_suspended_though_it_is_drained() {
     for machine in Machine::both() {
         let mut running = machine.start(100, EIGHT_SPARE);
         machine.branches(0, 92);
-        assert_eq!(drain(&mut running, &mut KeepAll), Ok(State::Full));
+        assert_eq!(drain(&mut running, &mut KeepAll), Ok(DsState::Full));
         running.suspend().unwrap();
         // Another task runs, whose branches are none of this recording's.
         let mut sink = Numbers::of(&machine);
-        assert_eq!(drain(&mut running, &mut sink), Ok(State::Suspended));
+        assert_eq!(drain(&mut running, &mut sink), Ok(DsState::Suspended));
         goes_on(&mut running, &machine, [92, 97, 102], &mut sink);
         assert_eq!(sink.seen, [branches(0..92), branches(97..102)].concat());
         assert_eq!(running.loss(Half::Bts), &Loss { full: 1, ..Loss::NONE });
@@ -367,10 +367,10 @@ fn a_buffer_that_waits_for_the_sink_is_told_full_once_however_often_it_is_suspen
     let machine = Machine::new();
     let mut running = machine.start(100, EIGHT_SPARE);
     machine.branches(0, 92);
-    assert_eq!(drain(&mut running, &mut KeepAll), Ok(State::Full));
+    assert_eq!(drain(&mut running, &mut KeepAll), Ok(DsState::Full));
     for _ in 0..2 {
         running.suspend().unwrap();
-        assert_eq!(running.resume().map(|()| running.state(Half::Bts)), Ok(Some(State::Full)));
+        assert_eq!(running.resume().map(|()| running.state(Half::Bts)), Ok(Some(DsState::Full)));
         assert_eq!(running.loss(Half::Bts).full, 1);
     }
 }
@@ -386,7 +386,7 @@ fn a_recording_that_does_not_go_on_claims_no_pmi() {
         let mut running = machine.start(100, mode);
         machine.branches(0, 92);
         match case {
-            0 => assert_eq!(drain(&mut running, &mut KeepAll), Ok(State::Full)),
+            0 => assert_eq!(drain(&mut running, &mut KeepAll), Ok(DsState::Full)),
             1 => running.suspend().unwrap(),
             _ => index(&machine, u64::MAX),
         }
@@ -405,7 +405,7 @@ fn an_index_that_somebody_spoiled_ends_the_recording() {
     let (index, base) = (0x20_1000 + 12 * 102, 0x20_1000);
     narrow.write(narrow.get(DS_AREA) + 4, index);
     let bad = BadIndex { index, base };
-    assert_eq!(drain(&mut running, &mut Numbers::of(&narrow)), Ok(State::Failed(bad)));
+    assert_eq!(drain(&mut running, &mut Numbers::of(&narrow)), Ok(DsState::Failed(bad)));
 
     for index in [0, 8, u64::MAX, FakeLinear::BASE + 0x1000 + 12, FakeLinear::BASE + 0x1000 + 24 * 102] {
         let machine = Machine::new();
@@ -414,13 +414,13 @@ fn an_index_that_somebody_spoiled_ends_the_recording() {
         machine.memory.write::<8>(machine.get(DS_AREA) + 8, index);
         let mut sink = Numbers::default();
         let bad = BadIndex { index, base: FakeLinear::BASE + 0x1000 };
-        assert_eq!(drain(&mut running, &mut sink), Ok(State::Failed(bad)));
+        assert_eq!(drain(&mut running, &mut sink), Ok(DsState::Failed(bad)));
         assert_eq!((machine.get(DEBUGCTL), running.loss(Half::Bts).error), (0, 1));
         assert_eq!(sink.seen, [Err(Gap::Error)]);
         // It was not suspended: nobody makes it go on.
         running.suspend().unwrap();
         running.resume().unwrap();
-        assert_eq!((machine.get(DEBUGCTL), running.state(Half::Bts)), (0, Some(State::Failed(bad))));
+        assert_eq!((machine.get(DEBUGCTL), running.state(Half::Bts)), (0, Some(DsState::Failed(bad))));
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::samples::{Events, ICE_LAKE, NEHALEM, PMC, SKYLAKE, branches, machine};
 use super::*;
-use crate::intel::pebs::{Event, Item, PebsConfig, Samples};
+use crate::intel::pebs::{Item, PebsConfig, PreciseEvent, Samples};
 use pugmark_decoder_core::pebs::Format;
 
 #[test]
@@ -27,7 +27,7 @@ fn a_suspended_counter_goes_on_where_it_was() {
     machine.events(0, 500, 176);
     running.suspend().unwrap();
     machine.events(500, 9000, 176);
-    assert_eq!(running.state(Half::Pebs), Some(State::Suspended));
+    assert_eq!(running.state(Half::Pebs), Some(DsState::Suspended));
     // A resume that faults can be tried again.
     for nth in 0..4 {
         machine.msr.borrow_mut().fault_in(nth);
@@ -64,7 +64,7 @@ fn a_counter_that_overflowed_without_a_record_starts_again() {
 #[test]
 fn only_counters_that_went_past_their_end_start_again() {
     let machine = machine(ICE_LAKE);
-    let config = PebsConfig::new().fixed(0, 5000).general(1, Event::INST_RETIRED, 7000);
+    let config = PebsConfig::new().fixed(0, 5000).general(1, PreciseEvent::INST_RETIRED, 7000);
     let mut running = machine.sample(&DsConfig::new().pebs(config).gate(INTERRUPT_GATE), &machine.plan(32));
     let (fixed, general) = (WIDTH - 4999, WIDTH - 6999);
     // (the counters as they stand when they are to go on, and from where they go on)

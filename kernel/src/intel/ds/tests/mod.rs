@@ -107,7 +107,7 @@ impl Machine {
         [Self::new(), Self::narrow()]
     }
 
-    fn unit(&self) -> Unit<Self> {
+    fn unit(&self) -> DsUnit<Self> {
         let ecx = if self.layout == DsLayout::Bits32 { 0x10 } else { 0x8014 };
         let cpuid = |leaf, _: u32| match leaf {
             0 => CpuIdResult { eax: 0xd, ebx: 0x756e_6547, edx: 0x4965_6e69, ecx: 0x6c65_746e },
@@ -117,7 +117,7 @@ impl Machine {
             0xa => CpuIdResult { eax: 0x0030_0400 | self.version, ebx: 0, ecx: 0, edx: 0x603 },
             _ => CpuIdResult { eax: 0, ebx: 0, ecx: 0, edx: 0 },
         };
-        Unit::detect(cpuid, self.clone()).unwrap()
+        DsUnit::detect(cpuid, self.clone()).unwrap()
     }
 
     fn get(&self, address: u32) -> u64 {
@@ -157,7 +157,7 @@ impl Machine {
 fn interrupt(
     machine: &Machine,
     handler: &mut Handler,
-    running: &mut Running<Machine, FakeLinear>,
+    running: &mut DsRunning<Machine, FakeLinear>,
     branches: &mut impl Sink,
     samples: &mut impl Sink,
 ) -> Pmi {

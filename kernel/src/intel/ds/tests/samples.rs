@@ -1,8 +1,8 @@
-//! Event-based sampling.
+//! PreciseEvent-based sampling.
 
 use super::*;
 use crate::drain::Piece;
-use crate::intel::pebs::{Counter, Event, Groups, Item, PebsConfig, PebsRefusal, Samples};
+use crate::intel::pebs::{Counter, Groups, Item, PebsConfig, PebsRefusal, PreciseEvent, Samples};
 use crate::lifecycle::{InUse, Missing, NotStarted, StartError};
 use pugmark_decoder_core::pebs::Format;
 
@@ -35,11 +35,11 @@ impl Machine {
         AreaPlan::new().pebs(samples, Groups::BASIC)
     }
 
-    fn memory_for(&self, unit: &Unit<Self>, plan: &AreaPlan) -> DsArea<FakeLinear> {
+    fn memory_for(&self, unit: &DsUnit<Self>, plan: &AreaPlan) -> DsArea<FakeLinear> {
         DsArea::allocate(self.memory.clone(), unit.capabilities(), plan, Strictness::Lenient).unwrap()
     }
 
-    pub(super) fn sample(&self, config: &DsConfig, plan: &AreaPlan) -> Running<Self, FakeLinear> {
+    pub(super) fn sample(&self, config: &DsConfig, plan: &AreaPlan) -> DsRunning<Self, FakeLinear> {
         let unit = self.unit();
         let area = self.memory_for(&unit, plan);
         unit.start(config, area).map_err(|failed| failed.error()).unwrap()
@@ -110,23 +110,23 @@ fn every(period: u64, count: u64) -> Vec<Result<u64, Gap>> {
 }
 
 pub(super) fn branches(period: u64) -> DsConfig {
-    counting(Event::BR_INST_RETIRED_PEBS, period)
+    counting(PreciseEvent::BR_INST_RETIRED_PEBS, period)
 }
 
-fn counting(event: Event, period: u64) -> DsConfig {
+fn counting(event: PreciseEvent, period: u64) -> DsConfig {
     DsConfig::new().pebs(PebsConfig::new().general(0, event, period)).gate(INTERRUPT_GATE)
 }
 
 #[test]
 fn a_counter_samples_and_all_is_as_it_was_behind_it() {
-    let mispredicted = Event { select: 0xc5, umask: 0 };
+    let mispredicted = PreciseEvent { select: 0xc5, umask: 0 };
     // (processor, format, event, IA32_PERFEVTSEL0)
     let table = [
         (CORE_2, Format::Registers, mispredicted, 0x43_00c5),
-        (NEHALEM, Format::Latency, Event::BR_INST_RETIRED, 0x43_00c4),
-        (HASWELL, Format::Transaction, Event::BR_INST_RETIRED_PEBS, 0x43_04c4),
-        (SKYLAKE, Format::Time, Event::BR_INST_RETIRED_PEBS, 0x43_04c4),
-        (ICE_LAKE, Format::Adaptive, Event::BR_INST_RETIRED, 0x4_0043_00c4),
+        (NEHALEM, Format::Latency, PreciseEvent::BR_INST_RETIRED, 0x43_00c4),
+        (HASWELL, Format::Transaction, PreciseEvent::BR_INST_RETIRED_PEBS, 0x43_04c4),
+        (SKYLAKE, Format::Time, PreciseEvent::BR_INST_RETIRED_PEBS, 0x43_04c4),
+        (ICE_LAKE, Format::Adaptive, PreciseEvent::BR_INST_RETIRED, 0x4_0043_00c4),
     ];
     for (processor, format, event, select) in table {
         let (machine, bytes) = (machine(processor), processor.2);
@@ -182,7 +182,8 @@ fn the_resets_of_fixed_function_counters_come_after_those_of_all_general_ones() 
     // Those of format 4 are 8, of the later ones 32, whatever of them is there.
     for (processor, general) in [(ICE_LAKE, 8), (METEOR_LAKE, 32), (LUNAR_LAKE, 32)] {
         let machine = machine(processor);
-        let config = PebsConfig::new().fixed(0, 5000).fixed(2, 6000).general(3, Event::INST_RETIRED, 7000);
+        let config =
+            PebsConfig::new().fixed(0, 5000).fixed(2, 6000).general(3, PreciseEvent::INST_RETIRED, 7000);
         let config = DsConfig::new().pebs(config).gate(INTERRUPT_GATE);
         let running = machine.sample(&config, &machine.plan(32));
         let resets: Vec<_> = (0..48).map(|place| (place, machine.field(8 + place))).collect();
@@ -200,7 +201,7 @@ fn the_resets_of_fixed_function_counters_come_after_those_of_all_general_ones() 
 fn fixed_function_counters_have_their_own_registers_and_places() {
     let machine = machine(ICE_LAKE);
     machine.set(0x38d, 0xb0);
-    let config = PebsConfig::new().fixed(0, 5000).general(3, Event::INST_RETIRED, 7000).user(false);
+    let config = PebsConfig::new().fixed(0, 5000).general(3, PreciseEvent::INST_RETIRED, 7000).user(false);
     let config = DsConfig::new().pebs(config).gate(INTERRUPT_GATE);
     let running = machine.sample(&config, &machine.plan(32));
     let registers = [0x38d, 0x309, EVTSEL + 3, PMC + 3, PEBS_ENABLE, GLOBAL_CTRL].map(|at| machine.get(at));
@@ -312,11 +313,11 @@ fn a_full_buffer_waits_for_the_sink_and_says_what_it_lost() {
     let mut running = machine.sample(&branches(1000), &machine.plan(176));
     machine.events(0, 25_025, 176);
     running.drain(&mut KeepAll, &mut KeepAll).unwrap();
-    assert_eq!(running.state(Half::Pebs), Some(State::Full));
+    assert_eq!(running.state(Half::Pebs), Some(DsState::Full));
     assert_eq!((machine.get(PEBS_ENABLE), machine.get(GLOBAL_CTRL)), (0, 0xe));
     let mut seen = Events::default();
     running.drain(&mut KeepAll, &mut seen.sink(Format::Latency)).unwrap();
-    assert_eq!(running.state(Half::Pebs), Some(State::Recording));
+    assert_eq!(running.state(Half::Pebs), Some(DsState::Recording));
     machine.events(0, 1001, 176);
     running.drain(&mut KeepAll, &mut seen.sink(Format::Latency)).unwrap();
     assert_eq!(seen.0, [every(1000, 20), vec![Err(Gap::Stop)], every(1000, 1)].concat());
@@ -363,7 +364,7 @@ fn a_half_that_is_full_does_not_stop_the_other() {
     running.drain(&mut KeepAll, &mut seen.sink(Format::Latency)).unwrap();
     assert_eq!(
         (running.state(Half::Bts), running.state(Half::Pebs)),
-        (Some(State::Full), Some(State::Recording))
+        (Some(DsState::Full), Some(DsState::Recording))
     );
     assert_eq!((machine.get(DEBUGCTL), machine.get(PEBS_ENABLE)), (0, 1));
     machine.events(3003, 3003, 176);
@@ -382,7 +383,7 @@ fn a_fault_at_any_access_leaves_nothing_running_and_nothing_lost() {
         _ => plan,
     };
     let adaptive = DsConfig::new()
-        .pebs(PebsConfig::new().fixed(0, 5000).general(1, Event::INST_RETIRED, 7000))
+        .pebs(PebsConfig::new().fixed(0, 5000).general(1, PreciseEvent::INST_RETIRED, 7000))
         .gate(INTERRUPT_GATE);
     for (processor, config) in [(NEHALEM, config), (ICE_LAKE, adaptive)] {
         for nth in 0.. {
@@ -463,7 +464,7 @@ fn memory_stays_with_counters_that_do_not_stop() {
 
 #[test]
 fn refuses_what_cannot_be_sampled() {
-    let pebs = PebsConfig::new().general(0, Event::INST_RETIRED, 2000);
+    let pebs = PebsConfig::new().general(0, PreciseEvent::INST_RETIRED, 2000);
     let table = [
         (NEHALEM, DsConfig::new().pebs(pebs), DsRefusal::NoGate),
         (
@@ -476,7 +477,7 @@ fn refuses_what_cannot_be_sampled() {
         (NEHALEM, branches(100), DsRefusal::Pebs(PebsRefusal::Spare { spare: 4, needed: 11 })),
         (
             CORE_2,
-            DsConfig::new().pebs(pebs.general(1, Event::INST_RETIRED, 2000)).gate(INTERRUPT_GATE),
+            DsConfig::new().pebs(pebs.general(1, PreciseEvent::INST_RETIRED, 2000)).gate(INTERRUPT_GATE),
             DsRefusal::Pebs(PebsRefusal::NoCounter(Counter::General(1))),
         ),
         // Core 2 counts branches, and samples none.
@@ -484,7 +485,7 @@ fn refuses_what_cannot_be_sampled() {
             CORE_2,
             branches(2000),
             DsRefusal::Pebs(PebsRefusal::NotPrecise {
-                event: Event::BR_INST_RETIRED_PEBS,
+                event: PreciseEvent::BR_INST_RETIRED_PEBS,
                 counter: Counter::General(0),
                 counters: 0,
             }),

@@ -58,13 +58,13 @@ fn a_recording_does_not_go_on_beside_one_that_came_meanwhile() {
         running.suspend().unwrap();
         machine.set(register, value);
         running.resume().unwrap();
-        assert_eq!((machine.get(register), running.state(Half::Bts)), (value, Some(State::Excluded)));
+        assert_eq!((machine.get(register), running.state(Half::Bts)), (value, Some(DsState::Excluded)));
         // Told once, however often it is looked at.
-        assert_eq!(drain(&mut running, &mut sink), Ok(State::Excluded));
+        assert_eq!(drain(&mut running, &mut sink), Ok(DsState::Excluded));
         assert_eq!(running.loss(Half::Bts), &Loss { excluded: 1, ..Loss::NONE });
         assert_eq!(machine.get(register), value);
         machine.set(register, 0);
-        assert_eq!(drain(&mut running, &mut sink), Ok(State::Recording));
+        assert_eq!(drain(&mut running, &mut sink), Ok(DsState::Recording));
         machine.branches(10, 10);
         drain(&mut running, &mut sink).unwrap();
         assert_eq!(sink.seen, branches(0..20));

@@ -22,7 +22,7 @@ fn refuses_what_the_processor_lacks_by_its_name() {
         (0b001, topa(1), full, Ok(())),
     ];
     for (ecx, layout, mode, result) in table {
-        let capabilities = Capabilities { ecx, ..capabilities() };
+        let capabilities = PtCapabilities { ecx, ..capabilities() };
         let frames = FakeFrames::new(1 << 20);
         let made = Buffer::allocate(&frames, &capabilities, layout, mode);
         assert_eq!(made.map(|_| ()), result, "{ecx:#b} {layout:?} {mode:?}");
@@ -72,7 +72,7 @@ fn a_single_range_is_a_power_of_two_and_only_overwrites() {
 
 #[test]
 fn erratum_tgl052_keeps_single_ranges_to_4_kib() {
-    let tiger_lake = Capabilities { errata: Errata::SINGLE_RANGE_ABOVE_4K, ..capabilities() };
+    let tiger_lake = PtCapabilities { errata: Errata::SINGLE_RANGE_ABOVE_4K, ..capabilities() };
     let frames = FakeFrames::new(1 << 20);
     let make = |bytes| {
         Buffer::allocate(&frames, &tiger_lake, Layout::SingleRange { bytes }, Mode::Overwrite).map(|_| ())
@@ -125,7 +125,7 @@ fn a_ring_that_is_overwritten_is_listed_in_laps_where_tables_can_do_it() {
     ];
     for (ecx, layout, mode, laps) in table {
         let frames = FakeFrames::new(1 << 20);
-        let capabilities = Capabilities { ecx, ..capabilities() };
+        let capabilities = PtCapabilities { ecx, ..capabilities() };
         let buffer = Buffer::allocate(&frames, &capabilities, layout, mode).unwrap();
         assert_eq!(buffer.laps(), laps, "{ecx:#b} {layout:?} {mode:?}");
     }

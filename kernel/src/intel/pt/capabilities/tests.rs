@@ -28,7 +28,7 @@ fn each_bit_of_leaf_14h_gives_its_feature_and_no_other() {
             CpuidRegister::Ebx => leaves.push((0x14, 0, [1, 1 << bit, 0, 0])),
             _ => leaves.push((0x14, 0, [1, 0, 1 << bit, 0])),
         }
-        let capabilities = Capabilities::read(reader(&leaves)).unwrap();
+        let capabilities = PtCapabilities::read(reader(&leaves)).unwrap();
         for other in Feature::ALL {
             assert_eq!(capabilities.has(other), other == feature, "{register:?}[{bit}] {other}");
         }
@@ -40,7 +40,7 @@ fn leaf_14h_1_gives_ranges_and_encodings() {
     let mut leaves = machine();
     leaves.push((0x14, 0, [1, 0xf, 7, 0]));
     leaves.push((0x14, 1, [0x0249_0002, 0x003f_1fff, 0, 0]));
-    let capabilities = Capabilities::read(reader(&leaves)).unwrap();
+    let capabilities = PtCapabilities::read(reader(&leaves)).unwrap();
     assert_eq!(capabilities.address_ranges, 2);
     assert_eq!(capabilities.mtc_freqs, 0x0249);
     assert_eq!(capabilities.cyc_thresholds, 0x1fff);
@@ -52,7 +52,7 @@ fn a_sub_leaf_above_the_highest_is_not_read() {
     let mut leaves = machine();
     leaves.push((0x14, 0, [0, 0xf, 7, 0]));
     leaves.push((0x14, 1, [u32::MAX, u32::MAX, 0, 0]));
-    let capabilities = Capabilities::read(reader(&leaves)).unwrap();
+    let capabilities = PtCapabilities::read(reader(&leaves)).unwrap();
     assert_eq!(
         (
             capabilities.address_ranges,
@@ -69,7 +69,7 @@ fn a_leaf_above_the_highest_is_not_read() {
     for highest in [0x0d, 0x13] {
         let leaves =
             [(0, 0, [highest, 0, 0, 0]), (7, 0, [0, 1 << 25, 0, 0]), (0x14, 0, [1, u32::MAX, u32::MAX, 0])];
-        assert_eq!(Capabilities::read(reader(&leaves)), Err(Missing::ProcessorTraceLeaf { highest }));
+        assert_eq!(PtCapabilities::read(reader(&leaves)), Err(Missing::ProcessorTraceLeaf { highest }));
     }
 }
 
@@ -81,14 +81,14 @@ fn a_processor_without_pt_is_told_by_leaf_7_however_few_leaves_it_has() {
         (0x0d, Missing::ProcessorTrace),
     ] {
         let leaves = [(0, 0, [highest, 0, 0, 0]), (7, 0, [0, !(1 << 25), 0, 0])];
-        assert_eq!(Capabilities::read(reader(&leaves)), Err(expected));
+        assert_eq!(PtCapabilities::read(reader(&leaves)), Err(expected));
     }
 }
 
 #[test]
 fn leaf_7_decides() {
     let leaves = [(0, 0, [0x16, 0, 0, 0]), (7, 0, [0, !(1 << 25), 0, 0]), (0x14, 0, [1, 0xf, 7, 0])];
-    assert_eq!(Capabilities::read(reader(&leaves)), Err(Missing::ProcessorTrace));
+    assert_eq!(PtCapabilities::read(reader(&leaves)), Err(Missing::ProcessorTrace));
 }
 
 #[test]
@@ -105,7 +105,7 @@ fn clocks_come_from_leaves_15h_and_16h_where_they_are() {
     for (highest, leaf_15, leaf_16, tsc_ratio, base_mhz) in table {
         let leaves =
             [(0, 0, [highest, 0, 0, 0]), (7, 0, [0, 1 << 25, 0, 0]), (0x15, 0, leaf_15), (0x16, 0, leaf_16)];
-        let capabilities = Capabilities::read(reader(&leaves)).unwrap();
+        let capabilities = PtCapabilities::read(reader(&leaves)).unwrap();
         assert_eq!((capabilities.tsc_ratio, capabilities.base_mhz), (tsc_ratio, base_mhz));
     }
 }
@@ -113,17 +113,17 @@ fn clocks_come_from_leaves_15h_and_16h_where_they_are() {
 #[test]
 fn address_widths_come_from_leaf_80000008h() {
     let mut leaves = machine();
-    assert_eq!(Capabilities::read(reader(&leaves)).unwrap().physical_limit(), 1 << 36);
+    assert_eq!(PtCapabilities::read(reader(&leaves)).unwrap().physical_limit(), 1 << 36);
     leaves.push((0x8000_0000, 0, [0x8000_0008, 0, 0, 0]));
     leaves.push((0x8000_0008, 0, [0x3027, 0, 0, 0]));
-    let capabilities = Capabilities::read(reader(&leaves)).unwrap();
+    let capabilities = PtCapabilities::read(reader(&leaves)).unwrap();
     assert_eq!(capabilities.physical_limit(), 1 << 39);
     assert_eq!(capabilities.linear_address_bits, 48);
     leaves[3].2[0] = 0;
-    let silent = Capabilities::read(reader(&leaves)).unwrap();
+    let silent = PtCapabilities::read(reader(&leaves)).unwrap();
     assert_eq!((silent.physical_address_bits, silent.linear_address_bits), (36, 48));
     leaves[3].2[0] = 0x39ff;
-    assert_eq!(Capabilities::read(reader(&leaves)).unwrap().physical_limit(), 1 << 52);
+    assert_eq!(PtCapabilities::read(reader(&leaves)).unwrap().physical_limit(), 1 << 52);
 }
 
 #[test]
@@ -143,7 +143,7 @@ fn the_model_number_gives_the_errata() {
     for (signature, errata) in table {
         let mut leaves = machine();
         leaves.push((1, 0, [signature, 0, 1 << 5, 0]));
-        let capabilities = Capabilities::read(reader(&leaves)).unwrap();
+        let capabilities = PtCapabilities::read(reader(&leaves)).unwrap();
         assert_eq!(capabilities.errata, errata, "{signature:#x}");
         assert!(capabilities.vmx);
     }

@@ -2,8 +2,8 @@ use super::*;
 use crate::fake::capabilities;
 
 /// One row an option: (option, the feature it needs, the bits it sets, the encodings apart).
-fn options() -> [(Config, Feature, u64); 15] {
-    let new = Config::new();
+fn options() -> [(PtConfig, Feature, u64); 15] {
+    let new = PtConfig::new();
     [
         (new.cycles(0), Feature::CycleAccurate, 1 << 1),
         (new.cycles(5), Feature::CycleAccurate, 1 << 1 | 5 << 19),
@@ -26,58 +26,58 @@ fn options() -> [(Config, Feature, u64); 15] {
 #[test]
 fn an_option_sets_its_bits_and_no_other() {
     for (config, _, bits) in options() {
-        let branches = if config == Config::new().branches(false) { 0 } else { 1 << 13 };
+        let branches = if config == PtConfig::new().branches(false) { 0 } else { 1 << 13 };
         let checked = config.check(&capabilities()).unwrap();
         assert_eq!(checked.ctl.bits(), bits | branches, "{config:?}");
     }
-    let plain = Config::new().os(true).user(true).tsc(true).return_compression(false);
+    let plain = PtConfig::new().os(true).user(true).tsc(true).return_compression(false);
     assert_eq!(
         plain.check(&capabilities()).unwrap().ctl.bits(),
         1 << 2 | 1 << 3 | 1 << 10 | 1 << 11 | 1 << 13
     );
     let undone = plain.os(false).user(false).tsc(false).return_compression(true);
-    assert_eq!(undone, Config::new());
+    assert_eq!(undone, PtConfig::new());
 }
 
 #[test]
 fn an_option_without_its_feature_is_refused_by_the_features_name() {
     for (config, feature, _) in options() {
         let field = feature.field();
-        let without = Capabilities { ebx: capabilities().ebx & !(1 << field.low), ..capabilities() };
-        assert_eq!(config.check(&without), Err(Refusal::Missing(feature)), "{config:?}");
+        let without = PtCapabilities { ebx: capabilities().ebx & !(1 << field.low), ..capabilities() };
+        assert_eq!(config.check(&without), Err(PtConfigRefusal::Missing(feature)), "{config:?}");
     }
-    let refusal = Refusal::Missing(Feature::CycleAccurate);
+    let refusal = PtConfigRefusal::Missing(Feature::CycleAccurate);
     assert_eq!(refusal.to_string(), "CPUID.14H.0:EBX[1] (cycle-accurate mode) is not there");
 }
 
 #[test]
 fn every_option_and_no_feature_leaves_what_every_processor_has() {
-    let bare = Capabilities { ebx: 0, ecx: 1, ..capabilities() };
-    let config = Config::new().os(true).user(true).tsc(true).return_compression(false);
+    let bare = PtCapabilities { ebx: 0, ecx: 1, ..capabilities() };
+    let config = PtConfig::new().os(true).user(true).tsc(true).return_compression(false);
     assert!(config.check(&bare).is_ok());
 }
 
 #[test]
 fn an_encoding_must_be_enumerated() {
     let sparse =
-        Capabilities { mtc_freqs: 0x0249, cyc_thresholds: 0x1fff, psb_freqs: 0x003f, ..capabilities() };
+        PtCapabilities { mtc_freqs: 0x0249, cyc_thresholds: 0x1fff, psb_freqs: 0x003f, ..capabilities() };
     // (field, configuration with the encoding, bits)
-    type Row = (CpuidField, fn(u8) -> Config, u16);
+    type Row = (CpuidField, fn(u8) -> PtConfig, u16);
     let table: [Row; 3] = [
-        (CpuidField::MTC_FREQS, |n| Config::new().mtc(n), 0x0249),
-        (CpuidField::CYC_THRESHOLDS, |n| Config::new().cycles(n), 0x1fff),
-        (CpuidField::PSB_FREQS, |n| Config::new().psb_freq(n), 0x003f),
+        (CpuidField::MTC_FREQS, |n| PtConfig::new().mtc(n), 0x0249),
+        (CpuidField::CYC_THRESHOLDS, |n| PtConfig::new().cycles(n), 0x1fff),
+        (CpuidField::PSB_FREQS, |n| PtConfig::new().psb_freq(n), 0x003f),
     ];
     for (field, config, allowed) in table {
         for value in (0..=17).chain([0xff]) {
-            let refusal = Err(Refusal::Encoding { field, value, allowed });
+            let refusal = Err(PtConfigRefusal::Encoding { field, value, allowed });
             let expected = value < 16 && allowed >> value & 1 == 1;
             let result = config(value).check(&sparse);
             assert_eq!(result.is_ok(), expected, "{field} {value}");
             assert!(expected || result == refusal);
         }
     }
-    let refusal = Refusal::Encoding { field: CpuidField::MTC_FREQS, value: 1, allowed: 0x249 };
+    let refusal = PtConfigRefusal::Encoding { field: CpuidField::MTC_FREQS, value: 1, allowed: 0x249 };
     assert_eq!(
         refusal.to_string(),
         "CPUID.14H.1:EAX[31:16] (MTC frequencies) is 0x0249: 1 is not among them"
@@ -86,52 +86,52 @@ fn an_encoding_must_be_enumerated() {
 
 #[test]
 fn an_encoding_nobody_asked_for_is_the_lowest_that_is_allowed() {
-    let odd = Capabilities { mtc_freqs: 0x8, cyc_thresholds: 0x2, psb_freqs: 0x10, ..capabilities() };
-    let ctl = Config::new().check(&odd).unwrap().ctl.bits();
+    let odd = PtCapabilities { mtc_freqs: 0x8, cyc_thresholds: 0x2, psb_freqs: 0x10, ..capabilities() };
+    let ctl = PtConfig::new().check(&odd).unwrap().ctl.bits();
     assert_eq!(ctl, 1 << 13 | 3 << 14 | 1 << 19 | 4 << 24);
-    let none = Capabilities { ebx: 0, ..odd };
-    assert_eq!(Config::new().check(&none).unwrap().ctl.bits(), 1 << 13);
+    let none = PtCapabilities { ebx: 0, ..odd };
+    assert_eq!(PtConfig::new().check(&none).unwrap().ctl.bits(), 1 << 13);
 }
 
 #[test]
 fn ranges_are_counted_and_must_be_canonical_and_forward() {
     const HIGH: u64 = 0xffff_8000_0000_0000;
-    let two = Capabilities { address_ranges: 2, ..capabilities() };
-    let filters = |n| (0..n).fold(Config::new(), |config, _| config.filter(0, 1));
+    let two = PtCapabilities { address_ranges: 2, ..capabilities() };
+    let filters = |n| (0..n).fold(PtConfig::new(), |config, _| config.filter(0, 1));
     assert!(filters(2).check(&two).is_ok());
-    assert_eq!(filters(3).check(&two), Err(Refusal::Ranges { wanted: 3, there: 2 }));
-    assert_eq!(filters(5).check(&capabilities()), Err(Refusal::Ranges { wanted: 5, there: 4 }));
+    assert_eq!(filters(3).check(&two), Err(PtConfigRefusal::Ranges { wanted: 3, there: 2 }));
+    assert_eq!(filters(5).check(&capabilities()), Err(PtConfigRefusal::Ranges { wanted: 5, there: 4 }));
     let table = [
-        (0, HIGH - 1, Err(Refusal::NotCanonical { address: HIGH - 1 })),
-        (1 << 47, HIGH, Err(Refusal::NotCanonical { address: 1 << 47 })),
+        (0, HIGH - 1, Err(PtConfigRefusal::NotCanonical { address: HIGH - 1 })),
+        (1 << 47, HIGH, Err(PtConfigRefusal::NotCanonical { address: 1 << 47 })),
         (0, (1 << 47) - 1, Ok(())),
         (HIGH, u64::MAX, Ok(())),
-        (0x2000, 0x1fff, Err(Refusal::RangeReversed { first: 0x2000, last: 0x1fff })),
+        (0x2000, 0x1fff, Err(PtConfigRefusal::RangeReversed { first: 0x2000, last: 0x1fff })),
         (0x2000, 0x2000, Ok(())),
     ];
     for (first, last, result) in table {
         assert_eq!(
-            Config::new().filter(first, last).check(&two).map(|_| ()),
+            PtConfig::new().filter(first, last).check(&two).map(|_| ()),
             result,
             "{first:#x}..={last:#x}"
         );
     }
-    let la57 = Capabilities { linear_address_bits: 57, ..capabilities() };
-    assert!(Config::new().filter(1 << 47, 1 << 48).check(&la57).is_ok());
+    let la57 = PtCapabilities { linear_address_bits: 57, ..capabilities() };
+    assert!(PtConfig::new().filter(1 << 47, 1 << 48).check(&la57).is_ok());
 }
 
 #[test]
 fn a_cr3_with_low_bits_is_refused() {
     for (cr3, good) in [(0, true), (0x1234_5020, true), (0x1234_5010, false), (1, false)] {
-        let result = Config::new().cr3(cr3).check(&capabilities());
+        let result = PtConfig::new().cr3(cr3).check(&capabilities());
         assert_eq!(result.is_ok(), good);
-        assert!(good || result == Err(Refusal::Cr3 { cr3 }));
+        assert!(good || result == Err(PtConfigRefusal::Cr3 { cr3 }));
     }
 }
 
 #[test]
 fn erratum_bdm106_keeps_branch_packets_on() {
-    let broadwell = Capabilities { errata: Errata::BRANCH_EN_MUST_BE_SET, ..capabilities() };
-    assert_eq!(Config::new().branches(false).check(&broadwell), Err(Refusal::BranchEnErratum));
-    assert!(Config::new().check(&broadwell).is_ok());
+    let broadwell = PtCapabilities { errata: Errata::BRANCH_EN_MUST_BE_SET, ..capabilities() };
+    assert_eq!(PtConfig::new().branches(false).check(&broadwell), Err(PtConfigRefusal::BranchEnErratum));
+    assert!(PtConfig::new().check(&broadwell).is_ok());
 }
