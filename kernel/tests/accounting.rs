@@ -12,7 +12,7 @@ use pugmark_kernel::lapic::Delivery;
 use pugmark_kernel::loss::Loss;
 use pugmark_kernel::msr::GeneralProtection;
 use pugmark_kernel::pmi::{Abandoned, Handler, PmiSource};
-use pugmark_model::Settings;
+use pugmark_model::intel::Settings;
 
 /// Lives of each kind, and with PUGMARK_LONG=1.
 const SEEDS: u64 = 100;

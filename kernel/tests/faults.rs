@@ -10,7 +10,7 @@ use pugmark_kernel::lapic::Delivery;
 use pugmark_kernel::lifecycle::{NotStarted, StopFailed};
 use pugmark_kernel::loss::Loss;
 use pugmark_kernel::pmi::{Abandoned, Handler, PmiSource};
-use pugmark_model::Settings;
+use pugmark_model::intel::Settings;
 
 /// How far a life with a fault came.
 #[derive(Debug, PartialEq, Eq, Clone, Copy)]

@@ -10,7 +10,7 @@ use pugmark_kernel::intel::pt::{Buffer, BufferError, Layout, Mode};
 use pugmark_kernel::intel::pt::{PtConfig, PtConfigRefusal};
 use pugmark_kernel::lifecycle::{NotStarted, StartError};
 use pugmark_kernel::msr::Msr;
-use pugmark_model::Settings;
+use pugmark_model::intel::Settings;
 
 const PROFILES: [&str; 4] = ["broadwell", "skylake", "icelake", "sapphire-rapids"];
 const FULL: Mode = Mode::StopWhenFull { spare: 1 };

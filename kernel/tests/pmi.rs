@@ -11,7 +11,7 @@ use pugmark_kernel::lapic::{Delivery, LocalApic, LvtPc, Vector};
 use pugmark_kernel::loss::{Gap, Loss, Overwritten};
 use pugmark_kernel::msr::Msr;
 use pugmark_kernel::pmi::{Handler, Pmi};
-use pugmark_model::Settings;
+use pugmark_model::intel::Settings;
 
 #[test]
 fn many_pmis_give_one_continuous_trace() {

@@ -7,7 +7,7 @@ use common::{Ledger, Machine};
 use pugmark_kernel::intel::pt::RegionSize;
 use pugmark_kernel::intel::pt::{Layout, Mode};
 use pugmark_kernel::loss::Loss;
-use pugmark_model::Settings;
+use pugmark_model::intel::Settings;
 
 const REGION: u64 = 0x1000;
 

@@ -11,7 +11,7 @@ use pugmark_kernel::loss::{Gap, Loss};
 use pugmark_kernel::msr::{GeneralProtection, Msr};
 use pugmark_kernel::pmi::{Abandoned, Handler, Pmi, PmiSource, Requests};
 use pugmark_kernel::slot::{Interrupt, NotTraced, Slot, SlotError, Traced};
-use pugmark_model::Settings;
+use pugmark_model::intel::Settings;
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
 

@@ -12,7 +12,7 @@ use pugmark_kernel::intel::pt::{PtRefusal, PtState, PtUnit, emergency_stop};
 use pugmark_kernel::lifecycle::{Absent, InUse, NotStarted, StartError};
 use pugmark_kernel::loss::{Gap, Loss};
 use pugmark_kernel::msr::Msr;
-use pugmark_model::Settings;
+use pugmark_model::intel::Settings;
 
 const FULL: Mode = Mode::StopWhenFull { spare: 1 };
 

@@ -13,7 +13,7 @@ use pugmark_kernel::lifecycle::NotStarted;
 use pugmark_kernel::loss::{Gap, Overwritten};
 use pugmark_kernel::msr::{GeneralProtection, Msr};
 use pugmark_kernel::pmi::{Handler, Pmi};
-use pugmark_model::Settings;
+use pugmark_model::intel::Settings;
 
 /// Profiles, and what each records.
 const TABLE: [(&str, What); 15] = [

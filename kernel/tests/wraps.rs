@@ -10,7 +10,7 @@ use pugmark_kernel::intel::pt::{Layout, Mode};
 use pugmark_kernel::loss::{Gap, Loss};
 use pugmark_kernel::msr::Msr;
 use pugmark_kernel::pmi::{Abandoned, Pmi, PmiSource};
-use pugmark_model::Settings;
+use pugmark_model::intel::Settings;
 
 const EVERY: Mode = Mode::Circular { interrupt_every: 1 };
 

@@ -9,9 +9,8 @@ use pugmark_decoder_core::{
     packet::{Packet, Packets, Tsc},
     time::{CoreSpeed, Moment, Timeline},
 };
-use pugmark_model::{
-    Context, Delivery, DeliveryKind, ExecMode, FlatMemory, Processor, Profile, Retired, Settings,
-};
+use pugmark_model::intel::{Processor, Profile, Settings};
+use pugmark_model::{Context, Delivery, DeliveryKind, ExecMode, FlatMemory, Retired};
 use pugmark_program::{
     Program,
     trace::{self, Run, Topic, ctl},

@@ -36,7 +36,7 @@ pub(crate) struct Machine {
 }
 
 struct State {
-    processor: model::Processor,
+    processor: model::intel::Processor,
     /// Where user code is.
     ip: u64,
     tsc: u64,
@@ -59,13 +59,13 @@ struct State {
 }
 
 impl Machine {
-    pub(crate) fn new(profile: &str, settings: model::Settings) -> Self {
+    pub(crate) fn new(profile: &str, settings: model::intel::Settings) -> Self {
         Self::with_memory(profile, settings, 4 << 20)
     }
 
-    pub(crate) fn with_memory(profile: &str, settings: model::Settings, bytes: usize) -> Self {
-        let profile = model::Profile::by_name(profile).unwrap();
-        let processor = model::Processor::new(profile, settings);
+    pub(crate) fn with_memory(profile: &str, settings: model::intel::Settings, bytes: usize) -> Self {
+        let profile = model::intel::Profile::by_name(profile).unwrap();
+        let processor = model::intel::Processor::new(profile, settings);
         let state = State {
             processor,
             ip: CODE,
@@ -152,7 +152,7 @@ impl Machine {
         self.state.borrow_mut().processor.read_msr(address).unwrap()
     }
 
-    pub(crate) fn violations(&self) -> model::Violations {
+    pub(crate) fn violations(&self) -> model::intel::Violations {
         *self.state.borrow().processor.violations()
     }
 

@@ -5,7 +5,7 @@ use crate::output::tell;
 use anyhow::{Result, bail};
 use clap::{Args, builder::PossibleValuesParser};
 use indicatif::{ProgressBar, ProgressStyle};
-use pugmark_model::Profile;
+use pugmark_model::intel::Profile;
 use std::{
     ffi::OsString,
     io::{self, IsTerminal},

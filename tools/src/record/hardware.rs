@@ -3,7 +3,8 @@
 
 use super::{Error, Options};
 use pugmark_decoder_core::hash::AddressHash;
-use pugmark_model::{Context, Delivery, DeliveryKind, ExecMode, FlatMemory, Processor, Retired, Settings};
+use pugmark_model::intel::{Processor, Settings};
+use pugmark_model::{Context, Delivery, DeliveryKind, ExecMode, FlatMemory, Retired};
 use std::{cell::Cell, io::Write, rc::Rc};
 
 /// Source: SDM vol. 4, Model-Specific Registers, "IA-32 Architectural MSRs".
@@ -247,7 +248,7 @@ fn memory(ram: &mut [u8]) -> FlatMemory<'_> {
 mod tests {
     use super::*;
     use pugmark_decoder_core::{Packet, packet::Packets};
-    use pugmark_model::Profile;
+    use pugmark_model::intel::Profile;
 
     const AT: u64 = 0x40_1000;
     const MODE: ExecMode = ExecMode::Bits64;

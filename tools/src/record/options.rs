@@ -2,7 +2,7 @@
 
 use super::Range;
 use pugmark_decoder_core::errata::Cpu;
-use pugmark_model::Profile;
+use pugmark_model::intel::Profile;
 use std::{ffi::OsString, path::PathBuf};
 
 /// What to record and how.

@@ -7,7 +7,7 @@ mod programs;
 mod recorded;
 
 use programs::{Scratch, compile};
-use pugmark_model::Profile;
+use pugmark_model::intel::Profile;
 use pugmark_tools::record::{Ending, Error, Options, Recording, record};
 use recorded::check;
 use serde_json::Value;

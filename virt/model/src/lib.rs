@@ -6,10 +6,11 @@
 //! kind of branch an instruction is it learns from `iced-x86`, not from the decoder that will read the trace.
 //! AMD's counters and Instruction-Based Sampling are in [`amd`], written from AMD's manuals.
 //!
-//! One [`Processor`] is one logical processor; whoever runs the code (a monitor, a test) feeds it:
+//! One [`Processor`](intel::Processor) is one logical processor; whoever runs the code (a monitor, a test) feeds it:
 //!
 //! ```
-//! use pugmark_model::{Context, ExecMode, FlatMemory, Processor, Profile, Retired, Settings};
+//! use pugmark_model::intel::{Processor, Profile, Settings};
+//! use pugmark_model::{Context, ExecMode, FlatMemory, Retired};
 //!
 //! let mut ram = [0u8; 0x2000];
 //! let mut memory = FlatMemory { base: 0x1000, bytes: &mut ram };
@@ -38,41 +39,13 @@ extern crate std;
 
 pub mod amd;
 mod branch;
-mod bts;
 mod context;
-mod counters;
-mod cpuid;
-mod debugctl;
-mod ds;
-mod lbr;
+pub mod intel;
 mod memory;
-mod misc_enable;
-mod msr_rules;
-mod output;
-mod packetizer;
-mod pebs;
-mod perfmon;
 mod predictor;
-mod processor;
-mod profile;
-mod pt;
-mod registers;
 mod remembered;
-mod settings;
-mod taken;
-#[cfg(test)]
-mod tests;
-mod unit;
-mod violations;
 
 pub use context::{Context, Delivery, DeliveryKind, Retired};
-pub use cpuid::CpuidResult;
+pub use intel::{CpuidResult, GeneralProtection, Pmi};
 pub use memory::{FlatMemory, Mapping, Memory, PageFault, PageSize, PhysMemory};
-pub use output::OperationalError;
-pub use perfmon::Pmi;
-pub use processor::{GeneralProtection, Processor};
-pub use profile::{Counted, CountedEvent, Counters, DebugControl, DebugStore, LbrStack, Pebs, Profile};
 pub use pugmark_decoder_core::mode::ExecMode;
-pub use pugmark_decoder_core::pebs::Registers;
-pub use settings::{BranchLevel, Overflow, ReturnElsewhere, Settings};
-pub use violations::Violations;

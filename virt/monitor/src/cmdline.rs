@@ -3,7 +3,8 @@
 use core::fmt;
 use core::num::ParseIntError;
 
-use pugmark_model::{BranchLevel, Overflow, ReturnElsewhere, Settings, amd};
+use pugmark_model::amd;
+use pugmark_model::intel::{BranchLevel, Overflow, ReturnElsewhere, Settings};
 
 use crate::clock::Every;
 use crate::guest::Stretch;

@@ -2,9 +2,9 @@
 
 use core::fmt;
 
+use pugmark_model::intel::Settings;
 use pugmark_model::{
-    self as model, CpuidResult, Delivery, GeneralProtection, PageFault, PhysMemory, Pmi, Retired, Settings,
-    amd,
+    CpuidResult, Delivery, GeneralProtection, PageFault, PhysMemory, Pmi, Retired, amd, intel,
 };
 
 use crate::guest::Cpu;
@@ -16,7 +16,7 @@ use crate::tracing;
 #[derive(Clone, Copy, Debug)]
 pub enum Profile {
     /// One of Intel's.
-    Intel(&'static model::Profile),
+    Intel(&'static intel::Profile),
     /// One of AMD's.
     Amd(&'static amd::Profile),
 }
@@ -25,7 +25,7 @@ impl Profile {
     /// The profile of that name, if its processor runs 64-bit code, as the guests do.
     #[must_use]
     pub fn by_name(name: &str) -> Option<Self> {
-        let intel = model::Profile::by_name(name).filter(|profile| profile.long_mode);
+        let intel = intel::Profile::by_name(name).filter(|profile| profile.long_mode);
         intel.map(Self::Intel).or_else(|| amd::Profile::by_name(name).map(Self::Amd))
     }
 
@@ -49,7 +49,7 @@ const MOST_COUNTERS: u32 = 8;
 #[derive(Debug)]
 pub enum Hardware {
     /// Intel's.
-    Intel(model::Processor),
+    Intel(intel::Processor),
     /// AMD's.
     Amd(amd::Processor<'static>),
 }
@@ -58,7 +58,7 @@ pub enum Hardware {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Violations {
     /// On a processor of Intel's.
-    Intel(model::Violations),
+    Intel(intel::Violations),
     /// On one of AMD's.
     Amd(amd::Violations),
 }
@@ -104,7 +104,7 @@ impl Hardware {
         northbridge: &'static amd::Northbridge,
     ) -> Self {
         match profile {
-            Profile::Intel(profile) => Self::Intel(model::Processor::new(profile, settings)),
+            Profile::Intel(profile) => Self::Intel(intel::Processor::new(profile, settings)),
             Profile::Amd(profile) => Self::Amd(amd::Processor::new(profile, amd_settings, northbridge)),
         }
     }

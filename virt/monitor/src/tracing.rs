@@ -1,7 +1,8 @@
 //! What the tracing hardware of the guest's processor sees of that processor: memory through its page tables, and its
 //! registers.
 
-use pugmark_model::{Mapping, Memory, PageFault, PageSize, PhysMemory, Registers, amd};
+use pugmark_model::intel::Registers;
+use pugmark_model::{Mapping, Memory, PageFault, PageSize, PhysMemory, amd};
 
 use crate::guest::{Access, AccessKind, Cpu, Error, Gpr, GuestMemory, walk};
 

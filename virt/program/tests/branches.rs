@@ -8,7 +8,8 @@ use pugmark_decoder_core::event::EventKind;
 use pugmark_decoder_core::flow::{Insn, InsnDecoder, Item};
 use pugmark_decoder_core::image::{AddressSpace, Image, Section};
 use pugmark_decoder_core::insn::Class;
-use pugmark_model::{DeliveryKind, FlatMemory, Processor, Profile, Retired, Settings};
+use pugmark_model::intel::{Processor, Profile, Settings};
+use pugmark_model::{DeliveryKind, FlatMemory, Retired};
 use pugmark_program::{Program, Rates, Shape, Step, Switch, Walk};
 
 const DEBUGCTL: u32 = 0x1d9;

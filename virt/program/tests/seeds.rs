@@ -3,7 +3,8 @@
 //!
 //! A change that means to draw otherwise puts the new numbers here.
 
-use pugmark_model::{Delivery, Retired, Settings};
+use pugmark_model::intel::Settings;
+use pugmark_model::{Delivery, Retired};
 use pugmark_program::trace::{Config, Topic};
 use pugmark_program::{Program, Rates, Shape, Step, Walk};
 use std::fmt::Write;

@@ -2,7 +2,8 @@
 
 use super::Load;
 use anyhow::{Result, anyhow, ensure};
-use pugmark_model::{FlatMemory, Processor, Profile, Retired, Settings};
+use pugmark_model::intel::{Processor, Profile, Settings};
+use pugmark_model::{FlatMemory, Retired};
 use pugmark_program::{Program, Rates, Shape, Step, Switch, Walk};
 use pugmark_qemu_tests::libipt_speed::FileSection;
 use std::{fs, path::Path};

@@ -227,8 +227,8 @@ fn violations_are_told_by_name() {
         assert_eq!(New { before, now }.to_string(), expected);
     }
     let intel = |edits, first| {
-        let now = model::Violations { live_table_edits: edits, first_live_edit: first, ..Default::default() };
-        Violations::Intel(model::Violations { lbr_undefined: 1, ..now })
+        let now = intel::Violations { live_table_edits: edits, first_live_edit: first, ..Default::default() };
+        Violations::Intel(intel::Violations { lbr_undefined: 1, ..now })
     };
     let (before, now) = (intel(0, None), intel(2, Some(0x5008)));
     assert_eq!(New { before, now }.to_string(), " live_table_edits=2 first_live_edit=0x5008");

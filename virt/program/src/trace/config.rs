@@ -4,7 +4,7 @@ use fastrand::Rng;
 use std::ops::{Range, RangeInclusive};
 
 use crate::{Filter, Level, Program, Rates, Shape};
-use pugmark_model::{Overflow, Profile, ReturnElsewhere, Settings};
+use pugmark_model::intel::{Overflow, Profile, ReturnElsewhere, Settings};
 
 /// Bits of IA32_RTIT_CTL, typed from the manual: SDM vol. 3, Intel Processor Trace, "IA32_RTIT_CTL MSR".
 pub mod ctl {

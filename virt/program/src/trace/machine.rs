@@ -3,7 +3,8 @@
 use super::{Config, Output};
 use crate::{Program, Step, Switch, Walk};
 use pugmark_decoder_core::packet::PtwPayload;
-use pugmark_model::{Context, FlatMemory, Processor, Retired};
+use pugmark_model::intel::Processor;
+use pugmark_model::{Context, FlatMemory, Retired};
 
 /// MSRs, typed from the manual: SDM vol. 4.
 mod msr {

@@ -1,0 +1,120 @@
+//! The Branch Trace Store: branch records into memory.
+//!
+//! Source: SDM vol. 3, Debug, Branch Profile, TSC, and Resource Monitoring Features, "Branch Trace Messages", "Branch
+//! Trace Store (BTS)", "BTS and DS Save Area", "Setting Up the BTS Buffer" and "Setting Up CPL-Qualified BTS".
+
+#[cfg(test)]
+pub(crate) mod tests;
+
+use pugmark_decoder_core::bts::{BranchRecord, Layout};
+use pugmark_decoder_core::ds::Width;
+
+use crate::intel::ds::Which;
+use crate::intel::registers::{OVF_DS_BUFFER, msr};
+use crate::intel::taken::Taken;
+use crate::intel::unit::{Bus, Seen, Shared, TracingUnit};
+use crate::intel::{Profile, Settings};
+use crate::{Delivery, ExecMode, GeneralProtection, Retired};
+
+/// Machine checks end recording.
+const MACHINE_CHECK: u8 = 18;
+
+#[derive(Debug)]
+pub(crate) struct Bts {
+    present: bool,
+    predicted: bool,
+    sets_status: bool,
+}
+
+impl Bts {
+    pub(crate) fn new(profile: &Profile, settings: Settings) -> Self {
+        let predicted = profile.debug_store.as_ref().is_some_and(|store| store.predicted);
+        Self { present: profile.debug_store.is_some(), predicted, sets_status: settings.bts_sets_status }
+    }
+
+    /// A branch trace message. What the manual calls undefined stores nothing here and is counted.
+    fn message(&self, taken: &Taken, mode: ExecMode, bus: &mut Bus) {
+        if !bus.shared.debugctl.stores() || bus.shared.debugctl.skips(taken.cpl) {
+            return;
+        }
+        let width = bus.shared.ds.width(mode);
+        let layout = match width {
+            Width::Bits32 => Layout::Bits32,
+            Width::Bits64 => Layout::Bits64,
+        };
+        let Some(buffer) = bus.ds_buffer(Which::Bts, width) else { return };
+        let size = layout.record_bytes() as u64;
+        let fits = |index: u64| index.checked_add(size).is_some_and(|end| end <= buffer.absolute_maximum);
+        if !fits(buffer.base) || buffer.index < buffer.base {
+            bus.shared.violations.ds_misconfigured += 1;
+            return;
+        }
+        if !fits(buffer.index) {
+            // Circular, the index is never left there.
+            bus.shared.violations.branch_records_dropped += 1;
+            return;
+        }
+        let predicted = taken.predicted && self.predicted;
+        let record = BranchRecord { from: taken.from, to: taken.to, predicted };
+        let mut bytes = [0; 24];
+        if record.emit(layout, &mut bytes).is_err() {
+            return;
+        }
+        let next = buffer.index + size;
+        let index = if fits(next) || bus.shared.debugctl.btint() { next } else { buffer.base };
+        let bytes = &bytes[..layout.record_bytes()];
+        if bus.ds_store(Which::Bts, width, (buffer.index, bytes), index).is_none() {
+            return;
+        }
+        if buffer.index < buffer.interrupt_threshold && next >= buffer.interrupt_threshold {
+            // Clearing BTINT is not enough to prevent it.
+            bus.shared.violations.circular_interrupts += u32::from(!bus.shared.debugctl.btint());
+            bus.signal(if self.sets_status { OVF_DS_BUFFER } else { 0 });
+        }
+    }
+}
+
+impl TracingUnit for Bts {
+    fn owns_msr(&self, number: u32) -> bool {
+        self.present && matches!(number, msr::IA32_DEBUGCTL | msr::IA32_DS_AREA)
+    }
+
+    fn read_msr(&mut self, number: u32, shared: &Shared) -> Result<u64, GeneralProtection> {
+        match number {
+            msr::IA32_DEBUGCTL => Ok(shared.debugctl.value()),
+            msr::IA32_DS_AREA => Ok(shared.ds.base()),
+            _ => Err(GeneralProtection),
+        }
+    }
+
+    fn write_msr(
+        &mut self,
+        number: u32,
+        value: u64,
+        at: &Retired,
+        bus: &mut Bus,
+    ) -> Result<(), GeneralProtection> {
+        match number {
+            msr::IA32_DEBUGCTL => bus.shared.debugctl.write(value),
+            msr::IA32_DS_AREA => bus.shared.ds.write_base(value, &at.before),
+            _ => Err(GeneralProtection),
+        }
+    }
+
+    fn steps(&self, shared: &Shared) -> bool {
+        shared.debugctl.tr()
+    }
+
+    fn retire(&mut self, retired: &Retired, seen: &Seen, bus: &mut Bus) {
+        if let Some(taken) = &seen.taken {
+            self.message(taken, retired.after.mode, bus);
+        }
+    }
+
+    fn deliver(&mut self, delivery: &Delivery, taken: &Taken, bus: &mut Bus) {
+        if delivery.vector == MACHINE_CHECK && delivery.kind.is_exception() {
+            bus.shared.debugctl.disable_store();
+        }
+        self.message(taken, delivery.after.mode, bus);
+    }
+}

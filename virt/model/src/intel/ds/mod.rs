@@ -1,0 +1,179 @@
+//! IA32_DS_AREA, and how the processor reaches the save area that it points to.
+//!
+//! Source: SDM vol. 3, Debug, Branch Profile, TSC, and Resource Monitoring Features, "BTS and DS Save Area" and
+//! "Setting Up the DS Save Area"; vol. 4, the table "IA-32 Architectural MSRs", IA32_DS_AREA.
+
+#[cfg(test)]
+mod tests;
+
+use pugmark_decoder_core::ds::{Buffer, Field, ManagementArea, Width};
+
+use crate::intel::Profile;
+use crate::intel::unit::Bus;
+use crate::memory::{Mapping, PageFault};
+use crate::{Context, Delivery, ExecMode, GeneralProtection};
+
+const PAGE: u64 = 4096;
+const PAGE_FAULT: u8 = 14;
+
+/// The register, and what has become of the last accesses to memory.
+#[derive(Debug)]
+pub(crate) struct Ds {
+    base: u64,
+    dtes64: bool,
+    /// An access has faulted: nothing more is stored until its #PF is delivered.
+    fault: Option<PageFault>,
+    /// The #PF that is being delivered; it makes no record, which would fault again.
+    delivering: Option<PageFault>,
+    /// Two pages, the management area's and a buffer's, and where they were found last.
+    seen: [Option<(u64, u64)>; 2],
+}
+
+/// Which of the two buffers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Which {
+    Bts,
+    Pebs,
+}
+
+/// A part of memory that is in one page or in two: where each part is, and how long the first one is.
+struct Reached {
+    first: u64,
+    second: Option<u64>,
+    split: usize,
+}
+
+impl Ds {
+    pub(crate) fn new(profile: &Profile) -> Self {
+        let dtes64 = profile.debug_store.as_ref().is_some_and(|store| store.dtes64);
+        Self { base: 0, dtes64, fault: None, delivering: None, seen: [None; 2] }
+    }
+
+    pub(crate) fn base(&self) -> u64 {
+        self.base
+    }
+
+    /// Outside IA-32e mode bits 63:32 are reserved. Code of 16 or 32 bits counts as outside: that of compatibility mode
+    /// cannot be told from it.
+    pub(crate) fn write_base(&mut self, value: u64, at: &Context) -> Result<(), GeneralProtection> {
+        let legal = match at.mode {
+            ExecMode::Bits64 => ((value << 16) as i64 >> 16) as u64 == value,
+            ExecMode::Bits16 | ExecMode::Bits32 => value >> 32 == 0,
+        };
+        if !legal {
+            return Err(GeneralProtection);
+        }
+        self.base = value;
+        self.seen = [None; 2];
+        Ok(())
+    }
+
+    pub(crate) fn width(&self, mode: ExecMode) -> Width {
+        Width::of(self.dtes64, mode == ExecMode::Bits64)
+    }
+
+    /// The access that faulted, to be delivered as #PF.
+    pub(crate) fn take_fault(&mut self) -> Option<PageFault> {
+        let fault = self.fault.take();
+        self.delivering = fault.or(self.delivering);
+        fault
+    }
+
+    /// Whether `delivery` is the #PF of an access to the save area.
+    pub(crate) fn delivers_fault(&mut self, delivery: &Delivery) -> bool {
+        let fault = self.delivering.take();
+        delivery.vector == PAGE_FAULT && fault.is_some_and(|fault| delivery.cr2 == Some(fault.address))
+    }
+}
+
+/// Accesses to the save area. `None`: it faulted, or there is no memory.
+impl Bus<'_> {
+    /// The fields of one buffer.
+    pub(crate) fn ds_buffer(&mut self, which: Which, width: Width) -> Option<Buffer> {
+        let mut bytes = [0; ManagementArea::bytes(Width::Bits64)];
+        let bytes = &mut bytes[..ManagementArea::bytes(width)];
+        self.ds_read(self.shared.ds.base, bytes)?;
+        let area = ManagementArea::parse(width, bytes).ok()?;
+        Some(match which {
+            Which::Bts => area.bts,
+            Which::Pebs => area.pebs,
+        })
+    }
+
+    /// Stores a record, then moves the buffer's index. Neither is done when one of them faults.
+    pub(crate) fn ds_store(
+        &mut self,
+        which: Which,
+        width: Width,
+        (at, record): (u64, &[u8]),
+        index: u64,
+    ) -> Option<()> {
+        let field = match which {
+            Which::Bts => Field::BtsIndex,
+            Which::Pebs => Field::PebsIndex,
+        };
+        let field_at = self.shared.ds.base.wrapping_add(field.offset(width) as u64);
+        self.reach(field_at, width.bytes(), true)?;
+        self.ds_write(at, record)?;
+        self.ds_write(field_at, &index.to_le_bytes()[..width.bytes()])
+    }
+
+    /// What a counter is reset to.
+    pub(crate) fn ds_counter_reset(&mut self, counter: u8, width: Width) -> Option<u64> {
+        let mut bytes = [0; 8];
+        let at = self.shared.ds.base.wrapping_add(Field::CounterReset(counter).offset(width) as u64);
+        self.ds_read(at, &mut bytes)?;
+        Some(u64::from_le_bytes(bytes))
+    }
+
+    fn ds_read(&mut self, address: u64, out: &mut [u8]) -> Option<()> {
+        let Reached { first, second, split } = self.reach(address, out.len(), false)?;
+        let (front, back) = out.split_at_mut(split);
+        let read = self.mem.read(first, front) && second.is_none_or(|second| self.mem.read(second, back));
+        read.then_some(())
+    }
+
+    fn ds_write(&mut self, address: u64, bytes: &[u8]) -> Option<()> {
+        let Reached { first, second, split } = self.reach(address, bytes.len(), true)?;
+        let (front, back) = bytes.split_at(split);
+        let written =
+            self.mem.write(first, front) && second.is_none_or(|second| self.mem.write(second, back));
+        if !written {
+            self.shared.violations.writes_outside_memory += 1;
+        }
+        written.then_some(())
+    }
+
+    /// Translates all of an access, before any of it is done.
+    fn reach(&mut self, address: u64, len: usize, write: bool) -> Option<Reached> {
+        let split = len.min((PAGE - address % PAGE) as usize);
+        let first = self.translate(address, write)?;
+        let second = match split == len {
+            true => None,
+            false => Some(self.translate(address.wrapping_add(split as u64), write)?),
+        };
+        Some(Reached { first, second, split })
+    }
+
+    fn translate(&mut self, address: u64, write: bool) -> Option<u64> {
+        if self.shared.ds.fault.is_some() {
+            return None;
+        }
+        let Mapping { physical, supervisor, marked, .. } = match self.mem.translate(address, write) {
+            Ok(mapping) => mapping,
+            Err(fault) => {
+                self.shared.violations.ds_page_faults += 1;
+                self.shared.ds.fault = Some(fault);
+                return None;
+            }
+        };
+        self.shared.violations.ds_user_pages += u32::from(!supervisor);
+        self.shared.violations.ds_pages_not_marked += u32::from(!marked);
+        let page = address / PAGE;
+        let slot = &mut self.shared.ds.seen[usize::from(page != self.shared.ds.base / PAGE)];
+        let frame = physical / PAGE;
+        let moved = slot.replace((page, frame)).is_some_and(|seen| seen.0 == page && seen.1 != frame);
+        self.shared.violations.ds_pages_moved += u32::from(moved);
+        Some(physical)
+    }
+}

@@ -1,0 +1,66 @@
+//! MSR_LBR_SELECT: which branches are captured, and the call-stack mode.
+//!
+//! Source: SDM vol. 3, Debug, Branch Profile, TSC, and Resource Monitoring Features, the tables "MSR_LBR_SELECT" of
+//! Nehalem and of Haswell, and the list below the latter.
+
+use crate::intel::taken::{Taken, TakenKind};
+
+const CPL_EQ_0: u64 = 1 << 0;
+const CPL_NEQ_0: u64 = 1 << 1;
+const JCC: u64 = 1 << 2;
+const NEAR_REL_CALL: u64 = 1 << 3;
+const NEAR_IND_CALL: u64 = 1 << 4;
+const NEAR_RET: u64 = 1 << 5;
+const NEAR_IND_JMP: u64 = 1 << 6;
+const NEAR_REL_JMP: u64 = 1 << 7;
+const FAR_BRANCH: u64 = 1 << 8;
+const EN_CALLSTACK: u64 = 1 << 9;
+
+/// The register. A set bit leaves branches out.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Filter(u64);
+
+impl Filter {
+    pub(super) const fn new(bits: u64) -> Self {
+        Self(bits)
+    }
+
+    pub(super) const fn bits(self) -> u64 {
+        self.0
+    }
+
+    const fn has(self, bits: u64) -> bool {
+        self.0 & bits == bits
+    }
+
+    /// With EN_CALLSTACK, other bits must be set or clear; else the stack's contents are undefined.
+    pub(super) const fn is_valid(self) -> bool {
+        let set = JCC | NEAR_IND_JMP | NEAR_REL_JMP | FAR_BRANCH;
+        let clear = NEAR_REL_CALL | NEAR_IND_CALL | NEAR_RET;
+        !self.has(EN_CALLSTACK) || (self.has(set) && self.0 & clear == 0 && !self.has(CPL_EQ_0 | CPL_NEQ_0))
+    }
+
+    fn passes_level(self, taken: &Taken) -> bool {
+        !self.has(if taken.cpl == 0 { CPL_EQ_0 } else { CPL_NEQ_0 })
+    }
+
+    /// The last record is flushed: a return in call-stack mode.
+    pub(super) fn flushes(self, taken: &Taken) -> bool {
+        self.has(EN_CALLSTACK) && taken.kind == TakenKind::Return && self.passes_level(taken)
+    }
+
+    /// The branch is captured.
+    pub(super) fn captures(self, taken: &Taken) -> bool {
+        let left_out = match taken.kind {
+            TakenKind::Conditional => JCC,
+            TakenKind::RelativeCall { to_next: true } if self.has(EN_CALLSTACK) => return false,
+            TakenKind::RelativeCall { .. } => NEAR_REL_CALL,
+            TakenKind::IndirectCall => NEAR_IND_CALL,
+            TakenKind::Return => NEAR_RET,
+            TakenKind::IndirectJump => NEAR_IND_JMP,
+            TakenKind::RelativeJump => NEAR_REL_JMP,
+            TakenKind::FarBranch | TakenKind::Event | TakenKind::DebugException => FAR_BRANCH,
+        };
+        !self.has(left_out) && self.passes_level(taken)
+    }
+}

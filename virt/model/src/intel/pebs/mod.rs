@@ -1,0 +1,232 @@
+//! Processor Event Based Sampling: a record at the event behind the one with which a counter overflowed.
+//!
+//! Source: SDM vol. 3, Performance Monitoring, "Processor Event Based Sampling (PEBS)" of the Core, Nehalem and Skylake
+//! microarchitectures, and "Adaptive PEBS".
+
+#[cfg(test)]
+mod tests;
+
+use pugmark_decoder_core::pebs::{Branch, Branches, Format, Memory, Record, Registers, TxAbort};
+
+use crate::intel::Profile;
+use crate::intel::ds::Which;
+use crate::intel::lbr::Entry;
+use crate::intel::registers::OVF_DS_BUFFER;
+use crate::intel::unit::Bus;
+use crate::{ExecMode, GeneralProtection, Retired};
+
+/// Counters that can be sampled, at most.
+const MOST: usize = 8;
+/// The last branches that a record can have, at most.
+const MOST_BRANCHES: usize = 32;
+/// Bytes of the largest record: all groups of the adaptive format.
+const LARGEST: usize = 32 + 32 + 18 * 8 + 256 + MOST_BRANCHES * Branch::BYTES;
+
+/// MSR_PEBS_DATA_CFG: the groups of an adaptive record besides the basic one.
+mod data_cfg {
+    pub(super) const MEMORY: u64 = 1 << 0;
+    pub(super) const GPRS: u64 = 1 << 1;
+    pub(super) const XMMS: u64 = 1 << 2;
+    pub(super) const LBRS: u64 = 1 << 3;
+    /// Bits 31:24: one less than the number of branches.
+    pub(super) const LBR_ENTRIES_SHIFT: u32 = 24;
+    pub(super) const RESERVED: u64 = !(0xf | 0xff << LBR_ENTRIES_SHIFT);
+}
+
+#[derive(Debug)]
+pub(crate) struct Sampler {
+    format: Option<Format>,
+    /// A bit for each counter that can be sampled.
+    counters: u64,
+    other_bits: u64,
+    /// IA32_PEBS_ENABLE.
+    enable: u64,
+    /// MSR_PEBS_DATA_CFG.
+    data_cfg: u64,
+    /// Counters that have overflowed and wait for their next event.
+    armed: u64,
+    registers: Registers,
+    xmm: [u8; 256],
+}
+
+/// What counters are to be reset to.
+type Resets = [Option<u64>; MOST];
+
+impl Sampler {
+    pub(crate) fn new(profile: &Profile) -> Self {
+        let pebs = profile.debug_store.as_ref().and_then(|store| store.pebs.as_ref());
+        Self {
+            format: pebs.map(|pebs| pebs.format),
+            counters: pebs.map_or(0, |pebs| (1 << pebs.counters) - 1),
+            other_bits: pebs.map_or(0, |pebs| pebs.other_bits),
+            enable: 0,
+            data_cfg: 0,
+            armed: 0,
+            registers: Registers::default(),
+            xmm: [0; 256],
+        }
+    }
+
+    pub(crate) fn is_present(&self) -> bool {
+        self.format.is_some()
+    }
+
+    pub(crate) fn enable(&self) -> u64 {
+        self.enable
+    }
+
+    pub(crate) fn write_enable(&mut self, value: u64) -> Result<(), GeneralProtection> {
+        if value & !(self.counters | self.other_bits) != 0 {
+            return Err(GeneralProtection);
+        }
+        self.enable = value;
+        self.armed &= value;
+        Ok(())
+    }
+
+    /// MSR_PEBS_DATA_CFG is there.
+    pub(crate) fn is_adaptive(&self) -> bool {
+        self.format == Some(Format::Adaptive)
+    }
+
+    pub(crate) fn data_cfg(&self) -> u64 {
+        self.data_cfg
+    }
+
+    pub(crate) fn write_data_cfg(&mut self, value: u64) -> Result<(), GeneralProtection> {
+        if value & data_cfg::RESERVED != 0 {
+            return Err(GeneralProtection);
+        }
+        self.data_cfg = value;
+        Ok(())
+    }
+
+    pub(crate) fn is_armed(&self) -> bool {
+        self.armed != 0
+    }
+
+    pub(crate) fn set_registers(&mut self, registers: Registers, xmm: &[u8; 256]) {
+        self.registers = registers;
+        self.xmm = *xmm;
+    }
+
+    /// These counters have overflowed.
+    pub(crate) fn arm(&mut self, counters: u64) {
+        self.armed |= counters & self.enable & self.counters;
+    }
+
+    /// The events of `counters` happened at an instruction. Stores a record when one of them is armed, and says what
+    /// counters are reset to: all that have overflowed. The record has the groups of MSR_PEBS_DATA_CFG if it is for one of
+    /// the counters in `adaptive`.
+    pub(crate) fn sample(
+        &mut self,
+        counters: u64,
+        adaptive: u64,
+        retired: &Retired,
+        bus: &mut Bus,
+    ) -> Resets {
+        let mut resets = [None; MOST];
+        let applicable = self.armed & counters;
+        let Some(format) = self.format.filter(|_| applicable != 0) else { return resets };
+        let groups = if applicable & adaptive != 0 { self.data_cfg } else { 0 };
+        if self.store(format, applicable, groups, retired, bus).is_none() {
+            return resets;
+        }
+        let width = bus.shared.ds.width(retired.after.mode);
+        for (counter, reset) in resets.iter_mut().enumerate() {
+            if self.armed >> counter & 1 != 0 {
+                *reset = bus.ds_counter_reset(counter as u8, width);
+            }
+        }
+        bus.shared.perfmon.clear_status(self.armed);
+        self.armed = 0;
+        resets
+    }
+
+    /// `None` where it does not fit or faults.
+    fn store(
+        &self,
+        format: Format,
+        applicable: u64,
+        groups: u64,
+        retired: &Retired,
+        bus: &mut Bus,
+    ) -> Option<()> {
+        let width = bus.shared.ds.width(retired.after.mode);
+        let buffer = bus.ds_buffer(Which::Pebs, width)?;
+        let mut bytes = [0; LARGEST];
+        let mut branches = [[0; Branch::BYTES]; MOST_BRANCHES];
+        let record = self.record(applicable, retired, bus);
+        let record = match format {
+            Format::Adaptive => self.with_groups(groups, record, &mut branches, bus),
+            _ => record,
+        };
+        let size = record.emit(format, &mut bytes).ok()?;
+        let next = buffer.index.checked_add(size as u64)?;
+        // Out of bounds the record is left out, without a sign.
+        if buffer.index < buffer.base || next > buffer.absolute_maximum {
+            bus.shared.violations.samples_dropped += 1;
+            return None;
+        }
+        bus.ds_store(Which::Pebs, width, (buffer.index, &bytes[..size]), next)?;
+        if buffer.index < buffer.interrupt_threshold && next >= buffer.interrupt_threshold {
+            bus.signal(OVF_DS_BUFFER);
+        }
+        Some(())
+    }
+
+    /// The state behind the instruction, and the instruction itself as the eventing one. What is not modelled is 0.
+    fn record(&self, applicable: u64, retired: &Retired, bus: &Bus) -> Record<'static> {
+        let registers = Registers { rip: retired.after.ip, ..self.registers };
+        let registers = match retired.after.mode {
+            ExecMode::Bits64 => registers,
+            ExecMode::Bits16 | ExecMode::Bits32 => narrow(registers),
+        };
+        Record {
+            registers: Some(registers),
+            eventing_ip: Some(retired.before.ip),
+            global_status: Some(bus.shared.perfmon.status()),
+            applicable_counters: Some(applicable),
+            memory: Some(Memory::default()),
+            tx_abort: Some(TxAbort::default()),
+            tsc: Some(retired.tsc),
+            ..Record::default()
+        }
+    }
+}
+
+impl Sampler {
+    /// An adaptive record with these groups and no others. More branches than the stack has there are not.
+    fn with_groups<'a>(
+        &'a self,
+        groups: u64,
+        record: Record<'a>,
+        branches: &'a mut [[u8; Branch::BYTES]; MOST_BRANCHES],
+        bus: &Bus,
+    ) -> Record<'a> {
+        let has = |group: u64| groups & group != 0;
+        let wanted = (groups >> data_cfg::LBR_ENTRIES_SHIFT) as usize + 1;
+        let mut count = 0;
+        for (out, entry) in branches.iter_mut().zip(bus.shared.last_branches.latest()).take(wanted) {
+            let Entry { from, to, info } = entry;
+            *out = Branch { from, to, info }.emit();
+            count += 1;
+        }
+        Record {
+            memory: record.memory.filter(|_| has(data_cfg::MEMORY)),
+            tx_abort: record.tx_abort.filter(|_| has(data_cfg::MEMORY)),
+            registers: record.registers.filter(|_| has(data_cfg::GPRS)),
+            xmm: has(data_cfg::XMMS).then_some(&self.xmm),
+            branches: has(data_cfg::LBRS).then_some(Branches::new(&branches[..count])),
+            ..record
+        }
+    }
+}
+
+/// Outside 64-bit mode registers have 32 bits, and R8 to R15 are not there.
+fn narrow(registers: Registers) -> Registers {
+    let Registers { rflags, rip, rax, rbx, rcx, rdx, rsi, rdi, rbp, rsp, .. } = registers;
+    let [rflags, rip, rax, rbx, rcx, rdx, rsi, rdi, rbp, rsp] =
+        [rflags, rip, rax, rbx, rcx, rdx, rsi, rdi, rbp, rsp].map(|value| value & 0xffff_ffff);
+    Registers { rflags, rip, rax, rbx, rcx, rdx, rsi, rdi, rbp, rsp, r8_r15: [0; 8] }
+}

@@ -1,0 +1,241 @@
+//! The general-purpose performance counters, as far as they count instructions and branches.
+//!
+//! Counters with CMASK, INV or E set count conditions over cycles and stand still here, as do those of events that no
+//! profile lists. AnyThread makes no difference: there is one logical processor. Interrupts and exceptions are not counted,
+//! but for the instructions that make some: INT n, INT3, INTO, INT1.
+//!
+//! Source: SDM vol. 3, Performance Monitoring, "Architectural Performance Monitoring" and "Full-Width Writes to
+//! Performance Counter Registers"; vol. 4, the table "IA-32 Architectural MSRs".
+
+use crate::branch::Kind;
+use crate::intel::pebs::Sampler;
+use crate::intel::profile::{Counted, CountedEvent};
+use crate::intel::registers::{evtsel, msr};
+use crate::intel::taken::{Taken, TakenKind};
+use crate::intel::unit::{Bus, Seen, Shared, TracingUnit};
+use crate::intel::{Profile, Registers};
+use crate::{Delivery, DeliveryKind, GeneralProtection, Retired};
+
+/// As many as any profile has.
+const MOST: usize = 8;
+
+#[derive(Debug)]
+pub(crate) struct Counters {
+    profile: &'static Profile,
+    number: usize,
+    /// The bits that a counter has.
+    mask: u64,
+    full_width: bool,
+    events: &'static [CountedEvent],
+    select: [u64; MOST],
+    value: [u64; MOST],
+    /// Counters that count something when IA32_PERF_GLOBAL_CTRL lets them.
+    counting: u64,
+    sampler: Sampler,
+}
+
+/// One of the registers.
+enum Register {
+    Select(usize),
+    Value(usize),
+    FullWidth(usize),
+    PebsEnable,
+    PebsDataCfg,
+}
+
+impl Counters {
+    pub(crate) fn new(profile: &'static Profile) -> Self {
+        let counters = profile.counters.as_ref();
+        Self {
+            profile,
+            number: counters.map_or(0, |counters| counters.number as usize).min(MOST),
+            mask: counters.map_or(0, |counters| (1 << counters.width) - 1),
+            full_width: counters.is_some_and(|counters| counters.full_width),
+            events: counters.map_or(&[], |counters| counters.events),
+            select: [0; MOST],
+            value: [0; MOST],
+            counting: 0,
+            sampler: Sampler::new(profile),
+        }
+    }
+
+    /// Whether the registers go into a record at the next event.
+    pub(crate) fn wants_registers(&self) -> bool {
+        self.sampler.is_armed()
+    }
+
+    /// How many instructions retire at least until one may be sampled next, without that one; none where it may be the
+    /// next one. An instruction counts once at most.
+    pub(crate) fn until_sample(&self, shared: &Shared) -> u64 {
+        if self.sampler.is_armed() {
+            return 0;
+        }
+        let sampled = shared.perfmon.enabled_counters() & self.counting & self.sampler.enable();
+        let until_overflow = |index: usize| self.mask.wrapping_sub(self.value[index]).saturating_add(1);
+        (0..self.number)
+            .filter(|index| sampled & 1 << index != 0)
+            .map(until_overflow)
+            .min()
+            .unwrap_or(u64::MAX)
+    }
+
+    /// The registers behind the instruction that retires next.
+    pub(crate) fn set_registers(&mut self, registers: Registers, xmm: &[u8; 256]) {
+        self.sampler.set_registers(registers, xmm);
+    }
+
+    fn register(&self, number: u32) -> Option<Register> {
+        let of = |first: u32| {
+            number.checked_sub(first).map(|index| index as usize).filter(|index| *index < self.number)
+        };
+        if let Some(index) = of(msr::IA32_PERFEVTSEL0) {
+            Some(Register::Select(index))
+        } else if let Some(index) = of(msr::IA32_PMC0) {
+            Some(Register::Value(index))
+        } else if let Some(index) = of(msr::IA32_A_PMC0).filter(|_| self.full_width) {
+            Some(Register::FullWidth(index))
+        } else if number == msr::IA32_PEBS_ENABLE && self.sampler.is_present() {
+            Some(Register::PebsEnable)
+        } else if number == msr::MSR_PEBS_DATA_CFG && self.sampler.is_adaptive() {
+            Some(Register::PebsDataCfg)
+        } else {
+            None
+        }
+    }
+
+    /// Bits that are reserved in IA32_PERFEVTSELx; AnyThread is there from version 3 on.
+    fn select_reserved(&self) -> u64 {
+        let any_thread = if self.profile.perfmon_version < 3 { evtsel::ANY_THREAD } else { 0 };
+        let adaptive = if self.profile.pebs_baseline() { evtsel::ADAPTIVE_RECORD } else { 0 };
+        evtsel::RESERVED & !adaptive | any_thread
+    }
+
+    /// Counters whose records are adaptive.
+    fn adaptive(&self) -> u64 {
+        let is = |index: &usize| self.select[*index] & evtsel::ADAPTIVE_RECORD != 0;
+        (0..self.number).filter(is).fold(0, |counters, index| counters | 1 << index)
+    }
+
+    /// What a counter counts, when it is on at all.
+    fn event(&self, index: usize) -> Option<&'static CountedEvent> {
+        let select = self.select[index];
+        let plain = select & (evtsel::CMASK | evtsel::INV | evtsel::EDGE) == 0;
+        let is = |event: &&CountedEvent| select as u8 == event.select && (select >> 8) as u8 == event.umask;
+        self.events.iter().find(is).filter(|_| plain && select & evtsel::EN != 0)
+    }
+
+    fn counts_level(&self, index: usize, cpl: u8) -> bool {
+        self.select[index] & if cpl == 0 { evtsel::OS } else { evtsel::USR } != 0
+    }
+
+    /// Counts an instruction that is what `happens` says.
+    fn count(&mut self, retired: &Retired, happens: impl Fn(Counted) -> bool, bus: &mut Bus) {
+        let enabled = bus.shared.perfmon.enabled_counters() & self.counting;
+        let (mut events, mut overflows, mut interrupts) = (0, 0, 0);
+        for index in 0..self.number {
+            let bit = 1_u64 << index;
+            let Some(event) = self.event(index).filter(|_| enabled & bit != 0) else { continue };
+            if !self.counts_level(index, retired.before.cpl) || !happens(event.what) {
+                continue;
+            }
+            // AnyThread must be clear for a precise event, too.
+            let precise = event.precise & 1 << index != 0 && self.select[index] & evtsel::ANY_THREAD == 0;
+            events |= if precise { bit } else { 0 };
+            self.value[index] = self.value[index].wrapping_add(1) & self.mask;
+            if self.value[index] == 0 {
+                overflows |= bit;
+                interrupts |= if self.select[index] & evtsel::INT != 0 { bit } else { 0 };
+            }
+        }
+        if events | overflows == 0 {
+            return;
+        }
+        // What had overflowed before arms the sampling of this event; what overflows now arms that of the next one.
+        let adaptive = self.adaptive();
+        for (counter, reset) in self.sampler.sample(events, adaptive, retired, bus).into_iter().enumerate() {
+            if let Some(reset) = reset {
+                self.value[counter] = reset & self.mask;
+            }
+        }
+        self.sampler.arm(overflows & events);
+        bus.shared.perfmon.set_status(overflows);
+        if interrupts != 0 {
+            bus.signal(interrupts);
+        }
+    }
+}
+
+/// Whether an instruction counts as one of these.
+fn happens(what: Counted, seen: &Seen) -> bool {
+    let kind = seen.decoded.kind;
+    match what {
+        Counted::Instructions => true,
+        Counted::Branches => seen.decoded.may_transfer(),
+        Counted::Conditional => kind == Kind::Conditional,
+        Counted::NearCalls => matches!(kind, Kind::DirectCall { .. } | Kind::IndirectCall),
+        Counted::NearReturns => kind == Kind::Return,
+        Counted::NearTaken => seen.taken.is_some_and(|taken| taken.kind != TakenKind::FarBranch),
+        Counted::FarBranches => matches!(kind, Kind::Far | Kind::InterruptReturn),
+        Counted::Mispredicted => seen.mispredicted,
+    }
+}
+
+impl TracingUnit for Counters {
+    fn owns_msr(&self, number: u32) -> bool {
+        self.register(number).is_some()
+    }
+
+    fn read_msr(&mut self, number: u32, _: &Shared) -> Result<u64, GeneralProtection> {
+        Ok(match self.register(number).ok_or(GeneralProtection)? {
+            Register::Select(index) => self.select[index],
+            Register::Value(index) | Register::FullWidth(index) => self.value[index],
+            Register::PebsEnable => self.sampler.enable(),
+            Register::PebsDataCfg => self.sampler.data_cfg(),
+        })
+    }
+
+    fn write_msr(
+        &mut self,
+        number: u32,
+        value: u64,
+        _: &Retired,
+        _: &mut Bus,
+    ) -> Result<(), GeneralProtection> {
+        match self.register(number).ok_or(GeneralProtection)? {
+            Register::Select(index) if value & self.select_reserved() == 0 => {
+                self.select[index] = value;
+                let bit = 1 << index;
+                self.counting = self.counting & !bit | if self.event(index).is_some() { bit } else { 0 };
+            }
+            // The lower half counts; its sign is extended.
+            Register::Value(index) => self.value[index] = value as u32 as i32 as u64 & self.mask,
+            Register::FullWidth(index) if value & !self.mask == 0 => self.value[index] = value,
+            Register::PebsEnable => self.sampler.write_enable(value)?,
+            Register::PebsDataCfg => self.sampler.write_data_cfg(value)?,
+            Register::Select(_) | Register::FullWidth(_) => return Err(GeneralProtection),
+        }
+        Ok(())
+    }
+
+    fn steps(&self, shared: &Shared) -> bool {
+        shared.perfmon.enabled_counters() & self.counting != 0
+    }
+
+    fn retire(&mut self, retired: &Retired, seen: &Seen, bus: &mut Bus) {
+        self.count(retired, |what| happens(what, seen), bus);
+    }
+
+    /// INT n and its kin are instructions, which retire; nothing else that is delivered is counted.
+    fn deliver(&mut self, delivery: &Delivery, _: &Taken, bus: &mut Bus) {
+        if delivery.kind != DeliveryKind::SoftwareInterrupt {
+            return;
+        }
+        let &Delivery { before, after, tsc, .. } = delivery;
+        let retired = Retired { before, after, bytes: &[], tsc, operand: 0 };
+        let is = |what| matches!(what, Counted::Instructions | Counted::Branches | Counted::FarBranches);
+        self.count(&retired, is, bus);
+    }
+}
+
+#[cfg(test)]
+mod tests;

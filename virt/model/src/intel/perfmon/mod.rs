@@ -1,0 +1,335 @@
+//! The global performance-monitoring registers, the local APIC's LVT entry, and PMIs on their way.
+//!
+//! Source: SDM vol. 3, "Architectural Performance Monitoring", and Advanced Programmable Interrupt Controller,
+//! "Local Vector Table".
+
+mod counters;
+
+use crate::GeneralProtection;
+use crate::intel::debugctl::DebugCtl;
+use crate::intel::registers::{CTR_FRZ, LBR_FRZ, OVF_DS_BUFFER, TRACE_TOPA_PMI, msr};
+use crate::intel::{Profile, Violations};
+pub(crate) use counters::Counters;
+
+/// A performance-monitoring interrupt that the local APIC delivers now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pmi {
+    /// Delivery mode Fixed, with this vector.
+    Fixed(u8),
+    /// Delivery mode NMI.
+    Nmi,
+}
+
+const LVT_MASK: u32 = 1 << 16;
+const LVT_WRITABLE: u32 = LVT_MASK | 0x7ff;
+const DELIVERY_FIXED: u32 = 0;
+const DELIVERY_NMI: u32 = 4;
+
+/// PMIs that can be on their way at once; more of them merge.
+const ON_THE_WAY: usize = 2;
+
+#[derive(Debug)]
+pub(crate) struct Perfmon {
+    version: u32,
+    /// A bit for each general-purpose counter.
+    counters: u64,
+    has_pt: bool,
+    status: u64,
+    ctrl: u64,
+    lvt: u32,
+    skid: u32,
+    waiting: [Option<Waiting>; ON_THE_WAY],
+    due: Option<Pmi>,
+}
+
+/// A PMI on its way.
+#[derive(Clone, Copy, Debug)]
+struct Waiting {
+    /// Instructions until it reaches the local APIC.
+    left: u32,
+    /// It is that of a filled ToPA region.
+    topa: bool,
+}
+
+impl Perfmon {
+    pub(crate) fn new(profile: &Profile, skid: u32) -> Self {
+        Self {
+            version: profile.perfmon_version,
+            counters: profile.counters.as_ref().map_or(0, |counters| (1 << counters.number) - 1),
+            has_pt: profile.has_pt(),
+            status: 0,
+            // Counters are enabled after reset, each by its own register only.
+            ctrl: profile.counters.as_ref().map_or(0, |counters| (1 << counters.number) - 1),
+            lvt: LVT_MASK,
+            skid,
+            waiting: [None; ON_THE_WAY],
+            due: None,
+        }
+    }
+
+    pub(crate) fn read(&self, number: u32) -> Result<u64, GeneralProtection> {
+        match number {
+            _ if self.version < 2 => Err(GeneralProtection),
+            msr::IA32_PERF_GLOBAL_STATUS => Ok(self.status),
+            msr::IA32_PERF_GLOBAL_CTRL => Ok(self.ctrl),
+            msr::IA32_PERF_GLOBAL_STATUS_RESET => Ok(0),
+            msr::IA32_PERF_GLOBAL_STATUS_SET if self.version >= 4 => Ok(0),
+            _ => Err(GeneralProtection),
+        }
+    }
+
+    pub(crate) fn write(&mut self, number: u32, value: u64) -> Result<(), GeneralProtection> {
+        let legal = match number {
+            _ if self.version < 2 => return Err(GeneralProtection),
+            msr::IA32_PERF_GLOBAL_CTRL => self.counters,
+            // Clearing CondChgd is legal; setting it is not.
+            msr::IA32_PERF_GLOBAL_STATUS_RESET => self.status_bits() | 1 << 63,
+            msr::IA32_PERF_GLOBAL_STATUS_SET if self.version >= 4 => self.status_bits(),
+            _ => return Err(GeneralProtection),
+        };
+        if value & !legal != 0 {
+            return Err(GeneralProtection);
+        }
+        match number {
+            msr::IA32_PERF_GLOBAL_CTRL => self.ctrl = value,
+            msr::IA32_PERF_GLOBAL_STATUS_RESET => self.status &= !value,
+            _ => self.status |= value,
+        }
+        Ok(())
+    }
+
+    /// Those of the counters, OvfDSBuffer, Trace_ToPA_PMI; from version 3 on Ovf_Uncore, from version 4 on LBR_FRZ,
+    /// CTR_FRZ and ASCI.
+    fn status_bits(&self) -> u64 {
+        let topa = if self.has_pt { TRACE_TOPA_PMI } else { 0 };
+        let uncore = if self.version >= 3 { 1 << 61 } else { 0 };
+        let frozen = if self.version >= 4 { LBR_FRZ | CTR_FRZ | 1 << 60 } else { 0 };
+        self.counters | topa | OVF_DS_BUFFER | uncore | frozen
+    }
+
+    /// Whether these bits of IA32_PERF_GLOBAL_STATUS are set.
+    pub(crate) fn has(&self, bits: u64) -> bool {
+        self.status & bits == bits
+    }
+
+    pub(crate) fn status(&self) -> u64 {
+        self.status
+    }
+
+    /// The processor clears bits of IA32_PERF_GLOBAL_STATUS.
+    pub(crate) fn clear_status(&mut self, bits: u64) {
+        self.status &= !bits;
+    }
+
+    /// A counter has overflowed, without a PMI.
+    pub(crate) fn set_status(&mut self, bits: u64) {
+        self.status |= bits;
+    }
+
+    /// Counters that may count.
+    pub(crate) fn enabled_counters(&self) -> u64 {
+        if self.has(CTR_FRZ) { 0 } else { self.ctrl }
+    }
+
+    pub(crate) fn lvt(&self) -> u32 {
+        self.lvt
+    }
+
+    pub(crate) fn set_lvt(&mut self, value: u32) {
+        self.lvt = value & LVT_WRITABLE;
+    }
+
+    /// Something that raises a PMI happened: sets status bits and sends the PMI on its way. Freezes what is to be frozen.
+    pub(crate) fn signal(&mut self, status: u64, debugctl: &mut DebugCtl) {
+        self.status |= status;
+        let topa = status == TRACE_TOPA_PMI;
+        if let Some(free) = self.waiting.iter_mut().find(|slot| slot.is_none()) {
+            *free = Some(Waiting { left: self.skid, topa });
+        }
+        // From version 4 on the processor says so in a bit of its own, before it switches off what software had on.
+        if debugctl.freezes_lbrs() {
+            match self.version {
+                4.. => self.status |= LBR_FRZ,
+                _ => debugctl.clear_lbr(),
+            }
+        }
+        if debugctl.freezes_perfmon() {
+            match self.version {
+                4.. => self.status |= CTR_FRZ,
+                _ => self.ctrl = 0,
+            }
+        }
+    }
+
+    pub(crate) fn on_the_way(&self) -> bool {
+        self.waiting.iter().any(Option::is_some)
+    }
+
+    /// How many instructions retire until the next PMI reaches the local APIC, the one included with which it does.
+    pub(crate) fn until_arrival(&self) -> u32 {
+        let left = self.waiting.iter().flatten().map(|waiting| waiting.left.saturating_add(1));
+        left.min().unwrap_or(u32::MAX)
+    }
+
+    /// Takes the PMIs of ToPA regions on their way back, for PendToPAPMI.
+    pub(crate) fn recall(&mut self) -> bool {
+        let topa = |slot: &Option<Waiting>| slot.is_some_and(|waiting| waiting.topa);
+        let any = self.waiting.iter().any(topa);
+        self.waiting.iter_mut().filter(|slot| topa(slot)).for_each(|slot| *slot = None);
+        any
+    }
+
+    /// An instruction retired: PMIs come one instruction closer.
+    pub(crate) fn tick(&mut self, violations: &mut Violations) {
+        if !self.on_the_way() {
+            return;
+        }
+        for index in 0..ON_THE_WAY {
+            match self.waiting[index] {
+                Some(Waiting { left: 0, .. }) => {
+                    self.waiting[index] = None;
+                    self.reach_apic(violations);
+                }
+                Some(waiting) => {
+                    self.waiting[index] = Some(Waiting { left: waiting.left - 1, ..waiting });
+                }
+                None => {}
+            }
+        }
+    }
+
+    /// Tracing ended: what is on its way arrives.
+    pub(crate) fn arrive(&mut self, violations: &mut Violations) {
+        for index in 0..ON_THE_WAY {
+            if self.waiting[index].take().is_some() {
+                self.reach_apic(violations);
+            }
+        }
+    }
+
+    /// The local APIC drops the interrupt while the entry is masked, and masks the entry when it delivers.
+    fn reach_apic(&mut self, violations: &mut Violations) {
+        if self.lvt & LVT_MASK != 0 {
+            violations.pmis_dropped += 1;
+            return;
+        }
+        self.due = match self.lvt >> 8 & 7 {
+            DELIVERY_FIXED => Some(Pmi::Fixed(self.lvt as u8)),
+            DELIVERY_NMI => Some(Pmi::Nmi),
+            _ => {
+                violations.pmis_misprogrammed += 1;
+                return;
+            }
+        };
+        self.lvt |= LVT_MASK;
+    }
+
+    pub(crate) fn take(&mut self) -> Option<Pmi> {
+        self.due.take()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn perfmon(name: &str, skid: u32) -> Perfmon {
+        Perfmon::new(Profile::by_name(name).expect(name), skid)
+    }
+
+    fn signal_topa(perfmon: &mut Perfmon) {
+        perfmon.signal(1 << 55, &mut DebugCtl::new(Profile::by_name("skylake").expect("skylake")));
+    }
+
+    #[test]
+    fn a_pmi_comes_after_the_skid_and_masks_the_entry() {
+        for (lvt, expected) in [(0x0f0, Pmi::Fixed(0xf0)), (0x400, Pmi::Nmi)] {
+            let mut violations = Violations::default();
+            let mut perfmon = perfmon("skylake", 3);
+            perfmon.set_lvt(lvt);
+            signal_topa(&mut perfmon);
+            assert_eq!(perfmon.read(0x38e), Ok(1 << 55));
+            for left in [4, 3, 2] {
+                assert_eq!(perfmon.until_arrival(), left);
+                perfmon.tick(&mut violations);
+                assert_eq!(perfmon.take(), None);
+            }
+            assert_eq!(perfmon.until_arrival(), 1);
+            perfmon.tick(&mut violations);
+            assert_eq!(perfmon.lvt(), lvt | 1 << 16);
+            assert_eq!(perfmon.take(), Some(expected));
+            assert_eq!(perfmon.take(), None);
+        }
+    }
+
+    #[test]
+    fn a_pmi_is_dropped_while_the_entry_is_masked_and_its_status_stays() {
+        let mut violations = Violations::default();
+        let mut perfmon = perfmon("skylake", 0);
+        perfmon.set_lvt(0x400 | 1 << 16);
+        signal_topa(&mut perfmon);
+        perfmon.tick(&mut violations);
+        perfmon.set_lvt(0x400);
+        assert_eq!(perfmon.take(), None);
+        assert_eq!(perfmon.read(0x38e), Ok(1 << 55));
+        assert_eq!(violations.pmis_dropped, 1);
+    }
+
+    #[test]
+    fn a_second_pmi_can_be_pending_when_the_first_is_handled() {
+        let mut violations = Violations::default();
+        let mut perfmon = perfmon("skylake", 2);
+        perfmon.set_lvt(0x400);
+        signal_topa(&mut perfmon);
+        perfmon.tick(&mut violations);
+        signal_topa(&mut perfmon);
+        perfmon.tick(&mut violations);
+        perfmon.tick(&mut violations);
+        assert_eq!(perfmon.take(), Some(Pmi::Nmi));
+        // The handler unmasks the entry before the second arrives.
+        perfmon.set_lvt(0x400);
+        perfmon.arrive(&mut violations);
+        assert_eq!(perfmon.take(), Some(Pmi::Nmi));
+        assert_eq!(violations.pmis_dropped, 0);
+    }
+
+    #[test]
+    fn refuses_a_delivery_mode_that_is_no_interrupt() {
+        let mut violations = Violations::default();
+        let mut perfmon = perfmon("skylake", 0);
+        perfmon.set_lvt(0x500);
+        signal_topa(&mut perfmon);
+        perfmon.tick(&mut violations);
+        assert_eq!((perfmon.take(), violations.pmis_misprogrammed), (None, 1));
+    }
+
+    #[test]
+    fn global_registers_refuse_what_is_reserved() {
+        let rows: [(&str, u32, u64, bool); 12] = [
+            ("skylake", 0x38e, 0, false),
+            ("skylake", 0x38f, 0, true),
+            ("icelake", 0x38f, 1 << 8, false),
+            ("skylake", 0x390, 1 << 55, true),
+            ("skylake", 0x390, 1 << 63, true),
+            ("skylake", 0x390, 1 << 58, true),
+            ("skylake", 0x390, 1 << 54, false),
+            ("skylake", 0x391, 1 << 55, true),
+            ("skylake", 0x391, 1 << 63, false),
+            ("broadwell", 0x390, 1 << 55, true),
+            ("broadwell", 0x390, 1 << 58, false),
+            ("broadwell", 0x391, 1 << 55, false),
+        ];
+        for (name, number, value, legal) in rows {
+            let mut perfmon = perfmon(name, 0);
+            assert_eq!(perfmon.write(number, value).is_ok(), legal, "{name} {number:x} {value:x}");
+        }
+    }
+
+    #[test]
+    fn reset_clears_and_set_sets() {
+        let mut perfmon = perfmon("skylake", 0);
+        perfmon.write(0x391, 1 << 55 | 1 << 62).expect("set");
+        perfmon.write(0x390, 1 << 55).expect("reset");
+        assert_eq!(perfmon.read(0x38e), Ok(1 << 62));
+    }
+}

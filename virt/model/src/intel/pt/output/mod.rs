@@ -1,0 +1,198 @@
+//! Where packet bytes go. Source: SDM vol. 3, Intel Processor Trace, "Trace Output".
+
+mod single_range;
+mod topa;
+
+use crate::PhysMemory;
+use crate::intel::registers::ctl;
+use crate::intel::{Profile, Violations};
+use single_range::SingleRange;
+use topa::Topa;
+
+/// Why IA32_RTIT_STATUS.Error was set. Hardware does not tell; tests want to know.
+///
+/// Source: SDM vol. 3, Intel Processor Trace, "Single-Range Output Errors" and "ToPA Errors".
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OperationalError {
+    /// The single range's mask has a 0 below a 1.
+    MaskNotContiguous {
+        /// The mask.
+        mask: u32,
+    },
+    /// The single range's base has a bit of the mask.
+    BaseOverlapsMask {
+        /// The base.
+        base: u64,
+        /// The mask.
+        mask: u32,
+    },
+    /// OutputOffset is beyond the range or region.
+    OffsetBeyondRange {
+        /// The offset.
+        offset: u32,
+    },
+    /// The table is not 4 KiB aligned.
+    TableMisaligned {
+        /// Its physical address.
+        table: u64,
+    },
+    /// The table lies where no memory is.
+    TableUnreadable {
+        /// The physical address of the page.
+        address: u64,
+    },
+    /// A ToPA entry has reserved bits, address bits beyond MAXPHYADDR, or INT or STOP beside END.
+    ReservedBits {
+        /// The entry's physical address.
+        address: u64,
+        /// The entry.
+        entry: u64,
+    },
+    /// A region is not aligned to its size.
+    RegionMisaligned {
+        /// The entry's physical address.
+        address: u64,
+        /// The entry.
+        entry: u64,
+    },
+    /// END in entry 0.
+    EndInFirstEntry {
+        /// The entry's physical address.
+        address: u64,
+    },
+    /// On parts with a single entry: entry 1 is not END.
+    NoEndInSecondEntry {
+        /// The entry's physical address.
+        address: u64,
+    },
+    /// On parts with a single entry: END does not point back to its own table.
+    EndElsewhere {
+        /// The entry's physical address.
+        address: u64,
+        /// The entry.
+        entry: u64,
+    },
+}
+
+/// What came of writing bytes.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Written {
+    /// How many left the internal buffer.
+    pub(crate) count: usize,
+    /// A region with INT was filled.
+    pub(crate) int: bool,
+    /// A region with STOP was filled.
+    pub(crate) stop: bool,
+    /// An operational error.
+    pub(crate) error: Option<OperationalError>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Scheme {
+    /// Nothing to write to: TraceEn is clear, or Stopped or Error was set with it.
+    Off,
+    SingleRange,
+    Topa,
+    /// The trace transport subsystem: the bytes leave the model.
+    Fabric,
+}
+
+#[derive(Debug)]
+pub(crate) struct Output {
+    scheme: Scheme,
+    base: u64,
+    mask_ptrs: u64,
+    /// What RDMSR shows while TraceEn is set: one write behind.
+    stale: (u64, u64),
+    range: Option<SingleRange>,
+    topa: Topa,
+}
+
+impl Output {
+    pub(crate) fn new(profile: &Profile) -> Self {
+        Self {
+            scheme: Scheme::Off,
+            base: 0,
+            mask_ptrs: 0x7f,
+            stale: (0, 0x7f),
+            range: None,
+            topa: Topa::new(profile),
+        }
+    }
+
+    /// IA32_RTIT_OUTPUT_BASE.
+    pub(crate) fn base(&self) -> u64 {
+        if self.scheme == Scheme::Off { self.base } else { self.stale.0 }
+    }
+
+    pub(crate) fn set_base(&mut self, value: u64) {
+        self.base = value;
+    }
+
+    /// IA32_RTIT_OUTPUT_MASK_PTRS.
+    pub(crate) fn mask_ptrs(&self) -> u64 {
+        if self.scheme == Scheme::Off { self.mask_ptrs } else { self.stale.1 }
+    }
+
+    pub(crate) fn set_mask_ptrs(&mut self, value: u64) {
+        self.mask_ptrs = value | 0x7f;
+    }
+
+    /// TraceEn was set with Stopped and Error clear.
+    pub(crate) fn start(&mut self, ctl: u64, mem: &dyn PhysMemory) -> Result<(), OperationalError> {
+        self.stale = (self.base, self.mask_ptrs);
+        if ctl & ctl::FABRIC_EN != 0 {
+            self.scheme = Scheme::Fabric;
+        } else if ctl & ctl::TOPA != 0 {
+            self.topa.start(self.base, self.mask_ptrs, mem)?;
+            self.scheme = Scheme::Topa;
+        } else {
+            self.range = Some(SingleRange::new(self.base, self.mask_ptrs)?);
+            self.scheme = Scheme::SingleRange;
+        }
+        Ok(())
+    }
+
+    /// Writes some of `bytes`: as many as go without anything happening, or up to where something does.
+    pub(crate) fn write(
+        &mut self,
+        bytes: &[u8],
+        mem: &mut dyn PhysMemory,
+        violations: &mut Violations,
+    ) -> Written {
+        self.stale = self.pointers();
+        let count = bytes.len();
+        match self.scheme {
+            Scheme::Off | Scheme::Fabric => Written { count, ..Written::default() },
+            Scheme::SingleRange => {
+                let missed = &mut violations.writes_outside_memory;
+                let count = self.range.as_mut().map_or(count, |range| range.write(bytes, mem, missed));
+                Written { count, ..Written::default() }
+            }
+            Scheme::Topa => match self.topa.write(bytes, mem, violations) {
+                Ok((count, filled)) => Written { count, int: filled.int, stop: filled.stop, error: None },
+                Err((count, error)) => Written { count, error: Some(error), ..Written::default() },
+            },
+        }
+    }
+
+    /// TraceEn was cleared: the MSRs have their values.
+    pub(crate) fn finish(&mut self, mem: &dyn PhysMemory, violations: &mut Violations) {
+        (self.base, self.mask_ptrs) = self.pointers();
+        if self.scheme == Scheme::Topa {
+            self.topa.finish(mem, violations);
+        }
+        self.scheme = Scheme::Off;
+        self.range = None;
+    }
+
+    fn pointers(&self) -> (u64, u64) {
+        match self.scheme {
+            Scheme::Off | Scheme::Fabric => (self.base, self.mask_ptrs),
+            Scheme::SingleRange => {
+                (self.base, self.range.as_ref().map_or(self.mask_ptrs, SingleRange::mask_ptrs))
+            }
+            Scheme::Topa => self.topa.pointers(),
+        }
+    }
+}

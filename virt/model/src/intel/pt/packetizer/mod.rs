@@ -1,0 +1,430 @@
+//! From events to packets.
+//!
+//! Source: SDM vol. 3, Intel Processor Trace, the table "Packet Generation under Different Enable Conditions", whose
+//! cases the functions here follow.
+//!
+//! Choices the manual leaves open, and what the model does:
+//! - FilterEn and TraceStop are evaluated at taken branches, far transfers, events and MOV to CR3, not when execution
+//!   runs sequentially across the border of a range. They look at the next instruction; only TraceStop at a MOV to CR3
+//!   looks at that one's own address, as the table has it.
+//! - Whether a processor is in IA-32e mode, which decides about CR3\[11:5\], follows from the code: compatibility mode
+//!   is what code with CPL above 0 is in when the last kernel code was 64-bit code.
+//! - Any packet but CYC forces out the TNT buffer and the TIPs deferred behind it.
+//! - RETs are never compressed with DisTNT.
+//! - A conditional branch to the next instruction counts as not taken.
+//! - MTCs that were missed between two instructions are not made up for; the next one has the newest value.
+//!
+//! What can be chosen otherwise is in [`Settings`].
+
+mod buffer;
+mod enables;
+mod event_trace;
+mod ip_compression;
+mod overflow;
+mod power;
+mod psb;
+mod ret_stack;
+mod stream;
+mod timing;
+mod tnt;
+
+use pugmark_decoder_core::Packet;
+use pugmark_decoder_core::packet::{Ip, ModeExec, Pip, Ptw, PtwPayload};
+
+use crate::branch::{Decoded, Kind};
+use crate::intel::registers::{cap_ebx, ctl, status};
+use crate::intel::{Profile, Settings};
+use crate::{Context, Delivery, ExecMode, Retired};
+use enables::Filter;
+use ret_stack::RetStack;
+use stream::Stream;
+
+/// How a transfer of control shows in the trace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Shape {
+    /// Not at all: the code says where to.
+    Direct,
+    /// One TNT bit: a taken conditional branch or a compressed RET.
+    Outcome,
+    /// A TIP that may be deferred: near indirect JMP and CALL.
+    Indirect,
+    /// A TIP: an uncompressed RET.
+    Return,
+    /// PIP, MODE.Exec, TIP: a far transfer.
+    Far,
+    /// FUP and then as a far transfer: an interrupt or exception.
+    Event,
+}
+
+/// Generates packets while TraceEn is set.
+#[derive(Debug)]
+pub(crate) struct Packetizer {
+    stream: Stream,
+    settings: Settings,
+    core_ratio: u8,
+    counts_packet_bytes: bool,
+    /// IA32_RTIT_STATUS has FilterEn.
+    shows_filter_en: bool,
+    ctl: u64,
+    filter: Filter,
+    trigger_en: bool,
+    context_en: bool,
+    filter_en: bool,
+    /// IA32_EFER.LMA, as far as the code shows it.
+    ia_32e: bool,
+    stopped: bool,
+    /// The mode that the last MODE.Exec since the last PSB showed.
+    mode: Option<ModeExec>,
+    /// In a C-state deeper than C0.0, since HLT or MWAIT.
+    asleep: bool,
+    lost: overflow::Lost,
+    rets: RetStack,
+}
+
+impl Packetizer {
+    pub(crate) fn new(profile: &Profile, settings: Settings) -> Self {
+        Self {
+            stream: Stream::new(profile, &settings),
+            settings,
+            core_ratio: settings.core_ratio.unwrap_or(profile.non_turbo_ratio),
+            counts_packet_bytes: profile.counts_packet_bytes(),
+            shows_filter_en: profile.feature(cap_ebx::IP_FILTERING),
+            ctl: 0,
+            filter: Filter::new(0, 0, &[0; 8]),
+            trigger_en: false,
+            context_en: false,
+            filter_en: false,
+            ia_32e: false,
+            stopped: false,
+            mode: None,
+            asleep: false,
+            lost: overflow::Lost::default(),
+            rets: RetStack::new(),
+        }
+    }
+
+    /// FilterEn, ContextEn, TriggerEn and PacketByteCnt as IA32_RTIT_STATUS shows them. Without IP filtering FilterEn is
+    /// always set inside the processor, and its bit is reserved (SDM vol. 4, the tables of IA-32 architectural MSRs and of
+    /// Broadwell's).
+    pub(crate) fn status(&self) -> u64 {
+        let flag = |set: bool, bit: u64| if set { bit } else { 0 };
+        let count = if self.counts_packet_bytes { u64::from(self.stream.since_psb()) } else { 0 };
+        flag(self.filter_en && self.shows_filter_en, status::FILTER_EN)
+            | flag(self.context_en, status::CONTEXT_EN)
+            | flag(self.trigger_en, status::TRIGGER_EN)
+            | count.min(status::PACKET_BYTE_CNT_MAX) << status::PACKET_BYTE_CNT_SHIFT
+    }
+
+    /// Software wrote PacketByteCnt.
+    pub(crate) fn set_packet_byte_cnt(&mut self, count: u32) {
+        self.stream.set_since_psb(count);
+    }
+
+    /// A TraceStop range was entered since the last call.
+    pub(crate) fn take_stopped(&mut self) -> bool {
+        core::mem::take(&mut self.stopped)
+    }
+
+    /// Output stopped or met an error: packets end at once, and those not yet written are lost.
+    pub(crate) fn cut(&mut self) {
+        self.trigger_en = false;
+        self.stream.discard();
+        self.lost = overflow::Lost::default();
+    }
+
+    /// Bytes in the internal buffer.
+    pub(crate) fn buffered(&self) -> usize {
+        self.stream.buffer.len()
+    }
+
+    /// The oldest of them.
+    pub(crate) fn front(&self, most: usize) -> &[u8] {
+        self.stream.buffer.front(most)
+    }
+
+    /// They left the internal buffer.
+    pub(crate) fn consume(&mut self, count: usize) {
+        self.stream.buffer.consume(count);
+    }
+
+    /// WRMSR set TraceEn with Error and Stopped clear (cases 2a to 2e). `next` is the state after the WRMSR.
+    pub(crate) fn enable(&mut self, ctl: u64, filter: (u64, &[u64; 8]), next: &Context, tsc: u64, psb: bool) {
+        self.ctl = ctl;
+        self.filter = Filter::new(ctl, filter.0, filter.1);
+        self.asleep = false;
+        self.lost = overflow::Lost::default();
+        self.rets.clear();
+        self.stream.start(ctl, tsc, self.settings.deferred_tips);
+        self.trigger_en = true;
+        self.set_context(next);
+        let stops = self.context_en && self.filter.stops(next.ip);
+        self.filter_en = !stops && self.filter.passes(next.ip);
+        let psb = psb || !self.counts_packet_bytes || self.stream.since_psb() == 0;
+        if psb && self.settings.psb_before_pge {
+            self.psb_plus(next, false);
+        } else if !psb {
+            self.timestamp();
+        }
+        if self.packet_en() {
+            self.mode = None;
+            self.mode_exec_at(next, Packet::TipPge);
+        }
+        if psb && !self.settings.psb_before_pge {
+            self.psb_plus(next, self.packet_en());
+        }
+        if stops {
+            self.trace_stop();
+        }
+    }
+
+    /// WRMSR clears TraceEn (cases 3a, 3b). `at` is the state before the WRMSR.
+    pub(crate) fn disable(&mut self, at: &Context, tsc: u64) {
+        if !self.trigger_en {
+            return;
+        }
+        self.stream.tick(tsc);
+        if self.packet_en() {
+            self.stream.ip(at.ip, Packet::Fup);
+            self.stream.packet(Packet::TipPgd(Ip::Suppressed));
+        }
+        self.trigger_en = false;
+    }
+
+    /// A PSB is owed: PacketByteCnt has crossed the period.
+    pub(crate) fn psb_due(&self) -> bool {
+        self.stream.since_psb() >= 2048 << ctl::psb_freq(self.ctl)
+    }
+
+    /// An instruction retired.
+    pub(crate) fn retire(&mut self, retired: &Retired, decoded: Decoded) {
+        if !self.trigger_en {
+            return;
+        }
+        self.wake(retired.tsc, false);
+        self.stream.tick(retired.tsc);
+        self.instruction(retired, decoded);
+    }
+
+    /// An interrupt or exception was delivered (cases 11 to 13).
+    pub(crate) fn deliver(&mut self, delivery: &Delivery) {
+        if !self.trigger_en {
+            return;
+        }
+        self.wake(delivery.tsc, delivery.kind == crate::DeliveryKind::Interrupt);
+        self.stream.tick(delivery.tsc);
+        self.event_of_delivery(delivery);
+        self.transfer(Shape::Event, &delivery.before, &delivery.after);
+    }
+
+    /// Between two instructions: overflows are resolved and a PSB+ is inserted when it is due.
+    pub(crate) fn boundary(&mut self, next: &Context) {
+        if self.stream.overflowed() {
+            if self.stream.can_resume() {
+                self.resolve_overflow(next);
+            }
+        } else if self.trigger_en && self.psb_due() {
+            self.psb_plus(next, self.packet_en());
+        }
+    }
+
+    fn instruction(&mut self, retired: &Retired, decoded: Decoded) {
+        let Retired { before, after, .. } = retired;
+        let next_ip = decoded.next_ip(before);
+        match decoded.kind {
+            Kind::Other => {
+                if before.iflag != after.iflag {
+                    self.interrupt_flag_changed(after);
+                }
+            }
+            Kind::Conditional if after.ip == next_ip => {
+                if self.packet_en() && self.ctl & ctl::DIS_TNT == 0 {
+                    self.stream.outcome(false);
+                }
+            }
+            Kind::Conditional => self.transfer(Shape::Outcome, before, after),
+            Kind::DirectJump => self.transfer(Shape::Direct, before, after),
+            Kind::DirectCall { to_next } => {
+                if !to_next {
+                    self.call(next_ip);
+                }
+                self.transfer(Shape::Direct, before, after);
+            }
+            Kind::IndirectJump => self.transfer(Shape::Indirect, before, after),
+            Kind::IndirectCall => {
+                self.call(next_ip);
+                self.transfer(Shape::Indirect, before, after);
+            }
+            Kind::Return => {
+                let shape = if self.compresses(after.ip) { Shape::Outcome } else { Shape::Return };
+                self.transfer(shape, before, after);
+            }
+            Kind::Far => self.transfer(Shape::Far, before, after),
+            Kind::InterruptReturn => {
+                self.event_of_iret(before);
+                self.transfer(Shape::Far, before, after);
+            }
+            Kind::MovCr3 => self.mov_cr3(before, after),
+            Kind::Ptwrite { eight } => self.ptwrite(before, eight, retired.operand),
+            Kind::Hlt => self.sleep(before, None),
+            Kind::Mwait => self.sleep(before, Some(retired.operand)),
+        }
+    }
+
+    fn packet_en(&self) -> bool {
+        self.trigger_en && self.context_en && self.filter_en && self.ctl & ctl::BRANCH_EN != 0
+    }
+
+    /// The state in which the next instruction executes decides ContextEn.
+    fn set_context(&mut self, at: &Context) {
+        self.ia_32e = at.mode == ExecMode::Bits64 || self.ia_32e && at.cpl != 0;
+        self.context_en = self.filter.context(at, self.ia_32e);
+    }
+
+    fn call(&mut self, next_ip: u64) {
+        if self.packet_en() {
+            self.rets.push(next_ip);
+        }
+    }
+
+    fn compresses(&mut self, target: u64) -> bool {
+        let uncompressed = ctl::DIS_RETC | ctl::DIS_TNT;
+        self.packet_en()
+            && self.ctl & uncompressed == 0
+            && self.rets.pop(target, self.settings.return_elsewhere)
+    }
+
+    /// A taken branch or an event: the enables change with it, and they decide the packets.
+    fn transfer(&mut self, shape: Shape, before: &Context, after: &Context) {
+        let was_on = self.packet_en();
+        self.set_context(after);
+        let stops = self.context_en && self.filter.stops(after.ip);
+        if self.context_en {
+            self.filter_en = !stops && self.filter.passes(after.ip);
+        }
+        if was_on && shape == Shape::Event {
+            self.stream.ip(before.ip, Packet::Fup);
+        }
+        let far = matches!(shape, Shape::Far | Shape::Event);
+        if far && before.cr3 != after.cr3 {
+            self.pip(after);
+        }
+        match (was_on, self.packet_en()) {
+            (true, true) => match shape {
+                Shape::Direct => {}
+                Shape::Outcome if self.ctl & ctl::DIS_TNT != 0 => {}
+                Shape::Outcome => self.stream.outcome(true),
+                Shape::Indirect => self.stream.deferrable_tip(after.ip),
+                Shape::Return => self.stream.ip(after.ip, Packet::Tip),
+                Shape::Far | Shape::Event => {
+                    self.mode_exec_at(after, Packet::Tip);
+                }
+            },
+            (true, false) => {
+                self.rets.clear();
+                if !self.context_en || shape == Shape::Outcome {
+                    self.stream.packet(Packet::TipPgd(Ip::Suppressed));
+                } else {
+                    self.stream.ip(after.ip, Packet::TipPgd);
+                }
+            }
+            (false, true) => {
+                self.enter(after);
+            }
+            (false, false) => {}
+        }
+        if stops {
+            self.trace_stop();
+        }
+    }
+
+    /// MOV to CR3 (cases 5a to 5f): no branch, but it can change ContextEn.
+    fn mov_cr3(&mut self, before: &Context, after: &Context) {
+        let was_on = self.packet_en();
+        self.set_context(after);
+        let stops = self.context_en && self.filter.stops(before.ip);
+        if self.context_en {
+            self.filter_en = !stops && self.filter.passes(after.ip);
+        }
+        self.pip(after);
+        match (was_on, self.packet_en()) {
+            (true, false) => {
+                self.rets.clear();
+                if self.context_en {
+                    self.stream.ip(after.ip, Packet::TipPgd);
+                } else {
+                    self.stream.packet(Packet::TipPgd(Ip::Suppressed));
+                }
+            }
+            (false, true) => {
+                self.enter(after);
+            }
+            (true, true) | (false, false) => {}
+        }
+        if stops {
+            self.trace_stop();
+        }
+    }
+
+    /// PacketEn was set by an instruction or event. A PIP that was lost with an overflow comes before.
+    fn enter(&mut self, at: &Context) {
+        if self.lost.pip {
+            self.pip(at);
+        }
+        self.mode_exec_at(at, Packet::TipPge);
+    }
+
+    /// PTWRITE (cases 16.24a to 16.24e).
+    fn ptwrite(&mut self, before: &Context, eight: bool, operand: u64) {
+        if self.ctl & ctl::PTW_EN == 0 || !self.context_en || !self.filter_en {
+            return;
+        }
+        let payload = if eight { PtwPayload::Eight(operand) } else { PtwPayload::Four(operand as u32) };
+        let ip = self.ctl & ctl::FUP_ON_PTW != 0;
+        self.stream.packet(Packet::Ptw(Ptw { payload, ip }));
+        if ip {
+            self.stream.ip(before.ip, Packet::Fup);
+        }
+    }
+
+    /// PIP where it is allowed.
+    fn pip(&mut self, at: &Context) {
+        if self.context_en && self.ctl & ctl::OS != 0 {
+            let cr3 = enables::table(at.cr3, self.ia_32e) & ((1 << 52) - 1);
+            self.lost.pip = !self.stream.packet(Packet::Pip(Pip { cr3, non_root: false }));
+        }
+    }
+
+    /// MODE.Exec when it is due, and the packet that says where it holds. When an overflow comes between the two no
+    /// reader can know whether it holds, and it is due again.
+    fn mode_exec_at(&mut self, at: &Context, packet: fn(Ip) -> Packet) {
+        let shown = self.mode;
+        self.mode_exec(at);
+        self.stream.ip(at.ip, packet);
+        if self.stream.overflowed() && self.mode != shown {
+            self.mode = None;
+        }
+    }
+
+    /// MODE.Exec when the mode is not the one shown last.
+    fn mode_exec(&mut self, at: &Context) {
+        let mode = self.mode_of(at);
+        if self.mode != Some(mode) && self.stream.packet(Packet::ModeExec(mode)) {
+            self.mode = Some(mode);
+        }
+    }
+
+    fn mode_of(&self, at: &Context) -> ModeExec {
+        ModeExec {
+            cs_l: at.mode == ExecMode::Bits64,
+            cs_d: at.mode == ExecMode::Bits32,
+            iflag: at.iflag && self.ctl & ctl::EVENT_EN != 0,
+        }
+    }
+
+    /// A TraceStop range was entered. During an overflow the packet waits until that is resolved.
+    fn trace_stop(&mut self) {
+        self.stopped = true;
+        self.trigger_en = false;
+        self.lost.trace_stop = !self.stream.packet(Packet::TraceStop);
+    }
+}

@@ -1,0 +1,238 @@
+//! The packet stream: each packet in its place, compressed against those before it, in the internal buffer.
+
+use pugmark_decoder_core::Packet;
+use pugmark_decoder_core::packet::{Cyc, Ip};
+
+use super::buffer::Buffer;
+use super::ip_compression::LastIp;
+use super::timing::Clock;
+use super::tnt::TntBuffer;
+use crate::intel::registers::ctl;
+use crate::intel::{Profile, Settings};
+
+/// The length of a PSB, the longest packet.
+const PSB: usize = 16;
+
+#[derive(Debug)]
+pub(crate) struct Stream {
+    pub(super) buffer: Buffer,
+    pub(super) clock: Clock,
+    last_ip: LastIp,
+    tnt: TntBuffer,
+    /// TIPs may be held back.
+    defers: bool,
+    /// The first IP after an OVF is compressed against the last one before it.
+    compresses_after_overflow: bool,
+    /// Bytes since the last PSB.
+    since_psb: u32,
+    /// Bytes the internal buffer may hold.
+    capacity: usize,
+    /// The internal buffer overflowed and this has not been resolved.
+    overflowed: bool,
+}
+
+impl Stream {
+    pub(super) fn new(profile: &Profile, settings: &Settings) -> Self {
+        let core_ratio = settings.core_ratio.unwrap_or(profile.non_turbo_ratio);
+        Self {
+            buffer: Buffer::new(),
+            clock: Clock::new(profile, core_ratio),
+            last_ip: LastIp::new(),
+            tnt: TntBuffer::new(settings.long_tnt),
+            defers: settings.deferred_tips,
+            compresses_after_overflow: settings.compress_after_overflow,
+            since_psb: 0,
+            capacity: settings
+                .overflow
+                .map_or(usize::MAX, |overflow| overflow.capacity.clamp(128, 2048) as usize),
+            overflowed: false,
+        }
+    }
+
+    pub(super) fn start(&mut self, ctl: u64, tsc: u64, defers: bool) {
+        self.clock.start(ctl, tsc);
+        // A CYC packet before the TIP would force it out anyway.
+        self.defers = defers && ctl & ctl::CYC_EN == 0;
+    }
+
+    /// The outcome of a conditional branch or a compressed RET.
+    pub(super) fn outcome(&mut self, taken: bool) {
+        if self.overflowed {
+            return;
+        }
+        if self.tnt.is_empty() {
+            // CYC gives the time of the first branch in the TNT.
+            self.cyc();
+            if self.overflowed {
+                return;
+            }
+        }
+        if self.tnt.push(taken) {
+            self.flush();
+        }
+    }
+
+    /// A TIP that may be deferred.
+    pub(super) fn deferrable_tip(&mut self, target: u64) {
+        if self.overflowed {
+            return;
+        }
+        if !self.defers || self.tnt.is_empty() {
+            self.ip(target, Packet::Tip);
+        } else if self.tnt.hold(target) {
+            self.flush();
+        }
+    }
+
+    /// A packet with an IP.
+    pub(super) fn ip(&mut self, ip: u64, packet: fn(Ip) -> Packet) {
+        self.flush();
+        let packet = packet(self.last_ip.compress(ip));
+        // FUP is not CYC-eligible.
+        if !matches!(packet, Packet::Fup(_)) {
+            self.cyc();
+        }
+        if self.put(&packet) {
+            self.last_ip.set(ip);
+        }
+    }
+
+    /// Any other packet, after what is buffered. CYC-eligible ones get a CYC packet before them when it is due.
+    pub(super) fn packet(&mut self, packet: Packet) -> bool {
+        self.flush();
+        match packet {
+            Packet::TipPgd(_)
+            | Packet::ModeExec(_)
+            | Packet::ModeTsx(_)
+            | Packet::Pip(_)
+            | Packet::Mtc(_)
+            | Packet::Tsc(_)
+            | Packet::Ptw(_)
+            | Packet::Exstop(_)
+            | Packet::Mwait(_) => self.put_eligible(&packet),
+            _ => self.put(&packet),
+        }
+    }
+
+    /// PSB: the compression state starts anew.
+    pub(super) fn psb(&mut self) {
+        self.flush();
+        if self.put(&Packet::Psb) {
+            self.since_psb = PSB as u32;
+            self.last_ip.reset();
+        }
+    }
+
+    /// Sends the TNT buffer and the TIPs behind it.
+    pub(super) fn flush(&mut self) {
+        let Some(tnt) = self.tnt.take() else { return };
+        self.put(&tnt);
+        for target in self.tnt.take_held() {
+            if self.put(&Packet::Tip(self.last_ip.compress(target))) {
+                self.last_ip.set(target);
+            }
+        }
+    }
+
+    /// Time goes on: MTC and stand-alone CYC packets.
+    pub(super) fn tick(&mut self, tsc: u64) {
+        self.clock.advance(tsc);
+        if let Some(mtc) = self.clock.mtc() {
+            self.packet(mtc);
+        }
+        if !self.overflowed
+            && let Some(cycles) = self.clock.take_wrap()
+        {
+            self.packet(Packet::Cyc(Cyc { cycles }));
+        }
+    }
+
+    /// Bytes since the last PSB.
+    pub(super) const fn since_psb(&self) -> u32 {
+        self.since_psb
+    }
+
+    pub(super) fn set_since_psb(&mut self, bytes: u32) {
+        self.since_psb = bytes;
+    }
+
+    pub(super) const fn overflowed(&self) -> bool {
+        self.overflowed
+    }
+
+    /// The overflow is over once so much of the internal buffer is free that a PSB+ fits.
+    pub(super) fn can_resume(&self) -> bool {
+        self.overflowed && self.buffer.len() <= self.capacity / 4
+    }
+
+    /// Resolves the overflow: OVF, and a CYC before it for the time it took.
+    pub(super) fn resume(&mut self) {
+        self.overflowed = false;
+        if !self.compresses_after_overflow {
+            self.last_ip.forget();
+        }
+        if let Some(cycles) = self.clock.restart_cycles() {
+            self.put(&Packet::Cyc(Cyc { cycles }));
+        }
+        self.put(&Packet::Ovf);
+    }
+
+    /// Loses what is buffered: output stopped or met an error.
+    pub(super) fn discard(&mut self) {
+        self.buffer.clear();
+        self.tnt.clear();
+        self.overflowed = false;
+    }
+
+    fn put_eligible(&mut self, packet: &Packet) -> bool {
+        self.cyc();
+        self.put(packet)
+    }
+
+    fn cyc(&mut self) {
+        if self.overflowed {
+            return;
+        }
+        if let Some(cycles) = self.clock.take_cycles() {
+            self.put(&Packet::Cyc(Cyc { cycles }));
+        }
+    }
+
+    /// Into the internal buffer; false when it is full, and then nothing fits until that is resolved.
+    fn put(&mut self, packet: &Packet) -> bool {
+        if self.overflowed {
+            return false;
+        }
+        let mut bytes = [0; PSB];
+        let Ok(len) = packet.emit(&mut bytes) else { return false };
+        if self.buffer.len() + len > self.capacity || !self.buffer.push(&bytes[..len]) {
+            self.overflowed = true;
+            return false;
+        }
+        self.since_psb = self.since_psb.saturating_add(len as u32);
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::intel::Overflow;
+
+    #[test]
+    fn an_overflow_is_over_when_three_quarters_of_the_internal_buffer_are_free() {
+        for (capacity, len) in [(128, 32), (200, 50), (2048, 512)] {
+            let overflow = Some(Overflow { capacity, drain: 1 });
+            let profile = Profile::by_name("skylake").expect("skylake");
+            let mut stream = Stream::new(profile, &Settings { overflow, ..Settings::default() });
+            while stream.packet(Packet::Psb) {
+                assert!(!stream.can_resume(), "there is no overflow to resume after");
+            }
+            assert!(stream.overflowed() && stream.buffer.len() <= capacity as usize);
+            stream.buffer.consume(stream.buffer.len() - len - 1);
+            assert!(!stream.can_resume(), "{capacity}");
+            stream.buffer.consume(1);
+            assert!(stream.can_resume(), "{capacity}");
+        }
+    }
+}

@@ -1,0 +1,236 @@
+//! Clocks: the TSC, the core crystal clock and the core clock, all from the TSC that comes with each event.
+//!
+//! Source: SDM vol. 3, Intel Processor Trace, "Tracking Time" and "Cycle-Accurate Mode".
+
+use pugmark_decoder_core::Packet;
+use pugmark_decoder_core::packet::{Mtc, Tma, Tsc};
+
+use crate::intel::Profile;
+use crate::intel::registers::ctl;
+
+/// Cycles after which a CYC packet is sent though nothing else is, before the counter would wrap.
+const CYCLE_COUNTER_WRAP: u64 = 1 << 20;
+
+#[derive(Debug)]
+pub(crate) struct Clock {
+    /// TSC ticks per crystal tick, as a fraction; zeros when it is not enumerated.
+    ratio: (u64, u64),
+    /// The core clock over the TSC, as a fraction.
+    core: (u64, u64),
+    tsc: u64,
+    ctl: u64,
+    /// The TSC at which the next MTC is due.
+    next_mtc: u64,
+    /// Core cycles, absolute, at the last CYC packet.
+    last_cyc: u64,
+    /// A stand-alone CYC went out: the next eligible packet gets one whatever the threshold.
+    owed: bool,
+}
+
+impl Clock {
+    pub(crate) fn new(profile: &Profile, core_ratio: u8) -> Self {
+        let (numerator, denominator) = profile.tsc_ratio;
+        Self {
+            ratio: (u64::from(numerator), u64::from(denominator)),
+            core: (u64::from(core_ratio), u64::from(profile.non_turbo_ratio)),
+            tsc: 0,
+            ctl: 0,
+            next_mtc: 0,
+            last_cyc: 0,
+            owed: false,
+        }
+    }
+
+    /// TriggerEn was set: the cycle counter starts from 0.
+    pub(crate) fn start(&mut self, ctl: u64, tsc: u64) {
+        self.ctl = ctl;
+        self.tsc = tsc;
+        self.last_cyc = self.cycles();
+        self.owed = false;
+        self.schedule_mtc();
+    }
+
+    /// Time goes on; it never goes back.
+    pub(crate) fn advance(&mut self, tsc: u64) {
+        self.tsc = self.tsc.max(tsc);
+    }
+
+    /// The core clock was off since the last event, and is on again: the cycle counter goes on from where it was. What it
+    /// has counted comes with the next eligible packet, the TSC, whatever the threshold. MTCs of the meantime are lost; the
+    /// TMA says where the crystal clock is.
+    pub(crate) fn wake(&mut self, tsc: u64) {
+        let off_at = self.cycles();
+        self.advance(tsc);
+        self.last_cyc += self.cycles() - off_at;
+        self.owed = true;
+        self.schedule_mtc();
+    }
+
+    /// The MTC packet that is due. When ticks were missed it has the newest value.
+    pub(crate) fn mtc(&mut self) -> Option<Packet> {
+        if self.ctl & ctl::MTC_EN == 0 || self.tsc < self.next_mtc {
+            return None;
+        }
+        self.schedule_mtc();
+        let ctc = self.crystal() >> ctl::mtc_freq(self.ctl);
+        Some(Packet::Mtc(Mtc { ctc: ctc as u8 }))
+    }
+
+    pub(crate) fn tsc(&self) -> Option<Packet> {
+        (self.ctl & ctl::TSC_EN != 0).then_some(Packet::Tsc(Tsc { tsc: self.tsc & 0xff_ffff_ffff_ffff }))
+    }
+
+    /// CTC is the crystal clock, FastCounter the TSC ticks since its last edge.
+    pub(crate) fn tma(&self) -> Option<Packet> {
+        let both = ctl::TSC_EN | ctl::MTC_EN;
+        if self.ctl & both != both {
+            return None;
+        }
+        let crystal = self.crystal();
+        let since_edge = self.tsc.saturating_sub(self.edge(crystal));
+        Some(Packet::Tma(Tma { ctc: crystal as u16, fc: (since_edge & 0x1ff) as u16 }))
+    }
+
+    /// Cycles to report before a CYC-eligible packet, if a CYC packet is due.
+    pub(crate) fn take_cycles(&mut self) -> Option<u64> {
+        if self.ctl & ctl::CYC_EN == 0 {
+            return None;
+        }
+        let now = self.cycles();
+        let elapsed = now - self.last_cyc;
+        let threshold = match ctl::cyc_thresh(self.ctl) {
+            0 => 1,
+            n => 1 << (n - 1),
+        };
+        if elapsed < threshold && !(self.owed && elapsed > 0) {
+            return None;
+        }
+        self.last_cyc = now;
+        self.owed = false;
+        Some(elapsed)
+    }
+
+    /// Cycles to report before the counter would wrap.
+    pub(crate) fn take_wrap(&mut self) -> Option<u64> {
+        if self.ctl & ctl::CYC_EN == 0 || self.cycles() - self.last_cyc < CYCLE_COUNTER_WRAP {
+            return None;
+        }
+        let cycles = self.take_cycles();
+        self.owed = true;
+        cycles
+    }
+
+    /// Cycles since the last CYC, for an OVF, which restarts the counter.
+    pub(crate) fn restart_cycles(&mut self) -> Option<u64> {
+        let now = self.cycles();
+        let elapsed = now - core::mem::replace(&mut self.last_cyc, now);
+        (self.ctl & ctl::CYC_EN != 0 && elapsed > 0).then_some(elapsed)
+    }
+
+    fn cycles(&self) -> u64 {
+        scale(self.tsc, self.core)
+    }
+
+    fn crystal(&self) -> u64 {
+        scale(self.tsc, (self.ratio.1, self.ratio.0))
+    }
+
+    /// The first TSC value at which the crystal clock shows `crystal`.
+    fn edge(&self, crystal: u64) -> u64 {
+        let floor = scale(crystal, self.ratio);
+        let exact = scale(floor, (self.ratio.1, self.ratio.0)) >= crystal;
+        if exact { floor } else { floor + 1 }
+    }
+
+    fn schedule_mtc(&mut self) {
+        if self.ctl & ctl::MTC_EN != 0 {
+            let freq = ctl::mtc_freq(self.ctl);
+            self.next_mtc = self.edge(((self.crystal() >> freq) + 1) << freq);
+        }
+    }
+}
+
+/// `value * numerator / denominator`, rounded down; 0 without a ratio.
+fn scale(value: u64, (numerator, denominator): (u64, u64)) -> u64 {
+    if denominator == 0 {
+        return 0;
+    }
+    if numerator == denominator {
+        return value;
+    }
+    let whole = (value / denominator).wrapping_mul(numerator);
+    whole.wrapping_add(value % denominator * numerator / denominator)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Skylake: 250 TSC ticks are 2 crystal ticks.
+    fn clock(ctl: u64, tsc: u64, core_ratio: u8) -> Clock {
+        let mut clock = Clock::new(Profile::by_name("skylake").expect("skylake"), core_ratio);
+        clock.start(ctl, tsc);
+        clock
+    }
+
+    #[test]
+    fn mtc_comes_when_its_bit_of_the_crystal_clock_changes() {
+        let mut clock = clock(ctl::MTC_EN | 3 << 14, 0, 30);
+        for (tsc, expected) in
+            [(999, None), (1000, Some(1)), (1001, None), (2999, Some(2)), (3000, Some(3)), (256_000, Some(0))]
+        {
+            clock.advance(tsc);
+            assert_eq!(clock.mtc(), expected.map(|ctc| Packet::Mtc(Mtc { ctc })), "{tsc}");
+        }
+    }
+
+    #[test]
+    fn tma_splits_the_tsc_into_crystal_ticks_and_the_rest() {
+        for (tsc, ctc, fc) in [(0, 0, 0), (124, 0, 124), (125, 1, 0), (1_000_007, 8000, 7), (125 << 16, 0, 0)]
+        {
+            let clock = clock(ctl::TSC_EN | ctl::MTC_EN, tsc, 30);
+            assert_eq!(clock.tma(), Some(Packet::Tma(Tma { ctc, fc })), "{tsc}");
+        }
+        assert_eq!(clock(ctl::TSC_EN, 5, 30).tma(), None);
+        assert_eq!(clock(ctl::MTC_EN, 5, 30).tsc(), None);
+    }
+
+    #[test]
+    fn tsc_has_56_bits() {
+        for (tsc, payload) in [(0x00f1_2345_6789_abcd, 0x00f1_2345_6789_abcd), (0x0100_0000_0000_0005, 5)] {
+            assert_eq!(clock(ctl::TSC_EN, tsc, 30).tsc(), Some(Packet::Tsc(Tsc { tsc: payload })));
+        }
+    }
+
+    #[test]
+    fn cycles_are_core_cycles_and_wait_for_the_threshold() {
+        // CycThresh, core ratio, TSC, cycles.
+        let rows: [(u64, u8, u64, Option<u64>); 7] = [
+            (0, 30, 0, None),
+            (0, 30, 1, Some(1)),
+            (5, 30, 15, None),
+            (5, 30, 16, Some(16)),
+            (0, 15, 100, Some(50)),
+            (0, 60, 100, Some(200)),
+            (1, 30, 1, Some(1)),
+        ];
+        for (threshold, ratio, tsc, expected) in rows {
+            let mut clock = clock(ctl::CYC_EN | threshold << 19, 0, ratio);
+            clock.advance(tsc);
+            assert_eq!(clock.take_cycles(), expected, "{threshold} {ratio} {tsc}");
+            assert_eq!(clock.take_cycles(), None);
+        }
+        assert_eq!(clock(0, 0, 30).take_cycles(), None);
+    }
+
+    #[test]
+    fn a_stand_alone_cyc_comes_before_the_counter_wraps_and_owes_another() {
+        let mut clock = clock(ctl::CYC_EN | 15 << 19, 0, 30);
+        clock.advance((1 << 20) - 1);
+        assert_eq!(clock.take_wrap(), None);
+        clock.advance(1 << 20);
+        assert_eq!(clock.take_wrap(), Some(1 << 20));
+        clock.advance((1 << 20) + 1);
+        assert_eq!(clock.take_cycles(), Some(1), "below the threshold, but owed");
+    }
+}

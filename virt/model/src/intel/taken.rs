@@ -1,0 +1,89 @@
+//! Branches that were taken, as branch records have them.
+//!
+//! Source: SDM vol. 3, Debug, Branch Profile, TSC, and Resource Monitoring Features, "Last Branch, Interrupt, and
+//! Exception Recording (Processors based on Intel NetBurst Microarchitecture)", "LBR Stack": what the from and to
+//! addresses are.
+
+use crate::branch::{Decoded, Kind};
+use crate::intel::settings::BranchLevel;
+use crate::{Delivery, DeliveryKind, Retired};
+
+/// A taken branch, an interrupt or an exception.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Taken {
+    pub(crate) from: u64,
+    pub(crate) to: u64,
+    pub(crate) kind: TakenKind,
+    /// The privilege level that it counts for where levels are filtered.
+    pub(crate) cpl: u8,
+    pub(crate) predicted: bool,
+}
+
+/// What branched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TakenKind {
+    Conditional,
+    RelativeJump,
+    IndirectJump,
+    /// With a displacement of 0, or not.
+    RelativeCall {
+        to_next: bool,
+    },
+    IndirectCall,
+    Return,
+    FarBranch,
+    /// An interrupt or an exception but for #DB.
+    Event,
+    /// A debug exception.
+    DebugException,
+}
+
+/// The vector of #DB.
+const DEBUG: u8 = 1;
+
+impl Taken {
+    /// The branch that an instruction took, if it took one. A conditional branch to the next instruction counts as
+    /// not taken: nothing tells.
+    pub(crate) fn of(
+        retired: &Retired,
+        decoded: Decoded,
+        level: BranchLevel,
+        predicted: bool,
+    ) -> Option<Self> {
+        let kind = match decoded.kind {
+            Kind::Conditional if retired.after.ip != decoded.next_ip(&retired.before) => {
+                TakenKind::Conditional
+            }
+            Kind::DirectJump => TakenKind::RelativeJump,
+            Kind::IndirectJump => TakenKind::IndirectJump,
+            Kind::DirectCall { to_next } => TakenKind::RelativeCall { to_next },
+            Kind::IndirectCall => TakenKind::IndirectCall,
+            Kind::Return => TakenKind::Return,
+            Kind::Far | Kind::InterruptReturn => TakenKind::FarBranch,
+            Kind::Conditional
+            | Kind::Other
+            | Kind::MovCr3
+            | Kind::Ptwrite { .. }
+            | Kind::Hlt
+            | Kind::Mwait => return None,
+        };
+        let cpl = level.of(retired.before.cpl, retired.after.cpl);
+        Some(Self { from: retired.before.ip, to: retired.after.ip, kind, cpl, predicted })
+    }
+
+    /// An interrupt or exception. A trap comes from the instruction that caused it, which is the one that retired
+    /// last, at `last`.
+    pub(crate) fn by(delivery: &Delivery, last: u64, level: BranchLevel) -> Self {
+        let from = match delivery.kind {
+            DeliveryKind::Trap => last,
+            DeliveryKind::Interrupt
+            | DeliveryKind::Nmi
+            | DeliveryKind::Fault
+            | DeliveryKind::SoftwareInterrupt => delivery.before.ip,
+        };
+        let debug = delivery.vector == DEBUG && delivery.kind.is_exception();
+        let kind = if debug { TakenKind::DebugException } else { TakenKind::Event };
+        let cpl = level.of(delivery.before.cpl, delivery.after.cpl);
+        Self { from, to: delivery.after.ip, kind, cpl, predicted: false }
+    }
+}

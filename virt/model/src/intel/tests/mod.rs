@@ -1,0 +1,5 @@
+//! Intel's processors as a whole: MSR writes and instructions in, memory and packets out.
+
+pub(crate) mod debug_store;
+pub(crate) mod machine;
+mod registers;

@@ -1,0 +1,267 @@
+//! MSRs at the processor's edge.
+
+use std::boxed::Box;
+use std::ops::RangeInclusive;
+
+use crate::GeneralProtection;
+use crate::intel::tests::machine::*;
+use crate::intel::{Processor, Profile, Settings};
+
+#[test]
+fn owns_its_msrs_and_no_others() {
+    const ALWAYS: [RangeInclusive<u32>; 4] = [0xce..=0xce, 0x1a0..=0x1a0, 0x345..=0x345, 0x38e..=0x391];
+    const PT: &[RangeInclusive<u32>] = &[0x560..=0x561, 0x570..=0x572, 0x580..=0x587];
+    const NEHALEM: &[RangeInclusive<u32>] = &[
+        0xc1..=0xc4,
+        0x186..=0x189,
+        0x1c8..=0x1c9,
+        0x1d9..=0x1d9,
+        0x1dd..=0x1de,
+        0x3f1..=0x3f1,
+        0x600..=0x600,
+        0x680..=0x68f,
+        0x6c0..=0x6cf,
+    ];
+    const SKYLAKE: &[RangeInclusive<u32>] = &[0x4c1..=0x4c4, 0x690..=0x69f, 0x6d0..=0x6df, 0xdc0..=0xddf];
+    const CORE2: &[RangeInclusive<u32>] = &[
+        0x40..=0x43,
+        0x60..=0x63,
+        0xc1..=0xc2,
+        0x186..=0x187,
+        0x1c9..=0x1c9,
+        0x1d9..=0x1d9,
+        0x1dd..=0x1de,
+        0x3f1..=0x3f1,
+        0x600..=0x600,
+    ];
+    const PRESCOTT: &[RangeInclusive<u32>] = &[0x1d7..=0x1da, 0x600..=0x600, 0x680..=0x68f, 0x6c0..=0x6cf];
+    const ICELAKE: &[RangeInclusive<u32>] = &[0xc5..=0xc8, 0x18a..=0x18d, 0x3f2..=0x3f2, 0x4c5..=0x4c8];
+    type Row = (&'static str, &'static [&'static [RangeInclusive<u32>]]);
+    let rows: [Row; 8] = [
+        ("skylake", &[PT, NEHALEM, SKYLAKE]),
+        ("nehalem", &[NEHALEM]),
+        ("core2", &[CORE2]),
+        ("prescott", &[PRESCOTT]),
+        ("pentium-m", &[&[0x1d9..=0x1d9, 0x600..=0x600]]),
+        ("broadwell", &[PT, NEHALEM, &[0x4c1..=0x4c4]]),
+        ("icelake", &[PT, NEHALEM, SKYLAKE, ICELAKE]),
+        ("sapphire-rapids", &[PT]),
+    ];
+    for (name, owned) in rows {
+        let machine = Machine::new(name, Settings::default());
+        let owns =
+            |msr: u32| ALWAYS.iter().chain(owned.iter().copied().flatten()).any(|list| list.contains(&msr));
+        for msr in 0..0x2000 {
+            assert_eq!(machine.processor.owns_msr(msr), owns(msr), "{name} {msr:x}");
+        }
+        assert!(!machine.processor.owns_msr(0xc000_0080));
+    }
+}
+
+#[test]
+fn reset_values() {
+    // Profile, MSR, value.
+    let rows: [(&str, u32, Option<u64>); 35] = [
+        ("prescott", 0xce, None),
+        ("pentium-m", 0xce, None),
+        ("core2", 0xce, None),
+        ("nehalem", 0xce, Some(20 << 8)),
+        ("broadwell", 0xce, Some(26 << 8)),
+        ("skylake", 0xce, Some(30 << 8)),
+        ("sapphire-rapids", 0x1a0, Some(0x5_1881)),
+        ("icelake", 0x1a0, Some(0x5_0081)),
+        ("skylake", 0x1a0, Some(0x5_0081)),
+        ("nehalem", 0x1a0, Some(0x5_0081)),
+        ("core2", 0x1a0, Some(0x5_0081)),
+        ("prescott", 0x1a0, Some(0x5_1081)),
+        ("core2", 0x345, Some(0xc1)),
+        ("nehalem", 0x345, Some(0x11c3)),
+        ("prescott", 0x345, None),
+        ("prescott", 0x38e, None),
+        ("core2", 0x38f, Some(0b11)),
+        ("skylake", 0x38f, Some(0b1111)),
+        ("icelake", 0x38f, Some(0xff)),
+        ("skylake", 0x345, Some(0x33c5)),
+        ("icelake", 0x345, Some(0x74c5)),
+        ("skylake", 0x38e, Some(0)),
+        ("skylake", 0x391, Some(0)),
+        ("broadwell", 0x391, None),
+        ("broadwell", 0x560, Some(0)),
+        ("broadwell", 0x561, Some(0x7f)),
+        ("broadwell", 0x570, Some(0)),
+        ("broadwell", 0x571, Some(0)),
+        ("broadwell", 0x572, Some(0)),
+        ("broadwell", 0x580, None),
+        ("skylake", 0x580, Some(0)),
+        ("skylake", 0x583, Some(0)),
+        ("skylake", 0x584, None),
+        ("sapphire-rapids", 0x587, Some(0)),
+        ("skylake", 0x572, Some(0)),
+    ];
+    for (profile, msr, value) in rows {
+        let mut machine = Machine::new(profile, Settings::default());
+        let read = machine.processor.read_msr(msr);
+        assert_eq!(read, value.ok_or(GeneralProtection), "{profile} {msr:x}");
+    }
+}
+
+#[test]
+fn all_other_registers_are_0_after_reset() {
+    // MSR_PLATFORM_INFO, IA32_MISC_ENABLE, IA32_PERF_CAPABILITIES, IA32_PERF_GLOBAL_CTRL, and the ones of the table offset.
+    const SET: [u32; 5] = [0xce, 0x1a0, 0x345, 0x38f, MASK_PTRS];
+    for profile in Profile::all() {
+        let mut processor = Processor::new(profile, Settings::default());
+        for msr in (0..0x2000).filter(|msr| !SET.contains(msr)) {
+            if processor.owns_msr(msr)
+                && let Ok(value) = processor.read_msr(msr)
+            {
+                assert_eq!(value, 0, "{} {msr:#x}", profile.name);
+            }
+        }
+    }
+}
+
+#[test]
+fn constants_cannot_be_written() {
+    let mut machine = Machine::new("skylake", Settings::default());
+    for (msr, value, legal) in [
+        (0xce, 0, false),
+        (0x345, 0, false),
+        (0x38e, 0, false),
+        (0x1a0, 0x5_0081, true),
+        (0x1a0, 0x5_1881, true),
+        (0x1a0, 0, true),
+        (0x1a0, 1 << 1, false),
+        (0x1a0, 1 << 63, false),
+    ] {
+        assert_eq!(machine.try_write(msr, value).is_ok(), legal, "{msr:x} {value:x}");
+    }
+    assert_eq!(machine.read(0x1a0), 0x80, "what is read-only stays");
+}
+
+#[test]
+fn written_values_read_back() {
+    let mut machine = Machine::new("sapphire-rapids", Settings::default());
+    // MSR, written, read.
+    for (msr, written, read) in [
+        (BASE, 0x12_3480, 0x12_3480),
+        (MASK_PTRS, 0x1234_5678_0000_0000, 0x1234_5678_0000_007f),
+        (MASK_PTRS, 0xffff_ffff_ffff_ff80, u64::MAX),
+        (STATUS, 0x1_2345_0000_00f7, 0x1_2345_0000_00f0),
+        (0x572, 0xffff_ffff_ffff_ffe0, 0xffff_ffff_ffff_ffe0),
+        (0x587, 0x7fff_1234_5678, 0x7fff_1234_5678),
+        (CTL, 0x2004, 0x2004),
+    ] {
+        let result = machine.try_write(msr, written);
+        if written & 1 << 49 != 0 && msr == STATUS {
+            assert!(result.is_err());
+            continue;
+        }
+        assert_eq!(result, Ok(()), "{msr:x}");
+        assert_eq!(machine.read(msr), read, "{msr:x}");
+    }
+}
+
+#[test]
+fn while_tracing_only_ctl_can_be_written() {
+    let mut machine = Machine::new("sapphire-rapids", Settings::default());
+    machine.start(ALL);
+    for msr in [BASE, MASK_PTRS, STATUS, 0x572, 0x580, 0x581, 0x582, 0x583, 0x584, 0x585, 0x586, 0x587] {
+        let value = machine.read(msr);
+        assert_eq!(machine.try_write(msr, value & !7), Err(GeneralProtection), "{msr:x}");
+    }
+    assert_eq!(machine.try_write(CTL, ALL | 1 << 11), Err(GeneralProtection));
+    assert_eq!(machine.read(CTL), ALL);
+    assert_eq!(machine.try_write(CTL, ALL), Ok(()));
+    assert!(machine.processor.steps());
+    assert_eq!(machine.try_write(CTL, 0x0400), Ok(()));
+    assert_eq!(machine.read(CTL), 0x0400);
+    assert!(!machine.processor.steps());
+    assert_eq!(machine.try_write(STATUS, 0), Ok(()));
+}
+
+#[test]
+fn status_shows_the_enables_and_ignores_writes_of_them() {
+    let mut machine = Machine::new("skylake", Settings::default());
+    machine.write(STATUS, 7);
+    assert_eq!(machine.read(STATUS), 0);
+    machine.start(ALL);
+    assert_eq!(machine.read(STATUS) & 0x3f, 0b111);
+    machine.far(SYSCALL, machine.user(0x1000));
+    assert_eq!(machine.read(STATUS) & 0x3f, 0b111);
+    machine.stop();
+    assert_eq!(machine.read(STATUS) & 0x3f, 0b011, "TriggerEn goes, the others stand still");
+    machine.start(0x2005);
+    assert_eq!(machine.read(STATUS) & 0x3f, 0b101);
+}
+
+#[test]
+fn filter_en_shows_where_ips_can_be_filtered() {
+    for (profile, status) in
+        [("broadwell", 0b110), ("skylake", 0b111), ("icelake", 0b111), ("sapphire-rapids", 0b111)]
+    {
+        let mut machine = Machine::new(profile, Settings::default());
+        machine.ram[0x1000..0x1008].copy_from_slice(&(RANGE as u64).to_le_bytes());
+        machine.ram[0x1008..0x1010].copy_from_slice(&0x1001u64.to_le_bytes());
+        machine.write(BASE, 0x1000);
+        machine.write(MASK_PTRS, 0x7f);
+        machine.start(ALL | TOPA);
+        assert_eq!(machine.read(STATUS) & 0x3f, status, "{profile}");
+        machine.go(JMP_RAX, 0x40_1000);
+        machine.stop();
+        assert!(machine.body().ends_with("; TIP 401000"), "{profile}: inside the processor it is set");
+    }
+}
+
+#[test]
+fn a_wrmsr_that_leaves_tracing_on_is_an_instruction_like_others() {
+    let mut machine = Machine::new("skylake", Settings { visibility: 0, ..Settings::default() });
+    machine.start(ALL | 1 << 9 | 3 << 14);
+    machine.tsc = 1000;
+    machine.write(0x390, 0);
+    machine.tsc = 2000;
+    machine.stop();
+    assert_eq!(machine.body(), "MODE.Exec 64; TIP.PGE 400000; MTC 1; MTC 2");
+}
+
+#[test]
+fn the_wrmsr_that_switches_a_unit_on_is_not_seen_by_it() {
+    let mut machine = Machine::new("skylake", Settings::default());
+    machine.start(ALL);
+    // Instructions retired, at each level.
+    machine.write(0x186, 0x43_00c0);
+    assert_eq!(machine.read(0xc1), 0);
+    machine.write(0x390, 0);
+    assert_eq!(machine.read(0xc1), 1);
+}
+
+#[test]
+fn a_transfer_that_no_branch_explains_is_counted() {
+    let mut machine = Machine::new("skylake", Settings::default());
+    machine.start(ALL);
+    for (bytes, to, count) in [
+        (NOP, 0x40_0001, 0),
+        (JMP_RAX, 0x40_1000, 0),
+        (MOV_CR3, 0x40_1003, 0),
+        (NOP, 0x40_1003, 1),
+        (MOV_CR3, 0x40_1000, 2),
+        (&[0x06], 0x40_1001, 3),
+    ] {
+        machine.go(bytes, to);
+        assert_eq!(machine.processor.violations().unexplained_transfers, count, "{bytes:02x?}");
+    }
+}
+
+#[test]
+fn without_output_to_memory_its_registers_fault() {
+    // Only the trace transport subsystem is there.
+    let skylake = Profile::by_name("skylake").expect("skylake");
+    let fabric = Profile { pt_outputs: 1 << 3, counters: None, lbr: None, debug_store: None, ..*skylake };
+    let mut machine = Machine::new("skylake", Settings::default());
+    machine.processor = Processor::new(Box::leak(Box::new(fabric)), Settings::default());
+    for msr in [BASE, MASK_PTRS] {
+        assert_eq!(machine.processor.read_msr(msr), Err(GeneralProtection), "{msr:x}");
+        assert_eq!(machine.try_write(msr, 0), Err(GeneralProtection), "{msr:x}");
+    }
+    assert_eq!(machine.try_write(CTL, 0x2005 | 1 << 6), Ok(()));
+}
