@@ -19,11 +19,11 @@ use pugmark_kernel::intel::pt::{CpuidField, Feature};
 use pugmark_kernel::intel::pt::{OperationalError, PtRefusal};
 use pugmark_kernel::lifecycle::{Absent, InUse, Missing, NotBacked, StartError};
 use pugmark_kernel::memory::Request;
+use pugmark_kernel::msr::amd::{IbsFetchCtl, IbsOpCtl, PerfEvtSel};
 use pugmark_kernel::msr::{
     ApicBase, GeneralProtection, MiscEnable, OutputBase, OutputMaskPtrs, RtitCtl, RtitStatus,
 };
 use pugmark_kernel::slot::SlotError;
-use pugmark_pfm::register::{IbsFetchCtl, IbsOpCtl, PerfEvtSel};
 
 const FAULT: GeneralProtection = GeneralProtection { address: 0x570, written: None };
 const RDMSR: &str = "RDMSR 0x570 raised #GP(0)";

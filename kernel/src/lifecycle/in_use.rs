@@ -2,8 +2,8 @@
 
 use crate::intel::pebs::Counter;
 use crate::msr::RtitCtl;
+use crate::msr::amd::{IbsFetchCtl, IbsOpCtl};
 use core::fmt;
-use pugmark_pfm::register::{IbsFetchCtl, IbsOpCtl};
 
 /// Somebody else uses the unit, or another one that excludes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,36 +1,34 @@
-//! AMD's registers of counters, Instruction Based Sampling and last branches; those that choose what is counted or sampled are types of
-//! the crate `pugmark-pfm`.
+//! AMD's registers of counters, Instruction Based Sampling and last branches. Those that choose what is counted or sampled
+//! are what the crate `pugmark-pfm` makes of libpfm's names, and lie there.
 
-use super::Register;
 use bitflags::bitflags;
-use pugmark_pfm::register::{IbsFetchCtl, IbsOpCtl};
+pub use pugmark_pfm::register::{IbsFetchCtl, IbsOpCtl, PerfEvtSel};
 
-/// The registers of a sample, by address.
+/// The registers of a sample. What their bits mean is `decoder-core`'s to say.
 ///
 /// Source: APM vol. 2, Model-Specific Registers (MSRs), "Instruction-Based Sampling MSRs".
-pub mod ibs {
-    /// IbsFetchLinAd.
-    pub const FETCH_LIN_AD: u32 = 0xc001_1031;
-    /// IbsFetchPhysAd.
-    pub const FETCH_PHYS_AD: u32 = 0xc001_1032;
-    /// IbsOpRip.
-    pub const OP_RIP: u32 = 0xc001_1034;
-    /// IbsOpData.
-    pub const OP_DATA: u32 = 0xc001_1035;
-    /// IbsOpData2.
-    pub const OP_DATA2: u32 = 0xc001_1036;
-    /// IbsOpData3.
-    pub const OP_DATA3: u32 = 0xc001_1037;
-    /// IbsDcLinAd.
-    pub const DC_LIN_AD: u32 = 0xc001_1038;
-    /// IbsDcPhysAd.
-    pub const DC_PHYS_AD: u32 = 0xc001_1039;
-    /// IbsBrTarget.
-    pub const BR_TARGET: u32 = 0xc001_103b;
-    /// IC_IBS_EXTD_CTL.
-    pub const FETCH_CTL_EXTD: u32 = 0xc001_103c;
-    /// IbsOpData4.
-    pub const OP_DATA4: u32 = 0xc001_103d;
+macro_rules! sample_registers {
+    ($($name:ident = $address:expr, $of:literal;)*) => {$(
+        #[doc = concat!($of, ".")]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub struct $name(pub u64);
+
+        values! { $name = $address }
+    )*};
+}
+
+sample_registers! {
+    IbsFetchLinAd = 0xc001_1031, "The linear address of a sampled fetch";
+    IbsFetchPhysAd = 0xc001_1032, "The physical address of a sampled fetch";
+    IbsOpRip = 0xc001_1034, "The address of a sampled op's instruction";
+    IbsOpData = 0xc001_1035, "How a sampled op went through the core";
+    IbsOpData2 = 0xc001_1036, "Where a sampled load's data came from";
+    IbsOpData3 = 0xc001_1037, "What a sampled load or store met in the caches";
+    IbsDcLinAd = 0xc001_1038, "The linear address that a sampled op accessed";
+    IbsDcPhysAd = 0xc001_1039, "The physical address that a sampled op accessed";
+    IbsBrTarget = 0xc001_103b, "The target of a sampled branch";
+    IcIbsExtdCtl = 0xc001_103c, "More of a sampled fetch: IC_IBS_EXTD_CTL";
+    IbsOpData4 = 0xc001_103d, "More of a sampled load";
 }
 
 /// IBS_CTL (`C001_103A`): which extended entry of the local vector table IBS uses. Read only since family 15h.
@@ -176,23 +174,7 @@ pub const fn branch_to(n: u8) -> u32 {
     0xc001_0301 + 2 * n as u32
 }
 
-macro_rules! register {
-    ($($name:ty = $address:expr),* $(,)?) => {$(
-        impl Register for $name {
-            const ADDRESS: u32 = $address;
-
-            fn from_bits(bits: u64) -> Self {
-                Self::from_bits_retain(bits)
-            }
-
-            fn to_bits(self) -> u64 {
-                self.bits()
-            }
-        }
-    )*};
-}
-
-register! {
+flags! {
     IbsFetchCtl = Self::MSR,
     IbsOpCtl = Self::MSR,
     IbsOpCtl2 = 0xc001_103e,
@@ -201,23 +183,7 @@ register! {
     AmdLbrSelect = 0xc000_010e,
 }
 
-macro_rules! bits {
-    ($($name:ty = $address:expr),* $(,)?) => {$(
-        impl Register for $name {
-            const ADDRESS: u32 = $address;
-
-            fn from_bits(bits: u64) -> Self {
-                Self(bits)
-            }
-
-            fn to_bits(self) -> u64 {
-                self.0
-            }
-        }
-    )*};
-}
-
-bits! {
+values! {
     IbsCtl = 0xc001_103a,
     Efer = 0xc000_0080,
     PerfCntrGlobalStatus = 0xc000_0300,

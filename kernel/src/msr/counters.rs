@@ -3,7 +3,6 @@
 //! Source for all of them: SDM vol. 3, Performance Monitoring, "Architectural Performance Monitoring"; vol. 4, "IA-32
 //! Architectural MSRs". Scope: logical processor.
 
-use super::Register;
 use bitflags::bitflags;
 
 bitflags! {
@@ -152,62 +151,13 @@ pub const fn fixed_counter(counter: u8) -> u32 {
     0x309 + counter as u32
 }
 
-impl Register for PerfCapabilities {
-    const ADDRESS: u32 = 0x345;
-
-    fn from_bits(bits: u64) -> Self {
-        Self::from_bits_retain(bits)
-    }
-
-    fn to_bits(self) -> u64 {
-        self.bits()
-    }
+flags! {
+    PerfCapabilities = 0x345,
+    PebsDataCfg = 0x3f2,
 }
 
-impl Register for PebsDataCfg {
-    const ADDRESS: u32 = 0x3f2;
-
-    fn from_bits(bits: u64) -> Self {
-        Self::from_bits_retain(bits)
-    }
-
-    fn to_bits(self) -> u64 {
-        self.bits()
-    }
-}
-
-impl Register for GlobalCtrl {
-    const ADDRESS: u32 = 0x38f;
-
-    fn from_bits(bits: u64) -> Self {
-        Self(bits)
-    }
-
-    fn to_bits(self) -> u64 {
-        self.0
-    }
-}
-
-impl Register for FixedCtrCtrl {
-    const ADDRESS: u32 = 0x38d;
-
-    fn from_bits(bits: u64) -> Self {
-        Self(bits)
-    }
-
-    fn to_bits(self) -> u64 {
-        self.0
-    }
-}
-
-impl Register for PebsEnable {
-    const ADDRESS: u32 = 0x3f1;
-
-    fn from_bits(bits: u64) -> Self {
-        Self(bits)
-    }
-
-    fn to_bits(self) -> u64 {
-        self.0
-    }
+values! {
+    GlobalCtrl = 0x38f,
+    FixedCtrCtrl = 0x38d,
+    PebsEnable = 0x3f1,
 }

@@ -1,32 +1,178 @@
-//! IA32_DEBUGCTL, as far as it excludes the trace.
+//! The register that turns last branches and branch trace messages on. All processors have it at one address, and its
+//! bits differ by family.
 
-use super::Register;
 use bitflags::bitflags;
 
 bitflags! {
-    /// IA32_DEBUGCTL (`0x1d9`): the bits of other branch recorders.
+    /// What the register controls, whichever bits that are on this family.
     ///
-    /// Scope: logical processor. Source: SDM vol. 3, Debug, Branch Profile, TSC, and Intel Resource Director
-    /// Technology Features, "IA32_DEBUGCTL MSR".
+    /// Source: SDM vol. 3, Debug, Branch Profile, TSC, and Intel Resource Director Technology Features,
+    /// "IA32_DEBUGCTL MSR", "MSR_DEBUGCTLA MSR", "MSR_DEBUGCTLB MSR".
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub struct DebugCtl: u64 {
-        /// LBR: last branches are recorded.
+    pub struct DebugFlags: u16 {
+        /// LBR: last branches are recorded in the LBR stack.
         const LBR = 1 << 0;
+        /// BTF: TF steps from branch to branch.
+        const BTF = 1 << 1;
         /// TR: branch trace messages are sent.
-        const TR = 1 << 6;
-        /// BTS: branch trace messages go to the DS area.
-        const BTS = 1 << 7;
+        const TR = 1 << 2;
+        /// BTS: branch trace messages go into the BTS buffer.
+        const BTS = 1 << 3;
+        /// BTINT: an interrupt at the threshold; clear, the buffer is circular.
+        const BTINT = 1 << 4;
+        /// BTS_OFF_OS: nothing is stored at CPL 0.
+        const BTS_OFF_OS = 1 << 5;
+        /// BTS_OFF_USR: nothing is stored above CPL 0.
+        const BTS_OFF_USR = 1 << 6;
+        /// FREEZE_LBRS_ON_PMI.
+        const FREEZE_LBRS_ON_PMI = 1 << 7;
+        /// FREEZE_PERFMON_ON_PMI.
+        const FREEZE_PERFMON_ON_PMI = 1 << 8;
+        /// FREEZE_WHILE_SMM.
+        const FREEZE_WHILE_SMM = 1 << 9;
     }
 }
 
-impl Register for DebugCtl {
-    const ADDRESS: u32 = 0x1d9;
+/// IA32_DEBUGCTL, MSR_DEBUGCTLA, MSR_DEBUGCTLB; DebugCtl at AMD (`0x1d9`).
+///
+/// Scope: logical processor. [`DebugCtlLayout`] says what its bits mean on Intel's processors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DebugCtl(pub u64);
 
-    fn from_bits(bits: u64) -> Self {
-        Self::from_bits_retain(bits)
+impl DebugFlags {
+    /// What records branches: nobody else may, while this driver does.
+    pub const RECORDERS: Self = Self::LBR.union(Self::TR).union(Self::BTS);
+}
+
+/// Which register it is, and so where its bits are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DebugCtlLayout {
+    /// IA32_DEBUGCTL: Core Solo and Duo and all of family 06H since.
+    Ia32,
+    /// MSR_DEBUGCTLA: family 0FH (NetBurst).
+    NetBurst,
+    /// MSR_DEBUGCTLB: Pentium M.
+    PentiumM,
+}
+
+impl DebugCtlLayout {
+    /// The one of a processor with this family and model, as CPUID.1 shows them with the extended fields added;
+    /// `None` where there are no branch trace messages into memory.
+    #[must_use]
+    pub const fn of(family: u8, model: u8) -> Option<Self> {
+        match (family, model) {
+            (0x0f, _) => Some(Self::NetBurst),
+            (0x06, 0x09 | 0x0d) => Some(Self::PentiumM),
+            // Before Pentium M: the P6 family, which has messages on the bus only.
+            (0x06, 0x00..=0x0b) => None,
+            // Families above 0FH that Intel has announced are programmed as 06H.
+            (0x06 | 0x10.., _) => Some(Self::Ia32),
+            _ => None,
+        }
     }
 
-    fn to_bits(self) -> u64 {
-        self.bits()
+    /// What of it this register has, whatever CPUID says of BTS_OFF_OS and BTS_OFF_USR.
+    #[must_use]
+    pub fn has(self, control: DebugFlags) -> bool {
+        self.table().iter().fold(DebugFlags::empty(), |all, (flag, _)| all.union(*flag)).contains(control)
+    }
+
+    /// The bits of the register that stand for `control`; what it does not have is left out.
+    #[must_use]
+    pub fn bits(self, control: DebugFlags) -> u64 {
+        self.table()
+            .iter()
+            .filter(|(flag, _)| control.contains(*flag))
+            .fold(0, |bits, (_, bit)| bits | 1 << bit)
+    }
+
+    /// What the bits of the register mean; those without a name here are left out.
+    #[must_use]
+    pub fn flags(self, register: DebugCtl) -> DebugFlags {
+        let set = self.table().iter().filter(|(_, bit)| register.0 >> bit & 1 == 1);
+        set.fold(DebugFlags::empty(), |all, (flag, _)| all.union(*flag))
+    }
+
+    const fn table(self) -> &'static [(DebugFlags, u8)] {
+        match self {
+            Self::Ia32 => &[
+                (DebugFlags::LBR, 0),
+                (DebugFlags::BTF, 1),
+                (DebugFlags::TR, 6),
+                (DebugFlags::BTS, 7),
+                (DebugFlags::BTINT, 8),
+                (DebugFlags::BTS_OFF_OS, 9),
+                (DebugFlags::BTS_OFF_USR, 10),
+                (DebugFlags::FREEZE_LBRS_ON_PMI, 11),
+                (DebugFlags::FREEZE_PERFMON_ON_PMI, 12),
+                (DebugFlags::FREEZE_WHILE_SMM, 14),
+            ],
+            Self::NetBurst => &[
+                (DebugFlags::LBR, 0),
+                (DebugFlags::BTF, 1),
+                (DebugFlags::TR, 2),
+                (DebugFlags::BTS, 3),
+                (DebugFlags::BTINT, 4),
+                (DebugFlags::BTS_OFF_OS, 5),
+                (DebugFlags::BTS_OFF_USR, 6),
+            ],
+            // Bits 5:2 are the PB pins' and not ours.
+            Self::PentiumM => &[
+                (DebugFlags::LBR, 0),
+                (DebugFlags::BTF, 1),
+                (DebugFlags::TR, 6),
+                (DebugFlags::BTS, 7),
+                (DebugFlags::BTINT, 8),
+            ],
+        }
+    }
+}
+
+values! {
+    DebugCtl = 0x1d9,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_family_has_its_register() {
+        let table = [
+            (0x0f, 0x04, Some(DebugCtlLayout::NetBurst)),
+            (0x0f, 0x06, Some(DebugCtlLayout::NetBurst)),
+            (0x06, 0x08, None),
+            (0x06, 0x09, Some(DebugCtlLayout::PentiumM)),
+            (0x06, 0x0d, Some(DebugCtlLayout::PentiumM)),
+            (0x06, 0x0e, Some(DebugCtlLayout::Ia32)),
+            (0x06, 0x0f, Some(DebugCtlLayout::Ia32)),
+            (0x06, 0x5e, Some(DebugCtlLayout::Ia32)),
+            (0x05, 0x04, None),
+        ];
+        for (family, model, register) in table {
+            assert_eq!(DebugCtlLayout::of(family, model), register, "{family:x} {model:x}");
+        }
+    }
+
+    #[test]
+    fn bits_are_where_the_manual_has_them() {
+        // (register, TR, BTS, BTINT, BTS_OFF_OS, BTS_OFF_USR)
+        let table = [
+            (DebugCtlLayout::Ia32, 0x40, 0x80, 0x100, 0x200, 0x400),
+            (DebugCtlLayout::NetBurst, 0x4, 0x8, 0x10, 0x20, 0x40),
+            (DebugCtlLayout::PentiumM, 0x40, 0x80, 0x100, 0, 0),
+        ];
+        for (register, tr, bts, btint, off_os, off_usr) in table {
+            assert_eq!(register.bits(DebugFlags::TR), tr);
+            assert_eq!(register.bits(DebugFlags::BTS), bts);
+            assert_eq!(register.bits(DebugFlags::BTINT), btint);
+            assert_eq!(register.bits(DebugFlags::BTS_OFF_OS), off_os);
+            assert_eq!(register.bits(DebugFlags::BTS_OFF_USR), off_usr);
+            for flag in DebugFlags::all().iter().filter(|flag| register.has(*flag)) {
+                assert_eq!(register.flags(DebugCtl(register.bits(flag))), flag);
+            }
+        }
+        assert_eq!(DebugCtlLayout::Ia32.bits(DebugFlags::all()), 0x5fc3);
+        assert_eq!(DebugCtlLayout::PentiumM.flags(DebugCtl(0x3c)), DebugFlags::empty());
     }
 }

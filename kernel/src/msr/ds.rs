@@ -1,6 +1,5 @@
 //! The registers of the debug store.
 
-use super::Register;
 use bitflags::bitflags;
 
 /// IA32_DS_AREA (`0x600`): the linear address of the DS buffer management area; canonical, or #GP(0).
@@ -8,18 +7,6 @@ use bitflags::bitflags;
 /// Scope: logical processor. Source: SDM vol. 4, "IA-32 Architectural MSRs".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DsAreaBase(pub u64);
-
-impl Register for DsAreaBase {
-    const ADDRESS: u32 = 0x600;
-
-    fn from_bits(bits: u64) -> Self {
-        Self(bits)
-    }
-
-    fn to_bits(self) -> u64 {
-        self.0
-    }
-}
 
 bitflags! {
     /// IA32_MISC_ENABLE (`0x1a0`): the bits that speak of the debug store. Read only here.
@@ -36,18 +23,6 @@ bitflags! {
     }
 }
 
-impl Register for MiscEnable {
-    const ADDRESS: u32 = 0x1a0;
-
-    fn from_bits(bits: u64) -> Self {
-        Self::from_bits_retain(bits)
-    }
-
-    fn to_bits(self) -> u64 {
-        self.bits()
-    }
-}
-
 bitflags! {
     /// IA32_APIC_BASE (`0x1b`). Read only here.
     ///
@@ -59,14 +34,11 @@ bitflags! {
     }
 }
 
-impl Register for ApicBase {
-    const ADDRESS: u32 = 0x1b;
+flags! {
+    MiscEnable = 0x1a0,
+    ApicBase = 0x1b,
+}
 
-    fn from_bits(bits: u64) -> Self {
-        Self::from_bits_retain(bits)
-    }
-
-    fn to_bits(self) -> u64 {
-        self.bits()
-    }
+values! {
+    DsAreaBase = 0x600,
 }

@@ -1,6 +1,5 @@
 //! The registers that say which last branches are recorded.
 
-use super::Register;
 use bitflags::bitflags;
 
 bitflags! {
@@ -70,38 +69,11 @@ bitflags! {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LbrDepth(pub u64);
 
-impl Register for LbrSelect {
-    const ADDRESS: u32 = 0x1c8;
-
-    fn from_bits(bits: u64) -> Self {
-        Self::from_bits_retain(bits)
-    }
-
-    fn to_bits(self) -> u64 {
-        self.bits()
-    }
+flags! {
+    LbrSelect = 0x1c8,
+    LbrCtl = 0x14ce,
 }
 
-impl Register for LbrCtl {
-    const ADDRESS: u32 = 0x14ce;
-
-    fn from_bits(bits: u64) -> Self {
-        Self::from_bits_retain(bits)
-    }
-
-    fn to_bits(self) -> u64 {
-        self.bits()
-    }
-}
-
-impl Register for LbrDepth {
-    const ADDRESS: u32 = 0x14cf;
-
-    fn from_bits(bits: u64) -> Self {
-        Self(bits)
-    }
-
-    fn to_bits(self) -> u64 {
-        self.0
-    }
+values! {
+    LbrDepth = 0x14cf,
 }

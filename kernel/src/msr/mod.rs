@@ -1,5 +1,39 @@
 //! Model-specific registers: the seam to the processor and a type for each register.
 
+/// Registers that are sets of flags, with their addresses.
+macro_rules! flags {
+    ($($name:ty = $address:expr),* $(,)?) => {$(
+        impl $crate::msr::Register for $name {
+            const ADDRESS: u32 = $address;
+
+            fn from_bits(bits: u64) -> Self {
+                Self::from_bits_retain(bits)
+            }
+
+            fn to_bits(self) -> u64 {
+                self.bits()
+            }
+        }
+    )*};
+}
+
+/// Registers that are one value, with their addresses.
+macro_rules! values {
+    ($($name:ty = $address:expr),* $(,)?) => {$(
+        impl $crate::msr::Register for $name {
+            const ADDRESS: u32 = $address;
+
+            fn from_bits(bits: u64) -> Self {
+                Self(bits)
+            }
+
+            fn to_bits(self) -> u64 {
+                self.0
+            }
+        }
+    )*};
+}
+
 pub mod amd;
 mod counters;
 mod debug;
@@ -17,7 +51,7 @@ pub use counters::{
     FixedCtrCtrl, GlobalCtrl, PebsDataCfg, PebsEnable, PerfCapabilities, PerfEvtSel, fixed_counter,
     full_width_pmc, pmc,
 };
-pub use debug::DebugCtl;
+pub use debug::{DebugCtl, DebugCtlLayout, DebugFlags};
 pub use ds::{ApicBase, DsAreaBase, MiscEnable};
 pub use lbr::{LbrCtl, LbrDepth, LbrSelect};
 pub use perfmon::{GlobalStatus, GlobalStatusReset};
@@ -61,6 +95,24 @@ pub unsafe trait Msr {
         Self: Sized,
     {
         Ok(R::from_bits(self.rdmsr(R::ADDRESS)?))
+    }
+
+    /// Reads a register by its type, and writes what `change` makes of it.
+    ///
+    /// # Safety
+    ///
+    /// As [`Msr::wrmsr`], for what is written.
+    ///
+    /// # Errors
+    ///
+    /// As [`Msr::wrmsr`], for either access.
+    unsafe fn change<R: Register>(&mut self, change: impl FnOnce(R) -> R) -> Result<(), GeneralProtection>
+    where
+        Self: Sized,
+    {
+        let changed = change(self.read()?);
+        // SAFETY: the caller promises it.
+        unsafe { self.write(changed) }
     }
 
     /// Writes a register by its type.

@@ -40,18 +40,6 @@ bitflags! {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GlobalStatusReset(pub GlobalStatus);
 
-impl Register for GlobalStatus {
-    const ADDRESS: u32 = 0x38e;
-
-    fn from_bits(bits: u64) -> Self {
-        Self::from_bits_retain(bits)
-    }
-
-    fn to_bits(self) -> u64 {
-        self.bits()
-    }
-}
-
 impl Register for GlobalStatusReset {
     const ADDRESS: u32 = 0x390;
 
@@ -62,4 +50,8 @@ impl Register for GlobalStatusReset {
     fn to_bits(self) -> u64 {
         self.0.bits()
     }
+}
+
+flags! {
+    GlobalStatus = 0x38e,
 }

@@ -198,66 +198,6 @@ pub struct AddrA<const N: u32>(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AddrB<const N: u32>(pub u64);
 
-impl Register for RtitCtl {
-    const ADDRESS: u32 = 0x570;
-
-    fn from_bits(bits: u64) -> Self {
-        Self::from_bits_retain(bits)
-    }
-
-    fn to_bits(self) -> u64 {
-        self.bits()
-    }
-}
-
-impl Register for RtitStatus {
-    const ADDRESS: u32 = 0x571;
-
-    fn from_bits(bits: u64) -> Self {
-        Self::from_bits_retain(bits)
-    }
-
-    fn to_bits(self) -> u64 {
-        self.bits()
-    }
-}
-
-impl Register for OutputBase {
-    const ADDRESS: u32 = 0x560;
-
-    fn from_bits(bits: u64) -> Self {
-        Self(bits)
-    }
-
-    fn to_bits(self) -> u64 {
-        self.0
-    }
-}
-
-impl Register for OutputMaskPtrs {
-    const ADDRESS: u32 = 0x561;
-
-    fn from_bits(bits: u64) -> Self {
-        Self(bits)
-    }
-
-    fn to_bits(self) -> u64 {
-        self.0
-    }
-}
-
-impl Register for Cr3Match {
-    const ADDRESS: u32 = 0x572;
-
-    fn from_bits(bits: u64) -> Self {
-        Self(bits)
-    }
-
-    fn to_bits(self) -> u64 {
-        self.0
-    }
-}
-
 impl<const N: u32> Register for AddrA<N> {
     const ADDRESS: u32 = 0x580 + 2 * N;
 
@@ -280,4 +220,15 @@ impl<const N: u32> Register for AddrB<N> {
     fn to_bits(self) -> u64 {
         self.0
     }
+}
+
+flags! {
+    RtitCtl = 0x570,
+    RtitStatus = 0x571,
+}
+
+values! {
+    OutputBase = 0x560,
+    OutputMaskPtrs = 0x561,
+    Cr3Match = 0x572,
 }

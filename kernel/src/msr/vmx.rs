@@ -1,6 +1,5 @@
 //! IA32_VMX_MISC, as far as it concerns the trace.
 
-use super::Register;
 use bitflags::bitflags;
 
 bitflags! {
@@ -14,14 +13,6 @@ bitflags! {
     }
 }
 
-impl Register for VmxMisc {
-    const ADDRESS: u32 = 0x485;
-
-    fn from_bits(bits: u64) -> Self {
-        Self::from_bits_retain(bits)
-    }
-
-    fn to_bits(self) -> u64 {
-        self.bits()
-    }
+flags! {
+    VmxMisc = 0x485,
 }

@@ -5,7 +5,7 @@ use crate::amd::AmdCapabilities;
 use crate::cpuid::CpuIdReader;
 use crate::lifecycle::{self, Absent, InUse, Missing, NotStarted, StartError};
 use crate::msr::amd::{DbgExtnCfg, GlobalStatusClr, branch_from, branch_to};
-use crate::msr::{GeneralProtection, Msr, Register};
+use crate::msr::{DebugCtl, GeneralProtection, Msr, Register};
 use core::marker::PhantomData;
 
 /// What records branches.
@@ -54,8 +54,7 @@ pub struct BranchUnit<M: Msr> {
     of_this_processor: PhantomData<*const ()>,
 }
 
-/// IA32_DEBUGCTL.FREEZE_LBRS_ON_PMI.
-const DEBUGCTL: u32 = 0x1d9;
+/// DebugCtl: a PMI freezes the last branches.
 const FREEZE: u64 = 1 << 11;
 /// PerfCntrGlobalStatus: the last branches are frozen.
 const FROZEN: u64 = 1 << 58;
@@ -162,8 +161,8 @@ impl<M: Msr> BranchUnit<M> {
     }
 
     fn change_debugctl(&mut self, set: u64, clear: u64) -> Result<(), GeneralProtection> {
-        let bits = self.msr.rdmsr(DEBUGCTL)?;
-        self.wrmsr(DEBUGCTL, bits & !clear | set)
+        // SAFETY: whether a PMI freezes records that nobody else uses: it writes to no memory.
+        unsafe { self.msr.change(|DebugCtl(bits)| DebugCtl(bits & !clear | set)) }
     }
 
     pub(super) fn wrmsr(&mut self, address: u32, value: u64) -> Result<(), GeneralProtection> {

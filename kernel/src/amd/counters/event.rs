@@ -2,8 +2,8 @@
 
 use super::LONGEST;
 use crate::amd::AmdCapabilities;
+use crate::msr::amd::PerfEvtSel;
 use core::fmt;
-use pugmark_pfm::register::PerfEvtSel;
 
 /// An event that is to be counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

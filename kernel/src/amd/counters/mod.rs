@@ -2,7 +2,7 @@
 //!
 //! ```
 //! use pugmark_kernel::amd::counters::CountedEvent;
-//! use pugmark_pfm::register::PerfEvtSel;
+//! use pugmark_kernel::msr::amd::PerfEvtSel;
 //!
 //! // Retired instructions of user code, and one interrupt in each 100 000 retired branches.
 //! let instructions = CountedEvent::new(0xc0, 0).os(false);

@@ -4,10 +4,10 @@ use super::event::{CountedEvent, CountersRefusal};
 use super::registers::Bank;
 use super::{CounterStopped, CounterUnit, LONGEST, MASK, MAX_COUNTERS, Rdpmc, WIDTH};
 use crate::lifecycle::{Halted, LateNmis, Recording, Serve, StartError};
+use crate::msr::amd::PerfEvtSel;
 use crate::msr::amd::{GlobalCtl, GlobalStatusClr, PerfCntrGlobalStatus};
 use crate::msr::{GeneralProtection, Msr};
 use crate::pmi::{Abandoned, Requests};
-use pugmark_pfm::register::PerfEvtSel;
 
 /// Takes overflows, in the handler: it must not wait, allocate or format.
 pub trait OverflowSink {

@@ -10,9 +10,9 @@ use crate::amd::AmdCapabilities;
 use crate::cpuid::CpuIdReader;
 use crate::lifecycle::{self, Absent, InUse, Missing, NotStarted, StartError};
 use crate::msr::amd::Efer;
+use crate::msr::amd::PerfEvtSel;
 use crate::msr::{GeneralProtection, Msr};
 use core::marker::PhantomData;
-use pugmark_pfm::register::PerfEvtSel;
 
 /// The performance counters of one logical processor, off.
 ///

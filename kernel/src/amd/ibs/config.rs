@@ -1,9 +1,9 @@
 //! What is to be sampled.
 
+use crate::msr::amd::{IbsFetchCtl, IbsOpCtl};
 use crate::msr::amd::{IbsFetchCtl2, IbsOpCtl2};
 use core::fmt;
 use pugmark_decoder_core::ibs::{Caps, Errata, Part};
-use pugmark_pfm::register::{IbsFetchCtl, IbsOpCtl};
 
 /// What is to be sampled: ops, fetches, or both.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -3,11 +3,13 @@
 use super::config::{Levels, Plan};
 use super::{IbsRefusal, IbsStopped, IbsUnit};
 use crate::lifecycle::{Halted, LateNmis, Recording, Serve, StartError};
-use crate::msr::amd::{IbsFetchCtl2, IbsOpCtl2, ibs};
-use crate::msr::{GeneralProtection, Msr};
+use crate::msr::amd::{
+    IbsBrTarget, IbsDcLinAd, IbsDcPhysAd, IbsFetchCtl, IbsFetchCtl2, IbsFetchLinAd, IbsFetchPhysAd, IbsOpCtl,
+    IbsOpCtl2, IbsOpData, IbsOpData2, IbsOpData3, IbsOpData4, IbsOpRip, IcIbsExtdCtl,
+};
+use crate::msr::{GeneralProtection, Msr, Register};
 use crate::pmi::{Abandoned, Requests, Route};
 use pugmark_decoder_core::ibs::{Caps, Errata, FetchRegisters, FetchSample, OpRegisters, OpSample, Sample};
-use pugmark_pfm::register::{IbsFetchCtl, IbsOpCtl};
 
 /// Takes samples, in the handler: it must not wait, allocate or format.
 pub trait SampleSink {
@@ -138,8 +140,8 @@ impl<M: Msr> IbsSession<M> {
     fn resume_op(&mut self) -> Result<(), GeneralProtection> {
         if let (IbsState::Taken(begin), Some((ctl, _))) = (self.op, self.plan.op) {
             if self.unit.part.errata().has(Errata::STICKY_DATA3) {
-                // SAFETY: a register of the sample that was taken; it makes the processor do nothing.
-                unsafe { self.unit.msr.wrmsr(ibs::OP_DATA3, 0) }?;
+                // A register of the sample that was taken: it makes the processor do nothing.
+                self.write(IbsOpData3(0))?;
             }
             let ctl = self.next_period(ctl);
             self.arm_op(ctl, begin)?;
@@ -185,9 +187,9 @@ impl<M: Msr> IbsSession<M> {
         let physical = ctl.contains(IbsFetchCtl::PHY_ADDR_VALID);
         let registers = FetchRegisters {
             ctl: ctl.bits(),
-            linear: self.unit.msr.rdmsr(ibs::FETCH_LIN_AD)?,
-            physical: self.read_if(physical, ibs::FETCH_PHYS_AD)?,
-            extended: self.read_if(self.unit.part.caps.has(Caps::FETCH_CTL_EXTD), ibs::FETCH_CTL_EXTD)?,
+            linear: self.read::<IbsFetchLinAd>(true)?,
+            physical: self.read::<IbsFetchPhysAd>(physical)?,
+            extended: self.read::<IcIbsExtdCtl>(self.unit.part.caps.has(Caps::FETCH_CTL_EXTD))?,
         };
         Ok(FetchSample::new(self.unit.part, registers))
     }
@@ -200,20 +202,21 @@ impl<M: Msr> IbsSession<M> {
         let caps = self.unit.part.caps;
         let registers = OpRegisters {
             ctl: ctl.bits(),
-            rip: self.unit.msr.rdmsr(ibs::OP_RIP)?,
-            data: self.unit.msr.rdmsr(ibs::OP_DATA)?,
-            data2: self.unit.msr.rdmsr(ibs::OP_DATA2)?,
-            data3: self.unit.msr.rdmsr(ibs::OP_DATA3)?,
-            dc_linear: self.unit.msr.rdmsr(ibs::DC_LIN_AD)?,
-            dc_physical: self.unit.msr.rdmsr(ibs::DC_PHYS_AD)?,
-            br_target: self.read_if(caps.has(Caps::BRN_TRGT), ibs::BR_TARGET)?,
-            data4: self.read_if(caps.has(Caps::OP_DATA4), ibs::OP_DATA4)?,
+            rip: self.read::<IbsOpRip>(true)?,
+            data: self.read::<IbsOpData>(true)?,
+            data2: self.read::<IbsOpData2>(true)?,
+            data3: self.read::<IbsOpData3>(true)?,
+            dc_linear: self.read::<IbsDcLinAd>(true)?,
+            dc_physical: self.read::<IbsDcPhysAd>(true)?,
+            br_target: self.read::<IbsBrTarget>(caps.has(Caps::BRN_TRGT))?,
+            data4: self.read::<IbsOpData4>(caps.has(Caps::OP_DATA4))?,
         };
         Ok(OpSample::new(self.unit.part, registers))
     }
 
-    fn read_if(&mut self, there: bool, address: u32) -> Result<u64, GeneralProtection> {
-        if there { self.unit.msr.rdmsr(address) } else { Ok(0) }
+    /// What a register of a sample has; 0 where the processor does not have it.
+    fn read<R: Register>(&mut self, there: bool) -> Result<u64, GeneralProtection> {
+        if there { Ok(self.unit.msr.read::<R>()?.to_bits()) } else { Ok(0) }
     }
 
     fn deliver(&mut self, sample: Sample, sink: &mut (impl SampleSink + ?Sized)) {
@@ -264,8 +267,8 @@ impl<M: Msr> IbsSession<M> {
         self.unit.part.caps.has(Caps::DIS)
     }
 
-    fn write<R: crate::msr::Register>(&mut self, register: R) -> Result<(), GeneralProtection> {
-        // SAFETY: the control registers of the units: they write to no memory, and their interrupt is routed.
+    fn write<R: Register>(&mut self, register: R) -> Result<(), GeneralProtection> {
+        // SAFETY: the registers of the units: they write to no memory, and their interrupt is routed.
         unsafe { self.unit.msr.write(register) }
     }
 }

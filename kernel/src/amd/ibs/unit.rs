@@ -6,11 +6,10 @@ use super::{IbsConfig, IbsRefusal};
 use crate::amd::{AmdCapabilities, EilvtError, ExtendedLvt, Northbridge, eilvt, northbridge};
 use crate::cpuid::CpuIdReader;
 use crate::lifecycle::{self, Absent, InUse, Missing, NotStarted, StartError};
-use crate::msr::amd::IbsCtl;
+use crate::msr::amd::{IbsCtl, IbsFetchCtl, IbsOpCtl};
 use crate::msr::{Msr, Register};
 use core::marker::PhantomData;
 use pugmark_decoder_core::ibs::Part;
-use pugmark_pfm::register::{IbsFetchCtl, IbsOpCtl};
 
 /// The units of one logical processor, off.
 ///

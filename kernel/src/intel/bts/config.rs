@@ -1,7 +1,7 @@
 //! Which branches are to be recorded, checked before anything is written.
 
-use super::Control;
 use crate::intel::ds::{BufferMode, DsCapabilities};
+use crate::msr::DebugFlags;
 use core::fmt;
 
 /// Which branches go into the buffer.
@@ -37,23 +37,23 @@ impl BtsConfig {
     /// # Errors
     ///
     /// This processor cannot do it.
-    pub fn check(&self, capabilities: &DsCapabilities, mode: BufferMode) -> Result<Control, BtsRefusal> {
+    pub fn check(&self, capabilities: &DsCapabilities, mode: BufferMode) -> Result<DebugFlags, BtsRefusal> {
         if !capabilities.bts {
             return Err(BtsRefusal::Unavailable);
         }
-        let mut control = Control::TR.union(Control::BTS);
+        let mut control = DebugFlags::TR.union(DebugFlags::BTS);
         if !self.os {
-            control |= Control::BTS_OFF_OS;
+            control |= DebugFlags::BTS_OFF_OS;
         }
         if !self.user {
-            control |= Control::BTS_OFF_USR;
+            control |= DebugFlags::BTS_OFF_USR;
         }
         let all_levels = self.os && self.user;
         if !all_levels && !capabilities.cpl_qualified {
             return Err(BtsRefusal::CplQualified);
         }
         if let BufferMode::Interrupt { .. } = mode {
-            control |= Control::BTINT;
+            control |= DebugFlags::BTINT;
         }
         Ok(control)
     }
@@ -88,13 +88,13 @@ impl core::error::Error for BtsRefusal {}
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::intel::bts::ControlRegister;
     use crate::intel::ds::DsLayout;
     use crate::lifecycle::Missing;
+    use crate::msr::DebugCtlLayout;
 
     fn capabilities() -> DsCapabilities {
         DsCapabilities {
-            control: ControlRegister::DebugCtl,
+            control: DebugCtlLayout::Ia32,
             layout: DsLayout::Bits64,
             cpl_qualified: true,
             bts: true,
@@ -121,7 +121,7 @@ mod tests {
         ];
         for (config, mode, bits) in table {
             let control = config.check(&capabilities(), mode).unwrap();
-            assert_eq!(ControlRegister::DebugCtl.bits(control), bits, "{config:?} {mode:?}");
+            assert_eq!(DebugCtlLayout::Ia32.bits(control), bits, "{config:?} {mode:?}");
         }
     }
 

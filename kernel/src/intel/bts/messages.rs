@@ -1,9 +1,8 @@
 //! Branch trace messages without memory.
 
-use super::Control;
 use crate::intel::ds::{DsRefusal, DsUnit};
 use crate::lifecycle::{Recording, Running, StartError};
-use crate::msr::{GeneralProtection, Msr};
+use crate::msr::{DebugFlags, GeneralProtection, Msr};
 
 /// Branch trace messages are sent and not stored. A stop gives the unit back.
 pub type Messages<M> = Running<MessageSession<M>>;
@@ -35,12 +34,12 @@ impl<M: Msr> Recording for MessageSession<M> {
         self.unit.claim_branches()?;
         self.unit.claim_area()?;
         self.on = true;
-        Ok(self.unit.set(Control::TR)?)
+        Ok(self.unit.set(DebugFlags::TR)?)
     }
 
     fn halt(&mut self) -> Result<(), GeneralProtection> {
         if self.on {
-            self.unit.clear(Control::TR)?;
+            self.unit.clear(DebugFlags::TR)?;
             self.on = false;
         }
         Ok(())

@@ -2,12 +2,7 @@
 //! DS save area, see [`ds`](crate::intel::ds).
 
 mod config;
-mod control;
 mod messages;
 
 pub use config::{BtsConfig, BtsRefusal};
-pub use control::{Control, ControlRegister};
 pub use messages::{MessageSession, Messages};
-
-/// What records branches: nobody else may, while this driver does.
-pub(crate) const RECORDERS: Control = Control::LBR.union(Control::TR).union(Control::BTS);

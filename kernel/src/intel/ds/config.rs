@@ -1,10 +1,10 @@
 //! What is to be recorded, checked before anything is written.
 
 use super::{AreaError, BufferMode, DsArea, DsCapabilities, Half, LinearMemory};
-use crate::intel::bts::{BtsConfig, BtsRefusal, Control};
+use crate::intel::bts::{BtsConfig, BtsRefusal};
 use crate::intel::pebs::{PebsConfig, PebsRefusal, Program};
 use crate::lifecycle::Missing;
-use crate::msr::ApicBase;
+use crate::msr::{ApicBase, DebugFlags};
 use core::fmt;
 
 /// What goes into the two halves of the area, and how their interrupt comes.
@@ -82,7 +82,7 @@ impl DsConfig {
 /// A configuration that was checked.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CheckedDs {
-    pub(super) control: Option<Control>,
+    pub(super) control: Option<DebugFlags>,
     pub(super) program: Option<Program>,
 }
 

@@ -4,12 +4,13 @@
 
 use super::DsLayout;
 use crate::cpuid::CpuIdReader;
-use crate::intel::bts::ControlRegister;
 use crate::intel::errata::Errata;
 use crate::intel::pebs::PebsCapabilities;
 use crate::lifecycle::{self, Absent, InUse, Missing};
 use crate::msr::amd::Efer;
-use crate::msr::{DsAreaBase, GeneralProtection, MiscEnable, Msr, Register};
+use crate::msr::{
+    DebugCtl, DebugCtlLayout, DebugFlags, DsAreaBase, GeneralProtection, MiscEnable, Msr, Register,
+};
 use raw_cpuid::CpuId;
 
 /// What this processor's debug store can do.
@@ -19,7 +20,7 @@ use raw_cpuid::CpuId;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DsCapabilities {
     /// The register that turns branch trace messages on.
-    pub control: ControlRegister,
+    pub control: DebugCtlLayout,
     /// 64-bit with DTES64, `CPUID.1:ECX[2]`; without it where IA-32e mode is active.
     pub layout: DsLayout,
     /// BTS_OFF_OS and BTS_OFF_USR are there: `CPUID.1:ECX[4]` (DS-CPL).
@@ -52,8 +53,7 @@ impl DsCapabilities {
         let features =
             id.get_feature_info().filter(|features| features.has_ds()).ok_or(Missing::DebugStore)?;
         let (family, model) = (features.family_id(), features.model_id());
-        let control =
-            ControlRegister::of(family, model).ok_or(Missing::BranchStoreModel { family, model })?;
+        let control = DebugCtlLayout::of(family, model).ok_or(Missing::BranchStoreModel { family, model })?;
         let off: MiscEnable = msr.read()?;
         let bts = !off.contains(MiscEnable::BTS_UNAVAILABLE);
         let layout = match features.has_ds_area() || ia32e_mode(&id, msr)? {
@@ -69,7 +69,7 @@ impl DsCapabilities {
         Ok(Self {
             control,
             layout,
-            cpl_qualified: features.has_cpl() && control.has(crate::intel::bts::Control::BTS_OFF_OS),
+            cpl_qualified: features.has_cpl() && control.has(DebugFlags::BTS_OFF_OS),
             bts,
             pebs,
             processor_trace: id.get_extended_feature_info().is_some_and(|f| f.has_processor_trace())
@@ -89,10 +89,10 @@ fn ia32e_mode<R: CpuIdReader>(id: &CpuId<R>, msr: &mut impl Msr) -> Result<bool,
 }
 
 /// Looks whether the registers are backed.
-fn probe(msr: &mut impl Msr, control: ControlRegister) -> Result<(), Absent> {
-    let bits = msr.rdmsr(ControlRegister::ADDRESS)?;
-    if control.control(bits).intersects(crate::intel::bts::RECORDERS) {
-        return Err(InUse::BranchRecorder { address: ControlRegister::ADDRESS, control: bits }.into());
+fn probe(msr: &mut impl Msr, control: DebugCtlLayout) -> Result<(), Absent> {
+    let found: DebugCtl = msr.read()?;
+    if control.flags(found).intersects(DebugFlags::RECORDERS) {
+        return Err(InUse::BranchRecorder { address: DebugCtl::ADDRESS, control: found.0 }.into());
     }
     let DsAreaBase(area) = msr.read()?;
     if area != 0 {

@@ -34,8 +34,7 @@ pub use session::DsSession;
 pub use stopped::{DsStopped, Records};
 pub use unit::DsUnit;
 
-use crate::intel::bts::{Control, ControlRegister};
-use crate::msr::{GeneralProtection, Msr, PebsEnable};
+use crate::msr::{DebugCtl, DebugFlags, GeneralProtection, Msr, PebsEnable};
 
 /// Stops the branch trace store and the sampling of this processor, whoever started them: for a kernel that panics and
 /// wants to keep what was recorded.
@@ -44,11 +43,12 @@ use crate::msr::{GeneralProtection, Msr, PebsEnable};
 ///
 /// A register is not there.
 pub fn emergency_stop(msr: &mut impl Msr, capabilities: &DsCapabilities) -> Result<(), GeneralProtection> {
-    let bits = msr.rdmsr(ControlRegister::ADDRESS)?;
-    let on = capabilities.control.bits(Control::TR.union(Control::BTS).union(Control::BTINT));
+    let DebugCtl(bits) = msr.read()?;
+    let store = DebugFlags::TR.union(DebugFlags::BTS).union(DebugFlags::BTINT);
+    let on = capabilities.control.bits(store);
     if bits & on != 0 {
         // SAFETY: it only ends writes to memory.
-        unsafe { msr.wrmsr(ControlRegister::ADDRESS, bits & !on) }?;
+        unsafe { msr.write(DebugCtl(bits & !on)) }?;
     }
     match capabilities.pebs {
         // SAFETY: as above.

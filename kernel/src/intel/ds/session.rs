@@ -5,11 +5,12 @@ use super::progress::{DsState, Progress};
 use super::unit::DsUnit;
 use super::{BufferMode, DsArea, DsRefusal, DsStopped, Half, LinearMemory};
 use crate::drain::Sink;
-use crate::intel::bts::{Control, ControlRegister};
 use crate::intel::pebs::Program;
 use crate::lifecycle::{Halted, NotBacked, Recording, Serve, StartError};
 use crate::loss::Loss;
-use crate::msr::{DsAreaBase, GeneralProtection, GlobalStatus, GlobalStatusReset, Msr};
+use crate::msr::{
+    DebugCtl, DebugFlags, DsAreaBase, GeneralProtection, GlobalStatus, GlobalStatusReset, Msr, Register,
+};
 use crate::pmi::{Abandoned, Requests};
 use core::sync::atomic::{Ordering, fence};
 
@@ -19,7 +20,7 @@ pub struct DsSession<M: Msr, L: LinearMemory> {
     unit: DsUnit<M>,
     area: DsArea<L>,
     /// What is set while branches are recorded, if they are to be.
-    control: Option<Control>,
+    control: Option<DebugFlags>,
     /// The same as bits of the register, and all bits there that are this driver's.
     bits: (u64, u64),
     /// The counters that sample, if some are to.
@@ -36,7 +37,11 @@ impl<M: Msr, L: LinearMemory> DsSession<M, L> {
     pub(super) fn new(unit: DsUnit<M>, area: DsArea<L>, recording: CheckedDs) -> Self {
         let CheckedDs { control, program } = recording;
         let register = unit.capabilities().control;
-        let store = Control::TR | Control::BTS | Control::BTINT | Control::BTS_OFF_OS | Control::BTS_OFF_USR;
+        let store = DebugFlags::TR
+            | DebugFlags::BTS
+            | DebugFlags::BTINT
+            | DebugFlags::BTS_OFF_OS
+            | DebugFlags::BTS_OFF_USR;
         let bits = (control.map_or(0, |control| register.bits(control)), register.bits(store));
         let (bts, pebs) = (Progress::new(), Progress::new());
         Self { unit, area, control, bits, program, bts, pebs, branches: false, named: false }
@@ -72,11 +77,12 @@ impl<M: Msr, L: LinearMemory> DsSession<M, L> {
             return Ok(());
         }
         let (written, mine) = self.bits;
-        let read = self.unit.msr.rdmsr(ControlRegister::ADDRESS)? & mine;
+        let DebugCtl(read) = self.unit.msr.read()?;
+        let read = read & mine;
         match read == written {
             true => Ok(()),
             false => {
-                let address = ControlRegister::ADDRESS;
+                let address = DebugCtl::ADDRESS;
                 Err(StartError::NotBacked(NotBacked { address, written, read }))
             }
         }
@@ -167,7 +173,7 @@ impl<M: Msr, L: LinearMemory> DsSession<M, L> {
         };
         // SAFETY: records go where IA32_DS_AREA and the management area lead: memory of this session, until it clears
         // TR.
-        unsafe { self.unit.msr.wrmsr(ControlRegister::ADDRESS, bits & !mine | on) }?;
+        unsafe { self.unit.msr.write(DebugCtl(bits & !mine | on)) }?;
         self.branches = true;
         self.bts.begin();
         Ok(())
@@ -176,9 +182,8 @@ impl<M: Msr, L: LinearMemory> DsSession<M, L> {
     fn stop_branches(&mut self) -> Result<(), GeneralProtection> {
         if self.branches {
             let (_, mine) = self.bits;
-            let bits = self.unit.msr.rdmsr(ControlRegister::ADDRESS)?;
             // SAFETY: it only ends writes to memory.
-            unsafe { self.unit.msr.wrmsr(ControlRegister::ADDRESS, bits & !mine) }?;
+            unsafe { self.unit.msr.change(|DebugCtl(bits)| DebugCtl(bits & !mine)) }?;
             self.branches = false;
         }
         Ok(())

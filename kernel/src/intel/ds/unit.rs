@@ -5,10 +5,10 @@ use super::running::DsRunning;
 use super::session::DsSession;
 use super::{DsArea, DsCapabilities, DsConfig, DsRefusal, LinearMemory};
 use crate::cpuid::CpuIdReader;
-use crate::intel::bts::{Control, ControlRegister, MessageSession, Messages, RECORDERS};
+use crate::intel::bts::{MessageSession, Messages};
 use crate::intel::pebs::Program;
 use crate::lifecycle::{Absent, InUse, NotStarted, StartError};
-use crate::msr::{ApicBase, DsAreaBase, GeneralProtection, Msr, RtitCtl};
+use crate::msr::{ApicBase, DebugCtl, DebugFlags, DsAreaBase, GeneralProtection, Msr, Register, RtitCtl};
 use core::marker::PhantomData;
 
 /// The debug store of one logical processor, off.
@@ -79,24 +79,24 @@ impl<M: Msr> DsUnit<M> {
     }
 
     /// Sets these, besides what is set.
-    pub(crate) fn set(&mut self, control: Control) -> Result<(), GeneralProtection> {
-        let bits = self.msr.rdmsr(ControlRegister::ADDRESS)?;
+    pub(crate) fn set(&mut self, flags: DebugFlags) -> Result<(), GeneralProtection> {
+        let set = self.capabilities.control.bits(flags);
         // SAFETY: without BTS nothing is written to memory; with it the caller has set the area.
-        unsafe { self.msr.wrmsr(ControlRegister::ADDRESS, bits | self.capabilities.control.bits(control)) }
+        unsafe { self.msr.change(|DebugCtl(bits)| DebugCtl(bits | set)) }
     }
 
     /// Clears these.
-    pub(crate) fn clear(&mut self, control: Control) -> Result<(), GeneralProtection> {
-        let bits = self.msr.rdmsr(ControlRegister::ADDRESS)?;
+    pub(crate) fn clear(&mut self, flags: DebugFlags) -> Result<(), GeneralProtection> {
+        let clear = self.capabilities.control.bits(flags);
         // SAFETY: it only ends writes to memory.
-        unsafe { self.msr.wrmsr(ControlRegister::ADDRESS, bits & !self.capabilities.control.bits(control)) }
+        unsafe { self.msr.change(|DebugCtl(bits)| DebugCtl(bits & !clear)) }
     }
 
     /// Makes sure that nobody records branches, and that PT, which excludes it, is off. What the control register is.
     pub(crate) fn claim_branches(&mut self) -> Result<u64, StartError<DsRefusal>> {
-        let bits = self.msr.rdmsr(ControlRegister::ADDRESS)?;
-        if self.capabilities.control.control(bits).intersects(RECORDERS) {
-            return Err(InUse::BranchRecorder { address: ControlRegister::ADDRESS, control: bits }.into());
+        let DebugCtl(bits) = self.msr.read()?;
+        if self.capabilities.control.flags(DebugCtl(bits)).intersects(DebugFlags::RECORDERS) {
+            return Err(InUse::BranchRecorder { address: DebugCtl::ADDRESS, control: bits }.into());
         }
         if self.capabilities.processor_trace {
             let ctl: RtitCtl = self.msr.read()?;

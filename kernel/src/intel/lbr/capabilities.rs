@@ -1,10 +1,11 @@
 //! Are there last branch records, and what can they do?
 
 use super::{LbrFormat, Stack};
-use crate::intel::bts::{ControlRegister, RECORDERS};
 use crate::intel::errata::Errata;
 use crate::lifecycle::{self, Absent, Missing};
-use crate::msr::{GeneralProtection, LbrCtl, Msr, PerfCapabilities, Register, RtitCtl};
+use crate::msr::{
+    DebugCtl, DebugCtlLayout, DebugFlags, GeneralProtection, LbrCtl, Msr, PerfCapabilities, Register, RtitCtl,
+};
 use raw_cpuid::{CpuId, CpuIdReader};
 
 /// What this processor's last branch records can do.
@@ -24,7 +25,7 @@ pub struct LbrCapabilities {
     pub freeze_on_pmi: bool,
     /// There is Intel PT, `CPUID.07H.0:EBX[25]`, and this is a model where it excludes them while it traces.
     pub processor_trace: bool,
-    pub(super) control: ControlRegister,
+    pub(super) control: DebugCtlLayout,
 }
 
 impl LbrCapabilities {
@@ -42,14 +43,14 @@ impl LbrCapabilities {
         }
         let features = id.get_feature_info().ok_or(Missing::Intel)?;
         let (family, model) = (features.family_id(), features.model_id());
-        let control = ControlRegister::of(family, model).ok_or(Missing::LastBranchModel { family, model })?;
+        let control = DebugCtlLayout::of(family, model).ok_or(Missing::LastBranchModel { family, model })?;
         let found = Self {
             stack: Stack::architectural(0),
             format: LbrFormat::Lip,
             levels: false,
             classes: false,
             call_stack: false,
-            freeze_on_pmi: features.has_pdcm() && control.has(crate::intel::bts::Control::FREEZE_LBRS_ON_PMI),
+            freeze_on_pmi: features.has_pdcm() && control.has(DebugFlags::FREEZE_LBRS_ON_PMI),
             processor_trace: id.get_extended_feature_info().is_some_and(|f| f.has_processor_trace())
                 && Errata::of(family, model).contains(Errata::TRACE_EXCLUDES_BRANCH_RECORDS),
             control,
@@ -107,8 +108,7 @@ impl LbrCapabilities {
 
     /// Whether branches are stored, or PT traces where it excludes last branches.
     pub(super) fn is_excluded(&self, msr: &mut impl Msr) -> Result<bool, GeneralProtection> {
-        let bits = msr.rdmsr(ControlRegister::ADDRESS)?;
-        if self.control.control(bits).intersects(RECORDERS) {
+        if self.control.flags(msr.read()?).intersects(DebugFlags::RECORDERS) {
             return Ok(true);
         }
         Ok(self.processor_trace && msr.read::<RtitCtl>()?.contains(RtitCtl::TRACE_EN))
@@ -118,7 +118,7 @@ impl LbrCapabilities {
     pub(super) const fn enable_address(&self) -> u32 {
         match self.is_architectural() {
             true => <LbrCtl as Register>::ADDRESS,
-            false => ControlRegister::ADDRESS,
+            false => DebugCtl::ADDRESS,
         }
     }
 }

@@ -4,9 +4,8 @@ use super::capabilities::LBR;
 use super::stack::Entries;
 use super::{Branch, LbrCapabilities, LbrConfig, LbrRefusal, LbrRunning, LbrSession};
 use crate::cpuid::CpuIdReader;
-use crate::intel::bts::{Control, ControlRegister, RECORDERS};
 use crate::lifecycle::{Absent, InUse, NotStarted, StartError};
-use crate::msr::{GeneralProtection, LbrDepth, LbrSelect, Msr, RtitCtl};
+use crate::msr::{DebugCtl, DebugFlags, GeneralProtection, LbrDepth, LbrSelect, Msr, Register, RtitCtl};
 use core::marker::PhantomData;
 
 /// The last branch records of one logical processor, off.
@@ -110,13 +109,13 @@ impl<M: Msr> LbrUnit<M> {
 
     /// Sets their bit, and with it whether a PMI freezes them.
     pub(super) fn turn_on(&mut self, freezes: bool) -> Result<(), GeneralProtection> {
-        self.change(ControlRegister::ADDRESS, self.freeze_bit(freezes), 0)?;
+        self.change(DebugCtl::ADDRESS, self.freeze_bit(freezes), 0)?;
         self.change(self.capabilities.enable_address(), LBR, 0)
     }
 
     /// Clears what lets a PMI freeze them, if they were started so.
     pub(super) fn freeze_no_more(&mut self, freezes: bool) -> Result<(), GeneralProtection> {
-        self.change(ControlRegister::ADDRESS, 0, self.freeze_bit(freezes))
+        self.change(DebugCtl::ADDRESS, 0, self.freeze_bit(freezes))
     }
 
     /// Whether somebody records what excludes them. They are off.
@@ -131,16 +130,16 @@ impl<M: Msr> LbrUnit<M> {
 
     fn freeze_bit(&self, freezes: bool) -> u64 {
         match freezes {
-            true => self.capabilities.control.bits(Control::FREEZE_LBRS_ON_PMI),
+            true => self.capabilities.control.bits(DebugFlags::FREEZE_LBRS_ON_PMI),
             false => 0,
         }
     }
 
     /// Makes sure that nobody records branches, and that PT, where it excludes these records, is off.
     pub(super) fn claim(&mut self) -> Result<(), StartError<LbrRefusal>> {
-        let bits = self.msr.rdmsr(ControlRegister::ADDRESS)?;
-        if self.capabilities.control.control(bits).intersects(RECORDERS) {
-            return Err(InUse::BranchRecorder { address: ControlRegister::ADDRESS, control: bits }.into());
+        let DebugCtl(bits) = self.msr.read()?;
+        if self.capabilities.control.flags(DebugCtl(bits)).intersects(DebugFlags::RECORDERS) {
+            return Err(InUse::BranchRecorder { address: DebugCtl::ADDRESS, control: bits }.into());
         }
         if self.capabilities.is_architectural() {
             let address = self.capabilities.enable_address();

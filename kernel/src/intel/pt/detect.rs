@@ -6,7 +6,7 @@
 use crate::intel::errata::Errata;
 use crate::intel::pt::{Feature, PtCapabilities};
 use crate::lifecycle::{self, Absent, InUse, Missing};
-use crate::msr::{DebugCtl, Msr, OutputMaskPtrs, Register, RtitCtl, VmxMisc};
+use crate::msr::{DebugCtl, DebugCtlLayout, DebugFlags, Msr, OutputMaskPtrs, Register, RtitCtl, VmxMisc};
 
 /// Looks whether the unit that CPUID announces answers and is free.
 ///
@@ -55,9 +55,10 @@ pub(crate) fn other_recorder(msr: &mut impl Msr, capabilities: &PtCapabilities) 
     if !capabilities.errata.contains(Errata::TRACE_EXCLUDES_BRANCH_RECORDS) {
         return None;
     }
-    let on = msr.read::<DebugCtl>().ok()?.intersection(DebugCtl::all());
-    let in_use = InUse::BranchRecorder { address: DebugCtl::ADDRESS, control: on.bits() };
-    (!on.is_empty()).then_some(in_use)
+    let DebugCtl(bits) = msr.read().ok()?;
+    let control = bits & DebugCtlLayout::Ia32.bits(DebugFlags::RECORDERS);
+    let in_use = InUse::BranchRecorder { address: DebugCtl::ADDRESS, control };
+    (control != 0).then_some(in_use)
 }
 
 /// An offset and a mask that no reset gives.

@@ -3,7 +3,7 @@ use crate::amd::counters::constraints::Need;
 use crate::amd::counters::{CountersRefusal, assign};
 use crate::amd::{AmdCapabilities, fake};
 use crate::lifecycle::{Absent, InUse, Missing, NotBacked, StartError};
-use pugmark_pfm::register::PerfEvtSel;
+use crate::msr::amd::PerfEvtSel;
 
 const EN: u64 = 1 << 22;
 const INT: u64 = 1 << 20;

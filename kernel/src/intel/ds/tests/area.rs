@@ -1,16 +1,16 @@
 //! The memory: rules, sizes, allocation.
 
 use crate::fake::FakeLinear;
-use crate::intel::bts::ControlRegister;
 use crate::intel::ds::*;
 use crate::intel::pebs::{Groups, PebsCapabilities, PreciseEvents};
 use crate::lifecycle::Missing;
+use crate::msr::DebugCtlLayout;
 use pugmark_decoder_core::pebs::Format;
 use x86_64::PhysAddr;
 use x86_64::structures::paging::PageTableFlags;
 
 const CAPABILITIES: DsCapabilities = DsCapabilities {
-    control: ControlRegister::DebugCtl,
+    control: DebugCtlLayout::Ia32,
     layout: DsLayout::Bits64,
     cpl_qualified: true,
     bts: true,
