@@ -1,22 +1,22 @@
-//! What is wrong with a log.
+//! Errors of reading or starting a truth log.
 
 use core::fmt;
 
-/// Why bytes are no truth log.
+/// Why a region of memory cannot be read or used as a truth log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Error {
-    /// Fewer bytes than a header has.
+    /// The region has fewer bytes than a header.
     Short {
-        /// How many there are.
+        /// Bytes in the region.
         bytes: usize,
     },
-    /// The header does not begin with the magic: the monitor never wrote it.
+    /// The header does not begin with the magic number: no writer started a log here.
     Magic(u64),
-    /// A layout this reader does not know.
+    /// The version of the layout is not the one that this reader knows.
     Version(u32),
-    /// Records of another size than this reader's.
+    /// The records have another size than this reader's.
     RecordBytes(u32),
-    /// The header claims more records than the region holds.
+    /// The header claims more records than the region can hold.
     Capacity {
         /// Records the header claims room for.
         claimed: u64,

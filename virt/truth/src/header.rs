@@ -1,28 +1,28 @@
-//! The first 64 bytes of the region.
+//! The header: the first 64 bytes of the log's region.
 
 use crate::Error;
 
-/// Words of eight bytes a header takes.
+/// Header size in words of eight bytes.
 pub(crate) const WORDS: usize = 8;
 /// `PUGTRUTH`, little-endian.
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"PUGTRUTH");
-/// Version of the layout.
+/// Version of the layout that this crate writes and reads.
 pub(crate) const VERSION: u32 = 3;
-/// Set in the word of the exit value when the log was closed.
+/// Bit of the exit word: the log was closed.
 const CLOSED: u64 = 1 << 63;
 
-/// Index of each word.
+/// Index of each word in the header.
 pub(crate) mod word {
     pub(crate) const MAGIC: usize = 0;
     pub(crate) const LAYOUT: usize = 1;
     pub(crate) const CAPACITY: usize = 2;
     pub(crate) const COUNT: usize = 3;
     pub(crate) const EXIT: usize = 4;
-    /// Records that were begun; of these, COUNT are written.
+    /// Records whose writing has begun; the first COUNT of them are complete.
     pub(crate) const BEGUN: usize = 5;
 }
 
-/// What the log says about itself.
+/// What the log says about itself: its capacity, its record count and the guest's exit value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     pub(crate) capacity: u64,
@@ -31,13 +31,14 @@ pub struct Header {
 }
 
 impl Header {
-    /// Bytes in memory.
+    /// Size in bytes.
     pub const BYTES: usize = WORDS * 8;
 
-    /// Reads a header from the front of a region.
+    /// Reads the header at the start of `region`.
     ///
     /// # Errors
-    /// When the bytes are too few, or were not written by a [`Writer`](crate::Writer) of this layout.
+    /// Returns an error if the region is too short, or if its header was not written by a [`Writer`](crate::Writer) of
+    /// this layout.
     pub fn parse(region: &[u8]) -> Result<Self, Error> {
         let Some(header) = region.get(..Self::BYTES) else {
             return Err(Error::Short { bytes: region.len() });
@@ -61,37 +62,37 @@ impl Header {
         Ok(Self { capacity: claimed, count: word(word::COUNT), exit: word(word::EXIT) })
     }
 
-    /// Records the log has.
+    /// Returns the number of records in the log.
     #[must_use]
     pub fn len(&self) -> u64 {
         self.count.min(self.capacity)
     }
 
-    /// Whether the log has no record.
+    /// Returns whether the log has no record.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Instructions that retired after the log was full.
+    /// Returns the number of records that found no room because the log was full.
     #[must_use]
     pub const fn lost(&self) -> u64 {
         self.count.saturating_sub(self.capacity)
     }
 
-    /// What the guest ended with; `None` when the log was never closed.
+    /// Returns the exit value of the guest, or `None` if the log was never closed.
     #[must_use]
     pub const fn exit(&self) -> Option<u32> {
         if self.exit & CLOSED != 0 { Some(self.exit as u32) } else { None }
     }
 }
 
-/// The word that says "closed with this value".
+/// Encodes the exit word of a closed log.
 pub(crate) const fn closed(exit: u32) -> u64 {
     CLOSED | exit as u64
 }
 
-/// The word that names the layout.
+/// Encodes the layout word: version and record size.
 pub(crate) const fn layout() -> u64 {
     VERSION as u64 | (crate::Record::BYTES as u64) << 32
 }

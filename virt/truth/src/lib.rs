@@ -1,8 +1,9 @@
-//! The log of what really retired.
+//! The truth log: what really retired in the guest, as seen from below by the monitor.
 //!
-//! The monitor appends one [`Record`] for every instruction it sees retire, where branches are recorded one for each
-//! [`Branch`], and every so often one that says when; the harness reads them from the file that holds the machine's memory. The log lies in a region of RAM that
-//! the guest cannot reach: a [`Header`], then records.
+//! The monitor appends one [`Record`] for every instruction that it sees retire. While branches are recorded, it also
+//! appends one record for each [`Branch`], and now and then one with the time. The test harness reads the records from
+//! the file that backs the machine's memory and compares the decoder's results with them. The log is in a region of RAM
+//! that the guest cannot reach: a [`Header`] followed by records.
 //!
 //! ```
 //! use core::sync::atomic::AtomicU64;
@@ -13,7 +14,7 @@
 //! writer.append(Record { rip: 0x1000, cr3: 0x2000, session: 1, flags: Flags::new(3), cpu: 0 });
 //! writer.close(0x10);
 //!
-//! // What the harness finds in the file.
+//! // What the harness reads from the file.
 //! let bytes: Vec<u8> = words.iter().flat_map(|word| word.load(core::sync::atomic::Ordering::Relaxed).to_le_bytes()).collect();
 //! let log = Log::new(&bytes)?;
 //! assert_eq!(log.header().exit(), Some(0x10));
@@ -35,8 +36,8 @@ pub use reader::{Log, Records};
 pub use record::{Branch, BranchKind, Flags, Record};
 pub use writer::Writer;
 
-/// Physical address of the log in a machine of 512 MiB: behind the monitor, below the end of RAM.
+/// Physical address of the log in a machine of 512 MiB: above the monitor, below the end of RAM.
 pub const REGION_BASE: u64 = 320 << 20;
 
-/// Bytes from [`REGION_BASE`] that belong to the log.
+/// Size of the log's region in bytes.
 pub const REGION_BYTES: u64 = 160 << 20;

@@ -1,8 +1,8 @@
-//! Reading a finished log.
+//! Reads a finished log.
 
 use crate::{Error, Header, Record};
 
-/// A log in a file of the machine's memory.
+/// A log in a file that holds the machine's memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Log<'a> {
     header: Header,
@@ -10,10 +10,10 @@ pub struct Log<'a> {
 }
 
 impl<'a> Log<'a> {
-    /// The log that fills `region`.
+    /// Opens the log that fills `region`.
     ///
     /// # Errors
-    /// When the region holds no log of this layout.
+    /// Returns an error if the region does not hold a log of this layout.
     pub fn new(region: &'a [u8]) -> Result<Self, Error> {
         let header = Header::parse(region)?;
         let (records, _) = region[Header::BYTES..].as_chunks();
@@ -21,13 +21,13 @@ impl<'a> Log<'a> {
         Ok(Self { header, records: &records[..header.len() as usize] })
     }
 
-    /// What the log says about itself.
+    /// Returns the log's header.
     #[must_use]
     pub const fn header(&self) -> &Header {
         &self.header
     }
 
-    /// Its records, in the order of retirement.
+    /// Returns the records in the order of retirement.
     #[must_use]
     pub fn records(&self) -> Records<'a> {
         Records { rest: self.records.iter() }

@@ -1,18 +1,19 @@
-//! One retired instruction, or one taken branch.
+//! A record: one retired instruction, one taken branch, or one time.
 
-/// An instruction that retired, and where the processor stood before it; or a [`Branch`]; or a time.
+/// A retired instruction with the processor's state before it, or a [`Branch`], or a time.
 ///
-/// 24 bytes in memory, little-endian: RIP, CR3 (8 each), session, flags, processor, zero (2 each). A branch has from and
-/// to where an instruction has RIP and CR3, a time the time-stamp counter where that has RIP.
+/// 24 bytes in memory, little-endian: RIP, CR3 (8 bytes each), session, flags, processor, zero (2 bytes each). A branch
+/// has its source and target addresses in the fields `rip` and `cr3`. A time has the time-stamp counter in the field
+/// `rip`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Record {
     /// Linear address of the instruction.
     pub rip: u64,
-    /// CR3 before the instruction, whole.
+    /// The whole of CR3 before the instruction.
     pub cr3: u64,
-    /// The trace session the guest had announced; 0: none.
+    /// The trace session that the guest had announced; 0 if none.
     pub session: u16,
-    /// Level and kind.
+    /// Privilege level and kind of the record.
     pub flags: Flags,
     /// Index of the logical processor, from 0.
     pub cpu: u16,
@@ -22,7 +23,7 @@ impl Record {
     /// Bytes in memory.
     pub const BYTES: usize = 24;
 
-    /// The record of a branch, behind that of the instruction that branched.
+    /// Makes the record of a branch. It follows the record of the instruction that branched.
     #[must_use]
     pub const fn of_branch(branch: Branch, session: u16, cpu: u16) -> Self {
         let Branch { from, to, kind, from_cpl, to_cpl } = branch;
@@ -32,7 +33,7 @@ impl Record {
         Self { rip: from, cr3: to, session, flags, cpu }
     }
 
-    /// The branch, where it is the record of one of a known kind.
+    /// Returns the branch if this is the record of a branch of a known kind.
     #[must_use]
     pub const fn branch(self) -> Option<Branch> {
         if self.flags.0 & Flags::BRANCH == 0 {
@@ -45,49 +46,50 @@ impl Record {
         Some(Branch { from: self.rip, to: self.cr3, kind, from_cpl: self.flags.cpl(), to_cpl })
     }
 
-    /// When the instruction retired that the processor's last record of one is of: the time-stamp counter that the tracing
-    /// hardware was given with it.
+    /// Makes a record of the time: the time-stamp counter that was passed to the model of the tracing hardware with the
+    /// instruction of this processor's last instruction record.
     #[must_use]
     pub const fn of_time(tsc: u64, session: u16, cpu: u16) -> Self {
         Self { rip: tsc, cr3: 0, session, flags: Flags(Flags::TIME), cpu }
     }
 
-    /// The time-stamp counter, where it is the record of a time.
+    /// Returns the time-stamp counter if this is the record of a time.
     #[must_use]
     pub const fn time(self) -> Option<u64> {
         if self.flags.0 & Flags::TIME == 0 { None } else { Some(self.rip) }
     }
 
-    /// The three words it is written as.
+    /// Encodes the record as three words.
     #[must_use]
     pub const fn to_words(self) -> [u64; 3] {
         [self.rip, self.cr3, self.session as u64 | (self.flags.0 as u64) << 16 | (self.cpu as u64) << 32]
     }
 
-    /// The record three words stand for.
+    /// Decodes a record from three words.
     #[must_use]
     pub const fn from_words([rip, cr3, rest]: [u64; 3]) -> Self {
         Self { rip, cr3, session: rest as u16, flags: Flags((rest >> 16) as u16), cpu: (rest >> 32) as u16 }
     }
 }
 
-/// A taken branch, an interrupt or an exception, while branches are recorded: each of them, whatever is filtered.
+/// A taken branch, an interrupt or an exception. While branches are recorded, all of them are logged, whatever the
+/// guest's filters say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Branch {
-    /// Linear address of the instruction that branched, was interrupted, or caused the exception; of a trap, the one
-    /// before.
+    /// Linear address of the instruction that branched, was interrupted, or caused the exception. For a trap: the
+    /// instruction before it.
     pub from: u64,
     /// Linear address of the target.
     pub to: u64,
-    /// What it was.
+    /// Kind of the branch.
     pub kind: BranchKind,
-    /// Privilege level before.
+    /// Privilege level before the branch.
     pub from_cpl: u8,
-    /// Privilege level behind.
+    /// Privilege level after the branch.
     pub to_cpl: u8,
 }
 
-/// What a branch was.
+/// Kind of a branch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum BranchKind {
     /// A conditional jump that was taken: Jcc, J*CXZ, LOOP*.
@@ -98,9 +100,9 @@ pub enum BranchKind {
     Call = 2,
     /// A near RET.
     Return = 3,
-    /// Any other instruction that went elsewhere: a far transfer, SYSCALL and its kin, IRET.
+    /// Any other instruction that transfers control: a far transfer, SYSCALL and its kin, IRET.
     Far = 4,
-    /// An interrupt or an exception, INT n and its kin among them.
+    /// An interrupt or an exception, including INT n and its kin.
     Event = 5,
 }
 
@@ -118,7 +120,7 @@ impl BranchKind {
     }
 }
 
-/// Level and kind of a retired instruction.
+/// Privilege level and kind of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Flags(u16);
 
@@ -133,47 +135,48 @@ impl Flags {
     const KIND_SHIFT: u16 = 7;
     const TIME: u16 = 1 << 10;
 
-    /// An ordinary instruction executed at this privilege level, 0 to 3.
+    /// Flags of an ordinary instruction executed at this privilege level, 0 to 3.
     #[must_use]
     pub const fn new(cpl: u8) -> Self {
         Self(cpl as u16 & Self::CPL)
     }
 
-    /// The same, of an instruction that is INT n, INT3, INTO or INT1.
+    /// Marks the instruction as INT n, INT3, INTO or INT1.
     ///
-    /// It retired; but a trace names it in a FUP as the source of an event, so a decoder does not count it as executed.
+    /// It retired. But a trace names it in a FUP packet (the source address of an event), so a decoder does not count
+    /// it as executed.
     #[must_use]
     pub const fn software_interrupt(self) -> Self {
         Self(self.0 | Self::SOFTWARE_INTERRUPT)
     }
 
-    /// The same, of an instruction that the monitor executed without the processor below having begun it (STI, MOV SS and
-    /// a few more): a log kept by that processor, QEMU's, does not have it.
+    /// Marks the instruction as executed by the monitor itself (STI, MOV SS and a few more). The processor below,
+    /// QEMU's, never began it, so a log kept by QEMU does not have it.
     #[must_use]
     pub const fn by_hand(self) -> Self {
         Self(self.0 | Self::BY_HAND)
     }
 
-    /// Privilege level the instruction executed at.
+    /// Returns the privilege level that the instruction executed at.
     #[must_use]
     pub const fn cpl(self) -> u8 {
         (self.0 & Self::CPL) as u8
     }
 
-    /// Whether the instruction is INT n, INT3, INTO or INT1.
+    /// Returns whether the instruction is INT n, INT3, INTO or INT1.
     #[must_use]
     pub const fn is_software_interrupt(self) -> bool {
         self.0 & Self::SOFTWARE_INTERRUPT != 0
     }
 
-    /// Whether the processor below never began the instruction.
+    /// Returns whether the monitor executed the instruction by hand, so that the processor below never began it.
     #[must_use]
     pub const fn is_by_hand(self) -> bool {
         self.0 & Self::BY_HAND != 0
     }
 
-    /// The bits as written: level 1:0, software interrupt 2, by hand 3, branch 4, its target's level 6:5, its
-    /// kind 9:7, time 10.
+    /// Returns the bits as written: privilege level 1:0, software interrupt 2, by hand 3, branch 4, privilege level at
+    /// the target 6:5, branch kind 9:7, time 10.
     #[must_use]
     pub const fn bits(self) -> u16 {
         self.0

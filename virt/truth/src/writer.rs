@@ -1,10 +1,10 @@
-//! Appending.
+//! Appends records to a log.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use crate::{Error, Header, Record, header};
 
-/// Appends records to a region; processors can share one, their records then lie in the order they were appended.
+/// Appends records to a region. Several processors can share one writer; their records are in the order of the appends.
 #[derive(Clone, Copy, Debug)]
 pub struct Writer<'a> {
     header: &'a [AtomicU64],
@@ -12,10 +12,10 @@ pub struct Writer<'a> {
 }
 
 impl<'a> Writer<'a> {
-    /// Starts an empty log that fills `region`. Whatever of it was written before no longer counts.
+    /// Starts an empty log that fills `region`. Earlier contents of the region no longer count.
     ///
     /// # Errors
-    /// When the region has no room for a header.
+    /// Returns an error if the region has no room for a header.
     pub fn new(region: &'a [AtomicU64]) -> Result<Self, Error> {
         let Some((header, rest)) = region.split_at_checked(header::WORDS) else {
             return Err(Error::Short { bytes: region.len() * 8 });
@@ -30,10 +30,10 @@ impl<'a> Writer<'a> {
         Ok(Self { header, records })
     }
 
-    /// Appends one record. When the region is full it is only counted: see [`Header::lost`].
+    /// Appends one record. If the region is full, the record is only counted: see [`Header::lost`].
     ///
-    /// A record is counted after it is written, so a reader that looks on finds no half-written one among those
-    /// that are counted. A processor therefore waits here for those that began before it.
+    /// A record is counted only after it is written, so a reader that watches the log never sees a half-written record
+    /// among the counted ones. Therefore a processor waits here until every append that began earlier is complete.
     #[inline]
     pub fn append(&self, record: Record) {
         let index = self.header[header::word::BEGUN].fetch_add(1, Ordering::Relaxed);
@@ -49,18 +49,18 @@ impl<'a> Writer<'a> {
         count.store(index + 1, Ordering::Release);
     }
 
-    /// Records appended, those that found no room included.
+    /// Returns the number of records appended, including those that found no room.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.header[header::word::COUNT].load(Ordering::Relaxed)
     }
 
-    /// Says that the log is complete and what value the guest ended with.
+    /// Closes the log: records that it is complete and with which value the guest ended.
     pub fn close(&self, exit: u32) {
         self.header[header::word::EXIT].store(header::closed(exit), Ordering::Release);
     }
 
-    /// Records there is room for.
+    /// Returns the number of records that the region has room for.
     #[must_use]
     pub const fn capacity(&self) -> usize {
         self.records.len()

@@ -171,7 +171,7 @@ fn processors_share_one_log() {
     }
 }
 
-/// The harness reads while the machine runs: what is counted must be whole.
+/// The harness reads while the machine runs, so every counted record must be whole.
 #[test]
 fn a_record_is_counted_only_when_it_is_written() {
     const EACH: u64 = 20_000;
@@ -201,7 +201,7 @@ fn a_record_is_counted_only_when_it_is_written() {
     assert_eq!(torn, 0);
 }
 
-/// The other processor has begun a record, and is slow to write it.
+/// Another processor has begun a record and is slow to write it.
 #[test]
 fn a_record_is_not_counted_before_one_that_was_begun_earlier() {
     const BEGUN: usize = 5;
