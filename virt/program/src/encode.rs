@@ -1,12 +1,12 @@
-//! Bytes of instructions.
+//! Encodes instructions as bytes.
 
 use fastrand::Rng;
 use pugmark_model::ExecMode;
 
-/// An instruction that goes on with the next one: fixed bytes, then so many random ones.
+/// An instruction that does not branch: fixed bytes, then `random` random bytes.
 struct Template {
     head: &'static [u8],
-    /// Bytes of displacement and immediate.
+    /// Number of random bytes: displacement and immediate.
     random: usize,
 }
 
@@ -78,7 +78,7 @@ const MEMORY: [Template; 4] =
 const REP: [&[u8]; 5] =
     [&[0xf3, 0xa4], &[0xf3, 0x48, 0xab], &[0xf2, 0xae], &[0xf3, 0xa6], &[0xf3, 0x66, 0xa5]];
 
-/// JMP to a register or memory.
+/// JMP through a register or memory.
 const JUMP: [&[u8]; 5] = [
     &[0xff, 0xe0],
     &[0x41, 0xff, 0xe3],
@@ -87,11 +87,11 @@ const JUMP: [&[u8]; 5] = [
     &[0xff, 0x25, 0x10, 0x20, 0x00, 0x00],
 ];
 
-/// The same in 32-bit code.
+/// JMP through a register or memory, in 32-bit code.
 const JUMP_32: [&[u8]; 3] =
     [&[0xff, 0xe2], &[0xff, 0x24, 0x85, 0x00, 0x10, 0x40, 0x00], &[0x67, 0xff, 0x67, 0x10]];
 
-/// CALL of a register or memory.
+/// CALL through a register or memory.
 const CALL: [&[u8]; 4] =
     [&[0xff, 0xd0], &[0x41, 0xff, 0x53, 0x18], &[0xff, 0x15, 0x10, 0x20, 0x00, 0x00], &[0xff, 0x10]];
 
@@ -101,13 +101,13 @@ fn fill(template: &Template, rng: &mut Rng) -> Vec<u8> {
     bytes
 }
 
-/// An instruction that goes on.
+/// An instruction that does not branch.
 pub(crate) fn plain(mode: ExecMode, rng: &mut Rng) -> Vec<u8> {
     let templates: &[Template] = if mode == ExecMode::Bits64 { &PLAIN_64 } else { &PLAIN_32 };
     fill(&templates[rng.usize(..templates.len())], rng)
 }
 
-/// An instruction that may fault.
+/// A load or store that may fault.
 pub(crate) fn memory(rng: &mut Rng) -> Vec<u8> {
     fill(&MEMORY[rng.usize(..MEMORY.len())], rng)
 }

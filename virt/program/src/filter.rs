@@ -1,48 +1,48 @@
-//! What of a walk a tracing unit should let through.
+//! Which part of a walk a tracing unit must trace.
 
 use std::ops::RangeInclusive;
 
 use pugmark_model::Context;
 
-/// The conditions of ContextEn and FilterEn, as a test states them.
+/// The conditions of ContextEn and FilterEn, restated for tests.
 ///
 /// Source: SDM vol. 3, Intel Processor Trace, "Trace Filtering".
 #[derive(Debug, Clone)]
 pub struct Filter {
-    /// Level 0 is traced.
+    /// Privilege level 0 is traced.
     pub os: bool,
-    /// Levels above 0 are traced.
+    /// Privilege levels above 0 are traced.
     pub user: bool,
-    /// Only this CR3 is traced, bits 63:5.
+    /// If set, only this CR3 is traced; bits 63:5 are compared.
     pub cr3: Option<u64>,
-    /// Only these addresses are traced, where there are any.
+    /// If there are any, only these address ranges are traced.
     pub ranges: Vec<RangeInclusive<u64>>,
-    /// Reaching one of these addresses ends the trace.
+    /// Reaching one of these addresses ends the trace (TraceStop).
     pub stop: Option<RangeInclusive<u64>>,
 }
 
 impl Filter {
-    /// All is traced.
+    /// A filter that lets everything through.
     #[must_use]
     pub const fn all() -> Self {
         Self { os: true, user: true, cr3: None, ranges: Vec::new(), stop: None }
     }
 
-    /// ContextEn: whether level and address space are traced.
+    /// ContextEn: returns whether the privilege level and the address space are traced.
     #[must_use]
     pub fn context_enabled(&self, at: &Context) -> bool {
         let level = if at.cpl == 0 { self.os } else { self.user };
         level && self.cr3.is_none_or(|cr3| cr3 >> 5 == at.cr3 >> 5)
     }
 
-    /// Whether the instruction at `at.ip` is traced.
+    /// Returns whether the instruction at `at.ip` is traced.
     #[must_use]
     pub fn traces(&self, at: &Context) -> bool {
         let inside = self.ranges.is_empty() || self.ranges.iter().any(|range| range.contains(&at.ip));
         self.context_enabled(at) && inside
     }
 
-    /// Whether being at `at` ends the trace.
+    /// Returns whether reaching `at` ends the trace.
     #[must_use]
     pub fn stops(&self, at: &Context) -> bool {
         self.context_enabled(at) && self.stop.as_ref().is_some_and(|range| range.contains(&at.ip))

@@ -1,4 +1,4 @@
-//! Random functions, before they have addresses.
+//! Generates random functions that do not have addresses yet.
 
 use fastrand::Rng;
 use pugmark_model::ExecMode;
@@ -6,27 +6,27 @@ use pugmark_model::ExecMode;
 use crate::encode;
 use crate::program::{Level, Switch};
 
-/// What a program is made of.
+/// Size and ingredients of a program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Shape {
-    /// Functions of the kernel besides its handlers.
+    /// Functions of the kernel, not counting its handlers.
     pub kernel: usize,
-    /// Functions of the user's program; 0: the kernel never leaves level 0.
+    /// Functions of the user's program. If 0, the kernel never leaves privilege level 0.
     pub user: usize,
     /// Functions of the library.
     pub lib: usize,
-    /// Functions of 32-bit code.
+    /// Functions in 32-bit code.
     pub compat: usize,
     /// Basic blocks in a function, at most.
     pub blocks: usize,
-    /// There are PTWRITEs.
+    /// The program contains PTWRITE instructions.
     pub ptwrite: bool,
     /// The kernel writes CR3.
     pub cr3_writes: bool,
 }
 
 impl Default for Shape {
-    /// A little of everything but PTWRITE, which not all processors have.
+    /// A little of everything except PTWRITE, which not all processors have.
     fn default() -> Self {
         Self { kernel: 8, user: 8, lib: 4, compat: 3, blocks: 7, ptwrite: false, cr3_writes: true }
     }
@@ -38,7 +38,7 @@ pub(crate) type FunctionId = usize;
 /// A basic block's index in its function.
 pub(crate) type BlockId = usize;
 
-/// All functions, and which of them the processor enters.
+/// All functions, and the ones that the processor enters by itself.
 pub(crate) struct Code {
     pub(crate) functions: Vec<Body>,
     pub(crate) start: FunctionId,
@@ -52,16 +52,16 @@ pub(crate) struct Code {
 pub(crate) struct Body {
     pub(crate) level: Level,
     pub(crate) blocks: Vec<Vec<Item>>,
-    /// INT3s behind it.
+    /// Number of INT3 bytes after the function.
     pub(crate) gap: usize,
 }
 
-/// One instruction, its targets not yet addresses.
+/// One instruction whose targets are not addresses yet.
 pub(crate) enum Item {
     Plain(Vec<u8>),
     Memory(Vec<u8>),
     Rep(Vec<u8>),
-    /// The opcode of the short form (70 to 7F, E0 to E3), where to, and how often of 256.
+    /// The opcode of the short form (70 to 7F, E0 to E3), the target block, and in how many of 256 cases it is taken.
     Cond {
         opcode: u8,
         to: BlockId,
@@ -98,7 +98,7 @@ pub(crate) enum Item {
     Wrmsr(Switch),
 }
 
-/// How a function ends.
+/// The instruction that ends a function.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum End {
     Return,
@@ -109,13 +109,14 @@ enum End {
     EnterUser,
 }
 
-/// What can be called from where: only what comes later, so that nothing recurses but the recursive functions.
+/// All functions in order. A function calls only functions with higher indices, so that nothing recurses except the
+/// recursive functions.
 struct Plan {
-    /// The level and the far-called ones, in order.
+    /// Level and end of each function, in order.
     functions: Vec<(Level, End)>,
 }
 
-/// The functions of `seed`.
+/// Generates the functions for `seed`.
 pub(crate) fn generate(seed: u64, shape: &Shape) -> Code {
     let mut rng = Rng::with_seed(seed);
     let handlers = 2;
@@ -154,7 +155,7 @@ pub(crate) fn generate(seed: u64, shape: &Shape) -> Code {
     }
 }
 
-/// All block references of `body` move by one: a block was put before the first.
+/// Adds one to all block references of `body`, because a block was inserted before the first.
 fn shift_blocks(body: &mut Body) {
     for item in body.blocks.iter_mut().flatten() {
         match item {
@@ -168,7 +169,7 @@ fn shift_blocks(body: &mut Body) {
     }
 }
 
-/// Stops the trace, goes on for a bit, starts it again.
+/// Makes the NMI handler: it stops the trace, executes a few instructions, and starts the trace again.
 fn nmi_handler(rng: &mut Rng) -> Vec<Vec<Item>> {
     let plain = |rng: &mut Rng| Item::Plain(encode::plain(ExecMode::Bits64, rng));
     vec![vec![
@@ -204,7 +205,7 @@ impl Maker<'_> {
         Body { level: self.level(), blocks, gap: self.rng.usize(..32) }
     }
 
-    /// Calls itself until it is deep enough.
+    /// Makes a function that calls itself until it is deep enough.
     fn recursion(&mut self) -> Vec<Vec<Item>> {
         let mut descend = self.plain_items();
         descend.push(Item::Call(self.id));
@@ -223,7 +224,7 @@ impl Maker<'_> {
             End::Return => self.leave(),
             End::FarReturn if self.level() == Level::Compat => Item::FarReturn(vec![0xcb]),
             End::FarReturn => Item::FarReturn(vec![0x48, 0xcb]),
-            // Not a direct jump: of a loop without any other branch a trace says nothing.
+            // Not a direct jump: a trace has no packets for a loop without any other branch.
             End::Loop => Item::JumpTable(encode::jump(self.level().mode(), self.rng), vec![0]),
             End::Sysret => Item::Sysret,
             End::Iret => Item::Iret,
@@ -233,7 +234,7 @@ impl Maker<'_> {
         blocks
     }
 
-    /// RET, or a jump into another function, or, rarely, over the callers' heads.
+    /// Returns RET, a jump into another function, or, rarely, a jump that skips some callers' frames.
     fn leave(&mut self) -> Item {
         let others = self.callable(End::Return, |level, own| level == own);
         match self.rng.u8(..12) {
@@ -248,7 +249,7 @@ impl Maker<'_> {
         }
     }
 
-    /// Some items, the last of which may branch.
+    /// Makes some items; the last one may branch.
     fn block(&mut self, block: BlockId, count: usize) -> Vec<Item> {
         let mut items = self.plain_items();
         let level = self.level();
@@ -257,7 +258,8 @@ impl Maker<'_> {
         let any = self.callable(End::Return, reachable_near);
         let far = self.callable(End::FarReturn, reachable_far);
         let wide = level != Level::Compat;
-        // Handlers run in what an exception interrupts: what they can call raises none for certain.
+        // Handlers run in whatever an exception interrupts, so nothing they can call may raise an exception
+        // unconditionally.
         let raises = level != Level::Kernel || matches!(self.end(), End::Sysret | End::EnterUser | End::Loop);
         let item = match self.rng.u8(..40) {
             0..=9 => {
@@ -300,7 +302,7 @@ impl Maker<'_> {
         items
     }
 
-    /// Instructions that go on.
+    /// Makes some instructions that do not branch.
     fn plain_items(&mut self) -> Vec<Item> {
         let mode = self.level().mode();
         let count = self.rng.usize(..5);
@@ -317,7 +319,7 @@ impl Maker<'_> {
             .collect()
     }
 
-    /// Later functions with this end that `reachable` allows from this level.
+    /// Returns the later functions with this end that `reachable` allows from this level.
     fn callable(&self, end: End, reachable: fn(Level, Level) -> bool) -> Vec<FunctionId> {
         let own = self.level();
         (self.id + 1..self.plan.functions.len())
@@ -333,13 +335,13 @@ impl Maker<'_> {
         (0..1 + self.rng.usize(..4)).map(|_| self.one(functions)).collect()
     }
 
-    /// Some of them that share a level: one far call enters one mode.
+    /// Picks functions that share a level, because one far call enters one mode.
     fn one_level(&mut self, functions: &[FunctionId]) -> Vec<FunctionId> {
         vec![self.one(functions)]
     }
 }
 
-/// Whether `own` can call `other` through a pointer.
+/// Returns whether code of level `own` can call a function of level `other` through a near pointer.
 fn reachable_near(other: Level, own: Level) -> bool {
     match own {
         Level::User | Level::Library => matches!(other, Level::User | Level::Library),
@@ -347,7 +349,7 @@ fn reachable_near(other: Level, own: Level) -> bool {
     }
 }
 
-/// Whether `own` can call `other` far.
+/// Returns whether code of level `own` can call a function of level `other` far.
 fn reachable_far(other: Level, own: Level) -> bool {
     match own {
         Level::User | Level::Library => other == Level::Compat,

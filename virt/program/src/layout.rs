@@ -1,14 +1,14 @@
-//! Addresses for functions, and bytes for what refers to them.
+//! Assigns addresses to functions and encodes the instructions that refer to them.
 
 use std::collections::HashMap;
 
 use crate::generate::{Body, Code, FunctionId, Item};
 use crate::program::{Entries, Flow, Function, Instruction, Level, Program, Section};
 
-/// INT3, between functions.
+/// INT3, the filler between functions.
 const FILLER: u8 = 0xcc;
 
-/// Lays `code` out.
+/// Lays out `code` in memory.
 pub(crate) fn lay_out(code: Code) -> Program {
     let near: Vec<_> = code.functions.iter().map(near_forms).collect();
     let mut next = Level::ALL.map(Level::base);
@@ -44,13 +44,13 @@ pub(crate) fn lay_out(code: Code) -> Program {
     program
 }
 
-/// Where blocks begin in a function.
+/// Offsets of the blocks in a function.
 struct Offsets {
     blocks: Vec<usize>,
     end: usize,
 }
 
-/// For each item of each block whether a branch must be near because short does not reach.
+/// For each item of each block: whether a branch must have the near form because the short one does not reach.
 type NearForms = Vec<Vec<bool>>;
 
 fn near_forms(body: &Body) -> NearForms {
@@ -90,7 +90,7 @@ fn offsets(body: &Body, near: &NearForms) -> Offsets {
     Offsets { blocks, end }
 }
 
-/// How long an item is. A conditional branch that only has a short form is led around a near jump.
+/// Returns the size of an item. A conditional branch with only a short form is combined with a near jump.
 fn size(item: &Item, near: bool) -> usize {
     match item {
         Item::Plain(bytes) | Item::Memory(bytes) | Item::Rep(bytes) | Item::Ptwrite(bytes) => bytes.len(),
@@ -148,7 +148,8 @@ impl Linker<'_> {
         program.sections[self.body.level as usize].bytes.extend(bytes);
     }
 
-    /// The instructions of an item at `at`: one, but for conditional branches that do not reach.
+    /// Encodes the item at `at`: one instruction, except for a conditional branch with only a short form that does not
+    /// reach.
     fn encode(&self, item: &Item, near: bool, at: u64) -> Vec<(Vec<u8>, Flow)> {
         let block = |to: usize| self.start + self.offsets.blocks[to] as u64;
         let function = |id: &FunctionId| self.starts[*id];
@@ -215,12 +216,12 @@ impl Linker<'_> {
     }
 }
 
-/// Jcc (or LOOP, JRCXZ where it is short) to `target`.
+/// Encodes Jcc (or LOOP, JRCXZ in the short form) to `target`.
 fn conditional(opcode: u8, near: bool, at: u64, target: u64) -> Vec<u8> {
     if near { branch(&[0x0f, opcode + 0x10], at, target) } else { short(opcode, at, target) }
 }
 
-/// An opcode with 32 bits of displacement.
+/// Encodes an opcode with 32 bits of displacement.
 fn branch(opcode: &[u8], at: u64, target: u64) -> Vec<u8> {
     let end = at + opcode.len() as u64 + 4;
     let mut bytes = opcode.to_vec();
@@ -228,7 +229,7 @@ fn branch(opcode: &[u8], at: u64, target: u64) -> Vec<u8> {
     bytes
 }
 
-/// An opcode with 8 bits of displacement.
+/// Encodes an opcode with 8 bits of displacement.
 fn short(opcode: u8, at: u64, target: u64) -> Vec<u8> {
     vec![opcode, target.wrapping_sub(at + 2) as u8]
 }

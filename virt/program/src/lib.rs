@@ -1,10 +1,10 @@
 //! Programs that exist only as bytes, and the true walk through them.
 //!
-//! A [`Program`] is random x86 code: kernel, user, library and 32-bit functions that call each other, with
-//! loops, recursion deeper than any return stack, jump tables, system calls, handlers. A [`Walk`] executes it without a
-//! processor: each instruction's effect on the flow is known from how it was made, and what data would have
-//! decided is drawn from a seed. Its [`Step`]s are what a tracing unit is fed with, and the truth that a decoder
-//! has to find again from the trace and the bytes alone. The same seed gives the same program and the same walk.
+//! A [`Program`] is random x86 code: kernel, user, library and 32-bit functions that call each other, with loops,
+//! recursion deeper than any return stack, jump tables, system calls and handlers. A [`Walk`] executes it without a
+//! processor: each instruction's effect on the control flow is known from its generation, and whatever data would
+//! decide is drawn from a seed. The [`Step`]s of a walk are the input of a tracing unit. They are also the truth that a
+//! decoder must recover from the trace and the bytes alone. The same seed gives the same program and the same walk.
 //!
 //! ```
 //! use pugmark_program::{Program, Rates, Shape, Step, Walk};

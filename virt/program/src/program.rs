@@ -1,4 +1,4 @@
-//! A program: sections of bytes, and what each instruction in them does to the flow.
+//! A program: sections of bytes, and the effect of each instruction on the control flow.
 
 use std::collections::HashMap;
 use std::ops::RangeInclusive;
@@ -7,7 +7,7 @@ use pugmark_model::ExecMode;
 
 use crate::{Shape, generate, layout};
 
-/// A program, as bytes and as what they mean.
+/// A program as bytes, with the meaning of each instruction.
 #[derive(Debug)]
 pub struct Program {
     pub(crate) sections: Vec<Section>,
@@ -16,7 +16,7 @@ pub struct Program {
     pub(crate) entries: Entries,
 }
 
-/// Code that lies together.
+/// A contiguous section of code.
 #[derive(Debug, Clone)]
 pub struct Section {
     /// The address of the first byte.
@@ -25,33 +25,33 @@ pub struct Section {
     pub bytes: Vec<u8>,
 }
 
-/// Where a function is.
+/// A function's place and level.
 #[derive(Debug, Clone)]
 pub struct Function {
-    /// The addresses of its first and its last byte.
+    /// The addresses of the first and the last byte.
     pub range: RangeInclusive<u64>,
-    /// Who runs it.
+    /// Who runs the function.
     pub level: Level,
 }
 
-/// Who runs a function, and where it lies.
+/// Who runs a function, and which section it is in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Level {
-    /// The kernel: level 0, upper half.
+    /// The kernel: privilege level 0, upper half of the address space.
     Kernel,
-    /// The user's program: level 3.
+    /// The user's program: privilege level 3.
     User,
-    /// A library: level 3, far away from the program.
+    /// A library: privilege level 3, far away from the program.
     Library,
-    /// 32-bit code of the user: level 3, reached by far calls.
+    /// 32-bit code of the user: privilege level 3, reached by far calls.
     Compat,
 }
 
 impl Level {
-    /// All of them.
+    /// All levels.
     pub(crate) const ALL: [Self; 4] = [Self::Kernel, Self::User, Self::Library, Self::Compat];
 
-    /// Its section's base.
+    /// Returns the base address of the level's section.
     pub(crate) const fn base(self) -> u64 {
         match self {
             Self::Kernel => 0xffff_ffff_8100_0000,
@@ -61,7 +61,7 @@ impl Level {
         }
     }
 
-    /// How its bytes are decoded.
+    /// Returns the mode in which the level's bytes are decoded.
     pub(crate) const fn mode(self) -> ExecMode {
         match self {
             Self::Compat => ExecMode::Bits32,
@@ -70,22 +70,22 @@ impl Level {
     }
 }
 
-/// Where the processor enters by itself.
+/// Addresses that the processor enters by itself.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Entries {
     /// The first instruction.
     pub(crate) start: u64,
-    /// Where the user begins.
+    /// Where user code begins.
     pub(crate) user: u64,
-    /// What SYSCALL enters.
+    /// The entry point of SYSCALL.
     pub(crate) syscall: u64,
-    /// Handlers of interrupts and exceptions; the vector chooses.
+    /// Handlers of interrupts and exceptions; the vector selects one.
     pub(crate) handlers: Vec<u64>,
     /// The handler of NMIs, which turns tracing off and on.
     pub(crate) nmi: u64,
 }
 
-/// What a WRMSR in a program is for.
+/// What a WRMSR in a program does to tracing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Switch {
     /// It sets IA32_RTIT_CTL.TraceEn.
@@ -102,34 +102,34 @@ pub struct Instruction {
     pub(crate) flow: Flow,
 }
 
-/// What an instruction does to the flow.
+/// What an instruction does to the control flow.
 #[derive(Debug, Clone)]
 pub(crate) enum Flow {
-    /// Goes on.
+    /// Continues with the next instruction.
     Next,
-    /// Goes on, or faults first.
+    /// Continues with the next instruction, or faults first.
     MayFault,
-    /// A repeated string instruction: goes on, or is interrupted first.
+    /// A repeated string instruction: continues, or is interrupted first.
     Rep,
-    /// A conditional branch, taken `taken` times of 256.
+    /// A conditional branch, taken in `taken` of 256 cases.
     Cond { target: u64, taken: u8 },
-    /// The conditional branch that ends a recursion when it is taken.
+    /// The conditional branch that ends a recursion if it is taken.
     EndRecursion { target: u64 },
     /// JMP rel.
     Jump(u64),
-    /// CALL rel, also to the next instruction.
+    /// CALL rel. The target may be the next instruction.
     Call(u64),
-    /// CALL rel to the next instruction, which pops the address.
+    /// CALL rel to the next instruction, which pops the return address.
     CallNext,
-    /// JMP r/m, or a RET that jumps: to one of these.
+    /// JMP r/m, or a RET used as a jump, to one of these addresses.
     IndirectJump(Vec<u64>),
-    /// JMP r/m that drops frames and goes on behind a call.
+    /// JMP r/m that drops frames and continues after an earlier call.
     Unwind,
     /// CALL r/m.
     IndirectCall(Vec<u64>),
     /// RET.
     Return,
-    /// CALL far to one of these, in this mode.
+    /// CALL far to one of these addresses, in this mode.
     FarCall(Vec<u64>, ExecMode),
     /// RET far.
     FarReturn,
@@ -141,7 +141,7 @@ pub(crate) enum Flow {
     Sysret,
     /// IRET from a handler.
     Iret,
-    /// IRET that enters the user for the first time.
+    /// IRET that enters user code for the first time.
     EnterUser,
     /// INT n, INT3, INT1.
     SoftwareInterrupt(u8),
@@ -160,36 +160,36 @@ pub(crate) enum Flow {
 }
 
 impl Program {
-    /// The program of `seed`.
+    /// Generates the program for `seed`.
     #[must_use]
     pub fn generate(seed: u64, shape: &Shape) -> Self {
         layout::lay_out(generate::generate(seed, shape))
     }
 
-    /// Its code.
+    /// Returns the code.
     #[must_use]
     pub fn sections(&self) -> &[Section] {
         &self.sections
     }
 
-    /// Its functions, in no order.
+    /// Returns the functions, in no particular order.
     #[must_use]
     pub fn functions(&self) -> &[Function] {
         &self.functions
     }
 
-    /// The address of the first instruction: a WRMSR that turns tracing on.
+    /// Returns the address of the first instruction: a WRMSR that turns tracing on.
     #[must_use]
     pub fn start(&self) -> u64 {
         self.entries.start
     }
 
-    /// Each instruction's address and the instruction, in no order.
+    /// Iterates over the instructions with their addresses, in no particular order.
     pub fn instructions(&self) -> impl Iterator<Item = (u64, &Instruction)> {
         self.instructions.iter().map(|(address, instruction)| (*address, instruction))
     }
 
-    /// The bytes from `address` to the end of the section it lies in.
+    /// Returns the bytes from `address` to the end of its section, or nothing if no section holds `address`.
     #[must_use]
     pub fn bytes_at(&self, address: u64) -> &[u8] {
         self.sections

@@ -5,7 +5,7 @@ use pugmark_model::{Context, Delivery, DeliveryKind, ExecMode, Retired};
 
 use crate::program::{Flow, Program, Switch};
 
-/// What a processor does next.
+/// One step of a walk: what the processor does next.
 #[derive(Debug, Clone, Copy)]
 pub enum Step<'a> {
     /// An instruction retired.
@@ -16,18 +16,18 @@ pub enum Step<'a> {
     Delivered(Delivery),
 }
 
-/// How often the unforeseen happens: so many times of 65536 where it can.
+/// How often unforeseen events happen: in how many of 65536 cases where the event is possible.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rates {
     /// Interrupts, before any instruction while RFLAGS.IF is set.
     pub interrupt: u16,
-    /// Traps, behind any instruction.
+    /// Traps, after any instruction.
     pub trap: u16,
     /// Page faults, at instructions with a memory operand.
     pub fault: u16,
-    /// Time-stamp counter ticks an instruction takes, at most.
+    /// Maximum number of time-stamp counter ticks per instruction.
     pub ticks: u64,
-    /// The recursion's depth, at most.
+    /// Maximum depth of a recursion.
     pub depth: u32,
 }
 
@@ -37,29 +37,29 @@ impl Default for Rates {
     }
 }
 
-/// Interrupts within interrupts, at most.
+/// Maximum nesting of interrupts within interrupts.
 const NESTED: usize = 4;
 
-/// The address spaces. Their low 12 bits differ: they are PCID or PWT and PCD.
+/// The address spaces. Some differ only in their low 12 bits: PCID, or PWT and PCD.
 const CR3: [u64; 4] = [0x0010_0000, 0x0020_0000, 0x0000_000f_ffff_f000, 0x0010_0018];
 
-/// A page-fault's vector.
+/// Vector of a page fault.
 const PAGE_FAULT: u8 = 14;
 const INVALID_OPCODE: u8 = 6;
 const DEBUG: u8 = 1;
 const NMI: u8 = 2;
 
-/// Where to go back to.
+/// A return point on the walk's stack.
 #[derive(Debug, Clone, Copy)]
 enum Frame {
     Near(u64),
     Far(u64, ExecMode),
     Syscall(Context),
-    /// What IRET restores, and whether it ends an NMI.
+    /// The context that IRET restores, and whether that IRET ends an NMI.
     Interrupt(Context, bool),
 }
 
-/// The walk through a program: an iterator without an end.
+/// The walk through a program: an iterator that never ends.
 #[derive(Debug, Clone)]
 pub struct Walk<'a> {
     program: &'a Program,
@@ -68,18 +68,18 @@ pub struct Walk<'a> {
     at: Context,
     tsc: u64,
     frames: Vec<Frame>,
-    /// An instruction has just retired: a trap may follow.
+    /// An instruction has just retired, so a trap may follow.
     retired: bool,
-    /// No interrupt before the next instruction (STI).
+    /// No interrupt may come before the next instruction (STI shadow).
     shadow: bool,
-    /// Deeper by so many, while it recurses.
+    /// How many levels deeper a recursion still goes; `None` outside one.
     recursion: Option<u32>,
     nmi_wanted: bool,
     in_nmi: bool,
 }
 
 impl<'a> Walk<'a> {
-    /// The walk of `seed` from the program's start: in the kernel, interrupts off.
+    /// Starts the walk for `seed` at the program's start: in the kernel, with interrupts disabled.
     #[must_use]
     pub fn new(program: &'a Program, seed: u64, rates: Rates) -> Self {
         let at = Context {
@@ -105,19 +105,19 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// The state before the next step.
+    /// Returns the state before the next step.
     #[must_use]
     pub fn context(&self) -> Context {
         self.at
     }
 
-    /// Delivers an NMI before the next instruction, or behind the NMI handler that runs. The handler turns tracing
-    /// off and on again.
+    /// Requests an NMI: it is delivered before the next instruction, or after the NMI handler that is running. The
+    /// handler turns tracing off and on again.
     pub fn request_nmi(&mut self) {
         self.nmi_wanted = true;
     }
 
-    /// Whether it happens now.
+    /// Draws whether an event with this rate happens now.
     fn chance(&mut self, rate: u16) -> bool {
         rate != 0 && self.rng.u16(..) < rate
     }
@@ -130,7 +130,7 @@ impl<'a> Walk<'a> {
         self.frames.iter().filter(|frame| matches!(frame, Frame::Interrupt(..))).count()
     }
 
-    /// What is delivered before the instruction at hand, if anything.
+    /// Returns the event that is delivered before the next instruction, if any.
     fn unforeseen(&mut self) -> Option<Step<'a>> {
         if self.nmi_wanted && !self.in_nmi && !self.shadow {
             self.nmi_wanted = false;
@@ -149,7 +149,7 @@ impl<'a> Walk<'a> {
         None
     }
 
-    /// Enters a handler; IRET restores `back`.
+    /// Enters a handler whose IRET restores `back`.
     fn deliver(&mut self, kind: DeliveryKind, vector: u8, back: Context, cr2: Option<u64>) -> Step<'a> {
         let before = self.at;
         let entries = &self.program.entries;
@@ -158,7 +158,7 @@ impl<'a> Walk<'a> {
             _ => entries.handlers[usize::from(vector) % entries.handlers.len()],
         };
         self.frames.push(Frame::Interrupt(back, kind == DeliveryKind::Nmi));
-        // Exceptions go through trap gates, which leave IF alone; interrupts through interrupt gates.
+        // Exceptions use trap gates, which do not change IF; interrupts use interrupt gates.
         let iflag = before.iflag && !matches!(kind, DeliveryKind::Interrupt | DeliveryKind::Nmi);
         self.at = Context { ip, cs_base: 0, cr3: before.cr3, cpl: 0, mode: ExecMode::Bits64, iflag };
         self.tick();
@@ -169,7 +169,7 @@ impl<'a> Walk<'a> {
         self.tsc += self.rng.u64(..=self.rates.ticks);
     }
 
-    /// Takes frames off until one is `Near`, a few of them.
+    /// Pops one or a few `Near` frames and returns the last one's address.
     fn unwind(&mut self) -> u64 {
         let deep = self.frames.iter().rev().take_while(|frame| matches!(frame, Frame::Near(_))).count();
         let drop = 1 + self.rng.usize(..deep.clamp(1, 5));
@@ -182,7 +182,7 @@ impl<'a> Walk<'a> {
         to
     }
 
-    /// What the instruction at hand makes of the context; `None` where something is delivered instead.
+    /// Returns the context after the instruction, or `None` if an event is delivered instead.
     fn execute(&mut self, flow: &Flow, next: Context) -> Option<Context> {
         let mut after = next;
         match flow {
@@ -225,7 +225,7 @@ impl<'a> Walk<'a> {
                     after = Context { cr3: self.at.cr3, ..back };
                     self.in_nmi &= !nmi;
                 }
-                // No frame: never in a generated program.
+                // No frame: this never happens in a generated program.
                 None => {}
             },
             Flow::EnterUser => {
@@ -249,7 +249,7 @@ impl<'a> Walk<'a> {
 impl<'a> Iterator for Walk<'a> {
     type Item = Step<'a>;
 
-    /// The next step; `None` only where the program has no instruction, which no generated program reaches.
+    /// Returns the next step; `None` only at an address without an instruction, which no generated program reaches.
     fn next(&mut self) -> Option<Step<'a>> {
         let program = self.program;
         let instruction = program.instructions.get(&self.at.ip)?;

@@ -1,7 +1,8 @@
-//! One stream of instructions, traced by Intel PT and by branch records: both tell of the same branches, one by one.
+//! Traces one stream of instructions both with Intel PT and with branch records (BTS): both must report the same
+//! branches.
 //!
-//! The branches of Intel PT's trace are those of the instructions that the decoder finds in it. `PUGMARK_LONG=1` takes
-//! fifty times as many programs.
+//! The branches of the Intel PT trace are derived from the instructions that the decoder finds in it. `PUGMARK_LONG=1`
+//! runs fifty times as many programs.
 
 use pugmark_decoder_core::bts::{Entry, Layout, Records};
 use pugmark_decoder_core::event::EventKind;
@@ -31,7 +32,8 @@ const RECORDS_BYTES: usize = 24 * 0x8000;
 
 type Branch = (u64, u64);
 
-/// Both traces, and what is not in packets: the kind of each delivery, and the address of each WRMSR that began a trace.
+/// Both traces, and what packets do not contain: the kind of each delivery, and the address of each WRMSR that started
+/// a trace.
 #[derive(Default)]
 struct Traces {
     packets: Vec<u8>,
@@ -59,7 +61,7 @@ impl Machine {
 
     fn start(&mut self, at: &Retired) {
         let end = (RECORDS + RECORDS_BYTES) as u64;
-        // The threshold is behind the end: a circular buffer.
+        // The threshold is beyond the end of the buffer: a circular buffer that never interrupts.
         for (index, field) in [RECORDS as u64, RECORDS as u64, end, end + 24].into_iter().enumerate() {
             self.ram[AREA + 8 * index..][..8].copy_from_slice(&field.to_le_bytes());
         }
@@ -110,7 +112,7 @@ fn trace(program: &Program, seed: u64, settings: Settings, steps: usize) -> Trac
         }
         left = left.saturating_sub(1);
         if left == 0 {
-            // Its handler turns tracing off.
+            // The handler of the NMI turns tracing off.
             walk.request_nmi();
         }
     }
@@ -121,14 +123,14 @@ struct Branches<'a> {
     found: Vec<Branch>,
     deliveries: std::slice::Iter<'a, DeliveryKind>,
     starts: std::slice::Iter<'a, u64>,
-    /// The instruction before, which may have branched.
+    /// The previous instruction, which may have branched.
     before: Option<Insn>,
-    /// The instruction that completed last, whatever came since.
+    /// The instruction that completed last, whatever came after it.
     completed: u64,
 }
 
 impl Branches<'_> {
-    /// Execution is at `ip`: if the instruction before does not lead there by itself, it has branched.
+    /// Execution has reached `ip`: if the previous instruction does not lead there sequentially, it branched.
     fn at(&mut self, ip: u64) {
         let Some(before) = self.before.take() else { return };
         let goes_on = !before.class.is_branch() || before.class == Class::CondJump;

@@ -1,7 +1,7 @@
-//! What a seed gives is what it gave before. Tests and fuzzers name runs by their seeds, and those that once found a
-//! bug are tried again for ever: a change that draws otherwise would make other runs of them, unnoticed.
+//! A seed must give what it gave before. Tests and fuzzers name runs by their seeds, and seeds that once found a bug
+//! are run again forever. A change that draws differently would silently turn them into other runs.
 //!
-//! A change that means to draw otherwise puts the new numbers here.
+//! A change that is meant to draw differently updates the numbers here.
 
 use pugmark_model::intel::Settings;
 use pugmark_model::{Delivery, Retired};
@@ -9,7 +9,7 @@ use pugmark_program::trace::{Config, Topic};
 use pugmark_program::{Program, Rates, Shape, Step, Walk};
 use std::fmt::Write;
 
-/// FNV-1a, 64 bits, of what is written to it.
+/// FNV-1a, 64 bits, of the text written to it.
 struct Hash(u64);
 
 impl Write for Hash {
@@ -102,7 +102,7 @@ fn a_seed_is_traced_as_it_was_before() {
                 for (program, config) in [Config::draw(topic, seed), Config::draw_small(topic, seed)] {
                     let Config { profile, settings, filter, output, fresh, rates, steps, .. } = &config;
                     write!(hash, "{} {filter:x?} {output:?}", profile.name).unwrap();
-                    // Those that are drawn.
+                    // Only the settings that are drawn.
                     let Settings { pmi_skid, visibility, long_tnt, deferred_tips, psb_before_pge, .. } =
                         settings;
                     write!(hash, "{pmi_skid} {visibility} {long_tnt} {deferred_tips} {psb_before_pge}")

@@ -1,4 +1,4 @@
-//! The walk against iced-x86: every step is an instruction of the program, and its successor is a legal one.
+//! Checks the walk with iced-x86: every step is an instruction of the program, and its successor is legal.
 
 use std::collections::BTreeMap;
 
@@ -26,7 +26,7 @@ fn decode(retired: &Retired) -> Instruction {
     Decoder::with_ip(bits, retired.bytes, retired.before.ip, DecoderOptions::NONE).decode()
 }
 
-/// Whether `insn` can go where the walk went. Returns are checked by the call that they belong to.
+/// Returns whether `insn` can lead to where the walk went. The target of a return is not checked here.
 fn is_legal(insn: &Instruction, before: &Context, after: &Context) -> bool {
     let next = after.ip == insn.next_ip();
     let same = Context { ip: after.ip, ..*before } == *after;

@@ -1,4 +1,4 @@
-//! How a run is traced, drawn from a seed.
+//! The configuration of a traced run, drawn from a seed.
 
 use fastrand::Rng;
 use std::ops::{Range, RangeInclusive};
@@ -12,9 +12,9 @@ pub mod ctl {
     pub const TRACE_EN: u64 = 1 << 0;
     /// CYCEn.
     pub const CYC_EN: u64 = 1 << 1;
-    /// OS: level 0 is traced.
+    /// OS: privilege level 0 is traced.
     pub const OS: u64 = 1 << 2;
-    /// User: levels above 0 are traced.
+    /// User: privilege levels above 0 are traced.
     pub const USER: u64 = 1 << 3;
     /// FUPonPTW.
     pub const FUP_ON_PTW: u64 = 1 << 5;
@@ -40,7 +40,7 @@ pub mod ctl {
     pub const PSB_FREQ: u32 = 24;
     /// EventEn.
     pub const EVENT_EN: u64 = 1 << 31;
-    /// The lowest bit of ADDR0_CFG; those of the other ranges follow, four bits each.
+    /// The lowest bit of ADDR0_CFG; the fields of the other ranges follow, four bits each.
     pub const ADDR_CFG: u32 = 32;
     /// ADDRn_CFG: the range is traced.
     pub const ADDR_FILTER: u64 = 1;
@@ -48,71 +48,71 @@ pub mod ctl {
     pub const ADDR_STOP: u64 = 2;
 }
 
-/// Where packets go.
+/// Where the packets go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Output {
     /// One range, large enough for the whole run.
     Range,
     /// One ToPA region, large enough for the whole run.
     Region,
-    /// ToPA regions of 4 KiB, with STOP at the last.
+    /// ToPA regions of 4 KiB; the last one has STOP.
     Regions {
-        /// How many.
+        /// How many regions.
         count: usize,
-        /// The one with INT: a PMI when it is full.
+        /// Index of the region with INT: the unit requests a PMI when that region is full.
         pmi: usize,
     },
-    /// ToPA regions of 4 KiB, with STOP at the last.
+    /// ToPA regions of 4 KiB; the last one has STOP and no region has INT.
     Full {
-        /// How many.
+        /// How many regions.
         count: usize,
     },
-    /// ToPA regions of 4 KiB, over and over.
+    /// ToPA regions of 4 KiB, used as a ring.
     Ring {
-        /// How many.
+        /// How many regions.
         count: usize,
     },
 }
 
-/// How a run is traced.
+/// The configuration of a traced run.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// The processor.
+    /// The processor model.
     pub profile: &'static Profile,
-    /// What the manual leaves to it.
+    /// Choices that the manual leaves to the processor.
     pub settings: Settings,
     /// IA32_RTIT_CTL without TraceEn, filters and output.
     pub ctl: u64,
     /// What is traced.
     pub filter: Filter,
-    /// Where packets go.
+    /// Where the packets go.
     pub output: Output,
-    /// STATUS is written 0 before each start, so that a PSB follows.
+    /// STATUS is written as 0 before each start, so that the trace begins with a PSB.
     pub fresh: bool,
-    /// How often the unforeseen happens, and how long instructions take.
+    /// How often unforeseen events happen, and how long instructions take.
     pub rates: Rates,
-    /// How many steps the walk has at least; then it goes on to where tracing is turned off.
+    /// The least number of steps of the walk. After them the walk continues until tracing is turned off.
     pub steps: usize,
 }
 
-/// What the test is about; the rest is drawn.
+/// What a test is about; the rest of the configuration is drawn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Topic {
-    /// All is traced.
+    /// Everything is traced.
     Everything,
-    /// By level.
+    /// Filtered by privilege level.
     Level,
-    /// By CR3.
+    /// Filtered by CR3.
     Cr3,
-    /// By address.
+    /// Filtered by address range.
     Range,
-    /// Until an address.
+    /// Traced until an address is reached.
     Stop,
-    /// Small regions and PMIs.
+    /// Small output regions and PMIs.
     Pmi,
-    /// Packets are lost.
+    /// The internal buffer overflows and packets are lost.
     Overflow,
-    /// The output gets full.
+    /// The output becomes full.
     Full,
     /// The output overwrites itself.
     Wrap,
@@ -121,16 +121,16 @@ pub enum Topic {
 }
 
 impl Config {
-    /// The program of `seed`, and how it is traced.
+    /// Draws the program for `seed` and the configuration of its trace.
     ///
     /// # Panics
-    /// Never: the profiles that it names are there.
+    /// Never: the profiles that it names exist.
     #[must_use]
     pub fn draw(topic: Topic, seed: u64) -> (Program, Self) {
         Self::draw_of(topic, seed, &Shape::default(), 1000..4000)
     }
 
-    /// The same with a smaller program and fewer steps, for tests that need many.
+    /// Like [`Config::draw`] with a smaller program and fewer steps, for tests that need many programs.
     #[must_use]
     pub fn draw_small(topic: Topic, seed: u64) -> (Program, Self) {
         let shape = Shape { kernel: 3, user: 3, lib: 1, compat: 2, blocks: 5, ..Shape::default() };
@@ -172,7 +172,7 @@ impl Config {
             steps: rng.usize(steps),
         };
         config.about(topic, &program, &mut rng);
-        // Of its own, so that what was drawn for a seed before stays as it is.
+        // A separate generator, so that what a seed gave before stays the same.
         let mut rng = Rng::with_seed(seed ^ 0x6f74_6865);
         let settings = &mut config.settings;
         settings.return_elsewhere = if rng.bool() { ReturnElsewhere::Pops } else { ReturnElsewhere::Empties };
@@ -222,7 +222,7 @@ impl Config {
             Topic::Overflow => {
                 self.settings.overflow = Some(Overflow { capacity: 128 + rng.u32(..100), drain: 1 });
                 self.settings.visibility = 16;
-                // Many bytes for each instruction: CYC for each packet, MTC for each tick of the crystal.
+                // Many bytes per instruction: a CYC for each packet, an MTC for each tick of the crystal.
                 self.ctl &= !(0xf << ctl::CYC_THRESH | 0xf << ctl::MTC_FREQ);
                 self.ctl |= ctl::DIS_RETC | ctl::CYC_EN | if rng.bool() { ctl::MTC_EN } else { 0 };
                 if rng.bool() {
@@ -237,14 +237,15 @@ impl Config {
         }
     }
 
-    /// What the manual leaves to the processor is chosen as libipt reads it, which takes no CALL away for a RET with a TIP
-    /// and knows no IP from before an OVF.
+    /// Makes the choices that the manual leaves to the processor as libipt expects them: a RET with a TIP (the packet
+    /// of an indirect branch's target) does not remove a CALL from the return stack, and no IP from before an OVF
+    /// packet is remembered.
     pub fn for_readers_like_libipt(&mut self) {
         self.settings.return_elsewhere = ReturnElsewhere::Empties;
         self.settings.compress_after_overflow = false;
     }
 
-    /// Sometimes filtered by level, too.
+    /// Sometimes filters by privilege level as well.
     fn any_level(&mut self, rng: &mut Rng) {
         match rng.u8(..6) {
             0 => self.filter.os = false,
@@ -253,7 +254,7 @@ impl Config {
         }
     }
 
-    /// IA32_RTIT_CTL with TraceEn.
+    /// Returns the value of IA32_RTIT_CTL with TraceEn set.
     #[must_use]
     pub fn ctl(&self) -> u64 {
         let when = |condition: bool, bit: u64| if condition { bit } else { 0 };
@@ -269,14 +270,14 @@ impl Config {
         value
     }
 
-    /// The address ranges in the order of their registers, and their ADDRn_CFG.
+    /// Returns the address ranges in the order of their registers, with their ADDRn_CFG values.
     pub fn ranges(&self) -> impl Iterator<Item = (RangeInclusive<u64>, u64)> {
         let stop = self.filter.stop.iter().map(|range| (range.clone(), ctl::ADDR_STOP));
         stop.chain(self.filter.ranges.iter().map(|range| (range.clone(), ctl::ADDR_FILTER)))
     }
 }
 
-/// What the processor may be asked for.
+/// Draws the packet enables among those that the processor supports.
 fn packets(name: &str, rng: &mut Rng) -> u64 {
     let mut value = 0;
     let mut maybe = |bit: u64| {
@@ -300,7 +301,7 @@ fn packets(name: &str, rng: &mut Rng) -> u64 {
     value | rng.u64(..3) << ctl::PSB_FREQ
 }
 
-/// A function's addresses, or some that begin with one function's and end with another's.
+/// Returns the addresses of one function, or a range that begins with one function and ends with another.
 fn function(program: &Program, rng: &mut Rng) -> RangeInclusive<u64> {
     let functions = program.functions();
     let first = &functions[rng.usize(..functions.len())];

@@ -1,4 +1,4 @@
-//! A processor of the model with memory for its output, fed with a walk.
+//! Feeds a walk to a processor of the model, which has memory for its output.
 
 use super::{Config, Output};
 use crate::{Program, Step, Switch, Walk};
@@ -6,7 +6,7 @@ use pugmark_decoder_core::packet::PtwPayload;
 use pugmark_model::intel::Processor;
 use pugmark_model::{Context, FlatMemory, Retired};
 
-/// MSRs, typed from the manual: SDM vol. 4.
+/// Numbers of MSRs, typed from the manual: SDM vol. 4.
 mod msr {
     pub(super) const OUTPUT_BASE: u32 = 0x560;
     pub(super) const OUTPUT_MASK_PTRS: u32 = 0x561;
@@ -18,53 +18,53 @@ mod msr {
     pub(super) const GLOBAL_STATUS_RESET: u32 = 0x390;
 }
 
-/// STATUS.Error.
+/// IA32_RTIT_STATUS.Error.
 const ERROR: u64 = 1 << 4;
-/// STATUS.Stopped.
+/// IA32_RTIT_STATUS.Stopped.
 const STOPPED: u64 = 1 << 5;
-/// GLOBAL_STATUS.Trace_ToPA_PMI.
+/// IA32_PERF_GLOBAL_STATUS.Trace_ToPA_PMI.
 const TOPA_PMI: u64 = 1 << 55;
-/// LVT: delivery mode NMI.
+/// LVT entry: delivery mode NMI.
 const LVT_NMI: u32 = 4 << 8;
-/// ToPA entry bits.
+/// Bits of an entry of the ToPA, Intel PT's table of output regions.
 const END: u64 = 1;
 const INT: u64 = 1 << 2;
 const STOP: u64 = 1 << 4;
 const SIZE_SHIFT: u64 = 6;
 
-/// Physical memory: the ToPA table's page, and from the middle on output.
+/// Start of physical memory: first the page of the ToPA table, from the middle on the output buffer.
 const RAM: u64 = 0x1000_0000;
 const BUFFER: u64 = RAM + BUFFER_SIZE;
 const BUFFER_SIZE: u64 = 512 << 10;
-/// 4 KiB << 7.
+/// The size field of a ToPA entry: 4 KiB << 7.
 const BUFFER_ORDER: u64 = 7;
 const PAGE: u64 = 4096;
 
-/// What came of a run.
+/// The results of a run.
 #[derive(Debug, Default)]
 pub struct Run {
     /// All packets, in order.
     pub trace: Vec<u8>,
     /// The address of each instruction that had to be traced, in order.
     pub truth: Vec<u64>,
-    /// The TSC when it retired.
+    /// For each of these instructions, the TSC at its retirement.
     pub times: Vec<u64>,
-    /// PTWRITE's operands, of those that had to be traced.
+    /// The operands of the PTWRITEs that had to be traced.
     pub ptwrites: Vec<PtwPayload>,
-    /// The vectors of what was delivered while tracing was on, and the address of page faults.
+    /// The vectors of the events delivered while tracing was on, with the addresses of page faults.
     pub events: Vec<(u8, Option<u64>)>,
-    /// The output began to overwrite itself.
+    /// The output wrapped around and overwrote its oldest bytes.
     pub wrapped: bool,
     /// PMIs that were handled.
     pub pmis: usize,
-    /// STATUS.Stopped was found set.
+    /// How often IA32_RTIT_STATUS.Stopped was found set.
     pub stops: usize,
 }
 
 /// Walks `program` and traces it.
 ///
 /// # Panics
-/// When the model refuses a configuration that it should take: that is what tests want to see.
+/// When the model refuses a configuration that it should accept; a test must fail then.
 #[must_use]
 pub fn run(program: &Program, config: &Config, seed: u64) -> Run {
     let mut ram = vec![0; 2 * BUFFER_SIZE as usize];
@@ -97,7 +97,7 @@ struct Machine<'a> {
     config: &'a Config,
     run: Run,
     on: bool,
-    /// TraceStop ended the trace until it is turned on again.
+    /// TraceStop has ended the trace; it stays ended until tracing is turned on again.
     stopped: bool,
 }
 
@@ -184,7 +184,7 @@ impl Machine<'_> {
         self.stopped = config.filter.stops(&at.after);
     }
 
-    /// A table of these regions that ends with itself.
+    /// Writes a ToPA table with these regions, whose last entry links back to the table itself.
     fn topa(&mut self, regions: &[u64], at: &Retired) {
         for (index, entry) in regions.iter().chain([&(RAM | END)]).enumerate() {
             self.memory.bytes[8 * index..8 * index + 8].copy_from_slice(&entry.to_le_bytes());
@@ -211,7 +211,7 @@ impl Machine<'_> {
         let buffer = &self.memory.bytes[(BUFFER - RAM) as usize..];
         let (newest, oldest) = buffer.split_at(valid as usize);
         if let Output::Ring { count } = self.config.output {
-            // Memory that was never written is zero, like PAD packets.
+            // Memory that was never written is zero, and zero bytes decode as PAD packets.
             let oldest = &oldest[..count * PAGE as usize - newest.len()];
             self.run.wrapped = oldest.iter().any(|&byte| byte != 0);
             self.run.trace.extend(oldest.iter().filter(|_| self.run.wrapped));
@@ -221,12 +221,12 @@ impl Machine<'_> {
     }
 }
 
-/// ToPA entries of regions of 4 KiB.
+/// Makes ToPA entries for `count` regions of 4 KiB.
 fn pages(count: usize) -> Vec<u64> {
     (0..count as u64).map(|index| BUFFER + index * PAGE).collect()
 }
 
-/// The operand, if it is a PTWRITE as programs have it.
+/// Returns the operand if the instruction is a PTWRITE in one of the forms that programs contain.
 fn ptwrite(retired: &Retired) -> Option<PtwPayload> {
     match retired.bytes {
         [0xf3, 0x48, 0x0f, 0xae, ..] => Some(PtwPayload::Eight(retired.operand)),

@@ -1,4 +1,4 @@
-//! Walks as a tracing unit has them: how a run is traced is drawn from a seed, and the model makes the packets.
+//! Walks as a tracing unit sees them: the configuration of a run is drawn from a seed, and the model makes the packets.
 //!
 //! ```
 //! use pugmark_program::trace::{Config, Topic, run};

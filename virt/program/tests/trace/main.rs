@@ -1,7 +1,7 @@
-//! From programs to packets and back: what the decoder finds in the model's trace is what the walk did.
+//! From programs to packets and back: what the decoder finds in the model's trace must be what the walk did.
 //!
-//! What had to be traced is computed from the walk and the filter's definition, never from the model.
-//! `PUGMARK_LONG=1` takes fifty times as many programs.
+//! What had to be traced is computed from the walk and the definition of the filter, never from the model.
+//! `PUGMARK_LONG=1` runs fifty times as many programs.
 
 mod pieces;
 
@@ -14,12 +14,12 @@ use pugmark_decoder_core::packet::PtwPayload;
 use pugmark_program::Program;
 use pugmark_program::trace::{Config, Run, Topic, ctl, run};
 
-/// How many programs a test takes.
+/// Returns how many programs a test runs.
 fn programs(usual: u64) -> u64 {
     if std::env::var_os("PUGMARK_LONG").is_some_and(|value| value == "1") { usual * 50 } else { usual }
 }
 
-/// The program's code as the decoder wants it.
+/// Returns the program's code in the form that the decoder takes.
 fn sections(program: &Program) -> Vec<Section<'_>> {
     program
         .sections()
@@ -28,7 +28,7 @@ fn sections(program: &Program) -> Vec<Section<'_>> {
         .collect()
 }
 
-/// What the decoder finds.
+/// What the decoder found.
 #[derive(Default)]
 struct Found {
     instructions: Vec<u64>,
@@ -36,7 +36,7 @@ struct Found {
     events: Vec<(u8, Option<u64>)>,
 }
 
-/// All that the decoder finds from the first PSB on, up to an error.
+/// Decodes from the first PSB up to the end or an error.
 fn decode(trace: &[u8], sections: &[Section]) -> (Found, Result<(), Error>) {
     let mut decoder = InsnDecoder::new(trace, Image::new(sections));
     decoder.sync_forward();
@@ -66,7 +66,7 @@ fn hash(addresses: &[u64]) -> AddressHash {
     hash
 }
 
-/// The trace of a run without loss gives the truth.
+/// Checks that the trace of a run without loss gives the truth.
 fn check(topic: Topic, seed: u64) -> Result<Run, String> {
     let (program, config) = Config::draw(topic, seed);
     let run = run(&program, &config, seed);
@@ -105,7 +105,7 @@ fn check(topic: Topic, seed: u64) -> Result<Run, String> {
     Ok(run)
 }
 
-/// From a PSB in the middle on it is the rest of the truth: nothing before is needed.
+/// Checks that decoding from a PSB in the middle gives the rest of the truth: nothing earlier is needed.
 fn from_the_middle(run: &Run, sections: &[Section]) -> Result<(), String> {
     let mut decoder = InsnDecoder::new(&run.trace, Image::new(sections));
     while let Some(psb) = decoder.sync_forward() {
@@ -121,7 +121,7 @@ fn from_the_middle(run: &Run, sections: &[Section]) -> Result<(), String> {
     Ok(())
 }
 
-/// All of `count` seeds; gives the sum of what `measure` says of each run.
+/// Checks `count` seeds; returns the sum of `measure` over all runs.
 fn check_all(topic: Topic, count: u64, measure: impl Fn(&Run) -> usize) -> usize {
     let mut sum = 0;
     let mut failures = Vec::new();

@@ -1,4 +1,4 @@
-//! With loss: the decode is a list of pieces, each a contiguous run of the truth, in order.
+//! With loss, the decode is a list of pieces in order, each a contiguous part of the truth.
 
 use pugmark_decoder_core::flow::{After, InsnDecoder, Pieces};
 use pugmark_decoder_core::image::Image;
@@ -7,18 +7,18 @@ use pugmark_program::trace::{Config, Run, Topic, run};
 
 use crate::{programs, sections};
 
-/// What came of runs with loss.
+/// Counts over runs with loss.
 #[derive(Default, Debug)]
 struct Loss {
     overflows: usize,
     pieces: usize,
-    /// Runs that lost something.
+    /// Number of runs that lost something.
     cut: usize,
     /// Instructions that had to be traced and were not.
     lost: usize,
     /// Instructions that were traced.
     traced: usize,
-    /// Instructions that had to be traced behind the last one that was.
+    /// Instructions that had to be traced after the last one that was.
     behind: usize,
 }
 
@@ -40,7 +40,7 @@ fn check(topic: Topic, seed: u64) -> Result<(Run, Loss), String> {
         if let After::Error(error) = piece.after {
             return fail(format!("{error}"));
         }
-        // The earliest place leaves the most room for the pieces behind.
+        // The earliest match leaves the most room for the pieces that follow.
         let Some(at) = run.truth[from..].windows(addresses.len()).position(|window| window == addresses)
         else {
             let what = format!("piece {} of {} instructions", loss.pieces, addresses.len());
@@ -63,7 +63,7 @@ fn check(topic: Topic, seed: u64) -> Result<(Run, Loss), String> {
     Ok((run, loss))
 }
 
-/// All of `count` seeds; `judge` says what is wrong with one.
+/// Checks `count` seeds; `judge` returns false for a run that is wrong.
 fn check_all(topic: Topic, count: u64, judge: impl Fn(&Run, &Loss) -> bool) -> Loss {
     let mut sum = Loss::default();
     let mut failures = Vec::new();
