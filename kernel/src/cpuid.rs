@@ -1,8 +1,8 @@
-//! CPUID: how the driver reads it. What it says is read in the room of each unit.
+//! CPUID: how the driver reads it. Each unit's module interprets the leaves that concern it.
 
 pub use raw_cpuid::{CpuIdReader, CpuIdResult};
 
-/// CPUID of the processor that this runs on: for whatever wants a [`CpuIdReader`].
+/// Executes CPUID on this processor. The function is a [`CpuIdReader`].
 #[must_use]
 pub fn this_processor(leaf: u32, subleaf: u32) -> CpuIdResult {
     let core::arch::x86_64::CpuidResult { eax, ebx, ecx, edx } =

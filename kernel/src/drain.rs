@@ -1,23 +1,24 @@
-//! Who takes what was recorded, and the parts in which it comes: bytes where they lie, and gaps between them.
+//! How recorded data leaves the driver: a [`Sink`] receives bytes in place, and gaps where something is missing.
 
 use crate::loss::Gap;
 
-/// Who takes the trace while it runs.
+/// Receives a trace while it runs.
 ///
-/// Called in the PMI handler with the trace off: it must neither wait nor allocate. The bytes lie in the buffer
-/// itself; they may be decoded in place or copied. They are complete in memory for this processor; another one may
-/// read them, or a copy, once it has seen a value that was published after the call: the driver executes a full
-/// fence before it.
+/// The methods are called in the PMI handler with the trace off: they must neither wait nor allocate. The bytes are in
+/// the buffer itself and can be decoded in place or copied. They are complete in memory for this processor. Another
+/// processor may read them, or a copy, once it has seen a value that was published after the call: the driver executes
+/// a full fence before it.
 pub trait Sink {
-    /// The next bytes, in the order in which they were traced. A packet may go on in the next call.
+    /// Receives the next bytes, in the order in which they were traced. A packet may continue in the next call.
     ///
-    /// Returns how many of them, from the first on, it has done with: their memory is traced into again. The others
-    /// stay in the buffer and come again. More than there are means all of them.
+    /// Returns how many bytes, from the first, are no longer needed: the processor traces into their memory again. The
+    /// rest stay in the buffer and are offered again. A number above `bytes.len()` means all bytes.
     fn bytes(&mut self, bytes: &[u8]) -> usize;
 
-    /// Something is missing before the next bytes.
+    /// Reports that something is missing before the next bytes.
     ///
-    /// Returns whether this is noted; if not, the gap and all behind it stay in the buffer and come again.
+    /// Returns whether the sink has noted this. If not, the gap and everything after it stay in the buffer and are
+    /// offered again.
     fn gap(&mut self, gap: Gap) -> bool;
 }
 
@@ -31,7 +32,7 @@ impl<S: Sink + ?Sized> Sink for &mut S {
     }
 }
 
-/// Takes nothing: the PMI handler only accounts, and goes on in the regions that are still free.
+/// A sink that takes nothing: the PMI handler only updates its counts and continues in the regions that are still free.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct KeepAll;
 
@@ -48,7 +49,7 @@ impl Sink for KeepAll {
 /// A part of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Piece<'a> {
-    /// Bytes that follow those of the piece before, unless that is a gap.
+    /// Bytes that directly follow those of the previous piece, unless that piece is a gap.
     Bytes(&'a [u8]),
     /// Something is missing here.
     Gap(Gap),

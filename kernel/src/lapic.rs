@@ -1,4 +1,4 @@
-//! The local APIC's entry for performance-monitoring interrupts.
+//! The entry of the local APIC's local vector table (LVT) that routes performance-monitoring interrupts.
 //!
 //! Source: SDM vol. 3, Advanced Programmable Interrupt Controller, "Local Vector Table" and "x2APIC Register Address
 //! Space".
@@ -6,14 +6,14 @@
 use crate::msr::{GeneralProtection, Msr, Register};
 use core::ptr::NonNull;
 
-/// The local APIC of one logical processor, as far as the driver touches it: LVT Performance Monitoring.
+/// The local APIC of one logical processor, reduced to what the driver uses: the LVT Performance Monitoring entry.
 ///
 /// # Safety
 ///
-/// The entry read and written must be the one of the logical processor that the driver runs on, the same one for all
-/// calls, and nothing else.
+/// Reads and writes must access that entry of the logical processor that the driver runs on, the same one in all calls,
+/// and nothing else.
 pub unsafe trait LocalApic {
-    /// The entry as it is.
+    /// Reads the entry.
     fn lvt_pc(&mut self) -> Result<LvtPc, GeneralProtection>;
 
     /// Writes the entry.
@@ -24,19 +24,19 @@ pub unsafe trait LocalApic {
     ///
     /// # Safety
     ///
-    /// What the entry delivers is masked, or is an interrupt that the kernel takes as one: an exception's vector would
-    /// run a handler that expects an exception's frame.
+    /// The entry must be masked, or deliver an interrupt that the kernel handles as an interrupt: with an exception's
+    /// vector, a handler would run that expects an exception's frame.
     unsafe fn set_lvt_pc(&mut self, entry: LvtPc) -> Result<(), GeneralProtection>;
 }
 
-// SAFETY: every call goes to the one implementation behind the reference.
+// SAFETY: every call is forwarded to the one implementation behind the reference.
 unsafe impl<A: LocalApic> LocalApic for &mut A {
     fn lvt_pc(&mut self) -> Result<LvtPc, GeneralProtection> {
         (**self).lvt_pc()
     }
 
     unsafe fn set_lvt_pc(&mut self, entry: LvtPc) -> Result<(), GeneralProtection> {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller promises the same.
         unsafe { (**self).set_lvt_pc(entry) }
     }
 }
@@ -46,10 +46,10 @@ unsafe impl<A: LocalApic> LocalApic for &mut A {
 pub struct LvtPc(pub u32);
 
 impl LvtPc {
-    /// Bit 16, Mask: no interrupt. Intel's processors set it when they deliver one.
+    /// Bit 16, Mask: the entry delivers nothing. Intel's processors set it when they deliver an interrupt.
     pub const MASK: u32 = 1 << 16;
 
-    /// An unmasked entry with this delivery.
+    /// Returns an unmasked entry with this delivery mode.
     #[must_use]
     pub const fn new(delivery: Delivery) -> Self {
         match delivery {
@@ -58,21 +58,21 @@ impl LvtPc {
         }
     }
 
-    /// Whether the mask bit is set.
+    /// Returns whether the mask bit is set.
     #[must_use]
     pub const fn is_masked(self) -> bool {
         self.0 & Self::MASK != 0
     }
 
-    /// The entry with the mask bit set.
+    /// Returns the entry with the mask bit set.
     #[must_use]
     pub const fn masked(self) -> Self {
         Self(self.0 | Self::MASK)
     }
 }
 
-/// A vector that is no exception's: 32 to 255. Of the others the local APIC does not deliver 0 to 15, and all are reserved for
-/// exceptions, whose handlers expect an exception's frame.
+/// An interrupt vector that is not an exception's: 32 to 255. Vectors below 32 are reserved for exceptions, whose
+/// handlers expect an exception's frame; the local APIC does not deliver 0 to 15 at all.
 ///
 /// Source: SDM vol. 3, Interrupt and Exception Handling, "Exception and Interrupt Vectors"; Advanced Programmable
 /// Interrupt Controller, "Valid Interrupt Vectors".
@@ -80,40 +80,40 @@ impl LvtPc {
 pub struct Vector(u8);
 
 impl Vector {
-    /// This one; `None` below 32.
+    /// Returns the vector with this number, or `None` below 32.
     #[must_use]
     pub const fn new(vector: u8) -> Option<Self> {
         if vector < 32 { None } else { Some(Self(vector)) }
     }
 
-    /// Its number.
+    /// Returns the vector's number.
     #[must_use]
     pub const fn get(self) -> u8 {
         self.0
     }
 }
 
-/// How a PMI comes.
+/// How a PMI is delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Delivery {
-    /// As the interrupt with this vector; held back while RFLAGS.IF is 0.
+    /// As the interrupt with this vector; held pending while RFLAGS.IF is 0.
     Fixed(Vector),
-    /// As an NMI: also where interrupts are off.
+    /// As an NMI, which arrives even while interrupts are disabled.
     Nmi,
 }
 
-/// The xAPIC: registers in memory.
+/// A local APIC in xAPIC mode, whose registers are memory-mapped.
 #[derive(Debug)]
 pub struct XApic {
     base: NonNull<u8>,
 }
 
 impl XApic {
-    /// The local APIC whose page is mapped at `base`.
+    /// Takes the local APIC whose page is mapped at `base`.
     ///
     /// # Safety
     ///
-    /// The local APIC's page (IA32_APIC_BASE) is mapped there, writable and uncached, for as long as the value lives,
+    /// The local APIC's page (see IA32_APIC_BASE) is mapped there, writable and uncached, as long as the value lives,
     /// and the APIC is in xAPIC mode.
     #[must_use]
     pub const unsafe fn new(base: NonNull<u8>) -> Self {
@@ -124,36 +124,36 @@ impl XApic {
         self.register_at(0x340)
     }
 
-    /// The register at this offset, which must be a multiple of 16 below 4096.
+    /// Returns the address of the register at `offset`, which must be a multiple of 16 below 4096.
     pub(crate) fn register_at(&self, offset: usize) -> *mut u32 {
         assert!(offset < 0x1000 && offset.is_multiple_of(16));
-        // SAFETY: the page that `new` was promised is 4 KiB long.
+        // SAFETY: the caller of `new` promised a page, which has 4 KiB.
         unsafe { self.base.as_ptr().add(offset) }.cast()
     }
 }
 
-// SAFETY: the page is that of the processor which reads it, and the offset is LVT Performance Monitoring.
+// SAFETY: the page belongs to the processor that accesses it, and the offset is LVT Performance Monitoring.
 unsafe impl LocalApic for XApic {
     fn lvt_pc(&mut self) -> Result<LvtPc, GeneralProtection> {
-        // SAFETY: an aligned register of the page that `new` was promised.
+        // SAFETY: an aligned register of the page that the caller of `new` promised.
         Ok(LvtPc(unsafe { self.register().read_volatile() }))
     }
 
     unsafe fn set_lvt_pc(&mut self, entry: LvtPc) -> Result<(), GeneralProtection> {
-        // SAFETY: an aligned register of the page that `new` was promised.
+        // SAFETY: an aligned register of the page that the caller of `new` promised.
         unsafe { self.register().write_volatile(entry.0) };
         Ok(())
     }
 }
 
-/// The x2APIC: registers among the MSRs.
+/// A local APIC in x2APIC mode, whose registers are MSRs.
 #[derive(Debug)]
 pub struct X2Apic<M> {
     pub(crate) msr: M,
 }
 
 impl<M: Msr> X2Apic<M> {
-    /// The local APIC behind these MSRs, which must be in x2APIC mode; in xAPIC mode its registers raise #GP.
+    /// Takes the MSRs of a local APIC in x2APIC mode; in xAPIC mode these MSRs raise #GP.
     pub const fn new(msr: M) -> Self {
         Self { msr }
     }
@@ -166,7 +166,7 @@ unsafe impl<M: Msr> LocalApic for X2Apic<M> {
     }
 
     unsafe fn set_lvt_pc(&mut self, entry: LvtPc) -> Result<(), GeneralProtection> {
-        // SAFETY: an interrupt's routing; it makes the processor write to no memory but the handler's stack.
+        // SAFETY: this routes an interrupt; the processor writes to no memory but the handler's stack.
         unsafe { self.msr.write(entry) }
     }
 }
@@ -213,7 +213,7 @@ mod tests {
     fn the_xapic_entry_is_at_340h() {
         let mut page = [0u32; 1024];
         page[0x340 / 4] = 0x1_0000;
-        // SAFETY: the page outlives the value, and plain memory can stand for a register.
+        // SAFETY: the page outlives the value, and plain memory can stand in for a register.
         let mut apic = unsafe { XApic::new(NonNull::new(page.as_mut_ptr().cast()).unwrap()) };
         assert_eq!(apic.lvt_pc(), Ok(LvtPc(0x1_0000)));
         // SAFETY: plain memory delivers nothing.

@@ -1,14 +1,15 @@
-//! The tracing driver a kernel embeds: Intel Processor Trace and the Branch Trace Store, from CPUID to the bytes of the
-//! trace.
+//! A tracing driver that a kernel embeds. It records what a processor executes with Intel Processor Trace (PT), the
+//! Branch Trace Store (BTS), PEBS samples and last branch records (LBR), and with AMD's performance counters, IBS and
+//! branch records. It covers everything from CPUID detection to the recorded bytes.
 //!
-//! It has no heap, no lock that waits, no clock and no thread of its own. What it needs of the kernel around it are
-//! three traits: [`msr::Msr`] (the real ones are in [`arch`]), [`memory::Frames`] and [`lapic::LocalApic`].
+//! The driver uses no heap, no lock that waits, no clock and no thread. The kernel around it implements three traits:
+//! [`msr::Msr`] (real implementations are in [`arch`]), [`memory::Frames`] and [`lapic::LocalApic`].
 //!
 //! # Layers
 //!
-//! **What the processor can do, and what is to be traced.** [`PtCapabilities`] are read from
-//! CPUID leaf 14H, and the [configuration] is checked against them before anything is written; a
-//! refusal names the bit that is missing.
+//! **What the processor can do, and what to trace.** [`PtCapabilities`] are read from CPUID leaf 14H. The
+//! [configuration] is checked against them before any register is written; if the check fails, the error names the
+//! missing CPUID bit.
 //!
 //! ```
 //! use pugmark_kernel::cpuid::CpuIdResult;
@@ -29,8 +30,9 @@
 //! # Ok::<(), pugmark_kernel::lifecycle::Missing>(())
 //! ```
 //!
-//! **Where the trace goes.** [`buffer`] takes memory from the kernel's frames, and lists it in tables ([`topa`]) whose
-//! rules are checked; dropping it gives the memory back.
+//! **Where the trace goes.** A [`buffer`] allocates memory with the kernel's [`memory::Frames`] and lists it in the
+//! processor's table of output regions ([`topa`]: Table of Physical Addresses), following the manual's rules. Dropping
+//! the buffer frees the memory.
 //!
 //! ```
 #![doc = include_str!("../doc/machine.md")]
@@ -46,8 +48,9 @@
 //! # Ok::<(), pugmark_kernel::intel::pt::BufferError>(())
 //! ```
 //!
-//! **A trace.** [`pt::PtUnit`] is off, [`pt::PtRunning`] traces and owns the memory, [`pt::PtStopped`] has what was traced.
-//! Whatever fails gives back what it was given, or keeps it where the processor may still write to it.
+//! **A trace.** Three types for three states: [`pt::PtUnit`] is off; [`pt::PtRunning`] traces and owns the memory;
+//! [`pt::PtStopped`] holds what was traced. An operation that fails returns the values it was given, or keeps them as
+//! long as the processor may still write to their memory.
 //!
 //! ```
 #![doc = include_str!("../doc/machine.md")]
@@ -72,10 +75,11 @@
 //! # Ok::<(), StartError<PtRefusal>>(())
 //! ```
 //!
-//! **The PMI.** [`pmi::Handler`] serves all sources in the order the manual wants, [`drain::Sink`] takes the bytes
-//! where they lie, and a [`slot::Slot`] for each processor is where handler and interrupted code share a trace. The slot
-//! brings the steps into the one order that loses no PMI: the LVT entry is unmasked, the trace starts, it is in the slot
-//! before the next PMI is served.
+//! **The PMI.** A unit requests a performance-monitoring interrupt (PMI) when its buffer fills or its sampling period
+//! is over. [`pmi::Handler`] serves all sources of PMIs in the order that the manual requires. A [`drain::Sink`]
+//! receives the recorded bytes in place. Each processor has a [`slot::Slot`], in which the handler and the interrupted
+//! code share a trace. The slot enforces the one order of steps that loses no PMI: unmask the LVT entry, start the
+//! trace, and put it into the slot before the next PMI is served.
 //!
 //! ```
 #![doc = include_str!("../doc/machine.md")]
@@ -105,7 +109,7 @@
 //!     }
 //! }
 //!
-//! /// What is traced, and who takes the bytes.
+//! /// What is traced, and the sink that receives the bytes.
 //! struct Tracer {
 //!     running: PtRunning<Registers, Memory>,
 //!     count: Count,
@@ -128,32 +132,33 @@
 //! });
 //! assert!(started.is_ok());
 //!
-//! // The kernel's NMI handler, with the RIP that the processor pushed. The registers of this example have no request in
-//! // them: some other NMI, which the kernel's other handlers are asked about.
+//! // The kernel's NMI handler, with the RIP that the processor pushed. The registers of this example hold no request,
+//! // so this is an NMI of another cause, and the kernel asks its other handlers.
 //! assert_eq!(slot.interrupt(Some(0x1000)), Ok(Pmi::NotOurs));
 //!
-//! // A look at the trace while it runs; a PMI that comes now is served when this is done.
+//! // Access the trace while it runs. A PMI that arrives meanwhile is served when the closure returns.
 //! let undrained = slot.with(|tracer| tracer.running.undrained());
 //! assert_eq!(undrained, Ok(0));
 //!
-//! // The end of the trace. The handler stays: a PMI that was on its way still comes, and has masked the LVT entry.
+//! // End the trace. The handler stays: a PMI that was on its way still arrives, and has masked the LVT entry.
 //! let stopped = slot.stop(|tracer, _| tracer.running.stop()).expect("there is a trace");
 //! assert!(stopped.is_ok_and(|stopped| stopped.loss.is_none()));
 //! assert_eq!(slot.interrupt(Some(0x1000)), Ok(Pmi::NotOurs));
 //! ```
 //!
-//! **Branch records and samples.** [`ds`] takes the memory of the DS save area and records into it: [`ds::DsUnit`],
-//! [`ds::DsRunning`] and [`ds::DsStopped`] as above, and [its source] for the same PMI handler. [`bts`] says
-//! which branches, [`pebs`] which counters sample. [`lbr`] keeps the last branches in registers instead.
+//! **Branch records and samples.** [`ds`] allocates the debug store (DS) save area, the memory that BTS and PEBS write
+//! their records to. [`ds::DsUnit`], [`ds::DsRunning`] and [`ds::DsStopped`] are the three states as above, and [its
+//! source] works with the same PMI handler. [`bts`] configures which branches are recorded, [`pebs`] which counters
+//! sample. [`lbr`] keeps the last branches in registers instead of memory.
 //!
-//! **AMD's units.** [`amd`] counts and samples with AMD's performance counters, samples instructions by IBS, and reads
-//! the last branches, each with the same steps and the same PMI handler.
+//! **AMD's units.** [`amd`] counts and samples with AMD's performance counters, samples instructions by Instruction
+//! Based Sampling (IBS), and reads the last branches. Each has the same three states and uses the same PMI handler.
 //!
-//! # Not there yet
+//! # Not supported yet
 //!
-//! PEBS through PT and its load latency, Intel's counters that do not sample; XSAVES and tracing by task; suspend and
-//! hot-plug; output to the trace transport subsystem; trigger tracing's registers. A kernel that uses VMX stops its
-//! traces before VMXON where [`VmxTracing`] says so.
+//! PEBS output through PT and PEBS load latency; Intel's counters without sampling; XSAVES and tracing by task; suspend
+//! and hot-plug; output to the trace transport subsystem; the registers of trigger tracing. A kernel that uses VMX must
+//! stop its traces before VMXON where [`VmxTracing`] says so.
 //!
 //! [`PtCapabilities`]: intel::pt::PtCapabilities
 //! [`VmxTracing`]: intel::pt::VmxTracing

@@ -1,38 +1,40 @@
-//! What was lost, and why.
+//! What a recording lost, and why: counts ([`Loss`]), and the places in the recorded data ([`Gap`]).
 
 use core::fmt;
 
-/// How often a trace lost something since it was started. Nothing is lost without a count here.
+/// How often a trace lost something since it was started. The driver counts every loss here.
 ///
-/// OVF packets are not here: they are in the trace, and its decoder counts them.
+/// OVF packets, by which the processor reports its own buffer overflows, are not counted: they are in the trace, and
+/// the decoder counts them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Loss {
-    /// A region with STOP filled before the PMI was served: what was executed from then on is lost, and the last packet
-    /// may be cut.
+    /// A region with the STOP flag was full before the PMI was served: what was executed from then on is lost, and the
+    /// last packet may be cut.
     pub stop: u64,
-    /// There was no free region to go on with: the trace was off until something was drained.
+    /// No region was free to continue in: the trace was off until something was drained.
     pub full: u64,
-    /// The processor overwrote bytes that were not drained yet.
+    /// The processor overwrote bytes that had not been drained yet.
     pub wrap: u64,
-    /// The number of those bytes. It is a lower bound, unless each [`Gap::Wrap`] says [`Overwritten::Exactly`].
+    /// The number of overwritten bytes. It is a lower bound, unless each [`Gap::Wrap`] says [`Overwritten::Exactly`].
     pub wrapped_bytes: u64,
-    /// The processor may have overwritten bytes that were not drained yet, and nothing shows whether it has.
+    /// The processor may have overwritten bytes that had not been drained yet, and nothing shows whether it did.
     pub perhaps_wrapped: u64,
-    /// Operational errors (STATUS.Error): what the processor had buffered is lost.
+    /// Operational errors (the Error bit in IA32_RTIT_STATUS): what the processor had buffered internally is lost.
     pub error: u64,
-    /// Samples whose counter had overflowed, and stood still before the event that gives the record: at most one a
-    /// counter each time that a recording goes off and on.
+    /// Samples whose counter had overflowed when the recording went off, before the event that writes the record: at
+    /// most one per counter each time that a recording goes off and on again.
     pub samples: u64,
-    /// Another recorder that excludes this one was on when it was to go on: it was off until it found itself alone.
+    /// Another recorder that excludes this one was on when this one was to resume: it stayed off until the other one
+    /// was off.
     pub excluded: u64,
-    /// It was left off after a fault, or because PMIs had no end, until somebody used it again.
+    /// The recording was left off after a fault, or because PMIs did not end, until the driver used it again.
     pub abandoned: u64,
-    /// A TraceStop range was entered: no fault, but the trace is off from there.
+    /// Execution entered a TraceStop range. This is configured and not a fault, but the trace is off from there.
     pub trace_stop: u64,
 }
 
 impl Loss {
-    /// Nothing.
+    /// No loss.
     pub const NONE: Self = Self {
         stop: 0,
         full: 0,
@@ -46,7 +48,7 @@ impl Loss {
         trace_stop: 0,
     };
 
-    /// Whether nothing was lost, for certain. A TraceStop was asked for and is none.
+    /// Returns whether certainly nothing was lost. A TraceStop is configured and does not count as a loss.
     #[must_use]
     pub const fn is_none(&self) -> bool {
         self.stop == 0
@@ -60,36 +62,38 @@ impl Loss {
     }
 }
 
-/// A place in the trace where something is missing. What follows begins with a PSB, but for [`Gap::Wrap`].
+/// A place in the trace where something is missing. After it the trace continues with a PSB, a packet at which a
+/// decoder can start, except after [`Gap::Wrap`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gap {
-    /// ToPA STOP, or a full buffer of records: the bytes before may end within a packet.
+    /// ToPA STOP, or a full buffer of records: the bytes before the gap may end within a packet.
     Stop,
-    /// What was here is overwritten: the bytes that follow may begin within a packet. Look for the next PSB.
+    /// What was here was overwritten: the bytes after the gap may begin within a packet. A decoder must look for the
+    /// next PSB.
     Wrap(Overwritten),
-    /// An operational error: the bytes before may end within a packet.
+    /// An operational error: the bytes before the gap may end within a packet.
     Error,
-    /// There was no room, and the trace was off until something was drained.
+    /// No region was free, and the trace was off until something was drained.
     Full,
-    /// Another recorder was on, and the trace was off until it found itself alone.
+    /// Another recorder that excludes this one was on, and the trace was off until the other one was off.
     Excluded,
-    /// The trace was left off after a fault, or because PMIs had no end, until somebody used it again.
+    /// The trace was left off after a fault, or because PMIs did not end, until the driver used it again.
     Abandoned,
 }
 
 /// How many bytes were overwritten before they were drained.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Overwritten {
-    /// So many.
+    /// Exactly this number.
     Exactly(u64),
-    /// So many, or more of them.
+    /// This number or more.
     AtLeast(u64),
-    /// Nothing shows whether there were any.
+    /// It is unknown whether any were overwritten.
     Perhaps,
 }
 
 impl Overwritten {
-    /// So many bytes or more, of which 0 says nothing.
+    /// Returns a lower bound of `bytes`; for 0 it is unknown whether any were overwritten.
     #[must_use]
     pub const fn at_least(bytes: u64) -> Self {
         match bytes {
@@ -98,7 +102,7 @@ impl Overwritten {
         }
     }
 
-    /// How many, at the least.
+    /// Returns a lower bound of the number.
     #[must_use]
     pub const fn least(self) -> u64 {
         match self {
@@ -107,7 +111,7 @@ impl Overwritten {
         }
     }
 
-    /// These, and then those.
+    /// Adds up two consecutive losses.
     #[must_use]
     pub const fn and(self, then: Self) -> Self {
         match (self, then) {

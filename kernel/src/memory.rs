@@ -1,33 +1,33 @@
-//! Physical memory of the embedding kernel.
+//! The embedding kernel's physical memory, which the driver allocates through [`Frames`].
 
 use core::ptr::NonNull;
 use x86_64::PhysAddr;
 
-/// Where the driver gets memory that the processor writes to, and how it reaches it.
+/// Allocates memory that the processor writes to, and maps it for the driver.
 ///
 /// # Safety
 ///
-/// - What [`Frames::allocate`] returns must be RAM that nobody else uses until it is freed, of the size, the
-///   alignment and below the limit that the request names.
-/// - [`Frames::pointer`] must give a mapping of the whole block, readable and writable, that stays valid until the
-///   block is freed; the memory type must be write-back.
+/// - [`Frames::allocate`] must return RAM that nothing else uses until it is freed, with the requested size and
+///   alignment and below the requested limit.
+/// - [`Frames::pointer`] must return a mapping of the whole block, readable and writable, that stays valid until the
+///   block is freed. Its memory type must be write-back.
 pub unsafe trait Frames {
-    /// Contiguous physical memory, or `None` where there is none.
+    /// Allocates contiguous physical memory, or returns `None` if there is none.
     fn allocate(&self, request: Request) -> Option<PhysAddr>;
 
-    /// Takes a block back.
+    /// Frees a block.
     ///
     /// # Safety
     ///
-    /// `address` must come from [`Frames::allocate`] with the same request, be freed once, and be used no more,
-    /// neither by software nor by the processor.
+    /// `address` must come from [`Frames::allocate`] with the same request and be freed once. From then on neither
+    /// software nor the processor may use the block.
     unsafe fn free(&self, address: PhysAddr, request: Request);
 
-    /// Where the block at `address`, one that [`Frames::allocate`] returned, is mapped.
+    /// Returns where the block at `address` is mapped; [`Frames::allocate`] returned that address.
     fn pointer(&self, address: PhysAddr) -> NonNull<u8>;
 }
 
-// SAFETY: all calls go to the one implementation behind the reference.
+// SAFETY: all calls are forwarded to the one implementation behind the reference.
 unsafe impl<F: Frames> Frames for &F {
     fn allocate(&self, request: Request) -> Option<PhysAddr> {
         (**self).allocate(request)
@@ -43,13 +43,13 @@ unsafe impl<F: Frames> Frames for &F {
     }
 }
 
-/// What a block of physical memory must be like.
+/// What a block of physical memory must satisfy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// In bytes; a multiple of 4 KiB.
+    /// Size in bytes; a multiple of 4 KiB.
     pub size: u64,
     /// The address must be a multiple of this power of two.
     pub align: u64,
-    /// The block must end at or below this physical address: what MAXPHYADDR allows.
+    /// The block must end at or below this physical address, which MAXPHYADDR dictates.
     pub limit: u64,
 }

@@ -1,4 +1,5 @@
-//! The performance-monitoring interrupt: who asked for it, and in which order it is served.
+//! The handler of the performance-monitoring interrupt (PMI): it finds out which unit requested the interrupt, and
+//! serves all units in the required order.
 
 #[cfg(test)]
 mod tests;
@@ -7,26 +8,27 @@ use crate::lapic::{Delivery, LocalApic, LvtPc};
 use crate::msr::{GeneralProtection, GlobalStatus, GlobalStatusReset, Msr};
 use core::cell::Cell;
 
-/// Something that asks for PMIs: a running PT unit, a debug store, counters, IBS.
+/// A unit that requests PMIs: a running PT unit, a debug store, counters, IBS.
 ///
-/// The calls come in this order, from the interrupt handler: they must not wait, allocate or format.
+/// The handler calls the methods in the order in which they are listed here. They must not wait, allocate or format.
 pub trait PmiSource {
-    /// Where the processor notes its requests; nowhere, if it must look for itself.
+    /// Returns the status bits by which the processor reports this source's requests; empty if the source must check
+    /// its own registers.
     fn status(&self) -> Requests;
 
-    /// The entry of the local vector table through which its interrupts come.
+    /// Returns the entry of the local vector table that delivers this source's interrupts.
     fn route(&self) -> Route {
         Route::Counters
     }
 
-    /// Stops it, so that it asks for no more. May be called when it is stopped.
+    /// Stops the source so that it makes no more requests. May be called while it is stopped.
     ///
     /// # Errors
     ///
     /// An access raised #GP.
     fn quiesce(&mut self) -> Result<(), GeneralProtection>;
 
-    /// Whether it asks though none of its [`Requests`] need say so. Called while it runs.
+    /// Returns whether the source has a request that its [`Requests`] need not show. Called while the source runs.
     ///
     /// # Errors
     ///
@@ -35,9 +37,9 @@ pub trait PmiSource {
         Ok(false)
     }
 
-    /// Whether there may be a request beyond its [`Requests`], or one that was not served to its end: a few reads while it
-    /// runs, and nothing is stopped. Where neither this nor the status nor the LVT entry says so, an
-    /// interrupt is somebody else's.
+    /// Returns whether there may be a request that its [`Requests`] do not show, or one that was not served completely.
+    /// It takes a few reads while the source runs, and stops nothing. If neither this method nor the status nor the LVT
+    /// entry shows a request, the interrupt is not a PMI of these sources.
     ///
     /// # Errors
     ///
@@ -46,56 +48,57 @@ pub trait PmiSource {
         self.asks()
     }
 
-    /// Serves it; `seen` are those of its requests that were noted, which are acknowledged already. Returns whether the PMI
-    /// was, among others, its own. Called again until no source says so.
+    /// Serves the source. `seen` are its requests that the status register showed; they are already acknowledged.
+    /// Returns whether the source had requested this PMI (other sources may have, too). Called again until no source
+    /// returns true.
     ///
     /// # Errors
     ///
     /// An access raised #GP.
     fn service(&mut self, seen: Requests) -> Result<bool, GeneralProtection>;
 
-    /// Lets it go on.
+    /// Resumes the source.
     ///
     /// # Errors
     ///
     /// An access raised #GP.
     fn resume(&mut self) -> Result<(), GeneralProtection>;
 
-    /// It is left stopped, and nobody asks it to go on before it is used the next time: what runs until then is lost.
+    /// Reports that the source is left stopped until it is used again: what runs until then is not recorded.
     ///
-    /// Called where the handler gives up, after all were told to stop, as far as they let themselves be stopped.
+    /// The handler calls this when it gives up, after it has stopped all sources that can be stopped.
     fn abandon(&mut self, _why: Abandoned) {}
 
-    /// How many requests this interrupt found whose NMIs may come late: each asked for one of its own, and it need not
-    /// come before other code runs, so that no address tells it.
+    /// Returns how many requests this interrupt found whose NMIs may still arrive. Each request has its own NMI, which
+    /// may arrive after other code has run, so that the interrupted address does not identify it.
     fn late_requests(&self) -> u8 {
         0
     }
 }
 
-/// Requests for PMIs that the processor notes by itself: bits of one register, of which each source has its own.
+/// Requests for PMIs that the processor reports by itself: bits of one register. Each source has its own bits.
 ///
-/// Intel's processors note them in IA32_PERF_GLOBAL_STATUS. AMD's sources have none: they look into their own registers.
+/// Intel's processors set them in IA32_PERF_GLOBAL_STATUS. AMD's sources have none: they check their own registers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Requests(GlobalStatus);
 
 impl Requests {
-    /// None.
+    /// No requests.
     pub const NONE: Self = Self(GlobalStatus::empty());
 
-    /// Those of both.
+    /// Returns the requests that are in either set.
     #[must_use]
     pub const fn union(self, other: Self) -> Self {
         Self(self.0.union(other.0))
     }
 
-    /// Those that are in both.
+    /// Returns the requests that are in both sets.
     #[must_use]
     pub const fn intersection(self, other: Self) -> Self {
         Self(self.0.intersection(other.0))
     }
 
-    /// Whether there are none.
+    /// Returns whether the set is empty.
     #[must_use]
     pub const fn is_empty(self) -> bool {
         self.0.is_empty()
@@ -113,97 +116,99 @@ impl From<GlobalStatus> for Requests {
 pub enum Abandoned {
     /// An access to a register raised #GP.
     Fault(GeneralProtection),
-    /// Sources asked again each time they were served.
+    /// Sources had new requests each time they were served.
     Stuck,
 }
 
-/// Which entry of the local vector table delivers a source's interrupts.
+/// The entry of the local vector table that delivers a source's interrupts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Route {
     /// LVT Performance Monitoring: [`LocalApic`].
     Counters,
-    /// An extended entry of AMD's local APIC, which whoever started the source has programmed. The handler does not
-    /// touch it: its mask is not set on delivery.
+    /// An extended entry of AMD's local APIC, programmed by the code that started the source. The handler does not
+    /// write it: a delivery does not set its mask.
     Extended,
 }
 
 /// The PMI handler of one logical processor.
 ///
-/// It belongs to the processor and not to a trace: while nothing is traced it is called too, without sources. A PMI that
-/// was on its way when a trace stopped has masked the LVT entry, and nobody else unmasks it.
+/// It belongs to the processor and not to a trace: the kernel also calls it, without sources, while nothing is traced.
+/// A PMI that was on its way when a trace stopped has masked the LVT entry, and only the handler unmasks it.
 #[derive(Debug)]
 pub struct Handler {
     delivery: Delivery,
-    /// [`Handler::disarm`] has masked the entry, so a masked one says nothing.
+    /// [`Handler::disarm`] has masked the entry, so that the mask does not show a PMI.
     disarmed: Cell<bool>,
-    /// The local APIC masks the LVT entry when it delivers.
+    /// The local APIC masks the LVT entry when it delivers a PMI.
     masks: bool,
-    /// LVT Performance Monitoring delivers what it is for.
+    /// The PMIs come through LVT Performance Monitoring, so that the handler writes this entry.
     entry: bool,
     echo: Option<Echo>,
-    /// The last interrupt was not served to its end: the sources are stopped, and the entry may be masked because of it.
+    /// The last interrupt was not served completely: the sources are stopped, and the entry may still be masked.
     unfinished: bool,
-    /// NMIs that may still come from sources that are served or stopped.
+    /// The number of NMIs that may still arrive from sources that are served or stopped.
     late: u8,
     counts: Counts,
 }
 
-/// Whether sources that were served go on.
+/// Whether sources are resumed after they were served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum GoOn {
     Yes,
     No,
 }
 
-/// An NMI that may still come for a request that is served.
+/// An NMI that may still arrive for a request that is already served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Echo {
-    /// The interrupted RIP, where it is known: the processor delivers a latched NMI before it executes anything there.
+    /// The interrupted RIP, if known: the processor delivers a latched NMI before it executes anything there.
     at: Option<u64>,
-    /// The registers have shown that one was latched.
+    /// The registers have shown that an NMI was latched.
     latched: bool,
 }
 
-/// What the handler met since it was made.
+/// What the handler has counted since it was created.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Interrupts that a source had asked for.
+    /// Interrupts that a source had requested.
     pub served: u64,
-    /// Requests found without an interrupt of their own: while another one was served, or dropped because the LVT entry
-    /// was masked.
+    /// Requests found without an interrupt of their own: they came while another one was served, or their interrupt was
+    /// dropped because the LVT entry was masked.
     pub unannounced: u64,
-    /// Interrupts that no source had asked for, or that were served before they came.
+    /// Interrupts that no source had requested, or whose request was served before they arrived.
     pub stray: u64,
-    /// Times when sources asked again and again, in one interrupt or before the slot was given back: they were left stopped.
+    /// How often sources had new requests again and again, in one interrupt or before the slot was free: they were left
+    /// stopped.
     pub stuck: u64,
 }
 
-/// What an interrupt was.
+/// What an interrupt was: the handler's verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pmi {
-    /// A source's. All go on.
+    /// A PMI of a source. All sources were resumed.
     ///
-    /// A processor keeps one NMI that waits: another's that waited together with this PMI has become one with it, and
-    /// comes no more. A kernel that may miss none asks its other handlers now, too.
+    /// A processor keeps only one pending NMI: an NMI of another cause that was pending together with this PMI has
+    /// merged with it and does not arrive any more. A kernel that must not miss an NMI asks its other handlers now,
+    /// too.
     Served,
-    /// The local APIC's, but no source has anything to say: the echo of one that is served, or the PMI of a source that
-    /// is gone. All go on, and the LVT entry is unmasked.
+    /// The local APIC's interrupt without any request: the echo of a PMI that is already served, or the PMI of a source
+    /// that is gone. All sources were resumed, and the LVT entry is unmasked.
     Stray,
-    /// Not a PMI: where PMIs are NMIs, one of another cause, which the kernel's other handlers are to look for. Nothing
-    /// was stopped, and nothing was written, unless an earlier interrupt had not been served to its end.
+    /// Not a PMI. If PMIs are delivered as NMIs, this is an NMI of another cause, and the kernel must ask its other
+    /// handlers. Nothing was stopped or written, unless an earlier interrupt had not been served completely.
     NotOurs,
-    /// A PMI that is served as soon as the code that it interrupted is done with the [`Slot`](crate::slot::Slot).
+    /// A PMI that is served as soon as the interrupted code releases the [`Slot`](crate::slot::Slot).
     Later,
-    /// Nothing tells whether it is a PMI: it may be an NMI of another cause. The kernel asks its other handlers too; if
-    /// none of them knows it, it was a PMI. What it may have asked for is, or will be, served.
+    /// Nothing shows whether this is a PMI or an NMI of another cause. The kernel asks its other handlers too; if none
+    /// of them claims it, it was a PMI. Any request that it announced is, or will be, served.
     Unknown,
-    /// Sources ask again each time they are served: they are left stopped, and the LVT entry masked.
+    /// Sources have new requests each time they are served: they are left stopped, and the LVT entry is masked.
     Stuck,
 }
 
 impl Pmi {
-    /// Whether an NMI may have another cause, so that the kernel is to ask its other handlers. Not told: whether another's
-    /// has become one with a PMI, see [`Pmi::Served`].
+    /// Returns whether the NMI may have another cause, so that the kernel must ask its other handlers. It does not
+    /// cover an NMI that has merged with a PMI: see [`Pmi::Served`].
     #[must_use]
     pub const fn may_be_anothers(self) -> bool {
         matches!(self, Self::NotOurs | Self::Unknown)
@@ -211,7 +216,7 @@ impl Pmi {
 }
 
 impl Handler {
-    /// For PMIs that are delivered so.
+    /// Creates a handler of PMIs with this delivery.
     #[must_use]
     pub const fn new(delivery: Delivery) -> Self {
         let counts = Counts { served: 0, unannounced: 0, stray: 0, stuck: 0 };
@@ -227,8 +232,8 @@ impl Handler {
         }
     }
 
-    /// For PMIs that are delivered so by a local APIC of AMD: it leaves the LVT entry as it is when it delivers one, so
-    /// that a masked entry says nothing.
+    /// Creates a handler of PMIs that AMD's local APIC delivers. It does not mask the LVT entry when it delivers a PMI,
+    /// so a masked entry does not show one.
     ///
     /// Source: APM vol. 2, Advanced Programmable Interrupt Controller (APIC), "Performance-Monitor Counter Interrupts".
     #[must_use]
@@ -238,8 +243,8 @@ impl Handler {
         handler
     }
 
-    /// For NMIs of AMD's that come through an extended entry alone, as those of IBS do: LVT Performance Monitoring is
-    /// somebody else's, and is not written.
+    /// Creates a handler of NMIs that AMD's processors deliver only through an extended entry, as those of IBS. LVT
+    /// Performance Monitoring has another owner, and the handler does not write it.
     #[must_use]
     pub const fn extended() -> Self {
         let mut handler = Self::amd(Delivery::Nmi);
@@ -247,50 +252,50 @@ impl Handler {
         handler
     }
 
-    /// The same with its entry masked.
+    /// Returns the same handler, with its entry known as masked.
     pub(crate) const fn unarmed(self) -> Self {
         Self { disarmed: Cell::new(true), ..self }
     }
 
-    /// How its interrupts come.
+    /// Returns how its interrupts are delivered.
     pub(crate) const fn delivery(&self) -> Delivery {
         self.delivery
     }
 
-    /// Whether a masked entry says that a PMI was delivered.
+    /// Returns whether a masked entry shows that a PMI was delivered.
     pub(crate) fn is_told_by_the_mask(&self) -> bool {
         self.masks && !self.disarmed.get()
     }
 
-    /// Whether the entry is unmasked but for a PMI that is to be served.
+    /// Returns whether the entry is unmasked, except while a PMI waits to be served.
     pub(crate) fn is_armed(&self) -> bool {
         !self.disarmed.get()
     }
 
-    /// Whether the entry is unmasked is known to somebody else.
+    /// Sets whether the entry is unmasked; the caller keeps track of that.
     pub(crate) fn set_armed(&self, armed: bool) {
         self.disarmed.set(!armed);
     }
 
-    /// A source was stopped while up to `nmis` of its NMIs may still be on their way. That number of NMIs that no source
-    /// has asked for, at the most four, will be [`Pmi::Unknown`].
+    /// Expects up to `nmis` NMIs from a source that was stopped while they may still be on their way. This number of
+    /// NMIs that no source has requested, at most four, will be [`Pmi::Unknown`].
     pub fn expect_late(&mut self, nmis: u8) {
         self.late = self.late.saturating_add(nmis).min(LATE);
     }
 
-    /// Enough time has passed: no late NMI comes any more.
+    /// Expects no late NMI any more, because enough time has passed.
     pub fn forget_late(&mut self) {
         self.late = 0;
     }
 
-    /// What it met.
+    /// Returns what the handler has counted.
     #[must_use]
     pub const fn counts(&self) -> &Counts {
         &self.counts
     }
 
-    /// Programs the LVT entry: from here on PMIs are delivered. [`Slot`](crate::slot::Slot) alone does so, before
-    /// anything asks for one.
+    /// Programs the LVT entry: from now on PMIs are delivered. Only [`Slot`](crate::slot::Slot) does this, before any
+    /// unit can request a PMI.
     ///
     /// # Errors
     ///
@@ -300,7 +305,7 @@ impl Handler {
         if self.entry { set(apic, self.entry()) } else { Ok(()) }
     }
 
-    /// Masks the LVT entry: until [`Handler::arm`] it stays masked, also when a source is served.
+    /// Masks the LVT entry. It stays masked until [`Handler::arm`], also after a source was served.
     ///
     /// # Errors
     ///
@@ -310,30 +315,36 @@ impl Handler {
         if self.entry { set(apic, self.entry()) } else { Ok(()) }
     }
 
-    /// Serves an interrupt that may be a PMI, and that interrupted the code at RIP `interrupted`.
+    /// Serves an interrupt that may be a PMI and that interrupted the code at the address `interrupted`.
     ///
-    /// First it is decided whether anybody asks: the LVT entry is masked by a PMI, a bit of a source is set in
-    /// IA32_PERF_GLOBAL_STATUS, or [`PmiSource::may_ask`] says so. If not, nothing is stopped, and the interrupt is an
-    /// echo or another late one, or not a PMI. A request that shows only when its source is stopped is not lost: the
-    /// entry is unmasked, so it has an interrupt of its own.
+    /// First the handler decides whether there may be a request: the LVT entry is masked by a PMI, a bit of a source is
+    /// set in IA32_PERF_GLOBAL_STATUS, or [`PmiSource::may_ask`] returns true. If there is none, nothing is stopped,
+    /// and the interrupt is an echo, another late NMI, or not a PMI. A request that shows only when its source is
+    /// stopped is not lost: the entry is unmasked, so the request has its own interrupt.
     ///
-    /// Otherwise the order is: all sources are stopped; IA32_PERF_GLOBAL_STATUS is read and what was seen acknowledged; the sources are
-    /// served, and this is repeated until none asks; they go on; the LVT entry is unmasked, unless all sources ask
-    /// through another one ([`PmiSource::route`]): then it is somebody else's. A request that came
-    /// between the last two steps was dropped by the masked entry, so the status is read once more. Last, counters and
-    /// LBRs that this PMI froze are released, if nobody else has a request: frozen, they make none that the masked
-    /// entry could drop.
+    /// If there may be a request, the order is:
     ///
-    /// While an NMI is handled another one may be latched, and its request be served with the first. Where the registers
-    /// have shown that, the next one at the same RIP is [`Pmi::Stray`]: nothing ran between them. Where they have not, it
-    /// may be such an echo (the PMI was latched while another's NMI was on its way to the handler) or another's NMI, and
-    /// is [`Pmi::Unknown`]. Where code waits in one place, as in an idle loop, [`Handler::forget_echo`] says that something
-    /// did run.
+    /// 1. Stop all sources.
+    /// 2. Read IA32_PERF_GLOBAL_STATUS and acknowledge the bits that were set. Serve the sources. Repeat until no
+    ///    source has a request.
+    /// 3. Resume the sources.
+    /// 4. Unmask the LVT entry, unless all sources use another entry ([`PmiSource::route`]): then this one has another
+    ///    owner.
+    /// 5. Read the status once more: the masked entry dropped any request that came between the last two steps.
+    /// 6. Release counters and LBRs that this PMI froze, if no other owner has a request. This is last because, while
+    ///    frozen, they make no request that the masked entry could drop.
+    ///
+    /// While an NMI is handled, another one may be latched, and its request may be served with the first one. If the
+    /// registers have shown that one is latched, the next NMI at the same RIP is its echo, [`Pmi::Stray`]: nothing ran
+    /// between the two. If the registers have not shown it, the next NMI at the same RIP is [`Pmi::Unknown`]: it is
+    /// either such an echo (the PMI was latched while an NMI of another cause was on its way to the handler) or an NMI
+    /// of another cause. Where code waits in one place, as in an idle loop, [`Handler::forget_echo`] tells the handler
+    /// that code did run.
     ///
     /// # Errors
     ///
-    /// An access raised #GP. The sources are stopped as far as they let themselves be, and told so
-    /// ([`PmiSource::abandon`]); the LVT entry is left as it was: masked, if this was a PMI. The next call serves them
+    /// An access raised #GP. The sources that can be stopped are stopped, and this is reported to all of them
+    /// ([`PmiSource::abandon`]). The LVT entry is left as it was: masked, if this was a PMI. The next call serves them
     /// again, whatever interrupt it is for.
     pub fn handle_at(
         &mut self,
@@ -345,16 +356,16 @@ impl Handler {
         self.interrupt(Some(interrupted), GoOn::Yes, msr, apic, sources)
     }
 
-    /// As [`Handler::handle_at`] for a kernel that does not say where the interrupt came.
+    /// Like [`Handler::handle_at`], for a kernel that does not know which address was interrupted.
     ///
-    /// The next interrupt is then an echo only where the registers show that one may be latched: the entry was not
-    /// masked when this one came, or a request came after it was unmasked. An entry of AMD's local APIC is never masked
-    /// by a delivery and shows nothing: there only [`PmiSource::late_requests`] count. The PMI that was latched while
-    /// somebody else's NMI was on its way to the handler is not noticed, and its echo is [`Pmi::NotOurs`].
+    /// The next interrupt is then an echo only if the registers show that one may be latched: the entry was not masked
+    /// when this one arrived, or a request came after it was unmasked. A delivery never masks an entry of AMD's local
+    /// APIC, so the mask shows nothing there: only [`PmiSource::late_requests`] count. A PMI that was latched while an
+    /// NMI of another cause was on its way to the handler is not noticed, and its echo is [`Pmi::NotOurs`].
     ///
     /// # Errors
     ///
-    /// As [`Handler::handle_at`].
+    /// Those of [`Handler::handle_at`].
     pub fn handle(
         &mut self,
         msr: &mut impl Msr,
@@ -364,11 +375,12 @@ impl Handler {
         self.interrupt(None, GoOn::Yes, msr, apic, sources)
     }
 
-    /// As [`Handler::handle`], but if a source asks, all are left stopped: they have asked too often.
+    /// Like [`Handler::handle`], but if a source has a request, all sources are left stopped: they had requests too
+    /// often.
     ///
     /// # Errors
     ///
-    /// As [`Handler::handle_at`].
+    /// Those of [`Handler::handle_at`].
     pub(crate) fn give_up(
         &mut self,
         msr: &mut impl Msr,
@@ -378,7 +390,8 @@ impl Handler {
         self.interrupt(None, GoOn::No, msr, apic, sources)
     }
 
-    /// Code ran since the last interrupt, even if the next one comes at the same RIP: no echo is to come any more.
+    /// Tells the handler that code ran since the last interrupt, even if the next one arrives at the same RIP: that one
+    /// is no echo.
     pub fn forget_echo(&mut self) {
         self.echo = None;
     }
@@ -402,7 +415,8 @@ impl Handler {
             abandon(sources, why);
         }
         let requests = sources.iter().fold(0, |all: u8, source| all.saturating_add(source.late_requests()));
-        // One of them is the interrupt that is handled. Where an access faulted another call may handle the rest of it.
+        // One of these requests belongs to the interrupt in hand. If an access faulted, another call may handle its
+        // rest.
         self.expect_late(requests.saturating_sub(u8::from(pmi.is_ok())));
         pmi
     }
@@ -419,9 +433,10 @@ impl Handler {
         let delivered = masked && self.masks && !self.disarmed.get();
         let echo = self.echo.take().filter(|echo| echo.at == interrupted);
         let echoed = echo.is_some();
-        // Nobody else has the vector of a fixed interrupt.
+        // Nothing else uses the vector of a fixed interrupt.
         let claimed = delivered || echoed || self.late > 0 || self.delivery != Delivery::Nmi;
-        // Where a delivery masks the entry, one that is not masked shows an NMI of another cause, and a PMI may be latched.
+        // If a delivery masks the entry, an unmasked entry means an NMI of another cause, and a PMI may be latched
+        // after it.
         let mut latched = self.masks && !masked;
         let counters = self.serves_entry(sources);
         let mut set_entry = |entry| if counters { set(apic, entry) } else { Ok(()) };
@@ -433,7 +448,8 @@ impl Handler {
             }
             let pmi = self.stray(echoed);
             let shown = self.delivery != Delivery::Nmi || echo.is_some_and(|echo| echo.latched);
-            // An address alone may be that of another's NMI right after a PMI, and a late one may be anybody's.
+            // The NMI at this address may be one of another cause right after a PMI, and a late NMI may come from
+            // anywhere.
             return Ok(if shown { pmi } else { Pmi::Unknown });
         }
         let mut rounds = 0;
@@ -447,7 +463,7 @@ impl Handler {
                 return Ok(Pmi::Stuck);
             }
             resume(sources)?;
-            // What was left may have masked the entry; where nothing was, an interrupt that is nobody's writes nothing.
+            // What was left unfinished may have masked the entry. Without it, an unclaimed interrupt writes nothing.
             if rounds == 0 && !claimed && !unfinished {
                 return Ok(Pmi::NotOurs);
             }
@@ -468,7 +484,7 @@ impl Handler {
         }
         if rounds == 0 {
             let pmi = self.stray(echoed || delivered);
-            // What was left has masked the entry, whatever this one is.
+            // What was left unfinished has masked the entry, so the mask says nothing about this interrupt.
             return Ok(if unfinished && !echoed { Pmi::Unknown } else { pmi });
         }
         self.counts.served += 1;
@@ -476,37 +492,38 @@ impl Handler {
         Ok(Pmi::Served)
     }
 
-    /// An interrupt that is claimed though nobody asks; `known` by its address or by the entry, so that no late one is
-    /// spent on it.
+    /// Counts an interrupt that is claimed although there is no request. If its address or the entry identifies it
+    /// (`known`), it does not use up one of the expected late NMIs.
     fn stray(&mut self, known: bool) -> Pmi {
         self.late = self.late.saturating_sub(u8::from(!known));
         self.counts.stray += 1;
         Pmi::Stray
     }
 
-    /// The LVT entry while no PMI is served.
+    /// Returns the LVT entry for the time when no PMI is being served.
     fn entry(&self) -> LvtPc {
         let entry = LvtPc::new(self.delivery);
         if self.disarmed.get() { entry.masked() } else { entry }
     }
 
-    /// Whether LVT Performance Monitoring is this handler's to mask and unmask: some source asks through it, or there is
-    /// none and one that is gone may have left it masked, by its PMI or because it was given up.
+    /// Returns whether this handler masks and unmasks LVT Performance Monitoring: some source's interrupts come through
+    /// it, or there are no sources, and one that is gone may have left it masked, by its PMI or because the handler
+    /// gave it up.
     fn serves_entry(&self, sources: &[&mut dyn PmiSource]) -> bool {
         let gone = sources.is_empty();
         self.entry && (gone || sources.iter().any(|source| source.route() == Route::Counters))
     }
 }
 
-/// So many late NMIs are waited for at the most. Some may have become one, and then they do not come: whoever else has
-/// NMIs should not lose more of them.
+/// The maximum number of late NMIs to expect. Late NMIs can merge, and then fewer arrive: the limit bounds how many
+/// NMIs of another cause the handler then claims by mistake.
 const LATE: u8 = 4;
 
-/// How often sources are served in one interrupt.
+/// The maximum number of times that sources are served in one interrupt.
 pub(crate) const ROUNDS: u32 = 16;
 
-/// Stops all sources, and serves them until none asks; `false` where there is no end to it. Counts the rounds in
-/// which one asked.
+/// Stops all sources and serves them until none has a request; returns `false` if that does not end. Adds to `rounds`
+/// how often some source had a request.
 fn serve(
     msr: &mut impl Msr,
     ours: Requests,
@@ -517,7 +534,7 @@ fn serve(
     while *rounds < ROUNDS {
         let seen = Requests(read_status(msr, ours)?).intersection(ours);
         if !seen.is_empty() {
-            // SAFETY: clears bits of sources that are stopped; no memory is written.
+            // SAFETY: this clears bits of sources that are stopped; no memory is written.
             unsafe { msr.write(GlobalStatusReset(seen.0)) }?;
         }
         let mut asked = false;
@@ -534,11 +551,11 @@ fn serve(
 
 /// Writes the LVT entry.
 fn set(apic: &mut impl LocalApic, entry: LvtPc) -> Result<(), GeneralProtection> {
-    // SAFETY: an entry of `LvtPc::new`: an NMI, or a vector that is no exception's.
+    // SAFETY: `LvtPc::new` made the entry: it delivers an NMI, or a vector that is not an exception's.
     unsafe { apic.set_lvt_pc(entry) }
 }
 
-/// Reads IA32_PERF_GLOBAL_STATUS where a source has a bit in it: processors without it have none.
+/// Reads IA32_PERF_GLOBAL_STATUS if a source has a bit in it: on processors without this register, no source has one.
 fn read_status(msr: &mut impl Msr, ours: Requests) -> Result<GlobalStatus, GeneralProtection> {
     match ours.is_empty() {
         true => Ok(GlobalStatus::empty()),
@@ -555,7 +572,7 @@ fn any_asks(sources: &mut [&mut dyn PmiSource]) -> Result<bool, GeneralProtectio
     Ok(false)
 }
 
-/// Whether anybody may have asked, as far as it shows while all run.
+/// Returns whether there may be a request, as far as that shows while all sources run.
 fn may_ask(
     msr: &mut impl Msr,
     ours: Requests,
@@ -572,11 +589,12 @@ fn may_ask(
     Ok(false)
 }
 
-/// Unfreezes counters and LBRs that IA32_DEBUGCTL lets a PMI freeze, unless the PMI is also that of somebody who is not
-/// served yet: it is theirs to look at what stands still, and to release it.
+/// Unfreezes counters and LBRs that a PMI froze because IA32_DEBUGCTL says so. Does nothing if the PMI also belongs to
+/// an owner that is not served yet: that owner must inspect the frozen state and release it.
 ///
-/// The bits are there from version 4 on. Before, a PMI clears enable bits instead, and the one who set them sets them
-/// again. Source: SDM vol. 3, Debug, Branch Profile, TSC, "Freezing LBR and Performance Counters on PMI".
+/// The bits exist from architectural performance monitoring version 4 on. Before that, a PMI clears enable bits
+/// instead, and their owner sets them again. Source: SDM vol. 3, Debug, Branch Profile, TSC, "Freezing LBR and
+/// Performance Counters on PMI".
 fn release(msr: &mut impl Msr, status: GlobalStatus) -> Result<(), GeneralProtection> {
     let frozen = GlobalStatus::CTR_FRZ.union(GlobalStatus::LBR_FRZ);
     let no_request = frozen.union(GlobalStatus::ASCI).union(GlobalStatus::COND_CHGD);
@@ -584,20 +602,20 @@ fn release(msr: &mut impl Msr, status: GlobalStatus) -> Result<(), GeneralProtec
     if mine.is_empty() || !status.difference(no_request).is_empty() {
         return Ok(());
     }
-    // SAFETY: lets counters and LBRs go on that their owner has enabled; no memory is written.
+    // SAFETY: this resumes counters and LBRs that their owner has enabled; no memory is written.
     unsafe { msr.write(GlobalStatusReset(mine)) }
 }
 
-/// Leaves all stopped.
+/// Leaves all sources stopped.
 fn abandon(sources: &mut [&mut dyn PmiSource], why: Abandoned) {
-    // What can be stopped is; the first fault is reported.
+    // Stops the sources that can be stopped; the caller reports the first fault.
     let _ = quiesce(sources);
     for source in sources.iter_mut() {
         source.abandon(why);
     }
 }
 
-/// Stops all, also those behind one that does not let itself be stopped.
+/// Stops all sources, also those after one that cannot be stopped.
 fn quiesce(sources: &mut [&mut dyn PmiSource]) -> Result<(), GeneralProtection> {
     let mut result = Ok(());
     for source in sources.iter_mut() {
@@ -609,7 +627,7 @@ fn quiesce(sources: &mut [&mut dyn PmiSource]) -> Result<(), GeneralProtection> 
 fn resume(sources: &mut [&mut dyn PmiSource]) -> Result<(), GeneralProtection> {
     for source in sources.iter_mut() {
         if let Err(fault) = source.resume() {
-            // One fault is reported; what can be stopped is.
+            // Only this fault is reported; sources that can be stopped are stopped.
             let _ = quiesce(sources);
             return Err(fault);
         }

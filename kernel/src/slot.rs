@@ -1,4 +1,4 @@
-//! What a processor traces, shared by its PMI handler and the code that it interrupts.
+//! A place for a processor's trace that its PMI handler and the code that the handler interrupts can share.
 
 mod traced;
 
@@ -11,25 +11,25 @@ use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use spin::{Mutex, MutexGuard};
 use traced::Came;
 
-/// A place for a processor's [`Handler`] and for what is traced on it.
+/// Holds a processor's [`Handler`] and what is traced on that processor.
 ///
-/// It alone arms the LVT entry, so that the order is always right: [`Slot::start`] unmasks the entry before the trace
-/// starts, and keeps the slot until the trace is in it. A PMI that comes in between waits, as does one that comes while
-/// [`Slot::with`] works: the handler notes it, and it is served before the method returns. No PMI finds a trace
-/// that runs and is not there.
+/// Only the slot arms the LVT entry, so that the order of steps is always right: [`Slot::start`] unmasks the entry
+/// before the trace starts, and holds the slot until the trace is in it. A PMI that arrives in between waits, as does
+/// one that arrives while [`Slot::with`] works: the handler notes it, and it is served before the method returns. No
+/// PMI can find a trace that runs but is not in the slot.
 ///
-/// Nobody waits for the slot, so whoever has it has to be quick: **until the slot is given back no PMI is served**, the
-/// LVT entry stays masked, and a trace whose buffer fills meanwhile stops and counts a loss. A thread that is preempted in
-/// [`Slot::with`] holds it until it runs again. The kernel disables preemption (or interrupts) around these methods;
-/// moving to another processor inside is unsound anyway, see [`Slot::new`]. [`Slot::waits`] counts how often a PMI found
-/// the slot in use.
+/// Nothing waits for the slot, so the code that uses it must be quick: **until the slot is free no PMI is served**, the
+/// LVT entry stays masked, and a trace whose buffer fills meanwhile stops and counts a loss. A thread that is preempted
+/// in [`Slot::with`] holds the slot until it runs again. The kernel must disable preemption (or interrupts) around
+/// these methods; moving to another processor meanwhile is unsound anyway, see [`Slot::new`]. [`Slot::waits`] counts
+/// how often a PMI found the slot in use.
 ///
-/// Interrupts that waited are served outside a handler, so the next ones come meanwhile and wait too. A source that asks
-/// again each time before the slot is given back, because its period is too short, is left stopped after some rounds
-/// ([`Abandoned::Stuck`](crate::pmi::Abandoned), counted in [`Counts::stuck`](crate::pmi::Counts)). The next interrupt, and
-/// whoever uses the slot next, lets it go on.
+/// Interrupts that waited are served outside a handler, so further ones can arrive meanwhile and wait too. A source
+/// whose period is so short that it has a new request each time before the slot is free is left stopped after some
+/// rounds ([`Abandoned::Stuck`](crate::pmi::Abandoned), counted in [`Counts::stuck`](crate::pmi::Counts)). The next
+/// interrupt, or the next use of the slot, resumes it.
 ///
-/// `P` makes the processor's registers and local APIC; whoever needs them makes his own, also the handler that
+/// `P` creates accessors of the processor's registers and local APIC. Each user creates its own, also a handler that
 /// finds the slot in use.
 #[derive(Debug)]
 pub struct Slot<T, P> {
@@ -37,9 +37,9 @@ pub struct Slot<T, P> {
     inner: Mutex<OneProcessor<Inner<T>>>,
     /// An interrupt found the slot in use, or could not be served.
     noted: AtomicBool,
-    /// A handler is at work in the slot: the LVT entry is masked because of the interrupt that it serves.
+    /// A handler is serving an interrupt in the slot: the LVT entry is masked because of that interrupt.
     serving: AtomicBool,
-    /// What an interrupt tells by itself, as [`Tell`].
+    /// What an interrupt shows by itself, as a [`Tell`].
     tell: AtomicU8,
     waits: AtomicU64,
 }
@@ -50,25 +50,25 @@ struct Inner<T> {
     traced: Option<T>,
 }
 
-/// What an interrupt tells to a handler that finds the slot in use.
+/// What an interrupt shows to a handler that finds the slot in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 enum Tell {
     /// Nothing: the entry is masked anyway, or a delivery does not mask it.
     Nothing,
-    /// A PMI has masked the LVT entry.
+    /// A masked LVT entry: a PMI has masked it.
     Mask,
-    /// Nobody else has the vector.
+    /// Its vector, which nothing else uses.
     Vector,
 }
 
 impl<T, P> Slot<T, P> {
-    /// One with nothing traced. The LVT entry is left as it is, masked after a reset, until the first [`Slot::start`].
+    /// Creates an empty slot. The LVT entry is left as it is (masked after a reset) until the first [`Slot::start`].
     ///
     /// # Safety
     ///
-    /// Only one logical processor ever uses it: it is in a per-processor variable, and no thread is moved to another
-    /// processor while it is in one of the methods. `processor` makes values for that processor.
+    /// Only one logical processor may ever use the slot: it is in a per-processor variable, and no thread moves to
+    /// another processor while it is in one of the methods. `processor` creates values for that processor.
     #[must_use]
     pub const unsafe fn new(handler: Handler, processor: P) -> Self {
         let inner = Inner { handler: handler.unarmed(), traced: None };
@@ -82,7 +82,7 @@ impl<T, P> Slot<T, P> {
         }
     }
 
-    /// How many interrupts found the slot in use, and waited.
+    /// Returns how many interrupts found the slot in use and waited.
     #[must_use]
     pub fn waits(&self) -> u64 {
         self.waits.load(Ordering::Relaxed)
@@ -94,11 +94,12 @@ impl<T, P> Slot<T, P> {
 }
 
 impl<T: Traced, P: Fn() -> (M, A), M: Msr, A: LocalApic> Slot<T, P> {
-    /// Starts a trace and puts it into the slot, with PMIs delivered from before its start on.
+    /// Starts a trace and puts it into the slot. PMIs are delivered from before the trace starts.
     ///
     /// # Errors
     ///
-    /// The slot is in use or has a trace, and nothing was done; the local APIC raised #GP; or what `start` says.
+    /// The slot is in use or already has a trace (nothing was done); the local APIC raised #GP; or the error of
+    /// `start`.
     pub fn start<E>(&self, start: impl FnOnce() -> Result<T, E>) -> Result<(), NotTraced<E>> {
         let result = self.try_start(start);
         if !matches!(result, Err(NotTraced::Slot(SlotError::InUse))) {
@@ -116,7 +117,7 @@ impl<T: Traced, P: Fn() -> (M, A), M: Msr, A: LocalApic> Slot<T, P> {
         let (_, mut apic) = (self.processor)();
         let was_armed = handler.is_armed();
         let armed = match was_armed {
-            // A PMI that masked the entry is on its way, or waits: it is served when the trace is there.
+            // A PMI that masked the entry is on its way, or waits: it is served when the trace is in the slot.
             true => apic.lvt_pc().map(|entry| {
                 if entry.is_masked() {
                     self.note()
@@ -132,7 +133,7 @@ impl<T: Traced, P: Fn() -> (M, A), M: Msr, A: LocalApic> Slot<T, P> {
                 Ok(())
             }
             Err(error) => {
-                // An entry that stays unmasked does no harm: what it delivers is claimed.
+                // If the entry stays unmasked, it does no harm: the handler claims what it delivers.
                 if !was_armed && handler.disarm(&mut apic).is_ok() {
                     self.tell(handler);
                 }
@@ -141,12 +142,12 @@ impl<T: Traced, P: Fn() -> (M, A), M: Msr, A: LocalApic> Slot<T, P> {
         }
     }
 
-    /// Works with what is traced; then an interrupt that came meanwhile is served, and one that could not be served
-    /// before. To be called without preemption, and left soon: see [`Slot`].
+    /// Calls `work` with what is traced. Then serves an interrupt that arrived meanwhile, or that could not be served
+    /// before. Call it with preemption disabled, and make `work` short: see [`Slot`].
     ///
     /// # Errors
     ///
-    /// Nothing was done: nothing is traced, or the slot is in use, as where this is called from within itself.
+    /// Nothing was done: nothing is traced, or the slot is in use, for example when this is called from within `work`.
     pub fn with<R>(&self, work: impl FnOnce(&mut T) -> R) -> Result<R, SlotError> {
         let result = {
             let mut inner = self.lock()?;
@@ -156,12 +157,13 @@ impl<T: Traced, P: Fn() -> (M, A), M: Msr, A: LocalApic> Slot<T, P> {
         result.ok_or(SlotError::Empty)
     }
 
-    /// Takes the trace out and stops it, with the handler that claims interrupts that are still to come. The handler stays,
-    /// and PMIs are delivered as before, until [`Slot::disarm`].
+    /// Takes the trace out of the slot and stops it. The handler remains in the slot and claims interrupts that are
+    /// still to arrive; PMIs are delivered as before, until [`Slot::disarm`].
     ///
     /// # Errors
     ///
-    /// As [`Slot::with`]. Where `stop` fails, what it gives back can be put into the slot again by [`Slot::start`].
+    /// Those of [`Slot::with`]. If `stop` fails, [`Slot::start`] can put the running trace that `stop` returns into the
+    /// slot again.
     pub fn stop<R>(&self, stop: impl FnOnce(T, &mut Handler) -> R) -> Result<R, SlotError> {
         let result = {
             let mut inner = self.lock()?;
@@ -172,18 +174,18 @@ impl<T: Traced, P: Fn() -> (M, A), M: Msr, A: LocalApic> Slot<T, P> {
         result.ok_or(SlotError::Empty)
     }
 
-    /// Works with the handler: for what it has counted, and for what it is to expect.
+    /// Calls `work` with the handler, to read its counts or to tell it which NMIs to expect.
     ///
     /// # Errors
     ///
-    /// The slot is in use, and nothing was done.
+    /// The slot is in use; nothing was done.
     pub fn handler<R>(&self, work: impl FnOnce(&mut Handler) -> R) -> Result<R, SlotError> {
         let result = self.with_handler(&mut self.lock()?.0.handler, work);
         self.serve_noted();
         Ok(result)
     }
 
-    /// Whatever handler `work` leaves there, whether the entry is unmasked is the slot's to know.
+    /// Calls `work`, which may replace the handler; the slot keeps its own knowledge of whether the entry is unmasked.
     fn with_handler<R>(&self, handler: &mut Handler, work: impl FnOnce(&mut Handler) -> R) -> R {
         let armed = handler.is_armed();
         let result = work(handler);
@@ -192,12 +194,12 @@ impl<T: Traced, P: Fn() -> (M, A), M: Msr, A: LocalApic> Slot<T, P> {
         result
     }
 
-    /// Another handler for the traces to come, such as one for another kind of delivery. PMIs are not delivered until the
-    /// next [`Slot::start`].
+    /// Replaces the handler for the next traces, for example by one with another delivery. PMIs are not delivered until
+    /// the next [`Slot::start`].
     ///
     /// # Errors
     ///
-    /// The slot is in use or has a trace, or the local APIC raised #GP: the handler is as before.
+    /// The slot is in use or has a trace, or the local APIC raised #GP: the handler is unchanged.
     pub fn replace(&self, handler: Handler) -> Result<(), SlotError> {
         self.disarm()?;
         let mut inner = self.lock()?;
@@ -209,7 +211,7 @@ impl<T: Traced, P: Fn() -> (M, A), M: Msr, A: LocalApic> Slot<T, P> {
     ///
     /// # Errors
     ///
-    /// The slot is in use or has a trace, and nothing was done; or the local APIC raised #GP.
+    /// The slot is in use or has a trace (nothing was done), or the local APIC raised #GP.
     pub fn disarm(&self) -> Result<(), SlotError> {
         let result = {
             let mut inner = self.lock()?;
@@ -226,21 +228,22 @@ impl<T: Traced, P: Fn() -> (M, A), M: Msr, A: LocalApic> Slot<T, P> {
         result
     }
 
-    /// For the handler of the interrupt that the [`Handler`] was made for, and of no other one: serves what may be a PMI.
-    /// `interrupted` is RIP, where it is known.
+    /// Serves an interrupt that may be a PMI. Call it from the kernel's handler of the interrupt that the [`Handler`]
+    /// was created for, and from no other handler. `interrupted` is the interrupted RIP, if known.
     ///
-    /// An NMI that is not a PMI costs one access to the local APIC, one to IA32_PERF_GLOBAL_STATUS where a source has bits
-    /// there, and those of [`PmiSource::may_ask`](crate::pmi::PmiSource::may_ask). Nothing is stopped, and the answer is
-    /// [`Pmi::NotOurs`].
+    /// An NMI that is not a PMI costs one access to the local APIC, one to IA32_PERF_GLOBAL_STATUS if a source has bits
+    /// there, and those of [`PmiSource::may_ask`](crate::pmi::PmiSource::may_ask). Nothing is stopped, and the result
+    /// is [`Pmi::NotOurs`].
     ///
-    /// An interrupt that finds the slot in use costs one access to the local APIC. Intel's masks the LVT entry when it
-    /// delivers a PMI: an NMI that finds it unmasked is [`Pmi::NotOurs`]; one that finds it masked is noted and
-    /// [`Pmi::Later`]. Where one is noted already, the entry is masked because of that one, and where AMD's local APIC
-    /// delivers, the entry tells nothing: then the NMI is noted and [`Pmi::Unknown`].
+    /// An interrupt that finds the slot in use costs one access to the local APIC. Intel's local APIC masks the LVT
+    /// entry when it delivers a PMI: an NMI that finds the entry unmasked is [`Pmi::NotOurs`]; one that finds it masked
+    /// is noted and is [`Pmi::Later`]. If an interrupt is noted already, the entry is masked because of that one, and
+    /// AMD's local APIC never masks it: in both cases the mask shows nothing, and the NMI is noted and is
+    /// [`Pmi::Unknown`].
     ///
     /// # Errors
     ///
-    /// An access raised #GP. It is noted: the next [`Slot::with`] tries again.
+    /// An access raised #GP. The interrupt is noted: the next [`Slot::with`] tries again.
     pub fn interrupt(&self, interrupted: Option<u64>) -> Result<Pmi, GeneralProtection> {
         match self.inner.try_lock() {
             Some(mut inner) => self.serve(&mut inner.0, Came::Now(interrupted)),
@@ -248,7 +251,7 @@ impl<T: Traced, P: Fn() -> (M, A), M: Msr, A: LocalApic> Slot<T, P> {
         }
     }
 
-    /// The slot is in use by the code that was interrupted.
+    /// Notes an interrupt that found the slot in use by the code that it interrupted.
     fn wait(&self) -> Result<Pmi, GeneralProtection> {
         let tell = self.tell.load(Ordering::Relaxed);
         let (_, mut apic) = (self.processor)();
@@ -282,19 +285,20 @@ impl<T: Traced, P: Fn() -> (M, A), M: Msr, A: LocalApic> Slot<T, P> {
         served
     }
 
-    /// Serves the interrupts that found the slot in use, also those that come meanwhile. A source whose period is shorter
-    /// than the way from where it goes on to where the slot is free asks again each time: after some rounds it is left stopped.
+    /// Serves the interrupts that found the slot in use, also those that arrive meanwhile. A source whose period is
+    /// shorter than the time from its resume until the slot is free has a new request each time: after some rounds it
+    /// is left stopped.
     fn serve_noted(&self) {
         let mut rounds = 0;
         while self.noted.swap(false, Ordering::Acquire) {
             let Ok(mut inner) = self.lock() else {
-                // Whoever has it looks when he is done.
+                // The code that holds the slot checks this when it is done.
                 return self.note();
             };
             let came = if rounds < ROUNDS { Came::Waited } else { Came::WaitedOnceMore };
             rounds = ROUNDS.min(rounds + 1);
             if matches!(self.serve(&mut inner.0, came), Err(_) | Ok(Pmi::Stuck)) {
-                // It stays noted for the next time.
+                // The interrupt stays noted for the next time.
                 return;
             }
         }
@@ -317,5 +321,5 @@ impl<T: Traced, P: Fn() -> (M, A), M: Msr, A: LocalApic> Slot<T, P> {
 #[derive(Debug)]
 struct OneProcessor<T>(T);
 
-// SAFETY: the value is used by one processor only, by the promise of `Slot::new`; the lock keeps its contexts apart.
+// SAFETY: only one processor uses the value, as the caller of `Slot::new` promised; the lock separates its contexts.
 unsafe impl<T> Send for OneProcessor<T> {}

@@ -1,44 +1,45 @@
-//! RDMSR and WRMSR that survive a #GP with the help of the kernel's handler.
+//! RDMSR and WRMSR that turn a #GP into an error, with the help of the kernel's #GP handler.
 
 use crate::msr::{GeneralProtection, Msr};
 use core::arch::global_asm;
 use core::marker::PhantomData;
 
-/// RDMSR and WRMSR of the processor that executes them; a #GP becomes an error.
+/// RDMSR and WRMSR on the processor that executes them; a #GP becomes an error.
 ///
-/// The kernel's #GP handler has to call [`fixup`] with the faulting RIP. Neither `Send` nor `Sync`: it stands for
-/// the processor it was made on.
+/// The kernel's #GP handler must call [`fixup`] with the faulting RIP. The type is neither `Send` nor `Sync`: a value
+/// belongs to the processor on which it was created.
 ///
-/// # What the #GP handler has to mind
+/// # Requirements on the #GP handler
 ///
-/// The driver makes its accesses in the NMI handler too, and there two things are fatal:
+/// The driver also accesses registers in the NMI handler, where two mistakes are fatal:
 ///
-/// - **IRET.** While an NMI is handled others are held back, until the next IRET, be it that of a #GP. One that waited then
-///   comes at once, and where NMIs have a stack of the interrupt stack table, it overwrites the frame of the first.
-///   [`Fixup::resume`] goes back without IRET.
-/// - **A stack of the interrupt stack table** for #GP: it always begins at its top. A #GP that an NMI's access raises while
-///   another #GP is handled (or an exception with the same stack) overwrites that one's frame. Without such a stack #GP
-///   is handled below the code that raised it; these accesses use no red zone.
+/// - **IRET.** While an NMI is handled, further NMIs are blocked until the next IRET, even if that IRET ends a #GP. An
+///   NMI that was pending then arrives at once, and if NMIs use a stack of the interrupt stack table, it overwrites the
+///   frame of the first NMI. [`Fixup::resume`] returns without IRET.
+/// - **A stack of the interrupt stack table** for #GP: such a stack always starts at its top. A #GP raised in the NMI
+///   handler, while another #GP (or an exception with the same stack) is being handled, overwrites that one's frame.
+///   Without such a stack, #GP is handled on the stack of the code that raised it, below its stack pointer; these
+///   accesses use no red zone.
 ///
 /// Source: SDM vol. 3, Interrupt and Exception Handling, "Handling Multiple NMIs" and "Interrupt Stack Table".
 #[derive(Debug)]
 pub struct GuardedMsr(PhantomData<*const ()>);
 
 impl GuardedMsr {
-    /// The registers of this processor.
+    /// Returns access to the registers of this processor.
     ///
     /// # Safety
     ///
-    /// The caller runs at CPL 0, the #GP handler calls [`fixup`] and obeys it, as described [above](GuardedMsr) where
-    /// the driver runs in the NMI handler, and the value stays on this logical processor: whoever holds it is not moved
-    /// to another one.
+    /// The caller runs at CPL 0. The #GP handler calls [`fixup`] and uses its result; if the driver runs in the NMI
+    /// handler, it also satisfies the requirements [above](GuardedMsr). The value stays on this logical processor: the
+    /// thread that holds it does not move to another one.
     #[must_use]
     pub const unsafe fn new() -> Self {
         Self(PhantomData)
     }
 }
 
-/// For the #GP handler: how to go on when the fault was in one of this module's accesses; `None`: it was not.
+/// Returns how the #GP handler can continue if one of this module's accesses faulted at `rip`; `None` if not.
 ///
 /// ```no_run
 /// use pugmark_kernel::arch::{Interrupted, fixup};
@@ -61,11 +62,11 @@ pub fn fixup(rip: u64) -> Option<Fixup> {
     (rip == rdmsr || rip == wrmsr).then_some(Fixup(()))
 }
 
-/// An access of this module's raised the #GP that is being handled.
+/// The proof that an access of this module raised the #GP that is being handled.
 #[derive(Clone, Copy, Debug)]
 pub struct Fixup(());
 
-/// What an access has to find as it was: the registers that a function keeps, the stack pointer and RFLAGS.
+/// The state that an access must find unchanged: the callee-saved registers, the stack pointer and RFLAGS.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 #[allow(missing_docs, reason = "registers")]
@@ -81,37 +82,37 @@ pub struct Interrupted {
 }
 
 impl Fixup {
-    /// Ends the #GP handler and goes on where the access reports the fault, without IRET: NMIs stay held back if they
+    /// Ends the #GP handler and continues where the access reports the fault, without IRET: NMIs stay blocked if they
     /// are.
     ///
-    /// It does not return, and what the handler's stack frames own is never dropped. Not with supervisor shadow stacks:
-    /// the handler's stays in use.
+    /// It does not return, and values owned by the handler's stack frames are never dropped. Do not use it with
+    /// supervisor shadow stacks: the handler's shadow stack would stay in use.
     ///
     /// # Safety
     ///
-    /// `interrupted` is what the #GP of this fix-up interrupted; nothing of the handler is needed any more, its stub has
-    /// changed no other state that a function keeps (such as GS or MXCSR), and the processor is at CPL 0.
+    /// `interrupted` is the state that the #GP of this fix-up interrupted. Nothing of the handler is needed any more,
+    /// its entry stub has changed no other callee-saved state (such as GS or MXCSR), and the processor is at CPL 0.
     pub unsafe fn resume(self, interrupted: &Interrupted) -> ! {
-        // SAFETY: by the caller's promise these are the registers at the access, to whose end the function goes.
+        // SAFETY: by the caller's promise these are the registers at the access, and the function continues at its end.
         unsafe { pugmark_msr_resume(interrupted) }
     }
 
-    /// Where the access reports the fault: for a #GP handler that puts it into the interrupted frame's RIP and returns as
-    /// always. That is right where NMIs need no protection from an IRET: the kernel's NMI handler copes with being
-    /// interrupted by another NMI, no driver of this crate runs in it, or events are delivered by FRED, whose return
-    /// instruction leaves NMIs as they are unless it is told otherwise.
+    /// Returns the address at which the access reports the fault: for a #GP handler that writes it to the interrupted
+    /// frame's RIP and returns as usual. Use this only if an IRET cannot harm NMI handling: if the kernel's NMI handler
+    /// can be interrupted by another NMI, if no driver of this crate runs in it, or if events are delivered by FRED,
+    /// whose return instruction does not unblock NMIs by default.
     #[must_use]
     pub fn address(self) -> u64 {
         &raw const pugmark_msr_faulted as u64
     }
 }
 
-// SAFETY: RDMSR and WRMSR reach the registers of the processor they run on, the same one for all calls by
-// the promise of `new`.
+// SAFETY: RDMSR and WRMSR access the registers of the processor that executes them, which is the same one for all
+// calls, as the caller of `new` promised.
 unsafe impl Msr for GuardedMsr {
     fn rdmsr(&mut self, address: u32) -> Result<u64, GeneralProtection> {
         let mut value = 0;
-        // SAFETY: the function below keeps the calling convention, with and without the fault, and writes one u64.
+        // SAFETY: the function follows the calling convention, with and without the fault, and writes one u64.
         match unsafe { pugmark_rdmsr(address, &mut value) } {
             0 => Ok(value),
             _ => Err(GeneralProtection { address, written: None }),
@@ -119,8 +120,8 @@ unsafe impl Msr for GuardedMsr {
     }
 
     unsafe fn wrmsr(&mut self, address: u32, value: u64) -> Result<(), GeneralProtection> {
-        // SAFETY: the function below keeps the calling convention, with and without the fault; the caller vouches for
-        // the value.
+        // SAFETY: the function follows the calling convention, with and without the fault; the caller is responsible
+        // for the value.
         match unsafe { pugmark_wrmsr(address, value) } {
             0 => Ok(()),
             _ => Err(GeneralProtection { address, written: Some(value) }),
@@ -129,20 +130,20 @@ unsafe impl Msr for GuardedMsr {
 }
 
 unsafe extern "sysv64" {
-    /// 0, or 1 after a #GP.
+    /// Returns 0, or 1 after a #GP.
     fn pugmark_rdmsr(address: u32, value: *mut u64) -> u32;
-    /// 0, or 1 after a #GP.
+    /// Returns 0, or 1 after a #GP.
     fn pugmark_wrmsr(address: u32, value: u64) -> u32;
-    /// Goes on with these registers at `pugmark_msr_faulted`.
+    /// Continues at `pugmark_msr_faulted` with these registers.
     fn pugmark_msr_resume(interrupted: *const Interrupted) -> !;
     static pugmark_rdmsr_access: u8;
     static pugmark_wrmsr_access: u8;
     static pugmark_msr_faulted: u8;
 }
 
-// A fault leaves the stack as it was at the instruction, so `pugmark_msr_faulted` returns for either function. Below it
-// nothing is live: neither function uses a red zone. So RFLAGS may go through there, last, because they may let
-// interrupts in.
+// A fault leaves the stack as it was at the instruction, so `pugmark_msr_faulted` can return from either function.
+// Nothing below the stack pointer is live, because neither function uses a red zone, so RFLAGS can be restored through
+// the stack. They are restored last, because that may enable interrupts.
 global_asm!(
     r#"
     .pushsection .text.pugmark_msr, "ax", @progbits
@@ -200,7 +201,7 @@ mod tests {
         let rdmsr = &raw const pugmark_rdmsr_access as u64;
         let wrmsr = &raw const pugmark_wrmsr_access as u64;
         for (rip, opcode) in [(rdmsr, [0x0f, 0x32]), (wrmsr, [0x0f, 0x30])] {
-            // SAFETY: both labels are in front of a two-byte instruction of this program's text.
+            // SAFETY: both labels are in front of a two-byte instruction in this program's text.
             let code = unsafe { *(rip as *const [u8; 2]) };
             assert_eq!(code, opcode);
             let after = fixup(rip).unwrap().address();
@@ -212,11 +213,11 @@ mod tests {
         }
     }
 
-    /// A program of a hosted system may not execute either instruction, and gets their #GP as a signal.
+    /// A program in user mode may not execute either instruction; its operating system turns the #GP into a signal.
     #[test]
     fn an_access_that_faults_reports_it_and_keeps_the_registers() {
         extern "C" fn general_protection(_: i32, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
-            // SAFETY: the system's, for this signal.
+            // SAFETY: the operating system passes a valid context to this signal handler.
             let registers = unsafe { &(*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs };
             let get = |register: i32| registers[register as usize].cast_unsigned();
             let fixup = fixup(get(libc::REG_RIP)).expect("a guarded access");
@@ -234,24 +235,24 @@ mod tests {
             unsafe { fixup.resume(&interrupted) }
         }
 
-        // SAFETY: all zero is a value of it.
+        // SAFETY: all zeros are a valid value of this type.
         let mut action: libc::sigaction = unsafe { core::mem::zeroed() };
         let handler: extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void) = general_protection;
         action.sa_sigaction = handler as usize;
-        // It leaves without the system's return, which would let the signal come again.
+        // The handler does not return through the operating system, which would unblock the signal, so do not block it.
         action.sa_flags = libc::SA_SIGINFO | libc::SA_NODEFER;
-        // SAFETY: the handler does nothing that a signal's may not.
+        // SAFETY: the handler does nothing that a signal handler must not do.
         assert_eq!(unsafe { libc::sigaction(libc::SIGSEGV, &action, core::ptr::null_mut()) }, 0);
         for function in [pugmark_rdmsr as *const () as u64, pugmark_wrmsr as *const () as u64] {
             const DIRECTION: u64 = 1 << 10;
             // After the call and before it: RBX, RBP, R12 to R15, RSP, RFLAGS, EAX.
             let mut seen = [[0u64; 9]; 2];
-            // SAFETY: the functions keep the calling convention, and the registers that are changed are put back.
+            // SAFETY: the functions follow the calling convention, and the changed registers are restored.
             unsafe {
                 core::arch::asm!(
                     "push rbx", "push rbp", "push r12", "push r13", "push r14", "push r15", "push r10", "push r10",
                     "mov rbx, 0x11", "mov rbp, 0x22", "mov r12, 0x33", "mov r13, 0x44", "mov r14, 0x55", "mov r15, 0x66",
-                    // The direction, which the system clears for the handler.
+                    // Set the direction flag, which the operating system clears for the handler.
                     "mov [r10 + 72 + 48], rsp", "std", "call rax",
                     "mov rdx, [rsp]", "mov [rdx], rbx", "mov [rdx + 8], rbp", "mov [rdx + 16], r12",
                     "mov [rdx + 24], r13", "mov [rdx + 32], r14", "mov [rdx + 40], r15", "mov [rdx + 48], rsp",

@@ -1,5 +1,5 @@
-//! What only a processor's model tells: errata, and restrictions that CPUID does not enumerate, as far as a driver must
-//! care.
+//! Properties that only the processor's model shows: errata, and restrictions that CPUID does not enumerate, as far as
+//! they matter to this driver.
 
 use bitflags::bitflags;
 
@@ -11,23 +11,24 @@ bitflags! {
         const BRANCH_EN_MUST_BE_SET = 1 << 0;
         /// TGL052, ADL037, RPL017: single-range output of more than 4 KiB may hold wrong data.
         const SINGLE_RANGE_ABOVE_4K = 1 << 1;
-        /// While TraceEn is set neither last branches nor branch trace messages are recorded, and their registers read 0:
-        /// PT and LBR, BTS and TR exclude each other. On other processors they go beside each other.
+        /// While TraceEn is set, neither last branch records nor branch trace messages are recorded, and their
+        /// registers read 0: PT excludes LBR, BTS and TR, and they exclude PT. On other processors they can be used
+        /// together.
         ///
         /// Source: SDM vol. 3, Intel Processor Trace, "Model Specific Capability Restrictions". Its list has the client
-        /// and server parts of Broadwell and the first of Skylake. The later parts with Skylake's core (55H, 66H, 8EH,
-        /// 9EH, A5H, A6H) are not in it. Linux takes 55H, 8EH, 9EH, A5H and A6H for alike in everything, and lets PT and
-        /// LBR be used beside each other on none of them, nor on 66H, which it does not name
-        /// (arch/x86/events/intel/core.c, `intel_pmu_init`: `lbr_pt_coexist`, which Goldmont and its successors have, and
-        /// Ice Lake and its). So does this: refused beside each other, nothing is lost unseen.
+        /// and server parts of Broadwell and the first parts of Skylake. The later parts with Skylake's core (55H, 66H,
+        /// 8EH, 9EH, A5H, A6H) are not in it. Linux treats 55H, 8EH, 9EH, A5H and A6H alike. It allows PT together with
+        /// LBR on none of these, and not on 66H either, which it does not name (arch/x86/events/intel/core.c,
+        /// `intel_pmu_init`: `lbr_pt_coexist` is set for Goldmont, Ice Lake and their successors). This driver does the
+        /// same: where it refuses the combination, no loss can go unnoticed.
         const TRACE_EXCLUDES_BRANCH_RECORDS = 1 << 2;
     }
 }
 
 impl Errata {
-    /// Those of a display family and model.
+    /// Returns the errata of a display family and model.
     ///
-    /// Source: Intel's specification updates of the processors named at each flag, or what is named there.
+    /// Source: Intel's specification updates of the processors named at each flag, or the source named there.
     #[must_use]
     pub const fn of(family: u8, model: u8) -> Self {
         match (family, model) {
@@ -47,7 +48,7 @@ mod tests {
 
     #[test]
     fn trace_and_branch_records_exclude_each_other_on_broadwell_and_skylake_alone() {
-        // "Model Specific Capability Restrictions", typed from the manual.
+        // "Model Specific Capability Restrictions", copied from the manual.
         let manual = [0x3d, 0x47, 0x4e, 0x4f, 0x56, 0x5e];
         let same_core = [0x55, 0x66, 0x8e, 0x9e, 0xa5, 0xa6];
         // Goldmont, Goldmont Plus, Tremont; Ice Lake, Tiger Lake, Sapphire Rapids, Alder Lake.

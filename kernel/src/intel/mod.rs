@@ -1,4 +1,5 @@
-//! Intel's processors: Processor Trace, the debug store with branch records and samples, last branch records.
+//! The units of Intel's processors: Processor Trace, the debug store with branch records and samples, and last branch
+//! records.
 
 pub mod bts;
 pub mod ds;

@@ -1,32 +1,34 @@
-//! Why there is no unit to use.
+//! The reasons for which the driver cannot use a unit: the processor lacks it, another owner uses it, or its registers
+//! do not work.
 
 use super::{InUse, NotBacked};
 use crate::msr::{GeneralProtection, MiscEnable};
 use core::fmt;
 
-/// Why there is no unit to use.
+/// Why the driver cannot use a unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Absent {
-    /// The processor has none, or one that this driver does not know.
+    /// The processor does not have the unit, or has one that this driver does not know.
     Missing(Missing),
-    /// There is a debug store, and nothing that it stores: `IA32_MISC_ENABLE[11]` says that there is no BTS, and there is no
-    /// PEBS either.
+    /// There is a debug store, but neither of its two users: `IA32_MISC_ENABLE[11]` says that BTS is unavailable, and
+    /// there is no PEBS.
     NothingToStore {
-        /// The register.
+        /// IA32_MISC_ENABLE as read.
         misc_enable: MiscEnable,
         /// Why there is no PEBS.
         pebs: Missing,
     },
-    /// Somebody uses it.
+    /// Another owner uses it.
     InUse(InUse),
-    /// The processor announces it, but a register does not hold what is written.
+    /// The processor announces the unit, but a register does not keep the value written to it.
     NotBacked(NotBacked),
-    /// The processor announces it, but a register raises #GP.
+    /// The processor announces the unit, but access to one of its registers raises #GP.
     Fault(GeneralProtection),
 }
 
 impl Absent {
-    /// Whether this processor simply has none that this driver knows: nobody else has it, and nothing is broken.
+    /// Returns whether the processor simply lacks a unit that this driver knows. False if another owner uses the unit,
+    /// or if its registers do not work.
     #[must_use]
     pub const fn is_missing(&self) -> bool {
         matches!(self, Self::Missing(_) | Self::NothingToStore { .. })
@@ -103,15 +105,15 @@ pub enum Missing {
     Pebs,
     /// `IA32_MISC_ENABLE[7]` is 0: no counters.
     PerformanceMonitoring,
-    /// PEBS of family 0FH, whose counters and tagging are other ones.
+    /// The processor has the PEBS of family 0FH (NetBurst), whose counters and event tagging differ.
     NetBurstPebs,
-    /// `CPUID.1:ECX[15]` (PDCM) is 0: nobody says how PEBS records look.
+    /// `CPUID.1:ECX[15]` (PDCM) is 0: nothing says which format PEBS records have.
     PerfCapabilities,
-    /// The fields of the DS area have 4 bytes, and so have those of PEBS records: no DTES64, and IA-32e mode is not active.
+    /// The fields of the DS area and of PEBS records have 4 bytes: there is no DTES64, and IA-32e mode is not active.
     WideRecords,
     /// There is no IA32_PERF_GLOBAL_CTRL: `CPUID.0AH:EAX[7:0]` is below 2.
     GlobalCtrl {
-        /// What it is.
+        /// The version that CPUID reports.
         version: u8,
     },
     /// `IA32_PERF_CAPABILITIES[11:8]` names a format of PEBS records that is not known.
@@ -137,9 +139,9 @@ pub enum Missing {
     LastBranchDepth,
     /// `CPUID.8000_0001H:ECX[10]` is 0: no Instruction Based Sampling.
     Ibs,
-    /// The family has no performance counters, or CPUID says that there are 0.
+    /// The family has no performance counters, or CPUID reports zero of them.
     Counters,
-    /// CPUID announces neither LBR version 2 nor branch sampling on a family where it is known.
+    /// CPUID announces neither LBR version 2, nor branch sampling on a family where this driver knows it.
     BranchRecorder,
 }
 

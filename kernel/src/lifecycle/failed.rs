@@ -1,17 +1,17 @@
-//! A start or a stop that failed, and what it gives back.
+//! The errors of a start or a stop that failed, with the values that the caller gets back.
 
 use super::{InUse, NotBacked, Recording, Running};
 use crate::msr::GeneralProtection;
 use core::fmt;
 
-/// Why nothing is recorded. `R` is what the unit's own configuration and memory can be refused for.
+/// Why nothing is recorded. `R` is the unit's own type of reasons to refuse a configuration or memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StartError<R> {
-    /// The processor cannot do it, or not with this memory.
+    /// The processor does not support the configuration, or not with this memory.
     Refused(R),
-    /// Somebody uses the unit, or one that excludes it.
+    /// Another owner uses the unit, or a unit that excludes it.
     InUse(InUse),
-    /// A register does not hold what turns the unit on.
+    /// A register does not keep the value that turns the unit on.
     NotBacked(NotBacked),
     /// An access raised #GP.
     Fault(GeneralProtection),
@@ -45,28 +45,28 @@ impl<R: core::error::Error> core::error::Error for StartError<R> {}
 /// A recording that did not start.
 #[allow(clippy::large_enum_variant, reason = "there is no heap to put it on")]
 pub enum NotStarted<S: Recording> {
-    /// The unit is off and everything is given back.
+    /// The unit is off, and unit and memory are returned.
     Off {
         /// The unit.
         unit: S::Unit,
-        /// The memory; `()` where it records into registers.
+        /// The memory; `()` if the unit records into registers.
         memory: S::Memory,
         /// What was wrong.
         error: StartError<S::Refusal>,
     },
-    /// The unit may be on, and halting it raised #GP: the memory stays with it.
+    /// The unit may be on, and halting it raised #GP: the memory cannot be returned.
     Stuck {
-        /// What may be running. Another [`Running::stop`] tries again.
+        /// The recording, which may be running. [`Running::stop`] tries again to stop it.
         running: Running<S>,
-        /// What was wrong first.
+        /// What made the start fail.
         error: StartError<S::Refusal>,
-        /// What was wrong with the stop.
+        /// The access by which the stop failed.
         fault: GeneralProtection,
     },
 }
 
 impl<S: Recording> NotStarted<S> {
-    /// What was wrong.
+    /// Returns what made the start fail.
     #[must_use]
     pub const fn error(&self) -> StartError<S::Refusal> {
         match self {
@@ -97,20 +97,20 @@ impl<S: Recording<Refusal: fmt::Display>> fmt::Display for NotStarted<S> {
 
 impl<S: Recording<Refusal: core::error::Error>> core::error::Error for NotStarted<S> {}
 
-/// A recording that did not stop as it should: an access raised #GP.
+/// A recording that did not stop: an access raised #GP.
 pub struct StopFailed<S: Recording> {
     /// The recording. Another [`Running::stop`] tries again.
     pub running: Running<S>,
-    /// The access.
+    /// The access that raised #GP.
     pub fault: GeneralProtection,
 }
 
 impl<S: Recording> StopFailed<S> {
-    /// The unit and the memory, for who does not care for what was recorded any more.
+    /// Halts the unit, discards what was recorded and returns the unit and the memory.
     ///
     /// # Errors
     ///
-    /// It does not let itself be halted: it runs on.
+    /// The unit cannot be halted: it still runs.
     #[allow(clippy::result_large_err, reason = "it gives back what it was given")]
     pub fn give_up(mut self) -> Result<(S::Unit, S::Memory), Self> {
         match self.running.halt_and_leave() {

@@ -1,11 +1,11 @@
-//! Who else uses a unit, or what excludes it.
+//! Other owners of a unit, and other units that exclude it.
 
 use crate::intel::pebs::Counter;
 use crate::msr::RtitCtl;
 use crate::msr::amd::{IbsFetchCtl, IbsOpCtl};
 use core::fmt;
 
-/// Somebody else uses the unit, or another one that excludes it.
+/// Another owner uses the unit, or a unit that excludes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InUse {
     /// Intel PT traces. On some models it excludes the recorders of branches.
@@ -13,11 +13,12 @@ pub enum InUse {
         /// IA32_RTIT_CTL.
         ctl: RtitCtl,
     },
-    /// Branches are recorded: last branches, branch records, or messages. On some models that excludes Intel PT.
+    /// Branches are recorded: as last branch records, as BTS records in memory, or as branch trace messages. On some
+    /// models this excludes Intel PT.
     BranchRecorder {
-        /// The register that turns them on.
+        /// The register that turns the recording on.
         address: u32,
-        /// What it is.
+        /// The value of that register.
         control: u64,
     },
     /// There is a DS save area.

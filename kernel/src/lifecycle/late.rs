@@ -1,9 +1,9 @@
-//! NMIs that may come after a stop.
+//! NMIs that may arrive after a stop.
 
 use crate::pmi::Handler;
 
-/// What a stop gives back where NMIs of the unit may still be on their way: the handler must know of them, or the kernel
-/// takes them for somebody else's.
+/// What a stop returns if NMIs of the unit may still be on their way. The handler must know of them; otherwise the
+/// kernel treats them as NMIs of another cause.
 #[derive(Clone, Copy, Debug)]
 #[must_use = "NMIs may still come: `LateNmis::expect` tells the handler"]
 pub struct LateNmis<T> {
@@ -16,7 +16,7 @@ impl<T> LateNmis<T> {
         Self { nmis, stopped }
     }
 
-    /// Tells the handler of the NMIs that may come, and gives what the stop gave back.
+    /// Tells the handler how many NMIs may still arrive, and returns what the stop returned.
     pub fn expect(self, handler: &mut Handler) -> T {
         handler.expect_late(self.nmis);
         self.stopped

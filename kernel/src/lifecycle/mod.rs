@@ -1,4 +1,4 @@
-//! How a unit is started, halted, served and stopped: written once for all units.
+//! How a unit is started, halted, served in a PMI handler and stopped: the code that all units share.
 //!
 //! ```text
 //!               start                          stop
@@ -8,10 +8,10 @@
 //!       └──────────────────┘  └───────────────────┘ the memory stays with the processor
 //! ```
 //!
-//! A unit is a value that is off. Its session, a [`Recording`], is the unit with the memory that it records into. While
-//! the processor may write there, the session is inside a [`Running`], and nobody else has it. [`Halted`] is the proof
-//! that the processor writes nothing: only halting makes one, and whatever reads the memory, changes it or lets the unit
-//! go on asks for it.
+//! A unit is a value that is off. Its session, a [`Recording`], is the unit together with the memory that it records
+//! into. While the processor may write to that memory, the session is inside a [`Running`] and nothing else can access
+//! it. [`Halted`] is the proof that the processor writes nothing: only halting creates one, and every function that
+//! reads the memory, changes it or resumes the unit requires one.
 
 mod absent;
 mod failed;

@@ -1,18 +1,18 @@
-//! Whether a register is really there.
+//! A test whether a register that the processor announces really exists.
 
 use super::Absent;
 use crate::msr::Msr;
 use core::fmt;
 
-/// Looks whether a register holds what is written: where nothing is behind it an access raises #GP, or, on some virtual
-/// machines, reads give 0 and writes are dropped.
+/// Checks that a register keeps the value written to it. A register that is not implemented raises #GP, or, on some
+/// virtual machines, reads 0 and ignores writes.
 ///
-/// `changed` makes of what the register has what is written for the test; of that the bits `mask` must be read again. Then
-/// it is put back.
+/// `changed` computes the test value from the register's current value. The bits in `mask` must read back as written.
+/// Then the old value is restored.
 ///
 /// # Safety
 ///
-/// What is written makes the processor write to no memory, and nobody uses the register.
+/// The test value must not make the processor write to memory, and nothing else may use the register meanwhile.
 pub(crate) unsafe fn probe(
     msr: &mut impl Msr,
     address: u32,
@@ -21,10 +21,10 @@ pub(crate) unsafe fn probe(
 ) -> Result<(), Absent> {
     let before = msr.rdmsr(address)?;
     let written = changed(before);
-    // SAFETY: the caller promises it.
+    // SAFETY: the caller promises this.
     unsafe { msr.wrmsr(address, written) }?;
     let read = msr.rdmsr(address)?;
-    // SAFETY: what it was before.
+    // SAFETY: this is the value that the register had before.
     unsafe { msr.wrmsr(address, before) }?;
     match (written ^ read) & mask {
         0 => Ok(()),
@@ -32,7 +32,7 @@ pub(crate) unsafe fn probe(
     }
 }
 
-/// A register that does not hold what is written: an emulator announces what it does not have.
+/// A register that does not keep the value written to it: an emulator announces a unit that it does not have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotBacked {
     /// The register.

@@ -1,68 +1,69 @@
-//! A unit that records.
+//! A unit that records, and the steps of its start and stop.
 
 use super::{NotStarted, StartError, StopFailed};
 use crate::msr::GeneralProtection;
 use core::fmt;
 use core::mem::ManuallyDrop;
 
-/// A unit with what it records into: the steps that its start, its interrupts and its stop are made of.
+/// A unit with the memory that it records into: the steps of its start, its interrupts and its stop.
 ///
-/// Not to be implemented outside: a session that claims to be halted and is not would let the memory be used while the
-/// processor writes to it.
+/// Do not implement this trait outside the driver: a session that claims to be halted and is not would let memory be
+/// used while the processor writes to it.
 pub trait Recording: Sized {
     /// The unit, off.
     type Unit;
-    /// The memory that the unit records into; `()` where it records into registers.
+    /// The memory that the unit records into; `()` if it records into registers.
     type Memory;
-    /// What a stop gives back.
+    /// What a stop returns.
     type Stopped;
-    /// What its configuration and memory can be refused for.
+    /// Why a configuration or a buffer can be refused.
     type Refusal: Copy;
 
-    /// The processor writes to memory of this session: it stays with a unit that does not let itself be halted.
+    /// Whether the processor writes to memory of this session. If so, the memory is never freed while the unit cannot
+    /// be halted.
     const WRITES_MEMORY: bool;
 
-    /// Makes sure that the unit is free, and starts it.
+    /// Checks that no other owner uses the unit, and starts it.
     ///
     /// # Errors
     ///
-    /// Somebody uses it, or the processor says no. It may be on.
+    /// Another owner uses it, or the processor refuses. The unit may be on.
     fn begin(&mut self) -> Result<(), StartError<Self::Refusal>>;
 
-    /// Halts what [`Recording::begin`] or a resume has started: from here on nothing is written to memory. May be called
-    /// when it is halted.
+    /// Halts what [`Recording::begin`] or a resume started: from now on nothing is written to memory. May be called
+    /// when the unit is already halted.
     ///
     /// # Errors
     ///
-    /// An access raised #GP: it may be on.
+    /// An access raised #GP: the unit may be on.
     fn halt(&mut self) -> Result<(), GeneralProtection>;
 
-    /// Reads for the last time what was recorded.
+    /// Reads the end of what was recorded.
     ///
     /// # Errors
     ///
-    /// An access raised #GP; another stop tries again.
+    /// An access raised #GP; the caller can try another stop.
     fn finish(&mut self, _: &Halted) -> Result<(), GeneralProtection> {
         Ok(())
     }
 
-    /// Gives back the registers that it has taken besides the one that halts it.
+    /// Restores the registers that the session uses besides the one that halts it.
     ///
     /// # Errors
     ///
-    /// An access raised #GP; another call tries again.
+    /// An access raised #GP; the caller can try again.
     fn leave(&mut self, _: &Halted) -> Result<(), GeneralProtection> {
         Ok(())
     }
 
-    /// What a stop gives back. It was halted, finished and left.
+    /// Returns the result of a stop. The session was halted, finished and left.
     fn into_stopped(self) -> Self::Stopped;
 
-    /// The unit and the memory, whatever was recorded. It was halted and left.
+    /// Returns the unit and the memory and discards what was recorded. The session was halted and left.
     fn into_parts(self) -> (Self::Unit, Self::Memory);
 }
 
-/// A unit is halted: the processor writes nothing to memory until the unit goes on.
+/// The proof that a unit is halted: the processor writes nothing to memory until the unit is resumed.
 #[derive(Debug)]
 pub struct Halted(());
 
@@ -71,7 +72,7 @@ impl Halted {
     ///
     /// # Errors
     ///
-    /// An access raised #GP: it may be on.
+    /// An access raised #GP: the unit may be on.
     pub(crate) fn halt(session: &mut impl Recording) -> Result<Self, GeneralProtection> {
         session.halt()?;
         Ok(Self(()))
@@ -85,16 +86,16 @@ impl Halted {
 
 /// A unit that records, with the memory that the processor writes to.
 ///
-/// Dropping it halts the unit first; if the unit does not let itself be halted, memory that the processor may still write
-/// to is never given back. It stays on its processor, as the unit does. A PMI may come between any two instructions: a kernel
-/// keeps the value where its handler finds it, and lets nobody else touch it while the handler does
+/// Dropping it halts the unit first. If the unit cannot be halted, memory that the processor may still write to is
+/// never freed. The value stays on its processor, as the unit does. A PMI may arrive between any two instructions: the
+/// kernel must keep the value where its handler finds it, and nothing else may access it while the handler does
 /// ([`Slot`](crate::slot::Slot)).
 pub struct Running<S: Recording> {
     session: ManuallyDrop<S>,
 }
 
 impl<S: Recording> Running<S> {
-    /// Starts a session whose configuration was checked.
+    /// Starts a session whose configuration has been checked.
     #[allow(clippy::result_large_err, reason = "it gives back what it was given")]
     pub(crate) fn start(session: S) -> Result<Self, NotStarted<S>> {
         let mut running = Self { session: ManuallyDrop::new(session) };
@@ -108,16 +109,16 @@ impl<S: Recording> Running<S> {
         }
     }
 
-    /// Stops it for good.
+    /// Stops the recording for good.
     ///
-    /// A PMI that was on its way, or that the stop itself asks for, comes afterwards: the
-    /// [`Slot`](crate::slot::Slot), or a [`Handler`](crate::pmi::Handler) that is asked without sources, claims it and
-    /// unmasks the LVT entry.
+    /// A PMI that was on its way, or that the stop itself requests, arrives afterwards. The
+    /// [`Slot`](crate::slot::Slot), or a [`Handler`](crate::pmi::Handler) called without sources, claims it and unmasks
+    /// the LVT entry.
     ///
     /// # Errors
     ///
-    /// An access raised #GP: it runs on, or it is halted and what it has recorded, or a register that it uses, could not be
-    /// dealt with. Another call tries again.
+    /// An access raised #GP. Either the unit still runs, or it is halted but the end of what it recorded could not be
+    /// read or one of its registers could not be restored. The caller can try again.
     #[allow(clippy::result_large_err, reason = "it gives back what it was given")]
     pub fn stop(mut self) -> Result<S::Stopped, StopFailed<S>> {
         let stopped = self.halt().and_then(|halted| {
@@ -156,7 +157,7 @@ impl<S: Recording> Running<S> {
 
 impl<S: Recording> Drop for Running<S> {
     fn drop(&mut self) {
-        // While the processor may write to the memory nobody else may have it.
+        // While the processor may write to the memory, nothing else may have it.
         if self.halt_and_leave().is_ok() || !S::WRITES_MEMORY {
             // SAFETY: dropped once, and not used any more.
             unsafe { ManuallyDrop::drop(&mut self.session) };

@@ -1,12 +1,12 @@
-//! A unit that records, in a PMI handler.
+//! A recording unit as one source of PMIs, to be served by the [PMI handler](crate::pmi::Handler).
 
 use super::{Halted, Recording};
 use crate::msr::GeneralProtection;
 use crate::pmi::{Abandoned, PmiSource, Requests, Route};
 
-/// How a session is served in a PMI handler, with sinks of the type `K` for what it has recorded.
+/// How a session is served in a PMI handler, with sinks of the type `K` that receive what it has recorded.
 ///
-/// The methods are called in the order in which [`PmiSource`] has them.
+/// The methods are called in the order in which [`PmiSource`] lists them.
 pub trait Serve<K>: Recording {
     /// As [`PmiSource::status`].
     fn status(&self) -> Requests {
@@ -59,12 +59,12 @@ pub trait Serve<K>: Recording {
     }
 }
 
-/// A unit that records, in a PMI handler, with those who take what it has recorded.
+/// A recording unit in a PMI handler, with the sinks that receive what it has recorded.
 #[derive(Debug)]
 pub struct Source<'a, S, K> {
     session: &'a mut S,
     sinks: K,
-    /// That it was halted, from there until it goes on.
+    /// The proof that the unit is halted, until it is resumed.
     halted: Option<Halted>,
 }
 
@@ -73,7 +73,7 @@ impl<'a, S: Serve<K>, K> Source<'a, S, K> {
         Self { session, sinks, halted: None }
     }
 
-    /// The proof that it is halted, which it now is.
+    /// Returns the proof that the unit is halted; halts it if needed.
     fn take_halted(&mut self) -> Result<Halted, GeneralProtection> {
         match self.halted.take() {
             Some(halted) => Ok(halted),

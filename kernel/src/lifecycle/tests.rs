@@ -1,4 +1,4 @@
-//! The lifecycle on a session that logs its steps, and whose steps fail where a test says so.
+//! Tests of the lifecycle with a session that logs its steps, and whose steps fail where a test requests it.
 
 use super::*;
 use crate::msr::GeneralProtection;
@@ -154,7 +154,7 @@ fn a_stop_that_fails_can_be_tried_again_or_given_up() {
         let log = Log::failing(&[failing, "halt"]);
         let failed = start::<true>(&log).unwrap().stop().err().unwrap();
         log.steps();
-        // Where the stop halted it the second fault is that of the first try here.
+        // If the stop halted the session, the second fault happens in this first attempt to give up.
         let given_up = failed.give_up().or_else(StopFailed::give_up);
         let ((), memory) = given_up.unwrap();
         assert!(log.steps().ends_with("halt leave"), "{failing}");
@@ -174,7 +174,7 @@ fn a_source_is_halted_once_from_there_until_it_goes_on() {
     assert_eq!(source.service(Requests::NONE), Ok(true));
     source.resume().unwrap();
     assert_eq!(log.steps(), "halt serve serve resume");
-    // Whoever asks for it without is halted first.
+    // Without a proof of the halt, the source halts the session first.
     assert_eq!(source.service(Requests::NONE), Ok(true));
     source.resume().unwrap();
     source.resume().unwrap();

@@ -1,14 +1,14 @@
-//! What is in a slot, and how it is served.
+//! The content of a slot, and how an interrupt serves it.
 
 use crate::lapic::LocalApic;
 use crate::msr::{GeneralProtection, Msr};
 use crate::pmi::{Handler, Pmi, PmiSource};
 use core::fmt;
 
-/// What a processor traces, with those who take the bytes: what a [`Slot`](super::Slot) holds.
+/// What a [`Slot`](super::Slot) holds: the traces of a processor, with the sinks that receive their bytes.
 pub trait Traced {
-    /// Hands the sources to the interrupt: `interrupt.serve(&mut [&mut self.running.source(&mut self.sink)])`, and returns
-    /// what that returns. Called from the interrupt handler: it must not wait, allocate or format.
+    /// Passes the sources to the interrupt, `interrupt.serve(&mut [&mut self.running.source(&mut self.sink)])`, and
+    /// returns the result. Called from the interrupt handler: it must not wait, allocate or format.
     ///
     /// # Errors
     ///
@@ -28,14 +28,14 @@ pub struct Interrupt<'a, M, A> {
     came: Came,
 }
 
-/// How an interrupt came to whoever serves it.
+/// How an interrupt came to be served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Came {
-    /// Just now; RIP of the code that was interrupted, where it is known.
+    /// It arrived just now; the RIP of the interrupted code, if known.
     Now(Option<u64>),
-    /// It has waited for the slot.
+    /// It waited for the slot.
     Waited,
-    /// It has waited for the slot, as many did before it since somebody wanted to give the slot back.
+    /// It waited for the slot, as many others did since the holder of the slot began to release it.
     WaitedOnceMore,
 }
 
@@ -44,7 +44,7 @@ impl<'a, M: Msr, A: LocalApic> Interrupt<'a, M, A> {
         Self { handler, msr, apic, came }
     }
 
-    /// RIP of the code that was interrupted, where it is known: not where the interrupt has waited for the slot.
+    /// Returns the RIP of the interrupted code, if known. It is unknown for an interrupt that waited for the slot.
     #[must_use]
     pub const fn interrupted(&self) -> Option<u64> {
         match self.came {
@@ -53,7 +53,7 @@ impl<'a, M: Msr, A: LocalApic> Interrupt<'a, M, A> {
         }
     }
 
-    /// Serves it with these sources: all that run on this processor and may ask for PMIs.
+    /// Serves the interrupt with these sources: all that run on this processor and may request PMIs.
     ///
     /// # Errors
     ///
@@ -68,14 +68,14 @@ impl<'a, M: Msr, A: LocalApic> Interrupt<'a, M, A> {
     }
 }
 
-/// Why a slot does not do what it is asked.
+/// Why a slot refuses a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SlotError {
-    /// It is in use by the code that calls, or by code that was interrupted or preempted.
+    /// The slot is in use by the calling code, or by code that was interrupted or preempted.
     InUse,
     /// Nothing is traced.
     Empty,
-    /// There is a trace in it.
+    /// There already is a trace in it.
     Occupied,
     /// The local APIC raised #GP.
     Fault(GeneralProtection),
@@ -100,10 +100,10 @@ impl fmt::Display for SlotError {
 
 impl core::error::Error for SlotError {}
 
-/// Why a slot has no new trace.
+/// Why a slot did not start a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotTraced<E> {
-    /// The slot's reason: the trace was not told to start.
+    /// The slot refused: the trace was not asked to start.
     Slot(SlotError),
     /// The trace did not start.
     Start(E),

@@ -1,5 +1,9 @@
-//! Intel Processor Trace on one logical processor: what it can do, what is to be traced, where the trace goes, and the
-//! unit, started, running, stopped.
+//! Intel Processor Trace on one logical processor.
+//!
+//! While PT is on, the processor writes packets to memory that describe the control flow: taken and not-taken branches
+//! (TNT), targets (TIP), timing and events. From the packets and the code a decoder reconstructs what was executed.
+//! This module reads what the unit can do ([`PtCapabilities`]), checks what to trace ([`PtConfig`]), allocates the
+//! output memory ([`Buffer`]), and starts ([`PtUnit`]), runs ([`PtRunning`]) and stops ([`PtStopped`]) a trace.
 
 pub(crate) mod buffer;
 mod capabilities;
@@ -31,18 +35,18 @@ pub use unit::{PtRefusal, PtUnit};
 
 use crate::msr::{GeneralProtection, Msr, RtitCtl};
 
-/// Stops the unit of this processor, whoever started it: for a kernel that panics and wants to keep what was traced.
+/// Stops this processor's unit, whatever code started it: for a kernel that panics and wants to keep what was traced.
 ///
-/// It does nothing else, so that it works whatever state the driver is in; the value that means "running" can
-/// then still be drained, if it can be reached.
+/// It does nothing else, so that it works in any state of the driver. The [`PtRunning`] can still be drained
+/// afterwards, if it can be reached.
 ///
 /// # Errors
 ///
-/// There is no unit, or it does not let itself be stopped.
+/// The processor has no PT unit, or the unit cannot be stopped.
 pub fn emergency_stop(msr: &mut impl Msr) -> Result<(), GeneralProtection> {
     let ctl: RtitCtl = msr.read()?;
     match ctl.contains(RtitCtl::TRACE_EN) {
-        // SAFETY: it only ends writes to memory.
+        // SAFETY: clearing TraceEn only ends writes to memory.
         true => unsafe { msr.write(ctl.difference(RtitCtl::TRACE_EN)) },
         false => Ok(()),
     }
