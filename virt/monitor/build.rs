@@ -1,4 +1,4 @@
-//! Link options of the image: a static ELF at the address the linker script names.
+//! Link options of the image: a static ELF file at the address that the linker script gives.
 
 use std::{env, path::PathBuf};
 

@@ -1,4 +1,4 @@
-//! The processors that firmware lists.
+//! Finds the processors that the firmware lists in its ACPI tables.
 //!
 //! Source: ACPI specification, ACPI Software Programming Model, "Root System Description Pointer (RSDP)", "Root System
 //! Description Table (RSDT)", "Extended System Description Table (XSDT)", "Multiple APIC Description Table (MADT)".
@@ -7,19 +7,20 @@ use alloc::vec::Vec;
 
 use crate::guest::GuestMemory;
 
-/// Bytes of the header that all tables begin with.
+/// Size in bytes of the header that all tables begin with.
 const HEADER: u64 = 36;
 
-/// Local APIC IDs of the processors that can be used, in the order of the MADT; none where there is no such table.
+/// Returns the local APIC IDs of the usable processors, in the order of the MADT (the ACPI table that lists
+/// processors). The list is empty if there is no such table.
 ///
-/// `rsdp` is the address of the root pointer, 0 where nobody has said it. Processors with IDs above 254, which only
-/// x2APIC mode reaches, are left out.
+/// `rsdp` is the address of the root pointer, or 0 if it is unknown. Processors with IDs above 254, which only x2APIC
+/// mode reaches, are left out.
 #[must_use]
 pub fn processors(rsdp: u64, memory: &impl GuestMemory) -> Vec<u8> {
     madt(rsdp, memory).and_then(|table| entries(table, memory)).unwrap_or_default()
 }
 
-/// Where the MADT lies.
+/// Returns the address of the MADT.
 fn madt(rsdp: u64, memory: &impl GuestMemory) -> Option<u64> {
     if rsdp == 0 || bytes::<8>(memory, rsdp)? != *b"RSD PTR " {
         return None;
@@ -36,7 +37,7 @@ fn madt(rsdp: u64, memory: &impl GuestMemory) -> Option<u64> {
         let low: u64 = u32::from_le_bytes(bytes(memory, at)?).into();
         let high: u64 = if width == 8 { u32::from_le_bytes(bytes(memory, at + 4)?).into() } else { 0 };
         let table = high << 32 | low;
-        // One that cannot be read is another one's business.
+        // A table that cannot be read is skipped: it does not matter here.
         if bytes(memory, table) == Some(*b"APIC") {
             return Some(table);
         }
@@ -46,12 +47,12 @@ fn madt(rsdp: u64, memory: &impl GuestMemory) -> Option<u64> {
 }
 
 fn entries(madt: u64, memory: &impl GuestMemory) -> Option<Vec<u8>> {
-    /// Processor Local APIC: type, length, processor UID, APIC ID, flags.
+    /// Entry "Processor Local APIC": type, length, processor UID, APIC ID, flags.
     const PROCESSOR: u8 = 0;
     const ENABLED: u8 = 1 << 0;
     let end = madt + length(memory, madt)?;
     let mut processors = Vec::new();
-    // The address of the local APICs and flags lie before the entries.
+    // The address of the local APICs and a word of flags come before the entries.
     let mut at = madt + HEADER + 8;
     while at + 2 <= end {
         let [kind, bytes_of_it] = bytes(memory, at)?;
@@ -69,7 +70,7 @@ fn entries(madt: u64, memory: &impl GuestMemory) -> Option<Vec<u8>> {
     Some(processors)
 }
 
-/// The length a table says it has.
+/// Returns the length that a table says it has.
 fn length(memory: &impl GuestMemory, table: u64) -> Option<u64> {
     bytes(memory, table + 4).map(|length| u32::from_le_bytes(length).into())
 }
@@ -89,12 +90,12 @@ mod tests {
     const XSDT: u64 = 0x300;
     const MADT: u64 = 0x400;
     const FADT: u64 = 0x500;
-    /// Where a table lies, 4 GiB above what is another one's place.
+    /// A table at 4 GiB plus the address of another table: reading it with 32 bits finds the wrong one.
     const BEYOND: u64 = 1 << 32 | EMPTY;
-    /// A MADT with nothing in it.
+    /// A MADT without entries.
     const EMPTY: u64 = 0x580;
 
-    /// Firmware's tables; the root pointer is of `revision`.
+    /// Firmware tables whose root pointer has this `revision`.
     fn firmware(revision: u8) -> Vec<u8> {
         let mut memory = alloc::vec![0; 0x600];
         let mut put = |at: u64, bytes: &[u8]| memory[at as usize..][..bytes.len()].copy_from_slice(bytes);
@@ -124,7 +125,7 @@ mod tests {
             put(at, entry);
             at += entry.len() as u64;
         }
-        // Behind the table's end.
+        // An entry after the end of the table.
         put(MADT + 0x60, &[0, 8, 4, 9, 1, 0, 0, 0]);
         memory
     }
@@ -147,7 +148,7 @@ mod tests {
             memory[RSDP as usize + at..][..4].copy_from_slice(&u32::to_le_bytes(other));
             assert_eq!(found(memory, RSDP), [0, 4, 1], "revision {revision}");
         }
-        // Of the two the one with room for larger addresses, if it is there.
+        // If both root tables exist, the XSDT counts, which has room for larger addresses; without it, the RSDT.
         let mut memory = firmware(2);
         memory[RSDP as usize + 24..][..8].fill(0);
         assert_eq!(found(memory, RSDP), [0, 4, 1]);
@@ -158,7 +159,7 @@ mod tests {
         let none: [u8; 0] = [];
         assert_eq!(found(firmware(2), 0), none);
         assert_eq!(found(firmware(2), RSDP + 8), none);
-        // 0 is nobody's word, whatever lies there.
+        // 0 means unknown, whatever is at address 0.
         let mut memory = firmware(2);
         memory.copy_within(RSDP as usize..RSDP as usize + 36, 0);
         assert_eq!(found(memory, 0), none);

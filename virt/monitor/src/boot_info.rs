@@ -1,15 +1,15 @@
-//! What a boot loader tells a kernel, whatever the protocol.
+//! What a boot loader reports to a kernel, independent of the protocol.
 
-/// Everything a guest is told.
+/// Everything that a guest is given at boot.
 #[derive(Clone, Copy, Debug)]
 pub struct BootInfo<'a> {
-    /// Its command line.
+    /// The guest's command line.
     pub command_line: &'a str,
     /// Files in memory.
     pub modules: &'a [Module],
-    /// What lies where, ascending.
+    /// The memory map, in ascending order.
     pub memory: &'a [MemoryRange],
-    /// Physical address of ACPI's root pointer; 0: not said.
+    /// Physical address of ACPI's root pointer; 0 if unknown.
     pub rsdp: u64,
 }
 
@@ -18,30 +18,30 @@ pub struct BootInfo<'a> {
 pub struct Module {
     /// Physical address.
     pub start: u64,
-    /// Length.
+    /// Length in bytes.
     pub bytes: u64,
 }
 
 /// A range of physical memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryRange {
-    /// First byte.
+    /// Address of the first byte.
     pub start: u64,
-    /// Length.
+    /// Length in bytes.
     pub bytes: u64,
     /// What it holds.
     pub kind: MemoryKind,
 }
 
 impl MemoryRange {
-    /// The address behind the last byte.
+    /// Returns the address after the last byte.
     #[must_use]
     pub const fn end(&self) -> u64 {
         self.start.saturating_add(self.bytes)
     }
 }
 
-/// What a range holds, by the numbers of the BIOS function E820h.
+/// What a range holds, with the type numbers of the BIOS function E820h.
 ///
 /// Source: ACPI specification, "System Address Map Interfaces".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,12 +54,12 @@ pub enum MemoryKind {
     Acpi,
     /// ACPI non-volatile storage.
     AcpiNvs,
-    /// A number of no meaning here.
+    /// A type number without a meaning here.
     Other(u32),
 }
 
 impl MemoryKind {
-    /// The kind an E820h number stands for.
+    /// Returns the kind that an E820h number stands for.
     #[must_use]
     pub const fn from_e820(number: u32) -> Self {
         match number {
@@ -71,7 +71,7 @@ impl MemoryKind {
         }
     }
 
-    /// The E820h number of the kind.
+    /// Returns the E820h number of the kind.
     #[must_use]
     pub const fn to_e820(self) -> u32 {
         match self {

@@ -1,18 +1,18 @@
-//! Taken branches, as the log has them.
+//! Taken branches for the truth log.
 //!
-//! What was a branch is told by where execution went on, and by the instruction where that does not tell; the model of
-//! the tracing hardware has no part in it.
+//! Whether an instruction branched is decided by where execution continued, and by the instruction itself if that is
+//! not enough. The model of the tracing hardware has no part in it.
 //!
-//! Source of what the two addresses are: SDM vol. 3, Debug, Branch Profile, TSC, and Resource Monitoring Features, "LBR
-//! Stack for Processors Based on Intel NetBurst Microarchitecture".
+//! Source of the meaning of the two addresses: SDM vol. 3, Debug, Branch Profile, TSC, and Resource Monitoring
+//! Features, "LBR Stack for Processors Based on Intel NetBurst Microarchitecture".
 
 use pugmark_model::{Context, ExecMode};
 use pugmark_truth::{Branch, BranchKind};
 
 use crate::guest::{Event, ExceptionKind, Instruction};
 
-/// The branch that `instruction` took, if it took one. A conditional one to the instruction behind it counts as not
-/// taken.
+/// Returns the branch that `instruction` took, if it took one. A conditional branch to the next instruction counts as
+/// not taken.
 #[must_use]
 pub fn of_instruction(instruction: &Instruction, before: Context, after: Context) -> Option<Branch> {
     let behind = before.ip.wrapping_add(u64::from(instruction.len()));
@@ -24,7 +24,8 @@ pub fn of_instruction(instruction: &Instruction, before: Context, after: Context
     Some(branch(before.ip, kind, before, after))
 }
 
-/// The delivery of `event`. `last` is the address of the instruction that retired last: where a trap comes from.
+/// Returns the branch record of the delivery of `event`. `last` is the address of the instruction that retired last,
+/// which is the source of a trap.
 #[must_use]
 pub fn of_event(event: &Event, last: u64, before: Context, after: Context) -> Branch {
     let trap =
@@ -65,7 +66,7 @@ mod tests {
     fn an_instruction_branches_where_it_goes_elsewhere_or_always() {
         use BranchKind::{Call, Conditional, Far, Jump, Return};
         use ExecMode::{Bits32, Bits64};
-        // Bytes, where it goes on, which branch that is.
+        // Bytes, address at which execution continues, kind of branch.
         let rows: &[(ExecMode, &[u8], u64, Option<BranchKind>)] = &[
             (Bits64, &[0x90], 0x101, None),
             (Bits64, &[0x74, 0x20], 0x102, None),

@@ -1,6 +1,6 @@
-//! How often something is done.
+//! Decides how often something is done.
 
-/// One time in a few.
+/// A counter that is due once in a fixed number of times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Every {
     period: u32,
@@ -8,17 +8,17 @@ pub struct Every {
 }
 
 impl Every {
-    /// How often the log says when an instruction retired: it has room for seven million records, of which the times take
-    /// one in a hundred.
+    /// The default interval at which the log gets the time of an instruction. The log has room for seven million
+    /// records, and the times take one percent of it.
     pub const USUAL: u32 = 100;
 
-    /// The first time, and then one time in `period`; never where that is 0.
+    /// A counter that is due at the first time and then once in `period` times; never if `period` is 0.
     #[must_use]
     pub const fn new(period: u32) -> Self {
         Self { period, left: 0 }
     }
 
-    /// Whether it is to be done this time.
+    /// Counts one time, and returns whether the action is due.
     pub const fn is_due(&mut self) -> bool {
         if self.left > 0 {
             self.left -= 1;

@@ -1,4 +1,4 @@
-//! The monitor's command line: its own options before ` -- `, the guest's behind it.
+//! The monitor's command line: the monitor's own options come before ` -- `, the guest's after it.
 
 use core::fmt;
 use core::num::ParseIntError;
@@ -10,27 +10,27 @@ use crate::clock::Every;
 use crate::guest::Stretch;
 use crate::hardware::Profile;
 
-/// What the command line says.
+/// The parsed command line.
 #[derive(Clone, Copy, Debug)]
 pub struct Options<'a> {
-    /// `profile=NAME`: the processor the guest sees. Default: skylake.
+    /// `profile=NAME`: the processor that the guest sees. Default: skylake.
     pub profile: Profile,
     /// `pmi-skid=N`, `visibility=N`, `ovf=CAPACITY:DRAIN`, `long-tnt=on|off`, `deferred-tips=on|off`,
     /// `psb-before-pge=on|off`, `ret-elsewhere=empties|pops`, `compress-after-ovf=on|off`, `core-ratio=N`,
     /// `branch-level=from|to`, `bts-sets-status=on|off`.
     pub settings: Settings,
-    /// `pmi-skid=N`, `seed=N`, `rip-invalid=N`: of AMD's processors.
+    /// `pmi-skid=N`, `seed=N`, `rip-invalid=N`: settings of AMD's processors.
     pub amd: amd::Settings,
-    /// `truth=on|off`: keep a log of what retires. Default: on.
+    /// `truth=on|off`: whether to keep a log of what retires. Default: on.
     pub truth: bool,
-    /// `times=N`: the log says when, for one instruction in N; 0: for none. Default: [`Every::USUAL`].
+    /// `times=N`: the log gets the time of one instruction in N; 0: of none. Default: [`Every::USUAL`].
     pub times: u32,
     /// `step=traced|always`: when to step the guest.
     pub step: StepPolicy,
-    /// `stretch=N`: at most so many instructions are executed in one go where a step would do no more; 0 and 1: each is
-    /// stepped. Default: [`Stretch::MAX`].
+    /// `stretch=N`: up to N instructions are executed in one go if stepping would do nothing more; with 0 and 1 each
+    /// instruction is stepped. Default: [`Stretch::MAX`].
     pub stretch: usize,
-    /// What lies behind ` -- `.
+    /// The guest's command line: everything after ` -- `.
     pub guest: &'a str,
 }
 
@@ -39,20 +39,20 @@ pub struct Options<'a> {
 pub enum StepPolicy {
     /// While a tracing unit must see every instruction.
     Traced,
-    /// From a marker that names a session to the next that names none, tracing or not.
+    /// From a marker that names a session to the next marker that names none, whether tracing is on or not.
     Always,
 }
 
 /// Why a command line is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Error<'a> {
-    /// A word that is no option of the monitor's.
+    /// A word that is not an option of the monitor.
     UnknownOption(&'a str),
     /// A profile that does not exist.
     UnknownProfile(&'a str),
-    /// A value that the option does not take.
+    /// A value that the option does not accept.
     Value(&'a str),
-    /// A value that is no number.
+    /// A value that is not a number.
     Number(&'a str, ParseIntError),
 }
 
@@ -70,10 +70,10 @@ impl fmt::Display for Error<'_> {
 impl core::error::Error for Error<'_> {}
 
 impl<'a> Options<'a> {
-    /// Reads a command line. Without ` -- ` all of it is the monitor's.
+    /// Parses a command line. Without ` -- ` all of it is the monitor's.
     ///
     /// # Errors
-    /// When a word of the monitor's part is not understood.
+    /// If a word of the monitor's part is not understood.
     pub fn parse(line: &'a str) -> Result<Self, Error<'a>> {
         let (own, guest) = split(line);
         let mut options = Self {
@@ -90,7 +90,7 @@ impl<'a> Options<'a> {
         Ok(options)
     }
 
-    /// How many instructions at least execute behind the one that raises an interrupt of the tracing hardware's.
+    /// Returns how many instructions at least execute after the one that raises an interrupt of the tracing hardware.
     #[must_use]
     pub const fn skid(&self) -> u32 {
         match self.profile {
@@ -170,7 +170,7 @@ fn switch<'a>(word: &'a str, value: &str) -> Result<bool, Error<'a>> {
     }
 }
 
-/// `off`, or the bytes of the internal buffer and how many leave it per instruction.
+/// Parses `off`, or the size of the internal buffer in bytes and the number of bytes that leave it per instruction.
 fn overflow<'a>(word: &'a str, value: &str) -> Result<Option<Overflow>, Error<'a>> {
     if value == "off" {
         return Ok(None);
@@ -210,7 +210,7 @@ mod tests {
                 "{line}"
             );
         }
-        // As it is for both makers, one of them counts.
+        // One option sets the skid for both makers; the profile decides which of the two settings counts.
         for (line, skid) in
             [("", 40), ("profile=zen4", 20), ("pmi-skid=7", 7), ("profile=zen4 pmi-skid=7", 7)]
         {
@@ -275,7 +275,7 @@ mod tests {
             ("quiet", Error::UnknownOption("quiet")),
             ("pmi-skit=3", Error::UnknownOption("pmi-skit=3")),
             ("profile=486", Error::UnknownProfile("486")),
-            // It has no 64-bit code.
+            // This processor has no 64-bit code.
             ("profile=pentium-m", Error::UnknownProfile("pentium-m")),
             ("branch-level=both", Error::Value("branch-level=both")),
             ("ret-elsewhere=stays", Error::Value("ret-elsewhere=stays")),

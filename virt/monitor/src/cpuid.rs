@@ -1,8 +1,9 @@
-//! What of the processor below the guest's processor may not show.
+//! Hides CPUID features of the processor below that the guest's processor must not show.
 
 use pugmark_model::CpuidResult;
 
-/// The answer `below` to CPUID leaf `leaf`, less what the monitor keeps to itself and what only AMD's processors say.
+/// Returns the answer `below` to CPUID leaf `leaf` without what the monitor keeps to itself and what only AMD's
+/// processors report.
 ///
 /// Source: AMD64 Architecture Programmer's Manual vol. 3, "CPUID Function 8000_0005h" and the like; SDM vol. 2,
 /// "CPUID", on the same leaves.
@@ -10,14 +11,14 @@ use pugmark_model::CpuidResult;
 pub const fn without_monitor(leaf: u32, below: CpuidResult) -> CpuidResult {
     const NOTHING: CpuidResult = CpuidResult { eax: 0, ebx: 0, ecx: 0, edx: 0 };
     match leaf {
-        // The local APIC is reached through its page only.
+        // The local APIC can be reached only through its page.
         1 => CpuidResult { ecx: below.ecx & !X2APIC, ..below },
-        // Where a hypervisor names itself.
+        // Leaves in which a hypervisor names itself.
         0x4000_0000..=0x4fff_ffff => NOTHING,
         0x8000_0001 => CpuidResult { ecx: below.ecx & !(SVM | SKINIT), ..below },
         // AMD: the level-1 caches and TLBs.
         0x8000_0005 => NOTHING,
-        // The level-2 cache; AMD: its TLBs and the level-3 cache too.
+        // The level-2 cache. AMD also reports its TLBs and the level-3 cache here.
         0x8000_0006 => CpuidResult { ecx: below.ecx, ..NOTHING },
         0x8000_000a => NOTHING,
         _ => below,

@@ -1,4 +1,4 @@
-//! As much of an ELF file as loading one takes: program headers and notes, of 32-bit and 64-bit files.
+//! Reads the parts of an ELF file that loading needs: program headers and notes, of 32-bit and 64-bit files.
 //!
 //! Source: System V ABI, "Object Files", "Program Loading".
 
@@ -14,34 +14,34 @@ pub struct Elf<'a> {
     header_bytes: usize,
 }
 
-/// A part of the file that belongs into memory.
+/// A part of the file to be loaded into memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Load<'a> {
     /// Physical address of its first byte.
     pub physical: u64,
     /// Virtual address of its first byte.
     pub linear: u64,
-    /// What the file holds of it.
+    /// The bytes that the file holds for this part.
     pub bytes: &'a [u8],
-    /// Bytes it has in memory; those the file does not hold are zero.
+    /// Size in memory. Bytes that the file does not hold are zero.
     pub memory_bytes: u64,
 }
 
-/// Why a file is no executable that can be loaded.
+/// Why a file is not an executable that can be loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Error {
-    /// It does not begin as an ELF file does.
+    /// The file does not begin with the ELF magic number.
     NotElf,
-    /// Neither a 32-bit nor a 64-bit little-endian file for x86.
+    /// The file is neither a 32-bit nor a 64-bit little-endian file for x86.
     Machine {
-        /// Class byte.
+        /// The class byte.
         class: u8,
-        /// Machine number.
+        /// The machine number.
         machine: u16,
     },
-    /// Something it refers to lies beyond its end.
+    /// Something that the file refers to is beyond its end.
     Truncated {
-        /// Offset in the file of what is missing.
+        /// Offset in the file at which bytes are missing.
         offset: u64,
     },
 }
@@ -71,7 +71,7 @@ impl<'a> Elf<'a> {
     /// Reads the file header.
     ///
     /// # Errors
-    /// When it is no ELF file for x86, or its program headers are not all there.
+    /// If the file is not an ELF file for x86, or its program headers are incomplete.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, Error> {
         if !bytes.starts_with(b"\x7fELF") {
             return Err(Error::NotElf);
@@ -94,13 +94,13 @@ impl<'a> Elf<'a> {
         Ok(Self { bytes, class, entry, headers, header_bytes: size as usize })
     }
 
-    /// Address at which the file says it starts, usually virtual.
+    /// Returns the entry point that the file names, usually a virtual address.
     #[must_use]
     pub const fn entry(&self) -> u64 {
         self.entry
     }
 
-    /// What is to be loaded.
+    /// Returns the parts to be loaded.
     pub fn loads(&self) -> impl Iterator<Item = Result<Load<'a>, Error>> {
         self.segments().filter_map(|segment| match segment {
             Ok(segment) if segment.kind == PT_LOAD && segment.memory_bytes > 0 => Some(self.load(&segment)),
@@ -109,12 +109,12 @@ impl<'a> Elf<'a> {
         })
     }
 
-    /// The 32-bit physical entry point of a PVH note (`XEN_ELFNOTE_PHYS32_ENTRY`), if the file has one.
+    /// Returns the 32-bit physical entry point from a PVH note (`XEN_ELFNOTE_PHYS32_ENTRY`), if the file has one.
     ///
     /// Source: Xen documentation, "x86/HVM direct boot ABI".
     ///
     /// # Errors
-    /// When notes lie beyond the end of the file.
+    /// If notes are beyond the end of the file.
     pub fn pvh_entry(&self) -> Result<Option<u32>, Error> {
         for segment in self.segments() {
             let segment = segment?;
@@ -127,10 +127,10 @@ impl<'a> Elf<'a> {
         Ok(None)
     }
 
-    /// The physical address of the virtual `linear`, by the first loaded part that has it.
+    /// Returns the physical address of the virtual address `linear`, from the first loaded part that contains it.
     ///
     /// # Errors
-    /// When a part lies beyond the end of the file.
+    /// If a part is beyond the end of the file.
     pub fn physical(&self, linear: u64) -> Result<Option<u64>, Error> {
         for load in self.loads() {
             let load = load?;
@@ -186,7 +186,7 @@ struct Segment {
     memory_bytes: u64,
 }
 
-/// The value of the PVH note among these notes. Notes that run out of bytes end the search.
+/// Returns the value of the PVH note among these notes. Notes that are cut short end the search.
 fn pvh_note(mut notes: &[u8]) -> Option<u32> {
     const PHYS32_ENTRY: u64 = 18;
     loop {
@@ -206,7 +206,7 @@ fn word(bytes: &[u8], offset: u64) -> Result<u64, Error> {
     number(bytes, offset, 4)
 }
 
-/// The little-endian number of `size` bytes at `offset`.
+/// Reads a little-endian number of `size` bytes at `offset`.
 fn number(bytes: &[u8], offset: u64, size: u64) -> Result<u64, Error> {
     Ok(part(bytes, offset, size)?.iter().rev().fold(0, |value, &byte| value << 8 | u64::from(byte)))
 }

@@ -1,10 +1,10 @@
-//! What the guest is entered with, and what is taken back when it was left.
+//! Prepares the control block for entering the guest, and takes the guest's state back after an exit.
 
 use crate::guest::{Cpu, Shadow, efer, rflags};
 use crate::single_step::NO_CONDITION;
 use crate::vmcb::Vmcb;
 
-/// DR7: the breakpoints of the first so many debug registers are enabled, and are breakpoints of execution.
+/// Returns a DR7 that enables the first `count` debug registers as execution breakpoints.
 #[must_use]
 pub const fn execute_breakpoints(count: usize) -> u64 {
     const NONE: u64 = 0x400;
@@ -22,24 +22,26 @@ pub const fn execute_breakpoints(count: usize) -> u64 {
 pub enum Pace {
     /// Until something exits.
     Free,
-    /// Until the breakpoint of one of the first debug registers.
+    /// Until execution reaches a breakpoint in one of the first debug registers.
     Stretch {
-        /// How many there are.
+        /// Number of breakpoints.
         breakpoints: usize,
-        /// One of them is where it begins, and must not fire before that instruction has executed.
+        /// One of the breakpoints is on the first instruction and must not fire before that instruction has executed.
         begins_on_one: bool,
     },
     /// One instruction.
     Step {
-        /// No interrupt may come before it: it is in a shadow, or half done.
+        /// No interrupt may come before the instruction: it is in an interrupt shadow, or half done.
         masked: bool,
     },
 }
 
 impl Pace {
-    /// Puts the guest's state into the control block. A guest that is stepped has TF set; DR6 is empty, so that it holds
-    /// this step's conditions afterwards and no older ones; SYSCALL and SYSRET, switched off, raise `#UD`. On a stretch
-    /// DR7 enables breakpoints, whose addresses are no part of the control block.
+    /// Puts the guest's state into the control block.
+    ///
+    /// When the guest is stepped, TF is set. DR6 is entered without conditions, so that afterwards it holds only this
+    /// step's conditions. SYSCALL and SYSRET are disabled and raise `#UD`. On a stretch DR7 enables breakpoints; their
+    /// addresses are not part of the control block.
     pub fn load(self, cpu: &Cpu, vmcb: &mut Vmcb) {
         let save = &mut vmcb.save;
         save.load_from(cpu);
@@ -67,7 +69,8 @@ impl Pace {
 
     /// Takes the guest's state back from the control block.
     ///
-    /// DR6 of a stepped guest stays as it is: its software reaches it by hand only, and delivery puts the conditions in.
+    /// DR6 of a stepped guest stays unchanged: the monitor executes MOV to and from DR6 by hand, and event delivery
+    /// adds the conditions.
     pub fn store(self, vmcb: &Vmcb, cpu: &mut Cpu) {
         let save = &vmcb.save;
         let (interrupts, sce, dr7) = (cpu.rflags & rflags::IF, cpu.efer & efer::SCE, cpu.dr7);
@@ -76,20 +79,21 @@ impl Pace {
             Self::Free => {
                 cpu.rflags = save.rflags;
                 cpu.dr6 = save.dr6;
-                // VMRUN does not bring a shadow back. Which instruction opened it is not told; after either an NMI may
-                // be held back.
+                // VMRUN does not restore a shadow. The exit does not say which instruction opened it. NMIs may be held
+                // back after either, so MOV SS is assumed.
                 cpu.shadow = (vmcb.control.interrupt_shadow & 1 != 0).then_some(Shadow::MovSs);
             }
             Self::Stretch { .. } => {
                 cpu.efer |= sce;
                 cpu.dr7 = dr7;
-                // Before the first instruction it may still be set; the guest's own is clear on a stretch.
+                // RF may still be set if the first instruction has not executed; the guest's own RF is clear on a
+                // stretch.
                 cpu.rflags &= !rflags::RF;
             }
             Self::Step { masked } => {
                 cpu.efer |= sce;
                 if masked {
-                    // CLI is never executed masked, and what else changes IF is executed by hand.
+                    // The processor never executes CLI while masked; all others that change IF are executed by hand.
                     cpu.rflags |= interrupts;
                 }
             }
@@ -106,7 +110,7 @@ mod tests {
     const STRETCH: Pace = Pace::Stretch { breakpoints: 3, begins_on_one: false };
     const BS_AND_B0: u64 = 0x4001;
 
-    /// Enters with `cpu`, lets `run` be what the guest does, and takes the state back.
+    /// Enters with `cpu`, lets `run` do what the guest does, and takes the state back.
     fn enter(pace: Pace, mut cpu: Cpu, run: impl FnOnce(&mut Vmcb)) -> Cpu {
         let mut vmcb = Vmcb::ZERO;
         pace.load(&cpu, &mut vmcb);
@@ -151,7 +155,7 @@ mod tests {
                     let rf = if begins_on_one { rflags::RF } else { 0 };
                     assert_eq!((vmcb.save.dr7, vmcb.save.rflags & (rflags::TF | rflags::RF)), (dr7, rf));
                     assert_eq!(vmcb.save.efer & efer::SCE, 0);
-                    // Nothing has executed: RF is still there.
+                    // No instruction has executed: RF is still set.
                     vmcb.save.dr6 |= 1;
                 });
                 assert_eq!(cpu, start, "{breakpoints}");

@@ -1,15 +1,15 @@
-//! Which physical memory the guest reaches, and the nested page tables that say so.
+//! Which physical memory the guest reaches, and the nested page tables that enforce it.
 //!
 //! Source: AMD64 Architecture Programmer's Manual vol. 2, Secure Virtual Machine, "Nested Paging".
 
-/// The guest's RAM: below it; everything is mapped to itself.
+/// Size of the guest's RAM, which begins at address 0. Everything is mapped to itself.
 pub const GUEST_RAM: u64 = 256 << 20;
-/// The page of the local APIC's registers: trapped.
+/// The page of the local APIC's registers; accesses to it are trapped.
 pub const LOCAL_APIC: u64 = 0xfee0_0000;
 
 const PAGE: u64 = 4 << 10;
 const LARGE_PAGE: u64 = 2 << 20;
-/// Entries of a table.
+/// Number of entries in a table.
 const ENTRIES: usize = 512;
 
 /// One page of page-table entries.
@@ -22,15 +22,15 @@ impl Table {
     pub const EMPTY: Self = Self([0; ENTRIES]);
 }
 
-/// Physical addresses the guest reaches.
+/// The physical addresses that the guest reaches.
 #[derive(Clone, Debug)]
 pub struct GuestMap<'a> {
-    /// Ranges behind the guest's RAM that it may see: ACPI tables.
+    /// Ranges above the guest's RAM that it may see: ACPI tables.
     pub firmware: &'a [(u64, u64)],
 }
 
 impl GuestMap<'_> {
-    /// Whether all, some or nothing of `start..end` is the guest's.
+    /// Returns whether all, some or none of `start..end` belongs to the guest.
     fn reach(&self, start: u64, end: u64) -> Reach {
         const MMIO: (u64, u64) = (0xc000_0000, LOCAL_APIC);
         const ABOVE: (u64, u64) = (LOCAL_APIC + PAGE, 1 << 32);
@@ -46,11 +46,12 @@ impl GuestMap<'_> {
         }
     }
 
-    /// Fills the tables of four levels for the first 4 GiB, in pages of 2 MiB where a page is wholly the guest's.
+    /// Fills the four levels of tables for the first 4 GiB, with pages of 2 MiB where a page belongs to the guest as a
+    /// whole. Returns the address of the root table.
     ///
-    /// `table` hands out an empty table with its physical address; the first one asked for is the root.
+    /// `table` returns an empty table and its physical address; the first table that it returns becomes the root.
     pub fn build<'t>(&self, mut table: impl FnMut() -> (u64, &'t mut Table)) -> u64 {
-        /// Present, writable, user: nested walks are user accesses.
+        /// Present, writable, user: the nested walk treats guest accesses as user accesses.
         const LINK: u64 = 0b111;
         const LARGE: u64 = 1 << 7;
         let (root, level4) = table();

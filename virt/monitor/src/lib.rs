@@ -1,8 +1,10 @@
-//! The monitor's logic, apart from the hardware it drives.
+//! The monitor's logic, without the parts that touch hardware.
 //!
-//! Pure, and tested on the host: what to load where ([`loader`]), what the guest may reach ([`guest_map`],
-//! [`permission_map`]), the layout of the control block ([`vmcb`]), and the guest's processor where the monitor stands
-//! in for it ([`guest`]). The image (`src/main.rs`) adds what only runs on bare metal.
+//! The monitor is a small hypervisor (AMD SVM) that puts the model of the tracing hardware below an unmodified kernel.
+//! It steps the guest instruction by instruction while the model traces. The code here is pure and tested on the host:
+//! what to load where ([`loader`]), which memory, MSRs and ports the guest may reach ([`guest_map`],
+//! [`permission_map`]), the layout of the control block ([`vmcb`]), and the guest's processor as far as the monitor
+//! must emulate it ([`guest`]). The image (`src/main.rs`) adds what only runs on bare metal.
 #![no_std]
 
 extern crate alloc;

@@ -1,4 +1,4 @@
-//! Loading a guest kernel: where its parts go, and how it starts.
+//! Loads a guest kernel: where its parts go, and how it starts.
 
 use alloc::vec::Vec;
 use core::fmt;
@@ -10,10 +10,10 @@ use crate::{multiboot2, pvh};
 
 /// Guest-physical address of the start info or boot information: below 1 MiB, where kernels are not loaded.
 pub const BOOT_INFO_BASE: u64 = 0x8000;
-/// First byte behind the room for it.
+/// The address after the room for the boot information.
 pub const BOOT_INFO_END: u64 = 0x1_0000;
 
-/// What a guest of `ram` bytes is told about its memory.
+/// Returns the memory map that a guest with `ram` bytes is given.
 #[must_use]
 pub const fn memory_map(ram: u64) -> [MemoryRange; 3] {
     const EBDA: u64 = 0x9_fc00;
@@ -32,31 +32,31 @@ pub struct Start {
     pub entry: u32,
     /// EAX.
     pub eax: u32,
-    /// EBX: the address of the start info or boot information.
+    /// EBX: address of the start info or boot information.
     pub ebx: u32,
 }
 
 /// Why a kernel cannot be loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Error {
-    /// The file is damaged, or no ELF file and without a multiboot2 header that says where it goes.
+    /// The file is damaged, or it is not an ELF file and has no multiboot2 header with load addresses.
     Elf(elf::Error),
-    /// Its multiboot2 header cannot be served.
+    /// The multiboot2 header cannot be served.
     Multiboot2(multiboot2::Error),
-    /// It has neither a PVH note nor a multiboot2 header.
+    /// The file has neither a PVH note nor a multiboot2 header.
     NoProtocol,
-    /// A part of it would lie outside the guest's memory, or over the boot information or the module.
+    /// A part of the file would be outside the guest's memory, or over the boot information or the module.
     Place {
-        /// First byte.
+        /// Address of the first byte.
         start: u64,
-        /// Behind the last byte.
+        /// Address after the last byte.
         end: u64,
     },
-    /// The entry point lies in none of its parts, or above 4 GiB.
+    /// The entry point is in none of the file's parts, or above 4 GiB.
     Entry(u64),
     /// The boot information does not fit below [`BOOT_INFO_END`].
     BootInfo {
-        /// Bytes it takes.
+        /// Size of the boot information in bytes.
         bytes: usize,
     },
 }
@@ -88,12 +88,13 @@ impl From<multiboot2::Error> for Error {
     }
 }
 
-/// Loads `file` into the `ram` bytes of guest memory, a copy of it as module 0 at their end, and what it is told.
+/// Loads `file` into the `ram` bytes of guest memory. Also puts a copy of the file at the end of that memory as module
+/// 0, and writes the boot information.
 ///
-/// A file that has both a PVH note and a multiboot2 header starts by PVH.
+/// A file with both a PVH note and a multiboot2 header starts by PVH.
 ///
 /// # Errors
-/// When the file is not understood or has no room.
+/// If the file is not understood or has no room.
 pub fn load(
     file: &[u8],
     command_line: &str,
@@ -180,10 +181,10 @@ fn elf_parts<'a>(elf: &Elf<'a>) -> Result<Vec<Part<'a>>, Error> {
         .collect()
 }
 
-/// The one part a multiboot2 address tag describes.
+/// Returns the one part that a multiboot2 address tag describes.
 fn addressed_part(file: &[u8], header: u32, tag: multiboot2::AddressTag) -> Result<Part<'_>, Error> {
     let place = Error::Place { start: tag.load.into(), end: tag.load_end.into() };
-    // The header's offset in the file and its address say where the file's first loaded byte is.
+    // The header's offset in the file and its load address give the file offset of the first loaded byte.
     let skipped =
         tag.header.checked_sub(tag.load).and_then(|before| header.checked_sub(before)).ok_or(place)?;
     let bytes = file.get(skipped as usize..).ok_or(place)?;

@@ -1,4 +1,4 @@
-//! Registers of the local APIC, as far as the monitor looks at them.
+//! Registers and commands of the local APIC, as far as the monitor uses them.
 //!
 //! Source: SDM vol. 3, Advanced Programmable Interrupt Controller (APIC), "Local APIC Register Address Map", "Interrupt
 //! Command Register (ICR)", "Determining IPI Destination", "Local APIC State After It Receives an INIT Reset
@@ -20,7 +20,7 @@ pub const SVR: usize = 0xf0;
 pub const ISR: usize = 0x100;
 /// Error status register.
 pub const ESR: usize = 0x280;
-/// Interrupt command register, bits 31:0: writing it sends.
+/// Interrupt command register, bits 31:0. A write sends the command.
 pub const ICR_LOW: usize = 0x300;
 /// Interrupt command register, bits 63:32: the destination.
 pub const ICR_HIGH: usize = 0x310;
@@ -43,15 +43,15 @@ pub const DIVIDE: usize = 0x3e0;
 
 /// [`SVR`]: the local APIC is on.
 pub const SVR_ENABLE: u32 = 1 << 8;
-/// [`ICR_LOW`]: the last command is still on its way.
+/// [`ICR_LOW`]: the last command has not been sent yet.
 pub const ICR_PENDING: u32 = 1 << 12;
 /// An LVT entry after INIT: masked.
 pub const LVT_RESET: u32 = 1 << 16;
 /// [`DFR`] after INIT: the flat model.
 pub const DFR_RESET: u32 = u32::MAX;
 
-/// What to write where, in this order, so that the local APIC is as INIT leaves it. Interrupts that are pending or in
-/// service are not among it. The performance-monitoring entry is not here either: it is the model's.
+/// The register writes, in this order, that leave the local APIC as INIT does. They do not clear interrupts that are
+/// pending or in service. The performance-monitoring LVT entry is not listed, because it belongs to the model.
 pub const INIT: [(usize, u32); 14] = [
     (LVT_TIMER, LVT_RESET),
     (LVT_THERMAL, LVT_RESET),
@@ -66,26 +66,27 @@ pub const INIT: [(usize, u32); 14] = [
     (ICR_HIGH, 0),
     // Off.
     (SVR, 0xff),
-    // What is written is no matter: the first write latches the errors there were, the second latches none.
+    // The written value does not matter: the first write latches the errors that have occurred, the second latches
+    // none.
     (ESR, 0),
     (ESR, 0),
 ];
 
-/// What a write of the interrupt command register's low half sends.
+/// The command that a write of the interrupt command register's low half sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Command {
-    /// Something a running processor takes.
+    /// An interrupt that a running processor takes.
     Interrupt,
     /// INIT.
     Init,
-    /// INIT level de-assert, which no processor since the Pentium 4 takes notice of.
+    /// INIT level de-assert, which processors since the Pentium 4 ignore.
     Deassert,
-    /// Start-up, with its vector.
+    /// Start-up interrupt with its vector.
     StartUp(u8),
 }
 
 impl Command {
-    /// By the delivery mode, bits 10:8; of INIT also by level, bit 14, and trigger mode, bit 15.
+    /// Decodes the delivery mode, bits 10:8. For INIT also the level, bit 14, and the trigger mode, bit 15.
     #[must_use]
     pub const fn of(low: u32) -> Self {
         const LEVEL: u32 = 1 << 14;
@@ -99,32 +100,33 @@ impl Command {
     }
 }
 
-/// To whom a command goes.
+/// The processors that a command goes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Destination {
-    /// The processor with this local APIC ID; all ones: every one.
+    /// The processor with this local APIC ID; all ones: every processor.
     Physical(u8),
-    /// Those whose logical destination register matches.
+    /// The processors whose logical destination register matches.
     Logical(u8),
     /// Every processor but the sender.
     Others,
-    /// The sender, or every processor with it: INIT and start-up are not sent so.
+    /// The sender, or every processor including the sender. INIT and start-up cannot be sent in this way.
     Sender,
 }
 
-/// By what a processor is addressed.
+/// The registers by which a processor is addressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
-    /// Its local APIC ID.
+    /// Local APIC ID.
     pub id: u8,
-    /// Its [`LDR`].
+    /// Content of [`LDR`].
     pub ldr: u32,
-    /// Its [`DFR`].
+    /// Content of [`DFR`].
     pub dfr: u32,
 }
 
 impl Destination {
-    /// By the shorthand, bits 19:18, the destination mode, bit 11, and the destination, bits 63:56 of the whole register.
+    /// Decodes the shorthand, bits 19:18, the destination mode, bit 11, and the destination, bits 63:56 of the whole
+    /// register.
     #[must_use]
     pub const fn of(high: u32, low: u32) -> Self {
         const LOGICAL: u32 = 1 << 11;
@@ -137,7 +139,7 @@ impl Destination {
         }
     }
 
-    /// Whether `processor`, which may be the sender, is among those addressed.
+    /// Returns whether `processor` is addressed; `sender`: it is the one that sends.
     #[must_use]
     pub const fn includes(self, processor: &Identity, sender: bool) -> bool {
         const ALL: u8 = u8::MAX;
@@ -146,7 +148,7 @@ impl Destination {
             Self::Physical(id) => id == ALL || id == processor.id,
             Self::Logical(ALL) => true,
             Self::Logical(mask) if processor.dfr >> 28 == 0xf => own & mask != 0,
-            // The cluster model: cluster 7:4, members 3:0.
+            // The cluster model: bits 7:4 are the cluster, bits 3:0 its members.
             Self::Logical(mask) => own >> 4 == mask >> 4 && own & mask & 0xf != 0,
             Self::Others => !sender,
             Self::Sender => sender,
@@ -154,7 +156,7 @@ impl Destination {
     }
 }
 
-/// The command that sends a fixed interrupt to the sender.
+/// Returns the command that sends a fixed interrupt to the sender.
 #[must_use]
 pub const fn self_interrupt(vector: u8) -> u32 {
     const ASSERT: u32 = 1 << 14;
@@ -167,22 +169,22 @@ pub const SEND_NMI: u32 = 0x4400;
 /// The command that sends INIT to the destination in [`ICR_HIGH`].
 pub const SEND_INIT: u32 = 0x4500;
 
-/// The command that sends a start-up interrupt to the destination in [`ICR_HIGH`].
+/// Returns the command that sends a start-up interrupt to the destination in [`ICR_HIGH`].
 #[must_use]
 pub const fn send_start_up(vector: u8) -> u32 {
     0x4600 | vector as u32
 }
 
-/// Where a local APIC's registers are.
+/// Access to the registers of a local APIC.
 pub trait Registers {
-    /// Reads the one at this offset.
+    /// Reads the register at this offset.
     fn read(&mut self, register: usize) -> u32;
-    /// Writes it.
+    /// Writes the register at this offset.
     fn write(&mut self, register: usize, value: u32);
 }
 
-/// Sends a command to the processor with local APIC ID `id`, waits until it is on its way, and leaves the destination as it
-/// was: that is the guest's.
+/// Sends a command to the processor with local APIC ID `id`, and waits until the local APIC has sent it. Restores the
+/// destination afterwards, because it belongs to the guest.
 pub fn send(registers: &mut impl Registers, id: u8, command: u32) {
     let guests = registers.read(ICR_HIGH);
     registers.write(ICR_HIGH, u32::from(id) << 24);
@@ -193,7 +195,8 @@ pub fn send(registers: &mut impl Registers, id: u8, command: u32) {
     registers.write(ICR_HIGH, guests);
 }
 
-/// Flags of the nested entry for the page laid under the registers': present, user, and writable if asked for.
+/// Returns the flags of the nested page-table entry that temporarily maps a page in the registers' place: present,
+/// user, and writable if `write` is set.
 #[must_use]
 pub const fn window_flags(write: bool) -> u64 {
     if write { 0b111 } else { 0b101 }
@@ -229,23 +232,23 @@ mod tests {
         const FLAT: u32 = u32::MAX;
         const CLUSTER: u32 = 0x0fff_ffff;
         let rows = [
-            // Physical: one, all, another.
+            // Physical: one processor, all, another one.
             ((0x0300_0000, 0x4500), (3, 0, FLAT), false, true),
             ((0xff00_0000, 0x4500), (3, 0, FLAT), false, true),
             ((0xff00_0000, 0x4500), (3, 0, FLAT), true, true),
             ((0x0200_0000, 0x4500), (3, 0, FLAT), false, false),
-            // The destination alone counts.
+            // Only the destination byte counts.
             ((0x03ff_ffff, 0x4500), (3, 0, FLAT), false, true),
-            // Logical, flat: bits in common.
+            // Logical, flat model: bits in common.
             ((0x0600_0000, 0x4d00), (3, 0x0400_0000, FLAT), false, true),
             ((0x0300_0000, 0x4d00), (3, 0x0400_0000, FLAT), false, false),
             ((0xff00_0000, 0x4d00), (3, 0, FLAT), false, true),
             ((0x3000_0000, 0x4d00), (3, 0x2000_0000, FLAT), false, true),
-            // Logical, cluster: the same cluster and members in common.
+            // Logical, cluster model: the same cluster and members in common.
             ((0x2300_0000, 0x4d00), (3, 0x2200_0000, CLUSTER), false, true),
             ((0x2100_0000, 0x4d00), (3, 0x2200_0000, CLUSTER), false, false),
             ((0x3200_0000, 0x4d00), (3, 0x2200_0000, CLUSTER), false, false),
-            // Shorthands look at no destination.
+            // Shorthands ignore the destination.
             ((0x0300_0000, 0xc_4500), (3, 0, FLAT), true, false),
             ((0x0200_0000, 0xc_4500), (3, 0, FLAT), false, true),
             ((0x0200_0000, 0x4_4500), (3, 0, FLAT), true, true),
@@ -290,7 +293,7 @@ mod tests {
         assert_eq!(Command::of(self_interrupt(0xff)), Command::Interrupt);
     }
 
-    /// The interrupt command register, whose commands take some looks to be on their way.
+    /// An interrupt command register that needs several reads until a command has been sent.
     #[derive(Default)]
     struct Sender {
         high: u32,

@@ -1,4 +1,4 @@
-//! The monitor's image: boots by PVH, loads the guest kernel that came as a module, and runs it.
+//! The monitor's image: it boots by PVH, loads the guest kernel that came as a module, and runs it.
 #![no_std]
 #![no_main]
 
@@ -8,7 +8,7 @@ mod image;
 
 use image::{exit::fatal, heap, idt, setup};
 
-/// Where the boot code arrives in 64-bit mode.
+/// The entry point in 64-bit mode, called by the boot code.
 extern "C" fn main(start_info: u64) -> ! {
     idt::fill();
     idt::load();

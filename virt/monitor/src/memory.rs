@@ -2,7 +2,7 @@
 
 use crate::guest::GuestMemory;
 
-/// Physical memory that is one slice.
+/// Physical memory that consists of one slice.
 #[derive(Debug)]
 pub struct SliceMemory<'a> {
     /// Physical address of the first byte.

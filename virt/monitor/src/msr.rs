@@ -1,4 +1,4 @@
-//! MSRs that are not the tracing hardware's: which of them the guest's processor has, and what may be written.
+//! MSRs outside the tracing hardware: which of them the guest's processor has, and which values may be written.
 //!
 //! Source: SDM vol. 4, Model-Specific Registers, "Architectural MSRs"; AMD64 Architecture Programmer's Manual vol. 2,
 //! "MSR Cross-Reference", for what AMD's processors have besides.
@@ -12,24 +12,24 @@ pub const EFER: u32 = 0xc000_0080;
 const DEBUGCTL: u32 = 0x1d9;
 const IA32_MISC_ENABLE: u32 = 0x1a0;
 
-/// Who answers for an MSR.
+/// Who handles accesses to an MSR.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// The processor below, without an exit.
     Below,
-    /// IA32_EFER: the guest does not see SVME.
+    /// IA32_EFER: SVME is hidden from the guest.
     Efer,
-    /// IA32_APIC_BASE: reads go below, the page stays where it is trapped.
+    /// IA32_APIC_BASE: reads go to the processor below. Writes must not move the page away from where it is trapped.
     ApicBase,
-    /// IA32_DEBUGCTL of a processor whose tracing hardware does not have it: 0, and no bit of it can be set. Below it may
-    /// be another register's worth of bits.
+    /// IA32_DEBUGCTL of a processor whose tracing hardware does not have it: it reads as 0, and no bit of it can be
+    /// set. The processor below may have other bits at this number.
     DebugCtl,
-    /// The guest's processor has no such MSR: #GP.
+    /// The guest's processor has no such MSR, so an access raises #GP.
     Absent,
 }
 
 impl Place {
-    /// Of `msr` where the model of the guest's processor, one of Intel's, does not own it.
+    /// Returns the handler of `msr` if the guest's processor is one of Intel's and its model does not own the MSR.
     #[must_use]
     pub const fn of(msr: u32) -> Self {
         match msr {
@@ -39,7 +39,7 @@ impl Place {
         }
     }
 
-    /// The same of a processor of AMD's.
+    /// Like [`Place::of`] for a processor of AMD's.
     #[must_use]
     pub const fn on_amd(msr: u32) -> Self {
         match msr {
@@ -62,7 +62,7 @@ impl Place {
         }
     }
 
-    /// Whether reads and writes must exit.
+    /// Returns whether reads must exit, and whether writes must exit.
     #[must_use]
     pub const fn exits(self) -> (bool, bool) {
         match self {
@@ -73,8 +73,8 @@ impl Place {
     }
 }
 
-/// Whether it is an MSR of Intel's counting and tracing hardware: a processor has it where its model owns it, and each
-/// has some of them. NetBurst's counters and those of the uncore, which no model has, are not among them.
+/// Returns whether `msr` belongs to Intel's counting and tracing hardware. A processor has some of these MSRs; its
+/// model owns them. The counters of NetBurst and of the uncore, which no model has, are not included.
 const fn counts_or_traces(msr: u32) -> bool {
     match msr {
         // IA32_PMCx, PLATFORM_INFO, IA32_PERFEVTSELx, fixed-function counters, MSR_PERF_METRICS.
@@ -89,7 +89,7 @@ const fn counts_or_traces(msr: u32) -> bool {
     }
 }
 
-/// What IA32_EFER holds after a write of `value`; `None`: #GP.
+/// Returns the content of IA32_EFER after a write of `value`; `None`: the write raises #GP.
 ///
 /// Source: SDM vol. 3, System Architecture Overview, "Extended Feature Enable Register".
 #[must_use]
@@ -103,7 +103,8 @@ pub const fn written_efer(cpu: &Cpu, value: u64) -> Option<u64> {
     Some(value & !efer::LMA | cpu.efer & efer::LMA)
 }
 
-/// Whether IA32_APIC_BASE, which holds `present`, takes `value`: the page must not move, and x2APIC mode is not offered.
+/// Returns whether IA32_APIC_BASE, which holds `present`, accepts `value`: the page must not move, and x2APIC mode is
+/// not available.
 #[must_use]
 pub const fn takes_apic_base(present: u64, value: u64) -> bool {
     const EXTD: u64 = 1 << 10;

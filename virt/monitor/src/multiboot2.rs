@@ -1,4 +1,4 @@
-//! Multiboot2: the header in a kernel, and the information it is started with.
+//! Multiboot2: reads the header in a kernel, and builds the boot information that the kernel is started with.
 //!
 //! Source: Multiboot2 Specification, "OS image format", "Boot information format".
 
@@ -7,48 +7,48 @@ use core::fmt;
 
 use crate::boot_info::BootInfo;
 
-/// What EAX holds when a kernel starts.
+/// Content of EAX when a kernel starts.
 pub const BOOTLOADER_MAGIC: u32 = 0x36d7_6289;
 
 const HEADER_MAGIC: u32 = 0xe852_50d6;
-/// The header lies wholly in this many bytes of the file.
+/// The whole header must be within this many bytes from the start of the file.
 const SEARCH_BYTES: usize = 32 << 10;
 
-/// What a kernel asks of its loader.
+/// What a kernel requests from its loader.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Header {
-    /// Where to load, for a file that is not to be read as ELF.
+    /// Where to load the file if it is not to be read as ELF.
     pub address: Option<AddressTag>,
-    /// Physical address to start at, instead of the file's own.
+    /// Physical entry point, used instead of the one in the ELF header.
     pub entry: Option<u32>,
     /// Offset of the header in the file.
     pub offset: u32,
 }
 
-/// The address tag: physical addresses.
+/// The address tag. All fields are physical addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AddressTag {
-    /// Of the header.
+    /// Address of the header.
     pub header: u32,
-    /// Of the first byte to load.
+    /// Address of the first byte to load.
     pub load: u32,
-    /// Behind the last byte to load; 0: the whole file.
+    /// Address after the last byte to load; 0: the whole file is loaded.
     pub load_end: u32,
-    /// Behind the memory to clear; 0: none.
+    /// Address after the memory to clear; 0: none is cleared.
     pub bss_end: u32,
 }
 
 /// Why a header is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Error {
-    /// It is for another architecture than 32-bit x86.
+    /// The header is for an architecture other than 32-bit x86.
     Architecture(u32),
     /// A tag reaches beyond the header's end.
     Tag {
-        /// Offset in the file.
+        /// Offset of the tag in the file.
         offset: usize,
     },
-    /// It insists on something that is not provided.
+    /// The header requires something that is not provided.
     Unsupported {
         /// Number of the tag.
         tag: u16,
@@ -68,10 +68,10 @@ impl fmt::Display for Error {
 impl core::error::Error for Error {}
 
 impl Header {
-    /// Looks for a header; `Ok(None)` when the file has none.
+    /// Searches for a header. Returns `Ok(None)` if the file has none.
     ///
     /// # Errors
-    /// When there is one, and it is malformed or cannot be served.
+    /// If there is a header, and it is malformed or cannot be served.
     pub fn find(file: &[u8]) -> Result<Option<Self>, Error> {
         let searched = &file[..file.len().min(SEARCH_BYTES)];
         for offset in (0..searched.len()).step_by(8) {
@@ -109,7 +109,7 @@ impl Header {
                     parsed.address = Some(AddressTag { header, load, load_end, bss_end });
                 }
                 3 => parsed.entry = Some(words::<1>(header, body).ok_or(Error::Tag { offset })?[0]),
-                // What information it wants, text console, module alignment: all provided.
+                // Information request, text console, module alignment: all are provided.
                 1 | 4 | 6 => {}
                 tag if flags & OPTIONAL == 0 => return Err(Error::Unsupported { tag }),
                 _ => {}
@@ -119,7 +119,7 @@ impl Header {
     }
 }
 
-/// Lays out the boot information.
+/// Builds the boot information.
 #[must_use]
 pub fn build(info: &BootInfo<'_>) -> Vec<u8> {
     const LOADER: &str = "pugmark-monitor\0";

@@ -1,13 +1,14 @@
-//! The permission maps of the VMCB: which MSRs and ports are intercepted.
+//! The permission maps of the VMCB (virtual machine control block): they select the MSRs and ports that are
+//! intercepted.
 //!
 //! Source: AMD64 Architecture Programmer's Manual vol. 2, Secure Virtual Machine, "MSR Intercepts", "IOIO Intercepts".
 
-/// Bytes of the MSR permission map.
+/// Size in bytes of the MSR permission map.
 pub const MSR_MAP_BYTES: usize = 8 << 10;
-/// Bytes of the I/O permission map.
+/// Size in bytes of the I/O permission map.
 pub const PORT_MAP_BYTES: usize = 12 << 10;
 
-/// Sets the bits of `msr` for reads and writes as asked for. MSRs outside the map are always intercepted.
+/// Sets whether reads and writes of `msr` are intercepted. MSRs outside the map are always intercepted.
 pub fn intercept_msr(map: &mut [u8; MSR_MAP_BYTES], msr: u32, read: bool, write: bool) {
     if let Some(bit) = msr_bit(msr) {
         let (byte, shift) = (bit / 8, bit % 8);
@@ -15,7 +16,7 @@ pub fn intercept_msr(map: &mut [u8; MSR_MAP_BYTES], msr: u32, read: bool, write:
     }
 }
 
-/// The position of the read bit of `msr`; the write bit follows it. `None` outside the three mapped ranges.
+/// Returns the position of the read bit of `msr`; the write bit follows it. `None` outside the three mapped ranges.
 #[must_use]
 pub const fn msr_bit(msr: u32) -> Option<usize> {
     let base = match msr & !0x1fff {
@@ -27,12 +28,12 @@ pub const fn msr_bit(msr: u32) -> Option<usize> {
     Some(base * 8 + 2 * (msr & 0x1fff) as usize)
 }
 
-/// All MSRs the map can name.
+/// Returns all MSRs that the map covers.
 pub fn mapped_msrs() -> impl Iterator<Item = u32> {
     [0, 0xc000_0000, 0xc001_0000].into_iter().flat_map(|base| base..base + 0x2000)
 }
 
-/// Intercepts `ports` consecutive ports from `first`.
+/// Intercepts `ports` consecutive ports starting at `first`.
 pub fn intercept_ports(map: &mut [u8; PORT_MAP_BYTES], first: u16, ports: u16) {
     for port in usize::from(first)..usize::from(first) + usize::from(ports) {
         map[port / 8] |= 1 << (port % 8);

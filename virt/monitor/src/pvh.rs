@@ -1,4 +1,5 @@
-//! The PVH start info: the one QEMU hands to the monitor, and the one the monitor hands to its guest.
+//! The PVH start info: reads the one that QEMU gives to the monitor, and builds the one that the monitor gives to its
+//! guest.
 //!
 //! Source: Xen public headers, `arch-x86/hvm/start_info.h`.
 
@@ -8,26 +9,26 @@ use crate::boot_info::{BootInfo, MemoryKind, MemoryRange, Module};
 use crate::guest::GuestMemory;
 
 const MAGIC: u32 = 0x336e_c578;
-/// Bytes of a start info of version 1.
+/// Size in bytes of a start info of version 1.
 const START_INFO: u64 = 56;
 const MODULE: u64 = 32;
 const RANGE: u64 = 24;
 
-/// What the start info says, as far as the monitor uses it.
+/// The fields of the start info that the monitor uses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StartInfo {
-    /// Where the zero-terminated command line lies; 0: nowhere.
+    /// Address of the zero-terminated command line; 0 if there is none.
     pub command_line: u64,
-    /// Modules: what `-initrd` named.
+    /// Modules: the files that `-initrd` named.
     pub modules: Vec<Module>,
-    /// What lies where in physical memory.
+    /// The map of physical memory.
     pub memory: Vec<MemoryRange>,
-    /// Where ACPI's root pointer lies; 0: not said.
+    /// Address of ACPI's root pointer; 0 if unknown.
     pub rsdp: u64,
 }
 
 impl StartInfo {
-    /// Reads the start info at `address`; `None` when there is none of version 1 or later.
+    /// Reads the start info at `address`. Returns `None` if there is none of version 1 or later.
     pub fn read(address: u64, memory: &impl GuestMemory) -> Option<Self> {
         let header = words::<14>(memory, address)?;
         let (magic, version, modules) = (header[0], header[1], header[3]);
@@ -49,7 +50,7 @@ impl StartInfo {
     }
 }
 
-/// Lays out a start info with everything it refers to, to be put at `address`.
+/// Builds a start info with everything that it refers to, to be placed at `address`.
 #[must_use]
 pub fn build(address: u64, info: &BootInfo<'_>) -> Vec<u8> {
     let modules_at = address + START_INFO;

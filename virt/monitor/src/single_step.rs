@@ -1,15 +1,15 @@
-//! What a debug exit of a stepped guest means.
+//! Interprets the debug exit of a stepped guest.
 //!
 //! Source: SDM vol. 3, Debug, Branch Profile, TSC, and Intel RDT, "Debug Exceptions"; on repeated instructions:
 //! "Single-Step Exception Condition", "Instruction-Breakpoint Exception Condition".
 
-/// DR6 with no condition in it.
+/// DR6 without any condition.
 pub const NO_CONDITION: u64 = 0xffff_0ff0;
 
-/// DR6: a single step, among the conditions of a debug exception.
+/// DR6: single step.
 const BS: u64 = 1 << 14;
-/// DR6: what is the guest's whatever the monitor does: the breakpoints of DR0 to DR3, an access to a guarded debug
-/// register (BD), a switch to a task that asked for it (BT).
+/// DR6: the conditions that are always the guest's own: the breakpoints of DR0 to DR3, an access to a guarded debug
+/// register (BD), a switch to a task with the debug trap flag (BT).
 const OWN: u64 = 0xf | 1 << 13 | 1 << 15;
 
 /// The state around a debug exit.
@@ -23,34 +23,34 @@ pub struct DebugExit {
     pub to: u64,
     /// The instruction at `from` is a string instruction with a REP prefix.
     pub repeats: bool,
-    /// RFLAGS.TF was the guest's own, too.
+    /// The guest itself had set RFLAGS.TF, too.
     pub guest_steps: bool,
 }
 
-/// What has happened, and what the guest is to be told.
+/// How far the instruction came, and what is reported to the guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Verdict {
-    /// What was executed.
+    /// How far the instruction came.
     pub progress: Progress,
-    /// The conditions of the debug exception the guest gets; 0: it gets none.
+    /// The conditions of the debug exception that the guest gets; 0: it gets none.
     pub guest_conditions: u64,
-    /// The guest's handler finds RF set: its IRET resumes a repeated instruction.
+    /// The guest's handler finds RF set in its frame: its IRET resumes a repeated instruction.
     pub resumes: bool,
 }
 
 /// How far the instruction came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// Not begun: an instruction breakpoint, or an access to a guarded debug register.
+    /// The instruction has not begun: an instruction breakpoint, or an access to a guarded debug register.
     None,
     /// One iteration of a repeated instruction, which has not retired.
     Iteration,
-    /// It retired.
+    /// The instruction retired.
     Retired,
 }
 
 impl DebugExit {
-    /// Sorts out the exit.
+    /// Interprets the exit.
     #[must_use]
     pub const fn verdict(&self) -> Verdict {
         let stepped = self.dr6 & BS != 0;
@@ -73,7 +73,8 @@ mod tests {
 
     #[test]
     fn an_instruction_retires_once_and_only_the_guests_own_conditions_reach_it() {
-        // DR6, RIP after (before it is 100h), repeats, the guest steps itself; then what happened and what it gets.
+        // DR6, RIP after (it is 100h before), whether the instruction repeats, whether the guest steps itself; then
+        // progress and the guest's conditions.
         let rows = [
             (BS, 0x102, false, false, Progress::Retired, 0),
             (BS, 0x100, false, false, Progress::Retired, 0), // a jump to itself

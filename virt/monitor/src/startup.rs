@@ -1,45 +1,46 @@
-//! How one processor starts another: INIT, and the start-up interrupt.
+//! How one processor starts another: by INIT and the start-up interrupt (SIPI).
 //!
 //! Source: SDM vol. 3, Multiple-Processor Management, "MP Initialization Protocol Algorithm for MP Systems"; Advanced
 //! Programmable Interrupt Controller (APIC), "Interrupt Command Register (ICR)", on INIT and start-up.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
-/// What of the two has reached a processor. Others ask, the processor itself answers.
+/// Which of the two commands has reached a processor. Other processors send them; the processor itself takes them.
 ///
-/// As on hardware a start-up interrupt counts only for one that waits for it, and the first alone. One that comes
-/// before the processor has got round to its INIT is kept, for on hardware INIT takes no time.
+/// As on hardware, a processor takes a start-up interrupt only while it waits for one, and it takes only the first one.
+/// A start-up interrupt that comes before the processor has handled its INIT is kept, because on hardware INIT takes no
+/// time.
 #[derive(Debug)]
 pub struct Startup(AtomicU32);
 
-/// It executes.
+/// The processor executes.
 const RUNNING: u32 = 0;
-/// INIT has come, and the processor has not seen it yet.
+/// INIT has come, and the processor has not handled it yet.
 const INIT: u32 = 1 << 8;
-/// It waits for a start-up interrupt.
+/// The processor waits for a start-up interrupt.
 const WAITING: u32 = 1 << 9;
 /// A start-up interrupt has come; bits 7:0 are its vector.
 const STARTED: u32 = 1 << 10;
 
 impl Startup {
-    /// Of a processor that executes.
+    /// The state of a processor that executes.
     #[must_use]
     pub const fn running() -> Self {
         Self(AtomicU32::new(RUNNING))
     }
 
-    /// Of a processor that waits to be started.
+    /// The state of a processor that waits to be started.
     #[must_use]
     pub const fn waiting() -> Self {
         Self(AtomicU32::new(WAITING))
     }
 
-    /// Another processor sends INIT.
+    /// Sends INIT; called by another processor.
     pub fn send_init(&self) {
         self.0.store(INIT, Ordering::Release);
     }
 
-    /// Another processor sends a start-up interrupt; `false`: it is ignored.
+    /// Sends a start-up interrupt; called by another processor. Returns `false` if it is ignored.
     pub fn send_start_up(&self, vector: u8) -> bool {
         let started = |state| match state {
             INIT | WAITING => Some(state & INIT | STARTED | u32::from(vector)),
@@ -48,31 +49,31 @@ impl Startup {
         self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, started).is_ok()
     }
 
-    /// INIT has come: the processor must reset itself and then say so with [`Startup::reset`].
+    /// Returns whether INIT has come. If it has, the processor must reset itself and then call [`Startup::reset`].
     #[must_use]
     pub fn is_init(&self) -> bool {
         self.0.load(Ordering::Acquire) & INIT != 0
     }
 
-    /// The processor has reset itself and waits.
+    /// Records that the processor has reset itself and waits.
     pub fn reset(&self) {
         let waits = |state| match state {
             INIT => Some(WAITING),
             state if state & INIT != 0 => Some(state & !INIT),
             _ => None,
         };
-        // Refused where nobody has asked for it.
+        // Does nothing if no INIT was sent.
         let _ = self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, waits);
     }
 
-    /// The vector of the start-up interrupt that ends the waiting, if it has come: the processor executes from here on.
+    /// Takes the start-up interrupt that ends the wait, and returns its vector. The processor executes from then on.
     #[must_use]
     pub fn take_start_up(&self) -> Option<u8> {
         let started = self.0.load(Ordering::Acquire);
         if started & STARTED == 0 || started & INIT != 0 {
             return None;
         }
-        // Otherwise another INIT has come in between.
+        // If the exchange fails, another INIT has come in between.
         let taken = self.0.compare_exchange(started, RUNNING, Ordering::AcqRel, Ordering::Acquire);
         taken.is_ok().then_some(started as u8)
     }

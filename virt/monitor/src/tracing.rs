@@ -6,10 +6,10 @@ use pugmark_model::{Mapping, Memory, PageFault, PageSize, PhysMemory, amd};
 
 use crate::guest::{Access, AccessKind, Cpu, Error, Gpr, GuestMemory, walk};
 
-/// The guest's memory as its processor reaches it on its own account.
+/// The guest's memory as the processor itself accesses it, for example to store samples.
 #[derive(Debug)]
 pub struct TracingMemory<'a, M> {
-    /// The processor.
+    /// The processor whose page tables are used.
     pub cpu: &'a Cpu,
     /// The guest's memory.
     pub memory: &'a mut M,
@@ -24,7 +24,7 @@ impl<M: GuestMemory> PhysMemory for TracingMemory<'_, M> {
         self.memory.write(addr, bytes)
     }
 
-    /// An address that is not canonical, and one whose page tables are not in RAM, is as good as not mapped.
+    /// A non-canonical address, or one whose page tables are not in RAM, is treated as not mapped.
     fn translate(&mut self, addr: u64, write: bool) -> Result<Mapping, PageFault> {
         let kind = if write { AccessKind::Write } else { AccessKind::Read };
         let absent = PageFault { address: addr, code: if write { 2 } else { 0 } };
@@ -56,7 +56,7 @@ impl<M: GuestMemory> PhysMemory for TracingMemory<'_, M> {
     }
 }
 
-/// The registers that a sample has.
+/// Returns the registers that a sample contains.
 #[must_use]
 pub fn registers(cpu: &Cpu) -> Registers {
     let of = |register: Gpr| cpu.get(register);
@@ -77,7 +77,7 @@ pub fn registers(cpu: &Cpu) -> Registers {
     }
 }
 
-/// The registers that addresses of data are made of.
+/// Returns the registers from which addresses of data are computed.
 #[must_use]
 pub const fn registers_before(cpu: &Cpu) -> amd::Registers {
     amd::Registers { general: cpu.gpr, fs_base: cpu.fs.base, gs_base: cpu.gs.base }

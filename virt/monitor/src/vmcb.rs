@@ -1,4 +1,4 @@
-//! The virtual machine control block.
+//! The virtual machine control block (VMCB): what AMD's VMRUN instruction reads to enter a guest and writes at an exit.
 //!
 //! Source: AMD64 Architecture Programmer's Manual vol. 2, Appendix "Layout of VMCB" and Secure Virtual Machine,
 //! "Exception and Interrupt Intercepts", "Instruction Intercepts".
@@ -11,7 +11,7 @@ use crate::guest::{Cpu, Gpr, Segment, Table};
 #[derive(Clone, Debug)]
 #[repr(C, align(4096))]
 pub struct Vmcb {
-    /// What the monitor asks for, and what it is told at an exit.
+    /// Intercepts and other requests of the monitor, and the reason of an exit.
     pub control: Control,
     /// The guest's state.
     pub save: Save,
@@ -22,15 +22,15 @@ pub struct Vmcb {
 #[derive(Clone, Debug)]
 #[repr(C)]
 pub struct Control {
-    /// Reads (15:0) and writes (31:16) of control registers.
+    /// Intercepted reads (15:0) and writes (31:16) of control registers.
     pub intercept_cr: u32,
-    /// Reads (15:0) and writes (31:16) of debug registers.
+    /// Intercepted reads (15:0) and writes (31:16) of debug registers.
     pub intercept_dr: u32,
-    /// Exceptions by vector.
+    /// Intercepted exceptions, one bit per vector.
     pub intercept_exceptions: u32,
-    /// First vector of instruction intercepts: [`intercept1`].
+    /// First word of instruction intercepts: [`intercept1`].
     pub intercept1: u32,
-    /// Second vector of instruction intercepts: [`intercept2`].
+    /// Second word of instruction intercepts: [`intercept2`].
     pub intercept2: u32,
     reserved_014: [u8; 0x3c - 0x14],
     /// PAUSE filter threshold and count.
@@ -39,28 +39,28 @@ pub struct Control {
     pub iopm_base: u64,
     /// Physical address of the MSR permission map.
     pub msrpm_base: u64,
-    /// Added to the time-stamp counter the guest reads.
+    /// Added to the time-stamp counter that the guest reads.
     pub tsc_offset: u64,
-    /// Address space of the guest; not 0.
+    /// Address space identifier of the guest; must not be 0.
     pub asid: u32,
-    /// What VMRUN flushes: 0 nothing, 1 all.
+    /// What VMRUN flushes: 0 nothing, 1 all translations.
     pub tlb_control: u32,
     /// Virtual interrupt and V_INTR_MASKING.
     pub virtual_interrupt: u64,
     /// Bit 0: the guest was in an interrupt shadow.
     pub interrupt_shadow: u64,
-    /// Why the guest was left: [`exit_code`].
+    /// Why the guest exited: [`exit_code`].
     pub exit_code: u64,
-    /// First word of the reason.
+    /// First word of details of the exit.
     pub exit_info1: u64,
-    /// Second word of the reason.
+    /// Second word of details of the exit.
     pub exit_info2: u64,
     /// An event whose delivery was interrupted; valid with bit 31.
     pub exit_interrupt_info: u64,
     /// Bit 0: nested paging.
     pub nested_control: u64,
     reserved_098: [u8; 0xa8 - 0x98],
-    /// An event VMRUN delivers; valid with bit 31.
+    /// An event that VMRUN delivers; valid with bit 31.
     pub event_injection: u64,
     /// Root of the nested page tables.
     pub nested_cr3: u64,
@@ -81,17 +81,17 @@ pub struct Save {
     pub ss: VmcbSegment,
     /// DS.
     pub ds: VmcbSegment,
-    /// FS; by VMLOAD and VMSAVE.
+    /// FS; transferred by VMLOAD and VMSAVE.
     pub fs: VmcbSegment,
-    /// GS; by VMLOAD and VMSAVE.
+    /// GS; transferred by VMLOAD and VMSAVE.
     pub gs: VmcbSegment,
     /// GDTR.
     pub gdtr: VmcbSegment,
-    /// LDTR; by VMLOAD and VMSAVE.
+    /// LDTR; transferred by VMLOAD and VMSAVE.
     pub ldtr: VmcbSegment,
     /// IDTR.
     pub idtr: VmcbSegment,
-    /// TR; by VMLOAD and VMSAVE.
+    /// TR; transferred by VMLOAD and VMSAVE.
     pub tr: VmcbSegment,
     reserved_0a0: [u8; 0xcb - 0xa0],
     /// The privilege level.
@@ -120,7 +120,7 @@ pub struct Save {
     reserved_1e0: [u8; 0x1f8 - 0x1e0],
     /// RAX.
     pub rax: u64,
-    /// IA32_STAR; from here to `sysenter_eip` by VMLOAD and VMSAVE.
+    /// IA32_STAR. This field and the following ones up to `sysenter_eip` are transferred by VMLOAD and VMSAVE.
     pub star: u64,
     /// IA32_LSTAR.
     pub lstar: u64,
@@ -221,7 +221,7 @@ pub mod exit_code {
     pub const INVALID: u64 = !0;
 }
 
-/// EFER.SVME: without it in the guest's state VMRUN fails; the guest does not see it.
+/// EFER.SVME: VMRUN fails if it is clear in the guest's state. The monitor hides it from the guest.
 pub const EFER_SVME: u64 = 1 << 12;
 
 impl Vmcb {
@@ -233,8 +233,8 @@ impl Vmcb {
 }
 
 impl Save {
-    /// Copies the state into `cpu`, except the general registers that are not here and what VMSAVE brings. RFLAGS.TF
-    /// and DR6 stay as they are in `cpu`: they are the guest's own there.
+    /// Copies the state into `cpu`, except the general registers that are not stored here and the fields that VMSAVE
+    /// writes. RFLAGS.TF and DR6 in `cpu` stay unchanged, because they hold the guest's own values.
     pub fn store_to(&self, cpu: &mut Cpu) {
         cpu.set(Gpr::Rax, self.rax);
         cpu.set(Gpr::Rsp, self.rsp);
@@ -255,7 +255,7 @@ impl Save {
         cpu.idtr = self.idtr.into();
     }
 
-    /// The reverse of [`Save::store_to`], with RFLAGS and DR6 as `cpu` has them.
+    /// Copies the state from `cpu`: the reverse of [`Save::store_to`], but with RFLAGS and DR6 of `cpu`.
     pub fn load_from(&mut self, cpu: &Cpu) {
         self.rax = cpu.get(Gpr::Rax);
         self.rsp = cpu.get(Gpr::Rsp);
@@ -277,7 +277,7 @@ impl Save {
         self.idtr = cpu.idtr.into();
     }
 
-    /// Copies what VMSAVE brought into `cpu`.
+    /// Copies the fields that VMSAVE wrote into `cpu`.
     pub fn store_extra_to(&self, cpu: &mut Cpu) {
         cpu.fs = self.fs.into();
         cpu.gs = self.gs.into();
@@ -293,7 +293,7 @@ impl Save {
         cpu.sysenter_eip = self.sysenter_eip;
     }
 
-    /// Copies from `cpu` what VMLOAD takes.
+    /// Copies the fields that VMLOAD reads from `cpu`.
     pub fn load_extra_from(&mut self, cpu: &Cpu) {
         self.fs = cpu.fs.into();
         self.gs = cpu.gs.into();
@@ -383,7 +383,7 @@ mod tests {
         let mut again = vmcb.clone();
         again.save.load_from(&Cpu::default());
         again.save.load_extra_from(&Cpu::default());
-        // Nothing of what was there before is left.
+        // Nothing of the previous content is left.
         let mut empty = Cpu::default();
         again.save.store_to(&mut empty);
         again.save.store_extra_to(&mut empty);

@@ -5,7 +5,7 @@ use std::vec::Vec;
 
 use super::{Elf, Error, Load};
 
-/// How much higher than loaded.
+/// Difference between the linked (virtual) and the loaded (physical) address.
 const LINKED: u64 = 0x1000_0000_0000;
 
 /// A 64-bit executable: a note segment with `notes` and one loaded part with `text` at `physical`, 16 bytes longer in
@@ -87,7 +87,7 @@ fn reads_what_is_to_be_loaded() {
 #[test]
 fn loads_no_more_than_the_memory_of_a_part_has_room_for() {
     let mut file = executable(&[], 0x10_0000, b"text");
-    // The size in memory is the second part's sixth field: three bytes of four.
+    // The size in memory is the second part's sixth field: now three bytes, where the file has four.
     file[160..168].copy_from_slice(&3_u64.to_le_bytes());
     let loads: Vec<_> = Elf::parse(&file).unwrap().loads().collect();
     let expected = Load { physical: 0x10_0000, linear: 0x1000_0010_0000, bytes: b"tex", memory_bytes: 3 };
@@ -98,7 +98,7 @@ fn loads_no_more_than_the_memory_of_a_part_has_room_for() {
 fn finds_the_pvh_note_among_others() {
     let pvh = note(b"Xen\0", 18, &0x0010_0020u64.to_le_bytes());
     let rows: [(Vec<u8>, Option<u32>); 8] = [
-        // Lengths that are no multiples of four.
+        // Lengths that are not multiples of four.
         ([note(b"Stone", 18, &[1; 6]), pvh.clone()].concat(), Some(0x10_0020)),
         (note(b"XEN\0", 18, &[1; 4]), None),
         (vec![], None),
@@ -144,7 +144,7 @@ fn a_part_is_what_its_kind_says() {
     // PT_DYNAMIC in the place of PT_NOTE, in the first header.
     file[64] = 2;
     assert_eq!(Elf::parse(&file).unwrap().pvh_entry(), Ok(None));
-    // A part without memory is none to be loaded, and neither is one of another kind.
+    // A part without memory is not loaded. Neither is a part of another kind.
     for (at, value) in [(160, 0), (120, 2)] {
         let mut file = file.clone();
         file[at..at + 8].copy_from_slice(&u64::to_le_bytes(value));

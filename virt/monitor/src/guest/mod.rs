@@ -1,27 +1,27 @@
-//! The guest's processor as far as a stepping monitor must stand in for it.
+//! The guest's processor, as far as a stepping monitor must emulate it.
 //!
-//! RFLAGS.TF stays set under the guest, so everything that would show the flag, lose it or clear it is done here
-//! instead of by the processor: events are [delivered](deliver()) through the guest's own IDT and TSS, and the
-//! instructions that read or write RFLAGS, change the level or open an interrupt shadow are [executed](execute)
-//! on the values of [`Cpu`]. [`Lookahead`] says before each step which instruction comes next.
+//! The monitor steps the guest by keeping RFLAGS.TF set. Therefore the monitor instead of the processor does everything
+//! that would show the flag, lose it or clear it. Events are [delivered](deliver()) through the guest's own IDT and
+//! TSS. The instructions that read or write RFLAGS, change the privilege level or open an interrupt shadow are
+//! [executed](execute) on the values of [`Cpu`]. [`Lookahead`] says before each step which instruction comes next.
 //!
 //! Nothing here touches hardware; it runs in host tests. One step, seen from the monitor:
 //!
-//! 1. `lookahead.next(&cpu, &mut memory)`: an `Err(Error::Exception(e))` is a fault of the fetch, to be delivered.
-//! 2. `instruction.emulation()` is `Some(e)` and `e.when_stepping()`: call [`execute`], no `VMRUN`.
-//!    [`Next::Retired`] counts; with `single_step` set the guest's own `#DB` is due: deliver
-//!    [`Exception::single_step`]. [`Next::Deliver`] is an `INT n` and its kin: deliver the event.
-//!    `Err(Error::Exception(e))`: deliver it; nothing has retired and `cpu` is as it was.
-//! 3. Otherwise run the guest with [`Cpu::rflags_for_stepping`] and DR6 in its reset state; at the exit take the flags
-//!    back with [`Cpu::set_rflags_from_hardware`] and leave [`Cpu::dr6`] as it is: software reads and writes it by
-//!    hand too. A `#DB` of the monitor's own TF is [`Cpu::owns_single_step`] = false.
-//!    Where [`Lookahead::stretch`] finds several instructions that must follow one another, a breakpoint behind the last
-//!    of them takes the place of TF ([`Pace::Stretch`](crate::entry::Pace::Stretch)), and RIP tells how many executed.
-//! 4. [`deliver()`] answers with the event whose handler now starts (a fault of the delivery replaces the event) or
-//!    with a shutdown.
+//! 1. `lookahead.next(&cpu, &mut memory)`: an `Err(Error::Exception(e))` is a fault of the fetch; deliver it.
+//! 2. If `instruction.emulation()` is `Some(e)` and `e.when_stepping()` holds: call [`execute`], without `VMRUN`.
+//!    [`Next::Retired`] counts as a retired instruction; if its `single_step` is set, the guest's own `#DB` is due:
+//!    deliver [`Exception::single_step`]. [`Next::Deliver`] is an `INT n` or its kin: deliver the event.
+//!    `Err(Error::Exception(e))`: deliver it; nothing has retired and `cpu` is unchanged.
+//! 3. Otherwise run the guest with [`Cpu::rflags_for_stepping`] and DR6 in its reset state. At the exit take the flags
+//!    back with [`Cpu::set_rflags_from_hardware`], and leave [`Cpu::dr6`] unchanged: the monitor also executes MOV to
+//!    and from DR6 by hand. A `#DB` belongs to the monitor's TF alone if [`Cpu::owns_single_step`] is false. If
+//!    [`Lookahead::stretch`] finds several instructions that must follow one another, a breakpoint after the last of
+//!    them takes the place of TF ([`Pace::Stretch`](crate::entry::Pace::Stretch)), and RIP tells how many executed.
+//! 4. [`deliver()`] returns the event whose handler now starts (a fault during the delivery replaces the event), or a
+//!    shutdown.
 //!
-//! Not modelled, because TCG has none of it or no kernel uses it below a monitor: shadow stacks, protection keys,
-//! task switches and virtual-8086 mode (the last two are refused with [`Unsupported`]).
+//! Not modelled, because TCG (QEMU's emulator) does not have it or no kernel uses it below a monitor: shadow stacks,
+//! protection keys, task switches and virtual-8086 mode. The last two are refused with [`Unsupported`].
 
 mod cpu;
 mod deliver;

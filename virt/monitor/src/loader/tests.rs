@@ -19,7 +19,7 @@ fn pvh_kernel(physical: u64) -> Vec<u8> {
     executable(&note(b"Xen\0", 18, &0x10_0004u32.to_le_bytes()), physical, b"the kernel")
 }
 
-/// A multiboot2 header with these tags, each of 8-byte words.
+/// A multiboot2 header with these tags, each padded to a multiple of 8 bytes.
 fn header(tags: &[&[u32]]) -> Vec<u8> {
     let length = 16 + tags.iter().map(|tag| 4 * tag.len().next_multiple_of(2)).sum::<usize>() as u32;
     let mut header: Vec<u8> = Vec::new();
@@ -49,7 +49,7 @@ fn a_pvh_kernel_starts_with_its_start_info_and_itself_as_module() {
 
 #[test]
 fn a_multiboot2_kernel_starts_with_the_magic() {
-    // The header lies in the text, which is what the file begins its loaded part with.
+    // The header is at the beginning of the text, the first part of the file that is loaded.
     let text = header(&[&[0, 8]]);
     let mut file = executable(&[], 0x10_0000, &text);
     file[24..32].copy_from_slice(&0x1000_0010_0008u64.to_le_bytes());
@@ -64,7 +64,7 @@ fn a_multiboot2_kernel_starts_with_the_magic() {
 
 #[test]
 fn the_header_says_where_a_file_that_is_no_elf_goes() {
-    // Skip 8 bytes, load all but the last 3, clear up to 200h; the entry tag says where it starts.
+    // Skip 8 bytes, load all but the last 3, clear up to 200h; the entry tag gives the entry point.
     let tags: [&[u32]; 3] = [&[2, 24, 0x20_0000, 0x20_0000, 0, 0x20_0200], &[3, 12, 0x20_0040], &[0, 8]];
     let file = [&[1; 8], &header(&tags)[..], b"code"].concat();
     let mut ram = vec![0xaa; RAM];
@@ -75,7 +75,7 @@ fn the_header_says_where_a_file_that_is_no_elf_goes() {
 
 #[test]
 fn the_header_says_where_a_file_that_is_no_elf_ends() {
-    // Load so many bytes of the file, of which 8 are in front of the header.
+    // Loads from `load` on; 8 of the loaded bytes are before the header.
     let file = |load: u32, load_end: u32| {
         let tags: [&[u32]; 3] = [&[2, 24, 0x20_0008, load, load_end, 0], &[3, 12, 0x20_0040], &[0, 8]];
         [&[1; 8], &header(&tags)[..], b"code"].concat()
@@ -89,7 +89,7 @@ fn the_header_says_where_a_file_that_is_no_elf_ends() {
         assert_eq!(ram[0x20_0000..][..loaded], file[..loaded]);
         assert_eq!(ram[0x20_0000 + loaded], 0xaa, "{loaded}");
     }
-    // More than the file has, an end before the begin, a begin behind the header, or before the file's.
+    // More bytes than the file has, an end before the start, a start after the header, or before the start of the file.
     for (load, load_end) in
         [(0x20_0000, 0x20_0001 + len), (0x20_0000, 0x1f_ffff), (0x20_0009, 0), (0x1f_ffff, 0)]
     {

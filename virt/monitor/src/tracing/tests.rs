@@ -11,7 +11,7 @@ use crate::memory::SliceMemory;
 const P: u64 = 1 << 0;
 /// Writable.
 const W: u64 = 1 << 1;
-/// For users.
+/// User.
 const U: u64 = 1 << 2;
 /// Accessed.
 const A: u64 = 1 << 5;
@@ -20,7 +20,7 @@ const D: u64 = 1 << 6;
 const LINEAR: u64 = 0x3123;
 const FRAME: u64 = 0x8000;
 
-/// Four levels at 1000h to 4000h, whose last entry for [`LINEAR`] is `leaf`, and a frame at 8000h.
+/// Four levels of tables at 1000h to 4000h, whose last entry for [`LINEAR`] is `leaf`, and a frame at 8000h.
 fn tables(upper: u64, leaf: u64) -> Vec<u8> {
     let mut ram = vec![0; 0x9000];
     let mut put = |at: usize, value: u64| ram[at..at + 8].copy_from_slice(&value.to_le_bytes());
@@ -43,7 +43,8 @@ fn translate(cpu: &Cpu, ram: &mut [u8], address: u64, write: bool) -> Result<Map
 
 #[test]
 fn accesses_go_through_the_page_tables_with_supervisor_rights() {
-    // Upper entries and the last one, whether it writes; whether the page is supervisor's and was marked, or the fault's code.
+    // Upper entries and last entry, whether the access writes; then whether the page is a supervisor page and was
+    // marked, or the error code of the fault.
     let rows = [
         (P | W | A, P | W | A | D, true, Ok((true, true))),
         (P | W | A, P | W | A, true, Ok((true, false))),
@@ -67,7 +68,7 @@ fn accesses_go_through_the_page_tables_with_supervisor_rights() {
                 Err(code) => Err(PageFault { address: LINEAR, code }),
             };
             assert_eq!(translate(&cpu, &mut ram, LINEAR, write), expected, "{upper:#x} {leaf:#x} {write}");
-            // It is marked now.
+            // Now the entries are marked.
             let again = expected.map(|mapping| Mapping { marked: true, ..mapping });
             assert_eq!(translate(&cpu, &mut ram, LINEAR, write), again, "{upper:#x} {leaf:#x} {write}");
         }
@@ -106,12 +107,12 @@ fn a_mapping_tells_its_page_and_what_is_there() {
     const PS: u64 = 1 << 7;
     const PCD: u64 = 1 << 4;
     use {Memory as M, PageSize as S};
-    // Entries of the third, the second and the last level; what is told.
+    // Entries of the third, the second and the last level; the reported page size and memory type.
     let (next, all) = (P | W | A | D, P | W | U | A | D);
     let rows = [
         ([0x3000 | next, 0x4000 | next, FRAME | all], S::K4, M::Cached),
         ([0x3000 | next, 0x4000 | next, FRAME | all | PCD], S::K4, M::Uncached),
-        // Only the last entry counts.
+        // Only PCD of the last entry counts.
         ([0x3000 | next | PCD, 0x4000 | next | PCD, FRAME | all], S::K4, M::Cached),
         ([0x3000 | next, 0x4000 | next, 0xf_0000 | all], S::K4, M::Device),
         ([0x3000 | next, 0x4000 | next, 0xf_0000 | all | PCD], S::K4, M::Device),
