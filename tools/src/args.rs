@@ -1,42 +1,42 @@
-//! Command lines: options in any order, each with the value in the next argument.
+//! Reads command lines: options come in any order, each with its value in the next argument.
 
 use crate::{cpu::BadCpu, file, number};
 use std::fmt;
 
-/// The arguments not yet read.
+/// The arguments that are not read yet.
 #[derive(Debug)]
 pub struct Args {
     rest: std::vec::IntoIter<String>,
 }
 
 impl Args {
-    /// The arguments behind the program's name.
+    /// Takes the arguments that follow the program's name.
     pub fn new(args: impl IntoIterator<Item = String>) -> Self {
         Self { rest: args.into_iter().collect::<Vec<_>>().into_iter() }
     }
 
-    /// Whether nothing is left.
+    /// Returns whether no argument is left.
     pub fn is_empty(&self) -> bool {
         self.rest.as_slice().is_empty()
     }
 
-    /// The next argument, which stays.
+    /// Returns the next argument without taking it.
     pub fn peek(&self) -> Option<&str> {
         self.rest.as_slice().first().map(String::as_str)
     }
 
-    /// The value of `option`, whatever it looks like.
+    /// Takes the value of `option`, whatever it looks like.
     ///
     /// # Errors
-    /// [`Usage::MissingArgument`] when nothing is left.
+    /// [`Usage::MissingArgument`] if no argument is left.
     pub fn value(&mut self, option: &str) -> Result<String, Usage> {
         self.rest.next().ok_or_else(|| Usage::MissingArgument(option.into()))
     }
 
-    /// The value of `option`, a number up to `most`.
+    /// Takes the value of `option`, a number up to `most`.
     ///
     /// # Errors
-    /// [`Usage::MissingArgument`] also when the next argument is empty or an option, [`Usage::BadArgument`],
+    /// [`Usage::MissingArgument`] also if the next argument is empty or an option, [`Usage::BadArgument`],
     /// [`Usage::TooBig`].
     pub fn number(&mut self, option: &str, most: u64) -> Result<u64, Usage> {
         let argument = self.value(option)?;
@@ -50,7 +50,7 @@ impl Args {
         }
     }
 
-    /// The value of `option`, a number of the width of `T`.
+    /// Takes the value of `option`, a number that fits into `T`.
     ///
     /// # Errors
     /// As [`number`](Self::number).
@@ -69,69 +69,69 @@ impl Iterator for Args {
     }
 }
 
-/// What is wrong with a command line. Programs print it behind their name.
+/// What is wrong with a command line. The programs print it after their name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Usage {
-    /// No such option.
+    /// There is no such option.
     UnknownOption(String),
-    /// An option's value is not there.
+    /// The value of an option is missing.
     MissingArgument(String),
-    /// An option's value is not a number.
+    /// The value of an option is not a number.
     BadArgument {
         /// The option.
         option: String,
         /// The value.
         argument: String,
     },
-    /// An option's value is above the field it goes into.
+    /// The value of an option does not fit into its field.
     TooBig {
         /// The option.
         option: String,
         /// The value.
         argument: String,
     },
-    /// `--cpu` with something else than a processor.
+    /// `--cpu` with something other than a processor.
     BadCpu,
-    /// No trace, for ptdump.
+    /// ptdump was given no trace.
     NoTrace,
-    /// No trace, for ptxed.
+    /// ptxed was given no trace.
     NoPtFile,
     /// A second trace.
     SecondTrace(String),
-    /// Something behind the trace.
+    /// An argument after the trace.
     BehindTrace,
-    /// Both columns at once.
+    /// Both `--time` and `--tcal`.
     TimeAndTcal,
-    /// The processor behind the trace.
+    /// `--cpu` after the trace.
     LateCpu,
-    /// This option behind the trace.
+    /// This option after the trace.
     Late(String),
-    /// `--pevent:sample-config` with something else than `ID:V`.
+    /// `--pevent:sample-config` with something other than `ID:V`.
     BadSampleConfig {
-        /// What libipt's program shows of it.
+        /// The part of the argument that libipt's program shows.
         shown: String,
-        /// What it calls that.
+        /// The error text that libipt's program prints for it.
         error: &'static str,
     },
-    /// A file that cannot be had.
+    /// A file that cannot be read.
     File(file::Error),
-    /// A file of records that cannot be had.
+    /// A file of sideband records that cannot be read.
     Records {
         /// The file.
         file: String,
         /// Why.
         error: &'static str,
     },
-    /// An image that cannot be had.
+    /// An image that cannot be read.
     Image {
         /// The file or folder.
         file: String,
         /// Why.
         error: String,
     },
-    /// A raw file without its address.
+    /// A raw file without an address.
     NoBase(String),
-    /// A raw file that cannot be had.
+    /// A raw file that cannot be added.
     Add {
         /// The file.
         file: String,
@@ -140,7 +140,7 @@ pub enum Usage {
         /// Why.
         error: &'static str,
     },
-    /// An ELF file that cannot be had.
+    /// An ELF file that cannot be opened.
     NoElf {
         /// The file.
         file: String,
@@ -149,17 +149,17 @@ pub enum Usage {
     },
     /// Not an ELF file.
     NotElf(String),
-    /// An ELF file of this class.
+    /// An ELF file of an unsupported class.
     ElfClass(u8),
-    /// An ELF file whose program headers can be nowhere.
+    /// An ELF file whose program header offset is impossible.
     ElfTable(String),
-    /// An ELF file that ends in a header.
+    /// An ELF file that ends within a header.
     CutElf {
         /// The file.
         file: String,
-        /// In which.
+        /// The header in which the file ends.
         header: ElfHeader,
-        /// It is a folder.
+        /// Whether the path is a folder.
         is_folder: bool,
     },
 }
@@ -201,7 +201,7 @@ impl fmt::Display for Usage {
             Self::ElfClass(class) => write!(f, "unsupported ELF class: {class}"),
             Self::ElfTable(file) => write!(f, "warning: {file} ELF header too big."),
             Self::CutElf { file, header, is_folder } => {
-                // C's text for what a read from the file's end leaves in `errno`.
+                // C's text for the value that a read at the end of the file leaves in `errno`.
                 let error = if *is_folder { "Is a directory" } else { "Success" };
                 match header {
                     ElfHeader::Identification => {

@@ -1,16 +1,16 @@
-//! `--cpu NAME|F/M[/S]|auto|none`.
+//! Reads the value of the option `--cpu NAME|F/M[/S]|auto|none`.
 
 use crate::{number, processors};
 use pugmark_decoder_core::errata::Cpu;
 
-/// Not a processor.
+/// The error for a text that is not a processor.
 #[derive(Debug, PartialEq, Eq)]
 pub struct BadCpu;
 
-/// The processor that `text` names or numbers; the host's for `auto`, `None` for `none`.
+/// Returns the processor that `text` names or numbers; the host's for `auto`, `None` for `none`.
 ///
 /// # Errors
-/// Those of [`numbers`], for what is no name either.
+/// Those of [`numbers`], if the text is not a name either.
 pub fn parse(text: &str) -> Result<Option<Cpu>, BadCpu> {
     match text {
         "none" => Ok(None),
@@ -19,13 +19,13 @@ pub fn parse(text: &str) -> Result<Option<Cpu>, BadCpu> {
     }
 }
 
-/// The processor with the family, model and stepping in `text`. A missing stepping is 0.
+/// Returns the processor with the family, model and stepping in `text`. A missing stepping is 0.
 ///
 /// # Errors
 /// [`BadCpu`] for anything else, and for a family above 65535 or a model or stepping above 255.
 pub fn numbers(text: &str) -> Result<Cpu, BadCpu> {
     let (family, rest) = text.split_once('/').ok_or(BadCpu)?;
-    // What is behind the second slash may be nothing, as for libipt. A third one is no part of a number.
+    // Like libipt, allow an empty stepping after the second slash. A third slash cannot be part of a number.
     let (model, stepping) = rest.split_once('/').unwrap_or((rest, "0"));
     let family = number::parse(family).and_then(|family| family.try_into().ok());
     let model = number::parse(model).and_then(|model| model.try_into().ok());

@@ -1,4 +1,4 @@
-//! What a recording says of itself, in the files beside its trace.
+//! Reads the files beside a trace that describe its recording: the processor, its clocks, and what is true of it.
 
 use crate::{args::Usage, cpu, text};
 use pugmark_decoder_core::{config::Clocks, errata::Cpu};
@@ -8,16 +8,16 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// A recording's files.
+/// The file name of the trace in a recording's folder.
 pub const TRACE: &str = "trace.pt";
-/// See [`TRACE`].
+/// The file name of the image, which lists the traced code; see [`crate::code::image`].
 pub const IMAGE: &str = "image.json";
-/// See [`TRACE`].
+/// The file name of the description; see [`Description`].
 pub const TRUTH: &str = "truth.json";
-/// See [`TRACE`].
+/// The file name of the list of a recording's parts.
 pub const INDEX: &str = "recording.json";
 
-/// What `truth.json` says, as far as it says it.
+/// The contents of `truth.json`. Everything in that file is optional.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Description {
     /// The file.
@@ -26,9 +26,9 @@ pub struct Description {
     pub cpu: Option<Cpu>,
     /// Its clocks.
     pub clocks: Clocks,
-    /// How many instructions were traced, and their hash.
+    /// The number of instructions that were traced, and their hash.
     pub truth: Option<(u64, u64)>,
-    /// The trace's length.
+    /// The trace's length in bytes.
     pub bytes: Option<u64>,
 }
 
@@ -49,7 +49,7 @@ struct Ratio {
     ebx: u32,
 }
 
-/// A description that cannot be had.
+/// A description that cannot be read.
 #[derive(Debug)]
 pub struct Error {
     /// The file.
@@ -71,10 +71,10 @@ impl std::error::Error for Error {
 }
 
 impl Description {
-    /// That of the recording in a folder; `None` where there is none.
+    /// Reads the description of the recording in a folder; `None` if the folder has none.
     ///
     /// # Errors
-    /// When the file cannot be read, or is no such description.
+    /// If the file cannot be read, or does not hold a description.
     pub fn in_folder(folder: &Path) -> Result<Option<Self>, Error> {
         let file = folder.join(TRUTH);
         let text = match fs::read(&file) {
@@ -85,7 +85,7 @@ impl Description {
         read().map(Some).map_err(|error| Error { file: file.clone(), error })
     }
 
-    /// That of the recording whose trace this is.
+    /// Reads the description of the recording that a trace belongs to.
     ///
     /// # Errors
     /// As [`in_folder`](Self::in_folder).
@@ -110,20 +110,20 @@ impl Description {
     }
 }
 
-/// A recording as `--image` names it: its `image.json`, or its folder.
+/// A recording as `--image` names it: by its `image.json` or by its folder.
 #[derive(Clone, Debug)]
 pub struct Recording {
     /// Its image.
     pub image: PathBuf,
-    /// What it says of itself.
+    /// Its description, if it has one.
     pub description: Option<Description>,
 }
 
 impl Recording {
-    /// Looks what there is.
+    /// Finds the recording's image and reads its description.
     ///
     /// # Errors
-    /// [`Usage::Image`] when there is no such file, or the description is none.
+    /// [`Usage::Image`] if there is no such file, or the description cannot be read.
     pub fn load(argument: &str) -> Result<Self, Usage> {
         let path = Path::new(argument);
         let image = if path.is_dir() { path.join(IMAGE) } else { path.to_path_buf() };
@@ -136,7 +136,7 @@ impl Recording {
         Ok(Self { image, description })
     }
 
-    /// The trace beside the image.
+    /// Returns the path of the trace beside the image, if there is one.
     #[must_use]
     pub fn trace(&self) -> Option<String> {
         let trace = self.image.with_file_name(TRACE);
@@ -144,7 +144,7 @@ impl Recording {
     }
 }
 
-/// Clocks of which some are given: what is zero is taken from the others.
+/// Returns `given` with each clock that is zero taken from `others`.
 #[must_use]
 pub fn clocks_or(given: Clocks, others: Clocks) -> Clocks {
     Clocks {

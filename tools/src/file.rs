@@ -1,25 +1,26 @@
-//! `FILE[:FROM[-TO]]`: a file or a part of it.
+//! Reads `FILE[:FROM[-TO]]`: a file or a part of it.
 
 use crate::number;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::{fmt, str::FromStr};
 
-/// A file and which bytes of it.
+/// A file and the range of its bytes to read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileRange {
     /// The file.
     pub name: String,
     /// The first byte.
     pub from: u64,
-    /// The byte behind the last, or `None` for the file's end.
+    /// The offset after the last byte, or `None` for the file's end.
     pub to: Option<u64>,
 }
 
 impl FromStr for FileRange {
     type Err = Error;
 
-    /// The range is what follows the last colon, if that is a number or two; else everything is the name.
+    /// The range is what follows the last colon, if that is one number or two; otherwise the whole argument is the
+    /// name.
     fn from_str(argument: &str) -> Result<Self, Error> {
         let range = argument.rsplit_once(':').and_then(|(name, range)| Some((name, split_range(range)?)));
         let Some((name, (from, to))) = range else {
@@ -33,10 +34,10 @@ impl FromStr for FileRange {
 }
 
 impl FileRange {
-    /// The bytes.
+    /// Reads the bytes.
     ///
     /// # Errors
-    /// When there is no such file, or not so many bytes in it.
+    /// If there is no such file, or the file does not hold the whole range.
     pub fn load(&self) -> Result<Vec<u8>, Error> {
         let (bytes, size) = self.read().map_err(|error| self.open_error(&error))?;
         if self.from >= size {
@@ -48,10 +49,10 @@ impl FileRange {
         }
     }
 
-    /// The bytes, or as many of them as there are.
+    /// Reads the bytes of the range that are in the file.
     ///
     /// # Errors
-    /// When there is no such file, or the range begins behind its end.
+    /// If there is no such file, or the range begins after its end.
     pub fn load_clipped(&self) -> Result<Vec<u8>, Error> {
         let (bytes, size) = self.read().map_err(|error| self.open_error(&error))?;
         match self.from > size {
@@ -60,7 +61,7 @@ impl FileRange {
         }
     }
 
-    /// The bytes that are in the file, and the file's size. What is not a file is read to its end.
+    /// Returns the bytes that are in the file, and the file's size. Anything but a regular file is read to its end.
     fn read(&self) -> io::Result<(Vec<u8>, u64)> {
         let mut file = File::open(&self.name)?;
         let metadata = file.metadata()?;
@@ -92,7 +93,7 @@ impl FileRange {
     }
 }
 
-/// Why there are no bytes.
+/// Why the bytes cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Error {
     /// The range of this argument ends before it begins.
@@ -104,19 +105,19 @@ pub enum Error {
         /// The system's error number.
         errno: Option<i32>,
     },
-    /// It is a folder, in which libipt's programs see more bytes than there is memory for.
+    /// The path is a folder, for which libipt's programs fail to allocate memory.
     Folder {
         /// Its name.
         name: String,
     },
-    /// The range begins behind the file's end.
+    /// The range begins after the file's end.
     Offset {
         /// The file's name.
         name: String,
         /// Where it begins.
         offset: u64,
     },
-    /// The range ends behind the file's end.
+    /// The range ends after the file's end.
     Range {
         /// The file's name.
         name: String,
@@ -143,7 +144,7 @@ impl std::error::Error for Error {}
 fn split_range(range: &str) -> Option<(u64, Option<u64>)> {
     match number::split(range).filter(|_| !range.is_empty())? {
         (from, "") => Some((from, None)),
-        // No number behind the sign is 0, as for libipt.
+        // Like libipt, read a missing number after the sign as 0.
         (from, to) => Some((from, Some(number::parse_or_zero(to.strip_prefix('-')?)?))),
     }
 }

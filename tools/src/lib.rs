@@ -1,8 +1,8 @@
-//! Host programs around the decoder: `ptdump` shows the packets of a trace, `ptxed` its instructions, `pugmark` makes
-//! traces and decodes them to totals.
+//! Host programs built on the decoder: `ptdump` shows the packets of a trace, `ptxed` shows its instructions, and
+//! `pugmark` records traces and decodes them to totals.
 //!
-//! Options, output and messages of the first two are libipt's, so that one can stand in for the other; hence the
-//! hand-written reading of command lines and of C numbers.
+//! The first two have the options, output and messages of libipt's programs, so that each can replace its counterpart.
+//! That is why command lines and C numbers are parsed by hand.
 //!
 //! ```
 //! use pugmark_tools::{file::FileRange, number};

@@ -1,9 +1,9 @@
-//! Numbers as C's `strtoull` reads them with base 0.
+//! Reads numbers as C's `strtoull` reads them with base 0.
 
-/// The number at the front of `text` and what follows it: 0 and all of it where there is none. `None` for a number above
-/// 64 bits.
+/// Returns the number at the front of `text` and the text after it, or 0 and the whole text if there is no number.
+/// Returns `None` for a number above 64 bits.
 ///
-/// Blanks and a sign may come first, `0x` makes it hexadecimal, another `0` octal.
+/// Blanks and a sign may come first. A leading `0x` makes the number hexadecimal, another leading `0` octal.
 pub fn split(text: &str) -> Option<(u64, &str)> {
     let unsigned = text.trim_start_matches([' ', '\t', '\n', '\x0b', '\x0c', '\r']);
     let (negative, unsigned) = match unsigned.strip_prefix(['-', '+']) {
@@ -24,12 +24,12 @@ pub fn split(text: &str) -> Option<(u64, &str)> {
     Some((if negative { value.wrapping_neg() } else { value }, &digits[end..]))
 }
 
-/// The number that `text` is from front to end; nothing is no number.
+/// Returns the number if the whole of `text` is one. An empty text is not a number.
 pub fn parse(text: &str) -> Option<u64> {
     parse_or_zero(text).filter(|_| !text.is_empty())
 }
 
-/// The number that `text` is from front to end; nothing is 0.
+/// Returns the number if the whole of `text` is one. An empty text is 0.
 pub fn parse_or_zero(text: &str) -> Option<u64> {
     match split(text)? {
         (value, "") => Some(value),

@@ -1,11 +1,11 @@
-//! Standard output: what cannot be written is an error, unless its reader has seen enough and gone.
+//! Writes to standard output. Failing to write is an error, unless the reader has closed its end.
 
 use std::io::{self, BufWriter, Write};
 
-/// What a program says when its output cannot be written.
+/// The message of a program whose output cannot be written.
 pub const FAILED: &str = "the output cannot be written";
 
-/// Takes away the error that nobody reads any more.
+/// Drops the error that says that the reader has closed its end of the pipe.
 ///
 /// # Errors
 /// All others.
@@ -16,17 +16,17 @@ pub fn written(result: io::Result<()>) -> io::Result<()> {
     }
 }
 
-/// Writes to standard output, to its end.
+/// Writes all of the output to standard output.
 ///
 /// # Errors
-/// When it cannot be written, also [`BrokenPipe`](io::ErrorKind::BrokenPipe).
+/// If it cannot be written, including [`BrokenPipe`](io::ErrorKind::BrokenPipe).
 pub fn print(fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> anyhow::Result<()> {
     let mut out = BufWriter::new(io::stdout().lock());
     let result = fill(&mut out).and_then(|()| out.flush());
     result.map_err(|error| anyhow::Error::from(error).context(FAILED))
 }
 
-/// Says something on standard error. Where even that cannot be written, nobody can be told.
+/// Writes a line to standard error. An error there cannot be reported anywhere and is dropped.
 pub fn tell(line: std::fmt::Arguments<'_>) {
     let _ = writeln!(io::stderr(), "{line}");
 }

@@ -1,9 +1,9 @@
-//! Processors by name, for whoever does not know numbers by heart.
+//! Names of processors, which `--cpu` takes instead of numbers.
 
 use pugmark_decoder_core::errata::{Cpu, Vendor};
 use std::{fmt::Write, io};
 
-/// Name, family, model, and what it was sold as.
+/// The name, family, model, and the names under which the processor was sold.
 ///
 /// Source: SDM vol. 4, "Model-Specific Registers", Table 2-1, "CPUID Signature Values of DisplayFamily_DisplayModel";
 /// the names are those of Linux, `arch/x86/include/asm/intel-family.h`, in small letters and with hyphens.
@@ -58,12 +58,12 @@ const PROCESSORS: [(&str, u16, u8, &str); 48] = [
     ("darkmont-x", 6, 0xdd, "Clearwater Forest"),
 ];
 
-/// The processor of this name; capital letters, underscores and hyphens make no difference.
+/// Returns the processor of this name; case, underscores and hyphens make no difference.
 #[must_use]
 pub fn by_name(name: &str) -> Option<Cpu> {
     let bare = |name: &str| name.replace(['-', '_'], "").to_ascii_lowercase();
     let wanted = bare(name);
-    // Where only a server has a name, it has it without the X too.
+    // A name that only a server has is also accepted without its X.
     let (_, family, model, _) = PROCESSORS
         .iter()
         .find(|(name, ..)| bare(name) == wanted)
@@ -71,7 +71,7 @@ pub fn by_name(name: &str) -> Option<Cpu> {
     Some(Cpu::intel(*family, *model, 0))
 }
 
-/// The processor that this runs on; `None` where it is not an x86 one.
+/// Returns the processor that this program runs on; `None` on other architectures than x86-64.
 #[must_use]
 pub fn host() -> Option<Cpu> {
     #[cfg(target_arch = "x86_64")]
@@ -88,7 +88,7 @@ pub fn host() -> Option<Cpu> {
     None
 }
 
-/// Writes the names, a line each.
+/// Writes the names, one a line.
 ///
 /// # Errors
 /// Those of `out`.
@@ -96,7 +96,7 @@ pub fn list(out: &mut dyn io::Write) -> io::Result<()> {
     let mut text = String::new();
     for (name, family, model, sold) in PROCESSORS {
         let cpu = format!("{family}/{model}");
-        // To text there is always room.
+        // Writing to a string cannot fail.
         let _ = writeln!(text, "{}", format!("{name:<18}{cpu:<8}{sold}").trim_end());
     }
     out.write_all(text.as_bytes())

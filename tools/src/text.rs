@@ -1,4 +1,4 @@
-//! What libipt's programs call errors.
+//! The texts that libipt's programs print for errors.
 
 use crate::code::CacheError;
 use pugmark_decoder_core::error::ErrorKind;
@@ -6,7 +6,7 @@ use pugmark_decoder_core::last_ip::NoIp;
 use pugmark_decoder_core::time::TimeError;
 use std::io;
 
-/// The text for a packet that cannot be read.
+/// Returns the text for a packet that cannot be read.
 pub fn of_packet(error: ErrorKind) -> &'static str {
     match error {
         ErrorKind::MalformedPacket { .. } => "unknown packet",
@@ -14,7 +14,7 @@ pub fn of_packet(error: ErrorKind) -> &'static str {
     }
 }
 
-/// The text for a time that is not known.
+/// Returns the text for a time that is unknown.
 pub fn of_time(error: TimeError) -> &'static str {
     match error {
         TimeError::UnknownRatio => "bad configuration",
@@ -24,7 +24,7 @@ pub fn of_time(error: TimeError) -> &'static str {
     }
 }
 
-/// The text for an IP that is not known.
+/// Returns the text for an IP that is unknown.
 pub fn of_ip(error: NoIp) -> &'static str {
     match error {
         NoIp::Never => "no ip",
@@ -32,7 +32,7 @@ pub fn of_ip(error: NoIp) -> &'static str {
     }
 }
 
-/// The text for a part of a file that cannot be had.
+/// Returns the text for a part of a file that cannot be read.
 pub fn of_cache(error: &CacheError) -> &'static str {
     match error {
         CacheError::Open(_) => "bad file",
@@ -41,7 +41,7 @@ pub fn of_cache(error: &CacheError) -> &'static str {
     }
 }
 
-/// The system's own text, as C's `strerror` has it.
+/// Returns the system's own text, as C's `strerror` does.
 pub fn of_system(error: &io::Error) -> String {
     let text = error.to_string();
     text.split(" (os error").next().unwrap_or_default().into()

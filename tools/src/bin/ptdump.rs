@@ -8,7 +8,7 @@ use pugmark_tools::ptdump::{self, Command};
 use std::io::{self, BufWriter, Write};
 use std::process::ExitCode;
 
-/// What the output's format is that of.
+/// The version of libipt's program whose output format this is.
 const COMPATIBLE: &str = "2.3.0-devel";
 
 fn main() -> ExitCode {
@@ -30,7 +30,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// The inner result is that of writing.
+/// The inner result is that of writing the output.
 fn run(program: &str, args: Args, out: &mut dyn Write) -> Result<io::Result<()>, (u8, Usage)> {
     let failed = |error| (1, error);
     Ok(match Command::parse(args).map_err(failed)? {

@@ -7,7 +7,7 @@ use pugmark_tools::ptxed::{self, Command, Console, Failure};
 use std::io::{self, BufWriter, Write};
 use std::process::ExitCode;
 
-/// What the output's format is that of.
+/// The version of libipt's program whose output format this is.
 const COMPATIBLE: &str = "2.3.0-devel";
 
 fn main() -> ExitCode {
@@ -26,7 +26,7 @@ fn main() -> ExitCode {
         Err(failure) => {
             let harmless = matches!(failure, Failure::Harmless(_));
             let status = if harmless { ExitCode::SUCCESS } else { ExitCode::FAILURE };
-            // Where this cannot be written, nobody can be told.
+            // An error here cannot be reported anywhere.
             let _ = write!(io::stderr(), "{}", failure.lines(&program));
             (Ok(()), status)
         }

@@ -60,7 +60,7 @@ fn main() -> ExitCode {
     end(result, failure)
 }
 
-/// `--cpu list`, wherever it stands among the options of what decodes; it needs no trace.
+/// Returns whether the options of `decode` or `bench` hold `--cpu list` anywhere; it needs no trace.
 fn lists_processors() -> bool {
     let words: Vec<_> = std::env::args_os().skip(1).collect();
     let decodes = words.first().is_some_and(|word| word == "decode" || word == "bench");
@@ -68,7 +68,7 @@ fn lists_processors() -> bool {
     decodes && (words.windows(2).any(in_two) || words.iter().any(|word| word == "--cpu=list"))
 }
 
-/// The exit status of a result, when all was written.
+/// Returns the exit status of a result after all output is written.
 fn end(result: Result<ExitCode>, failure: fn(&Error) -> u8) -> ExitCode {
     let flushed = result.and_then(|status| {
         io::stdout().flush().context(output::FAILED)?;
@@ -76,7 +76,7 @@ fn end(result: Result<ExitCode>, failure: fn(&Error) -> u8) -> ExitCode {
     });
     match flushed {
         Ok(status) => status,
-        // A reader that has seen enough is no error.
+        // A reader that has closed its end is no error.
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             tell(format_args!("pugmark: {error:#}"));
@@ -85,11 +85,11 @@ fn end(result: Result<ExitCode>, failure: fn(&Error) -> u8) -> ExitCode {
     }
 }
 
-/// Says what is wrong with the command line, or prints the help that it asks for.
+/// Reports what is wrong with the command line, or prints the help that it requests.
 fn refuse(refusal: &clap::Error) -> ExitCode {
     let printed = written(refusal.print());
     if refusal.use_stderr() {
-        // The lower statuses of `record` are the program's.
+        // Below 125, the exit statuses of `record` are those of the traced program.
         let is_record = std::env::args_os().nth(1).is_some_and(|word| word == "record");
         return ExitCode::from(if is_record { 125 } else { 2 });
     }

@@ -1,4 +1,4 @@
-//! Parts of files, each read once.
+//! A cache of parts of files, each read once.
 
 use std::cell::OnceCell;
 use std::collections::HashMap;
@@ -6,8 +6,8 @@ use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
-/// Parts of files that code comes from. The same part of the same file is one section however often it is asked for, and
-/// is read when its bytes are first needed.
+/// Parts of files that contain code. The same part of the same file is one section however often it is added. It is
+/// read when its bytes are first needed.
 ///
 /// ```
 /// use pugmark_tools::code::{CacheError, SectionCache};
@@ -19,11 +19,11 @@ use std::path::{Path, PathBuf};
 pub struct SectionCache {
     sections: Vec<CachedSection>,
     by_range: HashMap<(PathBuf, u64, u64), SectionId>,
-    /// Bytes that may still be promised.
+    /// The number of bytes that can still be added.
     left: u64,
 }
 
-/// A section in its cache.
+/// The number of a section in its cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SectionId(usize);
 
@@ -35,12 +35,12 @@ struct CachedSection {
     bytes: OnceCell<Vec<u8>>,
 }
 
-/// Why a part of a file cannot be had.
+/// Why a part of a file cannot be added.
 #[derive(Debug)]
 pub enum CacheError {
     /// The file cannot be opened.
     Open(io::Error),
-    /// It ends before the part begins.
+    /// The file ends before the part begins.
     Offset {
         /// The file's size in bytes.
         size: u64,
@@ -49,27 +49,27 @@ pub enum CacheError {
     Full,
 }
 
-/// The most sections, which is what libipt's cache has place for.
+/// The largest number of sections, which is that of libipt's cache.
 const MOST_SECTIONS: usize = u16::MAX as usize;
-/// The most bytes of all sections together, if no one says otherwise.
+/// The default limit to the bytes of all sections together.
 const MOST_BYTES: u64 = 1 << 32;
 
 impl Default for SectionCache {
-    /// A cache for 4 GiB.
+    /// Makes a cache for 4 GiB.
     fn default() -> Self {
         Self::with_limit(MOST_BYTES)
     }
 }
 
 impl SectionCache {
-    /// A cache for so many bytes of all sections together.
+    /// Makes a cache for `bytes` bytes of all sections together.
     #[must_use]
     pub fn with_limit(bytes: u64) -> Self {
         Self { sections: Vec::new(), by_range: HashMap::new(), left: bytes }
     }
 
-    /// The section with `len` bytes of a file from `offset` on, or with as many as there are. Only looks at the file's
-    /// size.
+    /// Adds the section with `len` bytes of a file starting at `offset`, or fewer if the file ends there. Only looks at
+    /// the file's size; the bytes are read later.
     ///
     /// # Errors
     /// [`CacheError`].
@@ -80,7 +80,7 @@ impl SectionCache {
         self.insert(file, offset, len, OnceCell::new())
     }
 
-    /// The section with bytes of a file that the caller has read already.
+    /// Adds the section with bytes of a file that the caller has read already.
     ///
     /// # Errors
     /// [`CacheError::Full`].
@@ -107,7 +107,7 @@ impl SectionCache {
         Ok(id)
     }
 
-    /// The section's bytes, fewer if the file has become shorter or cannot be read any longer.
+    /// Returns the section's bytes; fewer if the file has become shorter or can no longer be read.
     #[must_use]
     pub fn bytes(&self, id: SectionId) -> &[u8] {
         let Some(section) = self.sections.get(id.0) else { return &[] };
@@ -117,7 +117,7 @@ impl SectionCache {
 
 impl CachedSection {
     fn read(&self) -> io::Result<Vec<u8>> {
-        // Opening what is no file may wait, or do things.
+        // Opening anything but a regular file may block or have side effects.
         if !fs::metadata(&self.file)?.is_file() {
             return Ok(Vec::new());
         }
@@ -144,7 +144,7 @@ mod tests {
         let part = cache.add(&file, 2, 100).unwrap();
         assert_eq!((cache.bytes(all), cache.bytes(part)), (&[0, 1, 2, 3][..], &[2, 3][..]));
         assert!(matches!(cache.add(&file, 4, 1), Err(CacheError::Offset { size: 4 })));
-        // The six bytes are promised.
+        // All six bytes are in use.
         assert!(matches!(cache.add(&file, 1, 1), Err(CacheError::Full)));
         assert_eq!(cache.add(&file, 2, 2).unwrap(), part);
         fs::remove_file(&file).unwrap();
@@ -159,7 +159,7 @@ mod tests {
         let first = add(0).unwrap();
         assert!((1..0xffff).all(|offset| add(offset).is_ok()));
         assert!(matches!(add(0xffff), Err(CacheError::Full)));
-        // One that is there already takes no place.
+        // A section that is there already needs no place.
         assert_eq!(add(0).unwrap(), first);
     }
 

@@ -1,8 +1,8 @@
-//! ELF files, as far as code comes from them: the segments to load.
+//! Reads the segments to load from an ELF file.
 //!
-//! Files are read as libipt's programs read them, which is why the walk over the headers is ours and not the object
-//! library's: little-endian whatever the file says, program headers one behind the other whatever size the file
-//! says, and what is wrong is told by the header's number.
+//! Files are read as libipt's programs read them, which is why this module walks the headers itself instead of using
+//! the `object` crate: always little-endian, program headers next to each other, whatever the file says of either, and
+//! errors name the header's number.
 //!
 //! Source: System V Application Binary Interface, "ELF Header" and "Program Header".
 //!
@@ -19,7 +19,7 @@ use object::read::elf::{FileHeader, ProgramHeader};
 use object::{LittleEndian, elf};
 use std::fmt;
 
-/// `e_ident`, and what of it is looked at.
+/// The type of `e_ident`, and the indices of the bytes that are read.
 type Ident = [u8; 16];
 const EI_CLASS: usize = 4;
 const EI_VERSION: usize = 6;
@@ -29,9 +29,9 @@ const EI_VERSION: usize = 6;
 pub struct Segment {
     /// Its number among the program headers.
     pub number: u16,
-    /// Where in the file.
+    /// Its offset in the file.
     pub offset: u64,
-    /// How many bytes of it.
+    /// Its number of bytes in the file.
     pub size: u64,
     /// The address that the file gives it.
     pub vaddr: u64,
@@ -40,16 +40,16 @@ pub struct Segment {
 /// The segments to load.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Segments {
-    /// Those with bytes, in the file's order.
+    /// The segments with bytes, in the file's order.
     pub loaded: Vec<Segment>,
-    /// The lowest address of all, also of those without bytes.
+    /// The lowest address of all segments, including those without bytes.
     pub lowest: Option<u64>,
-    /// The program header in which the file ends, if it does.
+    /// The number of the program header in which the file ends, if it does.
     pub cut: Option<u16>,
 }
 
 impl Segments {
-    /// What to add to each segment's address so that the lowest is at `base`; nothing for a base of 0.
+    /// Returns what to add to each segment's address so that the lowest is at `base`; 0 for a base of 0.
     #[must_use]
     pub fn shift(&self, base: u64) -> u64 {
         if base == 0 { 0 } else { base.wrapping_sub(self.lowest.unwrap_or(u64::MAX)) }
@@ -59,15 +59,15 @@ impl Segments {
 /// What is wrong with an ELF file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ElfError {
-    /// It ends before the identification does.
+    /// The file ends before its identification does.
     NoIdentification,
-    /// It does not begin as ELF files do.
+    /// The file does not begin with the ELF magic number.
     NotElf,
-    /// Neither for 32 nor for 64 bits.
+    /// The class is neither that of 32 nor that of 64 bits.
     Class(u8),
-    /// It ends in the file header.
+    /// The file ends within the file header.
     FileHeader,
-    /// The program headers begin at this offset, where nothing can be.
+    /// The program headers begin at this offset, which is above the largest possible one.
     Table(u64),
 }
 
@@ -85,10 +85,10 @@ impl fmt::Display for ElfError {
 
 impl std::error::Error for ElfError {}
 
-/// The segments to load of a file of 32 or 64 bits. Reads nothing but headers.
+/// Returns the segments to load of a file of 32 or 64 bits. Only reads headers.
 ///
 /// # Errors
-/// [`ElfError`], the first.
+/// The first [`ElfError`].
 pub fn segments<'data>(file: impl ReadRef<'data>) -> Result<Segments, ElfError> {
     let ident: &Ident = file.read_at(0).map_err(|()| ElfError::NoIdentification)?;
     if !ident.starts_with(&ELFMAG) {
@@ -128,7 +128,7 @@ fn walk<'data, Header: FileHeader<Endian = LittleEndian>>(
     Ok(segments)
 }
 
-/// The ways to call the kernel that processes have on x86.
+/// The ABIs in which processes on x86 call the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Abi {
     /// 64 bits.
@@ -139,10 +139,10 @@ pub enum Abi {
     Ia32,
 }
 
-/// How many bytes of a file [`abi`] looks at.
+/// The number of bytes of a file that [`abi`] looks at.
 pub const ABI_BYTES: usize = size_of::<FileHeader32<LittleEndian>>();
 
-/// The ABI of a program or library, by the first bytes of its file.
+/// Returns the ABI of a program or library, given the first bytes of its file.
 #[must_use]
 pub fn abi(file: &[u8]) -> Option<Abi> {
     let ident: &Ident = file.read_at(0).ok()?;

@@ -1,4 +1,4 @@
-//! `image.json`: which part of which file was where.
+//! Reads `image.json`, which says which part of which file was mapped where.
 
 use anyhow::{Context, Result};
 use serde::Deserialize;
@@ -10,14 +10,14 @@ use std::{
 /// A part of a file at an address.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub struct ImageSection {
-    /// The file, from the image's folder.
+    /// The file's path, relative to the image's folder.
     pub file: PathBuf,
-    /// Where in the file.
+    /// The part's offset in the file.
     #[serde(default)]
     pub offset: u64,
-    /// How many bytes.
+    /// The number of bytes.
     pub len: u64,
-    /// The address of the first.
+    /// The address of the first byte.
     pub vaddr: u64,
 }
 
@@ -26,10 +26,10 @@ struct ImageFile {
     sections: Vec<ImageSection>,
 }
 
-/// The sections of `{"sections":[{"file","offset","len","vaddr"}]}`.
+/// Reads the sections of `{"sections":[{"file","offset","len","vaddr"}]}`.
 ///
 /// # Errors
-/// When the file cannot be read, or is not such.
+/// If the file cannot be read, or does not have this form.
 pub fn read(path: &Path) -> Result<Vec<ImageSection>> {
     let what = || format!("image {}", path.display());
     let text = fs::read(path).with_context(what)?;

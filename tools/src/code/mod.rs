@@ -1,4 +1,4 @@
-//! The code under a trace, from files.
+//! The code that was traced, read from files.
 
 mod cache;
 pub mod elf;
@@ -17,7 +17,7 @@ pub struct Part {
     pub section: SectionId,
 }
 
-/// The sections of an image in which later parts hide earlier ones; reads those that were not read yet.
+/// Returns the sections of an image, in which later parts hide earlier ones. Reads those that were not read yet.
 #[must_use]
 pub fn sections<'c>(parts: &[Part], cache: &'c SectionCache) -> Vec<Section<'c>> {
     let section =

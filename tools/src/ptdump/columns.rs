@@ -1,10 +1,10 @@
-//! What a packet's line says about the packet itself.
+//! Makes the columns of a packet's line that follow from the packet alone.
 
 use super::line::Line;
 use pugmark_decoder_core::packet::{Cfe, Ip, ModeExec, Packet, Pwrx, Tnt};
 use pugmark_decoder_core::packet::{Ptw, PtwPayload, Trig};
 
-/// Fills in the columns that depend on nothing but the packet.
+/// Fills in the columns that depend only on the packet.
 pub(super) fn describe(packet: &Packet, exec_mode: bool, line: &mut Line) {
     let (opcode, payload) = opcode_and_payload(packet);
     line.opcode = opcode;
@@ -59,7 +59,7 @@ fn opcode_and_payload(packet: &Packet) -> (&'static str, String) {
         Packet::Cfe(cfe) => ("cfe", event(cfe)),
         Packet::Evd(evd) => ("evd", format!("{}: {:x}", evd.kind, evd.payload)),
         Packet::Trig(trig) => ("trig", trigger(trig)),
-        // libipt's reading has none of them; the names are the manual's.
+        // libipt does not read these packets; the names are the manual's.
         Packet::Bbp(bbp) => ("bbp", format!("{:x}", bbp.kind)),
         Packet::Bip(bip) => ("bip", format!("{:x}", bip.id)),
         Packet::Bep(bep) => ("bep", flags("", [(bep.ip, "ip")])),
@@ -67,19 +67,19 @@ fn opcode_and_payload(packet: &Packet) -> (&'static str, String) {
     }
 }
 
-/// `first` and the names that are set, comma-separated.
+/// Returns `first` and the names that are set, separated by commas.
 fn flags<const N: usize>(first: &str, names: [(bool, &str); N]) -> String {
     let set = names.iter().filter(|(set, _)| *set).map(|(_, name)| *name);
     let first = (!first.is_empty()).then_some(first);
     first.into_iter().chain(set).collect::<Vec<_>>().join(", ")
 }
 
-/// Oldest first.
+/// Shows the branch outcomes of a TNT packet, the oldest first.
 fn outcomes(tnt: Tnt) -> String {
     tnt.outcomes().map(|taken| if taken { '!' } else { '.' }).collect()
 }
 
-/// What is not in the packet is shown as question marks.
+/// Shows the IP bytes of a packet. Digits that the packet does not hold are question marks.
 fn address(ip: Ip) -> String {
     let known = match ip {
         Ip::Suppressed => String::new(),
@@ -92,7 +92,7 @@ fn address(ip: Ip) -> String {
     format!("{:x}: {known:?>16}", ip.ip_bytes())
 }
 
-/// Packets count C-states from C1, and C0 as 15.
+/// The packets encode C1 as 0 and so on; C0 is 15.
 fn c_state(state: u8) -> u8 {
     (state + 1) & 15
 }

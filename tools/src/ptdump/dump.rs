@@ -1,4 +1,4 @@
-//! From a trace to lines.
+//! Turns a trace into lines.
 
 use super::columns;
 use super::line::Line;
@@ -11,10 +11,11 @@ use pugmark_decoder_core::errata::Errata;
 use pugmark_decoder_core::packet::{Packet, Packets};
 use std::io::{self, Write};
 
-/// How many of a packet's bytes are shown.
+/// The largest number of a packet's bytes to show.
 const RAW: usize = 16;
 
-/// The errata of the processor; one that is not known is a line of `out` and has none.
+/// Returns the errata of the processor. An unknown processor is reported as a line of `out` and treated as one without
+/// errata.
 ///
 /// # Errors
 /// Those of `out`.
@@ -32,7 +33,7 @@ pub fn errata(options: &Options, out: &mut dyn Write) -> io::Result<Errata> {
 /// Writes a line for each packet of `trace` to `out`.
 ///
 /// # Errors
-/// Those of `out`. Errors in the trace are lines.
+/// Those of `out`. Errors in the trace are written as lines.
 pub fn dump(trace: &[u8], options: Options, errata: Errata, out: &mut dyn Write) -> io::Result<()> {
     let config = Config { errata, dialect: Dialect::Libipt, ..Config::new() };
     let sideband = match options.streams.as_slice() {
@@ -46,7 +47,7 @@ pub fn dump(trace: &[u8], options: Options, errata: Errata, out: &mut dyn Write)
     dump.sideband_until(u64::MAX)
 }
 
-/// `[OFFSET: TEXT: ERROR]`.
+/// Writes `[OFFSET: TEXT: ERROR]`.
 fn diagnose(out: &mut dyn Write, offset: u64, (text, error): Diagnostic) -> io::Result<()> {
     match error {
         Some(error) => writeln!(out, "[{offset:x}: {text}: {error}]"),
@@ -130,7 +131,7 @@ impl Dump<'_> {
             }
     }
 
-    /// Side-band records whose time has come.
+    /// Shows the sideband records that are due at `time`.
     fn sideband_until(&mut self, time: u64) -> io::Result<()> {
         match &mut self.sideband {
             Some(sideband) => sideband.show(time, &self.options.sideband, self.out),
@@ -143,7 +144,7 @@ fn is_timing(packet: &Packet) -> bool {
     matches!(packet, Packet::Tsc(_) | Packet::Cbr(_) | Packet::Tma(_) | Packet::Mtc(_) | Packet::Cyc(_))
 }
 
-/// An OVF by erratum SKD007 takes three bytes, of which an OVF's two are shown.
+/// An OVF damaged by erratum SKD007 takes three bytes, of which only the two of an OVF are shown.
 fn raw_len(packet: &Packet, taken: usize) -> usize {
     match packet {
         Packet::Ovf => packet.len(),

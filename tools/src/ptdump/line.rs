@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// A packet's line; `Display` gives it without its end.
+/// A packet's line. `Display` writes it without the line's end.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Line {
     /// The packet's offset, if it is to be shown.
@@ -11,13 +11,13 @@ pub(super) struct Line {
     pub(super) raw: Option<Vec<u8>>,
     /// The packet's name.
     pub(super) opcode: &'static str,
-    /// What is in it; may be empty.
+    /// The packet's contents; may be empty.
     pub(super) payload: String,
-    /// What is known behind it: what that is, and its value.
+    /// The name and value of the state after the packet, for example its last IP.
     pub(super) tracking: Option<(&'static str, String)>,
 }
 
-/// How much of a value behind the packet is shown.
+/// The largest number of characters of the state's value to show.
 const TRACKING: usize = 16;
 
 impl fmt::Display for Line {

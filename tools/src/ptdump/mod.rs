@@ -1,4 +1,5 @@
-//! `ptdump`: the packets of a trace, a line each.
+//! `ptdump`: shows the packets of an Intel PT trace, one line each. Packets are the units that the processor writes,
+//! such as branch outcomes (TNT), branch targets (TIP) and times (TSC).
 
 mod columns;
 mod dump;

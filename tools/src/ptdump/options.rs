@@ -8,20 +8,20 @@ use crate::{cpu, sideband::Stream};
 use pugmark_decoder_core::config::Clocks;
 use pugmark_decoder_core::errata::Cpu;
 
-/// What the command line asks for.
+/// What the command line requests.
 #[derive(Debug)]
 pub enum Command {
-    /// The usage text.
+    /// Print the usage text.
     Help,
-    /// The version.
+    /// Print the version.
     Version,
-    /// The names of processors.
+    /// Print the names of processors.
     Processors,
-    /// The packets of a trace.
+    /// Print the packets of a trace.
     Dump {
-        /// How.
+        /// How to print them.
         options: Box<Options>,
-        /// The trace as it was given, its range not read yet.
+        /// The trace's argument, in which the range is not parsed yet.
         trace: String,
     },
 }
@@ -29,58 +29,58 @@ pub enum Command {
 /// How to show a trace.
 #[derive(Debug, Default)]
 pub struct Options {
-    /// Begin at offset 0.
+    /// Start at offset 0 instead of the first PSB.
     pub no_sync: bool,
-    /// No packets, and no records up to a later option for them.
+    /// Show no packets, and no records unless a later option shows them.
     pub quiet: bool,
-    /// No PADs.
+    /// Hide PAD packets.
     pub no_pad: bool,
-    /// No timing packets.
+    /// Hide timing packets.
     pub no_timing: bool,
-    /// No CYCs, also not for time.
+    /// Hide CYC packets, and do not use them for time.
     pub no_cyc: bool,
-    /// No offset column.
+    /// Hide the offset column.
     pub no_offset: bool,
-    /// The bytes' column.
+    /// Show the packets' bytes.
     pub raw: bool,
-    /// The last IP's column.
+    /// Show the last IP.
     pub last_ip: bool,
-    /// The execution mode's column.
+    /// Show the execution mode.
     pub exec_mode: bool,
-    /// The column for time.
+    /// The time column to show.
     pub time: Option<TimeColumn>,
-    /// Time as differences.
+    /// Show times as differences.
     pub time_delta: bool,
-    /// No calibration.
+    /// Do not calibrate.
     pub no_tcal: bool,
-    /// Relative time will do.
+    /// Show relative time where no TSC is known.
     pub no_wall_clock: bool,
-    /// OVF keeps the calibration.
+    /// Keep the calibration at an OVF.
     pub keep_tcal_on_ovf: bool,
     /// The processor.
     pub cpu: Option<Cpu>,
     /// Its clocks.
     pub clocks: Clocks,
-    /// How to show side-band records.
+    /// How to show sideband records.
     pub sideband: sideband::Show,
-    /// Where they come from.
+    /// The streams of sideband records.
     pub streams: Vec<Stream>,
 }
 
-/// What to show as time.
+/// What the time column shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TimeColumn {
     /// The estimated TSC.
     Tsc,
-    /// The calibration's ratio.
+    /// The ratio that calibration found.
     Ratio,
 }
 
 impl Command {
-    /// Reads the arguments behind the program's name.
+    /// Reads the arguments that follow the program's name.
     ///
     /// # Errors
-    /// The first one that is wrong.
+    /// The first argument that is wrong.
     pub fn parse(mut args: Args) -> Result<Self, Usage> {
         let mut options = Options::default();
         let mut records = sideband::Config::default();
@@ -100,7 +100,7 @@ impl Command {
                 "--no-sync" => options.no_sync = true,
                 "--quiet" => {
                     options.quiet = true;
-                    // An option for records behind it counts.
+                    // A later option can turn records on again.
                     options.sideband = sideband::Show::default();
                 }
                 "--no-pad" => options.no_pad = true,
@@ -133,7 +133,7 @@ impl Command {
                 "--sb:filename" => options.sideband.filename = true,
                 "--sb:offset" => options.sideband.offset = true,
                 "--sb:time" => options.sideband.time = true,
-                // Records have no effect here, and so none that could be lost.
+                // Records are not applied here, so there are no losses to warn about.
                 "--sb:warn" => {}
                 "--pevent" | "--pevent:primary" | "--pevent:secondary" => {
                     let range: FileRange = args.value(option)?.parse()?;
@@ -141,9 +141,9 @@ impl Command {
                     options.streams.push(Stream::load(&range, primary, records.clone())?);
                 }
                 "--pevent:sample-config" => records.add_sample_config(option, args.next().as_deref())?,
-                // The kernel's code, of which none is needed here.
+                // The kernel's code is not needed to show packets.
                 "--pevent:kcore" => drop(args.value(option)?),
-                // How records were taken, or nothing that there is.
+                // Options for how the records were taken; an unknown option is refused there.
                 _ => records.set(option, &mut args)?,
             }
         }
@@ -154,7 +154,7 @@ impl Command {
 }
 
 impl Options {
-    /// What the command line does not say is what the recording says.
+    /// Fills in from the recording what the command line does not say.
     fn describe(&mut self, recording: Option<&Recording>, cpu_given: bool) {
         let Some(description) = recording.and_then(|recording| recording.description.as_ref()) else {
             return;

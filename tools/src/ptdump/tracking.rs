@@ -1,4 +1,4 @@
-//! What is known behind each packet: last IP and time.
+//! Tracks the state after each packet: last IP and time.
 
 use super::options::{Options, TimeColumn};
 use crate::text;
@@ -7,13 +7,13 @@ use pugmark_decoder_core::last_ip::{LastIp, NoIp};
 use pugmark_decoder_core::packet::{Cyc, Ip, Packet};
 use pugmark_decoder_core::time::{Calibration, Estimate, TimeError};
 
-/// What went wrong, and the error where there is one.
+/// A message, and the text of the error if there is one.
 pub(super) type Diagnostic = (&'static str, Option<&'static str>);
 
 /// A column's name and value.
 pub(super) type Column = (&'static str, String);
 
-/// The state behind the packets so far.
+/// The state after the packets so far.
 #[derive(Debug, Default)]
 pub(super) struct Tracking {
     last_ip: LastIp,
@@ -25,14 +25,14 @@ pub(super) struct Tracking {
 }
 
 impl Tracking {
-    /// The estimated time, relative where no TSC is known.
+    /// Returns the estimated time, relative where no TSC is known.
     pub(super) fn time(&self) -> u64 {
         self.estimate.relative()
     }
 
     /// Applies an IP and returns the last IP's column.
     ///
-    /// A PSB does not reset the last IP here: behind one it would be zero, and IPs are whole anyway.
+    /// A PSB does not reset the last IP here: after a PSB it would be zero, and IPs are complete anyway.
     pub(super) fn ip(&mut self, ip: Ip, diagnostics: &mut Vec<Diagnostic>) -> Column {
         self.last_ip.update(ip);
         let value = match self.last_ip.get() {
@@ -46,7 +46,7 @@ impl Tracking {
         ("ip", value)
     }
 
-    /// Applies a packet that has to do with time and returns the time's column, if the packet has one.
+    /// Applies a timing packet and returns the time column if the packet has one.
     pub(super) fn packet(
         &mut self,
         packet: &Packet,
@@ -114,7 +114,7 @@ impl Tracking {
         Some(self.column(column, options, diagnostics))
     }
 
-    /// The ratio from before this CYC is what makes time of it.
+    /// Applies a CYC. It is converted to time by the ratio from before this CYC.
     fn cyc(&mut self, cyc: Cyc, options: &Options, diagnostics: &mut Vec<Diagnostic>) {
         let ratio = self.calibration.ratio().unwrap_or_else(|error| {
             if !options.no_tcal {

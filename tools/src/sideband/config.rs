@@ -1,16 +1,16 @@
-//! How a stream of records was taken: `--pevent:*`.
+//! How a stream of records was taken: the values of `--pevent:*`.
 
 use crate::args::{Args, Usage};
 use crate::code::elf::Abi;
 use crate::number;
 use std::collections::HashMap;
 
-/// What a stream does not say about itself.
+/// What a stream's records do not say themselves but is needed to read them.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// `perf_event_attr.sample_type`.
     pub sample_type: u64,
-    /// The same for events by identifier, where a stream has several kinds.
+    /// The `sample_type` of events by identifier, if the stream has events with several.
     pub sample_configs: Vec<(u64, u64)>,
     /// `perf_event_mmap_page.time_zero`.
     pub time_zero: u64,
@@ -18,11 +18,11 @@ pub struct Config {
     pub time_shift: u16,
     /// `perf_event_mmap_page.time_mult`.
     pub time_mult: u32,
-    /// What is taken off the TSC, so that records are not late.
+    /// Subtracted from a record's TSC, so that records do not come too late.
     pub tsc_offset: u64,
     /// The lowest address of the kernel.
     pub kernel_start: u64,
-    /// What names of mapped files are under.
+    /// The folder that names of mapped files are relative to.
     pub sysroot: String,
     /// The files to map for `[vdso]`.
     pub vdso: HashMap<Abi, String>,
@@ -66,7 +66,7 @@ impl Config {
         Ok(())
     }
 
-    /// Reads `ID:V`; `shown` is what to show if it is not that.
+    /// Reads `ID:V`; `shown` is the text to show if the argument has another form.
     ///
     /// # Errors
     /// [`Usage::BadSampleConfig`].
@@ -80,7 +80,7 @@ impl Config {
         Ok(())
     }
 
-    /// A time of perf's clock as TSC; `None` where the configuration makes none of it.
+    /// Returns a time of perf's clock as TSC; `None` if the configuration cannot convert it.
     pub fn tsc_of(&self, time: u64) -> Option<u64> {
         if time == 0 {
             return Some(self.earlier(0));
@@ -92,7 +92,7 @@ impl Config {
         Some(self.earlier(whole.wrapping_add(rest)))
     }
 
-    /// Takes the offset off; one that is negative is added. Neither goes over the end.
+    /// Subtracts the offset, or adds its magnitude if it is negative. The subtraction stops at 0.
     fn earlier(&self, tsc: u64) -> u64 {
         let offset = self.tsc_offset;
         match tsc.checked_sub(offset) {

@@ -1,8 +1,8 @@
-//! The image that the trace is in.
+//! Finds the image (the code of one process) that the trace is in at each event.
 //!
-//! The scheduler switches processes in kernel code, and records say so a little before or behind the place in the trace.
-//! So a switch takes effect only at an event in the kernel, on the way into it or out of it, where the processes' own code
-//! does not matter.
+//! The scheduler switches processes in kernel code, and the records that report it come a little before or after the
+//! place in the trace. So a switch takes effect only at an event in the kernel, or on the way into it or out of it,
+//! where the processes' own code does not matter.
 
 use super::images::Effect;
 use super::session::report;
@@ -11,23 +11,23 @@ use pugmark_decoder_core::event::{Event, EventKind};
 use pugmark_decoder_core::image::Image;
 use std::io::{self, Write};
 
-/// Follows the records beside the trace.
+/// Applies the sideband records while the trace is decoded.
 #[derive(Debug)]
 pub struct Follower<'s> {
     images: &'s Images<'s>,
     session: Session<'s>,
     show: Show,
-    /// Switches are lines.
+    /// Whether to print a line for each switch.
     show_switches: bool,
-    /// How many records were applied.
+    /// The number of records that were applied.
     applied: usize,
-    /// How many parts each process's image has.
+    /// The number of parts that each process's image has so far.
     parts: Vec<usize>,
-    /// What each stream says about where the trace is.
+    /// For each stream, where the trace is.
     places: Vec<Place>,
-    /// The process whose image the decoder has, if a record said so.
+    /// The process whose image the decoder has, if a record named one.
     current: Option<usize>,
-    /// The address in the last PSB+, which all of its events share.
+    /// The address in the last PSB+, which all events of that PSB+ share.
     psb_ip: Option<u64>,
 }
 
@@ -38,11 +38,11 @@ struct Place {
     kernel_start: u64,
     location: Location,
     context: Option<usize>,
-    /// A switch that waits for its place.
+    /// The process of a switch that has not taken effect yet.
     next: Option<usize>,
 }
 
-/// Where the trace is, as far as events say.
+/// Where the trace is, as far as the events say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Location {
     Unknown,
@@ -51,10 +51,10 @@ enum Location {
 }
 
 impl<'s> Follower<'s> {
-    /// In front of the first record of the streams that the images were made of.
+    /// Starts before the first record of the streams that the images were made from.
     ///
     /// # Errors
-    /// Those of `out`. Errors in the records are lines.
+    /// Those of `out`. Errors in the records are written as lines.
     pub fn new(
         streams: &'s [Stream],
         images: &'s Images<'s>,
@@ -81,10 +81,10 @@ impl<'s> Follower<'s> {
         })
     }
 
-    /// Shows and applies the records that are due at `event`; returns the image to go on with where it changed.
+    /// Shows and applies the records that are due at `event`. Returns the image to continue with if it changed.
     ///
     /// # Errors
-    /// Those of `out`. Errors in the records are lines.
+    /// Those of `out`. Errors in the records are written as lines.
     pub fn event(&mut self, event: &Event, out: &mut dyn Write) -> io::Result<Option<Image<'s>>> {
         let mut changed = false;
         while let Some((record, cursor)) = self.session.next_due(event.when.time) {
@@ -123,7 +123,7 @@ impl<'s> Follower<'s> {
         Ok(self.current.filter(|_| changed).map(|context| self.images.image(context, self.parts[context])))
     }
 
-    /// Switches to the process that the stream waits for, if it does; whether it does.
+    /// Makes the stream's waiting switch, if there is one, take effect. Returns whether there was one.
     fn switch(&mut self, stream: usize, out: &mut dyn Write) -> io::Result<bool> {
         let place = &mut self.places[stream];
         let Some(context) = place.next.take() else { return Ok(false) };
@@ -137,19 +137,19 @@ impl<'s> Follower<'s> {
 }
 
 impl Place {
-    /// A switch takes the place of one that waits; there is none to the process that is the current one.
+    /// A switch replaces one that is waiting. A switch to the current process is dropped.
     fn prepare(&mut self, context: usize) {
         self.next = Some(context).filter(|_| self.context != Some(context));
     }
 
-    /// The trace comes to this event; whether processes may be switched there.
+    /// Moves to this event. Returns whether a switch may take effect there.
     fn go_to(&mut self, event: &Event) -> bool {
         let before = self.location;
         self.location = self.location_of(event);
         before != Location::User || self.location != Location::User
     }
 
-    /// Where the trace is behind an event.
+    /// Returns where the trace is after an event.
     fn location_of(&self, event: &Event) -> Location {
         let of = |ip: u64| if ip < self.kernel_start { Location::User } else { Location::Kernel };
         let other = |location| match location {
@@ -169,7 +169,7 @@ impl Place {
     }
 }
 
-/// Whether libipt takes the address of such an event for a location.
+/// Returns whether libipt treats the address of such an event as a location.
 fn has_location(kind: EventKind) -> bool {
     !matches!(
         kind,

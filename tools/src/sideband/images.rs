@@ -1,8 +1,8 @@
-//! What records do to processes' images, told before anything is decoded.
+//! Finds out what each record does to the processes' images, before anything is decoded.
 //!
-//! What a record does depends on the records before it alone; only when it does it is up to the trace. So all images
-//! are known in advance: each is a list of sections that grows while the trace is decoded, and an image at any time is
-//! the beginning of one such list. The decoder borrows it, and nothing is copied or kept for it.
+//! What a record does depends only on the records before it; the trace only decides when it does it. So all images are
+//! known in advance: each is a list of sections that grows while the trace is decoded, and at any time a process's
+//! image is the beginning of its list. The decoder borrows it, and nothing is copied.
 
 use super::record::{AUX_TRUNCATED, Fork};
 use super::{Event, Problem, Record, Session, Stream, Warning};
@@ -20,23 +20,23 @@ pub struct Images<'c> {
     cache: &'c SectionCache,
     contexts: Vec<Context>,
     effects: Vec<Effect>,
-    /// Each process's sections, as far as they were needed.
+    /// Each process's sections, filled in when they are first needed.
     sections: Vec<OnceCell<Vec<Section<'c>>>>,
 }
 
-/// What records do, as far as it can be told without reading code.
+/// What each record does, as far as that is known without reading code.
 #[derive(Debug)]
 pub struct Plan {
     contexts: Vec<Context>,
     effects: Vec<Effect>,
 }
 
-/// A process; one that executes another program is another.
+/// A process. When it executes another program, that is a new context.
 #[derive(Debug)]
 struct Context {
     pid: u32,
     parts: Vec<Part>,
-    /// How many parts it has from the beginning.
+    /// The number of parts that it starts with.
     initial: usize,
     abi: Option<Abi>,
 }
@@ -46,25 +46,25 @@ struct Context {
 pub(super) enum Effect {
     /// Nothing.
     None,
-    /// An image has so many parts now.
+    /// A process's image grows.
     Grow {
         /// The process.
         context: usize,
-        /// How many.
+        /// The number of parts that its image has now.
         parts: usize,
     },
-    /// The trace goes on in this process, from some place on.
+    /// From some place on, the trace is in this process.
     Switch(usize),
     /// The trace begins in this process.
     Start(usize),
-    /// Something is lost.
+    /// Something was lost.
     Warn(Warning),
-    /// It cannot do what it should.
+    /// The record cannot have its effect.
     Fail(Problem),
 }
 
 impl<'c> Images<'c> {
-    /// The images of a plan, with code from the cache that it was made with.
+    /// Makes the images of a plan. The cache must be the one that the plan was made with.
     #[must_use]
     pub fn new(plan: Plan, cache: &'c SectionCache) -> Self {
         let Plan { contexts, effects } = plan;
@@ -72,38 +72,38 @@ impl<'c> Images<'c> {
         Self { cache, contexts, effects, sections }
     }
 
-    /// How many parts each process's image has before any record about it.
+    /// Returns the number of parts that each process's image starts with.
     pub(super) fn initial(&self) -> Vec<usize> {
         self.contexts.iter().map(|context| context.initial).collect()
     }
 
-    /// A process's name.
+    /// Returns a process's name.
     #[must_use]
     pub(super) fn name(&self, context: usize) -> String {
         format!("pid-{:x}", self.contexts[context].pid)
     }
 
-    /// A process's image with so many parts; reads the files of all of them at the first time.
+    /// Returns the first `parts` parts of a process's image. The first call reads the files of all its parts.
     pub(super) fn image(&self, context: usize, parts: usize) -> Image<'_> {
         let sections =
             self.sections[context].get_or_init(|| code::sections(&self.contexts[context].parts, self.cache));
         Image::new(&sections[..parts.min(sections.len())])
     }
 
-    /// What the record with this number does, in the order in which they are due.
+    /// Returns what the record with this number does; records are numbered in the order in which they are due.
     pub(super) fn effect(&self, record: usize) -> Effect {
         self.effects.get(record).copied().unwrap_or(Effect::None)
     }
 }
 
 impl Plan {
-    /// Goes through all records of the streams and looks for the files in them. Every image begins with the kernel's
-    /// parts.
+    /// Goes through all records of the streams and finds the files that they name. Every image begins with the parts of
+    /// the kernel.
     #[must_use]
     pub fn new(streams: &[Stream], kernel: &[Part], cache: &mut SectionCache) -> Self {
         let plan = Self { contexts: Vec::new(), effects: Vec::new() };
         let mut planner = Planner { cache, kernel, plan, by_pid: HashMap::new(), left: MOST_PARTS };
-        // Writing into nothing cannot fail.
+        // Writing to a sink cannot fail.
         if let Ok(mut session) = Session::new(streams, &mut io::sink()) {
             while let Some((event, cursor)) = session.next_due(u64::MAX) {
                 let effect = planner.effect(&event, cursor.stream).unwrap_or_else(Effect::Fail);
@@ -117,17 +117,17 @@ impl Plan {
     }
 }
 
-/// The most parts of all images together. Each process that is forked has those of its parent, so that a few records
-/// could ask for very many.
+/// The largest number of parts of all images together. A forked process copies the parts of its parent, so without a
+/// limit a few records could create very many.
 const MOST_PARTS: usize = 1 << 22;
 
 struct Planner<'p> {
     cache: &'p mut SectionCache,
-    /// What every image begins with.
+    /// The parts that every image begins with.
     kernel: &'p [Part],
     plan: Plan,
     by_pid: HashMap<u32, usize>,
-    /// Parts that images may have yet, all together.
+    /// The number of parts that can still be added to any image.
     left: usize,
 }
 
@@ -135,7 +135,7 @@ impl Planner<'_> {
     fn effect(&mut self, event: &Event<'_>, stream: &Stream) -> Result<Effect, Problem> {
         let primary = stream.primary;
         Ok(match &event.record {
-            // Files do not have the kernel as it is after booting.
+            // The files do not hold the kernel as it is after booting, when it has patched itself.
             Record::Mmap { .. } if event.kernel => Effect::None,
             Record::Mmap { pid, addr, len, pgoff, filename, .. } => {
                 self.map(*pid, *addr, (*pgoff, *len), filename, stream)?
@@ -194,7 +194,7 @@ impl Planner<'_> {
         Ok(Effect::Grow { context, parts: parts.len() })
     }
 
-    /// A process that is not only another thread begins with its parent's image.
+    /// A forked process begins with its parent's image; a new thread of a process changes nothing.
     fn fork(&mut self, fork: &Fork) -> Result<(), Problem> {
         if fork.pid == fork.ppid {
             return Ok(());
@@ -206,7 +206,7 @@ impl Planner<'_> {
         self.replace(fork.pid, parent).map(drop)
     }
 
-    /// The process with this number, a new one if there is none.
+    /// Returns the process with this number, a new one if there is none.
     fn context_of(&mut self, pid: u32) -> Result<usize, Problem> {
         match self.by_pid.get(&pid) {
             Some(&context) => Ok(context),
@@ -214,7 +214,8 @@ impl Planner<'_> {
         }
     }
 
-    /// A new process instead of that with this number, with another's image or only the kernel's.
+    /// Replaces the process with this number by a new one that begins with its parent's image or with the kernel's
+    /// parts.
     fn replace(&mut self, pid: u32, parent: Option<usize>) -> Result<usize, Problem> {
         let parts = parent.map_or(self.kernel, |parent| &self.plan.contexts[parent].parts).to_vec();
         self.take(parts.len() + 1)?;
@@ -230,14 +231,14 @@ impl Planner<'_> {
     }
 }
 
-/// Whether code is mapped that no file holds.
+/// Returns whether the mapped code is in no file.
 fn is_no_file(name: &str) -> bool {
     name.starts_with('[') || name == "//anon" || name.contains(" (deleted)")
 }
 
 fn abi_of(path: &str) -> Option<Abi> {
     let mut header = Vec::new();
-    // Opening what is no file may wait, or do things.
+    // Opening anything but a regular file may block or have side effects.
     fs::metadata(path).ok().filter(fs::Metadata::is_file)?;
     File::open(path).ok()?.take(elf::ABI_BYTES as u64).read_to_end(&mut header).ok()?;
     elf::abi(&header)

@@ -1,4 +1,4 @@
-//! perf's records beside a trace: what happened on the system while it was taken.
+//! perf's sideband records: what happened on the system while a trace was taken, such as mappings and process switches.
 //!
 //! Source: Linux, include/uapi/linux/perf_event.h.
 //!

@@ -2,22 +2,22 @@
 
 use std::fmt;
 
-/// Why a record cannot be read or has not its effect. `Display` gives libipt's texts.
+/// Why a record cannot be read or cannot have its effect. `Display` gives libipt's texts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Problem {
-    /// A text has no end in its record.
+    /// A text does not end within its record.
     Text,
-    /// The record ends before its text begins, or is about what cannot be.
+    /// The record ends before its text begins, or describes something impossible.
     Internal,
-    /// The record has not the size of its fields and samples.
+    /// The record's size is not that of its fields and samples.
     Size,
-    /// What the record's reading or effect needs was not configured.
+    /// Something needed to read or apply the record was not configured.
     Configuration,
     /// The file that is mapped cannot be opened.
     File,
-    /// The file that is mapped is shorter than where the mapping begins.
+    /// The mapping begins after the end of the mapped file.
     Offset,
-    /// There are more sections than there is place for.
+    /// There are more sections than the limit allows.
     Memory,
 }
 
@@ -35,14 +35,14 @@ impl fmt::Display for Problem {
     }
 }
 
-/// What records say is lost for the decoder.
+/// What the records report as lost for the decoder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Warning {
     /// Records.
     Records,
     /// Trace.
     Trace,
-    /// Code that no file has.
+    /// Code that is in no file.
     Section,
 }
 

@@ -1,4 +1,4 @@
-//! A record.
+//! Reads a perf record.
 
 use super::{Config, Problem, Sample};
 use std::borrow::Cow;
@@ -10,9 +10,9 @@ pub struct Event<'a> {
     pub record: Record<'a>,
     /// When and to whom.
     pub sample: Sample,
-    /// The TSC at which it is due; at once, 0, where it has no time.
+    /// The TSC at which it is due; 0, which is at once, if it has no time.
     pub due: u64,
-    /// In kernel mode.
+    /// Whether it happened in kernel mode.
     pub kernel: bool,
 }
 
@@ -25,20 +25,20 @@ pub enum Record<'a> {
         pid: u32,
         /// The thread.
         tid: u32,
-        /// Where.
+        /// The address.
         addr: u64,
         /// How many bytes.
         len: u64,
-        /// What of the file, in bytes.
+        /// The offset in the file, in bytes.
         pgoff: u64,
-        /// What `MMAP2` says besides.
+        /// The fields that only `MMAP2` has.
         more: Option<Mmap2>,
-        /// The file, or something in brackets.
+        /// The file's name, or a name in brackets.
         filename: Cow<'a, str>,
     },
     /// Records were lost.
     Lost {
-        /// Of this event.
+        /// The identifier of the event whose records were lost.
         id: u64,
         /// How many.
         lost: u64,
@@ -51,16 +51,16 @@ pub enum Record<'a> {
         tid: u32,
         /// The name.
         comm: Cow<'a, str>,
-        /// By exec.
+        /// Whether the name changed by exec.
         exec: bool,
     },
     /// A thread ended.
     Exit(Fork),
     /// A thread began.
     Fork(Fork),
-    /// Too many samples: they stop.
+    /// Sampling stopped because there were too many samples.
     Throttle(Throttle),
-    /// They go on.
+    /// Sampling continues.
     Unthrottle(Throttle),
     /// There is new trace.
     Aux {
@@ -85,19 +85,19 @@ pub enum Record<'a> {
     },
     /// The thread was switched in or out.
     Switch {
-        /// Out.
+        /// Whether the thread was switched out.
         out: bool,
     },
-    /// The same on a processor.
+    /// A thread was switched in or out, as reported for a whole processor.
     SwitchCpuWide {
-        /// Out.
+        /// Whether it was switched out.
         out: bool,
-        /// The process that comes next, or was before.
+        /// The process that runs next, or ran before.
         pid: u32,
         /// Its thread.
         tid: u32,
     },
-    /// Something else.
+    /// A record of another type.
     Unknown {
         /// The header's type.
         kind: u32,
@@ -106,7 +106,7 @@ pub enum Record<'a> {
     },
 }
 
-/// What `MMAP2` has more than `MMAP`.
+/// The fields that `MMAP2` has in addition to those of `MMAP`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mmap2 {
     /// The device's major number.
@@ -132,16 +132,16 @@ pub struct Fork {
     pub ppid: u32,
     /// The thread.
     pub tid: u32,
-    /// The thread that made it.
+    /// The thread that created it.
     pub ptid: u32,
-    /// When, in perf's clock.
+    /// The time in perf's clock.
     pub time: u64,
 }
 
 /// The fields of `THROTTLE` and `UNTHROTTLE`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Throttle {
-    /// When, in perf's clock.
+    /// The time in perf's clock.
     pub time: u64,
     /// The event.
     pub id: u64,
@@ -149,10 +149,10 @@ pub struct Throttle {
     pub stream_id: u64,
 }
 
-/// Why there is no record.
+/// Why no record was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoRecord {
-    /// The bytes end, or what follows is no record.
+    /// The bytes end, or they do not continue with a record.
     End,
     /// The record cannot be read.
     Problem(Problem),
@@ -173,7 +173,7 @@ const MISC_13: u16 = 1 << 13;
 pub(super) const AUX_TRUNCATED: u64 = 1;
 
 impl<'a> Event<'a> {
-    /// Reads the record at the front of `bytes`, and its size.
+    /// Reads the record at the front of `bytes` and returns it with its size.
     ///
     /// # Errors
     /// [`NoRecord`].
@@ -188,7 +188,7 @@ impl<'a> Event<'a> {
         let mut fields = Fields(body);
         let record = Record::parse(kind, misc, &mut fields)?;
         let (sample, due) = match record {
-            // Whether samples are behind fields that are not known cannot be told.
+            // The fields of an unknown record have an unknown size, so its sample cannot be found.
             Record::Unknown { .. } => (Sample::default(), 0),
             _ => Sample::parse(fields.0, config)?,
         };
@@ -230,7 +230,7 @@ impl<'a> Record<'a> {
     }
 }
 
-/// The fields not yet read.
+/// The fields that are not read yet.
 struct Fields<'a>(&'a [u8]);
 
 impl<'a> Fields<'a> {
@@ -242,7 +242,7 @@ impl<'a> Fields<'a> {
         self.array().map(u64::from_le_bytes).ok_or(Problem::Size)
     }
 
-    // libipt looks for a text's end before anything else.
+    // libipt looks for the end of a record's text first, so that error comes before those of the fields in front of it.
 
     fn u32_before_text(&mut self) -> Result<u32, Problem> {
         self.u32().map_err(|_| Problem::Internal)
@@ -258,7 +258,7 @@ impl<'a> Fields<'a> {
         Some(*field)
     }
 
-    /// Up to the first zero; fills words.
+    /// Reads a text up to its first zero byte and skips the padding to a whole word.
     fn text(&mut self) -> Result<Cow<'a, str>, Problem> {
         let len = self.0.iter().position(|&byte| byte == 0).ok_or(Problem::Text)?;
         let (text, rest) = (&self.0[..len], self.0.get((len + 1).next_multiple_of(8)..));
@@ -377,7 +377,7 @@ mod tests {
         }
         let parsed = Event::parse(&[14, 0, 0, 0, 0, 0, 7, 0], &Config::default()).map(|_| ());
         assert_eq!(parsed, Err(size.into()));
-        // A text that fills its word up to a record that is no multiple of words.
+        // A text that should be padded to a whole word, in a record whose size is no multiple of a word.
         let cut = [3, 0, 0, 0, 0, 0, 20, 0, 1, 0, 0, 0, 1, 0, 0, 0, b'a', 0, 0, 0];
         assert_eq!(Event::parse(&cut, &Config::default()).map(|_| ()), Err(size.into()));
         let zero = bytes(0, 0, &[1]);
@@ -391,7 +391,7 @@ mod tests {
         let (event, size) = Event::parse(&switch, &config).unwrap();
         let sample = Sample { tid: Some((7, 8)), time: Some(40), ..Sample::default() };
         assert_eq!((event.sample, event.due, size), (sample, 20, 24));
-        // Not behind fields that are not known.
+        // An unknown record's fields have an unknown size, so no sample is read after them.
         let unknown = bytes(99, 0, &[pair(7, 8), 40]);
         let (event, _) = Event::parse(&unknown, &config).unwrap();
         assert_eq!((event.sample, event.due), (Sample::default(), 0));

@@ -1,8 +1,8 @@
-//! The sample at a record's end.
+//! Reads the sample at a record's end.
 
 use super::{Config, Problem};
 
-/// What `perf_event_attr.sample_type` put behind a record.
+/// The values that `perf_event_attr.sample_type` adds at the end of a record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sample {
     /// `PERF_SAMPLE_TID`: process and thread.
@@ -27,11 +27,11 @@ const STREAM_ID: u64 = 1 << 9;
 const IDENTIFIER: u64 = 1 << 16;
 
 impl Sample {
-    /// Reads what is behind a record's fields, and the TSC at which it is due; 0 where it has no time.
+    /// Reads the sample after a record's fields. Also returns the TSC at which the record is due, 0 if it has no time.
     ///
     /// # Errors
-    /// [`Problem::Size`] when that is not what was configured; [`Problem::Configuration`] when a sample type does not
-    /// have the identifier that it is chosen by, or when there is no time to be made of the record's.
+    /// [`Problem::Size`] if the sample is not the configured one; [`Problem::Configuration`] if a sample type lacks the
+    /// identifier that it is chosen by, or if the record's time cannot be converted.
     pub fn parse(bytes: &[u8], config: &Config) -> Result<(Self, u64), Problem> {
         let sample_type = sample_type(bytes, config)?;
         let mut rest = bytes;
@@ -60,7 +60,7 @@ impl Sample {
     }
 }
 
-/// With sample types by identifier the record's last word is the identifier.
+/// If sample types are chosen by identifier, the record's last word is the identifier.
 fn sample_type(bytes: &[u8], config: &Config) -> Result<u64, Problem> {
     let identifier = bytes.last_chunk().map(|word| u64::from_le_bytes(*word));
     match config.sample_configs.iter().find(|(id, _)| Some(*id) == identifier) {

@@ -1,21 +1,21 @@
-//! Several streams in the order of time.
+//! Merges several streams in the order of time.
 
 use super::{Cursor, Event, Show, Stop, Stream};
 use std::collections::VecDeque;
 use std::fmt::Display;
 use std::io::{self, Write};
 
-/// The streams, the one with the earliest record first.
+/// The streams, ordered by the time of their next record.
 #[derive(Debug)]
 pub struct Session<'s> {
     waiting: VecDeque<(Event<'s>, Cursor<'s>)>,
-    /// The numbers of the streams that came to their end, the last one first.
+    /// The numbers of the streams that have ended, the most recent one first.
     ended: Vec<usize>,
 }
 
 impl<'s> Session<'s> {
-    /// Goes to the first record of each stream; those that are due at the same time stay in the streams' order. Records
-    /// that cannot be read are lines of `out`.
+    /// Goes to the first record of each stream. Streams with records due at the same time stay in their order. Records
+    /// that cannot be read are reported as lines of `out`.
     ///
     /// # Errors
     /// Those of `out`.
@@ -24,7 +24,7 @@ impl<'s> Session<'s> {
         for (number, stream) in streams.iter().enumerate().rev() {
             session.advance(Cursor::new(stream, number), out)?;
         }
-        // A stream without any record takes no part.
+        // A stream without any record is ignored.
         session.ended.clear();
         Ok(session)
     }
@@ -35,11 +35,11 @@ impl<'s> Session<'s> {
         self.waiting.pop_front()
     }
 
-    /// Goes on in the stream of a record that was taken. Of streams with records of the same time that comes first which
-    /// was gone on in last.
+    /// Continues in the stream of a record that was taken. Of several streams with records of the same time, the stream
+    /// that was continued last comes first.
     ///
     /// # Errors
-    /// Those of `out`. A record that cannot be read is a line, and the end of its stream.
+    /// Those of `out`. A record that cannot be read is reported as a line and ends its stream.
     pub fn advance(&mut self, mut cursor: Cursor<'s>, out: &mut dyn Write) -> io::Result<()> {
         match cursor.advance() {
             Ok(event) => {
@@ -52,15 +52,16 @@ impl<'s> Session<'s> {
         Ok(())
     }
 
-    /// The streams that take part still, by number: those with records in the order of these, then those that ended.
+    /// Returns the numbers of the streams that had records: first those with records left, in the order of these, then
+    /// those that have ended.
     pub fn present(&self) -> impl Iterator<Item = usize> {
         self.waiting.iter().map(|(_, cursor)| cursor.number).chain(self.ended.iter().copied())
     }
 
-    /// Writes the records up to and with `tsc`.
+    /// Writes the records up to and including `tsc`.
     ///
     /// # Errors
-    /// Those of `out`. Errors in the records are lines.
+    /// Those of `out`. Errors in the records are written as lines.
     pub fn show(&mut self, tsc: u64, show: &Show, out: &mut dyn Write) -> io::Result<()> {
         while let Some((event, cursor)) = self.next_due(tsc) {
             show.event(&event, &cursor, out)?;
@@ -70,7 +71,7 @@ impl<'s> Session<'s> {
     }
 }
 
-/// `[FILE:OFFSET sideband KIND: TEXT]`.
+/// Writes `[FILE:OFFSET sideband KIND: TEXT]`.
 pub(super) fn report(
     out: &mut dyn Write,
     cursor: &Cursor<'_>,

@@ -1,4 +1,4 @@
-//! Records as text: `--sb:*`.
+//! Writes records as text, as `--sb:*` asks for.
 
 use super::record::{AUX_TRUNCATED, Fork, Throttle};
 use super::{Cursor, Event, Record, Sample};
@@ -7,24 +7,24 @@ use std::io::{self, Write};
 /// What to show of records.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Show {
-    /// How; not at all without.
+    /// The layout; without one, records are not shown.
     pub layout: Option<Layout>,
-    /// With their file.
+    /// Whether to show their file.
     pub filename: bool,
-    /// With their offset in it.
+    /// Whether to show their offset in the file.
     pub offset: bool,
-    /// With their time as TSC.
+    /// Whether to show their time as TSC.
     pub time: bool,
-    /// With warnings of what is lost.
+    /// Whether to show warnings of what was lost.
     pub warn: bool,
 }
 
-/// How to lay out a record.
+/// The layout of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layout {
-    /// A line a record.
+    /// One line per record.
     Compact,
-    /// A line a field.
+    /// One line per field.
     Verbose,
 }
 
@@ -32,7 +32,7 @@ pub enum Layout {
 type Field = (&'static str, String);
 
 impl Show {
-    /// Writes a record. Without a layout, what is to be shown in front of it is still a line.
+    /// Writes a record. Without a layout, the columns in front of it still make a line.
     ///
     /// # Errors
     /// Those of `out`.

@@ -1,28 +1,28 @@
-//! One file of records.
+//! One file of sideband records.
 
 use super::{Config, Event, NoRecord, Problem};
 use crate::args::Usage;
 use crate::file::{self, FileRange};
 
-/// A file of records.
+/// A file of sideband records.
 #[derive(Clone, Debug)]
 pub struct Stream {
     /// The file.
     pub name: String,
-    /// Of the traced processor.
+    /// Whether it is of the traced processor.
     pub primary: bool,
     config: Config,
     bytes: Vec<u8>,
 }
 
-/// A record of a stream.
+/// A position in a stream: its current record.
 #[derive(Clone, Copy, Debug)]
 pub struct Cursor<'s> {
     /// The stream.
     pub stream: &'s Stream,
     /// Its number among the streams.
     pub number: usize,
-    /// Where the record is in the stream, in bytes.
+    /// The record's offset in the stream, in bytes.
     pub offset: usize,
     size: usize,
 }
@@ -30,20 +30,20 @@ pub struct Cursor<'s> {
 /// Why a stream has no next record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stop {
-    /// It ends.
+    /// The stream ends.
     End,
     /// Its next record cannot be read or placed in time.
     Problem(Problem),
 }
 
 impl Stream {
-    /// Loads a file, or as much as there is of the range.
+    /// Loads a file, or as much of the range as the file holds.
     ///
     /// # Errors
-    /// When it cannot be had.
+    /// If the file cannot be read.
     pub fn load(range: &FileRange, primary: bool, config: Config) -> Result<Self, Usage> {
         let failed = |error| Usage::Records { file: range.name.clone(), error };
-        // The numbers are C's `long`, which is signed.
+        // In libipt's program these numbers are C's `long`, which is signed.
         if range.from.max(range.to.unwrap_or(0)) > i64::MAX.cast_unsigned() {
             return Err(failed("invalid argument"));
         }
@@ -56,13 +56,13 @@ impl Stream {
         Ok(Self::new(range.name.clone(), bytes, primary, config))
     }
 
-    /// The stream of these bytes.
+    /// Makes a stream of these bytes.
     #[must_use]
     pub fn new(name: String, bytes: Vec<u8>, primary: bool, config: Config) -> Self {
         Self { name, primary, config, bytes }
     }
 
-    /// How its records were taken.
+    /// Returns how its records were taken.
     #[must_use]
     pub fn config(&self) -> &Config {
         &self.config
@@ -70,7 +70,7 @@ impl Stream {
 }
 
 impl<'s> Cursor<'s> {
-    /// In front of the first record of the stream with this number.
+    /// Starts before the first record of a stream, which has this number among the streams.
     #[must_use]
     pub fn new(stream: &'s Stream, number: usize) -> Self {
         Self { stream, number, offset: 0, size: 0 }

@@ -1,9 +1,9 @@
 use super::*;
 
-/// Offset and size of a field in bytes, typed from the ABI's text.
+/// Offset and size of a field in bytes, written down from the text of the ABI.
 type Field = (usize, usize);
 
-/// Where fields are in a file header and in a program header.
+/// Where the fields are in a file header and in a program header.
 struct Layout {
     class: u8,
     header: usize,

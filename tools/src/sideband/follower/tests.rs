@@ -5,7 +5,7 @@ use pugmark_decoder_core::event::Stamp;
 
 const KERNEL: u64 = 0xffff_8000_0000_0000;
 
-/// A record with samples of process and time.
+/// Makes a record with samples of process and time.
 fn record(kind: u64, misc: u64, body: &[u64], pid: u64, time: u64) -> Vec<u8> {
     let words = [body, &[pid | pid << 32, time]].concat();
     let header = kind | misc << 32 | (8 + 8 * words.len() as u64) << 48;
@@ -35,7 +35,7 @@ fn at_1(event: Event) -> Event {
     Event { when: Stamp { time: 1, ..event.when }, ..event }
 }
 
-/// The lines at each event.
+/// Returns the lines that the follower prints at each event.
 fn lines(records: &[Vec<u8>], events: &[Event]) -> Vec<String> {
     let config = Config { sample_type: 6, kernel_start: KERNEL, ..Config::default() };
     let streams = [Stream::new("s".into(), records.concat(), true, config)];
@@ -68,14 +68,14 @@ fn a_switch_waits_for_the_kernel() {
         (EventKind::AsyncDisabled { at: 0x1000 }, None, true),
         (EventKind::AsyncDisabled { at: KERNEL }, None, false),
         (enabled, Some(KERNEL), true),
-        // What says nothing about where the trace is leaves that unknown.
+        // An event that does not say where the trace is makes the location unknown.
         (EventKind::Cbr { ratio: 1 }, None, true),
         (EventKind::Syscall, user, true),
     ] {
         let found = lines(&records, &[first, event(kind, ip, 2)]);
         let expected = if switches { "[context: pid-2]" } else { "" };
         assert_eq!(found, ["[context: pid-1]", expected], "{kind:?} {ip:x?}");
-        // The way out of the kernel is as good as being in it.
+        // Leaving the kernel allows a switch just as being in it does.
         let found = lines(&records, &[first, event(EventKind::Exstop, Some(KERNEL), 1), event(kind, ip, 2)]);
         assert_eq!(found, ["[context: pid-1]", "", "[context: pid-2]"], "{kind:?} {ip:x?}");
     }

@@ -2,7 +2,7 @@ use super::*;
 use crate::sideband::Config;
 use std::path::PathBuf;
 
-/// A folder of its own with the files that records name.
+/// A folder for one test, with the files that the records name.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -19,7 +19,7 @@ impl Folder {
         Self(folder)
     }
 
-    /// A configuration in which names of files are under the folder.
+    /// Returns a configuration in which names of files are relative to the folder.
     fn config(&self) -> Config {
         let path = |name: &str| self.0.join(name).to_str().unwrap().to_string();
         Config {
@@ -64,10 +64,10 @@ fn exec(pid: u64) -> Vec<u8> {
     record(3, 0x2000, &words(&[pair(pid, pid), u64::from_le_bytes(*b"sh\0\0\0\0\0\0")]))
 }
 
-/// An image's name, and its sections as base and size.
+/// An image's name, and the base and size of each of its sections.
 type Shown = (String, Vec<(u64, usize)>);
 
-/// The effects of records of one stream, and the images.
+/// Returns the effects of one stream's records, and the images.
 fn planned(records: &[Vec<u8>], primary: bool, config: Config) -> (Vec<Effect>, Vec<Shown>) {
     let mut cache = SectionCache::default();
     let streams = [Stream::new("s".into(), records.concat(), primary, config)];
@@ -136,7 +136,7 @@ fn mappings_make_images_or_say_why_not() {
     );
 }
 
-/// A hostile recording may name anything.
+/// A hostile recording can name any path.
 #[cfg(unix)]
 #[test]
 fn only_regular_files_are_opened_for_a_record() {
@@ -161,7 +161,7 @@ fn processes_begin_with_their_parents_image_and_programs_with_none() {
         mmap(1, 0x2000, 0, "code"),
         exec(1),
         mmap(1, 0x3000, 0, "code"),
-        // Another thread, and what cannot be.
+        // Another thread of the process, and a fork that is impossible.
         fork(1, 1, 9),
         fork(3, 1, 9),
         fork(0x1f, 0x1e, 0x1f),
@@ -208,7 +208,7 @@ fn switches_count_only_on_the_traced_processor() {
     let (effects, images) = planned(&records, false, Config::default());
     assert_eq!((&effects[..6], effects[6]), (&[Effect::None; 6][..], lost));
     assert_eq!(images, []);
-    // With a sample of the process switched to.
+    // A sample that names the process switched to.
     let records = [record(14, 0, &start), record(15, 0, &[wide, start].concat())];
     let config = Config { sample_type: 2, ..Config::default() };
     assert_eq!(planned(&records, true, config).0, [Effect::Switch(0), Effect::Switch(0)]);
