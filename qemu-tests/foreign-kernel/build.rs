@@ -1,4 +1,4 @@
-//! Link options: a static ELF with the multiboot2 header in front.
+//! Link options: a static ELF with the multiboot2 header at its beginning.
 
 use std::env;
 

@@ -1,4 +1,4 @@
-//! Do the instructions of one run and the branches of another one tell the same?
+//! Checks that the instructions of one run and the branches of another run agree.
 
 use anyhow::Result;
 use std::ops::Range;
@@ -7,17 +7,17 @@ use crate::counts::STUB;
 use crate::instructions::Instructions;
 use crate::truth::{Branch, BranchKind, Record};
 
-/// The longest instruction.
+/// The length in bytes of the longest instruction.
 const LONGEST: u64 = 15;
 
-/// The vectors of interrupts, which come where they come: NMIs, the timer, the tracing hardware's own.
+/// The vectors of interrupts, which come at different places in each run: NMIs, the timer, the tracing hardware.
 const INTERRUPTS: [u64; 3] = [2, 0x20, 0x21];
 
-/// Instructions but for those of the handlers of interrupts, whose stubs are at `stubs`. Software interrupts are left
-/// out too: no trace has them.
+/// Returns the instructions outside interrupt handlers, whose stubs are at `stubs`. Software interrupts are left out
+/// too, because no trace has them.
 ///
 /// # Errors
-/// A record of something that is no instruction.
+/// A record's address has no instruction.
 pub fn outside_handlers(records: &[Record], stubs: u64, instructions: &mut Instructions) -> Result<Vec<u64>> {
     let (mut outside, mut depth) = (Vec::new(), 0);
     for record in records.iter().filter(|record| !record.flags.is_software_interrupt()) {
@@ -31,7 +31,7 @@ pub fn outside_handlers(records: &[Record], stubs: u64, instructions: &mut Instr
     Ok(outside)
 }
 
-/// Branches but for interrupts and what their handlers do until they return.
+/// Returns the branches without interrupts and without those that their handlers take until they return.
 #[must_use]
 pub fn branches_outside_handlers(branches: &[Branch], stubs: u64) -> Vec<Branch> {
     let (mut outside, mut interrupted) = (Vec::new(), Vec::new());
@@ -51,17 +51,17 @@ fn handles_interrupt(rip: u64, stubs: u64) -> bool {
     INTERRUPTS.iter().any(|vector| rip == stubs + vector * STUB)
 }
 
-/// A stretch that both have, without a branch missing in either.
+/// A stretch that both runs have, with no branch missing in either.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stretch {
-    /// Which branches.
+    /// The range of the branches.
     pub branches: Range<usize>,
-    /// Which instructions: from the first branch's target to the last branch.
+    /// The range of the instructions: from the first branch's target to the last branch.
     pub instructions: Range<usize>,
 }
 
-/// The longest stretch of branches that the instructions of another run have too, with nothing between two of them but
-/// straight-line code. The two may begin and end otherwise.
+/// Finds the longest stretch of branches that the instructions of another run have too, with only straight-line code
+/// between two of them. The runs may differ before and after the stretch.
 #[must_use]
 pub fn longest(instructions: &[u64], branches: &[Branch]) -> Option<Stretch> {
     let mut best: Option<Stretch> = None;
@@ -78,31 +78,32 @@ pub fn longest(instructions: &[u64], branches: &[Branch]) -> Option<Stretch> {
     best
 }
 
-/// Where the instructions have a branch: the places of its target.
+/// Returns the indexes at which the instructions have the target of this branch, just after its source.
 fn starts(instructions: &[u64], branch: &Branch) -> impl Iterator<Item = usize> {
     let is = |pair: &[u64]| pair == [branch.from, branch.to];
     let places = instructions.windows(2).enumerate();
     places.filter(move |(_, pair)| is(pair)).map(|(at, _)| at + 1)
 }
 
-/// How many branches in a row the instructions, which begin at `at`, have, and where the last one leads.
+/// Returns how many branches in a row agree with the instructions, which begin at address `at`, and the index to which
+/// the last one leads.
 fn agreed(instructions: &[u64], mut at: u64, branches: &[Branch]) -> (usize, usize) {
     let (all, mut left, mut reached) = (instructions.len(), instructions, 0);
     let mut last = None;
     for (count, &Branch { from, to, .. }) in branches.iter().enumerate() {
         loop {
             let Some((&now, behind)) = left.split_first() else { return (count, reached) };
-            // A trap comes from the instruction before it.
+            // A trap reports the instruction before it as its source.
             if at == from || now != at && last == Some(from) {
-                // Where it leads to an instruction that is not executed: interrupted there.
+                // If the target itself is not executed, it was interrupted there and the next branch leads on.
                 let goes_on = branches.get(count + 1).filter(|next| next.from == to).map(|next| next.to);
                 match behind.first() {
-                    // Executed, and it branched.
+                    // The source was executed, and it branched.
                     Some(&next) if now == from && (next == to || goes_on == Some(next)) => {
                         left = behind;
                         last = Some(from);
                     }
-                    // Interrupted before it, or behind it.
+                    // It was interrupted before or after the instruction.
                     _ if now == to => {}
                     _ => return (count, reached),
                 }
@@ -145,21 +146,21 @@ mod tests {
             longest(instructions, &branches).map(|stretch| stretch.branches)
         };
         assert_eq!(agreement(&all, &instructions), Some(1..8));
-        // A trap behind 1003, which comes back to 1008.
+        // A trap after 1003, which returns to 1008.
         let trap = [(1000, 1003), (1003, 9000), (9005, 1008), (1010, 1000)];
         assert_eq!(agreement(&trap, &[1000, 1003, 9000, 9005, 1008, 1010, 1000]), Some(0..4));
         // A return to 1003, which faults.
         let fault = [(1000, 1003), (1003, 9000), (9005, 1003), (1003, 1010), (1010, 1000)];
         assert_eq!(agreement(&fault[1..], &[1003, 9000, 9005, 1003, 1010, 1000]), Some(0..4));
         assert_eq!(agreement(&[fault[4], (1000, 1003), fault[1]], &[1010, 1000, 9000, 9005]), Some(0..3));
-        // One is missing in the branches: a jump that nothing explains.
+        // A branch is missing: nothing explains the jump.
         let without: Vec<(u64, u64)> = [&interrupted[..3], &interrupted[4..], &call[..2]].concat();
         assert_eq!(agreement(&without, &instructions).map(|found| found.len()), Some(3));
-        // One is missing in the instructions.
+        // An instruction is missing.
         let straight = [1000, 1003, 2000, 2003, 1008, 1010, 1000, 1003, 1008, 1010];
         assert_eq!(agreement(&[call, call].concat(), &straight).map(|found| found.len()), Some(3));
         assert_eq!(agreement(&[(5, 6)], &instructions), None);
-        // A handler's first instruction is executed twice, and no branch says why.
+        // A handler's first instruction is executed twice, and no branch explains it.
         let faulted = [(1, 1000), (1000, 2000), (2000, 3000), (3005, 70)];
         assert_eq!(agreement(&faulted, &[1, 1000, 3000, 3005, 70]), Some(0..4));
         assert_eq!(agreement(&faulted, &[1, 1000, 3000, 3000, 3005, 70]), Some(0..3));
@@ -173,7 +174,7 @@ mod tests {
         let code = [(0x1000, vec![0x90; 16]), (0x2000, stubs)];
         let code = code.map(|(base, bytes)| Code { base, bytes, cr3: None }).to_vec();
         let record = |rip| Record { rip, cr3: 0, session: 1, flags: Flags::new(0), cpu: 0 };
-        // The tracing hardware's interrupt within the timer's, then an exception.
+        // The tracing hardware's interrupt comes within the timer's, and then an exception.
         let all = [0x1000, 0x2200, 0x2210, 0x2222, 0x2201, 0x2222, 0x1001, 0x2030, 0x2222, 0x1002];
         let found = outside_handlers(&all.map(record), 0x2000, &mut Instructions::new(code)).unwrap();
         assert_eq!(found, [0x1000, 0x1001, 0x2030, 0x2222, 0x1002]);

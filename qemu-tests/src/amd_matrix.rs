@@ -1,4 +1,4 @@
-//! What is run where when AMD's processors count or sample, and what is expected of it.
+//! The workloads for AMD's counters and samples by profile, and what each run must give.
 
 use anyhow::{Context, Result, bail, ensure};
 use std::fmt;
@@ -14,7 +14,7 @@ use crate::samples::{Fit, all_interrupted, all_retired, as_often, fit, nmi_handl
 use crate::symbols::Symbols;
 use crate::truth::Truth;
 
-/// What counts or samples.
+/// The hardware that counts or samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
     /// Performance counters.
@@ -23,13 +23,13 @@ pub enum Source {
     Ibs,
 }
 
-/// The processors of AMD's that the monitor can show.
+/// AMD's processors that the monitor can show.
 pub const PROFILES: [&str; 8] = ["k8", "barcelona", "trinity", "zen2", "zen3", "zen4", "zen5", "zen6"];
 
-/// Families 0Fh to 15h: interrupts and exceptions count as instructions.
+/// Families 0Fh to 15h, on which interrupts and exceptions count as instructions.
 const COUNT_EVENTS: [&str; 3] = ["k8", "barcelona", "trinity"];
 
-/// The event selects that the guest counts, in this order; the last one with samples.
+/// The event selects that the guest counts, in this order; with the last one it also takes samples.
 const SELECTS: [u16; 4] = [0xc0, 0xc2, 0xc6, 0xc0];
 
 const NOT_AMD: &str = "CPUID.0 names another vendor";
@@ -39,10 +39,10 @@ const LEVELS: &str = "the samples of IBS cannot be filtered by privilege level";
 const AREA: &str = "only the debug store writes through page tables";
 const ADDRESS: &str = "what is counted or sampled cannot be filtered by address";
 
-/// The workload with NMIs of others: what is sampled in their handler shifts the distribution.
+/// The workload with NMIs of other origin: samples in their handler shift the distribution.
 const OTHERS_NMIS: &str = "foreign-nmis";
 
-/// What both decline, and why.
+/// What both sources decline, and why.
 const DECLINED: [(&str, &str); 9] = [
     ("events", PACKETS),
     ("area-absent", AREA),
@@ -55,17 +55,18 @@ const DECLINED: [(&str, &str); 9] = [
     ("overflow", PACKETS),
 ];
 
-/// A workload's samples that are less probable than this have another distribution; there are many workloads.
+/// Below this probability a workload's samples have another distribution. It is so small because there are many
+/// workloads.
 const IMPOSSIBLE: f64 = 1e-6;
 
-/// What was measured of a workload, and is the truth.
+/// What was measured of a workload and agrees with the truth.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Verdict {
-    /// What was counted: event selects and values; and how many samples were taken.
+    /// The event selects and values that were counted, and how many samples were taken.
     Counts(Vec<(u16, u64)>, u64),
     /// How well the samples of ops fit.
     Samples(Fit),
-    /// So many samples of another kind, all of instructions that retired.
+    /// The number of samples of another kind, all at instructions that retired.
     Retired(u64),
 }
 
@@ -82,7 +83,8 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// The boot that makes a whole run on a profile; `only`, names separated by commas, narrows the workloads down.
+/// Returns the boot that makes a whole run on a profile. `only`, names separated by commas, limits it to these
+/// workloads.
 #[must_use]
 pub fn boot(source: Source, profile: &str, only: Option<&str>) -> Boot {
     let source = match source {
@@ -92,11 +94,11 @@ pub fn boot(source: Source, profile: &str, only: Option<&str>) -> Boot {
     Boot::of(source, profile, only)
 }
 
-/// Whether a run of one of [`WORKLOADS`] went as it should on a profile: its counts are the truth's, its samples lie in
-/// it. `image` is what ran.
+/// Checks that a run of one of [`WORKLOADS`] went as it should on a profile: its counts equal the truth, or its samples
+/// are at instructions of the truth. `image` is what ran.
 ///
 /// # Errors
-/// What went otherwise.
+/// What went wrong.
 pub fn check(
     run: &Run,
     source: Source,
@@ -151,10 +153,10 @@ pub fn check(
     }
 }
 
-/// How many samples were taken by clocks: the shortest workload takes more than a period of them.
+/// Returns how many samples were taken by clocks. The shortest workload takes longer than one period.
 ///
 /// # Errors
-/// A session has none.
+/// A session has no samples.
 fn by_clocks(samples: &[Samples]) -> Result<u64> {
     for session in samples {
         ensure!(session.taken > 0, "there are no samples in session {}", session.session);
@@ -192,7 +194,7 @@ fn counts(
     Ok(Verdict::Counts(counts, samples.taken))
 }
 
-/// Why a workload is not counted or sampled, if so.
+/// The reason why a workload is declined; `None` if it is counted or sampled.
 fn due(source: Source, workload: &str, profile: &str) -> Option<&'static str> {
     let declined = DECLINED.iter().find(|(name, _)| *name == workload).map(|(_, reason)| *reason);
     match (source, profile, workload) {
@@ -275,7 +277,7 @@ mod tests {
                 false,
             ),
             (format!("{right}{}", good.replace("lost=0", "lost=1")), "zen4", false),
-            // An interrupt is an instruction there, and INT is one already.
+            // On k8 an interrupt counts as an instruction, but the INT already is one.
             (format!("{right}{good}"), "k8", true),
             (format!("{right}{good}"), "skylake", false),
         ] {
@@ -316,7 +318,7 @@ mod tests {
 
     #[test]
     fn a_distribution_that_is_not_the_truths_is_seen() {
-        // As many ops at the first NOP's function as at the second one's.
+        // The functions of the first and the second NOP have equally many ops.
         let truth = testing::truth((0..20).map(|n| testing::record(1, CODE + n % 2 * 0x100)));
         let symbols = Symbols::from_pairs([("a", CODE), ("b", CODE + 0x100), ("trap_stubs", 0x3000)]);
         let scratch = Scratch::new().unwrap();
@@ -327,7 +329,7 @@ mod tests {
             let run = testing::run("sort", &text);
             let found = check(&run, Source::Ibs, "zen4", &truth, &symbols, &image);
             assert_eq!(found.is_ok(), right, "{first} {second}: {found:?}");
-            // Where others' NMIs come too only the number counts, and here it is too large.
+            // With NMIs of other origin only the number of samples counts, and here it is too large.
             let run = testing::run("foreign-nmis", &text);
             assert!(check(&run, Source::Ibs, "zen4", &truth, &symbols, &image).is_err());
         }

@@ -1,4 +1,4 @@
-//! What is run where when branches are recorded, and what is expected of it.
+//! The workloads for branch records (BTS) by profile, and what each run must give.
 
 use anyhow::{Result, bail, ensure};
 
@@ -26,17 +26,17 @@ const DECLINED: [(&str, &str); 7] = [
     ("overflow", PACKETS),
 ];
 
-/// The boot that makes a whole run on a profile; `only`, names separated by commas, narrows the workloads down.
+/// Returns the boot that makes a whole run on a profile. `only`, names separated by commas, limits it to these
+/// workloads.
 #[must_use]
 pub fn boot(profile: &str, only: Option<&str>) -> Boot {
     Boot::of("bts", profile, only)
 }
 
-/// Whether a run of one of [`WORKLOADS`] went as it should on a profile.
+/// Checks that a run of one of [`WORKLOADS`] went as it should on a profile.
 ///
 /// # Errors
-/// What went otherwise: a refusal where none is due or records where one is, records that are not the truth, a loss of
-/// another kind.
+/// What went wrong: an unexpected refusal or a missing one, records that are not the truth, a loss of another kind.
 pub fn check(run: &Run, profile: &str, truth: &Truth, symbols: &Symbols) -> Result<Option<Verdict>> {
     let Some(workload) = WORKLOADS.iter().find(|workload| workload.name == run.name) else {
         bail!("{} is not in the table", run.name)
@@ -51,7 +51,7 @@ pub fn check(run: &Run, profile: &str, truth: &Truth, symbols: &Symbols) -> Resu
     let lost = |kind: &str| run.lost.get(kind).copied().unwrap_or_default() > 0;
     let expected = (workload.loss == Loss::Stop, workload.loss == Loss::Wrap);
     ensure!((lost("stop"), lost("wrap")) == expected, "lost {:?}", run.lost);
-    // A full buffer waits for its interrupt, and one that is written over holds 512 records.
+    // A full buffer loses branches until its interrupt comes; a circular one keeps only the newest 512 records.
     let least = match workload.loss {
         Loss::Stop => 15,
         Loss::Wrap => 5,
@@ -61,7 +61,7 @@ pub fn check(run: &Run, profile: &str, truth: &Truth, symbols: &Symbols) -> Resu
     Ok(Some(verdict))
 }
 
-/// Why a workload is not recorded, if so.
+/// The reason why a workload is declined; `None` if it is recorded.
 fn due(workload: &str, profile: &str) -> Option<&'static str> {
     if !PROFILES.contains(&profile) {
         return Some(ABSENT);
@@ -84,7 +84,8 @@ mod tests {
         assert_eq!((due("timing", "core2"), due("timing", "sapphire-rapids")), (Some(PACKETS), Some(ABSENT)));
     }
 
-    /// A guest that has recorded the first or the last `recorded` branches of `all`, each from one instruction to the next.
+    /// A guest that has recorded the first or the last `recorded` branches of `all`, each from one instruction to the
+    /// next.
     fn recorded(name: &str, all: u64, recorded: u64, after: &str, words: &str) -> (Run, Truth) {
         let addresses: Vec<u64> = (0..=all).map(|n| 0x1000 + n).collect();
         let branches: Vec<u64> = addresses.windows(2).flatten().copied().collect();
@@ -125,7 +126,7 @@ mod tests {
             ("ring", 100, 5, "wrap", "lost wrap=1", true),
             ("ring", 100, 4, "wrap", "lost wrap=1", false),
             ("ring", 100, 100, "start", "", false),
-            // A page fault of the debug store's that is not due.
+            // A page fault of the debug store that is not expected.
             (
                 "sort",
                 100,

@@ -1,4 +1,7 @@
-//! Are a guest's branch records what really ran?
+//! Checks that a guest's branch records are the branches that really ran.
+//!
+//! Branch records (BTS, the branch trace store) name the source and target of each taken branch; the instructions
+//! between two branches follow from the code.
 
 use anyhow::{Context, Result, bail, ensure};
 use std::fmt;
@@ -9,22 +12,23 @@ use crate::protocol::{End, Records, Run};
 use crate::symbols::Symbols;
 use crate::truth::{Branch, BranchLevel, Truth, hash};
 
-/// Straight-line code before the first branch of a part and behind its last one: the records do not tell of it.
+/// The most instructions of straight-line code before the first branch of a part and after its last one: the records
+/// say nothing of them.
 const EDGE: u64 = 200;
 
-/// How the guest's reason begins where it cannot decode its records.
+/// How the guest's failure reason begins if it cannot decode its records.
 const UNDECODED: &str = "decode: branch record ";
 
 /// Branch records that agree with the truth, and the instructions that were decoded from them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Verdict {
-    /// Branches that were taken at the levels of the filter while they were recorded.
+    /// Branches at the levels of the filter that were taken while recording was on.
     pub truth_count: u64,
-    /// The hash of where from and where to.
+    /// The hash of their sources and targets.
     pub truth_hash: u64,
     /// Branches that the records have.
     pub recorded: u64,
-    /// The most branches that are missing in one place; 0 where nothing was lost.
+    /// The most branches that are missing in one place; 0 if nothing was lost.
     pub longest_gap: u64,
     /// Instructions that retired under the filter.
     pub instructions: u64,
@@ -45,18 +49,19 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// Holds one workload's branch records, and what was decoded from them, against what the monitor logged.
+/// Compares one workload's branch records, and what was decoded from them, with what the monitor logged.
 ///
-/// Where the kernel alone is recorded and a branch has the level that it comes from ([`BranchLevel::From`]), no record
-/// says how the kernel was entered: the records alone are held. The guest may say that it cannot decode them; where the
-/// straight way from the place in the program that the kernel returned to has no branch, it cannot know even that.
+/// If only the kernel is recorded and a branch counts at the level that it comes from ([`BranchLevel::From`]), no
+/// record says how the kernel was entered, so only the records are compared. In that case the guest may report that it
+/// cannot decode them: if the code after the place in user space to which the kernel returned runs on without a branch,
+/// it cannot even know that.
 ///
-/// Without a loss each record must be a branch of the truth and each branch must have a record. With one, each
-/// contiguous part must be a run of the truth, in order, and each gap must lie after a loss that the guest counted. A
-/// buffer that was written over holds the newest run. Of the instructions only those at the edges of a part are missing.
+/// Without a loss, records and branches of the truth must match one to one. With a loss, each contiguous part must be a
+/// run of the truth, the parts in order, and each gap must lie after a loss that the guest counted. A buffer that was
+/// overwritten holds the newest run. The decoded instructions may miss only those at the edges of a part.
 ///
 /// # Errors
-/// What differs.
+/// The first difference.
 pub fn judge(run: &Run, truth: &Truth, symbols: &Symbols) -> Result<Verdict> {
     let enters_unseen = truth.branch_level() == BranchLevel::From && run.filter.cpl == Some(0);
     match &run.end {
@@ -65,10 +70,10 @@ pub fn judge(run: &Run, truth: &Truth, symbols: &Symbols) -> Result<Verdict> {
     }
     let (Some(session), Some(stat)) = (run.session, run.stat) else { bail!("no session, or no stat line") };
     let taken = taken(truth.branches(session), &run.filter, truth.branch_level());
-    // A record that faults is not made again, and here it is the first one.
+    // A record whose write faults is not written again; in these workloads it is the first record.
     let taken = taken.get(run.faults.len()..).unwrap_or_default();
     ensure!(!taken.is_empty(), "the truth has no branches: nothing was recorded");
-    // Records may be missing at the end; what is written over is missing at the begin.
+    // Records may be missing at the end; if older ones were overwritten, records are missing at the beginning.
     let cut = ["stop", "full"].iter().any(|kind| run.lost.get(*kind).is_some_and(|count| *count > 0));
     let longest_gap = place_records(&run.records, taken, cut)?;
     let recorded = run.records.iter().map(|records| records.count).sum();
@@ -96,7 +101,7 @@ pub fn judge(run: &Run, truth: &Truth, symbols: &Symbols) -> Result<Verdict> {
     })
 }
 
-/// The branches that a filter lets through, by the level that they have.
+/// The branches that a filter lets through, at the level at which each branch counts.
 #[must_use]
 pub fn taken(branches: &[Branch], filter: &Filter, level: BranchLevel) -> Vec<Branch> {
     let at_level = |branch: &&Branch| filter.cpl.is_none_or(|cpl| (cpl == 0) == (level.cpl(branch) == 0));
@@ -108,7 +113,7 @@ fn allowed(after: &str) -> u64 {
     if matches!(after, "start" | "off") { EDGE } else { u64::MAX }
 }
 
-/// Finds the records in the truth, in order; returns the longest gap before a part or at the end.
+/// Finds the parts in the truth, in order, and returns the longest gap before a part or at the end.
 fn place_records(parts: &[Records], taken: &[Branch], cut: bool) -> Result<u64> {
     let (mut at, mut longest) = (0, 0);
     for (index, part) in parts.iter().enumerate() {
@@ -117,7 +122,7 @@ fn place_records(parts: &[Records], taken: &[Branch], cut: bool) -> Result<u64> 
         let last = taken.len().checked_sub(length).filter(|last| *last >= at);
         let last = last.with_context(|| format!("part {index} has {count} records, more than the truth"))?;
         let mut starts = match after.as_str() {
-            // All but the newest was written over.
+            // Everything but the newest records was overwritten.
             "wrap" => last..=last,
             "stop" | "full" => at..=last,
             _ => at..=at,
@@ -160,14 +165,14 @@ mod tests {
         for (parts, cut, expected) in [
             (vec![part(&[1, 2, 3, 1, 2, 9], "start")], false, Some(0)),
             (vec![part(&[1, 2, 3], "start"), part(&[1, 2, 9], "off")], false, Some(0)),
-            // Nothing is lost while the source is off, and nothing at the begin and the end.
+            // Nothing is lost while the source is off, at the beginning or at the end.
             (vec![part(&[1, 2, 3], "start"), part(&[2, 9], "off")], false, None),
             (vec![part(&[2, 3, 1, 2, 9], "start")], false, None),
             (vec![part(&[1, 2, 3, 1, 2], "start")], false, None),
             (vec![part(&[1, 2, 3, 1, 2], "start")], true, Some(1)),
             (vec![part(&[1, 2], "start"), part(&[9], "stop")], true, Some(3)),
             (vec![part(&[1, 2], "start"), part(&[8], "stop")], true, None),
-            // The newest ones, and no others.
+            // The newest records are the only right ones.
             (vec![part(&[1, 2, 9], "wrap")], false, Some(3)),
             (vec![part(&[3, 1, 2], "wrap")], false, None),
             (vec![part(&[1, 2, 3, 1, 2, 9, 9], "start")], false, None),
@@ -175,7 +180,7 @@ mod tests {
         ] {
             assert_eq!(place_records(&parts, &truth, cut).ok(), expected, "{parts:?} {cut}");
         }
-        // What ran at the begin too is the end's.
+        // The same branches ran at the beginning too: the part is found at the end.
         let found = place_records(&[part(&[1, 2], "wrap")], &truth[..5], false);
         assert_eq!(found.ok(), Some(3));
     }

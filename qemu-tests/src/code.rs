@@ -1,4 +1,4 @@
-//! The code that a trace is of, taken from the image that ran.
+//! Takes the code that was traced from the image that ran; a decoder needs it to follow the packets.
 
 use anyhow::{Context, Result};
 use object::{Object, ObjectSegment};
@@ -6,21 +6,21 @@ use std::path::Path;
 
 use crate::protocol::{self, Run};
 
-/// Bytes at an address, maybe in one address space only.
+/// Bytes of code at an address, in one address space or in all.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Code {
-    /// Where they are executed.
+    /// The address at which they are executed.
     pub base: u64,
     /// The bytes.
     pub bytes: Vec<u8>,
-    /// The address space that has them there; none: all.
+    /// The CR3 of the address space that has them there; `None` means every address space.
     pub cr3: Option<u64>,
 }
 
-/// The bytes of each section that a run names, read from the image's segments.
+/// Returns the bytes of each section that a run names, read from the image's segments.
 ///
 /// # Errors
-/// An image that cannot be read, or a section that begins in none of its segments.
+/// The image cannot be read, or a section begins in none of its segments.
 pub fn of(run: &Run, image: &Path) -> Result<Vec<Code>> {
     let file = std::fs::read(image).with_context(|| format!("cannot read {}", image.display()))?;
     let elf = object::File::parse(&*file).with_context(|| format!("{} is no ELF", image.display()))?;
@@ -30,7 +30,7 @@ pub fn of(run: &Run, image: &Path) -> Result<Vec<Code>> {
             segment.data().ok()?.get(at..).filter(|bytes| !bytes.is_empty())
         });
         let bytes = bytes.with_context(|| format!("the image has nothing at {:#x}", code.from))?;
-        // A section of whole pages may be longer than what the file has of it.
+        // A section of whole pages may be longer than its part in the file.
         let len = bytes.len().min(usize::try_from(code.len)?);
         Ok(Code { base: code.base, bytes: bytes[..len].to_vec(), cr3: code.cr3 })
     };
@@ -54,7 +54,7 @@ mod tests {
         let code = |bytes: &[u8], cr3| Some(vec![Code { base: 0x5000, bytes: bytes.into(), cr3 }]);
         assert_eq!(of(CODE, 4, "any"), code(&[1, 2, 3, 4], None));
         assert_eq!(of(CODE + 1, 2, "0x7000"), code(&[2, 3], Some(0x7000)));
-        // Whole pages, of which the file has the first bytes.
+        // The section is a whole page, and the file has only its first bytes.
         assert_eq!(of(CODE + 3, 4096, "any"), code(&[4], None));
         assert_eq!((of(CODE + 4, 1, "any"), of(CODE - 1, 1, "any")), (None, None));
     }

@@ -1,21 +1,22 @@
-//! Does a kernel keep to the rules of the hardware?
+//! Checks that a kernel keeps to the rules of the hardware.
 //!
-//! The monitor writes a line of its own for each rule that is broken:
+//! The monitor writes a line for each rule that is broken:
 //!
 //! | line | meaning |
 //! |---|---|
 //! | `monitor: violation processor=N NAME=COUNT…` | rules that hardware does not enforce, and how often each was broken since the last such line |
 //! | `monitor: refused processor=N msr=0x… [value=0x…] rip=0x…: WHY` | RDMSR, or WRMSR of a value, raised #GP |
 //!
-//! A kernel that means an access to be refused says so, before it or before the workload ends: `probe NAME msr=0x… [value=0x…]`. Two things happen to
-//! a kernel that does nothing wrong, if it tells of them: page faults of the debug store's, which it handles, and branch
-//! records and samples that are lost while it does not drain the buffer.
+//! A kernel that wants an access to be refused announces it, before the access or before the workload ends: `probe NAME
+//! msr=0x… [value=0x…]`. Two things may happen to a correct kernel, if it reports them: page faults of the debug
+//! store, which it handles, and branch records and samples that are lost because it does not drain the buffer.
 
 use anyhow::{Context, Result};
 
 use crate::protocol::{Pairs, number};
 
-/// What begins each of the monitor's lines. A guest that is interrupted in the middle of a line has it in the middle.
+/// The beginning of each of the monitor's lines. If the guest is interrupted in the middle of a line, this text is in
+/// the middle.
 const MONITOR: &str = "monitor: ";
 
 /// An access to an MSR.
@@ -23,15 +24,15 @@ const MONITOR: &str = "monitor: ";
 pub struct Access {
     /// The register.
     pub msr: u64,
-    /// What is written; none: it is read.
+    /// The value that is written; `None` for a read.
     pub value: Option<u64>,
 }
 
 impl Access {
-    /// Reads `msr=0x…` and, if there is one, `value=0x…`.
+    /// Parses `msr=0x…` and, if present, `value=0x…`.
     ///
     /// # Errors
-    /// There is no register, or something is no number.
+    /// There is no `msr`, or a value is not a number.
     pub fn parse(pairs: &[&str]) -> Result<Self> {
         let pairs = Pairs(pairs);
         let value = pairs.get("value").ok().map(number).transpose()?;
@@ -39,20 +40,20 @@ impl Access {
     }
 }
 
-/// Rules that were broken.
+/// One or more rules that were broken.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Breach {
-    /// One that the hardware enforces by a fault.
+    /// An access that the hardware refuses with a fault.
     Refused(Access),
-    /// Some that it does not: how often each.
+    /// Rules that the hardware does not enforce: the name of each, and how often it was broken.
     Unnoticed(Vec<(String, u64)>),
 }
 
 impl Breach {
-    /// What a line says of the monitor's; nothing, if it does not say that a rule was broken.
+    /// Parses one of the monitor's lines; `None` if the line does not report a broken rule.
     ///
     /// # Errors
-    /// A line that begins like one that does, and goes on otherwise.
+    /// The line begins like a report of a broken rule but is malformed.
     pub fn parse(line: &str) -> Result<Option<Self>> {
         let Some((_, text)) = line.split_once(MONITOR) else { return Ok(None) };
         let words: Vec<&str> = text.split_whitespace().map(|word| word.trim_end_matches(':')).collect();
@@ -73,28 +74,28 @@ impl Breach {
     }
 }
 
-/// What a kernel did in one workload.
+/// What a kernel did wrong in one workload, and what it announced.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Conduct {
-    /// The monitor's lines, with the access that was refused, if that is what they say.
+    /// The broken rules, each with the monitor's line that reports it.
     breaches: Vec<(Breach, String)>,
-    /// The accesses that the kernel meant to be refused, in order.
+    /// The accesses that the kernel wanted to be refused, in order.
     probes: Vec<Access>,
 }
 
 impl Conduct {
-    /// Takes in one of the monitor's lines.
+    /// Adds a broken rule, with the monitor's line.
     pub fn breach(&mut self, breach: Breach, line: &str) {
         self.breaches.push((breach, line.into()));
     }
 
-    /// The kernel means an access to be refused.
+    /// Adds an access that the kernel wants to be refused.
     pub fn probe(&mut self, access: Access) {
         self.probes.push(access);
     }
 
-    /// What was not as the kernel said: a rule that it broke, a probe that was not refused, a page fault that was
-    /// none.
+    /// Returns what was not as the kernel reported: a rule that it broke, a probe that was not refused, a reported page
+    /// fault that did not happen.
     #[must_use]
     pub fn wrong(&self, told: Told) -> Option<String> {
         let mut probes = self.probes.iter();
@@ -102,7 +103,7 @@ impl Conduct {
         let mut wrong = Vec::new();
         for (breach, line) in &self.breaches {
             let meant = match breach {
-                // Probes are refused one after the other.
+                // Probes are refused in the order in which they were announced.
                 Breach::Refused(access) => {
                     probes.as_slice().first() == Some(access) && probes.next().is_some()
                 }
@@ -127,10 +128,10 @@ impl Conduct {
     }
 }
 
-/// What a kernel tells of itself.
+/// What a kernel reports about itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Told {
-    /// Page faults of the debug store's.
+    /// Page faults of the debug store.
     pub faults: u64,
     /// Branch records or samples are missing because the buffer was full.
     pub records_lost: bool,
@@ -194,7 +195,7 @@ mod tests {
     #[test]
     fn only_what_was_announced_may_be_refused() {
         let (ctl, read) = (Some(0x8000), None);
-        // The monitor's lines, the kernel's probes, what is wrong.
+        // The monitor's lines, the kernel's probes, and what is wrong.
         for (lines, probes, expected) in [
             (&[][..], &[][..], None),
             (&[CTL], &[], Some(CTL)),

@@ -1,8 +1,8 @@
-//! What performance counters must have counted, computed from the truth.
+//! Computes from the truth what performance counters must have counted.
 //!
-//! While one counter counts, the log has the instructions that it saw, no more and no less: what turns it on and what
-//! turns it off are not among them. Interrupts and exceptions count too, and the log has none of them, but each leads to
-//! the first instruction of its vector's stub, where nothing else leads.
+//! While a counter is on, the log has exactly the instructions that the counter saw; the instructions that turn it on
+//! and off are not among them. Interrupts and exceptions count too. The log does not have them, but each leads to the
+//! first instruction of its vector's stub, and nothing else leads there.
 //!
 //! Source: BKDG 31116, "Performance Counter Events", EventSelect 0C0h, 0C2h, 0C6h; PPR 56176, "Core Performance Monitor
 //! Counters", PMCx0C0, PMCx0C2, PMCx0C6.
@@ -16,11 +16,11 @@ use crate::truth::Record;
 /// How often each event happened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Events {
-    /// Instructions that retired, software interrupts among them.
+    /// Retired instructions, including software interrupts.
     pub instructions: u64,
-    /// Those of them that can branch, taken or not; no software interrupts.
+    /// Retired instructions that can branch, taken or not, without software interrupts.
     pub branches: u64,
-    /// Those of them that are far transfers; no software interrupts.
+    /// Retired far transfers, without software interrupts.
     pub far: u64,
     /// Software interrupts.
     pub software_interrupts: u64,
@@ -29,11 +29,11 @@ pub struct Events {
 }
 
 impl Events {
-    /// Those at a level of privilege: 0, 3 for all above it, none for all. Of an interrupt it is the one that the
-    /// instruction before it has led to.
+    /// Counts the events at one level of privilege: `Some(0)` for level 0, `Some(3)` for all levels above it, `None`
+    /// for all. An interrupt counts at the level to which the instruction before it led.
     ///
     /// # Errors
-    /// A record of something that is no instruction, or an image without stubs.
+    /// A record's address has no instruction, or the image has no stubs.
     pub fn of<'r>(
         records: impl IntoIterator<Item = &'r Record>,
         cpl: Option<u8>,
@@ -43,7 +43,7 @@ impl Events {
         let stubs = symbols.address(STUBS)?;
         let mut events = Self::default();
         let mut now = 0;
-        // The levels that handlers go back to.
+        // The levels to which the handlers return.
         let mut interrupted = Vec::new();
         for record in records {
             let at_level = |level: u8| u64::from(cpl.is_none_or(|cpl| (cpl == 0) == (level == 0)));
@@ -67,14 +67,14 @@ impl Events {
         Ok(events)
     }
 
-    /// What a counter of `select` must have. Families 0Fh to 15h count interrupts and exceptions with instructions
-    /// (`as_instructions`).
+    /// Returns what a counter of event `select` must have. Families 0Fh to 15h also count interrupts and exceptions as
+    /// instructions (`as_instructions`).
     ///
     /// # Errors
-    /// An event that is not known here.
+    /// The event is unknown here.
     pub fn counted(&self, select: u16, as_instructions: bool) -> Result<u64> {
         Ok(match select {
-            // A software interrupt is an instruction anyway, and the same once more in neither case.
+            // A software interrupt already counts as an instruction; its delivery does not count again in either case.
             0xc0 if as_instructions => self.instructions + self.deliveries - self.software_interrupts,
             0xc0 => self.instructions,
             0xc2 => self.branches + self.deliveries,
@@ -84,13 +84,13 @@ impl Events {
     }
 }
 
-/// The guest kernel's stubs, one for each of the 256 vectors.
+/// The symbol of the guest kernel's table of stubs, one for each of the 256 vectors.
 pub(crate) const STUBS: &str = "trap_stubs";
-/// Bytes of each.
+/// Bytes of each stub.
 pub(crate) const STUB: u64 = 16;
 const VECTORS: u64 = 256;
 
-/// Whether a handler's stub begins at `rip`, of the table at `stubs`.
+/// Whether `rip` is the first instruction of a handler's stub in the table at `stubs`.
 pub(crate) fn is_begin_of_stub(rip: u64, stubs: u64) -> bool {
     rip.checked_sub(stubs).is_some_and(|at| at < VECTORS * STUB && at.is_multiple_of(STUB))
 }
@@ -128,10 +128,10 @@ mod tests {
         for (records, user) in [
             (&[back, nmi][..], 1),
             (&[out, nmi], 0),
-            // The second one comes as soon as the first one's handler is back.
+            // The second NMI comes as soon as the first one's handler has returned.
             (&[back, nmi, end, nmi], 2),
             (&[out, nmi, end, nmi], 0),
-            // Within a handler of what came at user level.
+            // The second NMI comes within the handler of one that came at user level.
             (&[back, nmi, nmi, end, nmi], 1),
         ] {
             let mut instructions = Instructions::new(code.clone());
@@ -152,13 +152,13 @@ mod tests {
         let records = [
             at(0x1000, 3),
             at(0x1001, 3),
-            // An NMI, its second instruction, the way back.
+            // An NMI: its first and second instruction, and its return.
             at(0x2020, 0),
             at(0x2021, 0),
             at(0x1003, 0),
             software,
             at(0x2800, 0),
-            // In the kernel, a page fault.
+            // A page fault in the kernel.
             at(0x20e0, 0),
         ];
         let events = |cpl| Events::of(&records, cpl, &mut Instructions::new(code.clone()), &symbols).unwrap();

@@ -1,9 +1,9 @@
-//! QEMU's own execution log, the witness against which the monitor's truth is held.
+//! Reads QEMU's own execution log, against which the monitor's truth is checked.
 //!
-//! QEMU writes a line for each block that it enters, and before the first of a block's lines the bytes of each of its
-//! instructions. It also writes each exit of the SVM guest with its reason and where the guest stood, which tells what
-//! became of an instruction. A block is left only at its end, or before its end for somewhere that the log has next.
-//! [`crate::witness`] holds the truth against that.
+//! QEMU writes a line for each block of instructions that it enters, and before a block's first line the bytes of its
+//! instructions. It also writes each exit of the SVM guest, with its reason and the guest's RIP, which shows what
+//! became of an instruction. The guest leaves a block at its end, or earlier for the place that comes next in the log.
+//! [`crate::witness`] compares the truth with this log.
 
 use anyhow::{Context, Result, ensure};
 use iced_x86::{Decoder, DecoderOptions, FlowControl};
@@ -26,22 +26,22 @@ const BETWEEN_BLOCKS: [u64; 3] = [0x41, 0x60, 0x61];
 /// What the names of the log's files begin with.
 const NAME: &str = "log.";
 
-/// What QEMU has a line for.
+/// How often QEMU writes a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lines {
-    /// Each block of instructions. The processor is the only one.
+    /// For each block of instructions. Only for a machine with one processor.
     Blocks,
-    /// Each instruction, which takes several times as long. Of several processors, which share the blocks, each one's log
-    /// would not have the bytes of those that another one came to first.
+    /// For each instruction, which takes several times as long. Several processors share the blocks, so without this a
+    /// processor's log would lack the bytes of blocks that another processor entered first.
     Instructions,
 }
 
-/// QEMU's arguments for a log, in `folder`, of the instructions in `ranges`.
+/// Returns QEMU's arguments for a log, in `folder`, of the instructions in `ranges`.
 #[must_use]
 pub fn arguments(folder: &Path, ranges: &[Range<u64>], lines: Lines) -> Vec<String> {
     let range = |range: &Range<u64>| format!("{:#x}..{:#x}", range.start, range.end - 1);
     let filter = ranges.iter().map(range).collect::<Vec<_>>().join(",");
-    // A file for each thread: exits do not name their processor.
+    // One file per thread, because exits do not name their processor.
     let files = folder.join(format!("{NAME}%d")).to_string_lossy().into_owned();
     let singly = if lines == Lines::Instructions { &["-singlestep"][..] } else { &[] };
     let log = ["-d", "exec,nochain,in_asm,tid", "-D", &files, "-dfilter", &filter];
@@ -56,23 +56,24 @@ pub struct ExecLog {
     /// The privilege level of each.
     pub(crate) levels: Vec<u8>,
     pub(crate) exits: Vec<Exit>,
-    /// Where string instructions with a REP prefix are.
+    /// The addresses of string instructions with a REP prefix.
     pub(crate) repeating: HashSet<u64>,
-    /// Where short jumps to themselves are.
+    /// The addresses of short jumps to themselves.
     pub(crate) selves: HashSet<u64>,
     /// The bytes of the instructions, by their addresses.
     pub(crate) code: HashMap<u64, Vec<u8>>,
 }
 
 impl ExecLog {
-    /// The guest enters a block.
+    /// Adds the instructions of a block that the guest enters.
     fn enter(&mut self, block: &[u64], level: u8) {
         self.begun.extend(block);
         self.levels.resize(self.begun.len(), level);
     }
 
-    /// After `block` the guest was at `next`. If it cannot have come there by the end of the block, it left the block at
-    /// that instruction: that one was begun and the following ones were not. Where `faulted`, an instruction did that exits.
+    /// After `block` the guest was at `next`. If the end of the block cannot lead there, the guest left the block at
+    /// that instruction: it was begun, and the instructions after it were not. `faulted` says that an instruction of
+    /// the block caused the exit.
     fn leave(&mut self, block: &[u64], next: u64, faulted: bool) {
         let Some(left) = block.iter().position(|&address| address == next) else { return };
         let Some(last) = block.last().filter(|_| block.len() > 1) else { return };
@@ -103,14 +104,14 @@ pub(crate) struct Exit {
     pub(crate) after: usize,
     /// The reason, as SVM encodes it.
     pub(crate) code: u64,
-    /// Where the guest stood.
+    /// The guest's RIP.
     pub(crate) rip: u64,
 }
 
-/// What `processor` did, by the log in `folder`.
+/// Reads what `processor` did from the log in `folder`.
 ///
 /// # Errors
-/// A file that cannot be read, a line that is not of the known form, or a block whose instructions were not shown.
+/// A file cannot be read, a line has an unknown form, or the instructions of a block were not shown.
 pub fn read(folder: &Path, processor: u16, lines: Lines) -> Result<ExecLog> {
     for file in std::fs::read_dir(folder)? {
         let file = file?;
@@ -124,13 +125,13 @@ pub fn read(folder: &Path, processor: u16, lines: Lines) -> Result<ExecLog> {
     Ok(ExecLog::default())
 }
 
-/// What is in one thread's file, if that thread was the processor.
+/// Reads one thread's file; `None` if the thread did not run this processor as a guest.
 fn read_file(path: &Path, processor: u16, lines: Lines) -> Result<Option<ExecLog>> {
     let mut log = ExecLog::default();
-    // The last instruction's address, where the line before this one has bytes of it.
+    // The address of the last instruction, if the line before this one has bytes of it.
     let mut begins = None;
-    // The addresses of each block's instructions, by where QEMU has it; of the one that it has translated last; and of the
-    // one that the guest is in.
+    // The instructions' addresses: of each block by the place where QEMU has it, of the block that was translated last,
+    // and of the block that the guest is in.
     let mut blocks: HashMap<u64, Rc<[u64]>> = HashMap::new();
     let mut translated = Vec::new();
     let mut inside: Rc<[u64]> = Rc::default();
@@ -188,13 +189,13 @@ fn read_file(path: &Path, processor: u16, lines: Lines) -> Result<Option<ExecLog
 #[derive(Debug, PartialEq, Eq)]
 struct Entry {
     processor: u16,
-    /// Where QEMU has the block.
+    /// Where QEMU has the block in memory.
     block: u64,
     address: u64,
     flags: u64,
 }
 
-/// Reads `Trace processor: 0x… [cs_base/pc/flags/cflags] …`.
+/// Parses `Trace processor: 0x… [cs_base/pc/flags/cflags] …`.
 fn trace_line(line: &str) -> Option<Entry> {
     let (processor, rest) = line.strip_prefix("Trace ")?.split_once(':')?;
     let (block, fields) = rest.split_once('[')?;
@@ -205,7 +206,7 @@ fn trace_line(line: &str) -> Option<Entry> {
     Some(Entry { processor: processor.parse().ok()?, block, address, flags })
 }
 
-/// Reads `vmexit(code, information, information, rip)!`: the code and RIP.
+/// Parses `vmexit(code, information, information, rip)!` and returns the code and RIP.
 fn exit_line(line: &str) -> Option<(u64, u64)> {
     let fields = line.strip_prefix("vmexit(")?.split_once(')')?.0;
     let mut hex = fields.split(", ").map(|field| u64::from_str_radix(field, 16).ok());
@@ -218,11 +219,11 @@ fn exit_line(line: &str) -> Option<(u64, u64)> {
 struct Code {
     address: u64,
     bytes: Vec<u8>,
-    /// It begins here; otherwise these are the bytes that had no room in the line before.
+    /// The instruction begins here; otherwise these are bytes that did not fit in the line before.
     begins: bool,
 }
 
-/// Reads `0xaddress:  bytes  mnemonic`, or without the mnemonic, if the bytes are those behind the line before.
+/// Parses `0xaddress:  bytes  mnemonic`; the mnemonic is absent if the bytes continue the line before.
 fn code_line(line: &str) -> Option<Code> {
     let (address, rest) = line.strip_prefix("0x")?.split_once(':')?;
     let byte = |word: &str| u8::from_str_radix(word, 16).ok().filter(|_| word.len() == 2);
@@ -231,7 +232,7 @@ fn code_line(line: &str) -> Option<Code> {
     Some(Code { address: u64::from_str_radix(address, 16).ok()?, bytes, begins: words.peek().is_some() })
 }
 
-/// Whether the bytes are a string instruction's with a REP prefix.
+/// Whether the bytes are a string instruction with a REP prefix.
 fn is_repeated(bytes: &[u8]) -> bool {
     let opcode = opcode(bytes);
     let prefixes = &bytes[..bytes.len() - opcode.len()];
@@ -300,14 +301,14 @@ mod tests {
         let long = vec![0x48, 0xc7, 0x05, 0x54, 0xc0, 0x0e, 0x00, 0x02, 0, 0, 0];
         let code = [(0x12_6fa9, long), (0x12_6fb4, vec![0xf3, 0xa4]), (0x12_6fb6, vec![0x75, 0xfe])];
         assert_eq!(log.code, HashMap::from(code));
-        // There is none of other processors.
+        // Other processors have no log.
         for other in [0, 2] {
             assert!(read(scratch.folder(), other, Lines::Blocks).unwrap().begun.is_empty());
         }
-        // Without the exits nobody knows what became of an instruction.
+        // Without the exits it is unknown what became of an instruction.
         std::fs::write(scratch.file("log.7"), text.replace("vmexit", "")).unwrap();
         assert!(read(scratch.folder(), 1, Lines::Blocks).is_err());
-        // What has another form is not passed over.
+        // A line of an unknown form is an error.
         std::fs::write(scratch.file("log.7"), format!("{text}vmexit(00000041)!\n")).unwrap();
         assert!(read(scratch.folder(), 1, Lines::Blocks).is_err());
     }
@@ -323,19 +324,20 @@ mod tests {
         // How the block ends, what comes after it, and how many of its instructions were begun.
         for (end, after, begun) in [
             ("0x00001005:  75 f9  jne 0x1000", Next::Line(0x2000), 4),
-            // Back by the branch, and back because it was not let begin; or the second instruction asked for it.
+            // The branch leads back; or it cannot lead there, so a request to the processor ended the block at that
+            // instruction.
             ("0x00001005:  75 f9  jne 0x1000", Next::Line(0x1000), 4),
             ("0x00001005:  75 09  jne 0x1010", Next::Line(0x1000), 1),
             ("0x00001005:  75 09  jne 0x1010", Next::Line(0x1001), 2),
             ("0x00001005:  90     nop", Next::Line(0x1003), 3),
             ("0x00001005:  90     nop", Next::Line(0x1006), 4),
-            // Somewhere, by a return.
+            // A return can lead anywhere.
             ("0x00001005:  c3     retq", Next::Line(0x1001), 4),
-            // Page faults, at the branch too.
+            // Page faults, also at the branch.
             ("0x00001005:  75 f9  jne 0x1000", Next::Exit(0x4e, 0x1000), 1),
             ("0x00001005:  c3     retq", Next::Exit(0x4e, 0x1003), 3),
             ("0x00001005:  c3     retq", Next::Exit(0x4e, 0x1005), 4),
-            // What comes between two blocks: a breakpoint, an interrupt, an NMI.
+            // Exits between two blocks: a breakpoint, an interrupt, an NMI.
             ("0x00001005:  75 f9  jne 0x1000", Next::Exit(0x41, 0x1000), 4),
             ("0x00001005:  75 09  jne 0x1010", Next::Exit(0x60, 0x1000), 1),
             ("0x00001005:  75 09  jne 0x1010", Next::Exit(0x61, 0x1010), 4),

@@ -1,4 +1,4 @@
-//! What of an execution a tracer was asked to trace, computed from the truth and the declared filter alone.
+//! Computes which instructions a tracer had to trace, from the truth and the declared filter alone.
 
 use anyhow::{Context, Result, bail};
 use std::ops::Range;
@@ -9,16 +9,16 @@ use crate::truth::Record;
 
 /// A filter as a workload declares it: `cpl=any|0|3 cr3=any|0x… range=any|SYM..SYM stop=none|SYM..SYM`.
 ///
-/// A range is given by two symbols and holds the addresses from the first one up to, not including, the second.
+/// A range is given by two symbols. It holds the addresses from the first symbol up to, but not including, the second.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Filter {
     /// Only this level: 0, or 3 for all above 0.
     pub cpl: Option<u8>,
-    /// Only under this CR3, bits 63:5.
+    /// Only under this CR3; bits 63:5 are compared.
     pub cr3: Option<u64>,
     /// Only between these symbols.
     pub range: Option<(String, String)>,
-    /// Nothing more once an instruction between these symbols would run.
+    /// Tracing stops before the first instruction between these symbols.
     pub stop: Option<(String, String)>,
 }
 

@@ -1,4 +1,4 @@
-//! The images under test: built by cargo, found in its target folder.
+//! The images under test: cargo builds them, and they are in its target folder.
 
 use anyhow::{Context, Result, ensure};
 use std::path::{Path, PathBuf};
@@ -17,10 +17,10 @@ pub struct Images {
 }
 
 impl Images {
-    /// Builds both in release mode, once a process, and says where they are.
+    /// Builds both images in release mode, once per process, and returns their paths.
     ///
     /// # Errors
-    /// A build that fails.
+    /// The build fails.
     pub fn build() -> Result<Self> {
         static BUILT: OnceLock<Result<Images, String>> = OnceLock::new();
         BUILT
@@ -37,19 +37,19 @@ impl Images {
         Ok(Self { guest: folder.join("pugmark-boot"), monitor: folder.join("pugmark-monitor") })
     }
 
-    /// The guest kernel's symbols.
+    /// Reads the guest kernel's symbols.
     ///
     /// # Errors
-    /// An image that cannot be read.
+    /// The image cannot be read.
     pub fn guest_symbols(&self) -> Result<Symbols> {
         Symbols::read(&self.guest)
     }
 }
 
-/// Builds the kernel that is not ours, a workspace of its own, and says where it is.
+/// Builds the foreign kernel, which is a workspace of its own, and returns its path.
 ///
 /// # Errors
-/// A build that fails.
+/// The build fails.
 pub fn build_foreign_kernel() -> Result<PathBuf> {
     let manifest = workspace().join("qemu-tests/foreign-kernel/Cargo.toml");
     let target = target_folder().join("foreign-kernel");
@@ -63,7 +63,7 @@ pub fn workspace() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().map(Path::to_path_buf).unwrap_or_default()
 }
 
-/// Where cargo puts what it builds.
+/// The folder into which cargo builds.
 #[must_use]
 pub fn target_folder() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| workspace().join("target"), PathBuf::from)

@@ -1,4 +1,4 @@
-//! What instructions are, as the records of the truth name them: by their addresses alone.
+//! Decodes the instructions that the records of the truth name by their addresses alone.
 
 use anyhow::{Context, Result, ensure};
 use iced_x86::{
@@ -10,21 +10,22 @@ use std::collections::HashMap;
 use crate::code::Code;
 use crate::truth::Record;
 
-/// What is to be known of an instruction.
+/// What the judges need to know of an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kind {
     /// Its length in bytes.
     pub len: u64,
-    /// Execution can go on elsewhere than behind it.
+    /// Execution can go on elsewhere than at the next instruction.
     pub branch: bool,
     /// It is a far transfer of control.
     pub far: bool,
-    /// The level of privilege that it leads to, where the instruction alone tells: SYSCALL and SYSRET.
+    /// The level of privilege to which it leads, if the instruction alone says so: SYSCALL and SYSRET.
     pub leads_to: Option<u8>,
     /// It ends a handler: IRET.
     pub returns_from_handler: bool,
-    /// Ops, as the model of AMD's processors has them: 8 where the microcode works, 2 of near calls and returns and of
-    /// what both loads and stores in one place, else 1. No manual lists it.
+    /// The number of ops, as the model of AMD's processors counts them: 8 for microcoded instructions, 2 for near calls
+    /// and returns and for an instruction that loads from and stores to the same place, otherwise 1. No manual lists
+    /// these numbers.
     pub ops: u64,
 }
 
@@ -36,16 +37,16 @@ pub struct Instructions {
 }
 
 impl Instructions {
-    /// Those of 64-bit `code`.
+    /// The instructions of this 64-bit code.
     #[must_use]
     pub fn new(code: Vec<Code>) -> Self {
         Self { code, known: HashMap::new() }
     }
 
-    /// The instruction of a record.
+    /// Returns the instruction of a record.
     ///
     /// # Errors
-    /// There is no code, or no instruction.
+    /// There is no code, or no valid instruction, at the record's address.
     pub fn of(&mut self, record: &Record) -> Result<Kind> {
         let Record { rip, cr3, .. } = *record;
         let holds = |code: &Code| {
@@ -100,7 +101,7 @@ impl Kind {
     }
 }
 
-/// Whether the first place that an instruction loads from is one that it stores to.
+/// Whether the instruction also stores to the first place that it loads from.
 fn changes_memory(instruction: &Instruction) -> bool {
     use OpAccess::{CondRead, Read, ReadCondWrite, ReadWrite};
     let mut factory = InstructionInfoFactory::new();
@@ -121,7 +122,7 @@ mod tests {
 
     #[test]
     fn bytes_tell_lengths_branches_far_transfers_and_ops() {
-        // Bytes, branch, far, IRET, ops.
+        // Bytes; whether it is a branch, a far transfer, an IRET; its ops.
         let rows: [(&[u8], bool, bool, bool, u64); 15] = [
             (&[0x90], false, false, false, 1),
             (&[0x74, 0x10], true, false, false, 1),

@@ -1,4 +1,4 @@
-//! Is a decode what really ran?
+//! Checks that a decode is what really ran.
 
 use anyhow::{Result, bail, ensure};
 use std::fmt;
@@ -16,7 +16,7 @@ pub struct Verdict {
     pub truth_hash: u64,
     /// Instructions that the decode has.
     pub decoded: u64,
-    /// The longest gap, in instructions; 0 where nothing was lost.
+    /// The longest gap, in instructions; 0 if nothing was lost.
     pub longest_gap: u64,
 }
 
@@ -31,12 +31,13 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// Holds one workload's decode against what the monitor logged.
+/// Compares one workload's decode with what the monitor logged.
 ///
-/// Without a loss, count and hash must be equal. With one, each piece must be a run of the truth, the pieces
-/// in order, and each gap must lie after a loss that the guest counted.
+/// Without a loss, count and hash must be equal. With a loss, each piece must be a run of the truth, the pieces in
+/// order, and each gap must lie after a loss that the guest counted.
 ///
 /// # Errors
+/// The first difference.
 /// What differs.
 pub fn judge(run: &Run, truth: &Truth, symbols: &Symbols) -> Result<Verdict> {
     ended_well(run)?;
@@ -60,7 +61,7 @@ pub fn judge(run: &Run, truth: &Truth, symbols: &Symbols) -> Result<Verdict> {
     Ok(Verdict { truth_count, truth_hash, decoded: stat.count, longest_gap })
 }
 
-/// Whether the guest says so.
+/// Returns an error unless the guest reports that the workload passed.
 pub(crate) fn ended_well(run: &Run) -> Result<()> {
     match &run.end {
         None => bail!("has not ended"),
@@ -70,12 +71,12 @@ pub(crate) fn ended_well(run: &Run) -> Result<()> {
     }
 }
 
-/// What is missing, in instructions.
+/// How many instructions are missing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Missing {
-    /// The most before a piece.
+    /// The largest number before a piece.
     pub(crate) before: u64,
-    /// Behind the last one.
+    /// The number after the last piece.
     pub(crate) behind: u64,
 }
 
@@ -85,12 +86,12 @@ impl Missing {
     }
 }
 
-/// How many instructions may be missing before a piece of Intel PT's.
+/// How many instructions may be missing before a piece of an Intel PT trace, by what came before the piece.
 fn allowed(after: &str) -> u64 {
     if matches!(after, "ovf" | "stop" | "wrap" | "error" | "psb") { u64::MAX } else { 0 }
 }
 
-/// Finds each piece in the truth, in order; `allowed` says how many instructions may be missing before one.
+/// Finds each piece in the truth, in order. `allowed` returns how many instructions may be missing before a piece.
 pub(crate) fn place(pieces: &[Piece], traced: &[u64], allowed: impl Fn(&str) -> u64) -> Result<Missing> {
     let (mut at, mut missing) = (0, Missing::default());
     for (index, piece) in pieces.iter().enumerate().filter(|(_, piece)| piece.count > 0) {
@@ -100,7 +101,7 @@ pub(crate) fn place(pieces: &[Piece], traced: &[u64], allowed: impl Fn(&str) -> 
                 && traced[start + length - 1] == piece.last
                 && hash(&traced[start..start + length]) == piece.hash
         });
-        // The nearest one: a piece that could lie in several places is in the first.
+        // A piece that fits in several places is taken to be in the first of them.
         let Some(start) = { starts }.next() else {
             bail!(
                 "piece {index} ({} instructions from {:#x} after {}) is no run of the truth behind its instruction {at}",
@@ -122,7 +123,7 @@ pub(crate) fn place(pieces: &[Piece], traced: &[u64], allowed: impl Fn(&str) -> 
     Ok(missing)
 }
 
-/// A hint for whoever looks for the bug: which piece is the first that is not in its place.
+/// A hint for finding the bug: which piece is the first that is not in its place.
 fn first_difference(pieces: &[Piece], traced: &[u64]) -> String {
     match place(pieces, traced, allowed) {
         Ok(missing) => format!("; the pieces are in order, the longest gap is {}", missing.longest()),

@@ -1,4 +1,7 @@
-//! Are the last branch records the tail of what really ran?
+//! Checks that the last branch records (LBR) are the newest branches that really ran.
+//!
+//! Last branch records are a small stack of registers in which the processor keeps the source and target of its newest
+//! branches. In call-stack mode they hold only the calls that have not returned yet.
 
 use anyhow::{Result, ensure};
 use std::fmt;
@@ -8,14 +11,14 @@ use crate::filter::Filter;
 use crate::protocol::Last;
 use crate::truth::{Branch, BranchKind, BranchLevel};
 
-/// Records that are the truth's.
+/// What is reported of last branch records that agree with the truth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Verdict {
-    /// Branches that were taken while they were on.
+    /// How many branches were taken while the records were on.
     pub branches: usize,
-    /// How many of them there were at the end.
+    /// How many branches the records held at the end.
     pub last: usize,
-    /// They are those of calls alone.
+    /// The records are in call-stack mode: they hold calls alone.
     pub calls: bool,
 }
 
@@ -27,13 +30,13 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// Bytes of a relative CALL: one that leads behind itself is no call in call-stack mode.
+/// Length in bytes of a relative CALL. In call-stack mode a CALL to the next instruction does not count as a call.
 const CALL: u64 = 5;
 
-/// Holds the records of a stack with so many entries against the branches that were taken while it was on.
+/// Compares the records of a stack that has `depth` entries with the branches that were taken while it was on.
 ///
 /// # Errors
-/// What differs.
+/// The first difference.
 pub fn judge(
     last: &Last,
     branches: &[Branch],
@@ -44,7 +47,7 @@ pub fn judge(
     let taken = taken(branches, filter, level);
     let expected = if last.calls { calls(&taken, depth) } else { newest(&taken, depth) };
     ensure!(last.entries == last.branches.len() as u64, "{} entries are told", last.entries);
-    // What was there before the start may be behind them, where it cannot be cleared.
+    // On a processor that cannot clear its records, older ones from before the start may follow.
     let found = last.branches.get(..expected.len()).unwrap_or(&last.branches);
     let first = expected.iter().zip(found).position(|(one, other)| one != other);
     ensure!(
@@ -63,7 +66,8 @@ fn newest(taken: &[Branch], depth: usize) -> Vec<(u64, u64)> {
     taken.iter().rev().take(depth).map(|branch| (branch.from, branch.to)).collect()
 }
 
-/// The calls on a stack whose records go round: a return takes the newest one away, and where there is none the place.
+/// The calls on a stack that wraps around: a return removes the newest record; if that is gone already, it still moves
+/// the top back.
 ///
 /// Source: SDM vol. 3, Debug, Branch Profile, TSC, and Resource Monitoring Features, "LBR Stack Enhancement in
 /// Processors Based on Haswell Microarchitecture".
@@ -109,9 +113,9 @@ mod tests {
             (&[4, 3][..], 2, true),
             (&[4, 3, 2, 1], 4, true),
             (&[4, 3, 2, 1], 8, true),
-            // Older than the start.
+            // The records after the first four are older than the start.
             (&[4, 3, 2, 1, 77, 76, 75, 74], 8, true),
-            // More than there are.
+            // More records than the stack has entries.
             (&[4, 3, 2, 1, 77, 76, 75, 74, 73], 8, false),
             (&[4, 3, 2], 2, false),
             (&[3, 2], 2, false),
@@ -130,7 +134,7 @@ mod tests {
             (&[(Call, 1), (Jump, 2), (Call, 3), (Return, 4)][..], 4, &[1][..]),
             (&[(Call, 1), (Call, 2), (Call, 3)], 4, &[3, 2, 1]),
             (&[(Call, 1), (Call, 2), (Call, 3)], 2, &[3, 2]),
-            // The oldest one was overwritten, and is not there when the others have returned.
+            // The oldest record was overwritten, so it is not there either after the others have returned.
             (&[(Call, 1), (Call, 2), (Call, 3), (Return, 4), (Return, 5)], 2, &[]),
             (&[(Return, 1), (Return, 2), (Call, 3)], 4, &[3]),
         ] {

@@ -1,5 +1,5 @@
-//! Boots images in QEMU and judges what they did: by the guest's own verdict, and by the monitor's log
-//! of what really retired.
+//! Boots kernel images in QEMU and judges what they did: by the guest's own verdict, and by the log that the monitor
+//! below the guest writes of the instructions that really retired (the "truth").
 //!
 //! ```no_run
 //! use pugmark_qemu_tests::{images::Images, judge, machine::Machine};

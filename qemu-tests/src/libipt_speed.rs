@@ -1,9 +1,9 @@
-//! libipt's packet and block decoders, for measuring beside our own.
+//! Runs libipt's packet and block decoders, to compare their speed with ours.
 //!
-//! As in [`libipt`](crate::libipt) the library is loaded at run time. Code comes from files, because libipt remembers
-//! the blocks of code that it has mapped, and not of code that a callback reads; and through a section cache that is
-//! large enough for all of it, because without one it unmaps a section, and forgets its blocks, whenever execution goes
-//! to another.
+//! As in [`libipt`](crate::libipt), the library is loaded at run time. Code comes from files, because libipt caches the
+//! blocks of code in sections that it has mapped, but not those of code that a callback reads. The section cache is
+//! large enough for all code, because without it libipt unmaps a section, and forgets its blocks, whenever execution
+//! goes to another one.
 
 use anyhow::{Context, Result, ensure};
 use std::{
@@ -18,11 +18,11 @@ use std::{
 pub struct FileSection {
     /// The file.
     pub file: PathBuf,
-    /// Where in the file.
+    /// The offset in the file, in bytes.
     pub offset: u64,
-    /// How many bytes.
+    /// The length in bytes.
     pub len: u64,
-    /// Where in memory.
+    /// The address in memory.
     pub base: u64,
 }
 
@@ -49,7 +49,7 @@ pub struct Libipt {
     cache_add_file: unsafe extern "C" fn(Handle, *const c_char, u64, u64, u64) -> c_int,
 }
 
-/// `struct pt_config` up to its errata; libipt takes what is missing behind for zero.
+/// `struct pt_config` up to its errata; libipt treats the fields after the given size as zero.
 #[repr(C)]
 struct Config {
     size: usize,
@@ -61,8 +61,8 @@ struct Config {
     errata: [u32; 16],
 }
 
-// What libipt writes to must not be larger than its own structures: version 2.0.5 clears the rest of a larger one, but
-// at a wrong address, far behind it. A smaller one is filled as far as it reaches.
+// The structures that libipt writes to must not be larger than its own: version 2.0.5 clears the rest of a larger one,
+// but at a wrong address far after it. A smaller one is filled as far as it reaches.
 
 /// `struct pt_packet`.
 #[repr(C)]
@@ -102,14 +102,14 @@ const STATUS_EVENT_PENDING: c_int = 1 << 0;
 const STATUS_END_OF_STREAM: c_int = 1 << 2;
 
 impl Libipt {
-    /// The library; `None` where it is not installed.
+    /// Loads the library; `None` if it is not installed.
     #[must_use]
     pub fn load() -> Option<Self> {
         // SAFETY: libipt has no constructors and no destructors.
         let library = unsafe { libloading::Library::new("libipt.so.2") }.ok()?;
-        // Its functions are used to the end of the program, so it is never unloaded.
+        // Its functions are used until the program ends, so it is never unloaded.
         let library: &'static libloading::Library = Box::leak(Box::new(library));
-        /// The function of this name, with the type of the field that it is assigned to.
+        /// The function of this name, with the type of the field to which it is assigned.
         macro_rules! function {
             ($name:literal) => {
                 // SAFETY: intel-pt.h declares the function of this name with this type.
@@ -137,10 +137,10 @@ impl Libipt {
         })
     }
 
-    /// How many packets there are from the first PSB to the first error.
+    /// Returns the number of packets from the first PSB (the packet at which a decoder can start) to the first error.
     ///
     /// # Errors
-    /// When libipt gives no decoder.
+    /// libipt gives no decoder.
     pub fn packets(&self, trace: &[u8]) -> Result<u64> {
         let config = config(trace);
         // SAFETY: libipt copies the configuration and only reads the trace, which outlives the decoder.
@@ -149,7 +149,7 @@ impl Libipt {
         let mut count = 0;
         // SAFETY: the decoder is allocated.
         if unsafe { (self.pkt_sync_forward)(decoder) } >= 0 {
-            // SAFETY: the decoder is allocated, the packet has the size that is said.
+            // SAFETY: the decoder is allocated, and the packet has the given size.
             while unsafe { (self.pkt_next)(decoder, &raw mut packet, size_of::<Packet>()) } >= 0 {
                 count += 1;
             }
@@ -159,10 +159,10 @@ impl Libipt {
         Ok(count)
     }
 
-    /// An image of files, to be used again and again.
+    /// Makes an image of files, which can be used for many traces.
     ///
     /// # Errors
-    /// When libipt refuses it.
+    /// libipt refuses a file.
     pub fn image(&self, sections: &[FileSection]) -> Result<LibiptImage<'_>> {
         // SAFETY: caches need no name.
         let cache = unsafe { (self.cache_alloc)(ptr::null()) }.context("libipt: no section cache")?;
@@ -175,10 +175,10 @@ impl Libipt {
         ensure!(status >= 0, "libipt: no limit for the section cache: error {}", -status);
         for FileSection { file, offset, len, base } in sections {
             let name = CString::new(file.as_os_str().as_bytes())?;
-            // SAFETY: the cache is allocated, the name ends with zero.
+            // SAFETY: the cache is allocated, and the name ends with zero.
             let section = unsafe { (self.cache_add_file)(cache, name.as_ptr(), *offset, *len, *base) };
             ensure!(section >= 0, "libipt: cannot add {} at {base:#x}: error {}", file.display(), -section);
-            // SAFETY: both are allocated, and the section is the cache's; no address space means all.
+            // SAFETY: both are allocated, and the section is in the cache; no address space means every one.
             let status = unsafe { (self.image_add_cached)(handle, cache, section, ptr::null()) };
             ensure!(status >= 0, "libipt: cannot use {} at {base:#x}: error {}", file.display(), -status);
         }
@@ -190,15 +190,16 @@ impl Libipt {
 pub struct LibiptImage<'a> {
     libipt: &'a Libipt,
     cache: Handle,
-    /// Always there once the image is made.
+    /// Always there once the image is complete.
     handle: Option<Handle>,
 }
 
 impl LibiptImage<'_> {
-    /// How many instructions and how many blocks there are from the first PSB on; after an error it goes on at the next.
+    /// Returns the numbers of instructions and of blocks from the first PSB on; after an error it goes on at the next
+    /// PSB.
     ///
     /// # Errors
-    /// When libipt gives no decoder.
+    /// libipt gives no decoder.
     pub fn blocks(&self, trace: &[u8]) -> Result<(u64, u64)> {
         let libipt = self.libipt;
         let config = config(trace);
@@ -224,7 +225,7 @@ impl LibiptImage<'_> {
         let mut event = Event::default();
         loop {
             while status & STATUS_EVENT_PENDING != 0 {
-                // SAFETY: the decoder is allocated, the event has the size that is said.
+                // SAFETY: the decoder is allocated, and the event has the given size.
                 status = unsafe { (self.libipt.blk_event)(decoder, &raw mut event, size_of::<Event>()) };
                 if status < 0 {
                     return;
@@ -234,9 +235,9 @@ impl LibiptImage<'_> {
                 return;
             }
             block.insns = 0;
-            // SAFETY: the decoder is allocated, the block has the size that is said.
+            // SAFETY: the decoder is allocated, and the block has the given size.
             status = unsafe { (self.libipt.blk_next)(decoder, &raw mut block, size_of::<Block>()) };
-            // An error may come behind instructions; then there are the instructions as well.
+            // An error may come after some instructions of the block; these count too.
             *insns += u64::from(block.insns);
             *blocks += u64::from(block.insns > 0);
             if status < 0 {

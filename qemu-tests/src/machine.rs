@@ -1,4 +1,4 @@
-//! A QEMU machine, run for as long as it gets on.
+//! Runs a QEMU machine for as long as it makes progress.
 
 use anyhow::{Context, Result, bail, ensure};
 use std::ffi::OsString;
@@ -15,10 +15,10 @@ use crate::protocol::Transcript;
 use crate::scratch::Scratch;
 use crate::truth::{self, BranchLevel, Truth};
 
-/// The program that is started.
+/// The name of QEMU's program.
 pub const QEMU: &str = "qemu-system-x86_64";
 
-/// QEMU's exit status when the guest wrote 0x10 to the debug-exit port: all passed.
+/// QEMU's exit status after the guest has written 0x10 to the debug-exit port: everything passed.
 const EXIT_PASSED: i32 = (0x10 << 1) | 1;
 /// The same for 0x11: something failed.
 const EXIT_FAILED: i32 = (0x11 << 1) | 1;
@@ -37,16 +37,16 @@ pub struct Machine {
 /// What a machine did until it ended.
 #[derive(Debug)]
 pub struct Outcome {
-    /// What the guest said.
+    /// What the guest wrote to its serial port.
     pub transcript: Transcript,
-    /// What the monitor logged; empty where it did not run.
+    /// What the monitor logged; empty if the machine ran without the monitor.
     pub truth: Truth,
     /// What came out of the debug console: the trace bytes that the guest dumped.
     pub dump: Vec<u8>,
 }
 
 impl Machine {
-    /// A kernel on the bare machine.
+    /// A kernel on the machine itself, without the monitor.
     #[must_use]
     pub fn plain(kernel: &Path, command_line: &str) -> Self {
         Self {
@@ -83,40 +83,40 @@ impl Machine {
         }
     }
 
-    /// Waits for the machine so long.
+    /// Sets how long to wait for the machine.
     #[must_use]
     pub fn patience(mut self, patience: Patience) -> Self {
         self.patience = patience;
         self
     }
 
-    /// Gives the machine this many processors; otherwise it has one.
+    /// Gives the machine this many processors; the default is one.
     #[must_use]
     pub fn processors(self, processors: u16) -> Self {
         self.arguments(["-smp".into(), processors.to_string()])
     }
 
-    /// Adds arguments to QEMU's.
+    /// Adds arguments to QEMU's command line.
     #[must_use]
     pub fn arguments<A: Into<OsString>>(mut self, arguments: impl IntoIterator<Item = A>) -> Self {
         self.extra.extend(arguments.into_iter().map(Into::into));
         self
     }
 
-    /// Runs the machine to its end. Each line the guest writes goes to `watch` as it comes, with what the
-    /// monitor has logged by then.
+    /// Runs the machine to its end. Calls `watch` for each line as the guest writes it, with everything that was said
+    /// and logged up to then.
     ///
     /// # Errors
-    /// A machine that does not start, a guest that breaks the protocol, does not get on, or ends without its closing
-    /// line or with another status than that line says; a rule of the hardware that was broken outside of any workload.
-    /// Where one was broken within a workload, [`crate::protocol::End`] says so.
+    /// The machine does not start; the guest breaks the protocol, makes no progress, or ends without its closing line
+    /// or with another status than that line says; a rule of the hardware was broken outside of any workload. A rule
+    /// that was broken within a workload is reported in [`crate::protocol::End`].
     pub fn run_watched(&self, watch: impl FnMut(&str, &Transcript, &Truth)) -> Result<Outcome> {
         let scratch = Scratch::new()?;
         let (ram, dump) = (scratch.file("ram"), scratch.file("dump"));
         self.follow(self.command(&ram, &dump), &ram, &dump, watch)
     }
 
-    /// Runs what writes a guest's lines, and the log and the dump into these files.
+    /// Runs a command that writes a guest's lines to its standard output, and the log and the dump into these files.
     fn follow(
         &self,
         command: Command,
@@ -143,7 +143,7 @@ impl Machine {
                         truth.follow(ram)?;
                     }
                     watch(&line, &transcript, &truth);
-                    // The time that the judging took is not the machine's.
+                    // The time that judging took is not counted against the machine.
                     progress.line(Instant::now());
                 }
                 Err(RecvTimeoutError::Disconnected) => break,
@@ -171,10 +171,10 @@ impl Machine {
         Ok(Outcome { transcript, truth, dump: std::fs::read(dump).unwrap_or_default() })
     }
 
-    /// [`Self::run_watched`] for those who want the lines only.
+    /// [`Self::run_watched`] for callers that want only the lines.
     ///
     /// # Errors
-    /// As there, and a workload in which the kernel broke a rule of the hardware.
+    /// Those of [`Self::run_watched`], and a workload in which the kernel broke a rule of the hardware.
     pub fn run(&self, mut watch: impl FnMut(&str)) -> Result<Outcome> {
         let outcome = self.run_watched(|line, _, _| watch(line))?;
         let broken = outcome.transcript.broken_rules();
@@ -209,7 +209,7 @@ impl Machine {
     }
 }
 
-/// A machine that is running; it ends when this is dropped.
+/// A running machine; dropping this ends it.
 struct Running(Child);
 
 impl Running {
@@ -219,7 +219,7 @@ impl Running {
         })
     }
 
-    /// The lines of its standard output, read by a thread of their own so that a deadline can be kept.
+    /// Returns the lines of standard output. A separate thread reads them, so that the receiver can keep a deadline.
     fn lines(&mut self) -> Result<Receiver<String>> {
         let (sender, receiver) = channel();
         let output = BufReader::new(self.0.stdout.take().context("standard output was not piped")?);
@@ -244,7 +244,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // It may have ended by itself, then there is nothing to kill.
+        // The machine may have ended by itself; then there is nothing to kill.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -273,7 +273,8 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
-    /// A program in place of QEMU: it writes these lines, says `oops`, and ends with a status.
+    /// A program in place of QEMU: it writes these lines, writes `oops` to standard error, and ends with the status of
+    /// `last`.
     fn program(lines: &str, last: &str) -> Command {
         let mut command = Command::new("sh");
         command.args(["-c", &format!("cat <<'END'\n{lines}\nEND\necho oops >&2\n{last}")]);
@@ -338,7 +339,7 @@ mod tests {
         machine.follow(command, &ram, &dump, watch).unwrap();
         let expected = [("run a", false), ("ok a", true), ("done 1 0", true)];
         assert_eq!(told, expected.map(|(line, ended)| (line.to_owned(), ended)));
-        // Where there is a monitor there is a log.
+        // With a monitor there must be a log.
         let machine = Machine { keeps_truth: true, ..machine };
         assert!(followed(&machine, "run a\nok a\ndone 1 0", "exit 33").is_err());
     }

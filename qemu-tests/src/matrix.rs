@@ -1,4 +1,4 @@
-//! What is run where, and what is expected of it: a table of workloads by profiles.
+//! The table of workloads by profiles for Intel PT, and what each run must give.
 
 use Loss::{Nothing, Overflow, Stop, Wrap};
 use anyhow::{Result, bail, ensure};
@@ -8,19 +8,19 @@ use crate::protocol::Run;
 use crate::symbols::Symbols;
 use crate::truth::Truth;
 
-/// The processors that the monitor can show.
+/// The profiles with Intel PT that the monitor can show.
 pub const PROFILES: [&str; 4] = ["broadwell", "skylake", "icelake", "sapphire-rapids"];
 
-/// What a workload's trace may lack.
+/// What may be missing from a workload's trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loss {
     /// Nothing at all.
     Nothing,
-    /// What ran between a STOP and the interrupt that restarts the unit.
+    /// What ran between a STOP (the output is full and tracing stops) and the interrupt that restarts the unit.
     Stop,
-    /// All but what is in the ring at the end.
+    /// Everything except what is in the ring at the end.
     Wrap,
-    /// What ran until an overflow was resolved, where the machine overflows.
+    /// What ran until an overflow was resolved; the machine must overflow.
     Overflow,
 }
 
@@ -30,9 +30,9 @@ impl Loss {
     pub const fn bound(self) -> u64 {
         match self {
             Self::Nothing => 0,
-            // Each half of `stop` is some 15 500 instructions with interrupts off. Broadwell's tables have one region and
-            // the interrupt brings the next one, so that 4 KiB, 4400 instructions, are traced of it: 11 000 are not. Where
-            // a table has both regions 8 KiB are, and 6700 instructions are missing.
+            // Each half of `stop` is about 15 500 instructions with interrupts off. Broadwell's tables have one region
+            // and the interrupt brings the next one, so only 4 KiB of trace, 4400 instructions, are kept and 11 000 are
+            // missing. If a table has both regions, 8 KiB are kept and 6700 instructions are missing.
             Self::Stop => 12_000,
             Self::Wrap => 20_000,
             Self::Overflow => 2_000,
@@ -41,7 +41,7 @@ impl Loss {
 }
 
 impl Loss {
-    /// The least of what ran that must be there nonetheless, in percent.
+    /// The least share of the instructions that must still be there, in percent.
     #[must_use]
     pub const fn least(self) -> u64 {
         match self {
@@ -52,10 +52,10 @@ impl Loss {
         }
     }
 
-    /// Whether as much of `all` is there as must be, of a source that has `least` percent.
+    /// Checks that at least `least` percent of `all` are there.
     ///
     /// # Errors
-    /// It is less.
+    /// Fewer are there.
     pub(crate) fn enough(what: &str, there: u64, all: u64, least: u64) -> Result<()> {
         let enough = there > 0 && there * 100 >= all * least;
         ensure!(enough, "{there} {what} of {all} are there, which is less than {least} %");
@@ -70,7 +70,7 @@ pub struct Workload {
     pub name: &'static str,
     /// What may be missing from its trace.
     pub loss: Loss,
-    /// The CPUID bit that the driver names when it declines, for each profile; empty where it traces.
+    /// For each profile the CPUID bit that the driver names when it declines; empty if it traces.
     pub refusals: [&'static str; 4],
 }
 
@@ -119,17 +119,17 @@ pub const WORKLOADS: &[Workload] = &[
     Workload { name: "overflow",        loss: Overflow, refusals: TRACED },
 ];
 
-/// One boot of the guest kernel: a machine's settings and the workloads that go with them.
+/// One boot of the guest kernel: the machine's settings and the workloads to run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Boot {
     /// The monitor's command line.
     pub monitor_options: String,
-    /// The guest's.
+    /// The guest's command line.
     pub command_line: String,
 }
 
 impl Boot {
-    /// A whole run by a source on a profile; `only`, names separated by commas, narrows the workloads down.
+    /// A whole run with a source on a profile. `only`, names separated by commas, limits it to these workloads.
     #[must_use]
     pub fn of(source: &str, profile: &str, only: Option<&str>) -> Self {
         let only = only.map(|only| format!(" only={only}")).unwrap_or_default();
@@ -137,9 +137,10 @@ impl Boot {
     }
 }
 
-/// The boots that make a whole run on a profile; `only`, names separated by commas, narrows the workloads down.
+/// Returns the boots that make a whole run on a profile. `only`, names separated by commas, limits it to these
+/// workloads.
 ///
-/// The workload that overflows has a machine of its own, one whose output cannot keep up.
+/// The workload that overflows gets a machine of its own, whose trace output is too slow on purpose.
 #[must_use]
 pub fn boots(profile: &str, only: Option<&str>) -> Vec<Boot> {
     let chosen = |name: &str| only.is_none_or(|only| only.split(',').any(|only_name| only_name == name));
@@ -150,7 +151,7 @@ pub fn boots(profile: &str, only: Option<&str>) -> Vec<Boot> {
     };
     let unknown = only.into_iter().flat_map(|only| only.split(','));
     let unknown = unknown.filter(|name| WORKLOADS.iter().all(|workload| workload.name != *name));
-    // The guest is the one to say that there is no such workload.
+    // The guest reports unknown workloads.
     let steady: Vec<&str> = names(false).into_iter().chain(unknown).collect();
     let boot = |options: &str, names: Vec<&str>, words: &str| Boot {
         monitor_options: format!("profile={profile}{options}"),
@@ -163,11 +164,11 @@ pub fn boots(profile: &str, only: Option<&str>) -> Vec<Boot> {
         .collect()
 }
 
-/// Whether a run of one of [`WORKLOADS`] went as the table says.
+/// Checks that a run of one of [`WORKLOADS`] went as the table says.
 ///
 /// # Errors
-/// What went otherwise: a refusal where none is due or a trace where one is, a decode that is not the truth, a
-/// loss of another kind, a gap over its bound.
+/// What went wrong: an unexpected refusal or a missing one, a decode that is not the truth, a loss of another kind, a
+/// gap over its bound.
 pub fn check(run: &Run, profile: &str, truth: &Truth, symbols: &Symbols) -> Result<Option<Verdict>> {
     let workload = WORKLOADS.iter().find(|workload| workload.name == run.name);
     let column = PROFILES.iter().position(|name| *name == profile);
@@ -210,7 +211,8 @@ mod tests {
         }
     }
 
-    /// A guest that has decoded `front` instructions of `all`, and behind `gap` others the rest.
+    /// A guest that has decoded the first `front` instructions of `all`, and after a gap of `gap` instructions the
+    /// rest.
     fn decoded(name: &str, all: u64, front: u64, gap: u64, after: &str, words: &str) -> (Run, Truth) {
         let addresses: Vec<u64> = (0..all).map(|n| 0x1000 + n).collect();
         let [first, last] = [&addresses[..front as usize], &addresses[(front + gap) as usize..]];
@@ -232,7 +234,7 @@ mod tests {
 
     #[test]
     fn a_gap_is_as_long_as_the_workload_may_have_it_and_leaves_enough() {
-        // Instructions in all, those in front of the gap, those in it, what the guest says of it.
+        // All instructions, those before the gap, those in it, and what the guest reports before the second piece.
         for (name, all, front, gap, after, right) in [
             ("sort", 100, 50, 0, "", true),
             ("sort", 100, 50, 1, "ovf", false),
@@ -264,7 +266,7 @@ mod tests {
         for (name, profile, words, traces, right) in [
             ("timing", "broadwell", cycles, false, true),
             ("timing", "broadwell", "refuse CPUID.14H.0:EBX[2] is clear", false, false),
-            // It declined, and traced nonetheless.
+            // The driver declined, and traced nonetheless.
             ("timing", "broadwell", cycles, true, false),
             ("timing", "broadwell", "", false, false),
             ("timing", "broadwell", "", true, false),
@@ -284,7 +286,7 @@ mod tests {
                 assert_eq!(verdict.is_some(), traces);
             }
         }
-        // It declined, and failed.
+        // The driver declined, and the workload failed.
         let failed = testing::run("timing", "refuse CPUID.14H.0:EBX[1]\nfail something");
         assert!(check(&failed, "broadwell", &Truth::default(), &Symbols::default()).is_err());
     }
@@ -309,7 +311,7 @@ mod tests {
         assert!(!changed(&|run| run.stat.as_mut().unwrap().hash += 1));
         assert!(!changed(&|run| run.pieces[0].count += 1));
         assert!(!changed(&|run| run.pieces.clear()));
-        // A truth that is empty agrees with everything.
+        // An empty truth would agree with everything.
         let empty =
             testing::run("sort", "session 1\nstat count=0 hash=0xcbf29ce484222325 bytes=1 pmis=0 loss=0\nok");
         assert!(check(&empty, "skylake", &Truth::default(), &Symbols::default()).is_err());

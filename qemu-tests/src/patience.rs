@@ -1,8 +1,8 @@
-//! How long a machine may take: as long as it gets on.
+//! Decides how long a machine may take: as long as it makes progress.
 //!
-//! A busy host makes a machine slow, which says nothing of the machine; so what ends it is not how long it has run but how
-//! long it has shown no progress. It shows some by a line that the guest writes and by an instruction that the monitor
-//! logs.
+//! A busy host makes a machine slow, and that is not the machine's fault. So the limit is not how long a machine has
+//! run but how long it has shown no progress. Progress is a line that the guest writes, or an instruction that the
+//! monitor logs.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -12,13 +12,13 @@ use std::time::{Duration, Instant};
 pub struct Patience {
     /// The longest time without progress.
     pub quiet: Duration,
-    /// The longest time at all, for a guest that writes lines or executes instructions for ever.
+    /// The longest time altogether, for a guest that writes lines or executes instructions forever.
     pub whole: Duration,
 }
 
 impl Default for Patience {
-    /// The guest runs up to a few seconds without a line where it decodes a trace on an idle host: two minutes are left for
-    /// a busy one.
+    /// On an idle host the guest may decode a trace for a few seconds without writing a line; two minutes leave room
+    /// for a busy host.
     fn default() -> Self {
         Self { quiet: Duration::from_secs(120), whole: Duration::from_secs(3600) }
     }
@@ -42,7 +42,7 @@ impl fmt::Display for GivenUp {
     }
 }
 
-/// What a machine has been seen to do.
+/// When a machine was last seen to make progress.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Watch {
     patience: Patience,
@@ -52,30 +52,30 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    /// How often to look at the count of retired instructions while there are no lines.
+    /// How often to check the count of retired instructions while no lines come.
     const LOOK: Duration = Duration::from_secs(2);
 
-    /// A machine that starts `now`.
+    /// Begins to watch a machine that starts `now`.
     pub(crate) const fn new(patience: Patience, now: Instant) -> Self {
         Self { patience, started: now, progressed: now, retired: 0 }
     }
 
-    /// The guest has written a line.
+    /// Notes that the guest has written a line.
     pub(crate) const fn line(&mut self, now: Instant) {
         self.progressed = now;
     }
 
-    /// So many instructions have retired by now.
+    /// Notes that `count` instructions have retired by now.
     pub(crate) const fn retired(&mut self, now: Instant, count: u64) {
         if count != self.retired {
             (self.retired, self.progressed) = (count, now);
         }
     }
 
-    /// Whether to give the machine up; otherwise, for how long to wait for a line before looking at it once more.
+    /// Returns how long to wait for a line before the next check.
     ///
     /// # Errors
-    /// Why it is given up.
+    /// The reason to give the machine up.
     pub(crate) fn wait(&self, now: Instant) -> Result<Duration, GivenUp> {
         let Patience { quiet, whole } = self.patience;
         let left = |since: Instant, limit: Duration| limit.saturating_sub(now.duration_since(since));
@@ -94,7 +94,7 @@ impl Watch {
 mod tests {
     use super::*;
 
-    /// What happens to the machine at a second of its life.
+    /// What happens to the machine at one second of its life.
     enum Sign {
         Nothing,
         Line,
@@ -102,7 +102,7 @@ mod tests {
     }
     use Sign::{Line, Nothing, Retired};
 
-    /// What is seen at which second, and what is decided then: seconds to wait.
+    /// The second, what is seen then, and what is decided: seconds to wait, or why to give up.
     type Sight = (u64, Sign, Result<u64, GivenUp>);
 
     #[test]

@@ -1,4 +1,6 @@
-//! Are precise samples where the truth allows, and as many?
+//! Checks that precise samples are where the truth allows them, and as many.
+//!
+//! Precise event-based sampling (PEBS): the processor itself writes a record at the event after a counter's overflow.
 
 use anyhow::{Context, Result, bail, ensure};
 use std::collections::BTreeSet;
@@ -12,16 +14,16 @@ use crate::protocol::{Precise, Samples};
 use crate::symbols::Symbols;
 use crate::truth::Record;
 
-/// Samples that agree with the truth.
+/// What is reported of samples that agree with the truth.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Verdict {
     /// Events that happened.
     pub events: u64,
-    /// Periods of them: so many samples there are where none is missing.
+    /// Whole periods of these events: the number of samples if none is missing.
     pub due: u64,
-    /// Samples of them.
+    /// Samples that were taken.
     pub samples: u64,
-    /// Samples whose counter was stopped before they were taken.
+    /// Samples that were lost because their counter was stopped before they were taken.
     pub lost: u64,
 }
 
@@ -43,28 +45,28 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// What of a session is known besides its samples.
+/// What is known of a session besides its samples.
 #[derive(Clone, Copy, Debug)]
 pub struct Session<'a> {
-    /// What retired while the counter counted, no more and no less.
+    /// What retired while the counter was on, no more and no less.
     pub records: &'a [Record],
-    /// The level that is counted: 0, 3 for all above it, none for all.
+    /// The level that is counted: `Some(0)` for level 0, `Some(3)` for all levels above it, `None` for all.
     pub cpl: Option<u8>,
-    /// How often the first sample faulted before it was stored.
+    /// How often the write of the first sample faulted.
     pub faults: u64,
-    /// The buffer was full at the end: samples are missing there.
+    /// The buffer was full at the end, so samples are missing there.
     pub cut: bool,
 }
 
-/// Holds samples against the truth.
+/// Compares samples with the truth.
 ///
-/// A counter overflows with the last event of its period, and the event behind that gives the sample. One that is
-/// stopped between the two begins anew, and the sample is lost. The record of an event that faulted is made at the next
-/// event. Where the buffer was full there are no samples until it is drained; the period that begins then may begin
-/// anywhere, and one sample may be lost.
+/// A counter overflows at the last event of its period, and the next event is sampled. If the counter is stopped
+/// between the two, it starts a new period and the sample is lost. If the write of a record faults, the record is made
+/// at the next event. After a full buffer there are no samples until it is drained; the next period may begin anywhere,
+/// and one sample may be lost.
 ///
 /// # Errors
-/// A sample that is not where it should be, too many or too few, or a record of something that is no instruction.
+/// A sample is in the wrong place, there are too many or too few, or a record's address has no instruction.
 pub fn judge(
     samples: &Samples,
     session: &Session<'_>,
@@ -83,7 +85,8 @@ pub fn judge(
     let count = events.len() as u64;
     ensure!(*taken == precise.len() as u64, "{taken} samples are told, and {} are there", precise.len());
     ensure!(samples.unplaced == 0, "{} records are none", samples.unplaced);
-    // How many events there were up to the last sample, and how many of the lost ones: all that is possible.
+    // Pairs of the number of events up to the last sample and how many of the lost samples came before it: all possible
+    // ones.
     let mut places = BTreeSet::from([(session.faults, 0)]);
     for (n, sample) in precise.iter().enumerate() {
         let next = |&(at, gone): &(u64, u64)| {
@@ -109,11 +112,11 @@ pub fn judge(
         places.iter().any(ends),
         "samples are missing at the end: {places:?} of {count} events ({lost} lost)"
     );
-    // The event behind a period is the sample, and begins the next one.
+    // The event after a period is sampled, and the next period begins with it.
     Ok(Verdict { events: count, due: count / (period + 1), samples: *taken, lost })
 }
 
-/// The records of the events, by their places in the session.
+/// The indexes in the session of the records that are events.
 fn events(of: &str, session: &Session<'_>, instructions: &mut Instructions) -> Result<Vec<usize>> {
     let mut events = Vec::new();
     for (index, record) in session.records.iter().enumerate() {
@@ -123,7 +126,7 @@ fn events(of: &str, session: &Session<'_>, instructions: &mut Instructions) -> R
         }
         let happens = match of {
             "instructions" => true,
-            // INT n and its kin are far branches.
+            // INT n and the like are far branches.
             "branches" => record.flags.is_software_interrupt() || instructions.of(record)?.branch,
             _ => bail!("nothing is known of {of}"),
         };
@@ -134,17 +137,18 @@ fn events(of: &str, session: &Session<'_>, instructions: &mut Instructions) -> R
     Ok(events)
 }
 
-/// Whether a sample is that of the instruction at `index`.
+/// Whether a sample can be that of the instruction at `index`.
 fn is_there(sample: &Precise, index: usize, records: &[Record], stubs: u64, code: &[Code]) -> bool {
     let behind = &records[index + 1..];
     sample.event.is_none_or(|event| event == records[index].rip)
         && sample.behind.is_none_or(|ip| match behind.first() {
             Some(next) if next.rip == ip => true,
-            // An interrupt came there, and led back; or what stands there faults, and the handler steps over it.
+            // Either an interrupt came there and later returned, or the instruction there faults and the handler steps
+            // over it.
             Some(next) if is_begin_of_stub(next.rip, stubs) => {
                 is_at(ip, UD2, code) || behind.iter().any(|record| record.rip == ip)
             }
-            // What stops the counter is not among the records.
+            // The instruction that stops the counter is not among the records.
             _ => is_at(ip, WRMSR, code),
         })
 }
@@ -160,10 +164,10 @@ fn is_at(ip: u64, instruction: [u8; 2], code: &[Code]) -> bool {
     code.iter().any(|code| here(code).unwrap_or(false))
 }
 
-/// Whether a session has what was to be sampled.
+/// Finds the session that samples `what`.
 ///
 /// # Errors
-/// There are no samples of it.
+/// No session samples it.
 pub fn of<'s>(samples: &'s [Samples], what: &str) -> Result<&'s Samples> {
     samples.iter().find(|samples| samples.of == what).with_context(|| format!("no session samples {what}"))
 }
@@ -177,7 +181,7 @@ mod tests {
         Record { rip, cr3: 0, session: 1, flags: Flags::new(cpl), cpu: 0 }
     }
 
-    /// 1000: nop, nop, jmp 1000, wrmsr, ud2; 2000: stubs of nops, the first one ends with IRETQ.
+    /// 1000: nop, nop, jmp 1000, wrmsr, ud2; 2000: stubs of nops, of which the first ends with IRETQ.
     fn judged(records: &[Record], samples: &Samples, change: impl Fn(&mut Session<'_>)) -> Result<Verdict> {
         let mut stubs = vec![0x90; 4096];
         stubs[1..3].copy_from_slice(&[0x48, 0xcf]);
@@ -195,14 +199,14 @@ mod tests {
         Samples { of: of.into(), period, lost, taken: precise.len() as u64, precise, ..Samples::default() }
     }
 
-    /// The loop three times: nine instructions.
+    /// Three turns of the loop: nine instructions.
     fn rounds() -> Vec<Record> {
         (0..9).map(|n| record(0x1000 + n % 3, 0)).collect()
     }
 
     #[test]
     fn each_sample_is_at_the_event_behind_its_period() {
-        // A period of 3: instructions 4 and 8. The last one stands before WRMSR or before a jump.
+        // With a period of 3, instructions 4 and 8 are sampled. The last one is before a WRMSR or before a jump.
         for (precise, right) in [
             (&[(None, 0x1001), (None, 0x1002)][..], true),
             (&[(Some(0x1000), 0x1001), (Some(0x1001), 0x1002)], true),
@@ -219,17 +223,17 @@ mod tests {
 
     #[test]
     fn a_sample_is_lost_where_its_counter_was_stopped() {
-        // Instruction 3 overflows, and the counter begins anew: 7 is sampled, and 8 and 9 are not.
+        // Instruction 3 overflows, and the counter starts a new period: 7 is sampled, and 8 and 9 are not.
         let found = judged(&rounds(), &samples("instructions", 3, 1, &[(Some(0x1000), 0x1001)]), |_| ());
         assert_eq!(found.unwrap(), Verdict { events: 9, due: 2, samples: 1, lost: 1 });
-        // There are not as many events.
+        // There are too few events for two lost samples.
         let two = samples("instructions", 3, 2, &[(Some(0x1000), 0x1001)]);
         assert!(judged(&rounds(), &two, |_| ()).is_err());
     }
 
     #[test]
     fn one_of_the_places_where_a_sample_may_be_is_enough() {
-        // After samples that are missing, behind instruction 3 or 6: only from there are no more than three to the end.
+        // A sample after a loss, at instruction 3 or 6: only from 6 on are at most three instructions left.
         for (period, resumed, right) in [(3, true, true), (3, false, false), (2, true, false)] {
             let mut one = samples("instructions", period, 0, &[(None, 0x1000)]);
             one.precise[0].resumed = resumed;
@@ -272,7 +276,7 @@ mod tests {
             judged(&records, &samples("instructions", 1, 0, &[(None, 0x1002), (None, 0x1002)]), |_| ())
                 .is_ok()
         );
-        // It leads back elsewhere.
+        // The interrupt returned to another instruction.
         assert!(
             judged(&records, &samples("instructions", 1, 0, &[(None, 0x1003), (None, 0x1002)]), |_| ())
                 .is_err()
@@ -297,7 +301,7 @@ mod tests {
         let few = samples("instructions", 1, 0, &[(Some(0x1001), 0x1002)]);
         assert!(judged(&rounds(), &few, |_| ()).is_err());
         assert!(judged(&rounds(), &few, |session| session.cut = true).is_ok());
-        // One more behind the full buffer, which instruction 7 is, and instruction 8 would be without it.
+        // One more sample after the full buffer: it is at instruction 7; without the loss it would be at instruction 8.
         let mut two = samples("instructions", 3, 0, &[(Some(0x1000), 0x1001), (Some(0x1000), 0x1001)]);
         assert!(judged(&rounds(), &two, |_| ()).is_err());
         two.precise[1].resumed = true;

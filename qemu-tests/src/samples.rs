@@ -1,4 +1,6 @@
-//! Are samples of ops where the workload was, and as often?
+//! Checks that samples of ops are where the workload was, and as frequent.
+//!
+//! Instruction Based Sampling (IBS) tags one op after each period and reports how it was executed.
 
 use anyhow::{Context, Result, bail, ensure};
 use statrs::distribution::{ChiSquared, ContinuousCDF};
@@ -15,7 +17,7 @@ use crate::truth::Record;
 /// Pearson's chi-square statistic: how far observed numbers are from expected ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Fit {
-    /// How many were observed.
+    /// How many samples were observed.
     pub samples: u64,
     /// The statistic.
     pub statistic: f64,
@@ -24,8 +26,8 @@ pub struct Fit {
 }
 
 impl Fit {
-    /// Holds observed numbers against expected shares, class by class. Classes in which fewer than 5 are expected are
-    /// one class together.
+    /// Compares observed numbers with expected shares, class by class. Classes in which fewer than 5 samples are
+    /// expected are merged into one.
     #[must_use]
     pub fn of(classes: &[(u64, f64)]) -> Self {
         const LEAST: f64 = 5.0;
@@ -50,7 +52,7 @@ impl Fit {
         Self { samples, statistic, freedom: cells.len() as u32 - 1 }
     }
 
-    /// The probability of a statistic as large as this or larger, if the shares are right.
+    /// The probability of a statistic that is at least this large, if the shares are right.
     #[must_use]
     pub fn p_value(&self) -> f64 {
         ChiSquared::new(self.freedom.into()).map_or(1.0, |distribution| distribution.sf(self.statistic))
@@ -74,10 +76,10 @@ impl fmt::Display for Fit {
     }
 }
 
-/// Whether each sample is of an instruction that retired, and none is missing.
+/// Checks that each sample is at an instruction that retired, and that no sample is missing.
 ///
 /// # Errors
-/// An address that is not in the truth, numbers that do not add up.
+/// An address is not in the truth, or the numbers do not add up.
 pub fn all_retired(samples: &Samples, records: &[Record]) -> Result<()> {
     let retired: HashSet<u64> = records.iter().map(|record| record.rip).collect();
     let stray = samples.addresses.keys().find(|address| !retired.contains(address));
@@ -85,22 +87,24 @@ pub fn all_retired(samples: &Samples, records: &[Record]) -> Result<()> {
     none_missing(samples)
 }
 
-/// Where the handler of NMIs begins.
+/// Returns the address at which the handler of NMIs begins.
 ///
 /// # Errors
-/// An image without stubs.
+/// The image has no stubs.
 pub fn nmi_handler(symbols: &Symbols) -> Result<u64> {
     const NMI: u64 = 2;
     Ok(symbols.address(STUBS)? + NMI * STUB)
 }
 
-/// Whether each sample is where an interrupt can have come, and none is missing. What an interrupt goes back to is the
-/// next instruction. That one need not retire, because it may fault, but one that did then lies directly before it, or
-/// was the return of another handler: there the truth has that return and then the handler of NMIs, at `handler`,
-/// and only as many samples as that happened may lie elsewhere.
+/// Checks that each sample is where an interrupt can have come, and that no sample is missing.
+///
+/// An interrupt's return address is that of the next instruction. If that instruction retired, it is in the truth. If
+/// it faulted, one of two things came before it: the instruction directly before it in memory retired, or another
+/// handler returned to it. In the second case the truth has that return and then the handler of NMIs, at `handler`;
+/// only as many samples as the truth has such pairs may be there.
 ///
 /// # Errors
-/// An address that is not in the truth, numbers that do not add up, a record of something that is no instruction.
+/// An address is not in the truth, the numbers do not add up, or a record's address has no instruction.
 pub fn all_interrupted(
     samples: &Samples,
     records: &[Record],
@@ -133,13 +137,13 @@ fn none_missing(samples: &Samples) -> Result<()> {
     Ok(())
 }
 
-/// How well ops that were sampled fit those that could be: function by function.
+/// Computes how well the sampled ops fit the ops that could be sampled, function by function.
 ///
-/// From its sample to the handler's leave to go on the unit counts nothing, and what the handler does then until it
-/// returns is shorter than a period. So nothing in the handler of NMIs is sampled, and the rest evenly.
+/// The unit counts nothing from a sample until its handler lets it go on, and what the handler does after that is
+/// shorter than a period. So no op in the handler of NMIs is sampled, and all others are equally probable.
 ///
 /// # Errors
-/// A record of something that is no instruction, or an image without stubs.
+/// A record's address has no instruction, or the image has no stubs.
 pub fn fit(
     samples: &Samples,
     records: &[Record],
@@ -161,11 +165,12 @@ pub fn fit(
     Ok(Fit::of(&classes.into_values().collect::<Vec<_>>()))
 }
 
-/// Whether ops were sampled as often as they retired, where others' NMIs come too: in their handler the unit counts on, and
-/// after one of its own it does not. So it counted what ran elsewhere at least, and everything at the most.
+/// Checks that ops were sampled as often as they retired while NMIs of other origin come too. The unit counts on in the
+/// handler of such an NMI, but not in that of its own. So it counted at least what ran outside the handler, and at most
+/// everything.
 ///
 /// # Errors
-/// Too few samples or too many, a record of something that is no instruction, or an image without stubs.
+/// There are too few or too many samples, a record's address has no instruction, or the image has no stubs.
 pub fn as_often(
     samples: &Samples,
     records: &[Record],
@@ -183,10 +188,10 @@ pub fn as_often(
     Ok(samples.taken)
 }
 
-/// What is random of a period: it begins up to 127 further on, or ends up to 240 later.
+/// The random part of a period: it may begin up to 127 ops ahead, or end up to 240 ops later.
 const RANDOM: u64 = 0x100;
 
-/// Tells the address of each instruction that retired, its ops, and whether it was in the handler of NMIs.
+/// Calls `tell` for each retired instruction with its address, its ops, and whether it was in the handler of NMIs.
 fn each_op(
     records: &[Record],
     instructions: &mut Instructions,
@@ -211,7 +216,8 @@ mod tests {
 
     #[test]
     fn the_statistic_is_pearsons() {
-        // A die thrown 60 times; the table of the distribution has 0.05 at 11.07 with 5 degrees of freedom.
+        // A die was thrown 60 times. In the table of the distribution the probability is 0.05 at 11.07, for 5 degrees
+        // of freedom.
         let die = [5, 8, 9, 8, 10, 20].map(|observed| (observed, 1.0));
         let fit = Fit::of(&die);
         assert_eq!((fit.samples, fit.freedom), (60, 5));
@@ -226,9 +232,9 @@ mod tests {
     fn rare_classes_are_one() {
         let classes = [(50, 50.0), (42, 42.0), (1, 3.0), (3, 3.0), (4, 2.0)];
         assert_eq!(Fit::of(&classes), Fit { samples: 100, statistic: 0.0, freedom: 2 });
-        // Of which 5 are expected is a class of its own.
+        // A class in which exactly 5 samples are expected is not merged.
         assert_eq!(Fit::of(&[(90, 90.0), (5, 5.0), (5, 5.0)]).freedom, 2);
-        // Together they are still too rare: they go to another one.
+        // Even merged, the classes are still too rare: they are merged into another one.
         let few = Fit::of(&[(60, 60.0), (38, 38.0), (2, 2.0)]);
         assert_eq!(few, Fit { samples: 100, statistic: 0.0, freedom: 1 });
         assert_eq!((Fit::of(&[(3, 1.0)]).freedom, Fit::of(&[]).p_value()), (0, 1.0));
@@ -263,7 +269,8 @@ mod tests {
         for (address, can_come) in [
             (0x1000, true),
             (0x1005, true),
-            // The second UD2 faults behind the NOP; behind the jump nothing is executed, but no rule here knows.
+            // The second UD2 faults after the NOP. After the jump nothing is executed, but the check does not know
+            // that.
             (0x1006, true),
             (0x1003, true),
             (0x1002, false),
@@ -281,7 +288,7 @@ mod tests {
 
     #[test]
     fn an_interrupt_can_come_where_a_handler_returned_to_what_then_faulted() {
-        // 1000: nop, ud2, ud2; 2000: the stub of #UD, an IRETQ; 2020: the handler of NMIs, another one.
+        // 1000: nop, ud2, ud2; 2000: the stub of #UD, an IRETQ; 2020: the handler of NMIs, also an IRETQ.
         let mut stubs = vec![0x90; 0x40];
         stubs[..2].copy_from_slice(&[0x48, 0xcf]);
         stubs[0x20..0x22].copy_from_slice(&[0x48, 0xcf]);
@@ -308,7 +315,7 @@ mod tests {
         let code = [(0x1000, vec![0x90, 0xc3]), (0x1100, vec![0x90]), (0x2000, stubs)];
         let code = code.map(|(base, bytes)| Code { base, bytes, cr3: None }).to_vec();
         let symbols = Symbols::from_pairs([("a", 0x1000), ("b", 0x1100), (STUBS, 0x2000)]);
-        // Three ops of `a`, one of `b`, and the handler between.
+        // Three ops of `a` and one of `b`, with the handler in between.
         let records = [0x1000, 0x2020, 0x2021, 0x2022, 0x1001, 0x1100].map(record);
         let fit_of = |addresses: &[(u64, u64)]| {
             fit(&samples(addresses), &records, &mut Instructions::new(code.clone()), &symbols)
@@ -330,7 +337,7 @@ mod tests {
         // 7000 ops elsewhere, and 35000 in the handler: an IRETQ is 8.
         let round = [0x1000, 0x1000, 0x2020, 0x2021, 0x2022].map(record);
         let records = round.repeat(3500);
-        // (period, samples, whether they are as many as can be)
+        // (period, samples, whether that many are possible)
         for (period, taken, can_be) in [
             (0x600, 2, false),
             (0x600, 3, true),

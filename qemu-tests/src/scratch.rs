@@ -1,22 +1,23 @@
-//! A folder for one machine's files.
+//! A temporary folder for one machine's files.
 //!
-//! Not the `tempfile` crate: through rustix that switches on bitflags' `std` feature, cargo unifies features over
-//! a whole build, and then the images, which have no `std`, no longer link when the workspace is built at once.
+//! The `tempfile` crate cannot be used: through rustix it switches on bitflags' `std` feature. Cargo unifies features
+//! over a whole build, so the images, which have no `std`, would no longer link when the whole workspace is built at
+//! once.
 
 use anyhow::{Context, Result};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A new folder, removed with all that is in it when this is dropped.
+/// A new folder. Dropping this removes the folder and everything in it.
 #[derive(Debug)]
 pub struct Scratch(PathBuf);
 
 impl Scratch {
-    /// Makes one, in memory where the system has a place for that: the file that is the machine's RAM is large
-    /// and written all over, and nobody wants it on a disk.
+    /// Makes a folder, in memory if the system has `/dev/shm`: the file that is the machine's RAM is large and
+    /// rewritten all the time, which would be slow on a disk.
     ///
     /// # Errors
-    /// No folder can be made.
+    /// The folder cannot be made.
     pub fn new() -> Result<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let memory = Path::new("/dev/shm");
@@ -27,13 +28,13 @@ impl Scratch {
         Ok(Self(folder))
     }
 
-    /// Its path.
+    /// The folder's path.
     #[must_use]
     pub fn folder(&self) -> &Path {
         &self.0
     }
 
-    /// A path in it.
+    /// The path of a file in the folder.
     #[must_use]
     pub fn file(&self, name: &str) -> PathBuf {
         self.0.join(name)
@@ -42,7 +43,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // It is not worth more than a try.
+        // A folder that cannot be removed is no reason to fail.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }

@@ -1,4 +1,5 @@
-//! What is run where when Intel's processors sample events or keep the last branches, and what is expected of it.
+//! The workloads for Intel's precise samples (PEBS) and last branch records (LBR) by profile, and what each run must
+//! give.
 
 use anyhow::{Result, bail, ensure};
 use std::fmt;
@@ -13,7 +14,7 @@ use crate::symbols::Symbols;
 use crate::truth::Truth;
 use crate::{last, precise};
 
-/// What samples, or keeps branches.
+/// The hardware that samples events or keeps branches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
     /// Processor event-based sampling.
@@ -25,13 +26,13 @@ pub enum Source {
 /// A processor that the monitor can show.
 struct Profile {
     name: &'static str,
-    /// What it samples.
+    /// The events that it samples.
     events: &'static [&'static str],
-    /// How many last branches it has.
+    /// How many last branch records it has.
     depth: usize,
-    /// These can be filtered by privilege level.
+    /// The last branch records can be filtered by privilege level.
     levels: bool,
-    /// They can be those of calls.
+    /// The last branch records have a call-stack mode, in which they hold calls alone.
     calls: bool,
 }
 
@@ -51,7 +52,7 @@ const PACKETS: &str = "only Intel PT has the packets";
 const AREA: &str = "only the debug store writes through page tables";
 const LEVELS: &str = "last branch records cannot be filtered by privilege level";
 
-/// What both decline; the whole reason begins with what the source makes.
+/// What both sources decline. Texts that begin with a space follow the name of what the source makes.
 const DECLINED: [(&str, &str); 7] = [
     ("events", PACKETS),
     ("filter-cr3", " cannot be filtered by CR3"),
@@ -62,16 +63,16 @@ const DECLINED: [(&str, &str); 7] = [
     ("overflow", PACKETS),
 ];
 
-/// Workloads that miss a page of the debug store's memory, and the error code of the page fault: a write of the
-/// processor's own, to a page that is absent or there.
+/// Workloads in which a page of the debug store's memory is missing, with the error code of the page fault that
+/// follows: a write, by the processor itself, to a page that is absent or read-only.
 const MISSED: [(&str, u64); 2] = [("area-absent", 0b10), ("area-read-only", 0b11)];
 
-/// What was measured of a workload, and is the truth.
+/// What was measured of a workload and agrees with the truth.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Verdict {
     /// Samples.
     Samples(precise::Verdict),
-    /// Last branches, one mode after the other.
+    /// Last branch records, once per mode.
     Last(Vec<last::Verdict>),
 }
 
@@ -87,14 +88,15 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// The processors that have a source.
+/// The profiles that have a source.
 #[must_use]
 pub fn profiles(source: Source) -> Vec<&'static str> {
     let has = |profile: &&Profile| source == Source::Lbr || !profile.events.is_empty();
     TABLE.iter().filter(has).map(|profile| profile.name).collect()
 }
 
-/// The boot that makes a whole run on a profile; `only`, names separated by commas, narrows the workloads down.
+/// Returns the boot that makes a whole run on a profile. `only`, names separated by commas, limits it to these
+/// workloads.
 #[must_use]
 pub fn boot(source: Source, profile: &str, only: Option<&str>) -> Boot {
     let source = match source {
@@ -104,11 +106,11 @@ pub fn boot(source: Source, profile: &str, only: Option<&str>) -> Boot {
     Boot::of(source, profile, only)
 }
 
-/// Whether a run of one of [`WORKLOADS`] went as it should on a profile: each sample at its event, the last branches
-/// the last ones of the truth. `image` is what ran.
+/// Checks that a run of one of [`WORKLOADS`] went as it should on a profile: each sample is at its event, or the last
+/// branch records are the newest branches of the truth. `image` is what ran.
 ///
 /// # Errors
-/// What went otherwise.
+/// What went wrong.
 pub fn check(
     run: &Run,
     source: Source,
@@ -141,10 +143,10 @@ pub fn check(
     }
 }
 
-/// Whether the processor's own page faults are those that are due.
+/// Checks that the debug store's page faults are the expected ones.
 ///
 /// # Errors
-/// What is otherwise.
+/// Other page faults were reported.
 pub fn faults_as_due(run: &Run) -> Result<()> {
     let codes: Vec<u64> = run.faults.iter().map(|fault| fault.code).collect();
     let due: Vec<u64> = MISSED.iter().filter(|(name, _)| *name == run.name).map(|(_, code)| *code).collect();
@@ -161,7 +163,7 @@ fn samples(
 ) -> Result<precise::Verdict> {
     let events: Vec<&str> = run.samples.iter().map(|samples| samples.of.as_str()).collect();
     ensure!(events == profile.events, "{events:?} were sampled");
-    // Each session has its own.
+    // Each session has a page fault of its own.
     let missed = MISSED.iter().find(|(name, _)| *name == run.name);
     let codes: Vec<u64> = run.faults.iter().map(|fault| fault.code).collect();
     let due: Vec<u64> = missed.map(|(_, code)| vec![*code; events.len()]).unwrap_or_default();
@@ -184,13 +186,13 @@ fn samples(
     all.sum::<Result<_>>()
 }
 
-/// Whether samples are missing only where the buffer is to run full, and enough are there.
+/// Checks that samples are missing only if the workload fills its buffer, and that enough samples are there.
 fn enough(run: &Run, loss: Loss, verdict: precise::Verdict) -> Result<()> {
-    /// In percent; measured are 62, and 82 on core2.
+    /// In percent; 62 were measured, and 82 on core2.
     const LEAST_OF_A_FULL_BUFFER: u64 = 50;
     let full = run.lost.get("stop").is_some_and(|count| *count > 0);
     ensure!(full == (loss == Loss::Stop), "lost {:?}", run.lost);
-    // Nearly all: where the counter was stopped the periods are longer, and so they are where the first sample faulted.
+    // Not all: a period is longer if the counter was stopped in it, or if the first sample's write faulted.
     let least = if full { LEAST_OF_A_FULL_BUFFER } else { 90 };
     Loss::enough("samples", verdict.samples + verdict.lost, verdict.due, least)
 }
@@ -208,13 +210,13 @@ fn last_branches(run: &Run, profile: &Profile, truth: &Truth) -> Result<Verdict>
     run.lasts.iter().map(judge).collect::<Result<_>>().map(Verdict::Last)
 }
 
-/// What a processor declines.
+/// What of a workload a processor declines.
 #[derive(Debug)]
 enum Due {
     All,
-    /// The last of what is asked for is declined, with this in the reason.
+    /// The last part of the request is declined; the reason contains this text.
     Some(&'static str),
-    /// All is.
+    /// Everything is declined; the reason contains this text.
     Nothing(&'static str),
 }
 
@@ -259,10 +261,10 @@ mod tests {
 
     const FAULT: &str = "fault address=0x5000 code=0x2\nmonitor: violation processor=0 ds_page_faults=1";
 
-    /// A guest that samples each fourth of 40 NOPs, but for the last `fewer`.
+    /// A guest that samples every fourth of 40 NOPs, without the last `fewer` samples.
     fn sampled(name: &str, fewer: usize, words: &str) -> (Run, Truth) {
         let at: Vec<u64> = (1..=10 - fewer as u64).map(|n| CODE + 4 * n - 1).collect();
-        // Behind the last NOP is one that is not traced, and no WRMSR.
+        // One more NOP follows the last one; it is not traced and is not a WRMSR.
         let lines: String = at.iter().map(|at| format!("precise 1 {at} {}\n", at + 1)).collect();
         let text = format!(
             "samples session=1 of=instructions period=3 taken={} lost=0 skipped=0 unplaced=0
@@ -300,7 +302,7 @@ mod tests {
             let found = verdict(&run, Source::Pebs, "core2", &truth);
             assert_eq!(found.is_ok(), right, "{name}, {fewer} fewer, {words:?}: {found:?}");
         }
-        // Another event, no end, a processor that has more, or none.
+        // Another profile, another source, no end; then another event.
         let (mut run, truth) = sampled("sort", 0, NOT_PRECISE);
         assert!(verdict(&run, Source::Pebs, "nehalem", &truth).is_err());
         assert!(verdict(&run, Source::Pebs, "zen4", &truth).is_err());
@@ -345,7 +347,7 @@ mod tests {
             ("nehalem", &[plain], false),
             ("nehalem", &[plain, calls, none], false),
             ("nehalem", &[none], false),
-            // Empty ones, of a session without branches, and others than the truth's.
+            // No records, because the session has no branches; and a record that is not the truth's.
             ("nehalem", &["last session=3 stack=branches entries=0", none], false),
             ("nehalem", &["last session=1 stack=branches entries=1\nbranch 1 1 101\n", none], false),
         ] {
@@ -358,7 +360,7 @@ mod tests {
 
     #[test]
     fn each_processor_declines_what_it_does_not_have() {
-        // What is declined, with the reason; whether something is measured nonetheless.
+        // What is declined, with the reason, and whether something is measured nonetheless.
         for (source, name, profile, expected, measures) in [
             (Source::Pebs, "sort", "prescott", "IA32_MISC_ENABLE[12]", false),
             (Source::Pebs, "sort", "core2", "event 0xc4, unit mask 0x00, is not precise", true),
@@ -438,7 +440,7 @@ mod tests {
             let found = enough(&run, loss, verdict(samples, lost));
             assert_eq!(found.is_ok(), right, "{loss:?} {full} {samples} {lost}: {found:?}");
         }
-        // No samples at all are not enough of any number.
+        // No samples at all are never enough.
         assert!(enough(&Run::default(), Loss::Nothing, precise::Verdict::default()).is_err());
     }
 

@@ -1,4 +1,4 @@
-//! Many workloads in one boot, each of them judged.
+//! Runs many workloads in one boot and judges each of them.
 
 use anyhow::{Result, ensure};
 use std::fmt::Display;
@@ -11,11 +11,13 @@ use crate::protocol::Run;
 use crate::symbols::Symbols;
 use crate::truth::Truth;
 
-/// Boots our kernel to run `only` these workloads, names separated by commas, or all; prints how `check`, which gets the
-/// image that ran too, judges each, and returns the verdicts. `label` begins each line.
+/// Boots our kernel to run the workloads in `only` (names separated by commas) or, without it, all of them. Judges each
+/// run with `check`, which also gets the image that ran, prints the verdict and returns all verdicts. Each printed line
+/// begins with `label`.
 ///
 /// # Errors
-/// The machine did not end well, a workload is missing, or a run went otherwise than it should: all that did are named.
+/// The machine did not end well, a workload is missing, or a run failed its check. The error names every run that
+/// failed.
 pub fn sweep<V: Display>(
     label: &str,
     boot: &Boot,
@@ -44,7 +46,7 @@ pub fn sweep<V: Display>(
     Ok(verdicts)
 }
 
-/// A test for each of these profiles, which has its name: it calls the function with that name.
+/// Makes one test for each profile. The test has the profile's name and passes it to the function `$on`.
 #[macro_export]
 macro_rules! test_on_each {
     ($on:ident: $($profile:ident)+) => {

@@ -5,7 +5,7 @@ use object::{Object, ObjectSymbol};
 use std::collections::HashMap;
 use std::path::Path;
 
-/// The symbols of an ELF image by their linkage names.
+/// The symbols of an ELF image, by their linkage names.
 #[derive(Clone, Debug, Default)]
 pub struct Symbols(HashMap<String, u64>);
 
@@ -13,7 +13,7 @@ impl Symbols {
     /// Reads the symbol table of an ELF file.
     ///
     /// # Errors
-    /// A file that cannot be read or is no ELF file.
+    /// The file cannot be read or is not an ELF file.
     pub fn read(path: &Path) -> Result<Self> {
         let bytes = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
         let file = object::File::parse(&*bytes).with_context(|| format!("{} is no ELF", path.display()))?;
@@ -21,7 +21,7 @@ impl Symbols {
         Ok(Self(file.symbols().filter(|symbol| symbol.is_definition()).filter_map(named).collect()))
     }
 
-    /// Symbols given by hand.
+    /// Makes a table of given symbols, for tests.
     pub fn from_pairs<'n>(pairs: impl IntoIterator<Item = (&'n str, u64)>) -> Self {
         Self(pairs.into_iter().map(|(name, address)| (name.to_owned(), address)).collect())
     }
@@ -35,10 +35,10 @@ impl Symbols {
         addresses
     }
 
-    /// Where `name` is.
+    /// Returns the address of `name`.
     ///
     /// # Errors
-    /// A name that the image does not have.
+    /// The image has no symbol of this name.
     pub fn address(&self, name: &str) -> Result<u64> {
         self.0.get(name).copied().with_context(|| format!("the image has no symbol {name}"))
     }

@@ -1,4 +1,4 @@
-//! What the tests of the judges are made of: what a guest says, what the monitor logged, an image.
+//! Builds what the tests of the judges need: a guest's lines, a monitor's log, an ELF image.
 
 use std::path::PathBuf;
 
@@ -9,8 +9,8 @@ use crate::truth::{Flags, Record, Truth};
 /// Where the image's code is.
 pub(crate) const CODE: u64 = 0x1000;
 
-/// The workload of which a guest says this: each line without the workload's name, which stands behind its first word. The
-/// monitor's lines have none.
+/// Parses the run of workload `name` from these lines. In a guest's lines the workload's name is added after the first
+/// word; the monitor's lines have no such name.
 pub(crate) fn run(name: &str, text: &str) -> Run {
     let mut transcript = Transcript::default();
     transcript.line(&format!("run {name}")).unwrap();
@@ -39,14 +39,14 @@ pub(crate) fn record(session: u16, rip: u64) -> Record {
 pub(crate) fn image(scratch: &Scratch, code: &[u8]) -> PathBuf {
     let mut file = vec![];
     file.extend(b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0");
-    // An executable for x86-64.
+    // e_type: an executable; e_machine: x86-64.
     file.extend([2, 0, 62, 0, 1, 0, 0, 0]);
-    // Entry, program headers, section headers; flags.
+    // Entry point, offsets of program headers and section headers, then flags.
     [0, 64, 0].iter().for_each(|word: &u64| file.extend(word.to_le_bytes()));
     file.extend([0; 4]);
-    // Sizes and numbers: this header, a program header, a section header.
+    // Sizes and counts: this header, program headers, section headers.
     [64, 56, 1, 64, 0, 0].iter().for_each(|half: &u16| file.extend(half.to_le_bytes()));
-    // To be loaded, to be read and executed.
+    // One segment to load, readable and executable.
     file.extend([1, 0, 0, 0, 5, 0, 0, 0]);
     let len = code.len() as u64;
     [120, CODE, CODE, len, len, 1].iter().for_each(|word| file.extend(word.to_le_bytes()));

@@ -1,4 +1,4 @@
-//! The traces that a guest has dumped, each with the code that it is of.
+//! The traces that a guest has dumped, each with the code that was traced.
 
 use anyhow::{Result, ensure};
 use std::path::Path;
@@ -10,18 +10,18 @@ use crate::protocol::Run;
 /// A workload's trace.
 #[derive(Clone, Debug)]
 pub struct Trace<'o> {
-    /// What the guest said of it.
+    /// What the guest reported about it.
     pub run: &'o Run,
-    /// Its bytes: the contiguous parts, between which something was lost.
+    /// Its bytes, in contiguous parts; something was lost between two parts.
     pub parts: Vec<&'o [u8]>,
-    /// The code.
+    /// The code that was traced.
     pub code: Vec<Code>,
 }
 
-/// Cuts the debug console's bytes into the traces that the guest announced.
+/// Splits the debug console's bytes into the traces that the guest announced.
 ///
 /// # Errors
-/// Fewer or more bytes than announced, or code that is not in the image.
+/// There are fewer or more bytes than announced, or code is not in the image.
 pub fn of<'o>(outcome: &'o Outcome, image: &Path) -> Result<Vec<Trace<'o>>> {
     let mut rest = outcome.dump.as_slice();
     let mut traces = Vec::new();

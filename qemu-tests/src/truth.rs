@@ -1,4 +1,4 @@
-//! What the monitor logged, read from the file that is the machine's memory.
+//! Reads the monitor's log ("the truth") from the file that is the machine's memory.
 
 use anyhow::{Context, Result, ensure};
 use memmap2::{Mmap, MmapOptions};
@@ -11,10 +11,10 @@ use pugmark_truth::{Header, Log, REGION_BASE, REGION_BYTES};
 
 use crate::machine::open;
 
-/// The truth about one machine's life.
+/// What one machine has logged.
 #[derive(Debug, Default)]
 pub struct Truth {
-    /// How many records of the log were taken in.
+    /// How many records of the log were read.
     read: usize,
     sessions: HashMap<u16, Vec<Record>>,
     branches: HashMap<u16, Vec<Branch>>,
@@ -22,23 +22,23 @@ pub struct Truth {
     branch_level: BranchLevel,
 }
 
-/// Whose privilege level a branch from one level to another has where branches are filtered by level.
+/// Which privilege level decides whether a filter by level keeps a branch from one level to another.
 ///
-/// The manual says which records are kept by "CPL" alone, and not whether that is the level before the branch or behind
-/// it. The monitor's option `branch-level` has the same two.
+/// The manual says only that records are kept by "CPL", not whether that is the level before or after the branch. The
+/// monitor's option `branch-level` has the same two values.
 ///
 /// Source: SDM vol. 3, Debug, Branch Profile, TSC, and Resource Monitoring Features, "Setting Up CPL-Qualified BTS".
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BranchLevel {
-    /// That of the code it comes from.
+    /// The level of the code from which it comes.
     From,
-    /// That of the code it leads to.
+    /// The level of the code to which it leads.
     #[default]
     To,
 }
 
 impl BranchLevel {
-    /// What the monitor's options say.
+    /// Parses the level from the monitor's options.
     #[must_use]
     pub fn of(options: &str) -> Self {
         let last =
@@ -46,7 +46,7 @@ impl BranchLevel {
         if last == Some("from") { Self::From } else { Self::To }
     }
 
-    /// A branch's.
+    /// The privilege level at which a branch counts.
     #[must_use]
     pub const fn cpl(self, branch: &Branch) -> u8 {
         match self {
@@ -61,18 +61,18 @@ impl BranchLevel {
 pub struct Time {
     /// Its index among its session's instructions.
     pub index: usize,
-    /// The time-stamp counter that the tracing hardware was given with it.
+    /// The time-stamp counter that the tracing hardware was given for it.
     pub tsc: u64,
 }
 
 impl Truth {
-    /// Of a machine on which branches have this level.
+    /// An empty log of a machine whose branches count at this level.
     #[must_use]
     pub fn with_branch_level(branch_level: BranchLevel) -> Self {
         Self { branch_level, ..Self::default() }
     }
 
-    /// Whose level a branch has.
+    /// The level at which branches count.
     #[must_use]
     pub const fn branch_level(&self) -> BranchLevel {
         self.branch_level
@@ -90,7 +90,7 @@ impl Truth {
         self.branches.get(&session).map_or(&[], Vec::as_slice)
     }
 
-    /// When some of a session's instructions retired, in the order in which that was logged.
+    /// The times at which some of a session's instructions retired, in the order in which they were logged.
     #[must_use]
     pub fn times(&self, session: u16) -> &[Time] {
         self.times.get(&session).map_or(&[], Vec::as_slice)
@@ -104,22 +104,22 @@ impl Truth {
         sessions
     }
 
-    /// How many records there are in all.
+    /// How many records were read in total.
     #[must_use]
     pub fn len(&self) -> usize {
         self.read
     }
 
-    /// Whether there is none.
+    /// Whether no record was read.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.read == 0
     }
 
-    /// Takes in what the log has by now. The machine may be running.
+    /// Reads the records that the log has so far. The machine may be running.
     ///
     /// # Errors
-    /// A file that cannot be read, memory without a log, or a log that was too small.
+    /// The file cannot be read, the memory has no log, or the log was too small.
     pub fn follow(&mut self, ram: &Path) -> Result<()> {
         let map = map(ram)?;
         let log = Log::new(&map).context("the monitor left no log")?;
@@ -136,7 +136,7 @@ impl Truth {
             (None, None) => self.sessions.entry(record.session).or_default().push(record),
             (None, Some(branch)) => self.branches.entry(record.session).or_default().push(branch),
             (Some(tsc), _) => {
-                // Of several processors' instructions it is that processor's last.
+                // The time belongs to the last instruction of the same processor.
                 let of_it = |other: &Record| other.cpu == record.cpu;
                 let index = self.session(record.session).iter().rposition(of_it);
                 let times = self.times.entry(record.session).or_default();
@@ -145,10 +145,10 @@ impl Truth {
         }
     }
 
-    /// Writes `session cpu cpl cr3 address`, a line a record; `!` follows a software interrupt's address.
+    /// Writes `session cpu cpl cr3 address`, one line per record; a `!` follows the address of a software interrupt.
     ///
     /// # Errors
-    /// Whatever `out` answers.
+    /// An error of `out`.
     pub fn write(&self, out: &mut impl Write) -> io::Result<()> {
         for record in self.sessions().into_iter().flat_map(|session| self.session(session)) {
             let Record { rip, cr3, session, flags, cpu } = record;
@@ -159,10 +159,11 @@ impl Truth {
     }
 }
 
-/// How many records the log has by now; none while QEMU has not made the file or the monitor not begun the log.
+/// Returns how many records the log has so far; 0 as long as QEMU has not created the file or the monitor has not begun
+/// the log.
 ///
 /// # Errors
-/// A file that cannot be read, or a log that is full: nothing that the machine does from there on can be judged.
+/// The file cannot be read, or the log is full: what the machine does after that cannot be judged.
 pub fn retired(ram: &Path) -> Result<u64> {
     let made = std::fs::metadata(ram).is_ok_and(|file| file.len() >= REGION_BASE + REGION_BYTES);
     if !made {
@@ -182,14 +183,13 @@ fn ensure_complete(header: &Header) -> Result<()> {
 /// Maps the region of the log.
 fn map(ram: &Path) -> Result<Mmap> {
     let file = open(ram)?;
-    // SAFETY: QEMU writes to the file while it is mapped, so its bytes may change under the map. The monitor
-    // counts a record after it has written it and never changes one that it has counted, and no more than
-    // the counted ones are read.
+    // SAFETY: QEMU writes to the file while it is mapped, so its bytes may change under the map. The monitor counts a
+    // record after it has written it and never changes a counted one, and only counted records are read.
     unsafe { MmapOptions::new().offset(REGION_BASE).len(REGION_BYTES as usize).map(&file) }
         .context("cannot map the machine's memory")
 }
 
-/// FNV-1a, 64 bits, over addresses as little-endian `u64`.
+/// FNV-1a (64 bits) over addresses as little-endian `u64`.
 #[must_use]
 pub fn hash(addresses: &[u64]) -> u64 {
     let bytes = addresses.iter().flat_map(|address| address.to_le_bytes());
@@ -207,7 +207,7 @@ mod tests {
         Record { rip, cr3: 0x1000, session, flags: Flags::new(3), cpu: 0 }
     }
 
-    /// A file of the machine's memory that has the log.
+    /// Writes a file like the machine's memory, with this log.
     fn save(scratch: &crate::scratch::Scratch, words: &[AtomicU64]) -> std::path::PathBuf {
         let path = scratch.file("ram");
         let bytes: Vec<u8> =
@@ -255,7 +255,8 @@ mod tests {
         let words: Vec<AtomicU64> = (0..64).map(|_| AtomicU64::new(0)).collect();
         let writer = pugmark_truth::Writer::new(&words).unwrap();
         let on = |rip, cpu| Record { cpu, ..record(rip, 1) };
-        // Of a processor that has logged no instruction yet; of the first's second instruction; of the second's.
+        // Times of a processor that has logged no instruction yet, of the first processor's second instruction, and of
+        // the second processor's.
         for record in [
             Record::of_time(5, 1, 0),
             on(1, 0),
@@ -307,7 +308,7 @@ mod tests {
 
     #[test]
     fn hashes_as_fnv_1a_does() {
-        // FNV's published value of no bytes; then one u64 by hand.
+        // FNV's published value for no bytes; then two `u64`, computed by hand.
         assert_eq!(hash(&[]), 0xcbf2_9ce4_8422_2325);
         assert_eq!(hash(&[0x1000, 0x1003]), 0xddee_fc94_8dc4_1886);
     }

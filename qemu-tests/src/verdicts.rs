@@ -1,4 +1,4 @@
-//! What is printed of each kind of verdict.
+//! Tests of the text that each kind of verdict prints.
 
 use std::time::Duration;
 

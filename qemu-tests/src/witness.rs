@@ -1,9 +1,9 @@
-//! Is the monitor's truth what QEMU executed?
+//! Checks that the monitor's truth is what QEMU executed.
 //!
-//! The two accounts must be the same, instruction by instruction. An instruction that QEMU began is left out of the
-//! truth only where QEMU's own log shows that it did not retire: it faulted, was interrupted, or was an iteration of a
-//! repeated one but the last. What the monitor did by hand QEMU has not begun; there the guest must have stood before
-//! it, and after it next.
+//! The truth and QEMU's execution log must agree instruction by instruction. An instruction that QEMU began may be
+//! missing from the truth only if QEMU's log shows that it did not retire: it faulted, was interrupted, or was an
+//! iteration of a repeated instruction but not the last one. Instructions that the monitor executed for the guest ("by
+//! hand") are not in QEMU's log; there the guest must have been just before the instruction, and just after it next.
 
 use anyhow::{Result, bail, ensure};
 use std::ops::Range;
@@ -14,7 +14,7 @@ use crate::truth::Record;
 
 pub mod branches;
 
-/// SVM's code of an exit for exception 0; 32 of them follow.
+/// SVM's exit code for exception 0; the codes for exceptions 1 to 31 follow.
 const EXCEPTION: u64 = 0x40;
 const DEBUG: u64 = EXCEPTION + 1;
 const INVALID_OPCODE: u64 = EXCEPTION + 6;
@@ -22,23 +22,23 @@ const INTERRUPT: u64 = 0x60;
 const NMI: u64 = 0x61;
 /// A nested page fault.
 const NESTED: u64 = 0x400;
-/// Exits for instructions that are no branches: RDPMC, PUSHF, POPF, CPUID, HLT, IN and OUT, RDMSR and WRMSR.
+/// Exits for instructions that never branch: RDPMC, PUSHF, POPF, CPUID, HLT, IN and OUT, RDMSR and WRMSR.
 ///
-/// Source of all: AMD64 Architecture Programmer's Manual, vol. 2, appendix C, "SVM Intercept Exit Codes".
+/// Source of all these codes: AMD64 Architecture Programmer's Manual, vol. 2, appendix C, "SVM Intercept Exit Codes".
 const STRAIGHT: [u64; 7] = [0x6f, 0x70, 0x71, 0x72, 0x78, 0x7b, 0x7c];
-/// The longest instruction.
+/// The length in bytes of the longest instruction.
 const LONGEST: u64 = 15;
 
-/// How the two accounts agree.
+/// What the comparison has counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Agreement {
-    /// Instructions in both, at the same level.
+    /// Instructions that are in both, at the same level.
     pub equal: u64,
-    /// Iterations of repeated instructions but the last.
+    /// Iterations of repeated instructions, without the last ones.
     pub repeated: u64,
-    /// Instructions that began and did not retire there: they faulted or were interrupted.
+    /// Instructions that began and did not retire then: they faulted or were interrupted.
     pub unfinished: u64,
-    /// Instructions that were begun once more before anything of them was done: something asked for the processor.
+    /// Instructions that QEMU began again because a request to the processor came before they had any effect.
     pub rerun: u64,
     /// Instructions that the monitor executed by hand.
     pub by_hand: u64,
@@ -46,12 +46,12 @@ pub struct Agreement {
     pub untraced: u64,
 }
 
-/// What the guest has that must be known.
+/// The addresses in the guest that the comparison needs.
 #[derive(Clone, Copy, Debug)]
 pub struct Guest {
     /// The address of the one instruction that switches tracing off and on.
     pub wrmsr: u64,
-    /// Where its table of handlers' stubs begins, each of the same size.
+    /// Where its table of handlers' stubs begins.
     pub stubs: u64,
 }
 
@@ -61,23 +61,23 @@ impl Guest {
     }
 }
 
-/// What became of an instruction that was begun, as far as the log tells.
+/// What became of an instruction that was begun, as far as the log shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
     /// It retired.
     Retired,
-    /// The monitor took over at it: it retired by the monitor's doing, or the monitor delivered a fault.
+    /// The monitor took over at this instruction: either the monitor retired it, or it delivered a fault.
     Handed,
-    /// It faulted, or something came before it had begun in earnest.
+    /// It faulted, or an event came before it had any effect.
     Unfinished,
-    /// It was begun once more.
+    /// It was begun again.
     Rerun,
-    /// It was an iteration of a repeated instruction, and not the last.
+    /// It was an iteration of a repeated instruction, but not the last one.
     Iteration,
 }
 
 impl ExecLog {
-    /// The exits between the instructions before `at` and the one at it.
+    /// The exits between the instruction before `at` and the one at `at`.
     fn exits_before(&self, at: usize) -> &[Exit] {
         let range = |exits: &[Exit]| -> Range<usize> {
             exits.partition_point(|exit| exit.after < at)..exits.partition_point(|exit| exit.after <= at)
@@ -89,7 +89,7 @@ impl ExecLog {
         let rip = self.begun[at];
         let iterates = self.repeating.contains(&rip);
         match self.exits_before(at + 1).first() {
-            // A fault's RIP is the instruction's own; a trap's is after it.
+            // A fault's RIP is that of the instruction; a trap's is after it.
             Some(exit) if exit.rip == rip => match exit.code {
                 DEBUG if iterates => Fate::Iteration,
                 DEBUG => Fate::Retired,
@@ -106,11 +106,11 @@ impl ExecLog {
     }
 }
 
-/// Holds a session's truth against the log, in which it must stand as one stretch; it may have gaps, but only
-/// from one WRMSR to another.
+/// Compares a session's truth with the log, which must contain it as one stretch. The stretch may have gaps only from
+/// one WRMSR to another.
 ///
 /// # Errors
-/// The first place where they differ.
+/// The first difference.
 pub fn compare(log: &ExecLog, truth: &[Record], guest: Guest) -> Result<Agreement> {
     let Some(first) = truth.iter().find(|record| !record.flags.is_by_hand()) else {
         bail!("the truth is empty")
@@ -132,20 +132,20 @@ pub fn compare(log: &ExecLog, truth: &[Record], guest: Guest) -> Result<Agreemen
 /// Where the guest is, between two instructions that QEMU began.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
-    /// It has not been left.
+    /// No exit has happened since the last instruction.
     Running,
-    /// It was left before this instruction, and nothing is done by then.
+    /// It exited before this instruction, which has had no effect yet.
     Before(u64),
-    /// The monitor has executed this instruction, which goes on behind it.
+    /// The monitor has executed this instruction; execution goes on after it.
     Behind(u64),
-    /// An instruction faulted: in a handler.
+    /// An instruction faulted: in its handler.
     Handler,
-    /// The monitor has executed a branch.
+    /// The monitor has executed a branch, so the guest may be anywhere.
     Anywhere,
 }
 
 impl Exit {
-    /// Where the guest is after the monitor has dealt with this.
+    /// Where the guest is after the monitor has handled this exit.
     fn place(&self) -> Place {
         match self.code {
             DEBUG | INTERRUPT | NMI | NESTED => Place::Before(self.rip),
@@ -157,25 +157,25 @@ impl Exit {
     }
 }
 
-/// Both accounts, and how far they were compared.
+/// The log and the truth, and how far they were compared.
 struct Walk<'a> {
     log: &'a ExecLog,
     truth: &'a [Record],
     guest: Guest,
-    /// In the log.
+    /// The index of the next entry of the log.
     at: usize,
-    /// In the truth.
+    /// The index of the next instruction of the truth.
     index: usize,
-    /// How many of the exits before the log's entry were passed.
+    /// How many of the exits before the log's next entry were passed.
     passed: usize,
-    /// Where these, and what the monitor executed behind them, have led.
+    /// Where these exits, and what the monitor executed after them, have led.
     place: Place,
     found: Agreement,
 }
 
 impl<'a> Walk<'a> {
     fn new(log: &'a ExecLog, truth: &'a [Record], guest: Guest, at: usize) -> Self {
-        // What comes before the first instruction is not the truth's.
+        // Exits before the first instruction do not belong to the truth.
         let passed = log.exits_before(at).len();
         let found = Agreement::default();
         Self { log, truth, guest, at, index: 0, passed, place: Place::Running, found }
@@ -193,18 +193,18 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// The guest stood before an instruction that the monitor executed.
+    /// Takes an instruction that the monitor executed: the guest must have been before it.
     fn by_hand(&mut self, record: &Record) -> Result<()> {
-        // Where it stood before the first one is not always in the log.
+        // The log does not always show where the guest was before the first instruction.
         if self.index > 0 {
             let stands = |walk: &Self| walk.place != Place::Running && walk.may_be(record.rip);
             loop {
-                // Of several exits it stood there at the last one.
+                // If there are several exits, the guest was before this instruction at the last of them.
                 while let Some(exit) = self.exit()
                     && (exit.rip == record.rip || !stands(self))
                     && self.passes(exit)
                 {}
-                // What faulted or was handed over on the way to it is not the truth's.
+                // Instructions on the way that faulted or were handed over are not in the truth.
                 if stands(self) || !self.leaves_out()? {
                     break;
                 }
@@ -222,7 +222,7 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// An instruction that QEMU began, too.
+    /// Takes an instruction that QEMU has begun too.
     fn begun(&mut self, record: &Record) -> Result<()> {
         loop {
             let Some(&entry) = self.log.begun.get(self.at) else {
@@ -258,14 +258,14 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Passes over an entry of the log that did not retire; whether it is one.
+    /// Passes over the log's next entry if it did not retire; returns whether it did so.
     fn leaves_out(&mut self) -> Result<bool> {
         let Some(&entry) = self.log.begun.get(self.at) else { return Ok(false) };
         match self.log.fate(self.at) {
             Fate::Iteration => self.found.repeated += 1,
             Fate::Unfinished => self.found.unfinished += 1,
             Fate::Rerun => self.found.rerun += 1,
-            // The monitor delivered a fault: a handler goes on.
+            // The monitor delivered a fault, and execution goes on in a handler.
             Fate::Handed
                 if self.log.begun.get(self.at + 1).is_some_and(|&next| self.guest.is_handler(next)) =>
             {
@@ -278,19 +278,19 @@ impl<'a> Walk<'a> {
         Ok(true)
     }
 
-    /// Goes so far in the log.
+    /// Goes forward this many entries in the log.
     fn advance(&mut self, entries: usize) {
         self.at += entries;
         self.passed = 0;
         self.place = Place::Running;
     }
 
-    /// The next exit before the log's entry.
+    /// The next exit before the log's next entry.
     fn exit(&self) -> Option<Exit> {
         self.log.exits_before(self.at).get(self.passed).copied()
     }
 
-    /// Passes `exit`, the next one; whether the guest could be there.
+    /// Passes `exit`, the next one; returns whether the guest could be there.
     fn passes(&mut self, exit: Exit) -> bool {
         let may_be = self.may_be(exit.rip);
         if may_be {
@@ -308,12 +308,12 @@ impl<'a> Walk<'a> {
             Place::Behind(hand) => is_behind(hand, rip),
             Place::Handler => false,
         };
-        // Something may have been delivered.
+        // An event may have been delivered.
         is_there || self.guest.is_handler(rip)
     }
 
-    /// The guest has come to the log's entry, which is at `entry`, by way of the exits before it: where the monitor
-    /// executed something in between, that is in the truth.
+    /// Checks that the guest can have come to the log's next entry, at address `entry`, through the exits before it. If
+    /// the monitor executed instructions in between, they are in the truth.
     fn goes_on(&mut self, entry: u64) -> Result<()> {
         while let Some(exit) = self.exit() {
             ensure!(
@@ -333,10 +333,11 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// If the log stands at the WRMSR that switches tracing off: how far it is to what is behind the next one that
-    /// switches it on, which is where the truth goes on.
+    /// If the log's next entry is the WRMSR that switches tracing off, returns how many entries it is from there to the
+    /// one after the WRMSR that switches tracing on again; the truth continues there.
     fn switched_on(&self) -> Option<usize> {
-        /// Enough to tell one WRMSR, which is always followed by the same instructions, from another by its caller.
+        /// The same instructions always follow this WRMSR; only its caller tells one use from another. This many
+        /// instructions are enough for that.
         const ENOUGH: usize = 16;
         let log = &self.log.begun[self.at..];
         let rest = self.truth[self.index..].iter().filter(|record| !record.flags.is_by_hand());

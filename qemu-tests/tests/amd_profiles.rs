@@ -1,5 +1,5 @@
-//! A kernel from another source tree meets processors of AMD's: counts equal the truth, samples lie in it,
-//! and the last branches are its own.
+//! A kernel from another source tree runs on AMD's profiles: its counts equal the truth, its samples are at
+//! instructions of the truth, and its last branches are those that it took.
 
 use std::collections::HashSet;
 
@@ -11,12 +11,12 @@ use pugmark_qemu_tests::truth::Truth;
 const INSTRUCTIONS_SESSION: u16 = 30;
 const SAMPLES_SESSION: u16 = 33;
 const BRANCHES_SESSION: u16 = 34;
-/// Taken branches after which branch sampling begins.
+/// Branch sampling begins after this many taken branches.
 const BRANCHES_BEFORE: usize = 100;
-/// What the kernel executes while its counter is on.
+/// How many instructions the kernel executes while its counter is on.
 const INSTRUCTIONS: usize = 2004;
 
-/// Counters and samples of this profile are those of the truth.
+/// Checks that the counts and samples of this profile are those of the truth.
 fn counts_and_samples_the_truth(profile: &str) {
     let images = Images::build().unwrap();
     let kernel = build_foreign_kernel().unwrap();
@@ -35,7 +35,7 @@ fn counts_and_samples_the_truth(profile: &str) {
     ];
     let expected = expected.map(|name| format!("foreign-{name}"));
     assert_eq!(ends, expected.each_ref().map(|name| (name.as_str(), Some(End::Ok))), "{profile}");
-    // The kernel found this number in its counter.
+    // The kernel has read the same number from its counter.
     assert_eq!(outcome.truth.session(INSTRUCTIONS_SESSION).len(), INSTRUCTIONS, "{profile}");
     let retired: HashSet<u64> =
         outcome.truth.session(SAMPLES_SESSION).iter().map(|record| record.rip).collect();
@@ -53,21 +53,21 @@ fn counts_and_samples_the_truth(profile: &str) {
 
 pugmark_qemu_tests::test_on_each!(counts_and_samples_the_truth: k8 barcelona trinity zen2 zen3 zen4 zen5 zen6);
 
-/// Source and target of a line that has a branch.
+/// Parses source and target from a line that has a branch.
 fn branch(line: &str) -> Option<(u64, u64)> {
     let (from, to) = line.strip_prefix("branch ")?.split_once(' ')?;
     let number = |digits: &str| u64::from_str_radix(digits.strip_prefix("0x")?, 16).ok();
     Some((number(from)?, number(to)?))
 }
 
-/// What the registers must have, in their order.
+/// What the registers must hold, in their order.
 fn last_branches(truth: &Truth, profile: &str) -> Vec<(u64, u64)> {
     const DEPTH: usize = 16;
     const VALID: u64 = 1 << 63;
     let taken: Vec<_> = truth.branches(BRANCHES_SESSION).iter().map(|taken| (taken.from, taken.to)).collect();
     match profile {
         "zen3" => taken[BRANCHES_BEFORE..][..DEPTH].to_vec(),
-        // The newest is first.
+        // The newest branch is first.
         "zen4" | "zen5" | "zen6" => {
             taken.iter().rev().take(DEPTH).map(|&(from, to)| (from, to | VALID)).collect()
         }

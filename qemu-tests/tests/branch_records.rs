@@ -1,10 +1,10 @@
-//! Each workload on each profile that has a Branch Trace Store: its records, and what is decoded from them, held against
-//! the truth.
+//! Each workload on each profile that has a Branch Trace Store: its records, and what is decoded from them, are checked
+//! against the truth.
 
 use pugmark_qemu_tests::branch_matrix;
 use pugmark_qemu_tests::sweep::sweep;
 
-/// Boots everything on `profile`.
+/// Boots all workloads on `profile`.
 fn all_as_they_ran(profile: &str) {
     let boot = branch_matrix::boot(profile, None);
     sweep(profile, &boot, None, |run, truth, symbols, _| branch_matrix::check(run, profile, truth, symbols))
@@ -13,7 +13,7 @@ fn all_as_they_ran(profile: &str) {
 
 pugmark_qemu_tests::test_on_each!(all_as_they_ran: prescott core2 nehalem broadwell skylake icelake);
 
-/// Its interrupts are to be known by the index alone.
+/// Here only the index of the next record shows that an interrupt is due.
 #[test]
 fn skylake_whose_threshold_sets_no_status() {
     let only = Some("small-buffers,circular,stop");
@@ -25,7 +25,7 @@ fn skylake_whose_threshold_sets_no_status() {
     .unwrap();
 }
 
-/// The manual leaves open whether the level that counts is that before a branch or that behind it.
+/// The manual leaves open whether the level before or after a branch counts.
 #[test]
 fn nehalem_whose_branches_have_the_level_that_they_come_from() {
     let only = Some("filter-os,filter-user,sort");

@@ -1,13 +1,13 @@
-//! What counters of AMD's processors count is the truth: each workload on one profile of each kind, a few workloads on the
-//! others. `cargo xtask run --source counters` runs all on all.
+//! What the counters of AMD's processors count equals the truth: each workload on one profile of each kind, and a few
+//! workloads on the others. `cargo xtask run --source counters` runs all workloads on all profiles.
 
 use pugmark_qemu_tests::amd_matrix::{self, Source};
 use pugmark_qemu_tests::sweep::sweep;
 
-/// Workloads that differ in what counts: nothing but branches, interrupts, exceptions, changes of the privilege level.
+/// Workloads that differ in what counts: branches alone, interrupts, exceptions, changes of the privilege level.
 const FEW: &str = "sort,timer,exceptions,syscall,user-interrupt,filter-os,filter-user,nmi";
 
-/// Boots some workloads (none: all) on `profile`.
+/// Boots some workloads (`None`: all) on `profile`.
 fn as_they_ran(profile: &str, only: Option<&str>) {
     let boot = amd_matrix::boot(Source::Counters, profile, only);
     sweep(profile, &boot, only, |run, truth, symbols, image| {

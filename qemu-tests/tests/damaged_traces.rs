@@ -1,4 +1,4 @@
-//! A hundred thousand damaged variants of the traces of a run: an error tells its place, nothing panics, and
+//! Decodes a hundred thousand damaged variants of real traces: each error reports its place, nothing panics, and
 //! decoding goes on at the next PSB.
 
 use fastrand::Rng;
@@ -12,7 +12,7 @@ use pugmark_qemu_tests::machine::Machine;
 use pugmark_qemu_tests::traces;
 
 const VARIANTS: usize = 100_000;
-/// Longer stretches of a trace than this are cut, so that a variant is decoded in microseconds.
+/// Parts of a trace that are longer than this are cut, so that a variant is decoded in microseconds.
 const LONGEST: usize = 4096;
 
 #[test]
@@ -39,12 +39,12 @@ fn damage_is_reported_in_its_place_and_decoding_goes_on_behind_it() {
     assert!(seen.resumed > VARIANTS / 20, "nothing was ever decoded behind an error: {seen:?}");
 }
 
-/// What happened, over all variants.
+/// What was counted over all variants.
 #[derive(Debug, Default)]
 struct Seen {
     instructions: usize,
     errors: usize,
-    /// Times that there were instructions behind an error and a PSB.
+    /// How often instructions were decoded after an error and the next PSB.
     resumed: usize,
 }
 
@@ -56,7 +56,7 @@ fn section(code: &Code) -> Section<'_> {
     }
 }
 
-/// One to eight changes: bits, bytes, stretches that are missing, there twice, or noise.
+/// Makes one to eight changes: bits, bytes, stretches that are removed or repeated, or noise.
 fn damage(bytes: &mut Vec<u8>, rng: &mut Rng) {
     for _ in 0..rng.usize(1..=8) {
         if bytes.is_empty() {
@@ -81,7 +81,8 @@ fn decode(bytes: &[u8], image: Image<'_>, seen: &mut Seen) {
     let mut last_error = None;
     loop {
         let start = decoder.resync();
-        // Where the search finds a PSB behind the error, the decoder goes on there, or at one it has seen before it.
+        // If the search finds a PSB after the error, the decoder goes on there, or at an earlier one that it has seen
+        // itself.
         let next = last_error.map_or(0, |offset: u64| usize::try_from(offset).unwrap());
         if let Some(psb) = sync::forward(bytes, next) {
             assert!(start.is_some_and(|start| start <= psb as u64), "{start:?} passes the PSB at {psb:#x}");
@@ -96,7 +97,7 @@ fn decode(bytes: &[u8], image: Image<'_>, seen: &mut Seen) {
     }
 }
 
-/// Decodes up to the end, or to an error.
+/// Decodes to the end or to an error.
 fn until_error(decoder: &mut InsnDecoder<'_>, behind_error: bool, seen: &mut Seen) -> Result<(), Error> {
     let before = seen.instructions;
     let result = loop {

@@ -1,10 +1,11 @@
-//! A kernel from another source tree boots on the monitor and meets a processor with PT, or several.
+//! A kernel from another source tree boots on the monitor and finds a processor with PT, or several.
 
 use pugmark_qemu_tests::images::{Images, build_foreign_kernel};
 use pugmark_qemu_tests::machine::{Machine, Outcome};
 use pugmark_qemu_tests::protocol::End;
 
-/// The sessions of the work that each processor traces: the first processor's, and one for each start of another.
+/// The sessions in which each processor traces its work: first the first processor's, then one for each start of
+/// another.
 const FIRST_SESSION: u16 = 10;
 
 fn boot(monitor_options: &str, processors: u16) -> Outcome {
@@ -30,7 +31,7 @@ fn a_kernel_that_is_not_ours_finds_pt_and_gets_gp_on_a_reserved_bit() {
     }
 }
 
-/// The same kernel, which does not say that it means to be refused.
+/// The same kernel, without announcing the accesses that are refused.
 #[test]
 fn a_kernel_that_breaks_a_rule_fails() {
     let images = Images::build().unwrap();
@@ -62,7 +63,7 @@ fn four_processors_are_started_by_the_guest_and_each_is_traced() {
             assert!(session(start).iter().all(|record| record.cpu == processor), "{options}: start {start}");
             processors.push(processor);
         }
-        // Each at once with the others, then two of them once more.
+        // The first starts of all processors happen at the same time; then two of them start again.
         assert_eq!((processors[0], processors[4], processors[5]), (0, processors[1], processors[2]));
         processors.truncate(4);
         processors.sort_unstable();

@@ -1,10 +1,10 @@
-//! Each workload on each profile that has last branch records: they are the last branches of the truth, or its calls that
-//! have not returned.
+//! Each workload on each profile that has last branch records: they are the newest branches of the truth, or its calls
+//! that have not returned.
 
 use pugmark_qemu_tests::store_matrix::{self, Source};
 use pugmark_qemu_tests::sweep::sweep;
 
-/// Boots everything on `profile`.
+/// Boots all workloads on `profile`.
 fn all_as_they_ran(profile: &str) {
     let boot = store_matrix::boot(Source::Lbr, profile, None);
     sweep(profile, &boot, None, |run, truth, symbols, image| {

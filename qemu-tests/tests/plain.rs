@@ -1,4 +1,4 @@
-//! The kernel on a machine without the monitor: no tracing hardware, and it says so.
+//! The kernel on a machine without the monitor: there is no tracing hardware, and the kernel reports that.
 
 use pugmark_qemu_tests::images::Images;
 use pugmark_qemu_tests::machine::Machine;
@@ -43,7 +43,7 @@ fn the_monitor_says_what_the_machine_lacks() {
 fn a_machine_that_does_not_get_on_is_given_up() {
     let images = Images::build().unwrap();
     let patience = Patience { quiet: Duration::from_secs(1), ..Patience::default() };
-    // QEMU waits for somebody to let the processor run.
+    // With -S, QEMU does not let the processor run.
     let machines = [Machine::plain(&images.guest, ""), Machine::on_monitor(&images, "profile=skylake", "")];
     for machine in machines {
         let error = machine.arguments(["-S"]).patience(patience).run(|_| {}).unwrap_err();

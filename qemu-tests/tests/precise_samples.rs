@@ -1,9 +1,9 @@
-//! Each workload on each profile that samples events: every sample is at its event, and none is missing.
+//! Each workload on each profile with precise samples: every sample is at its event, and none is missing.
 
 use pugmark_qemu_tests::store_matrix::{self, Source};
 use pugmark_qemu_tests::sweep::sweep;
 
-/// Boots everything on `profile`.
+/// Boots all workloads on `profile`.
 fn all_as_they_ran(profile: &str) {
     let boot = store_matrix::boot(Source::Pebs, profile, None);
     sweep(profile, &boot, None, |run, truth, symbols, image| {

@@ -1,29 +1,30 @@
-//! Ops that Instruction Based Sampling has sampled: they retired, and are distributed over functions as the truth is.
+//! Ops that Instruction Based Sampling has sampled: they retired, and they are distributed over the functions as the
+//! truth is.
 //!
-//! Three seeds, each on a profile of its own. By default they have 10 000 samples together, which takes two minutes; with
-//! `PUGMARK_LONG=1` each has that many.
+//! There are three seeds, each on its own profile. By default they have 10 000 samples together, which takes two
+//! minutes; with `PUGMARK_LONG=1` each seed has that many.
 
 use pugmark_qemu_tests::amd_matrix::{self, Source, Verdict};
 use pugmark_qemu_tests::matrix::Boot;
 use pugmark_qemu_tests::samples::Fit;
 use pugmark_qemu_tests::sweep::sweep;
 
-/// The probability below which a distribution counts as another one.
+/// Below this probability a distribution counts as different.
 const LEAST: f64 = 0.001;
-/// Samples that a seed must have, by default of all seeds together, with `PUGMARK_LONG=1` each by itself.
+/// The number of samples: by default of all seeds together, with `PUGMARK_LONG=1` of each seed.
 const SAMPLES: u64 = 10_000;
-/// Workloads that compute, and how often each is sampled: as much as the monitor's log has room for. Each part has a third
-/// of [`SAMPLES`].
+/// Workloads that compute, and how often each is sampled: as often as the monitor's log has room for. Each part has a
+/// third of [`SAMPLES`].
 const PARTS: [(&str, u32); 3] = [
     ("sort,hash-map,strings", 8),
     ("recursion,interpreter,dispatch,nmi", 9),
     ("small-buffers,stop,circular,ring", 5),
 ];
-/// A few of all kinds.
+/// A few workloads of all kinds.
 const FEW: &str = "sort,exceptions,syscall,user-interrupt";
 
-/// Boots `profile`, whose random numbers begin with `seed`, to sample some workloads (none: all) so many times; how well
-/// samples of ops fit.
+/// Boots `profile`, whose random numbers begin with `seed`, to sample some workloads (`None`: all) `rounds` times.
+/// Returns how well the samples of ops fit.
 fn sampled(profile: &str, seed: u64, only: Option<&str>, rounds: u32) -> Fit {
     let Boot { monitor_options, command_line } = amd_matrix::boot(Source::Ibs, profile, only);
     let boot = Boot {
@@ -37,7 +38,8 @@ fn sampled(profile: &str, seed: u64, only: Option<&str>, rounds: u32) -> Fit {
     verdicts.unwrap().into_iter().filter_map(fit).sum()
 }
 
-/// Whether samples of a seed are distributed as the truth is, and enough: of its own part, or of all parts.
+/// Checks that the samples of a seed are distributed as the truth is, and that there are enough: of its own part, or of
+/// all parts.
 fn as_the_truth_is(profile: &str, seed: u64, part: usize) {
     let long = std::env::var_os("PUGMARK_LONG").is_some_and(|value| value == "1");
     let (parts, due) = if long { (&PARTS[..], SAMPLES) } else { (&PARTS[part..=part], SAMPLES.div_ceil(3)) };

@@ -1,4 +1,4 @@
-//! Intel's libipt, where it is installed, decodes the same bytes to the same instructions.
+//! Intel's libipt, if it is installed, decodes the same bytes to the same instructions.
 
 use pugmark_qemu_tests::code::Code;
 use pugmark_qemu_tests::images::Images;
@@ -9,8 +9,8 @@ use pugmark_qemu_tests::protocol::Run;
 use pugmark_qemu_tests::traces::{self, Trace};
 use pugmark_qemu_tests::truth::hash;
 
-/// libipt 2.0.5 walks on behind the last packet of a trace that was cut, up to the next instruction that needs
-/// one; ours ends with what the packets say. That is at most this many instructions.
+/// After the last packet of a trace that was cut, libipt 2.0.5 walks on to the next instruction that needs a packet;
+/// our decoder ends with what the packets say. The difference is at most this many instructions.
 const WALKED_ON: usize = 64;
 
 fn same_as_libipt(profile: &str) {
@@ -33,7 +33,7 @@ fn same_as_libipt(profile: &str) {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Each part of a trace by libipt; none where it is not installed.
+/// Decodes each part of a trace with libipt; `None` if it is not installed.
 fn decode(trace: &Trace<'_>) -> Option<Vec<Decoded>> {
     let sections: Vec<_> = trace.code.iter().map(section).collect();
     trace.parts.iter().map(|part| libipt::decode_sections(None, part, &sections)).collect()
@@ -43,7 +43,8 @@ fn section(code: &Code) -> Section<'_> {
     Section { base: code.base, bytes: &code.bytes, cr3: code.cr3 }
 }
 
-/// Count and hash of all parts, or where the trace was cut, of each part but for what libipt walks on.
+/// Compares count and hash of all parts; if the trace was cut, of each part without the instructions that libipt walks
+/// on. Returns the number of instructions.
 fn compare(run: &Run, parts: &[Decoded]) -> Result<usize, String> {
     let stat = run.stat.ok_or("no stat line")?;
     if let Some(error) = parts.iter().find_map(|part| part.errors.first()) {

@@ -1,5 +1,5 @@
-//! Time in a trace that the guest has taken of itself: the decoder's bounds hold the TSC that the model was given, at each
-//! instruction.
+//! Time in a trace that the guest has taken of itself: at each instruction the decoder's bounds contain the TSC that
+//! the model was given.
 
 use pugmark_decoder_core::config::{Clocks, Config};
 use pugmark_decoder_core::flow::{InsnDecoder, Item};
@@ -11,14 +11,14 @@ use pugmark_qemu_tests::matrix;
 use pugmark_qemu_tests::traces;
 
 const PROFILE: &str = "skylake";
-/// Skylake's, as the model enumerates them, and the workload's MTCFreq.
+/// Skylake's clocks, as the model enumerates them, and the workload's MTCFreq.
 const CLOCKS: Clocks =
     Clocks { mtc_freq: 9, nom_freq: 30, cpuid_15h_eax: 2, cpuid_15h_ebx: 250, ..Clocks::UNKNOWN };
 
-/// The TSC counts instructions, so that no host's pauses lose MTCs.
+/// The TSC counts instructions, so that pauses of the host lose no MTC packets.
 const VIRTUAL_TIME: [&str; 2] = ["-icount", "shift=0,sleep=off"];
 
-/// The address of an instruction, and where it is in the trace.
+/// Returns the address of each instruction and its place in the trace.
 fn decode(trace: &[u8], sections: &[Section<'_>]) -> Vec<(u64, Span)> {
     let mut decoder = InsnDecoder::new(trace, Image::new(sections));
     decoder.sync_forward().unwrap();
@@ -31,12 +31,12 @@ fn decode(trace: &[u8], sections: &[Section<'_>]) -> Vec<(u64, Span)> {
     decoded
 }
 
-/// Checks each instruction's bounds; the mean of how far the guesses were off, and of the errors that they admit.
+/// Checks each instruction's bounds. Returns the mean error of the guesses, and the mean of the error bounds.
 fn check(what: &str, mut timeline: Timeline<'_>, decoded: &[(u64, Span)], times: &[u64]) -> (u64, u64) {
     let (mut bounded, mut off, mut error) = (0, 0, 0);
     for (index, (&(ip, span), &tsc)) in decoded.iter().zip(times).enumerate() {
         let moment = timeline.moment(span).unwrap();
-        // Behind the last TSC packet nothing says whether MTCs were lost.
+        // After the last TSC packet nothing shows whether MTC packets were lost.
         if !moment.confirmed {
             continue;
         }
@@ -71,7 +71,7 @@ fn the_bounds_hold_the_tsc_that_the_model_was_given_at_each_instruction() {
         .collect();
     let decoded = decode(trace, &sections);
 
-    // Each instruction has its time; a decoder counts those alone that are no software interrupts.
+    // Each instruction has its time; a decoder does not count software interrupts.
     let session = run.session.unwrap();
     let (records, all) = (outcome.truth.session(session), outcome.truth.times(session));
     let known = |record: usize| all.binary_search_by_key(&record, |time| time.index).map(|at| all[at].tsc);

@@ -1,4 +1,4 @@
-//! Intel PT and the Branch Trace Store tell of the same branches.
+//! Intel PT and the Branch Trace Store report the same branches.
 
 use pugmark_decoder_core::insn::{self, Class};
 use pugmark_decoder_core::mode::ExecMode;
@@ -11,12 +11,12 @@ use pugmark_qemu_tests::{agreement, branch_matrix, matrix};
 
 const PROFILE: &str = "skylake";
 
-/// Time that passes with the instructions: two runs do the same.
+/// Time passes with the instructions, so that two runs do the same.
 const VIRTUAL_TIME: [&str; 2] = ["-icount", "shift=0,sleep=off"];
 
-/// What both sources trace and what does the same whenever interrupts come. Not among them: `timer`, which waits for some;
-/// `hash-map`, which looks for a place in the heap, where the other source has left other holes; `address-spaces`, where the
-/// kernel drains branch records before each switch; `stop`, where PT is off for a while.
+/// Workloads that both sources trace and that do the same whenever interrupts come. Not among them: `timer`, which
+/// waits for interrupts; `hash-map`, which looks for a place in the heap, where the other source has left other holes;
+/// `address-spaces`, where the kernel drains branch records before each switch; `stop`, where PT is off for a while.
 const WORKLOADS: [&[&str]; 2] = [
     &["recursion", "sort", "dispatch", "interpreter", "strings", "exceptions", "shadows", "syscall"],
     &[
@@ -32,9 +32,9 @@ const WORKLOADS: [&[&str]; 2] = [
     ],
 ];
 
-/// Branches of the driver's, which starts and stops the two otherwise,
+/// How many branches may differ because the driver starts and stops the two sources differently.
 const DRIVER: usize = 60;
-/// and instructions.
+/// The same in instructions.
 const DRIVER_INSTRUCTIONS: usize = 400;
 
 #[test]
@@ -58,17 +58,17 @@ fn agree(workloads: &[&str]) {
             .unwrap()
     };
     for name in workloads {
-        // A machine for each, so that what ran before makes no difference.
+        // Each workload has a machine of its own, so that what ran before makes no difference.
         let mut boot = matrix::boots(PROFILE, Some(name)).swap_remove(0);
         boot.command_line.push_str(" dump");
         let packets = run(&boot);
         let boot = branch_matrix::boot(PROFILE, Some(name));
         let records = run(&boot);
         let (by_packets, by_records) = (&packets.transcript.runs[0], &records.transcript.runs[0]);
-        // What each decoded is what ran there: both truths stand for both decodes.
+        // Each decode equals its own truth, so comparing the two truths compares the two decodes.
         matrix::check(by_packets, PROFILE, &packets.truth, &symbols).unwrap();
         branch_matrix::check(by_records, PROFILE, &records.truth, &symbols).unwrap();
-        // The truths have all levels.
+        // The truths contain all levels.
         let code = code::of(by_packets, &images.guest).unwrap();
         let instructions = packets.truth.session(by_packets.session.unwrap());
         let instructions =
@@ -86,14 +86,15 @@ fn agree(workloads: &[&str]) {
     }
 }
 
-/// Holds what the monitor says that branches were against the decoder's own reading of the instructions that they come
-/// from, where these are known. How many were compared, and how many there are; events come from any instruction.
+/// Compares the kinds of branches that the monitor reports with the decoder's reading of the instructions at their
+/// sources, if these are known. Returns how many were compared and how many there are, without events, which come from
+/// any instruction.
 fn check_kinds(branches: &[Branch], code: &[Code]) -> (usize, usize) {
     let instructions = branches.iter().filter(|branch| branch.kind != BranchKind::Event);
     let mut counts = (0, 0);
     for branch in instructions {
         counts.1 += 1;
-        // What lies elsewhere in another address space is not looked at.
+        // Code at addresses that differ by address space is skipped.
         let at = |code: &&Code| (code.base..code.base + code.bytes.len() as u64).contains(&branch.from);
         let Some(section) = code.iter().find(at).filter(|code| code.cr3.is_none()) else { continue };
         let bytes = &section.bytes[(branch.from - section.base) as usize..];

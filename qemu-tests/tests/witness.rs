@@ -10,26 +10,27 @@ use pugmark_qemu_tests::witness::{Agreement, Guest, branches, compare};
 use std::thread;
 use std::time::Duration;
 
-/// Where the guest runs code: in its RAM, which ends where the monitor begins, and where it maps pages of its own.
+/// Where the guest runs code: in its RAM, which ends where the monitor begins, and in pages that it maps elsewhere.
 const GUEST: [std::ops::Range<u64>; 2] = [0x10_0000..0x1000_0000, 0x80_0000_0000..0x100_0000_0000];
 
-/// Time that passes with the instructions, four nanoseconds with each, the monitor's too: QEMU is slow while it logs, and
-/// the timer must not be faster for it. Between two of its interrupts the guest executes as much as without a log.
+/// Time passes with the instructions, four nanoseconds for each, the monitor's included. QEMU is slow while it logs,
+/// and without this the timer would seem faster: between two of its interrupts the guest executes as much as without a
+/// log.
 const VIRTUAL_TIME: [&str; 2] = ["-icount", "shift=2,sleep=off"];
 
-/// A machine that logs is slow: it boots for half a minute before the first line.
+/// A machine that logs is slow: it boots for half a minute before its first line.
 const PATIENCE: Patience = Patience { quiet: Duration::from_secs(900), whole: Duration::from_secs(3600) };
 
-/// Workloads that are held against one log: the log of everything would be a gigabyte.
+/// Workloads that share one log; a log of all workloads would be a gigabyte.
 const IN_A_LOG: usize = 8;
 
-/// Machines that run side by side, each of which keeps one processor busy.
+/// Machines that run at the same time; each keeps one processor busy.
 const AT_A_TIME: usize = 2;
 
-/// A machine that is held against its log: the profile, the guest's words before the workloads, and these.
+/// A machine that is compared with its log: the profile, the guest's words before the workloads, and the workloads.
 type Job<'a> = (&'a str, &'a str, &'a [&'a str]);
 
-/// What other tracing hardware has the guest execute besides.
+/// Workloads in which other tracing hardware makes the guest execute more.
 const OTHERS: [Job<'_>; 3] = [
     ("nehalem", "source=bts", &["exceptions", "syscall"]),
     ("broadwell", "", &["user-interrupt", "strings"]),
@@ -53,7 +54,7 @@ fn the_truth_is_what_qemu_executed() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Runs these workloads while QEMU logs what it executes, and says where that is not the truth.
+/// Runs these workloads while QEMU logs what it executes, and returns the differences from the truth.
 fn disagreements(images: &Images, &(profile, words, names): &Job<'_>) -> Vec<String> {
     let symbols = images.guest_symbols().unwrap();
     let address = |name| symbols.address(name).unwrap();
@@ -91,12 +92,12 @@ fn disagreements(images: &Images, &(profile, words, names): &Job<'_>) -> Vec<Str
     untraced.chain(sessions.iter().filter_map(compare)).collect()
 }
 
-/// Each processor's truth is what that processor executed, while others execute the same.
+/// Each processor's truth is what that processor executed, while others execute the same code.
 #[test]
 fn the_truth_of_each_processor_is_what_it_executed() {
-    /// The first session of the kernel's that has a processor, and how many there are.
+    /// The sessions in which the kernel's processors trace, one for each.
     const SESSIONS: std::ops::Range<u16> = 10..14;
-    // No instruction's addresses: tracing is not switched off in between, and nothing interrupts.
+    // These are no instruction's addresses: tracing is not switched off in between, and nothing interrupts.
     let guest = Guest { wrmsr: u64::MAX, stubs: u64::MAX };
     let images = Images::build().unwrap();
     let kernel = build_foreign_kernel().unwrap();

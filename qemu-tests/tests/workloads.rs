@@ -1,15 +1,15 @@
-//! Each workload on each profile: decoded in place, held against the truth.
+//! Each workload on each profile: the guest decodes its trace, and the result is checked against the truth.
 
 use pugmark_qemu_tests::images::Images;
 use pugmark_qemu_tests::machine::Machine;
 use pugmark_qemu_tests::matrix;
 
-/// Boots everything on `profile`, the monitor set up with `options` on top.
+/// Boots all workloads on `profile`; `options` are added to the monitor's.
 fn all_as_the_table_says(profile: &str, options: &str) {
     as_the_table_says(profile, options, None);
 }
 
-/// The same for the workloads that `only` names.
+/// The same for the workloads in `only`.
 fn as_the_table_says(profile: &str, options: &str, only: Option<&str>) {
     let images = Images::build().unwrap();
     let symbols = images.guest_symbols().unwrap();
@@ -58,7 +58,7 @@ fn sapphire_rapids() {
     all_as_the_table_says("sapphire-rapids", "");
 }
 
-/// What the manual leaves to the processor, the other way round.
+/// Behaviour that the manual leaves to the processor, chosen the other way.
 const OTHERWISE: &str = "long-tnt=off deferred-tips=on psb-before-pge=off ret-elsewhere=pops compress-after-ovf=on \
                          pmi-skid=150 visibility=0";
 
@@ -67,7 +67,7 @@ fn skylake_that_chooses_otherwise() {
     all_as_the_table_says("skylake", OTHERWISE);
 }
 
-/// What skylake declines.
+/// The workloads that skylake declines.
 #[test]
 fn sapphire_rapids_that_chooses_otherwise() {
     as_the_table_says(
@@ -77,15 +77,15 @@ fn sapphire_rapids_that_chooses_otherwise() {
     );
 }
 
-/// A step for each instruction, where otherwise several are executed in one go: what interrupts, changes the level or
-/// loses something comes in the middle of it.
+/// The monitor steps each instruction instead of running several at once, so that interrupts, changes of level and
+/// losses also come in the middle of such a stretch.
 #[test]
 fn skylake_instruction_by_instruction() {
     let only = "strings,timer,exceptions,shadows,syscall,user-interrupt,address-spaces,nmi,overflow";
     as_the_table_says("skylake", "stretch=1", Some(only));
 }
 
-/// What one processor traces is no different where there are more.
+/// The trace of one processor does not change if there are more.
 #[test]
 fn skylake_among_others() {
     let images = Images::build().unwrap();

@@ -1,5 +1,5 @@
-//! What a processor of AMD's must do: its name, its counters, its samples and its last branches, down to the interrupts
-//! they raise.
+//! What AMD's processors must do: their name, counters, samples and last branches, including the interrupts that they
+//! raise.
 
 use core::arch::asm;
 use core::arch::x86_64::__cpuid_count;
@@ -18,7 +18,7 @@ unsafe extern "C" {
     safe static samples: [AtomicU64; 256];
 }
 
-/// Instructions between the two writes of `counted`, and branches among them.
+/// Instructions between the two writes of `counted`; [`BRANCHES`] of them are branches.
 const INSTRUCTIONS: u64 = 2004;
 const BRANCHES: u64 = 500;
 
@@ -29,14 +29,14 @@ const IBS_OP_CTL: u32 = 0xc001_1033;
 const IBS_CTL: u32 = 0xc001_103a;
 const DEBUG_EXTN_CTL: u32 = 0xc000_010f;
 const LAST_BRANCHES: u32 = 0xc001_0300;
-/// EN, OS.
+/// EN and OS.
 const ON: u64 = 1 << 22 | 1 << 17;
 const INT: u64 = 1 << 20;
 const NMI: u32 = 0x400;
-/// An LVT entry after reset.
+/// The value of an LVT entry after reset.
 const MASKED: u32 = 0x1_0000;
 
-/// Whether the processor says that it is AMD's.
+/// Whether CPUID names AMD as the vendor.
 pub fn is_vendor() -> bool {
     let vendor = __cpuid_count(0, 0);
     [vendor.ebx, vendor.edx, vendor.ecx] == [0x6874_7541, 0x6974_6e65, 0x444d_4163]
@@ -96,22 +96,22 @@ pub fn sampling() -> Result<(), &'static str> {
         name_entry()?;
     }
     let entry = try_rdmsr(IBS_CTL) as u32 & 0xf;
-    // Nobody has used it: Linux takes IBS for in use otherwise.
+    // If the entry has another value, Linux assumes that IBS is already in use.
     check(apic_read(0x500 + 0x10 * entry) == MASKED, "the extended entry is not as after reset")?;
     apic_write(0x500 + 0x10 * entry, NMI);
-    // Ops, where they can be counted.
+    // Sample ops if they can be counted.
     let ops = __cpuid_count(0x8000_001b, 0).eax & 1 << 4 != 0;
     let enable = 1 << 17;
     let on = enable | if ops { 1 << 19 } else { 0 } | 9;
     op_control.store(on, Relaxed);
     take_samples();
-    // The maximum goes first.
+    // The maximum count is in the low bits.
     counted(33, IBS_OP_CTL, on, enable);
     op_control.store(0, Relaxed);
     check(try_wrmsr(IBS_OP_CTL, 0) == 0, "sampling cannot be ended")?;
     let taken = samples_taken.load(Relaxed);
     check(taken >= INSTRUCTIONS / 0x90 - 1, "too few samples")?;
-    // Cycles fall on the same instructions again and again.
+    // Samples by cycles hit the same instructions again and again, so this may not hold there.
     check(!ops || data_found.load(Relaxed) != 0, "no sample has the address of the data")?;
     let _ = writeln!(Serial, "{taken} samples");
     for sample in samples.iter().take(taken as usize) {
@@ -120,7 +120,7 @@ pub fn sampling() -> Result<(), &'static str> {
     Ok(())
 }
 
-/// Prints the last branches; on a processor with branch sampling those behind an overflow.
+/// Prints the last branches; on a processor with branch sampling, those after an overflow.
 pub fn branches() -> Result<(), &'static str> {
     const ALL_RECORDED: u64 = 0b11 << 3 | 1 << 5;
     let stack = __cpuid_count(0x8000_0022, 0);
@@ -148,7 +148,7 @@ pub fn branches() -> Result<(), &'static str> {
     Ok(())
 }
 
-/// Firmware has left F3x1CC alone: names the second entry, through the configuration ports.
+/// Names the second entry in F3x1CC through the configuration ports, because firmware has not set it.
 fn name_entry() -> Result<(), &'static str> {
     check(config(0x8000_c300, None) == 0x1203_1022, "no northbridge")?;
     check(config(0x8000_0000, None) & 0xffff == 0x8086, "the machine's own host bridge is gone")?;
@@ -160,7 +160,8 @@ fn name_entry() -> Result<(), &'static str> {
 
 fn config(address: u32, value: Option<u32>) -> u32 {
     let read: u32;
-    // SAFETY: PCI configuration; the register that is written is the tracing hardware's, and no memory is touched.
+    // SAFETY: accesses PCI configuration; the register that is written belongs to the tracing hardware, and no memory
+    // is touched.
     unsafe {
         asm!("out dx, eax", in("dx") 0xcf8u16, in("eax") address, options(nomem, nostack));
         if let Some(value) = value {
@@ -173,7 +174,7 @@ fn config(address: u32, value: Option<u32>) -> u32 {
 
 fn rdpmc(index: u32) -> u64 {
     let (low, high): (u32, u32);
-    // SAFETY: at level 0, of a counter that is there.
+    // SAFETY: this is level 0, and the counter exists.
     unsafe { asm!("rdpmc", in("ecx") index, out("eax") low, out("edx") high, options(nomem, nostack)) };
     u64::from(high) << 32 | u64::from(low)
 }
@@ -184,6 +185,6 @@ fn apic_read(offset: u32) -> u32 {
 }
 
 fn apic_write(offset: u32, value: u32) {
-    // SAFETY: as above; an entry of the local vector table whose interrupt has a handler.
+    // SAFETY: as above; the entry of the local vector table has an interrupt with a handler.
     unsafe { ((0xfee0_0000 + offset) as *mut u32).write_volatile(value) }
 }

@@ -1,9 +1,9 @@
-// Work that AMD's counters and samples are held against, and the handler that takes the samples.
+// The work against which AMD's counters and samples are checked, and the handler that takes the samples.
 
     .section .text.amd, "ax", @progbits
     .code64
-// EDI: session to announce, ESI: MSR, RDX: value that begins the counting, RCX: value that ends it. Between the two writes
-// 2004 instructions, 500 of them branches.
+// EDI: the session to announce; ESI: the MSR; RDX: the value that begins the counting; RCX: the value that ends it.
+// Between the two writes there are 2004 instructions, 500 of which are branches.
     .global counted
 counted:
     push rbx
@@ -33,14 +33,14 @@ counted:
     pop rbx
     ret
 
-// Takes NMIs from here on.
+// Installs the handler that takes NMIs.
     .global take_samples
 take_samples:
     lea rax, [rip + sampling]
     mov ecx, 2
     jmp set_gate
 
-// Counts NMIs. Of a valid sample of an op it keeps the address, looks for the work's data, and begins the next one.
+// Counts NMIs. For a valid sample of an op it keeps the address, looks for the work's data, and begins the next sample.
 sampling:
     push rax
     push rcx
@@ -63,7 +63,7 @@ sampling:
     lea rdx, [rip + samples]
     mov [rdx + rbx*8], rax
     inc qword ptr [rip + samples_taken]
-    // The work's data, by its linear and its physical address, which are the same.
+    // Does the sample have the work's data? Its linear and its physical address are the same.
     mov ecx, 0xc0011037
     rdmsr
     not eax

@@ -70,7 +70,7 @@ start64:
     mov es, eax
     mov rsp, offset stack_top
 
-    // The legacy interrupt controllers stay silent.
+    // The legacy interrupt controllers stay masked.
     mov al, 0xff
     out 0x21, al
     out 0xa1, al
@@ -97,7 +97,7 @@ start64:
     call kernel_main
     ud2
 
-// RAX: handler, ECX: vector.
+// RAX: the handler; ECX: the vector.
 set_gate:
     shl ecx, 4
     lea rdx, [rip + idt]
@@ -110,7 +110,7 @@ set_gate:
     mov [rdx + rcx + 8], eax
     ret
 
-// Counts debug exceptions, and as single steps those whose DR6 says so. Returns past a breakpoint of DR0 by RF.
+// Counts debug exceptions, and also single steps if DR6 reports one. Sets RF to continue after a breakpoint of DR0.
 debug:
     push rax
     inc qword ptr [rip + debug_exceptions]
@@ -126,7 +126,7 @@ debug:
     pop rax
     iretq
 
-// The first NMI sends a second, which must wait for the IRET.
+// The first NMI sends a second one, which must wait for the IRET.
 nonmaskable:
     push rax
     inc qword ptr [rip + nmis]
@@ -154,7 +154,7 @@ breakpoint:
     lock inc qword ptr [rip + breakpoints]
     iretq
 
-// The fault of an RDMSR, WRMSR or INT n: past it, and RAX says that it faulted.
+// The fault of an RDMSR, WRMSR or INT n: skips the instruction, and RAX shows that it faulted.
 protection:
     add rsp, 8
     add qword ptr [rsp], 2
@@ -186,7 +186,8 @@ try_rdmsr:
     or rax, rdx
 1:  ret
 
-// EDI: session to announce. Something of everything between two markers. RAX: what a wrong processor would not compute.
+// EDI: the session to announce. Does a little of everything between two markers. RAX: a result that a wrong processor
+// would not compute.
     .global work
 work:
     push rbx
@@ -241,7 +242,7 @@ work:
     pop rbx
     ret
 
-// EDI: session to announce, 0 for none. RAX: a bit for each thing that went wrong.
+// EDI: the session to announce, 0 for none. RAX: a bit for each thing that went wrong.
     .global traps
 traps:
     push rbx
@@ -253,7 +254,7 @@ traps:
     mov eax, edi
     out dx, eax
 
-    // The kernel steps itself: six instructions trap, the one that clears TF among them.
+    // The kernel steps itself: six instructions trap, including the one that clears TF.
     pushfq
     or dword ptr [rsp], 0x100
     popfq
@@ -267,14 +268,14 @@ traps:
     je 1f
     or ebx, 1
 
-    // The local APIC, by instructions that read and write in one.
+    // The local APIC, with instructions that read and write in one.
 1:  mov esi, 0xfee00000
     or dword ptr [rsi + 0xf0], 0x1ff
     test dword ptr [rsi + 0xf0], 0x100
     jnz 1f
     or ebx, 2
 
-    // An interrupt that waits comes one instruction after STI.
+    // A pending interrupt comes one instruction after STI.
 1:  mov dword ptr [rsi + 0x300], 0x44040
     lea rax, [rip + 2f]
     sti
@@ -285,7 +286,7 @@ traps:
     je 1f
     or ebx, 4
 
-    // Two NMIs, the second within the first.
+    // Two NMIs; the second is sent within the first.
 1:  mov dword ptr [rsi + 0x300], 0x44400
     nop
     nop
@@ -296,7 +297,7 @@ traps:
     je 1f
     or ebx, 16
 
-    // HLT ends with an interrupt, and IF is still set behind it.
+    // HLT ends with an interrupt, and IF is still set after it.
 1:  mov qword ptr [rip + interrupted_at], 0
     mov dword ptr [rsi + 0x300], 0x44040
     lea rax, [rip + 2f]
@@ -333,7 +334,7 @@ traps:
     je 1f
     or ebx, 256
 
-    // Conditions that stand in DR6 are no new ones, and stay until they are cleared.
+    // Conditions that are already set in DR6 raise no new exception, and they stay until they are cleared.
 1:  mov qword ptr [rip + debug_exceptions], 0
     mov eax, 0xffff4ff1
     mov dr6, rax
@@ -352,7 +353,7 @@ traps:
     je 1f
 2:  or ebx, 512
 
-    // A breakpoint is hit once, and DR0 is the kernel's own.
+    // A breakpoint is hit once, and DR0 belongs to the kernel.
 1:  lea rax, [rip + 1f]
     mov dr0, rax
     mov ecx, 0x402

@@ -1,7 +1,7 @@
-//! A multiboot2 kernel written without any of the project's crates: it asks for Processor Trace by CPUID, breaks a rule
-//! of its control register and expects #GP, and does a little work between two trace markers. Besides it looks closely at
-//! what a monitor could get wrong: single steps, interrupt shadows, NMIs, accesses to the local APIC, several processors. On
-//! a processor of AMD's it asks for counters, samples and branches instead.
+//! A multiboot2 kernel that uses none of the project's crates. It looks for Processor Trace in CPUID, breaks a rule of
+//! its control register and expects #GP, and does a little work between two trace markers. It also checks what a
+//! monitor could get wrong: single steps, interrupt shadows, NMIs, accesses to the local APIC, several processors. On
+//! an AMD processor it uses counters, samples and branches instead.
 #![no_std]
 #![no_main]
 
@@ -104,10 +104,10 @@ fn protection() -> Result<(), &'static str> {
     check(refuses_write("foreign-protection", IA32_EFER, efer | AMD_FFXSR), "AMD's fast FXSAVE is there")
 }
 
-/// The command line says `silent`: nobody is told of what is to be refused.
+/// The command line says `silent`: accesses that are refused are not announced.
 static SILENT: AtomicBool = AtomicBool::new(false);
 
-/// Whether the processor refuses to have `value` written, which whoever watches is told of before.
+/// Writes `value` to a register and returns whether the processor refuses it. Announces the access first.
 fn refuses_write(test: &str, msr: u32, value: u64) -> bool {
     if !SILENT.load(Ordering::Relaxed) {
         let _ = writeln!(Serial, "probe {test} msr={msr:#x} value={value:#x}");
@@ -115,7 +115,7 @@ fn refuses_write(test: &str, msr: u32, value: u64) -> bool {
     try_wrmsr(msr, value) == FAULTED
 }
 
-/// Whether the processor has no such register.
+/// Reads a register and returns whether the processor refuses it. Announces the access first.
 fn refuses_read(test: &str, msr: u32) -> bool {
     let _ = writeln!(Serial, "probe {test} msr={msr:#x}");
     try_rdmsr(msr) == FAULTED
@@ -126,7 +126,7 @@ fn execution() -> Result<(), &'static str> {
     check(breakpoints.load(Ordering::Relaxed) == 2, "INT3 and INT 3 were not both taken")
 }
 
-/// What the work comes to.
+/// The result of the work.
 fn work_result() -> u64 {
     let mut expected = 0u64;
     for count in (1..=200u64).rev() {
@@ -138,14 +138,14 @@ fn work_result() -> u64 {
     expected
 }
 
-/// How many processors the command line says the machine has: `processors=N`; otherwise one.
+/// How many processors the machine has by `processors=N` on the command line; the default is one.
 fn processors_told(information: u32) -> usize {
     let number = command_line(information).strip_prefix(b"processors=");
     let number = number.and_then(|digits| core::str::from_utf8(digits).ok());
     number.and_then(|digits| digits.parse().ok()).unwrap_or(1)
 }
 
-/// What stands on the command line.
+/// The bytes of the command line.
 fn command_line(information: u32) -> &'static [u8] {
     const COMMAND_LINE: u32 = 1;
     // SAFETY: the boot loader has put its information there, and all of it is mapped.
@@ -162,7 +162,7 @@ fn command_line(information: u32) -> &'static [u8] {
     unsafe { core::slice::from_raw_parts((tag + 8) as *const u8, word(tag + 4) as usize - 9) }
 }
 
-/// The same must come out whether or not the kernel says that it is to be watched.
+/// The result must be the same in a session that is logged and in none.
 fn trapping(session: u32) -> Result<(), &'static str> {
     let wrong = traps(session);
     check(wrong & 1 == 0, "its own single steps are not what they should be")?;
@@ -187,7 +187,7 @@ struct Serial;
 impl Write for Serial {
     fn write_str(&mut self, s: &str) -> fmt::Result {
         for byte in s.bytes() {
-            // SAFETY: the first serial port; no memory is touched.
+            // SAFETY: writes to the first serial port; no memory is touched.
             unsafe { asm!("out dx, al", in("dx") 0x3f8u16, in("al") byte, options(nomem, nostack)) };
         }
         Ok(())
@@ -195,7 +195,7 @@ impl Write for Serial {
 }
 
 fn exit(value: u32) -> ! {
-    // SAFETY: the debug-exit device; no memory is touched.
+    // SAFETY: writes to the debug-exit device; no memory is touched.
     unsafe { asm!("out dx, eax", in("dx") 0xf4u16, in("eax") value, options(nomem, nostack)) };
     loop {
         core::hint::spin_loop();
@@ -208,16 +208,16 @@ fn panic(info: &PanicInfo<'_>) -> ! {
     exit(0x11)
 }
 
-/// What a hosted target's compiled code refers to.
+/// Functions that compiled code refers to on a hosted target.
 #[cfg(target_os = "linux")]
 mod hosted {
     use core::arch::naked_asm;
 
-    // SAFETY: the name is reserved for this; never called.
+    // SAFETY: the name is reserved for this function, which is never called.
     #[unsafe(no_mangle)]
     extern "C" fn rust_eh_personality() {}
 
-    // SAFETY: the name is reserved for this; never called.
+    // SAFETY: the name is reserved for this function, which is never called.
     #[unsafe(no_mangle)]
     extern "C" fn _Unwind_Resume() -> ! {
         super::exit(0x11)

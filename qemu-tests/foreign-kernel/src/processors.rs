@@ -1,4 +1,4 @@
-//! Several processors at once: each is started, traces itself and is compared with the first.
+//! Several processors at once: each is started, traces itself, and its trace is compared with the first processor's.
 
 use core::arch::asm;
 use core::arch::x86_64::{__cpuid_count, _rdtsc};
@@ -18,33 +18,34 @@ const IA32_RTIT_STATUS: u32 = 0x571;
 /// TraceEn, OS, BranchEn.
 const TRACE: u64 = 1 << 0 | 1 << 2 | 1 << 13;
 
-/// Where further processors begin.
+/// The page at which further processors begin.
 const PAGE: usize = 0x9000;
-/// Starts that are kept: the first processor's, which is none, and one of each further one, and then some.
+/// How many starts are kept: the first processor's (which needs no start), one of each further processor, and a few
+/// more.
 const STARTS: usize = 8;
 const TRACE_BYTES: usize = 4096;
 /// The session of the first start; the others follow.
 const FIRST_SESSION: u32 = 10;
-/// The session a processor announces behind its work, while it waits.
+/// The first of the sessions that processors announce after their work, while they wait.
 const WAITING_SESSION: u32 = 20;
 
-/// What a processor found at a start, and what it did then.
+/// What a processor found at its start, and what it did then.
 struct Start {
     id: AtomicU32,
-    /// EDX and CR0 as it began.
+    /// EDX and CR0 at the start.
     edx: AtomicU32,
     cr0: AtomicU32,
-    /// Registers of the local APIC as it began.
+    /// Registers of the local APIC at the start.
     svr: AtomicU32,
     tpr: AtomicU32,
     lvt_pc: AtomicU32,
-    /// Interrupts that wait or are in service: all such registers in one.
+    /// Interrupts that wait or are in service: all these registers combined with OR.
     interrupts: AtomicU32,
     /// DR0.
     breakpoint: AtomicU64,
-    /// What the work came to.
+    /// The result of the work.
     result: AtomicU64,
-    /// Bytes of trace; all ones: something faulted.
+    /// The length of the trace in bytes; all ones if something faulted.
     bytes: AtomicU64,
 }
 
@@ -63,7 +64,7 @@ static FOUND: [Start; STARTS] = [const {
     }
 }; STARTS];
 
-/// Further processors that have done their work.
+/// How many further processors have done their work.
 static DONE: AtomicUsize = AtomicUsize::new(0);
 
 #[repr(C, align(4096))]
@@ -71,7 +72,7 @@ struct Traces([[AtomicU64; TRACE_BYTES / 8]; STARTS]);
 
 static TRACES: Traces = Traces([const { [const { AtomicU64::new(0) }; TRACE_BYTES / 8] }; STARTS]);
 
-/// Starts all processors of a machine that has `processors`, then two of them once more, and compares what they did.
+/// Starts all of the machine's `processors`, then two of them again, and compares what they did.
 pub(crate) fn run(processors: usize, expected: u64) -> Result<(), &'static str> {
     check((1..=STARTS - 2).contains(&processors), "more processors than there is room for")?;
     place_page();
@@ -94,7 +95,7 @@ pub(crate) fn run(processors: usize, expected: u64) -> Result<(), &'static str> 
         }
     }
 
-    // One waits in HLT, another one in a loop. A start-up interrupt alone does nothing.
+    // One of the two waits in HLT, the other in a loop. A start-up interrupt alone has no effect.
     for (done, start) in (processors..).zip((1..processors).take(2)) {
         let id = FOUND[start].id.load(Ordering::Relaxed);
         send(id, 0x4600 | (PAGE >> 12) as u32);
@@ -124,7 +125,7 @@ fn fresh(found: &Start, signature: u32) -> Result<(), &'static str> {
     check(found.breakpoint.load(Ordering::Relaxed) == 0, "DR0 is not 0")
 }
 
-/// What a further processor does; `start` counts the starts from 1.
+/// The code of a further processor; `start` counts the starts from 1.
 // SAFETY: the start-up code calls this name, and nothing else has it.
 #[unsafe(no_mangle)]
 extern "C" fn further_main(start: u32, edx: u32, cr0: u32) -> ! {
@@ -139,7 +140,7 @@ extern "C" fn further_main(start: u32, edx: u32, cr0: u32) -> ! {
     found.interrupts.store(in_service_or_waiting.fold(0, |all, one| all | one), Ordering::Relaxed);
     found.breakpoint.store(dr0(), Ordering::Relaxed);
     trace_work(start as usize);
-    // What the next INIT has to undo: an interrupt that is never taken, among others.
+    // Things that the next INIT has to undo, among them an interrupt that is never taken.
     set_dr0(0x1000);
     set_local_apic(0xf0, 0x1ff);
     set_local_apic(0x80, 0x20);
@@ -155,7 +156,7 @@ extern "C" fn further_main(start: u32, edx: u32, cr0: u32) -> ! {
     }
 }
 
-/// Has the processor trace its work.
+/// Lets the processor trace its work.
 fn trace_work(start: usize) {
     let found = &FOUND[start];
     let output = TRACES.0[start].as_ptr() as u64;
@@ -171,7 +172,7 @@ fn trace_work(start: usize) {
     found.bytes.store(if legal && result.is_some() { bytes } else { !0 }, Ordering::Release);
 }
 
-/// The same code for each processor, so that its trace is.
+/// The same code for each processor, so that the traces are the same.
 #[inline(never)]
 fn traced(session: u32) -> Option<u64> {
     let on = try_wrmsr(IA32_RTIT_CTL, TRACE);
@@ -180,19 +181,19 @@ fn traced(session: u32) -> Option<u64> {
     (on == 0 && off == 0).then_some(result)
 }
 
-/// The trace of a start; empty where there is none.
+/// The trace of a start; empty if there is none.
 fn trace(start: usize) -> impl Iterator<Item = u8> {
     let bytes = FOUND[start].bytes.load(Ordering::Acquire);
     let bytes = usize::try_from(bytes).ok().filter(|&bytes| bytes < TRACE_BYTES).unwrap_or(0);
     TRACES.0[start].iter().flat_map(|word| word.load(Ordering::Relaxed).to_le_bytes()).take(bytes)
 }
 
-/// Waits until as many starts have come to their end; `false`: they do not.
+/// Waits until this many starts have finished; returns `false` if they do not.
 fn comes(starts: usize) -> bool {
-    /// Cycles; many seconds.
+    /// In cycles; many seconds.
     const PATIENCE: u64 = 30_000_000_000;
     let now = || {
-        // SAFETY: RDTSC is there and touches no memory.
+        // SAFETY: RDTSC is always available and touches no memory.
         unsafe { _rdtsc() }
     };
     let begin = now();
@@ -208,7 +209,7 @@ fn comes(starts: usize) -> bool {
 fn place_page() {
     let start = &raw const further_page;
     let bytes = &raw const further_page_end as usize - start as usize;
-    // SAFETY: the page is RAM that nobody else uses, and the code lies between its labels.
+    // SAFETY: the page is RAM that is used for nothing else, and the code is between its labels.
     unsafe { core::ptr::copy_nonoverlapping(start, PAGE as *mut u8, bytes) };
 }
 

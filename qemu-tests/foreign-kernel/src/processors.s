@@ -1,4 +1,5 @@
-// A further processor's way from the start-up interrupt to Rust. It is copied to the page that the interrupt names.
+// The way of a further processor from the start-up interrupt to Rust. This code is copied to the page that the
+// interrupt names.
 
     .section .text.processors, "ax", @progbits
     .code16
@@ -9,7 +10,7 @@ further_page:
     mov ebx, cr0
     mov ax, cs
     mov ds, ax
-    // LGDT with an operand of 32 bits, at an offset in the page.
+    // LGDT with a 32-bit operand, at an offset in the page.
     .byte 0x66, 0x0f, 0x01, 0x16
     .word further_gdt_pointer - further_page
     mov eax, 0x620
@@ -46,7 +47,7 @@ further64:
     mov eax, edi
     shl eax, 12
     add rsp, rax
-    // EDI: the number of this start, from 1; ESI: EDX as it was at the start; EDX: CR0 likewise.
+    // EDI: the number of this start, from 1; ESI: EDX at the start; EDX: CR0 at the start.
     mov edx, ebx
     call further_main
     ud2

@@ -1,4 +1,4 @@
-//! libipt's instruction flow decoder.
+//! Runs libipt's instruction flow decoder.
 
 use super::{
     Cpu, DecodeError, Decoded, Section, TOO_MANY_INSTRUCTIONS,
@@ -21,7 +21,7 @@ pub(super) struct Decoder<'a> {
 }
 
 impl<'a> Decoder<'a> {
-    /// A decoder that gives at most so many instructions.
+    /// Makes a decoder that returns at most `most` instructions.
     pub(super) fn new(
         libipt: &'a Library,
         cpu: Option<Cpu>,
@@ -54,7 +54,7 @@ impl<'a> Decoder<'a> {
         std::mem::take(&mut self.decoded)
     }
 
-    /// Decodes to the end, behind each error from the next PSB on.
+    /// Decodes to the end; after each error from the next PSB on.
     pub(super) fn run(mut self) -> Decoded {
         let mut last_sync_error = None;
         loop {
@@ -88,7 +88,7 @@ impl<'a> Decoder<'a> {
         while self.decoded.addresses.len() < self.most {
             while status & STATUS_EVENT_PENDING != 0 {
                 let mut event = Event::default();
-                // SAFETY: the decoder is allocated; the event has the size that is said.
+                // SAFETY: the decoder is allocated, and the event has the given size.
                 status = unsafe { (self.libipt.event)(self.handle, &raw mut event, size_of::<Event>()) };
                 if status < 0 {
                     return Err(status);
@@ -99,9 +99,9 @@ impl<'a> Decoder<'a> {
                 return Ok(());
             }
             let mut insn = Insn::default();
-            // SAFETY: the decoder is allocated; the instruction has the size that is said.
+            // SAFETY: the decoder is allocated, and the instruction has the given size.
             status = unsafe { (self.libipt.next)(self.handle, &raw mut insn, size_of::<Insn>()) };
-            // An error may come from what is behind an instruction; then there is the instruction as well.
+            // An error may come from what follows an instruction; then that instruction counts too.
             if status >= 0 || insn.class != 0 {
                 self.decoded.addresses.push(insn.ip);
             }
@@ -119,7 +119,7 @@ impl<'a> Decoder<'a> {
         self.decoded.errors.push(DecodeError { offset, after, text: self.libipt.error_text(status) });
     }
 
-    /// Where libipt is in the trace; 0 when it is out of sync.
+    /// libipt's offset in the trace; 0 if it is out of sync.
     fn offset(&self) -> u64 {
         let mut offset = 0;
         // SAFETY: the decoder is allocated; it writes one number.
@@ -135,7 +135,7 @@ impl Drop for Decoder<'_> {
     }
 }
 
-/// Reads code for libipt: `read_memory_callback_t`.
+/// Reads code for libipt; a `read_memory_callback_t`.
 ///
 /// # Safety
 /// `context` is what [`Decoder::new`] handed in, and `buffer` has room for `size` bytes.
@@ -146,9 +146,10 @@ unsafe extern "C" fn read_memory(
     ip: u64,
     context: *mut c_void,
 ) -> c_int {
-    // SAFETY: the caller's promise; the decoder lives no longer than the sections.
+    // SAFETY: the caller promises it; the decoder lives no longer than the sections.
     let sections = unsafe { *context.cast_const().cast::<&[Section<'_>]>() };
-    // SAFETY: the caller's promise; libipt zeroes the buffer or has it from its stack, and reads only what was read.
+    // SAFETY: the caller promises it; libipt zeroes the buffer or has it on its stack, and uses only the bytes that
+    // were read.
     let buffer = unsafe { slice::from_raw_parts_mut(buffer, size) };
     // SAFETY: libipt hands in the address space that it is decoding.
     let cr3 = unsafe { (*asid).cr3 };
@@ -162,7 +163,7 @@ unsafe extern "C" fn read_memory(
 fn read(sections: &[Section<'_>], address: u64, cr3: u64, out: &mut [u8]) -> usize {
     let there = |section: &&Section<'_>| section.cr3.is_none_or(|own| own == cr3);
     let own = sections.iter().rev().filter(there);
-    // Mostly there is one section that has all of it, and no other begins in it.
+    // Usually one section has all bytes, and no other begins within them.
     let begins_within = |section: &Section<'_>| section.base.wrapping_sub(address) < out.len() as u64;
     let first = own.clone().find(|section| at(section, address).is_some());
     if let Some(section) = first

@@ -1,4 +1,4 @@
-//! libipt's functions, types and numbers, as intel-pt.h of version 2 declares them.
+//! libipt's functions, types and constants, as version 2 of intel-pt.h declares them.
 
 use std::{
     ffi::{CStr, c_char, c_int, c_void},
@@ -38,7 +38,7 @@ pub(super) const ERROR_NO_MEMORY_MAPPED: c_int = 13;
 
 const VENDOR_INTEL: c_int = 1;
 
-/// A processor of Intel's by family, model and stepping.
+/// One of Intel's processors: family, model and stepping.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cpu {
@@ -50,7 +50,7 @@ pub struct Cpu {
     pub stepping: u8,
 }
 
-/// `struct pt_config` with its size in front: libipt takes what is missing behind for zero.
+/// `struct pt_config`, which begins with its size; libipt treats the fields after that size as zero.
 #[repr(C)]
 pub(super) struct Config {
     size: usize,
@@ -82,7 +82,7 @@ pub(super) struct Insn {
     flags: u32,
 }
 
-/// `struct pt_event`. Not larger than that: libipt 2.0.5 clears the rest of a larger one, but at a wrong address.
+/// `struct pt_event`. It must not be larger: libipt 2.0.5 clears the rest of a larger one, but at a wrong address.
 #[repr(C)]
 #[derive(Default)]
 pub(super) struct Event {
@@ -109,7 +109,7 @@ pub(super) struct AddressSpace {
 }
 
 impl Library {
-    /// The library; `None` where it is not installed.
+    /// Loads the library at its first use; `None` if it is not installed.
     pub(super) fn get() -> Option<&'static Self> {
         static LIBRARY: OnceLock<Option<Library>> = OnceLock::new();
         LIBRARY.get_or_init(Self::load).as_ref()
@@ -118,9 +118,9 @@ impl Library {
     fn load() -> Option<Self> {
         // SAFETY: libipt has no constructors and no destructors.
         let library = unsafe { libloading::Library::new("libipt.so.2") }.ok()?;
-        // Its functions are used to the end of the program, so it is never unloaded.
+        // Its functions are used until the program ends, so it is never unloaded.
         let library: &'static libloading::Library = Box::leak(Box::new(library));
-        /// The function of this name, with the type of the field that it is assigned to.
+        /// The function of this name, with the type of the field to which it is assigned.
         macro_rules! function {
             ($name:literal) => {
                 // SAFETY: intel-pt.h declares the function of this name with this type.
@@ -146,22 +146,22 @@ impl Library {
         })
     }
 
-    /// The configuration for a trace of this processor; one that libipt does not know has no errata.
+    /// Returns the configuration for a trace of this processor; a processor that libipt does not know has no errata.
     pub(super) fn config(&self, cpu: Option<Cpu>, trace: &[u8]) -> Config {
         let mut errata = [0; 16];
         let (vendor, cpu) =
             cpu.map_or((0, Cpu { family: 0, model: 0, stepping: 0 }), |cpu| (VENDOR_INTEL, cpu));
         let cpu = VendorCpu { vendor, cpu };
-        // SAFETY: both are as large as intel-pt.h has them; a processor that is not known leaves the errata alone.
+        // SAFETY: both have the sizes of intel-pt.h; for an unknown processor the errata stay unchanged.
         unsafe { (self.cpu_errata)(&raw mut errata, &raw const cpu) };
         let range = trace.as_ptr_range();
         let size = size_of::<Config>();
         Config { size, begin: range.start, end: range.end, callback: 0, context: 0, cpu, errata }
     }
 
-    /// Its name for an error that one of its functions returned.
+    /// libipt's text for an error that one of its functions returned.
     pub(super) fn error_text(&self, status: c_int) -> &'static str {
-        // SAFETY: it takes every number.
+        // SAFETY: it accepts every number.
         let text = unsafe { (self.errstr)(-status) };
         // SAFETY: it returns a string constant of the library, which stays loaded.
         unsafe { CStr::from_ptr(text) }.to_str().unwrap_or("unreadable")

@@ -1,6 +1,6 @@
-//! libipt, where it is installed, as a second reader of traces.
+//! Decodes traces with Intel's libipt, if it is installed, as a second opinion.
 //!
-//! The library is loaded at run time, so that nothing needs it to build. Debian has it in `libipt2`.
+//! The library is loaded at run time, so that it is not needed for building. In Debian it is the package `libipt2`.
 
 mod insns;
 mod library;
@@ -14,12 +14,12 @@ use insns::Decoder;
 use library::Library;
 use std::fmt;
 
-/// What libipt made of a trace.
+/// What libipt decoded of a trace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Decoded {
     /// The addresses of the instructions, in order.
     pub addresses: Vec<u64>,
-    /// The errors between them. After each, libipt went on at the next PSB.
+    /// The errors, in order. After each error libipt went on at the next PSB.
     pub errors: Vec<DecodeError>,
     /// How many overflows it saw.
     pub overflows: u64,
@@ -28,11 +28,11 @@ pub struct Decoded {
 /// An error of libipt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DecodeError {
-    /// Where libipt was in the trace, in bytes.
+    /// libipt's offset in the trace, in bytes.
     pub offset: u64,
-    /// How many instructions, or packets, it had found before.
+    /// How many instructions, or packets, it had found before the error.
     pub after: usize,
-    /// Its name for what is wrong.
+    /// libipt's text for the error.
     pub text: &'static str,
 }
 
@@ -45,25 +45,25 @@ impl fmt::Display for DecodeError {
 /// Code at an address.
 #[derive(Clone, Copy, Debug)]
 pub struct Section<'a> {
-    /// Where its first byte is.
+    /// The address of its first byte.
     pub base: u64,
     /// The code.
     pub bytes: &'a [u8],
-    /// The address space that it is in; none: all.
+    /// The CR3 of its address space; `None` means every address space.
     pub cr3: Option<u64>,
 }
 
-/// Decodes a trace by libipt's instruction flow decoder, going on at the next PSB after each error.
+/// Decodes a trace with libipt's instruction flow decoder, which goes on at the next PSB after each error.
 ///
-/// `sections` are the code: where it was, and its bytes; a later section hides what is behind it of earlier ones.
-/// `None` when libipt is not installed. The number of instructions is limited to [`MOST_INSTRUCTIONS`], because
-/// libipt does not see that a loop in the code has no end.
+/// `sections` are the addresses and bytes of the code; a later section hides earlier ones that it overlaps. Returns
+/// `None` if libipt is not installed. The number of instructions is limited to [`MOST_INSTRUCTIONS`], because libipt
+/// does not detect an endless loop in the code.
 #[must_use]
 pub fn decode(trace: &[u8], sections: &[(u64, &[u8])]) -> Option<Decoded> {
     decode_for(None, trace, sections)
 }
 
-/// Like [`decode`], with the errata of a processor; one that libipt does not know has none.
+/// Like [`decode`], with the errata of a processor; a processor that libipt does not know has none.
 #[must_use]
 pub fn decode_for(cpu: Option<Cpu>, trace: &[u8], sections: &[(u64, &[u8])]) -> Option<Decoded> {
     let section = |&(base, bytes)| Section { base, bytes, cr3: None };
@@ -76,22 +76,22 @@ pub fn decode_sections(cpu: Option<Cpu>, trace: &[u8], sections: &[Section<'_>])
     Some(Decoder::new(Library::get()?, cpu, trace, &sections, MOST_INSTRUCTIONS)?.run())
 }
 
-/// Decodes a trace from its first PSB to the first error, or until it has so many instructions. Then that is the error.
+/// Decodes a trace from its first PSB to the first error. Reaching `most` instructions is an error too.
 ///
-/// `None` when libipt is not installed.
+/// Returns `None` if libipt is not installed.
 #[must_use]
 pub fn decode_to_error(trace: &[u8], sections: &[Section<'_>], most: usize) -> Option<Decoded> {
     Some(Decoder::new(Library::get()?, None, trace, &sections, most)?.run_to_error())
 }
 
-/// How many packets there are from the first PSB on, and the first error; `None` when libipt is not installed.
+/// Returns the number of packets from the first PSB on, and the first error; `None` if libipt is not installed.
 #[must_use]
 pub fn packets(trace: &[u8]) -> Option<(usize, Option<DecodeError>)> {
     packets::packets(Library::get()?, trace)
 }
 
-/// How many instructions [`decode`] gives at most; then it ends with an error that says so.
+/// The most instructions that [`decode`] returns; at this number it ends with an error.
 pub const MOST_INSTRUCTIONS: usize = 1 << 26;
 
-/// What that error says.
+/// The text of that error.
 pub const TOO_MANY_INSTRUCTIONS: &str = "too many instructions";

@@ -1,4 +1,4 @@
-//! libipt's packet decoder.
+//! Runs libipt's packet decoder.
 
 use super::{
     DecodeError,
@@ -14,7 +14,7 @@ pub(super) fn packets(libipt: &Library, trace: &[u8]) -> Option<(usize, Option<D
     // SAFETY: the decoder is allocated.
     let mut status = unsafe { (libipt.packets_sync_forward)(decoder) };
     while status >= 0 {
-        // SAFETY: the decoder is allocated, the packet has the size that is said.
+        // SAFETY: the decoder is allocated, and the packet has the given size.
         status = unsafe { (libipt.packets_next)(decoder, &raw mut packet, size_of::<Packet>()) };
         count += usize::from(status >= 0);
     }

@@ -1,4 +1,4 @@
-//! Small traces of each kind.
+//! Tests with small traces of each kind.
 
 use super::*;
 
@@ -49,7 +49,7 @@ fn goes_on_at_the_next_psb_after_an_error() {
         println!("skipped: libipt is not installed");
         return;
     };
-    // It looks one event ahead, so the error is before the first instruction.
+    // libipt looks one event ahead, so the error is before the first instruction.
     assert_eq!(decoded.addresses, [0x1000, 0x1001]);
     let errors: Vec<_> = decoded.errors.iter().map(|error| (error.after, error.text)).collect();
     assert_eq!(errors, [(0, "unknown opcode")]);

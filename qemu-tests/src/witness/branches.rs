@@ -1,7 +1,8 @@
-//! Are the monitor's branches what its instructions show?
+//! Checks that the monitor's branches are those that its instructions show.
 //!
-//! The instructions have been held against QEMU's log by [`compare`](super::compare), and that log has their bytes. Of
-//! two that follow one another, either the second is behind the first, or a branch leads there, or events do.
+//! [`compare`](super::compare) has checked the instructions against QEMU's log, which also has their bytes. For two
+//! instructions in a row there are three cases: the second follows the first in memory, a branch leads to it, or events
+//! (interrupts, exceptions) do.
 
 use anyhow::{Result, ensure};
 
@@ -12,11 +13,11 @@ use crate::truth::{Branch, BranchKind, Record};
 /// The length of the WRMSR that switches tracing on.
 const WRMSR: u64 = 2;
 
-/// Holds a session's branches against its instructions: each must be where these have it, with its kind and both
-/// levels, and none may be missing. Returns how many there are.
+/// Compares a session's branches with its instructions: each branch must be where the instructions have it, with the
+/// right kind and both levels, and none may be missing. Returns the number of branches.
 ///
 /// # Errors
-/// The first place where they differ.
+/// The first difference.
 pub fn compare(log: &ExecLog, truth: &[Record], branches: &[Branch], guest: Guest) -> Result<usize> {
     let mut walk =
         Walk { log, left: branches, last: guest.wrmsr, at: Some(guest.wrmsr + WRMSR), level: None };
@@ -40,14 +41,14 @@ struct Walk<'a> {
     left: &'a [Branch],
     /// The instruction that retired last.
     last: u64,
-    /// Where it leads; not known, where QEMU has not executed it.
+    /// The address to which it leads; `None` if QEMU has not executed it.
     at: Option<u64>,
-    /// The level there.
+    /// The privilege level there.
     level: Option<u8>,
 }
 
 impl Walk<'_> {
-    /// Takes the next branch if it is one that `is` says.
+    /// Takes the next branch if `is` accepts it.
     fn take(&mut self, place: &dyn Fn() -> String, is: impl Fn(&Branch) -> bool) -> Result<Option<Branch>> {
         let Some((branch, left)) = self.left.split_first().filter(|(branch, _)| is(branch)) else {
             return Ok(None);
@@ -58,7 +59,7 @@ impl Walk<'_> {
         Ok(Some(*branch))
     }
 
-    /// What was delivered until the instruction at `next`, if there is one.
+    /// Takes the events that were delivered before the instruction at `next`, if there is one.
     fn events(&mut self, next: Option<u64>, guest: Guest, place: &dyn Fn() -> String) -> Result<()> {
         while self.at.is_none() || self.at != next {
             let (at, last) = (self.at, self.last);
@@ -66,7 +67,7 @@ impl Walk<'_> {
             if at == Some(guest.wrmsr) && next == Some(guest.wrmsr + WRMSR) {
                 return Ok(());
             }
-            // A trap comes from the instruction before it.
+            // A trap reports the instruction before it as its source.
             let is_due = |branch: &Branch| {
                 let from =
                     branch.from == last || at.map_or(is_behind(last, branch.from), |at| at == branch.from);
@@ -81,7 +82,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// An instruction retires.
+    /// Takes a retired instruction, and its branch if it has one.
     fn retires(&mut self, record: &Record, next: Option<&Record>, place: &dyn Fn() -> String) -> Result<()> {
         let rip = record.rip;
         let code = self.log.code.get(&rip).map(Vec::as_slice);
@@ -91,7 +92,7 @@ impl Walk<'_> {
         (self.last, self.at) = (rip, behind);
         let taken = match kind {
             None if code.is_some() => return Ok(()),
-            // Not executed by QEMU: what it is shows where execution goes on.
+            // QEMU has not executed it, so its kind is unknown; where execution goes on shows whether it branched.
             None => {
                 let straight = next.is_none_or(|next| is_behind(rip, next.rip));
                 let is =
@@ -99,7 +100,7 @@ impl Walk<'_> {
                 self.take(place, is)?;
                 return Ok(());
             }
-            // One to the instruction behind it counts as not taken.
+            // A conditional branch to the next instruction counts as not taken.
             Some(kind @ BranchKind::Conditional) => {
                 let is =
                     |branch: &Branch| (branch.from, branch.kind) == (rip, kind) && Some(branch.to) != behind;
@@ -118,7 +119,7 @@ impl Walk<'_> {
     }
 }
 
-/// Which branch these bytes are, of 64-bit code.
+/// Which kind of branch these bytes of 64-bit code are.
 fn kind(code: &[u8]) -> Option<BranchKind> {
     use BranchKind::{Call, Conditional, Far, Jump, Return};
     Some(match opcode(code) {
@@ -166,7 +167,7 @@ mod tests {
         ExecLog { code, ..ExecLog::default() }
     }
 
-    /// The addresses, above 9000 at level 0 and else at level 3.
+    /// Records of these addresses, at level 0 from 9000 on and otherwise at level 3.
     fn records(addresses: &[u64]) -> Vec<Record> {
         let record = |&rip: &u64| {
             let flags = Flags::new(level(rip));
@@ -188,8 +189,8 @@ mod tests {
         compare(&log(), &records(truth), branches, GUEST)
     }
 
-    /// A call, the jump is taken, an interrupt before the return and one in its handler, INT, and an instruction by
-    /// hand at 0x5c.
+    /// A call, a taken conditional jump, an interrupt before the return and another one in its handler, INT, and an
+    /// instruction at 0x5c that the monitor executed.
     const TRUTH: [u64; 13] =
         [0x52, 0x100, 0x101, 0x9000, 0x9010, 0x9002, 0x105, 0x57, 0x57, 0x59, 0x9010, 0x5b, 0x5c];
     const BRANCHES: [(u64, u64, BranchKind); 11] = [
@@ -281,21 +282,21 @@ mod tests {
             (&[0x52, 0x100, 0x101, 0x103], &[call, (0x103, 0x105, Jump)], false),
             (&[0x52], &[call], true),
             (&[0x52], &[], true),
-            // Events come from where it stood, and lead to handlers.
+            // Events come from the current place and lead to handlers.
             (&[0x52, 0x100, 0x9000], &[call, (0x101, 0x9000, Event)], true),
             (&[0x52, 0x100, 0x9010], &[call, (0x101, 0x9000, Event), (0x9000, 0x9010, Event)], true),
             (&[0x52, 0x100, 0x9000], &[call, (0x100, 0x9000, Event)], true),
             (&[0x52, 0x100, 0x9000], &[call, (0x103, 0x9000, Event)], false),
             (&[0x52, 0x100, 0x103], &[call, (0x101, 0x103, Event)], false),
             (&[0x5b], &[], false),
-            // What QEMU has not executed goes on behind itself, or has a branch.
+            // An instruction that QEMU has not executed continues with the next one, or has a branch.
             (&[0x52, 0x5c, 0x60], &[(0x52, 0x5c, Call)], true),
             (&[0x52, 0x5c, 0x100], &[(0x52, 0x5c, Call)], false),
             (&[0x52, 0x5c, 0x100], &[(0x52, 0x5c, Call), (0x5c, 0x100, Far)], true),
             (&[0x52, 0x5c, 0x100], &[(0x52, 0x5c, Call), (0x5d, 0x100, Far)], false),
             (&[0x52, 0x5c, 0x9000], &[(0x52, 0x5c, Call), (0x60, 0x9000, Event)], true),
             (&[0x52, 0x5c, 0x9000], &[(0x52, 0x5c, Call), (0x80, 0x9000, Event)], false),
-            // Tracing was off from one WRMSR to another.
+            // Tracing was off from one WRMSR to the next.
             (&[0x52, 0x57, 0x52, 0x100], &[(0x52, 0x57, Call), (0x57, 0x50, Jump), call], true),
             (&[0x52, 0x57, 0x52, 0x100], &[(0x52, 0x57, Call), call], false),
             (&[0x52, 0x57, 0x52, 0x100], &[(0x52, 0x57, Call), (0x57, 0x5b, Jump), call], false),

@@ -3,7 +3,7 @@ use crate::counts::STUB;
 use crate::truth::Flags;
 
 const GUEST: Guest = Guest { wrmsr: 77, stubs: 0x9000 };
-/// A handler's first instruction.
+/// The first instruction of the page-fault handler.
 const HANDLER: u64 = 0x9000 + 14 * STUB;
 const PAGE_FAULT: u64 = EXCEPTION + 14;
 const WRMSR: u64 = 0x7c;
@@ -13,12 +13,12 @@ const WRMSR: u64 = 0x7c;
 enum Line {
     /// An instruction begins.
     At(u64),
-    /// The guest exits: the code, RIP.
+    /// The guest exits: the exit code and RIP.
     Exit(u64, u64),
 }
 use Line::{At, Exit as Out};
 
-/// A log in which the instructions from 200 to 299 are repeated ones, and those from 300 jumps to themselves.
+/// A log in which the instructions from 200 to 299 are repeated ones and those from 300 on jump to themselves.
 fn log(lines: &[Line]) -> ExecLog {
     let mut log =
         ExecLog { repeating: (200..300).collect(), selves: (300..310).collect(), ..ExecLog::default() };
@@ -39,7 +39,7 @@ fn records(addresses: &[u64]) -> Vec<Record> {
     addresses.iter().map(record).collect()
 }
 
-/// Equal, repeated, unfinished.
+/// The counts of equal, repeated and unfinished instructions; `None` if the comparison fails.
 fn counts(lines: &[Line], truth: &[Record]) -> Option<(u64, u64, u64)> {
     let found = compare(&log(lines), truth, GUEST).ok()?;
     Some((found.equal, found.repeated, found.unfinished))
@@ -64,9 +64,9 @@ fn only_what_the_log_shows_not_to_have_retired_may_be_missing() {
         (&interrupted, &[1, HANDLER, 200, 3], Some((4, 1, 0))),
         (&handed, &[1, HANDLER, 3], Some((3, 0, 1))),
         (&handed, &[1, 5, HANDLER, 3], Some((4, 0, 0))),
-        // The first exit tells what became of an instruction.
+        // The first exit shows what became of an instruction.
         (&[At(1), At(2), Out(PAGE_FAULT, 2), Out(NMI, HANDLER), At(HANDLER)], &[1, HANDLER], Some((2, 0, 1))),
-        // What has faulted has not retired, what has retired is not left out.
+        // An instruction that faulted did not retire; one that retired must not be left out.
         (&fault, &[1, 2, HANDLER, 2, 3], None),
         (&fault, &[1, HANDLER, 3], None),
         (&repeat, &[1, 200, 200, 200, 3], None),
@@ -114,7 +114,7 @@ fn a_gap_goes_from_one_wrmsr_to_another() {
         (&[1, 2, 77, 8, 77, 9, 77, 3, 4], Some(5)),
         (&[1, 2, 77, 3, 8, 77, 3, 4], Some(4)),
         (&[1, 2, 77, 77, 3, 4], Some(2)),
-        // One is not enough.
+        // One WRMSR is not enough.
         (&[1, 2, 77, 3, 4], None),
         (&[1, 2, 8, 9, 77, 3, 4], None),
         (&[1, 2, 77, 8, 9, 3, 4], None),
@@ -128,7 +128,7 @@ fn a_gap_goes_from_one_wrmsr_to_another() {
 
 #[test]
 fn the_guest_stood_before_what_was_done_by_hand_and_goes_on_behind_it() {
-    // By hand: 110 and 112.
+    // The monitor executed 110 and 112.
     let by_hand = [At(100), Out(DEBUG, 110), At(114), At(115)];
     let to_handler = [At(100), Out(DEBUG, 110), At(HANDLER)];
     for (lines, truth, hands, expected) in [
@@ -154,7 +154,7 @@ fn the_guest_stood_before_what_was_done_by_hand_and_goes_on_behind_it() {
 #[test]
 fn the_guest_may_be_left_again_before_it_has_begun_anything() {
     const IRET: u64 = 0x74;
-    // By hand: 110 and 112.
+    // The monitor executed 110 and 112.
     let left = [At(100), Out(DEBUG, 110), Out(NMI, 114), At(HANDLER)];
     let twice = [At(100), Out(DEBUG, 110), Out(INTERRUPT, 110), Out(NMI, 112), At(114)];
     let handed = [At(100), Out(WRMSR, 100), Out(NMI, 110), At(112)];
@@ -176,7 +176,7 @@ fn the_guest_may_be_left_again_before_it_has_begun_anything() {
         (&to_handler, &[100, HANDLER], Some(0)),
         (&to_handler, &[100, 110, HANDLER], Some(1)),
         (&[At(100), Out(DEBUG, 110), At(HANDLER + 1)], &[100, HANDLER + 1], None),
-        // What the monitor executes is no branch, or one, or faults.
+        // What the monitor executes is no branch, is a branch, or faults.
         (&[At(100), Out(WRMSR, 100), At(102)], &[100, 102], Some(0)),
         (&[At(100), Out(WRMSR, 100), At(116)], &[100, 116], None),
         (&[At(100), Out(IRET, 100), At(116)], &[100, 116], Some(0)),

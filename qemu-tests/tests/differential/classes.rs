@@ -1,4 +1,7 @@
-//! In what libipt 2.0.5 differs on damaged traces.
+//! Names the differences between this decoder and libipt 2.0.5 on damaged traces.
+//!
+//! A decoder walks the code and takes a packet where an instruction needs one: a TNT for conditional branches, a TIP
+//! for indirect ones. "The walk" below is that.
 
 use crate::{
     own::{Own, Placed},
@@ -9,41 +12,42 @@ use pugmark_decoder_core::{Error, ErrorKind, event::EventKind, packet::Packet};
 use pugmark_qemu_tests::libipt::Decoded;
 use std::collections::BTreeMap;
 
-/// Why the two say different things of a damaged trace.
+/// Why the two decoders report different things for a damaged trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Class {
-    /// libipt stands a packet ahead of the walk, or behind it, and in a PSB+ at its PSB. So the same error has another
-    /// place, and an error of a packet that the walk has not come to is said before those of the walk.
+    /// libipt is one packet ahead of the walk or after it, and in a PSB+ (the state that follows a PSB) it is at the
+    /// PSB. So it reports the same error at another place, and reports an error of a packet that the walk has not
+    /// reached yet before those of the walk.
     ReadsAhead,
-    /// libipt acts on a packet's opcode before it reads the packet. So of one that is malformed, or that the trace
-    /// ends in, it says what is wrong with the walk there, and walks on where the packets say nothing more.
+    /// libipt acts on a packet's opcode before it reads the packet. So if that packet is malformed or cut off by the
+    /// end of the trace, it reports what is wrong with the walk there, and walks on where the packets say nothing more.
     OpcodeOnly,
-    /// Another opinion, or other words, of packets where no processor sends them. libipt lets some pass (TIP and TNT
-    /// while tracing is off, PSBEND without PSB) and refuses others (TraceStop while tracing is on; TIP and TNT between
-    /// a MODE.Exec and its TIP, or when more are left; returns compressed against a call that left the filter; more
-    /// than eight status updates in a PSB+).
+    /// libipt judges packets at places where no processor sends them differently, or words the error differently. It
+    /// accepts some (TIP and TNT while tracing is off, PSBEND without PSB) and refuses others (TraceStop while tracing
+    /// is on; TIP and TNT between a MODE.Exec and its TIP, or when more are left; compressed returns from a call that
+    /// left the filter; more than eight status updates in a PSB+).
     Context,
-    /// libipt places events elsewhere: it goes on past one whose place does not come, with the packets behind it. For
-    /// it a TIP.PGD with IP belongs to a branch to it, one without IP only to far branches and MOV to CR3, a MODE.Exec
-    /// without a TIP's IP to where it stands.
+    /// libipt places events differently: if the place of an event does not come, it passes over the event and the
+    /// packets after it. To libipt, a TIP.PGD with an IP belongs to a branch to that IP, one without an IP only to far
+    /// branches and MOV to CR3, and a MODE.Exec without a TIP's IP to the current place.
     EventPlace,
-    /// libipt takes bytes for another instruction: prefix D5 for AAD in 64-bit mode, 62 never for BOUND, and some that
-    /// no processor executes. And it goes on to addresses that are wider than the mode has them.
+    /// libipt reads bytes as another instruction: in 64-bit mode prefix D5 as AAD, 62 never as BOUND, and some bytes
+    /// that no processor executes. It also goes on to addresses that are wider than the mode allows.
     Instruction,
 }
 
-/// What a comparison says.
+/// The result of a comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// One of the two dialects, by its index, says the same.
+    /// The decoder, in one of its two dialects (by index), reports the same.
     Same(usize),
-    /// The difference has a name.
+    /// The difference belongs to a known class.
     Differs(Class),
-    /// Nothing is known that explains it.
+    /// No known class explains the difference.
     Unexplained,
 }
 
-/// Holds what the decoder says in its dialects against what libipt says.
+/// Compares what the decoder reports in its two dialects with what libipt reports.
 pub(crate) fn judge(trace: &[u8], code: &Code<'_>, own: &[Own; 2], theirs: &Decoded) -> Verdict {
     let said = theirs.errors.first().map(|error| (error.text, error.offset));
     if let Some(dialect) = own.iter().position(|own| own.said() == said && own.addresses == theirs.addresses)
@@ -56,7 +60,7 @@ pub(crate) fn judge(trace: &[u8], code: &Code<'_>, own: &[Own; 2], theirs: &Deco
     }
 }
 
-/// Sees to it that of `all` traces each class has some, and no more than so many of a thousand.
+/// Checks that, of `all` traces, each class has at least one, and at most the given number per thousand.
 pub(crate) fn shares(found: &BTreeMap<Class, u64>, all: u64, most: [u64; 5]) {
     for (class, most) in Class::ALL.into_iter().zip(most) {
         let count = found.get(&class).copied().unwrap_or_default();
@@ -65,7 +69,7 @@ pub(crate) fn shares(found: &BTreeMap<Class, u64>, all: u64, most: [u64; 5]) {
     }
 }
 
-/// The class of a difference; `None` where it is not known, or where nothing at its place shows that this decoder is
+/// Returns the class of a difference; `None` if it is unknown, or if nothing at its place shows that this decoder is
 /// right.
 pub(crate) fn explain(trace: &[u8], code: &Code<'_>, own: &Own, theirs: &Decoded) -> Option<Class> {
     let stream = Stream::of(trace);
@@ -93,36 +97,36 @@ struct Difference<'a> {
 }
 
 impl Difference<'_> {
-    /// libipt's error and its place.
+    /// libipt's error and its offset.
     fn their_error(&self) -> Option<(&'static str, u64)> {
         self.theirs.errors.first().map(|error| (error.text, error.offset))
     }
 
-    /// libipt has all instructions that this decoder has, and its error, if any, is not before this one's.
+    /// libipt has all instructions that this decoder has, and its error, if any, is not before this decoder's.
     fn goes_on(&self) -> bool {
         let behind = |error: (&str, u64)| self.own.said().is_none_or(|(_, own)| own <= error.1);
         self.theirs.addresses.starts_with(&self.own.addresses) && self.their_error().is_none_or(behind)
     }
 
-    /// The one has all instructions of the other.
+    /// One of the two lists of instructions begins with the other.
     fn is_prefix(&self) -> bool {
         let (own, theirs) = (&self.own.addresses, &self.theirs.addresses);
         own.starts_with(theirs) || theirs.starts_with(own)
     }
 
-    /// Up to where in the trace the two agree, at most.
+    /// The offset in the trace up to which the two can agree at most.
     fn place(&self) -> u64 {
         let errors = [self.own.said(), self.their_error()];
         errors.into_iter().flatten().map(|(_, offset)| offset).min().unwrap_or(u64::MAX)
     }
 
-    /// How many instructions are the same.
+    /// How many instructions agree.
     fn same(&self) -> usize {
         let both = self.own.addresses.iter().zip(&self.theirs.addresses);
         both.take_while(|(own, theirs)| own == theirs).count()
     }
 
-    /// Something at the place of this decoder's error shows that it is one.
+    /// Something at the place of this decoder's error shows that the error is real.
     fn is_founded(&self) -> bool {
         let (stream, own) = (self.stream, self.own);
         let Some(Error { offset, kind }) = own.error.filter(|_| own.said() != self.their_error()) else {
@@ -131,13 +135,13 @@ impl Difference<'_> {
         let packet = stream.at(offset);
         let stands = packet.is_some() || stream.is_end(offset);
         match kind {
-            // What is wrong behind an OVF has its offset.
+            // An error after an OVF has the offset of the OVF.
             ErrorKind::UnexpectedPacket(_) if packet == Some(&Packet::Ovf) => true,
             ErrorKind::UnexpectedPacket(name) => {
                 stream.is_odd(offset) && packet.is_some_and(|packet| packet.name() == name)
             }
             ErrorKind::TraceMismatch { ip } => Needs::of(self.code.at(ip)).is_some_and(|needs| {
-                // Outcomes may be left of the TNT packet before.
+                // Outcomes of the TNT packet before may be left.
                 let left = matches!(needs, Needs::Tip | Needs::Far) && stream.is_behind_tnt(offset);
                 let is_its =
                     |packet| needs.is(packet) && !stream.is_asynchronous(offset) && !stream.waits(offset);
@@ -152,7 +156,7 @@ impl Difference<'_> {
     fn reads_ahead(&self) -> bool {
         let Some((text, offset)) = self.their_error() else { return false };
         let Some((own_text, own_offset)) = self.own.said() else { return false };
-        // Before the walk comes there.
+        // libipt reports it before the walk gets there.
         let broken = self.stream.unreadable.map(|at| self.stream.open_psb(at).unwrap_or(at));
         if self.own.addresses.starts_with(&self.theirs.addresses)
             && (self.stream.error == Some((text, offset)) || broken == Some(offset) && !self.stream.cut_off)
@@ -164,7 +168,7 @@ impl Difference<'_> {
             return false;
         }
         let near = if own_offset > offset {
-            // It is still at the TNT packet of which the walk has used the last outcome.
+            // libipt is still at the TNT packet whose last outcome the walk has used.
             matches!(text, "no memory mapped at this address" | "unknown instruction")
                 && self.stream.is_tnt(offset)
                 && self.stream.next(offset) == own_offset
@@ -180,13 +184,13 @@ impl Difference<'_> {
         if !self.is_prefix() {
             return false;
         }
-        // This decoder comes to it too, or to the end of the trace that it is.
+        // This decoder gets to that packet too, or to the end of the trace, where the packet is cut off.
         if self.own.error.map_or(!self.stream.cut_off, |error| error.offset != unreadable) {
             return false;
         }
         match self.their_error() {
             Some((_, offset)) => offset == unreadable || self.stream.open_psb(unreadable) == Some(offset),
-            // It goes on to where the packet would be needed.
+            // libipt goes on to the place where the packet would be needed.
             None => self.theirs.addresses.get(self.own.addresses.len()..).is_some_and(|on| {
                 on.iter().rev().skip(1).all(|&address| Needs::of(self.code.at(address)).is_none())
             }),
@@ -217,7 +221,7 @@ impl Difference<'_> {
             || match self.their_error() {
                 Some(("unexpected packet context", offset)) => self.stream.stopped(offset),
                 Some(("trace stream does not match query", offset)) => {
-                    // Outcomes are left, or a MODE.Exec waits.
+                    // Outcomes are left, or a MODE.Exec waits for its TIP.
                     let left = self.stream.is_behind_tnt(offset) && !self.stream.is_branch_at(offset);
                     left || self.stream.waits(offset)
                 }
@@ -258,9 +262,9 @@ impl Difference<'_> {
         let theirs = self.theirs.addresses.get(same).copied();
         let wide = |address: u64| address > u64::from(u32::MAX);
         let code = self.code.at(last);
-        // Outside of 64-bit mode addresses have 32 bits; a far transfer may lead there.
+        // Outside 64-bit mode addresses have 32 bits; only a far transfer may lead to wider ones.
         let wraps = wide(last) && !wide(own) && theirs.is_none_or(wide) && !is_far(code);
-        // 62 is BOUND with an operand in memory, where it is not EVEX.
+        // 62 is BOUND if its operand is in memory; otherwise it is EVEX.
         let bound = !wide(last) && matches!(code, [0x62, 0..0xc0, ..]);
         let unknown =
             matches!(self.own.error.map(|error| error.kind), Some(ErrorKind::UnknownInstruction { .. }));
@@ -269,22 +273,22 @@ impl Difference<'_> {
     }
 }
 
-/// Whether the walk takes no notice of a packet.
+/// Whether the walk ignores this packet.
 fn is_aside(packet: &Packet) -> bool {
     use Packet::{Cyc, Mnt, Mtc, Pad, Tma, Tsc};
     matches!(packet, Cyc(_) | Mnt(_) | Mtc(_) | Pad | Tma(_) | Tsc(_))
 }
 
-/// So many events in a PSB+ libipt has room for.
+/// How many events of a PSB+ libipt has room for.
 const MOST_UPDATES: usize = 8;
-/// The longest instruction.
+/// The length in bytes of the longest instruction.
 const LONGEST: usize = 15;
 
 /// Which packet an instruction needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Needs {
     Tnt,
-    /// A return: a TIP, or a TNT where it is compressed.
+    /// A return: a TIP, or a TNT if it is compressed (predicted by its call).
     Either,
     Tip,
     /// A far transfer: a TIP.
@@ -292,7 +296,7 @@ enum Needs {
 }
 
 impl Needs {
-    /// By the bytes of the instruction.
+    /// Which packet these bytes of an instruction need.
     fn of(code: &[u8]) -> Option<Self> {
         let is_segment = |byte: &u8| matches!(byte, 0x26 | 0x2e | 0x36 | 0x3e | 0x64 | 0x65);
         let is_other = |byte: &u8| matches!(byte, 0x40..=0x4f | 0x66 | 0x67 | 0xf0 | 0xf2 | 0xf3);

@@ -1,4 +1,5 @@
-//! Damaged traces: the same instructions and first error in the same place, but for what has a name.
+//! Damaged traces: both decoders give the same instructions and the same first error at the same place, or the
+//! difference has a name.
 
 use crate::{
     cases,
@@ -13,16 +14,16 @@ use pugmark_decoder_core::packet::Packets;
 use pugmark_qemu_tests::libipt;
 use std::collections::BTreeMap;
 
-/// libipt does not see that a loop in the code has no end.
+/// libipt does not detect an endless loop in the code, so it stops after this many instructions.
 pub(crate) const MOST_INSTRUCTIONS: usize = 1 << 14;
 
-/// Of a thousand traces, how many at most differ by each class; measured are 241, 28, 111, 14 and 3 of a hundred
-/// thousand's, and of the first four thousand 235, 35, 109, 14 and 3.
+/// At most how many of a thousand traces may be in each class. Measured were 241, 28, 111, 14 and 3 with a hundred
+/// thousand traces, and 235, 35, 109, 14 and 3 with the first four thousand.
 const MOST: [u64; 5] = [250, 38, 118, 16, 5];
-/// And how many at least are the same; measured are 603 of either.
+/// At least how many of a thousand must be the same; 603 were measured with both numbers of traces.
 const LEAST: u64 = 595;
 
-/// Damaged traces of this many programs are tried.
+/// The damaged traces are those of this many programs.
 const PROGRAMS: u64 = 2000;
 
 #[test]
@@ -49,7 +50,8 @@ fn packets_of_damaged_traces_have_the_same_first_error() {
     assert!(errors > cases() / 20);
 }
 
-/// In one of the two dialects: [`Dialect::Libipt`](pugmark_decoder_core::config::Dialect) is that of a later version.
+/// In one of the two dialects: [`Dialect::Libipt`](pugmark_decoder_core::config::Dialect) follows a later version of
+/// libipt.
 #[test]
 fn damaged_traces_have_the_same_first_error() {
     let mut same = [0, 0];
@@ -89,7 +91,7 @@ fn damaged_traces_have_the_same_first_error() {
     assert!((libipt + manual) * 1000 > cases() * LEAST, "less is the same than was");
 }
 
-/// As many as there are cases, each with its program.
+/// As many damaged traces as there are cases, each with its program.
 pub(crate) fn damaged_traces() -> impl Iterator<Item = (Subject, Vec<u8>)> {
     let mut rng = Rng::with_seed(0x7075_676d);
     let damaged = std::iter::from_fn(move || {
@@ -103,7 +105,7 @@ pub(crate) fn damaged_traces() -> impl Iterator<Item = (Subject, Vec<u8>)> {
         .take(usize::try_from(cases()).unwrap_or(usize::MAX))
 }
 
-/// One to three changes: bits, bytes, stretches that are missing, there twice, or noise.
+/// Makes one to three changes: bits, bytes, stretches that are removed or repeated, or noise.
 fn damage(bytes: &mut Vec<u8>, rng: &mut Rng) {
     for _ in 0..rng.usize(1..=3) {
         if bytes.is_empty() {

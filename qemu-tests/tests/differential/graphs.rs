@@ -1,4 +1,4 @@
-//! Whole traces: both decoders give the same instructions, and they are those that were executed.
+//! Undamaged traces: both decoders give the same instructions, and these were executed.
 
 use crate::{
     cases,
@@ -24,7 +24,7 @@ fn random_graphs_decode_to_the_same_addresses() {
         assert!(own.addresses == theirs.addresses, "{what}: not libipt's instructions");
         let own = Own::of(trace, &code.own, MANUAL);
         assert_eq!(own.error, None, "{what}");
-        // Overflows lose some.
+        // Overflows lose some instructions.
         let executed = &subject.run.truth;
         assert!(subject.topic == Topic::Overflow || own.addresses == *executed, "{what}: not those executed");
         dialects_differ += u64::from(own.addresses != theirs.addresses);

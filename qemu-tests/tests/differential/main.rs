@@ -1,6 +1,7 @@
-//! The decoder against Debian's libipt 2.0.5, where it is installed: random control-flow graphs, and damaged traces.
+//! Compares the decoder with Debian's libipt 2.0.5, if it is installed, on random control-flow graphs and on damaged
+//! traces.
 //!
-//! Traces are restricted to the packets that this version knows. This takes a hundred thousand of each in two minutes:
+//! Traces contain only packets that this version knows. This runs a hundred thousand of each in two minutes:
 //!
 //! ```text
 //! PUGMARK_LONG=1 cargo test --release -p pugmark-qemu-tests --test differential -- --nocapture
@@ -16,12 +17,12 @@ mod stream;
 mod subject;
 mod tampered;
 
-/// How many cases a test takes.
+/// How many cases a test runs.
 fn cases() -> u64 {
     if std::env::var_os("PUGMARK_LONG").is_some_and(|value| value == "1") { 100_000 } else { 4000 }
 }
 
-/// What a test says that cannot do anything.
+/// Reports that a test cannot do anything.
 fn skipped() {
     println!("skipped: libipt is not installed");
 }

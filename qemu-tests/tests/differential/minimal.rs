@@ -1,4 +1,4 @@
-//! A minimal case of each difference that has a name.
+//! A minimal case for each difference that has a name.
 
 use crate::{
     classes::{Class, explain},
@@ -8,7 +8,7 @@ use crate::{
 };
 use pugmark_qemu_tests::libipt;
 
-/// Packets behind [`START`], code at 1000, and what the two say first.
+/// The class, a name, the packets after [`START`], the code at 1000, and what each decoder reports first.
 type Case = (Class, &'static str, &'static [u8], &'static [u8], Said, Said);
 type Said = Option<(&'static str, u64)>;
 

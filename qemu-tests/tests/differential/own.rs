@@ -8,7 +8,7 @@ use pugmark_decoder_core::{
     image::{Image, Section},
 };
 
-/// What it makes of a trace, from the first PSB to the first error.
+/// The result, from the first PSB to the first error.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Own {
     pub(crate) addresses: Vec<u64>,
@@ -19,10 +19,10 @@ pub(crate) struct Own {
 /// An event at its place.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Placed {
-    /// Behind so many instructions.
+    /// After this many instructions.
     pub(crate) behind: usize,
     pub(crate) kind: EventKind,
-    /// Where, if it says so.
+    /// The event's address, if it has one.
     pub(crate) ip: Option<u64>,
     /// The last instruction before it, with no event in between, is a branch.
     pub(crate) at_branch: bool,
@@ -31,7 +31,7 @@ pub(crate) struct Placed {
 /// The manual's reading of packets, without errata and clocks.
 pub(crate) const MANUAL: Config<'static> = Config { dialect: Dialect::Manual, ..Config::new() };
 
-/// libipt's reading, likewise.
+/// libipt's reading of packets, likewise.
 pub(crate) const LIBIPT: Config<'static> = Config { dialect: Dialect::Libipt, ..Config::new() };
 
 impl Own {
@@ -66,7 +66,7 @@ impl Own {
         }
     }
 
-    /// The error in libipt's words, and where.
+    /// The error in libipt's words, and its offset.
     pub(crate) fn said(&self) -> Option<(&'static str, u64)> {
         self.error.map(|error| (error.kind.libipt_text(), error.offset))
     }

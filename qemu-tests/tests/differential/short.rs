@@ -1,4 +1,4 @@
-//! All short traces over a few programs: the differences have names there too.
+//! All short traces over a few programs: there, too, each difference has a name.
 
 use crate::{
     classes::{Class, Verdict, judge, shares},
@@ -9,10 +9,10 @@ use crate::{
 use pugmark_qemu_tests::libipt;
 use std::collections::BTreeMap;
 
-/// A trace has at most so many of the packets.
+/// A trace has at most this many of the packets.
 const LONGEST: u32 = 3;
 
-/// A packet each, of those that a walk or the events depend on.
+/// One packet each, of the kinds on which the walk or the events depend.
 const PACKETS: [&[u8]; 19] = [
     b"\x06",                   // TNT (T)
     b"\x04",                   // TNT (N)
@@ -35,9 +35,9 @@ const PACKETS: [&[u8]; 19] = [
     b"\x4d",                   // TIP that is cut off
 ];
 
-/// Of a thousand traces, how many at most differ by each class; measured are 179, 93, 175, 50 and 49.
+/// At most how many of a thousand traces may be in each class; 179, 93, 175, 50 and 49 were measured.
 const MOST: [u64; 5] = [185, 96, 180, 52, 51];
-/// And how many at least are the same; measured are 454.
+/// At least how many of a thousand must be the same; 454 were measured.
 const LEAST: u64 = 450;
 
 const PROGRAMS: [&[u8]; 9] = [
@@ -80,7 +80,7 @@ fn the_differences_of_short_traces_have_names() {
     assert!(same * 1000 > all * LEAST, "less is the same than was");
 }
 
-/// The digits of the number are the packets. Shorter traces are the begins of these.
+/// The digits of the number select the packets. Shorter traces are the beginnings of these.
 fn trace(number: usize) -> Vec<u8> {
     let digits = (0..LONGEST).map(|place| number / PACKETS.len().pow(place) % PACKETS.len());
     START.iter().copied().chain(digits.flat_map(|digit| PACKETS[digit].iter().copied())).collect()

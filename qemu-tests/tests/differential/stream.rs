@@ -1,4 +1,4 @@
-//! The packets of a damaged trace, as far as they can be read from its first PSB on.
+//! The packets of a damaged trace that can be read, from its first PSB on.
 
 use crate::own::MANUAL;
 use pugmark_decoder_core::{
@@ -10,17 +10,17 @@ use pugmark_decoder_core::{
 pub(crate) struct Stream {
     packets: Vec<(u64, Packet)>,
     len: u64,
-    /// The offsets of those that no processor sends where they are.
+    /// The offsets of packets that no processor sends at that place.
     odd: Vec<u64>,
-    /// The offsets of those within asynchronous branches: behind a FUP, up to its TIP.
+    /// The offsets of packets in an asynchronous branch: after its FUP (the address where it happened), up to its TIP.
     ends: Vec<u64>,
-    /// Where the first is that cannot be read, or that the trace ends in.
+    /// The offset of the first packet that cannot be read or that is cut off by the end of the trace.
     pub(crate) unreadable: Option<u64>,
-    /// The trace ends in a packet that libipt 2.0.5 does not know.
+    /// The packet that is cut off is one that libipt 2.0.5 does not know.
     newer_cut_off: bool,
-    /// The trace ends in a packet.
+    /// The trace ends within a packet.
     pub(crate) cut_off: bool,
-    /// The first error that does not need the code, in libipt's words.
+    /// The first error that can be found without the code, in libipt's words.
     pub(crate) error: Option<(&'static str, u64)>,
 }
 
@@ -78,29 +78,29 @@ impl Stream {
         offset == self.unreadable.unwrap_or(self.len)
     }
 
-    /// Whether no processor sends the packet at `offset` there.
+    /// Whether no processor sends the packet at `offset` at that place.
     pub(crate) fn is_odd(&self, offset: u64) -> bool {
         self.odd.contains(&offset)
     }
 
-    /// Whether the packet at `offset` is behind the FUP of an asynchronous branch, up to its TIP.
+    /// Whether the packet at `offset` is after the FUP of an asynchronous branch, up to its TIP.
     pub(crate) fn is_asynchronous(&self, offset: u64) -> bool {
         self.ends.contains(&offset)
     }
 
-    /// The offset of the packet behind the one at `offset`.
+    /// The offset of the packet after the one at `offset`.
     pub(crate) fn next(&self, offset: u64) -> u64 {
         let behind = self.packets.iter().map(|(at, _)| *at).chain(self.unreadable);
         behind.filter(|at| *at > offset).min().unwrap_or(self.len)
     }
 
-    /// The offset of the branch that so many others are between and `offset`.
+    /// The offset of a branch before `offset`, with `others` more branches in between.
     pub(crate) fn branch_before(&self, offset: u64, others: usize) -> Option<u64> {
         let branches = self.before(offset).filter(|(_, packet)| is_branch(packet));
         branches.map(|(at, _)| *at).collect::<Vec<_>>().into_iter().rev().nth(others)
     }
 
-    /// The offset of the packet at this share of those before `end`.
+    /// The offset of the packet at this share of the packets before `end`.
     pub(crate) fn offset(&self, share: f64, end: u64) -> Option<u64> {
         let all = self.before(end).count();
         self.packets.get((all as f64 * share) as usize).map(|(at, _)| *at)
@@ -110,8 +110,7 @@ impl Stream {
         self.packets.iter().any(|(at, packet)| *at == offset && is_branch(packet))
     }
 
-    /// Whether there is a MODE.Exec before `offset`, and behind the last PSB+, whose partner is no TIP or TIP.PGE with
-    /// an IP.
+    /// Whether there is a MODE.Exec before `offset`, outside a PSB+, whose partner is not a TIP or TIP.PGE with an IP.
     pub(crate) fn has_odd_mode(&self, offset: u64) -> bool {
         let (mut waits, mut in_psb, mut odd) = (false, false, false);
         for (at, packet) in &self.packets {
@@ -142,7 +141,7 @@ impl Stream {
         self.before(offset).any(|(_, packet)| matches!(packet, Packet::TipPgd(_)))
     }
 
-    /// How many TIP and TNT packets there are behind `one` and before `other`.
+    /// How many TIP and TNT packets are after `one` and before `other`.
     pub(crate) fn branches_between(&self, one: u64, other: u64) -> usize {
         let between = one + 1..other;
         self.packets.iter().filter(|(offset, packet)| between.contains(offset) && is_branch(packet)).count()
@@ -158,7 +157,7 @@ impl Stream {
         matches!(self.at(offset), Some(Packet::TntShort(_) | Packet::TntLong(_)))
     }
 
-    /// The PSB of the PSB+ that is not closed before `offset`.
+    /// The offset of the PSB whose PSB+ is not closed before `offset`.
     pub(crate) fn open_psb(&self, offset: u64) -> Option<u64> {
         let last = |open, (at, packet): &(u64, Packet)| match packet {
             Packet::Psb => Some(*at),
@@ -168,7 +167,7 @@ impl Stream {
         self.before(offset).fold(None, last)
     }
 
-    /// How many packets of the PSB+ that `offset` is in tell of the state.
+    /// How many packets with state there are in the PSB+ that `offset` is in.
     pub(crate) fn updates(&self, offset: u64) -> usize {
         let psb = self.before(offset + 1).filter(|(_, packet)| *packet == Packet::Psb).last();
         let behind = self.packets.iter().skip_while(|(at, _)| Some(*at) != psb.map(|(psb, _)| *psb));
@@ -202,7 +201,7 @@ impl Stream {
         self.before(offset).fold(false, waits)
     }
 
-    /// Whether there is a TraceStop behind the last branch before `offset`.
+    /// Whether there is a TraceStop after the last branch before `offset`.
     pub(crate) fn stopped(&self, offset: u64) -> bool {
         let stopped = |stopped, (_, packet): &(u64, Packet)| match packet {
             Packet::TraceStop => true,
@@ -216,20 +215,20 @@ impl Stream {
     }
 }
 
-/// What the order of packets is to be, by the manual alone.
+/// Checks the order of packets by the manual alone.
 #[derive(Debug, Default)]
 struct Order {
-    /// Whether tracing is on; not known before the first PSB+ and behind an OVF.
+    /// Whether tracing is on; unknown before the first PSB+ and after an OVF.
     on: Option<bool>,
-    /// In a PSB+: whether it has a FUP.
+    /// `Some` in a PSB+: whether it has a FUP.
     psb: Option<bool>,
-    /// A FUP is due to a packet.
+    /// A packet still needs its FUP.
     fup: bool,
-    /// A FUP began an asynchronous branch.
+    /// A FUP has begun an asynchronous branch.
     branch: bool,
     /// A MODE.Exec waits for its TIP.
     mode: bool,
-    /// There is a TSC that no TMA belongs to yet.
+    /// There was a TSC without its TMA yet.
     tsc: bool,
 }
 

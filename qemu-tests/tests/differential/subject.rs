@@ -7,7 +7,8 @@ use pugmark_program::{
 };
 use pugmark_qemu_tests::libipt;
 
-/// What the programs are about. Where the output is cut off, the decoders end in other places.
+/// What the programs exercise. Topics that cut off the output are left out, because there the decoders end at different
+/// places.
 const TOPICS: [Topic; 7] =
     [Topic::Everything, Topic::Level, Topic::Cr3, Topic::Range, Topic::Stop, Topic::Overflow, Topic::Events];
 
@@ -33,7 +34,7 @@ impl Subject {
         Self { topic, run, program }
     }
 
-    /// Its code, for both decoders.
+    /// The program's code, for both decoders.
     pub(crate) fn code(&self) -> Code<'_> {
         let code = self.program.sections().iter().map(|code| (code.base, &code.bytes[..]));
         Code::new(&code.collect::<Vec<_>>())

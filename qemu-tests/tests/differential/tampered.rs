@@ -1,4 +1,4 @@
-//! A decode that is wrong is not explained: what the decoder makes of a trace is changed in small ways.
+//! Wrong decodes must not be explained: the decoder's result is changed in small ways, and the judge must notice.
 
 use crate::{
     classes::{Verdict, judge},
@@ -11,10 +11,10 @@ use fastrand::Rng;
 use pugmark_decoder_core::{Error, ErrorKind};
 use pugmark_qemu_tests::libipt;
 
-/// A change of what the decoder makes of the packets, somewhere.
+/// A change to the decoder's result at a random place.
 type Change = fn(&mut Own, &Stream, &mut Rng);
 
-/// Changes, and how many of a hundred must be noticed. One to what libipt would say too is none.
+/// Changes, and how many of a hundred must be noticed. A change to what libipt would report too does not count.
 const CHANGES: [(&str, u64, Change); 10] = [
     ("the error's offset is the next packet's", 90, |own, stream, _| {
         if let Some(error) = &mut own.error {
@@ -67,7 +67,7 @@ const CHANGES: [(&str, u64, Change); 10] = [
     }),
 ];
 
-/// An error comes that is none: at any packet before the end.
+/// Inserts an error that does not exist, at any packet before the end.
 fn stop(own: &mut Own, stream: &Stream, rng: &mut Rng, kind: fn(u64) -> ErrorKind) {
     let share = rng.f64();
     let Some(offset) = stream.offset(share, own.error.map_or(u64::MAX, |error| error.offset)) else { return };
