@@ -1,4 +1,4 @@
-//! Memory for a trace, and how it is used when it is full.
+//! The memory for a trace, and what happens when it is full.
 
 mod range;
 #[cfg(test)]
@@ -14,7 +14,7 @@ use core::fmt;
 use core::ptr::NonNull;
 use range::SingleRange;
 
-/// Memory that a unit can trace into. It gives everything back when dropped.
+/// Memory that a unit can trace into. Dropping it frees the memory.
 #[derive(Debug)]
 pub struct Buffer<F: Frames> {
     output: Output<F>,
@@ -24,56 +24,58 @@ pub struct Buffer<F: Frames> {
 /// What to do when the memory is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// Nothing is overwritten: the trace stops when all is full and not drained. A PMI comes while there are still
-    /// `spare` regions free, for what is executed until it is served.
+    /// Nothing is overwritten: the trace stops when everything is full and not drained. A PMI arrives while `spare`
+    /// regions are still free, for what is executed until it is served.
     StopWhenFull {
-        /// Regions kept free behind the one with INT; at least 1, unless the regions are chained by the driver.
+        /// Regions kept free after the one with INT; at least 1, unless the driver chains the regions.
         spare: u32,
     },
-    /// A ring with a PMI each time so many regions have filled. What is not drained in time is overwritten, and
-    /// counted: to the byte if the processor went round less than twice since the last PMI or drain, else at the least.
+    /// A ring with a PMI each time `interrupt_every` regions have filled. What is not drained in time is overwritten
+    /// and counted. The count is exact if the processor went round less than twice since the last PMI or drain;
+    /// otherwise it is a lower bound.
     ///
-    /// Where regions are chained by the driver, whether the one region was overwritten can be unknown: then it is told
+    /// If the driver chains the regions, it can be unknown whether the one region was overwritten. It is then reported
     /// as [`Overwritten::Perhaps`](crate::loss::Overwritten::Perhaps).
     Circular {
-        /// At least 1, and less than there are; 1 where regions are chained by the driver, which can be only one.
+        /// At least 1 and less than the number of regions. If the driver chains the regions there can be only one, and
+        /// this is 1.
         interrupt_every: u32,
     },
-    /// A ring without PMI: it holds what was traced last, to be read after the trace is stopped. What was overwritten is
-    /// counted as with [`Mode::Circular`]; a single range is like one region that the driver chains.
+    /// A ring without PMIs: it holds the most recent trace, to be read after the stop. What was overwritten is counted
+    /// as in [`Mode::Circular`]; a single range behaves like one region that the driver chains.
     Overwrite,
 }
 
 /// How the memory is laid out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layout {
-    /// One contiguous range, overwritten for ever: [`Mode::Overwrite`] only. Needs [`Feature::SingleRange`].
+    /// One contiguous range that is overwritten forever: [`Mode::Overwrite`] only. Needs [`Feature::SingleRange`].
     SingleRange {
-        /// A power of two from 4 KiB to 4 GiB.
+        /// The size in bytes: a power of two from 4 KiB to 4 GiB.
         bytes: u64,
     },
-    /// Regions listed in tables. Needs [`Feature::Topa`]; where [`Feature::TopaMultipleEntries`] is missing, the driver
+    /// Regions listed in ToPA tables. Needs [`Feature::Topa`]. Without [`Feature::TopaMultipleEntries`], the driver
     /// chains the regions, and only [`Mode::StopWhenFull`] may have more than one.
     Topa {
         /// The size of each region.
         size: RegionSize,
-        /// How many regions.
+        /// The number of regions.
         regions: u32,
-        /// Regions in a table, 1 to 511.
+        /// The number of regions in a table, 1 to 511.
         regions_per_table: u32,
-        /// All regions in one piece of memory, so that a trace is read as one slice, or two where it wraps.
+        /// Whether all regions are one block of memory, so that a trace can be read as one slice, or two if it wraps.
         contiguous: bool,
     },
 }
 
 impl Layout {
-    /// Regions anywhere in memory, in full tables.
+    /// Returns a layout with regions anywhere in memory, in full tables.
     #[must_use]
     pub const fn topa(size: RegionSize, regions: u32) -> Self {
         Self::Topa { size, regions, regions_per_table: 511, contiguous: false }
     }
 
-    /// Regions in one piece of memory, in full tables.
+    /// Returns a layout with all regions in one block of memory, in full tables.
     #[must_use]
     pub const fn contiguous_topa(size: RegionSize, regions: u32) -> Self {
         Self::Topa { size, regions, regions_per_table: 511, contiguous: true }
@@ -81,11 +83,12 @@ impl Layout {
 }
 
 impl<F: Frames> Buffer<F> {
-    /// Takes the memory from the kernel's frames.
+    /// Allocates the memory with the kernel's [`Frames`].
     ///
     /// # Errors
     ///
-    /// This processor cannot do it so, or there is no memory; what was taken is given back.
+    /// This processor does not support the layout or mode, or there is no memory. Memory that was already allocated is
+    /// freed.
     pub fn allocate(
         frames: F,
         capabilities: &PtCapabilities,
@@ -122,19 +125,19 @@ impl<F: Frames> Buffer<F> {
         Ok(Self { output, mode })
     }
 
-    /// What happens when it is full.
+    /// Returns what happens when the buffer is full.
     #[must_use]
     pub const fn mode(&self) -> Mode {
         self.mode
     }
 
-    /// How many bytes of trace it holds.
+    /// Returns how many bytes of trace it holds.
     #[must_use]
     pub const fn capacity(&self) -> u64 {
         self.region_bytes() * self.regions() as u64
     }
 
-    /// The tables, where it has any.
+    /// Returns the ToPA tables, unless the buffer is a single range.
     #[must_use]
     pub const fn topa(&self) -> Option<&Topa<F>> {
         match &self.output {
@@ -143,7 +146,7 @@ impl<F: Frames> Buffer<F> {
         }
     }
 
-    /// Whether this processor can trace into it; it may have been made for another one.
+    /// Checks that this processor can trace into the buffer, which may have been allocated for another processor.
     pub(crate) fn check(&self, capabilities: &PtCapabilities) -> Result<(), BufferError> {
         match &self.output {
             Output::SingleRange(_) => require(capabilities, Feature::SingleRange),
@@ -157,7 +160,7 @@ impl<F: Frames> Buffer<F> {
         }
     }
 
-    /// What it adds to IA32_RTIT_CTL.
+    /// Returns the bits that the buffer adds to IA32_RTIT_CTL.
     pub(crate) const fn ctl(&self) -> RtitCtl {
         match &self.output {
             Output::SingleRange(_) => RtitCtl::empty(),
@@ -165,7 +168,7 @@ impl<F: Frames> Buffer<F> {
         }
     }
 
-    /// One for a single range.
+    /// Returns the number of regions: 1 for a single range.
     pub(crate) const fn regions(&self) -> u32 {
         match &self.output {
             Output::SingleRange(_) => 1,
@@ -180,12 +183,12 @@ impl<F: Frames> Buffer<F> {
         }
     }
 
-    /// The driver goes from region to region, not the processor.
+    /// Returns whether the driver, and not the processor, moves from region to region.
     pub(crate) fn is_chained_by_driver(&self) -> bool {
         self.topa().is_some_and(|topa| topa.chain() == Chain::Driver)
     }
 
-    /// The registers that make the processor go on at `offset` of region `n`.
+    /// Returns the register values that make the processor continue at `offset` of region `n`.
     pub(crate) fn registers(&self, n: u32, offset: u32) -> (OutputBase, OutputMaskPtrs) {
         match &self.output {
             Output::SingleRange(range) => {
@@ -198,7 +201,7 @@ impl<F: Frames> Buffer<F> {
         }
     }
 
-    /// What the registers name, if it is of this buffer.
+    /// Returns the position that the registers name, if it is in this buffer.
     pub(crate) fn position(&self, base: OutputBase, pointers: OutputMaskPtrs) -> Option<Position> {
         let offset = u64::from(pointers.offset());
         let Listed { lap, region } = match &self.output {
@@ -208,7 +211,8 @@ impl<F: Frames> Buffer<F> {
         (offset <= self.region_bytes()).then_some(Position { lap, region, offset })
     }
 
-    /// How often its tables list the ring: at least twice, or nothing tells how often the processor went round.
+    /// Returns how often the tables list the ring. It must be at least twice to show how often the processor went
+    /// round.
     pub(crate) const fn laps(&self) -> u32 {
         match &self.output {
             Output::SingleRange(_) => 1,
@@ -216,7 +220,7 @@ impl<F: Frames> Buffer<F> {
         }
     }
 
-    /// Prepares it for a trace from its beginning.
+    /// Prepares the buffer for a trace from its beginning.
     pub(crate) fn reset(&mut self, halted: &Halted) {
         if let Output::Topa(topa) = &mut self.output {
             topa.mark(Marks::default(), halted);
@@ -232,7 +236,8 @@ impl<F: Frames> Buffer<F> {
         }
     }
 
-    /// Bytes from `offset` of region `n` on, to the region's end, or to the ring's where it is one piece of memory.
+    /// Returns the bytes from `offset` of region `n` to the region's end, or to the ring's end if it is one block of
+    /// memory.
     pub(crate) fn memory(&self, n: u32, offset: u64) -> (NonNull<u8>, u64) {
         let (start, regions) = match &self.output {
             Output::SingleRange(range) => (range.pointer(), 1),
@@ -240,21 +245,21 @@ impl<F: Frames> Buffer<F> {
             Output::Topa(topa) => (topa.pointer(n), 1),
         };
         debug_assert!(offset <= self.region_bytes());
-        // SAFETY: offsets are at most a region's size, and the region is mapped as one piece.
+        // SAFETY: `offset` is at most a region's size, and the region is mapped as one block.
         let start = unsafe { start.add(offset as usize) };
         (start, u64::from(regions) * self.region_bytes() - offset)
     }
 
-    /// Fills the rest of region `n` with PAD packets, and says how many bytes that is.
+    /// Fills the rest of region `n` with PAD packets, and returns how many bytes that is.
     pub(crate) fn pad(&mut self, n: u32, offset: u64, _: &Halted) -> u64 {
         let (start, _) = self.memory(n, offset);
         let bytes = self.region_bytes() - offset;
-        // SAFETY: the rest of a region of ours, and the trace is off.
+        // SAFETY: the rest of one of our own regions, and the trace is off.
         unsafe { start.write_bytes(0, bytes as usize) };
         bytes
     }
 
-    /// Writes [`GUARD`] to the bytes before `end`, a place in the only region. They are free.
+    /// Writes [`GUARD`] to the bytes before `end`, a place in the only region. These bytes must be free.
     pub(crate) fn set_guard(&mut self, end: u64, _: &Halted) {
         for at in self.guard_places(end) {
             let (to, _) = self.memory(0, at);
@@ -263,7 +268,7 @@ impl<F: Frames> Buffer<F> {
         }
     }
 
-    /// Which of the bytes before `end` are still as [`Buffer::set_guard`] left them.
+    /// Returns for each of the bytes before `end` whether it is still as [`Buffer::set_guard`] left it.
     pub(crate) fn look_at_guard(&self, end: u64, _: &Halted) -> [bool; GUARD_BYTES as usize] {
         self.guard_places(end).map(|at| {
             let (from, _) = self.memory(0, at);
@@ -284,58 +289,61 @@ impl<F: Frames> Buffer<F> {
 /// Where the processor writes its next byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Position {
-    /// In which listing of the ring.
+    /// The number of the ring's listing in the tables.
     pub(crate) lap: u32,
     pub(crate) region: u32,
-    /// In the region. Its end is the next one's begin.
+    /// The offset in the region. The end of a region is the beginning of the next one.
     pub(crate) offset: u64,
 }
 
-/// How often tables list a ring that is overwritten. A trace begins anywhere in the first lap. Where it comes to in the
-/// first two is known to the byte; in the last one, which it does not leave, it has overwritten something for certain.
+/// How often the tables list a ring that is overwritten. A trace starts anywhere in the first lap. If the processor is
+/// now in the first or second lap, the number of bytes is known exactly. In the last lap, which it never leaves, it
+/// certainly has overwritten something.
 const LAPS: u32 = 3;
 
-/// No packet begins with this byte, and none has 16 bytes after its first: so not as many of them in a row are in any
-/// trace. Source: SDM vol. 3, Intel Processor Trace, "Trace Packets and Data Types".
+/// The value of the guard bytes. No packet begins with this byte, and none has 16 bytes after its first, so no trace
+/// contains 16 of them in a row. Source: SDM vol. 3, Intel Processor Trace, "Trace Packets and Data Types".
 pub(crate) const GUARD: u8 = 0xc5;
-/// Twice as many: where the processor is in the midst of them, some are of one lap and the others of the one before.
+/// Twice 16: if the processor is in the middle of them, the bytes before its place are from this lap, the others from
+/// the lap before.
 pub(crate) const GUARD_BYTES: u64 = 32;
 
-/// Why there can be no such buffer.
+/// Why a buffer cannot be created or used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BufferError {
     /// The processor lacks a feature.
     Missing(Feature),
-    /// A single range can only be overwritten.
+    /// A single range supports only [`Mode::Overwrite`].
     SingleRangeOverwrites {
-        /// The mode asked for.
+        /// The requested mode.
         mode: Mode,
     },
     /// Errata TGL052, ADL037, RPL017: on this model a single range of more than 4 KiB may hold wrong data.
     SingleRangeErratum {
-        /// The size asked for.
+        /// The requested size.
         bytes: u64,
     },
-    /// A single range is a power of two from 4 KiB to 4 GiB.
+    /// The size of a single range is not a power of two from 4 KiB to 4 GiB.
     SingleRangeSize {
-        /// The size asked for.
+        /// The requested size.
         bytes: u64,
     },
-    /// No region would be left to trace into before the PMI, or none for what comes after it.
+    /// No region would be left to trace into before the PMI, or none for what is traced after it.
     Spare {
-        /// Regions kept free.
+        /// The number of regions to keep free.
         spare: u32,
-        /// Regions there are.
+        /// The number of regions.
         regions: u32,
     },
-    /// A PMI after no region, or none before a lap is over: what comes before it is served would overwrite the rest.
+    /// The PMI would come after no region, or only when a whole lap is over: what is traced until it is served would
+    /// overwrite the rest.
     InterruptEvery {
-        /// Regions between two PMIs.
+        /// The number of regions between two PMIs.
         interrupt_every: u32,
-        /// Regions there are.
+        /// The number of regions.
         regions: u32,
     },
-    /// A table or its memory.
+    /// An error in a table or its memory.
     Topa(TopaError),
 }
 
@@ -387,12 +395,12 @@ fn require(capabilities: &PtCapabilities, feature: Feature) -> Result<(), Buffer
 
 fn check_mode(mode: Mode, regions: u32, chain: Chain) -> Result<(), BufferError> {
     match (mode, chain) {
-        // The PMI comes before the region is full; the room for the skid is in the region.
+        // The PMI arrives before the region is full; the region itself has the room for what is traced until then.
         (Mode::StopWhenFull { .. }, Chain::Driver) => Ok(()),
         (Mode::StopWhenFull { spare }, Chain::Table) if spare == 0 || spare >= regions => {
             Err(BufferError::Spare { spare, regions })
         }
-        // The ring would have to be the processor's.
+        // Only the processor could move round such a ring.
         (Mode::Circular { .. } | Mode::Overwrite, Chain::Driver) if regions != 1 => {
             Err(BufferError::Missing(Feature::TopaMultipleEntries))
         }

@@ -1,4 +1,4 @@
-//! What CPUID says of the PT unit.
+//! What CPUID reports about the PT unit.
 //!
 //! Source: SDM vol. 3, Intel Processor Trace, "Detection of Intel Processor Trace and Capability Enumeration";
 //! vol. 2, "CPUID".
@@ -12,32 +12,32 @@ use crate::intel::errata::Errata;
 use crate::lifecycle::Missing;
 use raw_cpuid::CpuId;
 
-/// What this processor's PT unit can do, and what goes with it.
+/// What this processor's PT unit can do, with other properties of the processor that a trace needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PtCapabilities {
-    /// `CPUID.14H.0:EBX`, also the bits that have no name here.
+    /// `CPUID.14H.0:EBX`, with all bits, also those without a [`Feature`].
     pub ebx: u32,
-    /// `CPUID.14H.0:ECX`, also the bits that have no name here.
+    /// `CPUID.14H.0:ECX`, with all bits, also those without a [`Feature`].
     pub ecx: u32,
-    /// How many address ranges there are, 0 to 4: `CPUID.14H.1:EAX[2:0]`.
+    /// The number of address ranges, 0 to 4: `CPUID.14H.1:EAX[2:0]`.
     pub address_ranges: u8,
-    /// Bit n: MTCFreq may be n. `CPUID.14H.1:EAX[31:16]`.
+    /// Bit n is set if MTCFreq may be n. `CPUID.14H.1:EAX[31:16]`.
     pub mtc_freqs: u16,
-    /// Bit n: CycThresh may be n. `CPUID.14H.1:EBX[15:0]`.
+    /// Bit n is set if CycThresh may be n. `CPUID.14H.1:EBX[15:0]`.
     pub cyc_thresholds: u16,
-    /// Bit n: PSBFreq may be n. `CPUID.14H.1:EBX[31:16]`.
+    /// Bit n is set if PSBFreq may be n. `CPUID.14H.1:EBX[31:16]`.
     pub psb_freqs: u16,
-    /// MAXPHYADDR: `CPUID.80000008H:EAX[7:0]`, 36 where it is not there.
+    /// MAXPHYADDR: `CPUID.80000008H:EAX[7:0]`, or 36 if that is not enumerated.
     pub physical_address_bits: u8,
-    /// The bits of a linear address: `CPUID.80000008H:EAX[15:8]`, 48 where it is not there.
+    /// The number of bits of a linear address: `CPUID.80000008H:EAX[15:8]`, or 48 if that is not enumerated.
     pub linear_address_bits: u8,
     /// The ratio of the time-stamp counter to the crystal clock: `CPUID.15H`.
     pub tsc_ratio: Option<TscRatio>,
     /// The processor's base frequency in MHz: `CPUID.16H:EAX[15:0]`.
     pub base_mhz: Option<u16>,
-    /// There is VMX: `CPUID.1:ECX[5]`.
+    /// The processor has VMX: `CPUID.1:ECX[5]`.
     pub vmx: bool,
-    /// What this model is known to do wrong.
+    /// The errata and restrictions of this model.
     pub errata: Errata,
 }
 
@@ -48,28 +48,29 @@ pub struct TscRatio {
     pub numerator: u32,
     /// EAX; not 0.
     pub denominator: u32,
-    /// ECX: the crystal's frequency in Hz, where it is enumerated.
+    /// ECX: the crystal's frequency in Hz, if it is enumerated.
     pub crystal_hz: Option<u32>,
 }
 
 impl PtCapabilities {
-    /// Reads them from this processor.
+    /// Reads the capabilities of this processor.
     ///
     /// # Errors
     ///
-    /// As [`PtCapabilities::read`].
+    /// Those of [`PtCapabilities::read`].
     pub fn of_this_processor() -> Result<Self, Missing> {
         Self::read(this_processor)
     }
 
-    /// Reads them with any CPUID.
+    /// Reads the capabilities with the given CPUID function.
     ///
     /// # Errors
     ///
-    /// There is no PT here.
+    /// The processor has no PT.
     pub fn read(cpuid: impl CpuIdReader) -> Result<Self, Missing> {
         let highest = cpuid.cpuid1(0).eax;
-        // Leaf 7 has the say: where it denies PT that is the reason to give, whatever other leaves there are.
+        // Leaf 7 decides: if it says that there is no PT, that is the reason to report, whatever other leaves there
+        // are.
         if highest >= FEATURE_LEAF && cpuid.cpuid2(FEATURE_LEAF, 0).ebx >> 25 & 1 == 0 {
             return Err(Missing::ProcessorTrace);
         }
@@ -106,7 +107,7 @@ impl PtCapabilities {
         })
     }
 
-    /// Whether the processor has this.
+    /// Returns whether the processor has this feature.
     #[must_use]
     pub const fn has(&self, feature: Feature) -> bool {
         let field = feature.field();
@@ -118,21 +119,21 @@ impl PtCapabilities {
         register >> field.low & 1 == 1
     }
 
-    /// The first physical address that the unit cannot reach.
+    /// Returns the first physical address that the unit cannot reach.
     #[must_use]
     pub const fn physical_limit(&self) -> u64 {
-        // The x86-64 architecture has no more than 52 bits; a nonsense value must not overflow the shift.
+        // The x86-64 architecture has at most 52 bits; a nonsense value must not overflow the shift.
         let bits = if self.physical_address_bits > 52 { 52 } else { self.physical_address_bits };
         1 << bits
     }
 }
 
 const PT_LEAF: u32 = 0x14;
-/// The leaf that says whether there is PT.
+/// The leaf that says whether the processor has PT.
 const FEATURE_LEAF: u32 = 7;
 const ZERO: CpuIdResult = CpuIdResult { eax: 0, ebx: 0, ecx: 0, edx: 0 };
 
-/// A width of addresses; a hypervisor that leaves it 0 says nothing.
+/// Returns the enumerated address width; 0, which some hypervisors report, counts as not enumerated.
 fn width(enumerated: Option<u8>, otherwise: u8) -> u8 {
     enumerated.filter(|&bits| bits != 0).unwrap_or(otherwise)
 }

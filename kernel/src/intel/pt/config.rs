@@ -1,4 +1,4 @@
-//! What is to be traced, checked against the processor's capabilities before anything is written to it.
+//! What to trace, checked against the processor's capabilities before any register is written.
 
 #[cfg(test)]
 mod tests;
@@ -8,7 +8,7 @@ use crate::intel::pt::{CpuidField, Feature, PtCapabilities};
 use crate::msr::{AddrCfg, RtitCtl};
 use core::fmt;
 
-/// What is to be traced. Nothing is until [`PtConfig::os`] or [`PtConfig::user`] is set.
+/// What to trace. Nothing is traced unless [`PtConfig::os`] or [`PtConfig::user`] is set.
 ///
 /// Source: SDM vol. 3, Intel Processor Trace, "IA32_RTIT_CTL MSR", "Trace Filtering".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,7 +23,7 @@ pub struct PtConfig {
 }
 
 impl PtConfig {
-    /// Change-of-flow packets and nothing else, of no privilege level yet.
+    /// Returns a configuration with change-of-flow packets only, and no privilege level yet.
     #[must_use]
     pub const fn new() -> Self {
         Self {
@@ -37,83 +37,87 @@ impl PtConfig {
         }
     }
 
-    /// OS: code at CPL 0.
+    /// OS: traces code at CPL 0.
     #[must_use]
     pub const fn os(self, on: bool) -> Self {
         self.flag(RtitCtl::OS, on)
     }
 
-    /// User: code at CPL 1 to 3.
+    /// User: traces code at CPL 1 to 3.
     #[must_use]
     pub const fn user(self, on: bool) -> Self {
         self.flag(RtitCtl::USER, on)
     }
 
-    /// BranchEn: change-of-flow packets; on unless said otherwise. Off needs [`Feature::Mtc`].
+    /// BranchEn: change-of-flow packets. On by default; off needs [`Feature::Mtc`].
     #[must_use]
     pub const fn branches(self, on: bool) -> Self {
         self.flag(RtitCtl::BRANCH_EN, on)
     }
 
-    /// Return compression (DisRETC = 0); on unless said otherwise.
+    /// Return compression (DisRETC = 0): a return to the expected address is one TNT bit, not a TIP packet. On by
+    /// default.
     #[must_use]
     pub const fn return_compression(self, on: bool) -> Self {
         self.flag(RtitCtl::DIS_RETC, !on)
     }
 
-    /// TNT packets (DisTNT = 0); on unless said otherwise. Off needs [`Feature::TntDisable`].
+    /// TNT packets, which give taken/not-taken bits of conditional branches (DisTNT = 0). On by default; off needs
+    /// [`Feature::TntDisable`].
     #[must_use]
     pub const fn tnt(self, on: bool) -> Self {
         self.flag(RtitCtl::DIS_TNT, !on)
     }
 
-    /// TSCEn: TSC packets, and TMA where there are MTC packets.
+    /// TSCEn: TSC packets, and TMA packets if there are MTC packets.
     #[must_use]
     pub const fn tsc(self, on: bool) -> Self {
         self.flag(RtitCtl::TSC_EN, on)
     }
 
-    /// MTCEn: an MTC packet each `2^freq` ticks of the always running timer. Needs [`Feature::Mtc`].
+    /// MTCEn: an MTC packet every `2^freq` ticks of the always running timer. Needs [`Feature::Mtc`].
     #[must_use]
     pub const fn mtc(mut self, freq: u8) -> Self {
         self.mtc_freq = Some(freq);
         self.flag(RtitCtl::MTC_EN, true)
     }
 
-    /// CYCEn: cycle counts, with `threshold` 0 for each packet that can have one, else at least `2^(threshold-1)`
-    /// cycles apart. Needs [`Feature::CycleAccurate`].
+    /// CYCEn: cycle counts. With `threshold` 0, each packet that can have a cycle count has one; otherwise the counts
+    /// are at least `2^(threshold-1)` cycles apart. Needs [`Feature::CycleAccurate`].
     #[must_use]
     pub const fn cycles(mut self, threshold: u8) -> Self {
         self.cyc_thresh = Some(threshold);
         self.flag(RtitCtl::CYC_EN, true)
     }
 
-    /// PSBFreq: a PSB about every `2^(freq+11)` bytes of output. Needs [`Feature::CycleAccurate`].
+    /// PSBFreq: a PSB, at which a decoder can start, about every `2^(freq+11)` bytes of output. Needs
+    /// [`Feature::CycleAccurate`].
     #[must_use]
     pub const fn psb_freq(mut self, freq: u8) -> Self {
         self.psb_freq = Some(freq);
         self
     }
 
-    /// PTWEn: PTWRITE gives packets. Needs [`Feature::Ptwrite`].
+    /// PTWEn: the PTWRITE instruction emits packets. Needs [`Feature::Ptwrite`].
     #[must_use]
     pub const fn ptwrite(self, on: bool) -> Self {
         self.flag(RtitCtl::PTW_EN, on)
     }
 
-    /// FUPonPTW: those packets are followed by PTWRITE's IP. Needs [`Feature::Ptwrite`].
+    /// FUPonPTW: a packet with the IP of PTWRITE (FUP) follows each PTW packet. Needs [`Feature::Ptwrite`].
     #[must_use]
     pub const fn fup_on_ptw(self, on: bool) -> Self {
         self.flag(RtitCtl::FUP_ON_PTW, on)
     }
 
-    /// PwrEvtEn: C-states and frequency stops. Needs [`Feature::PowerEventTrace`].
+    /// PwrEvtEn: packets for C-states and frequency stops. Needs [`Feature::PowerEventTrace`].
     #[must_use]
     pub const fn power_events(self, on: bool) -> Self {
         self.flag(RtitCtl::PWR_EVT_EN, on)
     }
 
-    /// EventEn: interrupts, exceptions and their like by kind and vector. Needs [`Feature::EventTrace`].
+    /// EventEn: packets for interrupts, exceptions and similar events, with kind and vector. Needs
+    /// [`Feature::EventTrace`].
     #[must_use]
     pub const fn events(self, on: bool) -> Self {
         self.flag(RtitCtl::EVENT_EN, on)
@@ -125,32 +129,35 @@ impl PtConfig {
         self.flag(RtitCtl::INJECT_PSB_PMI_ON_ENABLE, on)
     }
 
-    /// CR3Filter: only code under this CR3, without its PCID. Needs [`Feature::Cr3Filtering`].
+    /// CR3Filter: traces only code under this CR3, given without its PCID. Needs [`Feature::Cr3Filtering`].
     ///
-    /// In IA-32e mode bits 63:12 are compared, so all PCIDs of a page table count; with PAE paging it is bits 63:5.
+    /// In IA-32e mode the processor compares bits 63:12, so all PCIDs of a page table match; with PAE paging it
+    /// compares bits 63:5.
     #[must_use]
     pub const fn cr3(mut self, cr3: u64) -> Self {
         self.cr3 = Some(cr3);
         self.flag(RtitCtl::CR3_FILTER, true)
     }
 
-    /// Only code from `first` to `last`, both included; several filters add up. Needs [`Feature::IpFiltering`].
+    /// Traces only code from `first` to `last`, both included; with several filters, code in any of them is traced.
+    /// Needs [`Feature::IpFiltering`].
     #[must_use]
     pub const fn filter(self, first: u64, last: u64) -> Self {
         self.range(Range { first, last, cfg: AddrCfg::Filter })
     }
 
-    /// Entering code from `first` to `last`, both included, stops the trace. Needs [`Feature::IpFiltering`].
+    /// Stops the trace when execution enters code from `first` to `last`, both included. Needs
+    /// [`Feature::IpFiltering`].
     #[must_use]
     pub const fn trace_stop(self, first: u64, last: u64) -> Self {
         self.range(Range { first, last, cfg: AddrCfg::TraceStop })
     }
 
-    /// What goes into the registers; the output's bits and TraceEn are not yet in it.
+    /// Returns the values for the registers, without TraceEn and the bits of the output.
     ///
     /// # Errors
     ///
-    /// The processor would refuse it, or it means nothing.
+    /// The processor would refuse the configuration, or it has no meaning.
     pub fn check(&self, capabilities: &PtCapabilities) -> Result<Checked, PtConfigRefusal> {
         for (flag, feature) in NEEDS {
             if self.flags.contains(flag) {
@@ -208,7 +215,7 @@ impl PtConfig {
     }
 
     const fn range(mut self, range: Range) -> Self {
-        // Those that do not fit are counted and refused by the check.
+        // Ranges that do not fit are counted, and the check refuses them.
         if self.range_count < MAX_RANGES {
             self.ranges[self.range_count] = Some(range);
         }
@@ -223,7 +230,7 @@ impl Default for PtConfig {
     }
 }
 
-/// A configuration that this processor takes.
+/// A configuration that this processor supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Checked {
     /// IA32_RTIT_CTL without TraceEn and ToPA.
@@ -232,7 +239,7 @@ pub struct Checked {
     pub(crate) ranges: [Option<Range>; MAX_RANGES],
 }
 
-/// Linear addresses, both included.
+/// A range of linear addresses, both ends included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Range {
     pub(crate) first: u64,
@@ -255,33 +262,33 @@ impl Range {
     }
 }
 
-/// Why a configuration is not possible here.
+/// Why this processor does not support a configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PtConfigRefusal {
     /// The processor lacks a feature.
     Missing(Feature),
     /// An encoding that the processor does not enumerate.
     Encoding {
-        /// Where the allowed ones are enumerated.
+        /// The CPUID field that enumerates the allowed encodings.
         field: CpuidField,
-        /// The one asked for.
+        /// The requested encoding.
         value: u8,
-        /// Bit n: n is allowed.
+        /// Bit n is set if the encoding n is allowed.
         allowed: u16,
     },
-    /// More address ranges than there are.
+    /// More address ranges than the processor has.
     Ranges {
-        /// How many were asked for.
+        /// The requested number.
         wanted: usize,
-        /// How many there are.
+        /// The number that the processor has.
         there: u8,
     },
     /// Bits 4:0 of the CR3 to match are not 0.
     Cr3 {
-        /// The value asked for.
+        /// The requested value.
         cr3: u64,
     },
-    /// An end of an address range is not canonical.
+    /// One end of an address range is not canonical.
     NotCanonical {
         /// The address.
         address: u64,
@@ -293,7 +300,7 @@ pub enum PtConfigRefusal {
         /// Its last address.
         last: u64,
     },
-    /// Erratum BDM106: this model does not take BranchEn = 0.
+    /// Erratum BDM106: this model does not support BranchEn = 0.
     BranchEnErratum,
 }
 
@@ -319,7 +326,7 @@ impl fmt::Display for PtConfigRefusal {
 
 impl core::error::Error for PtConfigRefusal {}
 
-/// What each flag needs.
+/// The feature that each flag needs.
 const NEEDS: [(RtitCtl, Feature); 9] = [
     (RtitCtl::CYC_EN, Feature::CycleAccurate),
     (RtitCtl::MTC_EN, Feature::Mtc),
@@ -341,8 +348,8 @@ fn require(capabilities: &PtCapabilities, feature: Feature) -> Result<(), PtConf
     }
 }
 
-/// The encoding asked for, or the lowest that is allowed: an encoding is checked by the processor even where the
-/// packets it is about are off.
+/// Returns the requested encoding, or the lowest allowed one: the processor checks an encoding even while the packets
+/// that it configures are off.
 fn encoding(field: CpuidField, there: bool, allowed: u16, asked: Option<u8>) -> Result<u8, PtConfigRefusal> {
     match asked {
         Some(value) if value < 16 && allowed >> value & 1 == 1 => Ok(value),

@@ -1,20 +1,20 @@
-//! Is the unit really there, and free?
+//! Checks whether the PT unit really exists and is unused.
 //!
-//! CPUID first. Then the registers themselves: where nothing is behind them an access raises #GP, or, on some
-//! virtual machines, reads give 0 and writes are dropped.
+//! First CPUID is checked, then the registers: a register that is not implemented raises #GP, or, on some virtual
+//! machines, reads 0 and ignores writes.
 
 use crate::intel::errata::Errata;
 use crate::intel::pt::{Feature, PtCapabilities};
 use crate::lifecycle::{self, Absent, InUse, Missing};
 use crate::msr::{DebugCtl, DebugCtlLayout, DebugFlags, Msr, OutputMaskPtrs, Register, RtitCtl, VmxMisc};
 
-/// Looks whether the unit that CPUID announces answers and is free.
+/// Checks that the unit that CPUID announces has working registers and is unused.
 ///
-/// Writes IA32_RTIT_OUTPUT_MASK_PTRS and puts it back.
+/// Writes IA32_RTIT_OUTPUT_MASK_PTRS and restores it.
 ///
 /// # Errors
 ///
-/// It does not answer, or is not free.
+/// A register does not work, or the unit is in use.
 pub fn probe(msr: &mut impl Msr, capabilities: &PtCapabilities) -> Result<(), Absent> {
     if !capabilities.has(Feature::Topa) && !capabilities.has(Feature::SingleRange) {
         return Err(Missing::TraceOutput.into());
@@ -23,14 +23,14 @@ pub fn probe(msr: &mut impl Msr, capabilities: &PtCapabilities) -> Result<(), Ab
     if ctl.contains(RtitCtl::TRACE_EN) {
         return Err(InUse::ProcessorTrace { ctl }.into());
     }
-    // SAFETY: without TraceEn the register leads to no write to memory.
+    // SAFETY: without TraceEn this register makes the processor write to no memory.
     unsafe { lifecycle::probe(msr, OutputMaskPtrs::ADDRESS, |_| PATTERN.to_bits(), u64::MAX) }
 }
 
 /// What VMX does to a trace on this processor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VmxTracing {
-    /// There is no VMX.
+    /// The processor has no VMX.
     NoVmx,
     /// TraceEn may stay set in VMX operation.
     Allowed,
@@ -39,7 +39,7 @@ pub enum VmxTracing {
 }
 
 impl VmxTracing {
-    /// Reads it; a processor that does not let IA32_VMX_MISC be read is taken for the careful case.
+    /// Reads it. A processor on which IA32_VMX_MISC cannot be read is treated as [`VmxTracing::ClearedByVmxon`].
     pub fn read(msr: &mut impl Msr, capabilities: &PtCapabilities) -> Self {
         match capabilities.vmx.then(|| msr.read::<VmxMisc>()) {
             None => Self::NoVmx,
@@ -49,8 +49,8 @@ impl VmxTracing {
     }
 }
 
-/// The other branch recorders that are on, where PT and they exclude each other; a processor without IA32_DEBUGCTL has
-/// none.
+/// Returns the other branch recorders that are on, if they and PT exclude each other. A processor without IA32_DEBUGCTL
+/// has none.
 pub(crate) fn other_recorder(msr: &mut impl Msr, capabilities: &PtCapabilities) -> Option<InUse> {
     if !capabilities.errata.contains(Errata::TRACE_EXCLUDES_BRANCH_RECORDS) {
         return None;
@@ -61,7 +61,7 @@ pub(crate) fn other_recorder(msr: &mut impl Msr, capabilities: &PtCapabilities) 
     (control != 0).then_some(in_use)
 }
 
-/// An offset and a mask that no reset gives.
+/// An offset and a mask that no reset produces.
 const PATTERN: OutputMaskPtrs = OutputMaskPtrs::single_range(0xfff, 0x5a0);
 
 #[cfg(test)]
@@ -148,7 +148,7 @@ mod tests {
             let excludes = with(Errata::TRACE_EXCLUDES_BRANCH_RECORDS);
             let in_use = on.map(|control| InUse::BranchRecorder { address: 0x1d9, control });
             assert_eq!(other_recorder(&mut msr, &excludes), in_use);
-            // Where they go beside each other.
+            // The same registers where both can be used together.
             assert_eq!(other_recorder(&mut msr, &with(Errata::empty())), None);
         }
     }

@@ -1,18 +1,18 @@
-//! What the processor says of memory and tables that it does not take.
+//! The processor's report that it does not accept memory or tables.
 
 use crate::msr::{OutputBase, OutputMaskPtrs, RtitStatus};
 use core::fmt;
 
-/// STATUS.Error, with the registers that say where. Nothing is traced until it is cleared.
+/// STATUS.Error, with the registers that say where. Nothing is traced until the bit is cleared.
 ///
 /// Source: SDM vol. 3, Intel Processor Trace, "Operational Errors", "ToPA Errors".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OperationalError {
     /// IA32_RTIT_STATUS.
     pub status: RtitStatus,
-    /// The table, or the range.
+    /// IA32_RTIT_OUTPUT_BASE: the table, or the single range.
     pub base: OutputBase,
-    /// The entry and the offset in its region.
+    /// IA32_RTIT_OUTPUT_MASK_PTRS: the entry, and the offset in its region.
     pub pointers: OutputMaskPtrs,
 }
 

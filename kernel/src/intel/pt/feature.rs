@@ -9,7 +9,7 @@ pub enum Feature {
     Cr3Filtering,
     /// CTL.CYCEn, CycThresh and PSBFreq.
     CycleAccurate,
-    /// CTL.ADDRn_CFG with their registers; TraceStop; registers kept over a warm reset.
+    /// CTL.ADDRn_CFG with their registers; TraceStop; registers preserved across a warm reset.
     IpFiltering,
     /// CTL.MTCEn and MTCFreq; CTL.BranchEn may be 0.
     Mtc,
@@ -27,18 +27,18 @@ pub enum Feature {
     TriggerTracing,
     /// CTL.ToPA may be 1.
     Topa,
-    /// A ToPA table may have many entries; else one, and an END that points back.
+    /// A ToPA table may have many entries; otherwise it has one, and an END entry that points back to the table.
     TopaMultipleEntries,
     /// CTL.ToPA may be 0: single-range output.
     SingleRange,
     /// CTL.FabricEn.
     TraceTransport,
-    /// IP payloads hold linear addresses: the CS base is included. Else the RIP.
+    /// IP payloads are linear addresses, with the CS base included; otherwise they are RIP.
     LipPayloads,
 }
 
 impl Feature {
-    /// All of them, in the order of their bits.
+    /// All features, in the order of their bits.
     pub const ALL: [Self; 15] = [
         Self::Cr3Filtering,
         Self::CycleAccurate,
@@ -57,7 +57,7 @@ impl Feature {
         Self::LipPayloads,
     ];
 
-    /// The bit that enumerates it.
+    /// Returns the CPUID bit that enumerates the feature.
     #[must_use]
     pub const fn field(self) -> CpuidField {
         match self {
@@ -80,24 +80,24 @@ impl Feature {
     }
 }
 
-/// A place in CPUID and what it says.
+/// A field of a CPUID leaf, and its meaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CpuidField {
-    /// EAX at the CPUID instruction.
+    /// The leaf: EAX at the CPUID instruction.
     pub leaf: u32,
-    /// ECX at the CPUID instruction.
+    /// The sub-leaf: ECX at the CPUID instruction.
     pub subleaf: u32,
-    /// The register with the answer.
+    /// The output register that contains the field.
     pub register: CpuidRegister,
     /// The field's lowest bit.
     pub low: u8,
     /// The field's highest bit.
     pub high: u8,
-    /// What the field is about.
+    /// What the field describes.
     pub name: &'static str,
 }
 
-/// A register with an answer of CPUID.
+/// An output register of CPUID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CpuidRegister {
     /// EAX.

@@ -3,19 +3,19 @@
 use crate::loss::{Gap, Overwritten};
 use bitflags::bitflags;
 
-/// A few places with gaps, in order. A place is a count of bytes since the trace began.
+/// A few places with gaps, in order. A place is a number of bytes since the trace began.
 ///
-/// All that is missing at one place is noted together, so that there is always room for more of it: a new place needs a
-/// trace that went on in between.
+/// All kinds of gaps at one place are noted together, so that a place always has room for another kind. A new place
+/// needs a trace that ran in between.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Gaps {
-    /// What is missing before all that is left.
+    /// What was overwritten before everything that is left.
     wrap: Option<(u64, Overwritten)>,
     places: [Option<(u64, Kinds)>; Self::MAX],
 }
 
 bitflags! {
-    /// What may be missing besides what is overwritten.
+    /// The kinds of gaps besides overwritten bytes.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     struct Kinds: u8 {
         const STOP = 1 << 0;
@@ -29,17 +29,17 @@ bitflags! {
 impl Gaps {
     const MAX: usize = 8;
 
-    /// None.
+    /// Returns an empty list.
     pub(crate) const fn new() -> Self {
         Self { wrap: None, places: [None; Self::MAX] }
     }
 
-    /// Whether no other place can be noted: the trace must not go on before some are drained.
+    /// Returns whether no further place can be noted: the trace must not resume before some are drained.
     pub(crate) const fn is_full(&self) -> bool {
         self.places[Self::MAX - 1].is_some()
     }
 
-    /// Notes one at `place`, at or after all others.
+    /// Notes a gap at `place`, which is at or after all other gaps.
     pub(crate) fn push(&mut self, place: u64, gap: Gap) {
         let kind = match gap {
             Gap::Stop => Kinds::STOP,
@@ -57,15 +57,15 @@ impl Gaps {
         }
     }
 
-    /// What is missing at one place is missing at a later one: nothing but padding lies between them.
+    /// Moves what is missing at one place to a later one: only padding is between the two.
     pub(crate) fn carry(&mut self, from: u64, to: u64) {
         for (place, _) in self.places.iter_mut().flatten().filter(|(place, _)| *place == from) {
             *place = to;
         }
     }
 
-    /// Everything before `place` was overwritten, with the gaps in it. `overwritten` counts the bytes that were not
-    /// noted before.
+    /// Notes that everything before `place` was overwritten, with the gaps in it. `overwritten` counts the bytes that
+    /// were not noted before.
     pub(crate) fn wrap(&mut self, place: u64, overwritten: Overwritten) {
         if let Some(before) = place.checked_sub(1) {
             self.drop_until(before);
@@ -74,34 +74,34 @@ impl Gaps {
         self.wrap = Some((place, before.and(overwritten)));
     }
 
-    /// What is noted as overwritten.
+    /// Returns what is noted as overwritten.
     pub(crate) fn overwritten(&self) -> Option<Overwritten> {
         self.wrap.map(|(_, overwritten)| overwritten)
     }
 
-    /// Where the first one is.
+    /// Returns the place of the first gap.
     pub(crate) fn first_place(&self) -> Option<u64> {
         self.wrap.map(|(place, _)| place).or(self.places[0].map(|(place, _)| place))
     }
 
-    /// Where the last one is of those that are not about overwritten bytes.
+    /// Returns the place of the last gap that is not about overwritten bytes.
     pub(crate) fn last_place(&self) -> Option<u64> {
         self.places.iter().rev().find_map(|place| place.map(|(place, _)| place))
     }
 
-    /// Forgets those up to `place`, that included, that are not about overwritten bytes.
+    /// Forgets the gaps up to and including `place` that are not about overwritten bytes.
     pub(crate) fn drop_until(&mut self, place: u64) {
         while self.places[0].is_some_and(|(at, _)| at <= place) {
             self.drop_first();
         }
     }
 
-    /// Where the second one is of those that are not about overwritten bytes.
+    /// Returns the place of the second gap that is not about overwritten bytes.
     pub(crate) fn second_place(&self) -> Option<u64> {
         self.places[1].map(|(place, _)| place)
     }
 
-    /// Takes the first one if it is at or before `place`.
+    /// Takes the first gap if it is at or before `place`.
     pub(crate) fn take_until(&mut self, place: u64) -> Option<Gap> {
         if let Some((_, overwritten)) = self.wrap.take_if(|(at, _)| *at <= place) {
             return Some(Gap::Wrap(overwritten));
@@ -121,7 +121,7 @@ impl Gaps {
     }
 }
 
-/// What comes first of what is missing at one place: what cut the trace, then what kept it off.
+/// The order of gaps at one place: first what cut the trace, then what kept it off.
 const IN_ORDER: [(Kinds, Gap); 5] = [
     (Kinds::STOP, Gap::Stop),
     (Kinds::ERROR, Gap::Error),

@@ -1,4 +1,4 @@
-//! Reading what was traced, where it lies.
+//! Reads what was traced, in place.
 
 #[cfg(test)]
 mod tests;
@@ -9,7 +9,7 @@ use super::ring::Ring;
 use crate::drain::Piece;
 use crate::memory::Frames;
 
-/// What is in a buffer, oldest first.
+/// Iterates over the content of a buffer, oldest first.
 #[derive(Debug)]
 pub struct Pieces<'a, F: Frames> {
     buffer: &'a Buffer<F>,
@@ -18,7 +18,7 @@ pub struct Pieces<'a, F: Frames> {
 }
 
 impl<'a, F: Frames> Pieces<'a, F> {
-    /// The processor must not trace into `buffer` for as long as `'a`.
+    /// The processor must not trace into `buffer` as long as `'a` lasts.
     pub(crate) const fn new(buffer: &'a Buffer<F>, ring: Ring, gaps: Gaps) -> Self {
         Self { buffer, ring, gaps }
     }
@@ -40,7 +40,7 @@ impl<'a, F: Frames> Iterator for Pieces<'a, F> {
         let (start, there) = self.buffer.memory(region, offset);
         let len = there.min(end - tail);
         self.ring.consume(len);
-        // SAFETY: `len` bytes of one piece of the buffer's memory, which is borrowed; the processor does not write to
+        // SAFETY: `len` bytes of one block of the buffer's memory, which is borrowed; the processor does not write to
         // it, see `new`.
         Some(Piece::Bytes(unsafe { core::slice::from_raw_parts(start.as_ptr(), len as usize) }))
     }

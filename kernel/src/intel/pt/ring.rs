@@ -1,11 +1,11 @@
-//! Where a trace stands in its buffer: pure arithmetic.
+//! Where a trace is in its buffer: arithmetic only.
 
 #[cfg(test)]
 mod exhaustive;
 
 use crate::loss::Overwritten;
 
-/// A ring of equal regions, with the places where the trace was written and drained to.
+/// A ring of equal regions, with the places up to which the trace was written (head) and drained (tail).
 ///
 /// Places are bytes since the trace began and never wrap; modulo the capacity they are offsets in the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,20 +19,20 @@ pub(crate) struct Ring {
 /// The free part of a ring that must not be overwritten, in regions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Window {
-    /// The region where the trace goes on.
+    /// The region where the trace continues.
     pub(crate) first: u32,
-    /// The one whose end asks for a PMI.
+    /// The region whose end requests a PMI.
     pub(crate) int: u32,
-    /// The last one that is free.
+    /// The last free region.
     pub(crate) stop: u32,
 }
 
 /// How many bytes the processor has written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Written {
-    /// So many.
+    /// Exactly this number.
     Exactly(u64),
-    /// So many, or a number of whole laps more.
+    /// This number, or any number of whole laps more.
     AtLeast(u64),
 }
 
@@ -59,20 +59,20 @@ impl Ring {
         self.region * self.regions
     }
 
-    /// The region and the offset in it. A region's end is the next one's begin.
+    /// Returns the region of a place and the offset in it. The end of a region is the beginning of the next one.
     pub(crate) const fn place(&self, at: u64) -> (u32, u64) {
         ((at / self.region % self.regions) as u32, at % self.region)
     }
 
-    /// How far it is from the head to `offset` of `region`, with less than a lap between them.
+    /// Returns the distance from the head to `offset` of `region`, if there is less than a lap between them.
     pub(crate) const fn distance(&self, region: u32, offset: u64) -> u64 {
         let capacity = self.capacity();
         let now = (region as u64 * self.region + offset) % capacity;
         (now + capacity - self.head % capacity) % capacity
     }
 
-    /// How far the processor came that went on at the head in lap 0, and is now in `lap` of `laps`: the last one is
-    /// followed by itself. `None`: there is no such way.
+    /// Returns how far the processor came if it continued at the head in lap 0 and is now in `lap` of `laps`. The last
+    /// lap is followed by itself. `None` if the processor cannot have come there.
     pub(crate) const fn counted(&self, lap: u32, laps: u32, region: u32, offset: u64) -> Option<Written> {
         let now = lap as u64 * self.capacity() + region as u64 * self.region + offset;
         match now.checked_sub(self.head % self.capacity()) {
@@ -82,11 +82,12 @@ impl Ring {
         }
     }
 
-    /// How far the processor came if nothing but its place and the bytes at the end of what is free tell it: `intact`
-    /// says of each of them whether it is as it was, and is empty where there was no room for them.
+    /// Returns how far the processor came if only its place and the guard bytes at the end of the free space show it.
+    /// `intact` says for each guard byte whether it is unchanged; it is empty if there was no room for guard bytes.
     ///
-    /// They are such as no trace has in a row. So all of them are only intact if the processor did not come past them:
-    /// less than a lap. If it did not have to touch those that changed, it was there before, in another lap.
+    /// No trace contains that many guard bytes in a row. So if all are intact, the processor did not pass them: it went
+    /// less than a lap. If bytes changed that the processor did not reach in this lap, it changed them in an earlier
+    /// lap.
     pub(crate) fn guarded(&self, region: u32, offset: u64, intact: &[bool]) -> Written {
         let distance = self.distance(region, offset);
         let free = self.capacity() - self.undrained();
@@ -102,12 +103,12 @@ impl Ring {
         }
     }
 
-    /// Bytes between head and tail: never more than the capacity.
+    /// Returns the number of bytes between tail and head: never more than the capacity.
     pub(crate) const fn undrained(&self) -> u64 {
         self.head - self.tail
     }
 
-    /// The processor has written so many bytes. What is overwritten leaves the ring; `None` if nothing is.
+    /// Adds what the processor has written. Overwritten bytes leave the ring; returns `None` if there are none.
     pub(crate) const fn written(&mut self, written: Written) -> Option<Overwritten> {
         self.head += match written {
             Written::Exactly(bytes) | Written::AtLeast(bytes) => bytes,
@@ -121,20 +122,21 @@ impl Ring {
         }
     }
 
-    /// Bytes from the tail on are drained.
+    /// Removes drained bytes at the tail.
     pub(crate) const fn consume(&mut self, bytes: u64) {
         self.tail += bytes;
     }
 
-    /// Goes on at the next region's begin; only where all is drained.
+    /// Moves to the beginning of the next region; only if everything is drained.
     pub(crate) const fn skip_to_next_region(&mut self) {
         self.head = self.head.next_multiple_of(self.region);
         self.tail = self.head;
     }
 
-    /// What is free, with `spare` regions behind the one with INT where there are so many.
+    /// Returns the free part, with `spare` regions after the one with INT if there are that many.
     pub(crate) const fn window(&self, spare: u32) -> Option<Window> {
-        // The region with the tail is not free, not even the bytes before the tail: it would be written from its begin.
+        // The region with the tail is not free, not even before the tail: the processor would write it from its
+        // beginning.
         let first = self.head / self.region;
         let end = self.tail / self.region + self.regions;
         if first >= end {

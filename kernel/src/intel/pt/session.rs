@@ -1,4 +1,4 @@
-//! A unit with the buffer it traces into: the steps that start, PMI handler and stop are made of.
+//! A PT unit together with the buffer that it traces into: the steps that start, PMI handler and stop consist of.
 
 use super::detect::other_recorder;
 use super::gaps::Gaps;
@@ -20,16 +20,16 @@ use crate::msr::{
 use crate::pmi::{Abandoned, Requests};
 use core::sync::atomic::{Ordering, fence};
 
-/// The PT unit with the buffer it traces into.
+/// The PT unit with the buffer that it traces into.
 #[derive(Debug)]
 pub struct PtSession<M: Msr, F: Frames> {
     unit: PtUnit<M>,
     buffer: Buffer<F>,
-    /// What is traced: written each time that the trace goes on, for others may have used the registers.
+    /// The filters. They are written each time that the trace resumes, because others may have used the registers.
     checked: Checked,
     /// IA32_RTIT_CTL without TraceEn.
     ctl: RtitCtl,
-    /// What IA32_RTIT_STATUS is to have when the trace goes on, if no PSB is due.
+    /// The value for IA32_RTIT_STATUS when the trace resumes, if no PSB is due.
     status: RtitStatus,
     ring: Ring,
     gaps: Gaps,
@@ -37,17 +37,17 @@ pub struct PtSession<M: Msr, F: Frames> {
     state: PtState,
     /// TraceEn is set.
     on: bool,
-    /// The trace was on since the output registers were read last.
+    /// The trace was on since the output registers were last read.
     unread: bool,
-    /// The next enable must give a PSB, as the first one does: what comes before it is cut.
+    /// The next enable must emit a PSB, as the first one does, because the trace before it is cut.
     resync: bool,
-    /// The PMI of a region that the driver chains has come: what is left of it is left.
+    /// The PMI of a region that the driver chains has arrived: the rest of the region is skipped.
     filled: bool,
-    /// There is a guard at the end of what is free.
+    /// There are guard bytes at the end of the free space.
     guarded: bool,
 }
 
-/// What goes on from one stretch of a trace to the next.
+/// The status bits that carry over from one stretch of a trace to the next.
 const KEPT_STATUS: RtitStatus =
     RtitStatus::PACKET_BYTE_CNT.union(RtitStatus::PEND_PSB).union(RtitStatus::PEND_TOPA_PMI);
 
@@ -85,7 +85,7 @@ impl<M: Msr, F: Frames> PtSession<M, F> {
         self.ring.undrained()
     }
 
-    /// Reads how far the processor came; `asked`: there was a PMI of this unit, and its bit is acknowledged.
+    /// Reads how far the processor has written. `asked` says that this unit requested the PMI; its bit is acknowledged.
     pub(super) fn collect(&mut self, asked: bool, halted: &Halted) -> Result<(), GeneralProtection> {
         if !self.unread {
             return Ok(());
@@ -129,7 +129,7 @@ impl<M: Msr, F: Frames> PtSession<M, F> {
         Ok(())
     }
 
-    /// Hands what is there to `sink`, as far as it takes it.
+    /// Offers what was traced to `sink`, as far as the sink takes it.
     pub(super) fn deliver(&mut self, sink: &mut (impl Sink + ?Sized), _: &Halted) {
         let keep = self.buffer.mode() == Mode::Overwrite;
         for piece in Pieces::new(&self.buffer, self.ring, self.gaps) {
@@ -155,7 +155,7 @@ impl<M: Msr, F: Frames> PtSession<M, F> {
         }
     }
 
-    /// Goes on where it was stopped, if there is room.
+    /// Resumes the trace where it was stopped, if there is room.
     pub(super) fn go_on(&mut self, halted: Halted) -> Result<(), GeneralProtection> {
         match self.state {
             PtState::TraceStopped | PtState::Failed(_) => return Ok(()),
@@ -169,13 +169,13 @@ impl<M: Msr, F: Frames> PtSession<M, F> {
             self.note(Gap::Error);
             self.state = PtState::Failed(error);
             self.halt()?;
-            // Nothing was traced: the registers say nothing about the trace.
+            // Nothing was traced, so the registers say nothing about the trace.
             self.unread = false;
         }
         Ok(())
     }
 
-    /// Whether somebody else has begun to record branches while the trace was off.
+    /// Returns whether another owner has begun to record branches while the trace was off.
     fn is_excluded(&mut self) -> bool {
         let excluded = other_recorder(&mut self.unit.msr, &self.unit.capabilities).is_some();
         if excluded && self.state != PtState::Excluded {
@@ -194,31 +194,31 @@ impl<M: Msr, F: Frames> PtSession<M, F> {
         self.resync = true;
     }
 
-    /// It is left off: what runs until it goes on is lost. One that does not let itself be stopped runs on, and one that
-    /// is off for another reason stays so.
+    /// Leaves the trace off: what runs until it is resumed is lost. A trace that cannot be stopped keeps running, and
+    /// one that is off for another reason keeps that reason.
     pub(super) fn leave_off(&mut self, why: Abandoned) {
         if self.halt().is_err() || self.state != PtState::Tracing {
             return;
         }
         self.loss.abandoned += 1;
         self.state = PtState::Abandoned(why);
-        // Where it is not known yet how far the trace came, the place is noted when it is.
+        // If it is still unread how far the trace came, `collect` notes the gap.
         if !self.unread {
             self.note(Gap::Abandoned);
         }
     }
 
-    /// Something is missing at the head: what follows begins with a PSB.
+    /// Notes that something is missing at the head: what follows begins with a PSB.
     fn note(&mut self, gap: Gap) {
         self.gaps.push(self.ring.head(), gap);
         self.resync = true;
     }
 
-    /// The processor has written so many bytes.
+    /// Accounts for the bytes that the processor has written.
     fn advance(&mut self, written: Written) {
         let Some(overwritten) = self.ring.written(written) else { return };
         let mut overwritten = overwritten;
-        // Where there may be more of them, nobody knows what follows the gaps that are still there.
+        // If more bytes than known may have been overwritten, it is unknown what follows the remaining gaps.
         if let (Written::AtLeast(_), Some(place)) = (written, self.gaps.last_place()) {
             let doubtful = place.saturating_sub(self.ring.tail());
             self.ring.consume(doubtful);
@@ -228,7 +228,8 @@ impl<M: Msr, F: Frames> PtSession<M, F> {
         self.note_overwritten(overwritten);
     }
 
-    /// Bytes before the tail were overwritten, or given up. They and those that nobody was told of are one gap.
+    /// Notes that bytes before the tail were overwritten or given up. They form one gap with those that no sink has
+    /// been told of yet.
     fn note_overwritten(&mut self, overwritten: Overwritten) {
         match self.gaps.overwritten() {
             Some(Overwritten::Perhaps) => self.loss.perhaps_wrapped -= 1,
@@ -243,7 +244,8 @@ impl<M: Msr, F: Frames> PtSession<M, F> {
         }
     }
 
-    /// Nobody knows how far the processor came, nor what it wrote over where nothing stops it.
+    /// Accounts for a position that cannot be read: it is unknown how far the processor came, and what it overwrote in
+    /// a buffer where nothing stops it.
     fn lose_the_ring(&mut self) {
         if let Mode::StopWhenFull { .. } = self.buffer.mode() {
             return;
@@ -253,13 +255,14 @@ impl<M: Msr, F: Frames> PtSession<M, F> {
         self.note_overwritten(Overwritten::Perhaps);
     }
 
-    /// How many bytes the processor wrote that is there now; `None`: there is no way from where it was to go on.
+    /// Returns how many bytes the processor, now at `at`, has written; `None` if it cannot have come there from where
+    /// it was.
     fn written(&self, at: Position, topa_stop: bool, halted: &Halted) -> Option<Written> {
         let Position { lap, region, offset } = at;
         match self.buffer.mode() {
             Mode::StopWhenFull { .. } => {
                 let distance = self.ring.distance(region, offset);
-                // Only the whole of an empty ring ends where it began, and only STOP ends it there.
+                // Only a trace that filled an empty ring completely ends where it began, and only STOP ends it there.
                 let all = distance == 0 && topa_stop;
                 Some(Written::Exactly(if all { self.ring.capacity() } else { distance }))
             }
@@ -274,7 +277,7 @@ impl<M: Msr, F: Frames> PtSession<M, F> {
         }
     }
 
-    /// Writes the registers for the next stretch; `false`: there is no room for one.
+    /// Writes the registers for the next stretch of the trace; returns `false` if there is no room.
     fn arm(&mut self, halted: &Halted) -> Result<bool, GeneralProtection> {
         if !self.make_room_for_gaps() || !self.open_window(halted) {
             if self.state != PtState::Full {
@@ -287,7 +290,7 @@ impl<M: Msr, F: Frames> PtSession<M, F> {
         self.set_guard(halted);
         self.unit.write(if self.resync { RtitStatus::empty() } else { self.status })?;
         let (region, offset) = self.ring.place(self.ring.head());
-        // An offset is below a region's size, which is below 2^32.
+        // An offset is below the region's size, which is below 2^32.
         let (base, pointers) = self.buffer.registers(region, offset as u32);
         self.unit.write(base)?;
         self.unit.write(pointers)?;
@@ -295,7 +298,7 @@ impl<M: Msr, F: Frames> PtSession<M, F> {
         Ok(true)
     }
 
-    /// Whether another gap can be noted. A ring that is overwritten gives up its oldest bytes for it.
+    /// Returns whether another gap can be noted. A ring in overwrite mode gives up its oldest bytes to make room.
     fn make_room_for_gaps(&mut self) -> bool {
         if self.gaps.is_full()
             && self.buffer.mode() == Mode::Overwrite
@@ -308,7 +311,7 @@ impl<M: Msr, F: Frames> PtSession<M, F> {
         !self.gaps.is_full()
     }
 
-    /// Puts INT and STOP where the free part of the ring has them; `false`: nothing is free.
+    /// Sets INT and STOP on the right regions of the ring's free part; returns `false` if nothing is free.
     fn open_window(&mut self, halted: &Halted) -> bool {
         let Mode::StopWhenFull { spare } = self.buffer.mode() else { return true };
         let chained = self.buffer.is_chained_by_driver();
@@ -317,19 +320,19 @@ impl<M: Msr, F: Frames> PtSession<M, F> {
             self.filled = false;
         }
         let Some(window) = self.ring.window(spare) else { return false };
-        // A region that the driver chains has both: the PMI comes before it is full.
+        // A region that the driver chains has both flags: its PMI arrives before the region is full.
         let (int, stop) = if chained { (window.first, window.first) } else { (window.int, window.stop) };
         self.buffer.mark(Marks { int: Some(int), stop: Some(stop) }, halted);
         true
     }
 
-    /// The PMI comes before the region is full, and the driver goes on in another one.
+    /// Returns whether the PMI arrives before the region is full, and the driver then continues in another region.
     fn is_chained_until_full(&self) -> bool {
         self.buffer.is_chained_by_driver() && matches!(self.buffer.mode(), Mode::StopWhenFull { .. })
     }
 
-    /// Whether the unit has asked for a PMI that was not handled yet, and acknowledges it: the one that comes for it finds
-    /// nothing to do.
+    /// Returns whether the unit has requested a PMI that was not handled yet, and acknowledges it: when that PMI
+    /// arrives, it finds nothing to do.
     fn take_request(&mut self) -> Result<bool, GeneralProtection> {
         let status: GlobalStatus = self.unit.msr.read()?;
         let asks = status.contains(GlobalStatus::TRACE_TOPA_PMI);
@@ -339,8 +342,8 @@ impl<M: Msr, F: Frames> PtSession<M, F> {
         Ok(asks)
     }
 
-    /// Where the tables do not tell how often the processor went round, bytes at the end of what is free do, if there is
-    /// room for them.
+    /// Writes guard bytes at the end of the free space, if there is room for them. If the tables do not show how often
+    /// the processor went round the ring, the guard bytes do.
     fn set_guard(&mut self, halted: &Halted) {
         let ring = matches!(self.buffer.mode(), Mode::Circular { .. } | Mode::Overwrite);
         let free = self.ring.capacity() - self.ring.undrained();
@@ -350,7 +353,7 @@ impl<M: Msr, F: Frames> PtSession<M, F> {
         }
     }
 
-    /// Leaves the rest of a region whose PMI came before it was full.
+    /// Skips the rest of a region whose PMI arrived before it was full.
     fn leave_region(&mut self, halted: &Halted) {
         let (region, offset) = self.ring.place(self.ring.head());
         if offset == 0 {
@@ -366,9 +369,9 @@ impl<M: Msr, F: Frames> PtSession<M, F> {
         }
     }
 
-    /// Sets TraceEn, and looks whether the processor takes tables and memory.
+    /// Sets TraceEn, and checks whether the processor accepts tables and memory.
     fn enable(&mut self, _: Halted) -> Result<Option<OperationalError>, GeneralProtection> {
-        // Tables and cleared memory are written before the processor may read or write there.
+        // Tables and cleared memory must be written before the processor reads or writes there.
         fence(Ordering::SeqCst);
         self.unit.write(self.ctl.union(RtitCtl::TRACE_EN))?;
         self.on = true;
@@ -393,11 +396,11 @@ impl<M: Msr, F: Frames> Recording for PtSession<M, F> {
 
     const WRITES_MEMORY: bool = true;
 
-    /// Starts from nothing.
+    /// Starts a trace from the beginning of the buffer.
     fn begin(&mut self) -> Result<(), StartError<PtRefusal>> {
         self.unit.claim()?;
         if self.buffer.mode() != Mode::Overwrite {
-            // One from an earlier trace would be taken for this one's.
+            // A request that an earlier trace left would be treated as this trace's.
             self.unit.write(GlobalStatusReset(GlobalStatus::TRACE_TOPA_PMI))?;
         }
         let halted = Halted::halt(self)?;
@@ -409,13 +412,13 @@ impl<M: Msr, F: Frames> Recording for PtSession<M, F> {
         }
     }
 
-    /// Clears TraceEn: all packets are in memory, and the output registers say how far.
+    /// Clears TraceEn: then all packets are in memory, and the output registers say how far they reach.
     fn halt(&mut self) -> Result<(), GeneralProtection> {
         if self.on {
             self.unit.write(self.ctl)?;
             self.on = false;
-            // The write has flushed the packets as if by SFENCE; another processor that sees what we publish from here
-            // on sees them too.
+            // The write has flushed the packets as if by SFENCE. With this fence, another processor that sees what is
+            // published from now on sees the packets too.
             fence(Ordering::SeqCst);
         }
         Ok(())

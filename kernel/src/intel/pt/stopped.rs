@@ -1,4 +1,4 @@
-//! A trace that is stopped.
+//! A stopped trace.
 
 use super::PtUnit;
 use super::gaps::Gaps;
@@ -9,10 +9,10 @@ use crate::loss::Loss;
 use crate::memory::Frames;
 use crate::msr::Msr;
 
-/// What a stop gives back.
+/// The result of a stop.
 #[derive(Debug)]
 pub struct PtStopped<M: Msr, F: Frames> {
-    /// The unit, to be started again.
+    /// The unit, which can be started again.
     pub unit: PtUnit<M>,
     /// What was traced and not drained.
     pub trace: Trace<F>,
@@ -20,7 +20,7 @@ pub struct PtStopped<M: Msr, F: Frames> {
     pub loss: Loss,
 }
 
-/// The end of a trace, in its buffer.
+/// The rest of a trace, in its buffer.
 #[derive(Debug)]
 pub struct Trace<F: Frames> {
     buffer: Buffer<F>,
@@ -33,25 +33,25 @@ impl<F: Frames> Trace<F> {
         Self { buffer, ring, gaps }
     }
 
-    /// How many bytes there are.
+    /// Returns how many bytes there are.
     #[must_use]
     pub const fn len(&self) -> u64 {
         self.ring.head() - self.ring.tail()
     }
 
-    /// Whether there are none.
+    /// Returns whether there are none.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The bytes, oldest first, with the gaps between them.
+    /// Returns the bytes, oldest first, with the gaps between them.
     #[must_use]
     pub const fn pieces(&self) -> Pieces<'_, F> {
         Pieces::new(&self.buffer, self.ring, self.gaps)
     }
 
-    /// The memory, for the next trace.
+    /// Returns the memory, for the next trace.
     #[must_use]
     pub fn into_buffer(self) -> Buffer<F> {
         self.buffer

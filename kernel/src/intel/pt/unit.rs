@@ -1,4 +1,4 @@
-//! A unit that is off, and the way to start it.
+//! A PT unit that is off: detection and start.
 
 use super::OperationalError;
 use super::detect::{self, VmxTracing};
@@ -16,8 +16,8 @@ use core::marker::PhantomData;
 
 /// The PT unit of one logical processor, off.
 ///
-/// It cannot be sent to another thread of execution: it stands for the processor that it was found on, and so does
-/// what comes of it. A kernel that moves threads between processors must not move the one that holds it.
+/// The value cannot be sent to another thread of execution: it belongs to the processor on which it was found, and so
+/// do the values made from it. A kernel that moves threads between processors must not move the thread that holds it.
 #[derive(Debug)]
 pub struct PtUnit<M: Msr> {
     pub(super) msr: M,
@@ -26,44 +26,45 @@ pub struct PtUnit<M: Msr> {
 }
 
 impl<M: Msr> PtUnit<M> {
-    /// Finds the unit: CPUID first, then whether its registers answer, and whether it is free.
+    /// Detects the unit: first by CPUID, then by checking that its registers work and that no other owner uses it.
     ///
     /// # Errors
     ///
-    /// It is not there, or somebody uses it.
+    /// The unit is absent, or another owner uses it.
     pub fn detect(cpuid: impl CpuIdReader, msr: M) -> Result<Self, Absent> {
         Self::with_capabilities(PtCapabilities::read(cpuid)?, msr)
     }
 
-    /// Finds the unit that these capabilities announce.
+    /// Detects the unit that these capabilities announce.
     ///
     /// # Errors
     ///
-    /// It is not there, or somebody uses it.
+    /// The unit is absent, or another owner uses it.
     pub fn with_capabilities(capabilities: PtCapabilities, mut msr: M) -> Result<Self, Absent> {
         detect::probe(&mut msr, &capabilities)?;
         Ok(Self { msr, capabilities, of_this_processor: PhantomData })
     }
 
-    /// What it can do.
+    /// Returns what the unit can do.
     #[must_use]
     pub const fn capabilities(&self) -> &PtCapabilities {
         &self.capabilities
     }
 
-    /// What VMX does to a trace here.
+    /// Returns what VMX does to a trace on this processor.
     pub fn vmx_tracing(&mut self) -> VmxTracing {
         VmxTracing::read(&mut self.msr, &self.capabilities)
     }
 
-    /// Starts a trace. The first packets are a PSB+.
+    /// Starts a trace. The first packets are a PSB+ (a PSB and the packets after it that give the decoder its state).
     ///
-    /// Order: STATUS = 0, OUTPUT_BASE, OUTPUT_MASK_PTRS, CR3_MATCH and ADDRn, CTL with TraceEn, then a look at STATUS.
-    /// Configuration and buffer are checked against the capabilities before any of it.
+    /// Configuration and buffer are checked against the capabilities before any register is written. The order of
+    /// writes is: STATUS = 0, OUTPUT_BASE, OUTPUT_MASK_PTRS, CR3_MATCH and ADDRn, CTL with TraceEn; then STATUS is
+    /// checked.
     ///
     /// # Errors
     ///
-    /// The configuration, the buffer or the processor says no. PtUnit and buffer come back, unless the unit cannot be
+    /// The configuration, the buffer or the processor refuses. Unit and buffer are returned, unless the unit cannot be
     /// stopped any more.
     #[allow(clippy::result_large_err, reason = "it gives back what it was given")]
     pub fn start<F: Frames>(
@@ -86,7 +87,7 @@ impl<M: Msr> PtUnit<M> {
         Ok(config.check(&self.capabilities)?)
     }
 
-    /// Makes sure that nobody uses it.
+    /// Checks that no other owner uses the unit.
     pub(super) fn claim(&mut self) -> Result<(), StartError<PtRefusal>> {
         if let Some(in_use) = detect::other_recorder(&mut self.msr, &self.capabilities) {
             return Err(in_use.into());
@@ -98,7 +99,7 @@ impl<M: Msr> PtUnit<M> {
         }
     }
 
-    /// Writes what CR3 and which addresses are traced; TraceEn is 0.
+    /// Writes the filters: which CR3 and which addresses are traced. TraceEn must be 0.
     pub(super) fn write_filters(&mut self, checked: &Checked) -> Result<(), GeneralProtection> {
         if let Some(cr3) = checked.cr3 {
             self.write(Cr3Match(cr3))?;
@@ -125,20 +126,20 @@ impl<M: Msr> PtUnit<M> {
 
     /// Writes a register of the unit.
     pub(super) fn write<R: Register>(&mut self, value: R) -> Result<(), GeneralProtection> {
-        // SAFETY: a register of the PT unit. Memory is written only where OUTPUT_BASE and the tables lead, and those
-        // are of the buffer that the session owns with this unit until TraceEn is 0.
+        // SAFETY: this is a register of the PT unit. The processor writes only to memory that OUTPUT_BASE and the
+        // tables name, which belongs to the buffer. The session owns the buffer with this unit until TraceEn is 0.
         unsafe { self.msr.write(value) }
     }
 }
 
-/// Why this cannot be traced, or not into this memory.
+/// Why this configuration cannot be traced, or not into this memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PtRefusal {
-    /// The processor cannot trace this.
+    /// The processor does not support the configuration.
     Config(PtConfigRefusal),
     /// The processor cannot trace into this buffer.
     Buffer(BufferError),
-    /// STATUS.Error directly after the enable: the processor does not take the memory or a table.
+    /// STATUS.Error directly after the enable: the processor does not accept the memory or a table.
     Memory(OperationalError),
 }
 
@@ -171,7 +172,8 @@ mod tests {
     use super::*;
     use crate::fake::FakeMsr;
 
-    /// With two implementations for what is `Send`, naming the method without saying which does not compile.
+    /// Has two implementations for types that are `Send`, so that naming the constant without choosing one does not
+    /// compile.
     trait NotSend<Which> {
         const HOLDS: bool = true;
     }
@@ -186,6 +188,6 @@ mod tests {
         fn is_send<T: Send>() {}
         is_send::<FakeMsr>();
         const { assert!(<PtUnit<FakeMsr> as NotSend<_>>::HOLDS) }
-        // A running or stopped trace has one in it.
+        // A running or stopped trace contains a unit.
     }
 }

@@ -1,4 +1,4 @@
-//! One contiguous range of memory.
+//! A buffer that is one contiguous range of memory.
 
 use super::BufferError;
 use crate::intel::pt::topa;
@@ -19,7 +19,7 @@ impl<F: Frames> SingleRange<F> {
         if !bytes.is_power_of_two() || !(0x1000..=1 << 32).contains(&bytes) {
             return Err(BufferError::SingleRangeSize { bytes });
         }
-        // The base must have no bit in common with the mask: aligned to the size.
+        // The base must have no bit in common with the mask, so it is aligned to the size.
         let request = Request { size: bytes, align: bytes, limit };
         let base = topa::allocate(&frames, request)?;
         Ok(Self { frames, base, request })
@@ -40,7 +40,7 @@ impl<F: Frames> SingleRange<F> {
 
 impl<F: Frames> Drop for SingleRange<F> {
     fn drop(&mut self) {
-        // SAFETY: from `new` with this request; no unit uses it: it would own this value.
+        // SAFETY: allocated by `new` with this request; no unit uses it, because a unit would own this value.
         unsafe { self.frames.free(self.base, self.request) };
     }
 }

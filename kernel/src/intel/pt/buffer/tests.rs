@@ -139,7 +139,7 @@ fn a_guard_is_in_the_bytes_before_its_end_and_shows_each_that_changed() {
     let mut buffer = Buffer::allocate(&frames, &capabilities(), layout, Mode::Overwrite).unwrap();
     for end in [0x1000, 0x30, 0xffa, 0x1008, 5, 0] {
         let (start, _) = buffer.memory(0, 0);
-        // SAFETY: the one region, and nobody else uses it.
+        // SAFETY: the buffer's one region, and nothing else uses it.
         unsafe { start.write_bytes(1, 0x1000) };
         assert!(!buffer.look_at_guard(end, &off).contains(&true));
         buffer.set_guard(end, &off);
@@ -155,7 +155,7 @@ fn a_guard_is_in_the_bytes_before_its_end_and_shows_each_that_changed() {
             );
             assert!(!buffer.look_at_guard(end, &off)[n as usize]);
         }
-        // SAFETY: the one region, and nobody writes to it.
+        // SAFETY: the buffer's one region, and nothing writes to it.
         let bytes = unsafe { core::slice::from_raw_parts(start.as_ptr(), 0x1000) };
         assert_eq!(
             bytes.iter().filter(|byte| **byte == 1).count(),
@@ -173,7 +173,7 @@ fn no_trace_has_a_guard_in_it() {
     let mut longest = 0;
     for begin in 0..=u16::MAX {
         let [first, second] = begin.to_le_bytes();
-        // MNT has a third byte that is its own.
+        // MNT has a fixed third byte.
         for third in [GUARD, 0x88] {
             let mut bytes = [GUARD; 40];
             bytes[..3].copy_from_slice(&[first, second, third]);
@@ -193,7 +193,7 @@ fn padding_fills_the_rest_of_its_region() {
         Buffer::allocate(&frames, &capabilities(), layout, Mode::StopWhenFull { spare: 1 }).unwrap();
     assert_eq!(buffer.pad(0, 0xff0, &Halted::for_tests()), 0x10);
     let (start, len) = buffer.memory(0, 0);
-    // SAFETY: one region, and nobody writes to it.
+    // SAFETY: the buffer's one region, and nothing writes to it.
     let bytes = unsafe { core::slice::from_raw_parts(start.as_ptr(), len as usize) };
     assert_eq!(bytes.iter().rposition(|&byte| byte != 0), Some(0xfef));
     let (start, _) = buffer.memory(1, 0);

@@ -1,7 +1,7 @@
 use super::*;
 use crate::intel::pt::CpuidField;
 
-/// Leaf 14H, sub-leaf 0, typed a second time from the manual: (register, bit, feature).
+/// Leaf 14H, sub-leaf 0, copied from the manual a second time: (register, bit, feature).
 const BITS: [(CpuidRegister, u8, Feature); 15] = [
     (CpuidRegister::Ebx, 0, Feature::Cr3Filtering),
     (CpuidRegister::Ebx, 1, Feature::CycleAccurate),

@@ -4,7 +4,7 @@ use crate::intel::pt::buffer::{Layout, Mode};
 use crate::intel::pt::topa::RegionSize;
 use crate::loss::{Gap, Overwritten};
 
-/// Regions that are filled with their number.
+/// Allocates regions that are filled with their number.
 fn buffer(frames: &FakeFrames, contiguous: bool) -> Buffer<&FakeFrames> {
     let layout = Layout::Topa { size: RegionSize::K4, regions: 4, regions_per_table: 3, contiguous };
     let buffer = Buffer::allocate(frames, &capabilities(), layout, Mode::StopWhenFull { spare: 1 }).unwrap();

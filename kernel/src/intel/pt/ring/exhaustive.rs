@@ -1,10 +1,11 @@
-//! Every small ring, every place of a drain, every number of bytes: the arithmetic against a processor that counts.
+//! Compares the arithmetic with a simulated processor that counts, for every small ring, drain place and number of
+//! bytes.
 
 use super::*;
 use std::vec;
 use std::vec::Vec;
 
-/// A processor that writes unit after unit into regions that tables list.
+/// A processor that writes one unit after the other into regions that tables list.
 #[derive(Clone, Copy)]
 struct Walker {
     regions: u32,
@@ -33,7 +34,7 @@ impl Walker {
         }
     }
 
-    /// Where it is: it may leave a full region at once, or only for the next byte.
+    /// The processor's place: it may leave a full region at once, or only for the next byte.
     fn places(mut self) -> [(u32, u32, u64); 2] {
         let lazy = (self.lap, self.region, self.offset);
         self.settle();
@@ -41,7 +42,7 @@ impl Walker {
     }
 }
 
-/// What is said of overwritten bytes when there are `lost` of them, and no byte more or less is known.
+/// Returns whether the report `told` is right if `lost` bytes were overwritten.
 fn is_sound(told: Option<Overwritten>, lost: u64) -> bool {
     match told {
         None => lost == 0,
@@ -89,7 +90,7 @@ fn laps_of_tables_tell_what_was_written_and_what_is_overwritten() {
                 }
                 walker.write();
             }
-            // A place before the one where it was to go on is none.
+            // The processor cannot be at a place before the one where it continued.
             if head % capacity > 0 {
                 let (region, offset) = before.place(head - 1);
                 assert_eq!(before.counted(0, LAPS, region, offset), None);
@@ -124,7 +125,7 @@ fn a_stop_leaves_no_doubt() {
                         false => ring.place(head + bytes),
                     };
                     let distance = ring.distance(region, offset);
-                    // The whole of an empty ring is told by the STOP.
+                    // STOP shows that an empty ring was filled completely.
                     assert!(
                         distance == bytes || distance == 0 && bytes == capacity,
                         "{ring:?} {window:?} {bytes}"
@@ -135,13 +136,13 @@ fn a_stop_leaves_no_doubt() {
     }
 }
 
-/// A ring of bytes: of each its number in the stream of what was written, and whether it looks like the guard's.
+/// A ring of bytes: for each its number in the stream of written bytes, and whether it looks like a guard byte.
 struct Memory {
     bytes: Vec<(Option<u64>, bool)>,
 }
 
 const GUARD: u64 = crate::intel::pt::buffer::GUARD_BYTES;
-/// So many bytes of a packet at the most: its first is none of a guard's.
+/// The maximum length of a packet in bytes: its first byte never looks like a guard byte.
 const LONGEST: u64 = GUARD / 2;
 
 #[test]
@@ -150,7 +151,8 @@ fn a_guard_is_not_fooled_by_what_is_traced() {
     for capacity in [32, 40, 52] {
         for head in [capacity, capacity + 1, capacity + 17, 2 * capacity - 1] {
             for undrained in 0..=capacity {
-                // The most that a trace can look like a guard: a packet with the longest row of its bytes, and another.
+                // The longest row that can look like a guard: a packet with the most such bytes, and then another
+                // packet.
                 for phase in 0..LONGEST {
                     checked += guarded_run(capacity, head, undrained, |n| (n + phase) % LONGEST != 0);
                 }
@@ -161,7 +163,7 @@ fn a_guard_is_not_fooled_by_what_is_traced() {
     assert!(checked > 1_000_000, "{checked}");
 }
 
-/// Writes up to three laps; which bytes look like the guard's is given.
+/// Writes up to three laps; the caller gives which bytes look like guard bytes.
 fn guarded_run(capacity: u64, head: u64, undrained: u64, looks_like_it: impl Fn(u64) -> bool) -> u64 {
     let before = Ring::at(capacity, 1, head - undrained, head);
     let free = capacity - undrained;
@@ -186,7 +188,7 @@ fn guarded_run(capacity: u64, head: u64, undrained: u64, looks_like_it: impl Fn(
         let mut ring = before;
         let told = ring.written(written);
         assert!(is_sound(told, (undrained + bytes).saturating_sub(capacity)), "{}: {told:?}", what());
-        // What is left is the newest that was written, without a hole.
+        // The remaining bytes are the newest ones written, without a hole.
         let left: Vec<_> =
             (ring.tail()..ring.head()).map(|at| memory.bytes[(at % capacity) as usize].0).collect();
         let newest: Vec<_> =

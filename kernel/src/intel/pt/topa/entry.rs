@@ -1,10 +1,10 @@
-//! One entry of a table.
+//! One entry of a ToPA table.
 
 use super::TopaError;
 use bitflags::bitflags;
 use core::fmt;
 
-/// An entry: a region of memory with its size, or a pointer to the next table. 8 bytes.
+/// An entry: a memory region with its size, or a pointer to the next table. 8 bytes.
 ///
 /// Source: SDM vol. 3, Intel Processor Trace, "ToPA Table Entry Fields".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,9 +15,9 @@ bitflags! {
     /// The flags of an entry.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct EntryFlags: u64 {
-        /// END: the base is that of the next table.
+        /// END: the entry points to the next table.
         const END = 1 << 0;
-        /// INT: a PMI when the region fills.
+        /// INT: the processor requests a PMI when the region fills.
         const INT = 1 << 2;
         /// STOP: the trace stops when the region fills.
         const STOP = 1 << 4;
@@ -25,7 +25,7 @@ bitflags! {
 }
 
 impl Entry {
-    /// A region.
+    /// Creates the entry of a region.
     ///
     /// # Errors
     ///
@@ -37,7 +37,7 @@ impl Entry {
         }
     }
 
-    /// END: the table at `base` follows.
+    /// Creates an END entry, which points to the next table at `base`.
     ///
     /// # Errors
     ///
@@ -49,9 +49,9 @@ impl Entry {
         }
     }
 
-    /// The same region with exactly these flags of [`EntryFlags::INT`] and [`EntryFlags::STOP`].
+    /// Returns the same region with exactly the flags in `flags` among [`EntryFlags::INT`] and [`EntryFlags::STOP`].
     ///
-    /// An END entry, which may have neither, stays as it is.
+    /// An END entry, which may have neither, is returned unchanged.
     #[must_use]
     pub const fn with_flags(self, flags: EntryFlags) -> Self {
         let both = EntryFlags::INT.union(EntryFlags::STOP);
@@ -61,25 +61,25 @@ impl Entry {
         }
     }
 
-    /// The flags.
+    /// Returns the flags.
     #[must_use]
     pub const fn flags(self) -> EntryFlags {
         EntryFlags::from_bits_truncate(self.0)
     }
 
-    /// The physical address of the region or of the next table.
+    /// Returns the physical address of the region or of the next table.
     #[must_use]
     pub const fn base(self) -> u64 {
         self.0 & BASE
     }
 
-    /// The region's size; ignored by the processor where END is set.
+    /// Returns the region's size; the processor ignores it if END is set.
     #[must_use]
     pub const fn size(self) -> RegionSize {
         RegionSize((self.0 >> SIZE_SHIFT & 0xf) as u8)
     }
 
-    /// The eight bytes, as a number.
+    /// Returns the eight bytes as a number.
     #[must_use]
     pub const fn bits(self) -> u64 {
         self.0
@@ -100,11 +100,11 @@ impl RegionSize {
     /// 128 MiB, the largest.
     pub const M128: Self = Self(15);
 
-    /// The size with so many bytes.
+    /// Returns the region size of this many bytes.
     ///
     /// # Errors
     ///
-    /// There is none.
+    /// No region has this size.
     pub const fn from_bytes(bytes: u64) -> Result<Self, TopaError> {
         if bytes.is_power_of_two() && bytes >= Self::K4.bytes() && bytes <= Self::M128.bytes() {
             Ok(Self((bytes.trailing_zeros() - 12) as u8))
@@ -113,7 +113,7 @@ impl RegionSize {
         }
     }
 
-    /// In bytes.
+    /// Returns the size in bytes.
     #[must_use]
     pub const fn bytes(self) -> u64 {
         0x1000 << self.0

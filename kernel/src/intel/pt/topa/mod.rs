@@ -1,4 +1,4 @@
-//! Tables of physical addresses (ToPA): where the processor puts the trace.
+//! Tables of physical addresses (ToPA): lists of the memory regions that the processor writes packets to.
 //!
 //! Source: SDM vol. 3, Intel Processor Trace, "Table of Physical Addresses (ToPA)".
 
@@ -14,39 +14,39 @@ pub(crate) use table::{Marks, allocate};
 use crate::memory::Request;
 use core::fmt;
 
-/// Why a table cannot be.
+/// Why a table cannot be created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TopaError {
-    /// No region has this size: it is not 4 KiB to 128 MiB by powers of two.
+    /// The size is not 4 KiB to 128 MiB by powers of two.
     RegionSize {
         /// In bytes.
         bytes: u64,
     },
-    /// A base is not a multiple of what it must be.
+    /// An address is not aligned as it must be.
     Misaligned {
         /// The physical address.
         address: u64,
         /// What it must be a multiple of: the region's size, or 4 KiB for a table.
         align: u64,
     },
-    /// Memory beyond what the processor can address.
+    /// Memory beyond the physical addresses that the processor supports.
     AboveLimit {
         /// The physical address.
         address: u64,
-        /// The first one that is too high.
+        /// The first address that is too high.
         limit: u64,
     },
-    /// A ring needs at least one region.
+    /// There is no region; a ring needs at least one.
     Regions {
-        /// How many.
+        /// The number of regions.
         regions: u32,
     },
-    /// Regions a table: not 1 to 511.
+    /// The number of regions in a table is not 1 to 511.
     RegionsPerTable {
-        /// How many.
+        /// That number.
         regions: u32,
     },
-    /// The embedding kernel has no such memory.
+    /// The embedding kernel has no memory that satisfies the request.
     NoMemory(Request),
 }
 

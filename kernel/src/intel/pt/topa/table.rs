@@ -1,4 +1,4 @@
-//! Tables and their regions in memory of the embedding kernel.
+//! ToPA tables and the regions that they list, in memory of the embedding kernel.
 
 use super::entry::{TABLE_BYTES, checked};
 use super::{Entry, EntryFlags, RegionSize, TopaError};
@@ -7,50 +7,49 @@ use crate::memory::{Frames, Request};
 use core::ptr::NonNull;
 use x86_64::PhysAddr;
 
-/// A ring of equal regions, listed in one or many tables. It owns their memory and gives it back when dropped.
+/// A ring of equal regions, listed in one or more tables. It owns their memory and frees it when dropped.
 ///
-/// The tables may list the ring more than once, one lap after the other: then the table that the processor is in tells
+/// The tables may list the ring more than once, one lap after the other: then the table that the processor is in shows
 /// how often it went round.
 ///
-/// The processor reads the tables and writes the regions while it traces with them: the value that means
-/// "running" owns this one meanwhile.
+/// While it traces, the processor reads the tables and writes the regions: a running trace owns this value.
 #[derive(Debug)]
 pub struct Topa<F: Frames> {
     frames: F,
     plan: TopaPlan,
     limit: u64,
     first: PhysAddr,
-    /// How many tables and regions there are; less than planned only while they are made.
+    /// The number of tables and regions; smaller than planned only during construction.
     tables: u32,
     regions: u32,
-    /// All regions in one block, where the plan is contiguous.
+    /// The block with all regions, if the plan is contiguous.
     block: Option<PhysAddr>,
-    /// The regions with a flag.
+    /// The regions that have INT or STOP.
     marks: Marks,
 }
 
-/// How a ring of regions is to be made.
+/// How to create a ring of regions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TopaPlan {
     /// The size of each region.
     pub size: RegionSize,
-    /// How many regions.
+    /// The number of regions.
     pub regions: u32,
-    /// How many of them a table lists, 1 to 511: a table is one 4 KiB page. 511 wastes nothing.
+    /// The number of regions that a table lists, 1 to 511: a table is one 4 KiB page. 511 wastes no space.
     pub regions_per_table: u32,
-    /// All regions in one piece of memory, so that a trace is read as one slice.
+    /// Whether all regions are one block of memory, so that a trace can be read as one slice.
     pub contiguous: bool,
     /// How one region follows another.
     pub chain: Chain,
-    /// How often the tables list the ring; 0 is as good as 1. The last lap leads back to its own begin. It is once where
-    /// the driver chains.
+    /// How often the tables list the ring; 0 means 1. The last lap leads back to its own beginning. It is always 1 if
+    /// the driver chains the regions.
     pub laps: u32,
 }
 
-/// What an entry stands for.
+/// The meaning of a table entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Listed {
-    /// In which lap it is, from 0 on.
+    /// The lap that the entry belongs to, from 0.
     pub lap: u32,
     /// The region.
     pub region: u32,
@@ -59,10 +58,10 @@ pub struct Listed {
 /// How one region follows another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Chain {
-    /// By the table: END leads to the next table, the last one's to the first of its lap.
+    /// By the tables: END leads to the next table; the END of the last table leads to the first table of its lap.
     Table,
     /// By the driver: each region has its own table whose END leads back to it, as processors with single-entry ToPA
-    /// demand. The driver goes to the next one when it serves the PMI.
+    /// require. The driver moves to the next region when it serves the PMI.
     Driver,
 }
 
@@ -74,12 +73,12 @@ pub(crate) struct Marks {
 }
 
 impl<F: Frames> Topa<F> {
-    /// Makes tables and regions from the kernel's frames, all below `limit`.
+    /// Allocates tables and regions with the kernel's frames, all below `limit`.
     ///
     /// # Errors
     ///
-    /// The plan breaks a rule, there is no memory, or the kernel's frames are not as they were asked for; what was
-    /// taken is given back.
+    /// The plan breaks a rule, there is no memory, or the kernel returned memory that does not satisfy the request.
+    /// Memory that was already allocated is freed.
     pub fn new(frames: F, plan: TopaPlan, limit: u64) -> Result<Self, TopaError> {
         let regions = plan.regions;
         let plan = match plan.chain {
@@ -118,45 +117,45 @@ impl<F: Frames> Topa<F> {
         Ok(topa)
     }
 
-    /// How many regions.
+    /// Returns the number of regions.
     #[must_use]
     pub const fn regions(&self) -> u32 {
         self.plan.regions
     }
 
-    /// How many tables.
+    /// Returns the number of tables.
     #[must_use]
     pub const fn tables(&self) -> u32 {
         self.tables
     }
 
-    /// The size of each region.
+    /// Returns the size of each region.
     #[must_use]
     pub const fn region_size(&self) -> RegionSize {
         self.plan.size
     }
 
-    /// How one region follows another.
+    /// Returns how one region follows another.
     #[must_use]
     pub const fn chain(&self) -> Chain {
         self.plan.chain
     }
 
-    /// The entry of region `n`.
+    /// Returns the entry of region `n`.
     #[must_use]
     pub fn entry(&self, n: u32) -> Entry {
         let (table, index) = self.place(n);
         self.read(table, index)
     }
 
-    /// How often the tables list the ring.
+    /// Returns how often the tables list the ring.
     #[must_use]
     pub const fn laps(&self) -> u32 {
         self.plan.laps
     }
 
-    /// The table with region `n` in the first lap, and the entry's index in it: what OUTPUT_BASE and MASK_PTRS are to
-    /// hold.
+    /// Returns the table that lists region `n` in the first lap, and the entry's index in it: the values for
+    /// OUTPUT_BASE and MASK_PTRS.
     #[must_use]
     pub fn place(&self, n: u32) -> (PhysAddr, u32) {
         let per_table = self.plan.regions_per_table;
@@ -167,9 +166,9 @@ impl<F: Frames> Topa<F> {
         (table, n % per_table)
     }
 
-    /// What OUTPUT_BASE and MASK_PTRS name, if it is an entry of these tables.
+    /// Returns the entry that OUTPUT_BASE and MASK_PTRS name, if it is in these tables.
     ///
-    /// The index of an END stands for what it leads to.
+    /// The index of an END entry means the entry that END leads to.
     #[must_use]
     pub fn listed_at(&self, base: u64, index: u32) -> Option<Listed> {
         let mut table = self.first;
@@ -184,7 +183,7 @@ impl<F: Frames> Topa<F> {
         None
     }
 
-    /// What entry `index` stands for of the table whose first region in `lap` is `begin`.
+    /// Returns the meaning of entry `index` in the table of `lap` whose first region is `begin`.
     fn listed(&self, lap: u32, begin: u32, index: u32) -> Option<Listed> {
         let next = begin + self.listed_from(begin);
         match begin.checked_add(index)? {
@@ -196,16 +195,16 @@ impl<F: Frames> Topa<F> {
         }
     }
 
-    /// How many regions the table has whose first is `begin`.
+    /// Returns how many regions are in the table whose first region is `begin`.
     fn listed_from(&self, begin: u32) -> u32 {
         self.plan.regions_per_table.min(self.plan.regions - begin)
     }
 
-    /// Where region `n` is mapped. In a contiguous ring the pointer is good for all regions from `n` on.
+    /// Returns where region `n` is mapped. In a contiguous ring the pointer is valid for all regions from `n` on.
     #[must_use]
     pub(crate) fn pointer(&self, n: u32) -> NonNull<u8> {
         match self.block {
-            // SAFETY: the block is mapped as one and has all regions.
+            // SAFETY: the block is mapped as one and contains all regions.
             Some(block) => unsafe {
                 self.frames.pointer(block).add((u64::from(n) * self.plan.size.bytes()) as usize)
             },
@@ -213,15 +212,15 @@ impl<F: Frames> Topa<F> {
         }
     }
 
-    /// Whether all regions are one piece of memory.
+    /// Returns whether all regions are one block of memory.
     #[must_use]
     pub const fn is_contiguous(&self) -> bool {
         self.block.is_some()
     }
 
-    /// Puts INT on one region and STOP on one, and takes them from all others.
+    /// Sets INT on one region and STOP on one, and clears both flags on all others.
     ///
-    /// Only with the trace off: the processor may have read the entries in advance.
+    /// Only with the trace off, because the processor may have read the entries in advance.
     pub(crate) fn mark(&mut self, marks: Marks, _: &Halted) {
         for n in [self.marks.int, self.marks.stop].into_iter().flatten() {
             self.flag(n, EntryFlags::empty());
@@ -235,7 +234,7 @@ impl<F: Frames> Topa<F> {
         self.marks = marks;
     }
 
-    /// Puts INT on every `every`th region, from the last one back.
+    /// Sets INT on every `every`th region, counted back from the last one.
     pub(crate) fn mark_every(&mut self, every: u32, _: &Halted) {
         let regions = self.plan.regions;
         self.flag_all(|n| (regions - 1 - n).is_multiple_of(every.max(1)).then_some(EntryFlags::INT));
@@ -248,7 +247,7 @@ impl<F: Frames> Topa<F> {
         self.write(table, index, entry);
     }
 
-    /// Gives flags to the regions in all laps that are to have others.
+    /// Sets the flags of a region in all laps if `flags` returns new ones for it.
     fn flag_all(&mut self, flags: impl Fn(u32) -> Option<EntryFlags>) {
         let mut table = self.first;
         for _ in 0..self.plan.laps {
@@ -266,7 +265,7 @@ impl<F: Frames> Topa<F> {
 
     fn add_table(&mut self) -> Result<PhysAddr, TopaError> {
         let table = allocate(&self.frames, table_request(self.limit))?;
-        // SAFETY: the block is ours and one table long.
+        // SAFETY: the block is ours and as long as one table.
         unsafe { self.frames.pointer(table).write_bytes(0, TABLE_BYTES as usize) };
         self.tables += 1;
         Ok(table)
@@ -284,7 +283,7 @@ impl<F: Frames> Topa<F> {
         Ok(())
     }
 
-    /// Lists the ring once more after `table`, the last one; the first and the last table of the new lap.
+    /// Lists the ring once more after `table`, the last one. Returns the first and the last table of the new lap.
     fn add_lap(&mut self, table: PhysAddr) -> Result<(PhysAddr, PhysAddr), TopaError> {
         let regions = self.plan.regions;
         let mut from = self.first;
@@ -304,10 +303,10 @@ impl<F: Frames> Topa<F> {
         Ok((begin.unwrap_or(table), table))
     }
 
-    /// Lets `next` follow `table`, whose last region is `last`.
+    /// Links `next` after `table`, whose last region is `last`.
     fn link(&mut self, table: PhysAddr, last: u32, next: PhysAddr) -> Result<(), TopaError> {
-        // Kept in the last slot too, for the way through the tables where END leads back: the processor reads
-        // nothing behind an END.
+        // The last slot always holds the address of the next table, because END may lead back instead. The processor
+        // reads nothing after an END.
         self.write(table, LINK, Entry::end(next.as_u64(), self.limit)?);
         let target = match self.plan.chain {
             Chain::Table => next,
@@ -329,13 +328,14 @@ impl<F: Frames> Topa<F> {
 
     fn write(&mut self, table: PhysAddr, index: u32, entry: Entry) {
         let slot = self.slot(table, index);
-        // SAFETY: a slot of our own table, and nobody else writes it. Volatile: the processor reads it.
+        // SAFETY: a slot of our own table, and nothing else writes it. The write is volatile because the processor
+        // reads the slot.
         unsafe { slot.write_volatile(entry) };
     }
 
     fn slot(&self, table: PhysAddr, index: u32) -> NonNull<Entry> {
         debug_assert!(index <= LINK);
-        // SAFETY: a table is mapped as one page and has LINK + 1 slots; callers name no higher one.
+        // SAFETY: a table is mapped as one page and has LINK + 1 slots; callers use no higher index.
         unsafe { self.frames.pointer(table).cast::<Entry>().add(index as usize) }
     }
 }
@@ -349,36 +349,37 @@ impl<F: Frames> Drop for Topa<F> {
             if self.block.is_none() {
                 for index in 0..here {
                     let base = PhysAddr::new_truncate(self.read(table, index).base());
-                    // SAFETY: from `add_region` with this request; no unit uses it: it would own this value.
+                    // SAFETY: allocated by `add_region` with this request; no unit uses it, because a unit would own
+                    // this value.
                     unsafe { self.frames.free(base, region_request(self.plan.size, self.limit)) };
                 }
             }
             let next = self.next_table(table);
-            // SAFETY: from `add_table` with this request; no unit uses it.
+            // SAFETY: allocated by `add_table` with this request; no unit uses it.
             unsafe { self.frames.free(table, table_request(self.limit)) };
             table = next;
         }
         if let Some(block) = self.block {
-            // SAFETY: from `new` with this request; no unit uses it.
+            // SAFETY: allocated by `new` with this request; no unit uses it.
             unsafe { self.frames.free(block, block_request(&self.plan, self.limit)) };
         }
     }
 }
 
-/// Allocates, and holds the kernel to what was asked for.
+/// Allocates memory, and checks that the kernel returned what was requested.
 pub(crate) fn allocate(frames: &impl Frames, request: Request) -> Result<PhysAddr, TopaError> {
     let block = frames.allocate(request).ok_or(TopaError::NoMemory(request))?;
     match checked(block.as_u64(), request.size, request.align, request.limit) {
         Ok(_) => Ok(block),
         Err(error) => {
-            // SAFETY: it was just allocated with this request and nobody uses it.
+            // SAFETY: the block was just allocated with this request, and nothing uses it.
             unsafe { frames.free(block, request) };
             Err(error)
         }
     }
 }
 
-/// The slot with the table's way to the next one.
+/// The slot with the address of the next table.
 const LINK: u32 = 511;
 const MAX_REGIONS_PER_TABLE: u32 = 511;
 

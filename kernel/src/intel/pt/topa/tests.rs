@@ -72,7 +72,7 @@ fn tables_are_chained_and_the_last_leads_to_the_first() {
         let frames = FakeFrames::new(4 << 20);
         let topa = Topa::new(&frames, plan(regions, per_table), LIMIT).unwrap();
         assert_eq!((topa.regions(), topa.tables()), (regions, tables));
-        // As the processor walks it: from the first table on, following END.
+        // Walk the tables as the processor does: from the first table on, following END.
         let (mut table, mut index) = topa.place(0);
         for lap in 0..2 {
             for n in 0..regions {
@@ -139,7 +139,7 @@ fn listed(lap: u32, region: u32) -> Option<Listed> {
 #[test]
 fn a_chain_by_the_driver_has_a_table_for_each_region_that_leads_to_itself() {
     let frames = FakeFrames::new(1 << 20);
-    // Laps mean nothing there.
+    // Laps have no meaning there.
     let plan = TopaPlan { chain: Chain::Driver, laps: 3, ..plan(3, 511) };
     let topa = Topa::new(&frames, plan, LIMIT).unwrap();
     assert_eq!(topa.tables(), 3);
@@ -239,7 +239,7 @@ fn plan(regions: u32, regions_per_table: u32) -> TopaPlan {
 
 fn entry(frames: &FakeFrames, table: PhysAddr, index: u32) -> Entry {
     use crate::memory::Frames;
-    // SAFETY: the tests name entries of tables.
+    // SAFETY: the tests name only entries of tables.
     let at = unsafe { frames.pointer(table).cast::<Entry>().add(index as usize) };
     // SAFETY: as above; any eight bytes are an entry.
     unsafe { at.read() }
