@@ -1,4 +1,4 @@
-//! Tells the linker how to make the kernel image, on every target it is built for.
+//! Link options that make the kernel image, for every target.
 
 use std::path::PathBuf;
 
@@ -7,7 +7,7 @@ fn main() {
     println!("cargo:rerun-if-changed={}", script.display());
     println!("cargo:rustc-link-arg-bins=-T{}", script.display());
     let bare = std::env::var("CARGO_CFG_TARGET_OS").is_ok_and(|os| os == "none");
-    // A hosted target links through the C compiler's driver, a bare one calls the linker itself.
+    // For a hosted target the C compiler's driver links; for a bare one the linker is called directly.
     let arguments: &[&str] = if bare {
         &["--no-pie", "-static", "--build-id=none", "--gc-sections", "-zmax-page-size=4096", "-znoexecstack"]
     } else {

@@ -1,4 +1,4 @@
-//! The parts of the bootable kernel that need no machine: what a boot loader says, memory, symbols, the protocol.
+//! The parts of the bootable kernel that need no machine: boot information, memory, symbols, the protocol.
 #![no_std]
 #![forbid(unsafe_code)]
 

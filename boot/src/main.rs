@@ -1,4 +1,4 @@
-//! The bootable kernel: brings the machine up, runs the workloads under the tracing driver and reports.
+//! The bootable kernel: sets the machine up, runs the workloads under the tracing driver and reports the results.
 #![no_std]
 #![no_main]
 
@@ -18,19 +18,19 @@ use pugmark_boot::symbols::Symbols;
 use raw_cpuid::CpuId;
 use trace::Stage;
 
-/// Where the entry code hands over.
+/// Called by the entry code, with what the boot loader left.
 fn kernel_main(handover: Handover) -> ! {
     arch::serial::init();
     let info = BootInfo::read(&memory::Mapped, handover.eax, handover.ebx).expect("boot information");
     let module = info.module.clone().unwrap_or(0..0);
     let mut free = info.memory.clone();
-    // The first MiB has the boot loader's structures and the firmware's.
+    // The first MiB is left out too: it holds structures of the boot loader and the firmware.
     free.remove(0..image::all().end);
     free.remove(module.start & !0xfff..module.end.next_multiple_of(4096));
     free.remove(info.command_line.clone());
     let end = info.memory.iter().map(|region| region.end).max().unwrap_or(0).max(module.end);
     memory::init(free, end);
-    // The boot loader may have put it into the page at 0, which goes away.
+    // The boot loader may have put the command line into the page at 0, which will be unmapped.
     let text = String::from_utf8_lossy(memory::loaded(&info.command_line)).into_owned();
     let command_line = CommandLine::parse(&text);
     arch::init();
@@ -44,7 +44,7 @@ fn kernel_main(handover: Handover) -> ! {
     arch::exit::exit(failed == 0)
 }
 
-/// Says what runs on what.
+/// Prints the kernel's version and the processor.
 fn greet() {
     let id = CpuId::new();
     let (vendor, brand) = (id.get_vendor_info(), id.get_processor_brand_string());
@@ -56,7 +56,7 @@ fn greet() {
     );
 }
 
-/// Runs what the command line asks for; returns how many passed and how many failed.
+/// Runs the workloads that the command line selects; returns how many passed and how many failed.
 fn run_workloads(command_line: &CommandLine<'_>, symbols: &Symbols<'_>) -> (u32, u32) {
     let (mut passed, mut failed) = (0, 0);
     let mut stage = Stage::new(symbols, command_line);

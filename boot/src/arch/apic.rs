@@ -1,4 +1,4 @@
-//! The local APIC, by its memory-mapped registers.
+//! The local APIC, through its memory-mapped registers.
 //!
 //! Source: SDM vol. 3, Advanced Programmable Interrupt Controller (APIC), "Local APIC Register Address Map".
 
@@ -9,9 +9,9 @@ use x86_64::registers::model_specific::Msr;
 
 use super::traps::TIMER_VECTOR;
 
-/// Where the registers are after a reset; nobody has a reason to move them.
+/// Where the registers are after a reset; nothing moves them.
 pub(super) const BASE: u64 = 0xfee0_0000;
-/// The same, never 0.
+/// The same address as a number that is never 0.
 pub(crate) const ADDRESS: NonZero<usize> = NonZero::new(BASE as usize).expect("not 0");
 const IA32_APIC_BASE: u32 = 0x1b;
 const APIC_GLOBAL_ENABLE: u64 = 1 << 11;
@@ -27,26 +27,26 @@ const INITIAL_COUNT: u64 = 0x380;
 const DIVIDE: u64 = 0x3e0;
 
 bitflags! {
-    /// What an entry of the local vector table has beside its vector.
+    /// Bits of an entry of the local vector table, besides its vector.
     struct Entry: u32 {
-        /// No interrupt.
+        /// The interrupt is masked.
         const MASKED = 1 << 16;
-        /// The timer starts again when it has run down.
+        /// The timer starts again when it reaches 0.
         const PERIODIC = 1 << 17;
     }
 }
 
 const SOFTWARE_ENABLE: u32 = 1 << 8;
 const SPURIOUS_VECTOR: u32 = 0xff;
-/// Divide the timer's clock by 1.
+/// Divides the timer's clock by 1.
 const DIVIDE_BY_1: u32 = 0b1011;
 
-/// Enables the local APIC with every local interrupt masked.
+/// Enables the local APIC with all local interrupts masked.
 ///
 /// # Panics
-/// If the registers are not where a reset puts them.
+/// If the registers are not at the address that a reset gives them.
 pub(super) fn init() {
-    // SAFETY: the MSR is there on every x86-64 processor; reading has no side effect.
+    // SAFETY: every x86-64 processor has the MSR; reading has no side effect.
     let base = unsafe { Msr::new(IA32_APIC_BASE).read() };
     assert!(base & 0xf_ffff_f000 == BASE && base & APIC_GLOBAL_ENABLE != 0, "local APIC at {base:#x}");
     for entry in [LVT_TIMER, LVT_PERFORMANCE, LVT_LINT0, LVT_LINT1] {
@@ -56,7 +56,7 @@ pub(super) fn init() {
     write(SPURIOUS, SOFTWARE_ENABLE | SPURIOUS_VECTOR);
 }
 
-/// Tells the local APIC that the interrupt is handled.
+/// Signals the local APIC that the interrupt was handled.
 pub(crate) fn end_of_interrupt() {
     write(EOI, 0);
 }
@@ -65,22 +65,22 @@ pub(crate) fn end_of_interrupt() {
 pub(crate) fn send_nmi() {
     /// Physical destination mode, an NMI, level asserted.
     const NMI: u32 = 0b100 << 8 | 1 << 14;
-    // The destination is a register of its own, 0 after a reset: the one processor that runs. The shorthand for the
-    // sender does not do: not every processor sends an NMI by it.
+    // The destination is in another register, which is 0 after a reset: the only processor that runs. The shorthand
+    // for "self" cannot be used, because not every processor can send itself an NMI that way.
     write(COMMAND, NMI);
 }
 
-/// Lets the timer interrupt every `count` ticks of its clock; 0 stops it.
+/// Makes the timer interrupt every `count` ticks of its clock; 0 stops it.
 pub(crate) fn start_timer(count: u32) {
     let entry = if count == 0 { Entry::MASKED } else { Entry::PERIODIC };
     write(LVT_TIMER, entry.bits() | u32::from(TIMER_VECTOR));
     write(INITIAL_COUNT, count);
 }
 
-/// One plain MOV: what lies below may have to carry it out by hand.
+/// Writes a register with one plain MOV, because a monitor may have to emulate the instruction.
 fn write(register: u64, value: u32) {
-    // SAFETY: the registers are mapped, uncached. All that is written here makes is interrupts, for which the IDT
-    // is ready.
+    // SAFETY: the registers are mapped, uncached. The only effect of these writes is interrupts, and the IDT is ready
+    // for them.
     unsafe {
         asm!("mov [{1}], {0:e}", in(reg) value, in(reg) BASE + register, options(nostack, preserves_flags))
     };

@@ -1,10 +1,10 @@
-//! The debug console, port E9H: where trace bytes go for the host to keep.
+//! The debug console, port E9H: the host keeps the trace bytes that are sent there.
 
 use core::arch::asm;
 
-/// Sends `bytes`, all by one instruction.
+/// Sends all `bytes` with one instruction.
 pub(crate) fn send(bytes: &[u8]) {
-    // SAFETY: the bytes are readable for as long, and the port is the debug console's or nobody's.
+    // SAFETY: the bytes stay readable, and the port is the debug console's or unused.
     unsafe {
         asm!(
             "rep outsb",

@@ -1,8 +1,8 @@
-//! From the boot loader's 32-bit protected mode to Rust in long mode.
+//! The way from the boot loader's 32-bit protected mode to Rust in long mode.
 //!
 //! PVH (the ELF note) and multiboot2 (the header) both enter at `entry_pvh` with paging off and flat segments;
-//! EAX and EBX say which of the two it was and where its information lies. Sources: Xen, "x86/HVM direct boot
-//! ABI"; "Multiboot2 Specification", "Boot information format" and "I386 machine state".
+//! EAX and EBX show which of the two it was and where its information is. Sources: Xen, "x86/HVM direct boot ABI";
+//! "Multiboot2 Specification", "Boot information format" and "I386 machine state".
 
 use core::arch::global_asm;
 

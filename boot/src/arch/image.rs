@@ -1,4 +1,4 @@
-//! Where the image's parts are.
+//! The addresses of the image's parts.
 
 use core::ops::Range;
 
@@ -22,12 +22,12 @@ linker_symbols! {
     stopping_end = __stopping_end;
 }
 
-/// All of it.
+/// The whole image.
 pub(crate) fn all() -> Range<u64> {
     image_start()..image_end()
 }
 
-/// Code, and the headers before it.
+/// The code, and the headers before it.
 pub(crate) fn text() -> Range<u64> {
     image_start()..text_end()
 }
@@ -42,7 +42,7 @@ pub(crate) fn filtered() -> Range<u64> {
     filtered_start()..filtered_end()
 }
 
-/// The code that a TraceStop range holds; its symbols are `__stopping_start` and `__stopping_end`.
+/// The code whose execution ends the trace (TraceStop); its symbols are `__stopping_start` and `__stopping_end`.
 pub(crate) fn stopping() -> Range<u64> {
     stopping_start()..stopping_end()
 }
@@ -50,6 +50,6 @@ pub(crate) fn stopping() -> Range<u64> {
 /// The bytes of [`text`].
 pub(crate) fn text_bytes() -> &'static [u8] {
     let text = text();
-    // SAFETY: the linker laid the section out, it is mapped for good, and nothing writes to it.
+    // SAFETY: the linker placed the section there, it is always mapped, and nothing writes to it.
     unsafe { core::slice::from_raw_parts(text.start as *const u8, (text.end - text.start) as usize) }
 }

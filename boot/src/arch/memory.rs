@@ -18,11 +18,10 @@ static HEAP: LockedHeap = LockedHeap::empty();
 
 static FREE: Mutex<Regions> = Mutex::new(Regions::new());
 
-/// Where memory ends: above all that a boot loader calls usable.
+/// The end of all memory that the boot loader reports as usable.
 static END: AtomicU64 = AtomicU64::new(0);
 
-/// Takes over the free memory, of all the memory there is before `end`, and gives the heap its part. To be called
-/// once.
+/// Takes over the free memory and gives the heap its part. All memory ends before `end`. Must be called once.
 ///
 /// # Panics
 /// If there is not enough memory for the heap.
@@ -30,21 +29,21 @@ pub(crate) fn init(free: Regions, end: u64) {
     END.store(end, Relaxed);
     *FREE.lock() = free;
     let start = take(HEAP_SIZE, 4096).expect("memory for the heap");
-    // SAFETY: the range was free, belongs to nobody else now and is mapped for good.
+    // SAFETY: the range was free, now belongs to the heap alone, and stays mapped.
     unsafe { HEAP.lock().init(start as *mut u8, HEAP_SIZE as usize) };
 }
 
-/// Takes `size` bytes at a multiple of `align`.
+/// Takes `size` free bytes at a multiple of `align`; `None` if there are none.
 pub(crate) fn take(size: u64, align: u64) -> Option<u64> {
     FREE.lock().take(size, align)
 }
 
-/// Gives back what [`take`] gave.
+/// Gives back memory that [`take`] returned.
 pub(crate) fn give_back(start: u64, size: u64) {
     FREE.lock().add(start..start + size);
 }
 
-/// The first address above all memory.
+/// The first address after all memory.
 pub(super) fn end() -> u64 {
     END.load(Relaxed)
 }
@@ -52,22 +51,22 @@ pub(super) fn end() -> u64 {
 /// Frames for page tables and pages, zeroed.
 pub(super) struct ZeroedFrames;
 
-// SAFETY: each frame was free and belongs to nobody else now.
+// SAFETY: each frame was free and now belongs to the caller alone.
 unsafe impl FrameAllocator<Size4KiB> for ZeroedFrames {
     fn allocate_frame(&mut self) -> Option<PhysFrame> {
         let start = take(4096, 4096)?;
-        // SAFETY: free memory, mapped one to one and nobody else's.
+        // SAFETY: free memory, mapped one to one, that belongs to this function alone.
         unsafe { core::ptr::write_bytes(start as *mut u8, 0, 4096) };
         PhysFrame::from_start_address(PhysAddr::new(start)).ok()
     }
 }
 
-/// Where physical memory is mapped; none for address 0, which never is.
+/// The pointer to a physical address; `None` for address 0, which is never mapped.
 pub(crate) fn pointer(address: u64) -> Option<NonNull<u8>> {
     NonNull::new(address as *mut u8)
 }
 
-/// What can be read before paging is set up: the first 4 GiB.
+/// The memory that can be read before paging is set up: the first 4 GiB.
 pub(crate) struct Mapped;
 
 impl Physical for Mapped {
@@ -81,13 +80,13 @@ impl Physical for Mapped {
     }
 }
 
-/// Bytes of a range that the boot loader filled.
+/// Returns the bytes of a range that the boot loader filled.
 pub(crate) fn loaded(range: &Range<u64>) -> &'static [u8] {
     let size = usize::try_from(range.end.saturating_sub(range.start)).unwrap_or(0);
     if range.start == 0 || size == 0 {
         return &[];
     }
-    // SAFETY: the boot loader says that its data is there; the range is taken out of free memory, so nothing
-    // writes to it.
+    // SAFETY: the boot loader reports that its data is there. The range is not part of free memory, so nothing writes
+    // to it.
     unsafe { core::slice::from_raw_parts(range.start as *const u8, size) }
 }

@@ -19,10 +19,10 @@ mod stack;
 pub(crate) mod traps;
 pub(crate) mod user;
 
-/// Brings the CPU up: segments, traps, paging, the local APIC, the clock, system calls. Interrupts stay off.
+/// Sets the processor up: segments, traps, paging, the local APIC, the clock, system calls. Interrupts stay off.
 ///
 /// # Panics
-/// If there is no memory for the page tables, or the machine is not what it must be.
+/// If there is no memory for the page tables, or the machine lacks something that is required.
 pub(crate) fn init() {
     segments::init();
     traps::init();

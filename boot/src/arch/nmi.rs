@@ -1,4 +1,4 @@
-//! NMIs of another cause than tracing: the kernel's own, which it sends to itself.
+//! NMIs that do not come from the tracing unit: the kernel sends them to itself.
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use pugmark_kernel::arch::GuardedMsr;
@@ -7,11 +7,11 @@ use x86_64::registers::model_specific::Efer;
 
 use super::apic;
 
-/// NMIs that were sent, or are to be, and have not come.
+/// How many NMIs were sent, or will be, and have not come.
 static DUE: AtomicU64 = AtomicU64::new(0);
-/// A PMI was served while some were due: two that wait at the same time are one.
+/// A PMI was served while NMIs were due. Two NMIs that are pending at the same time become one.
 static MAY_BE_ONE: AtomicBool = AtomicBool::new(false);
-/// One is being handled.
+/// One of these NMIs is being handled.
 static HANDLING: AtomicBool = AtomicBool::new(false);
 
 static TAKEN: AtomicU64 = AtomicU64::new(0);
@@ -24,15 +24,15 @@ static FAULTS: AtomicU64 = AtomicU64::new(0);
 pub(crate) struct Seen {
     /// How many came.
     pub(crate) taken: u64,
-    /// How many did not, because they became one with a PMI.
+    /// How many did not come because they became one with a PMI.
     pub(crate) merged: u64,
-    /// How many accesses the handler made that may raise #GP.
+    /// How many accesses that may raise #GP the handler made.
     pub(crate) accesses: u64,
-    /// How many of them did.
+    /// How many of these accesses raised it.
     pub(crate) faults: u64,
 }
 
-/// What became of the NMIs so far. What is still due does not come any more.
+/// Returns what became of the NMIs so far. NMIs that are still due will not come any more.
 pub(crate) fn seen() -> Seen {
     let due = DUE.swap(0, Relaxed);
     if MAY_BE_ONE.swap(false, Relaxed) {
@@ -46,31 +46,32 @@ pub(crate) fn seen() -> Seen {
     }
 }
 
-/// Sends an NMI to this processor. While it is handled another one is sent, which waits, and then an access raises #GP.
+/// Sends an NMI to this processor. Its handler sends another one, which stays pending, and then makes an access that
+/// raises #GP.
 pub(crate) fn send() {
     seen();
     DUE.store(2, Relaxed);
     apic::send_nmi();
-    // It comes soon; that it came is the workload's to check.
+    // The NMI comes soon; the workload checks that it came.
     for _ in 0..100 {
         core::hint::spin_loop();
     }
 }
 
-/// Whether an access raises #GP here: an emulated processor may let it be.
+/// Whether the access raises #GP on this processor; an emulated processor may allow it.
 pub(crate) fn faults() -> bool {
     access()
 }
 
-/// For the handler: a PMI came.
+/// Called by the handler: a PMI was served.
 pub(super) fn another_came() {
     MAY_BE_ONE.fetch_or(DUE.load(Relaxed) > 0, Relaxed);
 }
 
-/// For the handler, where the NMI is not the tracing unit's: whether it is one that was sent.
+/// Called by the handler for an NMI that is not the tracing unit's; returns whether it is one that was sent.
 ///
 /// # Panics
-/// If it came while another one was handled: its frame has overwritten the other's.
+/// If it came while another one was handled: its frame has overwritten that one's.
 pub(super) fn take() -> bool {
     let due = DUE.load(Relaxed);
     if due == 0 {
@@ -81,7 +82,7 @@ pub(super) fn take() -> bool {
     TAKEN.fetch_add(1, Relaxed);
     if due > 1 {
         apic::send_nmi();
-        // Were the #GP ended by IRET, the second one would come here.
+        // If the #GP handler returned with IRET, the second NMI would come here.
         ACCESSES.fetch_add(1, Relaxed);
         FAULTS.fetch_add(u64::from(access()), Relaxed);
     }
@@ -92,16 +93,16 @@ pub(super) fn take() -> bool {
 /// The access that may raise #GP: the register, and the value with a reserved bit that is written to it.
 pub(crate) fn probe() -> (u32, u64) {
     const EFER: u32 = 0xc000_0080;
-    /// Reserved on every processor.
+    /// A bit that is reserved on every processor.
     const RESERVED: u64 = 1 << 2;
     (EFER, Efer::read_raw() | RESERVED)
 }
 
-/// Makes it; whether that raised #GP.
+/// Makes the access; returns whether it raised #GP.
 fn access() -> bool {
     let (register, value) = probe();
-    // SAFETY: this is CPL 0 of the one processor, and the #GP handler obeys `fixup`.
+    // SAFETY: this is CPL 0 of the only processor, and the #GP handler obeys `fixup`.
     let mut msr = unsafe { GuardedMsr::new() };
-    // SAFETY: either it faults, or the processor drops the bit.
+    // SAFETY: either the access faults, or the processor ignores the bit.
     unsafe { msr.wrmsr(register, value) }.is_err()
 }

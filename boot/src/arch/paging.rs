@@ -1,7 +1,7 @@
-//! Page tables: memory one to one, the image by its sections, and address spaces with a user part.
+//! Page tables: memory mapped one to one, the image by its sections, and address spaces with a user part.
 //!
-//! The lowest part (PML4 entry 0) is the same everywhere. The image's code and constants are open to user level, so
-//! that the same functions can run at both levels; its data and the rest of memory are not.
+//! The lowest part (PML4 entry 0) is the same in all address spaces. User level can access the image's code and
+//! constants, so that the same functions run at both levels; it cannot access the image's data and the rest of memory.
 
 use alloc::vec::Vec;
 use spin::Mutex;
@@ -19,12 +19,13 @@ use super::{apic, image, memory};
 
 /// Where an address space's own part begins: PML4 entry 1.
 pub(crate) const USER_BASE: u64 = 0x80_0000_0000;
-/// Pages that are absent until they are touched: PML4 entry 2, first made by the kernel's own address space.
+/// The pages that are absent until they are touched ("demand pages"): PML4 entry 2, first made by the kernel's address
+/// space.
 pub(crate) const DEMAND_BASE: u64 = 0x100_0000_0000;
-/// How many of those.
+/// How many demand pages there are.
 pub(crate) const DEMAND_PAGES: u64 = 16;
 
-/// The roots of all address spaces, the kernel's own first.
+/// The roots of all address spaces; the kernel's is the first.
 static SPACES: Mutex<Vec<PhysFrame>> = Mutex::new(Vec::new());
 
 const PARENTS: Flags = Flags::PRESENT.union(Flags::WRITABLE).union(Flags::USER_ACCESSIBLE);
@@ -37,14 +38,14 @@ pub(crate) struct AddressSpace {
 }
 
 impl AddressSpace {
-    /// One that has the kernel's part alone.
+    /// Makes an address space that has only the kernel's part.
     pub(crate) fn new() -> Option<Self> {
         let root = ZeroedFrames.allocate_frame()?;
         let entries = root.start_address().as_u64() as *mut PageTable;
         // SAFETY: the frame was just allocated, zeroed, and is mapped one to one; zeroes are a page table.
         let entries = unsafe { &mut *entries };
         let (current, _) = Cr3::read();
-        // SAFETY: CR3 holds the current root, mapped one to one; nobody writes to it meanwhile.
+        // SAFETY: CR3 holds the current root, mapped one to one; nothing writes to it in the meantime.
         let kernel = unsafe { &*(current.start_address().as_u64() as *const PageTable) };
         for index in [0, 2] {
             entries[index] = kernel[index].clone();
@@ -52,37 +53,37 @@ impl AddressSpace {
         Some(Self::known(root))
     }
 
-    /// Enters it into the list of those that CR3 may come to hold. None is ever taken apart.
+    /// Adds the address space to the list of those that CR3 may hold. Address spaces are never destroyed.
     fn known(root: PhysFrame) -> Self {
         SPACES.lock().push(root);
         Self { root }
     }
 
-    /// Maps a page of its own at `address` (4 KiB aligned, from [`USER_BASE`] on), open to user level and filled with
-    /// `bytes` and zeroes after; executable, or else writable.
+    /// Maps a new page at `address` (4 KiB aligned, from [`USER_BASE`] on) for user level. It holds `bytes`, followed
+    /// by zeroes, and is either executable or writable.
     pub(crate) fn map_user(&mut self, address: u64, bytes: &[u8], executable: bool) -> Option<()> {
         let frame = ZeroedFrames.allocate_frame()?;
         let target = frame.start_address().as_u64() as *mut u8;
         let size = bytes.len().min(4096);
-        // SAFETY: the frame is nobody else's and as large; the copy is cut to its size.
+        // SAFETY: the frame belongs to this function alone; the copy is cut to the frame's size.
         unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), target, size) };
         let access = if executable { Flags::empty() } else { Flags::WRITABLE | Flags::NO_EXECUTE };
         let page = Page::<Size4KiB>::from_start_address(VirtAddr::new(address)).ok()?;
         map(&mut tables(self.root), page, frame, Flags::PRESENT | Flags::USER_ACCESSIBLE | access).ok()
     }
 
-    /// What CR3 holds while it is current.
+    /// The value of CR3 while this address space is current.
     pub(crate) fn cr3(&self) -> u64 {
         self.root.start_address().as_u64()
     }
 
-    /// Makes it current.
+    /// Makes this address space current.
     pub(crate) fn enter(&self) {
         // SAFETY: the kernel's part, where this code and its stack are, is the same in all address spaces.
         unsafe { Cr3::write(self.root, Cr3Flags::empty()) };
     }
 
-    /// The current one.
+    /// The current address space.
     pub(crate) fn current() -> Self {
         Self { root: Cr3::read().0 }
     }
@@ -97,7 +98,7 @@ pub(super) fn init() {
     let mut tables = tables(root);
     let image = image::all();
     let small_end = image.end.next_multiple_of(Size2MiB::SIZE);
-    // The page at 0 stays absent: null pointers fault.
+    // The page at 0 stays absent, so that null pointers fault.
     for address in (4096..small_end).step_by(4096) {
         let flags = if image::text().contains(&address) {
             Flags::PRESENT | Flags::USER_ACCESSIBLE
@@ -109,7 +110,7 @@ pub(super) fn init() {
         identity::<Size4KiB>(&mut tables, address, flags);
     }
     let flags = Flags::PRESENT | Flags::WRITABLE | Flags::NO_EXECUTE;
-    // The local APIC's registers may lie above memory, or in a hole of it.
+    // The local APIC's registers may be above memory, or in a hole in it.
     let registers = apic::BASE - apic::BASE % Size2MiB::SIZE;
     let large = (small_end..memory::end()).step_by(Size2MiB::SIZE as usize);
     for address in large.filter(|&address| address != registers) {
@@ -123,16 +124,16 @@ pub(super) fn init() {
     AddressSpace::known(root).enter();
 }
 
-/// What is left of the way to a page.
+/// Which access to a page [`revoke`] leaves.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Left {
-    /// Nothing: it is absent.
+    /// None: the page is absent.
     Nothing,
-    /// It can be read.
+    /// Reading.
     Reading,
 }
 
-/// A page fault on the page that [`revoke`] has taken.
+/// A page fault on the page that [`revoke`] took away.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AreaFault {
     /// The address.
@@ -141,14 +142,15 @@ pub(crate) struct AreaFault {
     pub(crate) code: u64,
 }
 
-/// The page that was taken, with the flags that it had; and how it was missed.
+/// The page that was taken away, with its original flags; and the fault on it.
 static REVOKED: Mutex<Option<(u64, Flags)>> = Mutex::new(None);
 static AREA_FAULT: Mutex<Option<AreaFault>> = Mutex::new(None);
 
-/// Takes the page with `address`, in the part that all address spaces share, until the first fault there.
+/// Takes the page with `address` away until the first fault there. The page must be in the part that all address
+/// spaces share.
 ///
 /// # Panics
-/// If it is not mapped, or there is no memory for a table.
+/// If the page is not mapped, or there is no memory for a table.
 pub(crate) fn revoke(address: u64, left: Left) {
     split(address);
     let page = Page::<Size4KiB>::containing_address(VirtAddr::new(address));
@@ -163,12 +165,12 @@ pub(crate) fn revoke(address: u64, left: Left) {
     set_flags(page, flags - less);
 }
 
-/// How the page that was taken was missed, since this was asked last.
+/// Returns the fault on the page that was taken away, once.
 pub(crate) fn take_area_fault() -> Option<AreaFault> {
     AREA_FAULT.lock().take()
 }
 
-/// Gives the page back that was taken, if the fault is there.
+/// Restores the page that was taken away if the fault is on it; returns whether it did so.
 fn give_back(address: u64, code: u64) -> bool {
     let mut revoked = REVOKED.lock();
     let Some((page, flags)) = revoked.filter(|(page, _)| address & !0xfff == *page) else { return false };
@@ -178,13 +180,13 @@ fn give_back(address: u64, code: u64) -> bool {
     true
 }
 
-/// Maps what a large page with `address` maps by small ones.
+/// Replaces a large page that holds `address` by small pages.
 fn split(address: u64) {
     let address = VirtAddr::new(address);
     let mut table = Cr3::read().0.start_address();
     for level in [PageTableLevel::Four, PageTableLevel::Three, PageTableLevel::Two] {
         let entries = table.as_u64() as *mut PageTable;
-        // SAFETY: a table that this module made, mapped one to one; it is changed by this processor alone, not now.
+        // SAFETY: this module made the table, mapped one to one; only this processor changes it, and not now.
         let entry = unsafe { &mut (&mut *entries)[address.page_table_index(level)] };
         if entry.flags().contains(Flags::HUGE_PAGE) {
             let frame = ZeroedFrames.allocate_frame().expect("memory for a page table");
@@ -207,8 +209,8 @@ pub(crate) fn spaces() -> usize {
     SPACES.lock().len()
 }
 
-/// Where the page with `address` is in an address space, with the flags of all levels together: writable and open to
-/// user level where each is, not executable where one says so. Accessed is what each level must be.
+/// Returns the physical address of the page with `address` in an address space, and the flags of all levels combined:
+/// writable and open to user level if every level is; not executable if any level says so. Accessed if every level is.
 pub(crate) fn walk(space: usize, address: VirtAddr) -> Option<(PhysAddr, Flags)> {
     let mut table = SPACES.lock().get(space)?.start_address();
     let mut all = Flags::all();
@@ -216,7 +218,7 @@ pub(crate) fn walk(space: usize, address: VirtAddr) -> Option<(PhysAddr, Flags)>
     let mut kind = Flags::empty();
     for level in [PageTableLevel::Four, PageTableLevel::Three, PageTableLevel::Two, PageTableLevel::One] {
         let entries = table.as_u64() as *const PageTable;
-        // SAFETY: a table that this module made, mapped one to one; it is changed by this processor alone, not now.
+        // SAFETY: this module made the table, mapped one to one; only this processor changes it, and not now.
         let entry = unsafe { &(&*entries)[address.page_table_index(level)] };
         let flags = entry.flags();
         if !flags.contains(Flags::PRESENT) {
@@ -242,7 +244,7 @@ pub(crate) fn forget_demand_pages() {
     }
 }
 
-/// Mends a page fault at `address` with an error code, if it is one of the demand pages' or on the page that was taken.
+/// Mends a page fault at `address` with this error code, if it is on a demand page or on the page that was taken away.
 pub(super) fn mend(address: u64, code: u64) -> Mended {
     if give_back(address, code) {
         return Mended::Area;
@@ -256,12 +258,12 @@ pub(super) fn mend(address: u64, code: u64) -> Mended {
     Mended::Not
 }
 
-/// What was mended.
+/// What was mended by [`mend`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mended {
     /// A demand page.
     Demand,
-    /// The page that [`revoke`] has taken.
+    /// The page that [`revoke`] took away.
     Area,
     /// Nothing.
     Not,
@@ -273,8 +275,8 @@ fn demand_pages() -> impl Iterator<Item = Page> {
 
 fn set_flags(page: Page, flags: Flags) {
     let (root, _) = Cr3::read();
-    // SAFETY: nothing moves, and only who asks for it misses the page meanwhile: of a demand page its own users, of one
-    // that was taken the processor's tracing hardware.
+    // SAFETY: no page moves. Only those that expect it miss the page in the meantime: the users of a demand page, or
+    // the processor's tracing hardware for a page that was taken away.
     let change = unsafe { tables(root).update_flags(page, flags) };
     if let Ok(flush) = change {
         flush.flush();
@@ -289,8 +291,8 @@ pub(super) fn code_at(address: u64) -> Option<[u8; 2]> {
 
 fn tables(root: PhysFrame) -> OffsetPageTable<'static> {
     let entries = root.start_address().as_u64() as *mut PageTable;
-    // SAFETY: a root that this module made, mapped one to one. One such reference is used at a time: by the one CPU,
-    // and by the page fault handler only for faults outside this module.
+    // SAFETY: this module made the root, mapped one to one. Only one such reference is used at a time: there is one
+    // CPU, and the page fault handler makes one only for faults outside this module.
     let entries = unsafe { &mut *entries };
     // SAFETY: the tables are those of `root`, and all memory is mapped with the offset 0.
     unsafe { OffsetPageTable::new(entries, VirtAddr::new(0)) }
@@ -314,7 +316,7 @@ fn map<S: PageSize + core::fmt::Debug>(
 where
     OffsetPageTable<'static>: Mapper<S>,
 {
-    // SAFETY: memory is mapped to where it already was, or a frame of its own to an address nobody used.
+    // SAFETY: either memory is mapped at its own address again, or a new frame at an address that was unused.
     let change = unsafe { tables.map_to_with_table_flags(page, frame, flags, PARENTS, &mut ZeroedFrames) };
     // Absent entries are not cached.
     change.map(|flush| flush.ignore())

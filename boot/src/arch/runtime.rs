@@ -1,7 +1,8 @@
-//! What the compiler expects of a hosted target's C library and unwinder; on a bare target `compiler_builtins`
-//! brings the same functions.
+//! Functions of the C library and the unwinder that the compiler expects on a hosted target; on a bare target
+//! `compiler_builtins` has them.
 //!
-//! They are assembly because the compiler may turn a loop in Rust into a call of the function it is in.
+//! They are written in assembly because the compiler may turn a Rust loop into a call of the very function that it is
+//! in.
 
 use core::arch::naked_asm;
 
@@ -40,7 +41,7 @@ unsafe extern "C" fn memmove(to: *mut u8, from: *const u8, size: usize) -> *mut 
         "jb 2f",
         "rep movsb",
         "ret",
-        // `to` lies within the source: from the end backwards.
+        // `to` is within the source: copy from the end backwards.
         "2:",
         "lea rdi, [rdi + rdx - 1]",
         "lea rsi, [rsi + rdx - 1]",
@@ -76,7 +77,7 @@ unsafe extern "C" fn memcmp(left: *const u8, right: *const u8, size: usize) -> i
     naked_asm!(
         "mov rcx, rdx",
         "xchg rsi, rdi",
-        // Equal, should there be nothing to compare.
+        // The result is "equal" if there is nothing to compare.
         "cmp rcx, rcx",
         "repe cmpsb",
         "seta al",

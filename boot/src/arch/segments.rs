@@ -1,8 +1,8 @@
 //! The GDT and the TSS.
 //!
-//! The code compiled for a hosted target uses the red zone below its stack pointer, so no trap may be delivered
-//! on the stack that it interrupts: each one has a stack of the TSS's interrupt stack table. #GP alone has none: the
-//! code that it interrupts and goes back to has no red zone.
+//! Code compiled for a hosted target uses the red zone below its stack pointer, so a trap must not be delivered on the
+//! stack that it interrupts: each has a stack in the TSS's interrupt stack table. Only #GP has none, because the code
+//! that it interrupts and returns to has no red zone.
 
 use super::stack::Stack;
 use spin::LazyLock;
@@ -12,7 +12,7 @@ use x86_64::instructions::tables::load_tss;
 use x86_64::structures::gdt::{Descriptor, GlobalDescriptorTable, SegmentSelector};
 use x86_64::structures::tss::TaskStateSegment;
 
-/// Which stack of the interrupt stack table a vector runs on. Two that can nest are not on the same one.
+/// Which stack of the interrupt stack table a vector uses. Two vectors that can nest do not share a stack.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum TrapStack {
     Exception,
@@ -29,7 +29,7 @@ static TSS: LazyLock<TaskStateSegment> = LazyLock::new(|| {
     for (index, stack) in STACKS.iter().enumerate() {
         tss.interrupt_stack_table[index] = VirtAddr::new(stack.top());
     }
-    // For #GP of user level, which is nobody's and ends in a panic.
+    // For #GP at user level, which is never expected and ends in a panic.
     tss.privilege_stack_table[0] = VirtAddr::new(STACKS[TrapStack::Exception as usize].top());
     tss
 });
@@ -56,7 +56,7 @@ static GDT: LazyLock<(GlobalDescriptorTable, Selectors)> = LazyLock::new(|| {
     (gdt, selectors)
 });
 
-/// The selectors.
+/// Returns the selectors.
 pub(crate) fn selectors() -> &'static Selectors {
     &GDT.1
 }
@@ -73,6 +73,6 @@ pub(super) fn init() {
     unsafe { DS::set_reg(SegmentSelector::NULL) };
     // SAFETY: as for DS.
     unsafe { ES::set_reg(SegmentSelector::NULL) };
-    // SAFETY: the selector is that of a TSS that is never dropped, not loaded before.
+    // SAFETY: the selector is that of a TSS that is never dropped and was not loaded before.
     unsafe { load_tss(selectors.tss) };
 }

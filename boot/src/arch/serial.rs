@@ -1,4 +1,4 @@
-//! The first serial port: where the protocol goes.
+//! The first serial port, to which the protocol is written.
 
 use core::fmt::{self, Write};
 use pugmark_boot::last_words;
@@ -19,7 +19,7 @@ impl Write for Serial {
     }
 }
 
-/// Sets the port up. Without a port there everything printed is dropped.
+/// Sets the port up. If there is no port, everything that is printed is dropped.
 pub(crate) fn init() {
     // SAFETY: 3F8H to 3FFH belong to COM1 on a PC, and this is the only driver of it.
     let port = unsafe { Uart16550::new_port(COM1) };
@@ -35,9 +35,9 @@ pub(crate) fn print(arguments: fmt::Arguments<'_>) {
     }
 }
 
-/// Prints from a place that cannot return, whoever holds the port.
+/// Prints from code that never returns, even if another driver holds the port.
 pub(crate) fn print_last_words(arguments: fmt::Arguments<'_>) {
-    // SAFETY: as above. Whoever holds the other driver never goes on: the one CPU is here and does not return.
+    // SAFETY: as above. The other driver is never used again: the only CPU is here and does not return.
     let anew = || unsafe { Uart16550::new_port(COM1) }.ok().map(Serial);
     last_words::write(&SERIAL, anew, arguments);
 }

@@ -6,7 +6,7 @@ use core::cell::UnsafeCell;
 #[repr(C, align(4096))]
 pub(super) struct Stack<const N: usize>(UnsafeCell<[u8; N]>);
 
-// SAFETY: nothing but the processor, as a stack, uses the bytes.
+// SAFETY: only the processor uses the bytes, as a stack.
 unsafe impl<const N: usize> Sync for Stack<N> {}
 
 impl<const N: usize> Stack<N> {
@@ -14,7 +14,7 @@ impl<const N: usize> Stack<N> {
         Self(UnsafeCell::new([0; N]))
     }
 
-    /// The address that the stack grows down from.
+    /// The address from which the stack grows down.
     pub(super) fn top(&'static self) -> u64 {
         self.0.get() as u64 + N as u64
     }

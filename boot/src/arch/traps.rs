@@ -1,4 +1,4 @@
-//! Exceptions and interrupts: the IDT, the stubs and what each vector does.
+//! Exceptions and interrupts: the IDT, the stubs, and what the kernel does for each vector.
 
 use core::arch::global_asm;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -12,11 +12,11 @@ use super::paging::Mended;
 use super::segments::TrapStack;
 use super::{apic, nmi, paging, user};
 
-/// The local APIC's timer.
+/// The vector of the local APIC's timer.
 pub(crate) const TIMER_VECTOR: u8 = 0x20;
-/// The tracing unit's interrupt, where it is not an NMI.
+/// The vector of the tracing unit's interrupt (PMI), if it is not an NMI.
 pub(crate) const PMI_VECTOR: u8 = 0x21;
-/// The system call that is an `INT n`.
+/// The vector of system calls by `INT n`.
 pub(crate) const SYSTEM_CALL_VECTOR: u8 = 0x80;
 const SPURIOUS_VECTOR: u8 = 0xff;
 
@@ -26,18 +26,18 @@ const UNDEFINED: u64 = 6;
 const GENERAL_PROTECTION: u64 = 13;
 const PAGE_FAULT: u64 = 14;
 
-/// Timer interrupts taken.
+/// How many timer interrupts were taken.
 pub(crate) static TICKS: AtomicU64 = AtomicU64::new(0);
-/// `UD2` instructions stepped over.
+/// How many `UD2` instructions were stepped over.
 pub(crate) static UNDEFINED_INSTRUCTIONS: AtomicU64 = AtomicU64::new(0);
-/// `INT3` instructions executed.
+/// How many `INT3` instructions were executed.
 pub(crate) static BREAKPOINTS: AtomicU64 = AtomicU64::new(0);
-/// Page faults mended.
+/// How many page faults were mended.
 pub(crate) static PAGE_FAULTS: AtomicU64 = AtomicU64::new(0);
-/// Page faults of the tracing hardware's own.
+/// How many page faults the tracing hardware caused.
 pub(crate) static AREA_FAULTS: AtomicU64 = AtomicU64::new(0);
 
-/// The registers at a trap, as the stub has pushed them.
+/// The registers at a trap, in the order in which the stub pushes them.
 #[repr(C)]
 #[derive(Debug)]
 pub(crate) struct TrapFrame {
@@ -66,12 +66,12 @@ pub(crate) struct TrapFrame {
 }
 
 impl TrapFrame {
-    /// Ends the #GP of a guarded access: without IRET, which would let the next NMI in.
+    /// Ends the #GP of a guarded access without IRET, which would let the next NMI in.
     fn resume(&self, fixup: Fixup) -> ! {
         let &Self { rbx, rbp, r12, r13, r14, r15, rsp, rflags, .. } = self;
         let interrupted = Interrupted { rbx, rbp, r12, r13, r14, r15, rsp, rflags };
-        // SAFETY: the frame is that of the #GP, which interrupted level 0; the stub and the code from it to here own
-        // nothing, and change no state that a function keeps.
+        // SAFETY: the frame is that of the #GP, which interrupted level 0. The stub and the code from there to here
+        // own nothing, and they do not change state that a function must preserve.
         unsafe { fixup.resume(&interrupted) }
     }
 }
@@ -79,7 +79,7 @@ impl TrapFrame {
 extern "C" fn trap(frame: &mut TrapFrame) {
     match frame.vector {
         NMI => match crate::trace::nmi(frame.rip) {
-            // What nobody can tell is the tracing unit's, unless somebody knows better.
+            // If it is unknown whose NMI it is, it counts as the tracing unit's unless one was sent.
             Pmi::Unknown => _ = nmi::take(),
             Pmi::NotOurs if nmi::take() => {}
             Pmi::NotOurs => unexpected(frame),
@@ -162,8 +162,8 @@ fn install<F>(entry: &mut Entry<F>, vector: u8, stack: TrapStack) -> &mut EntryO
     unsafe { options.set_stack_index(stack as u16) }
 }
 
-/// Without a stack of its own: for #GP, which a guarded access may raise in an NMI that interrupted another #GP. Below
-/// such an access nothing on the stack is in use, and every other #GP ends in a panic.
+/// Installs a vector without a stack of its own. Used for #GP, which a guarded access may raise in an NMI that
+/// interrupted another #GP. Nothing on the stack below such an access is in use, and every other #GP ends in a panic.
 fn install_in_place<F>(entry: &mut Entry<F>, vector: u8) -> &mut EntryOptions {
     // SAFETY: only the address is taken.
     let stub = unsafe { &raw const trap_stubs[usize::from(vector)] };
@@ -176,11 +176,11 @@ pub(crate) fn gate(vector: u8) -> u64 {
     let gates = (&raw const *IDT).cast::<[u64; 2]>();
     // SAFETY: the table has 256 gates of 16 bytes.
     let gate = unsafe { gates.add(usize::from(vector)) };
-    // SAFETY: within the table, which nobody changes any more.
+    // SAFETY: within the table, which never changes any more.
     unsafe { (*gate)[0] }
 }
 
-/// Where the stubs of all vectors are: interrupts and exceptions lead there.
+/// The addresses of all vectors' stubs; every interrupt and exception leads there.
 pub(crate) fn handlers() -> core::ops::RangeInclusive<u64> {
     let start = &raw const trap_stubs as u64;
     start..=start + size_of::<[[u8; 16]; 256]>() as u64 - 1

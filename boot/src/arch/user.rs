@@ -1,4 +1,4 @@
-//! User level: the way there and back, by SYSCALL and SYSRET or by an interrupt and IRET.
+//! User level: entered and left by SYSRET and SYSCALL, or by IRET and an interrupt.
 
 use core::arch::{asm, naked_asm};
 use core::cell::UnsafeCell;
@@ -13,23 +13,23 @@ use super::traps::TrapFrame;
 /// The way to and from user level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Gate {
-    /// There by SYSRET, back by SYSCALL.
+    /// Enter by SYSRET, leave by SYSCALL.
     SystemCall,
-    /// There by IRET, back by an `INT n`.
+    /// Enter by IRET, leave by `INT n`.
     Interrupt,
 }
 
-/// The system call that ends user level; all others are [`service`]'s.
+/// The number of the system call that ends user level; all others are handled by [`service`].
 const EXIT: u64 = 0;
 
-/// A register's value, kept where the assembly here finds it.
+/// A saved register, at an address that the assembly here knows.
 #[repr(transparent)]
 struct Saved(UnsafeCell<u64>);
 
-// SAFETY: only the one CPU's assembly below touches it, and the trap handler of a trap from user level.
+// SAFETY: only the assembly below, on the only CPU, and the handler of a trap from user level touch it.
 unsafe impl Sync for Saved {}
 
-/// System calls that were made by `INT n`, those that end user level among them.
+/// How many system calls were made by `INT n`, including those that end user level.
 static INTERRUPT_CALLS: AtomicU64 = AtomicU64::new(0);
 
 static KERNEL_RSP: Saved = Saved(UnsafeCell::new(0));
@@ -38,36 +38,36 @@ static USER_RSP: Saved = Saved(UnsafeCell::new(0));
 /// Runs `code` at user level until it exits, and returns its exit value.
 ///
 /// # Safety
-/// The current address space must have writable memory for user level below `stack`, a multiple of 16, and `code` must
-/// touch no memory but that, the image's code and its constants, and end with [`exit`] by the same gate.
+/// The current address space must have writable memory for user level below `stack`, a multiple of 16. `code` must
+/// touch only that memory, the image's code and its constants, and must end with [`exit`] through the same gate.
 pub(crate) unsafe fn run(gate: Gate, code: extern "C" fn(u64) -> !, argument: u64, stack: u64) -> u64 {
     let interrupts = x86_64::registers::rflags::read() & RFlags::INTERRUPT_FLAG;
     // Bit 1 is always set.
     let flags = interrupts.bits() | 2;
     let selectors = selectors();
     let segments = (u64::from(selectors.user_code.0), u64::from(selectors.user_data.0));
-    // As if a CALL had pushed a return address.
+    // The stack is as if a CALL had pushed a return address.
     let stack = stack - 8;
     match gate {
-        // SAFETY: the selectors are those of user level; the caller vouches for the rest.
+        // SAFETY: the selectors are those of user level; the caller guarantees the rest.
         Gate::Interrupt => unsafe {
             enter_by_iret(argument, code as usize as u64, stack, flags, segments.0, segments.1)
         },
-        // SAFETY: `init` has set up SYSRET's selectors; the caller vouches for the rest.
+        // SAFETY: `init` has set up SYSRET's selectors; the caller guarantees the rest.
         Gate::SystemCall => unsafe { enter_by_sysret(argument, code as usize as u64, stack, flags) },
     }
 }
 
-/// From user level: calls the kernel's [`service`].
+/// Called at user level: calls the kernel's [`service`].
 #[inline(always)]
 pub(crate) fn call(gate: Gate, number: u64, argument: u64) -> u64 {
     let result;
     match gate {
-        // SAFETY: the kernel's side keeps all registers that a function call keeps.
+        // SAFETY: the kernel preserves all registers that a function call preserves.
         Gate::SystemCall => unsafe {
             asm!("syscall", inlateout("rax") number => result, inlateout("rdi") argument => _, clobber_abi("sysv64"));
         },
-        // SAFETY: the stub keeps all registers but the result.
+        // SAFETY: the stub preserves all registers but the result.
         Gate::Interrupt => unsafe {
             asm!("int 0x80", inlateout("rax") number => result, in("rdi") argument);
         },
@@ -75,13 +75,13 @@ pub(crate) fn call(gate: Gate, number: u64, argument: u64) -> u64 {
     result
 }
 
-/// From user level: ends it with `value`, two calls deep. None of them returns, so that there are calls of user level's
-/// own on a stack of the last branches.
+/// Called at user level: ends it with `value`, two calls deep. The calls never return, so that a stack of last
+/// branches holds calls of user level.
 #[inline(always)]
 pub(crate) fn exit(gate: Gate, value: u64) -> ! {
-    // Where a call or the kernel came back, an undefined instruction would be an unexpected trap.
+    // If a call or the kernel did return, the undefined instruction would be an unexpected trap.
     match gate {
-        // SAFETY: there is room on the stack, and nobody uses it afterwards.
+        // SAFETY: there is room on the stack, and it is not used afterwards.
         Gate::SystemCall => unsafe {
             asm!(
                 "call 2f", "ud2", "2:", "call 3f", "ud2", "3:", "syscall", "ud2",
@@ -98,7 +98,7 @@ pub(crate) fn exit(gate: Gate, value: u64) -> ! {
     }
 }
 
-/// Whether SYSCALL clears RFLAGS.TF.
+/// Sets whether SYSCALL clears RFLAGS.TF.
 pub(crate) fn mask_trap_flag(mask: bool) {
     let always = RFlags::INTERRUPT_FLAG | RFlags::DIRECTION_FLAG;
     SFMask::write(if mask { always | RFlags::TRAP_FLAG } else { always });
@@ -118,7 +118,7 @@ pub(super) fn init() {
     unsafe { Efer::update(|efer| *efer |= EferFlags::SYSTEM_CALL_EXTENSIONS) };
 }
 
-/// The system call that was made by `INT n`.
+/// Handles a system call that was made by `INT n`.
 pub(super) fn interrupt_call(frame: &mut TrapFrame) {
     INTERRUPT_CALLS.fetch_add(1, Relaxed);
     if frame.rax != EXIT {
@@ -129,9 +129,9 @@ pub(super) fn interrupt_call(frame: &mut TrapFrame) {
     frame.rip = leave as *const () as u64;
     frame.cs = selectors().kernel_code.0.into();
     frame.ss = selectors().kernel_data.0.into();
-    // SAFETY: `enter_by_iret` has written it and does nothing until `leave`.
+    // SAFETY: `enter_by_iret` has written it and does nothing more until `leave`.
     frame.rsp = unsafe { KERNEL_RSP.0.get().read() };
-    // Interrupts off until `leave` has its flags back.
+    // Interrupts stay off until `leave` restores its flags.
     frame.rflags = 2;
 }
 
@@ -168,7 +168,7 @@ unsafe extern "C" fn enter_by_sysret(argument: u64, rip: u64, rsp: u64, rflags: 
         "mov [rip + {kernel_rsp}], rsp",
         "mov r11, rcx",
         "mov rcx, rsi",
-        // An interrupt between these two would be delivered on a stack of its own, but is not wanted.
+        // An interrupt between these two instructions would have a stack of its own, but is not wanted.
         "cli",
         "mov rsp, rdx",
         "sysretq",
@@ -176,7 +176,7 @@ unsafe extern "C" fn enter_by_sysret(argument: u64, rip: u64, rsp: u64, rflags: 
     )
 }
 
-/// The common end: RSP is where `enter_…` left it, RAX has the exit value.
+/// The common end: RSP is as `enter_…` left it, RAX has the exit value.
 #[unsafe(naked)]
 unsafe extern "C" fn leave() -> u64 {
     naked_asm!("popfq", "pop r15", "pop r14", "pop r13", "pop r12", "pop rbp", "pop rbx", "ret")
@@ -190,7 +190,7 @@ unsafe extern "C" fn syscall_entry() {
         "mov rsp, [rip + {kernel_rsp}]",
         "test rax, rax",
         "je 2f",
-        // The kernel's stack is 8 below a multiple of 16 here, so three pushes leave it at a multiple.
+        // The kernel's stack is 8 bytes below a multiple of 16 here, so three pushes align it.
         "push rcx",
         "push r11",
         "push qword ptr [rip + {user_rsp}]",
