@@ -1,16 +1,16 @@
-//! The pattern of erratum BDM70, which nearly every trace of a real processor has.
+//! Recognises errors that erratum BDM70 explains, which nearly every trace of a real processor has.
 
 use super::totals::Problem;
 use pugmark_decoder_core::{Packet, config::Config, packet::Packets, sync};
 
-/// Its name.
+/// The name of the erratum.
 pub(super) const NAME: &str = "BDM70";
 
-/// What to do about it.
+/// What to do about such an error.
 pub(super) const ADVICE: &str = "the PSB+ of these errors are as erratum BDM70 (SKD024, SKL021, KBL021) makes them: \
                                  name the processor with --cpu (--cpu list prints the names), or allow for it with --errata bdm70";
 
-/// Marks the errors that BDM70 explains, where it is not allowed for.
+/// Marks the errors that BDM70 explains, unless the configuration allows for the erratum already.
 pub(super) fn mark(trace: &[u8], config: Config<'_>, problems: &mut [Problem]) {
     if config.errata.bdm70 {
         return;
@@ -22,8 +22,9 @@ pub(super) fn mark(trace: &[u8], config: Config<'_>, problems: &mut [Problem]) {
     }
 }
 
-/// Whether an error at this offset is one in or after a PSB+ that says where the processor is, although a TIP.PGE that
-/// follows says that tracing was off: up to that TIP.PGE.
+/// Returns whether the error at this offset fits BDM70: a PSB+ (the packets from PSB to PSBEND) has a FUP that says
+/// where the processor is, and the TIP.PGE after it says that tracing was off. The error must be between that PSB and
+/// that TIP.PGE.
 fn explains(trace: &[u8], config: Config<'_>, offset: u64) -> bool {
     let Some(psb) = usize::try_from(offset).ok().and_then(|at| sync::backward(trace, at.saturating_add(1)))
     else {
@@ -79,11 +80,11 @@ mod tests {
         for (packets, offset, is_it) in [
             (&[PSB, STATE, PSBEND, ASIDE, PGE][..], 32, true),
             (&[PSB, STATE, PSBEND, PGE], 27, true),
-            // The error may be said of the PSB.
+            // The error may have the offset of the PSB.
             (&[PSB, STATE, PSBEND, PGE], 0, true),
-            // One after it is another.
+            // An error after the TIP.PGE has another cause.
             (&[PSB, STATE, PSBEND, PGE, TNT], 34, false),
-            // Without an IP it says that tracing is off.
+            // A PSB+ without an IP says that tracing is off, which is right.
             (&[PSB, PSBEND, PGE], 18, false),
             (&[PSB, STATE, PSBEND, TNT, PGE], 28, false),
             (&[PSB, STATE, PSBEND], 25, false),

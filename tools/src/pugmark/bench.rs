@@ -1,8 +1,9 @@
-//! `pugmark bench`: how fast a layer decodes a trace that is in memory.
+//! `pugmark bench`: measures how fast a layer decodes a trace that is in memory.
 //!
-//! Each run decodes the whole trace anew. The code that the block decoder has found is kept from run to run, as who
-//! decodes many traces of a program keeps it. Hashing the addresses of instructions is not the decoder's work and takes
-//! longer than decoding; so it is done once before, and the runs only count.
+//! Each run decodes the whole trace from the start. The code that the block decoder has found is kept from run to run,
+//! as a program that decodes many traces of the same code would keep it. Hashing the addresses of instructions is not
+//! part of decoding and takes longer than it, so one run before the measurement does it, and the measured runs only
+//! count.
 
 use super::{
     code::Code,
@@ -42,24 +43,24 @@ pub struct Options {
     json: bool,
 }
 
-/// How fast a layer is.
+/// The speed of a layer.
 #[derive(Clone, Debug, Serialize)]
 pub struct Speed {
     /// The layer.
     pub layer: Layer,
-    /// Bytes of the trace.
+    /// The trace's length in bytes.
     pub bytes: u64,
-    /// How often it was decoded.
+    /// How often the trace was decoded.
     pub runs: usize,
-    /// The fastest run.
+    /// The time of the fastest run in seconds.
     pub seconds_min: f64,
-    /// The middle one.
+    /// The time of the median run in seconds.
     pub seconds_median: f64,
-    /// 10^6 bytes of trace in a second of the middle run.
+    /// The speed of the median run in 10^6 bytes of trace per second.
     pub mb_per_s: f64,
-    /// What the layer counts: packets, events, branches and events, or instructions.
+    /// The number of what the layer produces: packets, events, branches and events, or instructions.
     pub count: u64,
-    /// Of the instructions' addresses, where the layer has instructions.
+    /// The hash of the instructions' addresses, if the layer produces instructions.
     pub hash: Option<String>,
 }
 
@@ -73,11 +74,11 @@ fn parse_seconds(text: &str) -> Result<f64, String> {
 /// Runs `pugmark bench`.
 ///
 /// # Errors
-/// When there is no trace or no code to decode, or nobody to print for.
+/// If there is no trace or no code to decode, or the output cannot be written.
 pub fn run(options: &Options) -> Result<()> {
     let mut progress = Progress::stderr();
     let traces = options.input.traces()?;
-    // Of a recording's folder the program's main thread.
+    // In a recording's folder the first trace is that of the program's main thread.
     let traced = traces.first().context("there is no trace")?;
     let code = options.input.code(traced)?;
     let trace = options.input.load(traced, &mut progress)?;
@@ -102,7 +103,7 @@ pub fn run(options: &Options) -> Result<()> {
     output::print(|out| writeln!(out, "{line}"))
 }
 
-/// Decodes the trace again and again for at least this long, at least three times.
+/// Decodes the trace repeatedly for at least the time `least`, and at least three times.
 pub fn measure(
     trace: &[u8],
     code: &Code,
@@ -141,10 +142,10 @@ pub fn measure(
     }
 }
 
-/// Decodes the trace once and says how much there was of what the layer gives.
+/// Decodes the trace once and returns the number of items that the layer produced.
 ///
-/// What is given is used where it is: a copy is made with wide reads of what was written in narrow parts, which have to
-/// wait until that is in the cache.
+/// Each item is used by reference. A copy would read with wide loads what was just written by narrow stores, and such
+/// loads must wait until the stores are in the cache.
 fn once<'a>(
     trace: &'a [u8],
     image: Image<'_>,

@@ -1,4 +1,4 @@
-//! `pugmark decode` of branch records.
+//! `pugmark decode` for branch records, such as those of Intel's Branch Trace Store (BTS).
 
 use super::{
     code::Code,
@@ -85,10 +85,10 @@ impl Arguments {
     }
 }
 
-/// Decodes branch records; the instructions' hash if it is asked for.
+/// Decodes branch records, and hashes the instructions' addresses if `hash` is set.
 ///
 /// # Errors
-/// When they have no such layer.
+/// If branch records have no such layer.
 pub fn decode(
     trace: &[u8],
     code: &Code,
@@ -141,7 +141,7 @@ fn insns(mut decoder: InsnDecoder<'_>, size: usize, totals: &mut Totals, progres
     }
 }
 
-/// The hash is that of the blocks' instructions.
+/// The hash covers the blocks' instructions.
 fn blocks(mut decoder: BlockDecoder<'_>, size: usize, totals: &mut Totals, progress: &mut Progress) {
     let mut addresses = totals.hash.map(|_| Hashing::new());
     loop {

@@ -1,34 +1,34 @@
-//! A decode against the truth that was recorded with its trace.
+//! Compares a decoded trace with the truth that was recorded with it.
 
 use super::totals::{Totals, hash_text};
 use crate::description::Description;
 use serde::Serialize;
 use std::{fmt, path::PathBuf};
 
-/// What was found, and what should have been.
+/// The result of the comparison.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Check {
-    /// The truth's file.
+    /// The file of the truth.
     pub truth: PathBuf,
-    /// All is as it should be.
+    /// Whether all values are as they should be.
     pub equal: bool,
-    /// What is not.
+    /// The values that are not.
     pub differences: Vec<Difference>,
 }
 
-/// A value that is not as it should be.
+/// A value that differs from the truth.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Difference {
-    /// Which.
+    /// The name of the value.
     pub what: &'static str,
-    /// As it was found.
+    /// The decoded value.
     pub found: String,
-    /// As the truth has it.
+    /// The value in the truth.
     pub truth: String,
 }
 
 impl Check {
-    /// Holds totals against a description; `None` when that has no truth.
+    /// Compares totals with a description; `None` if the description has no truth.
     #[must_use]
     pub fn new(totals: &Totals, description: &Description) -> Option<Self> {
         let (count, hash) = description.truth?;
@@ -49,7 +49,7 @@ impl Check {
 }
 
 impl fmt::Display for Check {
-    /// `equal to FILE`, or `not as FILE: count 5 instead of 6`.
+    /// Writes `equal to FILE`, or `not as FILE: count 5 instead of 6`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let file = self.truth.display();
         if self.equal {

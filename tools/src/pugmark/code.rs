@@ -1,4 +1,4 @@
-//! The traced code, from files.
+//! The traced code, read from files.
 
 use crate::code::image::{self, ImageSection};
 use anyhow::{Context, Result, anyhow};
@@ -14,12 +14,12 @@ use std::{
 /// Sections that own their bytes.
 #[derive(Clone, Debug, Default)]
 pub struct Code {
-    /// Each file once, however many sections are of it.
+    /// The contents of each file; several sections can be of the same file.
     files: Vec<Vec<u8>>,
     sections: Vec<Part>,
 }
 
-/// Where a section is, the number of its file, and which bytes of it.
+/// The address of a section, the index of its file, and its bytes in the file.
 #[derive(Clone, Debug)]
 struct Part {
     base: u64,
@@ -28,7 +28,7 @@ struct Part {
 }
 
 impl Code {
-    /// The sections, for an image.
+    /// Returns the sections, from which an image can be made.
     #[must_use]
     pub fn sections(&self) -> Vec<Section<'_>> {
         let bytes = |part: &Part| self.files.get(part.file)?.get(part.range.clone());
@@ -49,10 +49,10 @@ impl Code {
         self.files.len() - 1
     }
 
-    /// Adds the sections of an image file; its files are beside it.
+    /// Adds the sections of an image file. Their files are relative to the image's folder.
     ///
     /// # Errors
-    /// When one of the files cannot be read, or is not what it should be.
+    /// If one of the files cannot be read, or does not have the form it should have.
     pub fn add_image(&mut self, path: &Path) -> Result<()> {
         let what = || format!("image {}", path.display());
         let sections = image::read(path)?;
@@ -83,20 +83,20 @@ impl Code {
         Ok(())
     }
 
-    /// Adds the segments of an ELF file, where they say or moved so that the lowest begins at `base`.
+    /// Adds the segments of an ELF file, at their own addresses or moved so that the lowest begins at `base`.
     ///
     /// # Errors
-    /// When the file cannot be read, or is no object file.
+    /// If the file cannot be read, or is not an object file.
     pub fn add_elf(&mut self, path: &Path, base: Option<u64>) -> Result<()> {
         let what = || format!("ELF file {}", path.display());
         let bytes = fs::read(path).with_context(what)?;
         self.add_elf_bytes(bytes, base).with_context(what)
     }
 
-    /// Adds the segments of an ELF file that was read already, as [`add_elf`](Self::add_elf).
+    /// Adds the segments of an ELF file that was read already, like [`add_elf`](Self::add_elf).
     ///
     /// # Errors
-    /// When it is no object file.
+    /// If it is not an object file.
     pub fn add_elf_bytes(&mut self, bytes: Vec<u8>, base: Option<u64>) -> Result<()> {
         let file = object::File::parse(&*bytes)?;
         let lowest = file.segments().map(|segment| segment.address()).min().unwrap_or_default();
@@ -116,17 +116,18 @@ impl Code {
         Ok(())
     }
 
-    /// Adds a file as it is.
+    /// Adds a raw file.
     ///
     /// # Errors
-    /// When the file cannot be read.
+    /// If the file cannot be read.
     pub fn add_raw(&mut self, path: &Path, base: u64) -> Result<()> {
         self.add(base, fs::read(path).with_context(|| format!("raw file {}", path.display()))?);
         Ok(())
     }
 }
 
-/// A file that someone else has named: what is none may be without end, or never come.
+/// Reads a file that a recording names. Anything but a regular file is refused, because reading it might block or never
+/// end.
 fn read_regular(path: &Path) -> io::Result<Vec<u8>> {
     match fs::metadata(path)?.is_file() {
         true => fs::read(path),

@@ -1,4 +1,4 @@
-//! `pugmark decode`: a trace's totals.
+//! `pugmark decode`: prints a trace's totals.
 
 use super::{
     branches::{self, Source},
@@ -60,12 +60,12 @@ pub enum Layer {
     Blocks,
 }
 
-/// Runs `pugmark decode`. The exit status is 1 where something is wrong in a trace, or nothing is in it, unless that is
-/// allowed, and where it is not as its truth says.
+/// Runs `pugmark decode`. The exit status is 1 if a trace has errors or no packets, unless that is allowed, and if it
+/// differs from its truth.
 ///
 /// # Errors
-/// When there is no trace or no code to decode, no truth to hold it against, or nobody to print for. What is wrong in
-/// the trace is in the totals.
+/// If there is no trace or no code to decode, no truth to compare with, or the output cannot be written. Errors in the
+/// trace are in the totals.
 pub fn run(options: &Options) -> Result<ExitCode> {
     options.can_check()?;
     let traces = options.input.traces()?;
@@ -109,7 +109,7 @@ struct PartJson {
 }
 
 impl Options {
-    /// Whether what was asked for has a truth.
+    /// Checks that the requested layer and source have a truth to compare with.
     fn can_check(&self) -> Result<()> {
         let layer = self.input.layer;
         let has_insns = matches!(layer, Layer::Insns | Layer::Blocks) && self.branches.source == Source::Pt;
@@ -194,7 +194,7 @@ impl Options {
         Ok(())
     }
 
-    /// What is probably not as it was meant.
+    /// Returns a warning about options or a trace that are probably not what the user meant.
     fn warning(&self, traced: &Traced, totals: &Totals) -> Option<String> {
         let Self { input, branches, .. } = self;
         let trace = traced.trace.display();
@@ -214,7 +214,7 @@ impl Options {
     }
 }
 
-/// Decodes a trace from its first PSB on; the instructions' hash if it is asked for.
+/// Decodes a trace from its first PSB on, and hashes the instructions' addresses if `hash` is set.
 pub fn decode(
     trace: &[u8],
     code: &Code,
@@ -226,7 +226,7 @@ pub fn decode(
     let sections = code.sections();
     let image = Image::new(&sections);
     progress.begin("decoding", Size::Bytes(trace.len() as u64));
-    // Packets are counted in the packet layer whichever layer is asked for: one above it may skip some.
+    // Packets are always counted in the packet layer, because the layers above it may skip some.
     let totals = thread::scope(|scope| {
         let count = || layers::packets(trace, config, &mut Progress::hidden());
         let counting = match layer {
@@ -242,7 +242,7 @@ pub fn decode(
         };
         let Totals { bytes, packets, tsc_first, tsc_last, .. } = match (layer, counting) {
             (Layer::Packets, _) => return totals,
-            // It does not panic.
+            // The counting thread does not panic.
             (_, Some(counting)) => counting.join().unwrap_or_default(),
             (_, None) => count(),
         };

@@ -1,4 +1,4 @@
-//! The hash of the instructions of many blocks.
+//! Hashes the addresses of the instructions of many blocks.
 
 use pugmark_decoder_core::{
     block::Block,
@@ -6,15 +6,15 @@ use pugmark_decoder_core::{
     mode::ExecMode,
 };
 
-/// How many blocks are looked at for whether they come again: more than the hot code of a large program has.
+/// 2 to this power is the number of blocks that can be remembered: more than the hot code of a large program has.
 const BLOCKS: u32 = 14;
 
-/// So often a block has to come before it is worth the work of [`Run::new`], which is that of some hundred times.
+/// A block must come this often before [`Run::new`] is worth its work, which is that of hashing it some hundred times.
 const OFTEN: u16 = 128;
 
-/// Hashes the addresses of blocks' instructions; those of a block that comes often as one run.
+/// Hashes the addresses of the blocks' instructions. A block that comes often is hashed as one run.
 ///
-/// For blocks of one image: the instructions of a block are told by where it begins, its mode, and how many they are.
+/// All blocks must be of one image: its begin, its mode and its number of instructions identify a block.
 #[derive(Debug)]
 pub(super) struct Hashing {
     hash: AddressHash,
@@ -25,9 +25,9 @@ pub(super) struct Hashing {
 struct Known {
     ip: u64,
     insns: u32,
-    /// `None` where there was no block yet.
+    /// `None` if no block is here yet.
     mode: Option<ExecMode>,
-    /// How often it came, less how often another came that belongs to the same place.
+    /// How often the block came, minus how often others with the same place came.
     seen: u16,
     run: Option<Box<Run>>,
 }
@@ -37,7 +37,7 @@ impl Hashing {
         Self { hash: AddressHash::new(), known: vec![Known::default(); 1 << BLOCKS] }
     }
 
-    /// Appends the instructions of a block; `addresses` are theirs.
+    /// Adds the instructions of a block; `addresses` iterates over their addresses.
     #[inline]
     pub(super) fn add<I: Iterator<Item = u64>>(&mut self, block: &Block, addresses: impl Fn() -> I) {
         let key = (block.ip ^ u64::from(block.insns) << 48).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -79,7 +79,7 @@ mod tests {
     #[test]
     fn blocks_that_come_often_are_hashed_as_those_that_do_not() {
         let (mut hashing, mut plain) = (Hashing::new(), AddressHash::new());
-        // Some begin at the same place, some have the same length, and more than there are places come in between.
+        // Some blocks begin at the same place, some have the same length, and there are more of them than places.
         let mut random = 1_u64;
         for round in 0..60_000_u64 {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);

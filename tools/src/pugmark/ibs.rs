@@ -1,4 +1,4 @@
-//! `pugmark ibs`: prints samples of Instruction Based Sampling.
+//! `pugmark ibs`: prints samples of AMD's Instruction Based Sampling (IBS), which tags single fetches and micro-ops.
 
 use crate::output::{self, tell};
 use anyhow::{Context, Result, bail};
@@ -10,7 +10,7 @@ use std::{fs, io, io::Write, path::PathBuf};
 /// The options of `pugmark ibs`.
 #[derive(Args, Clone, Debug)]
 pub struct Options {
-    /// Raw samples as in PERF_SAMPLE_RAW, one behind the other: size, capabilities, registers
+    /// Raw samples as in PERF_SAMPLE_RAW, one after the other: size, capabilities, registers
     file: PathBuf,
     /// The processor: FAMILY/MODEL; without it the first one that had the samples' capabilities
     #[arg(long, value_parser = processor)]
@@ -23,8 +23,8 @@ pub struct Options {
 /// Runs `pugmark ibs`.
 ///
 /// # Errors
-/// When the file cannot be read, is not made of samples, or the output cannot be written. What comes before a bad sample
-/// is printed.
+/// If the file cannot be read, is not made of samples, or the output cannot be written. The samples before a bad one
+/// are printed.
 pub fn run(options: &Options) -> Result<()> {
     let name = options.file.display();
     let bytes = fs::read(&options.file).with_context(|| format!("{name}"))?;
@@ -33,7 +33,7 @@ pub fn run(options: &Options) -> Result<()> {
     }
     let mut result = Ok(());
     output::print(|to| {
-        // A bad sample is told when all before it is printed.
+        // A bad sample is reported after all samples before it are printed.
         match print(&bytes, options.cpu, options.json, to) {
             Err(Failure::Write(error)) => return Err(error),
             Err(Failure::Sample(error)) => result = Err(error),
@@ -51,7 +51,7 @@ fn processor(text: &str) -> Result<(u8, u8)> {
     }
 }
 
-/// Why there are no more lines.
+/// Why printing stopped.
 enum Failure {
     Write(io::Error),
     Sample(ibs::Error),
@@ -88,7 +88,7 @@ fn print(bytes: &[u8], cpu: Option<(u8, u8)>, as_json: bool, to: &mut dyn Write)
     }
 }
 
-/// The fields behind each other: a flag by its name where it is set, all others with their values.
+/// Writes the fields in a row: a flag as its name if it is set, all others with their values.
 fn text(fields: &Map<String, Value>) -> String {
     let mut text = String::new();
     for (name, value) in fields {
@@ -103,7 +103,7 @@ fn text(fields: &Map<String, Value>) -> String {
     text
 }
 
-/// What is valid of it.
+/// Keeps the fields that are valid.
 fn valid<const N: usize>(fields: [(&str, Value); N]) -> Map<String, Value> {
     fields
         .into_iter()
@@ -260,7 +260,7 @@ mod tests {
         assert!(lines[1].starts_with("0000000000000020  op "), "{}", lines[1]);
     }
 
-    /// The one line of these registers on that processor.
+    /// Returns the line that is printed for these registers on that processor.
     fn line(kind: Kind, caps: u32, cpu: (u8, u8)) -> String {
         let mut bytes = [0; Record::MAX_BYTES];
         let len = Record { caps: Caps(caps), kind }.emit(&mut bytes).unwrap();

@@ -1,4 +1,4 @@
-//! Reading a trace from a file or a pipe.
+//! Reads a trace from a file or a pipe.
 
 use super::progress::{Progress, Size};
 use std::{
@@ -7,13 +7,13 @@ use std::{
     path::Path,
 };
 
-/// How much is read between two looks at the clock, at most: a pipe may have less.
+/// The largest number of bytes to read between two checks of the clock; a pipe may return fewer.
 const CHUNK: usize = 1 << 18;
 
-/// All bytes of the file, or of standard input for `-`.
+/// Reads all bytes of the file, or of standard input for `-`.
 ///
 /// # Errors
-/// When they cannot be read.
+/// If they cannot be read.
 pub fn load(path: &Path, progress: &mut Progress) -> io::Result<Vec<u8>> {
     if path.as_os_str() == "-" {
         return read(io::stdin().lock(), None, progress);

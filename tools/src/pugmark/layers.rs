@@ -1,4 +1,4 @@
-//! Each layer over a whole trace, from PSB to PSB where something is wrong.
+//! Runs each layer over a whole trace. After an error, a layer continues at the next PSB.
 
 use super::{decode::Totals, hashing::Hashing, progress::Progress};
 use pugmark_decoder_core::{
@@ -13,10 +13,10 @@ use pugmark_decoder_core::{
     query::{Answer, QueryDecoder},
 };
 
-/// How many runs of code are remembered: more than the hot code of a large program has.
+/// The number of code runs to remember: more than the hot code of a large program has.
 pub const SLOTS: usize = 1 << 15;
 
-/// The packet layer.
+/// Counts what the packet layer returns.
 pub fn packets(trace: &[u8], config: Config<'_>, progress: &mut Progress) -> Totals {
     let mut totals = Totals { bytes: trace.len() as u64, ..Totals::default() };
     let mut packets = Packets::with_config(trace, config);
@@ -41,7 +41,7 @@ pub fn packets(trace: &[u8], config: Config<'_>, progress: &mut Progress) -> Tot
     totals
 }
 
-/// The event layer.
+/// Counts what the event layer returns.
 pub fn events(trace: &[u8], config: Config<'_>, progress: &mut Progress) -> Totals {
     let mut totals = Totals::default();
     let mut decoder = EventDecoder::with_config(trace, config);
@@ -61,7 +61,7 @@ pub fn events(trace: &[u8], config: Config<'_>, progress: &mut Progress) -> Tota
     totals
 }
 
-/// The query layer, asked for what comes next.
+/// Counts what the query layer returns when it is asked for the next item each time.
 pub fn query(trace: &[u8], config: Config<'_>, progress: &mut Progress) -> Totals {
     let mut totals = Totals::default();
     let mut decoder = QueryDecoder::with_config(trace, config);
@@ -83,7 +83,7 @@ pub fn query(trace: &[u8], config: Config<'_>, progress: &mut Progress) -> Total
     totals
 }
 
-/// The instruction flow layer; the instructions' hash if it is asked for.
+/// Counts what the instruction flow layer returns, and hashes the instructions' addresses if `hash` is set.
 pub fn insns(
     trace: &[u8],
     image: Image<'_>,
@@ -117,10 +117,10 @@ pub fn insns(
     totals
 }
 
-/// The block layer; the hash of the blocks' instructions if it is asked for.
+/// Counts what the block layer returns, and hashes the blocks' instruction addresses if `hash` is set.
 ///
-/// What is given is used where it is: a copy is made with wide reads of what was written in narrow parts, which have to
-/// wait until that is in the cache.
+/// Each item is used by reference. A copy would read with wide loads what was just written by narrow stores, and such
+/// loads must wait until the stores are in the cache.
 pub fn blocks(
     trace: &[u8],
     image: Image<'_>,
@@ -186,7 +186,7 @@ mod tests {
         for (name, layer) in layers {
             let traced = |rounds: usize| {
                 let bar = ProgressBar::hidden();
-                // Branches are no events.
+                // Branches are no events, so the event layer needs another trace.
                 let trace = match name {
                     "events" => SYNC.repeat(rounds),
                     _ => [SYNC, &TIP.repeat(rounds)].concat(),

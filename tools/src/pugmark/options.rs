@@ -1,4 +1,4 @@
-//! What the subcommands have in common on their command lines.
+//! The command-line options that the subcommands share.
 
 use super::{code::Code, decode::Layer, input, processor::Processor, progress::Progress, recording::Traced};
 use crate::number;
@@ -29,10 +29,10 @@ pub struct Input {
 }
 
 impl Input {
-    /// The trace, or those of the folder.
+    /// Returns the trace, or the traces of the folder.
     ///
     /// # Errors
-    /// When the folder is none of a recording.
+    /// If the folder does not hold a recording.
     pub fn traces(&self) -> Result<Vec<Traced>> {
         match self.trace.is_dir() {
             true => Traced::in_folder(&self.trace),
@@ -40,11 +40,11 @@ impl Input {
         }
     }
 
-    /// The code: image files first, then ELF files, then raw ones; later ones are in front of earlier ones. Where none
-    /// was given, the recording's.
+    /// Reads the code: image files first, then ELF files, then raw files. Later code hides earlier code. If no code was
+    /// given, the recording's is used.
     ///
     /// # Errors
-    /// When a file cannot be read, or is not what it should be.
+    /// If a file cannot be read, or does not have the form it should have.
     pub fn code(&self, traced: &Traced) -> Result<Code> {
         let mut code = Code::default();
         if !self.is_code_given()
@@ -69,7 +69,7 @@ impl Input {
         Ok(code)
     }
 
-    /// Whether there is code at all.
+    /// Returns whether there is any code.
     pub(super) fn has_code(&self, traced: &Traced) -> bool {
         self.is_code_given() || traced.image.is_some()
     }
@@ -78,16 +78,16 @@ impl Input {
         !(self.image.is_empty() && self.elf.is_empty() && self.raw.is_empty())
     }
 
-    /// The trace's bytes.
+    /// Reads the trace's bytes.
     ///
     /// # Errors
-    /// When they cannot be read.
+    /// If they cannot be read.
     pub fn load(&self, traced: &Traced, progress: &mut Progress) -> Result<Vec<u8>> {
         input::load(&traced.trace, progress)
             .with_context(|| format!("cannot read the trace {}", traced.trace.display()))
     }
 
-    /// How the trace is read.
+    /// Returns the configuration for reading the trace.
     ///
     /// # Errors
     /// Those of [`Processor::config`].
@@ -96,7 +96,7 @@ impl Input {
     }
 }
 
-/// `FILE` or `FILE:BASE`.
+/// Splits `FILE` or `FILE:BASE`.
 fn split_base(argument: &str) -> (&str, Option<u64>) {
     match argument.rsplit_once(':').map(|(file, base)| (file, number::parse(base))) {
         Some((file, Some(base))) => (file, Some(base)),

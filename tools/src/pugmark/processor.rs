@@ -1,4 +1,4 @@
-//! What a trace does not say about how it was taken, on the command line.
+//! Command-line options for what a trace does not say about how it was made.
 
 use super::values;
 use crate::{cpu, description::Description};
@@ -80,10 +80,10 @@ enum Reading {
 }
 
 impl Processor {
-    /// How a trace of this processor is read; what is not said here is what the recording says.
+    /// Returns the configuration for a trace of this processor. What the options do not say comes from the recording.
     ///
     /// # Errors
-    /// When the processor is not known, or has not so many ranges.
+    /// If the processor is unknown, or there are more ranges than a processor has.
     pub fn config(&self, recording: Option<&Description>) -> Result<Config<'static>> {
         let mut config = Config::new();
         let cpu = match self.cpu {
@@ -198,7 +198,7 @@ mod tests {
         ];
         for (words, field, value) in rows {
             assert_eq!(config(words).map(|config| field(&config)), Ok(value), "{words}");
-            // Which is not so without it.
+            // Check that the field differs without the option.
             let plain = config("").map(|config| field(&config));
             assert!(words == "--cpu none" || words.starts_with("--filter") || plain != Ok(value), "{words}");
         }

@@ -1,4 +1,4 @@
-//! Progress of long work, for whoever watches.
+//! Shows the progress of long work at a terminal.
 
 use indicatif::{ProgressBar, ProgressStyle};
 use std::{
@@ -6,55 +6,56 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How many steps lie between two looks at the clock.
+/// The number of steps between two checks of the clock.
 const STRIDE: u32 = 1 << 16;
 
-/// Work that is shorter shows nothing.
+/// Work shorter than this shows no progress.
 const PATIENCE: Duration = Duration::from_millis(700);
 
-/// How much there is to do.
+/// The amount of work.
 #[derive(Clone, Copy, Debug)]
 pub enum Size {
-    /// So many bytes.
+    /// This number of bytes.
     Bytes(u64),
-    /// Bytes, and no one knows how many.
+    /// An unknown number of bytes.
     Unknown,
-    /// It takes so long.
+    /// This duration.
     Time(Duration),
 }
 
-/// A bar on standard error, if that is a terminal and the work takes long.
+/// A progress bar on standard error, shown if that is a terminal and the work takes long.
 #[derive(Debug)]
 pub struct Progress {
     watched: bool,
     what: &'static str,
     size: Size,
     begin: Instant,
-    /// Steps since the clock was looked at.
+    /// Steps since the last check of the clock.
     steps: u32,
     bar: Option<ProgressBar>,
 }
 
 impl Progress {
-    /// For whoever sits at the terminal; nobody may.
+    /// Shows progress if standard error is a terminal.
     #[must_use]
     pub fn stderr() -> Self {
         Self { watched: io::stderr().is_terminal(), ..Self::hidden() }
     }
 
-    /// For nobody.
+    /// Never shows progress.
     #[must_use]
     pub fn hidden() -> Self {
         Self { watched: false, what: "", size: Size::Unknown, begin: Instant::now(), steps: 0, bar: None }
     }
 
-    /// Work begins.
+    /// Begins a piece of work.
     pub fn begin(&mut self, what: &'static str, size: Size) {
         self.end();
         (self.what, self.size, self.begin) = (what, size, Instant::now());
     }
 
-    /// Work has come so far, in bytes, or in milliseconds of its time. To be called some hundred times a second at most.
+    /// Sets the position of the work, in bytes, or in milliseconds if its size is a duration. Call it at most some
+    /// hundred times a second.
     pub fn at(&mut self, position: u64) {
         if !self.watched {
             return;
@@ -67,7 +68,8 @@ impl Progress {
         }
     }
 
-    /// One of very many steps is made; after some of them it is asked how far, in bytes, work has come.
+    /// Counts one of very many steps. `position` is called only now and then; it returns the position of the work in
+    /// bytes.
     #[inline]
     pub fn step(&mut self, position: impl FnOnce() -> u64) {
         self.steps += 1;
@@ -77,7 +79,7 @@ impl Progress {
         }
     }
 
-    /// Work is done.
+    /// Ends the work.
     pub fn end(&mut self) {
         if let Some(bar) = self.bar.take() {
             bar.finish_and_clear();
@@ -95,14 +97,14 @@ fn bar(what: &'static str, size: Size) -> ProgressBar {
             (ProgressBar::new(time.as_millis() as u64), "{msg} {wide_bar} {elapsed}, {eta} left")
         }
     };
-    // The template is one of those above.
+    // The templates above are constants, so they cannot be wrong.
     let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
     bar.with_style(style).with_message(what)
 }
 
 #[cfg(test)]
 impl Progress {
-    /// Shows what is done in this bar, from the beginning.
+    /// Shows progress in this bar from the beginning.
     pub(super) fn in_bar(bar: &ProgressBar) -> Self {
         Self { watched: true, bar: Some(bar.clone()), ..Self::hidden() }
     }

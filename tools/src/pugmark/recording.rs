@@ -1,4 +1,4 @@
-//! Which traces a command line is about: one, or those of a recording's folder.
+//! Finds the traces to decode: one file, or those of a recording's folder.
 
 use crate::description::{Description, IMAGE, INDEX, TRACE};
 use crate::output::tell;
@@ -9,25 +9,25 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// A trace and what is known of it beside it.
+/// A trace and what the files beside it say of it.
 #[derive(Clone, Debug, Default)]
 pub struct Traced {
     /// The trace's file.
     pub trace: PathBuf,
-    /// The recording's image, if it is of one.
+    /// The recording's image, if the trace belongs to a recording.
     pub image: Option<PathBuf>,
-    /// What the recording says of itself.
+    /// The recording's description.
     pub description: Option<Description>,
-    /// Whose it is; only in a recording's folder.
+    /// The task that was traced; only known in a recording's folder.
     pub task: Option<Task>,
 }
 
-/// A part of a recording, as its index has it.
+/// A part of a recording, as the recording's index lists it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Task {
-    /// The part's folder, from the recording's.
+    /// The part's folder, relative to the recording's.
     pub dir: String,
-    /// The task's number; the program's main thread is the first.
+    /// The task's number; 1 is the program's main thread.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub task: Option<u32>,
     /// Its process.
@@ -50,13 +50,13 @@ struct Index {
 }
 
 impl Traced {
-    /// The trace in a file, as it is; one of a recording with what is beside it.
+    /// Returns the trace in a file, with the image and description beside it if it belongs to a recording.
     #[must_use]
     pub fn file(trace: &Path) -> Self {
         if trace.as_os_str() == "-" {
             return Self { trace: trace.into(), ..Self::default() };
         }
-        // Another program's file of that name is no reason to decode nothing.
+        // A file of that name may be another program's, so decode the trace without it.
         let description = Description::beside(trace).unwrap_or_else(|error| {
             tell(format_args!("pugmark: warning: {error}: {}; it is not read", error.error));
             None
@@ -65,10 +65,10 @@ impl Traced {
         Self { trace: trace.into(), image, description, task: None }
     }
 
-    /// Those in a recording's folder.
+    /// Returns the traces in a recording's folder.
     ///
     /// # Errors
-    /// When there are none, or the recording's index cannot be read.
+    /// If there are none, or the recording's index cannot be read.
     pub fn in_folder(folder: &Path) -> Result<Vec<Self>> {
         let tasks = tasks(folder)?;
         ensure!(!tasks.is_empty(), "{} is no recording: it has no {TRACE}", folder.display());
@@ -79,7 +79,7 @@ impl Traced {
 }
 
 impl Task {
-    /// `task-2: worker (pid 12, tid 13), /usr/bin/x`, as far as it is known.
+    /// Returns `task-2: worker (pid 12, tid 13), /usr/bin/x`, as far as these are known.
     #[must_use]
     pub fn title(&self) -> String {
         let mut title = self.dir.clone();
@@ -96,7 +96,7 @@ impl Task {
     }
 }
 
-/// By the index, or where there is none by the folders' names.
+/// Lists the parts by the index, or by the names of the folders if there is no index.
 fn tasks(folder: &Path) -> Result<Vec<Task>> {
     let file = folder.join(INDEX);
     let what = || format!("the recording's index {}", file.display());
@@ -111,7 +111,7 @@ fn tasks(folder: &Path) -> Result<Vec<Task>> {
     }
 }
 
-/// The folders that have a trace: this one, its parts by their numbers, and then those of other tasks.
+/// Collects the folders that have a trace: this one, its parts by number, and then those of other tasks.
 fn collect(folder: &Path, name: &str, dirs: &mut Vec<String>) {
     let join = |inner: &str| if name.is_empty() { inner.to_owned() } else { format!("{name}/{inner}") };
     if folder.join(name).join(TRACE).exists() {

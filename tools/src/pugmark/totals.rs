@@ -1,58 +1,58 @@
-//! What a layer made of a trace, as text and as JSON.
+//! Writes what a layer found in a trace as text or as JSON.
 
 use super::{bdm70, check::Check, decode::Layer};
 use pugmark_decoder_core::{Error, ErrorKind, bts, config::Config, errata::Cpu, hash::AddressHash};
 use serde::Serialize;
 use std::io::{self, Write};
 
-/// How many errors are told to a reader, who looks at the first ones anyway.
+/// The number of errors that the text shows; only the first ones matter to a reader.
 const SHOWN: usize = 100;
 
-/// What a layer made of a trace.
+/// What a layer found in a trace.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Totals {
-    /// Bytes of the trace.
+    /// The trace's length in bytes.
     pub bytes: u64,
     /// Packets, or branch records.
     pub packets: u64,
-    /// Events that the layer gave.
+    /// Events that the layer returned.
     pub events: u64,
-    /// Conditional branches that the query layer gave.
+    /// Conditional branches that the query layer returned.
     pub conditional: u64,
-    /// Indirect branches that the query layer gave.
+    /// Indirect branches that the query layer returned.
     pub indirect: u64,
     /// Instructions.
     pub instructions: u64,
     /// Blocks.
     pub blocks: u64,
-    /// What was wrong. After each error the layer went on at the next PSB, or with the next record.
+    /// The errors. After each error the layer continued at the next PSB, or with the next record.
     pub errors: Vec<Problem>,
-    /// Of the instructions' addresses, where it was asked for and the layer has instructions.
+    /// The hash of the instructions' addresses, if it was requested and the layer returns instructions.
     pub hash: Option<AddressHash>,
-    /// The first and the last TSC packet's value.
+    /// The value of the first TSC packet.
     pub tsc_first: Option<u64>,
-    /// See `tsc_first`.
+    /// The value of the last TSC packet.
     pub tsc_last: Option<u64>,
 }
 
-/// Something that was wrong in a trace.
+/// An error in a trace.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Problem {
     /// The offset of the packet or record.
     pub offset: u64,
-    /// The address of the instruction, if it is about one.
+    /// The address of the instruction, if the error is about one.
     pub address: Option<u64>,
-    /// What.
+    /// The error as text.
     pub text: String,
-    /// The erratum of the processor that explains it, where that was not allowed for.
+    /// The erratum of the processor that explains it, if the configuration did not allow for that erratum.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub erratum: Option<&'static str>,
-    /// What to do about it.
+    /// What the user can do about it.
     #[serde(skip)]
     pub advice: &'static str,
 }
 
-/// What to do about an error.
+/// Returns what the user can do about an error.
 fn advice(kind: ErrorKind) -> &'static str {
     match kind {
         ErrorKind::NoMemory { .. } => "give the code at these addresses with --image, --elf or --raw",
@@ -70,7 +70,7 @@ impl From<Error> for Problem {
     }
 }
 
-/// An error in a record, and how many bytes a record has.
+/// Converts an error in a record, given with the size of a record in bytes.
 impl From<(bts::Error, usize)> for Problem {
     fn from((error, size): (bts::Error, usize)) -> Self {
         let offset = error.index.saturating_mul(size as u64);
@@ -80,7 +80,7 @@ impl From<(bts::Error, usize)> for Problem {
     }
 }
 
-/// Totals as one JSON object.
+/// The totals as one JSON object.
 #[derive(Debug, Serialize)]
 pub(super) struct Json {
     layer: Layer,
@@ -93,7 +93,7 @@ pub(super) struct Json {
     instructions: u64,
     blocks: u64,
     errors: Vec<Problem>,
-    /// What to do about them.
+    /// What the user can do about the errors.
     advice: Vec<&'static str>,
     hash: Option<String>,
     tsc_first: Option<u64>,
@@ -103,7 +103,7 @@ pub(super) struct Json {
 }
 
 impl Totals {
-    /// All of them.
+    /// Returns all totals.
     pub(super) fn json(&self, layer: Layer, cpu: Option<Cpu>, check: Option<Check>) -> Json {
         Json {
             layer,
@@ -124,12 +124,12 @@ impl Totals {
         }
     }
 
-    /// Marks the errors that an erratum explains that was not allowed for.
+    /// Marks the errors that are explained by an erratum that the configuration does not allow for.
     pub(super) fn explain(&mut self, trace: &[u8], config: Config<'_>) {
         bdm70::mark(trace, config, &mut self.errors);
     }
 
-    /// What to do about the errors, each advice once.
+    /// Returns what the user can do about the errors, each advice once.
     fn advice(&self) -> Vec<&'static str> {
         let mut all = vec![];
         for advice in self.errors.iter().map(|error| error.advice) {
@@ -140,7 +140,7 @@ impl Totals {
         all
     }
 
-    /// All of them, a line each; of the errors the first ones.
+    /// Writes all totals, one line each, and the first errors.
     pub(super) fn print(&self, layer: Layer, out: &mut dyn Write) -> io::Result<()> {
         writeln!(out, "bytes         {}", self.bytes)?;
         writeln!(out, "packets       {}", self.packets)?;
@@ -182,7 +182,7 @@ impl Totals {
     }
 }
 
-/// A hash as the totals have it.
+/// Returns a hash in the form that the totals show.
 #[must_use]
 pub fn hash_text(hash: AddressHash) -> String {
     format!("{:#018x}", hash.value())

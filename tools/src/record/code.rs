@@ -1,4 +1,4 @@
-//! The code of the program: pages as they were executed.
+//! The code of the traced program: snapshots of its pages as they were executed.
 
 use super::maps::Mapping;
 use pugmark_decoder_core::insn;
@@ -10,13 +10,13 @@ const PAGE_BYTES: usize = PAGE as usize;
 
 /// Snapshots of the pages that could be executed.
 ///
-/// A snapshot may be replaced by a later one as long as no instruction that was executed differs; when one does,
-/// no single image could explain the trace.
+/// A later snapshot may replace an earlier one as long as no executed instruction differs. If one differs, no single
+/// image can explain the trace.
 #[derive(Debug, Default)]
 pub(super) struct Code {
     /// By page number.
     pages: HashMap<u64, Box<Page>>,
-    /// The mappings that the snapshots were taken of.
+    /// The executable mappings at the last refresh.
     mappings: HashSet<Mapping>,
 }
 
@@ -24,16 +24,16 @@ pub(super) struct Code {
 struct Page {
     bytes: [u8; PAGE_BYTES],
     volatile: bool,
-    /// Bitmaps: where instructions that were executed begin, and all of their bytes.
+    /// Bitmaps: where executed instructions begin, and all of their bytes.
     begins: [u64; PAGE_BYTES / 64],
     executed: [u64; PAGE_BYTES / 64],
 }
 
-/// Code that was executed is not the same any more.
+/// The error for executed code that has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Changed;
 
-/// The bytes at an address: up to 15 of them.
+/// Up to 15 bytes at an address: as many as an instruction can have.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Bytes {
     bytes: [u8; insn::MAX_LEN],
@@ -41,18 +41,18 @@ pub(super) struct Bytes {
 }
 
 impl Bytes {
-    /// Them.
+    /// Returns the bytes.
     pub(super) fn as_slice(&self) -> &[u8] {
         &self.bytes[..self.len]
     }
 }
 
-/// Reads memory, and how many bytes of it there are.
+/// Reads memory at an address and returns the number of bytes that could be read.
 pub(super) type Read<'a> = &'a dyn Fn(u64, &mut [u8]) -> usize;
 
 impl Code {
-    /// Takes snapshots of what can be executed now and was not mapped like this before. After [`Changed`] nothing is
-    /// taken over.
+    /// Takes snapshots of the executable mappings that are new since the last call. After [`Changed`] nothing is
+    /// changed here.
     pub(super) fn refresh(&mut self, mappings: &[Mapping], read: Read<'_>) -> Result<(), Changed> {
         let executable: Vec<_> = mappings.iter().filter(|mapping| mapping.executable).collect();
         let fresh = executable.iter().filter(|mapping| !self.mappings.contains(**mapping));
@@ -77,7 +77,8 @@ impl Code {
         Ok(())
     }
 
-    /// The bytes of the instruction at `ip`, which is about to be executed. Empty: there is no snapshot of it.
+    /// Returns the bytes of the instruction at `ip`, which is about to be executed. They are empty if there is no
+    /// snapshot of that page.
     pub(super) fn fetch(&mut self, ip: u64, mode: ExecMode, read: Read<'_>) -> Result<Bytes, Changed> {
         let bytes = self.peek(ip);
         if self.pages.get(&(ip / PAGE)).is_some_and(|page| page.volatile) {
@@ -93,7 +94,7 @@ impl Code {
         Ok(if known { bytes } else { self.executes(ip, mode) })
     }
 
-    /// The snapshots, each run of adjacent pages in one piece: where it begins, and its bytes.
+    /// Returns the snapshots as addresses and bytes; adjacent pages are one piece.
     pub(super) fn sections(&self) -> Vec<(u64, Vec<u8>)> {
         let mut sections: Vec<(u64, Vec<u8>)> = vec![];
         let mut pages: Vec<_> = self.pages.iter().collect();
@@ -109,7 +110,7 @@ impl Code {
         sections
     }
 
-    /// Notes the instruction at `ip` as executed.
+    /// Marks the instruction at `ip` as executed.
     fn executes(&mut self, ip: u64, mode: ExecMode) -> Bytes {
         let bytes = self.peek(ip);
         let len = insn::decode(bytes.as_slice(), mode, ip).map_or(0, |insn| insn.len);
@@ -150,7 +151,7 @@ impl Code {
         Ok(())
     }
 
-    /// Puts a newer snapshot in an older one's place; what was executed stays known.
+    /// Replaces an older snapshot by a newer one; the record of what was executed stays.
     fn replace(&mut self, number: u64, mut page: Box<Page>) {
         if let Some(old) = self.pages.get(&number) {
             (page.begins, page.executed) = (old.begins, old.executed);
@@ -166,7 +167,7 @@ impl Page {
         (read(number * PAGE, &mut page.bytes) == PAGE_BYTES).then_some(page)
     }
 
-    /// What was executed of it is in `bytes` as well.
+    /// Returns whether everything executed on this page is the same in `bytes`.
     fn explains(&self, bytes: &[u8; PAGE_BYTES]) -> bool {
         self.bytes == *bytes
             || (0..PAGE_BYTES).all(|at| self.bytes[at] == bytes[at] || !bit(&self.executed, at))
@@ -185,7 +186,7 @@ fn set(map: &mut [u64; PAGE_BYTES / 64], at: usize) {
 mod tests {
     use super::*;
 
-    /// Memory from 0x1000 on.
+    /// Returns a reader of memory that begins at 0x1000.
     fn memory(bytes: &[u8]) -> impl Fn(u64, &mut [u8]) -> usize + '_ {
         |address, out| {
             let from =
@@ -200,7 +201,7 @@ mod tests {
         Mapping::parse(lines)
     }
 
-    /// Two pages of NOPs, and in front of their border, at 0x1ffe, MOV EAX, 1 of 5 bytes.
+    /// Two pages of NOPs with a 5-byte MOV EAX, 1 across their border, at 0x1ffe.
     fn across() -> Vec<u8> {
         let mut bytes = vec![0x90; 2 * PAGE_BYTES];
         bytes[0xffe..0x1003].copy_from_slice(&[0xb8, 1, 0, 0, 0]);
@@ -212,7 +213,7 @@ mod tests {
 
     #[test]
     fn code_that_was_executed_is_held_against_what_is_there_now() {
-        // The byte that changes, and whether that is of an instruction that was executed.
+        // The address of the byte that changes, and what is then expected.
         for (changed, expected) in [
             (0x1ffd, Ok(())),
             (0x1ffe, Err(Changed)),
@@ -229,11 +230,11 @@ mod tests {
             bytes[changed - 0x1000] ^= 0x10;
             let again = code.fetch(0x1ffe, ExecMode::Bits64, &memory(&bytes));
             assert_eq!(again.map(drop), expected, "{changed:#x}");
-            // What is not executed yet is taken over where the next instruction's bytes show it.
+            // Bytes not executed yet are updated if the fetch of another instruction reads them.
             if changed == 0x2003 {
                 assert_eq!(again.unwrap().as_slice(), &bytes[0xffe..0xffe + insn::MAX_LEN]);
             }
-            // Mapped anew it is held against what was executed as well.
+            // A new mapping is compared with what was executed as well.
             let anew = mappings("1000-2000 r-xp 0 0:0 0\n2000-3000 r-xp 0 0:0 7 /x");
             assert_eq!(code.refresh(&anew, &memory(&bytes)), expected, "{changed:#x}");
         }
@@ -245,7 +246,7 @@ mod tests {
         let mut code = Code::default();
         code.refresh(&mappings(VOLATILE), &memory(&bytes)).unwrap();
         code.fetch(0x1000, ExecMode::Bits64, &memory(&bytes)).unwrap();
-        // RET in place of a NOP that was not executed, and then a NOP again.
+        // Replace a NOP that was not executed by RET, and then by a NOP again.
         bytes[1] = 0xc3;
         assert_eq!(code.fetch(0x1001, ExecMode::Bits64, &memory(&bytes)).unwrap().as_slice()[0], 0xc3);
         bytes[1] = 0x90;
@@ -262,7 +263,7 @@ mod tests {
         assert_eq!(code.fetch(0x1ffe, ExecMode::Bits64, &memory(&bytes)), Ok(before));
         assert_eq!(code.refresh(&mappings(LASTING), &memory(&bytes)), Ok(()));
         assert_eq!(code.fetch(0x1ffe, ExecMode::Bits64, &memory(&bytes)), Ok(before));
-        // Gone, and mapped once more.
+        // Unmap the file, and map it again.
         assert_eq!(code.refresh(&[], &memory(&bytes)), Ok(()));
         assert_eq!(code.refresh(&mappings(LASTING), &memory(&bytes)), Err(Changed));
     }

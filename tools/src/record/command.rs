@@ -58,22 +58,22 @@ pub struct Command {
     program: Vec<OsString>,
 }
 
-/// The exit statuses of `env` and `timeout` for what is not the program's own.
+/// The exit statuses that `env` and `timeout` use for failures of their own.
 const FAILED: u8 = 125;
 const NOT_EXECUTED: u8 = 126;
 const NOT_FOUND: u8 = 127;
-/// What a shell adds to the number of the signal that ended a program.
+/// The number that a shell adds to that of the signal that ended a program.
 const BY_SIGNAL: i32 = 128;
 
-/// Runs `pugmark record`. The exit status is the program's, 128 and the signal's number where one ended it.
+/// Runs `pugmark record`. The exit status is the program's, or 128 and the signal's number if a signal ended it.
 ///
 /// # Errors
-/// When the program cannot be recorded, or nothing of it was; [`failure`] has the exit status.
+/// If the program cannot be recorded, or nothing of it was traced. [`failure`] gives the exit status.
 pub fn run(command: &Command) -> Result<u8> {
     let options = command.options();
     let bar = if io::stderr().is_terminal() { ProgressBar::new_spinner() } else { ProgressBar::hidden() };
     let style = ProgressStyle::with_template("recording {spinner} {human_pos} steps, {per_sec}, {msg}");
-    // The template is a constant.
+    // The template is a constant, so it cannot be wrong.
     let bar = bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner()));
     let recording = record(&options, &mut |progress| {
         let tasks = if progress.tasks > 1 { format!(", {} threads", progress.tasks) } else { String::new() };
@@ -112,7 +112,7 @@ pub fn run(command: &Command) -> Result<u8> {
     Ok(status(recording.ending))
 }
 
-/// The exit status of a run that has failed.
+/// Returns the exit status for a run that has failed.
 #[must_use]
 pub fn failure(error: &anyhow::Error) -> u8 {
     match error.downcast_ref() {
@@ -127,7 +127,7 @@ fn status(ending: Ending) -> u8 {
         Ending::Exit(status) => status,
         Ending::Signal(signal) => BY_SIGNAL + signal,
     };
-    // Both have eight bits.
+    // Both numbers fit into eight bits.
     status as u8
 }
 

@@ -20,8 +20,8 @@ enum Place {
 impl FromStr for Range {
     type Err = BadRange;
 
-    /// `FIRST-LAST`, both included, or `FUNCTION`. Each is an address in hexadecimal with `0x` in front, or the name of
-    /// a function; the range begins with the first's begin and ends with the last's end.
+    /// Reads `FIRST-LAST`, both included, or `FUNCTION`. Each is an address in hexadecimal that begins with `0x`, or
+    /// the name of a function. The range begins where the first one begins and ends where the last one ends.
     fn from_str(text: &str) -> Result<Self, BadRange> {
         let bad = || BadRange { text: text.into() };
         let place = |name: &str| match name.strip_prefix("0x") {
@@ -38,10 +38,10 @@ impl FromStr for Range {
     }
 }
 
-/// A range that cannot be read, or that has no end behind its begin.
+/// A range that cannot be read, or that ends before it begins.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadRange {
-    /// It.
+    /// The text.
     pub text: String,
 }
 
@@ -54,7 +54,7 @@ impl std::fmt::Display for BadRange {
 impl std::error::Error for BadRange {}
 
 impl Range {
-    /// The first and the last address, when the names are those of functions in files that are mapped.
+    /// Returns the first and the last address, if all named functions are in files that are mapped.
     pub(super) fn resolve(&self, symbols: &Symbols) -> Option<(u64, u64)> {
         let first = match &self.first {
             Place::Address(address) => *address,
@@ -71,12 +71,12 @@ impl Range {
 /// The functions of the files that are mapped.
 #[derive(Debug, Default)]
 pub(super) struct Symbols {
-    /// File, and by how much its addresses are moved.
+    /// A file, and the difference between its mapped addresses and those in the file.
     files: Vec<(String, u64)>,
 }
 
 impl Symbols {
-    /// Those of the executable mappings, the program's own first.
+    /// Finds the files of the executable mappings and puts the program's own first.
     pub(super) fn new(mappings: &[Mapping], program: &str) -> Self {
         let mut files: Vec<(String, u64)> = vec![];
         for mapping in mappings.iter().filter(|mapping| mapping.executable && mapping.is_file()) {
@@ -90,7 +90,7 @@ impl Symbols {
         Self { files }
     }
 
-    /// The first and the last address of the function.
+    /// Returns the first and the last address of a function.
     fn find(&self, name: &str) -> Option<(u64, u64)> {
         self.files.iter().find_map(|(path, moved)| {
             let bytes = fs::read(path).ok()?;
@@ -103,11 +103,11 @@ impl Symbols {
     }
 }
 
-/// By how much the file's addresses are moved in this mapping of it.
+/// Returns the difference between the mapping's addresses and those in its file.
 fn moved(mapping: &Mapping) -> Option<u64> {
     let bytes = fs::read(&mapping.name).ok()?;
     let file = object::File::parse(&*bytes).ok()?;
-    // Where two segments share a page of the file, the mapping is that of the later one.
+    // If two segments share a page of the file, the mapping is that of the later one.
     let segments = file.segments().filter(|segment| {
         let (offset, size) = segment.file_range();
         (offset & !0xfff..offset + size).contains(&mapping.offset)
@@ -139,11 +139,12 @@ mod tests {
         }
     }
 
-    /// An ELF file with these segments: file offset, address, size.
+    /// Makes an ELF file with these segments: file offset, address, size.
     fn elf(segments: &[(u64, u64, u64)]) -> Vec<u8> {
         let words = |words: &[u64]| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>();
         let ident = *b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0\x03\0\x3e\0\x01\0\0\0";
-        // Entry, program headers, section headers; sizes of the header, and of one program header; their number.
+        // Entry, offsets of the program and section headers, sizes of the header and of one program header, their
+        // number.
         let count = segments.len() as u64;
         let mut file = [&ident[..], &words(&[0, 64, 0, 64 << 32 | 56 << 48, count])].concat();
         for &(offset, address, size) in segments {
@@ -156,14 +157,14 @@ mod tests {
     #[test]
     fn a_mapping_is_that_of_the_segment_that_its_offset_lies_in() {
         let path = std::env::temp_dir().join(format!("pugmark-moved-{}", std::process::id()));
-        // The second shares a page of the file with the first; the third has a page of its own.
+        // The second segment shares a page of the file with the first; the third has its own page.
         fs::write(&path, elf(&[(0, 0x1000, 0x1234), (0x1234, 0x3234, 0x100), (0x3000, 0x8000, 0x1000)]))
             .unwrap();
         let moved_at = |offset: u64| {
             let line = format!("70000000-70001000 r-xp {offset:x} fe:00 7 {}", path.display());
             moved(&Mapping::parse(&line)[0]).map(|moved| 0x7000_0000 - moved)
         };
-        // Where the mapping's first byte would be if the file were not moved.
+        // The address of the mapping's first byte if the file were not moved.
         for (offset, expected) in [
             (0, Some(0x1000)),
             (0x1000, Some(0x3000)),
@@ -179,7 +180,7 @@ mod tests {
         fs::remove_file(path).unwrap();
     }
 
-    /// A function that has a symbol.
+    /// A function with an unmangled symbol.
     #[unsafe(no_mangle)]
     extern "C" fn pugmark_filter_first() -> u32 {
         std::hint::black_box(7)
@@ -191,7 +192,7 @@ mod tests {
         let own = own.to_str().unwrap();
         let maps = Mapping::parse(&fs::read_to_string("/proc/self/maps").unwrap());
         let symbols = Symbols::new(&maps, own);
-        // Each file once, the program's own first, whatever comes first in memory.
+        // Each file is there once, the program's own first, whatever its place in memory.
         assert_eq!(symbols.files[0].0, own);
         assert!(symbols.files.len() > 1, "{symbols:?}");
         let at = pugmark_filter_first as *const () as u64;
@@ -199,7 +200,7 @@ mod tests {
         let (first, last) = range.resolve(&symbols).unwrap();
         assert_eq!(first, at);
         assert!(last > first && last < first + 0x100, "{first:#x} {last:#x}");
-        // From a number and to one; what ends before it begins, and what is nowhere, is no range.
+        // A number can be the begin or the end. A range that ends before it begins or names no function is refused.
         let resolve = |text: &str| text.parse::<Range>().unwrap().resolve(&symbols);
         assert_eq!(resolve("0x1-pugmark_filter_first"), Some((1, last)));
         assert_eq!(resolve(&format!("pugmark_filter_first-{:#x}", at)), Some((at, at)));

@@ -1,4 +1,4 @@
-//! PUSHF and POPF, which would show stepping to the program, and the program's flags to stepping.
+//! Handles PUSHF and POPF, which would show EFLAGS.TF, the flag that stepping sets, to the program, or change it.
 
 use super::{instruction::Special, tracee::Tracee};
 use pugmark_model::ExecMode;
@@ -7,21 +7,21 @@ use std::io;
 /// EFLAGS.TF is the first bit of the second byte.
 const TRAP_FLAG: u8 = 1;
 
-/// What POPF changes at CPL 3, but for TF: that is the stepping's. Source: SDM vol. 2, "POPF".
+/// The flags that POPF changes at CPL 3, except TF, which belongs to stepping. Source: SDM vol. 2, "POPF".
 ///
-/// ID is among it, but Linux leaves that as it is (`FLAG_MASK` in `arch/x86/kernel/ptrace.c`): a program that looks
-/// whether it can change ID, to see whether there is CPUID, finds that it cannot.
+/// ID is one of them, but Linux does not let a tracer change it (`FLAG_MASK` in `arch/x86/kernel/ptrace.c`). A program
+/// that tries to change ID, to find out whether the processor has CPUID, finds that it cannot.
 const POPPED: u64 = 0x24_4cd5;
 
-/// PUSHF was stepped: clears the flag on the stack that stepping had set, and the program has not.
+/// After a step over PUSHF: clears the flag on the stack, which stepping has set and the program has not.
 pub(super) fn clear_pushed_trap_flag(tracee: &Tracee) -> io::Result<()> {
     let at = tracee.registers()?.rsp + 1;
     let mut flags = [0];
     if tracee.read(at, &mut flags) == 1 { tracee.write(at, &[flags[0] & !TRAP_FLAG]) } else { Ok(()) }
 }
 
-/// Does a POPF's work, of `len` bytes, without a step: by a step over it Linux would take TF for the program's own, and
-/// would leave it set for a new thread. False when its operand cannot be read; the step will fault.
+/// Does the work of a POPF of `len` bytes without a step. After a step over it Linux would treat TF as the program's
+/// own and would leave it set for a new thread. Returns false if the operand cannot be read; the step will then fault.
 pub(super) fn pop(tracee: &Tracee, special: Special, len: u64, mode: ExecMode) -> io::Result<bool> {
     let Special::PopFlags { short } = special else { return Ok(false) };
     let mut registers = tracee.registers()?;
@@ -35,7 +35,7 @@ pub(super) fn pop(tracee: &Tracee, special: Special, len: u64, mode: ExecMode) -
         return Ok(false);
     }
     registers.eflags = registers.eflags & !changed | u64::from_le_bytes(popped) & changed;
-    // Where TF is the stepping's, Linux sets it again by itself.
+    // If TF is set for stepping, Linux sets it again by itself.
     registers.eflags &= !(u64::from(TRAP_FLAG) << 8);
     registers.rsp += size as u64;
     registers.rip += len;

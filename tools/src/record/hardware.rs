@@ -1,5 +1,5 @@
-//! The tracing hardware that watches the program: the model, programmed by MSRs as a driver would, and memory for its
-//! output.
+//! The tracing hardware that watches the program: the model, which is programmed through MSRs as a driver would do it,
+//! and memory for its output.
 
 use super::{Error, Options};
 use pugmark_decoder_core::hash::AddressHash;
@@ -16,60 +16,61 @@ mod msr {
     pub(super) const ADDR0_A: u32 = 0x580;
 }
 
-/// IA32_RTIT_STATUS: FilterEn, which is reserved without CPUID.14H.0:EBX[2].
+/// IA32_RTIT_STATUS.FilterEn, which is reserved without CPUID.14H.0:EBX[2].
 const FILTER_EN: u64 = 1 << 0;
 const IP_FILTERING: u32 = 1 << 2;
-/// IA32_RTIT_STATUS: ContextEn, TriggerEn.
+/// IA32_RTIT_STATUS.ContextEn and TriggerEn.
 const OTHER_ENABLES: u64 = 0b11 << 1;
 /// IA32_RTIT_STATUS.Error and Stopped.
 const FAILED: u64 = 0b11 << 4;
 
-/// Physical memory: the ToPA's page, and from [`BUFFER`] on the one region of output, which is written over and over.
+/// Physical memory: one page for the ToPA, which is Intel PT's table of output regions. At [`BUFFER`] is the only
+/// region, which is written in a circle.
 const RAM: u64 = 0x1000_0000;
 const BUFFER: u64 = RAM + BUFFER_SIZE;
 const BUFFER_SIZE: u64 = 4096 << BUFFER_ORDER;
 const BUFFER_ORDER: u64 = 8;
-/// ToPA entries: END; the shift of the size.
+/// In a ToPA entry: the END bit, and the position of the size.
 const END: u64 = 1;
 const SIZE_SHIFT: u64 = 6;
 
-/// After so many instructions and events the output is fetched. One makes some hundred bytes at most, so that the
-/// buffer cannot come round meanwhile.
+/// The output is fetched after this number of instructions and events. Each makes some hundred bytes at most, so the
+/// buffer cannot overflow between two fetches.
 const FETCH_EVERY: u32 = 1024;
 
-/// What a system call or a signal takes, in ticks of the TSC. An instruction takes one.
+/// The duration of a system call or a signal in ticks of the TSC. An instruction takes one tick.
 const KERNEL_TICKS: u64 = 1000;
 
-/// The TSC of all processors, which a step of any of them moves.
+/// The TSC of all processors. A step of any of them advances it.
 pub(super) type Clock = Rc<Cell<u64>>;
 
-/// Where it begins.
+/// The value at which the clock begins.
 pub(super) const BEGIN: u64 = KERNEL_TICKS;
 
-/// Somewhere in the kernel. CR3 is of no meaning where only CPL 3 is traced.
+/// An address in the kernel. CR3 does not matter, because only CPL 3 is traced.
 const KERNEL: Context =
     Context { ip: 0xffff_ffff_8100_0000, cs_base: 0, cr3: 0, cpl: 0, mode: ExecMode::Bits64, iflag: false };
 const SYSRET: &[u8] = &[0x48, 0x0f, 0x07];
 const WRMSR: &[u8] = &[0x0f, 0x30];
 
-/// One trace while it is made.
+/// The hardware of one trace that is being made.
 pub(super) struct Hardware<W> {
     processor: Box<Processor>,
     ram: Vec<u8>,
-    /// Where in the buffer the output is that comes next.
+    /// The offset in the buffer of the first byte that is not fetched yet.
     fetched: u64,
     until_fetch: u32,
     trace: W,
     bytes: u64,
     clock: Clock,
     in_kernel: bool,
-    /// What IA32_RTIT_STATUS has while instructions are traced.
+    /// The bits that IA32_RTIT_STATUS has while instructions are traced.
     enables: u64,
     truth: AddressHash,
 }
 
 impl<W: Write> Hardware<W> {
-    /// Turns tracing on, in the kernel. `ranges`: the inclusive ranges of addresses that are traced; all, if none.
+    /// Turns tracing on, in the kernel. `ranges` are the inclusive ranges of addresses to trace; none means all.
     pub(super) fn start(
         options: &Options,
         ranges: &[(u64, u64)],
@@ -103,37 +104,38 @@ impl<W: Write> Hardware<W> {
         Ok(hardware)
     }
 
-    /// What was traced so far.
+    /// Returns the number and hash of the instructions traced so far.
     pub(super) fn truth(&self) -> AddressHash {
         self.truth
     }
 
-    /// How many bytes of trace there are so far, some of them still inside the processor.
+    /// Returns the number of bytes of trace that were fetched so far.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// The TSC.
+    /// Returns the TSC.
     pub(super) fn tsc(&self) -> u64 {
         self.clock.get()
     }
 
-    /// Time goes on by so many ticks.
+    /// Advances the time.
     fn pass(&self, ticks: u64) {
         self.clock.set(self.clock.get() + ticks);
     }
 
-    /// Transfers of control that nothing explains.
+    /// Returns the number of transfers of control that nothing explains.
     pub(super) fn unexplained(&self) -> u32 {
         self.processor.violations().unexplained_transfers
     }
 
-    /// The program is in the kernel.
+    /// Returns whether the program is in the kernel.
     pub(super) fn in_kernel(&self) -> bool {
         self.in_kernel
     }
 
-    /// An instruction of the program retired. When the program was in the kernel, this is where it came back to.
+    /// Reports that an instruction of the program retired. If the program was in the kernel, it returns to this
+    /// instruction first.
     pub(super) fn retire(&mut self, before: (u64, ExecMode), after: Next, bytes: &[u8]) -> Result<(), Error> {
         self.enter(before)?;
         if self.processor.read_msr(msr::STATUS).is_ok_and(|status| status & self.enables == self.enables) {
@@ -148,7 +150,8 @@ impl<W: Write> Hardware<W> {
         self.instruction(user(before.0, before.1), after, bytes)
     }
 
-    /// An interrupt or exception takes the program to the kernel; in front of the instruction at `at`, or by it.
+    /// Reports that an interrupt or exception takes the program to the kernel, before the instruction at `at` or caused
+    /// by it.
     pub(super) fn deliver(
         &mut self,
         kind: DeliveryKind,
@@ -164,7 +167,8 @@ impl<W: Write> Hardware<W> {
         self.settle()
     }
 
-    /// Turns tracing off, in front of the instruction at `at` unless the program is in the kernel.
+    /// Turns tracing off. Unless the program is in the kernel, an interrupt before the instruction at `at` takes it
+    /// there first.
     pub(super) fn finish(&mut self, at: (u64, ExecMode)) -> Result<(), Error> {
         if !self.in_kernel {
             self.deliver(DeliveryKind::Interrupt, PERFMON_VECTOR, at)?;
@@ -177,7 +181,7 @@ impl<W: Write> Hardware<W> {
         self.trace.flush().map_err(Error::Write)
     }
 
-    /// Back from the kernel, if the program was there.
+    /// Returns from the kernel, if the program is there.
     fn enter(&mut self, (ip, mode): (u64, ExecMode)) -> Result<(), Error> {
         if !std::mem::take(&mut self.in_kernel) {
             return Ok(());
@@ -207,7 +211,7 @@ impl<W: Write> Hardware<W> {
         Ok(())
     }
 
-    /// Moves what is new in the buffer to the trace.
+    /// Moves the new output from the buffer to the trace.
     fn fetch(&mut self) -> Result<(), Error> {
         self.until_fetch = FETCH_EVERY;
         let end = self.processor.read_msr(msr::OUTPUT_MASK_PTRS).unwrap_or_default() >> 32;
@@ -224,7 +228,7 @@ impl<W: Write> Hardware<W> {
     }
 }
 
-/// What comes after an instruction.
+/// What follows an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Next {
     /// An instruction of the program.
@@ -233,7 +237,7 @@ pub(super) enum Next {
     Kernel,
 }
 
-/// The interrupt by which a trace ends while the program goes on.
+/// The vector of the interrupt that ends a trace while the program is in user mode.
 const PERFMON_VECTOR: u8 = 0xf0;
 
 fn user(ip: u64, mode: ExecMode) -> Context {
@@ -254,14 +258,14 @@ mod tests {
     const MODE: ExecMode = ExecMode::Bits64;
     const NOP: &[u8] = &[0x90];
     const SYSCALL: &[u8] = &[0x0f, 0x05];
-    /// To the instruction that follows it.
+    /// A jump to the next instruction.
     const JMP: &[u8] = &[0xeb, 0];
 
     fn options(profile: &str) -> Options {
         Options { profile: Profile::by_name(profile).expect(profile), ..Options::new(["true"]) }
     }
 
-    /// The trace of what is made, and the truth of it.
+    /// Returns the trace that `make` produces, and its truth: the number and hash of the traced instructions.
     fn traced(
         options: &Options,
         ranges: &[(u64, u64)],
@@ -281,7 +285,7 @@ mod tests {
         packets.sync_forward().is_some() && packets.all(|packet| packet.is_ok())
     }
 
-    /// How many packets there are with tracing turned on, and with it turned off.
+    /// Returns the number of packets that turn tracing on (TIP.PGE) and off (TIP.PGD).
     fn switches(trace: &[u8]) -> (u64, u64) {
         let mut packets = Packets::new(trace);
         packets.sync_forward().unwrap();
@@ -298,7 +302,8 @@ mod tests {
         let calls = 2 * BUFFER_SIZE / 8;
         let (trace, truth) = traced(&options("skylake"), &[], |hardware| {
             for call in 0..calls {
-                // Far from each other, so that their addresses take as many bytes as there are.
+                // Alternate between two distant addresses, so that each takes the largest number of bytes in its
+                // packet.
                 let at = AT + ((call % 2) << 40);
                 hardware.retire((at, MODE), Next::Kernel, SYSCALL).unwrap();
             }
@@ -319,7 +324,7 @@ mod tests {
             hardware.retire((AT + 3, MODE), next(AT + 4), NOP).unwrap();
             hardware.deliver(DeliveryKind::Interrupt, 0x20, (AT + 4, MODE)).unwrap();
             assert_eq!((hardware.tsc(), hardware.in_kernel()), (3004, true));
-            // From the kernel to the program, and back.
+            // A fault when in the kernel: back to the program first, and then to the kernel again.
             hardware.deliver(DeliveryKind::Fault, 14, (AT + 4, MODE)).unwrap();
             assert_eq!((hardware.tsc(), hardware.in_kernel(), hardware.unexplained()), (4005, true, 0));
             assert_eq!(hardware.truth().count(), 3);
@@ -344,14 +349,14 @@ mod tests {
             ("skylake", &[(AT + 2, AT + 2)], 1),
             ("skylake", &[(AT + 2, AT + 4)], 2),
             ("skylake", &[(AT, AT), (AT + 6, AT + 6)], 2),
-            // It has no ranges, and no bit that says that the address is in them.
+            // This processor has no address ranges, and so no FilterEn bit.
             ("broadwell", &[], 4),
         ] {
             let plain = options(profile);
             let range = || "0x1-0x2".parse().unwrap();
             let options = Options { ranges: ranges.iter().map(|_| range()).collect(), ..plain };
             let (_, truth) = traced(&options, ranges, |hardware| {
-                // Jumps: straight on, a range is not entered.
+                // Jumps, because tracing starts only at a branch into a range.
                 for at in (AT..AT + 8).step_by(2) {
                     hardware.retire((at, MODE), Next::User(at + 2, MODE), JMP).unwrap();
                 }

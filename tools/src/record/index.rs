@@ -1,13 +1,13 @@
-//! `recording.json`: which task is which program, and how the recording ended.
+//! Writes `recording.json`: which task ran which program, and how the recording ended.
 
 use super::{Cause, Ending, Error, Options, Part, part};
 use serde_json::{Value, json};
 use std::{path::Path, time::SystemTime};
 
-/// The index's file.
+/// The name of the index file.
 pub(super) const INDEX: &str = "recording.json";
 
-/// Writes the index of a recording that was begun at that time.
+/// Writes the index of a recording that began at `begun`.
 pub(super) fn write(
     options: &Options,
     begun: SystemTime,

@@ -1,11 +1,11 @@
-//! Instructions that stepping treats apart.
+//! Instructions that stepping must treat specially.
 
 use pugmark_model::ExecMode;
 
-/// What a step over an instruction is, where it is not one instruction of the program that retires.
+/// A step that is not simply one instruction of the program that retires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Special {
-    /// A string instruction with a REP prefix: it is stepped iteration by iteration.
+    /// A string instruction with a REP prefix, which is stepped iteration by iteration.
     Repeat,
     /// SYSCALL or SYSENTER.
     SystemCall,
@@ -14,21 +14,21 @@ pub(super) enum Special {
         /// Its vector.
         vector: u8,
     },
-    /// PUSHF: it pushes the flag that stepping has set.
+    /// PUSHF, which pushes the flag that stepping has set.
     PushFlags,
     /// POPF.
     PopFlags {
-        /// It pops 16 bits.
+        /// Whether it pops 16 bits.
         short: bool,
     },
-    /// MOV to SS: the instruction behind it is stepped with it.
+    /// MOV to SS: the next instruction is stepped together with it.
     LoadsSs,
-    /// It can load CS.
+    /// An instruction that can load CS.
     Far,
 }
 
 impl Special {
-    /// What the instruction that begins with `bytes` is.
+    /// Returns the kind of the instruction that begins with `bytes`.
     pub(super) fn of(bytes: &[u8], mode: ExecMode) -> Option<Self> {
         let rex = |byte: u8| mode == ExecMode::Bits64 && byte & 0xf0 == 0x40;
         let prefix = |byte: u8| {
@@ -78,7 +78,7 @@ mod tests {
             (Bits64, &[0x48, 0xcb], Some(Special::Far)),
             (Bits64, &[0xff, 0x2c, 0x24], Some(Special::Far)),
             (Bits64, &[0xff, 0xe0], None),
-            // INC EAX in 32-bit mode, a REX prefix in 64-bit mode.
+            // 0x40 is INC EAX in 32-bit mode and a REX prefix in 64-bit mode.
             (Bits32, &[0x40, 0x9c], None),
             (Bits64, &[0x40, 0x9c], Some(Special::PushFlags)),
             (Bits64, &[0x66, 0x66], None),

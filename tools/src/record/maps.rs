@@ -1,31 +1,31 @@
-//! `/proc/PID/maps`: what is mapped where.
+//! Reads `/proc/PID/maps`: what is mapped where.
 
-/// One line: a range of addresses with the same backing.
+/// One line of the file: a range of addresses with the same backing.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Mapping {
     /// The first address.
     pub(super) start: u64,
-    /// The address behind the last.
+    /// The address after the last.
     pub(super) end: u64,
-    /// It can be executed.
+    /// Whether it can be executed.
     pub(super) executable: bool,
-    /// Its content can change without a system call of the program.
+    /// Whether its content can change without a system call of the program.
     pub(super) volatile: bool,
-    /// Where in the file it begins.
+    /// Its offset in the file.
     pub(super) offset: u64,
-    /// The file; empty, or a name in brackets, when there is none.
+    /// The file's name; empty or a name in brackets if there is no file.
     pub(super) name: String,
     /// Device and inode.
     file: String,
 }
 
 impl Mapping {
-    /// Its lines that can be read as such; the kernel writes no others.
+    /// Reads the lines. Those of another form are skipped; the kernel writes none.
     pub(super) fn parse(maps: &str) -> Vec<Self> {
         maps.lines().filter_map(Self::line).collect()
     }
 
-    /// It is backed by a file.
+    /// Returns whether it is backed by a file.
     pub(super) fn is_file(&self) -> bool {
         self.name.starts_with('/')
     }
@@ -42,7 +42,7 @@ impl Mapping {
         let permissions = word();
         let offset = u64::from_str_radix(word(), 16).ok()?;
         let (device, inode) = (word(), word());
-        // Memory of the program's own may be written while it is not executable, and by other threads.
+        // A program can write its anonymous memory while it is not executable, and other threads can write it too.
         let anonymous = inode == "0" && !rest.starts_with("[v");
         Some(Self {
             start: u64::from_str_radix(start, 16).ok()?,
@@ -62,7 +62,7 @@ mod tests {
 
     #[test]
     fn reads_lines_of_every_kind() {
-        // Line; start, end, executable, volatile, offset, name.
+        // The line; then start, end, executable, volatile, offset, name.
         type Row = (&'static str, u64, u64, bool, bool, u64, &'static str);
         let rows: [Row; 6] = [
             (

@@ -1,8 +1,9 @@
-//! `pugmark record`: a PT trace of any program on any processor.
+//! `pugmark record`: makes an Intel PT trace of any program on any processor.
 //!
-//! The program runs step by step under ptrace, and each step is told to the model of the tracing hardware
-//! (`pugmark-model`). What comes out is what a processor with Intel PT would have written: a trace, the code that was
-//! executed, and the truth, which is not computed from the trace: how many instructions were traced, and their hash.
+//! The program runs step by step under ptrace, and each step is reported to the model of the tracing hardware
+//! (`pugmark-model`). The result is what a processor with Intel PT would have written: a trace, the code that was
+//! executed, and the truth, which is the number and the hash of the traced instructions. The truth does not come from
+//! the trace.
 //!
 //! ```no_run
 //! use pugmark_tools::record::{Options, record};
@@ -14,35 +15,36 @@
 //! ```
 //!
 //! # What is traced
-//! User mode. Each thread of the program and of the processes that it starts is a task with a processor of its own, and
-//! so with a trace of its own; the processors' TSC is one. The recording ends with the last of them. The tasks' steps
-//! are mixed as the system likes: a program with several may do something else each time.
-//! - A system call is its SYSCALL instruction, at which the trace pauses (TIP.PGD), and the instruction it comes back to
-//!   (TIP.PGE). Signals are interrupts and exceptions: FUP, TIP.PGD, and TIP.PGE at the handler.
+//! Only user mode is traced. Each thread of the program and of the processes that it starts is a task with its own
+//! processor and so its own trace. All processors have the same TSC. The recording ends with the last task. The system
+//! decides in which order the tasks' steps alternate, so a program with several tasks may differ from run to run.
+//! - A system call is its SYSCALL instruction, at which the trace pauses (TIP.PGD, packet generation disabled), and the
+//!   instruction that it returns to (TIP.PGE, packet generation enabled). Signals are interrupts and exceptions: FUP
+//!   with the address of the interrupted instruction, TIP.PGD, and TIP.PGE at the handler.
 //! - A string instruction with a REP prefix is one instruction.
-//! - Time is no real time, because stepping would show in it: a tick of the TSC for each instruction and a thousand for
-//!   each visit to the kernel. So one program makes one trace, as far as it does the same itself; addresses are not
-//!   randomised unless that is asked for.
+//! - Time is not real time, because that would include the stepping: it advances by a tick of the TSC for each
+//!   instruction and by a thousand for each visit to the kernel. So a program that does the same in each run makes the
+//!   same trace. Addresses are not randomised unless the options say so.
 //!
 //! # Parts
-//! A trace and an image explain each other as long as no code that was executed changes. Where it does (another program
-//! is executed in the process, a library or a just-in-time compiler's code takes the place of other), tracing ends and
-//! begins again, and what follows is a recording of its own.
+//! A trace and an image fit together as long as no executed code changes. If it changes (the process executes another
+//! program, or a library or just-in-time compiled code replaces other code), tracing ends and restarts, and what
+//! follows is another part with its own files.
 //!
 //! # Files
-//! In the directory, for the main thread's first part; in subdirectories `2`, `3` and so on for those behind it. Other
-//! tasks have the same in subdirectories `task-2`, `task-3` and so on:
+//! The files of the main thread's first part are in the directory itself, and those of its later parts in
+//! subdirectories `2`, `3` and so on. Other tasks have the same files in subdirectories `task-2`, `task-3` and so on:
 //! - `trace.pt`, the trace;
-//! - `image.json`, sections of `code.bin`: `{"sections":[{"file","offset","len","vaddr"}]}`;
-//! - `truth.json`: `count` and `hash` of the instructions traced, and what a decoder may need to know of the processor.
+//! - `image.json`, the sections of `code.bin`: `{"sections":[{"file","offset","len","vaddr"}]}`;
+//! - `truth.json`: `count` and `hash` of the traced instructions, and what a decoder may need to know of the processor.
 //!
-//! Beside the first part's is `recording.json`: which part is whose (thread, process, name, program, time), how the
-//! program ended, and why the recording did.
+//! Beside the files of the first part is `recording.json`: whose each part is (thread, process, name, program, time),
+//! how the program ended, and why the recording ended.
 //!
 //! # What is not right
-//! A step is seen by the program in few places, and these differ from a run without it: RDTSC and clocks; restartable
-//! sequences, which stepping aborts; transactions, likewise; SIGTRAP sent by a process. Job control does not stop a
-//! program that is recorded. The program with all it starts shares one CPU.
+//! The program notices the stepping in few places. It differs from a run without stepping in RDTSC and clocks, in
+//! restartable sequences and transactions, both of which stepping aborts, and if a process sends SIGTRAP. Job control
+//! does not stop a program that is recorded. The program and all that it starts share one CPU.
 
 mod code;
 pub mod command;
@@ -71,26 +73,26 @@ use std::{fmt, io, path::PathBuf};
 /// What was recorded.
 #[derive(Clone, Debug)]
 pub struct Recording {
-    /// Those of each task one after the other; without any, the functions to trace were never mapped.
+    /// The parts, ordered by task. There are none if the functions to trace were never mapped.
     pub parts: Vec<Part>,
     /// How the program ended.
     pub ending: Ending,
-    /// Why the recording did.
+    /// Why the recording ended.
     pub cause: Cause,
 }
 
-/// Why a part of a recording ended, or all of it.
+/// Why a part of a recording, or all of it, ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
-    /// The task was over; of a recording: all were.
+    /// The task ended; for a recording, all tasks ended.
     Over,
     /// Another program was executed.
     Exec,
-    /// Code that was executed was about to change.
+    /// Executed code was about to change.
     Changed,
-    /// So many instructions were traced as were asked for; the program went on.
+    /// The limit of traced instructions was reached; the program continued.
     Limit,
-    /// This signal came to who recorded; the program went on, if the signal let it.
+    /// The recording process received this signal; the program continued if the signal allowed it.
     Signal(i32),
 }
 
@@ -107,31 +109,31 @@ impl fmt::Display for Cause {
     }
 }
 
-/// How far it is.
+/// The progress of a recording.
 #[derive(Clone, Copy, Debug)]
 pub struct Progress {
     /// Steps made so far.
     pub steps: u64,
-    /// Bytes of trace, in the parts that are being recorded.
+    /// The number of bytes of trace in the parts that are being recorded.
     pub bytes: u64,
-    /// Threads that are being stepped.
+    /// The number of threads that are being stepped.
     pub tasks: usize,
 }
 
-/// Runs the program and records it. The calling thread must have started no process that it still waits for: it would
-/// be waited for here.
+/// Runs the program and records it. The calling thread must not wait for any other process that it has started, because
+/// this function waits for all of the thread's children.
 ///
 /// # Errors
-/// When the program cannot be run or stepped, the files cannot be written, or the processor of the profile cannot do
-/// what is asked for.
+/// If the program cannot be run or stepped, the files cannot be written, or the processor of the profile lacks
+/// something that the options need.
 pub fn record(options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<Recording, Error> {
     recorder::Recorder::start(options)?.run(progress)
 }
 
-/// Why there is no recording.
+/// Why recording failed.
 #[derive(Debug)]
 pub enum Error {
-    /// This process cannot do what recording takes.
+    /// This process cannot be prepared for recording.
     Prepare(io::Error),
     /// The program cannot be started.
     Start {
@@ -142,7 +144,7 @@ pub enum Error {
     },
     /// The program cannot be stepped.
     Step {
-        /// Where it is.
+        /// Where the program is.
         ip: u64,
         /// Why.
         error: io::Error,
@@ -159,18 +161,18 @@ pub enum Error {
         /// The value.
         value: u64,
     },
-    /// The processor has not so many address ranges.
+    /// The processor does not have enough address ranges.
     Ranges {
-        /// How many there are.
+        /// The number of ranges that the processor has.
         most: u32,
-        /// How many were asked for.
+        /// The number of ranges that were given.
         wanted: usize,
     },
     /// The trace cannot be written.
     Write(io::Error),
     /// A file or directory cannot be written.
     File {
-        /// It.
+        /// Its path.
         path: PathBuf,
         /// Why.
         error: io::Error,
@@ -178,7 +180,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// It is that there is nothing to step any more: that it is over is told next.
+    /// Returns whether the task no longer exists because it was killed. The next wait then reports its end.
     fn is_of_the_killed(&self) -> bool {
         matches!(self, Self::Step { error, .. } if error.raw_os_error() == Some(libc::ESRCH))
     }
@@ -187,7 +189,7 @@ impl Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            // What the system says to it is the source.
+            // The system's message is the error's source.
             Self::Prepare(_) => f.write_str("the recording cannot be prepared"),
             Self::Start { program, .. } => write!(f, "{program} cannot be started"),
             Self::Step { ip, .. } => write!(f, "the program cannot be stepped at {ip:#x}"),

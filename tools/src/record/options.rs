@@ -10,37 +10,39 @@ use std::{ffi::OsString, path::PathBuf};
 pub struct Options {
     /// The program's name and its arguments.
     pub program: Vec<OsString>,
-    /// The directory for the files; it is made if there is none.
+    /// The directory for the files; it is created if it does not exist.
     pub out: PathBuf,
     /// The processor.
     pub profile: &'static Profile,
-    /// TSC packets.
+    /// Whether to trace with TSC packets.
     pub tsc: bool,
-    /// MTC packets, each 2 to the power of this many ticks of the crystal clock (MTCFreq).
+    /// Trace with MTC packets, each 2 to the power of this many ticks of the crystal clock (MTCFreq).
     pub mtc: Option<u8>,
-    /// CYC packets, with this threshold (CycThresh).
+    /// Trace with CYC packets with this threshold (CycThresh).
     pub cyc: Option<u8>,
-    /// A PSB each 2 to the power of 11 and this many bytes (PSBFreq).
+    /// Write a PSB each 2 to the power of 11 plus this many bytes (PSBFreq).
     pub psb: u8,
-    /// A return to where its call came from is one TNT bit.
+    /// Whether to compress returns: a return to the instruction after its call is then one TNT bit instead of a TIP
+    /// packet.
     pub ret_compression: bool,
-    /// Long TNT packets, of up to 47 branches; otherwise short ones, of up to 6.
+    /// Whether to write long TNT packets of up to 47 branches; otherwise short ones of up to 6.
     pub long_tnt: bool,
-    /// The addresses to trace; none: all.
+    /// The addresses to trace; all, if empty.
     pub ranges: Vec<Range>,
-    /// Threads and children that the program starts are traced as well, each by a processor of its own.
+    /// Whether to trace the threads and children that the program starts as well, each by its own processor.
     pub follow: bool,
-    /// After so many instructions, of all tasks together, tracing ends, and the program runs on.
+    /// The number of instructions, of all tasks together, after which tracing ends. The program continues.
     pub limit: Option<u64>,
-    /// Leave it to the system where the program is in memory.
+    /// Whether the system randomises the program's addresses.
     pub aslr: bool,
-    /// Signals that would end this process end the recording instead and are passed on to the program. They are the
-    /// whole process's: for one that does nothing else.
+    /// Whether signals that would end this process end the recording instead and are passed on to the program. This
+    /// changes the signal handlers of the whole process, so it is for a process that does nothing else.
     pub signals: bool,
 }
 
 impl Options {
-    /// All of the program on a Skylake, without timing packets, into the directory `pugmark-record`.
+    /// Returns the options to trace the whole program on a Skylake, without timing packets, into the directory
+    /// `pugmark-record`.
     pub fn new<S: Into<OsString>>(program: impl IntoIterator<Item = S>) -> Self {
         Self {
             program: program.into_iter().map(Into::into).collect(),
@@ -60,12 +62,12 @@ impl Options {
         }
     }
 
-    /// The processor as decoders know it.
+    /// Returns the processor as the decoder identifies it.
     pub(super) fn cpu(&self) -> Cpu {
         Cpu::from_signature(self.profile.signature)
     }
 
-    /// IA32_RTIT_CTL. Source: SDM vol. 3, Intel Processor Trace, "IA32_RTIT_CTL MSR".
+    /// Returns the value of IA32_RTIT_CTL. Source: SDM vol. 3, Intel Processor Trace, "IA32_RTIT_CTL MSR".
     pub(super) fn ctl(&self) -> u64 {
         const TRACE_EN: u64 = 1 << 0;
         const CYC_EN: u64 = 1 << 1;
@@ -84,7 +86,7 @@ impl Options {
             (!self.ret_compression).then_some(DIS_RETC),
         ];
         let ranges = (0..self.ranges.len()).map(|index| 1 << (32 + 4 * index));
-        // No two of them share a bit.
+        // No two summands share a bit.
         fields.into_iter().flatten().chain(ranges).sum()
     }
 }
@@ -103,7 +105,7 @@ mod tests {
             (Options { mtc: Some(3), ..plain.clone() }, 0xe309),
             (Options { cyc: Some(1), ..plain.clone() }, 0x8_210b),
             (Options { psb: 2, ..plain.clone() }, 0x200_2109),
-            // Bits above the field's own are left out.
+            // Bits above a field's width are dropped.
             (Options { mtc: Some(0x1f), cyc: Some(0x1f), psb: 0x1f, ..plain.clone() }, 0xf7b_e30b),
             (Options { ret_compression: false, ..plain.clone() }, 0x2909),
             (Options { long_tnt: true, ..plain.clone() }, 0x2109),

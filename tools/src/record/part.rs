@@ -1,4 +1,4 @@
-//! One part of a recording: its files.
+//! One part of a recording, and its files.
 
 use super::{
     Cause, Error, Options, Who,
@@ -17,23 +17,24 @@ use std::{
 /// One trace with its image and its truth.
 #[derive(Clone, Debug)]
 pub struct Part {
-    /// Whose it is. 1: the program's main thread; threads and children follow in the order in which they were started.
+    /// The number of its task. 1 is the program's main thread; threads and children follow in the order in which they
+    /// were started.
     pub task: u32,
     /// The directory of its files.
     pub dir: PathBuf,
-    /// The program's file.
+    /// The path of the program's file.
     pub program: String,
-    /// Who ran it.
+    /// The thread that ran it.
     pub who: Who,
-    /// The TSC at the begin and at the end. The recording's processors have one clock.
+    /// The TSC at its begin and at its end. All processors of the recording have the same clock.
     pub tsc: (u64, u64),
     /// Why it ended.
     pub cause: Cause,
-    /// The instructions that were traced.
+    /// The number and hash of the traced instructions.
     pub truth: AddressHash,
     /// The trace's length in bytes.
     pub bytes: u64,
-    /// Transfers of control that nothing explains: there the trace is not right.
+    /// The number of transfers of control that nothing explains; the trace is wrong there.
     pub unexplained: u32,
 }
 
@@ -67,7 +68,8 @@ impl Open {
         Ok(Self { task: place.task, dir, program, who, tsc_first, ranges, hardware })
     }
 
-    /// Ends it, in front of the instruction at `at` unless the program is in the kernel, and writes its files.
+    /// Ends the part and writes its files. Unless the program is in the kernel, the trace ends before the instruction
+    /// at `at`.
     pub(super) fn end(
         mut self,
         options: &Options,
@@ -124,12 +126,12 @@ impl Open {
     }
 }
 
-/// Which part it is.
+/// The position of a part in its recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
     /// The task's number, from 1.
     pub(super) task: u32,
-    /// The part's number among those of the task, from 1.
+    /// The part's number among those of its task, from 1.
     pub(super) number: usize,
 }
 
@@ -140,16 +142,16 @@ impl Place {
     }
 }
 
-/// Removes an earlier recording in the same place: what is left of it would not fit to this one.
+/// Removes an earlier recording in the same place, because its leftover files would not belong to this one.
 pub(super) fn remove_parts(out: &Path) {
     let _ = fs::remove_file(out.join(index::INDEX));
-    // A task without parts leaves a gap in the numbers.
+    // A task without parts leaves a gap in the numbers, so look at the names that exist.
     let names = fs::read_dir(out).into_iter().flatten().filter_map(Result::ok).map(|entry| entry.file_name());
     let others = names.filter_map(|name| name.to_str()?.strip_prefix(TASK)?.parse().ok());
     for task in others.chain([1]) {
         let place = |number| Place { task, number }.directory(out);
         let parts: Vec<_> = (1..).map(place).take_while(|dir| dir.join(TRACE).exists()).collect();
-        // What cannot be removed is overwritten, or stays.
+        // A file that cannot be removed is overwritten, or stays.
         for dir in parts.iter().rev() {
             for name in [TRACE, CODE, IMAGE, TRUTH] {
                 let _ = fs::remove_file(dir.join(name));
@@ -161,7 +163,7 @@ pub(super) fn remove_parts(out: &Path) {
     }
 }
 
-/// What the directory of another task than the first begins with.
+/// The prefix of the directories of all tasks but the first.
 const TASK: &str = "task-";
 const TRACE: &str = "trace.pt";
 const CODE: &str = "code.bin";
@@ -197,7 +199,8 @@ mod tests {
             }
         }
         fs::write(out.join(index::INDEX), "").unwrap();
-        // Of others: a file, a folder with the name of a part that does not exist, one with another name.
+        // Files that do not belong to it: one in a part, one under the number of a part that does not exist, and
+        // others.
         let others = ["notes", "task-4/notes", "5/trace.pt", "task-x/trace.pt", "2x/trace.pt"];
         for name in others {
             fs::create_dir_all(out.join(name).parent().unwrap()).unwrap();

@@ -1,4 +1,4 @@
-//! The program with its threads and children: whose step has ended, and who has begun.
+//! Steps the program with its threads and children: waits for a task to stop, then starts its next step.
 
 use super::{
     Cause, Ending, Error, Options, Part, Progress, Recording,
@@ -20,18 +20,18 @@ use std::{
 pub(super) struct Recorder<'a> {
     options: &'a Options,
     tasks: HashMap<pid_t, Task<'a>>,
-    /// Tasks that have stopped for the first time before it was told who they are.
+    /// The first stops of tasks whose parent has not been reported to have started them yet.
     early: HashMap<pid_t, Stop>,
     /// The program's main thread.
     main: pid_t,
     ending: Option<Ending>,
     begun_at: SystemTime,
-    /// All processors have one clock.
+    /// The clock of all processors.
     clock: Clock,
-    /// How many tasks and how many address spaces there were.
+    /// The number of tasks and of address spaces so far.
     begun: u32,
     spaces: u32,
-    /// Why nothing more is traced, although the program goes on: who stops is let go.
+    /// Why nothing more is traced, although the program continues. Each task is then detached at its next stop.
     released: Option<Cause>,
     parts: Vec<Part>,
     signals: Option<Signals>,
@@ -52,7 +52,7 @@ impl<'a> Recorder<'a> {
         let cpu = OneCpu::new().map_err(Error::Prepare)?;
         let tracee = Tracee::start(&options.program, options.aslr, options.follow)
             .map_err(|error| Error::Start { program, error })?;
-        // The program has begun with the signals' actions from before.
+        // Only now, so that the program has started with the signal actions from before.
         let signals = options.signals.then(Signals::new).transpose().map_err(Error::Prepare)?;
         part::remove_parts(&options.out);
         let main = tracee.pid;
@@ -102,12 +102,12 @@ impl<'a> Recorder<'a> {
         Ok(Recording { parts: std::mem::take(&mut self.parts), ending, cause })
     }
 
-    /// A task has stopped or ended.
+    /// Handles that a task has stopped or ended.
     fn stopped(&mut self, pid: pid_t, stop: Stop) -> Result<(), Error> {
         if !self.tasks.contains_key(&pid) {
             match stop {
                 Stop::Over(ending) if pid == self.main => self.ending = Some(ending),
-                // It has begun and ended unseen, or was let go.
+                // It ended before it was reported, or it was detached.
                 Stop::Over(_) => drop(self.early.remove(&pid)),
                 _ => drop(self.early.insert(pid, stop)),
             }
@@ -135,7 +135,7 @@ impl<'a> Recorder<'a> {
         self.go_on(pid)
     }
 
-    /// Begins the next step of a task that has stopped, or lets it go.
+    /// Starts the next step of a task that has stopped, or detaches it.
     fn go_on(&mut self, pid: pid_t) -> Result<(), Error> {
         loop {
             if self.released.is_none() && self.limit_reached() {
@@ -154,13 +154,13 @@ impl<'a> Recorder<'a> {
         }
     }
 
-    /// Nothing more is traced.
+    /// Ends all tracing.
     fn release(&mut self, cause: Cause) -> Result<(), Error> {
         self.released = Some(cause);
         self.tasks.values_mut().try_for_each(|task| task.finish(cause))
     }
 
-    /// Who records was asked to end: the recording ends here, and the program learns of it.
+    /// Handles a signal that asks this process to end: ends the recording and passes the signal to the program.
     fn signalled(&mut self, signal: c_int) -> Result<(), Error> {
         let mut processes: HashSet<pid_t> = self.tasks.values().map(|task| task.process).collect();
         if self.ending.is_none() {
@@ -170,7 +170,7 @@ impl<'a> Recorder<'a> {
             self.release(Cause::Signal(signal))?;
         }
         for process in processes {
-            // SAFETY: it takes numbers; the process was not waited for to its end, so the number is still its own.
+            // SAFETY: it takes numbers. The process was not yet waited for to its end, so the number is still its own.
             unsafe { libc::kill(process, signal) };
         }
         Ok(())
@@ -182,11 +182,11 @@ impl<'a> Recorder<'a> {
         ended + self.tasks.values().map(Task::count).sum::<u64>() >= limit
     }
 
-    /// `parent` has started a task; it stops before its first instruction.
+    /// Handles that `parent` has started a task, which stops before its first instruction.
     fn begin(&mut self, parent: pid_t, pid: pid_t, shares_memory: bool) -> Result<(), Error> {
         let begun = |error| Error::Step { ip: 0, error };
         let Ok(tracee) = Tracee::begun(pid) else {
-            // Killed meanwhile.
+            // It was killed in the meantime.
             return Ok(());
         };
         let stop = match self.early.remove(&pid) {
@@ -211,7 +211,7 @@ impl<'a> Recorder<'a> {
             added => added?,
         }
         self.on(pid, |task| {
-            // Another signal may come before the one with which tasks begin.
+            // Another signal may come before the SIGSTOP with which tasks begin.
             if let Stop::Signal(signal) = stop
                 && signal != libc::SIGSTOP
             {
@@ -222,7 +222,8 @@ impl<'a> Recorder<'a> {
         self.go_on(pid)
     }
 
-    /// The task executes another program: all others of its process have ended, and it has the first one's number.
+    /// Handles that a task executes another program: all other tasks of its process have ended, and it now has the
+    /// number of the process's first thread.
     fn take_place(&mut self, pid: pid_t) -> Result<(), Error> {
         let message =
             self.on(pid, |task| task.tracee.event_message().map_err(|error| Error::Step { ip: 0, error }))?;
@@ -235,7 +236,7 @@ impl<'a> Recorder<'a> {
         Ok(())
     }
 
-    /// What is mapped where the task is has changed.
+    /// Marks what the other tasks of an address space know of its mappings as outdated.
     fn mapped(&mut self, pid: pid_t) {
         let Some(space) = self.tasks.get(&pid).map(|task| task.space) else { return };
         for (other, task) in &mut self.tasks {
@@ -257,8 +258,8 @@ impl<'a> Recorder<'a> {
         }
     }
 
-    /// Does something with a task, if there is one with this number that has not been killed: another thread may end
-    /// all of its process at any time, also those that have stopped.
+    /// Does something with a task, if the task exists and has not been killed: another thread can end the whole process
+    /// at any time, including threads that have stopped.
     fn on<T>(
         &mut self,
         pid: pid_t,
@@ -272,21 +273,21 @@ impl<'a> Recorder<'a> {
 }
 
 impl Drop for Recorder<'_> {
-    /// Whoever is left is ended.
+    /// Kills the tasks that are left.
     fn drop(&mut self) {
         let mut left: HashSet<pid_t> = self.tasks.keys().chain(self.early.keys()).copied().collect();
         if self.ending.is_none() {
             left.insert(self.main);
         }
         for pid in &left {
-            // SAFETY: it takes numbers; the task was not waited for, so the number is still its own.
+            // SAFETY: it takes numbers. The task was not yet waited for to its end, so the number is still its own.
             unsafe { libc::kill(*pid, libc::SIGKILL) };
         }
         while !left.is_empty() {
             match wait_any() {
                 Ok(Some((pid, Stop::Over(_)))) => drop(left.remove(&pid)),
                 Ok(_) => {}
-                // There is no one.
+                // There are no children left.
                 Err(_) => break,
             }
         }

@@ -1,4 +1,4 @@
-//! Signals to the process that records: they end the recording in place of the process, and reach the program.
+//! Signals to the recording process: they end the recording instead of the process, and are passed to the program.
 
 use std::{
     ffi::{c_int, c_void},
@@ -7,16 +7,16 @@ use std::{
     sync::atomic::{AtomicI32, Ordering},
 };
 
-/// Those that end a process which does nothing about them, and that people send for it.
+/// The signals that by default end a process and that people send for this purpose.
 const ENDING: [c_int; 4] = [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM];
 
-/// `si_code` of what the kernel sends, as for a key at the terminal.
+/// `si_code` of a signal that the kernel sends, for example for a key at the terminal.
 const SI_KERNEL: c_int = 0x80;
 
-/// The last signal that was not taken yet; 0: none.
+/// The last signal that was not taken yet; 0 if there is none.
 static RECEIVED: AtomicI32 = AtomicI32::new(0);
 
-/// Signals of the whole process are noted, as long as it lives.
+/// As long as this exists, signals to the process are noted instead of ending it.
 #[derive(Debug)]
 pub(super) struct Signals {
     before: Vec<(c_int, libc::sigaction)>,
@@ -27,7 +27,7 @@ impl Signals {
         RECEIVED.store(0, Ordering::Relaxed);
         let mut signals = Self { before: vec![] };
         for signal in ENDING {
-            // One that is ignored, as by nohup, stays ignored.
+            // A signal that is ignored, for example because of nohup, stays ignored.
             if signals.set(signal, note)?.sa_sigaction == libc::SIG_IGN {
                 signals.restore_last();
             }
@@ -36,7 +36,7 @@ impl Signals {
         Ok(signals)
     }
 
-    /// The signal that has come since the last time.
+    /// Takes the signal that has come since the last call.
     pub(super) fn take(&self) -> Option<c_int> {
         if RECEIVED.load(Ordering::Relaxed) == 0 {
             return None;
@@ -50,7 +50,7 @@ impl Signals {
         let mut before = MaybeUninit::<libc::sigaction>::zeroed();
         // SAFETY: zeros are an action: no flags, an empty mask.
         let mut action = unsafe { MaybeUninit::<libc::sigaction>::zeroed().assume_init() };
-        // Without SA_RESTART: a wait has to end.
+        // Without SA_RESTART, so that the signal ends a wait.
         (action.sa_sigaction, action.sa_flags) = (handler as usize, libc::SA_SIGINFO);
         // SAFETY: both are actions, and the handler does only what a handler may: atomics and `alarm`.
         if unsafe { libc::sigaction(signal, &raw const action, before.as_mut_ptr()) } != 0 {
@@ -81,9 +81,10 @@ impl Drop for Signals {
 type Handler = extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void);
 
 extern "C" fn note(signal: c_int, info: *mut libc::siginfo_t, _: *mut c_void) {
-    // SAFETY: the kernel hands it in.
+    // SAFETY: the kernel passes a valid pointer.
     let code = unsafe { (*info).si_code };
-    // A key at the terminal has reached the program as well: what it makes of it is part of the recording.
+    // A key at the terminal sends the signal to the program as well, and how the program reacts is part of the
+    // recording.
     if code == SI_KERNEL && matches!(signal, libc::SIGINT | libc::SIGQUIT) {
         return;
     }
@@ -92,7 +93,7 @@ extern "C" fn note(signal: c_int, info: *mut libc::siginfo_t, _: *mut c_void) {
     unsafe { libc::alarm(1) };
 }
 
-/// A signal that comes between the look whether there is one and the wait does not end the wait; the next one does.
+/// A signal that comes after the check for signals and before the wait does not end the wait, so this repeats it.
 extern "C" fn remind(_: c_int, _: *mut libc::siginfo_t, _: *mut c_void) {
     if RECEIVED.load(Ordering::Relaxed) != 0 {
         // SAFETY: it takes a number.
@@ -114,10 +115,10 @@ mod tests {
             (libc::SIGINT, SI_USER, Some(libc::SIGINT)),
             (libc::SIGQUIT, SI_USER, Some(libc::SIGQUIT)),
             (libc::SIGTERM, SI_USER, Some(libc::SIGTERM)),
-            // A terminal that is gone tells the shell, and no one else.
+            // A terminal that closes signals only the shell.
             (libc::SIGHUP, SI_KERNEL, Some(libc::SIGHUP)),
         ] {
-            // SAFETY: numbers all of it.
+            // SAFETY: zeros are valid, because all fields are numbers.
             let mut info: libc::siginfo_t = unsafe { MaybeUninit::zeroed().assume_init() };
             info.si_code = code;
             note(signal, &raw mut info, std::ptr::null_mut());

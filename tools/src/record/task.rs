@@ -1,4 +1,4 @@
-//! From stops of a task to what the tracing hardware sees.
+//! Turns the stops of a task into what the tracing hardware sees.
 
 use super::{
     Cause, Ending, Error, Options, Part,
@@ -17,12 +17,12 @@ use pugmark_decoder_core::insn;
 use pugmark_model::{DeliveryKind, ExecMode};
 use std::io;
 
-/// A thread of the program or of a child while it is recorded, with a processor of its own.
+/// A thread of the program or of a child that is being recorded, with its own processor.
 pub(super) struct Task<'a> {
     options: &'a Options,
-    /// 1: the program's main thread; the others in the order in which they were started.
+    /// 1 is the program's main thread; the others follow in the order in which they were started.
     number: u32,
-    /// Only tasks with the same number here can see the same memory.
+    /// The number of its address space. Tasks with the same number see the same memory.
     pub(super) space: u32,
     pub(super) tracee: Tracee,
     /// The process that it is a thread of.
@@ -35,52 +35,51 @@ pub(super) struct Task<'a> {
     pub(super) parts: Vec<Part>,
     /// Nothing more is to be traced.
     finished: bool,
-    /// What is executed next, if no signal handler and no system call to restart come first.
+    /// The address of the next instruction, unless a signal handler or the restart of a system call comes first.
     ip: u64,
     mode: ExecMode,
-    /// The signal to deliver with the next step; 0: none.
+    /// The signal to deliver with the next step; 0 if there is none.
     pub(super) signal: c_int,
-    /// The system call that the task is in was interrupted: unless a handler comes first, its instruction is
-    /// executed again.
+    /// The current system call was interrupted, and its instruction is executed again unless a handler comes first.
     restart: bool,
-    /// The step that was begun.
+    /// The step in progress.
     step: Step,
     /// The SIGSTOP with which a task begins is still to come.
     pub(super) begins_with_stop: bool,
 }
 
-/// What is to be known of a step when it ends.
+/// What must be known of a step when it ends.
 #[derive(Clone, Copy, Debug, Default)]
 struct Step {
     special: Option<Special>,
     bytes: Bytes,
-    /// Where a call into the vsyscall page returns to.
+    /// The return address of a call into the vsyscall page.
     emulated: Option<u64>,
-    /// The signal that was delivered with it; 0: none.
+    /// The signal that was delivered with the step; 0 if there was none.
     delivered: c_int,
 }
 
-/// What has happened in a step that others must know.
+/// What a step did that other tasks must know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// Nothing.
+    /// Nothing that matters to others.
     Stepped,
-    /// Code may be mapped now that was not, or no longer.
+    /// The mappings of code may have changed.
     Mapped,
     /// The task is over.
     Over(Ending),
 }
 
-/// The page in which system calls were before there was a vDSO. Instructions there are emulated by the kernel.
+/// The page with system calls from before the vDSO. The kernel emulates the instructions there.
 const VSYSCALL: std::ops::Range<u64> = 0xffff_ffff_ff60_0000..0xffff_ffff_ff60_1000;
 /// The segment of 32-bit user code.
 const USER32_CS: u64 = 0x23;
 const PAGE_FAULT: u8 = 14;
-/// A vector of interrupts: the local APIC timer's, as Linux has it.
+/// A vector of interrupts: the one that Linux uses for the local APIC timer.
 const TIMER_VECTOR: u8 = 0xec;
 
 impl<'a> Task<'a> {
-    /// The task that has just begun and is stopped in front of its first instruction.
+    /// Makes a task that has just begun and is stopped before its first instruction.
     pub(super) fn new(
         options: &'a Options,
         number: u32,
@@ -114,18 +113,18 @@ impl<'a> Task<'a> {
         Ok(task)
     }
 
-    /// How many instructions were traced.
+    /// Returns the number of instructions that were traced.
     pub(super) fn count(&self) -> u64 {
         let ended: u64 = self.parts.iter().map(|part| part.truth.count()).sum();
         ended + self.part.as_ref().map_or(0, |part| part.hardware.truth().count())
     }
 
-    /// Bytes of trace in the part that is being recorded.
+    /// Returns the number of bytes of trace in the part that is being recorded.
     pub(super) fn bytes(&self) -> u64 {
         self.part.as_ref().map_or(0, |part| part.hardware.bytes())
     }
 
-    /// Begins a step. False: it was made already, without the processor.
+    /// Starts a step. Returns false if the step is already done, without running the program.
     pub(super) fn step(&mut self) -> Result<bool, Error> {
         if std::mem::take(&mut self.stale) {
             self.refresh()?;
@@ -148,12 +147,12 @@ impl<'a> Task<'a> {
         self.stepping(self.tracee.step(delivered)).map(|()| true)
     }
 
-    /// The step that was begun goes on: it was interrupted by the beginning of another task.
+    /// Continues the step in progress, which the start of another task interrupted.
     pub(super) fn step_on(&self) -> Result<(), Error> {
         self.stepping(self.tracee.step(0))
     }
 
-    /// The step that was begun has come to this stop.
+    /// Handles the stop at which the step in progress has ended.
     pub(super) fn stopped(&mut self, stop: Stop) -> Result<Outcome, Error> {
         let Step { special, bytes, emulated, delivered } = std::mem::take(&mut self.step);
         match stop {
@@ -168,12 +167,12 @@ impl<'a> Task<'a> {
                 self.enter_kernel(special, bytes)?;
                 return self.exec();
             }
-            // The beginning of another is no stop of this one.
+            // The start of another task does not end this task's step.
             Stop::Begun { .. } => {}
             Stop::Signal(libc::SIGSTOP) if std::mem::take(&mut self.begins_with_stop) => {}
             Stop::Signal(signal) => self.signalled(signal)?,
             Stop::Trap if delivered != 0 && self.signal_code()? == Some(libc::SIGTRAP) => {
-                // At the first instruction of the signal's handler.
+                // The task is at the first instruction of the signal's handler.
                 let registers = self.registers()?;
                 self.arrive(&registers);
             }
@@ -193,21 +192,21 @@ impl<'a> Task<'a> {
         Ok(Outcome::Stepped)
     }
 
-    /// Nothing more is traced of it, wherever it is.
+    /// Ends the tracing of this task, wherever it is.
     pub(super) fn finish(&mut self, cause: Cause) -> Result<(), Error> {
-        // In a step that has not ended it is in the kernel, if that is where its instruction leads to.
+        // In a step that has not ended the task is in the kernel, if its instruction leads there.
         let Step { special, bytes, .. } = self.step;
         self.enter_kernel(special, bytes)?;
         self.finished = true;
         self.end_part(cause)
     }
 
-    /// Another task that has ended has made place for it: it has that one's numbers now.
+    /// Takes the number of another task that has ended, as exec does with threads.
     pub(super) fn becomes(&mut self, pid: libc::pid_t) {
         self.tracee.pid = pid;
     }
 
-    /// The instruction at `self.ip` was stepped.
+    /// Handles that the instruction at `self.ip` was stepped.
     fn executed(&mut self, special: Option<Special>, bytes: Bytes) -> Result<Outcome, Error> {
         let (at, next) = (self.ip, self.next_ip()?);
         match special {
@@ -256,7 +255,7 @@ impl<'a> Task<'a> {
         Ok(Outcome::Stepped)
     }
 
-    /// An instruction retired, and the program went on at `next`.
+    /// Reports that an instruction retired and that the program continued at `next`.
     fn retire(&mut self, next: u64, bytes: Bytes) -> Result<(), Error> {
         if bytes.as_slice().is_empty() {
             return Err(Error::NoCode { ip: self.ip });
@@ -268,7 +267,7 @@ impl<'a> Task<'a> {
         Ok(())
     }
 
-    /// The instruction, if it is one of those, took the program to the kernel.
+    /// Reports that the instruction took the program to the kernel, if it is of a kind that does.
     fn enter_kernel(&mut self, special: Option<Special>, bytes: Bytes) -> Result<(), Error> {
         let (Some(part), at) = (&mut self.part, (self.ip, self.mode)) else { return Ok(()) };
         match special {
@@ -280,9 +279,9 @@ impl<'a> Task<'a> {
         }
     }
 
-    /// A signal is about to be delivered; the instruction at `self.ip` was not executed.
+    /// Handles that a signal is about to be delivered. The instruction at `self.ip` was not executed.
     fn signalled(&mut self, signal: c_int) -> Result<(), Error> {
-        // Without information it is the stop that a signal like SIGSTOP has led to, and no signal.
+        // A stop without signal information is a group stop, caused by a signal like SIGSTOP. It is not a signal.
         let Some(code) = self.signal_code()? else { return Ok(()) };
         self.signal = signal;
         let Some(part) = &mut self.part else { return Ok(()) };
@@ -296,8 +295,8 @@ impl<'a> Task<'a> {
         Ok(())
     }
 
-    /// A call into the vsyscall page: the fetch faults, the kernel does what was wanted and returns to the caller,
-    /// and there the step ends.
+    /// Handles a call into the vsyscall page: the fetch faults, the kernel does what the call requests and returns to
+    /// the caller, and the step ends there.
     fn emulated(&mut self, back: u64) -> Result<Outcome, Error> {
         if let Some(part) = &mut self.part {
             part.hardware.deliver(DeliveryKind::Fault, PAGE_FAULT, (self.ip, self.mode))?;
@@ -307,7 +306,7 @@ impl<'a> Task<'a> {
         self.executed(Special::of(bytes.as_slice(), self.mode), bytes)
     }
 
-    /// Another program takes the place of this one; up to its first instruction.
+    /// Handles that another program replaces this one, up to that program's first instruction.
     fn exec(&mut self) -> Result<Outcome, Error> {
         self.end_part(Cause::Exec)?;
         let error = |error| Error::Step { ip: 0, error };
@@ -315,7 +314,7 @@ impl<'a> Task<'a> {
         self.tracee.step(0).map_err(error)?;
         match self.tracee.wait().map_err(error)? {
             Stop::Trap => {}
-            // Its first instruction waits for the signal's handling.
+            // The signal is handled before the first instruction.
             Stop::Signal(signal) => self.signal = self.signal_code()?.map_or(0, |_| signal),
             Stop::Over(ending) => return self.finish(Cause::Over).map(|()| Outcome::Over(ending)),
             Stop::Exec | Stop::Begun { .. } => {
@@ -329,13 +328,13 @@ impl<'a> Task<'a> {
         Ok(Outcome::Stepped)
     }
 
-    /// The bytes of the instruction that is about to be executed.
+    /// Returns the bytes of the instruction that is about to be executed.
     fn fetch(&mut self, ip: u64) -> Result<Bytes, Error> {
         for _ in 0..2 {
             let (code, tracee) = (&mut self.code, &self.tracee);
             match code.fetch(ip, self.mode, &|address, out| tracee.read(address, out)) {
                 Ok(bytes) if !bytes.as_slice().is_empty() => return Ok(bytes),
-                // Mapped by another thread, or not at all.
+                // Another thread has mapped it, or it is not mapped.
                 Ok(_) => self.refresh()?,
                 Err(Changed) => self.begin_anew()?,
             }
@@ -343,7 +342,7 @@ impl<'a> Task<'a> {
         Ok(Bytes::default())
     }
 
-    /// Looks what is mapped.
+    /// Reads what is mapped now.
     fn refresh(&mut self) -> Result<(), Error> {
         let mappings = self.mappings()?;
         let (code, tracee) = (&mut self.code, &self.tracee);
@@ -354,14 +353,14 @@ impl<'a> Task<'a> {
         }
     }
 
-    /// Ends the part, since code that was executed changes, and begins the next.
+    /// Ends the part, because executed code changes, and begins the next.
     fn begin_anew(&mut self) -> Result<(), Error> {
         self.end_part(Cause::Changed)?;
         self.code = Code::default();
         self.refresh()
     }
 
-    /// Begins to trace, if all functions to trace are mapped.
+    /// Begins a part, if all functions to trace are mapped.
     fn begin_part(&mut self, mappings: &[Mapping]) -> Result<(), Error> {
         let program = self.stepping(self.tracee.executable())?;
         let symbols = Symbols::new(mappings, &program);
@@ -392,7 +391,7 @@ impl<'a> Task<'a> {
         self.restart = false;
     }
 
-    /// The length of the instruction at `self.ip`.
+    /// Returns the length of the instruction at `self.ip`.
     fn len(&self, bytes: Bytes) -> u64 {
         insn::decode(bytes.as_slice(), self.mode, self.ip).map_or(0, |insn| u64::from(insn.len))
     }
@@ -426,10 +425,10 @@ impl<'a> Task<'a> {
 
 /// The length of SYSCALL, SYSENTER and INT 80H.
 const SYSTEM_CALL_LEN: u64 = 2;
-/// `si_code` of a signal for an exception.
+/// `si_code` of a signal that the kernel sends for an exception.
 const SI_KERNEL: c_int = 0x80;
 
-/// The vector of the exception that the signal, with its `si_code`, is about; `None` for one that was sent.
+/// Returns the vector of the exception that caused the signal with this `si_code`; `None` if the signal was sent.
 fn fault(signal: c_int, code: c_int) -> Option<u8> {
     let vector = match signal {
         libc::SIGSEGV | libc::SIGBUS => PAGE_FAULT,
@@ -437,17 +436,17 @@ fn fault(signal: c_int, code: c_int) -> Option<u8> {
         libc::SIGFPE => 0,
         _ => return None,
     };
-    // What processes send has 0 or less.
+    // Signals sent by processes have a code of 0 or less.
     (code > 0).then_some(vector)
 }
 
-/// The system call was interrupted and has not done its work. The program never sees these results: ERESTARTSYS,
-/// ERESTARTNOINTR, ERESTARTNOHAND, ERESTART_RESTARTBLOCK.
+/// Returns whether the system call was interrupted before it did its work. The program never sees these results:
+/// ERESTARTSYS, ERESTARTNOINTR, ERESTARTNOHAND, ERESTART_RESTARTBLOCK.
 fn must_restart(registers: &Registers) -> bool {
     registers.orig_rax as i64 >= 0 && matches!(-(registers.rax as i64), 512 | 513 | 514 | 516)
 }
 
-/// The system call can have given the thread another name: prctl.
+/// Returns whether the system call can have renamed the thread: prctl.
 fn can_rename(registers: &Registers) -> bool {
     const PR_SET_NAME: u64 = 15;
     match registers.cs {
@@ -456,7 +455,7 @@ fn can_rename(registers: &Registers) -> bool {
     }
 }
 
-/// The system call can have changed what can be executed.
+/// Returns whether the system call can have changed which memory is executable.
 fn can_map_code(registers: &Registers) -> bool {
     if registers.cs == USER32_CS {
         // mmap, mprotect, mremap, mmap2, ipc (shmat), pkey_mprotect, shmat.
@@ -479,7 +478,7 @@ mod tests {
 
     #[test]
     fn system_calls_that_can_map_code_are_told_from_others() {
-        // Call, third and fourth argument.
+        // The system call's number, and its third and fourth argument.
         for (call, rdx, r10, expected) in [
             (9, 4, 0, true),
             (9, 7, 2, true),
@@ -494,7 +493,7 @@ mod tests {
             (0, 4, 0x10, false),
             (90, 4, 0x10, false),
         ] {
-            // SAFETY: numbers all of them.
+            // SAFETY: zeros are valid, because all fields are numbers.
             let mut registers: Registers = unsafe { std::mem::zeroed() };
             (registers.orig_rax, registers.rdx, registers.r10, registers.cs) = (call, rdx, r10, 0x33);
             assert_eq!(can_map_code(&registers), expected, "{call} {rdx:x} {r10:x}");
@@ -505,7 +504,7 @@ mod tests {
 
     #[test]
     fn signals_for_exceptions_are_told_from_those_that_are_sent() {
-        // SEGV_MAPERR and BUS_ADRERR, ILL_ILLOPN, FPE_INTDIV; SI_USER, SI_TKILL, SI_KERNEL.
+        // The codes are SEGV_MAPERR and BUS_ADRERR, ILL_ILLOPN, FPE_INTDIV; SI_USER, SI_TKILL, SI_KERNEL.
         for (signal, code, expected) in [
             (libc::SIGSEGV, 1, Some(14)),
             (libc::SIGSEGV, SI_KERNEL, Some(14)),
@@ -522,7 +521,7 @@ mod tests {
     }
 
     fn registers(call: u64, result: i64, cs: u64) -> Registers {
-        // SAFETY: numbers all of them.
+        // SAFETY: zeros are valid, because all fields are numbers.
         let registers: Registers = unsafe { std::mem::zeroed() };
         Registers { orig_rax: call, rax: result as u64, cs, ..registers }
     }
@@ -542,7 +541,7 @@ mod tests {
             for call in [0, 35, u64::from(u32::MAX)] {
                 assert_eq!(must_restart(&registers(call, -result, 0x33)), expected, "{call}: {result}");
             }
-            // There was none, or the result is no error.
+            // There was no system call, or its result is no error.
             assert!(!must_restart(&registers(u64::MAX, -result, 0x33)), "{result}");
             assert!(!must_restart(&registers(0, result, 0x33)), "{result}");
         }
@@ -550,7 +549,7 @@ mod tests {
 
     #[test]
     fn a_thread_gets_another_name_by_prctl_alone() {
-        // Call, the first argument of a 64-bit program and of a 32-bit program; whether it is for either.
+        // The system call, the first argument of a 64-bit and of a 32-bit program, and what is expected of each.
         for (call, rdi, rbx, expected) in [
             (157, 15, 0, [true, false]),
             (157, 16, 15, [false, false]),

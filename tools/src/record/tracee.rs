@@ -1,4 +1,4 @@
-//! A program that is stepped: the few system calls that do it.
+//! The system calls that step a program.
 
 use libc::pid_t;
 use std::{
@@ -11,10 +11,10 @@ use std::{
     ptr::null_mut,
 };
 
-/// The registers of the program as Linux keeps them.
+/// The program's registers in Linux's layout.
 pub(super) type Registers = libc::user_regs_struct;
 
-/// A thread that is stepped.
+/// A thread that is being stepped.
 #[derive(Debug)]
 pub(super) struct Tracee {
     /// Its number.
@@ -25,20 +25,20 @@ pub(super) struct Tracee {
 /// Why the program stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stop {
-    /// By SIGTRAP: after a step, or by a signal of that name.
+    /// SIGTRAP: after a step, or because the signal was sent.
     Trap,
     /// A signal is about to be delivered.
     Signal(c_int),
-    /// Another program was put in its place.
+    /// The thread has executed another program.
     Exec,
-    /// It has started another thread or process.
+    /// The thread has started another thread or process.
     Begun {
-        /// Its number.
+        /// The number of the new one.
         task: pid_t,
-        /// It sees the same memory.
+        /// Whether the new one sees the same memory.
         shares_memory: bool,
     },
-    /// It is over.
+    /// The thread has ended.
     Over(Ending),
 }
 
@@ -52,23 +52,23 @@ pub enum Ending {
 }
 
 impl Tracee {
-    /// Starts a program and stops it before its first instruction. `aslr`: with addresses that differ from run to run.
-    /// `follow`: what it starts is stepped as well.
+    /// Starts a program and stops it before its first instruction. With `aslr`, addresses differ from run to run. With
+    /// `follow`, what the program starts is stepped as well.
     pub(super) fn start(program: &[OsString], aslr: bool, follow: bool) -> io::Result<Self> {
         let (name, arguments) = program.split_first().ok_or(io::ErrorKind::InvalidInput)?;
         let mut command = Command::new(name);
         command.args(arguments);
         let before_exec = move || {
             if !aslr {
-                // SAFETY: it takes a number and changes nothing but the own process.
+                // SAFETY: it takes a number and only changes this process.
                 check(c_long::from(unsafe { libc::personality(libc::ADDR_NO_RANDOMIZE as _) }))?;
             }
-            // SAFETY: PTRACE_TRACEME looks at no other argument.
+            // SAFETY: PTRACE_TRACEME ignores the other arguments.
             check(unsafe { libc::ptrace(libc::PTRACE_TRACEME, 0, 0, 0) }).map(drop)
         };
-        // SAFETY: between fork and exec it only makes two system calls, which are safe there.
+        // SAFETY: between fork and exec it only makes two system calls, which are allowed there.
         unsafe { command.pre_exec(before_exec) };
-        // The child is waited for by its id.
+        // The child is waited for by its number.
         let pid = command.spawn()?.id() as pid_t;
         let ready = || {
             let mut tracee = Self::begun(pid)?;
@@ -84,82 +84,82 @@ impl Tracee {
             Ok(tracee)
         };
         ready().inspect_err(|_| {
-            // SAFETY: it takes numbers; a process that was waited for to its end has none any more, and nothing has
-            // been started since.
+            // SAFETY: it takes numbers. If the process was already waited for to its end, its number is unused, because
+            // nothing was started since.
             unsafe { libc::kill(pid, libc::SIGKILL) };
             while wait(pid).is_ok_and(|(_, stop)| !matches!(stop, Stop::Over(_))) {}
         })
     }
 
-    /// The thread with this number, which is stepped already and is going to stop.
+    /// Returns the thread with this number, which is already traced and will stop.
     pub(super) fn begun(pid: pid_t) -> io::Result<Self> {
         Ok(Self { pid, memory: File::open(format!("/proc/{pid}/mem"))? })
     }
 
-    /// Delivers `signal`, unless it is 0, and lets the thread run up to its next stop: one instruction, if nothing
-    /// comes between.
+    /// Delivers `signal`, unless it is 0, and lets the thread run to its next stop: after one instruction, unless
+    /// something else stops it before.
     pub(super) fn step(&self, signal: c_int) -> io::Result<()> {
         self.go(libc::PTRACE_SINGLESTEP, signal)
     }
 
-    /// Delivers `signal`, unless it is 0, and lets the thread run without looking any more.
+    /// Delivers `signal`, unless it is 0, and lets the thread run without tracing it any more.
     pub(super) fn detach(&self, signal: c_int) -> io::Result<()> {
         self.go(libc::PTRACE_DETACH, signal)
     }
 
     fn go(&self, how: libc::c_uint, signal: c_int) -> io::Result<()> {
         match self.request(how, null_mut(), signal as usize as *mut c_void) {
-            // Killed meanwhile: the wait says by what.
+            // It was killed in the meantime; the next wait reports its end.
             Err(error) if error.raw_os_error() == Some(libc::ESRCH) => Ok(()),
             other => other.map(drop),
         }
     }
 
-    /// Waits for its next stop.
+    /// Waits for the thread's next stop.
     pub(super) fn wait(&self) -> io::Result<Stop> {
         wait(self.pid).map(|(_, stop)| stop)
     }
 
-    /// After [`Stop::Exec`]: the number that the thread had before.
+    /// After [`Stop::Exec`], returns the number that the thread had before.
     pub(super) fn event_message(&self) -> io::Result<pid_t> {
         event_message(self.pid)
     }
 
-    /// RIP.
+    /// Returns RIP.
     pub(super) fn ip(&self) -> io::Result<u64> {
         let offset = offset_of!(libc::user, regs) + offset_of!(Registers, rip);
-        // -1 is an error here: the kernel's last address is no place of a program.
+        // A result of -1 always means an error, because no program executes at the kernel's last address.
         self.request(libc::PTRACE_PEEKUSER, offset as *mut c_void, null_mut()).map(|ip| ip as u64)
     }
 
-    /// All general registers.
+    /// Returns all general registers.
     pub(super) fn registers(&self) -> io::Result<Registers> {
         let mut registers = MaybeUninit::<Registers>::zeroed();
         self.request(libc::PTRACE_GETREGS, null_mut(), registers.as_mut_ptr().cast())?;
-        // SAFETY: numbers all of them; the kernel has filled them in.
+        // SAFETY: all fields are numbers, and the kernel has filled them in.
         Ok(unsafe { registers.assume_init() })
     }
 
-    /// Changes them.
+    /// Sets all general registers.
     pub(super) fn set_registers(&self, registers: &Registers) -> io::Result<()> {
         let registers = (&raw const *registers).cast_mut().cast();
         self.request(libc::PTRACE_SETREGS, null_mut(), registers).map(drop)
     }
 
-    /// `si_code` of the signal that it stopped with; `None` when it stopped without one.
+    /// Returns `si_code` of the signal that the thread stopped with; `None` if it stopped without a signal.
     pub(super) fn signal_code(&self) -> io::Result<Option<c_int>> {
         let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
         match self.request(libc::PTRACE_GETSIGINFO, null_mut(), info.as_mut_ptr().cast()) {
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Ok(None),
             Err(error) => Err(error),
-            // SAFETY: numbers all of it; the kernel has filled it in.
+            // SAFETY: all fields are numbers, and the kernel has filled them in.
             Ok(_) => Ok(Some(unsafe { info.assume_init() }.si_code)),
         }
     }
 
-    /// Reads memory, and how much of `out` there is.
+    /// Reads memory and returns how many bytes of `out` could be read.
     pub(super) fn read(&self, address: u64, out: &mut [u8]) -> usize {
-        // Addresses above the middle are no offsets of files, and no addresses of programs.
+        // Addresses of 2^63 and above are no file offsets and no addresses of programs.
         if address > i64::MAX as u64 {
             return 0;
         }
@@ -179,17 +179,17 @@ impl Tracee {
         fs::OpenOptions::new().write(true).open(path)?.write_all_at(bytes, address)
     }
 
-    /// `/proc/PID/maps`.
+    /// Reads `/proc/PID/maps`.
     pub(super) fn maps(&self) -> io::Result<String> {
         fs::read_to_string(format!("/proc/{}/maps", self.pid))
     }
 
-    /// The program's file.
+    /// Returns the path of the program's file.
     pub(super) fn executable(&self) -> io::Result<String> {
         Ok(fs::read_link(format!("/proc/{}/exe", self.pid))?.to_string_lossy().into_owned())
     }
 
-    /// After [`Stop::Exec`]: from now on the new program's memory is read.
+    /// After [`Stop::Exec`], makes [`read`](Self::read) read the new program's memory.
     pub(super) fn reopen_memory(&mut self) -> io::Result<()> {
         self.memory = File::open(format!("/proc/{}/mem", self.pid))?;
         Ok(())
@@ -200,7 +200,7 @@ impl Tracee {
     }
 }
 
-/// Waits for the next stop of whatever the calling thread steps or has started, and says whose it is; `None` where a
+/// Waits for the next stop of any child of the calling thread, and returns the child's number with it; `None` if a
 /// signal to this process came first.
 pub(super) fn wait_any() -> io::Result<Option<(pid_t, Stop)>> {
     match wait_once(-1) {
@@ -220,7 +220,7 @@ fn wait(pid: pid_t) -> io::Result<(pid_t, Stop)> {
 
 fn wait_once(pid: pid_t) -> io::Result<(pid_t, Stop)> {
     let mut status = 0;
-    // Who another thread of this process has started is none of ours.
+    // Do not wait for the children of other threads of this process.
     let options = libc::__WALL | libc::__WNOTHREAD;
     // SAFETY: the status is written to a variable of its type.
     let pid = unsafe { libc::waitpid(pid, &raw mut status, options) };
@@ -242,7 +242,7 @@ fn wait_once(pid: pid_t) -> io::Result<(pid_t, Stop)> {
     Ok((pid, stop))
 }
 
-/// What the stop of the thread is about: the number of another.
+/// Returns the number that comes with the thread's stop: that of the task that has begun, or its own former one.
 fn event_message(pid: pid_t) -> io::Result<pid_t> {
     let mut message: c_ulong = 0;
     request(pid, libc::PTRACE_GETEVENTMSG, null_mut(), (&raw mut message).cast())?;
@@ -250,12 +250,12 @@ fn event_message(pid: pid_t) -> io::Result<pid_t> {
 }
 
 fn request(pid: pid_t, how: libc::c_uint, address: *mut c_void, data: *mut c_void) -> io::Result<c_long> {
-    // SAFETY: the requests that read or write the own memory are made with a pointer to what they read or write.
+    // SAFETY: requests that read or write this process's memory come with a pointer to what they read or write.
     check(unsafe { libc::ptrace(how, pid, address, data) })
 }
 
-/// Keeps the calling thread and the processes that it starts on one CPU, as long as it lives: a step changes between
-/// the two, which takes twice as long across CPUs.
+/// Keeps the calling thread and the processes that it starts on one CPU as long as this exists. A step switches between
+/// the two, and that takes twice as long across CPUs.
 #[derive(Debug)]
 pub(super) struct OneCpu {
     before: libc::cpu_set_t,
@@ -265,18 +265,18 @@ impl OneCpu {
     pub(super) fn new() -> io::Result<Self> {
         let size = size_of::<libc::cpu_set_t>();
         let mut before = MaybeUninit::<libc::cpu_set_t>::zeroed();
-        // SAFETY: there is room for a set of that size.
+        // SAFETY: the pointer is to a set of that size.
         check(c_long::from(unsafe { libc::sched_getaffinity(0, size, before.as_mut_ptr()) }))?;
-        // SAFETY: numbers all of it.
+        // SAFETY: zeros are valid, because all fields are numbers.
         let before = unsafe { before.assume_init() };
-        // SAFETY: it takes nothing.
+        // SAFETY: it takes no arguments.
         let cpu = check(c_long::from(unsafe { libc::sched_getcpu() }))?;
         let mut one = MaybeUninit::<libc::cpu_set_t>::zeroed();
-        // SAFETY: zeros are a set.
+        // SAFETY: zeros are an empty set.
         let one = unsafe { one.assume_init_mut() };
-        // SAFETY: the kernel's numbers of CPUs are in the set.
+        // SAFETY: the set has room for all of the kernel's CPU numbers.
         unsafe { libc::CPU_SET(cpu as usize, one) };
-        // SAFETY: the set has the size that is said.
+        // SAFETY: the set has the given size.
         check(c_long::from(unsafe { libc::sched_setaffinity(0, size, &raw const *one) }))?;
         Ok(Self { before })
     }
@@ -284,7 +284,7 @@ impl OneCpu {
 
 impl Drop for OneCpu {
     fn drop(&mut self) {
-        // SAFETY: the set has the size that is said. When it fails the thread stays where it is.
+        // SAFETY: the set has the given size. If the call fails, the thread stays on its CPU.
         unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const self.before) };
     }
 }
@@ -298,21 +298,21 @@ mod tests {
     use super::*;
     use std::thread;
 
-    /// The CPUs on which the calling thread may run.
+    /// Returns the number of CPUs on which the calling thread may run.
     fn cpus() -> usize {
         let mut set = MaybeUninit::<libc::cpu_set_t>::zeroed();
-        // SAFETY: there is room for a set of that size.
+        // SAFETY: the pointer is to a set of that size.
         let result = unsafe { libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), set.as_mut_ptr()) };
         assert_eq!(result, 0);
-        // SAFETY: numbers all of it; the kernel has filled it in.
+        // SAFETY: all fields are numbers, and the kernel has filled them in.
         let set = unsafe { set.assume_init() };
-        // SAFETY: it only counts.
+        // SAFETY: it only reads the set.
         unsafe { libc::CPU_COUNT(&set) as usize }
     }
 
     #[test]
     fn one_cpu_is_for_as_long_as_it_is_wanted() {
-        // A thread of its own: it is the thread that is kept there.
+        // A separate thread, because `OneCpu` restricts the calling thread.
         let counts = thread::spawn(|| {
             let before = cpus();
             let one = OneCpu::new().unwrap();
@@ -331,7 +331,7 @@ mod tests {
         assert_eq!(own.signal_code().map_err(error), Err(Some(libc::ESRCH)));
         assert_eq!(own.ip().map_err(error), Err(Some(libc::ESRCH)));
         assert_eq!(own.registers().map_err(error).map(drop), Err(Some(libc::ESRCH)));
-        // Killed meanwhile, as far as a step can tell.
+        // A step treats this error as a thread that was killed in the meantime.
         assert!(own.step(0).is_ok() && own.detach(0).is_ok());
         assert_eq!(own.event_message().map_err(error), Err(Some(libc::ESRCH)));
     }
@@ -343,7 +343,7 @@ mod tests {
         let at = bytes.as_ptr() as u64;
         let mut read = [0; 10];
         assert_eq!((own.read(at, &mut read), read), (10, bytes));
-        // Behind the stack is nothing.
+        // Nothing is mapped after the stack.
         let maps = crate::record::maps::Mapping::parse(&own.maps().unwrap());
         let stack = maps.iter().find(|mapping| mapping.name == "[stack]").unwrap();
         assert!(maps.iter().all(|mapping| mapping.start != stack.end));
@@ -358,7 +358,7 @@ mod tests {
         assert!(Tracee::start(&[], false, false).is_err());
         let error = Tracee::start(&["/no/such/program".into()], false, false).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::NotFound);
-        // There is no child that is still to be waited for.
+        // There is no child left to wait for.
         assert_eq!(wait_any().unwrap_err().raw_os_error(), Some(libc::ECHILD));
     }
 }

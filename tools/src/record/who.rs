@@ -1,4 +1,4 @@
-//! Which program a task runs, as the system tells it.
+//! Which program a task runs, as the system reports it.
 
 use libc::pid_t;
 use std::{fs, io};
@@ -8,16 +8,16 @@ use std::{fs, io};
 pub struct Who {
     /// The process.
     pub process: pid_t,
-    /// The thread; the process's number for its first one.
+    /// The thread's number; that of the process for its first thread.
     pub thread: pid_t,
-    /// The thread's name: that of the program's file, up to 15 bytes, unless the program has given it another.
+    /// The thread's name: the first 15 bytes of the program's file name, unless the program has changed it.
     pub comm: String,
     /// The program and its arguments.
     pub arguments: Vec<String>,
 }
 
 impl Who {
-    /// Of a thread that has not ended.
+    /// Reads the data of a thread that has not ended.
     pub(super) fn read(thread: pid_t) -> io::Result<Self> {
         let arguments = fs::read(format!("/proc/{thread}/cmdline"))?;
         let arguments = arguments.strip_suffix(&[0]).unwrap_or(&arguments).split(|byte| *byte == 0);
@@ -29,7 +29,7 @@ impl Who {
         })
     }
 
-    /// The thread may have another name by now. One that has ended keeps the last that was read.
+    /// Reads the thread's name again. For a thread that has ended, the last name that was read stays.
     pub(super) fn read_comm(&mut self) {
         if let Ok(comm) = comm(self.thread) {
             self.comm = comm;
@@ -37,7 +37,7 @@ impl Who {
     }
 }
 
-/// The process of a thread that has not ended.
+/// Returns the process of a thread that has not ended.
 pub(super) fn process(thread: pid_t) -> io::Result<pid_t> {
     let status = fs::read_to_string(format!("/proc/{thread}/status"))?;
     let number = status.lines().find_map(|line| line.strip_prefix("Tgid:")?.trim().parse().ok());
@@ -60,7 +60,7 @@ mod tests {
         assert_eq!((who.process, who.thread), (own, own));
         let arguments: Vec<_> = std::env::args().collect();
         assert_eq!(who.arguments, arguments);
-        // The kernel keeps 15 bytes of the file's name.
+        // The kernel keeps the first 15 bytes of the file's name.
         let file = std::env::current_exe().unwrap();
         assert!(!who.comm.is_empty() && file.file_name().unwrap().to_str().unwrap().starts_with(&who.comm));
         let before = who.clone();

@@ -1,4 +1,4 @@
-//! Requests on standard input, an answer for each on standard output.
+//! Answers requests: reads them from standard input, one a line, and writes an answer for each to standard output.
 
 use anyhow::Result;
 use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
@@ -8,9 +8,9 @@ pub(super) fn run(answer: impl FnMut(usize, &str) -> String) -> Result<()> {
     answer_lines(io::stdin().lock(), io::stdout().lock(), answer)
 }
 
-/// Answers each line by a line. The closure gets the number of the line too, from 1.
+/// Answers each line by a line. The closure also gets the number of the line, from 1.
 ///
-/// Answers are written through whenever there is nothing more to read, so that both ends may talk by turns.
+/// Answers are flushed whenever no more input is buffered, so that a program at the other end can wait for each answer.
 pub(super) fn answer_lines(
     from: impl Read,
     to: impl Write,
@@ -23,7 +23,7 @@ pub(super) fn answer_lines(
         if from.read_until(b'\n', &mut line)? == 0 {
             break;
         }
-        // What is not UTF-8 becomes a character that no name has.
+        // Invalid UTF-8 becomes a character that is in no name.
         let text = String::from_utf8_lossy(&line);
         writeln!(to, "{}", answer(number, text.trim_end_matches(['\r', '\n'])))?;
         if from.buffer().is_empty() {

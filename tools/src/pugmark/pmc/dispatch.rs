@@ -1,4 +1,4 @@
-//! `pugmark pmc dispatch`.
+//! `pugmark pmc dispatch`: assigns events to counters and prints the registers to write.
 
 use super::{
     batch,
@@ -101,13 +101,13 @@ pub(super) fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// The unit masks of the event in a request.
+/// Returns the unit masks of the event in a request.
 fn masks(cpu: &'static Cpu, request: &str) -> impl Iterator<Item = &'static str> {
     let event = cpu.event(request.split(':').next().unwrap_or_default());
     event.into_iter().flat_map(|event| cpu.unit_masks(event)).map(UnitMask::name)
 }
 
-/// The event and its levels in `EVENT[@LEVELS]`; no levels are the request's.
+/// Splits `EVENT[@LEVELS]` into the event and its levels. Without levels, the request's levels apply.
 pub(super) fn split(text: &str) -> Result<(&str, Levels)> {
     match text.rsplit_once('@') {
         Some((event, levels)) => Ok((event, super::levels(levels).with_context(|| format!("{text:?}"))?)),
@@ -115,7 +115,7 @@ pub(super) fn split(text: &str) -> Result<(&str, Levels)> {
     }
 }
 
-/// Answers rows; fails in the end when one was no request.
+/// Answers rows. Fails at the end if a row was not a request.
 fn run_batch() -> Result<()> {
     let mut refused = 0;
     batch::run(|line, text| {
@@ -132,7 +132,7 @@ fn run_batch() -> Result<()> {
 }
 
 impl Options {
-    /// None where no option asks for any: libpfm3 tells that apart from features that are all off.
+    /// Returns `None` if no option needs a feature: libpfm3 distinguishes that from features that are all off.
     fn features(&self) -> Option<Features> {
         let mut flags = CounterFlags::empty();
         flags.set(CounterFlags::INV, self.inv);
@@ -213,7 +213,7 @@ fn ibs_op(text: &str) -> Result<IbsOp> {
     Ok(IbsOp { max_count, ops })
 }
 
-/// `MAXCNT`, or `MAXCNT,option`.
+/// Reads `MAXCNT` or `MAXCNT,option`.
 fn period(text: &str, option: &str) -> Result<(u32, bool)> {
     match text.split_once(',') {
         None => Ok((count(text)?, false)),

@@ -1,4 +1,4 @@
-//! `pugmark pmc encode`.
+//! `pugmark pmc encode`: prints the event select and canonical string of events.
 
 use super::{
     batch,
@@ -45,13 +45,13 @@ pub(super) fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// The names near to the one that the error is about.
+/// Returns names similar to the unknown one of the error.
 fn near(request: &str, error: &EncodeError<'_>) -> Near {
     let (of, event) = request.split_once("::").unwrap_or_default();
     let pmu = Pmu::by_name(of);
     match error.kind {
         EncodeErrorKind::UnknownPmu => match names::pmu(of) {
-            // libpfm takes whole names only.
+            // libpfm takes only whole names; suggest the one that was meant.
             Some(pmu) => Near(vec![pmu.name().to_owned()]),
             None => Near::to(error.text, Pmu::all().iter().map(Pmu::name)),
         },
@@ -70,7 +70,7 @@ fn near(request: &str, error: &EncodeError<'_>) -> Near {
     }
 }
 
-/// A line of answer: the name of the error, the code, the canonical string.
+/// Returns the line of answer: the name of the error, the code, the canonical string.
 pub(super) fn answer(event: &str, levels: Levels) -> String {
     match encode(event, levels) {
         Ok(encoding) => format!("SUCCESS\t{:#x}\t{encoding}", encoding.select().bits()),

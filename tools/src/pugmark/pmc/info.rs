@@ -1,4 +1,4 @@
-//! `pugmark pmc info`.
+//! `pugmark pmc info`: prints the unit masks and modifiers of an event.
 
 use super::names::{self, Near};
 use anyhow::{Result, bail};
@@ -17,12 +17,12 @@ pub(super) struct Options {
     json: bool,
 }
 
-/// An event, and the PMUs where it looks like this.
+/// An event, and the PMUs on which it is the same.
 struct Block {
     pmus: Vec<&'static str>,
     event: &'static Event,
     masks: Vec<&'static UnitMask>,
-    /// None for a processor of libpfm3, which knows none.
+    /// Empty for a processor of libpfm3, which has no modifiers.
     modifiers: &'static [Modifier],
 }
 
@@ -63,7 +63,7 @@ fn blocks(request: &str) -> Result<Vec<Block>> {
     Ok(blocks)
 }
 
-/// Events of the PMU or processor that is asked about, or of all, near to a name.
+/// Returns names of events similar to an unknown name, from the PMU or processor in the request, or from all.
 fn near(request: &str, name: &str) -> Near {
     let of = request.split_once("::").map(|(of, _)| of);
     let cpu = of.and_then(Cpu::by_name).filter(|cpu| Pmu::by_name(cpu.name()).is_none());
@@ -130,7 +130,7 @@ fn json(block: &Block) -> Value {
     })
 }
 
-/// What is special about a unit mask.
+/// Returns the properties of a unit mask.
 fn marks(mask: &UnitMask) -> Vec<String> {
     let mut marks = Vec::new();
     if mask.group() > 0 {

@@ -1,4 +1,4 @@
-//! `pugmark pmc list`.
+//! `pugmark pmc list`: prints the PMUs, or the events of one.
 
 use super::names::{self, Near};
 use anyhow::{Result, bail};

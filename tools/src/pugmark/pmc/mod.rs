@@ -1,6 +1,6 @@
-//! `pugmark pmc`: AMD's performance counters by libpfm's names.
+//! `pugmark pmc`: programs AMD's performance counters (PMCs) by libpfm's event names.
 //!
-//! `encode`, `list` and `info` are libpfm4's, `dispatch` is libpfm3's.
+//! `encode`, `list` and `info` correspond to libpfm4, `dispatch` to libpfm3.
 
 mod batch;
 mod dispatch;
@@ -36,7 +36,7 @@ enum Action {
 /// Runs `pugmark pmc`.
 ///
 /// # Errors
-/// libpfm's, by its name and in words; or when the output cannot be written.
+/// libpfm's error, with its name and as text, or an error when the output is written.
 pub fn run(command: &Command) -> Result<()> {
     match &command.action {
         Action::Encode(options) => encode::run(options),
@@ -46,7 +46,7 @@ pub fn run(command: &Command) -> Result<()> {
     }
 }
 
-/// Privilege levels as on the command line: libpfm's mask, or `k` and `u`.
+/// Reads privilege levels as given on the command line: libpfm's mask, or the letters `k`, `u` and `h`.
 fn levels(text: &str) -> Result<Levels> {
     if let Some(bits) = number(text) {
         return Ok(Levels::from_bits_retain(bits));

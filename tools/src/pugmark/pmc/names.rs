@@ -1,9 +1,9 @@
-//! PMUs and processors by the names that people use, and names near to one that is not there.
+//! Finds PMUs and processors by the names that people use, and names similar to an unknown one.
 
 use pugmark_pfm::{Cpu, Pmu};
 use std::fmt;
 
-/// Code names of cores and server processors, and the end of a PMU's name.
+/// Code names of cores and server processors, each with the end of a PMU's name.
 const ALIASES: [(&str, &str); 20] = [
     ("griffin", "turion"),
     ("ontario", "bobcat"),
@@ -27,25 +27,27 @@ const ALIASES: [(&str, &str); 20] = [
     ("turin", "zen5"),
 ];
 
-/// How many near names are told.
+/// The largest number of similar names to show.
 const TOLD: usize = 5;
 
-/// The PMU of libpfm4's name, of the end of one after an underscore (`zen4`), or of a code name, in whatever case.
+/// Finds a PMU by its name in libpfm4, by the end of that name after an underscore (`zen4`), or by a code name. Case
+/// makes no difference.
 pub(super) fn pmu(name: &str) -> Option<&'static Pmu> {
     let end = end(name);
     Pmu::by_name(name).or_else(|| Pmu::all().iter().find(|pmu| ends_with(pmu.name(), &end)))
 }
 
-/// The processor of a name as `list` prints it, of the end of one, or of a code name, in whatever case.
+/// Finds a processor by its name as `list` prints it, by the end of that name, or by a code name. Case makes no
+/// difference.
 pub(super) fn cpu(name: &str) -> Option<&'static Cpu> {
     let end = end(name);
     let of = |name: &str| Cpu::all().iter().find(|cpu| ends_with(cpu.name(), name));
-    // A PMU's name is that of its processor, too.
+    // The name of a PMU also stands for its processor.
     let of_pmu = || pmu(name).and_then(|pmu| Cpu::all().iter().find(|cpu| cpu.title() == pmu.title()));
     Cpu::by_name(name).or_else(|| of(&end)).or_else(of_pmu)
 }
 
-/// The names of all PMUs and processors, and the last words of them, where they are of one alone.
+/// Returns the names of all PMUs and processors, and the last words of PMU names that only one PMU has.
 pub(super) fn all() -> impl Iterator<Item = &'static str> {
     let names = || Pmu::all().iter().map(Pmu::name);
     let last = |name: &'static str| name.rsplit('_').next().unwrap_or(name);
@@ -53,7 +55,7 @@ pub(super) fn all() -> impl Iterator<Item = &'static str> {
     names().chain(Cpu::all().iter().map(Cpu::name)).chain(names().map(last).filter(is_alone))
 }
 
-/// In small letters, with a code name replaced.
+/// Returns the name in lower case; a code name is replaced by the end of its PMU's name.
 fn end(name: &str) -> String {
     let name = name.to_ascii_lowercase();
     ALIASES.iter().find(|(alias, _)| *alias == name).map_or(name, |(_, end)| (*end).to_owned())
@@ -63,12 +65,12 @@ fn ends_with(name: &str, end: &str) -> bool {
     name.strip_suffix(end).is_some_and(|rest| rest.is_empty() || rest.ends_with('_')) && !end.is_empty()
 }
 
-/// Names near to one that is not there. `Display` gives the end of a message, which is empty when there are none.
+/// Names similar to an unknown one. `Display` writes the end of a message, which is empty if there are none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Near(pub(super) Vec<String>);
 
 impl Near {
-    /// The nearest of `names`: a third of the letters may be wrong, or more missing at an end.
+    /// Finds the most similar of `names`. A third of the letters may be wrong, or more may be missing at one end.
     pub(super) fn to<'n>(name: &str, names: impl IntoIterator<Item = &'n str>) -> Self {
         let name = name.to_ascii_lowercase();
         let mut near: Vec<(bool, usize, &str)> = Vec::new();
@@ -127,18 +129,18 @@ mod tests {
 
     #[test]
     fn near_names_are_told_from_others_and_the_nearest_comes_first() {
-        // Not in the order in which they are told.
+        // In another order than that of the results.
         let names =
             ["ROBE", "PROBED", "PRESET", "UNHALTED_XYA", "UNHALTED_OPS", "RETIRED_UOPS", "PROBE", "PROBE"];
         for (name, near) in [
             ("probes", "; near: PROBE, PROBED, ROBE"),
             ("RETIRED", "; near: RETIRED_UOPS"),
-            // Those that are two letters further off than the best are left out.
+            // Names with a distance of two more than the best are left out.
             ("UNHALTED_XYZ", "; near: UNHALTED_XYA"),
             ("UOPS", "; near: RETIRED_UOPS"),
             ("RETIRDE_UOPS", "; near: RETIRED_UOPS"),
             ("xyz", ""),
-            // One letter is at the end of many, and no name.
+            // One letter is at the end of many names, so it finds none.
             ("d", ""),
             ("", ""),
         ] {

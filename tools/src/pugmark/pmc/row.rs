@@ -1,4 +1,4 @@
-//! A request of `pugmark pmc dispatch --batch`.
+//! Reads a request of `pugmark pmc dispatch --batch`.
 
 use super::{dispatch::split, number};
 use anyhow::{Context, Result, anyhow, bail};
@@ -7,7 +7,7 @@ use pugmark_pfm::{
     dispatch::{CounterFeatures, CounterFlags, Dispatch, DispatchError, Features, IbsFetch, IbsOp, Request},
 };
 
-/// The number of columns. What stands behind them is passed over: rows that have an answer already can be asked again.
+/// The number of columns. More columns are ignored, so that rows that already have an answer can be answered again.
 const COLUMNS: usize = 10;
 /// The model flag of the IBS fetch unit.
 const USE_IBS_FETCH: u32 = 1;
@@ -26,7 +26,8 @@ pub(super) struct Row<'a> {
 
 impl<'a> Row<'a> {
     /// Reads the columns: processor; events with optional `@levels`; levels; mask of unavailable registers; whether the
-    /// rest is there; counter mask and flags of each counter; flags of IBS; period and option of fetch and op.
+    /// remaining columns apply; counter mask and flags of all counters; flags of IBS; period and option of fetch and
+    /// op.
     pub(super) fn parse(line: &'a str) -> Result<Self> {
         let columns: Vec<&str> = line.split('\t').take(COLUMNS).collect();
         let [cpu, events, levels, unavailable, model, mask, flags, ibs, fetch, op] = columns[..] else {
@@ -48,7 +49,7 @@ impl<'a> Row<'a> {
         })
     }
 
-    /// The name of the error, the control registers, the data registers, the IBS base indices.
+    /// Returns the name of the error, the control registers, the data registers, and the IBS base indices.
     pub(super) fn answer(&self) -> String {
         let selections = self.events.iter().map(|(event, levels)| Ok(self.cpu.select(event)?.at(*levels)));
         let selections = match selections.collect::<Result<Vec<_>, pugmark_pfm::FindError<'_>>>() {
@@ -68,7 +69,7 @@ fn answer(dispatched: Result<Dispatch, DispatchError>) -> String {
     };
     let pmcs = dispatch.pmcs().iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
     let pmds = dispatch.pmds().iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
-    // As in libpfm3, the index of a unit that is off is 0 too.
+    // As in libpfm3, the index of a unit that is off is also 0.
     let [fetch, op] = [dispatch.ibs_fetch(), dispatch.ibs_op()].map(|unit| unit.map_or(0, |unit| unit.base));
     format!("SUCCESS\t{pmcs}\t{pmds}\tfetch_base={fetch} op_base={op}")
 }
@@ -88,7 +89,7 @@ fn features(mask: &str, flags: &str, ibs: &str, fetch: &str, op: &str) -> Result
     })
 }
 
-/// `maxcnt/options`; the one option is bit 0.
+/// Reads `maxcnt/options`; the only option is bit 0.
 fn period(text: &str, column: usize) -> Result<(u32, bool)> {
     let parts =
         text.split_once('/').ok_or_else(|| anyhow!("column {column}: {text:?} instead of maxcnt/options"))?;

@@ -40,7 +40,7 @@ fn dispatch_answers_in_four_columns() {
             "k7\tCPU_CLK_UNHALTED\t9\t0x7\tno\t0\t0x0\t0x0\t0x0/0\t0x0/0",
             "SUCCESS\tpmc3@0xc0010003=0x530076\tpmd3@0xc0010007/rdpmc3\tfetch_base=0 op_base=0",
         ),
-        // The event's level and the request's; what follows the columns is passed over.
+        // Levels of the event, and levels of the request. Further columns are ignored.
         (
             "k7\tCPU_CLK_UNHALTED@1,RETIRED_UOPS@0\t8\t0\tno\t0\t0\t0\t0/0\t0/0\tan\tanswer",
             "SUCCESS\tpmc0@0xc0010000=0x520076 pmc1@0xc0010001=0x5100c1\t\
@@ -51,10 +51,10 @@ fn dispatch_answers_in_four_columns() {
             "SUCCESS\tpmc0@0xc0010000=0x15700c1 pmc6@0x0=0x201000000000123 pmc7@0x0=0xa0456\t\
              pmd0@0xc0010004/rdpmc0 pmd6@0x0/rdpmc0 pmd9@0x0/rdpmc0\tfetch_base=1 op_base=2",
         ),
-        // Without model input the flags count for nothing.
+        // Without model input the flags have no effect.
         ("fam10h_revc\t-\t9\t0\tno\t1\t0x2\t0x3\t0x1230/1\t0x4560/1", "INVAL\t-\t-\t-"),
         ("k8_revb\t-\t9\t0\tyes\t0\t0x0\t0x2\t0/0\t0x10/0", "BADHOST\t-\t-\t-"),
-        // The event string fails before everything else.
+        // An error in the event string comes before all others.
         ("k8_revb\tRETIRED_UOPS@6,PROBE\t6\t0\tno\t0\t0\t0\t0/0\t0/0", "find:UMASK\t-\t-\t-"),
         ("k8_revb\tRETIRED\t9\t0\tno\t0\t0\t0\t0/0\t0/0", "find:NOTFOUND\t-\t-\t-"),
     ] {
@@ -88,7 +88,7 @@ fn each_line_has_an_answer_whatever_is_in_it() {
     assert_eq!(String::from_utf8_lossy(&answers), "1 \"a\"\n2 \"\"\n3 \"b\u{fffd}\"\n4 \"last\"\n");
 }
 
-/// Counts what was written when it was flushed.
+/// Records how many bytes were written before each flush.
 struct Flushes(Rc<RefCell<(usize, Vec<usize>)>>);
 
 impl Write for Flushes {
