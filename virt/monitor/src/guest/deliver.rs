@@ -1,4 +1,4 @@
-//! Delivery of events through the guest's IDT and TSS.
+//! Delivers events through the guest's IDT and TSS.
 
 use super::cpu::{Cpu, Mode, dr6, dr7, rflags};
 use super::exception::{Error, Exception, ExceptionKind, Unsupported, vector};
@@ -11,23 +11,23 @@ mod real;
 /// An event to be delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A maskable interrupt that was acknowledged. `Cpu::rip` is the instruction that would come next.
+    /// A maskable interrupt that was acknowledged. `Cpu::rip` is the next instruction.
     ///
-    /// Between two iterations of a repeated string instruction set RF in `Cpu::rflags` first, as the pushed image
-    /// has it then.
+    /// If the interrupt comes between two iterations of a repeated string instruction, set RF in `Cpu::rflags` first,
+    /// because the pushed RFLAGS has RF set then.
     Interrupt {
         /// Its vector.
         vector: u8,
     },
-    /// A non-maskable interrupt. It blocks further ones until an IRET.
+    /// A non-maskable interrupt. It blocks further NMIs until an IRET.
     Nmi,
-    /// An exception. `Cpu::rip` is the faulting instruction's, or the next one's after a trap.
+    /// An exception. `Cpu::rip` is the faulting instruction, or the next one after a trap.
     Exception(Exception),
-    /// An INT n or its kin. `Cpu::rip` is the instruction's own.
+    /// An INT n or its kin. `Cpu::rip` is the instruction itself.
     Software {
         /// Its vector.
         vector: u8,
-        /// Which instruction.
+        /// Which instruction it is.
         kind: SoftwareKind,
         /// Its length in bytes.
         length: u8,
@@ -43,12 +43,12 @@ pub enum SoftwareKind {
     Int3,
     /// INTO.
     Into,
-    /// INT1: a privileged software exception, which skips the check of the gate's DPL.
+    /// INT1: a privileged software exception, for which the gate's DPL is not checked.
     Int1,
 }
 
 impl Event {
-    /// The vector.
+    /// Returns the vector.
     pub const fn vector(&self) -> u8 {
         match self {
             Self::Interrupt { vector } | Self::Software { vector, .. } => *vector,
@@ -57,29 +57,29 @@ impl Event {
         }
     }
 
-    /// It is what an instruction does, which has retired once the handler starts.
+    /// Returns whether the event is the effect of an instruction, which has retired once the handler starts.
     pub const fn ends_instruction(&self) -> bool {
         matches!(self, Self::Software { .. })
     }
 }
 
-/// What became of a delivery.
+/// The result of a delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The handler of this event starts: the event asked for, or the exception its delivery ran into.
+    /// The handler of this event starts: the event itself, or the exception that its delivery raised.
     Handler(Event),
-    /// A fault in the delivery of a double fault: the processor shuts down. Nothing but CR2 has changed.
+    /// The delivery of a double fault faulted: the processor shuts down. Only CR2 has changed.
     Shutdown,
 }
 
 /// Delivers `event`: checks the gate, switches the stack, pushes the frame, and leaves `cpu` at the handler's first
 /// instruction.
 ///
-/// TF in the pushed RFLAGS is the guest's own. A fault on the way is delivered in the event's stead, or as a double
-/// fault. What an event does before its gate is looked at stays done: CR2 of a page fault, DR6 of a debug exception,
+/// TF in the pushed RFLAGS is the guest's own. A fault during the delivery is delivered instead of the event, or as a
+/// double fault. What an event does before its gate is read stays done: CR2 of a page fault, DR6 of a debug exception,
 /// the blocking of NMIs.
 ///
-/// Errors: the guest needs something that is not done by hand; `cpu` is unchanged.
+/// Errors: the guest needs something that is not emulated; `cpu` is unchanged.
 ///
 /// Source: SDM vol. 3, Interrupt and Exception Handling, "Exception and Interrupt Handling", "Exception and Interrupt
 /// Handling in 64-bit Mode", "Interrupt 8—Double Fault Exception (#DF)"; SDM vol. 2, "INT n/INTO/INT3/INT1"; the
@@ -101,7 +101,7 @@ pub fn deliver<M: GuestMemory + ?Sized>(
             }
             Err(Error::Unsupported(unsupported)) => return Err(unsupported),
             Err(Error::Exception(second)) => {
-                // Also where the fault becomes a double fault or comes in the delivery of one.
+                // CR2 is set even if the fault becomes a double fault or comes in the delivery of one.
                 start.cr2 = second.cr2.unwrap_or(start.cr2);
                 match combine(&event, second) {
                     Some(next) => event = Event::Exception(next),
@@ -121,7 +121,7 @@ struct Frame {
     error_code: Option<u32>,
     /// The gate's DPL must not be below the CPL.
     checks_dpl: bool,
-    /// Bit 0 of the error code of a fault on the way: the event came from outside the program.
+    /// Bit 0 of the error code of a fault during the delivery: the event came from outside the program.
     ext: u32,
     return_rip: u64,
     rflags: u64,
@@ -157,19 +157,19 @@ impl Frame {
         frame
     }
 
-    /// The error code that names the gate.
+    /// Returns the error code that names the gate.
     fn gate_error(&self) -> u32 {
         u32::from(self.vector) * 8 + 2 + self.ext
     }
 
-    /// RFLAGS for the handler. AC stays as it is.
+    /// Returns RFLAGS for the handler. AC is not changed.
     fn handler_rflags(&self, clears_if: bool) -> u64 {
         let cleared = rflags::TF | rflags::NT | rflags::RF | rflags::VM;
         self.rflags & !cleared & !if clears_if { rflags::IF } else { 0 }
     }
 }
 
-/// What happens to the processor before the IDT is looked at.
+/// Does what happens to the processor before the IDT is read.
 fn begin(cpu: &mut Cpu, event: &Event) {
     cpu.shadow = None;
     match event {
@@ -206,7 +206,7 @@ enum Class {
     DoubleFault,
 }
 
-/// The exception to deliver after `second` came up in the delivery of `first`; `None` is the shutdown.
+/// Returns the exception to deliver after `second` was raised in the delivery of `first`; `None` means shutdown.
 ///
 /// Source: SDM vol. 3, Interrupt and Exception Handling, "Interrupt 8—Double Fault Exception (#DF)", the table
 /// "Conditions for Generating a Double Fault".

@@ -6,17 +6,18 @@ use super::linear::{read_array, write_linear};
 use super::memory::GuestMemory;
 use super::paging::{Access, AccessKind};
 
-/// A segment descriptor and where it was found.
+/// A segment descriptor and its place.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Descriptor {
-    /// Its linear address.
+    /// The linear address of the descriptor.
     address: u64,
-    /// The register as it would be loaded.
+    /// The segment register as it would be loaded.
     pub(super) segment: Segment,
 }
 
 impl Descriptor {
-    /// The descriptor `selector` names; `None` when that is beyond the limit of its table, or in no table at all.
+    /// Returns the descriptor that `selector` names; `None` if it is beyond the limit of its table, or there is no such
+    /// table.
     ///
     /// Source: SDM vol. 3, Protected-Mode Memory Management, "Segment Descriptors", "Segment Selectors".
     pub(super) fn find<M: GuestMemory + ?Sized>(
@@ -56,8 +57,8 @@ impl Descriptor {
         self.segment.has(Segment::P)
     }
 
-    /// Sets the accessed flag in memory, as loading the segment does, and gives the register's new content with
-    /// `selector` in it.
+    /// Sets the accessed flag in memory, as loading the segment does, and returns the new content of the segment
+    /// register with this `selector`.
     pub(super) fn load<M: GuestMemory + ?Sized>(
         &self,
         cpu: &Cpu,
@@ -78,12 +79,12 @@ pub(super) const fn null_stack_segment(selector: u16, cpl: u8) -> Segment {
     Segment { selector, attributes: (cpl as u16) << 5, limit: 0, base: 0 }
 }
 
-/// `selector` names the null descriptor.
+/// Returns whether `selector` names the null descriptor.
 pub(super) const fn is_null(selector: u16) -> bool {
     selector & 0xfffc == 0
 }
 
-/// The selector part of an error code.
+/// Returns the selector part of an error code.
 pub(super) const fn error_code(selector: u16) -> u32 {
     (selector & 0xfffc) as u32
 }
@@ -104,7 +105,7 @@ mod tests {
     fn a_descriptor_has_its_base_and_its_limit_in_pieces() {
         for (raw, attributes, limit, base) in [
             (0x12c9_9334_5678_abcd, 0xc93, 0x9abc_dfff, 0x1234_5678),
-            // By bytes, not by pages.
+            // The limit counts bytes, not pages.
             (0x1249_9334_5678_abcd, 0x493, 0x9_abcd, 0x1234_5678),
             (0xff00_00ff_ffff_0000, 0, 0, 0xffff_ffff),
             (0x000f_0000_0000_ffff, 0, 0xf_ffff, 0),

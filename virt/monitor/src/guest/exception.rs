@@ -1,10 +1,10 @@
-//! Exceptions, and what is not done by hand.
+//! Exceptions of the guest's processor, and what the monitor does not emulate.
 
 use core::fmt;
 
 use super::cpu::dr6;
 
-/// The vectors the processor itself uses.
+/// The vectors that the processor itself uses.
 ///
 /// Source: SDM vol. 3, Interrupt and Exception Handling, "Exception and Interrupt Vectors".
 pub mod vector {
@@ -42,35 +42,35 @@ pub mod vector {
     pub const CONTROL_PROTECTION: u8 = 21;
 }
 
-/// An exception the processor raises, with what its delivery leaves for the handler.
+/// An exception that the processor raises, with what its delivery leaves for the handler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Exception {
     /// The vector.
     pub vector: u8,
-    /// The error code, for the vectors that push one.
+    /// The error code, if the vector pushes one.
     pub error_code: Option<u32>,
-    /// The linear address a page fault puts into CR2.
+    /// The linear address that a page fault puts into CR2.
     pub cr2: Option<u64>,
-    /// The bits a debug exception sets in DR6 (B0–B3, BD, BS).
+    /// The bits that a debug exception sets in DR6 (B0–B3, BD, BS).
     pub dr6: u64,
 }
 
-/// When an exception is reported, relative to the instruction it belongs to.
+/// When an exception is reported, relative to its instruction.
 ///
 /// Source: SDM vol. 3, Interrupt and Exception Handling, "Exception Classifications".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExceptionKind {
-    /// Before the instruction: its address is pushed.
+    /// Before the instruction: the instruction's own address is pushed.
     Fault,
-    /// After the instruction: the next one's address is pushed.
+    /// After the instruction: the next instruction's address is pushed.
     Trap,
-    /// The address pushed need not mean anything.
+    /// The pushed address need not mean anything.
     Abort,
 }
 
 impl Exception {
-    /// An exception as an intercept reports it: `error_code` is used for the vectors that push one, `address` for
-    /// the page fault. A debug exception made so sets no bit of DR6.
+    /// Makes an exception as an intercept reports it: `error_code` is used for the vectors that push one, `address` for
+    /// the page fault. A debug exception made in this way sets no bit of DR6.
     pub const fn from_intercept(vector: u8, error_code: u32, address: u64) -> Self {
         let error_code = if pushes_error_code(vector) { Some(error_code) } else { None };
         let cr2 = if vector == vector::PAGE_FAULT { Some(address) } else { None };
@@ -117,13 +117,14 @@ impl Exception {
         Self { vector: vector::DEBUG, error_code: None, cr2: None, dr6: conditions }
     }
 
-    /// The `#DB` a guest gets that steps itself: DR6.BS.
+    /// The `#DB` for a guest that steps itself: DR6.BS.
     pub const fn single_step() -> Self {
         Self::debug(dr6::BS)
     }
 
-    /// Fault, trap or abort. A debug exception is a fault only for a general detect condition (DR6.BD); an
-    /// instruction breakpoint, a fault too, is not told from a data breakpoint here: both push RF as it is.
+    /// Returns whether the exception is a fault, a trap or an abort. A debug exception counts as a fault only for a
+    /// general detect condition (DR6.BD). An instruction breakpoint is a fault too, but it cannot be distinguished from
+    /// a data breakpoint here; the delivery of both pushes RF unchanged.
     pub const fn kind(&self) -> ExceptionKind {
         match self.vector {
             vector::DEBUG if self.dr6 & dr6::BD != 0 => ExceptionKind::Fault,
@@ -134,6 +135,8 @@ impl Exception {
     }
 }
 
+/// Returns whether the delivery of `vector` pushes an error code.
+///
 /// Source: SDM vol. 3, Interrupt and Exception Handling, "Protected-Mode Exceptions and Interrupts".
 const fn pushes_error_code(vector: u8) -> bool {
     matches!(vector, 8 | 10..=14 | 17 | 21 | 29 | 30)
@@ -142,16 +145,16 @@ const fn pushes_error_code(vector: u8) -> bool {
 /// Why an access, an instruction or a delivery did not take place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Error {
-    /// The guest's own fault: deliver it.
+    /// The guest's own fault, to be delivered.
     Exception(Exception),
-    /// Beyond what is done by hand: the monitor must stop the guest and say so.
+    /// Something that is not emulated: the monitor must stop the guest and report it.
     Unsupported(Unsupported),
 }
 
-/// What the monitor does not do by hand.
+/// What the monitor does not emulate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unsupported {
-    /// A page table, descriptor table, stack or instruction lies where the guest has no RAM.
+    /// A page table, descriptor table, stack or instruction is at an address where the guest has no RAM.
     NoMemory {
         /// The guest-physical address.
         address: u64,
@@ -161,7 +164,7 @@ pub enum Unsupported {
         /// The event's vector.
         vector: u8,
     },
-    /// IRET with RFLAGS.NT set outside long mode returns to another task.
+    /// IRET with RFLAGS.NT set outside long mode, which returns to another task.
     TaskReturn {
         /// RIP of the IRET.
         rip: u64,
@@ -171,9 +174,9 @@ pub enum Unsupported {
         /// RIP of the instruction.
         rip: u64,
     },
-    /// The instruction is not one of those executed by hand.
+    /// The instruction is not one of those that the monitor executes by hand.
     Instruction {
-        /// Its RIP.
+        /// RIP of the instruction.
         rip: u64,
     },
 }

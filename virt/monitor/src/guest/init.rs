@@ -4,8 +4,8 @@ use super::cpu::{Cpu, Gpr, Segment, Table, cr0, rflags};
 use crate::single_step::NO_CONDITION;
 
 impl Cpu {
-    /// Resets the processor as INIT does. EDX is left with `signature`, what CPUID leaf 01H has in EAX. MSRs other than
-    /// IA32_EFER stay as they are.
+    /// Resets the processor as INIT does. EDX becomes `signature`, the value of EAX in CPUID leaf 01H. MSRs other than
+    /// IA32_EFER are not changed.
     ///
     /// Source: SDM vol. 3, Processor Management and Initialization, "Processor State After Reset", the column of INIT.
     pub fn init(&mut self, signature: u32) {
@@ -45,7 +45,7 @@ impl Cpu {
         self.set(Gpr::Rdx, signature.into());
     }
 
-    /// Has a processor that waits after INIT begin at the page that the start-up interrupt names by its `vector`.
+    /// Starts a processor that waits after INIT, at the page that the start-up interrupt's `vector` names.
     ///
     /// Source: SDM vol. 3, Multiple-Processor Management, "MP Initialization Example".
     pub fn start_up(&mut self, vector: u8) {
@@ -62,7 +62,7 @@ mod tests {
 
     const SIGNATURE: u32 = 0x5_06e3;
 
-    /// One in 64-bit mode, at level 3, in the middle of everything.
+    /// A processor in 64-bit mode at privilege level 3, with no register at its reset value.
     fn busy() -> Cpu {
         let segment = Segment { selector: 0x33, attributes: 0xaff, limit: 5, base: 7 };
         let table = Table { base: 0x1000, limit: 0x3ff };

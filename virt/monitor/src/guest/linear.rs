@@ -1,13 +1,13 @@
-//! Ranges of linear memory, and what segmentation says about them.
+//! Access to ranges of linear memory, and the checks of segmentation.
 
 use super::cpu::{Cpu, Mode, Segment};
 use super::exception::{Error, Exception, Unsupported};
 use super::memory::GuestMemory;
 use super::paging::{Access, AccessKind, translate};
 
-/// Reads the bytes at `linear`, over page boundaries.
+/// Reads the bytes at `linear`, across page boundaries.
 ///
-/// Errors: the page fault of the first page that has one, or a page without RAM.
+/// Errors: the page fault of the first page that faults, or a page without RAM.
 pub fn read_linear<M: GuestMemory + ?Sized>(
     cpu: &Cpu,
     memory: &mut M,
@@ -24,7 +24,7 @@ pub fn read_linear<M: GuestMemory + ?Sized>(
     Ok(())
 }
 
-/// Reads so many bytes at `linear`.
+/// Reads an array of bytes at `linear`.
 ///
 /// Errors: as [`read_linear`].
 pub(super) fn read_array<const BYTES: usize, M: GuestMemory + ?Sized>(
@@ -38,9 +38,9 @@ pub(super) fn read_array<const BYTES: usize, M: GuestMemory + ?Sized>(
     Ok(bytes)
 }
 
-/// Writes `bytes` at `linear`, over page boundaries; nothing is written when any page of the range faults.
+/// Writes `bytes` at `linear`, across page boundaries. Nothing is written if any page of the range faults.
 ///
-/// Errors: the page fault of the first page that has one, or a page without RAM.
+/// Errors: the page fault of the first page that faults, or a page without RAM.
 pub fn write_linear<M: GuestMemory + ?Sized>(
     cpu: &Cpu,
     memory: &mut M,
@@ -63,7 +63,7 @@ pub fn write_linear<M: GuestMemory + ?Sized>(
     Ok(())
 }
 
-/// A register an effective address is relative to.
+/// The segment register that an effective address is relative to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SegmentName {
     Es,
@@ -74,9 +74,10 @@ pub(super) enum SegmentName {
     Gs,
 }
 
-/// The linear address of `len` bytes at `offset` in a segment.
+/// Returns the linear address of `len` bytes at `offset` in a segment.
 ///
-/// Errors: `#SS(0)` for SS, else `#GP(0)`: not canonical, beyond the limit, null, or of a type that forbids it.
+/// Errors: `#SS(0)` for SS, else `#GP(0)`, if the address is not canonical or beyond the limit, or if the segment is
+/// null or of a type that forbids the access.
 ///
 /// Source: SDM vol. 3, Protection, "Limit Checking", "Type Checking"; Interrupt 12 and 13.
 pub(super) fn segment_address(
@@ -111,7 +112,7 @@ pub(super) fn segment_address(
     Ok(segment.base.wrapping_add(offset) & 0xffff_ffff)
 }
 
-/// `len` bytes at `offset` lie within the limit, expand-down data included.
+/// Returns whether `len` bytes at `offset` are within the limit; handles expand-down data, too.
 pub(super) fn within_limit(segment: &Segment, offset: u64, len: u64) -> bool {
     let last = offset.wrapping_add(len.saturating_sub(1));
     if last < offset {

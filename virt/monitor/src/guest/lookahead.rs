@@ -1,4 +1,4 @@
-//! Which instruction comes next.
+//! Finds and classifies the next instruction of the guest before it executes.
 
 use pugmark_truth::BranchKind;
 
@@ -14,7 +14,7 @@ mod stretch;
 use classify::{Cache, Class, classify};
 pub use stretch::Stretch;
 
-/// No instruction is longer.
+/// Maximum length of an instruction.
 const MAX_LEN: usize = 15;
 
 /// An operand size.
@@ -39,7 +39,7 @@ impl Size {
     }
 }
 
-/// An instruction [`execute`](super::execute) knows.
+/// An instruction that [`execute`](super::execute) can execute by hand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Emulation {
     /// PUSHF, PUSHFD, PUSHFQ.
@@ -72,20 +72,21 @@ pub enum Emulation {
     MovSs,
     /// POP SS.
     PopSs(Size),
-    /// LSS, which TCG (seen in QEMU 7.2) takes for one that opens a shadow.
+    /// LSS: TCG (seen in QEMU 7.2) wrongly opens an interrupt shadow after it.
     Lss,
     /// MOV from DR6.
     MovFromDr6,
     /// MOV to DR6.
     MovToDr6,
-    /// PAUSE, after which TCG (seen in QEMU 7.2) forgets the single-step trap.
+    /// PAUSE: TCG (seen in QEMU 7.2) loses the single-step trap after it.
     Pause,
     /// HLT.
     Hlt,
 }
 
 impl Emulation {
-    /// The processor must not execute it while the guest is stepped: it would show or lose TF, or swallow a step.
+    /// Returns whether the processor must not execute the instruction while the guest is stepped, because it would show
+    /// or lose TF, or swallow a step.
     pub const fn when_stepping(self) -> bool {
         !matches!(self, Self::Cli | Self::Hlt)
     }
@@ -101,47 +102,49 @@ pub struct Instruction {
 }
 
 impl Instruction {
-    /// In the place of one that is not known.
+    /// A placeholder for an instruction that is not known.
     const NONE: Self = Self { rip: 0, bytes: [0; MAX_LEN], class: Class::INVALID, shadow: None };
 
-    /// Its RIP.
+    /// Returns the RIP of the instruction.
     pub const fn rip(&self) -> u64 {
         self.rip
     }
 
-    /// Its bytes; of one that is not [valid](Self::is_valid), those the decoder looked at.
+    /// Returns the bytes of the instruction. If it is not [valid](Self::is_valid): the bytes that the decoder looked
+    /// at.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes[..usize::from(self.class.len)]
     }
 
-    /// Its length in bytes.
+    /// Returns the length in bytes.
     #[expect(clippy::len_without_is_empty, reason = "an instruction is never empty")]
     pub const fn len(&self) -> u8 {
         self.class.len
     }
 
-    /// How it is executed by hand, if it can be.
+    /// Returns how the instruction is executed by hand, if it can be.
     pub const fn emulation(&self) -> Option<Emulation> {
         self.class.emulation
     }
 
-    /// The interrupt shadow it opens (STI only where RFLAGS.IF is 0).
+    /// Returns the interrupt shadow that the instruction opens (STI only if RFLAGS.IF is 0).
     pub const fn shadow(&self) -> Option<Shadow> {
         self.shadow
     }
 
-    /// A string instruction with a REP prefix: single-step traps come between its iterations, with RIP still on it.
+    /// Returns whether this is a string instruction with a REP prefix. Single-step traps come between its iterations,
+    /// with RIP still at the instruction.
     pub const fn repeats(&self) -> bool {
         self.class.repeats
     }
 
-    /// The jump, call, return or far transfer that it is, if it is one. All but conditional ones go on at their target,
-    /// also where that lies right behind it.
+    /// Returns the kind of jump, call, return or far transfer, if the instruction is one. Except for conditional
+    /// branches, execution always continues at the target, even if the target is the next instruction.
     pub const fn branch(&self) -> Option<BranchKind> {
         self.class.branch
     }
 
-    /// The bytes are an instruction; otherwise the processor is expected to raise `#UD`.
+    /// Returns whether the bytes are an instruction; if not, the processor is expected to raise `#UD`.
     pub const fn is_valid(&self) -> bool {
         self.class.valid
     }
@@ -149,27 +152,27 @@ impl Instruction {
 
 /// Reads and classifies the next instruction.
 ///
-/// The bytes are read anew each time, so that code that changes itself is seen; only what bytes mean is remembered.
-/// Translations are kept: see [`Tlb`] for when they must be forgotten.
+/// The bytes are read again each time, so that self-modifying code is seen; only the meaning of bytes is cached.
+/// Translations are cached too: see [`Tlb`] for when they must be dropped.
 pub struct Lookahead {
     tlb: Tlb,
     cache: Cache,
 }
 
 impl Lookahead {
-    /// One that knows nothing yet.
+    /// Makes a lookahead with empty caches.
     pub fn new() -> Self {
         Self { tlb: Tlb::new(), cache: Cache::new() }
     }
 
-    /// The instruction at CS:RIP. The page behind is looked at only if the instruction reaches into it.
+    /// Returns the instruction at CS:RIP. The following page is read only if the instruction reaches into it.
     ///
-    /// Errors: the fault of the fetch: `#PF`, or `#GP(0)` where RIP is not canonical or beyond the limit of CS.
+    /// Errors: the fault of the fetch: `#PF`, or `#GP(0)` if RIP is not canonical or beyond the limit of CS.
     pub fn next<M: GuestMemory + ?Sized>(&mut self, cpu: &Cpu, memory: &mut M) -> Result<Instruction, Error> {
         self.at(cpu, cpu.rip, memory)
     }
 
-    /// The instruction at CS:`rip`.
+    /// Returns the instruction at CS:`rip`.
     fn at<M: GuestMemory + ?Sized>(
         &mut self,
         cpu: &Cpu,
@@ -189,13 +192,13 @@ impl Lookahead {
                     class = self.cache.find(rip, bits, &bytes, MAX_LEN);
                     class = class.or_else(|| classify(bits, rip, &bytes));
                 }
-                // Fifteen bytes and still no end.
+                // The instruction does not end within fifteen bytes.
                 let class = class.ok_or(Exception::general_protection(0))?;
                 self.cache.insert(rip, bits, &bytes, class);
                 class
             }
         };
-        // The last byte must be within the code segment too.
+        // The last byte must be within the code segment, too.
         linear(cpu, rip.wrapping_add(u64::from(class.len) - 1))?;
         let shadow = match class.shadow {
             Some(Shadow::Sti) if cpu.rflags & rflags::IF != 0 => None,
@@ -204,12 +207,12 @@ impl Lookahead {
         Ok(Instruction { rip, bytes, class, shadow })
     }
 
-    /// Forgets translations: see [`Tlb`] for when.
+    /// Drops cached translations: see [`Tlb`] for when.
     pub fn flush(&mut self) {
         self.tlb.flush();
     }
 
-    /// Reads `bytes`, all of one page, at CS:`rip`.
+    /// Reads `bytes`, which must be within one page, at CS:`rip`.
     fn fetch<M: GuestMemory + ?Sized>(
         &mut self,
         cpu: &Cpu,
@@ -231,7 +234,7 @@ impl Default for Lookahead {
     }
 }
 
-/// The linear address of CS:`rip`.
+/// Returns the linear address of CS:`rip`.
 fn linear(cpu: &Cpu, rip: u64) -> Result<u64, Exception> {
     if cpu.mode() == Mode::Bits64 {
         return if cpu.is_canonical(rip) { Ok(rip) } else { Err(Exception::general_protection(0)) };

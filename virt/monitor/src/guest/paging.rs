@@ -1,10 +1,10 @@
-//! The guest's page tables.
+//! Walks the guest's page tables.
 
 use super::cpu::{Cpu, cr0, cr4, efer, rflags};
 use super::exception::{Error, Exception, Unsupported};
 use super::memory::GuestMemory;
 
-/// What an access does.
+/// The kind of an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AccessKind {
     /// Reads data.
@@ -15,14 +15,14 @@ pub enum AccessKind {
     Execute,
 }
 
-/// On whose behalf an access is made.
+/// The privilege that an access is made with.
 ///
 /// Source: SDM vol. 3, Paging, "Access Rights".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Privilege {
     /// A user-mode access: CPL is 3.
     User,
-    /// An explicit supervisor-mode access: CPL below 3; RFLAGS.AC lifts SMAP.
+    /// An explicit supervisor-mode access: CPL is below 3; RFLAGS.AC lifts SMAP.
     Supervisor,
     /// An implicit supervisor-mode access, to a descriptor table or a TSS at any CPL; nothing lifts SMAP.
     Implicit,
@@ -31,14 +31,14 @@ pub enum Privilege {
 /// One access to linear memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access {
-    /// What it does.
+    /// The kind of access.
     pub kind: AccessKind,
-    /// For whom.
+    /// Its privilege.
     pub privilege: Privilege,
 }
 
 impl Access {
-    /// An access by the instruction at hand, with the rights of the current level.
+    /// An access by the current instruction, with the rights of the current privilege level.
     pub const fn at_cpl(cpu: &Cpu, kind: AccessKind) -> Self {
         let privilege = if cpu.cpl == 3 { Privilege::User } else { Privilege::Supervisor };
         Self { kind, privilege }
@@ -50,22 +50,22 @@ impl Access {
     }
 }
 
-/// Where an access finds its memory.
+/// The result of a page walk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mapped {
     /// The guest-physical address.
     pub physical: u64,
-    /// The page tables let user-mode accesses reach it too.
+    /// The page tables also allow user-mode accesses.
     pub user: bool,
-    /// All entries on the way were marked as accessed before, and for a write the last one as dirty.
+    /// All entries on the way were already marked as accessed, and for a write the last one as dirty.
     pub marked: bool,
-    /// Bits of an address within its page.
+    /// Number of address bits within the page.
     pub page_bits: u32,
-    /// PCD is set in the last entry: caches leave it alone, as the reset value of the PAT register has it.
+    /// PCD is set in the last entry: the page is not cached, given the reset value of the PAT register.
     pub uncached: bool,
 }
 
-/// The guest-physical address of `linear`: [`walk`] for those who want no more.
+/// Returns the guest-physical address of `linear`, without the other results of [`walk`].
 ///
 /// Errors: as [`walk`].
 pub fn translate<M: GuestMemory + ?Sized>(
@@ -77,12 +77,12 @@ pub fn translate<M: GuestMemory + ?Sized>(
     Ok(walk(cpu, memory, linear, access)?.physical)
 }
 
-/// Walks the guest's page tables to where `linear` is.
+/// Walks the guest's page tables for `linear`.
 ///
-/// Sets accessed and dirty flags as the processor does, on success only. Without paging `linear` is the answer.
-/// Above the linear address width nothing is checked: that is [`Cpu::is_canonical`]'s part.
+/// Sets accessed and dirty flags as the processor does, but only on success. Without paging the result is `linear`
+/// itself. Bits above the linear address width are not checked: use [`Cpu::is_canonical`] for that.
 ///
-/// Errors: the page fault, or [`Unsupported::NoMemory`] where a table is not in RAM.
+/// Errors: the page fault, or [`Unsupported::NoMemory`] if a table is not in RAM.
 ///
 /// Source: SDM vol. 3, Paging, "32-Bit Paging", "PAE Paging", "4-Level Paging and 5-Level Paging", "Access Rights",
 /// "Page-Fault Exceptions", "Accessed and Dirty Flags".
@@ -99,19 +99,20 @@ pub fn walk<M: GuestMemory + ?Sized>(
     let wide = cpu.is_long_mode() || cpu.cr4 & cr4::PAE != 0;
     loop {
         let once = if wide { walk_wide } else { walk_narrow };
-        // Again where another processor has changed an entry in the meantime.
+        // Walks again if another processor has changed an entry in the meantime.
         if let Some(mapped) = once(cpu, memory, linear, access)? {
             return Ok(mapped);
         }
     }
 }
 
-/// A few translations of instruction fetches, kept between steps.
+/// A few translations of instruction fetches, cached between steps.
 ///
-/// It holds what the processor's own TLB may hold, and must be [flushed](Tlb::flush) whenever that one is: on INVLPG,
-/// INVPCID, MOV to CR3 and CR4, MOV to CR0, WRMSR of IA32_EFER, and after any stretch of execution in which these were
-/// not intercepted. Writes of CR0, CR3, CR4, EFER and changes of the level are also noticed by themselves. A guest
-/// that edits a mapping in place without INVLPG gets the old one until then, as the manual allows the processor.
+/// It holds what the processor's own TLB may hold, and must be [flushed](Tlb::flush) whenever the processor's TLB is:
+/// on INVLPG, INVPCID, MOV to CR3 and CR4, MOV to CR0, WRMSR of IA32_EFER, and after any period of execution in which
+/// these were not intercepted. It notices writes of CR0, CR3, CR4 and EFER, and changes of the privilege level, by
+/// itself. A guest that changes a mapping in place without INVLPG gets the old mapping until then, as the manual allows
+/// for a processor.
 #[derive(Clone, Debug)]
 pub struct Tlb {
     context: [u64; 4],
@@ -126,12 +127,12 @@ impl Tlb {
         Self { context: [0; 4], entries: [None; Self::ENTRIES] }
     }
 
-    /// Forgets everything.
+    /// Drops all translations.
     pub fn flush(&mut self) {
         self.entries = [None; Self::ENTRIES];
     }
 
-    /// [`translate`] of an instruction fetch at the current level.
+    /// Translates an instruction fetch at the current privilege level, like [`translate`].
     pub fn translate_fetch<M: GuestMemory + ?Sized>(
         &mut self,
         cpu: &Cpu,
@@ -184,7 +185,7 @@ mod entry {
     pub(super) const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
 }
 
-/// The entries a walk went through, to be marked when it ends well.
+/// The entries that a walk went through. They are marked if the walk succeeds.
 struct Trail {
     entries: [(u64, u64); 5],
     len: usize,
@@ -200,8 +201,8 @@ impl Trail {
         self.len += 1;
     }
 
-    /// Sets A in all entries, and D in the last one for a write. Both flags are in the low byte of every format, as P
-    /// is. `false`: an entry is no longer what it was.
+    /// Sets A in all entries, and for a write D in the last one. Like P, both flags are in the low byte of every
+    /// format. Returns `false` if an entry has changed since it was read.
     fn mark<M: GuestMemory + ?Sized>(&self, memory: &mut M, kind: AccessKind) -> Result<bool, Error> {
         for (address, value, flags) in self.unmarked(kind) {
             match memory.replace(address, value as u8, (value | flags) as u8) {
@@ -213,7 +214,7 @@ impl Trail {
         Ok(true)
     }
 
-    /// Entries of which flags are to be set: address, value and flags.
+    /// Returns the entries whose flags must be set: address, value and flags.
     fn unmarked(&self, kind: AccessKind) -> impl Iterator<Item = (u64, u64, u64)> {
         let last = self.len.saturating_sub(1);
         let entries = self.entries[..self.len].iter().enumerate();
@@ -224,7 +225,7 @@ impl Trail {
         })
     }
 
-    /// Ends a walk that found a physical address, in a page of so many bits, with these rights.
+    /// Ends a walk that found a physical address in a page with `page_bits` offset bits and these rights.
     fn mapped<M: GuestMemory + ?Sized>(
         &self,
         memory: &mut M,
@@ -240,7 +241,7 @@ impl Trail {
     }
 }
 
-/// 4-level, 5-level and PAE paging: entries of 64 bits. `None`: another processor has changed one of them.
+/// Walks 4-level, 5-level and PAE paging: entries of 64 bits. Returns `None` if another processor has changed an entry.
 fn walk_wide<M: GuestMemory + ?Sized>(
     cpu: &Cpu,
     memory: &mut M,
@@ -265,7 +266,8 @@ fn walk_wide<M: GuestMemory + ?Sized>(
         if value & entry::P == 0 {
             return Err(fault(cpu, linear, access, 0));
         }
-        // The four entries of a PAE page-directory-pointer table have no rights, no flags, mark nothing and map nothing.
+        // The four entries of a PAE page-directory-pointer table have no rights and no accessed or dirty flags, and do
+        // not map pages.
         let pae_pointer = !long && level == 3;
         let leaf = level == 1 || level <= 3 && value & entry::PS != 0;
         let mut must_be_zero = reserved;
@@ -298,11 +300,11 @@ fn walk_wide<M: GuestMemory + ?Sized>(
         }
         table = value & entry::ADDRESS;
     }
-    // The last round has level 1, which is always a leaf.
+    // Not reached: the last round has level 1, which is always a leaf.
     Err(fault(cpu, linear, access, 0))
 }
 
-/// 32-bit paging: two levels, entries of 32 bits. `None` as in [`walk_wide`].
+/// Walks 32-bit paging: two levels, entries of 32 bits. Returns `None` as [`walk_wide`] does.
 fn walk_narrow<M: GuestMemory + ?Sized>(
     cpu: &Cpu,
     memory: &mut M,
@@ -317,7 +319,7 @@ fn walk_narrow<M: GuestMemory + ?Sized>(
     }
     trail.push(directory, value);
     let (rights, physical, page_bits) = if value & entry::PS != 0 && cpu.cr4 & cr4::PSE != 0 {
-        // PSE-36: bits 20:13 are bits 39:32 of the address, bit 21 and those above the address width are reserved.
+        // PSE-36: bits 20:13 are bits 39:32 of the address; bit 21 and the bits above the address width are reserved.
         let high = (value >> 13 & 0xff) << 32;
         if value & 1 << 21 != 0 || high & reserved_address_bits(cpu) != 0 {
             return Err(fault(cpu, linear, access, code::P | code::RSVD));
@@ -346,7 +348,7 @@ fn read_entry<const N: usize, M: GuestMemory + ?Sized>(memory: &M, address: u64)
     Ok(u64::from_le_bytes(bytes))
 }
 
-/// Bits 51 down to the physical address width.
+/// Returns a mask of bits 51 down to the physical address width.
 fn reserved_address_bits(cpu: &Cpu) -> u64 {
     let width = match cpu.physical_address_bits {
         0 => 52,
@@ -355,6 +357,8 @@ fn reserved_address_bits(cpu: &Cpu) -> u64 {
     entry::ADDRESS & !((1 << width) - 1)
 }
 
+/// Returns whether the page's `rights` permit the access.
+///
 /// Source: SDM vol. 3, Paging, "Determination of Access Rights".
 fn permits(cpu: &Cpu, access: Access, rights: u64, no_execute: bool) -> bool {
     let user_page = rights & entry::US != 0;
@@ -383,7 +387,7 @@ fn fault(cpu: &Cpu, linear: u64, access: Access, code: u32) -> Error {
     match access.kind {
         AccessKind::Read => {}
         AccessKind::Write => code |= code::WR,
-        // The flag exists only where execution can be forbidden at all.
+        // The flag exists only if execution can be forbidden at all.
         AccessKind::Execute => {
             let xd = cpu.efer & efer::NXE != 0 && (cpu.is_long_mode() || cpu.cr4 & cr4::PAE != 0);
             if xd || cpu.cr4 & cr4::SMEP != 0 {

@@ -1,4 +1,4 @@
-//! A guest for the tests: RAM, page tables, GDT, LDT, IDT and TSS, all put together by hand.
+//! A guest for the tests: RAM, page tables, GDT, LDT, IDT and TSS, all built by hand.
 
 extern crate std;
 
@@ -7,7 +7,7 @@ use std::vec::Vec;
 
 use super::{Cpu, Gpr, GuestMemory, Segment, Table, cr0, cr4, efer, rflags};
 
-/// RAM from address 0 on.
+/// RAM beginning at address 0.
 pub(super) struct Ram(Vec<u8>);
 
 impl GuestMemory for Ram {
@@ -34,7 +34,7 @@ impl GuestMemory for Ram {
     }
 }
 
-/// Selectors of the GDT below.
+/// Selectors of the GDT that the machine has.
 pub(super) mod sel {
     pub(in crate::guest) const CODE64: u16 = 0x08;
     pub(in crate::guest) const DATA: u16 = 0x10;
@@ -54,13 +54,13 @@ pub(super) mod sel {
     pub(in crate::guest) const DATA16: u16 = 0x88;
     pub(in crate::guest) const FRESH64: u16 = 0x90;
     pub(in crate::guest) const ABSENT_USER64: u16 = 0x9b;
-    /// The first one beyond the limit.
+    /// The first selector beyond the limit.
     pub(in crate::guest) const BEYOND: u16 = 0xa0;
-    /// Code of the LDT, DPL 0.
+    /// A code segment in the LDT, DPL 0.
     pub(in crate::guest) const LOCAL64: u16 = 0x04;
 }
 
-/// Where things are; guest-physical and, but for what a test maps itself, linear.
+/// Addresses of everything. They are guest-physical and linear, except where a test changes the mapping.
 pub(super) mod at {
     pub(in crate::guest) const TABLES: u64 = 0x1000;
     pub(in crate::guest) const LAST_TABLE: u64 = 0x4000;
@@ -70,7 +70,7 @@ pub(super) mod at {
     pub(in crate::guest) const TSS: u64 = 0x9000;
     pub(in crate::guest) const CODE: u64 = 0x1_0000;
     pub(in crate::guest) const HANDLERS: u64 = 0x1_8000;
-    /// Tops of stacks, a page each.
+    /// Tops of stacks; each stack has a page.
     pub(in crate::guest) const STACK: u64 = 0x2_1000;
     pub(in crate::guest) const RSP0: u64 = 0x2_3000;
     pub(in crate::guest) const IST1: u64 = 0x2_5000;
@@ -90,7 +90,7 @@ pub(super) struct Gate {
 }
 
 impl Gate {
-    /// An interrupt gate to the handler of `vector` at level 0.
+    /// An interrupt gate to the handler of `vector` at privilege level 0.
     pub(super) fn interrupt(vector: u8) -> Self {
         let offset = at::HANDLERS + 16 * u64::from(vector);
         Self { selector: sel::CODE64, offset, ist: 0, kind: 14, dpl: 0, present: true }
@@ -104,7 +104,8 @@ pub(super) struct Machine {
 }
 
 impl Machine {
-    /// 64-bit mode at level 0; the first 512 KiB mapped in pages of 4 KiB for every use; interrupt gates everywhere.
+    /// 64-bit mode at privilege level 0. The first 512 KiB are mapped in pages of 4 KiB for every access. All gates are
+    /// interrupt gates.
     pub(super) fn long() -> Self {
         let mut machine = Self { cpu: Cpu::default(), ram: Ram(vec![0; RAM]) };
         for (level, table) in (at::TABLES..at::LAST_TABLE).step_by(0x1000).enumerate() {
@@ -141,7 +142,7 @@ impl Machine {
         machine
     }
 
-    /// 64-bit mode at level 3.
+    /// 64-bit mode at privilege level 3.
     pub(super) fn long_user() -> Self {
         let mut machine = Self::long();
         machine.cpu.cpl = 3;
@@ -152,14 +153,15 @@ impl Machine {
         machine
     }
 
-    /// Compatibility mode at level 3.
+    /// Compatibility mode at privilege level 3.
     pub(super) fn compatibility() -> Self {
         let mut machine = Self::long_user();
         machine.cpu.cs = Segment { selector: sel::USER_CODE32, attributes: 0xcfb, limit: u32::MAX, base: 0 };
         machine
     }
 
-    /// 32-bit protected mode at level 0, without paging; 32-bit interrupt gates everywhere, a 32-bit TSS.
+    /// 32-bit protected mode at privilege level 0 without paging. All gates are 32-bit interrupt gates; the TSS is a
+    /// 32-bit one.
     pub(super) fn protected() -> Self {
         let mut machine = Self::long();
         machine.cpu.cr0 = cr0::PE;
@@ -174,7 +176,7 @@ impl Machine {
         machine
     }
 
-    /// 32-bit protected mode at level 3.
+    /// 32-bit protected mode at privilege level 3.
     pub(super) fn protected_user() -> Self {
         let mut machine = Self::protected();
         machine.cpu.cpl = 3;
@@ -185,7 +187,7 @@ impl Machine {
         machine
     }
 
-    /// Real-address mode, all segments at 0 but CS at 1000H; IP 10H.
+    /// Real-address mode: all segments at 0 except CS at 1000H; IP is 10H.
     pub(super) fn real() -> Self {
         let mut machine = Self { cpu: Cpu::default(), ram: Ram(vec![0; RAM]) };
         let cpu = &mut machine.cpu;
@@ -199,43 +201,43 @@ impl Machine {
         machine
     }
 
-    /// Writes to RAM.
+    /// Writes bytes to RAM.
     pub(super) fn put(&mut self, address: u64, bytes: &[u8]) {
         assert!(self.ram.write(address, bytes), "{address:#x} is not RAM");
     }
 
-    /// A quadword of RAM.
+    /// Reads a quadword of RAM.
     pub(super) fn quad(&self, address: u64) -> u64 {
         let mut bytes = [0; 8];
         assert!(self.ram.read(address, &mut bytes), "{address:#x} is not RAM");
         u64::from_le_bytes(bytes)
     }
 
-    /// A doubleword of RAM.
+    /// Reads a doubleword of RAM.
     pub(super) fn double(&self, address: u64) -> u64 {
         self.quad(address) & 0xffff_ffff
     }
 
-    /// Quadwords from `address` on.
+    /// Writes quadwords from `address` on.
     pub(super) fn put_quads(&mut self, address: u64, values: &[u64]) {
         for (index, value) in values.iter().enumerate() {
             self.put(address + 8 * index as u64, &value.to_le_bytes());
         }
     }
 
-    /// Doublewords from `address` on.
+    /// Writes doublewords from `address` on.
     pub(super) fn put_doubles(&mut self, address: u64, values: &[u64]) {
         for (index, value) in values.iter().enumerate() {
             self.put(address + 4 * index as u64, &(*value as u32).to_le_bytes());
         }
     }
 
-    /// The entry that maps the page of `linear`.
+    /// Sets the entry that maps the page of `linear`.
     pub(super) fn set_page(&mut self, linear: u64, entry: u64) {
         self.put(at::LAST_TABLE + (linear >> 12) * 8, &entry.to_le_bytes());
     }
 
-    /// A gate of long mode.
+    /// Sets a gate of long mode.
     pub(super) fn set_gate(&mut self, vector: u8, gate: Gate) {
         let low = gate.offset & 0xffff
             | u64::from(gate.selector) << 16
@@ -247,7 +249,7 @@ impl Machine {
         self.put_quads(at::IDT + 16 * u64::from(vector), &[low, gate.offset >> 32]);
     }
 
-    /// A gate of protected mode.
+    /// Sets a gate of protected mode.
     pub(super) fn set_gate32(&mut self, vector: u8, gate: Gate) {
         let raw = gate.offset & 0xffff
             | u64::from(gate.selector) << 16
@@ -272,11 +274,11 @@ impl Machine {
             (sel::ABSENT_USER_DATA, 0x00cf_7300_0000_ffff),
             (sel::READ_ONLY_USER_DATA, 0x00cf_f100_0000_ffff),
             (sel::CONFORMING32, 0x00cf_9f00_0000_ffff),
-            // 4 KiB, by bytes.
+            // 4 KiB; the limit counts bytes.
             (sel::SMALL32, 0x0040_9b00_0000_0fff),
             (sel::ABSENT_DATA, 0x00cf_1300_0000_ffff),
             (sel::DATA16, 0x0000_9300_0000_ffff),
-            // The accessed flag clear.
+            // The accessed flag is clear.
             (sel::FRESH64, 0x00af_9a00_0000_ffff),
             (sel::ABSENT_USER64, 0x00af_7b00_0000_ffff),
         ];

@@ -1,4 +1,4 @@
-//! Delivery in long mode: 16-byte gates, IST, RSP0 to RSP2, a frame of quadwords.
+//! Delivery in long mode: 16-byte gates; stacks from IST or RSP0 to RSP2 of the TSS; a frame of quadwords.
 
 use super::Frame;
 use crate::guest::cpu::{Cpu, Gpr, Segment};
@@ -100,7 +100,7 @@ impl Gate {
     }
 }
 
-/// The handler's code segment, and the level it runs at.
+/// Returns the handler's code segment and its privilege level.
 fn target<M: GuestMemory + ?Sized>(
     cpu: &Cpu,
     memory: &mut M,
@@ -139,7 +139,8 @@ fn stack_from_tss<M: GuestMemory + ?Sized>(
     Ok(u64::from_le_bytes(read_array(cpu, memory, cpu.tr.base.wrapping_add(offset), access)?))
 }
 
-/// The pushes are made at the new level, but RFLAGS.AC of user code must not lift SMAP for them.
+/// Returns the privilege of the pushes: they are made at the new level, but RFLAGS.AC of user code must not lift SMAP
+/// for them.
 pub(super) fn stack_privilege(cpu: &Cpu, new_cpl: u8) -> Privilege {
     match (cpu.cpl, new_cpl) {
         (_, 3) => Privilege::User,

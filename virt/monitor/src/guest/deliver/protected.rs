@@ -1,4 +1,4 @@
-//! Delivery in protected mode outside long mode: 8-byte gates, SS:ESP of the TSS, a frame of words or doublewords.
+//! Delivery in protected mode outside long mode: 8-byte gates; SS:ESP from the TSS; a frame of words or doublewords.
 
 use super::Frame;
 use super::long::stack_privilege;
@@ -10,7 +10,7 @@ use crate::guest::memory::GuestMemory;
 use crate::guest::paging::{Access, AccessKind};
 
 const TASK_GATE: u64 = 5;
-/// Types 6 and 7 are 16-bit gates; with this bit they are 32-bit ones.
+/// Types 6 and 7 are 16-bit gates; with this bit set they are 32-bit gates.
 const GATE_32: u64 = 8;
 const INTERRUPT_GATE: u64 = 6;
 const TRAP_GATE: u64 = 7;
@@ -105,7 +105,7 @@ impl Gate {
     }
 }
 
-/// The handler's code segment, and the level it runs at.
+/// Returns the handler's code segment and its privilege level.
 fn target<M: GuestMemory + ?Sized>(
     cpu: &Cpu,
     memory: &mut M,
@@ -127,14 +127,14 @@ fn target<M: GuestMemory + ?Sized>(
     Ok((descriptor, if descriptor.is_conforming() { cpu.cpl } else { descriptor.segment.dpl() }))
 }
 
-/// SS:ESP for level `cpl` from the TSS, SS loaded.
+/// Returns SS:ESP for privilege level `cpl` from the TSS, with the segment of SS loaded.
 fn inner_stack<M: GuestMemory + ?Sized>(
     cpu: &Cpu,
     memory: &mut M,
     frame: &Frame,
     cpl: u8,
 ) -> Result<(Segment, u64), Error> {
-    // Types 9 and 11 are 32-bit TSSs, 1 and 3 are 16-bit ones.
+    // Types 9 and 11 are 32-bit TSSs; types 1 and 3 are 16-bit TSSs.
     let wide = cpu.tr.has(Segment::CODE);
     let (offset, size) = if wide { (4 + 8 * u64::from(cpl), 4) } else { (2 + 4 * u64::from(cpl), 2) };
     if offset + size as u64 + 1 > u64::from(cpu.tr.limit) {

@@ -1,4 +1,4 @@
-//! Delivery in real-address mode: the interrupt vector table, a frame of words.
+//! Delivery in real-address mode: the interrupt vector table, and a frame of words.
 
 use super::Frame;
 use crate::guest::cpu::{Cpu, Gpr, rflags};
@@ -7,7 +7,7 @@ use crate::guest::linear::{SegmentName, read_linear, segment_address, write_line
 use crate::guest::memory::GuestMemory;
 use crate::guest::paging::{Access, AccessKind};
 
-/// Error codes are not pushed in this mode.
+/// Delivers the event. No error code is pushed in this mode.
 ///
 /// Source: SDM vol. 3, 8086 Emulation, "Interrupt and Exception Handling".
 pub(super) fn enter<M: GuestMemory + ?Sized>(

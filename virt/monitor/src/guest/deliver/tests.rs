@@ -1,4 +1,4 @@
-//! The double-fault rules; one file a mode.
+//! The rules of double faults. Each mode has a file of its own.
 
 extern crate std;
 
@@ -21,7 +21,7 @@ fn gp(code: u32) -> Result<Outcome, Unsupported> {
 
 type Change = fn(&mut Machine);
 
-/// Name, level, change to the machine, event, what comes of it.
+/// Name, privilege level, change to the machine, event, expected outcome.
 type Row<'a> = (&'a str, u8, Change, Event, Result<Outcome, Unsupported>);
 
 #[test]
@@ -30,7 +30,7 @@ fn faults_of_a_delivery_follow_the_double_fault_table() {
     let gp = Exception::general_protection(0x10);
     let df = Exception::double_fault();
     let first = |vector| Event::Exception(Exception::from_intercept(vector, 0, 0));
-    // Retyped from the manual: rows the first event, columns the second.
+    // Typed again from the manual: the rows are the first event, the columns the second.
     let rows = [
         (INTERRUPT, Some(gp), Some(pf)),
         (Event::Nmi, Some(gp), Some(pf)),

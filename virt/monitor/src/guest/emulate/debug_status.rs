@@ -1,4 +1,5 @@
-//! MOV to and from DR6, whose copy in the processor holds the monitor's own single-step condition.
+//! MOV to and from DR6. It is executed by hand because DR6 in the processor holds the monitor's own single-step
+//! condition.
 
 use super::operand;
 use crate::guest::cpu::{Cpu, dr6, dr7};

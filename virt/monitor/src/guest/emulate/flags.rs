@@ -7,7 +7,7 @@ use crate::guest::lookahead::Size;
 use crate::guest::memory::GuestMemory;
 
 pub(super) fn pushf<M: GuestMemory + ?Sized>(cpu: &mut Cpu, memory: &mut M, size: Size) -> Result<(), Error> {
-    // RF has been cleared, and VM is 0 in every mode that is executed here.
+    // RF has been cleared before, and VM is 0 in every mode that is emulated here.
     stack::push(cpu, memory, size, cpu.rflags)
 }
 
@@ -22,8 +22,8 @@ pub(super) fn popf<M: GuestMemory + ?Sized>(cpu: &mut Cpu, memory: &mut M, size:
     Ok(())
 }
 
-/// Loads the flags of `writable` from `image`, with IF and IOPL as the level allows. RF is not POPF's to set, and has
-/// been cleared.
+/// Loads the flags in `writable` from `image`, and IF and IOPL if the privilege level allows it. POPF cannot set RF,
+/// which has been cleared before.
 pub(super) fn load(cpu: &mut Cpu, image: u64, writable: u64) {
     let mut writable = writable;
     if cpu.cpl <= cpu.iopl() {
@@ -61,7 +61,7 @@ fn may_change_if(cpu: &Cpu) -> bool {
     cpu.mode() == Mode::Real || cpu.cpl <= cpu.iopl()
 }
 
-/// Protected-mode virtual interrupts: STI and CLI change VIF instead of IF at CPL 3.
+/// Returns whether protected-mode virtual interrupts apply: STI and CLI change VIF instead of IF at CPL 3.
 fn has_virtual_interrupts(cpu: &Cpu) -> bool {
     cpu.cpl == 3 && cpu.cr4 & cr4::PVI != 0
 }

@@ -1,4 +1,4 @@
-//! IRET in every mode but virtual-8086 mode.
+//! IRET in every mode except virtual-8086 mode.
 
 use super::{flags, stack};
 use crate::guest::cpu::{Cpu, Mode, Segment, rflags};
@@ -8,7 +8,7 @@ use crate::guest::linear::within_limit;
 use crate::guest::lookahead::Size;
 use crate::guest::memory::GuestMemory;
 
-/// `cpu` has RIP past the IRET.
+/// Executes IRET. RIP in `cpu` is already past the instruction.
 pub(super) fn iret<M: GuestMemory + ?Sized>(cpu: &mut Cpu, memory: &mut M, size: Size) -> Result<(), Error> {
     match cpu.mode() {
         Mode::Real => real(cpu, memory, size),
@@ -42,7 +42,7 @@ fn protected<M: GuestMemory + ?Sized>(
             _ => Exception::general_protection(0).into(),
         });
     }
-    // 64-bit mode pops RSP and SS in every case, the others on a change of the level only.
+    // 64-bit mode always pops RSP and SS; the other modes pop them only on a change of the privilege level.
     let ([rip, cs, image], always) = if mode == Mode::Bits64 {
         let [rip, cs, image, rsp, ss] = stack::peek::<5, M>(cpu, memory, size, 0)?;
         ([rip, cs, image], Some([rsp, ss]))
@@ -77,7 +77,7 @@ fn protected<M: GuestMemory + ?Sized>(
         None => None,
     };
     let new_cs = code.load(cpu, memory, cs)?;
-    // The flags obey the level that is left.
+    // The current privilege level, before the return, decides which flags may change.
     flags::load(cpu, image, writable_flags(size) | virtual_interrupt_flags(cpu, size));
     if stack.is_none() {
         stack::drop_elements(cpu, size, 3);
@@ -122,7 +122,8 @@ fn code_segment<M: GuestMemory + ?Sized>(
     Ok(code)
 }
 
-/// The stack segment for level `cpl`; `None` is the null one 64-bit code below CPL 3 may have.
+/// Returns the stack segment for privilege level `cpl`; `None` is the null segment that 64-bit code below CPL 3 may
+/// have.
 fn stack_segment<M: GuestMemory + ?Sized>(
     cpu: &Cpu,
     memory: &mut M,
@@ -158,7 +159,7 @@ fn virtual_interrupt_flags(cpu: &Cpu, size: Size) -> u64 {
     if cpu.cpl == 0 && size != Size::Word { rflags::VIF | rflags::VIP } else { 0 }
 }
 
-/// A data or non-conforming code segment of an inner level does not survive the return outwards.
+/// Clears a data or non-conforming code segment of an inner level, which must not survive the return to an outer level.
 fn forget_inner(segment: &mut Segment, cpl: u8) {
     let conforming_code = segment.has(Segment::CODE | Segment::CONFORMING);
     if segment.has(Segment::P) && !conforming_code && segment.dpl() < cpl {

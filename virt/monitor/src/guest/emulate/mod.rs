@@ -1,4 +1,4 @@
-//! Instructions executed by hand.
+//! Instructions that the monitor executes by hand.
 
 use super::cpu::{Cpu, Mode, rflags};
 use super::deliver::{Event, SoftwareKind};
@@ -18,31 +18,31 @@ mod sysenter;
 
 pub use ptwrite::{PtwriteOperand, ptwrite_operand};
 
-/// What comes after an instruction executed by hand.
+/// What follows an instruction executed by hand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// It retired; `Cpu::rip` is the next instruction.
+    /// The instruction retired; `Cpu::rip` is the next instruction.
     Retired {
-        /// The guest steps itself and its single-step trap is due now.
+        /// The guest steps itself, and its single-step trap is due now.
         single_step: bool,
     },
-    /// HLT retired: nothing more executes before an interrupt.
+    /// HLT retired: nothing executes before an interrupt.
     Halted {
-        /// The guest steps itself and its single-step trap is due now, which also ends the halt.
+        /// The guest steps itself, and its single-step trap is due now. The trap also ends the halt.
         single_step: bool,
     },
-    /// It raises this event, to be [delivered](super::deliver()); the processor's state is as before.
+    /// The instruction raises this event, to be [delivered](super::deliver()). The processor's state is unchanged.
     Deliver(Event),
 }
 
 /// Executes `instruction`, which [`Lookahead`](super::Lookahead) found at CS:RIP.
 ///
-/// Errors: the fault the manual's pseudo-code names, with `cpu` and memory unchanged, but for IRET, which ends the
-/// blocking of NMIs even if it faults; or something that is not done by hand.
+/// Errors: the fault that the manual's pseudo-code names, or something that is not emulated. `cpu` and memory are
+/// unchanged then, except that an IRET ends the blocking of NMIs even if it faults.
 ///
 /// Source: SDM vol. 2, "IRET/IRETD/IRETQ", "INT n/INTO/INT3/INT1", "PUSHF/PUSHFD/PUSHFQ", "POPF/POPFD/POPFQ",
-/// "SYSCALL", "SYSRET", "SYSENTER", "SYSEXIT", "STI", "CLI", "MOV", "POP", "LDS/LES/LFS/LGS/LSS", "PAUSE", "HLT". Single-step traps: SDM vol. 3, Debug,
-/// Branch Profile, TSC, "Single-Step Exception Condition".
+/// "SYSCALL", "SYSRET", "SYSENTER", "SYSEXIT", "STI", "CLI", "MOV", "POP", "LDS/LES/LFS/LGS/LSS", "PAUSE", "HLT".
+/// Single-step traps: SDM vol. 3, Debug, Branch Profile, TSC, "Single-Step Exception Condition".
 pub fn execute<M: GuestMemory + ?Sized>(
     cpu: &mut Cpu,
     memory: &mut M,
@@ -77,7 +77,7 @@ pub fn execute<M: GuestMemory + ?Sized>(
         Emulation::MovFromDr6 => debug_status::mov_from(&mut after, instruction),
         Emulation::MovToDr6 => debug_status::mov_to(&mut after, instruction),
         Emulation::Hlt if cpu.cpl != 0 => Err(Exception::general_protection(0).into()),
-        // INTO without an overflow does nothing; the others have been raised above.
+        // INTO without an overflow does nothing; the other software interrupts have been returned as events above.
         Emulation::Int(_) | Emulation::Int3 | Emulation::Int1 | Emulation::Into => Ok(()),
         Emulation::Hlt | Emulation::Pause => Ok(()),
     };
@@ -88,16 +88,16 @@ pub fn execute<M: GuestMemory + ?Sized>(
     done?;
 
     if emulation == Emulation::MovSs || matches!(emulation, Emulation::PopSs(_)) {
-        // The second of two in a row opens no shadow, so that a guest cannot hold interrupts off with them for ever.
+        // The second of two in a row opens no shadow, so that a guest cannot hold off interrupts with them forever.
         after.shadow = if cpu.shadow.is_none() { instruction.shadow() } else { None };
     } else if emulation == Emulation::Sti {
         after.shadow = instruction.shadow();
     }
     let single_step = match emulation {
-        // These two look at TF as they leave it, so that FMASK can keep the trap out of the kernel, and the trap
-        // after SYSRET looks like the one of the SYSCALL before it.
+        // For these two the new value of TF counts, so that FMASK can keep the trap out of the kernel, and the trap
+        // after SYSRET looks like the trap of the SYSCALL before it.
         Emulation::Syscall | Emulation::Sysret(_) => after.rflags & rflags::TF != 0,
-        // Held back until the next instruction has executed, which traps by itself.
+        // The trap is held back until the next instruction has executed, which traps by itself.
         Emulation::MovSs | Emulation::PopSs(_) if after.shadow.is_some() => false,
         _ => stepped,
     };
@@ -108,13 +108,13 @@ pub fn execute<M: GuestMemory + ?Sized>(
     })
 }
 
-/// Retires `instruction`, whose effect the monitor brought about itself (CPUID, RDMSR, WRMSR, PTWRITE and others that
-/// exit): moves RIP past it, ends the interrupt shadow and RF.
+/// Retires `instruction`, whose effect the monitor has produced itself (CPUID, RDMSR, WRMSR, PTWRITE and others that
+/// exit): moves RIP past it, and clears the interrupt shadow and RF.
 pub fn retire(cpu: &mut Cpu, instruction: &Instruction) -> Next {
     Next::Retired { single_step: advance(cpu, instruction.len()) }
 }
 
-/// Moves past an instruction of `length` bytes; whether the guest is stepping itself.
+/// Moves RIP past an instruction of `length` bytes. Returns whether the guest steps itself.
 fn advance(cpu: &mut Cpu, length: u8) -> bool {
     cpu.rip = cpu.rip_after(length);
     cpu.rflags &= !rflags::RF;

@@ -1,4 +1,4 @@
-//! Explicit operands of an instruction, decoded once more.
+//! Reads and writes the explicit operands of an instruction, which is decoded a second time here.
 
 use iced_x86::{Decoder, DecoderOptions, OpKind, Register};
 
@@ -14,7 +14,7 @@ pub(super) fn decode(cpu: &Cpu, instruction: &Instruction) -> iced_x86::Instruct
     Decoder::with_ip(bits, instruction.bytes(), instruction.rip(), DecoderOptions::NONE).decode()
 }
 
-/// The far pointer in the memory operand `index`: its offset of `len` bytes, and its selector.
+/// Reads the far pointer in the memory operand `index`: an offset of `len` bytes, and a selector.
 ///
 /// Errors: as [`read`].
 pub(super) fn read_far<M: GuestMemory + ?Sized>(
@@ -32,9 +32,9 @@ pub(super) fn read_far<M: GuestMemory + ?Sized>(
     Ok((u64::from_le_bytes(offset), u16::from_le_bytes([bytes[len], bytes[len + 1]])))
 }
 
-/// The value of operand `index`, a register or `len` bytes of memory, zero-extended.
+/// Reads the value of operand `index`, a register or `len` bytes of memory, zero-extended.
 ///
-/// Errors: `#GP(0)`, `#SS(0)` or a page fault of the access to memory; `#UD` for another kind of operand.
+/// Errors: `#GP(0)`, `#SS(0)` or a page fault of the memory access; `#UD` for another kind of operand.
 pub(super) fn read<M: GuestMemory + ?Sized>(
     cpu: &Cpu,
     memory: &mut M,
@@ -57,7 +57,7 @@ pub(super) fn read<M: GuestMemory + ?Sized>(
     Ok(u64::from_le_bytes(bytes))
 }
 
-/// Sets a general register: 16 bits leave the rest as it is, 32 bits clear it.
+/// Sets a general register. A write of 16 bits leaves the other bits unchanged, a write of 32 bits clears them.
 pub(super) fn set_register(cpu: &mut Cpu, name: Register, value: u64) {
     let full = &mut cpu.gpr[name.full_register().number() % 16];
     *full = match name.size() {
@@ -67,7 +67,7 @@ pub(super) fn set_register(cpu: &mut Cpu, name: Register, value: u64) {
     };
 }
 
-/// The linear address of the memory operand `index`, `len` bytes of it to be read.
+/// Returns the linear address of the memory operand `index`, for a read of `len` bytes.
 fn address(cpu: &Cpu, decoded: &iced_x86::Instruction, index: u32, len: u64) -> Result<u64, Exception> {
     // Segment bases are left out here: the result is the effective address.
     let effective = decoded
@@ -86,7 +86,7 @@ fn address(cpu: &Cpu, decoded: &iced_x86::Instruction, index: u32, len: u64) -> 
     segment_address(cpu, name, effective, len, AccessKind::Read)
 }
 
-/// A general register of 16 to 64 bits.
+/// Returns a general register of 16 to 64 bits.
 pub(super) fn register(cpu: &Cpu, name: Register) -> u64 {
     let value = cpu.gpr[name.full_register().number() % 16];
     match name.size() {

@@ -17,10 +17,10 @@ pub struct PtwriteOperand {
     pub size: Size,
 }
 
-/// Reads the operand of the PTWRITE in `instruction`; `None` when it is another instruction, or has the prefix 66H
-/// that makes PTWRITE undefined.
+/// Reads the operand of the PTWRITE in `instruction`. Returns `None` if it is another instruction, or has the prefix
+/// 66H, which makes PTWRITE undefined.
 ///
-/// Errors: `#GP(0)`, `#SS(0)` or a page fault of the access to memory, or a page without RAM.
+/// Errors: `#GP(0)`, `#SS(0)` or a page fault of the memory access, or a page without RAM.
 ///
 /// Source: SDM vol. 2, "PTWRITE".
 pub fn ptwrite_operand<M: GuestMemory + ?Sized>(

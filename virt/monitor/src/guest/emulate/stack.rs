@@ -1,4 +1,4 @@
-//! The stack of the instruction at hand.
+//! The stack of the current instruction.
 
 use crate::guest::cpu::{Cpu, Gpr, Mode, Segment};
 use crate::guest::exception::Error;
@@ -7,9 +7,9 @@ use crate::guest::lookahead::Size;
 use crate::guest::memory::GuestMemory;
 use crate::guest::paging::{Access, AccessKind};
 
-/// Reads `N` elements from the top of the stack on, the first `skip` left out; the pointer stays.
+/// Reads `N` elements from the stack after skipping `skip` elements. The stack pointer is not changed.
 ///
-/// Errors: `#SS(0)` when they are not all within the stack, or a page fault.
+/// Errors: `#SS(0)` if the elements are not all within the stack, or a page fault.
 pub(super) fn peek<const N: usize, M: GuestMemory + ?Sized>(
     cpu: &Cpu,
     memory: &mut M,
@@ -39,7 +39,7 @@ pub(super) fn drop_elements(cpu: &mut Cpu, size: Size, count: u64) {
 
 /// Pushes one element.
 ///
-/// Errors: `#SS(0)` when it is not within the stack, or a page fault; nothing is written then.
+/// Errors: `#SS(0)` if the element is not within the stack, or a page fault; nothing is written then.
 pub(super) fn push<M: GuestMemory + ?Sized>(
     cpu: &mut Cpu,
     memory: &mut M,
@@ -55,7 +55,7 @@ pub(super) fn push<M: GuestMemory + ?Sized>(
     Ok(())
 }
 
-/// Sets RSP, ESP or SP, as SS says; bits above ESP are cleared outside 64-bit mode, bits above SP kept.
+/// Sets RSP, ESP or SP, as SS says. Bits above ESP are cleared outside 64-bit mode; bits above SP are kept.
 pub(super) fn set_pointer(cpu: &mut Cpu, value: u64) {
     let mask = mask(cpu);
     let kept = cpu.get(Gpr::Rsp) & !mask & 0xffff_ffff;

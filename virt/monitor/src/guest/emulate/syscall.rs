@@ -1,4 +1,4 @@
-//! SYSCALL and SYSRET, as processors do it that say GenuineIntel: in 64-bit mode only.
+//! SYSCALL and SYSRET as on processors whose CPUID says GenuineIntel: in 64-bit mode only.
 
 use crate::guest::cpu::{Cpu, Gpr, Mode, Segment, efer, rflags};
 use crate::guest::exception::{Error, Exception};
@@ -13,7 +13,7 @@ pub(super) const DATA: u16 = 0xc93;
 /// DPL 3.
 pub(super) const USER: u16 = 3 << 5;
 
-/// `cpu` has RIP past the SYSCALL, and RF cleared.
+/// Executes SYSCALL. In `cpu`, RIP is already past the instruction and RF is cleared.
 pub(super) fn syscall(cpu: &mut Cpu) -> Result<(), Error> {
     if cpu.mode() != Mode::Bits64 || cpu.efer & efer::SCE == 0 {
         return Err(Exception::invalid_opcode().into());
@@ -29,9 +29,9 @@ pub(super) fn syscall(cpu: &mut Cpu) -> Result<(), Error> {
     Ok(())
 }
 
-/// `size` is the operand size: a quadword returns to 64-bit mode, else to compatibility mode.
+/// Executes SYSRET. `size` is the operand size: with a quadword it returns to 64-bit mode, else to compatibility mode.
 pub(super) fn sysret(cpu: &mut Cpu, size: Size) -> Result<(), Error> {
-    /// What R11 may set: neither VM nor RF nor a reserved bit.
+    /// The flags that R11 may set: neither VM nor RF nor a reserved bit.
     const RESTORED: u64 = 0x3c_7fd7;
     if cpu.mode() != Mode::Bits64 || cpu.efer & efer::SCE == 0 {
         return Err(Exception::invalid_opcode().into());

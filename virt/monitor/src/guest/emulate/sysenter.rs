@@ -21,7 +21,7 @@ pub(super) fn sysenter(cpu: &mut Cpu) -> Result<(), Error> {
     Ok(())
 }
 
-/// `size` is the operand size: a quadword returns to 64-bit mode, else to 32-bit code.
+/// Executes SYSEXIT. `size` is the operand size: with a quadword it returns to 64-bit mode, else to 32-bit code.
 pub(super) fn sysexit(cpu: &mut Cpu, size: Size) -> Result<(), Error> {
     let selector = cpu.sysenter_cs as u16 & 0xfffc;
     if cpu.mode() == Mode::Real || selector == 0 || cpu.cpl != 0 {

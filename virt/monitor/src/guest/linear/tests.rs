@@ -9,7 +9,7 @@ const READ: Access = Access { kind: AccessKind::Read, privilege: Privilege::Supe
 #[test]
 fn a_range_over_two_pages_goes_to_both_frames() {
     let mut machine = Machine::long();
-    // The second page lies elsewhere.
+    // The second page is at another physical address.
     machine.set_page(PAGE + 0x1000, 0x4_0007);
     write_linear(&machine.cpu, &mut machine.ram, PAGE + 0xffd, &[1, 2, 3, 4, 5, 6, 7], USER_WRITE).unwrap();
     assert_eq!(machine.quad(PAGE + 0xff8) >> 40, 0x03_0201);

@@ -1,4 +1,4 @@
-//! What the bytes of an instruction mean to a stepping monitor.
+//! Classifies the bytes of an instruction for a stepping monitor.
 
 use alloc::boxed::Box;
 use alloc::vec;
@@ -10,23 +10,23 @@ use pugmark_truth::BranchKind;
 use super::{Emulation, MAX_LEN, Size};
 use crate::guest::cpu::Shadow;
 
-/// What there is to know about an instruction beforehand.
+/// What can be known about an instruction before it executes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Class {
     pub(super) len: u8,
     pub(super) emulation: Option<Emulation>,
-    /// STI's is here whatever IF is.
+    /// The interrupt shadow that it opens; for STI independent of the current IF.
     pub(super) shadow: Option<Shadow>,
     pub(super) repeats: bool,
     pub(super) valid: bool,
-    /// Where execution goes on, if nothing but a fault or an interrupt can keep it from there.
+    /// Where execution continues, unless a fault or an interrupt prevents it; `None` if that is unknown.
     pub(super) goes: Option<Goes>,
-    /// The branch that it is, where it is one.
+    /// The kind of branch, if it is a branch.
     pub(super) branch: Option<BranchKind>,
 }
 
 impl Class {
-    /// That of no instruction.
+    /// The class of bytes that are not an instruction.
     pub(super) const INVALID: Self = Self {
         len: 1,
         emulation: None,
@@ -38,21 +38,22 @@ impl Class {
     };
 }
 
-/// Where execution goes on behind an instruction that changes no register which decides how instructions execute.
-/// Targets are relative to the instruction behind it.
+/// Where execution continues after an instruction that does not change the way in which later instructions execute.
+/// Targets are relative to the next instruction in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Goes {
-    /// To the next one in memory.
+    /// The next instruction in memory.
     On,
-    /// To its target: a direct jump or call.
+    /// The target of a direct jump or call.
     To(i32),
-    /// To either: a conditional branch.
+    /// Either of them: a conditional branch.
     Either(i32),
-    /// Again to itself, which is no end of it, then to the next one in memory: a string instruction with a REP prefix.
+    /// A string instruction with a REP prefix: it repeats without leaving the instruction, then continues with the next
+    /// one in memory.
     Again,
 }
 
-/// Classifies the instruction at the front of `bytes`; `None` when it does not end within them.
+/// Classifies the instruction at the start of `bytes`; `None` if it does not end within them.
 pub(super) fn classify(bits: u32, rip: u64, bytes: &[u8]) -> Option<Class> {
     let mut decoder = Decoder::with_ip(bits, bytes, rip, DecoderOptions::NONE);
     let instruction = decoder.decode();
@@ -77,9 +78,9 @@ pub(super) fn classify(bits: u32, rip: u64, bytes: &[u8]) -> Option<Class> {
     Some(Class { len: instruction.len() as u8, emulation, shadow, repeats, valid: true, goes, branch })
 }
 
-/// `first` is its first byte.
+/// `first` is the first byte of the instruction.
 fn goes(instruction: &iced_x86::Instruction, first: u8, repeats: bool) -> Option<Goes> {
-    // Branches with prefixes are left out: what one of operand size does depends on the processor.
+    // Branches with prefixes are left out, because the effect of an operand-size prefix depends on the processor.
     let opcode = matches!(first, 0x0f | 0x70..=0x7f | 0xe0..=0xe3 | 0xe8 | 0xe9 | 0xeb);
     let near = opcode && instruction.op0_kind() == OpKind::NearBranch64;
     let target = instruction.near_branch64().wrapping_sub(instruction.next_ip()) as i32;
@@ -132,7 +133,7 @@ fn emulation(instruction: &iced_x86::Instruction) -> Option<Emulation> {
         Mnemonic::Hlt => Emulation::Hlt,
         Mnemonic::Pause => Emulation::Pause,
         Mnemonic::Lss => Emulation::Lss,
-        // DR4, the other name of DR6 without CR4.DE, is left to the processor.
+        // DR4, an alias of DR6 if CR4.DE is clear, is left to the processor.
         Mnemonic::Mov => match (instruction.op0_register(), instruction.op1_register()) {
             (Register::SS, _) => Emulation::MovSs,
             (Register::DR6, _) => Emulation::MovToDr6,
@@ -148,29 +149,29 @@ fn emulation(instruction: &iced_x86::Instruction) -> Option<Emulation> {
     })
 }
 
-/// Classes by the bytes they were found for; RIP only chooses the place.
+/// A cache of classes. A hit requires equal bytes; RIP only selects the slot.
 pub(super) struct Cache {
-    /// [`Self::ENTRIES`] of them.
+    /// [`Self::ENTRIES`] slots.
     entries: Box<[Option<Entry>]>,
 }
 
 #[derive(Clone, Copy)]
 struct Entry {
     bits: u8,
-    /// The instruction's bytes and no others.
+    /// The instruction's bytes; those after its length do not count.
     bytes: [u8; MAX_LEN],
     class: Class,
 }
 
 impl Cache {
-    /// From one interrupt to the next a kernel goes through thousands of instructions.
+    /// Number of slots. A kernel executes thousands of different instructions from one interrupt to the next.
     const ENTRIES: usize = 4096;
 
     pub(super) fn new() -> Self {
         Self { entries: vec![None; Self::ENTRIES].into() }
     }
 
-    /// The class of the instruction at the front of `bytes`, of which `available` are there.
+    /// Returns the class of the instruction at the start of `bytes`, of which `available` bytes have been read.
     pub(super) fn find(&self, rip: u64, bits: u32, bytes: &[u8; MAX_LEN], available: usize) -> Option<Class> {
         let entry = self.entries[place(rip)].as_ref()?;
         let len = usize::from(entry.class.len);
@@ -178,7 +179,8 @@ impl Cache {
         same.then_some(entry.class)
     }
 
-    /// Remembers a class. One that is not an instruction is not kept: how far its bytes mattered is not known.
+    /// Caches a class. The class of an invalid instruction is not cached, because it is unknown how many of its bytes
+    /// mattered.
     pub(super) fn insert(&mut self, rip: u64, bits: u32, bytes: &[u8; MAX_LEN], class: Class) {
         if class.valid {
             self.entries[place(rip)] = Some(Entry { bits: bits as u8, bytes: *bytes, class });

@@ -1,4 +1,4 @@
-//! Instructions that execute one after the other, as far as that can be told beforehand.
+//! Finds stretches: instructions that must execute one after the other, as far as that is known in advance.
 
 use super::classify::Goes;
 use super::{Instruction, Lookahead, MAX_LEN};
@@ -7,34 +7,35 @@ use crate::guest::linear::read_array;
 use crate::guest::memory::GuestMemory;
 use crate::guest::paging::{Access, AccessKind};
 
-/// Instructions that execute one after the other, unless execution leaves them at one of a few exits. No place is twice
-/// among them, and none is executed by hand or changes what decides how the next one executes; each may fault, and an
-/// interrupt may come before each.
+/// Instructions that execute one after the other, unless execution leaves them at one of a few exits.
+///
+/// No address occurs twice. No instruction is executed by hand, and none changes the way in which the next one
+/// executes. Each instruction may fault, and an interrupt may come before each.
 #[derive(Clone, Debug)]
 pub struct Stretch {
     instructions: [Instruction; Self::MAX],
-    /// The physical address of each.
+    /// The physical address of each instruction.
     addresses: [u64; Self::MAX],
     len: usize,
     exits: [Exit; Self::MAX_EXITS],
     exit_count: usize,
 }
 
-/// A place that is not the next one of a stretch, to which one of its instructions can go.
+/// An address that one of a stretch's instructions can go to and that is not the next instruction of the stretch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Exit {
     rip: u64,
-    /// How many have executed there.
+    /// Number of instructions that have executed when this exit is reached.
     executed: usize,
 }
 
 impl Stretch {
-    /// Instructions at most.
+    /// Maximum number of instructions.
     pub const MAX: usize = 32;
-    /// As many as there are breakpoints.
+    /// Maximum number of exits: the number of breakpoints.
     pub const MAX_EXITS: usize = 4;
 
-    /// One that is to be filled.
+    /// Makes an empty stretch, to be filled by [`Lookahead::stretch`].
     pub const fn new() -> Self {
         Self {
             instructions: [Instruction::NONE; Self::MAX],
@@ -45,23 +46,25 @@ impl Stretch {
         }
     }
 
-    /// The instructions, at least two, or one that repeats. Only the first one may be of that kind, so that who enters them
-    /// can tell by RCX whether it has begun.
+    /// Returns the instructions: at least two, or one that repeats. Only the first instruction may repeat, so that RCX
+    /// tells whether it has begun.
     pub fn instructions(&self) -> &[Instruction] {
         &self.instructions[..self.len]
     }
 
-    /// Where execution can go from them, each place once.
+    /// Returns the addresses that execution can go to from the stretch, each address once.
     pub fn exits(&self) -> impl ExactSizeIterator<Item = u64> {
         self.exits[..self.exit_count].iter().map(|exit| exit.rip)
     }
 
-    /// It goes back to its first instruction: a breakpoint there must not fire before that has executed.
+    /// Returns whether the stretch goes back to its first instruction. A breakpoint there must not fire before that
+    /// instruction has executed.
     pub fn is_loop(&self) -> bool {
         self.exits().any(|rip| rip == self.instructions[0].rip())
     }
 
-    /// How many of the instructions have executed when RIP is `rip`; `begun`: one has. `None`: it is nowhere among them.
+    /// Returns how many of the instructions have executed when RIP is `rip`; `begun`: at least one has executed.
+    /// Returns `None` if `rip` is neither in the stretch nor one of its exits.
     pub fn executed(&self, rip: u64, begun: bool) -> Option<usize> {
         let inside = self.instructions().iter().position(|instruction| instruction.rip() == rip);
         match self.exit_at(rip) {
@@ -70,10 +73,10 @@ impl Stretch {
         }
     }
 
-    /// Whether the instructions in memory are still those that were found. Otherwise the guest has changed instructions
-    /// in front of itself, and which ones it executed is not known.
+    /// Returns whether the instructions in memory are still those that were found. If not, the guest has changed
+    /// instructions ahead of its own execution, and it is unknown which ones it executed.
     pub fn is_unchanged<M: GuestMemory + ?Sized>(&self, memory: &M) -> bool {
-        // Nothing has executed before the first.
+        // The first instruction is skipped: nothing in the stretch executes before it that could change it.
         self.instructions().iter().zip(self.addresses).skip(1).all(|(instruction, address)| {
             let mut found = [0; MAX_LEN];
             let found = &mut found[..usize::from(instruction.len())];
@@ -89,7 +92,8 @@ impl Stretch {
         self.instructions().iter().any(|instruction| instruction.rip() == rip)
     }
 
-    /// Whether an exit to `rip` tells how many instructions have executed, and stops none of them.
+    /// Returns whether an exit to `rip` identifies how many instructions have executed, and a breakpoint there does not
+    /// stop the stretch before its end.
     fn may_exit(&self, rip: u64) -> bool {
         let first = &self.instructions[0];
         self.exit_at(rip).is_none() && (!self.has(rip) || rip == first.rip() && !first.repeats())
@@ -101,13 +105,13 @@ impl Stretch {
         self.len += 1;
     }
 
-    /// An exit behind the last instruction.
+    /// Adds an exit after the last instruction.
     fn add_exit(&mut self, rip: u64) {
         self.exits[self.exit_count] = Exit { rip, executed: self.len };
         self.exit_count += 1;
     }
 
-    /// Leaves out the instructions behind the first `len`, and their exits.
+    /// Removes the instructions after the first `len`, and their exits.
     fn cut(&mut self, len: usize) {
         self.len = len;
         self.exit_count = self.exits[..self.exit_count].iter().filter(|exit| exit.executed <= len).count();
@@ -121,10 +125,11 @@ impl Default for Stretch {
 }
 
 impl Lookahead {
-    /// Fills `stretch` with the instructions from `first` on, which [`Lookahead::next`] has just found, that execute one
-    /// after the other, `limit` at most; `through`: branches need not be the last. False where nothing is gained, or where
-    /// the guest would notice: it steps itself, uses breakpoints, or has just returned to an instruction with RF set; what is
-    /// in `stretch` has no meaning then.
+    /// Fills `stretch` with at most `limit` instructions that execute one after the other, beginning with `first`,
+    /// which [`Lookahead::next`] has just returned. If `through` is set, the stretch may continue after a branch.
+    ///
+    /// Returns false if nothing would be gained, or if the guest would notice: it steps itself, uses breakpoints, or
+    /// has just returned to an instruction with RF set. The content of `stretch` has no meaning then.
     pub fn stretch<M: GuestMemory + ?Sized>(
         &mut self,
         cpu: &Cpu,
@@ -141,10 +146,10 @@ impl Lookahead {
         let limit = limit.min(Stretch::MAX);
         (stretch.len, stretch.exit_count) = (0, 0);
         let mut next = first.rip();
-        // Where it can end: behind so many instructions, at this place.
+        // The address that execution goes to after the instructions added so far, if the stretch can end there.
         let mut end = None;
         while stretch.len < limit {
-            // What cannot be read may never be reached.
+            // An instruction that cannot be read may never be reached.
             let found = if stretch.len == 0 { Ok(*first) } else { self.at(cpu, next, memory) };
             let Ok(instruction) = found else { break };
             let ways = match ways(&instruction) {
@@ -156,7 +161,7 @@ impl Lookahead {
                 break;
             }
             let Ok(address) = self.tlb.translate_fetch(cpu, memory, next) else { break };
-            // The first byte of an instruction tells where it lies; the last one must lie in the same page.
+            // Only the physical address of the first byte is kept, so the last byte must be in the same page.
             if next & 0xfff > 0x1000 - u64::from(instruction.len()) {
                 break;
             }
@@ -165,7 +170,7 @@ impl Lookahead {
             }
             stretch.add(instruction, address);
             if let Some(other) = other {
-                // One is left for the end.
+                // One exit is reserved for the end of the stretch.
                 if stretch.exit_count + 1 == Stretch::MAX_EXITS || !stretch.may_exit(other) {
                     stretch.cut(stretch.len - 1);
                     break;
@@ -173,7 +178,8 @@ impl Lookahead {
                 stretch.add_exit(other);
             }
             if !stretch.may_exit(on) {
-                // It could not end here, or both ways are one: without this instruction it could.
+                // The stretch could not end after this instruction, or both ways lead to the same address. Without this
+                // instruction it can end.
                 stretch.cut(stretch.len - 1);
                 break;
             }
@@ -189,21 +195,22 @@ impl Lookahead {
     }
 }
 
-/// Where execution goes on behind `instruction`, most probably, and where else it can.
+/// Returns where execution most probably continues after `instruction`, and where else it can continue.
 fn ways(instruction: &Instruction) -> Option<(u64, Option<u64>)> {
     let behind = behind(instruction);
     let target = |distance: i32| behind.wrapping_add_signed(i64::from(distance));
     Some(match instruction.class.goes? {
         Goes::On | Goes::Again => (behind, None),
         Goes::To(distance) => (target(distance), None),
-        // The end of a loop.
+        // A backward branch is probably the end of a loop.
         Goes::Either(distance @ ..0) => (target(distance), Some(behind)),
         Goes::Either(distance) => (behind, Some(target(distance))),
     })
 }
 
-/// Where `first`, the next instruction, goes if it is a near return or goes where a register says: nothing executes before
-/// it that could change the stack or the register. Behind another instruction it would have to be known what that one does.
+/// Returns the target of `first`, the next instruction, if it is a near return or an indirect branch through a
+/// register. The target is known because nothing executes before `first` that could change the stack or the register.
+/// After another instruction it would have to be known what that instruction does.
 fn known_target<M: GuestMemory + ?Sized>(cpu: &Cpu, memory: &mut M, first: &Instruction) -> Option<u64> {
     match *first.bytes() {
         [0xc3] => {

@@ -93,12 +93,12 @@ fn tells_repeated_string_instructions_from_other_uses_of_the_prefix() {
         (&[0xf3, 0xa6], true),
         (&[0xf3, 0x6c], true),
         (&[0xa4], false),
-        // PAUSE, REP RET, POPCNT, SCALAR SSE.
+        // PAUSE, REP RET, POPCNT, scalar SSE.
         (&[0xf3, 0x90], false),
         (&[0xf3, 0xc3], false),
         (&[0xf3, 0x0f, 0xb8, 0xc0], false),
         (&[0xf2, 0x0f, 0x10, 0xc0], false),
-        // MOVSD of SSE has the mnemonic of the string instruction.
+        // MOVSD of SSE has the same mnemonic as the string instruction.
         (&[0xf2, 0x0f, 0x11, 0x00], false),
     ];
     for (bytes, repeats) in rows {
@@ -155,7 +155,7 @@ fn tf_is_in_danger_from_all_but_cli_and_hlt() {
 
 #[test]
 fn an_instruction_over_two_pages_is_read_from_both_frames() {
-    // MOV RAX, imm64 in the last 1 to 9 bytes of a page; the next page lies elsewhere.
+    // MOV RAX, imm64 in the last 1 to 9 bytes of a page; the next page is at another physical address.
     let code = [0x48, 0xb8, 1, 2, 3, 4, 5, 6, 7, 8];
     for first in 1..10 {
         let mut machine = Machine::long();
@@ -165,12 +165,12 @@ fn an_instruction_over_two_pages_is_read_from_both_frames() {
         machine.put(rip, &code[..first]);
         machine.put(0x4_0000, &code[first..]);
         let mut lookahead = Lookahead::new();
-        // The second time from the cache.
+        // The second time the class comes from the cache.
         for _ in 0..2 {
             let found = lookahead.next(&machine.cpu, &mut machine.ram).unwrap();
             assert_eq!(found.bytes(), code, "{first}");
         }
-        // A part of it changed behind the page boundary.
+        // Changes a part of the instruction after the page boundary.
         machine.put(0x4_0000 + 9 - first as u64, &[0xff]);
         let found = lookahead.next(&machine.cpu, &mut machine.ram).unwrap();
         assert_eq!(found.bytes()[9], 0xff, "{first}");
@@ -252,7 +252,7 @@ fn a_fetch_faults_as_the_processor_would() {
         change(&mut machine);
         let found = next(&mut machine);
         if *name == "fifteen bytes without an end" {
-            // Left to the processor, which refuses it in its own way.
+            // Left to the processor, which may refuse it with another exception.
             assert!(matches!(found, Ok(found) if !found.is_valid()) || found == Err((*exception).into()));
         } else {
             assert_eq!(found, Err((*exception).into()), "{name}");
@@ -277,7 +277,7 @@ fn code_that_changes_itself_is_seen_anew() {
     machine.cpu.cs = Segment { attributes: 0xc9b, ..machine.cpu.cs };
     let found = lookahead.next(&machine.cpu, &mut machine.ram).unwrap();
     assert_eq!(found.emulation(), Some(Emulation::Pushf(Size::Dword)));
-    // Bytes behind a known instruction do not matter; its own operand does.
+    // Bytes after a known instruction do not matter; its own operand does.
     machine.put(at::CODE, &[0xcd, 0x80, 1]);
     machine.cpu.cs = Segment { attributes: 0xa9b, ..machine.cpu.cs };
     for vector in [0x80, 0x81] {
@@ -289,7 +289,7 @@ fn code_that_changes_itself_is_seen_anew() {
 
 #[test]
 fn what_is_no_instruction_says_so() {
-    // SALC-like holes of 64-bit mode, and PUSH ES.
+    // Opcodes that 64-bit mode does not have: SALC and the like, and PUSH ES.
     for bytes in [[0x06, 0x90], [0x0f, 0xff], [0xd6, 0x90]] {
         let mut machine = Machine::long();
         machine.put(at::CODE, &bytes);

@@ -23,7 +23,7 @@ fn grants_and_refuses_as_the_access_rights_say() {
     const WP: u64 = cr0::WP;
     const SMAP: u64 = cr4::SMAP;
     const SMEP: u64 = cr4::SMEP;
-    // Page entry, CR0.WP, CR4 besides PAE, RFLAGS, who, what, error code of the fault.
+    // Page entry, CR0.WP, CR4 in addition to PAE, RFLAGS, privilege, kind of access, error code of the fault.
     let rows = [
         (0, 0, 0, 0, Supervisor, READ, Some(0)),
         (0, 0, 0, 0, User, READ, Some(4)),
@@ -81,7 +81,7 @@ fn grants_and_refuses_as_the_access_rights_say() {
 
 #[test]
 fn an_upper_level_takes_rights_away() {
-    // The table's address, the bit cleared or set in its entry, the access, the error code.
+    // The table's address, the bits cleared and set in its entry, the access, the error code.
     let user = |kind| Access { kind, privilege: Privilege::User };
     let rows = [
         (at::TABLES, 4, 0, user(READ), 5),
@@ -133,7 +133,7 @@ fn the_fetch_flag_says_that_execution_can_be_forbidden() {
     ];
     for (cr4, efer, code) in rows {
         let mut machine = Machine::long();
-        // Tables of zeros.
+        // Tables that contain only zeros.
         (machine.cpu.cr3, machine.cpu.cr4, machine.cpu.efer) = (0x5000, cr4, efer);
         for kind in [READ, EXECUTE] {
             let access = Access::at_cpl(&machine.cpu, kind);
@@ -164,7 +164,7 @@ fn sets_accessed_everywhere_and_dirty_in_the_leaf_of_a_write() {
     assert_eq!(flags(&machine), [0; 4]);
 }
 
-/// Memory in which another processor takes the page away between the walk and its flags.
+/// Memory in which another processor removes the page between the walk and the setting of its flags.
 struct Contended {
     ram: Ram,
     entry: u64,
@@ -236,7 +236,7 @@ fn large_pages_of_every_format() {
         (pae, 0, wide(&[(0x5000, 0x3001), (0x3000, 1 << 52 | 0x60_0087)]), 0x12_3456, Err(9)),
         (pae, 0, wide(&[(0x5000, 0)]), PAGE, Err(0)),
         (pae, 0, wide(&[(0x5018, 0x3001)]), 0xc000_0000 + PAGE, Ok(PAGE)),
-        // 32-bit: 4 KiB pages, 4 MiB pages with PSE-36, without PSE the flag means nothing.
+        // 32-bit paging: 4 KiB pages, 4 MiB pages with PSE-36; without PSE the flag means nothing.
         (0, 0, narrow(&[(0x5000, 0xa007), (0xa0c0, 0x3_0007)]), PAGE + 5, Ok(PAGE + 5)),
         (0, 0, narrow(&[(0x5000, 0xa087), (0xa0c0, 0x3_0007)]), PAGE + 5, Ok(PAGE + 5)),
         (cr4::PSE, 0, narrow(&[(0x5004, 0x0080_0087)]), 0x71_2345, Ok(0xb1_2345)),
@@ -342,7 +342,7 @@ fn the_tlb_keeps_no_fault() {
 
 #[test]
 fn what_lies_beyond_the_physical_addresses_is_reserved() {
-    // The width, as CPUID has it, and the lowest reserved bit. Below 32 bits there are none, 0 is not known.
+    // The width as CPUID reports it, and the lowest reserved bit. Widths below 32 bits do not exist; 0 means unknown.
     for (width, reserved) in [(32, 32), (31, 32), (36, 36), (39, 39), (40, 40), (52, 52), (0, 52)] {
         let mut cpu = Machine::long().cpu;
         cpu.physical_address_bits = width;

@@ -1,4 +1,4 @@
-//! Protected, real-address and virtual-8086 mode.
+//! Delivery in protected, real-address and virtual-8086 mode.
 
 use super::*;
 use crate::guest::testing::sel;
@@ -13,13 +13,13 @@ fn gate32(machine: &mut Machine, change: impl FnOnce(&mut Gate)) {
 #[test]
 fn protected_mode_refuses_what_the_manual_refuses() {
     let found = Ok(Outcome::Handler(INTERRUPT));
-    // Handlers of the faults are conforming, so that they run on the stack at hand.
+    // Makes the handlers of faults conforming, so that they run on the current stack.
     fn conforming(machine: &mut Machine) {
         for vector in [10, 11, 12, 13, 14] {
             machine.set_gate32(vector, Gate { selector: sel::CONFORMING32, ..Gate::interrupt(vector) });
         }
     }
-    // The frame would go around the end of the stack that RSP0 is of, and of #SS there is no such one.
+    // Makes the frame wrap around the end of the stack that RSP0 points to. The handler of #SS does not use that stack.
     fn no_room(machine: &mut Machine, dpl: u8) {
         conforming(machine);
         gate32(machine, |gate| gate.dpl = dpl);
@@ -168,7 +168,7 @@ fn protected_mode_refuses_what_the_manual_refuses() {
         ("no room on the inner stack, software", 3, |m| no_room(m, 3), INT, ss(0x10)),
         ("no room on the stack at hand", 3, |m| no_room_at_hand(m, 3), INTERRUPT, ss(1)),
         ("no room on the stack at hand, software", 3, |m| no_room_at_hand(m, 3), INT, ss(0)),
-        // What a program asks for itself has EXT clear in all of these.
+        // Events that the program requests itself have EXT clear in all of these.
         ("beyond the IDT, software", 0, |m| m.cpu.idtr.limit = 0x186, INT, gp(0x182)),
         ("call gate, software", 0, |m| gate32(m, |g| g.kind = 12), INT, gp(0x182)),
         (
@@ -233,7 +233,7 @@ fn protected_mode_pushes_doublewords_or_words() {
     let fault = Event::Exception(Exception::general_protection(0x18));
     let (cs, user_cs, user_ss) = (0x40, 0x1b, 0x23);
     let flags = rflags::FIXED | rflags::CF;
-    // RF is above what a 16-bit gate pushes.
+    // RF is above the bits that a 16-bit gate pushes.
     let rows: &[(u8, u8, Event, &[u64])] = &[
         (0, 14, INTERRUPT, &[at::CODE, cs, flags]),
         (0, 14, fault, &[0x18, at::CODE, cs, flags | rflags::RF]),

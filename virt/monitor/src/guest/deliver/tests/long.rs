@@ -98,7 +98,7 @@ fn long_mode_refuses_what_the_manual_refuses() {
             handler(Exception::segment_not_present(0x51)),
         ),
         ("conforming CS", 3, |m| gate(m, |g| g.selector = sel::CONFORMING64), INTERRUPT, found),
-        // Delivered on IST 1: what spoils RSP0 must not spoil the fault's own delivery.
+        // Delivered on IST 1: what breaks RSP0 must not break the delivery of the fault itself.
         (
             "TSS too short for RSP0",
             3,
@@ -183,8 +183,8 @@ fn long_mode_refuses_what_the_manual_refuses() {
                 m.set_page(at::IDT, 0);
             },
             INTERRUPT,
-            // The gate of #PF lies on the page before, full of the LDT's zeros: #GP, and so a double fault,
-            // whose gate is no better.
+            // The gate of #PF is on the page before, in the LDT's zeros: #GP, and so a double fault, whose gate is no
+            // better.
             Ok(Outcome::Shutdown),
         ),
     ];
@@ -261,7 +261,7 @@ fn the_handler_starts_with_tf_nt_rf_clear_and_if_as_the_gate_says() {
     use rflags::{AC, CF, FIXED, IF, NT, RF, TF};
     let all = CF | FIXED | TF | IF | NT | RF | AC;
     let pushed_by_int = all & !RF;
-    // Gate, event, pushed, in the handler. The TF pushed is the guest's own: it is in `Cpu::rflags`.
+    // Gate, event, pushed RFLAGS, RFLAGS in the handler. The pushed TF is the guest's own: it is in `Cpu::rflags`.
     let rows = [
         (14, INTERRUPT, all, CF | FIXED | AC),
         (15, INTERRUPT, all, CF | FIXED | AC | IF),
@@ -320,7 +320,7 @@ fn events_leave_their_registers() {
 #[test]
 fn supervisor_pushes_obey_smap_and_the_rights_of_the_new_level() {
     use crate::guest::cr4::SMAP;
-    // CPL, AC, the page of the stack, delivered.
+    // CPL, AC, the page of the stack, whether the event is delivered.
     let rows = [
         (0, false, 3, true),
         (0, false, 7, false),

@@ -12,7 +12,7 @@ fn the_guest_reads_and_clears_its_own_conditions() {
     machine.cpu.set(Gpr::Rbx, u64::MAX);
     assert_eq!(run(&mut machine, FROM), RETIRED);
     assert_eq!(machine.cpu.get(Gpr::Rbx), 0xffff_4ff1);
-    // Value written, value held.
+    // Value written, value read back.
     for (written, held) in [(0, 0xffff_0ff0), (0xffff_ffff, 0xffff_efff), (0x4001, 0xffff_4ff1)] {
         machine.cpu.set(Gpr::Rbx, written);
         assert_eq!(run(&mut machine, TO), RETIRED);

@@ -2,7 +2,7 @@ use super::*;
 use crate::guest::testing::sel;
 use crate::guest::{Gpr, Segment, cr4};
 
-/// All flags there are, VM left out.
+/// All flags except VM.
 const ALL: u64 = 0x3d_7fd7;
 
 #[test]
@@ -42,7 +42,7 @@ fn the_monitors_own_tf_does_not_show() {
     run(&mut machine, &[0x9c]).unwrap();
     assert_eq!(machine.quad(at::STACK - 8), rflags::FIXED | rflags::CF);
 
-    // The guest's own survives the way through the processor.
+    // The guest's own TF survives a run on the processor.
     machine.cpu.rflags |= rflags::TF;
     machine.cpu.set_rflags_from_hardware(running);
     assert!(machine.cpu.owns_single_step());
@@ -55,7 +55,7 @@ fn popf_changes_what_the_level_allows() {
     let wide = any | AC | ID;
     let iopl3 = IOPL;
     let (long, user) = (Machine::long as fn() -> Machine, Machine::long_user as fn() -> Machine);
-    // Machine, IOPL before, bytes, image, flags after (from none set but IOPL and the fixed one).
+    // Machine, IOPL before, bytes, image, flags after (before, only IOPL and the fixed flag are set).
     type Row<'a> = (fn() -> Machine, u64, &'a [u8], u64, u64);
     let rows: &[Row<'_>] = &[
         (long, 0, &[0x9d], u64::MAX, wide | IF | IOPL),
@@ -87,7 +87,7 @@ fn popf_changes_what_the_level_allows() {
         };
         assert_eq!(machine.cpu.get(Gpr::Rsp), top + size, "{bytes:x?}");
     }
-    // VIF and VIP stay as they are.
+    // VIF and VIP do not change.
     let mut machine = Machine::long();
     machine.cpu.rflags |= VIF | VIP;
     run(&mut machine, &[0x9d]).unwrap();
@@ -120,7 +120,7 @@ fn the_stack_of_pushf_and_popf_faults() {
     assert_eq!(run_whole(&mut machine, &[0x9c]), fault(Exception::page_fault(7, at::STACK - 8)));
     machine.set_page(at::STACK, 0);
     assert_eq!(run_whole(&mut machine, &[0x9d]), fault(Exception::page_fault(4, at::STACK)));
-    // Half of it on a page that is not there.
+    // Half of the element is on a page that is not mapped.
     let mut machine = Machine::long();
     machine.cpu.set(Gpr::Rsp, at::STACK + 4);
     machine.set_page(at::STACK, 0);
@@ -140,7 +140,7 @@ fn sti_and_cli_obey_iopl_and_virtual_interrupts() {
     use rflags::{IF, IOPL, VIF, VIP};
     let (sti, cli) = (&[0xfb_u8], &[0xfa_u8]);
     let pvi = cr4::PVI;
-    // Level, CR4, flags before; after or a fault.
+    // Privilege level, CR4, flags before; flags after or a fault.
     let rows = [
         (sti, 0, 0, 0, Some(IF)),
         (sti, 0, 0, IF, Some(IF)),

@@ -25,7 +25,7 @@ fn run_frame(machine: &mut Machine, bytes: &[u8], frame: &[u64]) -> Result<Next,
 
 #[test]
 fn returns_from_64_bit_mode_to_every_mode_and_level() {
-    // CS, SS, mode and level after.
+    // CS, SS, mode and privilege level after.
     let rows = [
         (sel::CODE64, sel::DATA, Mode::Bits64, 0),
         (sel::CODE64, 0, Mode::Bits64, 0),
@@ -45,7 +45,7 @@ fn returns_from_64_bit_mode_to_every_mode_and_level() {
         assert_eq!((cpu.cs.selector, cpu.ss.selector), (cs, ss));
         assert_eq!(cpu.ss.attributes & Segment::P != 0, ss != 0);
     }
-    // With a 32-bit operand, still five elements.
+    // With a 32-bit operand size the frame still has five elements.
     let mut machine = Machine::long();
     assert_eq!(run_frame(&mut machine, IRETD, &frame(sel::USER_CODE64, 2, sel::USER_DATA)), RETIRED);
     assert_eq!((machine.cpu.rip, machine.cpu.get(Gpr::Rsp), machine.cpu.cpl), (TARGET, RSP, 3));
@@ -62,7 +62,7 @@ fn refuses_what_the_manual_refuses() {
         frame
     };
     let user_ss = |ss| frame(sel::USER_CODE64, 2, ss);
-    // From level, frame, the fault.
+    // Privilege level before, frame, fault.
     let rows = [
         (0, with(0, NON_CANONICAL), GP),
         (0, with(1, 0), GP),
@@ -101,11 +101,11 @@ fn refuses_what_the_manual_refuses() {
     let mut machine = Machine::long();
     machine.cpu.rflags |= rflags::NT;
     assert_eq!(run_frame(&mut machine, IRETQ, &good), fault(GP));
-    // The frame itself.
+    // A fault of reading the frame itself.
     let mut machine = Machine::long();
     machine.set_page(at::STACK, 0);
     assert_eq!(run_whole(&mut machine, IRETQ), fault(Exception::page_fault(0, at::STACK)));
-    // All five elements are popped before any is looked at.
+    // All five elements are popped before any of them is checked.
     let mut machine = Machine::long();
     machine.cpu.set(Gpr::Rsp, at::STACK + 0x1000 - 32);
     machine.set_page(at::STACK + 0x1000, 0);
@@ -120,7 +120,7 @@ fn flags_obey_the_level_that_is_left() {
     use rflags::{AC, FIXED, ID, IF, IOPL, NT, RF, STATUS_AND_DF, TF, VIF, VIP};
     let any = STATUS_AND_DF | TF | NT | FIXED;
     let wide = any | AC | ID | RF;
-    // From level, to level, IOPL before, operand size, flags after.
+    // Privilege level before and after, IOPL before, operand size, flags after.
     let rows = [
         (0, 0, 0, IRETQ, wide | IF | IOPL | VIF | VIP),
         (0, 3, 0, IRETQ, wide | IF | IOPL | VIF | VIP),
@@ -161,7 +161,7 @@ fn data_segments_of_an_inner_level_do_not_leave_it() {
     for segment in [cpu.ds, cpu.gs] {
         assert_eq!((segment.selector, segment.attributes & Segment::P), (0, 0));
     }
-    // Same level: nothing of it.
+    // Return to the same privilege level: the segments are not cleared.
     let mut machine = Machine::long();
     let before = machine.cpu;
     run_frame(&mut machine, IRETQ, &frame(sel::CODE64, 2, sel::DATA)).unwrap();
@@ -206,7 +206,7 @@ fn protected_mode_returns_to_the_same_and_to_an_outer_level() {
         let mut machine = Machine::protected();
         assert_eq!(run_frame(&mut machine, IRETD, frame), fault(*exception), "{frame:x?}");
     }
-    // The outer stack pointer lies beyond the stack's limit.
+    // The outer stack pointer is beyond the stack's limit.
     let mut machine = Machine::protected();
     machine.cpu.ss.limit = at::STACK as u32 + 13;
     let frame = frame(sel::USER_CODE32, 2, sel::USER_DATA);
@@ -223,7 +223,7 @@ fn tasks_and_virtual_8086_mode_are_refused() {
     let mut machine = Machine::protected();
     let refused = Err(Unsupported::Virtual8086 { rip: next }.into());
     assert_eq!(run_frame(&mut machine, IRETD, &[TARGET, 0x40, rflags::VM]), refused);
-    // At level 3 the flag is not the guest's to set.
+    // At privilege level 3 the guest cannot set the flag.
     let mut machine = Machine::protected_user();
     let frame = [TARGET, u64::from(sel::USER_CODE32), rflags::VM | 2];
     assert_eq!(run_frame(&mut machine, IRETD, &frame), RETIRED);

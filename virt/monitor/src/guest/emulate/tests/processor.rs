@@ -1,4 +1,4 @@
-//! The same on the processor the tests run on, as far as level 3 of 64-bit mode goes.
+//! The same checks on the processor that runs the tests, as far as privilege level 3 of 64-bit mode allows.
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 
 use core::arch::asm;
@@ -7,7 +7,7 @@ use super::*;
 use crate::guest::testing::sel;
 use crate::guest::{Cpu, Gpr};
 
-/// Flags no run of the test may have: TF would trap.
+/// Flags that no run of the test may have: TF would trap.
 const LEFT_OUT: u64 = rflags::TF;
 
 #[test]
@@ -32,13 +32,13 @@ fn iretq_leaves_the_flags_the_processor_leaves() {
         machine.put_quads(at::STACK, &[at::CODE, cs, image, at::STACK, ss]);
         assert_eq!(run(&mut machine, &[0x48, 0xcf]), RETIRED);
         let Cpu { rflags, .. } = machine.cpu;
-        // RF has done its work for the instruction after IRETQ, before PUSHFQ.
+        // RF has had its effect and is cleared by the instruction after IRETQ, before PUSHFQ.
         assert_eq!(rflags & !rflags::RF, iretq(image), "{image:#x}");
         assert_eq!(machine.cpu.get(Gpr::Rsp), at::STACK);
     }
 }
 
-/// Every flag alone, all of them, none, and every other one.
+/// Every flag alone, all flags, none, and every other one.
 fn images() -> impl Iterator<Item = u64> {
     let single = (0..22).map(|bit| 1_u64 << bit);
     single.chain([0, 0x3f_ffff, 0x15_5555, 0x2a_aaaa]).map(|image| image & !LEFT_OUT)
@@ -51,10 +51,10 @@ fn flags_of_processor() -> u64 {
     flags
 }
 
-/// RFLAGS after POPFQ of `image`.
+/// Returns RFLAGS after POPFQ of `image`.
 fn popfq(image: u64) -> u64 {
     let flags: u64;
-    // SAFETY: balanced pushes and pops; the flags the compiler relies on (DF, AC) are restored before the end.
+    // SAFETY: balanced pushes and pops; the flags that the compiler relies on (DF, AC) are restored before the end.
     unsafe {
         asm!(
             "pushfq",
@@ -70,11 +70,11 @@ fn popfq(image: u64) -> u64 {
     flags
 }
 
-/// RFLAGS after IRETQ with `image`, to the next instruction.
+/// Returns RFLAGS after IRETQ with `image` to the next instruction.
 fn iretq(image: u64) -> u64 {
     let flags: u64;
-    // SAFETY: the frame names the code and stack segments in use, the stack pointer of before, and the label behind
-    // the IRETQ, so that execution goes on there; the flags the compiler relies on are restored before the end.
+    // SAFETY: the frame holds the current code and stack segments, the previous stack pointer, and the label after the
+    // IRETQ, so execution continues there; the flags that the compiler relies on are restored before the end.
     unsafe {
         asm!(
             "pushfq",

@@ -36,7 +36,7 @@ fn reads_registers_and_memory() {
 fn the_operand_faults_as_the_access_does() {
     let data = 0x3_0000;
     let (rbx, rsp) = (&[0xf3_u8, 0x48, 0x0f, 0xae, 0x23] as &[u8], &[0xf3_u8, 0x48, 0x0f, 0xae, 0x24, 0x24]);
-    // Bytes, pointer, the fault.
+    // Bytes, pointer, fault.
     let rows = [
         (rbx, data, Exception::page_fault(4, data)),
         (rbx, data - 4, Exception::page_fault(4, data)),

@@ -10,7 +10,7 @@ fn loads_ss_with_the_checks_of_the_mode() {
     let gp = |selector: u16| Some(Exception::general_protection(u32::from(selector & !3)));
     let (long, user) = (Machine::long as fn() -> Machine, Machine::long_user as fn() -> Machine);
     let protected = Machine::protected as fn() -> Machine;
-    // Machine, selector, the fault.
+    // Machine, selector, fault.
     let rows = [
         (long, sel::DATA, None),
         (long, 0, None),
@@ -72,7 +72,7 @@ fn reads_the_selector_from_memory() {
         assert_eq!(run(&mut machine, bytes), RETIRED, "{bytes:x?}");
         assert_eq!(machine.cpu.ss.selector, 0);
     }
-    // RIP-relative, to a page that is not there.
+    // RIP-relative, to a page that is not mapped.
     let mut machine = Machine::long();
     machine.set_page(data, 0);
     let displacement = (data - at::CODE - 6) as u32;

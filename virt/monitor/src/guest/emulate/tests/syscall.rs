@@ -27,7 +27,7 @@ fn syscall_saves_rip_and_flags_and_masks_them() {
         let mut machine = Machine::long_user();
         machine.cpu.rflags = flags;
         machine.cpu.sfmask = mask;
-        // Whatever the low bits of the selector, RPL is 0.
+        // Whatever the low bits of the selector are, the RPL becomes 0.
         machine.cpu.star = 0x001b_000b << 32 | 0xdead_beef;
         let rsp = machine.cpu.get(Gpr::Rsp);
         run(&mut machine, SYSCALL).unwrap();
@@ -80,7 +80,7 @@ fn sysret_returns_to_64_bit_or_compatibility_mode_at_level_3() {
         assert_eq!((cpu.rip, cpu.cs, cpu.ss, cpu.mode(), cpu.cpl), (rip, cs, flat(0x23, 0xcf3), mode, 3));
         assert_eq!(cpu.rflags, 0x3c_7fd7, "neither RF nor VM");
     }
-    // Of 32 bits there is nothing that is not canonical.
+    // A 32-bit address is always canonical.
     let mut machine = Machine::long();
     machine.cpu.set(Gpr::Rcx, NON_CANONICAL + 5);
     run(&mut machine, SYSRETD).unwrap();
@@ -89,7 +89,7 @@ fn sysret_returns_to_64_bit_or_compatibility_mode_at_level_3() {
     machine.cpu.rflags = 0x3c_7fd7;
     run(&mut machine, SYSRETQ).unwrap();
     assert_eq!(machine.cpu.rflags, rflags::FIXED);
-    // Whatever STAR says, RPL is 3.
+    // Whatever STAR says, the RPL becomes 3.
     let mut machine = Machine::long();
     machine.cpu.star = 0x18 << 48;
     run(&mut machine, SYSRETQ).unwrap();
@@ -129,7 +129,7 @@ fn sysexit_returns_to_level_3() {
         (Machine::protected, SYSEXITD, flat(0x1b, 0xcfb), 0x23, Mode::Protected, 0xffff_ffff),
     ];
     for (start, bytes, cs, ss, mode, mask) in rows {
-        // Whatever the low bits of the selector, RPL is 3.
+        // Whatever the low bits of the selector are, the RPL becomes 3.
         for sysenter_cs in [8, 0xb] {
             let mut machine = start();
             machine.cpu.sysenter_cs = sysenter_cs;

@@ -16,7 +16,7 @@ fn lengths(stretch: Option<Stretch>) -> Vec<u8> {
     stretch.map_or(Vec::new(), |stretch| stretch.instructions().iter().map(Instruction::len).collect())
 }
 
-/// A machine in 64-bit mode with `code` at RIP, and RET behind it.
+/// A machine in 64-bit mode with `code` at RIP, followed by a RET.
 fn with(code: &[u8]) -> Machine {
     let mut machine = Machine::long();
     machine.put(machine.cpu.rip, code);
@@ -26,14 +26,14 @@ fn with(code: &[u8]) -> Machine {
 
 #[test]
 fn ends_before_whatever_goes_elsewhere_or_decides_how_instructions_execute() {
-    // Two NOPs, then this: not part of the stretch.
+    // Two NOPs, then one of these: it is not part of the stretch.
     let ends: &[&[u8]] = &[
         &[0xc3],
         &[0xff, 0xe0],
         &[0xff, 0xd0],
-        // Both ways are one.
+        // Both ways lead to the same address.
         &[0x74, 0x00],
-        // With an operand of 16 bits processors differ.
+        // Processors differ in branches with an operand size of 16 bits.
         &[0x66, 0xe9, 0, 0, 0, 0],
         &[0x66, 0x74, 0x10],
         &[0x0f, 0x05],
@@ -60,7 +60,7 @@ fn ends_before_whatever_goes_elsewhere_or_decides_how_instructions_execute() {
         let code = [&[0x90, 0x90][..], *end].concat();
         assert_eq!(lengths(find(&mut with(&code), 16)), [1, 1], "{end:x?}");
     }
-    // And these are: loads, stores, arithmetic, PUSH, MOV DS, RDTSC.
+    // These are part of a stretch: loads, stores, arithmetic, PUSH, MOV DS, RDTSC.
     let on: &[&[u8]] = &[
         &[0x48, 0x8b, 0x03],
         &[0x48, 0x89, 0x03],
@@ -80,7 +80,7 @@ fn ends_before_whatever_goes_elsewhere_or_decides_how_instructions_execute() {
 
 #[test]
 fn begins_with_a_branch_whose_target_is_known() {
-    // Where it lies that the instruction goes there: 40h behind the first NOP of five.
+    // Puts targets into the places that the instruction may take its target from: the stack, RBX and R11.
     let go = |machine: &mut Machine, stack: u64, rbx: u64, r11: u64| {
         let rsp = machine.cpu.get(Gpr::Rsp) & !0xfff | 0x800;
         machine.cpu.gpr[Gpr::Rsp as usize] = rsp;
@@ -99,17 +99,17 @@ fn begins_with_a_branch_whose_target_is_known() {
         let stretch = find(&mut machine, 16).unwrap();
         assert_eq!(stretch.exits().collect::<Vec<_>>(), [there + 4], "{code:x?}");
         assert_eq!(lengths(Some(stretch)), [code.len() as u8, 1, 1, 1, 1], "{code:x?}");
-        // Nowhere, and a place without instructions.
+        // A non-canonical address, and one without instructions.
         for target in [1 << 60, 0x7000_0000_0000] {
             go(&mut machine, target, target, target);
             assert!(find(&mut machine, 16).is_none(), "{code:x?} {target:x}");
         }
-        // What comes before it may decide where it goes.
+        // An instruction before it may decide where it goes.
         let mut machine = with(&[&[0x90, 0x90][..], code].concat());
         go(&mut machine, there, there, there);
         assert_eq!(lengths(find(&mut machine, 16)), [1, 1], "{code:x?}");
     }
-    // A stack that is not there, and a return that drops more or has a prefix.
+    // A stack that is not mapped, and returns that pop more bytes or have a prefix.
     let mut machine = with(&[]);
     machine.cpu.gpr[Gpr::Rsp as usize] = 0x7000_0000_0000;
     assert!(find(&mut machine, 16).is_none());
@@ -132,7 +132,8 @@ fn one_instruction_is_none_and_the_limit_is_one() {
 
 #[test]
 fn each_instruction_lies_in_one_page() {
-    // So many NOPs in front of the end of a page, then one of three bytes that lies in this one, in both, behind.
+    // The number of NOPs before the end of a page, then how many of the three bytes of the next instruction are in this
+    // page.
     for (nops, in_page, expected) in [(4, 3, 7), (4, 2, 4), (4, 1, 4), (4, 0, 8)] {
         let mut machine = Machine::long();
         let end = (machine.cpu.rip | 0xfff) + 1;
@@ -150,17 +151,18 @@ fn goes_through_direct_branches_and_leaves_at_exits() {
     // Code, offsets of the instructions, offsets of the exits.
     type Row = (&'static [u8], &'static [u64], &'static [u64]);
     let rows: [Row; 9] = [
-        // A jump over two bytes, a call of what is behind it.
+        // A jump over two bytes; a call of the instruction after it.
         (&[0x90, 0xeb, 0x02, 0xcc, 0xcc, 0x90, 0xc3], &[0, 1, 5], &[6]),
         (&[0x90, 0xe8, 1, 0, 0, 0, 0xcc, 0x90, 0xc3], &[0, 1, 7], &[8]),
-        // Forward branches are not taken, backward ones are.
+        // Forward branches are assumed not taken, backward branches taken.
         (&[0x90, 0x74, 0x04, 0x90, 0xc3], &[0, 1, 3], &[7, 4]),
         (&[0x90, 0x90, 0x75, 0xfc, 0xc3], &[0, 1, 2], &[4, 0]),
         (&[0x90, 0xe2, 0xfd, 0xc3], &[0, 1], &[3, 0]),
         // A loop that does not go back to the first instruction: its end begins the next stretch.
         (&[0x90, 0x90, 0x75, 0xfd], &[0, 1], &[2]),
         (&[0x90, 0x90, 0xeb, 0xfd], &[0, 1], &[2]),
-        // What two branches lead to does not tell which did; nor does what execution comes to anyway.
+        // If two branches lead to the same address, it does not tell which one was taken. Neither does an address that
+        // execution reaches anyway.
         (&[0x90, 0x74, 0x04, 0x78, 0x02, 0x90, 0xc3], &[0, 1], &[7, 3]),
         (&[0x90, 0x74, 0x02, 0x90, 0x90, 0x90, 0xc3], &[0, 1, 3], &[5, 4]),
     ];
@@ -177,7 +179,7 @@ fn goes_through_direct_branches_and_leaves_at_exits() {
 
 #[test]
 fn what_repeats_is_the_first_or_not_there() {
-    // REP MOVSB alone, in front of others, twice, in a loop; MOVSB; REP OUTSB.
+    // REP MOVSB alone, before other instructions, twice, in a loop; MOVSB; REP OUTSB.
     let rows: [(&[u8], &[u8]); 6] = [
         (&[0xf3, 0xa4], &[2]),
         (&[0xf3, 0xa4, 0x90], &[2, 1]),
@@ -193,7 +195,7 @@ fn what_repeats_is_the_first_or_not_there() {
 
 #[test]
 fn has_as_many_exits_as_there_are_breakpoints() {
-    // Four conditional branches far ahead: three, and the end.
+    // Four conditional branches far ahead: three of them fit, and the end.
     let mut machine = with(&[0x74, 0x20, 0x74, 0x30, 0x74, 0x40, 0x90, 0x74, 0x50]);
     let rip = machine.cpu.rip;
     let exits: Vec<u64> = find(&mut machine, 16).unwrap().exits().map(|exit| exit - rip).collect();
