@@ -1,14 +1,14 @@
-//! Where the PMI handler puts what it drains.
+//! The archive: the PMI handler stores there what it drains.
 
 use pugmark_kernel::drain::Sink;
 use pugmark_kernel::loss::Gap;
 
 use crate::protocol::After;
 
-/// How many segments are remembered.
+/// How many segments can be noted.
 const SEGMENTS: usize = 256;
 
-/// Trace bytes in memory that was set aside before the trace: it neither waits nor allocates.
+/// Trace bytes in memory that was set aside before the trace, so that storing them neither waits nor allocates.
 #[derive(Debug)]
 pub struct Archive<'m> {
     memory: &'m mut [u8],
@@ -16,11 +16,11 @@ pub struct Archive<'m> {
     segments: [Mark; SEGMENTS],
     count: usize,
     full: u64,
-    /// There is no place to note one more segment.
+    /// No further segment can be noted.
     closed: bool,
-    /// What comes in two calls was traced apart.
+    /// Bytes of different calls were traced with a pause in between.
     apart: bool,
-    /// The address space of what comes next, where that is known.
+    /// The address space of the bytes that come next, if it is known.
     space: Option<u64>,
 }
 
@@ -32,12 +32,12 @@ struct Mark {
     space: Option<u64>,
 }
 
-/// Contiguous bytes of trace.
+/// Contiguous trace bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment<'m> {
-    /// What stands before it.
+    /// What is before it: the start, or a kind of gap.
     pub after: After,
-    /// The CR3 that it was traced under, as far as [`Archive::enter`] has said so.
+    /// The CR3 under which it was traced, if [`Archive::enter`] has reported it.
     pub space: Option<u64>,
     /// The bytes.
     pub bytes: &'m [u8],
@@ -59,18 +59,19 @@ impl<'m> Archive<'m> {
         }
     }
 
-    /// What comes in two calls was traced apart: the source is off while it is drained, and its trace does not say so.
+    /// Treats bytes of different calls as separate segments, for a source that is off while it is drained and whose
+    /// trace does not show that.
     #[must_use]
     pub fn apart(self) -> Self {
         Self { apart: true, ..self }
     }
 
-    /// What comes next was traced under this CR3, and nothing in the trace says so.
+    /// Sets the CR3 of the bytes that come next, for a trace that does not contain it.
     pub const fn enter(&mut self, space: u64) {
         self.space = Some(space);
     }
 
-    /// All bytes, one segment behind the other.
+    /// All bytes, segment after segment.
     #[must_use]
     pub fn trace(&self) -> &[u8] {
         &self.memory[..self.len]
@@ -85,13 +86,13 @@ impl<'m> Archive<'m> {
         })
     }
 
-    /// The memory, for the next trace.
+    /// Returns the memory, for the next trace.
     #[must_use]
     pub fn into_memory(self) -> &'m mut [u8] {
         self.memory
     }
 
-    /// How often there was no room: bytes were thrown away.
+    /// How often bytes were dropped because there was no room.
     #[must_use]
     pub const fn full(&self) -> u64 {
         self.full
@@ -100,7 +101,7 @@ impl<'m> Archive<'m> {
     fn begin_segment(&mut self, after: After) {
         let mark = Mark { start: self.len, after, space: self.space };
         if self.is_new() {
-            // Nothing came since the last one began.
+            // Nothing came since the last segment began.
             self.segments[self.count - 1] = mark;
         } else if self.count < SEGMENTS {
             self.segments[self.count] = mark;
@@ -110,7 +111,7 @@ impl<'m> Archive<'m> {
         }
     }
 
-    /// Nothing is in the last segment yet.
+    /// Whether the last segment is still empty.
     const fn is_new(&self) -> bool {
         self.segments[self.count - 1].start == self.len
     }
@@ -166,7 +167,7 @@ mod tests {
         for bytes in [&b"ab"[..], b"", b"c"] {
             assert_eq!(archive.bytes(bytes), bytes.len());
         }
-        // Gaps without anything between them are one.
+        // Gaps with nothing between them count as one.
         (0..SEGMENTS).for_each(|_| assert!(archive.gap(Gap::Stop)));
         archive.gap(Gap::Error);
         archive.bytes(b"de");

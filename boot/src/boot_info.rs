@@ -1,4 +1,4 @@
-//! What a boot loader says: memory, the command line, the first module.
+//! What a boot loader passes to the kernel: memory, the command line, the first module.
 
 use core::ops::Range;
 
@@ -9,27 +9,27 @@ mod pvh;
 
 pub use multiboot2::MAGIC as MULTIBOOT2_MAGIC;
 
-/// Physical memory as it can be read while the boot loader's structures are there.
+/// Physical memory that can be read while the boot loader's structures are there.
 pub trait Physical {
-    /// `size` bytes at `address`; none where there is no memory that may be read.
+    /// `size` bytes at `address`; `None` if that is not readable memory.
     fn bytes(&self, address: u64, size: usize) -> Option<&[u8]>;
 }
 
-/// What a boot loader says.
+/// The information from a boot loader.
 #[derive(Clone, Debug)]
 pub struct BootInfo {
-    /// Usable memory, whatever lies in it.
+    /// All usable memory, including what is in use already.
     pub memory: Regions,
-    /// Where the command line is: bytes, without the zero at its end.
+    /// The address range of the command line, without the zero at its end.
     pub command_line: Range<u64>,
     /// The first module: this kernel's own ELF file.
     pub module: Option<Range<u64>>,
 }
 
 impl BootInfo {
-    /// Reads what the boot loader left: `eax` and `ebx` are the registers at the entry point.
+    /// Reads what the boot loader left; `eax` and `ebx` are the registers at the entry point.
     ///
-    /// None where they point at nothing that is known.
+    /// Returns `None` if they do not point to a known structure.
     pub fn read(memory: &impl Physical, eax: u32, ebx: u32) -> Option<Self> {
         if eax == MULTIBOOT2_MAGIC {
             multiboot2::read(memory, ebx.into())
@@ -42,7 +42,7 @@ impl BootInfo {
 /// The longest command line that is read.
 const COMMAND_LINE_LIMIT: u64 = 4096;
 
-/// The bytes from `address` to before a zero.
+/// The range from `address` up to a zero byte.
 fn text(memory: &impl Physical, address: u64) -> Range<u64> {
     let at = |n: u64| address.checked_add(n).and_then(|at| memory.bytes(at, 1)).map(|byte| byte[0]);
     let len =
@@ -64,7 +64,7 @@ mod tests {
     use alloc::vec;
     use alloc::vec::Vec;
 
-    /// Memory from 1000H on.
+    /// Memory that begins at 1000H.
     pub(super) struct Fake(pub(super) Vec<u8>);
 
     impl Fake {

@@ -11,24 +11,24 @@ use crate::archive::Archive;
 use crate::histogram::Histogram;
 use crate::protocol::{After, Piece, Records};
 
-/// What branch records say.
+/// The result of decoding branch records.
 #[derive(Clone, Debug)]
 pub struct Decoded {
     /// The records of each contiguous part, in order.
     pub records: Vec<Records>,
-    /// The instructions of each contiguous part, in order. What ran before a part's first branch and after its last one
-    /// is not known.
+    /// The instructions of each contiguous part, in order. What ran before a part's first branch and after its last
+    /// one is unknown.
     pub pieces: Vec<Piece>,
     /// Count and hash of all instructions.
     pub total: AddressHash,
-    /// The first error; its index is the one in its segment.
+    /// The first error; its index is relative to its segment.
     pub first_error: Option<Error>,
 }
 
-/// What the records do not say themselves.
+/// Information that the records do not contain.
 #[derive(Clone, Debug)]
 pub struct Context<'a> {
-    /// Where interrupts and exceptions lead.
+    /// The addresses to which interrupts and exceptions lead.
     pub handlers: &'a [RangeInclusive<u64>],
     /// Only one privilege level was recorded.
     pub one_level: bool,
@@ -182,7 +182,7 @@ mod tests {
 
     #[test]
     fn a_branch_that_cannot_be_begins_a_piece() {
-        // Nothing leads from 1000 to 1003 past the jump.
+        // No instruction leads from 1000 past the jump to 1003.
         let (decoded, _) = decoded(|archive| {
             archive.bytes(&records(&[BACK, (0x1003, 0x1000), BACK]));
         });
@@ -193,7 +193,7 @@ mod tests {
 
     #[test]
     fn each_address_space_has_its_code() {
-        // 1000: jmp 1003 in the one, in the other 1000: nop; 1001: jmp 1003; then jmp 1000.
+        // In one address space 1000: jmp 1003; in the other 1000: nop; 1001: jmp 1003; in both then jmp 1000.
         let (one, other): (&[u8], &[u8]) = (&[0xeb, 1, 0xf4, 0xeb, 0xfb], &[0x90, 0xeb, 0, 0xeb, 0xfb]);
         let code = [(0x1000, one, AddressSpace::Cr3(0x5000)), (0x1000, other, AddressSpace::Cr3(0x6000))];
         let (decoded, _) = decoded_over(&code, false, |archive| {

@@ -1,22 +1,22 @@
 //! The kernel's command line: words, separated by spaces.
 
-/// What the command line asks for. A word that is not known, like the image's own name, asks for nothing.
+/// What the command line requests. An unknown word, such as the image's name, is ignored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CommandLine<'a> {
     only: Option<&'a str>,
-    /// `source=pt|bts|pebs|lbr|counters|ibs`: what traces, counts or samples.
+    /// `source=pt|bts|pebs|lbr|counters|ibs`: the hardware that traces, counts or samples.
     pub source: Source,
-    /// `dump`: send the trace bytes to the debug console, and say what code they are of.
+    /// `dump`: send the trace bytes to the debug console, and report which code was traced.
     pub dump: bool,
-    /// `no-decode`: trace, but leave it at that.
+    /// `no-decode`: trace, but do not decode.
     pub no_decode: bool,
     /// `expect-ovf`: the machine is set up to overflow, so a trace without an OVF is a failure.
     pub expect_overflow: bool,
-    /// `rounds=N`: how often each workload is sampled by IBS; a number that is none counts as 1.
+    /// `rounds=N`: how often IBS samples each workload; anything that is not a number counts as 1.
     pub rounds: u32,
 }
 
-/// What tells how code was executed.
+/// The tracing hardware to use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Source {
     /// Intel Processor Trace.
@@ -35,7 +35,7 @@ pub enum Source {
 }
 
 impl<'a> CommandLine<'a> {
-    /// Reads the words of `text`.
+    /// Parses the words of `text`.
     #[must_use]
     pub fn parse(text: &'a str) -> Self {
         let mut line = Self {
@@ -64,13 +64,13 @@ impl<'a> CommandLine<'a> {
         line
     }
 
-    /// Whether the workload `name` is to run: `only=` names it, or is not there.
+    /// Whether the workload `name` runs: `only=` names it or is absent.
     #[must_use]
     pub fn selects(&self, name: &str) -> bool {
         self.only.is_none_or(|names| names.split(',').any(|only| only == name))
     }
 
-    /// The names that `only=` gives, to find those that no workload has.
+    /// The names in `only=`, to find unknown ones.
     pub fn only(&self) -> impl Iterator<Item = &'a str> {
         self.only.into_iter().flat_map(|names| names.split(','))
     }

@@ -1,4 +1,4 @@
-//! Decodes an archived trace: pieces, losses, and the functions that ran.
+//! Decodes an archived trace: contiguous pieces, losses, and the functions that ran.
 
 use alloc::vec::Vec;
 use pugmark_decoder_core::Error;
@@ -10,18 +10,18 @@ use crate::archive::Archive;
 use crate::histogram::Histogram;
 use crate::protocol::{After, Piece};
 
-/// What a trace says.
+/// The result of decoding a trace.
 #[derive(Clone, Debug)]
 pub struct Decoded {
     /// The contiguous parts, in order.
     pub pieces: Vec<Piece>,
-    /// Count and hash of all of them.
+    /// Count and hash of all instructions.
     pub total: AddressHash,
-    /// OVF packets.
+    /// The number of OVF packets.
     pub overflows: u64,
-    /// Times the decoder had to go on at the next PSB.
+    /// How often the decoder had to go on at the next PSB.
     pub errors: u64,
-    /// The first of those errors; its offset is the one in its segment.
+    /// The first of these errors; its offset is relative to its segment.
     pub first_error: Option<Error>,
 }
 
@@ -40,7 +40,7 @@ pub fn decode(archive: &Archive<'_>, sections: &[Section<'_>], histogram: &mut H
             histogram.add(insn.ip);
         }) {
             let after = match piece.after {
-                // What the decoder takes for the begin is the segment's, and the archive knows better what that is.
+                // The decoder's start is the start of the segment, and the archive knows what was before that.
                 flow::After::Start if first => segment.after,
                 flow::After::Start | flow::After::Psb => After::Psb,
                 flow::After::Wrap => After::Wrap,
@@ -54,7 +54,7 @@ pub fn decode(archive: &Archive<'_>, sections: &[Section<'_>], histogram: &mut H
             first = false;
             decoded.pieces.push(Piece { after, hash: piece.hash, first: piece.first, last: piece.last });
         }
-        // An error with nothing behind it is before no piece.
+        // An error after the last piece belongs to no piece.
         if let Some(flow::After::Error(error)) = pieces.after() {
             decoded.first_error.get_or_insert(error);
         }
@@ -77,7 +77,7 @@ mod tests {
     const THREE: &[u8] = b"\x99\x01\x7d\0\x10\0\0\0\0\x02\x23\x3d\x03\x10\x01";
     /// MODE.Exec (64 bit), FUP (1000), PSBEND, OVF, FUP (1008), FUP (100a), TIP.PGD
     const LOST: &[u8] = b"\x99\x01\x7d\0\x10\0\0\0\0\x02\x23\x02\xf3\x3d\x08\x10\x3d\x0a\x10\x01";
-    /// No packet begins like this.
+    /// No packet begins with its last two bytes.
     const BROKEN: &[u8] = b"\x99\x01\x7d\0\x10\0\0\0\0\x02\x23\x02\xff";
 
     fn decoded(feed: impl Fn(&mut Archive<'_>)) -> (Decoded, Vec<u64>) {

@@ -1,23 +1,23 @@
-//! What a workload is to lose, and whether it lost that and nothing else.
+//! Compares what a workload lost with what it was meant to lose.
 
 use core::fmt;
 
 use crate::protocol::Lost;
 
-/// What a workload is to lose.
+/// What a workload is meant to lose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expected {
     /// Nothing.
     Nothing,
-    /// What comes after a STOP.
+    /// What ran after a STOP.
     Stop,
-    /// What a ring's end overwrites.
+    /// What was overwritten at the end of a ring.
     Wrap,
-    /// What the machine below lets overflow, if it does.
+    /// What was dropped by an overflow, if the machine is set up for one.
     Overflow,
 }
 
-/// A loss that should not be, or one that should be and is not.
+/// An unexpected loss, or an expected one that did not happen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Surprise {
     /// What was expected.
@@ -27,11 +27,11 @@ pub struct Surprise {
 }
 
 impl Expected {
-    /// Compares with what was lost.
+    /// Compares the expectation with what was lost.
     ///
     /// # Errors
-    /// A loss of another kind, or none of the kind that was to happen. Where the machine was set up to overflow
-    /// (`overflows`), OVF packets are no surprise anywhere, and [`Expected::Overflow`] must have some.
+    /// There was a loss of another kind, or none of the expected kind. If the machine was set up to overflow
+    /// (`overflows`), OVF packets are never unexpected, and [`Expected::Overflow`] requires some.
     pub fn check(self, lost: Lost, overflows: bool) -> Result<(), Surprise> {
         let Lost { overflows: ovf, stops, wraps, full, strays: _ } = lost;
         let as_expected = match self {
@@ -64,7 +64,7 @@ mod tests {
     #[test]
     fn only_what_is_expected_is_no_surprise() {
         let lost = |overflows, stops, wraps, full| Lost { overflows, stops, wraps, full, strays: 1 };
-        // What was lost; then for each kind of expectation whether that is right, without and with `overflows`.
+        // What was lost; then for each expectation whether that is right, without and with `overflows`.
         for (lost, right) in [
             (lost(0, 0, 0, 0), [(true, true), (false, false), (false, false), (true, false)]),
             (lost(1, 0, 0, 0), [(false, true), (false, false), (false, false), (true, true)]),

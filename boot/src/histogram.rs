@@ -1,22 +1,22 @@
-//! Which functions ran most.
+//! Counts which functions ran most.
 
 use alloc::vec;
 use alloc::vec::Vec;
 
 use crate::symbols::{Function, Symbols};
 
-/// Instructions by function.
+/// Counts of instructions by function.
 #[derive(Clone, Debug)]
 pub struct Histogram<'s> {
     symbols: &'s Symbols<'s>,
     counts: Vec<u64>,
     elsewhere: u64,
-    /// The function of the last address: most are in the same one.
+    /// The function of the last address, because the next one is usually in the same function.
     last: Option<usize>,
 }
 
 impl<'s> Histogram<'s> {
-    /// Nothing counted, for the functions of `symbols`.
+    /// A histogram of the functions of `symbols`, with all counts 0.
     #[must_use]
     pub fn new(symbols: &'s Symbols<'s>) -> Self {
         Self { symbols, counts: vec![0; symbols.functions().len()], elsewhere: 0, last: None }
@@ -34,7 +34,8 @@ impl<'s> Histogram<'s> {
         }
     }
 
-    /// The `n` functions that ran most, with their counts, the hottest first; of equals the lower address.
+    /// The `n` functions that ran most, with their counts, the hottest first; of equal ones the lower address comes
+    /// first.
     #[must_use]
     pub fn top(&self, n: usize) -> Vec<(Function<'s>, u64)> {
         let mut order: Vec<usize> = (0..self.counts.len()).filter(|&index| self.counts[index] > 0).collect();
@@ -42,7 +43,7 @@ impl<'s> Histogram<'s> {
         order.into_iter().take(n).map(|index| (self.symbols.functions()[index], self.counts[index])).collect()
     }
 
-    /// Instructions in no known function.
+    /// The number of instructions in no known function.
     #[must_use]
     pub fn elsewhere(&self) -> u64 {
         self.elsewhere

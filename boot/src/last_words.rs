@@ -1,18 +1,18 @@
-//! What a kernel that panics says.
+//! Prints the message of a kernel that panics.
 
 use core::fmt::{Arguments, Write};
 use spin::Mutex;
 
-/// Writes to the port in `kept`, and where somebody holds that, who may be the one that panics and will never let go of
-/// it, to one made anew.
+/// Writes to the port in `kept`. If that is locked, perhaps by the code that panics and will never release it, writes
+/// to a newly made port.
 pub fn write<W: Write>(kept: &Mutex<Option<W>>, anew: impl FnOnce() -> Option<W>, words: Arguments<'_>) {
     let mut port = match kept.try_lock() {
-        // Taken out: should writing panic, too, then nothing is written the second time.
+        // The port is taken out, so that if writing panics too, nothing is written the second time.
         Some(mut port) => port.take(),
         None => anew(),
     };
     if let Some(port) = &mut port {
-        // There is nobody left to tell.
+        // An error cannot be reported to anybody any more.
         let _ = port.write_fmt(words);
     }
 }

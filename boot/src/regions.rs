@@ -1,8 +1,8 @@
-//! Free physical memory.
+//! Keeps track of free physical memory.
 
 use core::ops::Range;
 
-/// How many separate regions are remembered; what does not fit is not used.
+/// How many separate regions can be noted; further ones are not used.
 const CAPACITY: usize = 64;
 
 /// Regions of free physical memory, by address.
@@ -19,12 +19,12 @@ impl Regions {
         Self { regions: [(0, 0); CAPACITY], len: 0 }
     }
 
-    /// Adds free memory, in bytes from the start to before the end. It must not overlap what is there.
+    /// Adds free memory. It must not overlap regions that are already free.
     pub fn add(&mut self, mut region: Range<u64>) {
         if region.is_empty() {
             return;
         }
-        // Neighbours become one.
+        // Merge it with its neighbours.
         let mut kept = 0;
         for index in 0..self.len {
             let (start, end) = self.regions[index];
@@ -45,7 +45,7 @@ impl Regions {
         }
     }
 
-    /// Takes a range out, whether or not it is free.
+    /// Removes a range, whether or not it is free.
     pub fn remove(&mut self, range: Range<u64>) {
         let before = self.clone();
         self.len = 0;

@@ -1,4 +1,4 @@
-//! The symbol table of an ELF file: which function an address belongs to.
+//! Reads the symbol table of an ELF file, to find the function to which an address belongs.
 
 use alloc::vec::Vec;
 use core::fmt;
@@ -12,9 +12,9 @@ pub struct Symbols<'a> {
 /// A function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Function<'a> {
-    /// Where it begins.
+    /// The address of its first byte.
     pub address: u64,
-    /// Its length in bytes; 0 where the file does not say.
+    /// Its length in bytes; 0 if the file does not give it.
     pub size: u64,
     /// Its linkage name.
     pub name: &'a str,
@@ -23,9 +23,9 @@ pub struct Function<'a> {
 /// What is wrong with an ELF file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ElfError {
-    /// It is no ELF file for 64 bits, little-endian.
+    /// It is not a 64-bit little-endian ELF file.
     NotElf64,
-    /// What should be at this offset of the file is not all there.
+    /// The file ends within the structure at this offset.
     CutShort {
         /// The offset, in bytes.
         offset: u64,
@@ -40,11 +40,13 @@ const SYMBOL_FUNCTION: u8 = 2;
 const SYMBOL_SIZE: usize = 24;
 
 impl<'a> Symbols<'a> {
-    /// Reads the functions of an ELF file.
+    /// Reads the functions of an ELF file. A symbol whose name is not UTF-8 or is outside the string table is left
+    /// out.
+    ///
+    /// Source: "ELF-64 Object File Format", "Sections" and "Symbol Table".
     ///
     /// # Errors
-    /// A file that is no ELF64, is cut short or has no symbol table. A symbol whose name is not UTF-8 or lies
-    /// outside the string table is left out. Source: "ELF-64 Object File Format", "Sections" and "Symbol Table".
+    /// The file is not an ELF64 file, is cut short or has no symbol table.
     pub fn parse(elf: &'a [u8]) -> Result<Self, ElfError> {
         if elf.get(..6) != Some(b"\x7fELF\x02\x01") {
             return Err(ElfError::NotElf64);
@@ -68,14 +70,14 @@ impl<'a> Symbols<'a> {
         Ok(Self::from_functions(symbols.filter_map(|symbol| function(symbol, names))))
     }
 
-    /// A table of functions given in any order.
+    /// Makes a table of functions, given in any order.
     pub fn from_functions(functions: impl IntoIterator<Item = Function<'a>>) -> Self {
         let mut functions: Vec<_> = functions.into_iter().collect();
         functions.sort_unstable_by_key(|function| (function.address, function.size));
         Self { functions }
     }
 
-    /// The number of the function that holds `address`.
+    /// Returns the index of the function that holds `address`.
     #[must_use]
     pub fn find(&self, address: u64) -> Option<usize> {
         let index = self.functions.partition_point(|function| function.address <= address).checked_sub(1)?;
@@ -112,7 +114,7 @@ impl<'a> Section<'a> {
     fn read(elf: &'a [u8], header: u64) -> Result<Self, ElfError> {
         let kind = u32_at(elf, header.saturating_add(4))?;
         let link = u32_at(elf, header.saturating_add(0x28))?;
-        // Only the sections that are read must be in the file: .bss is not.
+        // Only the sections that are read must be in the file; .bss, for one, is not.
         let bytes = if matches!(kind, SECTION_SYMTAB | SECTION_STRTAB) {
             let (offset, size) =
                 (u64_at(elf, header.saturating_add(0x18))?, u64_at(elf, header.saturating_add(0x20))?);
@@ -127,7 +129,7 @@ impl<'a> Section<'a> {
 fn function<'a>(symbol: &[u8; SYMBOL_SIZE], names: &'a [u8]) -> Option<Function<'a>> {
     let [n0, n1, n2, n3, info, _other, s0, s1, rest @ ..] = symbol;
     let (address, size) = rest.split_at(8);
-    // Section 0 is where undefined symbols are.
+    // Undefined symbols have section 0.
     if info & 0xf != SYMBOL_FUNCTION || [*s0, *s1] == [0, 0] {
         return None;
     }

@@ -1,8 +1,8 @@
-//! Samples by address.
+//! Counts samples by address.
 
 use alloc::vec::Vec;
 
-/// Each address of `samples`, which are little-endian `u64`s, with how often it is there; sorted by address.
+/// Returns each address in `samples`, which are little-endian `u64`s, and how often it occurs, sorted by address.
 #[must_use]
 pub fn tally(samples: &[u8]) -> Vec<(u64, u64)> {
     let mut addresses: Vec<u64> =

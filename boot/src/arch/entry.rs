@@ -6,7 +6,7 @@
 
 use core::arch::global_asm;
 
-/// What the boot loader left in EAX and EBX.
+/// The values of EAX and EBX that the boot loader left.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Handover {
     /// EAX: multiboot2's magic, or anything.

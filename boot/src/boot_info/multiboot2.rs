@@ -1,9 +1,9 @@
-//! Multiboot2. Source: "Multiboot2 Specification", "Boot information format".
+//! Reads multiboot2's boot information. Source: "Multiboot2 Specification", "Boot information format".
 
 use super::{BootInfo, Physical, text, u32_at, u64_at};
 use crate::regions::Regions;
 
-/// EAX at the entry point.
+/// The value of EAX at the entry point.
 pub const MAGIC: u32 = 0x36d7_6289;
 
 const END: u32 = 0;
@@ -13,7 +13,7 @@ const MEMORY_MAP: u32 = 6;
 /// The memory map's type for usable memory.
 const AVAILABLE: u32 = 1;
 
-/// Reads the boot information at `address`; none if it is cut short or has no memory map.
+/// Reads the boot information at `address`; `None` if it is cut short or has no memory map.
 pub(super) fn read(memory: &impl Physical, address: u64) -> Option<BootInfo> {
     let total = u32_at(memory.bytes(address, 8)?, 0)?;
     let info = memory.bytes(address, usize::try_from(total).ok()?)?;
@@ -31,7 +31,7 @@ pub(super) fn read(memory: &impl Physical, address: u64) -> Option<BootInfo> {
             MEMORY_MAP => regions = Some(memory_map(tag)?),
             _ => {}
         }
-        // A tag has at least its own head, and the next one begins at a multiple of 8.
+        // A tag has at least its own header, and the next tag begins at a multiple of 8.
         offset = offset.checked_add(size.max(8))?.checked_next_multiple_of(8)?;
     }
     Some(BootInfo { memory: regions?, command_line, module })
@@ -80,7 +80,8 @@ mod tests {
     #[test]
     fn refuses_what_is_cut_short() {
         for (address, words) in [
-            // The end tag outside, a tag larger than all, no memory map, a total beyond memory.
+            // The end tag outside the information, a tag larger than everything, no memory map, a total size beyond
+            // memory.
             (0x1000, &[0xa0][..]),
             (0x101c, &[0x1000]),
             (0x1048, &[77]),

@@ -1,4 +1,4 @@
-//! PVH: the structure `hvm_start_info`. Source: Xen, "x86/HVM direct boot ABI".
+//! Reads PVH's boot information, the structure `hvm_start_info`. Source: Xen, "x86/HVM direct boot ABI".
 
 use super::{BootInfo, Physical, text, u32_at, u64_at};
 use crate::regions::Regions;
@@ -7,7 +7,7 @@ const MAGIC: u32 = 0x336e_c578;
 /// `XEN_HVM_MEMMAP_TYPE_RAM`
 const RAM: u32 = 1;
 
-/// Reads the start info at `address`; none if there is none or it has no memory map.
+/// Reads the start info at `address`; `None` if there is none or it has no memory map.
 pub(super) fn read(memory: &impl Physical, address: u64) -> Option<BootInfo> {
     let info = memory.bytes(address, 56)?;
     if u32_at(info, 0)? != MAGIC || u32_at(info, 4)? < 1 {

@@ -36,7 +36,8 @@ fn elf(symbols: &[(u32, u8, u16, u64, u64)], names: &[u8]) -> Vec<u8> {
     elf
 }
 
-/// `b` at 0x200, `a` at 0x100 without a size, `c` at 0x300; an object, an undefined function, a name outside.
+/// `b` at 0x200, `a` at 0x100 without a size, `c` at 0x300; an object, an undefined function, a name outside the
+/// table.
 fn sample() -> Vec<u8> {
     elf(
         &[
@@ -89,7 +90,7 @@ fn refuses_what_is_no_elf() {
 #[test]
 fn refuses_every_cut_and_survives_every_byte() {
     let elf = sample();
-    // The last fields of the last header, 20 bytes, say nothing that is needed.
+    // The last fields of the last header (20 bytes) are not needed.
     for len in 0..elf.len() - 20 {
         assert!(Symbols::parse(&elf[..len]).is_err(), "{len}");
     }
@@ -97,7 +98,7 @@ fn refuses_every_cut_and_survives_every_byte() {
         let mut changed = elf.clone();
         for byte in [0, 1, 0x7f, 0x80, 0xff] {
             changed[index] = byte;
-            // Whatever it says, it must not panic.
+            // Whatever the result is, it must not panic.
             let _ = Symbols::parse(&changed).map(|symbols| symbols.find(0x200));
         }
     }

@@ -1,4 +1,4 @@
-//! AMD's performance counters and Instruction Based Sampling for a workload.
+//! Runs AMD's performance counters and Instruction Based Sampling (IBS) for a workload.
 
 use core::fmt;
 use pugmark_boot::archive::Archive;
@@ -16,22 +16,22 @@ use pugmark_kernel::msr::{GeneralProtection, Msr};
 
 use super::plan::{Plan, Unfit};
 
-/// NB_CFG of family 10h, and in it EnableCf8ExtCfg: the ports reach the extended registers.
+/// Family 10h's NB_CFG. Its bit EnableCf8ExtCfg lets the configuration ports reach the extended registers.
 ///
 /// Source: BKDG 31116, "MSRC001_001F Northbridge Configuration Register (NB_CFG)".
 const NB_CFG: u32 = 0xc001_001f;
 const ENABLE_CF8_EXT_CFG: u64 = 1 << 46;
 
-/// What is counted, and how often it is sampled.
+/// The event to count, and how often to sample it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Counting {
-    /// The event select: 12 bits.
+    /// The event select (12 bits).
     pub(super) event: u16,
     pub(super) period: Option<u32>,
 }
 
-/// Retired instructions, branches and far transfers, which all families count by the same numbers; then instructions
-/// once more, with interrupts.
+/// Retired instructions, branches and far transfers, which all families count with the same event selects; then
+/// instructions again, with an interrupt after each period.
 ///
 /// Source: BKDG 31116, "Performance Counter Events"; PPR 56176, "Core Performance Monitor Counters".
 pub(super) const COUNTED: [Counting; 4] = [
@@ -41,19 +41,20 @@ pub(super) const COUNTED: [Counting; 4] = [
     Counting { event: 0xc0, period: Some(1009) },
 ];
 
-/// Ops from one sample to the next, with the random part of the count's beginning. What the handler does from where it
-/// lets the unit go on must be shorter: it would never come back to the workload.
+/// Ops from one sample to the next, including the random start of the count. What the handler does after it lets the
+/// unit go on must be shorter than that; otherwise execution would never return to the workload.
 const OPS: u32 = 0x200;
-/// So many more beside NMIs of others. Where one waits while a sample's is handled, the handler is entered once more
-/// and looks for a sample before the workload goes on: were there one, the next NMI would wait, and so for ever.
+/// Added if NMIs of other origin come too. If such an NMI is pending while a sample is handled, the handler is entered
+/// again and looks for a sample before the workload goes on. If it found one, the next NMI would be pending again, and
+/// so on forever.
 const BESIDE_NMIS: u32 = 0x400;
-/// So many more in each further round of a workload: otherwise they would fall on the same instructions again.
+/// Added in each further round of a workload; otherwise the samples would hit the same instructions again.
 const ROUND: u32 = 0x10;
-/// The same in clocks, of which one instruction may take hundreds, for processors that cannot count ops.
+/// The period in clocks, for processors that cannot count ops. One instruction may take hundreds of clocks.
 const CYCLES: u32 = 0x1000;
 
 impl Counting {
-    /// The counters, and the event that they are to count.
+    /// Returns the counters, and the event for them.
     pub(super) fn ready(
         self,
         plan: &Plan,
@@ -67,7 +68,8 @@ impl Counting {
     }
 }
 
-/// The units of IBS, routed, what they are to sample in a round, and how that is told.
+/// Returns the units of IBS with their interrupt routed, their configuration for a round, and how samples are
+/// reported.
 pub(super) fn sampling(
     plan: &Plan,
     round: u32,
@@ -96,22 +98,22 @@ pub(super) fn sampling(
     Ok((unit, config.op_random(), Samples { of, period, ..Samples::default() }))
 }
 
-/// Opens the way to the registers of family 10h's northbridge.
+/// Gives access to the registers of family 10h's northbridge.
 fn configuration() -> Result<ConfigPorts, AmdFailure> {
     let mut msr = super::session::msr();
     let value = msr.rdmsr(NB_CFG).map_err(AmdFailure::Fault)?;
-    // SAFETY: lets the ports reach more registers, and nothing else.
+    // SAFETY: lets the ports reach more registers and has no other effect.
     unsafe { msr.wrmsr(NB_CFG, value | ENABLE_CF8_EXT_CFG) }.map_err(AmdFailure::Fault)?;
-    // SAFETY: the kernel is at CPL 0, and nobody else in it uses the ports; the bit is set.
+    // SAFETY: the kernel is at CPL 0, and nothing else in it uses the ports; the bit is set.
     Ok(unsafe { ConfigPorts::new() })
 }
 
-/// Puts the addresses of samples into an archive, eight bytes each.
+/// Puts the addresses of samples into an archive, eight bytes for each.
 pub(super) struct Addresses<'t, 'm> {
     pub(super) archive: &'t mut Archive<'m>,
-    /// What the interrupt that is served has interrupted; none where it was served later.
+    /// The RIP that the interrupt being served has interrupted; `None` if the interrupt was served later.
     pub(super) interrupted: Option<u64>,
-    /// Samples whose address is not known.
+    /// How many samples have no known address.
     pub(super) unplaced: &'t mut u64,
 }
 
@@ -146,11 +148,11 @@ impl SampleSink for Addresses<'_, '_> {
     }
 }
 
-/// Why nothing is counted or sampled.
+/// Why nothing was counted or sampled.
 #[derive(Debug)]
 pub(crate) enum AmdFailure {
     Unfit(Unfit),
-    /// IBS samples whatever the privilege level.
+    /// IBS cannot filter by privilege level.
     Levels,
     Vendor(Missing),
     Counters(Absent),
@@ -162,7 +164,7 @@ pub(crate) enum AmdFailure {
 }
 
 impl AmdFailure {
-    /// Whether this source, or this processor, simply lacks what it takes.
+    /// Whether this source or this processor merely lacks what the plan needs.
     pub(super) fn is_refusal(&self) -> bool {
         match self {
             Self::Unfit(_) | Self::Levels | Self::Vendor(_) => true,

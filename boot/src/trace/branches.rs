@@ -1,4 +1,5 @@
-//! The Branch Trace Store for a workload: what it can do of what the workload wants.
+//! Runs the Branch Trace Store (BTS) for a workload. The processor writes a record of each taken branch into a buffer
+//! that the debug store (DS) area in memory describes.
 
 use core::fmt;
 use pugmark_boot::protocol::Level;
@@ -17,14 +18,15 @@ use super::linear::KernelLinear;
 use super::plan::{Plan, Unfit};
 use crate::arch::traps;
 
-/// Bytes of a branch record.
+/// The length of a branch record in bytes.
 const RECORD: u64 = 24;
 /// The vector of NMIs.
 const NMI: u8 = 2;
-/// A buffer that is not drained is so much larger than that of Intel PT's: a record has 24 bytes, where PT has a bit.
+/// How many times larger than Intel PT's a buffer is that is not drained: a record takes 24 bytes, where PT needs a
+/// bit.
 const UNDRAINED: u64 = 8;
 
-/// What is to be written, and where.
+/// What is recorded, and where.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Branches {
     config: DsConfig,
@@ -32,12 +34,12 @@ pub(super) struct Branches {
 }
 
 impl Branches {
-    /// Whether the buffer is drained while it is recorded.
+    /// Whether the buffer is drained while records are written.
     pub(super) fn is_drained(plan: &Plan) -> bool {
         plan.mode != Mode::Overwrite
     }
 
-    /// The unit, memory for it, and what it can do of a plan.
+    /// Returns the unit, its memory and its configuration for a plan.
     pub(super) fn ready(plan: &Plan, msr: GuardedMsr) -> Result<Ready<DsConfig>, StoreFailure> {
         let unit = DsUnit::detect(this_processor, msr).map_err(StoreFailure::Detect)?;
         let branches = Self::of(plan).map_err(|unfit| StoreFailure::Unfit("branch records", unfit))?;
@@ -66,10 +68,10 @@ impl Branches {
     }
 }
 
-/// All that it takes to start.
+/// Everything that a start needs.
 pub(super) type Ready<C> = (DsUnit<GuardedMsr>, DsArea<KernelLinear>, C);
 
-/// The vector through which a plan's interrupt comes.
+/// The vector of a plan's interrupt.
 pub(super) const fn vector(plan: &Plan) -> u8 {
     match plan.delivery {
         Delivery::Nmi => NMI,
@@ -77,10 +79,10 @@ pub(super) const fn vector(plan: &Plan) -> u8 {
     }
 }
 
-/// Why the debug store has no branch records or no samples.
+/// Why the debug store has no branch records or samples.
 #[derive(Debug)]
 pub(crate) enum StoreFailure {
-    /// What is asked for, and what of the plan does not go with it.
+    /// What was requested, and which part of the plan it cannot do.
     Unfit(&'static str, Unfit),
     NoSamples(Missing),
     Detect(Absent),
@@ -90,7 +92,7 @@ pub(crate) enum StoreFailure {
 }
 
 impl StoreFailure {
-    /// Whether this source, or this processor, simply lacks what it takes.
+    /// Whether this source or this processor merely lacks what the plan needs.
     pub(super) fn is_refusal(&self) -> bool {
         match self {
             Self::Unfit(..) | Self::NoSamples(_) => true,

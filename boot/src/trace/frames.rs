@@ -1,4 +1,4 @@
-//! Memory for the driver.
+//! Physical memory for the driver.
 
 use core::ptr::NonNull;
 use pugmark_kernel::memory::{Frames, Request};
@@ -10,8 +10,8 @@ use crate::arch::memory;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct KernelFrames;
 
-// SAFETY: blocks come from free memory, are nobody else's until they are given back, and all memory is mapped one to
-// one, writable and write-back, for good.
+// SAFETY: blocks come from free memory and belong to the caller alone until they are given back. All memory is always
+// mapped one to one, writable and write-back.
 unsafe impl Frames for KernelFrames {
     fn allocate(&self, request: Request) -> Option<PhysAddr> {
         let start = memory::take(request.size, request.align)?;

@@ -1,4 +1,4 @@
-//! Last branch records for a workload.
+//! Runs the last branch records (LBR) for a workload.
 
 use core::fmt;
 use pugmark_boot::archive::Archive;
@@ -12,10 +12,10 @@ use pugmark_kernel::msr::GeneralProtection;
 
 use super::plan::{Plan, Unfit};
 
-/// As many as any processor has.
+/// The most records that any processor has.
 const MOST: usize = 32;
 
-/// The records, off, and which branches go there: all, or those of calls that have not returned.
+/// Returns the unit, still off, and its configuration: to record all branches, or the calls that have not returned.
 pub(super) fn ready(
     calls: bool,
     plan: &Plan,
@@ -25,13 +25,13 @@ pub(super) fn ready(
     Unfit::without_area(plan).map_err(LastFailure::Unfit)?;
     let level = plan.filter.level;
     let config = LbrConfig::new().os(level != Level::User).user(level != Level::Os).call_stack(calls);
-    // Before there is an archive for it.
+    // Check now, before a session is announced.
     let refused = |refusal| LastFailure::Start(StartError::Refused(refusal));
     config.check(unit.capabilities()).map_err(refused)?;
     Ok((unit, config))
 }
 
-/// Stops, and keeps the records: the newest first, where from and where to.
+/// Stops the unit and archives its records, the newest first: source and target of each.
 pub(super) fn finish(
     running: LbrRunning<GuardedMsr>,
     archive: &mut Archive<'_>,
@@ -45,14 +45,14 @@ pub(super) fn finish(
     Ok(())
 }
 
-/// The branches that were kept: where from and where to.
+/// Source and target of each archived record.
 pub(super) fn kept(bytes: &[u8]) -> impl Iterator<Item = (u64, u64)> {
     let (words, _) = bytes.as_chunks();
     let (pairs, _) = words.as_chunks();
     pairs.iter().map(|[from, to]| (u64::from_le_bytes(*from), u64::from_le_bytes(*to)))
 }
 
-/// Why there are no last branches.
+/// Why there are no last branch records.
 #[derive(Debug)]
 pub(crate) enum LastFailure {
     Unfit(Unfit),
@@ -62,11 +62,11 @@ pub(crate) enum LastFailure {
 }
 
 impl LastFailure {
-    /// Whether this source, or this processor, simply lacks what it takes.
+    /// Whether this source or this processor merely lacks what the plan needs.
     pub(super) fn is_refusal(&self) -> bool {
         match self {
             Self::Unfit(_) | Self::Start(StartError::Refused(_)) => true,
-            // An emulator that has not the register.
+            // An emulator may not have the registers.
             Self::Absent(Absent::NotBacked(_)) => true,
             Self::Absent(absent) => absent.is_missing(),
             Self::Start(_) | Self::Stop(_) => false,

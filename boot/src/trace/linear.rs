@@ -1,4 +1,4 @@
-//! Memory for branch records: they are written through the page tables.
+//! Memory for branch records and samples, which the processor writes through the page tables.
 
 use core::ptr::NonNull;
 use pugmark_kernel::intel::ds::{LinearMemory, LinearPage, LinearRequest, MemoryType};
@@ -11,9 +11,9 @@ use crate::arch::{memory, paging};
 #[derive(Clone, Copy, Debug)]
 pub(super) struct KernelLinear;
 
-// SAFETY: blocks come from free memory and are nobody else's until they are given back; all memory is mapped one to one
-// for good, in the part that all address spaces share. The list of address spaces has each that was ever made, and the
-// tables are walked anew for each answer.
+// SAFETY: blocks come from free memory and belong to the caller alone until they are given back. All memory is always
+// mapped one to one, in the part that all address spaces share. The list of address spaces has every one that was
+// made, and each answer comes from a new walk of the tables.
 unsafe impl LinearMemory for KernelLinear {
     fn allocate(&self, request: LinearRequest) -> Option<VirtAddr> {
         let start = memory::take(request.size, 4096)?;
@@ -42,7 +42,7 @@ unsafe impl LinearMemory for KernelLinear {
             frame,
             flags,
             memory_type: match flags.intersects(Flags::NO_CACHE | Flags::WRITE_THROUGH) {
-                // Nobody maps memory so.
+                // No memory of the kernel is mapped this way.
                 true => MemoryType::Uncacheable,
                 false => MemoryType::WriteBack,
             },

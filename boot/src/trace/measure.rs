@@ -1,4 +1,4 @@
-//! Counts a workload's events, samples what it executes or keeps its last branches, and reports.
+//! Counts a workload's events, samples what it executes or keeps its last branches, and reports the result.
 
 use core::fmt;
 use pugmark_boot::archive::Archive;
@@ -14,7 +14,7 @@ use crate::arch::serial::say;
 use crate::workloads::Workload;
 
 impl Stage<'_> {
-    /// Counts or samples a workload, where the processor can, and reports; whether it can.
+    /// Counts or samples a workload, if the processor can, and reports the result; returns whether it can.
     pub(super) fn measure(
         &mut self,
         name: &str,
@@ -76,7 +76,7 @@ impl Stage<'_> {
     }
 }
 
-/// Samples that are an address each.
+/// Reports samples that are only an address each.
 fn tell(name: &str, session: u32, samples: Samples, archive: &Archive<'_>) {
     let taken = (archive.trace().len() / size_of::<u64>()) as u64;
     say!("samples {name} {}", Samples { session, taken, ..samples });
@@ -85,7 +85,7 @@ fn tell(name: &str, session: u32, samples: Samples, archive: &Archive<'_>) {
     }
 }
 
-/// An address, where there is one.
+/// Prints an address, or `none`.
 struct Address(Option<u64>);
 
 impl fmt::Display for Address {

@@ -1,4 +1,4 @@
-//! Traces a workload, decodes the trace in place and reports.
+//! Traces a workload, decodes the trace inside the kernel and reports the result.
 
 mod amd;
 mod branches;
@@ -40,24 +40,24 @@ use session::{Failure, Ready, Recorded, Wanted};
 pub(crate) use plan::Plan;
 pub(crate) use session::{hold, leave_address_space, nmi, pmi};
 
-/// Room for a workload's trace.
+/// Bytes of memory for a workload's trace.
 const ARCHIVE_SIZE: usize = 4 << 20;
-/// How many functions are named.
+/// How many of the hottest functions are printed.
 const TOP: usize = 5;
 
-/// Traces one workload after the other.
+/// Traces workloads, one after the other.
 pub(crate) struct Stage<'s> {
     symbols: &'s Symbols<'s>,
     source: Source,
-    /// Send the trace bytes to the debug console, and say what code they are of.
+    /// Send the trace bytes to the debug console, and report which code was traced.
     dump: bool,
-    /// Trace, but leave it at that.
+    /// Trace, but do not decode.
     no_decode: bool,
     /// The machine is set up to overflow.
     overflows: bool,
     /// How often IBS samples each workload.
     rounds: u32,
-    /// Where the last trace was, for the next one.
+    /// The memory of the last trace, to be used for the next one.
     memory: &'static mut [u8],
     sessions: u32,
 }
@@ -70,7 +70,7 @@ pub(crate) enum Fault {
     Interrupt(GeneralProtection),
     /// The processor reported operational errors.
     Operational(u64),
-    /// It was off though it was to be on.
+    /// The unit was off although it should have been on.
     LeftOff(u64),
     Decode(Error),
     Branches(bts::Error),
@@ -96,15 +96,16 @@ impl fmt::Display for Fault {
 }
 
 impl<'s> Stage<'s> {
-    /// For a kernel with these symbols, as the command line wants it.
+    /// Prepares to trace workloads of a kernel with these symbols, as the command line requests.
     pub(crate) fn new(symbols: &'s Symbols<'s>, wishes: &CommandLine<'_>) -> Self {
         let &CommandLine { source, dump, no_decode, expect_overflow: overflows, rounds, .. } = wishes;
         Self { symbols, source, dump, no_decode, overflows, rounds, memory: &mut [], sessions: 0 }
     }
 
-    /// Runs a workload, traced where the processor can, and reports.
+    /// Runs a workload, traced if the processor can, and reports the result.
     ///
-    /// What counts needs it anew for each event: one counter alone sees what the truth's log has, no more and no less.
+    /// For counters the workload runs again for each event, because only a single counter sees exactly the
+    /// instructions that the truth's log has.
     pub(crate) fn run(&mut self, name: &str, make: Make) -> Result<(), Fault> {
         match self.source {
             Source::Pt => self.trace(name, Wanted::Packets, &mut *make()),
@@ -170,7 +171,7 @@ impl<'s> Stage<'s> {
         say!("filter {name} {}", plan.filter);
         let mut memory = mem::take(&mut self.memory);
         if memory.is_empty() {
-            // The first one, or the one before went down with its trace.
+            // The first workload, or the one before lost the memory when it failed.
             memory = vec![0; ARCHIVE_SIZE].leak();
         }
         let recorded = ready.record(self.sessions, Archive::new(memory), || workload.run());
@@ -201,7 +202,7 @@ impl<'s> Stage<'s> {
         let lost = Lost {
             overflows: decoded.overflows,
             stops: loss.stop,
-            // Where nobody knows, it is taken for lost.
+            // If it is unknown whether the ring wrapped, that counts as a loss.
             wraps: loss.wrap + loss.perhaps_wrapped,
             full: loss.full + archive.full(),
             strays: counts.stray,
@@ -248,15 +249,15 @@ impl<'s> Stage<'s> {
     }
 }
 
-/// What a trace says, whatever traced.
+/// The decoded trace, of any source.
 struct Decoded {
     pieces: Vec<Piece>,
-    /// Of a source that has branch records.
+    /// For a source with branch records.
     records: Vec<Records>,
     total: AddressHash,
     /// OVF packets.
     overflows: u64,
-    /// What could not be decoded, if something.
+    /// The first decoding error, if any.
     fault: Option<Fault>,
 }
 
@@ -290,7 +291,7 @@ impl Decoded {
     }
 }
 
-/// Runs a workload that is not traced.
+/// Runs a workload without tracing.
 fn refused(name: &str, failure: &Failure, workload: &mut dyn Workload) -> Result<(), Fault> {
     say!("refuse {name} {failure}");
     interrupts::enable();
@@ -299,7 +300,7 @@ fn refused(name: &str, failure: &Failure, workload: &mut dyn Workload) -> Result
     workload.check().map_err(Fault::Workload)
 }
 
-/// Whether the workload did its work, and the driver its own.
+/// Checks that the workload gave the right result and that the driver had no fault.
 fn recorded_well(
     workload: &dyn Workload,
     loss: &Loss,

@@ -11,7 +11,7 @@ use pugmark_kernel::lapic::{Delivery, Vector};
 use crate::arch::image;
 use crate::arch::traps::PMI_VECTOR;
 
-/// The driver's configuration, and the same filter for whoever checks the result.
+/// The driver's configuration, and the same filter for the harness, which checks the result.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plan {
     pub(super) config: PtConfig,
@@ -22,16 +22,16 @@ pub(crate) struct Plan {
     /// Whether interrupts are on when the workload begins.
     pub(super) interrupts: bool,
     pub(super) expected: Expected,
-    /// What the workload looks for are packets beside the flow, which no other source has.
+    /// The workload checks packets that do not belong to the flow of control; no other source has these.
     pub(super) packets: bool,
     /// The workload sends NMIs of its own.
     pub(super) nmis: bool,
-    /// The workload is about memory of the debug store's, which no other source has.
+    /// The workload tests memory of the debug store; no other source has that.
     pub(super) area: bool,
 }
 
 impl Plan {
-    /// Everything, into a buffer that is drained by interrupts.
+    /// Traces everything, into a buffer that is drained by interrupts.
     pub(crate) fn everything() -> Self {
         Self {
             config: PtConfig::new().os(true).user(true),
@@ -47,45 +47,45 @@ impl Plan {
         }
     }
 
-    /// With another configuration.
+    /// Changes the configuration.
     pub(crate) fn configured(mut self, change: impl Fn(PtConfig) -> PtConfig) -> Self {
         self.config = change(self.config);
         self
     }
 
-    /// With packets beside the flow, or without.
+    /// Sets whether the workload checks packets that do not belong to the flow of control.
     pub(crate) fn with_packets(mut self, packets: bool) -> Self {
         self.packets = packets;
         self
     }
 
-    /// With NMIs of the workload's own.
+    /// The workload sends NMIs of its own.
     pub(crate) fn with_nmis(mut self) -> Self {
         self.nmis = true;
         self
     }
 
-    /// With a look at the memory of the debug store.
+    /// The workload tests memory of the debug store.
     pub(crate) fn with_area(mut self) -> Self {
         self.area = true;
         self
     }
 
-    /// Only at some privilege levels.
+    /// Traces only at some privilege levels.
     pub(crate) fn at_level(mut self, level: Level) -> Self {
         self.config = self.config.os(level != Level::User).user(level != Level::Os);
         self.filter.level = level;
         self
     }
 
-    /// Only in one address space.
+    /// Traces only in one address space.
     pub(crate) fn under_cr3(mut self, cr3: u64) -> Self {
         self.config = self.config.cr3(cr3);
         self.filter.cr3 = Some(cr3);
         self
     }
 
-    /// Only the code of [`image::filtered`].
+    /// Traces only the code of [`image::filtered`].
     pub(crate) fn in_filtered_code(mut self) -> Self {
         let code = image::filtered();
         self.config = self.config.filter(code.start, code.end - 1);
@@ -93,7 +93,7 @@ impl Plan {
         self
     }
 
-    /// Until the code of [`image::stopping`] is entered.
+    /// Traces until the code of [`image::stopping`] is entered.
     pub(crate) fn until_stopping_code(mut self) -> Self {
         let code = image::stopping();
         self.config = self.config.trace_stop(code.start, code.end - 1);
@@ -101,32 +101,32 @@ impl Plan {
         self
     }
 
-    /// Into another kind of buffer.
+    /// Traces into another kind of buffer.
     pub(crate) fn into(mut self, layout: Layout, mode: Mode) -> Self {
         (self.layout, self.mode) = (layout, mode);
         self
     }
 
-    /// With another kind of interrupt.
+    /// Uses another kind of interrupt.
     pub(crate) fn delivered(mut self, delivery: Delivery) -> Self {
         self.delivery = delivery;
         self
     }
 
-    /// With interrupts off at the beginning.
+    /// Interrupts are off at the beginning.
     pub(crate) fn without_interrupts(mut self) -> Self {
         self.interrupts = false;
         self
     }
 
-    /// With a loss that is meant to happen.
+    /// A loss is meant to happen.
     pub(crate) fn losing(mut self, expected: Expected) -> Self {
         self.expected = expected;
         self
     }
 }
 
-/// What a source does not do.
+/// What a source cannot do.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Unfit {
     Cr3,
@@ -136,7 +136,7 @@ pub(crate) enum Unfit {
 }
 
 impl Unfit {
-    /// What a plan wants that only Intel PT does, as an error.
+    /// Returns an error if the plan needs something that only Intel PT does.
     pub(super) fn of(plan: &Plan) -> Result<(), Self> {
         let filter = plan.filter;
         for (asked, unfit) in [
@@ -151,18 +151,18 @@ impl Unfit {
         Ok(())
     }
 
-    /// What a plan wants that only Intel PT or the debug store does, as an error.
+    /// Returns an error if the plan needs something that only Intel PT or the debug store does.
     pub(super) fn without_area(plan: &Plan) -> Result<(), Self> {
         Self::of(plan)?;
         Self::only_area(plan)
     }
 
-    /// What a plan wants that only the debug store does, as an error.
+    /// Returns an error if the plan needs something that only the debug store does.
     pub(super) fn only_area(plan: &Plan) -> Result<(), Self> {
         if plan.area { Err(Self::Area) } else { Ok(()) }
     }
 
-    /// Says it of `what`, which the source makes.
+    /// Prints the reason; `what` names what the source makes.
     pub(super) fn say(self, what: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Cr3 => write!(f, "{what} cannot be filtered by CR3"),

@@ -1,4 +1,4 @@
-//! Processor event-based sampling for a workload.
+//! Runs processor event-based sampling (PEBS) for a workload.
 
 use pugmark_boot::archive::Archive;
 use pugmark_boot::protocol::{Level, Of};
@@ -18,25 +18,26 @@ use super::linear::KernelLinear;
 use super::plan::{Plan, Unfit};
 use crate::arch::traps;
 
-/// What is sampled, one after the other; instructions first, which all processors that sample can.
+/// The events to sample, one after the other. Instructions are first, because every processor with PEBS can sample
+/// them.
 pub(super) const SAMPLED: [Of; 2] = [Of::Instructions, Of::Branches];
 
-/// Events from one sample to the next. What the handler does from where it lets the counters go on must be shorter than
-/// what it takes to fill the buffer.
+/// Events from one sample to the next. What the handler does after it lets the counters go on must be shorter than the
+/// time in which the buffer fills.
 const INSTRUCTIONS: u32 = 211;
 const BRANCHES: u32 = 41;
 
-/// Records that the buffer holds, and how many of them it keeps free.
+/// The records for which the buffer has room, and how many of them the driver keeps free.
 const RECORDS: u64 = 60;
 const SPARE: u32 = 30;
 
-/// Bytes of the registers in an adaptive record: RFLAGS, RIP, and 16 others.
+/// Bytes of the registers in an adaptive record: RFLAGS, RIP, and 16 general-purpose registers.
 const REGISTERS: u64 = 18 * 8;
 
-/// What a sample says, as it is kept.
+/// Bytes that are archived of each sample.
 const KEPT: usize = 2 * size_of::<u64>();
 
-/// What is sampled, and how its records look.
+/// What is sampled, and the format of its records.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sampling {
     pub(super) of: Of,
@@ -45,7 +46,7 @@ pub(super) struct Sampling {
 }
 
 impl Sampling {
-    /// The unit, memory for it, and what is to be written.
+    /// Returns the unit, its memory and its configuration for a plan.
     pub(super) fn ready(
         of: Of,
         plan: &Plan,
@@ -63,7 +64,7 @@ impl Sampling {
             .general(counter, event, period.into())
             .os(level != Level::User)
             .user(level != Level::Os);
-        // Before there is an archive for it.
+        // Check now, before a session is announced.
         let refused = |refusal| StoreFailure::Start(StartError::Refused(DsRefusal::Pebs(refusal)));
         config.check(&capabilities, SPARE).map_err(refused)?;
         let (groups, bytes) = match format {
@@ -79,7 +80,7 @@ impl Sampling {
         Ok(((unit, area, config), Self { of, period, format }))
     }
 
-    /// Takes samples as they are drained, and keeps of each what [`kept`] gives back. A record that is none goes to
+    /// Returns a sink that archives of each drained sample what [`kept`] reads back. Invalid records are counted in
     /// `unplaced`.
     pub(super) fn sink<'a, 'm>(
         self,
@@ -99,7 +100,7 @@ impl Sampling {
         })
     }
 
-    /// Takes what is left in an area.
+    /// Archives the samples that are left in the area.
     pub(super) fn finish(
         self,
         records: &Records<impl LinearMemory>,
@@ -116,8 +117,8 @@ impl Sampling {
     }
 }
 
-/// The eventing IPs of samples that were kept, and where execution stood after the events; each where the records say
-/// it.
+/// The eventing IP (the address of the event's instruction) and the address after the event of each archived sample;
+/// `None` if the record does not have it.
 pub(super) fn kept(bytes: &[u8]) -> impl Iterator<Item = (Option<u64>, Option<u64>)> {
     let word = |bytes: [u8; 8]| Some(u64::from_le_bytes(bytes)).filter(|address| *address != 0);
     bytes.as_chunks::<KEPT>().0.iter().map(move |kept| {
@@ -126,7 +127,7 @@ pub(super) fn kept(bytes: &[u8]) -> impl Iterator<Item = (Option<u64>, Option<u6
     })
 }
 
-/// The page at 0 is absent: what is there is not executed.
+/// Encodes a sample with 0 for an unknown address: nothing is executed in the page at 0, which is absent.
 fn keep(record: &Record<'_>) -> [u8; KEPT] {
     let mut kept = [0; KEPT];
     let (words, _) = kept.as_chunks_mut();
@@ -135,7 +136,8 @@ fn keep(record: &Record<'_>) -> [u8; KEPT] {
     kept
 }
 
-/// The event that samples here, and the first counter that samples it. If none does it is for the driver to say so.
+/// Returns the event to sample on this processor and the first counter that can sample it. If no counter can, the
+/// driver reports that.
 fn choose(of: Of, capabilities: &PebsCapabilities) -> (PreciseEvent, u8) {
     let events = match of {
         Of::Branches => [PreciseEvent::BR_INST_RETIRED, PreciseEvent::BR_INST_RETIRED_PEBS],

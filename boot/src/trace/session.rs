@@ -1,4 +1,4 @@
-//! One trace: started, interrupted, stopped; its bytes in an archive.
+//! One trace session: it is started, interrupted and stopped, and its bytes go into an archive.
 
 use core::fmt;
 use core::ptr::NonNull;
@@ -33,16 +33,16 @@ use super::samples::Sampling;
 use crate::arch::paging::AddressSpace;
 use crate::arch::{apic, marker};
 
-/// What the PMI handler works with.
+/// The state that the PMI handler uses.
 struct Tracer {
     running: Running,
     archive: Archive<'static>,
     fault: Option<GeneralProtection>,
-    /// Samples whose address is not known.
+    /// How many samples have no known address.
     unplaced: u64,
 }
 
-/// What traces, counts or samples.
+/// The running unit that traces, counts or samples.
 #[allow(clippy::large_enum_variant, reason = "there is one")]
 enum Running {
     Pt(pt::PtRunning<GuardedMsr, KernelFrames>),
@@ -60,22 +60,22 @@ type Processor = fn() -> (GuardedMsr, XApic);
 static TRACER: Slot<Tracer, Processor> =
     unsafe { Slot::new(Handler::new(Delivery::Nmi), || (msr(), apic())) };
 
-/// PMIs are NMIs.
+/// Whether PMIs are NMIs.
 static BY_NMI: AtomicBool = AtomicBool::new(true);
 
-/// Branch records are written: what drains them must know the address space that they are of.
+/// Branch records are being written: code that drains them must know to which address space they belong.
 static RECORDS_BRANCHES: AtomicBool = AtomicBool::new(false);
 
-/// A trace that is over.
+/// The result of a session.
 pub(super) struct Recorded {
     pub(super) archive: Archive<'static>,
     pub(super) loss: Loss,
     pub(super) counts: Counts,
-    /// How often the event happened, where one was counted.
+    /// How often the event happened, if events were counted.
     pub(super) counted: Option<u64>,
-    /// What became of samples; those in the archive are not yet counted here.
+    /// What became of samples; those in the archive are not counted here yet.
     pub(super) samples: Samples,
-    /// What the PMI handler could not do.
+    /// The fault that the PMI handler had, if any.
     pub(super) fault: Option<GeneralProtection>,
 }
 
@@ -85,22 +85,22 @@ pub(crate) enum Failure {
     Detect(Absent),
     Buffer(BufferError),
     Start(StartError<PtRefusal>),
-    /// The trace did not let itself be stopped, or did not say how far it came.
+    /// The unit could not be stopped, or its position could not be read.
     Stop(GeneralProtection),
-    /// There are no branch records, or no samples of the debug store's.
+    /// There are no branch records or samples of the debug store.
     Store(StoreFailure),
-    /// There are no last branches.
+    /// There are no last branch records.
     Last(LastFailure),
-    /// The plan is not for Intel PT.
+    /// The plan cannot be done by Intel PT.
     Unfit(Unfit),
-    /// Nothing is counted or sampled.
+    /// Nothing was counted or sampled.
     Amd(AmdFailure),
-    /// There is another one.
+    /// Another trace is running.
     Busy,
 }
 
 impl Failure {
-    /// Whether this processor simply lacks what it takes.
+    /// Whether this processor merely lacks what the plan needs.
     pub(crate) fn is_refusal(&self) -> bool {
         match self {
             Self::Detect(absent) => absent.is_missing(),
@@ -157,7 +157,7 @@ impl fmt::Display for Failure {
     }
 }
 
-/// A unit with a buffer, ready to trace.
+/// A unit with a buffer, prepared to trace.
 pub(super) struct Ready {
     unit: ReadyUnit,
     plan: Plan,
@@ -173,12 +173,12 @@ enum ReadyUnit {
     Ibs(ibs::IbsUnit<GuardedMsr>, ibs::IbsConfig, Samples),
 }
 
-/// What is to be made ready.
+/// What to record.
 #[derive(Clone, Copy)]
 pub(super) enum Wanted {
     Packets,
     Branches,
-    /// Samples of the debug store's, of one event.
+    /// Samples of one event by the debug store.
     Precise(Of),
     /// The last branches, or the calls that have not returned.
     Last {
@@ -186,7 +186,7 @@ pub(super) enum Wanted {
     },
     Count(Counting),
     Samples {
-        /// How often it was sampled before.
+        /// How many rounds of sampling came before.
         round: u32,
     },
 }
@@ -221,7 +221,7 @@ impl Ready {
         Ok(Self { unit, plan })
     }
 
-    /// Traces `work` as trace session `session`.
+    /// Traces `work` as session `session`.
     pub(super) fn record(
         self,
         session: u32,
@@ -247,7 +247,7 @@ impl Ready {
             TRACER.stop(Tracer::stop).unwrap_or(Err(Failure::Busy))
         });
         marker::set(0);
-        // One more interrupt may have been on its way, and is a stray one. STI lets none in before the next instruction.
+        // Another interrupt, a stray one, may be on its way. STI does not let it in before the next instruction.
         interrupts::enable();
         x86_64::instructions::nop();
         interrupts::disable();
@@ -271,8 +271,8 @@ impl ReadyUnit {
         Ok(Self::Pt(unit, buffer))
     }
 
-    /// Their handler, and whether their interrupts are NMIs. AMD's sources have no others, however a workload wants it:
-    /// none is held back.
+    /// Returns the unit's handler, and whether its interrupts are NMIs. Interrupts of AMD's sources always are,
+    /// whatever the workload requests, so that none of them is delayed.
     fn handler(&self, plan: &Plan) -> (Handler, bool) {
         match self {
             Self::Pt(..) | Self::Bts(..) | Self::Pebs(..) | Self::Last(..) => {
@@ -313,12 +313,12 @@ impl ReadyUnit {
     }
 }
 
-/// An NMI, which came at RIP `interrupted`: what the tracing unit says of it.
+/// Called for an NMI that interrupted RIP `interrupted`: returns whether it was the tracing unit's.
 pub(crate) fn nmi(interrupted: u64) -> Pmi {
     if BY_NMI.load(Relaxed) { interrupt(interrupted) } else { Pmi::NotOurs }
 }
 
-/// The interrupt with the tracing unit's vector.
+/// Called for the interrupt with the tracing unit's vector.
 pub(crate) fn pmi(interrupted: u64) {
     if !BY_NMI.load(Relaxed) {
         interrupt(interrupted);
@@ -330,14 +330,15 @@ fn interrupt(interrupted: u64) -> Pmi {
     TRACER.interrupt(Some(interrupted)).unwrap_or(Pmi::Served)
 }
 
-/// Works while a PMI has to wait; false, and nothing was done, where nothing is traced.
+/// Runs `work` while PMIs have to wait. Returns false, without running it, if nothing is traced.
 pub(crate) fn hold(work: impl FnOnce()) -> bool {
     TRACER.with(|_| work()).is_ok()
 }
 
-/// Before another address space becomes current: of branch records only the kernel knows which one they are of.
+/// Must be called before another address space becomes current: only the kernel knows to which one branch records
+/// belong.
 pub(crate) fn leave_address_space() {
-    // Nobody else is kept from serving an interrupt.
+    // For other sources, interrupts need not wait.
     if !RECORDS_BRANCHES.load(Relaxed) {
         return;
     }
@@ -348,7 +349,7 @@ pub(crate) fn leave_address_space() {
             fault.get_or_insert(error);
         }
     });
-    // Where nothing is traced there is nothing to drain.
+    // If nothing is traced, there is nothing to drain.
     let _ = drained;
 }
 
@@ -363,15 +364,15 @@ impl Traced for Tracer {
             Running::Pt(running) => interrupt.serve(&mut [&mut running.source(archive)]),
             Running::Bts(running) => {
                 archive.enter(AddressSpace::current().cr3());
-                // There are no samples.
+                // This source has no samples.
                 interrupt.serve(&mut [&mut running.source(archive, &mut KeepAll)])
             }
             Running::Pebs(running, sampling) => {
-                // There are no branch records.
+                // This source has no branch records.
                 let sink = &mut sampling.sink(archive, unplaced);
                 interrupt.serve(&mut [&mut running.source(&mut KeepAll, sink)])
             }
-            // Nothing of it asks for interrupts.
+            // This source never requests an interrupt.
             Running::Last(_) => interrupt.serve(&mut []),
             Running::Counters(running) => {
                 let sink = &mut Addresses { archive, interrupted, unplaced };
@@ -461,13 +462,13 @@ fn set_interrupts(on: bool) {
 
 /// This processor's MSRs.
 pub(super) fn msr() -> GuardedMsr {
-    // SAFETY: this is CPL 0, the #GP handler obeys `fixup`, and there is one processor.
+    // SAFETY: this is CPL 0 of the only processor, and the #GP handler obeys `fixup`.
     unsafe { GuardedMsr::new() }
 }
 
 fn apic() -> XApic {
     let base = NonNull::without_provenance(apic::ADDRESS);
-    // SAFETY: the local APIC's page is mapped there for good, writable and uncached, and `apic::init` has checked the
+    // SAFETY: the local APIC's page is always mapped there, writable and uncached, and `apic::init` has checked the
     // mode.
     unsafe { XApic::new(base) }
 }

@@ -1,4 +1,4 @@
-//! Two address spaces with different code at the same address, traced in both or, by the CR3 filter, in one.
+//! Two address spaces with different code at the same address; both are traced or, with the CR3 filter, one.
 
 use alloc::vec::Vec;
 use core::arch::global_asm;
@@ -11,7 +11,7 @@ use crate::trace::{Plan, leave_address_space};
 const CODE: u64 = USER_BASE + (1 << 28);
 const ROUNDS: u64 = 60;
 
-/// Calls the function at the same address in both address spaces by turns.
+/// Calls the function at the same address in both address spaces in turn.
 pub(super) struct AddressSpaces {
     filter: bool,
     spaces: [AddressSpace; 2],
@@ -19,7 +19,7 @@ pub(super) struct AddressSpaces {
 }
 
 impl AddressSpaces {
-    /// Traced in both spaces, or with `filter` in the second one only.
+    /// Traces both spaces, or with `filter` the second one only.
     ///
     /// # Panics
     /// If there is no memory for the address spaces.
@@ -49,7 +49,7 @@ impl Workload for AddressSpaces {
 
     fn run(&mut self) {
         let kernel = AddressSpace::current();
-        // SAFETY: both spaces have a function of this type at the address, and it is called in no other.
+        // SAFETY: both spaces have a function of this type at this address, and it is called only in these spaces.
         let function = unsafe { core::mem::transmute::<u64, extern "C" fn(u64) -> u64>(CODE) };
         for round in 0..ROUNDS {
             for (space, result) in self.spaces.iter().zip(&mut self.results) {
@@ -80,7 +80,7 @@ fn codes() -> [&'static [u8]; 2] {
         [&raw const first_space_code, &raw const second_space_code, &raw const second_space_code_end]
             .map(|label| label.cast::<u8>());
     let code = |from: *const u8, to: *const u8| {
-        // SAFETY: both labels are in the block below, constants in this order.
+        // SAFETY: both labels are in the block of constants below, in this order.
         unsafe { core::slice::from_raw_parts(from, to as usize - from as usize) }
     };
     [code(start, middle), code(middle, end)]

@@ -1,7 +1,8 @@
-//! A debug store whose buffer is not mapped, or cannot be written, when the first record comes: the processor's page fault
-//! comes to the kernel, which mends it, and what follows is recorded.
+//! A debug store whose buffer is not mapped, or is read-only, when the first record comes. The processor's page fault
+//! goes to the kernel, which mends the page; later records are written.
 //!
-//! At user level alone: a record of the handler's would fault again before it could mend anything.
+//! Only user level is recorded: a record of the handler itself would fault again before the handler could mend the
+//! page.
 
 use core::sync::atomic::Ordering::Relaxed;
 use x86_64::registers::model_specific::Msr;
@@ -53,8 +54,8 @@ impl Workload for AreaFaults {
     }
 }
 
-/// Where the next record goes, if there is a debug store that records: the buffer's index in the management area, which
-/// has 64-bit fields.
+/// Returns the address of the next record if a debug store records: the buffer's index field in the management area,
+/// whose fields have 64 bits.
 fn buffer_index() -> Option<u64> {
     let store = raw_cpuid::CpuId::new().get_feature_info().is_some_and(|features| features.has_ds());
     if !store {
@@ -63,7 +64,8 @@ fn buffer_index() -> Option<u64> {
     // SAFETY: the processor has a debug store, and so the register.
     let area = unsafe { Msr::new(IA32_DS_AREA).read() };
     let area = memory::pointer(area).filter(|_| area != 0)?.cast::<[u64; 8]>();
-    // SAFETY: the management area, which the driver has set up: two buffers of base, index, maximum and threshold.
+    // SAFETY: this is the management area that the driver has set up: two buffers, each with base, index, maximum and
+    // threshold.
     let fields = unsafe { area.read_volatile() };
     fields.as_chunks::<4>().0.iter().find(|[base, ..]| *base != 0).map(|[_, index, ..]| *index)
 }

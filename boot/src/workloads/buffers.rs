@@ -1,5 +1,5 @@
-//! Buffers: small ones with dozens of interrupts, interrupts that are NMIs, a single range, a STOP, a ring that is
-//! written over.
+//! Kinds of buffers: small ones with dozens of interrupts, interrupts that are NMIs, a single range, a STOP, a ring
+//! that is overwritten.
 
 use super::churn::Churn;
 use super::returns::Returns;
@@ -11,24 +11,24 @@ use pugmark_kernel::intel::pt::RegionSize;
 use pugmark_kernel::intel::pt::{Layout, Mode};
 use pugmark_kernel::lapic::Delivery;
 
-/// What is special about the buffers.
+/// What is special about the buffer.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Kind {
-    /// Two pages with cycle counts: an interrupt each.
+    /// Two pages, with cycle counts; an interrupt for each page.
     Small,
-    /// A ring with an interrupt each page.
+    /// A ring with an interrupt for each page.
     Circular,
-    /// The interrupt is an NMI, and all others are off.
+    /// The interrupt is an NMI, and all other interrupts are off.
     Nmi,
     /// One range without interrupts, large enough.
     SingleRange,
-    /// Interrupts are off until the buffer has run into its STOP, twice.
+    /// Interrupts are off until the buffer has stopped at its end; this happens twice.
     Stop,
-    /// A ring without interrupts: only its end is kept.
+    /// A ring without interrupts: only the newest bytes are kept.
     Ring,
 }
 
-/// Much trace into little memory.
+/// Makes much trace with little memory.
 pub(super) struct Buffers {
     kind: Kind,
     churn: Churn,
@@ -36,7 +36,7 @@ pub(super) struct Buffers {
     finished: u64,
 }
 
-/// Returns in a stack of them.
+/// The number of returns in one stack of them.
 const RETURNS: usize = 400;
 
 impl Kind {

@@ -1,4 +1,4 @@
-//! Code that makes many trace bytes an instruction: the fuel of the workloads that are about buffers.
+//! Code that makes many trace bytes per instruction, for the workloads that test buffers.
 
 use core::hint::black_box;
 
@@ -11,7 +11,7 @@ const OPERATIONS: [fn(u64) -> u64; 4] = [
     |n| if n % 3 == 0 { !n } else { n.wrapping_sub(3) },
 ];
 
-/// A value that goes through many indirect calls.
+/// A value that is passed through many indirect calls.
 #[derive(Default)]
 pub(super) struct Churn {
     value: u64,
@@ -19,7 +19,7 @@ pub(super) struct Churn {
 }
 
 impl Churn {
-    /// `rounds` indirect calls.
+    /// Makes `rounds` indirect calls.
     #[inline(never)]
     pub(super) fn turn(&mut self, rounds: u64) {
         for _ in 0..rounds {

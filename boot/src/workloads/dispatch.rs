@@ -38,7 +38,7 @@ impl Shape for Triangle {
 const OPERATIONS: [fn(u64) -> u64; 4] =
     [|n| n + 1, |n| n ^ 0x55, |n| n.rotate_left(3), |n| n.wrapping_mul(3)];
 
-/// Areas of shapes, and a value through a chain of operations.
+/// Sums the areas of shapes, and passes a value through a chain of operations.
 pub(super) struct Dispatch {
     shapes: Vec<Box<dyn Shape>>,
     area: u64,
@@ -84,7 +84,7 @@ impl Workload for Dispatch {
     }
 }
 
-/// Kinds 0 to 2 and two lengths below 1024.
+/// Kinds from 0 to 2, each with two lengths below 1024.
 fn sides() -> impl Iterator<Item = (u64, u64, u64)> {
     numbers(11).take(COUNT).map(|number| ((number >> 32) % 3, number >> 50 & 1023, number >> 40 & 1023))
 }

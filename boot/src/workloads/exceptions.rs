@@ -1,4 +1,4 @@
-//! Exceptions in the middle: #UD that is stepped over, #PF that is mended and run again, #BP.
+//! Exceptions during the work: #UD that is stepped over, #PF that is mended and retried, #BP.
 
 use core::arch::asm;
 use core::sync::atomic::AtomicU64;
@@ -14,11 +14,11 @@ const ROUNDS: u64 = 3;
 const UNDEFINED: u64 = 10;
 const BREAK: u64 = 5;
 
-/// The CFE packet's type of interrupts and exceptions, and the EVD packet's of a page fault's address.
+/// The type of interrupts and exceptions in a CFE packet, and the type of a page fault's address in an EVD packet.
 const INTR: u8 = 1;
 const CR2: u8 = 0;
 
-/// How often each exception came.
+/// Counts how often each exception came.
 #[derive(Default)]
 pub(super) struct Exceptions {
     /// Traced with event packets.
@@ -44,7 +44,7 @@ impl Workload for Exceptions {
                 unsafe { asm!("ud2", options(nomem, nostack)) };
             }
             for _ in 0..BREAK {
-                // SAFETY: the handler returns behind the instruction, which does nothing else.
+                // SAFETY: the handler returns to the next instruction, and this one does nothing else.
                 unsafe { asm!("int3", options(nomem, nostack)) };
             }
         }
@@ -95,7 +95,7 @@ fn touch_demand_pages(round: u64) -> u64 {
     (0..DEMAND_PAGES)
         .map(|page| {
             let word = (DEMAND_BASE + page * 4096) as *mut u64;
-            // SAFETY: the page is nobody else's, and is there by the time the access has been made.
+            // SAFETY: nothing else uses the page, and the page is present when the access completes.
             unsafe { word.write_volatile(page + round) };
             // SAFETY: as above.
             unsafe { word.read_volatile() }

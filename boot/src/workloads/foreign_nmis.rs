@@ -1,4 +1,4 @@
-//! NMIs that are not the tracing unit's, beside its own.
+//! NMIs of other origin together with the tracing unit's own.
 
 use super::churn::Churn;
 use super::{Mismatch, Workload, expect};
@@ -11,11 +11,11 @@ use pugmark_kernel::lapic::Delivery;
 
 const ROUNDS: u64 = 12;
 
-/// Much trace into little memory, so that PMIs come, and NMIs in between: while the handler is free, and while it is
-/// not.
+/// Makes much trace with little memory, so that PMIs come. NMIs are sent in between, both while the handler is free
+/// and while it is running.
 pub(super) struct ForeignNmis {
     churn: Churn,
-    /// Those that came before.
+    /// The counts before this workload.
     before: Seen,
     /// Calls of [`nmi::send`].
     sent: u64,
@@ -51,7 +51,7 @@ impl Workload for ForeignNmis {
     fn check(&self) -> Result<(), Mismatch> {
         let (seen, before) = (nmi::seen(), self.before);
         let (taken, merged) = (seen.taken - before.taken, seen.merged - before.merged);
-        // The #GPs are meant; in the handler nothing could be said.
+        // The #GPs are intended, but the handler could not announce them.
         let (msr, value) = nmi::probe();
         for _ in 0..seen.faults - before.faults + u64::from(self.faults) {
             say!("probe foreign-nmis msr={msr:#x} value={value:#x}");

@@ -1,4 +1,4 @@
-//! A hash map: insertions with growth, lookups that hit and miss, removals; the allocator with it.
+//! A hash map: insertions with growth, lookups that hit and miss, removals; this also uses the allocator.
 
 use core::hash::{BuildHasherDefault, Hasher};
 use hashbrown::HashMap;
@@ -7,7 +7,7 @@ use super::{Mismatch, Workload, expect, numbers};
 
 const COUNT: usize = 150;
 
-/// FNV-1a over what is hashed.
+/// FNV-1a over the hashed bytes.
 #[derive(Default)]
 struct Fnv(u64);
 
@@ -23,7 +23,7 @@ impl Hasher for Fnv {
     }
 }
 
-/// Counts how often keys are met, and takes every second one out.
+/// Counts how often each key occurs, and removes every second key.
 #[derive(Default)]
 pub(super) struct Counting {
     map: HashMap<u64, u64, BuildHasherDefault<Fnv>>,

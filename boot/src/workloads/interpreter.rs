@@ -1,4 +1,4 @@
-//! An interpreter's loop: one indirect jump that goes everywhere.
+//! An interpreter's loop: one indirect jump with many targets.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -6,7 +6,7 @@ use core::hint::black_box;
 
 use super::{Mismatch, Workload, expect};
 
-/// Primes below this are sieved for.
+/// The sieve finds the primes below this number.
 const LIMIT: u64 = 160;
 
 /// An instruction of a machine with registers and memory.
@@ -17,14 +17,14 @@ enum Op {
     Increment(usize),
     Load(usize, usize),
     Store(usize, usize),
-    /// Jump if the register is not zero.
+    /// Jumps if the register is not zero.
     Branch(usize, usize),
-    /// Jump if the first register is below the second.
+    /// Jumps if the first register is below the second.
     Below(usize, usize, usize),
     Halt,
 }
 
-/// Counts primes by Eratosthenes' sieve, in a machine that is interpreted.
+/// Counts primes with Eratosthenes' sieve, in an interpreted program.
 pub(super) struct Interpreter {
     program: Vec<Op>,
     memory: Vec<u64>,
@@ -33,12 +33,12 @@ pub(super) struct Interpreter {
 
 impl Interpreter {
     pub(super) fn new() -> Self {
-        // r0 the number, r1 its multiple, r2 the limit, r3 a mark, r4 the count.
+        // r0: the number; r1: its multiple; r2: the limit; r3: a mark; r4: the count.
         let program = vec![
             Op::Set(0, 2),
             Op::Set(2, LIMIT),
             Op::Set(4, 0),
-            // 3: a number that is marked is no prime.
+            // 3: a number that is marked is not a prime.
             Op::Load(3, 0),
             Op::Branch(3, 12),
             Op::Increment(4),

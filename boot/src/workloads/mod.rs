@@ -1,4 +1,4 @@
-//! What is traced: real code, one behaviour a file, each with a result that can be checked.
+//! The workloads: real code, one behaviour per file, each with a result that can be checked.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -34,7 +34,7 @@ use buffers::{Buffers, Kind};
 use pugmark_boot::protocol::Level;
 use user::User;
 
-/// All workloads: their names, and what makes each ready.
+/// All workloads: their names, and functions that prepare them.
 pub(crate) const ALL: [(&str, Make); 31] = [
     ("recursion", || Box::<recursion::Recursion>::default()),
     ("sort", || Box::new(sort::Sort::new())),
@@ -69,31 +69,31 @@ pub(crate) const ALL: [(&str, Make); 31] = [
     ("overflow", || Box::new(overflow::Overflow::new())),
 ];
 
-/// A workload, made ready.
+/// A prepared workload.
 pub(crate) trait Workload {
     /// How it wants to be traced.
     fn plan(&self) -> Plan {
         Plan::everything()
     }
 
-    /// Code that is not the image's: what lies where, in which address space.
+    /// Code outside the image: its bytes, addresses and address spaces.
     fn sections(&self) -> Vec<Section<'_>> {
         Vec::new()
     }
 
-    /// Does the work. This is what is traced.
+    /// Does the work that is traced.
     fn run(&mut self);
 
-    /// Whether the work was done right.
+    /// Checks the result of the work.
     ///
     /// # Errors
-    /// What came out otherwise.
+    /// A result is wrong.
     fn check(&self) -> Result<(), Mismatch>;
 
-    /// Whether a trace without loss has what the configuration asked for, apart from the flow.
+    /// Checks that a trace without loss has the packets that the configuration requests besides the flow.
     ///
     /// # Errors
-    /// What it has otherwise.
+    /// A packet is missing or wrong.
     fn check_trace(&self, _trace: &[u8]) -> Result<(), Mismatch> {
         Ok(())
     }
@@ -114,7 +114,7 @@ impl fmt::Display for Mismatch {
     }
 }
 
-/// Makes a workload ready.
+/// Prepares a workload.
 pub(crate) type Make = fn() -> Box<dyn Workload>;
 
 /// Compares a result with what it must be.
@@ -122,7 +122,7 @@ fn expect(what: &'static str, found: u64, expected: u64) -> Result<(), Mismatch>
     if found == expected { Ok(()) } else { Err(Mismatch { what, found, expected }) }
 }
 
-/// Numbers without an order: Knuth's MMIX generator.
+/// Pseudo-random numbers: Knuth's MMIX generator.
 fn numbers(seed: u64) -> impl Iterator<Item = u64> {
     core::iter::successors(Some(crate::arch::user::lcg(seed)), |number| Some(crate::arch::user::lcg(*number)))
 }

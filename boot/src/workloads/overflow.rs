@@ -1,5 +1,5 @@
-//! An overflow, where the machine below drops packets that come too fast: bursts of them, and quiet stretches between
-//! in which the output catches up.
+//! Overflows, on a machine that drops packets that come too fast: bursts of packets, and quiet stretches in between in
+//! which the output catches up.
 
 use core::hint::black_box;
 
@@ -9,12 +9,12 @@ use crate::trace::Plan;
 use pugmark_boot::expectation::Expected;
 
 const ROUNDS: u64 = 10;
-/// Returns in a burst, one instruction and three bytes of trace each.
+/// Returns in a burst; each is one instruction and three bytes of trace.
 const BURST: usize = 500;
 /// Turns of the quiet loop.
 const QUIET: u64 = 300;
 
-/// What the quiet stretches count.
+/// Counts the turns of the quiet loop.
 pub(super) struct Overflow {
     returns: Returns,
     finished: u64,

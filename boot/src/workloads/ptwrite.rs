@@ -1,4 +1,4 @@
-//! PTWRITE: values that the program itself puts into the trace.
+//! PTWRITE: values that the program itself writes into the trace.
 
 use core::arch::asm;
 use pugmark_decoder_core::packet::{Packet, Packets, PtwPayload};
@@ -10,9 +10,9 @@ use crate::trace::Plan;
 
 const ROUNDS: usize = 40;
 
-/// Numbers written to the trace, from registers and from memory, by four and by eight bytes.
+/// Writes numbers to the trace, from registers and from memory, with four and with eight bytes.
 pub(super) struct Ptwrite {
-    /// The processor knows the instruction.
+    /// Whether the processor has the instruction.
     there: bool,
     sum: u64,
 }

@@ -6,10 +6,10 @@ use super::{Mismatch, Workload, expect};
 use crate::trace::Plan;
 
 const ROUNDS: u64 = 100;
-/// In which round the trace ends.
+/// The round in which the trace ends.
 const STOP: u64 = 70;
 
-/// Functions inside and outside of a range that call each other.
+/// Functions inside and outside a range that call each other.
 pub(super) struct Range {
     stop: bool,
     inside: u64,
@@ -18,7 +18,7 @@ pub(super) struct Range {
 }
 
 impl Range {
-    /// Only the range is traced, or with `stop` everything until another range is entered.
+    /// Traces only the range, or with `stop` everything until another range is entered.
     pub(super) fn new(stop: bool) -> Self {
         Self { stop, inside: 0, outside: 0, stopping: 0 }
     }
@@ -52,7 +52,7 @@ impl Workload for Range {
     }
 }
 
-/// A loop, and a call to wherever.
+/// A loop, and a call of `then`, which may be inside or outside the range.
 #[inline(never)]
 #[unsafe(link_section = ".text.filtered.inside")]
 fn inside(n: u64, then: fn(u64) -> u64) -> u64 {

@@ -1,4 +1,5 @@
-//! Deep recursion: more returns in flight than the tracing unit's return compression remembers.
+//! Deep recursion: there are more calls without their return than return compression remembers. With return
+//! compression, a return to the place after its call needs only a bit of trace.
 
 use core::hint::black_box;
 
@@ -8,7 +9,7 @@ const DEPTH: u64 = 300;
 const ROUNDS: u64 = 5;
 const FIBONACCI: u64 = 12;
 
-/// Sums by one call a term, and Fibonacci numbers by two.
+/// Computes sums with one recursive call, and Fibonacci numbers with two.
 #[derive(Default)]
 pub(super) struct Recursion {
     sum: u64,
@@ -32,7 +33,7 @@ impl Workload for Recursion {
 
 #[inline(never)]
 fn sum(n: u64) -> u64 {
-    // The result must be used after the call, or it would be a loop.
+    // The result must be used after the call; otherwise the compiler would make a loop of it.
     if n == 0 { 0 } else { black_box(sum(n - 1)) + n }
 }
 

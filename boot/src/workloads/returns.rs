@@ -1,4 +1,4 @@
-//! Returns that nothing called: the most trace that a processor can make of an instruction, a packet for each.
+//! Returns without calls: the most trace that a processor can make of an instruction, one packet for each return.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -11,13 +11,13 @@ pub(super) struct Returns {
 }
 
 unsafe extern "sysv64" {
-    /// Makes the stack at `stack` the current one, returns, and returns again, up to the address of `returns_end`.
+    /// Switches to the stack at `stack` and returns again and again, up to the address of `returns_end`.
     fn returns_run(stack: *const u64);
     static returns_link: u8;
     static returns_end: u8;
 }
 
-/// How many stacks were gone through.
+/// How many stacks were finished.
 static FINISHED: AtomicU64 = AtomicU64::new(0);
 
 impl Returns {
@@ -28,15 +28,15 @@ impl Returns {
         Self { stack }
     }
 
-    /// Goes through the stack.
+    /// Executes the returns of the stack.
     pub(super) fn run(&self) {
-        // SAFETY: the last return of the stack leads back here with the stack as it was, the others to a return. No
-        // trap writes to the stack: each has one of its own.
+        // SAFETY: the last return of the stack leads back here with the original stack; the others lead to a return.
+        // No trap writes to the stack, because each trap has a stack of its own.
         unsafe { returns_run(self.stack.as_ptr()) };
         FINISHED.fetch_add(1, Relaxed);
     }
 
-    /// How many stacks were gone through so far, by all.
+    /// How many stacks were finished so far, by all workloads.
     pub(super) fn finished() -> u64 {
         FINISHED.load(Relaxed)
     }

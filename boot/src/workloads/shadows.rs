@@ -1,4 +1,5 @@
-//! The interrupt shadows of STI and of MOV to SS, with every kind of instruction within.
+//! The interrupt shadows of STI and of MOV to SS, with every kind of instruction in them. An interrupt shadow is the
+//! one instruction after these during which no interrupt is taken.
 
 use core::arch::asm;
 
@@ -6,7 +7,7 @@ use super::{Mismatch, Workload, expect};
 
 const ROUNDS: u64 = 60;
 
-/// A count that goes through all the shadows.
+/// A counter that is incremented in all the shadows.
 #[derive(Default)]
 pub(super) struct Shadows {
     count: u64,
@@ -15,7 +16,7 @@ pub(super) struct Shadows {
 impl Workload for Shadows {
     fn run(&mut self) {
         for _ in 0..ROUNDS {
-            // SAFETY: interrupts end as they were, SS is loaded with what it holds, and the calls return.
+            // SAFETY: interrupts are on again at the end, SS is loaded with its own value, and the calls return.
             self.count += unsafe { round() };
         }
     }
@@ -25,13 +26,13 @@ impl Workload for Shadows {
     }
 }
 
-/// Eight increments, one behind each way to go on within a shadow.
+/// Makes eight increments, one after each kind of instruction in a shadow.
 ///
 /// # Safety
 /// Interrupts must be on: they are turned off and on again.
 unsafe fn round() -> u64 {
     let mut count = 0u64;
-    // SAFETY: as the caller says; the stack is used in pairs, and no red zone is assumed by this block.
+    // SAFETY: the caller promises it; pushes and pops are paired, and this block assumes no red zone.
     unsafe {
         asm!(
             "mov {ss:e}, ss",
@@ -40,7 +41,7 @@ unsafe fn round() -> u64 {
             "cli", "sti", "jmp 2f", "2:", "inc {n}",
             "cli", "test {n}, {n}", "sti", "jnz 3f", "ud2", "3:", "inc {n}",
             "cli", "sti", "call 6f",
-            // MOV SS: the same.
+            // The same for MOV to SS.
             "mov ss, {ss:e}", "inc {n}",
             "mov ss, {ss:e}", "jmp 4f", "4:", "inc {n}",
             "test {n}, {n}", "mov ss, {ss:e}", "jz 5f", "inc {n}", "5:",

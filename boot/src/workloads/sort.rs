@@ -1,4 +1,4 @@
-//! Sorting: the branches nobody can predict.
+//! Sorting: branches that cannot be predicted.
 
 use alloc::vec::Vec;
 
@@ -6,7 +6,7 @@ use super::{Mismatch, Workload, expect, numbers};
 
 const COUNT: usize = 250;
 
-/// Sorts the same numbers by both of the library's algorithms and by insertion.
+/// Sorts the same numbers with both of the library's algorithms and by insertion.
 pub(super) struct Sort {
     numbers: Vec<u64>,
     unstable: Vec<u64>,
@@ -31,7 +31,7 @@ impl Workload for Sort {
 
     fn check(&self) -> Result<(), Mismatch> {
         let descents = |sorted: &[u64]| sorted.windows(2).filter(|pair| pair[0] > pair[1]).count() as u64;
-        // A sum and a sum of squares tell a permutation from most that are none.
+        // A sum and a sum of squares distinguish a permutation from most other lists.
         let sum = |numbers: &[u64]| numbers.iter().fold(0u64, |sum, n| sum.wrapping_add(n * n + n));
         for (name, sorted) in
             [("unstable", &self.unstable), ("stable", &self.stable), ("insertion", &self.insertion)]

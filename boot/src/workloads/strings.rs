@@ -1,4 +1,4 @@
-//! String instructions: one instruction for the trace, whatever they repeat.
+//! String instructions: each is one instruction in the trace, however often it repeats.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -9,7 +9,7 @@ use super::{Mismatch, Workload, expect};
 const SIZE: usize = 200;
 const ROUNDS: usize = 20;
 
-/// Fills, copies, compares and searches, by every string instruction.
+/// Fills, copies, compares and searches with every string instruction.
 pub(super) struct Strings {
     from: Vec<u8>,
     to: Vec<u8>,
@@ -27,7 +27,7 @@ impl Strings {
 impl Workload for Strings {
     fn run(&mut self) {
         for round in 0..ROUNDS {
-            // Also counts of 0 and 1.
+            // The counts include 0 and 1.
             let len = if round < 2 { round } else { SIZE - round };
             fill(&mut self.from[..len], round as u8 + 1);
             copy(&self.from[..len], &mut self.to[..len]);
@@ -53,7 +53,7 @@ impl Workload for Strings {
 fn fill(bytes: &mut [u8], byte: u8) {
     let (words, rest) = (bytes.len() / 8, bytes.len() % 8);
     let pattern = u64::from(byte) * 0x0101_0101_0101_0101;
-    // SAFETY: both together write the slice and nothing else.
+    // SAFETY: both instructions together write exactly the slice.
     unsafe {
         asm!(
             "rep stosq", "mov rcx, {rest}", "rep stosb",

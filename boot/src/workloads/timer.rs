@@ -1,4 +1,4 @@
-//! Timer interrupts in the middle of everything, string instructions included.
+//! Timer interrupts at random places, including string instructions.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -10,9 +10,9 @@ use crate::arch::apic;
 use crate::arch::traps::TICKS;
 
 const SIZE: usize = 1000;
-/// Stop after so many interrupts,
+/// Stops after this many interrupts,
 const INTERRUPTS: u64 = 12;
-/// or after so many rounds, should the timer not tick.
+/// or after this many rounds if the timer does not tick.
 const ROUNDS: u64 = 300_000;
 /// Ticks of the timer's clock between interrupts.
 const PERIOD: u32 = 5_000_000;
@@ -46,7 +46,7 @@ impl Workload for Timer {
             self.rounds += 1;
             self.sum += self.rounds;
             let (from, to) = (self.from.as_ptr(), self.to.as_mut_ptr());
-            // SAFETY: copies as many bytes as both have.
+            // SAFETY: copies as many bytes as both buffers have.
             unsafe {
                 asm!(
                     "rep movsb",

@@ -1,4 +1,4 @@
-//! Every kind of time packet on: TSC, TMA, MTC and CYC.
+//! All packets of time are on: TSC, TMA, MTC and CYC.
 
 use super::churn::Churn;
 use super::{Mismatch, Workload, expect};
@@ -6,7 +6,7 @@ use crate::trace::Plan;
 use pugmark_decoder_core::packet::{Packet, Packets};
 use pugmark_kernel::intel::pt::PtConfig;
 
-/// Some churn under time.
+/// Some churn with packets of time.
 #[derive(Default)]
 pub(super) struct Timing {
     churn: Churn,

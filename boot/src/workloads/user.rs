@@ -1,5 +1,5 @@
-//! User level and back: by SYSCALL and SYSRET with RFLAGS.TF masked or kept, by INT and IRET; and the same traced at
-//! one level only.
+//! User level and back: by SYSRET and SYSCALL, with RFLAGS.TF masked or kept, or by IRET and INT; also traced at one
+//! level only.
 
 use core::hint::black_box;
 
@@ -10,7 +10,7 @@ use crate::trace::Plan;
 use pugmark_boot::protocol::Level;
 
 const ROUNDS: u64 = 40;
-/// What user level asks of the kernel in each round.
+/// The most steps for which user level calls the kernel in a round.
 const SERVICE: u64 = 6;
 const SEED: u64 = 42;
 const STACK: u64 = USER_BASE + 4 * 4096;
@@ -22,7 +22,7 @@ pub(super) struct User {
     level: Level,
     space: AddressSpace,
     result: u64,
-    /// System calls by INT.
+    /// How many system calls were made by INT.
     interrupts: u64,
 }
 
@@ -48,7 +48,7 @@ impl Workload for User {
             Gate::Interrupt => by_interrupt,
         };
         let before = user::interrupt_calls();
-        // SAFETY: the address space has a stack of four pages there, and the code uses nothing else.
+        // SAFETY: the address space has a stack of four pages there, and the code uses no other memory of its own.
         self.result = unsafe { user::run(self.gate, code, SEED, STACK) };
         self.interrupts = user::interrupt_calls() - before;
         kernel.enter();
@@ -58,7 +58,7 @@ impl Workload for User {
     fn check(&self) -> Result<(), Mismatch> {
         let expected = work(SEED, |number, value| (0..number).fold(value, |value, _| user::lcg(value)));
         expect("result", self.result, expected)?;
-        // One a round, and the last.
+        // One per round, and the last one.
         let interrupts = if self.gate == Gate::Interrupt { ROUNDS + 1 } else { 0 };
         expect("system calls by INT", self.interrupts, interrupts)
     }
@@ -84,7 +84,7 @@ extern "C" fn by_interrupt(seed: u64) -> ! {
     user::exit(Gate::Interrupt, work(seed, |number, value| user::call(Gate::Interrupt, number, value)))
 }
 
-/// Mixes a value, now at this level, now at the kernel's.
+/// Mixes a value, in turn at this level and at the kernel's.
 #[inline(always)]
 fn work(seed: u64, service: impl Fn(u64, u64) -> u64) -> u64 {
     (0..ROUNDS).fold(seed, |value, round| mix(service(1 + round % SERVICE, value), round))
