@@ -25,7 +25,7 @@ const TRACE: &[u8] = b"\
 /// 1000: xor eax, eax; 1002: jz 1005; 1004: hlt; 1005: nop; 1006: jmp 1000.
 const CODE: [u8; 8] = [0x31, 0xc0, 0x74, 0x01, 0xf4, 0x90, 0xeb, 0xf8];
 
-/// A folder of its own, with the code in a file.
+/// Makes a folder for one test, with the code and the trace in files.
 fn scratch(name: &str) -> PathBuf {
     let folder = std::env::temp_dir().join(format!("pugmark-test-{name}-{}", std::process::id()));
     fs::create_dir_all(&folder).unwrap();
@@ -43,7 +43,7 @@ fn pugmark(folder: &Path, arguments: &[&str], stdin: &[u8]) -> Output {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // A program that refuses its arguments does not read.
+    // A program that refuses its arguments does not read its input.
     let _ = child.stdin.take().unwrap().write_all(stdin);
     child.wait_with_output().unwrap()
 }
@@ -108,12 +108,12 @@ fn code_comes_from_images_and_raw_files_and_the_trace_from_pipes() {
     fs::remove_dir_all(folder).unwrap();
 }
 
-/// An ELF file with the code behind its headers, to be loaded at an address.
+/// Makes an ELF file with the code after its headers, to be loaded at `vaddr`.
 fn elf(vaddr: u64) -> Vec<u8> {
     let words = |words: &[u64]| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>();
     let size = CODE.len() as u64;
     let ident = *b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0\x03\0\x3e\0\x01\0\0\0";
-    // Entry, program headers, section headers; sizes of the header, and of one program header.
+    // Entry, offsets of the program and section headers, sizes of the header and of one program header, their number.
     let header = [&ident[..], &words(&[vaddr, 64, 0, 64 << 32 | 56 << 48, 1])].concat();
     // PT_LOAD, readable and executable.
     [header, words(&[5 << 32 | 1, 120, vaddr, vaddr, size, size, 1]), CODE.to_vec()].concat()
@@ -128,7 +128,7 @@ fn code_comes_from_elf_files_where_they_say_or_moved() {
         (&["--elf", "at"][..], 6, 0),
         (&["--elf", "moved:0x1000"], 6, 0),
         (&["--elf", "moved"], 0, 1),
-        // What comes later is in front.
+        // Later code hides earlier code.
         (&["--elf", "at", "--raw", "code:0x1002"], 7, 0),
     ] {
         for layer in ["insns", "blocks"] {
@@ -221,9 +221,9 @@ fn text_says_what_is_wrong_where_and_what_to_do() {
     assert_eq!(warning(&["decode", "-"], &[]), "pugmark: warning: - is empty: there is nothing to decode\n");
     assert!(warning(&["decode", "trace"], &[]).contains("no code was given"));
     assert_eq!(warning(&["decode", "--layer", "events", "trace"], &[]), "");
-    // PSB, PSBEND: nothing was executed, so nothing is missing.
+    // PSB, PSBEND: nothing was executed, so no code is missing.
     assert_eq!(warning(&["decode", "-"], &[&TRACE[..16], b"\x02\x23"].concat()), "");
-    // A PERF_RECORD_COMM: branch records have no PSB.
+    // A PERF_RECORD_COMM. There is no warning about a missing PSB, because branch records have none.
     let other = [3, 0, 0, 0, 0, 0, 8, 0];
     for layer in ["packets", "insns", "blocks"] {
         assert_eq!(
@@ -232,7 +232,7 @@ fn text_says_what_is_wrong_where_and_what_to_do() {
             "{layer}"
         );
     }
-    // Nobody reads a thousand errors.
+    // The text shows only the first hundred errors.
     let many = [TRACE, &[0x09]].concat().repeat(101);
     let output = pugmark(&folder, &["decode", "--raw", "code:0x1000", "-"], &many);
     let text = String::from_utf8(output.stdout).unwrap();
@@ -241,7 +241,7 @@ fn text_says_what_is_wrong_where_and_what_to_do() {
     fs::remove_dir_all(folder).unwrap();
 }
 
-/// Not a crash when it is read: the memory is asked for before.
+/// Reading does not crash, because the memory is reserved before.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_trace_that_is_larger_than_the_memory_is_refused() {
@@ -257,26 +257,26 @@ fn a_trace_that_is_larger_than_the_memory_is_refused() {
     fs::remove_dir_all(folder).unwrap();
 }
 
-/// A terminal's two ends: what a program writes to the second can be read from the first.
+/// Returns both ends of a terminal: what a program writes to the second can be read from the first.
 #[cfg(target_os = "linux")]
 fn terminal() -> (fs::File, fs::File) {
     use std::os::fd::FromRawFd;
     let (mut first, mut second) = (-1, -1);
     let none = std::ptr::null_mut();
-    // SAFETY: the numbers are written to variables of their type, and nothing else is asked for.
+    // SAFETY: the numbers are written to variables of their type, and all other pointers may be null.
     let opened = unsafe { libc::openpty(&raw mut first, &raw mut second, none, none.cast(), none.cast()) };
     assert_eq!(opened, 0);
     // SAFETY: it was opened above and has no other owner.
     let first = unsafe { fs::File::from_raw_fd(first) };
-    // SAFETY: likewise.
+    // SAFETY: as above.
     (first, unsafe { fs::File::from_raw_fd(second) })
 }
 
-/// Whether the words come on the screen before the program ends.
+/// Returns a thread that finds out whether the words appear on the screen before the program ends.
 #[cfg(target_os = "linux")]
 fn watch(mut screen: fs::File, words: &'static [&str]) -> std::thread::JoinHandle<bool> {
     use std::io::Read;
-    // Until they are seen; a program that shows nothing would wait for the end of the trace for ever.
+    // Only until the words are seen: a program that shows nothing would wait for the end of its input forever.
     std::thread::spawn(move || {
         let mut seen = vec![];
         let mut bytes = [0; 4096];
@@ -287,7 +287,7 @@ fn watch(mut screen: fs::File, words: &'static [&str]) -> std::thread::JoinHandl
                 _ => return false,
             }
         }
-        // To its end, so that the program does not wait for who reads its screen.
+        // Read on to the end, so that the program does not block on a full screen.
         while screen.read(&mut bytes).is_ok_and(|count| count > 0) {}
         true
     })
@@ -404,7 +404,7 @@ fn branch_records_are_decoded_in_each_layout() {
             );
             assert_eq!(totals["hash"], "0xd637118b87c9ce31", "{source} {layer}");
             assert_eq!(totals["errors"].as_array().unwrap().len(), 0, "{source} {layer}");
-            // Nothing leads from the first to the second.
+            // No way without branches leads from the first record to the second.
             let totals = json(&folder, &arguments, &[&a[..], &record(0x1000, 0x1005), &c].concat());
             let error = &totals["errors"][0];
             assert_eq!(

@@ -1,4 +1,4 @@
-//! Recordings as a whole: what describes them is read, and what they are is held against their truth.
+//! Recordings as a whole: their descriptions are read, and their traces are compared with their truth.
 
 use serde_json::{Value, json};
 use std::{
@@ -21,11 +21,11 @@ const PGE: &[u8] = b"\x71\0\x10\0\0\0\0";
 
 /// 1000: xor eax, eax; 1002: jz 1005; 1004: hlt; 1005: nop; 1006: jmp 1000.
 const CODE: [u8; 8] = [0x31, 0xc0, 0x74, 0x01, 0xf4, 0x90, 0xeb, 0xf8];
-/// What `TNT` leads through: 1000, 1002; 1005, 1006, 1000, 1002.
+/// The number and hash of the instructions on the way of `TNT`: 1000, 1002; 1005, 1006, 1000, 1002.
 const COUNT: u64 = 6;
 const HASH: &str = "0xdabbef5cd83098a6";
 
-/// A folder that is gone with the value.
+/// A folder that is removed when the value is dropped.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -41,7 +41,7 @@ impl Scratch {
         fs::write(file, bytes).unwrap();
     }
 
-    /// A part of a recording, with the truth of its trace, if that is PSB, state, TNT.
+    /// Writes a part of a recording with this trace. `truth()` is right for a trace of PSB, state and TNT.
     fn part(&self, dir: &str, trace: &[&[u8]], truth: &Value) {
         self.write(&format!("{dir}/trace.pt"), &trace.concat());
         self.write(&format!("{dir}/code.bin"), &CODE);
@@ -105,7 +105,7 @@ fn a_check_says_what_is_not_as_the_truth() {
             assert!(differences.iter().all(|difference| difference["what"] == what), "{totals}");
         }
     }
-    // Nobody asked.
+    // Without --check there is no check.
     assert_eq!(folder.json(&["one/trace.pt"]).0["check"], Value::Null);
 }
 
@@ -124,7 +124,7 @@ fn what_has_no_truth_is_not_checked() {
         let stderr = text(&output.stderr);
         assert!(output.status.code() == Some(1) && stderr.contains(reason), "{arguments:?}: {stderr}");
     }
-    // Another program's file of that name is told and not read.
+    // Another program's file of that name is reported and ignored.
     folder.write("bare/truth.json", b"[]");
     let output = folder.run(PUGMARK, &["decode", "--layer", "packets", "bare/trace.pt"]);
     assert_eq!(output.status.code(), Some(0));
@@ -158,9 +158,9 @@ fn a_folder_is_all_of_its_tasks() {
         assert!(shown.contains(line), "{shown}");
     }
     assert!(shown.ends_with("in all 2: 12 instructions, 0 errors\n"), "{shown}");
-    // One part that is wrong is enough.
+    // One wrong part makes the whole run fail.
     folder.write("rec/task-2/trace.pt", &[PSB, STATE, TNT, &[0x09]].concat());
-    // What is measured is the main thread's trace.
+    // `bench` measures the trace of the main thread.
     let speed = folder.run(PUGMARK, &["bench", "--json", "--seconds", "0", "rec"]).stdout;
     let speed: Value = serde_json::from_slice(&speed).unwrap();
     assert_eq!((&speed["bytes"], &speed["count"]), (&28.into(), &COUNT.into()));
@@ -177,7 +177,7 @@ fn a_folder_is_all_of_its_tasks() {
 #[test]
 fn the_processor_is_the_one_that_the_recording_names_unless_told_otherwise() {
     let folder = Scratch::new("processor");
-    // By SKD007 the second and third byte of what looks like a CYC are an OVF.
+    // With erratum SKD007, the second and third byte of what looks like a CYC are an OVF.
     let overflow: [&[u8]; 2] = [PSB, b"\x07\x02\xf3\x02\x23"];
     folder.part("one", &overflow, &truth());
     for (arguments, packets, cpu) in [
@@ -208,7 +208,7 @@ fn the_pattern_of_bdm70_is_named_with_the_option_that_allows_for_it() {
         let (totals, status) = folder.json(&[&known[..], &arguments].concat());
         assert_eq!((&totals["errors"], &totals["advice"], status), (&json!([]), &json!([]), Some(0)));
     }
-    // Another error is not that one.
+    // Another error is not attributed to it.
     folder.write("trace", &[PSB, STATE, &[0x09]].concat());
     let (totals, _) = folder.json(&arguments);
     assert_eq!(totals["errors"][0]["erratum"], Value::Null, "{totals}");
@@ -251,7 +251,7 @@ fn each_program_prints_the_names_of_processors() {
         assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), String::new()), "{arguments:?}");
         assert!(shown.contains("skylake           6/94 ") && shown.lines().count() > 40, "{shown}");
     }
-    // It is a name to the letter.
+    // Only the exact word is the request for the list.
     let output = folder.run(PUGMARK, &["decode", "--cpu", "lists"]);
     assert_eq!(output.status.code(), Some(2));
 }
@@ -259,9 +259,9 @@ fn each_program_prints_the_names_of_processors() {
 #[test]
 fn an_image_makes_the_command_lines_of_ptdump_and_ptxed_short() {
     let folder = Scratch::new("image");
-    // TSC (1000), TMA, CBR, MTC: for time.
+    // TSC (1000), TMA, CBR, MTC, which together give the time.
     let timing = b"\x19\0\x10\0\0\0\0\0\x02\x73\x10\0\0\x02\0\x02\x03\x02\0\x59\x03";
-    // MTC, FUP (1006), TIP.PGD: an event, whose time ptxed shows.
+    // MTC, FUP (1006), TIP.PGD: an event with a time for ptxed to show.
     let end = b"\x59\x05\x3d\x06\x10\x01";
     let mut truth = truth();
     truth["cpuid_15h"] = json!({"eax": 1, "ebx": 4});
@@ -289,7 +289,7 @@ fn an_image_makes_the_command_lines_of_ptdump_and_ptxed_short() {
         let shown = same(PTXED, &[&["--time", "--event:time"], image].concat(), &long);
         assert!(shown.contains("0000000000001006  jmp") && shown.contains("  disabled]"), "{shown}");
     }
-    // What is said on the command line goes before.
+    // The command line overrides the recording.
     let other = ["--time", "--cpu", "none", "--mtc-freq", "4"];
     let long = [&other[..], &clocks[2..], &["rec/trace.pt"]].concat();
     same(PTDUMP, &[&other[..], &["--image", "rec"]].concat(), &long);
@@ -325,7 +325,7 @@ fn a_given_processor_goes_before_the_recordings_own() {
         let mut truth = truth();
         truth["cpu"] = json!(described);
         folder.part("rec", &[PSB, STATE, TNT], &truth);
-        // In both orders, and with the trace named or not.
+        // In both orders, and with and without the trace's name.
         for arguments in [
             [given, &["--image", "rec"]].concat(),
             [&["--image", "rec"], given].concat(),

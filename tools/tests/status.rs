@@ -1,4 +1,4 @@
-//! What the programs' exit statuses say.
+//! The exit statuses of the programs.
 
 use std::{
     fs::{self, File},
@@ -17,7 +17,7 @@ const TRACE: &[u8] = b"\
 /// 1000: xor eax, eax; 1002: jz 1005; 1004: hlt; 1005: nop; 1006: jmp 1000.
 const CODE: [u8; 8] = [0x31, 0xc0, 0x74, 0x01, 0xf4, 0x90, 0xeb, 0xf8];
 
-/// A folder that is gone with the value.
+/// A folder that is removed when the value is dropped.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -52,7 +52,7 @@ fn decode_fails_where_something_is_wrong_or_nothing_is_found_unless_that_is_allo
     let write = |name: &str, bytes: &[u8]| fs::write(folder.0.join(name), bytes).unwrap();
     write("empty", &[]);
     write("damaged", &[TRACE, &[0x09]].concat());
-    // Records of 24 bytes: one that leads nowhere in the code.
+    // A record of 24 bytes that leads to an address without code.
     write("records", &[[0_u8; 8], 0x1000_u64.to_le_bytes(), [0; 8]].concat());
     for (arguments, status) in [
         (&["--raw", "code:0x1000", "trace"][..], 0),
@@ -75,7 +75,7 @@ fn decode_fails_where_something_is_wrong_or_nothing_is_found_unless_that_is_allo
             assert_eq!(run(&["--allow-errors"]), Some(0), "{arguments:?} {json:?}");
         }
     }
-    // What cannot be done at all is not allowed for.
+    // --allow-errors does not cover what cannot be done at all.
     let output = folder.command(PUGMARK, &["decode", "--allow-errors", "missing"]).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
 }
@@ -100,7 +100,7 @@ const PRINTING: [(&str, &[&str]); 16] = [
     (PUGMARK, &["--version"]),
 ];
 
-/// An IBS sample that says nothing: size, capabilities, three registers of a fetch.
+/// Returns an IBS sample with all registers 0: size, capabilities, three registers of a fetch.
 fn samples() -> Vec<u8> {
     [&28_u32.to_le_bytes()[..], &7_u32.to_le_bytes(), &[0; 24]].concat()
 }

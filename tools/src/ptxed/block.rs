@@ -1,7 +1,7 @@
-//! Blocks: where one ends and the next begins.
+//! Finds where libipt's block decoder would end one block of instructions and begin the next.
 //!
-//! Without an event to come to, a block decoder remembers for each instruction it has passed where its block went on;
-//! code that is executed again makes longer blocks than code that is new.
+//! When no event is ahead, libipt's block decoder remembers for each instruction that it has passed how its block
+//! continued. So code that is executed again makes longer blocks than new code.
 
 use pugmark_decoder_core::event::{Event, EventKind};
 use pugmark_decoder_core::flow::Insn;
@@ -9,24 +9,24 @@ use pugmark_decoder_core::image::Window;
 use pugmark_decoder_core::insn::Class;
 use std::collections::HashSet;
 
-/// The most instructions of a block.
+/// The largest number of instructions of a block.
 const MOST: u32 = 65535;
-/// The most new instructions of a block.
+/// The largest number of new instructions of a block.
 const MOST_NEW: u32 = 1024;
 
 /// Finds blocks in a flow of instructions.
 #[derive(Debug)]
 pub(super) struct Blocks {
-    /// Near calls end blocks.
+    /// Whether near calls end blocks.
     end_on_call: bool,
-    /// Near jumps end blocks.
+    /// Whether near jumps end blocks.
     end_on_jump: bool,
-    /// The instructions that a block went through with no event to come, by where their bytes are.
+    /// The instructions that a block has passed with no event ahead, by the address of their bytes in this process.
     known: HashSet<usize>,
     current: Option<Block>,
-    /// The last block was ended by a direct branch on the way to an event: the event may still be of it.
+    /// The last block was ended by a direct branch on the way to an event, so the event may still belong to it.
     reaches: bool,
-    /// The instructions of new code that are known once it is known where its block goes on.
+    /// New instructions. They become known when it is known where their block continues.
     filling: Vec<usize>,
 }
 
@@ -34,29 +34,29 @@ pub(super) struct Blocks {
 #[derive(Clone, Copy, Debug)]
 struct Block {
     insns: u32,
-    /// New instructions since the block left known ones.
+    /// The number of new instructions since the block left known ones.
     new: u32,
     walk: Walk,
-    /// Where the section is that it lies in.
+    /// The address of the block's section, and of its bytes in this process.
     section: (u64, *const u8),
 }
 
-/// What the decoder is on its way to.
+/// What the decoder is heading for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Course {
-    /// A branch that the trace decides.
+    /// A branch whose outcome is in the trace.
     Branch,
     /// An event.
     Event,
-    /// An event of the instruction at this address: the way goes through it.
+    /// An event of the instruction at this address, which is executed on the way.
     Through(u64),
-    /// A trigger that fired so many instructions on. They are counted one by one, and no call or jump among them ends a
-    /// block.
+    /// A trigger that fired a given number of instructions later. The instructions up to it are counted one by one, and
+    /// no call or jump among them ends a block.
     Count,
 }
 
 impl Course {
-    /// To the event that comes next, if there is one.
+    /// Returns the course to the next event, if there is one.
     pub(super) fn to(event: Option<&Event>) -> Self {
         let Some(event) = event else { return Self::Branch };
         match (event.kind, event.ip) {
@@ -68,7 +68,7 @@ impl Course {
         }
     }
 
-    /// Whether a direct branch to `target` may end a block.
+    /// Returns whether a direct branch to `target` may end a block.
     fn may_end(self, target: u64) -> bool {
         match self {
             Self::Branch | Self::Event => true,
@@ -78,19 +78,19 @@ impl Course {
     }
 }
 
-/// How a block goes on.
+/// How a block continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Walk {
-    /// To an event.
+    /// It heads for an event.
     ToEvent,
-    /// Over instructions that are known.
+    /// It passes known instructions.
     Known,
-    /// Over new ones.
+    /// It passes new instructions.
     New,
 }
 
 impl Blocks {
-    /// Nothing is known yet. Near calls and near jumps end blocks if asked to.
+    /// Starts with no known instructions. Near calls and near jumps end blocks if the options say so.
     pub(super) fn new(end_on_call: bool, end_on_jump: bool) -> Self {
         Self {
             end_on_call,
@@ -102,34 +102,34 @@ impl Blocks {
         }
     }
 
-    /// The block ends here: an event, a synchronisation.
+    /// Ends the block because of an event or a synchronisation.
     pub(super) fn end(&mut self) {
         self.known.extend(self.filling.drain(..));
         self.current = None;
         self.reaches = false;
     }
 
-    /// The block ends in an error.
+    /// Ends the block because of an error.
     pub(super) fn fail(&mut self) {
-        // Only where it was to be decided how to go on is known.
+        // Only the last instruction, after which the error came, becomes known.
         self.known.extend(self.filling.pop());
         self.filling.clear();
         self.current = None;
         self.reaches = false;
     }
 
-    /// Whether a block is open that the next instruction may belong to.
+    /// Returns whether a block is open that the next instruction may belong to.
     pub(super) fn is_open(&self) -> bool {
         self.current.is_some()
     }
 
-    /// Whether an event that comes now, and has its place on the way, is of the last block.
+    /// Returns whether an event that comes now, and has its place on the way, belongs to the last block.
     pub(super) fn reaches_event(&self) -> bool {
         self.is_open() || self.reaches
     }
 
-    /// Takes the next instruction, which lies in `window`; `target` is where it goes as a direct branch. Whether it
-    /// begins a block.
+    /// Takes the next instruction, which is in `window`. `target` is where it goes if it is a direct branch. Returns
+    /// whether it begins a block.
     pub(super) fn add(
         &mut self,
         insn: &Insn,
@@ -194,7 +194,7 @@ impl Blocks {
     }
 }
 
-/// The address of the byte that `ip` names: the same wherever a section is mapped.
+/// Returns the address of the byte at `ip` in this process, which is the same wherever its section is mapped.
 fn place(ip: u64, window: Window<'_>) -> usize {
     window.from(ip).as_ptr() as usize
 }
@@ -207,7 +207,7 @@ mod tests {
     const BASE: u64 = 0x1000;
     static BYTES: [u8; 0x2000] = [0x90; 0x2000];
 
-    /// The lengths of the blocks of NOPs, the last one left out, when these addresses are executed one after the other.
+    /// Executes NOPs at these addresses and returns the lengths of their blocks, except for the last one.
     fn lengths(blocks: &mut Blocks, course: Course, ips: impl Iterator<Item = u64>) -> Vec<usize> {
         let window = Window { base: BASE, bytes: &BYTES };
         let begins = ips.map(|ip| {
@@ -224,7 +224,7 @@ mod tests {
         let new = MOST_NEW as usize;
         let all = || BASE..BASE + 0x2000;
         assert_eq!(lengths(&mut Blocks::new(false, false), Course::Branch, all()), [new; 7]);
-        // To an event there is no such limit.
+        // There is no such limit on the way to an event.
         assert_eq!(lengths(&mut Blocks::new(false, false), Course::Event, all()), [0; 0]);
 
         let mut blocks = Blocks::new(false, false);
@@ -241,7 +241,7 @@ mod tests {
         assert!(blocks.is_open());
         blocks.fail();
         assert!(!blocks.is_open() && !blocks.reaches_event());
-        // Only the last one is known, and new ones are counted from there.
+        // Only the last one is known, so new ones are counted from there.
         let found = lengths(&mut blocks, Course::Branch, BASE..BASE + 0x2000);
         assert_eq!(found[..2], [100 + MOST_NEW as usize, MOST_NEW as usize]);
     }

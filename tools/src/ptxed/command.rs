@@ -1,4 +1,4 @@
-//! ptxed's command line. Options take effect in their order: `--pt` makes the decoder of what came before.
+//! Reads ptxed's command line. Options take effect in their order: `--pt` makes the decoder from the options before it.
 
 use super::load::{self, ElfLoader};
 use crate::args::{Args, Usage};
@@ -11,80 +11,80 @@ use pugmark_decoder_core::config::{self, Dialect, Flags, RangeKind};
 use pugmark_decoder_core::errata::{Cpu, Errata};
 use std::io::{self, Write};
 
-/// What the command line asks for.
+/// What the command line requests.
 #[derive(Debug)]
 pub enum Command {
-    /// The usage text.
+    /// Print the usage text.
     Help,
-    /// The version.
+    /// Print the version.
     Version,
-    /// The names of processors.
+    /// Print the names of processors.
     Processors,
-    /// The instructions of a trace.
+    /// Print the instructions of a trace.
     Decode(Box<Options>),
 }
 
-/// How to decode a trace and what to show of it.
+/// How to decode a trace and what to show.
 #[derive(Debug, Default)]
 pub struct Options {
     /// The trace.
     pub trace: Vec<u8>,
-    /// How to read it.
+    /// The kind of decoder.
     pub decoder: Decoder,
-    /// The processor, its clocks and what to report.
+    /// The processor, its clocks, and which events to report.
     pub config: config::Config<'static>,
-    /// The code of the command line, and the kernel's that all processes of side-band records have.
+    /// The code given on the command line, and the kernel's code, which all processes of sideband records have.
     pub images: Images,
-    /// The code's bytes.
+    /// The bytes of the code.
     pub cache: SectionCache,
-    /// No text.
+    /// Show no instruction text.
     pub no_inst: bool,
-    /// The bytes' column.
+    /// Show the instructions' bytes.
     pub raw_insn: bool,
-    /// AT&T syntax.
+    /// Use AT&T syntax.
     pub att: bool,
-    /// No lines but errors.
+    /// Show only errors.
     pub quiet: bool,
-    /// The offset's column.
+    /// Show offsets.
     pub offset: bool,
-    /// The time's column.
+    /// Show times.
     pub time: bool,
-    /// Time of events.
+    /// Show the times of events.
     pub event_time: bool,
-    /// Addresses of events.
+    /// Show the addresses of events.
     pub event_ip: bool,
-    /// Check each instruction against another decoder.
+    /// Check each instruction with another decoder.
     pub check: bool,
-    /// Go on at the next event behind an error.
+    /// After an error, continue at the next event.
     pub resync_on_error: bool,
     /// Count instructions.
     pub stat_insn: bool,
     /// Count blocks.
     pub stat_blocks: bool,
-    /// A line a block.
+    /// Print a line for each block.
     pub show_blocks: bool,
-    /// Blocks end with near calls.
+    /// End blocks at near calls.
     pub end_on_call: bool,
-    /// Blocks end with near jumps.
+    /// End blocks at near jumps.
     pub end_on_jump: bool,
-    /// How to show side-band records.
+    /// How to show sideband records.
     pub sideband: sideband::Show,
-    /// Images are told when they change.
+    /// Print a line when the image changes.
     pub show_switches: bool,
-    /// Where side-band records come from.
+    /// The streams of sideband records.
     pub streams: Vec<Stream>,
 }
 
-/// Code by address.
+/// Code with its addresses.
 #[derive(Debug, Default)]
 pub struct Images {
-    /// Until a side-band record says which process is traced.
+    /// The image to use until a sideband record says which process is traced.
     pub first: Vec<Part>,
-    /// What every process has.
+    /// The parts that every process has.
     pub kernel: Vec<Part>,
 }
 
-/// What a trace is decoded into.
+/// The kind of decoder, which decides how instructions are grouped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Decoder {
     /// Instructions.
@@ -94,21 +94,22 @@ pub enum Decoder {
     Block,
 }
 
-/// Why there is nothing to decode.
+/// Why nothing is decoded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Failure {
     /// The command line is wrong.
     Usage(Usage),
-    /// The same, but no failure for the caller.
+    /// The command line is wrong, but the exit status is that of success.
     Harmless(Usage),
-    /// A raw file cannot be had, and how much of the argument is left.
+    /// A raw file cannot be read. The text is the part of the argument that is left.
     Raw(Usage, String),
-    /// This option behind the trace, told with the option in the program's place and the other way round.
+    /// This option comes after the trace. The message has the option in the program's place and the program in the
+    /// option's, as in libipt's program.
     Swapped(String),
 }
 
 impl Failure {
-    /// The lines to print.
+    /// Returns the lines to print.
     #[must_use]
     pub fn lines(&self, program: &str) -> String {
         match self {
@@ -129,7 +130,7 @@ impl From<Usage> for Failure {
     }
 }
 
-/// What was read so far.
+/// The options that were read so far.
 #[derive(Default)]
 struct Reader {
     options: Options,
@@ -147,18 +148,18 @@ struct Reader {
     records: sideband::Config,
 }
 
-/// Where loading tells what it does.
+/// The outputs for messages about loading.
 pub struct Console<'a> {
     /// The program's name.
     pub program: &'a str,
-    /// For what was loaded.
+    /// Receives what was loaded.
     pub out: &'a mut dyn Write,
-    /// For what could not be.
+    /// Receives what could not be loaded.
     pub err: &'a mut dyn Write,
 }
 
 impl Command {
-    /// Reads the arguments behind the program's name.
+    /// Reads the arguments that follow the program's name.
     ///
     /// # Errors
     /// The first argument that is wrong.
@@ -249,7 +250,7 @@ impl Reader {
             }
             "--pevent:sample-config" => {
                 let argument = args.next();
-                // C's text for what is not there.
+                // C's text for a null pointer.
                 let shown = argument.clone().unwrap_or_else(|| "(null)".into());
                 self.records.add_sample_config(&shown, argument.as_deref())?;
             }
@@ -259,7 +260,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Loads an ELF file to what `parts` chooses.
+    /// Loads an ELF file into the list of parts that `parts` selects.
     fn elf(
         &mut self,
         argument: &str,
@@ -272,7 +273,7 @@ impl Reader {
         ElfLoader { program, parts: parts(images), cache, verbose, warnings: console.err }.load(argument)
     }
 
-    /// What an option without a value sets.
+    /// Returns the field that an option without a value sets.
     fn flag(&mut self, option: &str) -> Option<&mut bool> {
         let options = &mut self.options;
         Some(match option {
@@ -324,7 +325,7 @@ impl Reader {
     }
 
     fn load_trace(&mut self, argument: &str, out: &mut dyn Write) -> Result<(), Failure> {
-        // What the command line does not say is what the recording says.
+        // Fill in from the recording what the command line does not say.
         if let Some(description) =
             self.recording.as_ref().and_then(|recording| recording.description.as_ref())
         {
@@ -337,7 +338,7 @@ impl Reader {
             None => Errata::NONE,
             Some(Ok(errata)) => errata,
             Some(Err(_)) => {
-                // A reader that has seen enough is no error.
+                // A reader that has closed its end is no error.
                 let _: io::Result<()> = writeln!(out, "[0, 0: config error: unknown cpu]");
                 Errata::NONE
             }

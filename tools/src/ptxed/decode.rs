@@ -1,4 +1,4 @@
-//! From a trace to lines.
+//! Turns a trace into lines.
 
 use super::Options;
 use super::block::Course;
@@ -17,7 +17,7 @@ use std::io::{self, Write};
 /// Writes a line for each instruction and event of the trace to `out`.
 ///
 /// # Errors
-/// Those of `out`. Errors in the trace are lines.
+/// Those of `out`. Errors in the trace are written as lines.
 pub fn decode(mut options: Options, out: &mut dyn Write) -> io::Result<()> {
     let streams = std::mem::take(&mut options.streams);
     let plan = Plan::new(&streams, &options.images.kernel, &mut options.cache);
@@ -69,7 +69,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Takes the status updates that a synchronisation begins with.
+    /// Takes the status events that follow a synchronisation.
     fn status(&mut self) -> io::Result<Result<(), Error>> {
         loop {
             match self.decoder.sync_status() {
@@ -80,7 +80,7 @@ impl Run<'_> {
         }
     }
 
-    /// Goes on until an error, or until the end of the trace: `true`.
+    /// Decodes up to an error, or to the end of the trace, for which it returns `true`.
     fn follow(&mut self) -> io::Result<bool> {
         loop {
             match self.decoder.next() {
@@ -108,7 +108,7 @@ impl Run<'_> {
         }
     }
 
-    /// Looks for a place to go on behind an error; `false` when there is none.
+    /// Finds a place to continue after an error; returns `false` if there is none.
     fn recover(&mut self) -> io::Result<bool> {
         loop {
             match self.decoder.recover() {
@@ -141,10 +141,10 @@ impl Run<'_> {
         writeln!(self.lines.out, "[{offset:x}, {address:x}: {kind}: {text}]")
     }
 
-    /// Errors of the code are at the packet that the decoder holds.
+    /// Returns the offset to report for an error. Errors in the code are reported at the packet that the decoder holds.
     fn error_offset(&self, error: &Error) -> u64 {
         match error.kind {
-            // A MODE.Exec that contradicts is seen where it is, a PSB+ as a whole behind it.
+            // A contradicting MODE.Exec is reported at its offset, a contradicting PSB+ at the packet after it.
             ErrorKind::StateMismatch { .. } if !self.is_psb(error.offset) => error.offset,
             kind if kind.ip().is_some() => self.decoder.held(),
             _ => error.offset,
@@ -194,7 +194,7 @@ impl Run<'_> {
         let mut bytes = Bytes::default();
         let window = self.window.from(insn.ip);
         if window.len() < insn.len.into() {
-            // It lies in more than one section.
+            // It spans more than one section.
             let read = self.decoder.image().read(insn.ip, self.decoder.cr3(), &mut bytes.bytes);
             bytes.len = read.min(insn.len.into());
         } else {

@@ -1,4 +1,4 @@
-//! Instructions as text.
+//! Writes instructions as text in the form of XED, the library that libipt's programs use.
 
 use super::Options;
 use super::reading::{Reading, Refusal};
@@ -11,7 +11,7 @@ use iced_x86::{MemorySizeOptions, Mnemonic, OpKind, Register};
 use pugmark_decoder_core::insn::MAX_LEN;
 use std::fmt::Write;
 
-/// What is behind an instruction's address: its bytes and its text, as far as they are asked for.
+/// Returns what follows an instruction's address: its bytes and its text, if the options ask for them.
 pub(super) fn insn_text(reading: &Reading, bytes: &[u8], options: &Options) -> String {
     let mut text = String::new();
     if options.no_inst {
@@ -29,12 +29,12 @@ pub(super) fn insn_text(reading: &Reading, bytes: &[u8], options: &Options) -> S
     text
 }
 
-/// What is behind the address of an instruction that cannot be read again.
+/// Returns what follows the address of an instruction that the other decoder refuses.
 pub(super) fn refusal_text(refusal: Refusal, bytes: &[u8]) -> String {
     format!("{} [xed decode error: {refusal}]", bytes_text(bytes))
 }
 
-/// Bytes, as wide as those of the longest instruction.
+/// Writes the bytes and pads them to the width of the longest instruction.
 fn bytes_text(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(3 * MAX_LEN);
     for byte in bytes {
@@ -45,7 +45,7 @@ fn bytes_text(bytes: &[u8]) -> String {
     text
 }
 
-/// The instruction as Intel writes it, as far as the library writes as XED does.
+/// Writes the instruction in Intel syntax, and corrects where the formatting library (iced-x86) differs from XED.
 fn intel(insn: &Instruction, text: &mut String) {
     let mut formatter = IntelFormatter::new();
     choose(formatter.options_mut(), insn);
@@ -73,8 +73,8 @@ fn intel(insn: &Instruction, text: &mut String) {
     }
 }
 
-/// The instruction in AT&T syntax. To XED that is Intel's mnemonic, but for those of far branches, with the size of what is
-/// in memory behind it and only that, and the operands the other way round.
+/// Writes the instruction in XED's AT&T syntax. That is Intel's mnemonic (except for far branches) with a suffix for
+/// the size of the operand in memory and for no other operand, and the operands in reverse order.
 fn att(insn: &Instruction, text: &mut String) {
     let mut formatter = IntelFormatter::new();
     choose(formatter.options_mut(), insn);
@@ -82,7 +82,7 @@ fn att(insn: &Instruction, text: &mut String) {
     mnemonic(&mut formatter, insn, text);
     if let Some(before) = text[start..].find(" far").and_then(|far| text[..start + far].rfind(' ')) {
         text.truncate(before + 1);
-        // XED has always called a far return `lcall`, too.
+        // XED calls a far return `lcall`, too.
         text.push_str(if insn.is_jmp_far() || insn.is_jmp_far_indirect() { "ljmp" } else { "lcall" });
     }
     let suffix = suffix(insn);
@@ -102,10 +102,10 @@ fn att(insn: &Instruction, text: &mut String) {
     text.push_str(shown.trim_start_matches('*'));
 }
 
-/// All that XED shows.
+/// Writes the operands that XED shows.
 fn operands(formatter: &mut dyn Formatter, insn: &Instruction, text: &mut String) {
     let count = formatter.operand_count(insn);
-    // The library leaves away that a register is multiplied with itself as the target.
+    // The library omits the repeated register of a multiplication that has its target as a source.
     let leaves_one = insn.mnemonic() == Mnemonic::Imul && insn.op_count() > count;
     let mut separator = "";
     for shown in 0..count {
@@ -116,16 +116,16 @@ fn operands(formatter: &mut dyn Formatter, insn: &Instruction, text: &mut String
         let is_register = operand.is_some_and(|operand| insn.op_kind(operand) == OpKind::Register);
         for _ in 0..if leaves_one && is_register { 2 } else { 1 } {
             text.push_str(separator);
-            // The formatter counted it.
+            // The index is below the formatter's own count, so this cannot fail.
             let _ = formatter.format_operand(insn, text, shown);
             separator = ", ";
         }
     }
 }
 
-/// With the prefixes.
+/// Writes the mnemonic with its prefixes.
 fn mnemonic(formatter: &mut dyn Formatter, insn: &Instruction, text: &mut String) {
-    // To the library 66 90 is an exchange of AX with itself, and 48 90 one of RAX.
+    // The library treats 66 90 as an exchange of AX with itself, and 48 90 as one of RAX.
     match insn.code() {
         Code::Nopw => return text.push_str("data16 nop"),
         Code::Nopq => return text.push_str("nop"),
@@ -133,9 +133,9 @@ fn mnemonic(formatter: &mut dyn Formatter, insn: &Instruction, text: &mut String
     }
     let start = text.len();
     formatter.format_mnemonic(insn, text);
-    // The choice of the conditions' names is not one of the prefixes' names.
+    // The options for the names of conditions do not change the names of prefixes.
     let mut shown = text.split_off(start).replace("repnz ", "repne ").replace("repz ", "repe ");
-    // The other size of operands is a prefix where no operand shows it.
+    // XED shows the operand size as a prefix only if no operand shows it.
     for prefix in ["data16 ", "data32 ", "data64 "] {
         if has_operands(insn) || prefix == "data64 " {
             shown = shown.replace(prefix, "");
@@ -168,12 +168,12 @@ fn has_operands(insn: &Instruction) -> bool {
     insn.op_count() > 0 && !is_plain_nop(insn) && !is_shown_by_name
 }
 
-/// A NOP that is an exchange of a register with itself to the library.
+/// Returns whether it is a NOP that the library treats as an exchange of a register with itself.
 fn is_plain_nop(insn: &Instruction) -> bool {
     matches!(insn.code(), Code::Nopw | Code::Nopq)
 }
 
-/// XED leaves a blank for operands that are not shown, but not where there are none.
+/// XED writes a blank for operands that it does not show, but not if there are none.
 fn has_hidden_operands(insn: &Instruction) -> bool {
     match insn.mnemonic() {
         Mnemonic::Swapgs | Mnemonic::Int3 | Mnemonic::Int1 => return true,
@@ -186,12 +186,12 @@ fn has_hidden_operands(insn: &Instruction) -> bool {
     !is_plain_nop(insn) && (flags != 0 || !info.used_registers().is_empty() || !info.used_memory().is_empty())
 }
 
-/// The accumulator of a string instruction, which XED does not show.
+/// Returns whether the operand is the accumulator of a string instruction, which XED does not show.
 fn is_implied(insn: &Instruction, operand: u32) -> bool {
     insn.is_string_instruction() && insn.op_kind(operand) == OpKind::Register
 }
 
-/// Whether the operand is in memory, and not a register or in the instruction.
+/// Returns whether the operand is in memory, as opposed to a register or an immediate.
 fn is_in_memory(kind: OpKind) -> bool {
     matches!(
         kind,
@@ -208,13 +208,13 @@ fn is_in_memory(kind: OpKind) -> bool {
     )
 }
 
-/// The size of the operand in memory, be it the stack's.
+/// Returns the suffix for the size of the operand in memory, which may be on the stack.
 fn suffix(insn: &Instruction) -> Option<char> {
     if (0..insn.op_count()).any(|operand| is_in_memory(insn.op_kind(operand))) {
         return match insn.memory_size().size() {
             _ if insn.mnemonic() == Mnemonic::Lea => None,
             _ if insn.mnemonic() == Mnemonic::Invlpg => Some('b'),
-            // A line of the cache.
+            // The operand is a cache line.
             _ if is_cache_line(insn) => Some('z'),
             1 => Some('b'),
             2 => Some('w'),
@@ -227,9 +227,9 @@ fn suffix(insn: &Instruction) -> Option<char> {
         };
     }
     match insn.mnemonic() {
-        // Of its three words.
+        // The size of each of the three values that it pops.
         Mnemonic::Uiret => Some('l'),
-        // What else it pops, or makes room for, is not in the suffix.
+        // The suffix does not count the bytes that a return releases and ENTER reserves.
         Mnemonic::Ret | Mnemonic::Retf | Mnemonic::Enter | Mnemonic::Leave => match insn.code() {
             Code::Retnw | Code::Retnw_imm16 | Code::Enterw_imm16_imm8 | Code::Leavew => Some('w'),
             Code::Retnd | Code::Retnd_imm16 | Code::Enterd_imm16_imm8 | Code::Leaved => Some('l'),
@@ -240,7 +240,7 @@ fn suffix(insn: &Instruction) -> Option<char> {
         Mnemonic::Pushf | Mnemonic::Popf => Some('w'),
         Mnemonic::Pushfd | Mnemonic::Popfd => Some('l'),
         Mnemonic::Pushfq | Mnemonic::Popfq => Some('q'),
-        // Eight registers.
+        // It moves eight registers.
         Mnemonic::Pusha | Mnemonic::Popa => Some('x'),
         Mnemonic::Pushad | Mnemonic::Popad => Some('y'),
         Mnemonic::Call | Mnemonic::Push | Mnemonic::Pop => {
@@ -268,7 +268,7 @@ fn is_cache_line(insn: &Instruction) -> bool {
     )
 }
 
-/// The operand's size has no name.
+/// Returns whether XED has no name for the operand's size.
 fn has_unnamed_size(insn: &Instruction) -> bool {
     let table = matches!(insn.mnemonic(), Mnemonic::Sgdt | Mnemonic::Sidt | Mnemonic::Lgdt | Mnemonic::Lidt);
     let pointer = matches!(
@@ -278,12 +278,12 @@ fn has_unnamed_size(insn: &Instruction) -> bool {
     table || pointer || is_cache_line(insn) || insn.is_call_far_indirect() || insn.is_jmp_far_indirect()
 }
 
-/// XED's conditions and sizes, as far as the library has a choice.
+/// Sets the names of conditions and sizes to XED's, where the library has options for them.
 fn choose(options: &mut FormatterOptions, insn: &Instruction) {
     options.set_hex_prefix("0x");
     options.set_hex_suffix("");
     options.set_uppercase_hex(false);
-    // The library has an operand for both numbers of a far target.
+    // The library writes both numbers of a far target as one operand.
     options.set_space_after_operand_separator(true);
     options.set_branch_leading_zeros(false);
     options.set_small_hex_numbers_in_decimal(false);
@@ -326,7 +326,7 @@ mod tests {
             (&[0x0f, 0xae, 0x38], false, false, "  clflush ptr [rax]"),
             (&[0x0f, 0xae, 0xf0], false, false, "  mfence"),
             (&[0x0f, 0xa2], false, false, "  cpuid "),
-            // It reads and changes a flag, changes one only, reads some only.
+            // Instructions that read and change a flag, change flags only, and so on.
             (&[0xf5], false, false, "  cmc "),
             (&[0xf8], false, false, "  clc "),
             (&[0xf2, 0xae], false, false, "  repne scasb byte ptr [rdi]"),
@@ -350,7 +350,7 @@ mod tests {
 
     #[test]
     fn branches_are_as_xed_writes_them_at_each_operand_size() {
-        // What XED 2026.06 gives for these bytes in Intel's and in AT&T's syntax.
+        // The expected texts are those of XED 2026.06 in Intel and in AT&T syntax.
         for (mode, bytes, in_intel, in_att) in [
             (Bits32, &[0x9a, 0, 0x10, 0, 0, 8, 0][..], "call far 0x1000, 0x8", "lcallq  $0x8, $0x1000"),
             (Bits32, &[0x66, 0x9a, 0, 0x10, 8, 0], "call far 0x1000, 0x8", "lcalll  $0x8, $0x1000"),
@@ -426,7 +426,7 @@ mod tests {
 
     #[test]
     fn what_the_library_names_or_sizes_otherwise_is_as_xed_writes_it() {
-        // As above.
+        // The expected texts are from the same version of XED.
         for (mode, bytes, in_intel, in_att) in [
             (Bits64, &[0xe0, 0][..], "loopne 0x1002", "loopne 0x1002"),
             (Bits64, &[0xe1, 0], "loope 0x1002", "loope 0x1002"),

@@ -1,8 +1,8 @@
-//! What is shown of instructions, block by block.
+//! Writes the lines of instructions, block by block.
 //!
-//! libipt decodes a block, and then its programs show it. The offset of the packet that the decoder holds is, with the
-//! block decoder, that from before the block, with the instruction decoder that from behind it for all but the first
-//! instruction.
+//! libipt decodes a whole block before its programs show it. So the packet offset that is shown is the one that the
+//! decoder held before the block (block decoder), or after the block for all instructions but the first (instruction
+//! decoder).
 
 use super::block::{Blocks, Course};
 use super::insn_line::{insn_text, refusal_text};
@@ -13,12 +13,12 @@ use pugmark_decoder_core::image::Window;
 use pugmark_decoder_core::insn::MAX_LEN;
 use std::io::{self, Write};
 
-/// The lines of instructions, and how many there were.
+/// Writes the lines of instructions and counts them.
 pub(super) struct Lines<'o> {
     options: &'o Options,
     blocks: Blocks,
     block: Block,
-    /// An event was given out behind a branch, and the next block has begun where that led.
+    /// An event after a branch was written, and the next block has begun where the branch led.
     left: bool,
     /// The time of the last event.
     pub(super) time: u64,
@@ -30,20 +30,20 @@ pub(super) struct Lines<'o> {
 /// The block so far.
 #[derive(Debug, Default)]
 struct Block {
-    /// The offset of the packet that the decoder held at its beginning.
+    /// The offset of the packet that the decoder held when the block began.
     held: u64,
     last: Option<(Insn, Reading)>,
-    /// The instruction that could not be read again; the block decoder shows none behind it.
+    /// The first instruction that the other decoder refused. The block decoder shows no instruction after it.
     lost: Option<(u64, Refusal)>,
-    /// Instructions of the instruction decoder that wait for the block's end.
+    /// Instructions that the instruction decoder will show at the block's end.
     waiting: Vec<(Insn, Bytes)>,
 }
 
-/// Bytes of an instruction, or of what it begins with.
+/// The bytes of an instruction, or as many as could be read.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Bytes {
     pub(super) bytes: [u8; MAX_LEN],
-    /// How many there are.
+    /// The number of bytes.
     pub(super) len: usize,
 }
 
@@ -54,7 +54,7 @@ impl Bytes {
 }
 
 impl<'o> Lines<'o> {
-    /// Nothing was shown yet.
+    /// Starts with nothing shown.
     pub(super) fn new(options: &'o Options, out: &'o mut dyn Write) -> Self {
         let blocks = match options.decoder {
             Decoder::Block => Blocks::new(options.end_on_call, options.end_on_jump),
@@ -63,8 +63,8 @@ impl<'o> Lines<'o> {
         Self { options, blocks, block: Block::default(), left: false, time: 0, insns: 0, block_count: 0, out }
     }
 
-    /// Shows the next instruction, which lies in `window`; `target` is where it goes as a direct branch. The bytes may
-    /// be more than the instruction's.
+    /// Shows the next instruction, which is in `window`. `target` is where it goes if it is a direct branch. `bytes`
+    /// may hold more than the instruction.
     pub(super) fn insn(
         &mut self,
         insn: &Insn,
@@ -90,7 +90,7 @@ impl<'o> Lines<'o> {
         Ok(())
     }
 
-    /// The event that comes is at the end of a block, even of an empty one.
+    /// Handles that the next event comes at the end of a block, even of an empty one.
     pub(super) fn reach_event(&mut self, held: u64) -> io::Result<()> {
         if !self.blocks.reaches_event() {
             self.finish(held)?;
@@ -99,7 +99,7 @@ impl<'o> Lines<'o> {
         Ok(())
     }
 
-    /// The block is over where the decoder holds the packet at this offset, because of an event.
+    /// Ends the block because of an event. `held` is the offset of the packet that the decoder holds.
     pub(super) fn end(&mut self, held: u64) -> io::Result<()> {
         if std::mem::take(&mut self.left) {
             self.begin(held)?;
@@ -108,19 +108,19 @@ impl<'o> Lines<'o> {
         self.finish(held)
     }
 
-    /// The event that ended the last block was that of a branch, and the decoder has followed that before the event was
-    /// given out. What comes next has a block, even if that is empty.
+    /// Handles that the event that ended the last block came with a branch, which the decoder has followed before it
+    /// returned the event. A block begins here, even if it stays empty.
     pub(super) fn follow_branch(&mut self) {
         self.left = true;
     }
 
-    /// The trace is over, or is begun with anew.
+    /// Ends the block at the end of the trace, or before decoding restarts.
     pub(super) fn stop(&mut self, held: u64) -> io::Result<()> {
         self.left = false;
         self.end(held)
     }
 
-    /// The block ends in an error.
+    /// Ends the block because of an error.
     pub(super) fn fail(&mut self, held: u64) -> io::Result<()> {
         if std::mem::take(&mut self.left) {
             self.begin(held)?;
@@ -129,7 +129,7 @@ impl<'o> Lines<'o> {
         self.finish(held)
     }
 
-    /// The block ends in an error about the code behind it; without one there is an empty block.
+    /// Ends the block because of an error in the code after it. If no block is open, there is an empty one.
     pub(super) fn fail_to_fetch(&mut self, held: u64) -> io::Result<()> {
         if !self.blocks.is_open() {
             self.finish(held)?;
@@ -138,7 +138,7 @@ impl<'o> Lines<'o> {
         self.fail(held)
     }
 
-    /// Writes the counts that were asked for.
+    /// Writes the counts that the options ask for.
     pub(super) fn counts(&mut self) -> io::Result<()> {
         if self.options.stat_insn {
             writeln!(self.out, "insn: {}.", self.insns)?;
@@ -217,7 +217,7 @@ impl<'o> Lines<'o> {
         if check { self.check(insn, &reading, held) } else { Ok(()) }
     }
 
-    /// What is in front of an instruction, and its address.
+    /// Writes the columns before an instruction, and its address.
     fn place(&mut self, insn: &Insn, held: u64) -> io::Result<()> {
         if self.options.offset {
             write!(self.out, "{held:016x}  ")?;
@@ -228,7 +228,7 @@ impl<'o> Lines<'o> {
         write!(self.out, "{}{:016x}", if insn.speculative { "? " } else { "" }, insn.ip)
     }
 
-    /// What `--check` finds wrong with an instruction.
+    /// Writes what `--check` finds wrong with an instruction.
     fn check(&mut self, insn: &Insn, reading: &Reading, held: u64) -> io::Result<()> {
         let ip = insn.ip;
         match reading {

@@ -1,4 +1,4 @@
-//! The code under the trace: `--raw`, `--elf` and `--pevent:kcore`.
+//! Loads the traced code for `--raw`, `--elf`, `--image` and `--pevent:kcore`.
 
 use crate::args::{ElfHeader, Usage};
 use crate::code::elf::{self, ElfError};
@@ -10,10 +10,10 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::path::Path;
 
-/// Adds `FILE[:FROM[-TO]]:BASE` behind `parts`.
+/// Adds the file of `FILE[:FROM[-TO]]:BASE` to the end of `parts`.
 ///
 /// # Errors
-/// Why not, and the file as far as it was told from the rest.
+/// What is wrong, and as much of the argument as names the file.
 pub(super) fn raw(
     argument: &str,
     parts: &mut Vec<Part>,
@@ -38,7 +38,7 @@ pub(super) fn raw(
 /// Adds the sections of a recording's image.
 ///
 /// # Errors
-/// Why not.
+/// If the image or one of its files cannot be read.
 pub(super) fn image(path: &Path, parts: &mut Vec<Part>, cache: &mut SectionCache) -> Result<(), Usage> {
     let failed = |file: &Path, error: String| Usage::Image { file: file.display().to_string(), error };
     let sections = code::image::read(path).map_err(|error| failed(path, error.root_cause().to_string()))?;
@@ -51,14 +51,14 @@ pub(super) fn image(path: &Path, parts: &mut Vec<Part>, cache: &mut SectionCache
     Ok(())
 }
 
-/// Where an ELF file's segments go, and what is said about them.
+/// Loads the segments of an ELF file and reports on them.
 pub(super) struct ElfLoader<'a> {
     pub(super) program: &'a str,
     pub(super) parts: &'a mut Vec<Part>,
     pub(super) cache: &'a mut SectionCache,
-    /// Where each segment that was loaded is told.
+    /// Receives a line for each segment that was loaded.
     pub(super) verbose: Option<&'a mut dyn Write>,
-    /// Where segments that cannot be loaded are told.
+    /// Receives a line for each segment that cannot be loaded.
     pub(super) warnings: &'a mut dyn Write,
 }
 
@@ -66,7 +66,7 @@ impl ElfLoader<'_> {
     /// Adds the segments of `FILE[:BASE]`.
     ///
     /// # Errors
-    /// Why nothing more could be loaded.
+    /// Why loading stopped.
     pub(super) fn load(&mut self, argument: &str) -> Result<(), Usage> {
         let (name, base) = split_base(argument).unwrap_or((argument, 0));
         let open = |error: io::Error| Usage::NoElf { file: name.into(), error: text::of_system(&error) };
@@ -83,7 +83,7 @@ impl ElfLoader<'_> {
         let cut = segments.cut.map_or(Ok(()), |number| Err(cut(ElfHeader::Program(number))));
         let shift = segments.shift(base);
         if base != 0 {
-            // The lowest address is not known.
+            // The lowest address is unknown.
             cut.clone()?;
         }
         let mut any = false;
@@ -104,7 +104,7 @@ impl ElfLoader<'_> {
         Ok(())
     }
 
-    // A reader that has seen enough is no error.
+    // Errors on writing are ignored: a reader that has closed its end is no error.
 
     fn tell(&mut self, name: &str, segment: &elf::Segment) {
         let elf::Segment { offset, size, vaddr, .. } = segment;
@@ -126,7 +126,7 @@ impl ElfLoader<'_> {
     }
 }
 
-/// What is before and behind the last colon, if that is a number.
+/// Splits at the last colon, if a number follows it.
 fn split_base(argument: &str) -> Option<(&str, u64)> {
     let (file, base) = argument.rsplit_once(':')?;
     Some((file, number::parse(base)?))

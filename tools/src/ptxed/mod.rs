@@ -1,4 +1,4 @@
-//! `ptxed`: the instructions of a trace, a line each, and the events between them.
+//! `ptxed`: shows the instructions of an Intel PT trace, one line each, and the events between them.
 
 mod block;
 

@@ -1,27 +1,28 @@
-//! Instructions as another decoder reads them: what text is made of, and what `--check` holds the classes against.
+//! Reads instructions with another decoder (iced-x86), for their text and for `--check`, which compares classes with
+//! it.
 
 use iced_x86::{Code, Decoder, DecoderError, DecoderOptions, FlowControl, Instruction};
 use pugmark_decoder_core::insn::{Class, MAX_LEN};
 use pugmark_decoder_core::mode::ExecMode;
 use std::fmt;
 
-/// What it makes of some bytes.
+/// What the other decoder finds in some bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Reading {
     /// An instruction.
     Insn(Instruction),
-    /// Nothing, but the bytes are of an extension that it does not know.
+    /// Not an instruction that it knows, but one of a newer extension.
     Newer,
-    /// No instruction.
+    /// Not an instruction.
     Refused(Refusal),
 }
 
-/// Why bytes are no instruction. `Display` gives XED's number and name, as far as another decoder can tell its reasons.
+/// Why bytes are not an instruction. `Display` writes XED's number and name of the error, where the reason is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refusal {
-    /// The bytes end within it.
+    /// The bytes end within the instruction.
     TooShort,
-    /// LOCK where there must be none.
+    /// A LOCK prefix where it is not allowed.
     Lock,
     /// More than fifteen bytes.
     TooLong,
@@ -41,7 +42,7 @@ impl fmt::Display for Refusal {
 }
 
 impl Reading {
-    /// Reads the instruction at the front of the bytes.
+    /// Reads the instruction at the front of `bytes`.
     pub(super) fn of(bytes: &[u8], mode: ExecMode, ip: u64) -> Self {
         let bits = match mode {
             ExecMode::Bits16 => 16,
@@ -60,7 +61,7 @@ impl Reading {
         if mode == ExecMode::Bits64 && is_newer(bytes) {
             return Self::Newer;
         }
-        // With enough bytes behind it, what is no instruction is told from what is only cut.
+        // Bytes are appended to distinguish an instruction that was cut off from bytes that are no instruction.
         let mut padded = [0; MAX_LEN + 1];
         let len = bytes.len().min(MAX_LEN);
         padded[..len].copy_from_slice(&bytes[..len]);
@@ -74,7 +75,7 @@ impl Reading {
         })
     }
 
-    /// What is said where a class does not fit what was read.
+    /// Returns the objection if the class does not fit what was read.
     pub(super) fn objection(&self, class: Class) -> Option<Objection> {
         match self {
             Self::Insn(insn) if class_of(insn) != class => Some(Objection { class, code: insn.code() }),
@@ -83,7 +84,7 @@ impl Reading {
     }
 }
 
-/// Whether the bytes are of APX: REX2, or EVEX with the opcode map 4.
+/// Returns whether the instruction is one of APX: REX2, or EVEX with opcode map 4.
 fn is_newer(bytes: &[u8]) -> bool {
     let start = bytes.iter().take_while(|byte| is_prefix(byte)).count();
     match bytes[start..] {
@@ -97,7 +98,7 @@ fn is_prefix(byte: &u8) -> bool {
     matches!(byte, 0x26 | 0x2e | 0x36 | 0x3e | 0x64..=0x67 | 0xf0 | 0xf2 | 0xf3)
 }
 
-/// A class that does not fit.
+/// A class that does not fit the instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Objection {
     class: Class,
@@ -111,7 +112,7 @@ impl fmt::Display for Objection {
     }
 }
 
-/// libipt has one class for direct and indirect branches.
+/// libipt has the same class for direct and indirect branches.
 fn name_of(class: Class) -> &'static str {
     match class {
         Class::Other => "other",
@@ -137,7 +138,7 @@ fn class_of(insn: &Instruction) -> Class {
         Code::Retfw_imm16 | Code::Retfd_imm16 | Code::Retfq_imm16 => Class::FarReturn,
         Code::Sysretd | Code::Sysretq | Code::Sysexitd | Code::Sysexitq => Class::FarReturn,
         Code::Rsm | Code::Uiret | Code::Erets | Code::Eretu => Class::FarReturn,
-        // AMD's virtualization: no processor with PT has it.
+        // AMD's virtualization instructions. No processor with Intel PT has them.
         Code::Vmmcall | Code::Vmgexit | Code::Vmgexit_F2 => Class::Other,
         Code::Vmrunw | Code::Vmrund | Code::Vmrunq | Code::Skinit => Class::Other,
         _ if insn.is_jmp_far() || insn.is_jmp_far_indirect() => Class::FarJump,
@@ -199,11 +200,11 @@ mod tests {
 
     #[test]
     fn what_the_library_does_not_know_is_not_refused() {
-        // REX2 and an APX instruction: ADD with three operands.
+        // An instruction with a REX2 prefix, and one of APX: ADD with three operands.
         for bytes in [&[0xd5, 0x48, 0x01, 0xc0][..], &[0x62, 0xf4, 0xfc, 0x18, 0x01, 0xc8]] {
             assert!(matches!(Reading::of(bytes, MODE, 0), Reading::Newer), "{bytes:x?}");
         }
-        // Not outside 64-bit mode: AAD.
+        // Outside of 64-bit mode, 0xd5 is AAD.
         assert!(matches!(Reading::of(&[0xd5, 0x48], ExecMode::Bits32, 0), Reading::Insn(_)));
     }
 
@@ -230,7 +231,7 @@ mod tests {
             let class = insn::decode(bytes, MODE, 0).unwrap().class;
             assert_eq!(Reading::of(bytes, MODE, 0).objection(class), None, "{bytes:x?}");
         }
-        // A far jump and a far call to where the instruction itself says.
+        // A far jump and a far call with the target in the instruction.
         for bytes in [&[0xea, 0, 0, 0, 0, 8, 0][..], &[0x9a, 0, 0, 0, 0, 8, 0]] {
             let class = insn::decode(bytes, ExecMode::Bits32, 0).unwrap().class;
             assert_eq!(Reading::of(bytes, ExecMode::Bits32, 0).objection(class), None, "{bytes:x?}");

@@ -1,4 +1,4 @@
-//! ptdump and ptxed as programs that stand in for libipt's.
+//! Tests ptdump and ptxed as replacements of libipt's programs.
 
 mod ptdump;
 mod ptxed;

@@ -1,4 +1,4 @@
-//! ptdump's lines where no recorded run has them.
+//! Lines of ptdump that the recorded runs do not cover.
 
 use crate::run::{Folder, Tool};
 use pugmark_decoder_core::packet::PSB;
@@ -77,7 +77,7 @@ fn what_is_wrong_with_the_command_line_is_told_in_libipts_words() {
         assert_eq!((ran.err, ran.status), (format!("{{prog}}: {text}\n"), Some(status)), "{args:?}");
         assert_eq!(ran.out, "");
     }
-    // Records may be none, and their range may go over the end.
+    // A file may have no records, and their range may end after the file's end.
     for args in [&["--pevent", "empty", "t"][..], &["--pevent", "t:16-99", "t"], &["--cpu", "6/78/", "t"]] {
         assert_eq!(folder.lines(Tool::Ptdump, args), ["0000000000000000  psb"], "{args:?}");
     }
@@ -113,7 +113,7 @@ fn options_choose_columns() {
     const CLOCKS: [&str; 8] =
         ["--mtc-freq", "3", "--nom-freq", "4", "--cpuid-0x15.eax", "1", "--cpuid-0x15.ebx", "4"];
     let lines = |args: &[&str]| lines(&[&PSB, ALL], &[&CLOCKS, args].concat());
-    // What is behind each timing packet, or what was said in front of it.
+    // The column after each timing packet, or what was reported before it.
     for (args, columns) in [
         (&["--time"][..], "tsc=1000 tsc=1000 - tsc=101e tsc=103e tsc=105e"),
         (&["--time", "--no-cyc"], "tsc=1000 tsc=1000 - tsc=101e tsc=105e"),

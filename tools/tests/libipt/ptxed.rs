@@ -1,4 +1,4 @@
-//! ptxed's lines where no recorded run has them.
+//! Lines of ptxed that the recorded runs do not cover.
 
 use crate::run::{Folder, Tool};
 use pugmark_decoder_core::packet::PSB;
@@ -7,7 +7,7 @@ use pugmark_decoder_core::packet::PSB;
 const START: &[u8] = b"\
     \x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x99\x01\x7d\0\x10\0\0\0\0\x02\x23";
 
-/// Decodes code at 1000 by a trace that begins there.
+/// Runs ptxed on code at 1000 with a trace that begins there, and returns the lines.
 pub(crate) fn lines(name: &str, code: &[u8], trace: &[u8], args: &[&str]) -> Vec<String> {
     let folder = Folder::new(name, &[("t", &[START, trace].concat()), ("code", code)]);
     folder.lines(Tool::Ptxed, &[&["--raw", "code:0x1000"], args, &["--pt", "t"]].concat())
@@ -34,7 +34,7 @@ fn what_cannot_be_read_again_is_told_and_ends_a_block() {
         lines("refused-quiet", &code, &trace, &["--insn-decoder", "--no-inst"]),
         ["0000000000001000", "0000000000001001", "0000000000001003", "[disabled]"]
     );
-    // A block has no instruction's length: the bytes are all that there are, up to fifteen.
+    // The length of an instruction is unknown within a block, so all following bytes are shown, up to fifteen.
     assert_eq!(
         lines("refused-block", &code, &trace, &["--no-inst", "--check", "--stat:insn"]),
         [
@@ -50,7 +50,7 @@ fn what_cannot_be_read_again_is_told_and_ends_a_block() {
 
 #[test]
 fn a_block_ends_with_its_section_and_an_empty_one_comes_before_an_error_about_code() {
-    // 1000: nop; 1001: not mapped. TNT: nothing to come to.
+    // 1000: nop; 1001: not mapped. TNT: no event is ahead.
     let shown = lines("section-end", &[0x90], &[0x06], &["--no-inst", "--block:show-blocks", "--stat"]);
     assert_eq!(
         shown,
@@ -114,7 +114,7 @@ fn the_instruction_decoder_holds_what_is_behind_a_block() {
             format!("[{}", at(0x21, "disabled]")),
         ]
     );
-    // Also where only what is wrong has an offset. 1001: lock nop; 1003: jnz 1000; 1005: ret
+    // The same if only errors have an offset. 1001: lock nop; 1003: jnz 1000; 1005: ret
     let code = [0x90, 0xf0, 0x90, 0x75, 0xfb, 0xc3];
     let shown = lines("held-check", &code, &trace, &["--quiet", "--insn-decoder", "--check"]);
     assert_eq!(shown, ["[20, 1001: xed error: (5) BAD_LOCK_PREFIX]"]);
@@ -129,7 +129,7 @@ fn counts_are_those_of_the_decoder_or_those_asked_for() {
     assert_eq!(of(&["--stat:insn", "--stat"]), ["insn: 1."]);
 }
 
-/// An ELF file of 64 bits with these program headers: type, offset, size and address.
+/// Makes an ELF file of 64 bits with these program headers: type, offset, size and address.
 fn elf(headers: &[(u32, u64, u64, u64)]) -> Vec<u8> {
     let mut file = vec![0; 64];
     file[..7].copy_from_slice(b"\x7fELF\x02\x01\x01");
@@ -180,7 +180,7 @@ fn elf_files_that_are_damaged_say_where() {
             0,
         ),
         ("cut", "cut: offset=0x0 size=0x2 vaddr=0x2000.\n", "cut error reading phdr 1: Success.", 1),
-        // To move it, all of it has to be known first.
+        // To move the segments, all of them must be known first.
         ("cut:0x1000", "", "cut error reading phdr 1: Success.", 1),
     ] {
         let ran = folder.run(Tool::Ptxed, &["-v", "--quiet", "--elf", argument, "--pt", "t:0-16"]);
@@ -241,7 +241,7 @@ fn what_is_wrong_with_the_command_line_is_told_in_libipts_words() {
     assert_eq!((ran.err.as_str(), ran.status), ("{prog}: failed to open none: 2.\n", Some(1)));
 }
 
-/// PSB, MODE.Exec (64 bit), FUP (here), PSBEND.
+/// PSB, MODE.Exec (64 bit), FUP (`here`), PSBEND.
 fn psb(here: u16) -> Vec<u8> {
     let [low, high] = here.to_le_bytes();
     [&PSB[..], &[0x99, 0x01, 0x3d, low, high, 0x02, 0x23]].concat()
@@ -294,7 +294,7 @@ fn a_psb_in_the_middle_is_where_it_says_and_so_is_the_end_behind_it() {
 
 #[test]
 fn an_error_behind_a_direct_branch_is_at_its_target_taken_or_not() {
-    // 1000: jz 1004; 1002: nop. TNT, and no packet.
+    // 1000: jz 1004; 1002: nop. TNT, then an invalid packet.
     for outcome in [0x04, 0x06] {
         let shown = lines("behind-jump", &[0x74, 0x02, 0x90, 0x90, 0x90], &[outcome, 0xc9], &["--no-inst"]);
         assert_eq!(shown, ["0000000000001000", "[1c, 1004: error: unknown opcode]"], "{outcome:x}");
@@ -303,7 +303,7 @@ fn an_error_behind_a_direct_branch_is_at_its_target_taken_or_not() {
 
 #[test]
 fn an_error_behind_a_mismatch_is_behind_the_instruction() {
-    // 1000: nop; 1001: call rax; 1003: hlt. FUP (1003), TIP (1000), and no packet.
+    // 1000: nop; 1001: call rax; 1003: hlt. FUP (1003), TIP (1000), then an invalid packet.
     let shown = lines(
         "behind-mismatch",
         &[0x90, 0xff, 0xd0, 0xf4],
@@ -361,7 +361,7 @@ fn options_choose_columns_and_details() {
     ] {
         assert_eq!(show(args), shown, "{args:?}");
     }
-    // An event of time comes with --event:tick alone, one of interrupts with --event:iflags.
+    // Tick events come only with --event:tick, and events for RFLAGS.IF only with --event:iflags.
     let tick = [0x06, 0x19, 7, 0, 0, 0, 0, 0, 0, 0x06];
     let jumps = |args: &[&str]| lines("ticks", &[0x75, 0xfe], &tick, &[&["--no-inst"], args].concat()).len();
     assert_eq!((jumps(&[]), jumps(&["--event:tick"])), (3, 4));

@@ -1,4 +1,4 @@
-//! Running the programs.
+//! Runs the programs.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -36,7 +36,7 @@ impl Tool {
     }
 }
 
-/// What a run gave; the program's name is `{prog}`.
+/// The result of a run. The program's name is replaced by `{prog}`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Ran {
     pub(crate) out: String,
@@ -44,11 +44,11 @@ pub(crate) struct Ran {
     pub(crate) status: Option<i32>,
 }
 
-/// A folder that is gone with the value.
+/// A folder that is removed when the value is dropped.
 pub(crate) struct Folder(PathBuf);
 
 impl Folder {
-    /// With these files.
+    /// Makes a folder with these files.
     pub(crate) fn new(name: &str, files: &[(&str, &[u8])]) -> Self {
         let folder = std::env::temp_dir().join(format!("pugmark-{name}-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
@@ -65,7 +65,7 @@ impl Folder {
         tool.run(&self.0, args)
     }
 
-    /// The lines of a run without errors.
+    /// Runs the program, which must succeed without errors, and returns its lines.
     pub(crate) fn lines(&self, tool: Tool, args: &[&str]) -> Vec<String> {
         let ran = self.run(tool, args);
         assert_eq!((ran.err.as_str(), ran.status), ("", Some(0)), "{args:?}");
@@ -79,7 +79,7 @@ impl Drop for Folder {
     }
 }
 
-/// A PERF_RECORD with words behind its header.
+/// Makes a PERF_RECORD with these words after its header.
 pub(crate) fn record(kind: u64, misc: u64, words: &[u64]) -> Vec<u8> {
     let header = kind | misc << 32 | (8 + 8 * words.len() as u64) << 48;
     [header].iter().chain(words).flat_map(|word| word.to_le_bytes()).collect()

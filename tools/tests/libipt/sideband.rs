@@ -1,9 +1,9 @@
-//! perf's records beside a trace, as both programs show them.
+//! perf's sideband records, as both programs show them.
 
 use crate::run::{Folder, Tool, record};
 use pugmark_decoder_core::packet::PSB;
 
-/// A SWITCH record of a process at a time.
+/// Makes a SWITCH record of a process at a time.
 fn switch(pid: u64, time: u64) -> Vec<u8> {
     record(14, 0, &[pid, time])
 }
@@ -19,10 +19,10 @@ fn records_of_several_streams_are_merged_by_time() {
     let second = [switch(0x1a, 1), switch(0x1b, 5), switch(0x1c, 7)].concat();
     let folder = Folder::new("merge", &[("t", &trace), ("1", &first), ("2", &second)]);
     let args = ["--sb", "--pevent:sample-type", "6", "--pevent:primary", "1", "--pevent:secondary", "2"];
-    // Of records of the same time those of the stream read last come first.
+    // Of records with the same time, that of the stream continued last comes first.
     let expected =
         ["{ a/0 1 }", "{ 1a/0 1 }", "{ 1b/0 5 }", "{ b/0 5 }", "tsc 5", "tsc 6", "{ 1c/0 7 }", "{ c/0 9 }"];
-    // Time is that of the other packets where CYCs have no part in it.
+    // Ignoring CYCs does not change the times of the other packets.
     for cycles in [&[][..], &["--no-cyc"]] {
         let args = [&args[..], cycles, &["--no-offset", "t"]].concat();
         let have: Vec<_> = folder
@@ -47,7 +47,7 @@ fn records_without_a_time_come_with_the_first_packet_of_time() {
     {
         let args = [&["--sb", "--pevent", "s", "--no-offset"], cycles, &["t"]].concat();
         let lines = folder.lines(Tool::Ptdump, &args);
-        // There is no calibration for CYC, which is told in front of it.
+        // There is no calibration for CYC, and the line about this comes before it.
         let lines: Vec<_> =
             lines.iter().filter(|line| !line.starts_with('[') && !line.starts_with("psb")).collect();
         assert_eq!(lines.len(), expected.len(), "{lines:?}");
@@ -69,7 +69,7 @@ fn a_record_that_cannot_be_read_is_reported_and_ends_its_stream() {
             "[s:0000000000000018 sideband error: decoder out of sync]",
         ],
     );
-    // Also quietly, and before anything else where it is the first.
+    // The same with --quiet, and before all other lines if the first record is bad.
     let quiet = ["--quiet", "--pevent:sample-type", "6", "--pevent", "first", "t"];
     let line = "[first:0000000000000000 sideband error: decoder out of sync]";
     assert_eq!(folder.lines(Tool::Ptdump, &quiet), [line]);
@@ -86,7 +86,7 @@ fn what_is_shown_of_records_is_up_to_options_in_their_order() {
         (&["--quiet", "--sb"], &["PERF_RECORD_SWITCH.IN  { 1/0 2 }"]),
         (&["--quiet", "--sb:verbose", "--sb"], &["PERF_RECORD_SWITCH.IN  { 1/0 2 }"]),
         (&["--quiet", "--sb:time", "--sb"], &["0000000000000002  PERF_RECORD_SWITCH.IN  { 1/0 2 }"]),
-        // What would be in front of a record is a line also without it.
+        // The columns in front of a record make a line even without the record.
         (&["--quiet", "--sb:offset", "--sb:time"], &["0000000000000000  0000000000000002  "]),
         (&["--quiet", "--sb:filename"], &["s  "]),
         (&["--quiet", "--sb:time"], &["0000000000000002  "]),
@@ -95,11 +95,11 @@ fn what_is_shown_of_records_is_up_to_options_in_their_order() {
         let args = [options, &records, &["t"]].concat();
         assert_eq!(folder.lines(Tool::Ptdump, &args), lines, "{options:?}");
     }
-    // A line for each.
+    // Two records make two lines.
     folder.add("two", &[switch(1, 2), switch(1, 3)].concat());
     let args = ["--quiet", "--sb:filename", "--pevent:sample-type", "6", "--pevent", "two", "t"];
     assert_eq!(folder.lines(Tool::Ptdump, &args), ["two  ", "two  "]);
-    // Records are shown also where there is no trace to speak of.
+    // Records are shown even if the trace has no PSB.
     let args = [&["--sb"], &records[..], &["none"]].concat();
     assert_eq!(folder.lines(Tool::Ptdump, &args), ["PERF_RECORD_SWITCH.IN  { 1/0 2 }"]);
 }
@@ -129,7 +129,7 @@ fn code_comes_from_the_image_of_the_traced_process() {
         "[disabled]",
     ];
     assert_eq!(folder.lines(Tool::Ptxed, &args), shown);
-    // Without the folder of the files.
+    // With a folder in which the file does not exist.
     let elsewhere = [&["--pevent:sysroot", "no/such/"], &args[..]].concat();
     let lines = folder.lines(Tool::Ptxed, &elsewhere);
     assert_eq!(lines[0], "[s:0000000000000000 sideband error: bad file]");
@@ -141,7 +141,7 @@ fn the_kernels_code_is_in_every_process() {
     let trace = [START, &[0x01]].concat();
     let mut kernel = vec![0; 64 + 56];
     kernel[..7].copy_from_slice(b"\x7fELF\x02\x01\x01");
-    // One program header behind the file header: PT_LOAD, at the file's end, for 1000.
+    // One program header after the file header: PT_LOAD, at the file's end, for 1000.
     kernel[32] = 64;
     kernel[56] = 1;
     kernel[64] = 1;
@@ -156,7 +156,7 @@ fn the_kernels_code_is_in_every_process() {
         folder.lines(Tool::Ptxed, &args),
         ["kcore: offset=0x78 size=0x2 vaddr=0x1000.", "0000000000001000", "0000000000001001", "[disabled]"],
     );
-    // The command line's code is not in it.
+    // The code given on the command line is not in a process's image.
     folder.add("code", &[0x90, 0xc3]);
     let args = ["--no-inst", "--raw", "code:0x1000", "--pevent:primary", "s", "--pt", "t"];
     assert_eq!(folder.lines(Tool::Ptxed, &args), ["[1c, 1000: error: no memory mapped at this address]"]);

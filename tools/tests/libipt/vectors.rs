@@ -1,4 +1,4 @@
-//! The programs against libipt's test vectors and against recorded runs of libipt's programs.
+//! Compares the programs with libipt's test vectors and with recorded runs of libipt's programs.
 
 use crate::run::Tool;
 use serde_json::Value;
@@ -13,13 +13,13 @@ fn strings(values: &Value) -> Vec<&str> {
     values.as_array().unwrap().iter().map(|value| value.as_str().unwrap()).collect()
 }
 
-/// Repeats a file of recorded runs: output, error output and exit status are the same to the byte.
+/// Repeats a file of recorded runs: output, error output and exit status must be equal byte for byte.
 fn repeat(tool: Tool, file: &str, inputs: &str, least: usize) {
     let folder = vectors();
     let records = fs::read_to_string(folder.join("golden").join(file)).unwrap();
     let mut count = 0;
     for record in records.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()) {
-        // The wording of disassembly is not XED's.
+        // Disassembly is worded differently than XED's.
         if record["tool"] != tool.name() || record["class"] == "disasm" {
             continue;
         }
@@ -59,7 +59,7 @@ fn ptxed_repeats_recorded_runs_over_elf_files_to_the_byte() {
     repeat(Tool::Ptxed, "elf.jsonl", "golden/elf", 60);
 }
 
-/// The arguments of the runs of a vector.
+/// Returns the arguments of each run of a vector.
 fn runs(vector: &Value, tool: Tool) -> Vec<Vec<String>> {
     let text = |value: &Value| value.as_str().unwrap().to_string();
     let mut options: Vec<String> =

@@ -15,7 +15,7 @@ fn record(scratch: &Scratch, arguments: &[&str]) -> Command {
     command
 }
 
-/// A file of the recording.
+/// Reads a JSON file of the recording.
 fn json(scratch: &Scratch, name: &str) -> Value {
     serde_json::from_slice(&fs::read(scratch.path("out").join(name)).expect(name)).expect(name)
 }
@@ -51,19 +51,19 @@ fn the_exit_status_is_the_programs_or_says_why_there_is_none() {
     assert_eq!(help.status.code(), Some(0));
 }
 
-/// A recorded program that has come so far as to say that it is ready.
+/// Starts to record a program and waits until the program writes that it is ready.
 fn ready(scratch: &Scratch, program: &[&str]) -> (Child, impl Sized) {
     let mut command = record(scratch, &[&["--"], program].concat());
     command.env("LC_ALL", "C").stdin(Stdio::piped()).stdout(Stdio::piped());
-    // What the tests were started with may ignore some of them, as nohup does.
+    // The process that runs the tests may ignore some of these signals, for example because of nohup.
     let take_signals = || {
         for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
-            // SAFETY: no handler is set; it may be called between fork and exec.
+            // SAFETY: it sets no handler, and it may be called between fork and exec.
             unsafe { libc::signal(signal, libc::SIG_DFL) };
         }
         Ok(())
     };
-    // SAFETY: it does nothing but that.
+    // SAFETY: it only sets the default actions.
     unsafe { command.pre_exec(take_signals) };
     let mut child = command.spawn().expect("it runs");
     child.stdin.as_mut().expect("a pipe").write_all(b"ready\n").expect("a line");
@@ -71,7 +71,7 @@ fn ready(scratch: &Scratch, program: &[&str]) -> (Child, impl Sized) {
     let mut line = String::new();
     out.read_line(&mut line).expect("a line");
     assert_eq!(line, "ready\n");
-    // Who closes the pipe would be told by a signal.
+    // The pipe stays open, because a write to a closed pipe would send a signal to the program.
     (child, out)
 }
 
@@ -84,7 +84,7 @@ fn send(child: &Child, signal: i32) {
 fn signals_end_the_recording_whole_and_reach_the_program() {
     for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
         let scratch = Scratch::new(&format!("signal-{signal}"));
-        // It says what it reads, and then waits in the kernel, as most programs do most of the time.
+        // `cat` writes what it reads, and then waits in the kernel, as most programs do most of the time.
         let (mut child, _out) = ready(&scratch, &["cat"]);
         send(&child, signal);
         let status = child.wait().expect("it ends").code();
@@ -129,7 +129,7 @@ fn a_limit_that_was_reached_is_said_and_recorded() {
         (&1000.into(), &"limit".into(), &"limit".into())
     );
     assert_eq!(truth["count"], 1000);
-    // One that was not reached is not.
+    // A limit that was not reached is not reported.
     let stderr = run("1000000000");
     assert!(!stderr.contains("the limit of") && !stderr.contains("warning"), "{stderr}");
     let (index, truth) = (json(&scratch, "recording.json"), json(&scratch, "truth.json"));

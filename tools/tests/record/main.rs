@@ -1,4 +1,4 @@
-//! Programs recorded and decoded again: the decoders must find what was executed.
+//! Records programs and decodes the recordings: the decoders must find what was executed.
 
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
@@ -13,14 +13,14 @@ use recorded::check;
 use serde_json::Value;
 use std::{fs, process::Command};
 
-/// Holds each part against its truth.
+/// Compares each part with its truth.
 fn check_all(recording: &Recording) {
     for part in &recording.parts {
         check(part);
     }
 }
 
-/// Whose the parts are.
+/// Returns the task of each part.
 fn tasks(recording: &Recording) -> Vec<u32> {
     recording.parts.iter().map(|part| part.task).collect()
 }
@@ -37,12 +37,12 @@ fn the_trace_of_a_program_decodes_to_what_was_executed() {
     let recording = record(&options, &mut |progress| seen.push(progress)).expect("it is recorded");
     assert_eq!((recording.ending, recording.parts.len()), (Ending::Exit(0), 1));
     assert!(check(&recording.parts[0]) > 1000);
-    // Now and then it is told how far it is.
+    // Progress is reported now and then.
     assert!(seen.len() > 1 && seen.iter().all(|progress| progress.tasks == 1), "{seen:?}");
     assert!(seen.is_sorted_by(|one, next| one.steps < next.steps && one.bytes <= next.bytes), "{seen:?}");
     let last = seen[seen.len() - 1].bytes;
     assert!(last > recording.parts[0].bytes / 2 && last <= recording.parts[0].bytes, "{seen:?}");
-    // One task is decoded as several are.
+    // A recording of one task is decoded like one of several.
     let decode = Command::new(env!("CARGO_BIN_EXE_pugmark"))
         .args(["decode", "--json"])
         .arg(scratch.path("out"))
@@ -87,7 +87,7 @@ fn system_calls_signals_and_faults_are_where_the_trace_pauses() {
     ] {
         let options = tweak(Options { out: program.path(name), ..Options::new([program.path("program")]) });
         let recording = record(&options, &mut |_| {}).expect(name);
-        // The program looks itself whether stepping shows. It has two children.
+        // The program checks itself whether it can notice the stepping. It has two children.
         assert_eq!((recording.ending, tasks(&recording)), (Ending::Exit(0), vec![1, 2, 3]), "{name}");
         check_all(&recording);
     }
@@ -108,13 +108,13 @@ fn every_thread_and_every_child_has_a_trace_of_its_own() {
     let Some(program) = compile("tasks", &programs::tasks()) else { return };
     let plain = Options { out: program.path("out"), ..Options::new([program.path("program")]) };
     let recording = record(&plain, &mut |_| {}).expect("it is recorded");
-    // The fifth executes another program, which is another part.
+    // The fifth task executes another program, which is another part.
     assert_eq!((recording.ending, tasks(&recording)), (Ending::Exit(0), vec![1, 2, 3, 4, 5, 5, 6]));
     check_all(&recording);
     assert!(recording.parts[5].program.ends_with("true"), "{:?}", recording.parts[5]);
     assert!(recording.parts[6].dir.ends_with("out/task-6"), "{:?}", recording.parts[6]);
 
-    // Nothing is left of the longer recording.
+    // No part of the longer recording is left.
     let filtered = Options { ranges: vec!["work".parse().expect("a range")], ..plain.clone() };
     let recording = record(&filtered, &mut |_| {}).expect("it is recorded");
     let counts: Vec<_> = recording.parts.iter().map(|part| (part.task, check(part))).collect();
@@ -168,7 +168,7 @@ fn at_the_limit_all_tasks_are_let_go() {
         let options = Options { limit: Some(limit), ..plain.clone() };
         let recording = record(&options, &mut |_| {}).expect("it is recorded");
         assert_eq!(recording.ending, Ending::Exit(0), "{limit}");
-        // Who waits in the kernel has made the instruction that led there.
+        // A task that waits in the kernel has executed the instruction that led there.
         let count: u64 = recording.parts.iter().map(check).sum();
         let more = recording.parts.len() as u64;
         assert!((limit..limit + more).contains(&count), "{limit}: {count}");
@@ -205,14 +205,14 @@ fn an_index_says_which_task_is_which_program() {
     let parts = index["parts"].as_array().expect("parts");
     let of = |name: &str| -> Vec<&Value> { parts.iter().map(|part| &part[name]).collect() };
     assert_eq!(of("dir"), [".", "task-2", "task-3", "task-4", "task-5", "task-5/2", "task-6"]);
-    // The threads have given themselves a name, before they were traced by the filter's function.
+    // The threads have named themselves before the traced function.
     assert_eq!(of("comm"), ["program", "worker", "worker", "program", "program", "true", "program"]);
     assert_eq!(of("ended"), ["over", "over", "over", "over", "exec", "over", "over"]);
     let own = program.path("program").to_str().expect("a name").to_owned();
     assert_eq!((&parts[0]["exe"], &parts[0]["arguments"]), (&own.clone().into(), &vec![own].into()));
     assert!(parts[5]["exe"].as_str().is_some_and(|exe| exe.ends_with("true")), "{index}");
     assert_eq!(parts[5]["arguments"], Value::from(vec!["true"]));
-    // Threads are of the first one's process, children of their own.
+    // The threads belong to the first task's process, and each child is a process.
     let (pids, tids) = (of("pid"), of("tid"));
     assert!(pids[1] == pids[0] && pids[2] == pids[0] && tids[1] != pids[0] && tids[1] != tids[2], "{index}");
     assert!(pids[3] == tids[3] && pids[3] != pids[0] && pids[4] == pids[5] && pids[6] != pids[5], "{index}");
@@ -227,7 +227,7 @@ fn an_index_says_which_task_is_which_program() {
             assert_eq!(truth[name], entry[name], "{name}");
         }
     }
-    // The command reads it all by itself, with the errata of the processor that it names.
+    // The command reads the whole folder, and uses the errata of the processor that the recording names.
     let decode = Command::new(env!("CARGO_BIN_EXE_pugmark"))
         .args(["decode", "--check", "--json"])
         .arg(program.path("out"))
@@ -268,7 +268,7 @@ fn who_waits_in_the_kernel_at_the_limit_has_made_the_system_call() {
     let recording = record(&options, &mut |_| {}).expect("it is recorded");
     assert_eq!(recording.ending, Ending::Exit(0));
     let counts: Vec<_> = recording.parts.iter().map(|part| (part.task, check(part))).collect();
-    // One of the second's two was made when the limit was reached.
+    // The second task had executed its system call when the limit was reached.
     assert_eq!(counts, [(1, 99), (2, 2)]);
 }
 

@@ -1,4 +1,4 @@
-//! Programs to record.
+//! The programs to record.
 
 use std::{
     env, fs,
@@ -6,7 +6,7 @@ use std::{
     process::{self, Command},
 };
 
-/// A directory for as long as it is used.
+/// A directory that is removed when the value is dropped.
 pub(crate) struct Scratch(PathBuf);
 
 impl Scratch {
@@ -16,7 +16,7 @@ impl Scratch {
         Self(path)
     }
 
-    /// A path in it.
+    /// Returns a path in the directory.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.0.join(name)
     }
@@ -28,7 +28,7 @@ impl Drop for Scratch {
     }
 }
 
-/// Compiles a program in C to `program` in the directory, without libraries; `None` where there is no compiler.
+/// Compiles a C program to `program` in the directory, statically linked; `None` if there is no compiler.
 pub(crate) fn compile(name: &str, source: &str) -> Option<Scratch> {
     let scratch = Scratch::new(name);
     fs::write(scratch.path("program.c"), [PRELUDE, source].concat()).expect("the source");
@@ -59,7 +59,7 @@ const PRELUDE: &str = "
 #include <unistd.h>
 ";
 
-/// Signals of all kinds, system calls that are interrupted, string instructions; exits with what went wrong.
+/// Signals of all kinds, interrupted system calls, string instructions. The exit status says which step went wrong.
 pub(crate) const EVENTS: &str = r#"
 static sigjmp_buf back;
 static volatile int counted;
@@ -127,7 +127,7 @@ int main(void) {
 }
 "#;
 
-/// Asks for the time in the page where system calls were before there was a vDSO.
+/// Asks for the time through the page with system calls from before the vDSO.
 pub(crate) const VSYSCALL: &str = r#"
 int main(void) {
     time_t (*old)(time_t *) = (void *)0xffffffffff600400;
@@ -137,7 +137,8 @@ int main(void) {
 }
 "#;
 
-/// Executes code in memory that only the program itself can read; 9 where there is no such memory.
+/// Executes code in memory that only the program itself can read. The exit status is 9 if the system has no such
+/// memory.
 pub(crate) const SECRET: &str = r#"
 #include <sys/syscall.h>
 int main(void) {
@@ -150,7 +151,7 @@ int main(void) {
 }
 "#;
 
-/// Four threads that change again and again how memory is mapped.
+/// Four threads that change repeatedly how memory is mapped.
 pub(crate) const MAPS: &str = r#"
 static void *change(void *argument) {
     for (int i = 0; i < 1000; i++) mprotect(argument, 4096, PROT_READ);
@@ -168,7 +169,7 @@ int main(void) {
 }
 "#;
 
-/// Writes code, executes it, and writes other code over it; then another program.
+/// Writes code, executes it, and overwrites it with other code; then executes another program.
 pub(crate) const PARTS: &str = r#"
 int main(void) {
     unsigned char *code = mmap(0, 4096, 7, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -186,7 +187,7 @@ int main(void) {
 }
 "#;
 
-/// A function of a known number of instructions.
+/// A function with a known number of instructions.
 const WORK: &str = r#"
 __asm__(".globl work\n.type work, @function\n"
         "work: mov $100, %ecx\n"
@@ -196,15 +197,15 @@ __asm__(".globl work\n.type work, @function\n"
 int work(void);
 "#;
 
-/// How many it executes: those around the loop, and two a round.
+/// The number of instructions that `work` executes: three outside the loop, and two per round.
 pub(crate) const WORK_INSNS: u64 = 3 + 2 * 100;
 
-/// The program that executes it once.
+/// A program that executes `work` once.
 pub(crate) fn filter() -> String {
     format!("{WORK} int main(void) {{ return work(); }}")
 }
 
-/// A thread that waits in the kernel while the main thread executes it.
+/// A program with a thread that waits in the kernel while the main thread executes `work`.
 pub(crate) fn waits() -> String {
     format!("{WORK}{WAITS}")
 }
@@ -225,7 +226,7 @@ int main(void) {
 }
 "#;
 
-/// Kills itself: one system call right after the other, of which the first is the last.
+/// Kills itself with the first of two system calls that follow each other directly.
 pub(crate) const KILLED: &str = r#"
 __asm__(".globl last\n.type last, @function\n"
         "last: mov $39, %eax\n" /* getpid */
@@ -236,7 +237,7 @@ int last(void);
 int main(void) { return last(); }
 "#;
 
-/// Two threads and a child that execute it once, while one thread waits in the kernel, and a child that executes
+/// Two threads and a child that execute `work` once, while one thread waits in the kernel, and a child that executes
 /// another program.
 pub(crate) fn tasks() -> String {
     format!("{WORK}{TASKS}")
@@ -273,7 +274,7 @@ int main(void) {
 }
 "#;
 
-/// Another thread than the main one executes another program, which ends all others.
+/// A thread that is not the main one executes another program, which ends all other threads.
 pub(crate) const EXEC: &str = r#"
 static void *thread(void *argument) {
     execl("/bin/true", "true", (char *)0);
@@ -289,8 +290,8 @@ int main(void) {
 }
 "#;
 
-/// Threads that never end by themselves; one that ends them all, and a child that is killed. Each round of their loop
-/// has a branch that is in the trace: a trace does not tell how often a loop without one went round.
+/// Threads that never end by themselves, one that ends them all, and a child that is killed. Each round of their loop
+/// has a branch that is in the trace: from a trace one cannot tell how often a loop without such a branch was executed.
 pub(crate) const ENDS: &str = r#"
 static void *endless(void *argument) { for (volatile long i = 1; i; i++) {} return 0; }
 
@@ -307,7 +308,7 @@ int main(void) {
 }
 "#;
 
-/// One thread maps other code where another executes.
+/// One thread maps other code at the address where another executes.
 pub(crate) const REMAP: &str = r#"
 static int (*code)(void);
 static volatile int turn;

@@ -1,4 +1,4 @@
-//! A recording read back.
+//! Reads a recording back.
 
 use pugmark_decoder_core::{
     flow::{InsnDecoder, Pieces},
@@ -10,8 +10,8 @@ use pugmark_tools::record::Part;
 use serde_json::Value;
 use std::fs;
 
-/// Decodes the part's trace over its image, from the files alone, and holds it against the truth; by libipt as well,
-/// where that is installed. Returns the number of instructions.
+/// Decodes the part's trace with its image, from the files alone, and compares the result with the truth; also with
+/// libipt, if that is installed. Returns the number of instructions.
 pub(crate) fn check(part: &Part) -> u64 {
     let read = |name: &str| fs::read(part.dir.join(name)).expect(name);
     let json = |name: &str| serde_json::from_slice::<Value>(&read(name)).expect(name);
