@@ -1,4 +1,5 @@
-//! The Debug Store's buffer management area: where the BTS and the PEBS buffer are, and how full.
+//! The Debug Store (DS) buffer management area: a structure in memory that tells the processor where the BTS and the
+//! PEBS buffer are and how full they are. BTS writes branch records, PEBS writes samples.
 //!
 //! ```
 //! use pugmark_decoder_core::ds::{Buffer, Field, ManagementArea, Width};
@@ -8,7 +9,7 @@
 //! ManagementArea { bts, pebs: Buffer::default() }.emit(Width::Bits64, &mut memory).unwrap();
 //! Field::CounterReset(0).write(Width::Bits64, &mut memory, 0xff_ffff_0000).unwrap();
 //!
-//! // What the processor does behind a branch record.
+//! // What the processor does after a branch record.
 //! Field::BtsIndex.write(Width::Bits64, &mut memory, 0x1018).unwrap();
 //! let area = ManagementArea::parse(Width::Bits64, &memory).unwrap();
 //! assert_eq!((area.bts.index, area.bts.base), (0x1018, 0x1000));
@@ -27,14 +28,14 @@ pub enum Width {
     Bits64,
 }
 
-/// One of the two buffers. All are linear addresses.
+/// One of the two buffers. All fields are linear addresses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Buffer {
     /// The buffer's first byte.
     pub base: u64,
     /// Where the next record goes.
     pub index: u64,
-    /// The byte behind the buffer.
+    /// The address after the buffer's last byte.
     pub absolute_maximum: u64,
     /// The record on which an interrupt is generated.
     pub interrupt_threshold: u64,
@@ -68,17 +69,17 @@ pub enum Field {
     PebsAbsoluteMaximum,
     /// PEBS interrupt threshold.
     PebsInterruptThreshold,
-    /// What the counter of this number is set to behind a PEBS record. It has 64 bits in both widths, of which as many
-    /// count as the counter has.
+    /// The value that the counter with this number is set to after a PEBS record. The field has 64 bits in both
+    /// widths; only as many of them count as the counter has.
     CounterReset(u8),
 }
 
 /// The bytes do not reach as far as the field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Truncated {
-    /// How many there are.
+    /// How many bytes there are.
     pub bytes: usize,
-    /// How many are needed.
+    /// How many bytes are needed.
     pub needed: usize,
 }
 
@@ -95,13 +96,13 @@ const FIELDS: [Field; 8] = [
 ];
 
 impl Width {
-    /// What the processor uses: 64 bits with DTES64 (CPUID.01H:ECX\[2\]) or in IA-32e mode.
+    /// The width that the processor uses: 64 bits with DTES64 (CPUID.01H:ECX\[2\]) or in IA-32e mode.
     #[must_use]
     pub const fn of(dtes64: bool, ia32e: bool) -> Self {
         if dtes64 || ia32e { Self::Bits64 } else { Self::Bits32 }
     }
 
-    /// Bytes of an address.
+    /// The size of an address, in bytes.
     #[must_use]
     pub const fn bytes(self) -> usize {
         match self {
@@ -112,7 +113,7 @@ impl Width {
 }
 
 impl Field {
-    /// Bytes from the begin of the area.
+    /// The field's offset from the start of the area, in bytes.
     #[must_use]
     pub const fn offset(self, width: Width) -> usize {
         let index = match self {
@@ -129,7 +130,7 @@ impl Field {
         index * width.bytes()
     }
 
-    /// Its bytes.
+    /// The field's size, in bytes.
     #[must_use]
     pub const fn bytes(self, width: Width) -> usize {
         match self {
@@ -138,7 +139,7 @@ impl Field {
         }
     }
 
-    /// Its value in the area that `bytes` begin with.
+    /// Reads the field from the area at the start of `bytes`.
     ///
     /// # Errors
     /// When it is not in `bytes` as a whole.
@@ -151,7 +152,8 @@ impl Field {
         Ok(u64::from_le_bytes(value))
     }
 
-    /// Writes it in the area that `bytes` begin with. Of a value that is wider than the field the lower part is written.
+    /// Writes the field in the area at the start of `bytes`. If the value is wider than the field, only its low part
+    /// is written.
     ///
     /// # Errors
     /// When it is not in `bytes` as a whole.
@@ -165,13 +167,13 @@ impl Field {
 }
 
 impl ManagementArea {
-    /// Bytes of both buffers' fields.
+    /// The size of both buffers' fields, in bytes.
     #[must_use]
     pub const fn bytes(width: Width) -> usize {
         Field::CounterReset(0).offset(width)
     }
 
-    /// Reads the area that `bytes` begin with.
+    /// Reads the area at the start of `bytes`.
     ///
     /// # Errors
     /// When there are too few of them.
@@ -186,10 +188,10 @@ impl ManagementArea {
         Ok(area)
     }
 
-    /// Writes the area to the front of `bytes`. Of addresses that are wider than the fields the lower part is written.
+    /// Writes the area to the start of `bytes`. If an address is wider than its field, only its low part is written.
     ///
     /// # Errors
-    /// When there are too few of them; nothing is written then.
+    /// When there are too few bytes; then nothing is written.
     pub fn emit(mut self, width: Width, bytes: &mut [u8]) -> Result<(), Truncated> {
         let truncated = Self::truncated(width, bytes);
         let bytes = bytes.get_mut(..Self::bytes(width)).ok_or(truncated)?;

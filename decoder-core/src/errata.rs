@@ -1,4 +1,4 @@
-//! Processors whose traces differ from the manual, and how.
+//! Processor errata: which processors send traces that differ from the manual, and how.
 //!
 //! Source: the specification updates of the processors that give the errata their names.
 //!
@@ -39,13 +39,13 @@ pub enum Vendor {
 }
 
 impl Cpu {
-    /// A processor of Intel's.
+    /// An Intel processor.
     #[must_use]
     pub const fn intel(family: u16, model: u8, stepping: u8) -> Self {
         Self { vendor: Vendor::Intel, family, model, stepping }
     }
 
-    /// The processor of Intel's whose CPUID.01H:EAX is `signature`.
+    /// The Intel processor whose CPUID.01H:EAX is `signature`.
     ///
     /// Source: SDM vol. 2, CPUID, "INPUT EAX = 01H: Returns Model, Family, Stepping Information".
     #[must_use]
@@ -53,7 +53,7 @@ impl Cpu {
         let [stepping, low_model] = [signature & 0xf, signature >> 4 & 0xf];
         let [family, high_model, more_family] =
             [signature >> 8 & 0xf, signature >> 16 & 0xf, signature >> 20 & 0xff];
-        // All fit: four bits, twice four bits, and at most f + ff.
+        // The casts lose nothing: the stepping has 4 bits, the model 8, and the family is at most 0fH + ffH.
         let model = match family {
             6 | 15 => high_model << 4 | low_model,
             _ => low_model,
@@ -70,7 +70,7 @@ impl fmt::Display for Cpu {
     }
 }
 
-/// A processor of whose errata nothing is known.
+/// A processor whose errata are unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct UnknownCpu(pub Cpu);
 
@@ -87,7 +87,8 @@ impl core::error::Error for UnknownCpu {}
 
 /// The errata that a decoder allows for.
 ///
-/// Each has the title that its specification update gives it, and the names of the same erratum on other processors.
+/// Each field names the erratum's title in its specification update, the names of the same erratum on other
+/// processors, and the layers that allow for it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Errata {
     /// BDM64, "An Incorrect LBR or Intel Processor Trace Packet May Be Recorded Following a Transactional Abort": the
@@ -96,43 +97,43 @@ pub struct Errata {
     /// Layers: instructions and blocks.
     pub bdm64: bool,
     /// BDM70, "Intel Processor Trace PSB+ Packets May Contain Unexpected Packets": a PSB+ may say that tracing is on
-    /// where a TIP.PGE follows.
+    /// although a TIP.PGE follows.
     ///
-    /// Same as SKD024, SKL021, KBL021. Layers: events and what stands on them.
+    /// Same as SKD024, SKL021, KBL021. Layers: events and all above them.
     pub bdm70: bool,
-    /// SKD007, "Intel PT Buffer Overflow May Result in Incorrect Packets": an OVF may come behind the first byte of a
-    /// CYC that has several, in place of the others.
+    /// SKD007, "Intel PT Buffer Overflow May Result in Incorrect Packets": after the first byte of a CYC with several
+    /// bytes an OVF may follow in place of the other bytes.
     ///
-    /// Same as SKL049, KBL041. Layers: packets and what stands on them.
+    /// Same as SKL049, KBL041. Layers: packets and all above them.
     pub skd007: bool,
-    /// SKD022, "VM Entry That Clears TraceEn May Generate a FUP": the TIP.PGD of a VM entry may have a FUP in front.
+    /// SKD022, "VM Entry That Clears TraceEn May Generate a FUP": a FUP may precede the TIP.PGD of a VM entry.
     ///
     /// Same as SKL024, KBL023. Layers: instructions and blocks.
     pub skd022: bool,
-    /// SKD010, "Intel PT FUP May be Dropped After OVF": the FUP or TIP.PGE behind an OVF may be missing.
+    /// SKD010, "Intel PT FUP May be Dropped After OVF": the FUP or TIP.PGE after an OVF may be missing.
     ///
-    /// Same as SKD014, SKL033, KBL030. Layers: events and what stands on them.
+    /// Same as SKD014, SKL033, KBL030. Layers: events and all above them.
     pub skd010: bool,
     /// SKL014, "Intel PT TIP.PGD May Not Have Target IP Payload": the TIP.PGD of a direct branch out of a filter range
     /// may suppress the IP.
     ///
-    /// Same as KBL014. Layers: instructions and blocks, where [`Config::filter`](crate::config::Config::filter) is set.
+    /// Same as KBL014. Layers: instructions and blocks, if [`Config::filter`](crate::config::Config::filter) is set.
     pub skl014: bool,
-    /// SKL168, "Intel PT CYC Packets Can be Dropped When Immediately Preceding PSB": cycles, and with them an MTC, may
-    /// be missing in front of a PSB.
+    /// SKL168, "Intel PT CYC Packets Can be Dropped When Immediately Preceding PSB": cycles, and with them an MTC,
+    /// may be missing before a PSB.
     ///
-    /// Layers: time and what stands on it.
+    /// Layers: time and all above it.
     pub skl168: bool,
     /// SKZ84, "Use of VMX TSC Scaling or TSC Offsetting Will Result in Corrupted Intel PT Packets": a TMA may have
-    /// wrong values, reserved bits set and a byte too many.
+    /// wrong values, reserved bits set and one byte too many.
     ///
-    /// Layers: packets and what stands on them.
+    /// Layers: packets and all above them.
     pub skz84: bool,
     /// APL11, "Intel PT OVF Packet May Be Followed by TIP.PGD Packet".
     ///
     /// Layers: events and what stands on them.
     pub apl11: bool,
-    /// APL12, "Intel PT OVF May Be Followed By An Unexpected FUP Packet": where tracing is off by a filter.
+    /// APL12, "Intel PT OVF May Be Followed By An Unexpected FUP Packet": while a filter has turned tracing off.
     ///
     /// Layers: events and what stands on them.
     pub apl12: bool,
@@ -156,7 +157,7 @@ impl Errata {
     /// The errata of a processor.
     ///
     /// # Errors
-    /// [`UnknownCpu`] for one that is not in the table, and for all that are not Intel's.
+    /// [`UnknownCpu`] for a processor that is not in the table, and for every processor that is not Intel's.
     pub const fn of(cpu: Cpu) -> Result<Self, UnknownCpu> {
         const BROADWELL: Errata = Errata { bdm70: true, bdm64: true, ..Errata::NONE };
         const SKYLAKE: Errata = Errata {
@@ -252,7 +253,7 @@ mod tests {
         for (signature, family, model, stepping) in [
             (0x0005_06e3, 6, 0x5e, 3),
             (0x0003_06d4, 6, 0x3d, 4),
-            // The extended model counts in families 6 and 15 only, the extended family in 15 only.
+            // The extended model counts only in families 6 and 15, the extended family only in 15.
             (0x0002_0f31, 15, 0x23, 1),
             (0x0030_0f10, 18, 1, 0),
             (0xfff0_0f00, 0x10e, 0, 0),

@@ -1,9 +1,9 @@
-//! What can be wrong with a trace, and where.
+//! The errors of a trace: what is wrong, and at which packet.
 
 use crate::mode::ExecMode;
 use core::fmt;
 
-/// An error and the offset of the packet that it is about.
+/// An error and the offset of the packet that caused it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Error {
     /// The packet's offset in the trace, in bytes.
@@ -31,56 +31,57 @@ pub enum ErrorKind {
     },
     /// [`Config::unknown`](crate::config::Config::unknown) refused an unknown packet, with a code of its own.
     Refused(u32),
-    /// Asked for more before a PSB was found, or after an error without a new synchronisation.
+    /// The caller asked for more before a PSB was found, or after an error without synchronising again.
     OutOfSync,
-    /// This packet has no meaning where it stands.
+    /// This packet has no meaning at this place.
     UnexpectedPacket(&'static str),
-    /// This packet suppresses its IP where one is needed.
+    /// This packet suppresses its IP although an IP is needed here.
     IpSuppressed(&'static str),
     /// This packet needs an IP, and no packet had one since the synchronisation; only in libipt's
     /// [dialect](crate::config::Dialect), which tells this from [`IpSuppressed`](Self::IpSuppressed).
     NoIp(&'static str),
-    /// This packet suppresses its IP where one is needed to go on; only in libipt's
+    /// This packet suppresses its IP although an IP is needed to continue; only in libipt's
     /// [dialect](crate::config::Dialect), which tells this from [`IpSuppressed`](Self::IpSuppressed).
     NoTarget(&'static str),
-    /// More packets wait for the packet that completes them than a processor ever leaves open.
+    /// More packets wait for the packet that completes them than a processor ever leaves waiting.
     TooManyWaiting(&'static str),
-    /// What a PSB+ says of the state is not what the packets before it left.
+    /// The state in a PSB+ (the packets from PSB to PSBEND, which repeat the current state) differs from the state
+    /// that the packets before it left.
     StateMismatch {
         /// Where the decoder is.
         ip: u64,
     },
-    /// A MODE.Exec in a PSB+ says another mode, or RFLAGS.IF, than the packets before it left.
+    /// A MODE.Exec in a PSB+ gives another mode or RFLAGS.IF than the packets before it left.
     ModeMismatch {
-        /// The mode that it says.
+        /// The mode that the MODE.Exec gives.
         mode: Option<ExecMode>,
     },
-    /// The instruction needs something of the trace, and what comes next in the trace is something else.
+    /// The instruction needs one kind of packet (an outcome or a target), but the trace has another kind next.
     TraceMismatch {
         /// The instruction.
         ip: u64,
     },
-    /// The way to the next event is a loop that never leaves: nothing in it needs trace.
+    /// The path to the next event is an endless loop: no instruction in it needs a packet.
     EndlessLoop {
         /// An instruction in the loop.
         ip: u64,
     },
-    /// The image has no byte here.
+    /// The image has no byte at the instruction's address.
     NoMemory {
         /// The address of the instruction.
         ip: u64,
     },
-    /// The image has no byte where the instruction goes on.
+    /// The image holds the begin of the instruction, but not all of its bytes.
     TruncatedInstruction {
         /// The address of the instruction.
         ip: u64,
     },
-    /// The bytes here are no instruction.
+    /// The bytes at this address are no instruction.
     UnknownInstruction {
         /// Their address.
         ip: u64,
     },
-    /// No packet has said in what mode this is executed, or one has said a mode that there is not.
+    /// No packet gave the execution mode, or a packet gave one that does not exist.
     UnknownMode {
         /// The address of the instruction.
         ip: u64,
@@ -98,7 +99,7 @@ pub enum ErrorKind {
 }
 
 impl ErrorKind {
-    /// What libipt says for the same error.
+    /// libipt's text for the same error.
     #[must_use]
     pub const fn libipt_text(&self) -> &'static str {
         match self {
@@ -124,7 +125,7 @@ impl ErrorKind {
         }
     }
 
-    /// The address that the error is about, where it is about an instruction.
+    /// The address of the instruction that the error is about, if it is about one.
     #[must_use]
     pub const fn ip(&self) -> Option<u64> {
         match *self {

@@ -1,4 +1,5 @@
-//! The hash that two accounts of one execution are compared by.
+//! A hash over instruction addresses, to compare two records of one execution (for example a trace and a model's
+//! log).
 
 /// FNV's prime for 64 bits.
 const PRIME: u64 = 0x0000_0100_0000_01b3;
@@ -50,7 +51,7 @@ impl AddressHash {
         self.count
     }
 
-    /// The hash of all of them, in order.
+    /// The hash of all added addresses, in order.
     #[must_use]
     pub const fn value(&self) -> u64 {
         self.value
@@ -63,11 +64,11 @@ impl Default for AddressHash {
     }
 }
 
-/// What a run of addresses does to a hash: for one that is appended again and again, in one step instead of eight for
-/// each address.
+/// The effect of a run of addresses on a hash. For a run that is appended many times this takes one step, instead of
+/// eight for each address.
 ///
-/// An exclusive or with a byte changes the hash's lowest byte alone, and a multiplication carries nothing down. So the
-/// lowest byte decides what is added to the rest, and the rest is multiplied by the same factor whatever it is.
+/// An exclusive or with a byte changes only the hash's lowest byte, and a multiplication never carries into lower
+/// bits. So the lowest byte alone decides what is added, and the rest is always multiplied by the same factor.
 ///
 /// ```
 /// use pugmark_decoder_core::hash::{AddressHash, Run};
@@ -80,14 +81,14 @@ impl Default for AddressHash {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Run {
     count: u64,
-    /// The multiplications of all its bytes.
+    /// The product of the primes that all bytes of the run multiply by.
     factor: u64,
-    /// By the hash's lowest byte.
+    /// What the run adds, indexed by the hash's lowest byte before the run.
     added: [u64; 256],
 }
 
 impl Run {
-    /// That of these addresses.
+    /// Prepares the run of these addresses.
     #[must_use]
     pub fn new(addresses: impl IntoIterator<Item = u64>) -> Self {
         let mut run = Self { count: 0, factor: 1, added: [0; 256] };
@@ -101,7 +102,7 @@ impl Run {
             }
             run.count += 1;
         }
-        // What became of the lowest byte itself is in the sum; the multiplication does it once more.
+        // The loop above counted the lowest byte's own product, which the multiplication in `add_run` does again.
         for (low, added) in (0_u64..).zip(&mut run.added) {
             *added = added.wrapping_sub(low.wrapping_mul(run.factor));
         }
@@ -115,7 +116,8 @@ mod tests {
 
     #[test]
     fn a_run_does_what_its_addresses_do_one_by_one() {
-        // Some of each half of the address space; what comes in front brings the hash to every lowest byte.
+        // Addresses in each half of the address space. The addresses added first give the hash every possible lowest
+        // byte.
         let addresses = [0x40_1000, 0x40_1003, 0x7fff_f7df_1950, 0xffff_ffff_8100_0000, u64::MAX, 0];
         let runs = [0, 1, 2, addresses.len()].map(|len| (len, Run::new(addresses[..len].iter().copied())));
         let mut lowest = [false; 256];

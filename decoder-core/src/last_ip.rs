@@ -1,4 +1,4 @@
-//! The last IP: what compressed IPs in packets are compressed against.
+//! The last IP: packets hold only the low bits of an address (IP) and take the rest from the last IP sent.
 //!
 //! Source: SDM vol. 3, Intel Processor Trace, "Packet Definitions", "IP Compression".
 //!
@@ -15,13 +15,13 @@
 
 use crate::packet::Ip;
 
-/// The IP of the last packet that had one, as processor and decoder each keep it.
+/// The IP of the last packet that had one. The processor and the decoder each keep a copy.
 ///
 /// Both set it to zero at a PSB. An overflow leaves it as it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LastIp {
     ip: u64,
-    /// Why the last packet has none.
+    /// Why there is no current IP, if there is none.
     missing: Option<NoIp>,
 }
 
@@ -41,12 +41,12 @@ impl Default for LastIp {
 }
 
 impl LastIp {
-    /// Zero, and no packet seen.
+    /// The last IP at the start: zero, with no packet seen.
     pub const fn new() -> Self {
         Self { ip: 0, missing: Some(NoIp::Never) }
     }
 
-    /// Back to zero and no packet seen, as at a PSB.
+    /// Resets to zero and no packet seen, as at a PSB.
     pub const fn reset(&mut self) {
         *self = Self::new();
     }
@@ -71,11 +71,12 @@ impl LastIp {
         }
     }
 
-    /// Applies the payload of a packet with this IPBytes field, which is not 0 and not a reserved one, and returns the
-    /// address it stands for. Without branches: which form comes next cannot be foreseen.
+    /// Applies the payload of a packet with this IPBytes field, which is not 0 and not a reserved one, and returns
+    /// the address it stands for. It has no branches, because the processor could not predict which form comes next.
     #[inline(always)]
     pub(crate) const fn update_by(&mut self, form: u8, payload: u64) -> u64 {
-        /// By IPBytes: what is kept of the last IP, and how many bits above the payload repeat its highest one.
+        /// Indexed by IPBytes: the bits of the last IP to keep, and the number of bits above the payload that repeat
+        /// its highest bit.
         const KEPT: [(u64, u8); 8] =
             [(!0, 0), (!0xffff, 0), (!0xffff_ffff, 0), (0, 16), (!LOW_48, 0), (!0, 0), (0, 0), (!0, 0)];
         let (kept, extended) = KEPT[(form & 7) as usize];
@@ -96,18 +97,18 @@ impl LastIp {
         }
     }
 
-    /// What IPs are compressed against: zero at the start, and not changed by suppressed IPs.
+    /// The IP that others are compressed against: zero at the start, and not changed by suppressed IPs.
     pub const fn base(&self) -> u64 {
         self.ip
     }
 
-    /// The shortest form of `ip` after the packets so far. It becomes the last IP.
+    /// Returns the shortest form of `ip` after the packets so far and makes `ip` the last IP.
     ///
-    /// Of the two forms with six bytes the sign-extended one is taken where it can be, as processors do: with 48-bit
-    /// linear addresses they never need another. Update48 and Full are left for wider addresses.
+    /// If both forms with six bytes would do, the sign-extended one is taken, as processors do: with 48-bit linear
+    /// addresses they never need another. Update48 and Full are only for wider addresses.
     ///
     /// Compression is a processor's choice. In traces of model 6/85 TIP, TIP.PGE and TIP.PGD have this form unless
-    /// they are the first IP behind a PSB; that one, and every FUP, has the form of [`whole`](Self::whole). Model 6/79
+    /// they are the first IP after a PSB; that one, and every FUP, has the form of [`whole`](Self::whole). Model 6/79
     /// sends every IP whole.
     pub const fn compress(&mut self, ip: u64) -> Ip {
         let differs = self.ip ^ ip;
@@ -124,7 +125,7 @@ impl LastIp {
         form
     }
 
-    /// The shortest form of `ip` that says it without the last IP. It becomes the last IP.
+    /// Returns the shortest form of `ip` that does not depend on the last IP and makes `ip` the last IP.
     pub const fn whole(&mut self, ip: u64) -> Ip {
         let form = uncompressed(ip);
         self.update(form);

@@ -1,10 +1,10 @@
-//! Bytes to meaning and back: Intel Processor Trace packets, the events they make, and the flow of
-//! instructions that they describe.
+//! Decodes Intel Processor Trace: from bytes to packets, from packets to events, and from events to the flow of
+//! instructions. Packets can be written, too.
 //!
-//! No heap, no I/O, no clock; no input makes it panic or run without end. Each layer stands on the one before it
-//! and can be used alone.
+//! The crate needs no heap, no I/O and no clock. No input makes it panic or loop forever. Each layer builds on the
+//! one before it and can be used alone.
 //!
-//! **Packets** are parsed and emitted:
+//! **Packets** are the variable-length records that the processor writes. [`packet`] parses and emits them:
 //!
 //! ```
 //! use pugmark_decoder_core::packet::{Encoder, Ip, ModeExec, Packet, Packets};
@@ -14,10 +14,10 @@
 //!     Packet::ModeExec(ModeExec { cs_l: true, cs_d: false, iflag: false }),
 //!     Packet::Fup(Ip::SignExtend48(0x1000)),
 //!     Packet::PsbEnd,
-//!     // An interrupt in front of the instruction at 1001.
+//!     // An interrupt before the instruction at 1001.
 //!     Packet::Fup(Ip::Update16(0x1001)),
 //!     Packet::Tip(Ip::Update16(0x1003)),
-//!     // Packet generation is disabled in front of the instruction at 1004.
+//!     // Packet generation is disabled before the instruction at 1004.
 //!     Packet::Fup(Ip::Update16(0x1004)),
 //!     Packet::TipPgd(Ip::Suppressed),
 //! ];
@@ -42,11 +42,11 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! **Events** are what packets mean together, with their addresses ([`event`]); of those above the interrupt and
-//! the end are events, and PSB to PSBEND are the state to begin with.
+//! **Events** are what several packets mean together, with their addresses ([`event`]). In the trace above the
+//! interrupt and the end of tracing are events; the packets from PSB to PSBEND give the state to start from.
 //!
-//! The **instruction flow** is the way through the code on which those events lie ([`flow`]), and **pieces** are its
-//! runs without loss:
+//! The **instruction flow** is the path through the code, with the events on it ([`flow`]). A **piece** is a run of
+//! it without a loss:
 //!
 //! ```
 //! use pugmark_decoder_core::flow::{InsnDecoder, Pieces};
@@ -64,8 +64,9 @@
 //! assert_eq!(addresses, [0x1000, 0x1003]);
 //! ```
 //!
-//! **Branch records** of the older Branch Trace Store describe the same flow ([`bts`]), and [`pebs`] are the samples that
-//! lie beside them in the Debug Store save area ([`ds`]). [`ibs`] are the samples of AMD's processors.
+//! **Branch records** of the older Branch Trace Store describe the same flow ([`bts`]). [`pebs`] reads the samples of
+//! Processor Event Based Sampling, which share the Debug Store save area ([`ds`]) with the branch records. [`ibs`]
+//! reads the samples of AMD's Instruction-Based Sampling.
 #![no_std]
 #![forbid(unsafe_code)]
 

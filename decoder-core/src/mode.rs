@@ -1,6 +1,6 @@
 //! Execution modes.
 
-/// How wide the processor's default operands and addresses are: what decides how bytes become instructions.
+/// The default width of operands and addresses. It decides how bytes are decoded to instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum ExecMode {
     /// CS.D = 0, CS.L = 0.

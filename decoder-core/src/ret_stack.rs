@@ -1,5 +1,8 @@
 //! The return addresses that compressed returns go to.
 //!
+//! Return compression: a near return that goes to the address after its call is traced as one taken bit in a TNT
+//! packet. The target is not in the trace, so the decoder keeps the same stack of calls as the processor.
+//!
 //! Source: SDM vol. 3, Intel Processor Trace, "Indirect Transfer Compression for Returns (RET)".
 //!
 //! ```
@@ -14,7 +17,7 @@
 #[derive(Clone, Debug)]
 pub struct ReturnStack {
     addresses: [u64; Self::DEPTH],
-    /// How many were pushed less how many were popped, modulo the depth: where the next one goes.
+    /// The index where the next address goes: pushes less pops, modulo the depth.
     top: usize,
     len: usize,
 }
@@ -37,7 +40,7 @@ impl ReturnStack {
         self.len = (self.len + 1).min(Self::DEPTH);
     }
 
-    /// Where the last call that has not returned will return to.
+    /// Removes and returns the return address of the last call that has not returned.
     #[inline]
     pub fn pop(&mut self) -> Option<u64> {
         self.len = self.len.checked_sub(1)?;
@@ -45,7 +48,7 @@ impl ReturnStack {
         Some(self.addresses[self.top])
     }
 
-    /// Where the call will return to that is so many below the last one.
+    /// The return address `top` entries below the youngest one, which is entry 0.
     #[must_use]
     pub const fn below(&self, top: usize) -> Option<u64> {
         if top >= self.len {
@@ -59,7 +62,7 @@ impl ReturnStack {
         self.below(0) == Some(address)
     }
 
-    /// Forgets all of them, as processors do when they lose packets.
+    /// Forgets all addresses, as processors do when they lose packets.
     pub fn clear(&mut self) {
         self.len = 0;
     }

@@ -1,7 +1,8 @@
 //! Finding PSB packets in bytes.
 //!
-//! A PSB is sixteen bytes that occur nowhere else in a trace. Where PSBs follow each other without a gap, the last one
-//! of the run counts: nothing lies between them, and what comes before a run may end in bytes that look like one.
+//! A PSB (Packet Stream Boundary) is sixteen bytes that occur nowhere else in a trace, so a decoder can start there.
+//! When PSBs follow each other without a gap, the last one of the run counts: nothing lies between them, and the
+//! bytes before a run may end in bytes that look like a part of a PSB.
 //!
 //! Source: SDM vol. 3, Intel Processor Trace, "Packet Definitions", "Packet Stream Boundary (PSB) Packet".
 //!
@@ -16,12 +17,12 @@
 
 use crate::packet::PSB;
 
-/// A run of PSB bytes has one of these in each eight bytes of it.
+/// Every eight consecutive bytes in a run of PSBs are one of these two words.
 const WORDS: [[u8; 8]; 2] = [*b"\x02\x82\x02\x82\x02\x82\x02\x82", *b"\x82\x02\x82\x02\x82\x02\x82\x02"];
 
-/// The offset of the first PSB that begins at or behind `from`.
+/// Returns the offset of the first PSB that begins at or after `from`.
 ///
-/// Looks at every eighth word only; takes time linear in the distance.
+/// Checks one word in every eight bytes; takes time linear in the distance.
 pub fn forward(bytes: &[u8], from: usize) -> Option<usize> {
     let mut at = from;
     loop {
@@ -35,11 +36,11 @@ pub fn forward(bytes: &[u8], from: usize) -> Option<usize> {
     }
 }
 
-/// The offset of the last PSB that begins before `before`.
+/// Returns the offset of the last PSB that begins before `before`.
 ///
 /// Takes time linear in the distance.
 pub fn backward(bytes: &[u8], before: usize) -> Option<usize> {
-    // A PSB that begins before `before` can end up to fifteen bytes behind it.
+    // A PSB that begins before `before` can end up to fifteen bytes after it.
     let mut end = before.checked_add(PSB.len() - 1).map_or(bytes.len(), |end| end.min(bytes.len()));
     loop {
         end -= bytes.get(..end)?.rchunks_exact(8).position(is_psb_word)? * 8;

@@ -1,7 +1,7 @@
-//! BBP, BIP and BEP: groups of items, such as the registers of a PEBS record.
+//! BBP, BIP and BEP: block begin, item and end. A block is a group of items, such as the registers of a PEBS record.
 //!
-//! Between BBP and BEP a first byte whose bits 2:0 are 100 begins a BIP; elsewhere it is a TNT. A parser learns that
-//! from the [`Context`](super::Context).
+//! Between BBP and BEP a first byte whose bits 2:0 are 100 begins a BIP; elsewhere it is a TNT. The parser knows from
+//! the [`Context`](super::Context) which it is.
 //!
 //! Source: SDM vol. 3, Intel Processor Trace, "Packet Definitions", "Block Begin Packet (BBP)", "Block Item Packet
 //! (BIP)", "Block End Packet (BEP)".
@@ -17,7 +17,7 @@
 
 use super::{EmitError, Parsed, emit::put};
 
-/// The begin of a group of block items.
+/// The start of a group of block items.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Bbp {
     /// The items' size.
@@ -53,7 +53,7 @@ impl Bbp {
 pub struct Bip {
     /// Which item, 5 bits; emitted modulo 32.
     pub id: u8,
-    /// Its value, as wide as the BBP said.
+    /// The item's value, with the width that the BBP gave.
     pub value: BipValue,
 }
 

@@ -1,10 +1,10 @@
-//! What the packets before a packet decide about its reading.
+//! What the packets before a packet decide about how it is read.
 //!
 //! ```
 //! use pugmark_decoder_core::config::Config;
 //! use pugmark_decoder_core::packet::{BlockItemSize, Context, Packet};
 //!
-//! // Between BBP and BEP this is an item with four bytes, elsewhere a TNT.
+//! // Between BBP and BEP these bytes are an item with four bytes, elsewhere a TNT.
 //! let bytes = [0x14, 1, 0, 0, 0];
 //! let inside = Context { block: Some(BlockItemSize::Four) };
 //! assert!(matches!(Packet::parse_with(&bytes, &Config::new(), inside), Ok(Some((Packet::Bip(_), 5)))));
@@ -13,7 +13,7 @@
 
 use super::{BlockItemSize, Packet};
 
-/// What the packets before a packet decide about its reading.
+/// What the packets before a packet decide about how it is read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Context {
     /// Between BBP and BEP: the items' size. Bytes with bits 2:0 = 100 begin a BIP there.
@@ -27,7 +27,7 @@ impl Context {
     /// The context of the packet that follows `packet`.
     ///
     /// BBP opens a block. Items, padding, timing, power, maintenance and unknown packets and FUPs leave it open;
-    /// everything else closes it, so that a lost BEP does no harm beyond the next packet that cannot be inside a block.
+    /// every other packet closes it. So a lost BEP does no harm after the next packet that cannot be inside a block.
     #[inline]
     #[must_use]
     pub fn after(mut self, packet: &Packet) -> Self {

@@ -1,4 +1,4 @@
-//! PIP and VMCS: which address space and which virtual machine the trace is about.
+//! PIP and VMCS: the address space (CR3) and the virtual machine that the trace is about.
 //!
 //! Source: SDM vol. 3, Intel Processor Trace, "Packet Definitions", "Paging Information Packet (PIP)", "VMCS Packet".
 //!

@@ -21,9 +21,9 @@ use crate::{
 
 /// The packets of a trace, one after the other.
 ///
-/// As an iterator it gives each packet with its offset. It ends at the end of the trace, also where the trace ends
+/// As an iterator it gives each packet with its offset. It ends at the end of the trace, also if the trace ends
 /// within a packet. After an error it gives nothing more until [`sync_forward`](Self::sync_forward),
-/// [`sync_backward`](Self::sync_backward) or [`set_offset`](Self::set_offset) say where to go on.
+/// [`sync_backward`](Self::sync_backward) or [`set_offset`](Self::set_offset) say where to continue.
 #[derive(Clone, Debug)]
 pub struct Packets<'a> {
     bytes: &'a [u8],
@@ -31,7 +31,7 @@ pub struct Packets<'a> {
     /// The PSB last synchronised onto.
     sync: Option<usize>,
     failed: bool,
-    /// Outside any block: the short way may be taken. It knows no packet that is an error.
+    /// Outside any block: the fast parser may be used. It never returns an error.
     plain: bool,
     sizes: &'static [u8; 256],
     context: Context,
@@ -39,7 +39,7 @@ pub struct Packets<'a> {
 }
 
 impl<'a> Packets<'a> {
-    /// A cursor at the first byte of the trace, with nothing known of the processor.
+    /// A cursor at the first byte of the trace, with the default configuration.
     #[must_use]
     pub fn new(trace: &'a [u8]) -> Self {
         Self::with_config(trace, Config::new())
@@ -61,7 +61,7 @@ impl<'a> Packets<'a> {
         }
     }
 
-    /// What the trace is read by.
+    /// The configuration that the trace is read with.
     #[must_use]
     pub fn config(&self) -> &Config<'a> {
         &self.config
@@ -92,8 +92,8 @@ impl<'a> Packets<'a> {
 
     /// Goes to the next PSB and returns its offset, or stays and returns `None` when none follows.
     ///
-    /// The search begins 15 bytes before the current packet, so that a PSB is found whose first bytes were taken for
-    /// the tail of a damaged packet, but never finds the PSB synchronised onto last.
+    /// The search begins 15 bytes before the current packet, so that it finds a PSB whose first bytes were read as
+    /// the tail of a damaged packet. It never finds the PSB that it synchronised onto last.
     pub fn sync_forward(&mut self) -> Option<u64> {
         let look_back = self.offset.saturating_sub(PSB.len() - 1);
         let from = match self.sync {
@@ -110,7 +110,8 @@ impl<'a> Packets<'a> {
         Some(self.synced(psb))
     }
 
-    /// Goes to the PSB at `offset`, also to one that it was at before; `false`, and it stays, when there is none.
+    /// Goes to the PSB at `offset`, even if it was there before. Returns `false` and does not move when there is
+    /// none.
     ///
     /// In a run of PSBs without a gap it goes to the last one, as all synchronisation does.
     pub fn sync_at(&mut self, offset: u64) -> bool {
@@ -121,7 +122,7 @@ impl<'a> Packets<'a> {
         true
     }
 
-    /// The offset of the PSB synchronised onto last.
+    /// The offset of the PSB that was synchronised onto last.
     pub fn sync_offset(&self) -> Option<u64> {
         self.sync.map(|sync| sync as u64)
     }
@@ -134,12 +135,12 @@ impl<'a> Packets<'a> {
 }
 
 impl Packets<'_> {
-    /// Hands all packets up to the end of the trace or an error to `visit`, with their offsets.
+    /// Passes all packets, with their offsets, to `visit` until the end of the trace or an error.
     ///
-    /// The same packets as from the iterator, and faster.
+    /// Gives the same packets as the iterator, but faster.
     ///
     /// # Errors
-    /// The error that the iterator gives instead of a packet.
+    /// The error that the iterator would give.
     #[inline]
     pub fn visit(&mut self, mut visit: impl FnMut(u64, Packet)) -> Result<(), Error> {
         loop {
@@ -154,7 +155,7 @@ impl Packets<'_> {
         }
     }
 
-    /// Those that [`fast`] knows. Returns the offset of the first that it does not.
+    /// Visits the packets that [`fast`] can parse. Returns the offset of the first one that it cannot.
     #[inline(always)]
     fn visit_plain(&self, visit: &mut impl FnMut(u64, Packet)) -> usize {
         let (bytes, sizes) = (self.bytes, self.sizes);
@@ -180,7 +181,7 @@ impl Packets<'_> {
         self.plain_window().map(|window| window[0])
     }
 
-    /// The next packet, if it can be read the short way.
+    /// The next packet, if the fast parser can read it.
     #[inline(always)]
     pub(crate) fn next_plain(&mut self) -> Option<(u64, Packet)> {
         let window = self.plain_window()?;
@@ -191,7 +192,8 @@ impl Packets<'_> {
         Some((offset, packet))
     }
 
-    /// The IPBytes field and the payload of the next packet, if it can be read the short way and is a TIP with an IP.
+    /// The offset, the IPBytes field and the payload of the next packet, if it is a TIP with an IP that the fast
+    /// parser can read.
     #[inline(always)]
     pub(crate) fn next_target(&mut self) -> Option<(u64, u8, u64)> {
         let (form, payload, size) = fast::target(self.plain_window()?)?;

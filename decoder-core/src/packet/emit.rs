@@ -5,19 +5,19 @@ use crate::config::Dialect;
 use core::fmt;
 
 impl Packet {
-    /// The most bytes a packet has (a PSB's).
+    /// The size of the longest packet (PSB), in bytes.
     pub const MAX_LEN: usize = PSB.len();
 
-    /// Writes the packet, as the manual has it, to the front of `out` and returns its size.
+    /// Writes the packet in the manual's format to the start of `out` and returns its size in bytes.
     ///
     /// # Errors
-    /// When it does not fit, when a TNT has no outcomes or more than the packet can hold, and for an unknown packet.
-    /// Nothing is written then.
+    /// When the packet does not fit, when a TNT has no outcomes or more than the packet can hold, and for an unknown
+    /// packet. Then nothing is written.
     pub fn emit(&self, out: &mut [u8]) -> Result<usize, EmitError> {
         self.emit_as(Dialect::Manual, out)
     }
 
-    /// As [`emit`](Self::emit), for a reader of that dialect; he has each packet that is handed in.
+    /// Like [`emit`](Self::emit), for a reader of that dialect. The caller passes only packets that the dialect has.
     pub(super) fn emit_as(&self, dialect: Dialect, out: &mut [u8]) -> Result<usize, EmitError> {
         match *self {
             Self::Pad => put(out, &[0x00]),
@@ -68,18 +68,19 @@ impl Packet {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum EmitError {
-    /// It does not fit.
+    /// The packet does not fit.
     Full {
-        /// How many bytes it has.
+        /// The packet's size in bytes.
         size: usize,
-        /// How many there was room for.
+        /// How many bytes there was room for.
         room: usize,
     },
-    /// A TNT has so many outcomes, which is none or more than the packet can hold.
+    /// A TNT has this number of outcomes, which is zero or more than the packet can hold.
     Outcomes(u8),
-    /// Only who knows this packet knows its bytes.
+    /// The bytes of an unknown packet are known only to the caller's own reader.
     Unknown(Unknown),
-    /// The configuration's reader would not read it as this packet: it has none such, or not here.
+    /// A reader with this configuration would not read the bytes as this packet: it does not know the packet, or not
+    /// at this place.
     Unreadable(&'static str),
 }
 
@@ -98,7 +99,7 @@ impl fmt::Display for EmitError {
 
 impl core::error::Error for EmitError {}
 
-/// Writes all of `bytes` to the front of `out`, or nothing.
+/// Writes all of `bytes` to the start of `out`, or nothing.
 #[inline]
 pub(super) fn put(out: &mut [u8], bytes: &[u8]) -> Result<usize, EmitError> {
     let (size, room) = (bytes.len(), out.len());

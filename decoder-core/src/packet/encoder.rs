@@ -14,7 +14,7 @@
 //! [true, false, true].map(|taken| outcomes.push(taken));
 //! trace.emit(&outcomes.packet())?;
 //!
-//! // What does not fit is not written, and something smaller may still fit.
+//! // A packet that does not fit is not written, but a smaller one may still fit.
 //! assert_eq!(trace.emit(&Packet::Psb), Err(EmitError::Full { size: 16, room: 3 }));
 //! assert_eq!(trace.emit_ip(Packet::Tip, 0xffff_8000_0000_2100)?, 3);
 //! assert_eq!((trace.offset(), trace.room()), (32, 0));
@@ -28,10 +28,10 @@ use crate::{
     last_ip::LastIp,
 };
 
-/// Writes packets one behind the other into memory of the caller's.
+/// Writes packets one after the other into the caller's memory.
 ///
-/// A reader with the same configuration reads what was written as the packets that were handed in, with the fields that
-/// are too wide for their packet cut down to it.
+/// A reader with the same configuration reads back the packets that were passed in, except that fields too wide for
+/// their packet are truncated.
 #[derive(Debug)]
 pub struct Encoder<'a> {
     memory: &'a mut [u8],
@@ -56,13 +56,13 @@ impl<'a> Encoder<'a> {
         Self { memory, offset: 0, context: Context::OUTSIDE, last_ip: LastIp::new(), last_cyc: None, config }
     }
 
-    /// For whom the packets are written.
+    /// The configuration of the reader that the packets are written for.
     #[must_use]
     pub fn config(&self) -> &Config<'a> {
         &self.config
     }
 
-    /// What was written: the memory in front of the next packet.
+    /// The bytes written so far: the memory before the next packet.
     #[must_use]
     pub fn trace(&self) -> &[u8] {
         &self.memory[..self.offset]
@@ -80,8 +80,8 @@ impl<'a> Encoder<'a> {
         self.memory.len() - self.offset
     }
 
-    /// Goes on at `offset`, outside any block and with no last IP, as behind a PSB; `false`, and nothing changes, when
-    /// it is behind the memory's end.
+    /// Continues at `offset`, outside any block and with no last IP, as after a PSB. Returns `false` and changes
+    /// nothing when `offset` is after the memory's end.
     pub fn sync_at(&mut self, offset: u64) -> bool {
         match usize::try_from(offset) {
             Ok(offset) if offset <= self.memory.len() => {
@@ -96,11 +96,11 @@ impl<'a> Encoder<'a> {
     /// Writes a packet and returns its size.
     ///
     /// # Errors
-    /// When it does not fit or cannot be written; nothing is written then. [`EmitError::Unreadable`]: the reader of
-    /// [`config`](Self::config) knows no such packet (those with block items where libipt reads, a damaged TMA without
-    /// erratum SKZ84 or with bytes of another packet), or would take it for another one (block items of another size than
-    /// the block's or outside a block, and short TNTs inside one; with erratum SKD007 a CYC of 30 cycles right behind one
-    /// of 32 to 63, which together look like its OVF: a PAD between them helps).
+    /// When the packet does not fit or cannot be written; then nothing is written. [`EmitError::Unreadable`]: the
+    /// reader of [`config`](Self::config) does not know the packet (a block packet in libipt's dialect; a damaged TMA
+    /// without erratum SKZ84 or with another packet's bytes), or would read it as another one (a block item outside a
+    /// block or of another size than the block's; a short TNT inside a block; with erratum SKD007 a CYC of 30 cycles
+    /// directly after one of 32 to 63, which together look like that erratum's OVF: put a PAD between them).
     pub fn emit(&mut self, packet: &Packet) -> Result<usize, EmitError> {
         if let Some(name) = self.unreadable(packet) {
             return Err(EmitError::Unreadable(name));
@@ -123,7 +123,7 @@ impl<'a> Encoder<'a> {
     /// Writes a packet with an IP, compressed as far as the packets before it allow, and returns its size.
     ///
     /// # Errors
-    /// When it does not fit; nothing is written then.
+    /// When the packet does not fit; then nothing is written.
     pub fn emit_ip(&mut self, packet: fn(Ip) -> Packet, ip: u64) -> Result<usize, EmitError> {
         let compressed = self.last_ip.clone().compress(ip);
         self.emit(&packet(compressed))
@@ -242,7 +242,7 @@ mod tests {
                 let read = Packets::with_config(encoder.trace(), config).flatten().map(|(_, packet)| packet);
                 let written = before.iter().chain(refused.is_none().then_some(&packet));
                 assert!(read.eq(written.copied()), "{before:?} {packet:?}");
-                // At another place it is not behind them.
+                // At another place the CYC does not follow them.
                 assert!(encoder.sync_at(8));
                 assert_eq!(encoder.emit(&cyc(30)), Ok(1));
             }
@@ -262,7 +262,7 @@ mod tests {
         sizes.push(encoder.emit_ip(Packet::Tip, 0x7fff_1000_0000).unwrap());
         encoder.emit(&Packet::Psb).unwrap();
         sizes.push(encoder.emit_ip(Packet::Fup, 0x7fff_1000_0000).unwrap());
-        // What did not fit was not compressed against.
+        // A packet that did not fit does not become the last IP.
         assert!(encoder.sync_at(94));
         sizes.push(encoder.emit_ip(Packet::Fup, 0x1000).unwrap());
         assert!(encoder.emit_ip(Packet::Fup, 0x7fff_1000_0000).is_err());
@@ -273,7 +273,7 @@ mod tests {
         assert!(encoder.sync_at(100) && !encoder.sync_at(101) && !encoder.sync_at(u64::MAX));
         assert_eq!((encoder.offset(), encoder.room()), (100, 0));
 
-        // It goes on outside any block.
+        // The encoder continues outside any block.
         assert!(encoder.sync_at(0));
         encoder.emit(&BBP).unwrap();
         assert!(encoder.sync_at(50));

@@ -1,4 +1,5 @@
-//! CFE and EVD: control-flow events by kind, and the data that belong to them.
+//! CFE (control-flow event) and EVD (event data): interrupts, exceptions, VM exits and the like by kind, and their
+//! data.
 //!
 //! Source: SDM vol. 3, Intel Processor Trace, "Packet Definitions", "Control Flow Event (CFE) Packet", "Event Data
 //! (EVD) Packet".

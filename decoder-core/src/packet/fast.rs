@@ -1,30 +1,31 @@
-//! A short way for the packets that most of a trace is made of.
+//! A fast parser for the most frequent packets.
 //!
-//! It has no opinion of its own: what is not plain, and what stands near the end of the trace, goes the long way, and a
-//! test holds it against that one.
+//! It decides nothing itself: every other packet, and every packet near the end of the trace, goes to the full parser
+//! ([`Packet::parse_with`]). A test compares the two.
 //!
-//! What costs time is a branch that the processor cannot foresee. So sizes come from a table, the IP's form is not
-//! branched on (the variants of [`Ip`] are alike in memory), and short TNTs, of which there are runs, have a loop of
-//! their own.
+//! The cost is in branches that the processor cannot predict. So sizes come from a table, the code does not branch on
+//! the IP's form (the variants of [`Ip`] have the same layout in memory), and short TNTs, which come in runs, have
+//! their own loop.
 
 use super::{Cyc, Ip, Mtc, Packet, Tnt, Tsc, ip, timing};
 
 const LOW_48: u64 = (1 << 48) - 1;
 const LOW_56: u64 = (1 << 56) - 1;
 
-/// Which bits an IP has by IPBytes; those of 5 and 7 are never asked for.
+/// The bits of an IP's payload, indexed by IPBytes. Entries 5 and 7 are never used.
 const IP_MASKS: [u64; 8] = [0, 0xffff, 0xffff_ffff, LOW_48, LOW_48, 0, u64::MAX, 0];
 
-/// The sizes of packets by their first byte; 0: the long way. CYCs with more than two bytes are sorted out later.
+/// The sizes of packets, indexed by their first byte; 0 means the full parser. CYCs with more than two bytes are
+/// detected later.
 pub(super) static SIZES: [u8; 256] = sizes(true);
-/// The same where erratum SKD007 makes it doubtful what a CYC with a second byte is.
+/// The same with erratum SKD007, where a CYC with a second byte may be an OVF.
 pub(super) static SIZES_SKD007: [u8; 256] = sizes(false);
 
 const fn sizes(long_cycs: bool) -> [u8; 256] {
     let mut sizes = [0; 256];
     let mut first = 0;
     while first < sizes.len() {
-        // All of them fit.
+        // The index is below 256.
         let byte = first as u8;
         sizes[first] = match byte {
             0x00 => 1,
@@ -44,10 +45,10 @@ const fn sizes(long_cycs: bool) -> [u8; 256] {
     sizes
 }
 
-/// How many bytes [`parse`] wants to see: as many as the longest of its packets has.
+/// How many bytes [`parse`] needs: the size of its longest packet.
 pub(super) const WINDOW: usize = 9;
 
-/// The short TNT that is this byte outside any block, if it is one.
+/// Parses this byte as a short TNT outside any block; `None` if it is another packet.
 #[inline(always)]
 pub(super) fn tnt(byte: u8) -> Option<Packet> {
     if byte & 1 != 0 || byte <= 2 {
@@ -59,10 +60,10 @@ pub(super) fn tnt(byte: u8) -> Option<Packet> {
     Some(Packet::TntShort(Tnt { bits, len: (stop - 1) as u8 }))
 }
 
-/// The packet at the begin of `window`, outside any block, and its size; `None`: the long way. Short TNTs are
-/// [`tnt`]'s.
+/// Parses the packet at the start of `window`, outside any block. Returns it with its size, or `None` if the full
+/// parser must read it. Short TNTs are left to [`tnt`].
 ///
-/// None of these packets opens a block, and none but the CYC means anything else by an erratum.
+/// None of these packets opens a block, and only the CYC is affected by an erratum.
 #[inline(always)]
 pub(super) fn parse(window: &[u8; WINDOW], sizes: &[u8; 256]) -> Option<(Packet, usize)> {
     let [first, a, b, c, d, e, f, g, h] = *window;
@@ -72,7 +73,7 @@ pub(super) fn parse(window: &[u8; WINDOW], sizes: &[u8; 256]) -> Option<(Packet,
     }
     let payload = u64::from_le_bytes([a, b, c, d, e, f, g, h]);
     let packet = if first & 0b11 == 0b11 {
-        // A second byte is there or not about as often, so that guessing would not pay.
+        // A second byte is about as likely as not, so a branch would often be mispredicted.
         let further = first >> 2 & 1;
         if further & a & 1 != 0 {
             return None;
@@ -90,8 +91,8 @@ pub(super) fn parse(window: &[u8; WINDOW], sizes: &[u8; 256]) -> Option<(Packet,
     Some((packet, size.into()))
 }
 
-/// The IPBytes field and the payload of the TIP at the begin of `window`, outside any block, and its size; `None` for
-/// other packets and for one without an IP.
+/// Parses the TIP at the start of `window`, outside any block. Returns the IPBytes field, the payload and the
+/// packet's size, or `None` for other packets and for a TIP without an IP.
 #[inline(always)]
 pub(super) fn target(window: &[u8; WINDOW]) -> Option<(u8, u64, usize)> {
     let [first, payload @ ..] = *window;
@@ -100,12 +101,12 @@ pub(super) fn target(window: &[u8; WINDOW]) -> Option<(u8, u64, usize)> {
     if first & 0x1f != ip::TIP || mask == 0 {
         return None;
     }
-    // Of whole bytes, and one for the opcode.
+    // The mask covers whole bytes; the opcode is one more byte.
     let size = 9 - mask.leading_zeros() / 8;
     Some((form, u64::from_le_bytes(payload) & mask, size as usize))
 }
 
-/// A CYC that [`parse`] leaves.
+/// Parses a CYC that [`parse`] does not handle.
 #[inline(never)]
 pub(super) fn cyc(window: &[u8; WINDOW], sizes: &[u8; 256]) -> Option<(Packet, usize)> {
     let skd007 = core::ptr::eq(sizes, &SIZES_SKD007);
@@ -116,7 +117,7 @@ pub(super) fn cyc(window: &[u8; WINDOW], sizes: &[u8; 256]) -> Option<(Packet, u
     Some((Packet::Cyc(cyc), size))
 }
 
-/// The packet with an IP that begins with the byte `first`.
+/// Builds the packet with an IP whose first byte is `first`.
 #[inline(always)]
 fn with_ip(first: u8, payload: u64) -> Packet {
     let form = first >> 5;

@@ -1,4 +1,6 @@
-//! TIP, TIP.PGE, TIP.PGD and FUP: packets whose payload is an IP, compressed against the last one.
+//! TIP, TIP.PGE, TIP.PGD and FUP: packets whose payload is an instruction pointer (IP), compressed against the last
+//! one. A TIP is the target of a branch, TIP.PGE and TIP.PGD turn tracing on and off, and a FUP is the source of an
+//! interrupt or the like.
 //!
 //! Source: SDM vol. 3, Intel Processor Trace, "Packet Definitions", "IP Compression".
 //!
@@ -24,9 +26,9 @@ pub(super) const FUP: u8 = 0x1d;
 
 const LOW_48: u64 = (1 << 48) - 1;
 
-/// An IP as a packet carries it: `IPBytes` and the bytes that are there.
+/// An IP as a packet carries it: the `IPBytes` field says how many bytes it has.
 ///
-/// [`LastIp`](crate::last_ip::LastIp) makes addresses of these and these of addresses.
+/// [`LastIp`](crate::last_ip::LastIp) converts between this form and addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Ip {
     /// IPBytes 0: no payload, the IP is out of context.
@@ -56,7 +58,7 @@ impl Ip {
         }
     }
 
-    /// Parses the IP of a packet; `name` is the packet's for the error about IPBytes 5 and 7.
+    /// Parses the IP of a packet. `name` is the packet's name, for the error about IPBytes 5 and 7.
     pub(super) fn parse(bytes: &[u8], name: &'static str) -> Parsed<Self> {
         let [first, payload @ ..] = bytes else { return Ok(None) };
         Ok(match (first >> 5, payload) {

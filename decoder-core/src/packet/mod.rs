@@ -1,10 +1,11 @@
 //! Intel PT packets: bytes to values and back.
 //!
-//! A file a family of packets: the type, its parse and its emit side by side. Bits that the manual reserves and says
-//! nothing about are not looked at and emitted as zero, so what parses re-emits to an equal packet, though not always
-//! to equal bytes. Fields wider than their place in the packet are cut down to it when emitted, as their docs say.
+//! A packet is one record of a trace: an opcode and a payload. Each file holds a family of packets: the type, its
+//! parser and its emitter side by side. Bits that the manual reserves without a rule are ignored when parsing and
+//! emitted as zero. So a parsed packet re-emits to an equal packet, but not always to equal bytes. A field wider than
+//! its place in the packet is truncated when emitted, as its docs say.
 //!
-//! Source for all of them: SDM vol. 3, Intel Processor Trace, "Packet Definitions".
+//! Source for all packets: SDM vol. 3, Intel Processor Trace, "Packet Definitions".
 //!
 //! ```
 //! use pugmark_decoder_core::packet::{Packet, Tsc};
@@ -57,13 +58,13 @@ pub use unknown::Unknown;
 
 use crate::error::ErrorKind;
 
-/// A value and how many bytes it took, or `None` where the bytes end within the packet.
+/// A value and its size in bytes, or `None` if the bytes end within the packet.
 type Parsed<T> = Result<Option<(T, usize)>, ErrorKind>;
 
 /// One packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Packet {
-    /// Nothing; fills space.
+    /// Padding: fills space, no meaning.
     Pad,
     /// Packet Stream Boundary: sixteen bytes that occur nowhere else, opens a PSB+.
     Psb,
@@ -77,7 +78,7 @@ pub enum Packet {
     TntShort(Tnt),
     /// Taken/Not-Taken, in eight bytes (1 to 47 outcomes).
     TntLong(Tnt),
-    /// Target IP of an indirect branch, an exception, an interrupt.
+    /// Target IP of an indirect branch, an exception or an interrupt.
     Tip(Ip),
     /// Packet generation was enabled.
     TipPge(Ip),
@@ -99,7 +100,8 @@ pub enum Packet {
     Cbr(Cbr),
     /// TSC/MTC Alignment.
     Tma(Tma),
-    /// A TMA with reserved bits set, by erratum SKZ84: to be ignored. Only where [`Config::errata`](crate::config::Config::errata) has it.
+    /// A TMA with reserved bits set, by erratum SKZ84: to be ignored. Parsed only if
+    /// [`Config::errata`](crate::config::Config::errata) has that erratum.
     DamagedTma([u8; 8]),
     /// Mini Time Counter.
     Mtc(Mtc),

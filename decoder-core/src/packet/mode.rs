@@ -22,7 +22,7 @@ pub struct ModeExec {
     pub cs_l: bool,
     /// CS.D.
     pub cs_d: bool,
-    /// RFLAGS.IF; only where event trace is on.
+    /// RFLAGS.IF; valid only when event trace is on.
     pub iflag: bool,
 }
 
@@ -35,7 +35,7 @@ pub struct ModeTsx {
     pub abort: bool,
 }
 
-/// Parses either leaf. Bits that the manual reserves are not looked at.
+/// Parses either leaf. Reserved bits are ignored.
 pub(super) fn parse(bytes: &[u8]) -> Parsed<Packet> {
     let &[_, payload, ..] = bytes else { return Ok(None) };
     let bit = |bit: u8| payload & 1 << bit != 0;

@@ -10,19 +10,19 @@ use crate::{
 };
 
 impl Packet {
-    /// Parses the packet at the front of `bytes`, with nothing known of the processor and outside any block: the packet
-    /// and its size.
+    /// Parses the packet at the start of `bytes` outside any block, without errata or other knowledge of the
+    /// processor. Returns the packet and its size in bytes.
     ///
-    /// `Ok(None)`: the bytes end within the packet. That is the end of the trace, not an error. An opcode that no
-    /// packet has, and a reserved value that is already there, are errors also when the bytes end behind them.
+    /// `Ok(None)`: the bytes end within the packet. That is the end of the trace, not an error. An unknown opcode or
+    /// a reserved value is an error even if the bytes end directly after it.
     ///
     /// # Errors
-    /// An opcode that no packet has, and a value that its packet cannot have.
+    /// An unknown opcode, or a value that the packet cannot have.
     pub fn parse(bytes: &[u8]) -> Result<Option<(Self, usize)>, ErrorKind> {
         Self::parse_with(bytes, &Config::new(), Context::OUTSIDE)
     }
 
-    /// As [`parse`](Self::parse), with what `config` says of the processor, behind packets that made `context`.
+    /// Like [`parse`](Self::parse), for the processor that `config` describes, after packets that left `context`.
     ///
     /// # Errors
     /// As in [`parse`](Self::parse), and what [`Config::unknown`] returns.

@@ -1,4 +1,4 @@
-//! EXSTOP, MWAIT, PWRE and PWRX: the processor sleeps and wakes.
+//! EXSTOP, MWAIT, PWRE and PWRX: the power packets, sent when the processor sleeps and wakes.
 //!
 //! Source: SDM vol. 3, Intel Processor Trace, "Packet Definitions", the packets' sections.
 //!

@@ -1,4 +1,4 @@
-//! PTW: what software wrote with PTWRITE.
+//! PTW: the operand of a PTWRITE instruction, with which software writes data into the trace.
 //!
 //! Source: SDM vol. 3, Intel Processor Trace, "Packet Definitions", "PTWRITE (PTW) Packet".
 //!
@@ -34,7 +34,7 @@ pub enum PtwPayload {
 }
 
 impl Ptw {
-    /// PayloadBytes 2 and 3 are an error with that value.
+    /// Parses a PTW. PayloadBytes 2 and 3 are an error with that value.
     pub(super) fn parse(bytes: &[u8]) -> Parsed<Self> {
         let [_, second, payload @ ..] = bytes else { return Ok(None) };
         let ip = second & 1 << 7 != 0;

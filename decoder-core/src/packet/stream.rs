@@ -1,4 +1,4 @@
-//! PSB and MNT, which say nothing about the traced program.
+//! PSB (where a decoder can start) and MNT (maintenance data). Neither describes the traced program.
 //!
 //! Source: SDM vol. 3, Intel Processor Trace, "Packet Definitions", "Packet Stream Boundary (PSB) Packet", "Maintenance
 //! (MNT) Packet".
@@ -17,7 +17,7 @@ use crate::error::ErrorKind;
 /// A PSB packet's bytes.
 pub const PSB: [u8; 16] = *b"\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82";
 
-/// The error's value is the first byte that is not as in a PSB.
+/// Parses a PSB. The error's value is the first byte that differs from a PSB's.
 pub(super) fn parse_psb(bytes: &[u8]) -> Parsed<()> {
     let Some(bytes) = bytes.first_chunk::<16>() else { return Ok(None) };
     if *bytes == PSB {
@@ -36,7 +36,7 @@ pub struct Mnt {
 }
 
 impl Mnt {
-    /// The opcode behind `02 c3`.
+    /// The third opcode byte, after `02 c3`.
     pub(super) const THIRD: u8 = 0x88;
 
     pub(super) fn parse(bytes: &[u8]) -> Parsed<Self> {

@@ -1,4 +1,4 @@
-//! Every packet's bytes, typed from the manual, and every way to get them wrong.
+//! Every packet's bytes, typed from the manual, and every kind of malformed packet.
 
 #![expect(clippy::unusual_byte_groupings, reason = "grouped by the packets' fields")]
 
@@ -10,7 +10,7 @@ use crate::errata::Errata;
 use crate::error::{Error, ErrorKind};
 use std::vec::Vec;
 
-/// All that decides about a packet besides its bytes.
+/// Everything besides the bytes that decides how a packet is read.
 type Reading = (Config<'static>, Context);
 
 const OUTSIDE: Reading = (Config::new(), Context::OUTSIDE);
@@ -38,7 +38,7 @@ fn cyc(cycles: u64) -> Packet {
     Packet::Cyc(Cyc { cycles })
 }
 
-/// Bytes that the manual gives a packet, reserved bits zero, and the packet.
+/// A packet's bytes by the manual, with reserved bits zero, and the packet.
 fn table() -> Vec<(Reading, &'static [u8], Packet)> {
     let outside: &[(&[u8], Packet)] = &[
         (&[0x00], Packet::Pad),
@@ -255,7 +255,8 @@ fn values_that_the_manual_does_not_allow_are_errors_with_that_value() {
     for &(bytes, packet, value) in cases {
         let error = Err(ErrorKind::MalformedPacket { packet, value });
         assert_eq!(parse(bytes, OUTSIDE), error, "{bytes:02x?}");
-        // The value decides as soon as it is there; a packet with a check on its last bytes can still be cut.
+        // A wrong value is an error as soon as its byte is there. A packet whose last bytes are checked can still be
+        // cut short.
         let needs = match packet {
             "PSB" | "TNT" | "TMA" | "CYC" => bytes.len(),
             "MODE" | "PTW" => 2,
@@ -280,7 +281,7 @@ fn reserved_bits_are_not_looked_at() {
         (&[0x02, 0x13, 0x62, 0], Packet::Cfe(Cfe { kind: 2, vector: 0, ip: false })),
         (&[0x02, 0x53, 0xc1, 0, 0, 0, 0, 0, 0, 0, 0], Packet::Evd(Evd { kind: 1, payload: 0 })),
         (&[0xd9, 0x1f, 0], Packet::Trig(Trig { trbv: 0, icnt: None, mult: false, ip: false })),
-        // A count can be written longer than it need be.
+        // A count may take more bytes than it needs.
         (&[0x07, 0x01, 0x00], cyc(0)),
     ];
     for &(bytes, packet) in cases {
@@ -336,7 +337,7 @@ fn who_knows_unknown_packets_is_asked_for_their_size_and_value() {
     // The block is still open.
     let item = Bip { id: 1, value: BipValue::Four(7) };
     assert_eq!(packets.next(), Some(Ok((14, Packet::Bip(item)))));
-    // The last one would reach over the end.
+    // The last packet would extend past the end.
     assert_eq!((packets.next(), packets.offset()), (None, 19));
 
     let sizeless = |_: &Config<'_>, _: Position<'_>, _: Context| Ok(Unknown { size: 0, value: 0 });

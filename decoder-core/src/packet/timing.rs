@@ -1,4 +1,5 @@
-//! TSC, CBR, TMA, MTC and CYC: when things happened.
+//! The timing packets: TSC (time-stamp counter), CBR (core:bus ratio), TMA (TSC/MTC alignment), MTC (mini time
+//! counter) and CYC (cycle count).
 //!
 //! Source: SDM vol. 3, Intel Processor Trace, "Packet Definitions", the packets' sections.
 //!
@@ -64,7 +65,7 @@ pub struct Tma {
 impl Tma {
     const OPCODE: [u8; 2] = [0x02, 0x73];
 
-    /// Byte 4 and the bits above the fast counter must be zero: the error's value is bytes 6:4.
+    /// Byte 4 and the bits above the fast counter must be zero; otherwise the error's value is bytes 6:4.
     pub(super) fn parse(bytes: &[u8]) -> Parsed<Self> {
         let &[_, _, a, b, reserved, c, d, ..] = bytes else { return Ok(None) };
         let fc = u16::from_le_bytes([c, d]);
@@ -82,18 +83,18 @@ impl Tma {
     }
 }
 
-/// Whether the bytes are a TMA with reserved bits set, which by erratum SKZ84 is eight bytes to be ignored.
+/// Whether the bytes are a TMA with reserved bits set. By erratum SKZ84 that is eight bytes to be ignored.
 pub(super) fn is_damaged_tma(bytes: &[u8]) -> bool {
     bytes.starts_with(&Tma::OPCODE) && Tma::parse(bytes).is_err()
 }
 
-/// Whether what looks like a CYC is an OVF that by erratum SKD007 has a byte too many in front: the OVF's first byte,
-/// `02`, is taken for the CYC's second and last.
+/// Whether an apparent CYC is an OVF that by erratum SKD007 follows a stray first byte: the OVF's first byte, `02`,
+/// looks like the CYC's second and last byte.
 pub(super) fn is_ovf_by_skd007(bytes: &[u8]) -> bool {
     matches!(bytes, [cyc, 0x02, 0xf3, ..] if cyc & 0b111 == 0b111)
 }
 
-/// Whether two CYCs, the one right behind the other, look like that.
+/// Whether two CYCs, directly after each other, look like such an OVF.
 pub(super) fn are_ovf_by_skd007(first: Cyc, second: Cyc) -> bool {
     let mut bytes = [0; 2 * Cyc::MOST_BYTES];
     // There is room for both.
@@ -125,7 +126,7 @@ impl Mtc {
 pub struct Cyc {
     /// The count; 5 + 7n bits in n + 1 bytes.
     ///
-    /// Emitted in as few bytes as hold it. More than [`Cyc::MOST`] is emitted as that.
+    /// Emitted in as few bytes as possible. A larger count than [`Cyc::MOST`] is emitted as [`Cyc::MOST`].
     pub cycles: u64,
 }
 
@@ -136,7 +137,7 @@ impl Cyc {
     const FURTHER: usize = 8;
     const MOST_BYTES: usize = 1 + Self::FURTHER;
 
-    /// A ninth further byte is an error with that byte as its value.
+    /// Parses a CYC. A ninth byte after the first is an error with that byte as its value.
     pub(super) fn parse(bytes: &[u8]) -> Parsed<Self> {
         let [first, further @ ..] = bytes else { return Ok(None) };
         let mut cycles = u64::from(first >> 3);
@@ -157,7 +158,7 @@ impl Cyc {
 
     pub(super) fn emit(self, out: &mut [u8]) -> Result<usize, EmitError> {
         let cycles = self.cycles.min(Self::MOST);
-        // Both casts cut the count down to the bits that go into that byte.
+        // Both casts keep only the bits that go into that byte.
         let mut bytes = [(cycles << 3) as u8 | 0b11, 0, 0, 0, 0, 0, 0, 0, 0];
         let (mut rest, mut last) = (cycles >> 5, 0);
         while rest != 0 && last < Self::FURTHER {

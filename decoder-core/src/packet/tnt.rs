@@ -1,4 +1,4 @@
-//! TNT: outcomes of conditional branches and of compressed returns.
+//! TNT (Taken/Not-taken): one bit for each conditional branch and each compressed return.
 //!
 //! Source: SDM vol. 3, Intel Processor Trace, "Packet Definitions", "Taken/Not-taken (TNT) Packet".
 //!
@@ -17,25 +17,25 @@ use crate::error::ErrorKind;
 
 /// Outcomes of conditional branches and compressed returns, oldest in the highest bit of `bits` below `len`.
 ///
-/// Emission: bits at and above `len` are not looked at; no outcomes, and more than the packet holds, are refused.
+/// When emitted, bits at and above `len` are ignored. Zero outcomes, or more than the packet holds, are refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Tnt {
     /// The outcomes: bit `len - 1` is the oldest, bit 0 the youngest; 1 is taken. Zero above `len`.
     pub bits: u64,
-    /// How many: 1 to 6 in a short packet, 1 to 47 in a long one.
+    /// The number of outcomes: 1 to 6 in a short packet, 1 to 47 in a long one.
     pub len: u8,
 }
 
 impl Tnt {
-    /// The most outcomes of a short packet.
+    /// The most outcomes that a short packet can hold.
     pub const SHORT: u8 = 6;
-    /// The most outcomes of a long packet.
+    /// The most outcomes that a long packet can hold.
     pub const LONG: u8 = 47;
 
-    /// No outcomes, to [`push`](Self::push) some.
+    /// No outcomes yet; add them with [`push`](Self::push).
     pub const EMPTY: Self = Self { bits: 0, len: 0 };
 
-    /// Adds the youngest outcome; `false`, and it is not added, when a long packet holds no more.
+    /// Adds the youngest outcome. Returns `false` and does not add it when a long packet can hold no more.
     pub const fn push(&mut self, taken: bool) -> bool {
         if self.len >= Self::LONG {
             return false;
@@ -81,7 +81,7 @@ impl Tnt {
     }
 
     pub(super) fn emit_short(self, out: &mut [u8]) -> Result<usize, EmitError> {
-        // At most seven bits.
+        // The payload has at most seven bits, so the shifted value fits.
         put(out, &[(self.to_payload(Self::SHORT)? << 1) as u8])
     }
 

@@ -20,7 +20,7 @@ const MULT: u8 = 1 << 5;
 pub struct Trig {
     /// Trigger bit vector.
     pub trbv: u8,
-    /// Instructions since the last anchor, where the hardware says it is valid.
+    /// Instructions since the last anchor, if the packet says that the count is valid.
     pub icnt: Option<u16>,
     /// More than one trigger.
     pub mult: bool,

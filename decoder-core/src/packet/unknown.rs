@@ -1,10 +1,10 @@
-//! Packets that only the reader of the trace knows.
+//! Packets that only the caller's own reader knows.
 
-/// A packet whose opcode this library does not know and [`Config::unknown`](crate::config::Config::unknown) does.
+/// A packet whose opcode this library does not know but [`Config::unknown`](crate::config::Config::unknown) does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Unknown {
-    /// How many bytes it has, its opcode included; not zero.
+    /// The packet's size in bytes, including its opcode; not zero.
     pub size: u8,
-    /// Whatever the reader makes of it. Nothing here looks at it.
+    /// A value of the reader's choice. This library does not use it.
     pub value: u64,
 }

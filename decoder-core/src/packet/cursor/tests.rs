@@ -29,7 +29,7 @@ fn the_cursor_stops_at_an_error_and_goes_on_at_the_next_psb() {
 
 #[test]
 fn synchronising_finds_a_psb_that_a_damaged_packet_reached_into() {
-    // A long TNT takes the first four bytes of the PSB; what it leaves is no PSB.
+    // A long TNT takes the first four bytes of the PSB; the rest is no PSB.
     let trace = [&PSB[..], &[0x02, 0xa3, 1, 1], &PSB, &[0x02, 0x23, 0x00, 0x00]].concat();
     let mut packets = Packets::new(&trace);
     assert_eq!(packets.sync_forward(), Some(0));
@@ -72,7 +72,7 @@ fn synchronising_at_an_offset_wants_a_psb_there() {
     }
 }
 
-/// What [`Packet::parse_with`] makes of a trace, packet by packet.
+/// The packets that [`Packet::parse_with`] reads from a trace, one by one.
 fn one_by_one(trace: &[u8], config: &Config<'_>) -> Vec<Result<(u64, Packet), Error>> {
     let (mut offset, mut context, mut packets) = (0, Context::OUTSIDE, Vec::new());
     loop {
@@ -91,7 +91,7 @@ fn one_by_one(trace: &[u8], config: &Config<'_>) -> Vec<Result<(u64, Packet), Er
     }
 }
 
-/// Random bytes, of which most are packets of the kinds that traces are made of.
+/// Random bytes, most of which are packets of the kinds that are frequent in traces.
 fn some_trace(random: &mut impl FnMut() -> u64) -> Vec<u8> {
     let mut trace = Vec::new();
     while trace.len() < 40 {
