@@ -5,7 +5,7 @@
 
 use core::arch::global_asm;
 
-/// Bytes of stack the first processor has.
+/// Size in bytes of the first processor's stack.
 const STACK_BYTES: usize = 256 << 10;
 
 global_asm!(

@@ -9,8 +9,8 @@ use pugmark_monitor::guest::Instruction;
 use crate::image::vcpu::Vcpu;
 
 impl Vcpu {
-    /// Executes CPUID: what the processor below says, less what the monitor keeps to itself, under what the guest's
-    /// processor is said to be.
+    /// Executes CPUID. The answer is that of the processor below, without what the monitor keeps to itself, and with
+    /// the changes that the model of the guest's processor makes.
     pub(crate) fn cpuid(&mut self, instruction: &Instruction) {
         let [leaf, subleaf] = [self.cpu.gpr[0] as u32, self.cpu.gpr[1] as u32];
         let CpuidResult { eax, ebx, ecx, edx } = self.cpuid_answer(leaf, subleaf);
@@ -20,13 +20,13 @@ impl Vcpu {
         self.finish(instruction, 0);
     }
 
-    /// Whether the guest's processor has PTWRITE.
+    /// Returns whether the guest's processor has PTWRITE.
     pub(crate) fn has_ptwrite(&self) -> bool {
         const PTWRITE: u32 = 1 << 4;
         self.cpuid_answer(0x14, 0).ebx & PTWRITE != 0
     }
 
-    /// What CPUID says to the guest.
+    /// Returns the guest's answer of CPUID.
     pub(crate) fn cpuid_answer(&self, leaf: u32, subleaf: u32) -> CpuidResult {
         let below = __cpuid_count(leaf, subleaf);
         let below = CpuidResult { eax: below.eax, ebx: below.ebx, ecx: below.ecx, edx: below.edx };

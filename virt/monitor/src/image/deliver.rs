@@ -1,4 +1,4 @@
-//! Delivering events to the guest by hand.
+//! Delivers events to the guest by hand.
 
 use pugmark_model::{Context, Delivery, DeliveryKind};
 use pugmark_monitor::branches;
@@ -9,13 +9,13 @@ use crate::image::exit::fatal;
 use crate::image::vcpu::{Vcpu, tsc};
 
 impl Vcpu {
-    /// Delivers an exception the guest has raised at the present RIP.
+    /// Delivers an exception that the guest has raised at the current RIP.
     pub(crate) fn deliver_exception(&mut self, exception: Exception) {
         self.deliver(Event::Exception(exception));
     }
 
-    /// Delivers an interrupt that was taken for the guest; `repeating`: between two iterations of an instruction, which
-    /// the pushed RF shows.
+    /// Delivers an interrupt that was taken for the guest. `repeating`: it comes between two iterations of a repeated
+    /// instruction, which the pushed RF shows.
     pub(crate) fn deliver_interrupt(&mut self, vector: u8, repeating: bool) {
         if repeating {
             self.cpu.rflags |= rflags::RF;
@@ -28,7 +28,7 @@ impl Vcpu {
         self.deliver(Event::Nmi);
     }
 
-    /// Delivers what went wrong, or ends the machine where it is more than the monitor can do.
+    /// Delivers the guest's own fault, or ends the machine if the monitor cannot emulate what the guest needs.
     pub(crate) fn deliver_error(&mut self, error: Error) {
         match error {
             Error::Exception(exception) => self.deliver_exception(exception),
@@ -52,7 +52,7 @@ impl Vcpu {
             fatal!("the guest shuts down: no handler for {event:x?} at rip {:#x}", before.ip)
         };
         if logged {
-            // An instruction that its gate refused has not retired: a fault came in its stead.
+            // If the gate refused a software interrupt, its instruction has not retired: a fault was delivered instead.
             if delivered.ends_instruction() {
                 self.log(before, self.flags(before).software_interrupt());
             }
@@ -69,7 +69,7 @@ impl Vcpu {
         }
     }
 
-    /// Ends the machine over something that is not done by hand.
+    /// Ends the machine because of something that the monitor does not emulate.
     pub(crate) fn unsupported(&self, unsupported: Unsupported) -> ! {
         fatal!("{unsupported}; rip {:#x}", self.cpu.rip)
     }

@@ -1,14 +1,14 @@
-//! How the machine ends.
+//! Ends the machine.
 
 use x86_64::instructions::{hlt, interrupts, port::Port};
 
 /// Port of QEMU's isa-debug-exit device.
 pub(crate) const DEBUG_EXIT_PORT: u16 = 0xf4;
 
-/// The value of a monitor that failed.
+/// The exit value of a monitor that failed.
 pub(crate) const FAILED: u32 = 0x7f;
 
-/// Ends QEMU with status `value * 2 + 1`; halts for ever where there is no such device.
+/// Ends QEMU with status `value * 2 + 1`; halts forever if there is no such device.
 pub(crate) fn exit(value: u32) -> ! {
     let mut port = Port::<u32>::new(DEBUG_EXIT_PORT);
     // SAFETY: the port belongs to the debug-exit device or to none; no memory is touched.
@@ -19,7 +19,7 @@ pub(crate) fn exit(value: u32) -> ! {
     }
 }
 
-/// Prints why on the serial port and ends the machine with [`FAILED`].
+/// Prints the reason on the serial port and ends the machine with [`FAILED`].
 macro_rules! fatal {
     ($($arg:tt)*) => {{
         $crate::image::serial::report!($($arg)*);

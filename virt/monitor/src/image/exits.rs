@@ -1,4 +1,4 @@
-//! Why the guest was left, and what is done about it.
+//! Handles the guest's exits.
 
 use pugmark_monitor::entry::Pace;
 use pugmark_monitor::guest::{Emulation, Exception, Instruction, ptwrite_operand, vector};
@@ -11,15 +11,16 @@ use crate::image::serial::report;
 use crate::image::vcpu::Vcpu;
 
 impl Vcpu {
-    /// Runs the guest at full speed until something exits, and deals with it.
+    /// Runs the guest at full speed until it exits, and handles the exit.
     pub(crate) fn run_freely(&mut self) {
         self.enter(Pace::Free);
-        // Whatever was remembered of the guest's translations may have changed.
+        // The guest may have changed translations that the lookahead has cached.
         self.lookahead.flush();
         self.exited(None);
     }
 
-    /// Deals with an exit that is no step. `instruction` is the one at RIP where the guest was stepped.
+    /// Handles an exit other than the debug exception of a step. `instruction` is the one at RIP if the guest was
+    /// stepped.
     pub(crate) fn exited(&mut self, instruction: Option<&Instruction>) {
         let (code, info1, info2) = {
             let control = &self.vmcb.control;
@@ -50,7 +51,7 @@ impl Vcpu {
             exit_code::RDPMC => self.with_instruction(instruction, Self::rdpmc),
             exit_code::IOIO => self.with_instruction(instruction, |vcpu, at| vcpu.port(info1, at)),
             exit_code::MWAIT | exit_code::MWAIT_ARMED => self.with_instruction(instruction, Self::mwait),
-            // SVM's own instructions: the guest's processor has none of them.
+            // SVM's own instructions: the guest's processor does not have them.
             exit_code::VMRUN..=exit_code::SKINIT | exit_code::INVLPGA => {
                 self.deliver_exception(Exception::invalid_opcode());
             }
@@ -58,7 +59,7 @@ impl Vcpu {
         }
     }
 
-    /// Prints what is known about an exit that nothing here deals with, and ends the machine.
+    /// Prints what is known about an exit that the monitor cannot handle, and ends the machine.
     pub(crate) fn unexpected(&self) -> ! {
         let (control, save) = (&self.vmcb.control, &self.vmcb.save);
         report!(
@@ -82,7 +83,7 @@ impl Vcpu {
         exit(FAILED)
     }
 
-    /// The guest can take an interrupt and one is there.
+    /// An interrupt is pending, and the guest can take it.
     fn interrupted(&mut self, instruction: Option<&Instruction>) {
         let taken = interrupts::take();
         self.took_nmi(taken.nmi);
@@ -95,7 +96,7 @@ impl Vcpu {
     fn raised(&mut self, exception: Exception, instruction: Option<&Instruction>) {
         let invalid = exception.vector == vector::INVALID_OPCODE;
         match instruction {
-            // SYSCALL and SYSRET, which have no intercept of their own.
+            // SYSCALL and SYSRET, which have no intercept.
             Some(instruction) if invalid && instruction.emulation().is_some() => self.execute(instruction),
             _ if invalid => {
                 self.with_instruction(instruction, |vcpu, at| vcpu.invalid_opcode(exception, at));
@@ -104,8 +105,8 @@ impl Vcpu {
         }
     }
 
-    /// #UD that may be an instruction of the guest's processor which the processor below lacks: PTWRITE, and in long
-    /// mode, if it is AMD's, SYSENTER and SYSEXIT.
+    /// Handles a #UD that may be raised by an instruction of the guest's processor that the processor below lacks:
+    /// PTWRITE, and in long mode on an AMD processor SYSENTER and SYSEXIT.
     fn invalid_opcode(&mut self, exception: Exception, instruction: &Instruction) {
         match instruction.emulation() {
             Some(Emulation::Sysenter | Emulation::Sysexit(_))
@@ -127,7 +128,7 @@ impl Vcpu {
         }
     }
 
-    /// MWAIT may end at any time, so it ends at once.
+    /// Executes MWAIT. It may end at any time, so it ends at once.
     fn mwait(&mut self, instruction: &Instruction) {
         let [hints, extensions] = [self.cpu.gpr[0], self.cpu.gpr[1]];
         self.finish(instruction, hints & 0xffff_ffff | extensions << 32);

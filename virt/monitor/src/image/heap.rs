@@ -1,4 +1,4 @@
-//! The heap: from the end of the image to the truth log.
+//! The heap, from the end of the image to the truth log.
 
 use linked_list_allocator::LockedHeap;
 use pugmark_truth::REGION_BASE;
@@ -10,15 +10,15 @@ unsafe extern "C" {
     static image_end: u8;
 }
 
-/// Physical address at which the image ends.
+/// Returns the physical address at which the image ends.
 pub(crate) fn image_end_address() -> u64 {
     &raw const image_end as u64
 }
 
-/// Gives the allocator its memory. To be called once, before the first allocation.
+/// Gives the allocator its memory. Must be called once, before the first allocation.
 pub(crate) fn initialize() {
     let start = image_end_address();
-    // SAFETY: the linker script puts nothing behind `image_end`, the log begins at `REGION_BASE`, and nobody else takes
+    // SAFETY: the linker script puts nothing after `image_end`, the log begins at `REGION_BASE`, and nothing else uses
     // the memory between them. It is mapped, and this is the only call.
     unsafe { HEAP.lock().init(start as *mut u8, (REGION_BASE - start) as usize) };
 }

@@ -1,8 +1,8 @@
 //! The monitor's own interrupt descriptor table.
 //!
 //! A fault of the monitor is reported and ends the machine. Interrupts reach the monitor only where it waits for them
-//! (see [`crate::image::interrupts`]): the stub leaves the vector in EAX (EDX for an NMI) of the interrupted code and
-//! returns with IF clear, so that one window takes one interrupt.
+//! (see [`crate::image::interrupts`]). The stub of an interrupt puts the vector into EAX of the interrupted code and
+//! returns with IF clear, so that one window takes one interrupt. The stub of an NMI sets EDX.
 
 use core::arch::global_asm;
 use core::cell::UnsafeCell;
@@ -83,7 +83,7 @@ struct Pointer {
     base: u64,
 }
 
-/// Fills the table. To be called once, on the first processor.
+/// Fills the table. Must be called once, on the first processor.
 pub(crate) fn fill() {
     // SAFETY: nothing else has a reference to the table: this runs once, with interrupts off.
     let table = unsafe { &mut *TABLE.0.get() };
@@ -95,10 +95,10 @@ pub(crate) fn fill() {
     }
 }
 
-/// Makes the table this processor's.
+/// Loads the table on this processor.
 pub(crate) fn load() {
     let pointer = Pointer { limit: (size_of::<Table>() - 1) as u16, base: TABLE.0.get() as u64 };
-    // SAFETY: the table is filled and lives for ever.
+    // SAFETY: the table is filled and lives forever.
     unsafe { core::arch::asm!("lidt [{}]", in(reg) &raw const pointer, options(nostack, readonly)) };
 }
 

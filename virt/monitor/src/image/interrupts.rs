@@ -1,38 +1,38 @@
-//! Taking physical interrupts and NMIs on the guest's behalf.
+//! Takes physical interrupts and NMIs on behalf of the guest.
 //!
-//! They reach the monitor only in the windows below. Nothing is acknowledged with an EOI: the interrupt stays in
-//! service until the guest, which gets it next, ends it.
+//! They reach the monitor only in the windows below. The monitor does not send an EOI: the interrupt stays in service
+//! until the guest, to which it is delivered next, sends the EOI.
 
 use core::arch::naked_asm;
 
-/// What came in a window.
+/// What arrived in a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Taken {
-    /// An interrupt's vector.
+    /// The vector of an interrupt.
     pub(crate) vector: Option<u8>,
-    /// An NMI.
+    /// Whether an NMI arrived.
     pub(crate) nmi: bool,
 }
 
-/// Takes the interrupt that is pending, if one is.
+/// Takes a pending interrupt, if there is one, and a pending NMI.
 pub(crate) fn take() -> Taken {
-    // SAFETY: the monitor's IDT is loaded, its stubs leave what came in RAX and RDX, and GIF and IF are clear here.
+    // SAFETY: the monitor's IDT is loaded, its stubs return what arrived in RAX and RDX, and GIF and IF are clear here.
     unsafe { take_window() }.into()
 }
 
-/// Takes the NMI that is pending, if one is, and no interrupt.
+/// Takes a pending NMI, if there is one, but no interrupt.
 pub(crate) fn take_nmi() -> bool {
     // SAFETY: as in `take`.
     unsafe { nmi_window() }.rdx != 0
 }
 
-/// Halts until something comes.
+/// Halts until an interrupt or an NMI arrives.
 pub(crate) fn wait() -> Taken {
     // SAFETY: as in `take`.
     unsafe { wait_window() }.into()
 }
 
-/// Halts until an NMI comes; `false`: something else ended the halt.
+/// Halts until an NMI arrives. Returns `false` if something else ended the halt.
 pub(crate) fn wait_for_nmi() -> bool {
     // SAFETY: as in `take`.
     unsafe { nmi_wait_window() }.rdx != 0
@@ -40,9 +40,9 @@ pub(crate) fn wait_for_nmi() -> bool {
 
 #[repr(C)]
 struct Registers {
-    /// The vector; all ones: none.
+    /// The vector; all ones if there is none.
     rax: u64,
-    /// Not 0: an NMI.
+    /// Not 0 if an NMI arrived.
     rdx: u64,
 }
 
@@ -52,8 +52,8 @@ impl From<Registers> for Taken {
     }
 }
 
-// The stubs run on the caller's stack. These functions are called, so no compiled code keeps anything in the red zone
-// below RSP while a window is open.
+// The stubs run on the caller's stack. These functions are called, not inlined, so compiled code keeps nothing in the
+// red zone below RSP while a window is open.
 
 #[unsafe(naked)]
 unsafe extern "C" fn take_window() -> Registers {
@@ -65,7 +65,8 @@ unsafe extern "C" fn nmi_window() -> Registers {
     naked_asm!("mov rax, -1", "xor edx, edx", "stgi", "nop", "clgi", "ret")
 }
 
-// An interrupt waits for the HLT behind STI. An NMI does not: its stub ends the wait also where it comes before the HLT.
+// An interrupt is held back until the HLT after STI. An NMI is not: its stub ends the wait even if the NMI comes before
+// HLT.
 
 #[unsafe(naked)]
 unsafe extern "C" fn wait_window() -> Registers {

@@ -1,5 +1,5 @@
-//! The intercepted ports: the debug exit, the marker of trace sessions, and PCI configuration where the guest's processor
-//! has a northbridge of its own.
+//! The intercepted ports: the debug exit, the marker of trace sessions, and PCI configuration if the guest's processor
+//! has its own northbridge.
 
 use pugmark_monitor::guest::Instruction;
 
@@ -8,10 +8,10 @@ use crate::image::exit::{DEBUG_EXIT_PORT, exit, fatal};
 use crate::image::interrupts;
 use crate::image::vcpu::Vcpu;
 
-/// Port to which a guest writes the number of the trace session it begins; 0: none.
+/// Port to which a guest writes the number of the trace session that it begins; 0 if it ends one.
 pub(crate) const MARKER_PORT: u16 = 0xe700;
 
-/// Information about an intercepted access: IN, string, size bits 6:4, port 31:16.
+/// Bits of the information about an intercepted access: IN, string, size bits 6:4, port 31:16.
 const IN: u64 = 1 << 0;
 const STRING: u64 = 1 << 2;
 
@@ -31,7 +31,7 @@ impl Vcpu {
         if info & IN != 0 {
             let value = match port {
                 FIRST_PORT..=LAST_PORT => self.read_configuration(port, bytes),
-                // Nothing answers a read.
+                // No device answers a read.
                 _ => u32::MAX,
             };
             let kept = if mask == 0xffff_ffff { 0 } else { self.cpu.gpr[0] & !mask };
@@ -50,7 +50,7 @@ impl Vcpu {
         }
     }
 
-    /// Neither the marker that begins a session nor the one that ends it belongs to it.
+    /// Begins or ends a session. Neither marker instruction belongs to the session itself.
     fn mark(&mut self, value: u32, instruction: &Instruction) {
         let session = value as u16;
         self.tell_session();
@@ -61,8 +61,8 @@ impl Vcpu {
         self.session = session;
     }
 
-    /// The guest ends the machine: what its driver did against the manual and was not told is told, for each processor,
-    /// and the log closed first.
+    /// Ends the machine at the guest's request. Before that, each processor reports the violations that it has not
+    /// reported yet, and the log is closed.
     fn end(&mut self, value: u32) -> ! {
         if !self.peers.end_others() {
             self.end_here();
@@ -74,7 +74,7 @@ impl Vcpu {
         exit(value)
     }
 
-    /// Another processor ends the machine.
+    /// Ends this processor because another processor ends the machine.
     pub(crate) fn end_here(&mut self) -> ! {
         self.tell_session();
         self.peers.ended();

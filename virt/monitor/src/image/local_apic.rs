@@ -1,9 +1,9 @@
-//! The local APIC's page, which the guest does not reach by itself.
+//! Emulates the local APIC's page, which the guest does not reach by itself.
 //!
-//! An access exits. The monitor then lays a page of its own under the guest's, with the register's value in it, has the
-//! guest execute that one instruction, and passes on what it wrote: so no kind of instruction needs to be known here.
-//! All registers are the real local APIC's, but for the LVT entry of performance monitoring and AMD's extended registers,
-//! which are the model's.
+//! An access to the page exits. The monitor then maps a page of its own in its place, with the register's value in it,
+//! lets the guest execute that one instruction, and passes on what it wrote. Therefore the monitor need not decode the
+//! instruction. All registers are the real local APIC's, except for the LVT entry of performance monitoring and AMD's
+//! extended registers, which belong to the model.
 
 use alloc::boxed::Box;
 
@@ -14,17 +14,17 @@ use pugmark_monitor::local_apic::{self, Command, Destination};
 use crate::image::interrupts;
 use crate::image::peers::Peers;
 
-/// A page for the guest to access in the registers' stead.
+/// A page that the guest accesses instead of the registers.
 #[repr(C, align(4096))]
 struct Page([u32; 1024]);
 
 /// The guest's local APIC.
 pub(crate) struct LocalApic {
     page: Box<Page>,
-    /// The nested table that maps the registers' page by its first entry.
+    /// The nested table whose first entry maps the registers' page.
     table: &'static mut Table,
     window: Option<Window>,
-    /// What the guest wrote to ICR (low) last.
+    /// The last value that the guest wrote to ICR (low).
     command: u32,
     peers: Peers,
 }
@@ -42,9 +42,9 @@ impl LocalApic {
         Self { page: Box::new(Page([0; 1024])), table, window: None, command: 0, peers }
     }
 
-    /// Resets the registers as INIT does, and forgets interrupts that are pending or in service.
+    /// Resets the registers as INIT does, and discards interrupts that are pending or in service.
     pub(crate) fn init(&mut self) {
-        /// One for each vector, and then some.
+        /// More than one for each vector.
         const MOST: usize = 512;
         for (register, value) in local_apic::INIT {
             write_register(register, value);
@@ -55,13 +55,13 @@ impl LocalApic {
             }
         }
         self.command = 0;
-        // Only while it is on it hands out what is pending.
+        // The local APIC delivers pending interrupts only while it is enabled.
         write_register(local_apic::SVR, local_apic::SVR_ENABLE | 0xff);
         let in_service = || (0..8).any(|index| read_register(local_apic::ISR + index * 0x10) != 0);
         for _ in 0..MOST {
             let taken = interrupts::take();
             if taken.nmi {
-                // Another processor's call is answered soon; an NMI of the guest's is forgotten too.
+                // A call of another processor is answered soon anyway; an NMI of the guest's is discarded, too.
                 let _ = self.peers.was_called();
             }
             if taken.vector.is_none() && !in_service() {
@@ -72,12 +72,12 @@ impl LocalApic {
         write_register(local_apic::SVR, 0xff);
     }
 
-    /// Whether the next instruction accesses the page in the registers' stead.
+    /// Returns whether the next instruction accesses the page instead of the registers.
     pub(crate) fn window_is_open(&self) -> bool {
         self.window.is_some()
     }
 
-    /// Lets the next instruction read (or write) the register that `address` is in.
+    /// Lets the next instruction read (or write) the register that contains `address`.
     pub(crate) fn open_window(&mut self, address: u64, write: bool, processor: &Hardware) {
         let register = (address & 0xff0) as usize;
         let value = self.read(register, processor);
@@ -87,7 +87,7 @@ impl LocalApic {
         self.table.0[0] = (&raw const *self.page as u64) | local_apic::window_flags(write);
     }
 
-    /// The instruction is over: passes on what it wrote.
+    /// Closes the window after its instruction has completed, and passes on what the instruction wrote.
     pub(crate) fn close_window(&mut self, processor: &mut Hardware) {
         let Some(Window { register, write }) = self.window.take() else { return };
         self.table.0[0] = 0;
@@ -98,13 +98,13 @@ impl LocalApic {
         }
     }
 
-    /// Forgets an access whose instruction did not complete.
+    /// Closes the window of an access whose instruction did not complete.
     pub(crate) fn abandon_window(&mut self) {
         self.window = None;
         self.table.0[0] = 0;
     }
 
-    /// Raises a fixed interrupt at this processor, as its performance-monitoring LVT entry does.
+    /// Raises a fixed interrupt on this processor, as its performance-monitoring LVT entry does.
     pub(crate) fn interrupt_self(&mut self, vector: u8) {
         write_register(local_apic::ICR_LOW, local_apic::self_interrupt(vector));
     }
@@ -123,7 +123,7 @@ impl LocalApic {
                 self.command = value;
                 let to = Destination::of(read_register(local_apic::ICR_HIGH), value);
                 match Command::of(value) {
-                    // No processor gets these otherwise than one that is there itself.
+                    // INIT and start-up are sent to other processors only.
                     Command::Init | Command::StartUp(_) if to == Destination::Sender => {}
                     Command::Init => self.peers.send_init(to),
                     Command::StartUp(vector) => self.peers.send_start_up(to, vector),
@@ -144,7 +144,7 @@ impl LocalApic {
     }
 }
 
-/// The registers of the processor that looks.
+/// The registers of the processor that executes this code.
 struct Own;
 
 impl local_apic::Registers for Own {
@@ -170,6 +170,6 @@ fn read_register(register: usize) -> u32 {
 
 fn write_register(register: usize, value: u32) {
     let address = (LOCAL_APIC as usize + register) as *mut u32;
-    // SAFETY: the boot code mapped the page; interrupts this may raise wait for a window of `interrupts`.
+    // SAFETY: the boot code mapped the page; interrupts that this write may raise wait for a window of `interrupts`.
     unsafe { address.write_volatile(value) }
 }

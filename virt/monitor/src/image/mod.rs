@@ -1,4 +1,4 @@
-//! What only runs on bare metal.
+//! The parts of the monitor that only run on bare metal.
 
 mod boot;
 mod configuration;

@@ -1,4 +1,4 @@
-//! RDMSR and WRMSR of what is intercepted.
+//! Executes intercepted RDMSRs, WRMSRs and RDPMCs.
 
 use pugmark_model::Retired;
 use pugmark_monitor::guest::{Exception, Instruction, cr4};
@@ -35,7 +35,7 @@ impl Vcpu {
         self.finish(instruction, 0);
     }
 
-    /// What the guest reads from an MSR; `None`: #GP.
+    /// Returns what the guest reads from an MSR; `None`: the read raises #GP.
     pub(crate) fn register(&mut self, msr: u32) -> Option<u64> {
         if self.processor.owns_msr(msr) {
             return self.processor.read_msr(msr).ok();
@@ -44,7 +44,7 @@ impl Vcpu {
             Place::Efer => Some(self.cpu.efer),
             Place::DebugCtl => Some(0),
             Place::Absent => None,
-            // SAFETY: an emulated processor answers 0 where there is no such MSR.
+            // SAFETY: an emulated processor returns 0 for an MSR that it does not have.
             Place::Below | Place::ApicBase => Some(unsafe { Msr::new(msr).read() }),
         }
     }
@@ -59,7 +59,7 @@ impl Vcpu {
             Place::Efer => self.write_efer(value),
             Place::ApicBase => write_apic_base(value),
             Place::DebugCtl => value == 0,
-            // What the processor below answers for alone does not exit.
+            // MSRs that only the processor below handles do not exit.
             Place::Absent | Place::Below => false,
         };
         if written {
@@ -76,7 +76,8 @@ impl Vcpu {
         written.is_some()
     }
 
-    /// The write that enables tracing and the one that disables it are not logged: they are not traced either.
+    /// Writes an MSR of the tracing hardware. The write that enables tracing and the one that disables it are not
+    /// logged, because they are not traced either.
     fn write_tracing_msr(&mut self, msr: u32, value: u64, instruction: &Instruction) {
         let before = self.context();
         let logged = self.is_logged();
@@ -106,7 +107,7 @@ fn write_apic_base(value: u64) -> bool {
     let present = unsafe { register.read() };
     let takes = takes_apic_base(present, value);
     if takes {
-        // SAFETY: neither the place of the page nor its mode changes.
+        // SAFETY: neither the address of the page nor the mode changes.
         unsafe { register.write(value) };
     }
     takes

@@ -1,7 +1,7 @@
 //! The processors of the machine, and how one of them reaches another.
 //!
-//! Each runs one of the guest's, in a loop of its own, and nobody else touches what belongs to it. To be heard at once,
-//! also where the guest runs freely or has halted, one calls another by an NMI.
+//! Each of them runs one of the guest's processors in its own loop, and no other one touches its data. A processor
+//! calls another one by an NMI, which is noticed at once even if the guest there runs freely or has halted.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -14,19 +14,19 @@ use crate::image::exit::fatal;
 use crate::image::local_apic::send;
 use crate::image::vcpu::tsc;
 
-/// Cycles of the time-stamp counter that a processor has to come to its end: a second or more.
+/// How many cycles of the time-stamp counter a processor is given to end: a second or more.
 const PATIENCE: u64 = 4_000_000_000;
 
-/// The guest ends: every processor is to come to its own end.
+/// The guest ends, and every processor must end.
 static ENDING: AtomicBool = AtomicBool::new(false);
 
-/// What others may know of a processor.
+/// What other processors may know about a processor.
 struct Peer {
     id: AtomicU8,
     ldr: AtomicU32,
     dfr: AtomicU32,
     startup: Startup,
-    /// The next NMI that comes is a call.
+    /// The next NMI that arrives is a call.
     called: AtomicBool,
     ended: AtomicBool,
 }
@@ -39,7 +39,7 @@ pub(crate) struct Peers {
 }
 
 impl Peers {
-    /// The processors with these local APIC IDs. The first one runs, the others wait to be started.
+    /// Makes the list of processors with these local APIC IDs. The first processor runs; the others wait to be started.
     pub(crate) fn new(ids: &[u8]) -> impl Iterator<Item = Self> + use<> {
         let peer = |(index, &id)| Peer {
             id: AtomicU8::new(id),
@@ -53,51 +53,51 @@ impl Peers {
         (0..all.len()).map(move |own| Self { all, own })
     }
 
-    /// Index of this processor: 0 is the one that the machine started with.
+    /// Returns the index of this processor. The machine started with processor 0.
     pub(crate) fn index(&self) -> u16 {
         self.own as u16
     }
 
-    /// Its local APIC ID.
+    /// Returns this processor's local APIC ID.
     pub(crate) fn id(&self) -> u8 {
         self.me().id.load(Ordering::Relaxed)
     }
 
-    /// The guest has changed the local APIC ID.
+    /// Records that the guest has changed the local APIC ID.
     pub(crate) fn set_id(&self, id: u8) {
         self.me().id.store(id, Ordering::Relaxed);
     }
 
-    /// The guest has changed the logical destination register.
+    /// Records that the guest has changed the logical destination register.
     pub(crate) fn set_ldr(&self, ldr: u32) {
         self.me().ldr.store(ldr, Ordering::Relaxed);
     }
 
-    /// The guest has changed the destination format register.
+    /// Records that the guest has changed the destination format register.
     pub(crate) fn set_dfr(&self, dfr: u32) {
         self.me().dfr.store(dfr, Ordering::Relaxed);
     }
 
-    /// INIT and start-up interrupts of this processor.
+    /// Returns the state of INIT and start-up interrupts of this processor.
     pub(crate) fn startup(&self) -> &Startup {
         &self.me().startup
     }
 
-    /// The guest ends.
+    /// Returns whether the guest ends.
     pub(crate) fn is_ending(&self) -> bool {
         ENDING.load(Ordering::Acquire)
     }
 
-    /// Whether the NMI that has just been taken was a call, and not the guest's.
+    /// Returns whether the NMI that has just been taken was a call, and not the guest's.
     pub(crate) fn was_called(&self) -> bool {
         self.me().called.swap(false, Ordering::AcqRel)
     }
 
-    /// Sends INIT.
+    /// Sends INIT to the addressed processors.
     pub(crate) fn send_init(&self, to: Destination) {
         for index in self.addressed(to) {
             if index == 0 {
-                // It would begin in the firmware, where the monitor could not follow.
+                // After INIT the first processor would begin in the firmware, where the monitor cannot follow.
                 fatal!("the guest sends INIT to its first processor");
             }
             self.all[index].startup.send_init();
@@ -105,7 +105,7 @@ impl Peers {
         }
     }
 
-    /// Sends a start-up interrupt.
+    /// Sends a start-up interrupt to the addressed processors.
     pub(crate) fn send_start_up(&self, to: Destination, vector: u8) {
         for index in self.addressed(to) {
             if self.all[index].startup.send_start_up(vector) {
@@ -114,7 +114,7 @@ impl Peers {
         }
     }
 
-    /// Has the other processors come to their end, and waits for it; `false`: another processor does so.
+    /// Makes the other processors end, and waits for them. Returns `false` if another processor is already doing so.
     pub(crate) fn end_others(&self) -> bool {
         if ENDING.swap(true, Ordering::AcqRel) {
             return false;
@@ -129,7 +129,7 @@ impl Peers {
         true
     }
 
-    /// This processor has come to its end.
+    /// Records that this processor has ended.
     pub(crate) fn ended(&self) {
         self.me().ended.store(true, Ordering::Release);
     }
@@ -144,10 +144,10 @@ impl Peers {
         (0..all.len()).filter(move |&index| to.includes(&all[index].identity(), index == own))
     }
 
-    /// Has a processor look at what others want of it. This one does so anyway, before it enters the guest.
+    /// Makes a processor check what others have sent to it. This processor checks anyway before it enters the guest.
     fn call(&self, index: usize) {
         let peer = &self.all[index];
-        // One NMI on its way does for all.
+        // One pending NMI is enough for all requests.
         if index != self.own && !peer.called.swap(true, Ordering::AcqRel) {
             send(peer.id.load(Ordering::Relaxed), SEND_NMI);
         }

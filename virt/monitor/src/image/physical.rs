@@ -1,11 +1,11 @@
-//! Physical memory, which the boot code mapped to itself.
+//! Access to physical memory, which the boot code mapped to itself.
 
 use core::arch::asm;
 
 use pugmark_monitor::guest::GuestMemory;
 
-/// Physical memory from address 0 up to an end. Address 0 is a place like any other in it, which a Rust pointer to a
-/// value must not be: hence the assembly.
+/// Physical memory from address 0 up to an end. Address 0 is an ordinary address in it, but a Rust pointer must not be
+/// null; therefore the accesses are in assembly.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Physical {
     end: u64,
@@ -15,7 +15,8 @@ impl Physical {
     /// Memory below `end`.
     ///
     /// # Safety
-    /// It is mapped to itself and readable; whoever writes through the value answers for what is there.
+    /// The memory must be mapped to itself and readable. A caller that writes through the value is responsible for what
+    /// it overwrites.
     pub(crate) const unsafe fn below(end: u64) -> Self {
         Self { end }
     }
@@ -32,7 +33,8 @@ impl GuestMemory for Physical {
         }
         match out.len() {
             8 => out.copy_from_slice(&load(address)),
-            // The bytes of an instruction: two loads that overlap, or a few, where a string instruction takes a turn a byte.
+            // The bytes of an instruction: two loads that overlap are faster than a string instruction, which takes one
+            // turn per byte.
             9..=15 => {
                 let tail = out.len() - 8;
                 out[..8].copy_from_slice(&load(address));
@@ -48,8 +50,8 @@ impl GuestMemory for Physical {
         if !self.has(address, bytes.len()) {
             return false;
         }
-        // SAFETY: source and destination are as long as `bytes`; the destination lies below `end`, and the maker of
-        // this value has said that it may be written.
+        // SAFETY: source and destination are as long as `bytes`. The destination is below `end`, and the maker of this
+        // value has promised that it may be written.
         unsafe {
             asm!(
                 "rep movsq",
@@ -68,10 +70,11 @@ impl GuestMemory for Physical {
     }
 }
 
-/// Replaces the byte at `address`, which the caller has found to be memory, if it is `old`.
+/// Replaces the byte at `address` with `new` if it is `old`. The caller has checked that `address` is memory.
 fn replace(address: u64, old: u8, new: u8) -> bool {
     let found: u8;
-    // SAFETY: `Physical` calls this for addresses it has; the maker of that value has said that they may be written.
+    // SAFETY: `Physical` calls this for addresses below its end; the maker of that value has promised that they may be
+    // written.
     unsafe {
         asm!(
             "lock cmpxchg byte ptr [{}], {}",
@@ -82,15 +85,15 @@ fn replace(address: u64, old: u8, new: u8) -> bool {
     found == old
 }
 
-/// The eight bytes at `address`, which the caller has found to be memory.
+/// Returns the eight bytes at `address`. The caller has checked that they are memory.
 fn load(address: u64) -> [u8; 8] {
     let value: u64;
-    // SAFETY: `Physical` calls this for addresses it has, where memory can be read.
+    // SAFETY: `Physical` calls this for addresses below its end, where memory can be read.
     unsafe { asm!("mov {}, [{}]", out(reg) value, in(reg) address, options(nostack, readonly)) };
     value.to_le_bytes()
 }
 
-/// The same for one byte.
+/// Returns the byte at `address`. The caller has checked that it is memory.
 fn load_byte(address: u64) -> u8 {
     let value: u8;
     // SAFETY: as in `load`.
@@ -100,9 +103,9 @@ fn load_byte(address: u64) -> u8 {
     value
 }
 
-/// Fills `out` from `address`; the caller has found all of it to be memory.
+/// Fills `out` with the bytes at `address`. The caller has checked that all of them are memory.
 fn copy(address: u64, out: &mut [u8]) {
-    // SAFETY: source and destination are as long as `out`; the source is memory that `Physical` has.
+    // SAFETY: source and destination are as long as `out`; the source is memory below the end of a `Physical`.
     unsafe {
         asm!(
             "rep movsq",

@@ -1,5 +1,5 @@
-//! What compiled Rust expects of the system below it: a panic handler and, on a hosted target, the C memory functions
-//! and the unwinder's names. On `target_os = "none"` compiler_builtins has the memory functions.
+//! What compiled Rust needs from the system below it: a panic handler and, on a hosted target, the C memory functions
+//! and the names of the unwinder. On `target_os = "none"` compiler_builtins provides the memory functions.
 
 use core::panic::PanicInfo;
 
@@ -14,20 +14,20 @@ fn panic(info: &PanicInfo<'_>) -> ! {
 mod hosted {
     use core::arch::naked_asm;
 
-    /// Named by the unwind tables of a hosted target; never called, a panic aborts.
+    /// Named by the unwind tables of a hosted target. It is never called, because a panic aborts.
     // SAFETY: the name is the one the compiler reserves for this; no other definition is linked.
     #[unsafe(no_mangle)]
     extern "C" fn rust_eh_personality() {}
 
-    /// Named by landing pads in the precompiled core library; never called.
+    /// Named by landing pads in the precompiled core library. It is never called.
     // SAFETY: as above.
     #[unsafe(no_mangle)]
     extern "C" fn _Unwind_Resume() -> ! {
         crate::image::exit::fatal!("unwinding")
     }
 
-    // In assembly: a loop in Rust may be compiled into a call of the very function. Without string instructions where few
-    // bytes are the rule: TCG takes long for each of their iterations.
+    // These functions are in assembly, because a loop in Rust may be compiled into a call of the very function.
+    // Functions that usually get few bytes avoid string instructions, because TCG needs a long time for each iteration.
 
     // SAFETY: C's `memcpy`, and the only definition in the image.
     #[unsafe(no_mangle)]
@@ -48,7 +48,8 @@ mod hosted {
             "jnz 5b",
             "2:",
             "ret",
-            // The first eight bytes and the last eight, which may overlap; below, the same with sixteen.
+            // The first eight bytes and the last eight bytes, which may overlap; the code after this does the same with
+            // sixteen.
             "3:",
             "mov rcx, [rsi]",
             "mov r8, [rsi + rdx - 8]",
@@ -80,7 +81,7 @@ mod hosted {
             "mov r8, rdi",
             "sub r8, rsi",
             "cmp r8, rdx",
-            // Destination below source, or beyond its end: forwards.
+            // If the destination is below the source, or beyond its end: copy forwards.
             "jae 2f",
             "lea rdi, [rdi + rdx - 1]",
             "lea rsi, [rsi + rdx - 1]",
@@ -121,7 +122,7 @@ mod hosted {
         naked_asm!(
             "xor eax, eax",
             "mov rcx, rdx",
-            // No byte to compare: the flags say equal.
+            // If there is no byte to compare, the flags say equal.
             "cmp eax, eax",
             "repe cmpsb",
             "je 2f",

@@ -10,7 +10,7 @@ const LINE_STATUS: u16 = DATA + 5;
 /// Transmitter holding register empty.
 const THRE: u8 = 1 << 5;
 
-/// The first serial port, as the guest left it.
+/// The first serial port, in the state that the guest left it in.
 #[derive(Debug)]
 pub(crate) struct Serial;
 
@@ -23,7 +23,7 @@ impl fmt::Write for Serial {
 
 fn put(byte: u8) {
     let mut status = Port::<u8>::new(LINE_STATUS);
-    // A guest may have left the port in loopback or without its FIFO: never wait for ever.
+    // A guest may have left the port in loopback or without its FIFO, so do not wait forever.
     for _ in 0..100_000 {
         // SAFETY: reading the line status register of a 16550 changes nothing but its error bits.
         if unsafe { status.read() } & THRE != 0 {
@@ -31,16 +31,16 @@ fn put(byte: u8) {
         }
     }
     let mut data = Port::<u8>::new(DATA);
-    // SAFETY: this port sends a byte and touches no memory.
+    // SAFETY: writing this port sends a byte and touches no memory.
     unsafe { data.write(byte) };
 }
 
-/// A processor is printing a line.
+/// Whether a processor is printing a line.
 static PRINTING: AtomicBool = AtomicBool::new(false);
 
-/// Prints `line` and ends it; the lines of several processors come one after the other.
+/// Prints `line` with a newline. The lines of several processors do not mix.
 pub(crate) fn print(line: fmt::Arguments<'_>) {
-    // A processor that faults while it prints must not wait for itself.
+    // A processor that faults while it prints must not wait for itself forever.
     for _ in 0..100_000_000 {
         if !PRINTING.swap(true, Ordering::Acquire) {
             break;

@@ -1,4 +1,4 @@
-//! From the start info to a guest that is ready to run, on all processors of the machine.
+//! Prepares a guest from the start info, on all processors of the machine.
 
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -34,13 +34,13 @@ use crate::image::vcpu::Vcpu;
 use crate::image::violations::Told;
 use crate::image::vmrun::Sse;
 
-/// Why there is nothing to run.
+/// Why there is no guest to run.
 pub(crate) enum Error {
-    /// The boot loader's word is not understood.
+    /// There is no PVH start info at this address.
     StartInfo(u64),
     /// The machine has too little RAM.
     Memory,
-    /// The processor below has no SVM.
+    /// The processor below has no SVM with nested paging.
     NoSvm,
     CommandLine(String),
     NoGuest,
@@ -73,10 +73,10 @@ impl From<cmdline::Error<'_>> for Error {
     }
 }
 
-/// Makes the guest's processors, parks all but the first, and gives that one, with the kernel loaded that came as a
-/// module.
+/// Makes the guest's processors, loads the kernel that came as a module, and parks all processors but the first.
+/// Returns the first one, ready to run the kernel.
 pub(crate) fn machine(start_info: u64) -> Result<Vcpu, Error> {
-    // SAFETY: the boot code mapped the first 4 GiB to themselves. Only read through.
+    // SAFETY: the boot code mapped the first 4 GiB to themselves. This value is only read through.
     let machine = unsafe { Physical::below(1 << 32) };
     let info = StartInfo::read(start_info, &machine).ok_or(Error::StartInfo(start_info))?;
     let line = command_line(info.command_line, &machine);
@@ -86,8 +86,8 @@ pub(crate) fn machine(start_info: u64) -> Result<Vcpu, Error> {
     }
     enable_svm()?;
 
-    // SAFETY: the memory below is the guest's alone: the image and its heap lie above. It is written through while the
-    // guest does not run, and as a processor of the guest's would write.
+    // SAFETY: the memory below this address is the guest's alone: the image and its heap are above it. It is written
+    // only while the guest does not run, or in the way that one of the guest's processors would write it.
     let mut memory = unsafe { Physical::below(GUEST_RAM) };
     let start = load(&info, &options, &machine, &mut memory)?;
     let firmware: Vec<(u64, u64)> = firmware(&info.memory).collect();
@@ -118,8 +118,8 @@ struct Plan<'a> {
 }
 
 impl Plan<'_> {
-    /// One that has just been switched on. It has nested tables of its own: a window in place of the local APIC's page is
-    /// open to one processor alone.
+    /// Makes a processor in the state after power-up. It has its own nested tables, so that a window in place of the
+    /// local APIC's page is open to one processor only.
     fn vcpu(&self, peers: Peers) -> Vcpu {
         let (nested_cr3, local_apic_table) = nested_tables(&self.map);
         let processor = hardware(&self.options, self.northbridge);
@@ -147,7 +147,7 @@ impl Plan<'_> {
             session: 0,
             step_policy: self.options.step,
             clock: Every::new(self.options.times),
-            // An interrupt that one of them raises must not be due before the last of them.
+            // An interrupt that one instruction of a stretch raises must not be due before the last instruction.
             stretch: self.options.stretch.min(self.options.skid() as usize),
             truth: self.truth,
         }
@@ -158,14 +158,14 @@ fn hardware(options: &Options<'_>, northbridge: &'static Northbridge) -> Hardwar
     Hardware::new(options.profile, options.settings, options.amd, northbridge)
 }
 
-/// Local APIC IDs of all processors, of this one first.
+/// Returns the local APIC IDs of all processors, with this one first.
 fn processors(rsdp: u64, machine: &Physical) -> Vec<u8> {
     let own = (core::arch::x86_64::__cpuid_count(1, 0).ebx >> 24) as u8;
     let others = acpi::processors(rsdp, machine).into_iter().filter(|&id| id != own);
     core::iter::once(own).chain(others).collect()
 }
 
-/// The zero-terminated string at `address`; what is not ASCII is dropped.
+/// Reads the zero-terminated string at `address`; bytes that are not ASCII are dropped.
 fn command_line(address: u64, machine: &Physical) -> String {
     let mut line = String::new();
     let mut byte = [0];
@@ -183,7 +183,7 @@ fn has_ram(memory: &[MemoryRange], end: u64) -> bool {
     memory.iter().any(|range| range.kind == MemoryKind::Ram && range.start <= 1 << 20 && range.end() >= end)
 }
 
-/// What firmware left for kernels to read, ACPI tables above all, behind the guest's RAM.
+/// Returns the ranges above the guest's RAM that the firmware left for kernels to read: mainly ACPI tables.
 fn firmware(memory: &[MemoryRange]) -> impl Iterator<Item = (u64, u64)> {
     let above = |range: &&MemoryRange| range.start >= GUEST_RAM && range.end() <= 0xc000_0000;
     let kept = |range: &&MemoryRange| range.kind != MemoryKind::Ram;
@@ -211,7 +211,7 @@ fn truth_log() -> Result<Writer<'static>, pugmark_truth::Error> {
     Writer::new(words)
 }
 
-/// Switches SVM on, for the processor at hand.
+/// Enables SVM on this processor.
 pub(crate) fn enable_svm() -> Result<(), Error> {
     const SVM: u32 = 1 << 2;
     const NESTED_PAGING: u32 = 1 << 0;
@@ -222,19 +222,19 @@ pub(crate) fn enable_svm() -> Result<(), Error> {
         return Err(Error::NoSvm);
     }
     let mut efer = Msr::new(EFER);
-    // SAFETY: EFER is there: the boot code has written it.
+    // SAFETY: EFER exists: the boot code has written it.
     let value = unsafe { efer.read() };
     // SAFETY: the processor has SVM; nothing else changes.
     unsafe { efer.write(value | EFER_SVME) };
     let host_save: &'static mut Table = Box::leak(Box::new(Table::EMPTY));
-    // SAFETY: a page of the monitor's that nothing else uses, at the physical address that is its address.
+    // SAFETY: the page belongs to the monitor, nothing else uses it, and its physical address equals its address.
     unsafe { Msr::new(VM_HSAVE_PA).write(host_save.0.as_ptr() as u64) };
-    // SAFETY: SVM is on. Interrupts wait for the windows of `interrupts` from here on.
+    // SAFETY: SVM is enabled. From here on interrupts wait for the windows of `interrupts`.
     unsafe { core::arch::asm!("clgi", options(nomem, nostack)) };
     Ok(())
 }
 
-/// Builds the nested tables; the root's address, and the table whose first entry is the local APIC's page.
+/// Builds the nested tables. Returns the root's address, and the table whose first entry is the local APIC's page.
 fn nested_tables(map: &GuestMap<'_>) -> (u64, &'static mut Table) {
     let mut tables: Vec<*mut Table> = Vec::new();
     let root = map.build(|| {
@@ -243,7 +243,7 @@ fn nested_tables(map: &GuestMap<'_>) -> (u64, &'static mut Table) {
         (tables[tables.len() - 1] as u64, table)
     });
     let neighbour = |table: &&*mut Table| {
-        // SAFETY: the tables were leaked above, and `build` is done with its references.
+        // SAFETY: the tables were leaked above, and `build` no longer uses its references.
         let table = unsafe { &***table };
         table.0[0] == 0 && table.0[1] & !0xfff == LOCAL_APIC + 0x1000
     };
@@ -252,7 +252,7 @@ fn nested_tables(map: &GuestMap<'_>) -> (u64, &'static mut Table) {
     (root, unsafe { &mut *local_apic })
 }
 
-/// The permission maps.
+/// The permission maps of the control block.
 #[repr(C, align(4096))]
 struct Maps {
     msrs: [u8; MSR_MAP_BYTES],
@@ -260,7 +260,7 @@ struct Maps {
 }
 
 impl Maps {
-    /// With what is intercepted under a guest that has `processor`.
+    /// Makes the maps of what is intercepted for a guest with this `processor`.
     fn new(processor: &Hardware, northbridge: &Northbridge) -> &'static Self {
         let maps = Box::leak(Box::new(Self { msrs: [0; MSR_MAP_BYTES], ports: [0; PORT_MAP_BYTES] }));
         for msr in permission_map::mapped_msrs() {
@@ -293,7 +293,7 @@ fn control_block(nested_cr3: u64, maps: &'static Maps) -> Box<Vmcb> {
     vmcb
 }
 
-/// 32-bit protected mode, paging off, flat segments: what PVH and multiboot2 both ask for.
+/// Returns the initial state: 32-bit protected mode, paging off, flat segments. PVH and multiboot2 both require it.
 fn initial_state(start: Start) -> Cpu {
     const CODE: u16 = 0xc9b;
     const DATA: u16 = 0xc93;

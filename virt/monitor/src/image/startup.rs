@@ -1,7 +1,7 @@
-//! How the processors besides the first come into the monitor, and how the guest gets at them.
+//! How the processors other than the first enter the monitor, and how the guest starts them.
 //!
-//! The monitor starts each of them before the guest begins, and parks it: it halts until the guest starts it by INIT
-//! and a start-up interrupt, and again whenever INIT comes.
+//! The monitor starts each of them before the guest begins, and parks it. A parked processor halts until the guest
+//! starts it with INIT and a start-up interrupt. It is parked again at each INIT.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -21,17 +21,17 @@ use crate::image::serial::report;
 use crate::image::setup;
 use crate::image::vcpu::Vcpu;
 
-/// The page that the processors start at, in real mode. It is the guest's again before the guest begins.
+/// The page at which the processors start in real mode. Its content is restored before the guest begins.
 const PAGE: u64 = 0x8000;
-/// Words of a further processor's stack.
+/// Stack size of each of these processors, in words of 16 bytes.
 const STACK_WORDS: usize = (64 << 10) / size_of::<u128>();
-/// Start-up interrupts that are sent to a processor until it comes, and how often is looked in between.
+/// Number of start-up interrupts sent to a processor until it responds, and number of checks between two of them.
 const ATTEMPTS: usize = 100;
 const LOOKS: usize = 100_000;
 
-/// What the processor that is being started runs; null once it has taken it.
+/// The virtual processor for the processor that is being started; null once that processor has taken it.
 static HANDOVER: AtomicPtr<Vcpu> = AtomicPtr::new(ptr::null_mut());
-/// The end of its stack.
+/// The end of that processor's stack.
 static STACK: AtomicU64 = AtomicU64::new(0);
 
 global_asm!(
@@ -88,11 +88,12 @@ unsafe extern "C" {
     static startup_page_end: u8;
 }
 
-/// Starts and parks the processors that `vcpus` are to run on; the local APIC ID of one that does not come.
+/// Starts and parks the processors for `vcpus`. Returns the local APIC ID of a processor that does not respond as the
+/// error.
 pub(crate) fn start(vcpus: Vec<Vcpu>, memory: &mut Physical) -> Result<(), u8> {
     let start = &raw const startup_page;
     let bytes = &raw const startup_page_end as usize - start as usize;
-    // SAFETY: the assembly above lies between its two labels, and nobody writes there.
+    // SAFETY: the assembly above is between its two labels, and nothing writes there.
     let code = unsafe { core::slice::from_raw_parts(start, bytes) };
     let mut kept = [0; 256];
     let kept = &mut kept[..bytes];
@@ -122,14 +123,14 @@ fn start_one(vcpu: Vcpu) -> Result<(), u8> {
     Err(id)
 }
 
-/// Where a further processor arrives in 64-bit mode.
+/// The entry point of these processors in 64-bit mode.
 extern "C" fn further() -> ! {
     idt::load();
     if let Err(error) = setup::enable_svm() {
         fatal!("a further processor: {error}");
     }
     let vcpu = HANDOVER.swap(ptr::null_mut(), Ordering::AcqRel);
-    // SAFETY: `start_one` has put a box's pointer there for this processor alone, which takes it once.
+    // SAFETY: `start_one` has stored a box's pointer there for this processor alone, which takes it once.
     let mut vcpu = unsafe { Box::from_raw(vcpu) };
     vcpu.reset();
     vcpu.wait_for_start_up();
@@ -137,7 +138,7 @@ extern "C" fn further() -> ! {
 }
 
 impl Vcpu {
-    /// Does what another processor wants of this one.
+    /// Does what another processor has requested of this one.
     pub(crate) fn answer(&mut self) {
         if self.peers.is_ending() {
             self.end_here();
@@ -156,24 +157,24 @@ impl Vcpu {
         }
     }
 
-    /// Whether another processor wants anything of this one.
+    /// Returns whether another processor has requested anything of this one.
     pub(crate) fn is_wanted(&self) -> bool {
         self.peers.startup().is_init() || self.peers.is_ending()
     }
 
-    /// An NMI has been taken, if one `came`: the guest's, unless it was another processor's call.
+    /// Records an NMI if one `came`: it is the guest's, unless it was another processor's call.
     pub(crate) fn took_nmi(&mut self, came: bool) {
         self.nmi_pending |= came && !self.peers.was_called();
     }
 
-    /// Resets the guest's processor as INIT does. Its tracing hardware stays as it is, but for its LVT entry and the
-    /// storing of branch records, which ends.
+    /// Resets the guest's processor as INIT does. Its tracing hardware stays unchanged, except that its LVT entry is
+    /// reset and the storing of branch records ends.
     fn reset(&mut self) {
         self.fetch_extra();
         let signature = self.cpuid_answer(1, 0).eax;
         self.cpu.init(signature);
         self.load_extra();
-        // SAFETY: the addresses of breakpoints, of which none is enabled while the monitor runs.
+        // SAFETY: these registers only hold addresses of breakpoints, and none is enabled while the monitor runs.
         unsafe {
             asm!(
                 "mov dr0, {0}", "mov dr1, {0}", "mov dr2, {0}", "mov dr3, {0}",
@@ -188,7 +189,7 @@ impl Vcpu {
         self.ahead = false;
     }
 
-    /// Halts until a start-up interrupt comes. NMIs that others send meanwhile are lost on a processor that waits.
+    /// Halts until a start-up interrupt comes. NMIs that others send in the meantime are lost.
     fn wait_for_start_up(&mut self) {
         loop {
             if self.is_wanted() {

@@ -1,4 +1,4 @@
-//! One instruction of the guest.
+//! Executes one instruction of the guest.
 
 use pugmark_model::Context;
 use pugmark_monitor::entry::Pace;
@@ -14,7 +14,7 @@ use crate::image::vcpu::Vcpu;
 pub(crate) const DEBUG: u64 = exit_code::EXCEPTION_FIRST + 1;
 
 impl Vcpu {
-    /// Executes one instruction or a few, or delivers what comes in its stead.
+    /// Executes one instruction or a stretch, or delivers an event instead.
     pub(crate) fn step(&mut self) {
         let instruction = match self.lookahead.next(&self.cpu, &mut self.memory) {
             Ok(instruction) => instruction,
@@ -33,7 +33,7 @@ impl Vcpu {
         }
     }
 
-    /// Executes an instruction by hand that the processor below has not even begun.
+    /// Executes by hand an instruction that the processor below has not begun.
     fn execute_ahead(&mut self, instruction: &Instruction) {
         self.ahead = true;
         self.execute(instruction);
@@ -62,7 +62,7 @@ impl Vcpu {
         }
     }
 
-    /// Has the processor below execute the instruction.
+    /// Lets the processor below execute the instruction.
     fn execute_below(&mut self, instruction: &Instruction, masked: bool) {
         let before = self.context();
         let guest_steps = self.cpu.owns_single_step();
@@ -105,12 +105,12 @@ impl Vcpu {
         self.retired(before, instruction, 0);
     }
 
-    /// Whether `instruction` is a repeated one of which some iterations are done.
+    /// Returns whether `instruction` is a repeated instruction with some iterations done.
     pub(crate) fn is_repeating(&self, instruction: &Instruction) -> bool {
         self.repeating == Some(instruction.rip())
     }
 
-    /// Accounts for an instruction whose effect the monitor brought about, and moves past it.
+    /// Accounts for an instruction whose effect the monitor has produced, and moves past it.
     pub(crate) fn finish(&mut self, instruction: &Instruction, operand: u64) {
         let before = self.context();
         let next = pugmark_monitor::guest::retire(&mut self.cpu, instruction);
@@ -125,7 +125,7 @@ impl Vcpu {
         }
     }
 
-    /// The instruction at the RIP of an exit; `None` when what is there cannot be read, which is then delivered.
+    /// Returns the instruction at the RIP of an exit. If it cannot be read, delivers the fault and returns `None`.
     pub(crate) fn instruction(&mut self) -> Option<Instruction> {
         match self.lookahead.next(&self.cpu, &mut self.memory) {
             Ok(instruction) => Some(instruction),
@@ -136,10 +136,10 @@ impl Vcpu {
         }
     }
 
-    /// The guest executed HLT: waits for what ends it.
+    /// Executes HLT: waits for an event that ends it.
     fn halt(&mut self) {
         self.poll_pmi();
-        // An NMI that is due ends it at once.
+        // A pending NMI ends the halt at once.
         while !(self.nmi_pending && self.cpu.takes_nmi() || self.is_wanted()) {
             if self.cpu.rflags & rflags::IF == 0 {
                 self.took_nmi(interrupts::wait_for_nmi());
@@ -154,8 +154,8 @@ impl Vcpu {
     }
 }
 
-/// Whether the processor below, which is given no SCE while the guest is stepped, exits at the instruction: then it
-/// shows in the log of whoever watches that processor.
+/// Returns whether the processor below exits at the instruction; it has SCE clear while the guest is stepped. An
+/// instruction at which it exits appears in a log that QEMU keeps of that processor.
 const fn exits(emulation: Emulation) -> bool {
     use Emulation::{Int, Int1, Int3, Into, Iret, Popf, Pushf, Syscall, Sysret};
     matches!(emulation, Pushf(_) | Popf(_) | Iret(_) | Int(_) | Int3 | Int1 | Into | Syscall | Sysret(_))

@@ -1,8 +1,8 @@
-//! Several instructions of the guest in one go.
+//! Executes several instructions of the guest in one go.
 //!
-//! Where the processor cannot but execute certain instructions or leave them at one of a few places, a breakpoint at each
-//! of these places does as well as a trap after each instruction, and saves entering the guest for each. Whatever else
-//! ends the run, a fault or an interrupt, RIP tells how far it came.
+//! If the processor must execute certain instructions one after the other, or leave them at one of a few addresses,
+//! then a breakpoint at each of these addresses serves as well as a trap after each instruction, and saves an entry
+//! into the guest for each. If a fault or an interrupt ends the run, RIP tells how far it came.
 
 use core::arch::asm;
 
@@ -17,14 +17,14 @@ use crate::image::step::DEBUG;
 use crate::image::vcpu::Vcpu;
 
 impl Vcpu {
-    /// Executes `first`, the next instruction, and those that must follow it; `false`, and nothing is done, where it is
-    /// to be stepped.
+    /// Executes `first`, the next instruction, and the instructions that must follow it. Returns `false`, and does
+    /// nothing, if `first` must be stepped.
     pub(crate) fn run_stretch(&mut self, first: &Instruction) -> bool {
         let most = self.processor.in_one_go();
         if most == 1 {
             return false;
         }
-        // Each branch is recorded before the next instruction, and in memory that may fault.
+        // A branch is recorded before the next instruction executes, and storing the record in memory may fault.
         let through = !self.processor.records_branches();
         let limit = self.stretch.min(most);
         let Some(mut stretch) = self.room.take() else { return false };
@@ -34,9 +34,9 @@ impl Vcpu {
         done
     }
 
-    /// Executes what was found; `false`, and nothing is done, where the monitor itself would run into a breakpoint.
+    /// Executes what was found. Returns `false`, and does nothing, if the monitor itself would hit a breakpoint.
     fn run_through(&mut self, first: &Instruction, stretch: &Stretch) -> bool {
-        // It has these addresses itself.
+        // The monitor itself is at these addresses.
         if stretch.exits().any(|exit| (GUEST_RAM..REGION_BASE).contains(&exit)) {
             return false;
         }
@@ -64,7 +64,7 @@ impl Vcpu {
         true
     }
 
-    /// Accounts for `instructions`, none of which has changed anything that a context holds but RIP.
+    /// Accounts for `instructions`, which have changed nothing in the context except RIP.
     fn retire_stretch(&mut self, instructions: &[Instruction], before: Context) {
         let mut before = before;
         let rip = self.cpu.rip;
@@ -76,34 +76,34 @@ impl Vcpu {
     }
 }
 
-/// Breakpoints of execution, which the guest's own addresses come back to.
+/// The execution breakpoints of a stretch; restores the guest's addresses afterwards.
 struct Breakpoints {
     guests: [u64; Stretch::MAX_EXITS],
 }
 
 impl Breakpoints {
-    /// At the exits of a stretch.
+    /// Sets breakpoints at the exits of a stretch.
     fn set(stretch: &Stretch) -> Self {
         let mut addresses = [0; Stretch::MAX_EXITS];
         addresses.iter_mut().zip(stretch.exits()).for_each(|(address, exit)| *address = exit);
         let guests = swap(addresses);
-        // SAFETY: nothing that the monitor executes lies at these addresses. TCG takes a breakpoint into account where DR7 is
-        // written, so that VMRUN alone would not do.
+        // SAFETY: the monitor executes nothing at these addresses. TCG activates a breakpoint only when DR7 is written,
+        // so loading DR7 by VMRUN alone would not be enough.
         unsafe { set_dr7(execute_breakpoints(stretch.exits().len())) };
         Self { guests }
     }
 
     fn clear(self) {
-        // SAFETY: no breakpoint is enabled behind this.
+        // SAFETY: no breakpoint is enabled after this.
         unsafe { set_dr7(execute_breakpoints(0)) };
         swap(self.guests);
     }
 }
 
-/// Puts addresses into DR0 to DR3 while none is enabled, and returns what they held.
+/// Writes addresses to DR0 to DR3 while no breakpoint is enabled, and returns the previous ones.
 fn swap(addresses: [u64; 4]) -> [u64; 4] {
     let mut held = [0; 4];
-    // SAFETY: what is not enabled has no effect.
+    // SAFETY: an address has no effect while its breakpoint is not enabled.
     unsafe {
         asm!(
             "mov {0}, dr0", "mov dr0, {4}", "mov {1}, dr1", "mov dr1, {5}",
@@ -116,9 +116,11 @@ fn swap(addresses: [u64; 4]) -> [u64; 4] {
     held
 }
 
+/// Writes DR7.
+///
 /// # Safety
-/// What it enables must lie nowhere in the monitor.
+/// No breakpoint that the value enables may be at an address in the monitor.
 unsafe fn set_dr7(value: u64) {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { asm!("mov dr7, {}", in(reg) value, options(nomem, nostack)) };
 }

@@ -20,46 +20,46 @@ use crate::image::physical::Physical;
 use crate::image::violations::Told;
 use crate::image::vmrun::{Sse, vmrun};
 
-/// One of the guest's processors, and what belongs to it alone.
+/// One of the guest's processors, with everything that belongs to it alone.
 pub(crate) struct Vcpu {
-    /// The machine's processors; this is one of them.
+    /// All processors of the machine, seen by this one.
     pub(crate) peers: Peers,
-    /// The state its software sees.
+    /// The state that the guest's software sees.
     pub(crate) cpu: Cpu,
     pub(crate) sse: Sse,
     pub(crate) vmcb: Box<Vmcb>,
     pub(crate) lookahead: Box<Lookahead>,
-    /// Room for the instructions that are executed in one go; none while they are.
+    /// Memory for the instructions that are executed in one go; `None` while it is in use.
     pub(crate) room: Option<Box<Stretch>>,
-    /// Its tracing hardware.
+    /// The model of the processor's tracing hardware.
     pub(crate) processor: Hardware,
-    /// The northbridge that it shares with the others.
+    /// The northbridge that it shares with the other processors.
     pub(crate) northbridge: &'static Northbridge,
     pub(crate) local_apic: LocalApic,
     /// The guest's memory.
     pub(crate) memory: Physical,
-    /// An NMI has come that was not yet delivered.
+    /// An NMI has arrived and was not delivered yet.
     pub(crate) nmi_pending: bool,
     /// RIP of the repeated instruction whose iteration was the last step.
     pub(crate) repeating: Option<u64>,
     /// Linear address of the instruction that retired last.
     pub(crate) last: u64,
-    /// The present instruction is executed by hand without an exit.
+    /// The current instruction is executed by hand without an exit.
     pub(crate) ahead: bool,
-    /// The session its last marker named.
+    /// The session that the last marker named.
     pub(crate) session: u16,
     pub(crate) step_policy: StepPolicy,
-    /// Instructions that are executed in one go at most.
+    /// Maximum number of instructions that are executed in one go.
     pub(crate) stretch: usize,
-    /// What has been told of the guest's violations.
+    /// The guest's violations that have been reported.
     pub(crate) told: Told,
-    /// How often the log says when an instruction retired.
+    /// How often the log gets the time of an instruction.
     pub(crate) clock: Every,
-    /// The log; `None` when it is switched off.
+    /// The truth log; `None` if it is disabled.
     pub(crate) truth: Option<Writer<'static>>,
 }
 
-/// Intercepts that are always there.
+/// Intercepts that are always active.
 const ALWAYS1: u32 = intercept1::NMI
     | intercept1::CPUID
     | intercept1::RDPMC
@@ -75,7 +75,7 @@ const ALWAYS2: u32 = intercept2::VMRUN
     | intercept2::CLGI
     | intercept2::SKINIT
     | intercept2::ICEBP;
-/// What comes on top while the guest is stepped.
+/// Additional intercepts while the guest is stepped.
 const STEPPING1: u32 = intercept1::INTR
     | intercept1::PUSHF
     | intercept1::POPF
@@ -84,7 +84,7 @@ const STEPPING1: u32 = intercept1::INTR
     | intercept1::HLT
     | intercept1::TASK_SWITCH;
 const STEPPING2: u32 = intercept2::MWAIT | intercept2::MWAIT_ARMED;
-/// What the processor below may lack raises #UD.
+/// Intercepts #UD, which instructions that the processor below lacks may raise.
 const INVALID_OPCODE: u32 = 1 << 6;
 
 impl Vcpu {
@@ -96,7 +96,7 @@ impl Vcpu {
                 self.answer();
                 continue;
             }
-            // The tracing hardware's own comes before the next instruction.
+            // An event of the tracing hardware comes before the next instruction.
             if let Some(fault) = self.processor.take_page_fault() {
                 self.deliver_exception(Exception::page_fault(fault.code, fault.address));
                 continue;
@@ -115,12 +115,12 @@ impl Vcpu {
         }
     }
 
-    /// Whether each instruction must be seen.
+    /// Returns whether each instruction must be seen.
     pub(crate) fn is_stepped(&self) -> bool {
         self.is_logged() || self.processor.steps()
     }
 
-    /// Whether what retires now belongs into the log.
+    /// Returns whether what retires now belongs in the log.
     pub(crate) fn is_logged(&self) -> bool {
         match self.step_policy {
             StepPolicy::Traced => self.processor.is_on(),
@@ -128,7 +128,7 @@ impl Vcpu {
         }
     }
 
-    /// The state the tracing hardware looks at.
+    /// Returns the state that the tracing hardware sees.
     pub(crate) fn context(&self) -> Context {
         let Cpu { rip, cr3, cpl, .. } = self.cpu;
         let (mode, cs_base) = match self.cpu.code_bits() {
@@ -141,7 +141,7 @@ impl Vcpu {
         Context { ip, cs_base, cr3, cpl, mode, iflag: self.cpu.rflags & rflags::IF != 0 }
     }
 
-    /// Accounts for `instruction`, which executed at `before` and has retired.
+    /// Accounts for `instruction`, which executed in the state `before` and has retired.
     pub(crate) fn retired(&mut self, before: Context, instruction: &Instruction, operand: u64) {
         self.last = before.ip;
         let after = self.context();
@@ -159,7 +159,8 @@ impl Vcpu {
         }
     }
 
-    /// Has the hardware know the registers before the next instruction, if it looks at what data that accesses.
+    /// Gives the tracing hardware the registers before the next instruction, if it needs the addresses of the
+    /// instruction's data.
     fn give_registers_before(&mut self) {
         if self.processor.wants_registers_before() {
             self.fetch_extra();
@@ -167,13 +168,13 @@ impl Vcpu {
         }
     }
 
-    /// What the log says about an instruction that executes at `before`.
+    /// Returns the log's flags for an instruction that executes in the state `before`.
     pub(crate) fn flags(&self, before: Context) -> Flags {
         let flags = Flags::new(before.cpl);
         if self.ahead { flags.by_hand() } else { flags }
     }
 
-    /// Appends one record.
+    /// Appends one record to the log.
     pub(crate) fn log(&self, before: Context, flags: Flags) {
         if let Some(truth) = &self.truth {
             let Context { ip, cr3, .. } = before;
@@ -181,7 +182,7 @@ impl Vcpu {
         }
     }
 
-    /// Appends when the instruction that was logged last has retired, for one instruction in a few.
+    /// For one instruction in a few, appends the time at which the last logged instruction retired.
     fn log_time(&mut self, tsc: u64) {
         if let Some(truth) = &self.truth
             && self.clock.is_due()
@@ -190,7 +191,7 @@ impl Vcpu {
         }
     }
 
-    /// Appends the record of a branch, where branches are recorded.
+    /// Appends the record of a branch, if branches are recorded.
     pub(crate) fn log_branch(&self, branch: Option<Branch>) {
         let Some(branch) = branch.filter(|_| self.processor.records_branches()) else { return };
         if let Some(truth) = &self.truth {
@@ -204,7 +205,7 @@ impl Vcpu {
         let control = &mut self.vmcb.control;
         match pace {
             Pace::Free => {
-                // While NMIs are blocked the IRET that ends the blocking must be seen.
+                // While NMIs are blocked, the IRET that ends the blocking must exit.
                 let iret = if self.cpu.nmi_blocked { intercept1::IRET } else { 0 };
                 control.intercept1 = ALWAYS1 | iret;
                 control.intercept2 = ALWAYS2;
@@ -216,22 +217,22 @@ impl Vcpu {
                 control.intercept_exceptions = !0;
             }
         }
-        // SAFETY: `setup` has switched SVM on and filled the control block with the physical addresses of maps and
-        // tables that live for ever; physical and virtual addresses are the same. Interrupts and GIF are only ever on
-        // within the windows of `interrupts`.
+        // SAFETY: `setup` has enabled SVM and filled the control block with the physical addresses of maps and tables
+        // that live forever; physical and virtual addresses are the same. Interrupts and GIF are enabled only within
+        // the windows of `interrupts`.
         unsafe { vmrun(&raw mut *self.vmcb, &raw mut self.cpu.gpr, &raw mut self.sse) };
         pace.store(&self.vmcb, &mut self.cpu);
     }
 
-    /// Executes `VMSAVE`, so that the state the processor keeps to itself is in `cpu`.
+    /// Executes `VMSAVE`, so that `cpu` has the state that stays in the processor across exits.
     pub(crate) fn fetch_extra(&mut self) {
         let vmcb = &raw mut *self.vmcb;
-        // SAFETY: the control block is the guest's, at the physical address that is its address.
+        // SAFETY: the control block is the guest's, and its physical address equals its address.
         unsafe { core::arch::asm!("vmsave rax", in("rax") vmcb, options(nostack)) };
         self.vmcb.save.store_extra_to(&mut self.cpu);
     }
 
-    /// Executes `VMLOAD` when that state is no longer what [`Vcpu::fetch_extra`] found.
+    /// Executes `VMLOAD` if that state is no longer what [`Vcpu::fetch_extra`] found.
     pub(crate) fn return_extra(&mut self) {
         let mut found = self.cpu;
         self.vmcb.save.store_extra_to(&mut found);
@@ -240,15 +241,15 @@ impl Vcpu {
         }
     }
 
-    /// Executes `VMLOAD`, so that the processor has that state from `cpu`.
+    /// Executes `VMLOAD`, so that the processor gets that state from `cpu`.
     pub(crate) fn load_extra(&mut self) {
         self.vmcb.save.load_extra_from(&self.cpu);
         let vmcb = &raw const *self.vmcb;
-        // SAFETY: as in `fetch_extra`; the monitor uses none of the registers this loads.
+        // SAFETY: as in `fetch_extra`; the monitor uses none of the registers that this loads.
         unsafe { core::arch::asm!("vmload rax", in("rax") vmcb, options(nostack)) };
     }
 
-    /// Passes interrupts of the hardware's that are due to the local APIC, or on as an NMI.
+    /// Passes due interrupts of the tracing hardware to the local APIC, or records them as a pending NMI.
     pub(crate) fn poll_pmi(&mut self) {
         while let Some(interrupt) = self.processor.take_interrupt() {
             match interrupt {
@@ -259,7 +260,7 @@ impl Vcpu {
     }
 }
 
-/// The time-stamp counter as the guest reads it: the control block's offset is 0.
+/// Returns the time-stamp counter as the guest reads it: the control block's offset is 0.
 pub(crate) fn tsc() -> u64 {
     // SAFETY: RDTSC is allowed at CPL 0 and touches no memory.
     unsafe { core::arch::x86_64::_rdtsc() }

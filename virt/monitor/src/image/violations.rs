@@ -1,15 +1,17 @@
-//! What the guest's software does against the manual is told on the serial port as it happens; whoever reads that judges it.
+//! Reports on the serial port what the guest's software does against the manual, as it happens. The reader of these
+//! lines judges them.
 //!
-//! `monitor: violation processor=N NAME=COUNT…` is a rule that hardware does not enforce: how often each was broken since the
-//! last such line. The first one of a session comes at once, what follows when the session ends. `monitor: refused
-//! processor=N msr=0x… value=0x… rip=0x…: WHY` is a rule that hardware enforces by #GP; a read has no value.
+//! `monitor: violation processor=N NAME=COUNT…` reports rules that hardware does not enforce: how often each one was
+//! broken since the previous line of this kind. The first violation of a session is reported at once, the others when
+//! the session ends. `monitor: refused processor=N msr=0x… value=0x… rip=0x…: WHY` reports a rule that hardware
+//! enforces by #GP; a read has no value.
 
 use pugmark_monitor::hardware::{New, Violations};
 
 use crate::image::serial::report;
 use crate::image::vcpu::Vcpu;
 
-/// What was told of one processor.
+/// What has been reported of one processor.
 #[derive(Debug)]
 pub(crate) struct Told {
     violations: Violations,
@@ -17,27 +19,28 @@ pub(crate) struct Told {
 }
 
 impl Told {
-    /// Nothing, on a processor that has these.
+    /// The state in which nothing has been reported, on a processor with these violations.
     pub(crate) const fn new(violations: Violations) -> Self {
         Self { violations, in_session: false }
     }
 }
 
 impl Vcpu {
-    /// Tells the first of a session: what goes wrong at each instruction must not fill the port.
+    /// Reports the first violation of a session. The others wait, because a violation at each instruction must not
+    /// flood the port.
     pub(crate) fn tell_violation(&mut self) {
         if !self.told.in_session {
             self.told.in_session = self.tell_violations();
         }
     }
 
-    /// Tells all of a session that ends.
+    /// Reports all violations of a session that ends.
     pub(crate) fn tell_session(&mut self) {
         self.tell_violations();
         self.told.in_session = false;
     }
 
-    /// Tells what has come since the last time, if something has.
+    /// Reports the violations since the last report. Returns whether there were any.
     fn tell_violations(&mut self) -> bool {
         let (before, now) = (self.told.violations, self.processor.violations());
         if now == before {
@@ -48,8 +51,8 @@ impl Vcpu {
         true
     }
 
-    /// Tells of an access to `msr` at the present RIP that faults; `value` is what should have been written. What the
-    /// register holds tells a value that it does not take from a register that is not there.
+    /// Reports an access to `msr` at the current RIP that faults; `value` is the value of a write. The register's
+    /// content shows whether the register refuses the value or does not exist.
     pub(crate) fn tell_refusal(&mut self, msr: u32, value: Option<u64>) {
         let (processor, rip) = (self.peers.index(), self.cpu.rip);
         let Some(value) = value else {

@@ -1,4 +1,4 @@
-//! Entering the guest.
+//! Enters the guest.
 
 use core::arch::naked_asm;
 
@@ -6,17 +6,17 @@ use pugmark_monitor::vmcb::Vmcb;
 
 /// The guest's SSE registers while the monitor runs.
 ///
-/// Compiled Rust uses XMM0 to XMM15 by SSE instructions of the legacy encoding, which leave the upper halves of the
-/// YMM registers alone, and nothing of the x87 state. It uses no floating point, so MXCSR stays the guest's.
+/// Compiled Rust uses XMM0 to XMM15 only with legacy-encoded SSE instructions, which do not change the upper halves of
+/// the YMM registers, and does not use the x87 state. It uses no floating point, so MXCSR stays the guest's.
 #[derive(Clone, Debug)]
 #[repr(C, align(16))]
 pub(crate) struct Sse([u128; 16]);
 
 impl Sse {
-    /// All zero.
+    /// All registers zero.
     pub(crate) const ZERO: Self = Self([0; 16]);
 
-    /// As they lie in memory.
+    /// Returns the registers as bytes in memory order.
     pub(crate) fn bytes(&self) -> [u8; 256] {
         let mut bytes = [0; 256];
         for (to, register) in bytes.as_chunks_mut().0.iter_mut().zip(self.0) {
@@ -28,12 +28,13 @@ impl Sse {
 
 /// Runs the guest until it exits.
 ///
-/// RAX and RSP of the guest are the control block's, the other general registers those of `gpr` (by their number in an
-/// instruction). FS, GS, TR, LDTR and the MSRs that go with VMLOAD stay in the processor: the monitor uses none of them.
+/// RAX and RSP of the guest are in the control block, the other general registers in `gpr` (by their number in an
+/// instruction). FS, GS, TR, LDTR and the MSRs that VMLOAD loads stay in the processor: the monitor uses none of them.
 ///
 /// # Safety
-/// `vmcb` is a valid control block at the physical address that is its address, whose nested tables give the guest
-/// nothing of the monitor. EFER.SVME is set, VM_HSAVE_PA names a page of the monitor's, GIF and RFLAGS.IF are clear.
+/// `vmcb` must be a valid control block whose physical address equals its address, and whose nested tables give the
+/// guest no access to the monitor. EFER.SVME must be set, VM_HSAVE_PA must name a page of the monitor's, and GIF and
+/// RFLAGS.IF must be clear.
 #[unsafe(naked)]
 pub(crate) unsafe extern "C" fn vmrun(vmcb: *mut Vmcb, gpr: *mut [u64; 16], sse: *mut Sse) {
     naked_asm!(
