@@ -1,4 +1,4 @@
-//! Which branches are to be recorded, checked before anything is written.
+//! Which branches are recorded, checked before any register is written.
 
 use crate::intel::ds::{BufferMode, DsCapabilities};
 use crate::msr::DebugFlags;
@@ -12,31 +12,31 @@ pub struct BtsConfig {
 }
 
 impl BtsConfig {
-    /// Branches at all levels.
+    /// Returns a configuration that records branches at all privilege levels.
     #[must_use]
     pub const fn new() -> Self {
         Self { os: true, user: true }
     }
 
-    /// Whether branches at CPL 0 are stored. Excluding them needs `CPUID.1:ECX[4]`. A branch between levels may still
-    /// come with an address of the kernel's: records are for privileged eyes only.
+    /// Sets whether branches at CPL 0 are stored. Excluding them needs `CPUID.1:ECX[4]`. A branch between privilege
+    /// levels may still be recorded with an address of the kernel, so the records must be kept from user code.
     #[must_use]
     pub const fn os(self, os: bool) -> Self {
         Self { os, ..self }
     }
 
-    /// Whether branches above CPL 0 are stored. Excluding them needs `CPUID.1:ECX[4]`. With neither, messages are sent
-    /// and nothing is stored.
+    /// Sets whether branches above CPL 0 are stored. Excluding them needs `CPUID.1:ECX[4]`. If both are excluded,
+    /// messages are sent and nothing is stored.
     #[must_use]
     pub const fn user(self, user: bool) -> Self {
         Self { user, ..self }
     }
 
-    /// The bits of the control register for a buffer of this mode.
+    /// Returns the bits of the control register for a buffer of this mode.
     ///
     /// # Errors
     ///
-    /// This processor cannot do it.
+    /// This processor does not support the configuration.
     pub fn check(&self, capabilities: &DsCapabilities, mode: BufferMode) -> Result<DebugFlags, BtsRefusal> {
         if !capabilities.bts {
             return Err(BtsRefusal::Unavailable);
@@ -65,12 +65,12 @@ impl Default for BtsConfig {
     }
 }
 
-/// Why branches cannot be recorded so.
+/// Why branches cannot be recorded as requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BtsRefusal {
     /// `IA32_MISC_ENABLE[11]` is 1.
     Unavailable,
-    /// `CPUID.1:ECX[4]` (CPL-qualified debug store) is not there.
+    /// `CPUID.1:ECX[4]` (CPL-qualified debug store) is 0.
     CplQualified,
 }
 

@@ -1,10 +1,10 @@
-//! Branch trace messages without memory.
+//! Branch trace messages on the bus, without memory.
 
 use crate::intel::ds::{DsRefusal, DsUnit};
 use crate::lifecycle::{Recording, Running, StartError};
 use crate::msr::{DebugFlags, GeneralProtection, Msr};
 
-/// Branch trace messages are sent and not stored. A stop gives the unit back.
+/// A unit that sends branch trace messages without storing them. A stop returns the unit.
 pub type Messages<M> = Running<MessageSession<M>>;
 
 /// The debug store while it sends messages without storing them.
@@ -27,7 +27,7 @@ impl<M: Msr> Recording for MessageSession<M> {
     type Stopped = DsUnit<M>;
     type Refusal = DsRefusal;
 
-    // Without BTS nothing is written to memory: a TR that cannot be cleared only costs bus cycles.
+    // Without BTS nothing is written to memory: if TR cannot be cleared, that only costs bus cycles.
     const WRITES_MEMORY: bool = false;
 
     fn begin(&mut self) -> Result<(), StartError<DsRefusal>> {

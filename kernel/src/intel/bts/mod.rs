@@ -1,5 +1,5 @@
-//! Intel's branch trace store: which branches are recorded, and the register that lets them be. The records go into a
-//! DS save area, see [`ds`](crate::intel::ds).
+//! Intel's branch trace store (BTS): which branches are recorded, and the register that enables the recording. The
+//! records go into a DS save area, see [`ds`](crate::intel::ds).
 
 mod config;
 mod messages;

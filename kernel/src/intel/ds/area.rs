@@ -1,4 +1,4 @@
-//! The DS save area: its memory, taken under the manual's rules.
+//! The DS save area: allocates its memory and checks the manual's rules.
 
 use super::block::Block;
 use super::buffer::RecordBuffer;
@@ -10,8 +10,7 @@ use super::{BufferMode, DsCapabilities, DsLayout};
 use crate::intel::pebs::Groups;
 use core::fmt;
 
-/// Memory for a processor's branch records and samples, with the buffer management area. It gives everything back when
-/// dropped.
+/// Memory for a processor's branch records and samples, with the buffer management area. Dropping it frees the memory.
 ///
 /// Source: SDM vol. 3, Debug, Branch Profile, TSC, and Intel Resource Director Technology Features, "BTS and DS Save
 /// Area", "Setting Up the DS Save Area".
@@ -27,12 +26,12 @@ pub struct DsArea<L: LinearMemory> {
 }
 
 impl<L: LinearMemory + Clone> DsArea<L> {
-    /// Takes the memory, writes to all of it, and checks each page in each address space.
+    /// Allocates the memory, writes to all of it, and checks each page in each address space.
     ///
     /// # Errors
     ///
-    /// There is no memory, or a rule is broken; with [`Strictness::Strict`] also where the manual only recommends. What
-    /// was taken is given back.
+    /// There is no memory, or it breaks a rule; with [`Strictness::Strict`], also if it breaks a recommendation of the
+    /// manual. Memory that was already allocated is freed.
     pub fn allocate(
         memory: L,
         capabilities: &DsCapabilities,
@@ -50,7 +49,7 @@ impl<L: LinearMemory + Clone> DsArea<L> {
             warnings.of_plan(half, &plan, &division);
             // SAFETY: the fields are within the management area.
             let fields = unsafe { management.pointer().add(layout.fields(half) as usize) };
-            // SAFETY: the fields of this half, in a block that goes into the same area and outlives the buffer there.
+            // SAFETY: the fields of this half. Their block goes into the same area as the buffer and outlives it there.
             Ok::<_, AreaError>(Some(unsafe { RecordBuffer::new(block, division, plan.mode, layout, fields) }))
         };
         let bts = half(Half::Bts, bts)?;
@@ -63,37 +62,37 @@ impl<L: LinearMemory + Clone> DsArea<L> {
 }
 
 impl<L: LinearMemory> DsArea<L> {
-    /// What the manual recommends and this area does not have.
+    /// Returns the recommendations of the manual that this area does not follow.
     #[must_use]
     pub const fn warnings(&self) -> &Warnings {
         &self.warnings
     }
 
-    /// How many records this half holds; 0 where it is not there.
+    /// Returns how many records this half holds; 0 if the area has no buffer for it.
     #[must_use]
     pub fn capacity(&self, half: Half) -> u64 {
         self.half(half).map_or(0, RecordBuffer::capacity)
     }
 
-    /// What happens when this half is full, if it is there.
+    /// Returns what happens when this half is full; `None` if the area has no buffer for it.
     #[must_use]
     pub fn mode(&self, half: Half) -> Option<BufferMode> {
         self.half(half).map(RecordBuffer::mode)
     }
 
-    /// The layout of its fields and records.
+    /// Returns the layout of the area's fields and records.
     #[must_use]
     pub const fn layout(&self) -> DsLayout {
         self.layout
     }
 
-    /// The groups of its samples.
+    /// Returns the groups of fields that its samples have.
     #[must_use]
     pub const fn groups(&self) -> Groups {
         self.groups
     }
 
-    /// Checks the pages once more, as strictly as at first: address spaces may have been made since.
+    /// Checks the pages again, as strictly as at first: address spaces may have been created since.
     pub(super) fn check(&mut self, capabilities: &DsCapabilities) -> Result<(), AreaError> {
         let buffers = [&self.bts, &self.pebs].into_iter().flatten();
         for block in core::iter::once(&self.management).chain(buffers.map(RecordBuffer::block)) {
@@ -105,27 +104,27 @@ impl<L: LinearMemory> DsArea<L> {
         }
     }
 
-    /// What goes into IA32_DS_AREA.
+    /// Returns the value for IA32_DS_AREA.
     pub(super) fn address(&self) -> u64 {
         self.management.start()
     }
 
-    /// Writes the management area: empty buffers, and the counter reset values with their places. The processor does
-    /// not record.
+    /// Writes the management area: empty buffers, and the counter reset values at their places. The processor must not
+    /// record.
     pub(super) fn reset(&mut self, resets: impl Iterator<Item = (u64, u64)>) {
         for half in [&mut self.bts, &mut self.pebs].into_iter().flatten() {
             half.reset();
         }
         for (place, value) in resets.filter(|(place, _)| *place < u64::from(COUNTERS)) {
             let offset = self.layout.counter_resets() + 8 * place;
-            // SAFETY: within the management area, as the place is that of a counter.
+            // SAFETY: this is within the management area, because the place is that of a counter.
             let at = unsafe { self.management.pointer().add(offset as usize) };
-            // SAFETY: 8 bytes of the management area, aligned, which nobody else uses now.
+            // SAFETY: 8 aligned bytes of the management area, which nothing else uses now.
             unsafe { at.cast::<u64>().write_volatile(value) };
         }
     }
 
-    /// A half's buffer, if it is there.
+    /// Returns the buffer of a half, if there is one.
     pub(super) const fn half(&self, half: Half) -> Option<&RecordBuffer<L>> {
         match half {
             Half::Bts => self.bts.as_ref(),
@@ -133,7 +132,7 @@ impl<L: LinearMemory> DsArea<L> {
         }
     }
 
-    /// A half's buffer, if it is there.
+    /// Returns the buffer of a half, if there is one.
     pub(super) const fn half_mut(&mut self, half: Half) -> Option<&mut RecordBuffer<L>> {
         match half {
             Half::Bts => self.bts.as_mut(),
@@ -142,29 +141,29 @@ impl<L: LinearMemory> DsArea<L> {
     }
 }
 
-/// As many counter reset values as any processor has: 32 general-purpose counters, then 16 fixed-function ones.
+/// The maximum number of counter reset values: 32 for general-purpose counters, then 16 for fixed-function counters.
 const COUNTERS: u32 = (crate::intel::pebs::GENERAL_RESETS + crate::intel::pebs::FIXED) as u32;
 
-/// Why there can be no such area.
+/// Why an area cannot be created or used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AreaError {
-    /// The sizes do not fit.
+    /// The requested sizes do not work.
     Plan(PlanError),
     /// The kernel has no memory.
     NoMemory {
-        /// Bytes asked for.
+        /// The requested size in bytes.
         bytes: u64,
     },
-    /// The kernel gave memory that is not as the request wants it.
+    /// The kernel returned memory that does not satisfy the request.
     BadBlock {
         /// Its address.
         address: u64,
-        /// What was asked for.
+        /// The request.
         request: LinearRequest,
     },
-    /// A rule of the manual is broken.
+    /// The memory breaks a rule of the manual.
     Rule(Rule),
-    /// What the manual recommends was made a rule, and is not there.
+    /// The memory breaks a recommendation of the manual, and [`Strictness::Strict`] was requested.
     Warning(Warning),
 }
 

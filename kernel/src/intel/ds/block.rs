@@ -1,17 +1,17 @@
-//! A block of linear memory.
+//! One block of linear memory for the DS save area.
 
 use super::AreaError;
 use super::memory::{LinearMemory, LinearRequest};
 use core::ptr::NonNull;
 use x86_64::VirtAddr;
 
-/// A block of linear memory, given back when dropped.
+/// A block of linear memory, freed when dropped.
 #[derive(Debug)]
 pub(super) struct Block<L: LinearMemory> {
     memory: L,
     address: VirtAddr,
     request: LinearRequest,
-    /// Where in the first page it begins.
+    /// The offset in the first page at which the block's content begins.
     offset: u64,
     bytes: u64,
 }
@@ -24,7 +24,7 @@ impl<L: LinearMemory> Block<L> {
         limit: Option<u64>,
     ) -> Result<Self, AreaError> {
         let offset = u64::from(offset);
-        // Fields hold the address behind the last record too, and a threshold one record further on.
+        // The fields also hold the address after the last record, and a threshold one record further on.
         let limit = limit.map(|limit| limit - PAGE);
         let size = bytes
             .checked_add(offset)
@@ -39,8 +39,8 @@ impl<L: LinearMemory> Block<L> {
         if !address.is_aligned(PAGE) || !fits {
             return Err(AreaError::BadBlock { address: address.as_u64(), request });
         }
-        // The processor must find accessed and dirty set, and never sees what was there before.
-        // SAFETY: memory that was given to us, mapped whole.
+        // The processor must find the pages marked accessed and dirty, and the old content must not be seen.
+        // SAFETY: memory that was allocated for us, mapped as a whole.
         unsafe { block.memory.pointer(address).write_bytes(0, size as usize) };
         Ok(block)
     }
@@ -65,8 +65,8 @@ impl<L: LinearMemory> Block<L> {
 
 impl<L: LinearMemory> Drop for Block<L> {
     fn drop(&mut self) {
-        // SAFETY: from `allocate` with this request; the processor does not record into it, because the session that
-        // owns the area stops it first.
+        // SAFETY: allocated by `allocate` with this request. The processor does not record into it, because the session
+        // that owns the area stops the recording first.
         unsafe { self.memory.free(self.address, self.request) }
     }
 }

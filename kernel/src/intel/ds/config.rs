@@ -1,4 +1,4 @@
-//! What is to be recorded, checked before anything is written.
+//! What the debug store records, checked before any register is written.
 
 use super::{AreaError, BufferMode, DsArea, DsCapabilities, Half, LinearMemory};
 use crate::intel::bts::{BtsConfig, BtsRefusal};
@@ -7,7 +7,7 @@ use crate::lifecycle::Missing;
 use crate::msr::{ApicBase, DebugFlags};
 use core::fmt;
 
-/// What goes into the two halves of the area, and how their interrupt comes.
+/// What the two halves of the area record, and the gate of their interrupt.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DsConfig {
     bts: Option<BtsConfig>,
@@ -16,32 +16,32 @@ pub struct DsConfig {
 }
 
 impl DsConfig {
-    /// Nothing.
+    /// Returns a configuration that records nothing.
     #[must_use]
     pub const fn new() -> Self {
         Self { bts: None, pebs: None, gate: None }
     }
 
-    /// Records branches.
+    /// Adds the recording of branches.
     #[must_use]
     pub const fn bts(self, bts: BtsConfig) -> Self {
         Self { bts: Some(bts), ..self }
     }
 
-    /// Samples.
+    /// Adds sampling.
     #[must_use]
     pub const fn pebs(self, pebs: PebsConfig) -> Self {
         Self { pebs: Some(pebs), ..self }
     }
 
-    /// The IDT's gate that PMIs go through: the one of LVT PC's vector, or vector 2 for NMIs. Needed where a buffer
-    /// asks for PMIs, as one for samples always does.
+    /// Gives the IDT gate that PMIs go through: the one of the vector in LVT PC, or vector 2 for NMIs. Required if a
+    /// buffer requests PMIs, which a buffer for samples always does.
     #[must_use]
     pub const fn gate(self, gate: Gate) -> Self {
         Self { gate: Some(gate), ..self }
     }
 
-    /// What is to be written for it.
+    /// Returns what must be written for this configuration.
     pub(super) fn check<L: LinearMemory>(
         &self,
         capabilities: &DsCapabilities,
@@ -79,7 +79,7 @@ impl DsConfig {
     }
 }
 
-/// A configuration that was checked.
+/// A configuration that has been checked.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CheckedDs {
     pub(super) control: Option<DebugFlags>,
@@ -93,8 +93,8 @@ pub(super) struct CheckedDs {
 pub struct Gate(pub u64);
 
 impl Gate {
-    /// Whether it is present and clears RFLAGS.IF: with a trap gate the handler could be interrupted while it works on
-    /// the area.
+    /// Returns whether the gate is present and clears RFLAGS.IF. With a trap gate, the handler could be interrupted
+    /// while it works on the area.
     #[must_use]
     pub const fn is_interrupt_gate(self) -> bool {
         // P, S = 0, type 1110B.
@@ -102,28 +102,28 @@ impl Gate {
     }
 }
 
-/// Why it cannot be recorded so.
+/// Why a configuration cannot be recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DsRefusal {
-    /// Neither branches nor samples are asked for.
+    /// Neither branches nor samples were requested.
     Nothing,
-    /// The area has no buffer for it.
+    /// The area has no buffer for this half.
     NoBuffer(Half),
-    /// Branches cannot be recorded so.
+    /// The branches cannot be recorded as requested.
     Bts(BtsRefusal),
-    /// There is no event-based sampling.
+    /// The processor has no PEBS.
     NoPebs(Missing),
-    /// Counters cannot sample so.
+    /// The counters cannot sample as requested.
     Pebs(PebsRefusal),
-    /// A buffer asks for PMIs, and nobody says through which gate they come.
+    /// A buffer requests PMIs, and the configuration gives no gate for them.
     NoGate,
     /// The gate is a trap gate, or not present.
     NotAnInterruptGate(Gate),
-    /// The memory breaks a rule.
+    /// The area's memory is refused.
     Area(AreaError),
-    /// The area was made for a processor with the other layout.
+    /// The area was allocated for a processor with the other layout.
     OtherLayout,
-    /// The buffer asks for PMIs, and the local APIC is off.
+    /// The buffer requests PMIs, and the local APIC is off.
     ApicOff(ApicBase),
 }
 

@@ -1,6 +1,7 @@
-//! Is there a debug store, and what can it do?
+//! Detects the debug store and what it can do.
 //!
-//! CPUID first, then IA32_MISC_ENABLE, then whether the registers hold what is written: emulators read 0 everywhere.
+//! First CPUID is checked, then IA32_MISC_ENABLE, then whether the registers keep the values written to them: emulators
+//! read 0 everywhere.
 
 use super::DsLayout;
 use crate::cpuid::CpuIdReader;
@@ -19,32 +20,32 @@ use raw_cpuid::CpuId;
 /// BTS Facilities", "BTS and DS Save Area", "64 Bit Format of the DS Save Area"; vol. 2, "CPUID".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DsCapabilities {
-    /// The register that turns branch trace messages on.
+    /// The layout of the register that turns branch trace messages on.
     pub control: DebugCtlLayout,
-    /// 64-bit with DTES64, `CPUID.1:ECX[2]`; without it where IA-32e mode is active.
+    /// 64-bit with DTES64 (`CPUID.1:ECX[2]`), and also without it if IA-32e mode is active.
     pub layout: DsLayout,
-    /// BTS_OFF_OS and BTS_OFF_USR are there: `CPUID.1:ECX[4]` (DS-CPL).
+    /// The processor has BTS_OFF_OS and BTS_OFF_USR: `CPUID.1:ECX[4]` (DS-CPL).
     pub cpl_qualified: bool,
-    /// The branch trace store is there: `IA32_MISC_ENABLE[11]` is 0.
+    /// The processor has the branch trace store: `IA32_MISC_ENABLE[11]` is 0.
     pub bts: bool,
-    /// Event-based sampling into the area, or why it is not there.
+    /// What PEBS can do, or why there is none.
     pub pebs: Result<PebsCapabilities, Missing>,
-    /// There is Intel PT, `CPUID.07H.0:EBX[25]`, and this is a model where it excludes BTS while it traces.
+    /// The processor has Intel PT (`CPUID.07H.0:EBX[25]`), and on this model PT excludes BTS while it traces.
     pub processor_trace: bool,
-    /// There is IA32_PERF_GLOBAL_STATUS: `CPUID.0AH:EAX[7:0]` is 2 or more.
+    /// The processor has IA32_PERF_GLOBAL_STATUS: `CPUID.0AH:EAX[7:0]` is 2 or more.
     pub global_status: bool,
-    /// The bits of a linear address: `CPUID.80000008H:EAX[15:8]`, 48 where it is not there.
+    /// The number of bits of a linear address: `CPUID.80000008H:EAX[15:8]`, or 48 if that is not enumerated.
     pub linear_address_bits: u8,
 }
 
 impl DsCapabilities {
-    /// Finds the debug store of this processor.
+    /// Detects the debug store of this processor.
     ///
-    /// Writes IA32_DS_AREA and puts it back; nothing is traced meanwhile, or it would not be written.
+    /// Writes IA32_DS_AREA and restores it, but only if nothing is being recorded.
     ///
     /// # Errors
     ///
-    /// It is not there, or somebody uses it.
+    /// The debug store is absent, or another owner uses it.
     pub fn detect(cpuid: impl CpuIdReader, msr: &mut impl Msr) -> Result<Self, Absent> {
         let id = CpuId::with_cpuid_reader(cpuid);
         if id.get_vendor_info().is_none_or(|vendor| vendor.as_str() != "GenuineIntel") {
@@ -75,20 +76,20 @@ impl DsCapabilities {
             processor_trace: id.get_extended_feature_info().is_some_and(|f| f.has_processor_trace())
                 && Errata::of(family, model).contains(Errata::TRACE_EXCLUDES_BRANCH_RECORDS),
             global_status: id.get_performance_monitoring_info().is_some_and(|info| info.version_id() >= 2),
-            // A hypervisor that leaves it 0 says nothing.
+            // Some hypervisors report 0, which counts as not enumerated.
             linear_address_bits: bits.filter(|&bits| bits != 0).unwrap_or(48),
         })
     }
 }
 
-/// Whether IA-32e mode is active.
+/// Returns whether IA-32e mode is active.
 fn ia32e_mode<R: CpuIdReader>(id: &CpuId<R>, msr: &mut impl Msr) -> Result<bool, GeneralProtection> {
     let there =
         id.get_extended_processor_and_feature_identifiers().is_some_and(|found| found.has_64bit_mode());
     Ok(there && msr.read::<Efer>()?.lma())
 }
 
-/// Looks whether the registers are backed.
+/// Checks that the registers keep the values written to them.
 fn probe(msr: &mut impl Msr, control: DebugCtlLayout) -> Result<(), Absent> {
     let found: DebugCtl = msr.read()?;
     if control.flags(found).intersects(DebugFlags::RECORDERS) {
@@ -98,11 +99,11 @@ fn probe(msr: &mut impl Msr, control: DebugCtlLayout) -> Result<(), Absent> {
     if area != 0 {
         return Err(InUse::DebugStore { area }.into());
     }
-    // SAFETY: branch trace messages are off, so that nothing is written there.
+    // SAFETY: branch trace messages are off, so nothing is written there.
     unsafe { lifecycle::probe(msr, DsAreaBase::ADDRESS, |_| PATTERN.0, u64::MAX) }
 }
 
-/// Canonical whatever the width, and aligned to a cache line.
+/// An address that is canonical with any width, and aligned to a cache line.
 const PATTERN: DsAreaBase = DsAreaBase(0x5a5a_0fc0);
 
 #[cfg(test)]
@@ -115,7 +116,7 @@ mod tests {
     const MISC_ENABLE: u32 = 0x1a0;
     const DS_AREA: u32 = 0x600;
 
-    /// A Nehalem with these bits of CPUID.1.
+    /// Returns the CPUID of a Nehalem with these bits of CPUID.1.
     fn cpuid(ecx: u32, edx: u32) -> impl CpuIdReader {
         signature(0x106a5, ecx, edx)
     }

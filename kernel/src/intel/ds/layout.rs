@@ -3,10 +3,10 @@
 //! Source: SDM vol. 3, Debug, Branch Profile, TSC, and Intel Resource Director Technology Features, "BTS and DS Save
 //! Area", "64 Bit Format of the DS Save Area".
 
-/// How wide the fields of the DS save area are.
+/// The width of the fields of the DS save area.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DsLayout {
-    /// Fields of 4 bytes: processors without DTES64. Addresses above 4 GiB are cut.
+    /// Fields of 4 bytes: processors without DTES64. Addresses above 4 GiB are truncated.
     Bits32,
     /// Fields of 8 bytes, in all modes: `CPUID.1:ECX[2]` (DTES64).
     Bits64,
@@ -21,7 +21,7 @@ pub enum Half {
     Pebs,
 }
 
-/// The fields of the buffer management area, as each half has them, in their order in memory.
+/// The fields that each half has in the buffer management area, in their order in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Field {
     Base,
@@ -31,20 +31,20 @@ pub(crate) enum Field {
 }
 
 impl Field {
-    /// Where the field is, from the half's first field on.
+    /// Returns the field's offset from the half's first field.
     pub(crate) const fn offset(self, layout: DsLayout) -> u64 {
         self as u64 * layout.field_bytes()
     }
 }
 
 impl DsLayout {
-    /// The size of a branch record: from, to, flags.
+    /// Returns the size of a branch record: from, to, flags.
     #[must_use]
     pub const fn branch_record_bytes(self) -> u64 {
         3 * self.field_bytes()
     }
 
-    /// Where the first field of a half is.
+    /// Returns the offset of a half's first field.
     pub(crate) const fn fields(self, half: Half) -> u64 {
         match half {
             Half::Bts => 0,
@@ -52,19 +52,19 @@ impl DsLayout {
         }
     }
 
-    /// Where the first PEBS counter reset value is. They have 8 bytes in both layouts.
+    /// Returns the offset of the first PEBS counter reset value. These values have 8 bytes in both layouts.
     #[must_use]
     pub const fn counter_resets(self) -> u64 {
         8 * self.field_bytes()
     }
 
-    /// The size of the management area with so many counter reset values.
+    /// Returns the size of the management area with this many counter reset values.
     #[must_use]
     pub const fn management_bytes(self, counters: u32) -> u64 {
         self.counter_resets() + 8 * counters as u64
     }
 
-    /// The first linear address that a field cannot hold, if any.
+    /// Returns the first linear address that a field cannot hold, if any.
     #[must_use]
     pub const fn limit(self) -> Option<u64> {
         match self {
@@ -73,7 +73,7 @@ impl DsLayout {
         }
     }
 
-    /// The size of an address in it.
+    /// Returns the size of a field that holds an address.
     pub(crate) const fn field_bytes(self) -> u64 {
         match self {
             Self::Bits32 => 4,

@@ -1,48 +1,49 @@
-//! Linear memory of the embedding kernel: the DS save area is written through page tables.
+//! Linear memory of the embedding kernel: the processor writes to the DS save area through page tables.
 
 use core::ptr::NonNull;
 use x86_64::structures::paging::PageTableFlags;
 use x86_64::{PhysAddr, VirtAddr};
 
-/// Where the driver gets memory that the processor writes to through whatever CR3 is loaded.
+/// Allocates memory that the processor writes to through whatever page tables CR3 selects.
 ///
 /// # Safety
 ///
-/// - What [`LinearMemory::allocate`] returns must be RAM that nobody else uses until it is freed, of the size, the
-///   alignment and below the limit that the request names, mapped at consecutive linear addresses.
-/// - What [`LinearMemory::page`] says must be true from then on until the block is freed, in every address space
-///   that it counts, and [`LinearMemory::spaces`] must count each that can be in CR3 while the processor traces.
-/// - [`LinearMemory::pointer`] must give a mapping of the whole block, readable and writable, that stays valid until
+/// - [`LinearMemory::allocate`] must return RAM that nothing else uses until it is freed, with the requested size and
+///   alignment and below the requested limit, mapped at consecutive linear addresses.
+/// - What [`LinearMemory::page`] returns must be true from then on until the block is freed, in every address space
+///   that [`LinearMemory::spaces`] counts, and that method must count each address space that can be in CR3 while the
+///   processor traces.
+/// - [`LinearMemory::pointer`] must return a mapping of the whole block, readable and writable, that stays valid until
 ///   the block is freed.
 pub unsafe trait LinearMemory {
-    /// Linear memory, present and writable, or `None` where there is none.
+    /// Allocates linear memory that is present and writable, or returns `None` if there is none.
     fn allocate(&self, request: LinearRequest) -> Option<VirtAddr>;
 
-    /// Takes a block back.
+    /// Frees a block.
     ///
     /// # Safety
     ///
-    /// `address` must come from [`LinearMemory::allocate`] with the same request, be freed once, and be used no more,
-    /// neither by software nor by the processor.
+    /// `address` must come from [`LinearMemory::allocate`] with the same request and be freed once. From then on
+    /// neither software nor the processor may use the block.
     unsafe fn free(&self, address: VirtAddr, request: LinearRequest);
 
-    /// How this driver reaches the block at `address`, one that [`LinearMemory::allocate`] returned.
+    /// Returns the driver's mapping of the block at `address`, which [`LinearMemory::allocate`] returned.
     fn pointer(&self, address: VirtAddr) -> NonNull<u8>;
 
-    /// How many address spaces there are that can be in CR3 while the processor traces. With page-table isolation a
-    /// process has two: the one that runs user code counts as well.
+    /// Returns the number of address spaces that can be in CR3 while the processor traces. With page-table isolation a
+    /// process has two, and the one that runs user code counts as well.
     fn spaces(&self) -> usize;
 
-    /// How the page with `address` is mapped in one of them; `None`: it is not present there.
+    /// Returns how an address space maps the page with `address`; `None` if the page is not present there.
     fn page(&self, space: usize, address: VirtAddr) -> Option<LinearPage>;
 
-    /// Whether the processor could be made to mask address bit 20 (A20M#) while it traces. Current platforms cannot.
+    /// Returns whether the processor could mask address bit 20 (A20M#) while it traces. On current platforms it cannot.
     fn a20m(&self) -> bool {
         false
     }
 }
 
-// SAFETY: all calls go to the one implementation behind the reference.
+// SAFETY: all calls are forwarded to the one implementation behind the reference.
 unsafe impl<L: LinearMemory> LinearMemory for &L {
     fn allocate(&self, request: LinearRequest) -> Option<VirtAddr> {
         (**self).allocate(request)
@@ -70,10 +71,10 @@ unsafe impl<L: LinearMemory> LinearMemory for &L {
     }
 }
 
-/// What a block of linear memory must be like.
+/// What a block of linear memory must satisfy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinearRequest {
-    /// In bytes; a multiple of 4 KiB.
+    /// Size in bytes; a multiple of 4 KiB.
     pub size: u64,
     /// The block must end at or below this linear address, if there is such a limit.
     pub limit: Option<u64>,
@@ -84,13 +85,13 @@ pub struct LinearRequest {
 pub struct LinearPage {
     /// The physical address of its first byte.
     pub frame: PhysAddr,
-    /// Its flags, all levels of the page tables together: writable, say, only where each of them is.
+    /// The combined flags of all levels of the page tables: for example, writable only if each level is writable.
     pub flags: PageTableFlags,
-    /// What PAT, MTRRs and the entry's bits make of it.
+    /// The effective memory type that results from PAT, MTRRs and the entry's bits.
     pub memory_type: MemoryType,
-    /// There are instructions in this frame that may be executed, at this or any other linear address.
+    /// The frame contains instructions that may be executed, at this or any other linear address.
     pub holds_code: bool,
-    /// The kernel may take the page away, by paging it out or by filling in page tables lazily.
+    /// The kernel may unmap the page: it pages it out, or fills in page tables lazily.
     pub pageable: bool,
 }
 

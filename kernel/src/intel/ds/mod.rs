@@ -1,7 +1,8 @@
-//! The debug store: the save area that branch records and samples go into, and the recording of both.
+//! The debug store (DS): the processor writes branch records (BTS) and samples (PEBS) into a DS save area in memory.
 //!
-//! One area serves both halves, [`bts`](crate::intel::bts) and [`pebs`](crate::intel::pebs), and so does one owner: [`DsUnit`] is off,
-//! [`DsRunning`] records and owns the memory, [`DsStopped`] has what was recorded.
+//! One area serves both halves, [`bts`](crate::intel::bts) and [`pebs`](crate::intel::pebs), so they have one owner:
+//! [`DsUnit`] is off, [`DsRunning`] records and owns the memory, [`DsStopped`] holds what was recorded. The area begins
+//! with the buffer management area, which gives base, index, maximum and PMI threshold of each half's buffer.
 
 mod area;
 mod block;
@@ -36,18 +37,18 @@ pub use unit::DsUnit;
 
 use crate::msr::{DebugCtl, DebugFlags, GeneralProtection, Msr, PebsEnable};
 
-/// Stops the branch trace store and the sampling of this processor, whoever started them: for a kernel that panics and
-/// wants to keep what was recorded.
+/// Stops the branch trace store and the sampling of this processor, whatever code started them: for a kernel that
+/// panics and wants to keep what was recorded.
 ///
 /// # Errors
 ///
-/// A register is not there.
+/// A register does not exist.
 pub fn emergency_stop(msr: &mut impl Msr, capabilities: &DsCapabilities) -> Result<(), GeneralProtection> {
     let DebugCtl(bits) = msr.read()?;
     let store = DebugFlags::TR.union(DebugFlags::BTS).union(DebugFlags::BTINT);
     let on = capabilities.control.bits(store);
     if bits & on != 0 {
-        // SAFETY: it only ends writes to memory.
+        // SAFETY: this only ends writes to memory.
         unsafe { msr.write(DebugCtl(bits & !on)) }?;
     }
     match capabilities.pebs {

@@ -1,11 +1,11 @@
-//! Sizes: how the buffers of the DS save area are divided. Pure arithmetic.
+//! The sizes of the DS save area's buffers, and their division into records: arithmetic only.
 
 use super::DsCapabilities;
 use crate::intel::pebs::Groups;
 use crate::lifecycle::Missing;
 use core::fmt;
 
-/// The buffers of a DS save area, as a kernel asks for them.
+/// The buffers that a kernel requests for a DS save area.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AreaPlan {
     bts: Option<BufferPlan>,
@@ -13,25 +13,25 @@ pub struct AreaPlan {
 }
 
 impl AreaPlan {
-    /// No buffer.
+    /// Returns a plan without buffers.
     #[must_use]
     pub const fn new() -> Self {
         Self { bts: None, pebs: None }
     }
 
-    /// With a buffer for branch records.
+    /// Adds a buffer for branch records.
     #[must_use]
     pub const fn bts(self, buffer: BufferPlan) -> Self {
         Self { bts: Some(buffer), ..self }
     }
 
-    /// With a buffer for samples that have these groups.
+    /// Adds a buffer for samples with these groups of fields.
     #[must_use]
     pub const fn pebs(self, buffer: BufferPlan, groups: Groups) -> Self {
         Self { pebs: Some((buffer, groups)), ..self }
     }
 
-    /// The groups of its samples.
+    /// Returns the groups of fields that its samples have.
     pub(super) fn groups(&self) -> Groups {
         self.pebs.map_or(Groups::BASIC, |(_, groups)| groups)
     }
@@ -54,48 +54,49 @@ impl AreaPlan {
     }
 }
 
-/// A buffer that is asked for, and how it is divided.
+/// A requested buffer, and its division into records.
 pub(super) type Part = Option<(BufferPlan, Division)>;
 
-/// A buffer for records, as a kernel asks for it.
+/// A requested buffer for records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BufferPlan {
-    /// Its size in bytes. Should be a multiple of the record's size: the rest is not used.
+    /// The size in bytes. It should be a multiple of the record size: the rest is not used.
     pub bytes: u64,
-    /// Where in the first page it starts; a buffer may share a page with other data, and starts anywhere in it.
+    /// The offset in the first page at which the buffer starts. A buffer may share a page with other data.
     pub page_offset: u16,
-    /// What happens when it is full.
+    /// What happens when the buffer is full.
     pub mode: BufferMode,
 }
 
 /// What happens when a buffer is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BufferMode {
-    /// It is overwritten from the beginning, and holds what was recorded last. No interrupt. Branch records only.
+    /// The buffer is overwritten from the beginning and holds the most recent records. No interrupt. Branch records
+    /// only.
     Circular,
-    /// A PMI comes while there is still room for `spare` records: for what is recorded until it is served.
+    /// A PMI arrives while there is still room for `spare` records, for what is recorded until the PMI is served.
     Interrupt {
-        /// Records kept free; at least 1.
+        /// The number of records to keep free; at least 1.
         spare: u32,
     },
 }
 
 impl BufferMode {
-    /// Room for as many branch records as recorded in the time that a PMI may take on current processors.
+    /// Keeps enough room for the branch records of the time that a PMI may take on current processors.
     pub const INTERRUPT: Self = Self::Interrupt { spare: ENOUGH };
 }
 
-/// Records in 4 KiB: what other drivers keep free as well.
+/// The number of records in 4 KiB: other drivers keep as much free.
 pub(super) const ENOUGH: u32 = 170;
 
 /// A buffer divided into records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Division {
-    /// Whole records that fit.
+    /// The number of complete records that fit.
     pub(super) records: u64,
-    /// The size of one.
+    /// The size of a record.
     pub(super) record_bytes: u64,
-    /// Where the threshold is, from the base on.
+    /// The offset of the threshold from the base.
     pub(super) threshold: u64,
 }
 
@@ -107,13 +108,14 @@ impl Division {
             return Err(PlanError::PageOffset { page_offset });
         }
         let records = bytes / record_bytes;
-        // Below this the processor's behaviour is not defined.
+        // The processor's behaviour is undefined for a buffer that is smaller than one record.
         if records == 0 {
             return Err(PlanError::TooSmall { bytes, record_bytes });
         }
         let end = records * record_bytes;
         let threshold = match mode {
-            // Above the absolute maximum: the manual says that clearing BTINT alone does not keep the interrupt off.
+            // The threshold is above the absolute maximum: the manual says that clearing BTINT alone does not prevent
+            // the interrupt.
             BufferMode::Circular => end + record_bytes,
             BufferMode::Interrupt { spare } => {
                 if spare == 0 || spare as u64 >= records {
@@ -125,46 +127,46 @@ impl Division {
         Ok(Self { records, record_bytes, threshold })
     }
 
-    /// The size of all records: the absolute maximum, from the base on.
+    /// Returns the size of all records, which is the offset of the absolute maximum from the base.
     pub(super) const fn end(&self) -> u64 {
         self.records * self.record_bytes
     }
 }
 
-/// Why a buffer cannot be divided so.
+/// Why a buffer cannot be divided as requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PlanError {
-    /// A buffer starts on a doubleword boundary within a page of 4 KiB.
+    /// A buffer must start on a doubleword boundary within a page of 4 KiB.
     PageOffset {
-        /// The offset asked for.
+        /// The requested offset.
         page_offset: u16,
     },
     /// There is no room for one record.
     TooSmall {
-        /// The size asked for.
+        /// The requested size.
         bytes: u64,
         /// The size of a record.
         record_bytes: u64,
     },
-    /// No record is left before the threshold, or none behind it.
+    /// No record is left before the threshold, or none after it.
     Spare {
-        /// Records to be kept free.
+        /// The number of records to keep free.
         spare: u32,
-        /// Records there are.
+        /// The number of records.
         records: u64,
     },
-    /// Records of event-based sampling are not overwritten: there is no circular mode for them.
+    /// A PEBS buffer cannot be circular: the processor does not overwrite samples.
     PebsIsNotCircular,
-    /// There is no event-based sampling to plan a buffer for.
+    /// The processor has no PEBS, so there is no buffer for samples to plan.
     NoPebs(Missing),
-    /// Records of this processor have no groups to choose.
+    /// The PEBS records of this processor have no selectable groups.
     FixedFormat,
-    /// No processor has so many last branches.
+    /// No processor has this many last branch records.
     Branches {
-        /// How many are asked for.
+        /// The requested number.
         branches: u8,
     },
-    /// No buffer is asked for.
+    /// No buffer was requested.
     NoBuffer,
 }
 

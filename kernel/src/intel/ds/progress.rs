@@ -1,4 +1,4 @@
-//! How far one half has come, and what of it was lost.
+//! How far the recording of one half has come, and what was lost.
 
 use super::BufferMode;
 use super::buffer::{BadIndex, RecordBuffer};
@@ -6,43 +6,43 @@ use super::memory::LinearMemory;
 use crate::drain::{Piece, Sink};
 use crate::loss::{Gap, Loss, Overwritten};
 
-/// How a half stands.
+/// The state of a half.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DsState {
-    /// It is recorded.
+    /// It records.
     Recording,
-    /// The buffer is full and the sink took nothing: it goes on when something was drained.
+    /// The buffer is full and the sink took nothing: recording resumes when something was drained.
     Full,
     /// It is off until [`DsRunning::resume`](super::DsRunning::resume).
     Suspended,
-    /// Somebody records what excludes it: PT, last branches, or branches. It goes on when it is alone at a drain, at the
-    /// end of a PMI, or at [`DsRunning::resume`](super::DsRunning::resume).
+    /// Another owner uses what excludes this half: PT, last branch records, or BTS. If that has ended, recording
+    /// resumes at the next drain, at the end of a PMI, or at [`DsRunning::resume`](super::DsRunning::resume).
     Excluded,
-    /// The index is nowhere in the buffer: somebody else wrote to the area. It is off.
+    /// The index is not in the buffer: other code wrote to the area. The half is off.
     Failed(BadIndex),
 }
 
-/// How far one half has come.
+/// How far the recording of one half has come.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Progress {
     loss: Loss,
     state: DsState,
-    /// Something was recorded since the index was looked at last.
+    /// Something was recorded since the index was last read.
     unread: bool,
-    /// Bytes of records from the base on; in a circular buffer the place of the next one.
+    /// The size of the records in the buffer; in a circular buffer, the offset of the next record.
     filled: u64,
-    /// Records are missing behind the last one.
+    /// Records are missing after the last one.
     cut: Option<Gap>,
-    /// It would go on, but for somebody else.
+    /// The half could resume, but another owner excludes it.
     excluded: bool,
-    /// It was left off by the handler, and has not gone on.
+    /// The handler left the half off, and it has not resumed yet.
     abandoned: bool,
-    /// It is off until [`Progress::wake`], whatever else it waits for.
+    /// The half is off until [`Progress::wake`], even if nothing else keeps it off.
     suspended: bool,
 }
 
 impl Progress {
-    /// An empty buffer.
+    /// Returns the state of an empty buffer.
     pub(super) const fn new() -> Self {
         Self {
             loss: Loss::NONE,
@@ -60,7 +60,7 @@ impl Progress {
         &self.loss
     }
 
-    /// The count of samples whose records were never stored.
+    /// Returns the count of samples whose records were never stored.
     pub(super) const fn lost_samples(&mut self) -> &mut u64 {
         &mut self.loss.samples
     }
@@ -73,20 +73,21 @@ impl Progress {
         }
     }
 
-    /// From now on the processor records.
+    /// Notes that the processor records from now on.
     pub(super) const fn begin(&mut self) {
         self.unread = true;
         self.excluded = false;
         self.abandoned = false;
     }
 
-    /// It may go on, but somebody records what excludes it.
+    /// Notes that the half could resume, but another owner records what excludes it.
     pub(super) fn exclude(&mut self) {
         self.loss.excluded += u64::from(!self.excluded);
         self.excluded = true;
     }
 
-    /// The handler leaves it off, until somebody lets it go on. One that is off for another reason stays so.
+    /// Notes that the handler leaves the half off until it is resumed. A half that is off for another reason keeps that
+    /// reason.
     pub(super) fn abandon(&mut self) {
         if self.state() == DsState::Recording {
             self.loss.abandoned += u64::from(!self.abandoned);
@@ -94,13 +95,14 @@ impl Progress {
         }
     }
 
-    /// Whether the index is at the threshold, and somebody has to look. Also while the processor records.
+    /// Returns whether the index is at the threshold, so that it must be served. May be called while the processor
+    /// records.
     pub(super) fn is_due<L: LinearMemory>(&self, buffer: &RecordBuffer<L>) -> bool {
         let records = self.state == DsState::Recording && !self.suspended;
         buffer.mode() != BufferMode::Circular && records && buffer.is_due()
     }
 
-    /// Looks how far the processor came. It is off.
+    /// Reads how far the processor came. The recording must be off.
     pub(super) fn collect<L: LinearMemory>(&mut self, buffer: &RecordBuffer<L>) {
         if !self.unread {
             return;
@@ -129,8 +131,8 @@ impl Progress {
         }
     }
 
-    /// Hands what is there to `sink`, as far as it takes it: whole records. A circular buffer is shown and keeps all.
-    /// The processor is off.
+    /// Offers the complete records to `sink`, as far as the sink takes them. A circular buffer is only shown and keeps
+    /// all records. The recording must be off.
     pub(super) fn deliver<L: LinearMemory>(
         &mut self,
         buffer: &mut RecordBuffer<L>,
@@ -157,7 +159,7 @@ impl Progress {
         }
     }
 
-    /// Whether it may go on: it is not meant to be off, and there is room.
+    /// Returns whether the half may resume: it is not suspended or failed, and there is room.
     pub(super) fn may_go_on<L: LinearMemory>(&mut self, buffer: &RecordBuffer<L>) -> bool {
         if self.suspended || matches!(self.state, DsState::Failed(_)) {
             return false;
@@ -170,17 +172,17 @@ impl Progress {
         !waits
     }
 
-    /// Stays off until [`Progress::wake`].
+    /// Keeps the half off until [`Progress::wake`].
     pub(super) const fn suspend(&mut self) {
         self.suspended = true;
     }
 
-    /// May go on again.
+    /// Lets the half resume again.
     pub(super) const fn wake(&mut self) {
         self.suspended = false;
     }
 
-    /// What the buffer holds, oldest first. The processor is off.
+    /// Returns the content of the buffer, oldest first. The recording must be off.
     pub(super) fn pieces<'a, L: LinearMemory>(
         &self,
         buffer: &'a RecordBuffer<L>,
@@ -193,8 +195,8 @@ impl Progress {
         [wrap, older, newer, self.cut.map(Piece::Gap)].into_iter().flatten().filter(some)
     }
 
-    /// What a buffer that went round has lost: the records between its base and the place of the next one took the place
-    /// of others. At its end nobody knows whether there were others.
+    /// Returns what a circular buffer that wrapped has overwritten: at least the records between its base and the place
+    /// of the next record. If that place is the end, it is unknown whether others were overwritten.
     const fn overwritten<L: LinearMemory>(&self, buffer: &RecordBuffer<L>) -> Overwritten {
         Overwritten::at_least(self.filled % buffer.end())
     }

@@ -1,4 +1,4 @@
-//! What the manual demands of the memory of a DS save area, and what it recommends.
+//! The manual's requirements and recommendations for the memory of a DS save area.
 //!
 //! Source: SDM vol. 3, Debug, Branch Profile, TSC, and Intel Resource Director Technology Features, "Setting Up the DS
 //! Save Area".
@@ -11,25 +11,25 @@ use core::fmt;
 use x86_64::VirtAddr;
 use x86_64::structures::paging::PageTableFlags;
 
-/// A rule that is broken, and where.
+/// A broken rule, and where it is broken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rule {
-    /// The page is not present, in this address space: a table made later, one that is filled in lazily, or the one for
-    /// user code where page tables are isolated.
+    /// The page is not present in this address space: its page tables were created later, are filled in lazily, or are
+    /// the isolated ones for user code.
     NotPresent(Place),
-    /// The kernel may take the page away.
+    /// The kernel may unmap the page.
     Pageable(Place),
     /// The page cannot be written to.
     NotWritable(Place),
     /// User code can reach the page.
     UserAccessible(Place),
-    /// The page is not marked accessed: the processor would not do that here.
+    /// The page is not marked accessed: the processor does not set the mark when it writes records.
     NotAccessed(Place),
-    /// The page is not marked dirty: the processor would not do that here.
+    /// The page is not marked dirty: the processor does not set the mark when it writes records.
     NotDirty(Place),
-    /// The page is another one in this address space.
+    /// The address is mapped to a different page in this address space.
     MappedElsewhere(Place),
-    /// There is code in the page: each record would count as self-modifying code.
+    /// The page contains code: each record would count as self-modifying code.
     HoldsCode(Place),
     /// Bit 20 of the address is set, and A20M# could be asserted.
     Bit20 {
@@ -43,7 +43,7 @@ pub enum Rule {
         /// The bits of a linear address.
         bits: u8,
     },
-    /// The kernel counts no address space at all: nothing is said about where the area is mapped.
+    /// The kernel reports no address space at all, so it is unknown where the area is mapped.
     NoAddressSpace,
 }
 
@@ -56,40 +56,40 @@ pub struct Place {
     pub space: usize,
 }
 
-/// Whether what the manual recommends is a rule as well.
+/// Whether the manual's recommendations are enforced as rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Strictness {
-    /// Only what it demands.
+    /// Enforces only the requirements.
     Lenient,
-    /// All.
+    /// Enforces the recommendations as well.
     Strict,
 }
 
-/// Something that the manual recommends and that is not there.
+/// A recommendation of the manual that the area does not follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Warning {
     /// A buffer does not begin on a cache line.
     CacheLine {
-        /// Where it begins.
+        /// The address at which it begins.
         address: u64,
     },
-    /// A buffer's size is no multiple of a record's.
+    /// The size of a buffer is not a multiple of the record size.
     Remainder {
         /// The size.
         bytes: u64,
         /// The size of a record.
         record_bytes: u64,
     },
-    /// A page is not write-back memory.
+    /// The memory type of a page is not write-back.
     NotWriteBack {
         /// The page.
         address: u64,
-        /// What it is.
+        /// Its memory type.
         memory_type: MemoryType,
     },
     /// Few records are kept free for the time until a PMI is served.
     FewSpare {
-        /// How many.
+        /// The number of records kept free.
         spare: u32,
     },
 }
@@ -99,19 +99,19 @@ pub enum Warning {
 pub struct Warnings([Option<Warning>; 4]);
 
 impl Warnings {
-    /// Those there are.
+    /// Returns the warnings.
     pub fn iter(&self) -> impl Iterator<Item = Warning> + '_ {
         self.0.iter().flatten().copied()
     }
 
-    /// Those about sizes.
+    /// Adds the warnings about sizes.
     pub(super) fn of_plan(&mut self, half: Half, plan: &BufferPlan, division: &Division) {
         let record_bytes = division.record_bytes;
         if !plan.bytes.is_multiple_of(record_bytes) {
             self.add(Warning::Remainder { bytes: plan.bytes, record_bytes });
         }
         match plan.mode {
-            // How many samples are enough depends on their periods, which the configuration has.
+            // How many samples are enough depends on their periods, which only the configuration knows.
             BufferMode::Interrupt { spare } if half == Half::Bts && spare < ENOUGH => {
                 self.add(Warning::FewSpare { spare })
             }

@@ -1,4 +1,4 @@
-//! A recording that is going on.
+//! A debug store that records.
 
 use super::session::DsSession;
 use super::{DsState, Half, LinearMemory};
@@ -7,30 +7,30 @@ use crate::lifecycle::{self, Source};
 use crate::loss::Loss;
 use crate::msr::{GeneralProtection, Msr};
 
-/// Branches are recorded, or counters sample, or both, and the memory belongs to the processor. A stop gives the counters
-/// back.
+/// A running recording of branches, samples or both, with the memory that the processor writes to. A stop also releases
+/// the counters.
 pub type DsRunning<M, L> = lifecycle::Running<DsSession<M, L>>;
 
 impl<M: Msr, L: LinearMemory> DsRunning<M, L> {
-    /// What of a half was lost so far, as of the last PMI or drain.
+    /// Returns what was lost of a half so far, as of the last PMI or drain.
     #[must_use]
     pub fn loss(&self, half: Half) -> &Loss {
         self.session().loss(half)
     }
 
-    /// How a half stands, as of the last PMI or drain, if it is recorded at all.
+    /// Returns the state of a half, as of the last PMI or drain; `None` if it is not recorded.
     #[must_use]
     pub fn state(&self, half: Half) -> Option<DsState> {
         self.session().state(half)
     }
 
-    /// Hands what was recorded so far to the sinks, oldest first, and goes on. What they take is taken out of the
-    /// buffers, record by record; a circular buffer is shown and keeps all.
+    /// Offers what was recorded so far to the sinks, oldest first, and resumes. Records that they take are removed from
+    /// the buffers; a circular buffer is only shown and keeps all records.
     ///
     /// # Errors
     ///
-    /// An access raised #GP. Where TR or a counter could not be stopped, that half goes on and nothing was handed over;
-    /// otherwise it is off, and the next call tries again.
+    /// An access raised #GP. If TR or a counter could not be stopped, that half still runs and nothing was handed over.
+    /// Otherwise it is off, and the next call tries again.
     pub fn drain(
         &mut self,
         branches: &mut (impl Sink + ?Sized),
@@ -43,13 +43,13 @@ impl<M: Msr, L: LinearMemory> DsRunning<M, L> {
         session.go_on(halted)
     }
 
-    /// Stops recording until [`DsRunning::resume`], as when another task runs on this processor. IA32_DS_AREA stays. A task
-    /// that moves to another processor is stopped here and started there, with that processor's unit: what was recorded
-    /// is drained first, as a start empties the area.
+    /// Stops recording until [`DsRunning::resume`], for example while another task runs on this processor. IA32_DS_AREA
+    /// stays set. If a task moves to another processor, stop the recording here and start one there, with that
+    /// processor's unit. Drain the records first, because a start empties the area.
     ///
     /// # Errors
     ///
-    /// TR or a counter could not be stopped: that half goes on.
+    /// TR or a counter could not be stopped: that half still runs.
     pub fn suspend(&mut self) -> Result<(), GeneralProtection> {
         let halted = self.halt()?;
         self.session_mut().collect(&halted);
@@ -57,11 +57,11 @@ impl<M: Msr, L: LinearMemory> DsRunning<M, L> {
         Ok(())
     }
 
-    /// Goes on after [`DsRunning::suspend`].
+    /// Resumes after [`DsRunning::suspend`].
     ///
     /// # Errors
     ///
-    /// An access raised #GP: some of it is off, and the next call tries again.
+    /// An access raised #GP: a part of the recording is off, and the next call tries again.
     pub fn resume(&mut self) -> Result<(), GeneralProtection> {
         let halted = self.halt()?;
         let session = self.session_mut();
@@ -70,7 +70,7 @@ impl<M: Msr, L: LinearMemory> DsRunning<M, L> {
         session.go_on(halted)
     }
 
-    /// This recording for a PMI handler, with those who take its records.
+    /// Returns this recording as a source for a PMI handler, with the sinks that receive its records.
     pub fn source<'a, B: Sink + ?Sized, P: Sink + ?Sized>(
         &'a mut self,
         branches: &'a mut B,

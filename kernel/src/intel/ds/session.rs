@@ -1,4 +1,4 @@
-//! A unit with the area it records into: the steps that start, PMI handler and stop are made of.
+//! A debug store together with the area that it records into: the steps that start, PMI handler and stop consist of.
 
 use super::config::CheckedDs;
 use super::progress::{DsState, Progress};
@@ -19,11 +19,11 @@ use core::sync::atomic::{Ordering, fence};
 pub struct DsSession<M: Msr, L: LinearMemory> {
     unit: DsUnit<M>,
     area: DsArea<L>,
-    /// What is set while branches are recorded, if they are to be.
+    /// The flags that are set while branches are recorded, if they are.
     control: Option<DebugFlags>,
-    /// The same as bits of the register, and all bits there that are this driver's.
+    /// The same flags as bits of the register, and all bits there that belong to this driver.
     bits: (u64, u64),
-    /// The counters that sample, if some are to.
+    /// The counters that sample, if any.
     program: Option<Program>,
     bts: Progress,
     pebs: Progress,
@@ -62,7 +62,7 @@ impl<M: Msr, L: LinearMemory> DsSession<M, L> {
         }
     }
 
-    /// Its bits in IA32_PERF_GLOBAL_STATUS, on processors that have the register.
+    /// Returns this session's bits in IA32_PERF_GLOBAL_STATUS, on processors that have the register.
     fn status_bits(&self) -> GlobalStatus {
         let counters = self.program.as_ref().map_or(GlobalStatus::empty(), Program::status);
         match self.unit.capabilities().global_status {
@@ -71,7 +71,7 @@ impl<M: Msr, L: LinearMemory> DsSession<M, L> {
         }
     }
 
-    /// The control register holds what lets branches be recorded.
+    /// Checks that the control register kept the bits that enable the recording of branches.
     fn check_backed(&mut self) -> Result<(), StartError<DsRefusal>> {
         if !self.branches {
             return Ok(());
@@ -88,7 +88,8 @@ impl<M: Msr, L: LinearMemory> DsSession<M, L> {
         }
     }
 
-    /// Whether an index is at its threshold, and somebody has to look. Also while the processor records.
+    /// Returns whether an index is at its threshold, so that it must be served. May be called while the processor
+    /// records.
     pub(super) fn is_due(&self) -> bool {
         let due = |half: Half, progress: &Progress| {
             self.state(half).is_some() && self.area.half(half).is_some_and(|buffer| progress.is_due(buffer))
@@ -96,7 +97,7 @@ impl<M: Msr, L: LinearMemory> DsSession<M, L> {
         due(Half::Bts, &self.bts) || due(Half::Pebs, &self.pebs)
     }
 
-    /// Looks how far the processor came.
+    /// Reads how far the processor came.
     pub(super) fn collect(&mut self, _: &Halted) {
         if let Some(buffer) = self.area.half(Half::Bts) {
             self.bts.collect(buffer);
@@ -106,7 +107,7 @@ impl<M: Msr, L: LinearMemory> DsSession<M, L> {
         }
     }
 
-    /// Hands what is there to the sinks, as far as they take it.
+    /// Offers what was recorded to the sinks, as far as they take it.
     pub(super) fn deliver(
         &mut self,
         branches: &mut (impl Sink + ?Sized),
@@ -121,16 +122,16 @@ impl<M: Msr, L: LinearMemory> DsSession<M, L> {
         }
     }
 
-    /// Goes on, each half if there is room.
+    /// Resumes each half that has room.
     pub(super) fn go_on(&mut self, _: Halted) -> Result<(), GeneralProtection> {
-        // The management area is written before the processor may read it.
+        // The management area must be written before the processor reads it.
         fence(Ordering::SeqCst);
         if let (Some(program), Some(buffer)) = (&mut self.program, self.area.half(Half::Pebs))
             && self.pebs.may_go_on(buffer)
         {
             self.pebs.begin();
-            // SAFETY: records go where IA32_DS_AREA and the management area lead: memory of this session, until the
-            // counters are stopped.
+            // SAFETY: the processor writes records where IA32_DS_AREA and the management area say. This is memory of
+            // the session, which owns it until the counters are stopped.
             unsafe { program.go_on(&mut self.unit.msr, self.pebs.lost_samples()) }?;
         }
         if let (Some(_), Some(buffer)) = (self.control, self.area.half(Half::Bts))
@@ -142,19 +143,19 @@ impl<M: Msr, L: LinearMemory> DsSession<M, L> {
         Ok(())
     }
 
-    /// Stays off until [`DsSession::wake`].
+    /// Keeps both halves off until [`DsSession::wake`].
     pub(super) fn suspend(&mut self) {
         self.bts.suspend();
         self.pebs.suspend();
     }
 
-    /// Whether [`DsSession::go_on`] may go on again.
+    /// Lets [`DsSession::go_on`] resume the halves again.
     pub(super) fn wake(&mut self) {
         self.bts.wake();
         self.pebs.wake();
     }
 
-    /// Whether some half asks for PMIs.
+    /// Returns whether a half requests PMIs.
     fn interrupts(&self) -> bool {
         let branches = self.control.is_some() && self.area.mode(Half::Bts) != Some(BufferMode::Circular);
         branches || self.program.is_some()
@@ -162,7 +163,7 @@ impl<M: Msr, L: LinearMemory> DsSession<M, L> {
 
     fn record_branches(&mut self) -> Result<(), GeneralProtection> {
         let (on, mine) = self.bits;
-        // While it was off others may have begun.
+        // Other owners may have begun while it was off.
         let bits = match self.unit.claim_branches() {
             Ok(bits) => bits,
             Err(StartError::Fault(fault)) => return Err(fault),
@@ -171,8 +172,8 @@ impl<M: Msr, L: LinearMemory> DsSession<M, L> {
                 return Ok(());
             }
         };
-        // SAFETY: records go where IA32_DS_AREA and the management area lead: memory of this session, until it clears
-        // TR.
+        // SAFETY: the processor writes records where IA32_DS_AREA and the management area say. This is memory of the
+        // session, which owns it until TR is cleared.
         unsafe { self.unit.msr.write(DebugCtl(bits & !mine | on)) }?;
         self.branches = true;
         self.bts.begin();
@@ -182,7 +183,7 @@ impl<M: Msr, L: LinearMemory> DsSession<M, L> {
     fn stop_branches(&mut self) -> Result<(), GeneralProtection> {
         if self.branches {
             let (_, mine) = self.bits;
-            // SAFETY: it only ends writes to memory.
+            // SAFETY: this only ends writes to memory.
             unsafe { self.unit.msr.change(|DebugCtl(bits)| DebugCtl(bits & !mine)) }?;
             self.branches = false;
         }
@@ -198,7 +199,8 @@ impl<M: Msr, L: LinearMemory> Recording for DsSession<M, L> {
 
     const WRITES_MEMORY: bool = true;
 
-    /// Starts with empty buffers: the management area, the counters, IA32_DS_AREA, then what lets records be written.
+    /// Starts with empty buffers: first the management area, the counters and IA32_DS_AREA, then what enables the
+    /// recording.
     fn begin(&mut self) -> Result<(), StartError<DsRefusal>> {
         if self.control.is_some() {
             self.unit.claim_branches()?;
@@ -210,8 +212,8 @@ impl<M: Msr, L: LinearMemory> Recording for DsSession<M, L> {
         if self.interrupts() {
             self.unit.require_apic()?;
             if !self.status_bits().is_empty() {
-                // One from an earlier recording would be taken for this one's.
-                // SAFETY: clears bits of what is off; no memory is written.
+                // A request that an earlier recording left would be treated as this recording's.
+                // SAFETY: this clears bits of units that are off; no memory is written.
                 unsafe { self.unit.msr.write(GlobalStatusReset(self.status_bits())) }?;
             }
         }
@@ -222,8 +224,8 @@ impl<M: Msr, L: LinearMemory> Recording for DsSession<M, L> {
             }
             None => self.area.reset(core::iter::empty()),
         }
-        // SAFETY: the management area that this session owns; its fields lead to buffers that it owns too, and
-        // nothing is recorded yet.
+        // SAFETY: the management area belongs to this session. Its fields name buffers that belong to the session too,
+        // and nothing is recorded yet.
         unsafe { self.unit.msr.write(DsAreaBase(self.area.address())) }?;
         self.named = true;
         let halted = Halted::halt(self)?;
@@ -231,14 +233,15 @@ impl<M: Msr, L: LinearMemory> Recording for DsSession<M, L> {
         self.check_backed()
     }
 
-    /// Clears TR and what goes with it, and stops the counters: no record is written any more. What can be stopped is.
+    /// Clears TR and its related flags, and stops the counters: no record is written any more. If one of them cannot be
+    /// stopped, the others still are.
     fn halt(&mut self) -> Result<(), GeneralProtection> {
         let branches = self.stop_branches();
         let samples = match &mut self.program {
             Some(program) => program.stop(&mut self.unit.msr),
             None => Ok(()),
         };
-        // Another processor that sees what we publish from here on sees the records too.
+        // With this fence, another processor that sees what is published from now on sees the records too.
         fence(Ordering::SeqCst);
         branches.and(samples)
     }
@@ -248,10 +251,10 @@ impl<M: Msr, L: LinearMemory> Recording for DsSession<M, L> {
         Ok(())
     }
 
-    /// Makes IA32_DS_AREA name nothing, and gives the counters back.
+    /// Sets IA32_DS_AREA to 0, and releases the counters.
     fn leave(&mut self, _: &Halted) -> Result<(), GeneralProtection> {
         if self.named {
-            // SAFETY: nothing is recorded, and whoever records next sets an area first.
+            // SAFETY: nothing is recorded, and the next recording sets an area first.
             unsafe { self.unit.msr.write(DsAreaBase(0)) }?;
             self.named = false;
         }
@@ -278,8 +281,8 @@ impl<M: Msr, L: LinearMemory, B: Sink + ?Sized, P: Sink + ?Sized> Serve<(&mut B,
         self.status_bits().into()
     }
 
-    /// The index says whether the interrupt was for these buffers: processors do not set OvfBuf for branch records
-    /// reliably.
+    /// The index shows whether the interrupt was for these buffers: processors do not set OvfBuf reliably for branch
+    /// records.
     fn asks(&mut self) -> Result<bool, GeneralProtection> {
         Ok(self.is_due())
     }
@@ -303,7 +306,7 @@ impl<M: Msr, L: LinearMemory, B: Sink + ?Sized, P: Sink + ?Sized> Serve<(&mut B,
         self.go_on(halted)
     }
 
-    /// What does not let itself be stopped goes on.
+    /// Counts what was left off. A half that cannot be stopped keeps running.
     fn abandon(&mut self, _: Abandoned) {
         if self.halt().is_err() {
             return;

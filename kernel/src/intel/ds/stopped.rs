@@ -1,4 +1,4 @@
-//! What was recorded.
+//! What a stopped debug store has recorded.
 
 use super::progress::Progress;
 use super::{DsArea, DsLayout, DsUnit, Half, LinearMemory};
@@ -6,10 +6,10 @@ use crate::drain::Piece;
 use crate::loss::Loss;
 use crate::msr::Msr;
 
-/// A recording that is over.
+/// A recording that was stopped.
 #[derive(Debug)]
 pub struct DsStopped<M: Msr, L: LinearMemory> {
-    /// The unit, to start again.
+    /// The unit, which can be started again.
     pub unit: DsUnit<M>,
     /// What was recorded.
     pub records: Records<L>,
@@ -21,7 +21,7 @@ impl<M: Msr, L: LinearMemory> DsStopped<M, L> {
     }
 }
 
-/// The records that are in an area.
+/// The records in an area.
 #[derive(Debug)]
 pub struct Records<L: LinearMemory> {
     area: DsArea<L>,
@@ -30,25 +30,25 @@ pub struct Records<L: LinearMemory> {
 }
 
 impl<L: LinearMemory> Records<L> {
-    /// Whole records of a half, oldest first, and where some are missing.
+    /// Returns the complete records of a half, oldest first, and the gaps between them.
     pub fn pieces(&self, half: Half) -> impl Iterator<Item = Piece<'_>> {
         let progress = self.progress(half);
         self.area.half(half).into_iter().flat_map(|buffer| progress.pieces(buffer))
     }
 
-    /// What of a half was lost.
+    /// Returns what was lost of a half.
     #[must_use]
     pub const fn loss(&self, half: Half) -> &Loss {
         self.progress(half).loss()
     }
 
-    /// How wide their fields are.
+    /// Returns how wide the fields of the records are.
     #[must_use]
     pub const fn layout(&self) -> DsLayout {
         self.area.layout()
     }
 
-    /// The memory, for another recording.
+    /// Returns the memory, for another recording.
     #[must_use]
     pub fn into_area(self) -> DsArea<L> {
         self.area

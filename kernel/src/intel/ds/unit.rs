@@ -1,4 +1,4 @@
-//! A unit that is off, and the way to start it.
+//! A debug store that is off: detection and start.
 
 use super::config::CheckedDs;
 use super::running::DsRunning;
@@ -13,8 +13,8 @@ use core::marker::PhantomData;
 
 /// The debug store of one logical processor, off.
 ///
-/// It cannot be sent to another thread of execution: it stands for the processor that it was found on, and so does
-/// what comes of it.
+/// The value cannot be sent to another thread of execution: it belongs to the processor on which it was found, and so
+/// do the values made from it.
 #[derive(Debug)]
 pub struct DsUnit<M: Msr> {
     pub(super) msr: M,
@@ -23,35 +23,35 @@ pub struct DsUnit<M: Msr> {
 }
 
 impl<M: Msr> DsUnit<M> {
-    /// Finds the unit: CPUID first, then whether its registers answer, and whether it is free.
+    /// Detects the unit: first by CPUID, then by checking that its registers work and that no other owner uses it.
     ///
     /// # Errors
     ///
-    /// It is not there, or somebody uses it. Where IA32_DS_AREA raised #GP when its value was put back it holds an
-    /// address that nothing is written to.
+    /// The unit is absent, or another owner uses it. If IA32_DS_AREA raised #GP when its value was restored, it holds
+    /// an address that nothing is written to.
     pub fn detect(cpuid: impl CpuIdReader, mut msr: M) -> Result<Self, Absent> {
         let capabilities = DsCapabilities::detect(cpuid, &mut msr)?;
         Ok(Self { msr, capabilities, of_this_processor: PhantomData })
     }
 
-    /// What it can do.
+    /// Returns what the unit can do.
     #[must_use]
     pub const fn capabilities(&self) -> &DsCapabilities {
         &self.capabilities
     }
 
-    /// Starts to record into `area`. The first branch may be missed: the processor begins somewhere behind the write
+    /// Starts recording into `area`. The first branch may be missed: the processor begins some time after the write
     /// that enables it.
     ///
-    /// Order: the management area and the counters, IA32_DS_AREA, IA32_PEBS_ENABLE and IA32_PERF_GLOBAL_CTRL, then TR
-    /// and BTS, with BTINT where the buffer asks for PMIs. The configuration and each page of the area are checked
-    /// before any of it, and counters that somebody uses are left alone. The LVT entry is the
-    /// [`Handler`](crate::pmi::Handler)'s.
+    /// The configuration and each page of the area are checked before any register is written, and counters that
+    /// another owner uses are left alone. The order of writes is: the management area and the counters, IA32_DS_AREA,
+    /// IA32_PEBS_ENABLE and IA32_PERF_GLOBAL_CTRL, then TR and BTS, with BTINT if the buffer requests PMIs. The LVT
+    /// entry belongs to the [`Handler`](crate::pmi::Handler).
     ///
     /// # Errors
     ///
-    /// The configuration, the area or the processor says no. DsUnit and area come back, unless the unit cannot be stopped
-    /// any more.
+    /// The configuration, the area or the processor refuses. Unit and area are returned, unless the unit cannot be
+    /// stopped any more.
     #[allow(clippy::result_large_err, reason = "it gives back what it was given")]
     pub fn start<L: LinearMemory>(
         self,
@@ -68,31 +68,32 @@ impl<M: Msr> DsUnit<M> {
         DsRunning::start(DsSession::new(self, area, recording))
     }
 
-    /// Sends branch trace messages without storing them (TR alone), for a probe on the bus.
+    /// Sends branch trace messages on the bus, for a probe, without storing them (TR alone).
     ///
     /// # Errors
     ///
-    /// Somebody records branches, or an access raised #GP. The unit comes back.
+    /// Another owner records branches, or an access raised #GP. The unit is returned.
     #[allow(clippy::result_large_err, reason = "it gives back what it was given")]
     pub fn send_messages(self) -> Result<Messages<M>, NotStarted<MessageSession<M>>> {
         Messages::start(MessageSession::new(self))
     }
 
-    /// Sets these, besides what is set.
+    /// Sets these flags and keeps the others.
     pub(crate) fn set(&mut self, flags: DebugFlags) -> Result<(), GeneralProtection> {
         let set = self.capabilities.control.bits(flags);
-        // SAFETY: without BTS nothing is written to memory; with it the caller has set the area.
+        // SAFETY: without BTS nothing is written to memory; with it, the caller has set the area.
         unsafe { self.msr.change(|DebugCtl(bits)| DebugCtl(bits | set)) }
     }
 
-    /// Clears these.
+    /// Clears these flags.
     pub(crate) fn clear(&mut self, flags: DebugFlags) -> Result<(), GeneralProtection> {
         let clear = self.capabilities.control.bits(flags);
-        // SAFETY: it only ends writes to memory.
+        // SAFETY: this only ends writes to memory.
         unsafe { self.msr.change(|DebugCtl(bits)| DebugCtl(bits & !clear)) }
     }
 
-    /// Makes sure that nobody records branches, and that PT, which excludes it, is off. What the control register is.
+    /// Checks that no other owner records branches, and that PT is off if it excludes BTS. Returns the control
+    /// register.
     pub(crate) fn claim_branches(&mut self) -> Result<u64, StartError<DsRefusal>> {
         let DebugCtl(bits) = self.msr.read()?;
         if self.capabilities.control.flags(DebugCtl(bits)).intersects(DebugFlags::RECORDERS) {
@@ -107,7 +108,7 @@ impl<M: Msr> DsUnit<M> {
         Ok(bits)
     }
 
-    /// Makes sure that nobody has set an area.
+    /// Checks that no other owner has set an area.
     pub(crate) fn claim_area(&mut self) -> Result<(), StartError<DsRefusal>> {
         match self.msr.read()? {
             DsAreaBase(0) => Ok(()),
@@ -115,7 +116,7 @@ impl<M: Msr> DsUnit<M> {
         }
     }
 
-    /// Makes sure that nobody uses the counters.
+    /// Checks that no other owner uses the counters.
     pub(super) fn claim_counters(&mut self, program: &Program) -> Result<(), StartError<DsRefusal>> {
         match program.in_use(&mut self.msr)? {
             None => Ok(()),
@@ -123,7 +124,7 @@ impl<M: Msr> DsUnit<M> {
         }
     }
 
-    /// The PMI comes through the local APIC.
+    /// Checks that the local APIC, which delivers the PMI, is on.
     pub(super) fn require_apic(&mut self) -> Result<(), StartError<DsRefusal>> {
         let base: ApicBase = self.msr.read()?;
         match base.contains(ApicBase::ENABLE) {

@@ -1,21 +1,21 @@
-//! A last branch record, as a value.
+//! A last branch record as a value.
 
 /// A branch, an interrupt or an exception.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Branch {
-    /// Where from.
+    /// The source address.
     pub from: u64,
-    /// Where to.
+    /// The target address.
     pub to: u64,
-    /// Its target or direction was mispredicted, where the processor says so.
+    /// Whether its target or direction was mispredicted, if the processor reports that.
     pub mispredicted: Option<bool>,
-    /// It was within a transaction.
+    /// Whether it was within a transaction.
     pub in_tsx: bool,
-    /// It was the abort of a transaction.
+    /// Whether it was the abort of a transaction.
     pub tsx_abort: bool,
-    /// Core cycles since the record before, at the most `0xffff`, where the processor says so.
+    /// The number of core cycles since the previous record, at most `0xffff`, if the processor reports that.
     pub cycles: Option<u16>,
-    /// What it was, where the processor says so.
+    /// The kind of branch, if the processor reports that.
     pub kind: Option<BranchType>,
 }
 
@@ -36,11 +36,11 @@ pub enum BranchType {
     NearReturn,
     /// OTHER: far branches, interrupts, exceptions.
     Other,
-    /// A kind without a name here.
+    /// A value that this driver does not know.
     Unknown(u8),
 }
 
-/// What the addresses of a record are, and where else something is: `IA32_PERF_CAPABILITIES[5:0]`.
+/// The kind of addresses in a record, and the places of the other information: `IA32_PERF_CAPABILITIES[5:0]`.
 ///
 /// Source: SDM vol. 3, Debug, Branch Profile, TSC, and Intel Resource Director Technology Features, "LBR Stack and
 /// Intel 64 Processors".
@@ -52,20 +52,20 @@ pub enum LbrFormat {
     Lip,
     /// 2: offsets in the code segment.
     Eip,
-    /// 3: offsets; the misprediction in where-from's bit 63. So are those of 4 read where there is no TSX, whose bits 62:61
-    /// need not be the address's sign.
+    /// 3: offsets; the misprediction in the source's bit 63. Format 4 is read like this too on processors without TSX,
+    /// whose bits 62:61 need not equal the address's sign.
     EipFlags,
-    /// 4: offsets; misprediction and transaction in where-from's bits 63:61.
+    /// 4: offsets; misprediction and transaction in the source's bits 63:61.
     EipFlagsTsx,
-    /// 5: offsets; all else in MSR_LBR_INFO_x.
+    /// 5: offsets; all other information in MSR_LBR_INFO_x.
     EipInfo,
-    /// 6: linear addresses; the misprediction in where-from's bit 63, the cycles in where-to's bits 63:48.
+    /// 6: linear addresses; the misprediction in the source's bit 63, the cycles in the target's bits 63:48.
     LipFlagsCycles,
-    /// 7: linear addresses; all else in MSR_LBR_INFO_x.
+    /// 7: linear addresses; all other information in MSR_LBR_INFO_x.
     LipInfo,
     /// The architectural LBRs.
     Architectural {
-        /// Linear addresses, and not offsets.
+        /// Whether addresses are linear, not offsets.
         linear: bool,
         /// IA32_LBR_x_INFO.MISPRED.
         mispredicted: bool,
@@ -77,7 +77,7 @@ pub enum LbrFormat {
 }
 
 impl LbrFormat {
-    /// The format with this number, if it is known.
+    /// Returns the format with this number, if it is known.
     #[must_use]
     pub const fn of(number: u8) -> Option<Self> {
         Some(match number {
@@ -93,12 +93,12 @@ impl LbrFormat {
         })
     }
 
-    /// Whether it wants MSR_LBR_INFO_x.
+    /// Returns whether the format needs MSR_LBR_INFO_x.
     pub(super) const fn has_info(self) -> bool {
         matches!(self, Self::EipInfo | Self::LipInfo | Self::Architectural { .. })
     }
 
-    /// A record from its registers; `None` for one that was never written.
+    /// Decodes a record from its registers; `None` for a record that was never written.
     pub(super) fn branch(self, from: u64, to: u64, info: u64) -> Option<Branch> {
         if from == 0 && to == 0 {
             return None;
@@ -151,14 +151,14 @@ impl BranchType {
             3 => Self::NearIndirectCall,
             4 => Self::NearRelativeCall,
             5 => Self::NearReturn,
-            // Bits 2:0 say nothing more.
+            // Bits 2:0 have no meaning.
             8..=15 => Self::Other,
             _ => Self::Unknown(bits),
         }
     }
 }
 
-/// An address whose bits from `flags` on are something else: the bit below is extended.
+/// Returns an address whose bits from `flags` on hold other information: the bit below them is sign-extended.
 const fn extend(address: u64, flags: u32) -> u64 {
     let shift = 64 - flags;
     ((address << shift).cast_signed() >> shift).cast_unsigned()
@@ -186,7 +186,7 @@ mod tests {
             (2, KERNEL, 0x40_1000, !0, plain),
             (3, KERNEL, 0x40_1000, 0, missed),
             (3, KERNEL & !(1 << 63), 0x40_1000, 0, hit),
-            // As format 4 has it without TSX.
+            // As format 4 without TSX has it.
             (3, KERNEL & !(7 << 61), 0x40_1000, 0, hit),
             (3, KERNEL & !(3 << 61), 0x40_1000, 0, missed),
             (4, KERNEL & !(7 << 61), 0x40_1000, 0, hit),

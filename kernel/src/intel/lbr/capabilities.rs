@@ -1,4 +1,4 @@
-//! Are there last branch records, and what can they do?
+//! Detects last branch records and what they can do.
 
 use super::{LbrFormat, Stack};
 use crate::intel::errata::Errata;
@@ -13,27 +13,27 @@ use raw_cpuid::{CpuId, CpuIdReader};
 pub struct LbrCapabilities {
     /// Their registers.
     pub stack: Stack,
-    /// How they are to be read.
+    /// The format in which they are read.
     pub format: LbrFormat,
     /// They can be filtered by privilege level.
     pub levels: bool,
     /// They can be filtered by kind of branch.
     pub classes: bool,
-    /// There is call-stack mode.
+    /// The processor has call-stack mode.
     pub call_stack: bool,
     /// A PMI can freeze them: FREEZE_LBRS_ON_PMI.
     pub freeze_on_pmi: bool,
-    /// There is Intel PT, `CPUID.07H.0:EBX[25]`, and this is a model where it excludes them while it traces.
+    /// The processor has Intel PT (`CPUID.07H.0:EBX[25]`), and on this model PT excludes these records while it traces.
     pub processor_trace: bool,
     pub(super) control: DebugCtlLayout,
 }
 
 impl LbrCapabilities {
-    /// Finds them. Turns them on and off again where nobody uses them.
+    /// Detects them. If no other owner uses them, this turns them on and off again.
     ///
     /// # Errors
     ///
-    /// They are not there.
+    /// They are absent.
     pub fn detect(cpuid: impl CpuIdReader, msr: &mut impl Msr) -> Result<Self, Absent> {
         let architectural = Architectural::read(&cpuid);
         let id = CpuId::with_cpuid_reader(cpuid);
@@ -67,7 +67,7 @@ impl LbrCapabilities {
         Ok(found)
     }
 
-    /// Whether they are the architectural ones.
+    /// Returns whether they are the architectural records.
     pub(super) const fn is_architectural(&self) -> bool {
         self.stack.top.is_none()
     }
@@ -94,19 +94,19 @@ impl LbrCapabilities {
         Self { stack, format, levels, classes, call_stack, ..self }
     }
 
-    /// Looks whether the register that turns them on is backed, where nobody records what they would disturb.
+    /// Checks that the register that turns them on works, unless that would disturb another owner.
     fn probe(&self, msr: &mut impl Msr) -> Result<(), Absent> {
         let address = self.enable_address();
         let before = msr.rdmsr(address)?;
         if before & LBR != 0 || self.is_excluded(msr)? {
-            // It holds a bit, or the start says no.
+            // Either the bit is set, so the register works, or the start refuses.
             return Ok(());
         }
-        // SAFETY: branches go into registers that nobody uses now; no memory is written.
+        // SAFETY: branches go into registers that nothing else uses now; no memory is written.
         unsafe { lifecycle::probe(msr, address, |before| before | LBR, LBR) }
     }
 
-    /// Whether branches are stored, or PT traces where it excludes last branches.
+    /// Returns whether BTS is on, or PT traces on a model where it excludes last branch records.
     pub(super) fn is_excluded(&self, msr: &mut impl Msr) -> Result<bool, GeneralProtection> {
         if self.control.flags(msr.read()?).intersects(DebugFlags::RECORDERS) {
             return Ok(true);
@@ -114,7 +114,7 @@ impl LbrCapabilities {
         Ok(self.processor_trace && msr.read::<RtitCtl>()?.contains(RtitCtl::TRACE_EN))
     }
 
-    /// The register whose bit 0 turns them on.
+    /// Returns the address of the register whose bit 0 turns them on.
     pub(super) const fn enable_address(&self) -> u32 {
         match self.is_architectural() {
             true => <LbrCtl as Register>::ADDRESS,
@@ -123,7 +123,7 @@ impl LbrCapabilities {
     }
 }
 
-/// How the records of a stack that is not architectural are to be read.
+/// Returns the format of the records in a stack that is not architectural.
 fn stack_format<R: CpuIdReader>(
     id: &CpuId<R>,
     stack: &Stack,
@@ -140,14 +140,14 @@ fn stack_format<R: CpuIdReader>(
     };
     let tsx = id.get_extended_feature_info().is_some_and(|features| features.has_hle() || features.has_rtm());
     Ok(match format {
-        // Where there is no TSX its two bits say nothing: 0 in what the processor records, the address's sign in what
-        // was written.
+        // Without TSX, its two bits have no meaning: they are 0 in records of the processor, and the address's sign in
+        // records that software wrote.
         LbrFormat::EipFlagsTsx if !tsx => LbrFormat::EipFlags,
         format => format,
     })
 }
 
-/// LBR of the control register, and LBREn of IA32_LBR_CTL.
+/// The bit LBR of the control register, and LBREn of IA32_LBR_CTL.
 pub(super) const LBR: u64 = 1 << 0;
 
 /// CPUID leaf 1CH.
@@ -159,7 +159,7 @@ struct Architectural {
 }
 
 impl Architectural {
-    /// There with `CPUID.07H.0:EDX[19]`.
+    /// Reads the leaf; it exists if `CPUID.07H.0:EDX[19]` is 1.
     fn read(cpuid: &impl CpuIdReader) -> Option<Self> {
         let highest = cpuid.cpuid1(0).eax;
         if highest < 0x1c || cpuid.cpuid2(7, 0).edx >> 19 & 1 == 0 {

@@ -37,54 +37,56 @@ pub struct LbrConfig {
 }
 
 impl LbrConfig {
-    /// All.
+    /// Returns a configuration that records all branches.
     #[must_use]
     pub const fn new() -> Self {
         Self { os: true, user: true, classes: Classes::all(), call_stack: false, freeze_on_pmi: false }
     }
 
-    /// Whether branches that end at CPL 0 are recorded.
+    /// Sets whether branches that end at CPL 0 are recorded.
     #[must_use]
     pub const fn os(self, os: bool) -> Self {
         Self { os, ..self }
     }
 
-    /// Whether branches that end above CPL 0 are recorded.
+    /// Sets whether branches that end above CPL 0 are recorded.
     #[must_use]
     pub const fn user(self, user: bool) -> Self {
         Self { user, ..self }
     }
 
-    /// Which kinds are recorded.
+    /// Sets which kinds of branches are recorded.
     #[must_use]
     pub const fn classes(self, classes: Classes) -> Self {
         Self { classes, ..self }
     }
 
-    /// Whether the stack is one of calls: a return takes the newest call away. It says itself which kinds it needs.
+    /// Sets call-stack mode: calls are recorded, and a return removes the newest call. The mode selects the kinds that
+    /// it needs.
     #[must_use]
     pub const fn call_stack(self, call_stack: bool) -> Self {
         Self { call_stack, ..self }
     }
 
-    /// Whether a PMI freezes the records: its handler finds how execution came to it, and not its own branches. They go
-    /// on behind [`LbrRunning::last`](super::LbrRunning::last), and where IA32_PERF_GLOBAL_STATUS says LBR_Frz when the
-    /// [`Handler`](crate::pmi::Handler) has released them.
+    /// Sets whether a PMI freezes the records, so that its handler finds how execution reached it, and not the
+    /// handler's own branches. The records resume after [`LbrRunning::last`](super::LbrRunning::last). If
+    /// IA32_PERF_GLOBAL_STATUS reports LBR_Frz, they resume when the [`Handler`](crate::pmi::Handler) has released
+    /// them.
     #[must_use]
     pub const fn freeze_on_pmi(self, freeze_on_pmi: bool) -> Self {
         Self { freeze_on_pmi, ..self }
     }
 
-    /// Whether a PMI freezes the records.
+    /// Returns whether a PMI freezes the records.
     pub(super) const fn freezes(&self) -> bool {
         self.freeze_on_pmi
     }
 
-    /// Checks it.
+    /// Checks the configuration.
     ///
     /// # Errors
     ///
-    /// This processor cannot do it.
+    /// This processor does not support it.
     pub fn check(&self, capabilities: &LbrCapabilities) -> Result<(), LbrRefusal> {
         let all_levels = self.os && self.user;
         let table = [
@@ -99,7 +101,7 @@ impl LbrConfig {
         table.into_iter().find(|(wrong, _)| *wrong).map_or(Ok(()), |(_, refusal)| Err(refusal))
     }
 
-    /// What goes into MSR_LBR_SELECT: what is not recorded.
+    /// Returns the value for MSR_LBR_SELECT, whose bits exclude branches.
     pub(super) fn select(&self) -> LbrSelect {
         let mut select = LbrSelect::empty();
         select.set(LbrSelect::CPL_EQ_0, !self.os);
@@ -120,7 +122,7 @@ impl LbrConfig {
         select
     }
 
-    /// What goes into IA32_LBR_CTL besides LBREn: what is recorded.
+    /// Returns the value for IA32_LBR_CTL without LBREn; its bits include branches.
     pub(super) fn control(&self) -> LbrCtl {
         let mut control = LbrCtl::empty();
         control.set(LbrCtl::OS, self.os);

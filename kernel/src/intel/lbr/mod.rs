@@ -1,5 +1,5 @@
-//! Last branch records: the newest branches, in registers. The cheap sink beside the branch trace store, for a handler
-//! that wants to know how execution came to it.
+//! Last branch records (LBR): registers that hold the newest branches. They cost less than the branch trace store, and
+//! show a handler how execution reached it.
 //!
 //! Source: SDM vol. 3, Debug, Branch Profile, TSC, and Intel Resource Director Technology Features, "Last Branch,
 //! Interrupt, and Exception Recording" of each microarchitecture; Last Branch Records.

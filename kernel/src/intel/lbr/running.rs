@@ -4,17 +4,18 @@ use super::{Branch, LbrConfig, LbrRefusal, LbrUnit};
 use crate::lifecycle::{self, Halted, Recording, StartError};
 use crate::msr::{GeneralProtection, Msr};
 
-/// Last branch records that are on. A stop gives the unit back, and what was recorded stays until the next start:
+/// Last branch records that are on. A stop returns the unit. The records stay readable until the next start:
 /// [`LbrUnit::last`].
 pub type LbrRunning<M> = lifecycle::Running<LbrSession<M>>;
 
 impl<M: Msr> LbrRunning<M> {
-    /// Writes the last branches to `out`, the newest first, as far as there are some and there is room, and goes on.
-    /// Nothing is recorded meanwhile; what a PMI froze goes on too, unless somebody has begun to record what excludes it.
+    /// Writes the last branches to `out`, the newest first, up to the length of `out`, and resumes. Nothing is recorded
+    /// meanwhile. This also resumes records that a PMI froze, unless another owner has begun to record what excludes
+    /// them.
     ///
     /// # Errors
     ///
-    /// An access raised #GP. They may stand still; the next call tries again.
+    /// An access raised #GP. The records may be off; the next call tries again.
     pub fn last<'a>(&mut self, out: &'a mut [Branch]) -> Result<&'a [Branch], GeneralProtection> {
         let halted = self.halt()?;
         let count = self.session_mut().unit.read(out);
@@ -23,22 +24,22 @@ impl<M: Msr> LbrRunning<M> {
         Ok(out.get(..count).unwrap_or_default())
     }
 
-    /// Whether they are off, as of the last [`LbrRunning::last`], because PT or the branch trace store came while a PMI had
-    /// frozen them. The next call looks again.
+    /// Returns whether the records are off, as of the last [`LbrRunning::last`], because PT or the branch trace store
+    /// was turned on while a PMI had frozen them. The next call of that method checks again.
     #[must_use]
     pub fn is_excluded(&self) -> bool {
         self.session().excluded
     }
 }
 
-/// The last branch records with what they record.
+/// The last branch records with their configuration.
 #[derive(Debug)]
 pub struct LbrSession<M: Msr> {
     unit: LbrUnit<M>,
     config: LbrConfig,
-    /// Their registers are this session's.
+    /// Their registers belong to this session.
     claimed: bool,
-    /// Somebody else records what excludes them.
+    /// Another owner uses what excludes them.
     excluded: bool,
 }
 

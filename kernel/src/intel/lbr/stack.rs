@@ -1,15 +1,15 @@
-//! Where the registers of the LBR stack are, by family and model.
+//! The addresses of the LBR stack's registers, by family and model.
 
 /// The registers of an LBR stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stack {
-    /// How many branches it holds.
+    /// The number of branches that it holds.
     pub depth: u8,
-    /// How they lie in registers.
+    /// The arrangement of branches in registers.
     pub(super) entries: Entries,
-    /// MSR_LASTBRANCH_TOS; without it entry 0 is the newest.
+    /// MSR_LASTBRANCH_TOS, which gives the newest entry; without it, entry 0 is the newest.
     pub(super) top: Option<u32>,
-    /// There is MSR_LBR_SELECT.
+    /// The processor has MSR_LBR_SELECT.
     pub(super) select: bool,
     /// MSR_LBR_SELECT has EN_CALLSTACK.
     pub(super) call_stack: bool,
@@ -17,32 +17,32 @@ pub struct Stack {
     pub(super) writable: bool,
 }
 
-/// How branches lie in registers.
+/// The arrangement of branches in registers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Entries {
-    /// One register for each: bits 31:0 where from, bits 63:32 where to.
+    /// One register for each branch: the source in bits 31:0, the target in bits 63:32.
     One {
-        /// The first one.
+        /// The first register.
         first: u32,
     },
-    /// A register for where from and one for where to.
+    /// One register for the source and one for the target.
     Two {
-        /// The first one of each.
+        /// The first register of each.
         from: u32,
         to: u32,
     },
-    /// And one for what else is known.
+    /// Another register for further information.
     Three { from: u32, to: u32, info: u32 },
 }
 
 /// MSR_LASTBRANCH_TOS.
 const TOS: u32 = 0x1c9;
-/// The same on NetBurst.
+/// MSR_LASTBRANCH_TOS on NetBurst.
 const TOS_NETBURST: u32 = 0x1da;
 
 impl Stack {
-    /// The one of a processor with this family and model, as CPUID.1 shows them with the extended fields added; `None`
-    /// where it is not known.
+    /// Returns the stack of a processor with this family and model, as CPUID.1 reports them, with the extended fields
+    /// added; `None` if it is unknown.
     pub(super) const fn of(family: u8, model: u8) -> Option<Self> {
         Some(match (family, model) {
             (0x0f, 0..=2) => Self::netburst(4, Entries::One { first: 0x1db }),
@@ -62,7 +62,7 @@ impl Stack {
             }
             // Haswell, Broadwell.
             (0x06, 0x3c | 0x3f | 0x45 | 0x46 | 0x3d | 0x47 | 0x4f | 0x56) => Self::selected(16, WIDE, true),
-            // Goldmont Plus, Tremont; Skylake and what came of it, until the stack became architectural.
+            // Goldmont Plus, Tremont; Skylake and its successors, until the stack became architectural.
             (0x06, 0x7a | 0x86 | 0x96 | 0x9c) => Self::selected(32, WIDE_INFO, true),
             (0x06, 0x4e | 0x5e | 0x55 | 0x66 | 0x8e | 0x9e | 0xa5 | 0xa6) => {
                 Self::selected(32, WIDE_INFO, true)
@@ -72,7 +72,7 @@ impl Stack {
         })
     }
 
-    /// The architectural one.
+    /// Returns the architectural stack.
     pub(super) const fn architectural(depth: u8) -> Self {
         let entries = Entries::Three { from: 0x1500, to: 0x1600, info: 0x1200 };
         Self { depth, entries, top: None, select: false, call_stack: false, writable: true }

@@ -11,7 +11,7 @@ const LBR_SELECT: u32 = 0x1c8;
 const LBR_CTL: u32 = 0x14ce;
 const LBR_DEPTH: u32 = 0x14cf;
 
-/// A processor as far as the driver sees it; the places of its registers, typed a second time from the manual.
+/// A processor as far as the driver sees it; the register addresses are copied from the manual a second time.
 #[derive(Clone, Debug)]
 struct Machine {
     msr: Rc<RefCell<FakeMsr>>,
@@ -24,7 +24,7 @@ struct Row {
     /// CPUID.1:ECX[15], and IA32_PERF_CAPABILITIES[5:0].
     format: Option<u64>,
     depth: u32,
-    /// The first registers: from, to, info; 0 where there is none.
+    /// The first registers: from, to, info; 0 if there is none.
     registers: [u32; 3],
     /// MSR_LASTBRANCH_TOS; 0: architectural.
     top: u32,
@@ -66,7 +66,7 @@ const SAPPHIRE_RAPIDS: Row = MODELS[8];
 const GOLDMONT: Row = row(0x506c9, Some(3), 32, [0x680, 0x6c0, 0], 0x1c9);
 const ICE_LAKE: Row = Row { signature: 0x706e5, ..SKYLAKE };
 
-// SAFETY: the registers stand for no hardware.
+// SAFETY: the registers represent no hardware.
 unsafe impl Msr for Machine {
     fn rdmsr(&mut self, address: u32) -> Result<u64, GeneralProtection> {
         self.msr.borrow_mut().rdmsr(address)
@@ -91,7 +91,7 @@ impl Machine {
     fn of(row: Row) -> Self {
         let machine = Self { msr: Rc::default(), row };
         machine.set(0x345, row.format.unwrap_or_default());
-        // What somebody left there; where it cannot be cleared nobody has.
+        // What an earlier owner left there; if the stack cannot be cleared, nothing was left.
         for n in 0..if row.is_read_only() { 0 } else { row.depth } {
             row.registers.iter().filter(|first| **first != 0).for_each(|first| machine.set(first + n, 0x77));
         }
@@ -136,7 +136,7 @@ impl Machine {
         if self.row.top == 0 { LBR_CTL } else { DEBUGCTL }
     }
 
-    /// Branches from these numbers, 0x1000 further on each.
+    /// Returns branches with these numbers, whose targets are 0x1000 further on.
     fn branches(&self, from: core::ops::Range<u64>) {
         let Row { depth, registers: [first_from, first_to, _], top, .. } = self.row;
         for from in from {
@@ -272,12 +272,12 @@ fn start_refuses_where_somebody_records_branches() {
         (NEHALEM, DEBUGCTL, 0x1, true),
         (NEHALEM, DEBUGCTL, 0x40, true),
         (NEHALEM, DEBUGCTL, 0x80, true),
-        // NetBurst has TR elsewhere.
+        // On NetBurst, TR is at another place.
         (MODELS[1], DEBUGCTL, 0x4, true),
         (MODELS[1], DEBUGCTL, 0x40, false),
         (SAPPHIRE_RAPIDS, LBR_CTL, 0x1, true),
         (SKYLAKE, 0x570, 0x2005, true),
-        // They go beside PT.
+        // They can be used together with PT.
         (GOLDMONT, 0x570, 0x2005, false),
         (ICE_LAKE, 0x570, 0x2005, false),
         (SAPPHIRE_RAPIDS, 0x570, 0x2005, false),
@@ -307,7 +307,7 @@ fn a_pmi_freezes_them_where_asked_for_and_reading_lets_them_go_on() {
     let mut running = machine.start(LbrConfig::new().freeze_on_pmi(true));
     assert_eq!(machine.get(DEBUGCTL), 0x803);
     machine.branches(1..4);
-    // What a PMI does.
+    // What a PMI does to the records.
     machine.set(DEBUGCTL, 0x802);
     machine.branches(4..9);
     assert_eq!(last(&mut running), [3, 2, 1]);
@@ -362,7 +362,7 @@ fn they_do_not_go_on_beside_a_recorder_that_came_while_a_pmi_had_frozen_them() {
         let machine = Machine::of(SKYLAKE);
         let mut running = machine.start(LbrConfig::new().freeze_on_pmi(true));
         machine.branches(1..4);
-        // What a PMI does, and then somebody else.
+        // What a PMI does, and then another owner.
         machine.set(DEBUGCTL, 0x800);
         machine.set(register, value);
         for _ in 0..2 {
@@ -375,7 +375,7 @@ fn they_do_not_go_on_beside_a_recorder_that_came_while_a_pmi_had_frozen_them() {
         machine.branches(4..5);
         assert_eq!(last(&mut running), [4, 3, 2, 1]);
     }
-    // The architectural ones go beside PT.
+    // The architectural records can be used together with PT.
     let machine = Machine::of(SAPPHIRE_RAPIDS);
     let mut running = machine.start(LbrConfig::new().freeze_on_pmi(true));
     machine.set(0x570, 0x2005);

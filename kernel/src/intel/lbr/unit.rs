@@ -1,4 +1,4 @@
-//! Last branch records that are off, and the way to turn them on.
+//! Last branch records that are off: detection and start.
 
 use super::capabilities::LBR;
 use super::stack::Entries;
@@ -10,8 +10,8 @@ use core::marker::PhantomData;
 
 /// The last branch records of one logical processor, off.
 ///
-/// It cannot be sent to another thread of execution: it stands for the processor that it was found on, and so does
-/// what comes of it.
+/// The value cannot be sent to another thread of execution: it belongs to the processor on which it was found, and so
+/// do the values made from it.
 #[derive(Debug)]
 pub struct LbrUnit<M: Msr> {
     pub(super) msr: M,
@@ -20,29 +20,29 @@ pub struct LbrUnit<M: Msr> {
 }
 
 impl<M: Msr> LbrUnit<M> {
-    /// Finds them: CPUID first, then whether their register answers.
+    /// Detects the last branch records: first by CPUID, then by checking that their register works.
     ///
     /// # Errors
     ///
-    /// They are not there. Where their register raised #GP when its value was put back they are on.
+    /// They are absent. If their register raised #GP when its value was restored, they are on.
     pub fn detect(cpuid: impl CpuIdReader, mut msr: M) -> Result<Self, Absent> {
         let capabilities = LbrCapabilities::detect(cpuid, &mut msr)?;
         Ok(Self { msr, capabilities, of_this_processor: PhantomData })
     }
 
-    /// What they can do.
+    /// Returns what they can do.
     #[must_use]
     pub const fn capabilities(&self) -> &LbrCapabilities {
         &self.capabilities
     }
 
-    /// Clears them, and turns them on. On NetBurst they cannot be cleared: until as many branches were taken as there are
-    /// records, the last ones are older than the start.
+    /// Clears the records, and turns recording on. On NetBurst they cannot be cleared: until as many branches were
+    /// taken as there are records, the oldest ones are from before the start.
     ///
     /// # Errors
     ///
-    /// The configuration or the processor says no, or somebody records branches. The unit comes back, unless it cannot be
-    /// stopped any more.
+    /// The configuration or the processor refuses, or another owner records branches. The unit is returned, unless it
+    /// cannot be stopped any more.
     #[allow(clippy::result_large_err, reason = "it gives back what it was given")]
     pub fn start(self, config: &LbrConfig) -> Result<LbrRunning<M>, NotStarted<LbrSession<M>>> {
         match config.check(&self.capabilities) {
@@ -53,8 +53,8 @@ impl<M: Msr> LbrUnit<M> {
         }
     }
 
-    /// Writes the last branches before they were turned off to `out`, the newest first, as far as there are some and
-    /// there is room. What is there before the first start is whatever somebody has left.
+    /// Writes the last branches before the stop to `out`, the newest first, up to the length of `out`, and returns
+    /// those written. Before the first start, the records are whatever an earlier owner left.
     ///
     /// # Errors
     ///
@@ -68,13 +68,13 @@ impl<M: Msr> LbrUnit<M> {
         let (stack, format) = (self.capabilities.stack, self.capabilities.format);
         let depth = u32::from(stack.depth);
         let top = match stack.top {
-            // Reserved bits above the index.
+            // The bits above the index are reserved.
             Some(register) => self.msr.rdmsr(register)? as u32 % depth,
             None => 0,
         };
         let mut count = 0;
         for (n, out) in (0..depth).zip(out) {
-            // The older ones are below the top, and above it where there is none.
+            // Older entries are below the top, or, in a stack without a top register, have higher numbers.
             let entry = match stack.top {
                 Some(_) => (top + depth - n) % depth,
                 None => n,
@@ -107,23 +107,23 @@ impl<M: Msr> LbrUnit<M> {
         }
     }
 
-    /// Sets their bit, and with it whether a PMI freezes them.
+    /// Turns recording on, and sets whether a PMI freezes the records.
     pub(super) fn turn_on(&mut self, freezes: bool) -> Result<(), GeneralProtection> {
         self.change(DebugCtl::ADDRESS, self.freeze_bit(freezes), 0)?;
         self.change(self.capabilities.enable_address(), LBR, 0)
     }
 
-    /// Clears what lets a PMI freeze them, if they were started so.
+    /// Clears the bit that lets a PMI freeze the records, if they were started with it.
     pub(super) fn freeze_no_more(&mut self, freezes: bool) -> Result<(), GeneralProtection> {
         self.change(DebugCtl::ADDRESS, 0, self.freeze_bit(freezes))
     }
 
-    /// Whether somebody records what excludes them. They are off.
+    /// Returns whether another owner uses what excludes these records. They must be off.
     pub(super) fn is_excluded(&mut self) -> Result<bool, GeneralProtection> {
         self.capabilities.is_excluded(&mut self.msr)
     }
 
-    /// Clears their bit: nothing more is recorded.
+    /// Turns recording off.
     pub(super) fn pause(&mut self) -> Result<(), GeneralProtection> {
         self.change(self.capabilities.enable_address(), 0, LBR)
     }
@@ -135,7 +135,7 @@ impl<M: Msr> LbrUnit<M> {
         }
     }
 
-    /// Makes sure that nobody records branches, and that PT, where it excludes these records, is off.
+    /// Checks that no other owner records branches, and that PT is off if it excludes these records.
     pub(super) fn claim(&mut self) -> Result<(), StartError<LbrRefusal>> {
         let DebugCtl(bits) = self.msr.read()?;
         if self.capabilities.control.flags(DebugCtl(bits)).intersects(DebugFlags::RECORDERS) {
@@ -158,12 +158,12 @@ impl<M: Msr> LbrUnit<M> {
         Ok(())
     }
 
-    /// Empty records, the filter, then on.
+    /// Clears the records, writes the filter, and turns recording on.
     pub(super) fn begin(&mut self, config: &LbrConfig) -> Result<(), GeneralProtection> {
         if self.capabilities.is_architectural() {
             // The write clears all records.
             let depth = LbrDepth(u64::from(self.capabilities.stack.depth));
-            // SAFETY: registers that nobody uses; no memory is written.
+            // SAFETY: registers that nothing else uses; no memory is written.
             unsafe { self.msr.write(depth) }?;
             // SAFETY: as above.
             unsafe { self.msr.write(config.control()) }?;
@@ -189,7 +189,7 @@ impl<M: Msr> LbrUnit<M> {
                 Entries::Three { from, to, info } => [Some(from), Some(to), Some(info)],
             };
             for register in registers.into_iter().flatten() {
-                // SAFETY: a record that nobody uses; no memory is written.
+                // SAFETY: a record that nothing else uses; no memory is written.
                 unsafe { self.msr.wrmsr(register + n, 0) }?;
             }
         }

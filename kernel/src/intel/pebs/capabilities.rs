@@ -1,4 +1,4 @@
-//! Is there event-based sampling, and what can it do?
+//! Detects PEBS and what it can do.
 
 use super::{GENERAL, PreciseEvent, PreciseEvents};
 use crate::intel::ds::DsLayout;
@@ -7,30 +7,30 @@ use crate::msr::{FixedCtrCtrl, GeneralProtection, MiscEnable, Msr, PerfCapabilit
 use pugmark_decoder_core::pebs::Format;
 use raw_cpuid::{CpuId, CpuIdReader};
 
-/// What this processor's event-based sampling can do.
+/// What this processor's PEBS can do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PebsCapabilities {
-    /// How its records look: `IA32_PERF_CAPABILITIES[11:8]`.
+    /// The format of its records: `IA32_PERF_CAPABILITIES[11:8]`.
     pub format: Format,
-    /// How many counter reset values of general-purpose counters the DS area has, before those of the fixed-function
-    /// ones: 8, and 32 since format 5.
+    /// The number of counter reset values of general-purpose counters in the DS area, which precede those of the
+    /// fixed-function counters: 8, and 32 since format 5.
     pub general_resets: u8,
-    /// How many general-purpose counters sample, from number 0 on.
+    /// The number of general-purpose counters that sample, from number 0.
     pub general_counters: u8,
-    /// How many fixed-function counters sample, from number 0 on.
+    /// The number of fixed-function counters that sample, from number 0.
     pub fixed_counters: u8,
     /// The width of a general-purpose counter: `CPUID.0AH:EAX[23:16]`.
     pub general_bits: u8,
     /// The width of a fixed-function counter: `CPUID.0AH:EDX[12:5]`.
     pub fixed_bits: u8,
-    /// Counters are written whole: `IA32_PERF_CAPABILITIES[13]`.
+    /// All bits of a counter can be written: `IA32_PERF_CAPABILITIES[13]`.
     pub full_width: bool,
-    /// Which events sample.
+    /// The events that sample.
     pub precise: PreciseEvents,
 }
 
 impl PebsCapabilities {
-    /// The general-purpose counters that sample `event`, as bits; 0: it is not precise here.
+    /// Returns the general-purpose counters that sample `event`, as bits; 0 if it is not precise here.
     #[must_use]
     pub const fn counters_for(&self, event: PreciseEvent) -> u8 {
         let there = match self.general_counters {
@@ -40,7 +40,7 @@ impl PebsCapabilities {
         self.precise.counters(event) & there
     }
 
-    /// Looks for it; `Ok(Err(_))`: it is not there. Reads registers only where CPUID says that they are there.
+    /// Detects PEBS; returns `Ok(Err(_))` if there is none. Reads only registers that CPUID announces.
     pub(crate) fn detect<R: CpuIdReader>(
         id: &CpuId<R>,
         misc_enable: MiscEnable,
@@ -96,7 +96,7 @@ impl PebsCapabilities {
     }
 }
 
-/// How many general-purpose counters of family 06H sample without PEBS_BASELINE.
+/// Returns how many general-purpose counters of family 06H sample without PEBS_BASELINE.
 const fn sampling_counters(model: u8) -> u8 {
     match model {
         // Core 2; Atoms up to Goldmont; Knights Landing and Knights Mill: counter 0.
@@ -211,7 +211,8 @@ mod tests {
                 },
                 all(8, 4),
             ),
-            // Formats 5 and 6: the resets of fixed-function counters lie after those of 32 general-purpose ones.
+            // Formats 5 and 6: the reset values of fixed-function counters come after those of 32 general-purpose
+            // counters.
             (
                 Row {
                     signature: 0xa06a4,
@@ -230,7 +231,7 @@ mod tests {
                 },
                 PebsCapabilities { general_resets: 32, ..all(8, 4) },
             ),
-            // More than IA32_FIXED_CTR_CTRL has fields for.
+            // More counters than IA32_FIXED_CTR_CTRL has fields for.
             (
                 Row {
                     signature: 0x706e5,
@@ -248,14 +249,14 @@ mod tests {
 
     #[test]
     fn core_2_atoms_up_to_goldmont_and_knights_sample_with_counter_0_and_others_with_four() {
-        // Of family 06H. Source: SDM vol. 4, the tables of MSRs of each of them, "IA32_PEBS_ENABLE": its bits.
+        // Models of family 06H. Source: SDM vol. 4, the tables of MSRs of each of them, "IA32_PEBS_ENABLE": its bits.
         let one = [
             0x0f, 0x16, 0x17, 0x1d, 0x1c, 0x26, 0x27, 0x35, 0x36, 0x37, 0x4a, 0x4c, 0x4d, 0x5a, 0x5d, 0x75,
             0x5c, 0x5f, 0x57, 0x85_u32,
         ];
         for model in 0..=0xff {
             let signature = 0x600 | (model >> 4) << 16 | (model & 0xf) << 4;
-            // A processor that has two has no more.
+            // A processor that has only two counters samples with no more than two.
             for (there, all) in [(0x0730_0803, 4), (0x0730_0203, 2)] {
                 let counters = if one.contains(&model) { 1 } else { all };
                 let row = Row { signature, counters: (there, 0x603), ..NEHALEM };

@@ -4,7 +4,7 @@ use super::{FIXED, GENERAL, PebsCapabilities};
 use crate::msr::PerfEvtSel;
 use core::fmt;
 
-/// Which counters sample which events, and at which levels.
+/// Which counters sample which events, and at which privilege levels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PebsConfig {
     general: [Option<(PreciseEvent, u64)>; GENERAL as usize],
@@ -13,26 +13,27 @@ pub struct PebsConfig {
     user: bool,
 }
 
-/// An event that a general-purpose counter counts. Which ones sample, and on which counters, depends on the processor:
-/// [`PebsCapabilities::counters_for`].
+/// An event that a general-purpose counter counts. Which events sample, and on which counters, depends on the
+/// processor: [`PebsCapabilities::counters_for`].
 ///
 /// Source: SDM vol. 3, Performance Monitoring, the tables of precise events of each microarchitecture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PreciseEvent {
-    /// PreciseEvent select.
+    /// Event select.
     pub select: u8,
     /// Unit mask.
     pub umask: u8,
 }
 
 impl PreciseEvent {
-    /// INST_RETIRED.ANY_P: retired instructions. Samples on Core 2, Nehalem and, with extended PEBS, since Ice Lake.
+    /// INST_RETIRED.ANY_P: retired instructions. It samples on Core 2, Nehalem and, with extended PEBS, since Ice Lake.
     pub const INST_RETIRED: Self = Self { select: 0xc0, umask: 0 };
-    /// INST_RETIRED.PREC_DIST: the same as it samples from Sandy Bridge to Skylake, on counter 1.
+    /// INST_RETIRED.PREC_DIST: retired instructions, as they sample from Sandy Bridge to Skylake, on counter 1.
     pub const INST_RETIRED_PREC_DIST: Self = Self { select: 0xc0, umask: 1 };
-    /// BR_INST_RETIRED.ALL_BRANCHES: retired branches. Samples on Nehalem, Westmere and, with extended PEBS, since Ice Lake.
+    /// BR_INST_RETIRED.ALL_BRANCHES: retired branches. It samples on Nehalem, Westmere and, with extended PEBS, since
+    /// Ice Lake.
     pub const BR_INST_RETIRED: Self = Self { select: 0xc4, umask: 0 };
-    /// BR_INST_RETIRED.ALL_BRANCHES_PEBS: the same as it samples from Sandy Bridge to Skylake.
+    /// BR_INST_RETIRED.ALL_BRANCHES_PEBS: retired branches, as they sample from Sandy Bridge to Skylake.
     pub const BR_INST_RETIRED_PEBS: Self = Self { select: 0xc4, umask: 4 };
 }
 
@@ -46,13 +47,13 @@ pub enum Counter {
 }
 
 impl PebsConfig {
-    /// No counter, at all levels.
+    /// Returns a configuration without counters, at all privilege levels.
     #[must_use]
     pub const fn new() -> Self {
         Self { general: [None; GENERAL as usize], fixed: [None; FIXED as usize], os: true, user: true }
     }
 
-    /// A record about every `period` events, by general-purpose counter `n`; a number from 8 on is none's.
+    /// Adds a record about every `period` events by general-purpose counter `n`. A number above 7 is ignored.
     #[must_use]
     pub const fn general(mut self, n: u8, event: PreciseEvent, period: u64) -> Self {
         if n < GENERAL {
@@ -61,7 +62,7 @@ impl PebsConfig {
         self
     }
 
-    /// A record about every `period` events that fixed-function counter `n` counts; a number from 16 on is none's.
+    /// Adds a record about every `period` events by fixed-function counter `n`. A number above 15 is ignored.
     #[must_use]
     pub const fn fixed(mut self, n: u8, period: u64) -> Self {
         if n < FIXED {
@@ -70,23 +71,23 @@ impl PebsConfig {
         self
     }
 
-    /// Whether events at CPL 0 count.
+    /// Sets whether events at CPL 0 count.
     #[must_use]
     pub const fn os(self, os: bool) -> Self {
         Self { os, ..self }
     }
 
-    /// Whether events above CPL 0 count.
+    /// Sets whether events above CPL 0 count.
     #[must_use]
     pub const fn user(self, user: bool) -> Self {
         Self { user, ..self }
     }
 
-    /// Checks it, for a buffer that keeps `spare` records free.
+    /// Checks the configuration for a buffer that keeps `spare` records free.
     ///
     /// # Errors
     ///
-    /// This processor cannot do it, or the records of the time until a PMI is served do not fit.
+    /// This processor does not support it, or the records that may be stored until a PMI is served do not fit.
     pub fn check(&self, capabilities: &PebsCapabilities, spare: u32) -> Result<(), PebsRefusal> {
         if !self.os && !self.user {
             return Err(PebsRefusal::NoLevel);
@@ -120,7 +121,7 @@ impl PebsConfig {
         }
     }
 
-    /// The counters that sample, and their periods.
+    /// Returns the counters that sample, and their periods.
     pub(super) fn counters(&self) -> impl Iterator<Item = (Counter, u64)> + '_ {
         let general = (0..).zip(&self.general).filter_map(|(n, general)| {
             let (_, period) = (*general)?;
@@ -130,14 +131,14 @@ impl PebsConfig {
         general.chain(fixed)
     }
 
-    /// What a general-purpose counter counts.
+    /// Returns the event that a general-purpose counter counts.
     fn event(&self, counter: Counter) -> Option<PreciseEvent> {
         let Counter::General(n) = counter else { return None };
         let (event, _) = self.general.get(usize::from(n)).copied().flatten()?;
         Some(event)
     }
 
-    /// What goes into IA32_PERFEVTSELx of a counter that samples.
+    /// Returns the value for IA32_PERFEVTSELx of a counter that samples.
     pub(super) fn select(&self, n: u8, adaptive: bool) -> PerfEvtSel {
         let event = self.event(Counter::General(n));
         let mut select =
@@ -149,7 +150,7 @@ impl PebsConfig {
         select
     }
 
-    /// At CPL 0, and above it.
+    /// Returns whether events at CPL 0 and above CPL 0 count.
     pub(super) const fn levels(&self) -> (bool, bool) {
         (self.os, self.user)
     }
@@ -161,11 +162,12 @@ impl Default for PebsConfig {
     }
 }
 
-/// Events that are counted, at the most, until a PMI is served: about what there are in the branch records that are
-/// kept free for it.
+/// The maximum number of events that are counted until a PMI is served: about as many as the branch records that are
+/// kept free for that time represent.
 const LATENCY: u64 = 1024;
 
-/// The longest period of a general-purpose counter: without full-width writes only half of 32 bits are written.
+/// Returns the longest period of a general-purpose counter: without full-width writes, only half of the range of 32
+/// bits can be written.
 const fn longest(capabilities: &PebsCapabilities) -> u64 {
     match capabilities.full_width {
         true => full_width_period(capabilities.general_bits),
@@ -180,38 +182,38 @@ const fn full_width_period(bits: u8) -> u64 {
     }
 }
 
-/// Why counters cannot sample so.
+/// Why counters cannot sample as requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PebsRefusal {
-    /// No counter is asked for.
+    /// No counter was requested.
     NoCounters,
-    /// Neither CPL 0 nor what is above it.
+    /// Neither CPL 0 nor the levels above it were requested.
     NoLevel,
-    /// The counter is not there, or does not sample.
+    /// The counter does not exist, or does not sample.
     NoCounter(Counter),
-    /// The event does not sample on this counter: it would be counted, and give no records.
+    /// The event does not sample on this counter: it would be counted, but produce no records.
     NotPrecise {
         /// The event.
         event: PreciseEvent,
-        /// The counter asked for.
+        /// The requested counter.
         counter: Counter,
-        /// The general-purpose counters that sample it, as bits; 0: it is not precise on this processor.
+        /// The general-purpose counters that sample it, as bits; 0 if it is not precise on this processor.
         counters: u8,
     },
     /// The counter cannot count that far, or the period is 0.
     Period {
         /// The counter.
         counter: Counter,
-        /// The period asked for.
+        /// The requested period.
         period: u64,
-        /// The longest one.
+        /// The longest possible period.
         longest: u64,
     },
-    /// The buffer does not keep as many records free as may be stored until a PMI is served.
+    /// The buffer keeps fewer records free than may be stored until a PMI is served.
     Spare {
-        /// How many it keeps free.
+        /// The number of records kept free.
         spare: u32,
-        /// How many may be stored.
+        /// The number of records that may be stored.
         needed: u64,
     },
 }
@@ -291,7 +293,7 @@ mod tests {
             (branches(3, 2000), SKYLAKE, 1, Ok(())),
             (branches(4, 2000), SKYLAKE, 1, Err(PebsRefusal::NoCounter(Counter::General(4)))),
             (branches(7, 2000), ICE_LAKE, 1, Ok(())),
-            // There is no such counter anywhere.
+            // No processor has such a counter.
             (branches(8, 2000), ICE_LAKE, 1, Err(PebsRefusal::NoCounters)),
             (branches(0, 2000).fixed(0, 2000), SKYLAKE, 2, Err(PebsRefusal::NoCounter(Counter::Fixed(0)))),
             (PebsConfig::new().fixed(3, 2000), ICE_LAKE, 1, Ok(())),
@@ -323,7 +325,7 @@ mod tests {
             (one(1, precise), SKYLAKE, Ok(())),
             (one(0, precise), SKYLAKE, refused(0, precise, 0b10)),
             (one(0, PreciseEvent::BR_INST_RETIRED), SKYLAKE, refused(0, PreciseEvent::BR_INST_RETIRED, 0)),
-            // One of two is enough.
+            // One refused counter of two is enough.
             (one(1, precise).general(0, plain, 2000), SKYLAKE, refused(0, plain, 0)),
         ] {
             assert_eq!(config.check(&capabilities, 2), expected, "{config:?}");

@@ -1,11 +1,10 @@
-//! The groups of fields that an adaptive record has.
+//! The groups of fields in an adaptive PEBS record.
 
 use crate::intel::ds::PlanError;
 use crate::msr::PebsDataCfg;
 use pugmark_decoder_core::pebs::{Branch, Format};
 
-/// The groups of fields that an adaptive record has besides the basic one. Other formats have no choice: for them there
-/// are none.
+/// The groups of fields that an adaptive record has besides the basic group. Other formats have no selectable groups.
 ///
 /// Source: SDM vol. 3, Performance Monitoring, "Adaptive PEBS".
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -17,34 +16,34 @@ pub struct Groups {
 }
 
 impl Groups {
-    /// The basic group alone.
+    /// Only the basic group.
     pub const BASIC: Self = Self { memory: false, registers: false, xmm: false, branches: 0 };
 
-    /// Whether there is the memory access.
+    /// Sets whether a record has the memory access.
     #[must_use]
     pub const fn memory(self, memory: bool) -> Self {
         Self { memory, ..self }
     }
 
-    /// Whether there are the general-purpose registers.
+    /// Sets whether a record has the general-purpose registers.
     #[must_use]
     pub const fn registers(self, registers: bool) -> Self {
         Self { registers, ..self }
     }
 
-    /// Whether there are the XMM registers.
+    /// Sets whether a record has the XMM registers.
     #[must_use]
     pub const fn xmm(self, xmm: bool) -> Self {
         Self { xmm, ..self }
     }
 
-    /// How many last branches there are, 0 to 32. Somebody has to turn the LBRs on.
+    /// Sets how many last branch records a record has, 0 to 32. The kernel must turn the LBRs on itself.
     #[must_use]
     pub const fn branches(self, branches: u8) -> Self {
         Self { branches, ..self }
     }
 
-    /// The size of a record in `format`.
+    /// Returns the size of a record in `format`.
     pub(crate) fn record_bytes(self, format: Format) -> Result<u64, PlanError> {
         let least = format.least_bytes() as u64;
         if format != Format::Adaptive && self != Self::BASIC {
@@ -58,7 +57,7 @@ impl Groups {
         Ok(least + sizes.sum::<u64>() + u64::from(self.branches) * Branch::BYTES as u64)
     }
 
-    /// What says so to the processor.
+    /// Returns the value for MSR_PEBS_DATA_CFG.
     pub(crate) fn data_cfg(self) -> PebsDataCfg {
         let mut cfg = PebsDataCfg::empty();
         cfg.set(PebsDataCfg::MEMORY, self.memory);
@@ -70,7 +69,7 @@ impl Groups {
     }
 }
 
-/// As many as a processor has.
+/// The maximum number of last branch records that a processor has.
 const MOST_BRANCHES: u8 = 32;
 /// Address, source, latency, TX abort information.
 const MEMORY_BYTES: u64 = 4 * 8;

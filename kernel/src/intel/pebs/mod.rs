@@ -1,6 +1,7 @@
-//! Processor event-based sampling: a counter that overflows stores the registers' state in the DS save area.
+//! Processor event-based sampling (PEBS): when a counter overflows, the processor stores a record with its registers in
+//! the DS save area.
 //!
-//! Source for all of it: SDM vol. 3, Performance Monitoring, "Processor PreciseEvent Based Sampling (PEBS)" of each
+//! Source for this whole module: SDM vol. 3, Performance Monitoring, "Processor Event Based Sampling (PEBS)" of each
 //! microarchitecture, "Adaptive PEBS", "Extended PEBS".
 
 mod capabilities;
@@ -18,9 +19,10 @@ pub use samples::{Item, Samples};
 
 pub(crate) use program::Program;
 
-/// General-purpose counters that sample.
+/// The maximum number of general-purpose counters that sample.
 pub(crate) const GENERAL: u8 = 8;
-/// Fixed-function counters that have a counter reset value.
+/// The maximum number of fixed-function counters that have a counter reset value.
 pub(crate) const FIXED: u8 = 16;
-/// General-purpose counters that have one, at the most; those of fixed-function counters come after them.
+/// The maximum number of general-purpose counters that have a counter reset value; the values of fixed-function
+/// counters come after theirs.
 pub(crate) const GENERAL_RESETS: u8 = 32;

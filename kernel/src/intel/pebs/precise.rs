@@ -1,15 +1,15 @@
-//! Which events sample: the tables of precise events.
+//! The events that sample: the tables of precise events.
 
 use super::PreciseEvent;
 
-/// The precise events of a microarchitecture. An event that is none of them is counted, and gives no records.
+/// The precise events of a microarchitecture. An event that is not precise is counted, but produces no records.
 ///
-/// Load latency and precise store (0BH with 10H, CDH) are among them; with nothing but a counter programmed they do not
-/// occur.
+/// Load latency and precise store (0BH with 10H, CDH) are in the tables. They do not occur if only a counter is
+/// programmed, as this driver does.
 ///
-/// Source: SDM vol. 3, Performance Monitoring, "Processor PreciseEvent Based Sampling (PEBS)" of each microarchitecture with its
-/// table of precise events, and "Extended PEBS"; what the tables lack: Intel's event tables (perfmon), the events with
-/// PEBS there, and Linux's lists.
+/// Source: SDM vol. 3, Performance Monitoring, "Processor Event Based Sampling (PEBS)" of each microarchitecture with
+/// its table of precise events, and "Extended PEBS". What the tables lack comes from Intel's event tables (perfmon),
+/// the events with PEBS there, and from Linux's lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PreciseEvents {
     /// Core 2.
@@ -20,16 +20,16 @@ pub enum PreciseEvents {
     SandyBridge,
     /// Haswell and Broadwell.
     Haswell,
-    /// Skylake and what came of it, until Ice Lake.
+    /// Skylake and its successors until Ice Lake.
     Skylake,
     /// Extended PEBS: each event samples on each counter.
     Extended,
-    /// A processor whose table is not known to this driver: any event is taken.
+    /// A processor whose table is unknown to this driver: any event is accepted.
     Unlisted,
 }
 
 impl PreciseEvents {
-    /// Those of a processor of family 06H that has no extended PEBS.
+    /// Returns the table for a processor of family 06H without extended PEBS.
     pub(super) const fn of(model: u8) -> Self {
         match model {
             0x0f | 0x16 | 0x17 | 0x1d => Self::Core,
@@ -41,7 +41,7 @@ impl PreciseEvents {
         }
     }
 
-    /// The general-purpose counters that sample `event`, as bits; 0: it is not precise.
+    /// Returns the general-purpose counters that sample `event`, as bits; 0 if it is not precise.
     #[must_use]
     pub const fn counters(self, event: PreciseEvent) -> u8 {
         let rows = match self {
@@ -63,7 +63,7 @@ impl PreciseEvents {
     }
 }
 
-/// Events with one event select.
+/// Events that have the same event select.
 #[derive(Clone, Copy)]
 struct Row {
     select: u8,
@@ -75,7 +75,7 @@ struct Row {
 enum Umask {
     Any,
     Is(u8),
-    /// Some of these bits, and no others.
+    /// At least one of these bits, and no others.
     Among(u8),
 }
 
@@ -109,7 +109,8 @@ const CORE: &[Row] = &[
     Row { select: 0xcb, umask: Umask::Among(0x1f), counters: 1 },
 ];
 
-/// The manual has no table; Intel's event tables of both, and those events of instructions and branches that Linux takes.
+/// The manual has no table. From Intel's event tables of both microarchitectures, with those events of instructions and
+/// branches that Linux accepts.
 const NEHALEM: &[Row] = &[
     row(0x0b, Umask::Among(0x13)),
     row(0x0c, Umask::Is(0x01)),
@@ -124,8 +125,8 @@ const NEHALEM: &[Row] = &[
     row(0xf7, Umask::Among(0x07)),
 ];
 
-/// "PEBS Performance Events for Sandy Bridge Microarchitecture", "Load Latency Performance Monitoring Facility", "Precise
-/// Store Facility", and the loads of the event tables that those do not have.
+/// "PEBS Performance Events for Sandy Bridge Microarchitecture", "Load Latency Performance Monitoring Facility",
+/// "Precise Store Facility", and further loads from the event tables.
 const SANDY_BRIDGE: &[Row] = &[
     only(0xc0, 0x01, 1 << 1),
     row(0xc2, Umask::Among(0x03)),
@@ -140,8 +141,8 @@ const SANDY_BRIDGE: &[Row] = &[
     row(0xd4, Umask::Is(0x02)),
 ];
 
-/// "PEBS Data Address Profiling", "Load Latency Performance Monitoring Facility", and what the event tables say supports
-/// PEBS; mispredicted returns (C5H, 08H) are Broadwell's.
+/// "PEBS Data Address Profiling", "Load Latency Performance Monitoring Facility", and the events that the event tables
+/// list with PEBS; mispredicted returns (C5H, 08H) are in Broadwell's.
 const HASWELL: &[Row] = &[
     only(0xc0, 0x01, 1 << 1),
     row(0xc2, Umask::Among(0x03)),
@@ -156,8 +157,8 @@ const HASWELL: &[Row] = &[
     row(0xd3, Umask::Among(0x35)),
 ];
 
-/// "Precise Events for the Skylake Microarchitecture", and from the event tables: load latency, NOPs, mispredicted calls
-/// and returns, loads of what is not cacheable, of remote and of persistent memory.
+/// "Precise Events for the Skylake Microarchitecture", and from the event tables: load latency, NOPs, mispredicted
+/// calls and returns, loads of uncacheable, remote and persistent memory.
 const SKYLAKE: &[Row] = &[
     only(0xc0, 0x01, 1 << 1),
     row(0xc0, Umask::Is(0x02)),
@@ -175,7 +176,7 @@ const SKYLAKE: &[Row] = &[
     row(0xd4, Umask::Is(0x04)),
 ];
 
-/// Loads and stores in bits 1:0, and what happened to them in bits 7:4.
+/// Bits 1:0 select loads and stores, bits 7:4 what happened to them.
 const MEMORY: Umask = Umask::Among(0xf3);
 
 #[cfg(test)]
@@ -185,8 +186,8 @@ mod tests {
     #[test]
     fn instructions_and_branches_sample_where_the_tables_have_them() {
         use PreciseEvents::{Core, Extended, Haswell, Nehalem, SandyBridge, Skylake, Unlisted};
-        // PreciseEvent select and unit mask, and the counters that sample it: instructions, the precise ones, branches, the
-        // precise ones, mispredicted ones.
+        // Event select and unit mask, and the counters that sample the event: instructions, the precise variant,
+        // branches, the precise variant, mispredicted branches.
         let events = [(0xc0, 0), (0xc0, 1), (0xc4, 0), (0xc4, 4), (0xc5, 0)];
         for (table, counters) in [
             (Core, [1, 0, 0, 0, 1]),
@@ -225,10 +226,10 @@ mod tests {
             (Nehalem, 0xf7, 0x04, true),
             (Nehalem, 0xf7, 0x08, false),
             (SandyBridge, 0xc4, 0x20, true),
-            // Branches that were not taken, and far ones.
+            // Branches that were not taken, and far branches.
             (SandyBridge, 0xc4, 0x10, false),
             (SandyBridge, 0xc4, 0x40, false),
-            // But these are precise when mispredicted.
+            // These are precise if mispredicted.
             (SandyBridge, 0xc5, 0x10, true),
             (SandyBridge, 0xc5, 0x08, false),
             (SandyBridge, 0xcd, 0x02, true),
@@ -250,7 +251,7 @@ mod tests {
             (Haswell, 0xc8, 0x01, false),
             (Haswell, 0xc9, 0x04, true),
             (Haswell, 0xc9, 0x02, false),
-            // Precise stores are no more.
+            // Precise stores no longer exist.
             (Haswell, 0xcd, 0x02, false),
             (Haswell, 0xd1, 0x80, false),
             (Haswell, 0xd3, 0x20, true),

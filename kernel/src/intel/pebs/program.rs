@@ -1,4 +1,4 @@
-//! The counters' registers: what goes in before, what goes on and off, and what comes back behind.
+//! The registers of the counters that sample: set up, enabled, disabled and restored.
 
 use super::{Counter, PebsCapabilities, PebsConfig};
 use crate::lifecycle::InUse;
@@ -8,23 +8,23 @@ use crate::msr::{
 };
 use pugmark_decoder_core::pebs::Format;
 
-/// Counters that sample.
+/// The counters that sample, and the state of their registers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Program {
     config: PebsConfig,
     capabilities: PebsCapabilities,
     data_cfg: PebsDataCfg,
-    /// The counters' bits in IA32_PERF_GLOBAL_CTRL, which are those in IA32_PEBS_ENABLE too.
+    /// The counters' bits in IA32_PERF_GLOBAL_CTRL; IA32_PEBS_ENABLE has the same bits.
     counters: u64,
-    /// What was there before, once something was written.
+    /// The registers' old values, once something was written.
     before: Option<Before>,
-    /// They count.
+    /// The counters count.
     on: bool,
-    /// Some of what lets them count may be set.
+    /// Registers that enable the counters may be set.
     dirty: bool,
 }
 
-/// Registers that others have a part in, as they were.
+/// The old values of registers that other owners use too.
 #[derive(Clone, Copy, Debug)]
 struct Before {
     global_ctrl: u64,
@@ -32,19 +32,19 @@ struct Before {
 }
 
 impl Program {
-    /// For a configuration that was checked.
+    /// Creates the program of a checked configuration.
     pub(crate) fn new(config: PebsConfig, capabilities: PebsCapabilities, data_cfg: PebsDataCfg) -> Self {
         let counters = config.counters().fold(0, |bits, (counter, _)| bits | bit(counter));
         Self { config, capabilities, data_cfg, counters, before: None, on: false, dirty: false }
     }
 
-    /// The bits of its counters in IA32_PERF_GLOBAL_STATUS. Processors set them now and then though it was the record
-    /// that the overflow asked for.
+    /// Returns the bits of its counters in IA32_PERF_GLOBAL_STATUS. Processors sometimes set them although the overflow
+    /// requested a record, not a PMI.
     pub(crate) const fn status(&self) -> GlobalStatus {
         GlobalStatus::from_bits_retain(self.counters)
     }
 
-    /// The counter reset values, by their places in the management area.
+    /// Returns the counter reset values with their places in the management area.
     pub(crate) fn resets(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         self.config.counters().map(|(counter, period)| match counter {
             Counter::General(n) => (u64::from(n), first_value(period, self.capabilities.general_bits)),
@@ -55,10 +55,10 @@ impl Program {
         })
     }
 
-    /// Who has its counters, or samples.
+    /// Returns the other owner of its counters or of PEBS, if there is one.
     ///
-    /// An event select that is not 0 means a counter in use, as in IA32_PERF_GLOBAL_INUSE, which not all processors
-    /// have.
+    /// An event select other than 0 means that a counter is in use, as in IA32_PERF_GLOBAL_INUSE, which not all
+    /// processors have.
     pub(crate) fn in_use(&self, msr: &mut impl Msr) -> Result<Option<InUse>, GeneralProtection> {
         let PebsEnable(pebs_enable) = msr.read()?;
         if pebs_enable != 0 {
@@ -82,7 +82,7 @@ impl Program {
         Ok(None)
     }
 
-    /// Writes the counters and what they count; none counts yet.
+    /// Writes the counters and their events; nothing counts yet.
     pub(crate) fn prepare(&mut self, msr: &mut impl Msr) -> Result<(), GeneralProtection> {
         let GlobalCtrl(global_ctrl) = msr.read()?;
         let adaptive = self.capabilities.format == Format::Adaptive;
@@ -91,7 +91,7 @@ impl Program {
             false => PebsDataCfg::empty(),
         };
         self.before = Some(Before { global_ctrl, data_cfg });
-        // A reset lets all general-purpose counters count.
+        // After a reset, all general-purpose counters are enabled in this register.
         write(msr, GlobalCtrl(global_ctrl & !self.counters))?;
         for (counter, period) in self.config.counters() {
             self.load(counter, period, msr)?;
@@ -113,12 +113,12 @@ impl Program {
         }
     }
 
-    /// Lets its counters sample, then count. `lost` goes up by one for each sample whose counter has overflowed already,
-    /// and whose record was not stored when the counters were stopped.
+    /// Enables sampling, then counting. Adds 1 to `lost` for each sample whose counter had already overflowed and whose
+    /// record was not stored when the counters were stopped.
     ///
     /// # Safety
     ///
-    /// IA32_DS_AREA leads to memory that is the processor's until [`Program::stop`].
+    /// IA32_DS_AREA must name memory that belongs to the processor until [`Program::stop`].
     pub(crate) unsafe fn go_on(
         &mut self,
         msr: &mut impl Msr,
@@ -129,7 +129,7 @@ impl Program {
         }
         self.load_again(msr, lost)?;
         self.dirty = true;
-        // SAFETY: records go where the caller says.
+        // SAFETY: records go where the caller promises.
         unsafe { msr.write(PebsEnable(self.counters)) }?;
         let GlobalCtrl(counting) = msr.read()?;
         // SAFETY: as above.
@@ -138,8 +138,9 @@ impl Program {
         Ok(())
     }
 
-    /// Lets the counters that went past their end start again. An overflow asks for the record of the next event, and
-    /// what was asked for ends with the sampling: the counter would have its whole width before it. They are stopped.
+    /// Restarts the counters that went past their end. They must be stopped. An overflow requests a record for the next
+    /// event, and stopping the sampling drops this request: without a restart, the counter would count its whole width
+    /// until the next overflow.
     fn load_again(&self, msr: &mut impl Msr, lost: &mut u64) -> Result<(), GeneralProtection> {
         for (counter, period) in self.config.counters() {
             let (address, bits) = match counter {
@@ -154,13 +155,13 @@ impl Program {
         Ok(())
     }
 
-    /// Makes a counter overflow after `period` events. It is stopped.
+    /// Makes a counter overflow after `period` events. It must be stopped.
     fn load(&self, counter: Counter, period: u64, msr: &mut impl Msr) -> Result<(), GeneralProtection> {
         let (address, value) = match counter {
             Counter::General(n) if self.capabilities.full_width => {
                 (full_width_pmc(n), first_value(period, self.capabilities.general_bits))
             }
-            // The rest is bit 31, sign-extended.
+            // The upper bits are copies of bit 31.
             Counter::General(n) => (pmc(n), first_value(period, 32)),
             Counter::Fixed(n) => (fixed_counter(n), first_value(period, self.capabilities.fixed_bits)),
         };
@@ -180,7 +181,8 @@ impl Program {
         Ok(())
     }
 
-    /// Puts the registers back: its counters are free. It is stopped. May be called again where an access raised #GP.
+    /// Restores the registers and so releases the counters, which must be stopped. May be called again if an access
+    /// raised #GP.
     pub(crate) fn put_back(&mut self, msr: &mut impl Msr) -> Result<(), GeneralProtection> {
         let Some(before) = self.before else { return Ok(()) };
         for (counter, _) in self.config.counters() {
@@ -202,7 +204,7 @@ impl Program {
     }
 }
 
-/// The bit of a counter in the registers that have one for each.
+/// Returns the bit of a counter in the registers that have one bit for each counter.
 const fn bit(counter: Counter) -> u64 {
     match counter {
         Counter::General(n) => 1 << n,
@@ -210,12 +212,12 @@ const fn bit(counter: Counter) -> u64 {
     }
 }
 
-/// What a counter of so many bits starts from to overflow after `period` events.
+/// Returns the start value with which a counter of `bits` bits overflows after `period` events.
 const fn first_value(period: u64, bits: u8) -> u64 {
     period.wrapping_neg() & width(bits)
 }
 
-/// All bits of a counter of so many.
+/// Returns a mask of this many bits.
 const fn width(bits: u8) -> u64 {
     match bits {
         64.. => u64::MAX,
@@ -223,13 +225,13 @@ const fn width(bits: u8) -> u64 {
     }
 }
 
-/// Writes a register that does not let records be written.
+/// Writes a register that does not enable records.
 fn write<R: crate::msr::Register>(msr: &mut impl Msr, value: R) -> Result<(), GeneralProtection> {
     wrmsr(msr, R::ADDRESS, value.to_bits())
 }
 
 fn wrmsr(msr: &mut impl Msr, address: u32, value: u64) -> Result<(), GeneralProtection> {
-    // SAFETY: a register of a counter that is stopped, or what makes counters stop: nothing is written to memory for
-    // it, and nobody else uses the counter.
+    // SAFETY: this is a register of a stopped counter, or it stops counters: it makes the processor write nothing to
+    // memory, and no other owner uses the counter.
     unsafe { msr.wrmsr(address, value) }
 }

@@ -1,10 +1,10 @@
-//! Samples as they are drained: records instead of bytes.
+//! A sink that turns the bytes of a PEBS buffer into records.
 
 use crate::drain::Sink;
 use crate::loss::Gap;
 use pugmark_decoder_core::pebs::{Error, Format, Record};
 
-/// Takes the bytes of a PEBS buffer and hands their records on, in the PMI handler or elsewhere.
+/// Receives the bytes of a PEBS buffer and passes on their records, in the PMI handler or elsewhere.
 ///
 /// ```
 /// use pugmark_decoder_core::pebs::{Format, Record};
@@ -33,20 +33,20 @@ pub struct Samples<F> {
     each: F,
 }
 
-/// What comes out of a PEBS buffer.
+/// An element of a PEBS buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Item<'a> {
     /// A sample.
     Record(&'a Record<'a>),
     /// Samples are missing here.
     Gap(Gap),
-    /// There is no record where one should be; what is behind it is not looked at.
+    /// The bytes are not a record where one should be; the bytes after them are skipped.
     Error(Error),
 }
 
 impl<F: FnMut(Item<'_>) -> bool> Samples<F> {
-    /// For records of this format: [`PebsCapabilities::format`](super::PebsCapabilities::format). `each` returns
-    /// whether it took the item; what it does not take comes again.
+    /// Creates a sink for records of this format: [`PebsCapabilities::format`](super::PebsCapabilities::format). `each`
+    /// returns whether it took the item; an item that it does not take is offered again.
     pub const fn new(format: Format, each: F) -> Self {
         Self { format, each }
     }
@@ -84,7 +84,7 @@ mod tests {
     use super::*;
     use pugmark_decoder_core::pebs::ErrorKind;
 
-    /// Three adaptive records of a basic group.
+    /// Returns three adaptive records that have only the basic group.
     fn buffer() -> [u8; 96] {
         let mut buffer = [0; 96];
         for (n, bytes) in buffer.chunks_mut(32).enumerate() {
@@ -94,7 +94,7 @@ mod tests {
         buffer
     }
 
-    /// What comes, when so many items are taken.
+    /// Returns the items that the sink receives if it takes `room` of them.
     fn drain(bytes: &[u8], mut room: usize) -> (usize, Vec<Result<u64, ErrorKind>>) {
         let mut seen = vec![];
         let mut samples = Samples::new(Format::Adaptive, |item: Item<'_>| {

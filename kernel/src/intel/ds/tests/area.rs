@@ -1,4 +1,4 @@
-//! The memory: rules, sizes, allocation.
+//! The area's memory: rules, sizes, allocation.
 
 use crate::fake::FakeLinear;
 use crate::intel::ds::*;
@@ -31,10 +31,10 @@ const SAMPLES: PebsCapabilities = PebsCapabilities {
     precise: PreciseEvents::Skylake,
 };
 
-/// 2 730 records in 17 pages, from the middle of a page on.
+/// 2 730 records in 17 pages, starting in the middle of a page.
 const PLAN: BufferPlan = BufferPlan { bytes: 24 * 2730, page_offset: 0x840, mode: BufferMode::INTERRUPT };
 
-/// The management area has a page of its own, the buffer's begins behind it.
+/// The management area has its own page, and the buffer's pages follow it.
 const BUFFER_PAGE: u64 = FakeLinear::BASE + 0x1000;
 
 fn allocate(memory: &FakeLinear, strictness: Strictness) -> Result<DsArea<FakeLinear>, AreaError> {
@@ -94,7 +94,7 @@ fn each_page_must_keep_each_rule_in_each_address_space() {
     // The management area, the buffer's first page and its last one.
     for address in [FakeLinear::BASE, BUFFER_PAGE, BUFFER_PAGE + 0x1_0000] {
         for (row, (spoil, rule)) in table.into_iter().enumerate() {
-            // What the first address space has is what the others are held against.
+            // The other address spaces are compared with the first one.
             let spaces = if row == 8 { 1..2 } else { 0..2 };
             for space in spaces {
                 let memory = FakeLinear::new();
@@ -125,7 +125,7 @@ fn pages_behind_the_buffer_are_not_looked_at() {
     });
     assert!(allocate(&memory, Strictness::Strict).is_ok());
 
-    // One that ends where a page does.
+    // A buffer that ends at the end of a page.
     let memory = FakeLinear::new();
     memory.spoil(|_, at, mapping| {
         if at >= BUFFER_PAGE + 0x3000 {
@@ -260,7 +260,7 @@ fn a_buffer_begins_at_any_doubleword_of_a_page_and_at_no_other_place() {
     }
 }
 
-/// 100 samples of format 3, behind the branch records.
+/// 100 samples of format 3, after the branch records.
 const SAMPLE_PLAN: BufferPlan =
     BufferPlan { bytes: 200 * 100, page_offset: 0x80, mode: BufferMode::Interrupt { spare: 10 } };
 
@@ -301,7 +301,7 @@ fn counter_reset_values_come_behind_the_fields() {
         let capabilities = DsCapabilities { layout, ..CAPABILITIES };
         let plan = AreaPlan::new().bts(BufferPlan { mode: BufferMode::Circular, ..PLAN });
         let mut area = DsArea::allocate(memory.clone(), &capabilities, &plan, Strictness::Lenient).unwrap();
-        // The last is no counter's.
+        // The last one belongs to no counter.
         area.reset([(0, 0x1111), (3, 0x4444), (9, 0x9999), (48, 0xdead)].into_iter());
         for (offset, value) in offsets.into_iter().zip([0x1111, 0x4444, 0x9999]) {
             assert_eq!(memory.read::<8>(area.address() + offset), value);
@@ -371,7 +371,7 @@ fn refuses_memory_that_is_not_what_was_asked_for() {
         DsArea::allocate(memory, &narrow, &AreaPlan::new().bts(PLAN), Strictness::Lenient).unwrap_err();
     assert!(matches!(error, AreaError::BadBlock { address: 0xffff_f000, .. }), "{error}");
 
-    // Nor the end of a buffer that reaches to there, which is the absolute maximum.
+    // This also holds for the end of a buffer that reaches 4 GiB, which is the absolute maximum.
     for (base, fits) in [(0xffff_e000, false), (0xffff_d000, true)] {
         let plan = BufferPlan { mode: BufferMode::Circular, bytes: 0x1000 - 0x1000 % 12, page_offset: 0 };
         let (memory, plan) = (FakeLinear::at(base), AreaPlan::new().bts(plan));
@@ -389,7 +389,7 @@ fn refuses_memory_that_is_not_what_was_asked_for() {
         }
     }
 
-    // Nor is there an address behind the last page of all.
+    // There is no address after the last page of the address space, either.
     let memory = FakeLinear::at(0xffff_ffff_ffff_f000);
     let error = allocate(&memory, Strictness::Lenient).unwrap_err();
     assert!(matches!(error, AreaError::BadBlock { address: 0xffff_ffff_ffff_f000, .. }), "{error}");

@@ -1,4 +1,4 @@
-//! The branch trace store.
+//! Tests of the branch trace store.
 
 use super::*;
 use crate::drain::Piece;
@@ -23,7 +23,7 @@ impl Machine {
         unit.start(&config(), area).map_err(|failed| failed.error()).unwrap()
     }
 
-    /// So many branches, numbered from `first` on. What the processor does with them, as far as the driver sees it.
+    /// Executes this many branches, numbered from `first`, as the processor does, as far as the driver sees it.
     pub(super) fn branches(&self, first: u64, count: u64) {
         let [base, _, maximum, threshold] = [0, 1, 2, 3].map(|n| self.field(n));
         for branch in first..first + count {
@@ -55,11 +55,11 @@ pub(super) fn config() -> DsConfig {
     DsConfig::new().bts(BtsConfig::new()).gate(INTERRUPT_GATE)
 }
 
-/// The numbers of the branches, and the gaps between them.
+/// The numbers of the recorded branches, and the gaps between them.
 #[derive(Default)]
 pub(super) struct Numbers {
     pub(super) seen: Vec<Result<u64, Gap>>,
-    /// Records it still takes.
+    /// The number of records that the sink still takes.
     room: Option<usize>,
     /// Records have 12 bytes.
     narrow: bool,
@@ -89,7 +89,7 @@ impl Sink for Numbers {
         let take = self.room.unwrap_or(usize::MAX).min(bytes.len() / size);
         self.room = self.room.map(|room| room - take);
         self.seen.extend(numbers(&bytes[..size * take], size).map(Ok));
-        // A byte more than records: it counts for nothing.
+        // One byte more than whole records, which must not count.
         size * take + 1
     }
 
@@ -197,7 +197,7 @@ fn a_circular_buffer_holds_the_last_branches_in_their_order() {
     let rows = table.iter().flat_map(|row| Machine::both().map(|machine| (machine, row)));
     for (machine, (count, there)) in rows {
         let count = *count;
-        // So many took the place of others for certain.
+        // This many records certainly overwrote others.
         let over = Overwritten::at_least(machine.layout.branch_record_bytes() * (count % 10));
         let wrap = (count >= 10).then_some(Err(Gap::Wrap(over)));
         let expected: Vec<_> = wrap.into_iter().chain(branches(there.clone())).collect();
@@ -232,7 +232,7 @@ fn the_pmi_is_claimed_by_the_index_whether_the_status_says_so_or_not() {
             assert_eq!(interrupt(&machine, &mut handler, &mut running, &mut sink, &mut KeepAll), Pmi::Served);
             assert_eq!((machine.get(LVT_PC), machine.get(0x38e)), (0x400, 0));
         }
-        // The buffer was full to the last record each time: nobody knows whether there were more.
+        // The buffer was full to the last record each time: it is unknown whether there were more.
         assert_eq!(sink.seen.iter().filter(|seen| seen.is_ok()).count(), 300);
         assert_eq!(running.loss(Half::Bts).stop, 3);
         let reads = machine.msr.borrow().reads.contains(&0x38e);
@@ -249,7 +249,7 @@ fn a_request_that_the_masked_entry_dropped_is_served_all_the_same() {
 
     /// Takes records, and lets the processor record on as soon as it is enabled, while the entry is still masked.
     struct Late(Machine, Numbers);
-    // SAFETY: it stands for no hardware.
+    // SAFETY: it represents no hardware.
     unsafe impl LocalApic for Late {
         fn lvt_pc(&mut self) -> Result<LvtPc, GeneralProtection> {
             self.0.lvt_pc()
@@ -292,7 +292,7 @@ fn a_pmi_that_comes_after_a_drain_is_nobodys() {
     }
 }
 
-/// It is suspended during the branches from the first of these numbers to the second, and records those up to the third.
+/// Suspends the recording between the first two of these branch numbers, and records up to the third.
 fn goes_on(
     running: &mut DsRunning<Machine, FakeLinear>,
     machine: &Machine,
@@ -313,7 +313,7 @@ fn a_suspended_recording_goes_on_where_it_was() {
         running.suspend().unwrap();
         assert_eq!((machine.get(DEBUGCTL), running.state(Half::Bts)), (0, Some(DsState::Suspended)));
         let mut sink = Numbers::of(&machine);
-        // What was handed over once does not come again.
+        // Records that were handed over once must not come again.
         for _ in 0..2 {
             assert_eq!(drain(&mut running, &mut sink), Ok(DsState::Suspended));
         }
@@ -329,7 +329,7 @@ fn branches_that_are_given_up_are_not_recorded_which_is_counted_until_somebody_l
     let mut sink = Numbers::of(&machine);
     machine.branches(0, 10);
     for _ in 0..2 {
-        // Twice the same: it did not go on in between.
+        // The same result twice: it did not resume in between.
         running.source(&mut sink, &mut KeepAll).abandon(Abandoned::Stuck);
         assert_eq!(machine.get(DEBUGCTL), 0);
         assert_eq!(running.loss(Half::Bts), &Loss { abandoned: 1, ..Loss::NONE });
@@ -339,7 +339,7 @@ fn branches_that_are_given_up_are_not_recorded_which_is_counted_until_somebody_l
     assert_ne!(machine.get(DEBUGCTL), 0);
     running.source(&mut sink, &mut KeepAll).abandon(Abandoned::Stuck);
     assert_eq!(running.loss(Half::Bts).abandoned, 2);
-    // One that is off for another reason.
+    // A recording that is off for another reason.
     drain(&mut running, &mut sink).unwrap();
     running.suspend().unwrap();
     running.source(&mut sink, &mut KeepAll).abandon(Abandoned::Stuck);
@@ -353,7 +353,7 @@ fn a_full_buffer_does_not_go_on_while_it_is_suspended_though_it_is_drained() {
         machine.branches(0, 92);
         assert_eq!(drain(&mut running, &mut KeepAll), Ok(DsState::Full));
         running.suspend().unwrap();
-        // Another task runs, whose branches are none of this recording's.
+        // Another task runs, whose branches do not belong to this recording.
         let mut sink = Numbers::of(&machine);
         assert_eq!(drain(&mut running, &mut sink), Ok(DsState::Suspended));
         goes_on(&mut running, &machine, [92, 97, 102], &mut sink);
@@ -378,7 +378,7 @@ fn a_buffer_that_waits_for_the_sink_is_told_full_once_however_often_it_is_suspen
 #[test]
 fn a_recording_that_does_not_go_on_claims_no_pmi() {
     let index = |machine: &Machine, index| machine.write(machine.get(DS_AREA) + 8, index);
-    // Full, suspended, circular with an index that somebody spoiled.
+    // Full, suspended, and circular with an index that other code overwrote.
     for case in 0..3 {
         let machine = Machine::new();
         let mut handler = armed(&machine);
@@ -401,7 +401,7 @@ fn an_index_that_somebody_spoiled_ends_the_recording() {
     let narrow = Machine::narrow();
     let mut running = narrow.start(100, EIGHT_SPARE);
     narrow.branches(0, 10);
-    // Twice 12 more than there is room for.
+    // Twice 12 more records than there is room for.
     let (index, base) = (0x20_1000 + 12 * 102, 0x20_1000);
     narrow.write(narrow.get(DS_AREA) + 4, index);
     let bad = BadIndex { index, base };
@@ -417,7 +417,7 @@ fn an_index_that_somebody_spoiled_ends_the_recording() {
         assert_eq!(drain(&mut running, &mut sink), Ok(DsState::Failed(bad)));
         assert_eq!((machine.get(DEBUGCTL), running.loss(Half::Bts).error), (0, 1));
         assert_eq!(sink.seen, [Err(Gap::Error)]);
-        // It was not suspended: nobody makes it go on.
+        // The recording was not suspended, so nothing resumes it.
         running.suspend().unwrap();
         running.resume().unwrap();
         assert_eq!((machine.get(DEBUGCTL), running.state(Half::Bts)), (0, Some(DsState::Failed(bad))));

@@ -1,4 +1,4 @@
-//! Counters that stand still and go on.
+//! Tests of counters that are stopped and resumed.
 
 use super::samples::{Events, ICE_LAKE, NEHALEM, PMC, SKYLAKE, branches, machine};
 use super::*;
@@ -47,7 +47,7 @@ fn a_counter_that_overflowed_without_a_record_starts_again() {
         let (machine, bytes) = (machine(processor), processor.2);
         let mut running = machine.sample(&branches(1000), &machine.plan(bytes));
         let mut seen = Events::default();
-        // The overflow comes with the last of these, its record would come with the next one.
+        // The overflow comes with the last of these events; its record would come with the next one.
         machine.events(0, 1000, bytes);
         running.drain(&mut KeepAll, &mut seen.sink(format)).unwrap();
         assert_eq!(running.loss(Half::Pebs), &Loss { samples: 1, ..Loss::NONE });
@@ -67,7 +67,7 @@ fn only_counters_that_went_past_their_end_start_again() {
     let config = PebsConfig::new().fixed(0, 5000).general(1, PreciseEvent::INST_RETIRED, 7000);
     let mut running = machine.sample(&DsConfig::new().pebs(config).gate(INTERRUPT_GATE), &machine.plan(32));
     let (fixed, general) = (WIDTH - 4999, WIDTH - 6999);
-    // (the counters as they stand when they are to go on, and from where they go on)
+    // (the counters' values before the resume, and the values that they resume from)
     let table = [
         ([WIDTH, general], [WIDTH, general], 0),
         ([0, WIDTH], [fixed, WIDTH], 1),

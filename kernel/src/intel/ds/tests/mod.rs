@@ -1,4 +1,4 @@
-//! A processor as far as the driver sees it.
+//! A processor, as far as the driver sees it, for the tests of the debug store.
 
 mod area;
 mod branches;
@@ -37,13 +37,13 @@ struct Machine {
     version: u32,
     signature: u32,
     layout: DsLayout,
-    /// The bits of the control register that hold what is written.
+    /// The bits of the control register that keep the value written to them.
     held: u64,
-    /// Counters that have overflowed and wait for the event that gives the record.
+    /// Counters that have overflowed and wait for the event that produces the record.
     armed: Rc<Cell<u64>>,
 }
 
-// SAFETY: the registers stand for no hardware.
+// SAFETY: the registers represent no hardware.
 unsafe impl Msr for Machine {
     fn rdmsr(&mut self, address: u32) -> Result<u64, GeneralProtection> {
         self.msr.borrow_mut().rdmsr(address)
@@ -59,7 +59,7 @@ unsafe impl Msr for Machine {
                 let status = msr.get(STATUS);
                 msr.set(STATUS, status & !value);
             }
-            // A counter has 48 bits: the low half is sign-extended, the alias takes all.
+            // A counter has 48 bits: the plain register sign-extends the low half, its alias takes all bits.
             0xc1..=0xc4 => msr.set(address, i64::from(value as i32).cast_unsigned() & WIDTH),
             0x4c1..=0x4c4 => msr.set(address - 0x400, value & WIDTH),
             PEBS_ENABLE => self.armed.set(self.armed.get() & value),
@@ -71,7 +71,7 @@ unsafe impl Msr for Machine {
 
 const WIDTH: u64 = (1 << 48) - 1;
 
-// SAFETY: it stands for no hardware.
+// SAFETY: it represents no hardware.
 unsafe impl LocalApic for Machine {
     fn lvt_pc(&mut self) -> Result<LvtPc, GeneralProtection> {
         Ok(LvtPc(self.msr.borrow().get(LVT_PC) as u32))
@@ -145,7 +145,7 @@ impl Machine {
         }
     }
 
-    /// Asks for a PMI.
+    /// Requests a PMI.
     fn request(&self) {
         let entry = LvtPc(self.get(LVT_PC) as u32);
         if !entry.is_masked() {

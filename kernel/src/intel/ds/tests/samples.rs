@@ -1,4 +1,4 @@
-//! PreciseEvent-based sampling.
+//! Tests of PEBS.
 
 use super::*;
 use crate::drain::Piece;
@@ -19,7 +19,7 @@ const METEOR_LAKE: (u32, u64, u64) = (0xa06a4, 0x6500, 32);
 const LUNAR_LAKE: (u32, u64, u64) = (0xb06d1, 0x6600, 32);
 const CORE_2: (u32, u64, u64) = (0x6f6, 0, 144);
 
-/// A processor with such samples, whose memory holds branch records and samples.
+/// A processor with samples in this format, whose memory holds branch records and samples.
 pub(super) fn machine((signature, capabilities, _): (u32, u64, u64)) -> Machine {
     let machine = Machine::of(signature, 3);
     machine.set(0x345, capabilities);
@@ -45,8 +45,8 @@ impl Machine {
         unit.start(config, area).map_err(|failed| failed.error()).unwrap()
     }
 
-    /// Events, numbered from `first` on, that every counter counts. What the processor does with them, as far as the
-    /// driver sees it.
+    /// Executes events, numbered from `first`, that every counter counts, as the processor does, as far as the driver
+    /// sees it.
     pub(super) fn events(&self, first: u64, count: u64, record_bytes: u64) {
         for event in first..first + count {
             for n in 0..4 {
@@ -87,7 +87,7 @@ impl Machine {
     }
 }
 
-/// The numbers of the events that gave a record, and the gaps.
+/// The numbers of the events that produced a record, and the gaps.
 #[derive(Default)]
 pub(super) struct Events(pub(super) Vec<Result<u64, Gap>>);
 
@@ -104,7 +104,7 @@ impl Events {
     }
 }
 
-/// The event behind each overflow gives the record, and is not counted.
+/// The event after each overflow produces the record, and is not counted.
 fn every(period: u64, count: u64) -> Vec<Result<u64, Gap>> {
     (1..=count).map(|n| Ok(n * (period + 1) - 1)).collect()
 }
@@ -130,7 +130,7 @@ fn a_counter_samples_and_all_is_as_it_was_behind_it() {
     ];
     for (processor, format, event, select) in table {
         let (machine, bytes) = (machine(processor), processor.2);
-        // Somebody counts with counter 1.
+        // Another owner counts with counter 1.
         machine.set(EVTSEL + 1, 0x41_003c);
         machine.set(0x3f2, 0x1234);
         let running = machine.sample(&counting(event, 1000), &machine.plan(bytes));
@@ -170,7 +170,7 @@ fn counters_are_written_before_the_processor_may_store() {
         let running = unit.start(&branches(1000), area).map_err(|failed| failed.error()).unwrap();
         let writes = machine.msr.borrow().writes.clone();
         assert!(writes.iter().map(|(address, _)| *address).eq(expected.iter().copied()), "{writes:x?}");
-        // Not one event is counted before.
+        // Not one event is counted before that.
         assert_eq!((writes[1].1, writes.last().unwrap().1), (0xe, 0xf));
         drop(running);
         assert_eq!((machine.get(PEBS_ENABLE), machine.get(DS_AREA), machine.memory.live()), (0, 0, 0));
@@ -179,7 +179,7 @@ fn counters_are_written_before_the_processor_may_store() {
 
 #[test]
 fn the_resets_of_fixed_function_counters_come_after_those_of_all_general_ones() {
-    // Those of format 4 are 8, of the later ones 32, whatever of them is there.
+    // Format 4 has 8 of them and the later formats have 32, however many counters exist.
     for (processor, general) in [(ICE_LAKE, 8), (METEOR_LAKE, 32), (LUNAR_LAKE, 32)] {
         let machine = machine(processor);
         let config =
@@ -280,12 +280,12 @@ fn the_threshold_asks_for_a_pmi_that_drains_and_goes_on() {
     let mut running = machine.sample(&branches(1000), &machine.plan(bytes));
     let mut seen = Events::default();
     for round in 0..3 {
-        // 16 records lead to the threshold.
+        // 16 records reach the threshold.
         machine.events(16_016 * round, 16_015, bytes);
         assert_eq!(machine.get(LVT_PC), 0x400);
         machine.events(16_016 * round + 16_015, 1, bytes);
         assert_eq!(machine.get(LVT_PC), 0x10400);
-        // Some processors also say that the counter overflowed; what others counted stays.
+        // Some processors also report that the counter overflowed; the status of other owners stays.
         machine.set(STATUS, machine.get(STATUS) | 0b101);
         let mut sink = seen.sink(Format::Transaction);
         assert_eq!(interrupt(&machine, &mut handler, &mut running, &mut KeepAll, &mut sink), Pmi::Served);
@@ -325,7 +325,7 @@ fn a_full_buffer_waits_for_the_sink_and_says_what_it_lost() {
     assert_eq!((loss.stop, loss.full), (1, 1));
 }
 
-/// Both halves.
+/// Records with both halves.
 fn both() -> (DsConfig, AreaPlan) {
     let branches_plan =
         BufferPlan { bytes: 24 * 100, page_offset: 0, mode: BufferMode::Interrupt { spare: 8 } };
@@ -480,7 +480,7 @@ fn refuses_what_cannot_be_sampled() {
             DsConfig::new().pebs(pebs.general(1, PreciseEvent::INST_RETIRED, 2000)).gate(INTERRUPT_GATE),
             DsRefusal::Pebs(PebsRefusal::NoCounter(Counter::General(1))),
         ),
-        // Core 2 counts branches, and samples none.
+        // Core 2 counts branches, but does not sample them.
         (
             CORE_2,
             branches(2000),

@@ -1,4 +1,4 @@
-//! Who else is there, when the branch trace store starts and goes on: other recorders, other areas, other tasks.
+//! Other users at the time when the branch trace store starts and resumes: other recorders, other areas, other tasks.
 
 use super::branches::{EIGHT_SPARE, Numbers, branches, config, drain};
 use super::*;
@@ -41,7 +41,7 @@ fn processor_trace_excludes_branches_only_while_it_traces() {
     assert_eq!(error, InUse::ProcessorTrace { ctl: RtitCtl::from_bits_retain(0x2005) }.into());
     assert_eq!(machine.get(DEBUGCTL), 0);
     drop(unit);
-    // Ice Lake: both go on.
+    // Ice Lake: both can record together.
     let machine = Machine::of(0x706e5, 3);
     machine.set(RTIT_CTL, 0x2005);
     drop(machine.start(100, EIGHT_SPARE));
@@ -59,7 +59,7 @@ fn a_recording_does_not_go_on_beside_one_that_came_meanwhile() {
         machine.set(register, value);
         running.resume().unwrap();
         assert_eq!((machine.get(register), running.state(Half::Bts)), (value, Some(DsState::Excluded)));
-        // Told once, however often it is looked at.
+        // Reported once, however often it is checked.
         assert_eq!(drain(&mut running, &mut sink), Ok(DsState::Excluded));
         assert_eq!(running.loss(Half::Bts), &Loss { excluded: 1, ..Loss::NONE });
         assert_eq!(machine.get(register), value);
@@ -140,13 +140,13 @@ fn tasks_take_turns_and_move_each_with_its_own_area() {
     let area = || Some(first.area(&first.unit(), 100, EIGHT_SPARE));
     let mut areas = [area(), area()];
     let mut seen = [vec![], vec![]];
-    // Which task runs where.
+    // Which task runs on which processor.
     let turns = [(0, &first), (1, &first), (0, &second), (1, &first), (0, &first), (1, &second)];
     for (turn, (task, machine)) in (0..).zip(turns) {
         let area = areas[task].take().unwrap();
         let mut running = machine.unit().start(&config(), area).map_err(|failed| failed.error()).unwrap();
         machine.branches(10 * turn, 5);
-        // Another task has the processor meanwhile, and is not recorded.
+        // Another task runs on the processor meanwhile, and is not recorded.
         running.suspend().unwrap();
         machine.branches(1000, 5);
         running.resume().unwrap();
