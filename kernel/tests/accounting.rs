@@ -12,7 +12,7 @@ use pugmark_kernel::lapic::Delivery;
 use pugmark_kernel::loss::Loss;
 use pugmark_kernel::msr::GeneralProtection;
 use pugmark_kernel::pmi::{Abandoned, Handler, PmiSource};
-use pugmark_model::intel::Settings;
+use pugmark_model::intel::IntelSettings;
 
 /// Lives of each kind, and with PUGMARK_LONG=1.
 const SEEDS: u64 = 100;
@@ -80,7 +80,8 @@ fn live(kind: Kind, seed: u64, sum: &mut Sum) {
     let (profile, layout, mode) = kind;
     let mut random = Random(seed << 8 | 0x55);
     let skid = random.of(&[0, 40, 200, 900]);
-    let settings = Settings { pmi_skid: skid, visibility: random.of(&[0, 64]), ..Settings::default() };
+    let settings =
+        IntelSettings { pmi_skid: skid, visibility: random.of(&[0, 64]), ..IntelSettings::default() };
     let machine = Machine::with_memory(profile, settings, 0x3_0000);
     machine.jump_far();
     let buffer = machine.buffer(layout, mode);

@@ -10,7 +10,7 @@ use pugmark_kernel::lapic::Delivery;
 use pugmark_kernel::lifecycle::{NotStarted, StopFailed};
 use pugmark_kernel::loss::Loss;
 use pugmark_kernel::pmi::{Abandoned, Handler, PmiSource};
-use pugmark_model::intel::Settings;
+use pugmark_model::intel::IntelSettings;
 
 /// How far a life with a fault came.
 #[derive(Debug, PartialEq, Eq, Clone, Copy)]
@@ -29,12 +29,12 @@ fn each_access_that_faults_in_turn_leaves_memory_with_its_owner() {
         ("skylake", Mode::Overwrite),
         ("broadwell", Mode::StopWhenFull { spare: 1 }),
     ] {
-        let machine = Machine::new(profile, Settings::default());
+        let machine = Machine::new(profile, IntelSettings::default());
         assert_eq!(live(&machine, mode), Came::ThroughIt);
         let accesses = machine.accesses();
         let mut came = Vec::new();
         for access in 0..accesses {
-            let machine = Machine::new(profile, Settings::default());
+            let machine = Machine::new(profile, IntelSettings::default());
             machine.fault_in(access);
             came.push(live(&machine, mode));
             let what = format!("{profile} {mode:?} access {access} of {accesses}");
@@ -54,11 +54,11 @@ fn each_access_that_faults_in_turn_leaves_memory_with_its_owner() {
 
 #[test]
 fn a_fault_in_the_handler_is_reported_and_the_trace_can_be_drained_and_go_on() {
-    let quiet = Machine::new("skylake", Settings::default());
+    let quiet = Machine::new("skylake", IntelSettings::default());
     let accesses = handle_one(&quiet, None).1;
     let mut unreported = 0;
     for access in 0..accesses {
-        let machine = Machine::new("skylake", Settings::default());
+        let machine = Machine::new("skylake", IntelSettings::default());
         let (fault, _) = handle_one(&machine, Some(access));
         unreported += u32::from(!fault);
         assert_eq!(*machine.ram.strays.borrow(), []);
@@ -69,7 +69,7 @@ fn a_fault_in_the_handler_is_reported_and_the_trace_can_be_drained_and_go_on() {
 
 #[test]
 fn a_stop_that_faults_gives_the_running_trace_back() {
-    let machine = Machine::new("skylake", Settings::default());
+    let machine = Machine::new("skylake", IntelSettings::default());
     let tracing = machine.start(LAYOUT, Mode::StopWhenFull { spare: 1 });
     machine.run(10);
     machine.fault_in(0);
@@ -86,7 +86,7 @@ fn a_stop_that_faults_gives_the_running_trace_back() {
 #[test]
 fn a_stop_that_cannot_read_the_end_gives_unit_and_buffer_back() {
     for read in 1..=3 {
-        let machine = Machine::new("skylake", Settings::default());
+        let machine = Machine::new("skylake", IntelSettings::default());
         let tracing = machine.start(LAYOUT, Mode::StopWhenFull { spare: 1 });
         machine.fault_in(read);
         let Err(failed) = tracing.stop() else { panic!("the read fails") };
@@ -101,7 +101,7 @@ fn a_stop_that_cannot_read_the_end_gives_unit_and_buffer_back() {
 
 #[test]
 fn a_start_that_can_neither_go_on_nor_back_keeps_the_memory_with_the_unit() {
-    let machine = Machine::new("skylake", Settings::default());
+    let machine = Machine::new("skylake", IntelSettings::default());
     let unit = machine.unit();
     let buffer = machine.buffer(LAYOUT, Mode::StopWhenFull { spare: 1 });
     // The accesses up to the one that sets TraceEn; then the look at STATUS faults, and the way back.
@@ -133,7 +133,7 @@ fn each_allocation_that_fails_in_turn_gives_back_the_others() {
     ];
     for (layout, mode, allocations) in layouts {
         for fail_at in 0..=allocations {
-            let machine = Machine::new("skylake", Settings::default());
+            let machine = Machine::new("skylake", IntelSettings::default());
             machine.ram.fail_at.set(Some(fail_at));
             let made = Buffer::allocate(&*machine.ram, &machine.capabilities(), layout, mode);
             match fail_at == allocations {
@@ -205,7 +205,7 @@ fn live(machine: &Machine, mode: Mode) -> Came {
 
 #[test]
 fn a_trace_that_its_handler_gives_up_says_so_and_goes_on_at_the_next_drain() {
-    let machine = Machine::new("skylake", Settings::default());
+    let machine = Machine::new("skylake", IntelSettings::default());
     let mut tracing = machine.start(LAYOUT, Mode::StopWhenFull { spare: 1 });
     let mut collector = Collector::new();
     machine.run(100);
@@ -223,7 +223,7 @@ fn a_trace_that_its_handler_gives_up_says_so_and_goes_on_at_the_next_drain() {
 
 #[test]
 fn a_trace_that_does_not_let_itself_be_stopped_is_not_given_up() {
-    let machine = Machine::new("skylake", Settings::default());
+    let machine = Machine::new("skylake", IntelSettings::default());
     let mut tracing = machine.start(LAYOUT, Mode::StopWhenFull { spare: 1 });
     machine.fault_in(0);
     tracing.source(&mut Collector::new()).abandon(Abandoned::Stuck);

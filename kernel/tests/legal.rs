@@ -10,7 +10,7 @@ use pugmark_kernel::intel::pt::{Buffer, BufferError, Layout, Mode};
 use pugmark_kernel::intel::pt::{PtConfig, PtConfigRefusal};
 use pugmark_kernel::lifecycle::{NotStarted, StartError};
 use pugmark_kernel::msr::Msr;
-use pugmark_model::intel::Settings;
+use pugmark_model::intel::IntelSettings;
 
 const PROFILES: [&str; 4] = ["broadwell", "skylake", "icelake", "sapphire-rapids"];
 const FULL: Mode = Mode::StopWhenFull { spare: 1 };
@@ -43,7 +43,7 @@ fn a_configuration_that_passes_the_check_raises_no_fault() {
         for first in changes {
             for second in changes {
                 let config = second(first(user_code()));
-                let machine = Machine::new(profile, Settings::default());
+                let machine = Machine::new(profile, IntelSettings::default());
                 let buffer = machine.buffer(Layout::topa(RegionSize::K4, 2), FULL);
                 match machine.unit().start(&config, buffer) {
                     Ok(tracing) => {
@@ -87,7 +87,7 @@ const BITS: [FeatureBit; 9] = [
 fn what_the_check_refuses_for_a_missing_feature_faults_when_it_is_written() {
     let mut refused = 0;
     for profile in PROFILES {
-        let machine = Machine::new(profile, Settings::default());
+        let machine = Machine::new(profile, IntelSettings::default());
         let capabilities = machine.capabilities();
         for (feature, bit, option) in BITS {
             let mut registers = machine.registers();
@@ -114,7 +114,7 @@ fn the_encodings_the_check_lets_through_are_those_the_processor_takes() {
         (|n| user_code().psb_freq(n), 24, 0),
     ];
     for profile in PROFILES {
-        let machine = Machine::new(profile, Settings::default());
+        let machine = Machine::new(profile, IntelSettings::default());
         // What a field that nobody asked for must hold.
         let base = ctl_of(&machine, &user_code());
         for (config, shift, enable) in table {
@@ -152,13 +152,13 @@ fn a_buffer_that_the_processor_cannot_use_is_refused_by_the_bits_name() {
         ),
     ];
     for (profile, layout, mode, message) in table {
-        let machine = Machine::new(profile, Settings::default());
+        let machine = Machine::new(profile, IntelSettings::default());
         let error = Buffer::allocate(&*machine.ram, &machine.capabilities(), layout, mode).unwrap_err();
         assert_eq!(error.to_string(), message);
     }
     // Made for one processor, started on another.
-    let skylake = Machine::new("skylake", Settings::default());
-    let broadwell = Machine::new("broadwell", Settings::default());
+    let skylake = Machine::new("skylake", IntelSettings::default());
+    let broadwell = Machine::new("broadwell", IntelSettings::default());
     let failed = broadwell.unit().start(&user_code(), skylake.buffer(topa(2), FULL)).unwrap_err();
     assert_eq!(
         failed.error(),

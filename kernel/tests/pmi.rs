@@ -11,7 +11,7 @@ use pugmark_kernel::lapic::{Delivery, LocalApic, LvtPc, Vector};
 use pugmark_kernel::loss::{Gap, Loss, Overwritten};
 use pugmark_kernel::msr::Msr;
 use pugmark_kernel::pmi::{Handler, Pmi};
-use pugmark_model::intel::Settings;
+use pugmark_model::intel::IntelSettings;
 
 #[test]
 fn many_pmis_give_one_continuous_trace() {
@@ -43,7 +43,7 @@ fn many_pmis_give_one_continuous_trace() {
     ];
     for (profile, layout, mode, pmi_skid) in table {
         let what = format!("{profile} {layout:?} {mode:?} skid {pmi_skid}");
-        let machine = Machine::new(profile, Settings { pmi_skid, ..Settings::default() });
+        let machine = Machine::new(profile, IntelSettings { pmi_skid, ..IntelSettings::default() });
         let mut handler = machine.handler();
         let mut tracing = machine.start(layout, mode);
         let mut collector = Collector::new();
@@ -64,7 +64,7 @@ fn many_pmis_give_one_continuous_trace() {
 
 #[test]
 fn a_pmi_may_come_as_a_fixed_vector() {
-    let machine = Machine::new("skylake", Settings::default());
+    let machine = Machine::new("skylake", IntelSettings::default());
     let delivery = Delivery::Fixed(Vector::new(0x40).unwrap());
     let mut handler = Handler::new(delivery);
     machine.arm(delivery).unwrap();
@@ -78,7 +78,7 @@ fn a_pmi_may_come_as_a_fixed_vector() {
 #[test]
 fn a_handler_that_only_accounts_goes_on_in_the_regions_that_are_free() {
     for profile in ["skylake", "broadwell"] {
-        let machine = Machine::new(profile, Settings::default());
+        let machine = Machine::new(profile, IntelSettings::default());
         let mut handler = machine.handler();
         let mut tracing = machine.start(Layout::topa(RegionSize::K4, 16), Mode::StopWhenFull { spare: 12 });
         let mut collector = Collector::new();
@@ -100,7 +100,7 @@ fn a_handler_that_only_accounts_goes_on_in_the_regions_that_are_free() {
 #[test]
 fn a_full_buffer_stops_the_trace_until_it_is_drained() {
     for profile in ["skylake", "broadwell"] {
-        let machine = Machine::new(profile, Settings::default());
+        let machine = Machine::new(profile, IntelSettings::default());
         let mut handler = machine.handler();
         let mut tracing = machine.start(Layout::topa(RegionSize::K4, 4), Mode::StopWhenFull { spare: 1 });
         let mut collector = Collector::new();
@@ -127,7 +127,7 @@ fn a_full_buffer_stops_the_trace_until_it_is_drained() {
 fn a_pmi_that_comes_too_late_finds_a_stopped_trace_and_counts_it() {
     for (profile, regions) in [("skylake", 3), ("broadwell", 2)] {
         // 3 bytes a jump: the skid is longer than a region.
-        let machine = Machine::new(profile, Settings { pmi_skid: 3000, ..Settings::default() });
+        let machine = Machine::new(profile, IntelSettings { pmi_skid: 3000, ..IntelSettings::default() });
         let mut handler = machine.handler();
         let mut tracing =
             machine.start(Layout::topa(RegionSize::K4, regions), Mode::StopWhenFull { spare: 1 });
@@ -146,7 +146,7 @@ fn a_pmi_that_comes_too_late_finds_a_stopped_trace_and_counts_it() {
 
 #[test]
 fn a_circular_buffer_that_nobody_drains_counts_what_is_overwritten() {
-    let machine = Machine::new("skylake", Settings::default());
+    let machine = Machine::new("skylake", IntelSettings::default());
     let mut handler = machine.handler();
     let mut tracing = machine.start(Layout::topa(RegionSize::K4, 4), Mode::Circular { interrupt_every: 1 });
     let mut collector = Collector::new();
@@ -169,7 +169,7 @@ fn a_circular_buffer_that_is_overrun_before_its_pmi_is_served_counts_it() {
     // 3 bytes a jump: from one PMI's end to the next's it is more than a lap, or about one.
     for pmi_skid in [2000, 1400, 1366] {
         for layout in [Layout::topa(RegionSize::K4, 2), Layout::contiguous_topa(RegionSize::K4, 2)] {
-            let machine = Machine::new("skylake", Settings { pmi_skid, ..Settings::default() });
+            let machine = Machine::new("skylake", IntelSettings { pmi_skid, ..IntelSettings::default() });
             let mut handler = machine.handler();
             let mut tracing = machine.start(layout, Mode::Circular { interrupt_every: 1 });
             let mut collector = Collector::new();
@@ -189,7 +189,7 @@ fn a_circular_buffer_that_is_overrun_before_its_pmi_is_served_counts_it() {
 
 #[test]
 fn pmis_that_are_never_delivered_end_in_a_stop_that_is_counted() {
-    let machine = Machine::new("skylake", Settings::default());
+    let machine = Machine::new("skylake", IntelSettings::default());
     machine.disarm();
     let mut tracing = machine.start(Layout::topa(RegionSize::K4, 4), Mode::StopWhenFull { spare: 1 });
     machine.run(20_000);
@@ -204,7 +204,7 @@ fn pmis_that_are_never_delivered_end_in_a_stop_that_is_counted() {
 
 #[test]
 fn a_sink_that_takes_a_part_gets_the_rest_later() {
-    let machine = Machine::new("skylake", Settings::default());
+    let machine = Machine::new("skylake", IntelSettings::default());
     let mut handler = machine.handler();
     let mut tracing =
         machine.start(Layout::contiguous_topa(RegionSize::K4, 16), Mode::StopWhenFull { spare: 13 });
@@ -224,7 +224,7 @@ fn a_sink_that_takes_a_part_gets_the_rest_later() {
 
 #[test]
 fn a_request_left_over_from_an_earlier_trace_is_not_this_ones() {
-    let machine = Machine::new("skylake", Settings::default());
+    let machine = Machine::new("skylake", IntelSettings::default());
     let mut handler = machine.handler();
     machine.disarm();
     let tracing = machine.start(Layout::topa(RegionSize::K4, 2), Mode::StopWhenFull { spare: 1 });
@@ -247,7 +247,7 @@ fn a_request_left_over_from_an_earlier_trace_is_not_this_ones() {
 #[test]
 fn a_pmi_in_flight_at_stop_costs_the_next_trace_nothing() {
     let (layout, mode) = (Layout::topa(RegionSize::K4, 8), Mode::StopWhenFull { spare: 6 });
-    let machine = Machine::new("skylake", Settings { pmi_skid: 400, ..Settings::default() });
+    let machine = Machine::new("skylake", IntelSettings { pmi_skid: 400, ..IntelSettings::default() });
     let mut handler = machine.handler();
     let tracing = machine.start(layout, mode);
     assert!(!machine.jump_until(|| machine.msr(0x38e) >> 55 & 1 == 1), "it is on its way");
@@ -269,7 +269,7 @@ fn a_pmi_in_flight_at_stop_costs_the_next_trace_nothing() {
 
 #[test]
 fn an_nmi_of_somebody_else_is_not_taken_for_the_last_pmi() {
-    let machine = Machine::new("skylake", Settings::default());
+    let machine = Machine::new("skylake", IntelSettings::default());
     let mut handler = machine.handler();
     let mut tracing = machine.start(Layout::topa(RegionSize::K4, 8), Mode::StopWhenFull { spare: 6 });
     let mut collector = Collector::new();
@@ -285,7 +285,7 @@ fn an_nmi_of_somebody_else_is_not_taken_for_the_last_pmi() {
 fn counters_that_the_pmi_froze_go_on() {
     // (other bits of IA32_PERF_GLOBAL_STATUS, what is left of them): CTR_Frz and LBR_Frz, and with them OvfBuf.
     for (set, left) in [(3 << 58, 0), (3 << 58 | 1 << 62, 3 << 58 | 1 << 62)] {
-        let machine = Machine::new("skylake", Settings::default());
+        let machine = Machine::new("skylake", IntelSettings::default());
         let mut handler = machine.handler();
         let mut tracing = machine.start(Layout::topa(RegionSize::K4, 8), Mode::StopWhenFull { spare: 6 });
         // SAFETY: the registers stand for no hardware.
@@ -299,7 +299,7 @@ fn counters_that_the_pmi_froze_go_on() {
 
 #[test]
 fn a_trace_stop_range_stops_and_lets_go_on() {
-    let machine = Machine::new("skylake", Settings::default());
+    let machine = Machine::new("skylake", IntelSettings::default());
     let config = user_code().trace_stop(0x40_0800, 0x40_0fff);
     let buffer = machine.buffer(Layout::topa(RegionSize::K4, 4), Mode::StopWhenFull { spare: 1 });
     let mut tracing = machine.unit().start(&config, buffer).map_err(|failed| failed.error()).unwrap();
@@ -324,7 +324,7 @@ fn a_trace_stop_range_stops_and_lets_go_on() {
 
 #[test]
 fn the_handler_leaves_the_trace_on_and_the_entry_unmasked() {
-    let machine = Machine::new("skylake", Settings::default());
+    let machine = Machine::new("skylake", IntelSettings::default());
     let mut handler = machine.handler();
     let mut tracing = machine.start(Layout::topa(RegionSize::K4, 4), Mode::StopWhenFull { spare: 1 });
     let mut collector = Collector::new();

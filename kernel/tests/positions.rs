@@ -7,7 +7,7 @@ use common::{Ledger, Machine};
 use pugmark_kernel::intel::pt::RegionSize;
 use pugmark_kernel::intel::pt::{Layout, Mode};
 use pugmark_kernel::loss::Loss;
-use pugmark_model::intel::Settings;
+use pugmark_model::intel::IntelSettings;
 
 const REGION: u64 = 0x1000;
 
@@ -80,7 +80,7 @@ fn rings() -> Vec<(&'static str, u64, Layout, Mode)> {
 fn check(run: Run) -> (Loss, u64) {
     let Run { profile, layout, regions, mode, first, second, appetite } = run;
     let what = format!("{run:x?}");
-    let settings = Settings { visibility: 0, ..Settings::default() };
+    let settings = IntelSettings { visibility: 0, ..IntelSettings::default() };
     let machine = Machine::with_memory(profile, settings, 0x3_0000);
     machine.jump_far();
     let mut ledger = Ledger::new(&machine.ram, &what);

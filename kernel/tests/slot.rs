@@ -11,7 +11,7 @@ use pugmark_kernel::loss::{Gap, Loss};
 use pugmark_kernel::msr::{GeneralProtection, Msr};
 use pugmark_kernel::pmi::{Abandoned, Handler, Pmi, PmiSource, Requests};
 use pugmark_kernel::slot::{Interrupt, NotTraced, Slot, SlotError, Traced};
-use pugmark_model::intel::Settings;
+use pugmark_model::intel::IntelSettings;
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
 
@@ -22,7 +22,7 @@ const LAYOUT: Layout =
 #[test]
 fn a_pmi_between_the_start_and_the_filled_slot_is_served_when_it_is_filled() {
     for delivery in [Delivery::Nmi, Delivery::Fixed(Vector::new(0x40).unwrap())] {
-        let machine = Machine::new("skylake", Settings::default());
+        let machine = Machine::new("skylake", IntelSettings::default());
         let slot = slot(&machine, Handler::new(delivery));
         let started = slot.start(|| {
             assert!(!lvt(&machine).is_masked(), "armed before anything can ask");
@@ -43,7 +43,7 @@ fn a_pmi_between_the_start_and_the_filled_slot_is_served_when_it_is_filled() {
 #[test]
 fn no_pmi_is_lost_wherever_one_comes_while_the_slot_is_in_use() {
     for busy in [1, 7, 100, 500, 1500] {
-        let machine = Machine::new("skylake", Settings { pmi_skid: 40, ..Settings::default() });
+        let machine = Machine::new("skylake", IntelSettings { pmi_skid: 40, ..IntelSettings::default() });
         let slot = started(&machine);
         for _ in 0..40 {
             run(&machine, &slot, 100);
@@ -75,7 +75,7 @@ fn no_pmi_is_lost_wherever_one_comes_while_the_slot_is_in_use() {
 #[test]
 fn somebody_elses_nmi_is_handed_on_stops_nothing_and_costs_two_accesses() {
     let trace = |mode, foreign| {
-        let machine = Machine::new("skylake", Settings::default());
+        let machine = Machine::new("skylake", IntelSettings::default());
         let slot = slot(&machine, Handler::new(Delivery::Nmi));
         let tracing = || machine.start(Layout::topa(RegionSize::K64, 8), mode);
         slot.start(|| Ok::<_, ()>(Tracer { tracing: tracing(), collector: Collector::new() })).unwrap();
@@ -100,7 +100,7 @@ fn somebody_elses_nmi_is_handed_on_stops_nothing_and_costs_two_accesses() {
 
 #[test]
 fn somebody_elses_nmi_is_handed_on_also_where_it_finds_the_slot_in_use() {
-    let machine = Machine::new("skylake", Settings::default());
+    let machine = Machine::new("skylake", IntelSettings::default());
     let slot = started(&machine);
     // No PMI, no note.
     let before = machine.accesses();
@@ -121,7 +121,7 @@ fn somebody_elses_nmi_is_handed_on_also_where_it_finds_the_slot_in_use() {
 
 #[test]
 fn amds_entry_does_not_tell_who_finds_the_slot_in_use() {
-    let machine = Machine::new("skylake", Settings::default());
+    let machine = Machine::new("skylake", IntelSettings::default());
     let slot = slot(&machine, Handler::amd(Delivery::Nmi));
     let tracer = || Tracer { tracing: machine.start(LAYOUT, FULL), collector: Collector::new() };
     slot.start(|| Ok::<_, ()>(tracer())).unwrap();
@@ -131,7 +131,7 @@ fn amds_entry_does_not_tell_who_finds_the_slot_in_use() {
 #[test]
 fn what_comes_after_amds_sources_that_were_given_up_has_pmis_again() {
     for serving in [false, true] {
-        let machine = Machine::new("skylake", Settings::default());
+        let machine = Machine::new("skylake", IntelSettings::default());
         machine.disarm();
         // SAFETY: one thread uses it, with one machine.
         let slot =
@@ -177,7 +177,7 @@ fn a_source_that_asks_again_before_the_slot_is_free_is_left_stopped() {
 fn a_pmi_that_could_not_be_served_is_served_by_whoever_has_the_slot_next() {
     let mut faults = 0;
     for access in 0..16 {
-        let machine = Machine::new("skylake", Settings::default());
+        let machine = Machine::new("skylake", IntelSettings::default());
         let slot = started(&machine);
         machine.jump_until_pmi();
         machine.fault_in(access);
@@ -199,7 +199,7 @@ fn a_pmi_that_could_not_be_served_is_served_by_whoever_has_the_slot_next() {
 
 #[test]
 fn a_pmi_in_flight_at_the_stop_is_claimed_and_the_next_start_waits_for_nothing() {
-    let machine = Machine::new("skylake", Settings { pmi_skid: 400, ..Settings::default() });
+    let machine = Machine::new("skylake", IntelSettings { pmi_skid: 400, ..IntelSettings::default() });
     let slot = slot(&machine, Handler::new(Delivery::Fixed(Vector::new(0x40).unwrap())));
     let tracer = |mode| Tracer { tracing: machine.start(LAYOUT, mode), collector: Collector::new() };
     slot.start(|| Ok::<_, ()>(tracer(FULL))).unwrap();
@@ -219,7 +219,7 @@ fn a_pmi_in_flight_at_the_stop_is_claimed_and_the_next_start_waits_for_nothing()
 
 #[test]
 fn a_slot_says_why_it_does_not_start() {
-    let machine = Machine::new("skylake", Settings::default());
+    let machine = Machine::new("skylake", IntelSettings::default());
     let slot = slot(&machine, Handler::new(Delivery::Nmi));
     let tracer = || Tracer { tracing: machine.start(LAYOUT, FULL), collector: Collector::new() };
     // A start that fails leaves the entry as it was.
@@ -310,7 +310,7 @@ type HastySlot = Slot<Hasty, Box<dyn Fn() -> (Registers, Registers)>>;
 
 /// A slot with such a source. Its interrupts are AMD's.
 fn hasty_slot() -> (Rc<HastySlot>, Hasty) {
-    let registers = Machine::new("skylake", Settings::default()).registers();
+    let registers = Machine::new("skylake", IntelSettings::default()).registers();
     let hasty = Hasty::default();
     // SAFETY: one thread uses it, with one machine.
     let slot = unsafe {

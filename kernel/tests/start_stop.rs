@@ -12,14 +12,14 @@ use pugmark_kernel::intel::pt::{PtRefusal, PtState, PtUnit, emergency_stop};
 use pugmark_kernel::lifecycle::{Absent, InUse, NotStarted, StartError};
 use pugmark_kernel::loss::{Gap, Loss};
 use pugmark_kernel::msr::Msr;
-use pugmark_model::intel::Settings;
+use pugmark_model::intel::IntelSettings;
 
 const FULL: Mode = Mode::StopWhenFull { spare: 1 };
 
 #[test]
 fn a_trace_has_each_jump_between_start_and_stop() {
     for profile in ["broadwell", "skylake", "icelake", "sapphire-rapids"] {
-        let machine = Machine::new(profile, Settings::default());
+        let machine = Machine::new(profile, IntelSettings::default());
         let tracing = machine.start(Layout::topa(RegionSize::K64, 4), FULL);
         assert!(machine.is_tracing());
         machine.run(1000);
@@ -38,7 +38,7 @@ fn a_trace_has_each_jump_between_start_and_stop() {
 
 #[test]
 fn unit_and_buffer_trace_again_after_a_stop() {
-    let machine = Machine::new("skylake", Settings::default());
+    let machine = Machine::new("skylake", IntelSettings::default());
     let mut unit = machine.unit();
     let mut buffer = machine.buffer(Layout::contiguous_topa(RegionSize::K4, 4), FULL);
     let mut before = 0;
@@ -61,7 +61,7 @@ fn unit_and_buffer_trace_again_after_a_stop() {
 
 #[test]
 fn dropping_a_running_trace_stops_it_and_gives_its_memory_back() {
-    let machine = Machine::new("skylake", Settings::default());
+    let machine = Machine::new("skylake", IntelSettings::default());
     let tracing = machine.start(Layout::topa(RegionSize::K4, 4), FULL);
     machine.run(10);
     drop(tracing);
@@ -73,7 +73,7 @@ fn dropping_a_running_trace_stops_it_and_gives_its_memory_back() {
 
 #[test]
 fn a_running_trace_that_cannot_be_stopped_keeps_its_memory_for_ever() {
-    let machine = Machine::new("skylake", Settings::default());
+    let machine = Machine::new("skylake", IntelSettings::default());
     let tracing = machine.start(Layout::topa(RegionSize::K4, 4), FULL);
     machine.fault_in(0);
     drop(tracing);
@@ -85,7 +85,7 @@ fn a_running_trace_that_cannot_be_stopped_keeps_its_memory_for_ever() {
 
 #[test]
 fn a_small_single_range_holds_what_was_traced_last() {
-    let machine = Machine::new("skylake", Settings::default());
+    let machine = Machine::new("skylake", IntelSettings::default());
     for (jumps, wrapped) in [(100, false), (20_000, true)] {
         let before = machine.jumps().len();
         let tracing = machine.start(Layout::SingleRange { bytes: 0x2000 }, Mode::Overwrite);
@@ -104,7 +104,7 @@ fn a_ring_to_overwrite_holds_what_was_traced_last() {
         ("skylake", Layout::contiguous_topa(RegionSize::K4, 3)),
         ("broadwell", Layout::topa(RegionSize::from_bytes(0x2000).unwrap(), 1)),
     ] {
-        let machine = Machine::new(profile, Settings::default());
+        let machine = Machine::new(profile, IntelSettings::default());
         for (jumps, wrapped) in [(100, false), (20_000, true)] {
             let before = machine.jumps().len();
             let tracing = machine.start(layout, Mode::Overwrite);
@@ -118,7 +118,7 @@ fn a_ring_to_overwrite_holds_what_was_traced_last() {
 
 #[test]
 fn a_snapshot_can_be_read_again_and_again_while_it_runs() {
-    let machine = Machine::new("skylake", Settings::default());
+    let machine = Machine::new("skylake", IntelSettings::default());
     let mut tracing = machine.start(Layout::contiguous_topa(RegionSize::K4, 2), Mode::Overwrite);
     for _ in 0..6 {
         machine.run(800);
@@ -135,7 +135,7 @@ fn a_snapshot_can_be_read_again_and_again_while_it_runs() {
 
 #[test]
 fn an_operational_error_at_the_enable_gives_everything_back() {
-    let machine = Machine::new("skylake", Settings::default());
+    let machine = Machine::new("skylake", IntelSettings::default());
     let buffer = machine.buffer(Layout::topa(RegionSize::K4, 4), FULL);
     // Bit 1 of an entry is reserved.
     let table = buffer.topa().unwrap().place(0).0;
@@ -153,7 +153,7 @@ fn an_operational_error_at_the_enable_gives_everything_back() {
 
 #[test]
 fn an_operational_error_on_the_way_is_counted_and_leaves_the_trace_off_until_told() {
-    let machine = Machine::new("skylake", Settings::default());
+    let machine = Machine::new("skylake", IntelSettings::default());
     let buffer = machine.buffer(
         Layout::Topa { size: RegionSize::K4, regions: 4, regions_per_table: 1, contiguous: true },
         FULL,
@@ -191,7 +191,7 @@ fn an_operational_error_on_the_way_is_counted_and_leaves_the_trace_off_until_tol
 fn a_trace_does_not_go_on_beside_a_recorder_that_came_meanwhile() {
     // LBR; TR and BTS.
     for debugctl in [0x1, 0xc0] {
-        let machine = Machine::new("skylake", Settings::default());
+        let machine = Machine::new("skylake", IntelSettings::default());
         let mut tracing = machine.start(Layout::topa(RegionSize::K64, 4), FULL);
         let mut collector = Collector::new();
         machine.run(100);
@@ -223,7 +223,7 @@ fn a_trace_does_not_go_on_beside_a_recorder_that_came_meanwhile() {
 #[test]
 fn where_the_processor_allows_both_a_trace_runs_beside_last_branches() {
     for (profile, together) in [("broadwell", false), ("skylake", false), ("icelake", true)] {
-        let machine = Machine::new(profile, Settings::default());
+        let machine = Machine::new(profile, IntelSettings::default());
         // SAFETY: no memory is written.
         unsafe { machine.registers().wrmsr(0x1d9, 1) }.unwrap();
         let buffer = machine.buffer(Layout::topa(RegionSize::K64, 2), FULL);
@@ -239,7 +239,7 @@ fn where_the_processor_allows_both_a_trace_runs_beside_last_branches() {
 
 #[test]
 fn a_unit_that_runs_already_is_not_taken() {
-    let machine = Machine::new("skylake", Settings::default());
+    let machine = Machine::new("skylake", IntelSettings::default());
     let tracing = machine.start(Layout::topa(RegionSize::K4, 4), FULL);
     let error =
         PtUnit::detect(|leaf, subleaf| machine.cpuid(leaf, subleaf), machine.registers()).unwrap_err();
@@ -261,7 +261,7 @@ fn a_unit_that_runs_already_is_not_taken() {
 
 #[test]
 fn a_refused_configuration_touches_no_register() {
-    let machine = Machine::new("broadwell", Settings::default());
+    let machine = Machine::new("broadwell", IntelSettings::default());
     let unit = machine.unit();
     let buffer = machine.buffer(Layout::topa(RegionSize::K4, 4), FULL);
     let before = machine.accesses();
@@ -272,7 +272,7 @@ fn a_refused_configuration_touches_no_register() {
 
 #[test]
 fn an_emergency_stop_leaves_the_trace_to_be_read() {
-    let machine = Machine::new("skylake", Settings::default());
+    let machine = Machine::new("skylake", IntelSettings::default());
     let mut tracing = machine.start(Layout::topa(RegionSize::K4, 4), FULL);
     machine.run(100);
     emergency_stop(&mut machine.registers()).unwrap();

@@ -13,7 +13,7 @@ use pugmark_kernel::lifecycle::NotStarted;
 use pugmark_kernel::loss::{Gap, Overwritten};
 use pugmark_kernel::msr::{GeneralProtection, Msr};
 use pugmark_kernel::pmi::{Handler, Pmi};
-use pugmark_model::intel::Settings;
+use pugmark_model::intel::IntelSettings;
 
 /// Profiles, and what each records.
 const TABLE: [(&str, What); 15] = [
@@ -182,7 +182,7 @@ fn a_drain_between_an_overflow_and_its_record_does_not_end_the_sampling() {
 
 /// A machine with as much memory as is needed: there are thousands of them, and each one's is filled.
 fn small(profile: &str) -> Machine {
-    Machine::with_memory(profile, Settings::default(), 512 << 10)
+    Machine::with_memory(profile, IntelSettings::default(), 512 << 10)
 }
 
 /// Off, everything given back, and nothing written that is not the recording's.

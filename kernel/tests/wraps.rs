@@ -10,7 +10,7 @@ use pugmark_kernel::intel::pt::{Layout, Mode};
 use pugmark_kernel::loss::{Gap, Loss};
 use pugmark_kernel::msr::Msr;
 use pugmark_kernel::pmi::{Abandoned, Pmi, PmiSource};
-use pugmark_model::intel::Settings;
+use pugmark_model::intel::IntelSettings;
 
 const EVERY: Mode = Mode::Circular { interrupt_every: 1 };
 
@@ -27,7 +27,7 @@ fn finish(tracing: Tracing<'_>, ledger: &mut Ledger<'_>) -> Loss {
 
 #[test]
 fn a_pmi_that_waited_for_a_drain_with_nothing_traced_since_is_no_lap() {
-    let machine = Machine::new("skylake", Settings::default());
+    let machine = Machine::new("skylake", IntelSettings::default());
     let mut handler = machine.handler();
     let mut tracing = machine.start(pages(2), EVERY);
     let mut ledger = Ledger::new(&machine.ram, "waiting");
@@ -47,7 +47,7 @@ fn a_pmi_that_waited_for_a_drain_with_nothing_traced_since_is_no_lap() {
 fn a_lap_that_writes_the_same_again_is_a_lap() {
     // (undrained, written after that)
     for (first, then) in [(0x848, 0x2010), (0x1100, 0x2000), (0x30, 0x3ff0)] {
-        let machine = Machine::new("skylake", Settings { visibility: 0, ..Settings::default() });
+        let machine = Machine::new("skylake", IntelSettings { visibility: 0, ..IntelSettings::default() });
         let mut tracing = machine.start(pages(2), EVERY);
         let mut ledger = Ledger::new(&machine.ram, "the same again");
         let fill = |bytes| {
@@ -69,7 +69,7 @@ fn a_lap_that_writes_the_same_again_is_a_lap() {
 #[test]
 fn the_last_bytes_of_a_second_lap_do_not_hide_the_first() {
     for less in 0..48 {
-        let machine = Machine::new("skylake", Settings { visibility: 0, ..Settings::default() });
+        let machine = Machine::new("skylake", IntelSettings { visibility: 0, ..IntelSettings::default() });
         let tracing = machine.start(pages(2), EVERY);
         let mut ledger = Ledger::new(&machine.ram, "nearly two laps");
         machine.jump_until(|| machine.ram.written() >= 0x4000 - 24 - less);
@@ -88,7 +88,7 @@ fn a_ring_that_is_zero_behind_the_place_of_the_next_byte_has_wrapped_all_the_sam
         ("skylake", Layout::SingleRange { bytes: 0x2000 }),
         ("broadwell", pages(1)),
     ] {
-        let machine = Machine::new(profile, Settings::default());
+        let machine = Machine::new(profile, IntelSettings::default());
         let tracing = machine.start(layout, Mode::Overwrite);
         let mut ledger = Ledger::new(&machine.ram, profile);
         let lap = if profile == "broadwell" { 0x1000 } else { 0x3000 };
@@ -101,7 +101,7 @@ fn a_ring_that_is_zero_behind_the_place_of_the_next_byte_has_wrapped_all_the_sam
 
 #[test]
 fn a_trace_that_goes_on_has_its_own_filters_whoever_used_the_unit() {
-    let machine = Machine::new("skylake", Settings::default());
+    let machine = Machine::new("skylake", IntelSettings::default());
     let config = user_code().cr3(0x5000).filter(0x40_0100, 0x40_1fff).trace_stop(0x70_0000, 0x70_0fff);
     let buffer = machine.buffer(pages(8), Mode::StopWhenFull { spare: 1 });
     let mut tracing = machine.unit().start(&config, buffer).map_err(|failed| failed.error()).unwrap();
@@ -136,7 +136,7 @@ fn a_trace_that_goes_on_has_its_own_filters_whoever_used_the_unit() {
 fn a_trace_whose_registers_are_reset_says_so_and_goes_on_as_it_was_configured() {
     let modes = [Mode::StopWhenFull { spare: 1 }, EVERY, Mode::Overwrite];
     for mode in modes {
-        let machine = Machine::new("skylake", Settings::default());
+        let machine = Machine::new("skylake", IntelSettings::default());
         let config = user_code().cr3(0x5000);
         let buffer = machine.buffer(pages(4), mode);
         let mut tracing = machine.unit().start(&config, buffer).map_err(|failed| failed.error()).unwrap();
@@ -163,7 +163,7 @@ fn a_trace_whose_registers_are_reset_says_so_and_goes_on_as_it_was_configured() 
 #[test]
 fn an_error_beside_a_full_buffer_has_a_gap_of_its_own() {
     for error in [false, true] {
-        let machine = Machine::new("skylake", Settings::default());
+        let machine = Machine::new("skylake", IntelSettings::default());
         let mut tracing = machine.start(pages(2), Mode::StopWhenFull { spare: 1 });
         let mut collector = common::Collector::new();
         machine.jump_until(|| machine.msr(0x571) & STOPPED != 0);
@@ -188,7 +188,8 @@ fn an_error_beside_a_full_buffer_has_a_gap_of_its_own() {
 
 #[test]
 fn a_drain_before_the_pmi_leaves_the_region_that_the_pmi_is_about() {
-    let machine = Machine::new("broadwell", Settings { pmi_skid: 0, visibility: 0, ..Settings::default() });
+    let machine =
+        Machine::new("broadwell", IntelSettings { pmi_skid: 0, visibility: 0, ..IntelSettings::default() });
     let mut handler = machine.handler();
     let mut tracing = machine.start(pages(2), Mode::StopWhenFull { spare: 0 });
     let mut ledger = Ledger::new(&machine.ram, "a drain before the PMI");
@@ -204,7 +205,8 @@ fn a_drain_before_the_pmi_leaves_the_region_that_the_pmi_is_about() {
 
 #[test]
 fn what_follows_a_gap_begins_with_a_psb_also_where_a_region_is_left_before_its_end() {
-    let machine = Machine::new("broadwell", Settings { pmi_skid: 0, visibility: 0, ..Settings::default() });
+    let machine =
+        Machine::new("broadwell", IntelSettings { pmi_skid: 0, visibility: 0, ..IntelSettings::default() });
     let mut tracing = machine.start(pages(2), Mode::StopWhenFull { spare: 0 });
     let mut ledger = Ledger::new(&machine.ram, "padding");
     ledger.pads = true;
@@ -218,7 +220,7 @@ fn what_follows_a_gap_begins_with_a_psb_also_where_a_region_is_left_before_its_e
 
 #[test]
 fn a_gap_stays_in_a_ring_until_it_is_overwritten_itself() {
-    let machine = Machine::new("skylake", Settings { visibility: 0, ..Settings::default() });
+    let machine = Machine::new("skylake", IntelSettings { visibility: 0, ..IntelSettings::default() });
     let mut tracing = machine.start(pages(2), Mode::Overwrite);
     machine.run(100);
     let mut ledger = Ledger::new(&machine.ram, "gaps in a ring");
@@ -237,7 +239,7 @@ fn a_gap_stays_in_a_ring_until_it_is_overwritten_itself() {
 
 #[test]
 fn a_ring_with_more_gaps_than_can_be_noted_gives_up_its_oldest_bytes() {
-    let machine = Machine::new("skylake", Settings::default());
+    let machine = Machine::new("skylake", IntelSettings::default());
     let mut tracing = machine.start(pages(4), Mode::Overwrite);
     let mut ledger = Ledger::new(&machine.ram, "many gaps");
     for _ in 0..20 {
@@ -255,7 +257,7 @@ fn a_ring_with_more_gaps_than_can_be_noted_gives_up_its_oldest_bytes() {
 
 #[test]
 fn losses_that_cut_nothing_are_placed_too() {
-    let machine = Machine::new("skylake", Settings::default());
+    let machine = Machine::new("skylake", IntelSettings::default());
     let mut tracing = machine.start(pages(4), Mode::StopWhenFull { spare: 1 });
     let mut collector = common::Collector::new();
     machine.run(100);
@@ -296,7 +298,7 @@ fn what_lies_behind_a_gap_waits_until_the_gap_was_told() {
     }
 
     for mode in [Mode::StopWhenFull { spare: 1 }, EVERY, Mode::Overwrite] {
-        let machine = Machine::new("skylake", Settings::default());
+        let machine = Machine::new("skylake", IntelSettings::default());
         let mut tracing = machine.start(pages(4), mode);
         machine.run(100);
         let first = machine.jumps().len();
@@ -321,7 +323,7 @@ fn what_lies_behind_a_gap_waits_until_the_gap_was_told() {
 fn a_ring_whose_last_free_bytes_tell_the_laps_needs_room_for_all_of_them() {
     let mut seen = Vec::new();
     for (spins, jumps) in (0..400).step_by(6).flat_map(|spins| [(spins, 0), (spins, 1)]) {
-        let settings = Settings { visibility: 0, ..Settings::default() };
+        let settings = IntelSettings { visibility: 0, ..IntelSettings::default() };
         let machine = Machine::with_memory("skylake", settings, 1 << 18);
         // No PSB is due at the end of the ring.
         let (config, layout) = (user_code().psb_freq(3), Layout::SingleRange { bytes: 0x1000 });

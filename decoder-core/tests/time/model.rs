@@ -9,8 +9,8 @@ use pugmark_decoder_core::{
     packet::{Packet, Packets, Tsc},
     time::{CoreSpeed, Moment, Timeline},
 };
-use pugmark_model::intel::{Processor, Profile, Settings};
-use pugmark_model::{Context, Delivery, DeliveryKind, ExecMode, FlatMemory, Retired};
+use pugmark_model::intel::{IntelProcessor, IntelProfile, IntelSettings};
+use pugmark_model::{Context, Delivery, DeliveryKind, ExecMode, FlatMemory, Processor as _, Retired};
 use pugmark_program::{
     Program,
     trace::{self, Run, Topic, ctl},
@@ -184,7 +184,7 @@ impl Case {
     /// Everything traced by this profile with these packets besides TSC.
     fn with(profile: &str, packets: u64, seed: u64) -> Self {
         let (program, mut traced) = trace::Config::draw(Topic::Everything, seed);
-        traced.profile = Profile::by_name(profile).expect("a profile");
+        traced.profile = IntelProfile::by_name(profile).expect("a profile");
         traced.ctl = ctl::TSC_EN | ctl::BRANCH_EN | packets;
         traced.ctl |= if packets & ctl::MTC_EN != 0 { MTC_FREQ << ctl::MTC_FREQ } else { 0 };
         let run = trace::run(&program, &traced, seed);
@@ -194,7 +194,7 @@ impl Case {
 }
 
 /// The clocks of a profile.
-fn clocks_of(profile: &Profile) -> Clocks {
+fn clocks_of(profile: &IntelProfile) -> Clocks {
     let (numerator, denominator) = profile.tsc_ratio;
     Clocks {
         mtc_freq: MTC_FREQ as u8,
@@ -264,12 +264,12 @@ const SLEEPER: [(u64, &[u8]); 2] =
     [(0x1000, &[0x90, 0x74, 0x01, 0x90, 0xf4, 0xeb, 0xf9]), (0x2000, &[0x90, 0x48, 0xcf])];
 
 /// Its trace, and when each instruction retired: it takes up to 12 ticks, and its sleep up to a million.
-fn sleeper(profile: &'static Profile, ctl: u64, seed: u64) -> (Vec<u8>, Vec<u64>) {
+fn sleeper(profile: &'static IntelProfile, ctl: u64, seed: u64) -> (Vec<u8>, Vec<u64>) {
     const RANGE: u64 = 0x1_0000;
     let mut rng = fastrand::Rng::with_seed(seed);
     let mut ram = vec![0; 0x1_0000];
     let mut memory = FlatMemory { base: RANGE, bytes: &mut ram };
-    let mut processor = Processor::new(profile, Settings::default());
+    let mut processor = IntelProcessor::new(profile, IntelSettings::default());
     let at = |ip| Context { ip, cs_base: 0, cr3: 0x5000, cpl: 0, mode: ExecMode::Bits64, iflag: true };
     let mut tsc = 1 << 20;
     let wrmsr =
@@ -324,7 +324,7 @@ fn the_bounds_hold_where_the_processor_sleeps() {
             .into_iter()
             .flat_map(|profile| (0..seeds(8)).map(move |seed| (profile, seed)))
         {
-            let found = Profile::by_name(profile).expect("a profile");
+            let found = IntelProfile::by_name(profile).expect("a profile");
             let mtc = if packets & ctl::MTC_EN != 0 { MTC_FREQ << ctl::MTC_FREQ } else { 0 };
             let ctl = ctl::TSC_EN | ctl::BRANCH_EN | packets | mtc;
             let (trace, times) = sleeper(found, ctl, seed);

@@ -10,7 +10,9 @@ use pugmark_kernel::lifecycle::LateNmis;
 use pugmark_kernel::msr::{GeneralProtection, Msr};
 use pugmark_kernel::pmi::{Handler, Pmi, PmiSource};
 use pugmark_model::amd as model;
-use pugmark_model::{Context, ExecMode, Mapping, Memory, PageFault, PageSize, PhysMemory, Retired};
+use pugmark_model::{
+    Context, ExecMode, Mapping, Memory, PageFault, PageSize, PhysMemory, Processor as _, Retired,
+};
 use std::cell::RefCell;
 use std::rc::Rc;
 
@@ -29,7 +31,7 @@ pub(crate) const CODE: u64 = 0x40_0000;
 pub(crate) struct Machine(Rc<RefCell<State>>);
 
 struct State {
-    processor: model::Processor<'static>,
+    processor: model::AmdProcessor<'static>,
     ip: u64,
     efer: u64,
     /// The number of the MSR access, counted from now, that raises #GP.
@@ -47,10 +49,10 @@ pub(crate) const PERIOD: u32 = 0x200;
 impl Machine {
     /// A processor whose interrupts take so many instructions to come.
     pub(crate) fn new(profile: &str, skid: u32) -> Self {
-        let profile = model::Profile::by_name(profile).unwrap();
+        let profile = model::AmdProfile::by_name(profile).unwrap();
         let northbridge = Box::leak(Box::new(model::Northbridge::new(profile)));
-        let settings = model::Settings { skid, ..model::Settings::default() };
-        let processor = model::Processor::new(profile, settings, northbridge);
+        let settings = model::AmdSettings { skid, ..model::AmdSettings::default() };
+        let processor = model::AmdProcessor::new(profile, settings, northbridge);
         let has_northbridge = processor.owns_msr(NB_CFG);
         let state = State { processor, ip: CODE, efer: 0, fault_in: None, burst_in: None, accesses: 0 };
         let mut machine = Self(Rc::new(RefCell::new(state)));
@@ -79,7 +81,7 @@ impl Machine {
         self.0.borrow().accesses
     }
 
-    pub(crate) fn violations(&self) -> model::Violations {
+    pub(crate) fn violations(&self) -> model::AmdViolations {
         *self.0.borrow().processor.violations()
     }
 
@@ -127,7 +129,7 @@ impl Machine {
     pub(crate) fn load(&self, address: u64) {
         let mut state = self.0.borrow_mut();
         let state = &mut *state;
-        let mut registers = model::Registers::default();
+        let mut registers = model::DataRegisters::default();
         registers.general[3] = address;
         state.processor.set_registers(registers);
         let (before, after) = (user(state.ip), user(state.ip + 3));

@@ -21,7 +21,7 @@ use pugmark_kernel::lapic::{Delivery, LocalApic, LvtPc};
 use pugmark_kernel::loss::Gap;
 use pugmark_kernel::msr::{GeneralProtection, Msr};
 use pugmark_kernel::pmi::{Handler, Pmi, PmiSource};
-use pugmark_model as model;
+use pugmark_model::{self as model, Processor as _};
 use std::cell::RefCell;
 use std::rc::Rc;
 
@@ -36,7 +36,7 @@ pub(crate) struct Machine {
 }
 
 struct State {
-    processor: model::intel::Processor,
+    processor: model::intel::IntelProcessor,
     /// Where user code is.
     ip: u64,
     tsc: u64,
@@ -59,13 +59,13 @@ struct State {
 }
 
 impl Machine {
-    pub(crate) fn new(profile: &str, settings: model::intel::Settings) -> Self {
+    pub(crate) fn new(profile: &str, settings: model::intel::IntelSettings) -> Self {
         Self::with_memory(profile, settings, 4 << 20)
     }
 
-    pub(crate) fn with_memory(profile: &str, settings: model::intel::Settings, bytes: usize) -> Self {
-        let profile = model::intel::Profile::by_name(profile).unwrap();
-        let processor = model::intel::Processor::new(profile, settings);
+    pub(crate) fn with_memory(profile: &str, settings: model::intel::IntelSettings, bytes: usize) -> Self {
+        let profile = model::intel::IntelProfile::by_name(profile).unwrap();
+        let processor = model::intel::IntelProcessor::new(profile, settings);
         let state = State {
             processor,
             ip: CODE,
@@ -129,7 +129,7 @@ impl Machine {
         let mut state = self.state.borrow_mut();
         state.fault_in = None;
         state.disturbance = None;
-        let pmi = state.processor.take_pmi().is_some();
+        let pmi = state.processor.take_interrupt().is_some();
         core::mem::take(&mut state.missed) || pmi
     }
 
@@ -152,7 +152,7 @@ impl Machine {
         self.state.borrow_mut().processor.read_msr(address).unwrap()
     }
 
-    pub(crate) fn violations(&self) -> model::intel::Violations {
+    pub(crate) fn violations(&self) -> model::intel::IntelViolations {
         *self.state.borrow().processor.violations()
     }
 
@@ -188,7 +188,7 @@ impl Machine {
         }
         state.tsc += 10;
         state.ip = target;
-        state.processor.take_pmi()
+        state.processor.take_interrupt()
     }
 
     /// One conditional branch that is taken, to itself: a long loop of it writes the same packets again and again.
@@ -236,7 +236,7 @@ impl Machine {
             let mut pmi = self.jump();
             while pmi.is_some() {
                 served.push(self.interrupt(handler, &mut [&mut *source]));
-                pmi = self.state.borrow_mut().processor.take_pmi();
+                pmi = self.state.borrow_mut().processor.take_interrupt();
             }
         }
         served
@@ -339,7 +339,7 @@ impl Machine {
         let mut state = self.state.borrow_mut();
         if !state.in_handler {
             // It finds the trace in the hands of the driver, as a PMI does.
-            state.processor.take_pmi();
+            state.processor.take_interrupt();
             state.missed = true;
         }
     }
@@ -393,14 +393,14 @@ unsafe impl LocalApic for Registers {
     fn lvt_pc(&mut self) -> Result<LvtPc, GeneralProtection> {
         let mut state = self.0.state.borrow_mut();
         state.access().map_err(|()| GeneralProtection { address: LVT_PC, written: None })?;
-        Ok(LvtPc(state.processor.lvt_pc()))
+        Ok(LvtPc(state.processor.read_apic(0x340)))
     }
 
     unsafe fn set_lvt_pc(&mut self, entry: LvtPc) -> Result<(), GeneralProtection> {
         let mut state = self.0.state.borrow_mut();
         let fault = GeneralProtection { address: LVT_PC, written: Some(u64::from(entry.0)) };
         state.access().map_err(|()| fault)?;
-        state.processor.set_lvt_pc(entry.0);
+        state.processor.write_apic(0x340, entry.0);
         Ok(())
     }
 }

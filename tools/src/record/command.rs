@@ -5,7 +5,7 @@ use crate::output::tell;
 use anyhow::{Result, bail};
 use clap::{Args, builder::PossibleValuesParser};
 use indicatif::{ProgressBar, ProgressStyle};
-use pugmark_model::intel::Profile;
+use pugmark_model::intel::IntelProfile;
 use std::{
     ffi::OsString,
     io::{self, IsTerminal},
@@ -136,7 +136,7 @@ impl Command {
         let plain = Options::new(self.program.iter().cloned());
         Options {
             out: self.out.clone(),
-            profile: Profile::by_name(&self.profile).unwrap_or(plain.profile),
+            profile: IntelProfile::by_name(&self.profile).unwrap_or(plain.profile),
             tsc: self.tsc,
             mtc: self.mtc,
             cyc: self.cyc,
@@ -154,7 +154,7 @@ impl Command {
 }
 
 fn profiles() -> PossibleValuesParser {
-    let with_pt = Profile::all().iter().filter(|profile| profile.pt_outputs != 0);
+    let with_pt = IntelProfile::all().iter().filter(|profile| profile.pt_outputs != 0);
     PossibleValuesParser::new(with_pt.map(|profile| profile.name))
 }
 

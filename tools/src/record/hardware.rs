@@ -3,8 +3,8 @@
 
 use super::{Error, Options};
 use pugmark_decoder_core::hash::AddressHash;
-use pugmark_model::intel::{Processor, Settings};
-use pugmark_model::{Context, Delivery, DeliveryKind, ExecMode, FlatMemory, Retired};
+use pugmark_model::intel::{IntelProcessor, IntelSettings};
+use pugmark_model::{Context, Delivery, DeliveryKind, ExecMode, FlatMemory, Processor as _, Retired};
 use std::{cell::Cell, io::Write, rc::Rc};
 
 /// Source: SDM vol. 4, Model-Specific Registers, "IA-32 Architectural MSRs".
@@ -55,7 +55,7 @@ const WRMSR: &[u8] = &[0x0f, 0x30];
 
 /// The hardware of one trace that is being made.
 pub(super) struct Hardware<W> {
-    processor: Box<Processor>,
+    processor: Box<IntelProcessor>,
     ram: Vec<u8>,
     /// The offset in the buffer of the first byte that is not fetched yet.
     fetched: u64,
@@ -77,9 +77,9 @@ impl<W: Write> Hardware<W> {
         clock: Clock,
         trace: W,
     ) -> Result<Self, Error> {
-        let settings = Settings { long_tnt: options.long_tnt, ..Settings::default() };
+        let settings = IntelSettings { long_tnt: options.long_tnt, ..IntelSettings::default() };
         let mut hardware = Self {
-            processor: Box::new(Processor::new(options.profile, settings)),
+            processor: Box::new(IntelProcessor::new(options.profile, settings)),
             ram: vec![0; 2 * BUFFER_SIZE as usize],
             fetched: 0,
             until_fetch: FETCH_EVERY,
@@ -252,7 +252,7 @@ fn memory(ram: &mut [u8]) -> FlatMemory<'_> {
 mod tests {
     use super::*;
     use pugmark_decoder_core::{Packet, packet::Packets};
-    use pugmark_model::intel::Profile;
+    use pugmark_model::intel::IntelProfile;
 
     const AT: u64 = 0x40_1000;
     const MODE: ExecMode = ExecMode::Bits64;
@@ -262,7 +262,7 @@ mod tests {
     const JMP: &[u8] = &[0xeb, 0];
 
     fn options(profile: &str) -> Options {
-        Options { profile: Profile::by_name(profile).expect(profile), ..Options::new(["true"]) }
+        Options { profile: IntelProfile::by_name(profile).expect(profile), ..Options::new(["true"]) }
     }
 
     /// Returns the trace that `make` produces, and its truth: the number and hash of the traced instructions.

@@ -2,7 +2,7 @@
 
 use super::Range;
 use pugmark_decoder_core::errata::Cpu;
-use pugmark_model::intel::Profile;
+use pugmark_model::intel::IntelProfile;
 use std::{ffi::OsString, path::PathBuf};
 
 /// What to record and how.
@@ -13,7 +13,7 @@ pub struct Options {
     /// The directory for the files; it is created if it does not exist.
     pub out: PathBuf,
     /// The processor.
-    pub profile: &'static Profile,
+    pub profile: &'static IntelProfile,
     /// Whether to trace with TSC packets.
     pub tsc: bool,
     /// Trace with MTC packets, each 2 to the power of this many ticks of the crystal clock (MTCFreq).
@@ -47,7 +47,7 @@ impl Options {
         Self {
             program: program.into_iter().map(Into::into).collect(),
             out: "pugmark-record".into(),
-            profile: Profile::by_name("skylake").unwrap_or(&Profile::all()[0]),
+            profile: IntelProfile::by_name("skylake").unwrap_or(&IntelProfile::all()[0]),
             tsc: false,
             mtc: None,
             cyc: None,

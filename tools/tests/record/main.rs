@@ -7,7 +7,7 @@ mod programs;
 mod recorded;
 
 use programs::{Scratch, compile};
-use pugmark_model::intel::Profile;
+use pugmark_model::intel::IntelProfile;
 use pugmark_tools::record::{Ending, Error, Options, Recording, record};
 use recorded::check;
 use serde_json::Value;
@@ -25,8 +25,8 @@ fn tasks(recording: &Recording) -> Vec<u32> {
     recording.parts.iter().map(|part| part.task).collect()
 }
 
-fn profile(name: &str) -> &'static Profile {
-    Profile::by_name(name).expect(name)
+fn profile(name: &str) -> &'static IntelProfile {
+    IntelProfile::by_name(name).expect(name)
 }
 
 #[test]

@@ -6,15 +6,16 @@
 //! kind of branch an instruction is it learns from `iced-x86`, not from the decoder that will read the trace.
 //! AMD's counters and Instruction-Based Sampling are in [`amd`], written from AMD's manuals.
 //!
-//! One [`Processor`](intel::Processor) is one logical processor; whoever runs the code (a monitor, a test) feeds it:
+//! One [`IntelProcessor`](intel::IntelProcessor) is one logical processor; whoever runs the code (a monitor, a test)
+//! feeds it:
 //!
 //! ```
-//! use pugmark_model::intel::{Processor, Profile, Settings};
-//! use pugmark_model::{Context, ExecMode, FlatMemory, Retired};
+//! use pugmark_model::intel::{IntelProcessor, IntelProfile, IntelSettings};
+//! use pugmark_model::{Context, ExecMode, FlatMemory, Processor, Retired};
 //!
 //! let mut ram = [0u8; 0x2000];
 //! let mut memory = FlatMemory { base: 0x1000, bytes: &mut ram };
-//! let mut processor = Processor::new(Profile::by_name("skylake").unwrap(), Settings::default());
+//! let mut processor = IntelProcessor::new(IntelProfile::by_name("skylake").unwrap(), IntelSettings::default());
 //! let at = |ip| Context { ip, cs_base: 0, cr3: 0x5000, cpl: 0, mode: ExecMode::Bits64, iflag: true };
 //! let step = |from, to, bytes| Retired { before: at(from), after: at(to), bytes, tsc: 0, operand: 0 };
 //! let wrmsr = step(0x40_0000, 0x40_0002, &[0x0f, 0x30]);
@@ -43,9 +44,10 @@ mod context;
 pub mod intel;
 mod memory;
 mod predictor;
+mod processor;
 mod remembered;
 
 pub use context::{Context, Delivery, DeliveryKind, Retired};
-pub use intel::{CpuidResult, GeneralProtection, Pmi};
 pub use memory::{FlatMemory, Mapping, Memory, PageFault, PageSize, PhysMemory};
+pub use processor::{CpuidResult, GeneralProtection, Pmi, Processor, Violations};
 pub use pugmark_decoder_core::mode::ExecMode;

@@ -4,7 +4,7 @@ use core::fmt;
 use core::num::ParseIntError;
 
 use pugmark_model::amd;
-use pugmark_model::intel::{BranchLevel, Overflow, ReturnElsewhere, Settings};
+use pugmark_model::intel::{BranchLevel, IntelSettings, Overflow, ReturnElsewhere};
 
 use crate::clock::Every;
 use crate::guest::Stretch;
@@ -18,9 +18,9 @@ pub struct Options<'a> {
     /// `pmi-skid=N`, `visibility=N`, `ovf=CAPACITY:DRAIN`, `long-tnt=on|off`, `deferred-tips=on|off`,
     /// `psb-before-pge=on|off`, `ret-elsewhere=empties|pops`, `compress-after-ovf=on|off`, `core-ratio=N`,
     /// `branch-level=from|to`, `bts-sets-status=on|off`.
-    pub settings: Settings,
+    pub settings: IntelSettings,
     /// `pmi-skid=N`, `seed=N`, `rip-invalid=N`: settings of AMD's processors.
-    pub amd: amd::Settings,
+    pub amd: amd::AmdSettings,
     /// `truth=on|off`: whether to keep a log of what retires. Default: on.
     pub truth: bool,
     /// `times=N`: the log gets the time of one instruction in N; 0: of none. Default: [`Every::USUAL`].
@@ -78,8 +78,8 @@ impl<'a> Options<'a> {
         let (own, guest) = split(line);
         let mut options = Self {
             profile: Profile::by_name("skylake").ok_or(Error::UnknownProfile("skylake"))?,
-            settings: Settings::default(),
-            amd: amd::Settings::default(),
+            settings: IntelSettings::default(),
+            amd: amd::AmdSettings::default(),
             truth: true,
             times: Every::USUAL,
             step: StepPolicy::Traced,
@@ -203,7 +203,7 @@ mod tests {
             let Options { profile, settings, amd, truth, times, step, stretch, guest: _ } =
                 Options::parse(line).unwrap();
             assert!(matches!(profile, Profile::Intel(profile) if profile.name == "skylake"), "{line}");
-            assert_eq!((settings, amd), (Settings::default(), amd::Settings::default()), "{line}");
+            assert_eq!((settings, amd), (IntelSettings::default(), amd::AmdSettings::default()), "{line}");
             assert_eq!(
                 (truth, times, step, stretch),
                 (true, 100, StepPolicy::Traced, Stretch::MAX),
@@ -225,7 +225,7 @@ mod tests {
                     ovf=off long-tnt=on psb-before-pge=on ret-elsewhere=empties compress-after-ovf=off branch-level=to \
                     bts-sets-status=on truth=on step=traced";
         let Options { settings, truth, step, .. } = Options::parse(line).unwrap();
-        assert_eq!((settings, truth, step), (Settings::default(), true, StepPolicy::Traced));
+        assert_eq!((settings, truth, step), (IntelSettings::default(), true, StepPolicy::Traced));
     }
 
     #[test]
@@ -249,7 +249,7 @@ mod tests {
                     seed=9 rip-invalid=4 truth=off times=5 step=always stretch=3";
         let options = Options::parse(line).unwrap();
         assert!(matches!(options.profile, Profile::Intel(profile) if profile.name == "broadwell"));
-        let expected = Settings {
+        let expected = IntelSettings {
             pmi_skid: 7,
             visibility: 0,
             overflow: Some(Overflow { capacity: 128, drain: 3 }),
@@ -263,7 +263,7 @@ mod tests {
             bts_sets_status: false,
         };
         assert_eq!((options.settings, options.truth, options.step), (expected, false, StepPolicy::Always));
-        let expected = amd::Settings { skid: 7, seed: 9, rip_invalid: 4, errata: None };
+        let expected = amd::AmdSettings { skid: 7, seed: 9, rip_invalid: 4, errata: None };
         assert_eq!((options.amd, options.stretch, options.times), (expected, 3, 5));
         let zen4 = Options::parse("profile=zen4").unwrap();
         assert!(matches!(zen4.profile, Profile::Amd(profile) if profile.name == "zen4"));

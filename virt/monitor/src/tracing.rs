@@ -79,8 +79,8 @@ pub fn registers(cpu: &Cpu) -> Registers {
 
 /// Returns the registers from which addresses of data are computed.
 #[must_use]
-pub const fn registers_before(cpu: &Cpu) -> amd::Registers {
-    amd::Registers { general: cpu.gpr, fs_base: cpu.fs.base, gs_base: cpu.gs.base }
+pub const fn registers_before(cpu: &Cpu) -> amd::DataRegisters {
+    amd::DataRegisters { general: cpu.gpr, fs_base: cpu.fs.base, gs_base: cpu.gs.base }
 }
 
 #[cfg(test)]

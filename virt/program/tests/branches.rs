@@ -9,8 +9,8 @@ use pugmark_decoder_core::event::EventKind;
 use pugmark_decoder_core::flow::{Insn, InsnDecoder, Item};
 use pugmark_decoder_core::image::{AddressSpace, Image, Section};
 use pugmark_decoder_core::insn::Class;
-use pugmark_model::intel::{Processor, Profile, Settings};
-use pugmark_model::{DeliveryKind, FlatMemory, Retired};
+use pugmark_model::intel::{IntelProcessor, IntelProfile, IntelSettings};
+use pugmark_model::{DeliveryKind, FlatMemory, Processor as _, Retired};
 use pugmark_program::{Program, Rates, Shape, Step, Switch, Walk};
 
 const DEBUGCTL: u32 = 0x1d9;
@@ -43,14 +43,14 @@ struct Traces {
 }
 
 struct Machine {
-    processor: Processor,
+    processor: IntelProcessor,
     ram: Vec<u8>,
 }
 
 impl Machine {
-    fn new(settings: Settings) -> Self {
-        let profile = Profile::by_name("skylake").expect("a profile with both");
-        Self { processor: Processor::new(profile, settings), ram: vec![0; RECORDS + RECORDS_BYTES] }
+    fn new(settings: IntelSettings) -> Self {
+        let profile = IntelProfile::by_name("skylake").expect("a profile with both");
+        Self { processor: IntelProcessor::new(profile, settings), ram: vec![0; RECORDS + RECORDS_BYTES] }
     }
 
     fn write(&mut self, number: u32, value: u64, at: &Retired) {
@@ -82,7 +82,7 @@ impl Machine {
     }
 }
 
-fn trace(program: &Program, seed: u64, settings: Settings, steps: usize) -> Traces {
+fn trace(program: &Program, seed: u64, settings: IntelSettings, steps: usize) -> Traces {
     let mut machine = Machine::new(settings);
     let mut traces = Traces::default();
     let mut walk = Walk::new(program, seed, Rates::default());
@@ -198,11 +198,11 @@ fn packets_and_records_tell_of_the_same_branches() {
     for seed in 0..if long { 2000 } else { 40 } {
         let program = Program::generate(seed, &Shape::default());
         // The PSB comes first, so that the decoder sees the start.
-        let settings = Settings {
+        let settings = IntelSettings {
             long_tnt: seed % 2 == 0,
             deferred_tips: seed % 3 == 0,
             psb_before_pge: true,
-            ..Settings::default()
+            ..IntelSettings::default()
         };
         let traces = trace(&program, seed, settings, 3000);
         let (packets, records) = (of_packets(&traces, &program), of_records(&traces));

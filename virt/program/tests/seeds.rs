@@ -3,7 +3,7 @@
 //!
 //! A change that is meant to draw differently updates the numbers here.
 
-use pugmark_model::intel::Settings;
+use pugmark_model::intel::IntelSettings;
 use pugmark_model::{Delivery, Retired};
 use pugmark_program::trace::{Config, Topic};
 use pugmark_program::{Program, Rates, Shape, Step, Walk};
@@ -103,8 +103,9 @@ fn a_seed_is_traced_as_it_was_before() {
                     let Config { profile, settings, filter, output, fresh, rates, steps, .. } = &config;
                     write!(hash, "{} {filter:x?} {output:?}", profile.name).unwrap();
                     // Only the settings that are drawn.
-                    let Settings { pmi_skid, visibility, long_tnt, deferred_tips, psb_before_pge, .. } =
-                        settings;
+                    let IntelSettings {
+                        pmi_skid, visibility, long_tnt, deferred_tips, psb_before_pge, ..
+                    } = settings;
                     write!(hash, "{pmi_skid} {visibility} {long_tnt} {deferred_tips} {psb_before_pge}")
                         .unwrap();
                     let overflow = settings.overflow.map(|overflow| (overflow.capacity, overflow.drain));

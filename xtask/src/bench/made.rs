@@ -2,13 +2,13 @@
 
 use super::Load;
 use anyhow::{Result, anyhow, ensure};
-use pugmark_model::intel::{Processor, Profile, Settings};
-use pugmark_model::{FlatMemory, Retired};
+use pugmark_model::intel::{IntelProcessor, IntelProfile, IntelSettings};
+use pugmark_model::{FlatMemory, Processor as _, Retired};
 use pugmark_program::{Program, Rates, Shape, Step, Switch, Walk};
 use pugmark_qemu_tests::libipt_speed::FileSection;
 use std::{fs, path::Path};
 
-/// Registers and bits, typed from the manual: SDM vol. 4; vol. 3, Intel Processor Trace, "IA32_RTIT_CTL MSR".
+/// Registers and bits, typed from the manual: SDM vol. 4; vol. 3, Intel IntelProcessor Trace, "IA32_RTIT_CTL MSR".
 const OUTPUT_BASE: u32 = 0x560;
 const OUTPUT_MASK_PTRS: u32 = 0x561;
 const CTL: u32 = 0x570;
@@ -29,20 +29,21 @@ const RATES: Rates = Rates { interrupt: 2, trap: 1, fault: 4, ticks: 12, depth: 
 pub(super) fn made(bytes: usize, timing: bool, scratch: &Path) -> Result<Load> {
     let shape = Shape { kernel: 60, user: 60, lib: 40, blocks: 20, cr3_writes: false, ..Shape::default() };
     let program = Program::generate(1, &shape);
-    let profile = Profile::by_name("skylake").ok_or_else(|| anyhow!("no such profile"))?;
+    let profile = IntelProfile::by_name("skylake").ok_or_else(|| anyhow!("no such profile"))?;
     let size = (2 * bytes).next_power_of_two();
     let mut ram = vec![0; size];
     let mut memory = FlatMemory { base: RAM, bytes: &mut ram };
-    let mut processor = Processor::new(profile, Settings::default());
+    let mut processor = IntelProcessor::new(profile, IntelSettings::default());
     let mut ctl = TRACE_EN | OS_USER | BRANCH_EN;
     if timing {
         ctl |= CYC_EN | MTC_EN | TSC_EN;
     }
     let mut walk = Walk::new(&program, 1, RATES);
-    let write = |processor: &mut Processor, memory: &mut FlatMemory<'_>, number, value, at: &Retired<'_>| {
-        let written = processor.write_msr(number, value, at, memory);
-        written.map_err(|_| anyhow!("WRMSR {number:#x}, {value:#x} faults"))
-    };
+    let write =
+        |processor: &mut IntelProcessor, memory: &mut FlatMemory<'_>, number, value, at: &Retired<'_>| {
+            let written = processor.write_msr(number, value, at, memory);
+            written.map_err(|_| anyhow!("WRMSR {number:#x}, {value:#x} faults"))
+        };
     let mut steps = 0_u64;
     let end = loop {
         let step = walk.next().ok_or_else(|| anyhow!("the walk ends"))?;

@@ -14,7 +14,7 @@ use crate::{Context, ExecMode, Mapping, PhysMemory, Retired};
 
 /// The registers before an instruction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Registers {
+pub struct DataRegisters {
     /// The general-purpose registers, by their number in an instruction: RAX, RCX, RDX, RBX, RSP, RBP, RSI, RDI, R8 …
     pub general: [u64; 16],
     /// The base of FS.
@@ -73,7 +73,7 @@ impl Accesses {
     pub(super) fn find(
         &mut self,
         retired: &Retired,
-        registers: Option<&Registers>,
+        registers: Option<&DataRegisters>,
     ) -> Option<(Access, Option<u64>)> {
         let Form { access, memory, next_ip } = self.form(retired)?;
         let wide = retired.before.mode == ExecMode::Bits64;
@@ -152,7 +152,7 @@ const fn writes(access: OpAccess) -> bool {
 }
 
 /// What a register of an address holds; the bases of segments other than FS and GS are 0.
-fn value(register: Register, registers: &Registers, next_ip: u64) -> Option<u64> {
+fn value(register: Register, registers: &DataRegisters, next_ip: u64) -> Option<u64> {
     Some(match register {
         Register::FS => registers.fs_base,
         Register::GS => registers.gs_base,

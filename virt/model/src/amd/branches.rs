@@ -8,7 +8,7 @@
 //! `arch/x86/events/amd/brs.c`.
 
 use super::registers::{debug_extn, lbr, msr, sampling};
-use super::{Profile, Violations};
+use super::{AmdProfile, AmdViolations};
 use crate::GeneralProtection;
 use crate::branch::Kind;
 
@@ -61,7 +61,7 @@ struct Entry {
 }
 
 impl Branches {
-    pub(super) const fn new(profile: &Profile) -> Self {
+    pub(super) const fn new(profile: &AmdProfile) -> Self {
         let entries = [Entry { from: 0, to: 0 }; MOST];
         let control = match profile.branches {
             Some(BranchRecords::Sampling) => sampling::ONES,
@@ -99,7 +99,7 @@ impl Branches {
         &mut self,
         number: u32,
         value: u64,
-        violations: &mut Violations,
+        violations: &mut AmdViolations,
     ) -> Result<bool, GeneralProtection> {
         match (number, self.entry(number)) {
             (_, Some((index, false))) => self.entries[index].from = value,
@@ -110,7 +110,11 @@ impl Branches {
         Ok(false)
     }
 
-    fn write_control(&mut self, value: u64, violations: &mut Violations) -> Result<bool, GeneralProtection> {
+    fn write_control(
+        &mut self,
+        value: u64,
+        violations: &mut AmdViolations,
+    ) -> Result<bool, GeneralProtection> {
         if self.records == Some(BranchRecords::Stack) {
             // All other bits must be zero.
             if value & !debug_extn::LBRSE != 0 {

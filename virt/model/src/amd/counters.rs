@@ -3,10 +3,10 @@
 //! Source: APM vol. 2, Debug and Performance Resources, "Performance Counter MSRs", "Core Performance Event-Select
 //! Registers", "Core Performance Global Control Register", "Core Performance Counter Status Registers".
 
-use super::events::CountedEvent;
+use super::events::AmdEvent;
 use super::registers::{debug_ctl, evtsel, global_status, msr};
-use super::seen::Seen;
-use super::{Profile, Violations};
+use super::seen::Execution;
+use super::{AmdProfile, AmdViolations};
 use crate::{DeliveryKind, GeneralProtection};
 
 /// As many as any processor has.
@@ -22,12 +22,12 @@ const MOST_IN_A_CYCLE: u64 = 32;
 pub(super) type Set = u64;
 
 #[derive(Debug)]
-pub(super) struct Counters {
-    profile: &'static Profile,
+pub(super) struct AmdCounters {
+    profile: &'static AmdProfile,
     select: [u64; MOST],
     value: [u64; MOST],
     /// What each is to count, if it is anything.
-    event: [Option<&'static CountedEvent>; MOST],
+    event: [Option<&'static AmdEvent>; MOST],
     /// Whether its condition was true in the last cycle.
     asserted: [bool; MOST],
     /// PerfCntGlobalCtl.
@@ -55,8 +55,8 @@ enum Register {
     StatusSet,
 }
 
-impl Counters {
-    pub(super) fn new(profile: &'static Profile) -> Self {
+impl AmdCounters {
+    pub(super) fn new(profile: &'static AmdProfile) -> Self {
         Self {
             profile,
             select: [0; MOST],
@@ -123,7 +123,7 @@ impl Counters {
         &mut self,
         number: u32,
         value: u64,
-        violations: &mut Violations,
+        violations: &mut AmdViolations,
     ) -> Result<(), GeneralProtection> {
         let all = (1 << self.profile.counters) - 1;
         match self.register(number).ok_or(GeneralProtection)? {
@@ -165,7 +165,7 @@ impl Counters {
         self.settle();
     }
 
-    fn selected(&self, index: usize) -> Option<&'static CountedEvent> {
+    fn selected(&self, index: usize) -> Option<&'static AmdEvent> {
         let select = self.select[index];
         self.profile.events.iter().find(|event| event.select == evtsel::event(select))
     }
@@ -212,7 +212,7 @@ impl Counters {
     }
 
     /// Those of `set` count an instruction that retired. Those that overflowed and are to interrupt.
-    pub(super) fn retire(&mut self, seen: &Seen, set: Set) -> Set {
+    pub(super) fn retire(&mut self, seen: &Execution, set: Set) -> Set {
         let further = seen.stall();
         self.count(set, seen.cpl, |event, unit_mask| {
             (event.in_first_cycle(unit_mask, seen), event.in_stall_cycle(unit_mask), further)
@@ -226,7 +226,7 @@ impl Counters {
     }
 
     /// `events` tells how many there are in one cycle, how many in each further one, and how many further ones there are.
-    fn count(&mut self, set: Set, cpl: u8, events: impl Fn(&CountedEvent, u8) -> (u64, u64, u32)) -> Set {
+    fn count(&mut self, set: Set, cpl: u8, events: impl Fn(&AmdEvent, u8) -> (u64, u64, u32)) -> Set {
         let counting = self.counting() & set;
         let level = if cpl == 0 { evtsel::OS } else { evtsel::USR };
         let mut interrupts = 0;

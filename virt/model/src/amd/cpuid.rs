@@ -2,12 +2,12 @@
 //!
 //! Source: APM vol. 3, Obtaining Processor Information Via the CPUID Instruction.
 
-use super::{BranchRecords, Profile};
+use super::{AmdProfile, BranchRecords};
 use crate::CpuidResult;
 
 /// Lays the profile's leaves over `hardware`, what the processor below reports for the same leaf. What is not about
 /// counters, sampling or identity stays as it is below, except what an AMD processor of that family does not have.
-pub(super) fn overlay(profile: &Profile, leaf: u32, subleaf: u32, hardware: CpuidResult) -> CpuidResult {
+pub(super) fn overlay(profile: &AmdProfile, leaf: u32, subleaf: u32, hardware: CpuidResult) -> CpuidResult {
     match leaf {
         0 => vendor(profile.highest_leaf),
         1 => version_and_features(profile, hardware),
@@ -46,7 +46,7 @@ fn vendor(highest: u32) -> CpuidResult {
     CpuidResult { eax: highest, ebx: word(*b"Auth"), edx: word(*b"enti"), ecx: word(*b"cAMD") }
 }
 
-fn version_and_features(profile: &Profile, hardware: CpuidResult) -> CpuidResult {
+fn version_and_features(profile: &AmdProfile, hardware: CpuidResult) -> CpuidResult {
     // DTES64, DS-CPL, VMX, SMX, EIST, TM2, CNXT-ID, SDBG, xTPR, PDCM, PCID, DCA, TSC deadline, "a hypervisor is present".
     let intel_ecx = 1 << 2 | 0b1_1111 << 4 | 0b11 << 10 | 0b11 << 14 | 0b11 << 17 | 1 << 24 | 1 << 31;
     // FMA, XSAVE, OSXSAVE, AVX, F16C: what leaf 0DH would be needed for.
@@ -70,7 +70,7 @@ fn structured_features(subleaf: u32, hardware: CpuidResult) -> CpuidResult {
     }
 }
 
-fn extended_features(profile: &Profile, hardware: CpuidResult) -> CpuidResult {
+fn extended_features(profile: &AmdProfile, hardware: CpuidResult) -> CpuidResult {
     const EXT_APIC_SPACE: u32 = 1 << 3;
     const IBS: u32 = 1 << 10;
     const PERF_CTR_EXT_CORE: u32 = 1 << 23;

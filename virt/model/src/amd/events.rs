@@ -3,7 +3,7 @@
 //! Source: BKDG for AMD Family 10h Processors, "Performance Counter Events"; PPR for AMD Family 17h Model 31h and PPR for
 //! AMD Family 19h Model 11h, "Core Performance Monitor Counters".
 
-use super::seen::Seen;
+use super::seen::Execution;
 use crate::DeliveryKind;
 use crate::branch::Kind;
 
@@ -49,17 +49,17 @@ pub(super) enum Units {
 
 /// An event-select value and what it counts.
 #[derive(Clone, Copy, Debug)]
-pub struct CountedEvent {
+pub struct AmdEvent {
     pub(super) select: u16,
     pub(super) units: Units,
 }
 
-const fn plain(select: u16, event: Event) -> CountedEvent {
-    CountedEvent { select, units: Units::Ignored(event) }
+const fn plain(select: u16, event: Event) -> AmdEvent {
+    AmdEvent { select, units: Units::Ignored(event) }
 }
 
 /// Families 0Fh to 15h, as far as they agree.
-pub(super) static K8_EVENTS: [CountedEvent; 15] = [
+pub(super) static K8_EVENTS: [AmdEvent; 15] = [
     plain(0x040, Event::DataAccesses),
     plain(0x041, Event::DataMisses),
     plain(0x076, Event::Cycles),
@@ -78,16 +78,16 @@ pub(super) static K8_EVENTS: [CountedEvent; 15] = [
 ];
 
 /// LsDispatch.
-const DISPATCH: CountedEvent = CountedEvent {
+const DISPATCH: AmdEvent = AmdEvent {
     select: 0x029,
     units: Units::Bits(&[(1, Event::Loads), (2, Event::Stores), (4, Event::LoadStores)]),
 };
 /// LsMabAlloc: by loads and by stores.
-const MAB_ALLOCATIONS: CountedEvent =
-    CountedEvent { select: 0x041, units: Units::Bits(&[(1, Event::LoadMisses), (2, Event::StoreMisses)]) };
+const MAB_ALLOCATIONS: AmdEvent =
+    AmdEvent { select: 0x041, units: Units::Bits(&[(1, Event::LoadMisses), (2, Event::StoreMisses)]) };
 
 /// Families 17h and 19h before Zen 4.
-pub(super) static ZEN2_EVENTS: [CountedEvent; 17] = [
+pub(super) static ZEN2_EVENTS: [AmdEvent; 17] = [
     DISPATCH,
     plain(0x02c, Event::Interrupts),
     plain(0x040, Event::DataAccesses),
@@ -108,7 +108,7 @@ pub(super) static ZEN2_EVENTS: [CountedEvent; 17] = [
 ];
 
 /// Zen 4 and Zen 5.
-pub(super) static ZEN4_EVENTS: [CountedEvent; 16] = [
+pub(super) static ZEN4_EVENTS: [AmdEvent; 16] = [
     DISPATCH,
     plain(0x02c, Event::Interrupts),
     MAB_ALLOCATIONS,
@@ -124,16 +124,13 @@ pub(super) static ZEN4_EVENTS: [CountedEvent; 16] = [
     plain(0x0c9, Event::MispredictedNearReturns),
     plain(0x0d1, Event::ConditionalBranches),
     // IcTagHitMiss: 07h are hits, 18h misses; the lowest bit of each counts them.
-    CountedEvent {
-        select: 0x18e,
-        units: Units::Bits(&[(0x01, Event::FetchHits), (0x08, Event::FetchMisses)]),
-    },
+    AmdEvent { select: 0x18e, units: Units::Bits(&[(0x01, Event::FetchHits), (0x08, Event::FetchMisses)]) },
     plain(0x120, Event::Cycles),
 ];
 
-impl CountedEvent {
+impl AmdEvent {
     /// How many of it there are in the first cycle of an instruction; what `unit_mask` leaves out is not among them.
-    pub(super) fn in_first_cycle(&self, unit_mask: u8, seen: &Seen) -> u64 {
+    pub(super) fn in_first_cycle(&self, unit_mask: u8, seen: &Execution) -> u64 {
         self.sum(unit_mask, |event| event.in_instruction(seen))
     }
 
@@ -187,7 +184,7 @@ impl Event {
         })
     }
 
-    fn in_instruction(self, seen: &Seen) -> u64 {
+    fn in_instruction(self, seen: &Execution) -> u64 {
         let branch = seen.decoded.may_transfer();
         let kind = seen.decoded.kind;
         let data = |of: fn(bool, bool) -> bool, missed_only: bool| {

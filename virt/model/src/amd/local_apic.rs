@@ -4,7 +4,7 @@
 //! Registers", "Local Interrupts" and "Extended Interrupts"; BKDG
 //! for AMD Family 10h Processors, "APIC Registers".
 
-use super::Violations;
+use super::AmdViolations;
 use crate::Pmi;
 
 /// An entry of the local vector table.
@@ -128,7 +128,7 @@ impl LocalApic {
     }
 
     /// An instruction retired: interrupts come one instruction closer.
-    pub(super) fn tick(&mut self, violations: &mut Violations) {
+    pub(super) fn tick(&mut self, violations: &mut AmdViolations) {
         for index in 0..ON_THE_WAY {
             match self.waiting[index] {
                 Some((entry, 0)) => {
@@ -142,7 +142,7 @@ impl LocalApic {
     }
 
     /// The processor stops executing: what is on its way arrives.
-    pub(super) fn arrive(&mut self, violations: &mut Violations) {
+    pub(super) fn arrive(&mut self, violations: &mut AmdViolations) {
         for index in 0..ON_THE_WAY {
             if let Some((entry, _)) = self.waiting[index].take() {
                 self.arrive_at(entry, violations);
@@ -151,7 +151,7 @@ impl LocalApic {
     }
 
     /// The entry stays as it is: an AMD processor does not mask it.
-    fn arrive_at(&mut self, entry: Entry, violations: &mut Violations) {
+    fn arrive_at(&mut self, entry: Entry, violations: &mut AmdViolations) {
         let lvt = match entry {
             Entry::Counters => self.counters,
             Entry::Extended(index) => self.extended[index],

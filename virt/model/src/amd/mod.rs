@@ -4,12 +4,12 @@
 //! and Kernel Developer's Guides (BKDG), the Processor Programming References (PPR), the Revision Guides.
 //!
 //! ```
-//! use pugmark_model::amd::{Northbridge, Processor, Profile, Settings};
-//! use pugmark_model::{Context, ExecMode, FlatMemory, Retired};
+//! use pugmark_model::amd::{Northbridge, AmdProcessor, AmdProfile, AmdSettings};
+//! use pugmark_model::{Context, ExecMode, FlatMemory, Processor, Retired};
 //!
-//! let profile = Profile::by_name("zen4").unwrap();
+//! let profile = AmdProfile::by_name("zen4").unwrap();
 //! let northbridge = Northbridge::new(profile);
-//! let mut processor = Processor::new(profile, Settings::default(), &northbridge);
+//! let mut processor = AmdProcessor::new(profile, AmdSettings::default(), &northbridge);
 //! let mut memory = FlatMemory { base: 0, bytes: &mut [] };
 //! let at = |ip| Context { ip, cs_base: 0, cr3: 0x5000, cpl: 0, mode: ExecMode::Bits64, iflag: true };
 //! let step = |from, to, bytes| Retired { before: at(from), after: at(to), bytes, tsc: 0, operand: 0 };
@@ -38,10 +38,10 @@ mod settings;
 #[cfg(test)]
 mod tests;
 
-pub use access::Registers;
+pub use access::DataRegisters;
 pub use branches::BranchRecords;
-pub use events::CountedEvent;
+pub use events::AmdEvent;
 pub use northbridge::Northbridge;
-pub use processor::Processor;
-pub use profile::{DataSources, Errata, Ibs, Profile};
-pub use settings::{Settings, Violations};
+pub use processor::AmdProcessor;
+pub use profile::{AmdProfile, DataSources, Errata, Ibs};
+pub use settings::{AmdSettings, AmdViolations};

@@ -5,7 +5,7 @@
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
-use super::Profile;
+use super::AmdProfile;
 
 /// The northbridge that the processors of one node share; without one in the profile it answers to nothing.
 ///
@@ -58,7 +58,7 @@ impl Northbridge {
     }
 
     /// After reset. Firmware has left F3x1CC alone, as on most boards of the time.
-    pub const fn new(profile: &Profile) -> Self {
+    pub const fn new(profile: &AmdProfile) -> Self {
         Self { id: profile.northbridge, ..Self::absent() }
     }
 

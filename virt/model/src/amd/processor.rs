@@ -1,31 +1,34 @@
 //! One logical processor's counters, Instruction-Based Sampling, and last branches.
 
-use super::access::{Accesses, Address, Registers, mapping};
+use super::access::{Accesses, Address, DataRegisters, mapping};
 use super::branches::{Branches, Transfer};
 use super::caches::{Caches, Side};
-use super::counters::{Counters, Set};
+use super::counters::{AmdCounters, Set};
 use super::cpuid::overlay;
 use super::ibs::{FetchUnit, OpUnit, Outcome};
 use super::local_apic::{Entry, LocalApic};
 use super::registers::msr;
-use super::seen::{Data, Fetcher, Seen, ops};
-use super::{Northbridge, Profile, Settings, Violations};
+use super::seen::{Data, Execution, Fetcher, ops};
+use super::{AmdProfile, AmdSettings, AmdViolations, Northbridge};
 use crate::branch::{DecodeCache, Kind};
 use crate::predictor::Predictor;
-use crate::{CpuidResult, Delivery, DeliveryKind, GeneralProtection, Memory, PhysMemory, Pmi, Retired};
+use crate::{
+    CpuidResult, Delivery, DeliveryKind, GeneralProtection, Memory, PhysMemory, Pmi, Processor, Retired,
+    Violations,
+};
 
 /// One logical processor's counters, Instruction-Based Sampling, and last branches.
 ///
-/// Time is simple: an instruction takes a cycle, and more where something misses ([`Settings`] has no say in how many).
-/// Nothing is speculated: each op that is dispatched retires, but for those of an instruction that faults.
+/// Time is simple: an instruction takes a cycle, and more where something misses ([`AmdSettings`] has no say in how
+/// many). Nothing is speculated: each op that is dispatched retires, but for those of an instruction that faults.
 ///
 /// Not modelled: SVM beyond EFER.SVME, SMM, write-combining memory, the op cache, fused branches. Of code's memory types none
 /// is.
 #[derive(Debug)]
-pub struct Processor<'n> {
-    profile: &'static Profile,
+pub struct AmdProcessor<'n> {
+    profile: &'static AmdProfile,
     northbridge: &'n Northbridge,
-    counters: Counters,
+    counters: AmdCounters,
     fetch: FetchUnit,
     op: OpUnit,
     branches: Branches,
@@ -33,10 +36,10 @@ pub struct Processor<'n> {
     caches: Caches,
     fetcher: Fetcher,
     accesses: Accesses,
-    registers: Option<Registers>,
+    registers: Option<DataRegisters>,
     predictor: Predictor,
     decode_cache: DecodeCache,
-    violations: Violations,
+    violations: AmdViolations,
 }
 
 /// Who counts an instruction.
@@ -53,14 +56,14 @@ const DEBUG_EXCEPTION: u8 = 1;
 
 const EVERYBODY: Scope = Scope { counters: !0, fetch: true, op: true, branches: true };
 
-impl<'n> Processor<'n> {
+impl<'n> AmdProcessor<'n> {
     /// A processor after a cold reset, one of those that share `northbridge`.
-    pub fn new(profile: &'static Profile, settings: Settings, northbridge: &'n Northbridge) -> Self {
+    pub fn new(profile: &'static AmdProfile, settings: AmdSettings, northbridge: &'n Northbridge) -> Self {
         let errata = settings.errata.unwrap_or(profile.errata);
         Self {
             profile,
             northbridge,
-            counters: Counters::new(profile),
+            counters: AmdCounters::new(profile),
             fetch: FetchUnit::new(profile, errata, settings.seed),
             op: OpUnit::new(profile, errata, settings.rip_invalid, settings.seed),
             branches: Branches::new(profile),
@@ -71,99 +74,13 @@ impl<'n> Processor<'n> {
             registers: None,
             predictor: Predictor::new(),
             decode_cache: DecodeCache::new(),
-            violations: Violations::default(),
+            violations: AmdViolations::default(),
         }
-    }
-
-    /// What CPUID answers: the profile's leaves laid over `hardware`, what the processor below reports for the same
-    /// leaf.
-    pub fn cpuid(&self, leaf: u32, subleaf: u32, hardware: CpuidResult) -> CpuidResult {
-        overlay(self.profile, leaf, subleaf, hardware)
-    }
-
-    /// Whether RDMSR and WRMSR of `msr` come here.
-    pub fn owns_msr(&self, msr: u32) -> bool {
-        match msr {
-            msr::NB_CFG => self.northbridge.configuration().is_some(),
-            msr::IBS_CTL => self.profile.ibs.is_some(),
-            _ if self.branches.owns_msr(msr) => true,
-            _ => self.counters.owns_msr(msr) || self.fetch.owns_msr(msr) || self.op.owns_msr(msr),
-        }
-    }
-
-    /// RDMSR of an MSR that it owns; of others it faults.
-    pub fn read_msr(&self, msr: u32) -> Result<u64, GeneralProtection> {
-        match msr {
-            msr::NB_CFG => self.northbridge.configuration().ok_or(GeneralProtection),
-            msr::IBS_CTL => self.ibs_control().ok_or(GeneralProtection),
-            _ if self.fetch.owns_msr(msr) => Ok(self.fetch.read(msr)),
-            _ if self.op.owns_msr(msr) => Ok(self.op.read(msr)),
-            _ if self.branches.owns_msr(msr) => Ok(self.branches.read(msr)),
-            _ => self.counters.read(msr),
-        }
-    }
-
-    /// WRMSR of an MSR that it owns; of others it faults. `at` is the WRMSR itself. When it does not fault it retires
-    /// here: `retire` is not called for it. What was on before and still is counts it, except where it writes to that very
-    /// counter or control register.
-    pub fn write_msr(
-        &mut self,
-        msr: u32,
-        value: u64,
-        at: &Retired,
-        mem: &mut dyn PhysMemory,
-    ) -> Result<(), GeneralProtection> {
-        let before = self.counters.counting();
-        let (fetched, tagged) = (self.fetch.is_on(), self.op.is_on());
-        let was_stepping = self.steps();
-        match msr {
-            msr::NB_CFG if self.owns_msr(msr) => self.northbridge.set_configuration(value),
-            // Read-only.
-            msr::IBS_CTL => return Err(GeneralProtection),
-            _ if self.fetch.owns_msr(msr) => self.fetch.write(msr, value, &mut self.violations)?,
-            _ if self.op.owns_msr(msr) => self.op.write(msr, value, &mut self.violations)?,
-            _ if self.branches.owns_msr(msr) => {
-                if self.branches.write(msr, value, &mut self.violations)? {
-                    self.local_apic.signal(Entry::Counters);
-                }
-            }
-            _ => self.counters.write(msr, value, &mut self.violations)?,
-        }
-        let scope = Scope {
-            counters: before & !self.counters.written(msr),
-            fetch: fetched && !self.fetch.owns_msr(msr),
-            op: tagged && !self.op.owns_msr(msr),
-            branches: !self.branches.owns_msr(msr),
-        };
-        if was_stepping {
-            self.account(at, mem, scope);
-        }
-        Ok(())
-    }
-
-    /// RDPMC with `index` in ECX. Whether software may use it at all (CR4.PCE) is not looked at.
-    pub fn rdpmc(&self, index: u32) -> Result<u64, GeneralProtection> {
-        self.counters.rdpmc(index)
     }
 
     /// Whether EFER.SVME is set: otherwise a counter with HostOnly or GuestOnly counts nothing.
     pub fn set_svme(&mut self, svme: bool) {
         self.counters.set_svme(svme);
-    }
-
-    /// A counter counts, a unit of IBS is enabled, or branches are recorded.
-    pub fn is_on(&self) -> bool {
-        self.counters.counting() != 0 || self.fetch.is_on() || self.op.is_on() || self.records_branches()
-    }
-
-    /// The last branches are recorded, or will be once a counter overflows.
-    pub fn records_branches(&self) -> bool {
-        self.branches.is_on()
-    }
-
-    /// It must see every instruction now: something is on, or an interrupt is on its way.
-    pub fn steps(&self) -> bool {
-        self.is_on() || self.op.is_left_on() || self.local_apic.on_the_way()
     }
 
     /// The registers are asked for before the next instruction retires: data that it accesses counts, or belongs to the
@@ -173,13 +90,8 @@ impl<'n> Processor<'n> {
     }
 
     /// The registers before the instruction that retires next.
-    pub fn set_registers(&mut self, registers: Registers) {
+    pub fn set_registers(&mut self, registers: DataRegisters) {
         self.registers = Some(registers);
-    }
-
-    /// An instruction retired. To be called for each one while [`Processor::steps`].
-    pub fn retire(&mut self, retired: &Retired, mem: &mut dyn PhysMemory) {
-        self.account(retired, mem, EVERYBODY);
     }
 
     fn account(&mut self, retired: &Retired, mem: &mut dyn PhysMemory, scope: Scope) {
@@ -214,7 +126,7 @@ impl<'n> Processor<'n> {
         }
     }
 
-    fn see(&mut self, retired: &Retired, mem: &mut dyn PhysMemory) -> Seen {
+    fn see(&mut self, retired: &Retired, mem: &mut dyn PhysMemory) -> Execution {
         let decoded = self.decode_cache.decode(retired);
         let straight = decoded.next_ip(&retired.before) == retired.after.ip;
         if !decoded.may_transfer() && !straight {
@@ -233,7 +145,7 @@ impl<'n> Processor<'n> {
             Some(Data { access, address, found })
         });
         let (ops, microcoded) = ops(decoded.kind, access.map(|(access, _)| access));
-        Seen {
+        Execution {
             ip: retired.before.ip,
             next: retired.after.ip,
             cpl: retired.before.cpl,
@@ -247,79 +159,13 @@ impl<'n> Processor<'n> {
         }
     }
 
-    /// An interrupt or exception was delivered. To be called for each one while [`Processor::steps`].
-    pub fn deliver(&mut self, delivery: &Delivery) {
-        self.registers = None;
-        let aborted = self.fetcher.abort(delivery.before.ip);
-        if self.fetch.fetch(&aborted) == Outcome::Interrupt {
-            self.signal_ibs();
-        }
-        if delivery.vector == DEBUG_EXCEPTION && delivery.kind != DeliveryKind::SoftwareInterrupt {
-            self.branches.debug_exception();
-        }
-        self.transfer(&Transfer {
-            from: delivery.before.ip,
-            to: delivery.after.ip,
-            to_cpl: delivery.after.cpl,
-            kind: Kind::Far,
-            mispredicted: false,
-        });
-        let overflows = self.counters.deliver(delivery.kind, delivery.before.cpl);
-        self.signal_overflows(overflows);
-        if delivery.kind == DeliveryKind::Fault {
-            self.op.abort();
-        }
-    }
-
-    /// Whether the local APIC's register at `offset` of its page is modelled here: the LVT entry of the counters (340h),
-    /// the extended feature and control registers (400h, 410h), the extended LVT (500h to 530h).
-    pub fn owns_apic(&self, offset: u32) -> bool {
-        self.local_apic.owns(offset)
-    }
-
-    /// Reads such a register.
-    pub fn read_apic(&self, offset: u32) -> u32 {
-        self.local_apic.read(offset)
-    }
-
-    /// What any other register shows, where the local APIC below shows `value`: the version register (30h) has the extended
-    /// space's bit.
-    pub fn overlay_apic(&self, offset: u32, value: u32) -> u32 {
-        self.local_apic.overlay(offset, value)
-    }
-
-    /// How many instructions may execute one after the other before [`Processor::retire`] is called for the first of them,
-    /// at least one, if none of them is microcoded: no interrupt that is on its way arrives before the last of them retires,
-    /// and the registers are asked for before none but the first. An interrupt that one of them raises may be due after the
-    /// skid.
-    pub fn in_one_go(&self) -> u32 {
-        let until_data = if self.counters.wants_data() { 0 } else { self.op.until_data() };
-        u32::try_from(until_data).unwrap_or(u32::MAX).clamp(1, self.local_apic.until_arrival())
-    }
-
-    /// Writes such a register.
-    pub fn write_apic(&mut self, offset: u32, value: u32) {
-        self.local_apic.write(offset, value);
-    }
-
-    /// INIT resets the local APIC; counters and IBS stay as they are.
-    pub fn init(&mut self) {
-        self.local_apic.init();
-    }
-
-    /// An interrupt that reaches the processor now, if one does: by the message type of its LVT entry, which stays
-    /// unmasked. To be asked after each event until there is none.
-    pub fn take_interrupt(&mut self) -> Option<Pmi> {
-        self.local_apic.take()
-    }
-
     /// The northbridge that it shares with the other processors of its node.
     pub fn northbridge(&self) -> &'n Northbridge {
         self.northbridge
     }
 
     /// What software did wrong so far.
-    pub fn violations(&self) -> &Violations {
+    pub fn violations(&self) -> &AmdViolations {
         &self.violations
     }
 
@@ -351,5 +197,152 @@ impl<'n> Processor<'n> {
         } else {
             self.violations.samples_without_lvt += 1;
         }
+    }
+}
+
+impl Processor for AmdProcessor<'_> {
+    fn cpuid(&self, leaf: u32, subleaf: u32, hardware: CpuidResult) -> CpuidResult {
+        overlay(self.profile, leaf, subleaf, hardware)
+    }
+
+    fn owns_msr(&self, msr: u32) -> bool {
+        match msr {
+            msr::NB_CFG => self.northbridge.configuration().is_some(),
+            msr::IBS_CTL => self.profile.ibs.is_some(),
+            _ if self.branches.owns_msr(msr) => true,
+            _ => self.counters.owns_msr(msr) || self.fetch.owns_msr(msr) || self.op.owns_msr(msr),
+        }
+    }
+
+    fn read_msr(&self, msr: u32) -> Result<u64, GeneralProtection> {
+        match msr {
+            msr::NB_CFG => self.northbridge.configuration().ok_or(GeneralProtection),
+            msr::IBS_CTL => self.ibs_control().ok_or(GeneralProtection),
+            _ if self.fetch.owns_msr(msr) => Ok(self.fetch.read(msr)),
+            _ if self.op.owns_msr(msr) => Ok(self.op.read(msr)),
+            _ if self.branches.owns_msr(msr) => Ok(self.branches.read(msr)),
+            _ => self.counters.read(msr),
+        }
+    }
+
+    /// What was on before and still is counts the WRMSR, except where it writes to that very counter or control
+    /// register.
+    fn write_msr(
+        &mut self,
+        msr: u32,
+        value: u64,
+        at: &Retired,
+        mem: &mut dyn PhysMemory,
+    ) -> Result<(), GeneralProtection> {
+        let before = self.counters.counting();
+        let (fetched, tagged) = (self.fetch.is_on(), self.op.is_on());
+        let was_stepping = self.steps();
+        match msr {
+            msr::NB_CFG if self.owns_msr(msr) => self.northbridge.set_configuration(value),
+            // Read-only.
+            msr::IBS_CTL => return Err(GeneralProtection),
+            _ if self.fetch.owns_msr(msr) => self.fetch.write(msr, value, &mut self.violations)?,
+            _ if self.op.owns_msr(msr) => self.op.write(msr, value, &mut self.violations)?,
+            _ if self.branches.owns_msr(msr) => {
+                if self.branches.write(msr, value, &mut self.violations)? {
+                    self.local_apic.signal(Entry::Counters);
+                }
+            }
+            _ => self.counters.write(msr, value, &mut self.violations)?,
+        }
+        let scope = Scope {
+            counters: before & !self.counters.written(msr),
+            fetch: fetched && !self.fetch.owns_msr(msr),
+            op: tagged && !self.op.owns_msr(msr),
+            branches: !self.branches.owns_msr(msr),
+        };
+        if was_stepping {
+            self.account(at, mem, scope);
+        }
+        Ok(())
+    }
+
+    fn rdpmc(&self, index: u32) -> Result<u64, GeneralProtection> {
+        self.counters.rdpmc(index)
+    }
+
+    /// Something is on, or an interrupt is on its way.
+    fn steps(&self) -> bool {
+        self.is_on() || self.op.is_left_on() || self.local_apic.on_the_way()
+    }
+
+    /// A counter counts, a unit of IBS is enabled, or branches are recorded.
+    fn is_on(&self) -> bool {
+        self.counters.counting() != 0 || self.fetch.is_on() || self.op.is_on() || self.records_branches()
+    }
+
+    /// They are, or will be once a counter overflows.
+    fn records_branches(&self) -> bool {
+        self.branches.is_on()
+    }
+
+    fn in_one_go(&self) -> u32 {
+        let until_data = if self.counters.wants_data() { 0 } else { self.op.until_data() };
+        u32::try_from(until_data).unwrap_or(u32::MAX).clamp(1, self.local_apic.until_arrival())
+    }
+
+    fn retire(&mut self, retired: &Retired, mem: &mut dyn PhysMemory) {
+        self.account(retired, mem, EVERYBODY);
+    }
+
+    fn deliver(&mut self, delivery: &Delivery, _mem: &mut dyn PhysMemory) {
+        self.registers = None;
+        let aborted = self.fetcher.abort(delivery.before.ip);
+        if self.fetch.fetch(&aborted) == Outcome::Interrupt {
+            self.signal_ibs();
+        }
+        if delivery.vector == DEBUG_EXCEPTION && delivery.kind != DeliveryKind::SoftwareInterrupt {
+            self.branches.debug_exception();
+        }
+        self.transfer(&Transfer {
+            from: delivery.before.ip,
+            to: delivery.after.ip,
+            to_cpl: delivery.after.cpl,
+            kind: Kind::Far,
+            mispredicted: false,
+        });
+        let overflows = self.counters.deliver(delivery.kind, delivery.before.cpl);
+        self.signal_overflows(overflows);
+        if delivery.kind == DeliveryKind::Fault {
+            self.op.abort();
+        }
+    }
+
+    /// By the message type of its LVT entry, which stays unmasked.
+    fn take_interrupt(&mut self) -> Option<Pmi> {
+        self.local_apic.take()
+    }
+
+    /// The LVT entry of the counters (340h), the extended feature and control registers (400h, 410h), the extended LVT
+    /// (500h to 530h).
+    fn owns_apic(&self, offset: u32) -> bool {
+        self.local_apic.owns(offset)
+    }
+
+    fn read_apic(&self, offset: u32) -> u32 {
+        self.local_apic.read(offset)
+    }
+
+    /// The version register (30h) has the extended space's bit.
+    fn overlay_apic(&self, offset: u32, value: u32) -> u32 {
+        self.local_apic.overlay(offset, value)
+    }
+
+    fn write_apic(&mut self, offset: u32, value: u32) {
+        self.local_apic.write(offset, value);
+    }
+
+    /// INIT resets the local APIC; counters and IBS stay as they are.
+    fn init(&mut self) {
+        self.local_apic.init();
+    }
+
+    fn all_violations(&self) -> Violations {
+        Violations::Amd(self.violations)
     }
 }

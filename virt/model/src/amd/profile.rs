@@ -1,7 +1,7 @@
 //! Which processor it is: what it enumerates by CPUID, which of the optional units it has, and its errata.
 
 use super::BranchRecords;
-use super::events::CountedEvent;
+use super::events::AmdEvent;
 
 mod table;
 
@@ -10,7 +10,7 @@ mod table;
 /// What the model lacks no profile enumerates: SVM, the counters of the northbridge, the L2 and L3 caches,
 /// DebugCtl's older records, lightweight profiling, the filter of streaming stores.
 #[derive(Debug)]
-pub struct Profile {
+pub struct AmdProfile {
     /// Its name: `k8`, `barcelona`, `trinity`, `zen2`, `zen3`, `zen4`, `zen5` or `zen6`.
     pub name: &'static str,
     /// Family, model and stepping, as in CPUID Fn0000_0001 EAX.
@@ -30,7 +30,7 @@ pub struct Profile {
     /// The bits of PerfEvtSel that are not reserved.
     pub event_select_bits: u64,
     /// What can be counted.
-    pub(super) events: &'static [CountedEvent],
+    pub(super) events: &'static [AmdEvent],
     /// Instruction-Based Sampling, if it is there.
     pub ibs: Option<Ibs>,
     /// What records the last branches, if anything does.
@@ -134,7 +134,7 @@ impl Errata {
     }
 }
 
-impl Profile {
+impl AmdProfile {
     /// The profile of that name.
     pub fn by_name(name: &str) -> Option<&'static Self> {
         Self::all().iter().find(|profile| profile.name == name)

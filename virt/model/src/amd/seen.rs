@@ -7,7 +7,7 @@ use crate::{Mapping, PhysMemory, Retired};
 
 /// An instruction that retired, as the counters and IBS see it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Seen {
+pub(super) struct Execution {
     pub(super) ip: u64,
     /// Where it went on.
     pub(super) next: u64,
@@ -45,7 +45,7 @@ pub(super) struct Data {
     pub(super) found: Found,
 }
 
-impl Seen {
+impl Execution {
     /// The fetches that brought it.
     pub(super) fn fetches(&self) -> impl Iterator<Item = &Fetch> {
         self.fetches.iter().flatten()

@@ -4,7 +4,7 @@ use super::Errata;
 
 /// How a processor behaves where the manuals leave it a choice. The default is as strict as hardware may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Settings {
+pub struct AmdSettings {
     /// Instructions between an interrupt's cause and its delivery: a counter or IBS may be off by then.
     pub skid: u32,
     /// Where the pseudo-random numbers begin.
@@ -15,7 +15,7 @@ pub struct Settings {
     pub errata: Option<Errata>,
 }
 
-impl Default for Settings {
+impl Default for AmdSettings {
     fn default() -> Self {
         Self { skid: 20, seed: 1, rip_invalid: 0, errata: None }
     }
@@ -23,7 +23,7 @@ impl Default for Settings {
 
 /// What software did that the manuals warn of and that hardware does not report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Violations {
+pub struct AmdViolations {
     /// Writes of PerfEvtSel that set reserved bits. They stay 0.
     pub reserved_event_bits: u32,
     /// Times that IBS op sampling was enabled with one of the reserved maximum counts, 1 to 8 times 16.
@@ -43,7 +43,7 @@ pub struct Violations {
     pub unexplained_transfers: u32,
 }
 
-impl Violations {
+impl AmdViolations {
     /// What each is called, and how often it happened.
     #[must_use]
     pub const fn counts(&self) -> [(&'static str, u32); 8] {
@@ -77,7 +77,7 @@ mod tests {
 
     #[test]
     fn a_processor_of_which_nothing_is_said_interrupts_late_and_has_the_errata_of_its_profile() {
-        let Settings { skid, seed, rip_invalid, errata } = Settings::default();
+        let AmdSettings { skid, seed, rip_invalid, errata } = AmdSettings::default();
         // Before an interrupt of that delay a counter may be switched off.
         assert_eq!(skid, 20);
         // A run repeats itself.
@@ -88,7 +88,7 @@ mod tests {
 
     #[test]
     fn each_violation_has_its_name_and_its_count() {
-        let violations = Violations {
+        let violations = AmdViolations {
             reserved_event_bits: 1,
             reserved_op_counts: 2,
             counts_beyond_maximum: 3,

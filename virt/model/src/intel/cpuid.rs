@@ -1,19 +1,7 @@
 //! CPUID as the profile's processor answers it.
 
-use crate::intel::Profile;
-
-/// What CPUID leaves in the registers.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct CpuidResult {
-    /// EAX.
-    pub eax: u32,
-    /// EBX.
-    pub ebx: u32,
-    /// ECX.
-    pub ecx: u32,
-    /// EDX.
-    pub edx: u32,
-}
+use crate::CpuidResult;
+use crate::intel::IntelProfile;
 
 /// The highest extended leaf of an Intel processor.
 const HIGHEST_EXTENDED: u32 = 0x8000_0008;
@@ -23,7 +11,7 @@ const PT_STATE: u32 = 8;
 
 /// Lays the profile's leaves over `hardware`, what the processor below reports for the same leaf. What is not about
 /// tracing, time or identity stays as it is below, except what an Intel processor of that kind does not have.
-pub(crate) fn overlay(profile: &Profile, leaf: u32, subleaf: u32, hardware: CpuidResult) -> CpuidResult {
+pub(crate) fn overlay(profile: &IntelProfile, leaf: u32, subleaf: u32, hardware: CpuidResult) -> CpuidResult {
     match leaf {
         0 => vendor(profile),
         1 => version_and_features(profile, hardware),
@@ -65,12 +53,12 @@ fn without_pt_state(hardware: CpuidResult) -> CpuidResult {
     CpuidResult { ecx: hardware.ecx & !(1 << PT_STATE), ..hardware }
 }
 
-fn vendor(profile: &Profile) -> CpuidResult {
+fn vendor(profile: &IntelProfile) -> CpuidResult {
     let word = |bytes| u32::from_le_bytes(bytes);
     CpuidResult { eax: profile.highest_leaf, ebx: word(*b"Genu"), edx: word(*b"ineI"), ecx: word(*b"ntel") }
 }
 
-fn version_and_features(profile: &Profile, hardware: CpuidResult) -> CpuidResult {
+fn version_and_features(profile: &IntelProfile, hardware: CpuidResult) -> CpuidResult {
     let store = profile.debug_store.as_ref();
     // DTES64, DS-CPL, VMX, SMX, PDCM, "a hypervisor is present".
     let own_ecx = 1 << 2 | 1 << 4 | 1 << 5 | 1 << 6 | 1 << 15 | 1 << 31;
@@ -93,7 +81,7 @@ fn version_and_features(profile: &Profile, hardware: CpuidResult) -> CpuidResult
     CpuidResult { eax: profile.signature, ecx, edx, ..hardware }
 }
 
-fn structured_features(profile: &Profile, hardware: CpuidResult) -> CpuidResult {
+fn structured_features(profile: &IntelProfile, hardware: CpuidResult) -> CpuidResult {
     // SGX, HLE, RTM are absent; Intel PT.
     let pt = if profile.has_pt() { 1 << 25 } else { 0 };
     CpuidResult { ebx: hardware.ebx & !(1 << 2 | 1 << 4 | 1 << 11 | 1 << 25) | pt, ..hardware }
@@ -102,7 +90,7 @@ fn structured_features(profile: &Profile, hardware: CpuidResult) -> CpuidResult 
 /// The general-purpose counters; no fixed-function ones. A set bit in EBX is an architectural event that cannot be
 /// counted: instructions retired (1), branches retired (5) and mispredicted branches retired (6) can, where there is
 /// a counter.
-fn perfmon(profile: &Profile) -> CpuidResult {
+fn perfmon(profile: &IntelProfile) -> CpuidResult {
     if profile.perfmon_version == 0 {
         return CpuidResult::default();
     }
@@ -114,16 +102,16 @@ fn perfmon(profile: &Profile) -> CpuidResult {
     CpuidResult { eax, ebx, ..CpuidResult::default() }
 }
 
-fn has_second_pt_leaf(profile: &Profile) -> bool {
+fn has_second_pt_leaf(profile: &IntelProfile) -> bool {
     profile.address_ranges != 0 || profile.psb_freqs != 0
 }
 
-fn pt_main(profile: &Profile) -> CpuidResult {
+fn pt_main(profile: &IntelProfile) -> CpuidResult {
     let eax = u32::from(has_second_pt_leaf(profile));
     CpuidResult { eax, ebx: profile.pt_features, ecx: profile.pt_outputs, edx: 0 }
 }
 
-fn pt_encodings(profile: &Profile) -> CpuidResult {
+fn pt_encodings(profile: &IntelProfile) -> CpuidResult {
     CpuidResult {
         eax: profile.address_ranges | u32::from(profile.mtc_freqs) << 16,
         ebx: u32::from(profile.cyc_thresholds) | u32::from(profile.psb_freqs) << 16,
@@ -132,7 +120,7 @@ fn pt_encodings(profile: &Profile) -> CpuidResult {
     }
 }
 
-fn extended_features(profile: &Profile, hardware: CpuidResult) -> CpuidResult {
+fn extended_features(profile: &IntelProfile, hardware: CpuidResult) -> CpuidResult {
     // LAHF, LZCNT, PREFETCHW; SYSCALL, NX, 1 GiB pages, RDTSCP, long mode. The rest is AMD's.
     let ecx = hardware.ecx & (1 << 0 | 1 << 5 | 1 << 8);
     let mut edx = hardware.edx & (1 << 11 | 1 << 20 | 1 << 26 | 1 << 27 | 1 << 29);
@@ -189,7 +177,7 @@ mod tests {
             ("skylake", 0x8000_001b, 0, [0; 4]),
         ];
         for (name, leaf, subleaf, [eax, ebx, ecx, edx]) in rows {
-            let profile = Profile::by_name(name).expect(name);
+            let profile = IntelProfile::by_name(name).expect(name);
             let got = overlay(profile, leaf, subleaf, ONES);
             assert_eq!(got, CpuidResult { eax, ebx, ecx, edx }, "{name} {leaf:x}.{subleaf}");
         }
@@ -210,7 +198,7 @@ mod tests {
             ("pentium-m", 0, true, false),
         ];
         for (name, ecx, ds, xsave) in rows {
-            let profile = Profile::by_name(name).expect(name);
+            let profile = IntelProfile::by_name(name).expect(name);
             let bare = overlay(profile, 1, 0, CpuidResult::default());
             assert_eq!((bare.ecx, bare.edx), (ecx, if ds { 1 << 21 } else { 0 }), "{name}");
             let full = overlay(profile, 1, 0, ONES);
@@ -224,7 +212,7 @@ mod tests {
 
     #[test]
     fn shows_pt_and_hides_what_is_not_modelled() {
-        let profile = Profile::by_name("skylake").expect("skylake");
+        let profile = IntelProfile::by_name("skylake").expect("skylake");
         let one = overlay(profile, 1, 0, ONES);
         assert_eq!(one.eax, 0x506e3);
         assert_eq!(!one.ecx, 0x8000_0060, "VMX, SMX, hypervisor");

@@ -5,7 +5,7 @@
 //! "IA-32 Architectural MSRs", for what each bit depends on.
 
 use crate::GeneralProtection;
-use crate::intel::Profile;
+use crate::intel::IntelProfile;
 use crate::intel::profile::DebugControl;
 
 /// The same functions in each family's layout.
@@ -76,7 +76,7 @@ pub(crate) struct DebugCtl {
 }
 
 impl DebugCtl {
-    pub(crate) fn new(profile: &Profile) -> Self {
+    pub(crate) fn new(profile: &IntelProfile) -> Self {
         let bits = match profile.debug_control() {
             Some(DebugControl::NetBurst) => NET_BURST,
             Some(DebugControl::PentiumM) => PENTIUM_M,
@@ -145,7 +145,7 @@ impl DebugCtl {
     }
 }
 
-fn writable(profile: &Profile, bits: &Bits) -> u64 {
+fn writable(profile: &IntelProfile, bits: &Bits) -> u64 {
     let Some(store) = &profile.debug_store else { return 0 };
     let freezes = profile.perf_capabilities.is_some() && profile.perfmon_version > 1;
     let mut writable = bits.lbr | bits.inert | bits.tr | bits.bts | bits.btint;
@@ -166,7 +166,7 @@ mod tests {
     use crate::intel::DebugStore;
 
     fn register(name: &str) -> DebugCtl {
-        DebugCtl::new(Profile::by_name(name).expect(name))
+        DebugCtl::new(IntelProfile::by_name(name).expect(name))
     }
 
     /// Typed from the figures of the register in each family, and from the column "Comment" of IA32_DEBUGCTL.
@@ -205,23 +205,23 @@ mod tests {
                 pebs: None,
             })
         };
-        let all = || Profile {
+        let all = || IntelProfile {
             perfmon_version: 2,
             perf_capabilities: Some(1 << 12),
             uncore_pmi: true,
             debug_store: store(true),
             counters: None,
             lbr: None,
-            ..*Profile::by_name("nehalem").expect("nehalem")
+            ..*IntelProfile::by_name("nehalem").expect("nehalem")
         };
         // Without DS-CPL, with version 1, without SMM_FREEZE, without PDCM, without an uncore's PMI.
         let rows = [
             (all(), ALL),
-            (Profile { debug_store: store(false), ..all() }, ALL & !(0b11 << 9)),
-            (Profile { perfmon_version: 1, ..all() }, ALL & !(0b11 << 11)),
-            (Profile { perf_capabilities: Some(0), ..all() }, ALL & !(1 << 14)),
-            (Profile { perf_capabilities: None, ..all() }, ALL & !(0b11 << 11 | 1 << 14)),
-            (Profile { uncore_pmi: false, ..all() }, ALL & !(1 << 13)),
+            (IntelProfile { debug_store: store(false), ..all() }, ALL & !(0b11 << 9)),
+            (IntelProfile { perfmon_version: 1, ..all() }, ALL & !(0b11 << 11)),
+            (IntelProfile { perf_capabilities: Some(0), ..all() }, ALL & !(1 << 14)),
+            (IntelProfile { perf_capabilities: None, ..all() }, ALL & !(0b11 << 11 | 1 << 14)),
+            (IntelProfile { uncore_pmi: false, ..all() }, ALL & !(1 << 13)),
         ];
         for (profile, legal) in rows {
             for bit in 0..64 {

@@ -3,7 +3,7 @@
 //! Source: SDM vol. 4, Model-Specific Registers, "IA-32 Architectural MSRs".
 
 use crate::GeneralProtection;
-use crate::intel::Profile;
+use crate::intel::IntelProfile;
 
 /// The register.
 #[derive(Debug)]
@@ -18,7 +18,7 @@ impl MiscEnable {
     /// Fast strings, thermal control, SpeedStep, MONITOR, limit CPUID, xTPR, XD disable.
     const WRITABLE: u64 = 1 << 0 | 1 << 3 | 1 << 16 | 1 << 18 | 1 << 22 | 1 << 23 | 1 << 34;
 
-    pub(crate) fn new(profile: &Profile) -> Self {
+    pub(crate) fn new(profile: &IntelProfile) -> Self {
         let store = profile.debug_store.as_ref();
         let mut value = Self::PERFMON_AVAILABLE | 1 << 0 | 1 << 16 | 1 << 18;
         for (absent, bit) in [

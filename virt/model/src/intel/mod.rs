@@ -21,11 +21,9 @@ mod tests;
 mod unit;
 mod violations;
 
-pub use cpuid::CpuidResult;
-pub use perfmon::Pmi;
-pub use processor::{GeneralProtection, Processor};
-pub use profile::{Counted, CountedEvent, Counters, DebugControl, DebugStore, LbrStack, Pebs, Profile};
+pub use processor::IntelProcessor;
+pub use profile::{Counted, Counters, DebugControl, DebugStore, IntelEvent, IntelProfile, LbrStack, Pebs};
 pub use pt::OperationalError;
 pub use pugmark_decoder_core::pebs::Registers;
-pub use settings::{BranchLevel, Overflow, ReturnElsewhere, Settings};
-pub use violations::Violations;
+pub use settings::{BranchLevel, IntelSettings, Overflow, ReturnElsewhere};
+pub use violations::IntelViolations;

@@ -12,13 +12,12 @@ use crate::intel::pt::Pt;
 use crate::intel::registers::msr;
 use crate::intel::taken::Taken;
 use crate::intel::unit::{Bus, Seen, Shared, TracingUnit};
-use crate::intel::{OperationalError, Profile, Registers, Settings, Violations};
+use crate::intel::{IntelProfile, IntelSettings, IntelViolations, OperationalError, Registers};
 use crate::predictor::Predictor;
-use crate::{CpuidResult, Delivery, DeliveryKind, PageFault, PhysMemory, Pmi, Retired};
-
-/// #GP(0): the instruction that accessed the MSR faults.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct GeneralProtection;
+use crate::{
+    CpuidResult, Delivery, DeliveryKind, GeneralProtection, PageFault, PhysMemory, Pmi, Processor, Retired,
+    Violations,
+};
 
 /// One logical processor's tracing hardware.
 ///
@@ -26,9 +25,9 @@ pub struct GeneralProtection;
 /// MMIO; the trace transport subsystem beyond swallowing what goes there; branch trace messages on a bus; BTF;
 /// fixed-function counters and events but for instructions and branches; load latency.
 #[derive(Debug)]
-pub struct Processor {
-    profile: &'static Profile,
-    settings: Settings,
+pub struct IntelProcessor {
+    profile: &'static IntelProfile,
+    settings: IntelSettings,
     pt: Pt,
     lbr: Lbr,
     counters: Counters,
@@ -41,15 +40,15 @@ pub struct Processor {
     decode_cache: DecodeCache,
 }
 
-impl Processor {
+impl IntelProcessor {
     /// A processor after a cold reset.
-    pub fn new(profile: &'static Profile, settings: Settings) -> Self {
+    pub fn new(profile: &'static IntelProfile, settings: IntelSettings) -> Self {
         let shared = Shared {
             perfmon: Perfmon::new(profile, settings.pmi_skid),
             debugctl: DebugCtl::new(profile),
             ds: Ds::new(profile),
             last_branches: Stack::new(profile.lbr.as_ref().map_or(0, |stack| stack.entries)),
-            violations: Violations::default(),
+            violations: IntelViolations::default(),
         };
         Self {
             profile,
@@ -66,19 +65,72 @@ impl Processor {
         }
     }
 
-    /// What CPUID answers: the profile's leaves laid over `hardware`, what the processor below reports for the same
-    /// leaf.
-    pub fn cpuid(&self, leaf: u32, subleaf: u32, hardware: CpuidResult) -> CpuidResult {
+    /// An instruction retired, which a WRMSR is for those units alone that were on before it.
+    fn retire_in(&mut self, stepped: [bool; UNITS], retired: &Retired, mem: &mut dyn PhysMemory) {
+        let decoded = self.decode_cache.decode(retired);
+        // The next instruction may be long in coming, and only for the PMI.
+        if matches!(decoded.kind, Kind::Hlt | Kind::Mwait) {
+            self.shared.perfmon.arrive(&mut self.shared.violations);
+        }
+        if !decoded.may_transfer() && decoded.next_ip(&retired.before) != retired.after.ip {
+            self.shared.violations.unexplained_transfers += 1;
+        }
+        let predicted = self.predictor.judge(retired, decoded);
+        let right = predicted.unwrap_or(true);
+        let taken = Taken::of(retired, decoded, self.settings.branch_level, right);
+        let seen = Seen { decoded, taken, mispredicted: !right };
+        self.last = retired.before.ip;
+        // A sample is stored before the branch record of the same instruction.
+        let units: [&mut dyn TracingUnit; UNITS] =
+            [&mut self.pt, &mut self.lbr, &mut self.counters, &mut self.bts];
+        for (unit, stepped) in units.into_iter().zip(stepped) {
+            if stepped && unit.steps(&self.shared) {
+                unit.retire(retired, &seen, &mut Bus { mem, shared: &mut self.shared });
+            }
+        }
+        self.shared.perfmon.tick(&mut self.shared.violations);
+    }
+
+    /// The registers are asked for before the next instruction retires.
+    pub fn wants_registers(&self) -> bool {
+        self.counters.wants_registers()
+    }
+
+    /// The general-purpose registers and RFLAGS behind the instruction that retires next, of which RIP does not matter,
+    /// and XMM0 to XMM15, sixteen bytes each.
+    pub fn set_registers(&mut self, registers: Registers, xmm: &[u8; 256]) {
+        self.counters.set_registers(registers, xmm);
+    }
+
+    /// What software did wrong so far.
+    pub fn violations(&self) -> &IntelViolations {
+        &self.shared.violations
+    }
+
+    /// Why IA32_RTIT_STATUS.Error was set last.
+    pub fn operational_error(&self) -> Option<OperationalError> {
+        self.pt.operational_error()
+    }
+
+    fn stepping(&self) -> [bool; UNITS] {
+        self.units().map(|unit| unit.steps(&self.shared))
+    }
+
+    fn units(&self) -> [&dyn TracingUnit; UNITS] {
+        [&self.pt, &self.lbr, &self.counters, &self.bts]
+    }
+}
+
+impl Processor for IntelProcessor {
+    fn cpuid(&self, leaf: u32, subleaf: u32, hardware: CpuidResult) -> CpuidResult {
         overlay(self.profile, leaf, subleaf, hardware)
     }
 
-    /// Whether RDMSR and WRMSR of `msr` come here.
-    pub fn owns_msr(&self, msr: u32) -> bool {
+    fn owns_msr(&self, msr: u32) -> bool {
         is_own(msr) || self.units().iter().any(|unit| unit.owns_msr(msr))
     }
 
-    /// RDMSR of an MSR that it owns.
-    pub fn read_msr(&mut self, msr: u32) -> Result<u64, GeneralProtection> {
+    fn read_msr(&self, msr: u32) -> Result<u64, GeneralProtection> {
         match msr {
             msr::PLATFORM_INFO if self.profile.has_platform_info() => {
                 Ok(u64::from(self.profile.non_turbo_ratio) << 8)
@@ -88,18 +140,14 @@ impl Processor {
             msr::IA32_PERF_CAPABILITIES => self.profile.perf_capabilities.ok_or(GeneralProtection),
             _ if is_own(msr) => self.shared.perfmon.read(msr),
             _ => {
-                let units: [&mut dyn TracingUnit; UNITS] =
-                    [&mut self.pt, &mut self.lbr, &mut self.counters, &mut self.bts];
-                let owner = units.into_iter().find(|unit| unit.owns_msr(msr));
+                let owner = self.units().into_iter().find(|unit| unit.owns_msr(msr));
                 owner.ok_or(GeneralProtection)?.read_msr(msr, &self.shared)
             }
         }
     }
 
-    /// WRMSR of an MSR that it owns. `at` is the WRMSR itself. When it does not fault it retires here: `retire` is
-    /// not called for it. The address before it shows in the trace when it clears TraceEn, the one after it when it
-    /// sets TraceEn.
-    pub fn write_msr(
+    /// The address before the WRMSR shows in the trace when it clears TraceEn, the one after it when it sets TraceEn.
+    fn write_msr(
         &mut self,
         msr: u32,
         value: u64,
@@ -129,50 +177,39 @@ impl Processor {
         Ok(())
     }
 
-    /// Some unit must see every instruction now: TraceEn, TR or LBR is set, or a counter counts.
-    pub fn steps(&self) -> bool {
+    /// There are no fixed-function counters, which ECX would name with bit 30.
+    fn rdpmc(&self, index: u32) -> Result<u64, GeneralProtection> {
+        if index < MOST_COUNTERS && self.owns_msr(msr::IA32_PMC0 + index) {
+            self.read_msr(msr::IA32_PMC0 + index)
+        } else {
+            Err(GeneralProtection)
+        }
+    }
+
+    /// TraceEn, TR or LBR is set, or a counter counts.
+    fn steps(&self) -> bool {
         self.stepping().contains(&true)
     }
 
-    /// Branches are recorded: IA32_DEBUGCTL.TR is set, which generates branch trace messages, or the last branch records
-    /// are on.
-    pub fn records_branches(&self) -> bool {
+    fn is_on(&self) -> bool {
+        self.steps()
+    }
+
+    /// IA32_DEBUGCTL.TR is set, which generates branch trace messages, or the last branch records are on.
+    fn records_branches(&self) -> bool {
         self.shared.debugctl.tr() || self.lbr.steps(&self.shared)
     }
 
-    /// An instruction retired. To be called for each one while [`Processor::steps`].
-    pub fn retire(&mut self, retired: &Retired, mem: &mut dyn PhysMemory) {
+    fn in_one_go(&self) -> u32 {
+        let until_sample = u32::try_from(self.counters.until_sample(&self.shared)).unwrap_or(u32::MAX);
+        until_sample.clamp(1, self.shared.perfmon.until_arrival())
+    }
+
+    fn retire(&mut self, retired: &Retired, mem: &mut dyn PhysMemory) {
         self.retire_in(self.stepping(), retired, mem);
     }
 
-    /// An instruction retired, which a WRMSR is for those units alone that were on before it.
-    fn retire_in(&mut self, stepped: [bool; UNITS], retired: &Retired, mem: &mut dyn PhysMemory) {
-        let decoded = self.decode_cache.decode(retired);
-        // The next instruction may be long in coming, and only for the PMI.
-        if matches!(decoded.kind, Kind::Hlt | Kind::Mwait) {
-            self.shared.perfmon.arrive(&mut self.shared.violations);
-        }
-        if !decoded.may_transfer() && decoded.next_ip(&retired.before) != retired.after.ip {
-            self.shared.violations.unexplained_transfers += 1;
-        }
-        let predicted = self.predictor.judge(retired, decoded);
-        let right = predicted.unwrap_or(true);
-        let taken = Taken::of(retired, decoded, self.settings.branch_level, right);
-        let seen = Seen { decoded, taken, mispredicted: !right };
-        self.last = retired.before.ip;
-        // A sample is stored before the branch record of the same instruction.
-        let units: [&mut dyn TracingUnit; UNITS] =
-            [&mut self.pt, &mut self.lbr, &mut self.counters, &mut self.bts];
-        for (unit, stepped) in units.into_iter().zip(stepped) {
-            if stepped && unit.steps(&self.shared) {
-                unit.retire(retired, &seen, &mut Bus { mem, shared: &mut self.shared });
-            }
-        }
-        self.shared.perfmon.tick(&mut self.shared.violations);
-    }
-
-    /// An interrupt or exception was delivered. To be called for each one while [`Processor::steps`].
-    pub fn deliver(&mut self, delivery: &Delivery, mem: &mut dyn PhysMemory) {
+    fn deliver(&mut self, delivery: &Delivery, mem: &mut dyn PhysMemory) {
         let taken = Taken::by(delivery, self.last, self.settings.branch_level);
         let own = self.shared.ds.delivers_fault(delivery);
         let units: [(&mut dyn TracingUnit, bool); UNITS] = [
@@ -192,75 +229,48 @@ impl Processor {
         }
     }
 
-    /// INIT: recording in memory ends.
-    pub fn init(&mut self) {
-        self.shared.debugctl.disable_store();
-    }
-
-    /// How many instructions may execute one after the other before [`Processor::retire`] is called for the first of them,
-    /// at least one: no PMI that is on its way arrives before the last of them retires, and the registers are asked for
-    /// before none but the first. A PMI that one of them raises may be due after the skid.
-    pub fn in_one_go(&self) -> u32 {
-        let until_sample = u32::try_from(self.counters.until_sample(&self.shared)).unwrap_or(u32::MAX);
-        until_sample.clamp(1, self.shared.perfmon.until_arrival())
-    }
-
-    /// The registers are asked for before the next instruction retires.
-    pub fn wants_registers(&self) -> bool {
-        self.counters.wants_registers()
-    }
-
-    /// The general-purpose registers and RFLAGS behind the instruction that retires next, of which RIP does not matter,
-    /// and XMM0 to XMM15, sixteen bytes each.
-    pub fn set_registers(&mut self, registers: Registers, xmm: &[u8; 256]) {
-        self.counters.set_registers(registers, xmm);
-    }
-
-    /// The local APIC's LVT performance-monitoring-counters register (offset 340h).
-    pub fn lvt_pc(&self) -> u32 {
-        self.shared.perfmon.lvt()
-    }
-
-    /// Writes the LVT performance-monitoring-counters register.
-    pub fn set_lvt_pc(&mut self, value: u32) {
-        self.shared.perfmon.set_lvt(value);
-    }
-
-    /// The PMI that reaches the local APIC's core interface now, if one does. The LVT entry's mask bit is set by then.
-    /// To be asked after each event, and after each WRMSR.
-    pub fn take_pmi(&mut self) -> Option<Pmi> {
+    /// The LVT entry's mask bit is set by then.
+    fn take_interrupt(&mut self) -> Option<Pmi> {
         self.shared.perfmon.take()
     }
 
-    /// The page fault of an access to the Debug Store save area, if there was one: to be delivered as #PF before the next
-    /// instruction. The record that caused it is lost, and so is each one until this is asked. To be asked after each
-    /// event.
+    /// That of an access to the Debug Store save area. The record that caused it is lost, and so is each one until this
+    /// is asked.
     ///
     /// The manual demands that the area is mapped and does not say what happens where it is not. Here no record is made
     /// of the delivery of that #PF, which would fault again; of what its handler does then there are records.
-    pub fn take_page_fault(&mut self) -> Option<PageFault> {
+    fn take_page_fault(&mut self) -> Option<PageFault> {
         self.shared.ds.take_fault()
     }
 
-    /// What software did wrong so far.
-    pub fn violations(&self) -> &Violations {
-        &self.shared.violations
+    /// The LVT performance-monitoring-counters register.
+    fn owns_apic(&self, offset: u32) -> bool {
+        offset == LVT_PC
     }
 
-    /// Why IA32_RTIT_STATUS.Error was set last.
-    pub fn operational_error(&self) -> Option<OperationalError> {
-        self.pt.operational_error()
+    fn read_apic(&self, _offset: u32) -> u32 {
+        self.shared.perfmon.lvt()
     }
 
-    fn stepping(&self) -> [bool; UNITS] {
-        self.units().map(|unit| unit.steps(&self.shared))
+    fn write_apic(&mut self, _offset: u32, value: u32) {
+        self.shared.perfmon.set_lvt(value);
     }
 
-    fn units(&self) -> [&dyn TracingUnit; UNITS] {
-        [&self.pt, &self.lbr, &self.counters, &self.bts]
+    /// Recording in memory ends.
+    fn init(&mut self) {
+        self.shared.perfmon.init();
+        self.shared.debugctl.disable_store();
+    }
+
+    fn all_violations(&self) -> Violations {
+        Violations::Intel(self.shared.violations)
     }
 }
 
+/// As many counters as RDPMC is asked for.
+const MOST_COUNTERS: u32 = 8;
+/// The offset of the LVT performance-monitoring-counters register in the page of the local APIC's registers.
+const LVT_PC: u32 = 0x340;
 /// How many units there are.
 const UNITS: usize = 4;
 

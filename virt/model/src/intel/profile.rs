@@ -3,7 +3,7 @@
 mod branches;
 mod table;
 
-pub use branches::{Counted, CountedEvent, Counters, DebugControl, DebugStore, LbrStack, Pebs};
+pub use branches::{Counted, Counters, DebugControl, DebugStore, IntelEvent, LbrStack, Pebs};
 
 use crate::intel::registers::cap_ebx;
 
@@ -12,7 +12,7 @@ use crate::intel::registers::cap_ebx;
 /// What the model lacks no profile enumerates: VMX, TSX, SGX, fixed-function counters, XSAVES.
 /// IP payloads of Intel PT are RIPs (CPUID.14H.0:ECX\[31\] = 0).
 #[derive(Debug)]
-pub struct Profile {
+pub struct IntelProfile {
     /// Its name: `prescott`, `core2`, `nehalem`, `broadwell`, `skylake`, `icelake`, `sapphire-rapids` or `pentium-m`.
     pub name: &'static str,
     /// Family, model and stepping, as in CPUID.01H:EAX.
@@ -57,7 +57,7 @@ pub struct Profile {
     pub non_turbo_ratio: u8,
 }
 
-impl Profile {
+impl IntelProfile {
     /// The profile of that name.
     pub fn by_name(name: &str) -> Option<&'static Self> {
         Self::all().iter().chain([&table::PENTIUM_M]).find(|profile| profile.name == name)

@@ -2,7 +2,7 @@
 
 /// How a processor behaves where the manual leaves it a choice. The default is as strict as hardware may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Settings {
+pub struct IntelSettings {
     /// Instructions between the event that raises a PMI and its delivery. Counted only while tracing; it is due at
     /// once when TraceEn is cleared.
     pub pmi_skid: u32,
@@ -69,7 +69,7 @@ pub struct Overflow {
     pub drain: u32,
 }
 
-impl Default for Settings {
+impl Default for IntelSettings {
     fn default() -> Self {
         Self {
             pmi_skid: 40,
@@ -93,7 +93,7 @@ mod tests {
 
     #[test]
     fn a_processor_of_which_nothing_is_said_is_as_strict_as_hardware_may_be() {
-        let Settings {
+        let IntelSettings {
             pmi_skid,
             visibility,
             overflow,
@@ -105,7 +105,7 @@ mod tests {
             branch_level,
             bts_sets_status,
             core_ratio,
-        } = Settings::default();
+        } = IntelSettings::default();
         // A PMI is not precise: a driver that takes it for that is wrong about where its buffer stands.
         assert_eq!(pmi_skid, 40);
         // What is read while tracing is on may lack its end.

@@ -1,7 +1,7 @@
 //! What every tracing unit of a processor does.
 
 use crate::branch::Decoded;
-use crate::intel::Violations;
+use crate::intel::IntelViolations;
 use crate::intel::debugctl::DebugCtl;
 use crate::intel::ds::Ds;
 use crate::intel::lbr::Stack;
@@ -16,7 +16,7 @@ pub(crate) struct Shared {
     pub(crate) debugctl: DebugCtl,
     pub(crate) ds: Ds,
     pub(crate) last_branches: Stack,
-    pub(crate) violations: Violations,
+    pub(crate) violations: IntelViolations,
 }
 
 /// That, and the memory around the processor.
@@ -48,7 +48,7 @@ pub(crate) trait TracingUnit {
     /// Whether `number` is one of its MSRs.
     fn owns_msr(&self, number: u32) -> bool;
 
-    fn read_msr(&mut self, number: u32, shared: &Shared) -> Result<u64, GeneralProtection>;
+    fn read_msr(&self, number: u32, shared: &Shared) -> Result<u64, GeneralProtection>;
 
     /// `at` is the WRMSR.
     fn write_msr(

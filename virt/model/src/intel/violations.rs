@@ -2,7 +2,7 @@
 
 /// What software did that the manual warns of and that hardware does not report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Violations {
+pub struct IntelViolations {
     /// Cached ToPA entries found changed in memory while TraceEn was set. A correct driver makes none.
     pub live_table_edits: u32,
     /// The physical address of the first entry found changed.
@@ -40,7 +40,7 @@ pub struct Violations {
     pub lbr_undefined: u32,
 }
 
-impl Violations {
+impl IntelViolations {
     /// What each is called, and how often it happened.
     #[must_use]
     pub const fn counts(&self) -> [(&'static str, u32); 15] {
@@ -89,7 +89,8 @@ mod tests {
 
     #[test]
     fn each_is_told_by_its_name() {
-        let counts = Violations { pmis_dropped: 2, lbr_undefined: 1, ..Violations::default() }.counts();
+        let counts =
+            IntelViolations { pmis_dropped: 2, lbr_undefined: 1, ..IntelViolations::default() }.counts();
         let there: [_; 2] =
             core::array::from_fn(|nth| counts.iter().filter(|(_, count)| *count > 0).nth(nth));
         assert_eq!(there, [Some(&("pmis_dropped", 2)), Some(&("lbr_undefined", 1))]);

@@ -1,7 +1,8 @@
 use alloc::boxed::Box;
 use alloc::string::ToString;
 
-use pugmark_model::{Context, ExecMode};
+use pugmark_model::intel::IntelViolations;
+use pugmark_model::{Context, CpuidResult, ExecMode, GeneralProtection, PhysMemory, Pmi, Retired};
 
 use super::*;
 use crate::guest::Segment;
@@ -9,8 +10,8 @@ use crate::guest::Segment;
 fn hardware(name: &str) -> Hardware {
     let profile = Profile::by_name(name).expect(name);
     let northbridge = Box::leak(Box::new(profile.northbridge()));
-    let settings = Settings { pmi_skid: 0, ..Settings::default() };
-    Hardware::new(profile, settings, amd::Settings { skid: 0, ..amd::Settings::default() }, northbridge)
+    let settings = IntelSettings { pmi_skid: 0, ..IntelSettings::default() };
+    Hardware::new(profile, settings, AmdSettings { skid: 0, ..AmdSettings::default() }, northbridge)
 }
 
 /// Nothing is memory, and all of it is mapped to itself.
@@ -120,7 +121,7 @@ fn msrs_of_hardware_that_a_processor_lacks_fault() {
         ("MSR_LBR_INFO_x", 0xdc0, 0xddf, INFO),
     ];
     for name in EVERY {
-        let mut hardware = hardware(name);
+        let hardware = hardware(name);
         for (what, first, last, those) in rows {
             for msr in first..=last {
                 // What is not the model's must not be the processor's below.
@@ -148,12 +149,12 @@ fn the_local_apic_has_the_registers_of_the_maker() {
     ];
     for (name, offset, value, own) in rows {
         let mut hardware = hardware(name);
-        assert_eq!(hardware.read_apic(offset, || BELOW), value, "{name} {offset:#x}");
-        assert_eq!(hardware.write_apic(offset, 0x4f0), own, "{name} {offset:#x}");
+        assert_eq!(hardware.read_local_apic(offset, || BELOW), value, "{name} {offset:#x}");
+        assert_eq!(hardware.write_local_apic(offset, 0x4f0), own, "{name} {offset:#x}");
         if own && offset != 0x400 {
-            assert_eq!(hardware.read_apic(offset, || BELOW), 0x4f0, "{name} {offset:#x}");
+            assert_eq!(hardware.read_local_apic(offset, || BELOW), 0x4f0, "{name} {offset:#x}");
             hardware.init();
-            assert_eq!(hardware.read_apic(offset, || BELOW), value, "{name} {offset:#x}");
+            assert_eq!(hardware.read_local_apic(offset, || BELOW), value, "{name} {offset:#x}");
         }
     }
 }
@@ -164,8 +165,8 @@ fn what_is_on_is_logged_and_an_interrupt_on_its_way_is_only_stepped() {
     let northbridge = Box::leak(Box::new(profile.northbridge()));
     let mut hardware = Hardware::new(
         profile,
-        Settings::default(),
-        amd::Settings { skid: 2, ..amd::Settings::default() },
+        IntelSettings::default(),
+        AmdSettings { skid: 2, ..AmdSettings::default() },
         northbridge,
     );
     assert!(!hardware.steps());
@@ -213,11 +214,11 @@ fn rdpmc_reads_the_counters_of_either_maker() {
 #[test]
 fn violations_are_told_by_name() {
     let mut hardware = hardware("zen4");
-    let none = hardware.violations();
+    let none = hardware.all_violations();
     write(&mut hardware, 0xc001_0200, 1 << 63);
-    let one = hardware.violations();
+    let one = hardware.all_violations();
     write(&mut hardware, 0xc001_0200, 1 << 63);
-    let two = hardware.violations();
+    let two = hardware.all_violations();
     for (before, now, expected) in [
         (none, none, ""),
         (none, one, " reserved_event_bits=1"),
@@ -227,8 +228,8 @@ fn violations_are_told_by_name() {
         assert_eq!(New { before, now }.to_string(), expected);
     }
     let intel = |edits, first| {
-        let now = intel::Violations { live_table_edits: edits, first_live_edit: first, ..Default::default() };
-        Violations::Intel(intel::Violations { lbr_undefined: 1, ..now })
+        let now = IntelViolations { live_table_edits: edits, first_live_edit: first, ..Default::default() };
+        Violations::Intel(IntelViolations { lbr_undefined: 1, ..now })
     };
     let (before, now) = (intel(0, None), intel(2, Some(0x5008)));
     assert_eq!(New { before, now }.to_string(), " live_table_edits=2 first_live_edit=0x5008");

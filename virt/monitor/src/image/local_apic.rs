@@ -112,13 +112,13 @@ impl LocalApic {
     fn read(&self, register: usize, processor: &Hardware) -> u32 {
         match register {
             local_apic::ICR_LOW => self.command,
-            _ => processor.read_apic(register, || read_register(register)),
+            _ => processor.read_local_apic(register, || read_register(register)),
         }
     }
 
     fn write(&mut self, register: usize, value: u32, processor: &mut Hardware) {
         match register {
-            _ if processor.write_apic(register, value) => {}
+            _ if processor.write_local_apic(register, value) => {}
             local_apic::ICR_LOW => {
                 self.command = value;
                 let to = Destination::of(read_register(local_apic::ICR_HIGH), value);

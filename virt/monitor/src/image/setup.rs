@@ -135,7 +135,7 @@ impl Plan<'_> {
             vmcb: control_block(nested_cr3, self.maps),
             lookahead: Box::new(Lookahead::new()),
             room: Some(Box::default()),
-            told: Told::new(processor.violations()),
+            told: Told::new(processor.all_violations()),
             processor,
             northbridge: self.northbridge,
             local_apic: LocalApic::new(local_apic_table, peers),

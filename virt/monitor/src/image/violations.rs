@@ -6,7 +6,8 @@
 //! the session ends. `monitor: refused processor=N msr=0x… value=0x… rip=0x…: WHY` reports a rule that hardware
 //! enforces by #GP; a read has no value.
 
-use pugmark_monitor::hardware::{New, Violations};
+use pugmark_model::Violations;
+use pugmark_monitor::hardware::New;
 
 use crate::image::serial::report;
 use crate::image::vcpu::Vcpu;
@@ -42,7 +43,7 @@ impl Vcpu {
 
     /// Reports the violations since the last report. Returns whether there were any.
     fn tell_violations(&mut self) -> bool {
-        let (before, now) = (self.told.violations, self.processor.violations());
+        let (before, now) = (self.told.violations, self.processor.all_violations());
         if now == before {
             return false;
         }

@@ -4,7 +4,7 @@ use fastrand::Rng;
 use std::ops::{Range, RangeInclusive};
 
 use crate::{Filter, Level, Program, Rates, Shape};
-use pugmark_model::intel::{Overflow, Profile, ReturnElsewhere, Settings};
+use pugmark_model::intel::{IntelProfile, IntelSettings, Overflow, ReturnElsewhere};
 
 /// Bits of IA32_RTIT_CTL, typed from the manual: SDM vol. 3, Intel Processor Trace, "IA32_RTIT_CTL MSR".
 pub mod ctl {
@@ -78,9 +78,9 @@ pub enum Output {
 #[derive(Debug, Clone)]
 pub struct Config {
     /// The processor model.
-    pub profile: &'static Profile,
+    pub profile: &'static IntelProfile,
     /// Choices that the manual leaves to the processor.
-    pub settings: Settings,
+    pub settings: IntelSettings,
     /// IA32_RTIT_CTL without TraceEn, filters and output.
     pub ctl: u64,
     /// What is traced.
@@ -147,7 +147,7 @@ impl Config {
             _ => &["broadwell", "skylake", "icelake", "sapphire-rapids"],
         };
         let name = names[rng.usize(..names.len())];
-        let profile = Profile::by_name(name).expect("a profile");
+        let profile = IntelProfile::by_name(name).expect("a profile");
         let shape = Shape {
             user: if rng.u8(..5) == 0 && topic != Topic::Level { 0 } else { 1 + rng.usize(..shape.user) },
             ptwrite: topic == Topic::Events,
@@ -156,13 +156,13 @@ impl Config {
         let program = Program::generate(seed, &shape);
         let mut config = Self {
             profile,
-            settings: Settings {
+            settings: IntelSettings {
                 pmi_skid: rng.u32(..100),
                 visibility: rng.u32(..100),
                 long_tnt: rng.bool(),
                 deferred_tips: rng.bool(),
                 psb_before_pge: rng.bool(),
-                ..Settings::default()
+                ..IntelSettings::default()
             },
             ctl: ctl::BRANCH_EN | packets(name, &mut rng),
             filter: Filter::all(),

@@ -3,8 +3,8 @@
 use super::{Config, Output};
 use crate::{Program, Step, Switch, Walk};
 use pugmark_decoder_core::packet::PtwPayload;
-use pugmark_model::intel::Processor;
-use pugmark_model::{Context, FlatMemory, Retired};
+use pugmark_model::intel::IntelProcessor;
+use pugmark_model::{Context, FlatMemory, Processor as _, Retired};
 
 /// Numbers of MSRs, typed from the manual: SDM vol. 4.
 mod msr {
@@ -69,7 +69,7 @@ pub struct Run {
 pub fn run(program: &Program, config: &Config, seed: u64) -> Run {
     let mut ram = vec![0; 2 * BUFFER_SIZE as usize];
     let memory = FlatMemory { base: RAM, bytes: &mut ram };
-    let processor = Processor::new(config.profile, config.settings);
+    let processor = IntelProcessor::new(config.profile, config.settings);
     let run = Run::default();
     let mut machine = Machine { processor, memory, config, run, on: false, stopped: false };
     let mut walk = Walk::new(program, seed, config.rates);
@@ -78,7 +78,7 @@ pub fn run(program: &Program, config: &Config, seed: u64) -> Run {
         let step = walk.next().expect("the walk goes on");
         machine.step(&step);
         left = left.saturating_sub(1);
-        if machine.processor.take_pmi().is_some() {
+        if machine.processor.take_interrupt().is_some() {
             machine.run.pmis += 1;
             walk.request_nmi();
         }
@@ -92,7 +92,7 @@ pub fn run(program: &Program, config: &Config, seed: u64) -> Run {
 }
 
 struct Machine<'a> {
-    processor: Processor,
+    processor: IntelProcessor,
     memory: FlatMemory<'a>,
     config: &'a Config,
     run: Run,
@@ -177,7 +177,7 @@ impl Machine<'_> {
             self.write(msr::ADDR0_A + 2 * index as u32, *range.start(), at);
             self.write(msr::ADDR0_A + 2 * index as u32 + 1, *range.end(), at);
         }
-        self.processor.set_lvt_pc(LVT_NMI);
+        self.processor.write_apic(0x340, LVT_NMI);
         self.write(msr::CTL, config.ctl(), at);
         assert_eq!(self.read(msr::STATUS) & ERROR, 0, "operational error");
         self.on = true;

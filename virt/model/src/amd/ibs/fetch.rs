@@ -4,7 +4,7 @@ use super::{Outcome, PHYSICAL, within};
 use crate::amd::random::Random;
 use crate::amd::registers::{fetch_ctl, fetch_ctl2, ibs_cap, msr};
 use crate::amd::seen::Fetch;
-use crate::amd::{Errata, Profile, Violations};
+use crate::amd::{AmdProfile, AmdViolations, Errata};
 use crate::{GeneralProtection, PageSize};
 
 /// The bits of the fetch interval counter.
@@ -32,7 +32,7 @@ pub(in crate::amd) struct FetchUnit {
 }
 
 impl FetchUnit {
-    pub(in crate::amd) const fn new(profile: &Profile, errata: Errata, seed: u64) -> Self {
+    pub(in crate::amd) const fn new(profile: &AmdProfile, errata: Errata, seed: u64) -> Self {
         Self {
             features: profile.ibs_features(),
             has_l2_miss: profile.family() >= 0x17,
@@ -75,7 +75,7 @@ impl FetchUnit {
         &mut self,
         number: u32,
         value: u64,
-        violations: &mut Violations,
+        violations: &mut AmdViolations,
     ) -> Result<(), GeneralProtection> {
         if number == msr::IBS_FETCH_CTL2 {
             self.control2 = within(value, self.control2_bits())?;

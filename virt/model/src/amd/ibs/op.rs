@@ -5,8 +5,8 @@ use crate::GeneralProtection;
 use crate::amd::profile::{DataSources, Ibs};
 use crate::amd::random::Random;
 use crate::amd::registers::{ibs_cap, msr, op_ctl, op_ctl2, op_data, op_data2, op_data3};
-use crate::amd::seen::{Data, Seen};
-use crate::amd::{Errata, Profile, Violations};
+use crate::amd::seen::{Data, Execution};
+use crate::amd::{AmdProfile, AmdViolations, Errata};
 use crate::branch::Kind;
 use crate::{Memory, PageSize};
 
@@ -55,7 +55,7 @@ struct Tagged {
 }
 
 impl OpUnit {
-    pub(in crate::amd) fn new(profile: &Profile, errata: Errata, rip_invalid: u32, seed: u64) -> Self {
+    pub(in crate::amd) fn new(profile: &AmdProfile, errata: Errata, rip_invalid: u32, seed: u64) -> Self {
         Self {
             features: profile.ibs_features(),
             family: profile.family(),
@@ -105,7 +105,7 @@ impl OpUnit {
         &mut self,
         number: u32,
         value: u64,
-        violations: &mut Violations,
+        violations: &mut AmdViolations,
     ) -> Result<(), GeneralProtection> {
         match number {
             msr::IBS_OP_CTL => self.write_control(value, violations)?,
@@ -154,7 +154,7 @@ impl OpUnit {
         }
     }
 
-    fn write_control(&mut self, value: u64, violations: &mut Violations) -> Result<(), GeneralProtection> {
+    fn write_control(&mut self, value: u64, violations: &mut AmdViolations) -> Result<(), GeneralProtection> {
         let old = self.control;
         let counter = self.counter_mask() << op_ctl::CUR_CNT_SHIFT;
         within(value, self.control_bits() | counter)?;
@@ -236,7 +236,7 @@ impl OpUnit {
     }
 
     /// An instruction retired.
-    pub(in crate::amd) fn retire(&mut self, seen: &Seen) -> Outcome {
+    pub(in crate::amd) fn retire(&mut self, seen: &Execution) -> Outcome {
         if let Some(left) = &mut self.left_on {
             *left -= 1;
             if *left == 0 {
@@ -289,14 +289,14 @@ impl OpUnit {
     }
 
     /// Counts the cycles of an instruction, unless enough were counted before it: then its first op is tagged.
-    fn count_cycles(&mut self, seen: &Seen) -> Option<Tagged> {
+    fn count_cycles(&mut self, seen: &Execution) -> Option<Tagged> {
         let left = self.left_to_count();
         self.advance(left.min(u64::from(seen.stall()) + 1));
         (left == 0).then_some(Tagged { first: true, last: seen.ops == 1 })
     }
 
     /// A filter leaves the sample out.
-    fn is_left_out(&self, tagged: Tagged, seen: &Seen) -> bool {
+    fn is_left_out(&self, tagged: Tagged, seen: &Execution) -> bool {
         let load = seen.data.filter(|data| data.access.read && tagged.first);
         let other = seen.data.filter(|data| !data.access.read && tagged.last);
         let missed_l3 = load.or(other).is_some_and(|data| data.found.missed_l3);
@@ -314,7 +314,7 @@ impl OpUnit {
             || self.control2 & half != 0
     }
 
-    fn sample(&mut self, tagged: Tagged, seen: &Seen) {
+    fn sample(&mut self, tagged: Tagged, seen: &Execution) {
         self.samples += 1;
         self.control |= op_ctl::VAL;
         self.counter = if self.has(ibs_cap::RD_WR_OP_CNT) { self.random.bits(7) } else { 0 };
@@ -343,7 +343,7 @@ impl OpUnit {
         }
     }
 
-    fn op_data(&self, tagged: Tagged, seen: &Seen) -> u64 {
+    fn op_data(&self, tagged: Tagged, seen: &Execution) -> u64 {
         // An op completes a cycle before it retires.
         let mut value = 1 | u64::from(seen.stall() + 4).min(0xffff) << op_data::TAG_TO_RET_SHIFT;
         let branch = tagged.last && seen.decoded.may_transfer();

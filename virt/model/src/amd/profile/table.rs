@@ -1,7 +1,7 @@
 //! The profiles. Signatures and leaves are those that parts of these families report; where parts differ, one was
 //! chosen.
 
-use super::{BranchRecords, DataSources, Errata, Ibs, Profile};
+use super::{AmdProfile, BranchRecords, DataSources, Errata, Ibs};
 use crate::amd::events::{K8_EVENTS, ZEN2_EVENTS, ZEN4_EVENTS};
 use crate::amd::registers::evtsel;
 
@@ -15,7 +15,7 @@ const FIRST_ENTRY: u64 = 1 << 8;
 /// Zen and Zen 2: all of what IBS had by then.
 const ZEN_IBS: u32 = 0x3ff;
 
-const ZEN: Profile = Profile {
+const ZEN: AmdProfile = AmdProfile {
     name: "",
     signature: 0,
     highest_leaf: 0x10,
@@ -35,8 +35,8 @@ const ZEN: Profile = Profile {
     errata: Errata::NONE,
 };
 
-pub(super) static ALL: [Profile; 8] = [
-    Profile {
+pub(super) static ALL: [AmdProfile; 8] = [
+    AmdProfile {
         name: "k8",
         // Athlon 64 X2, revision F.
         signature: 0x0004_0f32,
@@ -52,7 +52,7 @@ pub(super) static ALL: [Profile; 8] = [
         fetch_block: 16,
         ..ZEN
     },
-    Profile {
+    AmdProfile {
         name: "barcelona",
         // Revision B3, before Fn8000_001B.
         signature: 0x0010_0f23,
@@ -66,7 +66,7 @@ pub(super) static ALL: [Profile; 8] = [
         errata: Errata::IBS_INTERRUPT_CANNOT_BE_CLEARED,
         ..ZEN
     },
-    Profile {
+    AmdProfile {
         name: "trinity",
         signature: 0x0061_0f01,
         highest_leaf: 0x0d,
@@ -77,14 +77,14 @@ pub(super) static ALL: [Profile; 8] = [
         errata: Errata::IBS_STICKY_TLB_BITS.with(Errata::IBS_FETCH_STARTS_AT_MAXIMUM),
         ..ZEN
     },
-    Profile {
+    AmdProfile {
         name: "zen2",
         signature: 0x0083_0f10,
         ibs: Some(Ibs { leaf: Some(ZEN_IBS), ctl: FIRST_ENTRY, sources: DataSources::Node }),
         errata: Errata::IBS_FETCH_COUNT_BY_ENABLE_ALONE,
         ..ZEN
     },
-    Profile {
+    AmdProfile {
         name: "zen3",
         signature: 0x00a0_0f11,
         highest_extended_leaf: 0x8000_0021,
@@ -96,7 +96,7 @@ pub(super) static ALL: [Profile; 8] = [
             .with(Errata::IBS_FETCH_PAGE_SIZES),
         ..ZEN
     },
-    Profile {
+    AmdProfile {
         name: "zen4",
         signature: 0x00a1_0f11,
         highest_extended_leaf: 0x8000_0028,
@@ -106,7 +106,7 @@ pub(super) static ALL: [Profile; 8] = [
         branches: Some(BranchRecords::Stack),
         ..ZEN
     },
-    Profile {
+    AmdProfile {
         name: "zen5",
         signature: 0x00b0_0f21,
         highest_extended_leaf: 0x8000_0028,
@@ -118,7 +118,7 @@ pub(super) static ALL: [Profile; 8] = [
         errata: Errata::IBS_LATENCY_FILTER_LEAKS,
         ..ZEN
     },
-    Profile {
+    AmdProfile {
         name: "zen6",
         // With the second control registers of IBS, but no filter of streaming stores.
         signature: 0x00b5_0f00,

@@ -2,7 +2,7 @@
 
 use super::machine::*;
 use crate::ExecMode;
-use crate::amd::Registers;
+use crate::amd::DataRegisters;
 
 /// The sampled linear address of an instruction, and whether it loads and stores.
 fn access(bytes: &[u8], before: u64, mode: ExecMode) -> Option<(u64, bool, bool)> {
@@ -13,7 +13,7 @@ fn access(bytes: &[u8], before: u64, mode: ExecMode) -> Option<(u64, bool, bool)
     for (number, value) in general.iter_mut().enumerate() {
         *value = 0x1_0001_0000 + 0x1000 * number as u64;
     }
-    machine.processor.set_registers(Registers { general, fs_base: 0x7000_0000, gs_base: 0x9000_0000 });
+    machine.processor.set_registers(DataRegisters { general, fs_base: 0x7000_0000, gs_base: 0x9000_0000 });
     machine.next(bytes);
     let data = machine.read(OP_DATA3);
     (data & 1 << 17 != 0).then(|| (machine.read(DC_LIN), data & 1 != 0, data & 2 != 0))

@@ -1,19 +1,19 @@
 //! CPUID.
 
-use crate::CpuidResult;
-use crate::amd::{Northbridge, Processor, Profile, Settings};
+use crate::amd::{AmdProcessor, AmdProfile, AmdSettings, Northbridge};
+use crate::{CpuidResult, Processor as _};
 
 const ONES: CpuidResult = CpuidResult { eax: !0, ebx: !0, ecx: !0, edx: !0 };
 
 fn cpuid(name: &str, leaf: u32) -> CpuidResult {
-    let profile = Profile::by_name(name).expect(name);
+    let profile = AmdProfile::by_name(name).expect(name);
     let northbridge = Northbridge::new(profile);
-    Processor::new(profile, Settings::default(), &northbridge).cpuid(leaf, 0, ONES)
+    AmdProcessor::new(profile, AmdSettings::default(), &northbridge).cpuid(leaf, 0, ONES)
 }
 
 #[test]
 fn all_are_authentic() {
-    for profile in Profile::all() {
+    for profile in AmdProfile::all() {
         for leaf in [0, 0x8000_0000] {
             let CpuidResult { ebx, ecx, edx, .. } = cpuid(profile.name, leaf);
             let name = [ebx, edx, ecx].map(u32::to_le_bytes).concat();
@@ -106,7 +106,7 @@ fn features_of_leaf_7_and_of_the_extended_leaves_are_masked_too() {
     // No FFXSR: it needs a bit of EFER that the processor below may not have.
     let CpuidResult { ebx, edx, .. } = cpuid("zen4", 0x8000_0001);
     assert_eq!((ebx, edx), (0, !(1 << 25)));
-    for profile in Profile::all() {
+    for profile in AmdProfile::all() {
         let CpuidResult { eax, ebx, ecx, edx } = cpuid(profile.name, 0x8000_0008);
         assert_eq!(eax & !0xff, !0xff, "{}: linear addresses are the processor's below", profile.name);
         // Branch sampling.

@@ -2,11 +2,11 @@
 
 use super::machine::*;
 use crate::Pmi;
-use crate::amd::{Errata, Settings};
+use crate::amd::{AmdSettings, Errata};
 
 /// A zen4 with that erratum, or without.
 fn with(errata: Errata) -> Machine {
-    let settings = Settings { skid: 0, errata: Some(errata), ..Settings::default() };
+    let settings = AmdSettings { skid: 0, errata: Some(errata), ..AmdSettings::default() };
     let mut machine = Machine::with("zen4", settings);
     machine.ibs_by_nmi();
     machine
@@ -36,7 +36,7 @@ fn profiles_have_the_errata_of_their_parts() {
         ("zen6", &[]),
     ];
     for (name, expected) in rows {
-        let errata = crate::amd::Profile::by_name(name).expect(name).errata;
+        let errata = crate::amd::AmdProfile::by_name(name).expect(name).errata;
         for (index, erratum) in all.into_iter().enumerate() {
             assert_eq!(errata.has(erratum), expected.contains(&index), "{name} {index}");
         }
@@ -209,7 +209,7 @@ fn erratum_1606_lets_fast_loads_through_the_filter_unless_what_missed_the_l3_is_
     for (erratum, leaks) in [(Errata::IBS_LATENCY_FILTER_LEAKS, true), (Errata::NONE, false)] {
         for (filter, fast, slow) in [(LATENCY, leaks, true), (LATENCY | L3_MISS_ONLY, false, true)] {
             for (known, reported) in [(true, fast), (false, slow)] {
-                let settings = Settings { skid: 0, errata: Some(erratum), ..Settings::default() };
+                let settings = AmdSettings { skid: 0, errata: Some(erratum), ..AmdSettings::default() };
                 let mut machine = Machine::with("zen6", settings);
                 if known {
                     machine.write(OP_CTL, OP_EN | OPS | 0x90 << 32 | 9);

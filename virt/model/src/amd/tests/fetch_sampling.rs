@@ -1,7 +1,7 @@
 //! Fetch sampling.
 
 use super::machine::*;
-use crate::amd::Settings;
+use crate::amd::AmdSettings;
 use crate::{DeliveryKind, Pmi};
 
 /// Instructions of one fetch each, at addresses that the caches know after the first turn: blocks of one page.
@@ -218,7 +218,7 @@ fn an_interrupt_aborts_the_next_fetch() {
 #[test]
 fn the_filter_leaves_out_what_level_3_has() {
     const L3_MISS_ONLY: u64 = 1 << 59;
-    let mut machine = Machine::with("zen4", Settings { skid: 0, seed: 3, ..Settings::default() });
+    let mut machine = Machine::with("zen4", AmdSettings { skid: 0, seed: 3, ..AmdSettings::default() });
     machine.ibs_by_nmi();
     fetch(&mut machine, 4);
     machine.write(FETCH_CTL, FETCH_EN | L3_MISS_ONLY | 1);

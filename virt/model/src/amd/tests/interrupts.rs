@@ -2,7 +2,7 @@
 
 use super::machine::*;
 use crate::Pmi;
-use crate::amd::Settings;
+use crate::amd::AmdSettings;
 
 #[test]
 fn the_entry_s_message_type_decides_and_its_mask_stays_as_it_is() {
@@ -85,7 +85,7 @@ fn the_feature_register_says_how_many_entries_there_are() {
 
 #[test]
 fn an_interrupt_comes_after_the_skid_though_its_cause_is_off_by_then() {
-    let mut machine = Machine::with("zen4", Settings { skid: 3, ..Settings::default() });
+    let mut machine = Machine::with("zen4", AmdSettings { skid: 3, ..AmdSettings::default() });
     machine.processor.write_apic(0x340, 0x400);
     machine.write(0xc001_0004, !0);
     machine.write(0xc001_0000, ALL | 1 << 20 | 0xc0);
@@ -106,7 +106,7 @@ fn an_interrupt_comes_after_the_skid_though_its_cause_is_off_by_then() {
 
 #[test]
 fn a_halt_lets_interrupts_arrive_at_once() {
-    let mut machine = Machine::with("zen4", Settings { skid: 30, ..Settings::default() });
+    let mut machine = Machine::with("zen4", AmdSettings { skid: 30, ..AmdSettings::default() });
     machine.processor.write_apic(0x340, 0xf0);
     machine.write(0xc001_0004, !0);
     machine.write(0xc001_0000, ALL | 1 << 20 | 0xc0);

@@ -3,7 +3,8 @@
 use std::boxed::Box;
 use std::vec::Vec;
 
-use crate::amd::{Northbridge, Processor, Profile, Registers, Settings};
+pub(super) use crate::Processor;
+use crate::amd::{AmdProcessor, AmdProfile, AmdSettings, DataRegisters, Northbridge};
 use crate::{
     Context, Delivery, DeliveryKind, ExecMode, GeneralProtection, Mapping, Memory, PageFault, PageSize,
     PhysMemory, Pmi, Retired,
@@ -85,21 +86,21 @@ impl PhysMemory for Mapped {
 }
 
 pub(super) struct Machine {
-    pub(super) processor: Processor<'static>,
+    pub(super) processor: AmdProcessor<'static>,
     pub(super) at: Context,
 }
 
 impl Machine {
     pub(super) fn new(profile: &str) -> Self {
-        Self::with(profile, Settings { skid: 0, ..Settings::default() })
+        Self::with(profile, AmdSettings { skid: 0, ..AmdSettings::default() })
     }
 
-    pub(super) fn with(profile: &str, settings: Settings) -> Self {
-        let profile = Profile::by_name(profile).expect(profile);
+    pub(super) fn with(profile: &str, settings: AmdSettings) -> Self {
+        let profile = AmdProfile::by_name(profile).expect(profile);
         let northbridge = Box::leak(Box::new(Northbridge::new(profile)));
         let at =
             Context { ip: 0x40_0000, cs_base: 0, cr3: 0x5000, cpl: 0, mode: ExecMode::Bits64, iflag: false };
-        Self { processor: Processor::new(profile, settings, northbridge), at }
+        Self { processor: AmdProcessor::new(profile, settings, northbridge), at }
     }
 
     pub(super) fn try_write(&mut self, msr: u32, value: u64) -> Result<(), GeneralProtection> {
@@ -142,7 +143,7 @@ impl Machine {
 
     /// One instruction with `rbx` in RBX.
     pub(super) fn with_rbx(&mut self, bytes: &[u8], rbx: u64) {
-        let mut registers = Registers::default();
+        let mut registers = DataRegisters::default();
         registers.general[3] = rbx;
         self.processor.set_registers(registers);
         self.next(bytes);
@@ -163,7 +164,7 @@ impl Machine {
 
     pub(super) fn deliver_vector(&mut self, vector: u8, kind: DeliveryKind) {
         let delivery = Delivery { kind, vector, before: self.at, after: self.at, cr2: None, tsc: 0 };
-        self.processor.deliver(&delivery);
+        self.processor.deliver(&delivery, &mut Mapped);
     }
 
     /// All interrupts that are due.

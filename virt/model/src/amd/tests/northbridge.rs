@@ -2,10 +2,10 @@
 
 use super::machine::*;
 use crate::Pmi;
-use crate::amd::{Northbridge, Profile};
+use crate::amd::{AmdProfile, Northbridge};
 
 fn barcelona() -> Northbridge {
-    Northbridge::new(Profile::by_name("barcelona").expect("there is one"))
+    Northbridge::new(AmdProfile::by_name("barcelona").expect("there is one"))
 }
 
 #[test]
@@ -41,7 +41,7 @@ fn accesses_to_other_devices_are_not_its_own() {
 #[test]
 fn other_processors_have_none() {
     for name in ["k8", "trinity", "zen2", "zen4"] {
-        let northbridge = Northbridge::new(Profile::by_name(name).expect(name));
+        let northbridge = Northbridge::new(AmdProfile::by_name(name).expect(name));
         northbridge.port_write(0xcf8, 4, 0x8000_c300);
         assert_eq!(northbridge.port_read(0xcfc, 4), None, "{name}");
     }

@@ -1,7 +1,7 @@
 //! Execution sampling.
 
 use super::machine::*;
-use crate::amd::Settings;
+use crate::amd::AmdSettings;
 use crate::{DeliveryKind, Pmi};
 
 const CUR: u32 = 32;
@@ -119,7 +119,7 @@ fn a_sample_leaves_a_random_count_of_seven_bits_where_it_can_be_read() {
 #[test]
 fn seeds_make_different_numbers() {
     let counts = |seed| {
-        let mut machine = Machine::with("zen4", Settings { skid: 0, seed, ..Settings::default() });
+        let mut machine = Machine::with("zen4", AmdSettings { skid: 0, seed, ..AmdSettings::default() });
         [(); 8].map(|()| {
             tag_next(&mut machine);
             machine.next(NOP);
@@ -382,7 +382,7 @@ fn registers_of_an_instruction_that_was_interrupted_are_not_the_next_ones() {
     for kind in [DeliveryKind::Interrupt, DeliveryKind::Nmi] {
         let mut machine = Machine::new("zen4");
         tag_next(&mut machine);
-        let mut registers = crate::amd::Registers::default();
+        let mut registers = crate::amd::DataRegisters::default();
         registers.general[3] = 0x1_0000;
         machine.processor.set_registers(registers);
         machine.deliver(kind);
@@ -501,7 +501,7 @@ fn the_latency_filter_leaves_out_loads_that_were_fast() {
 #[test]
 fn some_samples_have_no_rip_where_the_processor_can_tell() {
     for (name, can_tell) in [("trinity", true), ("zen4", true), ("barcelona", false)] {
-        let settings = Settings { skid: 0, rip_invalid: 3, ..Settings::default() };
+        let settings = AmdSettings { skid: 0, rip_invalid: 3, ..AmdSettings::default() };
         let mut machine = Machine::with(name, settings);
         let invalid = [(); 6].map(|()| {
             machine.write(OP_CTL, 0);

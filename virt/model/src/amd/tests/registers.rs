@@ -1,7 +1,7 @@
 //! Which MSRs there are, and which values they take: typed from the manuals once more.
 
 use super::machine::*;
-use crate::amd::Profile;
+use crate::amd::AmdProfile;
 
 const NAMES: [&str; 8] = ["k8", "barcelona", "trinity", "zen2", "zen3", "zen4", "zen5", "zen6"];
 
@@ -20,7 +20,7 @@ const ZEN5: [bool; 8] = [false, false, false, false, false, false, true, true];
 fn each_msr_is_there_where_it_is_enumerated() {
     assert_eq!(
         NAMES.map(Some),
-        Profile::all().iter().map(|p| Some(p.name)).collect::<std::vec::Vec<_>>()[..]
+        AmdProfile::all().iter().map(|p| Some(p.name)).collect::<std::vec::Vec<_>>()[..]
     );
     let rows: [(u32, u32, [bool; 8]); 17] = [
         (0xc000_02ff, 0xc000_02ff, NONE),

@@ -13,7 +13,7 @@ use crate::intel::ds::Which;
 use crate::intel::registers::{OVF_DS_BUFFER, msr};
 use crate::intel::taken::Taken;
 use crate::intel::unit::{Bus, Seen, Shared, TracingUnit};
-use crate::intel::{Profile, Settings};
+use crate::intel::{IntelProfile, IntelSettings};
 use crate::{Delivery, ExecMode, GeneralProtection, Retired};
 
 /// Machine checks end recording.
@@ -27,7 +27,7 @@ pub(crate) struct Bts {
 }
 
 impl Bts {
-    pub(crate) fn new(profile: &Profile, settings: Settings) -> Self {
+    pub(crate) fn new(profile: &IntelProfile, settings: IntelSettings) -> Self {
         let predicted = profile.debug_store.as_ref().is_some_and(|store| store.predicted);
         Self { present: profile.debug_store.is_some(), predicted, sets_status: settings.bts_sets_status }
     }
@@ -79,7 +79,7 @@ impl TracingUnit for Bts {
         self.present && matches!(number, msr::IA32_DEBUGCTL | msr::IA32_DS_AREA)
     }
 
-    fn read_msr(&mut self, number: u32, shared: &Shared) -> Result<u64, GeneralProtection> {
+    fn read_msr(&self, number: u32, shared: &Shared) -> Result<u64, GeneralProtection> {
         match number {
             msr::IA32_DEBUGCTL => Ok(shared.debugctl.value()),
             msr::IA32_DS_AREA => Ok(shared.ds.base()),

@@ -4,11 +4,11 @@ use std::vec;
 
 use crate::intel::tests::debug_store::*;
 use crate::intel::tests::machine::*;
-use crate::intel::{BranchLevel, Settings, Violations};
+use crate::intel::{BranchLevel, IntelSettings, IntelViolations};
 use crate::{DeliveryKind, Pmi};
 
-pub(crate) fn strict() -> Settings {
-    Settings { pmi_skid: 0, ..Settings::default() }
+pub(crate) fn strict() -> IntelSettings {
+    IntelSettings { pmi_skid: 0, ..IntelSettings::default() }
 }
 
 /// "Last Branch From" and "Last Branch To" by what branches: "LBR Stack for Processors Based on Intel NetBurst
@@ -69,7 +69,7 @@ fn a_record_says_where_a_branch_came_from_and_where_it_led() {
             "504000 505000",
         ]
     );
-    assert_eq!(m.processor.violations(), &Violations::default());
+    assert_eq!(m.processor.violations(), &IntelViolations::default());
 }
 
 #[test]
@@ -147,7 +147,7 @@ fn a_branch_between_levels_has_the_one_that_is_set() {
         (BranchLevel::From, 0x200, &["40 50"]),
         (BranchLevel::From, 0x400, &["50 40"]),
     ] {
-        let mut m = machine("core2", Settings { branch_level, ..strict() }, 8, 9);
+        let mut m = machine("core2", IntelSettings { branch_level, ..strict() }, 8, 9);
         m.control(ON | off);
         m.at = m.user(0x40);
         m.far(SYSCALL, m.kernel(0x50));
@@ -187,8 +187,8 @@ fn a_circular_buffer_begins_anew_at_its_end() {
             assert_eq!(m.index(), index, "{more}");
         }
         assert_eq!(m.records(3), ["400060 400070", "400070 400080", "400080 400090"]);
-        assert_eq!(m.processor.take_pmi(), None);
-        assert_eq!(m.processor.violations(), &Violations::default());
+        assert_eq!(m.processor.take_interrupt(), None);
+        assert_eq!(m.processor.violations(), &IntelViolations::default());
     }
 }
 
@@ -196,10 +196,10 @@ fn a_circular_buffer_begins_anew_at_its_end() {
 #[test]
 fn a_threshold_within_a_circular_buffer_interrupts_too() {
     let mut m = machine("skylake", strict(), 4, 2);
-    m.processor.set_lvt_pc(0xf0);
+    m.processor.write_apic(0x340, 0xf0);
     m.control(ON);
     m.jumps(2);
-    assert_eq!(m.processor.take_pmi(), Some(Pmi::Fixed(0xf0)));
+    assert_eq!(m.processor.take_interrupt(), Some(Pmi::Fixed(0xf0)));
     assert_eq!(m.processor.violations().circular_interrupts, 1);
 }
 
@@ -207,39 +207,43 @@ fn a_threshold_within_a_circular_buffer_interrupts_too() {
 #[test]
 fn reaching_the_threshold_raises_one_pmi() {
     for (profile, sets) in [("core2", true), ("nehalem", true), ("skylake", true), ("skylake", false)] {
-        let mut m = machine(profile, Settings { bts_sets_status: sets, ..strict() }, 8, 4);
-        m.processor.set_lvt_pc(0x400);
+        let mut m = machine(profile, IntelSettings { bts_sets_status: sets, ..strict() }, 8, 4);
+        m.processor.write_apic(0x340, 0x400);
         m.control(ON | 0x100);
         m.jumps(3);
-        assert_eq!((m.processor.take_pmi(), m.read(GLOBAL_STATUS)), (None, 0), "{profile}");
+        assert_eq!((m.processor.take_interrupt(), m.read(GLOBAL_STATUS)), (None, 0), "{profile}");
         m.jumps(1);
         let status = if sets { OVF_DS_BUFFER } else { 0 };
-        assert_eq!((m.processor.take_pmi(), m.read(GLOBAL_STATUS)), (Some(Pmi::Nmi), status), "{profile}");
-        assert_ne!(m.processor.lvt_pc() & 1 << 16, 0, "the entry is masked");
+        assert_eq!(
+            (m.processor.take_interrupt(), m.read(GLOBAL_STATUS)),
+            (Some(Pmi::Nmi), status),
+            "{profile}"
+        );
+        assert_ne!(m.processor.read_apic(0x340) & 1 << 16, 0, "the entry is masked");
         m.write(GLOBAL_STATUS_RESET, OVF_DS_BUFFER);
         assert_eq!(m.read(GLOBAL_STATUS), 0, "{profile}");
         // Beyond the threshold there is no other.
-        m.processor.set_lvt_pc(0x400);
+        m.processor.write_apic(0x340, 0x400);
         m.jumps(2);
-        assert_eq!((m.processor.take_pmi(), m.index()), (None, 6), "{profile}");
+        assert_eq!((m.processor.take_interrupt(), m.index()), (None, 6), "{profile}");
         // The handler takes the records out and begins anew.
         m.control(0);
         m.set_word(AREA + 8, BUFFER);
         m.control(ON | 0x100);
         m.jumps(4);
-        assert_eq!(m.processor.take_pmi(), Some(Pmi::Nmi), "{profile}");
-        assert_eq!(m.processor.violations(), &Violations::default(), "{profile}");
+        assert_eq!(m.processor.take_interrupt(), Some(Pmi::Nmi), "{profile}");
+        assert_eq!(m.processor.violations(), &IntelViolations::default(), "{profile}");
     }
 }
 
 #[test]
 fn records_go_on_while_the_pmi_is_on_its_way() {
-    let mut m = machine("skylake", Settings { pmi_skid: 3, ..Settings::default() }, 8, 2);
-    m.processor.set_lvt_pc(0x400);
+    let mut m = machine("skylake", IntelSettings { pmi_skid: 3, ..IntelSettings::default() }, 8, 2);
+    m.processor.write_apic(0x340, 0x400);
     m.control(ON | 0x100);
     m.jumps(2);
     let mut more = 0;
-    while m.processor.take_pmi().is_none() {
+    while m.processor.take_interrupt().is_none() {
         m.jumps(1);
         more += 1;
     }

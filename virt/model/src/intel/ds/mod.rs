@@ -8,7 +8,7 @@ mod tests;
 
 use pugmark_decoder_core::ds::{Buffer, Field, ManagementArea, Width};
 
-use crate::intel::Profile;
+use crate::intel::IntelProfile;
 use crate::intel::unit::Bus;
 use crate::memory::{Mapping, PageFault};
 use crate::{Context, Delivery, ExecMode, GeneralProtection};
@@ -44,7 +44,7 @@ struct Reached {
 }
 
 impl Ds {
-    pub(crate) fn new(profile: &Profile) -> Self {
+    pub(crate) fn new(profile: &IntelProfile) -> Self {
         let dtes64 = profile.debug_store.as_ref().is_some_and(|store| store.dtes64);
         Self { base: 0, dtes64, fault: None, delivering: None, seen: [None; 2] }
     }

@@ -2,7 +2,7 @@
 
 use std::vec;
 
-use crate::intel::Violations;
+use crate::intel::IntelViolations;
 use crate::intel::bts::tests::{ON, strict};
 use crate::intel::tests::debug_store::*;
 use crate::intel::tests::machine::*;
@@ -23,7 +23,7 @@ fn records_cross_pages_that_lie_apart() {
     assert_eq!(front[..8], 0x40_0000_u64.to_le_bytes());
     assert_eq!(front[8..], 0x40_0000_u64.to_le_bytes());
     assert_eq!(m.ram[0x2_8008..0x2_8010], 0x40_0000_u64.to_le_bytes());
-    assert_eq!(m.processor.violations(), &Violations::default());
+    assert_eq!(m.processor.violations(), &IntelViolations::default());
 }
 
 /// What the manual demands of the save area's pages, each broken in turn.
@@ -44,24 +44,24 @@ fn a_save_area_that_is_mapped_wrongly_shows() {
         (
             area,
             Mapping { supervisor: false, ..good },
-            Violations { ds_user_pages: 3, ..Violations::default() },
+            IntelViolations { ds_user_pages: 3, ..IntelViolations::default() },
         ),
         (
             buffer,
             Mapping { supervisor: false, ..good },
-            Violations { ds_user_pages: 1, ..Violations::default() },
+            IntelViolations { ds_user_pages: 1, ..IntelViolations::default() },
         ),
         (
             area,
             Mapping { marked: false, ..good },
-            Violations { ds_pages_not_marked: 3, ..Violations::default() },
+            IntelViolations { ds_pages_not_marked: 3, ..IntelViolations::default() },
         ),
         (
             buffer,
             Mapping { marked: false, ..good },
-            Violations { ds_pages_not_marked: 1, ..Violations::default() },
+            IntelViolations { ds_pages_not_marked: 1, ..IntelViolations::default() },
         ),
-        (area, good, Violations::default()),
+        (area, good, IntelViolations::default()),
     ];
     for (page, mapping, expected) in rows {
         assert_eq!(with(page, mapping), expected, "{page:x} {mapping:?}");
@@ -101,7 +101,10 @@ fn a_save_area_that_is_not_there_faults() {
         // Until the fault is delivered nothing more is tried.
         m.jumps(1);
         assert_eq!(m.ram, before);
-        assert_eq!(m.processor.violations(), &Violations { ds_page_faults: 1, ..Violations::default() });
+        assert_eq!(
+            m.processor.violations(),
+            &IntelViolations { ds_page_faults: 1, ..IntelViolations::default() }
+        );
         assert_eq!(m.processor.take_page_fault(), Some(PageFault { address, ..fault }));
         assert_eq!(m.processor.take_page_fault(), None);
         // The delivery makes no record, which would fault again; what the handler does makes one.

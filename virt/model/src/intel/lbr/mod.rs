@@ -9,7 +9,7 @@ mod stack;
 #[cfg(test)]
 mod tests;
 
-use crate::intel::Profile;
+use crate::intel::IntelProfile;
 use crate::intel::profile::LbrStack;
 use crate::intel::registers::{LBR_FRZ, msr};
 use crate::intel::taken::{Taken, TakenKind};
@@ -56,7 +56,7 @@ enum Register {
 }
 
 impl Lbr {
-    pub(crate) fn new(profile: &'static Profile) -> Self {
+    pub(crate) fn new(profile: &'static IntelProfile) -> Self {
         Self {
             stack: profile.lbr.as_ref(),
             select: Filter::default(),
@@ -153,7 +153,7 @@ impl TracingUnit for Lbr {
         self.register(number).is_some()
     }
 
-    fn read_msr(&mut self, number: u32, shared: &Shared) -> Result<u64, GeneralProtection> {
+    fn read_msr(&self, number: u32, shared: &Shared) -> Result<u64, GeneralProtection> {
         let (_, register) = self.register(number).ok_or(GeneralProtection)?;
         let Stack { entries, tos, .. } = &shared.last_branches;
         Ok(match register {

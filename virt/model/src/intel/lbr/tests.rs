@@ -2,7 +2,7 @@
 
 use std::vec::Vec;
 
-use crate::intel::Settings;
+use crate::intel::IntelSettings;
 use crate::intel::tests::debug_store::*;
 use crate::intel::tests::machine::*;
 use crate::{Context, DeliveryKind, ExecMode, Pmi};
@@ -46,7 +46,7 @@ fn addresses_are_linear_in_one_format_and_offsets_in_the_others() {
 }
 
 fn machine(profile: &str) -> Machine {
-    Machine::new(profile, Settings { pmi_skid: 0, ..Settings::default() })
+    Machine::new(profile, IntelSettings { pmi_skid: 0, ..IntelSettings::default() })
 }
 
 /// The stack of a Skylake from the latest record on, as far as there are any: from and to, without MISPRED.
@@ -331,15 +331,15 @@ fn registers_take_what_they_can_hold() {
 fn a_pmi_freezes_the_stack() {
     for (profile, value, status) in [("core2", 0x1c0, 0), ("nehalem", 0x1c0, 0), ("skylake", 0x1c1, 1 << 58)]
     {
-        let settings = Settings { bts_sets_status: false, pmi_skid: 0, ..Settings::default() };
+        let settings = IntelSettings { bts_sets_status: false, pmi_skid: 0, ..IntelSettings::default() };
         let mut m = crate::intel::tests::debug_store::machine(profile, settings, 8, 2);
-        m.processor.set_lvt_pc(0x400);
+        m.processor.write_apic(0x340, 0x400);
         m.control(0x1c1 | FREEZE_LBRS);
         m.jumps(1);
         assert_eq!((m.read(DEBUGCTL), m.read(GLOBAL_STATUS)), (0x1c1 | FREEZE_LBRS, 0), "{profile}");
         m.jumps(1);
         assert_eq!((m.read(DEBUGCTL), m.read(GLOBAL_STATUS)), (value | FREEZE_LBRS, status), "{profile}");
-        assert_eq!(m.processor.take_pmi(), Some(Pmi::Nmi));
+        assert_eq!(m.processor.take_interrupt(), Some(Pmi::Nmi));
         let tos = m.read(0x1c9);
         m.jumps(3);
         assert_eq!((m.read(0x1c9), m.index()), (tos, 5), "{profile}: the store goes on");
@@ -350,7 +350,7 @@ fn a_pmi_freezes_the_stack() {
         }
     }
     // Without the bit nothing is frozen.
-    let mut m = crate::intel::tests::debug_store::machine("nehalem", Settings::default(), 8, 2);
+    let mut m = crate::intel::tests::debug_store::machine("nehalem", IntelSettings::default(), 8, 2);
     m.control(0x1c1);
     m.jumps(4);
     assert_eq!((m.read(DEBUGCTL), m.read(0x1c9)), (0x1c1, 4));

@@ -8,7 +8,7 @@ mod tests;
 
 use pugmark_decoder_core::pebs::{Branch, Branches, Format, Memory, Record, Registers, TxAbort};
 
-use crate::intel::Profile;
+use crate::intel::IntelProfile;
 use crate::intel::ds::Which;
 use crate::intel::lbr::Entry;
 use crate::intel::registers::OVF_DS_BUFFER;
@@ -53,7 +53,7 @@ pub(crate) struct Sampler {
 type Resets = [Option<u64>; MOST];
 
 impl Sampler {
-    pub(crate) fn new(profile: &Profile) -> Self {
+    pub(crate) fn new(profile: &IntelProfile) -> Self {
         let pebs = profile.debug_store.as_ref().and_then(|store| store.pebs.as_ref());
         Self {
             format: pebs.map(|pebs| pebs.format),

@@ -6,7 +6,7 @@ use pugmark_decoder_core::pebs::{Format, Record};
 
 use crate::intel::tests::debug_store::*;
 use crate::intel::tests::machine::*;
-use crate::intel::{Registers, Settings, Violations};
+use crate::intel::{IntelSettings, IntelViolations, Registers};
 use crate::{DeliveryKind, GeneralProtection, PageFault, Pmi};
 
 const PEBS_ENABLE: u32 = 0x3f1;
@@ -20,8 +20,8 @@ const BRANCHES: u64 = 0x04c4 | 1 << 17 | 1 << 22;
 
 /// A machine whose sample buffer has so many bytes and a threshold behind so many.
 fn machine(profile: &str, bytes: u64, threshold: u64) -> Machine {
-    let mut m = Machine::new(profile, Settings { pmi_skid: 0, ..Settings::default() });
-    m.processor.set_lvt_pc(0x400);
+    let mut m = Machine::new(profile, IntelSettings { pmi_skid: 0, ..IntelSettings::default() });
+    m.processor.write_apic(0x340, 0x400);
     m.write(DS_AREA, AREA);
     for (index, value) in [SAMPLES, SAMPLES, SAMPLES + bytes, SAMPLES + threshold].iter().enumerate() {
         m.set_word(AREA + 0x20 + index as u64 * 8, *value);
@@ -81,7 +81,7 @@ fn a_record_has_the_fields_of_its_format() {
         let status = matches!(format, Format::Latency | Format::Transaction).then_some(1);
         assert_eq!(found.global_status, status, "{profile}: before the record");
         assert_eq!(m.read(GLOBAL_STATUS), 0, "{profile}: the record clears the overflow");
-        assert_eq!(m.processor.violations(), &Violations::default(), "{profile}");
+        assert_eq!(m.processor.violations(), &IntelViolations::default(), "{profile}");
     }
 }
 
@@ -255,10 +255,10 @@ fn reaching_the_threshold_raises_one_pmi() {
         m.jumps(2);
         assert_eq!(m.sample_index(), records * 200);
         let pmi = (records == 2).then_some(Pmi::Nmi);
-        assert_eq!(m.processor.take_pmi(), pmi, "{records}");
+        assert_eq!(m.processor.take_interrupt(), pmi, "{records}");
         let status = if records >= 2 { OVF_DS_BUFFER } else { 0 };
         assert_eq!(m.read(GLOBAL_STATUS), status, "{records}");
-        m.processor.set_lvt_pc(0x400);
+        m.processor.write_apic(0x340, 0x400);
     }
     m.write(GLOBAL_STATUS_RESET, OVF_DS_BUFFER);
     assert_eq!(m.read(GLOBAL_STATUS), 0);
@@ -274,7 +274,7 @@ fn a_full_buffer_takes_nothing_more() {
         let before = m.ram.clone();
         m.jumps(3);
         assert_eq!(m.ram, before, "{index} {bytes}");
-        assert_eq!(m.processor.take_pmi(), None);
+        assert_eq!(m.processor.take_interrupt(), None);
         assert_ne!(m.processor.violations().samples_dropped, 0, "{index} {bytes}");
         // There is room again.
         m.set_word(AREA + 0x28, SAMPLES);

@@ -9,11 +9,11 @@
 
 use crate::branch::Kind;
 use crate::intel::pebs::Sampler;
-use crate::intel::profile::{Counted, CountedEvent};
+use crate::intel::profile::{Counted, IntelEvent};
 use crate::intel::registers::{evtsel, msr};
 use crate::intel::taken::{Taken, TakenKind};
 use crate::intel::unit::{Bus, Seen, Shared, TracingUnit};
-use crate::intel::{Profile, Registers};
+use crate::intel::{IntelProfile, Registers};
 use crate::{Delivery, DeliveryKind, GeneralProtection, Retired};
 
 /// As many as any profile has.
@@ -21,12 +21,12 @@ const MOST: usize = 8;
 
 #[derive(Debug)]
 pub(crate) struct Counters {
-    profile: &'static Profile,
+    profile: &'static IntelProfile,
     number: usize,
     /// The bits that a counter has.
     mask: u64,
     full_width: bool,
-    events: &'static [CountedEvent],
+    events: &'static [IntelEvent],
     select: [u64; MOST],
     value: [u64; MOST],
     /// Counters that count something when IA32_PERF_GLOBAL_CTRL lets them.
@@ -44,7 +44,7 @@ enum Register {
 }
 
 impl Counters {
-    pub(crate) fn new(profile: &'static Profile) -> Self {
+    pub(crate) fn new(profile: &'static IntelProfile) -> Self {
         let counters = profile.counters.as_ref();
         Self {
             profile,
@@ -117,10 +117,10 @@ impl Counters {
     }
 
     /// What a counter counts, when it is on at all.
-    fn event(&self, index: usize) -> Option<&'static CountedEvent> {
+    fn event(&self, index: usize) -> Option<&'static IntelEvent> {
         let select = self.select[index];
         let plain = select & (evtsel::CMASK | evtsel::INV | evtsel::EDGE) == 0;
-        let is = |event: &&CountedEvent| select as u8 == event.select && (select >> 8) as u8 == event.umask;
+        let is = |event: &&IntelEvent| select as u8 == event.select && (select >> 8) as u8 == event.umask;
         self.events.iter().find(is).filter(|_| plain && select & evtsel::EN != 0)
     }
 
@@ -185,7 +185,7 @@ impl TracingUnit for Counters {
         self.register(number).is_some()
     }
 
-    fn read_msr(&mut self, number: u32, _: &Shared) -> Result<u64, GeneralProtection> {
+    fn read_msr(&self, number: u32, _: &Shared) -> Result<u64, GeneralProtection> {
         Ok(match self.register(number).ok_or(GeneralProtection)? {
             Register::Select(index) => self.select[index],
             Register::Value(index) | Register::FullWidth(index) => self.value[index],

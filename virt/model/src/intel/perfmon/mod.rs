@@ -5,20 +5,11 @@
 
 mod counters;
 
-use crate::GeneralProtection;
 use crate::intel::debugctl::DebugCtl;
 use crate::intel::registers::{CTR_FRZ, LBR_FRZ, OVF_DS_BUFFER, TRACE_TOPA_PMI, msr};
-use crate::intel::{Profile, Violations};
+use crate::intel::{IntelProfile, IntelViolations};
+use crate::{GeneralProtection, Pmi};
 pub(crate) use counters::Counters;
-
-/// A performance-monitoring interrupt that the local APIC delivers now.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pmi {
-    /// Delivery mode Fixed, with this vector.
-    Fixed(u8),
-    /// Delivery mode NMI.
-    Nmi,
-}
 
 const LVT_MASK: u32 = 1 << 16;
 const LVT_WRITABLE: u32 = LVT_MASK | 0x7ff;
@@ -52,7 +43,7 @@ struct Waiting {
 }
 
 impl Perfmon {
-    pub(crate) fn new(profile: &Profile, skid: u32) -> Self {
+    pub(crate) fn new(profile: &IntelProfile, skid: u32) -> Self {
         Self {
             version: profile.perfmon_version,
             counters: profile.counters.as_ref().map_or(0, |counters| (1 << counters.number) - 1),
@@ -139,6 +130,12 @@ impl Perfmon {
         self.lvt = value & LVT_WRITABLE;
     }
 
+    /// INIT. Source: SDM vol. 3, Advanced Programmable Interrupt Controller, "Local APIC State After an INIT Reset": as
+    /// after power-up, when LVT registers are 0 but for their mask bits.
+    pub(crate) fn init(&mut self) {
+        self.lvt = LVT_MASK;
+    }
+
     /// Something that raises a PMI happened: sets status bits and sends the PMI on its way. Freezes what is to be frozen.
     pub(crate) fn signal(&mut self, status: u64, debugctl: &mut DebugCtl) {
         self.status |= status;
@@ -180,7 +177,7 @@ impl Perfmon {
     }
 
     /// An instruction retired: PMIs come one instruction closer.
-    pub(crate) fn tick(&mut self, violations: &mut Violations) {
+    pub(crate) fn tick(&mut self, violations: &mut IntelViolations) {
         if !self.on_the_way() {
             return;
         }
@@ -199,7 +196,7 @@ impl Perfmon {
     }
 
     /// Tracing ended: what is on its way arrives.
-    pub(crate) fn arrive(&mut self, violations: &mut Violations) {
+    pub(crate) fn arrive(&mut self, violations: &mut IntelViolations) {
         for index in 0..ON_THE_WAY {
             if self.waiting[index].take().is_some() {
                 self.reach_apic(violations);
@@ -208,7 +205,7 @@ impl Perfmon {
     }
 
     /// The local APIC drops the interrupt while the entry is masked, and masks the entry when it delivers.
-    fn reach_apic(&mut self, violations: &mut Violations) {
+    fn reach_apic(&mut self, violations: &mut IntelViolations) {
         if self.lvt & LVT_MASK != 0 {
             violations.pmis_dropped += 1;
             return;
@@ -234,17 +231,17 @@ mod tests {
     use super::*;
 
     fn perfmon(name: &str, skid: u32) -> Perfmon {
-        Perfmon::new(Profile::by_name(name).expect(name), skid)
+        Perfmon::new(IntelProfile::by_name(name).expect(name), skid)
     }
 
     fn signal_topa(perfmon: &mut Perfmon) {
-        perfmon.signal(1 << 55, &mut DebugCtl::new(Profile::by_name("skylake").expect("skylake")));
+        perfmon.signal(1 << 55, &mut DebugCtl::new(IntelProfile::by_name("skylake").expect("skylake")));
     }
 
     #[test]
     fn a_pmi_comes_after_the_skid_and_masks_the_entry() {
         for (lvt, expected) in [(0x0f0, Pmi::Fixed(0xf0)), (0x400, Pmi::Nmi)] {
-            let mut violations = Violations::default();
+            let mut violations = IntelViolations::default();
             let mut perfmon = perfmon("skylake", 3);
             perfmon.set_lvt(lvt);
             signal_topa(&mut perfmon);
@@ -264,7 +261,7 @@ mod tests {
 
     #[test]
     fn a_pmi_is_dropped_while_the_entry_is_masked_and_its_status_stays() {
-        let mut violations = Violations::default();
+        let mut violations = IntelViolations::default();
         let mut perfmon = perfmon("skylake", 0);
         perfmon.set_lvt(0x400 | 1 << 16);
         signal_topa(&mut perfmon);
@@ -277,7 +274,7 @@ mod tests {
 
     #[test]
     fn a_second_pmi_can_be_pending_when_the_first_is_handled() {
-        let mut violations = Violations::default();
+        let mut violations = IntelViolations::default();
         let mut perfmon = perfmon("skylake", 2);
         perfmon.set_lvt(0x400);
         signal_topa(&mut perfmon);
@@ -295,7 +292,7 @@ mod tests {
 
     #[test]
     fn refuses_a_delivery_mode_that_is_no_interrupt() {
-        let mut violations = Violations::default();
+        let mut violations = IntelViolations::default();
         let mut perfmon = perfmon("skylake", 0);
         perfmon.set_lvt(0x500);
         signal_topa(&mut perfmon);

@@ -74,12 +74,12 @@ pub struct Counters {
     /// IA32_PERF_CAPABILITIES\[13\]: IA32_A_PMCx can be written in full width.
     pub full_width: bool,
     /// What can be counted.
-    pub events: &'static [CountedEvent],
+    pub events: &'static [IntelEvent],
 }
 
 /// An event that can be counted.
 #[derive(Clone, Copy, Debug)]
-pub struct CountedEvent {
+pub struct IntelEvent {
     /// Event select.
     pub select: u8,
     /// Unit mask.

@@ -5,10 +5,10 @@
 
 use pugmark_decoder_core::pebs::Format;
 
-use super::{Counted, CountedEvent, Counters, DebugControl, DebugStore, LbrStack, Pebs, Profile};
+use super::{Counted, Counters, DebugControl, DebugStore, IntelEvent, IntelProfile, LbrStack, Pebs};
 
 /// No Intel PT, no frequencies, no counters: what the profiles below say otherwise, or not.
-const NOTHING: Profile = Profile {
+const NOTHING: IntelProfile = IntelProfile {
     name: "",
     signature: 0,
     highest_leaf: 0,
@@ -32,8 +32,8 @@ const NOTHING: Profile = Profile {
     non_turbo_ratio: 0,
 };
 
-pub(super) static ALL: [Profile; 7] = [
-    Profile {
+pub(super) static ALL: [IntelProfile; 7] = [
+    IntelProfile {
         name: "prescott",
         signature: 0x0000_0f43,
         highest_leaf: 5,
@@ -60,7 +60,7 @@ pub(super) static ALL: [Profile; 7] = [
         non_turbo_ratio: 15,
         ..NOTHING
     },
-    Profile {
+    IntelProfile {
         name: "core2",
         signature: 0x0001_0676,
         highest_leaf: 0x0a,
@@ -90,7 +90,7 @@ pub(super) static ALL: [Profile; 7] = [
         non_turbo_ratio: 9,
         ..NOTHING
     },
-    Profile {
+    IntelProfile {
         name: "nehalem",
         signature: 0x0001_06a5,
         highest_leaf: 0x0b,
@@ -121,7 +121,7 @@ pub(super) static ALL: [Profile; 7] = [
         non_turbo_ratio: 20,
         ..NOTHING
     },
-    Profile {
+    IntelProfile {
         name: "broadwell",
         signature: 0x0003_06d4,
         highest_leaf: 0x14,
@@ -155,7 +155,7 @@ pub(super) static ALL: [Profile; 7] = [
         non_turbo_ratio: 26,
         ..NOTHING
     },
-    Profile {
+    IntelProfile {
         name: "skylake",
         signature: 0x0005_06e3,
         highest_leaf: 0x16,
@@ -184,7 +184,7 @@ pub(super) static ALL: [Profile; 7] = [
         non_turbo_ratio: 30,
         ..NOTHING
     },
-    Profile {
+    IntelProfile {
         name: "icelake",
         signature: 0x0006_06a6,
         highest_leaf: 0x1b,
@@ -214,7 +214,7 @@ pub(super) static ALL: [Profile; 7] = [
         non_turbo_ratio: 26,
         ..NOTHING
     },
-    Profile {
+    IntelProfile {
         name: "sapphire-rapids",
         signature: 0x0008_06f8,
         highest_leaf: 0x20,
@@ -236,7 +236,7 @@ pub(super) static ALL: [Profile; 7] = [
 ];
 
 /// Its last branch records, which are halves of one register each, and its counters are not modelled.
-pub(super) static PENTIUM_M: Profile = Profile {
+pub(super) static PENTIUM_M: IntelProfile = IntelProfile {
     name: "pentium-m",
     signature: 0x0000_06d8,
     highest_leaf: 2,
@@ -272,7 +272,7 @@ const LOAD_LATENCY: u64 = 0xf << 32;
 
 /// Source: SDM vol. 3, Performance Monitoring Events, "Pre-defined Architectural Performance Events", and Performance
 /// Monitoring, the table "PEBS Performance Events for Intel Core Microarchitecture".
-static CORE2_EVENTS: [CountedEvent; 3] = [
+static CORE2_EVENTS: [IntelEvent; 3] = [
     event(0xc0, 0x00, Counted::Instructions, 0b1),
     event(0xc4, 0x00, Counted::Branches, 0),
     event(0xc5, 0x00, Counted::Mispredicted, 0b1),
@@ -280,7 +280,7 @@ static CORE2_EVENTS: [CountedEvent; 3] = [
 
 /// Source: SDM vol. 3, Performance Monitoring Events, "Performance Monitoring Events for Processors Based on Intel
 /// Microarchitecture Code Name Nehalem".
-static NEHALEM_EVENTS: [CountedEvent; 5] = [
+static NEHALEM_EVENTS: [IntelEvent; 5] = [
     event(0xc0, 0x00, Counted::Instructions, 0b1111),
     event(0xc4, 0x00, Counted::Branches, 0b1111),
     event(0xc4, 0x01, Counted::Conditional, 0b1111),
@@ -290,7 +290,7 @@ static NEHALEM_EVENTS: [CountedEvent; 5] = [
 
 /// Source: SDM vol. 3, Performance Monitoring, "PEBS Facility" of the Haswell microarchitecture; Intel's event tables of
 /// Broadwell.
-static BROADWELL_EVENTS: [CountedEvent; 11] = [
+static BROADWELL_EVENTS: [IntelEvent; 11] = [
     event(0xc0, 0x00, Counted::Instructions, 0),
     event(0xc0, 0x01, Counted::Instructions, 0b0010),
     event(0xc4, 0x00, Counted::Branches, 0),
@@ -306,7 +306,7 @@ static BROADWELL_EVENTS: [CountedEvent; 11] = [
 ];
 
 /// Source: SDM vol. 3, Performance Monitoring, the table "Precise Events for the Skylake Microarchitecture".
-static SKYLAKE_EVENTS: [CountedEvent; 11] = [
+static SKYLAKE_EVENTS: [IntelEvent; 11] = [
     event(0xc0, 0x00, Counted::Instructions, 0),
     event(0xc0, 0x01, Counted::Instructions, 0b0010),
     event(0xc4, 0x00, Counted::Branches, 0),
@@ -322,7 +322,7 @@ static SKYLAKE_EVENTS: [CountedEvent; 11] = [
 
 /// Extended PEBS samples any event on any counter. Source: SDM vol. 3, Performance Monitoring,
 /// "Extended PEBS"; Intel's event tables of Ice Lake.
-static ICELAKE_EVENTS: [CountedEvent; 8] = [
+static ICELAKE_EVENTS: [IntelEvent; 8] = [
     event(0xc0, 0x00, Counted::Instructions, 0xff),
     event(0xc4, 0x00, Counted::Branches, 0xff),
     event(0xc4, 0x11, Counted::Conditional, 0xff),
@@ -333,6 +333,6 @@ static ICELAKE_EVENTS: [CountedEvent; 8] = [
     event(0xc5, 0x00, Counted::Mispredicted, 0xff),
 ];
 
-const fn event(select: u8, umask: u8, what: Counted, precise: u32) -> CountedEvent {
-    CountedEvent { select, umask, what, precise }
+const fn event(select: u8, umask: u8, what: Counted, precise: u32) -> IntelEvent {
+    IntelEvent { select, umask, what, precise }
 }

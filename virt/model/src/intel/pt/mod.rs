@@ -14,7 +14,7 @@ mod tests;
 use crate::intel::registers::{TRACE_TOPA_PMI, ctl, msr, status};
 use crate::intel::taken::Taken;
 use crate::intel::unit::{Bus, Seen, Shared, TracingUnit};
-use crate::intel::{Profile, Settings};
+use crate::intel::{IntelProfile, IntelSettings};
 use crate::{Delivery, GeneralProtection, Retired};
 use msr_rules as rules;
 pub use output::OperationalError;
@@ -26,7 +26,7 @@ const BATCH: usize = 64;
 
 #[derive(Debug)]
 pub(crate) struct Pt {
-    profile: &'static Profile,
+    profile: &'static IntelProfile,
     ctl: u64,
     /// Error, Stopped, PendPSB and PendToPAPMI; the rest of IA32_RTIT_STATUS is the packetizer's.
     sticky: u64,
@@ -42,7 +42,7 @@ pub(crate) struct Pt {
 }
 
 impl Pt {
-    pub(crate) fn new(profile: &'static Profile, settings: Settings) -> Self {
+    pub(crate) fn new(profile: &'static IntelProfile, settings: IntelSettings) -> Self {
         let capacity = settings.overflow.map_or(2048, |overflow| overflow.capacity.clamp(128, 2048));
         Self {
             profile,
@@ -224,7 +224,7 @@ impl TracingUnit for Pt {
             )
     }
 
-    fn read_msr(&mut self, number: u32, _: &Shared) -> Result<u64, GeneralProtection> {
+    fn read_msr(&self, number: u32, _: &Shared) -> Result<u64, GeneralProtection> {
         match number {
             msr::IA32_RTIT_OUTPUT_BASE => rules::output_exists(self.profile).map(|()| self.output.base()),
             msr::IA32_RTIT_OUTPUT_MASK_PTRS => {

@@ -2,11 +2,11 @@
 //! "Detection of Intel Processor Trace and Capability Enumeration".
 
 use crate::GeneralProtection;
-use crate::intel::Profile;
+use crate::intel::IntelProfile;
 use crate::intel::registers::{cap_ebx, cap_ecx, ctl, status};
 
 /// IA32_RTIT_CTL: may `new` replace `old`?
-pub(crate) fn check_ctl(profile: &Profile, old: u64, new: u64) -> Result<(), GeneralProtection> {
+pub(crate) fn check_ctl(profile: &IntelProfile, old: u64, new: u64) -> Result<(), GeneralProtection> {
     let tracing = new & ctl::TRACE_EN != 0;
     // While TraceEn is set only a write that clears it may change anything.
     let changes_live = old & ctl::TRACE_EN != 0 && tracing && new != old;
@@ -26,7 +26,7 @@ pub(crate) fn check_ctl(profile: &Profile, old: u64, new: u64) -> Result<(), Gen
 }
 
 /// The bits of IA32_RTIT_CTL that are not reserved. The encodings of fields are checked apart.
-fn writable_ctl(profile: &Profile) -> u64 {
+fn writable_ctl(profile: &IntelProfile) -> u64 {
     let always = ctl::TRACE_EN | ctl::OS | ctl::USER | ctl::TSC_EN | ctl::DIS_RETC | ctl::BRANCH_EN;
     let addr_cfg = 0xffff << 32;
     let by_feature = [
@@ -58,7 +58,7 @@ fn encoding_allowed(enumerated: u16, encoding: u32) -> bool {
 
 /// IA32_RTIT_STATUS with TraceEn clear. FilterEn, ContextEn and TriggerEn are not looked at: writes of them are
 /// ignored.
-pub(crate) fn check_status(profile: &Profile, value: u64) -> Result<(), GeneralProtection> {
+pub(crate) fn check_status(profile: &IntelProfile, value: u64) -> Result<(), GeneralProtection> {
     let mut writable = 0b111 | status::ERROR | status::STOPPED;
     if profile.counts_packet_bytes() {
         writable |= status::PACKET_BYTE_CNT_MAX << status::PACKET_BYTE_CNT_SHIFT;
@@ -70,36 +70,36 @@ pub(crate) fn check_status(profile: &Profile, value: u64) -> Result<(), GeneralP
 }
 
 /// IA32_RTIT_OUTPUT_BASE with TraceEn clear.
-pub(crate) fn check_output_base(profile: &Profile, value: u64) -> Result<(), GeneralProtection> {
+pub(crate) fn check_output_base(profile: &IntelProfile, value: u64) -> Result<(), GeneralProtection> {
     output_exists(profile)?;
     reserved(value, profile.beyond_physical() | 0x7f)
 }
 
 /// Whether IA32_RTIT_OUTPUT_BASE and IA32_RTIT_OUTPUT_MASK_PTRS exist: output to memory is supported.
-pub(crate) fn output_exists(profile: &Profile) -> Result<(), GeneralProtection> {
+pub(crate) fn output_exists(profile: &IntelProfile) -> Result<(), GeneralProtection> {
     exists(profile.output(cap_ecx::TOPA | cap_ecx::SINGLE_RANGE))
 }
 
 /// IA32_RTIT_CR3_MATCH with TraceEn clear.
-pub(crate) fn check_cr3_match(profile: &Profile, value: u64) -> Result<(), GeneralProtection> {
+pub(crate) fn check_cr3_match(profile: &IntelProfile, value: u64) -> Result<(), GeneralProtection> {
     cr3_match_exists(profile)?;
     reserved(value, 0x1f)
 }
 
 /// Whether IA32_RTIT_CR3_MATCH exists.
-pub(crate) fn cr3_match_exists(profile: &Profile) -> Result<(), GeneralProtection> {
+pub(crate) fn cr3_match_exists(profile: &IntelProfile) -> Result<(), GeneralProtection> {
     exists(profile.feature(cap_ebx::CR3_FILTERING))
 }
 
 /// IA32_RTIT_ADDRn_A or _B, the `index`th of all, with TraceEn clear.
-pub(crate) fn check_addr(profile: &Profile, index: u32, value: u64) -> Result<(), GeneralProtection> {
+pub(crate) fn check_addr(profile: &IntelProfile, index: u32, value: u64) -> Result<(), GeneralProtection> {
     addr_exists(profile, index)?;
     let canonical = ((value << 16) as i64 >> 16) as u64 == value;
     exists(canonical)
 }
 
 /// Whether the `index`th of IA32_RTIT_ADDRn_A/_B exists.
-pub(crate) fn addr_exists(profile: &Profile, index: u32) -> Result<(), GeneralProtection> {
+pub(crate) fn addr_exists(profile: &IntelProfile, index: u32) -> Result<(), GeneralProtection> {
     exists(profile.feature(cap_ebx::IP_FILTERING) && index / 2 < profile.address_ranges)
 }
 

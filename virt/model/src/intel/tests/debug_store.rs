@@ -5,7 +5,7 @@ use std::string::String;
 use std::vec::Vec;
 
 use crate::intel::tests::machine::*;
-use crate::intel::{Profile, Settings};
+use crate::intel::{IntelProfile, IntelSettings};
 
 pub(crate) const DS_AREA: u32 = 0x600;
 pub(crate) const GLOBAL_STATUS: u32 = 0x38e;
@@ -45,9 +45,9 @@ pub(crate) const FREEZE_PERFMON: u64 = 1 << 12;
 pub(crate) const PROFILES: [&str; 4] = ["prescott", "core2", "nehalem", "skylake"];
 
 /// A machine whose branch buffer holds `records`, with the threshold at `threshold` records.
-pub(crate) fn machine(profile: &str, settings: Settings, records: u64, threshold: u64) -> Machine {
+pub(crate) fn machine(profile: &str, settings: IntelSettings, records: u64, threshold: u64) -> Machine {
     let mut machine = Machine::new(profile, settings);
-    assert!(Profile::by_name(profile).is_some_and(|profile| profile.debug_store.is_some()));
+    assert!(IntelProfile::by_name(profile).is_some_and(|profile| profile.debug_store.is_some()));
     machine.write(DS_AREA, AREA);
     machine.set_area(&[BUFFER, BUFFER, BUFFER + records * 24, BUFFER + threshold * 24]);
     machine

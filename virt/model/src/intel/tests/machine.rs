@@ -9,8 +9,9 @@ use std::vec::Vec;
 use pugmark_decoder_core::Packet;
 use pugmark_decoder_core::packet::{Ip, Packets, PtwPayload};
 
+pub(crate) use crate::Processor;
 use crate::intel::registers::cap_ecx;
-use crate::intel::{Processor, Profile, Settings};
+use crate::intel::{IntelProcessor, IntelProfile, IntelSettings};
 use crate::{
     Context, Delivery, DeliveryKind, ExecMode, FlatMemory, GeneralProtection, Mapping, PageFault, PhysMemory,
     Retired,
@@ -68,7 +69,7 @@ impl PhysMemory for Paged<'_> {
 }
 
 pub(crate) struct Machine {
-    pub(crate) processor: Processor,
+    pub(crate) processor: IntelProcessor,
     pub(crate) ram: Vec<u8>,
     /// What is mapped otherwise: by page number. A fault whose code has the write bit set is one of writes alone.
     pub(crate) pages: BTreeMap<u64, Result<Mapping, PageFault>>,
@@ -77,13 +78,13 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    pub(crate) fn new(profile: &str, settings: Settings) -> Self {
+    pub(crate) fn new(profile: &str, settings: IntelSettings) -> Self {
         let at =
             Context { ip: 0x40_0000, cs_base: 0, cr3: 0x5000, cpl: 0, mode: ExecMode::Bits64, iflag: false };
-        let processor = Processor::new(Profile::by_name(profile).expect(profile), settings);
+        let processor = IntelProcessor::new(IntelProfile::by_name(profile).expect(profile), settings);
         let ram = vec![0; 0x4_0000];
         let mut machine = Self { processor, ram, pages: BTreeMap::new(), at, tsc: 0 };
-        if Profile::by_name(profile).is_some_and(|profile| profile.output(cap_ecx::SINGLE_RANGE)) {
+        if IntelProfile::by_name(profile).is_some_and(|profile| profile.output(cap_ecx::SINGLE_RANGE)) {
             machine.write(BASE, RANGE as u64);
             machine.write(MASK_PTRS, RANGE_SIZE as u64 - 1);
         }
@@ -182,7 +183,12 @@ impl Machine {
 }
 
 /// Runs `code` with tracing on and gives the packets between PSB+ and the end.
-pub(crate) fn run(profile: &str, settings: Settings, ctl: u64, code: impl FnOnce(&mut Machine)) -> String {
+pub(crate) fn run(
+    profile: &str,
+    settings: IntelSettings,
+    ctl: u64,
+    code: impl FnOnce(&mut Machine),
+) -> String {
     let mut machine = Machine::new(profile, settings);
     machine.start(ctl);
     code(&mut machine);

@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 
 use crate::GeneralProtection;
 use crate::intel::tests::machine::*;
-use crate::intel::{Processor, Profile, Settings};
+use crate::intel::{IntelProcessor, IntelProfile, IntelSettings};
 
 #[test]
 fn owns_its_msrs_and_no_others() {
@@ -48,7 +48,7 @@ fn owns_its_msrs_and_no_others() {
         ("sapphire-rapids", &[PT]),
     ];
     for (name, owned) in rows {
-        let machine = Machine::new(name, Settings::default());
+        let machine = Machine::new(name, IntelSettings::default());
         let owns =
             |msr: u32| ALWAYS.iter().chain(owned.iter().copied().flatten()).any(|list| list.contains(&msr));
         for msr in 0..0x2000 {
@@ -99,7 +99,7 @@ fn reset_values() {
         ("skylake", 0x572, Some(0)),
     ];
     for (profile, msr, value) in rows {
-        let mut machine = Machine::new(profile, Settings::default());
+        let machine = Machine::new(profile, IntelSettings::default());
         let read = machine.processor.read_msr(msr);
         assert_eq!(read, value.ok_or(GeneralProtection), "{profile} {msr:x}");
     }
@@ -109,8 +109,8 @@ fn reset_values() {
 fn all_other_registers_are_0_after_reset() {
     // MSR_PLATFORM_INFO, IA32_MISC_ENABLE, IA32_PERF_CAPABILITIES, IA32_PERF_GLOBAL_CTRL, and the ones of the table offset.
     const SET: [u32; 5] = [0xce, 0x1a0, 0x345, 0x38f, MASK_PTRS];
-    for profile in Profile::all() {
-        let mut processor = Processor::new(profile, Settings::default());
+    for profile in IntelProfile::all() {
+        let processor = IntelProcessor::new(profile, IntelSettings::default());
         for msr in (0..0x2000).filter(|msr| !SET.contains(msr)) {
             if processor.owns_msr(msr)
                 && let Ok(value) = processor.read_msr(msr)
@@ -123,7 +123,7 @@ fn all_other_registers_are_0_after_reset() {
 
 #[test]
 fn constants_cannot_be_written() {
-    let mut machine = Machine::new("skylake", Settings::default());
+    let mut machine = Machine::new("skylake", IntelSettings::default());
     for (msr, value, legal) in [
         (0xce, 0, false),
         (0x345, 0, false),
@@ -141,7 +141,7 @@ fn constants_cannot_be_written() {
 
 #[test]
 fn written_values_read_back() {
-    let mut machine = Machine::new("sapphire-rapids", Settings::default());
+    let mut machine = Machine::new("sapphire-rapids", IntelSettings::default());
     // MSR, written, read.
     for (msr, written, read) in [
         (BASE, 0x12_3480, 0x12_3480),
@@ -164,7 +164,7 @@ fn written_values_read_back() {
 
 #[test]
 fn while_tracing_only_ctl_can_be_written() {
-    let mut machine = Machine::new("sapphire-rapids", Settings::default());
+    let mut machine = Machine::new("sapphire-rapids", IntelSettings::default());
     machine.start(ALL);
     for msr in [BASE, MASK_PTRS, STATUS, 0x572, 0x580, 0x581, 0x582, 0x583, 0x584, 0x585, 0x586, 0x587] {
         let value = machine.read(msr);
@@ -182,7 +182,7 @@ fn while_tracing_only_ctl_can_be_written() {
 
 #[test]
 fn status_shows_the_enables_and_ignores_writes_of_them() {
-    let mut machine = Machine::new("skylake", Settings::default());
+    let mut machine = Machine::new("skylake", IntelSettings::default());
     machine.write(STATUS, 7);
     assert_eq!(machine.read(STATUS), 0);
     machine.start(ALL);
@@ -200,7 +200,7 @@ fn filter_en_shows_where_ips_can_be_filtered() {
     for (profile, status) in
         [("broadwell", 0b110), ("skylake", 0b111), ("icelake", 0b111), ("sapphire-rapids", 0b111)]
     {
-        let mut machine = Machine::new(profile, Settings::default());
+        let mut machine = Machine::new(profile, IntelSettings::default());
         machine.ram[0x1000..0x1008].copy_from_slice(&(RANGE as u64).to_le_bytes());
         machine.ram[0x1008..0x1010].copy_from_slice(&0x1001u64.to_le_bytes());
         machine.write(BASE, 0x1000);
@@ -215,7 +215,7 @@ fn filter_en_shows_where_ips_can_be_filtered() {
 
 #[test]
 fn a_wrmsr_that_leaves_tracing_on_is_an_instruction_like_others() {
-    let mut machine = Machine::new("skylake", Settings { visibility: 0, ..Settings::default() });
+    let mut machine = Machine::new("skylake", IntelSettings { visibility: 0, ..IntelSettings::default() });
     machine.start(ALL | 1 << 9 | 3 << 14);
     machine.tsc = 1000;
     machine.write(0x390, 0);
@@ -226,7 +226,7 @@ fn a_wrmsr_that_leaves_tracing_on_is_an_instruction_like_others() {
 
 #[test]
 fn the_wrmsr_that_switches_a_unit_on_is_not_seen_by_it() {
-    let mut machine = Machine::new("skylake", Settings::default());
+    let mut machine = Machine::new("skylake", IntelSettings::default());
     machine.start(ALL);
     // Instructions retired, at each level.
     machine.write(0x186, 0x43_00c0);
@@ -237,7 +237,7 @@ fn the_wrmsr_that_switches_a_unit_on_is_not_seen_by_it() {
 
 #[test]
 fn a_transfer_that_no_branch_explains_is_counted() {
-    let mut machine = Machine::new("skylake", Settings::default());
+    let mut machine = Machine::new("skylake", IntelSettings::default());
     machine.start(ALL);
     for (bytes, to, count) in [
         (NOP, 0x40_0001, 0),
@@ -255,13 +255,44 @@ fn a_transfer_that_no_branch_explains_is_counted() {
 #[test]
 fn without_output_to_memory_its_registers_fault() {
     // Only the trace transport subsystem is there.
-    let skylake = Profile::by_name("skylake").expect("skylake");
-    let fabric = Profile { pt_outputs: 1 << 3, counters: None, lbr: None, debug_store: None, ..*skylake };
-    let mut machine = Machine::new("skylake", Settings::default());
-    machine.processor = Processor::new(Box::leak(Box::new(fabric)), Settings::default());
+    let skylake = IntelProfile::by_name("skylake").expect("skylake");
+    let fabric =
+        IntelProfile { pt_outputs: 1 << 3, counters: None, lbr: None, debug_store: None, ..*skylake };
+    let mut machine = Machine::new("skylake", IntelSettings::default());
+    machine.processor = IntelProcessor::new(Box::leak(Box::new(fabric)), IntelSettings::default());
     for msr in [BASE, MASK_PTRS] {
         assert_eq!(machine.processor.read_msr(msr), Err(GeneralProtection), "{msr:x}");
         assert_eq!(machine.try_write(msr, 0), Err(GeneralProtection), "{msr:x}");
     }
     assert_eq!(machine.try_write(CTL, 0x2005 | 1 << 6), Ok(()));
+}
+
+#[test]
+fn rdpmc_reads_the_general_purpose_counters_that_there_are() {
+    for (profile, counters) in [("prescott", 0), ("core2", 2), ("skylake", 4), ("icelake", 8)] {
+        let mut machine = Machine::new(profile, IntelSettings::default());
+        for index in 0..counters {
+            machine.write(0xc1 + index, u64::from(index) + 77);
+        }
+        // Bit 30 names the fixed-function counters, of which there are none.
+        for index in (0..10).chain([1 << 30, u32::MAX]) {
+            let expected = if index < counters { Ok(u64::from(index) + 77) } else { Err(GeneralProtection) };
+            assert_eq!(machine.processor.rdpmc(index), expected, "{profile} {index:#x}");
+        }
+    }
+}
+
+#[test]
+fn init_masks_the_entry_of_the_counters_and_no_other_register_of_the_local_apic_is_here() {
+    let mut processor =
+        IntelProcessor::new(IntelProfile::by_name("skylake").unwrap(), IntelSettings::default());
+    for offset in (0..0x1000).step_by(0x10) {
+        assert_eq!(processor.owns_apic(offset), offset == 0x340, "{offset:#x}");
+        assert_eq!(processor.overlay_apic(offset, 0x5_0014), 0x5_0014, "{offset:#x}");
+    }
+    assert_eq!(processor.read_apic(0x340), 1 << 16);
+    processor.write_apic(0x340, 0x4f0);
+    assert_eq!(processor.read_apic(0x340), 0x4f0);
+    processor.init();
+    assert_eq!(processor.read_apic(0x340), 1 << 16);
 }

@@ -1,6 +1,6 @@
 //! The general-purpose counters.
 
-use crate::intel::Settings;
+use crate::intel::IntelSettings;
 use crate::intel::tests::debug_store::*;
 use crate::intel::tests::machine::*;
 use crate::{DeliveryKind, Pmi};
@@ -15,7 +15,7 @@ const INT: u64 = 1 << 20;
 const EN: u64 = 1 << 22;
 
 fn machine(profile: &str) -> Machine {
-    Machine::new(profile, Settings { pmi_skid: 0, ..Settings::default() })
+    Machine::new(profile, IntelSettings { pmi_skid: 0, ..IntelSettings::default() })
 }
 
 /// One of each: an instruction, a conditional branch not taken and one taken, a call, a return, a jump, a system call.
@@ -172,7 +172,7 @@ fn an_overflow_shows_and_raises_a_pmi_where_it_is_asked_to() {
     for profile in ["core2", "nehalem", "skylake"] {
         for int in [0, INT] {
             let mut m = machine(profile);
-            m.processor.set_lvt_pc(0x400);
+            m.processor.write_apic(0x340, 0x400);
             m.write(PMC0 + 1, 0xffff_fffe);
             m.write(SELECT0 + 1, 0xc0 | OS | EN | int);
             m.next(NOP);
@@ -180,7 +180,7 @@ fn an_overflow_shows_and_raises_a_pmi_where_it_is_asked_to() {
             m.next(NOP);
             assert_eq!((m.read(GLOBAL_STATUS), m.read(PMC0 + 1)), (0b10, 0), "{profile}");
             let pmi = (int != 0).then_some(Pmi::Nmi);
-            assert_eq!(m.processor.take_pmi(), pmi, "{profile}");
+            assert_eq!(m.processor.take_interrupt(), pmi, "{profile}");
             m.write(GLOBAL_STATUS_RESET, 0b10);
             assert_eq!(m.read(GLOBAL_STATUS), 0, "{profile}");
         }

@@ -2,8 +2,8 @@
 
 use super::*;
 
-fn profile(name: &str) -> &'static Profile {
-    Profile::by_name(name).expect(name)
+fn profile(name: &str) -> &'static IntelProfile {
+    IntelProfile::by_name(name).expect(name)
 }
 
 /// A legal value to start from: TraceEn, OS, BranchEn, ToPA.
@@ -185,7 +185,7 @@ fn address_register_rules() {
 
 #[test]
 fn registers_are_absent_without_their_capability() {
-    let none = Profile {
+    let none = IntelProfile {
         pt_features: 0,
         pt_outputs: 0,
         address_ranges: 0,

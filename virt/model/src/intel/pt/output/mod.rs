@@ -5,7 +5,7 @@ mod topa;
 
 use crate::PhysMemory;
 use crate::intel::registers::ctl;
-use crate::intel::{Profile, Violations};
+use crate::intel::{IntelProfile, IntelViolations};
 use single_range::SingleRange;
 use topa::Topa;
 
@@ -109,7 +109,7 @@ pub(crate) struct Output {
 }
 
 impl Output {
-    pub(crate) fn new(profile: &Profile) -> Self {
+    pub(crate) fn new(profile: &IntelProfile) -> Self {
         Self {
             scheme: Scheme::Off,
             base: 0,
@@ -158,7 +158,7 @@ impl Output {
         &mut self,
         bytes: &[u8],
         mem: &mut dyn PhysMemory,
-        violations: &mut Violations,
+        violations: &mut IntelViolations,
     ) -> Written {
         self.stale = self.pointers();
         let count = bytes.len();
@@ -177,7 +177,7 @@ impl Output {
     }
 
     /// TraceEn was cleared: the MSRs have their values.
-    pub(crate) fn finish(&mut self, mem: &dyn PhysMemory, violations: &mut Violations) {
+    pub(crate) fn finish(&mut self, mem: &dyn PhysMemory, violations: &mut IntelViolations) {
         (self.base, self.mask_ptrs) = self.pointers();
         if self.scheme == Scheme::Topa {
             self.topa.finish(mem, violations);

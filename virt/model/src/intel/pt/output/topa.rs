@@ -3,7 +3,7 @@
 use super::OperationalError;
 use crate::PhysMemory;
 use crate::intel::registers::cap_ecx;
-use crate::intel::{Profile, Violations};
+use crate::intel::{IntelProfile, IntelViolations};
 
 const END: u64 = 1 << 0;
 const INT: u64 = 1 << 2;
@@ -52,7 +52,7 @@ pub(super) struct Topa {
 }
 
 impl Topa {
-    pub(super) fn new(profile: &Profile) -> Self {
+    pub(super) fn new(profile: &IntelProfile) -> Self {
         Self {
             single_entry: !profile.output(cap_ecx::TOPA_MULTIPLE_ENTRIES),
             beyond_physical: profile.beyond_physical(),
@@ -96,7 +96,7 @@ impl Topa {
         &mut self,
         bytes: &[u8],
         mem: &mut dyn PhysMemory,
-        violations: &mut Violations,
+        violations: &mut IntelViolations,
     ) -> Result<(usize, Filled), (usize, OperationalError)> {
         let early = self.single_entry && self.region.int;
         let margin = self.region.size - SINGLE_ENTRY_MARGIN;
@@ -138,7 +138,7 @@ impl Topa {
     }
 
     /// Tracing ended: the cached entries are let go.
-    pub(super) fn finish(&mut self, mem: &dyn PhysMemory, violations: &mut Violations) {
+    pub(super) fn finish(&mut self, mem: &dyn PhysMemory, violations: &mut IntelViolations) {
         self.note_edits(mem, violations);
         self.page_address = None;
     }
@@ -244,7 +244,7 @@ impl Topa {
     }
 
     /// Compares the cached entries, up to the one that ends the table, with memory.
-    fn note_edits(&self, mem: &dyn PhysMemory, violations: &mut Violations) {
+    fn note_edits(&self, mem: &dyn PhysMemory, violations: &mut IntelViolations) {
         let Some(page) = self.page_address else { return };
         let mut bytes = [0; ENTRIES_IN_PAGE * 8];
         if !mem.read(page, &mut bytes) {

@@ -14,7 +14,7 @@
 //! - A conditional branch to the next instruction counts as not taken.
 //! - MTCs that were missed between two instructions are not made up for; the next one has the newest value.
 //!
-//! What can be chosen otherwise is in [`Settings`].
+//! What can be chosen otherwise is in [`IntelSettings`].
 
 mod buffer;
 mod enables;
@@ -33,7 +33,7 @@ use pugmark_decoder_core::packet::{Ip, ModeExec, Pip, Ptw, PtwPayload};
 
 use crate::branch::{Decoded, Kind};
 use crate::intel::registers::{cap_ebx, ctl, status};
-use crate::intel::{Profile, Settings};
+use crate::intel::{IntelProfile, IntelSettings};
 use crate::{Context, Delivery, ExecMode, Retired};
 use enables::Filter;
 use ret_stack::RetStack;
@@ -60,7 +60,7 @@ enum Shape {
 #[derive(Debug)]
 pub(crate) struct Packetizer {
     stream: Stream,
-    settings: Settings,
+    settings: IntelSettings,
     core_ratio: u8,
     counts_packet_bytes: bool,
     /// IA32_RTIT_STATUS has FilterEn.
@@ -82,7 +82,7 @@ pub(crate) struct Packetizer {
 }
 
 impl Packetizer {
-    pub(crate) fn new(profile: &Profile, settings: Settings) -> Self {
+    pub(crate) fn new(profile: &IntelProfile, settings: IntelSettings) -> Self {
         Self {
             stream: Stream::new(profile, &settings),
             settings,

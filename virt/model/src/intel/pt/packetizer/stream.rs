@@ -8,7 +8,7 @@ use super::ip_compression::LastIp;
 use super::timing::Clock;
 use super::tnt::TntBuffer;
 use crate::intel::registers::ctl;
-use crate::intel::{Profile, Settings};
+use crate::intel::{IntelProfile, IntelSettings};
 
 /// The length of a PSB, the longest packet.
 const PSB: usize = 16;
@@ -32,7 +32,7 @@ pub(crate) struct Stream {
 }
 
 impl Stream {
-    pub(super) fn new(profile: &Profile, settings: &Settings) -> Self {
+    pub(super) fn new(profile: &IntelProfile, settings: &IntelSettings) -> Self {
         let core_ratio = settings.core_ratio.unwrap_or(profile.non_turbo_ratio);
         Self {
             buffer: Buffer::new(),
@@ -223,8 +223,8 @@ mod tests {
     fn an_overflow_is_over_when_three_quarters_of_the_internal_buffer_are_free() {
         for (capacity, len) in [(128, 32), (200, 50), (2048, 512)] {
             let overflow = Some(Overflow { capacity, drain: 1 });
-            let profile = Profile::by_name("skylake").expect("skylake");
-            let mut stream = Stream::new(profile, &Settings { overflow, ..Settings::default() });
+            let profile = IntelProfile::by_name("skylake").expect("skylake");
+            let mut stream = Stream::new(profile, &IntelSettings { overflow, ..IntelSettings::default() });
             while stream.packet(Packet::Psb) {
                 assert!(!stream.can_resume(), "there is no overflow to resume after");
             }

@@ -5,7 +5,7 @@
 use pugmark_decoder_core::Packet;
 use pugmark_decoder_core::packet::{Mtc, Tma, Tsc};
 
-use crate::intel::Profile;
+use crate::intel::IntelProfile;
 use crate::intel::registers::ctl;
 
 /// Cycles after which a CYC packet is sent though nothing else is, before the counter would wrap.
@@ -28,7 +28,7 @@ pub(crate) struct Clock {
 }
 
 impl Clock {
-    pub(crate) fn new(profile: &Profile, core_ratio: u8) -> Self {
+    pub(crate) fn new(profile: &IntelProfile, core_ratio: u8) -> Self {
         let (numerator, denominator) = profile.tsc_ratio;
         Self {
             ratio: (u64::from(numerator), u64::from(denominator)),
@@ -168,7 +168,7 @@ mod tests {
 
     /// Skylake: 250 TSC ticks are 2 crystal ticks.
     fn clock(ctl: u64, tsc: u64, core_ratio: u8) -> Clock {
-        let mut clock = Clock::new(Profile::by_name("skylake").expect("skylake"), core_ratio);
+        let mut clock = Clock::new(IntelProfile::by_name("skylake").expect("skylake"), core_ratio);
         clock.start(ctl, tsc);
         clock
     }

@@ -3,9 +3,9 @@
 use std::string::String;
 
 use crate::intel::tests::machine::*;
-use crate::intel::{BranchLevel, ReturnElsewhere, Settings};
+use crate::intel::{BranchLevel, IntelSettings, ReturnElsewhere};
 
-const SHORT: Settings = Settings {
+const SHORT: IntelSettings = IntelSettings {
     pmi_skid: 0,
     visibility: 0,
     overflow: None,
@@ -18,10 +18,10 @@ const SHORT: Settings = Settings {
     bts_sets_status: true,
     core_ratio: None,
 };
-const LONG: Settings = Settings { long_tnt: true, ..SHORT };
-const DEFERRED: Settings = Settings { deferred_tips: true, ..LONG };
+const LONG: IntelSettings = IntelSettings { long_tnt: true, ..SHORT };
+const DEFERRED: IntelSettings = IntelSettings { deferred_tips: true, ..LONG };
 
-fn traced(settings: Settings, ctl: u64, code: impl FnOnce(&mut Machine)) -> String {
+fn traced(settings: IntelSettings, ctl: u64, code: impl FnOnce(&mut Machine)) -> String {
     let body = run("sapphire-rapids", settings, ctl, code);
     let body = body.strip_prefix("MODE.Exec 64; TIP.PGE 400000").expect("TIP.PGE");
     body.strip_prefix("; ").unwrap_or(body).into()
@@ -52,7 +52,7 @@ fn direct_branches_leave_no_packet() {
 fn outcomes_fill_tnt_packets() {
     let ones = "1".repeat(47);
     // Settings, outcomes, packets.
-    let rows: [(Settings, &str, std::string::String); 6] = [
+    let rows: [(IntelSettings, &str, std::string::String); 6] = [
         (SHORT, "10", "TNT 10".into()),
         (SHORT, "101100", "TNT 101100".into()),
         (SHORT, "1011001", "TNT 101100; TNT 1".into()),
@@ -100,7 +100,7 @@ fn a_full_tnt_and_an_uncompressed_ret_end_the_deferring() {
         outcomes(m, "10000");
         outcomes(m, "1");
     };
-    let short = Settings { deferred_tips: true, ..SHORT };
+    let short = IntelSettings { deferred_tips: true, ..SHORT };
     assert_eq!(traced(short, ALL, full), "TNT 110000; TIP 1308; TNT 1");
     let ret = |m: &mut Machine| {
         outcomes(m, "1");
@@ -138,7 +138,7 @@ fn rets_compress_against_their_calls() {
         m.go(RET, 0x40_0005);
     };
     assert_eq!(traced(LONG, ALL, elsewhere), "TIP 500000; TIP 400005");
-    let pops = Settings { return_elsewhere: ReturnElsewhere::Pops, ..LONG };
+    let pops = IntelSettings { return_elsewhere: ReturnElsewhere::Pops, ..LONG };
     assert_eq!(traced(pops, ALL, elsewhere), "TIP 500000; TNT 1");
     let without_call = |m: &mut Machine| m.go(RET, 0x40_0005);
     assert_eq!(traced(LONG, ALL, without_call), "TIP 400005");

@@ -2,7 +2,7 @@
 
 use std::string::String;
 
-use crate::intel::Settings;
+use crate::intel::IntelSettings;
 use crate::intel::tests::machine::*;
 use crate::{Context, DeliveryKind};
 
@@ -11,7 +11,7 @@ const CLI: &[u8] = &[0xfa];
 const STI: &[u8] = &[0xfb];
 
 fn traced(ctl: u64, code: impl FnOnce(&mut Machine)) -> String {
-    run("sapphire-rapids", Settings::default(), ctl | EVENT_EN, code)
+    run("sapphire-rapids", IntelSettings::default(), ctl | EVENT_EN, code)
 }
 
 const ON: &str = "MODE.Exec 64; TIP.PGE 400000; ";
@@ -58,9 +58,9 @@ fn the_interrupt_flag_shows_in_mode_exec() {
         "TNT 0; MODE.Exec 64 if; FUP 400003; MODE.Exec 64; FUP 400005; CFE 2 0; MODE.Exec 64 if; TIP 1000";
     assert_eq!(traced(ALL, code), String::from(ON) + packets);
     // Without event trace it does not.
-    let plain = run("sapphire-rapids", Settings::default(), ALL, |m| flag(STI, true)(m));
+    let plain = run("sapphire-rapids", IntelSettings::default(), ALL, |m| flag(STI, true)(m));
     assert_eq!(plain, "MODE.Exec 64; TIP.PGE 400000");
-    let mut machine = Machine::new("sapphire-rapids", Settings::default());
+    let mut machine = Machine::new("sapphire-rapids", IntelSettings::default());
     machine.at.iflag = true;
     machine.start(ALL);
     machine.stop();

@@ -1,7 +1,7 @@
 //! Far transfers, interrupts, exceptions and MOV to CR3, case by case of the table "Packet Generation under Different
 //! Enable Conditions".
 
-use crate::intel::Settings;
+use crate::intel::IntelSettings;
 use crate::intel::tests::machine::*;
 use crate::{Context, DeliveryKind, ExecMode};
 
@@ -9,7 +9,7 @@ const OS: u64 = 0x2005;
 const USER: u64 = 0x2009;
 
 fn traced(ctl: u64, code: impl FnOnce(&mut Machine)) -> String {
-    run("skylake", Settings::default(), ctl, code)
+    run("skylake", IntelSettings::default(), ctl, code)
 }
 
 use std::string::String;
@@ -109,7 +109,7 @@ fn mov_cr3() {
     };
     assert_eq!(traced(USER, user), "MODE.Exec 64; TIP.PGE 1000");
     // 5b and 5c: CR3 filtering, CR3_MATCH is 5000h.
-    let mut machine = Machine::new("skylake", Settings::default());
+    let mut machine = Machine::new("skylake", IntelSettings::default());
     machine.write(0x572, 0x5000);
     machine.start(OS | 1 << 7);
     to(0x7000)(&mut machine);
@@ -137,7 +137,7 @@ fn mov_cr3_has_cr3_11_5_outside_ia_32e_mode() {
 
 #[test]
 fn enabling_and_disabling() {
-    let mut machine = Machine::new("skylake", Settings::default());
+    let mut machine = Machine::new("skylake", IntelSettings::default());
     // 2e, then 3b.
     machine.start(OS);
     machine.stop();
@@ -178,7 +178,8 @@ fn enabling_and_disabling() {
 
 #[test]
 fn the_psb_may_come_after_tip_pge() {
-    let mut machine = Machine::new("skylake", Settings { psb_before_pge: false, ..Settings::default() });
+    let mut machine =
+        Machine::new("skylake", IntelSettings { psb_before_pge: false, ..IntelSettings::default() });
     machine.start(OS);
     machine.stop();
     let state = ["PSB", "CBR 30", "PIP 5000", "MODE.TSX", "MODE.Exec 64", "FUP 400000", "PSBEND"];
@@ -190,7 +191,7 @@ fn the_psb_may_come_after_tip_pge() {
 
 #[test]
 fn the_last_ip_survives_a_stop() {
-    let mut machine = Machine::new("skylake", Settings::default());
+    let mut machine = Machine::new("skylake", IntelSettings::default());
     machine.at.ip = 0xffff_8000_0000_0000;
     machine.write(CTL, OS);
     machine.stop();
@@ -203,7 +204,7 @@ fn the_last_ip_survives_a_stop() {
 
 #[test]
 fn no_ret_compresses_across_a_stop() {
-    let mut machine = Machine::new("skylake", Settings::default());
+    let mut machine = Machine::new("skylake", IntelSettings::default());
     machine.start(OS);
     machine.go(CALL, 0x40_2000);
     machine.stop();

@@ -2,13 +2,13 @@
 
 use std::string::String;
 
-use crate::intel::Settings;
+use crate::intel::IntelSettings;
 use crate::intel::tests::machine::*;
 use crate::{Context, DeliveryKind, ExecMode};
 
 /// [401000h, 401fffh] in range 0, [403000h, 4030ffh] in range 1; `config` is ADDR0_CFG and ADDR1_CFG.
 fn traced(config: u64, code: impl FnOnce(&mut Machine)) -> (String, u64) {
-    let mut machine = Machine::new("skylake", Settings::default());
+    let mut machine = Machine::new("skylake", IntelSettings::default());
     for (msr, value) in [(0x580, 0x40_1000), (0x581, 0x40_1fff), (0x582, 0x40_3000), (0x583, 0x40_30ff)] {
         machine.write(msr, value);
     }
@@ -98,7 +98,7 @@ fn events_out_of_and_into_the_range() {
 
 #[test]
 fn filter_en_stands_still_while_context_en_is_clear() {
-    let mut machine = Machine::new("skylake", Settings::default());
+    let mut machine = Machine::new("skylake", IntelSettings::default());
     machine.write(0x580, 0x40_1000);
     machine.write(0x581, 0x40_1fff);
     machine.start(0x2005 | 1 << 32);
@@ -175,7 +175,7 @@ fn compatibility_mode_compares_cr3_as_64_bit_code_does() {
         (ExecMode::Bits32, ExecMode::Bits64, 0, true),
         (kernel, ExecMode::Bits32, 0, false),
     ] {
-        let mut machine = Machine::new("skylake", Settings::default());
+        let mut machine = Machine::new("skylake", IntelSettings::default());
         machine.write(0x572, 0x5000);
         machine.at.cr3 = 0x5020;
         machine.at.mode = starts_in;
@@ -187,7 +187,7 @@ fn compatibility_mode_compares_cr3_as_64_bit_code_does() {
 
 #[test]
 fn a_trace_stop_range_does_nothing_out_of_context() {
-    let mut machine = Machine::new("skylake", Settings::default());
+    let mut machine = Machine::new("skylake", IntelSettings::default());
     machine.write(0x580, 0x40_1000);
     machine.write(0x581, 0x40_1fff);
     machine.start(0x2009 | 2 << 32);
@@ -197,7 +197,7 @@ fn a_trace_stop_range_does_nothing_out_of_context() {
 
 #[test]
 fn enabling_within_a_trace_stop_range_stops_at_once() {
-    let mut machine = Machine::new("skylake", Settings::default());
+    let mut machine = Machine::new("skylake", IntelSettings::default());
     machine.write(0x580, 0x40_0000);
     machine.write(0x581, 0x40_0fff);
     machine.start(ALL | 2 << 32);
@@ -208,7 +208,7 @@ fn enabling_within_a_trace_stop_range_stops_at_once() {
 
 #[test]
 fn stopped_keeps_the_trace_off_until_it_is_cleared() {
-    let mut machine = Machine::new("skylake", Settings::default());
+    let mut machine = Machine::new("skylake", IntelSettings::default());
     machine.write(STATUS, 1 << 5);
     machine.start(ALL);
     machine.go(JMP_RAX, 0x40_1000);
@@ -243,11 +243,11 @@ fn code_in_a_segment_with_a_base_has_rips_in_packets_and_ranges() {
         m.deliver(DeliveryKind::Interrupt, 32, at(m, 0x1f00), None);
         m.far(&[0xcb], back);
     };
-    let all = run("skylake", Settings::default(), ALL, code);
+    let all = run("skylake", IntelSettings::default(), ALL, code);
     let packets = "MODE.Exec 64; TIP.PGE 400000; MODE.Exec 16; TIP 1000; TNT 01; TIP fffe; TNT 0; TIP 1800; \
                    FUP 1800; TIP 1f00; MODE.Exec 64; TIP 400000";
     assert_eq!(all, packets);
-    let mut machine = Machine::new("skylake", Settings::default());
+    let mut machine = Machine::new("skylake", IntelSettings::default());
     machine.write(0x580, 0x1000);
     machine.write(0x581, 0x1fff);
     machine.start(ALL | 1 << 32);
@@ -257,7 +257,7 @@ fn code_in_a_segment_with_a_base_has_rips_in_packets_and_ranges() {
         "MODE.Exec 16; TIP.PGE 1000; TNT 01; TIP.PGD fffe; TIP.PGE 1800; FUP 1800; TIP 1f00; TIP.PGD 400000";
     assert_eq!(machine.body(), packets);
     // Linear addresses of 32 bits start again.
-    let mut machine = Machine::new("skylake", Settings::default());
+    let mut machine = Machine::new("skylake", IntelSettings::default());
     let flat = |ip| Context { ip, cs_base: 0xffff_f000, mode: ExecMode::Bits32, ..machine.at };
     let (first, second) = (flat(0xffff_f010), flat(0x20));
     machine.start(ALL);

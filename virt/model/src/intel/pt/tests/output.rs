@@ -1,12 +1,12 @@
 //! Bytes on their way to memory: late, and where.
 
 use crate::intel::tests::machine::*;
-use crate::intel::{OperationalError, Settings};
+use crate::intel::{IntelSettings, OperationalError};
 
 /// A table of three regions of 4 KiB at 1_0000h, 1_2000h and 1_4000h; then END back to it.
 const TABLE: u64 = 0x1000;
 
-fn with_table(settings: Settings, bits: [u64; 3]) -> Machine {
+fn with_table(settings: IntelSettings, bits: [u64; 3]) -> Machine {
     let mut machine = Machine::new("skylake", settings);
     let regions = [0x1_0000, 0x1_2000, 0x1_4000];
     let end = TABLE | 1;
@@ -34,7 +34,7 @@ fn fill(machine: &mut Machine, bytes: usize) {
 #[test]
 fn the_last_bytes_stay_inside_until_tracing_ends() {
     for visibility in [0, 64, 200] {
-        let mut machine = Machine::new("skylake", Settings { visibility, ..Settings::default() });
+        let mut machine = Machine::new("skylake", IntelSettings { visibility, ..IntelSettings::default() });
         machine.start(ALL);
         fill(&mut machine, 3000);
         let written = machine.ram[RANGE..].iter().rposition(|&byte| byte != 0).expect("bytes") as u64 + 1;
@@ -48,7 +48,7 @@ fn the_last_bytes_stay_inside_until_tracing_ends() {
 
 #[test]
 fn the_single_range_wraps() {
-    let mut machine = Machine::new("skylake", Settings::default());
+    let mut machine = Machine::new("skylake", IntelSettings::default());
     machine.write(BASE, 0x2_0000);
     machine.write(MASK_PTRS, 0xff0 << 32 | 0xfff);
     machine.start(ALL);
@@ -63,7 +63,7 @@ fn the_single_range_wraps() {
 
 #[test]
 fn a_stop_entry_cuts_the_trace_and_keeps_the_pointers() {
-    let mut machine = with_table(Settings::default(), [0, 0x10, 0]);
+    let mut machine = with_table(IntelSettings::default(), [0, 0x10, 0]);
     machine.start(ALL | TOPA);
     fill(&mut machine, 0x3000);
     assert_eq!(machine.read(STATUS) & 0x34, 0x20, "Stopped, TriggerEn clear");
@@ -85,7 +85,7 @@ fn a_stop_entry_cuts_the_trace_and_keeps_the_pointers() {
 
 #[test]
 fn an_operational_error_ends_the_trace_and_sticks() {
-    let mut machine = with_table(Settings::default(), [0, 2, 0]);
+    let mut machine = with_table(IntelSettings::default(), [0, 2, 0]);
     machine.start(ALL | TOPA);
     assert_eq!(machine.read(STATUS) & 0x34, 0x04);
     fill(&mut machine, 0x2000);
@@ -108,7 +108,7 @@ fn an_operational_error_ends_the_trace_and_sticks() {
 
 #[test]
 fn a_bad_single_range_is_an_operational_error_at_once() {
-    let mut machine = Machine::new("skylake", Settings::default());
+    let mut machine = Machine::new("skylake", IntelSettings::default());
     machine.write(BASE, 0x1800);
     machine.write(MASK_PTRS, 0xfff);
     machine.start(ALL);
@@ -119,7 +119,7 @@ fn a_bad_single_range_is_an_operational_error_at_once() {
 
 #[test]
 fn output_goes_round_through_the_tables() {
-    let mut machine = with_table(Settings::default(), [0, 0, 0]);
+    let mut machine = with_table(IntelSettings::default(), [0, 0, 0]);
     machine.start(ALL | TOPA);
     fill(&mut machine, 0x3800);
     machine.stop();
@@ -127,12 +127,12 @@ fn output_goes_round_through_the_tables() {
     assert_eq!(pointers & 0xffff_ffff, 0x7f, "in entry 0 again");
     assert!(pointers >> 32 > 0x700);
     assert_eq!(machine.read(STATUS) & 0x30, 0);
-    assert_eq!(machine.processor.violations(), &crate::intel::Violations::default());
+    assert_eq!(machine.processor.violations(), &crate::intel::IntelViolations::default());
 }
 
 #[test]
 fn editing_a_live_table_is_a_violation() {
-    let mut machine = with_table(Settings::default(), [0, 0, 0]);
+    let mut machine = with_table(IntelSettings::default(), [0, 0, 0]);
     machine.start(ALL | TOPA);
     set_entry(&mut machine, 1, 0x3_0000);
     fill(&mut machine, 0x1800);
@@ -145,7 +145,7 @@ fn editing_a_live_table_is_a_violation() {
 
 #[test]
 fn the_trace_transport_subsystem_swallows_its_bytes() {
-    let mut machine = Machine::new("sapphire-rapids", Settings::default());
+    let mut machine = Machine::new("sapphire-rapids", IntelSettings::default());
     machine.start(ALL | 1 << 6);
     fill(&mut machine, 0x1000);
     machine.stop();

@@ -1,12 +1,16 @@
 //! Internal buffer overflow.
 
 use crate::intel::tests::machine::*;
-use crate::intel::{Overflow, Settings};
+use crate::intel::{IntelSettings, Overflow};
 use crate::{Context, ExecMode};
 
 /// A buffer of 128 bytes that empties by `drain` bytes an instruction.
-fn settings(drain: u32) -> Settings {
-    Settings { overflow: Some(Overflow { capacity: 128, drain }), visibility: 0, ..Settings::default() }
+fn settings(drain: u32) -> IntelSettings {
+    IntelSettings {
+        overflow: Some(Overflow { capacity: 128, drain }),
+        visibility: 0,
+        ..IntelSettings::default()
+    }
 }
 
 /// Far jumps back and forth, until the buffer overflows.
@@ -221,7 +225,7 @@ fn the_first_ip_behind_an_overflow_is_whole_or_compressed_against_the_last_befor
         // A lost packet's IP is none to compress against.
         (0xffff_8000_0000_1000, 0xffff_8000_0000_2000, true, 0x7d),
     ] {
-        let settings = Settings { compress_after_overflow: compress, ..settings(1) };
+        let settings = IntelSettings { compress_after_overflow: compress, ..settings(1) };
         let mut machine = Machine::new("skylake", settings);
         machine.start(ALL);
         for n in 0..100 {
@@ -248,7 +252,7 @@ fn no_ip_is_compressed_against_a_lost_one() {
         for (filling, far) in
             (0..60).flat_map(|filling| [(filling, 0x40_2000), (filling, 0xffff_8000_0000_2000)])
         {
-            let settings = Settings { compress_after_overflow: true, deferred_tips, ..settings(0) };
+            let settings = IntelSettings { compress_after_overflow: true, deferred_tips, ..settings(0) };
             let mut machine = Machine::new("skylake", settings);
             machine.start(ALL);
             for _ in 0..filling {

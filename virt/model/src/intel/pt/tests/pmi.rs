@@ -1,7 +1,7 @@
 //! PMIs of filled ToPA regions, from the entry to the local APIC.
 
 use crate::Pmi;
-use crate::intel::Settings;
+use crate::intel::IntelSettings;
 use crate::intel::tests::machine::*;
 
 const TABLE: u64 = 0x1000;
@@ -13,7 +13,7 @@ const GLOBAL_CTRL: u32 = 0x38f;
 const GLOBAL_STATUS_RESET: u32 = 0x390;
 
 fn machine(skid: u32, entries: &[u64]) -> Machine {
-    let settings = Settings { pmi_skid: skid, visibility: 0, ..Settings::default() };
+    let settings = IntelSettings { pmi_skid: skid, visibility: 0, ..IntelSettings::default() };
     let mut machine = Machine::new("icelake", settings);
     for (index, entry) in entries.iter().enumerate() {
         let at = TABLE as usize + index * 8;
@@ -21,7 +21,7 @@ fn machine(skid: u32, entries: &[u64]) -> Machine {
     }
     machine.write(BASE, TABLE);
     machine.write(MASK_PTRS, 0);
-    machine.processor.set_lvt_pc(0x400);
+    machine.processor.write_apic(0x340, 0x400);
     machine
 }
 
@@ -44,15 +44,15 @@ fn an_int_region_raises_a_pmi_that_comes_late() {
         assert!(until_signalled(&mut machine) > 1000);
         assert_ne!(machine.ram[0x1_0fff], 0);
         for _ in 0..skid {
-            assert_eq!(machine.processor.take_pmi(), None);
+            assert_eq!(machine.processor.take_interrupt(), None);
             machine.next(NOP);
         }
-        assert_eq!(machine.processor.take_pmi(), Some(Pmi::Nmi), "{skid}");
-        assert_eq!(machine.processor.lvt_pc(), 0x400 | 1 << 16);
+        assert_eq!(machine.processor.take_interrupt(), Some(Pmi::Nmi), "{skid}");
+        assert_eq!(machine.processor.read_apic(0x340), 0x400 | 1 << 16);
         assert_eq!(machine.read(GLOBAL_STATUS), 1 << 55);
         machine.write(GLOBAL_STATUS_RESET, 1 << 55);
         assert_eq!(machine.read(GLOBAL_STATUS), 0);
-        assert_eq!(machine.processor.violations(), &crate::intel::Violations::default());
+        assert_eq!(machine.processor.violations(), &crate::intel::IntelViolations::default());
     }
 }
 
@@ -61,7 +61,7 @@ fn tracing_goes_on_during_the_skid() {
     let mut machine = machine(100, &[0x1_0000 | INT, 0x1_2000, TABLE | 1]);
     machine.start(ALL | TOPA);
     until_signalled(&mut machine);
-    while machine.processor.take_pmi().is_none() {
+    while machine.processor.take_interrupt().is_none() {
         machine.go(JMP_RAX, 0x40_0000 + machine.at.ip % 2 * 0x10);
     }
     machine.stop();
@@ -78,10 +78,10 @@ fn a_pmi_on_its_way_arrives_when_tracing_ends() {
         machine.write(GLOBAL_CTRL, counters);
         machine.start(ALL | TOPA);
         until_signalled(&mut machine);
-        assert_eq!(machine.processor.take_pmi(), None);
+        assert_eq!(machine.processor.take_interrupt(), None);
         machine.stop();
         assert_eq!(machine.processor.steps(), counters == 1);
-        assert_eq!(machine.processor.take_pmi(), Some(Pmi::Nmi));
+        assert_eq!(machine.processor.take_interrupt(), Some(Pmi::Nmi));
     }
 }
 
@@ -91,7 +91,7 @@ fn a_pmi_on_its_way_arrives_at_hlt() {
     machine.start(ALL | TOPA);
     until_signalled(&mut machine);
     machine.next(&[0xf4]);
-    assert_eq!(machine.processor.take_pmi(), Some(Pmi::Nmi));
+    assert_eq!(machine.processor.take_interrupt(), Some(Pmi::Nmi));
 }
 
 #[test]
@@ -101,7 +101,7 @@ fn the_flush_itself_can_raise_a_pmi() {
     machine.start(ALL | TOPA);
     machine.stop();
     assert_eq!(machine.read(GLOBAL_STATUS), 1 << 55);
-    assert_eq!(machine.processor.take_pmi(), Some(Pmi::Nmi));
+    assert_eq!(machine.processor.take_interrupt(), Some(Pmi::Nmi));
 }
 
 #[test]
@@ -115,7 +115,7 @@ fn stop_and_int_together_leave_no_room_for_the_skid() {
     for _ in 0..10 {
         machine.next(NOP);
     }
-    assert_eq!(machine.processor.take_pmi(), Some(Pmi::Nmi));
+    assert_eq!(machine.processor.take_interrupt(), Some(Pmi::Nmi));
 }
 
 #[test]
@@ -133,12 +133,12 @@ fn a_stop_before_the_pmi_arrives_leaves_no_room_for_the_skid() {
 #[test]
 fn while_the_entry_is_masked_the_pmi_is_dropped() {
     let mut machine = machine(0, &[0x1_0000 | INT, 0x1_2000, TABLE | 1]);
-    machine.processor.set_lvt_pc(0x400 | 1 << 16);
+    machine.processor.write_apic(0x340, 0x400 | 1 << 16);
     machine.start(ALL | TOPA);
     until_signalled(&mut machine);
-    machine.processor.set_lvt_pc(0x400);
+    machine.processor.write_apic(0x340, 0x400);
     machine.next(NOP);
-    assert_eq!(machine.processor.take_pmi(), None);
+    assert_eq!(machine.processor.take_interrupt(), None);
     assert_eq!(machine.read(GLOBAL_STATUS), 1 << 55);
     assert_eq!(machine.processor.violations().pmis_dropped, 1);
 }
@@ -150,7 +150,7 @@ fn a_pmi_taken_back_at_the_stop_is_raised_by_the_next_enable() {
     machine.start(ALL | TOPA | INJECT);
     until_signalled(&mut machine);
     machine.stop();
-    assert_eq!(machine.processor.take_pmi(), None);
+    assert_eq!(machine.processor.take_interrupt(), None);
     assert_eq!(machine.read(STATUS) & 0xc0, 1 << 7);
     machine.write(GLOBAL_STATUS_RESET, 1 << 55);
     machine.start(ALL | TOPA | INJECT);
@@ -160,5 +160,5 @@ fn a_pmi_taken_back_at_the_stop_is_raised_by_the_next_enable() {
         machine.next(NOP);
     }
     machine.next(NOP);
-    assert_eq!(machine.processor.take_pmi(), Some(Pmi::Nmi));
+    assert_eq!(machine.processor.take_interrupt(), Some(Pmi::Nmi));
 }

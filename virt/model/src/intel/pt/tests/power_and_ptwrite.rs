@@ -2,7 +2,7 @@
 
 use std::string::String;
 
-use crate::intel::Settings;
+use crate::intel::IntelSettings;
 use crate::intel::tests::machine::*;
 use crate::{Context, DeliveryKind};
 
@@ -15,7 +15,7 @@ const HLT: &[u8] = &[0xf4];
 const MWAIT: &[u8] = &[0x0f, 0x01, 0xc9];
 
 fn traced(ctl: u64, code: impl FnOnce(&mut Machine)) -> String {
-    run("sapphire-rapids", Settings::default(), ctl, code)
+    run("sapphire-rapids", IntelSettings::default(), ctl, code)
 }
 
 const ON: &str = "MODE.Exec 64; TIP.PGE 400000; ";

@@ -4,7 +4,7 @@ use std::string::String;
 use std::vec::Vec;
 
 use crate::Context;
-use crate::intel::Settings;
+use crate::intel::IntelSettings;
 use crate::intel::tests::machine::*;
 
 /// Where each PSB lies in the single range.
@@ -18,7 +18,7 @@ fn psbs(machine: &mut Machine) -> Vec<usize> {
 fn a_psb_comes_when_the_period_is_crossed() {
     // Profile, PSBFreq, period.
     for (profile, freq, period) in [("skylake", 0, 2048), ("skylake", 1, 4096), ("skylake", 3, 16384)] {
-        let mut machine = Machine::new(profile, Settings::default());
+        let mut machine = Machine::new(profile, IntelSettings::default());
         machine.start(ALL | freq << 24);
         for n in 0..16_000u64 {
             machine.go(JMP_RAX, 0x40_0000 + n % 7 * 0x10);
@@ -35,7 +35,7 @@ fn a_psb_comes_when_the_period_is_crossed() {
 
 #[test]
 fn psb_plus_tells_the_state() {
-    let mut machine = Machine::new("skylake", Settings::default());
+    let mut machine = Machine::new("skylake", IntelSettings::default());
     machine.write(STATUS, 0);
     machine.start(ALL | 1 << 10 | 1 << 9);
     machine.tsc = 1007;
@@ -78,7 +78,7 @@ fn psb_plus_leaves_out_what_is_not_traced() {
         (0x1_0000_200d, "CBR 30; PIP 5000; MODE.TSX"),
     ];
     for (ctl, state) in rows {
-        let mut machine = Machine::new("skylake", Settings::default());
+        let mut machine = Machine::new("skylake", IntelSettings::default());
         machine.write(STATUS, 5000 << 32);
         machine.start(ctl);
         machine.next(NOP);
@@ -93,7 +93,7 @@ fn psb_plus_leaves_out_what_is_not_traced() {
 
 #[test]
 fn no_ret_compresses_across_a_psb_and_the_last_ip_is_zero() {
-    let mut machine = Machine::new("skylake", Settings::default());
+    let mut machine = Machine::new("skylake", IntelSettings::default());
     machine.write(STATUS, 2030 << 32);
     machine.at.ip = 0xffff_8000_0000_0000;
     machine.write(CTL, ALL);
@@ -118,7 +118,7 @@ fn no_ret_compresses_across_a_psb_and_the_last_ip_is_zero() {
 
 #[test]
 fn packet_byte_cnt_counts_from_the_psb() {
-    let mut machine = Machine::new("skylake", Settings::default());
+    let mut machine = Machine::new("skylake", IntelSettings::default());
     machine.start(ALL);
     machine.stop();
     let bytes = machine.read(MASK_PTRS) >> 32;
@@ -129,7 +129,7 @@ fn packet_byte_cnt_counts_from_the_psb() {
 
 #[test]
 fn without_the_count_each_enable_has_a_psb() {
-    let mut machine = Machine::new("broadwell", Settings::default());
+    let mut machine = Machine::new("broadwell", IntelSettings::default());
     machine.ram[0x1000..0x1008].copy_from_slice(&(RANGE as u64).to_le_bytes());
     machine.ram[0x1008..0x1010].copy_from_slice(&0x1001u64.to_le_bytes());
     machine.write(BASE, 0x1000);
@@ -144,7 +144,7 @@ fn without_the_count_each_enable_has_a_psb() {
 #[test]
 fn an_owed_psb_is_sent_on_the_next_enable() {
     const INJECT: u64 = 1 << 56;
-    let mut machine = Machine::new("icelake", Settings::default());
+    let mut machine = Machine::new("icelake", IntelSettings::default());
     // The FUP of the disabling WRMSR crosses the period.
     machine.write(STATUS, 2038 << 32);
     machine.start(ALL | INJECT);
@@ -164,7 +164,7 @@ fn an_owed_psb_is_sent_on_the_next_enable() {
 
 #[test]
 fn mode_exec_follows_a_psb_that_had_none() {
-    let mut machine = Machine::new("skylake", Settings::default());
+    let mut machine = Machine::new("skylake", IntelSettings::default());
     machine.start(0x2005);
     machine.far(IRETQ, machine.user(0x1000));
     let status = machine.read(STATUS) >> 32;

@@ -3,7 +3,7 @@
 use std::string::String;
 
 use crate::DeliveryKind;
-use crate::intel::Settings;
+use crate::intel::IntelSettings;
 use crate::intel::tests::machine::*;
 
 const CYC_EN: u64 = 1 << 1;
@@ -30,7 +30,7 @@ fn cyc_precedes_what_it_times() {
         at(m, 116, JMP_RAX, 0x9100);
     };
     let packets = "CYC 100; TIP 1000; CYC 2; TIP 2000; CYC 6; TNT 011; CYC 8; TIP 9000; TIP 9100; CYC 1";
-    let body = run("skylake", Settings::default(), ALL | CYC_EN, |m| {
+    let body = run("skylake", IntelSettings::default(), ALL | CYC_EN, |m| {
         code(m);
         m.tsc = 117;
     });
@@ -44,7 +44,7 @@ fn cycles_wait_for_the_threshold() {
     let times = [0, 9, 15, 30, 38, 46, 64, 71];
     let rows: [(u64, &[u64]); 3] = [(5, &[30, 46, 64]), (6, &[38, 71]), (7, &[64])];
     for (threshold, with_cyc) in rows {
-        let mut machine = Machine::new("skylake", Settings::default());
+        let mut machine = Machine::new("skylake", IntelSettings::default());
         machine.start(ALL | CYC_EN | threshold << 19);
         for time in times {
             at(&mut machine, time, JMP_RAX, time << 12);
@@ -71,14 +71,14 @@ fn mtc_comes_with_the_crystal_clock_whatever_is_traced() {
         at(m, 1500, NOP, 0x40_0005);
         at(m, 2500, NOP, 0x40_0006);
     };
-    let packets = run("skylake", Settings::default(), ALL | MTC_EN | 3 << 14, code);
+    let packets = run("skylake", IntelSettings::default(), ALL | MTC_EN | 3 << 14, code);
     assert_eq!(packets, String::from(ON) + "TNT 0; MTC 1; TNT 0; MTC 2");
-    assert_eq!(run("skylake", Settings::default(), 0x2009 | MTC_EN | 3 << 14, code), "MTC 1; MTC 2");
+    assert_eq!(run("skylake", IntelSettings::default(), 0x2009 | MTC_EN | 3 << 14, code), "MTC 1; MTC 2");
 }
 
 #[test]
 fn the_core_clock_may_differ_from_the_tsc() {
-    let turbo = Settings { core_ratio: Some(36), ..Settings::default() };
+    let turbo = IntelSettings { core_ratio: Some(36), ..IntelSettings::default() };
     let body = run("skylake", turbo, ALL | CYC_EN | TSC_EN, |m| {
         at(m, 1000, JMP_RAX, 0x1000);
     });
@@ -99,7 +99,7 @@ fn the_core_clock_stands_still_while_the_processor_sleeps() {
     ];
     for (threshold, packets) in rows {
         let ctl = ALL | CYC_EN | TSC_EN | MTC_EN | 3 << 14 | threshold << 19;
-        let body = run("skylake", Settings::default(), ctl, |m| {
+        let body = run("skylake", IntelSettings::default(), ctl, |m| {
             m.tsc = 100;
             m.next(&[0xf4]);
             m.tsc = 9100;
@@ -112,7 +112,7 @@ fn the_core_clock_stands_still_while_the_processor_sleeps() {
 
 #[test]
 fn the_cycle_counter_restarts_with_tracing() {
-    let mut machine = Machine::new("skylake", Settings::default());
+    let mut machine = Machine::new("skylake", IntelSettings::default());
     machine.start(ALL | CYC_EN);
     machine.stop();
     let before = machine.trace().len();

@@ -32,7 +32,7 @@ impl PhysMemory for Memory {
 }
 
 fn topa(name: &str) -> Topa {
-    Topa::new(Profile::by_name(name).expect(name))
+    Topa::new(IntelProfile::by_name(name).expect(name))
 }
 
 /// OUTPUT_MASK_PTRS for an entry and an offset.
@@ -124,7 +124,7 @@ fn regions_have_4_kib_to_128_mib() {
         let mut memory = Memory::with(&[(T, 0x800_0000 | n << 6 | 4), (T + 8, T | 1)]);
         let mut topa = topa("skylake");
         topa.start(T, at(0, size - 3), &memory).expect("a table");
-        let mut violations = Violations::default();
+        let mut violations = IntelViolations::default();
         let full = topa.write(&[0; 8], &mut memory, &mut violations);
         assert_eq!(full, Ok((3, Filled { int: true, stop: false })), "{size:#x}");
         assert_eq!(memory.writes, [(0x800_0000 + size - 3, 3)]);
@@ -143,7 +143,7 @@ fn walks_regions_and_tables() {
         (U + 8, T | 1),
     ]);
     let mut topa = topa("skylake");
-    let mut violations = Violations::default();
+    let mut violations = IntelViolations::default();
     topa.start(T, at(0, 0xff0), &memory).expect("a table");
     let none = Filled::default();
     assert_eq!(topa.write(&[0; 20], &mut memory, &mut violations), Ok((16, none)));
@@ -163,7 +163,7 @@ fn walks_regions_and_tables() {
     assert_eq!(topa.pointers(), (U, at(0, 0x1000)));
     let addresses: Vec<u64> = memory.writes.iter().map(|write| write.0).collect();
     assert_eq!(addresses, [0x20_0ff0, 0x21_0000, 0x21_0004, 0x30_0000]);
-    assert_eq!(violations, Violations::default());
+    assert_eq!(violations, IntelViolations::default());
 }
 
 #[test]
@@ -176,7 +176,7 @@ fn a_start_at_an_end_entry_goes_on_at_the_begin_of_the_next_tables_first_region(
         let mut topa = topa("skylake");
         topa.start(T, at(1, offset), &memory).expect("a table");
         assert_eq!(topa.pointers(), (U, at(0, 0)), "{offset:#x}");
-        let mut violations = Violations::default();
+        let mut violations = IntelViolations::default();
         assert_eq!(topa.write(&[0; 8], &mut memory, &mut violations), Ok((8, Filled::default())));
         assert_eq!(memory.writes, [(0x30_0000, 8)]);
     }
@@ -188,7 +188,7 @@ fn an_error_in_an_entry_shows_when_it_is_reached() {
     let mut topa = topa("skylake");
     topa.start(T, at(0, 0xff8), &memory).expect("a table");
     let error = OperationalError::ReservedBits { address: T + 8, entry: 0x21_0002 };
-    assert_eq!(topa.write(&[0; 8], &mut memory, &mut Violations::default()), Err((8, error)));
+    assert_eq!(topa.write(&[0; 8], &mut memory, &mut IntelViolations::default()), Err((8, error)));
     assert_eq!(topa.pointers(), (T, at(1, 0)), "the pointer shows the entry");
 }
 
@@ -198,7 +198,7 @@ fn the_last_entry_of_the_largest_table_is_followed_by_the_first() {
     let mut memory = Memory::with(&[(T, 0x20_0000), (last, 0x21_0000)]);
     let mut topa = topa("skylake");
     topa.start(T, at(u64::from(LAST_INDEX), 0xfff), &memory).expect("a table");
-    topa.write(&[0], &mut memory, &mut Violations::default()).expect("room");
+    topa.write(&[0], &mut memory, &mut IntelViolations::default()).expect("room");
     assert_eq!(topa.pointers(), (T, at(0, 0)));
 }
 
@@ -210,7 +210,7 @@ fn a_single_entry_raises_its_pmi_early_and_wraps() {
     let stop = Filled { int: false, stop: true };
     for (bits, early, full) in [(0, none, none), (4, int, none), (0x10, none, stop), (0x14, int, stop)] {
         let mut memory = Memory::with(&[(T, 0x20_0000 | bits), (T + 8, T | 1)]);
-        let mut violations = Violations::default();
+        let mut violations = IntelViolations::default();
         let mut topa = topa("broadwell");
         topa.start(T, at(0, 0xdf0), &memory).expect("a table");
         assert_eq!(topa.write(&[0; 16], &mut memory, &mut violations), Ok((16, early)), "{bits:x} early");
@@ -223,7 +223,7 @@ fn a_single_entry_raises_its_pmi_early_and_wraps() {
 #[test]
 fn a_live_edit_is_not_seen_but_counted() {
     let mut memory = Memory::with(&[(T, 0x20_0000), (T + 8, 0x21_0000), (T + 16, T | 1), (T + 24, 7)]);
-    let mut violations = Violations::default();
+    let mut violations = IntelViolations::default();
     let mut topa = topa("skylake");
     topa.start(T, at(0, 0xff0), &memory).expect("a table");
     memory.words.insert(T + 8, 0x50_0000);
@@ -246,7 +246,7 @@ fn a_live_edit_is_not_seen_but_counted() {
 #[test]
 fn a_live_edit_is_counted_when_the_table_goes_round() {
     let mut memory = Memory::with(&[(T, 0x20_0000), (T + 8, T | 1)]);
-    let mut violations = Violations::default();
+    let mut violations = IntelViolations::default();
     let mut topa = topa("skylake");
     topa.start(T, at(0, 0xff0), &memory).expect("a table");
     memory.words.insert(T, 0x50_0000);
@@ -259,7 +259,7 @@ fn a_live_edit_is_counted_when_the_table_goes_round() {
 #[test]
 fn output_where_no_memory_is_gets_lost_and_counted() {
     let mut memory = Memory::with(&[(T, 1 << 37), (T + 8, T | 1)]);
-    let mut violations = Violations::default();
+    let mut violations = IntelViolations::default();
     let mut topa = topa("skylake");
     topa.start(T, at(0, 0), &memory).expect("a table");
     topa.write(&[0; 16], &mut memory, &mut violations).expect("no error");
