@@ -5,6 +5,9 @@
 //! what to load where ([`loader`]), which memory, MSRs and ports the guest may reach ([`guest_map`],
 //! [`permission_map`]), the layout of the control block ([`vmcb`]), and the guest's processor as far as the monitor
 //! must emulate it ([`guest`]). The image (`src/main.rs`) adds what only runs on bare metal.
+//!
+//! Two terms in the comments: "the processor below" is the one that the monitor runs on, usually QEMU's. An instruction
+//! executed "by hand" is emulated by the monitor instead of being executed by the processor below.
 #![no_std]
 
 extern crate alloc;

@@ -100,9 +100,9 @@ pub enum BranchKind {
     Call = 2,
     /// A near RET.
     Return = 3,
-    /// Any other instruction that transfers control: a far transfer, SYSCALL and its kin, IRET.
+    /// Any other instruction that transfers control: a far transfer, SYSCALL, SYSRET, SYSENTER, SYSEXIT, IRET.
     Far = 4,
-    /// An interrupt or an exception, including INT n and its kin.
+    /// An interrupt or an exception, including INT n, INT3, INTO and INT1.
     Event = 5,
 }
 

@@ -154,7 +154,7 @@ impl Segment {
     /// G: the limit counts pages instead of bytes.
     pub(super) const G: u16 = 1 << 11;
 
-    /// A flat segment (base 0, largest limit), as SYSCALL and its kin load it.
+    /// A flat segment (base 0, largest limit), as SYSCALL, SYSRET, SYSENTER and SYSEXIT load it.
     pub(super) const fn flat(selector: u16, attributes: u16) -> Self {
         Self { selector, attributes, limit: u32::MAX, base: 0 }
     }

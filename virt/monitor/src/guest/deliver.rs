@@ -23,7 +23,7 @@ pub enum Event {
     Nmi,
     /// An exception. `Cpu::rip` is the faulting instruction, or the next one after a trap.
     Exception(Exception),
-    /// An INT n or its kin. `Cpu::rip` is the instruction itself.
+    /// An INT n, INT3, INTO or INT1. `Cpu::rip` is the instruction itself.
     Software {
         /// Its vector.
         vector: u8,

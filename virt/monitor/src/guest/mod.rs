@@ -10,7 +10,7 @@
 //! 1. `lookahead.next(&cpu, &mut memory)`: an `Err(Error::Exception(e))` is a fault of the fetch; deliver it.
 //! 2. If `instruction.emulation()` is `Some(e)` and `e.when_stepping()` holds: call [`execute`], without `VMRUN`.
 //!    [`Next::Retired`] counts as a retired instruction; if its `single_step` is set, the guest's own `#DB` is due:
-//!    deliver [`Exception::single_step`]. [`Next::Deliver`] is an `INT n` or its kin: deliver the event.
+//!    deliver [`Exception::single_step`]. [`Next::Deliver`] is an INT n, INT3, INTO or INT1: deliver the event.
 //!    `Err(Error::Exception(e))`: deliver it; nothing has retired and `cpu` is unchanged.
 //! 3. Otherwise run the guest with [`Cpu::rflags_for_stepping`] and DR6 in its reset state. At the exit take the flags
 //!    back with [`Cpu::set_rflags_from_hardware`], and leave [`Cpu::dr6`] unchanged: the monitor also executes MOV to

@@ -87,7 +87,8 @@ pub struct Config {
     pub filter: Filter,
     /// Where the packets go.
     pub output: Output,
-    /// STATUS is written as 0 before each start, so that the trace begins with a PSB.
+    /// STATUS is written as 0 before each start, so that the trace begins with a PSB, the packet at which decoding can
+    /// start.
     pub fresh: bool,
     /// How often unforeseen events happen, and how long instructions take.
     pub rates: Rates,
@@ -239,7 +240,7 @@ impl Config {
 
     /// Makes the choices that the manual leaves to the processor as libipt expects them: a RET with a TIP (the packet
     /// of an indirect branch's target) does not remove a CALL from the return stack, and no IP from before an OVF
-    /// packet is remembered.
+    /// (the packet that reports lost packets) is remembered.
     pub fn for_readers_like_libipt(&mut self) {
         self.settings.return_elsewhere = ReturnElsewhere::Empties;
         self.settings.compress_after_overflow = false;
