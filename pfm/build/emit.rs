@@ -1,4 +1,4 @@
-//! The tables as Rust source.
+//! Writes the tables as Rust source.
 
 use crate::{
     table::{Entry, Event},
@@ -6,17 +6,17 @@ use crate::{
 };
 use std::{collections::HashMap, fmt::Write};
 
-/// Rust source that grows by tables.
+/// Rust source to which tables are added.
 #[derive(Default)]
 pub(crate) struct Rust {
-    /// All names and descriptions, each once, behind one another.
+    /// All names and descriptions, each once, one after the other.
     pool: String,
     packed: HashMap<String, u32>,
     tables: String,
 }
 
 impl Rust {
-    /// Appends a table; an error begins with the line of the entry.
+    /// Adds a table. An error begins with the line of the entry.
     pub(crate) fn table(&mut self, name: &str, events: &[Event], text: &Text<'_>) -> Result<(), String> {
         let mut rows = String::new();
         for (index, event) in events.iter().enumerate() {
@@ -61,7 +61,7 @@ impl Rust {
         ))
     }
 
-    /// Where the pool has a text, and its length in the low eight bits.
+    /// Returns the place of a text in the pool, with its length in the low eight bits.
     fn pack(&mut self, text: &str) -> Result<u32, String> {
         if let Some(&packed) = self.packed.get(text) {
             return Ok(packed);
@@ -75,7 +75,7 @@ impl Rust {
     }
 }
 
-/// The indices of the events in the order of their names; equal names stay in the table's order.
+/// Returns the indices of the events, sorted by name; equal names stay in the table's order.
 fn by_name(events: &[Event]) -> Vec<usize> {
     let mut indices = (0..events.len()).collect::<Vec<_>>();
     indices.sort_by_key(|&index| events[index].entry.name.to_ascii_uppercase());

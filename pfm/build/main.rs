@@ -1,14 +1,15 @@
 //! Compiles the event tables, `events/*.tsv`, to static Rust.
 //!
-//! A family's table has a row for each event and, behind a tab, a row for each of its unit masks: name, code,
-//! marks. `text.tsv` describes them, for all families at once; its rows are a name and a sentence.
+//! A family's table has a row for each event, followed by a row with a leading tab for each of its unit masks. The
+//! columns are name, code and marks. `text.tsv` has the descriptions for all families; its rows are a name and a
+//! sentence.
 //!
 //! | mark | |
 //! |---|---|
-//! | `default` | taken where a request names none of the group |
-//! | `exclusive` | no other of the group goes with it |
-//! | `group=N` | it belongs to group N instead of 0; a request chooses from each group |
-//! | `omit` | the group may stay without a choice |
+//! | `default` | chosen if a request names no unit mask of the group |
+//! | `exclusive` | cannot be combined with others of the group |
+//! | `group=N` | belongs to group N instead of 0; a request chooses from each group |
+//! | `omit` | a request may choose nothing from the group |
 //! | `from=X`, `till=X` | the first and the last revision that has it |
 //! | `pfm3`, `pfm4` | only this libpfm has it |
 //! | `ibs-fetch`, `ibs-op` | libpfm3's event that stands for the IBS unit |

@@ -1,15 +1,15 @@
-//! Rows of tab separated columns; one that begins with a tab belongs to the last that did not.
+//! Splits a file into rows of tab-separated columns. A row with a leading tab belongs to the last row without one.
 
 /// A row.
 pub(crate) struct Row<'a> {
     /// The number of its line, from 1.
     pub(crate) line: usize,
-    /// It begins with a tab.
+    /// Whether it begins with a tab.
     pub(crate) inner: bool,
     pub(crate) columns: Vec<&'a str>,
 }
 
-/// The rows of a file, without empty lines and comments.
+/// Returns the rows of a file, without empty lines and comments.
 pub(crate) fn rows(file: &str) -> impl Iterator<Item = Row<'_>> {
     let lines = file.lines().enumerate().map(|(index, line)| (index + 1, line));
     lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#')).map(|(line, text)| {

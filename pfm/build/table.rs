@@ -1,4 +1,4 @@
-//! A family's table of events.
+//! Reads a family's table of events.
 
 use crate::row::{Row, rows};
 
@@ -16,16 +16,16 @@ pub(crate) struct Event {
     pub(crate) masks: Vec<Entry>,
 }
 
-/// What the third column says.
+/// The marks in the third column.
 pub(crate) struct Marks {
-    /// Names of `crate::table::Flags`.
+    /// Names of constants of `crate::table::Flags`.
     pub(crate) flags: Vec<&'static str>,
     pub(crate) group: u8,
     /// The first and the last revision that has it.
     pub(crate) revisions: (Option<char>, Option<char>),
 }
 
-/// The marks that are flags, and what they are called in Rust.
+/// The marks that are flags, and their names in Rust.
 const FLAGS: [(&str, &str); 7] = [
     ("default", "DEFAULT"),
     ("exclusive", "EXCLUSIVE"),
@@ -36,7 +36,7 @@ const FLAGS: [(&str, &str); 7] = [
     ("ibs-op", "IBS_OP"),
 ];
 
-/// Reads a table; an error begins with its line.
+/// Reads a table. An error begins with its line.
 pub(crate) fn parse(file: &str) -> Result<Vec<Event>, String> {
     let mut events: Vec<Event> = Vec::new();
     for row in rows(file) {

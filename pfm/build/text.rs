@@ -1,18 +1,18 @@
-//! What events and unit masks mean, in words.
+//! Reads the descriptions of events and unit masks.
 
 use crate::row::rows;
 
-/// The event that stands for any.
+/// The event name that matches every event.
 const ANY: &str = "*";
 
-/// Descriptions by name. `#` in a name stands for a number, and in the words for that number.
+/// Descriptions by name. `#` in a name matches a number, and `#` in the description is replaced by that number.
 pub(crate) struct Text<'a> {
-    /// Event, unit mask or nothing, words.
+    /// Event, unit mask (empty for the event itself), description.
     rows: Vec<(&'a str, &'a str, &'a str)>,
 }
 
 impl<'a> Text<'a> {
-    /// Reads the rows; an error begins with its line.
+    /// Reads the rows. An error begins with its line.
     pub(crate) fn parse(file: &'a str) -> Result<Self, String> {
         let mut event = ANY;
         let mut all = Vec::new();
@@ -30,7 +30,8 @@ impl<'a> Text<'a> {
         Ok(Self { rows: all })
     }
 
-    /// The words for an event, or for its unit mask; those under its own event come first.
+    /// Returns the description of an event, or of one of its unit masks. Descriptions under the event's own name come
+    /// first.
     pub(crate) fn of(&self, event: &str, mask: &str) -> Option<String> {
         let find = |accept: &dyn Fn(&str) -> bool| {
             self.rows.iter().filter(|row| accept(row.0)).find_map(|&(_, name, words)| fill(name, words, mask))
@@ -42,12 +43,12 @@ impl<'a> Text<'a> {
     }
 }
 
-/// The words, when the pattern matches the name.
+/// Returns the description if the pattern matches the name.
 fn fill(pattern: &str, words: &str, name: &str) -> Option<String> {
     matches(pattern, name).map(|number| words.replace('#', number))
 }
 
-/// The number that `#` stands for in the name; empty where the pattern has none.
+/// Returns the number that `#` matches in the name; empty if the pattern has no `#`.
 fn matches<'n>(pattern: &str, name: &'n str) -> Option<&'n str> {
     let Some((front, back)) = pattern.split_once('#') else {
         return (pattern == name).then_some("");

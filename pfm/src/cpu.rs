@@ -1,4 +1,4 @@
-//! Processors by libpfm3's revisions, and the later ones that are programmed in the same way.
+//! Processors by libpfm3's revisions, and later processors that are programmed in the same way.
 
 use crate::{
     dispatch::{self, Dispatch, DispatchError, FindError, Request, Selection},
@@ -7,8 +7,8 @@ use crate::{
 };
 use core::{fmt, ptr};
 
-/// A processor revision that libpfm3 programs, or a later processor with the same kind of registers, which it does not
-/// know: those of the families 12h, 14h, and since 16h.
+/// A processor revision that libpfm3 programs, or a later processor with the same kind of registers, which libpfm3 does
+/// not know: families 12h, 14h, and 16h and later.
 pub struct Cpu {
     name: &'static str,
     title: &'static str,
@@ -17,84 +17,85 @@ pub struct Cpu {
 }
 
 impl Cpu {
-    /// All of them, oldest first.
+    /// Returns all processors, oldest first.
     #[must_use]
     pub fn all() -> &'static [Self] {
         &CPUS
     }
 
-    /// The processor of a name such as `k8_revf`, in whatever case.
+    /// Finds the processor of a name such as `k8_revf`. Case makes no difference.
     #[must_use]
     pub fn by_name(name: &str) -> Option<&'static Self> {
         CPUS.iter().find(|cpu| cpu.name.eq_ignore_ascii_case(name))
     }
 
-    /// The processor by its display family, display model and stepping (CPUID.1:EAX).
+    /// Finds the processor by its display family, display model and stepping (CPUID.1:EAX).
     #[must_use]
     pub fn detect(family: u8, model: u8, stepping: u8) -> Option<&'static Self> {
         let (family, revision) = family::detect(family, model, stepping)?;
         CPUS.iter().find(|cpu| ptr::eq(cpu.family, family) && cpu.revision == revision)
     }
 
-    /// Its name: family and revision.
+    /// Returns its name: family and revision.
     #[must_use]
     pub const fn name(&self) -> &'static str {
         self.name
     }
 
-    /// What processor it is.
+    /// Returns a description of the processor.
     #[must_use]
     pub const fn title(&self) -> &'static str {
         self.title
     }
 
-    /// The counters and their registers.
+    /// Returns its counters and their registers.
     #[must_use]
     pub const fn bank(&self) -> Bank {
         self.family.bank
     }
 
-    /// Its events.
+    /// Returns its events.
     pub fn events(&self) -> impl Iterator<Item = &'static Event> + use<> {
         self.family.table.events(self.scope())
     }
 
-    /// The event of a name, in whatever case.
+    /// Finds the event of a name. Case makes no difference.
     #[must_use]
     pub fn event(&self, name: &str) -> Option<&'static Event> {
         self.find(name).ok()
     }
 
-    /// The unit masks of one of its events.
+    /// Returns the unit masks of one of its events.
     pub fn unit_masks(&self, event: &Event) -> impl Iterator<Item = &'static UnitMask> + use<> {
         self.scope().masks(event).map(|(_, mask)| mask)
     }
 
-    /// Selects an event: `EVENT`, and behind it its unit masks, each after a `:`.
+    /// Selects an event: `EVENT`, followed by its unit masks, each after a `:`.
     ///
-    /// A unit mask is a name in whatever case, or a number: the code of one, or the codes of several together. An event
-    /// with unit masks needs one, whatever its default; one without takes none.
+    /// A unit mask is a name in any case, or a number: the code of one, or the codes of several combined. An event with
+    /// unit masks needs one, even if it has a default; an event without unit masks takes none.
     ///
     /// # Errors
-    /// The first thing that is wrong with the string.
+    /// The first error in the string.
     pub fn select<'a>(&'static self, event: &'a str) -> Result<Selection, FindError<'a>> {
         dispatch::find(self, event)
     }
 
-    /// Assigns events to counters, sets up the IBS units, and gives the registers to write.
+    /// Assigns events to counters, sets up the IBS units, and returns the registers to write.
     ///
     /// # Errors
-    /// When the request asks for what the processor does not have.
+    /// If the request needs something that the processor does not have.
     pub fn dispatch(&'static self, request: &Request<'_>) -> Result<Dispatch, DispatchError> {
         dispatch::dispatch(self, request)
     }
 
-    /// The event select has twelve bits, counters know guest and host, and IBS is there: since family 10h.
+    /// Returns whether the event select has twelve bits, counters distinguish guest and host, and there is IBS: since
+    /// family 10h.
     pub(crate) const fn is_extended(&self) -> bool {
         self.family.number >= 0x10
     }
 
-    /// IBS can count dispatched ops: since revision C of family 10h.
+    /// Returns whether IBS can count dispatched ops: since revision C of family 10h.
     pub(crate) fn counts_ops(&self) -> bool {
         self.family.number > 0x10 || self.family.number == 0x10 && self.revision >= Revision::C
     }

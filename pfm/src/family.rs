@@ -12,17 +12,17 @@ pub(crate) struct Family {
     pub(crate) bank: Bank,
 }
 
-/// The counters of a core and where their registers are.
+/// The counters of a core and the addresses of their registers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bank {
-    /// Four: PERFEVTSELn at `C001_0000 + n`, PERFCTRn at `C001_0004 + n`.
+    /// Four counters: PERFEVTSELn at `C001_0000 + n`, PERFCTRn at `C001_0004 + n`.
     Legacy,
-    /// Six, since family 15h: PERFEVTSELn at `C001_0200 + 2n`, PERFCTRn behind it.
+    /// Six counters, since family 15h: PERFEVTSELn at `C001_0200 + 2n`, PERFCTRn at the address after it.
     Extended,
 }
 
 impl Bank {
-    /// How many counters there are.
+    /// Returns the number of counters.
     #[must_use]
     pub const fn counters(self) -> u8 {
         match self {
@@ -31,7 +31,7 @@ impl Bank {
         }
     }
 
-    /// The MSR of PERFEVTSELn.
+    /// Returns the MSR of PERFEVTSELn.
     #[must_use]
     pub const fn select_msr(self, n: u8) -> u32 {
         match self {
@@ -40,7 +40,7 @@ impl Bank {
         }
     }
 
-    /// The MSR of PERFCTRn.
+    /// Returns the MSR of PERFCTRn.
     #[must_use]
     pub const fn counter_msr(self, n: u8) -> u32 {
         match self {
@@ -63,14 +63,14 @@ pub enum Modifier {
     Invert,
     /// `c`: the counter mask, 0 to 255.
     CounterMask,
-    /// `h`: count in the host of virtual machines only.
+    /// `h`: count only in the host of virtual machines.
     Host,
-    /// `g`: count in guests only.
+    /// `g`: count only in guests.
     Guest,
 }
 
 impl Modifier {
-    /// Its letter.
+    /// Returns its letter.
     #[must_use]
     pub const fn letter(self) -> &'static str {
         match self {
@@ -91,10 +91,10 @@ impl fmt::Display for Modifier {
     }
 }
 
-/// Those of K7 and K8, in the order of the canonical string.
+/// The modifiers of K7 and K8, in the order of the canonical string.
 const BASIC: &[Modifier] =
     &[Modifier::Kernel, Modifier::User, Modifier::Edge, Modifier::Invert, Modifier::CounterMask];
-/// Since family 10h.
+/// The modifiers since family 10h.
 const VIRTUAL: &[Modifier] = &[
     Modifier::Kernel,
     Modifier::User,
@@ -124,9 +124,9 @@ const fn since_10h(number: u8, table: &'static Table, bank: Bank) -> Family {
     Family { number, table, modifiers: VIRTUAL, bank }
 }
 
-/// The family and revision of a processor by its display family, display model and stepping.
+/// Finds the family and revision of a processor by its display family, display model and stepping.
 ///
-/// Source: the revision guides; which models are which Zen, as Linux and libpfm have it.
+/// Source: AMD's revision guides; for which models are which Zen, Linux and libpfm.
 pub(crate) fn detect(family: u8, model: u8, stepping: u8) -> Option<(&'static Family, Revision)> {
     Some(match (family, model) {
         (6, _) => (&K7, Revision::A),
@@ -146,7 +146,7 @@ pub(crate) fn detect(family: u8, model: u8, stepping: u8) -> Option<(&'static Fa
     })
 }
 
-/// The revision of a K8 processor.
+/// Returns the revision of a K8 processor.
 const fn k8_revision(model: u8, stepping: u8) -> Revision {
     match (model >> 4, model & 0xf) {
         (0, 5) if stepping < 2 => Revision::B,
@@ -160,7 +160,7 @@ const fn k8_revision(model: u8, stepping: u8) -> Revision {
     }
 }
 
-/// The revision of a family 10h processor.
+/// Returns the revision of a family 10h processor.
 const fn fam10h_revision(model: u8) -> Revision {
     match model {
         4..=6 => Revision::C,

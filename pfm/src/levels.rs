@@ -1,19 +1,19 @@
-//! Privilege levels.
+//! Privilege levels at which a counter counts.
 
 use bitflags::bitflags;
 
 bitflags! {
-    /// Where a counter counts: libpfm's mask of privilege levels.
+    /// The levels at which a counter counts: libpfm's mask of privilege levels.
     ///
-    /// AMD's counters know the kernel, the user and, since family 10h, the host of virtual machines. Levels 1 and 2 are
-    /// in the mask because libpfm3 refuses them.
+    /// AMD's counters distinguish the kernel, the user and, since family 10h, the host of virtual machines. Levels 1
+    /// and 2 are in the mask because libpfm3 refuses them with an error.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Levels: u32 {
         /// CPL 0.
         const KERNEL = 1 << 0;
-        /// Level 1; no counter has it by itself.
+        /// Level 1, which no counter can select.
         const LEVEL1 = 1 << 1;
-        /// Level 2; no counter has it by itself.
+        /// Level 2, which no counter can select.
         const LEVEL2 = 1 << 2;
         /// CPL above 0.
         const USER = 1 << 3;

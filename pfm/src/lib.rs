@@ -1,10 +1,10 @@
-//! libpfm's names for the performance counters of AMD processors, and what they program.
+//! libpfm's names for the performance counters of AMD processors, and the register values that they stand for.
 //!
-//! No heap and no I/O: a kernel that programs its own counters can take event strings by it. The tables are data,
-//! `events/*.tsv`, compiled in.
+//! The crate uses no heap and no I/O, so a kernel that programs its own counters can accept event strings. The tables
+//! are data in `events/*.tsv`, compiled in.
 //!
-//! **libpfm4's half**: a [`Pmu`] has events, these have unit masks and modifiers, and [`encode()`] makes a
-//! PERFEVTSEL of them.
+//! **The part of libpfm4**: a [`Pmu`] has events, events have unit masks and modifiers, and [`encode()`] makes the
+//! value of a PERFEVTSEL register from them.
 //!
 //! ```
 //! use pugmark_pfm::{Levels, Pmu, encode};
@@ -19,8 +19,8 @@
 //! # Ok::<(), pugmark_pfm::EncodeError<'_>>(())
 //! ```
 //!
-//! **libpfm3's half**: a [`Cpu`] selects events, assigns them to counters that are available, and sets up the IBS
-//! units beside.
+//! **The part of libpfm3**: a [`Cpu`] selects events, assigns them to available counters, and also sets up the units of
+//! Instruction Based Sampling (IBS).
 //!
 //! ```
 //! use pugmark_pfm::{Cpu, dispatch::{Features, IbsOp, Request}};
@@ -41,8 +41,8 @@
 //! # Ok::<(), Box<dyn core::error::Error>>(())
 //! ```
 //!
-//! What libpfm does, errors included, is done here too; where it is odd, a comment says so. The northbridge and L3 units
-//! of newer families, which libpfm4 has as PMUs of their own, are missing.
+//! The results are libpfm's, including errors. Where libpfm does something odd, a comment says so. The northbridge and
+//! L3 units of newer families, which are separate PMUs in libpfm4, are missing.
 
 #![no_std]
 #![forbid(unsafe_code)]

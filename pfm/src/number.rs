@@ -1,9 +1,9 @@
-//! Numbers as C reads them with base 0.
+//! Reads numbers as C reads them with base 0.
 
-/// The number that `text` is from front to end.
+/// Returns the number if the whole of `text` is one.
 ///
-/// Blanks and a sign may come first, `0x` makes it hexadecimal, another `0` octal. What is too large is
-/// `u64::MAX`, as C's `strtoull` has it.
+/// Blanks and a sign may come first. A leading `0x` makes the number hexadecimal, another leading `0` octal. A number
+/// that is too large becomes `u64::MAX`, as with C's `strtoull`.
 pub(crate) fn parse(text: &str) -> Option<u64> {
     let text = text.trim_start_matches([' ', '\t', '\n', '\x0b', '\x0c', '\r']);
     let (negative, text) = match text.as_bytes().first()? {

@@ -17,68 +17,68 @@ pub struct Pmu {
 }
 
 impl Pmu {
-    /// All of them, oldest first.
+    /// Returns all PMUs, oldest first.
     #[must_use]
     pub fn all() -> &'static [Self] {
         &PMUS
     }
 
-    /// The PMU of a name, in whatever case.
+    /// Finds the PMU of a name. Case makes no difference.
     #[must_use]
     pub fn by_name(name: &str) -> Option<&'static Self> {
         PMUS.iter().find(|pmu| pmu.name.eq_ignore_ascii_case(name))
     }
 
-    /// The PMU of a processor by its display family, display model and stepping (CPUID.1:EAX).
+    /// Finds the PMU of a processor by its display family, display model and stepping (CPUID.1:EAX).
     #[must_use]
     pub fn detect(family: u8, model: u8, stepping: u8) -> Option<&'static Self> {
         let (family, revision) = family::detect(family, model, stepping)?;
-        // libpfm4 has no name for revision E of family 10h and takes it for the first.
+        // libpfm4 has no name for revision E of family 10h and treats it as revision B.
         let revision = if revision == Revision::E && family.number == 0x10 { Revision::B } else { revision };
         PMUS.iter().find(|pmu| ptr::eq(pmu.family, family) && pmu.revision == revision)
     }
 
-    /// libpfm4's name, such as `amd64_k8_revb`.
+    /// Returns libpfm4's name, such as `amd64_k8_revb`.
     #[must_use]
     pub const fn name(&self) -> &'static str {
         self.name
     }
 
-    /// What processor it is.
+    /// Returns a description of the processor.
     #[must_use]
     pub const fn title(&self) -> &'static str {
         self.title
     }
 
-    /// The counters and their registers.
+    /// Returns its counters and their registers.
     #[must_use]
     pub const fn bank(&self) -> Bank {
         self.family.bank
     }
 
-    /// The modifiers that its events take, in the order of the canonical string.
+    /// Returns the modifiers that its events take, in the order of the canonical string.
     #[must_use]
     pub const fn modifiers(&self) -> &'static [Modifier] {
         self.family.modifiers
     }
 
-    /// Its events, in libpfm4's order.
+    /// Returns its events, in libpfm4's order.
     pub fn events(&self) -> impl Iterator<Item = &'static Event> + use<> {
         self.family.table.events(self.scope())
     }
 
-    /// The event of a name, in whatever case.
+    /// Finds the event of a name. Case makes no difference.
     #[must_use]
     pub fn event(&self, name: &str) -> Option<&'static Event> {
         self.find(name).ok()
     }
 
-    /// The unit masks of one of its events.
+    /// Returns the unit masks of one of its events.
     pub fn unit_masks(&self, event: &Event) -> impl Iterator<Item = &'static UnitMask> + use<> {
         self.scope().masks(event).map(|(_, mask)| mask)
     }
 
-    /// Encodes an event string of one of its events: [`encode()`](encode::encode) without `pmu::`.
+    /// Encodes a string for one of its events, like [`encode()`](encode::encode) but without `pmu::`.
     ///
     /// # Errors
     /// Those of [`encode()`](encode::encode).

@@ -1,4 +1,4 @@
-//! Events, their unit masks, and the tables of them.
+//! Events, their unit masks, and the tables that hold them.
 
 use crate::text::Text;
 use bitflags::bitflags;
@@ -6,7 +6,7 @@ use core::{cmp::Ordering, fmt, iter};
 
 include!(concat!(env!("OUT_DIR"), "/tables.rs"));
 
-/// A revision of a processor family, by AMD's letter. Families whose revisions all have the same events are at `A`.
+/// A revision of a processor family, by AMD's letter. It is `A` in families whose revisions all have the same events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Revision {
     A,
@@ -30,7 +30,7 @@ pub struct Event {
     masks: &'static [UnitMask],
 }
 
-/// A part of an event: bits of the unit mask, and what they make the counter count.
+/// A part of an event: bits of the unit mask, and what the counter counts with these bits.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct UnitMask {
     name: Text,
@@ -42,31 +42,31 @@ pub struct UnitMask {
 }
 
 impl Event {
-    /// libpfm's name, in capitals.
+    /// Returns libpfm's name, in capitals.
     #[must_use]
     pub fn name(&self) -> &'static str {
         self.name.as_str()
     }
 
-    /// What it counts, in words.
+    /// Returns a description of what it counts.
     #[must_use]
     pub fn description(&self) -> &'static str {
         self.words.as_str()
     }
 
-    /// The event select, 12 bits.
+    /// Returns the event select, 12 bits.
     #[must_use]
     pub const fn code(&self) -> u16 {
         self.code
     }
 
-    /// The groups of unit masks, 0 to 4. One of each group has to be chosen.
+    /// Returns the number of groups of unit masks, 0 to 4. A request must choose a unit mask from each group.
     #[must_use]
     pub const fn groups(&self) -> u8 {
         self.groups
     }
 
-    /// All unit masks, those of other revisions and of the other library included.
+    /// Returns all unit masks, including those of other revisions and of the other library.
     pub(crate) const fn all_masks(&self) -> &'static [UnitMask] {
         self.masks
     }
@@ -77,43 +77,43 @@ impl Event {
 }
 
 impl UnitMask {
-    /// libpfm's name, in capitals.
+    /// Returns libpfm's name, in capitals.
     #[must_use]
     pub fn name(&self) -> &'static str {
         self.name.as_str()
     }
 
-    /// What it makes the event count, in words.
+    /// Returns a description of what it makes the event count.
     #[must_use]
     pub fn description(&self) -> &'static str {
         self.words.as_str()
     }
 
-    /// Its bits in the unit mask.
+    /// Returns its bits in the unit mask.
     #[must_use]
     pub const fn code(&self) -> u8 {
         self.code
     }
 
-    /// The group that it belongs to, from 0.
+    /// Returns the number of the group that it belongs to, from 0.
     #[must_use]
     pub const fn group(&self) -> u8 {
         self.group
     }
 
-    /// It is taken where the request names none of its group.
+    /// Returns whether it is chosen if the request names no unit mask of its group.
     #[must_use]
     pub const fn is_default(&self) -> bool {
         self.flags.contains(Flags::DEFAULT)
     }
 
-    /// No other of its group goes with it.
+    /// Returns whether it cannot be combined with others of its group.
     #[must_use]
     pub const fn is_exclusive(&self) -> bool {
         self.flags.contains(Flags::EXCLUSIVE)
     }
 
-    /// Its group may stay without a choice.
+    /// Returns whether a request may choose nothing from its group.
     #[must_use]
     pub const fn is_omittable(&self) -> bool {
         self.flags.contains(Flags::OMITTED)
@@ -137,18 +137,18 @@ impl fmt::Debug for UnitMask {
 }
 
 bitflags! {
-    /// What the tables say about an event or a unit mask besides.
+    /// Further properties of an event or a unit mask.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub(crate) struct Flags: u8 {
-        /// Taken where the request names none of its group.
+        /// Chosen if the request names no unit mask of its group.
         const DEFAULT = 1 << 0;
-        /// No other of its group goes with it.
+        /// Cannot be combined with others of its group.
         const EXCLUSIVE = 1 << 1;
-        /// Its group may stay without a choice.
+        /// A request may choose nothing from its group.
         const OMITTED = 1 << 2;
-        /// libpfm4 does not have it.
+        /// Only libpfm3 has it.
         const PFM3_ONLY = 1 << 3;
-        /// libpfm3 does not have it.
+        /// Only libpfm4 has it.
         const PFM4_ONLY = 1 << 4;
         /// Stands for the IBS fetch unit.
         const IBS_FETCH = 1 << 5;
@@ -157,11 +157,11 @@ bitflags! {
     }
 }
 
-/// What of a table exists: a revision as a library knows it.
+/// Selects what exists in a table: what a revision has, according to one of the libraries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Scope {
     pub(crate) revision: Revision,
-    /// [`Flags::PFM3_ONLY`] or [`Flags::PFM4_ONLY`]: what the other library has alone.
+    /// [`Flags::PFM3_ONLY`] or [`Flags::PFM4_ONLY`], whichever marks what only the other library has.
     pub(crate) without: Flags,
 }
 
@@ -174,7 +174,7 @@ impl Scope {
         self.has(mask.flags, mask.revisions)
     }
 
-    /// The unit masks of an event, with their index among [`Event::all_masks`].
+    /// Returns the unit masks of an event, with their indices in [`Event::all_masks`].
     pub(crate) fn masks(self, event: &Event) -> impl Iterator<Item = (u8, &'static UnitMask)> + use<> {
         (0..).zip(event.masks).filter(move |(_, mask)| self.has_mask(mask))
     }
@@ -190,7 +190,7 @@ impl Scope {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Table {
     events: &'static [Event],
-    /// The indices of the events, by name.
+    /// The indices of the events, sorted by name.
     by_name: &'static [u16],
 }
 
@@ -199,7 +199,7 @@ impl Table {
         self.events.iter().filter(move |event| scope.has_event(event))
     }
 
-    /// The event of a name, in whatever case.
+    /// Finds the event of a name. Case makes no difference.
     pub(crate) fn find(&self, scope: Scope, name: &str) -> Result<&'static Event, Absent> {
         let mut absent = Absent::Unknown;
         for event in self.named(name) {
@@ -220,12 +220,12 @@ impl Table {
     }
 }
 
-/// Why a table does not give an event.
+/// Why an event was not found in a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Absent {
-    /// It has none of this name.
+    /// The table has no event of this name.
     Unknown,
-    /// Other revisions of the family have it, or only the other library.
+    /// Only other revisions of the family, or only the other library, have the event.
     Elsewhere,
 }
 

@@ -1,4 +1,4 @@
-//! The tables against the event table among the shared vectors, where that is there.
+//! Compares the tables with the event table among the shared test vectors.
 
 use pugmark_pfm::{Event, Pmu, UnitMask};
 use std::{fs, path::Path};
@@ -46,7 +46,7 @@ fn each_revision_has_the_events_and_unit_masks_of_the_vectors_in_their_order() {
     }
 }
 
-/// Whether the bounds, such as `K8_REV_D` or `-`, let a revision in.
+/// Returns whether the bounds, such as `K8_REV_D` or `-`, include a revision.
 fn has(from: &str, till: &str, letter: char) -> bool {
     let bound = |bound: &str| bound.chars().next_back().filter(|_| bound != "-");
     bound(from).is_none_or(|from| letter >= from) && bound(till).is_none_or(|till| letter <= till)

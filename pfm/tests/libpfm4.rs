@@ -1,4 +1,4 @@
-//! Every event against libpfm4, where it is installed (Debian: `libpfm4`).
+//! Compares every event with libpfm4, if that is installed (Debian: `libpfm4`).
 
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use pugmark_pfm::{Levels, Pmu, encode};
@@ -9,7 +9,8 @@ use std::{
     sync::{Mutex, OnceLock},
 };
 
-/// Before libpfm 4.13, which brought Zen 4, the tables of the families from 17h were others; Zen 5 came later.
+/// libpfm 4.13, which added Zen 4, changed the tables of the families from 17h on; Zen 5 came later. Each PMU here
+/// needs a libpfm that has the second one.
 const SINCE: [(&str, &str); 6] = [
     ("amd64_fam17h", "amd64_fam19h_zen4"),
     ("amd64_fam17h_zen1", "amd64_fam19h_zen4"),
@@ -19,7 +20,7 @@ const SINCE: [(&str, &str); 6] = [
     ("amd64_fam1ah_zen5", "amd64_fam1ah_zen5"),
 ];
 
-/// What stands behind an event, besides its unit masks.
+/// The attributes to test besides unit masks.
 const MODIFIERS: [&str; 30] = [
     "k",
     "u",
@@ -97,7 +98,7 @@ fn every_event_encodes_as_in_libpfm4() {
     eprintln!("{requests} requests encode as in libpfm4");
 }
 
-/// libpfm4's functions; the signatures are those of pfmlib.h.
+/// libpfm4's functions, with the signatures of pfmlib.h.
 struct Libpfm {
     encode: unsafe extern "C" fn(
         *const c_char,
@@ -109,7 +110,7 @@ struct Libpfm {
     ) -> c_int,
     /// The library is not safe to use from several threads.
     turn: Mutex<()>,
-    /// Holds the functions.
+    /// Keeps the functions loaded.
     _library: Library,
 }
 
@@ -120,28 +121,28 @@ impl Libpfm {
     }
 
     fn load() -> Option<Self> {
-        // SAFETY: the library is libpfm's by its name, whose initialisers are those of any C library.
+        // SAFETY: a library of this name is libpfm, whose initialisers are those of any C library.
         let library = unsafe { Library::open(Some("libpfm.so.4"), RTLD_NOW | RTLD_LOCAL) }.ok()?;
         // SAFETY: this is the type of the function in pfmlib.h.
         let initialize = unsafe { library.get::<unsafe extern "C" fn() -> c_int>(b"pfm_initialize") }.ok()?;
         // SAFETY: this is the type of the function in pfmlib.h.
         let encode = unsafe { library.get(b"pfm_get_event_encoding") }.ok()?;
         let encode = *encode;
-        // PMUs of other processors too.
-        // SAFETY: it is called once, before any other thread of this test looks at the environment.
+        // Encode events for PMUs of other processors, too.
+        // SAFETY: it is called once, before any other thread of this test reads the environment.
         unsafe { env::set_var("LIBPFM_ENCODE_INACTIVE", "1") };
-        // SAFETY: it takes nothing, and is called once.
+        // SAFETY: it takes no arguments, and is called once.
         let status = unsafe { initialize() };
         (status == 0).then_some(Self { encode, turn: Mutex::new(()), _library: library })
     }
 
-    /// Whether it knows a PMU: one that it does not know has no event.
+    /// Returns whether the library has a PMU: without the PMU, no event can be encoded.
     fn has(&self, pmu: &str) -> bool {
         let pmu = Pmu::by_name(pmu).expect(pmu);
         pmu.events().any(|event| self.encode(&format!("{}::{}", pmu.name(), event.name())).is_ok())
     }
 
-    /// The code and the canonical string, or the number of the error.
+    /// Returns the code and the canonical string, or the number of the error.
     fn encode(&self, request: &str) -> Result<(u64, String), c_int> {
         let _turn = self.turn.lock();
         let request = CString::new(request).expect("no zero byte");
@@ -155,7 +156,7 @@ impl Libpfm {
         if status != 0 {
             return Err(status);
         }
-        // SAFETY: at success it is a terminated string, which stays: nobody frees it.
+        // SAFETY: on success it is a terminated string, which is never freed.
         let canonical = unsafe { CStr::from_ptr(canonical) };
         Ok((code, canonical.to_str().expect("ASCII").to_owned()))
     }

@@ -1,4 +1,4 @@
-//! Events to counters.
+//! Assigns events to counters.
 
 use super::{
     MOST_COUNTERS,
@@ -14,24 +14,24 @@ use crate::{
     table::Flags,
 };
 
-/// The levels that no counter has.
+/// The levels that no counter can select.
 const REFUSED: Levels = Levels::LEVEL1.union(Levels::LEVEL2);
-/// The counter mask is below this.
+/// The number of possible counter masks.
 const COUNTER_MASKS: u32 = 4;
-/// The address that libpfm3 gives for the control register of its fetch event. The register is at `C001_1030`.
+/// The address that libpfm3 returns for the control register of its fetch event. The register is really at `C001_1030`.
 const IBS_FETCH_EVENT_ADDRESS: u32 = 0xc001_1031;
 
-/// An event of a request, with what the request says about it.
+/// An event of a request, with the request's settings for it.
 #[derive(Clone, Copy)]
 struct Item<'a> {
     index: usize,
     selection: &'a Selection,
-    /// Its own levels, or else the request's.
+    /// The event's levels, or the request's if it has none.
     levels: Levels,
     features: CounterFeatures,
 }
 
-/// Appends the registers of the events.
+/// Appends the registers of the events to `dispatch`.
 pub(super) fn dispatch(
     cpu: &'static Cpu,
     request: &Request<'_>,
@@ -61,7 +61,7 @@ fn items<'a>(request: &Request<'a>) -> impl Iterator<Item = Item<'a>> + use<'a> 
     })
 }
 
-/// The counter of each event: the next that is available, in the order of the events.
+/// Returns the counter of each event: the next available one, in the order of the events.
 fn assign(cpu: &'static Cpu, request: &Request<'_>) -> Result<[u8; MOST_COUNTERS], DispatchError> {
     if request.levels.intersects(REFUSED) {
         return Err(DispatchError::Levels { event: None, levels: request.levels });
@@ -96,14 +96,14 @@ fn check(cpu: &'static Cpu, item: &Item<'_>) -> Result<(), DispatchError> {
     Ok(())
 }
 
-/// A counter that counts.
+/// Returns the registers of an event that is counted.
 fn count(cpu: &Cpu, item: &Item<'_>, counter: u8) -> Result<(Pmc, Pmd), DispatchError> {
     let &Item { index, selection, levels, features } = item;
     let mut select = PerfEvtSel::EN
         .union(PerfEvtSel::INT)
         .with_event(selection.event.code())
         .with_unit_mask(unit_mask(selection))
-        // It is below COUNTER_MASKS.
+        // It was checked to be below COUNTER_MASKS.
         .with_counter_mask(features.counter_mask as u8);
     select.set(PerfEvtSel::USR, levels.contains(Levels::USER));
     select.set(PerfEvtSel::OS, levels.contains(Levels::KERNEL));
@@ -121,7 +121,7 @@ fn count(cpu: &Cpu, item: &Item<'_>, counter: u8) -> Result<(Pmc, Pmd), Dispatch
     ))
 }
 
-/// libpfm3's event that stands for the op unit. It has no period.
+/// Returns the registers of libpfm3's event that stands for the IBS op unit. The event has no period.
 fn ibs_op(cpu: &Cpu, index: usize, selection: &Selection) -> Result<(Pmc, Pmd), DispatchError> {
     let in_ops = unit_mask(selection) != 1;
     if in_ops && !cpu.counts_ops() {
@@ -136,7 +136,7 @@ fn ibs_op(cpu: &Cpu, index: usize, selection: &Selection) -> Result<(Pmc, Pmd), 
     ))
 }
 
-/// libpfm3's event that stands for the fetch unit. It has no period.
+/// Returns the registers of libpfm3's event that stands for the IBS fetch unit. The event has no period.
 fn ibs_fetch(selection: &Selection) -> (Pmc, Pmd) {
     let mut control = IbsFetchCtl::EN;
     control.set(IbsFetchCtl::RAND_EN, unit_mask(selection) == 1);

@@ -1,20 +1,20 @@
-//! What can be wrong with a request.
+//! Errors in a request.
 
 use crate::levels::Levels;
 use core::{error, fmt};
 
-/// What is wrong with an event string, and where.
+/// An error in an event string, and its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FindError<'a> {
-    /// Where it stands in the string, in bytes.
+    /// The offset of the wrong part in the string, in bytes.
     pub offset: usize,
-    /// What stands there.
+    /// The wrong part.
     pub text: &'a str,
-    /// What is wrong with it.
+    /// What is wrong with that part.
     pub kind: FindErrorKind,
 }
 
-/// What is wrong.
+/// What is wrong with an event string.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FindErrorKind {
     /// The processor has no event of this name.
@@ -25,7 +25,7 @@ pub enum FindErrorKind {
     MissingUnitMask,
     /// The event has no unit masks.
     NoUnitMasks,
-    /// The event has no such unit mask, and none whose codes make up the number.
+    /// The event has no such unit mask, and the number is not a combination of its codes.
     UnknownUnitMask,
 }
 
@@ -60,25 +60,25 @@ impl fmt::Display for FindErrorKind {
 
 impl error::Error for FindError<'_> {}
 
-/// What is wrong with a request. Events are named by their index.
+/// An error in a request. Events are given by their index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DispatchError {
-    /// Nothing is to be counted or sampled.
+    /// The request has nothing to count or sample.
     Nothing,
     /// The request has no privilege levels.
     NoLevels,
-    /// A privilege level that counters do not have.
+    /// A privilege level that counters cannot select.
     Levels {
-        /// The event; none: the request's.
+        /// The event, or `None` if the levels are the request's.
         event: Option<usize>,
-        /// All levels.
+        /// All levels of the event or request.
         levels: Levels,
     },
     /// Unknown flags of a counter.
     Flags {
         /// The event.
         event: usize,
-        /// The unknown ones.
+        /// The unknown flags.
         flags: u32,
     },
     /// The counter mask is above 3.
@@ -88,24 +88,24 @@ pub enum DispatchError {
         /// The counter mask.
         mask: u32,
     },
-    /// More events than counters.
+    /// The request has more events than there are counters.
     TooManyEvents {
-        /// How many events there are.
+        /// The number of events.
         events: usize,
-        /// How many counters the processor has.
+        /// The number of counters of the processor.
         counters: u8,
     },
-    /// No counter is left that is available.
+    /// No available counter is left.
     NoCounter {
-        /// The first event without one.
+        /// The first event without a counter.
         event: usize,
     },
-    /// The event needs a unit mask. Only the number 0, when no unit mask has that code, selects none.
+    /// The event needs a unit mask. A string can select none only by the number 0, if no unit mask has that code.
     MissingUnitMask {
         /// The event.
         event: usize,
     },
-    /// The event's unit masks do not go together.
+    /// The event's unit masks cannot be combined.
     Combination {
         /// The event.
         event: usize,
@@ -117,23 +117,23 @@ pub enum DispatchError {
         /// The processor.
         cpu: &'static str,
     },
-    /// Only other revisions of the processor have a unit mask.
+    /// Only other revisions of the processor have this unit mask.
     OtherRevision {
         /// The event.
         event: usize,
         /// The unit mask.
         unit_mask: &'static str,
     },
-    /// Guest, host or an event select of twelve bits on a processor before family 10h.
+    /// Guest, host or an event select of twelve bits, on a processor before family 10h.
     SinceFam10h {
         /// The event.
         event: usize,
     },
     /// The processor has no IBS.
     NoIbs,
-    /// IBS counts no dispatched ops before revision C of family 10h.
+    /// IBS cannot count dispatched ops before revision C of family 10h.
     NoOpCount {
-        /// The event that asks for it; none: the features.
+        /// The event that needs it, or `None` if the features do.
         event: Option<usize>,
     },
 }

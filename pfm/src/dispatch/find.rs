@@ -1,4 +1,4 @@
-//! Event strings of libpfm3.
+//! Reads event strings of libpfm3.
 
 use super::error::{FindError, FindErrorKind};
 use crate::{
@@ -8,30 +8,30 @@ use crate::{
     table::{Absent, Event, UnitMask},
 };
 
-/// An event of a processor, with unit masks.
+/// An event of a processor, with the selected unit masks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Selection {
     pub(super) cpu: &'static Cpu,
     pub(super) event: &'static Event,
-    /// Bit n: unit mask n of the event's table.
+    /// Bit n stands for unit mask n of the event's table.
     masks: u64,
     pub(super) levels: Levels,
 }
 
 impl Selection {
-    /// Counts at these levels instead of the request's; none: at the request's.
+    /// Sets the levels to count at. If they are empty, the request's levels apply.
     #[must_use]
     pub const fn at(self, levels: Levels) -> Self {
         Self { levels, ..self }
     }
 
-    /// The event.
+    /// Returns the event.
     #[must_use]
     pub const fn event(&self) -> &'static Event {
         self.event
     }
 
-    /// The unit masks, in the table's order.
+    /// Returns the unit masks, in the table's order.
     pub fn unit_masks(&self) -> impl Iterator<Item = &'static UnitMask> {
         let masks = self.masks;
         (0..u64::BITS)
@@ -49,7 +49,7 @@ impl Selection {
     }
 }
 
-/// Finds the event and its unit masks.
+/// Finds the event and the unit masks of a string.
 pub(crate) fn find<'a>(cpu: &'static Cpu, request: &'a str) -> Result<Selection, FindError<'a>> {
     let (name, words) = match request.split_once(':') {
         Some((name, words)) => (name, Some(words)),
@@ -77,15 +77,16 @@ pub(crate) fn find<'a>(cpu: &'static Cpu, request: &'a str) -> Result<Selection,
     Ok(selection)
 }
 
-/// The unit mask of a name.
+/// Finds the unit mask of a name.
 fn named(cpu: &Cpu, event: &Event, word: &str) -> Option<u64> {
     let mut masks = cpu.scope().masks(event);
     masks.find(|(_, mask)| mask.name().eq_ignore_ascii_case(word)).map(|(index, _)| 1 << index)
 }
 
-/// The first unit mask with this code, or else all whose bits are in the number, when they make it up.
+/// Finds the first unit mask with this code; if there is none, all unit masks whose bits are in the number, provided
+/// that together they have all of its bits.
 ///
-/// As libpfm3 does it, those of other revisions are among them.
+/// As in libpfm3, unit masks of other revisions are included.
 fn numbered(cpu: &Cpu, event: &Event, word: &str) -> Option<u64> {
     let number = number::parse(word)?;
     if let Some((index, _)) = masks(cpu, event).find(|(_, mask)| u64::from(mask.code()) == number) {
@@ -97,7 +98,7 @@ fn numbered(cpu: &Cpu, event: &Event, word: &str) -> Option<u64> {
     (u64::from(bits) == number).then_some(all)
 }
 
-/// The unit masks of all revisions.
+/// Returns the unit masks of all revisions.
 fn masks(cpu: &Cpu, event: &Event) -> impl Iterator<Item = (u8, &'static UnitMask)> + use<> {
     let without = cpu.scope().without;
     (0..).zip(event.all_masks()).filter(move |(_, mask)| !mask.flags().intersects(without))

@@ -1,4 +1,4 @@
-//! The IBS units.
+//! Sets up the units of Instruction Based Sampling (IBS).
 
 use super::{
     error::DispatchError,
@@ -10,7 +10,8 @@ use crate::{
     register::{IbsFetchCtl, IbsOpCtl},
 };
 
-/// Appends the registers of the IBS units. As in libpfm3 their address is 0; [`Pmc::msr`] knows it.
+/// Appends the registers of the IBS units to `dispatch`. As in libpfm3 their address is 0; [`Pmc::msr`] returns the
+/// real one.
 pub(super) fn dispatch(cpu: &Cpu, features: Features, dispatch: &mut Dispatch) -> Result<(), DispatchError> {
     if !cpu.is_extended() {
         return Err(DispatchError::NoIbs);

@@ -1,4 +1,4 @@
-//! Events to registers, as libpfm3's `pfm_dispatch_events` does it for AMD64.
+//! Converts events to registers, as libpfm3's `pfm_dispatch_events` does it for AMD64.
 
 mod assign;
 mod error;
@@ -16,10 +16,10 @@ pub(crate) use find::find;
 
 use crate::cpu::Cpu;
 
-/// The most counters that a processor has.
+/// The largest number of counters of a processor.
 pub const MOST_COUNTERS: usize = 6;
 
-/// The registers of a request: counters first, in the order of the events, then IBS fetch, then IBS op.
+/// Returns the registers of a request: first the counters in the order of the events, then IBS fetch, then IBS op.
 pub(crate) fn dispatch(cpu: &'static Cpu, request: &Request<'_>) -> Result<Dispatch, DispatchError> {
     if request.levels.is_empty() {
         return Err(DispatchError::NoLevels);

@@ -1,4 +1,4 @@
-//! Registers to write, and registers to read.
+//! The result of a dispatch: registers to write (PMCs), and registers to read (PMDs).
 
 use super::MOST_COUNTERS;
 use crate::register::{IbsFetchCtl, IbsOpCtl, PerfEvtSel};
@@ -13,33 +13,33 @@ pub(super) const IBS_OP_PMC: u8 = 7;
 /// The number of IbsOpCtl among the PMDs.
 pub(super) const IBS_OP_PMD: u8 = 9;
 
-/// The counters and both IBS units.
+/// The largest number of registers: the counters and both IBS units.
 const MOST: usize = MOST_COUNTERS + 2;
 
 /// A control register.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pmc {
-    /// libpfm3's number: that of the counter, 6 for IbsFetchCtl, 7 for IbsOpCtl.
+    /// libpfm3's number: that of the counter; 6 for IbsFetchCtl, 7 for IbsOpCtl.
     pub number: u8,
-    /// The MSR that libpfm3 gives; 0 where it gives none. [`msr`](Self::msr) is the right one always.
+    /// The MSR that libpfm3 returns, or 0 if it returns none. [`msr`](Self::msr) returns the correct one.
     pub address: u32,
-    /// What to write.
+    /// The value to write.
     pub value: u64,
 }
 
-/// A control register's value, as the type that it is.
+/// A control register's value, as a register type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Control {
-    /// Of a counter.
+    /// The register of a counter.
     Counter(PerfEvtSel),
-    /// Of the IBS fetch unit.
+    /// The register of the IBS fetch unit.
     IbsFetch(IbsFetchCtl),
-    /// Of the IBS op unit.
+    /// The register of the IBS op unit.
     IbsOp(IbsOpCtl),
 }
 
 impl Pmc {
-    /// The MSR to write.
+    /// Returns the MSR to write.
     #[must_use]
     pub const fn msr(&self) -> u32 {
         match self.number {
@@ -49,7 +49,7 @@ impl Pmc {
         }
     }
 
-    /// The value by its fields.
+    /// Returns the value as a register type.
     #[must_use]
     pub const fn control(&self) -> Control {
         match self.number {
@@ -69,11 +69,11 @@ impl fmt::Display for Pmc {
 /// A data register.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pmd {
-    /// libpfm3's number: that of the counter, 6 for IbsFetchCtl, 9 for IbsOpCtl.
+    /// libpfm3's number: that of the counter; 6 for IbsFetchCtl, 9 for IbsOpCtl.
     pub number: u8,
-    /// The MSR that libpfm3 gives; 0 where it gives none.
+    /// The MSR that libpfm3 returns, or 0 if it returns none.
     pub address: u32,
-    /// What RDPMC reads the counter by; 0 for an IBS unit.
+    /// The index with which RDPMC reads the counter; 0 for an IBS unit.
     pub rdpmc: u32,
 }
 
@@ -86,17 +86,17 @@ impl fmt::Display for Pmd {
 /// The data registers of an IBS unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IbsPmds {
-    /// The index of the first, its control register, in [`Dispatch::pmds`].
+    /// The index of the first data register, the unit's control register, in [`Dispatch::pmds`].
     pub base: usize,
-    /// Its number.
+    /// The number of the first data register.
     pub number: u8,
-    /// How many there are: for fetches control, linear and physical address; for ops control, rIP, data 1 to 3, linear
-    /// and physical address.
+    /// The number of data registers. For fetches these are control, linear and physical address; for ops control, rIP,
+    /// data 1 to 3, linear and physical address.
     pub count: u8,
 }
 
 impl IbsPmds {
-    /// Bit n: PMD n belongs to the unit.
+    /// Returns a mask in which bit n is set if PMD n belongs to the unit.
     #[must_use]
     pub const fn mask(self) -> u64 {
         ((1 << self.count) - 1) << self.number
@@ -114,31 +114,31 @@ pub struct Dispatch {
 }
 
 impl Dispatch {
-    /// The control registers: one for each event, in their order, then IBS fetch, then IBS op.
+    /// Returns the control registers: one for each event, in their order, then IBS fetch, then IBS op.
     #[must_use]
     pub fn pmcs(&self) -> &[Pmc] {
         self.pmcs.get(..self.length).unwrap_or_default()
     }
 
-    /// The data registers: one for each control register.
+    /// Returns the data registers: one for each control register.
     #[must_use]
     pub fn pmds(&self) -> &[Pmd] {
         self.pmds.get(..self.length).unwrap_or_default()
     }
 
-    /// The data registers of the IBS fetch unit, where the request's features ask for it.
+    /// Returns the data registers of the IBS fetch unit, if the request's features use it.
     #[must_use]
     pub fn ibs_fetch(&self) -> Option<IbsPmds> {
         self.fetch_base.map(|base| IbsPmds { base, number: IBS_FETCH_PMD, count: 3 })
     }
 
-    /// The data registers of the IBS op unit, where the request's features ask for it.
+    /// Returns the data registers of the IBS op unit, if the request's features use it.
     #[must_use]
     pub fn ibs_op(&self) -> Option<IbsPmds> {
         self.op_base.map(|base| IbsPmds { base, number: IBS_OP_PMD, count: 7 })
     }
 
-    /// Appends a pair and gives its index.
+    /// Appends a pair of registers and returns its index.
     pub(super) fn push(&mut self, pmc: Pmc, pmd: Pmd) -> Option<usize> {
         let index = self.length;
         *self.pmcs.get_mut(index)? = pmc;

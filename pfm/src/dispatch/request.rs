@@ -7,20 +7,20 @@ use bitflags::bitflags;
 /// What is to be counted and sampled.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Request<'a> {
-    /// What to count, each on a counter of its own.
+    /// The events to count, each on a separate counter.
     pub events: &'a [Selection],
-    /// Where events count that do not say it themselves.
+    /// The levels for events without levels.
     pub levels: Levels,
-    /// Bit n: PERFEVTSELn belongs to somebody else.
+    /// Bit n: PERFEVTSELn is in use by others.
     pub unavailable: u64,
-    /// What goes beyond events.
+    /// Settings beyond events and levels.
     pub features: Option<Features>,
 }
 
 /// The model-specific part of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Features {
-    /// For each event, by its index.
+    /// The settings of each event's counter, by the event's index.
     pub counters: [CounterFeatures; MOST_COUNTERS],
     /// Sample instruction fetches.
     pub ibs_fetch: Option<IbsFetch>,
@@ -31,7 +31,8 @@ pub struct Features {
 /// How a counter counts its event.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CounterFeatures {
-    /// Above 0: count clocks with at least so many events. Up to 3, because no event has more in a clock.
+    /// If above 0, count the clocks with at least this number of events. At most 3, because no event happens more often
+    /// in a clock.
     pub counter_mask: u32,
     /// Flags.
     pub flags: CounterFlags,
@@ -45,9 +46,9 @@ bitflags! {
         const INV = 1 << 0;
         /// Count edges.
         const EDGE = 1 << 1;
-        /// Count in guests only; since family 10h.
+        /// Count only in guests; since family 10h.
         const GUEST = 1 << 2;
-        /// Count in the host only; since family 10h.
+        /// Count only in the host; since family 10h.
         const HOST = 1 << 3;
     }
 }
@@ -55,17 +56,17 @@ bitflags! {
 /// How the IBS fetch unit samples.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IbsFetch {
-    /// The period in completed fetches: 20 bits, of which the low four are taken for zero.
+    /// The period in completed fetches: 20 bits, of which the low four are treated as zero.
     pub max_count: u32,
-    /// Randomize the low bits of the period.
+    /// Whether to randomize the low bits of the period.
     pub random: bool,
 }
 
 /// How the IBS op unit samples.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IbsOp {
-    /// The period in clocks or ops: 20 bits, of which the low four are taken for zero.
+    /// The period in clocks or ops: 20 bits, of which the low four are treated as zero.
     pub max_count: u32,
-    /// Count dispatched ops instead of clocks; since revision C of family 10h.
+    /// Whether to count dispatched ops instead of clocks; since revision C of family 10h.
     pub ops: bool,
 }

@@ -17,7 +17,7 @@ fn selected(cpu: &'static Cpu, events: &[&str]) -> Vec<Selection> {
     events.iter().map(|event| cpu.select(event).expect(event)).collect()
 }
 
-/// The control registers as text, or the name of the error.
+/// Returns the control registers as text, or the name of the error.
 fn pmcs(cpu: &'static Cpu, request: &Request<'_>) -> Result<String, &'static str> {
     let dispatch = cpu.dispatch(request).map_err(DispatchError::name)?;
     assert_eq!(dispatch.pmcs().len(), dispatch.pmds().len());
@@ -31,7 +31,7 @@ fn events_get_the_counters_that_are_available_in_their_order() {
         ("k8_revd", 0, 1, Ok("pmc0@0xc0010000=0x530076")),
         ("k8_revd", 0b1001, 2, Ok("pmc1@0xc0010001=0x530076 pmc2@0xc0010002=0x5300c1")),
         ("k8_revd", 0b0101, 2, Ok("pmc1@0xc0010001=0x530076 pmc3@0xc0010003=0x5300c1")),
-        // Beyond the counters nothing can be taken away.
+        // Bits above the counters have no effect.
         ("k8_revd", 0xff0, 1, Ok("pmc0@0xc0010000=0x530076")),
         ("k8_revd", 0b1101, 2, Err("NOASSIGN")),
         ("k8_revd", 0b1111, 1, Err("NOASSIGN")),
@@ -144,18 +144,18 @@ fn unit_masks_are_names_codes_or_sums_of_codes() {
         ("k8_revg", "PROBE:MISS:HIT_CLEAN:zzz", Err("UMASK")),
         ("k8_revg", "PROBE:0x80", Err("UMASK")),
         ("k8_revg", "PROBE:-1", Err("UMASK")),
-        // No unit mask has the code 0, so that none is chosen.
+        // No unit mask has the code 0, so none is chosen.
         ("k8_revg", "PROBE:0", Err("UMASK")),
-        // One has.
+        // This event has a unit mask with the code 0.
         ("fam10h_revb", "MAB_REQUESTS:0", Ok("pmc0@0xc0010000=0x530068")),
         ("fam10h_revb", "MAB_REQUESTS:0:0x1", Err("FEATCOMB")),
-        // Names know the revision, numbers do not.
+        // Names are looked up by revision, numbers are not.
         ("k8_revb", "PROBE:UPSTREAM_WRITES", Err("UMASK")),
         ("k8_revb", "PROBE:0x40", Err("BADHOST")),
         ("k8_revb", "SIZED_BLOCKS:ALL", Err("NOTFOUND")),
         ("k8_revb", "PROBE.MISS", Err("NOTFOUND")),
-        // libpfm3's own: all of the link with both of its halves; an event of every revision, whose masks exclude
-        // one another.
+        // Only in libpfm3: a unit mask for the whole link, including both halves; an event of every revision, whose
+        // unit masks exclude each other.
         ("fam10h_revb", "HYPERTRANSPORT_LINK3:ALL", Ok("pmc0@0xc0010000=0x10053bff9")),
         ("fam10h_revb", "NON_CANCELLED_L3_READ_REQUESTS:ANY_READ", Ok("pmc0@0xc0010000=0x4005307ed")),
         ("fam10h_revb", "NON_CANCELLED_L3_READ_REQUESTS:ANY_READ:ALL_CORES", Err("FEATCOMB")),
@@ -208,9 +208,9 @@ fn the_manual_pages_example_samples_ops() {
     let [pmc] = dispatch.pmcs() else { panic!("{dispatch:?}") };
     assert_eq!((pmc.number, pmc.value, pmc.msr()), (7, 0x2_ffff, 0xc001_1033));
     let unit = dispatch.ibs_op().expect("the op unit");
-    // Alone it is the first.
+    // Without other registers it is the first.
     assert_eq!((unit.base, dispatch.pmds()[unit.base].number), (0, 9));
-    // Seven registers from PMD 9: what a sample is made of.
+    // Seven registers from PMD 9 on, which hold a sample.
     assert_eq!(unit.mask(), 0b111_1111 << 9);
     assert_eq!(dispatch.ibs_fetch(), None);
 }
@@ -282,7 +282,7 @@ fn libpfm3s_events_for_ibs_take_a_counter_and_have_no_period() {
     let request = Request { events: &events, ..Request::default() };
     let dispatch = cpu.dispatch(&request).expect("a dispatch");
     assert_eq!(dispatch.pmcs()[1].number, 1);
-    // libpfm3 gives the address of the register behind it.
+    // libpfm3 returns the address of the next register.
     assert_eq!((dispatch.pmcs()[0].address, dispatch.pmcs()[0].msr()), (0xc001_1031, 0xc001_1030));
     assert_eq!(dispatch.ibs_fetch(), None);
 }

@@ -1,9 +1,9 @@
-//! What stands behind an event: unit masks and modifiers.
+//! Reads what follows an event in an event string: its attributes, which are unit masks and modifiers.
 
 use super::error::{EncodeError, EncodeErrorKind};
 use crate::{family::Modifier, number, pmu::Pmu, table::Event};
 
-/// The most attributes of an event.
+/// The largest number of attributes of an event.
 const MOST: usize = 64;
 
 /// The attributes of an event, in the order of the request.
@@ -13,7 +13,7 @@ pub(super) struct Attributes<'a> {
     length: usize,
 }
 
-/// An attribute: what it is, its value, and where it stands.
+/// An attribute: its kind, its value, and its place in the request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Attribute<'a> {
     pub(super) kind: Kind,
@@ -34,7 +34,7 @@ pub(super) enum Kind {
 }
 
 impl<'a> Attributes<'a> {
-    /// Reads what follows the name of the event, which ends at `from`.
+    /// Reads the attributes that follow the name of the event, which ends at `from`.
     pub(super) fn parse(
         pmu: &Pmu,
         event: &Event,
@@ -64,7 +64,7 @@ impl<'a> Attributes<'a> {
         self.all.iter().take(self.length)
     }
 
-    /// What an attribute is, and its value.
+    /// Returns the kind and the value of an attribute.
     fn read(&self, pmu: &Pmu, event: &Event, word: &str) -> Result<(Kind, u64), EncodeErrorKind> {
         let (name, value) = match word.split_once('=') {
             Some((name, value)) => (name, Some(value)),
@@ -78,7 +78,7 @@ impl<'a> Attributes<'a> {
                 None => Ok((Kind::RawUnitMask, bits)),
             };
         }
-        // A value tells a modifier from a unit mask of the same name.
+        // A value distinguishes a modifier from a unit mask of the same name.
         if value.is_none() {
             let mut masks = pmu.scope().masks(event);
             if let Some((index, _)) = masks.find(|(_, mask)| mask.name().eq_ignore_ascii_case(name)) {
@@ -97,7 +97,8 @@ impl<'a> Attributes<'a> {
         Ok((Kind::Modifier(modifier), value.ok_or(EncodeErrorKind::Value)?))
     }
 
-    /// Bits of the unit mask stand alone, if this one is `bits` or was: no names beside them, and no second time.
+    /// Checks that a number for the unit mask is its only part: it cannot be combined with names or with another
+    /// number. `bits` says whether the attribute being read is a number.
     fn check_mix(&self, bits: bool) -> Result<(), EncodeErrorKind> {
         let clash = |other: &Attribute<'_>| match other.kind {
             Kind::RawUnitMask => true,
@@ -107,10 +108,10 @@ impl<'a> Attributes<'a> {
         if self.iter().any(clash) { Err(EncodeErrorKind::MixedUnitMasks) } else { Ok(()) }
     }
 
-    /// Drops what is there a second time with the same value; another value is an error.
+    /// Drops attributes that repeat an earlier one with the same value; another value is an error.
     ///
-    /// As libpfm4 does it, the one that moves up to the place of a dropped one is not looked at: of three that
-    /// are equal, two stay.
+    /// As in libpfm4, the attribute that moves up to the place of a dropped one is not compared: of three equal ones,
+    /// two stay.
     fn merge(&mut self) -> Result<(), EncodeError<'a>> {
         let mut first = 0;
         while first < self.length {
@@ -146,7 +147,7 @@ fn unknown(event: &Event, name: &str) -> EncodeErrorKind {
     }
 }
 
-/// `1`, `y`, `t` or `0`, `n`, `f`.
+/// Reads `1`, `y`, `t` or `0`, `n`, `f`.
 fn boolean(value: &str) -> Option<u64> {
     match value.as_bytes() {
         [b'1' | b'y' | b'Y' | b't' | b'T'] => Some(1),

@@ -1,20 +1,20 @@
-//! Which unit masks a request chooses.
+//! Collects the unit masks that a request chooses.
 
 use super::error::EncodeErrorKind;
 use crate::table::{Event, Scope, UnitMask};
 
-/// The groups of unit masks that an event can have.
+/// The largest number of groups of unit masks of an event.
 const GROUPS: usize = 4;
 
-/// The most unit masks in a choice: one for each attribute, and a few defaults.
+/// The largest number of unit masks in a choice: one for each attribute, and a few defaults.
 const MOST: usize = 80;
 
-/// The unit masks that are chosen so far.
+/// The unit masks chosen so far.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Choice {
     scope: Scope,
     event: Event,
-    /// Indices among the event's unit masks.
+    /// The indices of the chosen unit masks among those of the event.
     chosen: [u8; MOST],
     length: usize,
     raw: Option<u8>,
@@ -46,7 +46,7 @@ impl Choice {
         self.push(index)
     }
 
-    /// Chooses the bits themselves, for all groups.
+    /// Sets the bits by a number, which counts as a choice from each group.
     pub(super) fn set_raw(&mut self, value: u64) -> Result<(), EncodeErrorKind> {
         self.raw = Some(u8::try_from(value).map_err(|_| EncodeErrorKind::RawTooWide(value))?);
         for group in &mut self.groups {
@@ -55,7 +55,7 @@ impl Choice {
         Ok(())
     }
 
-    /// Chooses the defaults of the groups of which nothing is chosen.
+    /// Chooses the defaults of the groups from which nothing was chosen.
     pub(super) fn fill(&mut self) -> Result<(), EncodeErrorKind> {
         let event = self.event;
         for group in 0..event.groups() {
@@ -81,17 +81,17 @@ impl Choice {
         Ok(())
     }
 
-    /// The bits of the choice.
+    /// Returns the bits of the choice.
     pub(super) fn unit_mask(&self) -> u8 {
         self.raw.unwrap_or_else(|| self.masks().fold(0, |bits, mask| bits | mask.code()))
     }
 
-    /// The bits, where they were chosen themselves.
+    /// Returns the bits, if they were set by a number.
     pub(super) const fn raw(&self) -> Option<u8> {
         self.raw
     }
 
-    /// The unit masks, in the table's order once the choice is filled.
+    /// Returns the unit masks. After [`fill`](Self::fill) they are in the table's order.
     pub(super) fn masks(&self) -> impl Iterator<Item = &'static UnitMask> {
         let all = self.event.all_masks();
         self.chosen.iter().take(self.length).filter_map(|&index| all.get(usize::from(index)))

@@ -1,4 +1,4 @@
-//! What an event string encodes to.
+//! The result of encoding an event string.
 
 use super::{bit, choice::Choice};
 use crate::{
@@ -9,8 +9,8 @@ use crate::{
 };
 use core::fmt::{self, Write};
 
-/// An encoded event. Its display is libpfm4's canonical string: every unit mask, those by default included, in the
-/// table's order, then every modifier with its value.
+/// An encoded event. `Display` writes libpfm4's canonical string: all unit masks in the table's order, including
+/// defaults, then every modifier with its value.
 #[derive(Clone, Copy, Debug)]
 pub struct Encoding {
     pmu: &'static Pmu,
@@ -29,24 +29,24 @@ impl Encoding {
         Self { pmu, event, choice, select }
     }
 
-    /// The PMU.
+    /// Returns the PMU.
     #[must_use]
     pub const fn pmu(&self) -> &'static Pmu {
         self.pmu
     }
 
-    /// The event.
+    /// Returns the event.
     #[must_use]
     pub const fn event(&self) -> &'static Event {
         self.event
     }
 
-    /// The unit masks, in the table's order; none where the request gave their bits as a number.
+    /// Returns the unit masks, in the table's order; none if the request gave their bits as a number.
     pub fn unit_masks(&self) -> impl Iterator<Item = &'static UnitMask> {
         self.choice.masks()
     }
 
-    /// What the counter's PERFEVTSEL has to be, enabled and with its interrupt.
+    /// Returns the value for the counter's PERFEVTSEL, with the counter and its interrupt enabled.
     #[must_use]
     pub const fn select(&self) -> PerfEvtSel {
         self.select
@@ -78,10 +78,10 @@ impl fmt::Display for Encoding {
     }
 }
 
-/// libpfm4's buffer for what follows `pmu::`: it cuts off what is longer.
+/// The size of libpfm4's buffer for the text after `pmu::`, which cuts off longer texts.
 const LONGEST: usize = 255;
 
-/// Passes on so many bytes and drops the rest. All of them are ASCII.
+/// Passes on `rest` bytes and drops further ones. All are ASCII.
 struct Limited<'a, 'b> {
     rest: usize,
     to: &'a mut fmt::Formatter<'b>,

@@ -1,24 +1,24 @@
-//! What can be wrong with an event string.
+//! Errors in an event string.
 
 use core::{error, fmt};
 
-/// What is wrong with an event string, and where.
+/// An error in an event string, and its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EncodeError<'a> {
-    /// Where it stands in the request, in bytes.
+    /// The offset of the wrong part in the request, in bytes.
     pub offset: usize,
-    /// What stands there.
+    /// The wrong part.
     pub text: &'a str,
-    /// What is wrong with it.
+    /// What is wrong with that part.
     pub kind: EncodeErrorKind,
 }
 
-/// What is wrong.
+/// What is wrong with an event string.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EncodeErrorKind {
-    /// A comma or blank: only one event can be encoded.
+    /// A comma or blank, although only one event can be encoded.
     Separator,
-    /// No `pmu::` in front of the event.
+    /// There is no `pmu::` in front of the event.
     NoPmu,
     /// No PMU has this name.
     UnknownPmu,
@@ -30,23 +30,23 @@ pub enum EncodeErrorKind {
     UnknownAttribute,
     /// Only other revisions of the processor have this unit mask.
     UnitMaskOfOtherRevision,
-    /// Bits of the unit mask beside names of unit masks, or twice.
+    /// A number for the unit mask beside names of unit masks, or two numbers.
     MixedUnitMasks,
-    /// The bits of the unit mask do not fit into eight.
+    /// The number for the unit mask has more than eight bits.
     RawTooWide(u64),
-    /// A value behind the bits of the unit mask.
+    /// A value after a number for the unit mask.
     UnitMaskWithValue,
-    /// `c` without a value.
+    /// The modifier `c` without a value.
     NoValue,
-    /// The value of a modifier is none that it can have.
+    /// A value that the modifier cannot have.
     Value,
     /// The counter mask is above 255.
     CounterMask(u64),
-    /// The same modifier, with another value before.
+    /// The same modifier came before with another value.
     Conflict,
-    /// This unit mask and an earlier one do not go together.
+    /// This unit mask and an earlier one cannot be combined.
     Combination,
-    /// A group of unit masks of which one has to be chosen.
+    /// Nothing was chosen from a group of unit masks without a default.
     MissingUnitMask {
         /// The group, from 0.
         group: u8,
@@ -98,7 +98,7 @@ impl<'a> EncodeError<'a> {
         Self { offset, text: request.get(offset..offset + length).unwrap_or_default(), kind }
     }
 
-    /// The error when `length` bytes stand before what was encoded.
+    /// Adjusts the offset for a request that has `length` bytes in front of what was encoded.
     pub(super) const fn behind(self, length: usize) -> Self {
         Self { offset: self.offset + length, ..self }
     }

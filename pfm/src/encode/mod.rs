@@ -1,4 +1,4 @@
-//! Event strings to event selects, as libpfm4 does it.
+//! Converts event strings to event selects, as libpfm4 does it.
 
 mod attribute;
 mod choice;
@@ -18,15 +18,15 @@ use crate::{
 use attribute::{Attributes, Kind};
 use choice::Choice;
 
-/// Encodes `pmu::EVENT`, with unit masks and modifiers behind it, each after a `:` or `.`.
+/// Encodes `pmu::EVENT`, followed by unit masks and modifiers, each after a `:` or `.`.
 ///
-/// Unit masks are names, or one hexadecimal number in their place; modifiers are `k`, `u`, `e`, `i`, `h`, `g`, with
-/// `=0` or `=1` or alone for 1, and `c=0` to `c=255`. Names are in whatever case. Where neither `k` nor `u` nor `h` is
-/// named the counter counts at `levels`; where no unit mask of a group is named, those that are its default. EN and INT
-/// are set always.
+/// Unit masks are names, or one hexadecimal number instead. Modifiers are `k`, `u`, `e`, `i`, `h`, `g`, with `=0` or
+/// `=1` or alone for 1, and `c=0` to `c=255`. The case of names makes no difference. If none of `k`, `u` and `h` is
+/// given, the counter counts at `levels`; if no unit mask of a group is given, the group's defaults are chosen. EN and
+/// INT are always set.
 ///
 /// # Errors
-/// The first thing that is wrong with the string, in the order in which libpfm4 looks.
+/// The first error in the string, in the order in which libpfm4 checks.
 ///
 /// ```
 /// use pugmark_pfm::{Levels, encode};
@@ -79,10 +79,10 @@ pub(crate) fn encode_on<'a>(
     Ok(Encoding::new(pmu, event, choice, select.with_unit_mask(choice.unit_mask())))
 }
 
-/// What stands between events in libpfm4's lists of them.
+/// The characters between the events in libpfm4's lists.
 const SEPARATORS: [char; 4] = [',', ' ', '\t', '\n'];
 
-/// Sets what the attributes say; gives the unit masks that they choose.
+/// Sets what the attributes say in `select`, and returns the unit masks that they choose.
 fn apply<'a>(
     pmu: &'static Pmu,
     event: &Event,
@@ -114,7 +114,7 @@ fn apply<'a>(
     }
     if !leveled {
         for (level, modifier) in LEVELS {
-            // The bit of a modifier that the PMU does not have is reserved.
+            // If the PMU lacks a modifier, its bit is reserved.
             let known = pmu.modifiers().contains(&modifier);
             select.set(bit(modifier), known && levels.contains(level));
         }
@@ -125,7 +125,7 @@ fn apply<'a>(
 const LEVELS: [(Levels, Modifier); 3] =
     [(Levels::KERNEL, Modifier::Kernel), (Levels::USER, Modifier::User), (Levels::HOST, Modifier::Host)];
 
-/// The bit that a modifier stands for; all bits of the field for `c`.
+/// Returns the bit of a modifier, or all bits of the field for `c`.
 pub(super) const fn bit(modifier: Modifier) -> PerfEvtSel {
     match modifier {
         Modifier::Kernel => PerfEvtSel::OS,

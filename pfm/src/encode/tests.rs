@@ -6,7 +6,7 @@ use alloc::{
 
 const BARCELONA: &str = "amd64_fam10h_barcelona";
 
-/// The code and the canonical string, or the name of the error and what it is about.
+/// Returns the code and the canonical string, or the name of the error and the text that it is about.
 fn encoded(request: &str) -> Result<(u64, String), (&'static str, &str)> {
     match encode(request, Levels::default()) {
         Ok(encoding) => Ok((encoding.select().bits(), encoding.to_string())),
@@ -20,10 +20,10 @@ fn encoded(request: &str) -> Result<(u64, String), (&'static str, &str)> {
 #[test]
 fn encodes_unit_masks_and_modifiers() {
     for (request, code, canonical) in [
-        // Without anything: default unit masks, default levels.
+        // Without attributes: default unit masks, default levels.
         ("amd64_k8_revb::DATA_CACHE_MISSES", 0x53_0041, "DATA_CACHE_MISSES:k=1:u=1:e=0:i=0:c=0"),
         ("amd64_k7::DATA_CACHE_REFILLS", 0x53_1f42, "DATA_CACHE_REFILLS:ALL:k=1:u=1:e=0:i=0:c=0"),
-        // A unit mask in place of the default; two; in whatever order and case, twice.
+        // A unit mask instead of the default; two of them, in any order and case, and one of them twice.
         (
             "amd64_k7::DATA_CACHE_REFILLS:L2_OWNED",
             0x53_0842,
@@ -34,10 +34,10 @@ fn encodes_unit_masks_and_modifiers() {
             0x53_0a42,
             "DATA_CACHE_REFILLS:L2_SHARED:L2_OWNED:k=1:u=1:e=0:i=0:c=0",
         ),
-        // Bits in place of unit masks.
+        // A number instead of unit masks.
         ("amd64_k7::DATA_CACHE_REFILLS:0X0f", 0x53_0f42, "DATA_CACHE_REFILLS:0xf:k=1:u=1:e=0:i=0:c=0"),
         ("amd64_k7::DATA_CACHE_MISSES:0x81", 0x53_8141, "DATA_CACHE_MISSES:0x81:k=1:u=1:e=0:i=0:c=0"),
-        // Each modifier; a level named, even by 0, puts the default ones off.
+        // Each modifier. If a level is given, even with 0, the default levels do not apply.
         ("amd64_k7::DATA_CACHE_MISSES:k", 0x52_0041, "DATA_CACHE_MISSES:k=1:u=0:e=0:i=0:c=0"),
         ("amd64_k7::DATA_CACHE_MISSES:u=0", 0x50_0041, "DATA_CACHE_MISSES:k=0:u=0:e=0:i=0:c=0"),
         ("amd64_k7::DATA_CACHE_MISSES:e=y:i=T", 0xd7_0041, "DATA_CACHE_MISSES:k=1:u=1:e=1:i=1:c=0"),
@@ -64,7 +64,7 @@ fn since_family_10h_there_are_guest_host_and_twelve_bits() {
             0x4_0053_f2e1,
             "L3_CACHE_MISSES:READ_BLOCK_SHARED:ALL_CORES:k=1:u=1:e=0:i=0:c=0:h=0:g=0",
         ),
-        // A group that can stay without a choice.
+        // A group from which nothing needs to be chosen.
         (
             "HYPERTRANSPORT_LINK3:NOP_DWORD_SENT",
             0x1_0053_08f9,
@@ -90,7 +90,7 @@ fn says_what_is_wrong_and_where() {
         ("amd64_k7::", "NOTFOUND", ""),
         ("amd64_k7::DATA_CACHE", "NOTFOUND", "DATA_CACHE"),
         ("amd64_k8_revb::SIZED_BLOCKS", "NOTFOUND", "SIZED_BLOCKS"),
-        // libpfm3's alone.
+        // Only libpfm3 has this event.
         ("amd64_fam10h_barcelona::IBSOP_EVENT", "NOTFOUND", "IBSOP_EVENT"),
         ("amd64_k7::DATA_CACHE_MISSES,RETIRED_UOPS", "INVAL", ","),
         ("amd64_k7::DATA_CACHE_MISSES ", "INVAL", " "),
@@ -115,7 +115,7 @@ fn says_what_is_wrong_and_where() {
         ("amd64_k7::DATA_CACHE_REFILLS:L2_OWNED:ALL", "FEATCOMB", "ALL"),
         ("amd64_k7::DATA_CACHE_REFILLS:ALL:L2_OWNED", "FEATCOMB", "L2_OWNED"),
         ("amd64_fam10h_barcelona::MAB_REQUESTS:u", "UMASK", "MAB_REQUESTS"),
-        // What is found first in the string counts, but another value of the same modifier before all.
+        // The first error in the string is reported, but a conflicting value of a modifier comes before all others.
         ("amd64_k7::DATA_CACHE_REFILLS:c=256:ALL:L2_OWNED", "ATTR_VAL", "c=256"),
         ("amd64_k7::DATA_CACHE_REFILLS:ALL:L2_OWNED:c=256", "FEATCOMB", "L2_OWNED"),
         ("amd64_k7::DATA_CACHE_REFILLS:ALL:L2_OWNED:e:e=0", "ATTR_SET", "e=0"),

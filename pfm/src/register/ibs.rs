@@ -5,8 +5,8 @@ use bitflags::bitflags;
 bitflags! {
     /// IbsFetchCtl (`C001_1030`): sampling of instruction fetches.
     ///
-    /// Reset: 0. Scope: logical processor. Source: APM vol. 2, Debug and Performance Resources,
-    /// "Instruction-Based Sampling"; BKDG 31116, "IBS Fetch Control Register".
+    /// Reset: 0. Scope: logical processor. Source: APM vol. 2, Debug and Performance Resources, "Instruction-Based
+    /// Sampling"; BKDG 31116, "IBS Fetch Control Register".
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct IbsFetchCtl: u64 {
         /// IbsFetchMaxCnt: bits 19:4 of the period, in completed fetches.
@@ -17,19 +17,19 @@ bitflags! {
         const LAT = 0xffff << 32;
         /// IbsFetchEn: the unit samples.
         const EN = 1 << 48;
-        /// IbsFetchVal: a sample is there.
+        /// IbsFetchVal: a sample is present.
         const VAL = 1 << 49;
-        /// IbsFetchComp: the fetch gave its bytes to the decoder.
+        /// IbsFetchComp: the fetch delivered its bytes to the decoder.
         const COMP = 1 << 50;
-        /// IbsIcMiss: it missed the instruction cache.
+        /// IbsIcMiss: the fetch missed the instruction cache.
         const IC_MISS = 1 << 51;
-        /// IbsPhyAddrValid: its physical address is valid.
+        /// IbsPhyAddrValid: the physical address is valid.
         const PHY_ADDR_VALID = 1 << 52;
         /// IbsL1TlbPgSz: the page size in the first level TLB.
         const L1_TLB_PG_SZ = 0b11 << 53;
-        /// IbsL1TlbMiss: it missed the first level TLB.
+        /// IbsL1TlbMiss: the fetch missed the first level TLB.
         const L1_TLB_MISS = 1 << 55;
-        /// IbsL2TlbMiss: it missed the second level TLB.
+        /// IbsL2TlbMiss: the fetch missed the second level TLB.
         const L2_TLB_MISS = 1 << 56;
         /// IbsRandEn: the low bits of the period are random.
         const RAND_EN = 1 << 57;
@@ -42,13 +42,13 @@ impl IbsFetchCtl {
     /// The MSR.
     pub const MSR: u32 = 0xc001_1030;
 
-    /// The period, in completed fetches.
+    /// Returns the period, in completed fetches.
     #[must_use]
     pub const fn max_count(self) -> u32 {
         (self.bits() as u32 & 0xffff) << 4
     }
 
-    /// The period: bits 19:4 of `count`. The low four are zero in the unit, whatever they are here.
+    /// Sets the period to bits 19:4 of `count`. Its low four bits are always zero in the unit.
     #[must_use]
     pub const fn with_max_count(self, count: u32) -> Self {
         Self::from_bits_retain(self.difference(Self::MAX_CNT).bits() | (count >> 4 & 0xffff) as u64)
@@ -68,7 +68,7 @@ bitflags! {
         const L3_MISS_ONLY = 1 << 16;
         /// IbsOpEn: the unit samples.
         const EN = 1 << 17;
-        /// IbsOpVal: a sample is there.
+        /// IbsOpVal: a sample is present.
         const VAL = 1 << 18;
         /// IbsOpCntCtl: the period is in dispatched ops instead of clocks, since revision C of family 10h.
         const CNT_CTL = 1 << 19;
@@ -76,9 +76,9 @@ bitflags! {
         const MAX_CNT_EXT = 0x7f << 20;
         /// IbsOpCurCnt: the count; 20 bits without OpCntExt.
         const CUR_CNT = 0x7ff_ffff << 32;
-        /// LdLatThrsh: how long a sampled load takes at the least, in the processor's encoding, since Zen 5.
+        /// LdLatThrsh: the shortest latency of a sampled load, in the processor's encoding, since Zen 5.
         const LD_LAT_THRSH = 0xf << 59;
-        /// LdLatEn: loads that are faster are not sampled.
+        /// LdLatEn: loads below that latency are not sampled.
         const LD_LAT_EN = 1 << 63;
     }
 }
@@ -87,25 +87,25 @@ impl IbsOpCtl {
     /// The MSR.
     pub const MSR: u32 = 0xc001_1033;
 
-    /// The period, in clocks or dispatched ops.
+    /// Returns the period, in clocks or dispatched ops.
     #[must_use]
     pub const fn max_count(self) -> u32 {
         (self.bits() as u32 & 0xffff) << 4
     }
 
-    /// The period: bits 19:4 of `count`. The low four are zero in the unit, whatever they are here.
+    /// Sets the period to bits 19:4 of `count`. Its low four bits are always zero in the unit.
     #[must_use]
     pub const fn with_max_count(self, count: u32) -> Self {
         Self::from_bits_retain(self.difference(Self::MAX_CNT).bits() | (count >> 4 & 0xffff) as u64)
     }
 
-    /// The period, all 27 bits of it. On a processor without OpCntExt bits 26:20 are 0.
+    /// Returns all 27 bits of the period. On a processor without OpCntExt bits 26:20 are 0.
     #[must_use]
     pub const fn extended_max_count(self) -> u32 {
         self.max_count() | (self.bits() as u32 & 0x7f << 20)
     }
 
-    /// The period: bits 26:4 of `count`, for a processor with OpCntExt.
+    /// Sets the period to bits 26:4 of `count`, for a processor with OpCntExt.
     #[must_use]
     pub const fn with_extended_max_count(self, count: u32) -> Self {
         let rest = self.difference(Self::MAX_CNT_EXT).with_max_count(count);

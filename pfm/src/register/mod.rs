@@ -1,4 +1,4 @@
-//! The control registers of counters and IBS units, as types.
+//! The control registers of counters and IBS units, as types. IBS is AMD's Instruction Based Sampling.
 
 mod ibs;
 mod select;
@@ -6,5 +6,5 @@ mod select;
 pub use ibs::{IbsFetchCtl, IbsOpCtl};
 pub use select::PerfEvtSel;
 
-/// How wide a counter is, in bits.
+/// The width of a counter in bits.
 pub const COUNTER_BITS: u32 = 48;

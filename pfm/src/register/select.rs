@@ -1,4 +1,4 @@
-//! PERFEVTSELn.
+//! The event select register of a counter, PERFEVTSELn.
 
 use bitflags::bitflags;
 
@@ -11,7 +11,7 @@ bitflags! {
     pub struct PerfEvtSel: u64 {
         /// EventSelect: the low eight bits of the event.
         const EVENT_LOW = 0xff;
-        /// UnitMask: which parts of the event.
+        /// UnitMask: the parts of the event to count.
         const UNIT_MASK = 0xff << 8;
         /// USR: count above CPL 0.
         const USR = 1 << 16;
@@ -27,40 +27,40 @@ bitflags! {
         const EN = 1 << 22;
         /// INV: invert the comparison with the counter mask.
         const INV = 1 << 23;
-        /// CNT_MASK: n above 0 counts the clocks with at least n events, with INV those with fewer.
+        /// CNT_MASK: if n is above 0, count the clocks with at least n events; with INV those with fewer.
         const CNT_MASK = 0xff << 24;
         /// EventSelect: the high four bits of the event, since family 10h.
         const EVENT_HIGH = 0xf << 32;
-        /// GuestOnly: count in guests only, since family 10h.
+        /// GuestOnly: count only in guests, since family 10h.
         const GUEST_ONLY = 1 << 40;
-        /// HostOnly: count in the host only, since family 10h; with SVM off nothing counts.
+        /// HostOnly: count only in the host, since family 10h; with SVM off nothing is counted.
         const HOST_ONLY = 1 << 41;
     }
 }
 
 impl PerfEvtSel {
-    /// What only family 10h and later have.
+    /// The fields that only family 10h and later have.
     pub const SINCE_FAM10H: Self = Self::EVENT_HIGH.union(Self::GUEST_ONLY).union(Self::HOST_ONLY);
 
-    /// The event select, 12 bits.
+    /// Returns the event select, 12 bits.
     #[must_use]
     pub const fn event(self) -> u16 {
         (self.bits() & 0xff | self.bits() >> 24 & 0xf00) as u16
     }
 
-    /// The unit mask.
+    /// Returns the unit mask.
     #[must_use]
     pub const fn unit_mask(self) -> u8 {
         (self.bits() >> 8) as u8
     }
 
-    /// The counter mask.
+    /// Returns the counter mask.
     #[must_use]
     pub const fn counter_mask(self) -> u8 {
         (self.bits() >> 24) as u8
     }
 
-    /// The event select; of `event` 12 bits.
+    /// Sets the event select to the low 12 bits of `event`.
     #[must_use]
     pub const fn with_event(self, event: u16) -> Self {
         let rest = self.difference(Self::EVENT_LOW.union(Self::EVENT_HIGH));
@@ -68,13 +68,13 @@ impl PerfEvtSel {
         Self::from_bits_retain(rest.bits() | event & 0xff | (event & 0xf00) << 24)
     }
 
-    /// The unit mask.
+    /// Sets the unit mask.
     #[must_use]
     pub const fn with_unit_mask(self, mask: u8) -> Self {
         Self::from_bits_retain(self.difference(Self::UNIT_MASK).bits() | (mask as u64) << 8)
     }
 
-    /// The counter mask.
+    /// Sets the counter mask.
     #[must_use]
     pub const fn with_counter_mask(self, mask: u8) -> Self {
         Self::from_bits_retain(self.difference(Self::CNT_MASK).bits() | (mask as u64) << 24)
@@ -88,7 +88,7 @@ mod tests {
     #[test]
     fn fields_keep_out_of_each_other() {
         let full = PerfEvtSel::all();
-        // A second time from the manual: 21, 39:36 and 63:42 are reserved.
+        // The manual once more: bits 21, 39:36 and 63:42 are reserved.
         assert_eq!(full.bits(), 0x0000_030f_ffdf_ffff);
         assert_eq!((full.event(), full.unit_mask(), full.counter_mask()), (0xfff, 0xff, 0xff));
         for (with, bits) in [

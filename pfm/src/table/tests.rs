@@ -31,7 +31,7 @@ fn every_event_and_unit_mask_has_a_name_and_words() {
                 assert!(!mask.description().is_empty(), "{table} {event:?} {mask:?}");
                 assert!(mask.group() < event.groups(), "{table} {event:?} {mask:?}");
             }
-            // What a selection and a choice have room for.
+            // The limits of a selection and a choice.
             assert!(event.all_masks().len() <= 64 && event.groups() <= 4, "{table} {event:?}");
         }
     }
@@ -125,7 +125,7 @@ fn processors_are_known_by_family_model_and_stepping() {
         (0x10, 6, 2, "amd64_fam10h_shanghai", "fam10h_revc"),
         (0x10, 8, 0, "amd64_fam10h_istanbul", "fam10h_revd"),
         (0x10, 9, 1, "amd64_fam10h_istanbul", "fam10h_revd"),
-        // Only libpfm3 knows revision E.
+        // Only libpfm3 has a name for revision E.
         (0x10, 10, 0, "amd64_fam10h_barcelona", "fam10h_reve"),
         (0x15, 1, 2, "amd64_fam15h_interlagos", "fam15h"),
         (0x16, 0x30, 1, "amd64_fam16h", "fam16h"),
@@ -136,7 +136,7 @@ fn processors_are_known_by_family_model_and_stepping() {
         (0x19, 0x11, 1, "amd64_fam19h_zen4", "fam19h_zen4"),
         (0x19, 0x61, 2, "amd64_fam19h_zen4", "fam19h_zen4"),
         (0x1a, 0x44, 0, "amd64_fam1ah_zen5", "fam1ah_zen5"),
-        // No libpfm assigns its events to counters.
+        // Neither library assigns the events of these families to counters.
         (0x11, 3, 1, "amd64_fam11h_turion", ""),
         (0x12, 1, 0, "amd64_fam12h_llano", "fam12h"),
         (0x14, 2, 0, "amd64_fam14h_bobcat", "fam14h"),
