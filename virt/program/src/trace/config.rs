@@ -238,9 +238,9 @@ impl Config {
         }
     }
 
-    /// Makes the choices that the manual leaves to the processor as libipt expects them: a RET with a TIP (the packet
-    /// of an indirect branch's target) does not remove a CALL from the return stack, and no IP from before an OVF
-    /// (the packet that reports lost packets) is remembered.
+    /// Makes the choices that the manual leaves to the processor so that libipt can decode the trace. For a RET with a
+    /// TIP (the packet of an indirect branch's target) libipt does not remove a CALL from its return stack, and it
+    /// remembers no IP from before an OVF (the packet that reports lost packets).
     pub fn for_readers_like_libipt(&mut self) {
         self.settings.return_elsewhere = ReturnElsewhere::Empties;
         self.settings.compress_after_overflow = false;
