@@ -1,4 +1,4 @@
-//! Jobs side by side.
+//! Runs jobs in parallel.
 
 use std::num::NonZero;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -7,14 +7,14 @@ use std::thread;
 
 enum Said<R> {
     Line(String),
-    /// The last of a job.
+    /// The job's result, after its last line.
     Result(R),
 }
 
-/// Does the jobs, as many at a time as there are processors, and returns what they gave, in their order.
+/// Runs the jobs, as many at a time as there are processors, and returns their results in the order of the jobs.
 ///
-/// `work` gets a job and the way to say a line. The first job that is not done yet is heard as it speaks, the lines of
-/// those behind it wait for their turn.
+/// `work` gets a job and a function that takes a line of output. Lines of the first unfinished job are passed to
+/// `hear` at once; lines of later jobs wait for their turn.
 pub(crate) fn abreast<J: Sync, R: Send>(
     jobs: &[J],
     work: impl Fn(&J, &mut dyn FnMut(String)) -> R + Sync,
@@ -32,7 +32,7 @@ pub(crate) fn abreast<J: Sync, R: Send>(
                 loop {
                     let index = next.fetch_add(1, Ordering::Relaxed);
                     let Some(job) = jobs.get(index) else { break };
-                    // Nobody hears any more only when the one who listens has panicked.
+                    // Sending fails only if the receiver has panicked.
                     let say = |said| drop(sender.send((index, said)));
                     say(Said::Result(work(job, &mut |line| say(Said::Line(line)))));
                 }
@@ -51,12 +51,12 @@ pub(crate) fn abreast<J: Sync, R: Send>(
             }
         }
     });
-    // A job without a result has panicked, and the scope with it.
+    // A job without a result has panicked, and so has the scope.
     results.into_iter().flatten().collect()
 }
 
-/// Does the jobs, so many at a time, begins them in their order, and returns what they gave in that order too. `hear` gets
-/// each as it ends.
+/// Runs the jobs, at most `workers` at a time, starts them in their order, and returns their results in that order.
+/// `hear` gets each result when its job ends.
 pub(crate) fn as_they_end<J: Sync, R: Send>(
     jobs: &[J],
     workers: usize,
@@ -72,7 +72,7 @@ pub(crate) fn as_they_end<J: Sync, R: Send>(
                 while let Some((index, job)) = Some(next.fetch_add(1, Ordering::Relaxed))
                     .and_then(|index| Some((index, jobs.get(index)?)))
                 {
-                    // Nobody hears any more only when the one who listens has panicked.
+                    // Sending fails only if the receiver has panicked.
                     drop(sender.send((index, work(job))));
                 }
             });
@@ -83,7 +83,7 @@ pub(crate) fn as_they_end<J: Sync, R: Send>(
             results[index] = Some(result);
         }
     });
-    // A job without a result has panicked, and the scope with it.
+    // A job without a result has panicked, and so has the scope.
     results.into_iter().flatten().collect()
 }
 
@@ -99,7 +99,7 @@ mod tests {
             let mut heard = vec![];
             let work = |&job: &usize, say: &mut dyn FnMut(String)| {
                 (0..3).for_each(|line| say(format!("{job}.{line}")));
-                // Later jobs are done first.
+                // Later jobs end first.
                 thread::sleep(std::time::Duration::from_millis(20 - job as u64));
                 job * 10
             };
@@ -116,7 +116,7 @@ mod tests {
         let processors = thread::available_parallelism().map_or(1, NonZero::get);
         let all_there = Barrier::new(processors);
         let jobs = vec![(); processors];
-        // It would not end if one of them had to wait for another.
+        // The test would not end if one job had to wait for another.
         let results = abreast(&jobs, |(), _| all_there.wait().is_leader(), drop);
         assert_eq!(results.iter().filter(|leads| **leads).count(), 1);
     }
@@ -125,7 +125,7 @@ mod tests {
     fn results_are_heard_as_they_come_and_returned_in_the_order_of_the_jobs() {
         let (first_is_heard, mut heard) = (Barrier::new(2), vec![]);
         let work = |&job: &usize| {
-            // The first one ends after the second.
+            // The first job ends after the second.
             if job < 2 {
                 first_is_heard.wait();
             }

@@ -1,7 +1,8 @@
-//! `cargo xtask bench`: how fast packets, instructions and blocks are, beside libipt and iptr-decoder in the same run.
+//! `cargo xtask bench`: measures how fast packets, instructions and blocks are decoded, compared with libipt and
+//! iptr-decoder in the same run.
 //!
-//! What is compared takes turns, and each side's fastest turn counts, in time on the processor: on a machine that does
-//! other work too, that says most about the program.
+//! The decoders take turns, and the fastest turn of each counts, in processor time: on a machine that also does other
+//! work, this says most about the program.
 
 mod clock;
 mod made;
@@ -27,10 +28,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How many runs of code the block decoder remembers.
+/// How many stretches of code the block decoder remembers.
 const SLOTS: usize = 1 << 15;
 
-/// A turn is at least so long, because a clock that is read too often is measured too.
+/// The least duration of a turn; if the clock were read more often, reading it would be measured too.
 const TURN: Duration = Duration::from_millis(5);
 
 /// The options of `cargo xtask bench`.
@@ -60,7 +61,7 @@ struct Load {
 
 /// Runs `cargo xtask bench`.
 pub(crate) fn bench(options: &Options) -> Result<()> {
-    // Where the made code lies for libipt, which wants files.
+    // libipt reads code from files; the generated code is written here.
     let scratch = std::env::temp_dir().join(format!("pugmark-bench-{}", std::process::id()));
     fs::create_dir_all(&scratch)?;
     let done = bench_in(options, &scratch);
@@ -116,8 +117,8 @@ fn measure(load: &Load, library: Option<&Libipt>, least: Duration) -> Result<()>
     let mut sides: Vec<Side<'_>> = vec![("", &mut own)];
     sides.extend(libipt.as_mut().map(|libipt| ("libipt", libipt as &mut dyn FnMut() -> u64)));
     compare("packets", trace, least, &mut sides);
-    // iptr-decoder calls back for each packet, and without a use for them most of its work is done by the compiler. So it
-    // is compared where there is no use for ours either.
+    // iptr-decoder calls back for each packet, and if the callback does nothing, the compiler removes most of the
+    // work. So it is compared with a run of ours that also uses no packet.
     let sides: &mut [Side<'_>] = &mut [("", &mut || counted(trace)), ("iptr", &mut || iptr(trace))];
     compare("counted", trace, least, sides);
     compare("events", trace, least, &mut [("", &mut || events(trace))]);
@@ -140,10 +141,10 @@ fn measure(load: &Load, library: Option<&Libipt>, least: Duration) -> Result<()>
     Ok(())
 }
 
-/// Whose decoder, and a run that counts what it decodes.
+/// The name of a decoder, and a run that counts what it decodes.
 type Side<'a> = (&'static str, &'a mut dyn FnMut() -> u64);
 
-/// Measures all sides in turn and prints them as multiples of the first; returns what they counted.
+/// Measures all decoders in turn and prints them as multiples of the first one; returns their counts.
 fn compare(layer: &str, trace: &[u8], least: Duration, sides: &mut [Side<'_>]) -> Vec<u64> {
     let mut best: Vec<_> = sides.iter().map(|_| (f64::MAX, 0)).collect();
     let begin = Instant::now();
@@ -170,7 +171,7 @@ fn compare(layer: &str, trace: &[u8], least: Duration, sides: &mut [Side<'_>]) -
     best.iter().map(|(_, count)| *count).collect()
 }
 
-/// Every packet, handed out.
+/// Decodes every packet and hands it out.
 fn packets(trace: &[u8]) -> u64 {
     let mut packets = Packets::new(trace);
     let mut count = 0;
@@ -183,7 +184,7 @@ fn packets(trace: &[u8]) -> u64 {
     count
 }
 
-/// Every packet, checked and counted.
+/// Checks and counts every packet.
 fn counted(trace: &[u8]) -> u64 {
     let mut packets = Packets::new(trace);
     let mut count = 0;
@@ -193,7 +194,7 @@ fn counted(trace: &[u8]) -> u64 {
     count
 }
 
-/// The same by iptr-decoder, up to the first error.
+/// Counts the packets with iptr-decoder, up to the first error.
 fn iptr(trace: &[u8]) -> u64 {
     let mut counter = PacketCounter::new();
     let _: Result<(), DecoderError<PacketCounter>> =

@@ -1,15 +1,15 @@
-//! Cargo, called on this workspace.
+//! Calls cargo on this workspace.
 
 use anyhow::{Context, Result, ensure};
 use pugmark_qemu_tests::images::workspace;
 use std::process::Command;
 
-/// What is added to commands that build tests. Test harnesses unwind, whatever a profile says: without this the programs
-/// that they start, and all libraries for these, would be built a second time. The manifest has `abort`, because the
-/// images, which have no std, are checked in that profile too.
+/// Arguments for commands that build tests. Test harnesses always unwind, whatever a profile says: without these
+/// arguments the programs that tests start, and all their libraries, would be built a second time. The manifest has
+/// `abort`, because the images, which have no std, are checked in that profile too.
 pub(crate) const UNWIND: [&str; 2] = ["--config", "profile.dev.panic='unwind'"];
 
-/// Cargo in the workspace's root with these arguments.
+/// A cargo command with these arguments, in the workspace's root.
 pub(crate) fn command(arguments: &[&str]) -> Command {
     crate::headline(&format!("cargo {}", arguments.join(" ")));
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
@@ -17,7 +17,7 @@ pub(crate) fn command(arguments: &[&str]) -> Command {
     command
 }
 
-/// Runs cargo in the workspace's root with these arguments and environment, its output passed on.
+/// Runs cargo in the workspace's root with these arguments and this environment; its output is not captured.
 pub(crate) fn cargo(arguments: &[&str], environment: &[(&str, &str)]) -> Result<()> {
     let status =
         command(arguments).envs(environment.iter().copied()).status().context("cannot start cargo")?;

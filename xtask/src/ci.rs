@@ -6,13 +6,13 @@ use std::process::ExitCode;
 use crate::cargo::cargo;
 use crate::{Done, SetupOptions, deny, headline, mutate, oldest, test};
 
-/// After so many minutes no mutation is begun any more: a change of everything touches them all.
+/// After this many minutes no further mutation is started, because a change of everything touches all of them.
 const MINUTES_OF_MUTATIONS: u64 = 5;
 
-/// Format, lints and documentation with warnings denied, the oldest toolchain, what is built in; then all tests, then the
-/// mutations that the last commit touches.
+/// Checks format, lints and documentation with warnings denied, the oldest toolchain, and the dependencies; runs all
+/// tests and the mutations that the last commit touches.
 pub(crate) fn ci(options: SetupOptions) -> Done {
-    // The kernel that is not ours is a workspace of its own.
+    // The foreign kernel is a workspace of its own.
     for manifest in ["Cargo.toml", "qemu-tests/foreign-kernel/Cargo.toml"] {
         cargo(&["fmt", "--all", "--check", "--manifest-path", manifest], &[])?;
     }
@@ -25,7 +25,8 @@ pub(crate) fn ci(options: SetupOptions) -> Done {
     mutations()
 }
 
-/// What the last commit touches: a whole branch may touch them all, and is for `cargo xtask mutate --changed`.
+/// Tries the mutations that the last commit touches. A whole branch may touch all of them; that is for `cargo xtask
+/// mutate --changed`.
 fn mutations() -> Done {
     headline("mutations that the last commit touches");
     let base = match mutate::commit_before() {

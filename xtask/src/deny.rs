@@ -1,4 +1,4 @@
-//! `cargo xtask deny`: licences, sources and known faults of what is built in, by cargo-deny and `deny.toml`.
+//! `cargo xtask deny`: checks licences, sources and known faults of the dependencies with cargo-deny and `deny.toml`.
 
 use anyhow::{Context, Result};
 use std::process::Stdio;
@@ -6,11 +6,11 @@ use std::process::Stdio;
 use crate::cargo::{cargo, command};
 use crate::{SetupOptions, setup};
 
-/// Checks everything; installs cargo-deny unless told not to.
+/// Checks everything; installs cargo-deny unless `no_install` is set.
 pub(crate) fn deny(options: SetupOptions) -> Result<()> {
     setup::prepare_deny(options.no_install)?;
     cargo(&["deny", "--locked", "check", "licenses", "bans", "sources"], &[])?;
-    // The advisories are elsewhere.
+    // The advisories are on a server.
     let fetched = command(&["deny", "--locked", "fetch", "db"])
         .stderr(Stdio::null())
         .status()
@@ -24,7 +24,7 @@ pub(crate) fn deny(options: SetupOptions) -> Result<()> {
     }
 }
 
-/// The same where cargo-deny is there; building it takes longer than the tests.
+/// The same, if cargo-deny is installed; building it takes longer than the tests.
 pub(crate) fn deny_if_there() -> Result<()> {
     if setup::has_deny() {
         return deny(SetupOptions { no_install: true });

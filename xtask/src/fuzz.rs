@@ -1,6 +1,6 @@
-//! `cargo xtask fuzz`: tries to break what must hold on any input.
+//! `cargo xtask fuzz`: looks for inputs that break rules that must hold on any input.
 //!
-//! The targets are those of `fuzz/`, run one behind the other by cargo-fuzz. New inputs are gathered in the target
+//! The targets are those of `fuzz/`; cargo-fuzz runs one after the other. New inputs are collected in the target
 //! folder; the corpus in the tree is small and only a start.
 
 use anyhow::{Context, Result, ensure};
@@ -13,17 +13,17 @@ use std::{
 
 use crate::{SetupOptions, setup};
 
-/// Every layer, the lowest first.
+/// One target for each layer, the lowest first.
 const TARGETS: [&str; 8] = ["packets", "encoder", "events", "query", "insns", "blocks", "sideband", "elf"];
 
-/// What is passed to libFuzzer beside the time: what an input may take, and how long it gets. Inputs take milliseconds,
-/// but a busy machine can stand still for half a minute.
+/// Arguments for libFuzzer besides the time: limits for each input. Inputs take milliseconds, but a busy machine can
+/// stand still for half a minute.
 const LIMITS: [&str; 4] = ["-rss_limit_mb=1024", "-malloc_limit_mb=256", "-timeout=120", "-max_len=2048"];
 
-/// cargo-fuzz on stable Rust: debug assertions and overflow checks instead of sanitizers.
+/// cargo-fuzz on stable Rust, with debug assertions and overflow checks instead of sanitizers.
 const FLAGS: [&str; 4] = ["--sanitizer", "none", "--features", "libfuzzer"];
 
-/// How much of the output is shown for a finding.
+/// How many lines of output are printed for a finding.
 const LINES_SHOWN: usize = 40;
 
 #[derive(Args)]
@@ -38,11 +38,11 @@ pub(crate) struct Options {
     targets: Vec<String>,
 }
 
-/// Runs each target; findings are files, whose names end the output.
+/// Runs each target. Findings are files, and their names are printed at the end.
 pub(crate) fn fuzz(options: &Options) -> Result<ExitCode> {
     setup::prepare_fuzzing(options.setup.no_install)?;
     crate::headline("cargo fuzz build");
-    // It is shown as it goes, because it takes a while.
+    // The build's output is not captured, because the build takes a while.
     let status = cargo_fuzz("build", &[]).status().context("cannot start cargo")?;
     ensure!(status.success(), "the targets do not build");
     let mut found = vec![];
@@ -62,12 +62,12 @@ pub(crate) fn fuzz(options: &Options) -> Result<ExitCode> {
     Ok(ExitCode::FAILURE)
 }
 
-/// What became of a target.
+/// The result of a target.
 #[derive(Debug, PartialEq, Eq)]
 struct Outcome {
-    /// Runs, time, coverage.
+    /// How many runs, how fast, and what they covered.
     did: String,
-    /// The input that broke it, and how to run it again; or what else went wrong.
+    /// The input that broke the target and the command to repeat it, or another failure.
     finding: Option<String>,
 }
 
@@ -102,7 +102,8 @@ fn outcome(target: &str, output: &Output) -> Outcome {
     Outcome { did, finding: Some(finding) }
 }
 
-/// `#863556  DONE   cov: 351 ft: 1872 corp: 833/104Kb lim: 1024 exec/s: 66427 rss: 28Mb`, or the last such line.
+/// Sums up `#863556  DONE   cov: 351 ft: 1872 corp: 833/104Kb lim: 1024 exec/s: 66427 rss: 28Mb`, or the last such
+/// line.
 fn did(output: &str) -> Option<String> {
     let last = output.lines().rev().find(|line| line.starts_with('#') && line.contains("cov: "))?;
     let words: Vec<_> = last.split_whitespace().collect();
@@ -112,7 +113,7 @@ fn did(output: &str) -> Option<String> {
     Some(format!("{runs} runs, {pace} a second, {edges} edges, {inputs} of inputs"))
 }
 
-/// The file that libFuzzer wrote its finding to.
+/// The file to which libFuzzer wrote its finding.
 fn artifact(output: &str) -> Option<&str> {
     output.lines().find_map(|line| line.split_once("Test unit written to ")).map(|(_, file)| file.trim())
 }

@@ -8,7 +8,7 @@ use std::process::Command;
 
 use crate::{SetupOptions, setup};
 
-/// GRUB's menu: the kernel by multiboot2, itself once more as the module that has its symbols.
+/// GRUB's menu: the kernel, booted by multiboot2, and the same file as the module with its symbols.
 const MENU: &str = "\
 set timeout=0
 menuentry pugmark {
@@ -27,7 +27,7 @@ pub(crate) struct Options {
     out: Option<PathBuf>,
 }
 
-/// Makes an image that GRUB boots on BIOS and UEFI machines. It writes to the first serial port.
+/// Makes an image that GRUB boots on BIOS and UEFI machines. The kernel writes to the first serial port.
 pub(crate) fn iso(options: &Options) -> Result<()> {
     setup::prepare_grub(options.setup.no_install)?;
     let images = Images::build()?;

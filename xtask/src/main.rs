@@ -73,7 +73,7 @@ fn main() -> ExitCode {
     })
 }
 
-/// Prints what is about to be done, so that a long log can be read.
+/// Prints what comes next, so that a long log is easier to read.
 fn headline(text: &str) {
     println!("== {text}");
 }

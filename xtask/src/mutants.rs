@@ -1,17 +1,17 @@
-//! `cargo xtask mutants CRATE`: which small changes of a crate does no test notice?
+//! `cargo xtask mutants CRATE`: finds the small changes ("mutants") of a crate that no test notices.
 //!
-//! `cargo xtask mutate` tries a list that people wrote, and builds for each line of it. This finds the changes by
-//! itself, tens of thousands, and builds once: each place of the source where something can be changed asks at run
-//! time which of its mutants is chosen ([`rewrite`]), and the environment of a test's process says it (`support.rs`,
-//! a crate that is put beside the copy of the workspace). Mutants that do not compile are left out, by where the
-//! compiler's errors are ([`mod@build`]).
+//! `cargo xtask mutate` tries a list that people wrote, and builds for each entry. This command finds the changes
+//! itself, tens of thousands of them, and builds once: code at each place that can be changed asks at run time which
+//! of its mutants is chosen ([`rewrite`]). The environment of a test's process chooses one; `support.rs`, a crate that
+//! is added to a copy of the workspace, reads it. Mutants that do not compile are left out, which the positions of the
+//! compiler's errors show ([`mod@build`]).
 //!
-//! Each test runs by itself without a mutant first, and notes the places that it gets to. A mutant is tried with the
-//! tests that get to it, the quickest first, until one is red ([`run`]). What no test gets to has survived too. In
-//! constants no mutant is chosen, so what only constants call is reported as not reached.
+//! First each test runs alone without a mutant, and the places that it reaches are recorded. A mutant is tried with
+//! the tests that reach it, the quickest first, until one fails ([`run`]). A mutant that no test reaches has survived
+//! too. In constants no mutant is ever chosen, so code that only constants call is reported as not reached.
 //!
-//! Tests that boot machines, and those of the documentation, are not asked. Mutants that no test can notice are listed,
-//! with the reason, in `xtask/equivalent.toml`.
+//! Tests that boot machines and documentation tests are not used. Mutants that no test can notice are listed, with the
+//! reason, in `xtask/equivalent.toml`.
 
 mod build;
 mod changes;
@@ -79,7 +79,7 @@ pub(crate) struct Options {
     survivors: Option<PathBuf>,
 }
 
-/// A change, and where it is.
+/// A change and its place.
 struct Mutant {
     place: usize,
     number: usize,
@@ -88,7 +88,7 @@ struct Mutant {
     constant: bool,
     line: usize,
     column: usize,
-    /// The line where it begins, without the spaces around it.
+    /// The line where it begins, without surrounding spaces.
     line_text: String,
     old: String,
     new: String,
@@ -144,7 +144,7 @@ pub(crate) fn mutants(options: &Options) -> Result<ExitCode> {
         chosen.truncate(sample);
     }
     ensure!(!chosen.is_empty(), "no mutant is chosen");
-    // Written as they are found, so that one can begin with the first.
+    // Written as they are found, so that work on the first can begin early.
     let (mut survivors, mut written) = (options.survivors.as_ref().map(File::create).transpose()?, Ok(()));
     let (mut done, begin) = (0, Instant::now());
     let which = |mutant: &&Mutant| (mutant.place, mutant.number, mutant.function.clone());
@@ -164,7 +164,7 @@ pub(crate) fn mutants(options: &Options) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The files of a crate, with what can be changed in them.
+/// The files of a crate, with the places that can be changed.
 fn sources(subject: &packages::Subject) -> Result<Vec<Source>> {
     let (mut sources, mut first) = (vec![], 0);
     for root in &subject.roots {
@@ -201,7 +201,7 @@ fn mutants_of(source: &Source) -> Vec<Mutant> {
     mutants
 }
 
-/// The line for a mutant that nobody noticed.
+/// The line that reports a mutant that no test noticed.
 fn survivor(mutant: &Mutant, fate: &Fate) -> Option<String> {
     let why = match fate {
         Fate::Killed | Fate::TimedOut | Fate::Left => return None,
@@ -215,7 +215,7 @@ fn survivor(mutant: &Mutant, fate: &Fate) -> Option<String> {
     Some(format!("{mutant}  ({why})"))
 }
 
-/// How many of each fate there are, and which share.
+/// Sums up how many mutants had each fate, and their share.
 fn summary(package: &str, chosen: &[&Mutant], fates: &[Fate], equivalent: usize) -> String {
     let mut counts = BTreeMap::<_, usize>::new();
     for (mutant, fate) in chosen.iter().zip(fates) {

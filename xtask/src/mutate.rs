@@ -1,8 +1,8 @@
-//! `cargo xtask mutate`: does a test notice when a rule is broken?
+//! `cargo xtask mutate`: checks that a test notices when a rule is broken.
 //!
-//! `xtask/mutations.toml` lists small mutations, each with the rule that it breaks and the tests that must go
-//! red. They are applied one at a time to copies of the tree, never to the tree itself. Each test command runs once
-//! without a mutation first: what is red by itself notices nothing.
+//! `xtask/mutations.toml` lists small mutations, each with the rule that it breaks and the tests that must fail. They
+//! are applied one at a time to copies of the tree, never to the tree itself. Each test command first runs without a
+//! mutation, because a test that fails anyway notices nothing.
 
 mod changed;
 pub(crate) mod copy;
@@ -25,9 +25,9 @@ use list::Mutation;
 pub(crate) use changed::commit_before;
 use changed::default_base;
 
-/// What tests may take without a mutation.
+/// How long tests may take without a mutation.
 const BASELINE_DEADLINE: Duration = Duration::from_secs(1200);
-/// What they may take with one, if not longer by [`PATIENCE`]: other work can stand in the way.
+/// How long tests may take with a mutation, unless [`PATIENCE`] gives more: other work may slow them down.
 const DEADLINE: Duration = Duration::from_secs(120);
 /// How many times as long as without a mutation tests may take with one.
 const PATIENCE: u32 = 8;
@@ -48,25 +48,25 @@ pub(crate) struct Options {
     pub(crate) list: bool,
 }
 
-/// What became of a mutation.
+/// The result for a mutation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Fate {
-    /// This test went red.
+    /// This test failed.
     Killed(String),
-    /// All tests are green.
+    /// All tests passed.
     Survived,
-    /// The tests did not end; nobody knows whether they would have noticed.
+    /// The tests did not end, so it is unknown whether they would have noticed.
     TimedOut,
-    /// There is nothing to test.
+    /// The code does not compile, so nothing can be tested.
     DoesNotCompile,
-    /// The tests are not green without it; why.
+    /// The tests fail without the mutation; the reason.
     Untried(String),
     /// There was no time for it.
     Left,
 }
 
 impl Fate {
-    /// In which line of the summary it is counted.
+    /// The heading under which it is counted in the summary.
     const fn heading(&self) -> &'static str {
         match self {
             Self::Killed(_) => "killed",
@@ -119,7 +119,7 @@ pub(crate) fn mutate(options: &Options) -> Result<ExitCode> {
     Ok(summary(&chosen, &fates))
 }
 
-/// Prints what went wrong once more, and how often each fate was met.
+/// Prints what went wrong again, and how often each fate occurred.
 fn summary(chosen: &[&Mutation], fates: &[Fate]) -> ExitCode {
     let mut counts = BTreeMap::<_, usize>::new();
     for (mutation, fate) in chosen.iter().zip(fates) {
@@ -133,7 +133,7 @@ fn summary(chosen: &[&Mutation], fates: &[Fate]) -> ExitCode {
     if fates.iter().any(Fate::is_wrong) { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
-/// Keeps others from the copies until it is dropped.
+/// Locks the copies until the file is dropped.
 pub(crate) fn lock(folder: &Path) -> Result<File> {
     std::fs::create_dir_all(folder)?;
     let file = File::create(folder.join("lock"))?;
@@ -144,13 +144,13 @@ pub(crate) fn lock(folder: &Path) -> Result<File> {
     Ok(file)
 }
 
-/// How long tests take without a mutation; or why they are not green.
+/// How long tests take without a mutation, or why they fail.
 type Baseline = Result<Duration, String>;
 
-/// What all mutations have in common.
+/// What all mutations share.
 struct Trial<'a> {
     folder: &'a Path,
-    /// Copies that nobody uses; one is made when there is none.
+    /// Copies that are not in use; if there is none, a new one is made.
     copies: Mutex<(Vec<Copy>, usize)>,
     baselines: BTreeMap<&'a str, OnceLock<Baseline>>,
     end: Option<Instant>,

@@ -1,10 +1,10 @@
-//! The oldest toolchain that the manifest promises to build with.
+//! Checks the oldest toolchain that the manifest promises to support.
 
 use anyhow::{Context, Result, ensure};
 use pugmark_qemu_tests::images::{target_folder, workspace};
 use std::process::Command;
 
-/// Builds everything with the oldest toolchain that the manifest promises, where it is installed.
+/// Builds everything with the oldest toolchain that the manifest promises to support, if it is installed.
 pub(crate) fn check() -> Result<()> {
     let manifest = std::fs::read_to_string(workspace().join("Cargo.toml"))?;
     let manifest: toml::Table = manifest.parse()?;
@@ -27,13 +27,14 @@ pub(crate) fn check() -> Result<()> {
     Ok(())
 }
 
-/// What rustup has installed, a line each; nothing where there is no rustup.
+/// Rustup's list of installed toolchains, one per line; empty without rustup.
 fn installed() -> String {
     let output = Command::new("rustup").args(["toolchain", "list"]).output();
     output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default()
 }
 
-/// The installed toolchain of this version, as `1.90-x86_64-unknown-linux-gnu` or `1.90.0-x86_64-unknown-linux-gnu`.
+/// The installed toolchain of this version, such as `1.90-x86_64-unknown-linux-gnu` or
+/// `1.90.0-x86_64-unknown-linux-gnu`.
 fn toolchain_of<'a>(version: &str, installed: &'a str) -> Option<&'a str> {
     installed.lines().filter_map(|line| line.split_whitespace().next()).find(|name| {
         let rest = name.strip_prefix(version);

@@ -64,28 +64,28 @@ enum Source {
     Ibs,
 }
 
-/// The processor that has both sources.
+/// The profile that has both default sources.
 const BOTH: &str = "skylake";
 
-/// One boot of a kernel, and what its runs are held against.
+/// One boot of a kernel, and what its runs are checked against.
 struct Job<'a> {
-    /// What to say in front of it.
+    /// The text to print before it.
     headline: Option<String>,
     kernel: &'a Path,
     plan: Boot,
     expected: Expected<'a>,
 }
 
-/// What a run should be.
+/// What a run must give.
 #[derive(Clone, Copy)]
 enum Expected<'a> {
-    /// What the tables have for our kernel on this processor.
+    /// What the tables list for our kernel with this source on this profile.
     Table(Source, &'a str),
     /// What was logged, for a kernel that is in no table.
     Truth,
 }
 
-/// Boots, traces, compares; prints the guest's lines with the truth beside them.
+/// Boots, traces and compares; prints the guest's lines and the verdicts.
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     setup::prepare(options.setup.no_install)?;
     let images = Images::build()?;
@@ -141,7 +141,7 @@ fn jobs_by_table<'a>(options: &'a Options, images: &'a Images) -> Vec<Job<'a>> {
     jobs
 }
 
-/// On which processors a source is shown.
+/// The profiles for a source.
 fn profiles(options: &Options, source: Source) -> Vec<&str> {
     match (&options.profile, options.source, source) {
         (Some(profile), ..) => vec![profile],
@@ -154,7 +154,7 @@ fn profiles(options: &Options, source: Source) -> Vec<&str> {
 }
 
 impl Job<'_> {
-    /// Runs it to its end, and says the guest's lines with the truth beside them.
+    /// Runs the machine to its end, and passes the guest's lines and the verdicts to `say`.
     fn run(
         &self,
         options: &Options,
@@ -171,7 +171,7 @@ impl Job<'_> {
                 .processors(options.processors);
         let mut score = Score::default();
         let outcome = machine.run_watched(|line, transcript, truth| {
-            // There are hundreds of addresses.
+            // There are hundreds of lines with addresses.
             let many = ["sample ", "precise ", "branch "].iter().any(|word| line.starts_with(word));
             if !line.starts_with("done ") && !many {
                 say(line.into());
@@ -187,10 +187,10 @@ impl Job<'_> {
     }
 }
 
-/// What a run that is right says of the truth; none where there was nothing to compare.
+/// The verdict of a run that is right; `None` if there was nothing to compare.
 type Judgement = Result<Option<String>>;
 
-/// What to say of a workload that has just ended, and whether it is right.
+/// The text for a workload that has just ended, and whether it is right.
 fn verdict(judgement: Judgement) -> (Cow<'static, str>, bool) {
     match judgement {
         Ok(Some(verdict)) => (verdict.into(), true),
@@ -230,7 +230,7 @@ impl Source {
 }
 
 impl Expected<'_> {
-    /// `kernel` is the image that ran.
+    /// Judges a run; `kernel` is the image that ran.
     fn judge(self, run: &Run, truth: &Truth, symbols: &Symbols, kernel: &Path) -> Judgement {
         let amd = |source, profile| amd_matrix::check(run, source, profile, truth, symbols, kernel).map(said);
         let store =
@@ -247,7 +247,7 @@ impl Expected<'_> {
     }
 }
 
-/// A decode, if there is one, must be the truth.
+/// Judges a run by the log alone: a decode, if there is one, must equal the truth.
 fn judge_by_truth(run: &Run, truth: &Truth, symbols: &Symbols) -> Judgement {
     if run.traces_nothing() {
         Ok(None)

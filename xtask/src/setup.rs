@@ -1,26 +1,26 @@
-//! What the machine must have, and how it gets it.
+//! Checks that the machine has the programs and libraries that are needed, and installs those that are missing.
 
 use anyhow::{Context, Result, bail, ensure};
 use pugmark_qemu_tests::machine::QEMU;
 use std::process::Command;
 
-/// The oldest QEMU that the monitor was run on.
+/// The oldest QEMU with which the monitor was tested.
 const OLDEST_QEMU: (u32, u32) = (7, 2);
 
-/// A system's package manager: how `/etc/os-release` names the system, the shell command that installs packages
-/// there, and what they are called.
+/// A system's package manager: the system's names in `/etc/os-release`, the shell command that installs packages, and
+/// the packages' names.
 struct PackageManager {
     systems: &'static [&'static str],
     install: &'static str,
     qemu: &'static str,
     grub: &'static str,
     cxx: &'static str,
-    /// Empty where it has none.
+    /// Empty if the system has no such package.
     ipt: &'static str,
     pfm: &'static str,
 }
 
-/// The names of packages that something is in.
+/// Returns the names of the packages with a program or library.
 type Packages = fn(&PackageManager) -> &str;
 
 const PACKAGE_MANAGERS: &[PackageManager] = &[
@@ -71,7 +71,7 @@ const PACKAGE_MANAGERS: &[PackageManager] = &[
     },
 ];
 
-/// Sees to it that QEMU and a linker are there; installs QEMU unless told not to.
+/// Checks that QEMU and a linker exist; installs QEMU unless `no_install` is set.
 pub(crate) fn prepare(no_install: bool) -> Result<()> {
     ensure!(
         answers("cc", "--version"),
@@ -90,12 +90,12 @@ pub(crate) fn prepare(no_install: bool) -> Result<()> {
     Ok(())
 }
 
-/// Libraries that tests compare with: what they load, and what the package is called.
+/// Libraries that tests compare with: the file that they load, and the package's name.
 const LIBRARIES: [(&str, Packages); 2] =
     [("libipt.so.2", |manager| manager.ipt), ("libpfm.so.4", |manager| manager.pfm)];
 
-/// [`prepare`], and sees to it that the libraries are there that tests compare with. Without these the tests say what they
-/// skip.
+/// Calls [`prepare`], and makes sure that the libraries that tests compare with exist. If they are missing, the tests
+/// report what they skip.
 pub(crate) fn prepare_tests(no_install: bool) -> Result<()> {
     prepare(no_install)?;
     for (library, packages) in LIBRARIES {
@@ -115,37 +115,37 @@ pub(crate) fn prepare_tests(no_install: bool) -> Result<()> {
     Ok(())
 }
 
-/// Whether the loader finds it.
+/// Whether the loader finds the library.
 fn is_library(name: &str) -> bool {
-    // SAFETY: the names are those of libraries whose initialisers are those of any C library.
+    // SAFETY: these libraries have no other initialisers than any C library.
     unsafe { libloading::Library::new(name) }.is_ok()
 }
 
-/// Sees to it that GRUB can make an image of a disk.
+/// Makes sure that GRUB can make a disk image.
 pub(crate) fn prepare_grub(no_install: bool) -> Result<()> {
     ["grub-mkrescue", "xorriso", "mformat"]
         .into_iter()
         .try_for_each(|program| require(program, |manager| manager.grub, no_install))
 }
 
-/// Sees to it that cargo-fuzz is there, and a C++ compiler for libFuzzer, which comes as source.
+/// Makes sure that cargo-fuzz exists, and a C++ compiler for libFuzzer, which comes as source.
 pub(crate) fn prepare_fuzzing(no_install: bool) -> Result<()> {
     const INSTALL: &str = "cargo install cargo-fuzz --locked";
     require("c++", |manager| manager.cxx, no_install)?;
     require_tool("cargo-fuzz", INSTALL, no_install)
 }
 
-/// Whether cargo-deny is there.
+/// Whether cargo-deny is installed.
 pub(crate) fn has_deny() -> bool {
     answers("cargo-deny", "--version")
 }
 
-/// Sees to it that cargo-deny is there.
+/// Makes sure that cargo-deny is installed.
 pub(crate) fn prepare_deny(no_install: bool) -> Result<()> {
     require_tool("cargo-deny", "cargo install cargo-deny --locked", no_install)
 }
 
-/// Sees to it that a command of cargo's is there.
+/// Makes sure that a cargo command exists.
 fn require_tool(name: &str, command: &str, no_install: bool) -> Result<()> {
     if answers(name, "--version") {
         return Ok(());
@@ -154,7 +154,7 @@ fn require_tool(name: &str, command: &str, no_install: bool) -> Result<()> {
     install(name, command)
 }
 
-/// Sees to it that a program is there; installs the packages that have it unless told not to.
+/// Makes sure that a program exists; installs its packages unless `no_install` is set.
 fn require(program: &str, packages: Packages, no_install: bool) -> Result<()> {
     if answers(program, "--version") {
         return Ok(());
@@ -180,7 +180,7 @@ fn os_release() -> String {
     std::fs::read_to_string("/etc/os-release").unwrap_or_default()
 }
 
-/// The command for the system that this `/etc/os-release` describes, where it has the packages.
+/// The command that installs packages on the system that this `/etc/os-release` describes, if it has them.
 fn install_command(os_release: &str, packages: Packages, root: bool) -> Option<String> {
     let value = |key: &str| {
         let line = os_release.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='))?;
@@ -211,7 +211,7 @@ fn qemu_version() -> Result<(u32, u32)> {
     parse_version(&text).with_context(|| format!("{QEMU} --version says {text:?}"))
 }
 
-/// `QEMU emulator version 7.2.22 (…)`
+/// The version in `QEMU emulator version 7.2.22 (…)`.
 fn parse_version(text: &str) -> Option<(u32, u32)> {
     let mut numbers = text.split_once("version ")?.1.split(|letter: char| !letter.is_ascii_digit());
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))

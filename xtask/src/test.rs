@@ -1,7 +1,7 @@
 //! `cargo xtask test`.
 //!
-//! Everything is built by one call of cargo, because a choice of packages is a choice of their dependencies' features:
-//! another call would build some of them again. Then the test binaries stand in one queue.
+//! One call of cargo builds everything, because the choice of packages also chooses their dependencies' features: a
+//! second call would build some of them again. After that the test binaries wait in one queue.
 
 pub(crate) mod binaries;
 mod job;
@@ -18,7 +18,7 @@ use crate::abreast::as_they_end;
 use crate::{SetupOptions, headline, setup};
 use outcome::{Outcome, Tally};
 
-/// Machines that are booted at a time at most: each has half a GiB of memory.
+/// The most machines that run at the same time; each has half a GiB of memory.
 const AT_A_TIME: usize = 8;
 
 #[derive(Args)]
@@ -30,7 +30,7 @@ pub(crate) struct Options {
     pub(crate) name: String,
 }
 
-/// Runs every test there is: unit, model, host integration, QEMU and documentation tests.
+/// Runs all tests: unit, model, host integration, QEMU and documentation tests.
 pub(crate) fn test(options: &Options) -> Result<Tally> {
     setup::prepare_tests(options.setup.no_install)?;
     let begin = Instant::now();

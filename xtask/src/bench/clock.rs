@@ -1,11 +1,11 @@
-//! Time on the processor, which other work on the machine does not count into.
+//! Processor time, to which other work on the machine does not count.
 
 use std::time::Duration;
 
-/// How long this thread has run.
+/// How long this thread has run on a processor.
 pub(super) fn thread_time() -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `time` is a timespec of this function's own, and only written to.
+    // SAFETY: `time` is a local timespec that is only written to.
     let status = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
     assert_eq!(status, 0, "Linux has had this clock since 2.6.12");
     Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).expect("less than a second"))

@@ -1,4 +1,4 @@
-//! A trace made of a random program by the model.
+//! Generates a trace: the model traces a random program.
 
 use super::Load;
 use anyhow::{Result, anyhow, ensure};
@@ -19,13 +19,13 @@ const MTC_EN: u64 = 1 << 9;
 const TSC_EN: u64 = 1 << 10;
 const BRANCH_EN: u64 = 1 << 13;
 
-/// Physical memory: the output, aligned to its size.
+/// The address of physical memory, which holds only the output. It is aligned to the output's size.
 const RAM: u64 = 0x1_0000_0000;
 
-/// Few interrupts and faults, as a program has that computes.
+/// Few interrupts and faults, as in a program that computes.
 const RATES: Rates = Rates { interrupt: 2, trap: 1, fault: 4, ticks: 12, depth: 40 };
 
-/// A trace of about so many bytes, return compression on, with timing packets if wanted.
+/// Makes a trace of about this many bytes, with return compression, and with timing packets if `timing` is set.
 pub(super) fn made(bytes: usize, timing: bool, scratch: &Path) -> Result<Load> {
     let shape = Shape { kernel: 60, user: 60, lib: 40, blocks: 20, cr3_writes: false, ..Shape::default() };
     let program = Program::generate(1, &shape);
@@ -62,7 +62,7 @@ pub(super) fn made(bytes: usize, timing: bool, scratch: &Path) -> Result<Load> {
             Step::Retired(retired) => processor.retire(&retired, &mut memory),
             Step::Delivered(delivery) => processor.deliver(&delivery, &mut memory),
         }
-        // Each instruction has its share of the output; what has come so far is read now and then.
+        // Each instruction adds a little output, so it is enough to read the amount now and then.
         if steps.is_multiple_of(4096) {
             let pointers = processor.read_msr(OUTPUT_MASK_PTRS).map_err(|_| anyhow!("RDMSR faults"))?;
             if (pointers >> 32) as usize >= bytes {

@@ -1,4 +1,4 @@
-//! Builds the tests with all mutants in them, and leaves out the mutants that do not compile.
+//! Builds the tests with all mutants in them, without those that do not compile.
 
 use anyhow::{Context, Result, bail, ensure};
 use serde::Deserialize;
@@ -16,22 +16,22 @@ use crate::cargo::UNWIND;
 use crate::mutate::copy::Copy;
 use crate::test::binaries::{Binary, binary};
 
-/// The crate that instrumented code asks which mutant is chosen.
+/// The source of the crate that instrumented code asks which mutant is chosen.
 pub(super) const SUPPORT: &str = include_str!("support.rs");
 /// The folder of that crate in the copy.
 const FOLDER: &str = "mutants-support";
-/// Called in front of the compiler for the workspace's crates. The support crate alone uses what is not stable, and the
-/// lints are for people.
+/// Called instead of the compiler for the workspace's crates. Only the support crate uses unstable features. Lints are
+/// switched off, because they are for people.
 const WRAPPER: &str = "#!/bin/sh
 case \" $* \" in *' --crate-name pugmark_mutants '*) export RUSTC_BOOTSTRAP=1 ;; esac
 exec \"$@\" --cap-lints allow
 ";
-/// After so many builds something is wrong that leaving out more does not mend.
+/// If the tests do not build after this many rounds, leaving out more mutants does not help.
 const ROUNDS: usize = 40;
 
-/// A file of the crate, with what can be changed in it.
+/// A file of the crate, with the places that can be changed.
 pub(super) struct Source {
-    /// From the workspace's root.
+    /// Relative to the workspace's root.
     pub(super) path: PathBuf,
     pub(super) text: String,
     pub(super) sites: Vec<Site>,
@@ -39,11 +39,11 @@ pub(super) struct Source {
     pub(super) first: usize,
 }
 
-/// Mutants that do not compile: place in the whole crate, and mutant in the place.
+/// Mutants that do not compile: the number of the place in the whole crate, and of the mutant in the place.
 pub(super) type Dropped = BTreeSet<(usize, usize)>;
 
-/// Builds the tests, round by round, until all mutants that are left compile: the binaries, and the mutants that are
-/// not.
+/// Builds the tests, round by round, until all remaining mutants compile. Returns the binaries and the mutants that
+/// were left out.
 pub(super) fn build(folder: &Path, subject: &Subject, sources: &[Source]) -> Result<(Vec<Binary>, Dropped)> {
     let known = Known::new(folder, subject, sources);
     let mut dropped = known.read();
@@ -78,10 +78,10 @@ pub(super) fn build(folder: &Path, subject: &Subject, sources: &[Source]) -> Res
     bail!("the tests do not build after {ROUNDS} rounds")
 }
 
-/// What an earlier build of the same source has left out, so that nothing is built again.
+/// The mutants that an earlier build of the same source left out, to save the rounds.
 struct Known {
     file: PathBuf,
-    /// Of the source and its mutants.
+    /// A hash of the source and its mutants.
     hash: u64,
 }
 
@@ -98,7 +98,7 @@ impl Known {
 
     fn read(&self) -> Dropped {
         let text = std::fs::read(&self.file).unwrap_or_default();
-        // Without it, or with another one, it is found out again.
+        // If the file is missing or invalid, the rounds are done again.
         let (hash, dropped) = serde_json::from_slice(&text).unwrap_or((0, Dropped::new()));
         if hash == self.hash { dropped } else { Dropped::new() }
     }
@@ -117,7 +117,7 @@ impl Source {
     }
 }
 
-/// The files that differ in the copy.
+/// The files that are changed or added in the copy.
 fn texts(
     subject: &Subject,
     sources: &[Source],
@@ -145,10 +145,10 @@ fn texts(
     Ok(texts)
 }
 
-/// What cargo says, a message a line.
+/// Cargo's messages, one per line.
 fn cargo(copy: &Copy, subject: &Subject, wrapper: &Path) -> Result<String> {
     let mut command = copy.command();
-    // Not locked: the support crate is new.
+    // Not `--locked`, because the support crate is new.
     command.args(["test", "--no-run", "--offline", "--message-format=json", "--lib"]);
     command.args(UNWIND);
     command.args(subject.tested.iter().flat_map(|package| ["-p", package]));
@@ -186,13 +186,13 @@ struct Expansion {
     span: Span,
 }
 
-/// An error of the compiler: where, what it is about in the first place in front.
+/// A compiler error and its places; the primary place is first.
 struct CompileError {
     places: Vec<(PathBuf, Range<usize>)>,
     rendered: String,
 }
 
-/// The error that a line of cargo's is.
+/// Parses the error in one of cargo's lines, if it is one.
 fn error(line: &str) -> Option<CompileError> {
     let Message { message } = serde_json::from_str(line).ok()?;
     if !message.level.starts_with("error") || message.spans.is_empty() {
@@ -216,14 +216,14 @@ fn holds(outer: &Range<usize>, inner: &Range<usize>) -> bool {
     outer.start <= inner.start && inner.end <= outer.end
 }
 
-/// The mutants that a line of cargo's is laid to, where it is an error.
+/// The mutants that are blamed for one of cargo's lines, if it is an error.
 #[cfg(test)]
 pub(super) fn culprits_of(line: &str, sources: &[Source], rewritten: &[Rewritten]) -> Vec<(usize, usize)> {
     error(line).map(|error| culprits(&error, sources, rewritten)).unwrap_or_default()
 }
 
-/// The mutants that an error is laid to: one that it lies in, else those of the place around it or in it, else those
-/// of the function.
+/// The mutants that are blamed for an error: the one that contains it; otherwise those of the place that contains it,
+/// or of the places in it; otherwise those of the function.
 fn culprits(error: &CompileError, sources: &[Source], rewritten: &[Rewritten]) -> Vec<(usize, usize)> {
     let places = || {
         error.places.iter().filter_map(|(path, span)| {

@@ -1,8 +1,8 @@
-//! What is changed into what.
+//! The table of changes: what is replaced by what.
 
 use syn::{BinOp, Expr, GenericArgument, PathArguments, ReturnType, Type};
 
-/// Operators, and what each is changed into.
+/// Operators and their replacements.
 const OPERATORS: [(&str, &[&str]); 28] = [
     ("<", &["<=", ">="]),
     ("<=", &["<", ">"]),
@@ -34,7 +34,7 @@ const OPERATORS: [(&str, &[&str]); 28] = [
     ("^=", &["|="]),
 ];
 
-/// Methods, and the one that each is changed into: with the same arguments and the same result's type.
+/// Methods and their replacements, which have the same arguments and the same type of result.
 const METHODS: [(&str, &str); 31] = [
     ("all", "any"),
     ("any", "all"),
@@ -69,32 +69,32 @@ const METHODS: [(&str, &str); 31] = [
     ("wrapping_sub", "wrapping_add"),
 ];
 
-/// Methods whose result is a truth value that is worth being negated, and has no other method for it.
+/// Methods with a `bool` result that is worth negating, if no other method does that.
 const NEGATED: [&str; 5] = ["is_empty", "eq", "contains_key", "is_ascii_digit", "is_power_of_two"];
 
-/// What an operator is changed into.
+/// The replacements of an operator.
 pub(super) fn operator(operator: &BinOp) -> &'static [&'static str] {
     use quote::ToTokens;
     let text = operator.to_token_stream().to_string();
     OPERATORS.iter().find(|(from, _)| *from == text).map_or(&[], |(_, to)| to)
 }
 
-/// Whether the operator that comes in binds closer than the one that goes, so that the operands need brackets.
+/// Whether the new operator may bind closer than the old one, so that the operands need brackets.
 pub(super) fn binds_closer(to: &str) -> bool {
     matches!(to, "&" | "&&" | "|" | "*")
 }
 
-/// The method that a method is changed into.
+/// The replacement of a method.
 pub(super) fn method(name: &str) -> Option<&'static str> {
     METHODS.iter().find(|(from, _)| *from == name).map(|(_, to)| *to)
 }
 
-/// Whether a call of the method is negated.
+/// Whether calls of the method are negated.
 pub(super) fn is_negated(name: &str) -> bool {
     NEGATED.contains(&name)
 }
 
-/// What an integer is changed into, in its own notation and with its own suffix.
+/// The replacements of an integer, in its own notation and with its own suffix.
 pub(super) fn integer(literal: &syn::LitInt) -> Vec<String> {
     let Ok(value) = literal.base10_parse::<u128>() else { return vec![] };
     let text = |value: u128| {
@@ -110,7 +110,7 @@ pub(super) fn integer(literal: &syn::LitInt) -> Vec<String> {
     zero.into_iter().chain(value.checked_add(1)).map(text).collect()
 }
 
-/// Values of a function's result type that it could return without doing anything.
+/// Values that a function could return without doing anything, by the type of its result.
 pub(super) fn results(output: &ReturnType) -> Vec<String> {
     match output {
         ReturnType::Default => vec![String::new()],
@@ -155,7 +155,7 @@ fn values(of: &Type) -> Vec<String> {
     }
 }
 
-/// Whether a condition binds names, so that it can only stand where it stands.
+/// Whether a condition binds names, so that it cannot be moved.
 pub(super) fn binds_names(condition: &Expr) -> bool {
     match condition {
         Expr::Let(_) => true,

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use super::Mutant;
 
-/// The list, from the workspace's root.
+/// The file of the list, relative to the workspace's root.
 const FILE: &str = "xtask/equivalent.toml";
 
 #[derive(Default, Deserialize)]
@@ -16,18 +16,18 @@ struct List {
     equivalent: Vec<Equivalent>,
 }
 
-/// A change that changes nothing that can be observed.
+/// A change that has no observable effect.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Equivalent {
-    /// The file, from the workspace's root.
+    /// The file, relative to the workspace's root.
     file: PathBuf,
     /// The function, as it is reported.
     function: String,
-    /// What is changed, and into what, as they are reported.
+    /// The old and the new code, as they are reported.
     old: String,
     new: String,
-    /// The whole line where it begins, where the function has more than one such change.
+    /// The whole line where the change begins, if the function has more than one such change.
     line: Option<String>,
     /// Why no test can notice it.
     why: String,
@@ -43,7 +43,7 @@ impl Equivalent {
     }
 }
 
-/// The list of the tree.
+/// Reads the list of the working tree.
 pub(super) fn read() -> Result<Vec<Equivalent>> {
     let file = workspace().join(FILE);
     let text = std::fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;

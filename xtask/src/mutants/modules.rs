@@ -1,4 +1,4 @@
-//! The files of a crate that are built without its tests.
+//! Finds the files of a crate, without those that are built only for tests.
 
 use anyhow::{Context, Result};
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use syn::Item;
 
 use super::sites::is_left_out;
 
-/// The files that the crate's root names, and that these name, with their text. Paths are from the workspace's root.
+/// The crate's root and the files of its modules, with their text. Paths are relative to the workspace's root.
 pub(super) fn files(workspace: &Path, root: &Path) -> Result<Vec<(PathBuf, String)>> {
     let mut files = vec![];
     let folder = root.parent().context("a crate without a folder")?;
@@ -14,7 +14,7 @@ pub(super) fn files(workspace: &Path, root: &Path) -> Result<Vec<(PathBuf, Strin
     Ok(files)
 }
 
-/// A file and those of its modules, which are in `folder`.
+/// Adds a file and those of its modules, which are in `folder`.
 fn add(workspace: &Path, file: &Path, folder: &Path, files: &mut Vec<(PathBuf, String)>) -> Result<()> {
     let text = std::fs::read_to_string(workspace.join(file))
         .with_context(|| format!("cannot read {}", file.display()))?;

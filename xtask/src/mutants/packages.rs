@@ -1,4 +1,4 @@
-//! Which crate is changed, and whose tests may notice.
+//! Finds the crate to change, and the tests that may notice a change.
 
 use anyhow::{Context, Result, bail, ensure};
 use pugmark_qemu_tests::images::workspace;
@@ -8,9 +8,9 @@ use std::path::PathBuf;
 
 use crate::cargo::command;
 
-/// Packages without tests of their own that could be built here: the support crate needs std.
+/// Packages without tests that can be built here: the support crate needs std.
 const WITHOUT_TESTS: [&str; 2] = ["pugmark-boot", "pugmark-xtask"];
-/// Packages of which only the library's tests count: the others boot machines.
+/// Packages of which only the library's tests are used: the others boot machines.
 const LIBRARY_ONLY: [&str; 2] = ["pugmark-qemu-tests", "pugmark-monitor"];
 
 #[derive(Deserialize)]
@@ -29,7 +29,7 @@ struct Package {
 #[derive(Deserialize)]
 struct Dependency {
     name: String,
-    /// None for what is built in, `dev` for what only tests need.
+    /// `None` for a normal dependency, `dev` for one that only tests need.
     kind: Option<String>,
 }
 
@@ -40,31 +40,32 @@ struct Target {
     src_path: PathBuf,
 }
 
-/// The crate that is changed.
+/// The crate to change.
 pub(super) struct Subject {
     pub(super) package: String,
-    /// Its manifest, from the workspace's root.
+    /// Its manifest, relative to the workspace's root.
     pub(super) manifest: PathBuf,
-    /// The roots of its library and programs, from the workspace's root.
+    /// The roots of its library and programs, relative to the workspace's root.
     pub(super) roots: Vec<PathBuf>,
-    /// The packages whose tests may notice, and the integration tests of these.
+    /// The packages whose tests may notice a change, and the names of their integration tests.
     pub(super) tested: Vec<String>,
     pub(super) tests: BTreeSet<String>,
-    /// The folders of those of which only the library's tests count, in the form of [`Binary::name`].
+    /// The folders of packages of which only the library's tests are used, in the form of [`Binary::name`].
     ///
     /// [`Binary::name`]: crate::test::binaries::Binary::name
     library_only: Vec<String>,
 }
 
 impl Subject {
-    /// Whether the tests of a binary may notice. Cargo builds another one where it has the name of one that may.
+    /// Whether the tests of a binary are used. Cargo also builds an integration test that is not used if its name is
+    /// that of a used one.
     pub(super) fn asks(&self, binary: &str) -> bool {
         let folder = binary.split_once(" tests/").map(|(folder, _)| folder);
         folder.is_none_or(|folder| !self.library_only.iter().any(|only| only == folder))
     }
 }
 
-/// The crate of this name, or of this folder's name.
+/// Finds the crate with this name, or with this name after `pugmark-`.
 pub(super) fn subject(name: &str, own_tests: bool) -> Result<Subject> {
     let output = command(&["metadata", "--no-deps", "--format-version=1", "--locked"]).output()?;
     ensure!(output.status.success(), "`cargo metadata` failed: {}", String::from_utf8_lossy(&output.stderr));
@@ -114,7 +115,7 @@ pub(super) fn subject(name: &str, own_tests: bool) -> Result<Subject> {
     })
 }
 
-/// Whether a package has another one built in, or its tests have.
+/// Whether a package depends on another one; `in_tests` includes the dependencies of its tests.
 fn uses(packages: &[Package], package: &Package, other: &str, in_tests: bool) -> bool {
     package.dependencies.iter().filter(|dependency| dependency.kind.is_none() || in_tests).any(|dependency| {
         dependency.name == other

@@ -1,4 +1,4 @@
-//! A process that may not run for ever.
+//! Runs a process with limits on time, memory and files.
 
 use anyhow::{Context, Result, bail};
 use std::io;
@@ -6,9 +6,9 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// How much memory a process may ask for. A mutant can ask without end.
+/// How much memory a process may allocate, in bytes. A mutant may allocate without end.
 const MEMORY: u64 = 16 << 30;
-/// How large a file may become.
+/// How large a file may become, in bytes.
 const FILE: u64 = 1 << 30;
 
 /// How a process ended.
@@ -19,11 +19,11 @@ pub(super) enum End {
     TimedOut,
 }
 
-/// Runs a process, which may take this many seconds of the processor and this long on the clock: how it ended, and
-/// how much of the processor it took with those that it waited for.
+/// Runs a process, which may take `seconds` of processor time and `clock` of real time. Returns how it ended, and the
+/// processor time that it and the children it waited for took.
 ///
-/// The processor's time is what counts, because other work on the machine does not prolong it; the clock is for a
-/// process that waits.
+/// The limit that matters is processor time, because other work on the machine does not change it. The limit of real
+/// time is for a process that waits.
 pub(super) fn run(command: &mut Command, seconds: u64, clock: Duration) -> Result<(End, Duration)> {
     let limit = move || {
         for (resource, most) in
@@ -37,7 +37,7 @@ pub(super) fn run(command: &mut Command, seconds: u64, clock: Duration) -> Resul
         }
         Ok(())
     };
-    // SAFETY: between fork and exec it makes a system call, and touches no memory but its own.
+    // SAFETY: between fork and exec the closure only makes a system call and touches no memory but its own.
     unsafe { command.pre_exec(limit) };
     let child = command.process_group(0).spawn().context("cannot start a test")?;
     let process = libc::pid_t::try_from(child.id())?;
@@ -50,7 +50,7 @@ pub(super) fn run(command: &mut Command, seconds: u64, clock: Duration) -> Resul
                 _ => End::Red,
             };
             if end != End::Green {
-                // What it started and did not wait for.
+                // It may have started processes for which it did not wait.
                 kill_group(process);
             }
             return Ok((end, took));
@@ -63,22 +63,22 @@ pub(super) fn run(command: &mut Command, seconds: u64, clock: Duration) -> Resul
     }
 }
 
-/// Whether a signal says that there was too much of something.
+/// Whether a signal shows that a limit was exceeded.
 const fn is_limit(signal: i32) -> bool {
     matches!(signal, libc::SIGXCPU | libc::SIGXFSZ | libc::SIGKILL)
 }
 
 fn kill_group(leader: libc::pid_t) {
-    // SAFETY: it takes numbers. A group that is gone is an error that nobody needs.
+    // SAFETY: it takes numbers. If the group does not exist any more, the error does not matter.
     let _ = unsafe { libc::kill(-leader, libc::SIGKILL) };
 }
 
-/// The status of a child that has ended, and the processor's time that it took with those that it waited for.
+/// The status of a child that has ended, and the processor time that it and the children it waited for took.
 fn ended(child: libc::pid_t) -> Result<Option<(i32, Duration)>> {
     let mut status = 0;
-    // SAFETY: all zeros are a value of this structure of numbers.
+    // SAFETY: all zeros are a valid value of this structure of numbers.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-    // SAFETY: both pointers are to values of this function, and nobody else waits for this child.
+    // SAFETY: both pointers are to values of this function, and nothing else waits for this child.
     let waited = unsafe { libc::wait4(child, &raw mut status, libc::WNOHANG, &raw mut usage) };
     let time = |time: libc::timeval| {
         Duration::from_secs(time.tv_sec.unsigned_abs()) + Duration::from_micros(time.tv_usec.unsigned_abs())
@@ -104,7 +104,7 @@ mod tests {
         assert_eq!(shell("exit 0", 60, long), End::Green);
         assert_eq!(shell("exit 101", 60, long), End::Red);
         assert_eq!(shell("kill -ABRT $$", 60, long), End::Red);
-        // One that computes, and one that waits.
+        // One process computes, and one waits.
         assert_eq!(shell("while :; do :; done", 1, long), End::TimedOut);
         let begin = Instant::now();
         assert_eq!(shell("sleep 600 & wait", 60, Duration::from_millis(20)), End::TimedOut);

@@ -1,4 +1,4 @@
-//! What an earlier run of the same binaries saw each test reach, so that it is not found out again.
+//! Stores which places each test reaches, so that another run with the same binaries need not find out again.
 
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
@@ -11,7 +11,7 @@ use crate::test::binaries::Binary;
 
 #[derive(Serialize, Deserialize)]
 struct Recorded {
-    /// Of the binaries, and of what was asked.
+    /// The key of the binaries and the limit of time.
     key: u64,
     tests: Vec<Row>,
 }
@@ -21,11 +21,11 @@ struct Row {
     binary: usize,
     name: String,
     took: Duration,
-    /// The places.
+    /// The places that it reaches.
     reached: Vec<usize>,
 }
 
-/// A number that changes with the binaries.
+/// A number that changes with the binaries and with `longest`.
 pub(super) fn key(binaries: &[Binary], longest: Duration) -> Result<u64> {
     let mut hasher = DefaultHasher::new();
     longest.hash(&mut hasher);
@@ -36,7 +36,7 @@ pub(super) fn key(binaries: &[Binary], longest: Duration) -> Result<u64> {
     Ok(hasher.finish())
 }
 
-/// The tests of a file, if it is of this key.
+/// Reads the tests from a file if it has this key.
 pub(super) fn read(file: &Path, key: u64, places: usize) -> Option<Vec<Test>> {
     let recorded: Recorded = serde_json::from_slice(&std::fs::read(file).ok()?).ok()?;
     let test = |Row { binary, name, took, reached }: Row| {
@@ -49,7 +49,7 @@ pub(super) fn read(file: &Path, key: u64, places: usize) -> Option<Vec<Test>> {
     (recorded.key == key).then(|| recorded.tests.into_iter().map(test).collect())?
 }
 
-/// Writes the tests of a key.
+/// Writes the tests with their key.
 pub(super) fn write(file: &Path, key: u64, tests: &[Test]) -> Result<()> {
     let row = |test: &Test| {
         let reached = (0..test.reached.len()).filter(|place| test.reached[*place] != 0).collect();

@@ -1,8 +1,8 @@
-//! The text with all mutants in it.
+//! Rewrites a file so that it contains all its mutants.
 //!
-//! A place becomes `(match at(7) { 0 => { what was written } 1 => { a mutant } _ => { another } })`. What was written
-//! may have places in it; a mutant has not, so the text grows with the number of mutants and not with their
-//! combinations.
+//! A place becomes `(match at(7) { 0 => { the original } 1 => { a mutant } _ => { another } })`. The original may
+//! contain further places, but a mutant does not, so the text grows with the number of mutants and not with the number
+//! of their combinations.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -10,20 +10,21 @@ use std::ops::Range;
 
 use super::sites::{Form, Site};
 
-/// The function that tells which mutant is chosen.
+/// The function that returns which mutant is chosen.
 const AT: &str = "::pugmark_mutants::at";
 
 /// A file with all its mutants.
 pub(super) struct Rewritten {
     pub(super) text: String,
-    /// Where each place is now: its number in the file, and the bytes.
+    /// Each place in the new text: its number in the file, and its range in bytes.
     pub(super) places: Vec<(usize, Range<usize>)>,
-    /// Where each mutant is now: the place's number in the file, the mutant's in the place, and the bytes.
+    /// Each mutant in the new text: the place's number in the file, the mutant's number in the place, and its range in
+    /// bytes.
     pub(super) mutants: Vec<(usize, usize, Range<usize>)>,
 }
 
-/// Rewrites a file. The places are those of [`super::sites::find`]; the first has this number. `dropped` are mutants
-/// that are left out: place in the file, and mutant.
+/// Rewrites a file. The places are those of [`super::sites::find`]; the first has the number `first`. The mutants in
+/// `dropped` (place in the file, mutant) are left out.
 pub(super) fn rewrite(
     text: &str,
     sites: &[Site],
@@ -42,13 +43,13 @@ struct Writer<'a> {
     sites: &'a [Site],
     first: usize,
     dropped: &'a BTreeSet<(usize, usize)>,
-    /// The place that is to be written next.
+    /// The next place to be written.
     next: usize,
     rewritten: Rewritten,
 }
 
 impl Writer<'_> {
-    /// Copies these bytes with the places in them.
+    /// Copies these bytes, including the places in them.
     fn copy(&mut self, mut from: usize, to: usize) {
         while let Some(site) = self.sites.get(self.next) {
             if site.range.start >= to {
@@ -98,7 +99,7 @@ impl Writer<'_> {
     }
 
     fn put(&mut self, text: std::fmt::Arguments<'_>) {
-        // Text takes all that is written to it.
+        // Writing to a string never fails.
         let _ = self.rewritten.text.write_fmt(text);
     }
 }

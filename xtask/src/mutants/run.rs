@@ -1,4 +1,4 @@
-//! Runs the tests: each by itself without a mutant, to see what it reaches, and those that reach a mutant with it.
+//! Runs the tests: each alone without a mutant, to see what it reaches, and then with each mutant those that reach it.
 
 use anyhow::{Context, Result, ensure};
 use std::collections::HashMap;
@@ -14,34 +14,34 @@ use super::recorded;
 use crate::abreast::as_they_end;
 use crate::test::binaries::Binary;
 
-/// What [`Tests::least`] is without a reason for another.
+/// The default of [`Tests::least`].
 const SECONDS: u64 = 3;
 /// How many times as long as without a mutant tests may take with one.
 const PATIENCE: u32 = 8;
-/// What more the clock may show than tests may take of the processor: other work, and waiting.
+/// How many times the allowed processor time may pass in real time, for other work and waiting.
 const CLOCK: u32 = 10;
-/// How many tests are remembered for a function as those that noticed something in it.
+/// How many tests are remembered for a function because they noticed a mutant in it.
 const REMEMBERED: usize = 4;
 
-/// A test, and what it does without a mutant.
+/// A test, and how it runs without a mutant.
 pub(super) struct Test {
-    /// Its number in the list of binaries.
+    /// Its index in the list of binaries.
     pub(super) binary: usize,
     pub(super) name: String,
-    /// Of the processor.
+    /// Processor time.
     pub(super) took: Duration,
-    /// By place, whether it gets there.
+    /// For each place, whether the test reaches it.
     pub(super) reached: Vec<u8>,
 }
 
-/// What became of a mutant.
+/// The result for a mutant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
-    /// Something went red.
+    /// A test failed.
     Killed,
-    /// The tests did not end: who runs them notices, but only so.
+    /// The tests did not end: this shows only as a timeout.
     TimedOut,
-    /// All tests that reach it are green; the binaries that have some, and how many tests it was not tried with.
+    /// All tests that reach it passed: the binaries of these tests, and how many tests were not tried.
     Survived {
         binaries: Vec<String>,
         untried: usize,
@@ -57,23 +57,23 @@ pub(super) struct Tests {
     binaries: Vec<Binary>,
     tests: Vec<Test>,
     jobs: usize,
-    /// Seconds of the processor that tests may take with a mutant, if [`PATIENCE`] gives no more.
+    /// The least processor time that tests may take with a mutant, in seconds; [`PATIENCE`] may give more.
     pub(super) least: u64,
-    /// No mutant is begun after this.
+    /// No further mutant is started after this.
     pub(super) end: Option<Instant>,
-    /// A mutant that survives this much of the tests' time is not tried with more of them.
+    /// A mutant that has survived tests for this long is not tried with more tests.
     pub(super) enough: Duration,
-    /// The tests that are red without a mutant, or take too long, each with how it ended. They are not asked. Empty where
-    /// what the others reach was known.
+    /// The tests that fail or take too long without a mutant, each with how it ended. They are not used. Empty if an
+    /// earlier run has recorded what the tests reach.
     pub(super) left_out: Vec<String>,
     scratch: AtomicUsize,
-    /// By function, the tests that noticed something in it, the latest first.
+    /// For each function, the tests that noticed a mutant in it, the latest first.
     noticed: Mutex<HashMap<String, Vec<usize>>>,
 }
 
 impl Tests {
-    /// Runs each test without a mutant, in `folder`, if it is not in `known` what it reaches. Those that are red, or
-    /// take longer than `longest`, are left out, and named in [`Tests::left_out`].
+    /// Runs each test without a mutant, in `folder`, unless the file `known` already has what it reaches. Tests that
+    /// fail or take longer than `longest` are left out and named in [`Tests::left_out`].
     pub(super) fn record(
         folder: &Path,
         known: &Path,
@@ -114,7 +114,7 @@ impl Tests {
         Ok(this)
     }
 
-    /// The tests, and the names of those that are left out, each with how it ended.
+    /// Returns the tests, and the names of those that are left out, each with how it ended.
     fn record_all(&self, places: usize, longest: Duration) -> Result<(Vec<Test>, Vec<String>)> {
         let names = self.binaries.iter().enumerate().map(|(index, binary)| Ok((index, names(binary)?)));
         let names: Vec<(usize, Vec<String>)> = names.collect::<Result<_>>()?;
@@ -159,7 +159,7 @@ impl Tests {
         })
     }
 
-    /// A folder for one process.
+    /// Makes a folder for one process.
     fn scratch(&self) -> Result<PathBuf> {
         let folder = self.folder.join(self.scratch.fetch_add(1, Ordering::Relaxed).to_string());
         std::fs::create_dir_all(&folder)?;
@@ -176,7 +176,8 @@ impl Tests {
         Ok(command)
     }
 
-    /// Tries mutants: place, number in the place from 0, and function. `hear` gets each as it ends.
+    /// Tries mutants. `which` gives the place, the mutant's number in the place (from 0), and the function. `hear`
+    /// gets each mutant as it ends.
     pub(super) fn try_all<M: Sync>(
         &self,
         mutants: &[M],
@@ -232,7 +233,7 @@ impl Tests {
         Ok(Fate::Survived { binaries, untried: rest.len() })
     }
 
-    /// The tests that get to a place: those that noticed something in its function first, then the quickest.
+    /// The tests that reach a place: those that noticed a mutant in its function first, then the quickest.
     fn order(&self, place: usize, function: &str) -> Vec<usize> {
         let noticed = self.noticed.lock().unwrap_or_else(PoisonError::into_inner);
         let first = noticed.get(function).cloned().unwrap_or_default();
@@ -250,7 +251,7 @@ impl Tests {
         tests.truncate(REMEMBERED);
     }
 
-    /// Runs some tests with a mutant, each binary once, until one is red; and which test that was.
+    /// Runs some tests with a mutant, each binary once, until one fails. Returns how it ended and which test failed.
     fn batch(&self, batch: &[usize], place: usize, number: usize) -> Result<(End, Option<usize>)> {
         let mut binaries: Vec<_> = batch.iter().map(|test| self.tests[*test].binary).collect();
         binaries.sort_unstable();
@@ -281,7 +282,7 @@ impl Tests {
     }
 }
 
-/// The first test that a binary's output calls red, or that was running when it ended.
+/// The first test that failed by a binary's output, or that was running when the binary ended.
 fn first_red(log: &str) -> Option<&str> {
     let mut tests = log.lines().filter_map(|line| line.strip_prefix("test ")?.split_once(" ... "));
     tests.find(|(_, end)| !end.starts_with("ok") && !end.starts_with("ignored")).map(|(name, _)| name)

@@ -1,4 +1,4 @@
-//! Finds the places of a file that can be changed, and what each is changed into.
+//! Finds the places of a file that can be changed, and their mutants.
 
 use anyhow::{Context, Result};
 use quote::ToTokens;
@@ -11,28 +11,28 @@ use syn::{Attribute, Block, Expr, ExprLit, Lit, Pat, ReturnType, Signature, Stmt
 
 use super::changes;
 
-/// How the mutants of a place stand in the text beside what was written.
+/// How the mutants of a place are combined with the original text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
-    /// In the place of an expression.
+    /// Instead of an expression.
     Expression,
-    /// In the place of a whole statement.
+    /// Instead of a whole statement.
     Statement,
-    /// In front of the first statement of a body.
+    /// Before the first statement of a body.
     Entry,
-    /// As a guard behind the pattern of an arm.
+    /// As a guard after the pattern of an arm.
     Arm,
 }
 
-/// A place, and what it is changed into.
+/// A place and its mutants.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Site {
-    /// Bytes of the file; empty where something is only put in.
+    /// The range in the file, in bytes; empty if something is only inserted.
     pub(super) range: Range<usize>,
     pub(super) form: Form,
-    /// The function, behind the type that it belongs to.
+    /// The function's name, after the type to which it belongs.
     pub(super) function: String,
-    /// Whether the function can be called in constants, where nobody sees it being reached.
+    /// Whether constants can call the function; then it is unknown whether it is reached.
     pub(super) constant: bool,
     pub(super) mutants: Vec<Change>,
 }
@@ -40,17 +40,17 @@ pub(super) struct Site {
 /// One change of a place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Change {
-    /// The byte of the file where the difference begins.
+    /// The offset in the file at which the difference begins, in bytes.
     pub(super) offset: usize,
-    /// What stands in the place.
+    /// The code that is put into the place.
     pub(super) code: String,
-    /// What is there, for a reader.
+    /// The old code, as it is reported.
     pub(super) old: String,
-    /// What is put there, for a reader.
+    /// The new code, as it is reported.
     pub(super) new: String,
 }
 
-/// The places of a file, by where they begin; those that begin at the same byte from the outermost to the innermost.
+/// The places of a file, ordered by their beginnings; of places that begin at the same byte the outermost is first.
 pub(super) fn find(text: &str) -> Result<Vec<Site>> {
     let file = syn::parse_file(text).context("does not parse")?;
     let mut finder = Finder { text, sites: vec![], owner: String::new(), function: None, statement: None };
@@ -60,7 +60,7 @@ pub(super) fn find(text: &str) -> Result<Vec<Site>> {
     Ok(sites)
 }
 
-/// Whether what has these attributes is built for tests alone, or for no host.
+/// Whether an item with these attributes is built only for tests, or not for a host.
 pub(super) fn is_left_out(attributes: &[Attribute]) -> bool {
     attributes.iter().any(|attribute| {
         let text = attribute.to_token_stream().to_string();
@@ -77,24 +77,24 @@ pub(super) fn is_left_out(attributes: &[Attribute]) -> bool {
 struct Finder<'a> {
     text: &'a str,
     sites: Vec<Site>,
-    /// The type whose functions are visited.
+    /// The type whose functions are being visited.
     owner: String,
-    /// Its name, and whether it is for constants too.
+    /// The current function's name, and whether constants can call it.
     function: Option<(String, bool)>,
-    /// The expression that is a statement which is deleted as a whole.
+    /// The range of a statement's expression that is deleted as a whole.
     statement: Option<Range<usize>>,
 }
 
-/// How much of the text beside a change is shown.
+/// How many characters of the text before and after a change are shown.
 const BESIDE: usize = 40;
 
-/// Text on one line, its comments left out.
+/// The text on one line, without comments.
 fn on_one_line(text: &str) -> String {
     let lines = text.lines().filter(|line| !line.trim_start().starts_with("//"));
     lines.flat_map(str::split_whitespace).collect::<Vec<_>>().join(" ")
 }
 
-/// The end of a text that stands in front of a change, or the beginning of one that stands behind it.
+/// The end of a text before a change, or the beginning of a text after it.
 fn beside(text: &str, end: bool) -> String {
     let mut one = on_one_line(text);
     if !one.is_empty() && text.starts_with(char::is_whitespace) {
@@ -113,7 +113,7 @@ fn beside(text: &str, end: bool) -> String {
     }
 }
 
-/// Text on one line that is not too long.
+/// The text on one line, shortened if it is too long.
 fn shortened(text: &str) -> String {
     let one = on_one_line(text);
     let count = one.chars().count();
@@ -126,14 +126,14 @@ fn bytes(of: &impl Spanned) -> Range<usize> {
 
 impl Finder<'_> {
     fn add(&mut self, range: Range<usize>, form: Form, mutants: Vec<Change>) {
-        // Outside of functions are constants and types.
+        // Outside functions there are only constants and types.
         let Some((function, constant)) = &self.function else { return };
         if !mutants.is_empty() {
             self.sites.push(Site { range, form, function: function.clone(), constant: *constant, mutants });
         }
     }
 
-    /// A mutant with other text in a part of the place.
+    /// A mutant that replaces a part of the place.
     fn part(&self, whole: &Range<usize>, part: Range<usize>, with: &str) -> Change {
         let (before, after) = (&self.text[whole.start..part.start], &self.text[part.end..whole.end]);
         let (first, last) = (beside(before, true), beside(after, false));
@@ -145,20 +145,20 @@ impl Finder<'_> {
         }
     }
 
-    /// A mutant that is all another text.
+    /// A mutant that replaces the whole place.
     fn whole(&self, whole: &Range<usize>, with: &str) -> Change {
         let old = shortened(&self.text[whole.clone()]);
         Change { offset: whole.start, code: with.into(), old, new: with.into() }
     }
 
-    /// The expression, or one of these texts.
+    /// Adds mutants that replace an expression by these texts.
     fn replace(&mut self, expression: &impl Spanned, texts: &[&str]) {
         let range = bytes(expression);
         let mutants = texts.iter().map(|text| self.whole(&range, text)).collect();
         self.add(range, Form::Expression, mutants);
     }
 
-    /// The condition of an `if`, a `while` or a guard: what of it binds no names is true or false.
+    /// The condition of an `if`, a `while` or a guard: each part that binds no names becomes true or false.
     fn condition(&mut self, condition: &Expr) {
         match condition {
             Expr::Binary(binary) if changes::binds_names(condition) => {
@@ -195,7 +195,7 @@ impl Finder<'_> {
         }
     }
 
-    /// A number, with the minus or the conversion around it.
+    /// A number, including a minus or a conversion around it.
     fn number(&mut self, whole: &impl Spanned, literal: &syn::LitInt) {
         let (whole, part) = (bytes(whole), literal.span().byte_range());
         let mutants =
@@ -215,7 +215,7 @@ impl Finder<'_> {
         self.add(whole, Form::Expression, mutants);
     }
 
-    /// Each arm but the last, where that one takes everything, is never taken.
+    /// If the last arm takes everything, each other arm is never taken.
     fn arms(&mut self, expression: &syn::ExprMatch) {
         let Some((last, others)) = expression.arms.split_last() else { return };
         if !matches!(last.pat, Pat::Wild(_)) || last.guard.is_some() {
@@ -234,7 +234,7 @@ impl Finder<'_> {
         }
     }
 
-    /// What macros that take expressions are given.
+    /// The arguments of macros that take expressions.
     fn macro_arguments(&mut self, call: &syn::Macro) {
         let Some(name) = call.path.segments.last().map(|last| last.ident.to_string()) else { return };
         match name.as_str() {
@@ -253,7 +253,7 @@ impl Finder<'_> {
                 let list = Punctuated::<Expr, Token![,]>::parse_terminated.parse2(call.tokens.clone());
                 for argument in list.into_iter().flatten() {
                     match argument {
-                        // A name of the format.
+                        // A named argument of the format.
                         Expr::Assign(named) => self.visit_expr(&named.right),
                         argument => self.visit_expr(&argument),
                     }
@@ -263,7 +263,7 @@ impl Finder<'_> {
         }
     }
 
-    /// A function: its body as a whole, and what is in it.
+    /// A function: its body as a whole, and the places in it.
     fn function(&mut self, attributes: &[Attribute], signature: &Signature, block: &Block) {
         if is_left_out(attributes) {
             return;
@@ -280,7 +280,7 @@ impl Finder<'_> {
         let start = block.brace_token.span.open().byte_range().end;
         let only = match &*block.stmts {
             [] => return,
-            // Left out as a statement already.
+            // It can already be deleted as a statement.
             [Stmt::Expr(only, Some(_))] if Self::deletable(only) => return,
             [Stmt::Expr(only, None)] => Some(&self.text[bytes(only)]),
             _ => None,
@@ -303,7 +303,7 @@ impl Finder<'_> {
         (self.owner, self.function) = (outer, function);
     }
 
-    /// Whether a statement that is this expression can be left out.
+    /// Whether a statement with this expression can be deleted.
     fn deletable(expression: &Expr) -> bool {
         match expression {
             Expr::MethodCall(_) | Expr::Call(_) | Expr::Assign(_) => true,
@@ -319,7 +319,7 @@ fn is_compound_assignment(expression: &Expr) -> bool {
     text.ends_with('=') && !matches!(text.as_str(), "==" | "!=" | "<=" | ">=")
 }
 
-/// The integer that an expression is, with the span that belongs to it.
+/// The integer literal that an expression is, with its span.
 fn integer(expression: &Expr) -> Option<&syn::LitInt> {
     match expression {
         Expr::Lit(ExprLit { lit: Lit::Int(literal), attrs, .. }) if attrs.is_empty() => Some(literal),
@@ -327,8 +327,8 @@ fn integer(expression: &Expr) -> Option<&syn::LitInt> {
     }
 }
 
-/// The integer of an expression that is changed as one, although there is more around it: inside of it the number's
-/// type would be another one.
+/// The integer of an expression that is changed as a whole although there is more around the integer: changed alone,
+/// the number would have another type.
 fn number(expression: &Expr) -> Option<&syn::LitInt> {
     match expression {
         Expr::Cast(cast) => number(&cast.expr),
@@ -338,7 +338,7 @@ fn number(expression: &Expr) -> Option<&syn::LitInt> {
 }
 
 impl<'ast> Visit<'ast> for Finder<'_> {
-    // None of these is worked out while the program runs.
+    // These are not evaluated at run time.
     fn visit_attribute(&mut self, _: &'ast Attribute) {}
     fn visit_type(&mut self, _: &'ast syn::Type) {}
     fn visit_generics(&mut self, _: &'ast syn::Generics) {}
@@ -464,7 +464,7 @@ impl<'ast> Visit<'ast> for Finder<'_> {
     }
 }
 
-/// Line and column of a byte, from 1.
+/// Line and column of an offset, both from 1.
 pub(super) fn position(text: &str, offset: usize) -> (usize, usize) {
     let before = &text[..offset];
     let line = before.rfind('\n').map_or(0, |end| end + 1);

@@ -1,9 +1,8 @@
-//! What the instrumented crate asks at each of its places. `cargo xtask mutants` writes it into its copy of the
-//! workspace, with the number of places behind it; it is no part of the workspace itself.
+//! The crate that instrumented code asks at each of its places. `cargo xtask mutants` writes it into its copy of the
+//! workspace and appends the number of places; it is not part of the workspace itself.
 //!
-//! A place that was asked about once is answered from one byte from then on, so that instrumented code is hardly
-//! slower. In a constant no mutant is ever chosen: what the compiler works out would be another program, and not a
-//! choice.
+//! After a place has asked once, one byte answers further questions, so that instrumented code is hardly slower. In
+//! constants no mutant is ever chosen: they are evaluated by the compiler, before anything can be chosen.
 #![feature(core_intrinsics, const_eval_select)]
 
 use std::fs::File;
@@ -11,18 +10,18 @@ use std::os::unix::fs::FileExt;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// By place: whether it is known to be as it was written.
+/// For each place, whether it is known to be unchanged.
 static UNCHANGED: [AtomicU8; PLACES] = [const { AtomicU8::new(0) }; PLACES];
 static CHOICE: OnceLock<Choice> = OnceLock::new();
 
 struct Choice {
-    /// The place, and which of its mutants.
+    /// The place, and the number of its mutant.
     mutant: Option<(u32, u8)>,
-    /// Where each place that is asked about gets a byte. Every process writes into the same file.
+    /// The file in which each place that asks gets a byte. All processes write into the same file.
     reached: Option<File>,
 }
 
-/// Which mutant of the place is chosen: 0 when none is.
+/// Returns which mutant of the place is chosen, counted from 1; 0 if none is.
 #[inline(always)]
 pub const fn at(place: u32) -> u8 {
     std::intrinsics::const_eval_select((place,), in_a_constant, in_a_run)
@@ -54,7 +53,7 @@ fn ask(place: u32) -> u8 {
     }
     UNCHANGED[place as usize].store(1, Ordering::Relaxed);
     if let Some(file) = &choice.reached {
-        // What is not noted is reported as not reached, and so seen.
+        // A place that could not be noted is reported as not reached, so the loss is visible.
         let _ = file.write_at(&[1], u64::from(place));
     }
     0

@@ -1,4 +1,4 @@
-//! A crate from its source to the fates of its mutants.
+//! Tests of the whole way from a crate's source to the fates of its mutants.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -12,7 +12,7 @@ use super::run::{Fate, Tests};
 use super::sites::{self, Site};
 use crate::test::binaries::Binary;
 
-/// What is found in a source: `line:column old -> new`.
+/// What is found in a source, as `line:column old -> new`.
 fn found(text: &str) -> Vec<String> {
     let sites = sites::find(text).unwrap();
     let mutants = sites.iter().flat_map(|site| &site.mutants);
@@ -50,13 +50,13 @@ fn each_kind_of_change_is_found() {
         ),
         ("fn f() { if a { g() } }", &["1:13 a -> true", "1:13 a -> false"]),
         ("fn f() { while a() { g() } }", &["1:16 a() -> true", "1:16 a() -> false"]),
-        // A pattern stays where it is.
+        // A pattern is not changed.
         ("fn f() { if let Some(a) = b && a { g() } }", &["1:32 a -> true", "1:32 a -> false"]),
         (
             "fn f() { g(match a { 1 | 2 => b, x if c => d, _ => e }) }",
             &["1:22 1 | 2 => … -> the last arm", "1:39 c -> true", "1:39 c -> false"],
         ),
-        // Nothing is left to take what this arm took.
+        // No later arm could take what this arm takes.
         ("fn f() { g(match a { A => b, B => c }) }", &[]),
         ("fn f() { a.b(); }", &["1:10 a.b(); -> nothing"]),
         (
@@ -86,26 +86,26 @@ fn each_kind_of_change_is_found() {
         ),
         ("fn f() -> fmt::Result { a() }", &["1:24 the body -> return Ok(())"]),
         ("fn f() -> A { a() }", &[]),
-        // The function's name is with its type.
+        // The name of a function includes its type.
         (
             "impl A<u8> { fn f(&self) { g(\n    // why\n    a || b) } }",
             &["3:7 a || b -> a && b", "3:5 a -> false", "3:10 b -> false"],
         ),
-        // Worked out by the compiler, or not built here.
+        // Evaluated by the compiler, or not built here.
         ("const A: u8 = 1 + 2; static B: [u8; 1 + 2] = [0; 1 + 2]; enum C { D = 1 + 2 }", &[]),
         ("fn f() { g::<{ 1 + 2 }>([a; 3], const { 1 + 2 }) }", &[]),
         ("#[cfg(test)] mod tests { fn f() { g(1) } } #[test] fn f() { g(1) }", &[]),
         ("#[cfg(test)] fn f() { g(1) } #[cfg(all(test, unix))] impl A { fn f() { g(1) } }", &[]),
         ("#[unsafe(naked)] fn f() { g(1) } #[cfg(target_os = \"none\")] mod a { fn f() { g(1) } }", &[]),
         ("fn f() { #[cfg(test)] let a = 1; }", &[]),
-        // Built for others.
+        // Attributes that do not leave the code out.
         ("#[cfg(not(test))] fn f() { g(1) }", &["1:30 1 -> 0", "1:30 1 -> 2"]),
         ("#[cfg(unix)] #[inline] fn f() { g(5) }", &["1:35 5 -> 6"]),
         ("#[cfg(feature = \"tests\")] fn f() { g(5) }", &["1:38 5 -> 6"]),
     ];
     for (source, expected) in rows {
         let mut of_the_whole = found(source);
-        // Every function without a result can be left out; that is said once above.
+        // Every function without a result can be left out; one row above shows that.
         if !expected.iter().any(|line| line.ends_with("the body -> return")) {
             of_the_whole.retain(|line| !line.ends_with("the body -> return"));
         }
@@ -138,7 +138,7 @@ fn mutants_stand_beside_what_was_written() {
     );
     assert_eq!(text(source, &[(0, 0)]), "fn f() -> A { a + (match at(8) { 0 => {b * c} _ => {b + c} }) }");
     assert_eq!(text(source, &[(0, 0), (1, 0)]), source);
-    // The operands are what they were.
+    // The brackets keep the operands as they were.
     let source = "fn f() -> A { a ^ b | c }";
     assert!(text(source, &[(1, 0)]).contains("_ => {(a ^ b) & (c)}"), "{}", text(source, &[]));
     assert_eq!(text("fn f() { a = b; }", &[]), "fn f() {  match at(7) { 0 => {a = b;} _ => {} }  }");
@@ -152,8 +152,8 @@ fn mutants_stand_beside_what_was_written() {
     );
 }
 
-/// A line of cargo's: a diagnostic with these spans, and one of its own under it with others. A span is a file, where it
-/// is in the file, and whether it is the primary one.
+/// One of cargo's lines: a diagnostic with these spans, and below it a child diagnostic with others. A span is a file,
+/// its range in the file, and whether it is the primary one.
 fn diagnostic(level: &str, spans: &[Span<'_>], under: &[Span<'_>]) -> String {
     let span = |(file, range, primary): &Span<'_>| {
         serde_json::json!({
@@ -190,23 +190,24 @@ fn an_error_is_laid_to_the_mutant_that_it_is_about() {
         let other = (index + 1) % 3;
         assert_eq!(of(&diagnostic("error", &[primary(index)], &[])), of_it);
         assert_eq!(of(&diagnostic("error: internal", &[primary(index)], &[])), of_it);
-        // The primary one goes before the others, wherever it stands.
+        // The primary span goes before the others, wherever it is in the list.
         assert_eq!(of(&diagnostic("error", &[mutant(other), primary(index)], &[])), of_it);
-        // What is said under it counts, and after what is said in it.
+        // The child's spans count too, but after the diagnostic's own.
         assert_eq!(of(&diagnostic("error", std::slice::from_ref(&elsewhere), &[mutant(index)])), of_it);
         assert_eq!(of(&diagnostic("error", &[primary(index)], &[mutant(other)])), of_it);
         assert_eq!(of(&diagnostic("warning", &[primary(index)], &[])), []);
     }
     assert_eq!(of(&diagnostic("error", &[], &[mutant(0)])), [], "it is about no place");
     assert_eq!(of(&diagnostic("error", &[elsewhere], &[])), []);
-    // All of a place, for an error that is in no mutant but in the place; all of the function, else.
+    // An error inside a place but in none of its mutants is blamed on all mutants of the place; otherwise on all of
+    // the function.
     let place = rewritten.places.iter().find(|(site, _)| *site == 2).unwrap().1.clone();
     assert_eq!(of(&diagnostic("error", &[("a.rs", place.start..place.start + 1, true)], &[])), numbers[2..]);
     let end = rewritten.text.len();
     assert_eq!(of(&diagnostic("error", &[("a.rs", end - 1..end, true)], &[])), numbers[2..]);
 }
 
-/// A crate whose tests notice some mutants, and others not.
+/// A crate whose tests notice some mutants and not others.
 const CRATE: &str = r#"
 pub const fn larger(a: u8, b: u8) -> u8 {
     let mut larger = b;
@@ -253,7 +254,7 @@ mod tests {
 }
 "#;
 
-/// The compiler, on a crate in `folder`.
+/// Runs the compiler on a crate in `folder`.
 fn rustc(folder: &Path, file: &str, arguments: &[&str]) -> (bool, String) {
     let mut command = Command::new(std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into()));
     command.args(["--edition=2024", "--error-format=json", "--cap-lints=allow", file]).args(arguments);
@@ -293,7 +294,7 @@ fn a_small_crate_has_the_survivors_that_its_tests_leave() {
     let long = Duration::from_secs(60);
     let mut tests =
         Tests::record(&folder.join("scratch"), &folder.join("known"), vec![binary], places, 2, long).unwrap();
-    // Red without a mutant, it tells nothing of one: what it alone reaches is not reached.
+    // A test that fails without a mutant shows nothing: what only it reaches counts as not reached.
     assert_eq!(tests.left_out, ["small tests::red: Red"]);
     tests.least = 1;
     let mutants: Vec<_> = (0..places)
@@ -304,7 +305,8 @@ fn a_small_crate_has_the_survivors_that_its_tests_leave() {
         format!("{}: {} -> {}", site.function, change.old, change.new)
     };
     let names = |mutants: &[(usize, usize)]| mutants.iter().map(name).collect::<Vec<_>>();
-    // Without its only value a name has none, and what is chosen at run time does not live for ever.
+    // Without its only assignment a variable has no value; and a value that is chosen at run time does not live
+    // forever.
     let (left_out, tried): (Vec<_>, Vec<_>) = mutants.iter().partition(|mutant| dropped.contains(mutant));
     assert_eq!(names(&left_out), ["one: 1 -> 0", "one: 1 -> 2", "text: text = a; -> nothing"]);
 
@@ -314,7 +316,7 @@ fn a_small_crate_has_the_survivors_that_its_tests_leave() {
         let pairs = tried.iter().zip(&fates).filter(|(_, of)| **of == fate);
         pairs.map(|(mutant, _)| name(mutant)).collect::<Vec<_>>()
     };
-    // Of two equal numbers either one is the larger.
+    // Of two equal numbers either one may count as the larger.
     let survived = Fate::Survived { binaries: vec!["small".into()], untried: 0 };
     assert_eq!(with(survived), ["larger: a > b -> a >= b"]);
     assert_eq!(

@@ -1,4 +1,4 @@
-//! Which mutations a diff touches.
+//! Finds the mutations that a diff touches.
 
 use anyhow::{Context, Result, ensure};
 use pugmark_qemu_tests::images::workspace;
@@ -8,7 +8,7 @@ use std::process::Command;
 
 use super::list::{self, Mutation};
 
-/// Where the tests of packages in folders of another name are.
+/// The folders of packages whose folder has another name.
 const FOLDERS: [(&str, &str); 5] = [
     ("pugmark-model", "virt/model"),
     ("pugmark-monitor", "virt/monitor"),
@@ -17,33 +17,34 @@ const FOLDERS: [(&str, &str); 5] = [
     ("pugmark-fuzz", "fuzz"),
 ];
 
-/// What differs from a commit.
+/// The differences from a commit.
 pub(crate) struct Diff {
-    /// Files, from the workspace's root.
+    /// The changed files, relative to the workspace's root.
     files: Vec<PathBuf>,
     /// The commit's list of mutations, by name.
     listed: HashMap<String, Mutation>,
 }
 
 impl Diff {
-    /// From this commit to what is in the tree now.
+    /// The differences between this commit and the working tree.
     pub(crate) fn since(base: &str) -> Result<Self> {
         let names = git(&["diff", "--name-only", "--no-renames", "-z", base, "--"])?;
         let files = names.split_terminator('\0').map(PathBuf::from).collect();
-        // A commit without a list, or with one of another form, has none of today's.
+        // A commit without a list, or with a list of another form, counts as having no mutations.
         let listed = git(&["show", &format!("{base}:{}", list::FILE)]).and_then(|text| list::parse(&text));
         let by_name = |mutation: Mutation| (mutation.name.clone(), mutation);
         Ok(Self { files, listed: listed.unwrap_or_default().into_iter().map(by_name).collect() })
     }
 
-    /// Whether the mutation is another one now, or its file, or the tests that must notice it.
+    /// Whether the mutation's entry, its file, or the tests that must notice it have changed.
     pub(crate) fn touches(&self, mutation: &Mutation) -> bool {
         self.listed.get(&mutation.name) != Some(mutation)
             || self.files.iter().any(|file| *file == mutation.file || is_test_of(file, mutation))
     }
 }
 
-/// Whether a file has tests that the mutation names: of an integration test, or unit tests of the mutation's module.
+/// Whether a file has tests that the mutation names: those of an integration test, or the unit tests of the mutation's
+/// module.
 fn is_test_of(file: &Path, mutation: &Mutation) -> bool {
     let words: Vec<&str> = mutation.test.split_whitespace().take_while(|word| *word != "--").collect();
     let value = |option: &str| words.windows(2).find(|pair| pair[0] == option).map(|pair| pair[1]);
@@ -61,8 +62,8 @@ fn is_test_of(file: &Path, mutation: &Mutation) -> bool {
     of_a_test() == Some(true) || of_the_module() == Some(true)
 }
 
-/// The commit that the tree is compared with where none is named: where it left origin/main, on main itself the commit
-/// before.
+/// The commit to compare with if none is given: the one where the branch left origin/main, or on main itself the
+/// commit before.
 pub(crate) fn default_base() -> Result<String> {
     let head = git(&["rev-parse", "HEAD"])?;
     let left = ["origin/main", "main"].iter().find_map(|main| git(&["merge-base", "HEAD", main]).ok());

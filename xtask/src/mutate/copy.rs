@@ -1,4 +1,4 @@
-//! A copy of the tree, to be broken.
+//! A copy of the tree, in which mutations are tried.
 
 use anyhow::{Context, Result, ensure};
 use pugmark_qemu_tests::images::{target_folder, workspace};
@@ -12,7 +12,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 use super::list::Mutation;
 
-/// What of the target folder a copy begins with. Incremental compilation's part is of no use in another folder.
+/// The parts of the target folder that a copy starts with. The parts for incremental compilation are useless in
+/// another folder.
 const SEED: [&str; 8] = [
     ".rustc_info.json",
     "debug/deps",
@@ -24,37 +25,38 @@ const SEED: [&str; 8] = [
     "foreign-kernel",
 ];
 
-/// Cargo takes what was built of such a file for up to date, although its folder is another one now.
+/// If a file contains this text, what was built of it depends on its folder, but cargo does not notice that the folder
+/// has changed.
 const NAMES_ITS_FOLDER: &str = "CARGO_MANIFEST_DIR";
 
-/// A copy, with a target folder of its own and the shared files beside it.
+/// A copy of the tree, with a target folder of its own.
 pub(crate) struct Copy {
     tree: PathBuf,
     target: PathBuf,
     log: PathBuf,
 }
 
-/// How tests ended.
+/// How a run of tests ended.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Ran {
     Green {
         tests: u64,
         took: Duration,
     },
-    /// With the name of one that failed.
+    /// A test failed; its name.
     Red(String),
     TimedOut,
-    /// With cargo's first error.
+    /// Cargo's first error.
     DoesNotCompile(String),
 }
 
 impl Copy {
-    /// The copy in `folder`, brought up to date; made if it is not there.
+    /// Updates the copy in `folder`, or makes it if it does not exist.
     pub(crate) fn new(folder: &Path) -> Result<Self> {
         Self::with_texts(folder, &BTreeMap::new())
     }
 
-    /// The same, with these files in it instead of the tree's, or beside them.
+    /// The same, with these files added or in place of the tree's files.
     pub(crate) fn with_texts(folder: &Path, texts: &BTreeMap<PathBuf, String>) -> Result<Self> {
         let (tree, target) = (folder.join("tree"), folder.join("target"));
         let seeded = folder.join("seeded");
@@ -74,19 +76,19 @@ impl Copy {
         Ok(Self { tree, target, log: folder.join("log") })
     }
 
-    /// Where the copy's files are.
+    /// The folder of the copy's files.
     pub(crate) fn tree(&self) -> &Path {
         &self.tree
     }
 
-    /// Cargo in the copy, with its own target folder.
+    /// Cargo in the copy, with the copy's target folder.
     pub(crate) fn command(&self) -> Command {
         let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
         command.current_dir(&self.tree).env("CARGO_TARGET_DIR", &self.target);
         command
     }
 
-    /// What `work` gives while the mutation is in the tree.
+    /// Runs `work` while the mutation is applied to the copy.
     pub(crate) fn with<T>(&self, mutation: &Mutation, work: impl FnOnce() -> Result<T>) -> Result<T> {
         let file = self.tree.join(&mutation.file);
         let text = std::fs::read_to_string(&file)
@@ -97,7 +99,7 @@ impl Copy {
         result
     }
 
-    /// Builds and runs `cargo test` with these arguments. Building takes as long as it takes.
+    /// Builds and runs `cargo test` with these arguments. The deadline is for the tests alone, not for the build.
     pub(crate) fn test(&self, arguments: &str, deadline: Duration) -> Result<Ran> {
         let arguments: Vec<&str> = arguments.split_whitespace().collect();
         let (for_cargo, _) =
@@ -116,7 +118,7 @@ impl Copy {
         })
     }
 
-    /// What cargo and the tests have said.
+    /// The output of cargo and of the tests.
     fn output(&self) -> Result<String> {
         Ok(String::from_utf8_lossy(&std::fs::read(&self.log)?).into_owned())
     }
@@ -135,16 +137,17 @@ impl Copy {
     }
 }
 
-/// Whether the child, a group's leader, is successful; none when it was ended with its group because it took too long.
+/// Returns whether the child, which leads a process group, succeeds; `None` if the group was killed because it took
+/// too long.
 fn ends_within(mut child: Child, deadline: Duration) -> Result<Option<bool>> {
     let (group, (sender, receiver)) = (format!("-{}", child.id()), channel());
-    // Nobody waits for the message only when there is an error already.
+    // The message cannot be sent only if there was an error already.
     let waiter = std::thread::spawn(move || drop(sender.send(child.wait())));
     let status = match receiver.recv_timeout(deadline) {
         Ok(status) => Some(status?.success()),
         Err(RecvTimeoutError::Disconnected) => anyhow::bail!("nobody waits for the tests"),
         Err(RecvTimeoutError::Timeout) => {
-            // Cargo and the test binary that it started, which would go on without it.
+            // Kill the whole group: otherwise the test binary that cargo started would go on.
             let killed = Command::new("kill").args(["-KILL", "--", &group]).status();
             ensure!(killed.context("cannot start kill")?.success(), "cannot end the process group {group}");
             None
@@ -159,20 +162,20 @@ fn error(output: &str) -> &str {
     output.lines().find(|line| line.starts_with("error")).unwrap_or("no error's text")
 }
 
-/// How many tests ran, by what their binaries say: `running 3 tests`.
+/// How many tests ran, by the lines `running 3 tests` of their binaries.
 fn tests(output: &str) -> u64 {
     let number = |line: &str| line.strip_prefix("running ")?.split(' ').next()?.parse::<u64>().ok();
     output.lines().filter_map(number).sum()
 }
 
-/// The test that a binary names first of those that failed.
+/// The first failed test that a binary names.
 fn failure(output: &str) -> Option<&str> {
-    // There are two such lists; what the tests wrote is in the first one.
+    // There are two such lists; the first one contains the tests' output.
     let (_, names) = output.rsplit_once("\nfailures:\n")?;
     names.lines().next().map(str::trim)
 }
 
-/// Copies what was built already, with its times.
+/// Copies what was built already, with its time stamps.
 fn seed(target: &Path) -> Result<()> {
     println!("a copy of the target folder: {}", target.display());
     for part in SEED {
@@ -186,7 +189,8 @@ fn seed(target: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Makes the tree what git tracks, or would, here. Only what differs is written, so that cargo builds nothing else again.
+/// Makes the copy equal to the files here that git tracks or would track. Writes only files that differ, so that cargo
+/// rebuilds nothing else.
 fn update(tree: &Path, texts: &BTreeMap<PathBuf, String>, fresh: bool) -> Result<()> {
     let mut tracked = tracked_files()?;
     tracked.extend(texts.keys().cloned());
@@ -203,7 +207,7 @@ fn update(tree: &Path, texts: &BTreeMap<PathBuf, String>, fresh: bool) -> Result
         std::fs::write(&to, &text)?;
         let names_its_folder =
             text.windows(NAMES_ITS_FOLDER.len()).any(|part| part == NAMES_ITS_FOLDER.as_bytes());
-        // As old as the file that the target folder's contents were built of.
+        // The same time as that of the file from which the target folder's contents were built.
         let as_it_is = fresh && !names_its_folder && !texts.contains_key(file);
         let time = if as_it_is { from.metadata()?.modified()? } else { SystemTime::now() };
         File::options().write(true).open(&to)?.set_modified(time)?;
@@ -225,7 +229,7 @@ fn remove_all_but(tree: &Path, folder: &Path, tracked: &HashSet<PathBuf>) -> Res
     Ok(())
 }
 
-/// Files that git tracks or would track, and that are there.
+/// The files that git tracks or would track, and that exist.
 fn tracked_files() -> Result<HashSet<PathBuf>> {
     let listed = ["ls-files", "-z", "--cached", "--others", "--exclude-standard"];
     let output = Command::new("git").args(listed).current_dir(workspace()).output()?;

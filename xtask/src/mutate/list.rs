@@ -5,7 +5,7 @@ use pugmark_qemu_tests::images::workspace;
 use serde::Deserialize;
 use std::path::PathBuf;
 
-/// The list, from the workspace's root.
+/// The file of the list, relative to the workspace's root.
 pub(crate) const FILE: &str = "xtask/mutations.toml";
 
 #[derive(Deserialize)]
@@ -19,18 +19,18 @@ struct List {
 pub(crate) struct Mutation {
     /// Its name: the kind of rule, then the rule.
     pub(crate) name: String,
-    /// The file, from the workspace's root.
+    /// The file, relative to the workspace's root.
     pub(crate) file: PathBuf,
-    /// Text that stands in the file exactly once.
+    /// Text that occurs exactly once in the file.
     pub(crate) find: String,
-    /// What to put in its place.
+    /// The text to put in its place.
     pub(crate) replace: String,
     /// Arguments of `cargo test`.
     pub(crate) test: String,
 }
 
 impl Mutation {
-    /// The file's text with the mutation in it.
+    /// Returns the file's text with the mutation applied.
     pub(crate) fn apply(&self, text: &str) -> Result<String> {
         match text.matches(&self.find).count() {
             1 => Ok(text.replacen(&self.find, &self.replace, 1)),
@@ -39,14 +39,14 @@ impl Mutation {
     }
 }
 
-/// The mutations of the tree.
+/// Reads the list of the working tree.
 pub(crate) fn read() -> Result<Vec<Mutation>> {
     let file = workspace().join(FILE);
     let text = std::fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
     parse(&text).with_context(|| format!("in {}", file.display()))
 }
 
-/// The mutations of a list's text.
+/// Parses a list.
 pub(crate) fn parse(text: &str) -> Result<Vec<Mutation>> {
     Ok(toml::from_str::<List>(text)?.mutation)
 }

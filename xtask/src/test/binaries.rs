@@ -1,4 +1,4 @@
-//! The test binaries, as cargo builds them.
+//! Builds the test binaries with cargo and finds them.
 
 use anyhow::{Context, Result, ensure};
 use pugmark_qemu_tests::images::workspace;
@@ -8,17 +8,17 @@ use std::process::Stdio;
 
 use crate::cargo::{UNWIND, command};
 
-/// A binary of tests.
+/// A test binary.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Binary {
     /// The package's folder and the target, such as `kernel lib` and `kernel tests/pmi`.
     pub(crate) name: String,
     pub(crate) file: PathBuf,
-    /// The package's folder, where cargo runs its tests.
+    /// The package's folder, in which cargo runs its tests.
     pub(crate) folder: PathBuf,
 }
 
-/// Builds all tests, and everything that they start.
+/// Builds all tests and the programs that they start.
 pub(super) fn build() -> Result<Vec<Binary>> {
     let arguments =
         ["test", "--workspace", "--no-run", "--locked", "--message-format=json-render-diagnostics"];
@@ -32,7 +32,7 @@ pub(super) fn build() -> Result<Vec<Binary>> {
     Ok(binaries)
 }
 
-/// One of cargo's messages, as far as it matters here.
+/// The fields of cargo's messages that matter here.
 #[derive(Deserialize)]
 struct Message {
     manifest_path: PathBuf,
@@ -52,7 +52,7 @@ struct Profile {
     test: bool,
 }
 
-/// The test binary of a message.
+/// The test binary that a message names, if it names one.
 pub(crate) fn binary(line: &str, root: &Path) -> Option<Binary> {
     // Messages of other kinds have other fields.
     let message: Message = serde_json::from_str(line).ok()?;

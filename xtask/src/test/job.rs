@@ -1,4 +1,4 @@
-//! What stands in the queue: whole binaries, single tests that boot machines, the documentation's tests.
+//! The jobs in the queue: whole binaries, single tests that boot machines, the documentation tests.
 
 use anyhow::{Context, Result, ensure};
 use std::cmp::Reverse;
@@ -12,13 +12,13 @@ use super::binaries::Binary;
 use super::outcome::Outcome;
 use crate::cargo::{UNWIND, command as cargo};
 
-/// Binaries whose tests are jobs each by itself: those that boot machines, and one that records programs.
+/// Binaries whose tests are separate jobs: those that boot machines, and one that records programs.
 const SPLIT: [&str; 2] = ["qemu-tests tests/", "tools tests/record"];
 
-/// The job of the documentation's tests.
+/// The name of the job with the documentation tests.
 const DOCUMENTATION: &str = "documentation";
 
-/// Seconds that jobs take which take long, about, by the beginning of their name. They only order the queue.
+/// About how many seconds long jobs take, by the beginning of their names. This only orders the queue.
 const LONG: [(&str, u64); 5] = [
     ("qemu-tests tests/witness", 100),
     ("qemu-tests tests/samples", 60),
@@ -26,18 +26,18 @@ const LONG: [(&str, u64); 5] = [
     ("qemu-tests tests/counters everything", 25),
     ("tools tests/record", 20),
 ];
-/// What any other test that is a job takes, about, and any other binary.
+/// About how many seconds any other job takes: a single test, or a binary.
 const OTHERWISE: [u64; 2] = [10, 5];
 
-/// A part of the tests that runs by itself.
+/// A part of the tests that runs separately.
 pub(super) enum Job {
-    /// The documentation's tests, which cargo runs.
+    /// The documentation tests, which cargo runs.
     Documentation,
     /// A binary, or one test of it.
     Binary(Binary, Option<String>),
 }
 
-/// All of it, the longest first.
+/// All jobs, the longest first.
 pub(super) fn jobs(binaries: &[Binary]) -> Result<Vec<Job>> {
     let mut jobs = vec![Job::Documentation];
     for binary in binaries {
@@ -84,8 +84,8 @@ impl Job {
             }
             Self::Binary(binary, test) => {
                 let mut command = Command::new(&binary.file);
-                // One thread, because as many jobs run as there are processors; shown, because tests say there what
-                // they skip.
+                // One thread, because there are already as many jobs as processors. The output is shown, because tests
+                // print there what they skip.
                 command.args(["--show-output", "--test-threads=1"]);
                 command.args(test.iter().flat_map(|test| ["--exact", test]));
                 command.current_dir(&binary.folder).env("CARGO_MANIFEST_DIR", &binary.folder);
@@ -94,7 +94,7 @@ impl Job {
         }
     }
 
-    /// Runs it; what it says goes into a file, and is printed where it fails.
+    /// Runs the job. Its output goes into a file and is printed if it fails.
     pub(super) fn run(&self, logs: &Path) -> Result<Outcome> {
         let log = logs.join(format!("{}.log", self.to_string().replace(['/', ' ', ':'], "-")));
         let file = File::create(&log)?;
@@ -119,13 +119,14 @@ impl fmt::Display for Job {
     }
 }
 
-/// Waits for a child: whether it was successful, and the processor's time that it took with all that it waited for.
+/// Waits for a child. Returns whether it succeeded, and the processor time that it and the children it waited for
+/// took.
 fn wait(child: u32) -> Result<(bool, Duration)> {
     let mut status = 0;
-    // SAFETY: all zeros are a value of this structure of numbers.
+    // SAFETY: all zeros are a valid value of this structure of numbers.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
     let child = libc::pid_t::try_from(child)?;
-    // SAFETY: both pointers are to values of this function, and nobody else waits for this child.
+    // SAFETY: both pointers are to values of this function, and nothing else waits for this child.
     let waited = unsafe { libc::wait4(child, &raw mut status, 0, &raw mut usage) };
     ensure!(waited == child, "cannot wait for a test: {}", std::io::Error::last_os_error());
     let time = |time: libc::timeval| {
@@ -144,7 +145,7 @@ mod tests {
         assert!(shell("exit 0").0);
         assert!(!shell("exit 1").0);
         assert!(!shell("kill -KILL $$").0);
-        // What its own child took counts.
+        // The time of its own children counts too.
         let (passed, time) = shell("(i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done); true");
         assert!(passed && !time.is_zero(), "{time:?}");
     }

@@ -1,4 +1,4 @@
-//! What became of jobs, and the summary of them all.
+//! The outcome of each job, and the summary of all jobs.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -7,23 +7,23 @@ use std::time::Duration;
 
 use super::job::Job;
 
-/// What a test says, at the beginning of a line, that lacks something and checks less therefore.
+/// The beginning of the line that a test prints if something is missing and it therefore checks less.
 const SKIPPED: &str = "skipped: ";
 
-/// What became of a job.
+/// The result of a job.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Outcome {
     pub(super) passed: bool,
-    /// Tests that passed and tests that failed.
+    /// How many tests passed, and how many failed.
     pub(super) tests: [u64; 2],
-    /// Why tests were skipped, each with its first reason.
+    /// For each test that was skipped, its first reason.
     pub(super) skipped: Vec<String>,
     took: Duration,
     processor: Duration,
 }
 
 impl Outcome {
-    /// From what a binary of tests, or several, has written.
+    /// Reads the output of one or more test binaries.
     pub(super) fn read(passed: bool, took: Duration, processor: Duration, text: &str) -> Self {
         let mut outcome = Self { passed, took, processor, ..Self::default() };
         let mut named = true;
@@ -44,7 +44,7 @@ impl Outcome {
     }
 }
 
-/// `ok. 3 passed; 0 failed; …`
+/// The number before `word` in `ok. 3 passed; 0 failed; …`.
 fn number_before(text: &str, word: &str) -> Option<u64> {
     let (before, _) = text.split_once(word)?;
     before.rsplit(' ').next()?.parse().ok()
@@ -64,17 +64,17 @@ impl fmt::Display for Outcome {
     }
 }
 
-/// All outcomes together.
+/// The summary of all outcomes.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
-    /// By binary: the time, that of a processor, and how many tests.
+    /// For each binary the time, the processor time, and the number of tests.
     binaries: BTreeMap<String, (Duration, Duration, u64)>,
     tests: [u64; 2],
-    /// How many tests were skipped for this reason.
+    /// How many tests were skipped for each reason.
     skipped: BTreeMap<String, u64>,
 }
 
-/// How reasons end that name what can be installed; the others are about old versions.
+/// How a reason ends if something can be installed; other reasons are about old versions.
 const MISSING: &str = " is not installed";
 
 impl Tally {
