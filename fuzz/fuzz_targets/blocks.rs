@@ -1,4 +1,4 @@
-//! The block layer, held against the instruction flow.
+//! Compares the block layer with the instruction flow.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| pugmark_fuzz::blocks::check(data));

@@ -1,4 +1,4 @@
-//! The encoder and the packet layer undo each other.
+//! Checks that the encoder and the packet layer undo each other.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| pugmark_fuzz::encoder::check(data));

@@ -1,4 +1,4 @@
-//! The instruction flow.
+//! Checks the instruction flow.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| pugmark_fuzz::insns::check(data));

@@ -1,4 +1,4 @@
-//! What a decoder is asked for, from bytes that choose it.
+//! Configurations of a decoder, chosen by input bytes.
 
 use arbitrary::{Result, Unstructured};
 use pugmark_decoder_core::{
@@ -10,10 +10,10 @@ use pugmark_decoder_core::{
     packet::{Context, Unknown},
 };
 
-/// Any configuration.
+/// Makes any configuration.
 ///
 /// # Errors
-/// When there are no bytes left to choose by.
+/// If there are not enough bytes left to choose with.
 pub fn config(u: &mut Unstructured<'_>) -> Result<Config<'static>> {
     let bits: u8 = u.arbitrary()?;
     let bit = |bit: u32| bits >> bit & 1 != 0;
@@ -81,8 +81,8 @@ fn filter(u: &mut Unstructured<'_>) -> Result<AddressFilter> {
     Ok(filter)
 }
 
-/// Takes packets that nobody knows for as long as their last opcode byte says, which may be behind the trace's end, for
-/// no packets at all, and for errors.
+/// Reads packets with an unknown opcode. Their last opcode byte decides whether this handler returns an error, or how
+/// long the packet is. The length may be 0 or go past the trace's end.
 fn unknown(_: &Config<'_>, position: Position<'_>, _: Context) -> core::result::Result<Unknown, ErrorKind> {
     let size = match *position.bytes() {
         [0x02, 0xc3, third, ..] => third,

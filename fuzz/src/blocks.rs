@@ -1,4 +1,4 @@
-//! The block layer, held against the instruction flow.
+//! Compares the block layer with the instruction flow.
 
 use crate::subject::Subject;
 use arbitrary::{Result, Unstructured};
@@ -11,11 +11,11 @@ use pugmark_decoder_core::{
     mode::ExecMode,
 };
 
-/// Blocks taken apart are the instructions that the instruction flow gives, between the same events, with the same
-/// errors, whatever memory for code there is.
+/// Checks that blocks, expanded, hold the instructions that the instruction flow returns, between the same events and
+/// with the same errors, however much memory the block decoder has for code.
 ///
 /// # Panics
-/// When it does not hold.
+/// If they differ.
 pub fn check(data: &[u8]) {
     let Ok((subject, slots)) = made(&mut Unstructured::new(data)) else { return };
     let (sections, config) = (subject.sections(), subject.config);
@@ -64,7 +64,7 @@ fn made(u: &mut Unstructured<'_>) -> Result<(Subject, usize)> {
     Ok((Subject::made(u)?, slots))
 }
 
-/// What the instruction flow gives next.
+/// The next result of the instruction flow.
 #[derive(Debug, PartialEq, Eq)]
 enum Step {
     Insn {
@@ -73,7 +73,7 @@ enum Step {
         speculative: bool,
     },
     Event(Event),
-    /// The trace ends, with the decoder here.
+    /// The trace ends, with the decoder at this address.
     End(Option<u64>),
     Error(Error),
 }

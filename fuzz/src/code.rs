@@ -1,11 +1,11 @@
-//! Code from bytes that choose it.
+//! Code, chosen by input bytes.
 
 use arbitrary::{Result, Unstructured};
 
-/// How long a stretch of code is at most.
+/// The largest number of bytes of a piece of code.
 const LONGEST: usize = 256;
 
-/// Instructions that change the flow or that events belong to, without their operands.
+/// Instructions that change the flow or cause events, with their operands zero or omitted.
 const HEADS: [&[u8]; 30] = [
     &[0x90],
     &[0xe8, 0, 0, 0, 0],
@@ -39,10 +39,10 @@ const HEADS: [&[u8]; 30] = [
     &[0x0f, 0xff],
 ];
 
-/// Code: branches within it, instructions that events belong to, and bytes that may be anything.
+/// Makes code: branches within it, instructions that cause events, and arbitrary bytes.
 ///
 /// # Errors
-/// When there are no bytes to choose by.
+/// If there are not enough bytes to choose with.
 pub fn made(u: &mut Unstructured<'_>) -> Result<Vec<u8>> {
     let mut code = vec![];
     let count = u.int_in_range(1..=48)?;

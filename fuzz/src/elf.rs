@@ -1,26 +1,26 @@
-//! ELF files, as code comes from them.
+//! The readers of ELF files that code comes from.
 
 use crate::heap;
 use pugmark_monitor::elf::Elf;
 use pugmark_tools::{code::elf, pugmark::code::Code};
 
-/// Whatever an ELF file says, what comes of it lies in the file, and takes little more memory than it.
+/// Checks that, whatever an ELF file says, its code is within the file and takes little more memory than the file.
 ///
 /// # Panics
-/// When it does not hold.
+/// If it is not.
 pub fn check(file: &[u8]) {
     let ((), held) = heap::measure(|| {
         segments(file);
         code(file);
     });
-    // A program header has at least 32 bytes, and an entry made of one not many more.
+    // A program header has at least 32 bytes, and an entry made from it has not many more.
     let most = 8 * file.len().cast_signed() + 4096;
     assert!(held.most <= most, "{held:?} for {} bytes", file.len());
     assert!(held.left <= 0, "{held:?}");
     image(file);
 }
 
-/// ptxed's.
+/// Checks ptxed's reader.
 fn segments(file: &[u8]) {
     let Ok(segments) = elf::segments(file) else { return };
     for segment in segments.loaded {
@@ -28,7 +28,7 @@ fn segments(file: &[u8]) {
     }
 }
 
-/// pugmark's.
+/// Checks pugmark's reader.
 fn code(file: &[u8]) {
     let mut code = Code::default();
     if code.add_elf_bytes(file.to_vec(), Some(0x1000)).is_ok() {
@@ -37,7 +37,7 @@ fn code(file: &[u8]) {
     }
 }
 
-/// The monitor's, which loads kernels.
+/// Checks the monitor's reader, which loads kernels.
 fn image(file: &[u8]) {
     let Ok(elf) = Elf::parse(file) else { return };
     for load in elf.loads().flatten() {

@@ -1,4 +1,4 @@
-//! The encoder and the packet layer undo each other.
+//! Checks that the encoder and the packet layer undo each other.
 
 use crate::{
     asked,
@@ -11,12 +11,13 @@ use pugmark_decoder_core::{
     packet::{Context, EmitError, Encoder, Evd, Packet, Packets},
 };
 
-/// What is emitted parses to itself, alone, cut and in a row; what is not emitted leaves the memory alone.
+/// Checks that a packet that is emitted parses to an equal packet: alone, cut, and in a row. A packet that is refused
+/// must leave the memory unchanged.
 ///
 /// # Panics
-/// When it does not hold.
+/// If a packet differs, or memory has changed.
 pub fn check(data: &[u8]) {
-    // The bytes end when they end.
+    // Running out of input bytes is not an error.
     let _ = write(&mut Unstructured::new(data));
 }
 
@@ -69,10 +70,10 @@ fn write(u: &mut Unstructured<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Memory that was not written.
+/// The value of memory that was not written.
 const FREE: u8 = 0xa5;
 
-/// What a reader of that dialect makes of a packet.
+/// Returns the packet that a reader of this dialect finds.
 fn as_read(packet: Packet, dialect: Dialect) -> Packet {
     match (packet, dialect) {
         (Packet::Evd(evd), Dialect::Libipt) => Packet::Evd(Evd { kind: evd.kind & 0x1f, ..evd }),

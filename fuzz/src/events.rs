@@ -1,4 +1,4 @@
-//! The event layer.
+//! Checks the event layer.
 
 use crate::{asked, reference, trace, wire::Places};
 use arbitrary::{Result, Unstructured};
@@ -8,23 +8,23 @@ use pugmark_decoder_core::{
     event::{Event, EventDecoder},
 };
 
-/// Where events of traces without code are.
+/// The addresses in traces without code.
 pub const PLACES: Places = Places { base: 0x1000, len: 0x100 };
 
-/// A trace without code, and what is asked of its decoder.
+/// Makes a trace without code, and a configuration for its decoder.
 ///
 /// # Errors
-/// When there are no bytes to choose by.
+/// If there are not enough bytes to choose with.
 pub fn subject(u: &mut Unstructured<'_>) -> Result<(Config<'static>, Vec<u8>)> {
     let config = asked::config(u)?;
     Ok((config, trace::made(u, PLACES)?))
 }
 
-/// Events lie in the trace, there are not many more of them than packets, errors leave the next PSB in reach, and from
-/// each PSB on the trace before it does not matter.
+/// Checks that events are within the trace, that there are not many more of them than packets, that after an error the
+/// next PSB can be reached, and that from each PSB on the trace before it does not matter.
 ///
 /// # Panics
-/// When it does not hold.
+/// If any of this is wrong.
 pub fn check(data: &[u8]) {
     let Ok((config, trace)) = subject(&mut Unstructured::new(data)) else { return };
     let mut decoder = EventDecoder::with_config(&trace, config);
@@ -42,11 +42,11 @@ pub fn check(data: &[u8]) {
     }
 }
 
-/// The events up to the end or an error.
+/// Returns the events up to the end or an error.
 fn run(decoder: &mut EventDecoder<'_>, len: usize) -> (Vec<Event>, Option<Error>) {
     let mut events = vec![];
     loop {
-        // Packets that wait together come out together: a CFE with its EVDs, MODE.TSX, an abort's branch.
+        // Several packets can be reported together: a CFE with its EVDs, MODE.TSX, the branch of an abort.
         assert!(events.len() <= 16 * (len + 1), "events without end");
         match decoder.next() {
             Ok(Some(event)) => {
@@ -60,7 +60,7 @@ fn run(decoder: &mut EventDecoder<'_>, len: usize) -> (Vec<Event>, Option<Error>
     }
 }
 
-/// The part of the trace from a PSB on has the same events.
+/// Checks that the part of the trace from a PSB on has the same events.
 fn alone(trace: &[u8], config: Config<'_>, psb: u64, events: &[Event], end: Option<Error>) {
     let part = &trace[usize::try_from(psb).expect("an offset in the trace")..];
     let mut decoder = EventDecoder::with_config(part, config);
@@ -75,10 +75,10 @@ fn alone(trace: &[u8], config: Config<'_>, psb: u64, events: &[Event], end: Opti
     assert_eq!(moved, end, "from {psb:#x}");
 }
 
-/// The next synchronisation does not pass the first PSB behind an error.
+/// Checks that the next synchronisation does not skip the first PSB after an error.
 ///
 /// # Panics
-/// When it does.
+/// If it does.
 pub fn next_is_in_reach(trace: &[u8], psb: u64, error: Error, next: Option<u64>) {
     let behind = usize::try_from(error.offset.max(psb + 1)).expect("an offset in the trace");
     if let Some(first) = reference::psb_forward(trace, behind) {

@@ -1,21 +1,22 @@
-//! How much memory something takes.
+//! Measures how much memory a piece of code uses.
 
 use std::{
     alloc::{GlobalAlloc, Layout, System},
     cell::Cell,
 };
 
-/// The system's allocator, with a count of what each thread has.
+/// The system's allocator, with a count of the bytes that each thread holds.
 pub struct Counting;
 
 thread_local! {
-    /// Bytes that the thread has allocated and not freed; below zero where it frees what others allocated.
+    /// The bytes that the thread has allocated and not freed; negative if it frees what others have allocated.
     static HELD: Cell<isize> = const { Cell::new(0) };
-    /// The most since the last look.
+    /// The largest value of `HELD` since the last measurement began.
     static PEAK: Cell<isize> = const { Cell::new(0) };
 }
 
-/// Runs something; the most bytes that it held at a time, and those that it still holds, its result among them.
+/// Runs a function. Returns its result, the most bytes that it held at a time, and the bytes that are still held after
+/// it, including its result.
 pub fn measure<T>(run: impl FnOnce() -> T) -> (T, Held) {
     let before = HELD.get();
     PEAK.set(before);
@@ -23,12 +24,12 @@ pub fn measure<T>(run: impl FnOnce() -> T) -> (T, Held) {
     (result, Held { most: PEAK.get() - before, left: HELD.get() - before })
 }
 
-/// What something holds of the heap, in bytes.
+/// The bytes that a piece of code holds on the heap.
 #[derive(Clone, Copy, Debug)]
 pub struct Held {
-    /// The most at a time.
+    /// The most bytes held at a time.
     pub most: isize,
-    /// Behind it.
+    /// The bytes still held at the end.
     pub left: isize,
 }
 
@@ -37,18 +38,18 @@ fn add(bytes: isize) {
     PEAK.set(PEAK.get().max(HELD.get()));
 }
 
-// SAFETY: the system's allocator does all of it; counting does not allocate, the cells need neither memory nor a
-// destructor.
+// SAFETY: the system's allocator does the work. Counting does not allocate, because the cells need neither
+// initialisation at run time nor a destructor.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         add(layout.size().cast_signed());
-        // SAFETY: the caller's promise is the one that is asked for.
+        // SAFETY: the caller promises what the system's allocator requires.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         add(-layout.size().cast_signed());
-        // SAFETY: as above; what was allocated here came from the system's allocator.
+        // SAFETY: as above, and memory allocated here came from the system's allocator.
         unsafe { System.dealloc(pointer, layout) };
     }
 }

@@ -1,4 +1,4 @@
-//! The instruction flow.
+//! Checks the instruction flow.
 
 use crate::{events::next_is_in_reach, subject::Subject};
 use arbitrary::Unstructured;
@@ -9,11 +9,11 @@ use pugmark_decoder_core::{
     insn::{self, Class, MAX_LEN},
 };
 
-/// Instructions are those of the code and follow each other as the code has it; errors lie in the trace and leave the
-/// next PSB in reach; it ends.
+/// Checks that instructions are those of the code and follow each other as in the code, that errors are within the
+/// trace, that after an error the next PSB can be reached, and that decoding ends.
 ///
 /// # Panics
-/// When it does not hold.
+/// If any of this is wrong.
 pub fn check(data: &[u8]) {
     let Ok(subject) = Subject::made(&mut Unstructured::new(data)) else { return };
     let sections = subject.sections();
@@ -22,7 +22,7 @@ pub fn check(data: &[u8]) {
     from_event_to_event(&subject, decoder);
 }
 
-/// As users of the library do: behind an error, on to the next PSB.
+/// Decodes as users of the library do: after an error it continues at the next PSB.
 fn from_psb_to_psb(subject: &Subject, mut decoder: InsnDecoder<'_>) {
     let mut steps = 0;
     let mut last = None;
@@ -37,7 +37,7 @@ fn from_psb_to_psb(subject: &Subject, mut decoder: InsnDecoder<'_>) {
     }
 }
 
-/// As ptxed does: behind an error, on to the next event that has a place, and to a PSB if there is none.
+/// Decodes as ptxed does: after an error it continues at the next event that has a place, or at a PSB if there is none.
 fn from_event_to_event(subject: &Subject, mut decoder: InsnDecoder<'_>) {
     let mut steps = 0;
     let mut last = None;
@@ -99,7 +99,7 @@ fn count(subject: &Subject, steps: &mut usize) {
     assert!(*steps <= subject.most_steps(), "more than {} steps", subject.most_steps());
 }
 
-/// The code has this instruction here; gives its target.
+/// Checks that the code has this instruction at its address, and returns the instruction's target.
 fn in_the_code(decoder: &InsnDecoder<'_>, found: &Insn) -> Option<u64> {
     let mut bytes = [0; MAX_LEN];
     let len = decoder.image().read(found.ip, decoder.cr3(), &mut bytes);
@@ -109,8 +109,8 @@ fn in_the_code(decoder: &InsnDecoder<'_>, found: &Insn) -> Option<u64> {
     insn.target
 }
 
-/// Without an event between them an instruction that is no branch is followed by the next in memory, and a direct
-/// branch by nothing but its ways.
+/// Checks two instructions without an event between them: one that is no branch must be followed by the next in memory,
+/// and a direct branch by its target or, if it is conditional, by the next in memory.
 fn follows(before: &Insn, target: Option<u64>, insn: &Insn) {
     let next = before.ip.wrapping_add(u64::from(before.len));
     let right = match before.class {

@@ -1,8 +1,9 @@
-//! What must hold of the decoder on any input: a module a layer, each with one `check` that panics where it does not.
+//! Properties that must hold for the decoder on any input. Each layer has a module with a function `check` that panics
+//! if a property does not hold.
 //!
-//! The fuzz targets in `fuzz_targets/` are these functions under libFuzzer; `cargo test` here runs them on the corpus.
-//! Inputs are bytes that choose what is made of them ([`arbitrary`]), because plain bytes would rarely get past the
-//! first PSB+. Debug assertions and overflow checks are on.
+//! The fuzz targets in `fuzz_targets/` run these functions under libFuzzer; `cargo test` here runs them on the corpus.
+//! An input is a sequence of bytes that choose what is generated ([`arbitrary`]), because arbitrary traces would rarely
+//! get past the first PSB+. Debug assertions and overflow checks are on.
 //!
 //! ```
 //! pugmark_fuzz::encoder::check(b"any bytes");

@@ -1,4 +1,4 @@
-//! The packet layer, on bytes as they are.
+//! Checks the packet layer on arbitrary bytes.
 
 use crate::{asked, reference};
 use arbitrary::Unstructured;
@@ -7,10 +7,11 @@ use pugmark_decoder_core::{
     packet::{Context, Packet, Packets},
 };
 
-/// Packets follow each other without a gap, parse again from what they emit, and errors leave the next PSB in reach.
+/// Checks that packets follow each other without a gap, that the bytes they emit parse to equal packets, and that after
+/// an error the next PSB can be reached.
 ///
 /// # Panics
-/// When it does not hold.
+/// If any of this is wrong.
 pub fn check(data: &[u8]) {
     let mut u = Unstructured::new(data);
     if let Ok(config) = asked::config(&mut u) {
@@ -26,7 +27,7 @@ fn walk(trace: &[u8], config: Config<'_>) {
         let here = usize::try_from(packets.offset()).expect("an offset in the trace");
         let before = packets.clone().sync_backward();
         assert_eq!(before, reference::psb_backward(trace, here).map(|psb| psb as u64));
-        // A PSB may lie in what a bad packet seemed to hold, but is not found a second time.
+        // A PSB may be inside the bytes of a bad packet, but it must not be found twice.
         let from = sync.map_or(0, |sync: usize| sync + 1).max(here.saturating_sub(15));
         let expected = reference::psb_forward(trace, from);
         assert_eq!(packets.sync_forward(), expected.map(|psb| psb as u64), "from {from:#x}");
@@ -36,7 +37,7 @@ fn walk(trace: &[u8], config: Config<'_>) {
     }
 }
 
-/// Whether an error came.
+/// Returns whether an error came.
 fn until_error(trace: &[u8], packets: &mut Packets<'_>) -> bool {
     let mut steps = 0;
     loop {
@@ -61,7 +62,7 @@ fn until_error(trace: &[u8], packets: &mut Packets<'_>) -> bool {
     }
 }
 
-/// What was parsed emits bytes that parse to the same. Emission follows the manual.
+/// Checks that a parsed packet emits bytes that parse to an equal packet. Emission follows the manual's dialect.
 fn again(packet: &Packet, config: &Config<'_>, context: Context) {
     let mut bytes = [0; Packet::MAX_LEN];
     match packet.emit(&mut bytes) {

@@ -1,4 +1,4 @@
-//! The query layer, held against the events that it is made of.
+//! Compares the query layer with the events that it is made from.
 
 use crate::events;
 use arbitrary::Unstructured;
@@ -8,10 +8,10 @@ use pugmark_decoder_core::{
     query::{Answer, Pending, QueryDecoder, QueryError},
 };
 
-/// Each answer is what the event layer says, from each PSB on, and no other is given.
+/// Checks that from each PSB on the answers are exactly those that follow from the event layer.
 ///
 /// # Panics
-/// When it does not hold.
+/// If an answer differs.
 pub fn check(data: &[u8]) {
     let Ok((config, trace)) = events::subject(&mut Unstructured::new(data)) else { return };
     let mut below = EventDecoder::with_config(&trace, config);
@@ -29,7 +29,7 @@ pub fn check(data: &[u8]) {
         assert_eq!(ask(&mut query, trace.len()), expected, "from {psb:#x}");
         assert_eq!(query.counters(), below.counters());
     }
-    // Backward it finds PSBs in falling order, and a start.
+    // Synchronising backward finds PSBs in descending order and stops at the start.
     let mut before = u64::MAX;
     while let Some(psb) = query.sync_backward() {
         assert!(psb < before, "{psb:#x} behind {before:#x}");
@@ -52,7 +52,7 @@ fn answers(decoder: &mut EventDecoder<'_>) -> (Vec<Answer>, Option<Error>) {
     }
 }
 
-/// Asks for what comes next by its own verb, having tried the others.
+/// Asks for each item with the function for its kind, after the functions for the other kinds have refused it.
 fn ask(query: &mut QueryDecoder<'_>, len: usize) -> (Vec<Answer>, Option<Error>) {
     let mut answers = vec![];
     loop {

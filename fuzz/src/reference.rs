@@ -1,14 +1,14 @@
-//! PSBs as the format has them, looked for without skill: what the decoders' own search is held against.
+//! A simple search for PSBs, with which the decoders' own search is compared.
 
 use pugmark_decoder_core::packet::PSB;
 
-/// The first PSB from `from` on. Of a run of them without a gap the last counts.
+/// Returns the first PSB from `from` on. Of PSBs that directly follow each other the last counts.
 #[must_use]
 pub fn psb_forward(trace: &[u8], from: usize) -> Option<usize> {
     (from..trace.len()).find(|&at| is_psb(trace, at))
 }
 
-/// The last PSB that begins before `before`.
+/// Returns the last PSB that begins before `before`.
 #[must_use]
 pub fn psb_backward(trace: &[u8], before: usize) -> Option<usize> {
     (0..trace.len().min(before)).rev().find(|&at| is_psb(trace, at))

@@ -1,4 +1,4 @@
-//! perf's records beside a trace.
+//! Checks the reading of perf's sideband records.
 
 use crate::heap;
 use arbitrary::{Result, Unstructured};
@@ -12,11 +12,11 @@ use std::{
     io::{self, Write},
 };
 
-/// Records lie in their file one behind the other, each is shown once, and what they make of a process's image takes
-/// little more memory than they do.
+/// Checks that records follow each other in their file, that each is shown once, and that a process's image made from
+/// them takes little more memory than the records.
 ///
 /// # Panics
-/// When it does not hold.
+/// If any of this is wrong.
 pub fn check(data: &[u8]) {
     let mut u = Unstructured::new(data);
     let Ok((config, show, split)) = asked(&mut u) else { return };
@@ -49,7 +49,7 @@ fn asked(u: &mut Unstructured<'_>) -> Result<(Config, Show, usize)> {
         time_mult: u.arbitrary()?,
         tsc_offset: u.arbitrary()?,
         kernel_start: u.arbitrary()?,
-        // No name that a record has is a file below a folder that there is not.
+        // No name in a record can be a file below a folder that does not exist.
         sysroot: "/nonexistent/".into(),
         vdso: HashMap::new(),
     };
@@ -64,7 +64,7 @@ fn asked(u: &mut Unstructured<'_>) -> Result<(Config, Show, usize)> {
     Ok((config, show, u.arbitrary::<u16>()?.into()))
 }
 
-/// How many records there are, up to the first that cannot be read.
+/// Returns the number of records up to the first that cannot be read.
 fn records(bytes: &[u8], config: &Config) -> usize {
     let (mut at, mut count) = (0, 0);
     while let Ok((_, size)) = Event::parse(&bytes[at..], config) {
@@ -75,7 +75,7 @@ fn records(bytes: &[u8], config: &Config) -> usize {
     count
 }
 
-/// Applies them at the events of a trace that has some of each kind.
+/// Applies the records at the events of a trace that has events of each kind.
 fn apply(streams: &[Stream], show: Show) {
     let mut cache = SectionCache::default();
     let plan = Plan::new(streams, &[], &mut cache);
@@ -90,13 +90,13 @@ fn apply(streams: &[Stream], show: Show) {
     }
 }
 
-/// TSC packets in front of events in and out of the kernel.
+/// TSC packets in front of events that are in the kernel or not.
 const TRACE: &[u8] = b"\
     \x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x19\x10\0\0\0\0\0\0\x99\x01\x7d\0\x10\0\0\0\0\x02\x23\
     \x19\x20\0\0\0\0\0\0\x3d\x08\x10\x6d\0\0\0\x80\xff\xff\x02\x43\0\x10\0\0\0\0\
     \x19\0\x10\0\0\0\0\0\x01\x19\xff\xff\xff\xff\xff\xff\xff\x71\0\0\0\0\0\0";
 
-/// Counts lines.
+/// Counts the lines that are written to it.
 #[derive(Default)]
 struct Lines {
     count: usize,

@@ -1,4 +1,4 @@
-//! What the decoders of the flow are tried on: code and a trace, maybe of it.
+//! The input for the decoders of instructions: code, and a trace that may or may not belong to it.
 
 use crate::{asked, code, trace, wire::Places};
 use arbitrary::{Result, Unstructured};
@@ -11,14 +11,14 @@ use pugmark_program::{
     trace::{self as traced, Topic, run},
 };
 
-/// Code, a trace, and what is asked of the decoders.
+/// Code, a trace, and a configuration for the decoders.
 #[derive(Debug)]
 pub struct Subject {
-    /// The code, where it is and who has it.
+    /// The pieces of code, with their addresses and address spaces.
     code: Vec<(u64, Vec<u8>, AddressSpace)>,
     /// The trace.
     pub trace: Vec<u8>,
-    /// What is asked of the decoders.
+    /// The configuration of the decoders.
     pub config: Config<'static>,
 }
 
@@ -26,10 +26,10 @@ const TOPICS: [Topic; 7] =
     [Topic::Everything, Topic::Level, Topic::Cr3, Topic::Range, Topic::Stop, Topic::Overflow, Topic::Events];
 
 impl Subject {
-    /// Code and trace by themselves, or a program's trace with damage.
+    /// Makes code and an independent trace, or a program and its damaged trace.
     ///
     /// # Errors
-    /// When there are no bytes to choose by.
+    /// If there are not enough bytes to choose with.
     pub fn made(u: &mut Unstructured<'_>) -> Result<Self> {
         let asked = asked::config(u)?;
         if u.arbitrary()? { Self::of_program(u, asked) } else { Self::of_packets(u, asked) }
@@ -39,7 +39,7 @@ impl Subject {
         let first = code::made(u)?;
         let places = Places { base: 0x1000, len: first.len() as u16 };
         let mut code = vec![(places.base, first, AddressSpace::Any)];
-        // Code over code, and code of one address space.
+        // Code that overlaps other code, and code in a single address space.
         for _ in 0..u.int_in_range(0..=2)? {
             let space = if u.arbitrary()? { AddressSpace::Cr3(u.arbitrary()?) } else { AddressSpace::Any };
             code.push((places.ip(u)?, code::made(u)?, space));
@@ -52,21 +52,21 @@ impl Subject {
         let (program, config) = traced::Config::draw_small(*u.choose(&TOPICS)?, seed);
         let mut trace = run(&program, &config, seed).trace;
         let first = first(&program);
-        // The damage ends where the bytes do.
+        // Running out of input bytes ends the damage.
         let _ = trace::damage(u, &mut trace, Places { base: first.0, len: first.1.len() as u16 });
         let section =
             |section: &pugmark_program::Section| (section.base, section.bytes.clone(), AddressSpace::Any);
         Ok(Self { code: program.sections().iter().map(section).collect(), trace, config: asked })
     }
 
-    /// The code, for an image.
+    /// Returns the code, from which an image can be made.
     #[must_use]
     pub fn sections(&self) -> Vec<Section<'_>> {
         self.code.iter().map(|(base, bytes, space)| Section { base: *base, bytes, space: *space }).collect()
     }
 
-    /// More steps than any decode has: between two things that the trace says it walks a few times over the code at
-    /// most, and a byte says at most eight things.
+    /// Returns a number of steps that no decoder exceeds. Between two items of the trace a decoder walks over the code
+    /// at most a few times, and a byte of the trace holds at most eight items.
     #[must_use]
     pub fn most_steps(&self) -> usize {
         let code: usize = self.code.iter().map(|(_, bytes, _)| bytes.len()).sum();

@@ -1,22 +1,22 @@
-//! Traces made of packets, with some bytes among them that are none.
+//! Traces made of packets, with arbitrary bytes between some of them.
 
 use crate::wire::{self, Places};
 use arbitrary::{Result, Unstructured};
 use pugmark_decoder_core::packet::{Ip, ModeExec, Packet};
 
-/// Longer traces only take longer.
+/// The largest length of a trace; longer ones only take more time.
 const LONGEST: usize = 1024;
 
-/// A trace, mostly with a PSB+ in front that lets a decoder begin in the code.
+/// Makes a trace, usually with a PSB+ in front that lets a decoder start in the code.
 ///
 /// # Errors
-/// When there are no bytes to choose by.
+/// If there are not enough bytes to choose with.
 pub fn made(u: &mut Unstructured<'_>, places: Places) -> Result<Vec<u8>> {
     let mut trace = vec![];
     if !u.ratio(1, 16)? {
         start(&mut trace, places.base);
     }
-    // The trace ends where the bytes do.
+    // Running out of input bytes ends the trace.
     while !u.is_empty() && trace.len() < LONGEST && piece(u, &mut trace, places).is_ok() {}
     Ok(trace)
 }
@@ -25,7 +25,7 @@ fn piece(u: &mut Unstructured<'_>, trace: &mut Vec<u8>, places: Places) -> Resul
     match u.int_in_range(0..=31)? {
         0 => trace.extend(u.arbitrary::<[u8; 4]>()?),
         1 => start(trace, places.ip(u)?),
-        // What a trace holds most of.
+        // The most frequent packets of a trace.
         2..=8 => put(trace, &Packet::Tip(Ip::Update16(places.ip(u)? & 0xffff))),
         9..=11 => {
             put(trace, &Packet::Fup(Ip::Update16(places.ip(u)? & 0xffff)));
@@ -38,7 +38,7 @@ fn piece(u: &mut Unstructured<'_>, trace: &mut Vec<u8>, places: Places) -> Resul
     Ok(())
 }
 
-/// PSB, 64-bit mode, an address.
+/// Writes a PSB+ with 64-bit mode and an address.
 fn start(trace: &mut Vec<u8>, ip: u64) {
     let long = ModeExec { cs_l: true, cs_d: false, iflag: false };
     for packet in [Packet::Psb, Packet::ModeExec(long), Packet::Fup(Ip::Full(ip)), Packet::PsbEnd] {
@@ -52,10 +52,10 @@ fn put(trace: &mut Vec<u8>, packet: &Packet) {
     trace.extend(&bytes[..size]);
 }
 
-/// Changes, drops, repeats and exchanges bytes, as the input says, until it ends.
+/// Changes, drops, repeats and reorders bytes as the input says, until the input ends.
 ///
 /// # Errors
-/// Never but at the end of the input, which is no harm.
+/// Only at the end of the input, which callers can ignore.
 pub fn damage(u: &mut Unstructured<'_>, trace: &mut Vec<u8>, places: Places) -> Result<()> {
     while !u.is_empty() && !trace.is_empty() {
         let at = u.int_in_range(0..=trace.len() - 1)?;

@@ -1,4 +1,4 @@
-//! Packets from bytes that choose them.
+//! Packets, chosen by input bytes.
 
 use arbitrary::{Result, Unstructured};
 use pugmark_decoder_core::packet::{
@@ -6,29 +6,30 @@ use pugmark_decoder_core::packet::{
     Mwait, Packet, Pip, Ptw, PtwPayload, Pwre, Pwrx, Tma, Tnt, Trig, Tsc, Vmcs,
 };
 
-/// Addresses that packets name: where the code is, and sometimes any.
+/// The addresses that packets name: those of the code, and sometimes any other.
 #[derive(Clone, Copy, Debug)]
 pub struct Places {
-    /// Its first address.
+    /// The first address of the code.
     pub base: u64,
-    /// How many bytes it has.
+    /// The number of bytes of the code.
     pub len: u16,
 }
 
 impl Places {
-    /// An address, mostly in the code.
+    /// Returns an address, usually in the code.
     ///
     /// # Errors
-    /// When there are no bytes left to choose by.
+    /// If there are not enough bytes left to choose with.
     pub fn ip(self, u: &mut Unstructured<'_>) -> Result<u64> {
         if u.ratio(1, 16)? { u.arbitrary() } else { Ok(self.base + u64::from(u.int_in_range(0..=self.len)?)) }
     }
 
-    /// An IP as packets carry it. The short forms are right behind an IP that differs in few bytes.
+    /// Returns an IP in one of the forms that packets have. The short forms are only right after an IP that differs in
+    /// few bytes.
     fn payload(self, u: &mut Unstructured<'_>) -> Result<Ip> {
         let ip = self.ip(u)?;
         let low_48 = ip & ((1 << 48) - 1);
-        // The masks cut the address down to the bytes that the form has.
+        // The masks reduce the address to the bytes that the form has.
         Ok(match u.int_in_range(0..=8)? {
             0 => Ip::Suppressed,
             1..=4 => Ip::Update16(ip & 0xffff),
@@ -40,10 +41,10 @@ impl Places {
     }
 }
 
-/// Any packet that can be emitted, each field in the range that its packet has for it.
+/// Makes any packet that can be emitted, with each field in its range.
 ///
 /// # Errors
-/// When there are no bytes left to choose by.
+/// If there are not enough bytes left to choose with.
 pub fn packet(u: &mut Unstructured<'_>, places: Places) -> Result<Packet> {
     Ok(match u.int_in_range(0..=40)? {
         0 => Packet::Pad,
@@ -114,7 +115,7 @@ fn nibble(u: &mut Unstructured<'_>) -> Result<u8> {
     u.int_in_range(0..=0xf)
 }
 
-/// Counts of each length that CYC packets have.
+/// Returns a count that needs any of the lengths of CYC packets.
 fn cycles(u: &mut Unstructured<'_>) -> Result<u64> {
     let unused = u.int_in_range(0..=61)?;
     Ok(bits(u, 61)? >> unused)

@@ -1,4 +1,4 @@
-//! The corpus and everything near it: each of its inputs, cut everywhere and with each bit of its begin changed.
+//! Checks each input of the corpus, cut at every length, and with each bit of its first bytes changed.
 
 use std::{fs, path::Path};
 
