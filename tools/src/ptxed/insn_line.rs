@@ -227,7 +227,7 @@ fn suffix(insn: &Instruction) -> Option<char> {
         };
     }
     match insn.mnemonic() {
-        // The size of each of the three values that it pops.
+        // XED gives it this suffix for the three words that it pops.
         Mnemonic::Uiret => Some('l'),
         // The suffix does not count the bytes that a return releases and ENTER reserves.
         Mnemonic::Ret | Mnemonic::Retf | Mnemonic::Enter | Mnemonic::Leave => match insn.code() {
@@ -326,7 +326,7 @@ mod tests {
             (&[0x0f, 0xae, 0x38], false, false, "  clflush ptr [rax]"),
             (&[0x0f, 0xae, 0xf0], false, false, "  mfence"),
             (&[0x0f, 0xa2], false, false, "  cpuid "),
-            // Instructions that read and change a flag, change flags only, and so on.
+            // CMC reads and changes a flag, CLC only changes one.
             (&[0xf5], false, false, "  cmc "),
             (&[0xf8], false, false, "  clc "),
             (&[0xf2, 0xae], false, false, "  repne scasb byte ptr [rdi]"),

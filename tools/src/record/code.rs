@@ -51,8 +51,8 @@ impl Bytes {
 pub(super) type Read<'a> = &'a dyn Fn(u64, &mut [u8]) -> usize;
 
 impl Code {
-    /// Takes snapshots of the executable mappings that are new since the last call. After [`Changed`] nothing is
-    /// changed here.
+    /// Takes snapshots of the executable mappings that are new since the last call. After [`Changed`] the snapshots
+    /// are as before.
     pub(super) fn refresh(&mut self, mappings: &[Mapping], read: Read<'_>) -> Result<(), Changed> {
         let executable: Vec<_> = mappings.iter().filter(|mapping| mapping.executable).collect();
         let fresh = executable.iter().filter(|mapping| !self.mappings.contains(**mapping));

@@ -135,7 +135,7 @@ impl Planner<'_> {
     fn effect(&mut self, event: &Event<'_>, stream: &Stream) -> Result<Effect, Problem> {
         let primary = stream.primary;
         Ok(match &event.record {
-            // The files do not hold the kernel as it is after booting, when it has patched itself.
+            // The kernel in memory differs from its file after booting.
             Record::Mmap { .. } if event.kernel => Effect::None,
             Record::Mmap { pid, addr, len, pgoff, filename, .. } => {
                 self.map(*pid, *addr, (*pgoff, *len), filename, stream)?
