@@ -2,8 +2,7 @@
 
 use pugmark_kernel::drain::Sink;
 use pugmark_kernel::loss::Gap;
-
-use crate::protocol::After;
+use pugmark_protocol::After;
 
 /// How many segments can be noted.
 const SEGMENTS: usize = 256;

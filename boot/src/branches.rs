@@ -6,10 +6,10 @@ use pugmark_decoder_core::bts::{Entry, Error, InsnDecoder, Layout, Options, Reco
 use pugmark_decoder_core::flow::Item;
 use pugmark_decoder_core::hash::AddressHash;
 use pugmark_decoder_core::image::{Image, Section};
+use pugmark_protocol::{After, Piece, Records};
 
 use crate::archive::Archive;
 use crate::histogram::Histogram;
-use crate::protocol::{After, Piece, Records};
 
 /// The result of decoding branch records.
 #[derive(Clone, Debug)]
@@ -78,27 +78,34 @@ fn target(entry: Result<(u64, Entry), Error>) -> Option<u64> {
 }
 
 fn hash_of(after: After, entries: Entries<'_>) -> Records {
-    let mut records = Records { after, count: 0, hash: AddressHash::new() };
+    let (mut count, mut hash) = (0, AddressHash::new());
     for (_, entry) in entries.flatten() {
         if let Entry::Branch(branch) = entry {
-            records.count += 1;
-            records.hash.add(branch.from);
-            records.hash.add(branch.to);
+            count += 1;
+            hash.add(branch.from);
+            hash.add(branch.to);
         }
     }
-    records
+    Records { count, hash: hash.value(), after }
 }
 
 /// The pieces of a segment.
 struct Pieces<'d> {
     decoded: &'d mut Decoded,
-    open: Option<Piece>,
+    open: Option<OpenPiece>,
     after: After,
+}
+
+/// A piece to which instructions are added.
+struct OpenPiece {
+    hash: AddressHash,
+    first: u64,
+    last: u64,
 }
 
 impl Pieces<'_> {
     fn add(&mut self, ip: u64) {
-        let new = Piece { after: self.after, hash: AddressHash::new(), first: ip, last: ip };
+        let new = OpenPiece { hash: AddressHash::new(), first: ip, last: ip };
         let piece = self.open.get_or_insert(new);
         piece.hash.add(ip);
         piece.last = ip;
@@ -112,7 +119,10 @@ impl Pieces<'_> {
     }
 
     fn close(&mut self) {
-        self.decoded.pieces.extend(self.open.take());
+        if let Some(OpenPiece { hash, first, last }) = self.open.take() {
+            let (count, hash) = (hash.count(), hash.value());
+            self.decoded.pieces.push(Piece { count, hash, first, last, after: self.after });
+        }
     }
 }
 
@@ -172,12 +182,12 @@ mod tests {
         });
         let told: Vec<_> = decoded.records.iter().map(|records| (records.after, records.count)).collect();
         assert_eq!(told, [(After::Start, 3), (After::Off, 2), (After::Stop, 1)]);
-        let pieces: Vec<_> = decoded.pieces.iter().map(|piece| (piece.after, piece.hash.count())).collect();
+        let pieces: Vec<_> = decoded.pieces.iter().map(|piece| (piece.after, piece.count)).collect();
         assert_eq!(pieces, [(After::Start, 5), (After::Off, 3), (After::Stop, 1)]);
         assert_eq!((decoded.total.count(), counted, decoded.first_error), (9, 9, None));
         let mut hash = AddressHash::new();
         [BACK.0, BACK.1, BACK.0, BACK.1].into_iter().for_each(|address| hash.add(address));
-        assert_eq!(decoded.records[1].hash, hash);
+        assert_eq!(decoded.records[1].hash, hash.value());
     }
 
     #[test]
@@ -202,7 +212,7 @@ mod tests {
                 archive.bytes(&records(&[(0x1003, 0x1000), (from, 0x1003), (0x1003, 0x1000)]));
             }
         });
-        let counts: Vec<_> = decoded.pieces.iter().map(|piece| piece.hash.count()).collect();
+        let counts: Vec<_> = decoded.pieces.iter().map(|piece| piece.count).collect();
         assert_eq!((counts, decoded.first_error), ([4, 3].to_vec(), None));
     }
 
@@ -212,7 +222,7 @@ mod tests {
         let (decoded, _) = decoded_over(&[(0x1000, &CODE, AddressSpace::Any)], true, |archive| {
             archive.bytes(&records(&level));
         });
-        let pieces: Vec<_> = decoded.pieces.iter().map(|piece| (piece.first, piece.hash.count())).collect();
+        let pieces: Vec<_> = decoded.pieces.iter().map(|piece| (piece.first, piece.count)).collect();
         assert_eq!((pieces, decoded.records[0].count), ([(0x1000, 4)].to_vec(), 3));
         assert_eq!(decoded.first_error, None);
     }

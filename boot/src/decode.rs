@@ -5,10 +5,10 @@ use pugmark_decoder_core::Error;
 use pugmark_decoder_core::flow::{self, InsnDecoder, Pieces};
 use pugmark_decoder_core::hash::AddressHash;
 use pugmark_decoder_core::image::{Image, Section};
+use pugmark_protocol::{After, Piece};
 
 use crate::archive::Archive;
 use crate::histogram::Histogram;
-use crate::protocol::{After, Piece};
 
 /// The result of decoding a trace.
 #[derive(Clone, Debug)]
@@ -52,7 +52,13 @@ pub fn decode(archive: &Archive<'_>, sections: &[Section<'_>], histogram: &mut H
                 }
             };
             first = false;
-            decoded.pieces.push(Piece { after, hash: piece.hash, first: piece.first, last: piece.last });
+            decoded.pieces.push(Piece {
+                count: piece.hash.count(),
+                hash: piece.hash.value(),
+                first: piece.first,
+                last: piece.last,
+                after,
+            });
         }
         // An error after the last piece belongs to no piece.
         if let Some(flow::After::Error(error)) = pieces.after() {
@@ -97,7 +103,7 @@ mod tests {
     }
 
     fn told(decoded: &Decoded) -> Vec<(After, u64, u64, u64)> {
-        let piece = |piece: &Piece| (piece.after, piece.hash.count(), piece.first, piece.last);
+        let piece = |piece: &Piece| (piece.after, piece.count, piece.first, piece.last);
         decoded.pieces.iter().map(piece).collect()
     }
 
@@ -106,7 +112,7 @@ mod tests {
         let (decoded, counts) = decoded(|archive| bytes(archive, &[&PSB[..5], &PSB[5..], THREE]));
         assert_eq!(told(&decoded), [(After::Start, 3, 0x1000, 0x1002)]);
         assert_eq!((decoded.overflows, decoded.errors, decoded.total.count()), (0, 0, 3));
-        assert_eq!(decoded.total, decoded.pieces[0].hash);
+        assert_eq!(decoded.total.value(), decoded.pieces[0].hash);
         assert_eq!(counts, [3]);
     }
 

@@ -1,8 +1,7 @@
 //! Compares what a workload lost with what it was meant to lose.
 
 use core::fmt;
-
-use crate::protocol::Lost;
+use pugmark_protocol::Lost;
 
 /// What a workload is meant to lose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,4 +1,4 @@
-//! The parts of the bootable kernel that need no machine: boot information, memory, symbols, the protocol.
+//! The parts of the bootable kernel that need no machine: boot information, memory, symbols, what a trace says.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -7,12 +7,12 @@ extern crate alloc;
 pub mod archive;
 pub mod boot_info;
 pub mod branches;
+pub mod code_section;
 pub mod command_line;
 pub mod decode;
 pub mod expectation;
 pub mod histogram;
 pub mod last_words;
-pub mod protocol;
 pub mod regions;
 pub mod symbols;
 pub mod tally;

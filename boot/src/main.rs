@@ -10,11 +10,12 @@ mod workloads;
 
 use alloc::string::String;
 use arch::entry::Handover;
-use arch::serial::say;
+use arch::serial::{print, say};
 use arch::{image, memory};
 use pugmark_boot::boot_info::BootInfo;
 use pugmark_boot::command_line::CommandLine;
 use pugmark_boot::symbols::Symbols;
+use pugmark_protocol::{Done, Line};
 use raw_cpuid::CpuId;
 use trace::Stage;
 
@@ -35,12 +36,12 @@ fn kernel_main(handover: Handover) -> ! {
     let command_line = CommandLine::parse(&text);
     arch::init();
     let symbols = Symbols::parse(memory::loaded(&module)).unwrap_or_else(|error| {
-        say!("symbols: {error}");
+        print(format_args!("symbols: {error}\n"));
         Symbols::from_functions([])
     });
     greet();
     let (passed, failed) = run_workloads(&command_line, &symbols);
-    say!("done {passed} {failed}");
+    say(Line::Done(Done { passed, failed }));
     arch::exit::exit(failed == 0)
 }
 
@@ -48,34 +49,34 @@ fn kernel_main(handover: Handover) -> ! {
 fn greet() {
     let id = CpuId::new();
     let (vendor, brand) = (id.get_vendor_info(), id.get_processor_brand_string());
-    say!(
-        "pugmark {} on {} {}",
+    print(format_args!(
+        "pugmark {} on {} {}\n",
         env!("CARGO_PKG_VERSION"),
         vendor.as_ref().map_or("?", |vendor| vendor.as_str()),
         brand.as_ref().map_or("?", |brand| brand.as_str().trim())
-    );
+    ));
 }
 
 /// Runs the workloads that the command line selects; returns how many passed and how many failed.
-fn run_workloads(command_line: &CommandLine<'_>, symbols: &Symbols<'_>) -> (u32, u32) {
+fn run_workloads(command_line: &CommandLine<'_>, symbols: &Symbols<'_>) -> (u64, u64) {
     let (mut passed, mut failed) = (0, 0);
     let mut stage = Stage::new(symbols, command_line);
     for (name, make) in workloads::ALL.into_iter().filter(|(name, _)| command_line.selects(name)) {
-        say!("run {name}");
+        say(Line::Run(name));
         match stage.run(name, make) {
             Ok(()) => {
-                say!("ok {name}");
+                say(Line::Ok(name));
                 passed += 1;
             }
             Err(fault) => {
-                say!("fail {name}: {fault}");
+                say(Line::Fail(name, &fault));
                 failed += 1;
             }
         }
     }
     for name in command_line.only().filter(|only| workloads::ALL.iter().all(|(name, _)| name != only)) {
-        say!("run {name}");
-        say!("fail {name}: there is no such workload");
+        say(Line::Run(name));
+        say(Line::Fail(name, &"there is no such workload"));
         failed += 1;
     }
     (passed, failed)

@@ -1,6 +1,7 @@
 //! The workloads for AMD's counters and samples by profile, and what each run must give.
 
 use anyhow::{Context, Result, bail, ensure};
+use pugmark_protocol::EventKind;
 use std::fmt;
 use std::path::Path;
 
@@ -9,7 +10,7 @@ use crate::counts::Events;
 use crate::instructions::Instructions;
 use crate::judge::ended_well;
 use crate::matrix::{Boot, WORKLOADS};
-use crate::protocol::{Run, Samples};
+use crate::report::{Run, SampledSession};
 use crate::samples::{Fit, all_interrupted, all_retired, as_often, fit, nmi_handler};
 use crate::symbols::Symbols;
 use crate::truth::Truth;
@@ -114,11 +115,10 @@ pub fn check(
         (due, refusal) => bail!("the driver declined with {refusal:?} where {due:?} was due"),
     }
     ended_well(run)?;
-    let lost = run.lost.iter().any(|(kind, lost)| kind != "stray" && *lost > 0);
-    ensure!(!lost, "lost {:?}", run.lost);
+    ensure!(run.lost.total() == 0, "lost {}", run.lost);
     let mut instructions = Instructions::new(code::of(run, image)?);
     for samples in &run.samples {
-        let records = truth.session(samples.session);
+        let records = truth.session(samples.totals.session);
         match source {
             Source::Counters => {
                 all_interrupted(samples, records, &mut instructions, nmi_handler(symbols)?)?;
@@ -130,21 +130,20 @@ pub fn check(
         Source::Counters => counts(run, profile, truth, symbols, &mut instructions).map(Some),
         Source::Ibs => {
             ensure!(!run.samples.is_empty(), "no session has samples");
-            let unplaced: u64 = run.samples.iter().map(|samples| samples.unplaced).sum();
+            let unplaced: u64 = run.samples.iter().map(|samples| samples.totals.unplaced).sum();
             ensure!(unplaced == 0, "{unplaced} samples have no address");
-            if run.samples.iter().any(|samples| samples.of != "ops") {
+            if run.samples.iter().any(|samples| samples.totals.event != EventKind::Ops) {
                 return Ok(Some(Verdict::Retired(by_clocks(&run.samples)?)));
             }
             if run.name == OTHERS_NMIS {
-                let often = |samples: &Samples| {
-                    as_often(samples, truth.session(samples.session), &mut instructions, symbols)
+                let often = |samples: &SampledSession| {
+                    as_often(samples, truth.session(samples.totals.session), &mut instructions, symbols)
                 };
                 return Ok(Some(Verdict::Retired(run.samples.iter().map(often).sum::<Result<u64>>()?)));
             }
-            let fits = run
-                .samples
-                .iter()
-                .map(|samples| fit(samples, truth.session(samples.session), &mut instructions, symbols));
+            let fits = run.samples.iter().map(|samples| {
+                fit(samples, truth.session(samples.totals.session), &mut instructions, symbols)
+            });
             let fit: Fit = fits.sum::<Result<Fit>>()?;
             ensure!(fit.p_value() > IMPOSSIBLE, "the samples are not distributed as the truth is: {fit}");
             ensure!(fit.samples > 0, "there are no samples");
@@ -157,11 +156,11 @@ pub fn check(
 ///
 /// # Errors
 /// A session has no samples.
-fn by_clocks(samples: &[Samples]) -> Result<u64> {
-    for session in samples {
+fn by_clocks(sessions: &[SampledSession]) -> Result<u64> {
+    for SampledSession { totals: session, .. } in sessions {
         ensure!(session.taken > 0, "there are no samples in session {}", session.session);
     }
-    Ok(samples.iter().map(|session| session.taken).sum())
+    Ok(sessions.iter().map(|session| session.totals.taken).sum())
 }
 
 fn counts(
@@ -185,6 +184,7 @@ fn counts(
         );
     }
     let [samples] = &run.samples[..] else { bail!("{} sessions with samples", run.samples.len()) };
+    let samples = &samples.totals;
     let sampled = run.counts.iter().find(|count| count.session == samples.session);
     let value = sampled.context("samples of nothing that was counted")?.value;
     let periods = value.checked_div(samples.period).context("a period of nothing")?;
@@ -212,6 +212,7 @@ mod tests {
     use crate::scratch::Scratch;
     use crate::testing::{self, CODE};
     use crate::truth::{Flags, Record};
+    use pugmark_protocol::Samples;
 
     fn verdict(run: &Run, source: Source, profile: &str, truth: &Truth) -> Result<Option<Verdict>> {
         let scratch = Scratch::new()?;
@@ -376,7 +377,10 @@ mod tests {
 
     #[test]
     fn each_session_has_samples() {
-        let session = |taken| Samples { taken, ..Samples::default() };
+        let session = |taken| {
+            let totals = Samples { taken, ..Samples::default() };
+            SampledSession { totals, ..SampledSession::default() }
+        };
         assert_eq!(by_clocks(&[session(2), session(1)]).ok(), Some(3));
         assert!(by_clocks(&[session(2), session(0)]).is_err());
     }

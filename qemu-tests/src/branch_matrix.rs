@@ -4,7 +4,7 @@ use anyhow::{Result, bail, ensure};
 
 use crate::branches::{Verdict, judge};
 use crate::matrix::{Boot, Loss, WORKLOADS};
-use crate::protocol::Run;
+use crate::report::Run;
 use crate::store_matrix::faults_as_due;
 use crate::symbols::Symbols;
 use crate::truth::Truth;
@@ -48,9 +48,8 @@ pub fn check(run: &Run, profile: &str, truth: &Truth, symbols: &Symbols) -> Resu
     }
     faults_as_due(run)?;
     let verdict = judge(run, truth, symbols)?;
-    let lost = |kind: &str| run.lost.get(kind).copied().unwrap_or_default() > 0;
     let expected = (workload.loss == Loss::Stop, workload.loss == Loss::Wrap);
-    ensure!((lost("stop"), lost("wrap")) == expected, "lost {:?}", run.lost);
+    ensure!((run.lost.stops > 0, run.lost.wraps > 0) == expected, "lost {}", run.lost);
     // A full buffer loses branches until its interrupt comes; a circular one keeps only the newest 512 records.
     let least = match workload.loss {
         Loss::Stop => 15,

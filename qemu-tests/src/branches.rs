@@ -4,11 +4,12 @@
 //! between two branches follow from the code.
 
 use anyhow::{Context, Result, bail, ensure};
+use pugmark_protocol::{After, Records};
 use std::fmt;
 
 use crate::filter::Filter;
 use crate::judge::{ended_well, place};
-use crate::protocol::{End, Records, Run};
+use crate::report::{End, Run};
 use crate::symbols::Symbols;
 use crate::truth::{Branch, BranchLevel, Truth, hash};
 
@@ -74,7 +75,7 @@ pub fn judge(run: &Run, truth: &Truth, symbols: &Symbols) -> Result<Verdict> {
     let taken = taken.get(run.faults.len()..).unwrap_or_default();
     ensure!(!taken.is_empty(), "the truth has no branches: nothing was recorded");
     // Records may be missing at the end; if older ones were overwritten, records are missing at the beginning.
-    let cut = ["stop", "full"].iter().any(|kind| run.lost.get(*kind).is_some_and(|count| *count > 0));
+    let cut = run.lost.stops > 0 || run.lost.full > 0;
     let longest_gap = place_records(&run.records, taken, cut)?;
     let recorded = run.records.iter().map(|records| records.count).sum();
     ensure!(
@@ -109,8 +110,8 @@ pub fn taken(branches: &[Branch], filter: &Filter, level: BranchLevel) -> Vec<Br
 }
 
 /// How many instructions may be missing before a piece.
-fn allowed(after: &str) -> u64 {
-    if matches!(after, "start" | "off") { EDGE } else { u64::MAX }
+fn allowed(after: After) -> u64 {
+    if matches!(after, After::Start | After::Off) { EDGE } else { u64::MAX }
 }
 
 /// Finds the parts in the truth, in order, and returns the longest gap before a part or at the end.
@@ -121,10 +122,10 @@ fn place_records(parts: &[Records], taken: &[Branch], cut: bool) -> Result<u64> 
         let length = usize::try_from(*count)?;
         let last = taken.len().checked_sub(length).filter(|last| *last >= at);
         let last = last.with_context(|| format!("part {index} has {count} records, more than the truth"))?;
-        let mut starts = match after.as_str() {
+        let mut starts = match after {
             // Everything but the newest records was overwritten.
-            "wrap" => last..=last,
-            "stop" | "full" => at..=last,
+            After::Wrap => last..=last,
+            After::Stop | After::Full => at..=last,
             _ => at..=at,
         };
         let Some(start) = starts.find(|&start| hash_of(&taken[start..start + length]) == *hash) else {
@@ -146,6 +147,7 @@ fn hash_of(branches: &[Branch]) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing;
     use crate::truth::BranchKind;
 
     fn branches(targets: &[u64]) -> Vec<Branch> {
@@ -155,33 +157,33 @@ mod tests {
             .collect()
     }
 
-    fn part(targets: &[u64], after: &str) -> Records {
-        Records { count: targets.len() as u64, hash: hash_of(&branches(targets)), after: after.into() }
+    fn part(targets: &[u64], after: After) -> Records {
+        Records { count: targets.len() as u64, hash: hash_of(&branches(targets)), after }
     }
 
     #[test]
     fn records_are_the_truth_but_for_what_was_lost() {
         let truth = branches(&[1, 2, 3, 1, 2, 9]);
         for (parts, cut, expected) in [
-            (vec![part(&[1, 2, 3, 1, 2, 9], "start")], false, Some(0)),
-            (vec![part(&[1, 2, 3], "start"), part(&[1, 2, 9], "off")], false, Some(0)),
+            (vec![part(&[1, 2, 3, 1, 2, 9], After::Start)], false, Some(0)),
+            (vec![part(&[1, 2, 3], After::Start), part(&[1, 2, 9], After::Off)], false, Some(0)),
             // Nothing is lost while the source is off, at the beginning or at the end.
-            (vec![part(&[1, 2, 3], "start"), part(&[2, 9], "off")], false, None),
-            (vec![part(&[2, 3, 1, 2, 9], "start")], false, None),
-            (vec![part(&[1, 2, 3, 1, 2], "start")], false, None),
-            (vec![part(&[1, 2, 3, 1, 2], "start")], true, Some(1)),
-            (vec![part(&[1, 2], "start"), part(&[9], "stop")], true, Some(3)),
-            (vec![part(&[1, 2], "start"), part(&[8], "stop")], true, None),
+            (vec![part(&[1, 2, 3], After::Start), part(&[2, 9], After::Off)], false, None),
+            (vec![part(&[2, 3, 1, 2, 9], After::Start)], false, None),
+            (vec![part(&[1, 2, 3, 1, 2], After::Start)], false, None),
+            (vec![part(&[1, 2, 3, 1, 2], After::Start)], true, Some(1)),
+            (vec![part(&[1, 2], After::Start), part(&[9], After::Stop)], true, Some(3)),
+            (vec![part(&[1, 2], After::Start), part(&[8], After::Stop)], true, None),
             // The newest records are the only right ones.
-            (vec![part(&[1, 2, 9], "wrap")], false, Some(3)),
-            (vec![part(&[3, 1, 2], "wrap")], false, None),
-            (vec![part(&[1, 2, 3, 1, 2, 9, 9], "start")], false, None),
+            (vec![part(&[1, 2, 9], After::Wrap)], false, Some(3)),
+            (vec![part(&[3, 1, 2], After::Wrap)], false, None),
+            (vec![part(&[1, 2, 3, 1, 2, 9, 9], After::Start)], false, None),
             (vec![], false, None),
         ] {
             assert_eq!(place_records(&parts, &truth, cut).ok(), expected, "{parts:?} {cut}");
         }
         // The same branches ran at the beginning too: the part is found at the end.
-        let found = place_records(&[part(&[1, 2], "wrap")], &truth[..5], false);
+        let found = place_records(&[part(&[1, 2], After::Wrap)], &truth[..5], false);
         assert_eq!(found.ok(), Some(3));
     }
 
@@ -194,7 +196,7 @@ mod tests {
             ("cpl=0", &[0, 3], &[0, 1]),
             ("cpl=3", &[1, 2], &[2, 3]),
         ] {
-            let filter = Filter::parse(&[text]).unwrap();
+            let filter = testing::filter(text);
             for (level, expected) in [(BranchLevel::To, to), (BranchLevel::From, from)] {
                 let expected: Vec<Branch> = expected.iter().map(|&index: &usize| all[index]).collect();
                 assert_eq!(taken(&all, &filter, level), expected, "{text} {level:?}");

@@ -2,9 +2,10 @@
 
 use anyhow::{Context, Result};
 use object::{Object, ObjectSegment};
+use pugmark_protocol::CodeSection;
 use std::path::Path;
 
-use crate::protocol::{self, Run};
+use crate::report::Run;
 
 /// Bytes of code at an address, in one address space or in all.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,7 +25,7 @@ pub struct Code {
 pub fn of(run: &Run, image: &Path) -> Result<Vec<Code>> {
     let file = std::fs::read(image).with_context(|| format!("cannot read {}", image.display()))?;
     let elf = object::File::parse(&*file).with_context(|| format!("{} is no ELF", image.display()))?;
-    let section = |code: &protocol::Code| {
+    let section = |code: &CodeSection| {
         let bytes = elf.segments().find_map(|segment| {
             let at = usize::try_from(code.from.checked_sub(segment.address())?).ok()?;
             segment.data().ok()?.get(at..).filter(|bytes| !bytes.is_empty())

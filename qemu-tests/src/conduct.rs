@@ -7,38 +7,16 @@
 //! | `monitor: violation processor=N NAME=COUNT…` | rules that hardware does not enforce, and how often each was broken since the last such line |
 //! | `monitor: refused processor=N msr=0x… [value=0x…] rip=0x…: WHY` | RDMSR, or WRMSR of a value, raised #GP |
 //!
-//! A kernel that wants an access to be refused announces it, before the access or before the workload ends: `probe NAME
-//! msr=0x… [value=0x…]`. Two things may happen to a correct kernel, if it reports them: page faults of the debug
-//! store, which it handles, and branch records and samples that are lost because it does not drain the buffer.
+//! A kernel that wants an access to be refused announces it by a `probe` line, before the access or before the workload
+//! ends. Two things may happen to a correct kernel, if it reports them: page faults of the debug store, which it handles,
+//! and branch records and samples that are lost because it does not drain the buffer.
 
 use anyhow::{Context, Result};
-
-use crate::protocol::{Pairs, number};
+use pugmark_protocol::Access;
 
 /// The beginning of each of the monitor's lines. If the guest is interrupted in the middle of a line, this text is in
 /// the middle.
 const MONITOR: &str = "monitor: ";
-
-/// An access to an MSR.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Access {
-    /// The register.
-    pub msr: u64,
-    /// The value that is written; `None` for a read.
-    pub value: Option<u64>,
-}
-
-impl Access {
-    /// Parses `msr=0x…` and, if present, `value=0x…`.
-    ///
-    /// # Errors
-    /// There is no `msr`, or a value is not a number.
-    pub fn parse(pairs: &[&str]) -> Result<Self> {
-        let pairs = Pairs(pairs);
-        let value = pairs.get("value").ok().map(number).transpose()?;
-        Ok(Self { msr: number(pairs.get("msr")?)?, value })
-    }
-}
 
 /// One or more rules that were broken.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,12 +44,31 @@ impl Breach {
                 Ok(Some(Self::Unnoticed(counts.iter().map(count).collect::<Result<_>>()?)))
             }
             ["refused", pairs @ ..] => {
-                let access = Access::parse(pairs).context("in a line of the monitor's")?;
+                let access = access(pairs).context("in a line of the monitor's")?;
                 Ok(Some(Self::Refused(access)))
             }
             _ => Ok(None),
         }
     }
+}
+
+/// Parses the access in one of the monitor's lines: `msr=0x…` and, if present, `value=0x…`.
+fn access(pairs: &[&str]) -> Result<Access> {
+    let value = |key: &str| {
+        let mut pairs = pairs.iter().filter_map(|pair| pair.split_once('='));
+        pairs.find(|(name, _)| *name == key).map(|(_, value)| value)
+    };
+    let msr = number(value("msr").context("no msr=")?)?;
+    Ok(Access { msr: u32::try_from(msr)?, value: value("value").map(number).transpose()? })
+}
+
+/// Parses a number in C notation: `0x` or decimal.
+fn number(text: &str) -> Result<u64> {
+    match text.strip_prefix("0x") {
+        Some(digits) => u64::from_str_radix(digits, 16),
+        None => text.parse(),
+    }
+    .with_context(|| format!("{text:?} is no number"))
 }
 
 /// What a kernel did wrong in one workload, and what it announced.
@@ -97,7 +94,7 @@ impl Conduct {
     /// Returns what was not as the kernel reported: a rule that it broke, a probe that was not refused, a reported page
     /// fault that did not happen.
     #[must_use]
-    pub fn wrong(&self, told: Told) -> Option<String> {
+    pub fn wrong(&self, admitted: Admitted) -> Option<String> {
         let mut probes = self.probes.iter();
         let mut faults = 0;
         let mut wrong = Vec::new();
@@ -112,7 +109,7 @@ impl Conduct {
                         faults += count;
                         true
                     }
-                    "branch_records_dropped" | "samples_dropped" => told.records_lost,
+                    "branch_records_dropped" | "samples_dropped" => admitted.records_lost,
                     _ => false,
                 }),
             };
@@ -121,16 +118,17 @@ impl Conduct {
             }
         }
         wrong.extend(probes.map(|probe| format!("was not refused: {probe:x?}")));
-        if faults != told.faults {
-            wrong.push(format!("{faults} page faults of the debug store's, {} are told", told.faults));
+        if faults != admitted.faults {
+            wrong
+                .push(format!("{faults} page faults of the debug store's, {} are admitted", admitted.faults));
         }
         (!wrong.is_empty()).then(|| wrong.join("; "))
     }
 }
 
-/// What a kernel reports about itself.
+/// What a kernel reports about itself, of what the monitor saw too.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Told {
+pub struct Admitted {
     /// Page faults of the debug store.
     pub faults: u64,
     /// Branch records or samples are missing because the buffer was full.
@@ -187,7 +185,7 @@ mod tests {
                 let line = format!("monitor: violation processor=0 {counts}");
                 conduct.breach(Breach::parse(&line).unwrap().unwrap(), &line);
             }
-            let wrong = conduct.wrong(Told { faults, records_lost });
+            let wrong = conduct.wrong(Admitted { faults, records_lost });
             assert_eq!(wrong.is_none(), right, "{lines:?}: {wrong:?}");
         }
     }
@@ -214,7 +212,7 @@ mod tests {
                 conduct.breach(Breach::parse(line).unwrap().unwrap(), line);
             }
             probes.iter().for_each(|&(msr, value)| conduct.probe(Access { msr, value }));
-            let wrong = conduct.wrong(Told::default());
+            let wrong = conduct.wrong(Admitted::default());
             assert_eq!(wrong.is_some(), expected.is_some(), "{lines:?} {probes:x?}: {wrong:?}");
             assert!(
                 wrong.unwrap_or_default().contains(expected.unwrap_or_default()),

@@ -1,13 +1,13 @@
 //! Computes which instructions a tracer had to trace, from the truth and the declared filter alone.
 
-use anyhow::{Context, Result, bail};
+use anyhow::Result;
+use pugmark_protocol::{Level, SymbolRange};
 use std::ops::Range;
 
-use crate::protocol::{Pairs, number};
 use crate::symbols::Symbols;
 use crate::truth::Record;
 
-/// A filter as a workload declares it: `cpl=any|0|3 cr3=any|0x… range=any|SYM..SYM stop=none|SYM..SYM`.
+/// A filter as a workload declares it.
 ///
 /// A range is given by two symbols. It holds the addresses from the first symbol up to, but not including, the second.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -23,26 +23,6 @@ pub struct Filter {
 }
 
 impl Filter {
-    /// Reads the `key=value` words; a key that is absent does not filter.
-    ///
-    /// # Errors
-    /// An unknown key or a value that is not of its form.
-    pub fn parse(pairs: &[&str]) -> Result<Self> {
-        let mut filter = Self::default();
-        for pair in pairs {
-            let (key, value) = pair.split_once('=').with_context(|| format!("{pair:?} has no value"))?;
-            match (key, value) {
-                ("cpl" | "cr3" | "range", "any") | ("stop", "none") => {}
-                ("cpl", _) => filter.cpl = Some(value.parse()?),
-                ("cr3", _) => filter.cr3 = Some(number(Pairs(&[pair]).get("cr3")?)?),
-                ("range", _) => filter.range = Some(symbol_range(value)?),
-                ("stop", _) => filter.stop = Some(symbol_range(value)?),
-                _ => bail!("unknown filter {pair:?}"),
-            }
-        }
-        Ok(filter)
-    }
-
     /// The addresses of what should have been traced, in order.
     ///
     /// # Errors
@@ -70,14 +50,26 @@ fn resolve((from, to): &(String, String), symbols: &Symbols) -> Result<Range<u64
     Ok(symbols.address(from)?..symbols.address(to)?)
 }
 
-fn symbol_range(text: &str) -> Result<(String, String)> {
-    let (from, to) = text.split_once("..").with_context(|| format!("{text:?} is no range SYMBOL..SYMBOL"))?;
-    Ok((from.into(), to.into()))
+impl From<pugmark_protocol::Filter<'_>> for Filter {
+    fn from(filter: pugmark_protocol::Filter<'_>) -> Self {
+        let range = |SymbolRange { from, to }: SymbolRange<'_>| (from.into(), to.into());
+        Self {
+            cpl: match filter.level {
+                Level::Any => None,
+                Level::Os => Some(0),
+                Level::User => Some(3),
+            },
+            cr3: filter.cr3,
+            range: filter.range.map(range),
+            stop: filter.stop.map(range),
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing;
     use crate::truth::Flags;
 
     fn record(rip: u64, cpl: u8, cr3: u64) -> Record {
@@ -106,18 +98,14 @@ mod tests {
             ("stop=b..c", &[0x100, 0x1ff]),
             ("cpl=3 range=a..b", &[0x1ff]),
         ] {
-            let words: Vec<&str> = text.split_whitespace().collect();
-            let traced = Filter::parse(&words).unwrap().traced(&records, &symbols).unwrap();
+            let traced = testing::filter(text).traced(&records, &symbols).unwrap();
             assert_eq!(traced, expected, "{text}");
         }
     }
 
     #[test]
-    fn refuses_what_it_does_not_know() {
-        for text in ["cpl", "cpl=x", "cr3=zz", "range=a", "level=0"] {
-            assert!(Filter::parse(&[text]).is_err(), "{text}");
-        }
-        let filter = Filter::parse(&["range=a..nowhere"]).unwrap();
+    fn refuses_symbols_that_the_image_does_not_have() {
+        let filter = testing::filter("range=a..nowhere");
         assert!(filter.traced(&[], &Symbols::from_pairs([("a", 1)])).is_err());
     }
 }

@@ -1,9 +1,10 @@
 //! Checks that a decode is what really ran.
 
 use anyhow::{Result, bail, ensure};
+use pugmark_protocol::{After, Piece};
 use std::fmt;
 
-use crate::protocol::{End, Piece, Run};
+use crate::report::{End, Run};
 use crate::symbols::Symbols;
 use crate::truth::{Truth, hash};
 
@@ -87,12 +88,15 @@ impl Missing {
 }
 
 /// How many instructions may be missing before a piece of an Intel PT trace, by what came before the piece.
-fn allowed(after: &str) -> u64 {
-    if matches!(after, "ovf" | "stop" | "wrap" | "error" | "psb") { u64::MAX } else { 0 }
+fn allowed(after: After) -> u64 {
+    match after {
+        After::Overflow | After::Stop | After::Wrap | After::Error | After::Psb => u64::MAX,
+        After::Start | After::Full | After::Off => 0,
+    }
 }
 
 /// Finds each piece in the truth, in order. `allowed` returns how many instructions may be missing before a piece.
-pub(crate) fn place(pieces: &[Piece], traced: &[u64], allowed: impl Fn(&str) -> u64) -> Result<Missing> {
+pub(crate) fn place(pieces: &[Piece], traced: &[u64], allowed: impl Fn(After) -> u64) -> Result<Missing> {
     let (mut at, mut missing) = (0, Missing::default());
     for (index, piece) in pieces.iter().enumerate().filter(|(_, piece)| piece.count > 0) {
         let length = usize::try_from(piece.count)?;
@@ -112,7 +116,7 @@ pub(crate) fn place(pieces: &[Piece], traced: &[u64], allowed: impl Fn(&str) -> 
         };
         let gap = (start - at) as u64;
         ensure!(
-            gap <= allowed(&piece.after),
+            gap <= allowed(piece.after),
             "{gap} instructions are missing before piece {index}, and no loss is told there ({})",
             piece.after
         );
@@ -135,13 +139,13 @@ fn first_difference(pieces: &[Piece], traced: &[u64]) -> String {
 mod tests {
     use super::*;
 
-    fn piece(addresses: &[u64], after: &str) -> Piece {
+    fn piece(addresses: &[u64], after: After) -> Piece {
         Piece {
             count: addresses.len() as u64,
             hash: hash(addresses),
             first: addresses[0],
             last: addresses[addresses.len() - 1],
-            after: after.into(),
+            after,
         }
     }
 
@@ -157,15 +161,15 @@ mod tests {
     fn places_pieces_in_order() {
         let truth = [1, 2, 3, 4, 5, 3, 4, 9];
         for (pieces, expected) in [
-            (vec![piece(&truth, "start")], Some(0)),
-            (vec![piece(&[1, 2], "start"), piece(&[3, 4, 5, 3, 4, 9], "psb")], Some(0)),
-            (vec![piece(&[1, 2], "start"), piece(&[3, 4, 9], "ovf")], Some(3)),
-            (vec![piece(&[1, 2], "start"), piece(&[3, 4], "ovf")], Some(4)),
-            (vec![piece(&[3, 4], "wrap"), piece(&[3, 4], "ovf")], Some(2)),
-            (vec![piece(&[2, 3], "start")], None),
-            (vec![piece(&[1, 2], "start"), piece(&[4, 5], "start")], None),
-            (vec![piece(&[4, 5], "wrap"), piece(&[1, 2], "ovf")], None),
-            (vec![piece(&[1, 2, 4], "start")], None),
+            (vec![piece(&truth, After::Start)], Some(0)),
+            (vec![piece(&[1, 2], After::Start), piece(&[3, 4, 5, 3, 4, 9], After::Psb)], Some(0)),
+            (vec![piece(&[1, 2], After::Start), piece(&[3, 4, 9], After::Overflow)], Some(3)),
+            (vec![piece(&[1, 2], After::Start), piece(&[3, 4], After::Overflow)], Some(4)),
+            (vec![piece(&[3, 4], After::Wrap), piece(&[3, 4], After::Overflow)], Some(2)),
+            (vec![piece(&[2, 3], After::Start)], None),
+            (vec![piece(&[1, 2], After::Start), piece(&[4, 5], After::Start)], None),
+            (vec![piece(&[4, 5], After::Wrap), piece(&[1, 2], After::Overflow)], None),
+            (vec![piece(&[1, 2, 4], After::Start)], None),
         ] {
             let longest = place(&pieces, &truth, allowed).ok().map(Missing::longest);
             assert_eq!(longest, expected, "{pieces:?}");

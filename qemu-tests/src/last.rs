@@ -8,7 +8,7 @@ use std::fmt;
 
 use crate::branches::taken;
 use crate::filter::Filter;
-use crate::protocol::Last;
+use crate::report::LastBranches;
 use crate::truth::{Branch, BranchKind, BranchLevel};
 
 /// What is reported of last branch records that agree with the truth.
@@ -38,15 +38,15 @@ const CALL: u64 = 5;
 /// # Errors
 /// The first difference.
 pub fn judge(
-    last: &Last,
+    last: &LastBranches,
     branches: &[Branch],
     filter: &Filter,
     level: BranchLevel,
     depth: usize,
 ) -> Result<Verdict> {
     let taken = taken(branches, filter, level);
-    let expected = if last.calls { calls(&taken, depth) } else { newest(&taken, depth) };
-    ensure!(last.entries == last.branches.len() as u64, "{} entries are told", last.entries);
+    let expected = if last.last.calls { calls(&taken, depth) } else { newest(&taken, depth) };
+    ensure!(last.last.entries == last.branches.len() as u64, "{} entries are told", last.last.entries);
     // On a processor that cannot clear its records, older ones from before the start may follow.
     let found = last.branches.get(..expected.len()).unwrap_or(&last.branches);
     let first = expected.iter().zip(found).position(|(one, other)| one != other);
@@ -59,7 +59,7 @@ pub fn judge(
         first.map(|at| expected[at])
     );
     ensure!(last.branches.len() <= depth, "{} entries, of a stack of {depth}", last.branches.len());
-    Ok(Verdict { branches: taken.len(), last: expected.len(), calls: last.calls })
+    Ok(Verdict { branches: taken.len(), last: expected.len(), calls: last.last.calls })
 }
 
 fn newest(taken: &[Branch], depth: usize) -> Vec<(u64, u64)> {
@@ -94,6 +94,7 @@ fn calls(taken: &[Branch], depth: usize) -> Vec<(u64, u64)> {
 mod tests {
     use super::*;
     use BranchKind::{Call, Jump, Return};
+    use pugmark_protocol::Last;
 
     fn branches(all: &[(BranchKind, u64)]) -> Vec<Branch> {
         let branch =
@@ -101,9 +102,9 @@ mod tests {
         all.iter().map(branch).collect()
     }
 
-    fn last(calls: bool, from: &[u64]) -> Last {
+    fn last(calls: bool, from: &[u64]) -> LastBranches {
         let branches: Vec<_> = from.iter().map(|from| (*from, from + 100)).collect();
-        Last { session: 1, calls, entries: branches.len() as u64, branches }
+        LastBranches { last: Last { session: 1, calls, entries: branches.len() as u64 }, branches }
     }
 
     #[test]

@@ -34,7 +34,7 @@ pub mod machine;
 pub mod matrix;
 pub mod patience;
 pub mod precise;
-pub mod protocol;
+pub mod report;
 pub mod samples;
 pub mod scratch;
 pub mod store_matrix;

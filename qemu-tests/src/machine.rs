@@ -1,6 +1,7 @@
 //! Runs a QEMU machine for as long as it makes progress.
 
 use anyhow::{Context, Result, bail, ensure};
+use pugmark_protocol::Done;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
@@ -11,7 +12,7 @@ use std::time::Instant;
 
 use crate::images::Images;
 use crate::patience::{GivenUp, Patience, Watch};
-use crate::protocol::Transcript;
+use crate::report::Transcript;
 use crate::scratch::Scratch;
 use crate::truth::{self, BranchLevel, Truth};
 
@@ -109,7 +110,7 @@ impl Machine {
     /// # Errors
     /// The machine does not start; the guest breaks the protocol, makes no progress, or ends without its closing line
     /// or with another status than that line says; a rule of the hardware was broken outside of any workload. A rule
-    /// that was broken within a workload is reported in [`crate::protocol::End`].
+    /// that was broken within a workload is reported in [`crate::report::End`].
     pub fn run_watched(&self, watch: impl FnMut(&str, &Transcript, &Truth)) -> Result<Outcome> {
         let scratch = Scratch::new()?;
         let (ram, dump) = (scratch.file("ram"), scratch.file("dump"));
@@ -157,7 +158,7 @@ impl Machine {
         let (status, stderr) = child.wait()?;
         let passed = match transcript.done {
             None => bail!("ended without its closing line, status {status}\n{}\n{stderr}", tail(&transcript)),
-            Some((_, failed)) => failed == 0,
+            Some(Done { failed, .. }) => failed == 0,
         };
         if self.keeps_truth {
             truth.follow(ram)?;

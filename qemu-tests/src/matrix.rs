@@ -4,7 +4,7 @@ use Loss::{Nothing, Overflow, Stop, Wrap};
 use anyhow::{Result, bail, ensure};
 
 use crate::judge::{Verdict, judge};
-use crate::protocol::Run;
+use crate::report::Run;
 use crate::symbols::Symbols;
 use crate::truth::Truth;
 
@@ -193,7 +193,7 @@ pub fn check(run: &Run, profile: &str, truth: &Truth, symbols: &Symbols) -> Resu
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::End;
+    use crate::report::End;
     use crate::testing;
     use crate::truth::hash;
 

@@ -3,6 +3,7 @@
 //! Precise event-based sampling (PEBS): the processor itself writes a record at the event after a counter's overflow.
 
 use anyhow::{Context, Result, bail, ensure};
+use pugmark_protocol::{EventKind, Samples};
 use std::collections::BTreeSet;
 use std::fmt;
 use std::iter::Sum;
@@ -10,7 +11,7 @@ use std::iter::Sum;
 use crate::code::Code;
 use crate::counts::{STUBS, is_begin_of_stub};
 use crate::instructions::Instructions;
-use crate::protocol::{Precise, Samples};
+use crate::report::{PreciseSample, SampledSession};
 use crate::symbols::Symbols;
 use crate::truth::Record;
 
@@ -68,23 +69,23 @@ pub struct Session<'a> {
 /// # Errors
 /// A sample is in the wrong place, there are too many or too few, or a record's address has no instruction.
 pub fn judge(
-    samples: &Samples,
+    samples: &SampledSession,
     session: &Session<'_>,
     code: &[Code],
     instructions: &mut Instructions,
     symbols: &Symbols,
 ) -> Result<Verdict> {
-    let events = events(&samples.of, session, instructions)?;
+    let events = events(samples.totals.event, session, instructions)?;
     let stubs = symbols.address(STUBS)?;
-    let fits = |at: u64, sample: &Precise| {
+    let fits = |at: u64, sample: &PreciseSample| {
         let index = usize::try_from(at).ok().and_then(|at| events.get(at.checked_sub(1)?));
         index.is_some_and(|index| is_there(sample, *index, session.records, stubs, code))
     };
-    let Samples { period, lost, taken, precise, .. } = samples;
+    let SampledSession { totals: Samples { period, lost, taken, unplaced, .. }, precise, .. } = samples;
     let (period, lost) = (*period, *lost);
     let count = events.len() as u64;
     ensure!(*taken == precise.len() as u64, "{taken} samples are told, and {} are there", precise.len());
-    ensure!(samples.unplaced == 0, "{} records are none", samples.unplaced);
+    ensure!(*unplaced == 0, "{unplaced} records are none");
     // Pairs of the number of events up to the last sample and how many of the lost samples came before it: all possible
     // ones.
     let mut places = BTreeSet::from([(session.faults, 0)]);
@@ -117,18 +118,18 @@ pub fn judge(
 }
 
 /// The indexes in the session of the records that are events.
-fn events(of: &str, session: &Session<'_>, instructions: &mut Instructions) -> Result<Vec<usize>> {
+fn events(event: EventKind, session: &Session<'_>, instructions: &mut Instructions) -> Result<Vec<usize>> {
     let mut events = Vec::new();
     for (index, record) in session.records.iter().enumerate() {
         let at_level = session.cpl.is_none_or(|cpl| (cpl == 0) == (record.flags.cpl() == 0));
         if !at_level {
             continue;
         }
-        let happens = match of {
-            "instructions" => true,
+        let happens = match event {
+            EventKind::Instructions => true,
             // INT n and the like are far branches.
-            "branches" => record.flags.is_software_interrupt() || instructions.of(record)?.branch,
-            _ => bail!("nothing is known of {of}"),
+            EventKind::Branches => record.flags.is_software_interrupt() || instructions.of(record)?.branch,
+            EventKind::Ops | EventKind::Cycles => bail!("nothing is known of {event}"),
         };
         if happens {
             events.push(index);
@@ -138,10 +139,10 @@ fn events(of: &str, session: &Session<'_>, instructions: &mut Instructions) -> R
 }
 
 /// Whether a sample can be that of the instruction at `index`.
-fn is_there(sample: &Precise, index: usize, records: &[Record], stubs: u64, code: &[Code]) -> bool {
+fn is_there(sample: &PreciseSample, index: usize, records: &[Record], stubs: u64, code: &[Code]) -> bool {
     let behind = &records[index + 1..];
     sample.event.is_none_or(|event| event == records[index].rip)
-        && sample.behind.is_none_or(|ip| match behind.first() {
+        && sample.next.is_none_or(|ip| match behind.first() {
             Some(next) if next.rip == ip => true,
             // Either an interrupt came there and later returned, or the instruction there faults and the handler steps
             // over it.
@@ -168,8 +169,11 @@ fn is_at(ip: u64, instruction: [u8; 2], code: &[Code]) -> bool {
 ///
 /// # Errors
 /// No session samples it.
-pub fn of<'s>(samples: &'s [Samples], what: &str) -> Result<&'s Samples> {
-    samples.iter().find(|samples| samples.of == what).with_context(|| format!("no session samples {what}"))
+pub fn of(samples: &[SampledSession], event: EventKind) -> Result<&SampledSession> {
+    let mut samples = samples.iter();
+    samples
+        .find(|samples| samples.totals.event == event)
+        .with_context(|| format!("no session samples {event}"))
 }
 
 #[cfg(test)]
@@ -182,7 +186,11 @@ mod tests {
     }
 
     /// 1000: nop, nop, jmp 1000, wrmsr, ud2; 2000: stubs of nops, of which the first ends with IRETQ.
-    fn judged(records: &[Record], samples: &Samples, change: impl Fn(&mut Session<'_>)) -> Result<Verdict> {
+    fn judged(
+        records: &[Record],
+        samples: &SampledSession,
+        change: impl Fn(&mut Session<'_>),
+    ) -> Result<Verdict> {
         let mut stubs = vec![0x90; 4096];
         stubs[1..3].copy_from_slice(&[0x48, 0xcf]);
         let code = [(0x1000, vec![0x90, 0x90, 0xeb, 0xfc, 0x0f, 0x30, 0x0f, 0x0b]), (0x2000, stubs)];
@@ -193,10 +201,11 @@ mod tests {
         judge(samples, &session, &code, &mut Instructions::new(code.clone()), &symbols)
     }
 
-    fn samples(of: &str, period: u64, lost: u64, precise: &[(Option<u64>, u64)]) -> Samples {
-        let sample = |&(event, behind)| Precise { event, behind: Some(behind), resumed: false };
-        let precise: Vec<Precise> = precise.iter().map(sample).collect();
-        Samples { of: of.into(), period, lost, taken: precise.len() as u64, precise, ..Samples::default() }
+    fn samples(event: EventKind, period: u64, lost: u64, precise: &[(Option<u64>, u64)]) -> SampledSession {
+        let sample = |&(event, next)| PreciseSample { event, next: Some(next), resumed: false };
+        let precise: Vec<PreciseSample> = precise.iter().map(sample).collect();
+        let totals = Samples { event, period, lost, taken: precise.len() as u64, ..Samples::default() };
+        SampledSession { totals, precise, ..SampledSession::default() }
     }
 
     /// Three turns of the loop: nine instructions.
@@ -216,7 +225,7 @@ mod tests {
             (&[(Some(0x1000), 0x1001)], false),
             (&[(Some(0x1000), 0x1001), (Some(0x1001), 0x1002), (Some(0x1002), 0x1000)], false),
         ] {
-            let found = judged(&rounds(), &samples("instructions", 3, 0, precise), |_| ());
+            let found = judged(&rounds(), &samples(EventKind::Instructions, 3, 0, precise), |_| ());
             assert_eq!(found.is_ok(), right, "{precise:x?}: {found:?}");
         }
     }
@@ -224,10 +233,11 @@ mod tests {
     #[test]
     fn a_sample_is_lost_where_its_counter_was_stopped() {
         // Instruction 3 overflows, and the counter starts a new period: 7 is sampled, and 8 and 9 are not.
-        let found = judged(&rounds(), &samples("instructions", 3, 1, &[(Some(0x1000), 0x1001)]), |_| ());
+        let found =
+            judged(&rounds(), &samples(EventKind::Instructions, 3, 1, &[(Some(0x1000), 0x1001)]), |_| ());
         assert_eq!(found.unwrap(), Verdict { events: 9, due: 2, samples: 1, lost: 1 });
         // There are too few events for two lost samples.
-        let two = samples("instructions", 3, 2, &[(Some(0x1000), 0x1001)]);
+        let two = samples(EventKind::Instructions, 3, 2, &[(Some(0x1000), 0x1001)]);
         assert!(judged(&rounds(), &two, |_| ()).is_err());
     }
 
@@ -235,7 +245,7 @@ mod tests {
     fn one_of_the_places_where_a_sample_may_be_is_enough() {
         // A sample after a loss, at instruction 3 or 6: only from 6 on are at most three instructions left.
         for (period, resumed, right) in [(3, true, true), (3, false, false), (2, true, false)] {
-            let mut one = samples("instructions", period, 0, &[(None, 0x1000)]);
+            let mut one = samples(EventKind::Instructions, period, 0, &[(None, 0x1000)]);
             one.precise[0].resumed = resumed;
             assert_eq!(judged(&rounds(), &one, |_| ()).is_ok(), right, "{period} {resumed}");
         }
@@ -246,40 +256,51 @@ mod tests {
         let mut records = rounds();
         records.insert(1, record(0x1002, 3));
         let user = |session: &mut Session<'_>| session.cpl = Some(3);
-        let one = samples("instructions", 1, 0, &[]);
+        let one = samples(EventKind::Instructions, 1, 0, &[]);
         assert_eq!(judged(&records, &one, user).unwrap().events, 1);
         assert!(judged(&records, &one, |session| session.cpl = Some(0)).is_err());
     }
 
     #[test]
     fn branches_are_counted_alone() {
-        let found = judged(&rounds(), &samples("branches", 1, 0, &[(Some(0x1002), 0x1000)]), |_| ());
+        let found = judged(&rounds(), &samples(EventKind::Branches, 1, 0, &[(Some(0x1002), 0x1000)]), |_| ());
         assert_eq!(found.unwrap(), Verdict { events: 3, due: 1, samples: 1, lost: 0 });
-        assert!(judged(&rounds(), &samples("branches", 1, 0, &[(Some(0x1001), 0x1002)]), |_| ()).is_err());
+        assert!(
+            judged(&rounds(), &samples(EventKind::Branches, 1, 0, &[(Some(0x1001), 0x1002)]), |_| ())
+                .is_err()
+        );
     }
 
     #[test]
     fn software_interrupts_are_instructions_and_branches() {
         let int = Record { flags: Flags::new(0).software_interrupt(), ..record(0x1000, 0) };
         let records = [record(0x1001, 0), int, record(0x2000, 0)];
-        for of in ["instructions", "branches"] {
-            let found = judged(&records, &samples(of, 1, 0, &[(Some(0x1000), 0x2000)]), |_| ());
-            assert_eq!(found.is_ok(), of == "instructions", "{found:?}");
+        for event in [EventKind::Instructions, EventKind::Branches] {
+            let found = judged(&records, &samples(event, 1, 0, &[(Some(0x1000), 0x2000)]), |_| ());
+            assert_eq!(found.is_ok(), event == EventKind::Instructions, "{found:?}");
         }
-        assert_eq!(judged(&records, &samples("branches", 2, 0, &[]), |_| ()).unwrap().events, 1);
+        assert_eq!(judged(&records, &samples(EventKind::Branches, 2, 0, &[]), |_| ()).unwrap().events, 1);
     }
 
     #[test]
     fn an_interrupt_may_come_between_a_sample_and_the_next_instruction() {
         let records = [0x1000, 0x1001, 0x2000, 0x2001, 0x1002].map(|rip| record(rip, 0));
         assert!(
-            judged(&records, &samples("instructions", 1, 0, &[(None, 0x1002), (None, 0x1002)]), |_| ())
-                .is_ok()
+            judged(
+                &records,
+                &samples(EventKind::Instructions, 1, 0, &[(None, 0x1002), (None, 0x1002)]),
+                |_| ()
+            )
+            .is_ok()
         );
         // The interrupt returned to another instruction.
         assert!(
-            judged(&records, &samples("instructions", 1, 0, &[(None, 0x1003), (None, 0x1002)]), |_| ())
-                .is_err()
+            judged(
+                &records,
+                &samples(EventKind::Instructions, 1, 0, &[(None, 0x1003), (None, 0x1002)]),
+                |_| ()
+            )
+            .is_err()
         );
     }
 
@@ -287,22 +308,26 @@ mod tests {
     fn an_instruction_that_faults_may_stand_behind_a_sample() {
         let records = [0x1000, 0x1001, 0x2000, 0x2001].map(|rip| record(rip, 0));
         for (behind, right) in [(0x1006, true), (0x1007, false), (0x1004, false)] {
-            let found =
-                judged(&records, &samples("instructions", 1, 0, &[(None, behind), (None, 0x1004)]), |_| ());
+            let found = judged(
+                &records,
+                &samples(EventKind::Instructions, 1, 0, &[(None, behind), (None, 0x1004)]),
+                |_| (),
+            );
             assert_eq!(found.is_ok(), right, "{behind:#x}");
         }
     }
 
     #[test]
     fn a_fault_moves_the_first_sample_and_a_full_buffer_ends_them() {
-        let first = samples("instructions", 6, 0, &[(Some(0x1001), 0x1002)]);
+        let first = samples(EventKind::Instructions, 6, 0, &[(Some(0x1001), 0x1002)]);
         assert!(judged(&rounds(), &first, |_| ()).is_err());
         assert!(judged(&rounds(), &first, |session| session.faults = 1).is_ok());
-        let few = samples("instructions", 1, 0, &[(Some(0x1001), 0x1002)]);
+        let few = samples(EventKind::Instructions, 1, 0, &[(Some(0x1001), 0x1002)]);
         assert!(judged(&rounds(), &few, |_| ()).is_err());
         assert!(judged(&rounds(), &few, |session| session.cut = true).is_ok());
         // One more sample after the full buffer: it is at instruction 7; without the loss it would be at instruction 8.
-        let mut two = samples("instructions", 3, 0, &[(Some(0x1000), 0x1001), (Some(0x1000), 0x1001)]);
+        let mut two =
+            samples(EventKind::Instructions, 3, 0, &[(Some(0x1000), 0x1001), (Some(0x1000), 0x1001)]);
         assert!(judged(&rounds(), &two, |_| ()).is_err());
         two.precise[1].resumed = true;
         assert!(judged(&rounds(), &two, |_| ()).is_ok());

@@ -10,7 +10,7 @@ use std::iter::Sum;
 
 use crate::counts::{STUB, STUBS};
 use crate::instructions::Instructions;
-use crate::protocol::Samples;
+use crate::report::SampledSession;
 use crate::symbols::Symbols;
 use crate::truth::Record;
 
@@ -80,7 +80,7 @@ impl fmt::Display for Fit {
 ///
 /// # Errors
 /// An address is not in the truth, or the numbers do not add up.
-pub fn all_retired(samples: &Samples, records: &[Record]) -> Result<()> {
+pub fn all_retired(samples: &SampledSession, records: &[Record]) -> Result<()> {
     let retired: HashSet<u64> = records.iter().map(|record| record.rip).collect();
     let stray = samples.addresses.keys().find(|address| !retired.contains(address));
     ensure!(stray.is_none(), "sampled at {:#x}, where nothing retired", stray.unwrap_or(&0));
@@ -106,7 +106,7 @@ pub fn nmi_handler(symbols: &Symbols) -> Result<u64> {
 /// # Errors
 /// An address is not in the truth, the numbers do not add up, or a record's address has no instruction.
 pub fn all_interrupted(
-    samples: &Samples,
+    samples: &SampledSession,
     records: &[Record],
     instructions: &mut Instructions,
     handler: u64,
@@ -130,10 +130,10 @@ pub fn all_interrupted(
     none_missing(samples)
 }
 
-fn none_missing(samples: &Samples) -> Result<()> {
+fn none_missing(samples: &SampledSession) -> Result<()> {
     let addressed: u64 = samples.addresses.values().sum();
-    ensure!(addressed == samples.taken, "{} samples, {addressed} addresses", samples.taken);
-    ensure!(samples.lost == 0, "{} samples had no room", samples.lost);
+    ensure!(addressed == samples.totals.taken, "{} samples, {addressed} addresses", samples.totals.taken);
+    ensure!(samples.totals.lost == 0, "{} samples had no room", samples.totals.lost);
     Ok(())
 }
 
@@ -145,7 +145,7 @@ fn none_missing(samples: &Samples) -> Result<()> {
 /// # Errors
 /// A record's address has no instruction, or the image has no stubs.
 pub fn fit(
-    samples: &Samples,
+    samples: &SampledSession,
     records: &[Record],
     instructions: &mut Instructions,
     symbols: &Symbols,
@@ -172,20 +172,20 @@ pub fn fit(
 /// # Errors
 /// There are too few or too many samples, a record's address has no instruction, or the image has no stubs.
 pub fn as_often(
-    samples: &Samples,
+    samples: &SampledSession,
     records: &[Record],
     instructions: &mut Instructions,
     symbols: &Symbols,
 ) -> Result<u64> {
-    ensure!(samples.period > RANDOM, "a period of {} is all random", samples.period);
+    ensure!(samples.totals.period > RANDOM, "a period of {} is all random", samples.totals.period);
     let (mut elsewhere, mut all) = (0, 0);
     each_op(records, instructions, nmi_handler(symbols)?, |_, ops, in_handler| {
         all += ops;
         elsewhere += if in_handler { 0 } else { ops };
     })?;
-    let due = elsewhere / (samples.period + RANDOM)..=all / (samples.period - RANDOM);
-    ensure!(due.contains(&samples.taken), "{} samples where {due:?} were due", samples.taken);
-    Ok(samples.taken)
+    let due = elsewhere / (samples.totals.period + RANDOM)..=all / (samples.totals.period - RANDOM);
+    ensure!(due.contains(&samples.totals.taken), "{} samples where {due:?} were due", samples.totals.taken);
+    Ok(samples.totals.taken)
 }
 
 /// The random part of a period: it may begin up to 127 ops ahead, or end up to 240 ops later.
@@ -213,6 +213,7 @@ mod tests {
     use super::*;
     use crate::code::Code;
     use crate::truth::Flags;
+    use pugmark_protocol::Samples;
 
     #[test]
     fn the_statistic_is_pearsons() {
@@ -246,9 +247,10 @@ mod tests {
         Record { rip, cr3: 0, session: 1, flags: Flags::new(0), cpu: 0 }
     }
 
-    fn samples(addresses: &[(u64, u64)]) -> Samples {
+    fn samples(addresses: &[(u64, u64)]) -> SampledSession {
         let taken = addresses.iter().map(|(_, count)| count).sum();
-        Samples { taken, addresses: addresses.iter().copied().collect(), ..Samples::default() }
+        let totals = Samples { taken, ..Samples::default() };
+        SampledSession { totals, addresses: addresses.iter().copied().collect(), ..SampledSession::default() }
     }
 
     #[test]
@@ -256,8 +258,12 @@ mod tests {
         let records = [record(0x1000), record(0x1001)];
         assert!(all_retired(&samples(&[(0x1001, 3)]), &records).is_ok());
         assert!(all_retired(&samples(&[(0x1002, 3)]), &records).is_err());
-        assert!(all_retired(&Samples { taken: 4, ..samples(&[(0x1001, 3)]) }, &records).is_err());
-        assert!(all_retired(&Samples { lost: 1, ..samples(&[(0x1001, 3)]) }, &records).is_err());
+        for totals in
+            [Samples { taken: 4, ..Samples::default() }, Samples { taken: 3, lost: 1, ..Samples::default() }]
+        {
+            let samples = SampledSession { totals, ..samples(&[(0x1001, 3)]) };
+            assert!(all_retired(&samples, &records).is_err(), "{totals}");
+        }
     }
 
     #[test]
@@ -282,7 +288,8 @@ mod tests {
             assert_eq!(told.is_ok(), can_come, "{address:#x}");
         }
         let mut instructions = Instructions::new(code);
-        let short = Samples { taken: 2, ..samples(&[(0x1000, 1)]) };
+        let totals = Samples { taken: 2, ..Samples::default() };
+        let short = SampledSession { totals, ..samples(&[(0x1000, 1)]) };
         assert!(all_interrupted(&short, &records, &mut instructions, 0x2020).is_err());
     }
 
@@ -347,7 +354,8 @@ mod tests {
             (0x100, 99, false),
             (0, 0, false),
         ] {
-            let samples = Samples { period, taken, ..Samples::default() };
+            let totals = Samples { period, taken, ..Samples::default() };
+            let samples = SampledSession { totals, ..SampledSession::default() };
             let told = as_often(&samples, &records, &mut Instructions::new(code.clone()), &symbols);
             assert_eq!(told.ok(), can_be.then_some(taken), "{period:#x} {taken}");
         }

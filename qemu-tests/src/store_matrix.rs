@@ -2,6 +2,7 @@
 //! give.
 
 use anyhow::{Result, bail, ensure};
+use pugmark_protocol::EventKind;
 use std::fmt;
 use std::path::Path;
 
@@ -9,7 +10,7 @@ use crate::code;
 use crate::instructions::Instructions;
 use crate::judge::ended_well;
 use crate::matrix::{Boot, Loss, WORKLOADS};
-use crate::protocol::{Last, Run};
+use crate::report::{LastBranches, Run};
 use crate::symbols::Symbols;
 use crate::truth::Truth;
 use crate::{last, precise};
@@ -27,7 +28,7 @@ pub enum Source {
 struct Profile {
     name: &'static str,
     /// The events that it samples.
-    events: &'static [&'static str],
+    events: &'static [EventKind],
     /// How many last branch records it has.
     depth: usize,
     /// The last branch records can be filtered by privilege level.
@@ -36,16 +37,17 @@ struct Profile {
     calls: bool,
 }
 
-const BOTH: &[&str] = &["instructions", "branches"];
+const BOTH: &[EventKind] = &[EventKind::Instructions, EventKind::Branches];
+const ONE: &[EventKind] = &[EventKind::Instructions];
 
 #[rustfmt::skip]
 const TABLE: [Profile; 6] = [
-    Profile { name: "prescott",  events: &[],               depth: 16, levels: false, calls: false },
-    Profile { name: "core2",     events: &["instructions"], depth: 4,  levels: false, calls: false },
-    Profile { name: "nehalem",   events: BOTH,              depth: 16, levels: true,  calls: false },
-    Profile { name: "broadwell", events: BOTH,              depth: 16, levels: true,  calls: true },
-    Profile { name: "skylake",   events: BOTH,              depth: 32, levels: true,  calls: true },
-    Profile { name: "icelake",   events: BOTH,              depth: 32, levels: true,  calls: true },
+    Profile { name: "prescott",  events: &[],  depth: 16, levels: false, calls: false },
+    Profile { name: "core2",     events: ONE,  depth: 4,  levels: false, calls: false },
+    Profile { name: "nehalem",   events: BOTH, depth: 16, levels: true,  calls: false },
+    Profile { name: "broadwell", events: BOTH, depth: 16, levels: true,  calls: true },
+    Profile { name: "skylake",   events: BOTH, depth: 32, levels: true,  calls: true },
+    Profile { name: "icelake",   events: BOTH, depth: 32, levels: true,  calls: true },
 ];
 
 const PACKETS: &str = "only Intel PT has the packets";
@@ -161,7 +163,7 @@ fn samples(
     symbols: &Symbols,
     image: &Path,
 ) -> Result<precise::Verdict> {
-    let events: Vec<&str> = run.samples.iter().map(|samples| samples.of.as_str()).collect();
+    let events: Vec<EventKind> = run.samples.iter().map(|samples| samples.totals.event).collect();
     ensure!(events == profile.events, "{events:?} were sampled");
     // Each session has a page fault of its own.
     let missed = MISSED.iter().find(|(name, _)| *name == run.name);
@@ -170,13 +172,13 @@ fn samples(
     ensure!(codes == due, "page faults {:x?}, where {due:x?} are due", run.faults);
     let code = code::of(run, image)?;
     let mut instructions = Instructions::new(code.clone());
-    let full = run.lost.get("stop").copied().unwrap_or_default();
+    let full = run.lost.stops;
     let resumed = run.samples.iter().flat_map(|samples| &samples.precise).filter(|sample| sample.resumed);
     let resumed = resumed.count() as u64;
     ensure!(resumed <= full, "samples are missing {resumed} times, and {full} are told");
     let all = run.samples.iter().map(|samples| {
         let session = precise::Session {
-            records: truth.session(samples.session),
+            records: truth.session(samples.totals.session),
             cpl: run.filter.cpl,
             faults: missed.is_some().into(),
             cut: resumed < full,
@@ -190,19 +192,19 @@ fn samples(
 fn enough(run: &Run, loss: Loss, verdict: precise::Verdict) -> Result<()> {
     /// In percent; 62 were measured, and 82 on core2.
     const LEAST_OF_A_FULL_BUFFER: u64 = 50;
-    let full = run.lost.get("stop").is_some_and(|count| *count > 0);
-    ensure!(full == (loss == Loss::Stop), "lost {:?}", run.lost);
+    let full = run.lost.stops > 0;
+    ensure!(full == (loss == Loss::Stop), "lost {}", run.lost);
     // Not all: a period is longer if the counter was stopped in it, or if the first sample's write faulted.
     let least = if full { LEAST_OF_A_FULL_BUFFER } else { 90 };
     Loss::enough("samples", verdict.samples + verdict.lost, verdict.due, least)
 }
 
 fn last_branches(run: &Run, profile: &Profile, truth: &Truth) -> Result<Verdict> {
-    let modes: Vec<bool> = run.lasts.iter().map(|last| last.calls).collect();
+    let modes: Vec<bool> = run.lasts.iter().map(|last| last.last.calls).collect();
     let due = if profile.calls { vec![false, true] } else { vec![false] };
     ensure!(modes == due, "with calls alone: {modes:?}, where {due:?} are due");
-    let judge = |last: &Last| {
-        let (branches, level) = (truth.branches(last.session), truth.branch_level());
+    let judge = |last: &LastBranches| {
+        let (branches, level) = (truth.branches(last.last.session), truth.branch_level());
         let verdict = last::judge(last, branches, &run.filter, level, profile.depth)?;
         ensure!(verdict.last > 0, "there are no last branches");
         Ok(verdict)
@@ -246,10 +248,10 @@ fn due(source: Source, workload: &str, profile: &str) -> Due {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::Fault;
     use crate::scratch::Scratch;
     use crate::testing::{self, CODE};
     use crate::truth::{Branch, BranchKind, Record};
+    use pugmark_protocol::{Fault, Lost};
 
     fn verdict(run: &Run, source: Source, profile: &str, truth: &Truth) -> Result<Option<Verdict>> {
         let scratch = Scratch::new()?;
@@ -310,7 +312,7 @@ mod tests {
         run.end = None;
         assert!(verdict(&run, Source::Pebs, "core2", &truth).is_err());
         let (mut run, truth) = sampled("sort", 0, NOT_PRECISE);
-        run.samples[0].of = "branches".into();
+        run.samples[0].totals.event = EventKind::Branches;
         assert!(verdict(&run, Source::Pebs, "core2", &truth).is_err());
     }
 
@@ -320,7 +322,7 @@ mod tests {
         let (mut run, truth) = sampled("area-absent", 0, &fault);
         assert!(verdict(&run, Source::Pebs, "core2", &truth).is_err(), "the first one is where it was");
         for sample in &mut run.samples[0].precise {
-            (sample.event, sample.behind) = (sample.event.map(|at| at + 1), sample.behind.map(|at| at + 1));
+            (sample.event, sample.next) = (sample.event.map(|at| at + 1), sample.next.map(|at| at + 1));
         }
         assert!(verdict(&run, Source::Pebs, "core2", &truth).is_ok());
         run.faults[0].code = 3;
@@ -436,7 +438,7 @@ mod tests {
             (Loss::Stop, 2, 49, 0, false),
             (Loss::Stop, 0, 100, 0, false),
         ] {
-            let run = Run { lost: [("stop".into(), full)].into(), ..Run::default() };
+            let run = Run { lost: Lost { stops: full, ..Lost::default() }, ..Run::default() };
             let found = enough(&run, loss, verdict(samples, lost));
             assert_eq!(found.is_ok(), right, "{loss:?} {full} {samples} {lost}: {found:?}");
         }

@@ -7,7 +7,7 @@ use std::path::Path;
 use crate::images::Images;
 use crate::machine::Machine;
 use crate::matrix::{Boot, WORKLOADS};
-use crate::protocol::Run;
+use crate::report::Run;
 use crate::symbols::Symbols;
 use crate::truth::Truth;
 

@@ -2,7 +2,8 @@
 
 use std::path::PathBuf;
 
-use crate::protocol::{Run, Transcript};
+use crate::filter::Filter;
+use crate::report::{Run, Transcript};
 use crate::scratch::Scratch;
 use crate::truth::{Flags, Record, Truth};
 
@@ -21,6 +22,11 @@ pub(crate) fn run(name: &str, text: &str) -> Run {
     }
     assert!(transcript.other.is_empty(), "{:?}", transcript.other);
     transcript.runs.pop().unwrap()
+}
+
+/// The filter that a guest declares by this.
+pub(crate) fn filter(text: &str) -> Filter {
+    run("a", &format!("filter {text}")).filter
 }
 
 /// A log of these records.

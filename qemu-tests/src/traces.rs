@@ -5,7 +5,7 @@ use std::path::Path;
 
 use crate::code::{self, Code};
 use crate::machine::Outcome;
-use crate::protocol::Run;
+use crate::report::Run;
 
 /// A workload's trace.
 #[derive(Clone, Debug)]
@@ -45,7 +45,7 @@ pub fn of<'o>(outcome: &'o Outcome, image: &Path) -> Result<Vec<Trace<'o>>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::Transcript;
+    use crate::report::Transcript;
     use crate::scratch::Scratch;
     use crate::testing::{self, CODE};
     use crate::truth::Truth;

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 
 use pugmark_qemu_tests::images::{Images, build_foreign_kernel};
 use pugmark_qemu_tests::machine::Machine;
-use pugmark_qemu_tests::protocol::End;
+use pugmark_qemu_tests::report::End;
 use pugmark_qemu_tests::truth::Truth;
 
 const INSTRUCTIONS_SESSION: u16 = 30;

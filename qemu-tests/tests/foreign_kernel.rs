@@ -2,7 +2,7 @@
 
 use pugmark_qemu_tests::images::{Images, build_foreign_kernel};
 use pugmark_qemu_tests::machine::{Machine, Outcome};
-use pugmark_qemu_tests::protocol::End;
+use pugmark_qemu_tests::report::End;
 
 /// The sessions in which each processor traces its work: first the first processor's, then one for each start of
 /// another.

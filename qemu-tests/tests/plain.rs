@@ -1,10 +1,11 @@
 //! The kernel on a machine without the monitor: there is no tracing hardware, and the kernel reports that.
 
+use pugmark_protocol::Done;
 use pugmark_qemu_tests::images::Images;
 use pugmark_qemu_tests::machine::Machine;
 use pugmark_qemu_tests::matrix::WORKLOADS;
 use pugmark_qemu_tests::patience::Patience;
-use pugmark_qemu_tests::protocol::End;
+use pugmark_qemu_tests::report::End;
 use std::time::Duration;
 
 #[test]
@@ -24,7 +25,7 @@ fn without_hardware_each_workload_runs_and_the_driver_names_the_missing_bit() {
             assert!(run.traces_nothing(), "{}", run.name);
         }
         assert_eq!(outcome.transcript.runs.len(), WORKLOADS.len());
-        assert_eq!(outcome.transcript.done, Some((WORKLOADS.len() as u64, 0)));
+        assert_eq!(outcome.transcript.done, Some(Done { passed: WORKLOADS.len() as u64, failed: 0 }));
     }
 }
 

@@ -5,7 +5,7 @@ use pugmark_qemu_tests::images::Images;
 use pugmark_qemu_tests::libipt::{self, Decoded, Section};
 use pugmark_qemu_tests::machine::Machine;
 use pugmark_qemu_tests::matrix;
-use pugmark_qemu_tests::protocol::Run;
+use pugmark_qemu_tests::report::Run;
 use pugmark_qemu_tests::traces::{self, Trace};
 use pugmark_qemu_tests::truth::hash;
 

@@ -8,7 +8,7 @@ use pugmark_qemu_tests::{
     judge::judge,
     machine::{Machine, Outcome},
     matrix::{self, Boot},
-    protocol::Run,
+    report::Run,
     store_matrix,
     symbols::Symbols,
     truth::Truth,

@@ -2,6 +2,7 @@
 
 use core::fmt::{self, Write};
 use pugmark_boot::last_words;
+use pugmark_protocol::Line;
 use spin::Mutex;
 use uart_16550::backend::PioBackend;
 use uart_16550::{Config, Uart16550};
@@ -27,7 +28,7 @@ pub(crate) fn init() {
     *SERIAL.lock() = ready.map(Serial);
 }
 
-/// Prints to the port. Not for interrupt handlers: it takes a lock.
+/// Prints to the port what is none of the protocol's lines. Not for interrupt handlers: it takes a lock.
 pub(crate) fn print(arguments: fmt::Arguments<'_>) {
     if let Some(serial) = SERIAL.lock().as_mut() {
         // Writing to the port never fails.
@@ -42,10 +43,7 @@ pub(crate) fn print_last_words(arguments: fmt::Arguments<'_>) {
     last_words::write(&SERIAL, anew, arguments);
 }
 
-/// Prints one line of the protocol.
-macro_rules! say {
-    ($($argument:tt)*) => {
-        $crate::arch::serial::print(format_args!("{}\n", format_args!($($argument)*)))
-    };
+/// Prints one line of the protocol. Not for interrupt handlers: it takes a lock.
+pub(crate) fn say(line: Line<'_, &dyn fmt::Display>) {
+    print(format_args!("{line}\n"));
 }
-pub(crate) use say;

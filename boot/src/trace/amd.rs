@@ -2,7 +2,6 @@
 
 use core::fmt;
 use pugmark_boot::archive::Archive;
-use pugmark_boot::protocol::{Level, Of, Samples};
 use pugmark_decoder_core::ibs::{Caps, Sample};
 use pugmark_kernel::amd::counters::{self, CountedEvent, CountersRefusal, Overflow, OverflowSink};
 use pugmark_kernel::amd::ibs::{self, IbsConfig, IbsRefusal, SampleSink};
@@ -13,6 +12,7 @@ use pugmark_kernel::drain::Sink;
 use pugmark_kernel::lapic::XApic;
 use pugmark_kernel::lifecycle::{Absent, Missing, StartError};
 use pugmark_kernel::msr::{GeneralProtection, Msr};
+use pugmark_protocol::{EventKind, Level, Samples};
 
 use super::plan::{Plan, Unfit};
 
@@ -82,12 +82,12 @@ pub(super) fn sampling(
     }
     let capabilities = AmdCapabilities::read(this_processor).map_err(AmdFailure::Vendor)?;
     let mut unit = ibs::IbsUnit::detect(this_processor, msr).map_err(AmdFailure::Ibs)?;
-    let (config, of, period) = match unit.part().caps.has(Caps::OP_CNT) {
+    let (config, event, period) = match unit.part().caps.has(Caps::OP_CNT) {
         true => {
             let ops = OPS + if plan.nmis { BESIDE_NMIS } else { 0 } + ROUND * round;
-            (IbsConfig::new().op(ops).op_counts_dispatched(), Of::Ops, ops)
+            (IbsConfig::new().op(ops).op_counts_dispatched(), EventKind::Ops, ops)
         }
-        false => (IbsConfig::new().op(CYCLES), Of::Cycles, CYCLES),
+        false => (IbsConfig::new().op(CYCLES), EventKind::Cycles, CYCLES),
     };
     let mut ports = match capabilities.family {
         0x10 => Some(configuration()?),
@@ -95,7 +95,7 @@ pub(super) fn sampling(
     };
     let nodes = ports.as_mut().map(|ports| ports as &mut dyn Northbridge);
     unit.route(&mut apic, nodes).map_err(AmdFailure::Route)?;
-    Ok((unit, config.op_random(), Samples { of, period, ..Samples::default() }))
+    Ok((unit, config.op_random(), Samples { event, period: period.into(), ..Samples::default() }))
 }
 
 /// Gives access to the registers of family 10h's northbridge.

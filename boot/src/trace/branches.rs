@@ -2,7 +2,6 @@
 //! that the debug store (DS) area in memory describes.
 
 use core::fmt;
-use pugmark_boot::protocol::Level;
 use pugmark_kernel::arch::GuardedMsr;
 use pugmark_kernel::cpuid::this_processor;
 use pugmark_kernel::intel::bts::BtsConfig;
@@ -13,6 +12,7 @@ use pugmark_kernel::intel::pt::{Layout, Mode};
 use pugmark_kernel::lapic::Delivery;
 use pugmark_kernel::lifecycle::{Absent, Missing, StartError};
 use pugmark_kernel::msr::GeneralProtection;
+use pugmark_protocol::Level;
 
 use super::linear::KernelLinear;
 use super::plan::{Plan, Unfit};

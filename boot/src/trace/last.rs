@@ -2,13 +2,13 @@
 
 use core::fmt;
 use pugmark_boot::archive::Archive;
-use pugmark_boot::protocol::Level;
 use pugmark_kernel::arch::GuardedMsr;
 use pugmark_kernel::cpuid::this_processor;
 use pugmark_kernel::drain::Sink;
 use pugmark_kernel::intel::lbr::{Branch, LbrConfig, LbrRefusal, LbrRunning, LbrUnit};
 use pugmark_kernel::lifecycle::{Absent, StartError};
 use pugmark_kernel::msr::GeneralProtection;
+use pugmark_protocol::Level;
 
 use super::plan::{Plan, Unfit};
 

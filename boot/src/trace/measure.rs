@@ -1,10 +1,10 @@
 //! Counts a workload's events, samples what it executes or keeps its last branches, and reports the result.
 
-use core::fmt;
 use pugmark_boot::archive::Archive;
-use pugmark_boot::protocol::{After, Code, Count, Lost, Samples};
+use pugmark_boot::code_section::code_section;
 use pugmark_boot::tally::tally;
 use pugmark_decoder_core::image::{AddressSpace, Section};
+use pugmark_protocol::{After, Branch, Count, Last, Line, Lost, Precise, Sample, Samples};
 
 use super::amd::Counting;
 use super::session::{Ready, Recorded, Wanted};
@@ -33,43 +33,42 @@ impl Stage<'_> {
         let Recorded { archive, loss, counts, counted, samples, fault } = recorded;
         let session = self.sessions;
         if let (Wanted::Count(counting), Some(value)) = (wanted, counted) {
-            say!("count {name} {}", Count { session, event: counting.event, value });
+            say(Line::Count(name, Count { session, event: counting.event, value }));
         }
         match wanted {
             Wanted::Precise(_) => {
                 let taken = precise::kept(archive.trace()).count() as u64;
-                say!("samples {name} {}", Samples { session, taken, ..samples });
+                say(Line::Samples(name, Samples { session, taken, ..samples }));
                 for segment in archive.segments() {
                     if segment.after != After::Start {
-                        say!("missing {name} {session}");
+                        say(Line::Missing(name, session));
                     }
-                    for (event, behind) in precise::kept(segment.bytes) {
-                        say!("precise {name} {session} {} {}", Address(event), Address(behind));
+                    for (event, next) in precise::kept(segment.bytes) {
+                        say(Line::Precise(name, Precise { session, event, next }));
                     }
                 }
             }
             Wanted::Last { calls } => {
-                let stack = if calls { "calls" } else { "branches" };
-                let entries = last::kept(archive.trace()).count();
-                say!("last {name} session={session} stack={stack} entries={entries}");
+                let entries = last::kept(archive.trace()).count() as u64;
+                say(Line::Last(name, Last { session, calls, entries }));
                 for (from, to) in last::kept(archive.trace()) {
-                    say!("branch {name} {session} {from:#x} {to:#x}");
+                    say(Line::Branch(name, Branch { session, from, to }));
                 }
             }
             Wanted::Count(Counting { period: None, .. }) => {}
             Wanted::Count(Counting { period: Some(period), .. }) => {
-                tell(name, session, Samples { period, ..samples }, &archive);
+                say_samples(name, Samples { session, period: period.into(), ..samples }, &archive);
             }
-            _ => tell(name, session, samples, &archive),
+            _ => say_samples(name, Samples { session, ..samples }, &archive),
         }
         let text =
             Section { base: image::text().start, bytes: image::text_bytes(), space: AddressSpace::Any };
         for section in [text].into_iter().chain(workload.sections()) {
-            say!("section {name} {}", Code::of(&section));
+            say(Line::Section(name, code_section(&section)));
         }
         let strays = counts.stray;
         let full = loss.full + archive.full();
-        say!("lost {name} {}", Lost { stops: loss.stop, full, strays, ..Lost::default() });
+        say(Line::Lost(name, Lost { stops: loss.stop, full, strays, ..Lost::default() }));
         self.memory = archive.into_memory();
         recorded_well(workload, &loss, fault)?;
         Ok(true)
@@ -77,22 +76,10 @@ impl Stage<'_> {
 }
 
 /// Reports samples that are only an address each.
-fn tell(name: &str, session: u32, samples: Samples, archive: &Archive<'_>) {
+fn say_samples(name: &str, samples: Samples, archive: &Archive<'_>) {
     let taken = (archive.trace().len() / size_of::<u64>()) as u64;
-    say!("samples {name} {}", Samples { session, taken, ..samples });
+    say(Line::Samples(name, Samples { taken, ..samples }));
     for (address, count) in tally(archive.trace()) {
-        say!("sample {name} {session} {address:#x} {count}");
-    }
-}
-
-/// Prints an address, or `none`.
-struct Address(Option<u64>);
-
-impl fmt::Display for Address {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            Some(address) => write!(f, "{address:#x}"),
-            None => f.write_str("none"),
-        }
+        say(Line::Sample(name, Sample { session: samples.session, address, count }));
     }
 }

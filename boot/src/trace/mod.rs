@@ -16,17 +16,18 @@ use core::fmt;
 use core::mem;
 use pugmark_boot::archive::Archive;
 use pugmark_boot::branches::{self as records, Context};
+use pugmark_boot::code_section::code_section;
 use pugmark_boot::command_line::{CommandLine, Source};
 use pugmark_boot::decode::decode;
 use pugmark_boot::expectation::Surprise;
 use pugmark_boot::histogram::Histogram;
-use pugmark_boot::protocol::{Code, Level, Lost, Piece, Records, Stat};
 use pugmark_boot::symbols::Symbols;
 use pugmark_decoder_core::hash::AddressHash;
 use pugmark_decoder_core::image::{AddressSpace, Section};
 use pugmark_decoder_core::{Error, bts};
 use pugmark_kernel::loss::Loss;
 use pugmark_kernel::msr::GeneralProtection;
+use pugmark_protocol::{Fault as PageFault, Level, Line, Lost, Piece, Records, Stat, Top};
 use x86_64::instructions::interrupts;
 
 use crate::arch::paging::AreaFault;
@@ -59,7 +60,7 @@ pub(crate) struct Stage<'s> {
     rounds: u32,
     /// The memory of the last trace, to be used for the next one.
     memory: &'static mut [u8],
-    sessions: u32,
+    sessions: u16,
 }
 
 /// Why a workload failed.
@@ -111,8 +112,8 @@ impl<'s> Stage<'s> {
             Source::Pt => self.trace(name, Wanted::Packets, &mut *make()),
             Source::Bts => self.trace(name, Wanted::Branches, &mut *make()),
             Source::Pebs => {
-                for of in SAMPLED {
-                    if !self.measure(name, Wanted::Precise(of), &mut *make())? {
+                for kind in SAMPLED {
+                    if !self.measure(name, Wanted::Precise(kind), &mut *make())? {
                         break;
                     }
                 }
@@ -167,8 +168,8 @@ impl<'s> Stage<'s> {
         workload: &mut dyn Workload,
     ) -> Result<Recorded, Failure> {
         self.sessions += 1;
-        say!("session {name} {}", self.sessions);
-        say!("filter {name} {}", plan.filter);
+        say(Line::Session(name, self.sessions));
+        say(Line::Filter(name, plan.filter));
         let mut memory = mem::take(&mut self.memory);
         if memory.is_empty() {
             // The first workload, or the one before lost the memory when it failed.
@@ -176,7 +177,7 @@ impl<'s> Stage<'s> {
         }
         let recorded = ready.record(self.sessions, Archive::new(memory), || workload.run());
         if let Some(AreaFault { address, code }) = paging::take_area_fault() {
-            say!("fault {name} address={address:#x} code={code:#x}");
+            say(Line::Fault(name, PageFault { address, code }));
         }
         recorded
     }
@@ -211,25 +212,27 @@ impl<'s> Stage<'s> {
         let (bytes, pmis) = (archive.trace().len() as u64, counts.served + counts.unannounced);
         let branches =
             (self.source == Source::Bts).then(|| records.iter().map(|records| records.count).sum());
-        let stat = Stat { bytes, pmis, loss: lost.total(), decode_us, hash: total, branches };
-        say!("stat {name} {stat}");
-        for (rank, (function, count)) in histogram.top(TOP).into_iter().enumerate() {
-            say!("top {name} {} {:#} {count}", rank + 1, rustc_demangle::demangle(function.name));
+        let (count, hash) = (total.count(), total.value());
+        let (loss_of_trace, decode_us) = (lost.total(), Some(decode_us));
+        say(Line::Stat(name, Stat { count, hash, bytes, pmis, loss: loss_of_trace, decode_us, branches }));
+        for (rank, (function, count)) in (1..).zip(histogram.top(TOP)) {
+            let symbol = rustc_demangle::demangle(function.name);
+            say(Line::Top(name, Top { rank, symbol: &format_args!("{symbol:#}"), count }));
         }
-        for (index, piece) in pieces.iter().enumerate() {
-            say!("piece {name} {index} {piece}");
+        for (index, piece) in pieces.into_iter().enumerate() {
+            say(Line::Piece(name, index, piece));
         }
-        for (index, records) in records.iter().enumerate() {
-            say!("records {name} {index} {records}");
+        for (index, records) in records.into_iter().enumerate() {
+            say(Line::Records(name, index, records));
         }
-        say!("lost {name} {lost}");
+        say(Line::Lost(name, lost));
         if self.dump {
             for segment in archive.segments() {
-                say!("dump {name} bytes={}", segment.bytes.len());
+                say(Line::Dump(name, segment.bytes.len() as u64));
                 console::send(segment.bytes);
             }
             for section in &sections {
-                say!("section {name} {}", Code::of(section));
+                say(Line::Section(name, code_section(section)));
             }
         }
         let checked = match self.source {
@@ -293,7 +296,7 @@ impl Decoded {
 
 /// Runs a workload without tracing.
 fn refused(name: &str, failure: &Failure, workload: &mut dyn Workload) -> Result<(), Fault> {
-    say!("refuse {name} {failure}");
+    say(Line::Refuse(name, failure));
     interrupts::enable();
     workload.run();
     interrupts::disable();

@@ -2,11 +2,11 @@
 
 use core::fmt;
 use pugmark_boot::expectation::Expected;
-use pugmark_boot::protocol::{Filter, Level, SymbolRange};
 use pugmark_kernel::intel::pt::PtConfig;
 use pugmark_kernel::intel::pt::RegionSize;
 use pugmark_kernel::intel::pt::{Layout, Mode};
 use pugmark_kernel::lapic::{Delivery, Vector};
+use pugmark_protocol::{Filter, Level, SymbolRange};
 
 use crate::arch::image;
 use crate::arch::traps::PMI_VECTOR;
@@ -15,7 +15,7 @@ use crate::arch::traps::PMI_VECTOR;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plan {
     pub(super) config: PtConfig,
-    pub(super) filter: Filter,
+    pub(super) filter: Filter<'static>,
     pub(super) layout: Layout,
     pub(super) mode: Mode,
     pub(super) delivery: Delivery,

@@ -1,7 +1,6 @@
 //! Runs processor event-based sampling (PEBS) for a workload.
 
 use pugmark_boot::archive::Archive;
-use pugmark_boot::protocol::{Level, Of};
 use pugmark_decoder_core::pebs::{Format, Record};
 use pugmark_kernel::arch::GuardedMsr;
 use pugmark_kernel::cpuid::this_processor;
@@ -12,6 +11,7 @@ use pugmark_kernel::intel::ds::{
 };
 use pugmark_kernel::intel::pebs::{Groups, Item, PebsCapabilities, PebsConfig, PreciseEvent, Samples};
 use pugmark_kernel::lifecycle::StartError;
+use pugmark_protocol::{EventKind, Level};
 
 use super::branches::{Ready, StoreFailure, vector};
 use super::linear::KernelLinear;
@@ -20,7 +20,7 @@ use crate::arch::traps;
 
 /// The events to sample, one after the other. Instructions are first, because every processor with PEBS can sample
 /// them.
-pub(super) const SAMPLED: [Of; 2] = [Of::Instructions, Of::Branches];
+pub(super) const SAMPLED: [EventKind; 2] = [EventKind::Instructions, EventKind::Branches];
 
 /// Events from one sample to the next. What the handler does after it lets the counters go on must be shorter than the
 /// time in which the buffer fills.
@@ -40,7 +40,7 @@ const KEPT: usize = 2 * size_of::<u64>();
 /// What is sampled, and the format of its records.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sampling {
-    pub(super) of: Of,
+    pub(super) kind: EventKind,
     pub(super) period: u32,
     format: Format,
 }
@@ -48,7 +48,7 @@ pub(super) struct Sampling {
 impl Sampling {
     /// Returns the unit, its memory and its configuration for a plan.
     pub(super) fn ready(
-        of: Of,
+        kind: EventKind,
         plan: &Plan,
         msr: GuardedMsr,
     ) -> Result<(Ready<DsConfig>, Self), StoreFailure> {
@@ -57,8 +57,8 @@ impl Sampling {
         Unfit::of(plan).map_err(unfit)?;
         let capabilities = unit.capabilities().pebs.map_err(StoreFailure::NoSamples)?;
         let format = capabilities.format;
-        let period = if of == Of::Branches { BRANCHES } else { INSTRUCTIONS };
-        let (event, counter) = choose(of, &capabilities);
+        let period = if kind == EventKind::Branches { BRANCHES } else { INSTRUCTIONS };
+        let (event, counter) = choose(kind, &capabilities);
         let level = plan.filter.level;
         let config = PebsConfig::new()
             .general(counter, event, period.into())
@@ -77,7 +77,7 @@ impl Sampling {
         let area = DsArea::allocate(KernelLinear, unit.capabilities(), &plan_of_area, Strictness::Strict)
             .map_err(StoreFailure::Area)?;
         let config = DsConfig::new().pebs(config).gate(Gate(traps::gate(vector(plan))));
-        Ok(((unit, area, config), Self { of, period, format }))
+        Ok(((unit, area, config), Self { kind, period, format }))
     }
 
     /// Returns a sink that archives of each drained sample what [`kept`] reads back. Invalid records are counted in
@@ -138,9 +138,9 @@ fn keep(record: &Record<'_>) -> [u8; KEPT] {
 
 /// Returns the event to sample on this processor and the first counter that can sample it. If no counter can, the
 /// driver reports that.
-fn choose(of: Of, capabilities: &PebsCapabilities) -> (PreciseEvent, u8) {
-    let events = match of {
-        Of::Branches => [PreciseEvent::BR_INST_RETIRED, PreciseEvent::BR_INST_RETIRED_PEBS],
+fn choose(kind: EventKind, capabilities: &PebsCapabilities) -> (PreciseEvent, u8) {
+    let events = match kind {
+        EventKind::Branches => [PreciseEvent::BR_INST_RETIRED, PreciseEvent::BR_INST_RETIRED_PEBS],
         _ => [PreciseEvent::INST_RETIRED, PreciseEvent::INST_RETIRED_PREC_DIST],
     };
     let first = |event| (event, capabilities.counters_for(event).trailing_zeros() as u8);

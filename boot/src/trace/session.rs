@@ -4,7 +4,6 @@ use core::fmt;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use pugmark_boot::archive::Archive;
-use pugmark_boot::protocol::{Of, Samples};
 use pugmark_kernel::amd::ibs::SampleSink;
 use pugmark_kernel::amd::{counters, ibs};
 use pugmark_kernel::arch::GuardedMsr;
@@ -21,6 +20,7 @@ use pugmark_kernel::loss::Loss;
 use pugmark_kernel::msr::{GeneralProtection, Msr};
 use pugmark_kernel::pmi::{Counts, Handler, Pmi};
 use pugmark_kernel::slot::{Interrupt, NotTraced, Slot, SlotError, Traced};
+use pugmark_protocol::{EventKind, Samples};
 use x86_64::instructions::interrupts;
 
 use super::amd::{Addresses, AmdFailure, Counting, sampling};
@@ -179,7 +179,7 @@ pub(super) enum Wanted {
     Packets,
     Branches,
     /// Samples of one event by the debug store.
-    Precise(Of),
+    Precise(EventKind),
     /// The last branches, or the calls that have not returned.
     Last {
         calls: bool,
@@ -200,9 +200,9 @@ impl Ready {
                 let (unit, area, config) = Branches::ready(&plan, msr()).map_err(Failure::Store)?;
                 ReadyUnit::Bts(unit, area, config)
             }
-            Wanted::Precise(of) => {
+            Wanted::Precise(kind) => {
                 let ((unit, area, config), sampling) =
-                    Sampling::ready(of, &plan, msr()).map_err(Failure::Store)?;
+                    Sampling::ready(kind, &plan, msr()).map_err(Failure::Store)?;
                 ReadyUnit::Pebs(unit, area, config, sampling)
             }
             Wanted::Last { calls } => {
@@ -224,7 +224,7 @@ impl Ready {
     /// Traces `work` as session `session`.
     pub(super) fn record(
         self,
-        session: u32,
+        session: u16,
         archive: Archive<'static>,
         work: impl FnOnce(),
     ) -> Result<Recorded, Failure> {
@@ -238,7 +238,7 @@ impl Ready {
         TRACER.replace(handler)?;
         BY_NMI.store(by_nmi, Relaxed);
         set_interrupts(plan.interrupts);
-        marker::set(session);
+        marker::set(session.into());
         let started =
             TRACER.start(|| Ok(Tracer { running: unit.start(&plan)?, archive, fault: None, unplaced: 0 }));
         let result = started.map_err(Failure::from).and_then(|()| {
@@ -411,8 +411,8 @@ impl Tracer {
                 sampling.finish(&stopped.records, &mut archive, &mut unplaced);
                 let loss = *stopped.records.loss(Half::Pebs);
                 samples = Samples {
-                    of: sampling.of,
-                    period: sampling.period,
+                    event: sampling.kind,
+                    period: sampling.period.into(),
                     lost: loss.samples,
                     ..Samples::default()
                 };
@@ -431,13 +431,13 @@ impl Tracer {
                 samples.skipped = overflows.skipped + overflows.unseen;
                 Loss::default()
             }
-            Running::Ibs(running, told) => {
+            Running::Ibs(running, configured) => {
                 let stopped = running.stop().map_err(|failed| Failure::Stop(failed.fault))?.expect(handler);
                 let mut last =
                     Addresses { archive: &mut archive, interrupted: None, unplaced: &mut unplaced };
                 let left_out =
                     stopped.last().map(|sample| last.sample(sample)).filter(|taken| !taken).count();
-                samples = Samples { lost: stopped.counts.lost + left_out as u64, ..told };
+                samples = Samples { lost: stopped.counts.lost + left_out as u64, ..configured };
                 unplaced += stopped.counts.unplaced;
                 Loss::default()
             }

@@ -14,7 +14,7 @@ use crate::arch::paging::{self, Left};
 use crate::arch::traps::AREA_FAULTS;
 use crate::arch::user::Gate;
 use crate::trace::Plan;
-use pugmark_boot::protocol::Level;
+use pugmark_protocol::Level;
 
 const IA32_DS_AREA: u32 = 0x600;
 

@@ -8,6 +8,7 @@ use crate::trace::{self, Plan};
 use pugmark_kernel::intel::pt::RegionSize;
 use pugmark_kernel::intel::pt::{Layout, Mode};
 use pugmark_kernel::lapic::Delivery;
+use pugmark_protocol::{Access, Line};
 
 const ROUNDS: u64 = 12;
 
@@ -54,7 +55,7 @@ impl Workload for ForeignNmis {
         // The #GPs are intended, but the handler could not announce them.
         let (msr, value) = nmi::probe();
         for _ in 0..seen.faults - before.faults + u64::from(self.faults) {
-            say!("probe foreign-nmis msr={msr:#x} value={value:#x}");
+            say(Line::Probe("foreign-nmis", Access { msr, value: Some(value) }));
         }
         self.churn.check()?;
         expect("NMIs that came or became one with a PMI", taken + merged, 2 * self.sent)?;

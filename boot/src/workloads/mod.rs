@@ -31,7 +31,7 @@ mod user;
 use crate::arch::paging::Left;
 use crate::arch::user::Gate;
 use buffers::{Buffers, Kind};
-use pugmark_boot::protocol::Level;
+use pugmark_protocol::Level;
 use user::User;
 
 /// All workloads: their names, and functions that prepare them.

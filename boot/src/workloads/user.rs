@@ -7,7 +7,7 @@ use super::{Mismatch, Workload, expect};
 use crate::arch::paging::{AddressSpace, USER_BASE};
 use crate::arch::user::{self, Gate};
 use crate::trace::Plan;
-use pugmark_boot::protocol::Level;
+use pugmark_protocol::Level;
 
 const ROUNDS: u64 = 40;
 /// The most steps for which user level calls the kernel in a round.

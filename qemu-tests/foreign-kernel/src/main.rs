@@ -1,7 +1,7 @@
 //! A multiboot2 kernel that uses none of the project's crates. It looks for Processor Trace in CPUID, breaks a rule of
 //! its control register and expects #GP, and does a little work between two trace markers. It also checks what a
 //! monitor could get wrong: single steps, interrupt shadows, NMIs, accesses to the local APIC, several processors. On
-//! an AMD processor it uses counters, samples and branches instead.
+//! an AMD processor it uses counters, samples and branches instead. It prints the protocol of `virt/protocol` by hand.
 #![no_std]
 #![no_main]
 

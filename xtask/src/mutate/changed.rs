@@ -9,10 +9,11 @@ use std::process::Command;
 use super::list::{self, Mutation};
 
 /// The folders of packages whose folder has another name.
-const FOLDERS: [(&str, &str); 5] = [
+const FOLDERS: [(&str, &str); 6] = [
     ("pugmark-model", "virt/model"),
     ("pugmark-monitor", "virt/monitor"),
     ("pugmark-program", "virt/program"),
+    ("pugmark-protocol", "virt/protocol"),
     ("pugmark-truth", "virt/truth"),
     ("pugmark-fuzz", "fuzz"),
 ];

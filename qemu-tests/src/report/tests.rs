@@ -1,5 +1,7 @@
 //! Lines of the guest's, and what is made of them.
 
+use pugmark_protocol::{After, EventKind};
+
 use super::*;
 
 fn transcript(lines: &[&str]) -> Result<Transcript> {
@@ -12,7 +14,9 @@ fn transcript(lines: &[&str]) -> Result<Transcript> {
 fn takes_in_a_whole_run() {
     let transcript = transcript(&[
         "pugmark 0.1.0",
+        "sample 0x120",
         "run sort",
+        "run out of memory",
         "session sort 3",
         "stat sort instructions=9 bytes=40 bpi=35.5 pmis=2 loss=0 decode_us=7 count=9 hash=0x10",
         "top sort 1 core::slice::sort<T, F> 5",
@@ -40,38 +44,36 @@ fn takes_in_a_whole_run() {
     .unwrap();
     let run = &transcript.runs[0];
     assert_eq!(run.session, Some(3));
-    assert_eq!(run.stat, Some(Stat { count: 9, hash: 16, bytes: 40, pmis: 2, loss: 0 }));
+    let stat = Stat { count: 9, hash: 16, bytes: 40, pmis: 2, loss: 0, decode_us: Some(7), branches: None };
+    assert_eq!(run.stat, Some(stat));
     assert_eq!(run.top, [("core::slice::sort<T, F>".to_string(), 5)]);
     assert_eq!(run.pieces[0].last, 0x120);
-    assert_eq!(run.records, [Records { count: 4, hash: 0x20, after: "off".into() }]);
+    assert_eq!(run.records, [Records { count: 4, hash: 0x20, after: After::Off }]);
     assert_eq!(run.counts, [Count { session: 3, event: 0xc2, value: 77 }]);
     let addresses = BTreeMap::from([(0x100, 1), (0x120, 2)]);
-    let samples = Samples {
-        session: 3,
-        of: "ops".into(),
-        period: 9,
-        taken: 3,
-        lost: 4,
-        skipped: 5,
-        unplaced: 6,
+    let event = EventKind::Ops;
+    let samples = SampledSession {
+        totals: Samples { session: 3, event, period: 9, taken: 3, lost: 4, skipped: 5, unplaced: 6 },
         addresses,
         precise: vec![
-            Precise { event: Some(0x120), behind: Some(0x123), resumed: false },
-            Precise { event: None, behind: Some(0x124), resumed: true },
+            PreciseSample { event: Some(0x120), next: Some(0x123), resumed: false },
+            PreciseSample { event: None, next: Some(0x124), resumed: true },
         ],
         missing: false,
     };
     assert_eq!(run.samples, [samples]);
-    let last = Last { session: 4, calls: true, entries: 1, branches: vec![(0x120, 0x100)] };
+    let last = Last { session: 4, calls: true, entries: 1 };
+    let last = LastBranches { last, branches: vec![(0x120, 0x100)] };
     assert_eq!(run.lasts, [last]);
     assert_eq!(run.faults, [Fault { address: 0x5000, code: 2 }]);
-    assert_eq!(run.lost["stop"], 1);
+    assert_eq!(run.lost.stops, 1);
     assert_eq!(run.dump, [40, 7]);
-    let code = Code { base: 0x1000, len: 16, from: 0x2000, cr3: None };
-    assert_eq!(run.code, [code, Code { len: 8, from: 0x3000, cr3: Some(0x5000), ..code }]);
+    let code = CodeSection { base: 0x1000, len: 16, from: 0x2000, cr3: None };
+    assert_eq!(run.code, [code, CodeSection { len: 8, from: 0x3000, cr3: Some(0x5000), ..code }]);
     assert_eq!(run.end, Some(End::Ok));
-    assert_eq!(transcript.done, Some((1, 0)));
-    assert_eq!(transcript.other, ["pugmark 0.1.0"]);
+    assert_eq!(transcript.done, Some(Done { passed: 1, failed: 0 }));
+    // Lines of the guest's own may begin like the protocol's.
+    assert_eq!(transcript.other, ["pugmark 0.1.0", "sample 0x120", "run out of memory"]);
 }
 
 #[test]
@@ -97,6 +99,9 @@ fn refuses_lines_out_of_place() {
         &["run a", "last a session=1 stack=of entries=0"],
         &["run a", "last a session=1 stack=calls entries=0", "branch a 2 0x1 0x2"],
         &["run a", "fault a address=0x1"],
+        &["run a", "lost a dropped=1"],
+        &["run a", "filter a level=0"],
+        &["run a", "filter a cpl"],
     ] {
         assert!(transcript(lines).is_err(), "{lines:?}");
     }
@@ -142,8 +147,7 @@ fn a_run_that_breaks_a_rule_of_the_hardware_does_not_end_well() {
 fn losses_add_up_by_kind() {
     let lines = ["run a", "lost a ovf=1 stop=2", "lost a stop=0x10 wrap=3 stop=4", "lost a ovf=5", "ok a"];
     let lost = &transcript(&lines).unwrap().runs[0].lost;
-    let expected = [("ovf", 6), ("stop", 22), ("wrap", 3)];
-    assert_eq!(*lost, expected.into_iter().map(|(kind, lost)| (kind.into(), lost)).collect());
+    assert_eq!(*lost, Lost { overflows: 6, stops: 22, wraps: 3, ..Lost::default() });
 }
 
 #[test]

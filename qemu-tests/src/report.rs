@@ -1,0 +1,241 @@
+//! What a guest said, collected workload by workload from its lines.
+//!
+//! The lines are those of [`pugmark_protocol`]. One that begins with none of its words, or has not as many words as a line
+//! that begins so, is the guest's own talk and is kept apart. The monitor's own lines are in [`crate::conduct`].
+
+use anyhow::{Context, Result, bail, ensure};
+use pugmark_protocol::{
+    CodeSection, Count, Done, Fault, Last, Line, Lost, ParseErrorKind, Piece, Records, Samples, Stat, Top,
+};
+use std::collections::BTreeMap;
+
+use crate::conduct::{Admitted, Breach, Conduct};
+use crate::filter::Filter;
+
+/// Everything a guest said.
+#[derive(Debug, Default)]
+pub struct Transcript {
+    /// The workloads, in the order they ran.
+    pub runs: Vec<Run>,
+    /// The closing line.
+    pub done: Option<Done>,
+    /// Rules of the hardware that were broken outside of any workload: the monitor's lines.
+    pub breaches: Vec<String>,
+    /// Lines outside the protocol.
+    pub other: Vec<String>,
+}
+
+/// What a guest said of one workload.
+#[derive(Debug, Default)]
+pub struct Run {
+    /// The workload.
+    pub name: String,
+    /// Its trace session: the marker that its truth records carry.
+    pub session: Option<u16>,
+    /// What of it should be traced.
+    pub filter: Filter,
+    /// Instructions, bytes and the rest, as the guest counted them.
+    pub stat: Option<Stat>,
+    /// The functions that ran most.
+    pub top: Vec<(String, u64)>,
+    /// The contiguous parts of the decode.
+    pub pieces: Vec<Piece>,
+    /// The contiguous parts of the branch records.
+    pub records: Vec<Records>,
+    /// What was counted, each in its session.
+    pub counts: Vec<Count>,
+    /// What was sampled, each in its session.
+    pub samples: Vec<SampledSession>,
+    /// The last branches, each in its session.
+    pub lasts: Vec<LastBranches>,
+    /// Page faults of the debug store's own.
+    pub faults: Vec<Fault>,
+    /// Losses by kind.
+    pub lost: Lost,
+    /// Why the driver declined.
+    pub refusal: Option<String>,
+    /// How many bytes each contiguous part of the trace has on the debug console; none where it is not dumped.
+    pub dump: Vec<u64>,
+    /// The code that the trace is of, where it is dumped.
+    pub code: Vec<CodeSection>,
+    /// How the kernel kept to the rules of the hardware.
+    pub conduct: Conduct,
+    /// How it ended; none if it never did.
+    pub end: Option<End>,
+}
+
+/// How a workload ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum End {
+    /// `ok`
+    Ok,
+    /// `fail`, with the reason.
+    Fail(String),
+    /// `ok`, but the kernel has broken rules of the hardware: the monitor's lines.
+    Broke(String),
+}
+
+/// A session's samples, and what became of those that are none.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SampledSession {
+    /// What was sampled, and how many samples became what.
+    pub totals: Samples,
+    /// The addresses, and how often each was sampled.
+    pub addresses: BTreeMap<u64, u64>,
+    /// The samples in order, where they are precise.
+    pub precise: Vec<PreciseSample>,
+    /// Samples are missing after the last one.
+    pub missing: bool,
+}
+
+/// A sample of an event at its instruction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PreciseSample {
+    /// The address of the instruction, where the record has it.
+    pub event: Option<u64>,
+    /// Where execution stood after it, where the record has it.
+    pub next: Option<u64>,
+    /// Samples are missing before it.
+    pub resumed: bool,
+}
+
+/// The last branches when a session ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LastBranches {
+    /// What they are of, and how many there are to be.
+    pub last: Last,
+    /// Where from and where to, the newest first.
+    pub branches: Vec<(u64, u64)>,
+}
+
+impl Transcript {
+    /// Takes in one line.
+    ///
+    /// # Errors
+    /// A line of the protocol that is malformed or out of place.
+    pub fn line(&mut self, line: &str) -> Result<()> {
+        let line = line.trim_end();
+        if let Some(breach) = Breach::parse(line)? {
+            match self.runs.last_mut().filter(|run| run.end.is_none()) {
+                Some(run) => run.conduct.breach(breach, line),
+                None => self.breaches.push(line.into()),
+            }
+            return Ok(());
+        }
+        self.take(line).with_context(|| format!("in the guest's line {line:?}"))
+    }
+
+    fn take(&mut self, line: &str) -> Result<()> {
+        let parsed = match Line::parse(line) {
+            Ok(parsed) => parsed,
+            Err(error) => match error.kind {
+                ParseErrorKind::UnknownLine(_)
+                | ParseErrorKind::MissingWord(_)
+                | ParseErrorKind::TrailingWord(_) => {
+                    self.other.push(line.into());
+                    return Ok(());
+                }
+                // It borrows the line.
+                _ => bail!("{error}"),
+            },
+        };
+        match parsed {
+            Line::Run(name) => {
+                ensure!(self.done.is_none(), "after the closing line");
+                if let Some(open) = self.runs.last().filter(|run| run.end.is_none()) {
+                    bail!("{} has not ended", open.name);
+                }
+                self.runs.push(Run { name: name.into(), ..Run::default() });
+            }
+            Line::Session(name, session) => self.open(name)?.session = Some(session),
+            Line::Filter(name, filter) => self.open(name)?.filter = filter.into(),
+            Line::Stat(name, stat) => self.open(name)?.stat = Some(stat),
+            Line::Top(name, Top { symbol, count, .. }) => self.open(name)?.top.push((symbol.into(), count)),
+            Line::Piece(name, index, piece) => {
+                let run = self.open(name)?;
+                ensure!(index == run.pieces.len(), "piece out of order");
+                run.pieces.push(piece);
+            }
+            Line::Records(name, index, records) => {
+                let run = self.open(name)?;
+                ensure!(index == run.records.len(), "records out of order");
+                run.records.push(records);
+            }
+            Line::Count(name, count) => self.open(name)?.counts.push(count),
+            Line::Samples(name, totals) => {
+                self.open(name)?.samples.push(SampledSession { totals, ..SampledSession::default() });
+            }
+            Line::Sample(name, sample) => {
+                self.samples(name, sample.session)?.addresses.insert(sample.address, sample.count);
+            }
+            Line::Precise(name, precise) => {
+                let samples = self.samples(name, precise.session)?;
+                let resumed = core::mem::take(&mut samples.missing);
+                samples.precise.push(PreciseSample { event: precise.event, next: precise.next, resumed });
+            }
+            Line::Missing(name, session) => self.samples(name, session)?.missing = true,
+            Line::Last(name, last) => {
+                self.open(name)?.lasts.push(LastBranches { last, branches: Vec::new() });
+            }
+            Line::Branch(name, branch) => {
+                let open = self.open(name)?.lasts.last_mut();
+                let open = open.filter(|branches| branches.last.session == branch.session);
+                let open = open.with_context(|| format!("no last branches of session {}", branch.session))?;
+                open.branches.push((branch.from, branch.to));
+            }
+            Line::Fault(name, fault) => self.open(name)?.faults.push(fault),
+            Line::Lost(name, lost) => self.open(name)?.lost += lost,
+            Line::Probe(name, access) => self.open(name)?.conduct.probe(access),
+            Line::Refuse(name, reason) => self.open(name)?.refusal = Some(reason.into()),
+            Line::Dump(name, bytes) => self.open(name)?.dump.push(bytes),
+            Line::Section(name, section) => self.open(name)?.code.push(section),
+            Line::Ok(name) => {
+                let run = self.open(name)?;
+                let faults = run.faults.len() as u64;
+                let admitted = Admitted { faults, records_lost: run.lost.stops > 0 };
+                run.end = Some(run.conduct.wrong(admitted).map_or(End::Ok, End::Broke));
+            }
+            Line::Fail(name, reason) => self.open(name)?.end = Some(End::Fail(reason.into())),
+            Line::Done(done) => self.done = Some(done),
+        }
+        Ok(())
+    }
+
+    /// Which rules of the hardware the kernel has broken, with the workload; none if it has kept them all.
+    #[must_use]
+    pub fn broken_rules(&self) -> Vec<String> {
+        let broke = |run: &Run| match &run.end {
+            Some(End::Broke(what)) => Some(format!("{}: {what}", run.name)),
+            _ => None,
+        };
+        let outside = self.breaches.iter().map(|line| format!("outside of a workload: {line}"));
+        self.runs.iter().filter_map(broke).chain(outside).collect()
+    }
+
+    /// The samples of a session of the workload that is running.
+    fn samples(&mut self, name: &str, session: u16) -> Result<&mut SampledSession> {
+        let open = self.open(name)?.samples.last_mut();
+        let open = open.filter(|samples| samples.totals.session == session);
+        open.with_context(|| format!("no samples of session {session}"))
+    }
+
+    /// The workload that is running, if it has this name.
+    fn open(&mut self, name: &str) -> Result<&mut Run> {
+        match self.runs.last_mut() {
+            Some(run) if run.name == name && run.end.is_none() => Ok(run),
+            _ => bail!("{name} is not running"),
+        }
+    }
+}
+
+impl Run {
+    /// Whether it ended well without tracing: a kernel that only reports, or a driver that declined.
+    #[must_use]
+    pub fn traces_nothing(&self) -> bool {
+        let measured = !self.counts.is_empty() || !self.samples.is_empty() || !self.lasts.is_empty();
+        self.end == Some(End::Ok) && self.stat.is_none() && !measured
+    }
+}
+
+#[cfg(test)]
+mod tests;
