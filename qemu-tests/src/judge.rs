@@ -39,7 +39,6 @@ impl fmt::Display for Verdict {
 ///
 /// # Errors
 /// The first difference.
-/// What differs.
 pub fn judge(run: &Run, truth: &Truth, symbols: &Symbols) -> Result<Verdict> {
     ended_well(run)?;
     let (Some(session), Some(stat)) = (run.session, run.stat) else { bail!("no session, or no stat line") };

@@ -4,8 +4,7 @@ use pugmark_qemu_tests::images::{Images, build_foreign_kernel};
 use pugmark_qemu_tests::machine::{Machine, Outcome};
 use pugmark_qemu_tests::report::End;
 
-/// The sessions in which each processor traces its work: first the first processor's, then one for each start of
-/// another.
+/// The session in which the first processor traces its work. Each start of another processor has one of the next.
 const FIRST_SESSION: u16 = 10;
 
 fn boot(monitor_options: &str, processors: u16) -> Outcome {

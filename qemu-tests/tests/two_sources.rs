@@ -14,7 +14,7 @@ const PROFILE: &str = "skylake";
 /// Time passes with the instructions, so that two runs do the same.
 const VIRTUAL_TIME: [&str; 2] = ["-icount", "shift=0,sleep=off"];
 
-/// Workloads that both sources trace and that do the same whenever interrupts come. Not among them: `timer`, which
+/// Workloads that both sources trace and that do the same no matter when interrupts come. Left out: `timer`, which
 /// waits for interrupts; `hash-map`, which looks for a place in the heap, where the other source has left other holes;
 /// `address-spaces`, where the kernel drains branch records before each switch; `stop`, where PT is off for a while.
 const WORKLOADS: [&[&str]; 2] = [

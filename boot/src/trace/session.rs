@@ -313,7 +313,7 @@ impl ReadyUnit {
     }
 }
 
-/// Called for an NMI that interrupted RIP `interrupted`: returns whether it was the tracing unit's.
+/// Called for an NMI that came at RIP `interrupted`: returns what the tracing unit reports about it.
 pub(crate) fn nmi(interrupted: u64) -> Pmi {
     if BY_NMI.load(Relaxed) { interrupt(interrupted) } else { Pmi::NotOurs }
 }

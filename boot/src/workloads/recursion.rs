@@ -1,5 +1,5 @@
-//! Deep recursion: there are more calls without their return than return compression remembers. With return
-//! compression, a return to the place after its call needs only a bit of trace.
+//! Deep recursion: more calls wait for their return than return compression remembers. With return compression, a
+//! return to the instruction after its call needs only a bit of trace.
 
 use core::hint::black_box;
 

@@ -1,5 +1,5 @@
-//! The interrupt shadows of STI and of MOV to SS, with every kind of instruction in them. An interrupt shadow is the
-//! one instruction after these during which no interrupt is taken.
+//! The interrupt shadows of STI and of MOV to SS, with every kind of instruction in them. In an interrupt shadow, which
+//! lasts for one instruction, no interrupt is taken.
 
 use core::arch::asm;
 

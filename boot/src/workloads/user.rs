@@ -10,7 +10,7 @@ use crate::trace::Plan;
 use pugmark_protocol::Level;
 
 const ROUNDS: u64 = 40;
-/// The most steps for which user level calls the kernel in a round.
+/// In each round user level calls the kernel for at most this many steps.
 const SERVICE: u64 = 6;
 const SEED: u64 = 42;
 const STACK: u64 = USER_BASE + 4 * 4096;

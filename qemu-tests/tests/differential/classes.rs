@@ -15,15 +15,15 @@ use std::collections::BTreeMap;
 /// Why the two decoders report different things for a damaged trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Class {
-    /// libipt is one packet ahead of the walk or after it, and in a PSB+ (the state that follows a PSB) it is at the
-    /// PSB. So it reports the same error at another place, and reports an error of a packet that the walk has not
-    /// reached yet before those of the walk.
+    /// libipt reads one packet ahead of the walk, or is one behind it, and in a PSB+ (the state that follows a PSB) it
+    /// is at the PSB. So it reports the same error at another place. It also reports an error in a packet that the walk
+    /// has not reached before it reports the errors of the walk.
     ReadsAhead,
     /// libipt acts on a packet's opcode before it reads the packet. So if that packet is malformed or cut off by the
     /// end of the trace, it reports what is wrong with the walk there, and walks on where the packets say nothing more.
     OpcodeOnly,
-    /// libipt judges packets at places where no processor sends them differently, or words the error differently. It
-    /// accepts some (TIP and TNT while tracing is off, PSBEND without PSB) and refuses others (TraceStop while tracing
+    /// Where no processor would send a packet, libipt judges it differently or words the error differently. It accepts
+    /// some (TIP and TNT while tracing is off, PSBEND without PSB) and refuses others (TraceStop while tracing
     /// is on; TIP and TNT between a MODE.Exec and its TIP, or when more are left; compressed returns from a call that
     /// left the filter; more than eight status updates in a PSB+).
     Context,
@@ -262,7 +262,7 @@ impl Difference<'_> {
         let theirs = self.theirs.addresses.get(same).copied();
         let wide = |address: u64| address > u64::from(u32::MAX);
         let code = self.code.at(last);
-        // Outside 64-bit mode addresses have 32 bits; only a far transfer may lead to wider ones.
+        // Outside 64-bit mode addresses have 32 bits and wrap around. A far transfer may lead there without that.
         let wraps = wide(last) && !wide(own) && theirs.is_none_or(wide) && !is_far(code);
         // 62 is BOUND if its operand is in memory; otherwise it is EVEX.
         let bound = !wide(last) && matches!(code, [0x62, 0..0xc0, ..]);

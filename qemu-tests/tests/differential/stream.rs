@@ -110,7 +110,8 @@ impl Stream {
         self.packets.iter().any(|(at, packet)| *at == offset && is_branch(packet))
     }
 
-    /// Whether there is a MODE.Exec before `offset`, outside a PSB+, whose partner is not a TIP or TIP.PGE with an IP.
+    /// Whether, after the last PSB+ before `offset`, there is a MODE.Exec whose partner is not a TIP or TIP.PGE with an
+    /// IP.
     pub(crate) fn has_odd_mode(&self, offset: u64) -> bool {
         let (mut waits, mut in_psb, mut odd) = (false, false, false);
         for (at, packet) in &self.packets {
@@ -167,7 +168,7 @@ impl Stream {
         self.before(offset).fold(None, last)
     }
 
-    /// How many packets with state there are in the PSB+ that `offset` is in.
+    /// How many packets of the PSB+ that `offset` is in report state.
     pub(crate) fn updates(&self, offset: u64) -> usize {
         let psb = self.before(offset + 1).filter(|(_, packet)| *packet == Packet::Psb).last();
         let behind = self.packets.iter().skip_while(|(at, _)| Some(*at) != psb.map(|(psb, _)| *psb));
@@ -228,7 +229,7 @@ struct Order {
     branch: bool,
     /// A MODE.Exec waits for its TIP.
     mode: bool,
-    /// There was a TSC without its TMA yet.
+    /// A TSC still has no TMA that belongs to it.
     tsc: bool,
 }
 

@@ -8,7 +8,7 @@ use pugmark_program::{Program, Rates, Shape, Step, Switch, Walk};
 use pugmark_qemu_tests::libipt_speed::FileSection;
 use std::{fs, path::Path};
 
-/// Registers and bits, typed from the manual: SDM vol. 4; vol. 3, Intel IntelProcessor Trace, "IA32_RTIT_CTL MSR".
+/// Registers and bits, typed from the manual: SDM vol. 4; vol. 3, Intel Processor Trace, "IA32_RTIT_CTL MSR".
 const OUTPUT_BASE: u32 = 0x560;
 const OUTPUT_MASK_PTRS: u32 = 0x561;
 const CTL: u32 = 0x570;
