@@ -1,7 +1,9 @@
-//! TIP, TIP.PGE, TIP.PGD: branches, synchronous and asynchronous, and where packet generation begins and ends.
+//! TIP (target IP), TIP.PGE and TIP.PGD (packet generation enabled and disabled): branches, synchronous and
+//! asynchronous, and where tracing starts and ends.
 //!
-//! A FUP that no other packet asked for begins an asynchronous branch; the next TIP or TIP.PGD ends it. What changed
-//! on the way (PIP, VMCS, MODE.Exec) lies between them and is reported behind the branch, at its target.
+//! A FUP that no other packet needs begins an asynchronous branch (an interrupt or the like); the next TIP or TIP.PGD
+//! ends it. State that the branch changes (PIP, VMCS, MODE.Exec) comes between the two and is reported after the
+//! branch, at its target.
 
 use super::{
     Event, EventDecoder, EventKind,
@@ -30,7 +32,7 @@ impl EventDecoder<'_> {
 
     pub(super) fn tip_pge(&mut self, offset: u64, ip: Ip) -> Result<(), ErrorKind> {
         let ip = self.last_ip.update(ip);
-        // libipt sees it where the event is to be applied.
+        // libipt reports this error only when it applies the event.
         if ip.is_none() && self.config().dialect == Dialect::Manual {
             return Err(ErrorKind::IpSuppressed("TIP.PGE"));
         }
@@ -50,7 +52,7 @@ impl EventDecoder<'_> {
             self.publish(offset, ip, EventKind::AsyncDisabled { at })?;
             return self.publish_for_tip_pgd(offset);
         }
-        // libipt has the mode where the instruction is that changes it, which is still to come.
+        // libipt reports the mode at the instruction that changes it, which is still to come.
         if self.config().dialect == Dialect::Libipt {
             self.publish_for_tip_pgd(offset)?;
         }
@@ -62,8 +64,8 @@ impl EventDecoder<'_> {
         self.publish_for_tip_pgd(offset)
     }
 
-    /// Publishes what waits for a TIP where there is none any more. To libipt a change of RFLAGS.IF alone is not one that
-    /// a TIP.PGD completes.
+    /// Publishes the events that wait for a TIP when a TIP.PGD came instead. For libipt a TIP.PGD does not complete a
+    /// change of RFLAGS.IF alone.
     fn publish_for_tip_pgd(&mut self, offset: u64) -> Result<(), ErrorKind> {
         while let Some(waiter) = self.waiting.take(|waiter| waiter.partner.is_tip()) {
             if waiter.partner == Partner::FupOrTipOfSame && self.config().dialect == Dialect::Libipt {
@@ -74,7 +76,7 @@ impl EventDecoder<'_> {
         Ok(())
     }
 
-    /// Publishes what waits for a TIP.
+    /// Publishes the events that wait for a TIP.
     fn publish_for_tip(&mut self, offset: u64, ip: Option<u64>) -> Result<(), ErrorKind> {
         while let Some(waiter) = self.waiting.take(|waiter| waiter.partner.is_tip()) {
             if matches!(waiter.kind, Some(EventKind::AsyncBranch { .. })) {
@@ -96,7 +98,7 @@ impl EventDecoder<'_> {
         if !self.waiting.any(is_branch) {
             return self.publish(offset, None, EventKind::Vmcs(vmcs));
         }
-        // It comes before a change of CR3, which is one within that VMCS.
+        // The VMCS comes before a change of CR3, because that change is within the VMCS.
         let mut last = Some(EventKind::AsyncVmcs(vmcs));
         if let Some(paging) =
             self.waiting.find(|waiter| matches!(waiter.kind, Some(EventKind::AsyncPaging(_))))
@@ -107,7 +109,7 @@ impl EventDecoder<'_> {
     }
 }
 
-/// The begin of an asynchronous branch.
+/// Whether the event is the start of an asynchronous branch.
 pub(super) fn is_branch(waiter: &Waiter) -> bool {
     matches!(waiter.kind, Some(EventKind::AsyncBranch { .. }))
 }

@@ -1,6 +1,7 @@
-//! A short way to what branches need, which is most of a trace: outcomes and targets.
+//! A fast path to outcomes and targets of branches, which are most of a trace.
 //!
-//! It has no opinion of its own: where anything else may be due, it reads nothing, and [`EventDecoder::next`] does.
+//! It decides nothing itself: if anything else may come next, it reads nothing and leaves the packet to
+//! [`EventDecoder::next`].
 
 use super::{EventDecoder, Stamp, decoder::State};
 use crate::{
@@ -8,16 +9,16 @@ use crate::{
     packet::{Packet, Tnt},
 };
 
-/// What the next branch takes, where nothing comes before it.
+/// What the trace has for the next branch, if nothing comes before it.
 pub(crate) enum Branch {
-    /// Outcomes, of a packet at this offset that has been read.
+    /// Outcomes of the packet at this offset, which has been read.
     Outcomes(u64, Tnt),
-    /// A target, in a packet that has not been read: [`EventDecoder::take_target`] does.
+    /// A target, in a packet that has not been read yet: [`EventDecoder::take_target`] reads it.
     Target,
 }
 
 impl EventDecoder<'_> {
-    /// What the next branch takes, if that comes next and only packets about time are in front of it.
+    /// Returns what the trace has for the next branch, if only timing packets come before that.
     #[inline(always)]
     pub(crate) fn next_branch(&mut self) -> Option<Branch> {
         if !self.has_nothing_open() {
@@ -44,7 +45,7 @@ impl EventDecoder<'_> {
         }
     }
 
-    /// Reads the TIP packet that is a [`Branch::Target`]: its offset and address.
+    /// Reads the TIP packet of a [`Branch::Target`] and returns its offset and address.
     #[inline(always)]
     pub(crate) fn take_target(&mut self) -> Option<(u64, u64)> {
         let (offset, form, payload) = self.packets.next_target()?;
@@ -53,13 +54,13 @@ impl EventDecoder<'_> {
         Some((offset, self.last_ip.update_by(form, payload)))
     }
 
-    /// When the packet was made that was read last.
+    /// The time of the packet that was read last.
     #[inline(always)]
     pub(crate) fn now(&self) -> Stamp {
         self.clock.now()
     }
 
-    /// Nothing but the next packet says what comes next.
+    /// Whether no event waits or is queued, so that the next packet alone decides what comes next.
     #[inline(always)]
     fn has_nothing_open(&self) -> bool {
         matches!(self.state, State::Synced)

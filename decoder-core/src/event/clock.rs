@@ -1,4 +1,4 @@
-//! Time: what the timing packets say, for the events between them.
+//! Time: keeps the time from the timing packets, to stamp the events between them.
 
 use super::{EventDecoder, Stamp};
 use crate::{
@@ -8,7 +8,7 @@ use crate::{
     time::{Calibration, Estimate, TimeError},
 };
 
-/// What time it is, and how long a core cycle takes.
+/// The current time, and how long a core cycle takes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Clock {
     estimate: Estimate,
@@ -18,7 +18,7 @@ pub(super) struct Clock {
 }
 
 impl Clock {
-    /// At a PSB; `suspect_mtc` by erratum SKL168, which libipt's event decoder does not allow for.
+    /// Enters a PSB+. `suspect_mtc`: erratum SKL168 applies, which libipt's event decoder does not allow for.
     pub(super) fn enter_psb(&mut self, suspect_mtc: bool) {
         self.in_psb = true;
         if suspect_mtc {
@@ -26,7 +26,7 @@ impl Clock {
         }
     }
 
-    /// Behind a PSB+.
+    /// Leaves a PSB+.
     pub(super) fn leave_psb(&mut self) {
         self.in_psb = false;
     }
@@ -94,7 +94,8 @@ impl Clock {
     }
 }
 
-/// What a packet cannot mean is wrong with the trace; what is missing of the clocks is not.
+/// Makes an error only of a packet with an impossible value or place. Missing knowledge about the clocks is no error
+/// of the trace.
 fn check(packet: &'static str, value: u64, step: Result<(), TimeError>) -> Result<(), ErrorKind> {
     match step {
         Err(TimeError::OutOfRange) => Err(ErrorKind::MalformedPacket { packet, value }),

@@ -1,7 +1,8 @@
-//! CFE and EVD: event trace, which names the events that transfer control and what came with them.
+//! CFE and EVD, the packets of event trace: they name events that transfer control (interrupts, VM exits, IRET and
+//! the like) and carry their data.
 //!
-//! An EVD belongs to the next CFE. A CFE has a FUP of its own, or shares the FUP of the asynchronous branch that it
-//! is the cause of, or stands for the instruction that caused it.
+//! An EVD belongs to the next CFE. A CFE has its own FUP, or shares the FUP of the asynchronous branch that it
+//! causes, or belongs to the instruction that caused it.
 //!
 //! Source: SDM vol. 3, Intel Processor Trace, "Event Tracing Packets".
 
@@ -29,7 +30,7 @@ impl EventDecoder<'_> {
                 Some(EventKind::Vmexit { vector, reason: payload, qualification })
             }
             (0..=2, Some(_)) => return Err(ErrorKind::UnexpectedPacket("EVD")),
-            // One of a kind that is not known.
+            // An EVD of an unknown type is ignored.
             (_, begun) => begun,
         };
         if kind.is_some() { self.waiting.push(Partner::Cfe, kind, "EVD") } else { Ok(()) }
@@ -53,7 +54,8 @@ impl EventDecoder<'_> {
         }
     }
 
-    /// At an OVF while tracing is off: nobody knows where in the code these were, and nothing that would say so was lost.
+    /// Publishes the waiting events at an OVF while tracing is off. Their place in the code is unknown, and no packet
+    /// that would give it was lost.
     pub(super) fn publish_unplaced(&mut self, offset: u64) -> Result<(), ErrorKind> {
         let mut waiting = core::mem::replace(&mut self.waiting, Waiting::new());
         while let Some(waiter) = waiting.take(|waiter| waiter.partner != Partner::Cfe) {
@@ -69,7 +71,7 @@ impl EventDecoder<'_> {
     }
 }
 
-/// The event that EVDs have begun, with the CFE they were for; `None` when it is not one for them.
+/// Completes the event that EVDs began with their CFE; `None` when that type of CFE cannot follow them.
 const fn completed(begun: EventKind, cfe: Cfe) -> Option<EventKind> {
     match (begun, cfe.kind) {
         (EventKind::Interrupt { cr2, .. }, 1) => Some(EventKind::Interrupt { vector: cfe.vector, cr2 }),
@@ -81,7 +83,7 @@ const fn completed(begun: EventKind, cfe: Cfe) -> Option<EventKind> {
     }
 }
 
-/// The event of a CFE without EVDs; `None` for a type that is not known.
+/// The event of a CFE without EVDs; `None` for an unknown type.
 const fn kind(cfe: Cfe) -> Option<EventKind> {
     let vector = cfe.vector;
     Some(match cfe.kind {

@@ -1,6 +1,6 @@
-//! What was seen of a trace.
+//! Counts of the packets read.
 
-/// What a decoder has seen so far, over all synchronisations.
+/// Counts of the packets that a decoder has read so far, over all synchronisations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Packets of every kind.

@@ -10,7 +10,7 @@ use crate::{
 
 /// Gives the events of a trace, in order.
 ///
-/// It begins at a PSB: [`sync_forward`](Self::sync_forward) first, and again after each error.
+/// Decoding starts at a PSB: call [`sync_forward`](Self::sync_forward) first, and again after each error.
 #[derive(Clone, Debug)]
 pub struct EventDecoder<'a> {
     pub(super) packets: Packets<'a>,
@@ -21,11 +21,11 @@ pub struct EventDecoder<'a> {
     /// Packet generation is on.
     pub(super) tracing: bool,
     pub(super) clock: Clock,
-    /// The packet that the decoder holds; see [`Event::held`].
+    /// The offset of the packet that the decoder holds; see [`Event::held`].
     pub(super) held: u64,
     pub(super) ready: Ready,
     pub(super) replay: Option<Replay<'a>>,
-    /// What MODE.Exec packets said last; forgotten at an overflow.
+    /// The last MODE.Exec; forgotten at an overflow.
     pub(super) mode: Option<ModeExec>,
     pub(super) waiting: Waiting,
     pub(super) counters: Counters,
@@ -34,10 +34,10 @@ pub struct EventDecoder<'a> {
 /// Whether an event decoder gives events.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum State {
-    /// Not before a synchronisation.
+    /// None until the next synchronisation.
     OutOfSync,
     Synced,
-    /// Those that are ready, and then this.
+    /// The events that are ready, then this error.
     Failing(Error),
 }
 
@@ -67,13 +67,13 @@ impl<'a> EventDecoder<'a> {
         }
     }
 
-    /// How the trace is read.
+    /// The configuration that the trace is read with.
     #[must_use]
     pub fn config(&self) -> &Config<'a> {
         self.packets.config()
     }
 
-    /// The offset of the packet that comes next, or where the trace ends.
+    /// The offset of the next packet, or where the trace ends.
     #[must_use]
     pub fn offset(&self) -> u64 {
         self.packets.offset()
@@ -91,13 +91,13 @@ impl<'a> EventDecoder<'a> {
         self.clock.now().tsc
     }
 
-    /// How many MTC packets are not in the [`time`](Self::time), because their clock ran too far.
+    /// How many MTC packets the [`time`](Self::time) does not include, because their clock ran too far.
     #[must_use]
     pub fn lost_mtc(&self) -> u32 {
         self.clock.now().lost_mtc
     }
 
-    /// How many CYC packets are not in the [`time`](Self::time), because no ratio was known.
+    /// How many CYC packets the [`time`](Self::time) does not include, because no ratio was known.
     #[must_use]
     pub fn lost_cyc(&self) -> u32 {
         self.clock.now().lost_cyc
@@ -109,7 +109,7 @@ impl<'a> EventDecoder<'a> {
         self.clock.now().core_bus_ratio
     }
 
-    /// What was seen so far.
+    /// Counts of the packets read so far.
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.counters
@@ -118,8 +118,8 @@ impl<'a> EventDecoder<'a> {
     /// The next event, or `None` at the end of the trace.
     ///
     /// # Errors
-    /// With the offset of the packet that is wrong, behind the events that were complete before it. After one, only [`ErrorKind::OutOfSync`] follows until
-    /// [`sync_forward`](Self::sync_forward).
+    /// Holds the offset of the wrong packet. It is reported after the events that were complete before that packet.
+    /// After an error, only [`ErrorKind::OutOfSync`] follows until [`sync_forward`](Self::sync_forward).
     #[expect(clippy::should_implement_trait, reason = "an iterator cannot tell its end from an error by `?`")]
     #[inline]
     pub fn next(&mut self) -> Result<Option<Event>, Error> {
@@ -128,7 +128,7 @@ impl<'a> EventDecoder<'a> {
         }
         self.advance().or_else(|error| {
             self.state = State::Failing(error);
-            // What is complete comes before what is wrong.
+            // Complete events come before the error.
             self.next_of_failed()
         })
     }
@@ -142,7 +142,7 @@ impl<'a> EventDecoder<'a> {
             return Ok(Some(event));
         }
         self.state = State::OutOfSync;
-        // What is wrong here may be a PSB, which the next synchronisation should find.
+        // The wrong packet may be a PSB, which the next synchronisation should find.
         self.packets.set_offset(error.offset);
         Err(error)
     }
@@ -177,8 +177,8 @@ impl<'a> EventDecoder<'a> {
         }
     }
 
-    /// One packet that is no OVF and not of a PSB+. What it completes is returned or ready; when both, what is returned
-    /// is first.
+    /// Applies one packet that is no OVF and not in a PSB+. The events that it completes are returned or queued; if
+    /// both, the returned event is first.
     #[inline]
     fn step(&mut self, offset: u64, packet: Packet) -> Result<Option<Event>, ErrorKind> {
         if self.config().dialect == Dialect::Manual && self.is_out_of_place(&packet) {
@@ -200,7 +200,7 @@ impl<'a> EventDecoder<'a> {
             | Packet::DamagedTma(_)
             | Packet::Bbp(_)
             | Packet::Bip(_)
-            // One that does not end a PSB+ means nothing.
+            // A PSBEND that does not end a PSB+ has no meaning.
             | Packet::PsbEnd
             | Packet::Unknown(_) => {}
             Packet::Cbr(cbr) => self.publish(offset, None, EventKind::Cbr { ratio: cbr.ratio })?,
@@ -225,7 +225,7 @@ impl<'a> EventDecoder<'a> {
             Packet::Cfe(cfe) => self.cfe(offset, cfe)?,
             Packet::Evd(evd) => self.evd(evd)?,
             Packet::Trig(trig) => self.trig(offset, trig)?,
-            // Only `advance` takes these, because what is wrong behind them has another offset.
+            // Only `advance` handles these, because an error after them has another offset.
             Packet::Psb | Packet::Ovf => return Err(ErrorKind::UnexpectedPacket(packet.name())),
         }
         Ok(None)
@@ -254,7 +254,7 @@ impl<'a> EventDecoder<'a> {
         if self.ready.push(event) { Ok(()) } else { Err(ErrorKind::TooManyWaiting("event")) }
     }
 
-    /// The offset of the packet that comes next and is no padding, or where the trace ends.
+    /// The offset of the next packet that is no padding, or where the trace ends.
     #[inline]
     pub(super) fn next_offset(&self) -> u64 {
         let offset = self.packets.offset();

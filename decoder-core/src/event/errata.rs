@@ -12,8 +12,8 @@ use crate::{
 };
 
 impl EventDecoder<'_> {
-    /// SKD010: the FUP behind the OVF at `offset` may be missing. Whether something was found that says where tracing
-    /// goes on, or that it does not; then the overflow is reported and packets go on there.
+    /// SKD010: the FUP after the OVF at `offset` may be missing. Looks for a packet that says where tracing
+    /// continues, or that it is off. If there is one, reports the overflow, continues reading there and returns true.
     pub(super) fn resume_by_skd010(&mut self, offset: u64, when: Stamp) -> Result<bool, Error> {
         let mut packets = self.packets.clone();
         let mut clock = self.clock;
@@ -27,7 +27,7 @@ impl EventDecoder<'_> {
                 Packet::Tip(ip) | Packet::Fup(ip) => {
                     let ip = last_ip.update(ip);
                     let is_fup = matches!(packet, Packet::Fup(_));
-                    // A FUP is taken again, behind the overflow, and a MODE.TSX before it with it.
+                    // A FUP is read again after the overflow, together with a MODE.TSX before it.
                     self.packets.set_offset(if is_fup { at } else { packets.offset() });
                     (self.clock, self.last_ip, self.tracing) = (clock, last_ip, true);
                     if let (Some(ModeTsx { in_tx, abort }), true) = (tsx, is_fup) {
@@ -64,14 +64,14 @@ impl EventDecoder<'_> {
                 Packet::Ptw(ptw) if !ptw.ip => {}
                 Packet::Cfe(cfe) if !cfe.ip => {}
                 _ if is_aside(&packet) => clock.track(packet, self.packets.config()).map_err(here)?,
-                // It is as the manual says, or cannot be put right.
+                // The trace is as the manual says, or cannot be repaired.
                 _ => return Ok(false),
             }
         }
     }
 
-    /// APL11: a TIP.PGD behind the OVF at `offset`. Whether it is there; then the overflow is reported and packets go on
-    /// behind it, with tracing off.
+    /// APL11: a TIP.PGD may follow the OVF at `offset`. If it does, reports the overflow, continues after the TIP.PGD
+    /// with tracing off and returns true.
     pub(super) fn go_off_by_apl11(&mut self, offset: u64, when: Stamp) -> Result<bool, Error> {
         let mut packets = self.packets.clone();
         let mut clock = self.clock;
@@ -93,7 +93,8 @@ impl EventDecoder<'_> {
         Ok(false)
     }
 
-    /// APL12: the FUP behind an OVF, which ends at `end`, is there although tracing is off by then, as what follows says.
+    /// APL12: whether the packets after `end`, the end of the FUP after an OVF, show that tracing was already off
+    /// there.
     pub(super) fn went_off_by_apl12(&self, end: u64) -> Result<bool, Error> {
         let mut packets = self.packets.clone();
         packets.set_offset(end);
@@ -113,7 +114,7 @@ impl EventDecoder<'_> {
         Ok(false)
     }
 
-    /// APL12: reports the overflow behind that FUP, with the time that passed until then.
+    /// APL12: reports the overflow after that FUP, with the time at the FUP.
     pub(super) fn pass_fup_by_apl12(&mut self, offset: u64, end: u64) -> Result<(), Error> {
         while self.packets.offset() < end {
             let Some(packet) = self.packets.next() else { break };
@@ -126,7 +127,7 @@ impl EventDecoder<'_> {
     }
 }
 
-/// The IP of the FUP in a PSB+ whose PSB was read already.
+/// The IP of the FUP in a PSB+ whose PSB has been read.
 fn psb_ip(packets: &mut Packets<'_>) -> Result<Option<u64>, Error> {
     for packet in packets.by_ref() {
         match packet?.1 {

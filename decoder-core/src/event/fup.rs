@@ -1,4 +1,4 @@
-//! FUP, and the packets that need one to be complete.
+//! FUP (flow update: the address of an event), and the packets that need a FUP to be complete.
 
 use super::{
     EventDecoder, EventKind,
@@ -19,9 +19,9 @@ impl EventDecoder<'_> {
         }
         let claimed = self.waiting.any(|waiter| waiter.partner.claims_fup());
         while let Some(waiter) = self.waiting.take(|waiter| waiter.partner.is_fup()) {
-            // The one that brings packet generation back.
+            // An OVF's own FUP shows that packet generation is on again.
             self.tracing |= waiter.kind == Some(EventKind::Overflow);
-            // These have no place in the code.
+            // These events have no place in the code.
             let placed = !matches!(waiter.kind, Some(EventKind::Rsm | EventKind::Sipi { .. }));
             self.publish_waiter(offset, ip.filter(|_| placed), waiter)?;
         }
@@ -35,7 +35,7 @@ impl EventDecoder<'_> {
         self.waiting.push(Partner::Tip, Some(EventKind::AsyncBranch { from }), "FUP")
     }
 
-    /// Publishes what waited.
+    /// Publishes an event that waited.
     pub(super) fn publish_waiter(
         &mut self,
         offset: u64,
@@ -67,7 +67,7 @@ impl EventDecoder<'_> {
         if !self.tracing {
             return self.publish(offset, None, kind);
         }
-        // The FUP of an abort is that of an asynchronous branch, too.
+        // The FUP of an abort also begins an asynchronous branch.
         let partner = if mode.abort { Partner::AnyFup } else { Partner::OwnFup };
         self.waiting.push(partner, Some(kind), "MODE.TSX")
     }
@@ -83,10 +83,10 @@ impl EventDecoder<'_> {
     pub(super) fn trig(&mut self, offset: u64, trig: Trig) -> Result<(), ErrorKind> {
         let malformed = |icnt: u16| Err(ErrorKind::MalformedPacket { packet: "TRIG", value: icnt.into() });
         let icnt = match (trig.ip, trig.icnt) {
-            // The FUP says where it was, so there is nothing to count.
+            // The FUP gives the place, so there is nothing to count.
             (true, Some(0)) => None,
             (true, icnt) => return malformed(icnt.unwrap_or(0)),
-            // There is nothing to count from.
+            // While tracing is off there is no place to count from.
             (false, Some(icnt)) if icnt > 0 && !self.tracing => return malformed(icnt),
             (false, icnt) => icnt,
         };

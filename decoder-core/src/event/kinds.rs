@@ -1,8 +1,9 @@
-//! Kinds of packets, by what they mean for those around them.
+//! Classes of packets, by what they mean for the packets around them.
 
 use crate::packet::Packet;
 
-/// Says nothing about the flow: padding, time, maintenance, and what only its reader understands.
+/// Whether the packet says nothing about the flow: padding, time, maintenance, and packets that only the caller's
+/// reader knows.
 pub(crate) const fn is_aside(packet: &Packet) -> bool {
     matches!(
         packet,
@@ -18,7 +19,7 @@ pub(crate) const fn is_aside(packet: &Packet) -> bool {
     )
 }
 
-/// Says in what state the code runs, which a PSB+ repeats.
+/// Whether the packet gives state that the code runs in, which a PSB+ repeats.
 pub(crate) const fn is_state(packet: &Packet) -> bool {
     matches!(packet, Packet::ModeExec(_) | Packet::ModeTsx(_) | Packet::Pip(_) | Packet::Vmcs(_))
 }

@@ -1,9 +1,10 @@
 //! Packets to events: what happened, with the address where it happened.
 //!
-//! Many packets say something only together: MODE.TSX and the FUP behind it, FUP and TIP around a PIP. This layer
-//! puts them together; the [instruction flow](crate::flow) then finds the place of each event in the code. Packets
-//! that wait for another wait in one list, in their order. Those that no processor sends where they stand are errors,
-//! in libipt's [dialect](crate::config::Dialect) only those that it refuses.
+//! Many packets have a meaning only together: a MODE.TSX with the FUP (flow update: an address) after it, or a FUP, a
+//! PIP (CR3 was written) and a TIP (target IP) for an interrupt that changes CR3. This layer combines them to events;
+//! the [instruction flow](crate::flow) then finds the place of each event in the code. Packets that need a later
+//! packet wait in one list, in order. A packet that no processor sends at its place is an error; in libipt's
+//! [dialect](crate::config::Dialect) it is an error only if libipt refuses it.
 //!
 //! ```
 //! use pugmark_decoder_core::event::{EventDecoder, EventKind};
@@ -59,22 +60,23 @@ use crate::{
     packet::{Mwait, Pip, PtwPayload, Pwre, Pwrx, Tnt, Vmcs},
 };
 
-/// Something that happened, from one packet or from several that belong together.
+/// Something that happened, from one packet or several that belong together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Event {
     /// What.
     pub kind: EventKind,
-    /// Where, or where to for [`AsyncBranch`](EventKind::AsyncBranch), [`Tip`](EventKind::Tip) and the disabling
-    /// kinds; `None` where the packets have no IP.
+    /// Where it happened, or where it led to for [`AsyncBranch`](EventKind::AsyncBranch), [`Tip`](EventKind::Tip) and
+    /// the disabling kinds; `None` if the packets have no IP.
     pub ip: Option<u64>,
     /// When.
     pub when: Stamp,
     /// The offset of the packet that completed the event.
     pub offset: u64,
-    /// The offset of the packet that a decoder with this event in its hand holds: the one that completed the event, as
-    /// long as it may complete others, or the one behind it.
+    /// The offset of the packet that the decoder holds (is at) while it reports this event: the packet that completed
+    /// the event as long as it may complete more events, otherwise the packet after it.
     pub held: u64,
-    /// From a PSB+: repeats state that a decoder which was there all along knows already.
+    /// The event is from a PSB+ (the packets from PSB to PSBEND): it repeats state that a decoder already knows
+    /// unless it has just synchronised.
     pub status: bool,
 }
 
@@ -83,13 +85,14 @@ pub struct Event {
 pub struct Stamp {
     /// The estimated TSC, 56 bits; `None` before the first TSC packet.
     ///
-    /// What makes time of the packets behind a TSC is in [`Config::clocks`](crate::config::Config::clocks).
+    /// [`Config::clocks`](crate::config::Config::clocks) holds what is needed to get the time from the timing packets
+    /// after a TSC.
     pub tsc: Option<u64>,
     /// The same, but before the first TSC packet the time since the synchronisation.
     pub time: u64,
-    /// How many MTC packets since the last TSC are not in the time, because their clock ran too far.
+    /// How many MTC packets since the last TSC the time does not include, because their clock ran too far.
     pub lost_mtc: u32,
-    /// How many CYC packets since the last TSC or MTC are not in the time, because no ratio was known.
+    /// How many CYC packets since the last TSC or MTC the time does not include, because no ratio was known.
     pub lost_cyc: u32,
     /// The ratio of core clock to bus clock; `None` before the first CBR packet.
     pub core_bus_ratio: Option<u8>,
@@ -99,13 +102,13 @@ pub struct Stamp {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum EventKind {
-    /// Packet generation was enabled and goes on at the IP.
+    /// Packet generation was enabled and continues at the IP.
     Enabled {
-        /// Where it stopped before, as far as the instruction flow decoder knows. Always `false` from the event
-        /// decoder.
+        /// It continues where it stopped before, as far as the instruction flow decoder knows. Always `false` from
+        /// the event decoder.
         resumed: bool,
     },
-    /// An instruction disabled packet generation; with an IP, that is where it led to.
+    /// An instruction disabled packet generation. The IP, if there is one, is where the instruction led to.
     Disabled,
     /// Packet generation was disabled between two instructions.
     AsyncDisabled {
@@ -125,7 +128,7 @@ pub enum EventKind {
     Vmcs(Vmcs),
     /// The VMCS pointer was changed by an asynchronous branch to the IP.
     AsyncVmcs(Vmcs),
-    /// Packets were lost. With an IP, tracing goes on there; without, it is off.
+    /// Packets were lost. With an IP, tracing continues there; without one, tracing is off.
     Overflow,
     /// The execution mode changed; `None` for a combination of bits that is no mode.
     ExecMode(Option<ExecMode>),
@@ -153,7 +156,7 @@ pub enum EventKind {
     Pwrx(Pwrx),
     /// PTWRITE.
     Ptwrite(PtwPayload),
-    /// Time went on at a branch. Only the instruction flow decoder makes them, if asked to.
+    /// Time advanced at a branch. Only the instruction flow decoder emits ticks, and only if configured to.
     Tick,
     /// The ratio of core clock to bus clock.
     Cbr {
@@ -172,7 +175,7 @@ pub enum EventKind {
         /// The address that faulted, for a page fault.
         cr2: Option<u64>,
     },
-    /// IRET and its kin.
+    /// IRET or a similar instruction.
     Iret,
     /// A system management interrupt.
     Smi,
@@ -216,13 +219,13 @@ pub enum EventKind {
     Trigger {
         /// Which.
         trbv: u8,
-        /// How many instructions behind the last place that the trace names; only where there is no IP.
+        /// How many instructions after the last place that the trace names; only if there is no IP.
         icnt: Option<u16>,
-        /// More than one.
+        /// More than one trigger fired.
         mult: bool,
     },
-    /// The target of an indirect branch or of an uncompressed return. The instruction flow decoder uses it up.
+    /// The target of an indirect branch or of an uncompressed return. The instruction flow decoder consumes it.
     Tip,
-    /// Outcomes of conditional branches and compressed returns. The instruction flow decoder uses them up.
+    /// Outcomes of conditional branches and compressed returns. The instruction flow decoder consumes them.
     Tnt(Tnt),
 }

@@ -1,7 +1,7 @@
-//! MODE.Exec: the execution mode, and RFLAGS.IF with it.
+//! MODE.Exec: the execution mode and RFLAGS.IF.
 //!
-//! It waits for the TIP, TIP.PGE or FUP that says where the mode changed. A packet that repeats what is known makes
-//! no event.
+//! A MODE.Exec waits for the TIP, TIP.PGE or FUP that says where the mode changed. One that repeats the known state
+//! makes no event.
 
 use super::{EventDecoder, EventKind, waiting::Partner};
 use crate::{error::ErrorKind, mode::ExecMode, packet::ModeExec};
@@ -29,7 +29,7 @@ impl EventDecoder<'_> {
             let kind = EventKind::Iflags { enabled: mode.iflag };
             self.waiting.push(Partner::FupOrTipOfSame, Some(kind), "MODE.Exec")?;
         }
-        // It has a partner all the same.
+        // A packet without an event still has a TIP or FUP that belongs to it.
         if !changed && !iflag {
             self.waiting.push(Partner::FupOrTipOfSame, None, "MODE.Exec")
         } else {
@@ -37,8 +37,8 @@ impl EventDecoder<'_> {
         }
     }
 
-    /// Compares a MODE.Exec in a PSB+ with what is known. RFLAGS.IF counts only where its changes are reported: without
-    /// event trace they are not in the trace.
+    /// Compares a MODE.Exec in a PSB+ with the known state. RFLAGS.IF counts only if its changes are reported:
+    /// without event trace they are not in the trace.
     pub(super) fn check_mode(&mut self, mode: ModeExec) -> Result<(), ErrorKind> {
         let known = *self.mode.get_or_insert(mode);
         let same = (known.cs_l, known.cs_d) == (mode.cs_l, mode.cs_d)

@@ -1,4 +1,4 @@
-//! Which packet cannot come where it is.
+//! Detects packets that a processor cannot send at their place.
 //!
 //! Source: SDM vol. 3, Intel Processor Trace, "Packet Definitions", the rows "Dependencies" and "Generation Scenario" of
 //! each packet.
@@ -7,13 +7,13 @@ use super::{EventDecoder, branch::is_branch};
 use crate::packet::Packet;
 
 impl EventDecoder<'_> {
-    /// Whether no processor sends `packet` behind those before it; libipt makes of such a packet what it can.
+    /// Whether no processor sends `packet` after the packets before it. libipt accepts some of these packets.
     #[inline]
     pub(super) fn is_out_of_place(&self, packet: &Packet) -> bool {
         let needs_fup = || self.waiting.any(|waiter| waiter.partner.needs_fup());
         let is_within_branch = || self.waiting.any(is_branch);
         match packet {
-            // That tracing is on for these two libipt wants as well.
+            // The check that tracing is on is in `tnt` and `tip`, because libipt makes it, too.
             Packet::TntShort(_) | Packet::TntLong(_) => needs_fup() || is_within_branch(),
             Packet::Tip(_) => needs_fup(),
             Packet::TipPgd(_) => !self.tracing || needs_fup(),

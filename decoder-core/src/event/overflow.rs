@@ -1,7 +1,6 @@
 //! OVF: packets were lost.
 //!
-//! When a FUP follows, tracing goes on at its IP. Any other packet that says something about the flow means that
-//! tracing is off.
+//! When a FUP follows, tracing continues at its IP. Any other packet about the flow means that tracing is off.
 //!
 //! Source: SDM vol. 3, Intel Processor Trace, "Packet Definitions", "Overflow (OVF) Packet".
 
@@ -15,11 +14,11 @@ use crate::{
     packet::Packet,
 };
 
-/// What is behind an OVF.
+/// What follows an OVF.
 enum Behind {
-    /// A FUP; the packet behind it is at this offset.
+    /// A FUP; the packet after it is at this offset.
     Fup(u64),
-    /// A packet that there is with tracing off.
+    /// A packet that can also be sent while tracing is off.
     Other,
     /// The end of the trace.
     End,
@@ -37,11 +36,11 @@ impl EventDecoder<'_> {
         self.waiting.clear();
         self.mode = None;
         self.tracing = false;
-        // The manual has IPs behind an OVF compressed against one before it.
+        // By the manual, IPs after an OVF are compressed against the last IP before it.
         if libipt {
             self.last_ip.reset();
         }
-        // libipt is at the OVF when it looks at what is behind.
+        // libipt reports errors in the packets after the OVF at the OVF, from where it looks ahead.
         let blame = |error: Error| if libipt { Error { offset, ..error } } else { error };
         let when = self.clock.now();
         let behind = self.behind_overflow();
@@ -65,7 +64,7 @@ impl EventDecoder<'_> {
         self.publish_overflow(offset, None, when).map_err(here)
     }
 
-    /// Looks for a FUP behind the OVF, with nothing before it but what says nothing about the flow.
+    /// Looks for a FUP after the OVF, with only packets before it that say nothing about the flow.
     fn behind_overflow(&self) -> Result<Behind, Error> {
         let mut packets = self.packets.clone();
         while let Some(packet) = packets.next() {
@@ -86,7 +85,7 @@ impl EventDecoder<'_> {
         Ok(Behind::End)
     }
 
-    /// It happened when the OVF says, not when its consequence is known.
+    /// Publishes the overflow with the time of the OVF, not with that of the packet that shows its consequence.
     pub(super) fn publish_overflow(
         &mut self,
         offset: u64,

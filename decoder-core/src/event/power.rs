@@ -1,6 +1,6 @@
-//! MWAIT, PWRE, EXSTOP, PWRX: into a C-state and out of it.
+//! MWAIT, PWRE, EXSTOP and PWRX: the processor enters a C-state (sleep state) and leaves it.
 //!
-//! MWAIT happened where the EXSTOP behind it did. A PWRE is reported when the PWRX is there.
+//! An MWAIT is reported at the place of the EXSTOP after it. A PWRE is reported when its PWRX has arrived.
 
 use super::{
     EventDecoder, EventKind,
@@ -38,7 +38,7 @@ impl EventDecoder<'_> {
         self.publish(offset, None, EventKind::Pwrx(pwrx))
     }
 
-    /// Publishes what waits for the packet at hand, which is held meanwhile.
+    /// Publishes the events that wait for the current packet, which is held meanwhile.
     fn publish_for(&mut self, partner: Partner, offset: u64) -> Result<(), ErrorKind> {
         let behind = core::mem::replace(&mut self.held, offset);
         while let Some(waiter) = self.waiting.take_for(partner) {

@@ -1,7 +1,7 @@
-//! PSB+: PSB, the state, PSBEND.
+//! PSB+: the packets from PSB to PSBEND, which repeat the current state so that a decoder can start there.
 //!
-//! Whether tracing is on, and where, is only known when the whole PSB+ was seen; so it is read twice: once for that
-//! and to see that it is whole, then for its events.
+//! Only the whole PSB+ shows whether tracing is on, and where. So it is read twice: first for that and to check that
+//! it is complete, then for its events.
 //!
 //! Source: SDM vol. 3, Intel Processor Trace, "Packet Definitions", "Packet Stream Boundary (PSB) Packet".
 
@@ -12,16 +12,16 @@ use crate::{
     packet::{PSB, Packet, Packets},
 };
 
-/// A PSB+ that is read for its events.
+/// A PSB+ that is being read for its events.
 #[derive(Clone, Debug)]
 pub(super) struct Replay<'a> {
     packets: Packets<'a>,
-    /// Where its first packet behind the PSB is, and where it ends.
+    /// The offset of its first packet after the PSB, and its end.
     start: u64,
     end: u64,
-    /// Its state was given out; what is left is its MNTs.
+    /// Its state was reported; only its MNTs are left.
     pub(super) maintenance: bool,
-    /// What comes before its packets.
+    /// The event that is reported before those of its packets.
     first: Option<Event>,
 }
 
@@ -31,7 +31,7 @@ impl EventDecoder<'_> {
         self.counters.psbs += 1;
         self.held = psb;
         let power = |partner| matches!(partner, Partner::Exstop | Partner::Pwrx);
-        // A PSB may well come while the processor sleeps; libipt knows no such.
+        // A PSB can come while the processor sleeps; libipt does not expect that.
         let manual = self.config().dialect == Dialect::Manual;
         if self.waiting.any(|waiter| !(manual && power(waiter.partner))) {
             return Err(Error { offset: psb, kind: ErrorKind::UnexpectedPacket("PSB") });
@@ -52,7 +52,7 @@ impl EventDecoder<'_> {
                     return Ok(());
                 }
                 Packet::Ovf => {
-                    // It is taken again, behind the events of the PSB+ that it cut short.
+                    // The OVF is read again after the events of the PSB+ that it cut short.
                     self.packets.set_offset(offset);
                     self.begin_replay(psb, start, offset, ip, false);
                     return Ok(());
@@ -71,8 +71,8 @@ impl EventDecoder<'_> {
         }
     }
 
-    /// `whole`: it was not cut short by an OVF. Where it was, its FUP may be among what was lost, and a missing one says
-    /// nothing.
+    /// Starts the second reading. `whole`: no OVF cut the PSB+ short. If one did, the FUP may be lost, so a missing
+    /// FUP does not mean that tracing is off.
     fn begin_replay(&mut self, psb: u64, start: u64, end: u64, ip: Option<u64>, whole: bool) {
         let kind = match ip {
             Some(_) => Some(EventKind::Enabled { resumed: false }),
@@ -82,7 +82,7 @@ impl EventDecoder<'_> {
             self.tracing = ip.is_some();
         }
         self.clock.leave_psb();
-        // libipt holds the end of the PSB+ while it gives out what it says.
+        // libipt holds the end of the PSB+ while it reports its events.
         self.held = end;
         let first = kind.map(|kind| Event { status: true, ..self.event(psb, ip, kind) });
         let mut packets = self.packets.clone();
@@ -90,7 +90,7 @@ impl EventDecoder<'_> {
         self.replay = Some(Replay { packets, start, end, maintenance: false, first });
     }
 
-    /// Whether a TIP.PGE follows. Then, by erratum BDM70, the FUP in the PSB+ is one that should not be there.
+    /// Whether a TIP.PGE follows. If so, by erratum BDM70, the FUP in the PSB+ should not be there.
     fn is_enabled_next(&self) -> Result<bool, Error> {
         for packet in self.packets.clone() {
             match packet?.1 {
@@ -103,7 +103,7 @@ impl EventDecoder<'_> {
         Ok(false)
     }
 
-    /// The next event of the PSB+ that is read again.
+    /// The next event of the PSB+ in its second reading.
     pub(super) fn replay(&mut self) -> Result<Option<Event>, Error> {
         let Some(replay) = &mut self.replay else { return Ok(None) };
         if let Some(first) = replay.first.take() {
@@ -120,7 +120,7 @@ impl EventDecoder<'_> {
                     self.replay = None;
                     return Ok(None);
                 }
-                // Those that are not about state come last.
+                // Events that are not about state come last.
                 replay.maintenance = true;
                 replay.packets.set_offset(replay.start);
                 return Ok(None);

@@ -1,8 +1,8 @@
-//! Events that are complete and wait to be taken.
+//! The queue of complete events that the caller has not taken yet.
 
 use super::Event;
 
-/// A queue of fixed size. More than one event becomes ready at a time only where one packet completes several.
+/// A queue of fixed size. It holds more than one event only when one packet completes several.
 #[derive(Clone, Debug)]
 pub(super) struct Ready {
     events: [Option<Event>; Self::CAPACITY],
@@ -11,7 +11,7 @@ pub(super) struct Ready {
 }
 
 impl Ready {
-    /// Enough for everything that can wait at one time: PWREs, MWAIT, and MODE.Execs with two events each.
+    /// Enough for all events that can wait at one time: PWREs, MWAIT, and MODE.Execs with two events each.
     const CAPACITY: usize = 18;
 
     pub(super) const fn new() -> Self {

@@ -1,4 +1,4 @@
-//! Where an event decoder begins: at a PSB, with nothing known.
+//! Synchronising: an event decoder starts at a PSB, without any state.
 
 use super::{Event, EventDecoder, clock::Clock, decoder::State};
 use crate::{error::Error, packet::Packet};
@@ -6,7 +6,7 @@ use crate::{error::Error, packet::Packet};
 impl EventDecoder<'_> {
     /// Goes to the next PSB and returns its offset; `None` when none follows.
     ///
-    /// Everything that was known is forgotten, except the counters.
+    /// The decoder forgets all state except the counters.
     pub fn sync_forward(&mut self) -> Option<u64> {
         self.forget();
         let psb = self.packets.sync_forward();
@@ -22,7 +22,8 @@ impl EventDecoder<'_> {
         psb
     }
 
-    /// Goes to the PSB at `offset`, also to one that it was at before; `false`, and nothing changes, when there is none.
+    /// Goes to the PSB at `offset`, even if it was there before. Returns `false` and changes nothing when there is
+    /// none.
     ///
     /// In a run of PSBs without a gap it goes to the last one.
     pub fn sync_at(&mut self, offset: u64) -> bool {
@@ -34,7 +35,7 @@ impl EventDecoder<'_> {
         found
     }
 
-    /// The offset of the PSB synchronised onto last.
+    /// The offset of the PSB that was synchronised onto last.
     #[must_use]
     pub fn sync_offset(&self) -> Option<u64> {
         self.packets.sync_offset()
@@ -45,32 +46,33 @@ impl EventDecoder<'_> {
         self.packets.set_offset(psb);
     }
 
-    /// Goes behind the PSB at `offset`, if there is one, so that the next synchronisation does not find it.
+    /// Moves past the PSB at `offset`, if there is one, so that the next synchronisation does not find it.
     pub(crate) fn pass_psb(&mut self, offset: u64) {
         let mut packets = self.packets.clone();
         packets.set_offset(offset);
         if let Some(Ok((_, Packet::Psb))) = packets.next() {
-            // Synchronising begins a PSB's length less one before, to find one that a bad packet seemed to hold.
+            // Synchronising starts a PSB's length less one earlier, to find a PSB whose start a bad packet seemed to
+            // hold.
             self.packets.set_offset(packets.offset());
         }
     }
 
-    /// Whether it gives events: it found a PSB, and there was no error since.
+    /// Whether the decoder gives events: it found a PSB and no error was reported since.
     pub(crate) fn is_synced(&self) -> bool {
         !matches!(self.state, State::OutOfSync)
     }
 
-    /// The offset of the packet that is held once all events given out are used: see [`Event::held`].
+    /// The offset of the packet that is held after all events returned so far are used: see [`Event::held`].
     pub(crate) fn held_next(&self) -> u64 {
         self.next_offset()
     }
 
-    /// The PSB whose status updates came last.
+    /// The PSB of the last status updates.
     pub(crate) fn status_psb(&self) -> u64 {
         self.status_psb
     }
 
-    /// The next status update of the PSB+ that is being given out.
+    /// The next status update of the PSB+ whose events are being returned.
     pub(crate) fn next_status(&mut self) -> Result<Option<Event>, Error> {
         match &self.replay {
             Some(replay) if !replay.maintenance => match self.ready.pop() {

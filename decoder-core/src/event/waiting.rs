@@ -1,20 +1,20 @@
-//! What is not complete yet: events that wait for a packet behind them.
+//! Incomplete events: each waits for a later packet.
 //!
-//! They wait in the order of their packets, and those that one packet completes are published in that order.
+//! They wait in the order of their packets. If one packet completes several, they are published in that order.
 
 use super::{EventKind, Stamp};
 use crate::error::ErrorKind;
 
-/// What an event waits for.
+/// The packet that an event waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Partner {
-    /// A FUP of its own, with which no asynchronous branch begins.
+    /// Its own FUP, which does not begin an asynchronous branch.
     OwnFup,
-    /// A FUP, which may be that of an asynchronous branch.
+    /// A FUP, which may also begin an asynchronous branch.
     AnyFup,
-    /// A TIP, TIP.PGE or TIP.PGD, or a FUP of its own: what MODE.Exec is content with.
+    /// A TIP, TIP.PGE or TIP.PGD, or its own FUP: any of these completes a MODE.Exec.
     FupOrTip,
-    /// The same for one that leaves the mode as it is.
+    /// The same for a MODE.Exec that does not change the mode.
     FupOrTipOfSame,
     /// The TIP or TIP.PGD of an asynchronous branch.
     Tip,
@@ -27,38 +27,38 @@ pub(super) enum Partner {
 }
 
 impl Partner {
-    /// Whether a FUP completes it.
+    /// Whether a FUP completes the event.
     pub(super) const fn is_fup(self) -> bool {
         matches!(self, Self::OwnFup | Self::AnyFup | Self::FupOrTip | Self::FupOrTipOfSame)
     }
 
-    /// Whether a FUP that completes it is not that of a branch.
+    /// Whether a FUP that completes the event does not begin a branch.
     pub(super) const fn claims_fup(self) -> bool {
         matches!(self, Self::OwnFup | Self::FupOrTip | Self::FupOrTipOfSame)
     }
 
-    /// Whether nothing but a FUP completes it.
+    /// Whether only a FUP completes the event.
     pub(super) const fn needs_fup(self) -> bool {
         matches!(self, Self::OwnFup | Self::AnyFup)
     }
 
-    /// Whether a TIP completes it.
+    /// Whether a TIP completes the event.
     pub(super) const fn is_tip(self) -> bool {
         matches!(self, Self::Tip | Self::FupOrTip | Self::FupOrTipOfSame)
     }
 }
 
-/// An event that is not complete.
+/// An incomplete event.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Waiter {
     pub(super) partner: Partner,
-    /// The event; `None` for a packet whose meaning is not known or of no interest here.
+    /// The event; `None` for a packet whose meaning is unknown or not needed here.
     pub(super) kind: Option<EventKind>,
-    /// When it happened, if not when it is complete.
+    /// The time of the event, if it differs from the time of its completion.
     pub(super) when: Option<Stamp>,
 }
 
-/// Events that are not complete, oldest first.
+/// Incomplete events, oldest first.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Waiting {
     waiters: [Waiter; Self::CAPACITY],
@@ -66,7 +66,7 @@ pub(super) struct Waiting {
 }
 
 impl Waiting {
-    /// As many as libipt has room for; processors leave a handful open.
+    /// The same capacity as libipt's; processors leave only a few events incomplete.
     pub(super) const CAPACITY: usize = 14;
 
     pub(super) const fn new() -> Self {
@@ -93,7 +93,7 @@ impl Waiting {
         Ok(())
     }
 
-    /// The oldest one that `is_it` says yes to, which waits no longer.
+    /// Removes and returns the oldest waiter that `is_it` accepts.
     pub(super) fn take(&mut self, is_it: impl Fn(&Waiter) -> bool) -> Option<Waiter> {
         let at = self.as_slice().iter().position(is_it)?;
         let waiter = self.waiters.get(at).copied()?;
@@ -102,7 +102,7 @@ impl Waiting {
         Some(waiter)
     }
 
-    /// The oldest one that waits for this.
+    /// Removes and returns the oldest waiter for this packet.
     pub(super) fn take_for(&mut self, partner: Partner) -> Option<Waiter> {
         self.take(|waiter| waiter.partner == partner)
     }

@@ -1,4 +1,4 @@
-//! The query decoder: events, with TNTs taken apart.
+//! The query decoder: gives events, and the outcomes in TNT packets one by one.
 
 use super::{Answer, Pending, QueryError};
 use crate::{
@@ -8,17 +8,18 @@ use crate::{
     packet::Tnt,
 };
 
-/// Gives the outcomes of branches and the events between them, each when asked for.
+/// Gives the outcomes of branches and the events between them, each when the caller asks for it.
 ///
-/// It begins at a PSB: [`sync_forward`](Self::sync_forward) first, and again after each error of the trace.
+/// Decoding starts at a PSB: call [`sync_forward`](Self::sync_forward) first, and again after each error in the
+/// trace.
 #[derive(Clone, Debug)]
 pub struct QueryDecoder<'a> {
     events: EventDecoder<'a>,
-    /// Outcomes that were not asked for yet; the oldest is in bit `len - 1`. While there are some, `next` is `None`.
+    /// Outcomes that were not taken yet; the oldest is in bit `len - 1`. They come before `next`.
     tnt: Tnt,
-    /// What comes behind them, if it was looked at.
+    /// The event after the outcomes, if it was read.
     next: Option<Event>,
-    /// When what was given out last happened.
+    /// The time of the last answer.
     when: Stamp,
 }
 
@@ -44,7 +45,7 @@ impl<'a> QueryDecoder<'a> {
 
     /// Goes to the next PSB and returns its offset; `None` when none follows.
     ///
-    /// Everything that was known is forgotten, except the counters.
+    /// The decoder forgets all state except the counters.
     pub fn sync_forward(&mut self) -> Option<u64> {
         self.forget();
         self.events.sync_forward()
@@ -56,7 +57,8 @@ impl<'a> QueryDecoder<'a> {
         self.events.sync_backward()
     }
 
-    /// Goes to the PSB at `offset`, also to one that it was at before; `false`, and nothing changes, when there is none.
+    /// Goes to the PSB at `offset`, even if it was there before. Returns `false` and changes nothing when there is
+    /// none.
     ///
     /// In a run of PSBs without a gap it goes to the last one.
     pub fn sync_at(&mut self, offset: u64) -> bool {
@@ -73,8 +75,8 @@ impl<'a> QueryDecoder<'a> {
         self.when = Stamp::default();
     }
 
-    /// The IP at which the PSB+ that was synchronised onto says that tracing goes on; `None` when it says that tracing is
-    /// off, and at the end of the trace. It is that of the first event, which stays there.
+    /// The IP at which tracing continues by the PSB+ that was synchronised onto; `None` when tracing is off there,
+    /// and at the end of the trace. This is the IP of the first event, which is not consumed.
     ///
     /// # Errors
     /// As [`pending`](Self::pending).
@@ -83,14 +85,14 @@ impl<'a> QueryDecoder<'a> {
         Ok(self.next.filter(|event| event.status).and_then(|event| event.ip))
     }
 
-    /// The offset of the packet that completed what comes next, if that was looked at, or of the packet that comes next,
-    /// or where the trace ends.
+    /// The offset of the packet that completed the next event, if that was read; otherwise of the next packet, or
+    /// where the trace ends.
     #[must_use]
     pub fn offset(&self) -> u64 {
         self.next.map_or_else(|| self.events.offset(), |event| event.offset)
     }
 
-    /// The offset of the PSB synchronised onto last.
+    /// The offset of the PSB that was synchronised onto last.
     #[must_use]
     pub fn sync_offset(&self) -> Option<u64> {
         self.events.sync_offset()
@@ -102,37 +104,37 @@ impl<'a> QueryDecoder<'a> {
         self.events.trace()
     }
 
-    /// How the trace is read.
+    /// The configuration that the trace is read with.
     #[must_use]
     pub fn config(&self) -> &Config<'a> {
         self.events.config()
     }
 
-    /// The time of what was given out last: the estimated TSC, 56 bits; `None` before the first TSC packet.
+    /// The time of the last answer: the estimated TSC, 56 bits; `None` before the first TSC packet.
     #[must_use]
     pub fn time(&self) -> Option<u64> {
         self.when.tsc
     }
 
-    /// How many MTC packets are not in the [`time`](Self::time), because their clock ran too far.
+    /// How many MTC packets the [`time`](Self::time) does not include, because their clock ran too far.
     #[must_use]
     pub fn lost_mtc(&self) -> u32 {
         self.when.lost_mtc
     }
 
-    /// How many CYC packets are not in the [`time`](Self::time), because no ratio was known.
+    /// How many CYC packets the [`time`](Self::time) does not include, because no ratio was known.
     #[must_use]
     pub fn lost_cyc(&self) -> u32 {
         self.when.lost_cyc
     }
 
-    /// The ratio of core clock to bus clock then; `None` before the first CBR packet.
+    /// The ratio of core clock to bus clock at that time; `None` before the first CBR packet.
     #[must_use]
     pub fn core_bus_ratio(&self) -> Option<u8> {
         self.when.core_bus_ratio
     }
 
-    /// What was seen of the trace so far, over all synchronisations.
+    /// Counts of the packets read so far, over all synchronisations.
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.events.counters()
@@ -141,7 +143,8 @@ impl<'a> QueryDecoder<'a> {
     /// What comes next, or `None` at the end of the trace.
     ///
     /// # Errors
-    /// Of the trace. After one, only [`OutOfSync`](crate::ErrorKind::OutOfSync) follows until the next synchronisation.
+    /// An error in the trace. After one, only [`OutOfSync`](crate::ErrorKind::OutOfSync) follows until the next
+    /// synchronisation.
     #[inline]
     pub fn pending(&mut self) -> Result<Option<Pending>, Error> {
         if self.tnt.len > 0 {
@@ -156,7 +159,7 @@ impl<'a> QueryDecoder<'a> {
         })
     }
 
-    /// What comes next, whatever it is, or `None` at the end of the trace.
+    /// Takes what comes next, of any kind; `None` at the end of the trace.
     ///
     /// # Errors
     /// As [`pending`](Self::pending).
@@ -175,7 +178,7 @@ impl<'a> QueryDecoder<'a> {
     /// trace.
     ///
     /// # Errors
-    /// Of the trace; and [`QueryError::Other`] when something else comes next, which stays there.
+    /// An error in the trace, or [`QueryError::Other`] when something else comes next, which is not consumed.
     #[inline]
     pub fn conditional(&mut self) -> Result<Option<bool>, QueryError> {
         match self.pending()? {
@@ -185,10 +188,11 @@ impl<'a> QueryDecoder<'a> {
         }
     }
 
-    /// Where the next indirect branch went, `Some(None)` where the trace does not say. `None` at the end of the trace.
+    /// Where the next indirect branch went; `Some(None)` if the trace does not say. `None` at the end of the trace.
     ///
-    /// Processors may send a TIP behind outcomes of branches that come after it. Such a deferred TIP is not found here,
-    /// because only the code tells it from a wrong question: [`deferred`](Self::deferred) asks for it.
+    /// Processors may send a TIP after the outcomes of later branches. This function does not find such a deferred
+    /// TIP, because only the code shows whether the TIP is deferred or the caller is wrong:
+    /// [`deferred`](Self::deferred) finds it.
     ///
     /// # Errors
     /// As [`conditional`](Self::conditional).
@@ -201,10 +205,10 @@ impl<'a> QueryDecoder<'a> {
         }
     }
 
-    /// As [`indirect`](Self::indirect), also with outcomes in front of the TIP that belong to branches behind this one.
+    /// Like [`indirect`](Self::indirect), but also accepts a TIP after outcomes that belong to later branches.
     ///
     /// # Errors
-    /// As [`indirect`](Self::indirect), when not a TIP follows.
+    /// As [`indirect`](Self::indirect), when something else than a TIP follows.
     pub fn deferred(&mut self) -> Result<Option<Option<u64>>, QueryError> {
         if self.tnt.len == 0 {
             return self.indirect();
@@ -238,7 +242,7 @@ impl<'a> QueryDecoder<'a> {
         QueryError::Other { offset: self.offset(), pending }
     }
 
-    /// Looks at what comes next, there being no outcome.
+    /// Reads what comes next. There must be no outcomes left.
     #[inline]
     fn look(&mut self) -> Result<(), Error> {
         loop {

@@ -1,4 +1,4 @@
-//! Why there is no answer.
+//! The errors of the query decoder.
 
 use super::Pending;
 use crate::error::Error;
@@ -9,11 +9,11 @@ use core::fmt;
 pub enum QueryError {
     /// Something is wrong with the trace.
     Trace(Error),
-    /// Something else comes next. The trace does not fit the walk, or the other way round.
+    /// Something else comes next: the trace does not fit the caller's walk.
     Other {
         /// The offset of the packet that comes next.
         offset: u64,
-        /// What it is.
+        /// What comes next.
         pending: Pending,
     },
 }

@@ -1,8 +1,8 @@
-//! Events to answers: for a walk over the code that somebody else does.
+//! The query decoder: answers where each branch went, for a caller that walks over the code itself.
 //!
-//! Who has the code, or something better than the code, asks where each branch went: conditional branches and indirect
-//! ones, in the order of the walk. Between them the trace has events; while one is pending it has to be taken before
-//! the next branch. [`pending`](QueryDecoder::pending) says what comes next.
+//! A caller that has the code, or an analysis of it, asks for each conditional and each indirect branch, in the order
+//! of its walk. Between the branches the trace has events; a pending event must be taken before the next branch.
+//! [`pending`](QueryDecoder::pending) says what comes next.
 //!
 //! ```
 //! use pugmark_decoder_core::event::EventKind;
@@ -46,13 +46,13 @@ pub enum Pending {
     Indirect,
 }
 
-/// What came.
+/// An answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Answer {
     /// An event.
     Event(Event),
     /// Whether a conditional branch was taken.
     Conditional(bool),
-    /// Where an indirect branch went; `None` where the trace does not say, because it was not traced.
+    /// Where an indirect branch went; `None` if the trace does not say, because the target is not traced.
     Indirect(Option<u64>),
 }
