@@ -1,44 +1,44 @@
-//! What CPUID says of an AMD processor.
+//! What CPUID reports about an AMD processor.
 
 use crate::cpuid::CpuIdReader;
 use crate::lifecycle::Missing;
 use pugmark_decoder_core::ibs::{Caps, Part};
 use raw_cpuid::CpuId;
 
-/// What an AMD processor has for those who watch it.
+/// The performance-monitoring units of an AMD processor.
 ///
 /// Source: APM vol. 3, Obtaining Processor Information Via the CPUID Instruction, "Extended Feature Function Numbers".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AmdCapabilities {
-    /// The displayed family: with the extended family added.
+    /// The displayed family: the extended family is added.
     pub family: u8,
-    /// The displayed model: with the extended model.
+    /// The displayed model, with the extended model.
     pub model: u8,
-    /// Instruction Based Sampling: `CPUID.8000_0001H:ECX[10]`, and what of it, `CPUID.8000_001BH:EAX`.
+    /// Instruction Based Sampling, `CPUID.8000_0001H:ECX[10]`, and its capabilities, `CPUID.8000_001BH:EAX`.
     pub ibs: Option<Caps>,
-    /// How many counters a core has: none before family 6, 4, 6 with [`AmdCapabilities::extended_counters`], or
+    /// The number of counters of a core: 0 before family 6, then 4; 6 with [`AmdCapabilities::extended_counters`]; or
     /// `CPUID.8000_0022H:EBX[3:0]`.
     pub counters: u8,
-    /// The counters are at `C001_0200`, and the event has 12 bits: `CPUID.8000_0001H:ECX[23]`.
+    /// The counters are at `C001_0200`, and an event select has 12 bits: `CPUID.8000_0001H:ECX[23]`.
     pub extended_counters: bool,
-    /// There are global control and status: `CPUID.8000_0022H:EAX[0]`.
+    /// There are registers for global control and status: `CPUID.8000_0022H:EAX[0]`.
     pub perfmon_v2: bool,
-    /// How many branches LBR v2 keeps; 0 without it: `CPUID.8000_0022H:EAX[1]`, `EBX[9:4]`.
+    /// The number of branches that LBR version 2 keeps: `EBX[9:4]`; 0 without it: `CPUID.8000_0022H:EAX[1]`.
     pub lbr_v2: u8,
     /// A PMI can freeze LBR v2: `CPUID.8000_0022H:EAX[2]`.
     pub lbr_freeze: bool,
-    /// The bits of a linear address, 48 where they are not told: `CPUID.8000_0008H:EAX[15:8]`.
+    /// The number of bits of a linear address: `CPUID.8000_0008H:EAX[15:8]`, or 48 if that is not enumerated.
     pub linear_address_bits: u8,
     /// Branch sampling, as on Zen 3: `CPUID.8000_0008H:EBX[31]`.
     pub branch_sampling: bool,
 }
 
 impl AmdCapabilities {
-    /// Reads them.
+    /// Reads the capabilities.
     ///
     /// # Errors
     ///
-    /// It is no processor of AMD, nor of Hygon, which builds AMD's.
+    /// The processor is neither AMD's nor Hygon's, which builds AMD's processors.
     pub fn read(cpuid: impl CpuIdReader) -> Result<Self, Missing> {
         let id = CpuId::with_cpuid_reader(cpuid.clone());
         let vendor = id.get_vendor_info();
@@ -57,7 +57,7 @@ impl AmdCapabilities {
         let (v2, counts) = leaf(0x8000_0022).map_or((0, 0), |leaf| (leaf.eax, leaf.ebx));
         let perfmon_v2 = v2 & 1 == 1;
         let counters = match (perfmon_v2, extended_counters) {
-            // K6 and before.
+            // K6 and earlier.
             _ if signature.family_id() < 6 => 0,
             (true, _) => (counts & 0xf) as u8,
             (false, true) => 6,
@@ -80,7 +80,7 @@ impl AmdCapabilities {
         })
     }
 
-    /// The processor of IBS samples.
+    /// Returns the processor's description that decodes IBS samples.
     #[must_use]
     pub fn ibs_part(&self) -> Option<Part> {
         self.ibs.map(|caps| Part { family: self.family, model: self.model, caps })

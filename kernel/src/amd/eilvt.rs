@@ -1,4 +1,4 @@
-//! The extended entries of the local vector table.
+//! The extended entries of AMD's local vector table (LVT), which deliver the interrupt of IBS.
 //!
 //! Source: APM vol. 2, Advanced Programmable Interrupt Controller (APIC), "Extended Interrupt Local Vector Table"; for
 //! x2APIC "x2APIC Register Address Space".
@@ -11,17 +11,17 @@ use core::fmt;
 ///
 /// # Safety
 ///
-/// As [`LocalApic`](crate::lapic::LocalApic): the entries are those of the logical processor that the driver runs on,
-/// and nothing else is written.
+/// As for [`LocalApic`](crate::lapic::LocalApic): the entries must be those of the logical processor that the driver
+/// runs on, and nothing else may be written.
 pub unsafe trait ExtendedLvt {
-    /// How many entries there are: bits 23:16 of the Extended APIC Feature Register.
+    /// Returns the number of entries: bits 23:16 of the Extended APIC Feature Register.
     ///
     /// # Errors
     ///
     /// The register raised #GP.
     fn count(&mut self) -> Result<u8, GeneralProtection>;
 
-    /// Entry `n`, below [`ExtendedLvt::count`].
+    /// Reads entry `n`, below [`ExtendedLvt::count`].
     ///
     /// # Errors
     ///
@@ -36,8 +36,9 @@ pub unsafe trait ExtendedLvt {
     ///
     /// # Safety
     ///
-    /// There is such an entry: behind the last one are other registers. What it delivers is masked, or is an interrupt
-    /// that the kernel takes as one: an exception's vector would run a handler that expects an exception's frame.
+    /// The entry must exist, because other registers follow the last one. The entry must be masked, or deliver an
+    /// interrupt that the kernel handles as an interrupt: with an exception's vector, a handler would run that expects
+    /// an exception's frame.
     unsafe fn set_entry(&mut self, n: u8, entry: LvtEntry) -> Result<(), GeneralProtection>;
 }
 
@@ -48,26 +49,26 @@ pub struct LvtEntry(pub u32);
 impl LvtEntry {
     /// An NMI, unmasked.
     pub const NMI: Self = Self(0b100 << 8);
-    /// As after reset: nothing is delivered.
+    /// The value after reset: nothing is delivered.
     pub const MASKED: Self = Self(1 << 16);
 
-    /// Whether nothing is delivered.
+    /// Returns whether nothing is delivered.
     #[must_use]
     pub const fn is_masked(self) -> bool {
         self.0 & Self::MASKED.0 != 0
     }
 
-    /// What it routes, without the delivery status, which is the processor's.
+    /// Returns the routing, without the delivery status, which the processor sets.
     const fn route(self) -> u32 {
         self.0 & 0x1_07ff
     }
 }
 
-/// Makes entry `n` an NMI.
+/// Makes entry `n` deliver an NMI.
 ///
 /// # Errors
 ///
-/// There is no such entry, or somebody uses it for something else.
+/// The entry does not exist, or another owner uses it for something else.
 pub(super) fn route(apic: &mut impl ExtendedLvt, n: u8) -> Result<(), EilvtError> {
     let count = apic.count()?;
     if n >= count {
@@ -76,20 +77,20 @@ pub(super) fn route(apic: &mut impl ExtendedLvt, n: u8) -> Result<(), EilvtError
     let entry = apic.entry(n)?;
     match entry.route() == LvtEntry::NMI.route() {
         true => Ok(()),
-        // Some firmware leaves the entries 0 instead of masked: a vector below 16 is nobody's.
+        // Some firmware leaves the entries 0 instead of masked: no owner uses a vector below 16.
         false if entry.is_masked() || entry.0 == 0 => {
-            // SAFETY: there are more entries than `n`, and the kernel takes an NMI as one.
+            // SAFETY: there are more entries than `n`, and the kernel handles an NMI as an interrupt.
             Ok(unsafe { apic.set_entry(n, LvtEntry::NMI) }?)
         }
         false => Err(EilvtError::InUse { n, entry }),
     }
 }
 
-/// The first entry from 1 on that nobody uses; 0 is that of the machine check thresholds.
+/// Returns the first free entry from 1 on; entry 0 belongs to the machine check thresholds.
 ///
 /// # Errors
 ///
-/// There is none, or an access raised #GP.
+/// No entry is free, or an access raised #GP.
 pub(super) fn free(apic: &mut impl ExtendedLvt) -> Result<u8, EilvtError> {
     let count = apic.count()?;
     for n in 1..count {
@@ -101,31 +102,32 @@ pub(super) fn free(apic: &mut impl ExtendedLvt) -> Result<u8, EilvtError> {
     Err(EilvtError::NoneFree { count })
 }
 
-/// Why no interrupt is routed.
+/// Why an interrupt is not routed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EilvtError {
-    /// The local APIC has not so many entries.
+    /// The local APIC does not have this many entries.
     NoEntry {
-        /// The one that the unit uses.
+        /// The entry that the unit uses.
         n: u8,
-        /// How many there are.
+        /// The number of entries.
         count: u8,
     },
-    /// Somebody uses the entry for something else.
+    /// Another owner uses the entry for something else.
     InUse {
-        /// Which one.
+        /// The entry's number.
         n: u8,
-        /// What is in it.
+        /// Its value.
         entry: LvtEntry,
     },
-    /// All are used.
+    /// All entries are used.
     NoneFree {
-        /// How many there are.
+        /// The number of entries.
         count: u8,
     },
-    /// IBS_CTL names no entry, and only firmware can change that on this family, or nobody may reach the northbridges.
+    /// IBS_CTL names no entry, and on this family only firmware can change that, or the caller gave no access to the
+    /// northbridges.
     NotAssigned {
-        /// IBS_CTL.
+        /// The value of IBS_CTL.
         ibs_ctl: u64,
     },
     /// An access raised #GP.
@@ -156,21 +158,21 @@ impl fmt::Display for EilvtError {
 
 impl core::error::Error for EilvtError {}
 
-// SAFETY: the page is that of the processor which reads it, and the offsets are the feature register and the extended
+// SAFETY: the page belongs to the processor that accesses it, and the offsets are the feature register and the extended
 // LVT.
 unsafe impl ExtendedLvt for XApic {
     fn count(&mut self) -> Result<u8, GeneralProtection> {
-        // SAFETY: an aligned register of the page that `new` was promised.
+        // SAFETY: an aligned register of the page that the caller of `new` promised.
         Ok((unsafe { self.register_at(0x400).read_volatile() } >> 16) as u8)
     }
 
     fn entry(&mut self, n: u8) -> Result<LvtEntry, GeneralProtection> {
-        // SAFETY: an aligned register of the page that `new` was promised.
+        // SAFETY: an aligned register of the page that the caller of `new` promised.
         Ok(LvtEntry(unsafe { self.register_at(0x500 + 0x10 * usize::from(n)).read_volatile() }))
     }
 
     unsafe fn set_entry(&mut self, n: u8, entry: LvtEntry) -> Result<(), GeneralProtection> {
-        // SAFETY: an aligned register of the page that `new` was promised.
+        // SAFETY: an aligned register of the page that the caller of `new` promised.
         unsafe { self.register_at(0x500 + 0x10 * usize::from(n)).write_volatile(entry.0) };
         Ok(())
     }
@@ -187,12 +189,12 @@ unsafe impl<M: Msr> ExtendedLvt for X2Apic<M> {
     }
 
     unsafe fn set_entry(&mut self, n: u8, entry: LvtEntry) -> Result<(), GeneralProtection> {
-        // SAFETY: an interrupt's routing, as the caller promises; the processor writes to no memory but the handler's stack.
+        // SAFETY: the caller promises a legal routing; the processor writes to no memory but the handler's stack.
         unsafe { self.msr.wrmsr(0x850 + u32::from(n), u64::from(entry.0)) }
     }
 }
 
-// SAFETY: every call goes to the one implementation behind the reference.
+// SAFETY: every call is forwarded to the one implementation behind the reference.
 unsafe impl<A: ExtendedLvt> ExtendedLvt for &mut A {
     fn count(&mut self) -> Result<u8, GeneralProtection> {
         (**self).count()
@@ -203,7 +205,7 @@ unsafe impl<A: ExtendedLvt> ExtendedLvt for &mut A {
     }
 
     unsafe fn set_entry(&mut self, n: u8, entry: LvtEntry) -> Result<(), GeneralProtection> {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller promises the same.
         unsafe { (**self).set_entry(n, entry) }
     }
 }

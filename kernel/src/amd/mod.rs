@@ -1,4 +1,5 @@
-//! AMD's processors: performance counters, Instruction Based Sampling, the last branches.
+//! The units of AMD's processors: performance counters, Instruction Based Sampling (IBS), and the recorders of last
+//! branches.
 
 pub mod branches;
 pub mod counters;

@@ -1,29 +1,29 @@
-//! Family 10h: the register of the northbridges that names IBS' entry of the local vector table.
+//! Family 10h: the northbridge register that selects the entry of the local vector table for IBS.
 
 use x86_64::instructions::port::Port;
 
-/// The configuration space of the nodes' northbridges, function 3.
+/// Access to the configuration space of the nodes' northbridges, function 3.
 ///
 /// # Safety
 ///
-/// What is read and written is the register of the device `18h + node`, function 3, on bus 0, and nothing else.
+/// An implementation must access the register of device `18h + node`, function 3, on bus 0, and nothing else.
 pub unsafe trait Northbridge {
-    /// The register at `offset`, below 4096; all ones where there is no such device.
+    /// Reads the register at `offset`, below 4096; all ones if the device does not exist.
     fn read(&mut self, node: u8, offset: u16) -> u32;
 
     /// Writes the register at `offset`.
     fn write(&mut self, node: u8, offset: u16, value: u32);
 }
 
-/// Vendor and device of family 10h's northbridge, function 3.
+/// Vendor and device of the northbridge of family 10h, function 3.
 const FAM10H: u32 = 0x1203_1022;
-/// IBS Control Register: bits 3:0 the entry, 8 that they are valid.
+/// IBS Control Register: bits 3:0 the entry; bit 8 marks them as valid.
 ///
 /// Source: BKDG 31116, "F3x1CC IBS Control Register".
 const IBS_CONTROL: u16 = 0x1cc;
 const NODES: u8 = 8;
 
-/// Makes `entry` that of IBS on all nodes; how many there are.
+/// Selects `entry` for IBS on all nodes; returns the number of nodes.
 pub(super) fn assign(northbridge: &mut dyn Northbridge, entry: u8) -> u8 {
     let mut nodes = 0;
     for node in 0..NODES {
@@ -35,19 +35,19 @@ pub(super) fn assign(northbridge: &mut dyn Northbridge, entry: u8) -> u8 {
     nodes
 }
 
-/// Configuration space through the ports `CF8` and `CFC`, with the extended registers in bits 27:24 of the address, as
-/// EnableCf8ExtCfg in NB_CFG (`C001_001F[46]`) lets them be.
+/// Access through the ports `CF8` and `CFC`, with bits 11:8 of the register in bits 27:24 of the address, which
+/// EnableCf8ExtCfg in NB_CFG (`C001_001F[46]`) allows.
 ///
 /// Source: BKDG 31116, "IO-Space Configuration".
 #[derive(Debug)]
 pub struct ConfigPorts(());
 
 impl ConfigPorts {
-    /// The ports.
+    /// Returns access through the ports.
     ///
     /// # Safety
     ///
-    /// The caller runs at CPL 0 on a machine with these ports, nobody else uses them meanwhile, and EnableCf8ExtCfg is
+    /// The caller runs at CPL 0 on a machine with these ports, nothing else uses them meanwhile, and EnableCf8ExtCfg is
     /// set.
     #[must_use]
     pub const unsafe fn new() -> Self {
@@ -55,7 +55,7 @@ impl ConfigPorts {
     }
 
     fn select(node: u8, offset: u16) -> Port<u32> {
-        // SAFETY: by the promise of `new` nobody else has selected anything.
+        // SAFETY: the caller of `new` promised that nothing else uses the ports.
         unsafe { Port::new(0xcf8).write(address(node, offset)) };
         Port::new(0xcfc)
     }
@@ -66,7 +66,7 @@ const fn address(node: u8, offset: u16) -> u32 {
     1 << 31 | (offset & 0xf00) << 16 | (0x18 + node as u32) << 11 | 3 << 8 | offset & 0xfc
 }
 
-// SAFETY: the address is that of the device and function that the trait wants.
+// SAFETY: the address is that of the device and function that the trait requires.
 unsafe impl Northbridge for ConfigPorts {
     fn read(&mut self, node: u8, offset: u16) -> u32 {
         let mut data = Self::select(node, offset);
@@ -76,7 +76,7 @@ unsafe impl Northbridge for ConfigPorts {
 
     fn write(&mut self, node: u8, offset: u16, value: u32) {
         let mut data = Self::select(node, offset);
-        // SAFETY: the register that was asked for.
+        // SAFETY: the caller asked to write this register.
         unsafe { data.write(value) }
     }
 }

@@ -1,10 +1,10 @@
-//! AMD's registers of counters, Instruction Based Sampling and last branches. Those that choose what is counted or sampled
-//! are what the crate `pugmark-pfm` makes of libpfm's names, and lie there.
+//! AMD's registers of counters, Instruction Based Sampling (IBS) and last branches. The registers that select what is
+//! counted or sampled are in the crate `pugmark-pfm`, which builds their values from libpfm's names.
 
 use bitflags::bitflags;
 pub use pugmark_pfm::register::{IbsFetchCtl, IbsOpCtl, PerfEvtSel};
 
-/// The registers of a sample. What their bits mean is `decoder-core`'s to say.
+/// The registers of a sample. `decoder-core` interprets their bits.
 ///
 /// Source: APM vol. 2, Model-Specific Registers (MSRs), "Instruction-Based Sampling MSRs".
 macro_rules! sample_registers {
@@ -31,12 +31,12 @@ sample_registers! {
     IbsOpData4 = 0xc001_103d, "More of a sampled load";
 }
 
-/// IBS_CTL (`C001_103A`): which extended entry of the local vector table IBS uses. Read only since family 15h.
+/// IBS_CTL (`C001_103A`): the extended entry of the local vector table that IBS uses. Read only since family 15h.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IbsCtl(pub u64);
 
 impl IbsCtl {
-    /// LvtOffset, where LvtOffsetVal says that it is one.
+    /// Returns LvtOffset, if LvtOffsetVal marks it as valid.
     #[must_use]
     pub const fn lvt_offset(self) -> Option<u8> {
         match self.0 >> 8 & 1 {
@@ -47,7 +47,7 @@ impl IbsCtl {
 }
 
 bitflags! {
-    /// IbsOpCtl2 (`C001_103E`), where CPUID announces it. Source: PPR of family 1Ah.
+    /// IbsOpCtl2 (`C001_103E`), if CPUID announces it. Source: PPR of family 1Ah.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct IbsOpCtl2: u64 {
         /// The unit is off, whatever IbsOpCtl says.
@@ -62,12 +62,12 @@ bitflags! {
 }
 
 bitflags! {
-    /// IbsFetchCtl2 (`C001_103F`), where CPUID announces it. Source: PPR of family 1Ah.
+    /// IbsFetchCtl2 (`C001_103F`), if CPUID announces it. Source: PPR of family 1Ah.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct IbsFetchCtl2: u64 {
         /// The unit is off, whatever IbsFetchCtl says.
         const DIS = 1 << 0;
-        /// How long a sampled fetch takes at the least, in the processor's encoding.
+        /// The minimum duration of a sampled fetch, in the processor's encoding.
         const LAT_FILTER = 0xf << 1;
         /// Fetches whose address has bit 63 set are left out.
         const EXCLUDE_BIT63_1 = 1 << 5;
@@ -76,30 +76,31 @@ bitflags! {
     }
 }
 
-/// PerfCntrGlobalStatus (`C000_0300`): bit n: counter n has overflowed; 58: the last branches are frozen. Read only.
+/// PerfCntrGlobalStatus (`C000_0300`): bit n: counter n has overflowed; bit 58: the last branches are frozen. Read
+/// only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PerfCntrGlobalStatus(pub u64);
 
-/// PerfCntrGlobalCtl (`C000_0301`): bit n lets counter n count.
+/// PerfCntrGlobalCtl (`C000_0301`): bit n enables counter n.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GlobalCtl(pub u64);
 
-/// PerfCntrGlobalStatusClr (`C000_0302`): bits that are set clear those of [`PerfCntrGlobalStatus`]. Write only.
+/// PerfCntrGlobalStatusClr (`C000_0302`): bits written as 1 clear those of [`PerfCntrGlobalStatus`]. Write only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GlobalStatusClr(pub u64);
 
-/// EFER (`C000_0080`), IA32_EFER at Intel.
+/// EFER (`C000_0080`); Intel calls it IA32_EFER.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Efer(pub u64);
 
 impl Efer {
-    /// LMA: IA-32e mode, or long mode, is active.
+    /// Returns LMA: whether IA-32e mode (long mode) is active.
     #[must_use]
     pub const fn lma(self) -> bool {
         self.0 >> 10 & 1 == 1
     }
 
-    /// SVME: SVM is on.
+    /// Returns SVME: whether SVM is on.
     #[must_use]
     pub const fn svm(self) -> bool {
         self.0 >> 12 & 1 == 1
@@ -112,21 +113,21 @@ bitflags! {
     pub struct DbgExtnCfg: u64 {
         /// BRSMEN: branch sampling records.
         const BRSMEN = 1 << 2;
-        /// Reserved, and to be set for branch sampling.
+        /// Reserved bits that must be set for branch sampling.
         const ONES = 0b11 << 3;
         /// VB: branch sampling has recorded something.
         const VB = 1 << 5;
         /// LBRV2EN: LBR version 2 records.
         const LBRV2EN = 1 << 6;
-        /// MSROFF: the entry that branch sampling writes next; 0 when it is full.
+        /// MSROFF: the entry that branch sampling writes next; 0 if all are full.
         const MSROFF = 0xf << 16;
-        /// PMC: the counter whose overflow begins it.
+        /// PMC: the counter whose overflow starts it.
         const PMC = 0b111 << 24;
     }
 }
 
 impl DbgExtnCfg {
-    /// How many entries branch sampling has recorded; the last one is the newest.
+    /// Returns how many entries branch sampling has recorded; the last one is the newest.
     #[must_use]
     pub const fn recorded(self) -> u8 {
         match ((self.bits() >> 16 & 0xf) as u8, self.contains(Self::VB)) {
@@ -138,7 +139,7 @@ impl DbgExtnCfg {
 }
 
 bitflags! {
-    /// LBR_SELECT (`C000_010E`): what LBR version 2 does not record.
+    /// LBR_SELECT (`C000_010E`): the branches that LBR version 2 does not record.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct AmdLbrSelect: u64 {
         /// Branches that end at CPL 0.
@@ -162,13 +163,13 @@ bitflags! {
     }
 }
 
-/// The address of SAMP_BR_FROM or LBR_FROM, entry `n`.
+/// Returns the address of SAMP_BR_FROM or LBR_FROM, entry `n`.
 #[must_use]
 pub const fn branch_from(n: u8) -> u32 {
     0xc001_0300 + 2 * n as u32
 }
 
-/// The address of SAMP_BR_TO or LBR_TO, entry `n`.
+/// Returns the address of SAMP_BR_TO or LBR_TO, entry `n`.
 #[must_use]
 pub const fn branch_to(n: u8) -> u32 {
     0xc001_0301 + 2 * n as u32

@@ -1,4 +1,4 @@
-//! The performance counters and event-based sampling.
+//! The registers of the performance counters and of processor event-based sampling (PEBS).
 //!
 //! Source for all of them: SDM vol. 3, Performance Monitoring, "Architectural Performance Monitoring"; vol. 4, "IA-32
 //! Architectural MSRs". Scope: logical processor.
@@ -6,20 +6,20 @@
 use bitflags::bitflags;
 
 bitflags! {
-    /// IA32_PERF_CAPABILITIES (`0x345`): there with `CPUID.1:ECX[15]` (PDCM). Read only.
+    /// IA32_PERF_CAPABILITIES (`0x345`): exists with `CPUID.1:ECX[15]` (PDCM). Read only.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct PerfCapabilities: u64 {
-        /// LBR_FMT: how the addresses in the LBR stack are written.
+        /// LBR_FMT: the format of the addresses in the LBR stack.
         const LBR_FMT = 0x3f;
-        /// PEBS_TRAP: the record is written behind the instruction.
+        /// PEBS_TRAP: the record is written after the instruction.
         const PEBS_TRAP = 1 << 6;
-        /// PEBS_ARCH_REG: the record has registers.
+        /// PEBS_ARCH_REG: the record contains registers.
         const PEBS_ARCH_REG = 1 << 7;
-        /// PEBS_REC_FMT: the record's format.
+        /// PEBS_REC_FMT: the format of the record.
         const PEBS_REC_FMT = 0xf << 8;
         /// SMM_FREEZE: IA32_DEBUGCTL has FREEZE_WHILE_SMM.
         const SMM_FREEZE = 1 << 12;
-        /// FW_WRITE: counters are written whole at `0x4c1` and behind.
+        /// FW_WRITE: all bits of the counters can be written, at `0x4c1` and the following addresses.
         const FW_WRITE = 1 << 13;
         /// PEBS_BASELINE: all counters that CPUID enumerates sample, in the adaptive format.
         const PEBS_BASELINE = 1 << 14;
@@ -40,8 +40,8 @@ impl PerfCapabilities {
     }
 }
 
-/// IA32_PERF_GLOBAL_CTRL (`0x38f`): bit n lets general-purpose counter n count, bit 32 + n fixed-function counter n; a
-/// bit of a counter that is not there is #GP(0). There from version 2 on.
+/// IA32_PERF_GLOBAL_CTRL (`0x38f`): bit n enables general-purpose counter n, bit 32 + n fixed-function counter n. A bit
+/// of a counter that does not exist is #GP(0). The register exists from version 2 on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GlobalCtrl(pub u64);
 
@@ -50,29 +50,29 @@ pub struct GlobalCtrl(pub u64);
 pub struct FixedCtrCtrl(pub u64);
 
 impl FixedCtrCtrl {
-    /// How many counters it has fields for: bit 32 + 4n is there for the first eight.
+    /// The number of counters that it has fields for: bit 32 + 4n exists for the first eight.
     pub const COUNTERS: u8 = 8;
 
-    /// The fields of counter `n`, which is below [`FixedCtrCtrl::COUNTERS`], and what is in them when it counts.
+    /// Returns the fields of counter `n` with the values that make it count; `n` is below [`FixedCtrCtrl::COUNTERS`].
     #[must_use]
     pub const fn counting(n: u8, os: bool, user: bool, adaptive: bool) -> u64 {
         (os as u64 | (user as u64) << 1) << (4 * n) | (adaptive as u64) << (32 + 4 * n)
     }
 
-    /// All bits of counter `n`, which is below [`FixedCtrCtrl::COUNTERS`].
+    /// Returns all bits of counter `n`, which is below [`FixedCtrCtrl::COUNTERS`].
     #[must_use]
     pub const fn mask(n: u8) -> u64 {
         0xf << (4 * n) | 1 << (32 + 4 * n)
     }
 }
 
-/// IA32_PEBS_ENABLE (`0x3f1`): bit n lets general-purpose counter n sample, bit 32 + n fixed-function counter n on
-/// processors with PEBS_BASELINE.
+/// IA32_PEBS_ENABLE (`0x3f1`): bit n lets general-purpose counter n sample; on processors with PEBS_BASELINE, bit 32 +
+/// n lets fixed-function counter n sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PebsEnable(pub u64);
 
 bitflags! {
-    /// MSR_PEBS_DATA_CFG (`0x3f2`): the groups of an adaptive record.
+    /// MSR_PEBS_DATA_CFG (`0x3f2`): the groups of fields in an adaptive record.
     ///
     /// Source: SDM vol. 3, Performance Monitoring, "Adaptive PEBS".
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,9 +83,9 @@ bitflags! {
         const GPRS = 1 << 1;
         /// XMMs: the XMM registers.
         const XMMS = 1 << 2;
-        /// LBRs: last branches.
+        /// LBRs: last branch records.
         const LBRS = 1 << 3;
-        /// LBR Entries: how many last branches, less one.
+        /// LBR Entries: the number of last branch records, minus one.
         const LBR_ENTRIES = 0xff << 24;
     }
 }
@@ -104,48 +104,49 @@ bitflags! {
         const OS = 1 << 17;
         /// E: counts edges. Not for a counter that samples.
         const E = 1 << 18;
-        /// INT: an overflow asks for a PMI.
+        /// INT: an overflow requests a PMI.
         const INT = 1 << 20;
         /// ANY: counts both threads. Not for a counter that samples.
         const ANY = 1 << 21;
         /// EN: it counts.
         const EN = 1 << 22;
-        /// INV: CMASK is turned round. Not for a counter that samples.
+        /// INV: inverts the comparison of CMASK. Not for a counter that samples.
         const INV = 1 << 23;
-        /// CMASK: counts cycles with so many events. Not for a counter that samples.
+        /// CMASK: counts cycles with at least this many events. Not for a counter that samples.
         const CMASK = 0xff << 24;
-        /// Adaptive_Record: its records have the groups of [`PebsDataCfg`].
+        /// Adaptive_Record: the counter's records have the groups of [`PebsDataCfg`].
         const ADAPTIVE_RECORD = 1 << 34;
     }
 }
 
 impl PerfEvtSel {
-    /// The address of IA32_PERFEVTSELx.
+    /// Returns the address of IA32_PERFEVTSELx.
     #[must_use]
     pub const fn address(counter: u8) -> u32 {
         0x186 + counter as u32
     }
 
-    /// This event.
+    /// Returns the value that selects this event.
     #[must_use]
     pub const fn event(event: u8, umask: u8) -> Self {
         Self::from_bits_retain(event as u64 | (umask as u64) << 8)
     }
 }
 
-/// The address of IA32_PMCx, which a write fills with bits 31:0, sign-extended.
+/// Returns the address of IA32_PMCx. A write sets bits 31:0 and sign-extends them.
 #[must_use]
 pub const fn pmc(counter: u8) -> u32 {
     0xc1 + counter as u32
 }
 
-/// The address of IA32_A_PMCx, IA32_PMCx written whole: there with [`PerfCapabilities::FW_WRITE`].
+/// Returns the address of IA32_A_PMCx, by which all bits of IA32_PMCx are written: exists with
+/// [`PerfCapabilities::FW_WRITE`].
 #[must_use]
 pub const fn full_width_pmc(counter: u8) -> u32 {
     0x4c1 + counter as u32
 }
 
-/// The address of IA32_FIXED_CTRx.
+/// Returns the address of IA32_FIXED_CTRx.
 #[must_use]
 pub const fn fixed_counter(counter: u8) -> u32 {
     0x309 + counter as u32

@@ -1,10 +1,10 @@
-//! The register that turns last branches and branch trace messages on. All processors have it at one address, and its
-//! bits differ by family.
+//! The register that turns last branch records and branch trace messages on. All processors have it at the same
+//! address, but its bits differ by family.
 
 use bitflags::bitflags;
 
 bitflags! {
-    /// What the register controls, whichever bits that are on this family.
+    /// The functions that the register controls, independent of the positions of their bits on a family.
     ///
     /// Source: SDM vol. 3, Debug, Branch Profile, TSC, and Intel Resource Director Technology Features,
     /// "IA32_DEBUGCTL MSR", "MSR_DEBUGCTLA MSR", "MSR_DEBUGCTLB MSR".
@@ -18,7 +18,7 @@ bitflags! {
         const TR = 1 << 2;
         /// BTS: branch trace messages go into the BTS buffer.
         const BTS = 1 << 3;
-        /// BTINT: an interrupt at the threshold; clear, the buffer is circular.
+        /// BTINT: an interrupt when the index reaches the threshold; if clear, the buffer is circular.
         const BTINT = 1 << 4;
         /// BTS_OFF_OS: nothing is stored at CPL 0.
         const BTS_OFF_OS = 1 << 5;
@@ -33,18 +33,18 @@ bitflags! {
     }
 }
 
-/// IA32_DEBUGCTL, MSR_DEBUGCTLA, MSR_DEBUGCTLB; DebugCtl at AMD (`0x1d9`).
+/// IA32_DEBUGCTL, MSR_DEBUGCTLA, MSR_DEBUGCTLB; DebugCtl on AMD (`0x1d9`).
 ///
-/// Scope: logical processor. [`DebugCtlLayout`] says what its bits mean on Intel's processors.
+/// Scope: logical processor. [`DebugCtlLayout`] gives the meaning of its bits on Intel's processors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DebugCtl(pub u64);
 
 impl DebugFlags {
-    /// What records branches: nobody else may, while this driver does.
+    /// The functions that record branches: no other owner may use them while this driver does.
     pub const RECORDERS: Self = Self::LBR.union(Self::TR).union(Self::BTS);
 }
 
-/// Which register it is, and so where its bits are.
+/// The variants of the register, which differ in the positions of their bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DebugCtlLayout {
     /// IA32_DEBUGCTL: Core Solo and Duo and all of family 06H since.
@@ -56,8 +56,8 @@ pub enum DebugCtlLayout {
 }
 
 impl DebugCtlLayout {
-    /// The one of a processor with this family and model, as CPUID.1 shows them with the extended fields added;
-    /// `None` where there are no branch trace messages into memory.
+    /// Returns the variant of a processor with this family and model, as CPUID.1 reports them, with the extended fields
+    /// added. `None` if the processor has no branch trace messages into memory.
     #[must_use]
     pub const fn of(family: u8, model: u8) -> Option<Self> {
         match (family, model) {
@@ -65,19 +65,19 @@ impl DebugCtlLayout {
             (0x06, 0x09 | 0x0d) => Some(Self::PentiumM),
             // Before Pentium M: the P6 family, which has messages on the bus only.
             (0x06, 0x00..=0x0b) => None,
-            // Families above 0FH that Intel has announced are programmed as 06H.
+            // Intel has announced that families above 0FH are programmed like 06H.
             (0x06 | 0x10.., _) => Some(Self::Ia32),
             _ => None,
         }
     }
 
-    /// What of it this register has, whatever CPUID says of BTS_OFF_OS and BTS_OFF_USR.
+    /// Returns whether this variant has all of these functions, whatever CPUID says about BTS_OFF_OS and BTS_OFF_USR.
     #[must_use]
     pub fn has(self, control: DebugFlags) -> bool {
         self.table().iter().fold(DebugFlags::empty(), |all, (flag, _)| all.union(*flag)).contains(control)
     }
 
-    /// The bits of the register that stand for `control`; what it does not have is left out.
+    /// Returns the bits of the register for these functions; those that this variant lacks are left out.
     #[must_use]
     pub fn bits(self, control: DebugFlags) -> u64 {
         self.table()
@@ -86,7 +86,7 @@ impl DebugCtlLayout {
             .fold(0, |bits, (_, bit)| bits | 1 << bit)
     }
 
-    /// What the bits of the register mean; those without a name here are left out.
+    /// Returns the functions that are on in the register; bits without a name here are left out.
     #[must_use]
     pub fn flags(self, register: DebugCtl) -> DebugFlags {
         let set = self.table().iter().filter(|(_, bit)| register.0 >> bit & 1 == 1);
@@ -116,7 +116,7 @@ impl DebugCtlLayout {
                 (DebugFlags::BTS_OFF_OS, 5),
                 (DebugFlags::BTS_OFF_USR, 6),
             ],
-            // Bits 5:2 are the PB pins' and not ours.
+            // Bits 5:2 control the PB pins and are not used here.
             Self::PentiumM => &[
                 (DebugFlags::LBR, 0),
                 (DebugFlags::BTF, 1),

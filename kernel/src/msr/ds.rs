@@ -9,7 +9,7 @@ use bitflags::bitflags;
 pub struct DsAreaBase(pub u64);
 
 bitflags! {
-    /// IA32_MISC_ENABLE (`0x1a0`): the bits that speak of the debug store. Read only here.
+    /// IA32_MISC_ENABLE (`0x1a0`): the bits that concern the debug store. Only read here.
     ///
     /// Source: SDM vol. 4, "IA-32 Architectural MSRs".
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,7 +24,7 @@ bitflags! {
 }
 
 bitflags! {
-    /// IA32_APIC_BASE (`0x1b`). Read only here.
+    /// IA32_APIC_BASE (`0x1b`). Only read here.
     ///
     /// Source: SDM vol. 3, Advanced Programmable Interrupt Controller, "Local APIC Status and Location".
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]

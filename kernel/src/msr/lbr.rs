@@ -1,17 +1,17 @@
-//! The registers that say which last branches are recorded.
+//! The registers that select which last branches are recorded.
 
 use bitflags::bitflags;
 
 bitflags! {
-    /// MSR_LBR_SELECT (`0x1c8`): which branches are not recorded.
+    /// MSR_LBR_SELECT (`0x1c8`): the branches that are not recorded.
     ///
     /// Scope: logical processor, on some models the core. Source: SDM vol. 3, Debug, Branch Profile, TSC, and Intel
     /// Resource Director Technology Features, "Filtering of Last Branch Records".
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct LbrSelect: u64 {
-        /// CPL_EQ_0: those that end at CPL 0.
+        /// CPL_EQ_0: branches that end at CPL 0.
         const CPL_EQ_0 = 1 << 0;
-        /// CPL_NEQ_0: those that end above CPL 0.
+        /// CPL_NEQ_0: branches that end above CPL 0.
         const CPL_NEQ_0 = 1 << 1;
         /// JCC: conditional jumps.
         const JCC = 1 << 2;
@@ -21,30 +21,30 @@ bitflags! {
         const NEAR_IND_CALL = 1 << 4;
         /// NEAR_RET.
         const NEAR_RET = 1 << 5;
-        /// NEAR_IND_JMP: but not returns or calls.
+        /// NEAR_IND_JMP: without returns and calls.
         const NEAR_IND_JMP = 1 << 6;
-        /// NEAR_REL_JMP: but not calls.
+        /// NEAR_REL_JMP: without calls.
         const NEAR_REL_JMP = 1 << 7;
-        /// FAR_BRANCH: also interrupts and exceptions.
+        /// FAR_BRANCH: including interrupts and exceptions.
         const FAR_BRANCH = 1 << 8;
-        /// EN_CALLSTACK: a return takes the newest call away. Haswell and later.
+        /// EN_CALLSTACK: a return removes the newest call. Haswell and later.
         const EN_CALLSTACK = 1 << 9;
     }
 }
 
 bitflags! {
-    /// IA32_LBR_CTL (`0x14ce`): which branches are recorded.
+    /// IA32_LBR_CTL (`0x14ce`): the branches that are recorded.
     ///
     /// Scope: logical processor. Source: SDM vol. 3, Last Branch Records, "IA32_LBR_CTL".
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct LbrCtl: u64 {
         /// LBREn: branches are recorded.
         const LBR_EN = 1 << 0;
-        /// OS: those that end at CPL 0.
+        /// OS: branches that end at CPL 0.
         const OS = 1 << 1;
-        /// USR: those that end above CPL 0.
+        /// USR: branches that end above CPL 0.
         const USR = 1 << 2;
-        /// CALL_STACK: a return takes the newest call away.
+        /// CALL_STACK: a return removes the newest call.
         const CALL_STACK = 1 << 3;
         /// JCC: conditional jumps.
         const JCC = 1 << 16;
@@ -63,7 +63,7 @@ bitflags! {
     }
 }
 
-/// IA32_LBR_DEPTH (`0x14cf`): how many branches are held; a write clears all.
+/// IA32_LBR_DEPTH (`0x14cf`): the number of records; a write clears all records.
 ///
 /// Scope: logical processor. Source: SDM vol. 3, Last Branch Records, "IA32_LBR_DEPTH".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

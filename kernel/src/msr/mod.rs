@@ -1,6 +1,6 @@
-//! Model-specific registers: the seam to the processor and a type for each register.
+//! Model-specific registers (MSRs): the trait by which the driver accesses the processor, and a type for each register.
 
-/// Registers that are sets of flags, with their addresses.
+/// Implements `Register` for registers that are sets of flags, with their addresses.
 macro_rules! flags {
     ($($name:ty = $address:expr),* $(,)?) => {$(
         impl $crate::msr::Register for $name {
@@ -17,7 +17,7 @@ macro_rules! flags {
     )*};
 }
 
-/// Registers that are one value, with their addresses.
+/// Implements `Register` for registers that are one value, with their addresses.
 macro_rules! values {
     ($($name:ty = $address:expr),* $(,)?) => {$(
         impl $crate::msr::Register for $name {
@@ -62,34 +62,34 @@ pub use vmx::VmxMisc;
 ///
 /// # Safety
 ///
-/// What an implementation reads and writes must be one logical processor's registers, the same one for all
-/// calls: the driver frees memory when it has cleared TraceEn through this seam. A register that is not there
-/// must give [`GeneralProtection`] or read as zero; it must not stand for something else.
+/// An implementation must read and write the registers of one logical processor, the same one in all calls: the driver
+/// frees memory after it has cleared TraceEn through this trait. Access to a register that does not exist must return
+/// [`GeneralProtection`] or read as zero; it must not access anything else.
 pub unsafe trait Msr {
-    /// RDMSR.
+    /// Reads a register (RDMSR).
     ///
     /// # Errors
     ///
     /// The processor raised #GP(0).
     fn rdmsr(&mut self, address: u32) -> Result<u64, GeneralProtection>;
 
-    /// WRMSR.
+    /// Writes a register (WRMSR).
     ///
     /// # Safety
     ///
-    /// `value` must not make the processor write to memory that is not given to it for that purpose, nor change
-    /// what the kernel around relies on.
+    /// `value` must not make the processor write to memory that it was not given for that purpose, and must not change
+    /// what the surrounding kernel relies on.
     ///
     /// # Errors
     ///
     /// The processor raised #GP(0) and nothing was written.
     unsafe fn wrmsr(&mut self, address: u32, value: u64) -> Result<(), GeneralProtection>;
 
-    /// Reads a register by its type.
+    /// Reads a register, given by its type.
     ///
     /// # Errors
     ///
-    /// As [`Msr::rdmsr`].
+    /// Those of [`Msr::rdmsr`].
     fn read<R: Register>(&mut self) -> Result<R, GeneralProtection>
     where
         Self: Sized,
@@ -97,33 +97,33 @@ pub unsafe trait Msr {
         Ok(R::from_bits(self.rdmsr(R::ADDRESS)?))
     }
 
-    /// Reads a register by its type, and writes what `change` makes of it.
+    /// Reads a register, given by its type, and writes the value that `change` returns.
     ///
     /// # Safety
     ///
-    /// As [`Msr::wrmsr`], for what is written.
+    /// That of [`Msr::wrmsr`], for the written value.
     ///
     /// # Errors
     ///
-    /// As [`Msr::wrmsr`], for either access.
+    /// Those of [`Msr::wrmsr`], for either access.
     unsafe fn change<R: Register>(&mut self, change: impl FnOnce(R) -> R) -> Result<(), GeneralProtection>
     where
         Self: Sized,
     {
         let changed = change(self.read()?);
-        // SAFETY: the caller promises it.
+        // SAFETY: the caller promises this.
         unsafe { self.write(changed) }
     }
 
-    /// Writes a register by its type.
+    /// Writes a register, given by its type.
     ///
     /// # Safety
     ///
-    /// As [`Msr::wrmsr`].
+    /// That of [`Msr::wrmsr`].
     ///
     /// # Errors
     ///
-    /// As [`Msr::wrmsr`].
+    /// Those of [`Msr::wrmsr`].
     unsafe fn write<R: Register>(&mut self, value: R) -> Result<(), GeneralProtection>
     where
         Self: Sized,
@@ -133,7 +133,7 @@ pub unsafe trait Msr {
     }
 }
 
-// SAFETY: every call goes to the one implementation behind the reference.
+// SAFETY: every call is forwarded to the one implementation behind the reference.
 unsafe impl<M: Msr> Msr for &mut M {
     fn rdmsr(&mut self, address: u32) -> Result<u64, GeneralProtection> {
         (**self).rdmsr(address)
@@ -147,22 +147,22 @@ unsafe impl<M: Msr> Msr for &mut M {
 
 /// A register with one address.
 pub trait Register: Copy {
-    /// The number that goes into ECX.
+    /// The register's number, for ECX.
     const ADDRESS: u32;
 
-    /// The register with these bits, whatever they are: reserved ones are kept.
+    /// Returns the register with these bits; reserved bits are kept.
     fn from_bits(bits: u64) -> Self;
 
-    /// The value for EDX:EAX.
+    /// Returns the value for EDX:EAX.
     fn to_bits(self) -> u64;
 }
 
-/// #GP(0) on an access to a model-specific register.
+/// A #GP(0) raised by an access to a model-specific register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GeneralProtection {
     /// The register's address.
     pub address: u32,
-    /// What was to be written; `None` for a read.
+    /// The value to be written; `None` for a read.
     pub written: Option<u64>,
 }
 

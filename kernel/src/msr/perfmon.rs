@@ -1,10 +1,10 @@
-//! The performance monitoring registers that a PMI handler needs.
+//! The performance-monitoring registers that a PMI handler needs.
 
 use super::Register;
 use bitflags::bitflags;
 
 bitflags! {
-    /// IA32_PERF_GLOBAL_STATUS (`0x38e`): who asked for a PMI. Read only.
+    /// IA32_PERF_GLOBAL_STATUS (`0x38e`): which units requested a PMI. Read only.
     ///
     /// Scope: logical processor. Source: SDM vol. 3, Performance Monitoring, "Architectural Performance Monitoring
     /// Version 4"; vol. 4, "IA-32 Architectural MSRs".
@@ -22,19 +22,19 @@ bitflags! {
         const LBR_FRZ = 1 << 58;
         /// CTR_Frz: the counters are frozen.
         const CTR_FRZ = 1 << 59;
-        /// ASCI: counts include an enclave's.
+        /// ASCI: counts include those of an enclave.
         const ASCI = 1 << 60;
         /// Ovf_Uncore: an uncore counter overflowed.
         const OVF_UNCORE = 1 << 61;
         /// OvfBuf: the DS save area is full.
         const OVF_BUF = 1 << 62;
-        /// CondChgd: the state changed; says nothing about who did it.
+        /// CondChgd: the state changed; the cause is unknown.
         const COND_CHGD = 1 << 63;
     }
 }
 
-/// IA32_PERF_GLOBAL_STATUS_RESET (`0x390`, IA32_PERF_GLOBAL_OVF_CTRL before version 4): a bit that is written as 1
-/// clears the one in [`GlobalStatus`]; a reserved bit is #GP(0).
+/// IA32_PERF_GLOBAL_STATUS_RESET (`0x390`; before version 4 IA32_PERF_GLOBAL_OVF_CTRL): writing a bit as 1 clears this
+/// bit in [`GlobalStatus`]; writing a reserved bit is #GP(0).
 ///
 /// Scope: logical processor. Source: as [`GlobalStatus`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

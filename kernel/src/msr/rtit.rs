@@ -1,17 +1,16 @@
-//! The IA32_RTIT_* registers.
+//! The registers of Intel Processor Trace: IA32_RTIT_*.
 //!
-//! Source for all of them: SDM vol. 3, Intel Processor Trace, "Configuration MSRs"; vol. 4, "IA-32
-//! Architectural MSRs". Scope: logical processor.
+//! Source for all of them: SDM vol. 3, Intel Processor Trace, "Configuration MSRs"; vol. 4, "IA-32 Architectural MSRs".
+//! Scope: logical processor.
 
 use super::Register;
 use bitflags::bitflags;
 
 bitflags! {
-    /// IA32_RTIT_CTL (`0x570`): what the unit traces and where packets go.
+    /// IA32_RTIT_CTL (`0x570`): what the unit traces and where the packets go.
     ///
-    /// While `TRACE_EN` is set only a write that clears it, or of the same value, is legal; anything else is
-    /// #GP(0), and so is a bit whose capability is not enumerated. Reset: 0.
-    /// Source: "IA32_RTIT_CTL MSR".
+    /// While `TRACE_EN` is set, a write must clear it or leave the value unchanged; any other write is #GP(0). Setting
+    /// a bit whose capability is not enumerated is #GP(0), too. Reset: 0. Source: "IA32_RTIT_CTL MSR".
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct RtitCtl: u64 {
         /// TraceEn: packets are generated.
@@ -24,29 +23,29 @@ bitflags! {
         const USER = 1 << 3;
         /// PwrEvtEn: power event packets.
         const PWR_EVT_EN = 1 << 4;
-        /// FUPonPTW: a FUP follows each PTW.
+        /// FUPonPTW: a FUP, a packet with an instruction's address, follows each PTW packet.
         const FUP_ON_PTW = 1 << 5;
         /// FabricEn: output to the trace transport subsystem.
         const FABRIC_EN = 1 << 6;
         /// CR3Filter: only the address space of IA32_RTIT_CR3_MATCH is traced.
         const CR3_FILTER = 1 << 7;
-        /// ToPA: output through a table of physical addresses; else one range.
+        /// ToPA: output through a table of physical addresses; if clear, into a single range.
         const TOPA = 1 << 8;
         /// MTCEn: MTC packets.
         const MTC_EN = 1 << 9;
         /// TSCEn: TSC packets.
         const TSC_EN = 1 << 10;
-        /// DisRETC: returns are not compressed.
+        /// DisRETC: no return compression, so that each return is a TIP packet (a packet with a target).
         const DIS_RETC = 1 << 11;
-        /// PTWEn: PTWRITE gives packets.
+        /// PTWEn: PTWRITE emits packets.
         const PTW_EN = 1 << 12;
         /// BranchEn: change-of-flow packets.
         const BRANCH_EN = 1 << 13;
-        /// MTCFreq: an MTC packet each 2^n ticks of the always running timer.
+        /// MTCFreq: an MTC packet every 2^n ticks of the always running timer.
         const MTC_FREQ = 0xf << 14;
-        /// CycThresh: 0 for every cycle count, n for at least 2^(n-1) cycles between two CYC packets.
+        /// CycThresh: 0 for every cycle count; n for at least 2^(n-1) cycles between two CYC packets.
         const CYC_THRESH = 0xf << 19;
-        /// PSBFreq: a PSB about every 2^(n+11) bytes.
+        /// PSBFreq: a PSB, the packet at which a decoder can start, about every 2^(n+11) bytes.
         const PSB_FREQ = 0xf << 24;
         /// EventEn: event trace.
         const EVENT_EN = 1 << 31;
@@ -58,33 +57,33 @@ bitflags! {
         const ADDR2_CFG = 0xf << 40;
         /// ADDR3_CFG: see [`AddrCfg`].
         const ADDR3_CFG = 0xf << 44;
-        /// DisTNT: no TNT packets.
+        /// DisTNT: no TNT packets (taken/not-taken bits of branches).
         const DIS_TNT = 1 << 55;
-        /// InjectPsbPmiOnEnable: a PSB or PMI that was owed when the state was saved comes after the enable.
+        /// InjectPsbPmiOnEnable: a PSB or PMI that was pending when the state was saved comes after the enable.
         const INJECT_PSB_PMI_ON_ENABLE = 1 << 56;
     }
 }
 
 impl RtitCtl {
-    /// An MTC packet each `2^n` ticks; n must be enumerated in `CPUID.14H.1:EAX[31:16]`.
+    /// Sets an MTC packet every `2^n` ticks; n must be enumerated in `CPUID.14H.1:EAX[31:16]`.
     #[must_use]
     pub const fn with_mtc_freq(self, n: u8) -> Self {
         self.with_field(Self::MTC_FREQ, n)
     }
 
-    /// CYC packets at least `2^(n-1)` cycles apart, 0 for all; n must be enumerated in `CPUID.14H.1:EBX[15:0]`.
+    /// Sets CYC packets at least `2^(n-1)` cycles apart, or 0 for all; n must be enumerated in `CPUID.14H.1:EBX[15:0]`.
     #[must_use]
     pub const fn with_cyc_thresh(self, n: u8) -> Self {
         self.with_field(Self::CYC_THRESH, n)
     }
 
-    /// A PSB about every `2^(n+11)` bytes of output; n must be enumerated in `CPUID.14H.1:EBX[31:16]`.
+    /// Sets a PSB about every `2^(n+11)` bytes of output; n must be enumerated in `CPUID.14H.1:EBX[31:16]`.
     #[must_use]
     pub const fn with_psb_freq(self, n: u8) -> Self {
         self.with_field(Self::PSB_FREQ, n)
     }
 
-    /// What the address range `n`, 0 to 3, is for.
+    /// Sets the use of address range `n`, which is 0 to 3.
     #[must_use]
     pub const fn with_addr_cfg(self, n: usize, cfg: AddrCfg) -> Self {
         self.with_field(Self::ADDR_CFG[n], cfg as u8)
@@ -99,20 +98,20 @@ impl RtitCtl {
     }
 }
 
-/// IA32_RTIT_CTL.ADDRn_CFG: what an address range is for. Values above 2 are reserved.
+/// IA32_RTIT_CTL.ADDRn_CFG: the use of an address range. Values above 2 are reserved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum AddrCfg {
-    /// Nothing.
+    /// The range is not used.
     Off = 0,
     /// Only code in the range is traced (FilterEn).
     Filter = 1,
-    /// Entering the range stops the trace (TraceStop).
+    /// TraceStop: the trace stops when execution enters the range.
     TraceStop = 2,
 }
 
 bitflags! {
-    /// IA32_RTIT_STATUS (`0x571`): how the trace stands.
+    /// IA32_RTIT_STATUS (`0x571`): the state of the trace.
     ///
     /// Any write while `TRACE_EN` is set is #GP(0). Reset: 0. Source: "IA32_RTIT_STATUS MSR".
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -127,54 +126,55 @@ bitflags! {
         const ERROR = 1 << 4;
         /// Stopped: a ToPA STOP or a TraceStop range stopped the trace. Stays until software clears it.
         const STOPPED = 1 << 5;
-        /// PendPSB: a PSB was owed when the state was saved.
+        /// PendPSB: a PSB was pending when the state was saved.
         const PEND_PSB = 1 << 6;
-        /// PendToPAPMI: a PMI was owed when the state was saved.
+        /// PendToPAPMI: a PMI was pending when the state was saved.
         const PEND_TOPA_PMI = 1 << 7;
-        /// PacketByteCnt: bytes since the last PSB; with 0 the next enable gives a PSB+.
+        /// PacketByteCnt: bytes since the last PSB. With 0 the next enable emits a PSB+, a PSB with the decoder's
+        /// initial state.
         const PACKET_BYTE_CNT = 0x1_ffff << 32;
     }
 }
 
 /// IA32_RTIT_OUTPUT_BASE (`0x560`): the physical address of the output range, or of the current ToPA table.
 ///
-/// The processor writes it while it traces: a read means something only after TraceEn is cleared. Bits 6:0 and
-/// those from MAXPHYADDR on are reserved. Source: "IA32_RTIT_OUTPUT_BASE MSR".
+/// The processor writes it while it traces: a read has a meaning only after TraceEn is cleared. Bits 6:0 and those from
+/// MAXPHYADDR on are reserved. Source: "IA32_RTIT_OUTPUT_BASE MSR".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutputBase(pub u64);
 
-/// IA32_RTIT_OUTPUT_MASK_PTRS (`0x561`): the size of the output range or the current ToPA entry, and the offset
-/// of the next byte.
+/// IA32_RTIT_OUTPUT_MASK_PTRS (`0x561`): the size of the output range or the current ToPA entry, and the offset of the
+/// next byte.
 ///
-/// The processor writes it while it traces: a read means something only after TraceEn is cleared.
-/// Source: "IA32_RTIT_OUTPUT_MASK_PTRS MSR".
+/// The processor writes it while it traces: a read has a meaning only after TraceEn is cleared. Source:
+/// "IA32_RTIT_OUTPUT_MASK_PTRS MSR".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutputMaskPtrs(u64);
 
 impl OutputMaskPtrs {
-    /// LowerMask, bits 6:0: read as ones, whatever is written.
+    /// LowerMask, bits 6:0: read as ones, whatever value is written.
     pub const LOWER_MASK: u64 = 0x7f;
 
-    /// Single-range output: the range's size less one, and the offset of the next byte.
+    /// Returns the value for single-range output: the range's size minus one, and the offset of the next byte.
     #[must_use]
     pub const fn single_range(mask: u32, offset: u32) -> Self {
         Self(mask as u64 | Self::LOWER_MASK | (offset as u64) << 32)
     }
 
-    /// ToPA output: the index of the entry in its table (in units of 8 bytes from the table's base, 25 bits)
-    /// and the offset of the next byte in that entry's region.
+    /// Returns the value for ToPA output: the index of the entry in its table (in units of 8 bytes from the table's
+    /// base, 25 bits), and the offset of the next byte in that entry's region.
     #[must_use]
     pub const fn topa(entry: u32, offset: u32) -> Self {
         Self(((entry & 0x1ff_ffff) as u64) << 7 | Self::LOWER_MASK | (offset as u64) << 32)
     }
 
-    /// ToPA output: the entry's index, MaskOrTableOffset.
+    /// Returns the entry's index in ToPA output: MaskOrTableOffset.
     #[must_use]
     pub const fn entry(self) -> u32 {
         (self.0 as u32) >> 7
     }
 
-    /// OutputOffset: where the next byte goes.
+    /// Returns the offset of the next byte: OutputOffset.
     #[must_use]
     pub const fn offset(self) -> u32 {
         (self.0 >> 32) as u32
@@ -183,8 +183,9 @@ impl OutputMaskPtrs {
 
 /// IA32_RTIT_CR3_MATCH (`0x572`): the CR3 that is traced, bits 63:5; bits 4:0 are reserved.
 ///
-/// CR3\[11:5\] are compared only with PAE paging, where they are an address; in IA-32e mode, also in compatibility mode,
-/// they are a PCID's or ignored, and bits 63:12 are compared. Source: "IA32_RTIT_CR3_MATCH MSR", "Filtering by CR3".
+/// CR3\[11:5\] are compared only with PAE paging, where they are part of an address. In IA-32e mode, including
+/// compatibility mode, they belong to a PCID or are ignored, and bits 63:12 are compared. Source: "IA32_RTIT_CR3_MATCH
+/// MSR", "Filtering by CR3".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cr3Match(pub u64);
 

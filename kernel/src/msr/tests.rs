@@ -1,4 +1,4 @@
-//! The masks, against tables typed a second time from the manual.
+//! The masks, compared with tables copied from the manual a second time.
 
 use super::*;
 
@@ -142,7 +142,7 @@ fn registers_are_written_as_they_were_read() {
     fn both_ways<R: Register>(bits: u64) {
         assert_eq!(R::from_bits(bits).to_bits(), bits, "MSR {:#x}", R::ADDRESS);
     }
-    // Bits that have no name are somebody's, too.
+    // Bits that have no name here may belong to another owner, too.
     for bits in [0, 0x0123_4567_89ab_cdef, !0] {
         both_ways::<OutputBase>(bits);
         both_ways::<OutputMaskPtrs>(bits);

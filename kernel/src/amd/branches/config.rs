@@ -15,41 +15,41 @@ pub struct BranchConfig {
 }
 
 impl BranchConfig {
-    /// All.
+    /// Returns a configuration that records all branches.
     #[must_use]
     pub const fn new() -> Self {
         Self { os: true, user: true, classes: Classes::all(), freeze_on_pmi: false }
     }
 
-    /// Whether branches that end at CPL 0 are recorded.
+    /// Sets whether branches that end at CPL 0 are recorded.
     #[must_use]
     pub const fn os(self, os: bool) -> Self {
         Self { os, ..self }
     }
 
-    /// Whether branches that end above CPL 0 are recorded.
+    /// Sets whether branches that end above CPL 0 are recorded.
     #[must_use]
     pub const fn user(self, user: bool) -> Self {
         Self { user, ..self }
     }
 
-    /// Which kinds are recorded.
+    /// Sets which kinds of branches are recorded.
     #[must_use]
     pub const fn classes(self, classes: Classes) -> Self {
         Self { classes, ..self }
     }
 
-    /// Whether a PMI freezes the records, until [`BranchRunning::last`](super::BranchRunning::last) has read them.
+    /// Sets whether a PMI freezes the records until [`BranchRunning::last`](super::BranchRunning::last) has read them.
     #[must_use]
     pub const fn freeze_on_pmi(self, freeze_on_pmi: bool) -> Self {
         Self { freeze_on_pmi, ..self }
     }
 
-    /// Checks it.
+    /// Checks the configuration.
     ///
     /// # Errors
     ///
-    /// This recorder cannot do it.
+    /// This recorder does not support it.
     pub fn check(&self, recorder: Recorder) -> Result<(), BranchRefusal> {
         let (filters, freezes) = match recorder {
             Recorder::LbrV2 { freezes, .. } => (true, freezes),
@@ -64,7 +64,7 @@ impl BranchConfig {
         table.into_iter().find(|(wrong, _)| *wrong).map_or(Ok(()), |(_, refusal)| Err(refusal))
     }
 
-    /// What goes into LBR_SELECT: what is not recorded.
+    /// Returns the value for LBR_SELECT, whose bits exclude branches.
     pub(super) fn select(&self) -> AmdLbrSelect {
         let mut select = AmdLbrSelect::empty();
         select.set(AmdLbrSelect::CPL_EQ_0, !self.os);
@@ -90,12 +90,12 @@ impl Default for BranchConfig {
     }
 }
 
-/// Why branches cannot be recorded so.
+/// Why branches cannot be recorded as requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BranchRefusal {
-    /// Neither CPL 0 nor what is above it.
+    /// Neither CPL 0 nor the levels above it were requested.
     NoLevel,
-    /// Branch sampling takes all branches.
+    /// Branch sampling cannot filter branches.
     Filter,
     /// A PMI cannot freeze the records.
     Freeze,

@@ -1,8 +1,9 @@
-//! The newest branches, in registers: LBR version 2 (since Zen 4), or branch sampling (Zen 3).
+//! The newest branches in registers, as LBR version 2 (since Zen 4) or branch sampling (Zen 3).
 //!
-//! LBR version 2 records always, and a PMI can freeze it. Branch sampling records sixteen branches behind a counter's
-//! overflow, and holds the counter's interrupt back until it has them; the counter is number 0 and counts retired taken
-//! branches: [`Event::new(0xc4, 0).every(period).on(0)`](crate::amd::counters::CountedEvent). Its handler reads them.
+//! LBR version 2 records all the time, and a PMI can freeze it. Branch sampling records the sixteen branches after a
+//! counter's overflow, and delays the counter's interrupt until it has them. The counter is number 0 and counts retired
+//! taken branches: [`Event::new(0xc4, 0).every(period).on(0)`](crate::amd::counters::CountedEvent). The handler of its
+//! interrupt reads the branches.
 //!
 //! Source: APM vol. 2, Debug and Performance Resources, "Last Branch Stack Registers"; for branch sampling PPR 55898
 //! (family 19h models 00h-0Fh), "DBG_EXTN_CFG" and "SAMP_BR_FROM".

@@ -1,4 +1,4 @@
-//! A recorded branch, as a value.
+//! A recorded branch as a value.
 
 use super::Recorder;
 use crate::intel::lbr::Branch;
@@ -6,31 +6,31 @@ use crate::intel::lbr::Branch;
 /// A branch, an interrupt or an exception.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Recorded {
-    /// From where to where, and whether it was mispredicted.
+    /// Source, target, and whether it was mispredicted.
     pub branch: Branch,
-    /// Whether the processor really went there.
+    /// Whether the processor really executed the branch.
     pub path: Path,
 }
 
-/// How a branch was recorded.
+/// When a branch was recorded, and whether it retired.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Path {
-    /// It is not told: branch sampling records what retires.
+    /// Unknown: branch sampling records branches that retire.
     #[default]
     NotTold,
-    /// When it retired.
+    /// It was recorded when it retired.
     Retired,
-    /// Before it retired, which it did.
+    /// It was recorded before it retired.
     Speculated,
-    /// Before it would have retired, which it did not.
+    /// It was recorded, but did not retire.
     Wrong,
 }
 
-/// The addresses of LBR version 2 have 57 bits, and what is above them is reserved.
+/// The addresses of LBR version 2 have 57 bits; the bits above are reserved.
 const LBR_ADDRESS: u32 = 57;
 
 impl Recorded {
-    /// A branch from its registers; `None` for one that was never written.
+    /// Decodes a branch from its registers; `None` for an entry that was never written.
     pub(super) fn of(recorder: Recorder, from: u64, to: u64) -> Option<Self> {
         let flag = |bits: u64, bit: u32| bits >> bit & 1 == 1;
         match recorder {
@@ -54,7 +54,7 @@ impl Recorded {
     }
 }
 
-/// An address of so many bits, made canonical.
+/// Makes an address of this many bits canonical.
 const fn extend(address: u64, bits: u32) -> u64 {
     let shift = 64 - bits;
     ((address << shift).cast_signed() >> shift).cast_unsigned()

@@ -1,4 +1,4 @@
-//! A recorder that is on.
+//! A recorder of branches that is on.
 
 use super::unit::POISON;
 use super::{BranchConfig, BranchRefusal, BranchUnit, Recorded, Recorder};
@@ -6,16 +6,16 @@ use crate::lifecycle::{self, Halted, Recording, StartError};
 use crate::msr::amd::{DbgExtnCfg, branch_from, branch_to};
 use crate::msr::{GeneralProtection, Msr};
 
-/// A recorder that is on. A stop gives the unit back; what was recorded stays until the next start.
+/// A recorder that is on. A stop returns the unit; the records stay readable until the next start.
 pub type BranchRunning<M> = lifecycle::Running<BranchSession<M>>;
 
 impl<M: Msr> BranchRunning<M> {
-    /// Writes the last branches to `out`, the newest first, as far as there are some and there is room, and goes on.
-    /// Nothing is recorded meanwhile; what a PMI froze goes on too, and branch sampling begins anew.
+    /// Writes the last branches to `out`, the newest first, up to the length of `out`, and resumes. Nothing is recorded
+    /// meanwhile. This also resumes records that a PMI froze; branch sampling restarts with empty records.
     ///
     /// # Errors
     ///
-    /// An access raised #GP. It may stand still; the next call tries again.
+    /// An access raised #GP. The recorder may be off; the next call tries again.
     pub fn last<'a>(&mut self, out: &'a mut [Recorded]) -> Result<&'a [Recorded], GeneralProtection> {
         let halted = self.halt()?;
         let session = self.session_mut();
@@ -28,7 +28,7 @@ impl<M: Msr> BranchRunning<M> {
         Ok(out.get(..count).unwrap_or_default())
     }
 
-    /// What was recorded is somebody else's: another task runs from here on.
+    /// Forgets what was recorded, because another task runs from now on.
     ///
     /// # Errors
     ///
@@ -42,7 +42,7 @@ impl<M: Msr> BranchRunning<M> {
                     session.unit.wrmsr(branch_to(n), 0)?;
                 }
             }
-            // It holds a counter's interrupt back until it is full, and must not begin anew for that.
+            // Branch sampling delays a counter's interrupt until it is full, and must not restart because of this.
             Recorder::Sampling { .. } => {
                 if let Some(newest) = session.found.recorded().checked_sub(1) {
                     session.unit.wrmsr(branch_to(newest), POISON)?;
@@ -52,35 +52,35 @@ impl<M: Msr> BranchRunning<M> {
         session.go_on(halted)
     }
 
-    /// Stops it for a while: branch sampling must be off while the processor sleeps, for it would hold an interrupt
-    /// back until there are branches again.
+    /// Pauses the recorder. Branch sampling must be off while the processor sleeps, because it would delay an interrupt
+    /// until branches are executed again.
     ///
     /// # Errors
     ///
-    /// An access raised #GP: it may be on.
+    /// An access raised #GP: the recorder may be on.
     pub fn pause(&mut self) -> Result<(), GeneralProtection> {
         self.halt().map(|_| ())
     }
 
-    /// Lets it go on behind [`BranchRunning::pause`], with what it has.
+    /// Resumes the recorder after [`BranchRunning::pause`], and keeps its records.
     ///
     /// # Errors
     ///
-    /// An access raised #GP: it may be off.
+    /// An access raised #GP: the recorder may be off.
     pub fn resume(&mut self) -> Result<(), GeneralProtection> {
         let halted = self.halt()?;
         self.session_mut().go_on(halted)
     }
 }
 
-/// A recorder with what it records.
+/// A recorder with its configuration.
 #[derive(Debug)]
 pub struct BranchSession<M: Msr> {
     unit: BranchUnit<M>,
     config: BranchConfig,
-    /// It was started.
+    /// The recorder was started.
     begun: bool,
-    /// What DBG_EXTN_CFG was when it was halted.
+    /// The value of DBG_EXTN_CFG when the recorder was halted.
     found: DbgExtnCfg,
 }
 
@@ -89,17 +89,17 @@ impl<M: Msr> BranchSession<M> {
         Self { unit, config, begun: false, found: DbgExtnCfg::empty() }
     }
 
-    /// Lets it go on; branch sampling begins anew.
+    /// Resumes the recorder; branch sampling restarts with empty records.
     fn begin_anew(&mut self, _: Halted) -> Result<(), GeneralProtection> {
         self.unit.resume(self.config.freeze_on_pmi)
     }
 
-    /// Lets it go on with what it has.
+    /// Resumes the recorder and keeps its records.
     fn go_on(&mut self, _: Halted) -> Result<(), GeneralProtection> {
         self.unit.go_on()
     }
 
-    /// The records of `entries`, the newest first.
+    /// Reads the records of `entries`, the newest first.
     fn read(
         &mut self,
         mut entries: impl Iterator<Item = u8>,

@@ -1,4 +1,4 @@
-//! A recorder that is off, and the way to turn it on.
+//! A recorder of branches that is off: detection and start.
 
 use super::{BranchConfig, BranchRunning, BranchSession};
 use crate::amd::AmdCapabilities;
@@ -8,25 +8,25 @@ use crate::msr::amd::{DbgExtnCfg, GlobalStatusClr, branch_from, branch_to};
 use crate::msr::{DebugCtl, GeneralProtection, Msr, Register};
 use core::marker::PhantomData;
 
-/// What records branches.
+/// The hardware that records branches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Recorder {
     /// LBR version 2.
     LbrV2 {
-        /// How many branches it keeps.
+        /// The number of branches that it keeps.
         depth: u8,
         /// A PMI can freeze it.
         freezes: bool,
     },
-    /// Branch sampling: sixteen branches.
+    /// Branch sampling, which keeps sixteen branches.
     Sampling {
-        /// How many bits of a target are written.
+        /// The number of bits of a target that are written.
         linear_address_bits: u8,
     },
 }
 
 impl Recorder {
-    /// How many branches it keeps.
+    /// Returns the number of branches that it keeps.
     #[must_use]
     pub const fn depth(self) -> u8 {
         match self {
@@ -35,7 +35,7 @@ impl Recorder {
         }
     }
 
-    /// The bit that turns it on.
+    /// Returns the bit that turns it on.
     pub(super) const fn enable(self) -> DbgExtnCfg {
         match self {
             Self::LbrV2 { .. } => DbgExtnCfg::LBRV2EN,
@@ -46,7 +46,7 @@ impl Recorder {
 
 /// The recorder of one logical processor, off.
 ///
-/// It cannot be sent to another thread of execution: it stands for the processor that it was found on.
+/// The value cannot be sent to another thread of execution: it belongs to the processor on which it was found.
 #[derive(Debug)]
 pub struct BranchUnit<M: Msr> {
     pub(super) msr: M,
@@ -58,15 +58,15 @@ pub struct BranchUnit<M: Msr> {
 const FREEZE: u64 = 1 << 11;
 /// PerfCntrGlobalStatus: the last branches are frozen.
 const FROZEN: u64 = 1 << 58;
-/// What marks where the entries end that belong to the one who reads them: no address.
+/// Marks the end of the entries that belong to the current task: this value is not an address.
 pub(super) const POISON: u64 = !1;
 
 impl<M: Msr> BranchUnit<M> {
-    /// Finds it: CPUID first, then whether its registers hold what is written, and whether it is free.
+    /// Detects the recorder: first by CPUID, then by checking that its registers work and that no other owner uses it.
     ///
     /// # Errors
     ///
-    /// It is not there, or somebody uses it.
+    /// It is absent, or another owner uses it.
     pub fn detect(cpuid: impl CpuIdReader, mut msr: M) -> Result<Self, Absent> {
         let capabilities = AmdCapabilities::read(cpuid)?;
         let recorder = match capabilities.lbr_v2 {
@@ -80,22 +80,23 @@ impl<M: Msr> BranchUnit<M> {
         if config.intersects(DbgExtnCfg::LBRV2EN | DbgExtnCfg::BRSMEN) {
             return Err(InUse::BranchRecorder { address: DbgExtnCfg::ADDRESS, control: config.bits() }.into());
         }
-        // SAFETY: a record that nobody uses; no memory is written.
+        // SAFETY: this record is unused; no memory is written.
         unsafe { lifecycle::probe(&mut msr, branch_from(0), |_| PATTERN, u64::MAX) }?;
         Ok(Self { msr, recorder, of_this_processor: PhantomData })
     }
 
-    /// What it is.
+    /// Returns which recorder it is.
     #[must_use]
     pub const fn recorder(&self) -> Recorder {
         self.recorder
     }
 
-    /// Clears the records, and turns it on.
+    /// Clears the records, and turns the recorder on.
     ///
     /// # Errors
     ///
-    /// It cannot record so, or the processor says no. The unit comes back, unless it cannot be stopped any more.
+    /// It does not support the configuration, or the processor refuses. The unit is returned, unless it cannot be
+    /// stopped any more.
     #[allow(clippy::result_large_err, reason = "it gives back what it was given")]
     pub fn start(self, config: &BranchConfig) -> Result<BranchRunning<M>, NotStarted<BranchSession<M>>> {
         match config.check(self.recorder) {
@@ -106,7 +107,7 @@ impl<M: Msr> BranchUnit<M> {
         }
     }
 
-    /// Clears what lets a PMI freeze it, if it was started so.
+    /// Clears the bit that lets a PMI freeze the recorder, if it was started with it.
     pub(super) fn freeze_no_more(&mut self, freezes: bool) -> Result<(), GeneralProtection> {
         match freezes {
             true => self.change_debugctl(0, FREEZE),
@@ -128,14 +129,14 @@ impl<M: Msr> BranchUnit<M> {
         self.resume(config.freeze_on_pmi)
     }
 
-    /// Stops it for a while; what it was set to.
+    /// Pauses the recorder; returns the old value of its register.
     pub(super) fn pause(&mut self) -> Result<DbgExtnCfg, GeneralProtection> {
         let config: DbgExtnCfg = self.msr.read()?;
         self.write(config.difference(self.recorder.enable()) | self.ones())?;
         Ok(config)
     }
 
-    /// Lets it go on; branch sampling begins anew.
+    /// Resumes the recorder; branch sampling restarts with empty records.
     pub(super) fn resume(&mut self, freezes: bool) -> Result<(), GeneralProtection> {
         if freezes {
             self.write(GlobalStatusClr(FROZEN))?;
@@ -146,13 +147,13 @@ impl<M: Msr> BranchUnit<M> {
         }
     }
 
-    /// Lets it go on with what it has.
+    /// Resumes the recorder and keeps its records.
     pub(super) fn go_on(&mut self) -> Result<(), GeneralProtection> {
         let config: DbgExtnCfg = self.msr.read()?;
         self.write(config | self.recorder.enable() | self.ones())
     }
 
-    /// Bits that branch sampling wants set.
+    /// Returns the reserved bits that branch sampling needs set.
     const fn ones(&self) -> DbgExtnCfg {
         match self.recorder {
             Recorder::LbrV2 { .. } => DbgExtnCfg::empty(),
@@ -161,12 +162,12 @@ impl<M: Msr> BranchUnit<M> {
     }
 
     fn change_debugctl(&mut self, set: u64, clear: u64) -> Result<(), GeneralProtection> {
-        // SAFETY: whether a PMI freezes records that nobody else uses: it writes to no memory.
+        // SAFETY: this sets whether a PMI freezes records that nothing else uses: it writes to no memory.
         unsafe { self.msr.change(|DebugCtl(bits)| DebugCtl(bits & !clear | set)) }
     }
 
     pub(super) fn wrmsr(&mut self, address: u32, value: u64) -> Result<(), GeneralProtection> {
-        // SAFETY: registers of a recorder that nobody else uses: it writes to no memory.
+        // SAFETY: registers of a recorder that nothing else uses: it writes to no memory.
         unsafe { self.msr.wrmsr(address, value) }
     }
 
@@ -176,5 +177,5 @@ impl<M: Msr> BranchUnit<M> {
     }
 }
 
-/// An address.
+/// An arbitrary address.
 const PATTERN: u64 = 0x5a_5a5a;

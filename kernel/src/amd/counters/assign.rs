@@ -1,9 +1,9 @@
-//! Which event goes to which counter.
+//! Assigns events to counters.
 
 use super::MAX_COUNTERS;
 use super::constraints::Need;
 
-/// A counter for each of `needs`, of those in `free`; for a pair the even one. `None` where they do not suffice.
+/// Returns a counter from `free` for each of `needs`; for a pair, the even one. `None` if there are not enough.
 pub(super) fn assign(needs: &[Need], free: u16) -> Option<[u8; MAX_COUNTERS]> {
     if needs.len() > MAX_COUNTERS || needed(needs) > free.count_ones() {
         return None;
@@ -11,13 +11,13 @@ pub(super) fn assign(needs: &[Need], free: u16) -> Option<[u8; MAX_COUNTERS]> {
     let mut order = [(0, Need::default()); MAX_COUNTERS];
     let order = order.get_mut(..needs.len())?;
     order.iter_mut().zip(needs.iter().copied().enumerate()).for_each(|(place, event)| *place = event);
-    // Those with the fewest counters first; a pair takes from everybody.
+    // Assign the events with the fewest counters first, and pairs before others, because a pair takes two counters.
     order.sort_unstable_by_key(|(_, need)| (need.counters.count_ones(), !need.pair));
     let mut counters = [0; MAX_COUNTERS];
     place(order, free, &mut counters).then_some(counters)
 }
 
-/// How many counters they take.
+/// Returns how many counters the events need.
 pub(super) fn needed(needs: &[Need]) -> u32 {
     needs.iter().map(|need| 1 + u32::from(need.pair)).sum()
 }

@@ -1,4 +1,4 @@
-//! Which counters can count an event.
+//! The counters that can count an event.
 
 use super::CountedEvent;
 use crate::amd::AmdCapabilities;
@@ -6,9 +6,9 @@ use crate::amd::AmdCapabilities;
 /// What an event needs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Need {
-    /// Bit n: counter n can count it.
+    /// Bit n is set if counter n can count it.
     pub(super) counters: u16,
-    /// It takes the counter behind, too: it can happen more than 15 times in a clock.
+    /// It also needs the next counter, because it can happen more than 15 times in a clock.
     pub(super) pair: bool,
 }
 
@@ -30,7 +30,7 @@ impl Need {
 
 const EVEN: u16 = 0x5555;
 
-/// The counters of family 15h: which ones a unit of the core is wired to.
+/// Returns the counters of family 15h that can count an event: each unit of the core is wired to some of them.
 ///
 /// Source: BKDG 42301 (family 15h models 00h-0Fh), "Core Performance Counter Events", "PERF_CTL" of each event.
 const fn family_15h(event: u16, unit_mask: u8) -> u16 {
@@ -59,7 +59,7 @@ const fn family_15h(event: u16, unit_mask: u8) -> u16 {
         (0x08f | 0x187 | 0x188, _) => P0,
         (0x0db..=0x0df | 0x1d6 | 0x1d8, _) => P50,
         (_, 0x60 | 0x70 | 0x80 | 0x90 | 0xd0) => P20,
-        // The northbridge has counters of its own.
+        // The northbridge has its own counters.
         _ => 0,
     }
 }

@@ -1,11 +1,11 @@
-//! What is to be counted.
+//! The events to count.
 
 use super::LONGEST;
 use crate::amd::AmdCapabilities;
 use crate::msr::amd::PerfEvtSel;
 use core::fmt;
 
-/// An event that is to be counted.
+/// An event to count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CountedEvent {
     select: PerfEvtSel,
@@ -14,46 +14,45 @@ pub struct CountedEvent {
 }
 
 impl CountedEvent {
-    /// The event, of which 12 bits count, with this unit mask, at all privilege levels.
+    /// Creates an event (12 bits are used) with this unit mask, at all privilege levels.
     #[must_use]
     pub const fn new(event: u16, unit_mask: u8) -> Self {
         let select = PerfEvtSel::USR.union(PerfEvtSel::OS).with_event(event).with_unit_mask(unit_mask);
         Self::of(select)
     }
 
-    /// What such an event select counts. Whether it counts at all, and whether it asks for interrupts, is the
-    /// driver's.
+    /// Creates the event of such an event select. The driver itself sets whether it is enabled and requests interrupts.
     #[must_use]
     pub const fn of(select: PerfEvtSel) -> Self {
         let select = select.difference(PerfEvtSel::EN.union(PerfEvtSel::INT));
         Self { select, period: None, counter: None }
     }
 
-    /// Whether it counts above CPL 0.
+    /// Sets whether the event counts above CPL 0.
     #[must_use]
     pub fn user(self, user: bool) -> Self {
         self.with(PerfEvtSel::USR, user)
     }
 
-    /// Whether it counts at CPL 0.
+    /// Sets whether the event counts at CPL 0.
     #[must_use]
     pub fn os(self, os: bool) -> Self {
         self.with(PerfEvtSel::OS, os)
     }
 
-    /// Counts how often it begins, and not the clocks that it lasts.
+    /// Counts how often the event begins, not the clocks that it lasts.
     #[must_use]
     pub fn edges(self) -> Self {
         self.with(PerfEvtSel::EDGE, true)
     }
 
-    /// Counts clocks with at least so many events in one; 0 counts the events.
+    /// Counts clocks with at least this many events; 0 counts the events.
     #[must_use]
     pub const fn at_least(self, events: u8) -> Self {
         Self { select: self.select.with_counter_mask(events), ..self }
     }
 
-    /// Counts clocks with fewer than [`CountedEvent::at_least`] says.
+    /// Counts clocks with fewer events than [`CountedEvent::at_least`] gives.
     #[must_use]
     pub fn inverted(self) -> Self {
         self.with(PerfEvtSel::INV, true)
@@ -71,13 +70,13 @@ impl CountedEvent {
         self.with(PerfEvtSel::HOST_ONLY, true)
     }
 
-    /// Asks for an interrupt each time when it has happened so often: 1 to 2⁴⁷.
+    /// Requests an interrupt each time that the event has happened `period` times: 1 to 2⁴⁷.
     #[must_use]
     pub const fn every(self, period: u64) -> Self {
         Self { period: Some(period), ..self }
     }
 
-    /// Only this counter is to count it.
+    /// Allows only this counter.
     #[must_use]
     pub const fn on(self, counter: u8) -> Self {
         Self { counter: Some(counter), ..self }
@@ -88,17 +87,17 @@ impl CountedEvent {
         self
     }
 
-    /// What it counts.
+    /// Returns what the event counts.
     #[must_use]
     pub const fn select(&self) -> PerfEvtSel {
         self.select
     }
 
-    /// Checks it.
+    /// Checks the event.
     ///
     /// # Errors
     ///
-    /// This processor cannot count it.
+    /// This processor cannot count the event.
     pub(super) fn check(&self, n: usize, capabilities: &AmdCapabilities) -> Result<(), CountersRefusal> {
         let reserved = self.select.difference(known(capabilities));
         if !reserved.is_empty() {
@@ -115,9 +114,10 @@ impl CountedEvent {
         }
     }
 
-    /// What is written while SVM is on or off (EFER.SVME).
+    /// Returns the value to write while SVM is on or off (EFER.SVME).
     ///
-    /// HostOnly needs SVM on to count anything, and where both bits are set guests and hosts count, which is everything.
+    /// With HostOnly, a counter counts only while SVM is on. With both bits, it counts guests and host, which is
+    /// everything.
     pub(super) fn written(&self, svm: bool) -> PerfEvtSel {
         let both = PerfEvtSel::GUEST_ONLY | PerfEvtSel::HOST_ONLY;
         let mut select = self.select;
@@ -131,7 +131,7 @@ impl CountedEvent {
     }
 }
 
-/// The bits that are not reserved.
+/// Returns the bits that are not reserved.
 fn known(capabilities: &AmdCapabilities) -> PerfEvtSel {
     let mut known = PerfEvtSel::all();
     if capabilities.family < 0x10 {
@@ -143,40 +143,40 @@ fn known(capabilities: &AmdCapabilities) -> PerfEvtSel {
     known
 }
 
-/// Why events cannot be counted. Events are named by their place in the list.
+/// Why events cannot be counted. Events are given by their place in the list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CountersRefusal {
-    /// No event is to be counted.
+    /// No event was requested.
     Nothing,
-    /// Bits are set that this processor has not.
+    /// Bits are set that this processor does not have.
     Reserved {
-        /// Which event.
+        /// The event.
         event: usize,
         /// The bits.
         bits: PerfEvtSel,
     },
-    /// Neither CPL 0 nor what is above it is to be counted.
+    /// Neither CPL 0 nor the levels above it were requested.
     NoLevel {
-        /// Which event.
+        /// The event.
         event: usize,
     },
-    /// A period is 1 to 2⁴⁷.
+    /// The period is not 1 to 2⁴⁷.
     Period {
-        /// Which event.
+        /// The event.
         event: usize,
-        /// What was asked for.
+        /// The requested period.
         period: u64,
     },
-    /// No counter of this processor counts it; on family 15h those of the northbridge have counters of their own.
+    /// No counter of this processor can count it; on family 15h, northbridge events have their own counters.
     NoCounter {
-        /// Which event.
+        /// The event.
         event: usize,
     },
-    /// The free counters do not suffice.
+    /// There are not enough free counters.
     NotEnough {
-        /// How many counters the events need.
+        /// The number of counters that the events need.
         needed: u32,
-        /// Bit n: counter n is free.
+        /// Bit n is set if counter n is free.
         free: u16,
     },
 }

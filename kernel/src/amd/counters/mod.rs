@@ -1,4 +1,4 @@
-//! Performance counters of one logical processor.
+//! The performance counters of one logical processor.
 //!
 //! ```
 //! use pugmark_kernel::amd::counters::CountedEvent;
@@ -7,14 +7,14 @@
 //! // Retired instructions of user code, and one interrupt in each 100 000 retired branches.
 //! let instructions = CountedEvent::new(0xc0, 0).os(false);
 //! let branches = CountedEvent::new(0xc2, 0).every(100_000);
-//! // What the crate `pugmark-pfm` makes of a libpfm name is an event too.
+//! The crate `pugmark-pfm` makes events from libpfm's names.
 //! assert_eq!(CountedEvent::of(PerfEvtSel::USR.with_event(0xc0)), instructions);
 //! # let _ = branches;
 //! ```
 //!
-//! Counters that somebody uses are left alone. An event goes to one that can count it: family 15h counts some of them
-//! on few counters only, and since family 17h some of them need two. The events of a northbridge, E0h and above, count
-//! for the whole node on families 0Fh and 10h: of its processors one should count them.
+//! Counters that another owner uses are left alone. An event goes to a counter that can count it: on family 15h, only a
+//! few counters can count some events, and since family 17h some events need two counters. The events of a northbridge,
+//! E0h and above, count for the whole node on families 0Fh and 10h: only one processor of the node should count them.
 //!
 //! Source: APM vol. 2, Debug and Performance Resources, "Performance Monitoring Counters" and "Performance Monitoring
 //! Counter Version 2".
@@ -36,10 +36,10 @@ pub use running::{CounterRunning, CounterStopped};
 pub use session::{CounterSession, Overflow, OverflowCounts, OverflowSink};
 pub use unit::CounterUnit;
 
-/// More counters no processor has: their number is a field of four bits.
+/// The maximum number of counters of a processor: the number is a field of four bits.
 pub const MAX_COUNTERS: usize = 15;
 
 const WIDTH: u32 = pugmark_pfm::register::COUNTER_BITS;
 const MASK: u64 = (1 << WIDTH) - 1;
-/// The longest period: up to here bit 47 tells a counter that has overflowed from one that has not.
+/// The longest period: up to this length, bit 47 shows whether a counter has overflowed.
 const LONGEST: u64 = 1 << (WIDTH - 1);

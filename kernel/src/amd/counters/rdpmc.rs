@@ -1,11 +1,11 @@
-//! A count by RDPMC.
+//! Reading a count with RDPMC.
 
 use super::MASK;
 
-/// How a count is read without RDMSR, also by user code where CR4.PCE is set: [`crate::arch::rdpmc`] with
-/// [`Rdpmc::index`], then [`Rdpmc::count`].
+/// How to read a count without RDMSR, also from user code if CR4.PCE is set: call [`crate::arch::rdpmc`] with
+/// [`Rdpmc::index`], then [`Rdpmc::count`] with the result.
 ///
-/// It is good until a handler serves the counter's next overflow, which begins a new period.
+/// The value is valid until a handler serves the counter's next overflow, which begins a new period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rdpmc {
     pub(super) index: u32,
@@ -14,13 +14,13 @@ pub struct Rdpmc {
 }
 
 impl Rdpmc {
-    /// What goes into ECX.
+    /// Returns the index, for ECX.
     #[must_use]
     pub const fn index(&self) -> u32 {
         self.index
     }
 
-    /// The events since the start, from what RDPMC gave.
+    /// Returns the number of events since the start, from the value that RDPMC returned.
     #[must_use]
     pub const fn count(&self, counter: u64) -> u64 {
         self.total.wrapping_add(counter.wrapping_sub(self.begin) & MASK)

@@ -1,14 +1,13 @@
-//! Where the registers of a counter are.
+//! The addresses of the counters' registers.
 
 use crate::amd::AmdCapabilities;
 
-/// Where the registers of the counters are.
+/// The addresses of the counters' registers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Bank {
-    /// PerfEvtSel0 to 3 at `C001_0000`, PerfCtr0 to 3 behind them.
+    /// PerfEvtSel0 to 3 at `C001_0000`, followed by PerfCtr0 to 3.
     Legacy,
-    /// PERF_CTL0 at `C001_0200` with PERF_CTR0 behind it, and so on. Those at the addresses above are the first four of
-    /// them.
+    /// PERF_CTL0 at `C001_0200` followed by PERF_CTR0, and so on. The legacy addresses access the first four of them.
     Extended,
 }
 
@@ -17,7 +16,7 @@ impl Bank {
         if capabilities.extended_counters { Self::Extended } else { Self::Legacy }
     }
 
-    /// The register that says what counter `n` counts.
+    /// Returns the address of the register that selects what counter `n` counts.
     pub(super) const fn select(self, n: u8) -> u32 {
         match self {
             Self::Legacy => 0xc001_0000 + n as u32,
@@ -25,7 +24,7 @@ impl Bank {
         }
     }
 
-    /// Counter `n`.
+    /// Returns the address of counter `n`.
     pub(super) const fn counter(self, n: u8) -> u32 {
         match self {
             Self::Legacy => 0xc001_0004 + n as u32,

@@ -1,20 +1,20 @@
-//! Counters that count.
+//! Performance counters that count.
 
 use super::session::{CounterSession, OverflowCounts, OverflowSink};
 use super::{CounterUnit, MAX_COUNTERS, Rdpmc};
 use crate::lifecycle::{self, Source};
 use crate::msr::{GeneralProtection, Msr};
 
-/// The counters count. A stop tells how many NMIs of overflows that no handler has seen may come afterwards; whoever drops
-/// this has to claim them.
+/// Running counters. A stop reports how many NMIs may still arrive for overflows that no handler has seen. Code that
+/// drops this value must claim these NMIs itself.
 pub type CounterRunning<M> = lifecycle::Running<CounterSession<M>>;
 
 /// Counters that were stopped.
 #[derive(Debug)]
 pub struct CounterStopped<M: Msr> {
-    /// The counters, off, and their registers as after a reset.
+    /// The counters, off; their registers have the values after a reset.
     pub unit: CounterUnit<M>,
-    /// What became of the overflows.
+    /// What happened to the overflows.
     pub overflows: OverflowCounts,
     totals: [u64; MAX_COUNTERS],
     len: usize,
@@ -30,7 +30,7 @@ impl<M: Msr> CounterStopped<M> {
         Self { unit, overflows, totals, len }
     }
 
-    /// How often each event happened, in the order of the list.
+    /// Returns how often each event happened, in the order of the list.
     #[must_use]
     pub fn totals(&self) -> &[u64] {
         self.totals.get(..self.len).unwrap_or_default()
@@ -38,7 +38,7 @@ impl<M: Msr> CounterStopped<M> {
 }
 
 impl<M: Msr> CounterRunning<M> {
-    /// How often event `event` of the list has happened so far; `None` where the list is shorter.
+    /// Returns how often event `event` of the list has happened so far; `None` if the list is shorter.
     ///
     /// # Errors
     ///
@@ -47,25 +47,26 @@ impl<M: Msr> CounterRunning<M> {
         self.session_mut().value(event)
     }
 
-    /// The counter that counts it; for an event that takes two the first one.
+    /// Returns the counter of an event; for an event that needs two, the first one.
     #[must_use]
     pub fn counter(&self, event: usize) -> Option<u8> {
         self.session().counter(event)
     }
 
-    /// How RDPMC reads it; `None` where the list is shorter, or RDPMC does not reach the counter.
+    /// Returns how RDPMC reads the event; `None` if the list is shorter, or if RDPMC does not reach the counter.
     #[must_use]
     pub fn rdpmc(&self, event: usize) -> Option<Rdpmc> {
         self.session().rdpmc(event)
     }
 
-    /// What became of the overflows so far.
+    /// Returns what happened to the overflows so far.
     #[must_use]
     pub fn overflows(&self) -> &OverflowCounts {
         self.session().counts()
     }
 
-    /// EFER.SVME has changed: with SVM off HostOnly would count nothing, and is not written.
+    /// Reacts to a change of EFER.SVME: with SVM off, HostOnly would make a counter count nothing, so it is not
+    /// written.
     ///
     /// # Errors
     ///
@@ -74,7 +75,7 @@ impl<M: Msr> CounterRunning<M> {
         self.session_mut().svm_changed()
     }
 
-    /// The counters for a handler, with the one who takes their overflows.
+    /// Returns the counters as a source for a handler, with the sink that receives their overflows.
     pub fn source<'a, S: OverflowSink + ?Sized>(
         &'a mut self,
         sink: &'a mut S,

@@ -1,4 +1,4 @@
-//! The counters while they count: the steps that start, handler and stop are made of.
+//! Performance counters while they count: the steps that start, handler and stop consist of.
 
 use super::event::{CountedEvent, CountersRefusal};
 use super::registers::Bank;
@@ -9,9 +9,9 @@ use crate::msr::amd::{GlobalCtl, GlobalStatusClr, PerfCntrGlobalStatus};
 use crate::msr::{GeneralProtection, Msr};
 use crate::pmi::{Abandoned, Requests};
 
-/// Takes overflows, in the handler: it must not wait, allocate or format.
+/// Receives overflows in the handler: it must not wait, allocate or format.
 pub trait OverflowSink {
-    /// Takes one; `false` where there is no room for it, and it is lost.
+    /// Takes an overflow; returns `false` if there is no room for it, and it is lost.
     fn overflow(&mut self, overflow: Overflow) -> bool;
 }
 
@@ -21,28 +21,28 @@ impl<F: FnMut(Overflow) -> bool> OverflowSink for F {
     }
 }
 
-/// A counter's period is over. Where that was is what the handler interrupted.
+/// The end of a counter's period. It happened in the code that the handler interrupted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Overflow {
     /// The event's place in the list.
     pub event: usize,
-    /// Events since the start.
+    /// The number of events since the start.
     pub count: u64,
 }
 
-/// What became of the overflows.
+/// What happened to the overflows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OverflowCounts {
-    /// Those that the sink took.
+    /// Overflows that the sink took.
     pub taken: u64,
-    /// Those that the sink had no room for.
+    /// Overflows that the sink had no room for.
     pub lost: u64,
-    /// Periods that were over before the handler came for the one before.
+    /// Periods that ended before the handler served the previous one.
     pub skipped: u64,
-    /// Those that no handler saw, because the counters stopped first.
+    /// Overflows that no handler saw, because the counters were stopped first.
     pub unseen: u64,
-    /// Times when the handler gave up, after a fault or because interrupts had no end: the counters stood still, as far as
-    /// they could be stopped, until an interrupt was served again, and what happened meanwhile is not counted.
+    /// How often the handler gave up, after a fault or because interrupts did not end: the counters that could be
+    /// stopped were stopped until an interrupt was served again, and what happened meanwhile is not counted.
     pub abandoned: u64,
 }
 
@@ -52,12 +52,12 @@ pub struct CounterSession<M: Msr> {
     unit: CounterUnit<M>,
     bank: Bank,
     svm: bool,
-    /// PerfCntrGlobalCtl as it was found: the counters' bits may be set before anybody knows of them.
+    /// PerfCntrGlobalCtl before the start: the counters' bits may be set although no owner uses them.
     found: Option<u64>,
-    /// Those of the list, without a gap between them.
+    /// The counters of the list, without gaps between them.
     slots: [Option<CounterSlot>; MAX_COUNTERS],
     counts: OverflowCounts,
-    /// Counters that were served in this interrupt.
+    /// The number of counters that were served in this interrupt.
     served: u8,
 }
 
@@ -66,35 +66,35 @@ pub struct CounterSession<M: Msr> {
 struct CounterSlot {
     event: CountedEvent,
     counter: u8,
-    /// The counter behind it has the upper bits.
+    /// Whether the next counter holds the upper bits.
     pair: bool,
-    /// Where this period began.
+    /// The counter's value at the start of this period.
     begin: u64,
-    /// Events before that.
+    /// The number of events before that.
     total: u64,
     state: CounterState,
 }
 
-/// How a counter stands.
+/// The state of a counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum CounterState {
     Off,
-    /// It counts, or stands still for a while.
+    /// The counter counts, or is stopped for a while.
     Armed,
-    /// Its overflow was handed on; where the next period begins.
+    /// Its overflow was delivered. The value at which the next period begins.
     Taken(u64),
-    /// It was read for the last time.
+    /// The counter was read for the last time.
     Read,
 }
 
-/// What the counter behind counts for a pair: Merge, event FFFh.
+/// The event of the second counter of a pair: Merge, FFFh.
 const MERGE: PerfEvtSel = PerfEvtSel::EN.with_event(0xfff);
-/// Its bits, which are bits 63:48 of the count: it is negative.
+/// The start value of the second counter, which has bits 63:48 of the count: the count is negative.
 const MERGE_BEGIN: u64 = 0xffff;
 
 impl<M: Msr> CounterSession<M> {
-    /// `counters` are those of `events`, each with whether the event needs the one behind it, too.
-    /// `svm`: EFER.SVME is set.
+    /// `counters` gives the counter of each event, and whether the event also needs the next counter. `svm` is
+    /// EFER.SVME.
     pub(super) fn new(
         unit: CounterUnit<M>,
         svm: bool,
@@ -111,7 +111,7 @@ impl<M: Msr> CounterSession<M> {
         Self { unit, bank, svm, found: None, slots, counts, served: 0 }
     }
 
-    /// How many events there are.
+    /// Returns the number of events.
     pub(super) fn len(&self) -> usize {
         self.slots.iter().flatten().count()
     }
@@ -120,17 +120,17 @@ impl<M: Msr> CounterSession<M> {
         &self.counts
     }
 
-    /// Another interrupt begins.
+    /// Notes that another interrupt begins.
     pub(super) const fn begin_interrupt(&mut self) {
         self.served = 0;
     }
 
-    /// The counter of an event.
+    /// Returns the counter of an event.
     pub(super) fn counter(&self, event: usize) -> Option<u8> {
         self.slot(event).map(|slot| slot.counter)
     }
 
-    /// The events since the start.
+    /// Returns the number of events since the start.
     pub(super) fn value(&mut self, event: usize) -> Result<Option<u64>, GeneralProtection> {
         let Some(slot) = self.slot(event) else { return Ok(None) };
         match slot.state {
@@ -144,7 +144,7 @@ impl<M: Msr> CounterSession<M> {
 
     pub(super) fn rdpmc(&self, event: usize) -> Option<Rdpmc> {
         let slot = self.slot(event)?;
-        // Indices from 6 on are those of the northbridge and the L3.
+        // RDPMC indices from 6 on belong to the northbridge and the L3 cache.
         (slot.counter < 6).then_some(Rdpmc {
             index: slot.counter.into(),
             begin: slot.begin,
@@ -152,7 +152,7 @@ impl<M: Msr> CounterSession<M> {
         })
     }
 
-    /// Lets the counters go on that have a period.
+    /// Resumes the counters that have a period to count.
     fn go_on(&mut self, _: Halted) -> Result<(), GeneralProtection> {
         if self.version_2() {
             return self.change_global(self.mask(), 0);
@@ -163,7 +163,7 @@ impl<M: Msr> CounterSession<M> {
         })
     }
 
-    /// Serves the counters that have overflowed; whether there was one.
+    /// Serves the counters that have overflowed; returns whether there was one.
     fn take(
         &mut self,
         sink: &mut (impl OverflowSink + ?Sized),
@@ -180,7 +180,7 @@ impl<M: Msr> CounterSession<M> {
                 self.hand_on(n, counter, sink);
             }
         }
-        // Also those whose registers faulted the last time.
+        // This includes counters whose registers faulted the last time.
         for n in 0..self.len() {
             if let Some(slot) = self.slot(n)
                 && let CounterState::Taken(begin) = slot.state
@@ -197,7 +197,7 @@ impl<M: Msr> CounterSession<M> {
         Ok(self.served > served)
     }
 
-    /// Whether a counter has overflowed, or has not gone on after that. While they count.
+    /// Returns whether a counter has overflowed, or was not resumed after that. May be called while they count.
     pub(super) fn may_have_overflowed(&mut self) -> Result<bool, GeneralProtection> {
         let status = self.status()?;
         for n in 0..self.len() {
@@ -214,7 +214,7 @@ impl<M: Msr> CounterSession<M> {
         Ok(false)
     }
 
-    /// SVM was turned on or off: a counter of the host's events needs to know.
+    /// Notes that SVM was turned on or off, and updates the counters, because HostOnly depends on it.
     pub(super) fn svm_changed(&mut self) -> Result<(), GeneralProtection> {
         self.svm = self.unit.svm()?;
         self.each(|session, slot| match slot.state {
@@ -223,13 +223,13 @@ impl<M: Msr> CounterSession<M> {
         })
     }
 
-    /// What the counter has, if its period is over.
+    /// Returns the counter's value if its period is over.
     fn overflowed(&mut self, slot: &CounterSlot, status: u64) -> Result<Option<u64>, GeneralProtection> {
         if self.version_2() && status >> slot.counter & 1 == 0 {
             return Ok(None);
         }
         let counter = self.unit.msr.rdmsr(self.bank.counter(slot.counter))?;
-        // A period is so short that the sign is that of an overflow; the status says nothing more.
+        // A period is so short that the sign bit shows an overflow; the status adds nothing to that.
         Ok((counter >> (WIDTH - 1) & 1 == 0).then_some(counter))
     }
 
@@ -242,7 +242,7 @@ impl<M: Msr> CounterSession<M> {
             slot.state = CounterState::Taken(MASK + 1 - LONGEST);
             return;
         };
-        // It went on counting from 0: the next period is shorter by that.
+        // The counter continued from 0 after the overflow, so the next period is shorter by that.
         slot.state = CounterState::Taken(MASK + 1 - (period - counter % period));
         self.counts.skipped += counter / period;
         match sink.overflow(Overflow { event: n, count }) {
@@ -282,7 +282,7 @@ impl<M: Msr> CounterSession<M> {
         self.wrmsr(self.bank.counter(slot.counter), begin)
     }
 
-    /// PerfCntrGlobalStatus, where there is one.
+    /// Returns PerfCntrGlobalStatus; 0 if it does not exist.
     fn status(&mut self) -> Result<u64, GeneralProtection> {
         match self.version_2() {
             true => Ok(self.unit.msr.read::<PerfCntrGlobalStatus>()?.0),
@@ -290,18 +290,18 @@ impl<M: Msr> CounterSession<M> {
         }
     }
 
-    /// The bits of these counters in the global registers.
+    /// Returns the bits of these counters in the global registers.
     fn mask(&self) -> u64 {
         let bits = |slot: &CounterSlot| (1 | u64::from(slot.pair) << 1) << slot.counter;
         self.slots.iter().flatten().fold(0, |mask, slot| mask | bits(slot))
     }
 
-    /// What a counter counts, without its enable bit.
+    /// Returns what a counter counts, without its enable bit.
     fn selected(&self, slot: &CounterSlot) -> PerfEvtSel {
         slot.event.written(self.svm)
     }
 
-    /// All counters, also where one faults; the first fault.
+    /// Calls `step` for all counters, even if one faults; returns the first fault.
     fn each(
         &mut self,
         mut step: impl FnMut(&mut Self, CounterSlot) -> Result<(), GeneralProtection>,
@@ -343,12 +343,12 @@ impl<M: Msr> CounterSession<M> {
     }
 
     fn wrmsr(&mut self, address: u32, value: u64) -> Result<(), GeneralProtection> {
-        // SAFETY: registers of counters that nobody else uses: they write to no memory.
+        // SAFETY: registers of counters that nothing else uses: they write to no memory.
         unsafe { self.unit.msr.wrmsr(address, value) }
     }
 
     fn write<R: crate::msr::Register>(&mut self, register: R) -> Result<(), GeneralProtection> {
-        // SAFETY: the bits of counters that nobody else uses: they write to no memory.
+        // SAFETY: bits of counters that nothing else uses: they write to no memory.
         unsafe { self.unit.msr.write(register) }
     }
 }
@@ -359,7 +359,7 @@ impl CounterSlot {
     }
 }
 
-/// Where the first period of an event begins: one that is only counted is also served before its counter wraps.
+/// Returns where the first period of an event begins: a counter without a period is also served before it wraps.
 fn begin_of(event: &CountedEvent) -> u64 {
     MASK + 1 - event.period.unwrap_or(LONGEST)
 }
@@ -370,7 +370,7 @@ impl<M: Msr> Recording for CounterSession<M> {
     type Stopped = LateNmis<CounterStopped<M>>;
     type Refusal = CountersRefusal;
 
-    // A counter that cannot be stopped counts on, and writes to no memory.
+    // A counter that cannot be stopped continues to count, and writes to no memory.
     const WRITES_MEMORY: bool = false;
 
     /// Starts the counters.
@@ -385,7 +385,7 @@ impl<M: Msr> Recording for CounterSession<M> {
         }
         for n in 0..self.len() {
             let Some(slot) = self.slot(n) else { break };
-            // From here on a start that fails has something to clear.
+            // From here on, a start that fails must clear registers.
             self.set_state(n, CounterState::Armed);
             self.load(slot, slot.begin)?;
             if slot.pair {
@@ -398,13 +398,13 @@ impl<M: Msr> Recording for CounterSession<M> {
         Ok(self.go_on(halted)?)
     }
 
-    /// Lets no counter go on.
+    /// Stops all counters.
     fn halt(&mut self) -> Result<(), GeneralProtection> {
         if self.found.is_some() {
             return self.change_global(0, self.mask());
         }
         self.each(|session, slot| match slot.state {
-            // A stop that is tried again has cleared it.
+            // An earlier attempt to stop has cleared it.
             CounterState::Off => Ok(()),
             _ => session.select(slot.counter, session.selected(&slot)),
         })
@@ -456,7 +456,8 @@ impl<M: Msr> Recording for CounterSession<M> {
     }
 }
 
-/// AMD's status is a register of its own: the counters look for themselves. They stand still while the handler works.
+/// AMD's status is a register of its own, so the counters check it themselves. They are stopped while the handler
+/// works.
 impl<M: Msr, K: OverflowSink + ?Sized> Serve<&mut K> for CounterSession<M> {
     fn may_ask(&mut self) -> Result<bool, GeneralProtection> {
         self.may_have_overflowed()

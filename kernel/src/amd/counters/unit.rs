@@ -1,4 +1,4 @@
-//! Counters that are off, and the way to start them.
+//! Performance counters that are off: detection and start.
 
 use super::assign::{assign, needed};
 use super::constraints::Need;
@@ -16,22 +16,22 @@ use core::marker::PhantomData;
 
 /// The performance counters of one logical processor, off.
 ///
-/// They cannot be sent to another thread of execution: they stand for the processor that they were found on.
+/// The value cannot be sent to another thread of execution: it belongs to the processor on which it was found.
 #[derive(Debug)]
 pub struct CounterUnit<M: Msr> {
     pub(super) msr: M,
     pub(super) capabilities: AmdCapabilities,
-    /// Bit n: counter n is somebody else's, though it is off.
+    /// Bit n is set if counter n belongs to another owner, although it is off.
     reserved: u16,
     of_this_processor: PhantomData<*const ()>,
 }
 
 impl<M: Msr> CounterUnit<M> {
-    /// Finds them: CPUID first, then whether a register of a free one holds what is written.
+    /// Detects the counters: first by CPUID, then by checking that a register of a free counter works.
     ///
     /// # Errors
     ///
-    /// They are not there, or somebody uses them all.
+    /// There are none, or other owners use them all.
     pub fn detect(cpuid: impl CpuIdReader, msr: M) -> Result<Self, Absent> {
         let capabilities = AmdCapabilities::read(cpuid)?;
         if capabilities.counters == 0 {
@@ -48,19 +48,19 @@ impl<M: Msr> CounterUnit<M> {
         }
     }
 
-    /// What the processor has.
+    /// Returns what the processor has.
     #[must_use]
     pub const fn capabilities(&self) -> &AmdCapabilities {
         &self.capabilities
     }
 
-    /// Leaves counters alone that somebody uses now and then; bit n is counter n. One that counts is left alone without
-    /// that.
+    /// Reserves counters that another owner uses from time to time; bit n is counter n. A counter that counts is left
+    /// alone without that.
     pub const fn reserve(&mut self, counters: u16) {
         self.reserved = counters;
     }
 
-    /// The counters that nobody uses; bit n is counter n.
+    /// Returns the unused counters; bit n is counter n.
     ///
     /// # Errors
     ///
@@ -75,12 +75,12 @@ impl<M: Msr> CounterUnit<M> {
         Ok(free & !self.reserved)
     }
 
-    /// Counts the events, each in a counter of its own, from 0 on.
+    /// Counts the events, each in its own counter, from 0.
     ///
     /// # Errors
     ///
-    /// The processor says no, or the free counters do not suffice. The unit comes back, and the counters are off as far
-    /// as they let themselves be.
+    /// The processor refuses, or there are not enough free counters. The unit is returned, and the counters that can be
+    /// turned off are off.
     #[allow(clippy::result_large_err, reason = "it gives back what it was given")]
     pub fn start(
         mut self,
@@ -96,15 +96,15 @@ impl<M: Msr> CounterUnit<M> {
         }
     }
 
-    /// EFER.SVME.
+    /// Returns EFER.SVME.
     pub(super) fn svm(&mut self) -> Result<bool, GeneralProtection> {
         Ok(self.msr.read::<Efer>()?.svm())
     }
 
-    /// Whether a free counter holds what is written to it. It has its old value afterwards.
+    /// Checks that a free counter keeps the value written to it. Its old value is restored.
     fn probe(&mut self, n: u8) -> Result<(), Absent> {
         let counter = Bank::of(&self.capabilities).counter(n);
-        // SAFETY: a counter that is off, and that nobody uses.
+        // SAFETY: this counter is off and unused.
         unsafe { lifecycle::probe(&mut self.msr, counter, |_| PATTERN, u64::MAX) }
     }
 }
@@ -116,7 +116,7 @@ const fn not_started<M: Msr>(
     NotStarted::Off { unit, memory: (), error }
 }
 
-/// The counters of the events, and whether each needs the one behind it, too.
+/// Returns the counter of each event, and whether the event also needs the next counter.
 fn plan(
     events: &[CountedEvent],
     capabilities: &AmdCapabilities,
@@ -143,5 +143,5 @@ fn plan(
     Ok(counters.into_iter().zip(needs.map(|need| need.pair)))
 }
 
-/// A count.
+/// An arbitrary count.
 const PATTERN: u64 = 0x5a5a_a5a5;

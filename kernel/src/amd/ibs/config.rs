@@ -1,11 +1,11 @@
-//! What is to be sampled.
+//! What IBS samples.
 
 use crate::msr::amd::{IbsFetchCtl, IbsOpCtl};
 use crate::msr::amd::{IbsFetchCtl2, IbsOpCtl2};
 use core::fmt;
 use pugmark_decoder_core::ibs::{Caps, Errata, Part};
 
-/// What is to be sampled: ops, fetches, or both.
+/// What to sample: ops, fetches, or both.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IbsConfig {
     fetch: Option<Fetch>,
@@ -31,7 +31,7 @@ struct Op {
     streaming_stores: bool,
 }
 
-/// Whose samples are kept.
+/// The privilege levels whose samples are kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Levels {
     #[default]
@@ -40,39 +40,39 @@ pub(super) enum Levels {
     User,
 }
 
-/// What is written to start the units.
+/// The register values that start the units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Plan {
     pub(super) fetch: Option<(IbsFetchCtl, IbsFetchCtl2)>,
     pub(super) op: Option<(IbsOpCtl, IbsOpCtl2)>,
-    /// The op period's bits 7:4 are made random when it begins.
+    /// Software randomizes bits 7:4 of the op period at the start of each period.
     pub(super) op_random: bool,
     pub(super) levels: Levels,
 }
 
-/// A period's unit: the low four bits are not compared.
+/// The granularity of a period: the low four bits are not compared.
 const STEP: u32 = 16;
 /// The shortest period of ops: IbsOpMaxCnt of 1 to 8 is reserved.
 const LEAST_OP: u32 = 0x90;
-/// The shortest period whose bits 7:4 may be anything.
+/// The shortest period that allows random bits 7:4.
 const LEAST_RANDOM: u32 = 0x100;
 /// The longest period with 20 bits.
 const MOST: u32 = 0xf_fff0;
 /// The longest period with 27 bits.
 const MOST_EXTENDED: u32 = 0x7ff_fff0;
-/// The unit of a latency, in cycles.
+/// The granularity of a latency, in cycles.
 const LATENCY_STEP: u16 = 128;
 const MOST_FETCH_LATENCY: u16 = 1920;
 const MOST_OP_LATENCY: u16 = 2048;
 
 impl IbsConfig {
-    /// Nothing.
+    /// Returns a configuration that samples nothing.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Samples one of so many completed fetches: a multiple of 16, up to `0xffff0`.
+    /// Samples one in `period` completed fetches: a multiple of 16, up to `0xffff0`.
     #[must_use]
     pub const fn fetch(mut self, period: u32) -> Self {
         let fetch = match self.fetch {
@@ -83,7 +83,7 @@ impl IbsConfig {
         self
     }
 
-    /// The low four bits of the fetch period are random (IbsRandEn).
+    /// Makes the low four bits of the fetch period random (IbsRandEn).
     #[must_use]
     pub const fn fetch_random(mut self) -> Self {
         if let Some(fetch) = &mut self.fetch {
@@ -92,7 +92,7 @@ impl IbsConfig {
         self
     }
 
-    /// Only fetches that took so many cycles are sampled: a multiple of 128 up to 1920.
+    /// Samples only fetches that took this many cycles: a multiple of 128 up to 1920.
     #[must_use]
     pub const fn fetch_latency(mut self, cycles: u16) -> Self {
         if let Some(fetch) = &mut self.fetch {
@@ -101,11 +101,13 @@ impl IbsConfig {
         self
     }
 
-    /// Samples one op in so many cycles: a multiple of 16, from `0x90` up to `0xffff0`, or `0x7fffff0` with [`Caps::OP_CNT_EXT`].
+    /// Samples one op every `period` cycles: a multiple of 16, from `0x90` to `0xffff0`, or to `0x7fffff0` with
+    /// [`Caps::OP_CNT_EXT`].
     ///
-    /// The period must be longer than what the kernel's handler does from where it lets the unit go on, to its end and,
-    /// entered again, to where it looks for the next sample: after an NMI that waited the handler runs once more before anything
-    /// else. A sample that it finds then has an NMI that waits too, and so on: the code that was interrupted stands still.
+    /// The period must be longer than the time that the kernel's handler takes from where it resumes the unit to its
+    /// end, and then, entered again, to where it looks for the next sample. The reason: after an NMI that was pending,
+    /// the handler runs again before anything else. If it finds a sample then, that sample has a pending NMI too, and
+    /// so on: the interrupted code makes no progress.
     #[must_use]
     pub const fn op(mut self, period: u32) -> Self {
         let op = match self.op {
@@ -123,7 +125,7 @@ impl IbsConfig {
         self
     }
 
-    /// The period of the op unit is in dispatched ops instead of cycles (IbsOpCntCtl).
+    /// Makes the op unit count dispatched ops instead of cycles (IbsOpCntCtl).
     #[must_use]
     pub const fn op_counts_dispatched(mut self) -> Self {
         if let Some(op) = &mut self.op {
@@ -132,9 +134,9 @@ impl IbsConfig {
         self
     }
 
-    /// Bits 7:4 of the op period are random, so that it does not keep in step with a loop. Where the processor begins
-    /// its count at random ([`Caps::RD_WR_OP_CNT`]) it does so always, and the period stays what it is; elsewhere the
-    /// period must be 256 or more.
+    /// Makes bits 7:4 of the op period random, so that sampling does not synchronize with a loop. A processor that
+    /// starts its count at a random value ([`Caps::RD_WR_OP_CNT`]) always does so, and the period is unchanged. On
+    /// other processors the period must be 256 or more.
     #[must_use]
     pub const fn op_random(mut self) -> Self {
         if let Some(op) = &mut self.op {
@@ -143,8 +145,8 @@ impl IbsConfig {
         self
     }
 
-    /// Only loads that took more than `cycles` are sampled: a multiple of 128 up to 2048. On Zen 5 only those that missed
-    /// the L3 cache too: there this filter works only together with that one ([`Errata::LATENCY_NEEDS_L3_MISS`]).
+    /// Samples only loads that took more than `cycles`: a multiple of 128 up to 2048. On Zen 5 they must also have
+    /// missed the L3 cache: there this filter works only together with that one ([`Errata::LATENCY_NEEDS_L3_MISS`]).
     #[must_use]
     pub const fn op_latency(mut self, cycles: u16) -> Self {
         if let Some(op) = &mut self.op {
@@ -153,7 +155,7 @@ impl IbsConfig {
         self
     }
 
-    /// Only streaming stores are sampled.
+    /// Samples only streaming stores.
     #[must_use]
     pub const fn op_streaming_stores(mut self) -> Self {
         if let Some(op) = &mut self.op {
@@ -162,7 +164,7 @@ impl IbsConfig {
         self
     }
 
-    /// Only what missed the L3 is sampled, by the units chosen so far.
+    /// Samples only what missed the L3 cache, for the units selected so far.
     #[must_use]
     pub const fn l3_miss_only(mut self) -> Self {
         if let Some(fetch) = &mut self.fetch {
@@ -174,26 +176,26 @@ impl IbsConfig {
         self
     }
 
-    /// Only samples of the kernel are kept: those whose address has bit 63 set. Where the processor cannot leave the
-    /// others out, they are dropped when they come.
+    /// Keeps only samples of the kernel: those whose address has bit 63 set. If the processor cannot filter, the driver
+    /// drops the others when it reads them.
     #[must_use]
     pub const fn kernel_only(mut self) -> Self {
         self.levels = Levels::Kernel;
         self
     }
 
-    /// Only samples of user code are kept; as [`IbsConfig::kernel_only`].
+    /// Keeps only samples of user code; otherwise like [`IbsConfig::kernel_only`].
     #[must_use]
     pub const fn user_only(mut self) -> Self {
         self.levels = Levels::User;
         self
     }
 
-    /// Whether the units of this processor can do it.
+    /// Checks that the units of this processor support the configuration.
     ///
     /// # Errors
     ///
-    /// What they cannot.
+    /// The part that they do not support.
     pub fn check(&self, part: &Part) -> Result<(), IbsRefusal> {
         self.plan(part).map(|_| ())
     }
@@ -263,7 +265,7 @@ impl IbsConfig {
 }
 
 impl Levels {
-    /// Whether a sample at `address` is kept; `None` where it has no address.
+    /// Returns whether a sample at `address` is kept; `None` if a filter needs the address and it is unknown.
     pub(super) fn keep(self, address: Option<u64>) -> Option<bool> {
         match self {
             Self::All => Some(true),
@@ -294,34 +296,34 @@ fn need(caps: Caps, wanted: bool, cap: Caps) -> Result<(), IbsRefusal> {
     }
 }
 
-/// What the units cannot do.
+/// Why the units cannot sample as requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IbsRefusal {
-    /// Neither fetches nor ops are asked for.
+    /// Neither fetches nor ops were requested.
     Nothing,
-    /// [`IbsUnit::route`](super::IbsUnit::route) has not made the units' interrupt an NMI.
+    /// [`IbsUnit::route`](super::IbsUnit::route) was not called to make the units' interrupt an NMI.
     NotRouted,
-    /// CPUID does not announce it.
+    /// CPUID does not announce this capability.
     Missing(Caps),
-    /// A period is a multiple of 16.
+    /// The period is not a multiple of 16 in the range.
     Period {
-        /// What was asked for.
+        /// The requested period.
         period: u32,
-        /// The shortest.
+        /// The shortest period.
         least: u32,
-        /// The longest.
+        /// The longest period.
         most: u32,
     },
-    /// A period with random bits 7:4 is 256 or more.
+    /// A period with random bits 7:4 must be 256 or more.
     RandomPeriod {
-        /// What was asked for.
+        /// The requested period.
         period: u32,
     },
-    /// A latency is a multiple of 128, from 128 on.
+    /// The latency is not a multiple of 128 in the range from 128.
     Latency {
-        /// What was asked for, in cycles.
+        /// The requested latency, in cycles.
         cycles: u16,
-        /// The longest.
+        /// The longest latency.
         most: u16,
     },
 }

@@ -1,4 +1,5 @@
-//! Instruction Based Sampling on one logical processor.
+//! Instruction Based Sampling (IBS) on one logical processor: precise samples of instruction fetches and of ops (the
+//! micro-operations of instructions).
 //!
 //! ```
 //! use pugmark_decoder_core::ibs::{Caps, Part};
@@ -12,8 +13,8 @@
 //! assert_eq!(IbsConfig::new().op(100).check(&part), Err(IbsRefusal::Period { period: 100, least: 0x90, most: 0x7ff_fff0 }));
 //! ```
 //!
-//! A unit counts, tags a fetch or an op, and asks for an interrupt when it has its sample. Until a handler writes its
-//! control register it takes no other.
+//! A unit counts, tags a fetch or an op, and requests an interrupt when its sample is complete. It takes no further
+//! sample until a handler writes its control register.
 //!
 //! Source: APM vol. 2, Debug and Performance Resources, "Instruction-Based Sampling"; BKDG 31116; PPR 56176.
 

@@ -1,4 +1,4 @@
-//! Units that sample.
+//! IBS units that sample.
 
 use super::IbsUnit;
 use super::session::{IbsCounts, IbsSession, SampleSink};
@@ -6,8 +6,8 @@ use crate::lifecycle::{self, Source};
 use crate::msr::Msr;
 use pugmark_decoder_core::ibs::Sample;
 
-/// The units sample. A stop tells how many NMIs may come afterwards, those of ops that were tagged already among them
-/// (erratum 420); whoever drops this has to claim them.
+/// Running IBS units. A stop reports how many NMIs may still arrive afterwards, including those of ops that were
+/// already tagged (erratum 420). Code that drops this value must claim these NMIs itself.
 pub type IbsRunning<M> = lifecycle::Running<IbsSession<M>>;
 
 /// Units that were stopped.
@@ -15,26 +15,27 @@ pub type IbsRunning<M> = lifecycle::Running<IbsSession<M>>;
 pub struct IbsStopped<M: Msr> {
     /// The units, off.
     pub unit: IbsUnit<M>,
-    /// What became of the samples, also of the last ones.
+    /// What happened to the samples, including the last ones.
     pub counts: IbsCounts,
     pub(super) last: [Option<Sample>; 2],
 }
 
 impl<M: Msr> IbsStopped<M> {
-    /// The samples that the units had when they were stopped.
+    /// Returns the samples that the units held when they were stopped.
     pub fn last(&self) -> impl Iterator<Item = &Sample> {
         self.last.iter().flatten()
     }
 }
 
 impl<M: Msr> IbsRunning<M> {
-    /// What became of the samples so far.
+    /// Returns what happened to the samples so far.
     #[must_use]
     pub fn counts(&self) -> &IbsCounts {
         self.session().counts()
     }
 
-    /// The units for a handler, with the one who takes their samples. Both are served in one NMI.
+    /// Returns the units as a source for a handler, with the sink that receives their samples. One NMI serves both
+    /// units.
     pub fn source<'a, S: SampleSink + ?Sized>(
         &'a mut self,
         sink: &'a mut S,

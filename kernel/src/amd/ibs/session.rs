@@ -1,4 +1,4 @@
-//! The units while they sample: the steps that start, handler and stop are made of.
+//! IBS units while they sample: the steps that start, handler and stop consist of.
 
 use super::config::{Levels, Plan};
 use super::{IbsRefusal, IbsStopped, IbsUnit};
@@ -11,13 +11,13 @@ use crate::msr::{GeneralProtection, Msr, Register};
 use crate::pmi::{Abandoned, Requests, Route};
 use pugmark_decoder_core::ibs::{Caps, Errata, FetchRegisters, FetchSample, OpRegisters, OpSample, Sample};
 
-/// Takes samples, in the handler: it must not wait, allocate or format.
+/// Receives samples in the handler: it must not wait, allocate or format.
 pub trait SampleSink {
-    /// Takes one; `false` where there is no room for it, and it is lost.
+    /// Takes a sample; returns `false` if there is no room for it, and the sample is lost.
     fn sample(&mut self, sample: &Sample) -> bool;
 }
 
-/// What became of the samples.
+/// What happened to the samples.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IbsCounts {
     /// Samples of fetches that the sink took.
@@ -26,17 +26,17 @@ pub struct IbsCounts {
     pub ops: u64,
     /// Samples that the sink had no room for.
     pub lost: u64,
-    /// Samples of the privilege level that is not wanted.
+    /// Samples of a privilege level that is filtered out.
     pub filtered: u64,
-    /// Samples whose address the processor does not know, so that nothing tells whether they are wanted, and fetches
-    /// that erratum 1197 spoiled.
+    /// Samples whose address the processor does not know, so that nothing shows whether they are wanted, and fetches
+    /// that erratum 1197 corrupted.
     pub unplaced: u64,
-    /// Times when the handler gave up, after a fault or because interrupts had no end: units that had a sample stood still
-    /// from there until an interrupt was served again.
+    /// How often the handler gave up, after a fault or because interrupts did not end: units that had a sample were
+    /// stopped from then until an interrupt was served again.
     pub abandoned: u64,
 }
 
-/// The units with what they sample.
+/// The IBS units with what they sample.
 #[derive(Debug)]
 pub struct IbsSession<M: Msr> {
     unit: IbsUnit<M>,
@@ -44,25 +44,25 @@ pub struct IbsSession<M: Msr> {
     fetch: IbsState,
     op: IbsState,
     counts: IbsCounts,
-    /// The samples that the units had when they were stopped.
+    /// The samples that the units held when they were stopped.
     last: [Option<Sample>; 2],
-    /// Units that were served in this interrupt.
+    /// The number of units that were served in this interrupt.
     served: u8,
-    /// The register that random periods come from; never 0.
+    /// The state of the generator of random periods; never 0.
     random: u16,
 }
 
-/// How a unit stands.
+/// The state of a unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum IbsState {
     Off,
-    /// It counts, or has a sample that was not looked at.
+    /// The unit counts, or has a sample that was not read yet.
     Armed,
-    /// Its sample was handed on. For ops, where the count begins.
+    /// Its sample was delivered. For ops: the value at which the next count begins.
     Taken(u64),
 }
 
-/// The bits of IbsOpCurCnt that the processor fills at random when it has a sample.
+/// The bits of IbsOpCurCnt that the processor fills with a random value when it has a sample.
 const RANDOM: u64 = 0x7f << 32;
 
 impl<M: Msr> IbsSession<M> {
@@ -84,12 +84,12 @@ impl<M: Msr> IbsSession<M> {
         &self.counts
     }
 
-    /// Units that were started.
+    /// Returns the number of units that were started.
     fn units(&self) -> u8 {
         u8::from(self.plan.fetch.is_some()) + u8::from(self.plan.op.is_some())
     }
 
-    /// Takes the samples that are there, of both units; whether there was one.
+    /// Takes the samples of both units, if there are any; returns whether there was one.
     fn collect(&mut self, sink: &mut (impl SampleSink + ?Sized)) -> Result<bool, GeneralProtection> {
         let served = self.served;
         if self.fetch == IbsState::Armed
@@ -109,7 +109,7 @@ impl<M: Msr> IbsSession<M> {
         Ok(self.served > served)
     }
 
-    /// Whether a unit has a sample, or has not gone on after one.
+    /// Returns whether a unit has a sample, or was not resumed after one.
     fn may_have_a_sample(&mut self) -> Result<bool, GeneralProtection> {
         Ok(match (self.fetch, self.op) {
             (IbsState::Taken(_), _) | (_, IbsState::Taken(_)) => true,
@@ -120,7 +120,7 @@ impl<M: Msr> IbsSession<M> {
         })
     }
 
-    /// Another interrupt begins.
+    /// Notes that another interrupt begins.
     pub(super) const fn begin_interrupt(&mut self) {
         self.served = 0;
     }
@@ -140,7 +140,7 @@ impl<M: Msr> IbsSession<M> {
     fn resume_op(&mut self) -> Result<(), GeneralProtection> {
         if let (IbsState::Taken(begin), Some((ctl, _))) = (self.op, self.plan.op) {
             if self.unit.part.errata().has(Errata::STICKY_DATA3) {
-                // A register of the sample that was taken: it makes the processor do nothing.
+                // This register belongs to the sample that was taken; writing it has no other effect.
                 self.write(IbsOpData3(0))?;
             }
             let ctl = self.next_period(ctl);
@@ -169,7 +169,7 @@ impl<M: Msr> IbsSession<M> {
             if self.has_dis() {
                 self.write(ctl2 | IbsOpCtl2::DIS)?;
             }
-            // Not elsewhere: a count that does not begin anew would be beyond its maximum.
+            // Only for this erratum: elsewhere a count that does not restart would be beyond its maximum.
             if self.unit.part.errata().has(Errata::LATE_OP_INTERRUPT) {
                 self.write(ctl.difference(IbsOpCtl::MAX_CNT) | IbsOpCtl::EN)?;
             }
@@ -214,7 +214,7 @@ impl<M: Msr> IbsSession<M> {
         Ok(OpSample::new(self.unit.part, registers))
     }
 
-    /// What a register of a sample has; 0 where the processor does not have it.
+    /// Returns the value of a sample's register; 0 if the processor does not have it.
     fn read<R: Register>(&mut self, there: bool) -> Result<u64, GeneralProtection> {
         if there { Ok(self.unit.msr.read::<R>()?.to_bits()) } else { Ok(0) }
     }
@@ -238,8 +238,8 @@ impl<M: Msr> IbsSession<M> {
         *count += 1;
     }
 
-    /// Where the next count begins: where the processor put it at random, so that periods do not keep in step with what
-    /// is executed. The shortest period is longer.
+    /// Returns where the next count begins: at the processor's random value, so that periods do not synchronize with
+    /// the executed code. It is less than the shortest period.
     const fn random_begin(&self, ctl: u64) -> u64 {
         match self.unit.part.caps.has(Caps::RD_WR_OP_CNT) {
             true => ctl & RANDOM,
@@ -247,12 +247,13 @@ impl<M: Msr> IbsSession<M> {
         }
     }
 
-    /// The period of the next op: with a software's random low bits where they are wanted and the processor has none.
+    /// Returns the period of the next op sample: with random low bits if they are wanted and the processor provides
+    /// none.
     fn next_period(&mut self, ctl: IbsOpCtl) -> IbsOpCtl {
         if !self.plan.op_random {
             return ctl;
         }
-        // A Fibonacci register of 16 bits with the taps 16, 14, 13 and 11: the longest period.
+        // A Fibonacci shift register of 16 bits with the taps 16, 14, 13 and 11, which give the longest period.
         let bit = (self.random ^ self.random >> 2 ^ self.random >> 3 ^ self.random >> 5) & 1;
         self.random = self.random >> 1 | bit << 15;
         let period = ctl.extended_max_count() & !0xff | u32::from(self.random & 0xf) << 4;
@@ -273,7 +274,7 @@ impl<M: Msr> IbsSession<M> {
     }
 }
 
-/// Room for what both units have at the end.
+/// Room for the samples that both units hold at the end.
 struct Last([Option<Sample>; 2]);
 
 impl SampleSink for Last {
@@ -289,7 +290,7 @@ impl<M: Msr> Recording for IbsSession<M> {
     type Stopped = LateNmis<IbsStopped<M>>;
     type Refusal = IbsRefusal;
 
-    // A unit that cannot be stopped asks for an interrupt once more, and then waits.
+    // A unit that cannot be stopped requests one more interrupt, and then waits.
     const WRITES_MEMORY: bool = false;
 
     /// Starts the units with a count of 0.
@@ -298,7 +299,8 @@ impl<M: Msr> Recording for IbsSession<M> {
             if self.has_dis() {
                 self.write(ctl2 | IbsFetchCtl2::DIS)?;
             }
-            // Whatever was in it, an old sample too, is gone, and the enable bit rises: that resets the count.
+            // This discards the old content, including an old sample. Then the enable bit rises, which resets the
+            // count.
             self.write(IbsFetchCtl::empty())?;
             self.write(ctl | IbsFetchCtl::EN)?;
             self.fetch = IbsState::Armed;
@@ -320,13 +322,13 @@ impl<M: Msr> Recording for IbsSession<M> {
         Ok(())
     }
 
-    /// Nothing: a unit with a sample waits by itself, and one without counts on, so that the interrupts of others do
-    /// not cost it its count.
+    /// Does nothing: a unit with a sample waits by itself, and one without a sample continues to count, so that
+    /// interrupts of other sources do not cost it its count.
     fn halt(&mut self) -> Result<(), GeneralProtection> {
         Ok(())
     }
 
-    /// Takes the samples that the units still have.
+    /// Takes the samples that the units still hold.
     fn finish(&mut self, _: &Halted) -> Result<(), GeneralProtection> {
         let mut last = Last(self.last);
         let collected = self.collect(&mut last);
@@ -334,7 +336,7 @@ impl<M: Msr> Recording for IbsSession<M> {
         collected.map(|_| ())
     }
 
-    /// Stops the units. One whose sample was not taken loses it.
+    /// Stops the units. A sample that was not taken is lost.
     fn leave(&mut self, _: &Halted) -> Result<(), GeneralProtection> {
         let fetch = self.end_fetch();
         let op = self.end_op();
@@ -351,7 +353,7 @@ impl<M: Msr> Recording for IbsSession<M> {
     }
 }
 
-/// The units tell their samples in registers of their own.
+/// The units report their samples in their own registers.
 impl<M: Msr, K: SampleSink + ?Sized> Serve<&mut K> for IbsSession<M> {
     fn route(&self) -> Route {
         Route::Extended
@@ -365,20 +367,20 @@ impl<M: Msr, K: SampleSink + ?Sized> Serve<&mut K> for IbsSession<M> {
         self.collect(*sink)
     }
 
-    /// Lets the units go on whose samples were taken.
+    /// Resumes the units whose samples were taken.
     fn resume(&mut self, _: Halted) -> Result<(), GeneralProtection> {
-        // One whose register faults does not keep the other from going on.
+        // If the register of one unit faults, the other unit still resumes.
         let fetch = self.resume_fetch();
         let op = self.resume_op();
         fetch.and(op)
     }
 
-    /// The units are left as they are: those whose samples were taken stand still.
+    /// Leaves the units as they are: those whose samples were taken stay stopped.
     fn abandon(&mut self, _: Abandoned) {
         self.counts.abandoned += 1;
     }
 
-    /// Each unit that was served has asked for an NMI of its own.
+    /// Each unit that was served has requested its own NMI.
     fn late_requests(&self) -> u8 {
         self.served
     }

@@ -1,4 +1,4 @@
-//! Units that are off, and the way to start them.
+//! IBS units that are off: detection, interrupt routing and start.
 
 use super::running::IbsRunning;
 use super::session::IbsSession;
@@ -11,9 +11,9 @@ use crate::msr::{Msr, Register};
 use core::marker::PhantomData;
 use pugmark_decoder_core::ibs::Part;
 
-/// The units of one logical processor, off.
+/// The IBS units of one logical processor, off.
 ///
-/// They cannot be sent to another thread of execution: they stand for the processor that they were found on.
+/// The value cannot be sent to another thread of execution: it belongs to the processor on which it was found.
 #[derive(Debug)]
 pub struct IbsUnit<M: Msr> {
     pub(super) msr: M,
@@ -23,32 +23,32 @@ pub struct IbsUnit<M: Msr> {
 }
 
 impl<M: Msr> IbsUnit<M> {
-    /// Finds the units: CPUID first, then whether their registers hold what is written, and whether they are free.
+    /// Detects the units: first by CPUID, then by checking that their registers work and that no other owner uses them.
     ///
     /// # Errors
     ///
-    /// They are not there, or somebody uses them.
+    /// The units are absent, or another owner uses them.
     pub fn detect(cpuid: impl CpuIdReader, mut msr: M) -> Result<Self, Absent> {
         let part = AmdCapabilities::read(cpuid)?.ibs_part().ok_or(Missing::Ibs)?;
         probe(&mut msr)?;
         Ok(Self { msr, part, routed: false, of_this_processor: PhantomData })
     }
 
-    /// The processor, and what its units can do.
+    /// Returns the processor, and what its units can do.
     #[must_use]
     pub const fn part(&self) -> &Part {
         &self.part
     }
 
-    /// Makes the units' interrupt an NMI: the extended entry that IBS_CTL names. On each processor, and again when one
-    /// comes back from a sleep that resets it.
+    /// Makes the units' interrupt an NMI, in the extended entry that IBS_CTL names. Call it on each processor, and
+    /// again when a processor returns from a sleep state that resets the entry.
     ///
-    /// On family 10h firmware may not have chosen an entry. Then the first free one is taken and written to all
-    /// northbridges: it is the same for all processors.
+    /// On family 10h, firmware may not have selected an entry. Then this selects the first free one and writes it to
+    /// all northbridges: it is the same for all processors.
     ///
     /// # Errors
     ///
-    /// There is no entry, or somebody uses it.
+    /// There is no entry, or another owner uses it.
     pub fn route(
         &mut self,
         apic: &mut impl ExtendedLvt,
@@ -64,11 +64,11 @@ impl<M: Msr> IbsUnit<M> {
         Ok(n)
     }
 
-    /// Starts to sample.
+    /// Starts sampling.
     ///
     /// # Errors
     ///
-    /// The processor says no. The units come back, off as far as they let themselves be.
+    /// The processor refuses. The units are returned, and those that can be turned off are off.
     #[allow(clippy::result_large_err, reason = "it gives back what it was given")]
     pub fn start(self, config: &IbsConfig) -> Result<IbsRunning<M>, NotStarted<IbsSession<M>>> {
         match config.plan(&self.part) {
@@ -102,16 +102,16 @@ impl<M: Msr> IbsUnit<M> {
     }
 }
 
-/// Looks whether the registers are backed and free.
+/// Checks that the registers work and are unused.
 fn probe(msr: &mut impl Msr) -> Result<(), Absent> {
     let fetch: IbsFetchCtl = msr.read()?;
     let op: IbsOpCtl = msr.read()?;
     if fetch.contains(IbsFetchCtl::EN) || op.contains(IbsOpCtl::EN) {
         return Err(InUse::Ibs { fetch, op }.into());
     }
-    // SAFETY: a period of a unit that is off.
+    // SAFETY: this writes a period to a unit that is off.
     unsafe { lifecycle::probe(msr, IbsOpCtl::ADDRESS, |_| PATTERN.bits(), IbsOpCtl::MAX_CNT.bits()) }
 }
 
-/// A period.
+/// An arbitrary period.
 const PATTERN: IbsOpCtl = IbsOpCtl::from_bits_retain(0x5a5a);

@@ -1,6 +1,6 @@
-//! The first Zen processors, whose firmware may have locked Instruction Based Sampling.
+//! Unlocks Instruction Based Sampling on the first Zen processors, whose firmware may have locked it.
 //!
-//! Source: AMD Research Instruction Based Sampling Toolkit, its driver's workaround: no manual names these bits.
+//! Source: the driver of the AMD Research Instruction Based Sampling Toolkit; no manual names these bits.
 
 use crate::amd::AmdCapabilities;
 use crate::cpuid::CpuIdReader;
@@ -9,25 +9,25 @@ use crate::msr::{GeneralProtection, Msr};
 use core::fmt;
 use pugmark_decoder_core::ibs::Errata;
 
-/// CPUID_ExtFeatures: what CPUID announces. Scope: logical processor.
+/// CPUID_ExtFeatures: bits that CPUID reports. Scope: logical processor.
 const EXT_FEATURES: (u32, u64) = (0xc001_1005, 1 << 42);
-/// Without a name. Scope: core.
+/// A register without a name. Scope: core.
 const UNLOCK: (u32, u64) = (0xc001_1029, 1 << 19);
 /// LS_CFG. Scope: core.
 const LS_CFG: (u32, u64) = (0xc001_1020, 1 << 54);
-/// CSTATE_CONFIG: the core goes to CC6. Scope: core.
+/// CSTATE_CONFIG: the core may enter CC6. Scope: core.
 const CC6: (u32, u64) = (0xc001_0296, 0x40_4040);
 
-/// Unlocks the units of family 17h models 00h to 1Fh, and lets CPUID announce them: `true` where that was needed. On
-/// each logical processor, before [`IbsUnit::detect`](super::IbsUnit::detect).
+/// Unlocks the units of family 17h models 00h to 1Fh, and makes CPUID announce them. Returns whether that was needed.
+/// Call it on each logical processor, before [`IbsUnit::detect`](super::IbsUnit::detect).
 ///
 /// # Safety
 ///
-/// The core's other thread is off: the toolkit's authors have seen cores hang otherwise.
+/// The core's other thread must be off: otherwise the toolkit's authors have seen cores hang.
 ///
 /// # Errors
 ///
-/// Another processor, or an access raised #GP.
+/// It is another processor, or an access raised #GP.
 pub unsafe fn unlock(cpuid: impl CpuIdReader, msr: &mut impl Msr) -> Result<bool, UnlockError> {
     let capabilities = AmdCapabilities::read(cpuid)?;
     if !Errata::of(capabilities.family, capabilities.model).has(Errata::LOCKED) {
@@ -41,7 +41,7 @@ pub unsafe fn unlock(cpuid: impl CpuIdReader, msr: &mut impl Msr) -> Result<bool
     Ok(true)
 }
 
-/// A core that is kept from deep sleep while it samples, as unlocked units need it; both threads' sampling lies between
+/// Keeps a core out of deep sleep while it samples, as unlocked units need it. Both threads must sample only between
 /// [`Awake::hold`] and [`Awake::release`].
 #[derive(Debug)]
 pub struct Awake<M: Msr> {
@@ -52,16 +52,16 @@ pub struct Awake<M: Msr> {
 }
 
 impl<M: Msr> Awake<M> {
-    /// Keeps it awake.
+    /// Keeps the core awake.
     ///
     /// # Safety
     ///
-    /// The processor is of family 17h, models 00h to 1Fh, and nobody else changes these registers of the core
+    /// The processor must be of family 17h, models 00h to 1Fh, and nothing else may change these registers of the core
     /// meanwhile.
     ///
     /// # Errors
     ///
-    /// An access raised #GP; what was changed before is as it was, if that raises none.
+    /// An access raised #GP; registers that were changed before it are restored, unless that raises #GP too.
     pub unsafe fn hold(mut msr: M) -> Result<Self, GeneralProtection> {
         let set = LS_CFG.1 & !change(&mut msr, LS_CFG.0, LS_CFG.1, 0)?;
         match change(&mut msr, CC6.0, 0, CC6.1) {
@@ -74,11 +74,11 @@ impl<M: Msr> Awake<M> {
         }
     }
 
-    /// Lets it sleep as before.
+    /// Lets the core sleep as before.
     ///
     /// # Errors
     ///
-    /// An access raised #GP; another call tries again.
+    /// An access raised #GP; the caller can try again.
     pub fn release(mut self) -> Result<(), (Self, GeneralProtection)> {
         let first = change(&mut self.msr, CC6.0, self.cleared, 0);
         match first.and_then(|_| change(&mut self.msr, LS_CFG.0, 0, self.set)) {
@@ -88,10 +88,10 @@ impl<M: Msr> Awake<M> {
     }
 }
 
-/// Sets and clears bits; the old value.
+/// Sets and clears bits; returns the old value.
 fn change(msr: &mut impl Msr, address: u32, set: u64, clear: u64) -> Result<u64, GeneralProtection> {
     let old = msr.rdmsr(address)?;
-    // SAFETY: by the callers' promises; no memory is written.
+    // SAFETY: the callers promise that this is legal; no memory is written.
     unsafe { msr.wrmsr(address, old & !clear | set) }?;
     Ok(old)
 }
@@ -101,7 +101,7 @@ fn change(msr: &mut impl Msr, address: u32, set: u64, clear: u64) -> Result<u64,
 pub enum UnlockError {
     /// Another vendor's processor.
     Missing(Missing),
-    /// A processor whose units nobody locks.
+    /// The processor is not one whose firmware locks the units.
     NotLocked,
     /// An access raised #GP.
     Fault(GeneralProtection),
@@ -152,7 +152,7 @@ mod tests {
             let mut machine = Machine::new(cpu);
             machine.set(0xc001_1005, 5);
             machine.set(0xc001_1029, 5);
-            // SAFETY: the registers stand for no hardware.
+            // SAFETY: the registers represent no hardware.
             assert_eq!(unsafe { unlock(machine.clone().cpuid(), &mut machine) }, verdict, "{cpu:x?}");
             assert_eq!(machine.writes(), writes, "{cpu:x?}");
         }
@@ -167,7 +167,7 @@ mod tests {
                 machine.set(0xc001_1020, ls_cfg);
                 machine.set(0xc001_0296, cc6);
                 machine.fault_in(access);
-                // SAFETY: the registers stand for no hardware.
+                // SAFETY: the registers represent no hardware.
                 let held = unsafe { Awake::hold(machine.clone()) };
                 assert_eq!(held.is_err(), access < 4);
                 if let Ok(held) = held {
