@@ -7,7 +7,7 @@
 //! // Retired instructions of user code, and one interrupt in each 100 000 retired branches.
 //! let instructions = CountedEvent::new(0xc0, 0).os(false);
 //! let branches = CountedEvent::new(0xc2, 0).every(100_000);
-//! The crate `pugmark-pfm` makes events from libpfm's names.
+//! // The crate `pugmark-pfm` makes events from libpfm's names.
 //! assert_eq!(CountedEvent::of(PerfEvtSel::USR.with_event(0xc0)), instructions);
 //! # let _ = branches;
 //! ```
