@@ -12,7 +12,7 @@ use std::process::Stdio;
 use super::packages::Subject;
 use super::rewrite::{Rewritten, rewrite};
 use super::sites::Site;
-use crate::cargo::UNWIND;
+use crate::cargo::FOR_TESTS;
 use crate::mutate::copy::Copy;
 use crate::test::binaries::{Binary, binary};
 
@@ -150,7 +150,7 @@ fn cargo(copy: &Copy, subject: &Subject, wrapper: &Path) -> Result<String> {
     let mut command = copy.command();
     // Not `--locked`, because the support crate is new.
     command.args(["test", "--no-run", "--offline", "--message-format=json", "--lib"]);
-    command.args(UNWIND);
+    command.args(FOR_TESTS);
     command.args(subject.tested.iter().flat_map(|package| ["-p", package]));
     command.args(subject.tests.iter().flat_map(|test| ["--test", test]));
     command.env("RUSTC_WORKSPACE_WRAPPER", wrapper).stdin(Stdio::null()).stdout(Stdio::piped());

@@ -6,7 +6,7 @@ use serde::Deserialize;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
-use crate::cargo::{UNWIND, command};
+use crate::cargo::{FOR_TESTS, command};
 
 /// A test binary.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,7 +22,7 @@ pub(crate) struct Binary {
 pub(super) fn build() -> Result<Vec<Binary>> {
     let arguments =
         ["test", "--workspace", "--no-run", "--locked", "--message-format=json-render-diagnostics"];
-    let arguments: Vec<&str> = arguments.into_iter().chain(UNWIND).collect();
+    let arguments: Vec<&str> = arguments.into_iter().chain(FOR_TESTS).collect();
     let child = command(&arguments).stdout(Stdio::piped()).spawn().context("cannot start cargo")?;
     let output = child.wait_with_output()?;
     ensure!(output.status.success(), "the tests do not build");

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use super::binaries::Binary;
 use super::outcome::Outcome;
-use crate::cargo::{UNWIND, command as cargo};
+use crate::cargo::{FOR_TESTS, command as cargo};
 
 /// Binaries whose tests are separate jobs: those that boot machines, and one that records programs.
 const SPLIT: [&str; 2] = ["qemu-tests tests/", "tools tests/record"];
@@ -80,7 +80,7 @@ impl Job {
         match self {
             Self::Documentation => {
                 let arguments = ["test", "--workspace", "--doc", "--locked"];
-                cargo(&arguments.into_iter().chain(UNWIND).collect::<Vec<_>>())
+                cargo(&arguments.into_iter().chain(FOR_TESTS).collect::<Vec<_>>())
             }
             Self::Binary(binary, test) => {
                 let mut command = Command::new(&binary.file);
