@@ -53,7 +53,7 @@ pub fn arguments(folder: &Path, ranges: &[Range<u64>], lines: Lines) -> Vec<Stri
 pub struct ExecLog {
     /// The addresses of the instructions that it began.
     pub(crate) begun: Vec<u64>,
-    /// The privilege level of each.
+    /// The privilege level of each of these instructions.
     pub(crate) levels: Vec<u8>,
     pub(crate) exits: Vec<Exit>,
     /// The addresses of string instructions with a REP prefix.

@@ -12,7 +12,7 @@ use crate::truth::Record;
 /// A range is given by two symbols. It holds the addresses from the first symbol up to, but not including, the second.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Filter {
-    /// Only this level: 0, or 3 for all above 0.
+    /// Only this privilege level: 0, or 3 for all levels above 0.
     pub cpl: Option<u8>,
     /// Only under this CR3; bits 63:5 are compared.
     pub cr3: Option<u64>,
@@ -23,10 +23,10 @@ pub struct Filter {
 }
 
 impl Filter {
-    /// The addresses of what should have been traced, in order.
+    /// Returns the addresses of the instructions that should have been traced, in order.
     ///
     /// # Errors
-    /// A symbol that the image does not have.
+    /// The image does not have a symbol of the filter.
     pub fn traced<'r>(
         &self,
         records: impl IntoIterator<Item = &'r Record>,

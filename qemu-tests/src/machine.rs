@@ -42,7 +42,7 @@ pub struct Outcome {
     pub transcript: Transcript,
     /// What the monitor logged; empty if the machine ran without the monitor.
     pub truth: Truth,
-    /// What came out of the debug console: the trace bytes that the guest dumped.
+    /// What the guest wrote to the debug console: the trace bytes that it dumped.
     pub dump: Vec<u8>,
 }
 

@@ -212,7 +212,7 @@ fn last_branches(run: &Run, profile: &Profile, truth: &Truth) -> Result<Verdict>
     run.lasts.iter().map(judge).collect::<Result<_>>().map(Verdict::Last)
 }
 
-/// What of a workload a processor declines.
+/// How much of a workload a processor declines.
 #[derive(Debug)]
 enum Due {
     All,

@@ -9,7 +9,7 @@ use core::arch::global_asm;
 /// The values of EAX and EBX that the boot loader left.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Handover {
-    /// EAX: multiboot2's magic, or anything.
+    /// EAX: multiboot2's magic number; with PVH, any value.
     pub(crate) eax: u32,
     /// EBX: the physical address of the boot information.
     pub(crate) ebx: u32,

@@ -258,7 +258,7 @@ struct Decoded {
     /// For a source with branch records.
     records: Vec<Records>,
     total: AddressHash,
-    /// OVF packets.
+    /// The number of OVF packets.
     overflows: u64,
     /// The first decoding error, if any.
     fault: Option<Fault>,

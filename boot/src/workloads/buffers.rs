@@ -56,7 +56,7 @@ impl Buffers {
         Self { kind, churn: Churn::default(), returns: Returns::new(RETURNS), finished: Returns::finished() }
     }
 
-    /// Code that is like any other, and much trace.
+    /// Runs ordinary code, and code that makes much trace.
     fn both(&mut self, rounds: u64) {
         for _ in 0..rounds {
             self.churn.turn(100);
@@ -95,7 +95,7 @@ impl Workload for Buffers {
         }
         for _ in 0..2 {
             self.both(rounds / 2);
-            // The interrupt that has waited comes here.
+            // The pending interrupt comes here.
             x86_64::instructions::interrupts::enable();
             self.churn.turn(200);
             x86_64::instructions::interrupts::disable();

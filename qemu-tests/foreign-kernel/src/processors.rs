@@ -112,7 +112,7 @@ pub(crate) fn run(processors: usize, expected: u64) -> Result<(), &'static str> 
     Ok(())
 }
 
-/// Whether a processor began as INIT and a start-up interrupt leave it.
+/// Checks that a processor began in the state in which INIT and a start-up interrupt leave it.
 fn fresh(found: &Start, signature: u32) -> Result<(), &'static str> {
     check(found.edx.load(Ordering::Relaxed) == signature, "EDX is not the processor's signature")?;
     check(found.svr.load(Ordering::Relaxed) == 0xff, "the local APIC is on, or has a spurious vector")?;
