@@ -1,13 +1,14 @@
-//! The tracing hardware as a library: what an Intel processor's tracing units answer to CPUID, RDMSR and
-//! WRMSR, and what they write to memory while instructions retire.
+//! The tracing and counting hardware as a library: what a processor's units answer to CPUID, RDMSR and WRMSR, and
+//! what they write to memory while instructions retire.
 //!
-//! It is written from the manual (SDM vol. 3, "Intel Processor Trace", "BTS and DS Save Area" and what lies around them)
-//! and from nothing of the driver's. What
-//! kind of branch an instruction is it learns from `iced-x86`, not from the decoder that will read the trace.
-//! AMD's counters and Instruction-Based Sampling are in [`amd`], written from AMD's manuals.
+//! Intel's processors are in [`intel`], AMD's in [`amd`], each written from its vendor's manuals and from nothing of
+//! the driver's. What both do is the trait [`Processor`]; what code executes and where memory is they share too. The
+//! kind of branch that an instruction is comes from `iced-x86`, not from the decoder that will read the trace. The
+//! rule that makes a WRMSR fault is in the folder of the unit that owns the MSR: the front pages of [`intel`] and
+//! [`amd`] say which.
 //!
-//! One [`IntelProcessor`](intel::IntelProcessor) is one logical processor; whoever runs the code (a monitor, a test)
-//! feeds it:
+//! A value of [`IntelProcessor`](intel::IntelProcessor) or [`AmdProcessor`](amd::AmdProcessor) is one logical
+//! processor; whoever runs the code (a monitor, a test) feeds it:
 //!
 //! ```
 //! use pugmark_model::intel::{IntelProcessor, IntelProfile, IntelSettings};

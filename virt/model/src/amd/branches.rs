@@ -49,20 +49,20 @@ pub(super) struct Branches {
     control: u64,
     /// LastBranchStackSelect.
     select: u64,
-    entries: [Entry; MOST],
+    entries: [Recorded; MOST],
     /// Branch sampling: an overflow has begun it, and its interrupt is held back.
     holds: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Entry {
+struct Recorded {
     from: u64,
     to: u64,
 }
 
 impl Branches {
     pub(super) const fn new(profile: &AmdProfile) -> Self {
-        let entries = [Entry { from: 0, to: 0 }; MOST];
+        let entries = [Recorded { from: 0, to: 0 }; MOST];
         let control = match profile.branches {
             Some(BranchRecords::Sampling) => sampling::ONES,
             _ => 0,
@@ -177,7 +177,7 @@ impl Branches {
         }
         self.entries.rotate_right(1);
         let mispredicted = if transfer.mispredicted { lbr::MISPREDICT } else { 0 };
-        self.entries[0] = Entry {
+        self.entries[0] = Recorded {
             from: transfer.from & lbr::ADDRESS | mispredicted,
             // Nothing is speculated here.
             to: transfer.to & lbr::ADDRESS | lbr::VALID,
@@ -187,7 +187,7 @@ impl Branches {
     /// One behind the other, until all are there.
     fn append(&mut self, transfer: &Transfer) -> bool {
         let index = (self.control & sampling::MSROFF) >> sampling::MSROFF_SHIFT;
-        self.entries[index as usize] = Entry { from: transfer.from, to: transfer.to & sampling::TO };
+        self.entries[index as usize] = Recorded { from: transfer.from, to: transfer.to & sampling::TO };
         let next = (index + 1) % MOST as u64;
         self.control = self.control & !sampling::MSROFF | next << sampling::MSROFF_SHIFT | sampling::VB;
         if next != 0 {

@@ -45,7 +45,7 @@ pub(super) struct AmdCounters {
 }
 
 /// One of the registers.
-enum Register {
+enum AmdCounterRegister {
     Select(usize),
     Value(usize),
     Status,
@@ -77,13 +77,13 @@ impl AmdCounters {
         self.register(number).is_some()
     }
 
-    fn register(&self, number: u32) -> Option<Register> {
+    fn register(&self, number: u32) -> Option<AmdCounterRegister> {
         let legacy = |first: u32| number.checked_sub(first).filter(|index| *index < LEGACY);
         if let Some(index) = legacy(msr::PERF_EVT_SEL0) {
-            return Some(Register::Select(index as usize));
+            return Some(AmdCounterRegister::Select(index as usize));
         }
         if let Some(index) = legacy(msr::PERF_CTR0) {
-            return Some(Register::Value(index as usize));
+            return Some(AmdCounterRegister::Value(index as usize));
         }
         if let Some(offset) = number.checked_sub(msr::PERF_EVT_SEL0_EXT)
             && self.profile.has_extended_counters()
@@ -91,31 +91,31 @@ impl AmdCounters {
         {
             let index = offset as usize / 2;
             return Some(if offset.is_multiple_of(2) {
-                Register::Select(index)
+                AmdCounterRegister::Select(index)
             } else {
-                Register::Value(index)
+                AmdCounterRegister::Value(index)
             });
         }
         match number {
             _ if !self.profile.perf_mon_v2 => None,
-            msr::DEBUG_CTL => Some(Register::DebugCtl),
-            msr::PERF_CNT_GLOBAL_STATUS => Some(Register::Status),
-            msr::PERF_CNT_GLOBAL_CTL => Some(Register::Control),
-            msr::PERF_CNT_GLOBAL_STATUS_CLR => Some(Register::StatusClear),
-            msr::PERF_CNT_GLOBAL_STATUS_SET => Some(Register::StatusSet),
+            msr::DEBUG_CTL => Some(AmdCounterRegister::DebugCtl),
+            msr::PERF_CNT_GLOBAL_STATUS => Some(AmdCounterRegister::Status),
+            msr::PERF_CNT_GLOBAL_CTL => Some(AmdCounterRegister::Control),
+            msr::PERF_CNT_GLOBAL_STATUS_CLR => Some(AmdCounterRegister::StatusClear),
+            msr::PERF_CNT_GLOBAL_STATUS_SET => Some(AmdCounterRegister::StatusSet),
             _ => None,
         }
     }
 
     pub(super) fn read(&self, number: u32) -> Result<u64, GeneralProtection> {
         Ok(match self.register(number).ok_or(GeneralProtection)? {
-            Register::Select(index) => self.select[index],
-            Register::Value(index) => self.value[index],
-            Register::Status => self.status,
-            Register::DebugCtl => self.debug_ctl,
-            Register::Control => self.global,
+            AmdCounterRegister::Select(index) => self.select[index],
+            AmdCounterRegister::Value(index) => self.value[index],
+            AmdCounterRegister::Status => self.status,
+            AmdCounterRegister::DebugCtl => self.debug_ctl,
+            AmdCounterRegister::Control => self.global,
             // Write-only.
-            Register::StatusClear | Register::StatusSet => 0,
+            AmdCounterRegister::StatusClear | AmdCounterRegister::StatusSet => 0,
         })
     }
 
@@ -127,21 +127,21 @@ impl AmdCounters {
     ) -> Result<(), GeneralProtection> {
         let all = (1 << self.profile.counters) - 1;
         match self.register(number).ok_or(GeneralProtection)? {
-            Register::Select(index) => {
+            AmdCounterRegister::Select(index) => {
                 let bits = self.profile.event_select_bits;
                 violations.reserved_event_bits += u32::from(value & !bits != 0);
                 self.select[index] = value & bits;
                 self.event[index] = self.selected(index);
             }
-            Register::Value(index) => self.value[index] = value & VALUE,
-            Register::Status => return Err(GeneralProtection),
-            Register::DebugCtl if value & !(debug_ctl::FREEZE_LBR | debug_ctl::FREEZE_PMC) != 0 => {
+            AmdCounterRegister::Value(index) => self.value[index] = value & VALUE,
+            AmdCounterRegister::Status => return Err(GeneralProtection),
+            AmdCounterRegister::DebugCtl if value & !(debug_ctl::FREEZE_LBR | debug_ctl::FREEZE_PMC) != 0 => {
                 return Err(GeneralProtection);
             }
-            Register::DebugCtl => self.debug_ctl = value,
-            Register::Control => self.global = value & all,
-            Register::StatusClear => self.status &= !value,
-            Register::StatusSet => self.status |= value & all,
+            AmdCounterRegister::DebugCtl => self.debug_ctl = value,
+            AmdCounterRegister::Control => self.global = value & all,
+            AmdCounterRegister::StatusClear => self.status &= !value,
+            AmdCounterRegister::StatusSet => self.status |= value & all,
         }
         self.settle();
         Ok(())
@@ -150,7 +150,7 @@ impl AmdCounters {
     /// The counters that a write of `number` gives a new value or a new event.
     pub(super) fn written(&self, number: u32) -> Set {
         match self.register(number) {
-            Some(Register::Select(index) | Register::Value(index)) => 1 << index,
+            Some(AmdCounterRegister::Select(index) | AmdCounterRegister::Value(index)) => 1 << index,
             _ => 0,
         }
     }

@@ -9,7 +9,7 @@ use crate::Pmi;
 
 /// An entry of the local vector table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Entry {
+pub(super) enum LvtEntry {
     /// Performance counters.
     Counters,
     /// One of the extended ones.
@@ -51,7 +51,7 @@ pub(super) struct LocalApic {
     present: usize,
     skid: u32,
     /// Interrupts, and instructions until each arrives.
-    waiting: [Option<(Entry, u32)>; ON_THE_WAY],
+    waiting: [Option<(LvtEntry, u32)>; ON_THE_WAY],
     nmi: bool,
     vectors: [Option<u8>; 2],
 }
@@ -111,7 +111,7 @@ impl LocalApic {
     }
 
     /// Something raised an interrupt: sends it on its way. One that is there already it merges with.
-    pub(super) fn signal(&mut self, entry: Entry) {
+    pub(super) fn signal(&mut self, entry: LvtEntry) {
         if let Some(free) = self.waiting.iter_mut().find(|slot| slot.is_none()) {
             *free = Some((entry, self.skid));
         }
@@ -151,10 +151,10 @@ impl LocalApic {
     }
 
     /// The entry stays as it is: an AMD processor does not mask it.
-    fn arrive_at(&mut self, entry: Entry, violations: &mut AmdViolations) {
+    fn arrive_at(&mut self, entry: LvtEntry, violations: &mut AmdViolations) {
         let lvt = match entry {
-            Entry::Counters => self.counters,
-            Entry::Extended(index) => self.extended[index],
+            LvtEntry::Counters => self.counters,
+            LvtEntry::Extended(index) => self.extended[index],
         };
         if lvt & MASK != 0 {
             violations.interrupts_dropped += 1;

@@ -6,7 +6,7 @@ use super::caches::{Caches, Side};
 use super::counters::{AmdCounters, Set};
 use super::cpuid::overlay;
 use super::ibs::{FetchUnit, OpUnit, Outcome};
-use super::local_apic::{Entry, LocalApic};
+use super::local_apic::{LocalApic, LvtEntry};
 use super::registers::msr;
 use super::seen::{Data, Execution, Fetcher, ops};
 use super::{AmdProfile, AmdSettings, AmdViolations, Northbridge};
@@ -177,13 +177,13 @@ impl<'n> AmdProcessor<'n> {
 
     fn transfer(&mut self, transfer: &Transfer) {
         if self.branches.transfer(transfer, self.counters.freezes_branches()) {
-            self.local_apic.signal(Entry::Counters);
+            self.local_apic.signal(LvtEntry::Counters);
         }
     }
 
     fn signal_overflows(&mut self, overflows: Set) {
         if overflows != 0 && !self.branches.overflow(overflows.trailing_zeros()) {
-            self.local_apic.signal(Entry::Counters);
+            self.local_apic.signal(LvtEntry::Counters);
         }
     }
 
@@ -193,7 +193,7 @@ impl<'n> AmdProcessor<'n> {
         let control = self.ibs_control().unwrap_or(0);
         let index = (control & OFFSET) as usize;
         if control & VALID != 0 && self.local_apic.has_extended(index) {
-            self.local_apic.signal(Entry::Extended(index));
+            self.local_apic.signal(LvtEntry::Extended(index));
         } else {
             self.violations.samples_without_lvt += 1;
         }
@@ -245,7 +245,7 @@ impl Processor for AmdProcessor<'_> {
             _ if self.op.owns_msr(msr) => self.op.write(msr, value, &mut self.violations)?,
             _ if self.branches.owns_msr(msr) => {
                 if self.branches.write(msr, value, &mut self.violations)? {
-                    self.local_apic.signal(Entry::Counters);
+                    self.local_apic.signal(LvtEntry::Counters);
                 }
             }
             _ => self.counters.write(msr, value, &mut self.violations)?,

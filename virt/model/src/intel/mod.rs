@@ -1,4 +1,12 @@
-//! Intel's processors: Processor Trace, the debug store with branch records and samples, last branch records, counters.
+//! Intel's processors: Processor Trace, the debug store with branch records and samples, last branch records,
+//! counters.
+//!
+//! [`IntelProcessor`] is one logical processor. It has four tracing units, each a `TracingUnit` (`unit.rs`): `pt`,
+//! `lbr`, the counters with their samples (`perfmon::counters`, `pebs`), and `bts` with `ds`. A WRMSR goes to the
+//! unit that owns the MSR, and the rule that makes it fault is in `write_msr` of that unit's folder; for Intel PT it
+//! is in `pt/msr_rules.rs`. MSRs that belong to no unit have their rules in `perfmon`, `misc_enable.rs` and, where
+//! they are read-only, `processor.rs`; the debug control register has its rules in `debugctl.rs`. Which MSRs and
+//! features a processor has is data, in `profile/table.rs`.
 //!
 //! Written from the SDM and from nothing of the driver's.
 
@@ -22,7 +30,9 @@ mod unit;
 mod violations;
 
 pub use processor::IntelProcessor;
-pub use profile::{Counted, Counters, DebugControl, DebugStore, IntelEvent, IntelProfile, LbrStack, Pebs};
+pub use profile::{
+    Counted, CounterProfile, DebugControl, DebugStore, IntelEvent, IntelProfile, LbrStack, Pebs,
+};
 pub use pt::OperationalError;
 pub use pugmark_decoder_core::pebs::Registers;
 pub use settings::{BranchLevel, IntelSettings, Overflow, ReturnElsewhere};

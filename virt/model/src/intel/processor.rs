@@ -7,7 +7,7 @@ use crate::intel::debugctl::DebugCtl;
 use crate::intel::ds::Ds;
 use crate::intel::lbr::{Lbr, Stack};
 use crate::intel::misc_enable::MiscEnable;
-use crate::intel::perfmon::{Counters, Perfmon};
+use crate::intel::perfmon::{IntelCounters, Perfmon};
 use crate::intel::pt::Pt;
 use crate::intel::registers::msr;
 use crate::intel::taken::Taken;
@@ -30,7 +30,7 @@ pub struct IntelProcessor {
     settings: IntelSettings,
     pt: Pt,
     lbr: Lbr,
-    counters: Counters,
+    counters: IntelCounters,
     bts: Bts,
     shared: Shared,
     misc_enable: MiscEnable,
@@ -55,7 +55,7 @@ impl IntelProcessor {
             settings,
             pt: Pt::new(profile, settings),
             lbr: Lbr::new(profile),
-            counters: Counters::new(profile),
+            counters: IntelCounters::new(profile),
             bts: Bts::new(profile, settings),
             shared,
             misc_enable: MiscEnable::new(profile),

@@ -3,7 +3,7 @@
 mod branches;
 mod table;
 
-pub use branches::{Counted, Counters, DebugControl, DebugStore, IntelEvent, LbrStack, Pebs};
+pub use branches::{Counted, CounterProfile, DebugControl, DebugStore, IntelEvent, LbrStack, Pebs};
 
 use crate::intel::registers::cap_ebx;
 
@@ -28,7 +28,7 @@ pub struct IntelProfile {
     /// IA32_PERF_CAPABILITIES; `None` when there is no such register (CPUID.01H:ECX\[15\]).
     pub perf_capabilities: Option<u64>,
     /// The general-purpose counters, if there are any.
-    pub counters: Option<Counters>,
+    pub counters: Option<CounterProfile>,
     /// The last branch record stack, if there is one.
     pub lbr: Option<LbrStack>,
     /// The Debug Store, if there is one.

@@ -1,8 +1,13 @@
-//! Instruction-Based Sampling.
+//! Instruction-Based Sampling: of the fetches, or of the ops, every so many is tagged, and registers tell what came
+//! of it.
 //!
-//! Source: APM vol. 2, Debug and Performance Resources, "Instruction-Based Sampling"; BKDG for AMD Family 10h Processors,
-//! "IBS Fetch Control Register" and following; PPR for AMD Family 17h Model 31h and for AMD Family 19h Model 11h, the
-//! same. The second control registers, of which no manual was at hand, as Linux tells of them in
+//! Each of the two units owns its control and data registers. What a write of them does, or why it faults, is in
+//! `fetch.rs` and `op.rs`. The unit says that a sample is there, and the processor sends the interrupt through the
+//! local APIC's entry that IBS_CTL names.
+//!
+//! Source: APM vol. 2, Debug and Performance Resources, "Instruction-Based Sampling"; BKDG for AMD Family 10h
+//! Processors, "IBS Fetch Control Register" and following; PPR for AMD Family 17h Model 31h and for AMD Family 19h
+//! Model 11h, the same. The second control registers, of which no manual was at hand, as Linux tells of them in
 //! `arch/x86/events/amd/ibs.c` and `arch/x86/include/asm/perf_event.h`.
 
 mod fetch;

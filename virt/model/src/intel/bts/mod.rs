@@ -1,4 +1,8 @@
-//! The Branch Trace Store: branch records into memory.
+//! The Branch Trace Store: a record in memory for each branch that is taken.
+//!
+//! The unit owns IA32_DEBUGCTL and IA32_DS_AREA. Which bits of IA32_DEBUGCTL can be written on which processor is in
+//! `intel/debugctl.rs`, which addresses IA32_DS_AREA takes in `intel/ds`. Here is what makes a record, what is left
+//! out, and what happens when the buffer is full.
 //!
 //! Source: SDM vol. 3, Debug, Branch Profile, TSC, and Resource Monitoring Features, "Branch Trace Messages", "Branch
 //! Trace Store (BTS)", "BTS and DS Save Area", "Setting Up the BTS Buffer" and "Setting Up CPL-Qualified BTS".

@@ -1,5 +1,9 @@
 //! IA32_DS_AREA, and how the processor reaches the save area that it points to.
 //!
+//! The save area is in linear memory and has two buffers, one of branch records and one of samples. `bts` and `pebs`
+//! store their records through this module, which follows the mapping of each page, notices what is wrong with it and
+//! keeps the page fault if there is one. The rule for writes of IA32_DS_AREA is here too.
+//!
 //! Source: SDM vol. 3, Debug, Branch Profile, TSC, and Resource Monitoring Features, "BTS and DS Save Area" and
 //! "Setting Up the DS Save Area"; vol. 4, the table "IA-32 Architectural MSRs", IA32_DS_AREA.
 

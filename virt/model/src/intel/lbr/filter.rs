@@ -18,9 +18,9 @@ const EN_CALLSTACK: u64 = 1 << 9;
 
 /// The register. A set bit leaves branches out.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Filter(u64);
+pub(super) struct BranchFilter(u64);
 
-impl Filter {
+impl BranchFilter {
     pub(super) const fn new(bits: u64) -> Self {
         Self(bits)
     }

@@ -1,8 +1,13 @@
-//! The last branch record stack.
+//! The last branch record stack: registers that hold the last branches that were taken.
+//!
+//! The unit owns the stack's registers, MSR_LBR_SELECT and those of the last exception. Which of them a processor
+//! has, and which values they take, is decided in `write_msr` here. `filter.rs` has the rules of MSR_LBR_SELECT,
+//! `stack.rs` the records, which the samples of `pebs` read as well. IA32_DEBUGCTL.LBR switches the stack on
+//! (`intel/debugctl.rs`).
 //!
 //! Source: SDM vol. 3, Debug, Branch Profile, TSC, and Resource Monitoring Features, "LBR Stack" of each
-//! microarchitecture, "LBR Stack and Intel 64 Processors", "Filtering of Last Branch Records", "Last Exception Records", "LBR Stack Enhancement" and
-//! "MSR_LBR_INFO_x MSR".
+//! microarchitecture, "LBR Stack and Intel 64 Processors", "Filtering of Last Branch Records", "Last Exception
+//! Records", "LBR Stack Enhancement" and "MSR_LBR_INFO_x MSR".
 
 mod filter;
 mod stack;
@@ -15,8 +20,8 @@ use crate::intel::registers::{LBR_FRZ, msr};
 use crate::intel::taken::{Taken, TakenKind};
 use crate::intel::unit::{Bus, Seen, Shared, TracingUnit};
 use crate::{Context, Delivery, GeneralProtection, Retired};
-use filter::Filter;
-pub(crate) use stack::{Entry, Stack};
+use filter::BranchFilter;
+pub(crate) use stack::{LastBranch, Stack};
 
 /// MISPRED in MSR_LASTBRANCH_x_FROM_IP or MSR_LBR_INFO_x.
 const MISPRED: u64 = 1 << 63;
@@ -36,16 +41,16 @@ const TSX: u64 = 1 << 62 | 1 << 61;
 #[derive(Debug)]
 pub(crate) struct Lbr {
     stack: Option<&'static LbrStack>,
-    select: Filter,
+    select: BranchFilter,
     /// The last branch, and the one before the last exception or interrupt.
-    last: Entry,
-    exception: Entry,
+    last: LastBranch,
+    exception: LastBranch,
     /// The time of the last record.
     tsc: u64,
 }
 
 /// One of the registers.
-enum Register {
+enum LbrRegister {
     From(usize),
     To(usize),
     Info(usize),
@@ -59,31 +64,31 @@ impl Lbr {
     pub(crate) fn new(profile: &'static IntelProfile) -> Self {
         Self {
             stack: profile.lbr.as_ref(),
-            select: Filter::default(),
-            last: Entry::default(),
-            exception: Entry::default(),
+            select: BranchFilter::default(),
+            last: LastBranch::default(),
+            exception: LastBranch::default(),
             tsc: 0,
         }
     }
 
-    fn register(&self, number: u32) -> Option<(&'static LbrStack, Register)> {
+    fn register(&self, number: u32) -> Option<(&'static LbrStack, LbrRegister)> {
         let stack = self.stack?;
         let of = |first: u32| number.checked_sub(first).filter(|index| *index < stack.entries);
         let index = |index: u32| index as usize;
         let register = if let Some(at) = of(stack.from) {
-            Register::From(index(at))
+            LbrRegister::From(index(at))
         } else if let Some(at) = of(stack.to) {
-            Register::To(index(at))
+            LbrRegister::To(index(at))
         } else if let Some(at) = stack.info.and_then(of) {
-            Register::Info(index(at))
+            LbrRegister::Info(index(at))
         } else if number == stack.tos {
-            Register::Tos
+            LbrRegister::Tos
         } else if number == msr::MSR_LBR_SELECT && stack.select != 0 {
-            Register::Select
+            LbrRegister::Select
         } else if number == stack.ler {
-            Register::ExceptionFrom
+            LbrRegister::ExceptionFrom
         } else if number == stack.ler + 1 {
-            Register::ExceptionTo
+            LbrRegister::ExceptionTo
         } else {
             return None;
         };
@@ -123,21 +128,23 @@ impl Lbr {
         };
         let entry = self.entry(stack, &shown, tsc);
         bus.shared.last_branches.push(entry);
-        self.last = Entry { from: taken.from, to: taken.to, info: 0 };
+        self.last = LastBranch { from: taken.from, to: taken.to, info: 0 };
     }
 
-    fn entry(&mut self, stack: &LbrStack, taken: &Taken, tsc: u64) -> Entry {
+    fn entry(&mut self, stack: &LbrStack, taken: &Taken, tsc: u64) -> LastBranch {
         let branch = !matches!(taken.kind, TakenKind::Event | TakenKind::DebugException);
         let mispredicted = if branch && !taken.predicted { MISPRED } else { 0 };
         let Taken { from, to, .. } = *taken;
         let cycles = tsc.saturating_sub(core::mem::replace(&mut self.tsc, tsc)).min(0xffff);
         match (stack.info, stack.format) {
-            (Some(_), _) => Entry { from, to, info: mispredicted | cycles },
+            (Some(_), _) => LastBranch { from, to, info: mispredicted | cycles },
             // Bits 62:48 are the sign of bit 47.
-            (None, FORMAT_FLAGS) => Entry { from: from & !MISPRED | mispredicted, to, info: 0 },
+            (None, FORMAT_FLAGS) => LastBranch { from: from & !MISPRED | mispredicted, to, info: 0 },
             // Bits 60:48 are.
-            (None, FORMAT_FLAGS_TSX) => Entry { from: from & !(MISPRED | TSX) | mispredicted, to, info: 0 },
-            (None, _) => Entry { from, to, info: 0 },
+            (None, FORMAT_FLAGS_TSX) => {
+                LastBranch { from: from & !(MISPRED | TSX) | mispredicted, to, info: 0 }
+            }
+            (None, _) => LastBranch { from, to, info: 0 },
         }
     }
 }
@@ -157,13 +164,13 @@ impl TracingUnit for Lbr {
         let (_, register) = self.register(number).ok_or(GeneralProtection)?;
         let Stack { entries, tos, .. } = &shared.last_branches;
         Ok(match register {
-            Register::From(index) => entries[index].from,
-            Register::To(index) => entries[index].to,
-            Register::Info(index) => entries[index].info,
-            Register::Tos => *tos,
-            Register::Select => self.select.bits(),
-            Register::ExceptionFrom => self.exception.from,
-            Register::ExceptionTo => self.exception.to,
+            LbrRegister::From(index) => entries[index].from,
+            LbrRegister::To(index) => entries[index].to,
+            LbrRegister::Info(index) => entries[index].info,
+            LbrRegister::Tos => *tos,
+            LbrRegister::Select => self.select.bits(),
+            LbrRegister::ExceptionFrom => self.exception.from,
+            LbrRegister::ExceptionTo => self.exception.to,
         })
     }
 
@@ -178,24 +185,24 @@ impl TracingUnit for Lbr {
         let has_flags = matches!(stack.format, FORMAT_FLAGS | FORMAT_FLAGS_TSX);
         let from_bits = if has_flags { 63 } else { 64 };
         let legal = match register {
-            Register::From(_) => stack.writable && is_sign_extended(value, from_bits),
-            Register::To(_) => stack.writable && is_sign_extended(value, 64),
-            Register::Info(_) => stack.writable && value & INFO_RESERVED == 0,
-            Register::Tos => stack.writable && value < u64::from(stack.entries),
-            Register::Select => value & !stack.select == 0,
-            Register::ExceptionFrom | Register::ExceptionTo => false,
+            LbrRegister::From(_) => stack.writable && is_sign_extended(value, from_bits),
+            LbrRegister::To(_) => stack.writable && is_sign_extended(value, 64),
+            LbrRegister::Info(_) => stack.writable && value & INFO_RESERVED == 0,
+            LbrRegister::Tos => stack.writable && value < u64::from(stack.entries),
+            LbrRegister::Select => value & !stack.select == 0,
+            LbrRegister::ExceptionFrom | LbrRegister::ExceptionTo => false,
         };
         if !legal {
             return Err(GeneralProtection);
         }
         let Stack { entries, tos, .. } = &mut bus.shared.last_branches;
         match register {
-            Register::From(index) => entries[index].from = value,
-            Register::To(index) => entries[index].to = value,
-            Register::Info(index) => entries[index].info = value,
-            Register::Tos => *tos = value,
-            Register::Select => self.select = Filter::new(value),
-            Register::ExceptionFrom | Register::ExceptionTo => {}
+            LbrRegister::From(index) => entries[index].from = value,
+            LbrRegister::To(index) => entries[index].to = value,
+            LbrRegister::Info(index) => entries[index].info = value,
+            LbrRegister::Tos => *tos = value,
+            LbrRegister::Select => self.select = BranchFilter::new(value),
+            LbrRegister::ExceptionFrom | LbrRegister::ExceptionTo => {}
         }
         Ok(())
     }

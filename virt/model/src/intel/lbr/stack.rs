@@ -5,7 +5,7 @@ pub(super) const MOST: usize = 32;
 
 /// A record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Entry {
+pub(crate) struct LastBranch {
     pub(crate) from: u64,
     pub(crate) to: u64,
     pub(crate) info: u64,
@@ -14,7 +14,7 @@ pub(crate) struct Entry {
 /// The records, and which of them is the latest.
 #[derive(Debug)]
 pub(crate) struct Stack {
-    pub(super) entries: [Entry; MOST],
+    pub(super) entries: [LastBranch; MOST],
     pub(super) tos: u64,
     /// How many there are.
     count: u64,
@@ -22,22 +22,22 @@ pub(crate) struct Stack {
 
 impl Stack {
     pub(crate) fn new(count: u32) -> Self {
-        Self { entries: [Entry::default(); MOST], tos: 0, count: u64::from(count).clamp(1, MOST as u64) }
+        Self { entries: [LastBranch::default(); MOST], tos: 0, count: u64::from(count).clamp(1, MOST as u64) }
     }
 
     /// The records, the latest first.
-    pub(crate) fn latest(&self) -> impl Iterator<Item = Entry> {
+    pub(crate) fn latest(&self) -> impl Iterator<Item = LastBranch> {
         (0..self.count).map(|back| self.entries[((self.tos + self.count - back) % self.count) as usize])
     }
 
-    pub(super) fn push(&mut self, entry: Entry) {
+    pub(super) fn push(&mut self, entry: LastBranch) {
         self.tos = (self.tos + 1) % self.count;
         self.entries[self.tos as usize] = entry;
     }
 
     /// Takes the latest off.
     pub(super) fn flush(&mut self) {
-        self.entries[self.tos as usize] = Entry::default();
+        self.entries[self.tos as usize] = LastBranch::default();
         self.tos = (self.tos + self.count - 1) % self.count;
     }
 }

@@ -1,7 +1,11 @@
-//! Processor Event Based Sampling: a record at the event behind the one with which a counter overflowed.
+//! Processor Event Based Sampling: a record at the event after the one with which a counter overflowed.
 //!
-//! Source: SDM vol. 3, Performance Monitoring, "Processor Event Based Sampling (PEBS)" of the Core, Nehalem and Skylake
-//! microarchitectures, and "Adaptive PEBS".
+//! It is a part of the counters (`perfmon::counters`), which own its registers IA32_PEBS_ENABLE and MSR_PEBS_DATA_CFG
+//! and hand writes of them to it. The rules for both are here, and so is the content of a record in each format. The
+//! record is stored through `ds`.
+//!
+//! Source: SDM vol. 3, Performance Monitoring, "Processor Event Based Sampling (PEBS)" of the Core, Nehalem and
+//! Skylake microarchitectures, and "Adaptive PEBS".
 
 #[cfg(test)]
 mod tests;
@@ -10,7 +14,7 @@ use pugmark_decoder_core::pebs::{Branch, Branches, Format, Memory, Record, Regis
 
 use crate::intel::IntelProfile;
 use crate::intel::ds::Which;
-use crate::intel::lbr::Entry;
+use crate::intel::lbr::LastBranch;
 use crate::intel::registers::OVF_DS_BUFFER;
 use crate::intel::unit::Bus;
 use crate::{ExecMode, GeneralProtection, Retired};
@@ -208,7 +212,7 @@ impl Sampler {
         let wanted = (groups >> data_cfg::LBR_ENTRIES_SHIFT) as usize + 1;
         let mut count = 0;
         for (out, entry) in branches.iter_mut().zip(bus.shared.last_branches.latest()).take(wanted) {
-            let Entry { from, to, info } = entry;
+            let LastBranch { from, to, info } = entry;
             *out = Branch { from, to, info }.emit();
             count += 1;
         }

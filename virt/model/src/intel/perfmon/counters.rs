@@ -20,7 +20,7 @@ use crate::{Delivery, DeliveryKind, GeneralProtection, Retired};
 const MOST: usize = 8;
 
 #[derive(Debug)]
-pub(crate) struct Counters {
+pub(crate) struct IntelCounters {
     profile: &'static IntelProfile,
     number: usize,
     /// The bits that a counter has.
@@ -35,7 +35,7 @@ pub(crate) struct Counters {
 }
 
 /// One of the registers.
-enum Register {
+enum CounterRegister {
     Select(usize),
     Value(usize),
     FullWidth(usize),
@@ -43,7 +43,7 @@ enum Register {
     PebsDataCfg,
 }
 
-impl Counters {
+impl IntelCounters {
     pub(crate) fn new(profile: &'static IntelProfile) -> Self {
         let counters = profile.counters.as_ref();
         Self {
@@ -84,20 +84,20 @@ impl Counters {
         self.sampler.set_registers(registers, xmm);
     }
 
-    fn register(&self, number: u32) -> Option<Register> {
+    fn register(&self, number: u32) -> Option<CounterRegister> {
         let of = |first: u32| {
             number.checked_sub(first).map(|index| index as usize).filter(|index| *index < self.number)
         };
         if let Some(index) = of(msr::IA32_PERFEVTSEL0) {
-            Some(Register::Select(index))
+            Some(CounterRegister::Select(index))
         } else if let Some(index) = of(msr::IA32_PMC0) {
-            Some(Register::Value(index))
+            Some(CounterRegister::Value(index))
         } else if let Some(index) = of(msr::IA32_A_PMC0).filter(|_| self.full_width) {
-            Some(Register::FullWidth(index))
+            Some(CounterRegister::FullWidth(index))
         } else if number == msr::IA32_PEBS_ENABLE && self.sampler.is_present() {
-            Some(Register::PebsEnable)
+            Some(CounterRegister::PebsEnable)
         } else if number == msr::MSR_PEBS_DATA_CFG && self.sampler.is_adaptive() {
-            Some(Register::PebsDataCfg)
+            Some(CounterRegister::PebsDataCfg)
         } else {
             None
         }
@@ -180,17 +180,17 @@ fn happens(what: Counted, seen: &Seen) -> bool {
     }
 }
 
-impl TracingUnit for Counters {
+impl TracingUnit for IntelCounters {
     fn owns_msr(&self, number: u32) -> bool {
         self.register(number).is_some()
     }
 
     fn read_msr(&self, number: u32, _: &Shared) -> Result<u64, GeneralProtection> {
         Ok(match self.register(number).ok_or(GeneralProtection)? {
-            Register::Select(index) => self.select[index],
-            Register::Value(index) | Register::FullWidth(index) => self.value[index],
-            Register::PebsEnable => self.sampler.enable(),
-            Register::PebsDataCfg => self.sampler.data_cfg(),
+            CounterRegister::Select(index) => self.select[index],
+            CounterRegister::Value(index) | CounterRegister::FullWidth(index) => self.value[index],
+            CounterRegister::PebsEnable => self.sampler.enable(),
+            CounterRegister::PebsDataCfg => self.sampler.data_cfg(),
         })
     }
 
@@ -202,17 +202,17 @@ impl TracingUnit for Counters {
         _: &mut Bus,
     ) -> Result<(), GeneralProtection> {
         match self.register(number).ok_or(GeneralProtection)? {
-            Register::Select(index) if value & self.select_reserved() == 0 => {
+            CounterRegister::Select(index) if value & self.select_reserved() == 0 => {
                 self.select[index] = value;
                 let bit = 1 << index;
                 self.counting = self.counting & !bit | if self.event(index).is_some() { bit } else { 0 };
             }
             // The lower half counts; its sign is extended.
-            Register::Value(index) => self.value[index] = value as u32 as i32 as u64 & self.mask,
-            Register::FullWidth(index) if value & !self.mask == 0 => self.value[index] = value,
-            Register::PebsEnable => self.sampler.write_enable(value)?,
-            Register::PebsDataCfg => self.sampler.write_data_cfg(value)?,
-            Register::Select(_) | Register::FullWidth(_) => return Err(GeneralProtection),
+            CounterRegister::Value(index) => self.value[index] = value as u32 as i32 as u64 & self.mask,
+            CounterRegister::FullWidth(index) if value & !self.mask == 0 => self.value[index] = value,
+            CounterRegister::PebsEnable => self.sampler.write_enable(value)?,
+            CounterRegister::PebsDataCfg => self.sampler.write_data_cfg(value)?,
+            CounterRegister::Select(_) | CounterRegister::FullWidth(_) => return Err(GeneralProtection),
         }
         Ok(())
     }

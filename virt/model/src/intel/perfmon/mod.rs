@@ -1,7 +1,11 @@
 //! The global performance-monitoring registers, the local APIC's LVT entry, and PMIs on their way.
 //!
-//! Source: SDM vol. 3, "Architectural Performance Monitoring", and Advanced Programmable Interrupt Controller,
-//! "Local Vector Table".
+//! All units share it: each one signals here what raises a PMI. The PMI reaches the local APIC after a skid, which
+//! drops it or delivers it by its LVT entry. The rules for writes of the IA32_PERF_GLOBAL registers are here. The
+//! counters are a unit of their own, in `counters.rs`, with the rules for their event selects and values.
+//!
+//! Source: SDM vol. 3, "Architectural Performance Monitoring", and Advanced Programmable Interrupt Controller, "Local
+//! Vector Table".
 
 mod counters;
 
@@ -9,7 +13,7 @@ use crate::intel::debugctl::DebugCtl;
 use crate::intel::registers::{CTR_FRZ, LBR_FRZ, OVF_DS_BUFFER, TRACE_TOPA_PMI, msr};
 use crate::intel::{IntelProfile, IntelViolations};
 use crate::{GeneralProtection, Pmi};
-pub(crate) use counters::Counters;
+pub(crate) use counters::IntelCounters;
 
 const LVT_MASK: u32 = 1 << 16;
 const LVT_WRITABLE: u32 = LVT_MASK | 0x7ff;

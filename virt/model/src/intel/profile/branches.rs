@@ -66,7 +66,7 @@ pub struct LbrStack {
 
 /// The general-purpose counters.
 #[derive(Debug)]
-pub struct Counters {
+pub struct CounterProfile {
     /// CPUID.0AH:EAX\[15:8\].
     pub number: u32,
     /// Bits of a counter, CPUID.0AH:EAX\[23:16\].

@@ -5,7 +5,7 @@
 
 use pugmark_decoder_core::pebs::Format;
 
-use super::{Counted, Counters, DebugControl, DebugStore, IntelEvent, IntelProfile, LbrStack, Pebs};
+use super::{Counted, CounterProfile, DebugControl, DebugStore, IntelEvent, IntelProfile, LbrStack, Pebs};
 
 /// No Intel PT, no frequencies, no counters: what the profiles below say otherwise, or not.
 const NOTHING: IntelProfile = IntelProfile {
@@ -67,7 +67,7 @@ pub(super) static ALL: [IntelProfile; 7] = [
         perfmon_version: 2,
         // 64-bit LIP, PEBS_TRAP, PEBS_ARCH_REG.
         perf_capabilities: Some(0xc1),
-        counters: Some(Counters { number: 2, width: 40, full_width: false, events: &CORE2_EVENTS }),
+        counters: Some(CounterProfile { number: 2, width: 40, full_width: false, events: &CORE2_EVENTS }),
         lbr: Some(LbrStack {
             format: 1,
             entries: 4,
@@ -97,7 +97,7 @@ pub(super) static ALL: [IntelProfile; 7] = [
         perfmon_version: 3,
         // 64-bit EIP and flags, PEBS_TRAP, PEBS_ARCH_REG, PEBS_REC_FMT 1, SMM_FREEZE.
         perf_capabilities: Some(0x11c3),
-        counters: Some(Counters { number: 4, width: 48, full_width: false, events: &NEHALEM_EVENTS }),
+        counters: Some(CounterProfile { number: 4, width: 48, full_width: false, events: &NEHALEM_EVENTS }),
         lbr: Some(LbrStack {
             format: 3,
             entries: 16,
@@ -129,7 +129,7 @@ pub(super) static ALL: [IntelProfile; 7] = [
         perfmon_version: 3,
         // 64-bit EIP and flags with TSX's, PEBS_TRAP, PEBS_ARCH_REG, PEBS_REC_FMT 2, SMM_FREEZE, FW_WRITE.
         perf_capabilities: Some(0x32c4),
-        counters: Some(Counters { number: 4, width: 48, full_width: true, events: &BROADWELL_EVENTS }),
+        counters: Some(CounterProfile { number: 4, width: 48, full_width: true, events: &BROADWELL_EVENTS }),
         lbr: Some(LbrStack {
             format: 4,
             entries: 16,
@@ -163,7 +163,7 @@ pub(super) static ALL: [IntelProfile; 7] = [
         perfmon_version: 4,
         // 64-bit EIP, flags and LBR_INFO, PEBS_TRAP, PEBS_ARCH_REG, PEBS_REC_FMT 3, SMM_FREEZE, FW_WRITE.
         perf_capabilities: Some(0x33c5),
-        counters: Some(Counters { number: 4, width: 48, full_width: true, events: &SKYLAKE_EVENTS }),
+        counters: Some(CounterProfile { number: 4, width: 48, full_width: true, events: &SKYLAKE_EVENTS }),
         lbr: Some(SKYLAKE_STACK),
         debug_store: Some(DebugStore {
             control: DebugControl::Core,
@@ -192,7 +192,7 @@ pub(super) static ALL: [IntelProfile; 7] = [
         perfmon_version: 5,
         // 64-bit EIP, flags and LBR_INFO, PEBS_TRAP, PEBS_ARCH_REG, PEBS_REC_FMT 4, SMM_FREEZE, FW_WRITE, PEBS_BASELINE.
         perf_capabilities: Some(0x74c5),
-        counters: Some(Counters { number: 8, width: 48, full_width: true, events: &ICELAKE_EVENTS }),
+        counters: Some(CounterProfile { number: 8, width: 48, full_width: true, events: &ICELAKE_EVENTS }),
         lbr: Some(SKYLAKE_STACK),
         debug_store: Some(DebugStore {
             control: DebugControl::Core,

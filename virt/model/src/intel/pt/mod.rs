@@ -1,7 +1,11 @@
-//! The Intel PT unit: its MSRs, the packets it generates, and their way out.
+//! The Intel PT unit: its MSRs, the packets it generates, and the way of the packets into memory.
 //!
-//! IP payloads and the comparison with address ranges have RIPs, not linear addresses: CPUID.14H.0:ECX.LIP is clear in all
-//! profiles.
+//! Which values WRMSR accepts is in `msr_rules.rs`, and nowhere else. `packetizer` makes packets from instructions
+//! and events, `output` writes them to a ToPA table's regions or to a single range and says when a region is full.
+//! This module joins them: it holds the registers' values, sets IA32_RTIT_STATUS and signals PMIs.
+//!
+//! IP payloads and the comparison with address ranges have RIPs, not linear addresses: CPUID.14H.0:ECX.LIP is clear
+//! in all profiles.
 //!
 //! Source: SDM vol. 3, Intel Processor Trace, in particular "Packet Decoding of RIP versus LIP".
 
