@@ -12,7 +12,7 @@ use std::time::Duration;
 fn without_hardware_each_workload_runs_and_the_driver_names_the_missing_bit() {
     let images = Images::build().unwrap();
     for (command_line, bit) in [
-        ("", "CPUID.07H.0:EBX[25]"),
+        ("", "absent: CPUID.07H.0:EBX[25]"),
         ("source=bts", "absent: not a processor of Intel's"),
         ("source=pebs", "absent: not a processor of Intel's"),
         ("source=lbr", "absent: "),

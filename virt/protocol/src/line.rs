@@ -12,7 +12,8 @@ use crate::words::Words;
 /// A line; all but the last have the name of the workload that they are about. The crate's documentation has the text of
 /// each.
 ///
-/// A reason and a function's name are a `T`: whoever prints has something that says it, whoever reads has the text.
+/// A reason and a function's name are a `T`, so that a kernel can print any `Display` without a buffer for its text. The
+/// parser returns the text itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Line<'a, T = &'a str> {
     /// The workload begins.

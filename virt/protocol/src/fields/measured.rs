@@ -64,7 +64,7 @@ impl fmt::Display for EventKind {
     }
 }
 
-/// What became of samples. All periods that were over are in one of the four last numbers.
+/// What became of samples. Each period that ended is counted in one of the last four numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Samples {
     /// Their truth records carry this marker.
@@ -77,7 +77,7 @@ pub struct Samples {
     pub taken: u64,
     /// Samples that there was no room for.
     pub lost: u64,
-    /// Periods that were over before somebody came for the one before, or when the source stopped.
+    /// Periods that ended before the previous sample was read, or when the source stopped.
     pub skipped: u64,
     /// Samples whose address is not known.
     pub unplaced: u64,

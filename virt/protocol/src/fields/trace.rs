@@ -178,7 +178,7 @@ pub enum After {
     Overflow,
     /// Output that ran into a STOP, or a TraceStop range.
     Stop,
-    /// What the ring's writing over itself has left off.
+    /// Bytes that a ring buffer wrote over.
     Wrap,
     /// A drain for which there was no room.
     Full,
@@ -286,11 +286,11 @@ pub struct Lost {
     pub stops: u64,
     /// Rings that were written over.
     pub wraps: u64,
-    /// Drains for which there was no room, and times the buffer had none.
+    /// How often drained bytes had no room in the archive, or the buffer was full.
     pub full: u64,
-    /// Performance monitoring interrupts that found nobody who asks. Nothing is lost by one: a region that is full shortly
-    /// before the trace stops asks for an interrupt that comes, by the skid or because interrupts are off, when the trace
-    /// is stopped and has been taken out as a whole. `--monitor pmi-skid=300` has one in `circular`.
+    /// Performance monitoring interrupts that no source had asked for. Nothing is lost by one: if a region becomes full
+    /// shortly before the trace stops, its interrupt may arrive after the whole trace was read, because of the skid or
+    /// because interrupts were off. `--monitor pmi-skid=300` causes one in `circular`.
     pub strays: u64,
 }
 
