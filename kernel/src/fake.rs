@@ -1,4 +1,4 @@
-//! Registers and frames for the unit tests beside the code; the tests in `tests/` run on the model instead.
+//! Fake registers and frames for the unit tests beside the code; the tests in `tests/` run on the model instead.
 
 mod linear;
 
@@ -13,13 +13,13 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use x86_64::PhysAddr;
 
-/// Registers that hold what is written.
+/// Registers that keep the values written to them.
 #[derive(Debug, Default)]
 pub(crate) struct FakeMsr {
     values: BTreeMap<u32, u64>,
     pub(crate) writes: Vec<(u32, u64)>,
     pub(crate) reads: Vec<u32>,
-    /// Writes are dropped and reads give 0.
+    /// Writes are ignored and reads return 0.
     pub(crate) dead: bool,
     /// The number of the access that faults.
     pub(crate) fault_at: Option<usize>,
@@ -39,7 +39,7 @@ impl FakeMsr {
         self.values.insert(address, value);
     }
 
-    /// The access behind so many more faults.
+    /// The access after this many more accesses faults.
     pub(crate) fn fault_in(&mut self, accesses: usize) {
         self.fault_at = Some(self.accesses + accesses);
     }
@@ -53,7 +53,7 @@ impl FakeMsr {
     }
 }
 
-// SAFETY: the registers stand for no hardware.
+// SAFETY: the registers represent no hardware.
 unsafe impl Msr for FakeMsr {
     fn rdmsr(&mut self, address: u32) -> Result<u64, GeneralProtection> {
         self.access(GeneralProtection { address, written: None })?;
@@ -71,7 +71,7 @@ unsafe impl Msr for FakeMsr {
     }
 }
 
-/// Every feature, four ranges, every encoding.
+/// Returns capabilities with every feature, four ranges and every encoding.
 pub(crate) fn capabilities() -> PtCapabilities {
     PtCapabilities {
         ebx: 0x3ff,
@@ -89,8 +89,8 @@ pub(crate) fn capabilities() -> PtCapabilities {
     }
 }
 
-/// Memory from physical address [`FakeFrames::BASE`] on, given out once. It panics on a free that is none, and when
-/// something was not given back.
+/// Memory from physical address [`FakeFrames::BASE`] on, allocated once. It panics if a block is freed that is not
+/// allocated, and if a block was not freed at the end.
 #[derive(Debug)]
 pub(crate) struct FakeFrames {
     memory: NonNull<u8>,
@@ -99,7 +99,7 @@ pub(crate) struct FakeFrames {
     live: RefCell<Vec<(PhysAddr, Request)>>,
     /// The number of the allocation that fails.
     pub(crate) fail_at: Cell<Option<usize>>,
-    /// Added to each address: an allocator that does not do what it is asked.
+    /// Added to each address, to imitate an allocator that does not satisfy the request.
     pub(crate) skew: Cell<u64>,
     pub(crate) allocations: Cell<usize>,
 }
@@ -124,7 +124,7 @@ impl FakeFrames {
         self.live.borrow().len()
     }
 
-    /// Memory as the processor sees it.
+    /// Writes to memory as the processor does.
     pub(crate) fn write(&self, address: u64, bytes: &[u8]) {
         for (n, &byte) in bytes.iter().enumerate() {
             let at = (address - Self::BASE) as usize + n;
@@ -137,7 +137,7 @@ impl FakeFrames {
     }
 }
 
-// SAFETY: each block is given out once, from memory that stays, where the request wants it unless a test skews it.
+// SAFETY: each block is allocated once, from memory that stays, as requested unless a test skews it.
 unsafe impl Frames for FakeFrames {
     fn allocate(&self, request: Request) -> Option<PhysAddr> {
         let nth = self.allocations.replace(self.allocations.get() + 1);
@@ -159,7 +159,7 @@ unsafe impl Frames for FakeFrames {
     }
 
     fn pointer(&self, address: PhysAddr) -> NonNull<u8> {
-        // SAFETY: within the memory, as all that is given out.
+        // SAFETY: within the memory, as every allocated block.
         unsafe { self.memory.add((address.as_u64() - Self::BASE) as usize) }
     }
 }

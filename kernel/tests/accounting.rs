@@ -1,5 +1,6 @@
-//! Random lives of a trace, with interrupts between any two accesses of the driver: what was delivered and what was told
-//! as lost are all the bytes that the processor wrote, and the driver says so when the trace is off.
+//! Random lives of a trace, with interrupts between any two accesses of the driver: the delivered bytes and the
+//! reported losses must account for all bytes that the processor wrote, and the driver must report when the trace is
+//! off.
 
 mod common;
 
@@ -14,7 +15,7 @@ use pugmark_kernel::msr::GeneralProtection;
 use pugmark_kernel::pmi::{Abandoned, Handler, PmiSource};
 use pugmark_model::intel::IntelSettings;
 
-/// Lives of each kind, and with PUGMARK_LONG=1.
+/// The number of lives of each kind, normally and with PUGMARK_LONG=1.
 const SEEDS: u64 = 100;
 const LONG: u64 = 100_000 / KINDS.len() as u64;
 
@@ -56,7 +57,7 @@ fn what_is_delivered_and_what_is_told_as_lost_are_all_that_was_written() {
         let Sum { written, lost, disturbed, faults, .. } = sum;
         let what = format!("{kind:?}: {sum:?}");
         assert!(written > seeds * 0x1000 && disturbed > seeds && faults > 0, "{what}");
-        // Each kind loses something in its way, and is told of it.
+        // Each kind loses something in its own way, and the loss is reported.
         let loses = match kind.2 {
             Mode::StopWhenFull { .. } => lost.stop + lost.full,
             Mode::Circular { .. } | Mode::Overwrite => lost.wrap,
@@ -119,14 +120,14 @@ impl Life<'_> {
             4 => self.drive(sum, |tracing, ledger| tracing.drain(ledger)),
             5 => self.drive(sum, |tracing, _| tracing.go_on()),
             6 => {
-                // Somebody else's NMI, and something in the handler.
+                // An NMI of another cause, and something that happens in the handler.
                 match self.random.below(3) {
                     0 => self.machine.fault_in(self.random.below(16) as u32),
                     _ => self.disturb(sum),
                 }
                 let source = &mut self.tracing.source(&mut self.ledger);
                 if let Err(fault) = self.machine.try_interrupt(&mut self.handler, source) {
-                    // As the handler does; once is enough.
+                    // This is what the handler does; one call is enough.
                     source.abandon(Abandoned::Fault(fault));
                     self.machine.settle();
                     self.machine.arm(Delivery::Nmi).unwrap();
@@ -148,7 +149,7 @@ impl Life<'_> {
         assert_eq!(self.tracing.state() == PtState::Tracing, self.machine.is_tracing(), "{}", self.what);
     }
 
-    /// A sink that takes anything, or some of it, or nothing.
+    /// Sets the sink to take anything, or some of it, or nothing.
     fn begin(&mut self) {
         if self.mode == Mode::Overwrite {
             self.ledger.begin();
@@ -157,7 +158,7 @@ impl Life<'_> {
         self.ledger.appetite = self.random.of(&[None, None, Some(part), Some(part), Some(0)]);
     }
 
-    /// The driver does something, and something comes in between, or fails.
+    /// Lets the driver do something while an interrupt arrives or an access fails.
     fn drive(
         &mut self,
         sum: &mut Sum,
@@ -180,7 +181,7 @@ impl Life<'_> {
         sum.disturbed += 1;
     }
 
-    /// The PMI that came while the driver worked.
+    /// Delivers the PMI that arrived while the driver worked.
     fn serve_late(&mut self) {
         if self.machine.settle() {
             self.begin();
@@ -210,7 +211,7 @@ impl Life<'_> {
     }
 }
 
-/// What was counted was told, and placed.
+/// Checks that what was counted was also reported, at its place.
 fn check_told(mode: Mode, loss: &Loss, told: &Loss, what: &str) {
     let overwritten = |loss: &Loss| (loss.wrap, loss.wrapped_bytes, loss.perhaps_wrapped);
     let others = |loss: &Loss| (loss.stop, loss.error, loss.excluded);
@@ -218,7 +219,7 @@ fn check_told(mode: Mode, loss: &Loss, told: &Loss, what: &str) {
     if let Mode::StopWhenFull { .. } = mode {
         assert_eq!(others(loss), others(told), "{what}");
     }
-    // More than once at one place is told as one; what is overwritten takes the gaps in it with it.
+    // Several losses at one place are reported as one; overwritten bytes take the gaps among them with them.
     for (counted, told) in [(loss.full, told.full), (loss.abandoned, told.abandoned)] {
         assert!(told <= counted, "{what}");
         assert!(told > 0 || counted == 0 || loss.wrap > 0, "{what}");
@@ -244,7 +245,7 @@ impl Random {
         choices[self.below(choices.len() as u64) as usize]
     }
 
-    /// With a filter by level, by CR3, by address, or with none.
+    /// Returns a configuration with a filter by level, by CR3 or by address, or without one.
     fn config(&mut self, profile: &str) -> PtConfig {
         let levels = self.of(&[PtConfig::new().user(true), PtConfig::new().user(true).os(true)]);
         match self.below(4) {

@@ -1,4 +1,4 @@
-//! Whatever fails, the memory is not lost and not written to behind its owner's back.
+//! Whatever fails, the memory is not leaked and is not written after it was freed.
 
 mod common;
 
@@ -63,7 +63,7 @@ fn a_fault_in_the_handler_is_reported_and_the_trace_can_be_drained_and_go_on() {
         unreported += u32::from(!fault);
         assert_eq!(*machine.ram.strays.borrow(), []);
     }
-    // The look for other recorders: where there is no IA32_DEBUGCTL there is none.
+    // The check for other recorders: a processor without IA32_DEBUGCTL has none.
     assert_eq!(unreported, 1);
 }
 
@@ -104,7 +104,7 @@ fn a_start_that_can_neither_go_on_nor_back_keeps_the_memory_with_the_unit() {
     let machine = Machine::new("skylake", IntelSettings::default());
     let unit = machine.unit();
     let buffer = machine.buffer(LAYOUT, Mode::StopWhenFull { spare: 1 });
-    // The accesses up to the one that sets TraceEn; then the look at STATUS faults, and the way back.
+    // The accesses up to the one that sets TraceEn; then the check of STATUS faults, and so does the way back.
     let before = machine.accesses();
     drop(
         machine.unit().start(&user_code(), machine.buffer(LAYOUT, Mode::StopWhenFull { spare: 1 })).unwrap(),
@@ -117,7 +117,7 @@ fn a_start_that_can_neither_go_on_nor_back_keeps_the_memory_with_the_unit() {
     assert_eq!(fault.address, 0x570);
     assert!(machine.is_tracing());
     assert_eq!(machine.ram.live(), blocks);
-    // Later it lets itself be stopped.
+    // Later the trace can be stopped.
     machine.run(10);
     drop(running);
     assert!(!machine.is_tracing());
@@ -150,12 +150,12 @@ fn each_allocation_that_fails_in_turn_gives_back_the_others() {
 
 const LAYOUT: Layout =
     Layout::Topa { size: RegionSize::K4, regions: 4, regions_per_table: 3, contiguous: false };
-/// Accesses of a detection.
+/// The number of accesses of a detection.
 const DETECTION: u32 = 5;
 /// Blocks of a buffer that is kept: broadwell's has a table for each region, the others of one region no chain.
 const LIVE: usize = 2;
 
-/// Detection, start, PMIs, a drain, the stop; drops all it has at the first fault.
+/// Detects, starts, serves PMIs, drains and stops; drops everything at the first fault.
 fn live(machine: &Machine, mode: Mode) -> Came {
     let (regions, layout) = match mode {
         Mode::StopWhenFull { .. } if machine.capabilities().ecx & 2 == 0 => {
@@ -171,7 +171,7 @@ fn live(machine: &Machine, mode: Mode) -> Came {
         Ok(running) => running,
         Err(failed) => {
             if let NotStarted::Off { unit, memory: buffer, .. } = failed {
-                // What comes back is good for another start.
+                // The returned values can be used for another start.
                 let again = unit.start(&user_code(), buffer).map_err(|failed| failed.error()).unwrap();
                 machine.run(10);
                 drop(again);
@@ -231,8 +231,8 @@ fn a_trace_that_does_not_let_itself_be_stopped_is_not_given_up() {
     assert_eq!((tracing.state(), tracing.loss()), (PtState::Tracing, &Loss::NONE));
 }
 
-/// One PMI with a fault at an access, then a drain and more of the trace. Whether the fault was reported, and how many
-/// accesses the handler made.
+/// Serves one PMI with a fault at an access, then drains and continues the trace. Returns whether the fault was
+/// reported, and how many accesses the handler made.
 fn handle_one(machine: &Machine, fault_in: Option<u32>) -> (bool, u32) {
     let mut handler = machine.handler();
     let mut tracing = machine.start(LAYOUT, Mode::StopWhenFull { spare: 1 });

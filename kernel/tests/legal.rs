@@ -1,4 +1,4 @@
-//! What the driver lets through the processor takes, and what it refuses the processor refuses.
+//! The processor accepts what the driver allows, and refuses what the driver refuses.
 
 mod common;
 
@@ -115,7 +115,7 @@ fn the_encodings_the_check_lets_through_are_those_the_processor_takes() {
     ];
     for profile in PROFILES {
         let machine = Machine::new(profile, IntelSettings::default());
-        // What a field that nobody asked for must hold.
+        // The values of fields that were not requested.
         let base = ctl_of(&machine, &user_code());
         for (config, shift, enable) in table {
             for n in 0..16u8 {
@@ -125,7 +125,7 @@ fn the_encodings_the_check_lets_through_are_those_the_processor_takes() {
                 let written = unsafe { registers.wrmsr(0x570, value) };
                 let checked = config(n).check(&machine.capabilities());
                 let ok = written.is_ok();
-                // A zero in a reserved field is no option that was asked for.
+                // A zero in a reserved field is not an option that was requested.
                 let reserved = n == 0 && enable == 0 && !machine.capabilities().has(Feature::CycleAccurate);
                 assert!(checked.is_ok() == ok || reserved, "{profile}: {value:#x}");
             }
@@ -166,7 +166,7 @@ fn a_buffer_that_the_processor_cannot_use_is_refused_by_the_bits_name() {
     );
 }
 
-/// IA32_RTIT_CTL as a start leaves it, without TraceEn.
+/// Returns IA32_RTIT_CTL as a start leaves it, without TraceEn.
 fn ctl_of(machine: &Machine, config: &PtConfig) -> u64 {
     let buffer = machine.buffer(Layout::topa(RegionSize::K4, 2), FULL);
     let tracing = machine.unit().start(config, buffer).map_err(|failed| failed.error()).unwrap();

@@ -1,4 +1,5 @@
-//! A trace that is longer than its buffer: PMIs, the room for their skid, and what is lost where there is none.
+//! A trace that is longer than its buffer: PMIs, the room for what runs until they are served, and losses without that
+//! room.
 
 mod common;
 
@@ -166,7 +167,7 @@ fn a_circular_buffer_that_nobody_drains_counts_what_is_overwritten() {
 
 #[test]
 fn a_circular_buffer_that_is_overrun_before_its_pmi_is_served_counts_it() {
-    // 3 bytes a jump: from one PMI's end to the next's it is more than a lap, or about one.
+    // 3 bytes a jump: from the end of one PMI to the end of the next, more than a lap is written, or about one.
     for pmi_skid in [2000, 1400, 1366] {
         for layout in [Layout::topa(RegionSize::K4, 2), Layout::contiguous_topa(RegionSize::K4, 2)] {
             let machine = Machine::new("skylake", IntelSettings { pmi_skid, ..IntelSettings::default() });
@@ -283,7 +284,7 @@ fn an_nmi_of_somebody_else_is_not_taken_for_the_last_pmi() {
 
 #[test]
 fn counters_that_the_pmi_froze_go_on() {
-    // (other bits of IA32_PERF_GLOBAL_STATUS, what is left of them): CTR_Frz and LBR_Frz, and with them OvfBuf.
+    // (other bits of IA32_PERF_GLOBAL_STATUS, what remains of them): CTR_Frz and LBR_Frz, and both with OvfBuf.
     for (set, left) in [(3 << 58, 0), (3 << 58 | 1 << 62, 3 << 58 | 1 << 62)] {
         let machine = Machine::new("skylake", IntelSettings::default());
         let mut handler = machine.handler();

@@ -1,5 +1,5 @@
-//! Every small ring on the model, filled by any amount, drained anywhere and filled again: what was delivered and what
-//! was told as lost are all the bytes that the processor wrote.
+//! Every small ring on the model, filled by any amount, drained anywhere and filled again: the delivered bytes and the
+//! reported losses must account for all bytes that the processor wrote.
 
 mod common;
 
@@ -18,10 +18,10 @@ struct Run {
     layout: Layout,
     regions: u64,
     mode: Mode,
-    /// How much is written before the drain, and after it.
+    /// How many bytes are written before the drain, and after it.
     first: u64,
     second: u64,
-    /// How much of it the drain takes.
+    /// How many bytes the drain takes.
     appetite: Option<usize>,
 }
 
@@ -76,7 +76,7 @@ fn rings() -> Vec<(&'static str, u64, Layout, Mode)> {
     rings
 }
 
-/// What was lost, and where the trace ended in its ring.
+/// Returns what was lost, and where the trace ended in its ring.
 fn check(run: Run) -> (Loss, u64) {
     let Run { profile, layout, regions, mode, first, second, appetite } = run;
     let what = format!("{run:x?}");
@@ -101,13 +101,13 @@ fn check(run: Run) -> (Loss, u64) {
     let before = ledger.delivered;
     ledger.finish(&stopped.trace);
     if mode == Mode::Overwrite {
-        // The newest, as many as there is room for.
+        // The newest bytes, as many as there is room for.
         let there = machine.ram.written().min(regions * REGION);
         assert_eq!(ledger.delivered - before, there, "{what}");
     }
     let loss = stopped.loss;
     assert_eq!(loss, ledger.told, "{what}");
-    // From the first drain to the end it is known what was overwritten, where tables tell it, for two laps.
+    // If tables show it, what was overwritten from the first drain to the end is known exactly, for up to two laps.
     let tables = matches!(layout, Layout::Topa { .. }) && profile == "skylake";
     if tables && first % (regions * REGION) + second + 100 < 2 * regions * REGION {
         assert_eq!(machine.ram.written(), ledger.accounted(), "{what}: {loss:?}");
@@ -117,7 +117,7 @@ fn check(run: Run) -> (Loss, u64) {
     (loss, machine.ram.written())
 }
 
-/// Runs until so many bytes are written, or the trace has stopped.
+/// Runs until this many bytes are written, or the trace has stopped.
 fn fill(machine: &Machine, bytes: u64) {
     for _ in 0..bytes {
         if machine.ram.written() >= bytes {

@@ -1,4 +1,4 @@
-//! The slot: the order of arming, starting and filling, interrupts that find it in use, and NMIs of others.
+//! Tests of the slot: the order of arming, starting and filling; interrupts that find it in use; NMIs of other causes.
 
 mod common;
 
@@ -61,7 +61,7 @@ fn no_pmi_is_lost_wherever_one_comes_while_the_slot_is_in_use() {
             assert_eq!(ended.map(|pmis| slot.waits() - before == pmis && pmis <= 1), Ok(true));
             assert!(!lvt(&machine).is_masked(), "served at the end");
         }
-        // Where the slot was held for longer than the spare region lasts, that is said.
+        // If the slot was held for longer than the spare region lasts, the loss is reported.
         let (loss, collector) = finish(&slot);
         assert_eq!(loss.stop > 0, busy == 1500, "{busy} {loss:?}");
         assert_eq!(collector.gaps, vec![Gap::Stop; loss.stop as usize], "{busy}");
@@ -102,11 +102,11 @@ fn somebody_elses_nmi_is_handed_on_stops_nothing_and_costs_two_accesses() {
 fn somebody_elses_nmi_is_handed_on_also_where_it_finds_the_slot_in_use() {
     let machine = Machine::new("skylake", IntelSettings::default());
     let slot = started(&machine);
-    // No PMI, no note.
+    // Without a PMI nothing is noted.
     let before = machine.accesses();
     assert_eq!(slot.with(|_| slot.interrupt(None)), Ok(Ok(Pmi::NotOurs)));
     assert_eq!((machine.accesses() - before, slot.waits()), (1, 0));
-    // A PMI, and then one of somebody else's: the entry is masked because of the first.
+    // A PMI, and then an NMI of another cause: the entry is masked because of the first.
     let both = slot.with(|_| {
         machine.jump_until_pmi();
         [slot.interrupt(None), slot.interrupt(None)]
@@ -154,7 +154,7 @@ fn what_comes_after_amds_sources_that_were_given_up_has_pmis_again() {
 
 #[test]
 fn a_source_that_asks_again_before_the_slot_is_free_is_left_stopped() {
-    // (how often it asks again, whether it is left stopped)
+    // (number of further requests, whether the source is left stopped)
     for (again, given_up) in [(0, false), (1, false), (15, false), (16, true), (u32::MAX, true)] {
         let (slot, hasty) = hasty_slot();
         slot.with(|_| hasty.ask(&slot)).unwrap();
@@ -164,7 +164,7 @@ fn a_source_that_asks_again_before_the_slot_is_free_is_left_stopped() {
         assert_eq!(hasty.abandoned.get(), u32::from(given_up), "{again}");
         assert_eq!(hasty.runs.get(), !given_up, "{again}");
         assert_eq!(slot.waits(), 2 + u64::from(hasty.resumed.get() - u32::from(!given_up)), "{again}");
-        // Nobody was told less than was asked, and when there is time it goes on.
+        // No request went unserved, and when there is time the source resumes.
         hasty.left.set(0);
         let counts = slot.handler(|handler| *handler.counts()).unwrap();
         assert_eq!(counts.stuck, u64::from(given_up), "{again}");
@@ -182,7 +182,7 @@ fn a_pmi_that_could_not_be_served_is_served_by_whoever_has_the_slot_next() {
         machine.jump_until_pmi();
         machine.fault_in(access);
         if slot.interrupt(None).is_ok() {
-            // A look that may fail, or beyond the last access.
+            // This access may fail unnoticed, or there is no such access any more.
             continue;
         }
         faults += 1;
@@ -206,7 +206,7 @@ fn a_pmi_in_flight_at_the_stop_is_claimed_and_the_next_start_waits_for_nothing()
     assert!(!machine.jump_until(|| machine.msr(0x38e) >> 55 & 1 == 1), "it is on its way");
     finish(&slot);
     assert!(lvt(&machine).is_masked(), "the PMI came when the trace was off");
-    // Interrupts are off, nobody has handled it yet: what starts now unmasks the entry all the same.
+    // Interrupts are off, so it was not handled yet: the next start unmasks the entry all the same.
     let from = machine.jumps().len();
     slot.start(|| Ok::<_, ()>(tracer(Mode::Circular { interrupt_every: 1 }))).unwrap();
     assert_eq!(slot.handler(|handler| handler.counts().stray), Ok(1));
@@ -222,7 +222,7 @@ fn a_slot_says_why_it_does_not_start() {
     let machine = Machine::new("skylake", IntelSettings::default());
     let slot = slot(&machine, Handler::new(Delivery::Nmi));
     let tracer = || Tracer { tracing: machine.start(LAYOUT, FULL), collector: Collector::new() };
-    // A start that fails leaves the entry as it was.
+    // A start that fails leaves the entry unchanged.
     assert!(matches!(slot.start(|| Err(7)), Err(NotTraced::Start(7))));
     assert!(lvt(&machine).is_masked());
     assert_eq!(slot.with(|_| ()), Err(SlotError::Empty));
@@ -241,7 +241,7 @@ fn a_slot_says_why_it_does_not_start() {
     assert_eq!(lvt(&machine), LvtPc(0x40));
 }
 
-/// A trace with the one who takes its bytes.
+/// A trace with the sink that receives its bytes.
 struct Tracer<'a> {
     tracing: Tracing<'a>,
     collector: Collector,
@@ -256,7 +256,7 @@ impl Traced for Tracer<'_> {
     }
 }
 
-/// A source that asks again each time it is served, as long as it is told to.
+/// A source that has a new request each time it is served, as long as the test wants.
 struct Restless {
     asks: bool,
 }
@@ -292,13 +292,13 @@ impl Traced for Restless {
     }
 }
 
-/// A source whose next interrupt comes as soon as it goes on, as often as it is told to.
+/// A source whose next interrupt arrives as soon as it is resumed, as often as the test wants.
 #[derive(Clone, Default)]
 struct Hasty {
     left: Rc<Cell<u32>>,
     asks: Rc<Cell<bool>>,
     runs: Rc<Cell<bool>>,
-    /// How often it asked, was served, went on, and was left stopped.
+    /// How often it requested an interrupt, was served, was resumed, and was left stopped.
     asked: Rc<Cell<u32>>,
     served: Rc<Cell<u32>>,
     resumed: Rc<Cell<u32>>,
@@ -308,7 +308,7 @@ struct Hasty {
 
 type HastySlot = Slot<Hasty, Box<dyn Fn() -> (Registers, Registers)>>;
 
-/// A slot with such a source. Its interrupts are AMD's.
+/// Returns a slot with such a source. Its interrupts are delivered as AMD does.
 fn hasty_slot() -> (Rc<HastySlot>, Hasty) {
     let registers = Machine::new("skylake", IntelSettings::default()).registers();
     let hasty = Hasty::default();
@@ -326,7 +326,7 @@ fn hasty_slot() -> (Rc<HastySlot>, Hasty) {
 }
 
 impl Hasty {
-    /// Its interrupt, while the slot is in use.
+    /// Delivers the source's interrupt while the slot is in use.
     fn ask(&self, slot: &HastySlot) {
         self.asks.set(true);
         self.asked.set(self.asked.get() + 1);
@@ -396,7 +396,7 @@ fn started(machine: &Machine) -> Shared<'_> {
     slot
 }
 
-/// Runs, and has each PMI served.
+/// Runs, and serves each PMI.
 fn run(machine: &Machine, slot: &Shared<'_>, jumps: usize) {
     for n in 0..jumps {
         if machine.jump().is_some() {

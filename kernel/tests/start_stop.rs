@@ -1,4 +1,4 @@
-//! A trace is started, stopped, dropped; memory stays with what runs.
+//! A trace is started, stopped or dropped; its memory stays with it while it runs.
 
 mod common;
 
@@ -167,13 +167,13 @@ fn an_operational_error_on_the_way_is_counted_and_leaves_the_trace_off_until_tol
     assert!(matches!(state, PtState::Failed(error) if error.base.0 == table.as_u64()), "{state:?}");
     assert!(!machine.is_tracing());
     assert!(collector.gaps.contains(&Gap::Error));
-    // Where the processor came to the entry, and where it was to go on there.
+    // One error when the processor reached the entry, and one when it should resume there.
     assert_eq!(tracing.loss().error, 2);
-    // Told once, however often it is looked at: it was never on there.
+    // Reported once, however often it is checked: the trace never ran there.
     assert_eq!(tracing.drain(&mut collector), Ok(state));
     let jumps = machine.jumps();
     assert!(jumps.starts_with(&tips(&collector.stretches[0])) && collector.stretches[0].len() <= 0x2000);
-    // Its cause is gone: the trace goes on with a PSB.
+    // The cause is removed: the trace resumes with a PSB.
     corrupt(&machine, table.as_u64(), 1 << 1);
     assert_eq!(tracing.go_on(), Ok(PtState::Tracing));
     let before = machine.jumps().len();
@@ -198,7 +198,7 @@ fn a_trace_does_not_go_on_beside_a_recorder_that_came_meanwhile() {
         let before = machine.jumps().len();
         // SAFETY: no memory is written: IA32_DS_AREA names none, and nothing branches until the trace is stopped.
         unsafe { machine.registers().wrmsr(0x1d9, debugctl) }.unwrap();
-        // Told once, however often it is looked at.
+        // Reported once, however often it is checked.
         for _ in 0..2 {
             assert_eq!(tracing.drain(&mut collector), Ok(PtState::Excluded));
             assert_eq!((machine.msr(0x570) & 1, machine.msr(0x1d9)), (0, debugctl));
@@ -247,7 +247,7 @@ fn a_unit_that_runs_already_is_not_taken() {
     drop(tracing);
     let mut unit = machine.unit();
     assert_eq!(unit.vmx_tracing(), VmxTracing::NoVmx);
-    // Somebody takes it between detection and start: his trace goes on.
+    // Another owner takes the unit between detection and start: its trace must continue.
     let tracing = machine.start(Layout::topa(RegionSize::K4, 4), FULL);
     let buffer = machine.buffer(Layout::topa(RegionSize::K4, 4), FULL);
     let failed = unit.start(&user_code(), buffer).unwrap_err();

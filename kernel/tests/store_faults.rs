@@ -1,5 +1,5 @@
-//! The debug store and the last branch records: whatever fails, the memory is not lost and not written to behind its
-//! owner's back, and recording works again.
+//! The debug store and the last branch records: whatever fails, the memory is not leaked and is not written after it
+//! was freed, and recording works again.
 
 mod common;
 
@@ -51,7 +51,7 @@ fn each_access_that_faults_in_turn_leaves_a_recording_that_goes_on() {
             let what_failed = format!("{profile} {what:?} access {access}");
             assert_eq!(life(&machine, profile, what), 1, "{what_failed}: the fault is told");
             assert_off(&machine, what, &what_failed);
-            // And again, from the beginning.
+            // Once more, from the beginning.
             assert_eq!(life(&machine, profile, what), 0, "{what_failed}");
             assert_off(&machine, what, &what_failed);
         }
@@ -61,7 +61,7 @@ fn each_access_that_faults_in_turn_leaves_a_recording_that_goes_on() {
 #[test]
 fn a_recording_that_cannot_be_stopped_keeps_its_memory() {
     for (profile, what) in TABLE {
-        // The accesses of a drop, all of which fault in turn.
+        // The accesses of a drop, which all fault in turn.
         let mut faults = 0;
         loop {
             let machine = small(profile);
@@ -103,11 +103,11 @@ fn a_start_that_can_neither_go_on_nor_back_keeps_the_memory_with_the_unit() {
                     stuck += 1;
                     assert_eq!(machine.ram.live(), live);
                     machine.run(10);
-                    // Later it lets itself be stopped.
+                    // Later the recording can be stopped.
                     drop(running);
                 }
                 Err(NotStarted::Off { .. }) => {}
-                // There are fewer accesses than with the detection.
+                // A start has fewer accesses than it has with the detection.
                 Ok(running) => {
                     machine.faults_in(u32::MAX, 1);
                     drop(running);
@@ -180,12 +180,13 @@ fn a_drain_between_an_overflow_and_its_record_does_not_end_the_sampling() {
     }
 }
 
-/// A machine with as much memory as is needed: there are thousands of them, and each one's is filled.
+/// Returns a machine with only as much memory as is needed, because there are thousands of them and each fills its
+/// memory.
 fn small(profile: &str) -> Machine {
     Machine::with_memory(profile, IntelSettings::default(), 512 << 10)
 }
 
-/// Off, everything given back, and nothing written that is not the recording's.
+/// Checks that the recording is off, that everything was freed, and that the processor wrote only records.
 #[track_caller]
 fn assert_off(machine: &Machine, what: What, when: &str) {
     assert!(!machine.is_tracing(), "{when}");
@@ -217,7 +218,7 @@ fn start<'a>(machine: &'a Machine, profile: &str, what: What) -> Recording<'a> {
     unit.start(&what.config(profile), area).map_err(|failed| failed.error()).unwrap()
 }
 
-/// What was drained, of each half.
+/// What was drained of each half.
 struct Drained {
     branches: Collector,
     samples: Collector,
@@ -241,7 +242,7 @@ impl Drained {
         machine.try_interrupt(handler, &mut running.source(&mut self.branches, &mut self.samples))
     }
 
-    /// What a recording has left that is over.
+    /// Takes the rest of a stopped recording.
     fn finish(&mut self, records: &Records<&Ram>) {
         let halves = [(Half::Bts, &mut self.branches), (Half::Pebs, &mut self.samples)];
         for (half, collector) in halves {
@@ -255,13 +256,13 @@ impl Drained {
     }
 }
 
-/// Detection, start, PMIs, drains, a pause, the stop. What faults is tried again, and what was recorded is what ran, as
-/// if nothing had faulted. How many faults there were.
+/// Detects, starts, serves PMIs, drains, pauses and stops. What faults is tried again, and the result must be as if
+/// nothing had faulted. Returns the number of faults.
 fn life(machine: &Machine, profile: &str, what: What) -> u32 {
     let mut faults = 0;
     let unit = store(machine).unwrap_or_else(|_| {
         faults += 1;
-        // The probe may have left its pattern: it was the write back that faulted.
+        // The probe may have left its pattern, if the write that restores the register faulted.
         put_back(machine, IA32_DS_AREA);
         store(machine).expect("a debug store")
     });
@@ -290,7 +291,7 @@ fn life(machine: &Machine, profile: &str, what: What) -> u32 {
                 drained.drain(&mut running).unwrap();
             }
         }
-        // A circular buffer is shown, and shown again at the end.
+        // A circular buffer is only shown, and shown again at the end.
         if what != CIRCULAR && drained.drain(&mut running).is_err() {
             faults += 1;
             drained.drain(&mut running).unwrap();
@@ -337,13 +338,13 @@ fn life(machine: &Machine, profile: &str, what: What) -> u32 {
     faults
 }
 
-/// What a kernel does that knows that nobody else uses it.
+/// Restores a register, as a kernel does that knows that nothing else uses it.
 fn put_back(machine: &Machine, register: u32) {
     // SAFETY: nothing is recorded into memory.
     unsafe { machine.registers().wrmsr(register, 0) }.unwrap();
 }
 
-/// Detection, start, two looks, the stop. What faults is tried again. How many faults there were.
+/// Detects, starts, reads twice and stops. What faults is tried again. Returns the number of faults.
 fn last_branches(machine: &Machine) -> u32 {
     let mut faults = 0;
     let detect = || lbr::LbrUnit::detect(|leaf, subleaf| machine.cpuid(leaf, subleaf), machine.registers());

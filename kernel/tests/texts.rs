@@ -1,4 +1,4 @@
-//! What the driver says of an absence, a refusal, a fault: whoever reads a log has nothing but these words.
+//! The driver's texts for an absence, a refusal or a fault: a reader of a log has only these words.
 
 use core::fmt::Display;
 use pugmark_decoder_core::ibs::Caps;

@@ -1,4 +1,4 @@
-//! What is overwritten is told, whatever the bytes in the ring look like and whoever used the unit meanwhile.
+//! What is overwritten is reported, whatever bytes the ring contains and whoever used the unit meanwhile.
 
 mod common;
 
@@ -108,13 +108,13 @@ fn a_trace_that_goes_on_has_its_own_filters_whoever_used_the_unit() {
     let mut collector = common::Collector::new();
     machine.run(500);
     let own = FILTERS.map(|address| machine.msr(address));
-    // Somebody records last branches, and uses PT for something else before that is over.
+    // Another owner records last branches, and uses PT for something else before it has finished.
     write(&machine, 0x1d9, 1);
     assert_eq!(tracing.drain(&mut collector), Ok(PtState::Excluded));
     for address in FILTERS {
         write(&machine, address, 0x9000);
     }
-    // Stopped and Error are left too.
+    // It also leaves Stopped and Error set.
     write(&machine, 0x571, 0x30);
     write(&machine, 0x1d9, 0);
     assert_eq!(tracing.drain(&mut collector), Ok(PtState::Tracing));
@@ -125,7 +125,7 @@ fn a_trace_that_goes_on_has_its_own_filters_whoever_used_the_unit() {
     assert_eq!(collector.gaps, [Gap::Excluded]);
     let inside = |target: &u64| (0x40_0100..0x40_2000).contains(target);
     let traced: Vec<u64> = collector.stretches.iter().flat_map(|stretch| tips(stretch)).collect();
-    // The jump that comes in is a TIP.PGE, the one that goes out a TIP.PGD.
+    // A jump into the range is a TIP.PGE, a jump out of it a TIP.PGD.
     let expected: Vec<u64> =
         machine.jumps().into_iter().filter(inside).filter(|target| *target != 0x40_0100).collect();
     assert!(traced.len() > 900, "{}", traced.len());
@@ -141,7 +141,7 @@ fn a_trace_whose_registers_are_reset_says_so_and_goes_on_as_it_was_configured() 
         let buffer = machine.buffer(pages(4), mode);
         let mut tracing = machine.unit().start(&config, buffer).map_err(|failed| failed.error()).unwrap();
         machine.run(100);
-        // As S3 and INIT leave them.
+        // S3 and INIT leave them like this.
         for address in [0x570, 0x571, 0x572, 0x560, 0x561] {
             write(&machine, address, 0);
         }
@@ -178,7 +178,7 @@ fn an_error_beside_a_full_buffer_has_a_gap_of_its_own() {
         machine.run(100);
         let stopped = tracing.stop().map_err(|_| "stop").unwrap();
         collector.finish(&stopped.trace);
-        // Between the two gaps lies nothing, and behind them the trace goes on.
+        // There is nothing between the two gaps, and after them the trace continues.
         let [first, nothing @ .., last] = &collector.stretches[..] else { panic!("{:?}", collector.gaps) };
         assert_same(&tips(first), &machine.jumps()[..tips(first).len()], "up to the gaps");
         assert!(nothing.iter().all(Vec::is_empty));
@@ -196,7 +196,7 @@ fn a_drain_before_the_pmi_leaves_the_region_that_the_pmi_is_about() {
     machine.jump_until_pmi();
     assert!(machine.ram.written() < 0x1000, "the PMI comes before the region is full");
     tracing.drain(&mut ledger).unwrap();
-    // Its bit is taken: it is not for the region where the trace is now.
+    // The PMI's status bit was already taken: it does not belong to the region where the trace is now.
     assert_eq!(machine.interrupt(&mut handler, &mut [&mut tracing.source(&mut ledger)]), Pmi::Stray);
     machine.run(0x800 / 3);
     assert_eq!(finish(tracing, &mut ledger), Loss::NONE);
@@ -285,7 +285,7 @@ fn losses_that_cut_nothing_are_placed_too() {
 
 #[test]
 fn what_lies_behind_a_gap_waits_until_the_gap_was_told() {
-    /// Takes all bytes, and no gap.
+    /// A sink that takes all bytes, but no gap.
     struct NoGaps<'a>(&'a mut common::Collector);
     impl Sink for NoGaps<'_> {
         fn bytes(&mut self, bytes: &[u8]) -> usize {
@@ -309,7 +309,7 @@ fn what_lies_behind_a_gap_waits_until_the_gap_was_told() {
         tracing.drain(&mut NoGaps(&mut collector)).unwrap();
         assert_same(&tips(collector.whole()), &machine.jumps()[..first], "before the gap");
         if mode == Mode::Overwrite {
-            // It is shown, and keeps all.
+            // In this mode the buffer is only shown and keeps everything.
             collector = common::Collector::new();
         }
         tracing.drain(&mut collector).unwrap();
@@ -343,7 +343,7 @@ fn a_ring_whose_last_free_bytes_tell_the_laps_needs_room_for_all_of_them() {
         let loss = tracing.stop().map_err(|_| "stop").unwrap().loss;
         let written = machine.ram.written() - before;
         let expected = match written {
-            // There are 32 of them, and none was touched.
+            // There are 32 guard bytes, and none was overwritten.
             _ if free >= 32 && written <= free - 32 => Loss::NONE,
             _ if written <= free => Loss { perhaps_wrapped: 1, ..Loss::NONE },
             _ => Loss { wrap: 1, wrapped_bytes: written - free, ..Loss::NONE },

@@ -1,5 +1,5 @@
-//! An AMD processor for the unit tests beside the code: registers with what units and counters do to them, a local APIC
-//! with its extended table, northbridges. Places and bits are typed a second time from the manuals.
+//! A fake AMD processor for the unit tests beside the code: registers with the effects of units and counters, a local
+//! APIC with its extended table, and northbridges. Addresses and bits are copied from the manuals a second time.
 
 use super::{ExtendedLvt, LvtEntry, Northbridge};
 use crate::cpuid::{CpuIdReader, CpuIdResult};
@@ -9,7 +9,7 @@ use crate::msr::{GeneralProtection, Msr};
 use std::cell::RefCell;
 use std::rc::Rc;
 
-/// What CPUID says.
+/// What CPUID reports.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cpu {
     pub(crate) family: u32,
@@ -69,7 +69,7 @@ pub(crate) struct Machine {
 #[derive(Debug, Default)]
 struct State {
     msr: FakeMsr,
-    /// Interrupts that were asked for.
+    /// Interrupts that were requested.
     nmis: u32,
     lvt_pc: u32,
     /// The extended table.
@@ -79,7 +79,7 @@ struct State {
 }
 
 impl Machine {
-    /// One whose firmware gave IBS the second entry of four.
+    /// Returns a processor whose firmware gave IBS the second entry of four.
     pub(crate) fn new(cpu: Cpu) -> Self {
         let state = State { lvt_pc: 0x400, table: vec![0x1_0000; 4], ..State::default() };
         let machine = Self { cpu, state: Rc::new(RefCell::new(state)) };
@@ -110,29 +110,29 @@ impl Machine {
         self.state.borrow_mut().msr.set(address, value);
     }
 
-    /// Writes since the last call.
+    /// Returns the writes since the last call.
     pub(crate) fn writes(&self) -> Vec<(u32, u64)> {
         core::mem::take(&mut self.state.borrow_mut().msr.writes)
     }
 
-    /// Reads since the last call.
+    /// Returns the reads since the last call.
     pub(crate) fn reads(&self) -> Vec<u32> {
         core::mem::take(&mut self.state.borrow_mut().msr.reads)
     }
 
-    /// The access behind so many more faults.
+    /// Makes the access after this many more accesses fault.
     pub(crate) fn fault_in(&self, accesses: usize) {
         self.state.borrow_mut().msr.fault_in(accesses);
     }
 
-    /// Writes are dropped, and reads give 0.
+    /// From now on, writes are ignored and reads return 0.
     pub(crate) fn kill(&self) {
         let mut state = self.state.borrow_mut();
         state.msr = FakeMsr::new();
         state.msr.dead = true;
     }
 
-    /// Takes an interrupt that was asked for: whether there was one.
+    /// Takes an interrupt that was requested; returns whether there was one.
     pub(crate) fn take_nmi(&self) -> bool {
         let mut state = self.state.borrow_mut();
         let there = state.nmis > 0;
@@ -157,7 +157,7 @@ impl Machine {
         self.state.borrow().nodes.clone()
     }
 
-    /// The fetch unit's count is full: it samples, if it runs and has no sample. Whether it did.
+    /// Fills the count of the fetch unit: the unit samples if it runs and has no sample. Returns whether it did.
     pub(crate) fn fetch(&self, status: u64, linear: u64, physical: u64) -> bool {
         let ctl = self.get(FETCH_CTL);
         let runs = ctl & FETCH_EN != 0 && ctl & 0xffff != 0 && self.get(FETCH_CTL2) & 1 == 0;
@@ -171,7 +171,7 @@ impl Machine {
         true
     }
 
-    /// The op unit's count is full: as [`Machine::fetch`], with the low bits of its count made random.
+    /// Fills the count of the op unit, like [`Machine::fetch`], with random low bits in its count.
     pub(crate) fn op(&self, rip: u64, data: u64, random: u64) -> bool {
         let ctl = self.get(OP_CTL);
         let runs = ctl & OP_EN != 0 && ctl & 0x7f0_ffff != 0 && self.get(OP_CTL2) & 1 == 0;
@@ -185,13 +185,13 @@ impl Machine {
         true
     }
 
-    /// Erratum 420: an op that was tagged before the unit stopped is done.
+    /// Erratum 420: an op completes that was tagged before the unit stopped.
     pub(crate) fn late_op(&self) {
         self.set(OP_CTL, self.get(OP_CTL) | OP_VAL);
         self.state.borrow_mut().nmis += 1;
     }
 
-    /// So many events happen, each of which every counter counts that counts at this privilege level.
+    /// Lets this many events happen in each counter that counts at this privilege level.
     pub(crate) fn count(&self, events: u64, user: bool) {
         let legacy = self.cpu.features & EXTENDED_COUNTERS == 0;
         let v2 = self.cpu.perfmon.0 & 1 == 1;
@@ -224,7 +224,7 @@ fn signature(cpu: Cpu) -> u32 {
     (cpu.family - base) << 20 | (cpu.model >> 4) << 16 | base << 8 | (cpu.model & 0xf) << 4
 }
 
-// SAFETY: the registers stand for no hardware.
+// SAFETY: the registers represent no hardware.
 unsafe impl Msr for Machine {
     fn rdmsr(&mut self, address: u32) -> Result<u64, GeneralProtection> {
         self.state.borrow_mut().msr.rdmsr(address)
@@ -240,7 +240,7 @@ unsafe impl Msr for Machine {
     }
 }
 
-// SAFETY: the entry stands for no hardware.
+// SAFETY: the entry represents no hardware.
 unsafe impl LocalApic for Machine {
     fn lvt_pc(&mut self) -> Result<LvtPc, GeneralProtection> {
         Ok(LvtPc(self.state.borrow().lvt_pc))
@@ -252,7 +252,7 @@ unsafe impl LocalApic for Machine {
     }
 }
 
-// SAFETY: the entries stand for no hardware.
+// SAFETY: the entries represent no hardware.
 unsafe impl ExtendedLvt for Machine {
     fn count(&mut self) -> Result<u8, GeneralProtection> {
         Ok(self.state.borrow().table.len() as u8)
@@ -268,7 +268,7 @@ unsafe impl ExtendedLvt for Machine {
     }
 }
 
-// SAFETY: the registers stand for no hardware.
+// SAFETY: the registers represent no hardware.
 unsafe impl Northbridge for Machine {
     fn read(&mut self, node: u8, offset: u16) -> u32 {
         let state = self.state.borrow();

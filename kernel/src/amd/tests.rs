@@ -22,7 +22,7 @@ fn capabilities_are_what_cpuid_says() {
         assert_eq!((caps.counters, caps.extended_counters, caps.perfmon_v2), (counters, extended, v2));
         assert_eq!((caps.lbr_v2, caps.branch_sampling), (lbrs, brs), "{cpu:x?}");
     }
-    // How many counters there are is a field of four bits, beside the LBRs'.
+    // The number of counters is a field of four bits, next to that of the LBRs.
     assert_eq!(read(Cpu { perfmon: (1, 0x20c), ..fake::ZEN_4 }).counters, 12);
     assert_eq!(read(Cpu { perfmon: (1, 0x20c), ..fake::ZEN_4 }).lbr_v2, 0);
     assert_eq!(read(Cpu { perfmon: (3, 0x20c), ..fake::ZEN_4 }).lbr_v2, 32);
@@ -81,7 +81,7 @@ fn the_xapics_extended_entries_are_at_500h() {
     let mut page = [0u32; 1024];
     page[0x400 / 4] = 0x0004_0007;
     page[0x510 / 4] = 0x1_0000;
-    // SAFETY: the page outlives the value, and plain memory can stand for registers.
+    // SAFETY: the page outlives the value, and plain memory can stand in for registers.
     let mut apic =
         unsafe { crate::lapic::XApic::new(core::ptr::NonNull::new(page.as_mut_ptr().cast()).unwrap()) };
     assert_eq!(ExtendedLvt::count(&mut apic), Ok(4));
@@ -99,7 +99,7 @@ fn the_x2apics_extended_entries_are_msrs() {
     let mut apic = crate::lapic::X2Apic::new(machine.clone());
     assert_eq!(ExtendedLvt::count(&mut apic), Ok(4));
     assert_eq!(apic.entry(1), Ok(LvtEntry::MASKED));
-    // SAFETY: the register stands for no hardware.
+    // SAFETY: the register represents no hardware.
     unsafe { apic.set_entry(3, LvtEntry::NMI) }.unwrap();
     assert_eq!(machine.writes(), [(0x853, 0x400)]);
 }

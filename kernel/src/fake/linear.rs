@@ -1,4 +1,4 @@
-//! Linear memory whose mappings a test can spoil.
+//! Fake linear memory whose mappings a test can corrupt.
 
 use crate::intel::ds::{LinearMemory, LinearPage, LinearRequest, MemoryType};
 use core::ptr::NonNull;
@@ -7,11 +7,11 @@ use std::rc::Rc;
 use x86_64::structures::paging::PageTableFlags;
 use x86_64::{PhysAddr, VirtAddr};
 
-/// What a test does to the mapping of a page: address space, address, and how it would be mapped.
+/// What a test does to the mapping of a page; the arguments are address space, address, and the mapping.
 type Spoil = Box<dyn Fn(usize, u64, &mut Option<LinearPage>)>;
 
-/// Memory from linear address [`FakeLinear::BASE`] on, given out once, mapped in two address spaces. It panics on a free
-/// that is none, and when something was not given back. Clones are the same memory.
+/// Memory from linear address [`FakeLinear::BASE`] on, allocated once, mapped in two address spaces. It panics if a
+/// block is freed that is not allocated, and if a block was not freed at the end. Clones are the same memory.
 #[derive(Clone, Debug)]
 pub(crate) struct FakeLinear(Rc<State>);
 
@@ -61,7 +61,7 @@ impl FakeLinear {
         self.0.live.borrow().len()
     }
 
-    /// Blocks that are out stay out.
+    /// Lets allocated blocks stay allocated without a panic.
     pub(crate) fn forget(&self) {
         self.0.live.borrow_mut().clear();
     }
@@ -74,12 +74,12 @@ impl FakeLinear {
         self.0.a20m.set(true);
     }
 
-    /// The allocation with this number fails.
+    /// Makes the allocation with this number fail.
     pub(crate) fn fail_at(&self, nth: usize) {
         self.0.fail_at.set(Some(nth));
     }
 
-    /// Added to each address: an allocator that does not do what it is asked.
+    /// Adds this to each address, to imitate an allocator that does not satisfy the request.
     pub(crate) fn skew(&self, skew: u64) {
         self.0.skew.set(skew);
     }
@@ -88,7 +88,7 @@ impl FakeLinear {
         *self.0.spoil.borrow_mut() = Some(Box::new(spoil));
     }
 
-    /// A field of `N` bytes as the processor sees it.
+    /// Reads a field of `N` bytes as the processor sees it.
     pub(crate) fn read<const N: usize>(&self, address: u64) -> u64 {
         let mut bytes = [0; 8];
         // SAFETY: within the memory, which no reference points into now.
@@ -112,8 +112,8 @@ impl FakeLinear {
     }
 }
 
-// SAFETY: each block is given out once, from memory that stays, where the request wants it unless a test skews it, and
-// mapped so unless a test spoils it.
+// SAFETY: each block is allocated once, from memory that stays, as requested unless a test skews it, and mapped as
+// reported unless a test corrupts the mapping.
 unsafe impl LinearMemory for FakeLinear {
     fn allocate(&self, request: LinearRequest) -> Option<VirtAddr> {
         let state = &*self.0;

@@ -38,7 +38,7 @@ fn a_request_that_the_masked_entry_dropped_is_served() {
 
 #[test]
 fn a_source_that_asks_for_ever_is_left_stopped_and_masked() {
-    // Also where the interrupt was another's NMI, which does not mask the entry.
+    // Also if the interrupt was an NMI of another cause, which does not mask the entry.
     for lvt in [0x1_0400, 0x400] {
         let machine = Machine::new(u32::MAX);
         machine.0.borrow_mut().lvt = lvt;
@@ -86,9 +86,9 @@ fn an_interrupt_without_a_request_is_the_local_apics_or_nobodys() {
     let table = [
         (nmi, 0x400, false, Pmi::NotOurs, 0x400),
         (nmi, 0x1_0400, false, Pmi::Stray, 0x400),
-        // A masked entry that nobody armed says nothing, and stays so.
+        // A masked entry that the handler did not unmask shows nothing, and stays masked.
         (nmi, 0x1_0400, true, Pmi::NotOurs, 0x1_0400),
-        // Nobody else has the vector.
+        // Nothing else uses the vector.
         (fixed, 0x40, false, Pmi::Stray, 0x40),
         (fixed, 0x1_0040, false, Pmi::Stray, 0x40),
         (fixed, 0x1_0040, true, Pmi::Stray, 0x1_0040),
@@ -120,7 +120,7 @@ fn somebody_elses_nmi_costs_a_look_and_stops_nothing() {
     let table: [(_, _, &[&str]); 3] = [
         (GlobalStatus::empty(), GlobalStatus::TRACE_TOPA_PMI, &["status"]),
         (GlobalStatus::OVF_BUF, GlobalStatus::TRACE_TOPA_PMI, &["status"]),
-        // A source without bits has nothing to be looked for there.
+        // A source without bits needs no check of the status.
         (GlobalStatus::OVF_BUF, GlobalStatus::empty(), &[]),
     ];
     for (others, status, done) in table {
@@ -131,7 +131,7 @@ fn somebody_elses_nmi_costs_a_look_and_stops_nothing() {
             let mut source = machine.source(status);
             assert_eq!(machine.handle_at(Some(1), &mut handler, &mut [&mut source]), Ok(Pmi::NotOurs));
             assert_eq!(machine.log(), done, "{others:?} {status:?}");
-            // Nor does an NMI that may be a late one.
+            // An NMI that may be a late one writes nothing, either.
             handler.expect_late(1);
             assert_eq!(machine.handle_at(Some(2), &mut handler, &mut [&mut source]), Ok(Pmi::Unknown));
             assert_eq!(machine.log().len(), 2 * done.len(), "{others:?} {status:?}");
@@ -151,7 +151,7 @@ fn what_amds_handler_masked_is_unmasked_when_nobody_asks_any_more() {
         let mut all: [&mut dyn PmiSource; 1] = [&mut source];
         assert_eq!(machine.handle(&mut handler, &mut all), Ok(Pmi::Stuck), "{what}");
         assert_eq!(machine.0.borrow().lvt, 0x1_0400, "{what}");
-        // Its local APIC masked nothing: what the handler masked, nobody else unmasks.
+        // AMD's local APIC masked nothing: the handler masked the entry, so only the handler unmasks it.
         machine.0.borrow_mut().requests = 0;
         handler.expect_late(late);
         let sources = &mut all[..usize::from(present)];
@@ -201,7 +201,7 @@ fn a_source_that_may_ask_is_asked_also_where_the_entry_says_nothing() {
     }
 }
 
-/// A source that asks in a way of its own, once.
+/// A source that reports a request in its own way, once.
 struct Asks(Source, bool);
 
 impl PmiSource for Asks {
@@ -259,11 +259,11 @@ fn a_handler_that_is_disarmed_serves_and_stays_masked_until_it_is_armed() {
 fn an_echo_comes_before_anything_else_runs() {
     // (RIP at the PMI, RIP at the next interrupts, verdicts); the entry is never masked by them.
     let table: [(_, &[_], &[_]); 7] = [
-        // Nothing but the address speaks for it: it may be another's, right after the PMI.
+        // Only the address shows an echo: it may be an NMI of another cause, right after the PMI.
         (Some(0x1000), &[Some(0x1000), Some(0x1000)], &[Pmi::Unknown, Pmi::NotOurs]),
         (Some(0x1000), &[Some(0x1001), Some(0x1000)], &[Pmi::NotOurs, Pmi::NotOurs]),
         (Some(0x1000), &[None], &[Pmi::NotOurs]),
-        // Where RIP is not known, only what the registers show counts.
+        // Without RIP, only what the registers show counts.
         (None, &[None, None], &[Pmi::NotOurs, Pmi::NotOurs]),
         (None, &[Some(0x1000)], &[Pmi::NotOurs]),
         (None, &[], &[]),
@@ -349,7 +349,7 @@ fn the_counters_entry_is_left_alone_where_no_source_asks_through_it() {
         (0, 0, true, Pmi::NotOurs),
         (u32::MAX, 0, true, Pmi::Stuck),
     ];
-    // Masked, a fixed interrupt and an NMI of somebody else's.
+    // A masked entry, a fixed interrupt and an NMI of another owner.
     for lvt in [0x1_0000, 0xef, 0x400] {
         for (requests, late, present, verdict) in table {
             let machine = Machine::new(requests);
@@ -393,7 +393,7 @@ fn as_many_late_nmis_are_waited_for_as_may_come() {
         assert_eq!(machine.handle_at(Some(0x1000), &mut handler, &mut [&mut source]), Ok(Pmi::Served));
         source.late = 0;
         handler.expect_late(expected);
-        // One that comes before anything else ran is known by its address, and no late one is spent on it.
+        // An NMI that arrives before anything else ran is identified by its address, and uses up no expected late NMI.
         assert_eq!(machine.handle_at(Some(0x1000), &mut handler, &mut [&mut source]), Ok(Pmi::Unknown));
         for n in 0..6 {
             let verdict = if n < claimed { Pmi::Unknown } else { Pmi::NotOurs };
@@ -429,7 +429,7 @@ fn what_was_served_before_a_fault_leaves_late_nmis_too() {
     (source.fault, source.late) = (true, 1);
     let mut handler = Handler::amd(Delivery::Nmi);
     machine.handle(&mut handler, &mut [&mut source]).unwrap_err();
-    // Another call serves the other half of what one interrupt asked for.
+    // Another call serves the other half of what one interrupt announced.
     source.fault = false;
     assert_eq!(machine.handle_at(Some(1), &mut handler, &mut [&mut source]), Ok(Pmi::Served));
     assert_eq!(machine.handle_at(Some(2), &mut handler, &mut []), Ok(Pmi::Unknown));
@@ -458,14 +458,14 @@ fn what_a_pmi_froze_is_released_unless_somebody_else_asks() {
         machine.handle(&mut Handler::new(Delivery::Nmi), &mut [&mut source]).unwrap();
         let acked = machine.0.borrow().acked.clone();
         assert_eq!(acked, [Some(topa), released].into_iter().flatten().collect::<Vec<_>>(), "{others:?}");
-        // A counter that overflows while the entry is masked is lost: it goes on behind that.
+        // The masked entry drops the overflow of a counter, so the counter resumes only after the entry is unmasked.
         let last = if released.is_some() {
             ["lvt 0x400", "status", "ack"]
         } else {
             ["resume", "lvt 0x400", "status"]
         };
         assert!(machine.log().ends_with(&last.map(String::from)), "{others:?}");
-        // Frozen by somebody else's PMI.
+        // Frozen by a PMI of another owner.
         let machine = Machine::new(0);
         machine.0.borrow_mut().others = others;
         machine.handle(&mut Handler::new(Delivery::Nmi), &mut [&mut machine.source(topa)]).unwrap();
@@ -502,7 +502,7 @@ fn a_fault_leaves_the_sources_stopped_and_the_entry_masked() {
     let mut good = machine.source(GlobalStatus::OVF_BUF);
     let fault = GeneralProtection { address: 0x570, written: Some(0) };
     assert_eq!(machine.handle(&mut Handler::new(Delivery::Nmi), &mut [&mut bad, &mut good]), Err(fault));
-    // Both are told to stop before they are told that they stay so.
+    // Both are stopped before it is reported to them that they stay stopped.
     assert_eq!(machine.log(), ["quiesce", "quiesce", "quiesce", "quiesce", "abandon", "abandon"]);
     assert_eq!(
         (bad.abandoned, good.abandoned),

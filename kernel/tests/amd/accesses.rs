@@ -1,11 +1,11 @@
-//! What samples tell of loads, held against where the loads went: the driver reads them from the model's registers, and
-//! decoder-core says what they mean on that processor.
+//! What samples report about loads, compared with where the loads went: the driver reads the model's registers, and
+//! `decoder-core` interprets them for that processor.
 
 use super::machine::{DEVICE, HUGE, Kernel, LARGE, UNCACHED, WITH_IBS};
 use pugmark_decoder_core::ibs::{CacheState, DataSource, Dtlb, OpSample, PageSize, Sample};
 use pugmark_kernel::amd::ibs::IbsConfig;
 
-/// The last op that was sampled while these addresses were loaded from by turns.
+/// Returns the last op that was sampled while these addresses were loaded from in turn.
 fn sample(profile: &str, config: IbsConfig, addresses: &[u64]) -> Option<OpSample> {
     let mut kernel = Kernel::new(profile, 0);
     let running = kernel.ibs_unit().start(&config).map_err(|failed| failed.error()).unwrap();
@@ -18,8 +18,8 @@ fn sample(profile: &str, config: IbsConfig, addresses: &[u64]) -> Option<OpSampl
     })
 }
 
-/// Loads, and cycles until one is sampled where ops cannot be counted: more than what the first loads take, which find
-/// nothing in the caches.
+/// The number of loads, and, if ops cannot be counted, the cycles until one is sampled: more than the first loads take,
+/// which miss the caches.
 const LOADS: usize = 3000;
 const CYCLES: u32 = 0x800;
 
@@ -43,7 +43,7 @@ fn the_size_of_a_page_is_that_of_the_page() {
             let access = op.access().unwrap();
             let told = (access.dtlb(), access.page_size(), access.physical_address());
             assert_eq!(told, (Some(Dtlb::L1), Some(size), Some(address)), "{profile}");
-            // The place of the first level is that of another page.
+            // The first level's entry holds another page.
             let op = load(profile, &[address, address + 16 * 4096]);
             let access = op.access().unwrap();
             let told = (access.dtlb(), access.page_size());
@@ -70,7 +70,8 @@ fn what_no_cache_may_answer_tells_nothing_of_caches() {
 
 #[test]
 fn a_line_has_a_state_where_the_processor_tells_it() {
-    // In level 3 alone: both have the same place in the others. The model's lines are in one state or the other by turns.
+    // In level 3 only: both addresses have the same place in the other levels. The model's lines alternate between the
+    // states.
     for (base, state) in [(0x1000, CacheState::Modified), (0x1040, CacheState::Owned)] {
         for (profile, source, tells) in [
             ("barcelona", DataSource::LocalL3, false),
@@ -92,10 +93,10 @@ fn a_line_has_a_state_where_the_processor_tells_it() {
 #[test]
 fn the_filter_by_latency_lets_no_fast_load_through() {
     let config = IbsConfig::new().op(0x90).op_counts_dispatched().op_latency(128);
-    // From nowhere but the first level.
+    // Only from the first level.
     for profile in ["zen5", "zen6"] {
         assert_eq!(sample(profile, config, &[0x1000]), None, "{profile}");
-        // Each from memory, for level 3 has 1024 places.
+        // Each load goes to memory, because level 3 has 1024 places.
         let slow: Vec<u64> = (0..4).map(|n| 0x1000 + n * 1024 * 64).collect();
         let op = sample(profile, config, &slow).unwrap();
         assert!(op.access().unwrap().miss_latency().unwrap() > 128, "{profile}");

@@ -1,4 +1,4 @@
-//! The last branches: the stack of LBR version 2, and branch sampling.
+//! Tests of the last branches: the stack of LBR version 2, and branch sampling.
 
 use super::machine::{CODE, Kernel, Machine, PERIOD};
 use pugmark_kernel::amd::branches::{BranchConfig, BranchRunning, BranchUnit, Recorded};
@@ -8,7 +8,7 @@ use pugmark_kernel::msr::GeneralProtection;
 
 const WITH_STACK: [&str; 2] = ["zen4", "zen5"];
 const DEPTH: usize = 16;
-/// Between a branch of the program and the next one, and of these in instructions.
+/// The distance from a branch of the program to the next one, in bytes and in instructions.
 const BLOCK: u64 = 0x20;
 const INSTRUCTIONS: u32 = 15;
 
@@ -17,7 +17,7 @@ fn start(machine: &Machine, config: BranchConfig) -> BranchRunning<Machine> {
     unit.start(&config).map_err(|failed| failed.error()).unwrap()
 }
 
-/// The program's branches up to the one to `to`, the newest first.
+/// Returns the program's branches up to the one to `to`, the newest first.
 fn up_to(to: u64, count: usize) -> Vec<(u64, u64)> {
     (0..count as u64).map(|n| to - BLOCK * n).map(|to| (to - 0x12, to)).collect()
 }

@@ -1,9 +1,9 @@
-//! #GP at each access in turn.
+//! #GP at each access, one after the other.
 
 use super::machine::{ALL, Kernel, PERIOD, WITH_IBS};
 use pugmark_kernel::lifecycle::{NotStarted, Recording, Running};
 
-/// A life with a fault at one access; a kernel tries once more what the driver could not do. How many accesses.
+/// Runs a whole life with a fault at one access; the kernel tries again what failed. Returns the number of accesses.
 fn live(kernel: &mut Kernel, ibs: bool, fault: Option<u32>) -> u32 {
     let what = format!("fault {fault:?}");
     let counters = kernel.counters_unit();
@@ -43,7 +43,7 @@ fn live(kernel: &mut Kernel, ibs: bool, fault: Option<u32>) -> u32 {
     accesses
 }
 
-/// A stop that is tried once more where it fails.
+/// Stops a recording, and tries again if that fails.
 fn stop<S: Recording>(running: Running<S>) -> S::Stopped {
     match running.stop() {
         Ok(stopped) => stopped,

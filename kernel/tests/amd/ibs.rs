@@ -1,7 +1,7 @@
 use super::machine::{CODE, Kernel, PERIOD, WITH_IBS};
 use pugmark_kernel::amd::ibs::IbsConfig;
 
-/// Whether an instruction of the program begins there.
+/// Returns whether an instruction of the program begins at this address.
 fn is_instruction(address: u64) -> bool {
     address >= CODE && address % 0x20 < 0xf
 }
@@ -24,7 +24,7 @@ fn samples_lie_on_the_programs_instructions_and_come_in_order() {
             assert_eq!(counts.unplaced > 0, *profile == *"zen3", "{what}");
             assert_eq!(counts.ops, kernel.ops.len() as u64);
             assert_eq!(counts.fetches, kernel.fetches.len() as u64);
-            // In cycles, of which a miss takes more; and a random begin shortens a period by less than 128.
+            // Periods are in cycles, and a miss takes more of them; a random start shortens a period by less than 128.
             assert!(kernel.ops.len() >= 50, "{what}: {} ops", kernel.ops.len());
             assert!(kernel.fetches.len() >= 50, "{what}: {} fetches", kernel.fetches.len());
             // The handler's own WRMSRs may be sampled too.
@@ -48,7 +48,7 @@ fn the_period_of_ops_is_what_was_asked_for() {
         kernel.ibs = Some(kernel.ibs_unit().start(&config).map_err(|failed| failed.error()).unwrap());
         kernel.run(400 * PERIOD);
         let distance = (kernel.ops[kernel.ops.len() - 1] - kernel.ops[0]) / (kernel.ops.len() as u64 - 1);
-        // 15 instructions in 32 bytes; the count begins at random at 0 to 127, 64 in the mean.
+        // 15 instructions in 32 bytes; the count starts at a random value from 0 to 127, 64 on average.
         let expected = u64::from(PERIOD - 64) * 32 / 15;
         assert!(distance.abs_diff(expected) < expected / 16, "{profile}: {distance} of {expected}");
     }
@@ -62,7 +62,7 @@ fn kernel_only_keeps_none_of_the_programs() {
         kernel.ibs = Some(kernel.ibs_unit().start(&config).map_err(|failed| failed.error()).unwrap());
         kernel.run(20 * PERIOD);
         assert!(kernel.ops.iter().chain(&kernel.fetches).all(|address| address >> 63 == 1), "{profile}");
-        // Where the processor filters, nothing is left for the driver.
+        // If the processor filters, the driver has nothing left to drop.
         let filtered = kernel.ibs.as_ref().unwrap().counts().filtered;
         assert_eq!(filtered > 10, profile != "zen6", "{profile}: {filtered}");
         assert_eq!(kernel.unclaimed, 0);

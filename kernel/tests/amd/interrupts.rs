@@ -1,9 +1,9 @@
-//! Interrupts that come at each step of start, handler and stop: none is unclaimed, nothing is sampled twice, and the
-//! units go on.
+//! Interrupts that arrive at each step of start, handler and stop: each one is claimed, nothing is sampled twice, and
+//! the units keep running.
 
 use super::machine::{ALL, Kernel, PERIOD, WITH_IBS};
 
-/// How a unit comes to life and ends; the accesses to MSRs of each part.
+/// Starts and ends the units; returns the number of MSR accesses of each part.
 fn live(kernel: &mut Kernel, ibs: bool, burst: Option<u32>) -> u32 {
     let counters = kernel.counters_unit();
     let units = ibs.then(|| kernel.ibs_unit());
@@ -11,7 +11,7 @@ fn live(kernel: &mut Kernel, ibs: bool, burst: Option<u32>) -> u32 {
     if let Some(burst) = burst {
         kernel.machine.burst_in(burst);
     }
-    // What comes while the driver works on it waits until it is done.
+    // An interrupt that arrives while the driver works waits until it is done.
     kernel.counters = Some(counters.start(&Kernel::events()).map_err(|failed| failed.error()).unwrap());
     if let Some(units) = units {
         kernel.ibs = Some(units.start(&Kernel::both()).map_err(|failed| failed.error()).unwrap());

@@ -1,28 +1,28 @@
-//! Bytes delivered and losses told, held against the bytes that the processor wrote.
+//! Compares delivered bytes and reported losses with the bytes that the processor wrote.
 
 use super::Ram;
 use pugmark_kernel::drain::{Piece, Sink};
 use pugmark_kernel::intel::pt::Trace;
 use pugmark_kernel::loss::{Gap, Loss, Overwritten};
 
-/// A sink that knows of each byte which of all that were written it must be.
+/// A sink that checks each byte: it knows which of all written bytes must come next.
 #[derive(Debug)]
 pub(crate) struct Ledger<'a> {
     ram: &'a Ram,
-    /// The byte that comes next.
+    /// The number of the next byte.
     next: u64,
-    /// It may be a later one: an unknown number of bytes was overwritten.
+    /// The next byte may be a later one, because an unknown number of bytes was overwritten.
     floats: bool,
     /// The next bytes must be a PSB.
     psb: bool,
-    /// Regions may end with PAD packets of the driver's.
+    /// Regions may end with PAD packets from the driver.
     pub(crate) pads: bool,
-    /// How many bytes it takes before it takes no more.
+    /// How many bytes the sink still takes.
     pub(crate) appetite: Option<usize>,
-    /// What was told, as a driver would count it that nobody takes anything back from.
+    /// The reported losses, counted as a driver counts them.
     pub(crate) told: Loss,
     pub(crate) delivered: u64,
-    /// Delivered, or told as overwritten, since the trace's begin.
+    /// The number of bytes delivered or reported as overwritten since the trace began.
     accounted: u64,
     what: String,
 }
@@ -44,19 +44,19 @@ impl<'a> Ledger<'a> {
         }
     }
 
-    /// A trace begins that is shown from its begin on, and only in part what was written before now.
+    /// Begins a trace that is checked from its beginning; what was written before it need not be complete.
     pub(crate) fn begin(&mut self) {
         (self.next, self.floats, self.psb) = (0, false, true);
         self.accounted = 0;
         self.told = Loss::NONE;
     }
 
-    /// Delivered, or told as overwritten, since the trace's begin: without those of which is only known that they may be.
+    /// Returns the number of bytes delivered or reported as certainly overwritten since the trace began.
     pub(crate) fn accounted(&self) -> u64 {
         self.accounted
     }
 
-    /// What a stopped trace has left; then nothing is missing.
+    /// Takes the rest of a stopped trace; then nothing may be missing.
     pub(crate) fn finish(&mut self, trace: &Trace<&Ram>) {
         self.appetite = None;
         for piece in trace.pieces() {
@@ -68,7 +68,7 @@ impl<'a> Ledger<'a> {
         self.assert_complete();
     }
 
-    /// All that was written was delivered, or told as lost.
+    /// Checks that everything that was written was delivered, or reported as lost.
     pub(crate) fn assert_complete(&self) {
         let written = self.ram.written();
         let complete = self.next == written || self.floats && self.next <= written;

@@ -37,24 +37,24 @@ pub(crate) struct Machine {
 
 struct State {
     processor: model::intel::IntelProcessor,
-    /// Where user code is.
+    /// The address of user code.
     ip: u64,
     tsc: u64,
-    /// The driver ran since the last user code.
+    /// The driver has run since the last user code.
     in_kernel: bool,
     /// The targets of all jumps while TraceEn was set.
     jumps: Vec<u64>,
-    /// The number of the MSR access that raises #GP, counted from now, and how many do.
+    /// After how many MSR accesses an access raises #GP, and how many do.
     fault_in: Option<(u32, u32)>,
     accesses: u32,
     cr3: u64,
-    /// User code jumps between two places that are far from each other: longer packets.
+    /// User code jumps between two places that are far from each other, which makes packets longer.
     far: bool,
-    /// The number of the MSR access before which an interrupt comes, counted from now, and how many jumps it makes.
+    /// After how many MSR accesses an interrupt arrives, and how many jumps its handler makes.
     disturbance: Option<(u32, usize)>,
-    /// An NMI came while the driver worked.
+    /// An NMI arrived while the driver worked.
     missed: bool,
-    /// The driver works for a PMI: NMIs wait.
+    /// The driver is serving a PMI: NMIs wait.
     in_handler: bool,
 }
 
@@ -109,22 +109,22 @@ impl Machine {
         self.unit().start(&user_code(), self.buffer(layout, mode)).map_err(|failed| failed.error()).unwrap()
     }
 
-    /// The next access to an MSR but `accesses` raises #GP.
+    /// Makes the MSR access after `accesses` further ones raise #GP.
     pub(crate) fn fault_in(&self, accesses: u32) {
         self.faults_in(accesses, 1);
     }
 
-    /// The next `faults` accesses to MSRs but `accesses` raise #GP.
+    /// Makes `faults` MSR accesses after `accesses` further ones raise #GP.
     pub(crate) fn faults_in(&self, accesses: u32, faults: u32) {
         self.state.borrow_mut().fault_in = Some((accesses, faults));
     }
 
-    /// Before the next access to an MSR but `accesses` an NMI comes, whose handler jumps so often.
+    /// Lets an NMI arrive before the MSR access after `accesses` further ones; its handler makes this many jumps.
     pub(crate) fn disturb_in(&self, accesses: u32, jumps: usize) {
         self.state.borrow_mut().disturbance = Some((accesses, jumps));
     }
 
-    /// No access faults and nothing comes any more. Whether an NMI came while the driver worked: a PMI or another one.
+    /// Cancels faults and interrupts. Returns whether an NMI arrived while the driver worked: a PMI or another one.
     pub(crate) fn settle(&self) -> bool {
         let mut state = self.state.borrow_mut();
         state.fault_in = None;
@@ -133,17 +133,17 @@ impl Machine {
         core::mem::take(&mut state.missed) || pmi
     }
 
-    /// User code has this CR3 from now on.
+    /// Sets the CR3 of user code from now on.
     pub(crate) fn set_cr3(&self, cr3: u64) {
         self.state.borrow_mut().cr3 = cr3;
     }
 
-    /// User code jumps far.
+    /// Makes user code jump far.
     pub(crate) fn jump_far(&self) {
         self.state.borrow_mut().far = true;
     }
 
-    /// How many accesses to MSRs there were.
+    /// Returns how many MSR accesses there were.
     pub(crate) fn accesses(&self) -> u32 {
         self.state.borrow().accesses
     }
@@ -164,7 +164,7 @@ impl Machine {
         self.state.borrow().jumps.clone()
     }
 
-    /// One jump of the user code; whether a PMI came with it.
+    /// Executes one jump of the user code; returns the PMI that came with it, if any.
     pub(crate) fn jump(&self) -> Option<model::Pmi> {
         if self.state.borrow().in_kernel {
             self.iret();
@@ -191,21 +191,21 @@ impl Machine {
         state.processor.take_interrupt()
     }
 
-    /// One conditional branch that is taken, to itself: a long loop of it writes the same packets again and again.
+    /// Executes one taken conditional branch to itself: a long loop of it writes the same packets again and again.
     pub(crate) fn spin(&self) {
         let context = self.state.borrow().user();
         self.retire(context, context, &[0x75, 0xfe]);
         self.state.borrow_mut().tsc += 10;
     }
 
-    /// Jumps, with nobody to serve a PMI.
+    /// Executes jumps without serving PMIs.
     pub(crate) fn run(&self, jumps: usize) {
         for _ in 0..jumps {
             self.jump();
         }
     }
 
-    /// Jumps until that is so; whether a PMI came on the way.
+    /// Executes jumps until the condition holds; returns whether a PMI came on the way.
     #[track_caller]
     pub(crate) fn jump_until(&self, is_so: impl Fn() -> bool) -> bool {
         let mut pmi = false;
@@ -218,13 +218,13 @@ impl Machine {
         panic!("not within {JUMPS} jumps");
     }
 
-    /// Jumps until a PMI comes.
+    /// Executes jumps until a PMI arrives.
     #[track_caller]
     pub(crate) fn jump_until_pmi(&self) {
         assert!((0..JUMPS).any(|_| self.jump().is_some()), "no PMI within {JUMPS} jumps");
     }
 
-    /// Jumps, and serves each PMI with the source; what they were.
+    /// Executes jumps, and serves each PMI with the source; returns the verdicts.
     pub(crate) fn run_with(
         &self,
         jumps: usize,
@@ -242,7 +242,7 @@ impl Machine {
         served
     }
 
-    /// An NMI, whoever sent it.
+    /// Delivers an NMI of any cause.
     pub(crate) fn interrupt(&self, handler: &mut Handler, sources: &mut [&mut dyn PmiSource]) -> Pmi {
         self.deliver();
         let interrupted = self.state.borrow().ip;
@@ -254,7 +254,7 @@ impl Machine {
         pmi
     }
 
-    /// The same, of a PMI that comes with nobody else's, where an access may raise #GP.
+    /// Delivers an NMI that is only a PMI, where an access may raise #GP.
     pub(crate) fn try_interrupt(
         &self,
         handler: &mut Handler,
@@ -267,7 +267,7 @@ impl Machine {
         result
     }
 
-    /// A machine whose PMIs are delivered.
+    /// Unmasks the LVT entry, and returns a handler.
     pub(crate) fn handler(&self) -> Handler {
         self.arm(Delivery::Nmi).unwrap();
         Handler::new(Delivery::Nmi)
@@ -279,7 +279,7 @@ impl Machine {
         unsafe { self.registers().set_lvt_pc(LvtPc::new(delivery)) }
     }
 
-    /// Masks it.
+    /// Masks the LVT entry.
     pub(crate) fn disarm(&self) {
         // SAFETY: the registers stand for no hardware.
         unsafe { self.registers().set_lvt_pc(LvtPc::new(Delivery::Nmi).masked()) }.unwrap();
@@ -321,7 +321,7 @@ impl Machine {
         }
     }
 
-    /// Whatever comes between two accesses of the driver.
+    /// Lets happen what comes between two accesses of the driver.
     fn disturbed(&self) {
         let jumps = match &mut self.state.borrow_mut().disturbance {
             Some((0, jumps)) => *jumps,
@@ -338,7 +338,7 @@ impl Machine {
         self.retire(places[jumps % 2], driver, &[0x48, 0xcf]);
         let mut state = self.state.borrow_mut();
         if !state.in_handler {
-            // It finds the trace in the hands of the driver, as a PMI does.
+            // The driver holds the trace, so the interrupt is only noted, as a PMI would be.
             state.processor.take_interrupt();
             state.missed = true;
         }
@@ -426,13 +426,13 @@ impl State {
     }
 }
 
-/// Takes all, or as much as it is told.
+/// A sink that takes everything, or a limited number of bytes.
 #[derive(Debug, Default)]
 pub(crate) struct Collector {
     /// The bytes between two gaps.
     pub(crate) stretches: Vec<Vec<u8>>,
     pub(crate) gaps: Vec<Gap>,
-    /// How many bytes it takes before it takes no more.
+    /// How many bytes it still takes.
     pub(crate) appetite: Option<usize>,
 }
 
@@ -441,7 +441,7 @@ impl Collector {
         Self { stretches: vec![Vec::new()], ..Self::default() }
     }
 
-    /// What a stopped trace has left.
+    /// Takes the rest of a stopped trace.
     pub(crate) fn finish(&mut self, trace: &Trace<&Ram>) {
         for piece in trace.pieces() {
             match piece {
@@ -451,7 +451,7 @@ impl Collector {
         }
     }
 
-    /// The one stretch of a trace without gaps.
+    /// Returns the only stretch of a trace without gaps.
     pub(crate) fn whole(&self) -> &[u8] {
         assert_eq!(self.gaps, []);
         &self.stretches[0]
@@ -478,7 +478,7 @@ impl Sink for Collector {
     }
 }
 
-/// The targets of a stretch's TIP packets. A last packet that is cut ends it.
+/// Returns the targets of a stretch's TIP packets. A last packet that is cut ends it.
 pub(crate) fn tips(bytes: &[u8]) -> Vec<u64> {
     let mut last_ip = LastIp::new();
     let mut targets = Vec::new();
@@ -496,7 +496,7 @@ pub(crate) fn tips(bytes: &[u8]) -> Vec<u64> {
     targets
 }
 
-/// Panics with the first difference only: the lists are long.
+/// Panics with the first difference only, because the lists are long.
 #[track_caller]
 pub(crate) fn assert_same(is: &[u64], should: &[u64], what: &str) {
     let same = is.iter().zip(should).take_while(|(is, should)| is == should).count();
@@ -510,32 +510,32 @@ pub(crate) fn assert_same(is: &[u64], should: &[u64], what: &str) {
     );
 }
 
-/// A stretch from its first PSB on.
+/// Returns a stretch from its first PSB on.
 pub(crate) fn synced(bytes: &[u8]) -> &[u8] {
     let mut packets = Packets::new(bytes);
     let offset = packets.sync_forward().expect("a PSB");
     &bytes[offset as usize..]
 }
 
-/// User code only: the handler is not in the trace.
+/// Traces user code only, so that the handler is not in the trace.
 pub(crate) fn user_code() -> PtConfig {
     PtConfig::new().user(true)
 }
 
-/// Whether `part` is a contiguous run of `whole`, and where it ends.
+/// Returns where `part` ends in `whole`, if it is a contiguous run of it.
 pub(crate) fn run_within(part: &[u64], whole: &[u64], from: usize) -> Option<usize> {
     (from..=whole.len().checked_sub(part.len())?)
         .find(|&at| whole[at..].starts_with(part))
         .map(|at| at + part.len())
 }
 
-/// So many jumps are enough for whatever a test waits for.
+/// This many jumps are enough for everything that a test waits for.
 const JUMPS: u32 = 20_000;
 const APIC_BASE: u32 = 0x1b;
-/// The entry, in x2APIC mode.
+/// The LVT entry, in x2APIC mode.
 const LVT_PC: u32 = 0x834;
 const CODE: u64 = 0x40_0000;
-/// How far the far places are: an address there differs in its upper half.
+/// The distance of the far places: an address there differs in its upper half.
 const FAR: u64 = 1 << 40;
 const HANDLER: u64 = 0xffff_8000_0000_1000;
 

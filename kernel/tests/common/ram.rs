@@ -1,4 +1,4 @@
-//! Physical memory that knows what was given out.
+//! Physical memory that knows which blocks are allocated.
 
 use pugmark_kernel::memory::{Frames, Request};
 use pugmark_model::PhysMemory;
@@ -6,7 +6,7 @@ use std::cell::{Cell, RefCell};
 use std::ptr::NonNull;
 use x86_64::PhysAddr;
 
-/// Memory from [`Ram::BASE`] on. The processor reaches only what is given out.
+/// Memory from [`Ram::BASE`] on. The processor can access only allocated blocks.
 #[derive(Debug)]
 pub(crate) struct Ram {
     memory: NonNull<u8>,
@@ -16,11 +16,12 @@ pub(crate) struct Ram {
     /// The number of the allocation that fails.
     pub(crate) fail_at: Cell<Option<u32>>,
     pub(crate) allocations: Cell<u32>,
-    /// Where the processor wrote though nothing is given out there.
+    /// Addresses that the processor wrote to although nothing is allocated there.
     pub(crate) strays: RefCell<Vec<u64>>,
     /// How many bytes the processor has written.
     written: Cell<u32>,
-    /// Of each byte: which of them it is, counted from 1 on, and what it was; 0 where the processor has not written.
+    /// For each byte, its number in the stream of written bytes, from 1, and its value; 0 if the processor has not
+    /// written it.
     numbers: RefCell<Vec<u32>>,
     traced: RefCell<Vec<u8>>,
 }
@@ -44,12 +45,12 @@ impl Ram {
         }
     }
 
-    /// How many bytes the processor has written.
+    /// Returns how many bytes the processor has written.
     pub(crate) fn written(&self) -> u64 {
         u64::from(self.written.get())
     }
 
-    /// Writes zeros to all that the processor has written, behind its back and the driver's.
+    /// Writes zeros to all that the processor has written, without the processor or the driver knowing.
     pub(crate) fn clear_traced(&self) {
         for (n, _) in self.numbers.borrow().iter().enumerate().filter(|(_, number)| **number > 0) {
             self.traced.borrow_mut()[n] = 0;
@@ -60,7 +61,8 @@ impl Ram {
         }
     }
 
-    /// Which of all the bytes that the processor wrote these are, from 0 on: `None` where it wrote none, or another one.
+    /// Returns the number of each byte in the stream of written bytes, from 0; `None` if the processor wrote no such
+    /// byte there.
     pub(crate) fn numbers(&self, bytes: &[u8]) -> Vec<Option<u64>> {
         let start = bytes.as_ptr() as usize - self.memory.as_ptr() as usize;
         let (numbers, traced) = (self.numbers.borrow(), self.traced.borrow());
@@ -71,7 +73,7 @@ impl Ram {
         bytes.iter().enumerate().map(of).collect()
     }
 
-    /// How many blocks are given out.
+    /// Returns how many blocks are allocated.
     pub(crate) fn live(&self) -> usize {
         self.live.borrow().len()
     }
@@ -88,7 +90,7 @@ impl Ram {
     }
 }
 
-// SAFETY: each block is given out once, as it is asked for, from memory that stays.
+// SAFETY: each block is allocated once, as requested, from memory that stays.
 unsafe impl Frames for Ram {
     fn allocate(&self, request: Request) -> Option<PhysAddr> {
         let nth = self.allocations.replace(self.allocations.get() + 1);
@@ -97,7 +99,7 @@ unsafe impl Frames for Ram {
         if self.fail_at.get() == Some(nth) || end > (Self::BASE + self.size).min(request.limit) {
             return None;
         }
-        // A page between two blocks: what runs over one is seen.
+        // Leave a page between two blocks, so that writes beyond a block are noticed.
         self.next.set(end + 0x1000);
         self.live.borrow_mut().push((PhysAddr::new(start), request));
         Some(PhysAddr::new(start))
@@ -119,7 +121,7 @@ unsafe impl Frames for Ram {
 impl PhysMemory for &Ram {
     fn read(&self, addr: u64, out: &mut [u8]) -> bool {
         let Some(from) = self.reach(addr, out.len()) else { return false };
-        // SAFETY: in one block, and nobody holds a mutable reference to it.
+        // SAFETY: in one block, and there is no mutable reference to it.
         unsafe { from.as_ptr().copy_to(out.as_mut_ptr(), out.len()) };
         true
     }
@@ -129,7 +131,7 @@ impl PhysMemory for &Ram {
             self.strays.borrow_mut().push(addr);
             return false;
         };
-        // SAFETY: in one block, and nobody holds a reference to it while the processor writes.
+        // SAFETY: in one block, and there is no reference to it while the processor writes.
         unsafe { to.as_ptr().copy_from(bytes.as_ptr(), bytes.len()) };
         let start = (addr - Ram::BASE) as usize;
         self.traced.borrow_mut()[start..start + bytes.len()].copy_from_slice(bytes);

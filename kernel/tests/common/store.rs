@@ -28,18 +28,18 @@ pub(crate) enum What {
     Both,
 }
 
-/// With room for some hundred branches before a PMI.
+/// Leaves room for some hundred branches before a PMI.
 pub(crate) const INTERRUPT: What = What::Branches(BufferMode::Interrupt { spare: SPARE });
 pub(crate) const CIRCULAR: What = What::Branches(BufferMode::Circular);
 
 const SPARE: u32 = 170;
-/// Branch records in a buffer.
+/// The number of branch records in a buffer.
 pub(crate) const CAPACITY: usize = 400;
-/// Events between samples.
+/// The number of events between samples.
 pub(crate) const PERIOD: u64 = 100;
 
 impl What {
-    /// How branches are recorded, if they are.
+    /// Returns how branches are recorded, if they are.
     pub(crate) fn branches(self) -> Option<BufferMode> {
         match self {
             Self::Branches(mode) => Some(mode),
@@ -82,7 +82,7 @@ impl What {
     }
 }
 
-/// An event whose samples are precise, of which each jump is one.
+/// Returns a precise event that happens at each jump.
 fn precise_event(profile: &str) -> PreciseEvent {
     match profile {
         "core2" => PreciseEvent::INST_RETIRED,
@@ -98,20 +98,20 @@ impl Machine {
     }
 }
 
-/// Where the recorded branches of user code led to, a stretch at a time.
+/// Returns the targets of the recorded branches of user code, stretch by stretch.
 pub(crate) fn targets(collector: &Collector) -> Vec<u64> {
     let mut targets = Vec::new();
     for stretch in &collector.stretches {
         for entry in Records::new(stretch, Layout::Bits64) {
             let (_, Entry::Branch(branch)) = entry.unwrap() else { panic!("a branch") };
-            // The other ones are returns from the handler.
+            // The others are returns from the handler.
             targets.extend(is_user(branch.from).then_some(branch.to));
         }
     }
     targets
 }
 
-/// The jumps that samples are of.
+/// Returns the jumps that were sampled.
 pub(crate) fn sampled(collector: &Collector, format: pebs::Format) -> Vec<u64> {
     let mut places = Vec::new();
     for stretch in &collector.stretches {
@@ -127,14 +127,14 @@ pub(crate) fn is_user(address: u64) -> bool {
     (CODE..CODE + 0x4000).contains(&address)
 }
 
-// SAFETY: all memory is mapped one to one in the one address space there is, supervisor and write-back.
+// SAFETY: all memory is mapped one to one in the only address space, supervisor and write-back.
 unsafe impl LinearMemory for Ram {
     fn allocate(&self, request: LinearRequest) -> Option<VirtAddr> {
         Frames::allocate(self, frames(request)).map(|start| VirtAddr::new(start.as_u64()))
     }
 
     unsafe fn free(&self, address: VirtAddr, request: LinearRequest) {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller promises the same.
         unsafe { Frames::free(self, PhysAddr::new(address.as_u64()), frames(request)) }
     }
 

@@ -23,7 +23,7 @@ fn start(machine: &Machine, config: BranchConfig) -> BranchRunning<Machine> {
     unit(machine).start(&config).map_err(|failed| failed.error()).unwrap()
 }
 
-/// Entry `n`, as the processor writes it.
+/// Writes entry `n` as the processor does.
 fn record(machine: &Machine, n: u32, from: u64, to: u64) {
     machine.set(0xc001_0300 + 2 * n, from);
     machine.set(0xc001_0301 + 2 * n, to);
@@ -122,7 +122,7 @@ fn branch_sampling_has_the_newest_last_and_begins_anew() {
         let machine = Machine::new(fake::ZEN_3);
         let mut running = start(&machine, BranchConfig::new());
         assert_eq!(machine.writes(), [(CONFIG, BRS_EN)]);
-        // Targets are written with the bits that an address has.
+        // Targets are written with as many bits as an address has.
         for n in 0..16 {
             record(&machine, n, n.into(), (target + u64::from(n)) & ((1 << 48) - 1));
         }
@@ -196,7 +196,7 @@ fn detection_says_what_is_there() {
     let unfrozen = Cpu { perfmon: (3, 0x206), ..fake::ZEN_4 };
     assert_eq!(detect(unfrozen).unwrap(), Recorder::LbrV2 { depth: 32, freezes: false });
     assert_eq!(detect(fake::ZEN_3).unwrap(), Recorder::Sampling { linear_address_bits: 48 });
-    // Nobody has said what it looks like there.
+    // No manual says how branch sampling works there.
     let other = Cpu { family: 0x1b, ..fake::ZEN_3 };
     for cpu in [fake::ZEN_2, fake::K8, other] {
         assert_eq!(detect(cpu).unwrap_err(), Missing::BranchRecorder.into());

@@ -1,4 +1,4 @@
-//! What the tests serve: registers, a local APIC, and sources.
+//! What the tests serve: registers, a local APIC, and sources of PMIs.
 
 use crate::fake::FakeMsr;
 use crate::lapic::{LocalApic, LvtPc};
@@ -18,7 +18,7 @@ pub(super) struct State {
     /// How many more requests come when the LVT entry is unmasked.
     pub(super) at_unmask: u32,
     pub(super) bits: GlobalStatus,
-    /// Bits that are set whoever asks.
+    /// Bits that are set whatever the sources request.
     pub(super) others: GlobalStatus,
     pub(super) acked: Vec<GlobalStatus>,
     pub(super) lvt: u32,
@@ -86,7 +86,7 @@ impl Machine {
     }
 }
 
-// SAFETY: the registers stand for no hardware.
+// SAFETY: the registers represent no hardware.
 unsafe impl Msr for Machine {
     fn rdmsr(&mut self, address: u32) -> Result<u64, GeneralProtection> {
         if address != GlobalStatus::ADDRESS {
@@ -113,7 +113,7 @@ unsafe impl Msr for Machine {
     }
 }
 
-// SAFETY: the entry stands for no hardware.
+// SAFETY: the entry represents no hardware.
 unsafe impl LocalApic for Machine {
     fn lvt_pc(&mut self) -> Result<LvtPc, GeneralProtection> {
         Ok(LvtPc(self.0.borrow().lvt))

@@ -28,13 +28,13 @@ fn event_selects_are_the_manuals() {
         (CountedEvent::new(0xfc0, 0), false, base | 0xf << 32),
         (event.guest_only(), false, base | 1 << 40),
         (event.guest_only(), true, base | 1 << 40),
-        // With SVM off it would count nothing.
+        // With SVM off the event would count nothing.
         (event.host_only(), false, base),
         (event.host_only(), true, base | 1 << 41),
-        // Both are everything, also with SVM off.
+        // Both bits together mean everything, also with SVM off.
         (event.host_only().guest_only(), false, base),
         (event.host_only().guest_only(), true, base),
-        // What is ready-made has no say in this.
+        // An event select made elsewhere cannot set these bits.
         (CountedEvent::of(PerfEvtSel::from_bits_retain(base & !INT)), false, base),
     ];
     for (event, svm, written) in table {
@@ -58,7 +58,7 @@ fn what_a_processor_cannot_count_is_refused() {
         (fake::K8, vec![CountedEvent::new(0x1c0, 0)], reserved(PerfEvtSel::empty().with_event(0x100))),
         (fake::K8, vec![event.guest_only()], reserved(PerfEvtSel::GUEST_ONLY)),
         (fake::BARCELONA, vec![CountedEvent::new(0x1c0, 0).guest_only()], Ok(())),
-        // Also where there is no SVM.
+        // Also if there is no SVM.
         (Cpu { features: 0, ..fake::BARCELONA }, vec![event.host_only()], Ok(())),
         (fake::K8, vec![pin], Ok(())),
         (fake::BARCELONA, vec![pin], Ok(())),
@@ -78,7 +78,7 @@ fn what_a_processor_cannot_count_is_refused() {
         (fake::ZEN_2, vec![event; 6], Ok(())),
         (fake::ZEN_2, vec![event; 7], Err(CountersRefusal::NotEnough { needed: 7, free: 0x3f })),
         (fake::ZEN_2, vec![event; 99], Err(CountersRefusal::NotEnough { needed: 99, free: 0x3f })),
-        // One pair too many.
+        // The second row has one pair too many.
         (fake::ZEN_2, vec![CountedEvent::new(3, 1); 3], Ok(())),
         (
             fake::ZEN_2,
@@ -141,7 +141,7 @@ fn family_15h_counts_an_event_where_its_unit_is_wired_to() {
         (0x1d6, 0, all),
         (0x1d8, 0, all),
         (0x0a0, 0, 0),
-        // The northbridge's.
+        // Events of the northbridge.
         (0x0e0, 0, 0),
         (0x1f0, 0, 0),
     ];
@@ -177,7 +177,7 @@ fn the_choosy_come_first() {
         (&[any], 0, None),
         (&[any, need(1, false)], 0x3f, Some(&[1, 0])),
         (&[need(0x38, false), need(0x07, false), need(0x08, false)], 0x3f, Some(&[4, 0, 3])),
-        // Found only by going back on the first choice.
+        // Found only after the first choice was revised.
         (&[need(0x03, false), need(0x05, false), need(0x03, false)], 0x07, Some(&[0, 2, 1])),
         (&[need(0x03, false), need(0x03, false), need(0x03, false)], 0x3f, None),
         (&[any, pair], 0x3f, Some(&[2, 0])),

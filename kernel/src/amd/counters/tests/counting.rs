@@ -62,7 +62,7 @@ fn rdpmc_gives_the_same_count() {
         }
         assert_eq!(running.rdpmc(3), None);
     }
-    // Behind the core's six there are others.
+    // After the core's six counters there are others.
     let machine = Machine::new(Cpu { perfmon: (1, 8), ..fake::ZEN_4 });
     let running = start(&machine, &[CountedEvent::new(0xc0, 0).on(5), CountedEvent::new(0xc0, 0).on(6)]);
     assert!(running.rdpmc(0).is_some() && running.rdpmc(1).is_none());
@@ -73,7 +73,7 @@ fn a_stop_leaves_the_registers_as_after_a_reset() {
     for cpu in PARTS {
         for (dropped, global) in [(false, 0), (true, 0), (false, 0x3f), (true, 0x3f)] {
             let machine = Machine::new(cpu);
-            // Who does not know of it finds the counters as they always were.
+            // Other owners, who do not use this register, must find the counters' bits unchanged.
             machine.set(GLOBAL_CTL, global);
             let running =
                 start(&machine, &[CountedEvent::new(0xc0, 0), CountedEvent::new(0xc2, 0).every(100)]);
@@ -100,7 +100,8 @@ fn with_version_2_counters_start_and_stand_still_together() {
     machine.set(GLOBAL_CTL, 0x3f);
     let _running = start(&machine, &[CountedEvent::new(0xc0, 0), CountedEvent::new(3, 1)]);
     let writes = machine.writes();
-    // Nothing counts yet, what was left in the status goes, and the last write starts all: also the second one of a pair.
+    // Nothing counts yet, old status bits are cleared, and the last write starts all, also the second counter of a
+    // pair.
     assert_eq!(writes[..2], [(GLOBAL_CTL, 0x38), (0xc000_0302, 0b111)]);
     assert_eq!(writes.last(), Some(&(GLOBAL_CTL, 0x3f)));
 }

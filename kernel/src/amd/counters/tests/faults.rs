@@ -1,4 +1,4 @@
-//! #GP at each access in turn.
+//! #GP at each access, one after the other.
 
 use super::*;
 use crate::amd::fake;
@@ -6,7 +6,7 @@ use crate::lifecycle::{NotStarted, StartError};
 
 const PARTS: [Cpu; 4] = [fake::K8, fake::BULLDOZER, fake::ZEN_2, fake::ZEN_4];
 
-/// An event select that counts.
+/// An event select of another owner that counts.
 const SOMEBODYS: u64 = 1 << 22 | 0x76;
 
 fn events(cpu: Cpu) -> Vec<CountedEvent> {
@@ -54,13 +54,13 @@ fn a_start_that_faults_leaves_counters_alone_that_it_did_not_come_to() {
         for access in 0.. {
             let machine = Machine::new(cpu);
             let unit = unit(&machine);
-            // Off, and free for anybody: what they hold may be somebody's last count.
+            // The counters are off and free, but their values may be another owner's last counts.
             let counters = [0, 1, 2].map(|n| registers(cpu, n).1);
             counters.iter().for_each(|&counter| machine.set(counter, 0x1234));
             machine.fault_in(access);
             let Err(failed) = unit.start(&events(cpu)[..3]) else { break };
             let StartError::Fault(fault) = failed.error() else { panic!("{failed}") };
-            // The first write to a counter is its load: behind the one that faults there is none.
+            // The first write to a counter loads it: after the one that faults there is no write.
             if let Some(n) = counters.iter().position(|&counter| counter == fault.address) {
                 for &counter in &counters[n + 1..] {
                     assert_eq!(machine.get(counter), 0x1234, "{cpu:x?} access {access}");
@@ -85,12 +85,12 @@ fn a_stop_that_is_tried_again_leaves_counters_alone_that_it_gave_back() {
             let counters = [0, 1, 2].map(|n| registers(cpu, n));
             let cleared =
                 |&(select, counter): &(u32, u32)| machine.get(select) == 0 && machine.get(counter) == 0;
-            // The register that faulted is not cleared, nor is what the status says of its counter.
+            // The register that faulted is not cleared, and neither is the status of its counter.
             let back: Vec<_> = counters
                 .into_iter()
                 .filter(|counter| cleared(counter) && failed.fault.address & !0xff != 0xc000_0300)
                 .collect();
-            // Somebody else takes them.
+            // Another owner takes the counters.
             back.iter().for_each(|&(select, _)| machine.set(select, SOMEBODYS));
             failed.running.stop().map_err(|failed| failed.fault).unwrap().expect(&mut handler());
             for &(select, _) in &back {

@@ -1,4 +1,4 @@
-//! The counters on a register file that counts when a test says so.
+//! Tests of the counters with a register file that counts when a test requests it.
 
 mod configuration;
 mod counting;
@@ -15,7 +15,7 @@ const GLOBAL_STATUS: u32 = 0xc000_0300;
 const GLOBAL_CTL: u32 = 0xc000_0301;
 const SIGN: u64 = 1 << 47;
 
-/// PERFEVTSELn and PERFCTRn, typed from the manual a second time.
+/// Returns PERFEVTSELn and PERFCTRn, copied from the manual a second time.
 fn registers(cpu: Cpu, n: u32) -> (u32, u32) {
     match cpu.features >> 23 & 1 {
         0 => (0xc001_0000 + n, 0xc001_0004 + n),
@@ -48,7 +48,7 @@ fn nmi(
     handler.handle(&mut machine.clone(), &mut machine.clone(), &mut [&mut source])
 }
 
-/// The NMI handler where nothing counts.
+/// The NMI handler while nothing counts.
 fn nmi_without(machine: &Machine, handler: &mut Handler) -> Pmi {
     handler.handle(&mut machine.clone(), &mut machine.clone(), &mut []).unwrap()
 }

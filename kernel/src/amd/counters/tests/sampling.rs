@@ -42,7 +42,7 @@ fn what_is_counted_before_the_handler_comes_is_of_the_next_period() {
             machine.count(1, true);
             assert!(machine.take_nmi(), "{cpu:x?} {events}");
             assert_eq!(running.count(0), Ok(Some(events + left)));
-            // The short period is not taken for a whole one.
+            // The shortened period is not treated as a whole one.
             machine.count(40, true);
             nmi(&machine, &mut handler(), &mut running, &mut |_| true).unwrap();
             assert_eq!(running.overflows(), &OverflowCounts { taken: 2, skipped, ..Default::default() });
@@ -132,7 +132,7 @@ fn counters_that_are_given_up_stand_still_which_is_counted_and_go_on_with_the_ne
         assert_eq!(running.overflows(), &OverflowCounts { taken: 1, abandoned: 1, ..Default::default() });
         machine.count(7, true);
         assert_eq!(running.count(0), Ok(Some(100)), "{cpu:x?}");
-        // Somebody else's.
+        // An NMI of another cause.
         assert_eq!(nmi(&machine, &mut handler, &mut running, &mut |_| true), Ok(Pmi::NotOurs), "{cpu:x?}");
         machine.count(1, true);
         assert_eq!(running.count(0), Ok(Some(101)), "{cpu:x?}");

@@ -1,5 +1,5 @@
-//! What the driver does about each erratum, and that it does not elsewhere. What they make of a sample's values is
-//! decoder-core's.
+//! What the driver does about each erratum, and that it does not do it elsewhere. `decoder-core` handles the effects on
+//! a sample's values.
 
 use super::*;
 use crate::amd::fake::{self, FETCH_CTL, FETCH_CTL2, OP_CTL, OP_CTL2, OP_DATA3};
@@ -7,7 +7,7 @@ use crate::amd::fake::{self, FETCH_CTL, FETCH_CTL2, OP_CTL, OP_CTL2, OP_DATA3};
 const FETCH_EN: u64 = 1 << 48;
 const OP_EN: u64 = 1 << 17;
 
-/// What is written to let a unit go on after its sample.
+/// Returns what is written to resume a unit after its sample.
 fn rearm(cpu: Cpu, config: IbsConfig) -> Vec<(u32, u64)> {
     let (machine, mut running) = start(cpu, config);
     assert!(machine.fetch(0, 0x40_1000, 0) || machine.op(0x40_1000, 0, 0));
@@ -73,7 +73,7 @@ fn erratum_420_the_period_goes_before_the_enable_bit_and_a_late_op_is_claimed() 
     machine.late_op();
     assert!(machine.take_nmi());
     assert_eq!(nmi_without(&machine, &mut handler), Pmi::Unknown);
-    // What it left is nobody's sample.
+    // What it left does not belong to any sample.
     let running = unit(&machine).start(&config).map_err(|failed| failed.error()).unwrap();
     let stopped = stop(running, &mut handler);
     assert_eq!((stopped.counts.ops, stopped.last().count()), (0, 0));

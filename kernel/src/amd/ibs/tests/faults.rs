@@ -1,4 +1,4 @@
-//! #GP at each access in turn.
+//! #GP at each access, one after the other.
 
 use super::*;
 use crate::amd::fake::{self, FETCH_CTL, OP_CTL};
@@ -92,7 +92,7 @@ fn a_stop_that_faults_can_be_tried_again_and_takes_no_sample_twice() {
             assert_eq!((stopped.counts.fetches, stopped.counts.ops), (1, 1), "{cpu:x?} access {access}");
             assert_eq!(addresses(stopped.last()), [Some(0x40_1000), Some(0x40_1004)]);
             assert_eq!((machine.get(FETCH_CTL), machine.get(OP_CTL)), (0, 0));
-            // Both units' interrupts, whichever stopped first.
+            // The interrupts of both units, whichever stopped first.
             for verdict in [Pmi::Unknown, Pmi::Unknown, Pmi::NotOurs] {
                 assert_eq!(nmi_without(&machine, &mut handler), verdict);
             }
@@ -110,7 +110,7 @@ fn a_stop_that_is_tried_again_leaves_a_unit_alone_that_it_gave_back() {
             let Err(failed) = running.stop() else { break };
             machine.writes();
             let units = [FETCH_CTL, OP_CTL];
-            // A unit is given back with the write of 0, which is the last one.
+            // A unit is released by the write of 0, which is the last one.
             let back = units.map(|ctl| machine.get(ctl) == 0 && failed.fault.address != ctl);
             stop(failed.running, &mut handler());
             let writes = machine.writes();

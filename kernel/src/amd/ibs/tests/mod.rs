@@ -1,4 +1,4 @@
-//! The units on a register file that samples when a test says so.
+//! Tests of the IBS units with a register file that samples when a test requests it.
 
 mod configuration;
 mod errata;
@@ -13,7 +13,7 @@ use crate::msr::GeneralProtection;
 use crate::pmi::{Handler, Pmi};
 use pugmark_decoder_core::ibs::Sample;
 
-/// A sink with room for so many samples.
+/// A sink with room for a limited number of samples.
 #[derive(Debug)]
 struct Room {
     samples: Vec<Sample>,
