@@ -1,4 +1,4 @@
-//! What comes next in the trace: outcomes and the event behind them, and errors with their place.
+//! Looking ahead in the trace: the next outcomes and the event after them, and errors with their offset.
 
 use super::walker::Walker;
 use crate::{
@@ -8,7 +8,8 @@ use crate::{
 };
 
 impl Walker<'_> {
-    /// Makes known what comes next in the trace, an outcome or an event; `false` at the end of the trace.
+    /// Reads what comes next in the trace, an outcome or an event, if it is not known yet; `false` at the end of the
+    /// trace.
     #[inline]
     pub(super) fn look(&mut self) -> Result<bool, Error> {
         while self.tnt.is_empty() {
@@ -18,7 +19,7 @@ impl Walker<'_> {
             match self.next_event()? {
                 Some(event @ Event { kind: EventKind::Tnt(tnt), .. }) => {
                     if self.config().flags.ticks {
-                        // Only its first outcome tells whether time has gone on.
+                        // Whether time has advanced is checked at the TNT's first outcome.
                         self.tnt_event = Some(event);
                     } else {
                         self.when = event.when;
@@ -32,8 +33,8 @@ impl Walker<'_> {
         Ok(true)
     }
 
-    /// Looks whether a branch is what comes next in the trace, without the events in between; `false` where that cannot
-    /// be said so easily. Only without ticks.
+    /// Checks with the fast path whether the trace has a branch next, before any event; `false` if that is not
+    /// certain. Only for use without ticks.
     #[inline(always)]
     pub(crate) fn sees_branch(&mut self) -> bool {
         if !self.tnt.is_empty() || self.awaits_target {
@@ -56,13 +57,13 @@ impl Walker<'_> {
         }
     }
 
-    /// Whether a target is what comes next in the trace.
+    /// Whether the trace has a target next.
     #[inline(always)]
     pub(crate) fn sees_target(&mut self) -> bool {
         self.tnt.is_empty() && self.sees_branch() && self.awaits_target
     }
 
-    /// The outcomes that come next, as far as they are known and at most so many; see [`Outcomes::peek`].
+    /// The next outcomes that have been read, at most `most`; see [`Outcomes::peek`].
     #[inline]
     pub(crate) fn peek_outcomes(&self, most: u8) -> u8 {
         self.tnt.peek(most)
@@ -80,7 +81,7 @@ impl Walker<'_> {
         }
     }
 
-    /// Makes an event of the target that was seen.
+    /// Reads the target that was seen, as an event.
     #[cold]
     pub(super) fn read_target(&mut self) {
         if core::mem::take(&mut self.awaits_target)
@@ -102,7 +103,7 @@ impl Walker<'_> {
         }
     }
 
-    /// Reads on to the next event already when one outcome is left; an error in it is kept until it is its turn.
+    /// Reads the next event when only one outcome is left. An error is kept until the outcome was used.
     pub(super) fn look_ahead(&mut self) {
         // A tick comes first.
         let ticks = self.tnt_event.is_some_and(|event| self.has_tick(&event));
@@ -115,25 +116,26 @@ impl Walker<'_> {
         }
     }
 
-    /// The next event, when no outcomes are before it.
+    /// The next event, if no outcomes come before it.
     #[inline]
     pub(super) fn event_if_next(&self) -> Option<&Event> {
         self.event.as_ref().filter(|_| self.tnt.is_empty())
     }
 
-    /// Whether what is known of the trace is a branch, and no event has its place before that.
+    /// Whether a branch has been read from the trace, with no event before it.
     #[inline]
     pub(crate) fn awaits_branch(&self) -> bool {
         !self.tnt.is_empty() || matches!(self.event, Some(Event { kind: EventKind::Tip, status: false, .. }))
     }
 
-    /// Gives the outcomes back that are not of the packet that comes next.
+    /// Gives back the outcomes that are not from the packet with the next outcome.
     #[cold]
     pub(super) fn give_back(&mut self) {
         self.give_back_behind(0);
     }
 
-    /// Gives the outcomes back that are not of the packet with the one that comes next, or with one `before` it.
+    /// Gives back the outcomes that are not from the packet with the next outcome, or with the one `before` positions
+    /// earlier.
     fn give_back_behind(&mut self, before: u8) {
         if !self.tnt.is_empty()
             && let Some((offset, packets)) = self.tnt.give_back(self.events.trace(), before)
@@ -151,7 +153,7 @@ impl Walker<'_> {
         Error { offset: self.offset(), kind }
     }
 
-    /// An error at the packet with the outcome that was taken last.
+    /// An error at the packet with the last outcome taken.
     #[cold]
     pub(super) fn fail_at_outcome(&mut self, kind: ErrorKind) -> Error {
         self.give_back_behind(1);

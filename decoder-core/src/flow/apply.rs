@@ -1,4 +1,4 @@
-//! What events do to the decoder's state.
+//! Applies events to the walk's state: tracing on or off, address, mode, address space.
 
 use super::{
     place::{NO_INSN, binding},
@@ -13,7 +13,7 @@ use crate::{
 };
 
 impl Walker<'_> {
-    /// Applies an event before the instruction at `ip`; gives it back when it is not a status update.
+    /// Applies an event before the instruction at `ip`. Returns the event if it is to be reported.
     pub(super) fn apply(&mut self, event: Event) -> Result<Option<Event>, ErrorKind> {
         if event.status {
             self.apply_status(event)?;
@@ -38,7 +38,7 @@ impl Walker<'_> {
             EventKind::AsyncDisabled { at } => self.stop(at),
             EventKind::AsyncBranch { .. } => self.ip = event.ip.ok_or_else(|| self.nowhere())?,
             EventKind::Overflow => {
-                // To libipt calls outlive what was lost, and so does the mode.
+                // libipt keeps the calls and the mode over an overflow.
                 if self.config().dialect == Dialect::Manual {
                     self.returns.clear();
                     self.mode_lost = true;
@@ -62,7 +62,7 @@ impl Walker<'_> {
         Ok(Some(event))
     }
 
-    /// Whether packet generation, and the walk at `here`, are as the event wants them.
+    /// Checks that the event fits the state of packet generation and the walk's place `here`.
     pub(super) fn check(&self, event: &Event, here: u64) -> Result<(), ErrorKind> {
         let unexpected = match (event.kind, self.tracing) {
             (EventKind::Enabled { .. }, _) if event.ip.is_none() => return Err(ErrorKind::NoIp("TIP.PGE")),
@@ -84,7 +84,7 @@ impl Walker<'_> {
         Err(ErrorKind::UnexpectedPacket(unexpected))
     }
 
-    /// Applies an event behind the instruction that caused it, which the walk has not left.
+    /// Applies an event after the instruction that caused it, which the walk has not left yet.
     pub(super) fn apply_behind(&mut self, event: Event, insn: Insn) -> Event {
         self.when = event.when;
         self.locate(&event);
@@ -96,11 +96,12 @@ impl Walker<'_> {
             kind => binding(kind),
         };
         if event.ip.is_some() {
-            // Its FUP was made when the instruction was executed: what is counted from there comes after it.
+            // The event's FUP was sent when the instruction was executed, so instructions are counted from here.
             self.walk.anchor();
         }
         if event.kind == EventKind::Disabled {
-            // Where tracing may go on: a call returns, and a change of CR3 is no branch. libipt knows only the first.
+            // Where tracing may continue: a call returns to the next instruction, and so does code after a change of
+            // CR3, which is no branch. libipt handles only the call.
             let goes_on = match (insn.class, insn.op, self.config().dialect) {
                 (Class::IndirectCall | Class::FarCall, ..) | (_, Op::MovToCr3, Dialect::Manual) => {
                     insn.next(self.ip)
@@ -119,7 +120,8 @@ impl Walker<'_> {
         event
     }
 
-    /// Applies what a PSB+ repeats. A decoder that has just synchronised learns it, others compare.
+    /// Applies the state that a PSB+ repeats. A decoder that has just synchronised takes the state; otherwise it
+    /// compares.
     fn apply_status(&mut self, event: Event) -> Result<(), ErrorKind> {
         let mismatch = Err(ErrorKind::StateMismatch { ip: self.ip });
         if matches!(event.kind, EventKind::Enabled { .. } | EventKind::Disabled) {

@@ -1,4 +1,4 @@
-//! The instruction flow decoder: the walk, step by step.
+//! The instruction flow decoder: walks the code one instruction at a time.
 
 use super::{Due, Item, Placed, Recovered, Walker, verbs::walker_verbs};
 use crate::{
@@ -11,7 +11,7 @@ use crate::{
 
 /// Gives the instructions of a trace and the events between them, in order.
 ///
-/// It begins at a PSB: [`sync_forward`](Self::sync_forward) first, and again after each error.
+/// Decoding starts at a PSB: call [`sync_forward`](Self::sync_forward) first, and again after each error.
 #[derive(Clone, Debug)]
 pub struct InsnDecoder<'a> {
     walker: Walker<'a>,
@@ -34,15 +34,15 @@ impl<'a> InsnDecoder<'a> {
 
     /// Goes to the next PSB and returns its offset; `None` when none follows.
     ///
-    /// Everything that was known is forgotten, except the counters. The decoder looks ahead: a PSB that it has read
-    /// before it came to an error counts as passed, as it does for libipt. [`resync`](Self::resync) loses less.
+    /// The decoder forgets all state except the counters. It reads ahead: a PSB that it has read before an error
+    /// counts as passed, as in libipt. [`resync`](Self::resync) loses less.
     pub fn sync_forward(&mut self) -> Option<u64> {
         self.walker.sync_forward()
     }
 
-    /// Goes to the PSB from which on nothing was given out yet and returns its offset; `None` when there is none.
+    /// Goes to the first PSB after which nothing was reported yet and returns its offset; `None` when there is none.
     ///
-    /// That is the next PSB, or the last one that was read when there was an error before any instruction behind it.
+    /// This is the next PSB, or the last one that was read if an error came before the first instruction after it.
     pub fn resync(&mut self) -> Option<u64> {
         self.walker.resync()
     }
@@ -52,23 +52,25 @@ impl<'a> InsnDecoder<'a> {
         self.walker.sync_backward()
     }
 
-    /// Goes to the PSB at `offset`, also to one that it was at before; `false`, and nothing changes, when there is none.
+    /// Goes to the PSB at `offset`, even if it was there before. Returns `false` and changes nothing when there is
+    /// none.
     ///
     /// In a run of PSBs without a gap it goes to the last one.
     pub fn sync_at(&mut self, offset: u64) -> bool {
         self.walker.sync_at(offset)
     }
 
-    /// Goes to the next PSB as libipt does, and returns its offset: a PSB that is the packet which the decoder holds is
-    /// not found.
+    /// Goes to the next PSB as libipt does, and returns its offset: if the packet that the decoder holds is a PSB,
+    /// that PSB is skipped.
     pub fn sync_forward_from_held(&mut self) -> Option<u64> {
         self.walker.sync_forward_from_held()
     }
 
-    /// The next status update of the PSB+ that the decoder has synchronised onto, applied; `None` behind the last, or
-    /// where the trace ends in it.
+    /// Applies and returns the next status update of the PSB+ that was synchronised onto; `None` after the last one,
+    /// or if the trace ends in the PSB+.
     ///
-    /// [`next`](Self::next) applies them as well; this tells the errors in them from those behind.
+    /// [`next`](Self::next) applies them as well. A caller that uses this function can tell errors in the PSB+ from
+    /// later errors.
     ///
     /// # Errors
     /// As [`next`](Self::next).
@@ -76,61 +78,62 @@ impl<'a> InsnDecoder<'a> {
         self.walker.next_status().inspect_err(|error| self.walker.give_up(*error))
     }
 
-    /// Behind an error, looks for the next event that says where the decoder is, to go on from there.
+    /// After an error, looks for the next event that gives the decoder's place, and continues there.
     ///
-    /// What lies between is lost. A PSB+ among it is begun with anew.
+    /// The part of the trace in between is lost. If that part holds a PSB+, decoding restarts there.
     ///
     /// # Errors
-    /// When there is an error before such an event. Then [`sync_forward`](Self::sync_forward) is left.
+    /// When there is an error before such an event. Only [`sync_forward`](Self::sync_forward) can continue from
+    /// there.
     pub fn recover(&mut self) -> Result<Recovered, Error> {
         self.walker.recover()
     }
 
-    /// The packets between which the instruction given out last was executed.
+    /// The packets between which the last reported instruction was executed.
     ///
-    /// A [`Timeline`](crate::time::Timeline) of the trace tells when that was. An event was when its own packet was
-    /// made, [`Event::offset`].
+    /// A [`Timeline`](crate::time::Timeline) of the trace converts that to a time. The time of an event is that of
+    /// its own packet, at [`Event::offset`].
     #[must_use]
     pub fn span(&self) -> Span {
         self.walker.span()
     }
 
-    /// Where the event given out last had its place.
+    /// The place of the last reported event.
     #[must_use]
     pub fn placed(&self) -> Placed {
         self.walker.placed
     }
 
     /// The offset of the packet that the decoder holds: the first one that is not an event yet, see [`Event::held`];
-    /// where the trace ends once everything was used.
+    /// the end of the trace when everything was used.
     #[must_use]
     pub fn held(&self) -> u64 {
         self.walker.held()
     }
 
-    /// Reads on to the next event already when one outcome is left, as libipt's instruction decoder does; an error in it
-    /// is kept until it is its turn. Only [`held`](Self::held) tells the difference.
+    /// Reads the next event when only one outcome is left, as libipt's instruction decoder does. An error is kept
+    /// until the outcome was used. Only [`held`](Self::held) shows the difference.
     pub fn look_ahead(&mut self) {
         self.walker.look_ahead();
     }
 
-    /// The next event, where it has its place on the way and no outcome or target comes before it.
+    /// The next event, if it is no branch and no outcome or target comes before it.
     #[must_use]
     pub fn awaited(&self) -> Option<&Event> {
         self.walker.awaited()
     }
 
-    /// Decodes from another image from here on: the instruction that comes next is the first of it.
+    /// Replaces the image, from the next instruction on.
     pub fn set_image(&mut self, image: Image<'a>) {
         self.walker.set_image(image);
     }
 
     /// The next instruction or event, or `None` at the end of the trace.
     ///
-    /// Status updates, TIPs and TNTs are used up inside and not given out.
+    /// Status updates, TIPs and TNTs are consumed here and not reported.
     ///
     /// # Errors
-    /// With the offset of the packet that is wrong, or that the code does not lead to. After one, only
+    /// Holds the offset of the packet that is wrong or does not fit the code. After an error, only
     /// [`ErrorKind::OutOfSync`] follows until [`sync_forward`](Self::sync_forward).
     #[expect(clippy::should_implement_trait, reason = "an iterator cannot tell its end from an error by `?`")]
     pub fn next(&mut self) -> Result<Option<Item>, Error> {

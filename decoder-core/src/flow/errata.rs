@@ -1,4 +1,4 @@
-//! Errata that only the code under the trace shows.
+//! Errata that can be detected only with the traced code.
 //!
 //! Source: the specification updates of the 5th generation Intel Core processors (BDM64, "An Incorrect LBR or Intel
 //! Processor Trace Packet May Be Recorded Following a Transactional Abort") and of the 6th (SKD022, "VM Entry That Clears
@@ -11,11 +11,12 @@ use crate::{
     insn::{Class, Insn, Op},
 };
 
-/// How many instructions to look ahead for the place of an abort.
+/// How many instructions to check for the place of an abort.
 const STEPS: usize = 256;
 
 impl Walker<'_> {
-    /// BDM64: the branch that was left went to the place of the abort that comes next, if nothing else leads there.
+    /// BDM64: if the next event is an abort at a place that the code does not reach by itself, the last branch led to
+    /// that place.
     pub(crate) fn jump_by_bdm64(&mut self) -> Result<(), Error> {
         self.look()?;
         if let Some(&Event { kind: EventKind::Tsx { aborted: true, .. }, ip: Some(ip), .. }) =
@@ -44,7 +45,7 @@ impl Walker<'_> {
         false
     }
 
-    /// SKD022: what looks like an asynchronous end in front of a VM entry is the VM entry's own.
+    /// SKD022: an apparent asynchronous end of tracing before a VM entry belongs to the VM entry itself.
     pub(super) fn is_entry_by_skd022(&mut self, event: &Event) -> bool {
         let EventKind::AsyncDisabled { at } = event.kind else { return false };
         if !self.config().errata.skd022 || at != self.ip {
@@ -57,8 +58,8 @@ impl Walker<'_> {
         enters
     }
 
-    /// SKL014: the end of tracing that comes next, which has no IP, is that of a direct branch out of the filter's
-    /// ranges.
+    /// SKL014: whether the next event, an end of tracing without an IP, is that of a direct branch out of the
+    /// filter's ranges.
     pub(super) fn leads_out_by_skl014(&self, insn: &Insn, next: &Event) -> bool {
         self.config().errata.skl014
             && next.kind == EventKind::Disabled
@@ -67,7 +68,7 @@ impl Walker<'_> {
             && insn.target.is_some_and(|target| !self.config().filter.contains(target))
     }
 
-    /// The instruction at `ip`, without going there.
+    /// Decodes the instruction at `ip` without moving there.
     fn peek(&self, ip: u64) -> Option<Insn> {
         fetch(self.image, self.space, self.window, ip, self.mode?).ok().map(|(_, insn)| insn)
     }

@@ -1,4 +1,4 @@
-//! Bytes of an image to an instruction.
+//! Fetches and decodes one instruction from an image.
 
 use crate::{
     error::ErrorKind,
@@ -7,7 +7,8 @@ use crate::{
     mode::ExecMode,
 };
 
-/// The instruction at `ip`, and the part of the image that its first byte is in; `window` is looked at first.
+/// Decodes the instruction at `ip`. Returns it with the part of the image that holds its first byte. `window` is
+/// tried first.
 #[inline]
 pub(crate) fn fetch<'a>(
     image: Image<'a>,
@@ -22,7 +23,8 @@ pub(crate) fn fetch<'a>(
     }
 }
 
-/// An instruction that is not as a whole where the last one was, as the error says.
+/// Decodes an instruction that is not completely in the last one's window. `error` is the result of trying that
+/// window.
 #[cold]
 pub(super) fn fetch_elsewhere(
     error: InsnError,
@@ -39,7 +41,7 @@ pub(super) fn fetch_elsewhere(
     if len == 0 {
         return Err(ErrorKind::NoMemory { ip });
     }
-    // What is in no section has no window.
+    // Code from the image's reader has no window.
     let window = image.window(ip, space).unwrap_or_default();
     match insn::decode(bytes.get(..len).unwrap_or_default(), mode, ip) {
         Ok(insn) => Ok((window, insn)),

@@ -1,4 +1,4 @@
-//! From one instruction to the next.
+//! Moves the walk from one instruction to the next.
 
 use super::walker::Walker;
 use crate::{
@@ -8,25 +8,25 @@ use crate::{
     insn::{Class, Insn},
 };
 
-/// Which way a walk goes on behind an instruction.
+/// How a walk continues after an instruction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Way {
-    /// No branch: the code goes on.
+    /// No branch: the next instruction follows in memory.
     #[default]
     On,
     Cond,
     Jump,
     Call,
-    /// A call to the next instruction only asks for its own address; it is never returned from.
+    /// A call to the next instruction: code uses it only to get its own address, and never returns from it.
     CallNext,
     Return,
     IndirectCall,
-    /// All others: a TIP says where they lead.
+    /// All other branches: a TIP gives the target.
     Indirect,
 }
 
 impl Way {
-    /// Behind `insn`, where `next` is the address behind it.
+    /// The way after `insn`, where `next` is the address after it.
     #[inline]
     pub(crate) fn behind(insn: &Insn, next: u64) -> Self {
         match insn.class {
@@ -62,8 +62,8 @@ impl Walker<'_> {
         Ok(())
     }
 
-    /// Goes from the instruction at `ip` to the one that was executed next: `target` where a direct branch leads that is
-    /// taken, `next` behind the instruction.
+    /// Goes from the instruction at `ip` to the one that was executed next. `target` is the target of a direct
+    /// branch, `next` the address after the instruction.
     #[inline(always)]
     pub(crate) fn go(&mut self, way: Way, target: u64, next: u64) -> Result<(), Error> {
         self.ip = match way {
@@ -91,7 +91,8 @@ impl Walker<'_> {
                     return Err(self.fail_at_outcome(ErrorKind::BadReturnCompression { ip: self.ip }));
                 }
                 None => {
-                    // The manual takes the address away for each return, libipt for those without a TIP.
+                    // By the manual every return removes the address from the stack; in libipt only returns without a
+                    // TIP.
                     if self.config().dialect == Dialect::Manual {
                         self.returns.pop();
                     }
@@ -107,7 +108,7 @@ impl Walker<'_> {
         Ok(())
     }
 
-    /// Whether the trace says how many more instructions there are to the next event: a loop on that way has an end.
+    /// Whether the trace gives the number of instructions to the next event: then a loop on the way is not endless.
     #[cold]
     fn counts_to_event(&self) -> bool {
         match self.event_if_next().map(|event| event.kind) {
@@ -116,18 +117,18 @@ impl Walker<'_> {
         }
     }
 
-    /// A direct call that will return to `to`.
+    /// Notes a direct call that will return to `to`.
     #[inline]
     pub(crate) fn call(&mut self, to: u64) {
         self.returns.push(to);
     }
 
-    /// Where the call will return to that is so many below the last one.
+    /// The return address `below` entries below the youngest one.
     pub(crate) fn returns_to(&self, below: usize) -> Option<u64> {
         self.returns.below(below)
     }
 
-    /// A return, if it leads to `next`.
+    /// Executes a return if it leads to `next`; otherwise returns false.
     #[inline]
     pub(crate) fn returns(&mut self, next: u64) -> bool {
         let leads = self.returns.leads_to(next);
@@ -137,7 +138,7 @@ impl Walker<'_> {
         leads
     }
 
-    /// Takes so many outcomes, which were seen and have led here.
+    /// Consumes `outcomes` outcomes that were peeked at and have led here.
     #[inline]
     pub(crate) fn pass(&mut self, outcomes: u8) {
         self.tnt.skip(outcomes);
@@ -151,7 +152,7 @@ impl Walker<'_> {
         Some(outcome)
     }
 
-    /// Takes the next TIP. With outcomes left, that is a deferred one behind them.
+    /// Takes the next TIP. If outcomes are left, it is a deferred TIP after them.
     #[inline(always)]
     fn take_tip(&mut self) -> Result<u64, Error> {
         if core::mem::take(&mut self.awaits_target)
@@ -176,7 +177,7 @@ impl Walker<'_> {
         };
         let Some(ip) = ip else { return Err(self.fail(self.no_target())) };
         self.event = None;
-        // A deferred one says nothing about when.
+        // A deferred TIP does not give the time of its branch.
         if self.tnt.is_empty() {
             self.tick(event, self.ip);
             self.when = event.when;
@@ -188,7 +189,7 @@ impl Walker<'_> {
         Ok(ip)
     }
 
-    /// A TIP does not say where a walk goes on. To libipt that cannot have come so far.
+    /// The error for a TIP without the IP at which a walk continues. libipt treats this as an internal error.
     #[cold]
     pub(super) fn nowhere(&self) -> ErrorKind {
         match self.config().dialect {
@@ -197,7 +198,7 @@ impl Walker<'_> {
         }
     }
 
-    /// A TIP does not say where an indirect branch leads. To libipt that is a packet that cannot be.
+    /// The error for a TIP without the target of an indirect branch. libipt treats this as a malformed packet.
     #[cold]
     fn no_target(&self) -> ErrorKind {
         match self.config().dialect {
@@ -206,8 +207,8 @@ impl Walker<'_> {
         }
     }
 
-    /// Reads the event behind the outcomes that are left, which is a TIP if that is deferred. If it is not, libipt has
-    /// not looked.
+    /// Reads the event after the outcomes that are left: a TIP, if it is deferred. If it is another event, the libipt
+    /// dialect undoes the reading.
     #[cold]
     fn look_behind_outcomes(&mut self) -> Result<(), Error> {
         let back =
@@ -221,13 +222,13 @@ impl Walker<'_> {
         Ok(())
     }
 
-    /// Whether the first outcome of a TNT makes a tick. As libipt has it: without a TSC outcomes have none, though a TIP
-    /// has.
+    /// Whether the first outcome of a TNT makes a tick. As in libipt, outcomes make no tick before the first TSC,
+    /// although a TIP does.
     pub(super) fn has_tick(&self, outcomes: &Event) -> bool {
         outcomes.when.tsc.is_some() && outcomes.when.time != self.when.time
     }
 
-    /// Makes a tick at `ip` when time has gone on since what was used last.
+    /// Makes a tick at `ip` when time has advanced since the last packet used.
     #[inline]
     fn tick(&mut self, event: Event, ip: u64) {
         if self.config().flags.ticks && event.when.time != self.when.time {

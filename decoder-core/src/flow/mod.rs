@@ -1,9 +1,10 @@
-//! Events to instructions: walks over the code of an [`Image`](crate::image::Image) as the trace says it was executed.
+//! Events to instructions: walks over the code of an [`Image`](crate::image::Image) along the path that the trace
+//! gives.
 //!
-//! Between events the walk follows the code: direct jumps and calls by themselves, conditional jumps by TNT bits,
-//! indirect branches by TIPs, returns by either. An event has its place in the walk: at an address, behind the
-//! instruction that causes it, or where the walk is. In front of an instruction the next event is always known, so
-//! the walk ends where the trace does, with the last thing the trace says.
+//! Between events the walk follows the code: direct jumps and calls need no packet, conditional jumps take a bit of a
+//! TNT packet (taken or not taken), indirect branches a TIP packet (target IP), and returns either. Each event has a
+//! place in the walk: at an address, after the instruction that causes it, or where the walk is. Before each
+//! instruction the next event is known, so the walk ends exactly where the trace ends.
 //!
 //! ```
 //! use pugmark_decoder_core::flow::{InsnDecoder, Item};
@@ -77,8 +78,8 @@ pub struct Insn {
     pub len: u8,
     /// How it changes the flow.
     pub class: Class,
-    /// In what mode it was executed.
+    /// The mode in which it was executed.
     pub mode: ExecMode,
-    /// In a transaction.
+    /// Executed in a transaction.
     pub speculative: bool,
 }

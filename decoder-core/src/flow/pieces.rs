@@ -1,8 +1,9 @@
-//! A trace as contiguous runs of instructions, and what was lost between them.
+//! Splits a trace into contiguous runs of instructions and reports the reason for each gap between them.
 //!
-//! Not every gap is a loss. Where a filter, a level or the driver itself switched packet generation off and on again,
-//! nothing was missed of what was to be traced, and the run goes on. It ends where packets were lost (OVF), where a
-//! TraceStop region stopped the trace for good, and where the decoder had to give up until the next PSB.
+//! Not every gap is a loss. If an address filter, a privilege-level filter or the driver switched packet generation
+//! off and on again, nothing that was to be traced is missing, and the run continues. A run ends where packets were
+//! lost (OVF), where a TraceStop region stopped the trace for good, and where the decoder had to skip to the next
+//! PSB.
 //!
 //! ```
 //! use pugmark_decoder_core::flow::{After, InsnDecoder, Pieces};
@@ -41,26 +42,26 @@ pub struct Piece {
     pub hash: AddressHash,
 }
 
-/// What is before a [`Piece`].
+/// What comes before a [`Piece`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum After {
-    /// Nothing: the trace begins with it.
+    /// Nothing: the trace begins with the piece.
     Start,
-    /// The trace begins with packets that only make sense to who saw those before them.
+    /// The trace begins with packets that cannot be decoded without the packets before them.
     Psb,
-    /// The begin of the trace was overwritten.
+    /// The start of the trace was overwritten.
     Wrap,
     /// An OVF.
     Overflow,
     /// A TraceStop region stopped the trace.
     Stop,
-    /// What could not be decoded, up to the next PSB.
+    /// An undecodable part of the trace, up to the next PSB.
     Error(Error),
 }
 
 /// The pieces of a trace.
 ///
-/// As an iterator it gives one after the other; pieces without instructions are left out.
+/// The iterator gives them one after the other and omits pieces without instructions.
 #[derive(Clone, Debug)]
 pub struct Pieces<'a> {
     decoder: InsnDecoder<'a>,
@@ -70,25 +71,25 @@ pub struct Pieces<'a> {
 }
 
 impl<'a> Pieces<'a> {
-    /// The pieces of a trace that was recorded from its begin on.
+    /// The pieces of a trace that was recorded from its start.
     #[must_use]
     pub fn new(decoder: InsnDecoder<'a>) -> Self {
         Self { decoder, after: None, synced: false, errors: 0 }
     }
 
-    /// The pieces of a trace whose begin was overwritten by its end.
+    /// The pieces of a trace whose start was overwritten by its end.
     #[must_use]
     pub fn wrapped(decoder: InsnDecoder<'a>) -> Self {
         Self { after: Some(After::Wrap), ..Self::new(decoder) }
     }
 
-    /// How many times decoding had to go on at the next PSB.
+    /// How many times decoding had to skip to the next PSB.
     #[must_use]
     pub fn errors(&self) -> u64 {
         self.errors
     }
 
-    /// What is before the instructions that come next, or what the trace ended with when none do.
+    /// What comes before the next instructions, or, if there are none, how the trace ended.
     #[must_use]
     pub fn after(&self) -> Option<After> {
         self.after
@@ -153,8 +154,8 @@ impl Iterator for Pieces<'_> {
     }
 }
 
-/// Whether the trace begins with the PSB at `psb`: before it is only what the processor may put there when packet
-/// generation is enabled.
+/// Whether the trace begins with the PSB at `psb`: only packets that a processor sends when packet generation is
+/// enabled come before it.
 fn begins_with(trace: &[u8], psb: u64) -> bool {
     let mut before = Packets::new(trace).take_while(|packet| !matches!(packet, Ok((at, _)) if *at >= psb));
     before.all(|packet| match packet {

@@ -1,4 +1,4 @@
-//! Where in the code events happened.
+//! Finds the place of events in the code.
 
 use super::walker::{Tracing, Walker};
 use crate::{
@@ -8,7 +8,7 @@ use crate::{
 };
 
 impl Walker<'_> {
-    /// Whether `event` happened before the instruction at `ip`, behind all that was executed.
+    /// Whether `event` happened before the instruction at `ip` and after all executed instructions.
     #[inline]
     pub(super) fn is_here(&self, event: &Event) -> bool {
         if event.status {
@@ -20,7 +20,7 @@ impl Walker<'_> {
         match event.kind {
             EventKind::AsyncBranch { from: at } | EventKind::AsyncDisabled { at } => at == self.ip,
             EventKind::Disabled | EventKind::Syscall => event.ip == Some(self.ip),
-            // Where a recovery went on at its place, it comes at once.
+            // After a recovery at this event's place, the event comes at once.
             EventKind::Iret => self.recovered_at == Some(*event),
             EventKind::Tip
             | EventKind::Tnt(_)
@@ -30,15 +30,16 @@ impl Walker<'_> {
             | EventKind::Vmentry
             | EventKind::Uiret => false,
             EventKind::Overflow | EventKind::Enabled { .. } => true,
-            // One that was passed already is an error; to libipt also one that lies ahead, where a FUP names it.
+            // A trigger whose place was passed is an error. For libipt, a trigger whose FUP names a place ahead is an
+            // error, too.
             EventKind::Trigger { icnt: None, .. } if self.config().dialect == Dialect::Libipt => true,
             EventKind::Trigger { icnt: Some(icnt), .. } => u64::from(icnt) <= self.walk.insns(),
             _ => event.ip.is_none_or(|ip| ip == self.ip),
         }
     }
 
-    /// Whether the way to where the last PSB+ says tracing is on is still to go. libipt takes what the PSB+ repeats of
-    /// the state for what happened there, but not that tracing is on.
+    /// Whether the walk has not yet come to the address at which the last PSB+ says tracing is on. libipt applies the
+    /// state in the PSB+ at that address, except for the fact that tracing is on.
     #[cold]
     fn is_before_psb(&self, kind: EventKind) -> bool {
         let is_state = matches!(
@@ -61,9 +62,9 @@ impl Walker<'_> {
         let named_or = |caused: bool| event.ip.map_or(caused, |named| named == self.ip);
         let caused = match event.kind {
             _ if event.status => false,
-            // They can only come to be next here after another event of the same instruction.
+            // These events can be next here only after another event of the same instruction.
             EventKind::Cbr { .. } | EventKind::Mnt { .. } | EventKind::Pwre(_) | EventKind::Pwrx(_) => true,
-            // To libipt they are of what comes next, and so is all that follows.
+            // For libipt these events belong to the next instruction, and so do all that follow.
             _ if self.bound & NO_INSN != 0 && self.config().dialect == Dialect::Libipt => false,
             EventKind::Disabled => {
                 needs_trace(insn.class) || event.ip.is_none() && insn.op == Op::MovToCr3 && self.may_disable()
@@ -82,8 +83,9 @@ impl Walker<'_> {
 
     /// Whether a MOV to CR3 that was executed may be what disabled packet generation.
     ///
-    /// One that does has no PIP (cases 5c and 5d of the table "Packet Generation under Different Enable Conditions"):
-    /// a TIP.PGD without IP behind its PIP is of a later instruction. libipt takes it for that of the MOV.
+    /// A MOV that does has no PIP (cases 5c and 5d of the table "Packet Generation under Different Enable
+    /// Conditions"). So a TIP.PGD without an IP after a MOV's PIP belongs to a later instruction. libipt assigns it
+    /// to the MOV.
     fn may_disable(&self) -> bool {
         self.config().dialect == Dialect::Libipt || self.bound & PAGING == 0
     }
@@ -93,7 +95,7 @@ const PAGING: u8 = 1 << 0;
 /// An event that no instruction causes.
 pub(super) const NO_INSN: u8 = 1 << 7;
 
-/// Which kind of event this is of those of which an instruction causes one at the most.
+/// One bit per event kind that an instruction can cause at most once.
 pub(super) const fn binding(kind: EventKind) -> u8 {
     match kind {
         EventKind::Paging(_) => PAGING,
@@ -107,7 +109,7 @@ pub(super) const fn binding(kind: EventKind) -> u8 {
     }
 }
 
-/// Whether the code alone does not say what comes behind the instruction.
+/// Whether the trace, and not the code alone, decides what follows the instruction.
 pub(crate) const fn needs_trace(class: Class) -> bool {
     !matches!(class, Class::Other | Class::Ptwrite | Class::NearJump | Class::NearCall)
 }

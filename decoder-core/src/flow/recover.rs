@@ -1,4 +1,4 @@
-//! Going on behind an error without the next PSB: events say where the decoder is.
+//! Continues after an error without waiting for the next PSB, at the next event that gives the decoder's place.
 
 use super::walker::{Placed, Tracing, Walker};
 use crate::{
@@ -6,19 +6,19 @@ use crate::{
     event::{Event, EventKind},
 };
 
-/// What [`InsnDecoder::recover`](super::InsnDecoder::recover) came to.
+/// The result of [`InsnDecoder::recover`](super::InsnDecoder::recover).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Recovered {
-    /// A place to go on; tracing may be off there.
+    /// A place to continue was found; tracing may be off there.
     Place,
     /// The end of the trace.
     End,
-    /// An event whose place is not known, on the way; the search goes on with the next call.
+    /// An event on the way whose place is unknown. The next call continues the search.
     Event(Event),
 }
 
 impl Walker<'_> {
-    /// Behind an error, looks for the next event that says where the walk is, to go on from there.
+    /// After an error, looks for the next event that gives the walk's place, and continues there.
     pub(crate) fn recover(&mut self) -> Result<Recovered, Error> {
         self.read_target();
         self.executed = None;
@@ -42,7 +42,7 @@ impl Walker<'_> {
     fn search(&mut self) -> Result<Recovered, Error> {
         loop {
             let event = match self.event.take() {
-                // At its place there was an error again.
+                // The last recovery was at this event, and an error followed again.
                 Some(event) if self.recovered_at == Some(event) => continue,
                 Some(event) => event,
                 None if self.deferred.is_none() && !self.events.is_synced() => {
@@ -64,7 +64,7 @@ impl Walker<'_> {
         }
     }
 
-    /// What `event` says about the place; `None` when that is nothing.
+    /// Applies what `event` says about the place; `None` if it says nothing.
     fn place_of(&mut self, event: Event) -> Result<Option<Recovered>, Error> {
         if event.status {
             self.event = Some(event);
@@ -136,7 +136,7 @@ impl Walker<'_> {
         Ok(Some(Recovered::Place))
     }
 
-    /// Begins again with the PSB+ whose status update is at hand.
+    /// Restarts at the PSB+ of the current status update.
     fn start_over(&mut self) -> Result<Recovered, Error> {
         let psb = self.events.status_psb();
         self.forget();

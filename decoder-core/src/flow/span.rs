@@ -1,4 +1,4 @@
-//! Between which packets the walk is: what the [timeline](crate::time::Timeline) tells the time by.
+//! The packets around the walk's place, from which the [timeline](crate::time::Timeline) gets the time.
 
 use super::walker::Walker;
 use crate::{
@@ -7,40 +7,40 @@ use crate::{
 };
 
 impl Walker<'_> {
-    /// The last packet that says where the walk is: what comes now happened behind it.
+    /// The last packet that gives the walk's place: whatever comes next happened after it.
     ///
-    /// A packet that is not bound to the code, as PSB+ and CBR, does not count: the walk may not have come to where it
-    /// was made.
+    /// A packet that is not bound to the code, such as PSB+ or CBR, does not count: the walk may not have come to the
+    /// place where it was sent.
     #[inline]
     pub(crate) fn behind(&self) -> u64 {
         if self.tnt.is_untouched() { self.located } else { self.located.max(self.outcomes_at) }
     }
 
-    /// What [`behind`](Self::behind) is when so many more outcomes are taken.
+    /// The value of [`behind`](Self::behind) after `outcomes` more outcomes.
     pub(crate) fn behind_with(&self, outcomes: u8) -> u64 {
         if outcomes == 0 { self.behind() } else { self.located.max(self.outcomes_at) }
     }
 
-    /// The next packet that says where the walk is.
+    /// The next packet that gives the walk's place.
     pub(crate) fn before(&self) -> u64 {
         if self.tnt.is_empty() { self.offset() } else { self.outcomes_at }
     }
 
-    /// The packets around the instruction that comes next, or was executed last.
+    /// The packets around the next instruction, or the one executed last.
     pub(super) fn span(&self) -> Span {
         Span { behind: self.behind(), before: self.before() }
     }
 
-    /// Whether the last branch may have had its target from a deferred TIP, one that follows outcomes which are not used
-    /// yet. In that case no packet before those outcomes was used.
+    /// Whether the last branch may have taken its target from a deferred TIP, one that follows outcomes which are not
+    /// used yet. If so, no packet before those outcomes was used.
     pub(crate) fn may_be_deferred(&self) -> bool {
         self.deferred_tip.is_some() && self.tnt.is_untouched()
     }
 
-    /// The walk comes to where `event` was made.
+    /// Notes that the walk has come to the place where `event` was sent.
     pub(super) fn locate(&mut self, event: &Event) {
         let is_bound = match event.kind {
-            // At the PSB+ synchronised onto the walk begins.
+            // The walk begins at the PSB+ that was synchronised onto.
             _ if event.status => return self.located = self.events.offset(),
             EventKind::Disabled
             | EventKind::Paging(_)

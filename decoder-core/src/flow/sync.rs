@@ -1,4 +1,4 @@
-//! Where a walk begins: at a PSB, with the status updates behind it.
+//! Synchronising: a walk starts at a PSB, with the status updates after it.
 
 use super::walker::{Tracing, Walker};
 use crate::{
@@ -14,7 +14,7 @@ impl Walker<'_> {
         self.events.sync_forward()
     }
 
-    /// Goes to the PSB from which on nothing was given out yet and returns its offset; `None` when there is none.
+    /// Goes to the first PSB after which nothing was reported yet and returns its offset; `None` when there is none.
     pub(crate) fn resync(&mut self) -> Option<u64> {
         if let Some(psb) = self.psb {
             self.events.rewind(psb);
@@ -28,7 +28,8 @@ impl Walker<'_> {
         self.events.sync_backward()
     }
 
-    /// Goes to the PSB at `offset`, also to one that it was at before; `false`, and nothing changes, when there is none.
+    /// Goes to the PSB at `offset`, even if it was there before. Returns `false` and changes nothing when there is
+    /// none.
     pub(crate) fn sync_at(&mut self, offset: u64) -> bool {
         let found = self.events.sync_at(offset);
         if found {
@@ -42,14 +43,14 @@ impl Walker<'_> {
     }
 
     /// The offset of the packet that the decoder holds: the first one that is not an event yet, see [`Event::held`];
-    /// where the trace ends once everything was used.
+    /// the end of the trace when everything was used.
     pub(super) fn held(&self) -> u64 {
         let held = self.event.map(|event| event.held).or(self.deferred_tip);
         held.unwrap_or_else(|| self.events.held_next())
     }
 
-    /// Goes to the next PSB as libipt does, and returns its offset: a PSB that is the packet which the decoder holds is
-    /// not found.
+    /// Goes to the next PSB as libipt does, and returns its offset: if the packet that the decoder holds is a PSB,
+    /// that PSB is skipped.
     pub(super) fn sync_forward_from_held(&mut self) -> Option<u64> {
         if self.failed {
             self.events.pass_psb(self.held());
@@ -57,13 +58,13 @@ impl Walker<'_> {
         self.sync_forward()
     }
 
-    /// The next status update of the PSB+ that the walk has synchronised onto, applied; `None` behind the last, or where
-    /// the trace ends in it.
+    /// Applies and returns the next status update of the PSB+ that was synchronised onto; `None` after the last one,
+    /// or if the trace ends in the PSB+.
     pub(super) fn next_status(&mut self) -> Result<Option<Event>, Error> {
         let event = match core::mem::replace(&mut self.started, true) {
             false => self.events.next()?,
             true => match (self.events.next_status()?, self.config().dialect) {
-                // Where it has no place to begin, libipt looks for one in the event behind.
+                // If the PSB+ gives no place to start, libipt looks for one in the next event.
                 (None, Dialect::Libipt) if self.tracing != Tracing::On => {
                     let offset = self.status_end;
                     self.events.next().map_err(|error| {
@@ -89,7 +90,7 @@ impl Walker<'_> {
         }
     }
 
-    /// The next event, where it has its place on the way and no outcome or target comes before it.
+    /// The next event, if it is no branch and no outcome or target comes before it.
     pub(super) fn awaited(&self) -> Option<&Event> {
         self.event_if_next().filter(|event| !matches!(event.kind, EventKind::Tip | EventKind::Tnt(_)))
     }

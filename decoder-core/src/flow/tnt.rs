@@ -1,21 +1,21 @@
-//! Outcomes that the walk has not come to yet, of one packet or of several.
+//! A queue of the outcomes that the walk has not used yet, from one TNT packet or several.
 
 use crate::packet::Tnt;
 
 /// Outcomes of TNT packets that follow each other without a gap; the oldest is in bit 63.
 ///
-/// Packets behind the first are short ones, of one byte each, read from the trace without the event decoder. Where the
-/// borders between packets matter, which is at errors and deferred TIPs, they are found again from the bytes.
+/// Packets after the first are short ones, of one byte each, read from the trace without the event decoder. The
+/// borders between packets matter only at errors and deferred TIPs; then they are found again from the bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Outcomes {
     bits: u64,
-    /// How many are left. As wide as what is around it, so that it is not read together with what was written before: that
-    /// would have to be waited for.
+    /// How many outcomes are left. As wide as its neighbours, because a wide load right after narrower stores stalls
+    /// the processor.
     len: u64,
-    /// How many outcomes the first packet had, and how many there were with those of the packets behind it.
+    /// How many outcomes the first packet had, and how many all packets had together.
     first: u8,
     filled: u8,
-    /// Where the first of the packets behind the first one begins.
+    /// The offset of the second packet.
     more: usize,
 }
 
@@ -38,21 +38,21 @@ impl Outcomes {
         self.len == 0
     }
 
-    /// No outcome was taken since the last [`fill`](Self::fill).
+    /// Whether no outcome was taken since the last [`fill`](Self::fill).
     #[inline]
     pub(super) const fn is_untouched(&self) -> bool {
         self.len == self.filled as u64
     }
 
-    /// Takes a packet's outcomes and those of short TNT packets at `more`, where the next packet begins; returns how
-    /// many packets these were. There must be no outcomes left.
+    /// Fills the queue with a packet's outcomes and those of the short TNT packets at `more`, the offset of the next
+    /// packet. Returns how many short packets were read. There must be no outcomes left.
     #[inline]
     pub(super) fn fill(&mut self, tnt: Tnt, trace: &[u8], more: usize) -> usize {
         let len = tnt.len.min(63);
         let mut bits = if len == 0 { 0 } else { tnt.bits << (64 - u32::from(len)) };
         let mut filled = len;
         let mut at = more;
-        // A short packet has six outcomes at most.
+        // A short packet has at most six outcomes.
         while filled <= 58
             && let Some(&byte) = trace.get(at)
             && let Some(next) = short(byte)
@@ -65,7 +65,7 @@ impl Outcomes {
         at - more
     }
 
-    /// The oldest outcome.
+    /// Takes the oldest outcome.
     #[inline]
     pub(super) fn take(&mut self) -> Option<bool> {
         self.len = self.len.checked_sub(1)?;
@@ -74,25 +74,25 @@ impl Outcomes {
         Some(taken)
     }
 
-    /// The oldest outcomes, at most so many, which is less than 8: the oldest in the highest bit, with a bit set in
-    /// front of them.
+    /// Returns the oldest outcomes, at most `most`, which must be less than 8: the oldest in the highest bit, with a
+    /// set bit above it.
     #[inline]
     pub(super) fn peek(&self, most: u8) -> u8 {
         let len = self.len.min(most.into());
-        // Not a shift by 64 when there are none.
+        // Two shifts, because a shift by 64 is not possible when there are no outcomes.
         ((self.bits >> 1 | 1 << 63) >> (63 - len)) as u8
     }
 
-    /// Takes the oldest ones, which were seen: less than 64.
+    /// Drops the oldest outcomes, which were peeked at: less than 64.
     #[inline]
     pub(super) fn skip(&mut self, outcomes: u8) {
         self.len = self.len.saturating_sub(outcomes.into());
         self.bits <<= outcomes & 63;
     }
 
-    /// Keeps those of the packet with the outcome that would be next, or with the one so many `before` it, and gives the
-    /// others back: returns the offset of the packet behind it and how many packets are given back, or `None` when
-    /// nothing has to be.
+    /// Keeps the outcomes of the packet with the next outcome, or with the one `before` positions earlier, and gives
+    /// the later ones back. Returns the offset of the packet after it and how many packets are given back, or `None`
+    /// if there are none.
     #[cold]
     pub(super) fn give_back(&mut self, trace: &[u8], before: u8) -> Option<(usize, usize)> {
         let taken = self.filled - self.len();
@@ -118,7 +118,7 @@ impl Outcomes {
 /// The outcomes of a short TNT packet; `None` for the first byte of anything else.
 #[inline]
 fn short(byte: u8) -> Option<Tnt> {
-    // Bit 0 is the opcode; 00 is PAD and 02 begins other packets. The highest bit set ends the outcomes.
+    // Bit 0 is the opcode; 00 is PAD and 02 begins other packets. The highest set bit ends the outcomes.
     if byte & 1 != 0 || byte < 4 {
         return None;
     }
@@ -157,7 +157,7 @@ mod tests {
 
     #[test]
     fn those_that_come_next_are_seen_and_taken_at_once() {
-        // Three of the first packet, two of another one.
+        // Three outcomes of the first packet, two of another one.
         for (taken, most, expected) in [
             (0, 6, 0b1_10110),
             (0, 2, 0b1_10),

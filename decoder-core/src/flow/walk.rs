@@ -1,15 +1,15 @@
-//! The way since the trace last said something.
+//! Tracks the walk since the last packet was used, to count instructions and to find endless loops.
 //!
-//! Without trace the walk is decided by the code alone, so coming to an address for the second time means that it
-//! never ends. Brent's method finds that out with one remembered address: it is compared with each jump's target and
-//! replaced after 1, 2, 4, 8 … jumps.
+//! Without packets the code alone decides the walk, so a second visit to an address means that it never ends. Brent's
+//! method detects that with one remembered address, which is compared with each jump's target and replaced after 1,
+//! 2, 4, 8 … jumps.
 
 /// Counts instructions and finds endless loops.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Walk {
     /// Instructions since the last place that the trace named, which TRIG packets count from.
     insns: u64,
-    /// Jumps since the mark was set, and after how many it is set anew.
+    /// Jumps since the mark was set, and the number of jumps after which it is set again.
     jumps: u64,
     limit: u64,
     mark: Option<u64>,
@@ -20,7 +20,7 @@ impl Walk {
         Self { insns: 0, jumps: 0, limit: 1, mark: None }
     }
 
-    /// The trace said something: what was walked until here cannot be part of an endless loop.
+    /// Notes that a packet was used: the walk up to here cannot be part of an endless loop.
     #[inline]
     pub(super) fn consumed(&mut self) {
         self.jumps = 0;
@@ -28,14 +28,14 @@ impl Walk {
         self.mark = None;
     }
 
-    /// The trace said where this is.
+    /// Notes that the trace gave the walk's place.
     #[inline]
     pub(super) fn anchor(&mut self) {
         self.insns = 0;
         self.consumed();
     }
 
-    /// So many instructions.
+    /// Counts `insns` more instructions.
     #[inline]
     pub(crate) fn step(&mut self, insns: u64) {
         self.insns += insns;
@@ -47,7 +47,8 @@ impl Walk {
         self.insns
     }
 
-    /// A direct jump to `target`, without trace; `false` when the walk has been there since the trace said something.
+    /// Notes a direct jump to `target`, without a packet; `false` when the walk was there before since the last
+    /// packet was used.
     #[inline]
     #[must_use]
     pub(super) fn jump(&mut self, target: u64) -> bool {

@@ -1,7 +1,7 @@
-//! The walk that both decoders are made of: from event to event, one instruction after the other.
+//! The walk that both decoders build on: from event to event, one instruction after the other.
 //!
-//! [`InsnDecoder`](super::InsnDecoder) gives each step of it out. [`BlockDecoder`](crate::block::BlockDecoder) takes
-//! many steps at a time where nothing but branches is to be expected, and is a walker like any other elsewhere.
+//! [`InsnDecoder`](super::InsnDecoder) reports each step. [`BlockDecoder`](crate::block::BlockDecoder) takes many
+//! steps at a time while only branches can come next, and single steps otherwise.
 
 use super::{Insn, fetch, place, tnt::Outcomes, walk::Walk};
 use crate::{
@@ -14,79 +14,79 @@ use crate::{
     ret_stack::ReturnStack,
 };
 
-/// Where a walk is, and what it knows of what comes.
+/// The state of a walk, and what it has read ahead.
 #[derive(Clone, Debug)]
 pub(crate) struct Walker<'a> {
     pub(super) events: EventDecoder<'a>,
-    /// Short TNTs that follow each other are read at once, without the event decoder.
+    /// Consecutive short TNTs are read together, without the event decoder.
     pub(super) bulk: bool,
-    /// Packets that were read like that.
+    /// How many packets were read that way.
     pub(super) packets: u64,
     pub(crate) image: Image<'a>,
     /// The part of the image that the last instruction came from.
     pub(crate) window: Window<'a>,
-    /// Outcomes that were not used yet. While there are some, `event` is behind them.
+    /// Outcomes that were not used yet. They come before `event`.
     pub(super) tnt: Outcomes,
-    /// The packet that they are from, or the first of several without another packet in between.
+    /// The offset of the outcomes' packet, or of the first of several packets without another packet in between.
     pub(super) outcomes_at: u64,
-    /// The last other packet that says where the walk is.
+    /// The offset of the last other packet that gives the walk's place.
     pub(super) located: u64,
     /// The next event.
     pub(super) event: Option<Event>,
-    /// It is a TIP that was seen and not read, and nothing is in front of it.
+    /// The next packet is a TIP that was seen but not read, with nothing before it.
     pub(super) awaits_target: bool,
-    /// Where the walk is: the instruction in `executed`, or else the one that comes next.
+    /// The address of the instruction in `executed`, or else of the next one.
     pub(crate) ip: u64,
-    /// The instruction that was executed last, as long as the walk has not left it.
+    /// The instruction executed last, until the walk leaves it.
     pub(crate) executed: Option<insn::Insn>,
-    /// The kinds of events that were bound to it, as [`place::binding`] has them.
+    /// The kinds of events that were bound to it, as bits of [`place::binding`].
     pub(super) bound: u8,
     pub(crate) tracing: Tracing,
     pub(crate) mode: Option<ExecMode>,
-    /// Packets were lost and a MODE.Exec may have been among them: the next PSB+ says what mode it is.
+    /// Packets were lost, perhaps a MODE.Exec: the next PSB+ gives the mode.
     pub(super) mode_lost: bool,
     pub(crate) speculative: bool,
     pub(crate) space: Asid,
-    /// Where packet generation was disabled; 0 where that is not known.
+    /// Where packet generation was disabled; 0 if that is unknown.
     pub(super) stopped_at: u64,
     pub(super) returns: ReturnStack,
     pub(crate) walk: Walk,
-    /// The last PSB, when no instruction was executed since.
+    /// The last PSB, if no instruction was executed since.
     pub(crate) psb: Option<u64>,
     /// A tick at the branch that was left last.
     pub(super) tick: Option<Event>,
     /// The TNT whose outcomes are in `tnt`, until the first of them is used; only for ticks.
     pub(super) tnt_event: Option<Event>,
-    /// An error that comes behind the outcomes that are left.
+    /// An error that comes after the outcomes that are left.
     pub(super) deferred: Option<Error>,
     /// The offset of a deferred TIP that was taken, until the next event is read: libipt still holds it.
     pub(super) deferred_tip: Option<u64>,
-    /// What ended the last run.
+    /// The error that ended the last run.
     pub(super) error: Option<Error>,
-    /// The status updates of the PSB+ synchronised onto were given out.
+    /// Reading the status updates of the PSB+ that was synchronised onto has begun.
     pub(super) started: bool,
-    /// What was held with the last of them: the end of the PSB+.
+    /// The packet held with the last status update: the end of the PSB+.
     pub(super) status_end: u64,
-    /// The last PSB+ that said where tracing is on, and that address.
+    /// The last PSB+ that gave an address at which tracing is on, and that address.
     pub(super) status_at: Option<(u64, u64)>,
-    /// When what was used last of the trace happened.
+    /// The time of the last packet used.
     pub(crate) when: Stamp,
-    /// Nothing more until a synchronisation or a recovery.
+    /// Nothing is reported until a synchronisation or a recovery.
     pub(crate) failed: bool,
-    /// Where the event given out last had its place.
+    /// The place of the last reported event.
     pub(super) placed: Placed,
-    /// The event at whose place the last recovery went on.
+    /// The event at whose place the last recovery continued.
     pub(super) recovered_at: Option<Event>,
 }
 
-/// Where an event has its place, and the decoder is when it gives it out.
+/// The place of an event, and of the decoder when it reports the event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Placed {
-    /// Before the instruction that comes next.
+    /// Before the next instruction.
     Here,
-    /// Behind the instruction executed last, where the decoder still is.
+    /// After the instruction executed last, where the decoder still is.
     Behind,
-    /// Behind the instruction executed last, which the decoder has left for the next one; only in libipt's
+    /// After the instruction executed last, which the decoder has left for the next one; only in libipt's
     /// [dialect](crate::config::Dialect).
     Left,
 }
@@ -99,20 +99,20 @@ pub(crate) enum Tracing {
     On,
 }
 
-/// What comes next on the way.
+/// What comes next in the walk.
 pub(crate) enum Due {
     /// The instruction at `ip`.
     Insn,
     /// This event, which was applied.
     Event(Event),
-    /// An event, which was not asked for.
+    /// An event, which the caller asked not to take.
     Held,
     /// The end of the trace.
     End,
 }
 
 impl<'a> Walker<'a> {
-    /// A walk in front of `trace`. With `bulk` it reads short TNTs many at a time; ticks need them one by one.
+    /// A walk at the start of `trace`. With `bulk` it reads many short TNTs at a time; ticks need them one by one.
     pub(crate) fn new(trace: &'a [u8], image: Image<'a>, config: Config<'a>, bulk: bool) -> Self {
         Self {
             events: EventDecoder::with_config(trace, config),
@@ -152,14 +152,14 @@ impl<'a> Walker<'a> {
         }
     }
 
-    /// Goes in front of another trace of the same image.
+    /// Goes to the start of another trace of the same image.
     pub(crate) fn set_trace(&mut self, trace: &'a [u8]) {
         self.forget();
         self.packets = 0;
         self.events = EventDecoder::with_config(trace, *self.config());
     }
 
-    /// Goes on over another image.
+    /// Continues with another image.
     pub(crate) fn set_image(&mut self, image: Image<'a>) {
         self.image = image;
         self.window = Window::default();
@@ -212,7 +212,7 @@ impl<'a> Walker<'a> {
         self.events.trace()
     }
 
-    /// The address of the instruction that comes next, or was executed last; `None` while tracing is off.
+    /// The address of the next instruction, or of the one executed last; `None` while tracing is off.
     pub(crate) fn place(&self) -> Option<u64> {
         (self.tracing == Tracing::On).then_some(self.ip)
     }
@@ -222,10 +222,11 @@ impl<'a> Walker<'a> {
         Counters { packets: counters.packets + self.packets, ..counters }
     }
 
-    /// Leaves the instruction that was executed last and goes to what comes next; with `hold` not over an event.
+    /// Leaves the instruction that was executed last and goes to what comes next. With `hold` it stops before an
+    /// event.
     ///
-    /// An event behind an instruction has its place before the instruction is left; so what the walk knows while it is
-    /// held is what was true at that instruction.
+    /// An event after an instruction is applied before the walk leaves the instruction. So while the event is held,
+    /// the walk's state is that of the instruction.
     #[inline]
     pub(crate) fn advance(&mut self, hold: bool) -> Result<Due, Error> {
         if let Some(executed) = self.executed {
@@ -236,7 +237,7 @@ impl<'a> Walker<'a> {
                 if self.is_behind(event, &executed) || self.leads_out_by_skl014(&executed, event) {
                     return if hold { Ok(Due::Held) } else { self.take_behind(executed) };
                 }
-                // Where packets were lost behind a branch, nothing says where it led.
+                // If packets were lost after a branch, its target is unknown.
                 if event.kind == EventKind::Overflow {
                     self.executed = None;
                 }
@@ -264,7 +265,7 @@ impl<'a> Walker<'a> {
         Ok(Due::End)
     }
 
-    /// Leaves `insn`, which is behind then.
+    /// Leaves `insn` for the next instruction.
     #[inline(always)]
     fn leave_for_good(&mut self, insn: insn::Insn) -> Result<(), Error> {
         self.leave(insn)?;
@@ -280,7 +281,7 @@ impl<'a> Walker<'a> {
         self.tick.take().map_or(Due::Held, Due::Event)
     }
 
-    /// Applies the next event, whose place is behind `insn`.
+    /// Applies the next event, whose place is after `insn`.
     #[cold]
     fn take_behind(&mut self, insn: insn::Insn) -> Result<Due, Error> {
         let Some(event) = self.event.take() else { return Ok(Due::Held) };
@@ -296,7 +297,7 @@ impl<'a> Walker<'a> {
         Ok(Due::Event(event))
     }
 
-    /// libipt does not give an event out before a TRIG behind it that is out of place.
+    /// In libipt's dialect, checks the next event: libipt reports a misplaced TRIG in place of the event before it.
     #[cold]
     pub(super) fn check_next(&mut self) -> Result<(), Error> {
         if self.config().dialect == Dialect::Manual || self.tracing != Tracing::On {
@@ -307,7 +308,7 @@ impl<'a> Walker<'a> {
         }
         match self.event_if_next() {
             Some(&event @ Event { kind: EventKind::Trigger { .. }, .. }) => {
-                // It is not of an instruction that another event was of.
+                // A TRIG does not belong to an instruction that has another event.
                 let here = self.executed.map_or(self.ip, |insn| insn.next(self.ip));
                 self.refuse(&event, here)
             }
@@ -315,12 +316,12 @@ impl<'a> Walker<'a> {
         }
     }
 
-    /// Whether the event, which comes next, contradicts what is known where the walk is at `here`.
+    /// Fails if the next event contradicts the walk's state at `here`.
     fn refuse(&self, event: &Event, here: u64) -> Result<(), Error> {
         self.check(event, here).map_err(|kind| Error { offset: self.blamed(event), kind })
     }
 
-    /// Leaves `insn` before the last event behind it is given out, as libipt does: without a target there is no event.
+    /// Leaves `insn` before its last event is reported, as libipt does: without a target it reports no event.
     fn leave_before_event(&mut self, insn: insn::Insn) -> Result<(), Error> {
         match self.look() {
             Ok(true) => {}
@@ -337,12 +338,12 @@ impl<'a> Walker<'a> {
         self.leave_for_good(insn)
     }
 
-    /// The offset of an error that is in an event; libipt's is that of the packet that it holds.
+    /// The offset of an error in an event. libipt reports the packet that it holds.
     fn blamed(&self, event: &Event) -> u64 {
         if self.config().dialect == Dialect::Libipt { event.held } else { event.offset }
     }
 
-    /// Applies the next event, whose place is here, and gives it back if it is one to be given out.
+    /// Applies the next event, whose place is here, and returns it if it is to be reported.
     #[cold]
     fn take_here(&mut self) -> Result<Option<Event>, Error> {
         let Some(event) = self.event else { return Ok(None) };
@@ -355,7 +356,7 @@ impl<'a> Walker<'a> {
         Ok(applied)
     }
 
-    /// Executes the instruction at `ip`, if `accept` says so of it.
+    /// Executes the instruction at `ip` if `accept` returns true for it.
     #[inline]
     pub(crate) fn execute_if(
         &mut self,
@@ -391,7 +392,8 @@ impl<'a> Walker<'a> {
         }
     }
 
-    /// The mode to execute in when the trace has not said. To libipt code of an unknown mode is much like 16-bit code.
+    /// The mode to execute in when the trace has not given one. libipt treats code of an unknown mode like 16-bit
+    /// code.
     #[cold]
     fn guess_mode(&mut self) -> Result<ExecMode, Error> {
         let ip = self.ip;
@@ -399,12 +401,12 @@ impl<'a> Walker<'a> {
             (Tracing::On, Dialect::Libipt) => Ok(ExecMode::Bits16),
             (Tracing::On, _) if !self.image.has(ip, self.space) => Err(self.fail(ErrorKind::NoMemory { ip })),
             (Tracing::On, _) => Err(self.fail(ErrorKind::UnknownMode { ip })),
-            // The event decoder lets nothing through that needs code while tracing is off.
+            // The event decoder reports nothing that needs code while tracing is off.
             _ => Err(self.fail(ErrorKind::TraceMismatch { ip })),
         }
     }
 
-    /// Gives nothing more until the next synchronisation or recovery.
+    /// Reports nothing more until the next synchronisation or recovery.
     #[cold]
     pub(crate) fn give_up(&mut self, error: Error) {
         self.error = Some(error);
