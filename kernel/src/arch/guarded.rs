@@ -52,7 +52,7 @@ impl GuardedMsr {
 ///         // SAFETY: the registers are those of the frame, and this handler has nothing left to do.
 ///         unsafe { fixup.resume(&Interrupted { rbx, rbp, r12, r13, r14, r15, rsp, rflags }) }
 ///     }
-///     // … a fault of somebody else's …
+///     // … a fault of other code …
 /// }
 /// ```
 #[must_use]

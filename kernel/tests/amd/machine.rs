@@ -1,4 +1,4 @@
-//! A machine for the driver: the model's processor, and a program that never comes back to the same place.
+//! A machine for the driver: the model's processor, and a program that never returns to the same place.
 
 use pugmark_decoder_core::ibs::Sample;
 use pugmark_kernel::amd::counters::{self, CountedEvent, Overflow};
@@ -16,7 +16,7 @@ use pugmark_model::{
 use std::cell::RefCell;
 use std::rc::Rc;
 
-/// All profiles, and those with IBS.
+/// All profiles, and those that have IBS.
 pub(crate) const ALL: [&str; 8] = ["k8", "barcelona", "trinity", "zen2", "zen3", "zen4", "zen5", "zen6"];
 pub(crate) const WITH_IBS: [&str; 7] = ["barcelona", "trinity", "zen2", "zen3", "zen4", "zen5", "zen6"];
 
@@ -34,20 +34,20 @@ struct State {
     processor: model::AmdProcessor<'static>,
     ip: u64,
     efer: u64,
-    /// The number of the MSR access, counted from now, that raises #GP.
+    /// After how many MSR accesses an access raises #GP.
     fault_in: Option<u32>,
-    /// The number of the MSR access, counted from now, that much of the program runs in front of.
+    /// After how many MSR accesses many instructions of the program run before the next access.
     burst_in: Option<u32>,
     accesses: u32,
 }
 
-/// Instructions of the program in front of an access: more than any period.
+/// The number of instructions that run before an access: more than any period.
 const BURST: u32 = 0x400;
-/// One period for all.
+/// The period of all units.
 pub(crate) const PERIOD: u32 = 0x200;
 
 impl Machine {
-    /// A processor whose interrupts take so many instructions to come.
+    /// Returns a processor whose interrupts arrive this many instructions late.
     pub(crate) fn new(profile: &str, skid: u32) -> Self {
         let profile = model::AmdProfile::by_name(profile).unwrap();
         let northbridge = Box::leak(Box::new(model::Northbridge::new(profile)));
@@ -76,7 +76,7 @@ impl Machine {
         self.0.borrow_mut().burst_in = Some(accesses);
     }
 
-    /// How many accesses to MSRs there were.
+    /// Returns how many MSR accesses there were.
     pub(crate) fn accesses(&self) -> u32 {
         self.0.borrow().accesses
     }
@@ -103,7 +103,8 @@ impl Machine {
         self.0.borrow().ip
     }
 
-    /// So many instructions of the program, with a jump in each 16, until an interrupt comes; whether one did.
+    /// Runs this many instructions of the program, with a jump in each 16, or until an interrupt arrives; returns
+    /// whether one did.
     pub(crate) fn run(&self, instructions: u32) -> bool {
         for _ in 0..instructions {
             self.step();
@@ -114,7 +115,7 @@ impl Machine {
         false
     }
 
-    /// Whether an interrupt has come: an NMI, and several of them are one.
+    /// Returns whether an interrupt has arrived: an NMI, where several count as one.
     pub(crate) fn interrupt(&self) -> bool {
         let mut state = self.0.borrow_mut();
         let mut came = false;
@@ -125,7 +126,7 @@ impl Machine {
         came
     }
 
-    /// MOV RAX, \[RBX\] with this address in RBX.
+    /// Executes MOV RAX, \[RBX\] with this address in RBX.
     pub(crate) fn load(&self, address: u64) {
         let mut state = self.0.borrow_mut();
         let state = &mut *state;
@@ -169,7 +170,7 @@ fn user(ip: u64) -> Context {
     Context { ip, cs_base: 0, cr3: 0x5000, cpl: 3, mode: ExecMode::Bits64, iflag: true }
 }
 
-// SAFETY: the registers are the model's.
+// SAFETY: these are the model's registers.
 unsafe impl Msr for Machine {
     fn rdmsr(&mut self, address: u32) -> Result<u64, GeneralProtection> {
         let fault = GeneralProtection { address, written: None };
@@ -192,7 +193,7 @@ unsafe impl Msr for Machine {
     }
 }
 
-// SAFETY: the entry is the model's.
+// SAFETY: this is the model's entry.
 unsafe impl LocalApic for Machine {
     fn lvt_pc(&mut self) -> Result<LvtPc, GeneralProtection> {
         Ok(LvtPc(self.0.borrow().processor.read_apic(0x340)))
@@ -204,7 +205,7 @@ unsafe impl LocalApic for Machine {
     }
 }
 
-// SAFETY: the entries are the model's.
+// SAFETY: these are the model's entries.
 unsafe impl ExtendedLvt for Machine {
     fn count(&mut self) -> Result<u8, GeneralProtection> {
         Ok((self.0.borrow().processor.read_apic(0x400) >> 16) as u8)
@@ -220,7 +221,7 @@ unsafe impl ExtendedLvt for Machine {
     }
 }
 
-// SAFETY: the registers are the model's, whose ports these are.
+// SAFETY: these are the model's registers, accessed through its ports.
 unsafe impl Northbridge for Machine {
     fn read(&mut self, node: u8, offset: u16) -> u32 {
         let state = self.0.borrow();
@@ -235,14 +236,14 @@ unsafe impl Northbridge for Machine {
     }
 }
 
-/// Function 3 of a node's device.
+/// Returns the configuration address of function 3 of a node's device.
 fn configuration(node: u8, offset: u16) -> u32 {
     let offset = u32::from(offset);
     1 << 31 | offset >> 8 << 24 | (24 + u32::from(node)) << 11 | 3 << 8 | offset & 0xff
 }
 
-/// Every page is mapped where it is. From [`LARGE`] on they have 2 MiB, from [`HUGE`] on 1 GiB; from [`UNCACHED`] on memory
-/// is not cached, from [`DEVICE`] on there is none.
+/// An identity mapping. Pages have 2 MiB from [`LARGE`] on and 1 GiB from [`HUGE`] on. Memory is not cached from
+/// [`UNCACHED`] on, and there is no memory from [`DEVICE`] on.
 struct Mapped;
 
 pub(crate) const LARGE: u64 = 0x4000_0000;
@@ -274,7 +275,7 @@ impl PhysMemory for Mapped {
     }
 }
 
-/// A kernel with this driver, on one processor: it samples with counters and with IBS, where there is some.
+/// A kernel with this driver, on one processor: it samples with counters and, if there is one, with IBS.
 pub(crate) struct Kernel {
     pub(crate) machine: Machine,
     pub(crate) handler: Handler,
@@ -283,11 +284,11 @@ pub(crate) struct Kernel {
     pub(crate) fetches: Vec<u64>,
     pub(crate) ops: Vec<u64>,
     pub(crate) overflows: Vec<Overflow>,
-    /// Interrupts that nobody claimed.
+    /// The number of interrupts that were not claimed.
     pub(crate) unclaimed: u32,
 }
 
-/// Takes samples' addresses.
+/// A sink that takes the addresses of samples.
 struct Addresses<'a> {
     fetches: &'a mut Vec<u64>,
     ops: &'a mut Vec<u64>,
@@ -304,7 +305,7 @@ impl SampleSink for Addresses<'_> {
 }
 
 impl Kernel {
-    /// Takes the samples that the units had at the end; what became of all.
+    /// Takes the samples that the units had at the end; returns what happened to all samples.
     pub(crate) fn take_last(&mut self, stopped: LateNmis<ibs::IbsStopped<Machine>>) -> IbsCounts {
         let stopped = stopped.expect(&mut self.handler);
         let mut addresses = Addresses { fetches: &mut self.fetches, ops: &mut self.ops };
@@ -315,7 +316,7 @@ impl Kernel {
     pub(crate) fn new(profile: &str, skid: u32) -> Self {
         let machine = Machine::new(profile, skid);
         let handler = Handler::amd(Delivery::Nmi);
-        // SAFETY: the entry stands for no hardware.
+        // SAFETY: the entry represents no hardware.
         unsafe { machine.clone().set_lvt_pc(LvtPc::new(Delivery::Nmi)) }.unwrap();
         Self {
             machine,
@@ -334,7 +335,7 @@ impl Kernel {
         counters::CounterUnit::detect(|leaf, subleaf| machine.cpuid(leaf, subleaf), machine.clone()).unwrap()
     }
 
-    /// The units of IBS, routed.
+    /// Returns the IBS units, with their interrupt routed.
     pub(crate) fn ibs_unit(&self) -> ibs::IbsUnit<Machine> {
         let machine = self.machine.clone();
         let mut unit =
@@ -343,7 +344,7 @@ impl Kernel {
         unit
     }
 
-    /// User code's retired instructions, counted and sampled.
+    /// Events for retired instructions of user code, counted and sampled.
     pub(crate) fn events() -> [CountedEvent; 2] {
         let instructions = CountedEvent::new(0xc0, 0).os(false);
         [instructions, instructions.every(PERIOD.into())]
@@ -354,7 +355,7 @@ impl Kernel {
         IbsConfig::new().fetch(0x10).op(PERIOD)
     }
 
-    /// An NMI.
+    /// Handles an NMI.
     pub(crate) fn nmi(&mut self) -> Result<Pmi, GeneralProtection> {
         let mut keep = |overflow| {
             self.overflows.push(overflow);
@@ -373,7 +374,7 @@ impl Kernel {
         Ok(pmi)
     }
 
-    /// The NMIs that have come: one at a time is served, and one that came meanwhile afterwards.
+    /// Handles the NMIs that have arrived: one at a time, and then one that arrived meanwhile.
     pub(crate) fn serve(&mut self) {
         for _ in 0..100 {
             if !self.machine.interrupt() {
@@ -384,7 +385,7 @@ impl Kernel {
         panic!("interrupts without end");
     }
 
-    /// So many instructions of the program, whose interrupts are served.
+    /// Runs this many instructions of the program and serves their interrupts.
     pub(crate) fn run(&mut self, instructions: u32) {
         for _ in 0..instructions {
             if self.machine.run(1) {
@@ -394,12 +395,12 @@ impl Kernel {
         }
     }
 
-    /// A kernel that is told of a fault tries once more.
+    /// Handles an NMI; if a fault is reported, the kernel tries once more.
     fn nmi_or_again(&mut self) {
         if self.nmi().is_err() {
             let unclaimed = self.unclaimed;
             self.nmi().unwrap();
-            // That was no interrupt.
+            // The second try was not an interrupt.
             self.unclaimed = unclaimed;
         }
     }

@@ -157,22 +157,22 @@ impl Default for LbrConfig {
     }
 }
 
-/// Why branches cannot be recorded so.
+/// Why branches cannot be recorded as requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LbrRefusal {
-    /// Neither CPL 0 nor what is above it.
+    /// Neither CPL 0 nor the levels above it were requested.
     NoLevel,
-    /// This processor records at all levels.
+    /// This processor cannot filter by privilege level.
     Levels,
-    /// This processor records all kinds of branches.
+    /// This processor cannot filter by kind of branch.
     Classes,
-    /// There is no call-stack mode.
+    /// The processor has no call-stack mode.
     CallStack,
-    /// Call-stack mode needs calls and returns, and nothing else.
+    /// Call-stack mode selects calls and returns itself: no other choice of kinds is possible.
     CallStackHasClasses,
     /// A PMI cannot freeze the records.
     Freeze,
-    /// Call-stack mode loses its calls where a PMI freezes it: returns go on meanwhile.
+    /// Call-stack mode would lose its calls if a PMI froze it, because returns continue meanwhile.
     CallStackFreezes,
 }
 

@@ -228,8 +228,8 @@ impl<M: Msr, F: Frames> PtSession<M, F> {
         self.note_overwritten(overwritten);
     }
 
-    /// Notes that bytes before the tail were overwritten or given up. They form one gap with those that no sink has
-    /// been told of yet.
+    /// Notes that bytes before the tail were overwritten or given up. They form one gap with overwritten bytes that
+    /// were not reported to a sink yet.
     fn note_overwritten(&mut self, overwritten: Overwritten) {
         match self.gaps.overwritten() {
             Some(Overwritten::Perhaps) => self.loss.perhaps_wrapped -= 1,

@@ -55,7 +55,7 @@ fn what_the_units_cannot_do_is_refused() {
         (op(0x100).op_latency(2176), ALL, Err(IbsRefusal::Latency { cycles: 2176, most: 2048 })),
         (fetch(16).fetch_latency(2048), ALL, Err(IbsRefusal::Latency { cycles: 2048, most: 1920 })),
         (fetch(16).fetch_latency(1920), ALL, Ok(())),
-        // Random periods by software, where the processor has none.
+        // Software randomizes periods if the processor does not.
         (op(0xf0).op_random(), OLD, Err(IbsRefusal::RandomPeriod { period: 0xf0 })),
         (op(0x100).op_random(), OLD, Ok(())),
         (op(0xf0).op_random(), ZEN_2, Ok(())),
@@ -96,7 +96,7 @@ fn control_registers_are_the_manuals() {
         let writes = machine.writes();
         let last = writes.iter().rfind(|(address, _)| *address == register);
         assert_eq!(last, Some(&(register, value)), "{config:?}");
-        // A unit that is not asked for is left alone.
+        // A unit that was not requested is left alone.
         let others = if register == FETCH_CTL || register == FETCH_CTL2 { OP_CTL } else { FETCH_CTL };
         assert!(writes.iter().all(|(address, _)| *address != others));
     }

@@ -17,7 +17,7 @@ fn the_entry_that_ibs_ctl_names_becomes_an_nmi() {
         (0x101, 0x1_0000, Ok(1), 0x400),
         // Some firmware leaves 0 there.
         (0x101, 0, Ok(1), 0x400),
-        // Somebody routed it so already; the delivery status is the processor's.
+        // Already routed like this; the processor sets the delivery status.
         (0x101, 0x400, Ok(1), 0x400),
         (0x101, 0x1400, Ok(1), 0x1400),
         (0x101, 0xfa, in_use(1, 0xfa), 0xfa),
@@ -42,7 +42,7 @@ fn on_family_10h_the_first_free_entry_is_written_to_all_northbridges() {
     // (table, northbridges may be reached, verdict, table afterwards, northbridges afterwards)
     let table: [(&[u32], _, _, &[u32], _); 5] = [
         (&[0x1_0000; 4], true, Ok(1), &[0x1_0000, 0x400, 0x1_0000, 0x1_0000], 0x101),
-        // Entry 0 is that of the machine check thresholds, whether they use it or not.
+        // Entry 0 belongs to the machine check thresholds, whether they use it or not.
         (&[0x1_0000, 0xfa, 0x400, 0x1_0000], true, Ok(3), &[0x1_0000, 0xfa, 0x400, 0x400], 0x103),
         (&[0x1_0000, 0xfa], true, Err(EilvtError::NoneFree { count: 2 }), &[0x1_0000, 0xfa], 0),
         (&[], true, Err(EilvtError::NoneFree { count: 0 }), &[], 0),

@@ -14,11 +14,11 @@ fn both_units_are_served_in_one_nmi_and_the_other_one_is_claimed() {
     assert!(machine.take_nmi());
     assert_eq!(nmi(&machine, &mut handler, &mut running, &mut sink), Ok(Pmi::Served));
     assert_eq!(sink.addresses(), [Some(0x40_1000), Some(0x40_1004)]);
-    // Both run again.
+    // Both units run again.
     assert!(machine.fetch(0, 0x40_2000, 0) && machine.take_nmi());
     assert!(machine.take_nmi());
     assert_eq!(nmi(&machine, &mut handler, &mut running, &mut sink), Ok(Pmi::Served));
-    // The first one's second interrupt, somewhere else; then somebody else's.
+    // The second interrupt of the first unit, at another address; then an NMI of another cause.
     for verdict in [Pmi::Unknown, Pmi::NotOurs] {
         let mut source = running.source(&mut sink);
         let pmi = handler.handle_at(7, &mut machine.clone(), &mut machine.clone(), &mut [&mut source]);
@@ -38,7 +38,7 @@ fn a_unit_that_is_given_up_waits_which_is_counted_and_goes_on_with_the_next_inte
     assert_eq!(pmi, Ok(Pmi::Stuck));
     assert_eq!(running.counts(), &IbsCounts { ops: 1, abandoned: 1, ..IbsCounts::default() });
     assert!(!machine.op(0x40_2000, 0, 0), "it does not sample");
-    // Somebody else's.
+    // An NMI of another cause.
     assert_eq!(nmi(&machine, &mut handler, &mut running, &mut sink), Ok(Pmi::NotOurs));
     assert!(machine.op(0x40_3000, 0, 0));
     assert_eq!(nmi(&machine, &mut handler, &mut running, &mut sink), Ok(Pmi::Served));
@@ -51,7 +51,7 @@ fn the_counters_lvt_entry_is_somebody_elses() {
     let (mut handler, mut sink) = (handler(), Room::new());
     // Masked, with the vector of another driver.
     let entry = LvtPc(0x1_00ef);
-    // SAFETY: the register stands for no hardware.
+    // SAFETY: the register represents no hardware.
     unsafe { machine.clone().set_lvt_pc(entry) }.unwrap();
     assert!(machine.op(0x40_1000, 0, 0));
     assert_eq!(nmi(&machine, &mut handler, &mut running, &mut sink), Ok(Pmi::Served));
@@ -71,7 +71,7 @@ fn an_nmi_without_a_sample_is_not_ours() {
 #[test]
 fn a_unit_that_was_not_started_is_not_looked_at() {
     let (machine, mut running) = start(fake::ZEN_2, IbsConfig::new().op(0x1000));
-    // Left by somebody else.
+    // Left by an earlier owner.
     machine.set(FETCH_CTL, 1 << 49);
     machine.reads();
     assert_eq!(nmi(&machine, &mut handler(), &mut running, &mut Room::new()), Ok(Pmi::NotOurs));
@@ -129,7 +129,7 @@ fn the_physical_address_of_a_fetch_is_read_where_it_is_valid() {
 fn samples_of_the_wrong_level_are_dropped_and_counted() {
     let kernel = 0xffff_ffff_8100_0000;
     let config = IbsConfig::new().fetch(0x1000).op(0x1000);
-    // (configuration, address, RIP is invalid, what becomes of fetch and op: 0 taken, 1 filtered, 2 unplaced)
+    // (configuration, address, RIP is invalid, what happens to fetch and op: 0 taken, 1 filtered, 2 unplaced)
     let table = [
         (config, 0x40_1000, false, [0, 0]),
         (config, kernel, false, [0, 0]),
@@ -138,7 +138,7 @@ fn samples_of_the_wrong_level_are_dropped_and_counted() {
         (config.kernel_only(), kernel, false, [0, 0]),
         (config.user_only(), 0x40_1000, false, [0, 0]),
         (config.user_only(), kernel, false, [1, 1]),
-        // Nobody knows where it was.
+        // The address is unknown.
         (config.user_only(), 0x40_1000, true, [0, 2]),
         (config.kernel_only(), kernel, true, [0, 2]),
     ];
@@ -174,7 +174,7 @@ fn the_processors_random_begin_is_kept() {
     // (processor, period, random bits, count at which the next period begins)
     let table = [
         (fake::ZEN_2, 0x1000, 0x55, 0x55),
-        // What the count went on to is not random.
+        // The upper bits that the count reached are not random.
         (fake::ZEN_2, 0x1000, 0xfff, 0x7f),
         (fake::ZEN_2, 0x90, 0x7f, 0x7f),
         // Without RdWrOpCnt.
@@ -201,7 +201,7 @@ fn a_random_period_by_software_varies_in_bits_7_to_4() {
         seen[(ctl & 0xf) as usize] += 1;
     }
     assert!(seen.iter().all(|n| (5..40).contains(n)), "{seen:?}");
-    // Where the processor has its own, the period stays.
+    // If the processor starts its count at random, the period stays.
     let (machine, mut running) = start(fake::ZEN_2, IbsConfig::new().op(0x1000).op_random());
     machine.op(0x40_1000, 0, 0);
     nmi(&machine, &mut handler(), &mut running, &mut Room::new()).unwrap();

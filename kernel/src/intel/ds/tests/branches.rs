@@ -247,7 +247,7 @@ fn a_request_that_the_masked_entry_dropped_is_served_all_the_same() {
     let mut running = machine.start(100, EIGHT_SPARE);
     machine.branches(0, 92);
 
-    /// Takes records, and lets the processor record on as soon as it is enabled, while the entry is still masked.
+    /// Takes records; the processor records again as soon as recording is enabled, while the entry is still masked.
     struct Late(Machine, Numbers);
     // SAFETY: it represents no hardware.
     unsafe impl LocalApic for Late {
@@ -260,7 +260,7 @@ fn a_request_that_the_masked_entry_dropped_is_served_all_the_same() {
             if !entry.is_masked() && self.1.room.take().is_some() {
                 self.0.branches(first, 92);
             }
-            // SAFETY: as the caller promises.
+            // SAFETY: the caller promises the same.
             unsafe { self.0.set_lvt_pc(entry) }
         }
     }
