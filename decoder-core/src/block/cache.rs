@@ -1,6 +1,6 @@
-//! Runs of code and paths over them, remembered: each is found out once and then found by its first address.
+//! The cache of decoded runs of code and of paths over them, looked up by their first address.
 //!
-//! The memory for that is the caller's, and what does not fit replaces what was there.
+//! The memory is the caller's. A new entry replaces the one in its slot.
 
 use super::{
     path::{Key, Path},
@@ -11,7 +11,7 @@ use crate::{
     mode::ExecMode,
 };
 
-/// A place in the caller's memory for one run of code and one path over some.
+/// A cache entry in the caller's memory: one run of code and one path over several.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Slot {
     path: Path,
@@ -20,7 +20,7 @@ pub struct Slot {
     space: u64,
 }
 
-/// What is in the caller's memory: runs by first address, address space and mode, and paths by their keys.
+/// The cache: runs by first address, address space and mode, and paths by their keys.
 #[derive(Debug)]
 pub(super) struct Cache<'a> {
     slots: &'a mut [Slot],
@@ -30,7 +30,7 @@ pub(super) struct Cache<'a> {
     vmcs: Option<u64>,
 }
 
-/// By what of an address space the code of an image differs.
+/// Which parts of an address space (CR3, VMCS) the image's code depends on.
 #[derive(Clone, Copy, Debug)]
 struct Sees {
     cr3: bool,
@@ -54,17 +54,17 @@ impl<'a> Cache<'a> {
         Self { slots, shift: 64 - bits.max(1), sees: Sees::of(image), space: 0, vmcs: None }
     }
 
-    /// From here on code is that of `image`, in the address space `space`.
+    /// Switches to the code of `image`, in the address space `space`.
     pub(super) fn set_image(&mut self, image: Image<'_>, space: Asid) {
         self.slots.fill(Slot::default());
         self.sees = Sees::of(image);
         self.enter(space);
     }
 
-    /// From here on code is that of the address space `space`.
+    /// Switches to the code of the address space `space`.
     pub(super) fn enter(&mut self, space: Asid) {
         if self.sees.cr3 {
-            // Bits 4:0 do not tell address spaces apart; here they tell the unknown one from that of zero.
+            // Bits 4:0 do not distinguish address spaces. Here they distinguish an unknown CR3 from a CR3 of zero.
             self.space = space.cr3.map_or(1, |cr3| cr3 & !0x1f);
         }
         if self.sees.vmcs && self.vmcs != space.vmcs {
@@ -89,21 +89,21 @@ impl<'a> Cache<'a> {
         }
     }
 
-    /// The place of that key's path, and whether it is there.
+    /// Returns the slot index for that key's path, and whether the path is there.
     #[inline]
     pub(super) fn find(&self, key: Key) -> (usize, bool) {
-        // Outcomes go where addresses have copies of one bit.
+        // The outcomes go into the top bits, where addresses repeat one bit.
         let index = self.index(key.ip ^ u64::from(key.outcomes) << 57);
         (index, self.slots.get(index).is_some_and(|slot| slot.path.key == key))
     }
 
-    /// The path in a place.
+    /// The path in a slot.
     #[inline]
     pub(super) fn path(&self, index: usize) -> Option<&Path> {
         self.slots.get(index).map(|slot| &slot.path)
     }
 
-    /// Puts a path into its place.
+    /// Stores a path in its slot.
     #[cold]
     pub(super) fn keep(&mut self, index: usize, path: Path) {
         if let Some(slot) = self.slots.get_mut(index) {
@@ -117,7 +117,7 @@ impl<'a> Cache<'a> {
         Key { ip, space: self.space, outcomes, mode: mode as u8 }
     }
 
-    /// Whether there is no memory.
+    /// Whether the caller gave no memory.
     pub(super) fn is_empty(&self) -> bool {
         self.slots.is_empty()
     }

@@ -1,4 +1,4 @@
-//! The block decoder: the walk, many steps at a time.
+//! The block decoder: walks the code many instructions at a time.
 
 use super::{Block, Insns, Item, Slot, cache::Cache, follow::Following};
 use crate::{
@@ -12,16 +12,16 @@ use crate::{
 
 /// Gives the blocks of a trace and the events between them, in order.
 ///
-/// It begins at a PSB: [`sync_forward`](Self::sync_forward) first, and again after each error.
+/// Decoding starts at a PSB: call [`sync_forward`](Self::sync_forward) first, and again after each error.
 #[derive(Debug)]
 pub struct BlockDecoder<'a> {
     pub(super) walker: Walker<'a>,
     pub(super) cache: Cache<'a>,
-    /// What was executed and not given out; nothing when its count is 0.
+    /// Instructions that were executed but not reported yet; none if the count is 0.
     pub(super) block: Block,
-    /// What comes behind `block`.
+    /// The error that comes after `block`.
     pub(super) failed: Option<Error>,
-    /// The packet behind which `block` was executed, and whether it ended with a branch that the trace decided.
+    /// The packet after which `block` was executed, and whether it ended with a branch that the trace decided.
     pub(super) behind: u64,
     pub(super) decided: bool,
     /// The part of the image that the last single instruction came from, and its section.
@@ -43,7 +43,8 @@ pub(super) const NO_BLOCK: Block = Block {
 };
 
 impl Block {
-    /// Makes an instruction at `ip` the first of the block, if it has none; `false` when it is of another block.
+    /// Makes the instruction at `ip` the first of the block, if it is empty; `false` when the instruction belongs to
+    /// another block.
     #[inline]
     pub(super) fn begin(&mut self, ip: u64, mode: ExecMode, speculative: bool, section: u32) -> bool {
         if self.insns != 0 {
@@ -88,13 +89,13 @@ impl<'a> BlockDecoder<'a> {
         }
     }
 
-    /// Goes in front of another trace of the same image, with everything forgotten but the code.
+    /// Goes to the start of another trace of the same image. All state is forgotten except the decoded code.
     pub fn set_trace(&mut self, trace: &'a [u8]) {
         self.forget();
         self.walker.set_trace(trace);
     }
 
-    /// Decodes from another image from here on: the next block is the first of it. All code is decoded anew.
+    /// Replaces the image, from the next block on. All code is decoded again.
     pub fn set_image(&mut self, image: Image<'a>) {
         self.leave_path();
         self.walker.set_image(image);
@@ -104,16 +105,16 @@ impl<'a> BlockDecoder<'a> {
 
     /// Goes to the next PSB and returns its offset; `None` when none follows.
     ///
-    /// Everything that was known is forgotten, except the counters and the code. The decoder looks ahead: a PSB that it
-    /// has read before it came to an error counts as passed. [`resync`](Self::resync) loses less.
+    /// The decoder forgets all state except the counters and the decoded code. It reads ahead: a PSB that it has read
+    /// before an error counts as passed. [`resync`](Self::resync) loses less.
     pub fn sync_forward(&mut self) -> Option<u64> {
         self.forget();
         self.walker.sync_forward()
     }
 
-    /// Goes to the PSB from which on nothing was given out yet and returns its offset; `None` when there is none.
+    /// Goes to the first PSB after which nothing was reported yet and returns its offset; `None` when there is none.
     ///
-    /// That is the next PSB, or the last one that was read when there was an error before any instruction behind it.
+    /// This is the next PSB, or the last one that was read if an error came before the first instruction after it.
     pub fn resync(&mut self) -> Option<u64> {
         self.forget();
         self.walker.resync()
@@ -125,7 +126,8 @@ impl<'a> BlockDecoder<'a> {
         self.walker.sync_backward()
     }
 
-    /// Goes to the PSB at `offset`, also to one that it was at before; `false`, and nothing changes, when there is none.
+    /// Goes to the PSB at `offset`, even if it was there before. Returns `false` and changes nothing when there is
+    /// none.
     ///
     /// In a run of PSBs without a gap it goes to the last one.
     pub fn sync_at(&mut self, offset: u64) -> bool {
@@ -136,12 +138,13 @@ impl<'a> BlockDecoder<'a> {
         found
     }
 
-    /// Behind an error, looks for the next event that says where the decoder is, to go on from there.
+    /// After an error, looks for the next event that gives the decoder's place, and continues there.
     ///
-    /// What lies between is lost. A PSB+ among it is begun with anew.
+    /// The part of the trace in between is lost. If that part holds a PSB+, decoding restarts there.
     ///
     /// # Errors
-    /// When there is an error before such an event. Then [`sync_forward`](Self::sync_forward) is left.
+    /// When there is an error before such an event. Only [`sync_forward`](Self::sync_forward) can continue from
+    /// there.
     pub fn recover(&mut self) -> Result<Recovered, Error> {
         self.forget();
         let recovered = self.walker.recover();
@@ -158,26 +161,27 @@ impl<'a> BlockDecoder<'a> {
         self.cache.enter(Asid::default());
     }
 
-    /// The packets between which the block given out last was executed.
+    /// The packets between which the last reported block was executed.
     ///
-    /// A [`Timeline`](crate::time::Timeline) of the trace tells when that was, and makes a guess at each of its
-    /// instructions. An event was when its own packet was made, [`Event::offset`](crate::event::Event::offset).
+    /// A [`Timeline`](crate::time::Timeline) of the trace converts that to a time and estimates the time of each of
+    /// its instructions. The time of an event is that of its own packet, at
+    /// [`Event::offset`](crate::event::Event::offset).
     #[must_use]
     pub fn span(&self) -> Span {
         if let Some(before) = self.following.given().checked_sub(1) {
-            // All outcomes of a path are of packets without another one between.
+            // All outcomes of a path come from packets without another packet in between.
             return Span {
                 behind: self.walker.behind_with(before),
                 before: self.walker.behind_with(before + 1),
             };
         }
         let (behind, last) = (self.behind, self.walker.behind());
-        // The branch at the end used the last packet that was used, be it the one at the begin.
+        // The branch at the block's end used the last packet, which may be the one before the block.
         let used = self.decided && (last > behind || !self.walker.may_be_deferred());
         Span { behind, before: if used { last } else { self.walker.before() } }
     }
 
-    /// The instructions of a block that was just given out.
+    /// The instructions of the last reported block.
     #[must_use]
     pub fn insns(&self, block: &Block) -> Insns<'a> {
         Insns::new(self.walker.image, self.walker.space, block)
@@ -185,13 +189,13 @@ impl<'a> BlockDecoder<'a> {
 
     /// The next block or event, or `None` at the end of the trace.
     ///
-    /// Status updates, TIPs and TNTs are used up inside and not given out.
+    /// Status updates, TIPs and TNTs are consumed here and not reported.
     ///
-    /// A block is best used where it is, by reference: to copy it as a whole the processor has to wait for its parts.
+    /// Use the block by reference: copying all of it right after its fields were written stalls the processor.
     ///
     /// # Errors
-    /// With the offset of the packet that is wrong, or that the code does not lead to. The instructions before it are
-    /// given out first. After an error, only [`ErrorKind::OutOfSync`](crate::ErrorKind::OutOfSync) follows until
+    /// Holds the offset of the packet that is wrong or does not fit the code. The instructions before it are reported
+    /// first. After an error, only [`ErrorKind::OutOfSync`](crate::ErrorKind::OutOfSync) follows until
     /// [`sync_forward`](Self::sync_forward).
     #[expect(clippy::should_implement_trait, reason = "an iterator cannot tell its end from an error by `?`")]
     #[inline]
@@ -202,7 +206,7 @@ impl<'a> BlockDecoder<'a> {
         }
     }
 
-    /// The next block or event, where that is not simply the next one of a path.
+    /// The next block or event, when the current path has no next block.
     #[inline(never)]
     fn next_elsewhere(&mut self) -> Result<Option<Item>, Error> {
         let following = self.leave_path();
@@ -216,7 +220,7 @@ impl<'a> BlockDecoder<'a> {
         next
     }
 
-    /// An instruction is going to be executed, the first of a block if nothing is in it.
+    /// Prepares for executing an instruction, which is the first of a block if the block is empty.
     #[inline]
     pub(super) fn begin(&mut self) {
         if self.block.insns == 0 {
@@ -242,7 +246,7 @@ impl<'a> BlockDecoder<'a> {
         Err(error)
     }
 
-    /// The next block or event, where the walk is on no path; one may begin here.
+    /// The next block or event while the walk is on no path. With `may_follow` a path may start here.
     #[inline(always)]
     fn advance(&mut self, may_follow: bool) -> Result<Option<Item>, Error> {
         match self.hot_mode() {
@@ -252,7 +256,7 @@ impl<'a> BlockDecoder<'a> {
         }
     }
 
-    /// The mode to run in, when nothing but a branch comes next in the trace.
+    /// The mode to run in, if a branch is next in the trace.
     #[inline(always)]
     fn hot_mode(&mut self) -> Option<ExecMode> {
         let goes_on = self.walker.executed.is_none()
@@ -263,8 +267,8 @@ impl<'a> BlockDecoder<'a> {
         if goes_on { self.walker.mode } else { None }
     }
 
-    /// The mode to run in, when no event has its place before the next branch that the trace decides, and none is made
-    /// of that branch.
+    /// The mode to run in, if no event comes before the next branch that the trace decides, and that branch makes no
+    /// event.
     #[inline]
     pub(super) fn bulk_mode(&self) -> Option<ExecMode> {
         let goes_on = self.walker.tracing == Tracing::On && self.walker.awaits_branch();

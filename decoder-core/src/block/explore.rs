@@ -1,4 +1,4 @@
-//! Finding paths: where outcomes lead, as far as nothing but code and outcomes decide.
+//! Builds paths: follows outcomes over the code as far as only code and outcomes decide.
 
 use super::{
     BlockDecoder,
@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{flow::Way, mode::ExecMode};
 
-/// Stretches of code in one leg, between direct jumps and calls: so few that they are no endless loop.
+/// The most runs of code in one leg, joined by direct jumps and calls. The limit excludes endless loops.
 const STRETCHES: u32 = 16;
 
 /// Where an explorer is.
@@ -24,7 +24,7 @@ struct Explorer {
 }
 
 impl BlockDecoder<'_> {
-    /// The path of a key. It ends before anything that is wrong, or too long to remember.
+    /// Builds the path of a key. The path ends before an error, or where it is too long to store.
     #[cold]
     #[inline(never)]
     pub(super) fn explore(&mut self, key: Key, mode: ExecMode) -> Path {
@@ -68,7 +68,7 @@ impl BlockDecoder<'_> {
                 Way::Cond => next,
                 Way::Return if way.left > 0 => {
                     leg.end = End::Return;
-                    // Another outcome is an error.
+                    // A not-taken outcome is an error.
                     way.take()?.then_some(())?;
                     match way.depth.checked_sub(1) {
                         Some(depth) => {

@@ -1,14 +1,15 @@
-//! The hot path: run after run of remembered code, while no event is due before the next branch.
+//! The fast path: runs of cached code, while no event comes before the next branch.
 
 use super::{Block, BlockDecoder, Item, decoder::NO_BLOCK, run::Run};
 use crate::{error::Error, flow::Way, mode::ExecMode};
 
 impl BlockDecoder<'_> {
-    /// Walks to the next branch that the trace decides, and over it. Something is known of the trace, and it is not an
-    /// event that has its place in the code.
+    /// Walks to the next branch that the trace decides, and over it. What comes next in the trace must be known and
+    /// must not be an event with a place in the code.
     #[inline(never)]
     pub(super) fn run(&mut self, mode: ExecMode) -> Result<Option<Item>, Error> {
-        // In registers, not in `self.block`: what is written field by field and read as a whole has to be waited for.
+        // In registers, not in `self.block`: reading memory as a whole right after writing it field by field stalls
+        // the processor.
         let mut block = if self.block.insns == 0 {
             self.begin();
             NO_BLOCK
@@ -33,7 +34,7 @@ impl BlockDecoder<'_> {
             block.insns = block.insns.saturating_add(u32::from(run.insns));
             block.truncated = run.truncated;
             self.walker.psb = None;
-            // Where the walk is when something is wrong at its end.
+            // The walk's place if there is an error at the end of the run.
             self.walker.ip = last;
             self.walker.walk.step(u64::from(run.insns));
             if let Err(error) = self.walker.go(run.end, run.target, next) {
@@ -59,7 +60,7 @@ impl BlockDecoder<'_> {
         }
     }
 
-    /// The block comes before the error.
+    /// Keeps the block, because it is reported before the error.
     #[cold]
     fn keep(&mut self, block: Block, error: Error) -> Result<Option<Item>, Error> {
         self.block = block;

@@ -1,4 +1,4 @@
-//! The hottest way through the decoder: block after block of a path.
+//! The fastest path through the decoder: the blocks of a cached path, one after the other.
 
 use super::{
     Block, BlockDecoder, Item,
@@ -6,13 +6,13 @@ use super::{
 };
 use crate::{error::Error, flow::Way, mode::ExecMode};
 
-/// Where the walk is on a path: its outcomes are taken from the trace when it is left.
+/// The walk's position on a path. The path's outcomes are taken from the trace when the walk leaves it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Following {
     index: usize,
-    /// How many legs were given out.
+    /// How many legs were reported.
     leg: u8,
-    /// How many legs end with an outcome, and whether there is one more.
+    /// How many legs end with an outcome, and whether one more follows, which ends with a target.
     decided: u8,
     named: bool,
     mode: ExecMode,
@@ -43,7 +43,7 @@ impl BlockDecoder<'_> {
         Some(block)
     }
 
-    /// Begins a path at the instruction that comes next, or walks on without one.
+    /// Starts a path at the next instruction, or continues without one.
     #[inline(always)]
     pub(super) fn enter(&mut self, mode: ExecMode) -> Result<Option<Item>, Error> {
         let outcomes = self.walker.peek_outcomes(OUTCOMES as u8);
@@ -68,8 +68,8 @@ impl BlockDecoder<'_> {
         }
     }
 
-    /// The block at whose end the path does not go on by an outcome, or not as expected; `None` when there is none, or
-    /// the trace goes on in another way.
+    /// The last block of the path: one that ends with a target, or with a return that leads elsewhere than the path
+    /// says. `None` when there is none, or the trace has something else next.
     #[inline(always)]
     pub(super) fn leave(&mut self, following: Following) -> Option<Result<Option<Item>, Error>> {
         let Following { index, leg: at, named, decided, mode } = following;
@@ -95,10 +95,10 @@ impl BlockDecoder<'_> {
         Some(Ok(Some(Item::Block(block))))
     }
 
-    /// From here on the walk is on no path. What is known of the block that was given out last is kept.
+    /// Leaves the path, but keeps what is known about the last reported block.
     #[inline(always)]
     pub(super) fn leave_path(&mut self) -> Following {
-        // Field by field: what was written in parts and is read as a whole has to be waited for.
+        // Field by field, because reading memory as a whole right after writing it in parts stalls the processor.
         let Following { index, leg, decided, named, mode } = self.following;
         (self.following.leg, self.following.decided, self.following.named) = (0, 0, false);
         if leg != 0 {
@@ -120,7 +120,7 @@ impl Following {
         self.named || self.leg < self.decided
     }
 
-    /// How many blocks of the path were given out.
+    /// How many blocks of the path were reported.
     pub(super) const fn given(&self) -> u8 {
         self.leg
     }

@@ -10,7 +10,7 @@ use crate::{
 
 /// The instructions of a [`Block`], each with its address, in order.
 ///
-/// It ends early where the image does not hold the block, which then is not of this image.
+/// It ends early if the image does not hold all of the block; then the block is from another image.
 #[derive(Clone, Debug)]
 pub struct Insns<'a> {
     image: Image<'a>,
@@ -29,7 +29,7 @@ impl<'a> Insns<'a> {
         Self { image, space: space.into(), window, mode: block.mode, ip: block.ip, left: block.insns }
     }
 
-    /// Goes on with another block of the same image.
+    /// Continues with another block of the same image.
     ///
     /// Better than a new iterator for each block, as long as the address space stays the same: the section need not be found again.
     pub fn restart(&mut self, block: &Block) {

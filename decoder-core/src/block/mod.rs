@@ -1,12 +1,13 @@
 //! Events to blocks of instructions: the instruction flow, many instructions at a time.
 //!
-//! A block is a stretch of the walk that the code alone decides: instructions one behind the other, over direct jumps
-//! and calls, up to a branch that the trace decides or to an event. The blocks of a trace hold the same instructions as
-//! [`InsnDecoder`](crate::flow::InsnDecoder) gives, and lie between the same events.
+//! A block is a part of the walk that the code alone decides: consecutive instructions, over direct jumps and calls,
+//! up to a branch that the trace decides or to an event. The blocks of a trace hold the same instructions that
+//! [`InsnDecoder`](crate::flow::InsnDecoder) gives, between the same events.
 //!
-//! Code is decoded once: what was found is kept in memory that the caller hands in, as many [`Slot`]s as there are to
-//! spare. Without any, every block is decoded anew. Also kept is where the next outcomes led from an address: when they
-//! come there again, the same blocks are given out without a look at the code.
+//! Code is decoded once and cached in memory that the caller provides, as many [`Slot`]s as it can spare. Without
+//! slots every block is decoded each time. The cache also holds paths: the blocks that certain outcomes led to from
+//! an address. When the same outcomes come at that address again, the blocks are reported without looking at the
+//! code.
 //!
 //! ```
 //! use pugmark_decoder_core::block::{BlockDecoder, Item, Slot};
@@ -51,20 +52,20 @@ pub(crate) use run::{is_truncated, section_of};
 
 use crate::{event::Event, mode::ExecMode};
 
-/// Instructions that were executed one behind the other.
+/// Instructions that were executed one after the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Block {
     /// The address of the first instruction.
     pub ip: u64,
     /// The address of the last instruction.
     pub end_ip: u64,
-    /// How many there are; those behind the first follow by the code, direct jumps and calls included.
+    /// How many instructions there are. Those after the first follow from the code, including direct jumps and calls.
     pub insns: u32,
     /// The section that they are in, by its place in [`Image::sections`](crate::image::Image::sections); `u32::MAX` where that number is too small.
     pub section: u32,
-    /// In what mode they were executed.
+    /// The mode in which they were executed.
     pub mode: ExecMode,
-    /// In a transaction.
+    /// Executed in a transaction.
     pub speculative: bool,
     /// The last instruction's bytes are not all in the section, but partly in others.
     pub truncated: bool,

@@ -1,32 +1,31 @@
-//! Paths: the blocks that code and a few outcomes make, remembered together.
+//! Paths: sequences of blocks that follow from the code and a few outcomes, cached together.
 //!
-//! Finding the code of one block costs more than what is to be known of it. So the way that the walk takes from an
-//! address under the outcomes that come next is remembered as a whole, and when the same outcomes come there again, it
-//! is followed block by block.
+//! Looking up the code of a single block is expensive. So the whole way that the walk takes from an address with the
+//! next outcomes is cached. When the same outcomes come at that address again, the path is followed block by block.
 
 /// The most outcomes that a path depends on: as many as a short TNT packet has.
 pub(super) const OUTCOMES: usize = 6;
 
-/// Where some blocks begin, how their branches go, and where they lead.
+/// A sequence of blocks: where they start, how their branches go, and where they lead.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Path {
     pub(super) key: Key,
     /// How many legs end with an outcome.
     pub(super) decided: u8,
-    /// Whether another one comes behind them, at whose end the trace names a target.
+    /// Whether one more leg follows, whose target the trace names.
     pub(super) named: bool,
-    /// The section that all are in.
+    /// The section that all legs are in.
     pub(super) section: u32,
     pub(super) legs: [Leg; OUTCOMES],
 }
 
-/// What a path is found by.
+/// The key to look up a path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Key {
     pub(super) ip: u64,
     pub(super) space: u64,
-    /// The oldest outcome in the highest bit, with a bit set in front of it. No path has a 0, as slots that are not in
-    /// use have: those are all zeros, which are written fastest.
+    /// The oldest outcome in the highest bit, with a set bit above it. So no path has 0 here; unused slots have,
+    /// because they are all zeros, which are fastest to write.
     pub(super) outcomes: u8,
     pub(super) mode: u8,
 }
@@ -36,9 +35,9 @@ pub(super) struct Key {
 pub(super) struct Leg {
     /// Of the last instruction.
     pub(super) last: i32,
-    /// Of what comes next; behind a branch whose target the trace names, of the byte behind that.
+    /// The address of what comes next; for a branch whose target the trace names, the address after the branch.
     pub(super) next: i32,
-    /// What the direct call in it will return to, if there is one.
+    /// The return address of the leg's direct call, if it has one.
     pub(super) returns_to: i32,
     pub(super) insns: u16,
     pub(super) calls: bool,
@@ -48,23 +47,23 @@ pub(super) struct Leg {
 /// How a leg ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum End {
-    /// A conditional branch, by an outcome, behind no call.
+    /// A conditional branch, by an outcome, with no call in the leg.
     #[default]
     Plain,
-    /// A conditional branch, by an outcome, behind a call.
+    /// A conditional branch, by an outcome, after a call in the leg.
     Cond,
     /// A compressed return, by an outcome.
     Return,
-    /// A return, where the trace says to.
+    /// A return whose target the trace names.
     NamedReturn,
-    /// An indirect call, where the trace says to.
+    /// An indirect call whose target the trace names.
     NamedCall,
-    /// Any other branch, where the trace says to.
+    /// Any other branch whose target the trace names.
     Named,
 }
 
 impl Path {
-    /// One more leg, if there is room.
+    /// Appends a leg, if there is room.
     pub(super) fn push(&mut self, leg: Leg) {
         if let Some(place) = self.legs.get_mut(usize::from(self.decided)) {
             *place = leg;
@@ -75,12 +74,12 @@ impl Path {
         }
     }
 
-    /// Whether another leg can join.
+    /// Whether another leg can be appended.
     pub(super) const fn is_open(&self) -> bool {
         !self.named && (self.decided as usize) < OUTCOMES
     }
 
-    /// Whether it leads nowhere.
+    /// Whether the path has no legs.
     pub(super) const fn is_empty(&self) -> bool {
         self.decided == 0 && !self.named
     }

@@ -1,4 +1,4 @@
-//! One instruction at a time, where an event may have its place behind each.
+//! The slow path: one instruction at a time, when an event may follow each.
 
 use super::{
     BlockDecoder, Item,
@@ -11,7 +11,7 @@ use crate::{
 };
 
 impl BlockDecoder<'_> {
-    /// Walks until something is to be given out.
+    /// Walks until there is something to report.
     #[inline(never)]
     pub(super) fn step(&mut self) -> Result<Option<Item>, Error> {
         if let Some(error) = self.failed.take() {
@@ -21,7 +21,7 @@ impl BlockDecoder<'_> {
             return Err(self.walker.fail(ErrorKind::OutOfSync));
         }
         loop {
-            // A block ends in front of an event, so that what the decoder says of itself is true of the block.
+            // A block ends before an event, so that the decoder's accessors describe the block.
             let open = self.block.insns != 0;
             let ends = open && self.walker.executed.is_some_and(|insn| self.ends_block(insn.class));
             let decided = self.walker.executed.is_some_and(|insn| needs_trace(insn.class));
@@ -53,12 +53,12 @@ impl BlockDecoder<'_> {
         }
     }
 
-    /// Appends the instruction at `ip` to the block; `false` when it is of another block.
+    /// Appends the instruction at `ip` to the block; `false` when the instruction belongs to another block.
     fn execute(&mut self) -> Result<bool, Error> {
         self.begin();
         let Self { walker, block, window, section, .. } = self;
         let executed = walker.execute_if(|walker, insn, mode| {
-            // Not by their bytes, which are many.
+            // Compares addresses, not the bytes, which are many.
             if (window.base, window.bytes.as_ptr_range())
                 != (walker.window.base, walker.window.bytes.as_ptr_range())
             {

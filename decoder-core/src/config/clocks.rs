@@ -1,43 +1,42 @@
-//! What must be known of a processor's clocks to make time of packets.
+//! The parameters of a processor's clocks that are needed to get the time from packets.
 
-/// The clocks of the processor that a trace is of. Zero where something is not known.
+/// The clocks of the traced processor. A value of zero means unknown.
 ///
 /// Source: SDM vol. 3, Intel Processor Trace, "Tracing Post-Processing"; vol. 2, CPUID; vol. 3, "Time-Stamp Counter".
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Clocks {
     /// IA32_RTIT_CTL.MTCFreq: an MTC comes every `2^mtc_freq` ticks of the crystal clock.
     ///
-    /// For MTC and TMA packets. Zero is a frequency like others.
+    /// For MTC and TMA packets. Here zero is a valid frequency.
     pub mtc_freq: u8,
     /// The TSC's frequency as a multiple of the bus clock: bits 15:8 of MSR_PLATFORM_INFO.
     ///
-    /// For CBR packets; where it is zero they do not calibrate, and CYC packets wait for two MTCs.
+    /// For CBR packets; if it is zero they do not calibrate, and CYC packets count only after two MTCs.
     pub nom_freq: u8,
     /// CPUID.15H:EAX, the denominator of the ratio of TSC to crystal clock.
     ///
-    /// For MTC packets, and CYC packets between them; where it or the numerator is zero they are errors of the time
+    /// For MTC packets, and CYC packets between them; if it or the numerator is zero they are errors of the time
     /// layer.
     pub cpuid_15h_eax: u32,
     /// CPUID.15H:EBX, the numerator of that ratio.
     pub cpuid_15h_ebx: u32,
     /// CPUID.15H:ECX, the crystal clock's frequency in Hz.
     ///
-    /// For no packet: it makes nanoseconds of the TSC.
+    /// For no packet: it is needed to convert the TSC to nanoseconds.
     pub cpuid_15h_ecx: u32,
     /// CPUID.16H:EAX, the base frequency in MHz, which is nearly the TSC's.
     ///
-    /// For no packet: it makes nanoseconds of the TSC where the crystal clock's frequency is not known.
+    /// For no packet: it is needed to convert the TSC to nanoseconds if the crystal clock's frequency is unknown.
     pub cpuid_16h_eax: u16,
     /// IA32_TSC_ADJUST, what software has added to the TSC since reset: the Software_Offset between the TSC and the
     /// crystal clock.
     ///
-    /// For no packet, unless a [timeline](crate::time::Timeline::with_known_adjust) is told to do without TMA packets by
-    /// it.
+    /// For no packet, unless a [timeline](crate::time::Timeline::with_known_adjust) uses it in place of TMA packets.
     pub tsc_adjust: i64,
-    /// The TSC is not invariant (CPUID.80000007H:EDX\[8\] is 0): it may stand still in deep C-states.
+    /// The TSC is not invariant (CPUID.80000007H:EDX\[8\] is 0): it may stop in deep C-states.
     ///
-    /// For TSC packets behind a sleep: a [timeline](crate::time::Timeline) says where
-    /// [TSC ticks are not time](crate::time::Doubt::TscStopped).
+    /// For TSC packets after a sleep: a [timeline](crate::time::Timeline) says where [TSC ticks are not
+    /// time](crate::time::Doubt::TscStopped).
     pub tsc_varies: bool,
 }
 

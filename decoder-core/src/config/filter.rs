@@ -70,7 +70,8 @@ impl AddressFilter {
         Self { ranges }
     }
 
-    /// Whether code at `ip` is traced: in a filter range, or anywhere when there is none, and in no TraceStop range.
+    /// Whether code at `ip` is traced: it is in a filter range, or there are no filter ranges, and it is in no
+    /// TraceStop range.
     #[must_use]
     pub fn contains(&self, ip: u64) -> bool {
         let of = |kind: RangeKind| self.ranges.iter().filter(move |range| range.kind == kind);

@@ -1,13 +1,14 @@
-//! What a trace does not say about how it was taken, and how its reader wants it.
+//! The configuration of decoders: how a trace was recorded, as far as the trace itself does not say, and what the
+//! caller wants.
 //!
-//! One [`Config`] serves the encoder and every layer; each takes from it what it needs. What a reader does not know it
-//! leaves at its default: a packet that cannot be understood without it is an error then, everything else is not.
+//! One [`Config`] serves the encoder and every layer; each uses the fields it needs. Leave unknown values at their
+//! default: then only a packet that cannot be decoded without the value is an error.
 //!
 //! ```
 //! use pugmark_decoder_core::config::{Clocks, Config, Flags};
 //! use pugmark_decoder_core::errata::Cpu;
 //!
-//! // A Skylake, recorded with MTCFreq 3; blocks shall end at calls.
+//! // A Skylake, recorded with MTCFreq 3; blocks are to end at calls.
 //! let clocks = Clocks { mtc_freq: 3, nom_freq: 34, cpuid_15h_eax: 2, cpuid_15h_ebx: 284, ..Clocks::default() };
 //! let flags = Flags { end_on_call: true, ..Flags::default() };
 //! let mut config = Config { clocks, flags, ..Config::default() };
@@ -30,21 +31,20 @@ pub use unknown::{Position, UnknownPackets};
 
 use crate::errata::{Cpu, Errata, UnknownCpu};
 
-/// How a trace was taken, and how its reader wants it.
+/// How a trace was recorded, and what the caller wants.
 ///
-/// The default is a processor without errata, clocks and filters of which nothing is known, the manual's reading of
-/// packets, and no wishes.
+/// The default: no errata, unknown clocks, no filters, packets as in the manual, and no flags.
 #[derive(Clone, Copy, Debug)]
 pub struct Config<'a> {
-    /// The processor that the trace is of; `None` when it is not known.
+    /// The traced processor; `None` if unknown.
     ///
     /// Layers: none. [`set_cpu`](Self::set_cpu) chooses the errata by it.
     pub cpu: Option<Cpu>,
-    /// In what the processor's traces differ from the manual.
+    /// How the processor's traces differ from the manual.
     ///
     /// Layers: all. Each erratum says which.
     pub errata: Errata,
-    /// What is known of the processor's clocks.
+    /// The processor's clocks.
     ///
     /// Layers: time, and through it events, query, instructions and blocks. Each field says for which packets.
     pub clocks: Clocks,
@@ -52,18 +52,18 @@ pub struct Config<'a> {
     ///
     /// Layers: instructions and blocks, for erratum SKL014.
     pub filter: AddressFilter,
-    /// Whose reading of packets counts.
+    /// Whose packet formats to use.
     ///
-    /// Layers: all, the encoder too.
+    /// Layers: all, and the encoder.
     pub dialect: Dialect,
-    /// The reader's wishes.
+    /// Optional behaviour.
     ///
     /// Layers: each flag says which.
     pub flags: Flags,
-    /// Who sizes and names packets whose opcode is not known. Without it they are errors.
+    /// A callback for packets whose opcode is unknown. Without it they are errors.
     ///
-    /// Layers: packets, which gives them out as [`Packet::Unknown`](crate::Packet::Unknown), and through it all
-    /// others, which skip them.
+    /// Layers: packets, which reports them as [`Packet::Unknown`](crate::Packet::Unknown), and all others, which skip
+    /// them.
     pub unknown: Option<UnknownPackets<'a>>,
 }
 
@@ -88,11 +88,11 @@ impl Config<'_> {
         }
     }
 
-    /// Sets the processor and its errata, instead of those that were set.
+    /// Sets the processor and replaces the errata with the processor's.
     ///
     /// # Errors
-    /// [`UnknownCpu`] when the processor is not in the table of [`Errata::of`]; no errata are set then. What is known
-    /// of them from elsewhere goes into [`errata`](Self::errata).
+    /// [`UnknownCpu`] when the processor is not in the table of [`Errata::of`]; then no errata are set. Errata known
+    /// from elsewhere can be set in [`errata`](Self::errata).
     pub fn set_cpu(&mut self, cpu: Cpu) -> Result<(), UnknownCpu> {
         self.cpu = Some(cpu);
         self.errata = Errata::NONE;
@@ -101,31 +101,31 @@ impl Config<'_> {
     }
 }
 
-/// What a decoder is asked for beyond the rule.
+/// Optional behaviour of decoders.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Flags {
-    /// Changes of RFLAGS.IF are [`Iflags`](crate::event::EventKind::Iflags) events. Of use only where event trace was
-    /// on (IA32_RTIT_CTL.EventEn): without it every packet says that IF is clear.
+    /// Changes of RFLAGS.IF are [`Iflags`](crate::event::EventKind::Iflags) events. Useful only if event trace was on
+    /// (IA32_RTIT_CTL.EventEn): without it every packet says that IF is clear.
     ///
     /// Layers: events, and through it query, instructions and blocks.
     pub iflags: bool,
-    /// An overflow keeps what was found out about the length of core cycles.
+    /// An overflow keeps the measured length of core cycles.
     ///
     /// Layers: time, and through it events, query, instructions and blocks.
     pub keep_calibration: bool,
-    /// Time going on at a branch is a [`Tick`](crate::event::EventKind::Tick) event.
+    /// Emit a [`Tick`](crate::event::EventKind::Tick) event when time advances at a branch.
     ///
     /// Layers: instructions and blocks.
     pub ticks: bool,
-    /// Status updates, the state that PSB+ packets repeat, are given out too.
+    /// Report status updates (the state that a PSB+ repeats), too.
     ///
-    /// Layers: instructions and blocks. Events and query always give them out.
+    /// Layers: instructions and blocks. Events and query always report them.
     pub statuses: bool,
-    /// Blocks end behind direct calls.
+    /// Blocks end after direct calls.
     ///
     /// Layers: blocks.
     pub end_on_call: bool,
-    /// Blocks end behind direct jumps.
+    /// Blocks end after direct jumps.
     ///
     /// Layers: blocks.
     pub end_on_jump: bool,
@@ -143,7 +143,7 @@ impl Flags {
     };
 }
 
-/// Whose reading of packets' bytes counts, where readings differ.
+/// Whose packet formats to use, where they differ.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Dialect {
     /// The SDM's.

@@ -1,11 +1,11 @@
-//! Packets that this library does not know and its user does.
+//! A callback for packets that this library does not know but its caller does.
 //!
 //! ```
 //! use pugmark_decoder_core::config::{Config, UnknownPackets};
 //! use pugmark_decoder_core::error::ErrorKind;
 //! use pugmark_decoder_core::packet::{Packet, Packets, Unknown};
 //!
-//! // 05 and a byte, of which only those below 10 are known.
+//! // The packet is 05 and a byte, which must be below 10.
 //! let sizes = UnknownPackets::new(&|_, position, _| match *position.bytes() {
 //!     [0x05, value, ..] if value < 0x10 => Ok(Unknown { size: 2, value: value.into() }),
 //!     [0x05, value, ..] => Err(ErrorKind::Refused(value.into())),
@@ -26,20 +26,20 @@ use crate::{
 };
 use core::fmt;
 
-/// Sizes and names packets whose opcode is not known.
+/// Gives the size and meaning of packets whose opcode is unknown.
 ///
-/// It is called for each of them with the configuration, the packet's position and the context, and returns the
-/// packet's size and a value of its own. An error that it returns becomes the packet's. A size of zero is an error, the
-/// unknown opcode; a packet that reaches over the end of the trace ends it, as all packets do.
+/// The callback gets the configuration, the packet's position and the context, and returns the packet's size and a
+/// value of its choice. An error that it returns becomes the packet's error. A size of zero is the error "unknown
+/// opcode". A packet that extends past the end of the trace ends the trace, as every packet does.
 ///
-/// What it looks up, and what the values stand for, is in what the function captures.
+/// The closure can capture whatever it needs to look up packets and to interpret the values.
 #[derive(Clone, Copy)]
 pub struct UnknownPackets<'a>(&'a Callback<'a>);
 
 type Callback<'a> = dyn Fn(&Config<'_>, Position<'_>, Context) -> Result<Unknown, ErrorKind> + Sync + 'a;
 
 impl<'a> UnknownPackets<'a> {
-    /// Asks `callback`.
+    /// A reader that calls `callback`.
     pub const fn new(
         callback: &'a (impl Fn(&Config<'_>, Position<'_>, Context) -> Result<Unknown, ErrorKind> + Sync),
     ) -> Self {
@@ -65,9 +65,9 @@ impl fmt::Debug for UnknownPackets<'_> {
 /// A place in a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Position<'a> {
-    /// The whole trace, as far as there is one: of a packet that is parsed alone, the bytes that it is in front of.
+    /// The whole trace; for a packet that is parsed alone, the bytes that were passed in.
     pub trace: &'a [u8],
-    /// Where in it the packet begins.
+    /// The packet's offset in the trace.
     pub offset: usize,
 }
 

@@ -1,4 +1,4 @@
-//! The code that was traced: bytes, where they were in memory, and in which address space.
+//! The code that was traced: bytes with their addresses and address spaces.
 //!
 //! ```
 //! use pugmark_decoder_core::image::{AddressSpace, Image, Section};
@@ -13,14 +13,14 @@
 //! assert_eq!((window.base, window.bytes), (0x1000, &[0x90; 4][..]));
 //! assert_eq!(image.window(0x1005, None).unwrap().bytes, &[0xcc; 2]);
 //! assert_eq!(image.window(0x1010, None), None);
-//! // Before that there was only the first.
+//! // Before that there was only the first section.
 //! assert_eq!(Image::new(&sections[..1]).window(0x1005, None).unwrap().bytes.len(), 16);
 //! ```
 //!
-//! Code that is written while it is traced has an image for each time: a decoder goes from one to the next between two
-//! items, with [`set_image`](crate::flow::InsnDecoder::set_image). As an image is a part of a slice, the images of a
-//! program that only maps more and more are longer and longer parts of the same one. Where code is unmapped too,
-//! [`Sections`] holds them. Code that is nowhere in memory, but can be had, comes from a [`CodeReader`].
+//! Code that changes while it is traced needs an image for each state: the decoder is switched between two items with
+//! [`set_image`](crate::flow::InsnDecoder::set_image). An image refers to a slice of sections. So for a program that
+//! only maps more code, each image can be a longer part of the same slice. If code is unmapped, too, use
+//! [`Sections`]. A [`CodeReader`] supplies code that is not in memory but can be fetched.
 
 mod reader;
 mod sections;
@@ -39,12 +39,12 @@ pub struct Section<'a> {
     pub base: u64,
     /// The bytes; what lies above the end of the address space is ignored.
     pub bytes: &'a [u8],
-    /// Where they are mapped.
+    /// The address spaces that they are mapped in.
     pub space: AddressSpace,
 }
 
-/// The traced code: sections, of which a later one hides what is behind it of an earlier one, and what is in none of
-/// them.
+/// The traced code: sections, of which a later one hides the overlapped part of an earlier one, and a reader for
+/// addresses in no section.
 #[derive(Clone, Copy, Debug)]
 pub struct Image<'a> {
     sections: &'a [Section<'a>],
@@ -91,7 +91,7 @@ impl<'a> Image<'a> {
         self.sections
     }
 
-    /// Where what is in no section comes from.
+    /// The reader for addresses in no section.
     #[must_use]
     pub const fn reader(&self) -> Option<CodeReader<'a>> {
         self.reader
@@ -142,33 +142,34 @@ impl<'a> Image<'a> {
         self.read(ip, space, &mut [0]) == 1
     }
 
-    /// Asks the reader for what is in no section, from `ip` to the next section at the most.
+    /// Reads bytes in no section with the reader, from `ip` at most to the next section.
     #[cold]
     fn read_elsewhere(&self, ip: u64, space: Asid, out: &mut [u8]) -> usize {
         let Some(reader) = self.reader else { return 0 };
         let sections = self.sections_of(space).filter_map(Section::addresses);
         let behind = sections.map(|section| *section.start()).filter(|start| *start > ip);
-        // Nothing is behind the last address, and that itself counts.
+        // Without a later section there is room up to and including the last address.
         let room = behind.min().map_or((u64::MAX - ip).saturating_add(1), |start| start - ip);
         let len = usize::try_from(room).unwrap_or(usize::MAX).min(out.len());
         out.get_mut(..len).map_or(0, |out| reader.read(out, ip, space))
     }
 
-    /// The sections that are mapped in `space`, those in front first.
+    /// The sections that are mapped in `space`, the last (topmost) first.
     fn sections_of(&self, space: Asid) -> impl Iterator<Item = &'a Section<'a>> {
         self.sections.iter().rev().filter(move |section| section.space.contains(space))
     }
 }
 
 impl Section<'_> {
-    /// The first address and the last: what ends with the address space has none behind it. `None` for an empty section.
+    /// The first and the last address, inclusive because a section may end with the address space. `None` for an
+    /// empty section.
     fn addresses(&self) -> Option<core::ops::RangeInclusive<u64>> {
         let len = u64::try_from(self.bytes.len()).ok()?.checked_sub(1)?;
         Some(self.base..=self.base.saturating_add(len))
     }
 }
 
-/// Copies as much as there is and as there is room for, and returns how much that is.
+/// Copies as many bytes as both slices allow and returns their number.
 fn copy(bytes: &[u8], out: &mut [u8]) -> usize {
     bytes.iter().zip(out).map(|(byte, out)| *out = *byte).count()
 }

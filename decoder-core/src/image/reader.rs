@@ -1,16 +1,16 @@
-//! Code that is in no section.
+//! A callback that supplies code in no section.
 
 use super::Asid;
 use core::fmt;
 
-/// Gives code that is not in memory, as an image is asked for it: from a debugger's target, a core file, a page cache.
+/// Supplies code that is not in memory, on demand: from a debugger's target, a core file or a page cache.
 ///
-/// It is called with the place for the bytes, their address and the address space, and returns how many bytes it could
-/// give from there on; none means that nothing is mapped. It is asked for what no section holds, and up to the next
-/// section at the most.
+/// The callback gets a buffer for the bytes, their address and the address space. It returns how many bytes it wrote;
+/// 0 means that nothing is mapped there. It is called only for addresses in no section, at most up to the next
+/// section.
 ///
-/// A block decoder remembers what it decoded; so code that changes needs
-/// [`set_image`](crate::block::BlockDecoder::set_image), be it with the same image.
+/// A block decoder caches decoded code. So when code changes, call
+/// [`set_image`](crate::block::BlockDecoder::set_image), even with the same image.
 ///
 /// ```
 /// use core::cell::Cell;
@@ -38,12 +38,12 @@ pub struct CodeReader<'a>(&'a Callback<'a>);
 type Callback<'a> = dyn Fn(&mut [u8], u64, Asid) -> usize + 'a;
 
 impl<'a> CodeReader<'a> {
-    /// Asks `callback`.
+    /// A reader that calls `callback`.
     pub const fn new(callback: &'a impl Fn(&mut [u8], u64, Asid) -> usize) -> Self {
         Self(callback)
     }
 
-    /// Reads from `ip` on; how many bytes.
+    /// Reads from `ip` on and returns the number of bytes.
     pub(super) fn read(self, out: &mut [u8], ip: u64, space: Asid) -> usize {
         self.0(out, ip, space).min(out.len())
     }

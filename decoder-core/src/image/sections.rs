@@ -1,4 +1,4 @@
-//! Sections that come and go, in the caller's memory.
+//! A list of sections that changes as code is mapped and unmapped.
 
 use super::{AddressSpace, Image, Section};
 use core::{fmt, ops::Range};
@@ -37,30 +37,30 @@ impl fmt::Display for Full {
 impl core::error::Error for Full {}
 
 impl Section<'_> {
-    /// No bytes, to fill memory with.
+    /// An empty section, to initialise memory with.
     pub const EMPTY: Self = Self { base: 0, bytes: &[], space: AddressSpace::Any };
 }
 
 impl<'m, 'a> Sections<'m, 'a> {
-    /// None, with room for as many as `memory` has.
+    /// An empty list, with room for as many sections as `memory` has.
     #[must_use]
     pub const fn new(memory: &'m mut [Section<'a>]) -> Self {
         Self { memory, len: 0 }
     }
 
-    /// The image of them.
+    /// The image of these sections.
     #[must_use]
     pub fn image(&self) -> Image<'_> {
         Image::new(self.as_slice())
     }
 
-    /// The sections; a later one hides what is behind it of an earlier one.
+    /// The sections; a later one hides the overlapped part of an earlier one.
     #[must_use]
     pub fn as_slice(&self) -> &[Section<'a>] {
         self.memory.get(..self.len).unwrap_or_default()
     }
 
-    /// Adds a section, which hides what is behind it.
+    /// Adds a section, which hides what it overlaps.
     ///
     /// # Errors
     /// When there is no room.
@@ -68,7 +68,8 @@ impl<'m, 'a> Sections<'m, 'a> {
         self.insert(self.len, section)
     }
 
-    /// Takes away the section that was mapped last as this one; what it hid is there again. `false` when there is none.
+    /// Removes the last mapped section that equals this one; what it hid is visible again. `false` when there is
+    /// none.
     pub fn remove(&mut self, section: &Section<'_>) -> bool {
         let Some(at) = self.as_slice().iter().rposition(|own| own == section) else { return false };
         self.memory.copy_within(at + 1..self.len, at);
@@ -76,8 +77,8 @@ impl<'m, 'a> Sections<'m, 'a> {
         true
     }
 
-    /// Takes away all sections of these spaces, and those alone: what is mapped in all spaces stays in each. Returns how
-    /// many there were.
+    /// Removes all sections with exactly these address spaces: a section that is mapped in all spaces stays. Returns
+    /// how many were removed.
     pub fn remove_space(&mut self, space: AddressSpace) -> usize {
         let before = self.len;
         self.len = 0;
@@ -90,11 +91,11 @@ impl<'m, 'a> Sections<'m, 'a> {
         before - self.len
     }
 
-    /// Takes these addresses away from each section of these spaces, and of those alone; what was hidden there is gone,
-    /// too.
+    /// Removes these addresses from each section with exactly these address spaces. What those sections hid of each
+    /// other there is removed, too.
     ///
     /// # Errors
-    /// When a section falls into two and there is no room for the second. Nothing has changed then.
+    /// When a section is split in two and there is no room for the second part. Then nothing has changed.
     pub fn unmap(&mut self, addresses: Range<u64>, space: AddressSpace) -> Result<(), Full> {
         let of_space = |section: &Section<'_>| section.space == space;
         let cut = |section: &Section<'a>| (below(section, addresses.start), above(section, addresses.end));
@@ -143,14 +144,14 @@ impl<'m, 'a> Sections<'m, 'a> {
     }
 }
 
-/// What a section has below `end`.
+/// The part of a section below `end`.
 fn below<'a>(section: &Section<'a>, end: u64) -> Option<Section<'a>> {
     let len = usize::try_from(end.saturating_sub(section.base)).unwrap_or(usize::MAX);
     let bytes = section.bytes.get(..len).unwrap_or(section.bytes);
     (!bytes.is_empty()).then_some(Section { bytes, ..*section })
 }
 
-/// What a section has from `start` on.
+/// The part of a section from `start` on.
 fn above<'a>(section: &Section<'a>, start: u64) -> Option<Section<'a>> {
     let base = start.max(section.base);
     let bytes = section.bytes.get(usize::try_from(base - section.base).ok()?..)?;

@@ -18,7 +18,8 @@ pub enum AddressSpace {
     },
 }
 
-/// The address space that code was executed in, as far as the trace says: what PIP and VMCS packets said last.
+/// The address space that code was executed in, as far as the trace says: the values of the last PIP and VMCS
+/// packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Asid {
     /// CR3, without bits 4:0.
@@ -28,14 +29,14 @@ pub struct Asid {
 }
 
 impl From<Option<u64>> for Asid {
-    /// Of a CR3 alone.
+    /// The address space with this CR3 and an unknown VMCS.
     fn from(cr3: Option<u64>) -> Self {
         Self { cr3, vmcs: None }
     }
 }
 
 impl AddressSpace {
-    /// The CR3 of those that have one only.
+    /// The CR3, if it is restricted to one.
     #[must_use]
     pub const fn cr3(self) -> Option<u64> {
         match self {
@@ -44,7 +45,7 @@ impl AddressSpace {
         }
     }
 
-    /// The VMCS of those that have one only.
+    /// The VMCS, if it is restricted to one.
     #[must_use]
     pub const fn vmcs(self) -> Option<u64> {
         match self {
@@ -53,7 +54,7 @@ impl AddressSpace {
         }
     }
 
-    /// Whether `space` is among them. What is not known of it may be anything, so it is among all.
+    /// Whether `space` is one of these address spaces. An unknown part of `space` matches everything.
     #[must_use]
     pub fn contains(self, space: impl Into<Asid>) -> bool {
         let Asid { cr3, vmcs } = space.into();
@@ -61,7 +62,7 @@ impl AddressSpace {
     }
 }
 
-/// Whether `known`, without its lowest `bits`, is `wanted`, where both are known.
+/// Whether `known` equals `wanted` apart from the lowest `bits` bits, or one of them is unknown.
 const fn may_be(wanted: Option<u64>, known: Option<u64>, bits: u32) -> bool {
     match (wanted, known) {
         (Some(wanted), Some(known)) => (wanted ^ known) >> bits == 0,

@@ -51,10 +51,10 @@ pub(super) fn decode(bytes: &[u8], mode: ExecMode, ip: u64) -> Result<Insn, Insn
     }
 }
 
-/// What is known of the instruction so far.
+/// The state of decoding one instruction.
 struct Pass<'a> {
     bytes: &'a [u8],
-    /// How many bytes were looked at.
+    /// How many bytes were read.
     at: usize,
     mode: ExecMode,
     ip: u64,
@@ -80,7 +80,7 @@ impl Pass<'_> {
         Ok(byte)
     }
 
-    /// The next byte, which stays there.
+    /// The next byte, without consuming it.
     #[inline]
     fn peek(&self) -> Result<u8, InsnError> {
         if self.at >= MAX_LEN {
@@ -89,7 +89,7 @@ impl Pass<'_> {
         self.bytes.get(self.at).copied().ok_or(InsnError::Truncated)
     }
 
-    /// What the mandatory prefix is, as VEX.pp counts.
+    /// The mandatory prefix, numbered as in VEX.pp.
     #[inline]
     fn prefix(&self) -> Prefix {
         if self.rep != 0 { self.rep } else { usize::from(self.operand) }
@@ -115,7 +115,7 @@ impl Pass<'_> {
         }
     }
 
-    /// The opcode behind 0F.
+    /// The opcode after 0F.
     fn opcode_0f(&mut self, opcode: u8) -> Result<Insn, InsnError> {
         let attr = legacy::MAP_0F[opcode as usize];
         match attr.kind {
@@ -126,7 +126,7 @@ impl Pass<'_> {
         }
     }
 
-    /// The opcode behind 0F 38 or 0F 3A.
+    /// The opcode after 0F 38 or 0F 3A.
     fn escaped(&mut self, map: &Map) -> Result<Insn, InsnError> {
         let attr = map[self.byte()? as usize];
         match attr.kind {
@@ -219,7 +219,7 @@ impl Pass<'_> {
         }
     }
 
-    /// 0F 0F: the opcode stands behind the operands.
+    /// 0F 0F: the opcode is after the operands.
     fn amd_3dnow(&mut self, attr: Attr) -> Result<Insn, InsnError> {
         let insn = self.operands(attr, Op::Other)?;
         match self.bytes.get(usize::from(insn.len) - 1) {
@@ -284,7 +284,7 @@ impl Pass<'_> {
         self.finish(self.at + self.address_bytes(modrm)? + encoding.immediate(opcode, modrm), Op::Other)
     }
 
-    /// ModRM with what belongs to it, and the immediate.
+    /// Decodes ModRM, SIB, displacement and the immediate.
     #[inline]
     fn operands(&mut self, attr: Attr, op: Op) -> Result<Insn, InsnError> {
         let mut modrm = 0;
@@ -330,7 +330,7 @@ impl Pass<'_> {
         })
     }
 
-    /// Behind `end` stands an immediate.
+    /// Adds the immediate, which follows at `end`.
     #[inline]
     fn immediate(&self, imm: Imm, modrm: u8, end: usize, op: Op) -> Result<Insn, InsnError> {
         let test = modrm >> 3 & 7 < 2;
@@ -404,7 +404,7 @@ impl Pass<'_> {
         Ok(insn)
     }
 
-    /// The instruction, if all of it is there.
+    /// Returns the instruction, if all of its bytes are there.
     #[inline]
     fn finish(&self, len: usize, op: Op) -> Result<Insn, InsnError> {
         if len > MAX_LEN {

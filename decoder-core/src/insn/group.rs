@@ -1,6 +1,6 @@
 //! Which ModRM bytes an opcode takes.
 
-/// What stands before the opcode, as VEX.pp counts it: none, 66, F3, F2.
+/// The mandatory prefix before the opcode, numbered as in VEX.pp: none, 66, F3, F2.
 pub(super) type Prefix = usize;
 
 /// No mandatory prefix.
@@ -18,14 +18,14 @@ const F2: Prefix = 3;
 pub(super) struct Forms([[u8; 2]; 4]);
 
 impl Forms {
-    /// Whether `modrm` is defined behind `prefix`.
+    /// Whether `modrm` is defined after `prefix`.
     #[inline]
     pub(super) const fn allow(&self, prefix: Prefix, modrm: u8) -> bool {
         let register = (modrm >= 0xc0) as usize;
         self.0[prefix & 3][register] >> (modrm >> 3 & 7) & 1 != 0
     }
 
-    /// What is defined behind no prefix: with memory, with a register.
+    /// Defines values without a prefix: with memory, with a register.
     pub(super) const fn without_prefix(&self) -> [u8; 2] {
         self.0[NP]
     }
@@ -40,13 +40,13 @@ impl Forms {
         Self([[0; 2]; 4])
     }
 
-    /// And these behind `prefix`.
+    /// Adds values after `prefix`.
     const fn with(mut self, prefix: Prefix, memory: u8, register: u8) -> Self {
         self.0[prefix] = [self.0[prefix][0] | memory, self.0[prefix][1] | register];
         self
     }
 
-    /// All of ModRM, behind the prefixes of `mask` (bit = [`Prefix`]).
+    /// All ModRM values, after the prefixes in `mask` (bit = [`Prefix`]).
     const fn behind(mask: u8) -> Self {
         let mut forms = Self::none();
         let mut prefix = 0;
@@ -111,35 +111,35 @@ groups! {
     /// INCSSP, UMONITOR, TPAUSE, UMWAIT.
     Group15 = Forms::none()
         .with(NP, 0xff, 0xe0).with(P66, 0xc0, 0x40).with(F3, 0x50, 0x7f).with(F2, 0, 0x40);
-    /// Behind no prefix.
+    /// Without a prefix.
     Np = Forms::behind(0b0001);
-    /// Behind no prefix, memory.
+    /// Without a prefix, memory.
     NpMemory = Forms::none().with(NP, 0xff, 0);
-    /// Behind 66.
+    /// After 66.
     P66 = Forms::behind(0b0010);
-    /// Behind 66, memory.
+    /// After 66, memory.
     P66Memory = Forms::none().with(P66, 0xff, 0);
-    /// Behind F3.
+    /// After F3.
     F3 = Forms::behind(0b0100);
-    /// Behind F3, a register.
+    /// After F3, a register.
     F3Register = Forms::none().with(F3, 0, 0xff);
-    /// Behind F2, memory.
+    /// After F2, memory.
     F2Memory = Forms::none().with(F2, 0xff, 0);
-    /// Behind none or 66.
+    /// Without a prefix or after 66.
     NpP66 = Forms::behind(0b0011);
-    /// Behind none or 66, memory.
+    /// Without a prefix or after 66, memory.
     NpP66Memory = Forms::none().with(NP, 0xff, 0).with(P66, 0xff, 0);
-    /// Behind none or 66, a register.
+    /// Without a prefix or after 66, a register.
     NpP66Register = Forms::none().with(NP, 0, 0xff).with(P66, 0, 0xff);
-    /// Behind none or F3.
+    /// Without a prefix or after F3.
     NpF3 = Forms::behind(0b0101);
-    /// Behind 66 or F3.
+    /// After 66 or F3.
     P66F3 = Forms::behind(0b0110);
-    /// Behind 66 or F2.
+    /// After 66 or F2.
     P66F2 = Forms::behind(0b1010);
-    /// Behind none, 66 or F3.
+    /// Without a prefix, or after 66 or F3.
     NotF2 = Forms::behind(0b0111);
-    /// Behind 66, F3 or F2.
+    /// After 66, F3 or F2.
     NotNp = Forms::behind(0b1110);
     /// 0F 12: MOVLPS, MOVHLPS, MOVLPD, MOVSLDUP, MOVDDUP.
     MovLow = Forms::behind(0b1101).with(P66, 0xff, 0);

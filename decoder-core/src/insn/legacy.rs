@@ -30,7 +30,7 @@ pub(super) enum Imm {
     TestByte,
     /// Iz for /0 and /1 (TEST).
     TestZ,
-    /// Ib, Ib behind 66 or F2 (EXTRQ, INSERTQ).
+    /// Ib, Ib after 66 or F2 (EXTRQ, INSERTQ).
     TwoBytes,
 }
 
@@ -185,7 +185,7 @@ pub(super) static ONE_BYTE: Map = LEGACY;
 /// The one-byte map in 64-bit mode.
 pub(super) static ONE_BYTE_64: Map = ONE_BYTE_64_ENTRIES;
 
-/// The map behind 0F.
+/// The map after 0F.
 pub(super) static MAP_0F: Map = MAP_0F_ENTRIES;
 
 /// What 64-bit mode changes in the one-byte map.
@@ -300,7 +300,7 @@ const LEGACY: Map = map(
     ],
 );
 
-/// The map behind 0F.
+/// The map after 0F.
 ///
 /// Source: SDM vol. 2, appendix Opcode Map, "Two-byte Opcode Map".
 pub(super) const MAP_0F_ENTRIES: Map = map(
@@ -406,7 +406,7 @@ pub(super) const MAP_0F_ENTRIES: Map = map(
     ],
 );
 
-/// The map behind 0F 38.
+/// The map after 0F 38.
 ///
 /// Source: SDM vol. 2, appendix Opcode Map, "Three-byte Opcode Map".
 pub(super) static MAP_0F38: Map = map(
@@ -441,7 +441,7 @@ pub(super) static MAP_0F38: Map = map(
     ],
 );
 
-/// The map behind 0F 3A; all with Ib.
+/// The map after 0F 3A; all with Ib.
 pub(super) static MAP_0F3A: Map = map(
     [UNDEFINED; 256],
     &[

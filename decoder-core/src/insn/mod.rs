@@ -1,5 +1,5 @@
-//! x86 instructions as far as a trace decoder must know them: how long they are, whether they branch,
-//! where a direct branch goes, and which of them can cause an event.
+//! Decodes x86 instructions as far as a trace decoder needs: their length, whether they branch, where a direct branch
+//! goes, and which of them can cause an event.
 //!
 //! ```
 //! use pugmark_decoder_core::insn::{Class, decode};
@@ -10,10 +10,10 @@
 //! # Ok::<(), pugmark_decoder_core::insn::InsnError>(())
 //! ```
 //!
-//! Decoding is one pass over the bytes, directed by one table of 256 entries for each opcode map. Operands
-//! are not decoded. Accepted is what has a length: an encoding that the manual reserves inside a known opcode
-//! (LOCK where it is not allowed, VEX.vvvv that must be 1111b) keeps its length and is not refused, because a
-//! processor that meets it faults and its trace says so.
+//! Decoding is one pass over the bytes, directed by one table of 256 entries for each opcode map. Operands are not
+//! decoded. An encoding that the manual reserves inside a known opcode (LOCK where it is not allowed, VEX.vvvv that
+//! must be 1111b) is accepted with its length, because a processor that executes it faults and the trace shows the
+//! fault.
 //!
 //! Source: SDM vol. 2, "Instruction Format" and the appendix "Opcode Map"; for XOP and 3DNow! the AMD64
 //! Architecture Programmer's Manual vol. 3; for REX2 and EVEX map 4 the Intel APX architecture specification.
@@ -35,14 +35,14 @@ use crate::mode::ExecMode;
 /// Source: SDM vol. 2, "Instruction Format".
 pub const MAX_LEN: usize = 15;
 
-/// Decodes the instruction that `bytes` begin with; `ip` is its address, needed for the target only.
+/// Decodes the instruction at the start of `bytes`; `ip` is its address, needed only for the target.
 ///
 /// `bytes` may be longer than the instruction; [`MAX_LEN`] bytes are always enough.
 ///
-/// Near branches in 64-bit mode are 64 bits wide and their displacement is 32 bits, also behind an
-/// operand-size prefix: Intel processors ignore it there (SDM vol. 2, "Jcc", "JMP", "CALL"). A target is cut to
-/// 16 bits where the operand size is 16, and to 32 bits outside 64-bit mode. In 16-bit code an `ip` above
-/// 0xffff can only be a linear address with the segment's base in it; there the target is not cut to 16 bits.
+/// Near branches in 64-bit mode are 64 bits wide and their displacement is 32 bits, even after an operand-size
+/// prefix: Intel processors ignore it there (SDM vol. 2, "Jcc", "JMP", "CALL"). A target is cut to 16 bits where the
+/// operand size is 16, and to 32 bits outside 64-bit mode. In 16-bit code an `ip` above 0xffff can only be a linear
+/// address with the segment's base in it; there the target is not cut to 16 bits.
 ///
 /// # Errors
 /// [`InsnError`]; the bytes beyond the instruction never matter.
@@ -64,7 +64,7 @@ pub struct Insn {
     pub len: u8,
     /// How it changes the flow of instructions.
     pub class: Class,
-    /// Which instruction it is, where an event can name it.
+    /// Which instruction it is, if events can be caused by it.
     pub op: Op,
     /// Where it goes when it is taken: `Some` for direct near branches, that is [`Class::CondJump`],
     /// [`Class::NearJump`] and [`Class::NearCall`].
@@ -72,7 +72,7 @@ pub struct Insn {
 }
 
 impl Insn {
-    /// The address behind it, for an instruction at `ip`.
+    /// The address after the instruction, if it is at `ip`.
     #[must_use]
     #[inline]
     pub const fn next(&self, ip: u64) -> u64 {
@@ -95,7 +95,7 @@ impl Insn {
         self.class.is_far() || matches!(self.op, Op::Vmptrld)
     }
 
-    /// Whether it can be what a CFE of type IRET stands for: IRET and the other returns from an event or to a user.
+    /// Whether a CFE of type IRET may stand for it: IRET and the other returns from an event or to user mode.
     #[must_use]
     #[inline]
     pub const fn can_be_iret(&self) -> bool {
@@ -103,13 +103,13 @@ impl Insn {
     }
 }
 
-/// How an instruction changes the flow, and what the trace has for it.
+/// How an instruction changes the flow, and which packet the trace has for it.
 ///
 /// Source: SDM vol. 3, Intel Processor Trace, "Change of Flow Instruction (COFI) Tracing".
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Class {
-    /// Goes on with the next instruction.
+    /// Continues with the next instruction.
     Other,
     /// A conditional direct branch (Jcc, JrCXZ, LOOP, LOOPE, LOOPNE): one TNT bit.
     CondJump,
@@ -121,15 +121,15 @@ pub enum Class {
     IndirectJump,
     /// An indirect near CALL: a TIP.
     IndirectCall,
-    /// A near RET: a TIP, or a TNT bit where it is compressed.
+    /// A near RET: a TIP, or a TNT bit if it is compressed.
     NearReturn,
     /// A far JMP: a TIP.
     FarJump,
-    /// A far CALL, INT n and its kin, SYSCALL, SYSENTER, VMCALL: a TIP, behind a FUP where it is an interrupt.
+    /// A far CALL, INT n and similar, SYSCALL, SYSENTER, VMCALL: a TIP, after a FUP if it is an interrupt.
     FarCall,
     /// A far RET, IRET, UIRET, ERETS, ERETU, SYSRET, SYSEXIT, RSM, VMLAUNCH, VMRESUME: a TIP.
     FarReturn,
-    /// PTWRITE: a PTW packet; goes on with the next instruction.
+    /// PTWRITE: a PTW packet; continues with the next instruction.
     Ptwrite,
 }
 
@@ -153,7 +153,7 @@ impl Class {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Op {
-    /// None of those below.
+    /// Any other instruction.
     Other,
     /// Jcc, JrCXZ, LOOPcc.
     CondJump,

@@ -1,9 +1,9 @@
 //! VEX, EVEX and XOP: which opcodes there are, and their immediates.
 //!
-//! The maps are laid out as the manual's: a row for each high digit of the opcode, a column for each low one.
-//! The digit is the set of `pp` values that are defined: 1 none, 2 66, 4 F3, 8 F2. Of what such an
-//! encoding can have wrong besides (vvvv, W, L, memory where only registers are allowed, /reg of a group)
-//! nothing changes the length, and nothing of it is looked at.
+//! The maps are laid out as the manual's: a row for each high digit of the opcode, a column for each low one. The
+//! digit is the set of `pp` values that are defined: 1 none, 2 66, 4 F3, 8 F2. Other reserved values of such an
+//! encoding (vvvv, W, L, memory where only registers are allowed, /reg of a group) do not change the length, so they
+//! are not checked.
 //!
 //! Source: SDM vol. 2, appendix Opcode Map, "Two-byte Opcode Map", "Three-byte Opcode Map", and the instructions'
 //! pages; AVX10.2 and APX: their architecture specifications; XOP: AMD64 Architecture Programmer's Manual vol. 6.
@@ -17,7 +17,7 @@ pub(super) struct Encoding {
     map: &'static [u8; 256],
     /// The prefix's `pp`.
     pp: u8,
-    /// What stands behind the operands.
+    /// The immediate after the operands.
     imm: Imm,
 }
 
@@ -93,7 +93,7 @@ pub(super) fn xop(number: u8, last: u8) -> Option<Encoding> {
     Some(Encoding { map, pp: last & 3, imm })
 }
 
-/// EVEX: the first two bytes behind 62.
+/// EVEX: the first two bytes after 62.
 ///
 /// In 64-bit mode two bits that were fixed belong to APX (B4, X4) and AVX10 (U) now.
 pub(super) fn evex(first: u8, second: u8, mode: ExecMode) -> Option<Encoding> {
@@ -135,7 +135,7 @@ const fn map(rows: [&[u8; 16]; 16]) -> [u8; 256] {
     map
 }
 
-/// VEX behind 0F.
+/// VEX after 0F.
 static VEX_0F: [u8; 256] = map([
     b"0000000000000000", // 00
     b"fff3337300000000", // 10
@@ -155,7 +155,7 @@ static VEX_0F: [u8; 256] = map([
     b"8222222222222220", // F0
 ]);
 
-/// VEX behind 0F 38.
+/// VEX after 0F 38.
 static VEX_0F38: [u8; 256] = map([
     b"2222222222222222", // 00
     b"0002002222202220", // 10
@@ -175,7 +175,7 @@ static VEX_0F38: [u8; 256] = map([
     b"00110d8f00000000", // F0
 ]);
 
-/// VEX behind 0F 3A.
+/// VEX after 0F 3A.
 static VEX_0F3A: [u8; 256] = map([
     b"2220222022222222", // 00
     b"0000222222000200", // 10
@@ -295,7 +295,7 @@ static XOP_A: [u8; 256] = map([
     b"0000000000000000", // F0
 ]);
 
-/// EVEX behind 0F.
+/// EVEX after 0F.
 static EVEX_0F: [u8; 256] = map([
     b"0000000000000000", // 00
     b"fff3337300000000", // 10
@@ -315,7 +315,7 @@ static EVEX_0F: [u8; 256] = map([
     b"0222222022222220", // F0
 ]);
 
-/// EVEX behind 0F 38.
+/// EVEX after 0F 38.
 static EVEX_0F38: [u8; 256] = map([
     b"2000200000022200", // 00
     b"6666662022222222", // 10
@@ -335,7 +335,7 @@ static EVEX_0F38: [u8; 256] = map([
     b"00110d8f00000000", // F0
 ]);
 
-/// EVEX behind 0F 3A.
+/// EVEX after 0F 3A.
 static EVEX_0F3A: [u8; 256] = map([
     b"2202220fb2320002", // 00
     b"0000222222220222", // 10
