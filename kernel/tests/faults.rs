@@ -214,7 +214,7 @@ fn a_trace_that_its_handler_gives_up_says_so_and_goes_on_at_the_next_drain() {
     assert_eq!(tracing.state(), PtState::Abandoned(Abandoned::Stuck));
     assert_eq!(tracing.loss(), &Loss { abandoned: 1, ..Loss::NONE });
     assert!(!tracing.loss().is_none());
-    // Once is enough.
+    // Giving up a second time counts nothing.
     tracing.source(&mut collector).abandon(Abandoned::Stuck);
     assert_eq!(tracing.drain(&mut collector), Ok(PtState::Tracing));
     assert_eq!(tracing.loss().abandoned, 1);

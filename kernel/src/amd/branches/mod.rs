@@ -2,8 +2,8 @@
 //!
 //! LBR version 2 records all the time, and a PMI can freeze it. Branch sampling records the sixteen branches after a
 //! counter's overflow, and delays the counter's interrupt until it has them. The counter is number 0 and counts retired
-//! taken branches: [`Event::new(0xc4, 0).every(period).on(0)`](crate::amd::counters::CountedEvent). The handler of its
-//! interrupt reads the branches.
+//! taken branches: [`CountedEvent::new(0xc4, 0).every(period).on(0)`](crate::amd::counters::CountedEvent). The
+//! handler of its interrupt reads the branches.
 //!
 //! Source: APM vol. 2, Debug and Performance Resources, "Last Branch Stack Registers"; for branch sampling PPR 55898
 //! (family 19h models 00h-0Fh), "DBG_EXTN_CFG" and "SAMP_BR_FROM".
