@@ -13,23 +13,23 @@ use crate::{
 ///
 /// [`Enabled`](EventKind::Enabled) says where a run without gaps begins. A block ends with the branch of a record, or
 /// before an interrupt or exception: then [`AsyncBranch`](EventKind::AsyncBranch) follows. INT n, INT3, INT1 and INTO
-/// count as such, as in the flow of Intel PT. After an error the next call goes on with what comes behind it.
+/// count as such, as in the flow of Intel PT. After an error the next call continues with what follows.
 #[derive(Clone, Debug)]
 pub struct BlockDecoder<'a> {
     records: Records<'a>,
     pub(super) paths: Paths<'a>,
     options: Options<'a>,
-    /// Where execution goes on, if that is known.
+    /// Where execution continues, if that is known.
     pub(super) position: Option<Position>,
-    /// A record that is looked at again, after an error, as the first of a run.
+    /// A record that is read again after an error, as the first of a run.
     pub(super) again: Option<(u64, BranchRecord)>,
-    /// What is left to give out of the last record: an event, a way, then events.
+    /// What is left to report from the last record: an event, a way, then events.
     before: Option<Event>,
     pub(super) way: Option<Way>,
     pub(super) after: [Option<Event>; 2],
-    /// The last record's branch was of this instruction.
+    /// The instruction of the last record's branch.
     pub(super) branched: Option<u64>,
-    /// How the last record may have left the level that is traced.
+    /// How the last record may have left the privilege level that is traced.
     pub(super) left: Left,
     /// The index of the next record.
     index: u64,
@@ -39,13 +39,13 @@ pub struct BlockDecoder<'a> {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Position {
     pub(super) at: u64,
-    /// A run without gaps begins here; whether it goes on where one ended.
+    /// A run without gaps begins here; the flag says whether it continues where another one ended.
     pub(super) begins: Option<Resumed>,
 }
 
 pub(super) type Resumed = bool;
 
-/// A straight way that was found to lead where it has to.
+/// A straight way that leads to its goal.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Way {
     pub(super) at: u64,
@@ -55,17 +55,17 @@ pub(super) struct Way {
     pub(super) leg: Option<Leg>,
 }
 
-/// Where execution goes on when the level that a record led to is not traced.
+/// Where execution continues when a record led to a level that is not traced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Left {
     No,
     /// Here, when the handler returns.
     ToReturn(u64),
-    /// Nobody knows.
+    /// The place is unknown.
     ForGood,
 }
 
-/// What a record says of the instruction at its origin.
+/// What a record says about the instruction at its origin.
 enum Origin {
     /// It branched.
     Branch(Insn),
@@ -74,7 +74,7 @@ enum Origin {
 }
 
 impl<'a> BlockDecoder<'a> {
-    /// A decoder in front of `records`.
+    /// A decoder at the start of `records`.
     #[must_use]
     pub fn new(records: Records<'a>, image: Image<'a>, options: Options<'a>) -> Self {
         Self {
@@ -99,23 +99,23 @@ impl<'a> BlockDecoder<'a> {
         self.paths.image()
     }
 
-    /// How many records were looked at.
+    /// How many records were read.
     #[must_use]
     pub fn index(&self) -> u64 {
         self.index
     }
 
-    /// The instructions of a block that was given out.
+    /// The instructions of a block that was reported.
     #[must_use]
     pub fn insns(&self, block: &Block) -> Insns<'a> {
         Insns::new(self.paths.image(), self.paths.cr3(), block)
     }
 
-    /// The next block or event, or `None` behind the last record.
+    /// The next block or event, or `None` after the last record.
     ///
     /// # Errors
-    /// With the index of the record that is wrong. Nothing was given out of it, and the next call goes on behind it, or
-    /// with it when only the way to it is wrong.
+    /// Holds the index of the wrong record. Nothing of that record was reported. The next call continues after it, or
+    /// with it if only the way to it is wrong.
     #[expect(clippy::should_implement_trait, reason = "an iterator cannot tell its end from an error by `?`")]
     pub fn next(&mut self) -> Result<Option<Item>, Error> {
         loop {
@@ -154,7 +154,7 @@ impl<'a> BlockDecoder<'a> {
         }
     }
 
-    /// The next block of the way that is left.
+    /// The next block of the rest of the way.
     fn next_block(&mut self) -> Result<Option<Block>, ErrorKind> {
         let Some(way) = self.way.take() else { return Ok(None) };
         let leg = match way.leg {
@@ -188,7 +188,7 @@ impl<'a> BlockDecoder<'a> {
             }
             Err(end) if self.options.one_level && self.bridge(index, record, at, end) => {}
             Err(end) => {
-                // Without the code of either end there is one thing wrong, not two.
+                // Without the code of either end, report one error, not two.
                 if matches!(end.cause, Cause::Code(_)) && self.paths.place(from).is_err() {
                     self.begin(to);
                 } else {
@@ -240,7 +240,7 @@ impl<'a> BlockDecoder<'a> {
             _ if is_software_interrupt(insn.op) => false,
             (Class::Other | Class::Ptwrite, _) => false,
             (Class::CondJump | Class::NearJump | Class::NearCall, target) => target == Some(to),
-            // The handler that was interrupted at its begin is returned to as well.
+            // A handler that was interrupted at its first instruction is returned to, too.
             (Class::FarReturn, _) => true,
             _ => to_handler != Some(true),
         };
@@ -251,7 +251,7 @@ impl<'a> BlockDecoder<'a> {
         }
     }
 
-    /// A record of the instruction that has branched already: a trap behind the branch.
+    /// Handles a record of the instruction that has branched already: a trap after the branch.
     fn traps(&self, from: u64, to: u64) -> bool {
         let leads = self.options.handlers.is_none_or(|list| list.iter().any(|range| range.contains(&to)));
         self.branched == Some(from) && leads
@@ -273,13 +273,13 @@ impl<'a> BlockDecoder<'a> {
         (self.branched, self.left) = (branched, left);
     }
 
-    /// What comes next begins anew, here.
+    /// Starts a new run here.
     fn begin(&mut self, at: u64) {
         self.lose();
         self.position = Some(begin(at));
     }
 
-    /// What comes next begins anew.
+    /// Starts a new run.
     pub(super) fn lose(&mut self) {
         (self.position, self.branched, self.left) = (None, None, Left::No);
     }

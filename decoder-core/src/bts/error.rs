@@ -1,8 +1,8 @@
-//! What can be wrong with branch records, and in which.
+//! The errors of branch records: what is wrong, and in which record.
 
 use core::fmt;
 
-/// An error, and the record that it is about.
+/// An error, and the index of the record that caused it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Error {
     /// How many records are before it.
@@ -17,9 +17,9 @@ pub struct Error {
 pub enum ErrorKind {
     /// The bytes end within the record.
     Truncated {
-        /// How many there are.
+        /// The number of bytes.
         bytes: usize,
-        /// How many a record has.
+        /// The size of a record, in bytes.
         needed: usize,
     },
     /// A PERF_RECORD_SAMPLE has more than PERF_SAMPLE_IP and PERF_SAMPLE_ADDR.
@@ -37,8 +37,8 @@ pub enum ErrorKind {
         /// How many there are in a row.
         count: u64,
     },
-    /// Execution cannot have come to the branch: no straight way leads there, so records are missing, or it is none of
-    /// this code.
+    /// Execution cannot have come to the branch: no straight way leads there, so records are missing or the code is
+    /// not the traced code.
     Unreachable {
         /// Where the record before led.
         at: u64,
@@ -47,7 +47,7 @@ pub enum ErrorKind {
         /// The instruction at which the straight way ends.
         end: u64,
     },
-    /// The branch leads where no instruction at its origin leads, and where no handler is.
+    /// The branch leads neither to a target of the instruction at its origin nor to a handler.
     Impossible {
         /// The origin.
         from: u64,
@@ -67,7 +67,7 @@ pub enum ErrorKind {
 }
 
 impl ErrorKind {
-    /// The address of the instruction that it is about, if it is about one.
+    /// The address of the instruction that the error is about, if it is about one.
     #[must_use]
     pub const fn ip(&self) -> Option<u64> {
         match *self {

@@ -10,7 +10,7 @@ use crate::{
 
 /// Gives the instructions that branch records describe and the events between them, in order.
 ///
-/// It is [`BlockDecoder`], one instruction at a time: events and errors are the same.
+/// Works like [`BlockDecoder`], but one instruction at a time. Events and errors are the same.
 #[derive(Clone, Debug)]
 pub struct InsnDecoder<'a> {
     blocks: BlockDecoder<'a>,
@@ -19,19 +19,19 @@ pub struct InsnDecoder<'a> {
 }
 
 impl<'a> InsnDecoder<'a> {
-    /// A decoder in front of `records`.
+    /// A decoder at the start of `records`.
     #[must_use]
     pub fn new(records: Records<'a>, image: Image<'a>, options: Options<'a>) -> Self {
         Self { blocks: BlockDecoder::new(records, image, options), insns: None, mode: options.mode }
     }
 
-    /// How many records were looked at.
+    /// How many records were read.
     #[must_use]
     pub fn index(&self) -> u64 {
         self.blocks.index()
     }
 
-    /// The next instruction or event, or `None` behind the last record.
+    /// The next instruction or event, or `None` after the last record.
     ///
     /// # Errors
     /// As [`BlockDecoder::next`].

@@ -1,8 +1,8 @@
 //! Branch Trace Store: records of taken branches, and the flow of instructions that they describe.
 //!
-//! The processor stores a record for each taken branch, interrupt and exception: where from, and where to. Between the
-//! address that one record leads to and the one that the next comes from, execution went straight on. So each record
-//! closes a block of instructions; blocks, instructions and events are of the same types as those of Intel PT.
+//! The processor stores a record for each taken branch, interrupt and exception, with the source and the target
+//! address. From the target of one record to the source of the next, execution took no branch. So each record ends a
+//! block of instructions. Blocks, instructions and events have the same types as those of Intel PT.
 //!
 //! ```
 //! use pugmark_decoder_core::bts::{BlockDecoder, BranchRecord, InsnDecoder, Layout, Options, Records};
@@ -40,10 +40,10 @@
 //! # Ok::<(), pugmark_decoder_core::bts::Error>(())
 //! ```
 //!
-//! What a record does not say: in which mode and address space the code ran, and whether it was the instruction at its
-//! origin that branched, or an interrupt that came before it. A direct branch tells by its target. For an indirect one
-//! [`Options::handlers`] tells: what leads there is an interrupt or an exception. An exception behind an instruction
-//! (a trap) names that instruction, which is then taken as not executed.
+//! A record does not give the mode and the address space of the code, nor whether the instruction at its source
+//! branched or was interrupted. For a direct branch the target decides. For an indirect one [`Options::handlers`]
+//! decides: a record that leads there is an interrupt or an exception. An exception after an instruction (a trap)
+//! names that instruction, which is then treated as not executed.
 //!
 //! Source: SDM vol. 3, Debug, Branch Profile, TSC, and Resource Monitoring Features, "BTS and DS Save Area".
 

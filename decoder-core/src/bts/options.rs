@@ -1,10 +1,10 @@
-//! What branch records do not say.
+//! Facts about the traced code that branch records do not hold.
 
 use core::ops::RangeInclusive;
 
 use crate::mode::ExecMode;
 
-/// What branch records do not say.
+/// Facts about the traced code that branch records do not hold.
 #[derive(Clone, Copy, Debug)]
 pub struct Options<'a> {
     /// The mode of code that is in none of `modes`.
@@ -13,15 +13,15 @@ pub struct Options<'a> {
     pub modes: &'a [ModeRange],
     /// The address space that the code ran in, if the image has several.
     pub cr3: Option<u64>,
-    /// The first instruction that was traced. Without it, what ran before the first branch is not known.
+    /// The first instruction that was traced. Without it, the code before the first branch is unknown.
     pub start: Option<u64>,
-    /// The last instruction that was traced. Without it, what ran behind the last branch is not known.
+    /// The last instruction that was traced. Without it, the code after the last branch is unknown.
     pub end: Option<u64>,
     /// Where interrupts and exceptions lead to, best the exact addresses in the interrupt descriptor table. Without
-    /// it they may lead anywhere, but none is seen that comes right before an indirect branch.
+    /// it they may lead anywhere, but one that comes directly before an indirect branch is not detected.
     pub handlers: Option<&'a [RangeInclusive<u64>]>,
-    /// The processor stored branches of one privilege level only (BTS_OFF_OS or BTS_OFF_USR): what ran in the other
-    /// is left out without a sign.
+    /// The processor stored branches of one privilege level only (BTS_OFF_OS or BTS_OFF_USR): code of the other level
+    /// is missing without a mark.
     pub one_level: bool,
 }
 

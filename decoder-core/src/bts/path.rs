@@ -1,4 +1,4 @@
-//! Straight ways through code: what runs between two records.
+//! Straight ways through code: the instructions between two records.
 
 use super::{ErrorKind, ModeRange};
 use crate::{
@@ -9,7 +9,7 @@ use crate::{
     mode::ExecMode,
 };
 
-/// Straight-line code that is longer than this is not believed: it bounds the work for one record.
+/// The longest straight-line code that is accepted, to bound the work for one record.
 const LONGEST: u64 = 1 << 20;
 
 /// Finds straight ways through an image.
@@ -24,12 +24,12 @@ pub(super) struct Paths<'a> {
     section: u32,
 }
 
-/// The begin of a straight way that leads to its goal.
+/// The start of a straight way that leads to its goal.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Leg {
-    /// Without the instruction at the goal; it may be empty.
+    /// The block without the instruction at the goal; it may be empty.
     pub(super) block: Block,
-    /// Where the block ends: the goal, or a border that no block goes over.
+    /// Where the block ends: the goal, or a border that a block must not cross.
     pub(super) next: u64,
 }
 
@@ -44,7 +44,7 @@ pub(super) struct End {
 pub(super) enum Cause {
     /// At an instruction that always branches.
     Branch(Insn),
-    /// The goal is behind, within an instruction, or too far away.
+    /// The goal is at a lower address, within an instruction, or too far away.
     Missed,
     /// There is no instruction.
     Code(ErrorKind),
@@ -106,7 +106,7 @@ impl<'a> Paths<'a> {
         self.reach(at, goal).err().unwrap_or(End { ip: goal, cause: Cause::Missed })
     }
 
-    /// Adds the instruction at `ip` to a block that ends there; `false` when it has to be in a block of its own.
+    /// Adds the instruction at `ip` to a block that ends there; `false` when the instruction needs its own block.
     pub(super) fn extend(&mut self, block: &mut Block, ip: u64) -> Result<bool, ErrorKind> {
         let place = self.place(ip)?;
         Ok(append(block, ip, place))
@@ -123,7 +123,7 @@ impl<'a> Paths<'a> {
         Ok(Place { insn, mode, section: self.section, truncated })
     }
 
-    /// Decodes an instruction that is not as a whole in the part of the image that the last one came from.
+    /// Decodes an instruction that is not completely in the part of the image that the last one came from.
     #[cold]
     fn fetch_elsewhere(&mut self, ip: u64, mode: ExecMode) -> Result<Insn, ErrorKind> {
         let fetched = fetch(self.image, self.cr3.into(), Window::default(), ip, mode);
@@ -167,7 +167,7 @@ fn append(block: &mut Block, ip: u64, place: Place) -> bool {
     true
 }
 
-/// Control never goes on behind it, or only after a record.
+/// Whether control never continues after the instruction, or only after a record.
 fn always_branches(class: Class) -> bool {
     class.is_branch() && class != Class::CondJump
 }

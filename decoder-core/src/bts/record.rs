@@ -18,7 +18,7 @@ pub struct BranchRecord {
     pub predicted: bool,
 }
 
-/// How a branch record lies in memory.
+/// The layout of a branch record in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Layout {
     /// 12 bytes, fields of 32 bits: processors without DTES64 outside IA-32e mode.
@@ -43,7 +43,7 @@ pub(super) mod perf {
 }
 
 impl Layout {
-    /// Bytes of a record.
+    /// The size of a record, in bytes.
     #[must_use]
     pub const fn record_bytes(self) -> usize {
         match self {
@@ -54,17 +54,17 @@ impl Layout {
 }
 
 impl BranchRecord {
-    /// Whether it is what memory holds that was never written: zeros.
+    /// Whether the record is all zeros, as memory that was never written.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.from == 0 && self.to == 0
     }
 
-    /// Reads the record that `bytes` begin with. Undefined bits of the third field do not matter; a perf record's
-    /// header is not looked at.
+    /// Reads the record at the start of `bytes`. Undefined bits of the third field are ignored, and so is a perf
+    /// record's header.
     ///
     /// # Errors
-    /// [`ErrorKind::Truncated`], as of the first record.
+    /// [`ErrorKind::Truncated`], with the index of the first record.
     pub fn parse(layout: Layout, bytes: &[u8]) -> Result<Self, Error> {
         let parsed = match layout {
             Layout::Bits32 => bytes.first_chunk::<12>().map(|bytes| {
@@ -83,11 +83,11 @@ impl BranchRecord {
         parsed.ok_or(truncated(layout, bytes))
     }
 
-    /// Writes the record to the front of `out` and returns how many bytes it has.
+    /// Writes the record to the start of `out` and returns its size in bytes.
     ///
     /// # Errors
     /// [`ErrorKind::Truncated`] when `out` is too short, [`ErrorKind::TooWide`] when an address has more than 32 bits
-    /// and the layout has not; as of the first record. Nothing is written then.
+    /// but the layout has 32; with the index of the first record. Then nothing is written.
     pub fn emit(self, layout: Layout, out: &mut [u8]) -> Result<usize, Error> {
         let flags = if self.predicted { PREDICTED } else { 0 };
         let short = truncated(layout, out);

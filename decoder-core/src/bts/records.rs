@@ -3,14 +3,14 @@
 use super::record::perf;
 use super::{BranchRecord, Error, ErrorKind, Layout};
 
-/// What lies next in a buffer of branch records.
+/// One entry of a buffer of branch records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Entry {
     /// A branch.
     Branch(BranchRecord),
-    /// So many branches were lost here, a PERF_RECORD_LOST says; only in [`Layout::PerfSample`].
+    /// Branches were lost here, as a PERF_RECORD_LOST says; only in [`Layout::PerfSample`].
     Lost {
-        /// How many.
+        /// How many branches were lost.
         count: u64,
     },
 }
@@ -36,11 +36,11 @@ pub enum Entry {
 #[derive(Clone, Debug)]
 pub struct Records<'a> {
     bytes: &'a [u8],
-    /// What comes behind `bytes`: the front of a circular buffer.
+    /// The part after `bytes`: the front of a circular buffer.
     then: &'a [u8],
     layout: Layout,
     index: u64,
-    /// Nothing was given out yet of a circular buffer's older part, which may never have been written.
+    /// Nothing was reported yet from a circular buffer's older part, which may never have been written.
     skips_empty: bool,
 }
 
@@ -51,9 +51,8 @@ impl<'a> Records<'a> {
         Self { bytes, then: &[], layout, index: 0, skips_empty: false }
     }
 
-    /// The records of a circular buffer of which the next one would be written at the offset `next`: from there to the
-    /// end, as far as it was ever written, then from the begin to there. When `next` lies behind the end it is as if it
-    /// were the end.
+    /// The records of a circular buffer of which the next one would be written at the offset `next`: from there to
+    /// the end, as far as it was ever written, then from the start to there. A `next` past the end counts as the end.
     #[must_use]
     pub fn circular(bytes: &'a [u8], next: usize, layout: Layout) -> Self {
         let (then, bytes) = bytes.split_at_checked(next).unwrap_or((bytes, &[]));
@@ -98,7 +97,7 @@ impl<'a> Records<'a> {
         }
     }
 
-    /// Gives `None` for a record that says nothing of branches.
+    /// Returns `None` for a record that is not about branches.
     fn next_perf(&mut self) -> Result<Option<Entry>, ErrorKind> {
         let bytes = self.bytes.len();
         let whole = self.bytes.first_chunk::<{ perf::HEADER }>().map(|header| {
@@ -115,7 +114,7 @@ impl<'a> Records<'a> {
         };
         self.take(size);
         match kind {
-            // Other fields between the two or in their place would be taken for addresses.
+            // Other fields between the two or in their place would be read as addresses.
             perf::SAMPLE if size > self.layout.record_bytes() => Err(ErrorKind::OtherSample { bytes: size }),
             perf::SAMPLE => match BranchRecord::parse(self.layout, record) {
                 Ok(branch) if branch.is_empty() => Err(ErrorKind::Empty { count: 1 }),

@@ -1,8 +1,8 @@
 //! Counters in an adaptive record: format 6.
 
-/// Counters as they stood when the record was stored.
+/// The counters' values when the record was stored.
 ///
-/// Which ones are there the group says itself. Source: Linux, `struct pebs_cntr_header` and
+/// The group's header says which counters it holds. Source: Linux, `struct pebs_cntr_header` and
 /// `setup_pebs_adaptive_sample_data`, by Intel's authors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Counters<'a> {
@@ -12,7 +12,7 @@ pub struct Counters<'a> {
     values: &'a [[u8; 8]],
 }
 
-/// What the third field of the header is where PERF_METRICS and its base are there.
+/// The header's third field if PERF_METRICS and its base are present.
 const METRICS: u32 = 3;
 
 impl<'a> Counters<'a> {
@@ -23,7 +23,7 @@ impl<'a> Counters<'a> {
     /// The counters with these numbers as bits, and their values as they lie in memory: general-purpose counters, then
     /// fixed-function ones, each by their numbers, then with `metrics` the slots and PERF_METRICS.
     ///
-    /// `None` where there are not as many values.
+    /// `None` if the number of values does not fit.
     #[must_use]
     pub const fn new(general: u32, fixed: u32, metrics: bool, values: &'a [[u8; 8]]) -> Option<Self> {
         match values.len() == count(general, fixed, metrics) {
@@ -52,7 +52,7 @@ impl<'a> Counters<'a> {
         }
     }
 
-    /// How the values lie in memory.
+    /// The values' layout in memory.
     pub(super) const fn as_bytes(&self) -> &'a [[u8; 8]] {
         self.values
     }
@@ -62,7 +62,7 @@ impl<'a> Counters<'a> {
         [self.general as u64 | (self.fixed as u64) << 32, metrics]
     }
 
-    /// Which counters this header announces, and how many values follow it; `None` where it is not known what it says.
+    /// The counters that this header announces, and how many values follow; `None` for an unknown header.
     pub(super) const fn parse_header([counters, metrics]: [u64; 2]) -> Option<(u32, u32, bool, usize)> {
         let (general, fixed) = (counters as u32, (counters >> 32) as u32);
         let metrics = match metrics as u32 {

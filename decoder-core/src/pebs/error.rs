@@ -1,8 +1,8 @@
-//! What can be wrong with PEBS records, and in which.
+//! The errors of PEBS records: what is wrong, and in which record.
 
 use core::fmt;
 
-/// An error, and the record that it is about.
+/// An error, and the index of the record that caused it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Error {
     /// How many records are before it.
@@ -19,17 +19,17 @@ pub enum ErrorKind {
     Truncated {
         /// How many there are.
         bytes: usize,
-        /// How many the record has.
+        /// The record's size, in bytes.
         needed: usize,
     },
-    /// An adaptive record's size is not that of the groups that it says it has.
+    /// An adaptive record's size differs from that of its groups.
     Size {
-        /// What it says.
+        /// The size that the record gives.
         size: usize,
-        /// What its groups have.
+        /// The size of its groups.
         groups: usize,
     },
-    /// An adaptive record has groups that are not known.
+    /// An adaptive record has unknown groups.
     Groups {
         /// Its record format, bits 31:0.
         format: u32,

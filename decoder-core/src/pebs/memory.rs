@@ -1,6 +1,6 @@
-//! What a PEBS record says of memory accesses and of transactions.
+//! The fields of a PEBS record about memory accesses and transactions.
 
-/// The memory access that was sampled. What of it means something depends on the event that was counted.
+/// The memory access that was sampled. Which fields are meaningful depends on the event that was counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Memory {
     /// Data linear address: what was loaded from, or stored to.

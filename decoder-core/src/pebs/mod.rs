@@ -1,9 +1,10 @@
-//! Processor Event Based Sampling: the records that the processor stores when a counter has overflowed.
+//! Processor Event Based Sampling (PEBS): the records that the processor itself stores in the DS area when a counter
+//! has overflowed.
 //!
 //! ```
 //! use pugmark_decoder_core::pebs::{Format, Record, Records, Registers};
 //!
-//! // What a processor whose IA32_PERF_CAPABILITIES[11:8] is 3 stores.
+//! // A record of a processor whose IA32_PERF_CAPABILITIES[11:8] is 3.
 //! let format = Format::from_capabilities(3).unwrap();
 //! let record = Record {
 //!     registers: Some(Registers { rip: 0x1003, rflags: 0x202, ..Registers::default() }),
@@ -23,7 +24,8 @@
 //! # Ok::<(), pugmark_decoder_core::pebs::Error>(())
 //! ```
 //!
-//! What a record has depends on its format, and from format 4 on on each record: a field that it has not is `None`.
+//! The fields of a record depend on its format, and from format 4 on also on the record itself. A missing field is
+//! `None`.
 //!
 //! Source: SDM vol. 3, Performance Monitoring, "Processor Event Based Sampling (PEBS)", "PEBS Record Format" and the
 //! tables "PEBS Record Format" of each microarchitecture; for format 4 "Adaptive PEBS". For formats 5 and 6 Linux,

@@ -3,7 +3,7 @@
 use super::words::Reader;
 use super::{Counters, Error, ErrorKind, Memory, Registers, TxAbort, adaptive, fixed};
 
-/// How PEBS records lie in memory.
+/// The layout of PEBS records in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Format {
     /// 40 bytes, registers of 32 bits: NetBurst without DTES64, outside IA-32e mode.
@@ -24,7 +24,7 @@ pub enum Format {
 /// A PEBS record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Record<'a> {
-    /// The registers behind the instruction that caused the record.
+    /// The registers after the instruction that caused the record.
     pub registers: Option<Registers>,
     /// The address of the instruction that caused the record.
     pub eventing_ip: Option<u64>,
@@ -38,7 +38,8 @@ pub struct Record<'a> {
     pub tx_abort: Option<TxAbort>,
     /// The time-stamp counter.
     pub tsc: Option<u64>,
-    /// Cycles from the retirement of the instruction before to that of this one; 0 where the processor does not say.
+    /// Cycles from the retirement of the previous instruction to that of this one; 0 if the processor does not report
+    /// it.
     pub retire_latency: Option<u16>,
     /// XMM0 to XMM15.
     pub xmm: Option<&'a [u8; 256]>,

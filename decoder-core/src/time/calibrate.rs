@@ -1,4 +1,4 @@
-//! How long a core cycle is.
+//! Calibration: how long a core cycle is, in TSC ticks.
 
 use super::{Clocks, TimeError};
 use crate::packet::{Cyc, Mtc, Tsc};
@@ -16,7 +16,7 @@ pub struct Calibration {
     mtc: Option<u64>,
     /// Cycles since then.
     cyc_mtc: u64,
-    /// The next MTC is the first behind a PSB on a processor with erratum SKL168.
+    /// The next MTC is the first after a PSB on a processor with erratum SKL168.
     suspect_mtc: bool,
 }
 
@@ -32,16 +32,16 @@ impl Calibration {
         }
     }
 
-    /// Applies a PSB on a processor with erratum SKL168: the first MTC behind it may come late.
+    /// Applies a PSB on a processor with erratum SKL168: the first MTC after it may come late.
     pub const fn psb_with_skl168(&mut self) {
         self.suspect_mtc = true;
     }
 
     /// Applies a TSC; `in_psb` says whether it is inside a PSB+.
     pub fn tsc(&mut self, packet: Tsc, in_psb: bool) {
-        // A TSC of its own means that tracing was off or packets were lost.
+        // A TSC outside a PSB+ means that tracing was off or packets were lost.
         if in_psb && self.tsc != 0 && self.cyc_tsc != 0 && self.mtc.is_none() {
-            // What is borrowed where the TSC's 56 bits start again does not outlive the shift.
+            // The borrow when the TSC's 56 bits wrap around is shifted out.
             let ticks = packet.tsc.wrapping_sub(self.tsc);
             self.ratio = Some((ticks << 8) / self.cyc_tsc);
         }
@@ -96,7 +96,7 @@ impl Calibration {
         self.cyc_tsc = self.cyc_tsc.wrapping_add(packet.cycles);
     }
 
-    /// Applies an OVF: what was counted across it means nothing. The ratio stays if `keep_ratio` says so.
+    /// Applies an OVF: counts across it are meaningless. The ratio stays if `keep_ratio`.
     pub fn ovf(&mut self, keep_ratio: bool) {
         if keep_ratio {
             (self.tsc, self.cyc_tsc, self.mtc, self.cyc_mtc) = (0, 0, None, 0);

@@ -1,4 +1,4 @@
-//! What time it is.
+//! An estimate of the current time from the timing packets, as libipt makes it.
 
 use super::{Clocks, TimeError};
 use crate::packet::{Cyc, Mtc, Tma, Tsc};
@@ -19,9 +19,9 @@ pub struct Estimate {
     ctc: u64,
     /// The crystal clock up to which CYCs are accounted for.
     ctc_cyc: u64,
-    /// MTCs since the last TSC that could not be made time of.
+    /// MTCs since the last TSC that the time does not include.
     lost_mtc: u32,
-    /// CYCs since the last MTC that could not be made time of.
+    /// CYCs since the last MTC that the time does not include.
     lost_cyc: u32,
     /// The last CBR's ratio.
     core_bus_ratio: Option<u8>,
@@ -31,7 +31,7 @@ impl Estimate {
     /// The time at the last timing packet.
     ///
     /// # Errors
-    /// [`TimeError::NoTsc`] before the first TSC; [`relative`](Self::relative) is all there is then.
+    /// [`TimeError::NoTsc`] before the first TSC; then there is only [`relative`](Self::relative).
     pub const fn time(&self) -> Result<u64, TimeError> {
         if self.have_tsc { Ok(self.tsc) } else { Err(TimeError::NoTsc) }
     }
@@ -41,12 +41,12 @@ impl Estimate {
         self.tsc
     }
 
-    /// How many CYC packets since the last TSC or MTC are not in the time, because no ratio was known.
+    /// How many CYC packets since the last TSC or MTC the time does not include, because no ratio was known.
     pub const fn lost_cyc(&self) -> u32 {
         self.lost_cyc
     }
 
-    /// How many MTC packets since the last TSC are not in the time, because their clock ran too far.
+    /// How many MTC packets since the last TSC the time does not include, because their clock ran too far.
     pub const fn lost_mtc(&self) -> u32 {
         self.lost_mtc
     }
@@ -56,7 +56,7 @@ impl Estimate {
         self.core_bus_ratio
     }
 
-    /// Applies a TSC: it starts everything anew.
+    /// Applies a TSC, which restarts the estimate.
     pub const fn tsc(&mut self, packet: Tsc) {
         *self = Self {
             have_tsc: true,
@@ -98,7 +98,7 @@ impl Estimate {
     /// # Errors
     /// [`TimeError::UnknownRatio`] and [`TimeError::OutOfRange`].
     pub fn mtc(&mut self, packet: Mtc, clocks: &Clocks) -> Result<(), TimeError> {
-        // What an MTC between TSC and TMA counts from is not known.
+        // The start of the count of an MTC between TSC and TMA is unknown.
         if self.have_tsc && !self.have_tma {
             return Ok(());
         }
@@ -137,7 +137,7 @@ impl Estimate {
         if ratio == 0 {
             return Err(TimeError::OutOfRange);
         }
-        // It says how fast the core runs, which is the calibration's matter, not what time it is.
+        // A CBR changes the core's speed, which the calibration handles, not the time.
         self.core_bus_ratio = Some(ratio);
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! How long a TSC tick is.
+//! The TSC's frequency: converts ticks to nanoseconds.
 //!
 //! Source: SDM vol. 2, CPUID, leaves 15H and 16H; vol. 3, "Time-Stamp Counter", "Invariant Time-Keeping".
 
@@ -30,11 +30,12 @@ pub struct TscFrequency {
 }
 
 impl TscFrequency {
-    /// The frequency by CPUID.15H, or by CPUID.16H where leaf 15H lacks the crystal's frequency or the ratio; `None`
-    /// where neither says.
+    /// The frequency by CPUID.15H, or by CPUID.16H if leaf 15H lacks the crystal's frequency or the ratio; `None` if
+    /// both are missing.
     ///
-    /// Leaf 16H has whole MHz and the base frequency of the marketing name: the TSC is up to 0.2 % off. Who knows the
-    /// crystal (24 MHz on most client processors from Skylake on) sets [`Clocks::cpuid_15h_ecx`] to it.
+    /// Leaf 16H has whole MHz and the base frequency of the marketing name: the TSC is up to 0.2 % off. If you know
+    /// the crystal's frequency (24 MHz on most client processors from Skylake on), set [`Clocks::cpuid_15h_ecx`] to
+    /// it.
     #[must_use]
     pub const fn enumerated(clocks: &Clocks) -> Option<Self> {
         let (numerator, denominator) = (clocks.cpuid_15h_ebx as u64, clocks.cpuid_15h_eax);
@@ -59,7 +60,7 @@ impl TscFrequency {
         self.numerator / self.denominator as u64
     }
 
-    /// How long so many ticks take, in nanoseconds, rounded down.
+    /// The duration of `ticks` ticks in nanoseconds, rounded down.
     ///
     /// It is exact for every number of ticks: 64, 32 and 30 bits are multiplied in 128.
     #[must_use]

@@ -1,4 +1,4 @@
-//! When it happened: time from TSC, TMA, MTC, CYC and CBR packets.
+//! When things happened: time from TSC, TMA, MTC, CYC and CBR packets.
 //!
 //! # Three clocks
 //!
@@ -10,7 +10,7 @@
 //! | core crystal clock | constant, slower by P | MTC | eight bits of its counter, each time they change |
 //! | core clock | changes with load and heat, stops in sleep | CYC | its cycles since the last CYC |
 //!
-//! The timestamp counter (TSC) is the time that is asked for. It is the crystal's, made finer:
+//! The result is a time of the timestamp counter (TSC), which is the crystal clock's time with a finer resolution:
 //!
 //! > TimeStampValue = CoreCrystalClockValue · P + AdjustedProcessorCycles + Software_Offset
 //!
@@ -20,33 +20,34 @@
 //! seconds of TSC ticks.
 //!
 //! - A **TSC** packet is exact, and rare: in each PSB+, and wherever a clock had stopped or tracing was off.
-//! - The **TMA** packet behind it ties the crystal to it: the low 16 bits of the crystal's counter (CTC) at that moment,
-//!   and the AdjustedProcessorCycles (FastCounter, nine bits). Without one, [`tsc_adjust`](Clocks::tsc_adjust) can do
-//!   the same: [`Timeline::with_known_adjust`].
-//! - An **MTC** packet comes every 2^MTCFreq ticks of the crystal with bits MTCFreq + 7 to MTCFreq of its counter. The
-//!   bits below are zero just then, those above follow from the packets before, as long as fewer than 256 MTCs are
-//!   missing in a row; and the manual expects no more to be lost, except where a clock stops, which a TSC packet tells.
-//!   Where a TMA's 16 bits do not reach all bits of an MTC (MTCFreq above 8), fewer can be missing in front of the first
-//!   MTC. MTCFreq itself is in no packet; where it changes, [`ClockChange`] says so.
+//! - The **TMA** packet after it relates the crystal to the TSC: the low 16 bits of the crystal's counter (CTC) at
+//!   that moment, and the AdjustedProcessorCycles (FastCounter, nine bits). Without one,
+//!   [`tsc_adjust`](Clocks::tsc_adjust) can do the same: [`Timeline::with_known_adjust`].
+//! - An **MTC** packet comes every 2^MTCFreq ticks of the crystal with bits MTCFreq + 7 to MTCFreq of its counter.
+//!   The bits below are zero just then, those above follow from the packets before, as long as fewer than 256 MTCs
+//!   are missing in a row; and the manual expects no more to be lost, except where a clock stops, which a TSC packet
+//!   tells. Where a TMA's 16 bits do not reach all bits of an MTC (MTCFreq above 8), fewer can be missing before the
+//!   first MTC. MTCFreq itself is in no packet; where it changes, [`ClockChange`] says so.
 //! - A **CYC** packet is the finest, and its unit is not constant. The **CBR** packet gives the ratio of core clock to
 //!   bus clock, in which P1 is [`nom_freq`](Clocks::nom_freq): a cycle is nom_freq / CBR ticks, nearly. The cycles
 //!   between two MTCs or TSCs measure it.
 //!
 //! Processors without leaf 15H have no MTCs, and before CYC packets there are TSCs alone. A TSC that is not invariant
-//! (CPUID.80000007H:EDX\[8\] = 0, [`tsc_varies`](Clocks::tsc_varies)) stands still in deep C-states while the crystal runs
-//! on: behind one, MTCs tell the time but not the TSC, see [`Doubt::TscStopped`].
+//! (CPUID.80000007H:EDX\[8\] = 0, [`tsc_varies`](Clocks::tsc_varies)) stands still in deep C-states while the crystal
+//! runs on: after such a state, MTCs give the time but not the TSC, see [`Doubt::TscStopped`].
 //!
 //! # Two answers
 //!
 //! **An estimate, as libipt makes it.** [`Estimate`] follows the packets: a TSC sets the time, an MTC moves it on by
-//! ticks · P, CYCs by cycles · ratio, where [`Calibration`] has the ratio from the last CBR or from the cycles between
-//! the last two MTCs or TSCs. It knows only what is behind it, costs next to nothing, and is what all decoders say as
-//! `time()`: the time of the last packet that they used. How far off it is it cannot say; an MTC may move it back.
+//! ticks · P, CYCs by cycles · ratio, where [`Calibration`] has the ratio from the last CBR or from the cycles
+//! between the last two MTCs or TSCs. It uses only earlier packets, costs almost nothing, and is what every decoder
+//! returns from `time()`: the time of the last packet that it used. It has no error bound, and an MTC may move it
+//! back.
 //!
-//! **Bounds, and a guess between them.** A [`Timeline`] reads the trace on both sides of a place, so it can say between
-//! which TSC values something happened. It is asked with a [`Span`], which packets were made before and which after:
-//! decoders of [instructions](crate::flow::InsnDecoder::span) and [blocks](crate::block::BlockDecoder::span) tell it,
-//! and for an event or a packet it is [`Span::at`] its offset. Who does not ask does not pay.
+//! **Bounds, and a guess between them.** A [`Timeline`] reads the trace on both sides of a place, so it can say
+//! between which TSC values something happened. It is asked with a [`Span`], which packets were made before and which
+//! after: decoders of [instructions](crate::flow::InsnDecoder::span) and [blocks](crate::block::BlockDecoder::span)
+//! tell it, and for an event or a packet it is [`Span::at`] its offset. It costs nothing unless it is used.
 //!
 //! ```
 //! use pugmark_decoder_core::config::{Clocks, Config};
@@ -91,10 +92,10 @@
 //!     }
 //! }
 //! assert_eq!(seen, [
-//!     // Behind the TSC packet; in front of the second MTC, because the branch is.
+//!     // After the TSC packet; before the second MTC, because the branch is.
 //!     (0x1000, 7_001_000, Some(1000)),
 //!     (0x1001, 7_001_000, Some(1000)),
-//!     // Behind the first MTC.
+//!     // After the first MTC.
 //!     (0x1000, 7_002_000, Some(1125)),
 //!     (0x1001, 7_002_000, Some(1125)),
 //! ]);
@@ -108,8 +109,9 @@
 //!
 //! [`Moment::earliest`] and [`Moment::latest`] are proven, from what the manual promises:
 //!
-//! 1. All packets in front of a TSC packet are of instructions that executed before its time, all behind it of such that
-//!    executed after. The same holds for MTC packets and the time of the crystal's edge that they stand for.
+//! 1. All packets before a TSC packet are of instructions that executed before its time, all packets after it of
+//!   instructions that executed later. The same holds for MTC packets and the time of the crystal's edge that they
+//!   stand for.
 //! 2. Between two edges are whole crystal ticks, and P ticks of the TSC in each. By 1 the last TSC or MTC behind gives the
 //!    earliest time and the next one ahead the latest. The edge is where the TMA has it, or up to one crystal tick
 //!    earlier, because there are processors whose FastCounter is always zero. So with MTCs the bounds are an MTC period
@@ -180,12 +182,12 @@ impl Clocks {
     }
 }
 
-/// Why a packet tells no time.
+/// Why a packet gives no time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TimeError {
     /// The TSC to crystal clock ratio is needed and not in [`Clocks`].
     UnknownRatio,
-    /// The packet's value cannot be: a CBR of zero, a clock that ran too far.
+    /// The packet's value is impossible: a CBR of zero, a clock that ran too far.
     OutOfRange,
     /// A TMA without a TSC, or a second one.
     UnexpectedTma,

@@ -1,4 +1,4 @@
-//! How the three clocks belong together.
+//! The formulas that relate the three clocks.
 //!
 //! Source: SDM vol. 3, Intel Processor Trace, "Time Domain Relationships"; vol. 3, "Invariant Time-Keeping".
 
@@ -22,13 +22,13 @@ use crate::config::Clocks;
 /// # Ok::<(), pugmark_decoder_core::time::TimeError>(())
 /// ```
 impl Clocks {
-    /// The TSC at `adjusted_cycles` TSC ticks behind the edge with which the crystal clock became `crystal`.
+    /// The TSC at `adjusted_cycles` TSC ticks after the edge at which the crystal clock became `crystal`.
     ///
     /// # Errors
     /// [`TimeError::UnknownRatio`] without CPUID.15H.
     pub fn timestamp(&self, crystal: u64, adjusted_cycles: u64) -> Result<u64, TimeError> {
         let (numerator, denominator) = self.crystal_ratio()?;
-        // An edge is seen at the first whole tick behind it.
+        // An edge is seen at the first whole tick after it.
         let edge = (u128::from(crystal) * u128::from(numerator)).div_ceil(denominator.into());
         Ok((edge as u64).wrapping_add(adjusted_cycles).wrapping_add_signed(self.tsc_adjust))
     }

@@ -8,14 +8,14 @@ use super::{
 };
 use crate::packet::{Packet, Tma, Tsc};
 
-/// A packet that says when, with places on the [`Line`].
+/// A packet with a time, given as places on the [`Line`].
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Anchor {
     /// Where the packet begins.
     pub(super) offset: u64,
-    /// What comes behind the packet did not happen before this.
+    /// Whatever follows the packet did not happen before this.
     pub(super) least: u64,
-    /// What comes in front of the packet did not happen after this; `None` where nothing says.
+    /// Whatever precedes the packet did not happen after this; `None` if there is no bound.
     pub(super) most: Option<u64>,
     /// The packet's own time, most likely.
     pub(super) nominal: u64,
@@ -32,7 +32,7 @@ pub(super) struct Anchor {
 /// What lies between two anchors.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Since {
-    /// The cycles of all CYC packets, and of the one right in front of the second anchor.
+    /// The cycles of all CYC packets, and of the one directly before the second anchor.
     pub(super) cycles: u64,
     pub(super) adjacent: Option<u64>,
     /// Where the last CYC packet is.
@@ -137,7 +137,7 @@ impl<'a> Anchors<'a> {
         since.broken |= edge.periods > 1;
         let Stretch { slack, early, room, end, .. } = self.stretch;
         let most = match edge.most {
-            // Nobody knows how long an overflow took.
+            // How long an overflow took is unknown.
             _ if self.lossy && !self.stretch.confirmed => None,
             Some(most) => Some(most.saturating_sub(early).saturating_add(slack)),
             None => room.map(|room| edge.least.saturating_add(room)),
@@ -156,7 +156,7 @@ impl<'a> Anchors<'a> {
         }
     }
 
-    /// Looks through the packets behind a TSC packet, up to the next one, to see how far they can be trusted.
+    /// Reads the packets after a TSC packet, up to the next one, to check how far they can be trusted.
     fn look_ahead(&self, mut edges: Edges) -> Stretch {
         let mut reader = self.reader.clone();
         let (mut last, mut slept, mut off, mut lossy) = (None, false, false, false);
@@ -185,7 +185,7 @@ impl<'a> Anchors<'a> {
         Stretch { doubt: stopped.then_some(Doubt::TscStopped), ..Stretch::default() }
     }
 
-    /// What the TSC packet at the end of a stretch says of it.
+    /// Judges a stretch by the TSC packet at its end.
     fn judge(&self, edges: &Edges, last: Option<Edge>, end: u64, tma: Option<Tma>, pause: Pause) -> Stretch {
         let clocks = self.reader.clocks();
         let agrees = tma.and_then(|tma| edges.agrees(end, tma, clocks));
