@@ -1,4 +1,5 @@
-//! Traces from real processors: every byte behind the first PSB is a packet, and emitting the packets gives the bytes.
+//! Traces from real processors: every byte after the first PSB belongs to a packet, and emitting the packets gives
+//! the same bytes.
 
 use pugmark_decoder_core::last_ip::{LastIp, NoIp};
 use pugmark_decoder_core::packet::{Packet, Packets};

@@ -77,7 +77,7 @@ fn packets(trace: &[u8], errata: Errata, at_once: bool) -> Vec<(u64, &[u8], Pack
         while let Some(Ok((offset, packet))) = packets.next() {
             found.push((offset, &trace[offset as usize..packets.offset() as usize], packet));
         }
-        // At an error or at the end; behind the end there is no further PSB.
+        // At an error or at the end; after the end there is no further PSB.
         synced = packets.sync_forward().is_some();
     }
     found

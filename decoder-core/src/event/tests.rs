@@ -93,7 +93,7 @@ fn events(trace: &[u8], config: Config<'_>) -> (Vec<Event>, Option<Error>) {
     }
 }
 
-/// The events that `packets` make behind a PSB+ with tracing on at 1000 in 64-bit mode, or off.
+/// The events that `packets` make after a PSB+ with tracing on at 1000 in 64-bit mode, or off.
 fn events_behind(on: bool, packets: &[Packet]) -> (Vec<(EventKind, Option<u64>)>, Option<ErrorKind>) {
     let start: &[Packet] = if on { &[Psb, BITS_64, Fup(ip(0x1000)), PsbEnd] } else { &[Psb, PsbEnd] };
     let config = Config { flags: Flags { iflags: true, ..Flags::NONE }, ..Config::new() };
@@ -133,7 +133,7 @@ fn branches() {
             (&[Tip(Ip::Update16(0x2000))], &[(EventKind::Tip, at(0x2000))]),
             (&[Fup(ip(0x1001)), Tip(ip(0x2000))], &[(EventKind::AsyncBranch { from: 0x1001 }, at(0x2000))]),
             (&[Fup(ip(0x1001))], &[]),
-            // Against zero behind a PSB.
+            // Against zero after a PSB.
             (
                 &[
                     Tip(ip(0xffff_0000_1234)),

@@ -114,7 +114,7 @@ fn a_piece_goes_on_over_filters_and_ends_with_a_loss() {
             trace(&[&start, &[TAKEN, PsbEnd], &start, &[TAKEN]]),
             &[("start", 0x1000, 0x1001, 2), ("error", 0x1000, 0x1001, 2)],
         ),
-        // A PSB+ that instructions were given out behind is not gone back to.
+        // The decoder does not go back to a PSB+ after which instructions were reported.
         (
             trace(&[&start, &[TAKEN], &start, &[TAKEN, PsbEnd], &start, &[TAKEN]]),
             &[("start", 0x1000, 0x1001, 4), ("error", 0x1000, 0x1001, 2)],

@@ -1,11 +1,11 @@
-//! What CPUID says of the units.
+//! The capabilities of the IBS units, from CPUID.
 
 use super::Errata;
 
-/// CPUID `8000_001B` EAX: what the units can do. perf puts it in front of each raw sample.
+/// CPUID `8000_001B` EAX: what the units can do. perf puts it before each raw sample.
 ///
-/// Source: APM vol. 3, "CPUID Fn8000_001B_EAX Instruction-Based Sampling Capabilities"; of the bits above 11 no manual was
-/// at hand: they are as Linux has them, `arch/x86/include/asm/perf_event.h`.
+/// Source: APM vol. 3, "CPUID Fn8000_001B_EAX Instruction-Based Sampling Capabilities"; the bits above 11 are from
+/// Linux, `arch/x86/include/asm/perf_event.h`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Caps(pub u32);
 
@@ -42,12 +42,13 @@ impl Caps {
     pub const FETCH_LAT: Self = Self(1 << 14);
     /// Samples can be left out by bit 63 of their address.
     pub const BIT63: Self = Self(1 << 15);
-    /// Streaming stores and the remote socket are told.
+    /// Streaming stores and the remote socket are reported.
     pub const STRM_ST_RMT_SOCKET: Self = Self(1 << 16);
     /// IbsOpData3 has the size of the data's page, and what it has of the translation is valid with the physical address.
     pub const OP_DTLB_PAGE_SIZE: Self = Self(1 << 19);
 
-    /// What a unit can do whose processor has no such leaf, or leaves [`Caps::VALID`] clear: early ones of family 10h.
+    /// The capabilities to assume for a processor without this leaf or with [`Caps::VALID`] clear: early ones of
+    /// family 10h.
     pub const WITHOUT_LEAF: Self = Self(0b111);
 
     /// From EAX, or what to assume where it says nothing.
@@ -95,7 +96,7 @@ impl Part {
         Self { family, model, caps }
     }
 
-    /// What it does otherwise than the manual says.
+    /// The processor's errata.
     #[must_use]
     pub const fn errata(&self) -> Errata {
         Errata::of(self.family, self.model)

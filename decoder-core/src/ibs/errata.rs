@@ -1,4 +1,4 @@
-//! What the units of some processors do otherwise than the manual says.
+//! IBS errata: how the units of some processors differ from the manual.
 
 /// A set of errata.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -14,18 +14,18 @@ impl Errata {
     ///
     /// Source: Revision Guide for AMD Family 15h Models 00h-0Fh Processors, 717.
     pub const INACCURATE_MAB_AND_TARGET: Self = Self(1 << 1);
-    /// 718, family 15h models 00h-1Fh: IbsDcL2TlbMiss, IbsDcL2tlbHit2M and IbsDcL2tlbHit1G stay set. A driver writes 0
-    /// to IbsOpData3 before it lets the unit go on.
+    /// 718, family 15h models 00h-1Fh: IbsDcL2TlbMiss, IbsDcL2tlbHit2M and IbsDcL2tlbHit1G stay set. A driver writes
+    /// 0 to IbsOpData3 before it lets the unit continue.
     ///
     /// Source: Revision Guides for AMD Family 15h Models 00h-0Fh and 10h-1Fh Processors, 718.
     pub const STICKY_DATA3: Self = Self(1 << 2);
-    /// 719, family 15h models 10h-1Fh: the fetch counter does not begin anew by itself. A driver writes 0 to
-    /// IbsFetchCtl before it enables it.
+    /// 719, family 15h models 10h-1Fh: the fetch counter does not restart by itself. A driver writes 0 to IbsFetchCtl
+    /// before it enables it.
     ///
     /// Source: Revision Guide for AMD Family 15h Models 10h-1Fh Processors, 719.
     pub const FETCH_COUNT_QUIRK: Self = Self(1 << 3);
-    /// Families 16h to 18h: IbsFetchCnt begins anew at a rising edge of IbsFetchEn only, so that a driver must clear it
-    /// before each write that sets it.
+    /// Families 16h to 18h: IbsFetchCnt restarts only at a rising edge of IbsFetchEn, so a driver must clear
+    /// IbsFetchEn before each write that sets it.
     ///
     /// Source: Linux, AMD IBS driver, `fetch_count_reset_broken`; no guide is known to name it.
     pub const FETCH_COUNT_RESET: Self = Self(1 << 4);

@@ -22,9 +22,9 @@ pub enum ErrorKind {
         /// How many it has.
         needed: usize,
     },
-    /// Neither a fetch nor an op has so many bytes with these capabilities.
+    /// Neither a fetch nor an op has this size with these capabilities.
     Size {
-        /// The size behind the size's own field.
+        /// The number of bytes after the size field.
         size: u32,
         /// The capabilities.
         caps: u32,

@@ -1,4 +1,5 @@
-//! Instruction Based Sampling: what AMD's processors tell of one fetch or one op in many.
+//! Instruction-Based Sampling (IBS): AMD's processors pick one instruction fetch or one op (micro-operation) in many
+//! and report details about it in registers.
 //!
 //! ```
 //! use pugmark_decoder_core::ibs::{Caps, DataSource, Kind, OpRegisters, Part, Record, Records, Sample};
@@ -25,8 +26,8 @@
 //! # Ok::<(), pugmark_decoder_core::ibs::Error>(())
 //! ```
 //!
-//! A field that a processor has not, or that it says is not valid in this sample, is `None`: what a register holds in
-//! its place cannot be taken for a value.
+//! A field that the processor does not have, or that it marks as invalid in this sample, is `None`, because the
+//! register's bits are then meaningless.
 //!
 //! Source: APM vol. 2, Debug and Performance Resources, "Instruction-Based Sampling"; the registers in BKDG 31116
 //! (family 10h) and PPR 56176 (family 17h).

@@ -137,7 +137,7 @@ impl OpSample {
         self.data_if(40, self.part.is_zen())
     }
 
-    /// IbsOpBrnResync: the op made the processor fetch anew. Up to family 15h.
+    /// IbsOpBrnResync: the op made the processor fetch again. Up to family 15h.
     #[must_use]
     pub const fn resync(&self) -> Option<bool> {
         self.data_if(32, self.part.family <= 0x15)

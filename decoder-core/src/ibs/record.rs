@@ -1,4 +1,4 @@
-//! Samples as Linux' perf hands them out: `struct perf_ibs_data`.
+//! Raw samples in the format of Linux' perf: `struct perf_ibs_data`.
 
 use super::{Caps, Error, ErrorKind, FetchRegisters, FetchSample, OpRegisters, OpSample, Part};
 
@@ -19,9 +19,9 @@ pub struct Record {
 /// The registers of one of the units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Those of the fetch unit.
+    /// The registers of the fetch unit.
     Fetch(FetchRegisters),
-    /// Those of the op unit.
+    /// The registers of the op unit.
     Op(OpRegisters),
 }
 
@@ -41,14 +41,14 @@ const OP: usize = 7;
 const MOST: usize = OP + 2;
 
 impl Record {
-    /// The bytes of the longest.
+    /// The size of the longest record, in bytes.
     pub const MAX_BYTES: usize = SIZE + CAPS + 8 * MOST;
 
-    /// Reads one from the front of `bytes`: with its size. Returns it and how many bytes it has.
+    /// Reads a record, with its size field, from the start of `bytes`. Returns the record and its size in bytes.
     ///
     /// # Errors
     ///
-    /// The bytes end within it, or its size is not one that it can have.
+    /// The bytes end within the record, or its size field has an impossible value.
     pub fn parse(bytes: &[u8]) -> Result<(Self, usize), ErrorKind> {
         let truncated = |needed| ErrorKind::Truncated { bytes: bytes.len(), needed };
         let (size, rest) = bytes.split_first_chunk().ok_or(truncated(SIZE))?;
@@ -58,17 +58,17 @@ impl Record {
         Ok((Self::parse_raw(raw)?, needed))
     }
 
-    /// Reads the whole of `raw`: what `PERF_SAMPLE_RAW` has behind its size.
+    /// Reads all of `raw`: the content of `PERF_SAMPLE_RAW` after its size field.
     ///
     /// # Errors
     ///
-    /// It has not the length that a fetch or an op has with its capabilities.
+    /// The length is not that of a fetch or an op with these capabilities.
     pub fn parse_raw(raw: &[u8]) -> Result<Self, ErrorKind> {
         let (caps, rest) =
             raw.split_first_chunk().ok_or(ErrorKind::Truncated { bytes: raw.len(), needed: CAPS })?;
         let caps = Caps(u32::from_le_bytes(*caps));
         let (words, odd) = rest.as_chunks::<8>();
-        // A fetch with all has fewer registers than an op with the least.
+        // The longest fetch has fewer registers than the shortest op.
         let kind = match words.len() {
             n if n == fetch_words(caps) && odd.is_empty() => Kind::Fetch(fetch(words)),
             n if n == op_words(caps) && odd.is_empty() => Kind::Op(op(caps, words)),
@@ -77,12 +77,12 @@ impl Record {
         Ok(Self { caps, kind })
     }
 
-    /// Writes it to the front of `out`, with its size, and returns how many bytes it has. Registers that the
-    /// capabilities deny are left out.
+    /// Writes the record, with its size field, to the start of `out` and returns its size in bytes. Registers that
+    /// the capabilities exclude are omitted.
     ///
     /// # Errors
     ///
-    /// There is no room for it.
+    /// The record does not fit.
     pub fn emit(&self, out: &mut [u8]) -> Result<usize, Error> {
         let (words, count) = match &self.kind {
             Kind::Fetch(fetch) => (fetch_array(fetch), fetch_words(self.caps)),
@@ -129,7 +129,7 @@ impl From<&Sample> for Record {
     }
 }
 
-/// Raw samples, one behind the other. After an error there are no more: nothing says where the next begins.
+/// Raw samples, one after the other. After an error there are no more, because the start of the next one is unknown.
 #[derive(Clone, Debug)]
 pub struct Records<'a> {
     bytes: &'a [u8],

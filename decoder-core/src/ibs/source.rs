@@ -2,7 +2,7 @@
 
 use super::{Caps, Part};
 
-/// What answered a load that missed L1 and L2.
+/// The source of the data of a load that missed L1 and L2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum DataSource {
     /// The L3 of this core's complex; on newer processors also the L1 or L2 of another core there.

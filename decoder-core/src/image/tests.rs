@@ -203,7 +203,7 @@ fn sections_are_mapped_over_others_and_taken_away() {
     assert_eq!(sections.as_slice(), before);
     assert!(sections.remove(&over) && !sections.remove(&over));
     assert_eq!(sections.image().window(0x104, Some(0x5000)).unwrap().bytes, a);
-    // The one behind it has the same addresses in another space.
+    // The section after it has the same addresses in another space.
     assert!(sections.remove(&lower));
     assert_eq!(sections.as_slice(), [Section { space: other, ..lower }]);
     assert_eq!(sections.map(lower), Ok(()));

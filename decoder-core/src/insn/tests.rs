@@ -90,7 +90,7 @@ const BRANCHES: &[Row] = &[
     (Bits64, &[0x0f, 0x20, 0xd8], Op::Other, None),
     (Bits64, &[0x44, 0x0f, 0x22, 0xc0], Op::Other, None),
     (Bits64, &[0x0f, 0x21, 0x05], Op::Other, None),
-    // A transaction's begin goes on; its abort is an event.
+    // A transaction's start continues with the next instruction; its abort is an event.
     (Bits64, &[0xc7, 0xf8, 1, 2, 3, 4], Op::Other, None),
     (Bits64, &[0xc6, 0xf8, 1], Op::Other, None),
 ];

@@ -201,7 +201,7 @@ impl Branch {
 
 /// The records of a buffer, in the order in which they were stored.
 ///
-/// It ends behind an error: where the next record begins is not known.
+/// It ends after an error, because the start of the next record is unknown.
 #[derive(Clone, Debug)]
 pub struct Records<'a> {
     bytes: &'a [u8],

@@ -1,4 +1,4 @@
-//! Little-endian words, one behind the other.
+//! Little-endian words, one after the other.
 
 /// Takes words from the front of bytes.
 #[derive(Clone, Copy, Debug)]

@@ -116,15 +116,15 @@
 //!    earliest time and the next one ahead the latest. The edge is where the TMA has it, or up to one crystal tick
 //!    earlier, because there are processors whose FastCounter is always zero. So with MTCs the bounds are an MTC period
 //!    and a crystal tick apart, without them two TSC packets.
-//! 3. With a known [`CoreSpeed`], so many cycles take at least and at most so many ticks, by which CYC packets narrow that:
-//!    what is in front of a CYC packet happened before its time, what is behind it at that time or after, and the TNT or
-//!    TIP right behind it just then. Where the core clock stops, CYC and TSC packet come together, so no CYC packet has a
-//!    stop in its cycles without being seen.
+//! 3. With a known [`CoreSpeed`], so many cycles take at least and at most so many ticks, by which CYC packets narrow
+//!   that: what precedes a CYC packet happened before its time, what follows it at that time or later, and the TNT or
+//!   TIP right behind it just then. Where the core clock stops, CYC and TSC packet come together, so no CYC packet
+//!   has a stop in its cycles without being seen.
 //!
 //! An instruction without a packet of its own lies between two that have one, and has the bounds of both together.
-//! Where the trace ends, nothing may bound what comes behind the last TSC or MTC packet. The next TSC packet also checks
-//! all this: it has to agree with the crystal, and be no later than lost MTCs explain. If not, there is a [`Doubt`]. Until
-//! there was a next one, a moment is not [confirmed](Moment::confirmed).
+//! Where the trace ends, nothing may bound what comes after the last TSC or MTC packet. The next TSC packet also
+//! checks all this: it has to agree with the crystal, and be no later than lost MTCs explain. If not, there is a
+//! [`Doubt`]. Until there was a next one, a moment is not [confirmed](Moment::confirmed).
 //!
 //! # What the guess rests on
 //!

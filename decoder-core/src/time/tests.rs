@@ -19,7 +19,7 @@ enum Step {
 }
 use Step::*;
 
-/// What is known behind a packet: the time, the ratio.
+/// The state after a packet: the time, the ratio.
 type Known = (Result<u64, TimeError>, Result<u64, TimeError>);
 
 const UNKNOWN: Known = (Err(TimeError::NoTsc), Err(TimeError::NotCalibrated));
@@ -130,7 +130,7 @@ fn a_tma_is_completed_with_the_mtc_where_an_mtc_has_more_bits() {
         clocks,
         &[(Tsc(0x10_0000), low(0x10_0000)), (Tma(0x0300, 0), low(0x10_0000)), (Mtc(0x81), low(0x10_0100))],
     );
-    // One bit more: the MTC that starts again is 0x200 ticks behind, not 0x10200.
+    // One bit more: the MTC that starts again is 0x200 ticks later, not 0x10200.
     check(
         Clocks { mtc_freq: 9, ..clocks },
         &[(Tsc(0x10_0000), low(0x10_0000)), (Tma(0xfe00, 0), low(0x10_0000)), (Mtc(0), low(0x10_0200))],
@@ -251,7 +251,7 @@ fn an_overflow_forgets_the_calibration_unless_told_otherwise() {
                 (Mtc(1), time(Ok(0x200))),
                 (Cyc(0), time(Ok(0x200))),
                 (ovf, time(ratio)),
-                // The first MTC behind it calibrates nothing.
+                // The first MTC after it calibrates nothing.
                 (Mtc(9), time(ratio)),
             ],
         );

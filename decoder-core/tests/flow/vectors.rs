@@ -119,7 +119,7 @@ impl Vector {
         let mut decoder = InsnDecoder::with_config(&self.trace, image, config);
         let mut lines = vec![];
         while decoder.sync_forward().is_some() {
-            // No expectation has an error behind an instruction.
+            // No expectation has an error after an instruction.
             let mut ip = 0;
             loop {
                 match decoder.next() {

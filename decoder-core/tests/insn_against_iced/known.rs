@@ -23,7 +23,7 @@ pub(crate) struct Case<'a> {
     bits: u32,
     /// Our length.
     len: usize,
-    /// Behind the legacy and REX prefixes.
+    /// After the legacy and REX prefixes.
     code: &'a [u8],
     /// There is a mandatory prefix.
     mandatory: bool,

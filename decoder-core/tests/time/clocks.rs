@@ -202,7 +202,7 @@ fn a_tsc_that_stood_still_is_seen() {
         let what = format!("{seed}");
         let (moments, _) = check(&run, timeline(&run, &setting), &what, |_| true);
         stopped += moments.iter().filter(|moment| moment.doubt == Some(Doubt::TscStopped)).count();
-        // Who is told that it is invariant finds a contradiction instead.
+        // A reader that treats the TSC as invariant finds a contradiction instead.
         let wrong = Setting { clocks: Clocks { tsc_varies: false, ..setting.clocks }, ..setting };
         let mut timeline = timeline(&run, &wrong);
         for (instruction, moment) in run.instructions.iter().zip(&moments) {

@@ -401,7 +401,7 @@ fn the_kernel_alone_begins_anew_where_nothing_says_how_it_was_entered() {
     assert_eq!(seen, ["begin 8000", "8000..8001 2"]);
     let seen = items(&[records[0], records[2]], options, &sections());
     assert_eq!(seen, ["begin 8000", "8000..8001 2", "begin 1002", "1002..1002 1"]);
-    // Behind a way that ends at a branch a record is missing.
+    // After a way that ends at a branch a record is missing.
     let seen = items(&[(0x8001, 0x1000), (0x100a, 0x1012)], options, &sections());
     let gap = "branch record 1: no straight way from 0x1000 to 0x100a, it ends at 0x1005";
     assert_eq!(seen, ["begin 8000", "8000..8001 2", gap, "begin 100a", "100a..100a 1"]);

@@ -200,8 +200,8 @@ impl<'a> Anchors<'a> {
         } else if last.is_some() && !pause.explains && edges.periods_in(silence, clocks) >= edges.unseen() {
             (doubt, slack) = (Some(Doubt::MtcLost), silence);
         }
-        // Where the fast counter of the TMA was not the whole truth, the last edge may seem to be behind the TSC packet.
-        // Edges are rounded to ticks, each by itself: one tick less.
+        // Where the fast counter of the TMA was not the whole truth, the last edge may seem to be after the TSC
+        // packet. Edges are rounded to ticks, each by itself: one tick less.
         let early = last.map_or(0, |edge| edge.nominal.saturating_sub(end).saturating_sub(1));
         // The edges are as far apart as they seem or, where MTCs are missing, farther. One tick for the rounding.
         let room = last.map(|edge| end.saturating_sub(edge.least).saturating_add(1));

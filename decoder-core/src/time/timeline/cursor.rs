@@ -28,7 +28,7 @@ pub(super) struct Cursor<'a> {
     anchors: Anchors<'a>,
     behind: Option<Anchor>,
     ahead: Option<Anchor>,
-    /// Reads on behind `position` to the next CYC packet.
+    /// Reads on from `position` to the next CYC packet.
     reader: Reader<'a>,
     next: Option<CycAt>,
     /// The last OVF packet that was read over: cycles were lost.
@@ -55,9 +55,9 @@ struct CycAt {
 struct Cycles {
     /// Of all CYC packets; the first may have begun before the anchor.
     all: u64,
-    /// Of those that surely are behind the anchor.
+    /// The cycles that surely come after the anchor.
     sure: u64,
-    /// The next CYC packet begins at the anchor or behind it.
+    /// The next CYC packet begins at the anchor or after it.
     counting: bool,
     /// Where the last CYC packet ends.
     end: u64,
@@ -138,7 +138,7 @@ impl<'a> Cursor<'a> {
         };
     }
 
-    /// A core to bus ratio, of the CYC packets behind it. In a PSB+ it repeats what was known.
+    /// A core to bus ratio, for the CYC packets after it. In a PSB+ it repeats the known ratio.
     fn cbr(&mut self, ratio: u8) {
         let nominal = self.reader.clocks().nom_freq;
         if !self.reader.in_psb() || self.ratio.is_none() {
@@ -146,7 +146,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Goes behind the next anchor.
+    /// Moves past the next anchor.
     fn pass(&mut self, mut anchor: Anchor) {
         if let Some(behind) = &self.behind
             && !anchor.is_tsc
@@ -267,7 +267,7 @@ impl<'a> Cursor<'a> {
             // As many ticks as pass between an MTC and the middle of its period.
             (0, _) if ahead.since.broken && behind.half_period > 0 => behind.half_period.min(between / 2),
             (0, _) => between / 2,
-            // Somewhere between the anchors a clock stood still, probably behind the last cycle.
+            // Somewhere between the anchors a clock stood still, probably after the last cycle.
             (_, Some(_)) if ahead.since.broken => (guess / GUESS).min(between),
             _ => scale(between, all.min(total), total),
         };

@@ -1,4 +1,4 @@
-//! The crystal clock between two TSC packets: when its counter had the value that an MTC tells.
+//! The crystal clock between two TSC packets: when its counter had the value that an MTC gives.
 
 use crate::{
     config::Clocks,
@@ -36,7 +36,7 @@ struct Alignment {
 pub(super) struct Edge {
     /// It was not before this.
     pub(super) least: u64,
-    /// It was not behind this; `None` where nothing says.
+    /// The edge was not after this; `None` if there is no bound.
     pub(super) most: Option<u64>,
     /// When it was, most likely.
     pub(super) nominal: u64,
@@ -65,7 +65,7 @@ impl Edges {
         self.aligned = Some(Alignment { crystal, bits: u16::BITS, fast });
     }
 
-    /// An MTC packet; `None` when it tells no more than what came before it.
+    /// An MTC packet; `None` when it adds nothing to the packets before it.
     pub(super) fn mtc(&mut self, mtc: Mtc, clocks: &Clocks) -> Option<Edge> {
         let freq = clocks.mtc_freq;
         if freq > 15 {
@@ -100,7 +100,7 @@ impl Edges {
         let ticks = |crystal: u64| u128::from(crystal) * numerator;
         let since = self.periods.saturating_mul(1 << self.freq);
         let Some(aligned) = self.aligned else {
-            // The first MTC was at the TSC packet or behind it.
+            // The first MTC was at the TSC packet or after it.
             let least = self.tsc.saturating_add(saturate(ticks(since) / denominator));
             return Some(Edge { least, most: None, nominal: least, periods });
         };
@@ -128,7 +128,7 @@ impl Edges {
         self.unseen
     }
 
-    /// How many whole MTC periods there are in so many ticks. None where there is no MTC.
+    /// How many whole MTC periods there are in `ticks` ticks. None if there is no MTC.
     pub(super) fn periods_in(&self, ticks: u64, clocks: &Clocks) -> u64 {
         match clocks.crystal_ratio() {
             Ok((numerator, denominator)) if self.last.is_some() => {

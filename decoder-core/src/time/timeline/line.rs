@@ -1,6 +1,6 @@
-//! 56 bits of the TSC as a time that goes on.
+//! Extends the TSC's 56 bits to a time that does not wrap around.
 
-/// Where the first TSC is on the line, so that there is as much room before as behind.
+/// Where the first TSC is on the line, so that there is as much room before it as after it.
 const MIDDLE: u64 = 1 << 62;
 
 /// Places TSC packets on a line on which time does not start again, whatever the 64 bits of the TSC do.
@@ -20,7 +20,7 @@ impl Line {
         Self { origin: None, near, last: MIDDLE }
     }
 
-    /// The place of a TSC packet: less than half of 2^56 ticks before or behind the last one.
+    /// The place of a TSC packet: less than half of 2^56 ticks before or after the last one.
     pub(super) fn place(&mut self, tsc: u64) -> u64 {
         let Some(origin) = self.origin else {
             self.origin = Some(self.near.map_or(tsc, |near| near.wrapping_add_signed(step(near, tsc))));

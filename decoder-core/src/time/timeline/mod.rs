@@ -167,7 +167,8 @@ impl<'a> Timeline<'a> {
         self
     }
 
-    /// Relies on [`tsc_adjust`](Clocks::tsc_adjust) to align the clocks where a TSC packet has no TMA packet behind it.
+    /// Relies on [`tsc_adjust`](Clocks::tsc_adjust) to align the clocks where a TSC packet has no TMA packet after
+    /// it.
     #[must_use]
     pub fn with_known_adjust(mut self) -> Self {
         self.adjust_is_known = true;
@@ -248,7 +249,7 @@ fn between(from: Point, to: Point, line: Line) -> Moment {
         confirmed: from.confirmed && to.confirmed,
     };
     if nominal < from.least || to.most.is_some_and(|most| most < from.least) {
-        // The TSC went back between the two: nobody knows when.
+        // The TSC went back between the two, at an unknown time.
         moment.earliest = line.tsc(from.least.min(to.least));
         moment.latest = from.most.zip(to.most).map(|(from, to)| line.tsc(from.max(to)));
         moment.doubt = Some(Doubt::Contradiction);

@@ -6,7 +6,7 @@ use crate::{
     packet::{Packet, Packets},
 };
 
-/// Gives packets and their offsets. Where bytes are no packet it goes on at the next PSB.
+/// Gives packets and their offsets. If bytes are no packet it continues at the next PSB.
 #[derive(Clone, Debug)]
 pub(super) struct Reader<'a> {
     packets: Packets<'a>,
@@ -40,12 +40,12 @@ impl<'a> Reader<'a> {
         reader
     }
 
-    /// What is known of the clocks at the packet given out last.
+    /// The state of the clocks at the last packet returned.
     pub(super) const fn clocks(&self) -> &Clocks {
         &self.clocks
     }
 
-    /// Whether the packet given out last is between PSB and PSBEND.
+    /// Whether the last packet returned is between PSB and PSBEND.
     pub(super) const fn in_psb(&self) -> bool {
         self.in_psb
     }

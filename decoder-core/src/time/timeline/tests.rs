@@ -221,7 +221,7 @@ fn a_known_speed_narrows_bounds_from_both_sides() {
     let (least, most) = (|cycles| speed.least_ticks(cycles), |cycles| speed.most_ticks(cycles));
     let mut timeline = trace.timeline(CLOCKS).with_speed(speed);
     for (behind, before, earliest, latest) in [
-        // The first CYC may have begun before the TSC packet, so its cycles are not surely behind it.
+        // The first CYC may have begun before the TSC packet, so its cycles are not surely after it.
         (1, 2, 0x1000, Some(0x1000 + most(100))),
         (2, 4, 0x1000, Some(0x1000 + most(200))),
         // The CYC packet says nothing of the second TIP behind it: the next one does.
@@ -347,7 +347,7 @@ fn where_the_tsc_is_not_the_crystals_only_tsc_packets_count() {
     let trace =
         Trace::new(&[tsc(0x1000), tma(0x10, 0), mtc(2), TIP, mtc(5), TIP, tsc(0x1020), tma(0x70, 0), TIP]);
     trace.check(trace.timeline(varies), &[(3, 3, 0x1000, Some(0x1020), 0x1010, 0x1010)]);
-    // Software wrote it: nobody knows when.
+    // Software wrote it, at an unknown time.
     let trace = Trace::new(&[tsc(0x1000), tma(0x10, 0), mtc(2), TIP, tsc(0x100), tma(0x30, 0), TIP]);
     trace.check(
         trace.timeline(CLOCKS),
