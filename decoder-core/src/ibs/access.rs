@@ -277,7 +277,7 @@ impl<'a> Access<'a> {
         }
     }
 
-    /// A miss of the data cache that is told.
+    /// A miss of the data cache that is reported.
     const fn missed(&self) -> bool {
         matches!(self.dc_miss(), Some(true))
     }

@@ -111,7 +111,7 @@ impl Packet {
         }
     }
 
-    /// A packet that is not in the manual: `error` unless the reader knows it.
+    /// A packet that is not in the manual: fails with `error` unless the caller's reader knows it.
     #[cold]
     fn unknown(
         error: ErrorKind,

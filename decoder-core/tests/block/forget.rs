@@ -81,7 +81,7 @@ fn an_instruction_decoder_that_synchronises_is_like_a_new_one() {
     let next = |decoder: &mut InsnDecoder<'_>| decoder.next();
     let ahead = |decoder: &mut InsnDecoder<'_>| {
         let next = decoder.next();
-        // Something is known then that was not given out.
+        // Then the decoder has state that was not reported.
         decoder.look_ahead();
         next
     };

@@ -13,7 +13,7 @@
 //! - `dump`: what ptdump prints of the trace, with the offsets short; the options behind the heading are given to it.
 //! - `flow`: addresses of instructions (`?` before each in a transaction), several a line, ` xN` at the end repeats
 //!   the line; `[event]` as ptxed has it with all addresses; `error OFFSET: text`; `end` where the trace ends with
-//!   tracing on. After an error decoding goes on at the next PSB.
+//!   tracing on. After an error decoding continues at the next PSB.
 //! - `recovered`: the same where behind an error decoding goes on at the next event that says where: `at ADDRESS` or `off`
 //!   says what was found, `lost` that nothing was.
 

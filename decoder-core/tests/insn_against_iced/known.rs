@@ -114,7 +114,7 @@ pub(crate) const CLASSES: [Known; 9] = [
     },
 ];
 
-/// Which prefix a vector map stands behind.
+/// The prefix that selects a vector map.
 #[derive(Clone, Copy)]
 pub(crate) enum Head {
     /// C4.

@@ -22,9 +22,9 @@ pub(crate) struct Setting {
     pub(crate) cyc: Option<u64>,
     /// The TMA's fast counter is left at zero.
     pub(crate) no_fast_counter: bool,
-    /// Out of 1000 steps, so many are of this kind.
+    /// How many of 1000 steps are of this kind.
     pub(crate) rates: Rates,
-    /// Instructions take up to so many ticks; a few take a thousand times as long.
+    /// The most ticks that an instruction takes; a few take a thousand times as long.
     pub(crate) ticks: u64,
     pub(crate) long: bool,
     /// The TSC's 56 bits start again during the run.

@@ -194,7 +194,7 @@ fn cycles_divide_the_time_between_anchors() {
 fn a_core_to_bus_ratio_makes_ticks_of_cycles() {
     let trace =
         Trace::new(&[tsc(0x1000), Packet::PsbEnd, cbr(2), cyc(5), TIP, cbr(8), cyc(8), TIP, tsc(0x2000)]);
-    // Two ticks a cycle, and half a tick. The TSC packet behind says that the clock stood still.
+    // Two ticks a cycle, and half a tick. The TSC packet after it says that the clock stood still.
     trace.check(
         trace.timeline(CLOCKS),
         &[(4, 4, 0x1000, Some(0x2000), 0x100a, 0x100a), (7, 7, 0x1000, Some(0x2000), 0x100e, 0x100e)],
@@ -224,7 +224,7 @@ fn a_known_speed_narrows_bounds_from_both_sides() {
         // The first CYC may have begun before the TSC packet, so its cycles are not surely after it.
         (1, 2, 0x1000, Some(0x1000 + most(100))),
         (2, 4, 0x1000, Some(0x1000 + most(200))),
-        // The CYC packet says nothing of the second TIP behind it: the next one does.
+        // The CYC packet does not bound the second TIP after it: the next one does.
         (4, 5, 0x1000 + least(100), Some(0x1000 + most(300))),
         (5, 7, 0x1000 + least(100), Some(0x1000 + most(300))),
         // The last CYC packet comes with the TSC packet, and the core clock may have stopped before.
