@@ -1,134 +1,15 @@
 //! The handler of the performance-monitoring interrupt (PMI): it finds out which unit requested the interrupt, and
 //! serves all units in the required order.
 
+mod source;
 #[cfg(test)]
 mod tests;
+
+pub use source::{Abandoned, PmiSource, Requests, Route};
 
 use crate::lapic::{Delivery, LocalApic, LvtPc};
 use crate::msr::{GeneralProtection, GlobalStatus, GlobalStatusReset, Msr};
 use core::cell::Cell;
-
-/// A unit that requests PMIs: a running PT unit, a debug store, counters, IBS.
-///
-/// The handler calls the methods in the order in which they are listed here. They must not wait, allocate or format.
-pub trait PmiSource {
-    /// Returns the status bits by which the processor reports this source's requests; empty if the source must check
-    /// its own registers.
-    fn status(&self) -> Requests;
-
-    /// Returns the entry of the local vector table that delivers this source's interrupts.
-    fn route(&self) -> Route {
-        Route::Counters
-    }
-
-    /// Stops the source so that it makes no more requests. May be called while it is stopped.
-    ///
-    /// # Errors
-    ///
-    /// An access raised #GP.
-    fn quiesce(&mut self) -> Result<(), GeneralProtection>;
-
-    /// Returns whether the source has a request that its [`Requests`] need not show. Called while the source runs.
-    ///
-    /// # Errors
-    ///
-    /// An access raised #GP.
-    fn asks(&mut self) -> Result<bool, GeneralProtection> {
-        Ok(false)
-    }
-
-    /// Returns whether there may be a request that its [`Requests`] do not show, or one that was not served completely.
-    /// It takes a few reads while the source runs, and stops nothing. If neither this method nor the status nor the LVT
-    /// entry shows a request, the interrupt is not a PMI of these sources.
-    ///
-    /// # Errors
-    ///
-    /// An access raised #GP.
-    fn may_ask(&mut self) -> Result<bool, GeneralProtection> {
-        self.asks()
-    }
-
-    /// Serves the source. `seen` are its requests that the status register showed; they are already acknowledged.
-    /// Returns whether the source had requested this PMI (other sources may have, too). Called again until no source
-    /// returns true.
-    ///
-    /// # Errors
-    ///
-    /// An access raised #GP.
-    fn service(&mut self, seen: Requests) -> Result<bool, GeneralProtection>;
-
-    /// Resumes the source.
-    ///
-    /// # Errors
-    ///
-    /// An access raised #GP.
-    fn resume(&mut self) -> Result<(), GeneralProtection>;
-
-    /// Reports that the source is left stopped until it is used again: what runs until then is not recorded.
-    ///
-    /// The handler calls this when it gives up, after it has stopped all sources that can be stopped.
-    fn abandon(&mut self, _why: Abandoned) {}
-
-    /// Returns how many requests this interrupt found whose NMIs may still arrive. Each request has its own NMI, which
-    /// may arrive after other code has run, so that the interrupted address does not identify it.
-    fn late_requests(&self) -> u8 {
-        0
-    }
-}
-
-/// Requests for PMIs that the processor reports by itself: bits of one register. Each source has its own bits.
-///
-/// Intel's processors set them in IA32_PERF_GLOBAL_STATUS. AMD's sources have none: they check their own registers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Requests(GlobalStatus);
-
-impl Requests {
-    /// No requests.
-    pub const NONE: Self = Self(GlobalStatus::empty());
-
-    /// Returns the requests that are in either set.
-    #[must_use]
-    pub const fn union(self, other: Self) -> Self {
-        Self(self.0.union(other.0))
-    }
-
-    /// Returns the requests that are in both sets.
-    #[must_use]
-    pub const fn intersection(self, other: Self) -> Self {
-        Self(self.0.intersection(other.0))
-    }
-
-    /// Returns whether the set is empty.
-    #[must_use]
-    pub const fn is_empty(self) -> bool {
-        self.0.is_empty()
-    }
-}
-
-impl From<GlobalStatus> for Requests {
-    fn from(status: GlobalStatus) -> Self {
-        Self(status)
-    }
-}
-
-/// Why a source was left stopped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Abandoned {
-    /// An access to a register raised #GP.
-    Fault(GeneralProtection),
-    /// Sources had new requests each time they were served.
-    Stuck,
-}
-
-/// The entry of the local vector table that delivers a source's interrupts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Route {
-    /// LVT Performance Monitoring: [`LocalApic`].
-    Counters,
-    /// An extended entry of AMD's local APIC, programmed by the code that started the source. The handler does not
-    /// write it: a delivery does not set its mask.
-    Extended,
-}
 
 /// The PMI handler of one logical processor.
 ///
