@@ -109,17 +109,17 @@
 //!
 //! [`Moment::earliest`] and [`Moment::latest`] are proven, from what the manual promises:
 //!
-//! 1. All packets before a TSC packet are of instructions that executed before its time, all packets after it of
-//!   instructions that executed later. The same holds for MTC packets and the time of the crystal's edge that they
-//!   stand for.
-//! 2. Between two edges are whole crystal ticks, and P ticks of the TSC in each. By 1 the last TSC or MTC behind gives the
-//!    earliest time and the next one ahead the latest. The edge is where the TMA has it, or up to one crystal tick
-//!    earlier, because there are processors whose FastCounter is always zero. So with MTCs the bounds are an MTC period
-//!    and a crystal tick apart, without them two TSC packets.
-//! 3. With a known [`CoreSpeed`], so many cycles take at least and at most so many ticks, by which CYC packets narrow
-//!   that: what precedes a CYC packet happened before its time, what follows it at that time or later, and the TNT or
-//!   TIP right behind it just then. Where the core clock stops, CYC and TSC packet come together, so no CYC packet
-//!   has a stop in its cycles without being seen.
+//! 1. All packets before a TSC packet belong to instructions that executed before its time, all packets after it to
+//!    instructions that executed later. The same holds for an MTC packet and the time of the crystal clock's edge that
+//!    it stands for.
+//! 2. Between two edges are whole ticks of the crystal clock, and P ticks of the TSC in each. By 1, the last TSC or MTC
+//!    packet before a place gives the earliest time and the next one after it the latest. The edge is where the TMA
+//!    packet has it, or up to one crystal tick earlier, because on some processors FastCounter is always zero. So the
+//!    bounds are an MTC period and a crystal tick apart, or the distance of two TSC packets without MTC packets.
+//! 3. With a known [`CoreSpeed`], a number of cycles takes between two known numbers of ticks, and CYC packets narrow
+//!    the bounds by that: what precedes a CYC packet happened before its time, what follows it at that time or later,
+//!    and the TNT or TIP packet right after it exactly then. If the core clock stops, a CYC and a TSC packet come
+//!    together, so no CYC packet hides a stop in its cycles.
 //!
 //! An instruction without a packet of its own lies between two that have one, and has the bounds of both together.
 //! Where the trace ends, nothing may bound what comes after the last TSC or MTC packet. The next TSC packet also

@@ -284,6 +284,20 @@ mod tests {
     };
 
     #[test]
+    fn a_counter_that_no_processor_has_is_ignored() {
+        let (general, fixed) = (PebsConfig::new().general(0, PreciseEvent::INST_RETIRED, 100), 200);
+        for n in [16, 17, u8::MAX] {
+            let config = general.general(n, PreciseEvent::INST_RETIRED, 100).fixed(n, fixed);
+            assert_eq!(config, general, "{n}");
+        }
+        let config = general.general(8, PreciseEvent::INST_RETIRED, 100).fixed(15, fixed);
+        assert_eq!(
+            config.counters().collect::<Vec<_>>(),
+            [(Counter::General(0), 100), (Counter::Fixed(15), 200)]
+        );
+    }
+
+    #[test]
     fn refuses_what_the_processor_does_not_do() {
         let branches = |n, period| PebsConfig::new().general(n, PreciseEvent::BR_INST_RETIRED_PEBS, period);
         let period = |counter, period, longest| Err(PebsRefusal::Period { counter, period, longest });

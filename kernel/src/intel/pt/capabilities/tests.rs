@@ -37,14 +37,17 @@ fn each_bit_of_leaf_14h_gives_its_feature_and_no_other() {
 
 #[test]
 fn leaf_14h_1_gives_ranges_and_encodings() {
-    let mut leaves = machine();
-    leaves.push((0x14, 0, [1, 0xf, 7, 0]));
-    leaves.push((0x14, 1, [0x0249_0002, 0x003f_1fff, 0, 0]));
-    let capabilities = PtCapabilities::read(reader(&leaves)).unwrap();
-    assert_eq!(capabilities.address_ranges, 2);
-    assert_eq!(capabilities.mtc_freqs, 0x0249);
-    assert_eq!(capabilities.cyc_thresholds, 0x1fff);
-    assert_eq!(capabilities.psb_freqs, 0x003f);
+    // (EAX, address ranges): the driver has registers for four, and the field has three bits.
+    for (eax, ranges) in [(0x0249_0002, 2), (0x0249_0004, 4), (0x0249_0007, 4), (0x0249_fff8, 0)] {
+        let mut leaves = machine();
+        leaves.push((0x14, 0, [1, 0xf, 7, 0]));
+        leaves.push((0x14, 1, [eax, 0x003f_1fff, 0, 0]));
+        let capabilities = PtCapabilities::read(reader(&leaves)).unwrap();
+        assert_eq!(capabilities.address_ranges, ranges, "{eax:#x}");
+        assert_eq!(capabilities.mtc_freqs, 0x0249);
+        assert_eq!(capabilities.cyc_thresholds, 0x1fff);
+        assert_eq!(capabilities.psb_freqs, 0x003f);
+    }
 }
 
 #[test]
