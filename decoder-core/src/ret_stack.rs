@@ -1,7 +1,9 @@
 //! The return addresses that compressed returns go to.
 //!
-//! Return compression: a near return that goes to the address after its call is traced as one taken bit in a TNT
-//! packet. The target is not in the trace, so the decoder keeps the same stack of calls as the processor.
+//! Return compression: the processor may trace a near return that goes to the address after its call as one taken bit
+//! in a TNT packet, instead of a TIP packet with the target. It does so only if the call is one of the last 64 that
+//! have not returned and comes after the last PSB. The target is not in the trace then, so the decoder keeps a stack
+//! of calls of its own.
 //!
 //! Source: SDM vol. 3, Intel Processor Trace, "Indirect Transfer Compression for Returns (RET)".
 //!

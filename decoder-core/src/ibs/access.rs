@@ -1,4 +1,4 @@
-//! What was sampled of a memory access.
+//! The memory access of an op sample.
 
 use super::op::{bit, field};
 use super::{CacheState, Caps, DataSource, Errata, OpSample, PageSize};
@@ -10,11 +10,11 @@ pub struct Access<'a>(&'a OpSample);
 /// How an access found its translation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Dtlb {
-    /// In the first level.
+    /// In the first level of the data TLB.
     L1,
-    /// In the second level.
+    /// In the second level of the data TLB.
     L2,
-    /// It had to be walked for.
+    /// By a page walk, because it was in neither level.
     Miss,
 }
 
@@ -23,13 +23,13 @@ impl<'a> Access<'a> {
         Self(sample)
     }
 
-    /// IbsLdOp.
+    /// IbsLdOp: the op loads.
     #[must_use]
     pub const fn is_load(&self) -> bool {
         self.bit(0)
     }
 
-    /// IbsStOp.
+    /// IbsStOp: the op stores.
     #[must_use]
     pub const fn is_store(&self) -> bool {
         self.bit(1)
@@ -41,8 +41,8 @@ impl<'a> Access<'a> {
         self.bit_if(21, self.is_zen())
     }
 
-    /// IbsDcL1tlbMiss and IbsDcL2TlbMiss: where the translation was. Only where the linear address is valid, and with
-    /// [`Caps::OP_DTLB_PAGE_SIZE`] the physical address too.
+    /// IbsDcL1tlbMiss and IbsDcL2TlbMiss: where the translation was. Only if the linear address is valid; with
+    /// [`Caps::OP_DTLB_PAGE_SIZE`], only if the physical address is valid too.
     ///
     /// Source: BKDG 31116, "IBS Op Data 3 Register"; with the capability Linux, `perf_ibs_get_tlb_lvl`.
     #[must_use]
@@ -57,8 +57,8 @@ impl<'a> Access<'a> {
         })
     }
 
-    /// The size of the data's page. Only where [`Access::dtlb`] is valid; without [`Caps::OP_DTLB_PAGE_SIZE`] the level that
-    /// has the translation tells it, so that a miss has none.
+    /// The size of the data's page. Only if [`Access::dtlb`] is valid. Without [`Caps::OP_DTLB_PAGE_SIZE`], the TLB
+    /// level that has the translation reports it, so a miss has none.
     ///
     /// Source: as [`Access::dtlb`]; with the capability Linux, `tools/perf/util/amd-sample-raw.c`.
     #[must_use]
@@ -76,81 +76,81 @@ impl<'a> Access<'a> {
         }
     }
 
-    /// IbsDcMiss: it missed the data cache. Not for an uncacheable access.
+    /// IbsDcMiss: the access missed the data cache. Not for an uncacheable access.
     #[must_use]
     pub const fn dc_miss(&self) -> Option<bool> {
         self.bit_if(7, !self.uncacheable())
     }
 
-    /// IbsL2Miss: it missed the L2 too. Only for one that missed the data cache, since family 17h, and not where
-    /// erratum 1293 made it invalid.
+    /// IbsL2Miss: the access missed the L2 too. Only for an access that missed the data cache, since family 17h, and
+    /// not if erratum 1293 made the bit invalid.
     #[must_use]
     pub const fn l2_miss(&self) -> Option<bool> {
         self.bit_if(20, self.is_zen() && self.missed() && !self.data2_is_invalid())
     }
 
-    /// IbsDcMisAcc: it was misaligned.
+    /// IbsDcMisAcc: the access was misaligned.
     #[must_use]
     pub const fn misaligned(&self) -> bool {
         self.bit(8)
     }
 
-    /// IbsDcLdBnkCon: a load in conflict with another over a bank. Families 10h to 15h.
+    /// IbsDcLdBnkCon: a load that had a bank conflict with another load. Families 10h to 15h.
     #[must_use]
     pub const fn load_bank_conflict(&self) -> Option<bool> {
         self.bit_if(9, self.is_load() && self.is_up_to_15h())
     }
 
-    /// IbsDcStBnkCon: a load in conflict with a store over a bank. Families 10h to 15h.
+    /// IbsDcStBnkCon: a load that had a bank conflict with a store. Families 10h to 15h.
     #[must_use]
     pub const fn store_bank_conflict(&self) -> Option<bool> {
         self.bit_if(10, self.is_load() && self.is_up_to_15h())
     }
 
-    /// IbsDcStToLdFwd: a load that was answered by a store. Families 10h to 15h.
+    /// IbsDcStToLdFwd: a load whose data was forwarded from a store. Families 10h to 15h.
     #[must_use]
     pub const fn store_to_load_forwarded(&self) -> Option<bool> {
         self.bit_if(11, self.is_load() && self.is_up_to_15h())
     }
 
-    /// IbsDcStToLdCan: a load that a store should have answered, and could not. Families 10h to 15h.
+    /// IbsDcStToLdCan: a load for which forwarding from a store was cancelled. Families 10h to 15h.
     #[must_use]
     pub const fn store_to_load_cancelled(&self) -> Option<bool> {
         self.bit_if(12, self.is_load() && self.is_up_to_15h())
     }
 
-    /// IbsDcWcMemAcc: to write-combining memory.
+    /// IbsDcWcMemAcc: the access was to write-combining memory.
     #[must_use]
     pub const fn write_combining(&self) -> bool {
         self.bit(13)
     }
 
-    /// IbsDcUcMemAcc: to uncacheable memory.
+    /// IbsDcUcMemAcc: the access was to uncacheable memory.
     #[must_use]
     pub const fn uncacheable(&self) -> bool {
         self.bit(14)
     }
 
-    /// IbsDcLockedOp: locked.
+    /// IbsDcLockedOp: the op was locked.
     #[must_use]
     pub const fn locked(&self) -> bool {
         self.bit(15)
     }
 
-    /// IbsDcMabHit: a miss that found its line on the way already. Before family 17h, and only for a miss (erratum
-    /// 717).
+    /// IbsDcMabHit: a miss whose line had already been requested, by an entry of the miss address buffer (MAB). Before
+    /// family 17h, and only for a miss (erratum 717).
     #[must_use]
     pub const fn mab_hit(&self) -> Option<bool> {
         self.bit_if(16, !self.is_zen() && self.missed())
     }
 
-    /// IbsDcMissNoMabAlloc: a miss that found no free miss address buffer, or took none. Since family 17h.
+    /// IbsDcMissNoMabAlloc: a miss that allocated no entry of the miss address buffer. Since family 17h.
     #[must_use]
     pub const fn miss_without_mab(&self) -> Option<bool> {
         self.bit_if(16, self.is_zen())
     }
 
-    /// IbsOpMemWidth in bytes. Since family 17h.
+    /// IbsOpMemWidth: the width of the access in bytes. Since family 17h.
     #[must_use]
     pub const fn bytes(&self) -> Option<u32> {
         match (self.is_zen(), field(self.0.registers().data3, 22, 4)) {
@@ -159,8 +159,8 @@ impl<'a> Access<'a> {
         }
     }
 
-    /// IbsOpDcMissOpenMemReqs: lines on the way when this one was asked for. For loads that missed, since family 17h,
-    /// and not where erratum 1293 made it invalid.
+    /// IbsOpDcMissOpenMemReqs: how many lines were outstanding when this one was requested. Only for loads that missed,
+    /// since family 17h, and not if erratum 1293 made the field invalid.
     #[must_use]
     pub const fn open_requests(&self) -> Option<u8> {
         match self.is_zen() && self.is_load() && self.missed() && !self.data2_is_invalid() {
@@ -169,7 +169,7 @@ impl<'a> Access<'a> {
         }
     }
 
-    /// IbsDcMissLat: clocks from the miss to the data. For loads that missed and are no prefetches.
+    /// IbsDcMissLat: clocks from the miss to the data. Only for loads that missed and are not prefetches.
     #[must_use]
     pub const fn miss_latency(&self) -> Option<u16> {
         match self.is_load() && self.missed() && !matches!(self.software_prefetch(), Some(true)) {
@@ -178,8 +178,8 @@ impl<'a> Access<'a> {
         }
     }
 
-    /// IbsTlbRefillLat: clocks from the miss of the first level to the translation. For accesses that missed it, since
-    /// family 17h.
+    /// IbsTlbRefillLat: clocks from the miss in the first level of the TLB to the translation. Only for accesses that
+    /// missed that level, since family 17h.
     #[must_use]
     pub const fn tlb_refill_latency(&self) -> Option<u16> {
         match self.is_zen() && matches!(self.dtlb(), Some(Dtlb::L2 | Dtlb::Miss)) {
@@ -188,7 +188,7 @@ impl<'a> Access<'a> {
         }
     }
 
-    /// IbsDcLinAd. Only where IbsDcLinAddrValid is set.
+    /// IbsDcLinAd: the linear address of the data. Only if IbsDcLinAddrValid is set.
     #[must_use]
     pub const fn linear_address(&self) -> Option<u64> {
         match self.bit(17) {
@@ -197,7 +197,7 @@ impl<'a> Access<'a> {
         }
     }
 
-    /// IbsDcPhysAd. Only where IbsDcPhyAddrValid is set.
+    /// IbsDcPhysAd: the physical address of the data. Only if IbsDcPhyAddrValid is set.
     #[must_use]
     pub const fn physical_address(&self) -> Option<u64> {
         match self.bit(18) {
@@ -206,16 +206,16 @@ impl<'a> Access<'a> {
         }
     }
 
-    /// What answered it. Only for loads that missed L1 and L2, and not where erratum 1293 made it invalid. Of an
-    /// uncacheable load only [`DataSource::Io`] is told.
+    /// Where the data came from. Only for loads that missed L1 and L2, and not if erratum 1293 made the field invalid.
+    /// For an uncacheable load, only [`DataSource::Io`] is reported.
     ///
-    /// Source: BKDG 31116, "IBS Op Data 2 Register"; of uncacheable loads Linux, `perf_ibs_get_mem_lvl`.
+    /// Source: BKDG 31116, "IBS Op Data 2 Register"; for uncacheable loads Linux, `perf_ibs_get_mem_lvl`.
     #[must_use]
     pub const fn source(&self) -> Option<DataSource> {
         if !self.is_load() || self.data2_is_invalid() {
             return None;
         }
-        // Before family 17h nothing tells the L2's miss but that there is a source.
+        // Before family 17h, the only sign of an L2 miss is that there is a source.
         let asked = self.missed() && !matches!(self.l2_miss(), Some(false));
         match DataSource::of(self.0.part(), self.0.registers().data2) {
             Some(DataSource::Io) if self.uncacheable() => Some(DataSource::Io),
@@ -224,7 +224,7 @@ impl<'a> Access<'a> {
         }
     }
 
-    /// RmtNode: the source is in another node. Only where there is a source.
+    /// RmtNode: the source is in another node. Only if there is a source.
     #[must_use]
     pub const fn remote_node(&self) -> Option<bool> {
         match self.source() {
@@ -233,7 +233,7 @@ impl<'a> Access<'a> {
         }
     }
 
-    /// CacheHitSt: the state of the line. Only where a cache of another core was the source.
+    /// CacheHitSt: the state of the line. Only if the source was a cache of another core.
     #[must_use]
     pub const fn cache_state(&self) -> Option<CacheState> {
         match self.source() {
@@ -254,7 +254,7 @@ impl<'a> Access<'a> {
         }
     }
 
-    /// The source is in another socket. Only where there is a source, with [`Caps::STRM_ST_RMT_SOCKET`].
+    /// The source is in another socket. Only if there is a source, with [`Caps::STRM_ST_RMT_SOCKET`].
     #[must_use]
     pub const fn remote_socket(&self) -> Option<bool> {
         match self.source() {
@@ -277,7 +277,7 @@ impl<'a> Access<'a> {
         }
     }
 
-    /// A miss of the data cache that is reported.
+    /// Whether a valid [`Access::dc_miss`] reports a miss.
     const fn missed(&self) -> bool {
         matches!(self.dc_miss(), Some(true))
     }

@@ -10,7 +10,7 @@ use super::Errata;
 pub struct Caps(pub u32);
 
 impl Caps {
-    /// IBSFFV: the other bits mean something.
+    /// IBSFFV: the other bits are valid.
     pub const VALID: Self = Self(1 << 0);
     /// FetchSam: fetches are sampled.
     pub const FETCH_SAM: Self = Self(1 << 1);
@@ -24,9 +24,9 @@ impl Caps {
     pub const BRN_TRGT: Self = Self(1 << 5);
     /// OpCntExt: the op counter and its period have 27 bits.
     pub const OP_CNT_EXT: Self = Self(1 << 6);
-    /// RipInvalidChk: IbsRipInvalid means something.
+    /// RipInvalidChk: IbsRipInvalid is valid.
     pub const RIP_INVALID_CHK: Self = Self(1 << 7);
-    /// OpBrnFuse: IbsOpBrnFuse means something.
+    /// OpBrnFuse: IbsOpBrnFuse is valid.
     pub const OP_BRN_FUSE: Self = Self(1 << 8);
     /// IbsFetchCtlExtd: there is IC_IBS_EXTD_CTL.
     pub const FETCH_CTL_EXTD: Self = Self(1 << 9);
@@ -34,24 +34,24 @@ impl Caps {
     pub const OP_DATA4: Self = Self(1 << 10);
     /// IbsL3MissFiltering and the richer data source of Zen 4.
     pub const ZEN4: Self = Self(1 << 11);
-    /// Loads below a latency can be left out.
+    /// Loads below a latency threshold can be filtered out.
     pub const LD_LAT: Self = Self(1 << 12);
     /// There are IbsOpCtl2 and IbsFetchCtl2, with their Dis bits.
     pub const DIS: Self = Self(1 << 13);
-    /// Fetches below a latency can be left out.
+    /// Fetches below a latency threshold can be filtered out.
     pub const FETCH_LAT: Self = Self(1 << 14);
-    /// Samples can be left out by bit 63 of their address.
+    /// Samples can be filtered by bit 63 of their address.
     pub const BIT63: Self = Self(1 << 15);
     /// Streaming stores and the remote socket are reported.
     pub const STRM_ST_RMT_SOCKET: Self = Self(1 << 16);
-    /// IbsOpData3 has the size of the data's page, and what it has of the translation is valid with the physical address.
+    /// IbsOpData3 has the size of the data's page, and its TLB fields are valid only if the physical address is.
     pub const OP_DTLB_PAGE_SIZE: Self = Self(1 << 19);
 
     /// The capabilities to assume for a processor without this leaf or with [`Caps::VALID`] clear: early ones of
     /// family 10h.
     pub const WITHOUT_LEAF: Self = Self(0b111);
 
-    /// From EAX, or what to assume where it says nothing.
+    /// The capabilities in EAX; [`Caps::WITHOUT_LEAF`] if [`Caps::VALID`] is clear.
     #[must_use]
     pub const fn from_eax(eax: u32) -> Self {
         match eax & Self::VALID.0 {
@@ -60,7 +60,7 @@ impl Caps {
         }
     }
 
-    /// Whether all of `wanted` are there.
+    /// Whether all capabilities in `wanted` are there.
     #[must_use]
     pub const fn has(self, wanted: Self) -> bool {
         self.0 & wanted.0 == wanted.0

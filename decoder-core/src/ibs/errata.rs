@@ -37,12 +37,12 @@ impl Errata {
     ///
     /// Source: Revision Guide for AMD Family 19h Models 00h-0Fh Processors, 1197.
     pub const FETCH_ADDRESS_ZERO: Self = Self(1 << 6);
-    /// 1238, family 19h models 00h-0Fh: IbsIcMiss says nothing.
+    /// 1238, family 19h models 00h-0Fh: IbsIcMiss is invalid.
     ///
     /// Source: as 1197.
     pub const IC_MISS_INVALID: Self = Self(1 << 7);
     /// 1293, family 19h models 00h-0Fh: for a software prefetch, and for a miss without a miss address buffer,
-    /// IbsOpData2, IbsL2Miss and IbsOpDcMissOpenMemReqs say nothing.
+    /// IbsOpData2, IbsL2Miss and IbsOpDcMissOpenMemReqs are invalid.
     ///
     /// Source: as 1197.
     pub const DATA2_INVALID: Self = Self(1 << 8);
@@ -50,11 +50,11 @@ impl Errata {
     ///
     /// Source: as 1197.
     pub const L1_TLB_PAGE_SIZES: Self = Self(1 << 9);
-    /// 1606, Zen 5: the filter of loads by their latency lets others through where what missed the L3 is not filtered too.
-    /// A driver sets IbsOpL3MissOnly with it.
+    /// 1606, Zen 5: the load latency filter lets other samples through unless the L3 miss filter is enabled too. A
+    /// driver sets IbsOpL3MissOnly with it.
     ///
-    /// Source: Revision Guide for AMD Family 1Ah Models 00h-0Fh Processors, 1606; that the other models of Zen 5 have it as
-    /// well: Linux, AMD IBS driver, `perf_ibs_init`.
+    /// Source: Revision Guide for AMD Family 1Ah Models 00h-0Fh Processors, 1606; for the other models of Zen 5: Linux,
+    /// AMD IBS driver, `perf_ibs_init`.
     pub const LATENCY_NEEDS_L3_MISS: Self = Self(1 << 10);
 
     const ZEN3: Self = Self(
@@ -64,7 +64,7 @@ impl Errata {
             | Self::L1_TLB_PAGE_SIZES.0,
     );
 
-    /// Those of a displayed family and model.
+    /// The errata of a displayed family and model.
     #[must_use]
     pub const fn of(family: u8, model: u8) -> Self {
         match (family, model) {
@@ -79,7 +79,7 @@ impl Errata {
         }
     }
 
-    /// Whether one of `errata` is there.
+    /// Whether at least one of `errata` is in the set.
     #[must_use]
     pub const fn has(self, errata: Self) -> bool {
         self.0 & errata.0 != 0

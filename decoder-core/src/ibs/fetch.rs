@@ -1,8 +1,8 @@
-//! What was sampled of a fetch.
+//! A sample of an instruction fetch.
 
 use super::{Caps, Errata, Part};
 
-/// The registers of the fetch unit, as they were when it had a sample. Those that a processor has not are 0.
+/// The registers of the fetch unit, as they were when it had a sample. Registers that the processor lacks are 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct FetchRegisters {
     /// IbsFetchCtl (`C001_1030`).
@@ -11,11 +11,11 @@ pub struct FetchRegisters {
     pub linear: u64,
     /// IbsFetchPhysAd (`C001_1032`).
     pub physical: u64,
-    /// IC_IBS_EXTD_CTL (`C001_103C`), where [`Caps::FETCH_CTL_EXTD`] says so.
+    /// IC_IBS_EXTD_CTL (`C001_103C`), with [`Caps::FETCH_CTL_EXTD`].
     pub extended: u64,
 }
 
-/// A sampled instruction fetch. What the processor says is not valid reads as `None`.
+/// A sampled instruction fetch. A field that the processor reports as invalid reads as `None`.
 ///
 /// Source: BKDG 31116, "IBS Fetch Control Register"; PPR 56176, "IBS Fetch Control".
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -29,7 +29,7 @@ pub struct FetchSample {
 pub enum PageSize {
     /// 4 KiB.
     K4,
-    /// 16 KiB: four neighbours in one entry.
+    /// 16 KiB: four adjacent 4 KiB pages in one TLB entry.
     K16,
     /// 2 MiB.
     M2,
@@ -38,7 +38,7 @@ pub enum PageSize {
 }
 
 impl FetchSample {
-    /// The sample in these registers; `None` where IbsFetchVal is clear, and there is none.
+    /// The sample in these registers; `None` if IbsFetchVal is clear, so that there is no sample.
     #[must_use]
     pub const fn new(part: Part, registers: FetchRegisters) -> Option<Self> {
         match registers.ctl >> 49 & 1 {
@@ -65,25 +65,25 @@ impl FetchSample {
         (self.field(0, 16) << 4) as u32
     }
 
-    /// IbsFetchLat: clocks from the fetch's begin to its data, or to its end without data.
+    /// IbsFetchLat: clocks from the start of the fetch to its data, or to its end without data.
     #[must_use]
     pub const fn latency(&self) -> u16 {
         self.field(32, 16) as u16
     }
 
-    /// IbsFetchComp: the bytes went to the decoder; otherwise the fetch was given up.
+    /// IbsFetchComp: the bytes went to the decoder; otherwise the fetch was aborted.
     #[must_use]
     pub const fn completed(&self) -> bool {
         self.bit(50)
     }
 
-    /// IbsIcMiss: it missed the instruction cache. Not on processors with erratum 1238.
+    /// IbsIcMiss: the fetch missed the instruction cache. Not on processors with erratum 1238.
     #[must_use]
     pub const fn ic_miss(&self) -> Option<bool> {
         self.bit_if(51, !self.part.errata().has(Errata::IC_MISS_INVALID))
     }
 
-    /// IbsL1TlbPgSz: its page. Only where the physical address is valid.
+    /// IbsL1TlbPgSz: the size of the page. Only if the physical address is valid.
     #[must_use]
     pub const fn page_size(&self) -> Option<PageSize> {
         if !self.bit(52) {
@@ -98,37 +98,37 @@ impl FetchSample {
         }
     }
 
-    /// IbsL1TlbMiss: it missed the first level of the instruction TLB.
+    /// IbsL1TlbMiss: the fetch missed the first level of the instruction TLB.
     #[must_use]
     pub const fn l1_tlb_miss(&self) -> bool {
         self.bit(55)
     }
 
-    /// IbsL2TlbMiss: it missed the second level too. Only where it missed the first.
+    /// IbsL2TlbMiss: the fetch missed the second level of the TLB too. Only if it missed the first.
     #[must_use]
     pub const fn l2_tlb_miss(&self) -> Option<bool> {
         self.bit_if(56, self.l1_tlb_miss())
     }
 
-    /// IbsFetchL2Miss: it missed the L2. Only for a completed fetch, since family 17h.
+    /// IbsFetchL2Miss: the fetch missed the L2. Only for a completed fetch, since family 17h.
     #[must_use]
     pub const fn l2_miss(&self) -> Option<bool> {
         self.bit_if(58, self.completed() && self.part.is_zen())
     }
 
-    /// IbsFetchOcMiss: it missed the op cache. Only for a completed fetch, since Zen 4.
+    /// IbsFetchOcMiss: the fetch missed the op cache. Only for a completed fetch, since Zen 4.
     #[must_use]
     pub const fn oc_miss(&self) -> Option<bool> {
         self.bit_if(60, self.completed() && self.part.caps.has(Caps::ZEN4))
     }
 
-    /// IbsFetchL3Miss: it missed the L3. Only for a completed fetch that missed the L2, since Zen 4.
+    /// IbsFetchL3Miss: the fetch missed the L3. Only for a completed fetch that missed the L2, since Zen 4.
     #[must_use]
     pub const fn l3_miss(&self) -> Option<bool> {
         self.bit_if(61, matches!(self.l2_miss(), Some(true)) && self.part.caps.has(Caps::ZEN4))
     }
 
-    /// IbsFetchLinAd. Not where erratum 1197 made it 0.
+    /// IbsFetchLinAd: the linear address. Not if erratum 1197 made it 0.
     #[must_use]
     pub const fn linear_address(&self) -> Option<u64> {
         match self.registers.linear {
@@ -137,7 +137,7 @@ impl FetchSample {
         }
     }
 
-    /// IbsFetchPhysAd. Only where IbsPhyAddrValid is set.
+    /// IbsFetchPhysAd: the physical address. Only if IbsPhyAddrValid is set.
     #[must_use]
     pub const fn physical_address(&self) -> Option<u64> {
         match self.bit(52) {

@@ -4,7 +4,7 @@
 //! ```
 //! use pugmark_decoder_core::ibs::{Caps, DataSource, Kind, OpRegisters, Part, Record, Records, Sample};
 //!
-//! // A load at 401000 that missed L1 and L2 and was answered by memory, as Linux' perf hands it out.
+//! // A load at 401000 that missed L1 and L2 and got its data from memory, as Linux' perf reports it.
 //! let part = Part { family: 0x17, model: 0x31, caps: Caps(0x3ff) };
 //! let registers = OpRegisters {
 //!     ctl: 1 << 17 | 1 << 18 | 0x4000,
@@ -21,7 +21,7 @@
 //! let Some(Sample::Op(op)) = record.sample(part) else { panic!("no sample of an op") };
 //! let access = op.access().unwrap();
 //! assert_eq!((access.source(), access.miss_latency()), (Some(DataSource::Dram), Some(300)));
-//! // The processor says that it does not know the instruction, and that the data's address is not valid.
+//! // The processor reports that the instruction's address and the data's address are not valid.
 //! assert_eq!((op.rip(), access.linear_address()), (None, None));
 //! # Ok::<(), pugmark_decoder_core::ibs::Error>(())
 //! ```

@@ -1,8 +1,8 @@
-//! What was sampled of an op.
+//! A sample of an op (micro-operation).
 
 use super::{Access, Caps, Errata, Part};
 
-/// The registers of the op unit, as they were when it had a sample. Those that a processor has not are 0.
+/// The registers of the op unit, as they were when it had a sample. Registers that the processor lacks are 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct OpRegisters {
     /// IbsOpCtl (`C001_1033`).
@@ -19,13 +19,13 @@ pub struct OpRegisters {
     pub dc_linear: u64,
     /// IbsDcPhysAd (`C001_1039`).
     pub dc_physical: u64,
-    /// IbsBrTarget (`C001_103B`), where [`Caps::BRN_TRGT`] says so.
+    /// IbsBrTarget (`C001_103B`), with [`Caps::BRN_TRGT`].
     pub br_target: u64,
-    /// IbsOpData4 (`C001_103D`), where [`Caps::OP_DATA4`] says so.
+    /// IbsOpData4 (`C001_103D`), with [`Caps::OP_DATA4`].
     pub data4: u64,
 }
 
-/// A sampled op. What the processor says is not valid reads as `None`.
+/// A sampled op. A field that the processor reports as invalid reads as `None`.
 ///
 /// Source: BKDG 31116, "IBS Execution Control Register" to "IBS DC Physical Address Register"; PPR 56176, "IBS
 /// Execution Control" to "IBS Branch Target Address".
@@ -47,20 +47,20 @@ pub enum OpCount {
 /// A retired branch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Branch {
-    /// IbsOpBrnTaken: it was taken.
+    /// IbsOpBrnTaken: the branch was taken.
     pub taken: bool,
-    /// IbsOpBrnMisp: it was mispredicted.
+    /// IbsOpBrnMisp: the branch was mispredicted.
     pub mispredicted: bool,
-    /// IbsOpReturn: it was a return.
+    /// IbsOpReturn: the branch was a return.
     pub is_return: bool,
-    /// IbsOpBrnFuse: a compare was fused with it. Only with [`Caps::OP_BRN_FUSE`].
+    /// IbsOpBrnFuse: the op is a branch fused with another instruction. Only with [`Caps::OP_BRN_FUSE`].
     pub fused: Option<bool>,
-    /// IbsBrTarget: where it went to. Only with [`Caps::BRN_TRGT`], where it is not 0, and not with erratum 717.
+    /// IbsBrTarget: the branch target. Only with [`Caps::BRN_TRGT`], if it is not 0, and not with erratum 717.
     pub target: Option<u64>,
 }
 
 impl OpSample {
-    /// The sample in these registers; `None` where IbsOpVal is clear, and there is none.
+    /// The sample in these registers; `None` if IbsOpVal is clear, so that there is no sample.
     #[must_use]
     pub const fn new(part: Part, registers: OpRegisters) -> Option<Self> {
         match registers.ctl >> 18 & 1 {
@@ -99,8 +99,7 @@ impl OpSample {
         (low | high) as u32
     }
 
-    /// IbsOpCurCnt: where the counter stands: how far it came since it tagged the op. Only with
-    /// [`Caps::RD_WR_OP_CNT`].
+    /// IbsOpCurCnt: the counter's value, which counts from the tagging of the op. Only with [`Caps::RD_WR_OP_CNT`].
     #[must_use]
     pub const fn current_count(&self) -> Option<u32> {
         let bits = if self.part.caps.has(Caps::OP_CNT_EXT) { 27 } else { 20 };
@@ -110,7 +109,7 @@ impl OpSample {
         }
     }
 
-    /// IbsOpRip: the instruction's linear address. Not where IbsRipInvalid is set.
+    /// IbsOpRip: the instruction's linear address. Not if IbsRipInvalid is set.
     #[must_use]
     pub const fn rip(&self) -> Option<u64> {
         match self.part.caps.has(Caps::RIP_INVALID_CHK) && bit(self.registers.data, 38) {
@@ -131,13 +130,13 @@ impl OpSample {
         (self.registers.data >> 16) as u16
     }
 
-    /// IbsOpMicrocode: the op is microcode's. Since family 17h.
+    /// IbsOpMicrocode: the op came from microcode. Since family 17h.
     #[must_use]
     pub const fn microcode(&self) -> Option<bool> {
         self.data_if(40, self.part.is_zen())
     }
 
-    /// IbsOpBrnResync: the op made the processor fetch again. Up to family 15h.
+    /// IbsOpBrnResync: the op made the processor restart the fetch. Up to family 15h.
     #[must_use]
     pub const fn resync(&self) -> Option<bool> {
         self.data_if(32, self.part.family <= 0x15)
@@ -149,7 +148,7 @@ impl OpSample {
         self.data_if(33, self.part.family <= 0x15 && self.is_branch())
     }
 
-    /// The branch, where the op is one that retired (IbsOpBrnRet).
+    /// The branch, if the op is a branch that retired (IbsOpBrnRet).
     #[must_use]
     pub const fn branch(&self) -> Option<Branch> {
         if !self.is_branch() {
@@ -172,7 +171,7 @@ impl OpSample {
         })
     }
 
-    /// The memory access, where the op is a load, a store, or both.
+    /// The memory access, if the op is a load, a store, or both.
     #[must_use]
     pub const fn access(&self) -> Option<Access<'_>> {
         match self.registers.data3 & 0b11 {
@@ -181,7 +180,7 @@ impl OpSample {
         }
     }
 
-    /// IbsOpData4, with [`Caps::OP_DATA4`]; its bits are each processor's own.
+    /// IbsOpData4, with [`Caps::OP_DATA4`]. The meaning of its bits depends on the processor.
     #[must_use]
     pub const fn data4(&self) -> Option<u64> {
         match self.part.caps.has(Caps::OP_DATA4) {

@@ -4,10 +4,10 @@ use super::{Caps, Error, ErrorKind, FetchRegisters, FetchSample, OpRegisters, Op
 
 /// A raw sample: a size of 32 bits, the capabilities in 32 bits, and the registers, each in 64 bits.
 ///
-/// A fetch has IbsFetchCtl, IbsFetchLinAd, IbsFetchPhysAd, and IC_IBS_EXTD_CTL where [`Caps::FETCH_CTL_EXTD`] says so.
+/// A fetch has IbsFetchCtl, IbsFetchLinAd, IbsFetchPhysAd, and IC_IBS_EXTD_CTL with [`Caps::FETCH_CTL_EXTD`].
 /// An op has IbsOpCtl, IbsOpRip, IbsOpData, IbsOpData2, IbsOpData3, IbsDcLinAd, IbsDcPhysAd, then IbsBrTarget with
-/// [`Caps::BRN_TRGT`] and IbsOpData4 with [`Caps::OP_DATA4`]. The size is that of capabilities and registers, as
-/// `PERF_SAMPLE_RAW` has it.
+/// [`Caps::BRN_TRGT`] and IbsOpData4 with [`Caps::OP_DATA4`]. As in `PERF_SAMPLE_RAW`, the size counts the capabilities
+/// and the registers, but not itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record {
     /// What the unit can do.
@@ -102,7 +102,7 @@ impl Record {
         Ok(needed)
     }
 
-    /// The sample; `None` where the registers have none. The capabilities are those of the record, family and model
+    /// The sample; `None` if the registers have none. The capabilities are those of the record; family and model are
     /// those of `part`.
     #[must_use]
     pub const fn sample(&self, part: Part) -> Option<Sample> {
@@ -137,13 +137,13 @@ pub struct Records<'a> {
 }
 
 impl<'a> Records<'a> {
-    /// Those in `bytes`.
+    /// The records in `bytes`.
     #[must_use]
     pub const fn new(bytes: &'a [u8]) -> Self {
         Self { bytes, offset: 0 }
     }
 
-    /// Where the next one begins.
+    /// The offset at which the next record begins.
     #[must_use]
     pub const fn offset(&self) -> usize {
         self.offset

@@ -21,12 +21,12 @@ pub enum DataSource {
     ExtensionMemory,
     /// Coherent memory of a processor of another type.
     PeerMemory,
-    /// An encoding that the manual of this processor does not have.
+    /// An encoding that the manual of this processor does not define.
     Reserved(u8),
 }
 
 impl DataSource {
-    /// From IbsOpData2; `None` where it has no valid status.
+    /// Reads the source from IbsOpData2; `None` if the register has no valid status.
     pub(super) const fn of(part: &Part, data2: u64) -> Option<Self> {
         let low = (data2 & 7) as u8;
         if part.caps.has(Caps::ZEN4) {
@@ -58,7 +58,7 @@ impl DataSource {
         }
     }
 
-    /// Whether IbsCacheHitSt goes with it.
+    /// Whether CacheHitSt is valid for this source.
     pub(super) const fn has_state(self, part: &Part) -> bool {
         match self {
             Self::NodeCache => part.has_cache_state(),
@@ -68,7 +68,7 @@ impl DataSource {
     }
 }
 
-/// The state of a line that a cache answered with.
+/// The state of a line in the cache that supplied it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CacheState {
     /// Modified.

@@ -6,22 +6,22 @@ use crate::packet::{Cyc, Mtc, Tsc};
 /// The ratio of TSC ticks to core cycles, from CBRs and from the cycles between MTCs or TSCs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Calibration {
-    /// TSC ticks a cycle, eight fraction bits.
+    /// TSC ticks per cycle, with eight fraction bits.
     ratio: Option<u64>,
     /// The last TSC, or zero.
     tsc: u64,
-    /// Cycles since then.
+    /// Cycles since the last TSC.
     cyc_tsc: u64,
     /// The crystal clock at the last MTC.
     mtc: Option<u64>,
-    /// Cycles since then.
+    /// Cycles since the last MTC.
     cyc_mtc: u64,
     /// The next MTC is the first after a PSB on a processor with erratum SKL168.
     suspect_mtc: bool,
 }
 
 impl Calibration {
-    /// TSC ticks a core cycle, a fixed point number with eight fraction bits.
+    /// TSC ticks per core cycle, a fixed point number with eight fraction bits.
     ///
     /// # Errors
     /// [`TimeError::NotCalibrated`] when it is not known yet.
@@ -54,7 +54,7 @@ impl Calibration {
     /// # Errors
     /// [`TimeError::OutOfRange`] when it is zero.
     pub fn cbr(&mut self, ratio: u8, in_psb: bool, clocks: &Clocks) -> Result<(), TimeError> {
-        // Outside it means that the frequency changed.
+        // Outside a PSB+ it means that the frequency changed.
         if !in_psb {
             *self = Self::default();
         }
@@ -96,7 +96,7 @@ impl Calibration {
         self.cyc_tsc = self.cyc_tsc.wrapping_add(packet.cycles);
     }
 
-    /// Applies an OVF: counts across it are meaningless. The ratio stays if `keep_ratio`.
+    /// Applies an OVF: counts across it are meaningless. With `keep_ratio`, the ratio is kept.
     pub fn ovf(&mut self, keep_ratio: bool) {
         if keep_ratio {
             (self.tsc, self.cyc_tsc, self.mtc, self.cyc_mtc) = (0, 0, None, 0);
@@ -105,7 +105,7 @@ impl Calibration {
         }
     }
 
-    /// Erratum SKL168: an MTC was skipped, or it stands some 0xf00 cycles late.
+    /// Whether erratum SKL168 shows: an MTC was skipped, or it is about 0xf00 cycles late.
     fn comes_late(&self, ticks: u64, cycles: u64, tsc: u64, clocks: &Clocks) -> bool {
         let expected = |ratio: u64| ratio.wrapping_mul(cycles.wrapping_add(0xf00)) >> 8;
         ticks > 1_u64.wrapping_shl(clocks.mtc_freq.into())

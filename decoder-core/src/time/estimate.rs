@@ -6,14 +6,16 @@ use crate::packet::{Cyc, Mtc, Tma, Tsc};
 /// The TSC's value at the last timing packet, estimated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Estimate {
-    /// There was a TSC; a TMA since; an MTC (or a TMA that stands for one) since.
+    /// There was a TSC.
     have_tsc: bool,
+    /// There was a TMA since the last TSC.
     have_tma: bool,
+    /// There was an MTC since then, or a TMA that holds all bits of one.
     have_mtc: bool,
     tsc: u64,
     /// The time at the last TSC or MTC.
     base: u64,
-    /// TSC ticks since then by CYCs, or by the TMA.
+    /// TSC ticks since `base` according to CYCs or to the TMA.
     fast_counter: u64,
     /// The crystal clock at the last MTC or TMA.
     ctc: u64,
@@ -36,7 +38,7 @@ impl Estimate {
         if self.have_tsc { Ok(self.tsc) } else { Err(TimeError::NoTsc) }
     }
 
-    /// As [`time`](Self::time), but before the first TSC the time since the start.
+    /// As [`time`](Self::time), but before the first TSC it returns the ticks since the start.
     pub const fn relative(&self) -> u64 {
         self.tsc
     }
@@ -46,12 +48,12 @@ impl Estimate {
         self.lost_cyc
     }
 
-    /// How many MTC packets since the last TSC the time does not include, because their clock ran too far.
+    /// How many MTC packets since the last TSC the time does not include, because their clock advanced too far.
     pub const fn lost_mtc(&self) -> u32 {
         self.lost_mtc
     }
 
-    /// The ratio of core clock to bus clock by the last CBR packet.
+    /// The ratio of core clock to bus clock in the last CBR packet.
     pub const fn core_bus_ratio(&self) -> Option<u8> {
         self.core_bus_ratio
     }
@@ -66,7 +68,7 @@ impl Estimate {
             base: packet.tsc,
             fast_counter: 0,
             ctc: 0,
-            // libipt leaves it, so that a CYC before the next TMA is measured against the last MTC before the TSC.
+            // libipt does not reset it, so a CYC before the next TMA is measured against the last MTC before the TSC.
             ctc_cyc: self.ctc_cyc,
             lost_mtc: 0,
             lost_cyc: 0,
@@ -77,7 +79,7 @@ impl Estimate {
     /// Applies a TMA.
     ///
     /// # Errors
-    /// [`TimeError::UnexpectedTma`] without a TSC and after another TMA.
+    /// [`TimeError::UnexpectedTma`] without a TSC, or after another TMA.
     pub fn tma(&mut self, packet: Tma, clocks: &Clocks) -> Result<(), TimeError> {
         if !self.have_tsc || self.have_tma {
             return Err(TimeError::UnexpectedTma);
@@ -86,7 +88,7 @@ impl Estimate {
         self.base = self.base.wrapping_sub(fast_counter);
         self.fast_counter = self.fast_counter.wrapping_add(fast_counter);
         self.have_tma = true;
-        // Up to this frequency the TMA's 16 bits hold all that an MTC would say.
+        // Up to this MTCFreq, the TMA's 16 bits hold all bits of an MTC.
         self.have_mtc |= clocks.mtc_freq <= 8;
         self.ctc = u64::from(packet.ctc) & clocks.mtc_period().wrapping_sub(1);
         self.ctc_cyc = self.ctc;
@@ -114,7 +116,7 @@ impl Estimate {
             if !self.have_tma {
                 return Ok(());
             }
-            // The TMA gave 16 bits; an MTC has more above them. Take those that make the clock go forward least.
+            // The TMA gave 16 bits; an MTC has higher ones too. Choose them so that the clock advances least.
             let mut high = new & !0xffff;
             if new & 0xffff < last {
                 high = high.wrapping_sub(0x1_0000) & 0xff_u64.wrapping_shl(clocks.mtc_freq.into());
@@ -142,7 +144,7 @@ impl Estimate {
         Ok(())
     }
 
-    /// Applies a CYC with `ratio` TSC ticks a cycle, a fixed point number with eight fraction bits; 0 where it is not
+    /// Applies a CYC with `ratio` TSC ticks per cycle, a fixed point number with eight fraction bits; 0 if it is not
     /// known.
     ///
     /// # Errors
@@ -153,7 +155,7 @@ impl Estimate {
             return Ok(());
         }
         let mut cycles = packet.cycles;
-        // Cycles since the last CYC: some of them lie before the last MTC, whose time holds them already.
+        // These are cycles since the last CYC. The time of the last MTC already includes those before it.
         if self.fast_counter == 0 && self.ctc != self.ctc_cyc {
             let ticks = clocks.ticks_between(self.ctc_cyc, self.ctc)?;
             let before = (clocks.tsc_of(ticks)? << 8) / ratio;

@@ -7,7 +7,7 @@ use core::time::Duration;
 
 const NANOSECONDS: u128 = 1_000_000_000;
 
-/// The TSC's frequency as CPUID enumerates it, a fraction without rounding.
+/// The TSC's frequency as an exact fraction, for example as CPUID enumerates it.
 ///
 /// ```
 /// use pugmark_decoder_core::config::Clocks;
@@ -30,12 +30,12 @@ pub struct TscFrequency {
 }
 
 impl TscFrequency {
-    /// The frequency by CPUID.15H, or by CPUID.16H if leaf 15H lacks the crystal's frequency or the ratio; `None` if
-    /// both are missing.
+    /// The frequency from CPUID.15H, or from CPUID.16H if leaf 15H lacks the crystal's frequency or the ratio; `None`
+    /// if leaf 16H lacks it too.
     ///
-    /// Leaf 16H has whole MHz and the base frequency of the marketing name: the TSC is up to 0.2 % off. If you know
-    /// the crystal's frequency (24 MHz on most client processors from Skylake on), set [`Clocks::cpuid_15h_ecx`] to
-    /// it.
+    /// Leaf 16H has the base frequency of the marketing name in whole MHz, which is up to 0.2 % off the TSC. If you
+    /// know the crystal's frequency (24 MHz on most client processors from Skylake on), set [`Clocks::cpuid_15h_ecx`]
+    /// to it.
     #[must_use]
     pub const fn enumerated(clocks: &Clocks) -> Option<Self> {
         let (numerator, denominator) = (clocks.cpuid_15h_ebx as u64, clocks.cpuid_15h_eax);
@@ -76,7 +76,7 @@ impl TscFrequency {
         Duration::new((nanoseconds / NANOSECONDS) as u64, (nanoseconds % NANOSECONDS) as u32)
     }
 
-    /// How many whole ticks there are in `duration`; `None` where 64 bits do not hold them.
+    /// How many whole ticks there are in `duration`; `None` if 64 bits cannot hold the number.
     #[must_use]
     pub const fn ticks(self, duration: Duration) -> Option<u64> {
         let (numerator, denominator) = (self.numerator as u128, self.denominator as u128);

@@ -16,38 +16,39 @@
 //!
 //! P is CPUID.15H:EBX / EAX. AdjustedProcessorCycles are the TSC ticks since the crystal's last edge, less than P.
 //! Software_Offset is what software has added, IA32_TSC_ADJUST. [`Clocks::timestamp`] and [`Clocks::crystal`] are this
-//! formula in both directions, [`Clocks::adjusted_cycles`] makes TSC ticks of core cycles, and [`TscFrequency`] makes
-//! seconds of TSC ticks.
+//! formula in both directions, [`Clocks::adjusted_cycles`] converts core cycles to TSC ticks, and [`TscFrequency`]
+//! converts TSC ticks to seconds.
 //!
-//! - A **TSC** packet is exact, and rare: in each PSB+, and wherever a clock had stopped or tracing was off.
+//! - A **TSC** packet is exact, and rare: it is in each PSB+ (the status packets after a synchronization packet, PSB),
+//!   and wherever a clock had stopped or tracing was off.
 //! - The **TMA** packet after it relates the crystal to the TSC: the low 16 bits of the crystal's counter (CTC) at
 //!   that moment, and the AdjustedProcessorCycles (FastCounter, nine bits). Without one,
 //!   [`tsc_adjust`](Clocks::tsc_adjust) can do the same: [`Timeline::with_known_adjust`].
 //! - An **MTC** packet comes every 2^MTCFreq ticks of the crystal with bits MTCFreq + 7 to MTCFreq of its counter.
-//!   The bits below are zero just then, those above follow from the packets before, as long as fewer than 256 MTCs
-//!   are missing in a row; and the manual expects no more to be lost, except where a clock stops, which a TSC packet
-//!   tells. Where a TMA's 16 bits do not reach all bits of an MTC (MTCFreq above 8), fewer can be missing before the
-//!   first MTC. MTCFreq itself is in no packet; where it changes, [`ClockChange`] says so.
+//!   The lower bits are zero at that time, and the higher ones follow from the packets before, as long as fewer than
+//!   256 MTCs are missing in a row. The manual expects no more to be lost, except when a clock stops, which a TSC
+//!   packet reports. If a TMA's 16 bits do not cover all bits of an MTC (MTCFreq above 8), fewer may be missing before
+//!   the first MTC. MTCFreq itself is in no packet; a [`ClockChange`] reports where it changes.
 //! - A **CYC** packet is the finest, and its unit is not constant. The **CBR** packet gives the ratio of core clock to
 //!   bus clock, in which P1 is [`nom_freq`](Clocks::nom_freq): a cycle is nom_freq / CBR ticks, nearly. The cycles
 //!   between two MTCs or TSCs measure it.
 //!
-//! Processors without leaf 15H have no MTCs, and before CYC packets there are TSCs alone. A TSC that is not invariant
-//! (CPUID.80000007H:EDX\[8\] = 0, [`tsc_varies`](Clocks::tsc_varies)) stands still in deep C-states while the crystal
-//! runs on: after such a state, MTCs give the time but not the TSC, see [`Doubt::TscStopped`].
+//! Processors without leaf 15H have no MTCs, and processors older than CYC packets have only TSCs. A TSC that is not
+//! invariant (CPUID.80000007H:EDX\[8\] = 0, [`tsc_varies`](Clocks::tsc_varies)) stands still in deep C-states while the
+//! crystal continues: after such a state, MTCs give the time but not the TSC, see [`Doubt::TscStopped`].
 //!
 //! # Two answers
 //!
-//! **An estimate, as libipt makes it.** [`Estimate`] follows the packets: a TSC sets the time, an MTC moves it on by
-//! ticks · P, CYCs by cycles · ratio, where [`Calibration`] has the ratio from the last CBR or from the cycles
+//! **An estimate, as libipt makes it.** [`Estimate`] follows the packets: a TSC sets the time, an MTC advances it by
+//! ticks · P, and a CYC by cycles · ratio, where [`Calibration`] takes the ratio from the last CBR or from the cycles
 //! between the last two MTCs or TSCs. It uses only earlier packets, costs almost nothing, and is what every decoder
 //! returns from `time()`: the time of the last packet that it used. It has no error bound, and an MTC may move it
 //! back.
 //!
-//! **Bounds, and a guess between them.** A [`Timeline`] reads the trace on both sides of a place, so it can say
-//! between which TSC values something happened. It is asked with a [`Span`], which packets were made before and which
-//! after: decoders of [instructions](crate::flow::InsnDecoder::span) and [blocks](crate::block::BlockDecoder::span)
-//! tell it, and for an event or a packet it is [`Span::at`] its offset. It costs nothing unless it is used.
+//! **Bounds, and a guess between them.** A [`Timeline`] reads the trace on both sides of a place, so it can report
+//! between which TSC values something happened. The caller gives it a [`Span`]: the packets before and after the place.
+//! Decoders of [instructions](crate::flow::InsnDecoder::span) and [blocks](crate::block::BlockDecoder::span) supply
+//! spans, and for an event or a packet the span is [`Span::at`] its offset. A timeline costs nothing unless it is used.
 //!
 //! ```
 //! use pugmark_decoder_core::config::{Clocks, Config};
@@ -63,7 +64,7 @@
 //! let mut trace = Encoder::new(&mut memory);
 //! for packet in [
 //!     Packet::Psb,
-//!     // The crystal's counter had become 0x5000 just then.
+//!     // The crystal's counter became 0x5000 at that TSC.
 //!     Packet::Tsc(Tsc { tsc: 7_000_000 }),
 //!     Packet::Tma(Tma { ctc: 0x5000, fc: 0 }),
 //!     Packet::ModeExec(ModeExec { cs_l: true, cs_d: false, iflag: false }),
@@ -92,7 +93,7 @@
 //!     }
 //! }
 //! assert_eq!(seen, [
-//!     // After the TSC packet; before the second MTC, because the branch is.
+//!     // After the TSC packet, and before the second MTC, because the branch is before it.
 //!     (0x1000, 7_001_000, Some(1000)),
 //!     (0x1001, 7_001_000, Some(1000)),
 //!     // After the first MTC.
@@ -112,30 +113,30 @@
 //! 1. All packets before a TSC packet belong to instructions that executed before its time, all packets after it to
 //!    instructions that executed later. The same holds for an MTC packet and the time of the crystal clock's edge that
 //!    it stands for.
-//! 2. Between two edges are whole ticks of the crystal clock, and P ticks of the TSC in each. By 1, the last TSC or MTC
-//!    packet before a place gives the earliest time and the next one after it the latest. The edge is where the TMA
-//!    packet has it, or up to one crystal tick earlier, because on some processors FastCounter is always zero. So the
-//!    bounds are an MTC period and a crystal tick apart, or the distance of two TSC packets without MTC packets.
+//! 2. Between two edges are whole ticks of the crystal clock, and P ticks of the TSC in each. By rule 1, the last TSC
+//!    or MTC packet before a place gives the earliest time and the next one after it the latest. The edge is where the
+//!    TMA packet puts it, or up to one crystal tick earlier, because on some processors FastCounter is always zero. So
+//!    the bounds are an MTC period and a crystal tick apart or, without MTC packets, as far as two TSC packets.
 //! 3. With a known [`CoreSpeed`], a number of cycles takes between two known numbers of ticks, and CYC packets narrow
-//!    the bounds by that: what precedes a CYC packet happened before its time, what follows it at that time or later,
-//!    and the TNT or TIP packet right after it exactly then. If the core clock stops, a CYC and a TSC packet come
-//!    together, so no CYC packet hides a stop in its cycles.
+//!    the bounds by that. Anything before a CYC packet happened before its time, anything after it happened at that
+//!    time or later, and the TNT or TIP packet right after it exactly at that time. If the core clock stops, a CYC and
+//!    a TSC packet come together, so no CYC packet hides a stop in its cycles.
 //!
-//! An instruction without a packet of its own lies between two that have one, and has the bounds of both together.
-//! Where the trace ends, nothing may bound what comes after the last TSC or MTC packet. The next TSC packet also
-//! checks all this: it has to agree with the crystal, and be no later than lost MTCs explain. If not, there is a
-//! [`Doubt`]. Until there was a next one, a moment is not [confirmed](Moment::confirmed).
+//! An instruction without a packet of its own lies between two that have one: its earliest time is that of the first
+//! and its latest that of the second. At the end of the trace, there may be no latest time after the last TSC or MTC
+//! packet. The next TSC packet also checks all this: it must agree with the crystal, and must not be later than lost
+//! MTCs explain. If it fails, there is a [`Doubt`]. Without a next one, a moment is not [confirmed](Moment::confirmed).
 //!
 //! # What the guess rests on
 //!
-//! [`Moment::tsc`] is a guess within the bounds, and never goes back while the TSC does not. Between two packets that
-//! say when, it divides the time as the cycles of the CYC packets do; that is right as far as the core clock's
+//! [`Moment::tsc`] is a guess within the bounds, and never goes back while the TSC does not. Between two packets with a
+//! known time, it divides the time in proportion to the cycles of the CYC packets, which is right if the core clock's
 //! frequency was constant between them. Without cycles it is the middle, because half the width is then the smallest
-//! error that can be promised. Instructions of one span share one guess.
+//! error that can be promised. All instructions of one span have the same guess.
 //!
-//! [`Moment::interpolated`] gives each of them its own, linear in the instructions. No packet supports it: of ten
-//! instructions one can have missed the cache and taken all the time. It says in which order they were and how long all of
-//! them took, and nothing about any one of them. The error is that of the span, for each.
+//! [`Moment::interpolated`] gives each instruction a guess of its own, linear in the number of instructions. No packet
+//! supports it: of ten instructions, one can have missed the cache and taken all the time. It shows the order of the
+//! instructions and how long all of them took, and nothing about any single one. The error of each is that of the span.
 //!
 //! Source: SDM vol. 3, Intel Processor Trace, "Tracking Time", "Cycle-Accurate Mode" and the packets' sections; vol. 3,
 //! "Invariant Time-Keeping". The arithmetic of the estimate is libipt's, so that both show the same time.
@@ -157,7 +158,7 @@ use crate::config::Clocks;
 use core::fmt;
 
 impl Clocks {
-    /// Crystal clock ticks as TSC ticks.
+    /// Converts crystal clock ticks to TSC ticks.
     fn tsc_of(&self, crystal: u64) -> Result<u64, TimeError> {
         match (self.cpuid_15h_eax, self.cpuid_15h_ebx) {
             (0, _) | (_, 0) => Err(TimeError::UnknownRatio),
@@ -170,12 +171,12 @@ impl Clocks {
         u64::from(ctc).wrapping_shl(self.mtc_freq.into())
     }
 
-    /// How far MTC payloads count before they start again.
+    /// How many crystal clock ticks MTC payloads count before they wrap around.
     fn mtc_period(&self) -> u64 {
         1_u64.wrapping_shl(u32::from(self.mtc_freq) + 8)
     }
 
-    /// Crystal clock ticks from `old` to `new`, between which the payload started again at most once.
+    /// Crystal clock ticks from `old` to `new`, between which the payload wrapped around at most once.
     fn ticks_between(&self, old: u64, new: u64) -> Result<u64, TimeError> {
         let new = if new < old { new.wrapping_add(self.mtc_period()) } else { new };
         new.checked_sub(old).ok_or(TimeError::OutOfRange)
@@ -187,7 +188,7 @@ impl Clocks {
 pub enum TimeError {
     /// The TSC to crystal clock ratio is needed and not in [`Clocks`].
     UnknownRatio,
-    /// The packet's value is impossible: a CBR of zero, a clock that ran too far.
+    /// The packet's value is impossible: a CBR of zero, or a clock that advanced too far.
     OutOfRange,
     /// A TMA without a TSC, or a second one.
     UnexpectedTma,

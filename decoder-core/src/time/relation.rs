@@ -14,7 +14,7 @@ use crate::config::Clocks;
 /// use pugmark_decoder_core::config::Clocks;
 ///
 /// let clocks = Clocks { cpuid_15h_eax: 2, cpuid_15h_ebx: 250, nom_freq: 30, tsc_adjust: -1_000, ..Clocks::default() };
-/// // 125 TSC ticks for each tick of the crystal, and 30 core cycles since its last edge, at 15 bus clocks a cycle.
+/// // 125 TSC ticks for each tick of the crystal, and 30 core cycles since its last edge, at 15 cycles a bus clock.
 /// let adjusted = clocks.adjusted_cycles(30, 15)?;
 /// assert_eq!(adjusted, 60);
 /// assert_eq!(clocks.timestamp(80, adjusted)?, 80 * 125 + 60 - 1_000);
@@ -35,7 +35,7 @@ impl Clocks {
 
     /// The crystal clock at a TSC value, and the TSC ticks since its edge: AdjustedProcessorCycles.
     ///
-    /// The low 16 bits and the low 9 bits of the two are what a TMA packet says at that TSC.
+    /// A TMA packet at that TSC has the low 16 bits of the first and the low 9 bits of the second.
     ///
     /// # Errors
     /// [`TimeError::UnknownRatio`] without CPUID.15H.
@@ -48,14 +48,14 @@ impl Clocks {
         Ok((crystal as u64, (ticks - edge) as u64))
     }
 
-    /// Core cycles at the ratio of a CBR packet as TSC ticks: cycles · P1 / CBR, rounded down.
+    /// Converts core cycles at the ratio of a CBR packet to TSC ticks: cycles · P1 / CBR, rounded down.
     ///
-    /// P1 is the maximum non-turbo ratio, [`nom_freq`](Clocks::nom_freq). The bus clock is not exactly the crystal's: expect
-    /// half a percent of error.
+    /// P1 is the maximum non-turbo ratio, [`nom_freq`](Clocks::nom_freq). The bus clock is not exactly the crystal's:
+    /// expect half a percent of error.
     ///
     /// # Errors
-    /// [`TimeError::UnknownRatio`] without a `nom_freq`, [`TimeError::OutOfRange`] for a ratio of zero or for cycles that take
-    /// more than 2^64 ticks.
+    /// [`TimeError::UnknownRatio`] without a `nom_freq`, [`TimeError::OutOfRange`] for a ratio of zero or for cycles
+    /// that take more than 2^64 ticks.
     pub fn adjusted_cycles(&self, core_cycles: u64, core_bus_ratio: u8) -> Result<u64, TimeError> {
         if self.nom_freq == 0 {
             return Err(TimeError::UnknownRatio);
@@ -118,7 +118,7 @@ mod tests {
             let clocks = clocks(random() as u32 | 1, random() as u32 | 1, random() as i64);
             let tsc = random();
             let (crystal, adjusted) = clocks.crystal(tsc).unwrap();
-            // No crystal is faster than the TSC.
+            // Real crystals are not faster than the TSC.
             if clocks.cpuid_15h_ebx >= clocks.cpuid_15h_eax {
                 assert_eq!(clocks.timestamp(crystal, adjusted), Ok(tsc), "{clocks:?} {crystal} {adjusted}");
             }

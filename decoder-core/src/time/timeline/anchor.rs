@@ -1,4 +1,7 @@
-//! The packets that bound time: TSC packets, and MTC packets where they can be trusted.
+//! Anchors, the packets that bound the time: TSC packets, and MTC packets where they can be trusted.
+//!
+//! Each TSC packet begins a stretch that lasts until the next one. The packets of a stretch are read twice: first
+//! ahead, to check the MTC packets against the TSC packet at the end, then one by one as anchors.
 
 use super::{
     Doubt,
@@ -21,9 +24,9 @@ pub(super) struct Anchor {
     pub(super) nominal: u64,
     /// It is a TSC packet.
     pub(super) is_tsc: bool,
-    /// Half of the time that usually passes to the next MTC; 0 where that is not known.
+    /// Half of the ticks that usually pass until the next MTC packet; 0 if that is not known.
     pub(super) half_period: u64,
-    /// What lies between this anchor and the one before.
+    /// What lies between the previous anchor and this one.
     pub(super) since: Since,
     /// What holds from here to the next anchor.
     pub(super) stretch: Stretch,
@@ -32,8 +35,9 @@ pub(super) struct Anchor {
 /// What lies between two anchors.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Since {
-    /// The cycles of all CYC packets, and of the one directly before the second anchor.
+    /// The cycles of all CYC packets.
     pub(super) cycles: u64,
+    /// The cycles of the CYC packet directly before the second anchor, if there is one.
     pub(super) adjacent: Option<u64>,
     /// Where the last CYC packet is.
     pub(super) last_cyc: Option<u64>,
@@ -46,30 +50,31 @@ pub(super) struct Since {
 pub(super) struct Stretch {
     /// Why time is less certain than the packets say.
     pub(super) doubt: Option<Doubt>,
-    /// The TSC packet at the end was looked at.
+    /// There is a TSC packet at the end, and it was taken into account.
     pub(super) confirmed: bool,
-    /// By so many ticks MTCs may be later than they say, and by so many they are earlier.
+    /// By how many ticks an MTC may be later than computed.
     slack: u64,
+    /// By how many ticks each MTC is earlier than computed.
     early: u64,
-    /// Where nothing aligns them, they may be later than their earliest time by this.
+    /// By how many ticks an MTC may be later than its earliest time if nothing aligns the crystal clock to the TSC.
     room: Option<u64>,
     /// The TSC packet at the end.
     end: Option<u64>,
 }
 
 impl Stretch {
-    /// MTC and CYC packets do not tell the TSC.
+    /// Whether the TSC cannot be derived from MTC and CYC packets.
     pub(super) const fn is_blind(&self) -> bool {
         matches!(self.doubt, Some(Doubt::TscStopped | Doubt::Contradiction))
     }
 }
 
-/// Whether clocks were off before a TSC packet.
+/// Whether clocks were stopped before a TSC packet.
 #[derive(Clone, Copy, Debug)]
 struct Pause {
-    /// The core clock, and the TSC with it where it varies.
+    /// The core clock was stopped, and so was the TSC if it is not invariant.
     slept: bool,
-    /// That is why there were no MTC packets. Otherwise, or where an overflow took some away, they are missing.
+    /// The pause explains why there were no MTC packets. If it does not, or after an overflow, some are missing.
     explains: bool,
 }
 
@@ -79,10 +84,10 @@ pub(super) struct Anchors<'a> {
     reader: Reader<'a>,
     adjust_is_known: bool,
     line: Line,
-    /// Since the last TSC packet.
+    /// The crystal clock since the last TSC packet.
     edges: Option<Edges>,
     stretch: Stretch,
-    /// Packets were lost since then.
+    /// Packets were lost since the last TSC packet.
     lossy: bool,
     /// The nominal time of the last anchor.
     last: u64,
@@ -101,14 +106,14 @@ impl<'a> Anchors<'a> {
         }
     }
 
-    /// How places become TSC values.
+    /// The line that converts places to TSC values.
     pub(super) const fn line(&self) -> Line {
         self.line
     }
 
     fn tsc(&mut self, offset: u64, tsc: Tsc, mut since: Since) -> Anchor {
         let place = self.line.place(tsc.tsc);
-        // Outside a PSB+ it says that a clock had stood still. Inside, a long silence says so.
+        // Outside a PSB+, a TSC packet means that a clock had stopped. Inside one, a long silence means it.
         let quiet = self
             .edges
             .is_some_and(|edges| edges.periods_in(place.saturating_sub(self.last), self.reader.clocks()) > 1);
@@ -137,7 +142,7 @@ impl<'a> Anchors<'a> {
         since.broken |= edge.periods > 1;
         let Stretch { slack, early, room, end, .. } = self.stretch;
         let most = match edge.most {
-            // How long an overflow took is unknown.
+            // It is unknown how long an overflow took.
             _ if self.lossy && !self.stretch.confirmed => None,
             Some(most) => Some(most.saturating_sub(early).saturating_add(slack)),
             None => room.map(|room| edge.least.saturating_add(room)),
@@ -200,10 +205,10 @@ impl<'a> Anchors<'a> {
         } else if last.is_some() && !pause.explains && edges.periods_in(silence, clocks) >= edges.unseen() {
             (doubt, slack) = (Some(Doubt::MtcLost), silence);
         }
-        // Where the fast counter of the TMA was not the whole truth, the last edge may seem to be after the TSC
-        // packet. Edges are rounded to ticks, each by itself: one tick less.
+        // If the fast counter of the TMA was too small, the last edge may seem to be after the TSC packet. One tick is
+        // subtracted because each edge is rounded to ticks by itself.
         let early = last.map_or(0, |edge| edge.nominal.saturating_sub(end).saturating_sub(1));
-        // The edges are as far apart as they seem or, where MTCs are missing, farther. One tick for the rounding.
+        // The edges are as far apart as they seem or, if MTCs are missing, farther. One tick is for the rounding.
         let room = last.map(|edge| end.saturating_sub(edge.least).saturating_add(1));
         Stretch { doubt, confirmed: true, slack, early, room, end: Some(end) }
     }

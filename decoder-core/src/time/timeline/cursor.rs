@@ -8,10 +8,10 @@ use super::{
 };
 use crate::packet::Packet;
 
-/// Parts of a tick in which guesses are summed up.
+/// Guesses are summed up in this fraction of a tick.
 const GUESS: u64 = 256;
 
-/// A moment as the packets around one place of the trace bound it, with places on the [`Line`].
+/// The bounds of time at one place of the trace, from the packets around it, as places on the [`Line`].
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Point {
     pub(super) least: u64,
@@ -26,17 +26,20 @@ pub(super) struct Point {
 pub(super) struct Cursor<'a> {
     /// Reads one anchor ahead.
     anchors: Anchors<'a>,
+    /// The last anchor before `position`.
     behind: Option<Anchor>,
+    /// The next anchor.
     ahead: Option<Anchor>,
-    /// Reads on from `position` to the next CYC packet.
+    /// Reads from `position` to the next CYC packet.
     reader: Reader<'a>,
+    /// The next CYC packet.
     next: Option<CycAt>,
-    /// The last OVF packet that was read over: cycles were lost.
+    /// The offset of the last OVF packet that was read: cycles were lost there.
     overflow: u64,
-    /// All before it is taken into account.
+    /// All packets that begin before this offset are taken into account.
     position: u64,
     cycles: Cycles,
-    /// TSC ticks and the core cycles that took as long.
+    /// A number of TSC ticks, and the number of core cycles that took as long.
     ratio: Option<(u64, u64)>,
     speed: Option<CoreSpeed>,
 }
@@ -44,8 +47,9 @@ pub(super) struct Cursor<'a> {
 /// A CYC packet.
 #[derive(Clone, Copy, Debug)]
 struct CycAt {
-    /// Where it begins and ends.
+    /// Where it begins.
     offset: u64,
+    /// Where the next packet begins.
     end: u64,
     cycles: u64,
 }
@@ -53,15 +57,15 @@ struct CycAt {
 /// The core cycles since an anchor.
 #[derive(Clone, Copy, Debug, Default)]
 struct Cycles {
-    /// Of all CYC packets; the first may have begun before the anchor.
+    /// The cycles of all CYC packets; the first may have begun to count before the anchor.
     all: u64,
     /// The cycles that surely come after the anchor.
     sure: u64,
-    /// The next CYC packet begins at the anchor or after it.
+    /// The next CYC packet counts from the anchor or from a later time.
     counting: bool,
     /// Where the last CYC packet ends.
     end: u64,
-    /// As ticks, by the ratios that were known, in parts of [`GUESS`].
+    /// The cycles converted to ticks by the ratios known so far, in units of 1 / [`GUESS`] tick.
     guess: u64,
 }
 
@@ -97,7 +101,7 @@ impl<'a> Cursor<'a> {
         self.anchors.line()
     }
 
-    /// Goes on to `offset`: what begins before it is taken into account.
+    /// Advances to `offset`: takes into account all packets that begin before it.
     pub(super) fn advance(&mut self, offset: u64) {
         while let Some(anchor) = self.ahead.filter(|anchor| anchor.offset < offset) {
             self.count(anchor.offset);
@@ -138,7 +142,7 @@ impl<'a> Cursor<'a> {
         };
     }
 
-    /// A core to bus ratio, for the CYC packets after it. In a PSB+ it repeats the known ratio.
+    /// Applies a core to bus ratio, for the CYC packets after it. In a PSB+ it only repeats the known ratio.
     fn cbr(&mut self, ratio: u8) {
         let nominal = self.reader.clocks().nom_freq;
         if !self.reader.in_psb() || self.ratio.is_none() {
@@ -151,7 +155,7 @@ impl<'a> Cursor<'a> {
         if let Some(behind) = &self.behind
             && !anchor.is_tsc
         {
-            // The TSC packet before may know better than an MTC right behind it.
+            // The TSC packet before an MTC may give a later bound than the MTC itself.
             anchor.least = anchor.least.max(self.least(behind));
         }
         if let Some(behind) = self.behind
@@ -168,15 +172,16 @@ impl<'a> Cursor<'a> {
         self.ahead = self.anchors.next();
     }
 
-    /// What is known of the time here; `None` before the first TSC packet.
+    /// The bounds of time at this place; `None` before the first TSC packet.
     ///
-    /// `is_exact`: what is asked about happened when the packet here was made. A CYC packet right before it is its time.
+    /// `is_exact`: the bounds are for the time at which the packet here was made. A CYC packet right before it gives
+    /// that time.
     pub(super) fn point(&self, is_exact: bool) -> Option<Point> {
         let behind = self.behind?;
         let Stretch { doubt, confirmed, .. } = behind.stretch;
         let (mut least, mut most) = (self.least(&behind), self.most(&behind, is_exact));
         if doubt == Some(Doubt::Contradiction) {
-            // Nobody knows where in between which of the two was true.
+            // It is unknown where between the two anchors the TSC changed.
             least = least.min(self.ahead.map_or(least, |ahead| ahead.least));
             most = most.map(|most| most.max(behind.nominal));
         }
@@ -210,7 +215,7 @@ impl<'a> Cursor<'a> {
             (Some(ahead), Some(behind)) => ahead.min(behind),
             (one, other) => one.or(other)?,
         };
-        // What comes later has no earlier bound, also where a TSC packet ahead knows better than the MTC behind.
+        // A later place has no earlier bound, even if the TSC packet ahead gives a lower one than the MTC before.
         Some(most.max(behind.most.unwrap_or(0)))
     }
 
@@ -219,11 +224,11 @@ impl<'a> Cursor<'a> {
         self.next.filter(|cyc| self.ahead.is_none_or(|ahead| cyc.offset < ahead.offset))
     }
 
-    /// Cycles that surely lie between here and the next anchor.
+    /// The number of cycles that surely lie between here and the next anchor.
     fn sure_ahead(&self, ahead: &Anchor) -> u64 {
         match self.next_cyc() {
-            // The next CYC has cycles from before here. The one with an MTC may be later than the edge that the MTC is
-            // for.
+            // The next CYC packet also counts cycles from before this place. The CYC packet of an MTC may be later than
+            // the edge that the MTC is for.
             Some(cyc) if Some(cyc.offset) != ahead.since.last_cyc => {
                 let late = if ahead.is_tsc { 0 } else { ahead.since.adjacent.unwrap_or(0) };
                 let passed = self.cycles.all.saturating_add(cyc.cycles);
@@ -233,19 +238,20 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// No more cycles than these are between the last anchor and here, if the core clock did not stop.
+    /// The most cycles that can lie between the last anchor and this place; `None` if cycles may have been lost or the
+    /// core clock may have stopped.
     fn most_cycles(&self, behind: &Anchor, is_exact: bool) -> Option<u64> {
         if self.overflow > behind.offset {
             return None;
         }
-        // The CYC packet with an MTC may be later than the edge that the MTC is for.
+        // The CYC packet of an MTC may be later than the edge that the MTC is for.
         let late = if behind.is_tsc { 0 } else { behind.since.adjacent.unwrap_or(0) };
         let passed = self.cycles.all.saturating_add(late);
         if is_exact && self.cycles.end == self.position && self.cycles.all > 0 {
             return Some(passed);
         }
         let cyc = self.next_cyc()?;
-        // Where the core clock stopped, the next CYC comes with a TSC packet.
+        // If the core clock stopped, the next CYC packet comes together with a TSC packet.
         let with_tsc = match &self.ahead {
             Some(ahead) => {
                 ahead.is_tsc && ahead.since.adjacent.is_some() && ahead.since.last_cyc == Some(cyc.offset)
@@ -255,7 +261,7 @@ impl<'a> Cursor<'a> {
         (!with_tsc).then_some(passed.saturating_add(cyc.cycles))
     }
 
-    /// The most likely time here.
+    /// The most likely time at this place.
     fn nominal(&self, behind: &Anchor) -> u64 {
         let Cycles { all, guess, .. } = self.cycles;
         let Some(ahead) = &self.ahead else {
@@ -264,7 +270,7 @@ impl<'a> Cursor<'a> {
         let between = ahead.nominal.saturating_sub(behind.nominal);
         let total = ahead.since.cycles;
         let passed = match (total, self.ratio) {
-            // As many ticks as pass between an MTC and the middle of its period.
+            // The ticks from an MTC to the middle of its period.
             (0, _) if ahead.since.broken && behind.half_period > 0 => behind.half_period.min(between / 2),
             (0, _) => between / 2,
             // Somewhere between the anchors a clock stood still, probably after the last cycle.

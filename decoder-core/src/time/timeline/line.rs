@@ -1,26 +1,26 @@
 //! Extends the TSC's 56 bits to a time that does not wrap around.
 
-/// Where the first TSC is on the line, so that there is as much room before it as after it.
+/// The place of the first TSC packet, which leaves room on both sides for a TSC that goes back.
 const MIDDLE: u64 = 1 << 62;
 
-/// Places TSC packets on a line on which time does not start again, whatever the 64 bits of the TSC do.
+/// Places TSC packets on a line on which time does not wrap around, even if the 64 bits of the TSC do.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Line {
     /// The whole TSC at [`MIDDLE`].
     origin: Option<u64>,
-    /// A TSC value that the first one is near to.
+    /// A TSC value close to that of the first TSC packet.
     near: Option<u64>,
-    /// Where the last one is.
+    /// The place of the last TSC packet.
     last: u64,
 }
 
 impl Line {
-    /// An empty line. Without a value that the first TSC is `near` to, its upper eight bits are zero.
+    /// An empty line. Without a value `near` the first TSC, the upper eight bits of the first TSC are zero.
     pub(super) const fn new(near: Option<u64>) -> Self {
         Self { origin: None, near, last: MIDDLE }
     }
 
-    /// The place of a TSC packet: less than half of 2^56 ticks before or after the last one.
+    /// Adds a TSC packet and returns its place: at most half of 2^56 ticks before or after the last one.
     pub(super) fn place(&mut self, tsc: u64) -> u64 {
         let Some(origin) = self.origin else {
             self.origin = Some(self.near.map_or(tsc, |near| near.wrapping_add_signed(step(near, tsc))));
@@ -41,7 +41,7 @@ impl Line {
     }
 }
 
-/// From one TSC to another of which 56 bits are known, the shorter way.
+/// The signed distance from one TSC to another whose low 56 bits are known: the shorter of the two ways around.
 const fn step(from: u64, to: u64) -> i64 {
     (to.wrapping_sub(from) << 8).cast_signed() >> 8
 }
@@ -57,7 +57,7 @@ mod tests {
         for (near, packets, expected) in [
             (None, &[5, 9][..], &[5, 9][..]),
             (None, &[WRAP - 2, 3, 10], &[WRAP - 2, WRAP + 3, WRAP + 10]),
-            // Back over the border, as when software writes the TSC.
+            // Back across the wrap, as when software writes the TSC.
             (None, &[3, WRAP - 2], &[3, u64::MAX - 1]),
             (None, &[0, WRAP / 2 - 1, WRAP - 2, 4], &[0, WRAP / 2 - 1, WRAP - 2, WRAP + 4]),
             (Some(7 * WRAP + 100), &[90, 110], &[7 * WRAP + 90, 7 * WRAP + 110]),
@@ -70,7 +70,7 @@ mod tests {
             for (&packet, &tsc) in packets.iter().zip(expected) {
                 let place = line.place(packet);
                 assert_eq!(line.tsc(place), tsc, "{near:x?} {packets:x?}");
-                // On the line, what follows by less than half a round is behind.
+                // A TSC that is less than half a round later has the later place.
                 let forward = last.is_none_or(|(_, before)| step(before, packet) >= 0);
                 assert!(
                     last.is_none_or(|(before, _)| (before <= place) == forward),

@@ -1,4 +1,8 @@
-//! Bounds of time for every place of a trace.
+//! Bounds of time for every place in a trace.
+//!
+//! A [`Timeline`] reads the timing packets on both sides of a place. `reader` supplies the packets, `anchor` picks
+//! those that bound the time (TSC and MTC packets), `edges` converts MTC payloads to TSC ticks, `line` extends the 56
+//! bits of a TSC packet, and `cursor` combines all of these with the cycle counts of the CYC packets.
 
 mod anchor;
 mod cursor;
@@ -38,36 +42,36 @@ impl Span {
 
 /// When something happened: TSC values.
 ///
-/// They have 64 bits and start again at 2^64, as the TSC does. [`contains`](Self::contains) and
-/// [`error`](Self::error) know about that.
+/// They have 64 bits and wrap around at 2^64, as the TSC does. [`contains`](Self::contains) and
+/// [`error`](Self::error) take that into account.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Moment {
     /// It was not before this.
     pub earliest: u64,
-    /// It was not after this; `None` where the trace ends without saying so.
+    /// It was not after this; `None` if the trace ends without a packet that bounds it.
     pub latest: Option<u64>,
-    /// The most likely time of the packet that it happened behind.
+    /// The most likely time of the packet at [`Span::behind`].
     pub from: u64,
-    /// The most likely time of the packet that it happened before.
+    /// The most likely time of the packet at [`Span::before`].
     pub to: u64,
     /// Why this may be wrong.
     pub doubt: Option<Doubt>,
-    /// A TSC packet further behind agrees with it. At the end of a trace there is none.
+    /// A later TSC packet was there to check it. At the end of a trace there is none.
     pub confirmed: bool,
 }
 
-/// What is the matter with time in a stretch between two TSC packets.
+/// Why the time is uncertain in a stretch between two TSC packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Doubt {
-    /// So many MTC packets in a row are missing that their payload may have started again in between. The bounds are
-    /// as wide as that makes them.
+    /// MTC packets are missing, and enough of them in a row that their payload may have wrapped around. The bounds are
+    /// wide enough for that.
     MtcLost,
-    /// The TSC is not invariant and may have stood still in a deep C-state. The bounds hold, and are those of the TSC
-    /// packets alone; but TSC ticks are not time here.
+    /// The TSC is not invariant and may have stood still in a deep C-state. The bounds hold and come from the TSC
+    /// packets alone, but TSC ticks do not measure time here.
     TscStopped,
-    /// The packets contradict each other: software wrote the TSC or a VM changed it, or the clocks are not those of the
-    /// processor. The bounds are the TSC packets' and hold only if the TSC was written once.
+    /// The packets contradict each other: software wrote the TSC, a VM changed it, or the configured clocks are not
+    /// those of the processor. The bounds come from the TSC packets and hold only if the TSC was written once.
     Contradiction,
 }
 
@@ -78,7 +82,7 @@ impl Moment {
         self.part(1, 2)
     }
 
-    /// How far [`tsc`](Self::tsc) can be from the truth, in ticks; `None` where there is no bound.
+    /// How far [`tsc`](Self::tsc) can be from the truth, in ticks; `None` if there is no upper bound.
     #[must_use]
     pub fn error(&self) -> Option<u64> {
         let tsc = self.tsc();
@@ -92,11 +96,11 @@ impl Moment {
         self.latest.map_or(behind < 1 << 63, |latest| behind <= latest.wrapping_sub(self.earliest))
     }
 
-    /// The most likely TSC of one of `count` things that happened one after the other in this span, the first of which
-    /// has `index` 0: as if each took as long as the others.
+    /// The TSC of one of `count` instructions that executed one after the other in this span, if each of them took
+    /// equally long. The first one has `index` 0.
     ///
-    /// This is a guess that no packet supports: of ten instructions the third may have taken all the time. It is
-    /// within the bounds, and later for later instructions.
+    /// This is a guess that no packet supports: of ten instructions, the third may have taken all the time. The guess
+    /// is within the bounds, and later for later instructions.
     #[must_use]
     pub const fn interpolated(&self, index: u64, count: u64) -> u64 {
         if count == 0 { self.tsc() } else { self.part(index.saturating_add(1), count) }
@@ -109,28 +113,28 @@ impl Moment {
     }
 }
 
-/// From where on other clocks hold.
+/// A place in the trace at which the clocks change.
 ///
-/// IA32_RTIT_CTL.MTCFreq and IA32_TSC_ADJUST can change between two recordings that share a buffer, and no packet says
-/// so.
+/// IA32_RTIT_CTL.MTCFreq and IA32_TSC_ADJUST can change between two recordings that share a buffer, and no packet
+/// reports the change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClockChange {
-    /// The offset of the first packet with them.
+    /// The offset of the first packet to which the new clocks apply.
     pub offset: u64,
     /// The clocks from there on.
     pub clocks: Clocks,
 }
 
-/// Tells when things happened, for spans of a trace in any order; in the order of the trace it is fast.
+/// Computes when something happened, for spans of a trace in any order. It is fastest in the order of the trace.
 ///
-/// It reads the trace for itself, some packets ahead, and only where it is asked.
+/// It reads the trace by itself, some packets ahead, and only around the spans that it is asked for.
 #[derive(Clone, Debug)]
 pub struct Timeline<'a> {
     start: Reader<'a>,
     speed: Option<CoreSpeed>,
     adjust_is_known: bool,
     near: Option<u64>,
-    /// At the two ends of the last span, once there was one.
+    /// The cursors at the two ends of the last span, if there was one.
     ends: Option<Ends<'a>>,
     last: Option<(Span, Option<Moment>)>,
 }
@@ -142,7 +146,7 @@ struct Ends<'a> {
 }
 
 impl<'a> Timeline<'a> {
-    /// The time of a trace, with what `config` knows of its [clocks](Config::clocks).
+    /// The timeline of a trace whose [clocks](Config::clocks) are given in `config`.
     #[must_use]
     pub fn new(trace: &'a [u8], config: Config<'a>) -> Self {
         let mut packets = Packets::with_config(trace, config);
@@ -153,14 +157,14 @@ impl<'a> Timeline<'a> {
         Self { start, speed: None, adjust_is_known: false, near: None, ends: None, last: None }
     }
 
-    /// Also narrows bounds by CYC packets.
+    /// Also narrows the bounds by CYC packets.
     #[must_use]
     pub fn with_speed(mut self, speed: CoreSpeed) -> Self {
         self.speed = Some(speed);
         self
     }
 
-    /// Also knows other clocks from some offsets on, in order of the offsets.
+    /// Switches to other clocks at some offsets. `changes` must be in order of the offsets.
     #[must_use]
     pub fn with_changes(mut self, changes: &'a [ClockChange]) -> Self {
         self.start = self.start.with_changes(changes);
@@ -175,15 +179,15 @@ impl<'a> Timeline<'a> {
         self
     }
 
-    /// Knows a TSC value that was read at most 2^55 ticks before or after the first TSC packet: it has the upper eight
-    /// bits, which packets lack. Without it they are taken for zero.
+    /// Gives a TSC value that was read at most 2^55 ticks before or after the first TSC packet: it supplies the upper
+    /// eight bits, which packets lack. Without it they are treated as zero.
     #[must_use]
     pub fn with_tsc_near(mut self, tsc: u64) -> Self {
         self.near = Some(tsc);
         self
     }
 
-    /// When what lies between two packets happened; `None` where there is no TSC packet before it.
+    /// Returns when the things between two packets happened; `None` if no TSC packet precedes them.
     pub fn moment(&mut self, span: Span) -> Option<Moment> {
         if let Some((last, moment)) = self.last
             && last == span
@@ -228,7 +232,7 @@ impl<'a> Ends<'a> {
     }
 }
 
-/// Whether a CYC packet in front of the packet is its own: of the packets that events and outcomes are from.
+/// Whether a CYC packet right before this packet gives the packet's own time, for the packets that report branches.
 const fn is_branch(packet: &Packet) -> bool {
     matches!(
         packet,
@@ -236,9 +240,9 @@ const fn is_branch(packet: &Packet) -> bool {
     )
 }
 
-/// What two points say of what is between them.
+/// The moment of something that happened between two points.
 fn between(from: Point, to: Point, line: Line) -> Moment {
-    // A CYC packet right before `to` may have told that `from` was not so late.
+    // A CYC packet right before `to` may have shown that `from` was earlier than assumed.
     let nominal = from.nominal.min(to.nominal);
     let mut moment = Moment {
         earliest: line.tsc(from.least),

@@ -1,4 +1,5 @@
-//! The packets of a trace as the timeline reads them: on and on, over damaged bytes, with the clocks that hold there.
+//! The packets of a trace as the timeline reads them: damaged bytes are skipped, and each packet has the clocks that
+//! apply at its offset.
 
 use super::ClockChange;
 use crate::{
@@ -6,7 +7,7 @@ use crate::{
     packet::{Packet, Packets},
 };
 
-/// Gives packets and their offsets. If bytes are no packet it continues at the next PSB.
+/// Returns packets and their offsets. Where the bytes are not a packet, it continues at the next PSB.
 #[derive(Clone, Debug)]
 pub(super) struct Reader<'a> {
     packets: Packets<'a>,
@@ -16,7 +17,7 @@ pub(super) struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// In front of the packet that `packets` comes to next.
+    /// A reader that starts at the next packet of `packets`.
     pub(super) fn new(packets: Packets<'a>) -> Self {
         let clocks = packets.config().clocks;
         Self { packets, clocks, changes: &[], in_psb: false }
@@ -27,12 +28,12 @@ impl<'a> Reader<'a> {
         Self { changes, ..self }
     }
 
-    /// In front of a PSB before `offset`, with another one in between if there is one; `self` where there is none. Of a
-    /// reader that has read nothing.
+    /// A reader that starts at the second PSB before `offset`, or at the only one; a copy of `self` if there is none.
+    /// `self` must not have read anything yet.
     pub(super) fn before(&self, offset: u64) -> Self {
         let mut reader = self.clone();
         reader.packets.set_offset(offset);
-        // In the PSB+ that `offset` may be in, its TSC packet may be behind it.
+        // One PSB is not enough: `offset` may be inside a PSB+, before its TSC packet.
         match reader.packets.sync_backward() {
             Some(_) => reader.packets.sync_backward(),
             None => return self.clone(),
@@ -50,7 +51,7 @@ impl<'a> Reader<'a> {
         self.in_psb
     }
 
-    /// The packet at `offset`, where one is known to begin.
+    /// The packet at `offset`. The caller must know that a packet begins there.
     pub(super) fn packet_at(&self, offset: u64) -> Option<Packet> {
         let mut packets = self.packets.clone();
         packets.set_offset(offset);

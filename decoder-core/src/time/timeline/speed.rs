@@ -1,9 +1,9 @@
-//! How fast the core clock can be.
+//! The limits of the core clock's frequency.
 
-/// What is known of the core clock: how many core cycles there can be in a TSC tick, while the core clock runs.
+/// The limits of the core clock: how many core cycles there can be in a TSC tick while the core clock runs.
 ///
-/// With it CYC packets narrow the bounds of time, because so many cycles take at least and at most so many ticks.
-/// Without it they only help to guess.
+/// With these limits, CYC packets narrow the bounds of time, because a number of cycles takes a least and a most number
+/// of ticks. Without them, CYC packets only improve the guess.
 ///
 /// ```
 /// use pugmark_decoder_core::time::CoreSpeed;
@@ -14,18 +14,20 @@
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CoreSpeed {
-    /// Core cycles in 2^16 TSC ticks; not zero.
+    /// The fewest core cycles in 2^16 TSC ticks; not zero.
     slowest: u32,
+    /// The most core cycles in 2^16 TSC ticks; not zero.
     fastest: u32,
 }
 
 impl CoreSpeed {
-    /// From the lowest and the highest ratio of core clock to bus clock and the TSC's, which is
-    /// [`nom_freq`](crate::config::Clocks::nom_freq); `None` where one of them is zero or the lowest is above the highest.
+    /// The limits from the lowest and the highest ratio of core clock to bus clock, and the ratio of TSC to bus clock,
+    /// which is [`nom_freq`](crate::config::Clocks::nom_freq). `None` if a ratio is zero or the lowest is above the
+    /// highest.
     ///
     /// One percent is added on both sides: the bus clock is spread by up to half a percent, and the TSC's nominal ratio
-    /// is rounded. The highest ratio is that of the highest turbo mode, MSR_TURBO_RATIO_LIMIT, the lowest the maximum
-    /// efficiency ratio, MSR_PLATFORM_INFO\[47:40\], or what thermal throttling leaves.
+    /// is rounded. The highest ratio is that of the highest turbo mode, from MSR_TURBO_RATIO_LIMIT. The lowest is the
+    /// maximum efficiency ratio, MSR_PLATFORM_INFO\[47:40\], or lower under thermal throttling.
     #[must_use]
     pub const fn between(lowest: u8, highest: u8, nom_freq: u8) -> Option<Self> {
         if lowest == 0 || lowest > highest || nom_freq == 0 {
@@ -38,14 +40,14 @@ impl CoreSpeed {
         })
     }
 
-    /// The fewest ticks between two moments that are `cycles` cycles apart, by counters of whole cycles and ticks.
+    /// The fewest ticks between two moments that are `cycles` cycles apart. Both counters count whole units.
     #[must_use]
     pub const fn least_ticks(self, cycles: u64) -> u64 {
         let ticks = ((cycles.saturating_sub(1) as u128) << 16) / self.fastest as u128;
         saturate(ticks)
     }
 
-    /// The most ticks between two such moments, when the core clock did not stop between them.
+    /// The most ticks between two such moments, if the core clock did not stop between them.
     #[must_use]
     pub const fn most_ticks(self, cycles: u64) -> u64 {
         let ticks = ((cycles as u128 + 1) << 16).div_ceil(self.slowest as u128);
@@ -73,7 +75,8 @@ mod tests {
             let lowest = 1 + random(60) as u8;
             let highest = lowest + random(60) as u8;
             let speed = CoreSpeed::between(lowest, highest, nominal).unwrap();
-            // Time in 1 / (1000 · nominal) of a tick, in which a ratio of r and so many permille make r · permille cycles.
+            // The unit of time is 1 / (1000 · nominal) of a tick. `permille` is how fast the bus clock is, in
+            // thousandths of its nominal frequency.
             let scale = 1000 * u64::from(nominal);
             let (mut time, mut phase) = (random(scale), random(1_000_000));
             let (start_tick, start_cycle) = (time / scale, 0);
