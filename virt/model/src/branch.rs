@@ -1,7 +1,7 @@
 //! What kind of instruction the tracing hardware saw retire.
 //!
-//! Source of the kinds: SDM vol. 3, Intel Processor Trace, "Change of Flow Instruction (COFI) Tracing". Which bytes
-//! are which instruction says `iced-x86`.
+//! Source of the kinds: SDM vol. 3, Intel Processor Trace, "Change of Flow Instruction (COFI) Tracing". `iced-x86`
+//! decodes the bytes of an instruction.
 
 use iced_x86::{Code, Decoder, DecoderOptions, Instruction, Mnemonic, OpKind, Register};
 
@@ -17,7 +17,7 @@ pub(crate) enum Kind {
     Conditional,
     /// Near direct JMP.
     DirectJump,
-    /// Near direct CALL; whether its displacement is 0.
+    /// Near direct CALL; `to_next`: its displacement is 0.
     DirectCall { to_next: bool },
     /// Near indirect JMP.
     IndirectJump,
@@ -43,13 +43,13 @@ pub(crate) enum Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Decoded {
     pub(crate) kind: Kind,
-    /// In bytes; 0 when the bytes are no instruction.
+    /// In bytes; 0 when the bytes are not a valid instruction.
     pub(crate) len: u8,
 }
 
 impl Decoded {
-    /// The address of the instruction after this one. EIP has 32 bits in 16-bit code too: only a branch that is taken
-    /// cuts it to the operand size.
+    /// The address of the instruction after this one. EIP has 32 bits in 16-bit code too: only a taken branch truncates
+    /// it to the operand size.
     pub(crate) fn next_ip(self, before: &Context) -> u64 {
         let next = before.ip.wrapping_add(u64::from(self.len));
         match before.mode {
@@ -58,13 +58,13 @@ impl Decoded {
         }
     }
 
-    /// Control can go on elsewhere than behind it.
+    /// Whether execution can continue elsewhere than after this instruction.
     pub(crate) fn may_transfer(self) -> bool {
         !matches!(self.kind, Kind::Other | Kind::MovCr3 | Kind::Ptwrite { .. } | Kind::Hlt | Kind::Mwait)
     }
 }
 
-/// Decoded instructions.
+/// Decoded instructions, kept because decoding is slow.
 #[derive(Debug)]
 pub(crate) struct DecodeCache(Remembered<Decoded>);
 
@@ -93,7 +93,7 @@ fn decode(bytes: &[u8], mode: ExecMode, ip: u64) -> Decoded {
     Decoded { kind: classify(&instruction), len: instruction.len() as u8 }
 }
 
-/// Whether a near direct call has displacement 0. Its target is as wide as the operand size.
+/// Whether a near direct call has displacement 0. The operand size gives the width of its target.
 fn calls_next(instruction: &Instruction) -> bool {
     match instruction.op0_kind() {
         OpKind::NearBranch16 => instruction.near_branch16() == instruction.next_ip16(),

@@ -1,13 +1,13 @@
-//! What the tracing hardware is told about execution.
+//! The state and the events that the tracing hardware is given.
 
 use crate::ExecMode;
 
-/// The architectural state the tracing hardware looks at, at an instruction boundary.
+/// The architectural state that the tracing hardware reads, at an instruction boundary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Context {
-    /// The instruction pointer as a linear address, with the code segment's base in it.
+    /// The instruction pointer as a linear address: the code segment's base is included.
     pub ip: u64,
-    /// The code segment's base; of no meaning in 64-bit mode.
+    /// The code segment's base; without meaning in 64-bit mode.
     pub cs_base: u64,
     /// CR3 as a MOV from it would read it.
     pub cr3: u64,
@@ -20,7 +20,7 @@ pub struct Context {
 }
 
 impl Context {
-    /// The same with RIP or EIP, the offset in the code segment, for `ip`.
+    /// The same state with `ip` as an offset in the code segment (RIP or EIP).
     pub(crate) const fn effective(self) -> Self {
         match self.mode {
             ExecMode::Bits64 => self,
@@ -33,24 +33,24 @@ impl Context {
 
 /// One instruction that retired. A REP string instruction is one instruction, however often it repeats.
 ///
-/// An instruction that faults, and INT n, INT3, INT1 and INTO when they are delivered, are no `Retired`: they
-/// are a [`Delivery`].
+/// An instruction that faults, and INT n, INT3, INT1 and INTO when they are delivered, are not a `Retired`: each is
+/// a [`Delivery`].
 #[derive(Clone, Copy, Debug)]
 pub struct Retired<'a> {
-    /// The state before it; `ip` is its own address.
+    /// The state before the instruction; `ip` is the instruction's own address.
     pub before: Context,
-    /// The state after it; `ip` is the next instruction's address.
+    /// The state after the instruction; `ip` is the next instruction's address.
     pub after: Context,
-    /// Its bytes; more than it has does not matter.
+    /// The instruction's bytes; further bytes may follow them and are ignored.
     pub bytes: &'a [u8],
     /// The time-stamp counter when it retired.
     pub tsc: u64,
     /// PTWRITE's operand, zero-extended; MWAIT's hints (EAX) in bits 31:0 and extensions (ECX) in bits 63:32.
-    /// Of no meaning for other instructions.
+    /// Without meaning for other instructions.
     pub operand: u64,
 }
 
-/// What transferred control without an instruction that says where to.
+/// An event that transfers control without a branch instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeliveryKind {
     /// An external, maskable interrupt.
@@ -78,8 +78,8 @@ pub struct Delivery {
     pub kind: DeliveryKind,
     /// Its vector.
     pub vector: u8,
-    /// The state before it. `ip` is what a FUP packet names: the next instruction's address for interrupts, NMIs
-    /// and traps, the instruction's own address for faults and software interrupts.
+    /// The state before it. `ip` is the address that a FUP packet (the source of an event) gives: the next
+    /// instruction's for interrupts, NMIs and traps, the instruction's own for faults and software interrupts.
     pub before: Context,
     /// The state at the first instruction of the handler.
     pub after: Context,

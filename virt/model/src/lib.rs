@@ -1,14 +1,14 @@
 //! The tracing and counting hardware as a library: what a processor's units answer to CPUID, RDMSR and WRMSR, and
 //! what they write to memory while instructions retire.
 //!
-//! Intel's processors are in [`intel`], AMD's in [`amd`], each written from its vendor's manuals and from nothing of
-//! the driver's. What both do is the trait [`Processor`]; what code executes and where memory is they share too. The
-//! kind of branch that an instruction is comes from `iced-x86`, not from the decoder that will read the trace. The
-//! rule that makes a WRMSR fault is in the folder of the unit that owns the MSR: the front pages of [`intel`] and
+//! Intel's processors are in [`intel`], AMD's in [`amd`], each written from its vendor's manuals and not from the
+//! driver. The trait [`Processor`] has what both do; both also share the description of the code that executes and of
+//! memory. `iced-x86` tells which kind of branch an instruction is, not the decoder that will read the trace. The
+//! rule that makes a WRMSR fault is in the folder of the unit that owns the MSR: the module pages of [`intel`] and
 //! [`amd`] say which.
 //!
 //! A value of [`IntelProcessor`](intel::IntelProcessor) or [`AmdProcessor`](amd::AmdProcessor) is one logical
-//! processor; whoever runs the code (a monitor, a test) feeds it:
+//! processor; its caller, a monitor or a test, executes the code and reports each step to it:
 //!
 //! ```
 //! use pugmark_model::intel::{IntelProcessor, IntelProfile, IntelSettings};

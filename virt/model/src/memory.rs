@@ -1,20 +1,21 @@
-//! Memory as the tracing hardware reaches it.
+//! Memory as the tracing hardware accesses it.
 
-/// Physical memory, and where linear addresses are in it.
+/// Physical memory, and the translation of linear addresses to it.
 pub trait PhysMemory {
-    /// Fills `out` from `addr`. False when some of it is not memory; `out` is then of no meaning.
+    /// Fills `out` from `addr`. Returns false when part of the range is not memory; the content of `out` is then
+    /// undefined.
     fn read(&self, addr: u64, out: &mut [u8]) -> bool;
 
-    /// Stores `bytes` at `addr`. False when some of it is not memory; nothing needs to be stored then.
+    /// Stores `bytes` at `addr`. Returns false when part of the range is not memory; nothing needs to be stored then.
     fn write(&mut self, addr: u64, bytes: &[u8]) -> bool;
 
-    /// Where a byte of linear memory is, for an access of the processor itself at privilege level 0. What it reaches it
-    /// marks as accessed, and what it writes as dirty, as any other access does.
+    /// Translates the linear address of a byte, for an access that the processor itself makes at privilege level 0. As
+    /// any other access does, it sets the accessed flags of the paging entries it uses, and for a write the dirty flag.
     ///
-    /// Unless paging is on, linear addresses are physical ones.
+    /// By default, as without paging, linear addresses are physical addresses.
     ///
     /// # Errors
-    /// The page fault that the access is.
+    /// The page fault that the access causes.
     fn translate(&mut self, addr: u64, write: bool) -> Result<Mapping, PageFault> {
         let _ = write;
         Ok(Mapping { physical: addr, supervisor: true, marked: true, ..Mapping::default() })
@@ -26,13 +27,13 @@ pub trait PhysMemory {
 pub struct Mapping {
     /// The physical address.
     pub physical: u64,
-    /// Software of privilege level 3 cannot reach it.
+    /// Software at privilege level 3 cannot access it.
     pub supervisor: bool,
-    /// It was marked as accessed already, and for a write as dirty.
+    /// The accessed flags, and for a write the dirty flag, were set before the access.
     pub marked: bool,
     /// The size of its page.
     pub page: PageSize,
-    /// What is there.
+    /// What kind of memory is there.
     pub memory: Memory,
 }
 
@@ -42,21 +43,21 @@ pub enum PageSize {
     /// 4 KiB.
     #[default]
     K4,
-    /// 2 MiB; one of 4 MiB is two of them.
+    /// 2 MiB; a page of 4 MiB counts as two of them.
     M2,
     /// 1 GiB.
     G1,
 }
 
-/// What answers an access, and whether caches may.
+/// What answers an access, and whether it is cached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Memory {
-    /// Memory that is cached.
+    /// Cached memory.
     #[default]
     Cached,
-    /// Memory that is not.
+    /// Uncached memory.
     Uncached,
-    /// No memory, and not cached: MMIO.
+    /// A device (MMIO): no memory, and not cached.
     Device,
 }
 
@@ -69,7 +70,7 @@ pub struct PageFault {
     pub code: u32,
 }
 
-/// Physical memory that is one slice.
+/// Physical memory that is one contiguous slice.
 #[derive(Debug)]
 pub struct FlatMemory<'a> {
     /// The physical address of the first byte.

@@ -1,6 +1,7 @@
-//! Branch prediction: that of each branch's last outcome.
+//! Branch prediction: each branch is predicted to go where it went the last time.
 //!
-//! The manual does not say how a processor predicts; records and counters only say whether it was right.
+//! The manuals do not say how a processor predicts, so this rule is the model's own. Records and counters only say
+//! whether a prediction was right.
 
 use crate::Retired;
 use crate::branch::{Decoded, Kind};
@@ -10,7 +11,7 @@ const ENTRIES: usize = 256;
 /// Where branches went last.
 #[derive(Debug)]
 pub(crate) struct Predictor {
-    /// The branch, and where it went.
+    /// For each entry the branch's address, and where the branch went last.
     entries: [(u64, u64); ENTRIES],
 }
 
@@ -19,8 +20,9 @@ impl Predictor {
         Self { entries: [(0, 0); ENTRIES] }
     }
 
-    /// Whether the branch went where it was predicted to; `None` for what is no branch. A branch that is seen for the
-    /// first time is predicted to go on behind itself, a direct jump or call to its target.
+    /// Returns whether the branch went where it was predicted to go, and `None` for an instruction that is not a
+    /// branch. Direct jumps and calls are always predicted right. Any other branch that is seen for the first time is
+    /// predicted not to be taken.
     pub(crate) fn judge(&mut self, retired: &Retired, decoded: Decoded) -> Option<bool> {
         if !decoded.may_transfer() {
             return None;
@@ -51,13 +53,13 @@ mod tests {
             (Kind::Conditional, NEXT, Some(true)),
             (Kind::Conditional, FAR, Some(false)),
             (Kind::Conditional, FAR, Some(true)),
-            // What is no branch is not predicted, and takes no branch's place.
+            // An instruction that is not a branch is not predicted, and does not replace an entry.
             (Kind::Other, NEXT, None),
             (Kind::MovCr3, NEXT, None),
             (Kind::Hlt, NEXT, None),
             (Kind::Conditional, FAR, Some(true)),
             (Kind::Conditional, NEXT, Some(false)),
-            // A direct one has one target.
+            // A direct branch has one target.
             (Kind::DirectJump, FAR, Some(true)),
             (Kind::DirectCall { to_next: false }, 0x3000, Some(true)),
             (Kind::Return, 0x3000, Some(true)),
@@ -70,7 +72,7 @@ mod tests {
             let retired = Retired { before: at(IP), after: at(to), bytes: &[], tsc: 0, operand: 0 };
             assert_eq!(predictor.judge(&retired, Decoded { kind, len: 2 }), right, "row {row}");
         }
-        // The first time an indirect one is predicted to go on behind itself.
+        // The first time, an indirect branch is predicted to continue at the next instruction.
         for (to, right) in [(0x5000, false), (0x5002, true)] {
             let at = |ip| Context { ip, cs_base: 0, cr3: 0, cpl: 0, mode: ExecMode::Bits64, iflag: true };
             let retired = Retired { before: at(0x5000), after: at(to), bytes: &[], tsc: 0, operand: 0 };

@@ -1,4 +1,4 @@
-//! What a logical processor of either vendor does.
+//! The interface of a logical processor, common to both vendors.
 
 use crate::amd::AmdViolations;
 use crate::intel::IntelViolations;
@@ -30,33 +30,33 @@ pub enum Pmi {
     Nmi,
 }
 
-/// What software did that the manuals warn of and that hardware does not report.
+/// Mistakes of the software that the manuals warn of and that hardware does not report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Violations {
-    /// On a processor of Intel's.
+    /// On an Intel processor.
     Intel(IntelViolations),
-    /// On one of AMD's.
+    /// On an AMD processor.
     Amd(AmdViolations),
 }
 
 /// One logical processor's counting and tracing hardware, of either vendor.
 ///
-/// Whoever runs the code feeds it: each instruction while it [`steps`](Self::steps), each interrupt and exception, each
-/// RDMSR and WRMSR of an MSR that it [owns](Self::owns_msr). What the one vendor's has and the other's has not is told
-/// by the types themselves.
+/// The caller that runs the code reports to it each instruction while it [`steps`](Self::steps), each interrupt and
+/// exception, and each RDMSR and WRMSR of an MSR that it [owns](Self::owns_msr). What only one vendor's hardware has is
+/// given by methods of that vendor's type.
 pub trait Processor {
-    /// What CPUID answers: the profile's leaves laid over `hardware`, what the processor below reports for the same
-    /// leaf.
+    /// Answers CPUID: the profile's leaves laid over `hardware`, which is what the physical processor reports for the
+    /// same leaf.
     fn cpuid(&self, leaf: u32, subleaf: u32, hardware: CpuidResult) -> CpuidResult;
 
-    /// Whether RDMSR and WRMSR of `msr` come here.
+    /// Whether RDMSR and WRMSR of `msr` are answered here.
     fn owns_msr(&self, msr: u32) -> bool;
 
-    /// RDMSR of an MSR that it owns; of others it faults.
+    /// Reads an MSR that it owns (RDMSR); any other MSR faults.
     fn read_msr(&self, msr: u32) -> Result<u64, GeneralProtection>;
 
-    /// WRMSR of an MSR that it owns; of others it faults. `at` is the WRMSR itself. When it does not fault it retires
-    /// here: `retire` is not called for it.
+    /// Writes an MSR that it owns (WRMSR); any other MSR faults. `at` is the WRMSR itself. If it does not fault, it
+    /// also retires here: `retire` must not be called for it.
     fn write_msr(
         &mut self,
         msr: u32,
@@ -65,37 +65,37 @@ pub trait Processor {
         mem: &mut dyn PhysMemory,
     ) -> Result<(), GeneralProtection>;
 
-    /// RDPMC with `index` in ECX. Whether software may use it at all (CR4.PCE) is not looked at.
+    /// Executes RDPMC with `index` in ECX. Whether software may use RDPMC at all (CR4.PCE) is not checked.
     fn rdpmc(&self, index: u32) -> Result<u64, GeneralProtection>;
 
-    /// It must see every instruction now.
+    /// Whether each instruction must be reported now.
     fn steps(&self) -> bool;
 
-    /// Software has something on that sees each instruction. An interrupt that is on its way may delay the end of
-    /// stepping.
+    /// Whether software has a unit on that sees each instruction. Stepping may end later than this, because of an
+    /// interrupt that is on its way.
     fn is_on(&self) -> bool;
 
-    /// Taken branches are recorded, in memory or in registers.
+    /// Whether taken branches are recorded, in memory or in registers.
     fn records_branches(&self) -> bool;
 
-    /// How many instructions may execute one after the other before [`Processor::retire`] is called for the first of
-    /// them, at least one, if none of them is microcoded: no interrupt that is on its way arrives before the last of
-    /// them retires, and the registers are asked for before none but the first. An interrupt that one of them raises
-    /// may be due after the skid.
+    /// How many instructions may execute in one go, at least one, before [`Processor::retire`] is called for the first
+    /// of them, if none of them is microcoded: no interrupt that is on its way arrives before the last of them retires,
+    /// and the registers are needed before the first of them only. An interrupt that one of them raises may be due
+    /// after the skid.
     fn in_one_go(&self) -> u32;
 
-    /// An instruction retired. To be called for each one while [`Processor::steps`].
+    /// Reports that an instruction retired. Must be called for each one while [`Processor::steps`] returns true.
     fn retire(&mut self, retired: &Retired, mem: &mut dyn PhysMemory);
 
-    /// An interrupt or exception was delivered. To be called for each one while [`Processor::steps`].
+    /// Reports an interrupt or exception. Must be called for each one while [`Processor::steps`] returns true.
     fn deliver(&mut self, delivery: &Delivery, mem: &mut dyn PhysMemory);
 
-    /// An interrupt that reaches the processor now, if one does. To be asked after each event, and after each WRMSR,
-    /// until there is none.
+    /// Returns an interrupt that reaches the processor now, if there is one. Must be called after each event and after
+    /// each WRMSR, until it returns `None`.
     fn take_interrupt(&mut self) -> Option<Pmi>;
 
-    /// A page fault of an access to memory that the hardware made for itself, if there was one: to be delivered as #PF
-    /// before the next instruction. To be asked after each event.
+    /// Returns the page fault of an access that the hardware itself made to memory, if there was one: it must be
+    /// delivered as #PF before the next instruction. Must be called after each event.
     fn take_page_fault(&mut self) -> Option<PageFault> {
         None
     }
@@ -103,20 +103,20 @@ pub trait Processor {
     /// Whether the local APIC's register at `offset` of its page is modelled here.
     fn owns_apic(&self, offset: u32) -> bool;
 
-    /// Reads such a register.
+    /// Reads a local APIC register that is modelled here.
     fn read_apic(&self, offset: u32) -> u32;
 
-    /// What any other register shows, where the local APIC below shows `value`.
+    /// Returns what any other register shows when the physical local APIC shows `value`.
     fn overlay_apic(&self, _offset: u32, value: u32) -> u32 {
         value
     }
 
-    /// Writes such a register.
+    /// Writes a local APIC register that is modelled here.
     fn write_apic(&mut self, offset: u32, value: u32);
 
-    /// INIT.
+    /// Processes INIT.
     fn init(&mut self);
 
-    /// What software did wrong so far, by the rules of its vendor.
+    /// The software's mistakes so far, by the rules of the vendor.
     fn all_violations(&self) -> Violations;
 }

@@ -1,20 +1,20 @@
-//! What was found out about instructions.
+//! A cache of what was computed for instructions.
 
 use alloc::vec;
 use alloc::vec::Vec;
 
 use crate::{ExecMode, Retired};
 
-/// What was found out about instructions, by address and bytes: who is stepped runs loops and handlers again and again, and
-/// decoding is the dearest part of a step.
+/// Results computed for instructions, by address and bytes. The caller steps through loops and handlers again and
+/// again, and decoding is the slowest part of a step.
 ///
-/// It grows with what runs: a short program is not worth many entries, while a kernel with an interrupt handler goes
-/// through thousands of instructions from one interrupt to the next.
+/// The cache grows with the code that runs: a short program does not need many entries, while a kernel with an
+/// interrupt handler executes thousands of different instructions between two interrupts.
 #[derive(Clone, Debug)]
 pub(crate) struct Remembered<T> {
-    /// None, or a power of two.
+    /// Their number is 0 or a power of two.
     entries: Vec<Option<Entry<T>>>,
-    /// Instructions that took another one's place.
+    /// How often an instruction took the place of another one.
     replaced: usize,
 }
 
@@ -29,14 +29,14 @@ struct Entry<T> {
 impl<T: Copy> Remembered<T> {
     const FIRST: usize = 64;
     const MOST: usize = 4096;
-    /// It grows by this factor.
+    /// The number of entries grows by this factor.
     const GROWTH: usize = 8;
 
     pub(crate) const fn new() -> Self {
         Self { entries: Vec::new(), replaced: 0 }
     }
 
-    /// What is known of an instruction; `find` finds it out.
+    /// Returns the result for an instruction; if it is not in the cache, `find` computes it.
     pub(crate) fn of(&mut self, retired: &Retired, find: impl FnOnce() -> T) -> T {
         let (ip, mode) = (retired.before.ip, retired.before.mode);
         let bytes = first_bytes(retired.bytes);
@@ -71,7 +71,7 @@ fn place(ip: u64, entries: usize) -> usize {
     (ip ^ ip >> 10) as usize & entries.saturating_sub(1)
 }
 
-/// The first 15 bytes and how many there are.
+/// The first 15 bytes, and in the last byte their number.
 fn first_bytes(bytes: &[u8]) -> u128 {
     let mut all = [0; 16];
     let len = bytes.len().min(15);
@@ -101,7 +101,7 @@ mod tests {
             at(0x1000, ExecMode::Bits64, &[0x91]),
             at(0x1000, ExecMode::Bits64, &[0x90, 0]),
             at(0x1000, ExecMode::Bits32, &[0x90]),
-            // In the same place.
+            // In the same place as the first instruction.
             at(0x1000 + (1 << 40), ExecMode::Bits64, &[0x90]),
         ];
         for other in others {
@@ -112,7 +112,7 @@ mod tests {
 
     #[test]
     fn grows_until_what_runs_has_room() {
-        // Instructions of a loop, and how many of them are found out anew once it has run a few times.
+        // The instructions of a loop, and how many of them are still computed in the last turn.
         for (instructions, anew) in [(1, 0), (64, 0), (500, 0), (4096, 0), (8192, 8192)] {
             let mut remembered = Remembered::new();
             let mut found = 0;

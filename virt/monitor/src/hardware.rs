@@ -1,4 +1,4 @@
-//! The counting and tracing hardware of the guest's processor, of whichever maker.
+//! The counting and tracing hardware of the guest's processor, Intel's or AMD's.
 
 use core::fmt;
 use core::ops::{Deref, DerefMut};
@@ -14,21 +14,21 @@ use crate::tracing;
 /// The processor that the guest sees.
 #[derive(Clone, Copy, Debug)]
 pub enum Profile {
-    /// One of Intel's.
+    /// An Intel processor.
     Intel(&'static IntelProfile),
-    /// One of AMD's.
+    /// An AMD processor.
     Amd(&'static AmdProfile),
 }
 
 impl Profile {
-    /// The profile of that name, if its processor runs 64-bit code, as the guests do.
+    /// The profile of that name, if its processor runs 64-bit code, which the guests need.
     #[must_use]
     pub fn by_name(name: &str) -> Option<Self> {
         let intel = IntelProfile::by_name(name).filter(|profile| profile.long_mode);
         intel.map(Self::Intel).or_else(|| AmdProfile::by_name(name).map(Self::Amd))
     }
 
-    /// The northbridge that its processors share.
+    /// The northbridge that the profile's processors share.
     #[must_use]
     pub const fn northbridge(self) -> Northbridge {
         match self {
@@ -38,8 +38,8 @@ impl Profile {
     }
 }
 
-/// A processor's counting and tracing hardware. What both makers' do it does as a [`Processor`]; what is here, they do
-/// each in its own way.
+/// A processor's counting and tracing hardware. It dereferences to [`Processor`] for what both vendors' hardware does
+/// in the same way; the methods here are for what differs.
 #[expect(clippy::large_enum_variant, reason = "each is made once, and lies where the processor lies")]
 #[derive(Debug)]
 pub enum Hardware {
@@ -49,12 +49,12 @@ pub enum Hardware {
     Amd(AmdProcessor<'static>),
 }
 
-/// What came to violations between two looks at one processor: ` name=count` for each kind that did.
+/// The violations that were added between two looks at one processor: ` name=count` for each kind that was.
 #[derive(Clone, Copy, Debug)]
 pub struct New {
-    /// As they were.
+    /// The counts at the first look.
     pub before: Violations,
-    /// As they are.
+    /// The counts at the second look.
     pub now: Violations,
 }
 
@@ -81,7 +81,7 @@ fn show_new(f: &mut fmt::Formatter<'_>, before: &[(&str, u32)], now: &[(&str, u3
 }
 
 impl Hardware {
-    /// After a cold reset. Processors of AMD's share `northbridge`.
+    /// The hardware after a cold reset. AMD processors share `northbridge`.
     #[must_use]
     pub fn new(
         profile: Profile,
@@ -95,13 +95,13 @@ impl Hardware {
         }
     }
 
-    /// In 64-bit mode SYSENTER and SYSEXIT are instructions.
+    /// Whether SYSENTER and SYSEXIT are valid instructions in 64-bit mode.
     #[must_use]
     pub const fn has_sysenter_in_long_mode(&self) -> bool {
         matches!(self, Self::Intel(_))
     }
 
-    /// Who answers for an MSR that does not come here.
+    /// Which part of the monitor answers for an MSR that is not modelled here.
     #[must_use]
     pub const fn place(&self, msr: u32) -> Place {
         match self {
@@ -110,20 +110,20 @@ impl Hardware {
         }
     }
 
-    /// The registers are to be told before the next instruction, with the bases of segments.
+    /// Whether the registers, with the segments' bases, must be given before the next instruction.
     #[must_use]
     pub fn wants_registers_before(&self) -> bool {
         matches!(self, Self::Amd(processor) if processor.wants_registers())
     }
 
-    /// Tells the registers before the next instruction.
+    /// Gives the registers before the next instruction.
     pub fn set_registers_before(&mut self, cpu: &Cpu) {
         if let Self::Amd(processor) = self {
             processor.set_registers(tracing::registers_before(cpu));
         }
     }
 
-    /// Tells the registers behind the instruction that retires now, if they are wanted; `xmm` reads those of SSE.
+    /// Gives the registers after the instruction that retires now, if they are needed; `xmm` reads the SSE registers.
     pub fn give_registers_behind(&mut self, cpu: &Cpu, xmm: impl FnOnce() -> [u8; 256]) {
         if let Self::Intel(processor) = self
             && processor.wants_registers()
@@ -132,13 +132,13 @@ impl Hardware {
         }
     }
 
-    /// The value of the local APIC's register at `offset` of its page; `below`, what is there without this hardware.
+    /// Reads the local APIC's register at `offset` of its page; `below` reads what the physical local APIC shows there.
     pub fn read_local_apic(&self, offset: usize, below: impl FnOnce() -> u32) -> u32 {
         let offset = offset as u32;
         if self.owns_apic(offset) { self.read_apic(offset) } else { self.overlay_apic(offset, below()) }
     }
 
-    /// Writes that register; `false`: it is not this hardware's.
+    /// Writes that register. Returns `false` if the register is not modelled here.
     pub fn write_local_apic(&mut self, offset: usize, value: u32) -> bool {
         let own = self.owns_apic(offset as u32);
         if own {

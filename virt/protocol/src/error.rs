@@ -1,12 +1,12 @@
-//! What is wrong with a line.
+//! What is wrong with a line of the protocol.
 
 use core::error::Error;
 use core::fmt;
 
-/// A line that is none of the protocol's.
+/// A line that the protocol does not have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ParseError<'a> {
-    /// The byte of the line where it goes wrong: where a word is missing, the line's end.
+    /// The byte of the line where the error is; if a word is missing, the line's end.
     pub at: usize,
     /// What is wrong there.
     pub kind: ParseErrorKind<'a>,
@@ -19,22 +19,22 @@ pub enum ParseErrorKind<'a> {
     UnknownLine(&'a str),
     /// The line ends before this word.
     MissingWord(&'static str),
-    /// The line has all its words, and then this.
+    /// The line has all its words, and then this one.
     TrailingWord(&'a str),
-    /// There is no value of this key.
+    /// This key is missing.
     MissingKey(&'static str),
     /// The line has no such key.
     UnknownKey(&'a str),
-    /// Here `KEY=VALUE` is due.
+    /// This word should be `KEY=VALUE`.
     NotAPair(&'a str),
-    /// A word or value that is no number, or one that is too large.
+    /// A word or value that is not a number, or is too large.
     BadNumber {
         /// The word, as the protocol's table names it, or the key.
         field: &'static str,
         /// What is there.
         text: &'a str,
     },
-    /// A value that is none of those that the key may have.
+    /// A value that the key cannot have.
     BadValue {
         /// The key.
         field: &'static str,

@@ -1,4 +1,4 @@
-//! What lines say after the workload's name: parse and print side by side.
+//! The fields of lines after the workload's name, with parsing and printing side by side.
 
 mod measured;
 mod trace;
@@ -39,7 +39,7 @@ impl fmt::Display for Fault {
 pub struct Access {
     /// The register.
     pub msr: u32,
-    /// What is written; none: it is read.
+    /// The value to write; `None`: the register is read.
     pub value: Option<u64>,
 }
 

@@ -1,4 +1,4 @@
-//! The lines.
+//! All lines of the protocol, with parsing and printing.
 
 use core::fmt;
 
@@ -9,34 +9,34 @@ use crate::fields::{
 };
 use crate::words::Words;
 
-/// A line; all but the last have the name of the workload that they are about. The crate's documentation has the text of
-/// each.
+/// A line. All but the last begin with the name of the workload that they are about. The crate's documentation has the
+/// text of each.
 ///
-/// A reason and a function's name are a `T`, so that a kernel can print any `Display` without a buffer for its text. The
-/// parser returns the text itself.
+/// Reasons and function names are of type `T`, so that a kernel can print any `Display` without a buffer for its text.
+/// The parser returns the text itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Line<'a, T = &'a str> {
     /// The workload begins.
     Run(&'a str),
-    /// Its records in the truth log carry this marker.
+    /// The workload's records in the truth log carry this marker.
     Session(&'a str, u16),
-    /// What of it is to be traced.
+    /// Which part of the workload is to be traced.
     Filter(&'a str, Filter<'a>),
     /// What the driver and the decoder measured.
     Stat(&'a str, Stat),
-    /// A function that ran much.
+    /// A function that executed many instructions.
     Top(&'a str, Top<T>),
-    /// A contiguous part of the decode, with its number from 0 on.
+    /// A contiguous part of the decode, with its index from 0.
     Piece(&'a str, usize, Piece),
-    /// Branch records without a break, with their number from 0 on.
+    /// Branch records without a gap, with their index from 0.
     Records(&'a str, usize, Records),
     /// What a performance counter counted.
     Count(&'a str, Count),
-    /// What became of a session's samples.
+    /// What happened to a session's samples.
     Samples(&'a str, Samples),
     /// An address that was sampled.
     Sample(&'a str, Sample),
-    /// A sample of an event at its instruction.
+    /// A sample that gives the exact instruction of its event.
     Precise(&'a str, Precise),
     /// Precise samples of this session are missing before the next one.
     Missing(&'a str, u16),
@@ -44,7 +44,7 @@ pub enum Line<'a, T = &'a str> {
     Last(&'a str, Last),
     /// One of the last branches, the newest first.
     Branch(&'a str, Branch),
-    /// A page fault of the debug store's own.
+    /// A page fault caused by an access to the debug store.
     Fault(&'a str, Fault),
     /// What was lost.
     Lost(&'a str, Lost),
@@ -52,30 +52,30 @@ pub enum Line<'a, T = &'a str> {
     Probe(&'a str, Access),
     /// The driver declined, for this reason.
     Refuse(&'a str, T),
-    /// So many of the next bytes of the debug console are a contiguous part of the trace.
+    /// This number of next bytes of the debug console is a contiguous part of the trace.
     Dump(&'a str, u64),
-    /// Code that the trace is of.
+    /// Code that was traced.
     Section(&'a str, CodeSection),
     /// The workload ended well.
     Ok(&'a str),
-    /// The workload ended otherwise, for this reason.
+    /// The workload failed, for this reason.
     Fail(&'a str, T),
     /// All workloads ended.
     Done(Done),
 }
 
-/// A function that ran much.
+/// A function that executed many instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Top<T> {
-    /// Its place among the others, from 1 on.
+    /// Its rank, from 1.
     pub rank: usize,
     /// Its name, which may have spaces.
     pub symbol: T,
-    /// The instructions that it ran.
+    /// The number of instructions that it executed.
     pub count: u64,
 }
 
-/// How many workloads ended how.
+/// How many workloads passed and failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Done {
     /// With `ok`.
@@ -115,10 +115,10 @@ impl<T: fmt::Display> fmt::Display for Line<'_, T> {
 }
 
 impl<'a> Line<'a> {
-    /// Reads a line, without the characters that end it.
+    /// Parses a line, given without the characters that end it.
     ///
     /// # Errors
-    /// The first thing in it that is not of the protocol.
+    /// The first thing in the line that the protocol does not have.
     pub fn parse(line: &'a str) -> Result<Self, ParseError<'a>> {
         let (first, mut words) = match line.split_once(' ') {
             Some((first, _)) => (first, Words::new(line, first.len())),
@@ -129,7 +129,7 @@ impl<'a> Line<'a> {
             let (passed, failed) = (passed.number("PASSED")?, failed.number("FAILED")?);
             return Ok(Self::Done(Done { passed, failed }));
         }
-        // Where no line begins with the first word, a second one is not missed.
+        // If the first word is unknown, that is the error, and not a second word that is missing.
         let name = words.first(["NAME"]).map(|[name]| name.text);
         Ok(match first {
             "run" => {

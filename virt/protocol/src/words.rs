@@ -1,10 +1,10 @@
-//! The words of a line, each with its place.
+//! The words of a line, each with its position.
 
 use core::fmt;
 
 use crate::error::{ParseError, ParseErrorKind};
 
-/// A word, or the value in one.
+/// A word, or the value in a `KEY=VALUE` word.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Word<'a> {
     /// The byte of the line where it begins.
@@ -12,7 +12,7 @@ pub(crate) struct Word<'a> {
     pub(crate) text: &'a str,
 }
 
-/// What is left of a line.
+/// The words of a line that were not read yet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Words<'a> {
     line: &'a str,
@@ -20,12 +20,12 @@ pub(crate) struct Words<'a> {
 }
 
 impl<'a> Words<'a> {
-    /// The words of a line from this byte on.
+    /// The words of a line from byte `at` on.
     pub(crate) fn new(line: &'a str, at: usize) -> Self {
         Self { line, at }
     }
 
-    /// The next words, which the protocol's table calls so.
+    /// Reads the next words. `names` are their names in the protocol's table, for errors.
     pub(crate) fn first<const N: usize>(
         &mut self,
         names: [&'static str; N],
@@ -37,7 +37,7 @@ impl<'a> Words<'a> {
         Ok(words)
     }
 
-    /// All words that are left, which the protocol's table calls so.
+    /// Reads all words that are left, which must be as many as `names`, their names in the protocol's table.
     pub(crate) fn only<const N: usize>(
         mut self,
         names: [&'static str; N],
@@ -49,18 +49,18 @@ impl<'a> Words<'a> {
         }
     }
 
-    /// All that is left, as it stands there.
+    /// The text that is left, without spaces around it.
     pub(crate) fn text(self) -> &'a str {
         self.line[self.at..].trim()
     }
 
-    /// All that is left, as it stands there, but the last word, which the protocol's table calls `name`.
+    /// The text that is left up to the last word, and the last word, which the protocol's table calls `name`.
     pub(crate) fn text_and_last(self, name: &'static str) -> Result<(&'a str, Word<'a>), ParseError<'a>> {
         let last = self.last().ok_or_else(|| self.ends_before(name))?;
         Ok((self.line[self.at..last.at].trim(), last))
     }
 
-    /// What is left are `KEY=VALUE` words with these keys.
+    /// Reads all words that are left, which must be `KEY=VALUE` words with these keys.
     pub(crate) fn pairs(self, keys: &[&str]) -> Result<Pairs<'a>, ParseError<'a>> {
         for word in self {
             let Word { at, text } = word;
@@ -91,12 +91,12 @@ impl<'a> Iterator for Words<'a> {
     }
 }
 
-/// The `KEY=VALUE` words of a line, all of them with keys that it has.
+/// The `KEY=VALUE` words of a line; their keys were checked.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pairs<'a>(Words<'a>);
 
 impl<'a> Pairs<'a> {
-    /// The values of a key.
+    /// All values of a key.
     pub(crate) fn all(self, key: &str) -> impl Iterator<Item = Word<'a>> {
         self.0.filter_map(move |Word { at, text }| {
             let (name, value) = text.split_once('=')?;
@@ -104,23 +104,23 @@ impl<'a> Pairs<'a> {
         })
     }
 
-    /// The first value of a key, if there is one.
+    /// The first value of a key, if the key is there.
     pub(crate) fn find(self, key: &str) -> Option<Word<'a>> {
         self.all(key).next()
     }
 
-    /// The first value of a key.
+    /// The first value of a key, which must be there.
     pub(crate) fn get(self, key: &'static str) -> Result<Word<'a>, ParseError<'a>> {
         let kind = ParseErrorKind::MissingKey(key);
         self.find(key).ok_or(ParseError { at: self.0.line.len(), kind })
     }
 
-    /// The number that a key has.
+    /// The number that a key has; the key must be there.
     pub(crate) fn number<T: TryFrom<u64>>(self, key: &'static str) -> Result<T, ParseError<'a>> {
         self.get(key)?.number(key)
     }
 
-    /// The number that a key has, if it is there.
+    /// The number that a key has, if the key is there.
     pub(crate) fn maybe_number<T: TryFrom<u64>>(
         self,
         key: &'static str,
@@ -130,7 +130,7 @@ impl<'a> Pairs<'a> {
 }
 
 impl<'a> Word<'a> {
-    /// As a number in C notation: hexadecimal after `0x`, otherwise decimal.
+    /// Reads the word as a number in C notation: hexadecimal after `0x`, otherwise decimal.
     pub(crate) fn number<T: TryFrom<u64>>(self, field: &'static str) -> Result<T, ParseError<'a>> {
         let number = match self.text.strip_prefix("0x") {
             Some(digits) => u64::from_str_radix(digits, 16),
@@ -140,12 +140,12 @@ impl<'a> Word<'a> {
         number.ok_or(ParseError { at: self.at, kind: ParseErrorKind::BadNumber { field, text: self.text } })
     }
 
-    /// As a number, or the word that stands for none.
+    /// Reads the word as a number, or as the word `none`, which means that there is no number.
     pub(crate) fn number_or(self, none: &str, field: &'static str) -> Result<Option<u64>, ParseError<'a>> {
         if self.text == none { Ok(None) } else { self.number(field).map(Some) }
     }
 
-    /// As one of some values; `word` has the word for each.
+    /// Reads the word as one of some values; `word` gives the word for each value.
     pub(crate) fn one_of<T: Copy>(
         self,
         field: &'static str,
@@ -161,7 +161,7 @@ impl<'a> Word<'a> {
     }
 }
 
-/// A number in hexadecimal, or the word that stands for none.
+/// Prints a number in hexadecimal, or a word if there is no number.
 pub(crate) struct HexOr(pub(crate) Option<u64>, pub(crate) &'static str);
 
 impl fmt::Display for HexOr {

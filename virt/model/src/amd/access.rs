@@ -1,6 +1,6 @@
-//! Which data an instruction accesses.
+//! The data that an instruction accesses.
 //!
-//! What an instruction's operands are says `iced-x86`.
+//! `iced-x86` gives the operands of an instruction.
 
 use core::fmt;
 
@@ -12,7 +12,7 @@ use iced_x86::{
 use crate::remembered::Remembered;
 use crate::{Context, ExecMode, Mapping, PhysMemory, Retired};
 
-/// The registers before an instruction.
+/// The registers before an instruction, which give the addresses of its operands.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DataRegisters {
     /// The general-purpose registers, by their number in an instruction: RAX, RCX, RDX, RBX, RSP, RBP, RSI, RDI, R8 …
@@ -31,19 +31,19 @@ pub(super) struct Access {
     /// PREFETCH: it neither loads into a register nor stores.
     pub(super) prefetch: bool,
     pub(super) locked: bool,
-    /// In bytes; 0 where it depends, and of a prefetch.
+    /// In bytes; 0 if the size varies, and for a prefetch.
     pub(super) bytes: u32,
 }
 
-/// Where it is.
+/// The address of an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Address {
     pub(super) linear: u64,
-    /// `None`: it has no translation.
+    /// `None` if the address has no translation.
     pub(super) mapping: Option<Mapping>,
 }
 
-/// The form of an access, whatever the registers hold.
+/// The form of an access, which does not depend on the contents of registers.
 #[derive(Clone, Copy)]
 struct Form {
     access: Access,
@@ -51,7 +51,7 @@ struct Form {
     next_ip: u64,
 }
 
-/// Finds accesses, and remembers which instructions have which.
+/// Finds accesses, and caches their form for each instruction.
 pub(super) struct Accesses {
     factory: InstructionInfoFactory,
     forms: Remembered<Option<Form>>,
@@ -68,8 +68,8 @@ impl Accesses {
         Self { factory: InstructionInfoFactory::new(), forms: Remembered::new() }
     }
 
-    /// The access of `retired` to data, and its linear address where the registers are told. Of several it is the first that
-    /// loads, else the first.
+    /// Returns the data access of `retired`, and its linear address if the registers are given. If there are several
+    /// accesses, it is the first one that loads, otherwise the first one.
     pub(super) fn find(
         &mut self,
         retired: &Retired,
@@ -113,7 +113,7 @@ fn form(factory: &mut InstructionInfoFactory, bytes: &[u8], mode: ExecMode, ip: 
     Some(Form { access, memory, next_ip: instruction.next_ip() })
 }
 
-/// What an instruction accesses: of several accesses the first that loads, else the first.
+/// The access of an instruction; if there are several, the first one that loads, otherwise the first one.
 fn accessed(factory: &mut InstructionInfoFactory, instruction: &Instruction) -> Option<UsedMemory> {
     let info = factory.info_options(instruction, InstructionInfoOptions::NO_REGISTER_USAGE);
     let mut all = info.used_memory().iter();
@@ -121,7 +121,7 @@ fn accessed(factory: &mut InstructionInfoFactory, instruction: &Instruction) -> 
     Some(all.find(|memory| reads(memory.access())).copied().unwrap_or(first))
 }
 
-/// The operand of a prefetch, which is no access to iced-x86.
+/// The operand of a prefetch, which iced-x86 does not treat as an access.
 fn operand(instruction: &Instruction) -> UsedMemory {
     let relative = instruction.is_ip_rel_memory_operand();
     UsedMemory::new(
@@ -151,7 +151,7 @@ const fn writes(access: OpAccess) -> bool {
     matches!(access, OpAccess::Write | OpAccess::CondWrite | OpAccess::ReadWrite | OpAccess::ReadCondWrite)
 }
 
-/// What a register of an address holds; the bases of segments other than FS and GS are 0.
+/// The value of a register in an address; the bases of segments other than FS and GS are 0.
 fn value(register: Register, registers: &DataRegisters, next_ip: u64) -> Option<u64> {
     Some(match register {
         Register::FS => registers.fs_base,
@@ -166,7 +166,7 @@ fn value(register: Register, registers: &DataRegisters, next_ip: u64) -> Option<
     })
 }
 
-/// Where `linear` is.
+/// Translates `linear`.
 pub(super) fn mapping(mem: &mut dyn PhysMemory, linear: u64) -> Option<Mapping> {
     mem.translate(linear, false).ok()
 }

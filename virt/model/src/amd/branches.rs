@@ -1,26 +1,27 @@
-//! The last branches, in registers: the Last Branch Record Stack, or branch sampling.
+//! The last branches, in registers: the Last Branch Record Stack (LBR), or branch sampling.
 //!
-//! What the manual leaves open and is assumed here: interrupts and exceptions are far branches; freezing lets the branch in
-//! that is the overflow; branch sampling records every control transfer, as the event does that it samples.
+//! Assumptions where the manual leaves it open: interrupts and exceptions are far branches; if an overflow freezes the
+//! stack, the branch that caused the overflow is still recorded; branch sampling records every control transfer, as the
+//! event does that it samples.
 //!
-//! Source: APM vol. 2, Debug and Performance Resources, "Debug-Extension-Control MSR (DebugExtnCtl)", "Last Branch Stack
-//! Registers", "Last Branch Record Stack"; for branch sampling PPR for AMD Family 19h Model 01h, as Linux tells of it in
-//! `arch/x86/events/amd/brs.c`.
+//! Source: APM vol. 2, Debug and Performance Resources, "Debug-Extension-Control MSR (DebugExtnCtl)", "Last Branch
+//! Stack Registers", "Last Branch Record Stack"; for branch sampling PPR for AMD Family 19h Model 01h, as described by
+//! Linux in `arch/x86/events/amd/brs.c`.
 
 use super::registers::{debug_extn, lbr, msr, sampling};
 use super::{AmdProfile, AmdViolations};
 use crate::GeneralProtection;
 use crate::branch::Kind;
 
-/// As many as any processor has.
+/// The number of entries.
 const MOST: usize = 16;
 
 /// Which registers record branches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BranchRecords {
-    /// The Last Branch Record Stack, of 16; an overflow can freeze it.
+    /// The Last Branch Record Stack of 16 entries; an overflow can freeze it.
     Stack,
-    /// Branch sampling, of 16.
+    /// Branch sampling with 16 entries.
     Sampling,
 }
 
@@ -50,7 +51,7 @@ pub(super) struct Branches {
     /// LastBranchStackSelect.
     select: u64,
     entries: [Recorded; MOST],
-    /// Branch sampling: an overflow has begun it, and its interrupt is held back.
+    /// Branch sampling: whether an overflow has started it, so that its interrupt is held back.
     holds: bool,
 }
 
@@ -79,7 +80,7 @@ impl Branches {
         }
     }
 
-    /// The entry of a register, and whether it is the target's.
+    /// Returns the entry of a register, and whether the register holds the target.
     fn entry(&self, number: u32) -> Option<(usize, bool)> {
         let offset = number.checked_sub(msr::LAST_BRANCH_STACK)? as usize;
         (offset / 2 < MOST).then_some((offset / 2, offset % 2 == 1))
@@ -94,7 +95,7 @@ impl Branches {
         }
     }
 
-    /// Writes such a register; whether an interrupt that was held back comes now.
+    /// Writes one of the registers. Returns whether an interrupt that was held back is raised now.
     pub(super) fn write(
         &mut self,
         number: u32,
@@ -129,7 +130,7 @@ impl Branches {
         Ok(off && core::mem::take(&mut self.holds))
     }
 
-    /// It is on.
+    /// Whether recording is on.
     pub(super) const fn is_on(&self) -> bool {
         self.control & self.enable() != 0
     }
@@ -142,7 +143,7 @@ impl Branches {
         }
     }
 
-    /// A counter has overflowed, and is to interrupt: whether branch sampling holds that back.
+    /// A counter that interrupts has overflowed. Returns whether branch sampling holds the interrupt back.
     pub(super) fn overflow(&mut self, counter: u32) -> bool {
         let samples = self.records == Some(BranchRecords::Sampling) && self.is_on();
         if samples && !self.holds {
@@ -152,7 +153,8 @@ impl Branches {
         samples
     }
 
-    /// A control transfer retired; `frozen`: the stack is. Whether an interrupt that was held back comes now.
+    /// A control transfer retired. `frozen`: the stack is frozen. Returns whether an interrupt that was held back is
+    /// raised now.
     pub(super) fn transfer(&mut self, transfer: &Transfer, frozen: bool) -> bool {
         match self.records {
             Some(BranchRecords::Stack) if self.is_on() && !frozen => self.push(transfer),
@@ -162,14 +164,14 @@ impl Branches {
         false
     }
 
-    /// #DB turns the stack off.
+    /// Turns the stack off, as #DB does.
     pub(super) fn debug_exception(&mut self) {
         if self.records == Some(BranchRecords::Stack) {
             self.control &= !debug_extn::LBRSE;
         }
     }
 
-    /// The newest is always entry 0.
+    /// Adds a branch as entry 0, which is always the newest.
     fn push(&mut self, transfer: &Transfer) {
         let level = if transfer.to_cpl == 0 { lbr::CPL_EQ_0 } else { lbr::CPL_GT_0 };
         if self.select & (level | suppressed_by(transfer.kind)) != 0 {
@@ -179,12 +181,12 @@ impl Branches {
         let mispredicted = if transfer.mispredicted { lbr::MISPREDICT } else { 0 };
         self.entries[0] = Recorded {
             from: transfer.from & lbr::ADDRESS | mispredicted,
-            // Nothing is speculated here.
+            // The model does not speculate, so the speculation bit is never set.
             to: transfer.to & lbr::ADDRESS | lbr::VALID,
         };
     }
 
-    /// One behind the other, until all are there.
+    /// Adds a branch after the previous one. Returns true when all entries are filled.
     fn append(&mut self, transfer: &Transfer) -> bool {
         let index = (self.control & sampling::MSROFF) >> sampling::MSROFF_SHIFT;
         self.entries[index as usize] = Recorded { from: transfer.from, to: transfer.to & sampling::TO };

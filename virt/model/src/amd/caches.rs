@@ -1,44 +1,44 @@
-//! A simple model of the caches and translation buffers: direct-mapped, by linear address, without speculation. What is
-//! larger than a page of 4 KiB takes a translation for each of these.
+//! A simple model of the caches and translation buffers: direct-mapped, by linear address, without speculation. A page
+//! larger than 4 KiB needs a translation for each 4 KiB.
 //!
-//! What of it software can see are misses and latencies. No manual says how large they must be; here they are small, so
-//! that short programs miss.
+//! Software sees the caches by misses and latencies only. The manuals do not define how large the caches must be; here
+//! they are small, so that short programs miss.
 
 /// Bytes of a cache line.
 const LINE: u64 = 64;
 /// Bytes of a page.
 const PAGE: u64 = 4096;
 
-/// Cycles that an access takes longer where its line is only in the level-2 cache.
+/// Additional cycles of an access whose line is only in the level-2 cache.
 const L2_CYCLES: u32 = 12;
 const L3_CYCLES: u32 = 40;
 const DRAM_CYCLES: u32 = 180;
 const L2_TLB_CYCLES: u32 = 7;
 const WALK_CYCLES: u32 = 35;
 
-/// What one access found.
+/// The outcome of one access.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Found {
     pub(super) missed_l1: bool,
     pub(super) missed_l2: bool,
-    /// On a processor without such a cache whenever level 2 missed.
+    /// On a processor without a level-3 cache this is set whenever level 2 missed.
     pub(super) missed_l3: bool,
     pub(super) missed_l1_tlb: bool,
     pub(super) missed_l2_tlb: bool,
-    /// Cycles until the line was there, from the miss on.
+    /// Cycles from the miss until the line arrived.
     pub(super) miss_cycles: u32,
-    /// Cycles until the translation was there.
+    /// Cycles until the translation was available.
     pub(super) refill_cycles: u32,
 }
 
 impl Found {
-    /// Cycles that it stalls.
+    /// Cycles for which the access stalls.
     pub(super) const fn stall(&self) -> u32 {
         self.miss_cycles + self.refill_cycles
     }
 }
 
-/// Which of the first-level caches.
+/// One of the first-level caches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Side {
     Instruction,
@@ -48,20 +48,20 @@ pub(super) enum Side {
 /// Lines, or translations, by number.
 #[derive(Debug)]
 struct Level<const N: usize> {
-    /// The number that is there, and one; 0: none.
+    /// The number that is held, plus one; 0 if the slot is empty.
     held: [u64; N],
 }
 
 impl<const N: usize> Level<N> {
     const EMPTY: Self = Self { held: [0; N] };
 
-    /// Whether `number` was missing; it is there afterwards.
+    /// Looks `number` up and stores it. Returns whether it was missing.
     fn missed(&mut self, number: u64) -> bool {
         core::mem::replace(&mut self.held[number as usize % N], number + 1) != number + 1
     }
 }
 
-/// All of them.
+/// All caches and translation buffers of a processor.
 #[derive(Debug)]
 pub(super) struct Caches {
     has_l3: bool,
@@ -84,7 +84,7 @@ impl Caches {
         }
     }
 
-    /// An access to `address`.
+    /// Accesses `address`.
     pub(super) fn access(&mut self, side: Side, address: u64) -> Found {
         let line = address / LINE;
         let mut found = self.translate(side, address);
@@ -93,7 +93,7 @@ impl Caches {
             found.missed_l2 = self.l2.missed(line);
             found.missed_l3 = found.missed_l2 && (!self.has_l3 || self.l3.missed(line));
             found.miss_cycles = match found {
-                // Rows of memory that are open or not.
+                // The varying part models rows of memory that are open or not.
                 Found { missed_l3: true, .. } => DRAM_CYCLES + 4 * (line >> 3 & 0x3f) as u32,
                 Found { missed_l2: true, .. } => L3_CYCLES,
                 _ => L2_CYCLES,
@@ -102,7 +102,7 @@ impl Caches {
         found
     }
 
-    /// An access to `address`, which is not cached: as one that no cache answers, and it leaves nothing there.
+    /// Accesses `address`, which is not cached: all caches miss, and they do not keep the line.
     pub(super) fn pass(&mut self, side: Side, address: u64) -> Found {
         Found {
             missed_l1: true,
@@ -139,10 +139,10 @@ mod tests {
         assert_eq!(data(&mut caches, 0x1000), (true, true, true, 212));
         assert_eq!(data(&mut caches, 0x103f), (false, false, false, 0));
         assert_eq!(data(&mut caches, 0x1040), (true, true, true, 212));
-        // The same place of level 1: level 2 still has the old line afterwards.
+        // This address has the same slot of level 1: level 2 still has the old line afterwards.
         assert!(data(&mut caches, 0x1000 + 128 * 64).0);
         assert_eq!(data(&mut caches, 0x1000), (true, false, false, 12));
-        // The same place of level 2.
+        // This address has the same slot of level 2.
         assert!(data(&mut caches, 0x1000 + 512 * 64).0);
         assert_eq!(data(&mut caches, 0x1000), (true, true, false, 40));
         // Instructions have a level 1 of their own.

@@ -9,16 +9,16 @@ use super::seen::Execution;
 use super::{AmdProfile, AmdViolations};
 use crate::{DeliveryKind, GeneralProtection};
 
-/// As many as any processor has.
+/// The number of counters of the largest processor.
 const MOST: usize = 6;
 const LEGACY: u32 = 4;
-/// The bits of a counter.
+/// The width of a counter in bits.
 const WIDTH: u32 = 48;
 const VALUE: u64 = (1 << WIDTH) - 1;
-/// No more events are counted of one cycle.
+/// The most events that are counted in one cycle.
 const MOST_IN_A_CYCLE: u64 = 32;
 
-/// Counters, a bit for each.
+/// A set of counters, one bit each.
 pub(super) type Set = u64;
 
 #[derive(Debug)]
@@ -26,21 +26,21 @@ pub(super) struct AmdCounters {
     profile: &'static AmdProfile,
     select: [u64; MOST],
     value: [u64; MOST],
-    /// What each is to count, if it is anything.
+    /// The event that each counter is to count, if any.
     event: [Option<&'static AmdEvent>; MOST],
-    /// Whether its condition was true in the last cycle.
+    /// Whether the counter's condition was true in the last cycle.
     asserted: [bool; MOST],
     /// PerfCntGlobalCtl.
     global: Set,
     /// PerfCntGlobalStatus.
     status: Set,
-    /// DebugCtl, as far as it is modelled.
+    /// The bits of DebugCtl that are modelled.
     debug_ctl: u64,
     /// EFER.SVME.
     svme: bool,
-    /// Those that count something at some privilege level, by all of the above.
+    /// The counters that can count at some privilege level, by all of the above.
     counting: Set,
-    /// One of them must know what data instructions access.
+    /// Whether one of these counters needs the data accesses of instructions.
     wants_data: bool,
 }
 
@@ -63,7 +63,8 @@ impl AmdCounters {
             value: [0; MOST],
             event: [None; MOST],
             asserted: [false; MOST],
-            // Software that does not know the global registers finds the counters as they always were.
+            // Software that does not know the global registers must find the counters enabled, as on earlier
+            // processors.
             global: (1 << profile.counters) - 1,
             status: 0,
             debug_ctl: 0,
@@ -147,7 +148,7 @@ impl AmdCounters {
         Ok(())
     }
 
-    /// The counters that a write of `number` gives a new value or a new event.
+    /// The counters to which a write of `number` gives a new value or a new event.
     pub(super) fn written(&self, number: u32) -> Set {
         match self.register(number) {
             Some(AmdCounterRegister::Select(index) | AmdCounterRegister::Value(index)) => 1 << index,
@@ -155,7 +156,7 @@ impl AmdCounters {
         }
     }
 
-    /// RDPMC.
+    /// Executes RDPMC.
     pub(super) fn rdpmc(&self, index: u32) -> Result<u64, GeneralProtection> {
         if index < self.profile.counters { Ok(self.value[index as usize]) } else { Err(GeneralProtection) }
     }
@@ -170,17 +171,17 @@ impl AmdCounters {
         self.profile.events.iter().find(|event| event.select == evtsel::event(select))
     }
 
-    /// Those that count something at some privilege level.
+    /// The counters that can count at some privilege level.
     pub(super) const fn counting(&self) -> Set {
         self.counting
     }
 
-    /// Whether one of them must know what data instructions access.
+    /// Whether one of the counters needs the data accesses of instructions.
     pub(super) const fn wants_data(&self) -> bool {
         self.wants_data
     }
 
-    /// Finds what counts, after a register has changed.
+    /// Finds which counters count, after a register has changed.
     fn settle(&mut self) {
         (self.counting, self.wants_data) = (0, false);
         if self.status & global_status::PMC_FROZEN != 0 {
@@ -197,12 +198,12 @@ impl AmdCounters {
         }
     }
 
-    /// An overflow has frozen the last branches.
+    /// Whether an overflow has frozen the last branches.
     pub(super) const fn freezes_branches(&self) -> bool {
         self.status & global_status::LBR_FROZEN != 0
     }
 
-    /// By HG_ONLY: either bit lets a counter count only while SVM is on; what runs is then the host.
+    /// Applies HG_ONLY: with either bit a counter counts only while SVM is on, and what runs then is the host.
     fn counts_here(&self, select: u64) -> bool {
         match select & (evtsel::HOST_ONLY | evtsel::GUEST_ONLY) {
             0 => true,
@@ -211,7 +212,7 @@ impl AmdCounters {
         }
     }
 
-    /// Those of `set` count an instruction that retired. Those that overflowed and are to interrupt.
+    /// Lets the counters in `set` count an instruction that retired. Returns those that overflowed and must interrupt.
     pub(super) fn retire(&mut self, seen: &Execution, set: Set) -> Set {
         let further = seen.stall();
         self.count(set, seen.cpl, |event, unit_mask| {
@@ -219,13 +220,14 @@ impl AmdCounters {
         })
     }
 
-    /// They count an interrupt or exception that was taken at privilege level `cpl`.
+    /// Lets all counters count an interrupt or exception taken at privilege level `cpl`.
     pub(super) fn deliver(&mut self, kind: DeliveryKind, cpl: u8) -> Set {
         let as_instruction = self.profile.counts_events_as_instructions();
         self.count(!0, cpl, |event, unit_mask| (event.in_delivery(unit_mask, kind, as_instruction), 0, 0))
     }
 
-    /// `events` tells how many there are in one cycle, how many in each further one, and how many further ones there are.
+    /// `events` returns the number of events in the first cycle, in each further cycle, and the number of further
+    /// cycles.
     fn count(&mut self, set: Set, cpl: u8, events: impl Fn(&AmdEvent, u8) -> (u64, u64, u32)) -> Set {
         let counting = self.counting() & set;
         let level = if cpl == 0 { evtsel::OS } else { evtsel::USR };
@@ -251,7 +253,7 @@ impl AmdCounters {
         interrupts
     }
 
-    /// An overflow freezes what it is to freeze.
+    /// Freezes what DebugCtl says, because of an overflow.
     fn freeze(&mut self) {
         for (by, what) in [
             (debug_ctl::FREEZE_LBR, global_status::LBR_FROZEN),
@@ -262,7 +264,7 @@ impl AmdCounters {
         self.settle();
     }
 
-    /// What a counter adds for a cycle with `first` events and `further` ones with `then` events each.
+    /// What a counter adds for a cycle with `first` events and `further` cycles with `then` events each.
     fn increment(&mut self, index: usize, first: u64, then: u64, further: u32) -> u64 {
         let select = self.select[index];
         let mask = u64::from(evtsel::cnt_mask(select));

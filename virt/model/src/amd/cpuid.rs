@@ -1,23 +1,24 @@
-//! CPUID as the profile's processor answers it.
+//! The answers of the profile's processor to CPUID.
 //!
 //! Source: APM vol. 3, Obtaining Processor Information Via the CPUID Instruction.
 
 use super::{AmdProfile, BranchRecords};
 use crate::CpuidResult;
 
-/// Lays the profile's leaves over `hardware`, what the processor below reports for the same leaf. What is not about
-/// counters, sampling or identity stays as it is below, except what an AMD processor of that family does not have.
+/// Lays the profile's leaves over `hardware`, which is what the physical processor reports for the same leaf. Whatever
+/// does not concern counters, sampling or identity stays as in `hardware`, except for what an AMD processor of that
+/// family does not have.
 pub(super) fn overlay(profile: &AmdProfile, leaf: u32, subleaf: u32, hardware: CpuidResult) -> CpuidResult {
     match leaf {
         0 => vendor(profile.highest_leaf),
         1 => version_and_features(profile, hardware),
         7 if profile.highest_leaf >= 7 => structured_features(subleaf, hardware),
         0x0d if profile.highest_leaf >= 0x0d => hardware,
-        // Cache descriptors, Intel's counters, and what lies beyond the highest leaf.
+        // Cache descriptors, Intel's counters, and leaves beyond the highest one.
         2..=0x3fff_ffff => CpuidResult::default(),
         0x8000_0000 => vendor(profile.highest_extended_leaf),
         0x8000_0001 => extended_features(profile, hardware),
-        // The name that is below is not this processor's.
+        // The name that the physical processor reports is not this processor's.
         0x8000_0002..=0x8000_0004 => CpuidResult::default(),
         0x8000_0007 => CpuidResult { edx: u32::from(profile.invariant_tsc) << 8, ..CpuidResult::default() },
         0x8000_0008 => {
@@ -31,7 +32,7 @@ pub(super) fn overlay(profile: &AmdProfile, leaf: u32, subleaf: u32, hardware: C
         }
         0x8000_0022 if profile.perf_mon_v2 => {
             let stack = profile.branches.filter(|records| *records == BranchRecords::Stack);
-            // The stack, and that an overflow can freeze it and the counters.
+            // The stack exists, and an overflow can freeze it and the counters.
             let eax = if stack.is_some() { 0b111 } else { 0b001 };
             let ebx = profile.counters | stack.map_or(0, BranchRecords::depth) << 4;
             CpuidResult { eax, ebx, ..CpuidResult::default() }
@@ -49,7 +50,7 @@ fn vendor(highest: u32) -> CpuidResult {
 fn version_and_features(profile: &AmdProfile, hardware: CpuidResult) -> CpuidResult {
     // DTES64, DS-CPL, VMX, SMX, EIST, TM2, CNXT-ID, SDBG, xTPR, PDCM, PCID, DCA, TSC deadline, "a hypervisor is present".
     let intel_ecx = 1 << 2 | 0b1_1111 << 4 | 0b11 << 10 | 0b11 << 14 | 0b11 << 17 | 1 << 24 | 1 << 31;
-    // FMA, XSAVE, OSXSAVE, AVX, F16C: what leaf 0DH would be needed for.
+    // FMA, XSAVE, OSXSAVE, AVX, F16C: features that need leaf 0DH.
     let extended_state = 1 << 12 | 1 << 26 | 1 << 27 | 1 << 28 | 1 << 29;
     let mut ecx = hardware.ecx & !intel_ecx;
     if profile.highest_leaf < 0x0d {
@@ -61,7 +62,7 @@ fn version_and_features(profile: &AmdProfile, hardware: CpuidResult) -> CpuidRes
 }
 
 fn structured_features(subleaf: u32, hardware: CpuidResult) -> CpuidResult {
-    // SGX, HLE, RTM, MPX, AVX-512, Intel PT are Intel's.
+    // SGX, HLE, RTM, MPX, AVX-512 and Intel PT are Intel's, and not among the bits that are kept.
     const KEPT: u32 = 1 << 0 | 1 << 3 | 1 << 5 | 1 << 7 | 1 << 8 | 1 << 9 | 0b11 << 18 | 0b11 << 23 | 1 << 29;
     if subleaf == 0 {
         CpuidResult { ebx: hardware.ebx & KEPT, ..CpuidResult::default() }
@@ -86,5 +87,5 @@ fn extended_features(profile: &AmdProfile, hardware: CpuidResult) -> CpuidResult
     CpuidResult { eax: profile.signature, ebx: 0, ecx, edx: hardware.edx & !FFXSR }
 }
 
-/// Fast FXSAVE needs a bit of EFER that the processor below may not have.
+/// Fast FXSAVE needs a bit of EFER that the physical processor may not have.
 const FFXSR: u32 = 1 << 25;

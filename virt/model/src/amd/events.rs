@@ -1,4 +1,4 @@
-//! What the core performance counters count.
+//! The events that the core performance counters count.
 //!
 //! Source: BKDG for AMD Family 10h Processors, "Performance Counter Events"; PPR for AMD Family 17h Model 31h and PPR for
 //! AMD Family 19h Model 11h, "Core Performance Monitor Counters".
@@ -22,11 +22,11 @@ pub(super) enum Event {
     NearReturns,
     MispredictedNearReturns,
     ConditionalBranches,
-    /// Interrupts taken, NMIs among them.
+    /// Interrupts that are taken, including NMIs.
     Interrupts,
     Loads,
     Stores,
-    /// Instructions that do both.
+    /// Instructions that load and store.
     LoadStores,
     DataAccesses,
     /// Loads or stores whose line is not in the data cache.
@@ -38,12 +38,12 @@ pub(super) enum Event {
     FetchMisses,
 }
 
-/// How an event's unit mask chooses.
+/// How an event's unit mask selects what is counted.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Units {
-    /// It is not looked at.
+    /// The unit mask is ignored.
     Ignored(Event),
-    /// Each bit adds an event.
+    /// Each bit adds an event to the count.
     Bits(&'static [(u8, Event)]),
 }
 
@@ -58,7 +58,7 @@ const fn plain(select: u16, event: Event) -> AmdEvent {
     AmdEvent { select, units: Units::Ignored(event) }
 }
 
-/// Families 0Fh to 15h, as far as they agree.
+/// Events on which families 0Fh to 15h agree.
 pub(super) static K8_EVENTS: [AmdEvent; 15] = [
     plain(0x040, Event::DataAccesses),
     plain(0x041, Event::DataMisses),
@@ -82,7 +82,7 @@ const DISPATCH: AmdEvent = AmdEvent {
     select: 0x029,
     units: Units::Bits(&[(1, Event::Loads), (2, Event::Stores), (4, Event::LoadStores)]),
 };
-/// LsMabAlloc: by loads and by stores.
+/// LsMabAlloc: bits for loads and for stores.
 const MAB_ALLOCATIONS: AmdEvent =
     AmdEvent { select: 0x041, units: Units::Bits(&[(1, Event::LoadMisses), (2, Event::StoreMisses)]) };
 
@@ -123,29 +123,29 @@ pub(super) static ZEN4_EVENTS: [AmdEvent; 16] = [
     plain(0x0c8, Event::NearReturns),
     plain(0x0c9, Event::MispredictedNearReturns),
     plain(0x0d1, Event::ConditionalBranches),
-    // IcTagHitMiss: 07h are hits, 18h misses; the lowest bit of each counts them.
+    // IcTagHitMiss: 07h selects hits, 18h misses. Here only the lowest bit of each counts.
     AmdEvent { select: 0x18e, units: Units::Bits(&[(0x01, Event::FetchHits), (0x08, Event::FetchMisses)]) },
     plain(0x120, Event::Cycles),
 ];
 
 impl AmdEvent {
-    /// How many of it there are in the first cycle of an instruction; what `unit_mask` leaves out is not among them.
+    /// The number of events in the first cycle of an instruction, of those that `unit_mask` selects.
     pub(super) fn in_first_cycle(&self, unit_mask: u8, seen: &Execution) -> u64 {
         self.sum(unit_mask, |event| event.in_instruction(seen))
     }
 
-    /// How many of it there are in each further cycle.
+    /// The number of events in each further cycle.
     pub(super) fn in_stall_cycle(&self, unit_mask: u8) -> u64 {
         self.sum(unit_mask, |event| u64::from(event == Event::Cycles))
     }
 
-    /// How many of it the delivery of an interrupt or exception is, on a processor that counts each as an instruction or on
-    /// one that does not.
+    /// The number of events in the delivery of an interrupt or exception. `as_instruction`: the processor counts the
+    /// delivery as an instruction.
     pub(super) fn in_delivery(&self, unit_mask: u8, kind: DeliveryKind, as_instruction: bool) -> u64 {
         self.sum(unit_mask, |event| event.in_delivery(kind, as_instruction))
     }
 
-    /// Whether data accesses must be known to count it.
+    /// Whether the event can be counted only if data accesses are known.
     pub(super) fn wants_data(&self, unit_mask: u8) -> bool {
         self.sum(unit_mask, |event| u64::from(event.is_of_data())) != 0
     }
@@ -174,7 +174,8 @@ impl Event {
         )
     }
 
-    /// Control flow that an interrupt or exception changes is counted with branches, taken ones and far transfers.
+    /// The delivery of an interrupt or exception changes control flow: it counts as a branch, a taken branch and a far
+    /// transfer.
     fn in_delivery(self, kind: DeliveryKind, as_instruction: bool) -> u64 {
         u64::from(match self {
             Self::Cycles | Self::Branches | Self::TakenBranches | Self::FarTransfers => true,

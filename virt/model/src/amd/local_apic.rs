@@ -1,4 +1,4 @@
-//! The entries of the local vector table that counters and IBS interrupt through, and interrupts on their way.
+//! The entries of the local vector table through which counters and IBS interrupt, and the interrupts on their way.
 //!
 //! Source: APM vol. 2, Advanced Programmable Interrupt Controller (APIC), "Local APIC
 //! Registers", "Local Interrupts" and "Extended Interrupts"; BKDG
@@ -12,7 +12,7 @@ use crate::Pmi;
 pub(super) enum LvtEntry {
     /// Performance counters.
     Counters,
-    /// One of the extended ones.
+    /// One of the extended entries.
     Extended(usize),
 }
 
@@ -29,28 +29,28 @@ const EXTENDED_FEATURE: u32 = 0x400;
 const EXTENDED_CONTROL: u32 = 0x410;
 const EXTENDED_LVT: u32 = 0x500;
 
-/// An entry after reset, an extended one too.
+/// The reset value of an entry, including the extended ones.
 ///
-/// Source: PPR for AMD Family 1Ah Model 44h, "Local APIC Registers": 0001_0000h for all. The table of APM vol. 2, "APIC
-/// Registers", has 0 for the extended ones, but "Local APIC Enable" there says that the mask bits of all entries are set and
-/// cannot be cleared while APIC_SW_EN is 0, which is its reset value.
+/// Source: PPR for AMD Family 1Ah Model 44h, "Local APIC Registers": 0001_0000h for all entries. The table of APM vol.
+/// 2, "APIC Registers", has 0 for the extended entries, but "Local APIC Enable" there says that the mask bits of all
+/// entries are set and cannot be cleared while APIC_SW_EN is 0, which is its reset value.
 const UNPROGRAMMED: u32 = MASK;
-/// A fixed interrupt has a vector from here on.
+/// The lowest vector of a fixed interrupt.
 const FIRST_VECTOR: u8 = 16;
 
-/// As many as any processor has.
+/// The number of extended entries of the largest processor.
 const MOST_EXTENDED: usize = 4;
-/// Interrupts that can be on their way at once; more of them merge.
+/// The most interrupts that can be on their way at once; further ones merge with them.
 const ON_THE_WAY: usize = 4;
 
 #[derive(Debug)]
 pub(super) struct LocalApic {
     counters: u32,
     extended: [u32; MOST_EXTENDED],
-    /// How many of them are there.
+    /// How many extended entries exist.
     present: usize,
     skid: u32,
-    /// Interrupts, and instructions until each arrives.
+    /// Interrupts on their way, each with the number of instructions until it arrives.
     waiting: [Option<(LvtEntry, u32)>; ON_THE_WAY],
     nmi: bool,
     vectors: [Option<u8>; 2],
@@ -69,7 +69,7 @@ impl LocalApic {
         }
     }
 
-    /// Whether the register at `offset` of the page is among those here.
+    /// Whether the register at `offset` of the page is modelled here.
     pub(super) fn owns(&self, offset: u32) -> bool {
         match offset {
             LVT_PC => true,
@@ -81,7 +81,7 @@ impl LocalApic {
     pub(super) fn read(&self, offset: u32) -> u32 {
         match offset {
             LVT_PC => self.counters,
-            // The number of extended entries. Neither interrupt enables nor specific EOI nor an extended ID.
+            // The number of extended entries. There are no interrupt enables, no specific EOI and no extended ID.
             EXTENDED_FEATURE => (self.present as u32) << 16,
             _ => self.index(offset).map_or(0, |index| self.extended[index]),
         }
@@ -95,14 +95,14 @@ impl LocalApic {
         }
     }
 
-    /// What a register that is not here shows, where the local APIC below shows `value`: the version register says whether
-    /// there is an extended space.
+    /// Returns what a register that is not modelled here shows when the physical local APIC shows `value`: the version
+    /// register reports whether there is an extended space.
     pub(super) fn overlay(&self, offset: u32, value: u32) -> u32 {
         const EXTENDED_SPACE: u32 = 1 << 31;
         if offset == VERSION && self.present != 0 { value | EXTENDED_SPACE } else { value }
     }
 
-    /// INIT resets the entries.
+    /// Resets the entries, as INIT does.
     pub(super) fn init(&mut self) {
         self.counters = UNPROGRAMMED;
         self.extended = [UNPROGRAMMED; MOST_EXTENDED];
@@ -110,7 +110,7 @@ impl LocalApic {
         self.vectors = [None; 2];
     }
 
-    /// Something raised an interrupt: sends it on its way. One that is there already it merges with.
+    /// Sends an interrupt on its way. If there are too many already, it merges with them.
     pub(super) fn signal(&mut self, entry: LvtEntry) {
         if let Some(free) = self.waiting.iter_mut().find(|slot| slot.is_none()) {
             *free = Some((entry, self.skid));
@@ -121,7 +121,7 @@ impl LocalApic {
         self.waiting.iter().any(Option::is_some)
     }
 
-    /// How many instructions retire until the next interrupt arrives, the one included with which it does.
+    /// How many instructions retire until the next interrupt arrives, including the one at which it arrives.
     pub(super) fn until_arrival(&self) -> u32 {
         let left = self.waiting.iter().flatten().map(|(_, left)| left.saturating_add(1));
         left.min().unwrap_or(u32::MAX)
@@ -141,7 +141,7 @@ impl LocalApic {
         }
     }
 
-    /// The processor stops executing: what is on its way arrives.
+    /// Lets all interrupts arrive that are on their way, because the processor stops executing.
     pub(super) fn arrive(&mut self, violations: &mut AmdViolations) {
         for index in 0..ON_THE_WAY {
             if let Some((entry, _)) = self.waiting[index].take() {
@@ -150,7 +150,7 @@ impl LocalApic {
         }
     }
 
-    /// The entry stays as it is: an AMD processor does not mask it.
+    /// Delivers an interrupt as its entry says. The entry is unchanged: an AMD processor does not mask it.
     fn arrive_at(&mut self, entry: LvtEntry, violations: &mut AmdViolations) {
         let lvt = match entry {
             LvtEntry::Counters => self.counters,
@@ -174,7 +174,7 @@ impl LocalApic {
         }
     }
 
-    /// The next interrupt that is due, an NMI first.
+    /// Takes the next interrupt that is due, an NMI first.
     pub(super) fn take(&mut self) -> Option<Pmi> {
         if core::mem::take(&mut self.nmi) {
             return Some(Pmi::Nmi);
@@ -182,7 +182,7 @@ impl LocalApic {
         self.vectors.iter_mut().find_map(Option::take).map(Pmi::Fixed)
     }
 
-    /// Whether there is an extended entry of that number.
+    /// Whether there is an extended entry with that number.
     pub(super) fn has_extended(&self, index: usize) -> bool {
         index < self.present
     }

@@ -1,12 +1,13 @@
-//! AMD's processors: core performance counters, Instruction-Based Sampling, and the last branches.
+//! AMD's processors: core performance counters, Instruction-Based Sampling (IBS), and the last branches.
 //!
 //! [`AmdProcessor`] is one logical processor. A WRMSR goes to the unit that owns the MSR, and the rule that makes it
-//! fault is in that unit: `counters.rs`, `ibs/fetch.rs`, `ibs/op.rs` or `branches.rs`. IBS_CTL and NB_CFG belong to
-//! none and have theirs in `processor.rs`. The local APIC's registers are in `local_apic.rs`, the northbridge, which
-//! processors share, in `northbridge.rs`. Which of all that a processor has is data, in `profile/table.rs`.
+//! fault is in that unit: `counters.rs`, `ibs/fetch.rs`, `ibs/op.rs` or `branches.rs`. IBS_CTL and NB_CFG do not belong
+//! to a unit and have their rules in `processor.rs`. The local APIC's registers are in `local_apic.rs`, the
+//! northbridge, which processors share, in `northbridge.rs`. Which of these parts a processor has is data, in
+//! `profile/table.rs`.
 //!
-//! Written from AMD's manuals and from nothing of the driver's: the AMD64 Architecture Programmer's Manual (APM), the
-//! BIOS and Kernel Developer's Guides (BKDG), the Processor Programming References (PPR), the Revision Guides.
+//! Written from AMD's manuals and not from the driver: the AMD64 Architecture Programmer's Manual (APM), the BIOS and
+//! Kernel Developer's Guides (BKDG), the Processor Programming References (PPR), the Revision Guides.
 //!
 //! ```
 //! use pugmark_model::amd::{Northbridge, AmdProcessor, AmdProfile, AmdSettings};

@@ -1,4 +1,4 @@
-//! The northbridge of family 10h in PCI configuration space: which LVT entry IBS interrupts through.
+//! The northbridge of family 10h in PCI configuration space, which selects the LVT entry through which IBS interrupts.
 //!
 //! Source: BKDG for AMD Family 10h Processors, "Configuration Space", "IO-Space Configuration Address Register", "IBS
 //! Control Register" (F3x1CC), "Northbridge Configuration Register 1" (MSRC001_001F).
@@ -7,7 +7,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use super::AmdProfile;
 
-/// The northbridge that the processors of one node share; without one in the profile it answers to nothing.
+/// The northbridge that the processors of one node share. If the profile has none, it does not answer to any access.
 ///
 /// It is device 18h of bus 0, with five functions.
 #[derive(Debug)]
@@ -42,7 +42,7 @@ const CONFIG_EN: u32 = 1 << 31;
 const ENABLE_CF8_EXT_CFG: u64 = 1 << 46;
 
 impl Northbridge {
-    /// That of a machine without one: it answers to nothing.
+    /// The northbridge of a machine without one: it does not answer to any access.
     pub const fn absent() -> Self {
         Self {
             id: None,
@@ -52,18 +52,19 @@ impl Northbridge {
         }
     }
 
-    /// Whether it answers to anything.
+    /// Whether it answers to accesses.
     pub const fn is_present(&self) -> bool {
         self.id.is_some()
     }
 
-    /// After reset. Firmware has left F3x1CC alone, as on most boards of the time.
+    /// The northbridge after reset. Firmware did not write F3x1CC, as on most boards of the time.
     pub const fn new(profile: &AmdProfile) -> Self {
         Self { id: profile.northbridge, ..Self::absent() }
     }
 
-    /// OUT of `bytes` bytes to a configuration port. `false`: it is no access to this device, and whoever else is there
-    /// must see it. A write of the address is remembered, but is never this device's alone.
+    /// Executes OUT of `bytes` bytes to a configuration port. Returns `false` if the access is not for this device
+    /// alone, so that others must see it too. A write of the address is noted, but it always concerns other devices as
+    /// well.
     pub fn port_write(&self, port: u16, bytes: u32, value: u32) -> bool {
         if port == ADDRESS_PORT && bytes == 4 {
             self.address.store(value, Relaxed);
@@ -79,7 +80,7 @@ impl Northbridge {
         true
     }
 
-    /// IN of `bytes` bytes from a configuration port; `None`: it is no access to this device.
+    /// Executes IN of `bytes` bytes from a configuration port. Returns `None` if the access is not for this device.
     pub fn port_read(&self, port: u16, bytes: u32) -> Option<u32> {
         let (function, register) = self.target(port)?;
         let whole = match register {
@@ -92,7 +93,7 @@ impl Northbridge {
         Some(whole >> (8 * u32::from(port & 3)) & width_mask(bytes))
     }
 
-    /// Function and register that an access to `port` reaches, if they are this device's.
+    /// The function and register that an access to `port` reaches, if they are this device's.
     fn target(&self, port: u16) -> Option<(u32, u32)> {
         self.id?;
         let address = self.address.load(Relaxed);
@@ -105,13 +106,13 @@ impl Northbridge {
         {
             return None;
         }
-        // ExtRegNo is reserved unless it is switched on.
+        // ExtRegNo is reserved unless it is enabled.
         let extended = self.configuration.load(Relaxed) & ENABLE_CF8_EXT_CFG != 0;
         let high = if extended { address >> 24 & 0xf } else { 0 };
         Some((function, high << 8 | address & 0xfc))
     }
 
-    /// NB_CFG1; `None`: there is no such MSR.
+    /// NB_CFG1; `None` if there is no such MSR.
     pub(super) fn configuration(&self) -> Option<u64> {
         self.id.map(|_| self.configuration.load(Relaxed))
     }
@@ -120,7 +121,7 @@ impl Northbridge {
         self.configuration.store(value, Relaxed);
     }
 
-    /// What IBS_CTL shows of F3x1CC; `None`: there is no such register.
+    /// The value of F3x1CC that IBS_CTL shows; `None` if there is no such register.
     pub(super) fn ibs_control(&self) -> Option<u64> {
         self.id.map(|_| self.ibs.load(Relaxed).into())
     }

@@ -1,4 +1,4 @@
-//! One logical processor's counters, Instruction-Based Sampling, and last branches.
+//! One AMD logical processor, which joins the counters, Instruction-Based Sampling (IBS) and the last branches.
 
 use super::access::{Accesses, Address, DataRegisters, mapping};
 use super::branches::{Branches, Transfer};
@@ -19,11 +19,11 @@ use crate::{
 
 /// One logical processor's counters, Instruction-Based Sampling, and last branches.
 ///
-/// Time is simple: an instruction takes a cycle, and more where something misses ([`AmdSettings`] has no say in how
-/// many). Nothing is speculated: each op that is dispatched retires, but for those of an instruction that faults.
+/// Time is simple: an instruction takes a cycle, and more if something misses; [`AmdSettings`] does not change how
+/// many. There is no speculation: each dispatched op retires, except those of an instruction that faults.
 ///
-/// Not modelled: SVM beyond EFER.SVME, SMM, write-combining memory, the op cache, fused branches. Of code's memory types none
-/// is.
+/// Not modelled: SVM beyond EFER.SVME, SMM, write-combining memory, the memory types of code, the op cache, fused
+/// branches.
 #[derive(Debug)]
 pub struct AmdProcessor<'n> {
     profile: &'static AmdProfile,
@@ -42,7 +42,7 @@ pub struct AmdProcessor<'n> {
     violations: AmdViolations,
 }
 
-/// Who counts an instruction.
+/// Which units count an instruction.
 #[derive(Clone, Copy)]
 struct Scope {
     counters: Set,
@@ -78,18 +78,18 @@ impl<'n> AmdProcessor<'n> {
         }
     }
 
-    /// Whether EFER.SVME is set: otherwise a counter with HostOnly or GuestOnly counts nothing.
+    /// Sets EFER.SVME: while it is clear, a counter with HostOnly or GuestOnly does not count.
     pub fn set_svme(&mut self, svme: bool) {
         self.counters.set_svme(svme);
     }
 
-    /// The registers are asked for before the next instruction retires: data that it accesses counts, or belongs to the
-    /// last that are accessed before an op is tagged. The caches know of no other data.
+    /// Whether the registers must be given before the next instruction retires: its data access is counted, or is one
+    /// of the last before an op is tagged. The caches do not see data accesses at other times.
     pub fn wants_registers(&self) -> bool {
         self.op.wants_data() || self.counters.wants_data()
     }
 
-    /// The registers before the instruction that retires next.
+    /// Sets the registers as they are before the instruction that retires next.
     pub fn set_registers(&mut self, registers: DataRegisters) {
         self.registers = Some(registers);
     }
@@ -114,12 +114,12 @@ impl<'n> AmdProcessor<'n> {
                 }
             }
         }
-        // An engine that was left on is on whatever software writes.
+        // A tagging engine that was left on stays on whatever software writes.
         if (scope.op || self.op.is_left_on()) && self.op.retire(&seen) == Outcome::Interrupt {
             self.signal_ibs();
         }
         if matches!(seen.decoded.kind, Kind::Hlt | Kind::Mwait) {
-            // The next instruction may be long in coming, and only for the interrupt.
+            // It may take long until the next instruction retires, and only the interrupt may cause it to.
             self.local_apic.arrive(&mut self.violations);
         } else {
             self.local_apic.tick(&mut self.violations);
@@ -159,17 +159,17 @@ impl<'n> AmdProcessor<'n> {
         }
     }
 
-    /// The northbridge that it shares with the other processors of its node.
+    /// The northbridge that this processor shares with the other processors of its node.
     pub fn northbridge(&self) -> &'n Northbridge {
         self.northbridge
     }
 
-    /// What software did wrong so far.
+    /// The software's mistakes so far.
     pub fn violations(&self) -> &AmdViolations {
         &self.violations
     }
 
-    /// IBS_CTL: which entry of the extended LVT IBS interrupts through.
+    /// IBS_CTL, which selects the entry of the extended LVT through which IBS interrupts.
     fn ibs_control(&self) -> Option<u64> {
         let ibs = self.profile.ibs.as_ref()?;
         Some(self.northbridge.ibs_control().unwrap_or(ibs.ctl))
@@ -225,8 +225,8 @@ impl Processor for AmdProcessor<'_> {
         }
     }
 
-    /// What was on before and still is counts the WRMSR, except where it writes to that very counter or control
-    /// register.
+    /// A unit or counter that was on before and still is counts the WRMSR, unless the WRMSR writes that very counter or
+    /// a register of that unit.
     fn write_msr(
         &mut self,
         msr: u32,
@@ -266,17 +266,17 @@ impl Processor for AmdProcessor<'_> {
         self.counters.rdpmc(index)
     }
 
-    /// Something is on, or an interrupt is on its way.
+    /// Whether a unit is on, or an interrupt is on its way.
     fn steps(&self) -> bool {
         self.is_on() || self.op.is_left_on() || self.local_apic.on_the_way()
     }
 
-    /// A counter counts, a unit of IBS is enabled, or branches are recorded.
+    /// Whether a counter counts, a unit of IBS is enabled, or branches are recorded.
     fn is_on(&self) -> bool {
         self.counters.counting() != 0 || self.fetch.is_on() || self.op.is_on() || self.records_branches()
     }
 
-    /// They are, or will be once a counter overflows.
+    /// Whether branches are recorded, or will be when a counter overflows.
     fn records_branches(&self) -> bool {
         self.branches.is_on()
     }
@@ -313,13 +313,13 @@ impl Processor for AmdProcessor<'_> {
         }
     }
 
-    /// By the message type of its LVT entry, which stays unmasked.
+    /// The LVT entry's message type decides which interrupt it is. The entry stays unmasked.
     fn take_interrupt(&mut self) -> Option<Pmi> {
         self.local_apic.take()
     }
 
-    /// The LVT entry of the counters (340h), the extended feature and control registers (400h, 410h), the extended LVT
-    /// (500h to 530h).
+    /// Modelled are the LVT entry of the counters (340h), the extended feature and control registers (400h, 410h), and
+    /// the extended LVT (500h to 530h).
     fn owns_apic(&self, offset: u32) -> bool {
         self.local_apic.owns(offset)
     }
@@ -328,7 +328,7 @@ impl Processor for AmdProcessor<'_> {
         self.local_apic.read(offset)
     }
 
-    /// The version register (30h) has the extended space's bit.
+    /// The version register (30h) shows the extended space's bit.
     fn overlay_apic(&self, offset: u32, value: u32) -> u32 {
         self.local_apic.overlay(offset, value)
     }

@@ -1,4 +1,4 @@
-//! Which processor it is: what it enumerates by CPUID, which of the optional units it has, and its errata.
+//! The profiles: what a processor enumerates by CPUID, which of the optional units it has, and its errata.
 
 use super::BranchRecords;
 use super::events::AmdEvent;
@@ -7,8 +7,8 @@ mod table;
 
 /// A processor's capabilities.
 ///
-/// What the model lacks no profile enumerates: SVM, the counters of the northbridge, the L2 and L3 caches,
-/// DebugCtl's older records, lightweight profiling, the filter of streaming stores.
+/// Profiles do not enumerate what the model lacks: SVM, the counters of the northbridge, of the L2 and of the L3
+/// caches, DebugCtl's older records, lightweight profiling, the filter of streaming stores.
 #[derive(Debug)]
 pub struct AmdProfile {
     /// Its name: `k8`, `barcelona`, `trinity`, `zen2`, `zen3`, `zen4`, `zen5` or `zen6`.
@@ -21,38 +21,38 @@ pub struct AmdProfile {
     pub highest_extended_leaf: u32,
     /// Physical address bits.
     pub physical_address_bits: u32,
-    /// CPUID Fn8000_0007 EDX\[8\].
+    /// Whether the TSC is invariant, CPUID Fn8000_0007 EDX\[8\].
     pub invariant_tsc: bool,
-    /// The core performance counters: four, or six with PerfCtrExtCore.
+    /// The number of core performance counters: four, or six with PerfCtrExtCore.
     pub counters: u32,
-    /// PerfMonV2: the global registers.
+    /// PerfMonV2: whether there are the global registers.
     pub perf_mon_v2: bool,
     /// The bits of PerfEvtSel that are not reserved.
     pub event_select_bits: u64,
-    /// What can be counted.
+    /// The events that can be counted.
     pub(super) events: &'static [AmdEvent],
-    /// Instruction-Based Sampling, if it is there.
+    /// Instruction-Based Sampling, if the processor has it.
     pub ibs: Option<Ibs>,
-    /// What records the last branches, if anything does.
+    /// What records the last branches, if the processor has it.
     pub branches: Option<BranchRecords>,
-    /// Entries of the extended LVT, at most four.
+    /// The number of entries of the extended LVT, at most four.
     pub extended_lvts: u32,
     /// PCI device ID of the northbridge's first function, if the northbridge is modelled.
     pub northbridge: Option<u16>,
-    /// It has a level-3 cache.
+    /// Whether there is a level-3 cache.
     pub l3: bool,
-    /// Bytes of a fetch block.
+    /// The size of a fetch block in bytes.
     pub fetch_block: u64,
-    /// What it does against the manual.
+    /// Its deviations from the manual.
     pub errata: Errata,
 }
 
 /// Instruction-Based Sampling.
 #[derive(Clone, Copy, Debug)]
 pub struct Ibs {
-    /// CPUID Fn8000_001B EAX; `None`: there is no such leaf, though IBS is there.
+    /// CPUID Fn8000_001B EAX; `None` if IBS exists but the leaf does not.
     pub leaf: Option<u32>,
-    /// IBS_CTL as firmware left it; on a processor with a modelled northbridge F3x1CC says it.
+    /// IBS_CTL as firmware left it. On a processor with a modelled northbridge, F3x1CC is used instead.
     pub ctl: u64,
     /// How IbsOpData2 encodes where data came from.
     pub sources: DataSources,
@@ -61,24 +61,24 @@ pub struct Ibs {
 /// How IbsOpData2 encodes where data came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DataSources {
-    /// Requests of the northbridge: 1 the level-3 cache, 3 DRAM, 7 neither.
+    /// Sources of the northbridge's requests: 1 the level-3 cache, 3 DRAM, 7 neither.
     Northbridge,
     /// 2 a cache of the node, 3 DRAM, 7 neither; with the state of the cache's line.
     Node,
-    /// The same, without the state.
+    /// The same values as [`Node`](Self::Node), without the state.
     ///
-    /// Source: Linux, `arch/x86/events/amd/ibs.c`: on Zen 3 the register has the source and its node alone.
+    /// Source: Linux, `arch/x86/events/amd/ibs.c`: on Zen 3 the register has only the source and its node.
     NodeWithoutState,
     /// 1 the level-3 cache, 3 DRAM, 7 neither, in five bits; with the state of the cache's line.
     Extended,
 }
 
-/// What a processor does against the manual: each a bit.
+/// A processor's deviations from the manual, one bit each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Errata(u32);
 
 impl Errata {
-    /// None.
+    /// No errata.
     pub const NONE: Self = Self(0);
     /// 420: stopping IBS op sampling by IbsOpEn alone leaves the tagging engine on, which raises interrupts without a
     /// sample, until a maximum count of 0 is written.
@@ -91,7 +91,7 @@ impl Errata {
     ///
     /// Source: Revision Guide for AMD Family 15h Models 00h-0Fh Processors.
     pub const IBS_STICKY_TLB_BITS: Self = Self(1 << 1);
-    /// 719: a fetch counter that is restarted while IbsFetchEn stays set begins at the maximum, and the next fetch is
+    /// 719: a fetch counter that restarts while IbsFetchEn stays set begins at the maximum, and the next fetch is
     /// tagged.
     ///
     /// Source: Revision Guide for AMD Family 15h Models 10h-1Fh Processors.
@@ -116,18 +116,18 @@ impl Errata {
     ///
     /// Source: as above.
     pub const IBS_FETCH_PAGE_SIZES: Self = Self(1 << 7);
-    /// 1606: the filter by a load's latency lets others through, unless IbsOpL3MissOnly is set.
+    /// 1606: the filter by load latency lets other samples through, unless IbsOpL3MissOnly is set.
     ///
     /// Source: Revision Guide for AMD Family 1Ah Models 00h-0Fh Processors.
     pub const IBS_LATENCY_FILTER_LEAKS: Self = Self(1 << 8);
 
-    /// Both.
+    /// The errata of both sets.
     #[must_use]
     pub const fn with(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    /// Whether `erratum` is among them.
+    /// Whether `erratum` is in the set.
     #[must_use]
     pub const fn has(self, erratum: Self) -> bool {
         self.0 & erratum.0 != 0
@@ -151,20 +151,20 @@ impl AmdProfile {
         if base == 0xf { base + (self.signature >> 20 & 0xff) } else { base }
     }
 
-    /// Retired instructions include interrupts and exceptions, each as one. Of INT n that is itself one anyway.
+    /// Whether interrupts and exceptions count as retired instructions, one each. INT n is an instruction anyway.
     ///
-    /// Source: BKDG for AMD Family 10h Processors, EventSelect 0C0h; OProfile and libpfm say it of family 0Fh too. Of family
-    /// 15h it is assumed; the PPRs do not have it.
+    /// Source: BKDG for AMD Family 10h Processors, EventSelect 0C0h; OProfile and libpfm say it for family 0Fh too. For
+    /// family 15h it is an assumption; the PPRs do not say it.
     pub(super) const fn counts_events_as_instructions(&self) -> bool {
         self.family() < 0x17
     }
 
-    /// PerfCtrExtCore: the extended counter registers.
+    /// Whether it has PerfCtrExtCore: the extended counter registers.
     pub(super) const fn has_extended_counters(&self) -> bool {
         self.counters > 4
     }
 
-    /// What IBS has: bits of Fn8000_001B EAX. Without that leaf it is fetch and op sampling alone.
+    /// The features of IBS: bits of Fn8000_001B EAX. Without that leaf they are only fetch and op sampling.
     pub(super) const fn ibs_features(&self) -> u32 {
         use super::registers::ibs_cap;
         match &self.ibs {

@@ -1,4 +1,4 @@
-//! The processor's pseudo-random numbers.
+//! The pseudo-random numbers that a processor uses.
 
 /// A xorshift generator.
 #[derive(Clone, Debug)]
@@ -6,7 +6,7 @@ pub(super) struct Random(u64);
 
 impl Random {
     pub(super) const fn new(seed: u64) -> Self {
-        // Zero would stay zero.
+        // A state of zero would stay zero.
         Self(seed ^ 0x9e37_79b9_7f4a_7c15 | 1)
     }
 

@@ -1,24 +1,24 @@
-//! MSR numbers and fields. Source: AMD64 Architecture Programmer's Manual (APM) vol. 2, Debug and Performance Resources,
-//! "Performance Monitoring Counters" and "Instruction-Based Sampling"; BIOS and Kernel Developer's Guide for AMD Family
-//! 10h Processors, "MSRs - MSRC001_0xxx" and "MSRs - MSRC001_1xxx".
+//! Numbers and fields of AMD's MSRs. Source: AMD64 Architecture Programmer's Manual (APM) vol. 2, Debug and Performance
+//! Resources, "Performance Monitoring Counters" and "Instruction-Based Sampling"; BIOS and Kernel Developer's Guide for
+//! AMD Family 10h Processors, "MSRs - MSRC001_0xxx" and "MSRs - MSRC001_1xxx".
 
 /// MSR numbers.
 pub(super) mod msr {
     pub(crate) const DEBUG_CTL: u32 = 0x1d9;
     pub(crate) const LBR_SELECT: u32 = 0xc000_010e;
     pub(crate) const DEBUG_EXTN_CTL: u32 = 0xc000_010f;
-    /// Of each branch its source and its target in turn.
+    /// The first of the stack's registers: for each branch its source, then its target.
     pub(crate) const LAST_BRANCH_STACK: u32 = 0xc001_0300;
     pub(crate) const PERF_CNT_GLOBAL_STATUS: u32 = 0xc000_0300;
     pub(crate) const PERF_CNT_GLOBAL_CTL: u32 = 0xc000_0301;
     pub(crate) const PERF_CNT_GLOBAL_STATUS_CLR: u32 = 0xc000_0302;
     pub(crate) const PERF_CNT_GLOBAL_STATUS_SET: u32 = 0xc000_0303;
-    /// The legacy event-select registers, four of them.
+    /// The first of the four legacy event-select registers.
     pub(crate) const PERF_EVT_SEL0: u32 = 0xc001_0000;
-    /// The legacy counters, four of them.
+    /// The first of the four legacy counters.
     pub(crate) const PERF_CTR0: u32 = 0xc001_0004;
     pub(crate) const NB_CFG: u32 = 0xc001_001f;
-    /// The extended registers: event select and counter in turn.
+    /// The first of the extended registers: for each counter its event select, then its value.
     pub(crate) const PERF_EVT_SEL0_EXT: u32 = 0xc001_0200;
     pub(crate) const IBS_FETCH_CTL: u32 = 0xc001_1030;
     pub(crate) const IBS_FETCH_LIN_AD: u32 = 0xc001_1031;
@@ -45,7 +45,7 @@ pub(super) mod debug_ctl {
     pub(crate) const FREEZE_PMC: u64 = 1 << 12;
 }
 
-/// PerfCntGlobalStatus, besides the counters' bits.
+/// PerfCntGlobalStatus, without the counters' bits.
 pub(super) mod global_status {
     pub(crate) const LBR_FROZEN: u64 = 1 << 58;
     pub(crate) const PMC_FROZEN: u64 = 1 << 59;
@@ -53,7 +53,7 @@ pub(super) mod global_status {
 
 /// DebugExtnCtl.
 pub(super) mod debug_extn {
-    /// The Last Branch Record Stack records.
+    /// Enables the Last Branch Record Stack.
     pub(crate) const LBRSE: u64 = 1 << 6;
 }
 
@@ -69,27 +69,27 @@ pub(super) mod lbr {
     pub(crate) const JMP_NEAR_REL: u64 = 1 << 7;
     pub(crate) const FAR_BRANCH: u64 = 1 << 8;
     pub(crate) const SELECT: u64 = 0x1ff;
-    /// Both registers' address; the bits between it and the flags are reserved.
+    /// The address in both registers; the bits between the address and the flags are reserved.
     pub(crate) const ADDRESS: u64 = (1 << 57) - 1;
     pub(crate) const MISPREDICT: u64 = 1 << 63;
     pub(crate) const VALID: u64 = 1 << 63;
 }
 
-/// The same register where branch sampling is: DBG_EXTN_CFG; SAMP_BR_TO.
+/// DBG_EXTN_CFG, which is the same register on processors with branch sampling, and SAMP_BR_TO.
 pub(super) mod sampling {
     pub(crate) const BRSMEN: u64 = 1 << 2;
-    /// Reserved, and must always be set.
+    /// Reserved bits that must always be set.
     pub(crate) const ONES: u64 = 0b11 << 3;
-    /// There are branches.
+    /// Branches were recorded.
     pub(crate) const VB: u64 = 1 << 5;
-    /// The entry that is written next; 0 again when all were.
+    /// The entry that is written next; it is 0 again when all entries were written.
     pub(crate) const MSROFF_SHIFT: u32 = 16;
     pub(crate) const MSROFF: u64 = 0xf << MSROFF_SHIFT;
-    /// The counter that has begun it.
+    /// The counter that started the recording.
     pub(crate) const PMC_SHIFT: u32 = 24;
     pub(crate) const PMC: u64 = 7 << PMC_SHIFT;
     pub(crate) const ALL: u64 = BRSMEN | ONES | VB | MSROFF | PMC;
-    /// The bits above are reserved.
+    /// The bits of a target address; the bits above are reserved.
     pub(crate) const TO: u64 = (1 << 61) - 1;
 }
 
@@ -105,7 +105,7 @@ pub(super) mod evtsel {
     pub(crate) const INV: u64 = 1 << 23;
     pub(crate) const GUEST_ONLY: u64 = 1 << 40;
     pub(crate) const HOST_ONLY: u64 = 1 << 41;
-    /// Every family's: event\[7:0\], unit mask, USR, OS, EDGE, INT, EN, INV, CNT_MASK.
+    /// The bits of every family: event\[7:0\], unit mask, USR, OS, EDGE, INT, EN, INV, CNT_MASK.
     pub(crate) const COMMON: u64 = 0xffff | USR | OS | EDGE | INT | EN | INV | 0xff << 24;
     /// Event\[11:8\].
     pub(crate) const EVENT_HIGH: u64 = 0xf << 32;
@@ -144,7 +144,7 @@ pub(super) mod fetch_ctl {
     pub(crate) const L3_MISS_ONLY: u64 = 1 << 59;
     pub(crate) const OC_MISS: u64 = 1 << 60;
     pub(crate) const L3_MISS: u64 = 1 << 61;
-    /// What a sample says, as opposed to what software sets.
+    /// The bits that a sample sets, as opposed to those that software sets.
     pub(crate) const RESULT: u64 = LAT
         | VAL
         | COMP
@@ -260,6 +260,6 @@ pub(super) mod ibs_cap {
     pub(crate) const DIS: u32 = 1 << 13;
     pub(crate) const FETCH_LAT_FILTERING: u32 = 1 << 14;
     pub(crate) const BIT_63_FILTERING: u32 = 1 << 15;
-    /// IbsOpData3 has a field for the size of the data's page in the stead of a bit for each level and size.
+    /// IbsOpData3 has a field for the size of the data's page instead of a bit for each level and size.
     pub(crate) const OP_DTLB_PAGE_SIZE: u32 = 1 << 19;
 }

@@ -1,4 +1,4 @@
-//! What is known of an instruction that retired.
+//! What the model knows of an instruction that retired.
 
 use super::access::{Access, Address};
 use super::caches::{Caches, Found, Side};
@@ -9,21 +9,21 @@ use crate::{Mapping, PhysMemory, Retired};
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Execution {
     pub(super) ip: u64,
-    /// Where it went on.
+    /// Where execution continued.
     pub(super) next: u64,
     pub(super) cpl: u8,
     pub(super) decoded: Decoded,
-    /// Control went on elsewhere than behind it.
+    /// Whether execution continued elsewhere than at the next instruction.
     pub(super) taken: bool,
-    /// It is a branch and did not go where it was predicted to.
+    /// Whether it is a branch that did not go where it was predicted to go.
     pub(super) mispredicted: bool,
-    /// How many ops it is, at least one.
+    /// How many ops the instruction has, at least one.
     pub(super) ops: u32,
-    /// It comes from the microcode.
+    /// Whether its ops come from the microcode.
     pub(super) microcoded: bool,
-    /// The fetches that brought it.
+    /// The fetches that it needed.
     pub(super) fetches: [Option<Fetch>; 2],
-    /// Its access to data, where the registers were told.
+    /// Its data access, if it has one and the registers were given.
     pub(super) data: Option<Data>,
 }
 
@@ -32,7 +32,7 @@ pub(super) struct Execution {
 pub(super) struct Fetch {
     pub(super) address: u64,
     pub(super) found: Found,
-    /// `None`: it was aborted, has no translation, or nobody samples fetches.
+    /// `None` if it was aborted, the address has no translation, or fetches are not sampled.
     pub(super) mapping: Option<Mapping>,
     pub(super) completed: bool,
 }
@@ -46,15 +46,15 @@ pub(super) struct Data {
 }
 
 impl Execution {
-    /// The fetches that brought it.
+    /// The fetches that the instruction needed.
     pub(super) fn fetches(&self) -> impl Iterator<Item = &Fetch> {
         self.fetches.iter().flatten()
     }
 
-    /// Cycles that it takes beyond the first.
+    /// Cycles that the instruction takes in addition to the first one.
     pub(super) fn stall(&self) -> u32 {
         let fetch: u32 = self.fetches().map(|fetch| fetch.found.stall()).sum();
-        // A store waits for nothing.
+        // A store does not stall.
         let data = self.data.filter(|data| data.access.read).map_or(0, |data| data.found.stall());
         fetch + data + if self.mispredicted { MISPREDICTION_CYCLES } else { 0 }
     }
@@ -63,12 +63,12 @@ impl Execution {
 /// Cycles that a mispredicted branch costs.
 const MISPREDICTION_CYCLES: u32 = 15;
 
-/// Ops of an instruction of the microcode.
+/// The number of ops of a microcoded instruction.
 const MICROCODED_OPS: u32 = 8;
 
-/// How many ops an instruction of this kind is, and whether the microcode has them.
+/// Returns how many ops an instruction of this kind has, and whether it is microcoded.
 ///
-/// The manuals do not list it. Near calls and returns, and what both loads and stores, are two here.
+/// The manuals do not list this. Near calls and returns, and instructions that both load and store, have two ops here.
 pub(super) fn ops(kind: Kind, access: Option<Access>) -> (u32, bool) {
     match kind {
         Kind::Far | Kind::InterruptReturn | Kind::MovCr3 | Kind::Hlt | Kind::Mwait => (MICROCODED_OPS, true),
@@ -78,11 +78,11 @@ pub(super) fn ops(kind: Kind, access: Option<Access>) -> (u32, bool) {
     }
 }
 
-/// Code is fetched in blocks.
+/// The fetching of code, in blocks.
 #[derive(Debug)]
 pub(super) struct Fetcher {
     bytes: u64,
-    /// The block at hand; `None` where the next fetch is a new one in any case.
+    /// The block fetched last; `None` if the next instruction needs a new fetch in any case.
     last: Option<u64>,
 }
 
@@ -91,7 +91,7 @@ impl Fetcher {
         Self { bytes, last: None }
     }
 
-    /// The fetches that it takes to have `retired`, of `len` bytes; `sampled`: with physical addresses.
+    /// Returns the fetches that `retired`, of `len` bytes, needs. If `sampled`, they have physical addresses.
     pub(super) fn fetch(
         &mut self,
         retired: &Retired,
@@ -121,7 +121,7 @@ impl Fetcher {
         fetches
     }
 
-    /// What would have been next is not, because of an interrupt or exception: the fetch that is aborted.
+    /// An interrupt or exception replaces the next instruction: returns the fetch that is aborted.
     pub(super) fn abort(&mut self, address: u64) -> Fetch {
         self.last = None;
         Fetch { address, found: Found::default(), mapping: None, completed: false }

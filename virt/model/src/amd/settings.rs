@@ -1,17 +1,18 @@
-//! What the manuals leave to the processor, as settings.
+//! Settings for what the manuals leave to the processor.
 
 use super::Errata;
 
-/// How a processor behaves where the manuals leave it a choice. The default is as strict as hardware may be.
+/// How a processor behaves where the manuals leave a choice. The default is as strict as hardware may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AmdSettings {
-    /// Instructions between an interrupt's cause and its delivery: a counter or IBS may be off by then.
+    /// Instructions between an interrupt's cause and its delivery: the counter or IBS may be off when it arrives.
     pub skid: u32,
-    /// Where the pseudo-random numbers begin.
+    /// The seed of the pseudo-random numbers.
     pub seed: u64,
-    /// One op sample in so many has no valid RIP, where the processor can tell (IbsRipInvalid); 0: none.
+    /// One op sample in this number has no valid RIP, if the processor can report that (IbsRipInvalid); 0: every RIP is
+    /// valid.
     pub rip_invalid: u32,
-    /// Errata in the stead of the profile's own.
+    /// Errata instead of the profile's own.
     pub errata: Option<Errata>,
 }
 
@@ -21,14 +22,14 @@ impl Default for AmdSettings {
     }
 }
 
-/// What software did that the manuals warn of and that hardware does not report.
+/// How often software did what the manuals warn of and hardware does not report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AmdViolations {
-    /// Writes of PerfEvtSel that set reserved bits. They stay 0.
+    /// Writes of PerfEvtSel that set reserved bits. The bits stay 0.
     pub reserved_event_bits: u32,
-    /// Times that IBS op sampling was enabled with one of the reserved maximum counts, 1 to 8 times 16.
+    /// How often IBS op sampling was enabled with one of the reserved maximum counts, 1 to 8 times 16.
     pub reserved_op_counts: u32,
-    /// Times that a unit of IBS was enabled with a current count beyond the maximum: the counter must wrap first.
+    /// How often a unit of IBS was enabled with a current count beyond the maximum: the counter must wrap first.
     pub counts_beyond_maximum: u32,
     /// Interrupts dropped because the LVT entry was masked.
     pub interrupts_dropped: u32,
@@ -36,18 +37,18 @@ pub struct AmdViolations {
     pub interrupts_misprogrammed: u32,
     /// IBS samples without an interrupt, because IBS_CTL names no LVT entry.
     pub samples_without_lvt: u32,
-    /// Writes of DBG_EXTN_CFG, on a processor with branch sampling, that clear the two reserved bits which must be set.
+    /// Writes of DBG_EXTN_CFG, on a processor with branch sampling, that clear the two reserved bits that must be set.
     pub cleared_branch_bits: u32,
-    /// Instructions that were said to retire and to go on elsewhere than behind themselves, though they are no
-    /// branches: a mistake of whoever feeds the model, not of the software that runs.
+    /// Instructions reported to retire and to continue elsewhere than at the next instruction, though they are not
+    /// branches: a mistake of the model's caller, not of the software that runs.
     pub unexplained_transfers: u32,
 }
 
 impl AmdViolations {
-    /// What each is called, and how often it happened.
+    /// The name of each violation, and how often it happened.
     #[must_use]
     pub const fn counts(&self) -> [(&'static str, u32); 8] {
-        // Named one by one, so that none can be left out.
+        // Named one by one, so that the compiler notices if one is left out.
         let Self {
             reserved_event_bits,
             reserved_op_counts,
@@ -78,11 +79,11 @@ mod tests {
     #[test]
     fn a_processor_of_which_nothing_is_said_interrupts_late_and_has_the_errata_of_its_profile() {
         let AmdSettings { skid, seed, rip_invalid, errata } = AmdSettings::default();
-        // Before an interrupt of that delay a counter may be switched off.
+        // The delay is long enough that a counter may be switched off before its interrupt arrives.
         assert_eq!(skid, 20);
-        // A run repeats itself.
+        // With a fixed seed, runs are reproducible.
         assert_eq!(seed, 1);
-        // That samples have no RIP is the exception.
+        // Samples without a RIP are the exception, and not the default.
         assert_eq!((rip_invalid, errata), (0, None));
     }
 

@@ -1,4 +1,4 @@
-//! CPUID as the profile's processor answers it.
+//! The answers of the profile's processor to CPUID.
 
 use crate::CpuidResult;
 use crate::intel::IntelProfile;
@@ -9,8 +9,9 @@ const HIGHEST_EXTENDED: u32 = 0x8000_0008;
 /// The number of the state component of Intel PT's MSRs.
 const PT_STATE: u32 = 8;
 
-/// Lays the profile's leaves over `hardware`, what the processor below reports for the same leaf. What is not about
-/// tracing, time or identity stays as it is below, except what an Intel processor of that kind does not have.
+/// Lays the profile's leaves over `hardware`, which is what the physical processor reports for the same leaf. Whatever
+/// does not concern tracing, time or identity stays as in `hardware`, except for what this Intel processor does not
+/// have.
 pub(crate) fn overlay(profile: &IntelProfile, leaf: u32, subleaf: u32, hardware: CpuidResult) -> CpuidResult {
     match leaf {
         0 => vendor(profile),
@@ -31,7 +32,7 @@ pub(crate) fn overlay(profile: &IntelProfile, leaf: u32, subleaf: u32, hardware:
             let base = u32::from(profile.non_turbo_ratio) * 100;
             CpuidResult { eax: base, ebx: profile.max_mhz, ecx: 100, edx: 0 }
         }
-        // The processor below may not have these, and then answers with another leaf's data.
+        // The physical processor may not have these leaves, and then it answers with another leaf's data.
         0x0e..=0x3fff_ffff => CpuidResult::default(),
         0x8000_0000 => CpuidResult { eax: HIGHEST_EXTENDED, ..CpuidResult::default() },
         0x8000_0001 => extended_features(profile, hardware),
@@ -46,9 +47,9 @@ pub(crate) fn overlay(profile: &IntelProfile, leaf: u32, subleaf: u32, hardware:
     }
 }
 
-/// Without the state component of Intel PT's MSRs, which no XSAVES of the model saves: bit 8 of the components that
-/// IA32_XSS can have, ECX. Source: SDM vol. 1, Managing State Using the XSAVE Feature Set, "Enumeration of CPU Support for
-/// XSAVE Instructions and XSAVE-Supported Features".
+/// Clears the state component of Intel PT's MSRs, which the model's XSAVES does not save: bit 8 of ECX, the components
+/// that IA32_XSS can enable. Source: SDM vol. 1, Managing State Using the XSAVE Feature Set, "Enumeration of CPU
+/// Support for XSAVE Instructions and XSAVE-Supported Features".
 fn without_pt_state(hardware: CpuidResult) -> CpuidResult {
     CpuidResult { ecx: hardware.ecx & !(1 << PT_STATE), ..hardware }
 }
@@ -62,7 +63,7 @@ fn version_and_features(profile: &IntelProfile, hardware: CpuidResult) -> CpuidR
     let store = profile.debug_store.as_ref();
     // DTES64, DS-CPL, VMX, SMX, PDCM, "a hypervisor is present".
     let own_ecx = 1 << 2 | 1 << 4 | 1 << 5 | 1 << 6 | 1 << 15 | 1 << 31;
-    // FMA, XSAVE, OSXSAVE, AVX, F16C: what leaf 0DH would be needed for.
+    // FMA, XSAVE, OSXSAVE, AVX, F16C: features that need leaf 0DH.
     let extended_state = 1 << 12 | 1 << 26 | 1 << 27 | 1 << 28 | 1 << 29;
     let mut ecx = hardware.ecx & !own_ecx;
     if profile.highest_leaf < 0x0d {
@@ -82,14 +83,14 @@ fn version_and_features(profile: &IntelProfile, hardware: CpuidResult) -> CpuidR
 }
 
 fn structured_features(profile: &IntelProfile, hardware: CpuidResult) -> CpuidResult {
-    // SGX, HLE, RTM are absent; Intel PT.
+    // SGX, HLE and RTM are always absent; Intel PT depends on the profile.
     let pt = if profile.has_pt() { 1 << 25 } else { 0 };
     CpuidResult { ebx: hardware.ebx & !(1 << 2 | 1 << 4 | 1 << 11 | 1 << 25) | pt, ..hardware }
 }
 
-/// The general-purpose counters; no fixed-function ones. A set bit in EBX is an architectural event that cannot be
-/// counted: instructions retired (1), branches retired (5) and mispredicted branches retired (6) can, where there is
-/// a counter.
+/// The general-purpose counters; there are no fixed-function counters. A set bit in EBX is an architectural event that
+/// cannot be counted. If there is a counter, instructions retired (bit 1), branches retired (5) and mispredicted
+/// branches retired (6) can be.
 fn perfmon(profile: &IntelProfile) -> CpuidResult {
     if profile.perfmon_version == 0 {
         return CpuidResult::default();
@@ -121,7 +122,7 @@ fn pt_encodings(profile: &IntelProfile) -> CpuidResult {
 }
 
 fn extended_features(profile: &IntelProfile, hardware: CpuidResult) -> CpuidResult {
-    // LAHF, LZCNT, PREFETCHW; SYSCALL, NX, 1 GiB pages, RDTSCP, long mode. The rest is AMD's.
+    // LAHF, LZCNT, PREFETCHW; SYSCALL, NX, 1 GiB pages, RDTSCP, long mode. The other bits are AMD's.
     let ecx = hardware.ecx & (1 << 0 | 1 << 5 | 1 << 8);
     let mut edx = hardware.edx & (1 << 11 | 1 << 20 | 1 << 26 | 1 << 27 | 1 << 29);
     if !profile.long_mode {
@@ -136,7 +137,7 @@ mod tests {
 
     const ONES: CpuidResult = CpuidResult { eax: !0, ebx: !0, ecx: !0, edx: !0 };
 
-    /// Typed from the manual and from parts' own output, not from the profile table.
+    /// Typed from the manual and from the output of real parts, not from the profile table.
     #[test]
     fn answers_the_leaves_of_each_profile() {
         let rows: [(&str, u32, u32, [u32; 4]); 35] = [
@@ -186,7 +187,7 @@ mod tests {
     #[test]
     fn shows_the_debug_store_where_it_is() {
         const XSAVE: u32 = 1 << 12 | 0xf << 26;
-        // What is there of DTES64, DS-CPL and PDCM; whether DS is; whether XSAVE is left.
+        // The bits among DTES64, DS-CPL and PDCM that are set; whether DS is set; whether XSAVE remains.
         let rows: [(&str, u32, bool, bool); 8] = [
             ("prescott", 0x14, true, false),
             ("core2", 0x8014, true, false),

@@ -8,7 +8,7 @@ use crate::GeneralProtection;
 use crate::intel::IntelProfile;
 use crate::intel::profile::DebugControl;
 
-/// The same functions in each family's layout.
+/// The bit of each function in a family's layout; 0 if the family does not have it.
 #[derive(Clone, Copy, Debug)]
 struct Bits {
     lbr: u64,
@@ -21,7 +21,7 @@ struct Bits {
     freeze_perfmon: u64,
     freeze_while_smm: u64,
     uncore_pmi: u64,
-    /// BTF, and the Pentium M's breakpoint pins: they can be set and do nothing here.
+    /// BTF, and the Pentium M's breakpoint pins: these bits can be set and do nothing here.
     inert: u64,
 }
 
@@ -67,7 +67,7 @@ const PENTIUM_M: Bits = Bits {
     freeze_while_smm: 0,
 };
 
-/// The register. In a profile that has none it stays 0.
+/// The register. In a profile that does not have it, it stays 0.
 #[derive(Debug)]
 pub(crate) struct DebugCtl {
     bits: Bits,
@@ -101,27 +101,27 @@ impl DebugCtl {
         self.value & bit != 0
     }
 
-    /// Last branches are recorded in the stack.
+    /// Whether last branches are recorded in the stack.
     pub(crate) fn lbr(&self) -> bool {
         self.has(self.bits.lbr)
     }
 
-    /// Branch trace messages are generated.
+    /// Whether branch trace messages are generated.
     pub(crate) fn tr(&self) -> bool {
         self.has(self.bits.tr)
     }
 
-    /// Branch trace messages are stored in memory.
+    /// Whether branch trace messages are stored in memory.
     pub(crate) fn stores(&self) -> bool {
         self.tr() && self.has(self.bits.bts)
     }
 
-    /// An interrupt is generated when the buffer is nearly full.
+    /// Whether an interrupt is generated when the buffer is nearly full.
     pub(crate) fn btint(&self) -> bool {
         self.has(self.bits.btint)
     }
 
-    /// Branch trace messages of this level are not stored.
+    /// Whether branch trace messages of this privilege level are left out.
     pub(crate) fn skips(&self, cpl: u8) -> bool {
         self.has(if cpl == 0 { self.bits.bts_off_os } else { self.bits.bts_off_usr })
     }
@@ -134,12 +134,12 @@ impl DebugCtl {
         self.has(self.bits.freeze_perfmon)
     }
 
-    /// The processor clears LBR: at a debug exception, and to freeze the stack.
+    /// Clears LBR, as the processor does at a debug exception and to freeze the stack.
     pub(crate) fn clear_lbr(&mut self) {
         self.value &= !self.bits.lbr;
     }
 
-    /// INIT and machine checks end recording in memory.
+    /// Ends recording in memory, as INIT and machine checks do.
     pub(crate) fn disable_store(&mut self) {
         self.value &= !(self.bits.tr | self.bits.bts | self.bits.btint);
     }
@@ -192,7 +192,7 @@ mod tests {
         }
     }
 
-    /// A processor with all of it, with one capability taken away at a time.
+    /// A processor with all capabilities, and then with one capability taken away at a time.
     #[test]
     fn what_the_processor_lacks_is_reserved() {
         const ALL: u64 = 0b0111_1111_1100_0011;

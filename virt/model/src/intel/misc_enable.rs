@@ -1,4 +1,4 @@
-//! IA32_MISC_ENABLE, which says whether BTS and PEBS are there.
+//! IA32_MISC_ENABLE, which reports whether BTS and PEBS are available.
 //!
 //! Source: SDM vol. 4, Model-Specific Registers, "IA-32 Architectural MSRs".
 

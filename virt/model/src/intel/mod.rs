@@ -1,5 +1,5 @@
-//! Intel's processors: Processor Trace, the debug store with branch records and samples, last branch records,
-//! counters.
+//! Intel's processors: Processor Trace (PT), the debug store with branch records (BTS) and samples (PEBS), last branch
+//! records (LBR), counters.
 //!
 //! [`IntelProcessor`] is one logical processor. It has four tracing units, each a `TracingUnit` (`unit.rs`): `pt`,
 //! `lbr`, the counters with their samples (`perfmon::counters`, `pebs`), and `bts` with `ds`. A WRMSR goes to the
@@ -8,7 +8,7 @@
 //! they are read-only, `processor.rs`; the debug control register has its rules in `debugctl.rs`. Which MSRs and
 //! features a processor has is data, in `profile/table.rs`.
 //!
-//! Written from the SDM and from nothing of the driver's.
+//! Written from the SDM and not from the driver.
 
 mod bts;
 mod cpuid;

@@ -1,4 +1,4 @@
-//! One logical processor's tracing hardware.
+//! One Intel logical processor, which joins the tracing units.
 
 use crate::branch::{DecodeCache, Kind};
 use crate::intel::bts::Bts;
@@ -22,8 +22,8 @@ use crate::{
 /// One logical processor's tracing hardware.
 ///
 /// Not modelled: SMM, VMX, TSX and SGX; XSAVES and XRSTORS of PT state; SMRR and the APIC page as output; output to
-/// MMIO; the trace transport subsystem beyond swallowing what goes there; branch trace messages on a bus; BTF;
-/// fixed-function counters and events but for instructions and branches; load latency.
+/// MMIO; the trace transport subsystem, which only discards its output; branch trace messages on a bus; BTF;
+/// fixed-function counters; events other than instructions and branches; load latency.
 #[derive(Debug)]
 pub struct IntelProcessor {
     profile: &'static IntelProfile,
@@ -35,7 +35,7 @@ pub struct IntelProcessor {
     shared: Shared,
     misc_enable: MiscEnable,
     predictor: Predictor,
-    /// The instruction that retired last.
+    /// The address of the instruction that retired last.
     last: u64,
     decode_cache: DecodeCache,
 }
@@ -65,10 +65,10 @@ impl IntelProcessor {
         }
     }
 
-    /// An instruction retired, which a WRMSR is for those units alone that were on before it.
+    /// An instruction retired. If it is a WRMSR, only units that were on before it see it: `stepped` says which.
     fn retire_in(&mut self, stepped: [bool; UNITS], retired: &Retired, mem: &mut dyn PhysMemory) {
         let decoded = self.decode_cache.decode(retired);
-        // The next instruction may be long in coming, and only for the PMI.
+        // It may take long until the next instruction retires, and only the PMI may cause it to.
         if matches!(decoded.kind, Kind::Hlt | Kind::Mwait) {
             self.shared.perfmon.arrive(&mut self.shared.violations);
         }
@@ -91,23 +91,23 @@ impl IntelProcessor {
         self.shared.perfmon.tick(&mut self.shared.violations);
     }
 
-    /// The registers are asked for before the next instruction retires.
+    /// Whether the registers must be given before the next instruction retires.
     pub fn wants_registers(&self) -> bool {
         self.counters.wants_registers()
     }
 
-    /// The general-purpose registers and RFLAGS behind the instruction that retires next, of which RIP does not matter,
-    /// and XMM0 to XMM15, sixteen bytes each.
+    /// Sets the general-purpose registers and RFLAGS as they are after the instruction that retires next (RIP does not
+    /// matter), and XMM0 to XMM15, sixteen bytes each.
     pub fn set_registers(&mut self, registers: Registers, xmm: &[u8; 256]) {
         self.counters.set_registers(registers, xmm);
     }
 
-    /// What software did wrong so far.
+    /// The software's mistakes so far.
     pub fn violations(&self) -> &IntelViolations {
         &self.shared.violations
     }
 
-    /// Why IA32_RTIT_STATUS.Error was set last.
+    /// Returns why IA32_RTIT_STATUS.Error was set last.
     pub fn operational_error(&self) -> Option<OperationalError> {
         self.pt.operational_error()
     }
@@ -146,7 +146,7 @@ impl Processor for IntelProcessor {
         }
     }
 
-    /// The address before the WRMSR shows in the trace when it clears TraceEn, the one after it when it sets TraceEn.
+    /// If the WRMSR clears TraceEn, its own address shows in the trace; if it sets TraceEn, the address after it.
     fn write_msr(
         &mut self,
         msr: u32,
@@ -170,14 +170,14 @@ impl Processor for IntelProcessor {
         self.last = at.before.ip;
         match (stepped.contains(&true), self.steps()) {
             (true, true) => self.retire_in(stepped, at, mem),
-            // Nothing is counted any more that a PMI could wait for.
+            // Nothing is on any more, so a PMI cannot wait for further instructions.
             (true, false) => self.shared.perfmon.arrive(&mut self.shared.violations),
             (false, _) => {}
         }
         Ok(())
     }
 
-    /// There are no fixed-function counters, which ECX would name with bit 30.
+    /// RDPMC of a fixed-function counter (bit 30 of ECX) faults: there are none.
     fn rdpmc(&self, index: u32) -> Result<u64, GeneralProtection> {
         if index < MOST_COUNTERS && self.owns_msr(msr::IA32_PMC0 + index) {
             self.read_msr(msr::IA32_PMC0 + index)
@@ -186,7 +186,7 @@ impl Processor for IntelProcessor {
         }
     }
 
-    /// TraceEn, TR or LBR is set, or a counter counts.
+    /// Whether TraceEn, TR or LBR is set, or a counter counts.
     fn steps(&self) -> bool {
         self.stepping().contains(&true)
     }
@@ -195,7 +195,7 @@ impl Processor for IntelProcessor {
         self.steps()
     }
 
-    /// IA32_DEBUGCTL.TR is set, which generates branch trace messages, or the last branch records are on.
+    /// Whether IA32_DEBUGCTL.TR is set, which generates branch trace messages, or the last branch records are on.
     fn records_branches(&self) -> bool {
         self.shared.debugctl.tr() || self.lbr.steps(&self.shared)
     }
@@ -216,7 +216,7 @@ impl Processor for IntelProcessor {
             (&mut self.pt, true),
             (&mut self.lbr, true),
             (&mut self.counters, true),
-            // The #PF of a record makes none.
+            // The #PF of a branch record does not make a branch record.
             (&mut self.bts, !own),
         ];
         for (unit, sees) in units {
@@ -229,21 +229,21 @@ impl Processor for IntelProcessor {
         }
     }
 
-    /// The LVT entry's mask bit is set by then.
+    /// When this returns a PMI, the LVT entry's mask bit is set.
     fn take_interrupt(&mut self) -> Option<Pmi> {
         self.shared.perfmon.take()
     }
 
-    /// That of an access to the Debug Store save area. The record that caused it is lost, and so is each one until this
-    /// is asked.
+    /// Returns the page fault of an access to the Debug Store save area. The record that caused it is lost, and so are
+    /// all records until this method is called.
     ///
-    /// The manual demands that the area is mapped and does not say what happens where it is not. Here no record is made
-    /// of the delivery of that #PF, which would fault again; of what its handler does then there are records.
+    /// The manual demands that the area is mapped, and does not say what happens otherwise. Here the delivery of that
+    /// #PF does not make a branch record, which would fault again; its handler is recorded as usual.
     fn take_page_fault(&mut self) -> Option<PageFault> {
         self.shared.ds.take_fault()
     }
 
-    /// The LVT performance-monitoring-counters register.
+    /// Only the LVT performance-monitoring-counters register is modelled.
     fn owns_apic(&self, offset: u32) -> bool {
         offset == LVT_PC
     }
@@ -256,7 +256,7 @@ impl Processor for IntelProcessor {
         self.shared.perfmon.set_lvt(value);
     }
 
-    /// Recording in memory ends.
+    /// INIT ends recording in memory.
     fn init(&mut self) {
         self.shared.perfmon.init();
         self.shared.debugctl.disable_store();
@@ -267,7 +267,7 @@ impl Processor for IntelProcessor {
     }
 }
 
-/// As many counters as RDPMC is asked for.
+/// The number of counters that RDPMC can name.
 const MOST_COUNTERS: u32 = 8;
 /// The offset of the LVT performance-monitoring-counters register in the page of the local APIC's registers.
 const LVT_PC: u32 = 0x340;

@@ -1,4 +1,4 @@
-//! Which processor it is: what it enumerates by CPUID and by MSRs that are constant.
+//! The profiles: what a processor enumerates by CPUID and by constant MSRs.
 
 mod branches;
 mod table;
@@ -9,7 +9,7 @@ use crate::intel::registers::cap_ebx;
 
 /// A processor's enumerated capabilities.
 ///
-/// What the model lacks no profile enumerates: VMX, TSX, SGX, fixed-function counters, XSAVES.
+/// Profiles do not enumerate what the model lacks: VMX, TSX, SGX, fixed-function counters, XSAVES.
 /// IP payloads of Intel PT are RIPs (CPUID.14H.0:ECX\[31\] = 0).
 #[derive(Debug)]
 pub struct IntelProfile {
@@ -21,9 +21,9 @@ pub struct IntelProfile {
     pub highest_leaf: u32,
     /// MAXPHYADDR: physical address bits.
     pub physical_address_bits: u32,
-    /// It has IA-32e mode.
+    /// Whether it has IA-32e mode.
     pub long_mode: bool,
-    /// The version of architectural performance monitoring, CPUID.0AH:EAX\[7:0\]; 0: there is none.
+    /// The version of architectural performance monitoring, CPUID.0AH:EAX\[7:0\]; 0 if there is none.
     pub perfmon_version: u32,
     /// IA32_PERF_CAPABILITIES; `None` when there is no such register (CPUID.01H:ECX\[15\]).
     pub perf_capabilities: Option<u64>,
@@ -33,11 +33,11 @@ pub struct IntelProfile {
     pub lbr: Option<LbrStack>,
     /// The Debug Store, if there is one.
     pub debug_store: Option<DebugStore>,
-    /// IA32_DEBUGCTL.ENABLE_UNCORE_PMI can be set.
+    /// Whether IA32_DEBUGCTL.ENABLE_UNCORE_PMI can be set.
     pub uncore_pmi: bool,
     /// CPUID.14H.0:EBX.
     pub pt_features: u32,
-    /// CPUID.14H.0:ECX; 0: there is no Intel PT.
+    /// CPUID.14H.0:ECX; 0 if there is no Intel PT.
     pub pt_outputs: u32,
     /// The number of address ranges, CPUID.14H.1:EAX\[2:0\].
     pub address_ranges: u32,
@@ -47,9 +47,9 @@ pub struct IntelProfile {
     pub cyc_thresholds: u16,
     /// The allowed PSBFreq encodings, CPUID.14H.1:EBX\[31:16\].
     pub psb_freqs: u16,
-    /// The ratio of the TSC to the core crystal clock, CPUID.15H:EBX over EAX; zeros where there is no such leaf.
+    /// The ratio of the TSC to the core crystal clock, CPUID.15H:EBX over EAX; zeros if there is no such leaf.
     pub tsc_ratio: (u32, u32),
-    /// The core crystal clock in Hz, CPUID.15H:ECX; 0 where it is not enumerated.
+    /// The core crystal clock in Hz, CPUID.15H:ECX; 0 if it is not enumerated.
     pub crystal_hz: u32,
     /// The highest frequency in MHz, CPUID.16H:EBX.
     pub max_mhz: u32,
@@ -63,13 +63,13 @@ impl IntelProfile {
         Self::all().iter().chain([&table::PENTIUM_M]).find(|profile| profile.name == name)
     }
 
-    /// All profiles that run 64-bit code. `pentium-m`, which does not, has only its debug control register's layout and
-    /// the 32-bit save area modelled.
+    /// All profiles that run 64-bit code. `pentium-m` does not: only its debug control register's layout and its 32-bit
+    /// save area are modelled.
     pub fn all() -> &'static [Self] {
         &table::ALL
     }
 
-    /// MSR_PLATFORM_INFO is there: from Nehalem on. Source: SDM vol. 4, the table of MSRs of Nehalem's.
+    /// Whether MSR_PLATFORM_INFO exists: from Nehalem on. Source: SDM vol. 4, the table of Nehalem's MSRs.
     pub(crate) const fn has_platform_info(&self) -> bool {
         let (family, model) =
             (self.signature >> 8 & 0xf, self.signature >> 12 & 0xf0 | self.signature >> 4 & 0xf);
@@ -80,17 +80,19 @@ impl IntelProfile {
         self.pt_outputs != 0
     }
 
-    /// IA32_PERF_CAPABILITIES\[12\]: IA32_DEBUGCTL.FREEZE_WHILE_SMM can be set.
+    /// Whether IA32_DEBUGCTL.FREEZE_WHILE_SMM can be set, IA32_PERF_CAPABILITIES\[12\].
     pub(crate) const fn smm_freeze(&self) -> bool {
         matches!(self.perf_capabilities, Some(value) if value & 1 << 12 != 0)
     }
 
-    /// IA32_PERF_CAPABILITIES\[14\], PEBS_BASELINE: records are adaptive, and so is what each counter puts into one.
+    /// IA32_PERF_CAPABILITIES\[14\], PEBS_BASELINE: records are adaptive, and each counter selects whether its records
+    /// have the configured groups.
     pub(crate) const fn pebs_baseline(&self) -> bool {
         matches!(self.perf_capabilities, Some(value) if value & 1 << 14 != 0)
     }
 
-    /// Whether the debug control register, with the last branch records and what goes with them, is modelled.
+    /// The debug control register's layout, if the register, with the last branch records and what goes with them, is
+    /// modelled.
     pub(crate) const fn debug_control(&self) -> Option<DebugControl> {
         match &self.debug_store {
             Some(store) => Some(store.control),

@@ -1,5 +1,5 @@
-//! MSR numbers and fields. Source: SDM vol. 3, Intel Processor Trace, "Enabling and Configuration MSRs", and
-//! Performance Monitoring; vol. 4, Model-Specific Registers.
+//! Numbers and fields of Intel's MSRs. Source: SDM vol. 3, Intel Processor Trace, "Enabling and Configuration MSRs",
+//! and Performance Monitoring; vol. 4, Model-Specific Registers.
 
 /// MSR numbers.
 pub(crate) mod msr {
@@ -122,8 +122,8 @@ pub(crate) mod evtsel {
     pub(crate) const EN: u64 = 1 << 22;
     pub(crate) const INV: u64 = 1 << 23;
     pub(crate) const CMASK: u64 = 0xff << 24;
-    /// With PEBS_BASELINE alone.
+    /// Exists only with PEBS_BASELINE.
     pub(crate) const ADAPTIVE_RECORD: u64 = 1 << 34;
-    /// From bit 32 on.
+    /// Bits 63:32.
     pub(crate) const RESERVED: u64 = !0 << 32;
 }

@@ -1,53 +1,53 @@
-//! What the manual leaves to the processor, as settings.
+//! Settings for what the manual leaves to the processor.
 
-/// How a processor behaves where the manual leaves it a choice. The default is as strict as hardware may be.
+/// How a processor behaves where the manual leaves a choice. The default is as strict as hardware may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IntelSettings {
-    /// Instructions between the event that raises a PMI and its delivery. Counted only while tracing; it is due at
-    /// once when TraceEn is cleared.
+    /// Instructions between the event that raises a PMI and its delivery. Only traced instructions count; if TraceEn is
+    /// cleared, the PMI is delivered at once.
     pub pmi_skid: u32,
-    /// Bytes of output that stay inside the processor until TraceEn is cleared, at most 256 and at
-    /// most an eighth of the internal buffer's capacity.
+    /// Bytes of output that stay inside the processor until TraceEn is cleared, at most 256 and at most an eighth of
+    /// the internal buffer's capacity.
     pub visibility: u32,
-    /// The internal buffer and how fast it empties; `None`: output never overflows.
+    /// The internal buffer and how fast it empties; `None`: the buffer never overflows.
     pub overflow: Option<Overflow>,
-    /// Gather conditional branches in long TNT packets; otherwise in short ones.
+    /// Whether conditional branches are gathered in long TNT packets; otherwise in short ones.
     pub long_tnt: bool,
-    /// Hold TIP packets back until the TNT buffer is full, see "Deferred TIPs".
+    /// Whether TIP packets are held back until the TNT buffer is full, see "Deferred TIPs".
     pub deferred_tips: bool,
-    /// PSB+ comes before TIP.PGE when TraceEn is set, as recorded traces have it; otherwise after it, as the table
-    /// "Packet Generation under Different Enable Conditions" has it.
+    /// Whether PSB+ comes before TIP.PGE when TraceEn is set, as in recorded traces; otherwise it comes after it, as in
+    /// the table "Packet Generation under Different Enable Conditions".
     pub psb_before_pge: bool,
-    /// What a near RET that goes elsewhere than its CALL came from leaves of the CALLs that RETs are compressed against.
+    /// What happens to the stack of CALLs for return compression at a near RET that does not return to its CALL.
     pub return_elsewhere: ReturnElsewhere,
-    /// The first IP after an OVF is compressed against the last one before it, as "Overflow (OVF) Packet" allows;
-    /// otherwise it is whole. libipt forgets the one before.
+    /// Whether the first IP after an OVF is compressed against the last one before it, as "Overflow (OVF) Packet"
+    /// allows; otherwise it is not compressed. libipt forgets the last IP before an OVF.
     pub compress_after_overflow: bool,
-    /// Whose privilege level a branch record has where records are filtered by level (BTS_OFF_OS, MSR_LBR_SELECT).
+    /// Which privilege level counts for a branch if records are filtered by level (BTS_OFF_OS, MSR_LBR_SELECT).
     pub branch_level: BranchLevel,
-    /// Reaching the threshold of the BTS buffer sets IA32_PERF_GLOBAL_STATUS.OvfDSBuffer, as that bit's description has
-    /// it; parts are known on which only PEBS does.
+    /// Whether reaching the threshold of the BTS buffer sets IA32_PERF_GLOBAL_STATUS.OvfDSBuffer, as in that bit's
+    /// description; there are known parts on which only PEBS sets it.
     pub bts_sets_status: bool,
     /// The core clock in units of the bus clock; `None`: the maximum non-turbo ratio.
     pub core_ratio: Option<u8>,
 }
 
-/// What an uncompressed RET does to the stack of CALLs.
+/// What a RET that is not compressed does to the stack of CALLs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReturnElsewhere {
-    /// It empties the stack: of what is compressed afterwards all readers know the CALL, also those that pop nothing for a
-    /// RET with a TIP, as libipt.
+    /// It empties the stack. Every RET compressed later then has a CALL that all readers know, including those, like
+    /// libipt, that do not pop for a RET with a TIP.
     Empties,
-    /// It pops its CALL, as a decoder does by "Indirect Transfer Compression for Returns (RET)".
+    /// It pops one CALL, as a decoder does that follows "Indirect Transfer Compression for Returns (RET)".
     Pops,
 }
 
-/// Whose privilege level a branch from one level to another has.
+/// Which privilege level a branch between levels has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BranchLevel {
-    /// That of the code it comes from.
+    /// The level of the code it comes from.
     From,
-    /// That of the code it leads to.
+    /// The level of the code it leads to.
     To,
 }
 
@@ -60,7 +60,7 @@ impl BranchLevel {
     }
 }
 
-/// How output falls behind.
+/// How slowly output leaves the processor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Overflow {
     /// Bytes the internal buffer holds, 128 to 2048.
@@ -106,28 +106,28 @@ mod tests {
             bts_sets_status,
             core_ratio,
         } = IntelSettings::default();
-        // A PMI is not precise: a driver that takes it for that is wrong about where its buffer stands.
+        // A PMI is not precise: a driver that treats it as precise is wrong about the position in its buffer.
         assert_eq!(pmi_skid, 40);
-        // What is read while tracing is on may lack its end.
+        // The end of what is read while tracing is on may be missing.
         assert_eq!(visibility, 64);
-        // A loss that no driver can help is not for every run.
+        // A driver cannot prevent this loss, so it is not the default.
         assert_eq!(overflow, None);
-        // The larger packet is the one that asks more of a reader.
+        // The long packet demands more of a reader.
         assert!(long_tnt);
-        // "Deferred TIPs" are allowed, and no recorded trace has them.
+        // "Deferred TIPs" are allowed, but no recorded trace has them.
         assert!(!deferred_tips);
-        // Recorded traces have it so.
+        // As in recorded traces.
         assert!(psb_before_pge);
-        // What all readers understand, those among them that pop nothing for a RET with a TIP, or that forget an address
-        // with an OVF.
+        // All readers understand these, including readers that do not pop for a RET with a TIP, or that forget an
+        // address at an OVF.
         assert_eq!(return_elsewhere, ReturnElsewhere::Empties);
         assert!(!compress_after_overflow);
-        // With BTS_OFF_OS branch records are left out "when CPL = 0": once the branch retires that is the new level.
+        // With BTS_OFF_OS branch records are left out "when CPL = 0": once the branch retires, CPL is the new level.
         assert_eq!(branch_level, BranchLevel::To);
-        // "MSR_PERF_GLOBAL_STATUS[bit 62] indicates overflow conditions of the DS area data buffer": of each of the two
-        // buffers. A driver that clears it only after samples finds it set here.
+        // "MSR_PERF_GLOBAL_STATUS[bit 62] indicates overflow conditions of the DS area data buffer": this covers both
+        // buffers. A driver that clears the bit only after samples finds it set here.
         assert!(bts_sets_status);
-        // The profile's own.
+        // The profile's own ratio.
         assert_eq!(core_ratio, None);
     }
 }

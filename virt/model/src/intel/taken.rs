@@ -1,8 +1,8 @@
-//! Branches that were taken, as branch records have them.
+//! Taken branches, in the form that branch records need.
 //!
 //! Source: SDM vol. 3, Debug, Branch Profile, TSC, and Resource Monitoring Features, "Last Branch, Interrupt, and
-//! Exception Recording (Processors based on Intel NetBurst Microarchitecture)", "LBR Stack": what the from and to
-//! addresses are.
+//! Exception Recording (Processors based on Intel NetBurst Microarchitecture)", "LBR Stack": the meaning of the from
+//! and to addresses.
 
 use crate::branch::{Decoded, Kind};
 use crate::intel::settings::BranchLevel;
@@ -14,25 +14,25 @@ pub(crate) struct Taken {
     pub(crate) from: u64,
     pub(crate) to: u64,
     pub(crate) kind: TakenKind,
-    /// The privilege level that it counts for where levels are filtered.
+    /// The privilege level that counts if records are filtered by level.
     pub(crate) cpl: u8,
     pub(crate) predicted: bool,
 }
 
-/// What branched.
+/// The kind of instruction or event that branched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TakenKind {
     Conditional,
     RelativeJump,
     IndirectJump,
-    /// With a displacement of 0, or not.
+    /// `to_next`: with a displacement of 0.
     RelativeCall {
         to_next: bool,
     },
     IndirectCall,
     Return,
     FarBranch,
-    /// An interrupt or an exception but for #DB.
+    /// An interrupt, or an exception other than #DB.
     Event,
     /// A debug exception.
     DebugException,
@@ -42,8 +42,8 @@ pub(crate) enum TakenKind {
 const DEBUG: u8 = 1;
 
 impl Taken {
-    /// The branch that an instruction took, if it took one. A conditional branch to the next instruction counts as
-    /// not taken: nothing tells.
+    /// The branch that an instruction took, if any. A conditional branch to the next instruction counts as not taken,
+    /// because its outcome cannot be seen.
     pub(crate) fn of(
         retired: &Retired,
         decoded: Decoded,
@@ -71,8 +71,8 @@ impl Taken {
         Some(Self { from: retired.before.ip, to: retired.after.ip, kind, cpl, predicted })
     }
 
-    /// An interrupt or exception. A trap comes from the instruction that caused it, which is the one that retired
-    /// last, at `last`.
+    /// The record of an interrupt or exception. A trap comes from the instruction that caused it, which is the one that
+    /// retired last, at `last`.
     pub(crate) fn by(delivery: &Delivery, last: u64, level: BranchLevel) -> Self {
         let from = match delivery.kind {
             DeliveryKind::Trap => last,

@@ -1,4 +1,4 @@
-//! What every tracing unit of a processor does.
+//! The interface of a processor's tracing units.
 
 use crate::branch::Decoded;
 use crate::intel::IntelViolations;
@@ -9,7 +9,7 @@ use crate::intel::perfmon::Perfmon;
 use crate::intel::taken::Taken;
 use crate::{Delivery, GeneralProtection, PhysMemory, Retired};
 
-/// What the units of one processor share.
+/// The state that the units of one processor share.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) perfmon: Perfmon,
@@ -19,14 +19,14 @@ pub(crate) struct Shared {
     pub(crate) violations: IntelViolations,
 }
 
-/// That, and the memory around the processor.
+/// The shared state, and the memory that the processor accesses.
 pub(crate) struct Bus<'a> {
     pub(crate) mem: &'a mut dyn PhysMemory,
     pub(crate) shared: &'a mut Shared,
 }
 
 impl Bus<'_> {
-    /// Something that raises a PMI happened: sets these bits of IA32_PERF_GLOBAL_STATUS and sends the PMI on its way.
+    /// Raises a PMI: sets these bits of IA32_PERF_GLOBAL_STATUS and sends the PMI on its way.
     pub(crate) fn signal(&mut self, status: u64) {
         let Shared { perfmon, debugctl, .. } = self.shared;
         perfmon.signal(status, debugctl);
@@ -39,7 +39,7 @@ pub(crate) struct Seen {
     pub(crate) decoded: Decoded,
     /// The branch that it took, if it took one.
     pub(crate) taken: Option<Taken>,
-    /// It is a branch and did not go where it was predicted to.
+    /// Whether it is a branch that did not go where it was predicted to go.
     pub(crate) mispredicted: bool,
 }
 
@@ -50,7 +50,7 @@ pub(crate) trait TracingUnit {
 
     fn read_msr(&self, number: u32, shared: &Shared) -> Result<u64, GeneralProtection>;
 
-    /// `at` is the WRMSR.
+    /// Writes one of its MSRs; `at` is the WRMSR.
     fn write_msr(
         &mut self,
         number: u32,
@@ -59,7 +59,7 @@ pub(crate) trait TracingUnit {
         bus: &mut Bus,
     ) -> Result<(), GeneralProtection>;
 
-    /// It must see every instruction now.
+    /// Whether the unit must see every instruction now.
     fn steps(&self, shared: &Shared) -> bool;
 
     fn retire(&mut self, retired: &Retired, seen: &Seen, bus: &mut Bus);

@@ -1,50 +1,50 @@
-//! What software does wrong without the hardware telling it.
+//! Mistakes of the software that hardware does not report.
 
-/// What software did that the manual warns of and that hardware does not report.
+/// How often software did what the manual warns of and hardware does not report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IntelViolations {
-    /// Cached ToPA entries found changed in memory while TraceEn was set. A correct driver makes none.
+    /// Cached ToPA entries that were changed in memory while TraceEn was set. A correct driver does not cause any.
     pub live_table_edits: u32,
-    /// The physical address of the first entry found changed.
+    /// The physical address of the first entry that was changed.
     pub first_live_edit: Option<u64>,
-    /// Times that output stopped or met an operational error between a PMI's cause and its delivery: no room was
-    /// left for the skid.
+    /// How often output stopped or met an operational error between a PMI's cause and its delivery, because there was
+    /// not enough room for the skid.
     pub stopped_in_skid: u32,
-    /// Writes of trace output to where no memory is.
+    /// Writes of trace output to addresses without memory.
     pub writes_outside_memory: u32,
-    /// Instructions that were said to retire and to go on elsewhere than behind themselves, though they are no
-    /// branches: a mistake of whoever feeds the model, not of the software that runs.
+    /// Instructions reported to retire and to continue elsewhere than at the next instruction, though they are not
+    /// branches: a mistake of the model's caller, not of the software that runs.
     pub unexplained_transfers: u32,
-    /// PMIs dropped because the LVT entry was masked. Hardware does that to a second one while the first is handled.
+    /// PMIs dropped because the LVT entry was masked. Hardware drops a second PMI while the first is being handled.
     pub pmis_dropped: u32,
     /// PMIs dropped because the LVT entry had a delivery mode other than Fixed or NMI.
     pub pmis_misprogrammed: u32,
     /// Accesses to the Debug Store save area that were page faults.
     pub ds_page_faults: u32,
-    /// Accesses to a page of the save area that was not marked as accessed, or for a write not as dirty.
+    /// Accesses to a page of the save area whose accessed flag, or for a write dirty flag, was clear.
     pub ds_pages_not_marked: u32,
-    /// Accesses to a page of the save area that software of privilege level 3 can reach.
+    /// Accesses to a page of the save area that software at privilege level 3 can access.
     pub ds_user_pages: u32,
-    /// Times that a page of the save area was found at another physical address than before.
+    /// How often a page of the save area was mapped to another physical address than before.
     pub ds_pages_moved: u32,
-    /// Branch records that were not stored because the buffer is smaller than one, or the index outside of it.
+    /// Branch records not stored because the buffer is smaller than one record, or the index is outside the buffer.
     pub ds_misconfigured: u32,
-    /// Branch records that were not stored because the buffer was full, with BTINT set.
+    /// Branch records not stored because the buffer was full, with BTINT set.
     pub branch_records_dropped: u32,
-    /// Interrupts of a circular branch buffer: with BTINT clear the threshold must lie behind the absolute maximum.
+    /// Interrupts of a circular branch buffer: with BTINT clear the threshold must be above the absolute maximum.
     pub circular_interrupts: u32,
-    /// PEBS records that were not stored because they did not fit.
+    /// PEBS records not stored because they did not fit.
     pub samples_dropped: u32,
-    /// Branches that the last branch record stack should have recorded, though its contents are undefined: TR set
-    /// where both exclude each other, or call-stack mode with a filter that does not go with it.
+    /// Branches that the last branch record stack should have recorded while its contents are undefined: TR is set on a
+    /// processor where the stack and TR exclude each other, or call-stack mode has a filter that it does not allow.
     pub lbr_undefined: u32,
 }
 
 impl IntelViolations {
-    /// What each is called, and how often it happened.
+    /// The name of each violation, and how often it happened.
     #[must_use]
     pub const fn counts(&self) -> [(&'static str, u32); 15] {
-        // Named one by one, so that none can be left out.
+        // Named one by one, so that the compiler notices if one is left out.
         let Self {
             live_table_edits,
             first_live_edit: _,

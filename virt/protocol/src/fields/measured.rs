@@ -1,4 +1,4 @@
-//! What was counted and sampled, and the last branches.
+//! Counts, samples and last branches.
 
 use core::fmt;
 
@@ -8,11 +8,11 @@ use crate::words::{HexOr, Words};
 /// What a performance counter counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Count {
-    /// Its truth records carry this marker.
+    /// The marker of its truth records.
     pub session: u16,
     /// The event select: 12 bits.
     pub event: u16,
-    /// How often it happened.
+    /// How often the event happened.
     pub value: u64,
 }
 
@@ -64,18 +64,18 @@ impl fmt::Display for EventKind {
     }
 }
 
-/// What became of samples. Each period that ended is counted in one of the last four numbers.
+/// What happened to samples. Each period that ended is counted in exactly one of the last four numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Samples {
-    /// Their truth records carry this marker.
+    /// The marker of their truth records.
     pub session: u16,
     /// What the period counts.
     pub event: EventKind,
-    /// A sample in so many of it.
+    /// The length of a period: one sample is taken in this many events.
     pub period: u64,
     /// Samples with an address.
     pub taken: u64,
-    /// Samples that there was no room for.
+    /// Samples lost because there was no room for them.
     pub lost: u64,
     /// Periods that ended before the previous sample was read, or when the source stopped.
     pub skipped: u64,
@@ -109,7 +109,7 @@ impl fmt::Display for Samples {
 /// An address that was sampled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sample {
-    /// In which session.
+    /// The session's marker.
     pub session: u16,
     /// The address.
     pub address: u64,
@@ -132,14 +132,14 @@ impl fmt::Display for Sample {
     }
 }
 
-/// A sample of an event at its instruction.
+/// A sample that gives the exact instruction of its event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Precise {
-    /// In which session.
+    /// The session's marker.
     pub session: u16,
-    /// The address of the instruction, where the record has it.
+    /// The address of that instruction, if the record has it.
     pub event: Option<u64>,
-    /// Where execution stood after it, where the record has it.
+    /// The address at which execution continued, if the record has it.
     pub next: Option<u64>,
 }
 
@@ -161,18 +161,18 @@ impl fmt::Display for Precise {
     }
 }
 
-/// The last branches when a session ended.
+/// The head of the list of last branches at the end of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Last {
-    /// Its truth records carry this marker.
+    /// The marker of its truth records.
     pub session: u16,
-    /// Calls that have not returned, and no other branches.
+    /// Whether they are the calls that have not returned yet, and no other branches.
     pub calls: bool,
-    /// How many there are.
+    /// How many entries there are.
     pub entries: u64,
 }
 
-/// What the last branches are of, by [`Last::calls`].
+/// The word for the kind of the last branches, by [`Last::calls`].
 const fn stack(calls: bool) -> &'static str {
     if calls { "calls" } else { "branches" }
 }
@@ -195,11 +195,11 @@ impl fmt::Display for Last {
 /// One of the last branches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Branch {
-    /// Of which session.
+    /// The session's marker.
     pub session: u16,
-    /// Where from.
+    /// The source address.
     pub from: u64,
-    /// Where to.
+    /// The target address.
     pub to: u64,
 }
 

@@ -1,4 +1,4 @@
-//! What is to be traced, and what a trace has.
+//! What is to be traced, and what a trace contains.
 
 use core::fmt;
 use core::ops::AddAssign;
@@ -15,12 +15,12 @@ pub struct Filter<'a> {
     pub cr3: Option<u64>,
     /// Only in this range.
     pub range: Option<SymbolRange<'a>>,
-    /// Until an instruction in this range would execute.
+    /// Stop when an instruction in this range is about to execute.
     pub stop: Option<SymbolRange<'a>>,
 }
 
 impl<'a> Filter<'a> {
-    /// A key that is absent does not filter.
+    /// A filter whose key is absent does not restrict anything.
     pub(crate) fn parse(words: Words<'a>) -> Result<Self, ParseError<'a>> {
         let pairs = words.pairs(&["cpl", "cr3", "range", "stop"])?;
         let range = |key, none| match pairs.find(key) {
@@ -83,12 +83,12 @@ impl fmt::Display for Level {
     }
 }
 
-/// The addresses from one symbol to before another.
+/// The addresses from one symbol up to another, exclusive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SymbolRange<'a> {
     /// Where it begins.
     pub from: &'a str,
-    /// Before which it ends.
+    /// The symbol at its end, which is not in the range.
     pub to: &'a str,
 }
 
@@ -110,22 +110,22 @@ impl fmt::Display for SymbolRange<'_> {
 pub struct Stat {
     /// Decoded instructions.
     pub count: u64,
-    /// Their hash.
+    /// The hash of their addresses.
     pub hash: u64,
-    /// Trace bytes, as drained.
+    /// Trace bytes that were drained.
     pub bytes: u64,
     /// Performance monitoring interrupts that the tracing unit raised.
     pub pmis: u64,
-    /// Losses of trace.
+    /// How often trace was lost.
     pub loss: u64,
-    /// How long the decode took, in microseconds, where the kernel says so.
+    /// How long the decode took, in microseconds, if the kernel reports it.
     pub decode_us: Option<u64>,
-    /// Branch records, where that is what was traced.
+    /// The number of branch records, if branch records were traced.
     pub branches: Option<u64>,
 }
 
 impl Stat {
-    /// Bits per instruction and the second count of instructions follow from the others.
+    /// The bits per instruction and the second count of instructions are not read: they follow from the other fields.
     pub(crate) fn parse(words: Words<'_>) -> Result<Self, ParseError<'_>> {
         let pairs = words.pairs(&[
             "instructions",
@@ -167,24 +167,24 @@ impl fmt::Display for Stat {
     }
 }
 
-/// What stands before a part of a trace.
+/// What precedes a part of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum After {
     /// The trace's beginning.
     Start,
-    /// The first PSB, with packets before it that need one.
+    /// The first PSB (synchronization packet), if packets before it could not be decoded without one.
     Psb,
     /// An OVF packet.
     Overflow,
-    /// Output that ran into a STOP, or a TraceStop range.
+    /// Output that reached a STOP entry of the output table, or a TraceStop range.
     Stop,
-    /// Bytes that a ring buffer wrote over.
+    /// Bytes that a ring buffer overwrote.
     Wrap,
-    /// A drain for which there was no room.
+    /// A drain that did not have enough room.
     Full,
     /// Bytes that could not be decoded.
     Error,
-    /// A time in which the source was off, to be drained: nothing that was to be traced is lost.
+    /// A time in which the source was off for a drain: nothing that was to be traced is lost.
     Off,
 }
 
@@ -221,13 +221,13 @@ impl fmt::Display for After {
 pub struct Piece {
     /// Instructions in it.
     pub count: u64,
-    /// Their hash.
+    /// The hash of their addresses.
     pub hash: u64,
     /// The address of its first instruction.
     pub first: u64,
     /// The address of its last instruction.
     pub last: u64,
-    /// What stands before it.
+    /// What precedes it.
     pub after: After,
 }
 
@@ -251,14 +251,14 @@ impl fmt::Display for Piece {
     }
 }
 
-/// Branch records without a break.
+/// Branch records without a gap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Records {
     /// How many.
     pub count: u64,
-    /// The hash of where from and where to, of each.
+    /// The hash of the source and target addresses of each.
     pub hash: u64,
-    /// What stands before them.
+    /// What precedes them.
     pub after: After,
 }
 
@@ -277,31 +277,31 @@ impl fmt::Display for Records {
     }
 }
 
-/// What was lost, by kind: how often, not how much.
+/// Losses by kind: how often, not how much.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lost {
     /// OVF packets.
     pub overflows: u64,
-    /// Output that ran into a STOP.
+    /// Output that reached a STOP entry of the output table.
     pub stops: u64,
-    /// Rings that were written over.
+    /// Ring buffers that were overwritten.
     pub wraps: u64,
-    /// How often drained bytes had no room in the archive, or the buffer was full.
+    /// How often the archive had no room for drained bytes, or the buffer was full.
     pub full: u64,
-    /// Performance monitoring interrupts that no source had asked for. Nothing is lost by one: if a region becomes full
-    /// shortly before the trace stops, its interrupt may arrive after the whole trace was read, because of the skid or
-    /// because interrupts were off. `--monitor pmi-skid=300` causes one in `circular`.
+    /// Performance monitoring interrupts that no source had requested. They do not lose anything: if a region becomes
+    /// full shortly before the trace stops, its interrupt may arrive after the whole trace was read, because of the
+    /// skid or because interrupts were off. `--monitor pmi-skid=300` causes one in `circular`.
     pub strays: u64,
 }
 
 impl Lost {
-    /// Losses of trace: strays are not.
+    /// The number of losses of trace. Strays do not count.
     #[must_use]
     pub const fn total(&self) -> u64 {
         self.overflows + self.stops + self.wraps + self.full
     }
 
-    /// A kind that is absent was not lost; several numbers of a kind add up.
+    /// A kind whose key is absent was not lost; if a key occurs several times, its numbers are added.
     pub(crate) fn parse(words: Words<'_>) -> Result<Self, ParseError<'_>> {
         let pairs = words.pairs(&["ovf", "stop", "wrap", "full", "stray"])?;
         let sum = |key| {
@@ -340,16 +340,16 @@ impl fmt::Display for Lost {
     }
 }
 
-/// Code that a trace is of: where it is executed, and where in the image its bytes are.
+/// Code that was traced: where it is executed, and where in the image its bytes are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CodeSection {
     /// The address at which it is executed.
     pub base: u64,
-    /// Its bytes.
+    /// The number of its bytes.
     pub len: u64,
-    /// The address in the image.
+    /// The address of its bytes in the image.
     pub from: u64,
-    /// In which address space; none: all.
+    /// The CR3 of its address space; `None`: all address spaces.
     pub cr3: Option<u64>,
 }
 

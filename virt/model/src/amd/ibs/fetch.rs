@@ -1,4 +1,4 @@
-//! Fetch sampling.
+//! IBS fetch sampling.
 
 use super::{Outcome, PHYSICAL, within};
 use crate::amd::random::Random;
@@ -9,10 +9,10 @@ use crate::{GeneralProtection, PageSize};
 
 /// The bits of the fetch interval counter.
 const COUNTER: u64 = (1 << 20) - 1;
-/// Of so many samples one has the address 0, where the processor has that erratum.
+/// One sample in this number has the address 0, if the processor has that erratum.
 const ZERO_ADDRESS: u32 = 8;
 
-/// Counts fetches and samples one in so many.
+/// Counts fetches and samples one in each period.
 #[derive(Debug)]
 pub(in crate::amd) struct FetchUnit {
     features: u32,
@@ -100,7 +100,7 @@ impl FetchUnit {
         Ok(())
     }
 
-    /// Bits that are not reserved; those read as zero and ignore writes.
+    /// The bits that are not reserved. Reserved bits read as zero and ignore writes.
     const fn writable(&self) -> u64 {
         let mut bits = fetch_ctl::MAX_CNT
             | fetch_ctl::CNT
@@ -123,7 +123,7 @@ impl FetchUnit {
         bits
     }
 
-    /// The bits of IbsFetchCtl2. The others must be zero.
+    /// The bits of IbsFetchCtl2 that are not reserved. The others must be zero.
     const fn control2_bits(&self) -> u64 {
         let mut bits = fetch_ctl2::DIS;
         if self.has(ibs_cap::FETCH_LAT_FILTERING) {
@@ -135,7 +135,7 @@ impl FetchUnit {
         bits
     }
 
-    /// IbsFetchEn is set, and the unit is not disabled.
+    /// Whether IbsFetchEn is set, and the unit is not disabled.
     pub(in crate::amd) const fn is_on(&self) -> bool {
         self.control & fetch_ctl::EN != 0 && self.control2 & fetch_ctl2::DIS == 0
     }
@@ -144,10 +144,10 @@ impl FetchUnit {
         self.is_on() && self.control & fetch_ctl::VAL == 0
     }
 
-    /// A filter leaves the fetch out.
+    /// Whether a filter leaves the fetch out.
     fn is_left_out(&self, fetch: &Fetch) -> bool {
         let missed_l3 = fetch.completed && fetch.found.missed_l3;
-        // In units of 128 cycles; 0: no filter.
+        // In units of 128 cycles; 0 is no filter.
         let least = (self.control2 & fetch_ctl2::LAT_FILTER) >> fetch_ctl2::LAT_FILTER_SHIFT << 7;
         let half = match fetch.address >> 63 {
             0 => fetch_ctl2::EXCLUDE_RIP_63_0,
@@ -158,7 +158,7 @@ impl FetchUnit {
             || self.control2 & half != 0
     }
 
-    /// A fetch that completed or was aborted. A maximum of 0 tags nothing.
+    /// Counts a fetch that completed or was aborted. With a maximum of 0 no fetch is tagged.
     pub(in crate::amd) fn fetch(&mut self, fetch: &Fetch) -> Outcome {
         if !self.is_counting() {
             return Outcome::Nothing;
@@ -191,7 +191,7 @@ impl FetchUnit {
             (found.missed_l2_tlb, fetch_ctl::L2_TLB_MISS),
             (found.missed_l2, fetch_ctl::L2_MISS),
             (found.missed_l3, fetch_ctl::L3_MISS),
-            // There is no op cache: what is fetched has missed it.
+            // There is no op cache, so each fetch has missed it.
             (fetch.completed, fetch_ctl::OC_MISS),
         ] {
             control |= if is { bit & self.writable() } else { 0 };
@@ -206,7 +206,7 @@ impl FetchUnit {
 }
 
 impl FetchUnit {
-    /// IbsL1TlbPgSz.
+    /// The value of IbsL1TlbPgSz.
     fn page_size(&self, fetch: &Fetch) -> u64 {
         match (fetch.mapping.map(|mapping| mapping.page), self.errata.has(Errata::IBS_FETCH_PAGE_SIZES)) {
             (None | Some(PageSize::K4), _) => 0,
@@ -217,7 +217,7 @@ impl FetchUnit {
     }
 }
 
-/// Cycles from a fetch's begin to its end.
+/// Cycles from the beginning of a fetch to its end.
 fn latency(fetch: &Fetch) -> u64 {
     u64::from(fetch.found.stall() + 1).min(0xffff)
 }

@@ -1,13 +1,13 @@
-//! Instruction-Based Sampling: of the fetches, or of the ops, every so many is tagged, and registers tell what came
-//! of it.
+//! Instruction-Based Sampling (IBS): one fetch, or one op, in each period is tagged, and registers report what happened
+//! to it.
 //!
 //! Each of the two units owns its control and data registers. What a write of them does, or why it faults, is in
-//! `fetch.rs` and `op.rs`. The unit says that a sample is there, and the processor sends the interrupt through the
-//! local APIC's entry that IBS_CTL names.
+//! `fetch.rs` and `op.rs`. A unit reports that it has a sample, and the processor sends the interrupt through the entry
+//! of the local APIC that IBS_CTL names.
 //!
 //! Source: APM vol. 2, Debug and Performance Resources, "Instruction-Based Sampling"; BKDG for AMD Family 10h
 //! Processors, "IBS Fetch Control Register" and following; PPR for AMD Family 17h Model 31h and for AMD Family 19h
-//! Model 11h, the same. The second control registers, of which no manual was at hand, as Linux tells of them in
+//! Model 11h, the same. For the second control registers no manual was available: they follow Linux,
 //! `arch/x86/events/amd/ibs.c` and `arch/x86/include/asm/perf_event.h`.
 
 mod fetch;
@@ -18,25 +18,25 @@ pub(super) use op::OpUnit;
 
 use crate::GeneralProtection;
 
-/// What became of something tagged.
+/// What happened at a fetch or an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// Nothing was tagged, or it was left out.
+    /// Nothing was tagged, or a filter left the sample out.
     Nothing,
-    /// An interrupt is raised.
+    /// There is a sample, and an interrupt is raised.
     Interrupt,
 }
 
-/// A register that holds a linear address takes only canonical ones.
+/// Checks a write of a register that holds a linear address: only canonical addresses are accepted.
 const fn canonical(value: u64) -> Result<u64, GeneralProtection> {
     const UNUSED: u32 = 16;
     if ((value as i64) << UNUSED >> UNUSED) as u64 == value { Ok(value) } else { Err(GeneralProtection) }
 }
 
-/// A register with only these bits, others must be zero.
+/// Checks a write of a register that has only these bits: the others must be zero.
 const fn within(value: u64, bits: u64) -> Result<u64, GeneralProtection> {
     if value & !bits == 0 { Ok(value) } else { Err(GeneralProtection) }
 }
 
-/// The bits of a physical address.
+/// The bits that a physical address can have.
 const PHYSICAL: u64 = (1 << 52) - 1;

@@ -1,4 +1,4 @@
-//! Execution sampling: one op in so many.
+//! IBS execution sampling: tags one op in each period.
 
 use super::{Outcome, PHYSICAL, canonical, within};
 use crate::GeneralProtection;
@@ -10,18 +10,18 @@ use crate::amd::{AmdProfile, AmdViolations, Errata};
 use crate::branch::Kind;
 use crate::{Memory, PageSize};
 
-/// Maximum counts up to this times 16 are reserved.
+/// Maximum counts of this number times 16 and fewer are reserved.
 const RESERVED_COUNTS: u64 = 8;
 /// Instructions between two interrupts of a tagging engine that was left on.
 const LEFT_ON: u32 = 64;
-/// So many ops before one is tagged, data begins to matter.
+/// Data accesses begin to matter this number of ops before one is tagged, so that the caches are filled.
 const OPS_WITH_DATA: u64 = 32;
-/// As many ops at most has an instruction that is not microcoded.
+/// The most ops of an instruction that is not microcoded.
 const MOST_OPS: u64 = 2;
-/// The bits that stay set where the processor has that erratum.
+/// The bits that stay set if the processor has that erratum.
 const STICKY: u64 = op_data3::L2_TLB_MISS | op_data3::L2_TLB_HIT_2M | op_data3::L2_TLB_HIT_1G;
 
-/// Counts ops or cycles and samples one op in so many.
+/// Counts ops or cycles and samples one op in each period.
 #[derive(Debug)]
 pub(in crate::amd) struct OpUnit {
     features: u32,
@@ -41,16 +41,16 @@ pub(in crate::amd) struct OpUnit {
     target: u64,
     random: Random,
     samples: u32,
-    /// The tagging engine was left on: instructions until its next interrupt.
+    /// If the tagging engine was left on: the instructions until its next interrupt.
     left_on: Option<u32>,
 }
 
 /// Which op of an instruction is tagged.
 #[derive(Clone, Copy, Debug)]
 struct Tagged {
-    /// The first one, which loads.
+    /// It is the first op, which loads.
     first: bool,
-    /// The last one, which stores and branches.
+    /// It is the last op, which stores and branches.
     last: bool,
 }
 
@@ -121,7 +121,7 @@ impl OpUnit {
         Ok(())
     }
 
-    /// The bits of IbsOpCtl2. The others must be zero.
+    /// The bits of IbsOpCtl2 that are not reserved. The others must be zero.
     const fn control2_bits(&self) -> u64 {
         if self.has(ibs_cap::BIT_63_FILTERING) {
             op_ctl2::DIS | op_ctl2::EXCLUDE_RIP_63_0 | op_ctl2::EXCLUDE_RIP_63_1
@@ -130,7 +130,7 @@ impl OpUnit {
         }
     }
 
-    /// Up to IbsOpBrnRet all have them.
+    /// The bits of IbsOpData that are not reserved. All processors have those up to IbsOpBrnRet.
     const fn data_bits(&self) -> u64 {
         let mut bits = op_data::BRN_RET * 2 - 1;
         if self.has(ibs_cap::RIP_INVALID_CHK) {
@@ -181,7 +181,7 @@ impl OpUnit {
         Ok(())
     }
 
-    /// The bits of IbsOpCtl other than the current count. The others must be zero.
+    /// The bits of IbsOpCtl that are not reserved, except the current count. The others must be zero.
     const fn control_bits(&self) -> u64 {
         let mut bits = op_ctl::MAX_CNT_LOW | op_ctl::EN | op_ctl::VAL;
         if self.has(ibs_cap::OP_CNT) {
@@ -204,12 +204,12 @@ impl OpUnit {
         (1 << bits) - 1
     }
 
-    /// IbsOpEn is set, and the unit is not disabled.
+    /// Whether IbsOpEn is set, and the unit is not disabled.
     pub(in crate::amd) const fn is_on(&self) -> bool {
         self.control & op_ctl::EN != 0 && self.control2 & op_ctl2::DIS == 0
     }
 
-    /// It was stopped in a way that leaves the tagging engine on.
+    /// Whether sampling was stopped in a way that leaves the tagging engine on.
     pub(in crate::amd) const fn is_left_on(&self) -> bool {
         self.left_on.is_some()
     }
@@ -218,13 +218,14 @@ impl OpUnit {
         self.is_on() && self.control & op_ctl::VAL == 0
     }
 
-    /// What data the next instruction accesses may matter: cycles are counted, which depend on it, or an op of it or of one
-    /// of the next few may be tagged, whose data the caches then have or have not.
+    /// Whether the data that the next instruction accesses may matter: if cycles are counted, they depend on it, and if
+    /// ops are counted, one of this instruction or of the next few may be tagged, and the caches must then be up to
+    /// date.
     pub(in crate::amd) fn wants_data(&self) -> bool {
         self.until_data() == 0
     }
 
-    /// How many instructions retire at least until that is so; none of them is microcoded.
+    /// How many instructions retire at least until data accesses matter, if none of them is microcoded.
     pub(in crate::amd) fn until_data(&self) -> u64 {
         if !self.is_counting() || op_ctl::max_cnt(self.control) == 0 {
             return u64::MAX;
@@ -235,7 +236,7 @@ impl OpUnit {
         self.left_to_count().saturating_sub(OPS_WITH_DATA).div_ceil(MOST_OPS)
     }
 
-    /// An instruction retired.
+    /// Counts an instruction that retired.
     pub(in crate::amd) fn retire(&mut self, seen: &Execution) -> Outcome {
         if let Some(left) = &mut self.left_on {
             *left -= 1;
@@ -260,14 +261,14 @@ impl OpUnit {
         Outcome::Interrupt
     }
 
-    /// A fault: an op that was tagged does not retire, and the count begins anew.
+    /// Handles a fault: an op that was tagged does not retire, and the count restarts.
     pub(in crate::amd) fn abort(&mut self) {
         if self.is_counting() && self.left_to_count() == 0 {
             self.counter = self.random.bits(7);
         }
     }
 
-    /// How much is to be counted until an op is tagged; a maximum of 0 tags nothing.
+    /// How many ops or cycles must still be counted until an op is tagged. A maximum of 0 tags nothing.
     fn left_to_count(&self) -> u64 {
         match op_ctl::max_cnt(self.control) {
             0 => u64::MAX,
@@ -280,7 +281,7 @@ impl OpUnit {
         self.counter = (self.counter + by) & self.counter_mask();
     }
 
-    /// Counts the ops of an instruction up to the one that is tagged, if one is.
+    /// Counts the ops of an instruction, up to the one that is tagged if there is one.
     fn count_ops(&mut self, ops: u32) -> Option<Tagged> {
         let left = self.left_to_count();
         self.advance(left.min(ops.into()));
@@ -288,20 +289,20 @@ impl OpUnit {
         Some(Tagged { first: index == 0, last: index == ops - 1 })
     }
 
-    /// Counts the cycles of an instruction, unless enough were counted before it: then its first op is tagged.
+    /// Counts the cycles of an instruction. If enough were counted before it, its first op is tagged instead.
     fn count_cycles(&mut self, seen: &Execution) -> Option<Tagged> {
         let left = self.left_to_count();
         self.advance(left.min(u64::from(seen.stall()) + 1));
         (left == 0).then_some(Tagged { first: true, last: seen.ops == 1 })
     }
 
-    /// A filter leaves the sample out.
+    /// Whether a filter leaves the sample out.
     fn is_left_out(&self, tagged: Tagged, seen: &Execution) -> bool {
         let load = seen.data.filter(|data| data.access.read && tagged.first);
         let other = seen.data.filter(|data| !data.access.read && tagged.last);
         let missed_l3 = load.or(other).is_some_and(|data| data.found.missed_l3);
         let threshold = (self.control & op_ctl::LD_LAT_THRESHOLD) >> 59;
-        // In units of 128 cycles, from 128 on.
+        // In units of 128 cycles, starting at 128.
         let long = load.is_some_and(|data| u64::from(data.found.miss_cycles) > (threshold + 1) * 128);
         let half = match seen.ip >> 63 {
             0 => op_ctl2::EXCLUDE_RIP_63_0,
@@ -344,7 +345,7 @@ impl OpUnit {
     }
 
     fn op_data(&self, tagged: Tagged, seen: &Execution) -> u64 {
-        // An op completes a cycle before it retires.
+        // An op completes some cycles before it retires.
         let mut value = 1 | u64::from(seen.stall() + 4).min(0xffff) << op_data::TAG_TO_RET_SHIFT;
         let branch = tagged.last && seen.decoded.may_transfer();
         let returns = seen.decoded.kind == Kind::Return;
@@ -361,12 +362,12 @@ impl OpUnit {
         value
     }
 
-    /// Where data came from that level 2 did not have.
+    /// The value of IbsOpData2: where data came from that level 2 did not have.
     fn op_data2(&self, data: &Data) -> u64 {
         if data.access.prefetch && self.errata.has(Errata::IBS_DATA_SOURCE_WRONG) {
             return u64::from(data.found.miss_cycles) & 0b111;
         }
-        // Lines are in one state or the other by turns; no other processor has any.
+        // The state of a line alternates by address; no other processor has the line.
         let line = data.address.linear / LINE;
         let state = if line.is_multiple_of(2) { 0 } else { op_data2::CACHE_HIT_ST };
         match (data.found.missed_l2 && (data.access.read || data.access.prefetch), self.sources) {
@@ -412,9 +413,9 @@ impl OpUnit {
         value | self.page_size(data)
     }
 
-    /// What IbsOpData3 has of the page's size.
+    /// The bits of IbsOpData3 for the page's size.
     ///
-    /// Source: BKDG for AMD Family 10h Processors, "IBS Op Data 3 Register"; where it is a field Linux,
+    /// Source: BKDG for AMD Family 10h Processors, "IBS Op Data 3 Register"; for the field of later processors Linux,
     /// `tools/perf/util/amd-sample-raw.c`.
     fn page_size(&self, data: &Data) -> u64 {
         let Some(page) = data.address.mapping.map(|mapping| mapping.page) else { return 0 };
@@ -438,7 +439,7 @@ fn memory(data: &Data) -> Memory {
     data.address.mapping.map_or(Memory::Cached, |mapping| mapping.memory)
 }
 
-/// IbsOpMemWidth: 0 where it is not known.
+/// The value of IbsOpMemWidth: 0 if the width is unknown.
 fn width(bytes: u32) -> u64 {
     if bytes.is_power_of_two() && bytes <= 64 { u64::from(bytes.trailing_zeros()) + 1 } else { 0 }
 }

@@ -1,18 +1,18 @@
-//! The profiles. Signatures and leaves are those that parts of these families report; where parts differ, one was
-//! chosen.
+//! The table of profiles. Signatures and leaves are those that real parts of these families report; where parts differ,
+//! one was chosen.
 
 use super::{AmdProfile, BranchRecords, DataSources, Errata, Ibs};
 use crate::amd::events::{K8_EVENTS, ZEN2_EVENTS, ZEN4_EVENTS};
 use crate::amd::registers::evtsel;
 
 const GUEST_HOST: u64 = evtsel::GUEST_ONLY | evtsel::HOST_ONLY;
-/// Family 10h and later.
+/// The event-select bits of family 10h and later.
 const WIDE: u64 = evtsel::COMMON | evtsel::EVENT_HIGH | GUEST_HOST;
 
 /// IBS_CTL: the first entry of the extended LVT, valid.
 const FIRST_ENTRY: u64 = 1 << 8;
 
-/// Zen and Zen 2: all of what IBS had by then.
+/// The IBS features of Zen and Zen 2: all that were defined by then.
 const ZEN_IBS: u32 = 0x3ff;
 
 const ZEN: AmdProfile = AmdProfile {
@@ -112,7 +112,7 @@ pub(super) static ALL: [AmdProfile; 8] = [
         highest_extended_leaf: 0x8000_0028,
         perf_mon_v2: true,
         events: &ZEN4_EVENTS,
-        // The size of the data's page: bit 19, as Linux has it.
+        // The size of the data's page is bit 19, as in Linux.
         ibs: Some(Ibs { leaf: Some(0x8_1bff), ctl: FIRST_ENTRY, sources: DataSources::Extended }),
         branches: Some(BranchRecords::Stack),
         errata: Errata::IBS_LATENCY_FILTER_LEAKS,
@@ -120,7 +120,7 @@ pub(super) static ALL: [AmdProfile; 8] = [
     },
     AmdProfile {
         name: "zen6",
-        // With the second control registers of IBS, but no filter of streaming stores.
+        // It has the second control registers of IBS, but no filter of streaming stores.
         signature: 0x00b5_0f00,
         highest_extended_leaf: 0x8000_0028,
         perf_mon_v2: true,

@@ -1,8 +1,8 @@
-//! The Branch Trace Store: a record in memory for each branch that is taken.
+//! The Branch Trace Store (BTS): a record in memory for each taken branch.
 //!
-//! The unit owns IA32_DEBUGCTL and IA32_DS_AREA. Which bits of IA32_DEBUGCTL can be written on which processor is in
-//! `intel/debugctl.rs`, which addresses IA32_DS_AREA takes in `intel/ds`. Here is what makes a record, what is left
-//! out, and what happens when the buffer is full.
+//! The unit owns IA32_DEBUGCTL and IA32_DS_AREA. `intel/debugctl.rs` decides which bits of IA32_DEBUGCTL can be written
+//! on which processor, `intel/ds` which addresses IA32_DS_AREA accepts. This file decides which branches make a record,
+//! and what happens when the buffer is full.
 //!
 //! Source: SDM vol. 3, Debug, Branch Profile, TSC, and Resource Monitoring Features, "Branch Trace Messages", "Branch
 //! Trace Store (BTS)", "BTS and DS Save Area", "Setting Up the BTS Buffer" and "Setting Up CPL-Qualified BTS".
@@ -36,7 +36,8 @@ impl Bts {
         Self { present: profile.debug_store.is_some(), predicted, sets_status: settings.bts_sets_status }
     }
 
-    /// A branch trace message. What the manual calls undefined stores nothing here and is counted.
+    /// Handles a branch trace message. In cases that the manual calls undefined nothing is stored, and a violation is
+    /// counted.
     fn message(&self, taken: &Taken, mode: ExecMode, bus: &mut Bus) {
         if !bus.shared.debugctl.stores() || bus.shared.debugctl.skips(taken.cpl) {
             return;
@@ -54,7 +55,7 @@ impl Bts {
             return;
         }
         if !fits(buffer.index) {
-            // Circular, the index is never left there.
+            // In circular mode, the index never stays there.
             bus.shared.violations.branch_records_dropped += 1;
             return;
         }
@@ -71,7 +72,7 @@ impl Bts {
             return;
         }
         if buffer.index < buffer.interrupt_threshold && next >= buffer.interrupt_threshold {
-            // Clearing BTINT is not enough to prevent it.
+            // Clearing BTINT does not prevent this interrupt: the threshold must also be out of reach.
             bus.shared.violations.circular_interrupts += u32::from(!bus.shared.debugctl.btint());
             bus.signal(if self.sets_status { OVF_DS_BUFFER } else { 0 });
         }

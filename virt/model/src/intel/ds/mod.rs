@@ -1,8 +1,8 @@
-//! IA32_DS_AREA, and how the processor reaches the save area that it points to.
+//! IA32_DS_AREA, and how the processor accesses the save area (the DS area) that the register points to.
 //!
-//! The save area is in linear memory and has two buffers, one of branch records and one of samples. `bts` and `pebs`
-//! store their records through this module, which follows the mapping of each page, notices what is wrong with it and
-//! keeps the page fault if there is one. The rule for writes of IA32_DS_AREA is here too.
+//! The save area is in linear memory. It names two buffers, one of branch records and one of samples. `bts` and `pebs`
+//! store their records through this module, which translates the address of each page, counts what is wrong with it,
+//! and keeps the page fault if there is one. The rule for writes of IA32_DS_AREA is here too.
 //!
 //! Source: SDM vol. 3, Debug, Branch Profile, TSC, and Resource Monitoring Features, "BTS and DS Save Area" and
 //! "Setting Up the DS Save Area"; vol. 4, the table "IA-32 Architectural MSRs", IA32_DS_AREA.
@@ -20,16 +20,16 @@ use crate::{Context, Delivery, ExecMode, GeneralProtection};
 const PAGE: u64 = 4096;
 const PAGE_FAULT: u8 = 14;
 
-/// The register, and what has become of the last accesses to memory.
+/// The register, and the outcome of the last accesses to memory.
 #[derive(Debug)]
 pub(crate) struct Ds {
     base: u64,
     dtes64: bool,
-    /// An access has faulted: nothing more is stored until its #PF is delivered.
+    /// An access that faulted: nothing more is stored until its #PF is delivered.
     fault: Option<PageFault>,
-    /// The #PF that is being delivered; it makes no record, which would fault again.
+    /// The #PF that is being delivered. It does not make a branch record, which would fault again.
     delivering: Option<PageFault>,
-    /// Two pages, the management area's and a buffer's, and where they were found last.
+    /// The page of the management area and the page of a buffer, each with the page frame to which it was mapped last.
     seen: [Option<(u64, u64)>; 2],
 }
 
@@ -40,7 +40,7 @@ pub(crate) enum Which {
     Pebs,
 }
 
-/// A part of memory that is in one page or in two: where each part is, and how long the first one is.
+/// A part of memory in one page or in two: the physical address in each page, and the number of bytes in the first.
 struct Reached {
     first: u64,
     second: Option<u64>,
@@ -57,8 +57,8 @@ impl Ds {
         self.base
     }
 
-    /// Outside IA-32e mode bits 63:32 are reserved. Code of 16 or 32 bits counts as outside: that of compatibility mode
-    /// cannot be told from it.
+    /// Writes IA32_DS_AREA. Outside IA-32e mode bits 63:32 are reserved. Code of 16 or 32 bits counts as outside,
+    /// because it cannot be distinguished from code in compatibility mode.
     pub(crate) fn write_base(&mut self, value: u64, at: &Context) -> Result<(), GeneralProtection> {
         let legal = match at.mode {
             ExecMode::Bits64 => ((value << 16) as i64 >> 16) as u64 == value,
@@ -76,7 +76,7 @@ impl Ds {
         Width::of(self.dtes64, mode == ExecMode::Bits64)
     }
 
-    /// The access that faulted, to be delivered as #PF.
+    /// Takes the fault of the access that faulted, to be delivered as #PF.
     pub(crate) fn take_fault(&mut self) -> Option<PageFault> {
         let fault = self.fault.take();
         self.delivering = fault.or(self.delivering);
@@ -90,9 +90,9 @@ impl Ds {
     }
 }
 
-/// Accesses to the save area. `None`: it faulted, or there is no memory.
+/// Accesses to the save area. They return `None` if an access faults or there is no memory.
 impl Bus<'_> {
-    /// The fields of one buffer.
+    /// Reads the fields of one buffer.
     pub(crate) fn ds_buffer(&mut self, which: Which, width: Width) -> Option<Buffer> {
         let mut bytes = [0; ManagementArea::bytes(Width::Bits64)];
         let bytes = &mut bytes[..ManagementArea::bytes(width)];
@@ -104,7 +104,7 @@ impl Bus<'_> {
         })
     }
 
-    /// Stores a record, then moves the buffer's index. Neither is done when one of them faults.
+    /// Stores a record, then moves the buffer's index. If either access faults, neither is done.
     pub(crate) fn ds_store(
         &mut self,
         which: Which,
@@ -122,7 +122,7 @@ impl Bus<'_> {
         self.ds_write(field_at, &index.to_le_bytes()[..width.bytes()])
     }
 
-    /// What a counter is reset to.
+    /// Reads the value to which a counter is reset.
     pub(crate) fn ds_counter_reset(&mut self, counter: u8, width: Width) -> Option<u64> {
         let mut bytes = [0; 8];
         let at = self.shared.ds.base.wrapping_add(Field::CounterReset(counter).offset(width) as u64);
@@ -148,7 +148,7 @@ impl Bus<'_> {
         written.then_some(())
     }
 
-    /// Translates all of an access, before any of it is done.
+    /// Translates all pages of an access, before any part of it is done.
     fn reach(&mut self, address: u64, len: usize, write: bool) -> Option<Reached> {
         let split = len.min((PAGE - address % PAGE) as usize);
         let first = self.translate(address, write)?;

@@ -1,7 +1,7 @@
-//! MSR_LBR_SELECT: which branches are captured, and the call-stack mode.
+//! MSR_LBR_SELECT: which branches the stack captures, and the call-stack mode.
 //!
 //! Source: SDM vol. 3, Debug, Branch Profile, TSC, and Resource Monitoring Features, the tables "MSR_LBR_SELECT" of
-//! Nehalem and of Haswell, and the list below the latter.
+//! Nehalem and of Haswell, and the list below Haswell's table.
 
 use crate::intel::taken::{Taken, TakenKind};
 
@@ -16,7 +16,7 @@ const NEAR_REL_JMP: u64 = 1 << 7;
 const FAR_BRANCH: u64 = 1 << 8;
 const EN_CALLSTACK: u64 = 1 << 9;
 
-/// The register. A set bit leaves branches out.
+/// The register. A set bit leaves branches of one kind out.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct BranchFilter(u64);
 
@@ -33,7 +33,8 @@ impl BranchFilter {
         self.0 & bits == bits
     }
 
-    /// With EN_CALLSTACK, other bits must be set or clear; else the stack's contents are undefined.
+    /// Whether the value is allowed. With EN_CALLSTACK, other bits must be set or clear; otherwise the stack's contents
+    /// are undefined.
     pub(super) const fn is_valid(self) -> bool {
         let set = JCC | NEAR_IND_JMP | NEAR_REL_JMP | FAR_BRANCH;
         let clear = NEAR_REL_CALL | NEAR_IND_CALL | NEAR_RET;
@@ -44,12 +45,12 @@ impl BranchFilter {
         !self.has(if taken.cpl == 0 { CPL_EQ_0 } else { CPL_NEQ_0 })
     }
 
-    /// The last record is flushed: a return in call-stack mode.
+    /// Whether the branch removes the last record: a return in call-stack mode.
     pub(super) fn flushes(self, taken: &Taken) -> bool {
         self.has(EN_CALLSTACK) && taken.kind == TakenKind::Return && self.passes_level(taken)
     }
 
-    /// The branch is captured.
+    /// Whether the branch is captured.
     pub(super) fn captures(self, taken: &Taken) -> bool {
         let left_out = match taken.kind {
             TakenKind::Conditional => JCC,

@@ -1,7 +1,7 @@
-//! The last branch record stack: registers that hold the last branches that were taken.
+//! The last branch record (LBR) stack: registers that hold the last taken branches.
 //!
-//! The unit owns the stack's registers, MSR_LBR_SELECT and those of the last exception. Which of them a processor
-//! has, and which values they take, is decided in `write_msr` here. `filter.rs` has the rules of MSR_LBR_SELECT,
+//! The unit owns the stack's registers, MSR_LBR_SELECT and the registers of the last exception. `write_msr` here
+//! decides which of them a processor has, and which values they accept. `filter.rs` has the rules of MSR_LBR_SELECT,
 //! `stack.rs` the records, which the samples of `pebs` read as well. IA32_DEBUGCTL.LBR switches the stack on
 //! (`intel/debugctl.rs`).
 //!
@@ -27,22 +27,22 @@ pub(crate) use stack::{LastBranch, Stack};
 const MISPRED: u64 = 1 << 63;
 /// MSR_LBR_INFO_x: bits 60:16 are reserved.
 const INFO_RESERVED: u64 = 0x1fff_ffff_ffff_0000;
-/// IA32_PERF_CAPABILITIES\[5:0\]: linear addresses. In the other formats they are offsets in the code segment.
+/// IA32_PERF_CAPABILITIES\[5:0\]: linear addresses. In the other formats addresses are offsets in the code segment.
 const FORMAT_LIP: u8 = 1;
-/// MISPRED is in the FROM register.
+/// Like the previous format, with MISPRED in the FROM register.
 const FORMAT_FLAGS: u8 = 3;
-/// The same with IN_TSX and TSX_ABORT in bits 62:61. On processors without TSX, as all of these are, they are 0 in what is
-/// recorded, and the sign of bit 47 in what can be written.
+/// The same with IN_TSX and TSX_ABORT in bits 62:61. The modelled processors do not have TSX: in a recorded address
+/// these bits are 0, and in a written one they must equal bit 47.
 const FORMAT_FLAGS_TSX: u8 = 4;
 /// IN_TSX and TSX_ABORT.
 const TSX: u64 = 1 << 62 | 1 << 61;
 
-/// The stack's registers but for the records; nothing in a profile that has none.
+/// The stack's registers except the records. In a profile that has no stack there is nothing.
 #[derive(Debug)]
 pub(crate) struct Lbr {
     stack: Option<&'static LbrStack>,
     select: BranchFilter,
-    /// The last branch, and the one before the last exception or interrupt.
+    /// The last branch, and (in `exception`) the one before the last exception or interrupt.
     last: LastBranch,
     exception: LastBranch,
     /// The time of the last record.
@@ -95,7 +95,7 @@ impl Lbr {
         Some((stack, register))
     }
 
-    /// Records a branch from code like `before` to `after`.
+    /// Records a branch from code in the state `before` to code in the state `after`.
     fn record(
         &mut self,
         stack: &LbrStack,
@@ -140,7 +140,7 @@ impl Lbr {
             (Some(_), _) => LastBranch { from, to, info: mispredicted | cycles },
             // Bits 62:48 are the sign of bit 47.
             (None, FORMAT_FLAGS) => LastBranch { from: from & !MISPRED | mispredicted, to, info: 0 },
-            // Bits 60:48 are.
+            // Bits 60:48 are the sign of bit 47.
             (None, FORMAT_FLAGS_TSX) => {
                 LastBranch { from: from & !(MISPRED | TSX) | mispredicted, to, info: 0 }
             }
@@ -149,7 +149,7 @@ impl Lbr {
     }
 }
 
-/// Whether bits 62:48, or 63:48, are the sign of bit 47.
+/// Whether bits 62:48 (`bits` = 63) or 63:48 (`bits` = 64) are the sign of bit 47.
 fn is_sign_extended(value: u64, bits: u32) -> bool {
     let extended = ((value << 16) as i64 >> 16) as u64;
     (extended ^ value) << (64 - bits) == 0

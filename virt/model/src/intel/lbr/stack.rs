@@ -1,6 +1,6 @@
 //! The records of the stack.
 
-/// As many as the largest stack has.
+/// The size of the largest stack.
 pub(super) const MOST: usize = 32;
 
 /// A record.
@@ -11,12 +11,12 @@ pub(crate) struct LastBranch {
     pub(crate) info: u64,
 }
 
-/// The records, and which of them is the latest.
+/// The records, and the index of the latest one.
 #[derive(Debug)]
 pub(crate) struct Stack {
     pub(super) entries: [LastBranch; MOST],
     pub(super) tos: u64,
-    /// How many there are.
+    /// How many entries the stack has.
     count: u64,
 }
 
@@ -25,7 +25,7 @@ impl Stack {
         Self { entries: [LastBranch::default(); MOST], tos: 0, count: u64::from(count).clamp(1, MOST as u64) }
     }
 
-    /// The records, the latest first.
+    /// Returns the records, the latest first.
     pub(crate) fn latest(&self) -> impl Iterator<Item = LastBranch> {
         (0..self.count).map(|back| self.entries[((self.tos + self.count - back) % self.count) as usize])
     }
@@ -35,7 +35,7 @@ impl Stack {
         self.entries[self.tos as usize] = entry;
     }
 
-    /// Takes the latest off.
+    /// Removes the latest record.
     pub(super) fn flush(&mut self) {
         self.entries[self.tos as usize] = LastBranch::default();
         self.tos = (self.tos + self.count - 1) % self.count;

@@ -1,8 +1,8 @@
-//! Processor Event Based Sampling: a record at the event after the one with which a counter overflowed.
+//! Processor Event Based Sampling (PEBS): after a counter overflowed, its next event stores a record.
 //!
 //! It is a part of the counters (`perfmon::counters`), which own its registers IA32_PEBS_ENABLE and MSR_PEBS_DATA_CFG
-//! and hand writes of them to it. The rules for both are here, and so is the content of a record in each format. The
-//! record is stored through `ds`.
+//! and pass writes of them on. The rules for both registers are here, and so is the content of a record in each format.
+//! The record is stored through `ds`.
 //!
 //! Source: SDM vol. 3, Performance Monitoring, "Processor Event Based Sampling (PEBS)" of the Core, Nehalem and
 //! Skylake microarchitectures, and "Adaptive PEBS".
@@ -19,11 +19,11 @@ use crate::intel::registers::OVF_DS_BUFFER;
 use crate::intel::unit::Bus;
 use crate::{ExecMode, GeneralProtection, Retired};
 
-/// Counters that can be sampled, at most.
+/// The most counters that can be sampled.
 const MOST: usize = 8;
-/// The last branches that a record can have, at most.
+/// The most last branches that a record can have.
 const MOST_BRANCHES: usize = 32;
-/// Bytes of the largest record: all groups of the adaptive format.
+/// The size of the largest record in bytes: all groups of the adaptive format.
 const LARGEST: usize = 32 + 32 + 18 * 8 + 256 + MOST_BRANCHES * Branch::BYTES;
 
 /// MSR_PEBS_DATA_CFG: the groups of an adaptive record besides the basic one.
@@ -47,13 +47,13 @@ pub(crate) struct Sampler {
     enable: u64,
     /// MSR_PEBS_DATA_CFG.
     data_cfg: u64,
-    /// Counters that have overflowed and wait for their next event.
+    /// Counters that have overflowed and wait for their next event, one bit each.
     armed: u64,
     registers: Registers,
     xmm: [u8; 256],
 }
 
-/// What counters are to be reset to.
+/// The value to which each counter is to be reset, if it is.
 type Resets = [Option<u64>; MOST];
 
 impl Sampler {
@@ -88,7 +88,7 @@ impl Sampler {
         Ok(())
     }
 
-    /// MSR_PEBS_DATA_CFG is there.
+    /// Whether MSR_PEBS_DATA_CFG exists.
     pub(crate) fn is_adaptive(&self) -> bool {
         self.format == Some(Format::Adaptive)
     }
@@ -114,14 +114,14 @@ impl Sampler {
         self.xmm = *xmm;
     }
 
-    /// These counters have overflowed.
+    /// Notes that these counters have overflowed.
     pub(crate) fn arm(&mut self, counters: u64) {
         self.armed |= counters & self.enable & self.counters;
     }
 
-    /// The events of `counters` happened at an instruction. Stores a record when one of them is armed, and says what
-    /// counters are reset to: all that have overflowed. The record has the groups of MSR_PEBS_DATA_CFG if it is for one of
-    /// the counters in `adaptive`.
+    /// Handles the events of `counters` at one instruction. Stores a record if one of these counters is armed, and
+    /// returns the values to which counters are reset: all that have overflowed. The record has the groups of
+    /// MSR_PEBS_DATA_CFG if it is for one of the counters in `adaptive`.
     pub(crate) fn sample(
         &mut self,
         counters: u64,
@@ -147,7 +147,7 @@ impl Sampler {
         resets
     }
 
-    /// `None` where it does not fit or faults.
+    /// Stores a record. Returns `None` if it does not fit or an access faults.
     fn store(
         &self,
         format: Format,
@@ -167,7 +167,7 @@ impl Sampler {
         };
         let size = record.emit(format, &mut bytes).ok()?;
         let next = buffer.index.checked_add(size as u64)?;
-        // Out of bounds the record is left out, without a sign.
+        // A record that would be out of bounds is left out, and the processor does not report it.
         if buffer.index < buffer.base || next > buffer.absolute_maximum {
             bus.shared.violations.samples_dropped += 1;
             return None;
@@ -179,7 +179,7 @@ impl Sampler {
         Some(())
     }
 
-    /// The state behind the instruction, and the instruction itself as the eventing one. What is not modelled is 0.
+    /// The state after the instruction, and the instruction itself as the eventing one. What is not modelled is 0.
     fn record(&self, applicable: u64, retired: &Retired, bus: &Bus) -> Record<'static> {
         let registers = Registers { rip: retired.after.ip, ..self.registers };
         let registers = match retired.after.mode {
@@ -200,7 +200,7 @@ impl Sampler {
 }
 
 impl Sampler {
-    /// An adaptive record with these groups and no others. More branches than the stack has there are not.
+    /// Returns an adaptive record with these groups and no others. It cannot have more branches than the stack has.
     fn with_groups<'a>(
         &'a self,
         groups: u64,
@@ -227,7 +227,7 @@ impl Sampler {
     }
 }
 
-/// Outside 64-bit mode registers have 32 bits, and R8 to R15 are not there.
+/// Narrows registers to what exists outside 64-bit mode: they have 32 bits, and there are no R8 to R15.
 fn narrow(registers: Registers) -> Registers {
     let Registers { rflags, rip, rax, rbx, rcx, rdx, rsi, rdi, rbp, rsp, .. } = registers;
     let [rflags, rip, rax, rbx, rcx, rdx, rsi, rdi, rbp, rsp] =

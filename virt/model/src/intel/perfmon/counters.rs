@@ -1,8 +1,8 @@
-//! The general-purpose performance counters, as far as they count instructions and branches.
+//! The general-purpose performance counters, which here count instructions and branches.
 //!
-//! Counters with CMASK, INV or E set count conditions over cycles and stand still here, as do those of events that no
-//! profile lists. AnyThread makes no difference: there is one logical processor. Interrupts and exceptions are not counted,
-//! but for the instructions that make some: INT n, INT3, INTO, INT1.
+//! Counters with CMASK, INV or E set count conditions over cycles: they stand still here, as do counters of events that
+//! no profile lists. AnyThread makes no difference: there is one logical processor. Interrupts and exceptions are not
+//! counted, except those that an instruction makes: INT n, INT3, INTO, INT1.
 //!
 //! Source: SDM vol. 3, Performance Monitoring, "Architectural Performance Monitoring" and "Full-Width Writes to
 //! Performance Counter Registers"; vol. 4, the table "IA-32 Architectural MSRs".
@@ -16,7 +16,7 @@ use crate::intel::unit::{Bus, Seen, Shared, TracingUnit};
 use crate::intel::{IntelProfile, Registers};
 use crate::{Delivery, DeliveryKind, GeneralProtection, Retired};
 
-/// As many as any profile has.
+/// The largest number of counters in any profile.
 const MOST: usize = 8;
 
 #[derive(Debug)]
@@ -29,7 +29,7 @@ pub(crate) struct IntelCounters {
     events: &'static [IntelEvent],
     select: [u64; MOST],
     value: [u64; MOST],
-    /// Counters that count something when IA32_PERF_GLOBAL_CTRL lets them.
+    /// Counters that count something if IA32_PERF_GLOBAL_CTRL enables them.
     counting: u64,
     sampler: Sampler,
 }
@@ -59,13 +59,13 @@ impl IntelCounters {
         }
     }
 
-    /// Whether the registers go into a record at the next event.
+    /// Whether the registers are needed for a record at the next event.
     pub(crate) fn wants_registers(&self) -> bool {
         self.sampler.is_armed()
     }
 
-    /// How many instructions retire at least until one may be sampled next, without that one; none where it may be the
-    /// next one. An instruction counts once at most.
+    /// How many instructions retire at least before one that may be sampled; 0 if the next one may be. An instruction
+    /// counts once at most.
     pub(crate) fn until_sample(&self, shared: &Shared) -> u64 {
         if self.sampler.is_armed() {
             return 0;
@@ -79,7 +79,7 @@ impl IntelCounters {
             .unwrap_or(u64::MAX)
     }
 
-    /// The registers behind the instruction that retires next.
+    /// Sets the registers as they are after the instruction that retires next.
     pub(crate) fn set_registers(&mut self, registers: Registers, xmm: &[u8; 256]) {
         self.sampler.set_registers(registers, xmm);
     }
@@ -103,7 +103,7 @@ impl IntelCounters {
         }
     }
 
-    /// Bits that are reserved in IA32_PERFEVTSELx; AnyThread is there from version 3 on.
+    /// The bits that are reserved in IA32_PERFEVTSELx; AnyThread exists from version 3.
     fn select_reserved(&self) -> u64 {
         let any_thread = if self.profile.perfmon_version < 3 { evtsel::ANY_THREAD } else { 0 };
         let adaptive = if self.profile.pebs_baseline() { evtsel::ADAPTIVE_RECORD } else { 0 };
@@ -116,7 +116,7 @@ impl IntelCounters {
         (0..self.number).filter(is).fold(0, |counters, index| counters | 1 << index)
     }
 
-    /// What a counter counts, when it is on at all.
+    /// The event that a counter counts, if its event select enables it.
     fn event(&self, index: usize) -> Option<&'static IntelEvent> {
         let select = self.select[index];
         let plain = select & (evtsel::CMASK | evtsel::INV | evtsel::EDGE) == 0;
@@ -128,7 +128,7 @@ impl IntelCounters {
         self.select[index] & if cpl == 0 { evtsel::OS } else { evtsel::USR } != 0
     }
 
-    /// Counts an instruction that is what `happens` says.
+    /// Counts an instruction in each counter for whose event `happens` returns true.
     fn count(&mut self, retired: &Retired, happens: impl Fn(Counted) -> bool, bus: &mut Bus) {
         let enabled = bus.shared.perfmon.enabled_counters() & self.counting;
         let (mut events, mut overflows, mut interrupts) = (0, 0, 0);
@@ -138,7 +138,7 @@ impl IntelCounters {
             if !self.counts_level(index, retired.before.cpl) || !happens(event.what) {
                 continue;
             }
-            // AnyThread must be clear for a precise event, too.
+            // AnyThread must also be clear for a precise event.
             let precise = event.precise & 1 << index != 0 && self.select[index] & evtsel::ANY_THREAD == 0;
             events |= if precise { bit } else { 0 };
             self.value[index] = self.value[index].wrapping_add(1) & self.mask;
@@ -150,7 +150,7 @@ impl IntelCounters {
         if events | overflows == 0 {
             return;
         }
-        // What had overflowed before arms the sampling of this event; what overflows now arms that of the next one.
+        // A counter that overflowed before samples this event; a counter that overflows now will sample its next event.
         let adaptive = self.adaptive();
         for (counter, reset) in self.sampler.sample(events, adaptive, retired, bus).into_iter().enumerate() {
             if let Some(reset) = reset {
@@ -165,7 +165,7 @@ impl IntelCounters {
     }
 }
 
-/// Whether an instruction counts as one of these.
+/// Whether an instruction counts as an event of this kind.
 fn happens(what: Counted, seen: &Seen) -> bool {
     let kind = seen.decoded.kind;
     match what {
@@ -207,7 +207,7 @@ impl TracingUnit for IntelCounters {
                 let bit = 1 << index;
                 self.counting = self.counting & !bit | if self.event(index).is_some() { bit } else { 0 };
             }
-            // The lower half counts; its sign is extended.
+            // The lower half of the value is written, with its sign extended.
             CounterRegister::Value(index) => self.value[index] = value as u32 as i32 as u64 & self.mask,
             CounterRegister::FullWidth(index) if value & !self.mask == 0 => self.value[index] = value,
             CounterRegister::PebsEnable => self.sampler.write_enable(value)?,
@@ -225,7 +225,7 @@ impl TracingUnit for IntelCounters {
         self.count(retired, |what| happens(what, seen), bus);
     }
 
-    /// INT n and its kin are instructions, which retire; nothing else that is delivered is counted.
+    /// INT n and its kin are instructions, which retire; no other delivery is counted.
     fn deliver(&mut self, delivery: &Delivery, _: &Taken, bus: &mut Bus) {
         if delivery.kind != DeliveryKind::SoftwareInterrupt {
             return;

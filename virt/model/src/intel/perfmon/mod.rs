@@ -1,8 +1,9 @@
-//! The global performance-monitoring registers, the local APIC's LVT entry, and PMIs on their way.
+//! The global performance-monitoring registers, the local APIC's LVT entry, and the performance-monitoring interrupts
+//! (PMIs) on their way.
 //!
-//! All units share it: each one signals here what raises a PMI. The PMI reaches the local APIC after a skid, which
-//! drops it or delivers it by its LVT entry. The rules for writes of the IA32_PERF_GLOBAL registers are here. The
-//! counters are a unit of their own, in `counters.rs`, with the rules for their event selects and values.
+//! All units share this module: each one signals here that a PMI is raised. After a skid the PMI reaches the local
+//! APIC, which drops it or delivers it as its LVT entry says. The rules for writes of the IA32_PERF_GLOBAL registers
+//! are here. The counters are a unit of their own, in `counters.rs`, with the rules for their event selects and values.
 //!
 //! Source: SDM vol. 3, "Architectural Performance Monitoring", and Advanced Programmable Interrupt Controller, "Local
 //! Vector Table".
@@ -20,7 +21,7 @@ const LVT_WRITABLE: u32 = LVT_MASK | 0x7ff;
 const DELIVERY_FIXED: u32 = 0;
 const DELIVERY_NMI: u32 = 4;
 
-/// PMIs that can be on their way at once; more of them merge.
+/// The most PMIs that can be on their way at once; further PMIs merge with them.
 const ON_THE_WAY: usize = 2;
 
 #[derive(Debug)]
@@ -40,9 +41,9 @@ pub(crate) struct Perfmon {
 /// A PMI on its way.
 #[derive(Clone, Copy, Debug)]
 struct Waiting {
-    /// Instructions until it reaches the local APIC.
+    /// Instructions that retire before it reaches the local APIC.
     left: u32,
-    /// It is that of a filled ToPA region.
+    /// It was raised by a filled ToPA region.
     topa: bool,
 }
 
@@ -53,7 +54,7 @@ impl Perfmon {
             counters: profile.counters.as_ref().map_or(0, |counters| (1 << counters.number) - 1),
             has_pt: profile.has_pt(),
             status: 0,
-            // Counters are enabled after reset, each by its own register only.
+            // After reset the counters are enabled here, so that each is controlled by its own event select only.
             ctrl: profile.counters.as_ref().map_or(0, |counters| (1 << counters.number) - 1),
             lvt: LVT_MASK,
             skid,
@@ -93,8 +94,8 @@ impl Perfmon {
         Ok(())
     }
 
-    /// Those of the counters, OvfDSBuffer, Trace_ToPA_PMI; from version 3 on Ovf_Uncore, from version 4 on LBR_FRZ,
-    /// CTR_FRZ and ASCI.
+    /// The status bits that exist: those of the counters, OvfDSBuffer and Trace_ToPA_PMI; from version 3 Ovf_Uncore;
+    /// from version 4 LBR_FRZ, CTR_FRZ and ASCI.
     fn status_bits(&self) -> u64 {
         let topa = if self.has_pt { TRACE_TOPA_PMI } else { 0 };
         let uncore = if self.version >= 3 { 1 << 61 } else { 0 };
@@ -111,12 +112,12 @@ impl Perfmon {
         self.status
     }
 
-    /// The processor clears bits of IA32_PERF_GLOBAL_STATUS.
+    /// Clears bits of IA32_PERF_GLOBAL_STATUS, as the processor does.
     pub(crate) fn clear_status(&mut self, bits: u64) {
         self.status &= !bits;
     }
 
-    /// A counter has overflowed, without a PMI.
+    /// Sets the status bits of counters that have overflowed, without a PMI.
     pub(crate) fn set_status(&mut self, bits: u64) {
         self.status |= bits;
     }
@@ -134,20 +135,20 @@ impl Perfmon {
         self.lvt = value & LVT_WRITABLE;
     }
 
-    /// INIT. Source: SDM vol. 3, Advanced Programmable Interrupt Controller, "Local APIC State After an INIT Reset": as
-    /// after power-up, when LVT registers are 0 but for their mask bits.
+    /// Processes INIT. Source: SDM vol. 3, Advanced Programmable Interrupt Controller, "Local APIC State After an INIT
+    /// Reset": the state is that after power-up, in which LVT registers are 0 except for their mask bits.
     pub(crate) fn init(&mut self) {
         self.lvt = LVT_MASK;
     }
 
-    /// Something that raises a PMI happened: sets status bits and sends the PMI on its way. Freezes what is to be frozen.
+    /// Raises a PMI: sets status bits, sends the PMI on its way, and freezes what IA32_DEBUGCTL says.
     pub(crate) fn signal(&mut self, status: u64, debugctl: &mut DebugCtl) {
         self.status |= status;
         let topa = status == TRACE_TOPA_PMI;
         if let Some(free) = self.waiting.iter_mut().find(|slot| slot.is_none()) {
             *free = Some(Waiting { left: self.skid, topa });
         }
-        // From version 4 on the processor says so in a bit of its own, before it switches off what software had on.
+        // From version 4 the processor freezes with a status bit; before that it clears the software's enable bits.
         if debugctl.freezes_lbrs() {
             match self.version {
                 4.. => self.status |= LBR_FRZ,
@@ -166,13 +167,13 @@ impl Perfmon {
         self.waiting.iter().any(Option::is_some)
     }
 
-    /// How many instructions retire until the next PMI reaches the local APIC, the one included with which it does.
+    /// How many instructions retire until the next PMI reaches the local APIC, including the one at which it arrives.
     pub(crate) fn until_arrival(&self) -> u32 {
         let left = self.waiting.iter().flatten().map(|waiting| waiting.left.saturating_add(1));
         left.min().unwrap_or(u32::MAX)
     }
 
-    /// Takes the PMIs of ToPA regions on their way back, for PendToPAPMI.
+    /// Recalls the PMIs of ToPA regions that are on their way, for PendToPAPMI. Returns whether there were any.
     pub(crate) fn recall(&mut self) -> bool {
         let topa = |slot: &Option<Waiting>| slot.is_some_and(|waiting| waiting.topa);
         let any = self.waiting.iter().any(topa);
@@ -199,7 +200,7 @@ impl Perfmon {
         }
     }
 
-    /// Tracing ended: what is on its way arrives.
+    /// Lets all PMIs arrive that are on their way, because tracing ended.
     pub(crate) fn arrive(&mut self, violations: &mut IntelViolations) {
         for index in 0..ON_THE_WAY {
             if self.waiting[index].take().is_some() {

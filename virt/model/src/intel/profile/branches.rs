@@ -1,8 +1,8 @@
-//! What a processor records of branches, and what it counts.
+//! The part of a profile about branch records, samples and counters.
 
 use pugmark_decoder_core::pebs::Format;
 
-/// The debug control register's layout, which is the family's.
+/// The debug control register's layout, which depends on the family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DebugControl {
     /// IA32_DEBUGCTL: Core Solo and Duo and later.
@@ -18,22 +18,22 @@ pub enum DebugControl {
 pub struct DebugStore {
     /// The debug control register.
     pub control: DebugControl,
-    /// CPUID.01H:ECX\[2\]: the save area has 64-bit fields in every mode.
+    /// Whether the save area has 64-bit fields in every mode, CPUID.01H:ECX\[2\].
     pub dtes64: bool,
-    /// CPUID.01H:ECX\[4\]: branch records can be stored by privilege level.
+    /// Whether branch records can be filtered by privilege level, CPUID.01H:ECX\[4\].
     pub ds_cpl: bool,
-    /// Branch records say whether the branch was predicted.
+    /// Whether branch records say if the branch was predicted.
     pub predicted: bool,
-    /// PEBS; `None`: IA32_MISC_ENABLE says that there is none.
+    /// PEBS; `None` if IA32_MISC_ENABLE reports that it is unavailable.
     pub pebs: Option<Pebs>,
 }
 
 /// Processor Event Based Sampling.
 #[derive(Debug)]
 pub struct Pebs {
-    /// The format of its records, which IA32_PERF_CAPABILITIES\[11:8\] names.
+    /// The format of its records, as IA32_PERF_CAPABILITIES\[11:8\] reports it.
     pub format: Format,
-    /// How many counters can be sampled, from the first on.
+    /// How many counters can be sampled, counted from the first one.
     pub counters: u32,
     /// Bits of IA32_PEBS_ENABLE that can be set besides those of the counters: load latency, which is not modelled.
     pub other_bits: u64,
@@ -44,7 +44,7 @@ pub struct Pebs {
 pub struct LbrStack {
     /// IA32_PERF_CAPABILITIES\[5:0\].
     pub format: u8,
-    /// How many records.
+    /// The number of records.
     pub entries: u32,
     /// MSR_LASTBRANCH_0_FROM_IP.
     pub from: u32,
@@ -54,13 +54,13 @@ pub struct LbrStack {
     pub info: Option<u32>,
     /// MSR_LASTBRANCH_TOS.
     pub tos: u32,
-    /// MSR_LER_FROM_LIP; MSR_LER_TO_LIP is the one behind it.
+    /// MSR_LER_FROM_LIP; MSR_LER_TO_LIP is the next register.
     pub ler: u32,
-    /// Bits of MSR_LBR_SELECT that can be set; 0 when there is no such register.
+    /// Bits of MSR_LBR_SELECT that can be set; 0 if there is no such register.
     pub select: u64,
-    /// The stack's registers can be written.
+    /// Whether the stack's registers can be written.
     pub writable: bool,
-    /// It and TR cannot be used together: what is in the stack is undefined then.
+    /// Whether the stack's contents are undefined while TR is set.
     pub excludes_tr: bool,
 }
 
@@ -71,9 +71,9 @@ pub struct CounterProfile {
     pub number: u32,
     /// Bits of a counter, CPUID.0AH:EAX\[23:16\].
     pub width: u32,
-    /// IA32_PERF_CAPABILITIES\[13\]: IA32_A_PMCx can be written in full width.
+    /// Whether the full width of counters can be written, by IA32_A_PMCx: IA32_PERF_CAPABILITIES\[13\].
     pub full_width: bool,
-    /// What can be counted.
+    /// The events that can be counted.
     pub events: &'static [IntelEvent],
 }
 
@@ -84,9 +84,9 @@ pub struct IntelEvent {
     pub select: u8,
     /// Unit mask.
     pub umask: u8,
-    /// What it counts.
+    /// What the event counts.
     pub what: Counted,
-    /// The counters that can sample it (PEBS), as bits.
+    /// The counters that can sample the event (PEBS), one bit each.
     pub precise: u32,
 }
 

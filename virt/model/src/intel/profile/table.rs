@@ -1,13 +1,13 @@
-//! The profiles. Signatures and leaves are those that parts of these families report; where parts differ, one was
-//! chosen. `sapphire-rapids` has every capability of Intel PT that there is, more ranges than its parts have included.
-//! The Debug Store, last branch records and counters are those of all profiles but `sapphire-rapids`, which has none of
-//! them, as if it ran under a hypervisor.
+//! The table of profiles. Signatures and leaves are those that real parts of these families report; where parts differ,
+//! one was chosen. `sapphire-rapids` has every capability of Intel PT, and more address ranges than real parts. All
+//! profiles except `sapphire-rapids` have the Debug Store, last branch records and counters. `sapphire-rapids` has none
+//! of these, as if it ran under a hypervisor.
 
 use pugmark_decoder_core::pebs::Format;
 
 use super::{Counted, CounterProfile, DebugControl, DebugStore, IntelEvent, IntelProfile, LbrStack, Pebs};
 
-/// No Intel PT, no frequencies, no counters: what the profiles below say otherwise, or not.
+/// No Intel PT, no frequencies, no counters: the defaults of the profiles below.
 const NOTHING: IntelProfile = IntelProfile {
     name: "",
     signature: 0,
@@ -54,7 +54,7 @@ pub(super) static ALL: [IntelProfile; 7] = [
             dtes64: true,
             ds_cpl: true,
             predicted: true,
-            // Its counters, which are NetBurst's own, are not modelled.
+            // NetBurst's counters are not modelled, so there is nothing to sample.
             pebs: None,
         }),
         non_turbo_ratio: 15,
@@ -235,7 +235,7 @@ pub(super) static ALL: [IntelProfile; 7] = [
     },
 ];
 
-/// Its last branch records, which are halves of one register each, and its counters are not modelled.
+/// Not modelled are its counters, and its last branch records, of which two share one register.
 pub(super) static PENTIUM_M: IntelProfile = IntelProfile {
     name: "pentium-m",
     signature: 0x0000_06d8,
@@ -253,7 +253,7 @@ pub(super) static PENTIUM_M: IntelProfile = IntelProfile {
     ..NOTHING
 };
 
-/// The stack of Skylake and Ice Lake.
+/// The last branch record stack of Skylake and Ice Lake.
 const SKYLAKE_STACK: LbrStack = LbrStack {
     format: 5,
     entries: 32,
@@ -299,7 +299,7 @@ static BROADWELL_EVENTS: [IntelEvent; 11] = [
     event(0xc4, 0x04, Counted::Branches, 0b1111),
     event(0xc4, 0x08, Counted::NearReturns, 0b1111),
     event(0xc4, 0x20, Counted::NearTaken, 0b1111),
-    // Here they are counted, and not sampled.
+    // Far branches are counted here, but not sampled.
     event(0xc4, 0x40, Counted::FarBranches, 0),
     event(0xc5, 0x00, Counted::Mispredicted, 0),
     event(0xc5, 0x04, Counted::Mispredicted, 0b1111),

@@ -1,11 +1,12 @@
-//! The Intel PT unit: its MSRs, the packets it generates, and the way of the packets into memory.
+//! The Intel Processor Trace (PT) unit: its MSRs, the packets it generates, and the way of the packets into memory.
 //!
-//! Which values WRMSR accepts is in `msr_rules.rs`, and nowhere else. `packetizer` makes packets from instructions
-//! and events, `output` writes them to a ToPA table's regions or to a single range and says when a region is full.
-//! This module joins them: it holds the registers' values, sets IA32_RTIT_STATUS and signals PMIs.
+//! `msr_rules.rs` alone decides which values WRMSR accepts. `packetizer` makes packets from instructions and events;
+//! `output` writes them to the regions of a ToPA table (Table of Physical Addresses) or to a single range, and reports
+//! when a region is full. This module joins them: it holds the registers' values, sets IA32_RTIT_STATUS and signals
+//! PMIs.
 //!
-//! IP payloads and the comparison with address ranges have RIPs, not linear addresses: CPUID.14H.0:ECX.LIP is clear
-//! in all profiles.
+//! IP payloads, and the addresses compared with address ranges, are RIPs, not linear addresses: CPUID.14H.0:ECX.LIP is
+//! clear in all profiles.
 //!
 //! Source: SDM vol. 3, Intel Processor Trace, in particular "Packet Decoding of RIP versus LIP".
 
@@ -25,7 +26,7 @@ pub use output::OperationalError;
 use output::Output;
 use packetizer::Packetizer;
 
-/// Bytes that leave the internal buffer together, when nothing holds output up.
+/// The number of bytes that leave the internal buffer together, when output is not delayed.
 const BATCH: usize = 64;
 
 #[derive(Debug)]
@@ -38,9 +39,9 @@ pub(crate) struct Pt {
     addresses: [u64; 8],
     packetizer: Packetizer,
     output: Output,
-    /// Bytes that stay in the internal buffer.
+    /// The number of bytes that stay in the internal buffer.
     visibility: usize,
-    /// Bytes that leave it per instruction, when output can fall behind.
+    /// The number of bytes that leave it per instruction, if output can be too slow.
     drain: Option<usize>,
     error: Option<OperationalError>,
 }
@@ -62,7 +63,7 @@ impl Pt {
         }
     }
 
-    /// Why Error was set last.
+    /// Returns why Error was set last.
     pub(crate) fn operational_error(&self) -> Option<OperationalError> {
         self.error
     }
@@ -134,7 +135,7 @@ impl Pt {
         Ok(())
     }
 
-    /// After packets were generated: output and what comes of it.
+    /// After packets were generated: moves bytes to the output and handles the consequences.
     fn settle(&mut self, next: &crate::Context, bus: &mut Bus) {
         self.after_packets();
         let ready = self.packetizer.buffered().saturating_sub(self.visibility);
@@ -186,7 +187,7 @@ impl Pt {
         self.packetizer.cut();
     }
 
-    /// The MSRs that may be written only with TraceEn clear.
+    /// Writes one of the MSRs that can be written only while TraceEn is clear.
     fn write_configuration(&mut self, number: u32, value: u64) -> Result<(), GeneralProtection> {
         if self.tracing() {
             return Err(GeneralProtection);

@@ -1,16 +1,16 @@
-//! Which values WRMSR accepts. Source: SDM vol. 3, Intel Processor Trace, "Enabling and Configuration MSRs" and
-//! "Detection of Intel Processor Trace and Capability Enumeration".
+//! The values that WRMSR accepts for Intel PT's MSRs. Source: SDM vol. 3, Intel Processor Trace, "Enabling and
+//! Configuration MSRs" and "Detection of Intel Processor Trace and Capability Enumeration".
 
 use crate::GeneralProtection;
 use crate::intel::IntelProfile;
 use crate::intel::registers::{cap_ebx, cap_ecx, ctl, status};
 
-/// IA32_RTIT_CTL: may `new` replace `old`?
+/// Checks a write of IA32_RTIT_CTL that replaces the value `old` by `new`.
 pub(crate) fn check_ctl(profile: &IntelProfile, old: u64, new: u64) -> Result<(), GeneralProtection> {
     let tracing = new & ctl::TRACE_EN != 0;
-    // While TraceEn is set only a write that clears it may change anything.
+    // While TraceEn is set, only a write that clears it may change anything.
     let changes_live = old & ctl::TRACE_EN != 0 && tracing && new != old;
-    // No output scheme: the single range needs its capability.
+    // With neither ToPA nor fabric, output goes to the single range, which needs its capability.
     let no_output =
         tracing && new & (ctl::TOPA | ctl::FABRIC_EN) == 0 && !profile.output(cap_ecx::SINGLE_RANGE);
     let no_branches = tracing && new & ctl::BRANCH_EN == 0 && !profile.feature(cap_ebx::MTC);
@@ -25,7 +25,7 @@ pub(crate) fn check_ctl(profile: &IntelProfile, old: u64, new: u64) -> Result<()
     if refused { Err(GeneralProtection) } else { Ok(()) }
 }
 
-/// The bits of IA32_RTIT_CTL that are not reserved. The encodings of fields are checked apart.
+/// The bits of IA32_RTIT_CTL that are not reserved. The encodings of fields are checked separately.
 fn writable_ctl(profile: &IntelProfile) -> u64 {
     let always = ctl::TRACE_EN | ctl::OS | ctl::USER | ctl::TSC_EN | ctl::DIS_RETC | ctl::BRANCH_EN;
     let addr_cfg = 0xffff << 32;
@@ -51,13 +51,13 @@ fn writable_ctl(profile: &IntelProfile) -> u64 {
     writable
 }
 
-/// An encoding is allowed when CPUID enumerates it. A part without the field enumerates none, and 0 stays legal.
+/// Whether CPUID enumerates the encoding. A part that lacks the field enumerates none, and 0 is always legal.
 fn encoding_allowed(enumerated: u16, encoding: u32) -> bool {
     encoding == 0 || enumerated >> encoding & 1 != 0
 }
 
-/// IA32_RTIT_STATUS with TraceEn clear. FilterEn, ContextEn and TriggerEn are not looked at: writes of them are
-/// ignored.
+/// Checks a write of IA32_RTIT_STATUS with TraceEn clear. FilterEn, ContextEn and TriggerEn may have any value: writes
+/// of them are ignored.
 pub(crate) fn check_status(profile: &IntelProfile, value: u64) -> Result<(), GeneralProtection> {
     let mut writable = 0b111 | status::ERROR | status::STOPPED;
     if profile.counts_packet_bytes() {
@@ -69,36 +69,36 @@ pub(crate) fn check_status(profile: &IntelProfile, value: u64) -> Result<(), Gen
     reserved(value, !writable)
 }
 
-/// IA32_RTIT_OUTPUT_BASE with TraceEn clear.
+/// Checks a write of IA32_RTIT_OUTPUT_BASE with TraceEn clear.
 pub(crate) fn check_output_base(profile: &IntelProfile, value: u64) -> Result<(), GeneralProtection> {
     output_exists(profile)?;
     reserved(value, profile.beyond_physical() | 0x7f)
 }
 
-/// Whether IA32_RTIT_OUTPUT_BASE and IA32_RTIT_OUTPUT_MASK_PTRS exist: output to memory is supported.
+/// Checks that IA32_RTIT_OUTPUT_BASE and IA32_RTIT_OUTPUT_MASK_PTRS exist: output to memory is supported.
 pub(crate) fn output_exists(profile: &IntelProfile) -> Result<(), GeneralProtection> {
     exists(profile.output(cap_ecx::TOPA | cap_ecx::SINGLE_RANGE))
 }
 
-/// IA32_RTIT_CR3_MATCH with TraceEn clear.
+/// Checks a write of IA32_RTIT_CR3_MATCH with TraceEn clear.
 pub(crate) fn check_cr3_match(profile: &IntelProfile, value: u64) -> Result<(), GeneralProtection> {
     cr3_match_exists(profile)?;
     reserved(value, 0x1f)
 }
 
-/// Whether IA32_RTIT_CR3_MATCH exists.
+/// Checks that IA32_RTIT_CR3_MATCH exists.
 pub(crate) fn cr3_match_exists(profile: &IntelProfile) -> Result<(), GeneralProtection> {
     exists(profile.feature(cap_ebx::CR3_FILTERING))
 }
 
-/// IA32_RTIT_ADDRn_A or _B, the `index`th of all, with TraceEn clear.
+/// Checks a write of IA32_RTIT_ADDRn_A or _B with TraceEn clear; `index` counts all of these registers from 0.
 pub(crate) fn check_addr(profile: &IntelProfile, index: u32, value: u64) -> Result<(), GeneralProtection> {
     addr_exists(profile, index)?;
     let canonical = ((value << 16) as i64 >> 16) as u64 == value;
     exists(canonical)
 }
 
-/// Whether the `index`th of IA32_RTIT_ADDRn_A/_B exists.
+/// Checks that the IA32_RTIT_ADDRn_A or _B with this index exists.
 pub(crate) fn addr_exists(profile: &IntelProfile, index: u32) -> Result<(), GeneralProtection> {
     exists(profile.feature(cap_ebx::IP_FILTERING) && index / 2 < profile.address_ranges)
 }

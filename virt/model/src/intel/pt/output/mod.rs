@@ -1,4 +1,4 @@
-//! Where packet bytes go. Source: SDM vol. 3, Intel Processor Trace, "Trace Output".
+//! The output of packet bytes to memory. Source: SDM vol. 3, Intel Processor Trace, "Trace Output".
 
 mod single_range;
 mod topa;
@@ -9,7 +9,7 @@ use crate::intel::{IntelProfile, IntelViolations};
 use single_range::SingleRange;
 use topa::Topa;
 
-/// Why IA32_RTIT_STATUS.Error was set. Hardware does not tell; tests want to know.
+/// Why IA32_RTIT_STATUS.Error was set. Hardware does not report the reason; it is here for tests.
 ///
 /// Source: SDM vol. 3, Intel Processor Trace, "Single-Range Output Errors" and "ToPA Errors".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,12 +36,12 @@ pub enum OperationalError {
         /// Its physical address.
         table: u64,
     },
-    /// The table lies where no memory is.
+    /// There is no memory at the table's address.
     TableUnreadable {
         /// The physical address of the page.
         address: u64,
     },
-    /// A ToPA entry has reserved bits, address bits beyond MAXPHYADDR, or INT or STOP beside END.
+    /// A ToPA entry has reserved bits or address bits beyond MAXPHYADDR, or it has INT or STOP together with END.
     ReservedBits {
         /// The entry's physical address.
         address: u64,
@@ -55,17 +55,17 @@ pub enum OperationalError {
         /// The entry.
         entry: u64,
     },
-    /// END in entry 0.
+    /// Entry 0 of a table has END.
     EndInFirstEntry {
         /// The entry's physical address.
         address: u64,
     },
-    /// On parts with a single entry: entry 1 is not END.
+    /// On parts whose tables have a single entry: entry 1 does not have END.
     NoEndInSecondEntry {
         /// The entry's physical address.
         address: u64,
     },
-    /// On parts with a single entry: END does not point back to its own table.
+    /// On parts whose tables have a single entry: the END entry does not point back to its own table.
     EndElsewhere {
         /// The entry's physical address.
         address: u64,
@@ -74,10 +74,10 @@ pub enum OperationalError {
     },
 }
 
-/// What came of writing bytes.
+/// The result of writing bytes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Written {
-    /// How many left the internal buffer.
+    /// How many bytes left the internal buffer.
     pub(crate) count: usize,
     /// A region with INT was filled.
     pub(crate) int: bool,
@@ -89,7 +89,7 @@ pub(crate) struct Written {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Scheme {
-    /// Nothing to write to: TraceEn is clear, or Stopped or Error was set with it.
+    /// No output: TraceEn is clear, or it was set while Stopped or Error was set.
     Off,
     SingleRange,
     Topa,
@@ -102,7 +102,7 @@ pub(crate) struct Output {
     scheme: Scheme,
     base: u64,
     mask_ptrs: u64,
-    /// What RDMSR shows while TraceEn is set: one write behind.
+    /// The base and pointers that RDMSR shows while TraceEn is set: those before the last write.
     stale: (u64, u64),
     range: Option<SingleRange>,
     topa: Topa,
@@ -120,7 +120,7 @@ impl Output {
         }
     }
 
-    /// IA32_RTIT_OUTPUT_BASE.
+    /// Returns IA32_RTIT_OUTPUT_BASE as RDMSR shows it.
     pub(crate) fn base(&self) -> u64 {
         if self.scheme == Scheme::Off { self.base } else { self.stale.0 }
     }
@@ -129,7 +129,7 @@ impl Output {
         self.base = value;
     }
 
-    /// IA32_RTIT_OUTPUT_MASK_PTRS.
+    /// Returns IA32_RTIT_OUTPUT_MASK_PTRS as RDMSR shows it.
     pub(crate) fn mask_ptrs(&self) -> u64 {
         if self.scheme == Scheme::Off { self.mask_ptrs } else { self.stale.1 }
     }
@@ -138,7 +138,7 @@ impl Output {
         self.mask_ptrs = value | 0x7f;
     }
 
-    /// TraceEn was set with Stopped and Error clear.
+    /// Starts output: TraceEn was set with Stopped and Error clear.
     pub(crate) fn start(&mut self, ctl: u64, mem: &dyn PhysMemory) -> Result<(), OperationalError> {
         self.stale = (self.base, self.mask_ptrs);
         if ctl & ctl::FABRIC_EN != 0 {
@@ -153,7 +153,7 @@ impl Output {
         Ok(())
     }
 
-    /// Writes some of `bytes`: as many as go without anything happening, or up to where something does.
+    /// Writes bytes from the front of `bytes`, up to the first point at which something must be reported.
     pub(crate) fn write(
         &mut self,
         bytes: &[u8],
@@ -176,7 +176,7 @@ impl Output {
         }
     }
 
-    /// TraceEn was cleared: the MSRs have their values.
+    /// Ends output: TraceEn was cleared, and the MSRs get their final values.
     pub(crate) fn finish(&mut self, mem: &dyn PhysMemory, violations: &mut IntelViolations) {
         (self.base, self.mask_ptrs) = self.pointers();
         if self.scheme == Scheme::Topa {

@@ -12,7 +12,7 @@ pub(super) struct SingleRange {
 }
 
 impl SingleRange {
-    /// From IA32_RTIT_OUTPUT_BASE and IA32_RTIT_OUTPUT_MASK_PTRS.
+    /// Makes the range from IA32_RTIT_OUTPUT_BASE and IA32_RTIT_OUTPUT_MASK_PTRS.
     pub(super) fn new(base: u64, mask_ptrs: u64) -> Result<Self, OperationalError> {
         let mask = mask_ptrs as u32 | 0x7f;
         let offset = (mask_ptrs >> 32) as u32;
@@ -28,7 +28,7 @@ impl SingleRange {
         Ok(Self { base, mask, offset })
     }
 
-    /// Writes some of `bytes`, up to the wrap; how many.
+    /// Writes bytes from the front of `bytes`, up to the wrap. Returns how many.
     pub(super) fn write(&mut self, bytes: &[u8], mem: &mut dyn PhysMemory, missed: &mut u32) -> usize {
         let room = u64::from(self.mask - self.offset) + 1;
         let len = room.min(bytes.len() as u64) as usize;
@@ -39,7 +39,7 @@ impl SingleRange {
         len
     }
 
-    /// IA32_RTIT_OUTPUT_MASK_PTRS.
+    /// Returns IA32_RTIT_OUTPUT_MASK_PTRS.
     pub(super) fn mask_ptrs(&self) -> u64 {
         u64::from(self.offset) << 32 | u64::from(self.mask)
     }

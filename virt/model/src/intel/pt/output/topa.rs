@@ -1,4 +1,5 @@
-//! Table of Physical Addresses. Source: SDM vol. 3, Intel Processor Trace, "Table of Physical Addresses (ToPA)".
+//! Output through a Table of Physical Addresses (ToPA), whose entries name the regions of memory that are filled in
+//! turn. Source: SDM vol. 3, Intel Processor Trace, "Table of Physical Addresses (ToPA)".
 
 use super::OperationalError;
 use crate::PhysMemory;
@@ -11,13 +12,13 @@ const STOP: u64 = 1 << 4;
 const RESERVED: u64 = 1 << 1 | 1 << 3 | 1 << 5 | 0b11 << 10;
 
 const ENTRIES_IN_PAGE: usize = 512;
-/// MaskOrTableOffset is 25 bits wide; after the last entry comes the first.
+/// MaskOrTableOffset is 25 bits wide; the first entry follows the last one.
 const LAST_INDEX: u32 = (1 << 25) - 1;
 
-/// Parts with a single entry raise the PMI so many bytes before the region is full.
+/// Parts whose tables have a single entry raise the PMI this number of bytes before the region is full.
 const SINGLE_ENTRY_MARGIN: u64 = 512;
 
-/// A region was filled, or on single-entry parts nearly so.
+/// What happens because a region was filled, or on single-entry parts nearly filled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Filled {
     /// A PMI is signalled.
@@ -26,7 +27,7 @@ pub(super) struct Filled {
     pub(super) stop: bool,
 }
 
-/// The region that output goes to.
+/// The region that is being filled.
 #[derive(Clone, Copy, Debug, Default)]
 struct Region {
     base: u64,
@@ -37,8 +38,8 @@ struct Region {
 
 /// A walk through tables and their regions.
 ///
-/// The page of the table that is in use is read once and cached until the walk leaves it or tracing ends, as a
-/// processor may: what software changes meanwhile is not seen, but it is counted.
+/// As a processor may, the walk reads the current page of the table once and caches it until the walk leaves the page
+/// or tracing ends: changes that software makes in the meantime are not seen, but they are counted.
 #[derive(Debug)]
 pub(super) struct Topa {
     single_entry: bool,
@@ -65,7 +66,7 @@ impl Topa {
         }
     }
 
-    /// TraceEn was set: reads the entry that the MSRs point at.
+    /// Starts the walk when TraceEn was set: reads the entry to which the MSRs point.
     pub(super) fn start(
         &mut self,
         base: u64,
@@ -90,8 +91,8 @@ impl Topa {
         Ok(())
     }
 
-    /// Writes some of `bytes`, up to the end of the region or to the single-entry margin; how many, and what happened
-    /// there.
+    /// Writes bytes from the front of `bytes`, up to the end of the region or to the single-entry margin. Returns how
+    /// many, and what happened there.
     pub(super) fn write(
         &mut self,
         bytes: &[u8],
@@ -114,7 +115,7 @@ impl Topa {
         }
         let filled = Filled { int: self.region.int && !early, stop: self.region.stop };
         if filled.stop {
-            // The pointers stay at this entry, the offset at its size.
+            // The pointers stay at this entry, and the offset stays at the region's size.
             return Ok((len, filled));
         }
         self.offset = 0;
@@ -127,7 +128,7 @@ impl Topa {
         if self.page_address.is_some_and(|page| page != loaded) {
             self.note_edits(mem, violations);
         }
-        // A pointer to another table, or round to this one again, leaves the cached page too.
+        // A pointer to another table, or back to this one, leaves the cached page too.
         if self.entry_in_page() & END != 0 && self.page_address == Some(loaded) {
             self.note_edits(mem, violations);
         }
@@ -137,18 +138,19 @@ impl Topa {
         }
     }
 
-    /// Tracing ended: the cached entries are let go.
+    /// Drops the cached entries, because tracing ended.
     pub(super) fn finish(&mut self, mem: &dyn PhysMemory, violations: &mut IntelViolations) {
         self.note_edits(mem, violations);
         self.page_address = None;
     }
 
-    /// IA32_RTIT_OUTPUT_BASE and IA32_RTIT_OUTPUT_MASK_PTRS.
+    /// Returns IA32_RTIT_OUTPUT_BASE and IA32_RTIT_OUTPUT_MASK_PTRS.
     pub(super) fn pointers(&self) -> (u64, u64) {
         (self.table, self.offset << 32 | u64::from(self.index) << 7 | 0x7f)
     }
 
-    /// Makes the entry at `index` the current one, through the pointer to another table if it is one.
+    /// Makes the entry at `index` the current one. If it points to another table, continues at that table's first
+    /// entry.
     fn enter(&mut self, mem: &dyn PhysMemory) -> Result<(), OperationalError> {
         let entry = self.load(mem)?;
         if entry & END == 0 {
@@ -160,7 +162,7 @@ impl Topa {
         self.offset = 0;
         self.page_address = None;
         let first = self.load(mem)?;
-        // The END bit is illegal in entry 0, so this ends.
+        // END is illegal in entry 0, so there is no further table to follow.
         self.region = self.check_region(first)?;
         Ok(())
     }
@@ -184,7 +186,7 @@ impl Topa {
         Ok(Region { base, size, int: entry & INT != 0, stop: entry & STOP != 0 })
     }
 
-    /// An END entry's next table. Its size field is ignored.
+    /// Returns the next table of an END entry. The entry's size field is ignored.
     fn check_end(&self, entry: u64) -> Result<u64, OperationalError> {
         let address = self.entry_address();
         if self.index == 0 {
@@ -200,7 +202,7 @@ impl Topa {
         Ok(next)
     }
 
-    /// Parts with a single entry need END back to the same table in entry 1.
+    /// Checks entry 1: on parts whose tables have a single entry, it must have END and point to the same table.
     fn check_single_entry(&mut self, mem: &dyn PhysMemory) -> Result<(), OperationalError> {
         let current = core::mem::replace(&mut self.index, 1);
         let second = self.load(mem);
@@ -215,7 +217,7 @@ impl Topa {
         checked
     }
 
-    /// The entry at `index`, out of the cached page.
+    /// Returns the entry at `index` from the cached page, which it loads if necessary.
     fn load(&mut self, mem: &dyn PhysMemory) -> Result<u64, OperationalError> {
         let page = self.page_of_index();
         if self.page_address != Some(page) {
@@ -243,7 +245,7 @@ impl Topa {
         self.entry_address() & !0xfff
     }
 
-    /// Compares the cached entries, up to the one that ends the table, with memory.
+    /// Compares the cached entries, up to the END entry, with memory, and counts those that were changed.
     fn note_edits(&self, mem: &dyn PhysMemory, violations: &mut IntelViolations) {
         let Some(page) = self.page_address else { return };
         let mut bytes = [0; ENTRIES_IN_PAGE * 8];

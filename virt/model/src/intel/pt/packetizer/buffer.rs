@@ -1,6 +1,6 @@
 //! The internal buffer: packet bytes on their way to memory.
 
-/// The buffer's size, for the largest capacity that can be set and the largest burst of one event besides.
+/// The buffer's size: room for the largest capacity that can be set and for the largest burst of one event.
 const SIZE: usize = 4096;
 
 /// A ring of bytes.
@@ -20,7 +20,7 @@ impl Buffer {
         self.len
     }
 
-    /// Appends `bytes`, or nothing when they do not fit.
+    /// Appends `bytes`. If they do not fit, appends nothing and returns false.
     pub(crate) fn push(&mut self, bytes: &[u8]) -> bool {
         if self.len + bytes.len() > SIZE {
             return false;
@@ -32,7 +32,7 @@ impl Buffer {
         true
     }
 
-    /// The oldest bytes, at most `most` of them and as far as they lie in one piece.
+    /// Returns the oldest bytes: at most `most`, and only those in one contiguous piece.
     pub(crate) fn front(&self, most: usize) -> &[u8] {
         let len = self.len.min(most).min(SIZE - self.start);
         &self.bytes[self.start..self.start + len]

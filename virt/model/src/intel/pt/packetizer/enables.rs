@@ -1,4 +1,4 @@
-//! What is traced: FilterEn, ContextEn, TriggerEn. Source: SDM vol. 3, Intel Processor Trace, "Packet Generation
+//! Which code is traced: FilterEn, ContextEn, TriggerEn. Source: SDM vol. 3, Intel Processor Trace, "Packet Generation
 //! Enable Controls" and "Trace Filtering".
 
 use crate::Context;
@@ -7,7 +7,7 @@ use crate::intel::registers::ctl;
 /// An inclusive range of IPs.
 type Range = (u64, u64);
 
-/// The configuration that decides, frozen while TraceEn is set.
+/// The configuration that decides which code is traced; it cannot change while TraceEn is set.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Filter {
     ctl: u64,
@@ -33,26 +33,26 @@ impl Filter {
         Self { ctl, cr3_match, filters, stops, any_filter, any_stop }
     }
 
-    /// ContextEn for this state.
+    /// ContextEn in the state `at`.
     pub(crate) fn context(&self, at: &Context, ia_32e: bool) -> bool {
         let level = if at.cpl == 0 { ctl::OS } else { ctl::USER };
         let cr3_matches = table(at.cr3 ^ self.cr3_match, ia_32e) == 0;
         self.ctl & level != 0 && (self.ctl & ctl::CR3_FILTER == 0 || cr3_matches)
     }
 
-    /// FilterEn for this IP, TraceStop ranges left aside.
+    /// FilterEn for this IP, without regard to TraceStop ranges.
     pub(crate) fn passes(&self, ip: u64) -> bool {
         !self.any_filter || within(&self.filters, ip)
     }
 
-    /// The IP is in a TraceStop range.
+    /// Whether the IP is in a TraceStop range.
     pub(crate) fn stops(&self, ip: u64) -> bool {
         self.any_stop && within(&self.stops, ip)
     }
 }
 
-/// The bits of CR3 that say where the paging structures are: 63:12 in IA-32e mode, also in compatibility mode; elsewhere
-/// 63:5, as with PAE paging. The model takes other 32-bit paging, which ignores bits 11:5, for that.
+/// The bits of CR3 that give the address of the paging structures: 63:12 in IA-32e mode, including compatibility mode;
+/// elsewhere 63:5, as with PAE paging. Other 32-bit paging ignores bits 11:5, but the model treats it like PAE paging.
 pub(super) const fn table(cr3: u64, ia_32e: bool) -> u64 {
     cr3 & if ia_32e { !0xfff } else { !0x1f }
 }

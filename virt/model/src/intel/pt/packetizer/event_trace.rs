@@ -1,8 +1,8 @@
-//! Event trace: CFE, EVD and MODE.Exec for RFLAGS.IF. Source: SDM vol. 3, Intel Processor Trace, "Event Trace",
-//! "Control Flow Event (CFE) Packet", "Event Data (EVD) Packet".
+//! Event trace: the packets CFE (control flow event) and EVD (event data), and MODE.Exec for RFLAGS.IF. Source: SDM
+//! vol. 3, Intel Processor Trace, "Event Trace", "Control Flow Event (CFE) Packet", "Event Data (EVD) Packet".
 //!
 //! With branch packets on, a CFE shares the FUP of the event it announces (or binds to the IRET), so its own IP bit is
-//! clear; without them it brings a FUP of its own.
+//! clear; otherwise it has a FUP of its own.
 
 use pugmark_decoder_core::Packet;
 use pugmark_decoder_core::packet::{Cfe, Evd};
@@ -32,7 +32,8 @@ impl Packetizer {
         }
     }
 
-    /// CLI, STI, POPF: MODE.Exec with the new IF, bound to the next instruction by a FUP.
+    /// The instruction changed RFLAGS.IF (CLI, STI, POPF): emits MODE.Exec with the new value and a FUP with the next
+    /// IP.
     pub(super) fn interrupt_flag_changed(&mut self, after: &Context) {
         if self.packet_en() && self.ctl & ctl::EVENT_EN != 0 {
             self.mode_exec_at(after, Packet::Fup);

@@ -1,18 +1,19 @@
-//! IP compression. Source: SDM vol. 3, Intel Processor Trace, "Target IP (TIP) Packet", "IP Compression".
+//! IP compression: an IP in a packet omits the upper bytes that it has in common with the last IP. Source: SDM vol. 3,
+//! Intel Processor Trace, "Target IP (TIP) Packet", "IP Compression".
 
 use pugmark_decoder_core::packet::Ip;
 
-/// The last IP that a packet in the trace carries; `None` where readers disagree about it.
+/// The last IP that a packet in the trace carries; `None` if readers may disagree about it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LastIp(Option<u64>);
 
 impl LastIp {
-    /// As at a PSB: zero.
+    /// The state at a PSB: zero.
     pub(crate) const fn new() -> Self {
         Self(Some(0))
     }
 
-    /// The shortest form that a reader who knows the last IP can rebuild `ip` from.
+    /// Returns the shortest form from which a reader who knows the last IP can rebuild `ip`.
     pub(crate) fn compress(self, ip: u64) -> Ip {
         let same_above = |bits: u32| self.0.is_some_and(|last| last >> bits == ip >> bits);
         let low48 = ip & 0xffff_ffff_ffff;
@@ -33,13 +34,13 @@ impl LastIp {
         self.0 = Some(ip);
     }
 
-    /// As at a PSB.
+    /// Resets it, as a PSB does.
     pub(crate) fn reset(&mut self) {
         *self = Self::new();
     }
 
-    /// As at an OVF. The manual has IPs behind it compressed against one from before it, but libipt forgets that one;
-    /// an IP that is not compressed is right for both.
+    /// Forgets the last IP at an OVF. In the manual, IPs after an OVF are compressed against the last one before it,
+    /// but libipt forgets that one. An IP that is not compressed is correct for both.
     pub(crate) fn forget(&mut self) {
         self.0 = None;
     }

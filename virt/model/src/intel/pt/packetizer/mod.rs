@@ -1,20 +1,24 @@
-//! From events to packets.
+//! The generation of packets from instructions and events.
+//!
+//! Packets report control flow: TNT (taken/not taken) has the outcomes of conditional branches, TIP (target IP) the
+//! target of an indirect branch or an event, FUP (flow update) the source of an event. PSB+ is a group of packets at
+//! which a decoder can begin.
 //!
 //! Source: SDM vol. 3, Intel Processor Trace, the table "Packet Generation under Different Enable Conditions", whose
 //! cases the functions here follow.
 //!
 //! Choices the manual leaves open, and what the model does:
 //! - FilterEn and TraceStop are evaluated at taken branches, far transfers, events and MOV to CR3, not when execution
-//!   runs sequentially across the border of a range. They look at the next instruction; only TraceStop at a MOV to CR3
-//!   looks at that one's own address, as the table has it.
-//! - Whether a processor is in IA-32e mode, which decides about CR3\[11:5\], follows from the code: compatibility mode
-//!   is what code with CPL above 0 is in when the last kernel code was 64-bit code.
-//! - Any packet but CYC forces out the TNT buffer and the TIPs deferred behind it.
+//!   runs sequentially across the border of a range. They depend on the next instruction's address. Only TraceStop at a
+//!   MOV to CR3 depends on the address of the MOV itself, as in the table.
+//! - Whether a processor is in IA-32e mode, which decides about CR3\[11:5\], is derived from the code: code with CPL
+//!   above 0 counts as compatibility mode if the last kernel code was 64-bit code.
+//! - Any packet but CYC forces out the TNT buffer and the TIPs deferred after it.
 //! - RETs are never compressed with DisTNT.
 //! - A conditional branch to the next instruction counts as not taken.
-//! - MTCs that were missed between two instructions are not made up for; the next one has the newest value.
+//! - MTCs that were missed between two instructions are not emitted later; the next one has the newest value.
 //!
-//! What can be chosen otherwise is in [`IntelSettings`].
+//! The choices that can be changed are in [`IntelSettings`].
 
 mod buffer;
 mod enables;
@@ -42,7 +46,7 @@ use stream::Stream;
 /// How a transfer of control shows in the trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shape {
-    /// Not at all: the code says where to.
+    /// Not at all: the target is known from the code.
     Direct,
     /// One TNT bit: a taken conditional branch or a compressed RET.
     Outcome,
@@ -52,7 +56,7 @@ enum Shape {
     Return,
     /// PIP, MODE.Exec, TIP: a far transfer.
     Far,
-    /// FUP and then as a far transfer: an interrupt or exception.
+    /// A FUP, then the packets of a far transfer: an interrupt or exception.
     Event,
 }
 
@@ -63,19 +67,19 @@ pub(crate) struct Packetizer {
     settings: IntelSettings,
     core_ratio: u8,
     counts_packet_bytes: bool,
-    /// IA32_RTIT_STATUS has FilterEn.
+    /// Whether IA32_RTIT_STATUS has FilterEn.
     shows_filter_en: bool,
     ctl: u64,
     filter: Filter,
     trigger_en: bool,
     context_en: bool,
     filter_en: bool,
-    /// IA32_EFER.LMA, as far as the code shows it.
+    /// IA32_EFER.LMA, as derived from the code that runs.
     ia_32e: bool,
     stopped: bool,
-    /// The mode that the last MODE.Exec since the last PSB showed.
+    /// The mode in the last MODE.Exec since the last PSB.
     mode: Option<ModeExec>,
-    /// In a C-state deeper than C0.0, since HLT or MWAIT.
+    /// Whether the processor is in a C-state deeper than C0.0, since HLT or MWAIT.
     asleep: bool,
     lost: overflow::Lost,
     rets: RetStack,
@@ -103,9 +107,9 @@ impl Packetizer {
         }
     }
 
-    /// FilterEn, ContextEn, TriggerEn and PacketByteCnt as IA32_RTIT_STATUS shows them. Without IP filtering FilterEn is
-    /// always set inside the processor, and its bit is reserved (SDM vol. 4, the tables of IA-32 architectural MSRs and of
-    /// Broadwell's).
+    /// FilterEn, ContextEn, TriggerEn and PacketByteCnt as IA32_RTIT_STATUS shows them. Without IP filtering FilterEn
+    /// is always set inside the processor, and its bit is reserved (SDM vol. 4, the tables of IA-32 architectural MSRs
+    /// and of Broadwell's MSRs).
     pub(crate) fn status(&self) -> u64 {
         let flag = |set: bool, bit: u64| if set { bit } else { 0 };
         let count = if self.counts_packet_bytes { u64::from(self.stream.since_psb()) } else { 0 };
@@ -120,34 +124,35 @@ impl Packetizer {
         self.stream.set_since_psb(count);
     }
 
-    /// A TraceStop range was entered since the last call.
+    /// Returns whether a TraceStop range was entered since the last call.
     pub(crate) fn take_stopped(&mut self) -> bool {
         core::mem::take(&mut self.stopped)
     }
 
-    /// Output stopped or met an error: packets end at once, and those not yet written are lost.
+    /// Ends packet generation because output stopped or met an error: packets that are not yet written are lost.
     pub(crate) fn cut(&mut self) {
         self.trigger_en = false;
         self.stream.discard();
         self.lost = overflow::Lost::default();
     }
 
-    /// Bytes in the internal buffer.
+    /// The number of bytes in the internal buffer.
     pub(crate) fn buffered(&self) -> usize {
         self.stream.buffer.len()
     }
 
-    /// The oldest of them.
+    /// The oldest bytes of the internal buffer, at most `most`.
     pub(crate) fn front(&self, most: usize) -> &[u8] {
         self.stream.buffer.front(most)
     }
 
-    /// They left the internal buffer.
+    /// Removes the oldest `count` bytes, which left the internal buffer.
     pub(crate) fn consume(&mut self, count: usize) {
         self.stream.buffer.consume(count);
     }
 
-    /// WRMSR set TraceEn with Error and Stopped clear (cases 2a to 2e). `next` is the state after the WRMSR.
+    /// Starts tracing: a WRMSR set TraceEn with Error and Stopped clear (cases 2a to 2e). `next` is the state after the
+    /// WRMSR.
     pub(crate) fn enable(&mut self, ctl: u64, filter: (u64, &[u64; 8]), next: &Context, tsc: u64, psb: bool) {
         self.ctl = ctl;
         self.filter = Filter::new(ctl, filter.0, filter.1);
@@ -177,7 +182,7 @@ impl Packetizer {
         }
     }
 
-    /// WRMSR clears TraceEn (cases 3a, 3b). `at` is the state before the WRMSR.
+    /// Ends tracing: a WRMSR clears TraceEn (cases 3a, 3b). `at` is the state before the WRMSR.
     pub(crate) fn disable(&mut self, at: &Context, tsc: u64) {
         if !self.trigger_en {
             return;
@@ -190,7 +195,7 @@ impl Packetizer {
         self.trigger_en = false;
     }
 
-    /// A PSB is owed: PacketByteCnt has crossed the period.
+    /// Whether a PSB is due: PacketByteCnt has crossed the period.
     pub(crate) fn psb_due(&self) -> bool {
         self.stream.since_psb() >= 2048 << ctl::psb_freq(self.ctl)
     }
@@ -216,7 +221,7 @@ impl Packetizer {
         self.transfer(Shape::Event, &delivery.before, &delivery.after);
     }
 
-    /// Between two instructions: overflows are resolved and a PSB+ is inserted when it is due.
+    /// Runs between two instructions: resolves an overflow, and inserts a PSB+ when it is due.
     pub(crate) fn boundary(&mut self, next: &Context) {
         if self.stream.overflowed() {
             if self.stream.can_resume() {
@@ -274,7 +279,7 @@ impl Packetizer {
         self.trigger_en && self.context_en && self.filter_en && self.ctl & ctl::BRANCH_EN != 0
     }
 
-    /// The state in which the next instruction executes decides ContextEn.
+    /// Sets ContextEn by the state `at`, in which the next instruction executes.
     fn set_context(&mut self, at: &Context) {
         self.ia_32e = at.mode == ExecMode::Bits64 || self.ia_32e && at.cpl != 0;
         self.context_en = self.filter.context(at, self.ia_32e);
@@ -293,7 +298,7 @@ impl Packetizer {
             && self.rets.pop(target, self.settings.return_elsewhere)
     }
 
-    /// A taken branch or an event: the enables change with it, and they decide the packets.
+    /// A taken branch or an event: updates the enables, and emits the packets that the old and new enables require.
     fn transfer(&mut self, shape: Shape, before: &Context, after: &Context) {
         let was_on = self.packet_en();
         self.set_context(after);
@@ -337,7 +342,7 @@ impl Packetizer {
         }
     }
 
-    /// MOV to CR3 (cases 5a to 5f): no branch, but it can change ContextEn.
+    /// MOV to CR3 (cases 5a to 5f): not a branch, but it can change ContextEn.
     fn mov_cr3(&mut self, before: &Context, after: &Context) {
         let was_on = self.packet_en();
         self.set_context(after);
@@ -365,7 +370,7 @@ impl Packetizer {
         }
     }
 
-    /// PacketEn was set by an instruction or event. A PIP that was lost with an overflow comes before.
+    /// Emits the packets for PacketEn that an instruction or event set. If an overflow lost a PIP, a PIP comes first.
     fn enter(&mut self, at: &Context) {
         if self.lost.pip {
             self.pip(at);
@@ -386,7 +391,7 @@ impl Packetizer {
         }
     }
 
-    /// PIP where it is allowed.
+    /// Emits a PIP if the enables allow it.
     fn pip(&mut self, at: &Context) {
         if self.context_en && self.ctl & ctl::OS != 0 {
             let cr3 = enables::table(at.cr3, self.ia_32e) & ((1 << 52) - 1);
@@ -394,8 +399,8 @@ impl Packetizer {
         }
     }
 
-    /// MODE.Exec when it is due, and the packet that says where it holds. When an overflow comes between the two no
-    /// reader can know whether it holds, and it is due again.
+    /// Emits MODE.Exec if it is due, and the packet that tells at which IP it takes effect. If an overflow occurs
+    /// between the two, a reader cannot know whether MODE.Exec took effect, and it is due again.
     fn mode_exec_at(&mut self, at: &Context, packet: fn(Ip) -> Packet) {
         let shown = self.mode;
         self.mode_exec(at);
@@ -405,7 +410,7 @@ impl Packetizer {
         }
     }
 
-    /// MODE.Exec when the mode is not the one shown last.
+    /// Emits MODE.Exec if the mode differs from the one shown last.
     fn mode_exec(&mut self, at: &Context) {
         let mode = self.mode_of(at);
         if self.mode != Some(mode) && self.stream.packet(Packet::ModeExec(mode)) {
@@ -421,7 +426,7 @@ impl Packetizer {
         }
     }
 
-    /// A TraceStop range was entered. During an overflow the packet waits until that is resolved.
+    /// A TraceStop range was entered. During an overflow the packet waits until the overflow is resolved.
     fn trace_stop(&mut self) {
         self.stopped = true;
         self.trigger_en = false;

@@ -6,19 +6,19 @@ use pugmark_decoder_core::Packet;
 use super::Packetizer;
 use crate::Context;
 
-/// What was lost and has to be said again.
+/// What was lost and must be repeated.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Lost {
-    /// A PIP: CR3 is not what the reader thinks.
+    /// A PIP: the CR3 that the reader knows is wrong.
     pub(super) pip: bool,
     /// A TraceStop packet.
     pub(super) trace_stop: bool,
 }
 
 impl Packetizer {
-    /// OVF, and what the reader has to know again: TraceStop, or CR3, the mode and the IP at which the trace resumes.
-    /// The IP comes in a FUP; in a TIP.PGE where CR3 or the mode come before it, which between OVF and FUP would be
-    /// packets that no manual's table has there.
+    /// Emits OVF, and then what the reader must know again: TraceStop, or CR3, the mode and the IP at which the trace
+    /// resumes. The IP is in a FUP, unless CR3 or the mode come before it: then it is in a TIP.PGE, because no table of
+    /// the manual has such packets between OVF and FUP.
     pub(super) fn resolve_overflow(&mut self, next: &Context) {
         self.stream.resume();
         self.rets.clear();
@@ -35,7 +35,7 @@ impl Packetizer {
         }
     }
 
-    /// An overflow is unresolved.
+    /// Whether there is an overflow that is not resolved.
     pub(crate) fn overflowed(&self) -> bool {
         self.stream.overflowed()
     }

@@ -1,5 +1,5 @@
-//! Power events, as far as instructions cause them: HLT, MWAIT and waking up. Source: SDM vol. 3, Intel Processor
-//! Trace, "Power Event Tracing", and the cases of MWAIT, HLT and of interrupts during a C-state.
+//! Power events that instructions cause: HLT, MWAIT and waking up. Source: SDM vol. 3, Intel Processor Trace, "Power
+//! Event Tracing", and the cases of MWAIT, HLT and of interrupts during a C-state.
 
 use pugmark_decoder_core::Packet;
 use pugmark_decoder_core::packet::{Exstop, Mwait, Pwre, Pwrx};
@@ -8,13 +8,13 @@ use super::Packetizer;
 use crate::Context;
 use crate::intel::registers::ctl;
 
-/// The C-state the model's core reaches, whatever is asked for.
+/// The C-state that the model's core reaches, whatever is requested.
 const C1: u8 = 1;
 
 impl Packetizer {
-    /// HLT, or MWAIT with its hints and extensions: the processor goes to a C-state deeper than C0.0.
+    /// HLT, or MWAIT with its hints and extensions: the processor enters a C-state deeper than C0.0.
     pub(super) fn sleep(&mut self, before: &Context, mwait: Option<u64>) {
-        // Hints[7:4] = 15 asks for C0.
+        // Hints[7:4] = 15 requests C0.
         if mwait.is_some_and(|operand| operand >> 4 & 0xf == 0xf) {
             return;
         }
@@ -35,7 +35,7 @@ impl Packetizer {
         }
     }
 
-    /// The first event after HLT or MWAIT. The core clock stood still: the time is told again.
+    /// The first event after HLT or MWAIT. The core clock stood still, so the time is reported again.
     pub(super) fn wake(&mut self, tsc: u64, interrupt: bool) {
         if !core::mem::take(&mut self.asleep) {
             return;

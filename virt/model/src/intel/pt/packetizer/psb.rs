@@ -1,5 +1,5 @@
-//! PSB+ and the packets that tell the time when tracing begins. Source: SDM vol. 3, Intel Processor Trace, "Decoder
-//! Synchronization (PSB+)".
+//! PSB+, the packets at which a decoder can begin, and the packets that give the time when tracing begins. Source: SDM
+//! vol. 3, Intel Processor Trace, "Decoder Synchronization (PSB+)".
 
 use pugmark_decoder_core::Packet;
 use pugmark_decoder_core::packet::{Cbr, ModeTsx};
@@ -9,7 +9,7 @@ use crate::Context;
 use crate::intel::registers::ctl;
 
 impl Packetizer {
-    /// PSB, the state, PSBEND. `packet_en`: the trace is on at `at`, and PSB+ says so.
+    /// Emits PSB, the state, PSBEND. If `packet_en`, the trace is on at `at`, and the PSB+ reports that.
     pub(super) fn psb_plus(&mut self, at: &Context, packet_en: bool) {
         self.stream.psb();
         self.rets.clear();
@@ -25,7 +25,7 @@ impl Packetizer {
         self.stream.packet(Packet::PsbEnd);
     }
 
-    /// TSC, TMA, CBR.
+    /// Emits TSC, TMA, CBR.
     pub(super) fn timestamp(&mut self) {
         if let Some(tsc) = self.stream.clock.tsc() {
             self.stream.packet(tsc);

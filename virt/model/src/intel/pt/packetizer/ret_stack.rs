@@ -1,15 +1,15 @@
-//! The call stack that RETs are compressed against. Source: SDM vol. 3, Intel Processor Trace, "Indirect Transfer
-//! Compression for Returns (RET)".
+//! The call stack for return compression: a RET that returns to its CALL is a single TNT bit. Source: SDM vol. 3, Intel
+//! Processor Trace, "Indirect Transfer Compression for Returns (RET)".
 
 use crate::intel::ReturnElsewhere;
 
 const DEPTH: usize = 64;
 
-/// The return addresses of the youngest 64 CALLs that the trace has shown.
+/// The return addresses of the latest 64 CALLs in the trace.
 #[derive(Debug)]
 pub(crate) struct RetStack {
     addresses: [u64; DEPTH],
-    /// Where the next CALL's goes.
+    /// The index for the next CALL's return address.
     top: usize,
     len: usize,
 }
@@ -17,21 +17,21 @@ pub(crate) struct RetStack {
 impl RetStack {
     pub(crate) const fn new() -> Self {
         Self {
-            // None of them is looked at yet, and any place is good for the first.
+            // No entry is read before it is written, and the first CALL may go anywhere.
             addresses: [0; DEPTH],
             top: 0,
             len: 0,
         }
     }
 
-    /// A CALL; when the stack is full the oldest falls out.
+    /// Pushes a CALL's return address. If the stack is full, the oldest address is lost.
     pub(crate) fn push(&mut self, next_ip: u64) {
         self.addresses[self.top] = next_ip;
         self.top = (self.top + 1) % DEPTH;
         self.len = (self.len + 1).min(DEPTH);
     }
 
-    /// A RET to `target`: whether it goes where its CALL came from.
+    /// Pops for a RET to `target`. Returns whether the RET goes to the address after its CALL.
     pub(crate) fn pop(&mut self, target: u64, elsewhere: ReturnElsewhere) -> bool {
         if self.len == 0 {
             return false;
@@ -63,7 +63,7 @@ mod tests {
         for address in (6..70).rev() {
             assert!(stack.pop(address, ReturnElsewhere::Empties), "{address}");
         }
-        // Its slot held the youngest.
+        // The slot of the 70th address held the latest one.
         assert!(!stack.pop(69, ReturnElsewhere::Empties));
         assert!(!stack.pop(5, ReturnElsewhere::Empties));
     }

@@ -1,4 +1,5 @@
-//! The packet stream: each packet in its place, compressed against those before it, in the internal buffer.
+//! The packet stream: puts each packet in its place, compresses it against earlier ones, and stores it in the internal
+//! buffer.
 
 use pugmark_decoder_core::Packet;
 use pugmark_decoder_core::packet::{Cyc, Ip};
@@ -19,15 +20,15 @@ pub(crate) struct Stream {
     pub(super) clock: Clock,
     last_ip: LastIp,
     tnt: TntBuffer,
-    /// TIPs may be held back.
+    /// Whether TIPs may be deferred.
     defers: bool,
-    /// The first IP after an OVF is compressed against the last one before it.
+    /// Whether the first IP after an OVF is compressed against the last one before it.
     compresses_after_overflow: bool,
     /// Bytes since the last PSB.
     since_psb: u32,
-    /// Bytes the internal buffer may hold.
+    /// The number of bytes that the internal buffer may hold.
     capacity: usize,
-    /// The internal buffer overflowed and this has not been resolved.
+    /// Whether the internal buffer overflowed and the overflow is not yet resolved.
     overflowed: bool,
 }
 
@@ -51,11 +52,11 @@ impl Stream {
 
     pub(super) fn start(&mut self, ctl: u64, tsc: u64, defers: bool) {
         self.clock.start(ctl, tsc);
-        // A CYC packet before the TIP would force it out anyway.
+        // A CYC packet before the TIP would force the TNT buffer out anyway.
         self.defers = defers && ctl & ctl::CYC_EN == 0;
     }
 
-    /// The outcome of a conditional branch or a compressed RET.
+    /// Adds the outcome of a conditional branch or a compressed RET.
     pub(super) fn outcome(&mut self, taken: bool) {
         if self.overflowed {
             return;
@@ -72,7 +73,7 @@ impl Stream {
         }
     }
 
-    /// A TIP that may be deferred.
+    /// Adds a TIP that may be deferred.
     pub(super) fn deferrable_tip(&mut self, target: u64) {
         if self.overflowed {
             return;
@@ -84,7 +85,7 @@ impl Stream {
         }
     }
 
-    /// A packet with an IP.
+    /// Adds a packet with an IP.
     pub(super) fn ip(&mut self, ip: u64, packet: fn(Ip) -> Packet) {
         self.flush();
         let packet = packet(self.last_ip.compress(ip));
@@ -97,7 +98,8 @@ impl Stream {
         }
     }
 
-    /// Any other packet, after what is buffered. CYC-eligible ones get a CYC packet before them when it is due.
+    /// Adds any other packet, after what is buffered. A CYC-eligible packet gets a CYC packet before it when that is
+    /// due.
     pub(super) fn packet(&mut self, packet: Packet) -> bool {
         self.flush();
         match packet {
@@ -114,7 +116,7 @@ impl Stream {
         }
     }
 
-    /// PSB: the compression state starts anew.
+    /// Adds a PSB, which resets the compression state.
     pub(super) fn psb(&mut self) {
         self.flush();
         if self.put(&Packet::Psb) {
@@ -123,7 +125,7 @@ impl Stream {
         }
     }
 
-    /// Sends the TNT buffer and the TIPs behind it.
+    /// Emits the TNT buffer and the TIPs deferred after it.
     pub(super) fn flush(&mut self) {
         let Some(tnt) = self.tnt.take() else { return };
         self.put(&tnt);
@@ -134,7 +136,7 @@ impl Stream {
         }
     }
 
-    /// Time goes on: MTC and stand-alone CYC packets.
+    /// Advances the time: emits MTC and stand-alone CYC packets that are due.
     pub(super) fn tick(&mut self, tsc: u64) {
         self.clock.advance(tsc);
         if let Some(mtc) = self.clock.mtc() {
@@ -160,12 +162,12 @@ impl Stream {
         self.overflowed
     }
 
-    /// The overflow is over once so much of the internal buffer is free that a PSB+ fits.
+    /// Whether the overflow can end: enough of the internal buffer must be free that a PSB+ fits.
     pub(super) fn can_resume(&self) -> bool {
         self.overflowed && self.buffer.len() <= self.capacity / 4
     }
 
-    /// Resolves the overflow: OVF, and a CYC before it for the time it took.
+    /// Resolves the overflow: emits OVF, and before it a CYC for the duration of the overflow.
     pub(super) fn resume(&mut self) {
         self.overflowed = false;
         if !self.compresses_after_overflow {
@@ -177,7 +179,7 @@ impl Stream {
         self.put(&Packet::Ovf);
     }
 
-    /// Loses what is buffered: output stopped or met an error.
+    /// Discards what is buffered, because output stopped or met an error.
     pub(super) fn discard(&mut self) {
         self.buffer.clear();
         self.tnt.clear();
@@ -198,7 +200,8 @@ impl Stream {
         }
     }
 
-    /// Into the internal buffer; false when it is full, and then nothing fits until that is resolved.
+    /// Stores a packet in the internal buffer. Returns false if it does not fit: the buffer then overflowed, and no
+    /// packet is stored until the overflow is resolved.
     fn put(&mut self, packet: &Packet) -> bool {
         if self.overflowed {
             return false;

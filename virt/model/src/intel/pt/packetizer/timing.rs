@@ -1,4 +1,4 @@
-//! Clocks: the TSC, the core crystal clock and the core clock, all from the TSC that comes with each event.
+//! Clocks: the TSC, the core crystal clock and the core clock, all computed from the TSC given with each event.
 //!
 //! Source: SDM vol. 3, Intel Processor Trace, "Tracking Time" and "Cycle-Accurate Mode".
 
@@ -8,12 +8,12 @@ use pugmark_decoder_core::packet::{Mtc, Tma, Tsc};
 use crate::intel::IntelProfile;
 use crate::intel::registers::ctl;
 
-/// Cycles after which a CYC packet is sent though nothing else is, before the counter would wrap.
+/// The number of cycles after which a CYC packet is emitted even if no other packet is, before the counter would wrap.
 const CYCLE_COUNTER_WRAP: u64 = 1 << 20;
 
 #[derive(Debug)]
 pub(crate) struct Clock {
-    /// TSC ticks per crystal tick, as a fraction; zeros when it is not enumerated.
+    /// TSC ticks per crystal tick, as a fraction; zeros if it is not enumerated.
     ratio: (u64, u64),
     /// The core clock over the TSC, as a fraction.
     core: (u64, u64),
@@ -21,9 +21,9 @@ pub(crate) struct Clock {
     ctl: u64,
     /// The TSC at which the next MTC is due.
     next_mtc: u64,
-    /// Core cycles, absolute, at the last CYC packet.
+    /// The absolute number of core cycles at the last CYC packet.
     last_cyc: u64,
-    /// A stand-alone CYC went out: the next eligible packet gets one whatever the threshold.
+    /// A stand-alone CYC was emitted: the next eligible packet gets a CYC whatever the threshold is.
     owed: bool,
 }
 
@@ -50,14 +50,14 @@ impl Clock {
         self.schedule_mtc();
     }
 
-    /// Time goes on; it never goes back.
+    /// Advances the time, which never goes back.
     pub(crate) fn advance(&mut self, tsc: u64) {
         self.tsc = self.tsc.max(tsc);
     }
 
-    /// The core clock was off since the last event, and is on again: the cycle counter goes on from where it was. What it
-    /// has counted comes with the next eligible packet, the TSC, whatever the threshold. MTCs of the meantime are lost; the
-    /// TMA says where the crystal clock is.
+    /// The core clock was off since the last event, and is on again: the cycle counter continues where it was. The
+    /// cycles counted so far are reported before the next eligible packet, the TSC, whatever the threshold is. MTCs of
+    /// the sleep are lost; the TMA reports the value of the crystal clock.
     pub(crate) fn wake(&mut self, tsc: u64) {
         let off_at = self.cycles();
         self.advance(tsc);
@@ -66,7 +66,7 @@ impl Clock {
         self.schedule_mtc();
     }
 
-    /// The MTC packet that is due. When ticks were missed it has the newest value.
+    /// Returns the MTC packet that is due. If ticks were missed, it has the newest value.
     pub(crate) fn mtc(&mut self) -> Option<Packet> {
         if self.ctl & ctl::MTC_EN == 0 || self.tsc < self.next_mtc {
             return None;
@@ -80,7 +80,7 @@ impl Clock {
         (self.ctl & ctl::TSC_EN != 0).then_some(Packet::Tsc(Tsc { tsc: self.tsc & 0xff_ffff_ffff_ffff }))
     }
 
-    /// CTC is the crystal clock, FastCounter the TSC ticks since its last edge.
+    /// Returns the TMA packet: CTC is the crystal clock, FastCounter the number of TSC ticks since its last edge.
     pub(crate) fn tma(&self) -> Option<Packet> {
         let both = ctl::TSC_EN | ctl::MTC_EN;
         if self.ctl & both != both {
@@ -91,7 +91,7 @@ impl Clock {
         Some(Packet::Tma(Tma { ctc: crystal as u16, fc: (since_edge & 0x1ff) as u16 }))
     }
 
-    /// Cycles to report before a CYC-eligible packet, if a CYC packet is due.
+    /// Returns the cycles to report before a CYC-eligible packet, if a CYC packet is due.
     pub(crate) fn take_cycles(&mut self) -> Option<u64> {
         if self.ctl & ctl::CYC_EN == 0 {
             return None;
@@ -110,7 +110,7 @@ impl Clock {
         Some(elapsed)
     }
 
-    /// Cycles to report before the counter would wrap.
+    /// Returns the cycles to report before the counter would wrap, if it is close to that.
     pub(crate) fn take_wrap(&mut self) -> Option<u64> {
         if self.ctl & ctl::CYC_EN == 0 || self.cycles() - self.last_cyc < CYCLE_COUNTER_WRAP {
             return None;
@@ -120,7 +120,7 @@ impl Clock {
         cycles
     }
 
-    /// Cycles since the last CYC, for an OVF, which restarts the counter.
+    /// Returns the cycles since the last CYC, for an OVF, and restarts the counter.
     pub(crate) fn restart_cycles(&mut self) -> Option<u64> {
         let now = self.cycles();
         let elapsed = now - core::mem::replace(&mut self.last_cyc, now);
@@ -135,7 +135,7 @@ impl Clock {
         scale(self.tsc, (self.ratio.1, self.ratio.0))
     }
 
-    /// The first TSC value at which the crystal clock shows `crystal`.
+    /// Returns the first TSC value at which the crystal clock shows `crystal`.
     fn edge(&self, crystal: u64) -> u64 {
         let floor = scale(crystal, self.ratio);
         let exact = scale(floor, (self.ratio.1, self.ratio.0)) >= crystal;

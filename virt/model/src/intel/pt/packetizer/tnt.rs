@@ -1,16 +1,16 @@
-//! The TNT buffer and TIPs that wait for it. Source: SDM vol. 3, Intel Processor Trace, "Taken/Not-taken (TNT)
-//! Packet" and "Deferred TIPs".
+//! The TNT buffer, which gathers outcomes of branches (taken/not taken) for one packet, and TIPs deferred until it is
+//! emitted. Source: SDM vol. 3, Intel Processor Trace, "Taken/Not-taken (TNT) Packet" and "Deferred TIPs".
 
 use pugmark_decoder_core::Packet;
 use pugmark_decoder_core::packet::Tnt;
 
-/// What a short and a long TNT packet hold.
+/// The numbers of outcomes in a short and in a long TNT packet.
 const SHORT: u8 = 6;
 const LONG: u8 = 47;
-/// TIPs held back at most.
+/// The most TIPs that are deferred.
 const HELD: usize = 8;
 
-/// Outcomes not yet in a packet, and the TIPs deferred behind them.
+/// Outcomes that are not yet in a packet, and the TIPs deferred after them.
 #[derive(Debug)]
 pub(crate) struct TntBuffer {
     bits: u64,
@@ -30,14 +30,14 @@ impl TntBuffer {
         self.len == 0
     }
 
-    /// One outcome; whether that fills the buffer.
+    /// Adds one outcome. Returns whether the buffer is full then.
     pub(crate) fn push(&mut self, taken: bool) -> bool {
         self.bits = self.bits << 1 | u64::from(taken);
         self.len += 1;
         self.len == self.capacity
     }
 
-    /// Holds a TIP back; whether that was the last one that fits.
+    /// Defers a TIP. Returns whether there is no room for another one then.
     pub(crate) fn hold(&mut self, target: u64) -> bool {
         if let Some(slot) = self.held.get_mut(self.held_len) {
             *slot = target;
@@ -46,7 +46,7 @@ impl TntBuffer {
         self.held_len == HELD
     }
 
-    /// Empties the buffer into its packet.
+    /// Empties the buffer into a packet.
     pub(crate) fn take(&mut self) -> Option<Packet> {
         let tnt = Tnt { bits: self.bits, len: self.len };
         self.bits = 0;
@@ -58,13 +58,13 @@ impl TntBuffer {
         }
     }
 
-    /// Empties the TIPs held back.
+    /// Takes the deferred TIPs.
     pub(crate) fn take_held(&mut self) -> impl Iterator<Item = u64> + use<> {
         let len = core::mem::take(&mut self.held_len);
         self.held.into_iter().take(len)
     }
 
-    /// Loses all of it.
+    /// Discards outcomes and TIPs.
     pub(crate) fn clear(&mut self) {
         self.bits = 0;
         self.len = 0;
