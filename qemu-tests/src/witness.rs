@@ -334,7 +334,8 @@ impl<'a> Walk<'a> {
     }
 
     /// If the log's next entry is the WRMSR that switches tracing off, returns how many entries it is from there to the
-    /// one after the WRMSR that switches tracing on again; the truth continues there.
+    /// one after the WRMSR that switches tracing on again; the truth continues there. A WRMSR that faulted switches
+    /// nothing: the truth continues in the handler that comes after it.
     fn switched_on(&self) -> Option<usize> {
         /// The same instructions always follow this WRMSR; only its caller tells one use from another. This many
         /// instructions are enough for that.
@@ -342,7 +343,11 @@ impl<'a> Walk<'a> {
         let log = &self.log.begun[self.at..];
         let rest = self.truth[self.index..].iter().filter(|record| !record.flags.is_by_hand());
         let ahead: Vec<u64> = rest.take(ENOUGH).map(|record| record.rip).collect();
-        let behind = |at: &usize| log[*at - 1] == self.guest.wrmsr && log[*at..].starts_with(&ahead);
+        let follows = |at: usize| log.get(at..).is_some_and(|log| log.starts_with(&ahead));
+        if log.get(1).is_some_and(|&next| self.guest.is_handler(next)) && follows(1) {
+            return None;
+        }
+        let behind = |at: &usize| log[*at - 1] == self.guest.wrmsr && follows(*at);
         (log.first() == Some(&self.guest.wrmsr)).then(|| (2..log.len()).find(behind)).flatten()
     }
 }

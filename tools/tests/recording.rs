@@ -270,7 +270,7 @@ fn an_image_makes_the_command_lines_of_ptdump_and_ptxed_short() {
     let same = |program: &str, short: &[&str], long: &[&str]| {
         let [short, long] = [short, long].map(|arguments| folder.run(program, arguments));
         assert_eq!((text(&short.stderr), short.status.code()), (String::new(), Some(0)));
-        assert_eq!(text(&short.stdout), text(&long.stdout));
+        assert_eq!(text(&short.stdout), text(&long.stdout), "{}", text(&long.stderr));
         text(&short.stdout)
     };
     let clocks = ["--mtc-freq", "3", "--nom-freq", "4", "--cpuid-0x15.eax", "1", "--cpuid-0x15.ebx", "4"];
@@ -293,7 +293,7 @@ fn an_image_makes_the_command_lines_of_ptdump_and_ptxed_short() {
     let other = ["--time", "--cpu", "none", "--mtc-freq", "4"];
     let long = [&other[..], &clocks[2..], &["rec/trace.pt"]].concat();
     same(PTDUMP, &[&other[..], &["--image", "rec"]].concat(), &long);
-    let long = [&code[..5], &clocks[2..], &other[1..], &["--pt", "rec/trace.pt"]].concat();
+    let long = [&code[..4], &clocks[2..], &other[1..], &["--pt", "rec/trace.pt"]].concat();
     same(PTXED, &[&["--event:time"], &other[..], &["--image", "rec"]].concat(), &long);
     for (program, arguments, reason) in [
         (PTDUMP, &["--image", "none"][..], "failed to load image none: No such file or directory."),

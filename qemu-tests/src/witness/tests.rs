@@ -127,6 +127,19 @@ fn a_gap_goes_from_one_wrmsr_to_another() {
 }
 
 #[test]
+fn a_wrmsr_that_faulted_switches_nothing() {
+    // Twice the handler, with the same instructions after it: the first WRMSR is not one end of a gap to the second.
+    let faults =
+        [At(1), At(77), Out(WRMSR, 77), At(HANDLER), At(5), At(6), At(77), Out(WRMSR, 77), At(HANDLER)];
+    let lines = [&faults[..], &[At(5), At(6), At(8)]].concat();
+    for (truth, expected) in
+        [(&[1, HANDLER, 5, 6, HANDLER, 5, 6, 8][..], Some((8, 0, 2))), (&[1, 5, 6, HANDLER, 5, 6, 8], None)]
+    {
+        assert_eq!(counts(&lines, &records(truth)), expected, "{truth:?}");
+    }
+}
+
+#[test]
 fn the_guest_stood_before_what_was_done_by_hand_and_goes_on_behind_it() {
     // The monitor executed 110 and 112.
     let by_hand = [At(100), Out(DEBUG, 110), At(114), At(115)];

@@ -64,7 +64,8 @@ mod tests {
             let (sites, path) = (sites::find(&text).unwrap(), equivalent.file.clone());
             let mutants = mutants_of(&Source { path, text, sites, first: 0 });
             let count = mutants.iter().filter(|mutant| equivalent.is(mutant)).count();
-            if count != 1 || equivalent.why.is_empty() {
+            // The same change in several places of one line is one entry.
+            if count == 0 || equivalent.why.is_empty() {
                 wrong.push(format!("{count} mutants are {equivalent:?}"));
             }
         }
