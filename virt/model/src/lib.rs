@@ -3,9 +3,8 @@
 //!
 //! Intel's processors are in [`intel`], AMD's in [`amd`], each written from its vendor's manuals and not from the
 //! driver. The trait [`Processor`] has what both do; both also share the description of the code that executes and of
-//! memory. `iced-x86` tells which kind of branch an instruction is, not the decoder that will read the trace. The
-//! rule that makes a WRMSR fault is in the folder of the unit that owns the MSR: the module pages of [`intel`] and
-//! [`amd`] say which.
+//! memory. Instructions are decoded by `iced-x86`, not by the decoder that will read the trace. The rule that makes a
+//! WRMSR fault is in the folder of the unit that owns the MSR: the module pages of [`intel`] and [`amd`] say which.
 //!
 //! A value of [`IntelProcessor`](intel::IntelProcessor) or [`AmdProcessor`](amd::AmdProcessor) is one logical
 //! processor; its caller, a monitor or a test, executes the code and reports each step to it:

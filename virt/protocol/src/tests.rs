@@ -1,4 +1,4 @@
-//! Each line there and back, and lines that are none.
+//! Each line printed and parsed back, and lines that the protocol does not have.
 
 extern crate std;
 
@@ -22,7 +22,7 @@ const PIECE: Piece =
 const SECTION: CodeSection = CodeSection { base: 0x1000, len: 3, from: 0x2000, cr3: Some(0x5000) };
 const LOST: Lost = Lost { overflows: 1, stops: 2, wraps: 3, full: 4, strays: 5 };
 
-/// One of each, with all that it may say.
+/// One example of each line, with all optional words.
 const EXAMPLES: [(Line<'_>, &str); 23] = [
     (Line::Run("sort"), "run sort"),
     (Line::Session("sort", 3), "session sort 3"),
@@ -76,7 +76,7 @@ const EXAMPLES: [(Line<'_>, &str); 23] = [
     (Line::Done(Done { passed: 9, failed: 1 }), "done 9 1"),
 ];
 
-/// What else lines say.
+/// Other forms of lines.
 const MORE: [(Line<'_>, &str); 11] = [
     (
         Line::Filter("sort", Filter { level: Level::Any, cr3: None, range: None, stop: None }),
@@ -148,7 +148,7 @@ fn losses_add_up_by_kind() {
     assert_eq!(lost, Lost { stops: 22, wraps: 6, ..LOST });
 }
 
-/// Of each row in the table of the crate's documentation: the text of its line.
+/// The text of the line in each row of the table in the crate's documentation.
 fn table() -> Vec<String> {
     let rows = include_str!("lib.rs").lines().filter_map(|line| line.strip_prefix("//! | `"));
     rows.map(|row| row.split_once('`').expect("an open `").0.replace("\\|", "|")).collect()
@@ -168,7 +168,7 @@ fn the_table_in_the_documentation_has_each_line_with_its_words_and_keys() {
     let exemplified: BTreeSet<String> = EXAMPLES.iter().map(|(line, _)| variant(line)).collect();
     let all: BTreeSet<String> = variants().into_iter().map(String::from).collect();
     assert_eq!(exemplified, all, "each variant has an example");
-    // The first word, the other words, the keys.
+    // For each line: the first word, the other words, the keys.
     let shape = |text: &str| {
         let words: Vec<&str> = text.split_whitespace().collect();
         let keys = words.iter().filter_map(|word| word.split_once('='));
@@ -212,7 +212,7 @@ fn a_malformed_line_has_an_error_with_the_place_and_what_is_there() {
         ("sample a 1 0x1", 14, MissingWord("COUNT")),
         ("precise a 1 0x1", 15, MissingWord("NEXT")),
         ("branch a 1 0x1", 14, MissingWord("TO")),
-        // Words too many.
+        // Too many words.
         ("run a b", 6, TrailingWord("b")),
         ("ok a b", 5, TrailingWord("b")),
         ("done 1 2 3", 9, TrailingWord("3")),
@@ -266,7 +266,7 @@ fn a_malformed_line_has_an_error_with_the_place_and_what_is_there() {
 
 #[test]
 fn a_line_without_one_of_its_words_is_another_one_or_none() {
-    // These two follow from the others.
+    // These two follow from the others, and are not read.
     let unread = |word: &str| word.starts_with("instructions=") || word.starts_with("bpi=");
     for (line, text) in EXAMPLES {
         let words: Vec<&str> = text.split(' ').collect();

@@ -14,7 +14,7 @@ fn hardware(name: &str) -> Hardware {
     Hardware::new(profile, settings, AmdSettings { skid: 0, ..AmdSettings::default() }, northbridge)
 }
 
-/// Nothing is memory, and all of it is mapped to itself.
+/// A memory without any bytes, in which all addresses are mapped to themselves.
 struct Nothing;
 
 impl PhysMemory for Nothing {
@@ -63,8 +63,8 @@ fn each_maker_has_its_name_its_msrs_and_its_instructions() {
     }
 }
 
-/// Which of the MSRs of Intel's counting and tracing hardware there are. Typed from vol. 4's tables, as far as CPUID and
-/// IA32_PERF_CAPABILITIES of the profile say that what they belong to is there.
+/// Which MSRs of Intel's counting and tracing hardware exist. Typed from vol. 4's tables: an MSR exists if CPUID and
+/// IA32_PERF_CAPABILITIES of the profile report the feature to which it belongs.
 #[test]
 fn msrs_of_hardware_that_a_processor_lacks_fault() {
     type Row = (&'static str, u32, u32, &'static [&'static str]);
@@ -80,7 +80,7 @@ fn msrs_of_hardware_that_a_processor_lacks_fault() {
     const RANGES: &[&str] = EVERY.split_at(4).1;
     const STACK: &[&str] = &["prescott", "nehalem", "broadwell", "skylake", "icelake"];
     const INFO: &[&str] = DS.split_at(4).1;
-    // What, the first and the last, which processors have them.
+    // Name, first and last MSR, the processors that have them.
     let rows: [Row; 37] = [
         ("MSR_LASTBRANCH_x of Core 2, from", 0x40, 0x43, &["core2"]),
         ("of Core Duo, from", 0x44, 0x47, &[]),
@@ -124,7 +124,7 @@ fn msrs_of_hardware_that_a_processor_lacks_fault() {
         let hardware = hardware(name);
         for (what, first, last, those) in rows {
             for msr in first..=last {
-                // What is not the model's must not be the processor's below.
+                // An MSR that the model does not have must not be the physical processor's either.
                 let absent = hardware.place(msr) == Place::Absent;
                 let reads = if hardware.owns_msr(msr) { hardware.read_msr(msr).is_ok() } else { !absent };
                 assert_eq!(reads, those.contains(name), "{name} {what} {msr:#x}");
@@ -136,7 +136,7 @@ fn msrs_of_hardware_that_a_processor_lacks_fault() {
 #[test]
 fn the_local_apic_has_the_registers_of_the_maker() {
     const BELOW: u32 = 0x5_0014;
-    // Profile, offset, what it reads at first, whether writes stay here.
+    // Profile, offset, the value that is read at first, whether writes are handled here.
     let rows = [
         ("skylake", 0x340, 1 << 16, true),
         ("skylake", 0x500, BELOW, false),

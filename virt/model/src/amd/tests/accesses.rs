@@ -1,4 +1,4 @@
-//! Which data instructions access: by the address that a sample shows.
+//! The data that instructions access, tested by the address in a sample.
 
 use super::machine::*;
 use crate::ExecMode;
@@ -49,9 +49,9 @@ fn addresses_are_made_of_registers_scale_displacement_and_segment() {
         (&[0x58], 0, Bits64, Some((0x1_0001_4000, true, false))),
         (&[0xe8, 0, 0, 0, 0], 1, Bits64, Some((0x1_0001_4000 - 8, false, true))),
         (&[0xc3], 0, Bits64, Some((0x1_0001_4000, true, false))),
-        // PUSH [RBX]: of two, that which loads.
+        // PUSH [RBX]: of two accesses, the one that loads.
         (&[0xff, 0x33], 0, Bits64, Some((0x1_0001_3000, true, false))),
-        // MOVSB, CALL [RBX]: too.
+        // MOVSB, CALL [RBX]: the same.
         (&[0xa4], 0, Bits64, Some((0x1_0001_6000, true, false))),
         (&[0xff, 0x13], 0, Bits64, Some((0x1_0001_3000, true, false))),
         // LODSB, STOSB.

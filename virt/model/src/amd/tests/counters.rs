@@ -6,7 +6,7 @@ use crate::{DeliveryKind, Pmi};
 const SELECT: u32 = 0xc001_0000;
 const VALUE: u32 = 0xc001_0004;
 
-/// What counter 0 says of `event` after `run`.
+/// The value of counter 0, which counts `event`, after `run`.
 fn count(name: &str, select: u64, run: impl FnOnce(&mut Machine)) -> u64 {
     let mut machine = Machine::new(name);
     machine.write(SELECT, select);
@@ -34,10 +34,10 @@ fn counts_instructions_and_branches_by_kind() {
     for name in ["k8", "barcelona", "trinity", "zen2", "zen3", "zen4", "zen5"] {
         let rows = [
             (0xc0, 8),
-            // Six of two ops or of the microcode among them.
+            // Six of them have two ops or are microcoded.
             (0xc1, 3 + 1 + 1 + 2 + 2 + 8),
             (0xc2, 6),
-            // The taken conditional branch, the return and IRET, all seen for the first time.
+            // The taken conditional branch, the return and IRET, each seen for the first time.
             (0xc3, 3),
             (0xc4, 5),
             (0xc5, 3),
@@ -92,7 +92,8 @@ fn counts_only_when_enabled_by_both_registers() {
 
 #[test]
 fn host_only_and_guest_only_count_nothing_while_svm_is_off() {
-    // HostOnly and GuestOnly, counts with SVM off, counts with SVM on: what runs is the host then.
+    // HostOnly and GuestOnly, whether it counts with SVM off, whether it counts with SVM on: the host is what runs
+    // then.
     for (bits, off, on) in [(0b00, 1, 1), (0b01, 0, 0), (0b10, 0, 1), (0b11, 0, 1)] {
         for (svme, expected) in [(false, off), (true, on)] {
             let counted = count("barcelona", ALL | bits << 40 | 0xc0, |machine| {
@@ -113,14 +114,14 @@ fn unknown_events_count_nothing_and_need_no_steps() {
     assert!(machine.processor.steps() && machine.processor.is_on());
 }
 
-/// One instruction that misses the level-1 translation and all caches, then three that miss nothing.
+/// One instruction that misses the level-1 translation buffer and all caches, then three that do not miss.
 fn cold_start(machine: &mut Machine) {
     machine.loop_nops(4);
 }
 
 #[test]
 fn cycles_are_one_for_an_instruction_and_more_where_it_misses() {
-    // 4 instructions; a walk of the page tables and memory, the row of line 400000h.
+    // 4 instructions; a walk of the page tables, and memory with the row of line 400000h.
     assert_eq!(count("zen2", ALL | 0x76, cold_start), 4 + 35 + 180);
     assert_eq!(count("zen4", ALL | 0x20 | 1 << 32, cold_start), 4 + 35 + 180);
 }
@@ -143,7 +144,7 @@ fn cnt_mask_counts_cycles_with_that_many_events_and_inv_those_with_fewer() {
     for (select, expected) in rows {
         assert_eq!(count("zen2", ALL | select, cold_start), expected, "{select:#x}");
     }
-    // IRET is eight ops in one cycle; without a mask INV means nothing.
+    // IRET has eight ops in one cycle; without a mask INV has no effect.
     assert_eq!(count("zen2", ALL | 0xc1 | INV, |machine| machine.go(IRETQ, 0x40_0000)), 8);
     for (n, expected) in [(0, 8), (1, 1), (8, 1), (9, 0)] {
         let counted = count("zen2", ALL | 0xc1 | mask(n), |machine| machine.go(IRETQ, 0x40_0000));
@@ -155,7 +156,7 @@ fn cnt_mask_counts_cycles_with_that_many_events_and_inv_those_with_fewer() {
 fn edge_counts_when_a_condition_becomes_true() {
     const EDGE: u64 = 1 << 18;
     const INV: u64 = 1 << 23;
-    // An instruction, its stalls, three instructions in a row.
+    // The cycles of an instruction, of its stalls, and of three instructions in a row.
     let rows =
         [(0xc0, 2), (0xc0 | 1 << 24, 2), (0xc0 | 1 << 24 | INV, 1), (0x76, 1), (0xc0 | 2 << 24 | INV, 1)];
     for (select, expected) in rows {
@@ -176,7 +177,7 @@ fn a_wrap_sets_the_status_and_interrupts_where_it_is_asked_for() {
         machine.next(NOP);
         assert_eq!((machine.read(0xc000_0300), machine.read(VALUE + 1)), (0b10, 0));
         assert_eq!(machine.interrupts(), std::vec::Vec::from_iter(expected));
-        // It counts on.
+        // It continues to count.
         machine.next(NOP);
         assert_eq!(machine.read(VALUE + 1), 1);
     }
@@ -199,16 +200,16 @@ fn a_wrmsr_is_counted_by_what_was_on_before_and_is_not_what_it_writes() {
     // The write that enables is not counted.
     machine.write(SELECT, ALL | 0xc0);
     assert_eq!(machine.read(VALUE), 0);
-    // Another counter's is.
+    // A write of another counter is counted.
     machine.write(SELECT + 1, ALL | 0xc0);
     assert_eq!((machine.read(VALUE), machine.read(VALUE + 1)), (1, 0));
-    // A counter holds what is written.
+    // A counter holds exactly what is written.
     machine.write(VALUE, 100);
     assert_eq!((machine.read(VALUE), machine.read(VALUE + 1)), (100, 1));
     // The write that disables is not counted by that counter.
     machine.write(SELECT, 0xc0);
     assert_eq!((machine.read(VALUE), machine.read(VALUE + 1)), (100, 2));
-    // Both at once.
+    // Both in one write.
     machine.write(0xc000_0301, 0);
     assert_eq!((machine.read(VALUE), machine.read(VALUE + 1)), (100, 2));
     machine.write(SELECT, ALL | 0xc0);
@@ -238,7 +239,7 @@ fn a_refused_write_counts_nothing() {
 fn counts_interrupts_and_exceptions_by_what_they_are() {
     use DeliveryKind::{Fault, Interrupt, Nmi, SoftwareInterrupt, Trap};
     const KINDS: [DeliveryKind; 5] = [Interrupt, Nmi, Fault, Trap, SoftwareInterrupt];
-    // What of the five is counted.
+    // How often each of the five is counted.
     let rows: [(&str, u64, [u64; 5]); 12] = [
         ("k8", 0xcf, [1, 1, 0, 0, 0]),
         ("barcelona", 0xcf, [1, 1, 0, 0, 0]),
@@ -264,7 +265,7 @@ fn counts_interrupts_and_exceptions_by_what_they_are() {
     }
 }
 
-/// Loads, stores and both, of three lines.
+/// Loads, stores and instructions that do both, on three lines.
 fn data(machine: &mut Machine) {
     machine.with_rbx(LOAD, 0x1000);
     machine.with_rbx(LOAD, 0x1008);
@@ -312,7 +313,7 @@ fn asks_for_registers_where_data_counts() {
 #[test]
 fn counts_fetches_of_blocks_and_their_misses() {
     let code = |machine: &mut Machine| {
-        // Four instructions of 20h bytes each line, then the first again.
+        // Instructions in several blocks of two lines, then the first one again.
         for ip in [0x40_0000, 0x40_0001, 0x40_0010, 0x40_0020, 0x40_0040] {
             machine.at.ip = ip;
             machine.next(NOP);
@@ -322,9 +323,9 @@ fn counts_fetches_of_blocks_and_their_misses() {
         machine.next(NOP);
     };
     for (name, event, expected) in [
-        // Blocks 0, 10h, 20h, 40h, 50h and on into 60h, 0.
+        // Blocks 0, 10h, 20h, 40h, 50h, 60h (the CALL crosses into it), 0.
         ("k8", 0x80, 7),
-        // Blocks 0, 20h, 40h and on into 60h, 0.
+        // Blocks 0, 20h, 40h, 60h (the CALL crosses into it), 0.
         ("zen2", 0x80, 5),
         ("k8", 0x81, 2),
         ("zen2", 0x81, 2),

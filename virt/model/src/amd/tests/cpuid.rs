@@ -41,7 +41,7 @@ fn each_family_has_its_leaves() {
         assert_eq!((signature >> 8 & 0xf) + (signature >> 20 & 0xff), family, "{name}");
         assert_eq!(signature >> 4 & 0xf | signature >> 12 & 0xf0, model, "{name}");
         assert_eq!((cpuid(name, 0).eax, cpuid(name, 0x8000_0000).eax), highest, "{name}");
-        // What hardware has of its own: LAHF, MOV CR8, LZCNT, SSE4A, misaligned SSE, PREFETCHW.
+        // Features that the physical processor reports: LAHF, MOV CR8, LZCNT, SSE4A, misaligned SSE, PREFETCHW.
         assert_eq!(cpuid(name, 0x8000_0001).ecx, features | 0x1f1, "{name}");
         assert_eq!(cpuid(name, 0x8000_001b), CpuidResult { eax: ibs, ..CpuidResult::default() }, "{name}");
         let (eax, ebx) = perf;
@@ -70,12 +70,12 @@ fn nothing_of_intel_s_shows() {
 #[test]
 fn features_of_leaf_1_are_those_that_amds_manual_has() {
     // APM vol. 3, "CPUID Fn0000_0001_ECX Feature Identifiers" and "CPUID Fn0000_0001_EDX Feature Identifiers": the bits
-    // with a name there, and of those of ECX what goes with XSAVE, which needs leaf 0DH.
+    // that have a name there. EXTENDED_STATE has those bits of ECX that depend on XSAVE, which needs leaf 0DH.
     const ECX: [u32; 17] = [0, 1, 3, 9, 12, 13, 19, 20, 21, 22, 23, 25, 26, 27, 28, 29, 30];
     const EXTENDED_STATE: [u32; 5] = [12, 26, 27, 28, 29];
     const EDX: [u32; 23] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 14, 15, 16, 17, 19, 23, 24, 25, 26, 28];
-    // PCID is on some of AMD's too, and is not modelled. Intel's: SDM vol. 2, "CPUID—CPU Identification", the tables of
-    // the features in ECX and EDX.
+    // Some AMD processors have PCID too, but it is not modelled. Intel's bits: SDM vol. 2, "CPUID—CPU
+    // Identification", the tables of the features in ECX and EDX.
     const INTEL_ECX: [u32; 13] = [2, 4, 5, 6, 7, 8, 10, 11, 14, 15, 17, 18, 24];
     const INTEL_EDX: [u32; 6] = [18, 21, 22, 27, 29, 31];
     for (name, extended) in [("k8", false), ("barcelona", false), ("trinity", true), ("zen4", true)] {
@@ -87,7 +87,7 @@ fn features_of_leaf_1_are_those_that_amds_manual_has() {
         for bit in EDX {
             assert_eq!(edx >> bit & 1, 1, "{name} EDX[{bit}]");
         }
-        // And that a hypervisor is there, which there is none of for the guest.
+        // The bit that a hypervisor is present is clear, too: the guest must not see one.
         for bit in INTEL_ECX.into_iter().chain([31]) {
             assert_eq!(ecx >> bit & 1, 0, "{name} ECX[{bit}]");
         }
@@ -103,7 +103,7 @@ fn features_of_leaf_7_and_of_the_extended_leaves_are_masked_too() {
     // FSGSBASE, BMI1, AVX2, SMEP, BMI2, ERMS, RDSEED, ADX, CLFLUSHOPT, CLWB, SHA.
     let kept = [0, 3, 5, 7, 8, 9, 18, 19, 23, 24, 29].map(|bit| 1u32 << bit).iter().sum();
     assert_eq!(cpuid("zen4", 7), CpuidResult { ebx: kept, ..CpuidResult::default() });
-    // No FFXSR: it needs a bit of EFER that the processor below may not have.
+    // No FFXSR: it needs a bit of EFER that the physical processor may not have.
     let CpuidResult { ebx, edx, .. } = cpuid("zen4", 0x8000_0001);
     assert_eq!((ebx, edx), (0, !(1 << 25)));
     for profile in AmdProfile::all() {

@@ -1,10 +1,10 @@
-//! What some processors do against the manual.
+//! Errata: deviations of some processors from the manual.
 
 use super::machine::*;
 use crate::Pmi;
 use crate::amd::{AmdSettings, Errata};
 
-/// A zen4 with that erratum, or without.
+/// A zen4 with these errata and no others.
 fn with(errata: Errata) -> Machine {
     let settings = AmdSettings { skid: 0, errata: Some(errata), ..AmdSettings::default() };
     let mut machine = Machine::with("zen4", settings);
@@ -60,19 +60,19 @@ fn erratum_420_raises_interrupts_until_a_maximum_of_zero_is_written() {
         // Stopped by the enable bit, with or without the maximum in the same write.
         (&[on, on & !OP_EN], 1),
         (&[on, 0], 1),
-        // First the maximum.
+        // The maximum is cleared first.
         (&[on, OP_EN | OPS, 0], 0),
-        // Written again, it is off.
+        // A second write stops it.
         (&[on, 0, 0], 0),
         (&[on, on & !OP_EN, on & !OP_EN], 1),
-        // Never on.
+        // It was never on.
         (&[0xfff, 0], 0),
     ];
     for (writes, interrupts) in rows {
         assert_eq!(run(writes, erratum), (interrupts, interrupts != 0), "{writes:x?}");
         assert_eq!(run(writes, Errata::NONE), (0, false), "{writes:x?}");
     }
-    // Started again it is as it was meant to be.
+    // Started again it works as it should.
     let mut machine = with(erratum);
     for value in [on, 0, on] {
         machine.write(OP_CTL, value);
@@ -98,7 +98,7 @@ fn erratum_718_keeps_bits_of_earlier_samples() {
                     assert!(data & 1 << 17 != 0);
                 }
             }
-            // The second load misses no translation.
+            // The second load does not miss a translation.
             let bits = 1 << 2 | 1 << 3 | 1 << 7;
             assert_eq!(machine.read(OP_DATA3) & bits, if cleared { 0 } else { kept }, "{cleared}");
         }

@@ -4,7 +4,7 @@ use super::machine::*;
 use crate::amd::AmdSettings;
 use crate::{DeliveryKind, Pmi};
 
-/// Instructions of one fetch each, at addresses that the caches know after the first turn: blocks of one page.
+/// Instructions of one fetch each, at addresses in one page that the caches hold after the first turn.
 fn fetch(machine: &mut Machine, times: usize) {
     for _ in 0..times {
         machine.at.ip = 0x40_0000 + ((machine.at.ip + 0x40) & 0xc0);
@@ -129,7 +129,7 @@ fn without_random_starts_periods_are_all_the_same() {
     }
 }
 
-/// The sample of a fetch at `address`, after the places in `known` were fetched from.
+/// The sample of a fetch at `address`, after fetches from the addresses in `known`.
 fn sample(name: &str, known: &[u64], address: u64) -> u64 {
     let mut machine = Machine::new(name);
     machine.write(FETCH_CTL, FETCH_EN | 0xffff);
@@ -157,19 +157,19 @@ fn a_sample_tells_what_the_fetch_missed_and_how_long_it_took() {
     const L3: u64 = 1 << 61;
     let lat = |cycles: u64| cycles << 32;
     let base = FETCH_EN | FETCH_VAL | COMP | PHYS | 1 << 16 | 1;
-    // What was fetched before `70_0000h` was is fetched.
+    // Profile, the addresses fetched before 70_0000h, the sample of 70_0000h.
     let rows: [(&str, &[u64], u64); 9] = [
         ("zen2", &[], base | IC_MISS | L1_TLB | L2_TLB | L2 | lat(1 + 35 + 180)),
         ("zen4", &[], base | IC_MISS | L1_TLB | L2_TLB | L2 | OC | L3 | lat(1 + 35 + 180)),
         ("barcelona", &[], base | IC_MISS | L1_TLB | L2_TLB | lat(1 + 35 + 180)),
         // In the caches.
         ("zen4", &[0x70_0000, 0x70_0040], base | OC | lat(1)),
-        // In level 2: its place of level 1 was taken.
+        // In level 2, because its slot of level 1 was taken.
         ("zen4", &[0x70_0000, 0x70_2000], base | OC | IC_MISS | lat(1 + 12)),
         // In level 3.
         ("zen4", &[0x70_0000, 0x70_8000], base | OC | IC_MISS | L2 | lat(1 + 40)),
         ("zen2", &[0x70_0000, 0x70_8000], base | IC_MISS | L2 | lat(1 + 40)),
-        // The translation is in level 2 alone: its place of level 1 was taken, and that of the line.
+        // The translation is in level 2 only, because its slot of level 1 was taken; so were the line's slots.
         ("zen4", &[0x70_0000, 0x71_0000], base | OC | IC_MISS | L1_TLB | L2 | L3 | lat(1 + 7 + 180)),
         ("trinity", &[0x70_0000, 0x70_8000], base | IC_MISS | lat(1 + 180)),
     ];
@@ -181,7 +181,7 @@ fn a_sample_tells_what_the_fetch_missed_and_how_long_it_took() {
             sample(name, known, 0x70_0000)
         );
     }
-    // No translation: no physical address.
+    // Without a translation there is no physical address.
     assert_eq!(sample("zen4", &[], 0xffff_f000) & PHYS, 0);
 }
 
@@ -210,7 +210,7 @@ fn an_interrupt_aborts_the_next_fetch() {
     machine.write(FETCH_CTL, FETCH_EN | 1 << 16 | 1);
     machine.deliver(DeliveryKind::Interrupt);
     assert_eq!(machine.read(FETCH_CTL) & (FETCH_VAL | 1 << 50 | 1 << 52), FETCH_VAL);
-    // It has nothing to retire that could take it further.
+    // No instruction retires at the delivery, so the interrupt arrives after the next instruction.
     machine.next(NOP);
     assert_eq!(machine.interrupts(), [Pmi::Nmi]);
 }
@@ -223,7 +223,7 @@ fn the_filter_leaves_out_what_level_3_has() {
     fetch(&mut machine, 4);
     machine.write(FETCH_CTL, FETCH_EN | L3_MISS_ONLY | 1);
     fetch(&mut machine, 16 + 1);
-    // The count began anew, at 0.
+    // The count restarted at 0.
     assert_eq!((machine.read(FETCH_CTL) & FETCH_VAL, count_field(&machine)), (0, 0));
     fetch(&mut machine, 16);
     assert_eq!((machine.read(FETCH_CTL) & FETCH_VAL, count_field(&machine)), (0, 1));
@@ -231,7 +231,7 @@ fn the_filter_leaves_out_what_level_3_has() {
     machine.next(NOP);
     assert_eq!(machine.read(FETCH_CTL) >> 61 & 1, 1);
     assert_eq!(machine.interrupts(), [Pmi::Nmi]);
-    // With random starts it begins anew at up to 127.
+    // With random starts it restarts at up to 127.
     machine.write(FETCH_CTL, FETCH_EN | L3_MISS_ONLY | RAND_EN | 0x10);
     let mut beginnings = std::collections::BTreeSet::new();
     for _ in 0..40 {

@@ -1,4 +1,4 @@
-//! How interrupts reach the processor.
+//! The way of interrupts to the processor.
 
 use super::machine::*;
 use crate::Pmi;
@@ -93,7 +93,7 @@ fn an_interrupt_comes_after_the_skid_though_its_cause_is_off_by_then() {
     machine.next(NOP);
     assert_eq!(machine.interrupts(), []);
     assert_eq!(machine.processor.in_one_go(), 3);
-    // The write that stops the counter is one of the three.
+    // The write that stops the counter is one of the three instructions.
     machine.write(0xc001_0000, 0);
     assert!(!machine.processor.is_on() && machine.processor.steps());
     assert_eq!(machine.processor.in_one_go(), 2);
@@ -127,7 +127,7 @@ fn nmis_of_both_sources_are_one_and_vectors_are_kept_apart() {
         machine.processor.write_apic(0x500, ibs);
         machine.write(0xc001_0004, 2_u64.wrapping_neg());
         machine.write(0xc001_0000, ALL | 1 << 20 | 0xc0);
-        // The write is counted: the next instruction makes it wrap.
+        // The write is counted, so that the next instruction makes the counter wrap.
         machine.write(OP_CTL, OP_EN | OPS | 0x90 << 32 | 9);
         machine.next(NOP);
         assert_eq!(machine.interrupts(), expected, "{counters:#x} {ibs:#x}");
@@ -138,7 +138,7 @@ fn nmis_of_both_sources_are_one_and_vectors_are_kept_apart() {
 fn ibs_control_names_the_entry() {
     let mut machine = Machine::new("zen4");
     assert_eq!(machine.read(IBS_CTL), 0x100);
-    // Barcelona's firmware has left it without one.
+    // On barcelona firmware has not set an entry.
     let mut barcelona = Machine::new("barcelona");
     assert_eq!(barcelona.read(IBS_CTL), 0);
     for (machine, without) in [(&mut machine, 0), (&mut barcelona, 1)] {

@@ -1,4 +1,4 @@
-//! A processor driven by hand.
+//! A processor that tests drive by hand.
 
 use std::boxed::Box;
 use std::vec::Vec;
@@ -49,8 +49,9 @@ pub(super) const OPS: u64 = 1 << 19;
 /// EN, OS, USR.
 pub(super) const ALL: u64 = 1 << 22 | 0b11 << 16;
 
-/// Every page is mapped 1 GiB higher, but for the last one of the first 4 GiB. From [`LARGE`] on they have 2 MiB, from
-/// [`HUGE`] on 1 GiB; from [`UNCACHED`] on memory is not cached, from [`DEVICE`] on there is none.
+/// Every page is mapped 1 GiB higher, except the last page of the first 4 GiB, which is not mapped. From [`LARGE`] on
+/// pages have 2 MiB, from [`HUGE`] on 1 GiB; from [`UNCACHED`] on memory is not cached, from [`DEVICE`] on there is no
+/// memory.
 struct Mapped;
 
 pub(super) const LARGE: u64 = 0x4000_0000;
@@ -111,7 +112,7 @@ impl Machine {
         Ok(())
     }
 
-    /// WRMSR that must be legal.
+    /// Executes a WRMSR that must be legal.
     pub(super) fn write(&mut self, msr: u32, value: u64) {
         assert_eq!(self.try_write(msr, value), Ok(()), "WRMSR {msr:#x} {value:#x}");
     }
@@ -120,7 +121,7 @@ impl Machine {
         self.processor.read_msr(msr).expect("RDMSR")
     }
 
-    /// One instruction, that goes on at `to`.
+    /// Executes one instruction that continues at `to`.
     pub(super) fn go(&mut self, bytes: &[u8], to: u64) {
         let after = Context { ip: to, ..self.at };
         let retired = Retired { before: self.at, after, bytes, tsc: 0, operand: 0 };
@@ -128,7 +129,7 @@ impl Machine {
         self.at = after;
     }
 
-    /// One instruction, that goes on at `to` at a privilege level.
+    /// Executes one instruction that continues at `to` at a privilege level.
     pub(super) fn go_to_level(&mut self, bytes: &[u8], to: u64, cpl: u8) {
         let after = Context { ip: to, cpl, ..self.at };
         let retired = Retired { before: self.at, after, bytes, tsc: 0, operand: 0 };
@@ -136,12 +137,12 @@ impl Machine {
         self.at = after;
     }
 
-    /// One instruction that goes on behind itself.
+    /// Executes one instruction that continues at the next one.
     pub(super) fn next(&mut self, bytes: &[u8]) {
         self.go(bytes, self.at.ip + bytes.len() as u64);
     }
 
-    /// One instruction with `rbx` in RBX.
+    /// Executes one instruction with `rbx` in RBX.
     pub(super) fn with_rbx(&mut self, bytes: &[u8], rbx: u64) {
         let mut registers = DataRegisters::default();
         registers.general[3] = rbx;
@@ -149,7 +150,7 @@ impl Machine {
         self.next(bytes);
     }
 
-    /// The same instruction again and again, at the same place: only the first time anything misses.
+    /// Repeats the same instruction at the same address: it can miss only the first time.
     pub(super) fn loop_nops(&mut self, times: usize) {
         let at = self.at.ip;
         for _ in 0..times {
@@ -167,12 +168,12 @@ impl Machine {
         self.processor.deliver(&delivery, &mut Mapped);
     }
 
-    /// All interrupts that are due.
+    /// Takes all interrupts that are due.
     pub(super) fn interrupts(&mut self) -> Vec<Pmi> {
         core::iter::from_fn(|| self.processor.take_interrupt()).collect()
     }
 
-    /// The extended LVT's first entry interrupts by NMI, and on barcelona F3x1CC names it.
+    /// Makes the extended LVT's first entry interrupt by NMI; on barcelona, also selects it by F3x1CC.
     pub(super) fn ibs_by_nmi(&mut self) {
         self.processor.write_apic(0x500, 0x400);
         if self.read(IBS_CTL) == 0 {

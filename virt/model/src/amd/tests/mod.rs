@@ -1,4 +1,4 @@
-//! Behaviour that more than one unit takes part in, through the registers.
+//! Behaviour that involves more than one unit, tested through the registers.
 
 mod accesses;
 mod branches;

@@ -33,7 +33,7 @@ fn accesses_to_other_devices_are_not_its_own() {
     northbridge.port_write(0xcf8, 4, 0x8000_c300);
     assert_eq!(northbridge.port_read(0xcf8, 4), None);
     assert_eq!(northbridge.port_read(0xd00, 4), None);
-    // Only a whole word is an address.
+    // Only an access of four bytes writes the address.
     northbridge.port_write(0xcf8, 2, 0);
     assert_eq!(northbridge.port_read(0xcfc, 4), Some(0x1203_1022));
 }
@@ -78,7 +78,7 @@ fn the_extended_register_needs_its_enable() {
     assert_eq!(machine.read(IBS_CTL), 0x102);
     northbridge.port_write(0xcfd, 1, 0);
     assert_eq!(machine.read(IBS_CTL), 0x2);
-    // Of another function, and another register, it is nothing.
+    // A write to another function or another register does not change it.
     for address in [0x8100_c2cc, 0x8100_c3c8, 0x8000_c3cc] {
         northbridge.port_write(0xcf8, 4, address);
         northbridge.port_write(0xcfc, 4, 0x10f);

@@ -1,4 +1,4 @@
-//! Execution sampling.
+//! IBS execution sampling.
 
 use super::machine::*;
 use crate::amd::AmdSettings;
@@ -14,7 +14,7 @@ fn is_valid(machine: &Machine) -> bool {
     machine.read(OP_CTL) & OP_VAL != 0
 }
 
-/// Has the first op of the next instruction tagged.
+/// Prepares the machine so that the first op of the next instruction is tagged.
 fn tag_next(machine: &mut Machine) {
     machine.write(OP_CTL, OP_EN | OPS | 0x90 << CUR | 9);
 }
@@ -49,7 +49,8 @@ fn counts_cycles_where_it_is_not_told_to_count_ops() {
     machine.write(OP_CTL, 0);
     machine.write(OP_CTL, OP_EN | 16);
     machine.loop_nops(100);
-    // A miss of all caches, but not of the translation: 180 cycles and its own; the maximum ends the count.
+    // A miss of all caches, but not of the translation: 180 cycles and the instruction's own; the maximum ends the
+    // count.
     let at = machine.at.ip;
     machine.at.ip += 0x40;
     machine.next(NOP);
@@ -61,7 +62,7 @@ fn counts_cycles_where_it_is_not_told_to_count_ops() {
 
 #[test]
 fn the_tagged_op_may_be_any_of_an_instruction() {
-    // IRET has eight: with so many counted before it, what follows.
+    // IRET has eight ops; with fewer left to count than it has, one of its ops is tagged.
     for (before, tagged) in [(0, false), (1, true), (7, true), (8, true), (9, true)] {
         let mut machine = Machine::new("zen4");
         machine.write(OP_CTL, OP_EN | OPS | (0x90 - 8 + before) << CUR | 9);
@@ -74,7 +75,7 @@ fn the_tagged_op_may_be_any_of_an_instruction() {
 #[test]
 fn the_maximum_has_27_bits_where_it_is_extended() {
     let mut machine = Machine::new("zen4");
-    // 7f_0009h times 16, less 3.
+    // The maximum is 7f_0009h times 16; the count begins 3 below it.
     machine.write(OP_CTL, OP_EN | OPS | 0x7f << 20 | 0x7f0_008d << CUR | 9);
     machine.loop_nops(3);
     assert!(!is_valid(&machine));
@@ -94,7 +95,7 @@ fn the_count_is_software_s_to_set_where_it_can_be_written() {
     machine.at.ip = 0x40_0000;
     machine.loop_nops(3);
     assert_eq!(current(&machine), 3);
-    // Neither does it begin anew when something else is written.
+    // The count does not restart when other fields are written, either.
     machine.write(OP_CTL, OP_EN | 10);
     assert_eq!(current(&machine), 3);
 }
@@ -186,7 +187,7 @@ fn a_fault_aborts_the_tagged_op() {
         assert_eq!(is_valid(&machine), !aborted, "{kind:?}");
         assert!(current(&machine) < 129, "{kind:?}");
     }
-    // One that was not tagged yet has not.
+    // If no op was tagged yet, a fault does not change the count.
     machine.write(OP_CTL, OP_EN | OPS | 0x80 << CUR | 9);
     machine.deliver(DeliveryKind::Fault);
     assert_eq!(current(&machine), 0x80);
@@ -201,7 +202,7 @@ fn a_sample_tells_what_became_of_a_branch() {
     const MISP_RETURN: u64 = 1 << 33;
     const MICROCODE: u64 = 1 << 40;
     const BRANCH: u64 = RETURN | TAKEN | MISP | RET | MISP_RETURN | MICROCODE;
-    // The instruction, where it goes on from 50_0000h, how many of its ops come before the tagged one.
+    // The instruction, where it continues from 50_0000h, how many of its ops come before the tagged one.
     type Row = (&'static str, &'static [u8], u64, u64, u64, Option<u64>);
     let rows: [Row; 10] = [
         ("zen4", NOP, 0x50_0001, 0, 0, None),
@@ -233,14 +234,14 @@ fn a_sample_has_the_op_s_latencies() {
     let mut machine = Machine::new("zen4");
     tag_next(&mut machine);
     machine.next(NOP);
-    // A cycle from completion to retirement; from the tag on the misses too.
+    // From completion to retirement one cycle; from the tag to retirement four, and those of the misses.
     assert_eq!(machine.read(OP_DATA) & 0xffff_ffff, 1 | (4 + 35 + 180) << 16);
     tag_next(&mut machine);
     machine.next(NOP);
     assert_eq!(machine.read(OP_DATA) & 0xffff_ffff, 1 | 4 << 16);
 }
 
-/// What a sample says of `bytes` with `rbx` in RBX, after accesses to `known`: IbsOpData2, IbsOpData3.
+/// IbsOpData2 and IbsOpData3 of a sample of `bytes` with `rbx` in RBX, after accesses to `known`.
 fn data(name: &str, known: &[u64], bytes: &[u8], rbx: u64, before: u64) -> (u64, u64) {
     let mut machine = Machine::new(name);
     machine.write(0xc001_0000, ALL | 0x40);
@@ -302,11 +303,11 @@ fn a_sample_tells_of_the_data_accessed() {
         ("barcelona", &[0x1000, 0x9000], LOAD, 0x1000, 0, (1, LD | ADDR | miss(40))),
         // A store has no latency, and no source.
         ("zen4", &[], STORE, 0x1000, 0, (0, ST | ADDR | QWORD | MISS | L2 | walk)),
-        // Two ops: the first loads, the second stores.
+        // There are two ops: the first loads, the second stores.
         ("zen4", &[0x1000], lock_add, 0x1000, 0, (0, LD | ADDR | QWORD | LOCKED)),
         ("zen4", &[0x1000], lock_add, 0x1000, 1, (0, ST | ADDR | QWORD | LOCKED)),
         ("zen4", &[], prefetch, 0x1000, 0, (3, ADDR | SW_PF | MISS | L2 | walk)),
-        // No translation.
+        // The address has no translation.
         ("zen4", &[0xffff_f000], LOAD, 0xffff_f000, 0, (0, LD | LIN | QWORD)),
     ];
     for (name, known, bytes, rbx, before, expected) in rows {
@@ -322,7 +323,7 @@ fn a_sample_tells_of_the_data_accessed() {
 #[test]
 fn a_line_that_a_cache_answered_with_has_a_state_where_the_processor_tells_it() {
     const OWNED: u64 = 1 << 5;
-    // Lines by turns; what lies 512 lines on has the same place in levels 1 and 2.
+    // The state alternates from line to line; an address 512 lines higher has the same slot in levels 1 and 2.
     for (name, even, odd) in [
         ("barcelona", 1, 1),
         ("zen2", 2, 2 | OWNED),
@@ -350,14 +351,14 @@ fn what_is_not_cached_is_told() {
         let (data2, data3) = missed(bytes, rbx);
         assert_eq!((data2, data3 & UC != 0), (source, uncacheable), "{bytes:x?} {rbx:#x}");
     }
-    // However often it is accessed.
+    // This does not depend on how often it was accessed.
     assert_eq!(data("zen4", &[DEVICE, DEVICE], LOAD, DEVICE, 0).0, 7);
     assert_eq!(data("zen4", &[0x1000, 0x1000], LOAD, 0x1000, 0).0, 0);
 }
 
 #[test]
 fn the_size_of_the_page_is_told_by_level_or_in_a_field() {
-    // What the two levels of translations hold before; then bits 19 and 6 to 2.
+    // What the two levels of translation buffers hold before; then bits 19 and 6 to 2.
     let hit = |rbx: u64| std::vec![rbx];
     let behind = |rbx: u64| std::vec![rbx, rbx + 16 * 4096];
     for (name, field) in [("barcelona", false), ("zen4", false), ("zen5", true), ("zen6", true)] {
@@ -373,7 +374,7 @@ fn the_size_of_the_page_is_told_by_level_or_in_a_field() {
             }
         }
     }
-    // Without a translation nothing is known of the page.
+    // Without a translation the size of the page is unknown.
     assert_eq!(data("zen5", &[], LOAD, 0xffff_f000, 0).1 & 0b11 << 4, 0);
 }
 
@@ -405,12 +406,12 @@ fn without_registers_no_data_is_known() {
 
 #[test]
 fn asks_for_registers_shortly_before_an_op_is_tagged() {
-    // Maximum and current count of ops or cycles.
+    // What is counted (ops or cycles), maximum and current count, whether registers are needed.
     for (by, maximum, current, wanted) in [
         (OPS, 0x20, 0x200 - 33, false),
         (OPS, 0x20, 0x200 - 32, true),
         (OPS, 0x20, 0x200, true),
-        // It has to wrap first.
+        // The count must wrap first.
         (OPS, 0x20, 0x200 + 16, false),
         (OPS, 0, 0, false),
         (0, 0x2000, 0, true),
@@ -423,7 +424,7 @@ fn asks_for_registers_shortly_before_an_op_is_tagged() {
     }
 }
 
-/// Instructions of two ops, without a look at their data.
+/// The instructions have two ops each, and the registers for their data are not given.
 #[test]
 fn what_executes_in_one_go_ends_where_registers_are_asked_for() {
     for (current, expected) in
@@ -460,7 +461,7 @@ fn without_registers_there_are_as_many_ops() {
 #[test]
 fn the_filter_leaves_out_what_level_3_has_and_what_is_no_access() {
     const L3_MISS_ONLY: u64 = 1 << 16;
-    // What is tagged, whether it is reported.
+    // The instruction and the address that are tagged, and whether a sample is reported.
     let rows: [(&[u8], u64, bool); 4] =
         [(NOP, 0x9000, false), (LOAD, 0x1000, false), (LOAD, 0x2000, true), (STORE, 0x2000, true)];
     for (bytes, rbx, reported) in rows {
@@ -471,14 +472,14 @@ fn the_filter_leaves_out_what_level_3_has_and_what_is_no_access() {
         machine.with_rbx(bytes, rbx);
         assert_eq!(is_valid(&machine), reported, "{bytes:x?} {rbx:#x}");
         assert_eq!(machine.interrupts().len(), usize::from(reported), "{bytes:x?} {rbx:#x}");
-        // The count has begun anew with a random number.
+        // The count restarted with a random number.
         assert!(current(&machine) < 128);
     }
 }
 
 #[test]
 fn the_latency_filter_leaves_out_loads_that_were_fast() {
-    // The threshold, the line's latency, whether it is reported: more than so many times 128.
+    // The threshold, the address, and whether its load is reported: the latency must be above (threshold + 1) * 128.
     for (threshold, rbx, reported) in [
         (0, 0x1000, true),
         (0, 0x9_0000, true),

@@ -1,11 +1,11 @@
-//! Which MSRs there are, and which values they take: typed from the manuals once more.
+//! Which MSRs exist, and which values they accept, typed from the manuals a second time.
 
 use super::machine::*;
 use crate::amd::AmdProfile;
 
 const NAMES: [&str; 8] = ["k8", "barcelona", "trinity", "zen2", "zen3", "zen4", "zen5", "zen6"];
 
-/// The profiles that have something, in the order of [`NAMES`].
+/// The profiles that have a feature, in the order of [`NAMES`].
 const NONE: [bool; 8] = [false; 8];
 const EVERY: [bool; 8] = [true; 8];
 const ZEN4: [bool; 8] = [false, false, false, false, false, true, true, true];
@@ -54,8 +54,8 @@ fn each_msr_is_there_where_it_is_enumerated() {
 
 #[test]
 fn registers_are_0_after_reset_but_for_these() {
-    // Counters are all enabled together, the two bits of DBG_EXTN_CFG that must always be set are set, and the local
-    // APIC's offset in IBS_CTL is valid where the processor owns IBS_CTL alone.
+    // All counters are enabled in the global register, the two bits of DBG_EXTN_CFG that must always be set are set,
+    // and the local APIC's offset in IBS_CTL is valid unless the northbridge supplies it.
     const OTHERS: [(u32, [u64; 8]); 3] = [
         (0xc000_0301, [0, 0, 0, 0, 0, 0x3f, 0x3f, 0x3f]),
         (0xc000_010f, [0, 0, 0, 0, 0x18, 0, 0, 0]),
@@ -179,7 +179,7 @@ fn rdpmc_reads_as_many_as_there_are() {
 
 #[test]
 fn op_control_refuses_each_bit_without_its_feature() {
-    // Bits, who has them. The others must be zero.
+    // Bits, and the profiles that have them. The others must be zero.
     let rows: [(core::ops::Range<u32>, [bool; 8]); 10] = [
         (0..16, IBS),
         (16..17, ZEN4),

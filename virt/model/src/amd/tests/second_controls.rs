@@ -5,10 +5,10 @@ use super::machine::*;
 const OP_CTL2: u32 = 0xc001_103e;
 const FETCH_CTL2: u32 = 0xc001_103f;
 const DIS: u64 = 1 << 0;
-/// Where IbsOpCurCnt begins.
+/// The lowest bit of IbsOpCurCnt.
 const CUR: u32 = 32;
 
-/// Has the next op tagged, with this second control.
+/// A machine that tags the next op, with this value of the second control register.
 fn tag_op(control2: u64) -> Machine {
     let mut machine = Machine::new("zen6");
     machine.write(OP_CTL2, control2);
@@ -16,7 +16,7 @@ fn tag_op(control2: u64) -> Machine {
     machine
 }
 
-/// Has the next fetch tagged, with this second control.
+/// A machine that tags the next fetch, with this value of the second control register.
 fn tag_fetch(control2: u64) -> Machine {
     let mut machine = Machine::new("zen6");
     machine.write(FETCH_CTL2, control2);
@@ -24,12 +24,12 @@ fn tag_fetch(control2: u64) -> Machine {
     machine
 }
 
-/// Whether the sample of an op is there.
+/// Whether there is a sample of an op.
 fn op_sampled(machine: &Machine) -> bool {
     machine.read(OP_CTL) & OP_VAL != 0
 }
 
-/// Whether the sample of a fetch is there.
+/// Whether there is a sample of a fetch.
 fn fetch_sampled(machine: &Machine) -> bool {
     machine.read(FETCH_CTL) & FETCH_VAL != 0
 }
@@ -69,7 +69,7 @@ fn filters_by_the_highest_bit_leave_out_a_half_of_the_addresses() {
     let (low, high) = (0x41_0000, 0xffff_ffff_8100_0000);
     for (op2, fetch2, in_low, in_high) in [
         (0, 0, true, true),
-        // The two registers have these bits the other way round.
+        // The two registers have these bits in opposite order.
         (0b010, 1 << 6, false, true),
         (0b100, 1 << 5, true, false),
         (0b110, 0b11 << 5, false, false),
@@ -88,7 +88,7 @@ fn filters_by_the_highest_bit_leave_out_a_half_of_the_addresses() {
 
 #[test]
 fn the_latency_filter_leaves_out_fetches_that_were_fast() {
-    // The filter in units of 128 cycles. Nothing is in the caches at first: a walk, and 180 cycles or more by the line.
+    // The filter is in units of 128 cycles. The caches are empty at first: a walk, and 180 cycles or more by the line.
     for (filter, address, taken) in [
         (0, 0x41_0000, true),
         (1, 0x41_0000, true),
@@ -103,11 +103,11 @@ fn the_latency_filter_leaves_out_fetches_that_were_fast() {
         machine.next(NOP);
         let latency = machine.read(FETCH_CTL) >> 32 & 0xffff;
         assert_eq!(fetch_sampled(&machine), taken, "{filter} {address:#x}: {latency}");
-        // A fetch that is already there takes a cycle.
+        // A fetch that hits the caches takes one cycle.
         let mut machine = tag_fetch(DIS | filter << 1);
         machine.at.ip = address;
         machine.next(NOP);
-        // Elsewhere in the caches.
+        // A fetch elsewhere.
         machine.at.ip = 0x52_3480;
         machine.next(NOP);
         machine.write(FETCH_CTL2, filter << 1);

@@ -1,4 +1,4 @@
-//! The Branch Trace Store: which branches are stored, where, and what comes of a full buffer.
+//! The Branch Trace Store: which branches are stored, where, and what happens when the buffer is full.
 
 use std::vec;
 
@@ -11,7 +11,7 @@ pub(crate) fn strict() -> IntelSettings {
     IntelSettings { pmi_skid: 0, ..IntelSettings::default() }
 }
 
-/// "Last Branch From" and "Last Branch To" by what branches: "LBR Stack for Processors Based on Intel NetBurst
+/// "Last Branch From" and "Last Branch To" for each kind of branch: "LBR Stack for Processors Based on Intel NetBurst
 /// Microarchitecture".
 #[test]
 fn a_record_says_where_a_branch_came_from_and_where_it_led() {
@@ -35,11 +35,11 @@ fn a_record_says_where_a_branch_came_from_and_where_it_led() {
     m.far(IRETQ, m.user(0x40_0302));
     m.deliver(SoftwareInterrupt, 0x80, m.kernel(0x50_3000), None);
     m.far(IRETQ, m.user(0x40_0304));
-    // A trap is the exception of the instruction before.
+    // A trap is caused by the previous instruction.
     m.next(NOP);
     m.deliver(Trap, 1, m.kernel(0x50_4000), None);
     m.far(IRETQ, m.user(0x40_0305));
-    // Behind a branch there are two records, the second as well of the branch.
+    // If that instruction is a branch, there are two records, and both come from the branch.
     m.go(JMP_RAX, 0x40_0400);
     m.deliver(Trap, 1, m.kernel(0x50_4000), None);
     m.deliver(Nmi, 2, m.kernel(0x50_5000), None);
@@ -89,10 +89,10 @@ fn a_trap_comes_from_what_retired_last() {
 /// TR and BTS.
 pub(crate) const ON: u64 = 0xc0;
 
-/// The table "CPL-Qualified Branch Trace Store Encodings". BTINT makes no difference to what is stored.
+/// The table "CPL-Qualified Branch Trace Store Encodings". BTINT does not change what is stored.
 #[test]
 fn flags_say_what_is_stored() {
-    // TR, BTS, BTS_OFF_OS, BTS_OFF_USR; CPL > 0 is stored, CPL = 0 is.
+    // TR, BTS, BTS_OFF_OS, BTS_OFF_USR; whether branches at CPL > 0 are stored, whether those at CPL = 0 are.
     let rows: [([bool; 4], bool, bool); 16] = {
         let (n, y) = (false, true);
         [
@@ -175,7 +175,7 @@ fn records_say_whether_the_branch_was_predicted() {
 /// "Setting Up the BTS Buffer": with BTINT clear the buffer is circular.
 #[test]
 fn a_circular_buffer_begins_anew_at_its_end() {
-    // Absolute maximum: one record past the last, or one byte more as the manual has it.
+    // The absolute maximum is one record above the last one, or one byte more, as in the manual.
     for more in [0, 1, 23] {
         let mut m = machine("nehalem", strict(), 3, 0);
         m.set_area(&[BUFFER, BUFFER, BUFFER + 3 * 24 + more, BUFFER + 5 * 24]);
@@ -222,11 +222,11 @@ fn reaching_the_threshold_raises_one_pmi() {
         assert_ne!(m.processor.read_apic(0x340) & 1 << 16, 0, "the entry is masked");
         m.write(GLOBAL_STATUS_RESET, OVF_DS_BUFFER);
         assert_eq!(m.read(GLOBAL_STATUS), 0, "{profile}");
-        // Beyond the threshold there is no other.
+        // Above the threshold there is no further PMI.
         m.processor.write_apic(0x340, 0x400);
         m.jumps(2);
         assert_eq!((m.processor.take_interrupt(), m.index()), (None, 6), "{profile}");
-        // The handler takes the records out and begins anew.
+        // The handler removes the records and resets the index.
         m.control(0);
         m.set_word(AREA + 8, BUFFER);
         m.control(ON | 0x100);
@@ -300,7 +300,7 @@ fn init_and_machine_checks_end_recording() {
         m.control(tr | bts | btint);
         m.processor.init();
         assert_eq!(m.read(DEBUGCTL), 0, "{profile}");
-        // An interrupt of the same number is none.
+        // An interrupt with the same vector does not end it.
         m.control(tr | bts);
         m.deliver(DeliveryKind::SoftwareInterrupt, 18, m.kernel(0x50_0000), None);
         assert_eq!(m.index(), 1, "{profile}");

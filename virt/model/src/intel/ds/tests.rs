@@ -8,7 +8,7 @@ use crate::intel::tests::debug_store::*;
 use crate::intel::tests::machine::*;
 use crate::{Context, DeliveryKind, Mapping, PageFault};
 
-/// "Setting Up the DS Save Area": the buffer may lie anywhere in pages that are contiguous in linear address only.
+/// "Setting Up the DS Save Area": the buffer may be anywhere in pages that are contiguous in linear address only.
 #[test]
 fn records_cross_pages_that_lie_apart() {
     let mut m = machine("skylake", strict(), 4, 5);
@@ -26,7 +26,7 @@ fn records_cross_pages_that_lie_apart() {
     assert_eq!(m.processor.violations(), &IntelViolations::default());
 }
 
-/// What the manual demands of the save area's pages, each broken in turn.
+/// What the manual demands of the save area's pages, violated one demand at a time.
 #[test]
 fn a_save_area_that_is_mapped_wrongly_shows() {
     let good = Mapping { physical: 0, supervisor: true, marked: true, ..Mapping::default() };
@@ -39,7 +39,7 @@ fn a_save_area_that_is_mapped_wrongly_shows() {
         m.jumps(1);
         *m.processor.violations()
     };
-    // The management area is read, checked for the index and written; the buffer is written.
+    // The management area is read, translated for the index and written; the buffer is written.
     let rows = [
         (
             area,
@@ -81,7 +81,7 @@ fn a_save_area_that_another_cr3_has_elsewhere_shows() {
     assert_eq!((m.index(), m.ram[0x3_0030] != 0), (4, true), "they go where they are led");
 }
 
-/// An area that is not mapped, or not writable, faults, and nothing of the record is stored.
+/// An area that is not mapped, or not writable, causes a page fault, and no part of the record is stored.
 #[test]
 fn a_save_area_that_is_not_there_faults() {
     let absent = PageFault { address: 0, code: 0 };
@@ -98,7 +98,7 @@ fn a_save_area_that_is_not_there_faults() {
         m.control(ON);
         let before = m.ram.clone();
         m.jumps(1);
-        // Until the fault is delivered nothing more is tried.
+        // Until the fault is delivered no further access is tried.
         m.jumps(1);
         assert_eq!(m.ram, before);
         assert_eq!(
@@ -107,24 +107,24 @@ fn a_save_area_that_is_not_there_faults() {
         );
         assert_eq!(m.processor.take_page_fault(), Some(PageFault { address, ..fault }));
         assert_eq!(m.processor.take_page_fault(), None);
-        // The delivery makes no record, which would fault again; what the handler does makes one.
+        // The delivery does not make a record, which would fault again; branches of the handler make one.
         let handler = m.kernel(0x50_0000);
         m.deliver(DeliveryKind::Fault, 14, handler, Some(address));
         assert_eq!(m.processor.take_page_fault(), None);
         m.jumps(1);
         assert_eq!(m.processor.take_page_fault(), Some(PageFault { address, ..fault }));
-        // The handler repairs it.
+        // The handler maps the page.
         m.pages.clear();
         m.deliver(DeliveryKind::Fault, 14, handler, Some(address));
         m.jumps(1);
         assert_eq!(m.index(), 1);
-        // The page fault of anybody else makes a record.
+        // A page fault with another cause makes a record.
         m.deliver(DeliveryKind::Fault, 14, handler, Some(address));
         assert_eq!(m.index(), 2);
     }
 }
 
-/// "64 Bit Format of the DS Save Area": without DTES64 outside IA-32e mode fields and records have 32 bits.
+/// "64 Bit Format of the DS Save Area": without DTES64, outside IA-32e mode, fields and records have 32 bits.
 #[test]
 fn the_pentium_m_has_a_save_area_of_32_bits() {
     let mut m = Machine::new("pentium-m", strict());
@@ -148,7 +148,7 @@ fn the_pentium_m_has_a_save_area_of_32_bits() {
     assert_eq!(m.ram[AREA as usize + 4..AREA as usize + 8], (BUFFER as u32 + 12).to_le_bytes());
 }
 
-/// IA32_DS_AREA: canonical in IA-32e mode, 32 bits outside.
+/// IA32_DS_AREA accepts canonical addresses in IA-32e mode, and 32 bits outside.
 #[test]
 fn ds_area_takes_addresses_alone() {
     use crate::ExecMode::*;

@@ -29,7 +29,7 @@ const MISPRED: u64 = 1 << 63;
 const INFO_RESERVED: u64 = 0x1fff_ffff_ffff_0000;
 /// IA32_PERF_CAPABILITIES\[5:0\]: linear addresses. In the other formats addresses are offsets in the code segment.
 const FORMAT_LIP: u8 = 1;
-/// Like the previous format, with MISPRED in the FROM register.
+/// MISPRED is in the FROM register.
 const FORMAT_FLAGS: u8 = 3;
 /// The same with IN_TSX and TSX_ABORT in bits 62:61. The modelled processors do not have TSX: in a recorded address
 /// these bits are 0, and in a written one they must equal bit 47.

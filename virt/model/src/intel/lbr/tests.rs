@@ -49,7 +49,7 @@ fn machine(profile: &str) -> Machine {
     Machine::new(profile, IntelSettings { pmi_skid: 0, ..IntelSettings::default() })
 }
 
-/// The stack of a Skylake from the latest record on, as far as there are any: from and to, without MISPRED.
+/// The stack of a Skylake from the latest record on, without empty records: from and to, without MISPRED.
 fn stack(m: &mut Machine) -> Vec<(u64, u64)> {
     let tos = m.read(0x1c9) as u32;
     (0..32)
@@ -90,7 +90,7 @@ fn a_misprediction_is_said_where_the_format_has_it() {
         ("core2", KERNEL, None),
         // Bits 62:48 stay the sign of bit 47.
         ("nehalem", KERNEL, None),
-        // Without TSX its bits are 0.
+        // Without TSX, its bits are 0.
         ("broadwell", KERNEL & !(3 << 61), None),
         ("skylake", KERNEL, Some(MISPRED | 300)),
     ] {
@@ -112,7 +112,7 @@ fn a_misprediction_is_said_where_the_format_has_it() {
             m.tsc += 0x1_0000;
             m.go(JMP, KERNEL);
             assert_eq!(m.read(0xdc3), 0xffff, "saturating");
-            // An interrupt is not predicted, and so not mispredicted.
+            // An interrupt is not predicted, and so it is not mispredicted.
             m.deliver(DeliveryKind::Interrupt, 32, m.kernel(KERNEL), None);
             assert_eq!(m.read(0xdc4), 0);
         }
@@ -132,7 +132,7 @@ fn exceptions_keep_the_branch_before_them_and_debug_exceptions_switch_off() {
         m.deliver(DeliveryKind::Trap, 1, m.kernel(0x3000), None);
         assert_eq!((m.read(DEBUGCTL), m.read(tos)), (0, 2), "{profile}: it is not recorded");
         assert_eq!((m.read(ler), m.read(ler + 1)), (0x40_0000, 0x1000), "{profile}");
-        // INT n with the number of #DB is an interrupt like others.
+        // INT n with the vector of #DB is treated as any other interrupt.
         m.control(1);
         m.deliver(DeliveryKind::SoftwareInterrupt, 1, m.kernel(0x3000), None);
         assert_eq!((m.read(DEBUGCTL), m.read(tos)), (1, 3), "{profile}");
@@ -207,7 +207,7 @@ fn in_call_stack_mode_returns_flush_the_call_they_return_from() {
     m.go(JMP, 0x1200);
     m.go(CALL_RAX, 0x2000);
     assert_eq!(stack(&mut m), [(0x1200, 0x2000), (0x40_0000, 0x1000)]);
-    // A call of zero length is never returned from.
+    // No return belongs to a call of zero length.
     m.next(CALL_NEXT);
     m.go(CALL, 0x3000);
     m.deliver(DeliveryKind::Interrupt, 32, m.kernel(0x5000), None);
@@ -221,7 +221,7 @@ fn in_call_stack_mode_returns_flush_the_call_they_return_from() {
     assert_eq!(m.processor.violations().lbr_undefined, 0);
 }
 
-/// CPL_NEQ_0 leaves out levels 1 to 3, of calls and of returns alike.
+/// CPL_NEQ_0 leaves out levels 1 to 3, for calls and for returns.
 #[test]
 fn levels_above_0_are_one() {
     for cpl in 0..=3 {
@@ -237,7 +237,7 @@ fn levels_above_0_are_one() {
     }
 }
 
-/// The combinations that go with EN_CALLSTACK; any other leaves the stack undefined.
+/// The combinations that EN_CALLSTACK allows; any other leaves the stack undefined.
 #[test]
 fn call_stack_mode_wants_its_filter() {
     let rows = [
@@ -326,7 +326,7 @@ fn registers_take_what_they_can_hold() {
     }
 }
 
-/// "Freezing LBR and Performance Counters on PMI", the legacy way and from version 4 on the streamlined one.
+/// "Freezing LBR and Performance Counters on PMI": the legacy way, and from version 4 the streamlined way.
 #[test]
 fn a_pmi_freezes_the_stack() {
     for (profile, value, status) in [("core2", 0x1c0, 0), ("nehalem", 0x1c0, 0), ("skylake", 0x1c1, 1 << 58)]

@@ -1,4 +1,4 @@
-//! PEBS: when a record is stored, what is in it, and what comes of a full buffer.
+//! PEBS: when a record is stored, its content, and what happens when the buffer is full.
 
 use std::vec::Vec;
 
@@ -13,12 +13,12 @@ const PEBS_ENABLE: u32 = 0x3f1;
 const PMC0: u32 = 0xc1;
 const SELECT0: u32 = 0x186;
 const GLOBAL_CTRL: u32 = 0x38f;
-/// INST_RETIRED.ANY_P where it is precise, in the kernel, enabled.
+/// INST_RETIRED.ANY_P in its precise form, in the kernel, enabled.
 const INSTRUCTIONS: u64 = 0xc0 | 1 << 17 | 1 << 22;
 /// BR_INST_RETIRED.ALL_BRANCHES of Broadwell and Skylake.
 const BRANCHES: u64 = 0x04c4 | 1 << 17 | 1 << 22;
 
-/// A machine whose sample buffer has so many bytes and a threshold behind so many.
+/// A machine whose sample buffer has `bytes` bytes and a threshold after `threshold` bytes.
 fn machine(profile: &str, bytes: u64, threshold: u64) -> Machine {
     let mut m = Machine::new(profile, IntelSettings { pmi_skid: 0, ..IntelSettings::default() });
     m.processor.write_apic(0x340, 0x400);
@@ -29,7 +29,7 @@ fn machine(profile: &str, bytes: u64, threshold: u64) -> Machine {
     m
 }
 
-/// Samples counter 0 every `period` events of `select`.
+/// Makes counter 0 sample one in `period` events of `select`.
 fn sample(m: &mut Machine, select: u64, period: u64) {
     let reset = 0_u64.wrapping_sub(period);
     m.set_word(AREA + 0x40, reset);
@@ -71,7 +71,7 @@ fn a_record_has_the_fields_of_its_format() {
         assert_eq!(m.sample_index(), size, "{profile}");
         assert!(!m.processor.wants_registers(), "{profile}");
         let found = record(&m, format, 0);
-        // The state behind the instruction.
+        // The state after the instruction.
         assert_eq!(found.registers, Some(Registers { rip: 0x3000, ..registers }), "{profile}");
         let newer = format == Format::Time;
         let precise = newer || format == Format::Transaction;
@@ -85,7 +85,7 @@ fn a_record_has_the_fields_of_its_format() {
     }
 }
 
-/// The registers behind the sampled instruction are known: it is the first of its go.
+/// The registers after the sampled instruction are known, because it is the first one of those executed in one go.
 #[test]
 fn what_executes_in_one_go_ends_before_what_is_sampled() {
     let mut m = machine("skylake", 0x1000, 0x1000);
@@ -115,13 +115,13 @@ fn a_software_interrupt_is_sampled_as_an_instruction() {
     assert_eq!((found.eventing_ip, found.next_ip()), (Some(0x2000), Some(0x5000)));
 }
 
-/// "Adaptive PEBS": MSR_PEBS_DATA_CFG says which groups there are, for counters with Adaptive_Record.
+/// "Adaptive PEBS": MSR_PEBS_DATA_CFG selects the groups of records, for counters with Adaptive_Record.
 #[test]
 fn an_adaptive_record_has_the_groups_that_are_asked_for() {
     const DATA_CFG: u32 = 0x3f2;
     const ADAPTIVE: u64 = 1 << 34;
     let registers = Registers { rax: 7, r8_r15: [8; 8], ..Registers::default() };
-    // MSR_PEBS_DATA_CFG, Adaptive_Record, memory, registers, XMM, branches, bytes.
+    // MSR_PEBS_DATA_CFG, Adaptive_Record; then memory, registers, XMM, number of branches, bytes of the record.
     for (cfg, adaptive, memory, gprs, xmm, branches, size) in [
         (0, ADAPTIVE, false, false, false, 0, 32),
         (0b0001, ADAPTIVE, true, false, false, 0, 64),
@@ -155,7 +155,7 @@ fn an_adaptive_record_has_the_groups_that_are_asked_for() {
         assert_eq!(found.xmm, xmm.then_some(&[0x55; 256]), "{cfg:#x}");
         let stack: Vec<_> = found.branches.into_iter().flat_map(|branches| branches.iter()).collect();
         assert_eq!(stack.len(), branches, "{cfg:#x}");
-        // The latest first, which is that of the instruction itself.
+        // The latest branch first, which is the instruction itself.
         let ends: Vec<_> = stack.iter().map(|branch| (branch.from, branch.to)).collect();
         let expected: &[_] = &[(0x2000, 0x3000), (0x1000, 0x2000), (0, 0)];
         assert!(ends.iter().zip(expected).all(|(found, expected)| found == expected), "{ends:x?}");
@@ -168,7 +168,7 @@ fn the_groups_register_has_reserved_bits() {
     for bit in 0..64 {
         let mut m = machine("icelake", 0x1000, 0x1000);
         assert_eq!(m.try_write(0x3f2, 1 << bit).is_ok(), legal >> bit & 1 != 0, "{bit}");
-        // Adaptive_Record is the only bit from bit 32 on.
+        // Adaptive_Record is the only writable bit of bits 63:32.
         let select = bit < 32 || bit == 34;
         assert_eq!(m.try_write(SELECT0, 1 << bit).is_ok(), select, "{bit}");
     }
@@ -184,7 +184,7 @@ fn a_record_resets_the_counter_and_the_next_one_follows() {
     m.at.ip = 0x1000;
     for n in 1..=12 {
         m.next(NOP);
-        // Three events to overflow, and one that is recorded.
+        // Three events until overflow, and one that is recorded.
         assert_eq!(m.sample_index(), n / 4 * 176, "{n}");
     }
     let ips = [0, 176, 352].map(|at| record(&m, Format::Latency, at).next_ip());
@@ -192,10 +192,10 @@ fn a_record_resets_the_counter_and_the_next_one_follows() {
     assert_eq!(m.read(PMC0), 0xffff_ffff_fffd);
 }
 
-/// Only events that are precise on the counter are sampled, and only with AnyThread, E, INV and CMASK clear.
+/// Only events that are precise on the counter are sampled, and only if AnyThread, E, INV and CMASK are clear.
 #[test]
 fn what_cannot_be_sampled_is_only_counted() {
-    // Profile, counter, select, whether it can be.
+    // Profile, counter, select, whether it can be sampled.
     let rows: [(&str, u32, u64, bool); 12] = [
         ("core2", 0, INSTRUCTIONS, true),
         ("core2", 0, 0xc4 | INSTRUCTIONS & !0xff, false),
@@ -264,7 +264,7 @@ fn reaching_the_threshold_raises_one_pmi() {
     assert_eq!(m.read(GLOBAL_STATUS), 0);
 }
 
-/// "PEBS Absolute Maximum": what does not fit is left out, and no signal is generated.
+/// "PEBS Absolute Maximum": a record that does not fit is left out, and no signal is generated.
 #[test]
 fn a_full_buffer_takes_nothing_more() {
     for (index, bytes) in [(0, 199), (0, 0), (200, 399), (u64::MAX, 1000)] {
@@ -284,7 +284,7 @@ fn a_full_buffer_takes_nothing_more() {
     }
 }
 
-/// Counters that have overflowed by the time of a record are reset with it.
+/// A record also resets the other counters that have overflowed by then.
 #[test]
 fn one_record_serves_all_counters_that_have_overflowed() {
     let mut m = machine("nehalem", 0x1000, 0x1000);
@@ -311,7 +311,7 @@ fn samples_and_branch_records_of_one_instruction_are_both_stored() {
     m.control(0xc0);
     m.jumps(2);
     assert_eq!((m.sample_index(), m.index()), (200, 2));
-    // When the sample faults the branch record waits for nobody.
+    // If the sample faults, the branch record of the same instruction is lost, too.
     m.pages.insert(SAMPLES / 4096, Err(PageFault { address: 0, code: 0 }));
     m.jumps(2);
     assert_eq!(m.processor.take_page_fault(), Some(PageFault { address: SAMPLES + 200, code: 0 }));

@@ -12,12 +12,12 @@ pub(crate) const GLOBAL_STATUS: u32 = 0x38e;
 pub(crate) const GLOBAL_STATUS_RESET: u32 = 0x390;
 pub(crate) const OVF_DS_BUFFER: u64 = 1 << 62;
 
-/// Where the parts of the save area are.
+/// The addresses of the parts of the save area.
 pub(crate) const AREA: u64 = 0x2_0000;
 pub(crate) const BUFFER: u64 = 0x2_1000;
 pub(crate) const SAMPLES: u64 = 0x2_3000;
 
-/// The bits of a family's debug control register, by what they do.
+/// The bits of a family's debug control register, named by function.
 #[derive(Clone, Copy)]
 pub(crate) struct Control {
     pub(crate) lbr: u64,
@@ -41,7 +41,7 @@ pub(crate) const DEBUGCTL: u32 = 0x1d9;
 pub(crate) const FREEZE_LBRS: u64 = 1 << 11;
 pub(crate) const FREEZE_PERFMON: u64 = 1 << 12;
 
-/// Those of the profiles that have a Debug Store and 64-bit code.
+/// The profiles that have a Debug Store and 64-bit code.
 pub(crate) const PROFILES: [&str; 4] = ["prescott", "core2", "nehalem", "skylake"];
 
 /// A machine whose branch buffer holds `records`, with the threshold at `threshold` records.
@@ -76,7 +76,7 @@ impl Machine {
         }
     }
 
-    /// The branch buffer's index, in records.
+    /// Reads the branch buffer's index, in records.
     pub(crate) fn index(&self) -> u64 {
         (self.word(AREA + 8) - BUFFER) / 24
     }
@@ -85,7 +85,7 @@ impl Machine {
         self.word(AREA + 0x28) - SAMPLES
     }
 
-    /// The first records of the branch buffer, as text: from, to, `*` where it was predicted.
+    /// The first records of the branch buffer, as text: from, to, and `*` if the branch was predicted.
     pub(crate) fn records(&self, count: u64) -> Vec<String> {
         (0..count)
             .map(|slot| {
@@ -98,12 +98,12 @@ impl Machine {
             .collect()
     }
 
-    /// The records that the index is behind.
+    /// The records below the index.
     pub(crate) fn stored(&self) -> Vec<String> {
         self.records(self.index())
     }
 
-    /// So many taken branches.
+    /// Executes `count` taken branches.
     pub(crate) fn jumps(&mut self, count: u32) {
         for n in 0..count {
             self.go(JMP_RAX, 0x40_0000 + u64::from(n % 2) * 0x10);

@@ -1,4 +1,4 @@
-//! A processor with memory, driven by hand, and its trace as text.
+//! A processor with memory that tests drive by hand, and its trace as text.
 
 use std::collections::BTreeMap;
 use std::format;
@@ -22,7 +22,7 @@ pub(crate) const STATUS: u32 = 0x571;
 pub(crate) const BASE: u32 = 0x560;
 pub(crate) const MASK_PTRS: u32 = 0x561;
 
-/// TraceEn, OS, User, BranchEn: everything, into the single range.
+/// TraceEn, OS, User, BranchEn: everything is traced, into the single range.
 pub(crate) const ALL: u64 = 0x200d;
 pub(crate) const TOPA: u64 = 1 << 8;
 
@@ -39,11 +39,11 @@ pub(crate) const IRETQ: &[u8] = &[0x48, 0xcf];
 pub(crate) const MOV_CR3: &[u8] = &[0x0f, 0x22, 0xd8];
 pub(crate) const WRMSR: &[u8] = &[0x0f, 0x30];
 
-/// Where single-range output goes: 64 KiB.
+/// The address of the single range, which has 64 KiB.
 pub(crate) const RANGE: usize = 0x1_0000;
 const RANGE_SIZE: usize = 0x1_0000;
 
-/// Memory from address 0 on, with some pages mapped otherwise than to themselves.
+/// Memory from address 0 on, in which some pages are not mapped to themselves.
 pub(crate) struct Paged<'a> {
     flat: FlatMemory<'a>,
     pages: &'a BTreeMap<u64, Result<Mapping, PageFault>>,
@@ -71,7 +71,8 @@ impl PhysMemory for Paged<'_> {
 pub(crate) struct Machine {
     pub(crate) processor: IntelProcessor,
     pub(crate) ram: Vec<u8>,
-    /// What is mapped otherwise: by page number. A fault whose code has the write bit set is one of writes alone.
+    /// The pages that are not mapped to themselves, by page number. A fault whose code has the write bit is one of
+    /// writes only.
     pub(crate) pages: BTreeMap<u64, Result<Mapping, PageFault>>,
     pub(crate) at: Context,
     pub(crate) tsc: u64,
@@ -101,7 +102,7 @@ impl Machine {
         Ok(())
     }
 
-    /// WRMSR that must be legal.
+    /// Executes a WRMSR that must be legal.
     pub(crate) fn write(&mut self, msr: u32, value: u64) {
         assert_eq!(self.try_write(msr, value), Ok(()), "WRMSR {msr:#x} {value:#x}");
     }
@@ -110,7 +111,7 @@ impl Machine {
         self.processor.read_msr(msr).expect("RDMSR")
     }
 
-    /// WRMSR of IA32_RTIT_CTL, with the next instruction at 400000h.
+    /// Executes a WRMSR of IA32_RTIT_CTL; the next instruction is at 400000h.
     pub(crate) fn start(&mut self, ctl: u64) {
         self.at.ip = 0x3f_fffe;
         self.write(CTL, ctl);
@@ -120,17 +121,17 @@ impl Machine {
         self.write(CTL, 0);
     }
 
-    /// One instruction, that goes on at `to` in the same context.
+    /// Executes one instruction that continues at `to` in the same context.
     pub(crate) fn go(&mut self, bytes: &[u8], to: u64) {
         self.far(bytes, Context { ip: to, ..self.at });
     }
 
-    /// One instruction that goes on behind itself.
+    /// Executes one instruction that continues at the next one.
     pub(crate) fn next(&mut self, bytes: &[u8]) {
         self.go(bytes, self.at.ip + bytes.len() as u64);
     }
 
-    /// One instruction that changes the context.
+    /// Executes one instruction that changes the context.
     pub(crate) fn far(&mut self, bytes: &[u8], after: Context) {
         self.operand(bytes, after, 0);
     }
@@ -161,13 +162,13 @@ impl Machine {
         Context { ip, cpl: 0, ..self.at }
     }
 
-    /// The packets in the single range, tracing being off.
+    /// The packets in the single range; tracing must be off.
     pub(crate) fn trace(&mut self) -> Vec<String> {
         let len = (self.read(MASK_PTRS) >> 32) as usize;
         packets(&self.ram[RANGE..RANGE + len])
     }
 
-    /// Them without the first PSB+ and without the FUP and TIP.PGD of the WRMSR that stopped tracing.
+    /// The same packets without the first PSB+ and without the FUP and TIP.PGD of the WRMSR that stopped tracing.
     pub(crate) fn body(&mut self) -> String {
         let trace = self.trace();
         let first = trace.iter().position(|packet| packet == "PSBEND").expect("a PSB+") + 1;
@@ -182,7 +183,7 @@ impl Machine {
     }
 }
 
-/// Runs `code` with tracing on and gives the packets between PSB+ and the end.
+/// Runs `code` with tracing on and returns the packets between PSB+ and the end.
 pub(crate) fn run(
     profile: &str,
     settings: IntelSettings,
@@ -196,7 +197,7 @@ pub(crate) fn run(
     machine.body()
 }
 
-/// The packets as text, IPs made whole.
+/// The packets as text, with whole IPs.
 pub(crate) fn packets(bytes: &[u8]) -> Vec<String> {
     let mut last = 0;
     Packets::new(bytes)

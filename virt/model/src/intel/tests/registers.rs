@@ -1,4 +1,4 @@
-//! MSRs at the processor's edge.
+//! The MSRs as software sees them through the processor.
 
 use std::boxed::Box;
 use std::ops::RangeInclusive;
@@ -107,7 +107,7 @@ fn reset_values() {
 
 #[test]
 fn all_other_registers_are_0_after_reset() {
-    // MSR_PLATFORM_INFO, IA32_MISC_ENABLE, IA32_PERF_CAPABILITIES, IA32_PERF_GLOBAL_CTRL, and the ones of the table offset.
+    // MSR_PLATFORM_INFO, IA32_MISC_ENABLE, IA32_PERF_CAPABILITIES, IA32_PERF_GLOBAL_CTRL, IA32_RTIT_OUTPUT_MASK_PTRS.
     const SET: [u32; 5] = [0xce, 0x1a0, 0x345, 0x38f, MASK_PTRS];
     for profile in IntelProfile::all() {
         let processor = IntelProcessor::new(profile, IntelSettings::default());
@@ -228,7 +228,7 @@ fn a_wrmsr_that_leaves_tracing_on_is_an_instruction_like_others() {
 fn the_wrmsr_that_switches_a_unit_on_is_not_seen_by_it() {
     let mut machine = Machine::new("skylake", IntelSettings::default());
     machine.start(ALL);
-    // Instructions retired, at each level.
+    // Counter 0 counts retired instructions at every level.
     machine.write(0x186, 0x43_00c0);
     assert_eq!(machine.read(0xc1), 0);
     machine.write(0x390, 0);
@@ -254,7 +254,7 @@ fn a_transfer_that_no_branch_explains_is_counted() {
 
 #[test]
 fn without_output_to_memory_its_registers_fault() {
-    // Only the trace transport subsystem is there.
+    // The trace transport subsystem is the only output.
     let skylake = IntelProfile::by_name("skylake").expect("skylake");
     let fabric =
         IntelProfile { pt_outputs: 1 << 3, counters: None, lbr: None, debug_store: None, ..*skylake };
@@ -274,7 +274,7 @@ fn rdpmc_reads_the_general_purpose_counters_that_there_are() {
         for index in 0..counters {
             machine.write(0xc1 + index, u64::from(index) + 77);
         }
-        // Bit 30 names the fixed-function counters, of which there are none.
+        // Bit 30 selects the fixed-function counters, and there are none.
         for index in (0..10).chain([1 << 30, u32::MAX]) {
             let expected = if index < counters { Ok(u64::from(index) + 77) } else { Err(GeneralProtection) };
             assert_eq!(machine.processor.rdpmc(index), expected, "{profile} {index:#x}");

@@ -18,7 +18,7 @@ fn machine(profile: &str) -> Machine {
     Machine::new(profile, IntelSettings { pmi_skid: 0, ..IntelSettings::default() })
 }
 
-/// One of each: an instruction, a conditional branch not taken and one taken, a call, a return, a jump, a system call.
+/// One of each: an instruction, conditional branches not taken and taken, a call, a return, a jump, a system call.
 fn workload(m: &mut Machine) {
     m.at.ip = 0x1000;
     m.next(NOP);
@@ -30,10 +30,10 @@ fn workload(m: &mut Machine) {
     m.far(SYSCALL, m.kernel(0x5000));
 }
 
-/// "Pre-defined Architectural Performance Events", and each microarchitecture's own.
+/// "Pre-defined Architectural Performance Events", and each microarchitecture's own events.
 #[test]
 fn events_count_what_they_name() {
-    // Profile, event and unit mask, how many of the workload.
+    // Profile, event and unit mask, how many instructions of the workload count.
     let rows: [(&str, u64, u64); 20] = [
         ("core2", 0x00c0, 7),
         ("core2", 0x00c4, 6),
@@ -67,7 +67,7 @@ fn events_count_what_they_name() {
     }
 }
 
-/// "Architectural Performance Monitoring": instructions at retirement, which INT n is and an interrupt is not.
+/// "Architectural Performance Monitoring": instructions at retirement. INT n is an instruction, an interrupt is not.
 #[test]
 fn software_interrupts_are_instructions_and_far_branches() {
     for (event, count) in [(0x01c0, 1), (0x04c4, 1), (0x40c4, 1), (0x20c4, 0), (0x02c4, 0), (0x00c5, 0)] {
@@ -83,7 +83,7 @@ fn software_interrupts_are_instructions_and_far_branches() {
             m.deliver(kind, 0x20, m.kernel(0x2000), None);
         }
         assert_eq!(m.read(PMC0 + 1), count, "{event:#x}");
-        // It counts where it is executed.
+        // It counts at the privilege level at which it is executed.
         m.at = m.user(0x3000);
         m.write(SELECT0 + 1, event | OS | EN);
         m.deliver(DeliveryKind::SoftwareInterrupt, 0x80, m.kernel(0x2000), None);
@@ -93,7 +93,7 @@ fn software_interrupts_are_instructions_and_far_branches() {
 
 #[test]
 fn a_counter_counts_where_it_is_enabled() {
-    // IA32_PERFEVTSEL0, IA32_PERF_GLOBAL_CTRL; how much in the kernel, how much in user code.
+    // IA32_PERFEVTSEL0, IA32_PERF_GLOBAL_CTRL; the count in the kernel, the count in user code.
     let rows = [
         (0xc0 | OS | USR | EN, 0xf, 1, 1),
         (0xc0 | OS | EN, 0xf, 1, 0),
@@ -102,7 +102,7 @@ fn a_counter_counts_where_it_is_enabled() {
         (0xc0 | OS | USR, 0xf, 0, 0),
         (0xc0 | OS | USR | EN, 0xe, 0, 0),
         (0xc0 | OS | USR | EN, 1, 1, 1),
-        // Edge detect, INV and CMASK are about cycles.
+        // Edge detect, INV and CMASK count cycles.
         (0xc0 | OS | USR | EN | 1 << 18, 0xf, 0, 0),
         (0xc0 | OS | USR | EN | 1 << 23, 0xf, 0, 0),
         (0xc0 | OS | USR | EN | 1 << 24, 0xf, 0, 0),
@@ -209,7 +209,7 @@ fn a_pmi_freezes_the_counters() {
     }
 }
 
-/// "ToPA PMI": the freeze bits apply to it as to others.
+/// "ToPA PMI": the freeze bits apply to it as to other PMIs.
 #[test]
 fn a_topa_pmi_freezes_too() {
     let mut m = machine("skylake");

@@ -1,4 +1,4 @@
-//! The rules once more, typed from the manual: legal and illegal values row by row.
+//! The rules typed from the manual a second time, as rows of legal and illegal values.
 
 use super::*;
 
@@ -11,7 +11,7 @@ const BASE: u64 = 0x2105;
 
 #[test]
 fn ctl_accepts_each_bit_only_with_its_capability() {
-    // Bit, whether broadwell, skylake, icelake, sapphire-rapids have it. TraceEn is clear.
+    // Bit, and whether broadwell, skylake, icelake and sapphire-rapids have it. TraceEn is clear.
     let rows: [(u32, [bool; 4]); 64] = {
         const N: [bool; 4] = [false; 4];
         const ALL: [bool; 4] = [true; 4];
@@ -26,7 +26,7 @@ fn ctl_accepts_each_bit_only_with_its_capability() {
                 match bit {
                     2 | 3 | 7 | 8 | 10 | 11 | 13 => ALL,
                     1 | 9 => SKYLAKE,
-                    // MTCFreq 3, 6 and 9 are enumerated; single bits make 1, 2, 4 and 8.
+                    // MTCFreq 3, 6 and 9 are enumerated; a single bit makes 1, 2, 4 or 8.
                     14..=17 => N,
                     // CycThresh 1, 2, 4, 8.
                     19..=22 => SKYLAKE,
@@ -56,7 +56,7 @@ fn ctl_accepts_each_bit_only_with_its_capability() {
 fn ctl_rules() {
     // Profile, old value, new value, legal.
     let rows: [(&str, u64, u64, bool); 43] = [
-        // Enabling needs an output scheme that is there.
+        // Enabling needs an output scheme that exists.
         ("skylake", 0, BASE, true),
         ("skylake", 0, 0x2005, true),
         ("broadwell", 0, BASE, true),
@@ -64,7 +64,7 @@ fn ctl_rules() {
         ("broadwell", 0, 0x2004, true),
         ("sapphire-rapids", 0, 0x2045, true),
         ("skylake", 0, 0x2045, false),
-        // BranchEn may be clear only where COFI packets can be suppressed.
+        // BranchEn may be clear only if COFI packets can be suppressed.
         ("skylake", 0, 0x0105, true),
         ("broadwell", 0, 0x0105, false),
         ("broadwell", 0, 0x0104, true),
@@ -95,7 +95,7 @@ fn ctl_rules() {
         ("skylake", 0, BASE | 6 << 24, false),
         ("skylake", 0, BASE | 15 << 24, false),
         ("broadwell", 0, BASE | 1 << 24, false),
-        // ADDRn_CFG: 0, 1, 2 for the ranges that are there.
+        // ADDRn_CFG: 0, 1, 2 for the ranges that exist.
         ("skylake", 0, BASE | 2 << 32, true),
         ("skylake", 0, BASE | 3 << 32, false),
         ("skylake", 0, BASE | 8 << 32, false),
@@ -105,7 +105,7 @@ fn ctl_rules() {
         ("sapphire-rapids", 0, BASE | 2 << 40 | 1 << 44, true),
         ("sapphire-rapids", 0, BASE | 3 << 44, false),
         ("broadwell", 0, BASE | 1 << 32, false),
-        // Fields beside one another do not disturb.
+        // Adjacent fields do not affect each other.
         ("skylake", 0, BASE | 3 << 14 | 13 << 19 | 5 << 24 | 1 << 32 | 2 << 36 | 0x202, true),
     ];
     for (name, old, new, legal) in rows {

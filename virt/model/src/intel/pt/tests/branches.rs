@@ -88,7 +88,7 @@ fn deferred_tips_follow_the_tnt_that_holds_later_outcomes() {
     };
     assert_eq!(traced(LONG, ALL, code), "TNT 0; TIP 1308; TNT 010; TIP 1100; TNT 0");
     assert_eq!(traced(DEFERRED, ALL, code), "TNT 00100; TIP 1308; TIP 1100");
-    // Not with CYC packets, which would come between.
+    // TIPs are not deferred with CYC packets, which would come between.
     assert_eq!(traced(DEFERRED, ALL | 2, code), "TNT 0; TIP 1308; TNT 010; TIP 1100; TNT 0");
 }
 

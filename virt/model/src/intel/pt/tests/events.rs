@@ -25,7 +25,7 @@ fn deliveries_name_source_and_target() {
     use DeliveryKind::*;
     for kind in [Interrupt, Nmi, Fault, Trap, SoftwareInterrupt] {
         let code = |m: &mut Machine| m.deliver(kind, 3, m.kernel(0x50_0000), None);
-        // Traced to traced; CR3 changes with a task switch.
+        // From traced code to traced code; CR3 changes with a task switch.
         assert_eq!(traced(ALL, code), on("FUP 400000; TIP 500000"), "{kind:?}");
         let task = |m: &mut Machine| {
             m.deliver(kind, 3, Context { cr3: 0x7000, ..m.kernel(0x50_0000) }, None);
@@ -35,7 +35,7 @@ fn deliveries_name_source_and_target() {
             m.deliver(kind, 3, Context { mode: ExecMode::Bits32, ..m.kernel(0x50_0000) }, None);
         };
         assert_eq!(traced(ALL, mode), on("FUP 400000; MODE.Exec 32; TIP 500000"), "{kind:?}");
-        // Into a context that is not traced: the target is not shown.
+        // From traced code into a context that is not traced: the target is not shown.
         let out = |m: &mut Machine| {
             m.far(SYSCALL, m.user(0x1000));
             m.deliver(kind, 3, m.kernel(0x50_0000), None);
@@ -43,7 +43,7 @@ fn deliveries_name_source_and_target() {
         };
         let expected = "MODE.Exec 64; TIP.PGE 1000; FUP 1000; TIP.PGD -; TIP.PGE 1000";
         assert_eq!(traced(USER, out), expected, "{kind:?}");
-        // And out of one.
+        // From a context that is not traced into one that is.
         let into = |m: &mut Machine| {
             m.far(SYSCALL, m.user(0x1000));
             m.deliver(kind, 3, m.kernel(0x50_0000), None);
@@ -69,7 +69,7 @@ fn far_transfers_have_a_tip_and_no_fup() {
     assert_eq!(traced(ALL, task), on("PIP 7000; TIP 500000"));
     let mode = |m: &mut Machine| m.far(IRETQ, Context { mode: ExecMode::Bits32, ..m.user(0x50_0000) });
     assert_eq!(traced(ALL, mode), on("MODE.Exec 32; TIP 500000"));
-    // To user and back, where only one of both is traced.
+    // To user code and back, with only one of both traced.
     let both_ways = |m: &mut Machine| {
         m.far(IRETQ, m.user(0x1000));
         m.next(JZ);
@@ -96,13 +96,13 @@ fn mode_exec_comes_with_tip_pge_when_the_mode_changed_meanwhile() {
 #[test]
 fn mov_cr3() {
     let to = |cr3| move |m: &mut Machine| m.far(MOV_CR3, Context { cr3, ip: m.at.ip + 3, ..m.at });
-    // 5d, and the low bits are no address.
+    // 5d; the low bits are not part of the address.
     assert_eq!(traced(ALL, to(0x7018)), on("PIP 7000"));
     assert_eq!(traced(ALL, to(0x7fe0)), on("PIP 7000"));
     assert_eq!(traced(ALL, to(0x5000)), on("PIP 5000"), "written, though not changed");
     // 5a: CPL 0 is not traced.
     assert_eq!(traced(USER, to(0x7000)), "");
-    // Not without OS, even where ContextEn is set.
+    // Without OS there is no PIP, even if ContextEn is set.
     let user = |m: &mut Machine| {
         m.far(SYSCALL, m.user(0x1000));
         m.far(MOV_CR3, Context { cr3: 0x7000, ip: 0x1003, ..m.at });
@@ -126,7 +126,7 @@ fn mov_cr3_has_cr3_11_5_outside_ia_32e_mode() {
         m.far(MOV_CR3, Context { cr3: 0x7fff, ip: 0x40_0003, ..m.at });
     };
     assert_eq!(traced(ALL, code), on("PIP 7fe0"));
-    // In compatibility mode they are a PCID.
+    // In compatibility mode these bits are a PCID.
     let compatibility = |m: &mut Machine| {
         m.far(IRETQ, Context { mode: ExecMode::Bits32, ..m.user(0x1000) });
         m.far(SYSCALL, Context { cr3: 0x7fff, mode: ExecMode::Bits32, ..m.user(0x1002) });
@@ -168,7 +168,7 @@ fn enabling_and_disabling() {
     machine.start(USER | 1 << 10);
     machine.stop();
     assert_eq!(machine.trace()[before..], ["TSC 0", "CBR 30"]);
-    // 2b: STATUS = 0 asks for a PSB.
+    // 2b: STATUS = 0 requests a PSB.
     let before = machine.trace().len();
     machine.write(STATUS, 0);
     machine.start(USER | 1 << 10);

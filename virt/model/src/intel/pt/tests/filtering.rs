@@ -35,9 +35,9 @@ fn the_trace_goes_on_and_off_at_the_border() {
         (JMP_RAX, 0x40_2000, "TIP.PGD 402000"),
         (RET, 0x40_2000, "TIP.PGD 402000"),
         (IRETQ, 0x40_2000, "TIP.PGD 402000"),
-        // Which way a conditional branch went follows from the TIP.PGD alone.
+        // The direction of a conditional branch follows from the TIP.PGD alone.
         (JZ, 0x40_2000, "TIP.PGD -"),
-        // Sequentially across the border: not noticed.
+        // Sequential execution across the border is not noticed.
         (NOP, 0x40_2000, ""),
     ];
     for (bytes, target, packets) in rows {
@@ -58,7 +58,7 @@ fn a_compressed_ret_out_of_the_range_suppresses_its_ip() {
         m.next(JZ);
         m.at.ip = 0x40_1004;
         m.go(RET, 0x40_1ff5);
-        // This CALL's return address lies outside.
+        // This CALL's return address is outside the range.
         m.go(JMP, 0x40_1ffb);
         m.go(CALL, 0x40_1100);
         m.go(RET, 0x40_2000);
@@ -135,7 +135,7 @@ fn entering_a_trace_stop_range_ends_the_trace() {
     }
     let (body, status) = traced(STOP, |m| m.deliver(DeliveryKind::Fault, 14, m.kernel(0x40_30ff), None));
     assert_eq!((body, status), (String::from(on) + "FUP 400000; TIP.PGD 4030ff; TraceStop", STOPPED));
-    // With the filter off at the time there is no TIP.PGD.
+    // If the filter is off at the time, there is no TIP.PGD.
     let (body, status) = traced(STOP | FILTER, |m| m.go(JMP, 0x40_3000));
     assert_eq!((body.as_str(), status), ("TraceStop", STOPPED));
     // MOV to CR3 in the range, entered sequentially.
@@ -148,7 +148,7 @@ fn entering_a_trace_stop_range_ends_the_trace() {
 
 #[test]
 fn mov_to_cr3_stops_where_it_is_executed() {
-    // Its last byte is the range's, or the last one before it.
+    // The last byte of the MOV is in the range, or is the last one before the range.
     for (ip, stopped) in [(0x40_30fd, true), (0x40_3000, true), (0x40_2ffd, false)] {
         let (body, status) = traced(STOP, |m| {
             m.at.ip = ip;
@@ -163,13 +163,14 @@ fn mov_to_cr3_stops_where_it_is_executed() {
 
 #[test]
 fn compatibility_mode_compares_cr3_as_64_bit_code_does() {
-    // CR3_MATCH is 5000h, CR3 5020h. (code that is traced after a 64-bit kernel has started the trace, ContextEn)
+    // CR3_MATCH is 5000h, CR3 5020h. Mode that starts the trace, mode and CPL of the code that is traced then,
+    // ContextEn.
     let kernel = ExecMode::Bits64;
     for (starts_in, mode, cpl, context_en) in [
         (kernel, ExecMode::Bits64, 3, true),
         (kernel, ExecMode::Bits32, 3, true),
         (kernel, ExecMode::Bits16, 3, true),
-        // No 64-bit kernel: PAE paging.
+        // Without a 64-bit kernel it is PAE paging.
         (ExecMode::Bits32, ExecMode::Bits32, 3, false),
         (ExecMode::Bits32, ExecMode::Bits32, 0, false),
         (ExecMode::Bits32, ExecMode::Bits64, 0, true),
@@ -223,7 +224,7 @@ fn stopped_keeps_the_trace_off_until_it_is_cleared() {
 
 #[test]
 fn code_in_a_segment_with_a_base_has_rips_in_packets_and_ranges() {
-    // A 16-bit segment at 100000h: of each address the offset shows and is compared with the range 1000h to 1fffh.
+    // A 16-bit segment at 100000h: the offset of each address shows, and is compared with the range 1000h to 1fffh.
     let at = |m: &Machine, ip: u64| Context {
         ip: 0x10_0000 + ip,
         cs_base: 0x10_0000,
@@ -237,7 +238,7 @@ fn code_in_a_segment_with_a_base_has_rips_in_packets_and_ranges() {
         m.far(&[0xe8, 0x00, 0x01], at(m, 0x1105));
         m.far(RET, at(m, 0x1005));
         m.far(JMP_RAX, at(m, 0xfffe));
-        // Not taken, beyond the first 64 KiB.
+        // Not taken, above the first 64 KiB.
         m.far(JZ, at(m, 0x1_0000));
         m.far(JMP_RAX, at(m, 0x1800));
         m.deliver(DeliveryKind::Interrupt, 32, at(m, 0x1f00), None);
@@ -256,7 +257,7 @@ fn code_in_a_segment_with_a_base_has_rips_in_packets_and_ranges() {
     let packets =
         "MODE.Exec 16; TIP.PGE 1000; TNT 01; TIP.PGD fffe; TIP.PGE 1800; FUP 1800; TIP 1f00; TIP.PGD 400000";
     assert_eq!(machine.body(), packets);
-    // Linear addresses of 32 bits start again.
+    // Linear addresses of 32 bits wrap around.
     let mut machine = Machine::new("skylake", IntelSettings::default());
     let flat = |ip| Context { ip, cs_base: 0xffff_f000, mode: ExecMode::Bits32, ..machine.at };
     let (first, second) = (flat(0xffff_f010), flat(0x20));

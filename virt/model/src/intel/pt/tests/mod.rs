@@ -1,4 +1,4 @@
-//! Intel PT through a processor's registers: instructions in, packets and PMIs out.
+//! Intel Processor Trace through a processor's registers: instructions in, packets and PMIs out.
 
 mod branches;
 mod event_trace;

@@ -1,9 +1,9 @@
-//! Bytes on their way to memory: late, and where.
+//! The way of bytes to memory: when they arrive, and where.
 
 use crate::intel::tests::machine::*;
 use crate::intel::{IntelSettings, OperationalError};
 
-/// A table of three regions of 4 KiB at 1_0000h, 1_2000h and 1_4000h; then END back to it.
+/// A table of three regions of 4 KiB at 1_0000h, 1_2000h and 1_4000h, and an END entry that points back to the table.
 const TABLE: u64 = 0x1000;
 
 fn with_table(settings: IntelSettings, bits: [u64; 3]) -> Machine {
@@ -24,7 +24,7 @@ fn set_entry(machine: &mut Machine, index: usize, entry: u64) {
     machine.ram[at..at + 8].copy_from_slice(&entry.to_le_bytes());
 }
 
-/// Indirect jumps for about `bytes` bytes of packets, three bytes each.
+/// Indirect jumps that make about `bytes` bytes of packets, three bytes each.
 fn fill(machine: &mut Machine, bytes: usize) {
     for n in 0..bytes / 3 {
         machine.go(JMP_RAX, 0x40_0000 + (n as u64 % 2) * 0x10);
@@ -72,7 +72,7 @@ fn a_stop_entry_cuts_the_trace_and_keeps_the_pointers() {
     assert_eq!(machine.read(MASK_PTRS), 0x1000 << 32 | 1 << 7 | 0x7f);
     assert_ne!(machine.ram[0x1_2ffa..0x1_3000], [0; 6]);
     assert!(machine.ram[0x1_4000..].iter().all(|&byte| byte == 0));
-    // Enabled like that with Stopped clear the offset is an operational error.
+    // If tracing is enabled with these pointers and Stopped clear, the offset is an operational error.
     machine.write(STATUS, 0);
     machine.start(ALL | TOPA);
     assert_eq!(machine.read(STATUS) & 0x34, 0x10);
@@ -94,7 +94,7 @@ fn an_operational_error_ends_the_trace_and_sticks() {
     assert_eq!(machine.read(STATUS) & 0x34, 0x10);
     let error = OperationalError::ReservedBits { address: TABLE + 8, entry: 0x1_2002 };
     assert_eq!(machine.processor.operational_error(), Some(error));
-    // With Error set nothing is generated, though the table is good by now.
+    // While Error is set nothing is generated, although the table is correct by now.
     set_entry(&mut machine, 1, 0x1_2000);
     machine.start(ALL | TOPA);
     fill(&mut machine, 0x100);

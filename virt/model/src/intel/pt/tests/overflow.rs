@@ -1,10 +1,10 @@
-//! Internal buffer overflow.
+//! Overflows of the internal buffer.
 
 use crate::intel::tests::machine::*;
 use crate::intel::{IntelSettings, Overflow};
 use crate::{Context, ExecMode};
 
-/// A buffer of 128 bytes that empties by `drain` bytes an instruction.
+/// A buffer of 128 bytes that is emptied by `drain` bytes per instruction.
 fn settings(drain: u32) -> IntelSettings {
     IntelSettings {
         overflow: Some(Overflow { capacity: 128, drain }),
@@ -20,7 +20,7 @@ fn flood(m: &mut Machine) {
     }
 }
 
-/// Instructions that cause no packet.
+/// Instructions that do not cause a packet.
 fn idle(m: &mut Machine, count: usize) {
     for _ in 0..count {
         m.next(NOP);
@@ -100,7 +100,7 @@ fn a_lost_pip_comes_again_and_then_the_ip_in_a_tip_pge() {
         idle(m, 150);
     });
     assert!(after_ovf(&body).starts_with("PIP 7000; TIP.PGE 4000"), "{body}");
-    // Resolved out of context: it waits until the trace is on again.
+    // Resolved while ContextEn is clear: the PIP waits until the trace is on again.
     let out_of_context = run("skylake", settings(1), 0x2005, |m| {
         flood(m);
         m.far(MOV_CR3, Context { cr3: 0x7000, ip: m.at.ip + 3, ..m.at });
@@ -120,7 +120,7 @@ fn a_mode_that_changed_meanwhile_comes_before_a_tip_pge() {
         idle(m, 150);
     });
     assert!(after_ovf(&body).starts_with("MODE.Exec 32; TIP.PGE 10"), "{body}");
-    // Changed and changed back: nothing to tell.
+    // The mode changed and changed back, so it is not reported.
     let body = run("skylake", settings(1), ALL, |m| {
         flood(m);
         to(m, ExecMode::Bits32, 0x1000);
@@ -132,7 +132,7 @@ fn a_mode_that_changed_meanwhile_comes_before_a_tip_pge() {
 
 #[test]
 fn a_mode_exec_cut_off_from_its_tip_comes_again() {
-    // For each fill of the buffer; in some the overflow comes between MODE.Exec and TIP.
+    // One turn for each fill level of the buffer; in some the overflow occurs between MODE.Exec and TIP.
     let mut cut = 0;
     for filling in 0..60 {
         let body = run("skylake", settings(0), ALL, |m| {
@@ -179,7 +179,7 @@ fn a_cyc_before_the_ovf_tells_how_long_it_took() {
 
 #[test]
 fn an_overflow_within_one_cycle_sends_no_cyc() {
-    // At most one CYC packet a core clock cycle is sent, and the one before the overflow was this cycle's.
+    // At most one CYC packet is sent in a core clock cycle, and the one before the overflow was in this cycle.
     let mut machine = Machine::new("skylake", settings(1));
     machine.start(ALL | 2);
     machine.tsc = 7;
@@ -217,12 +217,12 @@ fn stopping_resolves_an_overflow() {
 
 #[test]
 fn the_first_ip_behind_an_overflow_is_whole_or_compressed_against_the_last_before() {
-    // Where packets were lost and the trace resumes, whether IPs are compressed; the FUP's first byte.
+    // Where packets were lost and where the trace resumes, whether IPs are compressed; the first byte of the FUP.
     for (lost, resumed, compress, fup) in [
         (0x40_1000, 0x40_2000, false, 0x7d),
         (0xffff_8000_0000_1000, 0xffff_8000_0000_2000, false, 0x7d),
         (0x40_1000, 0x40_2000, true, 0x3d),
-        // A lost packet's IP is none to compress against.
+        // A lost packet's IP cannot be the base of compression.
         (0xffff_8000_0000_1000, 0xffff_8000_0000_2000, true, 0x7d),
     ] {
         let settings = IntelSettings { compress_after_overflow: compress, ..settings(1) };
@@ -247,7 +247,7 @@ fn the_first_ip_behind_an_overflow_is_whole_or_compressed_against_the_last_befor
 
 #[test]
 fn no_ip_is_compressed_against_a_lost_one() {
-    // Whichever packet the overflow begins with, deferred TIPs too; none leaves the buffer before the end.
+    // The overflow begins with each packet in turn, including deferred TIPs; no byte leaves the buffer before the end.
     for (deferred_tips, bytes) in [(false, RET), (true, JMP_RAX)] {
         for (filling, far) in
             (0..60).flat_map(|filling| [(filling, 0x40_2000), (filling, 0xffff_8000_0000_2000)])
@@ -271,7 +271,7 @@ fn no_ip_is_compressed_against_a_lost_one() {
 
 #[test]
 fn wherever_the_overflow_begins_the_ip_comes_first() {
-    // With CYC on, the overflow may begin with the CYC of a first outcome.
+    // With CYC on, the overflow may begin with the CYC of the first outcome in a TNT.
     for filling in 0..60 {
         let mut machine = Machine::new("skylake", settings(0));
         machine.start(ALL | 2);

@@ -7,7 +7,7 @@ use crate::Context;
 use crate::intel::IntelSettings;
 use crate::intel::tests::machine::*;
 
-/// Where each PSB lies in the single range.
+/// The offsets of the PSBs in the single range.
 fn psbs(machine: &mut Machine) -> Vec<usize> {
     let len = (machine.read(MASK_PTRS) >> 32) as usize;
     let trace = &machine.ram[RANGE..RANGE + len];
@@ -106,7 +106,7 @@ fn no_ret_compresses_across_a_psb_and_the_last_ip_is_zero() {
     let trace = machine.trace().join("; ");
     assert!(trace.contains("FUP ffff800000002000; PSBEND") || trace.contains("FUP ffff800000002100; PSBEND"));
     assert!(trace.ends_with("TIP ffff800000000007; FUP ffff800000000007; TIP.PGD -"), "{trace}");
-    // The FUP in PSB+ has six bytes, though the TIP before it shares all but two of them.
+    // The FUP in PSB+ has six bytes, although all but two of them are the same in the TIP before it.
     let len = (machine.read(MASK_PTRS) >> 32) as usize;
     let bytes = &machine.ram[RANGE..RANGE + len];
     assert!(
@@ -154,7 +154,7 @@ fn an_owed_psb_is_sent_on_the_next_enable() {
     machine.stop();
     assert_eq!(machine.read(STATUS) & 0xff & !7, 0);
     assert_eq!(psbs(&mut machine).len(), 1);
-    // Without the control bit PendPSB is neither set nor heeded.
+    // Without the control bit PendPSB is neither set nor honored.
     machine.write(STATUS, 100 << 32 | 1 << 6);
     machine.start(ALL);
     machine.stop();

@@ -19,7 +19,7 @@ const ON: &str = "MODE.Exec 64; TIP.PGE 400000; ";
 
 #[test]
 fn cyc_precedes_what_it_times() {
-    // After the manual's "An Illustrative CYC Packet Example"; the CYC before a TNT is its first branch's.
+    // From the manual's "An Illustrative CYC Packet Example"; the CYC before a TNT is that of the TNT's first branch.
     let code = |m: &mut Machine| {
         at(m, 100, CALL_RAX, 0x1000);
         at(m, 102, CALL_RAX, 0x2000);
@@ -34,13 +34,13 @@ fn cyc_precedes_what_it_times() {
         code(m);
         m.tsc = 117;
     });
-    // FUP is not CYC-eligible, the TIP.PGD of the end is.
+    // FUP is not CYC-eligible; the TIP.PGD at the end is.
     assert_eq!(body, String::from(ON) + &packets.replace("; CYC 1", "") + "; FUP 9100; CYC 1; TIP.PGD -");
 }
 
 #[test]
 fn cycles_wait_for_the_threshold() {
-    // After the manual's table "An Illustrative CYC Packet Example": CycThresh, cycle times with a CYC.
+    // From the manual's table "An Illustrative CYC Packet Example": CycThresh, cycle times with a CYC.
     let times = [0, 9, 15, 30, 38, 46, 64, 71];
     let rows: [(u64, &[u64]); 3] = [(5, &[30, 46, 64]), (6, &[38, 71]), (7, &[64])];
     for (threshold, with_cyc) in rows {
@@ -91,8 +91,8 @@ fn the_core_clock_may_differ_from_the_tsc() {
 
 #[test]
 fn the_core_clock_stands_still_while_the_processor_sleeps() {
-    // Threshold of CYC packets; the packets. Whatever the threshold, the cycles until then come with the TSC, none of those
-    // that would have been comes at all, and MTCs of the meantime are lost.
+    // Threshold of CYC packets; the packets. Whatever the threshold, the cycles until the sleep are reported with the
+    // TSC, the cycles of the sleep are not reported, and MTCs of the sleep are lost.
     let rows = [
         (0, "CYC 100; TSC 9100; TMA 72 100; CBR 30; FUP 400001; TIP 500000; CYC 900; MTC 10"),
         (13, "CYC 100; TSC 9100; TMA 72 100; CBR 30; FUP 400001; TIP 500000; MTC 10"),

@@ -3,7 +3,7 @@ use std::vec::Vec;
 
 use super::*;
 
-/// Tables, and a note of every write.
+/// Memory with tables, which notes every write.
 #[derive(Default)]
 struct Memory {
     words: BTreeMap<u64, u64>,
@@ -155,7 +155,7 @@ fn walks_regions_and_tables() {
         Ok((0xffc, Filled { int: true, stop: false }))
     );
     assert_eq!(topa.pointers(), (U, at(0, 0)));
-    // At a STOP the pointers stay at the entry, and the offset is the region's size.
+    // At a STOP the pointers stay at the entry, and the offset becomes the region's size.
     assert_eq!(
         topa.write(&[0; 0x1000], &mut memory, &mut violations),
         Ok((0x1000, Filled { int: true, stop: true }))
@@ -168,8 +168,8 @@ fn walks_regions_and_tables() {
 
 #[test]
 fn a_start_at_an_end_entry_goes_on_at_the_begin_of_the_next_tables_first_region() {
-    // "Table of Physical Addresses (ToPA)": an entry with END=1 has the address of a table, not of an output region; and it
-    // is a region's size that "ToPA Errors" holds the offset against.
+    // "Table of Physical Addresses (ToPA)": an entry with END=1 has the address of a table, not of an output region.
+    // "ToPA Errors" compares the offset with the size of a region.
     const U: u64 = 0x2_0000;
     for offset in [0, 0x10, 0xfff, 0x7fff_ffff] {
         let mut memory = Memory::with(&[(T, 0x20_0000), (T + 8, U | 1), (U, 0x30_0000), (U + 8, T | 1)]);
@@ -227,14 +227,14 @@ fn a_live_edit_is_not_seen_but_counted() {
     let mut topa = topa("skylake");
     topa.start(T, at(0, 0xff0), &memory).expect("a table");
     memory.words.insert(T + 8, 0x50_0000);
-    // Behind the END entry nothing is cached.
+    // Entries after the END entry are not cached.
     memory.words.insert(T + 24, 8);
     topa.write(&[0; 16], &mut memory, &mut violations).expect("room");
     topa.write(&[0; 16], &mut memory, &mut violations).expect("room");
     assert_eq!(memory.writes[1], (0x21_0000, 16), "the cached entry");
     topa.finish(&memory, &mut violations);
     assert_eq!((violations.live_table_edits, violations.first_live_edit), (1, Some(T + 8)));
-    // With tracing off the change is no violation, and is seen.
+    // With tracing off the change is allowed, and it is seen.
     memory.words.insert(T, 0x60_0000);
     topa.start(T, at(1, 0), &memory).expect("a table");
     topa.write(&[0; 1], &mut memory, &mut violations).expect("room");
