@@ -6,7 +6,7 @@ use pugmark_decoder_core::packet::{Packet, Packets};
 use std::fs;
 use std::path::Path;
 
-/// The traces, below the folder of real ones, and whether the processor compresses IPs.
+/// The paths of the traces in the folder of real traces, and whether the processor compresses IPs.
 const TRACES: &[(&str, bool)] = &[
     ("intelpt-trace/3842849.trace", false),
     ("intelpt-trace-multi-file/multi-file.trace", false),

@@ -34,7 +34,7 @@ fn check(command: &Path) -> usize {
     let trace = fs::read(file(&vector["pt"])).unwrap();
     let expected = String::from_utf8_lossy(&fs::read(file(&ptdump["expect"])).unwrap()).into_owned();
 
-    // A vector's processors differ in nothing that its expected output shows.
+    // The expected output of a vector is the same for all of its processors.
     let cpu = vector["cpus"].as_array().and_then(|cpus| cpus.first()).and_then(|cpu| cpu.as_str());
     let errata = cpu.and_then(|cpu| Errata::of(parse_cpu(cpu)).ok()).unwrap_or_default();
 
@@ -89,7 +89,7 @@ fn parse_cpu(cpu: &str) -> Cpu {
     Cpu::intel(next(), next() as u8, next() as u8)
 }
 
-/// Diagnostics and side-band records share the output.
+/// Whether a line of the output is a packet; others are diagnostics and side-band records.
 fn is_packet_line(line: &str, options: &[&str]) -> bool {
     let first = line.split_whitespace().next().unwrap_or("");
     let is_offset = first.len() == 16 && first.bytes().all(|byte| byte.is_ascii_hexdigit());

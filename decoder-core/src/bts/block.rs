@@ -1,4 +1,4 @@
-//! Branch records to blocks of instructions.
+//! Decodes branch records to blocks of instructions.
 
 use super::path::{Cause, End, Leg, Paths};
 use super::{BranchRecord, Entry, Error, ErrorKind, Options, Records};
@@ -9,11 +9,11 @@ use crate::{
     insn::{Class, Insn, Op},
 };
 
-/// Gives the blocks that branch records describe and the events between them, in order.
+/// Returns the blocks that branch records describe and the events between them, in order.
 ///
-/// [`Enabled`](EventKind::Enabled) says where a run without gaps begins. A block ends with the branch of a record, or
-/// before an interrupt or exception: then [`AsyncBranch`](EventKind::AsyncBranch) follows. INT n, INT3, INT1 and INTO
-/// count as such, as in the flow of Intel PT. After an error the next call continues with what follows.
+/// An [`Enabled`](EventKind::Enabled) event reports where a run without gaps begins. A block ends with the branch of a
+/// record, or before an interrupt or exception: then [`AsyncBranch`](EventKind::AsyncBranch) follows. INT n, INT3, INT1
+/// and INTO count as interrupts, as in the flow of Intel PT. After an error, the next call continues with what follows.
 #[derive(Clone, Debug)]
 pub struct BlockDecoder<'a> {
     records: Records<'a>,
@@ -23,7 +23,7 @@ pub struct BlockDecoder<'a> {
     pub(super) position: Option<Position>,
     /// A record that is read again after an error, as the first of a run.
     pub(super) again: Option<(u64, BranchRecord)>,
-    /// What is left to report from the last record: an event, a way, then events.
+    /// What remains to report from the last record: this event, then the blocks of `way`, then more events.
     before: Option<Event>,
     pub(super) way: Option<Way>,
     pub(super) after: [Option<Event>; 2],
@@ -39,7 +39,7 @@ pub struct BlockDecoder<'a> {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Position {
     pub(super) at: u64,
-    /// A run without gaps begins here; the flag says whether it continues where another one ended.
+    /// A run without gaps begins here. The flag is set if it continues where another one ended.
     pub(super) begins: Option<Resumed>,
 }
 
@@ -55,7 +55,7 @@ pub(super) struct Way {
     pub(super) leg: Option<Leg>,
 }
 
-/// Where execution continues when a record led to a level that is not traced.
+/// Where execution continues after a record that led to a privilege level that is not traced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Left {
     No,
@@ -65,7 +65,7 @@ pub(super) enum Left {
     ForGood,
 }
 
-/// What a record says about the instruction at its origin.
+/// What happened to the instruction at the origin of a record.
 enum Origin {
     /// It branched.
     Branch(Insn),
@@ -114,8 +114,8 @@ impl<'a> BlockDecoder<'a> {
     /// The next block or event, or `None` after the last record.
     ///
     /// # Errors
-    /// Holds the index of the wrong record. Nothing of that record was reported. The next call continues after it, or
-    /// with it if only the way to it is wrong.
+    /// The error has the index of the wrong record. No block or event of that record was reported. The next call
+    /// continues after it, or with it if only the way to it is wrong.
     #[expect(clippy::should_implement_trait, reason = "an iterator cannot tell its end from an error by `?`")]
     pub fn next(&mut self) -> Result<Option<Item>, Error> {
         loop {
@@ -172,7 +172,7 @@ impl<'a> BlockDecoder<'a> {
         Ok((block.insns > 0).then_some(block))
     }
 
-    /// Goes where a record says.
+    /// Follows a record from the current position to its target.
     fn follow(&mut self, index: u64, record: BranchRecord) -> Result<(), Error> {
         let BranchRecord { from, to, .. } = record;
         let position = self.position.take().unwrap_or(begin(from));
@@ -188,7 +188,7 @@ impl<'a> BlockDecoder<'a> {
             }
             Err(end) if self.options.one_level && self.bridge(index, record, at, end) => {}
             Err(end) => {
-                // Without the code of either end, report one error, not two.
+                // If neither end of the way is in the image, report one error, not two.
                 if matches!(end.cause, Cause::Code(_)) && self.paths.place(from).is_err() {
                     self.begin(to);
                 } else {
@@ -203,7 +203,7 @@ impl<'a> BlockDecoder<'a> {
         Ok(())
     }
 
-    /// Goes to the origin of a record, by a way that leads there, and on.
+    /// Goes to the origin of a record by `way`, which leads there, and from there to its target.
     fn depart(&mut self, index: u64, record: BranchRecord, way: Way) -> Result<(), ErrorKind> {
         let BranchRecord { from, to, .. } = record;
         match self.judge(from, to) {
@@ -240,7 +240,7 @@ impl<'a> BlockDecoder<'a> {
             _ if is_software_interrupt(insn.op) => false,
             (Class::Other | Class::Ptwrite, _) => false,
             (Class::CondJump | Class::NearJump | Class::NearCall, target) => target == Some(to),
-            // A handler that was interrupted at its first instruction is returned to, too.
+            // A far return may also lead to a handler that was interrupted at its first instruction.
             (Class::FarReturn, _) => true,
             _ => to_handler != Some(true),
         };
@@ -257,7 +257,7 @@ impl<'a> BlockDecoder<'a> {
         self.branched == Some(from) && leads
     }
 
-    /// Goes from the last record to the end.
+    /// Goes from the last record to [`Options::end`].
     fn finish(&mut self) -> Result<(), Error> {
         let (Some(Position { at, begins }), Some(goal)) = (self.position.take(), self.options.end) else {
             return Ok(());

@@ -1,4 +1,4 @@
-//! Bridges gaps: code that ran in a privilege level that is not traced.
+//! Bridges gaps in the records where code ran in a privilege level that is not traced.
 
 use super::BranchRecord;
 use super::block::{BlockDecoder, Left, Position, Way, is_software_interrupt};
@@ -6,10 +6,10 @@ use super::path::{Cause, End};
 use crate::event::EventKind;
 
 impl BlockDecoder<'_> {
-    /// Goes to a record over code in the level that is not traced; `false` when such code cannot explain the record.
+    /// Goes to a record across code in the level that is not traced; `false` if such code cannot explain the record.
     pub(super) fn bridge(&mut self, index: u64, record: BranchRecord, at: u64, end: End) -> bool {
         let BranchRecord { from, to, .. } = record;
-        // The record before led out of the level, and there is no record of the way back.
+        // The record before led out of the traced level, and there is no record of the way back.
         if let Left::ToReturn(back) = self.left
             && self.paths.reach(back, from).is_ok()
         {
@@ -20,8 +20,8 @@ impl BlockDecoder<'_> {
             self.enter(index, record, from);
             return true;
         }
-        // There is no record of the way out of the level, and this record leads back: to where it was interrupted, or
-        // after a far transfer.
+        // There is no record of the way out of the traced level, and this record leads back into it: to the place of an
+        // interrupt, or after a far transfer.
         let (kind, goes_on) = if let Ok(leg) = self.paths.reach(at, to) {
             self.way = Some(Way { at, goal: to, through: false, leg: Some(leg) });
             (EventKind::AsyncDisabled { at: to }, to)

@@ -5,7 +5,7 @@ use core::fmt;
 /// An error, and the index of the record that caused it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Error {
-    /// How many records are before it.
+    /// How many records precede the one that caused the error.
     pub index: u64,
     /// What is wrong.
     pub kind: ErrorKind,
@@ -59,7 +59,7 @@ pub enum ErrorKind {
         /// The address of the instruction.
         ip: u64,
     },
-    /// The bytes here are no instruction.
+    /// The bytes here are not an instruction.
     UnknownInstruction {
         /// Their address.
         ip: u64,

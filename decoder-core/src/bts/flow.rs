@@ -1,4 +1,4 @@
-//! Branch records to instructions.
+//! Decodes branch records to instructions.
 
 use super::{BlockDecoder, Error, Options, Records};
 use crate::{
@@ -8,7 +8,7 @@ use crate::{
     mode::ExecMode,
 };
 
-/// Gives the instructions that branch records describe and the events between them, in order.
+/// Returns the instructions that branch records describe and the events between them, in order.
 ///
 /// Works like [`BlockDecoder`], but one instruction at a time. Events and errors are the same.
 #[derive(Clone, Debug)]

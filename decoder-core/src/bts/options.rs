@@ -1,4 +1,4 @@
-//! Facts about the traced code that branch records do not hold.
+//! Facts about the traced code that branch records do not hold: execution modes, handlers, the start and the end.
 
 use core::ops::RangeInclusive;
 
@@ -17,8 +17,8 @@ pub struct Options<'a> {
     pub start: Option<u64>,
     /// The last instruction that was traced. Without it, the code after the last branch is unknown.
     pub end: Option<u64>,
-    /// Where interrupts and exceptions lead to, best the exact addresses in the interrupt descriptor table. Without
-    /// it they may lead anywhere, but one that comes directly before an indirect branch is not detected.
+    /// Where interrupts and exceptions lead to; at best, the exact addresses in the interrupt descriptor table. Without
+    /// this list they may lead anywhere, but an interrupt directly before an indirect branch is not detected.
     pub handlers: Option<&'a [RangeInclusive<u64>]>,
     /// The processor stored branches of one privilege level only (BTS_OFF_OS or BTS_OFF_USR): code of the other level
     /// is missing without a mark.

@@ -19,7 +19,7 @@ pub(super) struct Paths<'a> {
     cr3: Option<u64>,
     mode: ExecMode,
     modes: &'a [ModeRange],
-    /// The part of the image that the last instruction came from, and which section that is.
+    /// The part of the image that the last instruction came from, and the number of its section.
     window: Window<'a>,
     section: u32,
 }
@@ -46,11 +46,11 @@ pub(super) enum Cause {
     Branch(Insn),
     /// The goal is at a lower address, within an instruction, or too far away.
     Missed,
-    /// There is no instruction.
+    /// There is no code, or it is not an instruction.
     Code(ErrorKind),
 }
 
-/// An instruction, and where it lies.
+/// An instruction, and where it is.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place {
     pub(super) insn: Insn,
@@ -72,7 +72,7 @@ impl<'a> Paths<'a> {
         self.cr3
     }
 
-    /// Goes straight on from `at` to `goal`.
+    /// Finds the straight way from `at` to `goal`.
     pub(super) fn reach(&mut self, at: u64, goal: u64) -> Result<Leg, End> {
         let missed = End { ip: at, cause: Cause::Missed };
         let distance = goal.checked_sub(at).ok_or(missed)?;
@@ -100,19 +100,19 @@ impl<'a> Paths<'a> {
         Ok(leg)
     }
 
-    /// Where the straight way from `at` on ends.
+    /// Finds where the straight way from `at` ends.
     pub(super) fn end(&mut self, at: u64) -> End {
         let goal = at.saturating_add(LONGEST);
         self.reach(at, goal).err().unwrap_or(End { ip: goal, cause: Cause::Missed })
     }
 
-    /// Adds the instruction at `ip` to a block that ends there; `false` when the instruction needs its own block.
+    /// Adds the instruction at `ip` to a block that ends there; `false` if the instruction needs its own block.
     pub(super) fn extend(&mut self, block: &mut Block, ip: u64) -> Result<bool, ErrorKind> {
         let place = self.place(ip)?;
         Ok(append(block, ip, place))
     }
 
-    /// The instruction at `ip`.
+    /// Decodes the instruction at `ip`.
     pub(super) fn place(&mut self, ip: u64) -> Result<Place, ErrorKind> {
         let mode = self.mode_at(ip);
         let insn = match insn::decode(self.window.from(ip), mode, ip) {
@@ -153,7 +153,7 @@ impl<'a> Paths<'a> {
     }
 }
 
-/// Adds an instruction to a block that ends where it begins, unless a border is between.
+/// Adds an instruction to a block that ends where the instruction begins, unless there is a border between them.
 fn append(block: &mut Block, ip: u64, place: Place) -> bool {
     let Place { insn: _, mode, section, truncated } = place;
     if block.insns == 0 {
@@ -167,7 +167,7 @@ fn append(block: &mut Block, ip: u64, place: Place) -> bool {
     true
 }
 
-/// Whether control never continues after the instruction, or only after a record.
+/// Whether execution never continues after the instruction, or only after a record.
 fn always_branches(class: Class) -> bool {
     class.is_branch() && class != Class::CondJump
 }

@@ -14,7 +14,7 @@ pub struct BranchRecord {
     /// "Last branch to": the linear address of the target, or of the handler's first instruction.
     pub to: u64,
     /// "Branch predicted": the target was predicted. Processors of the Core and Atom microarchitectures leave it
-    /// clear, and a sample of perf has no room for it.
+    /// clear, and a sample of perf has no field for it.
     pub predicted: bool,
 }
 
@@ -23,7 +23,7 @@ pub struct BranchRecord {
 pub enum Layout {
     /// 12 bytes, fields of 32 bits: processors without DTES64 outside IA-32e mode.
     Bits32,
-    /// 24 bytes, fields of 64 bits. Also what `perf record -e intel_bts//` stores as AUX area.
+    /// 24 bytes, fields of 64 bits. `perf record -e intel_bts//` stores the same layout as AUX area.
     Bits64,
     /// 24 bytes: a PERF_RECORD_SAMPLE of PERF_SAMPLE_IP and PERF_SAMPLE_ADDR, as perf stores for the event
     /// `branch-instructions` with a period of one. Other records may lie between them.

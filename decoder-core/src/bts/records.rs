@@ -8,7 +8,7 @@ use super::{BranchRecord, Error, ErrorKind, Layout};
 pub enum Entry {
     /// A branch.
     Branch(BranchRecord),
-    /// Branches were lost here, as a PERF_RECORD_LOST says; only in [`Layout::PerfSample`].
+    /// Branches were lost here, as a PERF_RECORD_LOST reports; only in [`Layout::PerfSample`].
     Lost {
         /// How many branches were lost.
         count: u64,
@@ -40,7 +40,7 @@ pub struct Records<'a> {
     then: &'a [u8],
     layout: Layout,
     index: u64,
-    /// Nothing was reported yet from a circular buffer's older part, which may never have been written.
+    /// No record was returned yet from a circular buffer's older part, which may never have been written.
     skips_empty: bool,
 }
 
@@ -51,8 +51,9 @@ impl<'a> Records<'a> {
         Self { bytes, then: &[], layout, index: 0, skips_empty: false }
     }
 
-    /// The records of a circular buffer of which the next one would be written at the offset `next`: from there to
-    /// the end, as far as it was ever written, then from the start to there. A `next` past the end counts as the end.
+    /// The records of a circular buffer, into which the processor would write the next record at the offset `next`:
+    /// first those from there to the end, if they were ever written, then those from the start to there. A `next` past
+    /// the end counts as the end.
     #[must_use]
     pub fn circular(bytes: &'a [u8], next: usize, layout: Layout) -> Self {
         let (then, bytes) = bytes.split_at_checked(next).unwrap_or((bytes, &[]));
@@ -62,7 +63,7 @@ impl<'a> Records<'a> {
         Self { bytes, then, layout, index: 0, skips_empty: !bytes.is_empty() }
     }
 
-    /// Their layout.
+    /// The layout of the records.
     #[must_use]
     pub const fn layout(&self) -> Layout {
         self.layout
@@ -114,7 +115,7 @@ impl<'a> Records<'a> {
         };
         self.take(size);
         match kind {
-            // Other fields between the two or in their place would be read as addresses.
+            // Fields other than these two would be read as addresses.
             perf::SAMPLE if size > self.layout.record_bytes() => Err(ErrorKind::OtherSample { bytes: size }),
             perf::SAMPLE => match BranchRecord::parse(self.layout, record) {
                 Ok(branch) if branch.is_empty() => Err(ErrorKind::Empty { count: 1 }),

@@ -1,4 +1,4 @@
-//! Tables: packets, and the events that they make.
+//! Tables of packets and the events that they cause.
 
 extern crate std;
 
@@ -93,7 +93,7 @@ fn events(trace: &[u8], config: Config<'_>) -> (Vec<Event>, Option<Error>) {
     }
 }
 
-/// The events that `packets` make after a PSB+ with tracing on at 1000 in 64-bit mode, or off.
+/// The events that `packets` cause after a PSB+ with tracing on at 1000 in 64-bit mode, or off.
 fn events_behind(on: bool, packets: &[Packet]) -> (Vec<(EventKind, Option<u64>)>, Option<ErrorKind>) {
     let start: &[Packet] = if on { &[Psb, BITS_64, Fup(ip(0x1000)), PsbEnd] } else { &[Psb, PsbEnd] };
     let config = Config { flags: Flags { iflags: true, ..Flags::NONE }, ..Config::new() };
@@ -102,7 +102,7 @@ fn events_behind(on: bool, packets: &[Packet]) -> (Vec<(EventKind, Option<u64>)>
     (plain.collect(), error.map(|error| error.kind))
 }
 
-/// Packets, and the events that they make with their IPs.
+/// Packets, and the events that they cause, with their IPs.
 type Row<'a> = (&'a [Packet], &'a [(EventKind, Option<u64>)]);
 
 #[track_caller]
@@ -133,7 +133,7 @@ fn branches() {
             (&[Tip(Ip::Update16(0x2000))], &[(EventKind::Tip, at(0x2000))]),
             (&[Fup(ip(0x1001)), Tip(ip(0x2000))], &[(EventKind::AsyncBranch { from: 0x1001 }, at(0x2000))]),
             (&[Fup(ip(0x1001))], &[]),
-            // Against zero after a PSB.
+            // Compressed against zero after a PSB.
             (
                 &[
                     Tip(ip(0xffff_0000_1234)),
@@ -379,13 +379,13 @@ fn an_overflow_is_decided_by_what_follows() {
                 &[Ovf, Psb, BITS_64, Fup(ip(0x2000)), PsbEnd, TntShort(TNT)],
                 &[lost, (EventKind::Tnt(TNT), None)],
             ),
-            // What waits is lost, and the mode is not known any more.
+            // Pending events are lost, and the mode is unknown.
             (
                 &[tsx(true, false), Ovf, Fup(ip(0x2000)), Tip(ip(0x3000))],
                 &[found, (EventKind::Tip, Some(0x3000))],
             ),
             (&[Fup(ip(0x1001)), Ovf, Fup(ip(0x2000)), TntShort(TNT)], &[found, (EventKind::Tnt(TNT), None)]),
-            // The last IP is as it was.
+            // The last IP is unchanged.
             (
                 &[Tip(ip(0xffff_0000_1234)), Ovf, Fup(Ip::Update16(0x2000))],
                 &[(EventKind::Tip, Some(0xffff_0000_1234)), (EventKind::Overflow, Some(0xffff_0000_2000))],
@@ -487,7 +487,8 @@ fn a_psb_plus_holds_nothing_but_state() {
     ] {
         let (got, error) = events(&trace(&[Psb, BITS_64, packet, PsbEnd]), Config::new());
         let expected = Error { offset: 18, kind: ErrorKind::UnexpectedPacket(name) };
-        // A PSB right behind another would be the one that is synchronised onto, but for the mode between them.
+        // The MODE packet is needed for the row of the PSB: the decoder would synchronise on the second of two PSBs in
+        // a row.
         assert_eq!((got, error), (vec![], Some(expected)), "{packet:?}");
     }
 }
@@ -502,7 +503,7 @@ fn a_psb_plus_ends_with_an_overflow_as_well() {
     let expected =
         [(ENABLED, Some(0x1000), true), (TO_64, None, true), (EventKind::Overflow, Some(0x2000), false)];
     assert_eq!((&got[..], error), (&expected[..], None));
-    // Without a FUP it does not say that tracing is off.
+    // A PSB+ that ends with an overflow and has no FUP does not mean that tracing is off.
     let (got, error) = events(&trace(&[Psb, BITS_64, Ovf, Fup(ip(0x2000))]), Config::new());
     assert_eq!((&plain(&got)[..], error), (&expected[1..], None));
 }
@@ -524,7 +525,7 @@ fn bdm70_makes_nothing_of_a_fup_in_psb_that_an_enable_follows() {
     assert_eq!(error, None);
     let (got, error) = events(&trace(&[Psb, BITS_64, Fup(ip(0x9000)), PsbEnd, Tip(ip(0x1000))]), config);
     assert_eq!((got[0].kind, got[0].ip, error), (ENABLED, Some(0x9000), None));
-    // Nor is it the first of what follows that turns tracing off and on.
+    // Nothing is dropped either if the next packet turns tracing off before it is turned on.
     let off_and_on = [Psb, BITS_64, Fup(ip(0x9000)), PsbEnd, TipPgd(NO_IP), TipPge(ip(0x1000))];
     let (got, error) = events(&trace(&off_and_on), config);
     assert_eq!((got[0].kind, got[0].ip, error), (ENABLED, Some(0x9000), None));

@@ -1,4 +1,4 @@
-//! What scenarios do not show: pieces, counters, synchronisation.
+//! Behaviour that the scenarios do not show: pieces, counters, synchronisation.
 
 extern crate std;
 
@@ -92,7 +92,7 @@ fn a_piece_goes_on_over_filters_and_ends_with_a_loss() {
             trace(&[&start, &[TAKEN, Ovf, Fup(ip(0x1000)), Psb, MODE_32, Fup(ip(0x1000)), PsbEnd, TAKEN]]),
             &[("start", 0x1000, 0x1001, 2), ("ovf", 0x1000, 0x1001, 2)],
         ),
-        // A PSB+ that lost its FUP does not say that tracing is off.
+        // A PSB+ that lost its FUP does not mean that tracing is off.
         (
             trace(&[&start, &[TAKEN, Psb, Ovf, Fup(ip(0x1001)), TAKEN]]),
             &[("start", 0x1000, 0x1001, 2), ("ovf", 0x1001, 0x1001, 1)],
@@ -119,12 +119,12 @@ fn a_piece_goes_on_over_filters_and_ends_with_a_loss() {
             trace(&[&start, &[TAKEN], &start, &[TAKEN, PsbEnd], &start, &[TAKEN]]),
             &[("start", 0x1000, 0x1001, 4), ("error", 0x1000, 0x1001, 2)],
         ),
-        // Nothing is lost of a PSB+ that contradicts what was before it: here, that tracing is on.
+        // A PSB+ that contradicts the packets before it is used completely. Here it contradicts that tracing is off.
         (
             trace(&[&start, &[Fup(ip(0x1001)), OFF], &start, &[TAKEN]]),
             &[("start", 0x1000, 0x1000, 1), ("error", 0x1000, 0x1001, 2)],
         ),
-        // The jump out of the image is only seen when the next PSB+ was read already.
+        // The jump out of the image is detected only after the next PSB+ was read.
         (
             trace(&[&psb_plus(0x1006), &[Packet::Tip(ip(0x9000))], &start, &[TAKEN]]),
             &[("start", 0x1006, 0x1006, 1), ("error", 0x1000, 0x1001, 2)],
@@ -297,7 +297,7 @@ fn what_is_given_out_behind_a_recovery_depends_on_what_it_found() {
             Err(error) => Err(Some(error.kind)),
         };
         assert_eq!(given, next, "{behind:02x?}");
-        // Where there was no place, another one finds none.
+        // If there was no place to continue, another search finds none either.
         if found != Ok(Recovered::Place) {
             assert_eq!(decoder.recover().map_err(|error| Some(error.kind)), found, "{behind:02x?}");
         }

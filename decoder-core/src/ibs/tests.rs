@@ -10,7 +10,7 @@ const BULLDOZER: Part = Part { family: 0x15, model: 0x01, caps: Caps(0xff) };
 const ZEN2: Part = Part { family: 0x17, model: 0x31, caps: Caps(0x3ff) };
 const ZEN3: Part = Part { family: 0x19, model: 0x01, caps: Caps(0x3ff) };
 const ZEN4: Part = Part { family: 0x19, model: 0x11, caps: Caps(0xbff) };
-/// Zen 5 with what came after it, but for the page size.
+/// Zen 5, also with newer capabilities, but without the one for the page size.
 const ZEN5: Part = Part { family: 0x1a, model: 0x02, caps: Caps(0x1_ffff) };
 const PAGE_SIZE: Part = Part { family: 0x1a, model: 0x02, caps: Caps(0x8_1bff) };
 
@@ -44,7 +44,7 @@ fn registers_without_a_sample_have_none() {
 fn fields_of_a_fetch_are_where_the_manual_has_them() {
     let sample = fetch(ZEN2, 0x1234_0000_8765);
     assert_eq!((sample.max_count(), sample.latency()), (0x8_7650, 0x1234));
-    // Bit, and what becomes true with it alone.
+    // A bit, and the method that returns true if only this bit is set.
     type Row = (u32, fn(&FetchSample) -> bool);
     let rows: [Row; 3] = [
         (50, FetchSample::completed),
@@ -267,7 +267,7 @@ fn a_translation_is_told_with_its_level_and_page() {
         (valid | l1_miss | 1 << 19, Some((Dtlb::L2, Some(G1)))),
         (valid | l1_miss | l2_miss | 1 << 6, Some((Dtlb::Miss, None))),
     ] {
-        // What tells the page size elsewhere, the physical address, says nothing here.
+        // Whether the physical address is valid has no effect on these processors.
         for (part, physical) in [(ZEN2, 0), (ZEN2, 1 << 18), (ZEN5, 0), (ZEN5, 1 << 18)] {
             let sample = memory(part, 0, 1 | bits | physical);
             let access = sample.access().unwrap();
@@ -343,7 +343,7 @@ fn each_family_has_its_own_encoding_of_the_source() {
     let bits = 1 | 1 << 7 | 1 << 20;
     for (part, sources) in [(BARCELONA, northbridge), (BULLDOZER, northbridge), (ZEN2, zen), (ZEN3, zen)] {
         for (n, source) in (0..).zip(sources) {
-            // The high bits of the source are not there yet.
+            // These processors do not have the high bits of the source.
             let sample = memory(part, n | 0b11 << 6, bits);
             assert_eq!(sample.access().unwrap().source(), source, "{part:?} {n}");
         }
@@ -444,7 +444,7 @@ fn what_goes_with_a_source_is_readable_only_with_it() {
 
 #[test]
 fn the_state_of_a_line_is_not_told_by_zen_3() {
-    // (family, models, whether IbsCacheHitSt is there)
+    // (family, models, whether CacheHitSt is valid)
     for (family, models, told) in [
         (0x17, 0x00..=0xff, true),
         (0x19, 0x00..=0x0f, false),
@@ -465,7 +465,7 @@ fn the_state_of_a_line_is_not_told_by_zen_3() {
 
 #[test]
 fn errata_belong_to_their_families_and_models() {
-    // Each erratum, and the first and the last model of each family that has it.
+    // Each erratum, and the ranges of models that have it: family, first model, last model.
     type Row = (Errata, &'static [(u8, u8, u8)]);
     let rows: [Row; 11] = [
         (Errata::LATE_OP_INTERRUPT, &[(0x10, 0, 0xff)]),
@@ -502,7 +502,7 @@ fn capabilities_that_say_nothing_are_those_of_the_first_units() {
     }
 }
 
-/// Capabilities, what perf writes with them: size, then the numbers of the registers.
+/// Capabilities, and what perf writes with them: the size, then the numbers of the registers.
 const LAYOUTS: [(u32, u32, &[u8]); 6] = [
     (0x07, 28, &[1, 2, 3]),
     (0x3ff, 36, &[1, 2, 3, 4]),

@@ -114,7 +114,7 @@ fn virtual_machines_see_their_own_sections() {
 #[test]
 fn a_reader_is_asked_for_what_is_in_no_section() {
     let asked = RefCell::new(vec![]);
-    // All below 200 and the last three bytes, in one address space.
+    // Everything below 200, and the last three bytes, in one address space.
     let read = |out: &mut [u8], ip: u64, space: Asid| {
         asked.borrow_mut().push((ip, out.len()));
         let end = if ip < 0x200 { 0x200 } else { u64::MAX };
@@ -147,7 +147,7 @@ fn a_reader_is_asked_for_what_is_in_no_section() {
         assert_eq!(asked.take(), asks, "{ip:#x}");
     }
     assert!(image.has(0x100, Some(0x5000)) && !image.has(0x100, Some(0x6000)));
-    // One that claims more than it was asked for.
+    // A reader that claims to have read more than was requested.
     let lies = |_: &mut [u8], _, _| usize::MAX;
     let image = Image::new(&[]).with_reader(CodeReader::new(&lies));
     assert_eq!(image.read(0x100, None, &mut [0; 8]), 8);
@@ -167,7 +167,7 @@ fn sections_are_mapped_over_others_and_taken_away() {
         (0x105..0x105, cr3, all),
         (0..0x102, cr3, &[(0x102, 2), (0x104, 4), (0x108, 8)]),
         (0x10c..0x200, cr3, &[(0x100, 4), (0x104, 4), (0x108, 4)]),
-        // What was hidden goes as well.
+        // Hidden sections are removed as well.
         (0x104..0x108, cr3, &[(0x100, 4), (0x108, 8)]),
         (0x106..0x10a, cr3, &[(0x100, 4), (0x104, 2), (0x10a, 6)]),
     ] {
@@ -197,7 +197,7 @@ fn sections_are_mapped_over_others_and_taken_away() {
         assert_eq!(sections.map(section), Ok(()));
     }
     assert_eq!(sections.map(lower), Err(Full));
-    // It would fall into two.
+    // The section would be split in two.
     let before = sections.as_slice().to_vec();
     assert_eq!(sections.unmap(0x101..0x102, cr3), Err(Full));
     assert_eq!(sections.as_slice(), before);

@@ -1,4 +1,4 @@
-//! The pass over an instruction's bytes.
+//! The single pass over an instruction's bytes: prefixes, opcode, ModRM, SIB, displacement and immediate.
 
 use super::group::{GROUP7_REGISTERS, Group, Prefix, X87_REGISTERS};
 use super::legacy::{self, Attr, Imm, Kind, Map};
@@ -45,7 +45,7 @@ pub(super) fn decode(bytes: &[u8], mode: ExecMode, ip: u64) -> Result<Insn, Insn
             Kind::Rep => pass.rep = 2,
             _ => return pass.special(opcode, attr),
         }
-        // REX counts directly before the opcode only.
+        // A REX prefix has an effect only directly before the opcode.
         pass.rex = 0;
         pass.has_rex = false;
     }
@@ -54,17 +54,17 @@ pub(super) fn decode(bytes: &[u8], mode: ExecMode, ip: u64) -> Result<Insn, Insn
 /// The state of decoding one instruction.
 struct Pass<'a> {
     bytes: &'a [u8],
-    /// How many bytes were read.
+    /// How many bytes were consumed.
     at: usize,
     mode: ExecMode,
     ip: u64,
-    /// 66.
+    /// There was an operand-size prefix, 66.
     operand: bool,
-    /// 67.
+    /// There was an address-size prefix, 67.
     address: bool,
-    /// The last of F3 (2) and F2 (3), or 0.
+    /// The last of the prefixes F3 (2) and F2 (3), or 0.
     rep: Prefix,
-    /// F0.
+    /// There was a LOCK prefix, F0.
     lock: bool,
     /// The REX prefix's or the REX2 payload's bits.
     rex: u8,
@@ -72,7 +72,7 @@ struct Pass<'a> {
 }
 
 impl Pass<'_> {
-    /// The next byte.
+    /// Consumes the next byte.
     #[inline]
     fn byte(&mut self) -> Result<u8, InsnError> {
         let byte = self.peek()?;
@@ -95,7 +95,7 @@ impl Pass<'_> {
         if self.rep != 0 { self.rep } else { usize::from(self.operand) }
     }
 
-    /// Opcodes that are more than an entry in a table.
+    /// Decodes opcodes that need more than an entry in a table.
     fn special(&mut self, opcode: u8, attr: Attr) -> Result<Insn, InsnError> {
         match attr.kind {
             Kind::Escape0f => {
@@ -103,7 +103,8 @@ impl Pass<'_> {
                 self.opcode_0f(opcode)
             }
             Kind::Vex2 | Kind::Vex3 | Kind::Evex => {
-                // Outside 64-bit mode LDS, LES and BOUND take memory only: a register means VEX, EVEX.
+                // Outside 64-bit mode, LDS, LES and BOUND take only memory. With a register, the byte is a VEX or EVEX
+                // prefix.
                 if self.mode != ExecMode::Bits64 && self.peek()? < 0xc0 {
                     return self.operands(attr, Op::Other);
                 }
@@ -115,7 +116,7 @@ impl Pass<'_> {
         }
     }
 
-    /// The opcode after 0F.
+    /// Decodes from the opcode after 0F.
     fn opcode_0f(&mut self, opcode: u8) -> Result<Insn, InsnError> {
         let attr = legacy::MAP_0F[opcode as usize];
         match attr.kind {
@@ -126,7 +127,7 @@ impl Pass<'_> {
         }
     }
 
-    /// The opcode after 0F 38 or 0F 3A.
+    /// Decodes from the opcode after 0F 38 or 0F 3A.
     fn escaped(&mut self, map: &Map) -> Result<Insn, InsnError> {
         let attr = map[self.byte()? as usize];
         match attr.kind {
@@ -135,7 +136,7 @@ impl Pass<'_> {
         }
     }
 
-    /// Opcodes whose ModRM byte decides what they are.
+    /// Decodes opcodes whose ModRM byte selects the instruction.
     fn by_modrm(&mut self, opcode: u8, attr: Attr) -> Result<Insn, InsnError> {
         if attr.kind == Kind::Undefined {
             return Err(InsnError::Undefined);
@@ -187,7 +188,7 @@ impl Pass<'_> {
         self.operands(attr, op)
     }
 
-    /// 0F 01 with a register.
+    /// Which instruction 0F 01 with a register is.
     fn group7(&self, modrm: u8, prefix: Prefix) -> Result<Op, InsnError> {
         let op = match (modrm, prefix) {
             (0xc1, _) | (0xcc, 1) | (0xcf, 1) => Op::Vmcall,
@@ -202,10 +203,10 @@ impl Pass<'_> {
         if only_64 && self.mode != ExecMode::Bits64 { Err(InsnError::Undefined) } else { Ok(op) }
     }
 
-    /// MOV from and to a control register: ModRM.mod is ignored, there is never a displacement.
+    /// Decodes MOV from and to a control register. ModRM.mod is ignored, so there is never a displacement.
     fn control_register(&self, write: bool) -> Result<Insn, InsnError> {
         let mut number = self.peek()? >> 3 & 7;
-        // LOCK stands for REX.R, so that CR8 can be reached outside 64-bit mode (AMD64 vol. 3, "MOV CRn").
+        // LOCK acts as REX.R, so that CR8 is accessible outside 64-bit mode (AMD64 vol. 3, "MOV CRn").
         if self.rex & REX_R != 0 || self.lock {
             number |= 8;
         }
@@ -219,7 +220,7 @@ impl Pass<'_> {
         }
     }
 
-    /// 0F 0F: the opcode is after the operands.
+    /// Decodes 0F 0F, where the opcode is after the operands.
     fn amd_3dnow(&mut self, attr: Attr) -> Result<Insn, InsnError> {
         let insn = self.operands(attr, Op::Other)?;
         match self.bytes.get(usize::from(insn.len) - 1) {
@@ -228,7 +229,7 @@ impl Pass<'_> {
         }
     }
 
-    /// REX2: one byte more for the registers, and the map's bit instead of 0F.
+    /// Decodes REX2: its payload byte has the register bits, and a bit that selects the opcode map instead of 0F.
     ///
     /// Source: Intel APX architecture specification, "REX2 Prefix".
     fn rex2(&mut self) -> Result<Insn, InsnError> {
@@ -256,7 +257,7 @@ impl Pass<'_> {
         }
     }
 
-    /// VEX, EVEX and XOP.
+    /// Decodes instructions with a VEX, EVEX or XOP prefix.
     fn vector(&mut self, kind: Kind) -> Result<Insn, InsnError> {
         if self.has_rex || self.operand || self.rep != 0 || self.lock {
             return Err(InsnError::Undefined);
@@ -302,7 +303,7 @@ impl Pass<'_> {
         self.immediate(attr.imm, modrm, end, op)
     }
 
-    /// SIB and displacement: how many bytes.
+    /// The number of bytes of SIB and displacement.
     #[inline]
     fn address_bytes(&self, modrm: u8) -> Result<usize, InsnError> {
         if modrm >= 0xc0 {
@@ -372,7 +373,7 @@ impl Pass<'_> {
         self.finish(end + size, op)
     }
 
-    /// The size of an immediate that is cut to 4 bytes with 64-bit operands.
+    /// The size of an immediate that has only 4 bytes with 64-bit operands.
     #[inline]
     fn z(&self) -> usize {
         if self.operand_16() { 2 } else { 4 }
@@ -384,7 +385,7 @@ impl Pass<'_> {
         self.rex & REX_W == 0 && (self.mode == ExecMode::Bits16) != self.operand
     }
 
-    /// A direct branch with `size` bytes of displacement from `at`.
+    /// Decodes a direct branch with `size` bytes of displacement at the offset `at`.
     #[inline]
     fn branch(&self, at: usize, size: usize, op: Op) -> Result<Insn, InsnError> {
         let mut insn = self.finish(at + size, op)?;
@@ -404,7 +405,7 @@ impl Pass<'_> {
         Ok(insn)
     }
 
-    /// Returns the instruction, if all of its bytes are there.
+    /// Returns the instruction if `bytes` holds all of its bytes.
     #[inline]
     fn finish(&self, len: usize, op: Op) -> Result<Insn, InsnError> {
         if len > MAX_LEN {

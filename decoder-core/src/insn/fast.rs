@@ -1,31 +1,32 @@
-//! A short way for what most 64-bit code is made of: an opcode of the one-byte map or of 0F, behind REX or nothing.
+//! A fast path for the instructions that most 64-bit code consists of: an opcode of the one-byte map or of the map
+//! after 0F, with a REX prefix or none.
 //!
-//! It takes its entries from the tables of [`legacy`](super::legacy) and has no opinion of its own: whatever is not
-//! plain there, and whatever stands near the end of the bytes, goes the long way.
+//! Its entries are derived from the tables of [`legacy`](super::legacy). Whatever is not a plain entry there, and
+//! whatever is near the end of the bytes, takes the slow path: the full pass over its bytes.
 
 use super::group::Group;
 use super::legacy::{Attr, Imm, Kind, MAP_0F_ENTRIES, ONE_BYTE_64_ENTRIES};
 use super::{Insn, Op};
 
-/// The bytes it wants to see. It reads less than these.
+/// The number of bytes that the fast path needs. It reads fewer.
 pub(super) const WINDOW: usize = 16;
 
-/// An opcode that is as long as its ModRM byte, REX.W and this say.
+/// An opcode whose length follows from its ModRM byte, REX.W and this entry.
 #[derive(Clone, Copy)]
 struct Entry {
-    /// The ModRM.reg values that are defined: with memory, with a register. No bit set: there is no ModRM byte.
+    /// The ModRM.reg values that are defined: with memory, with a register. If no bit is set, there is no ModRM byte.
     modrm: [u8; 2],
-    /// Bytes of immediate.
+    /// The number of bytes of the immediate.
     imm: u8,
-    /// Bytes more with REX.W.
+    /// How many more bytes the immediate has with REX.W.
     wide: u8,
     /// The immediate is a displacement.
     relative: bool,
-    /// `None`: the long way.
+    /// `None`: the opcode takes the slow path.
     op: Option<Op>,
 }
 
-/// The one-byte map, then 0F.
+/// The one-byte map, then the map after 0F.
 static ENTRIES: [Entry; 512] = {
     let mut entries = [entry(&ONE_BYTE_64_ENTRIES[0]); 512];
     let mut opcode = 0;
@@ -41,7 +42,7 @@ const fn entry(attr: &Attr) -> Entry {
     const LONG_WAY: Entry = Entry { modrm: [0; 2], imm: 0, wide: 0, relative: false, op: None };
     let [memory, register] = attr.group.forms().without_prefix();
     if memory | register == 0 && !matches!(attr.group, Group::None) {
-        // Only behind a mandatory prefix.
+        // Defined only after a mandatory prefix.
         return LONG_WAY;
     }
     let (op, modrm) = match attr.kind {
@@ -63,7 +64,7 @@ const fn entry(attr: &Attr) -> Entry {
     Entry { modrm, imm, wide, relative, op: Some(op) }
 }
 
-/// For each ModRM byte how long it is with SIB and displacement; 0 where SIB.base decides.
+/// For each ModRM byte, its length with SIB and displacement; 0 if the length depends on SIB.base.
 static TAILS: [u8; 256] = {
     let mut tails = [0; 256];
     let mut modrm = 0;
@@ -81,10 +82,10 @@ static TAILS: [u8; 256] = {
     tails
 };
 
-/// The instruction at the begin of `bytes`, in 64-bit mode at `ip`; `None`: the long way.
+/// Decodes the instruction at the start of `bytes`, in 64-bit mode at `ip`; `None` if it must take the slow path.
 #[inline]
 pub(super) fn decode(bytes: &[u8; WINDOW], ip: u64) -> Option<Insn> {
-    // No index below is above 3 + 1 + 4; the mask says so to the compiler.
+    // No index below is above 3 + 1 + 4. The mask lets the compiler omit the bounds checks.
     let byte = |at: usize| bytes[at & (WINDOW - 1)];
     let rex = usize::from(byte(0) & 0xf0 == 0x40);
     let opcode = byte(rex);

@@ -1,4 +1,4 @@
-//! Which ModRM bytes an opcode takes.
+//! Which ModRM bytes are defined for an opcode. Each set of them is a [`Group`]; the manual calls some of them groups.
 
 /// The mandatory prefix before the opcode, numbered as in VEX.pp: none, 66, F3, F2.
 pub(super) type Prefix = usize;
@@ -12,8 +12,8 @@ const F3: Prefix = 2;
 /// F2.
 const F2: Prefix = 3;
 
-/// For each mandatory prefix the ModRM.reg values that are defined, one bit each, with a memory operand and
-/// with a register.
+/// The defined ModRM.reg values, one bit each: for each mandatory prefix, those with a memory operand and those with a
+/// register.
 #[derive(Clone, Copy)]
 pub(super) struct Forms([[u8; 2]; 4]);
 
@@ -25,17 +25,17 @@ impl Forms {
         self.0[prefix & 3][register] >> (modrm >> 3 & 7) & 1 != 0
     }
 
-    /// Defines values without a prefix: with memory, with a register.
+    /// The values that are defined without a prefix: with memory, with a register.
     pub(super) const fn without_prefix(&self) -> [u8; 2] {
         self.0[NP]
     }
 
-    /// The same with any prefix.
+    /// These values after any prefix.
     const fn any(memory: u8, register: u8) -> Self {
         Self([[memory, register]; 4])
     }
 
-    /// Nothing yet.
+    /// No values.
     const fn none() -> Self {
         Self([[0; 2]; 4])
     }
@@ -77,7 +77,7 @@ macro_rules! groups {
 groups! {
     /// No ModRM byte.
     None = Forms::none();
-    /// Anything.
+    /// Any ModRM byte.
     Any = Forms::any(0xff, 0xff);
     /// A memory operand.
     Memory = Forms::any(0xff, 0);
@@ -105,7 +105,7 @@ groups! {
         .with(NP, 0xf8, 0xc0).with(P66, 0x40, 0xc0).with(F3, 0x40, 0xc0);
     /// Group 12, 13: shifts of packed words and doublewords.
     Group12 = Forms::none().with(NP, 0, 0x54).with(P66, 0, 0x54);
-    /// Group 14: shifts of packed quadwords and of all.
+    /// Group 14: shifts of packed quadwords and of whole registers.
     Group14 = Forms::none().with(NP, 0, 0x44).with(P66, 0, 0xcc);
     /// Group 15: FXSAVE to CLFLUSH, CLWB, CLFLUSHOPT, PTWRITE, CLRSSBSY; the fences, RDFSBASE to WRGSBASE,
     /// INCSSP, UMONITOR, TPAUSE, UMWAIT.
@@ -155,7 +155,7 @@ groups! {
     Vmwrite = Forms::behind(0b0001).with(P66, 0, 0xff).with(F2, 0, 0xff);
     /// 0F 38 F0, F1: MOVBE, CRC32.
     Movbe = Forms::behind(0b1000).with(NP, 0xff, 0).with(P66, 0xff, 0);
-    /// 0F 38 D8: AESENCWIDE128KL and its kin.
+    /// 0F 38 D8: AESENCWIDE128KL and the other wide Key Locker instructions.
     KeyLockerWide = Forms::none().with(F3, 0x0f, 0);
     /// 0F 38 DC to DF: AES, and Key Locker with a handle in memory (LOADIWKEY takes registers).
     Aes = Forms::behind(0b0010).with(F3, 0xff, 0);
@@ -180,14 +180,14 @@ groups! {
 }
 
 impl Group {
-    /// Its ModRM bytes.
+    /// The ModRM bytes in the set.
     #[inline]
     pub(super) const fn forms(self) -> &'static Forms {
         &FORMS[self as usize]
     }
 }
 
-/// For D8 to DF and ModRM bytes C0 to FF the defined ones, bit = ModRM - C0.
+/// The defined ModRM bytes from C0 to FF for each of the opcodes D8 to DF, bit = ModRM - C0.
 pub(super) const X87_REGISTERS: [u64; 8] = [
     u64::MAX,
     // FNOP at D0; FCHS, FABS, FTST, FXAM; constants without EF; E0 to FF otherwise.
@@ -205,7 +205,7 @@ pub(super) const X87_REGISTERS: [u64; 8] = [
     0x00ff_ff01_ffff_ffff,
 ];
 
-/// Group 7 with a register: for ModRM C0 to FF the prefixes it is defined behind, bit = [`Prefix`].
+/// Group 7 with a register: the prefixes after which each ModRM byte from C0 to FF is defined, bit = [`Prefix`].
 pub(super) const GROUP7_REGISTERS: [u8; 64] = {
     const ROWS: [&[u8; 8]; 8] = [
         b"111111d1", // C0: ENCLV VMCALL VMLAUNCH VMRESUME VMXOFF PCONFIG WRMSRNS/WRMSRLIST/RDMSRLIST PBNDKB

@@ -3,7 +3,7 @@
 use super::Op;
 use super::group::Group;
 
-/// What follows opcode and ModRM.
+/// What follows the opcode and the operands in ModRM, SIB and displacement, named as in the manual's opcode map.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Imm {
     /// Nothing.
@@ -20,7 +20,7 @@ pub(super) enum Imm {
     Rel8,
     /// Jz; 4 bytes in 64-bit mode.
     RelZ,
-    /// Ap: a selector behind an offset.
+    /// Ap: an offset, then a selector.
     Far,
     /// Ob, Ov: an address.
     Moffs,
@@ -34,10 +34,10 @@ pub(super) enum Imm {
     TwoBytes,
 }
 
-/// What an opcode byte is.
+/// What kind of byte an opcode byte is.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// Nothing.
+    /// Undefined.
     Undefined,
     /// An instruction.
     Op(Op),
@@ -97,24 +97,24 @@ pub(super) enum Kind {
 /// An opcode's entry.
 #[derive(Clone, Copy)]
 pub(super) struct Attr {
-    /// Its ModRM bytes.
+    /// The ModRM bytes that are defined.
     pub(super) group: Group,
-    /// What follows them.
+    /// The immediate after the operands.
     pub(super) imm: Imm,
-    /// What it is.
+    /// The kind of the opcode.
     pub(super) kind: Kind,
 }
 
-/// One map.
+/// An opcode map.
 pub(super) type Map = [Attr; 256];
 
 /// No ModRM, no immediate, nothing special.
 const PLAIN: Attr = Attr { group: Group::None, imm: Imm::None, kind: Kind::Op(Op::Other) };
-/// No such opcode.
+/// An undefined opcode.
 const UNDEFINED: Attr = PLAIN.kind(Kind::Undefined);
-/// With ModRM.
+/// An instruction with a ModRM byte.
 const MODRM: Attr = PLAIN.group(Group::Any);
-/// With ModRM for memory.
+/// An instruction with a ModRM byte for memory.
 const MEMORY: Attr = PLAIN.group(Group::Memory);
 
 impl Attr {
@@ -138,30 +138,30 @@ impl Attr {
     }
 }
 
-/// Only a ModRM group.
+/// An entry with only a ModRM group.
 const fn g(group: Group) -> Attr {
     PLAIN.group(group)
 }
 
-/// Only an immediate.
+/// An entry with only an immediate.
 const fn i(imm: Imm) -> Attr {
     PLAIN.imm(imm)
 }
 
-/// Only a kind.
+/// An entry with only a kind.
 const fn k(kind: Kind) -> Attr {
     PLAIN.kind(kind)
 }
 
-/// Only an op.
+/// An entry with only an op.
 const fn o(op: Op) -> Attr {
     PLAIN.op(op)
 }
 
-/// Opcodes from the first to the last have the entry.
+/// The first and the last of the opcodes that have the same entry, and that entry.
 type Row = (u8, u8, Attr);
 
-/// `base` with `rows` laid over it, later ones over earlier ones.
+/// `base` with the entries of `rows` replaced. Later rows override earlier ones.
 const fn map(base: Map, rows: &[Row]) -> Map {
     let mut map = base;
     let mut row = 0;
@@ -459,7 +459,7 @@ pub(super) static MAP_0F3A: Map = map(
     ],
 );
 
-/// What may stand behind the operands of 0F 0F.
+/// The opcodes that are defined after the operands of 0F 0F.
 ///
 /// Source: AMD64 Architecture Programmer's Manual vol. 3, appendix Opcode and Operand Encodings, "3DNow! Opcodes".
 pub(super) static SUFFIX_3DNOW: [bool; 256] = {

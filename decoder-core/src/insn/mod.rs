@@ -1,5 +1,6 @@
 //! Decodes x86 instructions as far as a trace decoder needs: their length, whether they branch, where a direct branch
-//! goes, and which of them can cause an event.
+//! goes, and which trace events they can cause. A trace has only what the code does not show, so the decoder must read
+//! the code to know which instruction each packet belongs to.
 //!
 //! ```
 //! use pugmark_decoder_core::insn::{Class, decode};
@@ -35,17 +36,17 @@ use crate::mode::ExecMode;
 /// Source: SDM vol. 2, "Instruction Format".
 pub const MAX_LEN: usize = 15;
 
-/// Decodes the instruction at the start of `bytes`; `ip` is its address, needed only for the target.
+/// Decodes the instruction at the start of `bytes`. `ip` is its address, which only the target depends on.
 ///
 /// `bytes` may be longer than the instruction; [`MAX_LEN`] bytes are always enough.
 ///
 /// Near branches in 64-bit mode are 64 bits wide and their displacement is 32 bits, even after an operand-size
-/// prefix: Intel processors ignore it there (SDM vol. 2, "Jcc", "JMP", "CALL"). A target is cut to 16 bits where the
+/// prefix: Intel processors ignore it there (SDM vol. 2, "Jcc", "JMP", "CALL"). A target is truncated to 16 bits if the
 /// operand size is 16, and to 32 bits outside 64-bit mode. In 16-bit code an `ip` above 0xffff can only be a linear
-/// address with the segment's base in it; there the target is not cut to 16 bits.
+/// address that includes the segment's base; then the target is not truncated to 16 bits.
 ///
 /// # Errors
-/// [`InsnError`]; the bytes beyond the instruction never matter.
+/// [`InsnError`] if the bytes are not an instruction. Bytes after the instruction have no effect.
 #[inline]
 pub fn decode(bytes: &[u8], mode: ExecMode, ip: u64) -> Result<Insn, InsnError> {
     if mode == ExecMode::Bits64
@@ -64,9 +65,9 @@ pub struct Insn {
     pub len: u8,
     /// How it changes the flow of instructions.
     pub class: Class,
-    /// Which instruction it is, if events can be caused by it.
+    /// Which instruction it is, if it can cause an event.
     pub op: Op,
-    /// Where it goes when it is taken: `Some` for direct near branches, that is [`Class::CondJump`],
+    /// The address of the branch target: `Some` for direct near branches, which are [`Class::CondJump`],
     /// [`Class::NearJump`] and [`Class::NearCall`].
     pub target: Option<u64>,
 }
@@ -79,15 +80,15 @@ impl Insn {
         ip.wrapping_add(self.len as u64)
     }
 
-    /// Whether it can write CR3, so that a PIP packet may stand for it: MOV to CR3 and far transfers
-    /// (task switches, VM entries and exits).
+    /// Whether it can write CR3, so that a PIP packet may belong to it: MOV to CR3 and far transfers (task switches, VM
+    /// entries and exits).
     #[must_use]
     #[inline]
     pub const fn can_write_cr3(&self) -> bool {
         self.class.is_far() || matches!(self.op, Op::MovToCr3)
     }
 
-    /// Whether it can change the current VMCS, so that a VMCS packet may stand for it: VMPTRLD and far transfers (VM
+    /// Whether it can change the current VMCS, so that a VMCS packet may belong to it: VMPTRLD and far transfers (VM
     /// entries and exits).
     #[must_use]
     #[inline]
@@ -95,7 +96,7 @@ impl Insn {
         self.class.is_far() || matches!(self.op, Op::Vmptrld)
     }
 
-    /// Whether a CFE of type IRET may stand for it: IRET and the other returns from an event or to user mode.
+    /// Whether a CFE packet of type IRET may belong to it: IRET and the other returns from an event or to user mode.
     #[must_use]
     #[inline]
     pub const fn can_be_iret(&self) -> bool {
@@ -103,7 +104,8 @@ impl Insn {
     }
 }
 
-/// How an instruction changes the flow, and which packet the trace has for it.
+/// How an instruction changes the flow, and which packet the trace has for it: a bit in a TNT packet (taken or not
+/// taken), a TIP packet (target IP), or none.
 ///
 /// Source: SDM vol. 3, Intel Processor Trace, "Change of Flow Instruction (COFI) Tracing".
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -149,7 +151,7 @@ impl Class {
     }
 }
 
-/// The instructions that events bind to, by name.
+/// The instructions that can cause events, by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Op {
@@ -199,9 +201,9 @@ pub enum Op {
     Eret,
     /// RSM.
     Rsm,
-    /// VMCALL, TDCALL, SEAMCALL: into the monitor.
+    /// VMCALL, TDCALL, SEAMCALL: calls into the monitor.
     Vmcall,
-    /// VMLAUNCH, VMRESUME, SEAMRET: into the guest.
+    /// VMLAUNCH, VMRESUME, SEAMRET: transfers into the guest.
     VmEntry,
     /// VMPTRLD.
     Vmptrld,
@@ -246,14 +248,14 @@ impl Op {
     }
 }
 
-/// Why bytes are no instruction.
+/// Why bytes are not an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum InsnError {
-    /// The bytes end within the instruction: with more of them it may be one.
+    /// The bytes end within the instruction; with more bytes they may be one.
     Truncated,
     /// No instruction begins with these bytes.
     Undefined,
-    /// Longer than [`MAX_LEN`].
+    /// The instruction is longer than [`MAX_LEN`].
     TooLong,
 }
 

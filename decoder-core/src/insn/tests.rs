@@ -3,13 +3,13 @@
 use super::{Class, Insn, InsnError, Op, decode};
 use crate::mode::ExecMode::{self, Bits16, Bits32, Bits64};
 
-/// Where every instruction of the tables lies.
+/// The address of every instruction of the tables.
 const IP: u64 = 0x7000;
 
-/// One instruction: all of `bytes`.
+/// One instruction: mode, bytes, op and target.
 type Row = (ExecMode, &'static [u8], Op, Option<u64>);
 
-/// Branches, and what events bind to.
+/// Branches, and other instructions that can cause events.
 const BRANCHES: &[Row] = &[
     // JO, JG; near; LOOPNE, LOOPE, LOOP, JRCXZ.
     (Bits64, &[0x70, 0x00], Op::CondJump, Some(0x7002)),
@@ -95,7 +95,7 @@ const BRANCHES: &[Row] = &[
     (Bits64, &[0xc6, 0xf8, 1], Op::Other, None),
 ];
 
-/// Lengths only.
+/// Instructions of which only the length is checked.
 const LENGTHS: &[(ExecMode, &[u8])] = &[
     (Bits64, &[0x90]),
     (Bits64, &[0x00, 0x00]),
@@ -158,7 +158,7 @@ const LENGTHS: &[(ExecMode, &[u8])] = &[
     (Bits64, &[0xd9, 0xee]),
     (Bits64, &[0xdf, 0xe0]),
     (Bits64, &[0xdd, 0x5c, 0x24, 8]),
-    // VEX, and LES, LDS where it is no VEX.
+    // VEX, and LES and LDS, which share its first byte.
     (Bits64, &[0xc5, 0xf8, 0x77]),
     (Bits64, &[0xc5, 0xf8, 0x28, 0xc1]),
     (Bits64, &[0xc5, 0xf9, 0x70, 0xc1, 1]),
@@ -170,14 +170,14 @@ const LENGTHS: &[(ExecMode, &[u8])] = &[
     (Bits32, &[0xc5, 0x80, 1, 2, 3, 4]),
     (Bits32, &[0xc4, 0x44, 0x24, 1]),
     (Bits16, &[0xc5, 0x46, 1]),
-    // EVEX, and BOUND.
+    // EVEX, and BOUND, which shares its first byte.
     (Bits64, &[0x62, 0xf1, 0x7c, 0x48, 0x28, 0xc1]),
     (Bits64, &[0x62, 0xf1, 0x7c, 0x48, 0x28, 0x40, 1]),
     (Bits64, &[0x62, 0xf3, 0x7d, 0x48, 0x39, 0xc1, 1]),
     (Bits64, &[0x62, 0xf5, 0x7c, 0x48, 0x58, 0xc1]),
     (Bits32, &[0x62, 0x00]),
     (Bits32, &[0x62, 0xf1, 0x7c, 0x48, 0x28, 0xc1]),
-    // B4, X4 (which is U elsewhere), and both: registers 16 to 31 as base and index.
+    // B4, X4 (which is U in other encodings), and both: registers 16 to 31 as base and index.
     (Bits64, &[0x62, 0xf9, 0x7c, 0x48, 0x28, 0x00]),
     (Bits64, &[0x62, 0xf1, 0x78, 0x48, 0x28, 0x04, 0x08]),
     (Bits64, &[0x62, 0xf9, 0x78, 0x48, 0x28, 0x04, 0x08]),
@@ -193,23 +193,23 @@ const LENGTHS: &[(ExecMode, &[u8])] = &[
     (Bits64, &[0xd5, 0x10, 0x01, 0xc1]),
     (Bits64, &[0xd5, 0x18, 0xb8, 1, 2, 3, 4, 5, 6, 7, 8]),
     (Bits64, &[0xd5, 0x80, 0xaf, 0xc1]),
-    // XOP, and POP.
+    // XOP, and POP, which shares its first byte.
     (Bits64, &[0x8f, 0xe8, 0x78, 0xc0, 0xc1, 1]),
     (Bits64, &[0x8f, 0xe9, 0x78, 0x01, 0xc9]),
     (Bits64, &[0x8f, 0xea, 0x78, 0x10, 0xc1, 1, 2, 3, 4]),
     (Bits64, &[0x8f, 0xc0]),
-    // What 64-bit mode took away.
+    // Instructions that 64-bit mode does not have.
     (Bits32, &[0x06]),
     (Bits32, &[0x40]),
     (Bits32, &[0x60]),
     (Bits32, &[0x82, 0xc0, 1]),
     (Bits32, &[0xd4, 0x0a]),
     (Bits32, &[0xd6]),
-    // As long as they get.
+    // The longest instructions.
     (Bits64, &[0x66, 0x66, 0x66, 0x66, 0x66, 0x66, 0x66, 0x66, 0x66, 0x66, 0x66, 0x66, 0x66, 0x66, 0x90]),
 ];
 
-/// No instructions.
+/// Bytes that are not instructions.
 const UNDEFINED: &[(ExecMode, &[u8])] = &[
     (Bits64, &[0x06]),
     (Bits64, &[0x27]),
@@ -243,7 +243,7 @@ const UNDEFINED: &[(ExecMode, &[u8])] = &[
     (Bits64, &[0xf3, 0x62, 0xf1, 0x7c, 0x48, 0x28, 0xc1]),
     (Bits64, &[0xf0, 0x8f, 0xe9, 0x78, 0x01, 0xc9]),
     (Bits64, &[0x66, 0xf3, 0x0f, 0xae, 0xe0]),
-    // REX2 with what it may not stand before.
+    // REX2 before opcodes that it must not precede.
     (Bits64, &[0xd5, 0x00, 0x70, 0x00]),
     (Bits64, &[0xd5, 0x00, 0xe8, 0x00, 0x00, 0x00, 0x00]),
     (Bits64, &[0xd5, 0x80, 0x80, 0x00, 0x00, 0x00, 0x00]),
@@ -252,7 +252,7 @@ const UNDEFINED: &[(ExecMode, &[u8])] = &[
     (Bits64, &[0xd5, 0x00, 0x66, 0x90]),
     (Bits32, &[0xf3, 0x0f, 0x01, 0xec]),
     (Bits32, &[0x62, 0xf4, 0x7c, 0x18, 0x01, 0xc1]),
-    // EVEX with what is of 64-bit mode alone: B4, U clear, both, and map 7.
+    // EVEX with encodings that only 64-bit mode has: B4, U clear, both, and map 7.
     (Bits32, &[0x62, 0xf9, 0x7c, 0x48, 0x28, 0xc1]),
     (Bits32, &[0x62, 0xf1, 0x78, 0x48, 0x28, 0xc1]),
     (Bits32, &[0x62, 0xf9, 0x78, 0x48, 0x28, 0xc1]),
@@ -261,7 +261,7 @@ const UNDEFINED: &[(ExecMode, &[u8])] = &[
     (Bits32, &[0x62, 0xf7, 0x7f, 0x08, 0xf8, 0xc1, 1, 2, 3, 4]),
 ];
 
-/// Checks that `bytes` are one instruction, that longer bytes change nothing, and that any cut asks for more.
+/// Checks that `bytes` are one instruction, that bytes after it change nothing, and that any shorter part is truncated.
 fn whole(mode: ExecMode, bytes: &[u8]) -> Insn {
     let insn = decode(bytes, mode, IP);
     assert_eq!(insn.map(|insn| usize::from(insn.len)), Ok(bytes.len()), "{mode:?} {bytes:02x?}");

@@ -1,19 +1,19 @@
 //! VEX, EVEX and XOP: which opcodes there are, and their immediates.
 //!
-//! The maps are laid out as the manual's: a row for each high digit of the opcode, a column for each low one. The
-//! digit is the set of `pp` values that are defined: 1 none, 2 66, 4 F3, 8 F2. Other reserved values of such an
-//! encoding (vvvv, W, L, memory where only registers are allowed, /reg of a group) do not change the length, so they
-//! are not checked.
+//! The maps are laid out as in the manual: a row for each high digit of the opcode, a column for each low one. The
+//! hexadecimal digit in a cell is the set of `pp` values (the mandatory prefix) that are defined: 1 for none, 2 for 66,
+//! 4 for F3, 8 for F2. Other reserved values of such an encoding (vvvv, W, L, memory where only registers are allowed,
+//! /reg of a group) do not change the length, so they are not checked.
 //!
 //! Source: SDM vol. 2, appendix Opcode Map, "Two-byte Opcode Map", "Three-byte Opcode Map", and the instructions'
 //! pages; AVX10.2 and APX: their architecture specifications; XOP: AMD64 Architecture Programmer's Manual vol. 6.
 
 use crate::mode::ExecMode;
 
-/// A map as the prefix selects it.
+/// What the prefix selects: an opcode map, `pp`, and the immediates.
 #[derive(Clone, Copy)]
 pub(super) struct Encoding {
-    /// For each opcode the defined `pp`.
+    /// For each opcode, the set of `pp` values that are defined.
     map: &'static [u8; 256],
     /// The prefix's `pp`.
     pp: u8,
@@ -32,24 +32,24 @@ enum Imm {
     Dword,
     /// Ib for those opcodes of 0F that have it.
     Map0f,
-    /// As in the one-byte map; Iz is this long.
+    /// As in the one-byte map; Iz has this many bytes.
     Map4(usize),
 }
 
 impl Encoding {
-    /// Whether there is such an opcode.
+    /// Whether the opcode is defined.
     #[inline]
     pub(super) fn defines(&self, opcode: u8) -> bool {
         self.map[usize::from(opcode)] >> self.pp & 1 != 0
     }
 
-    /// VZEROUPPER and VZEROALL have no ModRM byte.
+    /// Whether there is a ModRM byte. Only VZEROUPPER and VZEROALL have none.
     #[inline]
     pub(super) fn has_modrm(&self, opcode: u8) -> bool {
         !(opcode == 0x77 && core::ptr::eq(self.map, &VEX_0F))
     }
 
-    /// How long the immediate is.
+    /// The size of the immediate in bytes.
     #[inline]
     pub(super) fn immediate(&self, opcode: u8, modrm: u8) -> usize {
         match self.imm {
@@ -68,7 +68,7 @@ impl Encoding {
     }
 }
 
-/// VEX: the map's number and the byte that ends with `pp`.
+/// The encoding that a VEX prefix selects, from the map's number and the byte that ends with `pp`.
 #[inline]
 pub(super) fn vex(number: u8, last: u8) -> Option<Encoding> {
     let (map, imm) = match number {
@@ -82,7 +82,7 @@ pub(super) fn vex(number: u8, last: u8) -> Option<Encoding> {
     Some(Encoding { map, pp: last & 3, imm })
 }
 
-/// XOP: the map's number and the byte that ends with `pp`.
+/// The encoding that an XOP prefix selects, from the map's number and the byte that ends with `pp`.
 pub(super) fn xop(number: u8, last: u8) -> Option<Encoding> {
     let (map, imm) = match number {
         8 => (&XOP_8, Imm::Byte),
@@ -93,9 +93,9 @@ pub(super) fn xop(number: u8, last: u8) -> Option<Encoding> {
     Some(Encoding { map, pp: last & 3, imm })
 }
 
-/// EVEX: the first two bytes after 62.
+/// The encoding that an EVEX prefix selects, from the first two bytes after 62.
 ///
-/// In 64-bit mode two bits that were fixed belong to APX (B4, X4) and AVX10 (U) now.
+/// In 64-bit mode, two bits that used to be fixed now belong to APX (B4, X4) and AVX10 (U).
 pub(super) fn evex(first: u8, second: u8, mode: ExecMode) -> Option<Encoding> {
     if mode != ExecMode::Bits64 && (first & 0x08 != 0 || second & 0x04 == 0) {
         return None;
@@ -124,7 +124,7 @@ pub(super) const fn hex_digit(digit: u8) -> u8 {
     }
 }
 
-/// The table that the rows draw.
+/// Converts rows of hexadecimal digits to a table.
 const fn map(rows: [&[u8; 16]; 16]) -> [u8; 256] {
     let mut map = [0; 256];
     let mut opcode = 0;

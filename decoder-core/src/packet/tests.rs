@@ -10,7 +10,7 @@ use crate::errata::Errata;
 use crate::error::{Error, ErrorKind};
 use std::vec::Vec;
 
-/// Everything besides the bytes that decides how a packet is read.
+/// Everything besides the bytes that affects how a packet is read.
 type Reading = (Config<'static>, Context);
 
 const OUTSIDE: Reading = (Config::new(), Context::OUTSIDE);
@@ -38,7 +38,7 @@ fn cyc(cycles: u64) -> Packet {
     Packet::Cyc(Cyc { cycles })
 }
 
-/// A packet's bytes by the manual, with reserved bits zero, and the packet.
+/// Packets, and their bytes according to the manual, with reserved bits zero.
 fn table() -> Vec<(Reading, &'static [u8], Packet)> {
     let outside: &[(&[u8], Packet)] = &[
         (&[0x00], Packet::Pad),

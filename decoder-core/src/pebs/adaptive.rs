@@ -1,9 +1,9 @@
 //! Formats 4 to 6 (adaptive PEBS): a basic group, and the groups that MSR_PEBS_DATA_CFG selects.
 //!
-//! The basic group's first word says which: bits 31:0 are the record format (0 memory, 1 general-purpose registers, 2
-//! XMM registers, 3 branches, 4 counters, 5 metrics; 31:24 the number of branches less one), bits 47:32 the retire
-//! latency, bits 63:48 the record's size. Counters and metrics are one group, the last one, which begins with a
-//! header that says what it holds.
+//! The basic group's first word lists the groups. Bits 31:0 are the record format (bit 0 memory, 1 general-purpose
+//! registers, 2 XMM registers, 3 branches, 4 counters, 5 metrics; bits 31:24 the number of branches less one), bits
+//! 47:32 the retire latency, bits 63:48 the record's size. Counters and metrics are one group, the last one, which
+//! begins with a header that lists its contents.
 
 use super::registers::WORDS;
 use super::words::{Reader, Writer};
@@ -87,7 +87,6 @@ pub(super) fn emit(record: &Record<'_>, out: &mut [u8]) -> Result<usize, ErrorKi
     }
     if let Some(branches) = record.branches {
         let count = branches.as_bytes().len();
-        // One more branch than the field can express is too many anyway.
         let Some(less_one) = count.checked_sub(1).filter(|less_one| *less_one < MOST_BRANCHES) else {
             return Err(ErrorKind::Branches { count });
         };

@@ -1,4 +1,4 @@
-//! Counters in an adaptive record: format 6.
+//! Counters in an adaptive record, which only format 6 has.
 
 /// The counters' values when the record was stored.
 ///
@@ -16,14 +16,15 @@ pub struct Counters<'a> {
 const METRICS: u32 = 3;
 
 impl<'a> Counters<'a> {
-    /// Bytes of the header: general-purpose counters, fixed-function counters and metrics that are there, 4 bytes each,
-    /// and 4 that are reserved.
+    /// The size of the header: which general-purpose counters, fixed-function counters and metrics the group has, in 4
+    /// bytes each, and 4 reserved bytes.
     pub(super) const HEADER_BYTES: usize = 16;
 
-    /// The counters with these numbers as bits, and their values as they lie in memory: general-purpose counters, then
-    /// fixed-function ones, each by their numbers, then with `metrics` the slots and PERF_METRICS.
+    /// The counters whose bits are set in `general` and `fixed`, and their values in the order of memory:
+    /// general-purpose counters, then fixed-function ones, each in the order of their numbers, then with `metrics` the
+    /// slots and PERF_METRICS.
     ///
-    /// `None` if the number of values does not fit.
+    /// `None` if the number of values does not match.
     #[must_use]
     pub const fn new(general: u32, fixed: u32, metrics: bool, values: &'a [[u8; 8]]) -> Option<Self> {
         match values.len() == count(general, fixed, metrics) {
@@ -32,17 +33,17 @@ impl<'a> Counters<'a> {
         }
     }
 
-    /// The general-purpose counters that are there, by their numbers, and their values.
+    /// The numbers and values of the general-purpose counters in the group.
     pub fn general(&self) -> impl Iterator<Item = (u8, u64)> + use<'a> {
         numbers(self.general).zip(self.words(0))
     }
 
-    /// The fixed-function counters that are there, by their numbers, and their values.
+    /// The numbers and values of the fixed-function counters in the group.
     pub fn fixed(&self) -> impl Iterator<Item = (u8, u64)> + use<'a> {
         numbers(self.fixed).zip(self.words(self.general.count_ones()))
     }
 
-    /// The slots that PERF_METRICS is a part of, and PERF_METRICS.
+    /// The count of slots, whose fractions PERF_METRICS has, and PERF_METRICS.
     #[must_use]
     pub fn metrics(&self) -> Option<(u64, u64)> {
         let mut values = self.words(self.general.count_ones() + self.fixed.count_ones());
@@ -62,7 +63,7 @@ impl<'a> Counters<'a> {
         [self.general as u64 | (self.fixed as u64) << 32, metrics]
     }
 
-    /// The counters that this header announces, and how many values follow; `None` for an unknown header.
+    /// The counters that this header lists, and how many values follow; `None` for an unknown header.
     pub(super) const fn parse_header([counters, metrics]: [u64; 2]) -> Option<(u32, u32, bool, usize)> {
         let (general, fixed) = (counters as u32, (counters >> 32) as u32);
         let metrics = match metrics as u32 {

@@ -5,7 +5,7 @@ use core::fmt;
 /// An error, and the index of the record that caused it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Error {
-    /// How many records are before it.
+    /// How many records precede the one that caused the error.
     pub index: u64,
     /// What is wrong.
     pub kind: ErrorKind,
@@ -17,7 +17,7 @@ pub struct Error {
 pub enum ErrorKind {
     /// The bytes end within the record.
     Truncated {
-        /// How many there are.
+        /// The number of bytes.
         bytes: usize,
         /// The record's size, in bytes.
         needed: usize,
@@ -39,7 +39,7 @@ pub enum ErrorKind {
         /// The value.
         value: u64,
     },
-    /// An adaptive record holds 1 to 32 branches.
+    /// The number of branches is not between 1 and 32, which is what an adaptive record can hold.
     Branches {
         /// How many there are.
         count: usize,

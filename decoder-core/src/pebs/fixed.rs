@@ -4,7 +4,7 @@ use super::registers::WORDS;
 use super::words::{Reader, Writer};
 use super::{DataSource, ErrorKind, Format, Memory, Record, Registers, TxAbort};
 
-/// Registers of the 32-bit format.
+/// The number of registers in the 32-bit format.
 const NARROW: usize = 10;
 
 pub(super) fn parse(format: Format, bytes: &[u8]) -> Result<Record<'static>, ErrorKind> {

@@ -7,8 +7,8 @@ pub struct Memory {
     pub address: u64,
     /// Data source encoding, or store status.
     pub source: DataSource,
-    /// Latency in core cycles. From Alder Lake on, format 4 has the instruction's in bits 15:0 and that of the access
-    /// to the cache in bits 47:32.
+    /// Latency in core cycles. From Alder Lake on, format 4 has the latency of the instruction in bits 15:0 and that of
+    /// the cache access in bits 47:32.
     pub latency: u64,
 }
 
@@ -23,19 +23,19 @@ impl DataSource {
         (self.0 & 0xf) as u8
     }
 
-    /// For a store: it hit the data cache closest to the core.
+    /// For a store: whether it hit the data cache closest to the core.
     #[must_use]
     pub const fn store_hit(self) -> bool {
         self.0 & 1 != 0
     }
 
-    /// It missed the second-level TLB.
+    /// The access missed the second-level TLB.
     #[must_use]
     pub const fn stlb_miss(self) -> bool {
         self.0 & 1 << 4 != 0
     }
 
-    /// It was part of a locked access.
+    /// The access was part of a locked one.
     #[must_use]
     pub const fn locked(self) -> bool {
         self.0 & 1 << 5 != 0
@@ -68,13 +68,13 @@ impl TxAbort {
         self.0 & 1 << 33 != 0
     }
 
-    /// The instruction at the eventing IP caused it.
+    /// The instruction at the eventing IP caused the abort.
     #[must_use]
     pub const fn instruction(self) -> bool {
         self.0 & 1 << 34 != 0
     }
 
-    /// The instruction at the eventing IP may have nothing to do with it.
+    /// The instruction at the eventing IP may be unrelated to the abort.
     #[must_use]
     pub const fn non_instruction(self) -> bool {
         self.0 & 1 << 35 != 0
@@ -92,13 +92,13 @@ impl TxAbort {
         self.0 & 1 << 37 != 0
     }
 
-    /// Too much was written.
+    /// The transaction wrote more than the processor can track.
     #[must_use]
     pub const fn capacity_writes(self) -> bool {
         self.0 & 1 << 38 != 0
     }
 
-    /// Too much was read.
+    /// The transaction read more than the processor can track.
     #[must_use]
     pub const fn capacity_reads(self) -> bool {
         self.0 & 1 << 39 != 0

@@ -1,5 +1,5 @@
-//! Processor Event Based Sampling (PEBS): the records that the processor itself stores in the DS area when a counter
-//! has overflowed.
+//! Processor Event Based Sampling (PEBS): when a counter has overflowed, the processor itself stores a record of its
+//! state. The record goes to a buffer of the DS (debug store) area, memory that a driver sets up.
 //!
 //! ```
 //! use pugmark_decoder_core::pebs::{Format, Record, Records, Registers};

@@ -10,14 +10,14 @@ pub enum Format {
     Bits32,
     /// Format 0, 144 bytes: the registers.
     Registers,
-    /// Format 1, 176 bytes: IA32_PERF_GLOBAL_STATUS and the memory access besides.
+    /// Format 1, 176 bytes: also IA32_PERF_GLOBAL_STATUS and the memory access.
     Latency,
-    /// Format 2, 192 bytes: eventing IP and TX abort information besides.
+    /// Format 2, 192 bytes: also the eventing IP and TX abort information.
     Transaction,
-    /// Format 3, 200 bytes: the time besides, and the applicable counters instead of IA32_PERF_GLOBAL_STATUS.
+    /// Format 3, 200 bytes: also the time, and the applicable counters instead of IA32_PERF_GLOBAL_STATUS.
     Time,
-    /// Formats 4 to 6: groups of fields, at least 32 bytes. Format 5 differs only in where counter reset values lie
-    /// ([`Format::general_resets`]), format 6 has one more group: [`Counters`].
+    /// Formats 4 to 6: groups of fields, at least 32 bytes. Format 5 differs only in where the counter reset values are
+    /// ([`Format::general_resets`]). Format 6 has one more group: [`Counters`].
     Adaptive,
 }
 
@@ -28,7 +28,7 @@ pub struct Record<'a> {
     pub registers: Option<Registers>,
     /// The address of the instruction that caused the record.
     pub eventing_ip: Option<u64>,
-    /// IA32_PERF_GLOBAL_STATUS before the record was stored: all counters that had overflowed.
+    /// IA32_PERF_GLOBAL_STATUS before the record was stored: its bits are the counters that had overflowed.
     pub global_status: Option<u64>,
     /// The counters that the record is for.
     pub applicable_counters: Option<u64>,
@@ -45,7 +45,7 @@ pub struct Record<'a> {
     pub xmm: Option<&'a [u8; 256]>,
     /// The last branches, the latest first.
     pub branches: Option<Branches<'a>>,
-    /// Counters, as they stood at the record. Only in format 6.
+    /// The values of counters when the record was stored. Only in format 6.
     pub counters: Option<Counters<'a>>,
 }
 
@@ -65,7 +65,7 @@ pub struct Branch {
 }
 
 impl Format {
-    /// The format that IA32_PERF_CAPABILITIES\[11:8\] names; `None` when it is not known.
+    /// The format for the number in IA32_PERF_CAPABILITIES\[11:8\]; `None` for an unknown number.
     #[must_use]
     pub const fn from_capabilities(format: u8) -> Option<Self> {
         match format {
@@ -78,8 +78,8 @@ impl Format {
         }
     }
 
-    /// How many counter reset values the management area has for general-purpose counters, before those of the
-    /// fixed-function ones: by the number in IA32_PERF_CAPABILITIES\[11:8\].
+    /// How many counter reset values the management area of the DS area has for general-purpose counters, before those
+    /// of the fixed-function ones, for the number in IA32_PERF_CAPABILITIES\[11:8\].
     ///
     /// Source: Linux, `arch/x86/events/intel/ds.c`, `intel_pmu_pebs_enable`, by Intel's authors.
     #[must_use]
@@ -90,7 +90,7 @@ impl Format {
         }
     }
 
-    /// Bytes of a record, at least.
+    /// The least size of a record, in bytes.
     #[must_use]
     pub const fn least_bytes(self) -> usize {
         match self {
@@ -105,10 +105,10 @@ impl Format {
 }
 
 impl<'a> Record<'a> {
-    /// Reads the record that `bytes` begin with, and says how many it has.
+    /// Reads the record at the start of `bytes`, and returns it and its size in bytes.
     ///
     /// # Errors
-    /// As of the first record.
+    /// The bytes are not a record of this format. The error has the index of the first record.
     pub fn parse(format: Format, bytes: &'a [u8]) -> Result<(Self, usize), Error> {
         let parsed = match format {
             Format::Adaptive => adaptive::parse(bytes),
@@ -117,13 +117,13 @@ impl<'a> Record<'a> {
         parsed.map_err(first)
     }
 
-    /// Writes the record to the front of `out` and returns how many bytes it has.
+    /// Writes the record to the start of `out` and returns its size in bytes.
     ///
-    /// What the format has no place for is left out; what it has a place for and the record has not is 0. The adaptive
-    /// format has the groups that are there.
+    /// A field that the format does not have is omitted. A field of the format that the record does not have is 0. In
+    /// the adaptive format, the groups follow from the fields of the record.
     ///
     /// # Errors
-    /// When `out` is too short, or a value does not fit; as of the first record.
+    /// `out` is too short, or a value does not fit. The error has the index of the first record.
     pub fn emit(&self, format: Format, out: &mut [u8]) -> Result<usize, Error> {
         match format {
             Format::Adaptive => adaptive::emit(self, out),
@@ -141,13 +141,13 @@ impl<'a> Record<'a> {
         }
     }
 
-    /// The registers, unless a transaction aborted: then only RIP means something.
+    /// The registers, unless a transaction aborted: then only RIP is valid.
     #[must_use]
     pub fn valid_registers(&self) -> Option<Registers> {
         self.registers.filter(|_| !self.tx_abort.is_some_and(TxAbort::aborted))
     }
 
-    /// The memory access, unless a transaction aborted: then it means nothing.
+    /// The memory access, unless a transaction aborted: then it is not valid.
     #[must_use]
     pub fn valid_memory(&self) -> Option<Memory> {
         self.memory.filter(|_| !self.tx_abort.is_some_and(TxAbort::aborted))
@@ -159,36 +159,36 @@ fn first(kind: ErrorKind) -> Error {
 }
 
 impl<'a> Branches<'a> {
-    /// Branches as they lie in memory.
+    /// Branches in the layout that they have in memory.
     #[must_use]
     pub const fn new(branches: &'a [[u8; Branch::BYTES]]) -> Self {
         Self(branches)
     }
 
-    /// How they lie in memory.
+    /// The branches in the layout that they have in memory.
     #[must_use]
     pub const fn as_bytes(&self) -> &'a [[u8; Branch::BYTES]] {
         self.0
     }
 
-    /// Each of them, the latest first.
+    /// Returns each branch, the latest first.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = Branch> + use<'a> {
         self.0.iter().map(Branch::parse)
     }
 }
 
 impl Branch {
-    /// Bytes in memory.
+    /// The size of a branch in memory, in bytes.
     pub const BYTES: usize = 24;
 
-    /// Reads one.
+    /// Reads a branch.
     #[must_use]
     pub fn parse(bytes: &[u8; Self::BYTES]) -> Self {
         let [from, to, info] = Reader(bytes).words().unwrap_or_default();
         Self { from, to, info }
     }
 
-    /// Writes one.
+    /// Writes a branch.
     #[must_use]
     pub fn emit(self) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];

@@ -29,11 +29,11 @@ pub struct Registers {
     pub r8_r15: [u64; 8],
 }
 
-/// Words of a record's registers.
+/// The number of registers in a record of 64-bit fields.
 pub(super) const WORDS: usize = 18;
 
 impl Registers {
-    /// As the fixed formats have them.
+    /// The registers in the order of the fixed formats.
     pub(super) fn fixed(self) -> [u64; WORDS] {
         let Self { rflags, rip, rax, rbx, rcx, rdx, rsi, rdi, rbp, rsp, r8_r15 } = self;
         with_tail([rflags, rip, rax, rbx, rcx, rdx, rsi, rdi, rbp, rsp], r8_r15)
@@ -44,7 +44,7 @@ impl Registers {
         Self { rflags, rip, rax, rbx, rcx, rdx, rsi, rdi, rbp, rsp, r8_r15: tail(words) }
     }
 
-    /// As the adaptive format has them: by their numbers in instructions.
+    /// The registers in the order of the adaptive format: by their numbers in instructions.
     pub(super) fn adaptive(self) -> [u64; WORDS] {
         let Self { rflags, rip, rax, rbx, rcx, rdx, rsi, rdi, rbp, rsp, r8_r15 } = self;
         with_tail([rflags, rip, rax, rcx, rdx, rbx, rsp, rbp, rsi, rdi], r8_r15)

@@ -60,8 +60,8 @@ const REGISTERS: [(usize, u8); 18] = [
 
 #[test]
 fn fixed_formats_have_their_fields_where_the_tables_have_them() {
-    // Format, its number, its size, its fields behind the registers: the tables of the Core i7, of the 4th and of the
-    // 6th generation.
+    // The format, its number, its size, and its fields after the registers: from the tables of the Core i7 and of the
+    // 4th and the 6th generation.
     type Row = (Format, u8, usize, &'static [(usize, u8)]);
     let rows: [Row; 4] = [
         (Format::Registers, 0, 144, &[]),
@@ -252,7 +252,7 @@ fn a_record_of_format_6_has_counters_behind_everything_else() {
     }
 }
 
-/// As many values as these counters have.
+/// The number of values that these counters have.
 fn general_and(general: u32, fixed: u64, metrics: bool) -> usize {
     (general.count_ones() + fixed.count_ones()) as usize + if metrics { 2 } else { 0 }
 }
@@ -301,7 +301,7 @@ fn adaptive_records_that_contradict_themselves_are_refused() {
         (1 << 23 | 32 << 48, Some(ErrorKind::Groups { format: 1 << 23 })),
         (8 | 32 << 24 | 800 << 48, Some(ErrorKind::Branches { count: 33 })),
         (8 | 255 << 24 | 800 << 48, Some(ErrorKind::Branches { count: 256 })),
-        // Without the group its count does not matter.
+        // Without the group of branches, their number does not matter.
         (255 << 24 | 32 << 48, None),
     ];
     for (first, expected) in rows {

@@ -19,7 +19,7 @@ enum Step {
 }
 use Step::*;
 
-/// The state after a packet: the time, the ratio.
+/// The state after a packet: the time and the ratio.
 type Known = (Result<u64, TimeError>, Result<u64, TimeError>);
 
 const UNKNOWN: Known = (Err(TimeError::NoTsc), Err(TimeError::NotCalibrated));
@@ -32,7 +32,7 @@ struct Clock {
 }
 
 impl Clock {
-    /// Applies a packet as ptdump does: the ratio from before a CYC counts for it. What failed first is the result.
+    /// Applies a packet as ptdump does: a CYC is converted by the ratio known before it. Returns the first error.
     fn step(&mut self, step: Step) -> Result<Known, TimeError> {
         let Self { clocks, estimate, calibration } = self;
         let tsc = |tsc| packet::Tsc { tsc };
@@ -90,7 +90,7 @@ fn mtcs_tell_time_and_the_cycles_between_them_the_ratio() {
             (Mtc(3), Ok((Ok(0x1040), Ok(64)))),
             (Cyc(0x80), Ok((Ok(0x1060), Ok(64)))),
             (Cyc(0x80), Ok((Ok(0x1080), Ok(64)))),
-            // The CYCs were right: no jump.
+            // The CYCs were exact, so the time does not jump.
             (Mtc(4), Ok((Ok(0x1080), Ok(64)))),
             (Mtc(5), Ok((Ok(0x10c0), Ok(64)))),
             // 0x180 cycles since the CYC before two MTCs; the time up to the second is known.
@@ -130,7 +130,7 @@ fn a_tma_is_completed_with_the_mtc_where_an_mtc_has_more_bits() {
         clocks,
         &[(Tsc(0x10_0000), low(0x10_0000)), (Tma(0x0300, 0), low(0x10_0000)), (Mtc(0x81), low(0x10_0100))],
     );
-    // One bit more: the MTC that starts again is 0x200 ticks later, not 0x10200.
+    // With one more bit, the MTC that wraps around is 0x200 ticks later, not 0x10200.
     check(
         Clocks { mtc_freq: 9, ..clocks },
         &[(Tsc(0x10_0000), low(0x10_0000)), (Tma(0xfe00, 0), low(0x10_0000)), (Mtc(0), low(0x10_0200))],
@@ -149,7 +149,7 @@ fn mtcs_between_tsc_and_tma_are_ignored() {
 #[test]
 fn without_a_tsc_time_is_relative() {
     let mut clock = Clock { clocks: CLOCKS, ..Clock::default() };
-    // Of the CYC 0x20 cycles lie before the MTC.
+    // 0x20 cycles of the CYC are before the MTC.
     for (step, relative) in [(Mtc(9), 0), (Mtc(10), 0x40), (CbrInPsb(2), 0x40), (Cyc(0x30), 0x60)] {
         assert_eq!(clock.step(step).unwrap().0, Err(TimeError::NoTsc));
         assert_eq!(clock.estimate.relative(), relative, "{step:?}");
@@ -158,7 +158,7 @@ fn without_a_tsc_time_is_relative() {
 
 #[test]
 fn packets_that_tell_no_time_are_counted_until_a_tsc() {
-    // At this frequency payloads do not start again.
+    // With this MTCFreq, payloads do not wrap around.
     let mut clock = Clock { clocks: Clocks { mtc_freq: 56, nom_freq: 0, ..CLOCKS }, ..Clock::default() };
     for (step, lost) in [
         (Tsc(1), (0, 0)),
@@ -202,10 +202,10 @@ fn tscs_in_psbs_calibrate_where_there_are_no_mtcs() {
         &[
             (TscInPsb(0xff_ffff_ffff_ff00), Ok((Ok(0xff_ffff_ffff_ff00), NOT_YET))),
             (Cyc(0x100), Ok((Ok(0xff_ffff_ffff_ff00), NOT_YET))),
-            // The TSC's 56 bits start again.
+            // The TSC's 56 bits wrap around.
             (TscInPsb(0x100), Ok((Ok(0x100), Ok(0x200)))),
             (Cyc(0x10), Ok((Ok(0x120), Ok(0x200)))),
-            // Outside, something else may have passed between them.
+            // Outside a PSB+, the ticks between two TSC packets calibrate nothing, because tracing may have been off.
             (Tsc(0x9000), Ok((Ok(0x9000), Ok(0x200)))),
         ],
     );
@@ -251,7 +251,7 @@ fn an_overflow_forgets_the_calibration_unless_told_otherwise() {
                 (Mtc(1), time(Ok(0x200))),
                 (Cyc(0), time(Ok(0x200))),
                 (ovf, time(ratio)),
-                // The first MTC after it calibrates nothing.
+                // The first MTC after the OVF calibrates nothing.
                 (Mtc(9), time(ratio)),
             ],
         );
@@ -274,7 +274,7 @@ fn skl168_does_not_calibrate_with_a_late_mtc() {
         steps.push((Mtc(3), ratio(late)));
         check(clocks, &steps);
     }
-    // Not so late, or late at a frequency at which that does not count, or not the first.
+    // Not late enough, or late with an MTCFreq for which lateness is not checked, or not the first MTC after the PSB.
     let known = |late| [(Mtc(1), ratio(NOT_YET)), (Cyc(late), ratio(NOT_YET)), (Mtc(2), ratio(Ok(64)))];
     let (early, at_ten, second) = (
         [(Psb, ratio(Ok(64))), (Cyc(0x1100), ratio(Ok(64))), (Mtc(3), ratio(Ok(0x78)))],
@@ -285,7 +285,7 @@ fn skl168_does_not_calibrate_with_a_late_mtc() {
     check(Clocks { mtc_freq: 10, ..clocks }, &[known(0x4000), at_ten].concat());
     let late = [(Psb, ratio(Ok(64))), (Cyc(0x1000), ratio(Ok(64)))];
     check(clocks, &[&known(0x2000)[..], &late, &second].concat());
-    // A skipped MTC.
+    // An MTC was skipped.
     let skipped = [
         (Mtc(1), ratio(NOT_YET)),
         (Cyc(0x4000), ratio(NOT_YET)),

@@ -15,7 +15,7 @@ use pugmark_decoder_core::{
 };
 use std::collections::BTreeMap;
 
-/// What a decoder gives, with blocks taken apart.
+/// What a decoder returns, with blocks split into instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     Sync(u64),
@@ -42,7 +42,7 @@ pub(crate) struct Sum {
 /// How much memory for code the block decoder gets: none, little enough for runs to replace each other, and enough.
 const MEMORIES: [usize; 3] = [0, 16, 1 << 12];
 
-/// Decodes with both in every way; says what differs.
+/// Decodes with both decoders in every way. The error describes the difference.
 pub(crate) fn compare(trace: &[u8], image: Image<'_>, config: Config<'_>) -> Result<Sum, String> {
     let (expected, counters) = insns(trace, image, config);
     in_step(trace, image, config)?;
@@ -139,8 +139,8 @@ fn blocks(mut decoder: BlockDecoder<'_>) -> Result<(Vec<Step>, Counters, Sum), S
     Ok((steps, decoder.counters(), sum))
 }
 
-/// Decodes with and without memory for code, step by step: all that the decoders say of themselves is the same. Now and
-/// then what is remembered is thrown away.
+/// Decodes with and without memory for code, step by step: the decoders report the same state. Now and then the
+/// remembered code is dropped.
 fn in_step(trace: &[u8], image: Image<'_>, config: Config<'_>) -> Result<(), String> {
     let mut memory = vec![Slot::default(); 1 << 8];
     let mut plain = BlockDecoder::with_config(trace, image, &mut [], config);
@@ -177,9 +177,9 @@ fn in_step(trace: &[u8], image: Image<'_>, config: Config<'_>) -> Result<(), Str
     Ok(())
 }
 
-/// A block's span begins where that of its first instruction does and ends where that of its last one does. If an error
-/// or a tick follows the block, the span may end later. Short TNT packets in a row are read at once, so they count as the
-/// first of them, or as the long one before them.
+/// Checks that a block's span begins where the span of its first instruction begins and ends where that of its last one
+/// ends. If an error or a tick follows the block, the span may end later. Short TNT packets in a row are read at once,
+/// so all of them count as the first one, or as the long one before them.
 fn spans(trace: &[u8], image: Image<'_>, config: Config<'_>) -> Result<(), String> {
     let mut memory = vec![Slot::default(); 1 << 8];
     let mut insns = InsnDecoder::with_config(trace, image, config);
@@ -217,7 +217,7 @@ fn spans(trace: &[u8], image: Image<'_>, config: Config<'_>) -> Result<(), Strin
     Ok(())
 }
 
-/// For each short TNT packet of a row the first packet of the row.
+/// Maps each short TNT packet of a row to the first packet of the row.
 fn rows(trace: &[u8], config: Config<'_>) -> BTreeMap<u64, u64> {
     let mut rows = BTreeMap::new();
     let mut packets = Packets::with_config(trace, config);

@@ -1,4 +1,4 @@
-//! A decoder that goes to a PSB forgets what it knew: it gives what one gives that begins there.
+//! A decoder that goes to a PSB forgets its state: it returns the same items as a new decoder that starts there.
 
 use crate::common::{notation::Scenario, scenarios, sections};
 use pugmark_decoder_core::{
@@ -9,10 +9,10 @@ use pugmark_decoder_core::{
 };
 use std::fmt::Debug;
 
-/// How many items the decoder has given out before, and how many it gives out behind.
+/// The most items that the decoder returns before it goes to a PSB, and after that.
 const STEPS: usize = 32;
 
-/// The ways to a PSB; those that find none give `None`.
+/// The ways to go to a PSB. A way that finds none returns `None`.
 const WAYS: [&str; 4] = ["at", "forward", "backward", "resync"];
 
 macro_rules! go {
@@ -26,7 +26,7 @@ macro_rules! go {
     };
 }
 
-/// What both decoders say of themselves.
+/// The state that both decoders report.
 macro_rules! said {
     ($decoder:ident) => {
         (
@@ -36,7 +36,7 @@ macro_rules! said {
     };
 }
 
-/// Takes at most so many steps, up to an error; says what each gave and what the decoder says of itself behind it.
+/// Takes at most `most` steps, up to an error. Returns the result of each step and the state of the decoder after it.
 fn steps<D, I, S>(
     decoder: &mut D,
     most: usize,
@@ -52,7 +52,7 @@ fn steps<D, I, S>(
     std::iter::from_fn(step).take(most).collect()
 }
 
-/// A decoder that has gone to a PSB says and gives what a new one does that `goes` there.
+/// Checks that a decoder that has gone to a PSB reports and returns the same as a new one that `goes` there.
 fn like_a_new_one<D, I: PartialEq + Debug, S: PartialEq + Debug>(
     decoder: D,
     mut new: D,
@@ -68,7 +68,7 @@ fn like_a_new_one<D, I: PartialEq + Debug, S: PartialEq + Debug>(
     assert_eq!(found.get(same), expected.get(same), "{what}, step {same}");
 }
 
-/// The trace of a scenario, and once more.
+/// The trace of a scenario, twice in a row.
 fn twice(scenario: &Scenario) -> Vec<u8> {
     [&scenario.trace[..], &scenario.trace].concat()
 }

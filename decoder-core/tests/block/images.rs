@@ -28,7 +28,7 @@ fn an_event_changes_the_code_for_both_decoders() -> Result<(), Error> {
     changed.map(Section { base: 0x1000, bytes: &FIRST, space: any }).unwrap();
     let first = changed.as_slice().to_vec();
     changed.map(Section { base: 0x1000, bytes: &SECOND, space: any }).unwrap();
-    // What comes at the first event, and at the second.
+    // The images that are set at the first event and at the second.
     let images = [changed.image(), Image::new(&first)];
 
     let mut insns = InsnDecoder::new(TRACE, Image::new(&first));
@@ -61,7 +61,7 @@ fn an_event_changes_the_code_for_both_decoders() -> Result<(), Error> {
     Ok(())
 }
 
-/// The code that [`PLAIN`] is the other of: 1000: nop; 1001: jmp rax.
+/// Other code at the address of [`PLAIN`]: 1000: nop; 1001: jmp rax.
 const LONGER: [u8; 3] = [0x90, 0xff, 0xe0];
 /// 1000: jmp rax
 const PLAIN: [u8; 2] = [0xff, 0xe0];
@@ -84,7 +84,7 @@ fn an_image_that_is_set_in_an_address_space_is_not_seen_in_another() {
         (AddressSpace::Cr3(0), CR3_0, CR3_8000, AddressSpace::Cr3(0x8000)),
         (AddressSpace::Vmcs(0x7000), VMCS_7000, &[], AddressSpace::Vmcs(0x9000)),
     ] {
-        // Where the address space is not known, what comes last is seen.
+        // If the address space is unknown, the last section counts.
         let sections = [
             Section { base: 0x1000, bytes: &LONGER, space: here },
             Section { base: 0x1000, bytes: &PLAIN, space: elsewhere },
@@ -93,10 +93,10 @@ fn an_image_that_is_set_in_an_address_space_is_not_seen_in_another() {
         let trace = [PSB, first, STATE, MNT, TIP_1000, MNT, PSB, second, STATE, TIP_1000].concat();
         for slots in [0, 64] {
             let mut slots = vec![Slot::default(); slots];
-            // Of code in address spaces it learns with the first event.
+            // The image with code in address spaces is set at the first event.
             let mut blocks = BlockDecoder::new(&trace, Image::new(&[]), &mut slots);
             let mut found = vec![];
-            // The second PSB+ is synchronised onto as well, for nothing to be known of the address space.
+            // Synchronise on the second PSB+ as well, so that nothing is known about the address space there.
             while blocks.sync_forward().is_some() {
                 while let Some(item) = blocks.next().unwrap() {
                     match item {

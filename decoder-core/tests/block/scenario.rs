@@ -37,7 +37,7 @@ fn scenarios_and_every_cut_of_them() {
 fn scenarios_with_code_from_a_reader() {
     for (name, scenario) in scenarios() {
         let sections = sections(&scenario);
-        // The first is in memory, and all are to be had.
+        // At most the first section is in memory. The reader has all of them.
         let read = |out: &mut [u8], ip, space| Image::new(&sections).read(ip, space, out);
         for in_memory in [0, 1] {
             let image =
@@ -52,7 +52,7 @@ fn scenarios_with_code_from_a_reader() {
 #[test]
 fn a_timing_packet_that_cannot_be_is_an_error_in_front_of_a_branch() {
     let sections = [Section { base: 0x1000, bytes: &BRANCHES, space: AddressSpace::Any }];
-    // With a frequency that no processor has, an MTC can be further behind the one before than it counts.
+    // With an MTCFreq that no processor has, the distance between two MTCs can be impossible.
     for (mtc_freq, errors) in [(3, 0), (57, 1)] {
         let clocks = Clocks { mtc_freq, ..Clocks::UNKNOWN };
         let sum = compare(TIMED, Image::new(&sections), Config { clocks, ..Config::new() }).unwrap();

@@ -1,21 +1,22 @@
 //! The notation of scenarios: code, packets and flow as text.
 //!
-//! A file is made of sections, each with a heading of its own line. `#` begins a comment, numbers are hexadecimal
-//! unless said otherwise.
+//! A file is made of sections, each with a heading on a line of its own. `#` begins a comment. Numbers are hexadecimal
+//! unless noted otherwise.
 //!
-//! - Before the first heading: `options iflags ticks bdm70` what is asked of the decoder, `libipt differs` (with the reason
-//!   as a comment) where Debian's libipt 2.0.5 is not expected to give the same addresses. `unknown`: 05 and a byte below
-//!   80 is a packet that only the reader knows, and any other byte behind it refused. `libipt`: its dialect. `times`: events have their TSC in
-//!   front. `clocks`: MTCs come every 2^9 crystal ticks, which are four TSC ticks each.
-//! - `code`, `code cr3=2000`, `code vmcs=7000` or `code cr3=2000 vmcs=7000`: lines `ADDRESS: BYTES ; mnemonic`. Lines that follow each other make one section of
-//!   the image; so a new heading makes a new section.
-//! - `packets`: one packet a line, see [`packet`]; ` xN` (decimal) at the end repeats it.
-//! - `dump`: what ptdump prints of the trace, with the offsets short; the options behind the heading are given to it.
-//! - `flow`: addresses of instructions (`?` before each in a transaction), several a line, ` xN` at the end repeats
-//!   the line; `[event]` as ptxed has it with all addresses; `error OFFSET: text`; `end` where the trace ends with
-//!   tracing on. After an error decoding continues at the next PSB.
-//! - `recovered`: the same where behind an error decoding goes on at the next event that says where: `at ADDRESS` or `off`
-//!   says what was found, `lost` that nothing was.
+//! - Before the first heading: `options iflags ticks bdm70` are options of the decoder; `libipt differs` (with the
+//!   reason as a comment) means that Debian's libipt 2.0.5 is not expected to report the same addresses. More options:
+//!   `unknown`: 05 and a byte below 80 is a packet that only the test's packet reader knows, and it refuses 05 with any
+//!   other byte. `libipt`: the dialect of libipt. `times`: events have their TSC before them. `clocks`: MTCs come every
+//!   2^9 crystal ticks, which are four TSC ticks each.
+//! - `code`, `code cr3=2000`, `code vmcs=7000` or `code cr3=2000 vmcs=7000`: lines `ADDRESS: BYTES ; mnemonic`.
+//!   Consecutive lines make one section of the image, so a new heading makes a new section.
+//! - `packets`: one packet per line, see [`packet`]; ` xN` (decimal) at the end repeats it.
+//! - `dump`: what ptdump prints for the trace, with short offsets; the options after the heading are passed to it.
+//! - `flow`: addresses of instructions (`?` before each one in a transaction), several per line, ` xN` at the end
+//!   repeats the line; `[event]` as ptxed prints it with all addresses; `error OFFSET: text`; `end` if the trace ends
+//!   with tracing on. After an error, decoding continues at the next PSB.
+//! - `recovered`: the same, but after an error decoding continues at the next event that gives a place: `at ADDRESS` or
+//!   `off` is the place that was found, `lost` means that there was none.
 
 use pugmark_decoder_core::{
     config::{AddressRange, Config, Dialect, RangeKind, UnknownPackets},
@@ -43,7 +44,7 @@ pub(crate) struct Scenario {
     pub(crate) times: bool,
 }
 
-/// What ptdump prints.
+/// The expected output of ptdump.
 #[derive(Default)]
 pub(crate) struct Dump {
     pub(crate) options: Vec<String>,
@@ -109,7 +110,7 @@ impl Scenario {
         match option {
             "iflags" => self.config.flags.iflags = true,
             "ticks" => self.config.flags.ticks = true,
-            // Only what is in 1000 to 1fff was traced.
+            // Only code from 1000 to 1fff was traced.
             "filter" => {
                 self.config.filter.ranges[0] =
                     AddressRange { kind: RangeKind::Filter, first: 0x1000, last: 0x1fff };

@@ -14,7 +14,7 @@ pub(crate) struct Recorded {
     folder: &'static str,
     pub(crate) instructions: u64,
     pub(crate) hash: u64,
-    /// Some traces lack code, and some end cut off, with packets that only say so by making no sense.
+    /// How many errors decoding reports: some traces lack code, and some are cut off at the end.
     pub(crate) errors: usize,
 }
 

@@ -56,7 +56,7 @@ fn each_error_has_a_scenario_that_goes_on_behind_it() {
     for (name, scenario) in scenarios() {
         let sections = sections(&scenario);
         let mut insns = InsnDecoder::with_config(&scenario.trace, Image::new(&sections), scenario.config);
-        // What is asked before a synchronisation.
+        // The error of a call before any synchronisation.
         seen.insert(variant(&insns.next().unwrap_err().kind));
         while insns.resync().is_some() {
             loop {
@@ -98,7 +98,7 @@ fn each_erratum_has_a_scenario_that_needs_it() {
     }
 }
 
-/// What the instruction flow gives, up to an error.
+/// What the instruction flow returns, up to an error.
 fn items(scenario: &Scenario, config: Config<'_>) -> String {
     let sections = sections(scenario);
     let mut insns = InsnDecoder::with_config(&scenario.trace, Image::new(&sections), config);

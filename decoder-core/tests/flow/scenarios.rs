@@ -1,4 +1,4 @@
-//! Scenarios: one behaviour a file, with code, packets and flow.
+//! Scenarios: each file has one behaviour, with code, packets and flow.
 
 use crate::{
     common::{notation::Scenario, scenarios, sections},

@@ -10,7 +10,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// What an expectation needs that the instruction flow alone does not give.
+/// Vectors that are not compared, and what their expectation needs that the instruction flow alone does not supply.
 const NOT_COMPARED: [(&str, &str); 18] = [
     ("apl12-tip_pge", "erratum APL12"),
     ("bdm64-tip-xabort", "erratum BDM64"),
@@ -96,7 +96,7 @@ impl Vector {
         self.options.iter().any(|own| own == option)
     }
 
-    /// The expectation's lines, as far as they are not about blocks and statistics.
+    /// The expectation's lines, without those about blocks and statistics.
     fn expected(&self) -> Vec<String> {
         let ours = |line: &String| {
             !line.is_empty() && line != "[block]" && !line.contains(": ") | line.starts_with('[')

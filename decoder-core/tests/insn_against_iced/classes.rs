@@ -1,4 +1,4 @@
-//! What iced says of an instruction, in our classes.
+//! Converts iced's description of an instruction to the classes of this crate.
 
 use iced_x86::{Code, FlowControl, Instruction};
 use pugmark_decoder_core::insn::Class;
@@ -14,7 +14,7 @@ pub(crate) fn class(insn: &Instruction) -> (Class, bool) {
         Code::Retfw_imm16 | Code::Retfd_imm16 | Code::Retfq_imm16 => Class::FarReturn,
         Code::Sysretd | Code::Sysretq | Code::Sysexitd | Code::Sysexitq => Class::FarReturn,
         Code::Rsm | Code::Uiret | Code::Erets | Code::Eretu => Class::FarReturn,
-        // AMD's virtualization: no processor with PT has it.
+        // AMD's virtualization, which no processor with Intel PT has.
         Code::Vmmcall | Code::Vmgexit | Code::Vmgexit_F2 => Class::Other,
         Code::Vmrunw | Code::Vmrund | Code::Vmrunq | Code::Skinit => Class::Other,
         _ if insn.is_jmp_far() || insn.is_jmp_far_indirect() => Class::FarJump,
@@ -24,7 +24,7 @@ pub(crate) fn class(insn: &Instruction) -> (Class, bool) {
     (class, false)
 }
 
-/// What is not far.
+/// The class of an instruction that is not a far transfer, and whether it has a direct target.
 fn near(flow: FlowControl) -> (Class, bool) {
     match flow {
         FlowControl::ConditionalBranch => (Class::CondJump, true),
@@ -34,7 +34,7 @@ fn near(flow: FlowControl) -> (Class, bool) {
         FlowControl::IndirectCall => (Class::IndirectCall, false),
         FlowControl::Return => (Class::NearReturn, false),
         FlowControl::Interrupt => (Class::FarCall, false),
-        // UD0, UD1 and UD2 fault. XBEGIN, XABORT and XEND go on, an abort is an event.
+        // UD0, UD1 and UD2 fault. After XBEGIN, XABORT and XEND the next instruction follows; an abort is an event.
         FlowControl::Next | FlowControl::Exception | FlowControl::XbeginXabortXend => (Class::Other, false),
     }
 }

@@ -1,4 +1,4 @@
-//! Where the two decoders may differ, and why: always something that iced refuses and we do not.
+//! Where the two decoders may differ, and why: always bytes that iced rejects and this crate accepts.
 
 use iced_x86::DecoderOptions;
 use pugmark_decoder_core::insn::decode;
@@ -10,24 +10,24 @@ use crate::iced;
 pub(crate) struct Known {
     /// Its name.
     pub(crate) name: &'static str,
-    /// Why it is right.
+    /// Why the difference is correct.
     pub(crate) why: &'static str,
-    /// Whether a string that iced refuses belongs to it.
+    /// Whether a string that iced rejects belongs to the class.
     pub(crate) is: fn(&Case) -> bool,
 }
 
-/// A string that iced refuses.
+/// A string that iced rejects.
 pub(crate) struct Case<'a> {
     bytes: &'a [u8],
     mode: ExecMode,
     bits: u32,
-    /// Our length.
+    /// The length according to this crate.
     len: usize,
-    /// After the legacy and REX prefixes.
+    /// The bytes after the legacy and REX prefixes.
     code: &'a [u8],
     /// There is a mandatory prefix.
     mandatory: bool,
-    /// There is F0.
+    /// There is a LOCK prefix, F0.
     lock: bool,
 }
 
@@ -45,13 +45,13 @@ impl<'a> Case<'a> {
         Self { bytes, mode, bits, len, code, mandatory, lock: prefixes.contains(&0xf0) }
     }
 
-    /// iced takes it, with our length, when told not to look at reserved fields.
+    /// Whether iced accepts the string with the same length if it does not check reserved fields.
     fn reserved_field(&self) -> bool {
         iced(self.bytes, self.bits, 0, crate::OPTIONS | DecoderOptions::NO_INVALID_CHECK)
             .is_ok_and(|insn| insn.len() == self.len)
     }
 
-    /// The same code in 64-bit mode is an instruction of the same length for both.
+    /// Whether the same code in 64-bit mode is an instruction of the same length for both decoders.
     fn is_64_bit_code(&self) -> bool {
         self.mode != ExecMode::Bits64
             && iced(self.bytes, 64, 0, crate::OPTIONS | DecoderOptions::NO_INVALID_CHECK).is_ok()
@@ -59,7 +59,7 @@ impl<'a> Case<'a> {
     }
 }
 
-/// All of them; the first that fits counts.
+/// All classes. A string belongs to the first one that fits.
 pub(crate) const CLASSES: [Known; 9] = [
     Known {
         name: "LOCK",
@@ -140,8 +140,8 @@ pub(crate) const VECTOR_MAPS: [(&str, u8, Head); 11] = [
     ("EVEX", 6, Head::Evex),
 ];
 
-/// Forms of one opcode in which it is defined if it is at all: all /reg with memory and registers, W, L, vvvv,
-/// mask and broadcast.
+/// Forms of an opcode, at least one of which is valid if the opcode is defined: all /reg with memory and registers, W,
+/// L, vvvv, mask and broadcast.
 pub(crate) fn vector_forms(head: Head, map: u8, opcode: u8, pp: u8) -> impl Iterator<Item = [u8; 16]> {
     // Only EVEX has masks, broadcast and a third L.
     let forms = if matches!(head, Head::Evex) { 32 * 2 * 3 * 2 * 4 } else { 32 * 2 * 3 * 2 };

@@ -20,7 +20,7 @@ const MODES: [(ExecMode, u32); 3] = [(ExecMode::Bits16, 16), (ExecMode::Bits32, 
 /// 0F 1A and 0F 1B are NOPs, as on all processors without MPX.
 const OPTIONS: u32 = DecoderOptions::NONE;
 
-/// Whether the long form was asked for.
+/// Whether the long form of the test was requested.
 fn long() -> bool {
     std::env::var_os("PUGMARK_LONG").is_some_and(|value| value == "1")
 }

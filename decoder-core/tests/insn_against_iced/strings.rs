@@ -3,11 +3,11 @@
 use fastrand::Rng;
 use pugmark_decoder_core::mode::ExecMode;
 
-/// Prefixes, the ones that change a length more often.
+/// Prefixes. Those that change a length are listed more often.
 const PREFIXES: [u8; 14] =
     [0x66, 0x66, 0x66, 0x67, 0x67, 0xf2, 0xf3, 0xf3, 0xf0, 0x2e, 0x65, 0x40, 0x48, 0x4f];
 
-/// Escapes that random bytes hit too seldom.
+/// Escapes that random bytes contain too seldom.
 const ESCAPES: [&[u8]; 12] = [
     &[0x0f],
     &[0x0f],
@@ -40,7 +40,7 @@ impl Strings {
         let mut bytes = [0; 20];
         rng.fill(&mut bytes);
         let mut at = 0;
-        // Some with so many prefixes that they grow too long.
+        // Some strings have too many prefixes, which makes them too long.
         let more = if rng.u8(..) == 0 { 230 } else { 90 };
         while at < 14 && rng.u8(..) < more {
             bytes[at] = PREFIXES[rng.usize(..PREFIXES.len())];

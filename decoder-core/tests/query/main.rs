@@ -1,4 +1,5 @@
-//! The query layer gives what the event layer gives, outcome by outcome, from any PSB on, and refuses what is not next.
+//! The query layer returns the same outcomes as the event layer, from any PSB, and refuses a query for an outcome that
+//! is not the next one.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -25,7 +26,7 @@ fn expected(mut decoder: EventDecoder<'_>) -> (Vec<Answer>, Option<Error>) {
     }
 }
 
-/// All answers, each by its own verb, with the other verbs refused in front of it.
+/// All answers, each from its own method. Before each of them, the other methods must refuse.
 fn asked(decoder: &mut QueryDecoder<'_>) -> (Vec<Answer>, Option<Error>) {
     let mut answers = vec![];
     loop {
@@ -64,7 +65,7 @@ fn gives_the_events_and_each_outcome_from_every_psb_on() {
             assert_eq!(query.sync_forward(), Some(psb), "{name}");
             assert_eq!(query.sync_offset(), Some(psb), "{name}");
             offsets.push(psb);
-            // Both stay where they are, for the next PSB to be found.
+            // Both decoders stay where they are, so that the next PSB can be found.
             let expected = expected(events.clone());
             answers += expected.0.len();
             assert_eq!(asked(&mut query.clone()), expected, "{name} from {psb:#x}");

@@ -1,4 +1,4 @@
-//! Against clocks that run freely: every bound holds, and none is wider than it has to be.
+//! Time in traces from a processor whose clocks run freely: every bound holds, and none is wider than necessary.
 
 use crate::{
     TimeScale,
@@ -32,11 +32,11 @@ fn speed(setting: &Setting) -> CoreSpeed {
 
 fn timeline<'a>(run: &'a Run, setting: &Setting) -> Timeline<'a> {
     let config = Config { clocks: setting.clocks, ..Config::default() };
-    // What packets lack of the TSC is in its first value.
+    // The first TSC value supplies the upper bits, which packets lack.
     Timeline::new(&run.trace, config).with_tsc_near(run.instructions.first().map_or(0, |first| first.tsc))
 }
 
-/// Checks each instruction's moment against the truth, as far as `counts` says.
+/// Checks each instruction's moment against the truth, for the instructions that `counts` accepts.
 fn check(
     run: &Run,
     mut timeline: Timeline,
@@ -85,7 +85,7 @@ fn bounds_hold_with_every_combination_of_packets() {
             write: 0,
         };
         let mtc_freq = rng.u8(..13);
-        // The first MTC behind a TMA tells fewer of them apart where it has bits that a TMA lacks.
+        // The first MTC after a TMA reveals fewer missing MTCs if it has bits that a TMA lacks.
         let dropped = if mtc_freq > 8 { (1 << (16 - mtc_freq)) - 1 } else { 20 };
         let setting = Setting {
             clocks: Clocks {
@@ -113,7 +113,7 @@ fn bounds_hold_with_every_combination_of_packets() {
         let with_speed = timeline(&run, &setting).with_speed(speed(&setting));
         let (narrow, _) = check(&run, with_speed, &what, |_| true);
         for (plain, narrow) in plain.iter().zip(&narrow) {
-            // Nothing here writes the TSC; and without a stand-still there is nothing to doubt.
+            // Nothing here writes the TSC. If it did not stand still either, there must be no doubt.
             let stood_still = setting.clocks.tsc_varies && run.slept > 0 || run.overflows > 0;
             let doubt = if stood_still { plain.doubt } else { None };
             assert_eq!((plain.doubt, narrow.doubt), (doubt, doubt), "{what}");
@@ -130,9 +130,9 @@ fn bounds_hold_with_every_combination_of_packets() {
 
 #[test]
 fn no_bound_is_wider_than_the_packets_make_it() {
-    // Whether MTCs, MTCFreq, CycThresh, whether the core clock's speed is known; the largest and the mean error, and how
-    // far the guess is off in the mean. A crystal tick is 125 ticks; an MTC comes every 1000 or 8000. Instructions
-    // take 20 in the mean, and there are about two and a half between packets.
+    // Whether there are MTCs, MTCFreq, CycThresh, whether the core clock's speed is known; the largest and the mean
+    // error, and how far the guess is off on average. A crystal tick is 125 ticks; an MTC comes every 1000 or 8000.
+    // Instructions take 20 ticks on average, and there are about two and a half between packets.
     let rows = [
         (true, 3, None, false, 2252, 700, 300),
         (true, 6, None, false, 16_252, 5000, 2200),
@@ -161,7 +161,8 @@ fn no_bound_is_wider_than_the_packets_make_it() {
 
 #[test]
 fn the_core_clocks_speed_makes_bounds_of_cycles() {
-    // A core clock that is known to a percent, and no MTCs: the bounds grow from the TSC packets on, by two percent.
+    // A core clock that is known to a percent, and no MTCs: the bounds grow by two percent of the time since the TSC
+    // packet.
     let setting = Setting { mtc: false, tma: false, rates: Rates { psb: 2, ..SETTING.rates }, ..SETTING };
     let ratio = setting.clocks.nom_freq;
     let (mut narrow, mut wide) = (TimeScale::default(), TimeScale::default());
@@ -182,7 +183,7 @@ fn lost_rounds_of_mtcs_are_seen_and_bounds_hold() {
     for seed in 0..seeds(50) {
         let setting = Setting { rates, ticks: 1000, clocks: Clocks { mtc_freq: 1, ..CLOCKS }, ..SETTING };
         let run = run(setting, seed, 3000);
-        // At the end of a trace nothing shows it.
+        // At the end of a trace, no packet shows that the TSC stood still.
         let (moments, _) =
             check(&run, timeline(&run, &setting), &format!("{seed}"), |moment| moment.confirmed);
         lost += moments.iter().filter(|moment| moment.doubt == Some(Doubt::MtcLost)).count();

@@ -1,4 +1,4 @@
-//! Time against truth: the bounds that the timeline gives contain the TSC that was, at every instruction.
+//! Compares time with the truth: the timeline's bounds contain the true TSC at every instruction.
 //!
 //! `PUGMARK_LONG=1` takes fifty times as many runs.
 
@@ -13,16 +13,16 @@ fn seeds(usual: u64) -> u64 {
     if std::env::var_os("PUGMARK_LONG").is_some_and(|value| value == "1") { usual * 50 } else { usual }
 }
 
-/// How good time was.
+/// How accurate the times were.
 #[derive(Debug, Default)]
 struct TimeScale {
     instructions: u64,
-    /// Those with a bound.
+    /// How many moments have a bound.
     bounded: u64,
-    /// The sum and the largest of the bounds.
+    /// The sum and the largest of the errors that the bounds allow.
     error: u64,
     most: u64,
-    /// The sum of what the guesses were off, of those with a bound.
+    /// The sum of the guesses' errors, for moments with a bound.
     off: u64,
 }
 

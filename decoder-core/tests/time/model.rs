@@ -1,4 +1,5 @@
-//! Against the model: programs that it traces, decoded, and at each instruction the TSC that it was fed with.
+//! Time in traces from the model: for each instruction of the decoded programs, the TSC is compared with the one that
+//! the model had.
 
 use crate::{TimeScale, seeds};
 use pugmark_decoder_core::{
@@ -34,7 +35,7 @@ impl Case {
         let ratios = [None, Some(8), Some(35), Some(60)];
         traced.settings.core_ratio = ratios[rng.usize(..4)];
         let mut run = trace::run(&program, &traced, seed);
-        // The TSC starts again somewhere in the run, or is anywhere, because software wrote it.
+        // The TSC wraps around somewhere in the run, or has any value, because software wrote it.
         let (first, last) = (*run.times.first().unwrap_or(&0), *run.times.last().unwrap_or(&0));
         let adjust = match rng.u8(..4) {
             0 => 0,
@@ -166,8 +167,8 @@ fn the_bounds_at_each_block_hold_for_all_its_instructions() {
     assert!(scale.instructions > 100_000, "{scale:?}");
 }
 
-/// What says when: with TSC packets MTC and CYC packets or not, and whether the core clock's speed is known. How large the
-/// errors are in the mean at most; `None`: TSC packets are all that bounds them.
+/// Sets of timing packets besides TSC packets, whether the core clock's speed is known, and the largest allowed mean
+/// error; `None` if only TSC packets bound the error.
 const SETS: [(&str, u64, bool, Option<u64>); 6] = [
     ("TSC", 0, false, None),
     ("MTC", ctl::MTC_EN, false, Some(600)),
@@ -181,7 +182,7 @@ const SETS: [(&str, u64, bool, Option<u64>); 6] = [
 const MTC_FREQ: u64 = 3;
 
 impl Case {
-    /// Everything traced by this profile with these packets besides TSC.
+    /// Everything is traced on this profile, with these packets besides TSC packets.
     fn with(profile: &str, packets: u64, seed: u64) -> Self {
         let (program, mut traced) = trace::Config::draw(Topic::Everything, seed);
         traced.profile = IntelProfile::by_name(profile).expect("a profile");
@@ -205,7 +206,7 @@ fn clocks_of(profile: &IntelProfile) -> Clocks {
     }
 }
 
-/// Holds the bounds at each instruction against `times`; `known`: the core clock runs at the TSC's frequency.
+/// Compares the bounds at each instruction with `times`. `known`: the core clock runs at the TSC's frequency.
 fn hold(
     what: &str,
     run: (&[u8], &[u64]),
@@ -228,7 +229,7 @@ fn hold(
         let moment = timeline.moment(decoder.span()).unwrap_or_else(|| panic!("{what}: no time"));
         assert!(moment.contains(tsc), "{what}: {tsc:#x}, {insn:x?}, {:x?}: {moment:x?}", decoder.span());
         assert_eq!(moment.doubt, None, "{what}: {tsc:#x}, {insn:x?}");
-        // The end of a trace has no bound where TSC packets alone say when.
+        // With TSC packets alone, there is no bound at the end of a trace.
         if moment.confirmed {
             scale.count(&moment, tsc);
         }
@@ -263,7 +264,7 @@ fn the_bounds_hold_with_each_set_of_packets_and_are_as_narrow_as_it_makes_them()
 const SLEEPER: [(u64, &[u8]); 2] =
     [(0x1000, &[0x90, 0x74, 0x01, 0x90, 0xf4, 0xeb, 0xf9]), (0x2000, &[0x90, 0x48, 0xcf])];
 
-/// Its trace, and when each instruction retired: it takes up to 12 ticks, and its sleep up to a million.
+/// The trace of [`SLEEPER`], and when each instruction retired: it takes up to 12 ticks, and a sleep up to a million.
 fn sleeper(profile: &'static IntelProfile, ctl: u64, seed: u64) -> (Vec<u8>, Vec<u64>) {
     const RANGE: u64 = 0x1_0000;
     let mut rng = fastrand::Rng::with_seed(seed);
@@ -279,7 +280,7 @@ fn sleeper(profile: &'static IntelProfile, ctl: u64, seed: u64) -> (Vec<u8>, Vec
     }
     let mut times = Vec::new();
     for _ in 0..200 {
-        // Addresses, where they go on, and the bytes.
+        // Addresses, where execution continues after them, and the packet bytes.
         let skips = rng.bool();
         let turn: [(u64, u64, &[u8]); 7] = [
             (0x1000, 0x1001, &[0x90]),

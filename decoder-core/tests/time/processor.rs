@@ -1,8 +1,8 @@
-//! A processor with three clocks that executes nothing but knows what time it is, written from the manual: SDM vol. 3,
-//! Intel Processor Trace, "Tracking Time", "Cycle-Accurate Mode" and the sections of the timing packets.
+//! A simulated processor with three clocks that executes no code but knows the time, written from the manual: SDM vol.
+//! 3, Intel Processor Trace, "Tracking Time", "Cycle-Accurate Mode" and the sections of the timing packets.
 //!
-//! Unlike the model it has clocks that run between instructions, at frequencies that are no multiples of each other,
-//! and MTC packets that come when the crystal's edge is, not when an instruction retires.
+//! Unlike the model, it has clocks that run between instructions, at frequencies that are not multiples of each other,
+//! and it sends MTC packets at the crystal's edges, not when an instruction retires.
 
 use fastrand::Rng;
 use pugmark_decoder_core::{
@@ -14,7 +14,7 @@ use pugmark_decoder_core::{
 /// What the processor is, and which packets it makes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Setting {
-    /// What is true of the clocks. The reader may be told less.
+    /// The true properties of the clocks. The reader may be given fewer.
     pub(crate) clocks: Clocks,
     pub(crate) mtc: bool,
     pub(crate) tma: bool,
@@ -22,16 +22,16 @@ pub(crate) struct Setting {
     pub(crate) cyc: Option<u64>,
     /// The TMA's fast counter is left at zero.
     pub(crate) no_fast_counter: bool,
-    /// How many of 1000 steps are of this kind.
+    /// How often unusual events happen.
     pub(crate) rates: Rates,
     /// The most ticks that an instruction takes; a few take a thousand times as long.
     pub(crate) ticks: u64,
     pub(crate) long: bool,
-    /// The TSC's 56 bits start again during the run.
+    /// The TSC's 56 bits wrap around during the run.
     pub(crate) wraps: bool,
 }
 
-/// How often the unusual happens, out of 1000 times.
+/// How often unusual events happen, in 1000 steps.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Rates {
     pub(crate) psb: u32,
@@ -39,7 +39,7 @@ pub(crate) struct Rates {
     pub(crate) sleep: u32,
     pub(crate) off: u32,
     pub(crate) overflow: u32,
-    /// So many MTCs in a row are dropped.
+    /// MTCs in a row are dropped.
     pub(crate) drop: u32,
     pub(crate) dropped: u64,
     /// Software writes the TSC.
@@ -51,16 +51,16 @@ pub(crate) struct Rates {
 pub(crate) struct Instruction {
     /// The TSC when it retired.
     pub(crate) tsc: u64,
-    /// Where the trace has it.
+    /// Where the instruction is in the trace.
     pub(crate) span: Span,
 }
 
-/// What came of a run.
+/// The result of a run.
 #[derive(Debug, Default)]
 pub(crate) struct Run {
     pub(crate) trace: Vec<u8>,
     pub(crate) instructions: Vec<Instruction>,
-    /// How often clocks were off, the TSC was written, and packets were lost.
+    /// How often clocks were stopped, the TSC was written, and packets were lost.
     pub(crate) slept: usize,
     pub(crate) written: usize,
     pub(crate) overflows: usize,
@@ -76,7 +76,7 @@ pub(crate) fn run(setting: Setting, seed: u64, steps: usize) -> Run {
         setting,
         unit,
         crystal: 840 * u64::from(setting.clocks.cpuid_15h_ebx.max(1)),
-        // Some years in, when the counters' low bits are anything.
+        // Start a long time after reset, so that the counters' low bits have any value.
         now: rng.u64(1 << 40..1 << 44) * unit + rng.u64(..unit),
         phase: rng.u64(..unit),
         ratio: setting.clocks.nom_freq.clamp(RATIOS.0, RATIOS.1),
@@ -112,25 +112,29 @@ pub(crate) fn run(setting: Setting, seed: u64, steps: usize) -> Run {
 
 struct Processor {
     setting: Setting,
-    /// Time in parts of a TSC tick, of which there are so many in a tick and in a crystal tick.
+    /// Time is counted in parts of a TSC tick: how many parts a TSC tick has.
     unit: u64,
+    /// How many parts a crystal tick has.
     crystal: u64,
     now: u64,
-    /// The TSC's edges are off the crystal's by this.
+    /// How far the TSC's edges are from the crystal's.
     phase: u64,
     ratio: u8,
-    /// Parts of a tick in a core cycle; core cycles so far and the parts since the last; cycles at the last CYC.
+    /// How many parts a core cycle has.
     cycle: u64,
+    /// Core cycles so far.
     cycles: u64,
+    /// Parts since the last core cycle.
     rest: u64,
+    /// `cycles` at the last CYC packet.
     last_cyc: u64,
     sleeping: bool,
     /// Packets are lost.
     lossy: bool,
     drop: u64,
-    /// Software_Offset.
+    /// Software_Offset: what software has added to the TSC.
     written: u64,
-    /// Outcomes that wait for their packet, by the number of the branch.
+    /// Branches whose outcome is not in a packet yet, by their numbers.
     pending: Vec<usize>,
     /// The offset of each branch's packet, if it has one.
     offsets: Vec<Option<u64>>,
@@ -148,7 +152,7 @@ impl Processor {
     fn set_ratio(&mut self, ratio: u8) {
         self.ratio = ratio;
         let nominal = self.unit * u64::from(self.setting.clocks.nom_freq.max(1)) / u64::from(ratio);
-        // The bus clock is not quite what it should be.
+        // The bus clock is not exactly at its nominal frequency.
         self.cycle = (nominal * self.rng.u64(997..=1003) / 1000).max(1);
     }
 
@@ -215,7 +219,7 @@ impl Processor {
         }
     }
 
-    /// Time goes on, and the edges of the crystal clock come as they do.
+    /// Advances the time, with all edges of the crystal clock in between.
     fn advance(&mut self, time: u64) {
         let end = self.now + time;
         let period = self.crystal << self.setting.clocks.mtc_freq;
@@ -264,7 +268,7 @@ impl Processor {
         self.put(Packet::Cbr(Cbr { ratio: self.ratio, reserved: 0 }));
     }
 
-    /// The core clock stops, and the TSC with it where it varies.
+    /// Stops the core clock for a while, and with it the TSC if it is not invariant.
     fn sleep(&mut self) {
         self.run.slept += 1;
         self.flush();
@@ -323,7 +327,7 @@ impl Processor {
         self.rng.u64(..1 << bits)
     }
 
-    /// A CYC packet, if it is due.
+    /// Sends a CYC packet if it is due.
     fn cyc(&mut self) {
         if self.setting.cyc.is_some_and(|threshold| self.cycles - self.last_cyc >= threshold.max(1)) {
             self.owed_cyc();
@@ -337,7 +341,7 @@ impl Processor {
         }
     }
 
-    /// Sends the outcomes that wait.
+    /// Sends the outcomes that are not in a packet yet.
     fn flush(&mut self) {
         if self.pending.is_empty() {
             return;
@@ -352,7 +356,7 @@ impl Processor {
         self.put(Packet::TntShort(Tnt { bits, len }));
     }
 
-    /// A packet that says where execution was.
+    /// Sends a packet that gives the place of execution.
     fn located(&mut self, packet: Packet) {
         let offset = (!self.lossy).then_some(self.run.trace.len() as u64);
         self.offsets.push(offset);
@@ -360,7 +364,7 @@ impl Processor {
     }
 
     fn put(&mut self, packet: Packet) {
-        // All that is buffered comes before another packet; only CYC belongs to what comes.
+        // Buffered outcomes are sent before another packet. Only a CYC packet belongs to the packet after it.
         if !matches!(packet, Packet::Cyc(_) | Packet::TntShort(_)) {
             self.flush();
         }

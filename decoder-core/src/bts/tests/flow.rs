@@ -12,7 +12,7 @@ use crate::{
     mode::ExecMode,
 };
 
-/// A function, from 1000 on; each line is one instruction.
+/// A function at 1000; each line is one instruction.
 const CODE: &[u8] = &[
     0x31, 0xc0, // 1000 xor eax, eax
     0x74, 0x01, // 1002 jz 1005
@@ -65,7 +65,7 @@ fn items(records: &[(u64, u64)], options: Options<'_>, sections: &[Section<'_>])
     }
     let count = records.iter().rposition(|record| *record != (0, 0)).map_or(0, |last| last + 1);
     assert_eq!(decoder.index(), count as u64, "{seen:?}");
-    // The instruction layer gives the same instructions.
+    // The instruction layer returns the same instructions.
     let mut flow = InsnDecoder::new(Records::new(&bytes, Layout::Bits64), image, options);
     let mut insns = vec![];
     loop {
@@ -303,7 +303,7 @@ fn each_record_closes_a_block() {
 
 #[test]
 fn what_ran_in_the_other_level_is_left_out() {
-    // The user's code is at 1000, the kernel's, which is not in the image, from ffff_8000_0000_0000 on.
+    // User code is at 1000. Kernel code, which is not in the image, is at ffff_8000_0000_0000 and above.
     const KERNEL: u64 = 0xffff_8000_0000_0000;
     let one = Options { start: Some(0x100f), one_level: true, ..Options::default() };
     type Row = (&'static str, &'static [(u64, u64)], &'static [&'static str]);
@@ -401,11 +401,11 @@ fn the_kernel_alone_begins_anew_where_nothing_says_how_it_was_entered() {
     assert_eq!(seen, ["begin 8000", "8000..8001 2"]);
     let seen = items(&[records[0], records[2]], options, &sections());
     assert_eq!(seen, ["begin 8000", "8000..8001 2", "begin 1002", "1002..1002 1"]);
-    // After a way that ends at a branch a record is missing.
+    // A record is missing, because the way from the last one ends at a branch.
     let seen = items(&[(0x8001, 0x1000), (0x100a, 0x1012)], options, &sections());
     let gap = "branch record 1: no straight way from 0x1000 to 0x100a, it ends at 0x1005";
     assert_eq!(seen, ["begin 8000", "8000..8001 2", gap, "begin 100a", "100a..100a 1"]);
-    // The code where it was entered is not in the image: that is one error, and not looked for again.
+    // The code at the entry is not in the image: that is reported once.
     let seen = items(&[records[0], (0x7000, 0x1002), records[2]], options, &sections());
     let missing = "branch record 1: no memory in the image for the instruction at 0x7000";
     assert_eq!(seen, ["begin 8000", "8000..8001 2", missing, "begin 1002", "1002..1002 1"]);

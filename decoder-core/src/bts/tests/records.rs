@@ -71,7 +71,7 @@ fn a_record_is_empty_without_either_address() {
         for predicted in [false, true] {
             assert_eq!(BranchRecord { from, to, predicted }.is_empty(), is_empty, "{from} {to} {predicted}");
         }
-        // Nor is one of them passed over: a call through a null pointer comes from somewhere, a fault there goes somewhere.
+        // Such a record is not skipped: a call through a null pointer has a source, and a fault there has a target.
         for layout in LAYOUTS {
             let found = entries(Records::new(&bytes_of(&[(from, to)], layout), layout));
             let expected =
@@ -114,10 +114,10 @@ fn a_circular_buffer_begins_with_its_oldest_record() {
         (&full, 2 * size, &["0: 30", "1: 10", "2: 20"]),
         (&full, 3 * size, &["0: 10", "1: 20", "2: 30"]),
         (&full, 4 * size, &["0: 10", "1: 20", "2: 30"]),
-        // What was never written is no record, and no error either.
+        // Memory that was never written is neither a record nor an error.
         (&fresh, size, &["0: 10"]),
         (&damaged, 0, &["0: 10", "branch record 1: empty, 2 in a row", "3: 20"]),
-        // The buffer need not be a multiple of the record.
+        // The buffer's size need not be a multiple of the record's.
         (&odd, size, &["0: 20", "1: 30", "2: 10"]),
         (&[], 0, &[]),
     ];
@@ -150,7 +150,7 @@ fn perf_records_of_other_kinds_lie_between_samples() {
     let short = [9u32.to_le_bytes(), [0, 0, 16, 0], [1; 4], [2; 4]].concat();
     // Its size is less than a header's.
     let damaged = [9u32.to_le_bytes(), [0; 4]].concat();
-    // With PERF_SAMPLE_TID before the address: the third word is none.
+    // With PERF_SAMPLE_TID before the address, so the third word is not an address.
     let other =
         [&9u32.to_le_bytes()[..], &[0, 0, 32, 0], &[0x10, 0, 0, 0, 0, 0, 0, 0], &[3; 8], &[0x20; 8]].concat();
     let rows: [(&[&[u8]], &[&str]); 5] = [

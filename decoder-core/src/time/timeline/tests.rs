@@ -4,7 +4,7 @@ use super::*;
 use crate::packet::{Cbr, Cyc, Exstop, Ip, Mtc, PSB, Packet, Tma, Tnt, Tsc};
 use std::{vec, vec::Vec};
 
-/// A crystal tick is four TSC ticks, an MTC comes every 16 of them: 0x40.
+/// A crystal tick is four TSC ticks. An MTC comes every 16 crystal ticks, which are 0x40 TSC ticks.
 const CLOCKS: Clocks =
     Clocks { mtc_freq: 4, nom_freq: 4, cpuid_15h_eax: 1, cpuid_15h_ebx: 4, ..Clocks::UNKNOWN };
 
@@ -31,7 +31,7 @@ const fn cbr(ratio: u8) -> Packet {
     Packet::Cbr(Cbr { ratio, reserved: 0 })
 }
 
-/// Between two packets: earliest, latest, from, to.
+/// The numbers of two packets, and the moment between them: earliest, latest, from, to.
 type Row = (usize, usize, u64, Option<u64>, u64, u64);
 
 struct Trace {
@@ -40,7 +40,7 @@ struct Trace {
 }
 
 impl Trace {
-    /// PSB and these.
+    /// The trace of a PSB and these packets.
     fn new(packets: &[Packet]) -> Self {
         let (mut bytes, mut offsets) = (PSB.to_vec(), vec![]);
         for packet in packets {
@@ -85,7 +85,7 @@ fn tsc_packets_bound_what_is_between_them() {
         &[
             (2, 3, 0x1000, Some(0x2000), 0x1800, 0x1800),
             (2, 4, 0x1000, Some(0x2000), 0x1800, 0x1800),
-            // Over a TSC packet.
+            // A span across a TSC packet.
             (3, 5, 0x1000, None, 0x1800, 0x2000),
             (5, 5, 0x2000, None, 0x2000, 0x2000),
         ],
@@ -111,14 +111,15 @@ fn mtcs_bound_to_a_period_and_a_crystal_tick() {
         tsc(0x11ff),
         TIP,
     ]);
-    // The crystal became 0x15 at 0x1000, by the fast counter; without it, at 0xfff at the earliest. 0x20 is eleven later.
+    // The crystal became 0x15 at 0x1000 according to the fast counter, or at 0xfff at the earliest if the fast counter
+    // is wrong. It becomes 0x20 eleven ticks later.
     let (first, second, fourth) = (0x102c, 0x106c, 0x112c);
     trace.check(
         trace.timeline(CLOCKS),
         &[
             (2, 2, 0x1003, Some(first), 0x1017, 0x1017),
             (4, 4, first - 1, Some(second), first + 0x20, first + 0x20),
-            // Two MTCs are missing, so an unknown time may have passed in a stand-still: half a period is the guess.
+            // Two MTCs are missing, so the clock may have stopped for an unknown time: half a period is the guess.
             (6, 6, second - 1, Some(fourth), second + 0x20, second + 0x20),
             (8, 8, fourth - 1, Some(0x11ff), fourth + 0x20, fourth + 0x20),
             (10, 10, 0x11ff, None, 0x11ff, 0x11ff),
@@ -144,7 +145,7 @@ fn mtc_payloads_start_again() {
 
 #[test]
 fn mtcs_that_a_tma_does_not_reach_are_aligned_with_the_bits_there_are() {
-    // MTCFreq 12: of the TMA's 16 bits four are in the MTC.
+    // With MTCFreq 12, four of the TMA's 16 bits are in the MTC.
     let clocks = Clocks { mtc_freq: 12, ..CLOCKS };
     let trace = Trace::new(&[tsc(0x10_0000), tma(0xf800, 0), mtc(0x80), TNT, mtc(0x82), TNT]);
     let (first, second) = (0x10_0000 + 4 * 0x800, 0x10_0000 + 4 * 0x2800);
@@ -159,7 +160,7 @@ fn mtcs_that_a_tma_does_not_reach_are_aligned_with_the_bits_there_are() {
 
 #[test]
 fn a_fast_counter_that_says_nothing_is_found_out_by_the_next_tsc() {
-    // The last edge was three ticks before the TSC packet, but the fast counter says none.
+    // The last edge was three ticks before the TSC packet, but the fast counter is zero.
     let trace = Trace::new(&[tsc(0x1003), tma(0x10, 0), mtc(2), TNT, mtc(3), tsc(0x1080), TIP]);
     trace.check(trace.timeline(CLOCKS), &[(3, 3, 0x103f, Some(0x1080), 0x1061, 0x1061)]);
 }
@@ -179,7 +180,7 @@ fn cycles_divide_the_time_between_anchors() {
         cyc(32),
         TIP,
     ]);
-    // 32 cycles were 0x40 ticks; behind the last anchor it goes on like that.
+    // 32 cycles took 0x40 ticks, and this ratio is used after the last anchor.
     trace.check(
         trace.timeline(CLOCKS),
         &[
@@ -194,7 +195,7 @@ fn cycles_divide_the_time_between_anchors() {
 fn a_core_to_bus_ratio_makes_ticks_of_cycles() {
     let trace =
         Trace::new(&[tsc(0x1000), Packet::PsbEnd, cbr(2), cyc(5), TIP, cbr(8), cyc(8), TIP, tsc(0x2000)]);
-    // Two ticks a cycle, and half a tick. The TSC packet after it says that the clock stood still.
+    // Two ticks per cycle, then half a tick. The TSC packet after it shows that the clock stopped.
     trace.check(
         trace.timeline(CLOCKS),
         &[(4, 4, 0x1000, Some(0x2000), 0x100a, 0x100a), (7, 7, 0x1000, Some(0x2000), 0x100e, 0x100e)],
@@ -229,7 +230,7 @@ fn a_known_speed_narrows_bounds_from_both_sides() {
         (5, 7, 0x1000 + least(100), Some(0x1000 + most(300))),
         // The last CYC packet comes with the TSC packet, and the core clock may have stopped before.
         (7, 7, 0x1000 + least(200), Some(0x2000)),
-        // What comes right in front of an anchor is of its time.
+        // A packet right before an anchor has the time of the anchor.
         (10, 11, 0x2000, Some(0x2000 + most(100))),
         (11, 11, 0x2000 + least(100), None),
     ] {
@@ -237,7 +238,8 @@ fn a_known_speed_narrows_bounds_from_both_sides() {
         let span = (behind, before);
         assert_eq!((span, moment.earliest, moment.latest), (span, earliest, latest), "{moment:x?}");
     }
-    // And from the TSC packet behind: of 400 cycles 100 surely come between the second CYC and the last, at a tick each.
+    // The bound from the next TSC packet: the cycles that surely come between the second CYC and the last one take
+    // time.
     let late = Trace::new(&[tsc(0x1000), cyc(9), TIP, cyc(9), TIP, cyc(4000), TIP, cyc(9), TIP, tsc(0x2000)]);
     let mut timeline = late.timeline(CLOCKS).with_speed(speed);
     let moment = timeline.moment(late.span(2, 2)).unwrap();
@@ -245,13 +247,13 @@ fn a_known_speed_narrows_bounds_from_both_sides() {
     let slow = CoreSpeed::between(1, 4, 255).unwrap();
     let mut timeline = late.timeline(CLOCKS).with_speed(slow);
     assert!(timeline.moment(late.span(2, 2)).unwrap().latest < Some(0x1000 + slow.most_ticks(18)));
-    // Those that were counted here already, and those of the next CYC packet, do not lie ahead.
+    // Cycles that were counted before this place, and those of the next CYC packet, are not surely after it.
     let (cycles, end) = (cyc(4000), tsc(0x10_0000));
     let late = Trace::new(&[tsc(0x1000), cycles, TIP, cycles, TIP, cycles, TIP, cyc(9), TIP, end]);
     let mut timeline = late.timeline(CLOCKS).with_speed(slow);
     let moment = timeline.moment(late.span(2, 2)).unwrap();
     assert_eq!(moment.latest, Some(0x10_0000 - slow.least_ticks(4009)));
-    // The last CYC packet is not the MTC's own.
+    // The last CYC packet does not belong to the MTC.
     let late = Trace::new(&[tsc(0x1000), tma(0x10, 0), cyc(10), TIP, cycles, TIP, cycles, TIP, mtc(0xff)]);
     let mut timeline = late.timeline(CLOCKS).with_speed(speed);
     let moment = timeline.moment(late.span(3, 3)).unwrap();
@@ -304,7 +306,8 @@ fn stretches_between_tscs_are_judged_by_the_second() {
     // The TSC packet is before the MTC, by more than a crystal tick.
     stretch(&[mtc(3), tsc(0x107b)]).doubts(CLOCKS, &all(Some(Contradiction)));
     stretch(&[mtc(3), tsc(0x107c)]).doubts(CLOCKS, &all(None));
-    // 255 MTCs may be missing behind the last one; of 256 nobody knows where they were, unless a clock was off.
+    // Up to 255 MTCs may be missing after the last one. If 256 are missing and no clock was stopped, it is unknown
+    // where.
     let silent = |between: Packet, ticks| stretch(&[mtc(3), between, tsc(0x107c + ticks)]);
     let round = 256 * 0x40;
     silent(Packet::Psb, round - 1).doubts(CLOCKS, &all(None));
@@ -316,7 +319,8 @@ fn stretches_between_tscs_are_judged_by_the_second() {
     let on = [mtc(3), off[1], Packet::TipPge(Ip::Suppressed), Packet::Psb, off[3]];
     stretch(&on).doubts(CLOCKS, &all(Some(MtcLost)));
 
-    // Where the TSC may stand still, a TSC packet outside a PSB+ may come from that, unless the TMAs show otherwise.
+    // If the TSC is not invariant, a TSC packet outside a PSB+ may mean that it stood still, unless the TMAs disprove
+    // it.
     stretch(&[tsc(0x1100)]).doubts(varies, &all(Some(TscStopped)));
     stretch(&[tsc(0x1100), tma(0x50, 0)]).doubts(varies, &all(None));
     stretch(&[tsc(0x1100), tma(0x70, 0)]).doubts(varies, &all(Some(TscStopped)));
@@ -347,7 +351,7 @@ fn where_the_tsc_is_not_the_crystals_only_tsc_packets_count() {
     let trace =
         Trace::new(&[tsc(0x1000), tma(0x10, 0), mtc(2), TIP, mtc(5), TIP, tsc(0x1020), tma(0x70, 0), TIP]);
     trace.check(trace.timeline(varies), &[(3, 3, 0x1000, Some(0x1020), 0x1010, 0x1010)]);
-    // Software wrote it, at an unknown time.
+    // Software wrote the TSC, at an unknown time.
     let trace = Trace::new(&[tsc(0x1000), tma(0x10, 0), mtc(2), TIP, tsc(0x100), tma(0x30, 0), TIP]);
     trace.check(
         trace.timeline(CLOCKS),
@@ -370,7 +374,7 @@ fn without_a_tma_the_next_tsc_aligns_mtcs() {
             (5, 5, 0x1080, Some(0x1100), 0x10a0, 0x10a0),
         ],
     );
-    // What software added aligns them as well: TSC 0x1000 is crystal 0x3c0 and no tick more.
+    // IA32_TSC_ADJUST aligns the clocks as well: at TSC 0x1000, the crystal has just become 0x3c0.
     let adjusted = Clocks { tsc_adjust: 0x100, ..CLOCKS };
     let trace = Trace::new(&[tsc(0x1000), TIP, mtc(0x3d), TIP, mtc(0x3e), TIP, tsc(0x1100), TIP]);
     trace.check(
@@ -405,9 +409,9 @@ fn an_mtc_frequency_may_change_where_tracing_was_off() {
         (8, 8, 0x203c, None, 0x2040, 0x2040),
     ];
     trace.check(timeline(), &rows);
-    // Backwards it is the same.
+    // The results are the same in reverse order.
     trace.check(timeline(), &[rows[2], rows[0], rows[1]]);
-    // From the very packet on.
+    // The change applies from exactly this packet.
     let trace = Trace::new(&[tsc(0x1000), tma(0x10, 0), mtc(2), TIP]);
     let changes = [ClockChange { offset: trace.offsets[2], clocks: CLOCKS }];
     let timeline = trace.timeline(before).with_changes(&changes);
