@@ -345,7 +345,7 @@ impl OpUnit {
     }
 
     fn op_data(&self, tagged: Tagged, seen: &Execution) -> u64 {
-        // An op completes some cycles before it retires.
+        // An op completes one cycle before it retires.
         let mut value = 1 | u64::from(seen.stall() + 4).min(0xffff) << op_data::TAG_TO_RET_SHIFT;
         let branch = tagged.last && seen.decoded.may_transfer();
         let returns = seen.decoded.kind == Kind::Return;
