@@ -128,15 +128,16 @@ fn a_gap_goes_from_one_wrmsr_to_another() {
 
 #[test]
 fn a_wrmsr_that_faulted_switches_nothing() {
-    // Twice the handler, with the same instructions after it: the first WRMSR is not one end of a gap to the second.
-    let faults =
-        [At(1), At(77), Out(WRMSR, 77), At(HANDLER), At(5), At(6), At(77), Out(WRMSR, 77), At(HANDLER)];
-    let lines = [&faults[..], &[At(5), At(6), At(8)]].concat();
-    for (truth, expected) in
-        [(&[1, HANDLER, 5, 6, HANDLER, 5, 6, 8][..], Some((8, 0, 2))), (&[1, 5, 6, HANDLER, 5, 6, 8], None)]
-    {
-        assert_eq!(counts(&lines, &records(truth)), expected, "{truth:?}");
-    }
+    // Both faults have the same handler and the same instructions after it, more than tell one use of a WRMSR from
+    // another: the first WRMSR must not count as the begin of a gap that ends at the second one.
+    let handled: Vec<u64> = [HANDLER].into_iter().chain(10..40).collect();
+    let fault = || [At(77), Out(WRMSR, 77)].into_iter().chain(handled.iter().map(|&address| At(address)));
+    let lines: Vec<Line> = [At(1)].into_iter().chain(fault()).chain(fault()).chain([At(8)]).collect();
+    let both = [&[1][..], &handled, &handled, &[8]].concat();
+    assert_eq!(counts(&lines, &records(&both)), Some((both.len() as u64, 0, 2)));
+    // A truth without the handler is another one.
+    let without = [&[1][..], &handled[1..], &handled, &[8]].concat();
+    assert_eq!(counts(&lines, &records(&without)), None);
 }
 
 #[test]
