@@ -31,7 +31,8 @@ impl<'a> Insns<'a> {
 
     /// Continues with another block of the same image.
     ///
-    /// Better than a new iterator for each block, as long as the address space stays the same: the section need not be found again.
+    /// Better than a new iterator for each block, as long as the address space stays the same: the section need not be
+    /// found again.
     pub fn restart(&mut self, block: &Block) {
         (self.mode, self.ip, self.left) = (block.mode, block.ip, block.insns);
     }

@@ -61,7 +61,8 @@ pub struct Block {
     pub end_ip: u64,
     /// How many instructions there are. Those after the first follow from the code, including direct jumps and calls.
     pub insns: u32,
-    /// The section that they are in, by its place in [`Image::sections`](crate::image::Image::sections); `u32::MAX` where that number is too small.
+    /// The section that they are in, by its place in [`Image::sections`](crate::image::Image::sections); `u32::MAX` if
+    /// that number is too small.
     pub section: u32,
     /// The mode in which they were executed.
     pub mode: ExecMode,

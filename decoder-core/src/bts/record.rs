@@ -4,12 +4,12 @@ use super::{Error, ErrorKind};
 
 /// A taken branch, an interrupt or an exception.
 ///
-/// Source: SDM vol. 3, Debug, Branch Profile, TSC, and Resource Monitoring Features, "BTS and DS Save Area", the figures
-/// "32-bit Branch Trace Record Format" and "64-bit Branch Trace Record Format".
+/// Source: SDM vol. 3, Debug, Branch Profile, TSC, and Resource Monitoring Features, "BTS and DS Save Area", the
+/// figures "32-bit Branch Trace Record Format" and "64-bit Branch Trace Record Format".
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct BranchRecord {
-    /// "Last branch from": the linear address of the instruction that branched, that was interrupted, or that caused the
-    /// exception.
+    /// "Last branch from": the linear address of the instruction that branched, that was interrupted, or that caused
+    /// the exception.
     pub from: u64,
     /// "Last branch to": the linear address of the target, or of the handler's first instruction.
     pub to: u64,

@@ -53,7 +53,7 @@ pub(super) struct Subject {
     /// The folders of packages of which only the library's tests are used, in the form of [`Binary::name`].
     ///
     /// [`Binary::name`]: crate::test::binaries::Binary::name
-    library_only: Vec<String>,
+    only_library: Vec<String>,
 }
 
 impl Subject {
@@ -61,7 +61,7 @@ impl Subject {
     /// that of a used one.
     pub(super) fn asks(&self, binary: &str) -> bool {
         let folder = binary.split_once(" tests/").map(|(folder, _)| folder);
-        folder.is_none_or(|folder| !self.library_only.iter().any(|only| only == folder))
+        folder.is_none_or(|folder| !self.only_library.iter().any(|only| only == folder))
     }
 }
 
@@ -78,13 +78,13 @@ pub(super) fn subject(name: &str, own_tests: bool) -> Result<Subject> {
     let root = workspace();
     let relative =
         |path: &PathBuf| path.strip_prefix(&root).map(PathBuf::from).context("outside of the workspace");
-    let library_only = |package: &Package| LIBRARY_ONLY.contains(&package.name.as_str());
+    let only_library = |package: &Package| LIBRARY_ONLY.contains(&package.name.as_str());
     let of_kind = |package: &Package, kind: &str| -> Vec<PathBuf> {
         let targets = package.targets.iter().filter(|target| target.kind.iter().any(|one| one == kind));
         targets.map(|target| target.src_path.clone()).collect()
     };
     let mut roots = of_kind(package, "lib");
-    if !library_only(package) {
+    if !only_library(package) {
         roots.extend(of_kind(package, "bin"));
     }
     let tested: Vec<_> = packages
@@ -94,7 +94,7 @@ pub(super) fn subject(name: &str, own_tests: bool) -> Result<Subject> {
         })
         .filter(|other| !WITHOUT_TESTS.contains(&other.name.as_str()))
         .collect();
-    let with_tests = tested.iter().filter(|package| !library_only(package));
+    let with_tests = tested.iter().filter(|package| !only_library(package));
     let targets = with_tests.flat_map(|package| &package.targets);
     let folder =
         |package: &Package| Some(relative(&package.manifest_path).ok()?.parent()?.display().to_string());
@@ -107,9 +107,9 @@ pub(super) fn subject(name: &str, own_tests: bool) -> Result<Subject> {
             .filter(|target| target.kind.iter().any(|kind| kind == "test"))
             .map(|target| target.name.clone())
             .collect(),
-        library_only: tested
+        only_library: tested
             .iter()
-            .filter(|package| library_only(package))
+            .filter(|package| only_library(package))
             .filter_map(|one| folder(one))
             .collect(),
     })
