@@ -2,7 +2,7 @@
 
 use crate::heap;
 use pugmark_monitor::elf::Elf;
-use pugmark_tools::{code::elf, pugmark::code::Code};
+use pugmark_tools::{code::elf, pugmark::code::TracedCode};
 
 /// Checks that, whatever an ELF file says, its code is within the file and takes little more memory than the file.
 ///
@@ -30,7 +30,7 @@ fn segments(file: &[u8]) {
 
 /// Checks pugmark's reader.
 fn code(file: &[u8]) {
-    let mut code = Code::default();
+    let mut code = TracedCode::default();
     if code.add_elf_bytes(file.to_vec(), Some(0x1000)).is_ok() {
         let bytes: usize = code.sections().iter().map(|section| section.bytes.len()).max().unwrap_or(0);
         assert!(bytes <= file.len());

@@ -5,7 +5,7 @@ use arbitrary::{Result, Unstructured};
 use pugmark_decoder_core::event::EventDecoder;
 use pugmark_tools::{
     code::SectionCache,
-    sideband::{Config, Event, Follower, Images, Layout, Plan, Session, Show, Stream},
+    sideband::{Config, Event, Follower, Plan, ProcessImages, RecordLayout, Session, Show, Stream},
 };
 use std::{
     collections::HashMap,
@@ -53,7 +53,7 @@ fn asked(u: &mut Unstructured<'_>) -> Result<(Config, Show, usize)> {
         sysroot: "/nonexistent/".into(),
         vdso: HashMap::new(),
     };
-    let layout = *u.choose(&[None, Some(Layout::Compact), Some(Layout::Verbose)])?;
+    let layout = *u.choose(&[None, Some(RecordLayout::Compact), Some(RecordLayout::Verbose)])?;
     let show = Show {
         layout,
         filename: u.arbitrary()?,
@@ -79,7 +79,7 @@ fn records(bytes: &[u8], config: &Config) -> usize {
 fn apply(streams: &[Stream], show: Show) {
     let mut cache = SectionCache::default();
     let plan = Plan::new(streams, &[], &mut cache);
-    let images = Images::new(plan, &cache);
+    let images = ProcessImages::new(plan, &cache);
     let mut lines = Lines::default();
     let mut follower = Follower::new(streams, &images, show, true, &mut lines).expect("lines take all");
     let mut decoder = EventDecoder::new(TRACE);

@@ -1,6 +1,6 @@
 //! Reads command lines: options come in any order, each with its value in the next argument.
 
-use crate::{cpu::BadCpu, file, number};
+use crate::{cpu::BadCpu, file::FileError, number};
 use std::fmt;
 
 /// The arguments that are not read yet.
@@ -114,7 +114,7 @@ pub enum Usage {
         error: &'static str,
     },
     /// A file that cannot be read.
-    File(file::Error),
+    File(FileError),
     /// A file of sideband records that cannot be read.
     Records {
         /// The file.
@@ -219,8 +219,8 @@ impl fmt::Display for Usage {
 
 impl std::error::Error for Usage {}
 
-impl From<file::Error> for Usage {
-    fn from(error: file::Error) -> Self {
+impl From<FileError> for Usage {
+    fn from(error: FileError) -> Self {
         Self::File(error)
     }
 }

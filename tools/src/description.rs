@@ -51,20 +51,20 @@ struct Ratio {
 
 /// A description that cannot be read.
 #[derive(Debug)]
-pub struct Error {
+pub struct DescriptionError {
     /// The file.
     pub file: PathBuf,
     /// Why.
     pub error: io::Error,
 }
 
-impl fmt::Display for Error {
+impl fmt::Display for DescriptionError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} describes no recording", self.file.display())
     }
 }
 
-impl std::error::Error for Error {
+impl std::error::Error for DescriptionError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         Some(&self.error)
     }
@@ -75,21 +75,21 @@ impl Description {
     ///
     /// # Errors
     /// If the file cannot be read, or does not hold a description.
-    pub fn in_folder(folder: &Path) -> Result<Option<Self>, Error> {
+    pub fn in_folder(folder: &Path) -> Result<Option<Self>, DescriptionError> {
         let file = folder.join(TRUTH);
         let text = match fs::read(&file) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             text => text,
         };
         let read = || Self::parse(&text?, file.clone());
-        read().map(Some).map_err(|error| Error { file: file.clone(), error })
+        read().map(Some).map_err(|error| DescriptionError { file: file.clone(), error })
     }
 
     /// Reads the description of the recording that a trace belongs to.
     ///
     /// # Errors
     /// As [`in_folder`](Self::in_folder).
-    pub fn beside(trace: &Path) -> Result<Option<Self>, Error> {
+    pub fn beside(trace: &Path) -> Result<Option<Self>, DescriptionError> {
         match trace.parent() {
             Some(folder) => Self::in_folder(folder),
             None => Ok(None),
@@ -112,14 +112,14 @@ impl Description {
 
 /// A recording as `--image` names it: by its `image.json` or by its folder.
 #[derive(Clone, Debug)]
-pub struct Recording {
+pub struct RecordingFiles {
     /// Its image.
     pub image: PathBuf,
     /// Its description, if it has one.
     pub description: Option<Description>,
 }
 
-impl Recording {
+impl RecordingFiles {
     /// Finds the recording's image and reads its description.
     ///
     /// # Errors
@@ -169,7 +169,7 @@ mod tests {
         use std::error::Error as _;
 
         let error = io::Error::other("no colon");
-        let error = Error { file: "there/truth.json".into(), error };
+        let error = DescriptionError { file: "there/truth.json".into(), error };
         assert_eq!(error.to_string(), "there/truth.json describes no recording");
         assert_eq!(error.source().unwrap().to_string(), "no colon");
     }

@@ -17,17 +17,17 @@ pub struct FileRange {
 }
 
 impl FromStr for FileRange {
-    type Err = Error;
+    type Err = FileError;
 
     /// The range is what follows the last colon, if that is one number or two; otherwise the whole argument is the
     /// name.
-    fn from_str(argument: &str) -> Result<Self, Error> {
+    fn from_str(argument: &str) -> Result<Self, FileError> {
         let range = argument.rsplit_once(':').and_then(|(name, range)| Some((name, split_range(range)?)));
         let Some((name, (from, to))) = range else {
             return Ok(Self { name: argument.into(), from: 0, to: None });
         };
         if to.is_some_and(|to| to <= from) {
-            return Err(Error::EmptyRange(argument.into()));
+            return Err(FileError::EmptyRange(argument.into()));
         }
         Ok(Self { name: name.into(), from, to })
     }
@@ -38,13 +38,13 @@ impl FileRange {
     ///
     /// # Errors
     /// If there is no such file, or the file does not hold the whole range.
-    pub fn load(&self) -> Result<Vec<u8>, Error> {
+    pub fn load(&self) -> Result<Vec<u8>, FileError> {
         let (bytes, size) = self.read().map_err(|error| self.open_error(&error))?;
         if self.from >= size {
-            return Err(Error::Offset { name: self.name.clone(), offset: self.from });
+            return Err(FileError::Offset { name: self.name.clone(), offset: self.from });
         }
         match self.to {
-            Some(to) if to > size => Err(Error::Range { name: self.name.clone(), to }),
+            Some(to) if to > size => Err(FileError::Range { name: self.name.clone(), to }),
             _ => Ok(bytes),
         }
     }
@@ -53,10 +53,10 @@ impl FileRange {
     ///
     /// # Errors
     /// If there is no such file, or the range begins after its end.
-    pub fn load_clipped(&self) -> Result<Vec<u8>, Error> {
+    pub fn load_clipped(&self) -> Result<Vec<u8>, FileError> {
         let (bytes, size) = self.read().map_err(|error| self.open_error(&error))?;
         match self.from > size {
-            true => Err(Error::Offset { name: self.name.clone(), offset: self.from }),
+            true => Err(FileError::Offset { name: self.name.clone(), offset: self.from }),
             false => Ok(bytes),
         }
     }
@@ -84,18 +84,18 @@ impl FileRange {
         Ok((bytes, size as u64))
     }
 
-    fn open_error(&self, error: &io::Error) -> Error {
+    fn open_error(&self, error: &io::Error) -> FileError {
         let name = self.name.clone();
         match error.kind() {
-            io::ErrorKind::IsADirectory => Error::Folder { name },
-            _ => Error::Open { name, errno: error.raw_os_error() },
+            io::ErrorKind::IsADirectory => FileError::Folder { name },
+            _ => FileError::Open { name, errno: error.raw_os_error() },
         }
     }
 }
 
 /// Why the bytes cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Error {
+pub enum FileError {
     /// The range of this argument ends before it begins.
     EmptyRange(String),
     /// The file cannot be read.
@@ -126,7 +126,7 @@ pub enum Error {
     },
 }
 
-impl fmt::Display for Error {
+impl fmt::Display for FileError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::EmptyRange(argument) => write!(f, "bad file {argument}: invalid argument."),
@@ -138,7 +138,7 @@ impl fmt::Display for Error {
     }
 }
 
-impl std::error::Error for Error {}
+impl std::error::Error for FileError {}
 
 /// `NUM` or `NUM-NUM`.
 fn split_range(range: &str) -> Option<(u64, Option<u64>)> {
@@ -171,7 +171,7 @@ mod tests {
             assert_eq!(argument.parse(), Ok(expected), "{argument:?}");
         }
         for argument in ["a.pt:0x20-0x10", "a.pt:5-5", "a.pt:1-", "a.pt:-"] {
-            assert_eq!(argument.parse::<FileRange>(), Err(Error::EmptyRange(argument.into())));
+            assert_eq!(argument.parse::<FileRange>(), Err(FileError::EmptyRange(argument.into())));
         }
     }
 
@@ -206,18 +206,18 @@ mod tests {
         assert_eq!(load(0, None), Ok(vec![0, 1, 2, 3]));
         assert_eq!(load(1, Some(3)), Ok(vec![1, 2]));
         assert_eq!(load(3, Some(4)), Ok(vec![3]));
-        assert_eq!(load(4, None), Err(Error::Offset { name: name.clone(), offset: 4 }));
-        assert_eq!(load(0, Some(5)), Err(Error::Range { name: name.clone(), to: 5 }));
+        assert_eq!(load(4, None), Err(FileError::Offset { name: name.clone(), offset: 4 }));
+        assert_eq!(load(0, Some(5)), Err(FileError::Range { name: name.clone(), to: 5 }));
         let clipped = |from, to| FileRange { name: name.clone(), from, to }.load_clipped();
         assert_eq!((clipped(1, Some(9)), clipped(4, None)), (Ok(vec![1, 2, 3]), Ok(vec![])));
-        assert_eq!(clipped(5, None), Err(Error::Offset { name: name.clone(), offset: 5 }));
+        assert_eq!(clipped(5, None), Err(FileError::Offset { name: name.clone(), offset: 5 }));
         fs::write(&path, []).unwrap();
-        assert_eq!(load(0, None), Err(Error::Offset { name: name.clone(), offset: 0 }));
+        assert_eq!(load(0, None), Err(FileError::Offset { name: name.clone(), offset: 0 }));
         fs::remove_file(&path).unwrap();
-        assert_eq!(load(0, None), Err(Error::Open { name: name.clone(), errno: Some(2) }));
+        assert_eq!(load(0, None), Err(FileError::Open { name: name.clone(), errno: Some(2) }));
         fs::create_dir(&path).unwrap();
         let error = load(0, None).unwrap_err();
-        assert_eq!(error, Error::Folder { name: name.clone() });
+        assert_eq!(error, FileError::Folder { name: name.clone() });
         assert_eq!(error.to_string(), format!("failed to allocated memory {name}."));
         fs::remove_dir(&path).unwrap();
     }

@@ -1,10 +1,10 @@
 //! Shows the packets of an Intel PT trace.
 
 use pugmark_tools::args::{Args, Usage};
-use pugmark_tools::file::{self, FileRange};
+use pugmark_tools::file::{FileError, FileRange};
 use pugmark_tools::output::{self, tell, written};
 use pugmark_tools::processors;
-use pugmark_tools::ptdump::{self, Command};
+use pugmark_tools::ptdump::{self, PtdumpCommand};
 use std::io::{self, BufWriter, Write};
 use std::process::ExitCode;
 
@@ -33,12 +33,12 @@ fn main() -> ExitCode {
 /// The inner result is that of writing the output.
 fn run(program: &str, args: Args, out: &mut dyn Write) -> Result<io::Result<()>, (u8, Usage)> {
     let failed = |error| (1, error);
-    Ok(match Command::parse(args).map_err(failed)? {
-        Command::Help => write!(out, "{}", ptdump::HELP),
-        Command::Version => writeln!(out, "{program}-{COMPATIBLE} / libipt-{COMPATIBLE}"),
-        Command::Processors => processors::list(out),
-        Command::Dump { options, trace } => {
-            let range: FileRange = trace.parse().map_err(|error: file::Error| (2, error.into()))?;
+    Ok(match PtdumpCommand::parse(args).map_err(failed)? {
+        PtdumpCommand::Help => write!(out, "{}", ptdump::HELP),
+        PtdumpCommand::Version => writeln!(out, "{program}-{COMPATIBLE} / libipt-{COMPATIBLE}"),
+        PtdumpCommand::Processors => processors::list(out),
+        PtdumpCommand::Dump { options, trace } => {
+            let range: FileRange = trace.parse().map_err(|error: FileError| (2, error.into()))?;
             let errata = ptdump::errata(&options, out);
             let trace = range.load().map_err(|error| failed(error.into()))?;
             errata.and_then(|errata| ptdump::dump(&trace, *options, errata, out))

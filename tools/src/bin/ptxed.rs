@@ -3,7 +3,7 @@
 use pugmark_tools::args::Args;
 use pugmark_tools::output::{self, tell, written};
 use pugmark_tools::processors;
-use pugmark_tools::ptxed::{self, Command, Console, Failure};
+use pugmark_tools::ptxed::{self, Console, PtxedCommand, PtxedFailure};
 use std::io::{self, BufWriter, Write};
 use std::process::ExitCode;
 
@@ -15,16 +15,16 @@ fn main() -> ExitCode {
     let program = args.next().unwrap_or_else(|| "ptxed".into());
     let mut out = BufWriter::new(io::stdout().lock());
     let mut console = Console { program: &program, out: &mut out, err: &mut io::stderr() };
-    let command = Command::parse(Args::new(args), &mut console);
+    let command = PtxedCommand::parse(Args::new(args), &mut console);
     let (result, status) = match command {
-        Ok(Command::Help) => (write!(out, "{}", ptxed::HELP), ExitCode::SUCCESS),
-        Ok(Command::Version) => {
+        Ok(PtxedCommand::Help) => (write!(out, "{}", ptxed::HELP), ExitCode::SUCCESS),
+        Ok(PtxedCommand::Version) => {
             (writeln!(out, "{program}-{COMPATIBLE} / libipt-{COMPATIBLE}"), ExitCode::SUCCESS)
         }
-        Ok(Command::Processors) => (processors::list(&mut out), ExitCode::SUCCESS),
-        Ok(Command::Decode(options)) => (ptxed::decode(*options, &mut out), ExitCode::SUCCESS),
+        Ok(PtxedCommand::Processors) => (processors::list(&mut out), ExitCode::SUCCESS),
+        Ok(PtxedCommand::Decode(options)) => (ptxed::decode(*options, &mut out), ExitCode::SUCCESS),
         Err(failure) => {
-            let harmless = matches!(failure, Failure::Harmless(_));
+            let harmless = matches!(failure, PtxedFailure::Harmless(_));
             let status = if harmless { ExitCode::SUCCESS } else { ExitCode::FAILURE };
             // An error here cannot be reported anywhere.
             let _ = write!(io::stderr(), "{}", failure.lines(&program));

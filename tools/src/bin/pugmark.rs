@@ -18,22 +18,22 @@ use std::{
 #[command(name = "pugmark", about = "Decodes Intel Processor Trace and branch records", version)]
 struct Cli {
     #[command(subcommand)]
-    command: Command,
+    command: PugmarkCommand,
 }
 
 #[derive(Subcommand)]
-enum Command {
+enum PugmarkCommand {
     /// Decode a trace and print what is in it
-    Decode(decode::Options),
+    Decode(decode::DecodeOptions),
     /// Decode a trace from memory again and again and print how fast
-    Bench(bench::Options),
+    Bench(bench::BenchOptions),
     /// Program AMD's performance counters by libpfm's event names
-    Pmc(pmc::Command),
+    Pmc(pmc::PmcCommand),
     /// Print samples of AMD's Instruction Based Sampling
-    Ibs(ibs::Options),
+    Ibs(ibs::IbsOptions),
     /// Run a program and make a trace of it, on any processor
     #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
-    Record(record::Command),
+    Record(record::RecordCommand),
 }
 
 fn main() -> ExitCode {
@@ -47,12 +47,12 @@ fn main() -> ExitCode {
     let done = |result: Result<()>| result.map(|()| ExitCode::SUCCESS);
     let mut failure: fn(&Error) -> u8 = |_| 1;
     let result = match &command {
-        Command::Decode(options) => decode::run(options),
-        Command::Bench(options) => done(bench::run(options)),
-        Command::Pmc(command) => done(pmc::run(command)),
-        Command::Ibs(options) => done(ibs::run(options)),
+        PugmarkCommand::Decode(options) => decode::run(options),
+        PugmarkCommand::Bench(options) => done(bench::run(options)),
+        PugmarkCommand::Pmc(command) => done(pmc::run(command)),
+        PugmarkCommand::Ibs(options) => done(ibs::run(options)),
         #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
-        Command::Record(options) => {
+        PugmarkCommand::Record(options) => {
             failure = record::failure;
             record::run(options).map(ExitCode::from)
         }

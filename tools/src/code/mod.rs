@@ -10,7 +10,7 @@ use pugmark_decoder_core::image::{AddressSpace, Section};
 
 /// A section at an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Part {
+pub struct MappedSection {
     /// The address of its first byte.
     pub base: u64,
     /// The section.
@@ -19,8 +19,11 @@ pub struct Part {
 
 /// Returns the sections of an image, in which later parts hide earlier ones. Reads those that were not read yet.
 #[must_use]
-pub fn sections<'c>(parts: &[Part], cache: &'c SectionCache) -> Vec<Section<'c>> {
-    let section =
-        |part: &Part| Section { base: part.base, bytes: cache.bytes(part.section), space: AddressSpace::Any };
+pub fn sections<'c>(parts: &[MappedSection], cache: &'c SectionCache) -> Vec<Section<'c>> {
+    let section = |part: &MappedSection| Section {
+        base: part.base,
+        bytes: cache.bytes(part.section),
+        space: AddressSpace::Any,
+    };
     parts.iter().map(section).collect()
 }

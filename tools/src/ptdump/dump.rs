@@ -2,7 +2,7 @@
 
 use super::columns;
 use super::line::Line;
-use super::options::Options;
+use super::options::PtdumpOptions;
 use super::tracking::{Diagnostic, Tracking};
 use crate::sideband::Session;
 use crate::text;
@@ -19,7 +19,7 @@ const RAW: usize = 16;
 ///
 /// # Errors
 /// Those of `out`.
-pub fn errata(options: &Options, out: &mut dyn Write) -> io::Result<Errata> {
+pub fn errata(options: &PtdumpOptions, out: &mut dyn Write) -> io::Result<Errata> {
     match options.cpu.map(Errata::of) {
         None => Ok(Errata::NONE),
         Some(Ok(errata)) => Ok(errata),
@@ -34,7 +34,7 @@ pub fn errata(options: &Options, out: &mut dyn Write) -> io::Result<Errata> {
 ///
 /// # Errors
 /// Those of `out`. Errors in the trace are written as lines.
-pub fn dump(trace: &[u8], options: Options, errata: Errata, out: &mut dyn Write) -> io::Result<()> {
+pub fn dump(trace: &[u8], options: PtdumpOptions, errata: Errata, out: &mut dyn Write) -> io::Result<()> {
     let config = Config { errata, dialect: Dialect::Libipt, ..Config::new() };
     let sideband = match options.streams.as_slice() {
         [] => None,
@@ -56,7 +56,7 @@ fn diagnose(out: &mut dyn Write, offset: u64, (text, error): Diagnostic) -> io::
 }
 
 struct Dump<'a> {
-    options: &'a Options,
+    options: &'a PtdumpOptions,
     errata: Errata,
     tracks_time: bool,
     tracking: Tracking,

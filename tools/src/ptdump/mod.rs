@@ -8,7 +8,7 @@ mod options;
 mod tracking;
 
 pub use dump::{dump, errata};
-pub use options::{Command, Options};
+pub use options::{PtdumpCommand, PtdumpOptions};
 
 /// What `--help` prints.
 pub const HELP: &str = "\

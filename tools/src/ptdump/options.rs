@@ -1,16 +1,16 @@
 //! ptdump's command line.
 
 use crate::args::{Args, Usage};
-use crate::description::{Recording, clocks_or};
+use crate::description::{RecordingFiles, clocks_or};
 use crate::file::FileRange;
-use crate::sideband::{self, Layout};
+use crate::sideband::{self, RecordLayout};
 use crate::{cpu, sideband::Stream};
 use pugmark_decoder_core::config::Clocks;
 use pugmark_decoder_core::errata::Cpu;
 
 /// What the command line requests.
 #[derive(Debug)]
-pub enum Command {
+pub enum PtdumpCommand {
     /// Print the usage text.
     Help,
     /// Print the version.
@@ -20,7 +20,7 @@ pub enum Command {
     /// Print the packets of a trace.
     Dump {
         /// How to print them.
-        options: Box<Options>,
+        options: Box<PtdumpOptions>,
         /// The trace's argument, in which the range is not parsed yet.
         trace: String,
     },
@@ -28,7 +28,7 @@ pub enum Command {
 
 /// How to show a trace.
 #[derive(Debug, Default)]
-pub struct Options {
+pub struct PtdumpOptions {
     /// Start at offset 0 instead of the first PSB.
     pub no_sync: bool,
     /// Show no packets, and no records unless a later option shows them.
@@ -76,15 +76,15 @@ pub enum TimeColumn {
     Ratio,
 }
 
-impl Command {
+impl PtdumpCommand {
     /// Reads the arguments that follow the program's name.
     ///
     /// # Errors
     /// The first argument that is wrong.
     pub fn parse(mut args: Args) -> Result<Self, Usage> {
-        let mut options = Options::default();
+        let mut options = PtdumpOptions::default();
         let mut records = sideband::Config::default();
-        let mut recording: Option<Recording> = None;
+        let mut recording: Option<RecordingFiles> = None;
         let mut cpu_given = false;
         while let Some(argument) = args.next() {
             let option = argument.as_str();
@@ -123,13 +123,13 @@ impl Command {
                     }
                     (options.cpu, cpu_given) = (cpu::parse(&argument)?, true);
                 }
-                "--image" => recording = Some(Recording::load(&args.value(option)?)?),
+                "--image" => recording = Some(RecordingFiles::load(&args.value(option)?)?),
                 "--mtc-freq" => options.clocks.mtc_freq = args.number_as(option)?,
                 "--nom-freq" => options.clocks.nom_freq = args.number_as(option)?,
                 "--cpuid-0x15.eax" => options.clocks.cpuid_15h_eax = args.number_as(option)?,
                 "--cpuid-0x15.ebx" => options.clocks.cpuid_15h_ebx = args.number_as(option)?,
-                "--sb" | "--sb:compact" => options.sideband.layout = Some(Layout::Compact),
-                "--sb:verbose" => options.sideband.layout = Some(Layout::Verbose),
+                "--sb" | "--sb:compact" => options.sideband.layout = Some(RecordLayout::Compact),
+                "--sb:verbose" => options.sideband.layout = Some(RecordLayout::Verbose),
                 "--sb:filename" => options.sideband.filename = true,
                 "--sb:offset" => options.sideband.offset = true,
                 "--sb:time" => options.sideband.time = true,
@@ -147,15 +147,15 @@ impl Command {
                 _ => records.set(option, &mut args)?,
             }
         }
-        let trace = recording.as_ref().and_then(Recording::trace).ok_or(Usage::NoTrace)?;
+        let trace = recording.as_ref().and_then(RecordingFiles::trace).ok_or(Usage::NoTrace)?;
         options.describe(recording.as_ref(), cpu_given);
         Ok(Self::Dump { options: Box::new(options), trace })
     }
 }
 
-impl Options {
+impl PtdumpOptions {
     /// Fills in from the recording what the command line does not say.
-    fn describe(&mut self, recording: Option<&Recording>, cpu_given: bool) {
+    fn describe(&mut self, recording: Option<&RecordingFiles>, cpu_given: bool) {
         let Some(description) = recording.and_then(|recording| recording.description.as_ref()) else {
             return;
         };
@@ -188,8 +188,8 @@ mod tests {
         let cpu = Some(Cpu::intel(6, 94, 3));
         let description =
             Description { file: "truth.json".into(), cpu, clocks: clocks(7), truth: None, bytes: None };
-        let recording = Recording { image: "image.json".into(), description: Some(description) };
-        let bare = Recording { description: None, ..recording.clone() };
+        let recording = RecordingFiles { image: "image.json".into(), description: Some(description) };
+        let bare = RecordingFiles { description: None, ..recording.clone() };
         let other = Some(Cpu::intel(6, 78, 0));
         for (recording, given, expected) in [
             (Some(&recording), false, (cpu, 7)),
@@ -197,7 +197,7 @@ mod tests {
             (Some(&bare), false, (other, 0)),
             (None, false, (other, 0)),
         ] {
-            let mut options = Options { cpu: other, ..Options::default() };
+            let mut options = PtdumpOptions { cpu: other, ..PtdumpOptions::default() };
             options.describe(recording, given);
             assert_eq!((options.cpu, options.clocks.nom_freq), expected, "{recording:?} {given}");
         }

@@ -1,6 +1,6 @@
 //! Tracks the state after each packet: last IP and time.
 
-use super::options::{Options, TimeColumn};
+use super::options::{PtdumpOptions, TimeColumn};
 use crate::text;
 use pugmark_decoder_core::errata::Errata;
 use pugmark_decoder_core::last_ip::{LastIp, NoIp};
@@ -50,7 +50,7 @@ impl Tracking {
     pub(super) fn packet(
         &mut self,
         packet: &Packet,
-        options: &Options,
+        options: &PtdumpOptions,
         errata: &Errata,
         diagnostics: &mut Vec<Diagnostic>,
     ) -> Option<Column> {
@@ -115,7 +115,7 @@ impl Tracking {
     }
 
     /// Applies a CYC. It is converted to time by the ratio from before this CYC.
-    fn cyc(&mut self, cyc: Cyc, options: &Options, diagnostics: &mut Vec<Diagnostic>) {
+    fn cyc(&mut self, cyc: Cyc, options: &PtdumpOptions, diagnostics: &mut Vec<Diagnostic>) {
         let ratio = self.calibration.ratio().unwrap_or_else(|error| {
             if !options.no_tcal {
                 diagnostics.push(("calibration error", Some(text::of_time(error))));
@@ -133,7 +133,12 @@ impl Tracking {
         }
     }
 
-    fn column(&mut self, column: TimeColumn, options: &Options, diagnostics: &mut Vec<Diagnostic>) -> Column {
+    fn column(
+        &mut self,
+        column: TimeColumn,
+        options: &PtdumpOptions,
+        diagnostics: &mut Vec<Diagnostic>,
+    ) -> Column {
         let value = match column {
             TimeColumn::Tsc => self.tsc(options),
             TimeColumn::Ratio => self.ratio(options),
@@ -148,7 +153,7 @@ impl Tracking {
         }
     }
 
-    fn tsc(&mut self, options: &Options) -> Result<String, TimeError> {
+    fn tsc(&mut self, options: &PtdumpOptions) -> Result<String, TimeError> {
         let tsc = match self.estimate.time() {
             Err(TimeError::NoTsc) if options.no_wall_clock => self.estimate.relative(),
             time => time?,
@@ -161,7 +166,7 @@ impl Tracking {
         })
     }
 
-    fn ratio(&mut self, options: &Options) -> Result<String, TimeError> {
+    fn ratio(&mut self, options: &PtdumpOptions) -> Result<String, TimeError> {
         let ratio = self.calibration.ratio()?;
         let before = std::mem::replace(&mut self.printed_ratio, ratio);
         let shown = |ratio: u64| ratio as f64 / 256.0;

@@ -23,7 +23,7 @@ pub(super) struct Blocks {
     end_on_jump: bool,
     /// The instructions that a block has passed with no event ahead, by the address of their bytes in this process.
     known: HashSet<usize>,
-    current: Option<Block>,
+    current: Option<OpenBlock>,
     /// The last block was ended by a direct branch on the way to an event, so the event may still belong to it.
     reaches: bool,
     /// New instructions. They become known when it is known where their block continues.
@@ -32,7 +32,7 @@ pub(super) struct Blocks {
 
 /// The block so far.
 #[derive(Clone, Copy, Debug)]
-struct Block {
+struct OpenBlock {
     insns: u32,
     /// The number of new instructions since the block left known ones.
     new: u32,
@@ -149,7 +149,7 @@ impl Blocks {
                 Course::Branch if self.known.contains(&place(insn.ip, window)) => Walk::Known,
                 Course::Branch => Walk::New,
             };
-            Block { insns: 0, new: 0, walk, section }
+            OpenBlock { insns: 0, new: 0, walk, section }
         });
         block.insns += 1;
         let next = insn.ip.wrapping_add(insn.len.into());

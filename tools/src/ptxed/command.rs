@@ -2,18 +2,18 @@
 
 use super::load::{self, ElfLoader};
 use crate::args::{Args, Usage};
-use crate::code::{Part, SectionCache};
+use crate::code::{MappedSection, SectionCache};
 use crate::cpu;
-use crate::description::{Recording, clocks_or};
+use crate::description::{RecordingFiles, clocks_or};
 use crate::file::FileRange;
-use crate::sideband::{self, Layout, Stream};
+use crate::sideband::{self, RecordLayout, Stream};
 use pugmark_decoder_core::config::{self, Dialect, Flags, RangeKind};
 use pugmark_decoder_core::errata::{Cpu, Errata};
 use std::io::{self, Write};
 
 /// What the command line requests.
 #[derive(Debug)]
-pub enum Command {
+pub enum PtxedCommand {
     /// Print the usage text.
     Help,
     /// Print the version.
@@ -21,12 +21,12 @@ pub enum Command {
     /// Print the names of processors.
     Processors,
     /// Print the instructions of a trace.
-    Decode(Box<Options>),
+    Decode(Box<PtxedOptions>),
 }
 
 /// How to decode a trace and what to show.
 #[derive(Debug, Default)]
-pub struct Options {
+pub struct PtxedOptions {
     /// The trace.
     pub trace: Vec<u8>,
     /// The kind of decoder.
@@ -34,7 +34,7 @@ pub struct Options {
     /// The processor, its clocks, and which events to report.
     pub config: config::Config<'static>,
     /// The code given on the command line, and the kernel's code, which all processes of sideband records have.
-    pub images: Images,
+    pub code: GivenCode,
     /// The bytes of the code.
     pub cache: SectionCache,
     /// Show no instruction text.
@@ -77,11 +77,11 @@ pub struct Options {
 
 /// Code with its addresses.
 #[derive(Debug, Default)]
-pub struct Images {
+pub struct GivenCode {
     /// The image to use until a sideband record says which process is traced.
-    pub first: Vec<Part>,
+    pub first: Vec<MappedSection>,
     /// The parts that every process has.
-    pub kernel: Vec<Part>,
+    pub kernel: Vec<MappedSection>,
 }
 
 /// The kind of decoder, which decides how instructions are grouped.
@@ -96,7 +96,7 @@ pub enum Decoder {
 
 /// Why nothing is decoded.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Failure {
+pub enum PtxedFailure {
     /// The command line is wrong.
     Usage(Usage),
     /// The command line is wrong, but the exit status is that of success.
@@ -108,7 +108,7 @@ pub enum Failure {
     Swapped(String),
 }
 
-impl Failure {
+impl PtxedFailure {
     /// Returns the lines to print.
     #[must_use]
     pub fn lines(&self, program: &str) -> String {
@@ -124,7 +124,7 @@ impl Failure {
     }
 }
 
-impl From<Usage> for Failure {
+impl From<Usage> for PtxedFailure {
     fn from(error: Usage) -> Self {
         Self::Usage(error)
     }
@@ -133,11 +133,11 @@ impl From<Usage> for Failure {
 /// The options that were read so far.
 #[derive(Default)]
 struct Reader {
-    options: Options,
+    options: PtxedOptions,
     config: config::Config<'static>,
     cpu: Option<Cpu>,
     cpu_given: bool,
-    recording: Option<Recording>,
+    recording: Option<RecordingFiles>,
     keep_insn: bool,
     keep_block: bool,
     end_on_call: bool,
@@ -158,12 +158,12 @@ pub struct Console<'a> {
     pub err: &'a mut dyn Write,
 }
 
-impl Command {
+impl PtxedCommand {
     /// Reads the arguments that follow the program's name.
     ///
     /// # Errors
     /// The first argument that is wrong.
-    pub fn parse(mut args: Args, console: &mut Console<'_>) -> Result<Self, Failure> {
+    pub fn parse(mut args: Args, console: &mut Console<'_>) -> Result<Self, PtxedFailure> {
         let mut reader = Reader::default();
         while let Some(argument) = args.next() {
             match argument.as_str() {
@@ -174,7 +174,7 @@ impl Command {
             }
         }
         if !reader.loaded
-            && let Some(trace) = reader.recording.as_ref().and_then(Recording::trace)
+            && let Some(trace) = reader.recording.as_ref().and_then(RecordingFiles::trace)
         {
             reader.load_trace(&trace, console.out)?;
         }
@@ -191,8 +191,13 @@ impl Command {
 }
 
 impl Reader {
-    fn option(&mut self, option: &str, args: &mut Args, console: &mut Console<'_>) -> Result<(), Failure> {
-        let needed = |args: &mut Args| args.value(option).map_err(Failure::Harmless);
+    fn option(
+        &mut self,
+        option: &str,
+        args: &mut Args,
+        console: &mut Console<'_>,
+    ) -> Result<(), PtxedFailure> {
+        let needed = |args: &mut Args| args.value(option).map_err(PtxedFailure::Harmless);
         match option {
             "--pt" => {
                 let argument = needed(args)?;
@@ -202,21 +207,21 @@ impl Reader {
                 self.load_trace(&argument, console.out)?;
             }
             "--raw" => {
-                let Options { images, cache, .. } = &mut self.options;
-                load::raw(&needed(args)?, &mut images.first, cache)
-                    .map_err(|(usage, left)| Failure::Raw(usage, left))?;
+                let PtxedOptions { code, cache, .. } = &mut self.options;
+                load::raw(&needed(args)?, &mut code.first, cache)
+                    .map_err(|(usage, left)| PtxedFailure::Raw(usage, left))?;
             }
             "--image" => {
                 if self.loaded {
                     return Err(Usage::Late(option.into()).into());
                 }
-                let recording = Recording::load(&needed(args)?)?;
-                let Options { images, cache, .. } = &mut self.options;
-                load::image(&recording.image, &mut images.first, cache)?;
+                let recording = RecordingFiles::load(&needed(args)?)?;
+                let PtxedOptions { code, cache, .. } = &mut self.options;
+                load::image(&recording.image, &mut code.first, cache)?;
                 self.recording = Some(recording);
             }
-            "--elf" => self.elf(&needed(args)?, console, |images| &mut images.first)?,
-            "--pevent:kcore" => self.elf(&args.value(option)?, console, |images| &mut images.kernel)?,
+            "--elf" => self.elf(&needed(args)?, console, |code| &mut code.first)?,
+            "--pevent:kcore" => self.elf(&args.value(option)?, console, |code| &mut code.kernel)?,
             "--cpu" => {
                 if self.loaded {
                     return Err(Usage::LateCpu.into());
@@ -225,7 +230,7 @@ impl Reader {
             }
             "--insn-decoder" | "--block-decoder" => {
                 if self.loaded {
-                    return Err(Failure::Swapped(option.into()));
+                    return Err(PtxedFailure::Swapped(option.into()));
                 }
                 self.options.decoder =
                     if option == "--insn-decoder" { Decoder::Insn } else { Decoder::Block };
@@ -241,8 +246,8 @@ impl Reader {
             "--cpuid-0x15.eax" => self.config.clocks.cpuid_15h_eax = args.number_as(option)?,
             "--cpuid-0x15.ebx" => self.config.clocks.cpuid_15h_ebx = args.number_as(option)?,
             "--iscache-limit" => drop(args.number(option, u64::MAX)?),
-            "--sb" | "--sb:compact" => self.options.sideband.layout = Some(Layout::Compact),
-            "--sb:verbose" => self.options.sideband.layout = Some(Layout::Verbose),
+            "--sb" | "--sb:compact" => self.options.sideband.layout = Some(RecordLayout::Compact),
+            "--sb:verbose" => self.options.sideband.layout = Some(RecordLayout::Verbose),
             "--pevent:primary" | "--pevent:secondary" => {
                 let range: FileRange = args.value(option)?.parse().map_err(Usage::File)?;
                 let primary = option == "--pevent:primary";
@@ -265,12 +270,12 @@ impl Reader {
         &mut self,
         argument: &str,
         console: &mut Console<'_>,
-        parts: impl Fn(&mut Images) -> &mut Vec<Part>,
+        parts: impl Fn(&mut GivenCode) -> &mut Vec<MappedSection>,
     ) -> Result<(), Usage> {
         let verbose: Option<&mut dyn Write> = if self.verbose { Some(console.out) } else { None };
-        let Options { images, cache, .. } = &mut self.options;
+        let PtxedOptions { code, cache, .. } = &mut self.options;
         let program = console.program;
-        ElfLoader { program, parts: parts(images), cache, verbose, warnings: console.err }.load(argument)
+        ElfLoader { program, parts: parts(code), cache, verbose, warnings: console.err }.load(argument)
     }
 
     /// Returns the field that an option without a value sets.
@@ -324,7 +329,7 @@ impl Reader {
         Ok(())
     }
 
-    fn load_trace(&mut self, argument: &str, out: &mut dyn Write) -> Result<(), Failure> {
+    fn load_trace(&mut self, argument: &str, out: &mut dyn Write) -> Result<(), PtxedFailure> {
         // Fill in from the recording what the command line does not say.
         if let Some(description) =
             self.recording.as_ref().and_then(|recording| recording.description.as_ref())

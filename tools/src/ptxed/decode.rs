@@ -1,11 +1,11 @@
 //! Turns a trace into lines.
 
-use super::Options;
+use super::PtxedOptions;
 use super::block::Course;
 use super::diagnose::{Last, is_fetch_error};
-use super::lines::{Bytes, Lines};
+use super::lines::{Lines, ShownBytes};
 use crate::code;
-use crate::sideband::{Follower, Images, Plan};
+use crate::sideband::{Follower, Plan, ProcessImages};
 use pugmark_decoder_core::error::{Error, ErrorKind};
 use pugmark_decoder_core::event::{Event, EventKind};
 use pugmark_decoder_core::flow::{Insn, InsnDecoder, Item, Placed, Recovered};
@@ -18,15 +18,15 @@ use std::io::{self, Write};
 ///
 /// # Errors
 /// Those of `out`. Errors in the trace are written as lines.
-pub fn decode(mut options: Options, out: &mut dyn Write) -> io::Result<()> {
+pub fn decode(mut options: PtxedOptions, out: &mut dyn Write) -> io::Result<()> {
     let streams = std::mem::take(&mut options.streams);
-    let plan = Plan::new(&streams, &options.images.kernel, &mut options.cache);
-    let images = Images::new(plan, &options.cache);
+    let plan = Plan::new(&streams, &options.code.kernel, &mut options.cache);
+    let images = ProcessImages::new(plan, &options.cache);
     let follower = match streams.as_slice() {
         [] => None,
         streams => Some(Follower::new(streams, &images, options.sideband, options.show_switches, out)?),
     };
-    let sections = code::sections(&options.images.first, &options.cache);
+    let sections = code::sections(&options.code.first, &options.cache);
     let mut run = Run {
         options: &options,
         decoder: InsnDecoder::with_config(&options.trace, Image::new(&sections), options.config),
@@ -40,7 +40,7 @@ pub fn decode(mut options: Options, out: &mut dyn Write) -> io::Result<()> {
 }
 
 struct Run<'a> {
-    options: &'a Options,
+    options: &'a PtxedOptions,
     decoder: InsnDecoder<'a>,
     follower: Option<Follower<'a>>,
     /// The section of the last instruction.
@@ -191,7 +191,7 @@ impl Run<'_> {
         if self.window.from(insn.ip).is_empty() {
             self.window = self.decoder.image().window(insn.ip, self.decoder.cr3()).unwrap_or_default();
         }
-        let mut bytes = Bytes::default();
+        let mut bytes = ShownBytes::default();
         let window = self.window.from(insn.ip);
         if window.len() < insn.len.into() {
             // It spans more than one section.

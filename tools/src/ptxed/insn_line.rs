@@ -1,7 +1,7 @@
 //! Writes instructions as text in the form of XED, the library that libipt's programs use.
 
-use super::Options;
-use super::reading::{Reading, Refusal};
+use super::PtxedOptions;
+use super::reading::{IcedReading, Refusal};
 use iced_x86::{CC_a, CC_ae, CC_e, CC_g, CC_ge, CC_ne};
 use iced_x86::{
     Code, CodeSize, Formatter, FormatterOptions, GasFormatter, Instruction, InstructionInfoFactory,
@@ -12,7 +12,7 @@ use pugmark_decoder_core::insn::MAX_LEN;
 use std::fmt::Write;
 
 /// Returns what follows an instruction's address: its bytes and its text, if the options ask for them.
-pub(super) fn insn_text(reading: &Reading, bytes: &[u8], options: &Options) -> String {
+pub(super) fn insn_text(reading: &IcedReading, bytes: &[u8], options: &PtxedOptions) -> String {
     let mut text = String::new();
     if options.no_inst {
         return text;
@@ -22,9 +22,9 @@ pub(super) fn insn_text(reading: &Reading, bytes: &[u8], options: &Options) -> S
     }
     text.push_str("  ");
     match reading {
-        Reading::Insn(insn) if options.att => att(insn, &mut text),
-        Reading::Insn(insn) => intel(insn, &mut text),
-        Reading::Newer | Reading::Refused(_) => text.push_str("(unknown)"),
+        IcedReading::Insn(insn) if options.att => att(insn, &mut text),
+        IcedReading::Insn(insn) => intel(insn, &mut text),
+        IcedReading::Newer | IcedReading::Refused(_) => text.push_str("(unknown)"),
     }
     text
 }
@@ -340,10 +340,10 @@ mod tests {
             (&[0xf3, 0x0f, 0x01, 0xec], false, true, "  uiretl  "),
             (&[0xd5, 0x48, 0x01, 0xc0], false, false, "  (unknown)"),
         ] {
-            let options = Options { raw_insn, att, ..Options::default() };
-            let reading = Reading::of(bytes, ExecMode::Bits64, 0x1000);
+            let options = PtxedOptions { raw_insn, att, ..PtxedOptions::default() };
+            let reading = IcedReading::of(bytes, ExecMode::Bits64, 0x1000);
             assert_eq!(insn_text(&reading, bytes, &options), text, "{bytes:x?}");
-            let without = Options { no_inst: true, ..options };
+            let without = PtxedOptions { no_inst: true, ..options };
             assert_eq!(insn_text(&reading, bytes, &without), "");
         }
     }
@@ -455,9 +455,9 @@ mod tests {
     }
 
     fn agrees_with_xed(mode: ExecMode, bytes: &[u8], in_intel: &str, in_att: &str) {
-        let reading = Reading::of(bytes, mode, 0x1000);
+        let reading = IcedReading::of(bytes, mode, 0x1000);
         for (att, text) in [(false, in_intel), (true, in_att)] {
-            let options = Options { att, ..Options::default() };
+            let options = PtxedOptions { att, ..PtxedOptions::default() };
             assert_eq!(insn_text(&reading, bytes, &options), format!("  {text}"), "{mode:?} {bytes:x?}");
         }
     }
@@ -468,8 +468,8 @@ mod tests {
             ["o", "no", "b", "nb", "z", "nz", "be", "nbe", "s", "ns", "p", "np", "l", "nl", "le", "nle"];
         for (condition, name) in (0x70..).zip(names) {
             let bytes = [condition, 1];
-            let reading = Reading::of(&bytes, ExecMode::Bits64, 0x1000);
-            assert_eq!(insn_text(&reading, &bytes, &Options::default()), format!("  j{name} 0x1003"));
+            let reading = IcedReading::of(&bytes, ExecMode::Bits64, 0x1000);
+            assert_eq!(insn_text(&reading, &bytes, &PtxedOptions::default()), format!("  j{name} 0x1003"));
         }
     }
 

@@ -6,8 +6,8 @@
 
 use super::block::{Blocks, Course};
 use super::insn_line::{insn_text, refusal_text};
-use super::reading::{Reading, Refusal};
-use super::{Decoder, Options};
+use super::reading::{IcedReading, Refusal};
+use super::{Decoder, PtxedOptions};
 use pugmark_decoder_core::flow::Insn;
 use pugmark_decoder_core::image::Window;
 use pugmark_decoder_core::insn::MAX_LEN;
@@ -15,9 +15,9 @@ use std::io::{self, Write};
 
 /// Writes the lines of instructions and counts them.
 pub(super) struct Lines<'o> {
-    options: &'o Options,
+    options: &'o PtxedOptions,
     blocks: Blocks,
-    block: Block,
+    block: ShownBlock,
     /// An event after a branch was written, and the next block has begun where the branch led.
     left: bool,
     /// The time of the last event.
@@ -29,25 +29,25 @@ pub(super) struct Lines<'o> {
 
 /// The block so far.
 #[derive(Debug, Default)]
-struct Block {
+struct ShownBlock {
     /// The offset of the packet that the decoder held when the block began.
     held: u64,
-    last: Option<(Insn, Reading)>,
+    last: Option<(Insn, IcedReading)>,
     /// The first instruction that the other decoder refused. The block decoder shows no instruction after it.
     lost: Option<(u64, Refusal)>,
     /// Instructions that the instruction decoder will show at the block's end.
-    waiting: Vec<(Insn, Bytes)>,
+    waiting: Vec<(Insn, ShownBytes)>,
 }
 
 /// The bytes of an instruction, or as many as could be read.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Bytes {
+pub(super) struct ShownBytes {
     pub(super) bytes: [u8; MAX_LEN],
     /// The number of bytes.
     pub(super) len: usize,
 }
 
-impl Bytes {
+impl ShownBytes {
     fn get(&self) -> &[u8] {
         &self.bytes[..self.len]
     }
@@ -55,12 +55,21 @@ impl Bytes {
 
 impl<'o> Lines<'o> {
     /// Starts with nothing shown.
-    pub(super) fn new(options: &'o Options, out: &'o mut dyn Write) -> Self {
+    pub(super) fn new(options: &'o PtxedOptions, out: &'o mut dyn Write) -> Self {
         let blocks = match options.decoder {
             Decoder::Block => Blocks::new(options.end_on_call, options.end_on_jump),
             Decoder::Insn => Blocks::new(false, false),
         };
-        Self { options, blocks, block: Block::default(), left: false, time: 0, insns: 0, block_count: 0, out }
+        Self {
+            options,
+            blocks,
+            block: ShownBlock::default(),
+            left: false,
+            time: 0,
+            insns: 0,
+            block_count: 0,
+            out,
+        }
     }
 
     /// Shows the next instruction, which is in `window`. `target` is where it goes if it is a direct branch. `bytes`
@@ -68,7 +77,7 @@ impl<'o> Lines<'o> {
     pub(super) fn insn(
         &mut self,
         insn: &Insn,
-        bytes: Bytes,
+        bytes: ShownBytes,
         (window, target): (Window<'_>, Option<u64>),
         (held, course): (u64, Course),
     ) -> io::Result<()> {
@@ -82,7 +91,7 @@ impl<'o> Lines<'o> {
         if self.options.decoder == Decoder::Block {
             return self.insn_of_block(insn, &bytes);
         }
-        let bytes = Bytes { len: bytes.len.min(insn.len.into()), ..bytes };
+        let bytes = ShownBytes { len: bytes.len.min(insn.len.into()), ..bytes };
         if begins || !self.options.offset && !self.options.check {
             return self.insn_alone(insn, &bytes, held);
         }
@@ -180,14 +189,14 @@ impl<'o> Lines<'o> {
         }
     }
 
-    fn insn_of_block(&mut self, insn: &Insn, bytes: &Bytes) -> io::Result<()> {
+    fn insn_of_block(&mut self, insn: &Insn, bytes: &ShownBytes) -> io::Result<()> {
         if self.options.quiet && !self.options.check {
             return Ok(());
         }
-        let reading = Reading::of(bytes.get(), insn.mode, insn.ip);
+        let reading = IcedReading::of(bytes.get(), insn.mode, insn.ip);
         let is_lost = self.block.lost.is_some();
         self.block.last = Some((*insn, reading));
-        if let Reading::Refused(refusal) = reading {
+        if let IcedReading::Refused(refusal) = reading {
             self.block.lost.get_or_insert((insn.ip, refusal));
         }
         if self.options.quiet || is_lost {
@@ -196,19 +205,20 @@ impl<'o> Lines<'o> {
         self.place(insn, self.block.held)?;
         let own = &bytes.bytes[..bytes.len.min(insn.len.into())];
         match reading {
-            Reading::Refused(refusal) => writeln!(self.out, "{}", refusal_text(refusal, bytes.get())),
+            IcedReading::Refused(refusal) => writeln!(self.out, "{}", refusal_text(refusal, bytes.get())),
             _ => writeln!(self.out, "{}", insn_text(&reading, own, self.options)),
         }
     }
 
-    fn insn_alone(&mut self, insn: &Insn, bytes: &Bytes, held: u64) -> io::Result<()> {
-        let Options { quiet, no_inst, check, .. } = *self.options;
+    fn insn_alone(&mut self, insn: &Insn, bytes: &ShownBytes, held: u64) -> io::Result<()> {
+        let PtxedOptions { quiet, no_inst, check, .. } = *self.options;
         let needed = check || !quiet && !no_inst;
-        let reading = if needed { Reading::of(bytes.get(), insn.mode, insn.ip) } else { Reading::Newer };
+        let reading =
+            if needed { IcedReading::of(bytes.get(), insn.mode, insn.ip) } else { IcedReading::Newer };
         if !quiet {
             self.place(insn, held)?;
             match reading {
-                Reading::Refused(refusal) if !no_inst => {
+                IcedReading::Refused(refusal) if !no_inst => {
                     writeln!(self.out, "{}", refusal_text(refusal, bytes.get()))?;
                 }
                 _ => writeln!(self.out, "{}", insn_text(&reading, bytes.get(), self.options))?,
@@ -229,10 +239,10 @@ impl<'o> Lines<'o> {
     }
 
     /// Writes what `--check` finds wrong with an instruction.
-    fn check(&mut self, insn: &Insn, reading: &Reading, held: u64) -> io::Result<()> {
+    fn check(&mut self, insn: &Insn, reading: &IcedReading, held: u64) -> io::Result<()> {
         let ip = insn.ip;
         match reading {
-            Reading::Refused(refusal) => writeln!(self.out, "[{held:x}, {ip:x}: xed error: {refusal}]"),
+            IcedReading::Refused(refusal) => writeln!(self.out, "[{held:x}, {ip:x}: xed error: {refusal}]"),
             _ => match reading.objection(insn.class) {
                 Some(objection) => writeln!(self.out, "[{held:x}, {ip:x}: iclass error: {objection}]"),
                 None => Ok(()),

@@ -2,8 +2,8 @@
 
 use crate::args::{ElfHeader, Usage};
 use crate::code::elf::{self, ElfError};
-use crate::code::{self, CacheError, Part, SectionCache};
-use crate::file::{self, FileRange};
+use crate::code::{self, CacheError, MappedSection, SectionCache};
+use crate::file::{FileError, FileRange};
 use crate::{number, text};
 use object::ReadCache;
 use std::fs::File;
@@ -16,17 +16,17 @@ use std::path::Path;
 /// What is wrong, and as much of the argument as names the file.
 pub(super) fn raw(
     argument: &str,
-    parts: &mut Vec<Part>,
+    parts: &mut Vec<MappedSection>,
     cache: &mut SectionCache,
 ) -> Result<(), (Usage, String)> {
     let Some((file, base)) = split_base(argument) else {
         return Err((Usage::NoBase(argument.into()), argument.into()));
     };
     let range: FileRange =
-        file.parse().map_err(|_| (Usage::File(file::Error::EmptyRange(file.into())), file.into()))?;
+        file.parse().map_err(|_| (Usage::File(FileError::EmptyRange(file.into())), file.into()))?;
     let len = range.to.map_or(u64::MAX, |to| to - range.from);
     match cache.add(range.name.as_ref(), range.from, len) {
-        Ok(section) => parts.push(Part { base, section }),
+        Ok(section) => parts.push(MappedSection { base, section }),
         Err(error) => {
             let error = text::of_cache(&error);
             return Err((Usage::Add { file: range.name.clone(), base, error }, range.name));
@@ -39,14 +39,18 @@ pub(super) fn raw(
 ///
 /// # Errors
 /// If the image or one of its files cannot be read.
-pub(super) fn image(path: &Path, parts: &mut Vec<Part>, cache: &mut SectionCache) -> Result<(), Usage> {
+pub(super) fn image(
+    path: &Path,
+    parts: &mut Vec<MappedSection>,
+    cache: &mut SectionCache,
+) -> Result<(), Usage> {
     let failed = |file: &Path, error: String| Usage::Image { file: file.display().to_string(), error };
     let sections = code::image::read(path).map_err(|error| failed(path, error.root_cause().to_string()))?;
     for section in sections {
         let file = path.with_file_name(section.file);
         let added = cache.add(&file, section.offset, section.len);
         let section_id = added.map_err(|error| failed(&file, text::of_cache(&error).into()))?;
-        parts.push(Part { base: section.vaddr, section: section_id });
+        parts.push(MappedSection { base: section.vaddr, section: section_id });
     }
     Ok(())
 }
@@ -54,7 +58,7 @@ pub(super) fn image(path: &Path, parts: &mut Vec<Part>, cache: &mut SectionCache
 /// Loads the segments of an ELF file and reports on them.
 pub(super) struct ElfLoader<'a> {
     pub(super) program: &'a str,
-    pub(super) parts: &'a mut Vec<Part>,
+    pub(super) parts: &'a mut Vec<MappedSection>,
     pub(super) cache: &'a mut SectionCache,
     /// Receives a line for each segment that was loaded.
     pub(super) verbose: Option<&'a mut dyn Write>,
@@ -90,7 +94,7 @@ impl ElfLoader<'_> {
         for segment in &segments.loaded {
             match self.cache.add(Path::new(name), segment.offset, segment.size) {
                 Ok(section) => {
-                    self.parts.push(Part { base: segment.vaddr.wrapping_add(shift), section });
+                    self.parts.push(MappedSection { base: segment.vaddr.wrapping_add(shift), section });
                     any = true;
                     self.tell(name, segment);
                 }

@@ -10,12 +10,12 @@ mod lines;
 mod load;
 mod reading;
 
-pub use command::{Command, Console, Decoder, Failure, Images, Options};
+pub use command::{Console, Decoder, GivenCode, PtxedCommand, PtxedFailure, PtxedOptions};
 pub use decode::decode;
 
 /// What `--help` prints.
 pub const HELP: &str = "\
-ptxed [options]: show the instructions of an Intel PT trace. Options count in their order.
+ptxed [options]: show the instructions of an Intel PT trace. PtxedOptions count in their order.
 
   --help|-h                this text
   --version                the version

@@ -8,7 +8,7 @@ use std::fmt;
 
 /// What the other decoder finds in some bytes.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Reading {
+pub(super) enum IcedReading {
     /// An instruction.
     Insn(Instruction),
     /// Not an instruction that it knows, but one of a newer extension.
@@ -41,7 +41,7 @@ impl fmt::Display for Refusal {
     }
 }
 
-impl Reading {
+impl IcedReading {
     /// Reads the instruction at the front of `bytes`.
     pub(super) fn of(bytes: &[u8], mode: ExecMode, ip: u64) -> Self {
         let bits = match mode {
@@ -173,7 +173,7 @@ mod tests {
             (&[0xf0, 0x90, 0x90], Refusal::Lock),
             (&[0x66; 15], Refusal::TooLong),
         ] {
-            let Reading::Refused(found) = Reading::of(bytes, MODE, 0) else { panic!("{bytes:x?}") };
+            let IcedReading::Refused(found) = IcedReading::of(bytes, MODE, 0) else { panic!("{bytes:x?}") };
             assert_eq!(found, refusal, "{bytes:x?}");
         }
     }
@@ -202,10 +202,10 @@ mod tests {
     fn what_the_library_does_not_know_is_not_refused() {
         // An instruction with a REX2 prefix, and one of APX: ADD with three operands.
         for bytes in [&[0xd5, 0x48, 0x01, 0xc0][..], &[0x62, 0xf4, 0xfc, 0x18, 0x01, 0xc8]] {
-            assert!(matches!(Reading::of(bytes, MODE, 0), Reading::Newer), "{bytes:x?}");
+            assert!(matches!(IcedReading::of(bytes, MODE, 0), IcedReading::Newer), "{bytes:x?}");
         }
         // Outside of 64-bit mode, 0xd5 is AAD.
-        assert!(matches!(Reading::of(&[0xd5, 0x48], ExecMode::Bits32, 0), Reading::Insn(_)));
+        assert!(matches!(IcedReading::of(&[0xd5, 0x48], ExecMode::Bits32, 0), IcedReading::Insn(_)));
     }
 
     #[test]
@@ -229,19 +229,19 @@ mod tests {
             &[0xf3, 0x48, 0x0f, 0xae, 0xe0],
         ] {
             let class = insn::decode(bytes, MODE, 0).unwrap().class;
-            assert_eq!(Reading::of(bytes, MODE, 0).objection(class), None, "{bytes:x?}");
+            assert_eq!(IcedReading::of(bytes, MODE, 0).objection(class), None, "{bytes:x?}");
         }
         // A far jump and a far call with the target in the instruction.
         for bytes in [&[0xea, 0, 0, 0, 0, 8, 0][..], &[0x9a, 0, 0, 0, 0, 8, 0]] {
             let class = insn::decode(bytes, ExecMode::Bits32, 0).unwrap().class;
-            assert_eq!(Reading::of(bytes, ExecMode::Bits32, 0).objection(class), None, "{bytes:x?}");
+            assert_eq!(IcedReading::of(bytes, ExecMode::Bits32, 0).objection(class), None, "{bytes:x?}");
         }
         for (bytes, class, text) in [
             (&[0x90][..], Class::NearCall, "iclass: near call, xed iclass: NOP"),
             (&[0xc3], Class::Other, "iclass: other, xed iclass: RET"),
             (&[0xff, 0xe0], Class::NearJump, "iclass: near jump, xed iclass: JMP"),
         ] {
-            let objection = Reading::of(bytes, MODE, 0).objection(class);
+            let objection = IcedReading::of(bytes, MODE, 0).objection(class);
             assert_eq!(objection.map(|objection| objection.to_string()).as_deref(), Some(text));
         }
     }

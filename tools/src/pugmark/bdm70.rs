@@ -1,6 +1,6 @@
 //! Recognises errors that erratum BDM70 explains, which nearly every trace of a real processor has.
 
-use super::totals::Problem;
+use super::totals::TraceError;
 use pugmark_decoder_core::{Packet, config::Config, packet::Packets, sync};
 
 /// The name of the erratum.
@@ -11,7 +11,7 @@ pub(super) const ADVICE: &str = "the PSB+ of these errors are as erratum BDM70 (
                                  name the processor with --cpu (--cpu list prints the names), or allow for it with --errata bdm70";
 
 /// Marks the errors that BDM70 explains, unless the configuration allows for the erratum already.
-pub(super) fn mark(trace: &[u8], config: Config<'_>, problems: &mut [Problem]) {
+pub(super) fn mark(trace: &[u8], config: Config<'_>, problems: &mut [TraceError]) {
     if config.errata.bdm70 {
         return;
     }
@@ -100,7 +100,7 @@ mod tests {
     fn what_is_allowed_for_is_not_marked() {
         let trace = [PSB, STATE, PSBEND, PGE].concat();
         let problem =
-            || Problem { offset: 27, address: None, text: String::new(), erratum: None, advice: "" };
+            || TraceError { offset: 27, address: None, text: String::new(), erratum: None, advice: "" };
         let mut problems = [problem()];
         let mut config = Config::new();
         config.errata.bdm70 = true;

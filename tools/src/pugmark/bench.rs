@@ -6,7 +6,7 @@
 //! count.
 
 use super::{
-    code::Code,
+    code::TracedCode,
     decode::{self, Layer, hash_text},
     layers::SLOTS,
     options::Input,
@@ -32,7 +32,7 @@ use std::{
 
 /// The options of `pugmark bench`.
 #[derive(Args, Clone, Debug)]
-pub struct Options {
+pub struct BenchOptions {
     #[command(flatten)]
     input: Input,
     /// How long to measure, at least
@@ -75,7 +75,7 @@ fn parse_seconds(text: &str) -> Result<f64, String> {
 ///
 /// # Errors
 /// If there is no trace or no code to decode, or the output cannot be written.
-pub fn run(options: &Options) -> Result<()> {
+pub fn run(options: &BenchOptions) -> Result<()> {
     let mut progress = Progress::stderr();
     let traces = options.input.traces()?;
     // In a recording's folder the first trace is that of the program's main thread.
@@ -106,7 +106,7 @@ pub fn run(options: &Options) -> Result<()> {
 /// Decodes the trace repeatedly for at least the time `least`, and at least three times.
 pub fn measure(
     trace: &[u8],
-    code: &Code,
+    code: &TracedCode,
     config: Config<'_>,
     layer: Layer,
     least: Duration,

@@ -1,7 +1,7 @@
 //! `pugmark decode` for branch records, such as those of Intel's Branch Trace Store (BTS).
 
 use super::{
-    code::Code,
+    code::TracedCode,
     decode::{Layer, Totals},
     hashing::Hashing,
     progress::{Progress, Size},
@@ -91,7 +91,7 @@ impl Arguments {
 /// If branch records have no such layer.
 pub fn decode(
     trace: &[u8],
-    code: &Code,
+    code: &TracedCode,
     arguments: &Arguments,
     layer: Layer,
     hash: bool,

@@ -13,27 +13,28 @@ use std::{
 
 /// Sections that own their bytes.
 #[derive(Clone, Debug, Default)]
-pub struct Code {
+pub struct TracedCode {
     /// The contents of each file; several sections can be of the same file.
     files: Vec<Vec<u8>>,
-    sections: Vec<Part>,
+    sections: Vec<FileSection>,
 }
 
 /// The address of a section, the index of its file, and its bytes in the file.
 #[derive(Clone, Debug)]
-struct Part {
+struct FileSection {
     base: u64,
     file: usize,
     range: Range<usize>,
 }
 
-impl Code {
+impl TracedCode {
     /// Returns the sections, from which an image can be made.
     #[must_use]
     pub fn sections(&self) -> Vec<Section<'_>> {
-        let bytes = |part: &Part| self.files.get(part.file)?.get(part.range.clone());
-        let section =
-            |part: &Part| Some(Section { base: part.base, bytes: bytes(part)?, space: AddressSpace::Any });
+        let bytes = |part: &FileSection| self.files.get(part.file)?.get(part.range.clone());
+        let section = |part: &FileSection| {
+            Some(Section { base: part.base, bytes: bytes(part)?, space: AddressSpace::Any })
+        };
         self.sections.iter().filter_map(section).collect()
     }
 
@@ -41,7 +42,7 @@ impl Code {
     pub fn add(&mut self, base: u64, bytes: Vec<u8>) {
         let range = 0..bytes.len();
         let file = self.add_file(bytes);
-        self.sections.push(Part { base, file, range });
+        self.sections.push(FileSection { base, file, range });
     }
 
     fn add_file(&mut self, bytes: Vec<u8>) -> usize {
@@ -78,7 +79,7 @@ impl Code {
                     file.display()
                 )
             })?;
-            self.sections.push(Part { base: *vaddr, file: known, range });
+            self.sections.push(FileSection { base: *vaddr, file: known, range });
         }
         Ok(())
     }
@@ -108,7 +109,7 @@ impl Code {
             if !data.is_empty() {
                 let from = usize::try_from(segment.file_range().0)?;
                 let range = from..from + data.len();
-                parts.push(Part { base: segment.address().wrapping_add(moved), file: number, range });
+                parts.push(FileSection { base: segment.address().wrapping_add(moved), file: number, range });
             }
         }
         self.sections.append(&mut parts);

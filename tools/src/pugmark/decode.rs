@@ -3,11 +3,11 @@
 use super::{
     branches::{self, Source},
     check::Check,
-    code::Code,
+    code::TracedCode,
     layers,
     options::Input,
     progress::{Progress, Size},
-    recording::{Task, Traced},
+    recording::{IndexedPart, Traced},
     totals::Json,
 };
 use crate::output::{self, tell};
@@ -21,11 +21,11 @@ use std::{
     thread,
 };
 
-pub use super::totals::{Problem, Totals, hash_text};
+pub use super::totals::{Totals, TraceError, hash_text};
 
 /// The options of `pugmark decode`.
 #[derive(Args, Clone, Debug)]
-pub struct Options {
+pub struct DecodeOptions {
     #[command(flatten)]
     input: Input,
     #[command(flatten)]
@@ -66,25 +66,26 @@ pub enum Layer {
 /// # Errors
 /// If there is no trace or no code to decode, no truth to compare with, or the output cannot be written. Errors in the
 /// trace are in the totals.
-pub fn run(options: &Options) -> Result<ExitCode> {
+pub fn run(options: &DecodeOptions) -> Result<ExitCode> {
     options.can_check()?;
     let traces = options.input.traces()?;
-    let parts: Vec<Part> = traces.into_iter().map(|traced| options.part(traced)).collect::<Result<_>>()?;
-    let is_good = |part: &Part| {
-        let found = part.totals.packets > 0 && part.totals.errors.is_empty();
-        (found || options.allow_errors) && part.check.as_ref().is_none_or(|check| check.equal)
+    let decoded = traces.into_iter().map(|traced| options.decode(traced)).collect::<Result<Vec<_>>>()?;
+    let is_good = |decoded: &DecodedTrace| {
+        let found = decoded.totals.packets > 0 && decoded.totals.errors.is_empty();
+        (found || options.allow_errors) && decoded.check.as_ref().is_none_or(|check| check.equal)
     };
-    let good = parts.iter().all(is_good);
+    let good = decoded.iter().all(is_good);
     output::print(|out| match options.json {
-        true => writeln!(out, "{}", options.json(parts)?),
-        false => options.print(&parts, out),
+        true => writeln!(out, "{}", options.json(&decoded)?),
+        false => options.print(&decoded, out),
     })?;
     Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// A trace that was decoded.
-struct Part {
-    task: Option<Task>,
+struct DecodedTrace {
+    /// The part of the recording that it is, if a recording's folder is decoded.
+    part: Option<IndexedPart>,
     cpu: Option<Cpu>,
     totals: Totals,
     check: Option<Check>,
@@ -103,12 +104,12 @@ struct FolderJson {
 #[derive(Serialize)]
 struct PartJson {
     #[serde(flatten)]
-    task: Task,
+    part: IndexedPart,
     #[serde(flatten)]
     totals: Json,
 }
 
-impl Options {
+impl DecodeOptions {
     /// Checks that the requested layer and source have a truth to compare with.
     fn can_check(&self) -> Result<()> {
         let layer = self.input.layer;
@@ -120,7 +121,7 @@ impl Options {
         Ok(())
     }
 
-    fn part(&self, traced: Traced) -> Result<Part> {
+    fn decode(&self, traced: Traced) -> Result<DecodedTrace> {
         let mut progress = Progress::stderr();
         let code = self.input.code(&traced)?;
         let trace = self.input.load(&traced, &mut progress)?;
@@ -148,48 +149,47 @@ impl Options {
                 }
                 false => None,
             };
-        Ok(Part { task: traced.task, cpu: config.cpu, totals, check })
+        Ok(DecodedTrace { part: traced.part, cpu: config.cpu, totals, check })
     }
 
-    fn json(&self, parts: Vec<Part>) -> io::Result<String> {
-        let json = |part: &Part| part.totals.json(self.input.layer, part.cpu, part.check.clone());
-        let sum = |field: fn(&Totals) -> u64| parts.iter().map(|part| field(&part.totals)).sum();
+    fn json(&self, traces: &[DecodedTrace]) -> io::Result<String> {
+        let json = |trace: &DecodedTrace| trace.totals.json(self.input.layer, trace.cpu, trace.check.clone());
+        let sum = |field: fn(&Totals) -> u64| traces.iter().map(|trace| field(&trace.totals)).sum();
+        let part_json =
+            |trace: &DecodedTrace| Some(PartJson { part: trace.part.clone()?, totals: json(trace) });
         let folder = FolderJson {
             bytes: sum(|totals| totals.bytes),
             packets: sum(|totals| totals.packets),
             instructions: sum(|totals| totals.instructions),
-            errors: parts.iter().map(|part| part.totals.errors.len()).sum(),
-            parts: parts
-                .iter()
-                .filter_map(|part| Some(PartJson { task: part.task.clone()?, totals: json(part) }))
-                .collect(),
+            errors: traces.iter().map(|trace| trace.totals.errors.len()).sum(),
+            parts: traces.iter().filter_map(part_json).collect(),
         };
-        Ok(match &parts[..] {
-            [part] if part.task.is_none() => serde_json::to_string(&json(part))?,
+        Ok(match traces {
+            [trace] if trace.part.is_none() => serde_json::to_string(&json(trace))?,
             _ => serde_json::to_string(&folder)?,
         })
     }
 
-    fn print(&self, parts: &[Part], out: &mut dyn Write) -> io::Result<()> {
-        for part in parts {
-            if let Some(task) = &part.task {
-                writeln!(out, "{}", task.title())?;
+    fn print(&self, traces: &[DecodedTrace], out: &mut dyn Write) -> io::Result<()> {
+        for trace in traces {
+            if let Some(part) = &trace.part {
+                writeln!(out, "{}", part.title())?;
             }
-            part.totals.print(self.input.layer, out)?;
-            if let Some(cpu) = part.cpu {
+            trace.totals.print(self.input.layer, out)?;
+            if let Some(cpu) = trace.cpu {
                 writeln!(out, "processor     {cpu}")?;
             }
-            if let Some(check) = &part.check {
+            if let Some(check) = &trace.check {
                 writeln!(out, "check         {check}")?;
             }
-            if part.task.is_some() {
+            if trace.part.is_some() {
                 writeln!(out)?;
             }
         }
-        if parts.iter().any(|part| part.task.is_some()) {
-            let instructions: u64 = parts.iter().map(|part| part.totals.instructions).sum();
-            let errors: usize = parts.iter().map(|part| part.totals.errors.len()).sum();
-            writeln!(out, "in all {}: {instructions} instructions, {errors} errors", parts.len())?;
+        if traces.iter().any(|trace| trace.part.is_some()) {
+            let instructions: u64 = traces.iter().map(|trace| trace.totals.instructions).sum();
+            let errors: usize = traces.iter().map(|trace| trace.totals.errors.len()).sum();
+            writeln!(out, "in all {}: {instructions} instructions, {errors} errors", traces.len())?;
         }
         Ok(())
     }
@@ -217,7 +217,7 @@ impl Options {
 /// Decodes a trace from its first PSB on, and hashes the instructions' addresses if `hash` is set.
 pub fn decode(
     trace: &[u8],
-    code: &Code,
+    code: &TracedCode,
     config: Config<'_>,
     layer: Layer,
     hash: bool,

@@ -9,7 +9,7 @@ use std::{fs, io, io::Write, path::PathBuf};
 
 /// The options of `pugmark ibs`.
 #[derive(Args, Clone, Debug)]
-pub struct Options {
+pub struct IbsOptions {
     /// Raw samples as in PERF_SAMPLE_RAW, one after the other: size, capabilities, registers
     file: PathBuf,
     /// The processor: FAMILY/MODEL; without it the first one that had the samples' capabilities
@@ -25,7 +25,7 @@ pub struct Options {
 /// # Errors
 /// If the file cannot be read, is not made of samples, or the output cannot be written. The samples before a bad one
 /// are printed.
-pub fn run(options: &Options) -> Result<()> {
+pub fn run(options: &IbsOptions) -> Result<()> {
     let name = options.file.display();
     let bytes = fs::read(&options.file).with_context(|| format!("{name}"))?;
     if bytes.is_empty() {
@@ -35,8 +35,8 @@ pub fn run(options: &Options) -> Result<()> {
     output::print(|to| {
         // A bad sample is reported after all samples before it are printed.
         match print(&bytes, options.cpu, options.json, to) {
-            Err(Failure::Write(error)) => return Err(error),
-            Err(Failure::Sample(error)) => result = Err(error),
+            Err(PrintError::Write(error)) => return Err(error),
+            Err(PrintError::Sample(error)) => result = Err(error),
             Ok(()) => {}
         }
         Ok(())
@@ -52,23 +52,23 @@ fn processor(text: &str) -> Result<(u8, u8)> {
 }
 
 /// Why printing stopped.
-enum Failure {
+enum PrintError {
     Write(io::Error),
     Sample(ibs::Error),
 }
 
-impl From<io::Error> for Failure {
+impl From<io::Error> for PrintError {
     fn from(error: io::Error) -> Self {
         Self::Write(error)
     }
 }
 
-fn print(bytes: &[u8], cpu: Option<(u8, u8)>, as_json: bool, to: &mut dyn Write) -> Result<(), Failure> {
+fn print(bytes: &[u8], cpu: Option<(u8, u8)>, as_json: bool, to: &mut dyn Write) -> Result<(), PrintError> {
     let mut records = Records::new(bytes);
     loop {
         let offset = records.offset();
         let Some(record) = records.next() else { return Ok(()) };
-        let record = record.map_err(Failure::Sample)?;
+        let record = record.map_err(PrintError::Sample)?;
         let guess = Part::by_caps(record.caps);
         let part = cpu.map_or(guess, |(family, model)| Part { family, model, caps: record.caps });
         let (kind, fields) = match record.sample(part) {
@@ -231,8 +231,8 @@ mod tests {
         let mut to = Vec::new();
         let result = match print(bytes, cpu, as_json, &mut to) {
             Ok(()) => Ok(()),
-            Err(Failure::Sample(error)) => Err(error.into()),
-            Err(Failure::Write(error)) => panic!("{error}"),
+            Err(PrintError::Sample(error)) => Err(error.into()),
+            Err(PrintError::Write(error)) => panic!("{error}"),
         };
         (String::from_utf8(to).unwrap(), result)
     }

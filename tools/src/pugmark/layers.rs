@@ -175,8 +175,8 @@ mod tests {
     fn every_layer_says_now_and_then_how_far_it_is() {
         let sections = [Section { base: 0x1000, bytes: CODE, space: AddressSpace::Any }];
         let (image, config) = (Image::new(&sections), Config::default());
-        type Layer<'a> = &'a dyn Fn(&[u8], &mut Progress) -> Totals;
-        let layers: [(&str, Layer<'_>); 5] = [
+        type CountLayer<'a> = &'a dyn Fn(&[u8], &mut Progress) -> Totals;
+        let layers: [(&str, CountLayer<'_>); 5] = [
             ("packets", &|trace, progress| packets(trace, config, progress)),
             ("events", &|trace, progress| events(trace, config, progress)),
             ("query", &|trace, progress| query(trace, config, progress)),

@@ -1,11 +1,11 @@
 //! `pugmark`: decodes traces to totals, and measures how fast.
 //!
 //! ```
-//! use pugmark_tools::pugmark::{code::Code, decode::{self, Layer}, progress::Progress};
+//! use pugmark_tools::pugmark::{code::TracedCode, decode::{self, Layer}, progress::Progress};
 //!
 //! // PSB, PSBEND, TSC
 //! let trace = b"\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x82\x02\x23\x19\x01\0\0\0\0\0\0";
-//! let code = Code::default();
+//! let code = TracedCode::default();
 //! let totals = decode::decode(trace, &code, Default::default(), Layer::Packets, false, &mut Progress::hidden());
 //! assert_eq!((totals.packets, totals.tsc_first), (3, Some(1)));
 //! ```

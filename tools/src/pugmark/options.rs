@@ -1,6 +1,8 @@
 //! The command-line options that the subcommands share.
 
-use super::{code::Code, decode::Layer, input, processor::Processor, progress::Progress, recording::Traced};
+use super::{
+    code::TracedCode, decode::Layer, input, processor::Processor, progress::Progress, recording::Traced,
+};
 use crate::number;
 use anyhow::{Context, Result, anyhow};
 use clap::Args;
@@ -45,8 +47,8 @@ impl Input {
     ///
     /// # Errors
     /// If a file cannot be read, or does not have the form it should have.
-    pub fn code(&self, traced: &Traced) -> Result<Code> {
-        let mut code = Code::default();
+    pub fn code(&self, traced: &Traced) -> Result<TracedCode> {
+        let mut code = TracedCode::default();
         if !self.is_code_given()
             && matches!(self.layer, Layer::Insns | Layer::Blocks)
             && let Some(image) = &traced.image

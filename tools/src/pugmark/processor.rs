@@ -40,8 +40,9 @@ pub struct Processor {
     #[arg(long, value_name = "FIRST-LAST", value_parser = values::range)]
     stop: Vec<RangeInclusive<u64>>,
     /// Whose reading of packets counts where readings differ: manual or libipt
-    #[arg(long, value_enum, value_name = "WHOSE", default_value_t = Reading::Manual, hide_possible_values = true)]
-    dialect: Reading,
+    #[arg(long, value_enum, value_name = "WHOSE", default_value_t = DialectArgument::Manual,
+        hide_possible_values = true)]
+    dialect: DialectArgument,
     /// Changes of RFLAGS.IF are events
     #[arg(long)]
     iflags: bool,
@@ -74,7 +75,7 @@ enum Erratum {
 
 /// `--dialect`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Reading {
+enum DialectArgument {
     Manual,
     Libipt,
 }
@@ -116,8 +117,8 @@ impl Processor {
             *place = AddressRange { kind, first: *range.start(), last: *range.end() };
         }
         config.dialect = match self.dialect {
-            Reading::Manual => Dialect::Manual,
-            Reading::Libipt => Dialect::Libipt,
+            DialectArgument::Manual => Dialect::Manual,
+            DialectArgument::Libipt => Dialect::Libipt,
         };
         let (iflags, ticks, keep_calibration) = (self.iflags, self.ticks, self.keep_calibration);
         config.flags = Flags { iflags, ticks, keep_calibration, ..Flags::NONE };
@@ -154,21 +155,21 @@ mod tests {
     use clap::Parser;
 
     #[derive(Parser)]
-    struct Cli {
+    struct ProcessorCli {
         #[command(flatten)]
         processor: Processor,
     }
 
     fn config(words: &str) -> Result<Config<'static>, String> {
-        let cli = Cli::try_parse_from(format!("pugmark {words}").split_whitespace());
+        let cli = ProcessorCli::try_parse_from(format!("pugmark {words}").split_whitespace());
         let config = cli.map_err(|error| error.to_string())?.processor.config(None);
         config.map_err(|error| format!("{error:#}"))
     }
 
     #[test]
     fn each_option_sets_its_field() {
-        type Field = fn(&Config<'_>) -> u64;
-        let rows: [(&str, Field, u64); 15] = [
+        type ConfigField = fn(&Config<'_>) -> u64;
+        let rows: [(&str, ConfigField, u64); 15] = [
             ("--cpu 6/0x5e/3", |config| config.cpu.map_or(0, |cpu| cpu.model.into()), 0x5e),
             ("--cpu skylake", |config| config.cpu.map_or(0, |cpu| cpu.model.into()), 0x5e),
             ("--cpu 6/94", |config| config.errata.skl168.into(), 1),
@@ -210,7 +211,7 @@ mod tests {
             Clocks { mtc_freq: 3, nom_freq: 35, cpuid_15h_eax: 2, cpuid_15h_ebx: 292, ..Clocks::default() };
         let recording = Description { cpu: Some(Cpu::intel(6, 94, 3)), clocks, ..Description::default() };
         let config = |words: &str| {
-            let cli = Cli::parse_from(format!("pugmark {words}").split_whitespace());
+            let cli = ProcessorCli::parse_from(format!("pugmark {words}").split_whitespace());
             let config = cli.processor.config(Some(&recording)).unwrap();
             (config.cpu.map(|cpu| cpu.model), config.errata.skl168, config.clocks)
         };

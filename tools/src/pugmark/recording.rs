@@ -18,13 +18,13 @@ pub struct Traced {
     pub image: Option<PathBuf>,
     /// The recording's description.
     pub description: Option<Description>,
-    /// The task that was traced; only known in a recording's folder.
-    pub task: Option<Task>,
+    /// The part of the recording that it is; only known in a recording's folder.
+    pub part: Option<IndexedPart>,
 }
 
 /// A part of a recording, as the recording's index lists it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Task {
+pub struct IndexedPart {
     /// The part's folder, relative to the recording's.
     pub dir: String,
     /// The task's number; 1 is the program's main thread.
@@ -46,7 +46,7 @@ pub struct Task {
 
 #[derive(Deserialize)]
 struct Index {
-    parts: Vec<Task>,
+    parts: Vec<IndexedPart>,
 }
 
 impl Traced {
@@ -62,7 +62,7 @@ impl Traced {
             None
         });
         let image = description.is_some().then(|| trace.with_file_name(IMAGE)).filter(|image| image.exists());
-        Self { trace: trace.into(), image, description, task: None }
+        Self { trace: trace.into(), image, description, part: None }
     }
 
     /// Returns the traces in a recording's folder.
@@ -70,15 +70,17 @@ impl Traced {
     /// # Errors
     /// If there are none, or the recording's index cannot be read.
     pub fn in_folder(folder: &Path) -> Result<Vec<Self>> {
-        let tasks = tasks(folder)?;
-        ensure!(!tasks.is_empty(), "{} is no recording: it has no {TRACE}", folder.display());
-        let of =
-            |task: Task| Self { task: Some(task.clone()), ..Self::file(&folder.join(task.dir).join(TRACE)) };
-        Ok(tasks.into_iter().map(of).collect())
+        let parts = parts(folder)?;
+        ensure!(!parts.is_empty(), "{} is no recording: it has no {TRACE}", folder.display());
+        let traced = |part: IndexedPart| {
+            let trace = folder.join(&part.dir).join(TRACE);
+            Self { part: Some(part), ..Self::file(&trace) }
+        };
+        Ok(parts.into_iter().map(traced).collect())
     }
 }
 
-impl Task {
+impl IndexedPart {
     /// Returns `task-2: worker (pid 12, tid 13), /usr/bin/x`, as far as these are known.
     #[must_use]
     pub fn title(&self) -> String {
@@ -97,7 +99,7 @@ impl Task {
 }
 
 /// Lists the parts by the index, or by the names of the folders if there is no index.
-fn tasks(folder: &Path) -> Result<Vec<Task>> {
+fn parts(folder: &Path) -> Result<Vec<IndexedPart>> {
     let file = folder.join(INDEX);
     let what = || format!("the recording's index {}", file.display());
     match fs::read(&file) {
@@ -105,7 +107,7 @@ fn tasks(folder: &Path) -> Result<Vec<Task>> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let mut dirs = vec![];
             collect(folder, "", &mut dirs);
-            Ok(dirs.into_iter().map(|dir| Task { dir, ..Task::default() }).collect())
+            Ok(dirs.into_iter().map(|dir| IndexedPart { dir, ..IndexedPart::default() }).collect())
         }
         Err(error) => Err(error).with_context(what),
     }
@@ -146,8 +148,8 @@ mod tests {
         }
         assert!(Traced::in_folder(&folder.join("none")).is_err());
         let dirs = |folder: &Path| -> Vec<String> {
-            let parts = Traced::in_folder(folder).unwrap();
-            parts.into_iter().map(|part| part.task.unwrap().dir).collect()
+            let traces = Traced::in_folder(folder).unwrap();
+            traces.into_iter().map(|traced| traced.part.unwrap().dir).collect()
         };
         assert_eq!(dirs(&folder), ["2", "10", "task-2/2", "task-10"]);
         fs::write(folder.join(TRACE), []).unwrap();
@@ -155,10 +157,10 @@ mod tests {
         let index =
             r#"{"parts": [{"dir": "task-10", "task": 10, "pid": 3, "tid": 4, "comm": "a", "exe": "/b"}]}"#;
         fs::write(folder.join(INDEX), index).unwrap();
-        let parts = Traced::in_folder(&folder).unwrap();
-        assert_eq!(parts.len(), 1);
-        assert_eq!(parts[0].trace, folder.join("task-10").join(TRACE));
-        assert_eq!(parts[0].task.as_ref().unwrap().title(), "task-10: a (pid 3, tid 4), /b");
+        let traces = Traced::in_folder(&folder).unwrap();
+        assert_eq!(traces.len(), 1);
+        assert_eq!(traces[0].trace, folder.join("task-10").join(TRACE));
+        assert_eq!(traces[0].part.as_ref().unwrap().title(), "task-10: a (pid 3, tid 4), /b");
         fs::write(folder.join(INDEX), "{").unwrap();
         assert!(Traced::in_folder(&folder).is_err());
         fs::remove_dir_all(&folder).unwrap();

@@ -26,7 +26,7 @@ pub struct Totals {
     /// Blocks.
     pub blocks: u64,
     /// The errors. After each error the layer continued at the next PSB, or with the next record.
-    pub errors: Vec<Problem>,
+    pub errors: Vec<TraceError>,
     /// The hash of the instructions' addresses, if it was requested and the layer returns instructions.
     pub hash: Option<AddressHash>,
     /// The value of the first TSC packet.
@@ -37,7 +37,7 @@ pub struct Totals {
 
 /// An error in a trace.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Problem {
+pub struct TraceError {
     /// The offset of the packet or record.
     pub offset: u64,
     /// The address of the instruction, if the error is about one.
@@ -63,7 +63,7 @@ fn advice(kind: ErrorKind) -> &'static str {
     }
 }
 
-impl From<Error> for Problem {
+impl From<Error> for TraceError {
     fn from(error: Error) -> Self {
         let Error { offset, kind, .. } = error;
         Self { offset, address: kind.ip(), text: kind.to_string(), erratum: None, advice: advice(kind) }
@@ -71,7 +71,7 @@ impl From<Error> for Problem {
 }
 
 /// Converts an error in a record, given with the size of a record in bytes.
-impl From<(bts::Error, usize)> for Problem {
+impl From<(bts::Error, usize)> for TraceError {
     fn from((error, size): (bts::Error, usize)) -> Self {
         let offset = error.index.saturating_mul(size as u64);
         let advice =
@@ -92,7 +92,7 @@ pub(super) struct Json {
     indirect_branches: u64,
     instructions: u64,
     blocks: u64,
-    errors: Vec<Problem>,
+    errors: Vec<TraceError>,
     /// What the user can do about the errors.
     advice: Vec<&'static str>,
     hash: Option<String>,
@@ -195,7 +195,7 @@ mod tests {
     #[test]
     fn each_advice_is_given_once_in_the_order_of_the_errors() {
         let problem =
-            |advice| Problem { offset: 0, address: None, text: String::new(), erratum: None, advice };
+            |advice| TraceError { offset: 0, address: None, text: String::new(), erratum: None, advice };
         let errors = ["first", "second", "first", "second"].map(problem).to_vec();
         assert_eq!(Totals { errors, ..Totals::default() }.advice(), ["first", "second"]);
         assert!(Totals::default().advice().is_empty());

@@ -13,7 +13,7 @@ const PAGE_BYTES: usize = PAGE as usize;
 /// A later snapshot may replace an earlier one as long as no executed instruction differs. If one differs, no single
 /// image can explain the trace.
 #[derive(Debug, Default)]
-pub(super) struct Code {
+pub(super) struct CodeSnapshots {
     /// By page number.
     pages: HashMap<u64, Box<Page>>,
     /// The executable mappings at the last refresh.
@@ -35,12 +35,12 @@ pub(super) struct Changed;
 
 /// Up to 15 bytes at an address: as many as an instruction can have.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Bytes {
+pub(super) struct FetchedBytes {
     bytes: [u8; insn::MAX_LEN],
     len: usize,
 }
 
-impl Bytes {
+impl FetchedBytes {
     /// Returns the bytes.
     pub(super) fn as_slice(&self) -> &[u8] {
         &self.bytes[..self.len]
@@ -50,7 +50,7 @@ impl Bytes {
 /// Reads memory at an address and returns the number of bytes that could be read.
 pub(super) type Read<'a> = &'a dyn Fn(u64, &mut [u8]) -> usize;
 
-impl Code {
+impl CodeSnapshots {
     /// Takes snapshots of the executable mappings that are new since the last call. After [`Changed`] the snapshots
     /// are as before.
     pub(super) fn refresh(&mut self, mappings: &[Mapping], read: Read<'_>) -> Result<(), Changed> {
@@ -79,10 +79,10 @@ impl Code {
 
     /// Returns the bytes of the instruction at `ip`, which is about to be executed. They are empty if there is no
     /// snapshot of that page.
-    pub(super) fn fetch(&mut self, ip: u64, mode: ExecMode, read: Read<'_>) -> Result<Bytes, Changed> {
+    pub(super) fn fetch(&mut self, ip: u64, mode: ExecMode, read: Read<'_>) -> Result<FetchedBytes, Changed> {
         let bytes = self.peek(ip);
         if self.pages.get(&(ip / PAGE)).is_some_and(|page| page.volatile) {
-            let mut now = Bytes::default();
+            let mut now = FetchedBytes::default();
             now.len = read(ip, &mut now.bytes);
             if now.as_slice() != bytes.as_slice() {
                 self.read_again(ip / PAGE, read)?;
@@ -111,7 +111,7 @@ impl Code {
     }
 
     /// Marks the instruction at `ip` as executed.
-    fn executes(&mut self, ip: u64, mode: ExecMode) -> Bytes {
+    fn executes(&mut self, ip: u64, mode: ExecMode) -> FetchedBytes {
         let bytes = self.peek(ip);
         let len = insn::decode(bytes.as_slice(), mode, ip).map_or(0, |insn| insn.len);
         for at in ip..ip.saturating_add(u64::from(len)) {
@@ -125,8 +125,8 @@ impl Code {
         bytes
     }
 
-    fn peek(&self, ip: u64) -> Bytes {
-        let mut found = Bytes::default();
+    fn peek(&self, ip: u64) -> FetchedBytes {
+        let mut found = FetchedBytes::default();
         let within = (ip % PAGE) as usize;
         let Some(page) = self.pages.get(&(ip / PAGE)) else { return found };
         let here = &page.bytes[within..(within + insn::MAX_LEN).min(PAGE_BYTES)];
@@ -223,7 +223,7 @@ mod tests {
             (0x2003, Ok(())),
         ] {
             let mut bytes = across();
-            let mut code = Code::default();
+            let mut code = CodeSnapshots::default();
             code.refresh(&mappings(VOLATILE), &memory(&bytes)).unwrap();
             let fetched = code.fetch(0x1ffe, ExecMode::Bits64, &memory(&bytes)).unwrap();
             assert_eq!(fetched.as_slice(), &bytes[0xffe..0xffe + insn::MAX_LEN]);
@@ -243,7 +243,7 @@ mod tests {
     #[test]
     fn what_is_executed_again_is_noted_once_it_is_other_code() {
         let mut bytes = across();
-        let mut code = Code::default();
+        let mut code = CodeSnapshots::default();
         code.refresh(&mappings(VOLATILE), &memory(&bytes)).unwrap();
         code.fetch(0x1000, ExecMode::Bits64, &memory(&bytes)).unwrap();
         // Replace a NOP that was not executed by RET, and then by a NOP again.
@@ -256,7 +256,7 @@ mod tests {
     #[test]
     fn files_are_read_when_they_are_mapped_and_not_again() {
         let mut bytes = across();
-        let mut code = Code::default();
+        let mut code = CodeSnapshots::default();
         code.refresh(&mappings(LASTING), &memory(&bytes)).unwrap();
         let before = code.fetch(0x1ffe, ExecMode::Bits64, &memory(&bytes)).unwrap();
         bytes.fill(0xcc);
@@ -271,7 +271,7 @@ mod tests {
     #[test]
     fn only_whole_pages_that_can_be_executed_are_kept_and_adjacent_ones_are_one_piece() {
         let bytes = [across(), vec![0x91; 3 * PAGE_BYTES + 1]].concat();
-        let mut code = Code::default();
+        let mut code = CodeSnapshots::default();
         let lines = "1000-2000 r-xp 0 0:0 7 /x\n2000-3000 r--p 0 0:0 7 /x\n3000-4000 r-xp 0 0:0 7 /y\n\
             4000-5000 r-xp 0 0:0 7 /z\n5000-7000 r-xp 0 0:0 7 /cut";
         code.refresh(&mappings(lines), &memory(&bytes)).unwrap();

@@ -1,6 +1,6 @@
 //! The command line of `pugmark record`.
 
-use super::{Cause, Ending, Error, Options, Part, Range, record};
+use super::{Cause, Ending, Part, Range, RecordError, RecordOptions, record};
 use crate::output::tell;
 use anyhow::{Result, bail};
 use clap::{Args, builder::PossibleValuesParser};
@@ -14,7 +14,7 @@ use std::{
 
 /// The options of `pugmark record`.
 #[derive(Args, Clone, Debug)]
-pub struct Command {
+pub struct RecordCommand {
     /// The directory for trace.pt, image.json, code.bin, truth.json and recording.json
     #[arg(short, long, value_name = "DIR", default_value = "pugmark-record")]
     out: PathBuf,
@@ -69,7 +69,7 @@ const BY_SIGNAL: i32 = 128;
 ///
 /// # Errors
 /// If the program cannot be recorded, or nothing of it was traced. [`failure`] gives the exit status.
-pub fn run(command: &Command) -> Result<u8> {
+pub fn run(command: &RecordCommand) -> Result<u8> {
     let options = command.options();
     let bar = if io::stderr().is_terminal() { ProgressBar::new_spinner() } else { ProgressBar::hidden() };
     let style = ProgressStyle::with_template("recording {spinner} {human_pos} steps, {per_sec}, {msg}");
@@ -116,8 +116,8 @@ pub fn run(command: &Command) -> Result<u8> {
 #[must_use]
 pub fn failure(error: &anyhow::Error) -> u8 {
     match error.downcast_ref() {
-        Some(Error::Start { error, .. }) if error.kind() == io::ErrorKind::NotFound => NOT_FOUND,
-        Some(Error::Start { .. }) => NOT_EXECUTED,
+        Some(RecordError::Start { error, .. }) if error.kind() == io::ErrorKind::NotFound => NOT_FOUND,
+        Some(RecordError::Start { .. }) => NOT_EXECUTED,
         _ => FAILED,
     }
 }
@@ -131,10 +131,10 @@ fn status(ending: Ending) -> u8 {
     status as u8
 }
 
-impl Command {
-    fn options(&self) -> Options {
-        let plain = Options::new(self.program.iter().cloned());
-        Options {
+impl RecordCommand {
+    fn options(&self) -> RecordOptions {
+        let plain = RecordOptions::new(self.program.iter().cloned());
+        RecordOptions {
             out: self.out.clone(),
             profile: IntelProfile::by_name(&self.profile).unwrap_or(plain.profile),
             tsc: self.tsc,
@@ -174,15 +174,15 @@ mod tests {
     use clap::Parser;
 
     #[derive(Parser)]
-    struct Cli {
+    struct RecordCli {
         #[command(flatten)]
-        command: Command,
+        command: RecordCommand,
     }
 
     #[test]
     fn options_stand_before_the_program_and_its_own_behind() {
         let words = "record --profile icelake --tsc --mtc --cyc=4 --filter main --limit 5 -- ls --aslr";
-        let options = Cli::parse_from(words.split(' ')).command.options();
+        let options = RecordCli::parse_from(words.split(' ')).command.options();
         assert_eq!(
             (options.profile.name, options.tsc, options.mtc, options.cyc),
             ("icelake", true, Some(3), Some(4))
@@ -193,7 +193,7 @@ mod tests {
         for refused in
             ["record", "record --", "record --profile 8086 -- ls", "record --mtc=16 -- ls", "record ls"]
         {
-            assert!(Cli::try_parse_from(refused.split(' ')).is_err(), "{refused}");
+            assert!(RecordCli::try_parse_from(refused.split(' ')).is_err(), "{refused}");
         }
     }
 }

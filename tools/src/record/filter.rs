@@ -7,12 +7,12 @@ use std::{fs, str::FromStr};
 /// A range of addresses that is traced.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Range {
-    first: Place,
-    last: Place,
+    first: Bound,
+    last: Bound,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Place {
+enum Bound {
     Address(u64),
     Symbol(String),
 }
@@ -25,14 +25,14 @@ impl FromStr for Range {
     fn from_str(text: &str) -> Result<Self, BadRange> {
         let bad = || BadRange { text: text.into() };
         let place = |name: &str| match name.strip_prefix("0x") {
-            Some(digits) => u64::from_str_radix(digits, 16).map(Place::Address).map_err(|_| bad()),
+            Some(digits) => u64::from_str_radix(digits, 16).map(Bound::Address).map_err(|_| bad()),
             None if name.is_empty() => Err(bad()),
-            None => Ok(Place::Symbol(name.into())),
+            None => Ok(Bound::Symbol(name.into())),
         };
         let (first, last) = text.split_once('-').unwrap_or((text, text));
         let range = Self { first: place(first)?, last: place(last)? };
         match (&range.first, &range.last) {
-            (Place::Address(first), Place::Address(last)) if last < first => Err(bad()),
+            (Bound::Address(first), Bound::Address(last)) if last < first => Err(bad()),
             _ => Ok(range),
         }
     }
@@ -57,12 +57,12 @@ impl Range {
     /// Returns the first and the last address, if all named functions are in files that are mapped.
     pub(super) fn resolve(&self, symbols: &Symbols) -> Option<(u64, u64)> {
         let first = match &self.first {
-            Place::Address(address) => *address,
-            Place::Symbol(name) => symbols.find(name)?.0,
+            Bound::Address(address) => *address,
+            Bound::Symbol(name) => symbols.find(name)?.0,
         };
         let last = match &self.last {
-            Place::Address(address) => *address,
-            Place::Symbol(name) => symbols.find(name)?.1,
+            Bound::Address(address) => *address,
+            Bound::Symbol(name) => symbols.find(name)?.1,
         };
         (first <= last).then_some((first, last))
     }
@@ -123,8 +123,8 @@ mod tests {
 
     #[test]
     fn reads_ranges_by_number_and_by_name() {
-        let address = Place::Address;
-        let symbol = |name: &str| Place::Symbol(name.into());
+        let address = Bound::Address;
+        let symbol = |name: &str| Bound::Symbol(name.into());
         for (text, first, last) in [
             ("0x1000-0x1fff", address(0x1000), address(0x1fff)),
             ("main", symbol("main"), symbol("main")),

@@ -1,7 +1,7 @@
 //! The tracing hardware that watches the program: the model, which is programmed through MSRs as a driver would do it,
 //! and memory for its output.
 
-use super::{Error, Options};
+use super::{RecordError, RecordOptions};
 use pugmark_decoder_core::hash::AddressHash;
 use pugmark_model::intel::{IntelProcessor, IntelSettings};
 use pugmark_model::{Context, Delivery, DeliveryKind, ExecMode, FlatMemory, Processor as _, Retired};
@@ -72,11 +72,11 @@ pub(super) struct Hardware<W> {
 impl<W: Write> Hardware<W> {
     /// Turns tracing on, in the kernel. `ranges` are the inclusive ranges of addresses to trace; none means all.
     pub(super) fn start(
-        options: &Options,
+        options: &RecordOptions,
         ranges: &[(u64, u64)],
         clock: Clock,
         trace: W,
-    ) -> Result<Self, Error> {
+    ) -> Result<Self, RecordError> {
         let settings = IntelSettings { long_tnt: options.long_tnt, ..IntelSettings::default() };
         let mut hardware = Self {
             processor: Box::new(IntelProcessor::new(options.profile, settings)),
@@ -136,7 +136,12 @@ impl<W: Write> Hardware<W> {
 
     /// Reports that an instruction of the program retired. If the program was in the kernel, it returns to this
     /// instruction first.
-    pub(super) fn retire(&mut self, before: (u64, ExecMode), after: Next, bytes: &[u8]) -> Result<(), Error> {
+    pub(super) fn retire(
+        &mut self,
+        before: (u64, ExecMode),
+        after: Next,
+        bytes: &[u8],
+    ) -> Result<(), RecordError> {
         self.enter(before)?;
         if self.processor.read_msr(msr::STATUS).is_ok_and(|status| status & self.enables == self.enables) {
             self.truth.add(before.0);
@@ -157,7 +162,7 @@ impl<W: Write> Hardware<W> {
         kind: DeliveryKind,
         vector: u8,
         at: (u64, ExecMode),
-    ) -> Result<(), Error> {
+    ) -> Result<(), RecordError> {
         self.enter(at)?;
         self.in_kernel = true;
         self.pass(1);
@@ -169,7 +174,7 @@ impl<W: Write> Hardware<W> {
 
     /// Turns tracing off. Unless the program is in the kernel, an interrupt before the instruction at `at` takes it
     /// there first.
-    pub(super) fn finish(&mut self, at: (u64, ExecMode)) -> Result<(), Error> {
+    pub(super) fn finish(&mut self, at: (u64, ExecMode)) -> Result<(), RecordError> {
         if !self.in_kernel {
             self.deliver(DeliveryKind::Interrupt, PERFMON_VECTOR, at)?;
         }
@@ -178,11 +183,11 @@ impl<W: Write> Hardware<W> {
         let violations = self.processor.violations();
         assert!(status & FAILED == 0 && violations.writes_outside_memory == 0, "the output is set up right");
         self.fetch()?;
-        self.trace.flush().map_err(Error::Write)
+        self.trace.flush().map_err(RecordError::Write)
     }
 
     /// Returns from the kernel, if the program is there.
-    fn enter(&mut self, (ip, mode): (u64, ExecMode)) -> Result<(), Error> {
+    fn enter(&mut self, (ip, mode): (u64, ExecMode)) -> Result<(), RecordError> {
         if !std::mem::take(&mut self.in_kernel) {
             return Ok(());
         }
@@ -190,20 +195,20 @@ impl<W: Write> Hardware<W> {
         self.instruction(KERNEL, user(ip, mode), SYSRET)
     }
 
-    fn instruction(&mut self, before: Context, after: Context, bytes: &[u8]) -> Result<(), Error> {
+    fn instruction(&mut self, before: Context, after: Context, bytes: &[u8]) -> Result<(), RecordError> {
         let retired = Retired { before, after, bytes, tsc: self.tsc(), operand: 0 };
         self.processor.retire(&retired, &mut memory(&mut self.ram));
         self.settle()
     }
 
-    fn write_msr(&mut self, number: u32, value: u64) -> Result<(), Error> {
+    fn write_msr(&mut self, number: u32, value: u64) -> Result<(), RecordError> {
         let after = Context { ip: KERNEL.ip + WRMSR.len() as u64, ..KERNEL };
         let at = Retired { before: KERNEL, after, bytes: WRMSR, tsc: self.tsc(), operand: 0 };
         let written = self.processor.write_msr(number, value, &at, &mut memory(&mut self.ram));
-        written.map_err(|_| Error::Refused { msr: number, value })
+        written.map_err(|_| RecordError::Refused { msr: number, value })
     }
 
-    fn settle(&mut self) -> Result<(), Error> {
+    fn settle(&mut self) -> Result<(), RecordError> {
         self.until_fetch -= 1;
         if self.until_fetch == 0 {
             self.fetch()?;
@@ -212,7 +217,7 @@ impl<W: Write> Hardware<W> {
     }
 
     /// Moves the new output from the buffer to the trace.
-    fn fetch(&mut self) -> Result<(), Error> {
+    fn fetch(&mut self) -> Result<(), RecordError> {
         self.until_fetch = FETCH_EVERY;
         let end = self.processor.read_msr(msr::OUTPUT_MASK_PTRS).unwrap_or_default() >> 32;
         let buffer = &self.ram[(BUFFER - RAM) as usize..];
@@ -220,7 +225,7 @@ impl<W: Write> Hardware<W> {
         let pieces =
             if end < fetched { [&buffer[fetched..], &buffer[..end]] } else { [&buffer[fetched..end], &[]] };
         for piece in pieces {
-            self.trace.write_all(piece).map_err(Error::Write)?;
+            self.trace.write_all(piece).map_err(RecordError::Write)?;
             self.bytes += piece.len() as u64;
         }
         self.fetched = end as u64;
@@ -261,13 +266,16 @@ mod tests {
     /// A jump to the next instruction.
     const JMP: &[u8] = &[0xeb, 0];
 
-    fn options(profile: &str) -> Options {
-        Options { profile: IntelProfile::by_name(profile).expect(profile), ..Options::new(["true"]) }
+    fn options(profile: &str) -> RecordOptions {
+        RecordOptions {
+            profile: IntelProfile::by_name(profile).expect(profile),
+            ..RecordOptions::new(["true"])
+        }
     }
 
     /// Returns the trace that `make` produces, and its truth: the number and hash of the traced instructions.
     fn traced(
-        options: &Options,
+        options: &RecordOptions,
         ranges: &[(u64, u64)],
         make: impl FnOnce(&mut Hardware<&mut Vec<u8>>),
     ) -> (Vec<u8>, AddressHash) {
@@ -354,7 +362,7 @@ mod tests {
         ] {
             let plain = options(profile);
             let range = || "0x1-0x2".parse().unwrap();
-            let options = Options { ranges: ranges.iter().map(|_| range()).collect(), ..plain };
+            let options = RecordOptions { ranges: ranges.iter().map(|_| range()).collect(), ..plain };
             let (_, truth) = traced(&options, ranges, |hardware| {
                 // Jumps, because tracing starts only at a branch into a range.
                 for at in (AT..AT + 8).step_by(2) {

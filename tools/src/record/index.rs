@@ -1,6 +1,6 @@
 //! Writes `recording.json`: which task ran which program, and how the recording ended.
 
-use super::{Cause, Ending, Error, Options, Part, part};
+use super::{Cause, Ending, Part, RecordError, RecordOptions, part};
 use serde_json::{Value, json};
 use std::{path::Path, time::SystemTime};
 
@@ -9,10 +9,10 @@ pub(super) const INDEX: &str = "recording.json";
 
 /// Writes the index of a recording that began at `begun`.
 pub(super) fn write(
-    options: &Options,
+    options: &RecordOptions,
     begun: SystemTime,
     (parts, ending, cause): (&[Part], Ending, Cause),
-) -> Result<(), Error> {
+) -> Result<(), RecordError> {
     let unix = begun.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let (how, number) = match ending {
         Ending::Exit(status) => ("exit", status),

@@ -63,8 +63,8 @@ mod tests {
     #[test]
     fn reads_lines_of_every_kind() {
         // The line; then start, end, executable, volatile, offset, name.
-        type Row = (&'static str, u64, u64, bool, bool, u64, &'static str);
-        let rows: [Row; 6] = [
+        type MapsRow = (&'static str, u64, u64, bool, bool, u64, &'static str);
+        let rows: [MapsRow; 6] = [
             (
                 "555555558000-55555556c000 r-xp 00004000 fe:00 4201                       /usr/bin/a b",
                 0x5555_5555_8000,

@@ -6,12 +6,12 @@
 //! the trace.
 //!
 //! ```no_run
-//! use pugmark_tools::record::{Options, record};
+//! use pugmark_tools::record::{RecordOptions, record};
 //!
-//! let options = Options { out: "hello".into(), ..Options::new(["echo", "hello"]) };
+//! let options = RecordOptions { out: "hello".into(), ..RecordOptions::new(["echo", "hello"]) };
 //! let recording = record(&options, &mut |_| {})?;
 //! println!("{} instructions", recording.parts[0].truth.count());
-//! # Ok::<(), pugmark_tools::record::Error>(())
+//! # Ok::<(), pugmark_tools::record::RecordError>(())
 //! ```
 //!
 //! # What is traced
@@ -63,7 +63,7 @@ mod tracee;
 mod who;
 
 pub use filter::{BadRange, Range};
-pub use options::Options;
+pub use options::RecordOptions;
 pub use part::Part;
 pub use tracee::Ending;
 pub use who::Who;
@@ -111,7 +111,7 @@ impl fmt::Display for Cause {
 
 /// The progress of a recording.
 #[derive(Clone, Copy, Debug)]
-pub struct Progress {
+pub struct RecordProgress {
     /// Steps made so far.
     pub steps: u64,
     /// The number of bytes of trace in the parts that are being recorded.
@@ -126,13 +126,16 @@ pub struct Progress {
 /// # Errors
 /// If the program cannot be run or stepped, the files cannot be written, or the processor of the profile lacks
 /// something that the options need.
-pub fn record(options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<Recording, Error> {
+pub fn record(
+    options: &RecordOptions,
+    progress: &mut dyn FnMut(RecordProgress),
+) -> Result<Recording, RecordError> {
     recorder::Recorder::start(options)?.run(progress)
 }
 
 /// Why recording failed.
 #[derive(Debug)]
-pub enum Error {
+pub enum RecordError {
     /// This process cannot be prepared for recording.
     Prepare(io::Error),
     /// The program cannot be started.
@@ -179,14 +182,14 @@ pub enum Error {
     },
 }
 
-impl Error {
+impl RecordError {
     /// Returns whether the task no longer exists because it was killed. The next wait then reports its end.
     fn is_of_the_killed(&self) -> bool {
         matches!(self, Self::Step { error, .. } if error.raw_os_error() == Some(libc::ESRCH))
     }
 }
 
-impl fmt::Display for Error {
+impl fmt::Display for RecordError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             // The system's message is the error's source.
@@ -211,7 +214,7 @@ impl fmt::Display for Error {
     }
 }
 
-impl std::error::Error for Error {
+impl std::error::Error for RecordError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Self::Start { error, .. } | Self::Step { error, .. } | Self::File { error, .. } => Some(error),

@@ -7,7 +7,7 @@ use std::{ffi::OsString, path::PathBuf};
 
 /// What to record and how.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct RecordOptions {
     /// The program's name and its arguments.
     pub program: Vec<OsString>,
     /// The directory for the files; it is created if it does not exist.
@@ -40,7 +40,7 @@ pub struct Options {
     pub signals: bool,
 }
 
-impl Options {
+impl RecordOptions {
     /// Returns the options to trace the whole program on a Skylake, without timing packets, into the directory
     /// `pugmark-record`.
     pub fn new<S: Into<OsString>>(program: impl IntoIterator<Item = S>) -> Self {
@@ -97,19 +97,19 @@ mod tests {
 
     #[test]
     fn every_option_is_its_bits() {
-        let plain = Options::new(["true"]);
+        let plain = RecordOptions::new(["true"]);
         let range: Range = "0x1000-0x1fff".parse().expect("a range");
         let rows = [
             (plain.clone(), 0x2109),
-            (Options { tsc: true, ..plain.clone() }, 0x2509),
-            (Options { mtc: Some(3), ..plain.clone() }, 0xe309),
-            (Options { cyc: Some(1), ..plain.clone() }, 0x8_210b),
-            (Options { psb: 2, ..plain.clone() }, 0x200_2109),
+            (RecordOptions { tsc: true, ..plain.clone() }, 0x2509),
+            (RecordOptions { mtc: Some(3), ..plain.clone() }, 0xe309),
+            (RecordOptions { cyc: Some(1), ..plain.clone() }, 0x8_210b),
+            (RecordOptions { psb: 2, ..plain.clone() }, 0x200_2109),
             // Bits above a field's width are dropped.
-            (Options { mtc: Some(0x1f), cyc: Some(0x1f), psb: 0x1f, ..plain.clone() }, 0xf7b_e30b),
-            (Options { ret_compression: false, ..plain.clone() }, 0x2909),
-            (Options { long_tnt: true, ..plain.clone() }, 0x2109),
-            (Options { ranges: vec![range.clone(), range], ..plain }, 0x11_0000_2109),
+            (RecordOptions { mtc: Some(0x1f), cyc: Some(0x1f), psb: 0x1f, ..plain.clone() }, 0xf7b_e30b),
+            (RecordOptions { ret_compression: false, ..plain.clone() }, 0x2909),
+            (RecordOptions { long_tnt: true, ..plain.clone() }, 0x2109),
+            (RecordOptions { ranges: vec![range.clone(), range], ..plain }, 0x11_0000_2109),
         ];
         for (options, expected) in rows {
             assert_eq!(options.ctl(), expected, "{options:?}");

@@ -1,7 +1,7 @@
 //! One part of a recording, and its files.
 
 use super::{
-    Cause, Error, Options, Who,
+    Cause, RecordError, RecordOptions, Who,
     hardware::{Clock, Hardware},
     index,
 };
@@ -53,16 +53,16 @@ pub(super) struct Open {
 impl Open {
     /// Begins a part.
     pub(super) fn begin(
-        options: &Options,
-        place: Place,
+        options: &RecordOptions,
+        place: PartNumber,
         (program, who): (String, Who),
         ranges: Vec<(u64, u64)>,
         clock: Clock,
-    ) -> Result<Self, Error> {
+    ) -> Result<Self, RecordError> {
         let dir = place.directory(&options.out);
-        fs::create_dir_all(&dir).map_err(|error| Error::File { path: dir.clone(), error })?;
+        fs::create_dir_all(&dir).map_err(|error| RecordError::File { path: dir.clone(), error })?;
         let path = dir.join(TRACE);
-        let file = File::create(&path).map_err(|error| Error::File { path, error })?;
+        let file = File::create(&path).map_err(|error| RecordError::File { path, error })?;
         let tsc_first = clock.get();
         let hardware = Hardware::start(options, &ranges, clock, BufWriter::new(file))?;
         Ok(Self { task: place.task, dir, program, who, tsc_first, ranges, hardware })
@@ -72,11 +72,11 @@ impl Open {
     /// at `at`.
     pub(super) fn end(
         mut self,
-        options: &Options,
+        options: &RecordOptions,
         cause: Cause,
         at: (u64, ExecMode),
         sections: &[(u64, Vec<u8>)],
-    ) -> Result<Part, Error> {
+    ) -> Result<Part, RecordError> {
         self.hardware.finish(at)?;
         let part = Part {
             truth: self.hardware.truth(),
@@ -128,14 +128,14 @@ impl Open {
 
 /// The position of a part in its recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct PartNumber {
     /// The task's number, from 1.
     pub(super) task: u32,
     /// The part's number among those of its task, from 1.
     pub(super) number: usize,
 }
 
-impl Place {
+impl PartNumber {
     fn directory(self, out: &Path) -> PathBuf {
         let task = if self.task == 1 { out.into() } else { out.join(format!("{TASK}{}", self.task)) };
         if self.number == 1 { task } else { task.join(self.number.to_string()) }
@@ -149,7 +149,7 @@ pub(super) fn remove_parts(out: &Path) {
     let names = fs::read_dir(out).into_iter().flatten().filter_map(Result::ok).map(|entry| entry.file_name());
     let others = names.filter_map(|name| name.to_str()?.strip_prefix(TASK)?.parse().ok());
     for task in others.chain([1]) {
-        let place = |number| Place { task, number }.directory(out);
+        let place = |number| PartNumber { task, number }.directory(out);
         let parts: Vec<_> = (1..).map(place).take_while(|dir| dir.join(TRACE).exists()).collect();
         // A file that cannot be removed is overwritten, or stays.
         for dir in parts.iter().rev() {
@@ -174,14 +174,14 @@ pub(super) fn write(
     dir: &Path,
     name: &str,
     fill: impl FnOnce(&mut dyn Write) -> io::Result<()>,
-) -> Result<(), Error> {
+) -> Result<(), RecordError> {
     let path = dir.join(name);
     let filled = File::create(&path).and_then(|file| {
         let mut out = BufWriter::new(file);
         fill(&mut out)?;
         out.flush()
     });
-    filled.map_err(|error| Error::File { path, error })
+    filled.map_err(|error| RecordError::File { path, error })
 }
 
 #[cfg(test)]
@@ -228,7 +228,7 @@ mod tests {
             (2, 2, "out/task-2/2"),
             (3, 10, "out/task-3/10"),
         ] {
-            assert_eq!(Place { task, number }.directory(Path::new("out")), Path::new(dir));
+            assert_eq!(PartNumber { task, number }.directory(Path::new("out")), Path::new(dir));
         }
     }
 }

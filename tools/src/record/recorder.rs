@@ -1,7 +1,7 @@
 //! Steps the program with its threads and children: waits for a task to stop, then starts its next step.
 
 use super::{
-    Cause, Ending, Error, Options, Part, Progress, Recording,
+    Cause, Ending, Part, RecordError, RecordOptions, RecordProgress, Recording,
     hardware::{self, Clock},
     index, part,
     signals::Signals,
@@ -18,7 +18,7 @@ use std::{
 
 /// A program while it is recorded.
 pub(super) struct Recorder<'a> {
-    options: &'a Options,
+    options: &'a RecordOptions,
     tasks: HashMap<pid_t, Task<'a>>,
     /// The first stops of tasks whose parent has not been reported to have started them yet.
     early: HashMap<pid_t, Stop>,
@@ -42,18 +42,18 @@ pub(super) struct Recorder<'a> {
 const PROGRESS_EVERY: u64 = 4096;
 
 impl<'a> Recorder<'a> {
-    pub(super) fn start(options: &'a Options) -> Result<Self, Error> {
+    pub(super) fn start(options: &'a RecordOptions) -> Result<Self, RecordError> {
         let most = options.profile.address_ranges;
         if options.ranges.len() > most as usize {
-            return Err(Error::Ranges { most, wanted: options.ranges.len() });
+            return Err(RecordError::Ranges { most, wanted: options.ranges.len() });
         }
         let program =
             options.program.first().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-        let cpu = OneCpu::new().map_err(Error::Prepare)?;
+        let cpu = OneCpu::new().map_err(RecordError::Prepare)?;
         let tracee = Tracee::start(&options.program, options.aslr, options.follow)
-            .map_err(|error| Error::Start { program, error })?;
+            .map_err(|error| RecordError::Start { program, error })?;
         // Only now, so that the program has started with the signal actions from before.
-        let signals = options.signals.then(Signals::new).transpose().map_err(Error::Prepare)?;
+        let signals = options.signals.then(Signals::new).transpose().map_err(RecordError::Prepare)?;
         part::remove_parts(&options.out);
         let main = tracee.pid;
         let mut recorder = Self {
@@ -75,7 +75,7 @@ impl<'a> Recorder<'a> {
         Ok(recorder)
     }
 
-    pub(super) fn run(mut self, progress: &mut dyn FnMut(Progress)) -> Result<Recording, Error> {
+    pub(super) fn run(mut self, progress: &mut dyn FnMut(RecordProgress)) -> Result<Recording, RecordError> {
         let mut steps = 0;
         self.go_on(self.main)?;
         let ending = loop {
@@ -84,7 +84,7 @@ impl<'a> Recorder<'a> {
             {
                 break ending;
             }
-            let stopped = wait_any().map_err(|error| Error::Step { ip: 0, error })?;
+            let stopped = wait_any().map_err(|error| RecordError::Step { ip: 0, error })?;
             if let Some(signal) = self.signals.as_ref().and_then(Signals::take) {
                 self.signalled(signal)?;
             }
@@ -93,7 +93,7 @@ impl<'a> Recorder<'a> {
             steps += 1;
             if steps % PROGRESS_EVERY == 0 {
                 let bytes = self.tasks.values().map(Task::bytes).sum();
-                progress(Progress { steps, bytes, tasks: self.tasks.len() });
+                progress(RecordProgress { steps, bytes, tasks: self.tasks.len() });
             }
         };
         self.parts.sort_by_key(|part| part.task);
@@ -103,7 +103,7 @@ impl<'a> Recorder<'a> {
     }
 
     /// Handles that a task has stopped or ended.
-    fn stopped(&mut self, pid: pid_t, stop: Stop) -> Result<(), Error> {
+    fn stopped(&mut self, pid: pid_t, stop: Stop) -> Result<(), RecordError> {
         if !self.tasks.contains_key(&pid) {
             match stop {
                 Stop::Over(ending) if pid == self.main => self.ending = Some(ending),
@@ -136,14 +136,14 @@ impl<'a> Recorder<'a> {
     }
 
     /// Starts the next step of a task that has stopped, or detaches it.
-    fn go_on(&mut self, pid: pid_t) -> Result<(), Error> {
+    fn go_on(&mut self, pid: pid_t) -> Result<(), RecordError> {
         loop {
             if self.released.is_none() && self.limit_reached() {
                 self.release(Cause::Limit)?;
             }
             if self.released.is_some() {
                 self.on(pid, |task| {
-                    task.tracee.detach(task.signal).map_err(|error| Error::Step { ip: 0, error })
+                    task.tracee.detach(task.signal).map_err(|error| RecordError::Step { ip: 0, error })
                 })?;
                 self.remove(pid);
                 return Ok(());
@@ -155,13 +155,13 @@ impl<'a> Recorder<'a> {
     }
 
     /// Ends all tracing.
-    fn release(&mut self, cause: Cause) -> Result<(), Error> {
+    fn release(&mut self, cause: Cause) -> Result<(), RecordError> {
         self.released = Some(cause);
         self.tasks.values_mut().try_for_each(|task| task.finish(cause))
     }
 
     /// Handles a signal that asks this process to end: ends the recording and passes the signal to the program.
-    fn signalled(&mut self, signal: c_int) -> Result<(), Error> {
+    fn signalled(&mut self, signal: c_int) -> Result<(), RecordError> {
         let mut processes: HashSet<pid_t> = self.tasks.values().map(|task| task.process).collect();
         if self.ending.is_none() {
             processes.insert(self.main);
@@ -183,8 +183,8 @@ impl<'a> Recorder<'a> {
     }
 
     /// Handles that `parent` has started a task, which stops before its first instruction.
-    fn begin(&mut self, parent: pid_t, pid: pid_t, shares_memory: bool) -> Result<(), Error> {
-        let begun = |error| Error::Step { ip: 0, error };
+    fn begin(&mut self, parent: pid_t, pid: pid_t, shares_memory: bool) -> Result<(), RecordError> {
+        let begun = |error| RecordError::Step { ip: 0, error };
         let Ok(tracee) = Tracee::begun(pid) else {
             // It was killed in the meantime.
             return Ok(());
@@ -224,9 +224,10 @@ impl<'a> Recorder<'a> {
 
     /// Handles that a task executes another program: all other tasks of its process have ended, and it now has the
     /// number of the process's first thread.
-    fn take_place(&mut self, pid: pid_t) -> Result<(), Error> {
-        let message =
-            self.on(pid, |task| task.tracee.event_message().map_err(|error| Error::Step { ip: 0, error }))?;
+    fn take_place(&mut self, pid: pid_t) -> Result<(), RecordError> {
+        let message = self.on(pid, |task| {
+            task.tracee.event_message().map_err(|error| RecordError::Step { ip: 0, error })
+        })?;
         let Some(former) = message.filter(|former| *former != pid) else { return Ok(()) };
         let Some(mut task) = self.tasks.remove(&former) else { return Ok(()) };
         self.on(pid, |task| task.finish(Cause::Over))?;
@@ -244,7 +245,7 @@ impl<'a> Recorder<'a> {
         }
     }
 
-    fn add(&mut self, tracee: Tracee, space: u32) -> Result<(), Error> {
+    fn add(&mut self, tracee: Tracee, space: u32) -> Result<(), RecordError> {
         self.begun += 1;
         let pid = tracee.pid;
         let task = Task::new(self.options, self.begun, space, self.clock.clone(), tracee)?;
@@ -263,8 +264,8 @@ impl<'a> Recorder<'a> {
     fn on<T>(
         &mut self,
         pid: pid_t,
-        act: impl FnOnce(&mut Task<'a>) -> Result<T, Error>,
-    ) -> Result<Option<T>, Error> {
+        act: impl FnOnce(&mut Task<'a>) -> Result<T, RecordError>,
+    ) -> Result<Option<T>, RecordError> {
         match self.tasks.get_mut(&pid).map(act) {
             Some(Err(error)) if error.is_of_the_killed() => Ok(None),
             result => result.transpose(),

@@ -1,14 +1,14 @@
 //! Turns the stops of a task into what the tracing hardware sees.
 
 use super::{
-    Cause, Ending, Error, Options, Part,
-    code::{Bytes, Changed, Code},
+    Cause, Ending, Part, RecordError, RecordOptions,
+    code::{Changed, CodeSnapshots, FetchedBytes},
     filter::Symbols,
     flags,
     hardware::{Clock, Next},
     instruction::Special,
     maps::Mapping,
-    part::{Open, Place},
+    part::{Open, PartNumber},
     tracee::{Registers, Stop, Tracee},
     who::{self, Who},
 };
@@ -19,7 +19,7 @@ use std::io;
 
 /// A thread of the program or of a child that is being recorded, with its own processor.
 pub(super) struct Task<'a> {
-    options: &'a Options,
+    options: &'a RecordOptions,
     /// 1 is the program's main thread; the others follow in the order in which they were started.
     number: u32,
     /// The number of its address space. Tasks with the same number see the same memory.
@@ -28,7 +28,7 @@ pub(super) struct Task<'a> {
     /// The process that it is a thread of.
     pub(super) process: libc::pid_t,
     clock: Clock,
-    code: Code,
+    code: CodeSnapshots,
     /// Another task has changed what is mapped.
     pub(super) stale: bool,
     part: Option<Open>,
@@ -52,7 +52,7 @@ pub(super) struct Task<'a> {
 #[derive(Clone, Copy, Debug, Default)]
 struct Step {
     special: Option<Special>,
-    bytes: Bytes,
+    bytes: FetchedBytes,
     /// The return address of a call into the vsyscall page.
     emulated: Option<u64>,
     /// The signal that was delivered with the step; 0 if there was none.
@@ -81,12 +81,12 @@ const TIMER_VECTOR: u8 = 0xec;
 impl<'a> Task<'a> {
     /// Makes a task that has just begun and is stopped before its first instruction.
     pub(super) fn new(
-        options: &'a Options,
+        options: &'a RecordOptions,
         number: u32,
         space: u32,
         clock: Clock,
         tracee: Tracee,
-    ) -> Result<Self, Error> {
+    ) -> Result<Self, RecordError> {
         let mut task = Self {
             options,
             number,
@@ -94,7 +94,7 @@ impl<'a> Task<'a> {
             process: tracee.pid,
             tracee,
             clock,
-            code: Code::default(),
+            code: CodeSnapshots::default(),
             stale: false,
             part: None,
             parts: vec![],
@@ -125,7 +125,7 @@ impl<'a> Task<'a> {
     }
 
     /// Starts a step. Returns false if the step is already done, without running the program.
-    pub(super) fn step(&mut self) -> Result<bool, Error> {
+    pub(super) fn step(&mut self) -> Result<bool, RecordError> {
         if std::mem::take(&mut self.stale) {
             self.refresh()?;
         }
@@ -148,12 +148,12 @@ impl<'a> Task<'a> {
     }
 
     /// Continues the step in progress, which the start of another task interrupted.
-    pub(super) fn step_on(&self) -> Result<(), Error> {
+    pub(super) fn step_on(&self) -> Result<(), RecordError> {
         self.stepping(self.tracee.step(0))
     }
 
     /// Handles the stop at which the step in progress has ended.
-    pub(super) fn stopped(&mut self, stop: Stop) -> Result<Outcome, Error> {
+    pub(super) fn stopped(&mut self, stop: Stop) -> Result<Outcome, RecordError> {
         let Step { special, bytes, emulated, delivered } = std::mem::take(&mut self.step);
         match stop {
             Stop::Over(ending) => {
@@ -193,7 +193,7 @@ impl<'a> Task<'a> {
     }
 
     /// Ends the tracing of this task, wherever it is.
-    pub(super) fn finish(&mut self, cause: Cause) -> Result<(), Error> {
+    pub(super) fn finish(&mut self, cause: Cause) -> Result<(), RecordError> {
         // In a step that has not ended the task is in the kernel, if its instruction leads there.
         let Step { special, bytes, .. } = self.step;
         self.enter_kernel(special, bytes)?;
@@ -207,7 +207,7 @@ impl<'a> Task<'a> {
     }
 
     /// Handles that the instruction at `self.ip` was stepped.
-    fn executed(&mut self, special: Option<Special>, bytes: Bytes) -> Result<Outcome, Error> {
+    fn executed(&mut self, special: Option<Special>, bytes: FetchedBytes) -> Result<Outcome, RecordError> {
         let (at, next) = (self.ip, self.next_ip()?);
         match special {
             Some(Special::Repeat) if next == at => {}
@@ -256,9 +256,9 @@ impl<'a> Task<'a> {
     }
 
     /// Reports that an instruction retired and that the program continued at `next`.
-    fn retire(&mut self, next: u64, bytes: Bytes) -> Result<(), Error> {
+    fn retire(&mut self, next: u64, bytes: FetchedBytes) -> Result<(), RecordError> {
         if bytes.as_slice().is_empty() {
-            return Err(Error::NoCode { ip: self.ip });
+            return Err(RecordError::NoCode { ip: self.ip });
         }
         if let Some(part) = &mut self.part {
             part.hardware.retire((self.ip, self.mode), Next::User(next, self.mode), bytes.as_slice())?;
@@ -268,7 +268,7 @@ impl<'a> Task<'a> {
     }
 
     /// Reports that the instruction took the program to the kernel, if it is of a kind that does.
-    fn enter_kernel(&mut self, special: Option<Special>, bytes: Bytes) -> Result<(), Error> {
+    fn enter_kernel(&mut self, special: Option<Special>, bytes: FetchedBytes) -> Result<(), RecordError> {
         let (Some(part), at) = (&mut self.part, (self.ip, self.mode)) else { return Ok(()) };
         match special {
             Some(Special::SystemCall) => part.hardware.retire(at, Next::Kernel, bytes.as_slice()),
@@ -280,7 +280,7 @@ impl<'a> Task<'a> {
     }
 
     /// Handles that a signal is about to be delivered. The instruction at `self.ip` was not executed.
-    fn signalled(&mut self, signal: c_int) -> Result<(), Error> {
+    fn signalled(&mut self, signal: c_int) -> Result<(), RecordError> {
         // A stop without signal information is a group stop, caused by a signal like SIGSTOP. It is not a signal.
         let Some(code) = self.signal_code()? else { return Ok(()) };
         self.signal = signal;
@@ -297,7 +297,7 @@ impl<'a> Task<'a> {
 
     /// Handles a call into the vsyscall page: the fetch faults, the kernel does what the call requests and returns to
     /// the caller, and the step ends there.
-    fn emulated(&mut self, back: u64) -> Result<Outcome, Error> {
+    fn emulated(&mut self, back: u64) -> Result<Outcome, RecordError> {
         if let Some(part) = &mut self.part {
             part.hardware.deliver(DeliveryKind::Fault, PAGE_FAULT, (self.ip, self.mode))?;
         }
@@ -307,9 +307,9 @@ impl<'a> Task<'a> {
     }
 
     /// Handles that another program replaces this one, up to that program's first instruction.
-    fn exec(&mut self) -> Result<Outcome, Error> {
+    fn exec(&mut self) -> Result<Outcome, RecordError> {
         self.end_part(Cause::Exec)?;
-        let error = |error| Error::Step { ip: 0, error };
+        let error = |error| RecordError::Step { ip: 0, error };
         self.tracee.reopen_memory().map_err(error)?;
         self.tracee.step(0).map_err(error)?;
         match self.tracee.wait().map_err(error)? {
@@ -323,13 +323,13 @@ impl<'a> Task<'a> {
         }
         let registers = self.registers()?;
         self.arrive(&registers);
-        self.code = Code::default();
+        self.code = CodeSnapshots::default();
         self.refresh()?;
         Ok(Outcome::Stepped)
     }
 
     /// Returns the bytes of the instruction that is about to be executed.
-    fn fetch(&mut self, ip: u64) -> Result<Bytes, Error> {
+    fn fetch(&mut self, ip: u64) -> Result<FetchedBytes, RecordError> {
         for _ in 0..2 {
             let (code, tracee) = (&mut self.code, &self.tracee);
             match code.fetch(ip, self.mode, &|address, out| tracee.read(address, out)) {
@@ -339,11 +339,11 @@ impl<'a> Task<'a> {
                 Err(Changed) => self.begin_anew()?,
             }
         }
-        Ok(Bytes::default())
+        Ok(FetchedBytes::default())
     }
 
     /// Reads what is mapped now.
-    fn refresh(&mut self) -> Result<(), Error> {
+    fn refresh(&mut self) -> Result<(), RecordError> {
         let mappings = self.mappings()?;
         let (code, tracee) = (&mut self.code, &self.tracee);
         match code.refresh(&mappings, &|address, out| tracee.read(address, out)) {
@@ -354,28 +354,28 @@ impl<'a> Task<'a> {
     }
 
     /// Ends the part, because executed code changes, and begins the next.
-    fn begin_anew(&mut self) -> Result<(), Error> {
+    fn begin_anew(&mut self) -> Result<(), RecordError> {
         self.end_part(Cause::Changed)?;
-        self.code = Code::default();
+        self.code = CodeSnapshots::default();
         self.refresh()
     }
 
     /// Begins a part, if all functions to trace are mapped.
-    fn begin_part(&mut self, mappings: &[Mapping]) -> Result<(), Error> {
+    fn begin_part(&mut self, mappings: &[Mapping]) -> Result<(), RecordError> {
         let program = self.stepping(self.tracee.executable())?;
         let symbols = Symbols::new(mappings, &program);
         let ranges: Option<Vec<_>> =
             self.options.ranges.iter().map(|range| range.resolve(&symbols)).collect();
         if let Some(ranges) = ranges {
             let number = self.parts.len() + 1;
-            let place = Place { task: self.number, number };
+            let place = PartNumber { task: self.number, number };
             let who = self.stepping(Who::read(self.tracee.pid))?;
             self.part = Some(Open::begin(self.options, place, (program, who), ranges, self.clock.clone())?);
         }
         Ok(())
     }
 
-    fn end_part(&mut self, cause: Cause) -> Result<(), Error> {
+    fn end_part(&mut self, cause: Cause) -> Result<(), RecordError> {
         if let Some(mut part) = self.part.take() {
             if cause != Cause::Exec {
                 part.who.read_comm();
@@ -392,34 +392,34 @@ impl<'a> Task<'a> {
     }
 
     /// Returns the length of the instruction at `self.ip`.
-    fn len(&self, bytes: Bytes) -> u64 {
+    fn len(&self, bytes: FetchedBytes) -> u64 {
         insn::decode(bytes.as_slice(), self.mode, self.ip).map_or(0, |insn| u64::from(insn.len))
     }
 
-    fn return_address(&self) -> Result<u64, Error> {
+    fn return_address(&self) -> Result<u64, RecordError> {
         let mut address = [0; 8];
         self.tracee.read(self.registers()?.rsp, &mut address);
         Ok(u64::from_le_bytes(address))
     }
 
-    fn mappings(&self) -> Result<Vec<Mapping>, Error> {
+    fn mappings(&self) -> Result<Vec<Mapping>, RecordError> {
         self.stepping(self.tracee.maps()).map(|maps| Mapping::parse(&maps))
     }
 
-    fn next_ip(&self) -> Result<u64, Error> {
+    fn next_ip(&self) -> Result<u64, RecordError> {
         self.stepping(self.tracee.ip())
     }
 
-    fn registers(&self) -> Result<Registers, Error> {
+    fn registers(&self) -> Result<Registers, RecordError> {
         self.stepping(self.tracee.registers())
     }
 
-    fn signal_code(&self) -> Result<Option<c_int>, Error> {
+    fn signal_code(&self) -> Result<Option<c_int>, RecordError> {
         self.stepping(self.tracee.signal_code())
     }
 
-    fn stepping<T>(&self, result: io::Result<T>) -> Result<T, Error> {
-        result.map_err(|error| Error::Step { ip: self.ip, error })
+    fn stepping<T>(&self, result: io::Result<T>) -> Result<T, RecordError> {
+        result.map_err(|error| RecordError::Step { ip: self.ip, error })
     }
 }
 

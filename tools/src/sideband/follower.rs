@@ -6,7 +6,7 @@
 
 use super::images::Effect;
 use super::session::report;
-use super::{Images, Session, Show, Stream};
+use super::{ProcessImages, Session, Show, Stream};
 use pugmark_decoder_core::event::{Event, EventKind};
 use pugmark_decoder_core::image::Image;
 use std::io::{self, Write};
@@ -14,7 +14,7 @@ use std::io::{self, Write};
 /// Applies the sideband records while the trace is decoded.
 #[derive(Debug)]
 pub struct Follower<'s> {
-    images: &'s Images<'s>,
+    images: &'s ProcessImages<'s>,
     session: Session<'s>,
     show: Show,
     /// Whether to print a line for each switch.
@@ -24,7 +24,7 @@ pub struct Follower<'s> {
     /// The number of parts that each process's image has so far.
     parts: Vec<usize>,
     /// For each stream, where the trace is.
-    places: Vec<Place>,
+    places: Vec<StreamPosition>,
     /// The process whose image the decoder has, if a record named one.
     current: Option<usize>,
     /// The address in the last PSB+, which all events of that PSB+ share.
@@ -33,7 +33,7 @@ pub struct Follower<'s> {
 
 /// Where the trace is as one stream sees it.
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct StreamPosition {
     /// The lowest address of the kernel.
     kernel_start: u64,
     location: Location,
@@ -57,12 +57,12 @@ impl<'s> Follower<'s> {
     /// Those of `out`. Errors in the records are written as lines.
     pub fn new(
         streams: &'s [Stream],
-        images: &'s Images<'s>,
+        images: &'s ProcessImages<'s>,
         show: Show,
         show_switches: bool,
         out: &mut dyn Write,
     ) -> io::Result<Self> {
-        let place = |stream: &Stream| Place {
+        let place = |stream: &Stream| StreamPosition {
             kernel_start: stream.config().kernel_start,
             location: Location::Unknown,
             context: None,
@@ -136,7 +136,7 @@ impl<'s> Follower<'s> {
     }
 }
 
-impl Place {
+impl StreamPosition {
     /// A switch replaces one that is waiting. A switch to the current process is dropped.
     fn prepare(&mut self, context: usize) {
         self.next = Some(context).filter(|_| self.context != Some(context));

@@ -5,9 +5,9 @@
 //! image is the beginning of its list. The decoder borrows it, and nothing is copied.
 
 use super::record::{AUX_TRUNCATED, Fork};
-use super::{Event, Problem, Record, Session, Stream, Warning};
+use super::{Event, Record, RecordProblem, Session, Stream, Warning};
 use crate::code::elf::{self, Abi};
-use crate::code::{self, CacheError, Part, SectionCache};
+use crate::code::{self, CacheError, MappedSection, SectionCache};
 use pugmark_decoder_core::image::{Image, Section};
 use std::cell::OnceCell;
 use std::collections::HashMap;
@@ -16,7 +16,7 @@ use std::io::{self, Read};
 
 /// The images of all processes and what each record does to them.
 #[derive(Debug)]
-pub struct Images<'c> {
+pub struct ProcessImages<'c> {
     cache: &'c SectionCache,
     contexts: Vec<Context>,
     effects: Vec<Effect>,
@@ -35,7 +35,7 @@ pub struct Plan {
 #[derive(Debug)]
 struct Context {
     pid: u32,
-    parts: Vec<Part>,
+    parts: Vec<MappedSection>,
     /// The number of parts that it starts with.
     initial: usize,
     abi: Option<Abi>,
@@ -60,10 +60,10 @@ pub(super) enum Effect {
     /// Something was lost.
     Warn(Warning),
     /// The record cannot have its effect.
-    Fail(Problem),
+    Fail(RecordProblem),
 }
 
-impl<'c> Images<'c> {
+impl<'c> ProcessImages<'c> {
     /// Makes the images of a plan. The cache must be the one that the plan was made with.
     #[must_use]
     pub fn new(plan: Plan, cache: &'c SectionCache) -> Self {
@@ -100,7 +100,7 @@ impl Plan {
     /// Goes through all records of the streams and finds the files that they name. Every image begins with the parts of
     /// the kernel.
     #[must_use]
-    pub fn new(streams: &[Stream], kernel: &[Part], cache: &mut SectionCache) -> Self {
+    pub fn new(streams: &[Stream], kernel: &[MappedSection], cache: &mut SectionCache) -> Self {
         let plan = Self { contexts: Vec::new(), effects: Vec::new() };
         let mut planner = Planner { cache, kernel, plan, by_pid: HashMap::new(), left: MOST_PARTS };
         // Writing to a sink cannot fail.
@@ -124,7 +124,7 @@ const MOST_PARTS: usize = 1 << 22;
 struct Planner<'p> {
     cache: &'p mut SectionCache,
     /// The parts that every image begins with.
-    kernel: &'p [Part],
+    kernel: &'p [MappedSection],
     plan: Plan,
     by_pid: HashMap<u32, usize>,
     /// The number of parts that can still be added to any image.
@@ -132,7 +132,7 @@ struct Planner<'p> {
 }
 
 impl Planner<'_> {
-    fn effect(&mut self, event: &Event<'_>, stream: &Stream) -> Result<Effect, Problem> {
+    fn effect(&mut self, event: &Event<'_>, stream: &Stream) -> Result<Effect, RecordProblem> {
         let primary = stream.primary;
         Ok(match &event.record {
             // The kernel in memory differs from its file after booting.
@@ -150,7 +150,7 @@ impl Planner<'_> {
             }
             Record::ItraceStart { pid, .. } if primary => Effect::Start(self.context_of(*pid)?),
             Record::Switch { out: false } if primary => {
-                let (pid, _) = event.sample.tid.ok_or(Problem::Configuration)?;
+                let (pid, _) = event.sample.tid.ok_or(RecordProblem::Configuration)?;
                 Effect::Switch(self.context_of(pid)?)
             }
             Record::SwitchCpuWide { out: true, pid, .. } if primary => Effect::Switch(self.context_of(*pid)?),
@@ -173,41 +173,41 @@ impl Planner<'_> {
         (offset, len): (u64, u64),
         name: &str,
         stream: &Stream,
-    ) -> Result<Effect, Problem> {
+    ) -> Result<Effect, RecordProblem> {
         let context = self.context_of(pid)?;
         let vdso = |abi: Option<Abi>| abi.and_then(|abi| stream.config().vdso.get(&abi)).cloned();
         let path = match name {
-            "[vdso]" => vdso(self.plan.contexts[context].abi).ok_or(Problem::Configuration)?,
+            "[vdso]" => vdso(self.plan.contexts[context].abi).ok_or(RecordProblem::Configuration)?,
             _ if is_no_file(name) => return Ok(Effect::Warn(Warning::Section)),
             _ => format!("{}{name}", stream.config().sysroot),
         };
         let abi = &mut self.plan.contexts[context].abi;
         *abi = abi.or_else(|| abi_of(&path));
         let section = self.cache.add(path.as_ref(), offset, len).map_err(|error| match error {
-            CacheError::Open(_) => Problem::File,
-            CacheError::Offset { .. } => Problem::Offset,
-            CacheError::Full => Problem::Memory,
+            CacheError::Open(_) => RecordProblem::File,
+            CacheError::Offset { .. } => RecordProblem::Offset,
+            CacheError::Full => RecordProblem::Memory,
         })?;
         self.take(1)?;
         let parts = &mut self.plan.contexts[context].parts;
-        parts.push(Part { base, section });
+        parts.push(MappedSection { base, section });
         Ok(Effect::Grow { context, parts: parts.len() })
     }
 
     /// A forked process begins with its parent's image; a new thread of a process changes nothing.
-    fn fork(&mut self, fork: &Fork) -> Result<(), Problem> {
+    fn fork(&mut self, fork: &Fork) -> Result<(), RecordProblem> {
         if fork.pid == fork.ppid {
             return Ok(());
         }
         if fork.pid != fork.tid {
-            return Err(Problem::Internal);
+            return Err(RecordProblem::Internal);
         }
         let parent = self.by_pid.get(&fork.ppid).copied();
         self.replace(fork.pid, parent).map(drop)
     }
 
     /// Returns the process with this number, a new one if there is none.
-    fn context_of(&mut self, pid: u32) -> Result<usize, Problem> {
+    fn context_of(&mut self, pid: u32) -> Result<usize, RecordProblem> {
         match self.by_pid.get(&pid) {
             Some(&context) => Ok(context),
             None => self.replace(pid, None),
@@ -216,7 +216,7 @@ impl Planner<'_> {
 
     /// Replaces the process with this number by a new one that begins with its parent's image or with the kernel's
     /// parts.
-    fn replace(&mut self, pid: u32, parent: Option<usize>) -> Result<usize, Problem> {
+    fn replace(&mut self, pid: u32, parent: Option<usize>) -> Result<usize, RecordProblem> {
         let parts = parent.map_or(self.kernel, |parent| &self.plan.contexts[parent].parts).to_vec();
         self.take(parts.len() + 1)?;
         let context = self.plan.contexts.len();
@@ -225,8 +225,8 @@ impl Planner<'_> {
         Ok(context)
     }
 
-    fn take(&mut self, parts: usize) -> Result<(), Problem> {
-        self.left = self.left.checked_sub(parts).ok_or(Problem::Memory)?;
+    fn take(&mut self, parts: usize) -> Result<(), RecordProblem> {
+        self.left = self.left.checked_sub(parts).ok_or(RecordProblem::Memory)?;
         Ok(())
     }
 }

@@ -3,7 +3,7 @@
 //! Source: Linux, include/uapi/linux/perf_event.h.
 //!
 //! ```
-//! use pugmark_tools::sideband::{Config, Layout, Session, Show, Stream};
+//! use pugmark_tools::sideband::{Config, RecordLayout, Session, Show, Stream};
 //!
 //! // PERF_RECORD_SWITCH of process 0x2a at 7, by PERF_SAMPLE_TID | PERF_SAMPLE_TIME
 //! let records = [14 | 24 << 48, 0x2a | 0x2b << 32, 7_u64].iter().flat_map(|word| word.to_le_bytes()).collect();
@@ -11,7 +11,7 @@
 //! let streams = [Stream::new("a.sb".into(), records, true, config)];
 //! let mut lines = Vec::new();
 //! let mut session = Session::new(&streams, &mut lines)?;
-//! session.show(u64::MAX, &Show { layout: Some(Layout::Compact), ..Show::default() }, &mut lines)?;
+//! session.show(u64::MAX, &Show { layout: Some(RecordLayout::Compact), ..Show::default() }, &mut lines)?;
 //! assert_eq!(lines, b"PERF_RECORD_SWITCH.IN  { 2a/2b 7 }\n");
 //! # Ok::<(), std::io::Error>(())
 //! ```
@@ -28,10 +28,10 @@ mod stream;
 
 pub use config::Config;
 pub use follower::Follower;
-pub use images::{Images, Plan};
-pub use problem::{Problem, Warning};
+pub use images::{Plan, ProcessImages};
+pub use problem::{RecordProblem, Warning};
 pub use record::{Event, Fork, Mmap2, NoRecord, Record, Throttle};
 pub use sample::Sample;
 pub use session::Session;
-pub use show::{Layout, Show};
-pub use stream::{Cursor, Stop, Stream};
+pub use show::{RecordLayout, Show};
+pub use stream::{Cursor, Stream};

@@ -4,7 +4,7 @@ use std::fmt;
 
 /// Why a record cannot be read or cannot have its effect. `Display` gives libipt's texts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Problem {
+pub enum RecordProblem {
     /// A text does not end within its record.
     Text,
     /// The record ends before its text begins, or describes something impossible.
@@ -21,7 +21,7 @@ pub enum Problem {
     Memory,
 }
 
-impl fmt::Display for Problem {
+impl fmt::Display for RecordProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Text => "unknown packet",

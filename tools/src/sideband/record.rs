@@ -1,6 +1,6 @@
 //! Reads a perf record.
 
-use super::{Config, Problem, Sample};
+use super::{Config, RecordProblem, Sample};
 use std::borrow::Cow;
 
 /// A record and its sample.
@@ -154,12 +154,12 @@ pub struct Throttle {
 pub enum NoRecord {
     /// The bytes end, or they do not continue with a record.
     End,
-    /// The record cannot be read.
-    Problem(Problem),
+    /// The record cannot be read or placed in time.
+    Problem(RecordProblem),
 }
 
-impl From<Problem> for NoRecord {
-    fn from(problem: Problem) -> Self {
+impl From<RecordProblem> for NoRecord {
+    fn from(problem: RecordProblem) -> Self {
         Self::Problem(problem)
     }
 }
@@ -182,7 +182,7 @@ impl<'a> Event<'a> {
         let (kind, misc) = (u32::from_le_bytes([a, b, c, d]), u16::from_le_bytes([e, f]));
         let size = usize::from(u16::from_le_bytes([g, h]));
         if size < 8 {
-            return Err(Problem::Size.into());
+            return Err(RecordProblem::Size.into());
         }
         let body = bytes.get(8..size).filter(|_| kind != 0).ok_or(NoRecord::End)?;
         let mut fields = Fields(body);
@@ -198,7 +198,7 @@ impl<'a> Event<'a> {
 }
 
 impl<'a> Record<'a> {
-    fn parse(kind: u32, misc: u16, fields: &mut Fields<'a>) -> Result<Self, Problem> {
+    fn parse(kind: u32, misc: u16, fields: &mut Fields<'a>) -> Result<Self, RecordProblem> {
         Ok(match kind {
             1 | 10 => Self::Mmap {
                 pid: fields.u32_before_text()?,
@@ -234,22 +234,22 @@ impl<'a> Record<'a> {
 struct Fields<'a>(&'a [u8]);
 
 impl<'a> Fields<'a> {
-    fn u32(&mut self) -> Result<u32, Problem> {
-        self.array().map(u32::from_le_bytes).ok_or(Problem::Size)
+    fn u32(&mut self) -> Result<u32, RecordProblem> {
+        self.array().map(u32::from_le_bytes).ok_or(RecordProblem::Size)
     }
 
-    fn u64(&mut self) -> Result<u64, Problem> {
-        self.array().map(u64::from_le_bytes).ok_or(Problem::Size)
+    fn u64(&mut self) -> Result<u64, RecordProblem> {
+        self.array().map(u64::from_le_bytes).ok_or(RecordProblem::Size)
     }
 
     // libipt looks for the end of a record's text first, so that error comes before those of the fields in front of it.
 
-    fn u32_before_text(&mut self) -> Result<u32, Problem> {
-        self.u32().map_err(|_| Problem::Internal)
+    fn u32_before_text(&mut self) -> Result<u32, RecordProblem> {
+        self.u32().map_err(|_| RecordProblem::Internal)
     }
 
-    fn u64_before_text(&mut self) -> Result<u64, Problem> {
-        self.u64().map_err(|_| Problem::Internal)
+    fn u64_before_text(&mut self) -> Result<u64, RecordProblem> {
+        self.u64().map_err(|_| RecordProblem::Internal)
     }
 
     fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
@@ -259,14 +259,14 @@ impl<'a> Fields<'a> {
     }
 
     /// Reads a text up to its first zero byte and skips the padding to a whole word.
-    fn text(&mut self) -> Result<Cow<'a, str>, Problem> {
-        let len = self.0.iter().position(|&byte| byte == 0).ok_or(Problem::Text)?;
+    fn text(&mut self) -> Result<Cow<'a, str>, RecordProblem> {
+        let len = self.0.iter().position(|&byte| byte == 0).ok_or(RecordProblem::Text)?;
         let (text, rest) = (&self.0[..len], self.0.get((len + 1).next_multiple_of(8)..));
-        self.0 = rest.ok_or(Problem::Size)?;
+        self.0 = rest.ok_or(RecordProblem::Size)?;
         Ok(String::from_utf8_lossy(text))
     }
 
-    fn mmap2(&mut self) -> Result<Mmap2, Problem> {
+    fn mmap2(&mut self) -> Result<Mmap2, RecordProblem> {
         Ok(Mmap2 {
             maj: self.u32_before_text()?,
             min: self.u32_before_text()?,
@@ -277,7 +277,7 @@ impl<'a> Fields<'a> {
         })
     }
 
-    fn fork(&mut self) -> Result<Fork, Problem> {
+    fn fork(&mut self) -> Result<Fork, RecordProblem> {
         Ok(Fork {
             pid: self.u32()?,
             ppid: self.u32()?,
@@ -287,7 +287,7 @@ impl<'a> Fields<'a> {
         })
     }
 
-    fn throttle(&mut self) -> Result<Throttle, Problem> {
+    fn throttle(&mut self) -> Result<Throttle, RecordProblem> {
         Ok(Throttle { time: self.u64()?, id: self.u64()?, stream_id: self.u64()? })
     }
 }
@@ -353,16 +353,16 @@ mod tests {
 
     #[test]
     fn a_record_has_the_size_of_its_fields_and_samples() {
-        let (text, size) = (Problem::Text, Problem::Size);
+        let (text, size) = (RecordProblem::Text, RecordProblem::Size);
         let name = u64::from_le_bytes(*b"a.out\0\0\0");
         let endless = u64::from_le_bytes(*b"endless!");
         for (kind, words, problem) in [
-            (1, &[1, 2, 3][..], Problem::Internal),
+            (1, &[1, 2, 3][..], RecordProblem::Internal),
             (1, &[1, 2, 3, 4], text),
             (1, &[1, 2, 3, 4, endless], text),
             (1, &[1, 2, 3, 4, name, 5], size),
-            (10, &[1, 2, 3, 4, 5, 6, 7], Problem::Internal),
-            (3, &[], Problem::Internal),
+            (10, &[1, 2, 3, 4, 5, 6, 7], RecordProblem::Internal),
+            (3, &[], RecordProblem::Internal),
             (3, &[1, endless], text),
             (2, &[1], size),
             (2, &[1, 2, 3], size),

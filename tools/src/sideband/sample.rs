@@ -1,6 +1,6 @@
 //! Reads the sample at a record's end.
 
-use super::{Config, Problem};
+use super::{Config, RecordProblem};
 
 /// The values that `perf_event_attr.sample_type` adds at the end of a record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -30,15 +30,15 @@ impl Sample {
     /// Reads the sample after a record's fields. Also returns the TSC at which the record is due, 0 if it has no time.
     ///
     /// # Errors
-    /// [`Problem::Size`] if the sample is not the configured one; [`Problem::Configuration`] if a sample type lacks the
-    /// identifier that it is chosen by, or if the record's time cannot be converted.
-    pub fn parse(bytes: &[u8], config: &Config) -> Result<(Self, u64), Problem> {
+    /// [`RecordProblem::Size`] if the sample is not the configured one; [`RecordProblem::Configuration`] if a sample
+    /// type lacks the identifier that it is chosen by, or if the record's time cannot be converted.
+    pub fn parse(bytes: &[u8], config: &Config) -> Result<(Self, u64), RecordProblem> {
         let sample_type = sample_type(bytes, config)?;
         let mut rest = bytes;
         let mut next = |bit| match sample_type & bit {
             0 => Ok(None),
             _ => {
-                let (word, behind) = rest.split_first_chunk().ok_or(Problem::Size)?;
+                let (word, behind) = rest.split_first_chunk().ok_or(RecordProblem::Size)?;
                 rest = behind;
                 Ok(Some(u64::from_le_bytes(*word)))
             }
@@ -47,7 +47,7 @@ impl Sample {
         let half = |word: u64| word as u32;
         let tid = next(TID)?.map(|tid| (half(tid), half(tid >> 32)));
         let time = next(TIME)?;
-        let due = time.map_or(Some(0), |time| config.tsc_of(time)).ok_or(Problem::Configuration)?;
+        let due = time.map_or(Some(0), |time| config.tsc_of(time)).ok_or(RecordProblem::Configuration)?;
         let sample = Self {
             tid,
             time,
@@ -56,17 +56,17 @@ impl Sample {
             cpu: next(CPU)?.map(half),
             identifier: next(IDENTIFIER)?,
         };
-        if rest.is_empty() { Ok((sample, due)) } else { Err(Problem::Size) }
+        if rest.is_empty() { Ok((sample, due)) } else { Err(RecordProblem::Size) }
     }
 }
 
 /// If sample types are chosen by identifier, the record's last word is the identifier.
-fn sample_type(bytes: &[u8], config: &Config) -> Result<u64, Problem> {
+fn sample_type(bytes: &[u8], config: &Config) -> Result<u64, RecordProblem> {
     let identifier = bytes.last_chunk().map(|word| u64::from_le_bytes(*word));
     match config.sample_configs.iter().find(|(id, _)| Some(*id) == identifier) {
         None => Ok(config.sample_type),
         Some((_, sample_type)) if sample_type & IDENTIFIER != 0 => Ok(*sample_type),
-        Some(_) => Err(Problem::Configuration),
+        Some(_) => Err(RecordProblem::Configuration),
     }
 }
 
@@ -94,11 +94,11 @@ mod tests {
             Ok((Sample { time: Some(word(6)), ..Sample::default() }, word(6)))
         );
         for len in 0..48 {
-            assert_eq!(parse(&bytes[..len], 0x102c6), Err(Problem::Size), "{len}");
+            assert_eq!(parse(&bytes[..len], 0x102c6), Err(RecordProblem::Size), "{len}");
         }
-        assert_eq!(parse(&bytes, 0x2c6), Err(Problem::Size));
+        assert_eq!(parse(&bytes, 0x2c6), Err(RecordProblem::Size));
         let no_time = Config { sample_type: TIME, time_mult: 0, ..Config::default() };
-        assert_eq!(Sample::parse(&bytes[..8], &no_time), Err(Problem::Configuration));
+        assert_eq!(Sample::parse(&bytes[..8], &no_time), Err(RecordProblem::Configuration));
     }
 
     #[test]
@@ -111,7 +111,7 @@ mod tests {
         };
         let sample = Sample { time: Some(7), identifier: Some(9), ..Sample::default() };
         assert_eq!(Sample::parse(&bytes, &with(9, TIME | IDENTIFIER)), Ok((sample, 7)));
-        assert_eq!(Sample::parse(&bytes, &with(9, TIME)), Err(Problem::Configuration));
+        assert_eq!(Sample::parse(&bytes, &with(9, TIME)), Err(RecordProblem::Configuration));
         let sample = Sample { time: Some(7), id: Some(9), ..Sample::default() };
         assert_eq!(Sample::parse(&bytes, &with(10, TIME | IDENTIFIER)), Ok((sample, 7)));
     }

@@ -1,6 +1,6 @@
 //! Merges several streams in the order of time.
 
-use super::{Cursor, Event, Show, Stop, Stream};
+use super::{Cursor, Event, NoRecord, Show, Stream};
 use std::collections::VecDeque;
 use std::fmt::Display;
 use std::io::{self, Write};
@@ -46,8 +46,8 @@ impl<'s> Session<'s> {
                 let place = self.waiting.partition_point(|(other, _)| other.due < event.due);
                 self.waiting.insert(place, (event, cursor));
             }
-            Err(Stop::Problem(problem)) => report(out, &cursor, "error", &problem)?,
-            Err(Stop::End) => self.ended.insert(0, cursor.number),
+            Err(NoRecord::Problem(problem)) => report(out, &cursor, "error", &problem)?,
+            Err(NoRecord::End) => self.ended.insert(0, cursor.number),
         }
         Ok(())
     }

@@ -8,7 +8,7 @@ use std::io::{self, Write};
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Show {
     /// The layout; without one, records are not shown.
-    pub layout: Option<Layout>,
+    pub layout: Option<RecordLayout>,
     /// Whether to show their file.
     pub filename: bool,
     /// Whether to show their offset in the file.
@@ -21,7 +21,7 @@ pub struct Show {
 
 /// The layout of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Layout {
+pub enum RecordLayout {
     /// One line per record.
     Compact,
     /// One line per field.
@@ -48,11 +48,11 @@ impl Show {
             write!(out, "{:016x}  ", event.due)?;
         }
         match self.layout {
-            Some(Layout::Compact) => {
+            Some(RecordLayout::Compact) => {
                 let samples: String = compact_sample(&event.sample).iter().map(|s| format!(" {s}")).collect();
                 writeln!(out, "{}  {{{samples} }}", compact_record(&event.record))
             }
-            Some(Layout::Verbose) => {
+            Some(RecordLayout::Verbose) => {
                 writeln!(out, "{}", name_of(&event.record))?;
                 for (name, value) in fields(&event.record).into_iter().chain(verbose_sample(&event.sample)) {
                     writeln!(out, "  {name}: {value}")?;
@@ -289,14 +289,14 @@ mod tests {
             ),
         ] {
             let show = |layout| shown(&Show { layout, ..Show::default() }, &record, &Sample::default());
-            assert_eq!(show(Some(Layout::Compact)), format!("PERF_RECORD_{name}{compact}  {{ }}\n"));
+            assert_eq!(show(Some(RecordLayout::Compact)), format!("PERF_RECORD_{name}{compact}  {{ }}\n"));
             let lines: String = verbose.iter().map(|field| format!("  {field}\n")).collect();
-            assert_eq!(show(Some(Layout::Verbose)), format!("PERF_RECORD_{name}\n{lines}"));
+            assert_eq!(show(Some(RecordLayout::Verbose)), format!("PERF_RECORD_{name}\n{lines}"));
         }
         let unknown = Record::Unknown { kind: 0x63, misc: 0x14 };
         let show = |layout| shown(&Show { layout, ..Show::default() }, &unknown, &Sample::default());
-        assert_eq!(show(Some(Layout::Compact)), "UNKNOWN (63, 14)  { }\n");
-        assert_eq!(show(Some(Layout::Verbose)), "UNKNOWN\n  type: 63\n  misc: 14\n");
+        assert_eq!(show(Some(RecordLayout::Compact)), "UNKNOWN (63, 14)  { }\n");
+        assert_eq!(show(Some(RecordLayout::Verbose)), "UNKNOWN\n  type: 63\n  misc: 14\n");
     }
 
     #[test]
@@ -312,8 +312,8 @@ mod tests {
         let record = Record::Switch { out: false };
         let show = |layout| shown(&Show { layout, ..Show::default() }, &record, &sample);
         let compact = "PERF_RECORD_SWITCH.IN  { a1/a2 a3 a4 cpu-a5 a6 a7 }\n";
-        assert_eq!(show(Some(Layout::Compact)), compact);
+        assert_eq!(show(Some(RecordLayout::Compact)), compact);
         let verbose = "PERF_RECORD_SWITCH.IN\n  pid: a1\n  tid: a2\n  time: a3\n  id: a4\n  cpu: a5\n  stream id: a6\n  identifier: a7\n";
-        assert_eq!(show(Some(Layout::Verbose)), verbose);
+        assert_eq!(show(Some(RecordLayout::Verbose)), verbose);
     }
 }

@@ -1,8 +1,8 @@
 //! One file of sideband records.
 
-use super::{Config, Event, NoRecord, Problem};
+use super::{Config, Event, NoRecord};
 use crate::args::Usage;
-use crate::file::{self, FileRange};
+use crate::file::{FileError, FileRange};
 
 /// A file of sideband records.
 #[derive(Clone, Debug)]
@@ -27,15 +27,6 @@ pub struct Cursor<'s> {
     size: usize,
 }
 
-/// Why a stream has no next record.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stop {
-    /// The stream ends.
-    End,
-    /// Its next record cannot be read or placed in time.
-    Problem(Problem),
-}
-
 impl Stream {
     /// Loads a file, or as much of the range as the file holds.
     ///
@@ -49,7 +40,7 @@ impl Stream {
         }
         let bytes = range.load_clipped().map_err(|error| {
             failed(match error {
-                file::Error::Offset { .. } | file::Error::Folder { .. } => "out of memory",
+                FileError::Offset { .. } | FileError::Folder { .. } => "out of memory",
                 _ => "bad file",
             })
         })?;
@@ -79,15 +70,12 @@ impl<'s> Cursor<'s> {
     /// Goes to the next record and returns it.
     ///
     /// # Errors
-    /// [`Stop`], after which there are no more records.
-    pub fn advance(&mut self) -> Result<Event<'s>, Stop> {
+    /// [`NoRecord`], after which there are no more records.
+    pub fn advance(&mut self) -> Result<Event<'s>, NoRecord> {
         self.offset += self.size;
         self.size = 0;
         let rest = self.stream.bytes.get(self.offset..).unwrap_or_default();
-        let (event, size) = Event::parse(rest, &self.stream.config).map_err(|error| match error {
-            NoRecord::End => Stop::End,
-            NoRecord::Problem(problem) => Stop::Problem(problem),
-        })?;
+        let (event, size) = Event::parse(rest, &self.stream.config)?;
         self.size = size;
         Ok(event)
     }

@@ -8,7 +8,7 @@ mod recorded;
 
 use programs::{Scratch, compile};
 use pugmark_model::intel::IntelProfile;
-use pugmark_tools::record::{Ending, Error, Options, Recording, record};
+use pugmark_tools::record::{Ending, RecordError, RecordOptions, Recording, record};
 use recorded::check;
 use serde_json::Value;
 use std::{fs, process::Command};
@@ -32,7 +32,7 @@ fn profile(name: &str) -> &'static IntelProfile {
 #[test]
 fn the_trace_of_a_program_decodes_to_what_was_executed() {
     let scratch = Scratch::new("true");
-    let options = Options { out: scratch.path("out"), ..Options::new(["/bin/true"]) };
+    let options = RecordOptions { out: scratch.path("out"), ..RecordOptions::new(["/bin/true"]) };
     let mut seen = vec![];
     let recording = record(&options, &mut |progress| seen.push(progress)).expect("it is recorded");
     assert_eq!((recording.ending, recording.parts.len()), (Ending::Exit(0), 1));
@@ -59,7 +59,7 @@ fn calls_into_the_vsyscall_page_come_back_to_their_caller() {
         return;
     }
     let Some(program) = compile("vsyscall", programs::VSYSCALL) else { return };
-    let options = Options { out: program.path("out"), ..Options::new([program.path("program")]) };
+    let options = RecordOptions { out: program.path("out"), ..RecordOptions::new([program.path("program")]) };
     let recording = record(&options, &mut |_| {}).expect("it is recorded");
     assert_eq!((recording.ending, recording.parts.len()), (Ending::Exit(0), 1));
     check_all(&recording);
@@ -68,9 +68,9 @@ fn calls_into_the_vsyscall_page_come_back_to_their_caller() {
 #[test]
 fn code_that_nobody_else_can_read_is_said_to_be_that() {
     let Some(program) = compile("secret", programs::SECRET) else { return };
-    let options = Options { out: program.path("out"), ..Options::new([program.path("program")]) };
+    let options = RecordOptions { out: program.path("out"), ..RecordOptions::new([program.path("program")]) };
     match record(&options, &mut |_| {}) {
-        Err(Error::NoCode { ip }) => assert_eq!(ip, 0x1234_5000),
+        Err(RecordError::NoCode { ip }) => assert_eq!(ip, 0x1234_5000),
         Ok(Recording { ending: Ending::Exit(9), .. }) => println!("skipped: the system has no secret memory"),
         other => panic!("{other:?}"),
     }
@@ -80,12 +80,13 @@ fn code_that_nobody_else_can_read_is_said_to_be_that() {
 fn system_calls_signals_and_faults_are_where_the_trace_pauses() {
     let Some(program) = compile("events", programs::EVENTS) else { return };
     for (name, tweak) in [
-        ("plain", (|options| options) as fn(Options) -> Options),
-        ("timing", |options| Options { tsc: true, mtc: Some(0), cyc: Some(0), ..options }),
-        ("uncompressed", |options| Options { ret_compression: false, long_tnt: true, ..options }),
-        ("broadwell", |options| Options { profile: profile("broadwell"), tsc: true, ..options }),
+        ("plain", (|options| options) as fn(RecordOptions) -> RecordOptions),
+        ("timing", |options| RecordOptions { tsc: true, mtc: Some(0), cyc: Some(0), ..options }),
+        ("uncompressed", |options| RecordOptions { ret_compression: false, long_tnt: true, ..options }),
+        ("broadwell", |options| RecordOptions { profile: profile("broadwell"), tsc: true, ..options }),
     ] {
-        let options = tweak(Options { out: program.path(name), ..Options::new([program.path("program")]) });
+        let options =
+            tweak(RecordOptions { out: program.path(name), ..RecordOptions::new([program.path("program")]) });
         let recording = record(&options, &mut |_| {}).expect(name);
         // The program checks itself whether it can notice the stepping. It has two children.
         assert_eq!((recording.ending, tasks(&recording)), (Ending::Exit(0), vec![1, 2, 3]), "{name}");
@@ -96,7 +97,7 @@ fn system_calls_signals_and_faults_are_where_the_trace_pauses() {
 #[test]
 fn code_that_changes_and_programs_that_are_executed_begin_a_new_part() {
     let Some(program) = compile("parts", programs::PARTS) else { return };
-    let options = Options { out: program.path("out"), ..Options::new([program.path("program")]) };
+    let options = RecordOptions { out: program.path("out"), ..RecordOptions::new([program.path("program")]) };
     let recording = record(&options, &mut |_| {}).expect("it is recorded");
     assert_eq!((recording.ending, recording.parts.len()), (Ending::Exit(0), 3));
     check_all(&recording);
@@ -106,7 +107,7 @@ fn code_that_changes_and_programs_that_are_executed_begin_a_new_part() {
 #[test]
 fn every_thread_and_every_child_has_a_trace_of_its_own() {
     let Some(program) = compile("tasks", &programs::tasks()) else { return };
-    let plain = Options { out: program.path("out"), ..Options::new([program.path("program")]) };
+    let plain = RecordOptions { out: program.path("out"), ..RecordOptions::new([program.path("program")]) };
     let recording = record(&plain, &mut |_| {}).expect("it is recorded");
     // The fifth task executes another program, which is another part.
     assert_eq!((recording.ending, tasks(&recording)), (Ending::Exit(0), vec![1, 2, 3, 4, 5, 5, 6]));
@@ -115,14 +116,14 @@ fn every_thread_and_every_child_has_a_trace_of_its_own() {
     assert!(recording.parts[6].dir.ends_with("out/task-6"), "{:?}", recording.parts[6]);
 
     // No part of the longer recording is left.
-    let filtered = Options { ranges: vec!["work".parse().expect("a range")], ..plain.clone() };
+    let filtered = RecordOptions { ranges: vec!["work".parse().expect("a range")], ..plain.clone() };
     let recording = record(&filtered, &mut |_| {}).expect("it is recorded");
     let counts: Vec<_> = recording.parts.iter().map(|part| (part.task, check(part))).collect();
     let work = programs::WORK_INSNS;
     assert_eq!(counts, [(1, 0), (2, work), (3, work), (4, work), (5, 0), (6, 0)]);
     assert!(!program.path("out/task-5/2").exists());
 
-    let alone = Options { follow: false, ..filtered };
+    let alone = RecordOptions { follow: false, ..filtered };
     let recording = record(&alone, &mut |_| {}).expect("it is recorded");
     assert_eq!((recording.ending, tasks(&recording)), (Ending::Exit(0), vec![1]));
     assert_eq!(check(&recording.parts[0]), 0);
@@ -132,7 +133,7 @@ fn every_thread_and_every_child_has_a_trace_of_its_own() {
 #[test]
 fn a_thread_that_executes_another_program_takes_the_place_of_the_first() {
     let Some(program) = compile("exec", programs::EXEC) else { return };
-    let options = Options { out: program.path("out"), ..Options::new([program.path("program")]) };
+    let options = RecordOptions { out: program.path("out"), ..RecordOptions::new([program.path("program")]) };
     let recording = record(&options, &mut |_| {}).expect("it is recorded");
     assert_eq!((recording.ending, tasks(&recording)), (Ending::Exit(0), vec![1, 2, 3, 3]));
     check_all(&recording);
@@ -142,7 +143,7 @@ fn a_thread_that_executes_another_program_takes_the_place_of_the_first() {
 #[test]
 fn whoever_is_killed_has_a_trace_up_to_there() {
     let Some(program) = compile("ends", programs::ENDS) else { return };
-    let options = Options { out: program.path("out"), ..Options::new([program.path("program")]) };
+    let options = RecordOptions { out: program.path("out"), ..RecordOptions::new([program.path("program")]) };
     for _ in 0..3 {
         let recording = record(&options, &mut |_| {}).expect("it is recorded");
         assert_eq!((recording.ending, tasks(&recording)), (Ending::Exit(7), vec![1, 2, 3, 4, 5]));
@@ -153,7 +154,7 @@ fn whoever_is_killed_has_a_trace_up_to_there() {
 #[test]
 fn code_that_another_thread_maps_begins_a_new_part() {
     let Some(program) = compile("remap", programs::REMAP) else { return };
-    let options = Options { out: program.path("out"), ..Options::new([program.path("program")]) };
+    let options = RecordOptions { out: program.path("out"), ..RecordOptions::new([program.path("program")]) };
     let recording = record(&options, &mut |_| {}).expect("it is recorded");
     assert_eq!((recording.ending, tasks(&recording)), (Ending::Exit(0), vec![1, 2, 2]));
     check_all(&recording);
@@ -162,10 +163,10 @@ fn code_that_another_thread_maps_begins_a_new_part() {
 #[test]
 fn at_the_limit_all_tasks_are_let_go() {
     let Some(program) = compile("let-go", &programs::tasks()) else { return };
-    let plain = Options { out: program.path("out"), ..Options::new([program.path("program")]) };
+    let plain = RecordOptions { out: program.path("out"), ..RecordOptions::new([program.path("program")]) };
     let all: u64 = record(&plain, &mut |_| {}).expect("it is recorded").parts.iter().map(check).sum();
     for limit in [1, all / 4, all / 2, all * 3 / 4] {
-        let options = Options { limit: Some(limit), ..plain.clone() };
+        let options = RecordOptions { limit: Some(limit), ..plain.clone() };
         let recording = record(&options, &mut |_| {}).expect("it is recorded");
         assert_eq!(recording.ending, Ending::Exit(0), "{limit}");
         // A task that waits in the kernel has executed the instruction that led there.
@@ -178,10 +179,10 @@ fn at_the_limit_all_tasks_are_let_go() {
 #[test]
 fn who_maps_code_after_the_limit_has_no_other_part() {
     let Some(program) = compile("limit-maps", programs::MAPS) else { return };
-    let plain = Options { out: program.path("out"), ..Options::new([program.path("program")]) };
+    let plain = RecordOptions { out: program.path("out"), ..RecordOptions::new([program.path("program")]) };
     let all: u64 = record(&plain, &mut |_| {}).expect("it is recorded").parts.iter().map(check).sum();
     for more in 0..3 {
-        let options = Options { limit: Some(all * 3 / 4 + more), ..plain.clone() };
+        let options = RecordOptions { limit: Some(all * 3 / 4 + more), ..plain.clone() };
         let recording = record(&options, &mut |_| {}).expect("it is recorded");
         assert_eq!((recording.ending, tasks(&recording)), (Ending::Exit(0), vec![1, 2, 3, 4, 5]));
         check_all(&recording);
@@ -194,7 +195,7 @@ fn who_maps_code_after_the_limit_has_no_other_part() {
 #[test]
 fn an_index_says_which_task_is_which_program() {
     let Some(program) = compile("index", &programs::tasks()) else { return };
-    let options = Options { out: program.path("out"), ..Options::new([program.path("program")]) };
+    let options = RecordOptions { out: program.path("out"), ..RecordOptions::new([program.path("program")]) };
     let recording = record(&options, &mut |_| {}).expect("it is recorded");
     let index = fs::read(program.path("out").join("recording.json")).expect("an index");
     let index: Value = serde_json::from_slice(&index).expect("an index");
@@ -248,23 +249,24 @@ fn an_index_says_which_task_is_which_program() {
 #[test]
 fn only_the_functions_of_the_filter_are_traced() {
     let Some(program) = compile("filter", &programs::filter()) else { return };
-    let plain = Options { out: program.path("out"), ..Options::new([program.path("program")]) };
+    let plain = RecordOptions { out: program.path("out"), ..RecordOptions::new([program.path("program")]) };
     let ranges = vec!["work".parse().expect("a range")];
-    let options = Options { ranges: ranges.clone(), ..plain.clone() };
+    let options = RecordOptions { ranges: ranges.clone(), ..plain.clone() };
     let recording = record(&options, &mut |_| {}).expect("it is recorded");
     assert_eq!(check(&recording.parts[0]), programs::WORK_INSNS);
-    let nowhere = Options { ranges: vec!["no_such_function".parse().expect("a range")], ..plain.clone() };
+    let nowhere =
+        RecordOptions { ranges: vec!["no_such_function".parse().expect("a range")], ..plain.clone() };
     assert!(record(&nowhere, &mut |_| {}).expect("it runs").parts.is_empty());
-    let broadwell = Options { ranges, profile: profile("broadwell"), ..plain };
-    assert!(matches!(record(&broadwell, &mut |_| {}), Err(Error::Ranges { most: 0, wanted: 1 })));
+    let broadwell = RecordOptions { ranges, profile: profile("broadwell"), ..plain };
+    assert!(matches!(record(&broadwell, &mut |_| {}), Err(RecordError::Ranges { most: 0, wanted: 1 })));
 }
 
 #[test]
 fn who_waits_in_the_kernel_at_the_limit_has_made_the_system_call() {
     let Some(program) = compile("waits", &programs::waits()) else { return };
-    let plain = Options { out: program.path("out"), ..Options::new([program.path("program")]) };
+    let plain = RecordOptions { out: program.path("out"), ..RecordOptions::new([program.path("program")]) };
     let ranges = ["work", "rest"].map(|name| name.parse().expect("a range")).to_vec();
-    let options = Options { ranges, limit: Some(100), ..plain };
+    let options = RecordOptions { ranges, limit: Some(100), ..plain };
     let recording = record(&options, &mut |_| {}).expect("it is recorded");
     assert_eq!(recording.ending, Ending::Exit(0));
     let counts: Vec<_> = recording.parts.iter().map(|part| (part.task, check(part))).collect();
@@ -275,8 +277,8 @@ fn who_waits_in_the_kernel_at_the_limit_has_made_the_system_call() {
 #[test]
 fn a_system_call_in_front_of_which_a_signal_kills_was_not_made() {
     let Some(program) = compile("killed", programs::KILLED) else { return };
-    let plain = Options { out: program.path("out"), ..Options::new([program.path("program")]) };
-    let options = Options { ranges: vec!["last".parse().expect("a range")], ..plain };
+    let plain = RecordOptions { out: program.path("out"), ..RecordOptions::new([program.path("program")]) };
+    let options = RecordOptions { ranges: vec!["last".parse().expect("a range")], ..plain };
     let recording = record(&options, &mut |_| {}).expect("it is recorded");
     assert_eq!((recording.ending, check(&recording.parts[0])), (Ending::Signal(libc::SIGTERM), 6));
 }
@@ -284,8 +286,8 @@ fn a_system_call_in_front_of_which_a_signal_kills_was_not_made() {
 #[test]
 fn after_the_limit_the_program_runs_on_alone() {
     let scratch = Scratch::new("limit");
-    let plain = Options { out: scratch.path("out"), ..Options::new(["sh", "-c", "exit 7"]) };
-    let options = Options { limit: Some(1000), ..plain };
+    let plain = RecordOptions { out: scratch.path("out"), ..RecordOptions::new(["sh", "-c", "exit 7"]) };
+    let options = RecordOptions { limit: Some(1000), ..plain };
     let recording = record(&options, &mut |_| {}).expect("it is recorded");
     assert_eq!((recording.ending, check(&recording.parts[0])), (Ending::Exit(7), 1000));
 }
@@ -293,21 +295,21 @@ fn after_the_limit_the_program_runs_on_alone() {
 #[test]
 fn says_why_there_is_no_recording() {
     let scratch = Scratch::new("refused");
-    let start = |program: &str, tweak: fn(Options) -> Options| {
-        let options = tweak(Options { out: scratch.path("out"), ..Options::new([program]) });
+    let start = |program: &str, tweak: fn(RecordOptions) -> RecordOptions| {
+        let options = tweak(RecordOptions { out: scratch.path("out"), ..RecordOptions::new([program]) });
         record(&options, &mut |_| {}).expect_err(program)
     };
-    assert!(matches!(start("/no/such/program", |options| options), Error::Start { .. }));
-    let no_mtc = |options| Options { profile: profile("broadwell"), mtc: Some(3), ..options };
-    assert!(matches!(start("true", no_mtc), Error::Refused { msr: 0x570, .. }));
-    let no_place = |options| Options { out: "/dev/null/out".into(), ..options };
-    assert!(matches!(start("true", no_place), Error::File { .. }));
+    assert!(matches!(start("/no/such/program", |options| options), RecordError::Start { .. }));
+    let no_mtc = |options| RecordOptions { profile: profile("broadwell"), mtc: Some(3), ..options };
+    assert!(matches!(start("true", no_mtc), RecordError::Refused { msr: 0x570, .. }));
+    let no_place = |options| RecordOptions { out: "/dev/null/out".into(), ..options };
+    assert!(matches!(start("true", no_place), RecordError::File { .. }));
 }
 
 #[test]
 fn a_program_that_is_not_there_is_told_once() {
     let scratch = Scratch::new("missing");
-    let options = Options { out: scratch.path("out"), ..Options::new(["/nowhere/program"]) };
+    let options = RecordOptions { out: scratch.path("out"), ..RecordOptions::new(["/nowhere/program"]) };
     let error = anyhow::Error::from(record(&options, &mut |_| {}).unwrap_err());
     assert_eq!(
         format!("{error:#}"),

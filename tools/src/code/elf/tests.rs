@@ -1,22 +1,22 @@
 use super::*;
 
 /// Offset and size of a field in bytes, written down from the text of the ABI.
-type Field = (usize, usize);
+type HeaderField = (usize, usize);
 
 /// Where the fields are in a file header and in a program header.
-struct Layout {
+struct HeaderLayout {
     class: u8,
     header: usize,
     entry: usize,
-    phoff: Field,
-    phnum: Field,
-    p_offset: Field,
-    p_vaddr: Field,
-    p_filesz: Field,
+    phoff: HeaderField,
+    phnum: HeaderField,
+    p_offset: HeaderField,
+    p_vaddr: HeaderField,
+    p_filesz: HeaderField,
 }
 
-const LAYOUTS: [Layout; 2] = [
-    Layout {
+const LAYOUTS: [HeaderLayout; 2] = [
+    HeaderLayout {
         class: 1,
         header: 52,
         entry: 32,
@@ -26,7 +26,7 @@ const LAYOUTS: [Layout; 2] = [
         p_vaddr: (8, 4),
         p_filesz: (16, 4),
     },
-    Layout {
+    HeaderLayout {
         class: 2,
         header: 64,
         entry: 56,
@@ -38,12 +38,12 @@ const LAYOUTS: [Layout; 2] = [
     },
 ];
 
-fn set(bytes: &mut [u8], at: usize, (offset, size): Field, value: u64) {
+fn set(bytes: &mut [u8], at: usize, (offset, size): HeaderField, value: u64) {
     bytes[at + offset..at + offset + size].copy_from_slice(&value.to_le_bytes()[..size]);
 }
 
 /// A PT_LOAD, a PT_NOTE, and a PT_LOAD without bytes in the file.
-fn file(layout: &Layout) -> Vec<u8> {
+fn file(layout: &HeaderLayout) -> Vec<u8> {
     let mut bytes = vec![0; layout.header + 3 * layout.entry];
     bytes[..7].copy_from_slice(&[0x7f, b'E', b'L', b'F', layout.class, 1, 1]);
     set(&mut bytes, 0, layout.phoff, layout.header as u64);

@@ -4,7 +4,7 @@ use super::{
     batch,
     names::{self, Near},
     number,
-    row::Row,
+    row::BatchRow,
 };
 use crate::output::tell;
 use anyhow::{Context, Result, anyhow, bail};
@@ -21,7 +21,7 @@ use std::io::{self, Write};
 
 /// The options of `pugmark pmc dispatch`.
 #[derive(Args, Clone, Debug)]
-pub(super) struct Options {
+pub(super) struct DispatchOptions {
     /// Events: EVENT[:UNIT_MASK…][@LEVELS]
     #[arg(value_name = "EVENT", conflicts_with = "batch")]
     events: Vec<String>,
@@ -64,7 +64,7 @@ pub(super) struct Options {
     json: bool,
 }
 
-pub(super) fn run(options: &Options) -> Result<()> {
+pub(super) fn run(options: &DispatchOptions) -> Result<()> {
     if options.batch {
         return run_batch();
     }
@@ -119,7 +119,7 @@ pub(super) fn split(text: &str) -> Result<(&str, Levels)> {
 fn run_batch() -> Result<()> {
     let mut refused = 0;
     batch::run(|line, text| {
-        Row::parse(text).map(|row| row.answer()).unwrap_or_else(|error| {
+        BatchRow::parse(text).map(|row| row.answer()).unwrap_or_else(|error| {
             tell(format_args!("line {line}: {error:#}"));
             refused += 1;
             "INVAL\t-\t-\t-".to_owned()
@@ -131,7 +131,7 @@ fn run_batch() -> Result<()> {
     Ok(())
 }
 
-impl Options {
+impl DispatchOptions {
     /// Returns `None` if no option needs a feature: libpfm3 distinguishes that from features that are all off.
     fn features(&self) -> Option<Features> {
         let mut flags = CounterFlags::empty();

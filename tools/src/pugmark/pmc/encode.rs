@@ -12,7 +12,7 @@ use std::io::{self, Write};
 
 /// The options of `pugmark pmc encode`.
 #[derive(Args, Clone, Debug)]
-pub(super) struct Options {
+pub(super) struct EncodeOptions {
     /// Events: pmu::EVENT[:UNIT_MASK…][:MODIFIER[=VALUE]…]
     #[arg(value_name = "EVENT", required_unless_present = "batch", conflicts_with = "batch")]
     events: Vec<String>,
@@ -27,7 +27,7 @@ pub(super) struct Options {
     json: bool,
 }
 
-pub(super) fn run(options: &Options) -> Result<()> {
+pub(super) fn run(options: &EncodeOptions) -> Result<()> {
     if options.batch {
         return batch::run(|_, line| answer(line, options.plm));
     }

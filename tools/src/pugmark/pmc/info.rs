@@ -9,7 +9,7 @@ use std::io::{self, Write};
 
 /// The options of `pugmark pmc info`.
 #[derive(Args, Clone, Debug)]
-pub(super) struct Options {
+pub(super) struct InfoOptions {
     /// The event: pmu::EVENT or processor::EVENT, or EVENT for all PMUs that have it
     event: String,
     /// Write JSON, an object a line
@@ -18,7 +18,7 @@ pub(super) struct Options {
 }
 
 /// An event, and the PMUs on which it is the same.
-struct Block {
+struct SharedEvent {
     pmus: Vec<&'static str>,
     event: &'static Event,
     masks: Vec<&'static UnitMask>,
@@ -26,7 +26,7 @@ struct Block {
     modifiers: &'static [Modifier],
 }
 
-pub(super) fn run(options: &Options) -> Result<()> {
+pub(super) fn run(options: &InfoOptions) -> Result<()> {
     let blocks = blocks(&options.event)?;
     let mut to = io::stdout().lock();
     for (index, block) in blocks.iter().enumerate() {
@@ -39,8 +39,8 @@ pub(super) fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-fn blocks(request: &str) -> Result<Vec<Block>> {
-    let (found, name): (Vec<Block>, _) = match request.split_once("::") {
+fn blocks(request: &str) -> Result<Vec<SharedEvent>> {
+    let (found, name): (Vec<SharedEvent>, _) = match request.split_once("::") {
         None => (Pmu::all().iter().filter_map(|pmu| of_pmu(pmu, request)).collect(), request),
         Some((of, name)) => match (Pmu::by_name(of), Cpu::by_name(of), names::pmu(of)) {
             (Some(pmu), ..) | (None, None, Some(pmu)) => (of_pmu(pmu, name).into_iter().collect(), name),
@@ -50,7 +50,7 @@ fn blocks(request: &str) -> Result<Vec<Block>> {
             }
         },
     };
-    let mut blocks: Vec<Block> = Vec::new();
+    let mut blocks: Vec<SharedEvent> = Vec::new();
     for block in found {
         match blocks.iter_mut().find(|other| other.looks_like(&block)) {
             Some(other) => other.pmus.extend(block.pmus),
@@ -74,26 +74,31 @@ fn near(request: &str, name: &str) -> Near {
     Near::to(name, events.chain(cpu.into_iter().flat_map(Cpu::events)).map(Event::name))
 }
 
-fn of_pmu(pmu: &'static Pmu, name: &str) -> Option<Block> {
+fn of_pmu(pmu: &'static Pmu, name: &str) -> Option<SharedEvent> {
     let event = pmu.event(name)?;
     let masks = pmu.unit_masks(event).collect();
-    Some(Block { pmus: vec![pmu.name()], event, masks, modifiers: pmu.modifiers() })
+    Some(SharedEvent { pmus: vec![pmu.name()], event, masks, modifiers: pmu.modifiers() })
 }
 
-fn of_cpu(cpu: &'static Cpu, name: &str) -> Option<Block> {
+fn of_cpu(cpu: &'static Cpu, name: &str) -> Option<SharedEvent> {
     let event = cpu.event(name)?;
-    Some(Block { pmus: vec![cpu.name()], event, masks: cpu.unit_masks(event).collect(), modifiers: &[] })
+    Some(SharedEvent {
+        pmus: vec![cpu.name()],
+        event,
+        masks: cpu.unit_masks(event).collect(),
+        modifiers: &[],
+    })
 }
 
-impl Block {
+impl SharedEvent {
     fn looks_like(&self, other: &Self) -> bool {
         (self.event.code(), &self.masks, self.modifiers)
             == (other.event.code(), &other.masks, other.modifiers)
     }
 }
 
-fn text(block: &Block) -> String {
-    let Block { pmus, event, masks, modifiers } = block;
+fn text(block: &SharedEvent) -> String {
+    let SharedEvent { pmus, event, masks, modifiers } = block;
     let mut text = format!("{} {:#x}: {}\n", event.name(), event.code(), event.description());
     text += &format!("  pmu: {}\n", pmus.join(" "));
     for mask in masks {
@@ -110,7 +115,7 @@ fn letters(modifiers: &[Modifier]) -> Vec<&'static str> {
     modifiers.iter().map(|modifier| modifier.letter()).collect()
 }
 
-fn json(block: &Block) -> Value {
+fn json(block: &SharedEvent) -> Value {
     let masks = block.masks.iter().map(|mask| {
         json!({
             "name": mask.name(),

@@ -9,7 +9,7 @@ use std::io::{self, Write};
 
 /// The options of `pugmark pmc list`.
 #[derive(Args, Clone, Debug)]
-pub(super) struct Options {
+pub(super) struct ListOptions {
     /// Whose events to print: a PMU, the end of its name (zen4), a code name, or a processor of `dispatch`
     pmu: Option<String>,
     /// Write JSON, an object a line
@@ -17,7 +17,7 @@ pub(super) struct Options {
     json: bool,
 }
 
-pub(super) fn run(options: &Options) -> Result<()> {
+pub(super) fn run(options: &ListOptions) -> Result<()> {
     let mut to = io::stdout().lock();
     let Some(name) = &options.pmu else {
         return all(&mut to, options.json);

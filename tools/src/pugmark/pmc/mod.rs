@@ -16,7 +16,7 @@ use pugmark_pfm::Levels;
 
 /// The options of `pugmark pmc`.
 #[derive(Args, Clone, Debug)]
-pub struct Command {
+pub struct PmcCommand {
     #[command(subcommand)]
     action: Action,
 }
@@ -24,20 +24,20 @@ pub struct Command {
 #[derive(Subcommand, Clone, Debug)]
 enum Action {
     /// Print the canonical string and the event select of events
-    Encode(encode::Options),
+    Encode(encode::EncodeOptions),
     /// Print the PMUs, or the events of one
-    List(list::Options),
+    List(list::ListOptions),
     /// Print the unit masks and modifiers of an event
-    Info(info::Options),
+    Info(info::InfoOptions),
     /// Assign events to counters, set up IBS, and print the registers to write
-    Dispatch(dispatch::Options),
+    Dispatch(dispatch::DispatchOptions),
 }
 
 /// Runs `pugmark pmc`.
 ///
 /// # Errors
 /// libpfm's error, with its name and as text, or an error when the output is written.
-pub fn run(command: &Command) -> Result<()> {
+pub fn run(command: &PmcCommand) -> Result<()> {
     match &command.action {
         Action::Encode(options) => encode::run(options),
         Action::List(options) => list::run(options),

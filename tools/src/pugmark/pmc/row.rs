@@ -16,7 +16,7 @@ const USE_IBS_OP: u32 = 2;
 
 /// A request.
 #[derive(Debug)]
-pub(super) struct Row<'a> {
+pub(super) struct BatchRow<'a> {
     cpu: &'static Cpu,
     events: Vec<(&'a str, Levels)>,
     levels: Levels,
@@ -24,7 +24,7 @@ pub(super) struct Row<'a> {
     features: Option<Features>,
 }
 
-impl<'a> Row<'a> {
+impl<'a> BatchRow<'a> {
     /// Reads the columns: processor; events with optional `@levels`; levels; mask of unavailable registers; whether the
     /// remaining columns apply; counter mask and flags of all counters; flags of IBS; period and option of fetch and
     /// op.
@@ -107,7 +107,7 @@ mod tests {
     #[test]
     fn what_is_wrong_with_a_row_is_told_with_its_column() {
         const RIGHT: [&str; COLUMNS] = ["k7", "-", "0", "0", "yes", "0", "0", "0", "0/0", "0/0"];
-        assert!(Row::parse(&RIGHT.join("\t")).is_ok());
+        assert!(BatchRow::parse(&RIGHT.join("\t")).is_ok());
         for (column, wrong, message) in [
             (1, "k0", "column 1: no processor is called \"k0\""),
             (3, "x", "column 3: \"x\" is no number of 32 bits"),
@@ -124,7 +124,7 @@ mod tests {
         ] {
             let mut row = RIGHT;
             row[column - 1] = wrong;
-            assert_eq!(Row::parse(&row.join("\t")).unwrap_err().to_string(), message);
+            assert_eq!(BatchRow::parse(&row.join("\t")).unwrap_err().to_string(), message);
         }
     }
 }

@@ -1,4 +1,4 @@
-use super::{batch::answer_lines, encode, levels, row::Row};
+use super::{batch::answer_lines, encode, levels, row::BatchRow};
 use pugmark_pfm::Levels;
 use std::{cell::RefCell, io::Write, rc::Rc};
 
@@ -58,7 +58,7 @@ fn dispatch_answers_in_four_columns() {
         ("k8_revb\tRETIRED_UOPS@6,PROBE\t6\t0\tno\t0\t0\t0\t0/0\t0/0", "find:UMASK\t-\t-\t-"),
         ("k8_revb\tRETIRED\t9\t0\tno\t0\t0\t0\t0/0\t0/0", "find:NOTFOUND\t-\t-\t-"),
     ] {
-        assert_eq!(Row::parse(row).expect(row).answer(), answer, "{row}");
+        assert_eq!(BatchRow::parse(row).expect(row).answer(), answer, "{row}");
     }
 }
 
@@ -75,7 +75,7 @@ fn a_row_that_is_no_request_says_which_column_is_wrong() {
         ("k7\t-\t9\t0\tyes\t0\t0\t0\t0\t0/0", "column 9: \"0\" instead of maxcnt/options"),
         ("k7\t-\t9\t0\tyes\t0\t0\t0\t0/0\t0/x", "column 10: \"x\" is no number of 32 bits"),
     ] {
-        let error = Row::parse(row).expect_err(row);
+        let error = BatchRow::parse(row).expect_err(row);
         assert!(format!("{error:#}").starts_with(message), "{row:?}: {error:#}");
     }
 }

@@ -1,6 +1,6 @@
 use super::*;
 use crate::code::SectionCache;
-use crate::sideband::{Config, Layout, Plan};
+use crate::sideband::{Config, Plan, RecordLayout};
 use pugmark_decoder_core::event::Stamp;
 
 const KERNEL: u64 = 0xffff_8000_0000_0000;
@@ -40,7 +40,7 @@ fn lines(records: &[Vec<u8>], events: &[Event]) -> Vec<String> {
     let config = Config { sample_type: 6, kernel_start: KERNEL, ..Config::default() };
     let streams = [Stream::new("s".into(), records.concat(), true, config)];
     let mut cache = SectionCache::default();
-    let images = Images::new(Plan::new(&streams, &[], &mut cache), &cache);
+    let images = ProcessImages::new(Plan::new(&streams, &[], &mut cache), &cache);
     let show = Show { warn: true, ..Show::default() };
     let mut follower = Follower::new(&streams, &images, show, true, &mut Vec::new()).unwrap();
     let at = |event| {
@@ -108,8 +108,8 @@ fn records_are_shown_before_what_they_do() {
     let config = Config { sample_type: 6, sysroot: "/no/such/folder".into(), ..Config::default() };
     let streams = [Stream::new("s".into(), records.concat(), true, config)];
     let mut cache = SectionCache::default();
-    let images = Images::new(Plan::new(&streams, &[], &mut cache), &cache);
-    let show = Show { layout: Some(Layout::Compact), warn: true, ..Show::default() };
+    let images = ProcessImages::new(Plan::new(&streams, &[], &mut cache), &cache);
+    let show = Show { layout: Some(RecordLayout::Compact), warn: true, ..Show::default() };
     let mut out = Vec::new();
     let mut follower = Follower::new(&streams, &images, show, true, &mut out).unwrap();
     follower.event(&event(EventKind::Stop, None, 1), &mut out).unwrap();

@@ -71,7 +71,7 @@ type Shown = (String, Vec<(u64, usize)>);
 fn planned(records: &[Vec<u8>], primary: bool, config: Config) -> (Vec<Effect>, Vec<Shown>) {
     let mut cache = SectionCache::default();
     let streams = [Stream::new("s".into(), records.concat(), primary, config)];
-    let images = Images::new(Plan::new(&streams, &[], &mut cache), &cache);
+    let images = ProcessImages::new(Plan::new(&streams, &[], &mut cache), &cache);
     let of = |context: usize| {
         let image = images.image(context, usize::MAX);
         let sections = image.sections().iter().map(|section| (section.base, section.bytes.len())).collect();
@@ -109,15 +109,15 @@ fn mappings_make_images_or_say_why_not() {
         [
             grow(0, 1),
             grow(0, 2),
-            Effect::Fail(Problem::Offset),
-            Effect::Fail(Problem::File),
-            Effect::Fail(Problem::Configuration),
+            Effect::Fail(RecordProblem::Offset),
+            Effect::Fail(RecordProblem::File),
+            Effect::Fail(RecordProblem::Configuration),
             grow(1, 1),
             grow(1, 2),
             grow(2, 1),
-            Effect::Fail(Problem::File),
+            Effect::Fail(RecordProblem::File),
             grow(3, 1),
-            Effect::Fail(Problem::Configuration),
+            Effect::Fail(RecordProblem::Configuration),
             lost,
             lost,
             lost,
@@ -148,7 +148,7 @@ fn only_regular_files_are_opened_for_a_record() {
     fs::create_dir(folder.0.join("folder")).unwrap();
     let records = ["pipe", "endless", "folder"].map(|name| mmap(1, 0x1000, 0, name));
     let (effects, images) = planned(&records, true, folder.config());
-    assert_eq!(effects[..2], [Effect::Fail(Problem::Offset), Effect::Fail(Problem::Offset)]);
+    assert_eq!(effects[..2], [Effect::Fail(RecordProblem::Offset), Effect::Fail(RecordProblem::Offset)]);
     assert!(images[0].1.iter().all(|(_, len)| *len == 0), "{images:?}");
 }
 
@@ -168,7 +168,7 @@ fn processes_begin_with_their_parents_image_and_programs_with_none() {
     ];
     let (effects, images) = planned(&records, true, folder.config());
     assert_eq!(effects[3], Effect::Switch(2));
-    assert_eq!(effects[6], Effect::Fail(Problem::Internal));
+    assert_eq!(effects[6], Effect::Fail(RecordProblem::Internal));
     let of = |pid: &str, sections: &[(u64, usize)]| (format!("pid-{pid}"), sections.to_vec());
     assert_eq!(
         images,
@@ -197,7 +197,7 @@ fn switches_count_only_on_the_traced_processor() {
     let (effects, _) = planned(&records, true, Config::default());
     let expected = [
         Effect::Start(0),
-        Effect::Fail(Problem::Configuration),
+        Effect::Fail(RecordProblem::Configuration),
         Effect::None,
         Effect::Switch(1),
         Effect::None,
@@ -221,7 +221,7 @@ fn forks_cannot_ask_for_more_than_there_is_place_for() {
     let mut records: Vec<_> = (0..mappings).map(|page| mmap(1, page << 12, 0, "code")).collect();
     records.extend((2..1500).map(|pid| fork(pid, 1, pid)));
     let (effects, images) = planned(&records, true, folder.config());
-    let refused = effects.iter().filter(|effect| **effect == Effect::Fail(Problem::Memory)).count();
+    let refused = effects.iter().filter(|effect| **effect == Effect::Fail(RecordProblem::Memory)).count();
     let parts: usize = images.iter().map(|(_, sections)| sections.len()).sum();
     assert!(parts <= MOST_PARTS && refused > 400, "{parts} parts, {refused} refused");
 }
