@@ -40,7 +40,7 @@ fn code(file: &[u8]) {
 /// Checks the monitor's reader, which loads kernels.
 fn image(file: &[u8]) {
     let Ok(elf) = Elf::parse(file) else { return };
-    for load in elf.loads().flatten() {
+    for load in elf.load_segments().flatten() {
         assert!(load.bytes.len() as u64 <= load.memory_bytes, "{load:?}");
         assert!(file.as_ptr_range().contains(&load.bytes.as_ptr()) || load.bytes.is_empty(), "{load:?}");
     }

@@ -15,10 +15,10 @@ use crate::guest::{Event, ExceptionKind, Instruction};
 /// not taken.
 #[must_use]
 pub fn of_instruction(instruction: &Instruction, before: Context, after: Context) -> Option<Branch> {
-    let behind = before.ip.wrapping_add(u64::from(instruction.len()));
-    let behind = if before.mode == ExecMode::Bits64 { behind } else { behind & 0xffff_ffff };
+    let next = before.ip.wrapping_add(u64::from(instruction.len()));
+    let next = if before.mode == ExecMode::Bits64 { next } else { next & 0xffff_ffff };
     let kind = match instruction.branch() {
-        Some(BranchKind::Conditional) | None if after.ip == behind => return None,
+        Some(BranchKind::Conditional) | None if after.ip == next => return None,
         kind => kind.unwrap_or(BranchKind::Far),
     };
     Some(branch(before.ip, kind, before, after))

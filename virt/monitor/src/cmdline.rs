@@ -6,13 +6,13 @@ use core::num::ParseIntError;
 use pugmark_model::amd;
 use pugmark_model::intel::{BranchLevel, IntelSettings, Overflow, ReturnElsewhere};
 
-use crate::clock::Every;
+use crate::clock::EveryNth;
 use crate::guest::Stretch;
 use crate::hardware::Profile;
 
 /// The parsed command line.
 #[derive(Clone, Copy, Debug)]
-pub struct Options<'a> {
+pub struct MonitorOptions<'a> {
     /// `profile=NAME`: the processor that the guest sees. Default: skylake.
     pub profile: Profile,
     /// `pmi-skid=N`, `visibility=N`, `ovf=CAPACITY:DRAIN`, `long-tnt=on|off`, `deferred-tips=on|off`,
@@ -23,7 +23,7 @@ pub struct Options<'a> {
     pub amd: amd::AmdSettings,
     /// `truth=on|off`: whether to keep a log of what retires. Default: on.
     pub truth: bool,
-    /// `times=N`: the log gets the time of one instruction in N; 0: of none. Default: [`Every::USUAL`].
+    /// `times=N`: the log gets the time of one instruction in N; 0: of none. Default: [`EveryNth::DEFAULT_PERIOD`].
     pub times: u32,
     /// `step=traced|always`: when to step the guest.
     pub step: StepPolicy,
@@ -45,43 +45,53 @@ pub enum StepPolicy {
 
 /// Why a command line is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Error<'a> {
+pub enum OptionError<'a> {
     /// A word that is not an option of the monitor.
     UnknownOption(&'a str),
     /// A profile that does not exist.
     UnknownProfile(&'a str),
     /// A value that the option does not accept.
-    Value(&'a str),
+    Value {
+        /// The option with its value.
+        word: &'a str,
+        /// The values that it accepts.
+        accepted: &'static str,
+    },
     /// A value that is not a number.
     Number(&'a str, ParseIntError),
 }
 
-impl fmt::Display for Error<'_> {
+impl fmt::Display for OptionError<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::UnknownOption(word) => write!(f, "unknown option {word}"),
-            Self::UnknownProfile(name) => write!(f, "unknown profile {name}"),
-            Self::Value(word) => write!(f, "{word}: no such value"),
-            Self::Number(word, error) => write!(f, "{word}: {error}"),
+            Self::UnknownOption(word) => {
+                write!(f, "{word} is none of the monitor's options; the guest's own come after ' -- '")
+            }
+            Self::UnknownProfile(name) => {
+                write!(f, "there is no profile {name} with 64-bit code; there are")?;
+                Profile::names().try_for_each(|name| write!(f, " {name}"))
+            }
+            Self::Value { word, accepted } => write!(f, "{word}: the value must be {accepted}"),
+            Self::Number(word, error) => write!(f, "{word}: the value must be a number: {error}"),
         }
     }
 }
 
-impl core::error::Error for Error<'_> {}
+impl core::error::Error for OptionError<'_> {}
 
-impl<'a> Options<'a> {
+impl<'a> MonitorOptions<'a> {
     /// Parses a command line. Without ` -- ` all of it is the monitor's.
     ///
     /// # Errors
     /// If a word of the monitor's part is not understood.
-    pub fn parse(line: &'a str) -> Result<Self, Error<'a>> {
+    pub fn parse(line: &'a str) -> Result<Self, OptionError<'a>> {
         let (own, guest) = split(line);
         let mut options = Self {
-            profile: Profile::by_name("skylake").ok_or(Error::UnknownProfile("skylake"))?,
+            profile: Profile::by_name("skylake").ok_or(OptionError::UnknownProfile("skylake"))?,
             settings: IntelSettings::default(),
             amd: amd::AmdSettings::default(),
             truth: true,
-            times: Every::USUAL,
+            times: EveryNth::DEFAULT_PERIOD,
             step: StepPolicy::Traced,
             stretch: Stretch::MAX,
             guest,
@@ -99,11 +109,11 @@ impl<'a> Options<'a> {
         }
     }
 
-    fn set(&mut self, word: &'a str) -> Result<(), Error<'a>> {
-        let (name, value) = word.split_once('=').ok_or(Error::UnknownOption(word))?;
+    fn set(&mut self, word: &'a str) -> Result<(), OptionError<'a>> {
+        let (name, value) = word.split_once('=').ok_or(OptionError::UnknownOption(word))?;
         let settings = &mut self.settings;
         match name {
-            "profile" => self.profile = Profile::by_name(value).ok_or(Error::UnknownProfile(value))?,
+            "profile" => self.profile = Profile::by_name(value).ok_or(OptionError::UnknownProfile(value))?,
             "pmi-skid" => {
                 settings.pmi_skid = number(word, value)?;
                 self.amd.skid = settings.pmi_skid;
@@ -119,7 +129,7 @@ impl<'a> Options<'a> {
                 settings.return_elsewhere = match value {
                     "empties" => ReturnElsewhere::Empties,
                     "pops" => ReturnElsewhere::Pops,
-                    _ => return Err(Error::Value(word)),
+                    _ => return Err(OptionError::Value { word, accepted: "empties or pops" }),
                 }
             }
             "compress-after-ovf" => settings.compress_after_overflow = switch(word, value)?,
@@ -127,7 +137,7 @@ impl<'a> Options<'a> {
                 settings.branch_level = match value {
                     "from" => BranchLevel::From,
                     "to" => BranchLevel::To,
-                    _ => return Err(Error::Value(word)),
+                    _ => return Err(OptionError::Value { word, accepted: "from or to" }),
                 }
             }
             "bts-sets-status" => settings.bts_sets_status = switch(word, value)?,
@@ -139,10 +149,10 @@ impl<'a> Options<'a> {
                 self.step = match value {
                     "traced" => StepPolicy::Traced,
                     "always" => StepPolicy::Always,
-                    _ => return Err(Error::Value(word)),
+                    _ => return Err(OptionError::Value { word, accepted: "traced or always" }),
                 }
             }
-            _ => return Err(Error::UnknownOption(word)),
+            _ => return Err(OptionError::UnknownOption(word)),
         }
         Ok(())
     }
@@ -158,24 +168,25 @@ fn split(line: &str) -> (&str, &str) {
 fn number<'a, T: core::str::FromStr<Err = ParseIntError>>(
     word: &'a str,
     value: &str,
-) -> Result<T, Error<'a>> {
-    value.parse().map_err(|error| Error::Number(word, error))
+) -> Result<T, OptionError<'a>> {
+    value.parse().map_err(|error| OptionError::Number(word, error))
 }
 
-fn switch<'a>(word: &'a str, value: &str) -> Result<bool, Error<'a>> {
+fn switch<'a>(word: &'a str, value: &str) -> Result<bool, OptionError<'a>> {
     match value {
         "on" => Ok(true),
         "off" => Ok(false),
-        _ => Err(Error::Value(word)),
+        _ => Err(OptionError::Value { word, accepted: "on or off" }),
     }
 }
 
 /// Parses `off`, or the size of the internal buffer in bytes and the number of bytes that leave it per instruction.
-fn overflow<'a>(word: &'a str, value: &str) -> Result<Option<Overflow>, Error<'a>> {
+fn overflow<'a>(word: &'a str, value: &str) -> Result<Option<Overflow>, OptionError<'a>> {
     if value == "off" {
         return Ok(None);
     }
-    let (capacity, drain) = value.split_once(':').ok_or(Error::Value(word))?;
+    let (capacity, drain) =
+        value.split_once(':').ok_or(OptionError::Value { word, accepted: "off or CAPACITY:DRAIN" })?;
     Ok(Some(Overflow { capacity: number(word, capacity)?, drain: number(word, drain)? }))
 }
 
@@ -184,7 +195,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_guest_gets_what_lies_behind_the_dashes() {
+    fn the_guest_gets_what_lies_after_the_dashes() {
         let rows = [
             ("", ""),
             ("-- only=sort dump", "only=sort dump"),
@@ -193,15 +204,15 @@ mod tests {
             ("pmi-skid=3", ""),
         ];
         for (line, guest) in rows {
-            assert_eq!(Options::parse(line).map(|options| options.guest), Ok(guest), "{line}");
+            assert_eq!(MonitorOptions::parse(line).map(|options| options.guest), Ok(guest), "{line}");
         }
     }
 
     #[test]
     fn of_what_the_line_does_not_say_there_are_defaults() {
         for line in ["", "-- profile=zen4 truth=off", " -- only=sort", "visibility=64"] {
-            let Options { profile, settings, amd, truth, times, step, stretch, guest: _ } =
-                Options::parse(line).unwrap();
+            let MonitorOptions { profile, settings, amd, truth, times, step, stretch, guest: _ } =
+                MonitorOptions::parse(line).unwrap();
             assert!(matches!(profile, Profile::Intel(profile) if profile.name == "skylake"), "{line}");
             assert_eq!((settings, amd), (IntelSettings::default(), amd::AmdSettings::default()), "{line}");
             assert_eq!(
@@ -214,7 +225,7 @@ mod tests {
         for (line, skid) in
             [("", 40), ("profile=zen4", 20), ("pmi-skid=7", 7), ("profile=zen4 pmi-skid=7", 7)]
         {
-            assert_eq!(Options::parse(line).unwrap().skid(), skid, "{line}");
+            assert_eq!(MonitorOptions::parse(line).unwrap().skid(), skid, "{line}");
         }
     }
 
@@ -224,7 +235,7 @@ mod tests {
                     bts-sets-status=off truth=off step=always \
                     ovf=off long-tnt=on psb-before-pge=on ret-elsewhere=empties compress-after-ovf=off branch-level=to \
                     bts-sets-status=on truth=on step=traced";
-        let Options { settings, truth, step, .. } = Options::parse(line).unwrap();
+        let MonitorOptions { settings, truth, step, .. } = MonitorOptions::parse(line).unwrap();
         assert_eq!((settings, truth, step), (IntelSettings::default(), true, StepPolicy::Traced));
     }
 
@@ -233,13 +244,18 @@ mod tests {
         extern crate std;
         use std::string::ToString;
         for (line, text) in [
-            ("quiet", "unknown option quiet"),
-            ("profile=486", "unknown profile 486"),
-            ("truth=maybe", "truth=maybe: no such value"),
-            ("times=-1", "times=-1: invalid digit found in string"),
+            ("quiet", "quiet is none of the monitor's options; the guest's own come after ' -- '"),
+            ("truth=maybe", "truth=maybe: the value must be on or off"),
+            ("step=never", "step=never: the value must be traced or always"),
+            ("ovf=7", "ovf=7: the value must be off or CAPACITY:DRAIN"),
+            ("times=-1", "times=-1: the value must be a number: invalid digit found in string"),
         ] {
-            assert_eq!(Options::parse(line).unwrap_err().to_string(), text);
+            assert_eq!(MonitorOptions::parse(line).unwrap_err().to_string(), text);
         }
+        let text = MonitorOptions::parse("profile=486").unwrap_err().to_string();
+        assert!(text.starts_with("there is no profile 486 with 64-bit code; there are "), "{text}");
+        let named = |name| text.split_whitespace().any(|word| word == name);
+        assert!(named("skylake") && named("zen4") && !named("pentium-m"), "{text}");
     }
 
     #[test]
@@ -247,7 +263,7 @@ mod tests {
         let line = "profile=broadwell pmi-skid=7 visibility=0 ovf=128:3 long-tnt=off deferred-tips=on psb-before-pge=off \
                     ret-elsewhere=pops compress-after-ovf=on core-ratio=9 branch-level=from bts-sets-status=off \
                     seed=9 rip-invalid=4 truth=off times=5 step=always stretch=3";
-        let options = Options::parse(line).unwrap();
+        let options = MonitorOptions::parse(line).unwrap();
         assert!(matches!(options.profile, Profile::Intel(profile) if profile.name == "broadwell"));
         let expected = IntelSettings {
             pmi_skid: 7,
@@ -265,28 +281,31 @@ mod tests {
         assert_eq!((options.settings, options.truth, options.step), (expected, false, StepPolicy::Always));
         let expected = amd::AmdSettings { skid: 7, seed: 9, rip_invalid: 4, errata: None };
         assert_eq!((options.amd, options.stretch, options.times), (expected, 3, 5));
-        let zen4 = Options::parse("profile=zen4").unwrap();
+        let zen4 = MonitorOptions::parse("profile=zen4").unwrap();
         assert!(matches!(zen4.profile, Profile::Amd(profile) if profile.name == "zen4"));
     }
 
     #[test]
     fn refuses_what_it_does_not_know() {
         let rows = [
-            ("quiet", Error::UnknownOption("quiet")),
-            ("pmi-skit=3", Error::UnknownOption("pmi-skit=3")),
-            ("profile=486", Error::UnknownProfile("486")),
+            ("quiet", OptionError::UnknownOption("quiet")),
+            ("pmi-skit=3", OptionError::UnknownOption("pmi-skit=3")),
+            ("profile=486", OptionError::UnknownProfile("486")),
             // This processor has no 64-bit code.
-            ("profile=pentium-m", Error::UnknownProfile("pentium-m")),
-            ("branch-level=both", Error::Value("branch-level=both")),
-            ("ret-elsewhere=stays", Error::Value("ret-elsewhere=stays")),
-            ("truth=maybe", Error::Value("truth=maybe")),
-            ("step=never", Error::Value("step=never")),
-            ("ovf=7", Error::Value("ovf=7")),
+            ("profile=pentium-m", OptionError::UnknownProfile("pentium-m")),
+            ("branch-level=both", OptionError::Value { word: "branch-level=both", accepted: "from or to" }),
+            (
+                "ret-elsewhere=stays",
+                OptionError::Value { word: "ret-elsewhere=stays", accepted: "empties or pops" },
+            ),
+            ("truth=maybe", OptionError::Value { word: "truth=maybe", accepted: "on or off" }),
+            ("step=never", OptionError::Value { word: "step=never", accepted: "traced or always" }),
+            ("ovf=7", OptionError::Value { word: "ovf=7", accepted: "off or CAPACITY:DRAIN" }),
         ];
         for (line, error) in rows {
-            assert_eq!(Options::parse(line).unwrap_err(), error, "{line}");
+            assert_eq!(MonitorOptions::parse(line).unwrap_err(), error, "{line}");
         }
-        assert!(matches!(Options::parse("pmi-skid=-1"), Err(Error::Number("pmi-skid=-1", _))));
-        assert!(matches!(Options::parse("stretch=x"), Err(Error::Number("stretch=x", _))));
+        assert!(matches!(MonitorOptions::parse("pmi-skid=-1"), Err(OptionError::Number("pmi-skid=-1", _))));
+        assert!(matches!(MonitorOptions::parse("stretch=x"), Err(OptionError::Number("stretch=x", _))));
     }
 }

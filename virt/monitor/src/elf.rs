@@ -8,7 +8,7 @@ use core::fmt;
 #[derive(Clone, Copy, Debug)]
 pub struct Elf<'a> {
     bytes: &'a [u8],
-    class: Class,
+    class: ElfClass,
     entry: u64,
     headers: &'a [u8],
     header_bytes: usize,
@@ -16,7 +16,7 @@ pub struct Elf<'a> {
 
 /// A part of the file to be loaded into memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Load<'a> {
+pub struct LoadSegment<'a> {
     /// Physical address of its first byte.
     pub physical: u64,
     /// Virtual address of its first byte.
@@ -29,7 +29,7 @@ pub struct Load<'a> {
 
 /// Why a file is not an executable that can be loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Error {
+pub enum ElfError {
     /// The file does not begin with the ELF magic number.
     NotElf,
     /// The file is neither a 32-bit nor a 64-bit little-endian file for x86.
@@ -46,20 +46,24 @@ pub enum Error {
     },
 }
 
-impl fmt::Display for Error {
+impl fmt::Display for ElfError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NotElf => write!(f, "not an ELF file"),
-            Self::Machine { class, machine } => write!(f, "ELF class {class}, machine {machine}: not x86"),
-            Self::Truncated { offset } => write!(f, "ELF file ends before {offset:#x}"),
+            Self::NotElf => write!(f, "not an ELF file: it does not begin with 7f 45 4c 46"),
+            Self::Machine { class, machine } => {
+                write!(f, "the ELF file has class {class} and machine {machine}, and is not for x86")
+            }
+            Self::Truncated { offset } => {
+                write!(f, "the ELF file is cut off: bytes before offset {offset:#x} are missing")
+            }
         }
     }
 }
 
-impl core::error::Error for Error {}
+impl core::error::Error for ElfError {}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Class {
+enum ElfClass {
     Bits32,
     Bits64,
 }
@@ -72,21 +76,21 @@ impl<'a> Elf<'a> {
     ///
     /// # Errors
     /// If the file is not an ELF file for x86, or its program headers are incomplete.
-    pub fn parse(bytes: &'a [u8]) -> Result<Self, Error> {
+    pub fn parse(bytes: &'a [u8]) -> Result<Self, ElfError> {
         if !bytes.starts_with(b"\x7fELF") {
-            return Err(Error::NotElf);
+            return Err(ElfError::NotElf);
         }
         let [class, machine] = [number(bytes, 4, 1)?, number(bytes, 18, 2)?];
         let class = match (class, machine) {
-            (1, 3 | 62) => Class::Bits32,
-            (2, 62) => Class::Bits64,
-            _ => return Err(Error::Machine { class: class as u8, machine: machine as u16 }),
+            (1, 3 | 62) => ElfClass::Bits32,
+            (2, 62) => ElfClass::Bits64,
+            _ => return Err(ElfError::Machine { class: class as u8, machine: machine as u16 }),
         };
         let (entry, table, size, count) = match class {
-            Class::Bits32 => {
+            ElfClass::Bits32 => {
                 (word(bytes, 24)?, word(bytes, 28)?, number(bytes, 42, 2)?, number(bytes, 44, 2)?)
             }
-            Class::Bits64 => {
+            ElfClass::Bits64 => {
                 (number(bytes, 24, 8)?, number(bytes, 32, 8)?, number(bytes, 54, 2)?, number(bytes, 56, 2)?)
             }
         };
@@ -101,8 +105,8 @@ impl<'a> Elf<'a> {
     }
 
     /// Returns the parts to be loaded.
-    pub fn loads(&self) -> impl Iterator<Item = Result<Load<'a>, Error>> {
-        self.segments().filter_map(|segment| match segment {
+    pub fn load_segments(&self) -> impl Iterator<Item = Result<LoadSegment<'a>, ElfError>> {
+        self.program_headers().filter_map(|segment| match segment {
             Ok(segment) if segment.kind == PT_LOAD && segment.memory_bytes > 0 => Some(self.load(&segment)),
             Ok(_) => None,
             Err(error) => Some(Err(error)),
@@ -115,8 +119,8 @@ impl<'a> Elf<'a> {
     ///
     /// # Errors
     /// If notes are beyond the end of the file.
-    pub fn pvh_entry(&self) -> Result<Option<u32>, Error> {
-        for segment in self.segments() {
+    pub fn pvh_entry(&self) -> Result<Option<u32>, ElfError> {
+        for segment in self.program_headers() {
             let segment = segment?;
             if segment.kind == PT_NOTE
                 && let Some(entry) = pvh_note(part(self.bytes, segment.offset, segment.file_bytes)?)
@@ -131,8 +135,8 @@ impl<'a> Elf<'a> {
     ///
     /// # Errors
     /// If a part is beyond the end of the file.
-    pub fn physical(&self, linear: u64) -> Result<Option<u64>, Error> {
-        for load in self.loads() {
+    pub fn physical(&self, linear: u64) -> Result<Option<u64>, ElfError> {
+        for load in self.load_segments() {
             let load = load?;
             if let Some(offset) = linear.checked_sub(load.linear).filter(|&offset| offset < load.memory_bytes)
             {
@@ -142,9 +146,9 @@ impl<'a> Elf<'a> {
         Ok(None)
     }
 
-    fn load(&self, segment: &Segment) -> Result<Load<'a>, Error> {
+    fn load(&self, segment: &ProgramHeader) -> Result<LoadSegment<'a>, ElfError> {
         let bytes = part(self.bytes, segment.offset, segment.file_bytes.min(segment.memory_bytes))?;
-        Ok(Load {
+        Ok(LoadSegment {
             physical: segment.physical,
             linear: segment.linear,
             bytes,
@@ -152,11 +156,11 @@ impl<'a> Elf<'a> {
         })
     }
 
-    fn segments(&self) -> impl Iterator<Item = Result<Segment, Error>> {
+    fn program_headers(&self) -> impl Iterator<Item = Result<ProgramHeader, ElfError>> {
         let class = self.class;
         self.headers.chunks_exact(self.header_bytes.max(1)).map(move |header| {
             Ok(match class {
-                Class::Bits32 => Segment {
+                ElfClass::Bits32 => ProgramHeader {
                     kind: word(header, 0)? as u32,
                     offset: word(header, 4)?,
                     linear: word(header, 8)?,
@@ -164,7 +168,7 @@ impl<'a> Elf<'a> {
                     file_bytes: word(header, 16)?,
                     memory_bytes: word(header, 20)?,
                 },
-                Class::Bits64 => Segment {
+                ElfClass::Bits64 => ProgramHeader {
                     kind: word(header, 0)? as u32,
                     offset: number(header, 8, 8)?,
                     linear: number(header, 16, 8)?,
@@ -177,7 +181,7 @@ impl<'a> Elf<'a> {
     }
 }
 
-struct Segment {
+struct ProgramHeader {
     kind: u32,
     offset: u64,
     linear: u64,
@@ -202,21 +206,21 @@ fn pvh_note(mut notes: &[u8]) -> Option<u32> {
     }
 }
 
-fn word(bytes: &[u8], offset: u64) -> Result<u64, Error> {
+fn word(bytes: &[u8], offset: u64) -> Result<u64, ElfError> {
     number(bytes, offset, 4)
 }
 
 /// Reads a little-endian number of `size` bytes at `offset`.
-fn number(bytes: &[u8], offset: u64, size: u64) -> Result<u64, Error> {
+fn number(bytes: &[u8], offset: u64, size: u64) -> Result<u64, ElfError> {
     Ok(part(bytes, offset, size)?.iter().rev().fold(0, |value, &byte| value << 8 | u64::from(byte)))
 }
 
-fn part(bytes: &[u8], offset: u64, size: u64) -> Result<&[u8], Error> {
+fn part(bytes: &[u8], offset: u64, size: u64) -> Result<&[u8], ElfError> {
     let start = usize::try_from(offset).ok();
     start
         .zip(usize::try_from(size).ok())
         .and_then(|(start, size)| bytes.get(start..start.checked_add(size)?))
-        .ok_or(Error::Truncated { offset: offset.saturating_add(size) })
+        .ok_or(ElfError::Truncated { offset: offset.saturating_add(size) })
 }
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ pub const fn execute_breakpoints(count: usize) -> u64 {
 
 /// How to enter the guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pace {
+pub enum EntryMode {
     /// Until something exits.
     Free,
     /// Until execution reaches a breakpoint in one of the first debug registers.
@@ -36,7 +36,7 @@ pub enum Pace {
     },
 }
 
-impl Pace {
+impl EntryMode {
     /// Puts the guest's state into the control block.
     ///
     /// When the guest is stepped, TF is set. DR6 is entered without conditions, so that afterwards it holds only this
@@ -105,44 +105,44 @@ impl Pace {
 mod tests {
     use super::*;
 
-    const STEP: Pace = Pace::Step { masked: false };
-    const MASKED: Pace = Pace::Step { masked: true };
-    const STRETCH: Pace = Pace::Stretch { breakpoints: 3, begins_on_one: false };
+    const STEP: EntryMode = EntryMode::Step { masked: false };
+    const MASKED: EntryMode = EntryMode::Step { masked: true };
+    const STRETCH: EntryMode = EntryMode::Stretch { breakpoints: 3, begins_on_one: false };
     const BS_AND_B0: u64 = 0x4001;
 
     /// Enters with `cpu`, lets `run` do what the guest does, and takes the state back.
-    fn enter(pace: Pace, mut cpu: Cpu, run: impl FnOnce(&mut Vmcb)) -> Cpu {
+    fn enter(mode: EntryMode, mut cpu: Cpu, run: impl FnOnce(&mut Vmcb)) -> Cpu {
         let mut vmcb = Vmcb::ZERO;
-        pace.load(&cpu, &mut vmcb);
+        mode.load(&cpu, &mut vmcb);
         run(&mut vmcb);
-        pace.store(&vmcb, &mut cpu);
+        mode.store(&vmcb, &mut cpu);
         cpu
     }
 
     #[test]
     fn a_step_sees_no_older_debug_conditions_and_leaves_the_guests() {
         for own in [NO_CONDITION, NO_CONDITION | BS_AND_B0] {
-            for (pace, entered) in [(Pace::Free, own), (STEP, NO_CONDITION), (STRETCH, NO_CONDITION)] {
-                let cpu = enter(pace, Cpu { dr6: own, ..Cpu::default() }, |vmcb| {
-                    assert_eq!(vmcb.save.dr6, entered, "{pace:?}");
+            for (mode, entered) in [(EntryMode::Free, own), (STEP, NO_CONDITION), (STRETCH, NO_CONDITION)] {
+                let cpu = enter(mode, Cpu { dr6: own, ..Cpu::default() }, |vmcb| {
+                    assert_eq!(vmcb.save.dr6, entered, "{mode:?}");
                     vmcb.save.dr6 |= 1 << 14;
                 });
-                let left = if pace == Pace::Free { own | 1 << 14 } else { own };
-                assert_eq!(cpu.dr6, left, "{pace:?}");
+                let left = if mode == EntryMode::Free { own | 1 << 14 } else { own };
+                assert_eq!(cpu.dr6, left, "{mode:?}");
             }
         }
     }
 
     #[test]
     fn a_step_has_tf_and_no_syscall_and_the_guest_sees_neither() {
-        for (own, pace) in [(0, STEP), (rflags::TF, STEP), (rflags::IF, MASKED), (rflags::IF, STEP)] {
+        for (own, mode) in [(0, STEP), (rflags::TF, STEP), (rflags::IF, MASKED), (rflags::IF, STEP)] {
             let start = Cpu { rflags: own | rflags::FIXED, efer: efer::SCE | efer::LMA, ..Cpu::default() };
-            let cpu = enter(pace, start, |vmcb| {
-                let taken = if pace == MASKED { own & !rflags::IF } else { own };
-                assert_eq!(vmcb.save.rflags, taken | rflags::FIXED | rflags::TF, "{own:#x} {pace:?}");
+            let cpu = enter(mode, start, |vmcb| {
+                let taken = if mode == MASKED { own & !rflags::IF } else { own };
+                assert_eq!(vmcb.save.rflags, taken | rflags::FIXED | rflags::TF, "{own:#x} {mode:?}");
                 assert_eq!(vmcb.save.efer & efer::SCE, 0);
             });
-            assert_eq!(cpu, start, "{own:#x} {pace:?}");
+            assert_eq!(cpu, start, "{own:#x} {mode:?}");
         }
     }
 
@@ -151,7 +151,7 @@ mod tests {
         let start = Cpu { dr7: 0x400, dr6: NO_CONDITION, efer: efer::SCE, ..Cpu::default() };
         for (breakpoints, dr7) in [(1, 0x402), (2, 0x40a), (3, 0x42a), (4, 0x4aa)] {
             for begins_on_one in [false, true] {
-                let cpu = enter(Pace::Stretch { breakpoints, begins_on_one }, start, |vmcb| {
+                let cpu = enter(EntryMode::Stretch { breakpoints, begins_on_one }, start, |vmcb| {
                     let rf = if begins_on_one { rflags::RF } else { 0 };
                     assert_eq!((vmcb.save.dr7, vmcb.save.rflags & (rflags::TF | rflags::RF)), (dr7, rf));
                     assert_eq!(vmcb.save.efer & efer::SCE, 0);
@@ -166,9 +166,9 @@ mod tests {
     #[test]
     fn a_step_that_clears_if_keeps_it_clear_unless_masked() {
         let start = Cpu { rflags: rflags::IF, ..Cpu::default() };
-        for (pace, left) in [(STEP, 0), (Pace::Free, 0), (MASKED, rflags::IF)] {
-            let cpu = enter(pace, start, |vmcb| vmcb.save.rflags &= !rflags::IF);
-            assert_eq!(cpu.rflags, left, "{pace:?}");
+        for (mode, left) in [(STEP, 0), (EntryMode::Free, 0), (MASKED, rflags::IF)] {
+            let cpu = enter(mode, start, |vmcb| vmcb.save.rflags &= !rflags::IF);
+            assert_eq!(cpu.rflags, left, "{mode:?}");
         }
     }
 
@@ -176,7 +176,7 @@ mod tests {
     fn a_shadow_at_the_exit_of_a_free_run_holds_back_interrupts_and_nmis() {
         for (bit, takes) in [(0, true), (1, false)] {
             let start = Cpu { rflags: rflags::IF, ..Cpu::default() };
-            let cpu = enter(Pace::Free, start, |vmcb| vmcb.control.interrupt_shadow = bit);
+            let cpu = enter(EntryMode::Free, start, |vmcb| vmcb.control.interrupt_shadow = bit);
             assert_eq!((cpu.takes_interrupts(), cpu.takes_nmi()), (takes, takes));
         }
     }

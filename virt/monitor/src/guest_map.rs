@@ -15,9 +15,9 @@ const ENTRIES: usize = 512;
 /// One page of page-table entries.
 #[derive(Clone, Debug)]
 #[repr(C, align(4096))]
-pub struct Table(pub [u64; ENTRIES]);
+pub struct PageTable(pub [u64; ENTRIES]);
 
-impl Table {
+impl PageTable {
     /// A table that maps nothing.
     pub const EMPTY: Self = Self([0; ENTRIES]);
 }
@@ -31,18 +31,18 @@ pub struct GuestMap<'a> {
 
 impl GuestMap<'_> {
     /// Returns whether all, some or none of `start..end` belongs to the guest.
-    fn reach(&self, start: u64, end: u64) -> Reach {
+    fn coverage(&self, start: u64, end: u64) -> Coverage {
         const MMIO: (u64, u64) = (0xc000_0000, LOCAL_APIC);
         const ABOVE: (u64, u64) = (LOCAL_APIC + PAGE, 1 << 32);
         let fixed = [(0, GUEST_RAM), MMIO, ABOVE];
         let mut covered = 0;
-        for &(first, behind) in fixed.iter().chain(self.firmware) {
-            covered += behind.min(end).saturating_sub(first.max(start));
+        for &(first, past_end) in fixed.iter().chain(self.firmware) {
+            covered += past_end.min(end).saturating_sub(first.max(start));
         }
         match covered {
-            0 => Reach::Nothing,
-            bytes if bytes >= end - start => Reach::All,
-            _ => Reach::Part,
+            0 => Coverage::None,
+            bytes if bytes >= end - start => Coverage::All,
+            _ => Coverage::Part,
         }
     }
 
@@ -50,7 +50,7 @@ impl GuestMap<'_> {
     /// whole. Returns the address of the root table.
     ///
     /// `table` returns an empty table and its physical address; the first table that it returns becomes the root.
-    pub fn build<'t>(&self, mut table: impl FnMut() -> (u64, &'t mut Table)) -> u64 {
+    pub fn build<'t>(&self, mut table: impl FnMut() -> (u64, &'t mut PageTable)) -> u64 {
         /// Present, writable, user: the nested walk treats guest accesses as user accesses.
         const LINK: u64 = 0b111;
         const LARGE: u64 = 1 << 7;
@@ -62,14 +62,14 @@ impl GuestMap<'_> {
             *entry = address | LINK;
             for (index, entry) in level2.0.iter_mut().enumerate() {
                 let start = (gigabyte * ENTRIES + index) as u64 * LARGE_PAGE;
-                *entry = match self.reach(start, start + LARGE_PAGE) {
-                    Reach::Nothing => 0,
-                    Reach::All => start | LARGE | LINK,
-                    Reach::Part => {
+                *entry = match self.coverage(start, start + LARGE_PAGE) {
+                    Coverage::None => 0,
+                    Coverage::All => start | LARGE | LINK,
+                    Coverage::Part => {
                         let (address, level1) = table();
                         for (index, entry) in level1.0.iter_mut().enumerate() {
                             let page = start + index as u64 * PAGE;
-                            if self.reach(page, page + PAGE) == Reach::All {
+                            if self.coverage(page, page + PAGE) == Coverage::All {
                                 *entry = page | LINK;
                             }
                         }
@@ -83,8 +83,8 @@ impl GuestMap<'_> {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Reach {
-    Nothing,
+enum Coverage {
+    None,
     Part,
     All,
 }
@@ -98,10 +98,10 @@ mod tests {
 
     use super::*;
 
-    fn build(map: &GuestMap<'_>) -> (u64, Vec<(u64, &'static mut Table)>) {
-        let mut tables: Vec<*mut Table> = Vec::new();
+    fn build(map: &GuestMap<'_>) -> (u64, Vec<(u64, &'static mut PageTable)>) {
+        let mut tables: Vec<*mut PageTable> = Vec::new();
         let root = map.build(|| {
-            let table = Box::leak(Box::new(Table::EMPTY));
+            let table = Box::leak(Box::new(PageTable::EMPTY));
             tables.push(table);
             ((tables.len() as u64) << 12, table)
         });
@@ -109,7 +109,7 @@ mod tests {
         (root, tables.iter().enumerate().map(|(i, &t)| ((i as u64 + 1) << 12, unsafe { &mut *t })).collect())
     }
 
-    fn translate(root: u64, tables: &[(u64, &'static mut Table)], address: u64) -> Option<u64> {
+    fn translate(root: u64, tables: &[(u64, &'static mut PageTable)], address: u64) -> Option<u64> {
         let find =
             |at: u64| tables.iter().find(|(address, _)| *address == at & !0xfff).map(|(_, table)| &table.0);
         let mut at = root;

@@ -8,7 +8,7 @@ use pugmark_model::intel::{IntelProcessor, IntelProfile, IntelSettings};
 use pugmark_model::{Processor, Violations};
 
 use crate::guest::Cpu;
-use crate::msr::Place;
+use crate::msr::MsrHandler;
 use crate::tracing;
 
 /// The processor that the guest sees.
@@ -26,6 +26,13 @@ impl Profile {
     pub fn by_name(name: &str) -> Option<Self> {
         let intel = IntelProfile::by_name(name).filter(|profile| profile.long_mode);
         intel.map(Self::Intel).or_else(|| AmdProfile::by_name(name).map(Self::Amd))
+    }
+
+    /// The names that [`Profile::by_name`] finds.
+    pub fn names() -> impl Iterator<Item = &'static str> {
+        let intel =
+            IntelProfile::all().iter().filter(|profile| profile.long_mode).map(|profile| profile.name);
+        intel.chain(AmdProfile::all().iter().map(|profile| profile.name))
     }
 
     /// The northbridge that the profile's processors share.
@@ -51,14 +58,14 @@ pub enum Hardware {
 
 /// The violations that were added between two looks at one processor: ` name=count` for each kind that was.
 #[derive(Clone, Copy, Debug)]
-pub struct New {
+pub struct NewViolations {
     /// The counts at the first look.
     pub before: Violations,
     /// The counts at the second look.
     pub now: Violations,
 }
 
-impl fmt::Display for New {
+impl fmt::Display for NewViolations {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.before, self.now) {
             (Violations::Intel(before), Violations::Intel(now)) => {
@@ -103,16 +110,16 @@ impl Hardware {
 
     /// Which part of the monitor answers for an MSR that is not modelled here.
     #[must_use]
-    pub const fn place(&self, msr: u32) -> Place {
+    pub const fn msr_handler(&self, msr: u32) -> MsrHandler {
         match self {
-            Self::Intel(_) => Place::of(msr),
-            Self::Amd(_) => Place::on_amd(msr),
+            Self::Intel(_) => MsrHandler::on_intel(msr),
+            Self::Amd(_) => MsrHandler::on_amd(msr),
         }
     }
 
     /// Whether the registers, with the segments' bases, must be given before the next instruction.
     #[must_use]
-    pub fn wants_registers_before(&self) -> bool {
+    pub fn needs_registers_before(&self) -> bool {
         matches!(self, Self::Amd(processor) if processor.wants_registers())
     }
 
@@ -124,7 +131,7 @@ impl Hardware {
     }
 
     /// Gives the registers after the instruction that retires now, if they are needed; `xmm` reads the SSE registers.
-    pub fn give_registers_behind(&mut self, cpu: &Cpu, xmm: impl FnOnce() -> [u8; 256]) {
+    pub fn set_registers_after(&mut self, cpu: &Cpu, xmm: impl FnOnce() -> [u8; 256]) {
         if let Self::Intel(processor) = self
             && processor.wants_registers()
         {

@@ -27,7 +27,7 @@ pub const fn memory_map(ram: u64) -> [MemoryRange; 3] {
 
 /// How the loaded kernel starts: 32-bit protected mode, paging off, flat segments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Start {
+pub struct EntryState {
     /// EIP.
     pub entry: u32,
     /// EAX.
@@ -38,11 +38,11 @@ pub struct Start {
 
 /// Why a kernel cannot be loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Error {
+pub enum LoadError {
     /// The file is damaged, or it is not an ELF file and has no multiboot2 header with load addresses.
-    Elf(elf::Error),
+    Elf(elf::ElfError),
     /// The multiboot2 header cannot be served.
-    Multiboot2(multiboot2::Error),
+    Multiboot2(multiboot2::Multiboot2Error),
     /// The file has neither a PVH note nor a multiboot2 header.
     NoProtocol,
     /// A part of the file would be outside the guest's memory, or over the boot information or the module.
@@ -61,29 +61,40 @@ pub enum Error {
     },
 }
 
-impl fmt::Display for Error {
+impl fmt::Display for LoadError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Elf(error) => error.fmt(f),
             Self::Multiboot2(error) => error.fmt(f),
-            Self::NoProtocol => write!(f, "neither a PVH note nor a multiboot2 header"),
-            Self::Place { start, end } => write!(f, "no place for {start:#x}..{end:#x}"),
-            Self::Entry(entry) => write!(f, "entry point {entry:#x} is not in the file"),
-            Self::BootInfo { bytes } => write!(f, "boot information of {bytes} bytes"),
+            Self::NoProtocol => write!(
+                f,
+                "the file has neither a PVH note nor a multiboot2 header, so it is unknown how to enter it"
+            ),
+            Self::Place { start, end } => write!(
+                f,
+                "no room for the part at {start:#x}..{end:#x}: it must lie within the guest's RAM, below the copy of \
+                 the file at its end and outside {BOOT_INFO_BASE:#x}..{BOOT_INFO_END:#x}"
+            ),
+            Self::Entry(entry) => write!(f, "the entry point {entry:#x} is in no part of the file"),
+            Self::BootInfo { bytes } => write!(
+                f,
+                "the boot information has {bytes} bytes, {} are the most: the guest's command line is too long",
+                BOOT_INFO_END - BOOT_INFO_BASE
+            ),
         }
     }
 }
 
-impl core::error::Error for Error {}
+impl core::error::Error for LoadError {}
 
-impl From<elf::Error> for Error {
-    fn from(error: elf::Error) -> Self {
+impl From<elf::ElfError> for LoadError {
+    fn from(error: elf::ElfError) -> Self {
         Self::Elf(error)
     }
 }
 
-impl From<multiboot2::Error> for Error {
-    fn from(error: multiboot2::Error) -> Self {
+impl From<multiboot2::Multiboot2Error> for LoadError {
+    fn from(error: multiboot2::Multiboot2Error) -> Self {
         Self::Multiboot2(error)
     }
 }
@@ -101,15 +112,15 @@ pub fn load(
     rsdp: u64,
     ram: u64,
     memory: &mut impl GuestMemory,
-) -> Result<Start, Error> {
+) -> Result<EntryState, LoadError> {
     let bytes = file.len() as u64;
     let module = Module { start: ram.saturating_sub(bytes) & !0xfff, bytes };
-    let plan = Plan::of(file)?;
+    let plan = LoadPlan::new(file)?;
     for part in &plan.parts {
         let end = part.start.saturating_add(part.memory_bytes);
         let over_boot_info = part.start < BOOT_INFO_END && end > BOOT_INFO_BASE;
         if end > module.start || over_boot_info {
-            return Err(Error::Place { start: part.start, end });
+            return Err(LoadError::Place { start: part.start, end });
         }
         place(memory, part.start, part.bytes)?;
         clear(memory, part.start + part.bytes.len() as u64, end)?;
@@ -117,44 +128,44 @@ pub fn load(
     place(memory, module.start, file)?;
 
     let info = BootInfo { command_line, modules: &[module], memory: &memory_map(ram), rsdp };
-    let (told, eax) = match plan.protocol {
-        Protocol::Pvh => (pvh::build(BOOT_INFO_BASE, &info), 0),
-        Protocol::Multiboot2 => (multiboot2::build(&info), multiboot2::BOOTLOADER_MAGIC),
+    let (boot_info, eax) = match plan.protocol {
+        BootProtocol::Pvh => (pvh::build(BOOT_INFO_BASE, &info), 0),
+        BootProtocol::Multiboot2 => (multiboot2::build(&info), multiboot2::BOOTLOADER_MAGIC),
     };
-    if told.len() as u64 > BOOT_INFO_END - BOOT_INFO_BASE {
-        return Err(Error::BootInfo { bytes: told.len() });
+    if boot_info.len() as u64 > BOOT_INFO_END - BOOT_INFO_BASE {
+        return Err(LoadError::BootInfo { bytes: boot_info.len() });
     }
-    place(memory, BOOT_INFO_BASE, &told)?;
-    Ok(Start { entry: plan.entry, eax, ebx: BOOT_INFO_BASE as u32 })
+    place(memory, BOOT_INFO_BASE, &boot_info)?;
+    Ok(EntryState { entry: plan.entry, eax, ebx: BOOT_INFO_BASE as u32 })
 }
 
-enum Protocol {
+enum BootProtocol {
     Pvh,
     Multiboot2,
 }
 
-struct Part<'a> {
+struct LoadPart<'a> {
     start: u64,
     bytes: &'a [u8],
     memory_bytes: u64,
 }
 
-struct Plan<'a> {
-    protocol: Protocol,
+struct LoadPlan<'a> {
+    protocol: BootProtocol,
     entry: u32,
-    parts: Vec<Part<'a>>,
+    parts: Vec<LoadPart<'a>>,
 }
 
-impl<'a> Plan<'a> {
-    fn of(file: &'a [u8]) -> Result<Self, Error> {
+impl<'a> LoadPlan<'a> {
+    fn new(file: &'a [u8]) -> Result<Self, LoadError> {
         let elf = Elf::parse(file);
         if let Ok(elf) = elf
             && let Some(entry) = elf.pvh_entry()?
         {
-            return Ok(Self { protocol: Protocol::Pvh, entry, parts: elf_parts(&elf)? });
+            return Ok(Self { protocol: BootProtocol::Pvh, entry, parts: elf_parts(&elf)? });
         }
-        let Some(header) = multiboot2::Header::find(file)? else {
-            return Err(elf.err().map_or(Error::NoProtocol, Error::Elf));
+        let Some(header) = multiboot2::Multiboot2Header::find(file)? else {
+            return Err(elf.err().map_or(LoadError::NoProtocol, LoadError::Elf));
         };
         let parts = match header.address {
             Some(tag) => Vec::from([addressed_part(file, header.offset, tag)?]),
@@ -163,27 +174,27 @@ impl<'a> Plan<'a> {
         let entry = match (header.entry, elf) {
             (Some(entry), _) => entry,
             (None, Ok(elf)) => {
-                let physical = elf.physical(elf.entry())?.ok_or(Error::Entry(elf.entry()))?;
-                u32::try_from(physical).map_err(|_| Error::Entry(physical))?
+                let physical = elf.physical(elf.entry())?.ok_or(LoadError::Entry(elf.entry()))?;
+                u32::try_from(physical).map_err(|_| LoadError::Entry(physical))?
             }
             (None, Err(error)) => return Err(error.into()),
         };
-        Ok(Self { protocol: Protocol::Multiboot2, entry, parts })
+        Ok(Self { protocol: BootProtocol::Multiboot2, entry, parts })
     }
 }
 
-fn elf_parts<'a>(elf: &Elf<'a>) -> Result<Vec<Part<'a>>, Error> {
-    elf.loads()
+fn elf_parts<'a>(elf: &Elf<'a>) -> Result<Vec<LoadPart<'a>>, LoadError> {
+    elf.load_segments()
         .map(|load| {
             let load = load?;
-            Ok(Part { start: load.physical, bytes: load.bytes, memory_bytes: load.memory_bytes })
+            Ok(LoadPart { start: load.physical, bytes: load.bytes, memory_bytes: load.memory_bytes })
         })
         .collect()
 }
 
 /// Returns the one part that a multiboot2 address tag describes.
-fn addressed_part(file: &[u8], header: u32, tag: multiboot2::AddressTag) -> Result<Part<'_>, Error> {
-    let place = Error::Place { start: tag.load.into(), end: tag.load_end.into() };
+fn addressed_part(file: &[u8], header: u32, tag: multiboot2::AddressTag) -> Result<LoadPart<'_>, LoadError> {
+    let place = LoadError::Place { start: tag.load.into(), end: tag.load_end.into() };
     // The header's offset in the file and its load address give the file offset of the first loaded byte.
     let skipped =
         tag.header.checked_sub(tag.load).and_then(|before| header.checked_sub(before)).ok_or(place)?;
@@ -194,15 +205,15 @@ fn addressed_part(file: &[u8], header: u32, tag: multiboot2::AddressTag) -> Resu
     };
     let loaded = bytes.len() as u64;
     let memory_bytes = u64::from(tag.bss_end.saturating_sub(tag.load)).max(loaded);
-    Ok(Part { start: tag.load.into(), bytes, memory_bytes })
+    Ok(LoadPart { start: tag.load.into(), bytes, memory_bytes })
 }
 
-fn place(memory: &mut impl GuestMemory, start: u64, bytes: &[u8]) -> Result<(), Error> {
+fn place(memory: &mut impl GuestMemory, start: u64, bytes: &[u8]) -> Result<(), LoadError> {
     let end = start.saturating_add(bytes.len() as u64);
-    memory.write(start, bytes).then_some(()).ok_or(Error::Place { start, end })
+    memory.write(start, bytes).then_some(()).ok_or(LoadError::Place { start, end })
 }
 
-fn clear(memory: &mut impl GuestMemory, mut start: u64, end: u64) -> Result<(), Error> {
+fn clear(memory: &mut impl GuestMemory, mut start: u64, end: u64) -> Result<(), LoadError> {
     const ZEROS: [u8; 4096] = [0; 4096];
     while start < end {
         let bytes = (end - start).min(ZEROS.len() as u64) as usize;

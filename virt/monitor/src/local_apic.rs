@@ -52,7 +52,7 @@ pub const DFR_RESET: u32 = u32::MAX;
 
 /// The register writes, in this order, that leave the local APIC as INIT does. They do not clear interrupts that are
 /// pending or in service. The performance-monitoring LVT entry is not listed, because it belongs to the model.
-pub const INIT: [(usize, u32); 14] = [
+pub const VALUES_AFTER_INIT: [(usize, u32); 14] = [
     (LVT_TIMER, LVT_RESET),
     (LVT_THERMAL, LVT_RESET),
     (LVT_LINT0, LVT_RESET),
@@ -74,7 +74,7 @@ pub const INIT: [(usize, u32); 14] = [
 
 /// The command that a write of the interrupt command register's low half sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Command {
+pub enum IcrCommand {
     /// An interrupt that a running processor takes.
     Interrupt,
     /// INIT.
@@ -85,10 +85,10 @@ pub enum Command {
     StartUp(u8),
 }
 
-impl Command {
+impl IcrCommand {
     /// Decodes the delivery mode, bits 10:8. For INIT also the level, bit 14, and the trigger mode, bit 15.
     #[must_use]
-    pub const fn of(low: u32) -> Self {
+    pub const fn from_icr(low: u32) -> Self {
         const LEVEL: u32 = 1 << 14;
         const TRIGGERED_BY_LEVEL: u32 = 1 << 15;
         match low >> 8 & 7 {
@@ -115,7 +115,7 @@ pub enum Destination {
 
 /// The registers by which a processor is addressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Identity {
+pub struct ApicIdentity {
     /// Local APIC ID.
     pub id: u8,
     /// Content of [`LDR`].
@@ -128,7 +128,7 @@ impl Destination {
     /// Decodes the shorthand, bits 19:18, the destination mode, bit 11, and the destination, bits 63:56 of the whole
     /// register.
     #[must_use]
-    pub const fn of(high: u32, low: u32) -> Self {
+    pub const fn from_icr(high: u32, low: u32) -> Self {
         const LOGICAL: u32 = 1 << 11;
         let destination = (high >> 24) as u8;
         match low >> 18 & 3 {
@@ -141,7 +141,7 @@ impl Destination {
 
     /// Returns whether `processor` is addressed; `sender`: it is the one that sends.
     #[must_use]
-    pub const fn includes(self, processor: &Identity, sender: bool) -> bool {
+    pub const fn includes(self, processor: &ApicIdentity, sender: bool) -> bool {
         const ALL: u8 = u8::MAX;
         let own = (processor.ldr >> 24) as u8;
         match self {
@@ -158,25 +158,25 @@ impl Destination {
 
 /// Returns the command that sends a fixed interrupt to the sender.
 #[must_use]
-pub const fn self_interrupt(vector: u8) -> u32 {
+pub const fn self_interrupt_command(vector: u8) -> u32 {
     const ASSERT: u32 = 1 << 14;
     const SELF: u32 = 0b01 << 18;
     SELF | ASSERT | vector as u32
 }
 
 /// The command that sends an NMI to the destination in [`ICR_HIGH`].
-pub const SEND_NMI: u32 = 0x4400;
+pub const NMI_COMMAND: u32 = 0x4400;
 /// The command that sends INIT to the destination in [`ICR_HIGH`].
-pub const SEND_INIT: u32 = 0x4500;
+pub const INIT_COMMAND: u32 = 0x4500;
 
 /// Returns the command that sends a start-up interrupt to the destination in [`ICR_HIGH`].
 #[must_use]
-pub const fn send_start_up(vector: u8) -> u32 {
+pub const fn start_up_command(vector: u8) -> u32 {
     0x4600 | vector as u32
 }
 
 /// Access to the registers of a local APIC.
-pub trait Registers {
+pub trait ApicRegisters {
     /// Reads the register at this offset.
     fn read(&mut self, register: usize) -> u32;
     /// Writes the register at this offset.
@@ -185,7 +185,7 @@ pub trait Registers {
 
 /// Sends a command to the processor with local APIC ID `id`, and waits until the local APIC has sent it. Restores the
 /// destination afterwards, because it belongs to the guest.
-pub fn send(registers: &mut impl Registers, id: u8, command: u32) {
+pub fn send_command(registers: &mut impl ApicRegisters, id: u8, command: u32) {
     let guests = registers.read(ICR_HIGH);
     registers.write(ICR_HIGH, u32::from(id) << 24);
     registers.write(ICR_LOW, command);
@@ -198,7 +198,7 @@ pub fn send(registers: &mut impl Registers, id: u8, command: u32) {
 /// Returns the flags of the nested page-table entry that temporarily maps a page in the registers' place: present,
 /// user, and writable if `write` is set.
 #[must_use]
-pub const fn window_flags(write: bool) -> u64 {
+pub const fn window_entry_flags(write: bool) -> u64 {
     if write { 0b111 } else { 0b101 }
 }
 
@@ -209,21 +209,21 @@ mod tests {
     #[test]
     fn commands_are_told_apart_by_delivery_mode() {
         let rows = [
-            (0x0004_4030, Command::Interrupt),
-            (0x0004_4400, Command::Interrupt),
-            (0x000c_4500, Command::Init),
-            (0x0000_c500, Command::Init),
-            (0x0000_0500, Command::Init),
-            (0x0000_8500, Command::Deassert),
-            (0x000c_8500, Command::Deassert),
-            (0x000c_4608, Command::StartUp(8)),
-            (0x0000_06ff, Command::StartUp(0xff)),
-            (SEND_NMI, Command::Interrupt),
-            (SEND_INIT, Command::Init),
-            (send_start_up(0x12), Command::StartUp(0x12)),
+            (0x0004_4030, IcrCommand::Interrupt),
+            (0x0004_4400, IcrCommand::Interrupt),
+            (0x000c_4500, IcrCommand::Init),
+            (0x0000_c500, IcrCommand::Init),
+            (0x0000_0500, IcrCommand::Init),
+            (0x0000_8500, IcrCommand::Deassert),
+            (0x000c_8500, IcrCommand::Deassert),
+            (0x000c_4608, IcrCommand::StartUp(8)),
+            (0x0000_06ff, IcrCommand::StartUp(0xff)),
+            (NMI_COMMAND, IcrCommand::Interrupt),
+            (INIT_COMMAND, IcrCommand::Init),
+            (start_up_command(0x12), IcrCommand::StartUp(0x12)),
         ];
         for (value, command) in rows {
-            assert_eq!(Command::of(value), command, "{value:#x}");
+            assert_eq!(IcrCommand::from_icr(value), command, "{value:#x}");
         }
     }
 
@@ -256,15 +256,16 @@ mod tests {
             ((0x0300_0000, 0x8_4500), (3, 0, FLAT), false, false),
         ];
         for ((high, low), (id, ldr, dfr), sender, expected) in rows {
-            let processor = Identity { id, ldr, dfr };
-            let reached = Destination::of(high, low).includes(&processor, sender);
+            let processor = ApicIdentity { id, ldr, dfr };
+            let reached = Destination::from_icr(high, low).includes(&processor, sender);
             assert_eq!(reached, expected, "{high:#x} {low:#x} to {processor:x?}, sender: {sender}");
         }
     }
 
     #[test]
     fn init_masks_all_entries_and_switches_off() {
-        let value = |register| INIT.iter().find(|(at, _)| *at == register).map(|(_, value)| *value);
+        let value =
+            |register| VALUES_AFTER_INIT.iter().find(|(at, _)| *at == register).map(|(_, value)| *value);
         let rows = [
             (0x320, 0x1_0000),
             (0x330, 0x1_0000),
@@ -289,8 +290,8 @@ mod tests {
 
     #[test]
     fn a_self_interrupt_is_fixed_edge_and_to_self() {
-        assert_eq!(self_interrupt(0x40), 0x0004_4040);
-        assert_eq!(Command::of(self_interrupt(0xff)), Command::Interrupt);
+        assert_eq!(self_interrupt_command(0x40), 0x0004_4040);
+        assert_eq!(IcrCommand::from_icr(self_interrupt_command(0xff)), IcrCommand::Interrupt);
     }
 
     /// An interrupt command register that needs several reads until a command has been sent.
@@ -301,7 +302,7 @@ mod tests {
         sent: Option<(u32, u32)>,
     }
 
-    impl Registers for Sender {
+    impl ApicRegisters for Sender {
         fn read(&mut self, register: usize) -> u32 {
             match register {
                 0x310 => self.high,
@@ -326,13 +327,13 @@ mod tests {
     #[test]
     fn a_command_of_the_monitors_leaves_the_guests_destination_as_it_was() {
         let mut registers = Sender { high: 0x0500_0000, ..Sender::default() };
-        send(&mut registers, 3, SEND_NMI);
+        send_command(&mut registers, 3, NMI_COMMAND);
         assert_eq!(registers.sent, Some((0x0300_0000, 0x4400)));
         assert_eq!(registers.high, 0x0500_0000);
     }
 
     #[test]
     fn a_read_does_not_make_the_page_writable() {
-        assert_eq!((window_flags(false), window_flags(true)), (5, 7));
+        assert_eq!((window_entry_flags(false), window_entry_flags(true)), (5, 7));
     }
 }

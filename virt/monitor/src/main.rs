@@ -13,7 +13,7 @@ extern "C" fn main(start_info: u64) -> ! {
     idt::fill();
     idt::load();
     heap::initialize();
-    match setup::machine(start_info) {
+    match setup::set_up_machine(start_info) {
         Ok(mut first) => first.run(),
         Err(error) => fatal!("{error}"),
     }

@@ -14,9 +14,9 @@ const IA32_MISC_ENABLE: u32 = 0x1a0;
 
 /// Who handles accesses to an MSR.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum MsrHandler {
     /// The processor below, without an exit.
-    Below,
+    ProcessorBelow,
     /// IA32_EFER: SVME is hidden from the guest.
     Efer,
     /// IA32_APIC_BASE: reads go to the processor below. Writes must not move the page away from where it is trapped.
@@ -28,27 +28,27 @@ pub enum Place {
     Absent,
 }
 
-impl Place {
+impl MsrHandler {
     /// Returns the handler of `msr` if the guest's processor is one of Intel's and its model does not own the MSR.
     #[must_use]
-    pub const fn of(msr: u32) -> Self {
+    pub const fn on_intel(msr: u32) -> Self {
         match msr {
             // MSR_LER_FROM_LIP and MSR_LER_TO_LIP, MSR_LASTBRANCH_TOS, and last branches of NetBurst and P6.
             0x1d7 | 0x1d8 | 0x1da..=0x1de => Self::Absent,
-            _ => Self::of_either(msr),
+            _ => Self::on_either(msr),
         }
     }
 
-    /// Like [`Place::of`] for a processor of AMD's.
+    /// Like [`MsrHandler::on_intel`] for a processor of AMD's.
     #[must_use]
     pub const fn on_amd(msr: u32) -> Self {
         match msr {
             IA32_MISC_ENABLE => Self::Absent,
-            _ => Self::of_either(msr),
+            _ => Self::on_either(msr),
         }
     }
 
-    const fn of_either(msr: u32) -> Self {
+    const fn on_either(msr: u32) -> Self {
         if counts_or_traces(msr) {
             return Self::Absent;
         }
@@ -57,7 +57,7 @@ impl Place {
             DEBUGCTL => Self::DebugCtl,
             EFER => Self::Efer,
             // STAR, LSTAR, CSTAR, FMASK; the bases of FS and GS, KERNEL_GS_BASE, TSC_AUX.
-            0..=0x1fff | 0xc000_0081..=0xc000_0084 | 0xc000_0100..=0xc000_0103 => Self::Below,
+            0..=0x1fff | 0xc000_0081..=0xc000_0084 | 0xc000_0100..=0xc000_0103 => Self::ProcessorBelow,
             _ => Self::Absent,
         }
     }
@@ -66,7 +66,7 @@ impl Place {
     #[must_use]
     pub const fn exits(self) -> (bool, bool) {
         match self {
-            Self::Below => (false, false),
+            Self::ProcessorBelow => (false, false),
             Self::ApicBase => (false, true),
             Self::Efer | Self::DebugCtl | Self::Absent => (true, true),
         }
@@ -93,7 +93,7 @@ const fn counts_or_traces(msr: u32) -> bool {
 ///
 /// Source: SDM vol. 3, System Architecture Overview, "Extended Feature Enable Register".
 #[must_use]
-pub const fn written_efer(cpu: &Cpu, value: u64) -> Option<u64> {
+pub const fn efer_after_write(cpu: &Cpu, value: u64) -> Option<u64> {
     const LME: u64 = 1 << 8;
     const KNOWN: u64 = efer::SCE | LME | efer::LMA | efer::NXE;
     let paging = cpu.cr0 & cr0::PG != 0;
@@ -106,7 +106,7 @@ pub const fn written_efer(cpu: &Cpu, value: u64) -> Option<u64> {
 /// Returns whether IA32_APIC_BASE, which holds `present`, accepts `value`: the page must not move, and x2APIC mode is
 /// not available.
 #[must_use]
-pub const fn takes_apic_base(present: u64, value: u64) -> bool {
+pub const fn accepts_apic_base(present: u64, value: u64) -> bool {
     const EXTD: u64 = 1 << 10;
     value & EXTD == 0 && (value ^ present) & !0xfff == 0
 }
@@ -118,67 +118,67 @@ mod tests {
     #[test]
     fn amds_msrs_are_not_there() {
         let rows = [
-            (0x10, Place::Below),
-            (0x1b, Place::ApicBase),
-            (0x2a, Place::Below),
-            (0x3a, Place::Below),
-            (0xe7, Place::Below),
-            (0x174, Place::Below),
-            (0x179, Place::Below),
-            (0x1d9, Place::DebugCtl),
-            (0x200, Place::Below),
-            (0x277, Place::Below),
-            (0x2ff, Place::Below),
-            (0x3b0, Place::Below),
-            (0x6e0, Place::Below),
-            (0x802, Place::Below),
-            (0xda0, Place::Below),
-            (0x1fff, Place::Below),
-            (0x2000, Place::Absent),
-            (0x4b56_4d00, Place::Absent),
-            (0xc000_0080, Place::Efer),
-            (0xc000_0082, Place::Below),
-            (0xc000_0085, Place::Absent),
-            (0xc000_0102, Place::Below),
-            (0xc000_0103, Place::Below),
+            (0x10, MsrHandler::ProcessorBelow),
+            (0x1b, MsrHandler::ApicBase),
+            (0x2a, MsrHandler::ProcessorBelow),
+            (0x3a, MsrHandler::ProcessorBelow),
+            (0xe7, MsrHandler::ProcessorBelow),
+            (0x174, MsrHandler::ProcessorBelow),
+            (0x179, MsrHandler::ProcessorBelow),
+            (0x1d9, MsrHandler::DebugCtl),
+            (0x200, MsrHandler::ProcessorBelow),
+            (0x277, MsrHandler::ProcessorBelow),
+            (0x2ff, MsrHandler::ProcessorBelow),
+            (0x3b0, MsrHandler::ProcessorBelow),
+            (0x6e0, MsrHandler::ProcessorBelow),
+            (0x802, MsrHandler::ProcessorBelow),
+            (0xda0, MsrHandler::ProcessorBelow),
+            (0x1fff, MsrHandler::ProcessorBelow),
+            (0x2000, MsrHandler::Absent),
+            (0x4b56_4d00, MsrHandler::Absent),
+            (0xc000_0080, MsrHandler::Efer),
+            (0xc000_0082, MsrHandler::ProcessorBelow),
+            (0xc000_0085, MsrHandler::Absent),
+            (0xc000_0102, MsrHandler::ProcessorBelow),
+            (0xc000_0103, MsrHandler::ProcessorBelow),
             // The ratio of the time-stamp counter, SYSCFG, VM_CR, VM_HSAVE_PA, IBS.
-            (0xc000_0104, Place::Absent),
-            (0xc001_0010, Place::Absent),
-            (0xc001_0114, Place::Absent),
-            (0xc001_0117, Place::Absent),
-            (0xc001_1030, Place::Absent),
+            (0xc000_0104, MsrHandler::Absent),
+            (0xc001_0010, MsrHandler::Absent),
+            (0xc001_0114, MsrHandler::Absent),
+            (0xc001_0117, MsrHandler::Absent),
+            (0xc001_1030, MsrHandler::Absent),
         ];
         for (msr, place) in rows {
-            assert_eq!(Place::of(msr), place, "{msr:#x}");
+            assert_eq!(MsrHandler::on_intel(msr), place, "{msr:#x}");
         }
-        assert_eq!(Place::Below.exits(), (false, false));
-        assert_eq!(Place::Absent.exits(), (true, true));
+        assert_eq!(MsrHandler::ProcessorBelow.exits(), (false, false));
+        assert_eq!(MsrHandler::Absent.exits(), (true, true));
     }
 
     #[test]
     fn intels_msrs_are_not_there_on_amd() {
         let rows = [
-            (0x10, Place::Below),
-            (0x1b, Place::ApicBase),
-            (0xc1, Place::Absent),
-            (0xc9, Place::Below),
-            (0x174, Place::Below),
-            (0x1dd, Place::Below),
-            (0x186, Place::Absent),
-            (0x1a0, Place::Absent),
-            (0x1d9, Place::DebugCtl),
-            (0x277, Place::Below),
-            (0x345, Place::Absent),
-            (0x38f, Place::Absent),
-            (0x3f1, Place::Absent),
-            (0x570, Place::Absent),
-            (0x587, Place::Absent),
-            (0x600, Place::Absent),
-            (0xc000_0080, Place::Efer),
-            (0xc001_0114, Place::Absent),
+            (0x10, MsrHandler::ProcessorBelow),
+            (0x1b, MsrHandler::ApicBase),
+            (0xc1, MsrHandler::Absent),
+            (0xc9, MsrHandler::ProcessorBelow),
+            (0x174, MsrHandler::ProcessorBelow),
+            (0x1dd, MsrHandler::ProcessorBelow),
+            (0x186, MsrHandler::Absent),
+            (0x1a0, MsrHandler::Absent),
+            (0x1d9, MsrHandler::DebugCtl),
+            (0x277, MsrHandler::ProcessorBelow),
+            (0x345, MsrHandler::Absent),
+            (0x38f, MsrHandler::Absent),
+            (0x3f1, MsrHandler::Absent),
+            (0x570, MsrHandler::Absent),
+            (0x587, MsrHandler::Absent),
+            (0x600, MsrHandler::Absent),
+            (0xc000_0080, MsrHandler::Efer),
+            (0xc001_0114, MsrHandler::Absent),
         ];
         for (msr, place) in rows {
-            assert_eq!(Place::on_amd(msr), place, "{msr:#x}");
+            assert_eq!(MsrHandler::on_amd(msr), place, "{msr:#x}");
         }
     }
 
@@ -199,7 +199,7 @@ mod tests {
         ];
         for (cr0, efer, value, left) in rows {
             let cpu = Cpu { cr0, efer, ..Cpu::default() };
-            assert_eq!(written_efer(&cpu, value), left, "{value:#x} over {efer:#x}");
+            assert_eq!(efer_after_write(&cpu, value), left, "{value:#x} over {efer:#x}");
         }
     }
 
@@ -213,7 +213,7 @@ mod tests {
             (0x10_fee0_0900, false),
         ];
         for (value, taken) in rows {
-            assert_eq!(takes_apic_base(0xfee0_0900, value), taken, "{value:#x}");
+            assert_eq!(accepts_apic_base(0xfee0_0900, value), taken, "{value:#x}");
         }
     }
 }

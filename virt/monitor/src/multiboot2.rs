@@ -16,7 +16,7 @@ const SEARCH_BYTES: usize = 32 << 10;
 
 /// What a kernel requests from its loader.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Header {
+pub struct Multiboot2Header {
     /// Where to load the file if it is not to be read as ELF.
     pub address: Option<AddressTag>,
     /// Physical entry point, used instead of the one in the ELF header.
@@ -40,7 +40,7 @@ pub struct AddressTag {
 
 /// Why a header is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Error {
+pub enum Multiboot2Error {
     /// The header is for an architecture other than 32-bit x86.
     Architecture(u32),
     /// A tag reaches beyond the header's end.
@@ -55,24 +55,31 @@ pub enum Error {
     },
 }
 
-impl fmt::Display for Error {
+impl fmt::Display for Multiboot2Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Architecture(number) => write!(f, "multiboot2 header for architecture {number}"),
-            Self::Tag { offset } => write!(f, "multiboot2 header: bad tag at {offset:#x}"),
-            Self::Unsupported { tag } => write!(f, "multiboot2 header asks for what tag {tag} stands for"),
+            Self::Architecture(number) => {
+                write!(f, "the multiboot2 header is for architecture {number}, not for x86 (0)")
+            }
+            Self::Tag { offset } => write!(
+                f,
+                "multiboot2 header: the tag at {offset:#x} of the file reaches beyond the header's end"
+            ),
+            Self::Unsupported { tag } => {
+                write!(f, "the multiboot2 header requires what its tag {tag} asks for, which is not provided")
+            }
         }
     }
 }
 
-impl core::error::Error for Error {}
+impl core::error::Error for Multiboot2Error {}
 
-impl Header {
+impl Multiboot2Header {
     /// Searches for a header. Returns `Ok(None)` if the file has none.
     ///
     /// # Errors
     /// If there is a header, and it is malformed or cannot be served.
-    pub fn find(file: &[u8]) -> Result<Option<Self>, Error> {
+    pub fn find(file: &[u8]) -> Result<Option<Self>, Multiboot2Error> {
         let searched = &file[..file.len().min(SEARCH_BYTES)];
         for offset in (0..searched.len()).step_by(8) {
             if let Some([magic, architecture, length, checksum]) = words::<4>(searched, offset)
@@ -80,38 +87,38 @@ impl Header {
                 && magic.wrapping_add(architecture).wrapping_add(length).wrapping_add(checksum) == 0
             {
                 if architecture != 0 {
-                    return Err(Error::Architecture(architecture));
+                    return Err(Multiboot2Error::Architecture(architecture));
                 }
                 let end = offset + length as usize;
-                let header = searched.get(..end).ok_or(Error::Tag { offset })?;
+                let header = searched.get(..end).ok_or(Multiboot2Error::Tag { offset })?;
                 return Self::parse(header, offset).map(Some);
             }
         }
         Ok(None)
     }
 
-    fn parse(header: &[u8], start: usize) -> Result<Self, Error> {
+    fn parse(header: &[u8], start: usize) -> Result<Self, Multiboot2Error> {
         const OPTIONAL: u32 = 1;
         let mut parsed = Self { offset: start as u32, ..Self::default() };
         let mut offset = start + 16;
         loop {
-            let [kind_and_flags, size] = words::<2>(header, offset).ok_or(Error::Tag { offset })?;
+            let [kind_and_flags, size] = words::<2>(header, offset).ok_or(Multiboot2Error::Tag { offset })?;
             let (kind, flags) = (kind_and_flags as u16, kind_and_flags >> 16);
             if size < 8 || offset + size as usize > header.len() {
-                return Err(Error::Tag { offset });
+                return Err(Multiboot2Error::Tag { offset });
             }
             let body = offset + 8;
             match kind {
                 0 => return Ok(parsed),
                 2 => {
                     let [header, load, load_end, bss_end] =
-                        words::<4>(header, body).ok_or(Error::Tag { offset })?;
+                        words::<4>(header, body).ok_or(Multiboot2Error::Tag { offset })?;
                     parsed.address = Some(AddressTag { header, load, load_end, bss_end });
                 }
-                3 => parsed.entry = Some(words::<1>(header, body).ok_or(Error::Tag { offset })?[0]),
+                3 => parsed.entry = Some(words::<1>(header, body).ok_or(Multiboot2Error::Tag { offset })?[0]),
                 // Information request, text console, module alignment: all are provided.
                 1 | 4 | 6 => {}
-                tag if flags & OPTIONAL == 0 => return Err(Error::Unsupported { tag }),
+                tag if flags & OPTIONAL == 0 => return Err(Multiboot2Error::Unsupported { tag }),
                 _ => {}
             }
             offset += (size as usize).next_multiple_of(8);

@@ -10,7 +10,7 @@ pub const NO_CONDITION: u64 = 0xffff_0ff0;
 const BS: u64 = 1 << 14;
 /// DR6: the conditions that are always the guest's own: the breakpoints of DR0 to DR3, an access to a guarded debug
 /// register (BD), a switch to a task with the debug trap flag (BT).
-const OWN: u64 = 0xf | 1 << 13 | 1 << 15;
+const GUEST_CONDITIONS: u64 = 0xf | 1 << 13 | 1 << 15;
 
 /// The state around a debug exit.
 #[derive(Clone, Copy, Debug)]
@@ -18,10 +18,10 @@ pub struct DebugExit {
     /// DR6 as the exit left it; the guest was entered with [`NO_CONDITION`].
     pub dr6: u64,
     /// RIP before the guest was entered.
-    pub from: u64,
+    pub rip_before: u64,
     /// RIP at the exit.
-    pub to: u64,
-    /// The instruction at `from` is a string instruction with a REP prefix.
+    pub rip_after: u64,
+    /// The instruction at `rip_before` is a string instruction with a REP prefix.
     pub repeats: bool,
     /// The guest itself had set RFLAGS.TF, too.
     pub guest_steps: bool,
@@ -29,13 +29,13 @@ pub struct DebugExit {
 
 /// How far the instruction came, and what is reported to the guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Verdict {
+pub struct StepResult {
     /// How far the instruction came.
     pub progress: Progress,
     /// The conditions of the debug exception that the guest gets; 0: it gets none.
     pub guest_conditions: u64,
     /// The guest's handler finds RF set in its frame: its IRET resumes a repeated instruction.
-    pub resumes: bool,
+    pub sets_rf: bool,
 }
 
 /// How far the instruction came.
@@ -52,18 +52,18 @@ pub enum Progress {
 impl DebugExit {
     /// Interprets the exit.
     #[must_use]
-    pub const fn verdict(&self) -> Verdict {
+    pub const fn result(&self) -> StepResult {
         let stepped = self.dr6 & BS != 0;
         let progress = if !stepped {
             Progress::None
-        } else if self.repeats && self.from == self.to {
+        } else if self.repeats && self.rip_before == self.rip_after {
             Progress::Iteration
         } else {
             Progress::Retired
         };
         let own_step = if stepped && self.guest_steps { BS } else { 0 };
         let resumes = matches!(progress, Progress::Iteration);
-        Verdict { progress, guest_conditions: self.dr6 & OWN | own_step, resumes }
+        StepResult { progress, guest_conditions: self.dr6 & GUEST_CONDITIONS | own_step, sets_rf: resumes }
     }
 }
 
@@ -91,8 +91,8 @@ mod tests {
             (NO_CONDITION, 0x100, false, true, Progress::None, 0),
         ];
         for (dr6, to, repeats, guest_steps, progress, guest_conditions) in rows {
-            let exit = DebugExit { dr6, from: 0x100, to, repeats, guest_steps };
-            let verdict = exit.verdict();
+            let exit = DebugExit { dr6, rip_before: 0x100, rip_after: to, repeats, guest_steps };
+            let verdict = exit.result();
             assert_eq!(
                 (verdict.progress, verdict.guest_conditions),
                 (progress, guest_conditions),
@@ -111,8 +111,8 @@ mod tests {
             // An instruction breakpoint leaves RF to its handler.
             (1, 0x100, true, false),
         ] {
-            let exit = DebugExit { dr6, from: 0x100, to, repeats, guest_steps: true };
-            assert_eq!(exit.verdict().resumes, resumes, "{exit:x?}");
+            let exit = DebugExit { dr6, rip_before: 0x100, rip_after: to, repeats, guest_steps: true };
+            assert_eq!(exit.result().sets_rf, resumes, "{exit:x?}");
         }
     }
 }

@@ -11,7 +11,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 /// A start-up interrupt that comes before the processor has handled its INIT is kept, because on hardware INIT takes no
 /// time.
 #[derive(Debug)]
-pub struct Startup(AtomicU32);
+pub struct StartupState(AtomicU32);
 
 /// The processor executes.
 const RUNNING: u32 = 0;
@@ -22,7 +22,7 @@ const WAITING: u32 = 1 << 9;
 /// A start-up interrupt has come; bits 7:0 are its vector.
 const STARTED: u32 = 1 << 10;
 
-impl Startup {
+impl StartupState {
     /// The state of a processor that executes.
     #[must_use]
     pub const fn running() -> Self {
@@ -49,14 +49,15 @@ impl Startup {
         self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, started).is_ok()
     }
 
-    /// Returns whether INIT has come. If it has, the processor must reset itself and then call [`Startup::reset`].
+    /// Returns whether INIT has come. If it has, the processor must reset itself and then call
+    /// [`StartupState::finish_init`].
     #[must_use]
-    pub fn is_init(&self) -> bool {
+    pub fn has_received_init(&self) -> bool {
         self.0.load(Ordering::Acquire) & INIT != 0
     }
 
     /// Records that the processor has reset itself and waits.
-    pub fn reset(&self) {
+    pub fn finish_init(&self) {
         let waits = |state| match state {
             INIT => Some(WAITING),
             state if state & INIT != 0 => Some(state & !INIT),
@@ -85,44 +86,44 @@ mod tests {
 
     #[test]
     fn a_processor_that_waits_starts_at_the_first_vector() {
-        let processor = Startup::waiting();
+        let processor = StartupState::waiting();
         assert_eq!(processor.take_start_up(), None);
         assert!(processor.send_start_up(8));
         assert!(!processor.send_start_up(9), "the second one comes to a processor that no longer waits");
-        assert!(!processor.is_init());
+        assert!(!processor.has_received_init());
         assert_eq!(processor.take_start_up(), Some(8));
         assert_eq!(processor.take_start_up(), None);
     }
 
     #[test]
     fn a_processor_that_runs_ignores_start_up() {
-        let processor = Startup::running();
+        let processor = StartupState::running();
         assert!(!processor.send_start_up(8));
-        assert_eq!((processor.is_init(), processor.take_start_up()), (false, None));
-        processor.reset();
+        assert_eq!((processor.has_received_init(), processor.take_start_up()), (false, None));
+        processor.finish_init();
         assert_eq!(processor.take_start_up(), None);
         assert!(!processor.send_start_up(8), "it has not been reset: nobody sent INIT");
     }
 
     #[test]
-    fn a_start_up_right_behind_init_is_kept_until_the_processor_waits() {
-        let processor = Startup::running();
+    fn a_start_up_right_after_init_is_kept_until_the_processor_waits() {
+        let processor = StartupState::running();
         processor.send_init();
-        assert!(processor.is_init());
+        assert!(processor.has_received_init());
         assert!(processor.send_start_up(0));
         assert!(!processor.send_start_up(1));
         assert_eq!(processor.take_start_up(), None, "before it has reset itself");
-        processor.reset();
-        assert_eq!((processor.is_init(), processor.take_start_up()), (false, Some(0)));
+        processor.finish_init();
+        assert_eq!((processor.has_received_init(), processor.take_start_up()), (false, Some(0)));
     }
 
     #[test]
     fn init_takes_a_start_up_back() {
-        let processor = Startup::waiting();
+        let processor = StartupState::waiting();
         assert!(processor.send_start_up(8));
         processor.send_init();
         assert_eq!(processor.take_start_up(), None);
-        processor.reset();
+        processor.finish_init();
         assert_eq!(processor.take_start_up(), None);
         assert!(processor.send_start_up(9));
         assert_eq!(processor.take_start_up(), Some(9));

@@ -4,7 +4,7 @@
 use pugmark_model::intel::Registers;
 use pugmark_model::{Mapping, Memory, PageFault, PageSize, PhysMemory, amd};
 
-use crate::guest::{Access, AccessKind, Cpu, Error, Gpr, GuestMemory, walk};
+use crate::guest::{Access, AccessKind, Cpu, Gpr, GuestError, GuestMemory, walk};
 
 /// The guest's memory as the processor itself accesses it, for example to store samples.
 #[derive(Debug)]
@@ -47,11 +47,11 @@ impl<M: GuestMemory> PhysMemory for TracingMemory<'_, M> {
                     (false, _) => Memory::Device,
                 },
             }),
-            Err(Error::Exception(fault)) => Err(PageFault {
+            Err(GuestError::Exception(fault)) => Err(PageFault {
                 address: fault.cr2.unwrap_or(addr),
                 code: fault.error_code.unwrap_or_default(),
             }),
-            Err(Error::Unsupported(_)) => Err(absent),
+            Err(GuestError::Unsupported(_)) => Err(absent),
         }
     }
 }

@@ -5,23 +5,23 @@
 
 use core::mem::offset_of;
 
-use crate::guest::{Cpu, Gpr, Segment, Table};
+use crate::guest::{Cpu, DescriptorTableRegister, Gpr, Segment};
 
 /// A virtual machine control block: one page.
 #[derive(Clone, Debug)]
 #[repr(C, align(4096))]
 pub struct Vmcb {
     /// Intercepts and other requests of the monitor, and the reason of an exit.
-    pub control: Control,
+    pub control: ControlArea,
     /// The guest's state.
-    pub save: Save,
-    reserved: [u8; 0x1000 - 0x400 - size_of::<Save>()],
+    pub save: SaveArea,
+    reserved: [u8; 0x1000 - 0x400 - size_of::<SaveArea>()],
 }
 
 /// The control area.
 #[derive(Clone, Debug)]
 #[repr(C)]
-pub struct Control {
+pub struct ControlArea {
     /// Intercepted reads (15:0) and writes (31:16) of control registers.
     pub intercept_cr: u32,
     /// Intercepted reads (15:0) and writes (31:16) of debug registers.
@@ -72,7 +72,7 @@ pub struct Control {
 /// The state save area.
 #[derive(Clone, Debug)]
 #[repr(C)]
-pub struct Save {
+pub struct SaveArea {
     /// ES.
     pub es: VmcbSegment,
     /// CS.
@@ -157,7 +157,7 @@ pub struct VmcbSegment {
     pub base: u64,
 }
 
-/// Bits of [`Control::intercept1`].
+/// Bits of [`ControlArea::intercept1`].
 #[expect(missing_docs, reason = "the names are the instructions' and events'")]
 pub mod intercept1 {
     pub const INTR: u32 = 1 << 0;
@@ -176,7 +176,7 @@ pub mod intercept1 {
     pub const SHUTDOWN: u32 = 1 << 31;
 }
 
-/// Bits of [`Control::intercept2`].
+/// Bits of [`ControlArea::intercept2`].
 #[expect(missing_docs, reason = "the names are the instructions'")]
 pub mod intercept2 {
     pub const VMRUN: u32 = 1 << 0;
@@ -191,7 +191,7 @@ pub mod intercept2 {
     pub const MWAIT_ARMED: u32 = 1 << 12;
 }
 
-/// Values of [`Control::exit_code`].
+/// Values of [`ControlArea::exit_code`].
 ///
 /// Source: AMD64 Architecture Programmer's Manual vol. 2, Appendix "SVM Intercept Exit Codes".
 #[expect(missing_docs, reason = "the names are the manual's")]
@@ -232,7 +232,7 @@ impl Vmcb {
     };
 }
 
-impl Save {
+impl SaveArea {
     /// Copies the state into `cpu`, except the general registers that are not stored here and the fields that VMSAVE
     /// writes. RFLAGS.TF and DR6 in `cpu` stay unchanged, because they hold the guest's own values.
     pub fn store_to(&self, cpu: &mut Cpu) {
@@ -255,7 +255,7 @@ impl Save {
         cpu.idtr = self.idtr.into();
     }
 
-    /// Copies the state from `cpu`: the reverse of [`Save::store_to`], but with RFLAGS and DR6 of `cpu`.
+    /// Copies the state from `cpu`: the reverse of [`SaveArea::store_to`], but with RFLAGS and DR6 of `cpu`.
     pub fn load_from(&mut self, cpu: &Cpu) {
         self.rax = cpu.get(Gpr::Rax);
         self.rsp = cpu.get(Gpr::Rsp);
@@ -278,7 +278,7 @@ impl Save {
     }
 
     /// Copies the fields that VMSAVE wrote into `cpu`.
-    pub fn store_extra_to(&self, cpu: &mut Cpu) {
+    pub fn store_vmsave_state_to(&self, cpu: &mut Cpu) {
         cpu.fs = self.fs.into();
         cpu.gs = self.gs.into();
         cpu.ldtr = self.ldtr.into();
@@ -294,7 +294,7 @@ impl Save {
     }
 
     /// Copies the fields that VMLOAD reads from `cpu`.
-    pub fn load_extra_from(&mut self, cpu: &Cpu) {
+    pub fn load_vmload_state_from(&mut self, cpu: &Cpu) {
         self.fs = cpu.fs.into();
         self.gs = cpu.gs.into();
         self.ldtr = cpu.ldtr.into();
@@ -322,14 +322,14 @@ impl From<Segment> for VmcbSegment {
     }
 }
 
-impl From<VmcbSegment> for Table {
+impl From<VmcbSegment> for DescriptorTableRegister {
     fn from(VmcbSegment { limit, base, .. }: VmcbSegment) -> Self {
         Self { base, limit: limit as u16 }
     }
 }
 
-impl From<Table> for VmcbSegment {
-    fn from(Table { base, limit }: Table) -> Self {
+impl From<DescriptorTableRegister> for VmcbSegment {
+    fn from(DescriptorTableRegister { base, limit }: DescriptorTableRegister) -> Self {
         Self { selector: 0, attributes: 0, limit: limit.into(), base }
     }
 }
@@ -341,13 +341,13 @@ macro_rules! offsets {
 }
 
 offsets!(Vmcb: control 0, save 0x400);
-offsets!(Control:
+offsets!(ControlArea:
     intercept_cr 0x000, intercept_dr 0x004, intercept_exceptions 0x008, intercept1 0x00c, intercept2 0x010,
     pause_filter 0x03c, iopm_base 0x040, msrpm_base 0x048, tsc_offset 0x050, asid 0x058, tlb_control 0x05c,
     virtual_interrupt 0x060, interrupt_shadow 0x068, exit_code 0x070, exit_info1 0x078, exit_info2 0x080,
     exit_interrupt_info 0x088, nested_control 0x090, event_injection 0x0a8, nested_cr3 0x0b0, lbr_control 0x0b8,
 );
-offsets!(Save:
+offsets!(SaveArea:
     es 0x000, cs 0x010, ss 0x020, ds 0x030, fs 0x040, gs 0x050, gdtr 0x060, ldtr 0x070, idtr 0x080, tr 0x090,
     cpl 0x0cb, efer 0x0d0, cr4 0x148, cr3 0x150, cr0 0x158, dr7 0x160, dr6 0x168, rflags 0x170, rip 0x178,
     rsp 0x1d8, rax 0x1f8, star 0x200, lstar 0x208, cstar 0x210, sfmask 0x218, kernel_gs_base 0x220,
@@ -365,7 +365,7 @@ mod tests {
     fn what_is_stored_and_loaded_again_is_the_same() {
         let mut vmcb = Vmcb::ZERO;
         let words = (&raw mut vmcb.save).cast::<u8>();
-        for index in 0..size_of::<Save>() {
+        for index in 0..size_of::<SaveArea>() {
             // SAFETY: the index is within the structure, which is plain integers.
             let byte = unsafe { words.add(index) };
             // SAFETY: as above, and nothing else refers to it.
@@ -378,18 +378,18 @@ mod tests {
         vmcb.save.efer |= EFER_SVME;
         let mut cpu = Cpu { dr6: vmcb.save.dr6, ..Cpu::default() };
         vmcb.save.store_to(&mut cpu);
-        vmcb.save.store_extra_to(&mut cpu);
+        vmcb.save.store_vmsave_state_to(&mut cpu);
         assert_eq!(cpu.efer & EFER_SVME, 0);
         let mut again = vmcb.clone();
         again.save.load_from(&Cpu::default());
-        again.save.load_extra_from(&Cpu::default());
+        again.save.load_vmload_state_from(&Cpu::default());
         // Nothing of the previous content is left.
         let mut empty = Cpu::default();
         again.save.store_to(&mut empty);
-        again.save.store_extra_to(&mut empty);
+        again.save.store_vmsave_state_to(&mut empty);
         assert_eq!(empty, Cpu::default());
         again.save.load_from(&cpu);
-        again.save.load_extra_from(&cpu);
+        again.save.load_vmload_state_from(&cpu);
         assert_eq!(format(&again.save), format(&vmcb.save));
     }
 
@@ -418,14 +418,14 @@ mod tests {
         };
         let mut vmcb = Vmcb::ZERO;
         vmcb.save.load_from(&cpu);
-        vmcb.save.load_extra_from(&cpu);
+        vmcb.save.load_vmload_state_from(&cpu);
         let mut found = Cpu { dr6: cpu.dr6, ..Cpu::default() };
         vmcb.save.store_to(&mut found);
-        vmcb.save.store_extra_to(&mut found);
+        vmcb.save.store_vmsave_state_to(&mut found);
         assert_eq!(found, cpu);
     }
 
-    fn format(save: &Save) -> alloc::string::String {
+    fn format(save: &SaveArea) -> alloc::string::String {
         alloc::format!("{save:x?}")
     }
 

@@ -3,7 +3,7 @@ extern crate std;
 use std::vec;
 use std::vec::Vec;
 
-use super::{Elf, Error, Load};
+use super::{Elf, ElfError, LoadSegment};
 
 /// Difference between the linked (virtual) and the loaded (physical) address.
 const LINKED: u64 = 0x1000_0000_0000;
@@ -71,16 +71,17 @@ pub(crate) fn note(name: &[u8], kind: u32, value: &[u8]) -> Vec<u8> {
 fn reads_what_is_to_be_loaded() {
     let file = executable(&[], 0x10_0000, b"text");
     let elf = Elf::parse(&file).unwrap();
-    let expected = Load { physical: 0x10_0000, linear: 0x1000_0010_0000, bytes: b"text", memory_bytes: 20 };
-    assert_eq!(elf.loads().collect::<Vec<_>>(), [Ok(expected)]);
+    let expected =
+        LoadSegment { physical: 0x10_0000, linear: 0x1000_0010_0000, bytes: b"text", memory_bytes: 20 };
+    assert_eq!(elf.load_segments().collect::<Vec<_>>(), [Ok(expected)]);
     assert_eq!(elf.entry(), 0x1000_0010_0000);
     assert_eq!(elf.physical(elf.entry() + 19), Ok(Some(0x10_0013)));
     assert_eq!(elf.physical(elf.entry() + 20), Ok(None));
 
     let file = executable32(0x20_0000, b"32 bits");
     let elf = Elf::parse(&file).unwrap();
-    let expected = Load { physical: 0x20_0000, linear: 0x20_0000, bytes: b"32 bits", memory_bytes: 7 };
-    assert_eq!(elf.loads().collect::<Vec<_>>(), [Ok(expected)]);
+    let expected = LoadSegment { physical: 0x20_0000, linear: 0x20_0000, bytes: b"32 bits", memory_bytes: 7 };
+    assert_eq!(elf.load_segments().collect::<Vec<_>>(), [Ok(expected)]);
     assert_eq!(elf.entry(), 0x20_0004);
 }
 
@@ -89,8 +90,9 @@ fn loads_no_more_than_the_memory_of_a_part_has_room_for() {
     let mut file = executable(&[], 0x10_0000, b"text");
     // The size in memory is the second part's sixth field: now three bytes, where the file has four.
     file[160..168].copy_from_slice(&3_u64.to_le_bytes());
-    let loads: Vec<_> = Elf::parse(&file).unwrap().loads().collect();
-    let expected = Load { physical: 0x10_0000, linear: 0x1000_0010_0000, bytes: b"tex", memory_bytes: 3 };
+    let loads: Vec<_> = Elf::parse(&file).unwrap().load_segments().collect();
+    let expected =
+        LoadSegment { physical: 0x10_0000, linear: 0x1000_0010_0000, bytes: b"tex", memory_bytes: 3 };
     assert_eq!(loads, [Ok(expected)]);
 }
 
@@ -119,11 +121,11 @@ fn every_cut_is_an_error_and_no_panic() {
     for length in 0..file.len() {
         let cut = &file[..length];
         let whole = Elf::parse(cut)
-            .and_then(|elf| elf.pvh_entry().and(elf.loads().try_for_each(|load| load.map(drop))));
+            .and_then(|elf| elf.pvh_entry().and(elf.load_segments().try_for_each(|load| load.map(drop))));
         let missing = if length < 4 {
-            matches!(whole, Err(Error::NotElf))
+            matches!(whole, Err(ElfError::NotElf))
         } else {
-            matches!(whole, Err(Error::Truncated { .. }))
+            matches!(whole, Err(ElfError::Truncated { .. }))
         };
         assert!(missing, "{length} bytes: {whole:?}");
     }
@@ -133,8 +135,8 @@ fn every_cut_is_an_error_and_no_panic() {
 fn refuses_other_machines() {
     let mut file = executable(&[], 0, b"");
     file[18] = 183;
-    assert_eq!(Elf::parse(&file).unwrap_err(), Error::Machine { class: 2, machine: 183 });
-    assert_eq!(Elf::parse(b"#!/bin/sh").unwrap_err(), Error::NotElf);
+    assert_eq!(Elf::parse(&file).unwrap_err(), ElfError::Machine { class: 2, machine: 183 });
+    assert_eq!(Elf::parse(b"#!/bin/sh").unwrap_err(), ElfError::NotElf);
 }
 
 #[test]
@@ -148,6 +150,6 @@ fn a_part_is_what_its_kind_says() {
     for (at, value) in [(160, 0), (120, 2)] {
         let mut file = file.clone();
         file[at..at + 8].copy_from_slice(&u64::to_le_bytes(value));
-        assert_eq!(Elf::parse(&file).unwrap().loads().count(), 0, "{at}");
+        assert_eq!(Elf::parse(&file).unwrap().load_segments().count(), 0, "{at}");
     }
 }

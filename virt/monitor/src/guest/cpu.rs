@@ -170,7 +170,7 @@ impl Segment {
 
 /// GDTR or IDTR.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Table {
+pub struct DescriptorTableRegister {
     /// The linear address of the table.
     pub base: u64,
     /// The offset of the last byte.
@@ -243,9 +243,9 @@ pub struct Cpu {
     /// TR.
     pub tr: Segment,
     /// GDTR.
-    pub gdtr: Table,
+    pub gdtr: DescriptorTableRegister,
     /// IDTR.
-    pub idtr: Table,
+    pub idtr: DescriptorTableRegister,
     /// IA32_STAR.
     pub star: u64,
     /// IA32_LSTAR.

@@ -1,7 +1,7 @@
 //! Delivers events through the guest's IDT and TSS.
 
 use super::cpu::{Cpu, Mode, dr6, dr7, rflags};
-use super::exception::{Error, Exception, ExceptionKind, Unsupported, vector};
+use super::exception::{Exception, ExceptionKind, GuestError, Unsupported, vector};
 use super::memory::GuestMemory;
 
 mod long;
@@ -65,7 +65,7 @@ impl Event {
 
 /// The result of a delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum DeliveryOutcome {
     /// The handler of this event starts: the event itself, or the exception that its delivery raised.
     Handler(Event),
     /// The delivery of a double fault faulted: the processor shuts down. Only CR2 has changed.
@@ -88,26 +88,26 @@ pub fn deliver<M: GuestMemory + ?Sized>(
     cpu: &mut Cpu,
     memory: &mut M,
     event: Event,
-) -> Result<Outcome, Unsupported> {
+) -> Result<DeliveryOutcome, Unsupported> {
     let mut start = *cpu;
     let mut event = event;
     loop {
         begin(&mut start, &event);
         let mut after = start;
-        match enter(&mut after, memory, &Frame::new(&start, &event)) {
+        match enter(&mut after, memory, &EventFrame::new(&start, &event)) {
             Ok(()) => {
                 *cpu = after;
-                return Ok(Outcome::Handler(event));
+                return Ok(DeliveryOutcome::Handler(event));
             }
-            Err(Error::Unsupported(unsupported)) => return Err(unsupported),
-            Err(Error::Exception(second)) => {
+            Err(GuestError::Unsupported(unsupported)) => return Err(unsupported),
+            Err(GuestError::Exception(second)) => {
                 // CR2 is set even if the fault becomes a double fault or comes in the delivery of one.
                 start.cr2 = second.cr2.unwrap_or(start.cr2);
                 match combine(&event, second) {
                     Some(next) => event = Event::Exception(next),
                     None => {
                         cpu.cr2 = start.cr2;
-                        return Ok(Outcome::Shutdown);
+                        return Ok(DeliveryOutcome::Shutdown);
                     }
                 }
             }
@@ -116,7 +116,7 @@ pub fn deliver<M: GuestMemory + ?Sized>(
 }
 
 /// What a delivery pushes, and how its faults are marked.
-struct Frame {
+struct EventFrame {
     vector: u8,
     error_code: Option<u32>,
     /// The gate's DPL must not be below the CPL.
@@ -127,7 +127,7 @@ struct Frame {
     rflags: u64,
 }
 
-impl Frame {
+impl EventFrame {
     fn new(cpu: &Cpu, event: &Event) -> Self {
         let mut frame = Self {
             vector: event.vector(),
@@ -189,7 +189,11 @@ fn begin(cpu: &mut Cpu, event: &Event) {
     }
 }
 
-fn enter<M: GuestMemory + ?Sized>(cpu: &mut Cpu, memory: &mut M, frame: &Frame) -> Result<(), Error> {
+fn enter<M: GuestMemory + ?Sized>(
+    cpu: &mut Cpu,
+    memory: &mut M,
+    frame: &EventFrame,
+) -> Result<(), GuestError> {
     match cpu.mode() {
         Mode::Bits64 | Mode::Compatibility => long::enter(cpu, memory, frame),
         Mode::Protected => protected::enter(cpu, memory, frame),
@@ -199,7 +203,7 @@ fn enter<M: GuestMemory + ?Sized>(cpu: &mut Cpu, memory: &mut M, frame: &Frame) 
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Class {
+enum ExceptionClass {
     Benign,
     Contributory,
     PageFault,
@@ -213,27 +217,29 @@ enum Class {
 fn combine(first: &Event, second: Exception) -> Option<Exception> {
     let first = match first {
         Event::Exception(exception) => class(exception.vector),
-        Event::Interrupt { .. } | Event::Nmi | Event::Software { .. } => Class::Benign,
+        Event::Interrupt { .. } | Event::Nmi | Event::Software { .. } => ExceptionClass::Benign,
     };
     match (first, class(second.vector)) {
-        (Class::DoubleFault, _) => None,
-        (Class::Contributory, Class::Contributory)
-        | (Class::PageFault, Class::Contributory | Class::PageFault) => Some(Exception::double_fault()),
+        (ExceptionClass::DoubleFault, _) => None,
+        (ExceptionClass::Contributory, ExceptionClass::Contributory)
+        | (ExceptionClass::PageFault, ExceptionClass::Contributory | ExceptionClass::PageFault) => {
+            Some(Exception::double_fault())
+        }
         _ => Some(second),
     }
 }
 
-fn class(vector: u8) -> Class {
+fn class(vector: u8) -> ExceptionClass {
     match vector {
-        vector::DOUBLE_FAULT => Class::DoubleFault,
-        vector::PAGE_FAULT | vector::VIRTUALIZATION => Class::PageFault,
+        vector::DOUBLE_FAULT => ExceptionClass::DoubleFault,
+        vector::PAGE_FAULT | vector::VIRTUALIZATION => ExceptionClass::PageFault,
         vector::DIVIDE_ERROR
         | vector::INVALID_TSS
         | vector::SEGMENT_NOT_PRESENT
         | vector::STACK_FAULT
         | vector::GENERAL_PROTECTION
-        | vector::CONTROL_PROTECTION => Class::Contributory,
-        _ => Class::Benign,
+        | vector::CONTROL_PROTECTION => ExceptionClass::Contributory,
+        _ => ExceptionClass::Benign,
     }
 }
 

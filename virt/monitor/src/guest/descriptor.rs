@@ -1,7 +1,7 @@
 //! Segment descriptors in the guest's GDT and LDT.
 
 use super::cpu::{Cpu, Segment};
-use super::exception::Error;
+use super::exception::GuestError;
 use super::linear::{read_array, write_linear};
 use super::memory::GuestMemory;
 use super::paging::{Access, AccessKind};
@@ -24,7 +24,7 @@ impl Descriptor {
         cpu: &Cpu,
         memory: &mut M,
         selector: u16,
-    ) -> Result<Option<Self>, Error> {
+    ) -> Result<Option<Self>, GuestError> {
         let (base, limit) = if selector & 4 == 0 {
             (cpu.gdtr.base, u32::from(cpu.gdtr.limit))
         } else if cpu.ldtr.has(Segment::P) {
@@ -64,7 +64,7 @@ impl Descriptor {
         cpu: &Cpu,
         memory: &mut M,
         selector: u16,
-    ) -> Result<Segment, Error> {
+    ) -> Result<Segment, GuestError> {
         let attributes = self.segment.attributes | Segment::ACCESSED;
         if attributes != self.segment.attributes {
             let access = Access::implicit(AccessKind::Write);

@@ -144,7 +144,7 @@ const fn pushes_error_code(vector: u8) -> bool {
 
 /// Why an access, an instruction or a delivery did not take place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Error {
+pub enum GuestError {
     /// The guest's own fault, to be delivered.
     Exception(Exception),
     /// Something that is not emulated: the monitor must stop the guest and report it.
@@ -181,13 +181,13 @@ pub enum Unsupported {
     },
 }
 
-impl From<Exception> for Error {
+impl From<Exception> for GuestError {
     fn from(exception: Exception) -> Self {
         Self::Exception(exception)
     }
 }
 
-impl From<Unsupported> for Error {
+impl From<Unsupported> for GuestError {
     fn from(unsupported: Unsupported) -> Self {
         Self::Unsupported(unsupported)
     }
@@ -197,13 +197,19 @@ impl fmt::Display for Unsupported {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoMemory { address } => {
-                write!(f, "the guest uses {address:#x}, where it has no RAM")
+                write!(f, "the guest uses physical address {address:#x}, where it has no RAM")
             }
-            Self::TaskGate { vector } => write!(f, "vector {vector:#x} goes through a task gate"),
-            Self::TaskReturn { rip } => write!(f, "{rip:#x}: IRET to another task"),
-            Self::Virtual8086 { rip } => write!(f, "{rip:#x}: virtual-8086 mode"),
+            Self::TaskGate { vector } => {
+                write!(f, "vector {vector:#x} has a task gate: the monitor cannot switch tasks")
+            }
+            Self::TaskReturn { rip } => {
+                write!(f, "the IRET at {rip:#x} returns to another task: the monitor cannot switch tasks")
+            }
+            Self::Virtual8086 { rip } => {
+                write!(f, "virtual-8086 mode at {rip:#x}, which the monitor cannot emulate")
+            }
             Self::Instruction { rip } => {
-                write!(f, "{rip:#x}: an instruction that is not executed by hand")
+                write!(f, "the monitor has to emulate the instruction at {rip:#x} and cannot")
             }
         }
     }
@@ -217,13 +223,28 @@ mod tests {
     use std::string::ToString;
 
     #[test]
-    fn what_is_not_done_by_hand_is_said_with_its_place() {
+    fn what_cannot_be_emulated_is_reported_with_its_address() {
         for (unsupported, text) in [
-            (Unsupported::NoMemory { address: 0x10 }, "the guest uses 0x10, where it has no RAM"),
-            (Unsupported::TaskGate { vector: 8 }, "vector 0x8 goes through a task gate"),
-            (Unsupported::TaskReturn { rip: 0x20 }, "0x20: IRET to another task"),
-            (Unsupported::Virtual8086 { rip: 0x30 }, "0x30: virtual-8086 mode"),
-            (Unsupported::Instruction { rip: 0x40 }, "0x40: an instruction that is not executed by hand"),
+            (
+                Unsupported::NoMemory { address: 0x10 },
+                "the guest uses physical address 0x10, where it has no RAM",
+            ),
+            (
+                Unsupported::TaskGate { vector: 8 },
+                "vector 0x8 has a task gate: the monitor cannot switch tasks",
+            ),
+            (
+                Unsupported::TaskReturn { rip: 0x20 },
+                "the IRET at 0x20 returns to another task: the monitor cannot switch tasks",
+            ),
+            (
+                Unsupported::Virtual8086 { rip: 0x30 },
+                "virtual-8086 mode at 0x30, which the monitor cannot emulate",
+            ),
+            (
+                Unsupported::Instruction { rip: 0x40 },
+                "the monitor has to emulate the instruction at 0x40 and cannot",
+            ),
         ] {
             assert_eq!(unsupported.to_string(), text);
         }

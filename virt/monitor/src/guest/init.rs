@@ -1,6 +1,6 @@
 //! The state of a processor after INIT and after a start-up interrupt.
 
-use super::cpu::{Cpu, Gpr, Segment, Table, cr0, rflags};
+use super::cpu::{Cpu, DescriptorTableRegister, Gpr, Segment, cr0, rflags};
 use crate::single_step::NO_CONDITION;
 
 impl Cpu {
@@ -15,7 +15,7 @@ impl Cpu {
         const BUSY_TSS: u16 = Segment::P | 0xb;
         let segment = |attributes| Segment { selector: 0, attributes, limit: 0xffff, base: 0 };
         let data = segment(DATA);
-        let table = Table { base: 0, limit: 0xffff };
+        let table = DescriptorTableRegister { base: 0, limit: 0xffff };
         *self = Self {
             gpr: [0; 16],
             rip: 0xfff0,
@@ -65,7 +65,7 @@ mod tests {
     /// A processor in 64-bit mode at privilege level 3, with no register at its reset value.
     fn busy() -> Cpu {
         let segment = Segment { selector: 0x33, attributes: 0xaff, limit: 5, base: 7 };
-        let table = Table { base: 0x1000, limit: 0x3ff };
+        let table = DescriptorTableRegister { base: 0x1000, limit: 0x3ff };
         Cpu {
             gpr: [!0; 16],
             rip: !0,
@@ -109,7 +109,7 @@ mod tests {
         let mut gpr = [0; 16];
         gpr[2] = SIGNATURE.into();
         let segment = |attributes| Segment { selector: 0, attributes, limit: 0xffff, base: 0 };
-        let table = Table { base: 0, limit: 0xffff };
+        let table = DescriptorTableRegister { base: 0, limit: 0xffff };
         let expected = Cpu {
             gpr,
             rip: 0xfff0,

@@ -1,7 +1,7 @@
 //! Access to ranges of linear memory, and the checks of segmentation.
 
 use super::cpu::{Cpu, Mode, Segment};
-use super::exception::{Error, Exception, Unsupported};
+use super::exception::{Exception, GuestError, Unsupported};
 use super::memory::GuestMemory;
 use super::paging::{Access, AccessKind, translate};
 
@@ -14,7 +14,7 @@ pub fn read_linear<M: GuestMemory + ?Sized>(
     linear: u64,
     out: &mut [u8],
     access: Access,
-) -> Result<(), Error> {
+) -> Result<(), GuestError> {
     for piece in pieces(linear, out.len()) {
         let address = translate(cpu, memory, piece.linear, access)?;
         if !memory.read(address, &mut out[piece.offset..piece.offset + piece.len]) {
@@ -32,7 +32,7 @@ pub(super) fn read_array<const BYTES: usize, M: GuestMemory + ?Sized>(
     memory: &mut M,
     linear: u64,
     access: Access,
-) -> Result<[u8; BYTES], Error> {
+) -> Result<[u8; BYTES], GuestError> {
     let mut bytes = [0; BYTES];
     read_linear(cpu, memory, linear, &mut bytes, access)?;
     Ok(bytes)
@@ -47,7 +47,7 @@ pub fn write_linear<M: GuestMemory + ?Sized>(
     linear: u64,
     bytes: &[u8],
     access: Access,
-) -> Result<(), Error> {
+) -> Result<(), GuestError> {
     for piece in pieces(linear, bytes.len()) {
         let address = translate(cpu, memory, piece.linear, access)?;
         if !memory.read(address, &mut [0]) {
@@ -141,13 +141,13 @@ fn type_allows(segment: &Segment, kind: AccessKind) -> bool {
     }
 }
 
-struct Piece {
+struct PagePiece {
     linear: u64,
     offset: usize,
     len: usize,
 }
 
-fn pieces(linear: u64, len: usize) -> impl Iterator<Item = Piece> {
+fn pieces(linear: u64, len: usize) -> impl Iterator<Item = PagePiece> {
     let mut offset = 0;
     core::iter::from_fn(move || {
         if offset == len {
@@ -155,7 +155,7 @@ fn pieces(linear: u64, len: usize) -> impl Iterator<Item = Piece> {
         }
         let at = linear.wrapping_add(offset as u64);
         let room = 4096 - (at & 0xfff) as usize;
-        let piece = Piece { linear: at, offset, len: room.min(len - offset) };
+        let piece = PagePiece { linear: at, offset, len: room.min(len - offset) };
         offset += piece.len;
         Some(piece)
     })

@@ -3,7 +3,7 @@
 use pugmark_truth::BranchKind;
 
 use super::cpu::{Cpu, Mode, Shadow, rflags};
-use super::exception::{Error, Exception, Unsupported};
+use super::exception::{Exception, GuestError, Unsupported};
 use super::linear::within_limit;
 use super::memory::GuestMemory;
 use super::paging::Tlb;
@@ -11,7 +11,7 @@ use super::paging::Tlb;
 mod classify;
 mod stretch;
 
-use classify::{Cache, Class, classify};
+use classify::{Classification, ClassificationCache, classify};
 pub use stretch::Stretch;
 
 /// Maximum length of an instruction.
@@ -97,13 +97,14 @@ impl Emulation {
 pub struct Instruction {
     rip: u64,
     bytes: [u8; MAX_LEN],
-    class: Class,
+    classification: Classification,
     shadow: Option<Shadow>,
 }
 
 impl Instruction {
     /// A placeholder for an instruction that is not known.
-    const NONE: Self = Self { rip: 0, bytes: [0; MAX_LEN], class: Class::INVALID, shadow: None };
+    const NONE: Self =
+        Self { rip: 0, bytes: [0; MAX_LEN], classification: Classification::INVALID, shadow: None };
 
     /// Returns the RIP of the instruction.
     pub const fn rip(&self) -> u64 {
@@ -113,18 +114,18 @@ impl Instruction {
     /// Returns the bytes of the instruction. If it is not [valid](Self::is_valid): the bytes that the decoder looked
     /// at.
     pub fn bytes(&self) -> &[u8] {
-        &self.bytes[..usize::from(self.class.len)]
+        &self.bytes[..usize::from(self.classification.len)]
     }
 
     /// Returns the length in bytes.
     #[expect(clippy::len_without_is_empty, reason = "an instruction is never empty")]
     pub const fn len(&self) -> u8 {
-        self.class.len
+        self.classification.len
     }
 
     /// Returns how the instruction is executed by hand, if it can be.
     pub const fn emulation(&self) -> Option<Emulation> {
-        self.class.emulation
+        self.classification.emulation
     }
 
     /// Returns the interrupt shadow that the instruction opens (STI only if RFLAGS.IF is 0).
@@ -135,18 +136,18 @@ impl Instruction {
     /// Returns whether this is a string instruction with a REP prefix. Single-step traps come between its iterations,
     /// with RIP still at the instruction.
     pub const fn repeats(&self) -> bool {
-        self.class.repeats
+        self.classification.repeats
     }
 
     /// Returns the kind of jump, call, return or far transfer, if the instruction is one. Except for conditional
     /// branches, execution always continues at the target, even if the target is the next instruction.
     pub const fn branch(&self) -> Option<BranchKind> {
-        self.class.branch
+        self.classification.branch
     }
 
     /// Returns whether the bytes are an instruction; if not, the processor is expected to raise `#UD`.
     pub const fn is_valid(&self) -> bool {
-        self.class.valid
+        self.classification.valid
     }
 }
 
@@ -156,19 +157,23 @@ impl Instruction {
 /// Translations are cached too: see [`Tlb`] for when they must be dropped.
 pub struct Lookahead {
     tlb: Tlb,
-    cache: Cache,
+    cache: ClassificationCache,
 }
 
 impl Lookahead {
     /// Makes a lookahead with empty caches.
     pub fn new() -> Self {
-        Self { tlb: Tlb::new(), cache: Cache::new() }
+        Self { tlb: Tlb::new(), cache: ClassificationCache::new() }
     }
 
     /// Returns the instruction at CS:RIP. The following page is read only if the instruction reaches into it.
     ///
     /// Errors: the fault of the fetch: `#PF`, or `#GP(0)` if RIP is not canonical or beyond the limit of CS.
-    pub fn next<M: GuestMemory + ?Sized>(&mut self, cpu: &Cpu, memory: &mut M) -> Result<Instruction, Error> {
+    pub fn next<M: GuestMemory + ?Sized>(
+        &mut self,
+        cpu: &Cpu,
+        memory: &mut M,
+    ) -> Result<Instruction, GuestError> {
         self.at(cpu, cpu.rip, memory)
     }
 
@@ -178,7 +183,7 @@ impl Lookahead {
         cpu: &Cpu,
         rip: u64,
         memory: &mut M,
-    ) -> Result<Instruction, Error> {
+    ) -> Result<Instruction, GuestError> {
         let bits = cpu.code_bits();
         let mut bytes = [0; MAX_LEN];
         let first = MAX_LEN.min(4096 - (linear(cpu, rip)? & 0xfff) as usize);
@@ -204,7 +209,7 @@ impl Lookahead {
             Some(Shadow::Sti) if cpu.rflags & rflags::IF != 0 => None,
             shadow => shadow,
         };
-        Ok(Instruction { rip, bytes, class, shadow })
+        Ok(Instruction { rip, bytes, classification: class, shadow })
     }
 
     /// Drops cached translations: see [`Tlb`] for when.
@@ -219,7 +224,7 @@ impl Lookahead {
         rip: u64,
         memory: &mut M,
         bytes: &mut [u8],
-    ) -> Result<(), Error> {
+    ) -> Result<(), GuestError> {
         let address = self.tlb.translate_fetch(cpu, memory, linear(cpu, rip)?)?;
         if !memory.read(address, bytes) {
             return Err(Unsupported::NoMemory { address }.into());

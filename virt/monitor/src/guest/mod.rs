@@ -7,16 +7,18 @@
 //!
 //! Nothing here touches hardware; it runs in host tests. One step, seen from the monitor:
 //!
-//! 1. `lookahead.next(&cpu, &mut memory)`: an `Err(Error::Exception(e))` is a fault of the fetch; deliver it.
+//! 1. `lookahead.next(&cpu, &mut memory)`: an `Err(GuestError::Exception(e))` is a fault of the fetch; deliver it.
 //! 2. If `instruction.emulation()` is `Some(e)` and `e.when_stepping()` holds: call [`execute`], without `VMRUN`.
-//!    [`Next::Retired`] counts as a retired instruction; if its `single_step` is set, the guest's own `#DB` is due:
-//!    deliver [`Exception::single_step`]. [`Next::Deliver`] is an INT n, INT3, INTO or INT1: deliver the event.
-//!    `Err(Error::Exception(e))`: deliver it; nothing has retired and `cpu` is unchanged.
+//!    [`ExecutionOutcome::Retired`] counts as a retired instruction; if its `single_step` is set, the guest's own `#DB`
+//!    is due: deliver [`Exception::single_step`]. [`ExecutionOutcome::Deliver`] is an INT n, INT3, INTO or INT1:
+//!    deliver the event.
+//!    `Err(GuestError::Exception(e))`: deliver it; nothing has retired and `cpu` is unchanged.
 //! 3. Otherwise run the guest with [`Cpu::rflags_for_stepping`] and DR6 in its reset state. At the exit take the flags
 //!    back with [`Cpu::set_rflags_from_hardware`], and leave [`Cpu::dr6`] unchanged: the monitor also executes MOV to
 //!    and from DR6 by hand. A `#DB` belongs to the monitor's TF alone if [`Cpu::owns_single_step`] is false. If
 //!    [`Lookahead::stretch`] finds several instructions that must follow one another, a breakpoint after the last of
-//!    them takes the place of TF ([`Pace::Stretch`](crate::entry::Pace::Stretch)), and RIP tells how many executed.
+//!    them takes the place of TF ([`EntryMode::Stretch`](crate::entry::EntryMode::Stretch)), and RIP tells how many
+//!    executed.
 //! 4. [`deliver()`] returns the event whose handler now starts (a fault during the delivery replaces the event), or a
 //!    shutdown.
 //!
@@ -36,10 +38,10 @@ mod paging;
 #[cfg(test)]
 mod testing;
 
-pub use cpu::{Cpu, Gpr, Mode, Segment, Shadow, Table, cr0, cr4, efer, rflags};
-pub use deliver::{Event, Outcome, SoftwareKind, deliver};
-pub use emulate::{Next, PtwriteOperand, execute, ptwrite_operand, retire};
-pub use exception::{Error, Exception, ExceptionKind, Unsupported, vector};
+pub use cpu::{Cpu, DescriptorTableRegister, Gpr, Mode, Segment, Shadow, cr0, cr4, efer, rflags};
+pub use deliver::{DeliveryOutcome, Event, SoftwareKind, deliver};
+pub use emulate::{ExecutionOutcome, PtwriteOperand, execute, ptwrite_operand, retire};
+pub use exception::{Exception, ExceptionKind, GuestError, Unsupported, vector};
 pub use linear::{read_linear, write_linear};
 pub use lookahead::{Emulation, Instruction, Lookahead, Size, Stretch};
 pub use memory::GuestMemory;

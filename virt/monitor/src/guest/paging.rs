@@ -1,7 +1,7 @@
 //! Walks the guest's page tables.
 
 use super::cpu::{Cpu, cr0, cr4, efer, rflags};
-use super::exception::{Error, Exception, Unsupported};
+use super::exception::{Exception, GuestError, Unsupported};
 use super::memory::GuestMemory;
 
 /// The kind of an access.
@@ -73,7 +73,7 @@ pub fn translate<M: GuestMemory + ?Sized>(
     memory: &mut M,
     linear: u64,
     access: Access,
-) -> Result<u64, Error> {
+) -> Result<u64, GuestError> {
     Ok(walk(cpu, memory, linear, access)?.physical)
 }
 
@@ -91,7 +91,7 @@ pub fn walk<M: GuestMemory + ?Sized>(
     memory: &mut M,
     linear: u64,
     access: Access,
-) -> Result<Mapped, Error> {
+) -> Result<Mapped, GuestError> {
     let linear = if cpu.is_long_mode() { linear } else { linear & 0xffff_ffff };
     if cpu.cr0 & cr0::PG == 0 {
         return Ok(Mapped { physical: linear, user: false, marked: true, page_bits: 12, uncached: false });
@@ -138,7 +138,7 @@ impl Tlb {
         cpu: &Cpu,
         memory: &mut M,
         linear: u64,
-    ) -> Result<u64, Error> {
+    ) -> Result<u64, GuestError> {
         let context = [cpu.cr3, cpu.cr4, cpu.cr0, cpu.efer << 2 | u64::from(cpu.cpl)];
         if self.context != context {
             self.context = context;
@@ -186,12 +186,12 @@ mod entry {
 }
 
 /// The entries that a walk went through. They are marked if the walk succeeds.
-struct Trail {
+struct PageWalk {
     entries: [(u64, u64); 5],
     len: usize,
 }
 
-impl Trail {
+impl PageWalk {
     const fn new() -> Self {
         Self { entries: [(0, 0); 5], len: 0 }
     }
@@ -203,7 +203,7 @@ impl Trail {
 
     /// Sets A in all entries, and for a write D in the last one. Like P, both flags are in the low byte of every
     /// format. Returns `false` if an entry has changed since it was read.
-    fn mark<M: GuestMemory + ?Sized>(&self, memory: &mut M, kind: AccessKind) -> Result<bool, Error> {
+    fn mark<M: GuestMemory + ?Sized>(&self, memory: &mut M, kind: AccessKind) -> Result<bool, GuestError> {
         for (address, value, flags) in self.unmarked(kind) {
             match memory.replace(address, value as u8, (value | flags) as u8) {
                 Some(true) => {}
@@ -232,7 +232,7 @@ impl Trail {
         kind: AccessKind,
         rights: u64,
         (physical, page_bits): (u64, u32),
-    ) -> Result<Option<Mapped>, Error> {
+    ) -> Result<Option<Mapped>, GuestError> {
         let marked = self.unmarked(kind).next().is_none();
         let last = self.entries[..self.len].last().map_or(0, |(_, value)| *value);
         let uncached = last & entry::PCD != 0;
@@ -247,7 +247,7 @@ fn walk_wide<M: GuestMemory + ?Sized>(
     memory: &mut M,
     linear: u64,
     access: Access,
-) -> Result<Option<Mapped>, Error> {
+) -> Result<Option<Mapped>, GuestError> {
     let long = cpu.is_long_mode();
     let levels = match (long, cpu.cr4 & cr4::LA57 != 0) {
         (true, true) => 5,
@@ -258,7 +258,7 @@ fn walk_wide<M: GuestMemory + ?Sized>(
     let mut table = if long { cpu.cr3 & entry::ADDRESS } else { cpu.cr3 & 0xffff_ffe0 };
     let mut rights = entry::RW | entry::US;
     let mut no_execute = 0;
-    let mut trail = Trail::new();
+    let mut trail = PageWalk::new();
     for level in (1..=levels).rev() {
         let shift = 12 + 9 * (level - 1);
         let address = table + (linear >> shift & 0x1ff) * 8;
@@ -310,8 +310,8 @@ fn walk_narrow<M: GuestMemory + ?Sized>(
     memory: &mut M,
     linear: u64,
     access: Access,
-) -> Result<Option<Mapped>, Error> {
-    let mut trail = Trail::new();
+) -> Result<Option<Mapped>, GuestError> {
+    let mut trail = PageWalk::new();
     let directory = (cpu.cr3 & 0xffff_f000) + (linear >> 22 & 0x3ff) * 4;
     let value = read_entry::<4, M>(memory, directory)?;
     if value & entry::P == 0 {
@@ -340,7 +340,7 @@ fn walk_narrow<M: GuestMemory + ?Sized>(
     trail.mapped(memory, access.kind, rights, (physical, page_bits))
 }
 
-fn read_entry<const N: usize, M: GuestMemory + ?Sized>(memory: &M, address: u64) -> Result<u64, Error> {
+fn read_entry<const N: usize, M: GuestMemory + ?Sized>(memory: &M, address: u64) -> Result<u64, GuestError> {
     let mut bytes = [0; 8];
     if !memory.read(address, &mut bytes[..N]) {
         return Err(Unsupported::NoMemory { address }.into());
@@ -382,7 +382,7 @@ fn permits(cpu: &Cpu, access: Access, rights: u64, no_execute: bool) -> bool {
     access.kind != AccessKind::Write || writable || cpu.cr0 & cr0::WP == 0
 }
 
-fn fault(cpu: &Cpu, linear: u64, access: Access, code: u32) -> Error {
+fn fault(cpu: &Cpu, linear: u64, access: Access, code: u32) -> GuestError {
     let mut code = code;
     match access.kind {
         AccessKind::Read => {}

@@ -5,7 +5,7 @@ extern crate std;
 use std::vec;
 use std::vec::Vec;
 
-use super::{Cpu, Gpr, GuestMemory, Segment, Table, cr0, cr4, efer, rflags};
+use super::{Cpu, DescriptorTableRegister, Gpr, GuestMemory, Segment, cr0, cr4, efer, rflags};
 
 /// RAM beginning at address 0.
 pub(super) struct Ram(Vec<u8>);
@@ -127,9 +127,9 @@ impl Machine {
         cpu.cr4 = cr4::PAE;
         cpu.efer = efer::LMA | efer::NXE | efer::SCE;
         cpu.rflags = rflags::FIXED;
-        cpu.gdtr = Table { base: at::GDT, limit: sel::BEYOND - 1 };
+        cpu.gdtr = DescriptorTableRegister { base: at::GDT, limit: sel::BEYOND - 1 };
         cpu.ldtr = Segment { selector: 0x98, attributes: 0x82, limit: 7, base: at::LDT };
-        cpu.idtr = Table { base: at::IDT, limit: 0xfff };
+        cpu.idtr = DescriptorTableRegister { base: at::IDT, limit: 0xfff };
         cpu.tr = Segment { selector: sel::TSS, attributes: 0x8b, limit: 0x67, base: at::TSS };
         cpu.rip = at::CODE;
         cpu.set(Gpr::Rsp, at::STACK);
@@ -196,7 +196,7 @@ impl Machine {
         cpu.ds = cpu.ss;
         cpu.cs = Segment { selector: 0x1000, attributes: 0x9b, limit: 0xffff, base: 0x1_0000 };
         cpu.rip = 0x10;
-        cpu.idtr = Table { base: 0, limit: 0x3ff };
+        cpu.idtr = DescriptorTableRegister { base: 0, limit: 0x3ff };
         cpu.set(Gpr::Rsp, 0x8000);
         machine
     }

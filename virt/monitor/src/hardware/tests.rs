@@ -58,7 +58,7 @@ fn each_maker_has_its_name_its_msrs_and_its_instructions() {
         let ebx = hardware.cpuid(0, 0, CpuidResult::default()).ebx;
         assert_eq!(ebx, u32::from_le_bytes(vendor), "{name}");
         assert_eq!((hardware.owns_msr(own), hardware.owns_msr(other)), (true, false), "{name}");
-        assert_eq!(hardware.place(other), Place::Absent, "{name}");
+        assert_eq!(hardware.msr_handler(other), MsrHandler::Absent, "{name}");
         assert_eq!(hardware.has_sysenter_in_long_mode(), sysenter, "{name}");
     }
 }
@@ -125,7 +125,7 @@ fn msrs_of_hardware_that_a_processor_lacks_fault() {
         for (what, first, last, those) in rows {
             for msr in first..=last {
                 // An MSR that the model does not have must not be the physical processor's either.
-                let absent = hardware.place(msr) == Place::Absent;
+                let absent = hardware.msr_handler(msr) == MsrHandler::Absent;
                 let reads = if hardware.owns_msr(msr) { hardware.read_msr(msr).is_ok() } else { !absent };
                 assert_eq!(reads, those.contains(name), "{name} {what} {msr:#x}");
             }
@@ -187,9 +187,9 @@ fn what_is_on_is_logged_and_an_interrupt_on_its_way_is_only_stepped() {
 #[test]
 fn the_registers_before_an_instruction_tell_what_it_accesses() {
     let mut hardware = hardware("zen4");
-    assert!(!hardware.wants_registers_before());
+    assert!(!hardware.needs_registers_before());
     write(&mut hardware, 0xc001_1033, 1 << 17 | 1 << 19 | 0x90 << 32 | 9);
-    assert!(hardware.wants_registers_before());
+    assert!(hardware.needs_registers_before());
     assert_eq!(hardware.in_one_go(), 1);
     let mut cpu = Cpu { gs: Segment { base: 0x7000, ..Segment::default() }, ..Cpu::default() };
     cpu.gpr[3] = 0x234;
@@ -225,12 +225,12 @@ fn violations_are_told_by_name() {
         (none, two, " reserved_event_bits=2"),
         (one, two, " reserved_event_bits=1"),
     ] {
-        assert_eq!(New { before, now }.to_string(), expected);
+        assert_eq!(NewViolations { before, now }.to_string(), expected);
     }
     let intel = |edits, first| {
         let now = IntelViolations { live_table_edits: edits, first_live_edit: first, ..Default::default() };
         Violations::Intel(IntelViolations { lbr_undefined: 1, ..now })
     };
     let (before, now) = (intel(0, None), intel(2, Some(0x5008)));
-    assert_eq!(New { before, now }.to_string(), " live_table_edits=2 first_live_edit=0x5008");
+    assert_eq!(NewViolations { before, now }.to_string(), " live_table_edits=2 first_live_edit=0x5008");
 }

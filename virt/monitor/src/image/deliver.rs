@@ -2,7 +2,9 @@
 
 use pugmark_model::{Context, Delivery, DeliveryKind};
 use pugmark_monitor::branches;
-use pugmark_monitor::guest::{self, Error, Event, Exception, ExceptionKind, Outcome, Unsupported, rflags};
+use pugmark_monitor::guest::{
+    self, DeliveryOutcome, Event, Exception, ExceptionKind, GuestError, Unsupported, rflags,
+};
 use pugmark_monitor::tracing::TracingMemory;
 
 use crate::image::exit::fatal;
@@ -29,10 +31,10 @@ impl Vcpu {
     }
 
     /// Delivers the guest's own fault, or ends the machine if the monitor cannot emulate what the guest needs.
-    pub(crate) fn deliver_error(&mut self, error: Error) {
+    pub(crate) fn deliver_error(&mut self, error: GuestError) {
         match error {
-            Error::Exception(exception) => self.deliver_exception(exception),
-            Error::Unsupported(unsupported) => self.unsupported(unsupported),
+            GuestError::Exception(exception) => self.deliver_exception(exception),
+            GuestError::Unsupported(unsupported) => self.unsupported(unsupported),
         }
     }
 
@@ -41,31 +43,31 @@ impl Vcpu {
         let before = self.context();
         let logged = self.is_logged();
         self.local_apic.abandon_window();
-        self.repeating = None;
-        self.fetch_extra();
+        self.repeating_rip = None;
+        self.vmsave();
         let outcome = match guest::deliver(&mut self.cpu, &mut self.memory, event) {
             Ok(outcome) => outcome,
             Err(unsupported) => self.unsupported(unsupported),
         };
-        self.return_extra();
-        let Outcome::Handler(delivered) = outcome else {
+        self.vmload_if_changed();
+        let DeliveryOutcome::Handler(delivered) = outcome else {
             fatal!("the guest shuts down: no handler for {event:x?} at rip {:#x}", before.ip)
         };
         if logged {
             // If the gate refused a software interrupt, its instruction has not retired: a fault was delivered instead.
             if delivered.ends_instruction() {
-                self.log(before, self.flags(before).software_interrupt());
+                self.log(before, self.log_flags(before).software_interrupt());
             }
-            self.log_branch(Some(branches::of_event(&delivered, self.last, before, self.context())));
+            self.log_branch(Some(branches::of_event(&delivered, self.last_ip, before, self.context())));
         }
         if self.processor.steps() {
             let delivery = self.delivery(&delivered, before);
-            self.processor.give_registers_behind(&self.cpu, || self.sse.bytes());
+            self.processor.set_registers_after(&self.cpu, || self.sse.bytes());
             let mut memory = TracingMemory { cpu: &self.cpu, memory: &mut self.memory };
             self.processor.deliver(&delivery, &mut memory);
         }
         if delivered.ends_instruction() {
-            self.last = before.ip;
+            self.last_ip = before.ip;
         }
     }
 

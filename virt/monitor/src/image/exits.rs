@@ -1,6 +1,6 @@
 //! Handles the guest's exits.
 
-use pugmark_monitor::entry::Pace;
+use pugmark_monitor::entry::EntryMode;
 use pugmark_monitor::guest::{Emulation, Exception, Instruction, ptwrite_operand, vector};
 use pugmark_monitor::guest_map::LOCAL_APIC;
 use pugmark_monitor::vmcb::exit_code;
@@ -13,7 +13,7 @@ use crate::image::vcpu::Vcpu;
 impl Vcpu {
     /// Runs the guest at full speed until it exits, and handles the exit.
     pub(crate) fn run_freely(&mut self) {
-        self.enter(Pace::Free);
+        self.enter(EntryMode::Free);
         // The guest may have changed translations that the lookahead has cached.
         self.lookahead.flush();
         self.exited(None);
@@ -28,7 +28,7 @@ impl Vcpu {
         };
         match code {
             exit_code::INTR => self.interrupted(instruction),
-            exit_code::NMI => self.took_nmi(interrupts::take_nmi()),
+            exit_code::NMI => self.record_nmi(interrupts::take_nmi()),
             exit_code::EXCEPTION_FIRST..=exit_code::EXCEPTION_LAST => {
                 let vector = (code - exit_code::EXCEPTION_FIRST) as u8;
                 self.raised(Exception::from_intercept(vector, info1 as u32, info2), instruction);
@@ -42,7 +42,7 @@ impl Vcpu {
             | exit_code::IRET
             | exit_code::SWINT
             | exit_code::HLT
-            | exit_code::ICEBP => self.with_instruction(instruction, Self::execute),
+            | exit_code::ICEBP => self.with_instruction(instruction, Self::emulate),
             exit_code::CPUID => self.with_instruction(instruction, Self::cpuid),
             exit_code::MSR => {
                 let write = info1 != 0;
@@ -86,7 +86,7 @@ impl Vcpu {
     /// An interrupt is pending, and the guest can take it.
     fn interrupted(&mut self, instruction: Option<&Instruction>) {
         let taken = interrupts::take();
-        self.took_nmi(taken.nmi);
+        self.record_nmi(taken.nmi);
         if let Some(vector) = taken.vector {
             let repeating = instruction.is_some_and(|instruction| self.is_repeating(instruction));
             self.deliver_interrupt(vector, repeating);
@@ -97,7 +97,7 @@ impl Vcpu {
         let invalid = exception.vector == vector::INVALID_OPCODE;
         match instruction {
             // SYSCALL and SYSRET, which have no intercept.
-            Some(instruction) if invalid && instruction.emulation().is_some() => self.execute(instruction),
+            Some(instruction) if invalid && instruction.emulation().is_some() => self.emulate(instruction),
             _ if invalid => {
                 self.with_instruction(instruction, |vcpu, at| vcpu.invalid_opcode(exception, at));
             }
@@ -112,7 +112,7 @@ impl Vcpu {
             Some(Emulation::Sysenter | Emulation::Sysexit(_))
                 if self.processor.has_sysenter_in_long_mode() =>
             {
-                self.execute(instruction);
+                self.emulate(instruction);
             }
             _ if self.has_ptwrite() => self.ptwrite(exception, instruction),
             _ => self.deliver_exception(exception),
@@ -120,7 +120,7 @@ impl Vcpu {
     }
 
     fn ptwrite(&mut self, exception: Exception, instruction: &Instruction) {
-        self.fetch_extra();
+        self.vmsave();
         match ptwrite_operand(&self.cpu, &mut self.memory, instruction) {
             Ok(Some(operand)) => self.finish(instruction, operand.value),
             Ok(None) => self.deliver_exception(exception),
@@ -142,7 +142,7 @@ impl Vcpu {
         match known {
             Some(instruction) => handle(self, instruction),
             None => {
-                if let Some(instruction) = self.instruction() {
+                if let Some(instruction) = self.instruction_at_rip() {
                     handle(self, &instruction);
                 }
             }

@@ -70,15 +70,15 @@ unsafe extern "C" {
 }
 
 #[repr(C, align(16))]
-struct Table(UnsafeCell<[[u16; 8]; 256]>);
+struct Idt(UnsafeCell<[[u16; 8]; 256]>);
 
 // SAFETY: only `fill` writes it, on the first processor, before any other runs.
-unsafe impl Sync for Table {}
+unsafe impl Sync for Idt {}
 
-static TABLE: Table = Table(UnsafeCell::new([[0; 8]; 256]));
+static IDT: Idt = Idt(UnsafeCell::new([[0; 8]; 256]));
 
 #[repr(C, packed)]
-struct Pointer {
+struct IdtPointer {
     limit: u16,
     base: u64,
 }
@@ -86,7 +86,7 @@ struct Pointer {
 /// Fills the table. Must be called once, on the first processor.
 pub(crate) fn fill() {
     // SAFETY: nothing else has a reference to the table: this runs once, with interrupts off.
-    let table = unsafe { &mut *TABLE.0.get() };
+    let table = unsafe { &mut *IDT.0.get() };
     // SAFETY: the assembly above defines 256 stubs of 16 bytes each.
     let stubs = unsafe { &monitor_vectors };
     for (gate, stub) in table.iter_mut().zip(stubs) {
@@ -97,7 +97,7 @@ pub(crate) fn fill() {
 
 /// Loads the table on this processor.
 pub(crate) fn load() {
-    let pointer = Pointer { limit: (size_of::<Table>() - 1) as u16, base: TABLE.0.get() as u64 };
+    let pointer = IdtPointer { limit: (size_of::<Idt>() - 1) as u16, base: IDT.0.get() as u64 };
     // SAFETY: the table is filled and lives forever.
     unsafe { core::arch::asm!("lidt [{}]", in(reg) &raw const pointer, options(nostack, readonly)) };
 }
@@ -105,7 +105,7 @@ pub(crate) fn load() {
 /// What a stub leaves on the stack.
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct Frame {
+struct FaultFrame {
     vector: u64,
     error_code: u64,
     rip: u64,
@@ -113,7 +113,7 @@ struct Frame {
     rflags: u64,
 }
 
-extern "C" fn fault(frame: *const Frame) -> ! {
+extern "C" fn fault(frame: *const FaultFrame) -> ! {
     // SAFETY: the stub passes the address of the frame it has just built.
     let frame = unsafe { *frame };
     fatal!(

@@ -7,7 +7,7 @@ use core::arch::naked_asm;
 
 /// What arrived in a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Taken {
+pub(crate) struct TakenInterrupts {
     /// The vector of an interrupt.
     pub(crate) vector: Option<u8>,
     /// Whether an NMI arrived.
@@ -15,7 +15,7 @@ pub(crate) struct Taken {
 }
 
 /// Takes a pending interrupt, if there is one, and a pending NMI.
-pub(crate) fn take() -> Taken {
+pub(crate) fn take() -> TakenInterrupts {
     // SAFETY: the monitor's IDT is loaded, its stubs return what arrived in RAX and RDX, and GIF and IF are clear here.
     unsafe { take_window() }.into()
 }
@@ -27,7 +27,7 @@ pub(crate) fn take_nmi() -> bool {
 }
 
 /// Halts until an interrupt or an NMI arrives.
-pub(crate) fn wait() -> Taken {
+pub(crate) fn wait() -> TakenInterrupts {
     // SAFETY: as in `take`.
     unsafe { wait_window() }.into()
 }
@@ -39,15 +39,15 @@ pub(crate) fn wait_for_nmi() -> bool {
 }
 
 #[repr(C)]
-struct Registers {
+struct WindowResult {
     /// The vector; all ones if there is none.
     rax: u64,
     /// Not 0 if an NMI arrived.
     rdx: u64,
 }
 
-impl From<Registers> for Taken {
-    fn from(Registers { rax, rdx }: Registers) -> Self {
+impl From<WindowResult> for TakenInterrupts {
+    fn from(WindowResult { rax, rdx }: WindowResult) -> Self {
         Self { vector: u8::try_from(rax).ok(), nmi: rdx != 0 }
     }
 }
@@ -56,12 +56,12 @@ impl From<Registers> for Taken {
 // red zone below RSP while a window is open.
 
 #[unsafe(naked)]
-unsafe extern "C" fn take_window() -> Registers {
+unsafe extern "C" fn take_window() -> WindowResult {
     naked_asm!("mov rax, -1", "xor edx, edx", "stgi", "sti", "nop", "cli", "clgi", "ret")
 }
 
 #[unsafe(naked)]
-unsafe extern "C" fn nmi_window() -> Registers {
+unsafe extern "C" fn nmi_window() -> WindowResult {
     naked_asm!("mov rax, -1", "xor edx, edx", "stgi", "nop", "clgi", "ret")
 }
 
@@ -69,7 +69,7 @@ unsafe extern "C" fn nmi_window() -> Registers {
 // HLT.
 
 #[unsafe(naked)]
-unsafe extern "C" fn wait_window() -> Registers {
+unsafe extern "C" fn wait_window() -> WindowResult {
     naked_asm!(
         "mov rax, -1",
         "xor edx, edx",
@@ -87,7 +87,7 @@ unsafe extern "C" fn wait_window() -> Registers {
 }
 
 #[unsafe(naked)]
-unsafe extern "C" fn nmi_wait_window() -> Registers {
+unsafe extern "C" fn nmi_wait_window() -> WindowResult {
     naked_asm!(
         "mov rax, -1",
         "xor edx, edx",

@@ -26,7 +26,11 @@ impl Vcpu {
             _ => 0xffff_ffff,
         };
         if info & STRING != 0 {
-            fatal!("string access to port {port:#x} at rip {:#x}", self.cpu.rip);
+            fatal!(
+                "the guest accesses port {port:#x} by a string instruction at rip {:#x}, which is not \
+                 emulated",
+                self.cpu.rip
+            );
         }
         if info & IN != 0 {
             let value = match port {
@@ -40,8 +44,8 @@ impl Vcpu {
         }
         let value = (self.cpu.gpr[0] & mask) as u32;
         match port {
-            DEBUG_EXIT_PORT => self.end(value),
-            MARKER_PORT => self.mark(value, instruction),
+            DEBUG_EXIT_PORT => self.end_machine(value),
+            MARKER_PORT => self.write_marker(value, instruction),
             FIRST_PORT..=LAST_PORT => {
                 self.write_configuration(port, bytes, value);
                 self.finish(instruction, 0);
@@ -51,9 +55,9 @@ impl Vcpu {
     }
 
     /// Begins or ends a session. Neither marker instruction belongs to the session itself.
-    fn mark(&mut self, value: u32, instruction: &Instruction) {
+    fn write_marker(&mut self, value: u32, instruction: &Instruction) {
         let session = value as u16;
-        self.tell_session();
+        self.report_session_violations();
         if session == 0 {
             self.session = 0;
         }
@@ -63,11 +67,11 @@ impl Vcpu {
 
     /// Ends the machine at the guest's request. Before that, each processor reports the violations that it has not
     /// reported yet, and the log is closed.
-    fn end(&mut self, value: u32) -> ! {
+    fn end_machine(&mut self, value: u32) -> ! {
         if !self.peers.end_others() {
-            self.end_here();
+            self.end_this_processor();
         }
-        self.tell_session();
+        self.report_session_violations();
         if let Some(truth) = &self.truth {
             truth.close(value);
         }
@@ -75,9 +79,9 @@ impl Vcpu {
     }
 
     /// Ends this processor because another processor ends the machine.
-    pub(crate) fn end_here(&mut self) -> ! {
-        self.tell_session();
-        self.peers.ended();
+    pub(crate) fn end_this_processor(&mut self) -> ! {
+        self.report_session_violations();
+        self.peers.record_end();
         loop {
             interrupts::wait_for_nmi();
         }

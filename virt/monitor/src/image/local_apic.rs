@@ -7,22 +7,22 @@
 
 use alloc::boxed::Box;
 
-use pugmark_monitor::guest_map::{LOCAL_APIC, Table};
+use pugmark_monitor::guest_map::{LOCAL_APIC, PageTable};
 use pugmark_monitor::hardware::Hardware;
-use pugmark_monitor::local_apic::{self, Command, Destination};
+use pugmark_monitor::local_apic::{self, Destination, IcrCommand};
 
 use crate::image::interrupts;
 use crate::image::peers::Peers;
 
 /// A page that the guest accesses instead of the registers.
 #[repr(C, align(4096))]
-struct Page([u32; 1024]);
+struct WindowPage([u32; 1024]);
 
 /// The guest's local APIC.
 pub(crate) struct LocalApic {
-    page: Box<Page>,
+    page: Box<WindowPage>,
     /// The nested table whose first entry maps the registers' page.
-    table: &'static mut Table,
+    table: &'static mut PageTable,
     window: Option<Window>,
     /// The last value that the guest wrote to ICR (low).
     command: u32,
@@ -38,15 +38,15 @@ struct Window {
 
 impl LocalApic {
     /// `table` is the nested table of the 2 MiB that begin with the registers.
-    pub(crate) fn new(table: &'static mut Table, peers: Peers) -> Self {
-        Self { page: Box::new(Page([0; 1024])), table, window: None, command: 0, peers }
+    pub(crate) fn new(table: &'static mut PageTable, peers: Peers) -> Self {
+        Self { page: Box::new(WindowPage([0; 1024])), table, window: None, command: 0, peers }
     }
 
     /// Resets the registers as INIT does, and discards interrupts that are pending or in service.
     pub(crate) fn init(&mut self) {
         /// More than one for each vector.
-        const MOST: usize = 512;
-        for (register, value) in local_apic::INIT {
+        const MAX_INTERRUPTS: usize = 512;
+        for (register, value) in local_apic::VALUES_AFTER_INIT {
             write_register(register, value);
             match register {
                 local_apic::LDR => self.peers.set_ldr(value),
@@ -58,11 +58,11 @@ impl LocalApic {
         // The local APIC delivers pending interrupts only while it is enabled.
         write_register(local_apic::SVR, local_apic::SVR_ENABLE | 0xff);
         let in_service = || (0..8).any(|index| read_register(local_apic::ISR + index * 0x10) != 0);
-        for _ in 0..MOST {
+        for _ in 0..MAX_INTERRUPTS {
             let taken = interrupts::take();
             if taken.nmi {
                 // A call of another processor is answered soon anyway; an NMI of the guest's is discarded, too.
-                let _ = self.peers.was_called();
+                let _ = self.peers.take_call();
             }
             if taken.vector.is_none() && !in_service() {
                 break;
@@ -84,7 +84,7 @@ impl LocalApic {
         // SAFETY: the index is within the page. Volatile, because the guest reads it.
         unsafe { (&raw mut self.page.0[register / 4]).write_volatile(value) };
         self.window = Some(Window { register, write });
-        self.table.0[0] = (&raw const *self.page as u64) | local_apic::window_flags(write);
+        self.table.0[0] = (&raw const *self.page as u64) | local_apic::window_entry_flags(write);
     }
 
     /// Closes the window after its instruction has completed, and passes on what the instruction wrote.
@@ -106,7 +106,7 @@ impl LocalApic {
 
     /// Raises a fixed interrupt on this processor, as its performance-monitoring LVT entry does.
     pub(crate) fn interrupt_self(&mut self, vector: u8) {
-        write_register(local_apic::ICR_LOW, local_apic::self_interrupt(vector));
+        write_register(local_apic::ICR_LOW, local_apic::self_interrupt_command(vector));
     }
 
     fn read(&self, register: usize, processor: &Hardware) -> u32 {
@@ -121,14 +121,14 @@ impl LocalApic {
             _ if processor.write_local_apic(register, value) => {}
             local_apic::ICR_LOW => {
                 self.command = value;
-                let to = Destination::of(read_register(local_apic::ICR_HIGH), value);
-                match Command::of(value) {
+                let to = Destination::from_icr(read_register(local_apic::ICR_HIGH), value);
+                match IcrCommand::from_icr(value) {
                     // INIT and start-up are sent to other processors only.
-                    Command::Init | Command::StartUp(_) if to == Destination::Sender => {}
-                    Command::Init => self.peers.send_init(to),
-                    Command::StartUp(vector) => self.peers.send_start_up(to, vector),
-                    Command::Deassert => {}
-                    Command::Interrupt => write_register(register, value),
+                    IcrCommand::Init | IcrCommand::StartUp(_) if to == Destination::Sender => {}
+                    IcrCommand::Init => self.peers.send_init(to),
+                    IcrCommand::StartUp(vector) => self.peers.send_start_up(to, vector),
+                    IcrCommand::Deassert => {}
+                    IcrCommand::Interrupt => write_register(register, value),
                 }
             }
             _ => {
@@ -145,9 +145,9 @@ impl LocalApic {
 }
 
 /// The registers of the processor that executes this code.
-struct Own;
+struct MappedRegisters;
 
-impl local_apic::Registers for Own {
+impl local_apic::ApicRegisters for MappedRegisters {
     fn read(&mut self, register: usize) -> u32 {
         read_register(register)
     }
@@ -159,7 +159,7 @@ impl local_apic::Registers for Own {
 
 /// Sends a command to the processor with local APIC ID `id`.
 pub(crate) fn send(id: u8, command: u32) {
-    local_apic::send(&mut Own, id, command);
+    local_apic::send_command(&mut MappedRegisters, id, command);
 }
 
 fn read_register(register: usize) -> u32 {

@@ -2,7 +2,7 @@
 
 use pugmark_model::Retired;
 use pugmark_monitor::guest::{Exception, Instruction, cr4};
-use pugmark_monitor::msr::{APIC_BASE, Place, takes_apic_base, written_efer};
+use pugmark_monitor::msr::{APIC_BASE, MsrHandler, accepts_apic_base, efer_after_write};
 use pugmark_monitor::tracing::TracingMemory;
 use x86_64::registers::model_specific::Msr;
 
@@ -27,7 +27,7 @@ impl Vcpu {
     fn rdmsr(&mut self, instruction: &Instruction) {
         let msr = self.cpu.gpr[1] as u32;
         let Some(value) = self.register(msr) else {
-            self.tell_refusal(msr, None);
+            self.report_refusal(msr, None);
             return self.deliver_exception(Exception::general_protection(0));
         };
         self.cpu.gpr[0] = value & 0xffff_ffff;
@@ -40,12 +40,12 @@ impl Vcpu {
         if self.processor.owns_msr(msr) {
             return self.processor.read_msr(msr).ok();
         }
-        match self.processor.place(msr) {
-            Place::Efer => Some(self.cpu.efer),
-            Place::DebugCtl => Some(0),
-            Place::Absent => None,
+        match self.processor.msr_handler(msr) {
+            MsrHandler::Efer => Some(self.cpu.efer),
+            MsrHandler::DebugCtl => Some(0),
+            MsrHandler::Absent => None,
             // SAFETY: an emulated processor returns 0 for an MSR that it does not have.
-            Place::Below | Place::ApicBase => Some(unsafe { Msr::new(msr).read() }),
+            MsrHandler::ProcessorBelow | MsrHandler::ApicBase => Some(unsafe { Msr::new(msr).read() }),
         }
     }
 
@@ -55,23 +55,23 @@ impl Vcpu {
         if self.processor.owns_msr(msr) {
             return self.write_tracing_msr(msr, value, instruction);
         }
-        let written = match self.processor.place(msr) {
-            Place::Efer => self.write_efer(value),
-            Place::ApicBase => write_apic_base(value),
-            Place::DebugCtl => value == 0,
+        let written = match self.processor.msr_handler(msr) {
+            MsrHandler::Efer => self.write_efer(value),
+            MsrHandler::ApicBase => write_apic_base(value),
+            MsrHandler::DebugCtl => value == 0,
             // MSRs that only the processor below handles do not exit.
-            Place::Absent | Place::Below => false,
+            MsrHandler::Absent | MsrHandler::ProcessorBelow => false,
         };
         if written {
             self.finish(instruction, 0)
         } else {
-            self.tell_refusal(msr, Some(value));
+            self.report_refusal(msr, Some(value));
             self.deliver_exception(Exception::general_protection(0))
         }
     }
 
     fn write_efer(&mut self, value: u64) -> bool {
-        let written = written_efer(&self.cpu, value);
+        let written = efer_after_write(&self.cpu, value);
         self.cpu.efer = written.unwrap_or(self.cpu.efer);
         written.is_some()
     }
@@ -86,18 +86,20 @@ impl Vcpu {
         let stands = core::mem::replace(&mut self.cpu, moved);
         let at =
             Retired { before, after: self.context(), bytes: instruction.bytes(), tsc: tsc(), operand: 0 };
-        self.processor.give_registers_behind(&self.cpu, || self.sse.bytes());
+        self.processor.set_registers_after(&self.cpu, || self.sse.bytes());
         let mut memory = TracingMemory { cpu: &self.cpu, memory: &mut self.memory };
         if self.processor.write_msr(msr, value, &at, &mut memory).is_err() {
             self.cpu = stands;
-            self.tell_refusal(msr, Some(value));
+            self.report_refusal(msr, Some(value));
             return self.deliver_exception(Exception::general_protection(0));
         }
-        self.last = before.ip;
+        self.last_ip = before.ip;
         if logged && self.is_logged() {
-            self.log(before, self.flags(before));
+            self.log(before, self.log_flags(before));
         }
-        self.trap_if(next == pugmark_monitor::guest::Next::Retired { single_step: true });
+        self.deliver_single_step_if(
+            next == pugmark_monitor::guest::ExecutionOutcome::Retired { single_step: true },
+        );
     }
 }
 
@@ -105,7 +107,7 @@ fn write_apic_base(value: u64) -> bool {
     let mut register = Msr::new(APIC_BASE);
     // SAFETY: every processor with SVM has the register.
     let present = unsafe { register.read() };
-    let takes = takes_apic_base(present, value);
+    let takes = accepts_apic_base(present, value);
     if takes {
         // SAFETY: neither the address of the page nor the mode changes.
         unsafe { register.write(value) };

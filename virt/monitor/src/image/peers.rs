@@ -7,15 +7,15 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 
-use pugmark_monitor::local_apic::{Destination, Identity, SEND_NMI};
-use pugmark_monitor::startup::Startup;
+use pugmark_monitor::local_apic::{ApicIdentity, Destination, NMI_COMMAND};
+use pugmark_monitor::startup::StartupState;
 
 use crate::image::exit::fatal;
 use crate::image::local_apic::send;
 use crate::image::vcpu::tsc;
 
 /// How many cycles of the time-stamp counter a processor is given to end: a second or more.
-const PATIENCE: u64 = 4_000_000_000;
+const END_TIMEOUT: u64 = 4_000_000_000;
 
 /// The guest ends, and every processor must end.
 static ENDING: AtomicBool = AtomicBool::new(false);
@@ -25,7 +25,7 @@ struct Peer {
     id: AtomicU8,
     ldr: AtomicU32,
     dfr: AtomicU32,
-    startup: Startup,
+    startup: StartupState,
     /// The next NMI that arrives is a call.
     called: AtomicBool,
     ended: AtomicBool,
@@ -45,7 +45,7 @@ impl Peers {
             id: AtomicU8::new(id),
             ldr: AtomicU32::new(0),
             dfr: AtomicU32::new(u32::MAX),
-            startup: if index == 0 { Startup::running() } else { Startup::waiting() },
+            startup: if index == 0 { StartupState::running() } else { StartupState::waiting() },
             called: AtomicBool::new(false),
             ended: AtomicBool::new(false),
         };
@@ -60,37 +60,37 @@ impl Peers {
 
     /// Returns this processor's local APIC ID.
     pub(crate) fn id(&self) -> u8 {
-        self.me().id.load(Ordering::Relaxed)
+        self.own_peer().id.load(Ordering::Relaxed)
     }
 
     /// Records that the guest has changed the local APIC ID.
     pub(crate) fn set_id(&self, id: u8) {
-        self.me().id.store(id, Ordering::Relaxed);
+        self.own_peer().id.store(id, Ordering::Relaxed);
     }
 
     /// Records that the guest has changed the logical destination register.
     pub(crate) fn set_ldr(&self, ldr: u32) {
-        self.me().ldr.store(ldr, Ordering::Relaxed);
+        self.own_peer().ldr.store(ldr, Ordering::Relaxed);
     }
 
     /// Records that the guest has changed the destination format register.
     pub(crate) fn set_dfr(&self, dfr: u32) {
-        self.me().dfr.store(dfr, Ordering::Relaxed);
+        self.own_peer().dfr.store(dfr, Ordering::Relaxed);
     }
 
     /// Returns the state of INIT and start-up interrupts of this processor.
-    pub(crate) fn startup(&self) -> &Startup {
-        &self.me().startup
+    pub(crate) fn startup(&self) -> &StartupState {
+        &self.own_peer().startup
     }
 
     /// Returns whether the guest ends.
-    pub(crate) fn is_ending(&self) -> bool {
+    pub(crate) fn machine_ends(&self) -> bool {
         ENDING.load(Ordering::Acquire)
     }
 
     /// Returns whether the NMI that has just been taken was a call, and not the guest's.
-    pub(crate) fn was_called(&self) -> bool {
-        self.me().called.swap(false, Ordering::AcqRel)
+    pub(crate) fn take_call(&self) -> bool {
+        self.own_peer().called.swap(false, Ordering::AcqRel)
     }
 
     /// Sends INIT to the addressed processors.
@@ -98,7 +98,7 @@ impl Peers {
         for index in self.addressed(to) {
             if index == 0 {
                 // After INIT the first processor would begin in the firmware, where the monitor cannot follow.
-                fatal!("the guest sends INIT to its first processor");
+                fatal!("the guest sends INIT to its first processor, which the monitor cannot start again");
             }
             self.all[index].startup.send_init();
             self.call(index);
@@ -122,7 +122,7 @@ impl Peers {
         let start = tsc();
         for index in (0..self.all.len()).filter(|&index| index != self.own) {
             self.call(index);
-            while !self.all[index].ended.load(Ordering::Acquire) && tsc() - start < PATIENCE {
+            while !self.all[index].ended.load(Ordering::Acquire) && tsc() - start < END_TIMEOUT {
                 core::hint::spin_loop();
             }
         }
@@ -130,11 +130,11 @@ impl Peers {
     }
 
     /// Records that this processor has ended.
-    pub(crate) fn ended(&self) {
-        self.me().ended.store(true, Ordering::Release);
+    pub(crate) fn record_end(&self) {
+        self.own_peer().ended.store(true, Ordering::Release);
     }
 
-    fn me(&self) -> &'static Peer {
+    fn own_peer(&self) -> &'static Peer {
         &self.all[self.own]
     }
 
@@ -149,14 +149,14 @@ impl Peers {
         let peer = &self.all[index];
         // One pending NMI is enough for all requests.
         if index != self.own && !peer.called.swap(true, Ordering::AcqRel) {
-            send(peer.id.load(Ordering::Relaxed), SEND_NMI);
+            send(peer.id.load(Ordering::Relaxed), NMI_COMMAND);
         }
     }
 }
 
 impl Peer {
-    fn identity(&self) -> Identity {
-        Identity {
+    fn identity(&self) -> ApicIdentity {
+        ApicIdentity {
             id: self.id.load(Ordering::Relaxed),
             ldr: self.ldr.load(Ordering::Relaxed),
             dfr: self.dfr.load(Ordering::Relaxed),

@@ -23,7 +23,7 @@ mod hosted {
     // SAFETY: as above.
     #[unsafe(no_mangle)]
     extern "C" fn _Unwind_Resume() -> ! {
-        crate::image::exit::fatal!("unwinding")
+        crate::image::exit::fatal!("_Unwind_Resume was called: the monitor cannot unwind")
     }
 
     // These functions are in assembly, because a loop in Rust may be compiled into a call of the very function.

@@ -9,12 +9,14 @@ use core::sync::atomic::AtomicU64;
 use pugmark_model::amd::Northbridge;
 use pugmark_monitor::acpi;
 use pugmark_monitor::boot_info::{MemoryKind, MemoryRange};
-use pugmark_monitor::clock::Every;
-use pugmark_monitor::cmdline::{self, Options};
-use pugmark_monitor::guest::{Cpu, GuestMemory, Lookahead, Segment, Table as TableRegister};
-use pugmark_monitor::guest_map::{GUEST_RAM, GuestMap, LOCAL_APIC, Table};
+use pugmark_monitor::clock::EveryNth;
+use pugmark_monitor::cmdline::{self, MonitorOptions};
+use pugmark_monitor::guest::{
+    Cpu, DescriptorTableRegister as TableRegister, GuestMemory, Lookahead, Segment,
+};
+use pugmark_monitor::guest_map::{GUEST_RAM, GuestMap, LOCAL_APIC, PageTable};
 use pugmark_monitor::hardware::Hardware;
-use pugmark_monitor::loader::{self, Start};
+use pugmark_monitor::loader::{self, EntryState};
 use pugmark_monitor::msr::EFER;
 use pugmark_monitor::permission_map::{self, MSR_MAP_BYTES, PORT_MAP_BYTES};
 use pugmark_monitor::pvh::StartInfo;
@@ -31,11 +33,11 @@ use crate::image::peers::Peers;
 use crate::image::physical::Physical;
 use crate::image::startup;
 use crate::image::vcpu::Vcpu;
-use crate::image::violations::Told;
+use crate::image::violations::ReportedViolations;
 use crate::image::vmrun::Sse;
 
 /// Why there is no guest to run.
-pub(crate) enum Error {
+pub(crate) enum SetupError {
     /// There is no PVH start info at this address.
     StartInfo(u64),
     /// The machine has too little RAM.
@@ -44,45 +46,49 @@ pub(crate) enum Error {
     NoSvm,
     CommandLine(String),
     NoGuest,
-    Guest(loader::Error),
+    Guest(loader::LoadError),
     Truth(pugmark_truth::Error),
     /// The processor with this local APIC ID does not start.
     Processor(u8),
 }
 
-impl fmt::Display for Error {
+impl fmt::Display for SetupError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::StartInfo(address) => write!(f, "no PVH start info at {address:#x}"),
-            Self::Memory => write!(f, "the machine has less than 512 MiB of RAM"),
+            Self::Memory => write!(
+                f,
+                "the machine needs RAM up to {:#x}, for the truth log: give QEMU -m 512M or more",
+                REGION_BASE + REGION_BYTES
+            ),
             Self::NoSvm => {
                 write!(f, "the processor has no SVM with nested paging: QEMU needs -cpu max or +svm,+npt")
             }
-            Self::CommandLine(error) => write!(f, "command line: {error}"),
-            Self::NoGuest => write!(f, "no guest: it comes by -initrd"),
-            Self::Guest(error) => write!(f, "guest: {error}"),
-            Self::Truth(error) => write!(f, "{error}"),
+            Self::CommandLine(error) => write!(f, "the monitor's command line: {error}"),
+            Self::NoGuest => write!(f, "no guest kernel: give its file to QEMU by -initrd"),
+            Self::Guest(error) => write!(f, "the guest kernel cannot be loaded: {error}"),
+            Self::Truth(error) => write!(f, "truth log: {error}"),
             Self::Processor(id) => write!(f, "the processor with local APIC ID {id} does not start"),
         }
     }
 }
 
-impl From<cmdline::Error<'_>> for Error {
-    fn from(error: cmdline::Error<'_>) -> Self {
+impl From<cmdline::OptionError<'_>> for SetupError {
+    fn from(error: cmdline::OptionError<'_>) -> Self {
         Self::CommandLine(alloc::format!("{error}"))
     }
 }
 
 /// Makes the guest's processors, loads the kernel that came as a module, and parks all processors but the first.
 /// Returns the first one, ready to run the kernel.
-pub(crate) fn machine(start_info: u64) -> Result<Vcpu, Error> {
+pub(crate) fn set_up_machine(start_info: u64) -> Result<Vcpu, SetupError> {
     // SAFETY: the boot code mapped the first 4 GiB to themselves. This value is only read through.
     let machine = unsafe { Physical::below(1 << 32) };
-    let info = StartInfo::read(start_info, &machine).ok_or(Error::StartInfo(start_info))?;
+    let info = StartInfo::read(start_info, &machine).ok_or(SetupError::StartInfo(start_info))?;
     let line = command_line(info.command_line, &machine);
-    let options = Options::parse(&line)?;
+    let options = MonitorOptions::parse(&line)?;
     if !has_ram(&info.memory, REGION_BASE + REGION_BYTES) {
-        return Err(Error::Memory);
+        return Err(SetupError::Memory);
     }
     enable_svm()?;
 
@@ -92,32 +98,32 @@ pub(crate) fn machine(start_info: u64) -> Result<Vcpu, Error> {
     let start = load(&info, &options, &machine, &mut memory)?;
     let firmware: Vec<(u64, u64)> = firmware(&info.memory).collect();
     let northbridge: &'static Northbridge = Box::leak(Box::new(options.profile.northbridge()));
-    let plan = Plan {
+    let plan = MachinePlan {
         map: GuestMap { firmware: &firmware },
-        maps: Maps::new(&hardware(&options, northbridge), northbridge),
+        maps: PermissionMaps::new(&hardware(&options, northbridge), northbridge),
         northbridge,
         memory,
-        truth: options.truth.then(truth_log).transpose().map_err(Error::Truth)?,
+        truth: options.truth.then(truth_log).transpose().map_err(SetupError::Truth)?,
         options,
     };
     let mut vcpus = Peers::new(&processors(info.rsdp, &machine)).map(|peers| plan.vcpu(peers));
     let mut first = vcpus.next().expect("this processor is the first");
     first.cpu = Cpu { physical_address_bits: first.cpu.physical_address_bits, ..initial_state(start) };
-    startup::start(vcpus.collect(), &mut memory).map_err(Error::Processor)?;
+    startup::start(vcpus.collect(), &mut memory).map_err(SetupError::Processor)?;
     Ok(first)
 }
 
 /// What the guest's processors have in common.
-struct Plan<'a> {
-    options: Options<'a>,
+struct MachinePlan<'a> {
+    options: MonitorOptions<'a>,
     map: GuestMap<'a>,
-    maps: &'static Maps,
+    maps: &'static PermissionMaps,
     northbridge: &'static Northbridge,
     memory: Physical,
     truth: Option<Writer<'static>>,
 }
 
-impl Plan<'_> {
+impl MachinePlan<'_> {
     /// Makes a processor in the state after power-up. It has its own nested tables, so that a window in place of the
     /// local APIC's page is open to one processor only.
     fn vcpu(&self, peers: Peers) -> Vcpu {
@@ -134,27 +140,27 @@ impl Plan<'_> {
             sse: Sse::ZERO,
             vmcb: control_block(nested_cr3, self.maps),
             lookahead: Box::new(Lookahead::new()),
-            room: Some(Box::default()),
-            told: Told::new(processor.all_violations()),
+            spare_stretch: Some(Box::default()),
+            reported: ReportedViolations::new(processor.all_violations()),
             processor,
             northbridge: self.northbridge,
             local_apic: LocalApic::new(local_apic_table, peers),
             memory: self.memory,
             nmi_pending: false,
-            repeating: None,
-            last: 0,
-            ahead: false,
+            repeating_rip: None,
+            last_ip: 0,
+            emulated_without_exit: false,
             session: 0,
             step_policy: self.options.step,
-            clock: Every::new(self.options.times),
+            time_records: EveryNth::new(self.options.times),
             // An interrupt that one instruction of a stretch raises must not be due before the last instruction.
-            stretch: self.options.stretch.min(self.options.skid() as usize),
+            max_stretch: self.options.stretch.min(self.options.skid() as usize),
             truth: self.truth,
         }
     }
 }
 
-fn hardware(options: &Options<'_>, northbridge: &'static Northbridge) -> Hardware {
+fn hardware(options: &MonitorOptions<'_>, northbridge: &'static Northbridge) -> Hardware {
     Hardware::new(options.profile, options.settings, options.amd, northbridge)
 }
 
@@ -192,16 +198,16 @@ fn firmware(memory: &[MemoryRange]) -> impl Iterator<Item = (u64, u64)> {
 
 fn load(
     info: &StartInfo,
-    options: &Options<'_>,
+    options: &MonitorOptions<'_>,
     machine: &Physical,
     memory: &mut Physical,
-) -> Result<Start, Error> {
-    let module = info.modules.first().ok_or(Error::NoGuest)?;
+) -> Result<EntryState, SetupError> {
+    let module = info.modules.first().ok_or(SetupError::NoGuest)?;
     let mut file = alloc::vec![0; module.bytes as usize];
     if !machine.read(module.start, &mut file) {
-        return Err(Error::NoGuest);
+        return Err(SetupError::NoGuest);
     }
-    loader::load(&file, options.guest, info.rsdp, GUEST_RAM, memory).map_err(Error::Guest)
+    loader::load(&file, options.guest, info.rsdp, GUEST_RAM, memory).map_err(SetupError::Guest)
 }
 
 fn truth_log() -> Result<Writer<'static>, pugmark_truth::Error> {
@@ -212,21 +218,21 @@ fn truth_log() -> Result<Writer<'static>, pugmark_truth::Error> {
 }
 
 /// Enables SVM on this processor.
-pub(crate) fn enable_svm() -> Result<(), Error> {
+pub(crate) fn enable_svm() -> Result<(), SetupError> {
     const SVM: u32 = 1 << 2;
     const NESTED_PAGING: u32 = 1 << 0;
     const VM_HSAVE_PA: u32 = 0xc001_0117;
     let cpuid = |leaf| core::arch::x86_64::__cpuid_count(leaf, 0);
     let has_leaf = cpuid(0x8000_0000).eax >= 0x8000_000a;
     if !has_leaf || cpuid(0x8000_0001).ecx & SVM == 0 || cpuid(0x8000_000a).edx & NESTED_PAGING == 0 {
-        return Err(Error::NoSvm);
+        return Err(SetupError::NoSvm);
     }
     let mut efer = Msr::new(EFER);
     // SAFETY: EFER exists: the boot code has written it.
     let value = unsafe { efer.read() };
     // SAFETY: the processor has SVM; nothing else changes.
     unsafe { efer.write(value | EFER_SVME) };
-    let host_save: &'static mut Table = Box::leak(Box::new(Table::EMPTY));
+    let host_save: &'static mut PageTable = Box::leak(Box::new(PageTable::EMPTY));
     // SAFETY: the page belongs to the monitor, nothing else uses it, and its physical address equals its address.
     unsafe { Msr::new(VM_HSAVE_PA).write(host_save.0.as_ptr() as u64) };
     // SAFETY: SVM is enabled. From here on interrupts wait for the windows of `interrupts`.
@@ -235,14 +241,14 @@ pub(crate) fn enable_svm() -> Result<(), Error> {
 }
 
 /// Builds the nested tables. Returns the root's address, and the table whose first entry is the local APIC's page.
-fn nested_tables(map: &GuestMap<'_>) -> (u64, &'static mut Table) {
-    let mut tables: Vec<*mut Table> = Vec::new();
+fn nested_tables(map: &GuestMap<'_>) -> (u64, &'static mut PageTable) {
+    let mut tables: Vec<*mut PageTable> = Vec::new();
     let root = map.build(|| {
-        let table: &'static mut Table = Box::leak(Box::new(Table::EMPTY));
+        let table: &'static mut PageTable = Box::leak(Box::new(PageTable::EMPTY));
         tables.push(table);
         (tables[tables.len() - 1] as u64, table)
     });
-    let neighbour = |table: &&*mut Table| {
+    let neighbour = |table: &&*mut PageTable| {
         // SAFETY: the tables were leaked above, and `build` no longer uses its references.
         let table = unsafe { &***table };
         table.0[0] == 0 && table.0[1] & !0xfff == LOCAL_APIC + 0x1000
@@ -254,18 +260,18 @@ fn nested_tables(map: &GuestMap<'_>) -> (u64, &'static mut Table) {
 
 /// The permission maps of the control block.
 #[repr(C, align(4096))]
-struct Maps {
+struct PermissionMaps {
     msrs: [u8; MSR_MAP_BYTES],
     ports: [u8; PORT_MAP_BYTES],
 }
 
-impl Maps {
+impl PermissionMaps {
     /// Makes the maps of what is intercepted for a guest with this `processor`.
     fn new(processor: &Hardware, northbridge: &Northbridge) -> &'static Self {
         let maps = Box::leak(Box::new(Self { msrs: [0; MSR_MAP_BYTES], ports: [0; PORT_MAP_BYTES] }));
         for msr in permission_map::mapped_msrs() {
             let own = processor.owns_msr(msr);
-            let (read, write) = if own { (true, true) } else { processor.place(msr).exits() };
+            let (read, write) = if own { (true, true) } else { processor.msr_handler(msr).exits() };
             permission_map::intercept_msr(&mut maps.msrs, msr, read, write);
         }
         permission_map::intercept_ports(&mut maps.ports, DEBUG_EXIT_PORT, 4);
@@ -281,7 +287,7 @@ impl Maps {
     }
 }
 
-fn control_block(nested_cr3: u64, maps: &'static Maps) -> Box<Vmcb> {
+fn control_block(nested_cr3: u64, maps: &'static PermissionMaps) -> Box<Vmcb> {
     let mut vmcb = Box::new(Vmcb::ZERO);
     vmcb.control.msrpm_base = maps.msrs.as_ptr() as u64;
     vmcb.control.iopm_base = maps.ports.as_ptr() as u64;
@@ -294,7 +300,7 @@ fn control_block(nested_cr3: u64, maps: &'static Maps) -> Box<Vmcb> {
 }
 
 /// Returns the initial state: 32-bit protected mode, paging off, flat segments. PVH and multiboot2 both require it.
-fn initial_state(start: Start) -> Cpu {
+fn initial_state(start: EntryState) -> Cpu {
     const CODE: u16 = 0xc9b;
     const DATA: u16 = 0xc93;
     const BUSY_TSS: u16 = 0x08b;

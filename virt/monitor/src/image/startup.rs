@@ -10,7 +10,7 @@ use core::ptr;
 use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 use pugmark_monitor::guest::GuestMemory;
-use pugmark_monitor::local_apic::{SEND_INIT, send_start_up};
+use pugmark_monitor::local_apic::{INIT_COMMAND, start_up_command};
 
 use crate::image::exit::fatal;
 use crate::image::idt;
@@ -27,12 +27,12 @@ const PAGE: u64 = 0x8000;
 const STACK_WORDS: usize = (64 << 10) / size_of::<u128>();
 /// Number of start-up interrupts sent to a processor until it responds, and number of checks between two of them.
 const ATTEMPTS: usize = 100;
-const LOOKS: usize = 100_000;
+const CHECKS_PER_ATTEMPT: usize = 100_000;
 
 /// The virtual processor for the processor that is being started; null once that processor has taken it.
-static HANDOVER: AtomicPtr<Vcpu> = AtomicPtr::new(ptr::null_mut());
+static STARTING_VCPU: AtomicPtr<Vcpu> = AtomicPtr::new(ptr::null_mut());
 /// The end of that processor's stack.
-static STACK: AtomicU64 = AtomicU64::new(0);
+static STARTING_STACK: AtomicU64 = AtomicU64::new(0);
 
 global_asm!(
     r#"
@@ -79,8 +79,8 @@ startup_long_mode:
     call {further}
     ud2
     "#,
-    stack = sym STACK,
-    further = sym further,
+    stack = sym STARTING_STACK,
+    further = sym further_processor_main,
 );
 
 unsafe extern "C" {
@@ -98,23 +98,23 @@ pub(crate) fn start(vcpus: Vec<Vcpu>, memory: &mut Physical) -> Result<(), u8> {
     let mut kept = [0; 256];
     let kept = &mut kept[..bytes];
     let placed = memory.read(PAGE, kept) && memory.write(PAGE, code);
-    assert!(placed, "the page is in the guest's memory");
+    assert!(placed, "the start-up page at {PAGE:#x} is not in the guest's memory");
     let result = vcpus.into_iter().try_for_each(start_one);
     let given_back = memory.write(PAGE, kept);
-    assert!(given_back, "it was written before");
+    assert!(given_back, "the start-up page at {PAGE:#x} cannot be restored");
     result
 }
 
 fn start_one(vcpu: Vcpu) -> Result<(), u8> {
     let id = vcpu.peers.id();
     let stack: &'static mut [u128] = alloc::vec![0; STACK_WORDS].leak();
-    STACK.store(stack.as_ptr_range().end as u64, Ordering::Relaxed);
-    HANDOVER.store(Box::into_raw(Box::new(vcpu)), Ordering::Release);
-    send(id, SEND_INIT);
+    STARTING_STACK.store(stack.as_ptr_range().end as u64, Ordering::Relaxed);
+    STARTING_VCPU.store(Box::into_raw(Box::new(vcpu)), Ordering::Release);
+    send(id, INIT_COMMAND);
     for _ in 0..ATTEMPTS {
-        send(id, send_start_up((PAGE >> 12) as u8));
-        for _ in 0..LOOKS {
-            if HANDOVER.load(Ordering::Acquire).is_null() {
+        send(id, start_up_command((PAGE >> 12) as u8));
+        for _ in 0..CHECKS_PER_ATTEMPT {
+            if STARTING_VCPU.load(Ordering::Acquire).is_null() {
                 return Ok(());
             }
             core::hint::spin_loop();
@@ -124,12 +124,12 @@ fn start_one(vcpu: Vcpu) -> Result<(), u8> {
 }
 
 /// The entry point of these processors in 64-bit mode.
-extern "C" fn further() -> ! {
+extern "C" fn further_processor_main() -> ! {
     idt::load();
     if let Err(error) = setup::enable_svm() {
-        fatal!("a further processor: {error}");
+        fatal!("a processor other than the first: {error}");
     }
-    let vcpu = HANDOVER.swap(ptr::null_mut(), Ordering::AcqRel);
+    let vcpu = STARTING_VCPU.swap(ptr::null_mut(), Ordering::AcqRel);
     // SAFETY: `start_one` has stored a box's pointer there for this processor alone, which takes it once.
     let mut vcpu = unsafe { Box::from_raw(vcpu) };
     vcpu.reset();
@@ -139,41 +139,41 @@ extern "C" fn further() -> ! {
 
 impl Vcpu {
     /// Does what another processor has requested of this one.
-    pub(crate) fn answer(&mut self) {
-        if self.peers.is_ending() {
-            self.end_here();
+    pub(crate) fn answer_requests(&mut self) {
+        if self.peers.machine_ends() {
+            self.end_this_processor();
         }
-        if self.peers.startup().is_init() {
+        if self.peers.startup().has_received_init() {
             if self.processor.steps() {
                 report!(
-                    "INIT of processor {} while it traces, of which the trace tells nothing",
+                    "processor {} takes INIT while it traces: nothing in the trace shows that",
                     self.peers.index()
                 );
             }
             self.local_apic.init();
             self.reset();
-            self.peers.startup().reset();
+            self.peers.startup().finish_init();
             self.wait_for_start_up();
         }
     }
 
     /// Returns whether another processor has requested anything of this one.
-    pub(crate) fn is_wanted(&self) -> bool {
-        self.peers.startup().is_init() || self.peers.is_ending()
+    pub(crate) fn has_requests(&self) -> bool {
+        self.peers.startup().has_received_init() || self.peers.machine_ends()
     }
 
     /// Records an NMI if one `came`: it is the guest's, unless it was another processor's call.
-    pub(crate) fn took_nmi(&mut self, came: bool) {
-        self.nmi_pending |= came && !self.peers.was_called();
+    pub(crate) fn record_nmi(&mut self, came: bool) {
+        self.nmi_pending |= came && !self.peers.take_call();
     }
 
     /// Resets the guest's processor as INIT does. Its tracing hardware stays unchanged, except that its LVT entry is
     /// reset and the storing of branch records ends.
     fn reset(&mut self) {
-        self.fetch_extra();
+        self.vmsave();
         let signature = self.cpuid_answer(1, 0).eax;
         self.cpu.init(signature);
-        self.load_extra();
+        self.vmload();
         // SAFETY: these registers only hold addresses of breakpoints, and none is enabled while the monitor runs.
         unsafe {
             asm!(
@@ -185,21 +185,21 @@ impl Vcpu {
         self.lookahead.flush();
         self.processor.init();
         self.nmi_pending = false;
-        self.repeating = None;
-        self.ahead = false;
+        self.repeating_rip = None;
+        self.emulated_without_exit = false;
     }
 
     /// Halts until a start-up interrupt comes. NMIs that others send in the meantime are lost.
     fn wait_for_start_up(&mut self) {
         loop {
-            if self.is_wanted() {
+            if self.has_requests() {
                 return;
             }
             if let Some(vector) = self.peers.startup().take_start_up() {
                 return self.cpu.start_up(vector);
             }
             if interrupts::wait_for_nmi() {
-                let _ = self.peers.was_called();
+                let _ = self.peers.take_call();
             }
         }
     }

@@ -1,9 +1,9 @@
 //! Executes one instruction of the guest.
 
 use pugmark_model::Context;
-use pugmark_monitor::entry::Pace;
-use pugmark_monitor::guest::{Emulation, Exception, Instruction, Next, execute, rflags};
-use pugmark_monitor::single_step::{DebugExit, Progress, Verdict};
+use pugmark_monitor::entry::EntryMode;
+use pugmark_monitor::guest::{Emulation, Exception, ExecutionOutcome, Instruction, execute, rflags};
+use pugmark_monitor::single_step::{DebugExit, Progress, StepResult};
 use pugmark_monitor::translation;
 use pugmark_monitor::vmcb::exit_code;
 
@@ -11,7 +11,7 @@ use crate::image::interrupts;
 use crate::image::vcpu::Vcpu;
 
 /// The exit code of a debug exception.
-pub(crate) const DEBUG: u64 = exit_code::EXCEPTION_FIRST + 1;
+pub(crate) const EXIT_DEBUG: u64 = exit_code::EXCEPTION_FIRST + 1;
 
 impl Vcpu {
     /// Executes one instruction or a stretch, or delivers an event instead.
@@ -25,37 +25,37 @@ impl Vcpu {
             return;
         }
         match instruction.emulation() {
-            Some(Emulation::Cli) if masked => self.execute_ahead(&instruction),
+            Some(Emulation::Cli) if masked => self.emulate_without_exit(&instruction),
             Some(emulation) if emulation.when_stepping() && !exits(emulation) => {
-                self.execute_ahead(&instruction)
+                self.emulate_without_exit(&instruction)
             }
-            _ => self.execute_below(&instruction, masked),
+            _ => self.step_in_hardware(&instruction, masked),
         }
     }
 
     /// Executes by hand an instruction that the processor below has not begun.
-    fn execute_ahead(&mut self, instruction: &Instruction) {
-        self.ahead = true;
-        self.execute(instruction);
-        self.ahead = false;
+    fn emulate_without_exit(&mut self, instruction: &Instruction) {
+        self.emulated_without_exit = true;
+        self.emulate(instruction);
+        self.emulated_without_exit = false;
     }
 
     /// Executes an instruction by hand.
-    pub(crate) fn execute(&mut self, instruction: &Instruction) {
+    pub(crate) fn emulate(&mut self, instruction: &Instruction) {
         let before = self.context();
-        self.fetch_extra();
+        self.vmsave();
         let done = execute(&mut self.cpu, &mut self.memory, instruction);
-        self.return_extra();
+        self.vmload_if_changed();
         match done {
-            Ok(Next::Retired { single_step }) => {
+            Ok(ExecutionOutcome::Retired { single_step }) => {
                 self.retired(before, instruction, 0);
-                self.trap_if(single_step);
+                self.deliver_single_step_if(single_step);
             }
-            Ok(Next::Halted { single_step }) => {
+            Ok(ExecutionOutcome::Halted { single_step }) => {
                 self.retired(before, instruction, 0);
-                if single_step { self.trap_if(true) } else { self.halt() }
+                if single_step { self.deliver_single_step_if(true) } else { self.halt() }
             }
-            Ok(Next::Deliver(event)) => {
+            Ok(ExecutionOutcome::Deliver(event)) => {
                 self.deliver(event);
             }
             Err(error) => self.deliver_error(error),
@@ -63,21 +63,21 @@ impl Vcpu {
     }
 
     /// Lets the processor below execute the instruction.
-    fn execute_below(&mut self, instruction: &Instruction, masked: bool) {
+    fn step_in_hardware(&mut self, instruction: &Instruction, masked: bool) {
         let before = self.context();
         let guest_steps = self.cpu.owns_single_step();
-        self.enter(Pace::Step { masked });
-        if self.vmcb.control.exit_code != DEBUG {
+        self.enter(EntryMode::Step { masked });
+        if self.vmcb.control.exit_code != EXIT_DEBUG {
             return self.exited(Some(instruction));
         }
         let exit = DebugExit {
             dr6: self.vmcb.save.dr6,
-            from: instruction.rip(),
-            to: self.cpu.rip,
+            rip_before: instruction.rip(),
+            rip_after: self.cpu.rip,
             repeats: instruction.repeats(),
             guest_steps,
         };
-        let Verdict { progress, guest_conditions, resumes } = exit.verdict();
+        let StepResult { progress, guest_conditions, sets_rf: resumes } = exit.result();
         if progress == Progress::None && guest_conditions == 0 {
             self.unexpected();
         }
@@ -85,9 +85,9 @@ impl Vcpu {
             self.local_apic.close_window(&mut self.processor);
             self.cpu.shadow = None;
         }
-        self.repeating = (progress == Progress::Iteration).then_some(instruction.rip());
+        self.repeating_rip = (progress == Progress::Iteration).then_some(instruction.rip());
         if progress == Progress::Retired {
-            self.finished_below(before, instruction);
+            self.retired_in_hardware(before, instruction);
         }
         if guest_conditions != 0 {
             if resumes {
@@ -97,7 +97,7 @@ impl Vcpu {
         }
     }
 
-    fn finished_below(&mut self, before: Context, instruction: &Instruction) {
+    fn retired_in_hardware(&mut self, before: Context, instruction: &Instruction) {
         self.cpu.rflags &= !rflags::RF;
         if translation::may_change(instruction.bytes()) {
             self.lookahead.flush();
@@ -107,7 +107,7 @@ impl Vcpu {
 
     /// Returns whether `instruction` is a repeated instruction with some iterations done.
     pub(crate) fn is_repeating(&self, instruction: &Instruction) -> bool {
-        self.repeating == Some(instruction.rip())
+        self.repeating_rip == Some(instruction.rip())
     }
 
     /// Accounts for an instruction whose effect the monitor has produced, and moves past it.
@@ -115,18 +115,18 @@ impl Vcpu {
         let before = self.context();
         let next = pugmark_monitor::guest::retire(&mut self.cpu, instruction);
         self.retired(before, instruction, operand);
-        self.trap_if(matches!(next, Next::Retired { single_step: true }));
+        self.deliver_single_step_if(matches!(next, ExecutionOutcome::Retired { single_step: true }));
     }
 
     /// Delivers the guest's own single-step trap if it is due.
-    pub(crate) fn trap_if(&mut self, due: bool) {
+    pub(crate) fn deliver_single_step_if(&mut self, due: bool) {
         if due {
             self.deliver_exception(Exception::single_step());
         }
     }
 
     /// Returns the instruction at the RIP of an exit. If it cannot be read, delivers the fault and returns `None`.
-    pub(crate) fn instruction(&mut self) -> Option<Instruction> {
+    pub(crate) fn instruction_at_rip(&mut self) -> Option<Instruction> {
         match self.lookahead.next(&self.cpu, &mut self.memory) {
             Ok(instruction) => Some(instruction),
             Err(error) => {
@@ -138,15 +138,15 @@ impl Vcpu {
 
     /// Executes HLT: waits for an event that ends it.
     fn halt(&mut self) {
-        self.poll_pmi();
+        self.pass_on_interrupts();
         // A pending NMI ends the halt at once.
-        while !(self.nmi_pending && self.cpu.takes_nmi() || self.is_wanted()) {
+        while !(self.nmi_pending && self.cpu.takes_nmi() || self.has_requests()) {
             if self.cpu.rflags & rflags::IF == 0 {
-                self.took_nmi(interrupts::wait_for_nmi());
+                self.record_nmi(interrupts::wait_for_nmi());
                 continue;
             }
             let taken = interrupts::wait();
-            self.took_nmi(taken.nmi);
+            self.record_nmi(taken.nmi);
             if let Some(vector) = taken.vector {
                 return self.deliver_interrupt(vector, false);
             }

@@ -7,13 +7,13 @@
 use core::arch::asm;
 
 use pugmark_model::Context;
-use pugmark_monitor::entry::{Pace, execute_breakpoints};
+use pugmark_monitor::entry::{EntryMode, execute_breakpoints};
 use pugmark_monitor::guest::{Gpr, Instruction, Stretch, rflags};
 use pugmark_monitor::guest_map::GUEST_RAM;
 use pugmark_truth::REGION_BASE;
 
 use crate::image::exit::fatal;
-use crate::image::step::DEBUG;
+use crate::image::step::EXIT_DEBUG;
 use crate::image::vcpu::Vcpu;
 
 impl Vcpu {
@@ -26,16 +26,16 @@ impl Vcpu {
         }
         // A branch is recorded before the next instruction executes, and storing the record in memory may fault.
         let through = !self.processor.records_branches();
-        let limit = self.stretch.min(most);
-        let Some(mut stretch) = self.room.take() else { return false };
+        let limit = self.max_stretch.min(most);
+        let Some(mut stretch) = self.spare_stretch.take() else { return false };
         let found = self.lookahead.stretch(&self.cpu, &mut self.memory, first, limit, through, &mut stretch);
-        let done = found && self.run_through(first, &stretch);
-        self.room = Some(stretch);
+        let done = found && self.enter_stretch(first, &stretch);
+        self.spare_stretch = Some(stretch);
         done
     }
 
     /// Executes what was found. Returns `false`, and does nothing, if the monitor itself would hit a breakpoint.
-    fn run_through(&mut self, first: &Instruction, stretch: &Stretch) -> bool {
+    fn enter_stretch(&mut self, first: &Instruction, stretch: &Stretch) -> bool {
         // The monitor itself is at these addresses.
         if stretch.exits().any(|exit| (GUEST_RAM..REGION_BASE).contains(&exit)) {
             return false;
@@ -44,19 +44,22 @@ impl Vcpu {
         let count = self.cpu.get(Gpr::Rcx);
         let begins_on_one = stretch.is_loop();
         let breakpoints = Breakpoints::set(stretch);
-        self.enter(Pace::Stretch { breakpoints: stretch.exits().len(), begins_on_one });
+        self.enter(EntryMode::Stretch { breakpoints: stretch.exits().len(), begins_on_one });
         breakpoints.clear();
         if !stretch.is_unchanged(&self.memory) {
-            fatal!("the guest changes code in front of itself at rip {:#x}: stretch=1 steps it", first.rip());
+            fatal!(
+                "the guest changed instructions that it was about to execute after rip {:#x}: run it with stretch=1",
+                first.rip()
+            );
         }
         let rip = self.cpu.rip;
         // RF is cleared by the first instruction that completes.
         let begun = !begins_on_one || self.vmcb.save.rflags & rflags::RF == 0;
         let Some(executed) = stretch.executed(rip, begun) else { self.unexpected() };
         let iterated = executed == 0 && first.repeats() && self.cpu.get(Gpr::Rcx) != count;
-        self.repeating = iterated.then_some(rip);
+        self.repeating_rip = iterated.then_some(rip);
         self.retire_stretch(&stretch.instructions()[..executed], before);
-        if self.vmcb.control.exit_code != DEBUG {
+        if self.vmcb.control.exit_code != EXIT_DEBUG {
             self.exited(stretch.instructions().get(executed));
         } else if !stretch.exits().any(|exit| exit == rip) {
             self.unexpected();
@@ -78,7 +81,7 @@ impl Vcpu {
 
 /// The execution breakpoints of a stretch; restores the guest's addresses afterwards.
 struct Breakpoints {
-    guests: [u64; Stretch::MAX_EXITS],
+    guest_addresses: [u64; Stretch::MAX_EXITS],
 }
 
 impl Breakpoints {
@@ -86,22 +89,22 @@ impl Breakpoints {
     fn set(stretch: &Stretch) -> Self {
         let mut addresses = [0; Stretch::MAX_EXITS];
         addresses.iter_mut().zip(stretch.exits()).for_each(|(address, exit)| *address = exit);
-        let guests = swap(addresses);
+        let guests = swap_breakpoint_addresses(addresses);
         // SAFETY: the monitor executes nothing at these addresses. TCG activates a breakpoint only when DR7 is written,
         // so loading DR7 by VMRUN alone would not be enough.
         unsafe { set_dr7(execute_breakpoints(stretch.exits().len())) };
-        Self { guests }
+        Self { guest_addresses: guests }
     }
 
     fn clear(self) {
         // SAFETY: no breakpoint is enabled after this.
         unsafe { set_dr7(execute_breakpoints(0)) };
-        swap(self.guests);
+        swap_breakpoint_addresses(self.guest_addresses);
     }
 }
 
 /// Writes addresses to DR0 to DR3 while no breakpoint is enabled, and returns the previous ones.
-fn swap(addresses: [u64; 4]) -> [u64; 4] {
+fn swap_breakpoint_addresses(addresses: [u64; 4]) -> [u64; 4] {
     let mut held = [0; 4];
     // SAFETY: an address has no effect while its breakpoint is not enabled.
     unsafe {

@@ -5,9 +5,9 @@ use alloc::boxed::Box;
 use pugmark_model::amd::Northbridge;
 use pugmark_model::{Context, ExecMode, Pmi, Retired};
 use pugmark_monitor::branches;
-use pugmark_monitor::clock::Every;
+use pugmark_monitor::clock::EveryNth;
 use pugmark_monitor::cmdline::StepPolicy;
-use pugmark_monitor::entry::Pace;
+use pugmark_monitor::entry::EntryMode;
 use pugmark_monitor::guest::{Cpu, Exception, Instruction, Lookahead, Stretch, rflags};
 use pugmark_monitor::hardware::Hardware;
 use pugmark_monitor::tracing::TracingMemory;
@@ -17,7 +17,7 @@ use pugmark_truth::{Branch, Flags, Record, Writer};
 use crate::image::local_apic::LocalApic;
 use crate::image::peers::Peers;
 use crate::image::physical::Physical;
-use crate::image::violations::Told;
+use crate::image::violations::ReportedViolations;
 use crate::image::vmrun::{Sse, vmrun};
 
 /// One of the guest's processors, with everything that belongs to it alone.
@@ -30,7 +30,7 @@ pub(crate) struct Vcpu {
     pub(crate) vmcb: Box<Vmcb>,
     pub(crate) lookahead: Box<Lookahead>,
     /// Memory for the instructions that are executed in one go; `None` while it is in use.
-    pub(crate) room: Option<Box<Stretch>>,
+    pub(crate) spare_stretch: Option<Box<Stretch>>,
     /// The model of the processor's tracing hardware.
     pub(crate) processor: Hardware,
     /// The northbridge that it shares with the other processors.
@@ -41,20 +41,20 @@ pub(crate) struct Vcpu {
     /// An NMI has arrived and was not delivered yet.
     pub(crate) nmi_pending: bool,
     /// RIP of the repeated instruction whose iteration was the last step.
-    pub(crate) repeating: Option<u64>,
+    pub(crate) repeating_rip: Option<u64>,
     /// Linear address of the instruction that retired last.
-    pub(crate) last: u64,
+    pub(crate) last_ip: u64,
     /// The current instruction is executed by hand without an exit.
-    pub(crate) ahead: bool,
+    pub(crate) emulated_without_exit: bool,
     /// The session that the last marker named.
     pub(crate) session: u16,
     pub(crate) step_policy: StepPolicy,
     /// Maximum number of instructions that are executed in one go.
-    pub(crate) stretch: usize,
+    pub(crate) max_stretch: usize,
     /// The guest's violations that have been reported.
-    pub(crate) told: Told,
+    pub(crate) reported: ReportedViolations,
     /// How often the log gets the time of an instruction.
-    pub(crate) clock: Every,
+    pub(crate) time_records: EveryNth,
     /// The truth log; `None` if it is disabled.
     pub(crate) truth: Option<Writer<'static>>,
 }
@@ -91,9 +91,9 @@ impl Vcpu {
     /// Runs the guest until it ends the machine.
     pub(crate) fn run(&mut self) -> ! {
         loop {
-            self.tell_violation();
-            if self.is_wanted() {
-                self.answer();
+            self.report_first_violations();
+            if self.has_requests() {
+                self.answer_requests();
                 continue;
             }
             // An event of the tracing hardware comes before the next instruction.
@@ -101,13 +101,13 @@ impl Vcpu {
                 self.deliver_exception(Exception::page_fault(fault.code, fault.address));
                 continue;
             }
-            self.poll_pmi();
+            self.pass_on_interrupts();
             let window = self.local_apic.window_is_open();
             if self.nmi_pending && !window && self.cpu.takes_nmi() {
                 self.nmi_pending = false;
                 self.deliver_nmi();
             } else if window || self.cpu.shadow.is_some() || self.is_stepped() {
-                self.give_registers_before();
+                self.set_registers_before();
                 self.step();
             } else {
                 self.run_freely();
@@ -143,16 +143,16 @@ impl Vcpu {
 
     /// Accounts for `instruction`, which executed in the state `before` and has retired.
     pub(crate) fn retired(&mut self, before: Context, instruction: &Instruction, operand: u64) {
-        self.last = before.ip;
+        self.last_ip = before.ip;
         let after = self.context();
         let tsc = tsc();
         if self.is_logged() {
-            self.log(before, self.flags(before));
+            self.log(before, self.log_flags(before));
             self.log_branch(branches::of_instruction(instruction, before, after));
             self.log_time(tsc);
         }
         if self.processor.steps() {
-            self.processor.give_registers_behind(&self.cpu, || self.sse.bytes());
+            self.processor.set_registers_after(&self.cpu, || self.sse.bytes());
             let retired = Retired { before, after, bytes: instruction.bytes(), tsc, operand };
             let mut memory = TracingMemory { cpu: &self.cpu, memory: &mut self.memory };
             self.processor.retire(&retired, &mut memory);
@@ -161,17 +161,17 @@ impl Vcpu {
 
     /// Gives the tracing hardware the registers before the next instruction, if it needs the addresses of the
     /// instruction's data.
-    fn give_registers_before(&mut self) {
-        if self.processor.wants_registers_before() {
-            self.fetch_extra();
+    fn set_registers_before(&mut self) {
+        if self.processor.needs_registers_before() {
+            self.vmsave();
             self.processor.set_registers_before(&self.cpu);
         }
     }
 
     /// Returns the log's flags for an instruction that executes in the state `before`.
-    pub(crate) fn flags(&self, before: Context) -> Flags {
+    pub(crate) fn log_flags(&self, before: Context) -> Flags {
         let flags = Flags::new(before.cpl);
-        if self.ahead { flags.by_hand() } else { flags }
+        if self.emulated_without_exit { flags.by_hand() } else { flags }
     }
 
     /// Appends one record to the log.
@@ -185,7 +185,7 @@ impl Vcpu {
     /// For one instruction in a few, appends the time at which the last logged instruction retired.
     fn log_time(&mut self, tsc: u64) {
         if let Some(truth) = &self.truth
-            && self.clock.is_due()
+            && self.time_records.next_is_due()
         {
             truth.append(Record::of_time(tsc, self.session, self.peers.index()));
         }
@@ -200,18 +200,18 @@ impl Vcpu {
     }
 
     /// Enters the guest once and takes its state back.
-    pub(crate) fn enter(&mut self, pace: Pace) {
-        pace.load(&self.cpu, &mut self.vmcb);
+    pub(crate) fn enter(&mut self, mode: EntryMode) {
+        mode.load(&self.cpu, &mut self.vmcb);
         let control = &mut self.vmcb.control;
-        match pace {
-            Pace::Free => {
+        match mode {
+            EntryMode::Free => {
                 // While NMIs are blocked, the IRET that ends the blocking must exit.
                 let iret = if self.cpu.nmi_blocked { intercept1::IRET } else { 0 };
                 control.intercept1 = ALWAYS1 | iret;
                 control.intercept2 = ALWAYS2;
                 control.intercept_exceptions = INVALID_OPCODE;
             }
-            Pace::Stretch { .. } | Pace::Step { .. } => {
+            EntryMode::Stretch { .. } | EntryMode::Step { .. } => {
                 control.intercept1 = ALWAYS1 | STEPPING1;
                 control.intercept2 = ALWAYS2 | STEPPING2;
                 control.intercept_exceptions = !0;
@@ -221,36 +221,36 @@ impl Vcpu {
         // that live forever; physical and virtual addresses are the same. Interrupts and GIF are enabled only within
         // the windows of `interrupts`.
         unsafe { vmrun(&raw mut *self.vmcb, &raw mut self.cpu.gpr, &raw mut self.sse) };
-        pace.store(&self.vmcb, &mut self.cpu);
+        mode.store(&self.vmcb, &mut self.cpu);
     }
 
     /// Executes `VMSAVE`, so that `cpu` has the state that stays in the processor across exits.
-    pub(crate) fn fetch_extra(&mut self) {
+    pub(crate) fn vmsave(&mut self) {
         let vmcb = &raw mut *self.vmcb;
         // SAFETY: the control block is the guest's, and its physical address equals its address.
         unsafe { core::arch::asm!("vmsave rax", in("rax") vmcb, options(nostack)) };
-        self.vmcb.save.store_extra_to(&mut self.cpu);
+        self.vmcb.save.store_vmsave_state_to(&mut self.cpu);
     }
 
-    /// Executes `VMLOAD` if that state is no longer what [`Vcpu::fetch_extra`] found.
-    pub(crate) fn return_extra(&mut self) {
+    /// Executes `VMLOAD` if that state is no longer what [`Vcpu::vmsave`] found.
+    pub(crate) fn vmload_if_changed(&mut self) {
         let mut found = self.cpu;
-        self.vmcb.save.store_extra_to(&mut found);
+        self.vmcb.save.store_vmsave_state_to(&mut found);
         if found != self.cpu {
-            self.load_extra();
+            self.vmload();
         }
     }
 
     /// Executes `VMLOAD`, so that the processor gets that state from `cpu`.
-    pub(crate) fn load_extra(&mut self) {
-        self.vmcb.save.load_extra_from(&self.cpu);
+    pub(crate) fn vmload(&mut self) {
+        self.vmcb.save.load_vmload_state_from(&self.cpu);
         let vmcb = &raw const *self.vmcb;
-        // SAFETY: as in `fetch_extra`; the monitor uses none of the registers that this loads.
+        // SAFETY: as in `vmsave`; the monitor uses none of the registers that this loads.
         unsafe { core::arch::asm!("vmload rax", in("rax") vmcb, options(nostack)) };
     }
 
     /// Passes due interrupts of the tracing hardware to the local APIC, or records them as a pending NMI.
-    pub(crate) fn poll_pmi(&mut self) {
+    pub(crate) fn pass_on_interrupts(&mut self) {
         while let Some(interrupt) = self.processor.take_interrupt() {
             match interrupt {
                 Pmi::Fixed(vector) => self.local_apic.interrupt_self(vector),

@@ -7,19 +7,19 @@
 //! enforces by #GP; a read has no value.
 
 use pugmark_model::Violations;
-use pugmark_monitor::hardware::New;
+use pugmark_monitor::hardware::NewViolations;
 
 use crate::image::serial::report;
 use crate::image::vcpu::Vcpu;
 
 /// What has been reported of one processor.
 #[derive(Debug)]
-pub(crate) struct Told {
+pub(crate) struct ReportedViolations {
     violations: Violations,
     in_session: bool,
 }
 
-impl Told {
+impl ReportedViolations {
     /// The state in which nothing has been reported, on a processor with these violations.
     pub(crate) const fn new(violations: Violations) -> Self {
         Self { violations, in_session: false }
@@ -29,32 +29,32 @@ impl Told {
 impl Vcpu {
     /// Reports the first violation of a session. The others wait, because a violation at each instruction must not
     /// flood the port.
-    pub(crate) fn tell_violation(&mut self) {
-        if !self.told.in_session {
-            self.told.in_session = self.tell_violations();
+    pub(crate) fn report_first_violations(&mut self) {
+        if !self.reported.in_session {
+            self.reported.in_session = self.report_new_violations();
         }
     }
 
     /// Reports all violations of a session that ends.
-    pub(crate) fn tell_session(&mut self) {
-        self.tell_violations();
-        self.told.in_session = false;
+    pub(crate) fn report_session_violations(&mut self) {
+        self.report_new_violations();
+        self.reported.in_session = false;
     }
 
     /// Reports the violations since the last report. Returns whether there were any.
-    fn tell_violations(&mut self) -> bool {
-        let (before, now) = (self.told.violations, self.processor.all_violations());
+    fn report_new_violations(&mut self) -> bool {
+        let (before, now) = (self.reported.violations, self.processor.all_violations());
         if now == before {
             return false;
         }
-        report!("violation processor={}{}", self.peers.index(), New { before, now });
-        self.told.violations = now;
+        report!("violation processor={}{}", self.peers.index(), NewViolations { before, now });
+        self.reported.violations = now;
         true
     }
 
     /// Reports an access to `msr` at the current RIP that faults; `value` is the value of a write. The register's
     /// content shows whether the register refuses the value or does not exist.
-    pub(crate) fn tell_refusal(&mut self, msr: u32, value: Option<u64>) {
+    pub(crate) fn report_refusal(&mut self, msr: u32, value: Option<u64>) {
         let (processor, rip) = (self.peers.index(), self.cpu.rip);
         let Some(value) = value else {
             return report!("refused processor={processor} msr={msr:#x} rip={rip:#x}: cannot be read");

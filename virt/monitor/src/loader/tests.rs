@@ -3,14 +3,14 @@ extern crate std;
 use std::vec;
 use std::vec::Vec;
 
-use super::{BOOT_INFO_BASE, Error, Start, load};
+use super::{BOOT_INFO_BASE, EntryState, LoadError, load};
 use crate::elf::tests::{executable, note};
 use crate::memory::SliceMemory;
 use crate::pvh::StartInfo;
 
 const RAM: usize = 4 << 20;
 
-fn load_into(ram: &mut [u8], file: &[u8]) -> Result<Start, Error> {
+fn load_into(ram: &mut [u8], file: &[u8]) -> Result<EntryState, LoadError> {
     let size = ram.len() as u64;
     load(file, "only=sort", 0, size, &mut SliceMemory { base: 0, bytes: ram })
 }
@@ -37,9 +37,13 @@ fn a_pvh_kernel_starts_with_its_start_info_and_itself_as_module() {
     let mut ram = vec![0xaa; RAM];
     let file = pvh_kernel(0x10_0000);
     let start = load_into(&mut ram, &file).unwrap();
-    assert_eq!(start, Start { entry: 0x10_0004, eax: 0, ebx: BOOT_INFO_BASE as u32 });
+    assert_eq!(start, EntryState { entry: 0x10_0004, eax: 0, ebx: BOOT_INFO_BASE as u32 });
     assert_eq!(&ram[0x10_0000..0x10_000a], b"the kernel");
-    assert_eq!(ram[0x10_000a..0x10_001b], [[0; 16].as_slice(), &[0xaa]].concat(), "cleared behind it");
+    assert_eq!(
+        ram[0x10_000a..0x10_001b],
+        [[0; 16].as_slice(), &[0xaa]].concat(),
+        "the memory after it is cleared"
+    );
     let info = StartInfo::read(BOOT_INFO_BASE, &SliceMemory { base: 0, bytes: &mut ram }).unwrap();
     let module = info.modules[0];
     assert_eq!(ram[module.start as usize..][..module.bytes as usize], file);
@@ -55,7 +59,7 @@ fn a_multiboot2_kernel_starts_with_the_magic() {
     file[24..32].copy_from_slice(&0x1000_0010_0008u64.to_le_bytes());
     let mut ram = vec![0; RAM];
     let start = load_into(&mut ram, &file).unwrap();
-    assert_eq!(start, Start { entry: 0x10_0008, eax: 0x36d7_6289, ebx: BOOT_INFO_BASE as u32 });
+    assert_eq!(start, EntryState { entry: 0x10_0008, eax: 0x36d7_6289, ebx: BOOT_INFO_BASE as u32 });
     assert_eq!(ram[0x10_0000..][..text.len()], text);
     let [total, first] =
         [0, 8].map(|at| u32::from_le_bytes(ram[BOOT_INFO_BASE as usize + at..][..4].try_into().unwrap()));
@@ -93,7 +97,7 @@ fn the_header_says_where_a_file_that_is_no_elf_ends() {
     for (load, load_end) in
         [(0x20_0000, 0x20_0001 + len), (0x20_0000, 0x1f_ffff), (0x20_0009, 0), (0x1f_ffff, 0)]
     {
-        let error = Error::Place { start: load.into(), end: load_end.into() };
+        let error = LoadError::Place { start: load.into(), end: load_end.into() };
         let mut ram = vec![0xaa; RAM];
         assert_eq!(load_into(&mut ram, &file(load, load_end)), Err(error), "{load:#x} {load_end:#x}");
     }
@@ -103,11 +107,11 @@ fn the_header_says_where_a_file_that_is_no_elf_ends() {
 fn refuses_what_has_no_room_or_no_protocol() {
     let mut ram = vec![0; RAM];
     let rows = [
-        (pvh_kernel(0x9000), Error::Place { start: 0x9000, end: 0x901a }),
-        (pvh_kernel(RAM as u64 - 8), Error::Place { start: RAM as u64 - 8, end: RAM as u64 + 18 }),
-        (pvh_kernel(u64::MAX - 4), Error::Place { start: u64::MAX - 4, end: u64::MAX }),
-        (executable(&[], 0x10_0000, b"text"), Error::NoProtocol),
-        (b"text".to_vec(), Error::Elf(crate::elf::Error::NotElf)),
+        (pvh_kernel(0x9000), LoadError::Place { start: 0x9000, end: 0x901a }),
+        (pvh_kernel(RAM as u64 - 8), LoadError::Place { start: RAM as u64 - 8, end: RAM as u64 + 18 }),
+        (pvh_kernel(u64::MAX - 4), LoadError::Place { start: u64::MAX - 4, end: u64::MAX }),
+        (executable(&[], 0x10_0000, b"text"), LoadError::NoProtocol),
+        (b"text".to_vec(), LoadError::Elf(crate::elf::ElfError::NotElf)),
     ];
     for (file, error) in rows {
         assert_eq!(load_into(&mut ram, &file), Err(error));
@@ -115,7 +119,7 @@ fn refuses_what_has_no_room_or_no_protocol() {
     let long = "x".repeat(0x8000);
     let refused =
         load(&pvh_kernel(0x10_0000), &long, 0, RAM as u64, &mut SliceMemory { base: 0, bytes: &mut ram });
-    assert!(matches!(refused, Err(Error::BootInfo { .. })));
+    assert!(matches!(refused, Err(LoadError::BootInfo { .. })));
 }
 
 #[test]
@@ -123,19 +127,41 @@ fn why_a_kernel_is_not_loaded_is_said() {
     use crate::{elf, multiboot2};
     use std::string::ToString;
     for (error, text) in [
-        (Error::Elf(elf::Error::NotElf), "not an ELF file"),
-        (Error::Elf(elf::Error::Machine { class: 1, machine: 40 }), "ELF class 1, machine 40: not x86"),
-        (Error::Elf(elf::Error::Truncated { offset: 0x40 }), "ELF file ends before 0x40"),
-        (Error::Multiboot2(multiboot2::Error::Architecture(4)), "multiboot2 header for architecture 4"),
-        (Error::Multiboot2(multiboot2::Error::Tag { offset: 0x18 }), "multiboot2 header: bad tag at 0x18"),
+        (LoadError::Elf(elf::ElfError::NotElf), "not an ELF file: it does not begin with 7f 45 4c 46"),
         (
-            Error::Multiboot2(multiboot2::Error::Unsupported { tag: 5 }),
-            "multiboot2 header asks for what tag 5 stands for",
+            LoadError::Elf(elf::ElfError::Machine { class: 1, machine: 40 }),
+            "the ELF file has class 1 and machine 40, and is not for x86",
         ),
-        (Error::NoProtocol, "neither a PVH note nor a multiboot2 header"),
-        (Error::Place { start: 0x10, end: 0x20 }, "no place for 0x10..0x20"),
-        (Error::Entry(0x30), "entry point 0x30 is not in the file"),
-        (Error::BootInfo { bytes: 9 }, "boot information of 9 bytes"),
+        (
+            LoadError::Elf(elf::ElfError::Truncated { offset: 0x40 }),
+            "the ELF file is cut off: bytes before offset 0x40 are missing",
+        ),
+        (
+            LoadError::Multiboot2(multiboot2::Multiboot2Error::Architecture(4)),
+            "the multiboot2 header is for architecture 4, not for x86 (0)",
+        ),
+        (
+            LoadError::Multiboot2(multiboot2::Multiboot2Error::Tag { offset: 0x18 }),
+            "multiboot2 header: the tag at 0x18 of the file reaches beyond the header's end",
+        ),
+        (
+            LoadError::Multiboot2(multiboot2::Multiboot2Error::Unsupported { tag: 5 }),
+            "the multiboot2 header requires what its tag 5 asks for, which is not provided",
+        ),
+        (
+            LoadError::NoProtocol,
+            "the file has neither a PVH note nor a multiboot2 header, so it is unknown how to enter it",
+        ),
+        (
+            LoadError::Place { start: 0x10, end: 0x20 },
+            "no room for the part at 0x10..0x20: it must lie within the guest's RAM, below the copy of the file at its \
+             end and outside 0x8000..0x10000",
+        ),
+        (LoadError::Entry(0x30), "the entry point 0x30 is in no part of the file"),
+        (
+            LoadError::BootInfo { bytes: 0x8001 },
+            "the boot information has 32769 bytes, 32768 are the most: the guest's command line is too long",
+        ),
     ] {
         assert_eq!(error.to_string(), text);
     }

@@ -3,7 +3,7 @@ extern crate std;
 use std::vec;
 use std::vec::Vec;
 
-use super::{AddressTag, Error, Header, build};
+use super::{AddressTag, Multiboot2Error, Multiboot2Header, build};
 use crate::boot_info::{BootInfo, MemoryKind, MemoryRange, Module};
 
 /// A header with these tags (kind, flags, body), after `offset` other bytes.
@@ -31,29 +31,29 @@ const END: (u16, u16, &[u32]) = (0, 0, &[]);
 #[test]
 fn finds_the_header_and_what_it_asks_for() {
     let address = AddressTag { header: 0x10_0000, load: 0x10_0000, load_end: 0, bss_end: 0x20_0000 };
-    type Row = (Vec<u8>, Result<Option<Header>, Error>);
+    type Row = (Vec<u8>, Result<Option<Multiboot2Header>, Multiboot2Error>);
     let rows: [Row; 8] = [
-        (file(0, 0, &[END]), Ok(Some(Header::default()))),
+        (file(0, 0, &[END]), Ok(Some(Multiboot2Header::default()))),
         (
             file(8, 0, &[(3, 0, &[0x1234]), END]),
-            Ok(Some(Header { entry: Some(0x1234), offset: 8, address: None })),
+            Ok(Some(Multiboot2Header { entry: Some(0x1234), offset: 8, address: None })),
         ),
         (
             file(0x7000, 0, &[(1, 0, &[4, 6, 8]), (2, 0, &[0x10_0000, 0x10_0000, 0, 0x20_0000]), END]),
-            Ok(Some(Header { entry: None, offset: 0x7000, address: Some(address) })),
+            Ok(Some(Multiboot2Header { entry: None, offset: 0x7000, address: Some(address) })),
         ),
         (file(4, 0, &[END]), Ok(None)),
         (file(32 << 10, 0, &[END]), Ok(None)),
-        (file(0, 4, &[END]), Err(Error::Architecture(4))),
-        (file(0, 0, &[(5, 0, &[0, 0, 0]), END]), Err(Error::Unsupported { tag: 5 })),
-        (file(0, 0, &[(3, 0, &[1])]), Err(Error::Tag { offset: 32 })),
+        (file(0, 4, &[END]), Err(Multiboot2Error::Architecture(4))),
+        (file(0, 0, &[(5, 0, &[0, 0, 0]), END]), Err(Multiboot2Error::Unsupported { tag: 5 })),
+        (file(0, 0, &[(3, 0, &[1])]), Err(Multiboot2Error::Tag { offset: 32 })),
     ];
     for (file, expected) in rows {
-        assert_eq!(Header::find(&file), expected);
+        assert_eq!(Multiboot2Header::find(&file), expected);
     }
     assert_eq!(
-        Header::find(&file(0, 0, &[(5, 1, &[0, 0, 0]), END])),
-        Ok(Some(Header::default())),
+        Multiboot2Header::find(&file(0, 0, &[(5, 1, &[0, 0, 0]), END])),
+        Ok(Some(Multiboot2Header::default())),
         "optional"
     );
 }
@@ -62,13 +62,13 @@ fn finds_the_header_and_what_it_asks_for() {
 fn no_cut_or_changed_byte_makes_it_panic() {
     let whole = file(8, 0, &[(1, 0, &[4, 6, 8]), (3, 0, &[1]), END]);
     for length in 0..whole.len() {
-        assert!(!matches!(Header::find(&whole[..length]), Ok(Some(_))), "{length} bytes");
+        assert!(!matches!(Multiboot2Header::find(&whole[..length]), Ok(Some(_))), "{length} bytes");
     }
     for at in 24..whole.len() {
         for value in [0, 0x7f, 0xff] {
             let mut file = whole.clone();
             file[at] = value;
-            let _ = Header::find(&file);
+            let _ = Multiboot2Header::find(&file);
         }
     }
 }

@@ -1,9 +1,9 @@
 //! Delivery in long mode: 16-byte gates; stacks from IST or RSP0 to RSP2 of the TSS; a frame of quadwords.
 
-use super::Frame;
+use super::EventFrame;
 use crate::guest::cpu::{Cpu, Gpr, Segment};
 use crate::guest::descriptor::{Descriptor, error_code, is_null, null_stack_segment};
-use crate::guest::exception::{Error, Exception};
+use crate::guest::exception::{Exception, GuestError};
 use crate::guest::linear::{read_array, write_linear};
 use crate::guest::memory::GuestMemory;
 use crate::guest::paging::{Access, AccessKind, Privilege};
@@ -14,9 +14,9 @@ const TRAP_GATE: u64 = 15;
 pub(super) fn enter<M: GuestMemory + ?Sized>(
     cpu: &mut Cpu,
     memory: &mut M,
-    frame: &Frame,
-) -> Result<(), Error> {
-    let gate = Gate::read(cpu, memory, frame)?;
+    frame: &EventFrame,
+) -> Result<(), GuestError> {
+    let gate = LongModeGate::read(cpu, memory, frame)?;
     let (code, cpl) = target(cpu, memory, frame, gate.selector)?;
     let inner = cpl < cpu.cpl;
 
@@ -64,15 +64,19 @@ pub(super) fn enter<M: GuestMemory + ?Sized>(
     Ok(())
 }
 
-struct Gate {
+struct LongModeGate {
     selector: u16,
     offset: u64,
     ist: u8,
     kind: u64,
 }
 
-impl Gate {
-    fn read<M: GuestMemory + ?Sized>(cpu: &Cpu, memory: &mut M, frame: &Frame) -> Result<Self, Error> {
+impl LongModeGate {
+    fn read<M: GuestMemory + ?Sized>(
+        cpu: &Cpu,
+        memory: &mut M,
+        frame: &EventFrame,
+    ) -> Result<Self, GuestError> {
         let index = u64::from(frame.vector) * 16;
         if index + 15 > u64::from(cpu.idtr.limit) {
             return Err(Exception::general_protection(frame.gate_error()).into());
@@ -104,9 +108,9 @@ impl Gate {
 fn target<M: GuestMemory + ?Sized>(
     cpu: &Cpu,
     memory: &mut M,
-    frame: &Frame,
+    frame: &EventFrame,
     selector: u16,
-) -> Result<(Descriptor, u8), Error> {
+) -> Result<(Descriptor, u8), GuestError> {
     if is_null(selector) {
         return Err(Exception::general_protection(frame.ext).into());
     }
@@ -129,9 +133,9 @@ fn target<M: GuestMemory + ?Sized>(
 fn stack_from_tss<M: GuestMemory + ?Sized>(
     cpu: &Cpu,
     memory: &mut M,
-    frame: &Frame,
+    frame: &EventFrame,
     offset: u64,
-) -> Result<u64, Error> {
+) -> Result<u64, GuestError> {
     if offset + 7 > u64::from(cpu.tr.limit) {
         return Err(Exception::invalid_tss(error_code(cpu.tr.selector) | frame.ext).into());
     }

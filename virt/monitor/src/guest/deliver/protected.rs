@@ -1,10 +1,10 @@
 //! Delivery in protected mode outside long mode: 8-byte gates; SS:ESP from the TSS; a frame of words or doublewords.
 
-use super::Frame;
+use super::EventFrame;
 use super::long::stack_privilege;
 use crate::guest::cpu::{Cpu, Gpr, Segment};
 use crate::guest::descriptor::{Descriptor, error_code, is_null};
-use crate::guest::exception::{Error, Exception, Unsupported};
+use crate::guest::exception::{Exception, GuestError, Unsupported};
 use crate::guest::linear::{read_array, read_linear, within_limit, write_linear};
 use crate::guest::memory::GuestMemory;
 use crate::guest::paging::{Access, AccessKind};
@@ -18,9 +18,9 @@ const TRAP_GATE: u64 = 7;
 pub(super) fn enter<M: GuestMemory + ?Sized>(
     cpu: &mut Cpu,
     memory: &mut M,
-    frame: &Frame,
-) -> Result<(), Error> {
-    let gate = Gate::read(cpu, memory, frame)?;
+    frame: &EventFrame,
+) -> Result<(), GuestError> {
+    let gate = ProtectedModeGate::read(cpu, memory, frame)?;
     let (code, cpl) = target(cpu, memory, frame, gate.selector)?;
     let inner = cpl < cpu.cpl;
     let (stack, top) =
@@ -73,14 +73,18 @@ pub(super) fn enter<M: GuestMemory + ?Sized>(
     Ok(())
 }
 
-struct Gate {
+struct ProtectedModeGate {
     selector: u16,
     offset: u64,
     kind: u64,
 }
 
-impl Gate {
-    fn read<M: GuestMemory + ?Sized>(cpu: &Cpu, memory: &mut M, frame: &Frame) -> Result<Self, Error> {
+impl ProtectedModeGate {
+    fn read<M: GuestMemory + ?Sized>(
+        cpu: &Cpu,
+        memory: &mut M,
+        frame: &EventFrame,
+    ) -> Result<Self, GuestError> {
         let index = u64::from(frame.vector) * 8;
         if index + 7 > u64::from(cpu.idtr.limit) {
             return Err(Exception::general_protection(frame.gate_error()).into());
@@ -109,9 +113,9 @@ impl Gate {
 fn target<M: GuestMemory + ?Sized>(
     cpu: &Cpu,
     memory: &mut M,
-    frame: &Frame,
+    frame: &EventFrame,
     selector: u16,
-) -> Result<(Descriptor, u8), Error> {
+) -> Result<(Descriptor, u8), GuestError> {
     if is_null(selector) {
         return Err(Exception::general_protection(frame.ext).into());
     }
@@ -131,9 +135,9 @@ fn target<M: GuestMemory + ?Sized>(
 fn inner_stack<M: GuestMemory + ?Sized>(
     cpu: &Cpu,
     memory: &mut M,
-    frame: &Frame,
+    frame: &EventFrame,
     cpl: u8,
-) -> Result<(Segment, u64), Error> {
+) -> Result<(Segment, u64), GuestError> {
     // Types 9 and 11 are 32-bit TSSs; types 1 and 3 are 16-bit TSSs.
     let wide = cpu.tr.has(Segment::CODE);
     let (offset, size) = if wide { (4 + 8 * u64::from(cpl), 4) } else { (2 + 4 * u64::from(cpl), 2) };

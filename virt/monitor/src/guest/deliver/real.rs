@@ -1,8 +1,8 @@
 //! Delivery in real-address mode: the interrupt vector table, and a frame of words.
 
-use super::Frame;
+use super::EventFrame;
 use crate::guest::cpu::{Cpu, Gpr, rflags};
-use crate::guest::exception::{Error, Exception};
+use crate::guest::exception::{Exception, GuestError};
 use crate::guest::linear::{SegmentName, read_linear, segment_address, write_linear};
 use crate::guest::memory::GuestMemory;
 use crate::guest::paging::{Access, AccessKind};
@@ -13,8 +13,8 @@ use crate::guest::paging::{Access, AccessKind};
 pub(super) fn enter<M: GuestMemory + ?Sized>(
     cpu: &mut Cpu,
     memory: &mut M,
-    frame: &Frame,
-) -> Result<(), Error> {
+    frame: &EventFrame,
+) -> Result<(), GuestError> {
     let index = u64::from(frame.vector) * 4;
     if index + 3 > u64::from(cpu.idtr.limit) {
         return Err(Exception::general_protection(0).into());

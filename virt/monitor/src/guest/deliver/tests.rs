@@ -11,18 +11,18 @@ mod long;
 const INTERRUPT: Event = Event::Interrupt { vector: 0x30 };
 const INT: Event = Event::Software { vector: 0x30, kind: SoftwareKind::Int, length: 2 };
 
-fn handler(exception: Exception) -> Result<Outcome, Unsupported> {
-    Ok(Outcome::Handler(Event::Exception(exception)))
+fn handler(exception: Exception) -> Result<DeliveryOutcome, Unsupported> {
+    Ok(DeliveryOutcome::Handler(Event::Exception(exception)))
 }
 
-fn gp(code: u32) -> Result<Outcome, Unsupported> {
+fn gp(code: u32) -> Result<DeliveryOutcome, Unsupported> {
     handler(Exception::general_protection(code))
 }
 
 type Change = fn(&mut Machine);
 
 /// Name, privilege level, change to the machine, event, expected outcome.
-type Row<'a> = (&'a str, u8, Change, Event, Result<Outcome, Unsupported>);
+type Row<'a> = (&'a str, u8, Change, Event, Result<DeliveryOutcome, Unsupported>);
 
 #[test]
 fn faults_of_a_delivery_follow_the_double_fault_table() {
@@ -68,7 +68,7 @@ fn a_bad_gate_of_a_fault_ends_in_a_double_fault_and_two_in_a_shutdown() {
 
     machine.set_gate(8, Gate { present: false, ..Gate::interrupt(8) });
     let before = machine.cpu;
-    assert_eq!(deliver(&mut machine.cpu, &mut machine.ram, fault), Ok(Outcome::Shutdown));
+    assert_eq!(deliver(&mut machine.cpu, &mut machine.ram, fault), Ok(DeliveryOutcome::Shutdown));
     assert_eq!(machine.cpu, before);
 }
 
@@ -88,7 +88,8 @@ fn an_int_that_its_gate_refuses_does_not_end() {
     for (dpl, level, event, ends) in rows {
         let mut machine = if level == 3 { Machine::long_user() } else { Machine::long() };
         machine.set_gate(0x30, Gate { dpl, ..Gate::interrupt(0x30) });
-        let Ok(Outcome::Handler(delivered)) = deliver(&mut machine.cpu, &mut machine.ram, event) else {
+        let Ok(DeliveryOutcome::Handler(delivered)) = deliver(&mut machine.cpu, &mut machine.ram, event)
+        else {
             panic!("no handler: {event:?} at level {level}");
         };
         assert_eq!(delivered.ends_instruction(), ends, "{event:?} at level {level}, DPL {dpl}");

@@ -3,19 +3,19 @@
 
 use super::operand;
 use crate::guest::cpu::{Cpu, dr6, dr7};
-use crate::guest::exception::{Error, Exception};
+use crate::guest::exception::{Exception, GuestError};
 use crate::guest::lookahead::Instruction;
 
 /// Source: SDM vol. 2, "MOV—Move to/from Debug Registers"; vol. 3, Debug, Branch Profile, TSC, "Debug Status Register
 /// (DR6)".
-pub(super) fn mov_from(cpu: &mut Cpu, instruction: &Instruction) -> Result<(), Error> {
+pub(super) fn mov_from(cpu: &mut Cpu, instruction: &Instruction) -> Result<(), GuestError> {
     check(cpu)?;
     let decoded = operand::decode(cpu, instruction);
     operand::set_register(cpu, decoded.op0_register(), cpu.dr6);
     Ok(())
 }
 
-pub(super) fn mov_to(cpu: &mut Cpu, instruction: &Instruction) -> Result<(), Error> {
+pub(super) fn mov_to(cpu: &mut Cpu, instruction: &Instruction) -> Result<(), GuestError> {
     check(cpu)?;
     let decoded = operand::decode(cpu, instruction);
     let value = operand::register(cpu, decoded.op1_register());
@@ -26,7 +26,7 @@ pub(super) fn mov_to(cpu: &mut Cpu, instruction: &Instruction) -> Result<(), Err
     Ok(())
 }
 
-fn check(cpu: &Cpu) -> Result<(), Error> {
+fn check(cpu: &Cpu) -> Result<(), GuestError> {
     if cpu.cpl != 0 {
         return Err(Exception::general_protection(0).into());
     }

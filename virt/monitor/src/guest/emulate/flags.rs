@@ -2,16 +2,24 @@
 
 use super::stack;
 use crate::guest::cpu::{Cpu, Mode, cr4, rflags};
-use crate::guest::exception::{Error, Exception};
+use crate::guest::exception::{Exception, GuestError};
 use crate::guest::lookahead::Size;
 use crate::guest::memory::GuestMemory;
 
-pub(super) fn pushf<M: GuestMemory + ?Sized>(cpu: &mut Cpu, memory: &mut M, size: Size) -> Result<(), Error> {
+pub(super) fn pushf<M: GuestMemory + ?Sized>(
+    cpu: &mut Cpu,
+    memory: &mut M,
+    size: Size,
+) -> Result<(), GuestError> {
     // RF has been cleared before, and VM is 0 in every mode that is emulated here.
     stack::push(cpu, memory, size, cpu.rflags)
 }
 
-pub(super) fn popf<M: GuestMemory + ?Sized>(cpu: &mut Cpu, memory: &mut M, size: Size) -> Result<(), Error> {
+pub(super) fn popf<M: GuestMemory + ?Sized>(
+    cpu: &mut Cpu,
+    memory: &mut M,
+    size: Size,
+) -> Result<(), GuestError> {
     let [image] = stack::peek::<1, M>(cpu, memory, size, 0)?;
     stack::drop_elements(cpu, size, 1);
     let mut writable = rflags::STATUS_AND_DF | rflags::TF | rflags::NT;
@@ -35,7 +43,7 @@ pub(super) fn load(cpu: &mut Cpu, image: u64, writable: u64) {
     cpu.rflags = cpu.rflags & !writable | image & writable | rflags::FIXED;
 }
 
-pub(super) fn sti(cpu: &mut Cpu) -> Result<(), Error> {
+pub(super) fn sti(cpu: &mut Cpu) -> Result<(), GuestError> {
     if may_change_if(cpu) {
         cpu.rflags |= rflags::IF;
     } else if has_virtual_interrupts(cpu) && cpu.rflags & rflags::VIP == 0 {
@@ -46,7 +54,7 @@ pub(super) fn sti(cpu: &mut Cpu) -> Result<(), Error> {
     Ok(())
 }
 
-pub(super) fn cli(cpu: &mut Cpu) -> Result<(), Error> {
+pub(super) fn cli(cpu: &mut Cpu) -> Result<(), GuestError> {
     if may_change_if(cpu) {
         cpu.rflags &= !rflags::IF;
     } else if has_virtual_interrupts(cpu) {

@@ -3,13 +3,17 @@
 use super::{flags, stack};
 use crate::guest::cpu::{Cpu, Mode, Segment, rflags};
 use crate::guest::descriptor::{Descriptor, error_code, is_null, null_stack_segment};
-use crate::guest::exception::{Error, Exception, Unsupported};
+use crate::guest::exception::{Exception, GuestError, Unsupported};
 use crate::guest::linear::within_limit;
 use crate::guest::lookahead::Size;
 use crate::guest::memory::GuestMemory;
 
 /// Executes IRET. RIP in `cpu` is already past the instruction.
-pub(super) fn iret<M: GuestMemory + ?Sized>(cpu: &mut Cpu, memory: &mut M, size: Size) -> Result<(), Error> {
+pub(super) fn iret<M: GuestMemory + ?Sized>(
+    cpu: &mut Cpu,
+    memory: &mut M,
+    size: Size,
+) -> Result<(), GuestError> {
     match cpu.mode() {
         Mode::Real => real(cpu, memory, size),
         Mode::Virtual8086 => Err(Unsupported::Virtual8086 { rip: cpu.rip }.into()),
@@ -17,7 +21,7 @@ pub(super) fn iret<M: GuestMemory + ?Sized>(cpu: &mut Cpu, memory: &mut M, size:
     }
 }
 
-fn real<M: GuestMemory + ?Sized>(cpu: &mut Cpu, memory: &mut M, size: Size) -> Result<(), Error> {
+fn real<M: GuestMemory + ?Sized>(cpu: &mut Cpu, memory: &mut M, size: Size) -> Result<(), GuestError> {
     let [ip, cs, image] = stack::peek::<3, M>(cpu, memory, size, 0)?;
     if !within_limit(&cpu.cs, ip, 1) {
         return Err(Exception::general_protection(0).into());
@@ -35,7 +39,7 @@ fn protected<M: GuestMemory + ?Sized>(
     memory: &mut M,
     size: Size,
     mode: Mode,
-) -> Result<(), Error> {
+) -> Result<(), GuestError> {
     if cpu.rflags & rflags::NT != 0 {
         return Err(match mode {
             Mode::Protected => Unsupported::TaskReturn { rip: cpu.rip }.into(),
@@ -101,7 +105,7 @@ fn code_segment<M: GuestMemory + ?Sized>(
     cpu: &Cpu,
     memory: &mut M,
     selector: u16,
-) -> Result<Descriptor, Error> {
+) -> Result<Descriptor, GuestError> {
     if is_null(selector) {
         return Err(Exception::general_protection(0).into());
     }
@@ -130,7 +134,7 @@ fn stack_segment<M: GuestMemory + ?Sized>(
     selector: u16,
     cpl: u8,
     to_64: bool,
-) -> Result<Option<Descriptor>, Error> {
+) -> Result<Option<Descriptor>, GuestError> {
     let rpl = (selector & 3) as u8;
     if is_null(selector) {
         return if to_64 && cpl != 3 && rpl == cpl {

@@ -2,7 +2,7 @@
 
 use super::cpu::{Cpu, Mode, rflags};
 use super::deliver::{Event, SoftwareKind};
-use super::exception::{Error, Exception, Unsupported, vector};
+use super::exception::{Exception, GuestError, Unsupported, vector};
 use super::lookahead::{Emulation, Instruction};
 use super::memory::GuestMemory;
 
@@ -20,7 +20,7 @@ pub use ptwrite::{PtwriteOperand, ptwrite_operand};
 
 /// What follows an instruction executed by hand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Next {
+pub enum ExecutionOutcome {
     /// The instruction retired; `Cpu::rip` is the next instruction.
     Retired {
         /// The guest steps itself, and its single-step trap is due now.
@@ -47,7 +47,7 @@ pub fn execute<M: GuestMemory + ?Sized>(
     cpu: &mut Cpu,
     memory: &mut M,
     instruction: &Instruction,
-) -> Result<Next, Error> {
+) -> Result<ExecutionOutcome, GuestError> {
     let Some(emulation) = instruction.emulation() else {
         return Err(Unsupported::Instruction { rip: cpu.rip }.into());
     };
@@ -56,11 +56,11 @@ pub fn execute<M: GuestMemory + ?Sized>(
         return Err(Unsupported::Virtual8086 { rip: cpu.rip }.into());
     }
     if let Some(event) = software_interrupt(cpu, emulation, instruction.len()) {
-        return Ok(Next::Deliver(event));
+        return Ok(ExecutionOutcome::Deliver(event));
     }
 
     let mut after = *cpu;
-    let stepped = advance(&mut after, instruction.len());
+    let stepped = move_past(&mut after, instruction.len());
     let done = match emulation {
         Emulation::Pushf(size) => flags::pushf(&mut after, memory, size),
         Emulation::Popf(size) => flags::popf(&mut after, memory, size),
@@ -81,7 +81,7 @@ pub fn execute<M: GuestMemory + ?Sized>(
         Emulation::Int(_) | Emulation::Int3 | Emulation::Int1 | Emulation::Into => Ok(()),
         Emulation::Hlt | Emulation::Pause => Ok(()),
     };
-    if matches!(emulation, Emulation::Iret(_)) && !matches!(done, Err(Error::Unsupported(_))) {
+    if matches!(emulation, Emulation::Iret(_)) && !matches!(done, Err(GuestError::Unsupported(_))) {
         cpu.nmi_blocked = false;
         after.nmi_blocked = false;
     }
@@ -103,19 +103,19 @@ pub fn execute<M: GuestMemory + ?Sized>(
     };
     *cpu = after;
     Ok(match emulation {
-        Emulation::Hlt => Next::Halted { single_step },
-        _ => Next::Retired { single_step },
+        Emulation::Hlt => ExecutionOutcome::Halted { single_step },
+        _ => ExecutionOutcome::Retired { single_step },
     })
 }
 
 /// Retires `instruction`, whose effect the monitor has produced itself (CPUID, RDMSR, WRMSR, PTWRITE and others that
 /// exit): moves RIP past it, and clears the interrupt shadow and RF.
-pub fn retire(cpu: &mut Cpu, instruction: &Instruction) -> Next {
-    Next::Retired { single_step: advance(cpu, instruction.len()) }
+pub fn retire(cpu: &mut Cpu, instruction: &Instruction) -> ExecutionOutcome {
+    ExecutionOutcome::Retired { single_step: move_past(cpu, instruction.len()) }
 }
 
 /// Moves RIP past an instruction of `length` bytes. Returns whether the guest steps itself.
-fn advance(cpu: &mut Cpu, length: u8) -> bool {
+fn move_past(cpu: &mut Cpu, length: u8) -> bool {
     cpu.rip = cpu.rip_after(length);
     cpu.rflags &= !rflags::RF;
     cpu.shadow = None;

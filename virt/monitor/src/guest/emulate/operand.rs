@@ -3,7 +3,7 @@
 use iced_x86::{Decoder, DecoderOptions, OpKind, Register};
 
 use crate::guest::cpu::Cpu;
-use crate::guest::exception::{Error, Exception};
+use crate::guest::exception::{Exception, GuestError};
 use crate::guest::linear::{SegmentName, read_linear, segment_address};
 use crate::guest::lookahead::Instruction;
 use crate::guest::memory::GuestMemory;
@@ -23,7 +23,7 @@ pub(super) fn read_far<M: GuestMemory + ?Sized>(
     decoded: &iced_x86::Instruction,
     index: u32,
     len: usize,
-) -> Result<(u64, u16), Error> {
+) -> Result<(u64, u16), GuestError> {
     let mut bytes = [0; 10];
     let linear = address(cpu, decoded, index, len as u64 + 2)?;
     read_linear(cpu, memory, linear, &mut bytes[..len + 2], Access::at_cpl(cpu, AccessKind::Read))?;
@@ -41,7 +41,7 @@ pub(super) fn read<M: GuestMemory + ?Sized>(
     decoded: &iced_x86::Instruction,
     index: u32,
     len: usize,
-) -> Result<u64, Error> {
+) -> Result<u64, GuestError> {
     let mut bytes = [0; 8];
     match decoded.op_kind(index) {
         OpKind::Register => {

@@ -4,7 +4,7 @@ use iced_x86::Code;
 
 use super::operand;
 use crate::guest::cpu::Cpu;
-use crate::guest::exception::Error;
+use crate::guest::exception::GuestError;
 use crate::guest::lookahead::{Instruction, Size};
 use crate::guest::memory::GuestMemory;
 
@@ -27,7 +27,7 @@ pub fn ptwrite_operand<M: GuestMemory + ?Sized>(
     cpu: &Cpu,
     memory: &mut M,
     instruction: &Instruction,
-) -> Result<Option<PtwriteOperand>, Error> {
+) -> Result<Option<PtwriteOperand>, GuestError> {
     let decoded = operand::decode(cpu, instruction);
     let size = match decoded.code() {
         Code::Ptwrite_rm32 => Size::Dword,

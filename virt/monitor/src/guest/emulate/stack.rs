@@ -1,7 +1,7 @@
 //! The stack of the current instruction.
 
 use crate::guest::cpu::{Cpu, Gpr, Mode, Segment};
-use crate::guest::exception::Error;
+use crate::guest::exception::GuestError;
 use crate::guest::linear::{SegmentName, read_linear, segment_address, write_linear};
 use crate::guest::lookahead::Size;
 use crate::guest::memory::GuestMemory;
@@ -15,7 +15,7 @@ pub(super) fn peek<const N: usize, M: GuestMemory + ?Sized>(
     memory: &mut M,
     size: Size,
     skip: u64,
-) -> Result<[u64; N], Error> {
+) -> Result<[u64; N], GuestError> {
     let step = size.bytes();
     let len = step * N;
     let offset = cpu.get(Gpr::Rsp).wrapping_add(skip * step as u64) & mask(cpu);
@@ -45,7 +45,7 @@ pub(super) fn push<M: GuestMemory + ?Sized>(
     memory: &mut M,
     size: Size,
     value: u64,
-) -> Result<(), Error> {
+) -> Result<(), GuestError> {
     let step = size.bytes();
     let offset = cpu.get(Gpr::Rsp).wrapping_sub(step as u64) & mask(cpu);
     let linear = segment_address(cpu, SegmentName::Ss, offset, step as u64, AccessKind::Write)?;

@@ -3,7 +3,7 @@
 use super::{operand, stack};
 use crate::guest::cpu::{Cpu, Mode};
 use crate::guest::descriptor::{Descriptor, error_code, is_null, null_stack_segment};
-use crate::guest::exception::{Error, Exception};
+use crate::guest::exception::{Exception, GuestError};
 use crate::guest::lookahead::{Instruction, Size};
 use crate::guest::memory::GuestMemory;
 
@@ -11,7 +11,7 @@ pub(super) fn mov_ss<M: GuestMemory + ?Sized>(
     cpu: &mut Cpu,
     memory: &mut M,
     instruction: &Instruction,
-) -> Result<(), Error> {
+) -> Result<(), GuestError> {
     let decoded = operand::decode(cpu, instruction);
     let selector = operand::read(cpu, memory, &decoded, 1, 2)?;
     load(cpu, memory, selector as u16)
@@ -21,7 +21,7 @@ pub(super) fn pop_ss<M: GuestMemory + ?Sized>(
     cpu: &mut Cpu,
     memory: &mut M,
     size: Size,
-) -> Result<(), Error> {
+) -> Result<(), GuestError> {
     let [selector] = stack::peek::<1, M>(cpu, memory, size, 0)?;
     // The size of the old stack segment decides how the pointer moves.
     stack::drop_elements(cpu, size, 1);
@@ -32,7 +32,7 @@ pub(super) fn lss<M: GuestMemory + ?Sized>(
     cpu: &mut Cpu,
     memory: &mut M,
     instruction: &Instruction,
-) -> Result<(), Error> {
+) -> Result<(), GuestError> {
     let decoded = operand::decode(cpu, instruction);
     let register = decoded.op0_register();
     let (offset, selector) = operand::read_far(cpu, memory, &decoded, 1, register.size().min(8))?;
@@ -41,7 +41,7 @@ pub(super) fn lss<M: GuestMemory + ?Sized>(
     Ok(())
 }
 
-fn load<M: GuestMemory + ?Sized>(cpu: &mut Cpu, memory: &mut M, selector: u16) -> Result<(), Error> {
+fn load<M: GuestMemory + ?Sized>(cpu: &mut Cpu, memory: &mut M, selector: u16) -> Result<(), GuestError> {
     let mode = cpu.mode();
     if mode == Mode::Real {
         cpu.ss.selector = selector;

@@ -1,7 +1,7 @@
 //! SYSCALL and SYSRET as on processors whose CPUID says GenuineIntel: in 64-bit mode only.
 
 use crate::guest::cpu::{Cpu, Gpr, Mode, Segment, efer, rflags};
-use crate::guest::exception::{Error, Exception};
+use crate::guest::exception::{Exception, GuestError};
 use crate::guest::lookahead::Size;
 
 /// Flat 64-bit code, present, accessed; DPL 0.
@@ -14,7 +14,7 @@ pub(super) const DATA: u16 = 0xc93;
 pub(super) const USER: u16 = 3 << 5;
 
 /// Executes SYSCALL. In `cpu`, RIP is already past the instruction and RF is cleared.
-pub(super) fn syscall(cpu: &mut Cpu) -> Result<(), Error> {
+pub(super) fn syscall(cpu: &mut Cpu) -> Result<(), GuestError> {
     if cpu.mode() != Mode::Bits64 || cpu.efer & efer::SCE == 0 {
         return Err(Exception::invalid_opcode().into());
     }
@@ -30,7 +30,7 @@ pub(super) fn syscall(cpu: &mut Cpu) -> Result<(), Error> {
 }
 
 /// Executes SYSRET. `size` is the operand size: with a quadword it returns to 64-bit mode, else to compatibility mode.
-pub(super) fn sysret(cpu: &mut Cpu, size: Size) -> Result<(), Error> {
+pub(super) fn sysret(cpu: &mut Cpu, size: Size) -> Result<(), GuestError> {
     /// The flags that R11 may set: neither VM nor RF nor a reserved bit.
     const RESTORED: u64 = 0x3c_7fd7;
     if cpu.mode() != Mode::Bits64 || cpu.efer & efer::SCE == 0 {

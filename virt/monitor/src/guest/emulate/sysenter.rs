@@ -2,10 +2,10 @@
 
 use super::syscall::{CODE_32, CODE_64, DATA, USER};
 use crate::guest::cpu::{Cpu, Gpr, Mode, Segment, rflags};
-use crate::guest::exception::{Error, Exception};
+use crate::guest::exception::{Exception, GuestError};
 use crate::guest::lookahead::Size;
 
-pub(super) fn sysenter(cpu: &mut Cpu) -> Result<(), Error> {
+pub(super) fn sysenter(cpu: &mut Cpu) -> Result<(), GuestError> {
     let selector = cpu.sysenter_cs as u16 & 0xfffc;
     if cpu.mode() == Mode::Real || selector == 0 {
         return Err(Exception::general_protection(0).into());
@@ -22,7 +22,7 @@ pub(super) fn sysenter(cpu: &mut Cpu) -> Result<(), Error> {
 }
 
 /// Executes SYSEXIT. `size` is the operand size: with a quadword it returns to 64-bit mode, else to 32-bit code.
-pub(super) fn sysexit(cpu: &mut Cpu, size: Size) -> Result<(), Error> {
+pub(super) fn sysexit(cpu: &mut Cpu, size: Size) -> Result<(), GuestError> {
     let selector = cpu.sysenter_cs as u16 & 0xfffc;
     if cpu.mode() == Mode::Real || selector == 0 || cpu.cpl != 0 {
         return Err(Exception::general_protection(0).into());

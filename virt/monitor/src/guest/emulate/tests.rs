@@ -3,7 +3,7 @@
 extern crate std;
 
 use super::super::testing::{Machine, at};
-use super::super::{Cpu, Lookahead, Outcome, Shadow, deliver};
+use super::super::{Cpu, DeliveryOutcome, Lookahead, Shadow, deliver};
 use super::*;
 
 mod debug_status;
@@ -16,10 +16,10 @@ mod syscall;
 
 const GP: Exception = Exception::general_protection(0);
 const UD: Exception = Exception::invalid_opcode();
-const RETIRED: Result<Next, Error> = Ok(Next::Retired { single_step: false });
+const RETIRED: Result<ExecutionOutcome, GuestError> = Ok(ExecutionOutcome::Retired { single_step: false });
 
 /// Puts `bytes` at CS:RIP and executes the instruction.
-fn run(machine: &mut Machine, bytes: &[u8]) -> Result<Next, Error> {
+fn run(machine: &mut Machine, bytes: &[u8]) -> Result<ExecutionOutcome, GuestError> {
     let code = machine.cpu.cs.base + machine.cpu.rip;
     machine.put(code, bytes);
     let instruction = Lookahead::new().next(&machine.cpu, &mut machine.ram).unwrap();
@@ -27,7 +27,7 @@ fn run(machine: &mut Machine, bytes: &[u8]) -> Result<Next, Error> {
 }
 
 /// Like [`run`], and checks that nothing has changed after a fault.
-fn run_whole(machine: &mut Machine, bytes: &[u8]) -> Result<Next, Error> {
+fn run_whole(machine: &mut Machine, bytes: &[u8]) -> Result<ExecutionOutcome, GuestError> {
     let before = machine.cpu;
     let result = run(machine, bytes);
     if result.is_err() {
@@ -36,13 +36,14 @@ fn run_whole(machine: &mut Machine, bytes: &[u8]) -> Result<Next, Error> {
     result
 }
 
-fn fault(exception: Exception) -> Result<Next, Error> {
+fn fault(exception: Exception) -> Result<ExecutionOutcome, GuestError> {
     Err(exception.into())
 }
 
 #[test]
 fn software_interrupts_are_left_to_delivery() {
-    let event = |vector, kind, length| Ok(Next::Deliver(Event::Software { vector, kind, length }));
+    let event =
+        |vector, kind, length| Ok(ExecutionOutcome::Deliver(Event::Software { vector, kind, length }));
     let rows: &[(&[u8], _)] = &[
         (&[0xcd, 0x80], event(0x80, SoftwareKind::Int, 2)),
         (&[0xcd, 0x03], event(3, SoftwareKind::Int, 2)),
@@ -58,8 +59,8 @@ fn software_interrupts_are_left_to_delivery() {
         assert_eq!(machine.cpu, before);
     }
     let mut machine = Machine::long();
-    let Ok(Next::Deliver(event)) = run(&mut machine, &[0xcd, 0x80]) else { panic!("no event") };
-    assert_eq!(deliver(&mut machine.cpu, &mut machine.ram, event), Ok(Outcome::Handler(event)));
+    let Ok(ExecutionOutcome::Deliver(event)) = run(&mut machine, &[0xcd, 0x80]) else { panic!("no event") };
+    assert_eq!(deliver(&mut machine.cpu, &mut machine.ram, event), Ok(DeliveryOutcome::Handler(event)));
     assert_eq!(machine.quad(at::STACK - 40), at::CODE + 2);
 }
 
@@ -71,7 +72,7 @@ fn into_traps_only_on_an_overflow() {
     let mut machine = Machine::protected();
     machine.cpu.rflags |= rflags::OF;
     let event = Event::Software { vector: 4, kind: SoftwareKind::Into, length: 1 };
-    assert_eq!(run(&mut machine, &[0xce]), Ok(Next::Deliver(event)));
+    assert_eq!(run(&mut machine, &[0xce]), Ok(ExecutionOutcome::Deliver(event)));
 }
 
 #[test]
@@ -106,11 +107,15 @@ fn the_trap_of_a_guest_that_steps_itself_comes_when_the_processor_gives_it() {
         machine.cpu.gpr[11] = *r11;
         machine.put_quads(at::STACK, stack);
         machine.cpu.gpr[0] = 0x10;
-        assert_eq!(run(&mut machine, bytes), Ok(Next::Retired { single_step: *single_step }), "{bytes:x?}");
+        assert_eq!(
+            run(&mut machine, bytes),
+            Ok(ExecutionOutcome::Retired { single_step: *single_step }),
+            "{bytes:x?}"
+        );
     }
     let mut machine = Machine::long();
     machine.cpu.rflags |= tf;
-    assert_eq!(run(&mut machine, &[0xf4]), Ok(Next::Halted { single_step: true }));
+    assert_eq!(run(&mut machine, &[0xf4]), Ok(ExecutionOutcome::Halted { single_step: true }));
 }
 
 #[test]
@@ -127,7 +132,7 @@ fn every_retired_instruction_ends_rf_and_the_shadow() {
     machine.cpu.shadow = Some(Shadow::MovSs);
     machine.put(at::CODE, &[0x0f, 0xa2]);
     let cpuid = Lookahead::new().next(&machine.cpu, &mut machine.ram).unwrap();
-    assert_eq!(retire(&mut machine.cpu, &cpuid), Next::Retired { single_step: true });
+    assert_eq!(retire(&mut machine.cpu, &cpuid), ExecutionOutcome::Retired { single_step: true });
     assert_eq!((machine.cpu.rip, machine.cpu.shadow), (at::CODE + 2, None));
     assert_eq!(machine.cpu.rflags & rflags::RF, 0);
 }
@@ -138,7 +143,7 @@ fn pause_does_nothing_and_retires() {
         let mut machine = start();
         machine.cpu.rflags |= rflags::TF;
         let before = machine.cpu;
-        assert_eq!(run(&mut machine, &[0xf3, 0x90]), Ok(Next::Retired { single_step: true }));
+        assert_eq!(run(&mut machine, &[0xf3, 0x90]), Ok(ExecutionOutcome::Retired { single_step: true }));
         assert_eq!(machine.cpu, Cpu { rip: at::CODE + 2, ..before });
     }
 }
@@ -146,7 +151,7 @@ fn pause_does_nothing_and_retires() {
 #[test]
 fn halts_at_level_0_only() {
     let mut machine = Machine::long();
-    assert_eq!(run(&mut machine, &[0xf4]), Ok(Next::Halted { single_step: false }));
+    assert_eq!(run(&mut machine, &[0xf4]), Ok(ExecutionOutcome::Halted { single_step: false }));
     assert_eq!(machine.cpu.rip, at::CODE + 1);
     let mut machine = Machine::long_user();
     assert_eq!(run_whole(&mut machine, &[0xf4]), fault(GP));

@@ -23,7 +23,7 @@ fn a_range_over_two_pages_goes_to_both_frames() {
 fn nothing_is_written_when_any_page_faults() {
     let gone = PAGE + 0x1000;
     let rows = [
-        (0, Error::from(Exception::page_fault(6, gone))),
+        (0, GuestError::from(Exception::page_fault(6, gone))),
         (gone | 5, Exception::page_fault(7, gone).into()),
         (0x10_0007, Unsupported::NoMemory { address: 0x10_0000 }.into()),
     ];

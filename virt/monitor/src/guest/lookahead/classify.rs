@@ -12,7 +12,7 @@ use crate::guest::cpu::Shadow;
 
 /// What can be known about an instruction before it executes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Class {
+pub(super) struct Classification {
     pub(super) len: u8,
     pub(super) emulation: Option<Emulation>,
     /// The interrupt shadow that it opens; for STI independent of the current IF.
@@ -20,12 +20,12 @@ pub(super) struct Class {
     pub(super) repeats: bool,
     pub(super) valid: bool,
     /// Where execution continues, unless a fault or an interrupt prevents it; `None` if that is unknown.
-    pub(super) goes: Option<Goes>,
+    pub(super) successors: Option<Successors>,
     /// The kind of branch, if it is a branch.
     pub(super) branch: Option<BranchKind>,
 }
 
-impl Class {
+impl Classification {
     /// The class of bytes that are not an instruction.
     pub(super) const INVALID: Self = Self {
         len: 1,
@@ -33,7 +33,7 @@ impl Class {
         shadow: None,
         repeats: false,
         valid: false,
-        goes: None,
+        successors: None,
         branch: None,
     };
 }
@@ -41,20 +41,20 @@ impl Class {
 /// Where execution continues after an instruction that does not change the way in which later instructions execute.
 /// Targets are relative to the next instruction in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Goes {
+pub(super) enum Successors {
     /// The next instruction in memory.
-    On,
+    Next,
     /// The target of a direct jump or call.
-    To(i32),
+    Target(i32),
     /// Either of them: a conditional branch.
-    Either(i32),
+    NextOrTarget(i32),
     /// A string instruction with a REP prefix: it repeats without leaving the instruction, then continues with the next
     /// one in memory.
-    Again,
+    NextOrItself,
 }
 
 /// Classifies the instruction at the start of `bytes`; `None` if it does not end within them.
-pub(super) fn classify(bits: u32, rip: u64, bytes: &[u8]) -> Option<Class> {
+pub(super) fn classify(bits: u32, rip: u64, bytes: &[u8]) -> Option<Classification> {
     let mut decoder = Decoder::with_ip(bits, bytes, rip, DecoderOptions::NONE);
     let instruction = decoder.decode();
     match decoder.last_error() {
@@ -62,7 +62,7 @@ pub(super) fn classify(bits: u32, rip: u64, bytes: &[u8]) -> Option<Class> {
         DecoderError::NoMoreBytes => return None,
         _ => {
             let len = decoder.position().clamp(1, bytes.len().max(1)) as u8;
-            return Some(Class { len, ..Class::INVALID });
+            return Some(Classification { len, ..Classification::INVALID });
         }
     }
     let emulation = emulation(&instruction);
@@ -73,23 +73,33 @@ pub(super) fn classify(bits: u32, rip: u64, bytes: &[u8]) -> Option<Class> {
     };
     let prefixed = instruction.has_rep_prefix() || instruction.has_repne_prefix();
     let repeats = prefixed && instruction.is_string_instruction();
-    let goes = goes(&instruction, bytes[0], repeats).filter(|_| emulation.is_none());
+    let successors = successors(&instruction, bytes[0], repeats).filter(|_| emulation.is_none());
     let branch = branch(&instruction);
-    Some(Class { len: instruction.len() as u8, emulation, shadow, repeats, valid: true, goes, branch })
+    Some(Classification {
+        len: instruction.len() as u8,
+        emulation,
+        shadow,
+        repeats,
+        valid: true,
+        successors,
+        branch,
+    })
 }
 
 /// `first` is the first byte of the instruction.
-fn goes(instruction: &iced_x86::Instruction, first: u8, repeats: bool) -> Option<Goes> {
+fn successors(instruction: &iced_x86::Instruction, first: u8, repeats: bool) -> Option<Successors> {
     // Branches with prefixes are left out, because the effect of an operand-size prefix depends on the processor.
     let opcode = matches!(first, 0x0f | 0x70..=0x7f | 0xe0..=0xe3 | 0xe8 | 0xe9 | 0xeb);
     let near = opcode && instruction.op0_kind() == OpKind::NearBranch64;
     let target = instruction.near_branch64().wrapping_sub(instruction.next_ip()) as i32;
     match instruction.flow_control() {
         FlowControl::Next if instruction.is_privileged() => None,
-        FlowControl::Next if instruction.is_string_instruction() => repeats.then_some(Goes::Again),
-        FlowControl::Next => Some(Goes::On),
-        FlowControl::UnconditionalBranch | FlowControl::Call => near.then_some(Goes::To(target)),
-        FlowControl::ConditionalBranch => near.then_some(Goes::Either(target)),
+        FlowControl::Next if instruction.is_string_instruction() => {
+            repeats.then_some(Successors::NextOrItself)
+        }
+        FlowControl::Next => Some(Successors::Next),
+        FlowControl::UnconditionalBranch | FlowControl::Call => near.then_some(Successors::Target(target)),
+        FlowControl::ConditionalBranch => near.then_some(Successors::NextOrTarget(target)),
         _ => None,
     }
 }
@@ -150,20 +160,20 @@ fn emulation(instruction: &iced_x86::Instruction) -> Option<Emulation> {
 }
 
 /// A cache of classes. A hit requires equal bytes; RIP only selects the slot.
-pub(super) struct Cache {
+pub(super) struct ClassificationCache {
     /// [`Self::ENTRIES`] slots.
-    entries: Box<[Option<Entry>]>,
+    entries: Box<[Option<CacheEntry>]>,
 }
 
 #[derive(Clone, Copy)]
-struct Entry {
+struct CacheEntry {
     bits: u8,
     /// The instruction's bytes; those after its length do not count.
     bytes: [u8; MAX_LEN],
-    class: Class,
+    class: Classification,
 }
 
-impl Cache {
+impl ClassificationCache {
     /// Number of slots. A kernel executes thousands of different instructions from one interrupt to the next.
     const ENTRIES: usize = 4096;
 
@@ -172,8 +182,14 @@ impl Cache {
     }
 
     /// Returns the class of the instruction at the start of `bytes`, of which `available` bytes have been read.
-    pub(super) fn find(&self, rip: u64, bits: u32, bytes: &[u8; MAX_LEN], available: usize) -> Option<Class> {
-        let entry = self.entries[place(rip)].as_ref()?;
+    pub(super) fn find(
+        &self,
+        rip: u64,
+        bits: u32,
+        bytes: &[u8; MAX_LEN],
+        available: usize,
+    ) -> Option<Classification> {
+        let entry = self.entries[entry_index(rip)].as_ref()?;
         let len = usize::from(entry.class.len);
         let same = u32::from(entry.bits) == bits && len <= available && entry.bytes[..len] == bytes[..len];
         same.then_some(entry.class)
@@ -181,13 +197,13 @@ impl Cache {
 
     /// Caches a class. The class of an invalid instruction is not cached, because it is unknown how many of its bytes
     /// mattered.
-    pub(super) fn insert(&mut self, rip: u64, bits: u32, bytes: &[u8; MAX_LEN], class: Class) {
+    pub(super) fn insert(&mut self, rip: u64, bits: u32, bytes: &[u8; MAX_LEN], class: Classification) {
         if class.valid {
-            self.entries[place(rip)] = Some(Entry { bits: bits as u8, bytes: *bytes, class });
+            self.entries[entry_index(rip)] = Some(CacheEntry { bits: bits as u8, bytes: *bytes, class });
         }
     }
 }
 
-fn place(rip: u64) -> usize {
-    (rip ^ rip >> 10) as usize % Cache::ENTRIES
+fn entry_index(rip: u64) -> usize {
+    (rip ^ rip >> 10) as usize % ClassificationCache::ENTRIES
 }

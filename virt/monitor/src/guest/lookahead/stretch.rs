@@ -1,6 +1,6 @@
 //! Finds stretches: instructions that must execute one after the other, as far as that is known in advance.
 
-use super::classify::Goes;
+use super::classify::Successors;
 use super::{Instruction, Lookahead, MAX_LEN};
 use crate::guest::cpu::{Cpu, Gpr, Mode, dr7, rflags};
 use crate::guest::linear::read_array;
@@ -88,7 +88,7 @@ impl Stretch {
         self.exits[..self.exit_count].iter().find(|exit| exit.rip == rip)
     }
 
-    fn has(&self, rip: u64) -> bool {
+    fn contains(&self, rip: u64) -> bool {
         self.instructions().iter().any(|instruction| instruction.rip() == rip)
     }
 
@@ -96,7 +96,7 @@ impl Stretch {
     /// stop the stretch before its end.
     fn may_exit(&self, rip: u64) -> bool {
         let first = &self.instructions[0];
-        self.exit_at(rip).is_none() && (!self.has(rip) || rip == first.rip() && !first.repeats())
+        self.exit_at(rip).is_none() && (!self.contains(rip) || rip == first.rip() && !first.repeats())
     }
 
     fn add(&mut self, instruction: Instruction, address: u64) {
@@ -152,11 +152,11 @@ impl Lookahead {
             // An instruction that cannot be read may never be reached.
             let found = if stretch.len == 0 { Ok(*first) } else { self.at(cpu, next, memory) };
             let Ok(instruction) = found else { break };
-            let ways = match ways(&instruction) {
+            let successors = match successor_addresses(&instruction) {
                 None if stretch.len == 0 => known_target(cpu, memory, &instruction).map(|to| (to, None)),
-                ways => ways,
+                successors => successors,
             };
-            let Some((on, other)) = ways else { break };
+            let Some((on, other)) = successors else { break };
             if instruction.repeats() && stretch.len != 0 {
                 break;
             }
@@ -184,7 +184,7 @@ impl Lookahead {
                 break;
             }
             end = Some(on);
-            if stretch.has(on) || instruction.branch().is_some() && !through {
+            if stretch.contains(on) || instruction.branch().is_some() && !through {
                 break;
             }
             next = on;
@@ -196,15 +196,15 @@ impl Lookahead {
 }
 
 /// Returns where execution most probably continues after `instruction`, and where else it can continue.
-fn ways(instruction: &Instruction) -> Option<(u64, Option<u64>)> {
-    let behind = behind(instruction);
-    let target = |distance: i32| behind.wrapping_add_signed(i64::from(distance));
-    Some(match instruction.class.goes? {
-        Goes::On | Goes::Again => (behind, None),
-        Goes::To(distance) => (target(distance), None),
+fn successor_addresses(instruction: &Instruction) -> Option<(u64, Option<u64>)> {
+    let next = next_rip(instruction);
+    let target = |distance: i32| next.wrapping_add_signed(i64::from(distance));
+    Some(match instruction.classification.successors? {
+        Successors::Next | Successors::NextOrItself => (next, None),
+        Successors::Target(distance) => (target(distance), None),
         // A backward branch is probably the end of a loop.
-        Goes::Either(distance @ ..0) => (target(distance), Some(behind)),
-        Goes::Either(distance) => (behind, Some(target(distance))),
+        Successors::NextOrTarget(distance @ ..0) => (target(distance), Some(next)),
+        Successors::NextOrTarget(distance) => (next, Some(target(distance))),
     })
 }
 
@@ -223,7 +223,7 @@ fn known_target<M: GuestMemory + ?Sized>(cpu: &Cpu, memory: &mut M, first: &Inst
     }
 }
 
-fn behind(instruction: &Instruction) -> u64 {
+fn next_rip(instruction: &Instruction) -> u64 {
     instruction.rip().wrapping_add(u64::from(instruction.len()))
 }
 

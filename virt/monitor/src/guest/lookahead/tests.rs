@@ -4,7 +4,7 @@ use super::super::Segment;
 use super::super::testing::{Machine, at};
 use super::*;
 
-fn next(machine: &mut Machine) -> Result<Instruction, Error> {
+fn next(machine: &mut Machine) -> Result<Instruction, GuestError> {
     Lookahead::new().next(&machine.cpu, &mut machine.ram)
 }
 
@@ -180,9 +180,9 @@ fn an_instruction_over_two_pages_is_read_from_both_frames() {
 #[test]
 fn the_next_page_is_touched_only_if_the_instruction_reaches_it() {
     let gone = at::CODE + 0x1000;
-    let fault = Error::Exception(Exception::page_fault(0x10, gone));
+    let fault = GuestError::Exception(Exception::page_fault(0x10, gone));
     // Bytes at the end of the page.
-    let rows: &[(&[u8], Result<u8, Error>)] = &[
+    let rows: &[(&[u8], Result<u8, GuestError>)] = &[
         (&[0x90], Ok(1)),
         (&[0xeb, 0xfe], Ok(2)),
         (&[0x0f, 0x0b], Ok(2)),

@@ -3,7 +3,7 @@ extern crate std;
 use std::vec::Vec;
 
 use super::super::testing::{Machine, Ram, at};
-use super::super::{Error, Unsupported};
+use super::super::{GuestError, Unsupported};
 use super::*;
 
 const PAGE: u64 = 0x3_0000;
@@ -12,7 +12,7 @@ const WRITE: AccessKind = AccessKind::Write;
 const EXECUTE: AccessKind = AccessKind::Execute;
 const NX: u64 = 1 << 63;
 
-fn page_fault(code: u32, address: u64) -> Result<u64, Error> {
+fn page_fault(code: u32, address: u64) -> Result<u64, GuestError> {
     Err(Exception::page_fault(code, address).into())
 }
 

@@ -12,7 +12,7 @@ fn gate32(machine: &mut Machine, change: impl FnOnce(&mut Gate)) {
 
 #[test]
 fn protected_mode_refuses_what_the_manual_refuses() {
-    let found = Ok(Outcome::Handler(INTERRUPT));
+    let found = Ok(DeliveryOutcome::Handler(INTERRUPT));
     // Makes the handlers of faults conforming, so that they run on the current stack.
     fn conforming(machine: &mut Machine) {
         for vector in [10, 11, 12, 13, 14] {
@@ -47,7 +47,13 @@ fn protected_mode_refuses_what_the_manual_refuses() {
         ),
         ("DPL 0 at level 3, software", 3, |_| {}, INT, gp(0x182)),
         ("DPL 2 at level 3, software", 3, |m| gate32(m, |g| g.dpl = 2), INT, gp(0x182)),
-        ("DPL 3 at level 3, software", 3, |m| gate32(m, |g| g.dpl = 3), INT, Ok(Outcome::Handler(INT))),
+        (
+            "DPL 3 at level 3, software",
+            3,
+            |m| gate32(m, |g| g.dpl = 3),
+            INT,
+            Ok(DeliveryOutcome::Handler(INT)),
+        ),
         (
             "absent",
             0,
@@ -163,7 +169,7 @@ fn protected_mode_refuses_what_the_manual_refuses() {
             INTERRUPT,
             handler(Exception::stack_fault(0x81)),
         ),
-        ("no room", 0, |m| m.cpu.ss.limit = 0x100, INTERRUPT, Ok(Outcome::Shutdown)),
+        ("no room", 0, |m| m.cpu.ss.limit = 0x100, INTERRUPT, Ok(DeliveryOutcome::Shutdown)),
         ("no room on the inner stack", 3, |m| no_room(m, 3), INTERRUPT, ss(0x11)),
         ("no room on the inner stack, software", 3, |m| no_room(m, 3), INT, ss(0x10)),
         ("no room on the stack at hand", 3, |m| no_room_at_hand(m, 3), INTERRUPT, ss(1)),
@@ -247,7 +253,7 @@ fn protected_mode_pushes_doublewords_or_words() {
         let vector = event.vector();
         machine.set_gate32(vector, Gate { kind: *kind, selector: sel::CODE32, ..Gate::interrupt(vector) });
         machine.cpu.rflags |= rflags::CF;
-        assert_eq!(deliver(&mut machine.cpu, &mut machine.ram, *event), Ok(Outcome::Handler(*event)));
+        assert_eq!(deliver(&mut machine.cpu, &mut machine.ram, *event), Ok(DeliveryOutcome::Handler(*event)));
         let size = if *kind == 6 { 2 } else { 4 };
         let rsp = machine.cpu.get(Gpr::Rsp);
         let top = if *cpl == 3 { at::RSP0 } else { at::STACK };
@@ -288,7 +294,7 @@ fn real_mode_goes_through_the_vector_table() {
     let mut machine = Machine::real();
     machine.put(0x30 * 4, &[0x34, 0x12, 0x00, 0x20]);
     machine.cpu.rflags |= rflags::IF | rflags::TF | rflags::AC;
-    assert_eq!(deliver(&mut machine.cpu, &mut machine.ram, INT), Ok(Outcome::Handler(INT)));
+    assert_eq!(deliver(&mut machine.cpu, &mut machine.ram, INT), Ok(DeliveryOutcome::Handler(INT)));
     assert_eq!((machine.cpu.rip, machine.cpu.cs.selector, machine.cpu.cs.base), (0x1234, 0x2000, 0x2_0000));
     assert_eq!(machine.cpu.get(Gpr::Rsp), 0x7ffa);
     let flags = rflags::FIXED | rflags::IF | rflags::TF;
@@ -297,7 +303,10 @@ fn real_mode_goes_through_the_vector_table() {
 
     let mut machine = Machine::real();
     machine.cpu.idtr.limit = 0x30 * 4 + 3;
-    assert_eq!(deliver(&mut machine.cpu, &mut machine.ram, INTERRUPT), Ok(Outcome::Handler(INTERRUPT)));
+    assert_eq!(
+        deliver(&mut machine.cpu, &mut machine.ram, INTERRUPT),
+        Ok(DeliveryOutcome::Handler(INTERRUPT))
+    );
 
     let mut machine = Machine::real();
     machine.cpu.idtr.limit = 0x30 * 4 + 2;

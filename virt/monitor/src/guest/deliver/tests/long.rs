@@ -12,8 +12,8 @@ fn gate(machine: &mut Machine, change: impl FnOnce(&mut Gate)) {
 
 #[test]
 fn long_mode_refuses_what_the_manual_refuses() {
-    let found = Ok(Outcome::Handler(INTERRUPT));
-    let int = Ok(Outcome::Handler(INT));
+    let found = Ok(DeliveryOutcome::Handler(INTERRUPT));
+    let int = Ok(DeliveryOutcome::Handler(INT));
     let rows: &[Row<'_>] = &[
         ("plain", 0, |_| {}, INTERRUPT, found),
         ("plain from level 3", 3, |_| {}, INTERRUPT, found),
@@ -33,7 +33,7 @@ fn long_mode_refuses_what_the_manual_refuses() {
             3,
             |_| {},
             Event::Software { vector: 1, kind: SoftwareKind::Int1, length: 1 },
-            Ok(Outcome::Handler(Event::Software { vector: 1, kind: SoftwareKind::Int1, length: 1 })),
+            Ok(DeliveryOutcome::Handler(Event::Software { vector: 1, kind: SoftwareKind::Int1, length: 1 })),
         ),
         (
             "absent",
@@ -185,7 +185,7 @@ fn long_mode_refuses_what_the_manual_refuses() {
             INTERRUPT,
             // The gate of #PF is on the page before, in the LDT's zeros: #GP, and so a double fault, whose gate is no
             // better.
-            Ok(Outcome::Shutdown),
+            Ok(DeliveryOutcome::Shutdown),
         ),
     ];
     for (name, cpl, change, event, expected) in rows {
@@ -194,7 +194,7 @@ fn long_mode_refuses_what_the_manual_refuses() {
         let before = machine.cpu;
         let outcome = deliver(&mut machine.cpu, &mut machine.ram, *event);
         assert_eq!(outcome, *expected, "{name}");
-        if outcome == Ok(Outcome::Shutdown) {
+        if outcome == Ok(DeliveryOutcome::Shutdown) {
             assert_eq!(machine.cpu, Cpu { cr2: machine.cpu.cr2, ..before }, "{name}");
         }
     }
@@ -230,7 +230,7 @@ fn long_mode_pushes_five_or_six_quadwords_on_an_aligned_stack() {
         let before = machine.cpu;
         assert_eq!(
             deliver(&mut machine.cpu, &mut machine.ram, event),
-            Ok(Outcome::Handler(event)),
+            Ok(DeliveryOutcome::Handler(event)),
             "{event:?}"
         );
         let cpu = &machine.cpu;
@@ -340,7 +340,7 @@ fn supervisor_pushes_obey_smap_and_the_rights_of_the_new_level() {
         machine.cpu.cr4 |= SMAP;
         machine.cpu.rflags |= if ac { rflags::AC } else { 0 };
         let outcome = deliver(&mut machine.cpu, &mut machine.ram, INTERRUPT).unwrap();
-        assert_eq!(outcome == Outcome::Handler(INTERRUPT), delivered, "{cpl} {ac} {rights}");
+        assert_eq!(outcome == DeliveryOutcome::Handler(INTERRUPT), delivered, "{cpl} {ac} {rights}");
     }
 }
 

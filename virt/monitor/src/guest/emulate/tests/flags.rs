@@ -24,7 +24,7 @@ fn pushf_stores_rflags_without_rf_and_vm() {
         machine.cpu.rflags = ALL;
         let top = machine.cpu.get(Gpr::Rsp);
         machine.put(top - 8, &[0xee; 8]);
-        assert_eq!(run(&mut machine, bytes), Ok(Next::Retired { single_step: true }));
+        assert_eq!(run(&mut machine, bytes), Ok(ExecutionOutcome::Retired { single_step: true }));
         assert_eq!(machine.cpu.get(Gpr::Rsp), top - size);
         let mut expected = [0xee; 8];
         let len = *size as usize;

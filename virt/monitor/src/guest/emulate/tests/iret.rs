@@ -13,7 +13,7 @@ fn frame(cs: u16, flags: u64, ss: u16) -> [u64; 5] {
     [TARGET, u64::from(cs), flags, RSP, u64::from(ss)]
 }
 
-fn run_frame(machine: &mut Machine, bytes: &[u8], frame: &[u64]) -> Result<Next, Error> {
+fn run_frame(machine: &mut Machine, bytes: &[u8], frame: &[u64]) -> Result<ExecutionOutcome, GuestError> {
     let top = machine.cpu.get(Gpr::Rsp);
     if bytes == IRETQ {
         machine.put_quads(top, frame);

@@ -1,7 +1,7 @@
 use super::*;
 use crate::guest::{Gpr, PtwriteOperand, Size, ptwrite_operand};
 
-fn operand(machine: &mut Machine, bytes: &[u8]) -> Result<Option<PtwriteOperand>, Error> {
+fn operand(machine: &mut Machine, bytes: &[u8]) -> Result<Option<PtwriteOperand>, GuestError> {
     machine.put(at::CODE, bytes);
     let instruction = Lookahead::new().next(&machine.cpu, &mut machine.ram).unwrap();
     ptwrite_operand(&machine.cpu, &mut machine.ram, &instruction)
@@ -56,7 +56,7 @@ fn the_operand_faults_as_the_access_does() {
     assert_eq!(operand(&mut machine, &[0xf3, 0x0f, 0xae, 0x23]), fault_of(GP));
 }
 
-fn fault_of(exception: Exception) -> Result<Option<PtwriteOperand>, Error> {
+fn fault_of(exception: Exception) -> Result<Option<PtwriteOperand>, GuestError> {
     Err(exception.into())
 }
 

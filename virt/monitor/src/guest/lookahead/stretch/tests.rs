@@ -270,7 +270,7 @@ fn rip_tells_how_many_have_executed() {
 }
 
 #[test]
-fn notices_code_that_changes_behind_the_first_instruction() {
+fn notices_code_that_changes_after_the_first_instruction() {
     for (offset, unchanged) in [(0, true), (1, false), (3, false), (4, false), (5, true)] {
         let mut machine = with(&[0x90, 0x48, 0x01, 0xd8, 0x50]);
         let stretch = find(&mut machine, 16).unwrap();
